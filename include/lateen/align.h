@@ -169,7 +169,7 @@ typedef enum {
 /* How the losses of tokens become one number. N completions and T tokens are those of the whole
  * step, over all micro-batches and ranks. */
 typedef enum {
-    LT_ALIGN_SEQUENCE_MEAN, /* Of each completion the mean, summed / N. TRL's "grpo". */
+    LT_ALIGN_SEQUENCE_MEAN, /* Mean of each completion, summed / N. TRL's "grpo". */
     LT_ALIGN_FIXED_LENGTH,  /* Sum / (N max_tokens). TRL's "dr_grpo". */
     LT_ALIGN_TOKEN_MEAN,    /* Sum / T. TRL's "dapo"; "bnpo" where T is that of a micro-batch. */
     LT_ALIGN_SEQUENCE_SUM,  /* Sum / N. TRL's "luspo". */

@@ -38,7 +38,7 @@
 
 typedef struct lt_comm lt_comm;
 typedef struct lt_group lt_group;
-typedef struct lt_queue lt_queue; /* Of a device's work. */
+typedef struct lt_queue lt_queue; /* A queue of a device's work. */
 typedef struct lt_timeline lt_timeline;
 /* A call in flight: its number among the calls of its rank, from 1. */
 typedef uint64_t lt_comm_work;
@@ -46,7 +46,7 @@ typedef uint64_t lt_comm_work;
 typedef enum { LT_REDUCE_SUM, LT_REDUCE_MAX, LT_REDUCE_MIN } lt_reduce;
 
 typedef struct {
-    double deadline_s; /* Of each call, from its start on this rank; 0: 30 s. */
+    double deadline_s; /* Deadline of each call, from its start on this rank; 0: 30 s. */
     /* Folder for the records of calls after a failure; NULL: none are written. */
     const char *record_dir;
     uint64_t epoch; /* Number of this world; it stands in every record. */

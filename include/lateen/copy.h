@@ -26,24 +26,26 @@
 typedef struct {
     int64_t n_files, n_files_done; /* n_files_done: also those that were at the target already. */
     int64_t n_files_same;          /* At the target already. */
-    int64_t total_bytes;           /* Of the files that are known so far. */
+    int64_t total_bytes;           /* Bytes of the files that are known so far. */
     int64_t done_bytes;            /* Read or sent, found at the target, or resumed. */
-    int64_t moved_bytes;           /* Of them, those that moved now. */
+    int64_t moved_bytes;           /* As many of the done bytes moved now. */
     int64_t n_retries;             /* Requests that were sent again. */
     double seconds;
-    char checked_by[64]; /* Of the last file: "SHA-256", "MD5 of its parts", "length". */
+    /* How the last file was checked: "SHA-256", "MD5 of its parts", "length". */
+    char checked_by[64];
 } lt_copy_report;
 
 typedef struct {
     int64_t n_connections; /* Each holds one part in memory. */
     int64_t part_bytes;    /* At least: an upload has at most 10,000 parts. */
     int64_t rate_bytes;    /* A second, together; 0: no limit. */
-    int64_t n_tries;       /* Of a request without progress. */
+    int64_t n_tries;       /* Most tries of a request without progress. */
     double delay_s;        /* Mean wait before the second try; it doubles, up to 20 s. */
     double stall_s;        /* A connection that moves no byte for so long is tried again. */
-    const char *profile, *region, *endpoint; /* Of S3; "": as the AWS command line finds them. */
-    int addressing;                          /* Of buckets: 0 by the endpoint, 1 path, 2 host. */
-    bool anonymous;                          /* S3 without keys, for public buckets. */
+    const char *profile, *region, *endpoint; /* For S3; "": as the AWS command line finds them. */
+    /* How buckets are addressed: 0 by the endpoint, 1 path, 2 host. */
+    int addressing;
+    bool anonymous;                /* S3 without keys, for public buckets. */
     const char *include, *exclude; /* Comma-separated patterns of names (fnmatch); "": all, none. */
     const char *sha256;            /* The expected one of a single file, in hex; "": not given. */
     bool force;                    /* Also copy what is at the target already. */

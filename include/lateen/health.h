@@ -55,9 +55,9 @@ typedef struct {
 
 /* One fact and its verdict. */
 typedef struct {
-    const char *check, *unit; /* Of the table; live forever. */
+    const char *check, *unit; /* Names from the table; they live forever. */
     char object[64];          /* "gpu0", "eth0", "/scratch"; "": the node. */
-    double value;             /* Of a counter: its growth per hour. */
+    double value;             /* For a counter: its growth per hour. */
     double limit;             /* The level that decided; NAN when the result is ok. */
     lt_health_result result;
 } lt_health_finding;

@@ -93,7 +93,7 @@ typedef struct {
     bool qk_norm_whole;     /* That RMSNorm spans all heads of q, and all heads of k (olmo2). */
     int act;                /* lt_act_kind of tensor/ops.h */
     bool gated;
-    float swiglu_alpha, swiglu_limit; /* Of the clamped SwiGLU (gpt_oss). */
+    float swiglu_alpha, swiglu_limit; /* Numbers of the clamped SwiGLU (gpt_oss). */
     bool qkv_bias, attn_out_bias, mlp_bias;
     bool tied; /* Output head = embedding. */
     /* Values that a score head gives for each token in the place of logits: num_labels of
@@ -165,7 +165,7 @@ typedef struct {
     int act; /* lt_act_kind */
     bool gated, mlp_bias;
     float swiglu_alpha, swiglu_limit;
-    int64_t ffn_width;        /* Of one expert in an MoE layer. */
+    int64_t ffn_width;        /* Width of one expert in an MoE layer. */
     int64_t n_experts, top_k; /* 0: dense. */
     bool moe_normalise, router_bias;
     double moe_capacity;
@@ -234,9 +234,9 @@ typedef struct {
     /* The part of the model to hold (model/params.h); NULL: all of it. Only that part is
      * initialised or read. Must live until the model is open. */
     const struct lt_partition *partition;
-    /* Of lt_model_alloc: weights have no memory; another brings them in, unit by unit. */
+    /* For lt_model_alloc: weights have no memory; another brings them in, unit by unit. */
     bool elsewhere;
-    /* Of lt_model_open: a model without a score head gets one of so many values, in the place of
+    /* For lt_model_open: a model without a score head gets one of so many values, in the place of
      * its output head: N(0, init_std) of score_seed. 0: the model as it is. */
     int64_t n_scores;
     uint64_t score_seed;

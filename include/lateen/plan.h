@@ -36,7 +36,7 @@
 typedef struct {
     char name[LT_PLAN_NAME_BYTES];
     int64_t n_layers, width, n_heads, n_kv_heads, head_dim, vocab_size, max_seq;
-    int64_t ffn_width; /* Of a dense layer, also of a model with experts. */
+    int64_t ffn_width; /* Width of a dense layer, also in a model with experts. */
     int64_t n_attn, n_mamba, n_dense, n_moe;
     /* latent: width inside routed experts, 0 = model width. */
     int64_t n_experts, top_k, expert_ffn_width, shared_ffn_width, latent;

@@ -64,7 +64,7 @@ typedef struct {
      * before, what followed there is a draft that one step verifies. It changes no text, and drafts
      * are as long as pays. */
     bool speculate;
-    int64_t draft_tokens; /* Of each draft, at most 8; 0: as many as pay. */
+    int64_t draft_tokens; /* Tokens of each draft, at most 8; 0: as many as pay. */
     lt_ends ends;         /* Tokens that end a text; none: the model's own. */
     /* F32, BF16, F16; LT_DTYPE_COUNT: the model's compute type, or F16 on a CPU where weights are
      * as stored. */
@@ -131,7 +131,7 @@ typedef struct {
      * goes on has the tokens of one that was not; where the engine is deterministic, the bits. */
     int64_t n_given;
     int32_t first_choice;
-    /* Of each continuation. Ending tokens cannot be chosen before min_tokens. */
+    /* Bounds of each continuation. Ending tokens cannot be chosen before min_tokens. */
     int64_t max_tokens, min_tokens;
     const int32_t *stop_ids; /* Further ending tokens; ignore_eos does not disable them. */
     int64_t n_stop_ids;
@@ -302,7 +302,7 @@ typedef struct {
     int64_t running, waiting, pages, pages_used, pages_cached;
     int64_t steps, prompt_tokens, cached_tokens, new_tokens, preemptions, finished, cancelled,
         failed;
-    double step_s; /* Of the last step. */
+    double step_s; /* Seconds of the last step. */
     int64_t step_tokens, step_sequences;
     int64_t drafts, drafted, accepted; /* Drafts, their tokens, and those accepted. */
     int64_t steps_ahead; /* Steps queued before the tokens of the previous step were known. */

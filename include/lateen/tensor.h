@@ -48,7 +48,7 @@ typedef enum {
     LT_DTYPE_PLAIN_COUNT = LT_Q4_0
 } lt_dtype;
 
-size_t lt_dtype_bytes(lt_dtype dtype); /* Of one element of a plain type. */
+size_t lt_dtype_bytes(lt_dtype dtype); /* Bytes of one element of a plain type. */
 /* Elements and bytes of a block: 1 and lt_dtype_bytes for plain types. */
 int64_t lt_dtype_block(lt_dtype dtype, size_t *bytes);
 bool lt_dtype_is_block(lt_dtype dtype);

@@ -113,7 +113,7 @@ typedef struct {
 /* The activations of one batch in flight: its own tensors, and views of the scratch that the sets
  * of a pass share. A batch lives in a set from its first layer to the end of its backward pass. */
 typedef struct {
-    lt_layer_acts *layers; /* Of the pass's layers, the first at [0]. */
+    lt_layer_acts *layers; /* The layers of the pass, the first at [0]. */
     lt_batch_acts batch;
     lt_arena own;         /* A part of the pass's arena. */
     int64_t n_batch, seq; /* The shape for which it is carved. */

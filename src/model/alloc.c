@@ -39,7 +39,7 @@ struct lt_mover {
     pthread_cond_t given;
     lane lanes[MAX_LANES];
     lt_queue *queue;   /* Everything else. */
-    lt_failure failed; /* Of lt_model_set: the first of several threads'. */
+    lt_failure failed; /* The first failure of lt_model_set, which several threads may call. */
 };
 
 static bool master_is_apart(const lt_model_options *o) {

@@ -65,7 +65,7 @@ static void *take(lt_arena *a, int64_t count, size_t element_bytes) {
 static void carve_ulysses(lt_context *c, const widths *w, int64_t rows, size_t e,
                           const lt_pass_options *o, lt_arena *a) {
     const int n = lt_group_size(o->context.group);
-    /* Of one rank's heads; a key head that several ranks read is sent to each. */
+    /* Columns of one rank's heads; a key head that several ranks read is sent to each. */
     const int64_t qkv = w->q / n + w->kv, out = 2 * (w->att / n);
     const int64_t most = qkv > out ? qkv : out;
     c->sent = take(a, n * rows * most, e);

@@ -11,7 +11,7 @@
 
 #include "base/error.h"
 
-/* Of one layer: columns of one rank's q, k, v side by side, and of its out. */
+/* Sizes of one layer: the columns of one rank's q, k and v side by side, and of its out. */
 typedef struct {
     int64_t B, T, heads, kv_heads, d, v_d; /* heads, kv_heads: of one rank. */
     int64_t group;                         /* Ranks that read the same key head. */

@@ -19,7 +19,7 @@ enum { LT_DEFERRED_QKV, LT_DEFERRED_ATTN_OUT, LT_DEFERRED_UP, LT_DEFERRED_DOWN, 
 
 typedef struct {
     void *x_room, *dy_room; /* NULL: the tensor is not copied. */
-    lt_tensor x, dy;        /* Of the last backward pass; absent: none was kept. */
+    lt_tensor x, dy;        /* Inputs of the last backward pass; absent: none were kept. */
 } lt_deferred_product;
 
 typedef struct lt_deferred {

@@ -9,7 +9,7 @@
 #include "model/alloc.h"
 #include "model/decoded.h"
 
-#define ROWS_ELEMENTS ((int64_t)1 << 20) /* Of lt_dora.rows: 4 MiB, which a cache may hold. */
+#define ROWS_ELEMENTS ((int64_t)1 << 20) /* Room of lt_dora.rows: 4 MiB, which a cache may hold. */
 #define LEAST_MEAN    1e-30f             /* A row of zeros stays one, whatever its magnitude. */
 
 static int64_t rows_at_once(int64_t in) {

@@ -146,7 +146,7 @@ lt_layer_spec lt_exec_layer(const lt_exec *r, int layer) {
     return lt_layer_part(r->spec, layer, r->n_tp);
 }
 
-/* Of a parameter the model has. */
+/* Index of a parameter that the model has. */
 static int param_index(const lt_exec *r, lt_param_kind kind, int layer) {
     const lt_param_table *t = &r->model->table;
     const int index = lt_param_index(t, kind, layer);

@@ -36,7 +36,7 @@ typedef struct {
 } lt_exec_verb;
 
 typedef struct {
-    uint64_t started_ns; /* Of the op that runs now. */
+    uint64_t started_ns; /* When the op that runs now began. */
     const lt_model *model;
     const lt_model_spec *spec;
     lt_device *device;
@@ -44,7 +44,7 @@ typedef struct {
     const lt_ops *ops;
     lt_queue *queue;
     bool own_queue;
-    lt_dtype dtype;            /* Of activations and weights. */
+    lt_dtype dtype;            /* Type of activations and weights. */
     lt_param_buffer gradients; /* F32; without units in inference. */
     /* The first batch of a step: products store the weights' gradients, see lt_linear_bwd. */
     bool fresh;
@@ -69,7 +69,7 @@ typedef struct {
     struct lt_exact *exact;       /* NULL: the pass has an order of its own (exact.h). */
     lt_group *tp;       /* The ranks that share every layer with this one (tp.h); NULL: none. */
     int n_tp, tp_rank;  /* 1 and 0 without them. */
-    int64_t first_word; /* Of the rows of embedding and head that are held here. */
+    int64_t first_word; /* The first of the rows of embedding and head that are held here. */
     bool fixed_order;   /* In products, a row's bits do not depend on the other rows of the call. */
     lt_tensor positions;        /* (B * T) I32 */
     lt_tensor late;             /* Ids of an embedding's op, or absent. */
@@ -79,7 +79,7 @@ typedef struct {
     int64_t calls[LT_TIMED_COUNT];
     lt_cost least[LT_TIMED_COUNT]; /* While watched. */
     struct lt_watch *watch;        /* NULL: not watched. */
-    /* Of a pass that is being recorded: runs a verb between two pieces; NULL: verbs run at once. */
+    /* While a pass is recorded: runs a verb between two pieces; NULL: verbs run at once. */
     lt_err (*between_pieces)(void *pass, const lt_exec_verb *v);
     void *pass;
 } lt_exec;

@@ -51,7 +51,8 @@ int64_t lt_experts_room(int64_t own, int n, double room);
 LT_MUST_USE lt_err lt_experts_check(const lt_model_spec *s, const lt_pass_options *o);
 void lt_experts_carve(lt_experts *x, const lt_model_spec *s, lt_dtype dtype,
                       const lt_pass_options *o, lt_arena *a);
-/* Of a pass with `most` layers in all sets. close accepts what was never opened. */
+/* Open what a pass with `most` layers in all its sets needs. close accepts what was never
+ * opened. */
 LT_MUST_USE lt_err lt_experts_open(lt_experts *x, const lt_model_spec *s, const lt_pass_options *o,
                                    int most, lt_device *device);
 void lt_experts_close(lt_experts *x, lt_device *device);

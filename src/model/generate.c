@@ -33,7 +33,7 @@ typedef struct {
     lt_generate_stats *stats;
     lt_sampler sampler;
     lt_ids own, *tokens; /* Prompt and new text: the caller's, or ours. */
-    int64_t n_prompt;    /* Of tokens: what stands before the new text. */
+    int64_t n_prompt;    /* As many of the tokens stand before the new text. */
     lt_tokenizer_stream *stream;
     float *logits;
 } generation;

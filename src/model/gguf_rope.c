@@ -64,7 +64,7 @@ static double llama3_divisor(const lt_model_spec *spec, double inv_freq) {
     return 1.0 / ((1.0 - smooth) / spec->rope_factor + smooth);
 }
 
-/* Of pair i of rope_freqs.weight. */
+/* Divisor of pair i in rope_freqs.weight. */
 static double divisor_of(const lt_model_spec *spec, int64_t i) {
     const double n = (double)lt_rope_columns(spec) * 2;
     if (spec->rope_scaling == LT_ROPE_PROPORTIONAL) {
@@ -117,7 +117,8 @@ static lt_err read_divisors(lt_model_spec *spec, const keys *k) {
         return LT_OK;
     }
     const int64_t moving = moving_pairs(divisors, n);
-    if (all_equal(divisors, n)) { /* Of a proportional one that leaves no pair still. */
+    /* A proportional table that leaves no pair still is a linear one. */
+    if (all_equal(divisors, n)) {
         spec->rope_scaling = LT_ROPE_LINEAR;
         spec->rope_factor = (double)divisors[0];
         return LT_OK;
@@ -168,7 +169,7 @@ static double mscale(double factor, double by) {
     return factor <= 1 ? 1 : 0.1 * by * log(factor) + 1;
 }
 
-/* Of files of the family. */
+/* Do files of the family round YaRN's bounds? */
 static bool rounds(const lt_model_spec *s) {
     const lt_model_spec *own = &lt_family_get(s->family)->preset;
     return own->rope_scaling != LT_ROPE_YARN || own->rope_truncate;

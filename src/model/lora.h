@@ -56,21 +56,21 @@ typedef struct {
 /* The adapter of one module. */
 typedef struct {
     const lt_name_row *name;   /* The module's weight. */
-    int64_t first_row, n_rows; /* Of our matrix. */
+    int64_t first_row, n_rows; /* Rows of our matrix. */
     int64_t b_row;             /* Its first row in lora_b. */
 } lt_lora_part;
 
 /* The adapters beside one of our matrices. */
 typedef struct {
     int a, b, m;  /* Among the parameters; -1: there are none. m: DoRA only. */
-    int64_t m_at; /* Of its first row in lt_dora's vectors. */
+    int64_t m_at; /* Index of its first row in lt_dora's vectors. */
     int n_parts;
     lt_lora_part parts[LT_LORA_PARTS];
 } lt_lora_site;
 
 /* What the memory beside the parameters depends on. */
 typedef struct {
-    int64_t columns;      /* Of the widest u. */
+    int64_t columns;      /* Columns of the widest u. */
     int64_t width, in;    /* DoRA: the most rows and columns of a matrix with adapters. */
     int64_t n_magnitudes; /* DoRA: of all matrices. */
 } lt_lora_sizes;
@@ -144,8 +144,9 @@ bool lt_lora_target_is(const char *target, size_t length, const char *module);
 
 /* ---- Files of PEFT (lora_files.c) ---- */
 
-#define LT_LORA_WEIGHTS      "adapter_model.safetensors"
-#define LT_LORA_TENSOR       "base_model.model.%s.lora_%c.weight" /* Of a module, A or B. */
+#define LT_LORA_WEIGHTS "adapter_model.safetensors"
+/* Name of a module's matrix A or B. */
+#define LT_LORA_TENSOR       "base_model.model.%s.lora_%c.weight"
 #define LT_LORA_TENSOR_BYTES (LT_FOREIGN_NAME_BYTES + 48)
 
 /* What adapter_config.json says. Close it. UNSUPPORTED: what it says would not be honoured (ranks
@@ -153,7 +154,7 @@ bool lt_lora_target_is(const char *target, size_t length, const char *module);
 typedef struct {
     lt_lora_options options;
     char *targets;  /* What options.targets points to. */
-    double dropout; /* Of training alone. */
+    double dropout; /* Dropout in training; inference has none. */
 } lt_lora_config;
 LT_MUST_USE lt_err lt_lora_config_read(lt_lora_config *out, const char *folder,
                                        const lt_model_spec *spec);

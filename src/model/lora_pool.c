@@ -26,7 +26,7 @@ typedef struct {
 struct lt_lora_pool {
     lt_model *model;
     lt_lora_plan plan;
-    int64_t most, rank; /* Of an adapter; the same, rounded up. */
+    int64_t most, rank; /* The largest rank of an adapter; the same, rounded up. */
     int32_t n;
     place_state *places; /* (n) */
     uint16_t *ranks;     /* (n, sites, LT_LORA_PARTS) as in lt_lora_image */
@@ -489,8 +489,8 @@ bool lt_lora_rows_have(const lt_exec *r, lt_param_kind kind, int layer) {
     return site_of(r, kind, layer, &ranks) != NULL;
 }
 
-/* Of a parameter in all places, (places, rows, cols) from its element `first` on; ld: numbers from
- * one row to the next. */
+/* A view of a parameter in all places, (places, rows, cols), from its element `first` on; ld:
+ * numbers from one row to the next. */
 static lt_tensor in_places(const lt_lora_pool *p, int index, int64_t first, int64_t rows,
                            int64_t cols, int64_t ld) {
     const lt_param_table *t = &p->plan.table;

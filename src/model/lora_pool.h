@@ -34,10 +34,10 @@ typedef struct lt_lora_pool lt_lora_pool;
 /* Places for adapters of at most this rank beside a model, which closes them; a paged forward that
  * is opened later computes with them. OOM: the message has the bytes. */
 LT_MUST_USE lt_err lt_lora_pool_open(lt_model *m, int32_t n_places, int64_t rank);
-void lt_lora_pool_close(lt_lora_pool *p); /* Of lt_model_close. Accepts NULL. */
+void lt_lora_pool_close(lt_lora_pool *p); /* Called by lt_model_close. Accepts NULL. */
 
 int32_t lt_lora_pool_places(const lt_lora_pool *p);  /* p may be NULL. */
-int64_t lt_lora_pool_rank(const lt_lora_pool *p);    /* Of an adapter at most; */
+int64_t lt_lora_pool_rank(const lt_lora_pool *p);    /* The largest rank of an adapter; */
 int64_t lt_lora_pool_columns(const lt_lora_pool *p); /* as columns of u. */
 size_t lt_lora_pool_place_bytes(const lt_lora_pool *p);
 
@@ -53,7 +53,7 @@ typedef struct {
 typedef struct {
     void *data;
     uint16_t *ranks; /* (sites, LT_LORA_PARTS) rows of A that each module uses */
-    uint64_t digest; /* Of the numbers. */
+    uint64_t digest; /* Digest of the numbers. */
 } lt_lora_image;
 
 /* FORMAT, UNSUPPORTED, NOT_FOUND: as lt_lora_config_load and lt_lora_load say, and those of
@@ -89,7 +89,8 @@ typedef struct lt_lora_rows {
     uint16_t *ranks;  /* (sites, LT_LORA_PARTS) the most that these rows' adapters use */
 } lt_lora_rows;
 
-/* Of a forward of the model, whose pool may be NULL. Close it with the second. */
+/* Open the rows of a forward pass of the model, whose pool may be NULL. Close them with the
+ * second. */
 LT_MUST_USE lt_err lt_lora_rows_open(lt_lora_rows *r, const lt_lora_pool *pool);
 void lt_lora_rows_close(lt_lora_rows *r);
 /* The ranks of rows of these places; start (places + 1). */

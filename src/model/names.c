@@ -92,7 +92,7 @@ bool lt_param_kind_is_norm(lt_param_kind kind) {
 
 void lt_name_place_of(lt_name_place *out, const lt_model_spec *spec, const lt_param *param,
                       const lt_name_row *row, int64_t expert, int n_dims) {
-    const int own = param->n_dims - (param->experts ? 1 : 0); /* Of an expert. */
+    const int own = param->n_dims - (param->experts ? 1 : 0); /* Dimensions of one expert. */
     const int64_t cols = own == 1 ? 1 : param->shape[param->n_dims - 1];
     const int64_t rows_all = param->shape[param->experts ? 1 : 0];
     int64_t from, rows;

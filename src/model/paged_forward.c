@@ -476,7 +476,7 @@ static lt_err run_step(lt_paged_forward *f, int64_t i, const idle_shape *s, int 
     if (words == NULL) {
         LT_FAIL(LT_ERR_OOM, "metadata of idle steps");
     }
-    if (i == 0 && f->o.n_penalty_states > 0) { /* Of nobody. */
+    if (i == 0 && f->o.n_penalty_states > 0) { /* Idle steps begin the penalties of no sequence. */
         LT_TRY_DONE(lt_paged_forward_begin_penalties(f, 1, (int32_t[]){0}, (int32_t[]){0, 0},
                                                      (int32_t[]){0, 0}));
     }
@@ -519,8 +519,8 @@ lt_err lt_paged_forward_warm(lt_paged_forward *f, int64_t i, bool *more) {
         return LT_OK;
     }
     *more = idle_step(f, i + 1, &after);
-    /* Of a single token the first run makes the kernels, the second records one side, the third the
-     * other. */
+    /* For a single token the first run makes the kernels, the second records one side, and the
+     * third records the other. */
     return run_step(f, i, &s, s.each == 1 ? 3 : 1);
 }
 

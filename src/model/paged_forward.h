@@ -39,7 +39,7 @@
 typedef struct lt_paged_forward lt_paged_forward;
 
 typedef struct {
-    int64_t max_rows, max_seqs, max_out;     /* Of one call. */
+    int64_t max_rows, max_seqs, max_out;     /* Most rows, sequences and outputs of one call. */
     int64_t out_rows;                        /* Rows of logits at a time. */
     int64_t n_penalty_states;                /* Sequences that can have penalty states. */
     int64_t max_seq;                         /* Tokens of a sequence. */

@@ -44,21 +44,22 @@ struct lt_paged_forward {
     lt_exec exec;
     lt_paged_forward_options o;
     lt_prepared prepared;
-    lt_arena cache, fixed, activations; /* Of the backend. */
+    lt_arena cache, fixed, activations; /* Arenas in the backend's memory. */
     /* One set, as the layer that runs sees it: nothing is kept for a backward pass. */
     lt_layer_acts room, layer;
     bool alike; /* All layers see it alike. */
     lt_batch_acts batch;
-    lt_lora_run lora; /* Of a model with adapters. */
+    lt_lora_run lora; /* The adapters of a model that has some. */
     void *pool;
     lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of the metadata */
     lt_lora_rows lora_rows;                            /* pool NULL: requests choose no adapters. */
-    const lt_steering *steering;                       /* Of the model; NULL: none. */
+    const lt_steering *steering;                       /* Steering of the model; NULL: none. */
     lt_tensor steer; /* S of steering.h, a view of the metadata; absent: no row is steered. */
     lt_paged_forward_side sides[2];
-    int turn;                  /* Whose side the last call has. */
-    int64_t n_calls, n_waited; /* Of run: all; the first so many were waited for. */
-    lt_queue *up, *down;       /* Transfers beside exec.queue. */
+    int turn; /* Whose side the last call has. */
+    /* Calls of run so far; the first n_waited of them were waited for. */
+    int64_t n_calls, n_waited;
+    lt_queue *up, *down; /* Transfers beside exec.queue. */
     /* (n_penalty_states, V + LT_PENALTY_BIASES), (out_rows, ceil(V / 32)) I32 */
     lt_tensor penalty_states, masks;
     uint32_t *host_masks; /* The same. */
@@ -72,7 +73,7 @@ struct lt_paged_forward {
     float **host_rows;            /* (out_rows) of those */
     lt_tensor choose_rows, how;   /* The same, of all wanted rows. */
     bool any_top;                 /* A pick of this call wants the likeliest, too. */
-    lt_paged_forward_shape shape; /* Of the last call. */
+    lt_paged_forward_shape shape; /* Shape of the last call. */
     int64_t at_hand,
         /* The wanted row whose logits are the first of `logits`, and of whose chunk picks were
          * made; -1: none. */
@@ -82,7 +83,7 @@ struct lt_paged_forward {
 };
 
 #define LT_PAGED_FORWARD_PICK_WORDS                                                                \
-    (1 + 2 * LT_CHOOSE_HOW_COUNT) /* Of metadata a pick: its row, and how. */
+    (1 + 2 * LT_CHOOSE_HOW_COUNT) /* Words of metadata for each pick: its row, and how to choose. */
 
 #define LT_PAGED_FORWARD_STEER_ALIGN 16 /* Words: products read S from there. */
 
@@ -107,12 +108,13 @@ static inline lt_paged_forward_side *lt_paged_forward_side_of_call(lt_paged_forw
     return &f->sides[f->turn];
 }
 
-/* Of the results of out_rows picks: ids, ranks, log-probabilities, then the likeliest of each. */
+/* Bytes of the results of out_rows picks: ids, ranks, log-probabilities, then the likeliest of
+ * each. */
 static inline size_t lt_paged_forward_chosen_bytes(const lt_paged_forward_options *o, bool top) {
     return (size_t)(o->out_rows * (3 + (top ? 2 * LT_CHOOSE_TOP : 0))) * sizeof(int32_t);
 }
 
-/* Of paged_forward_side.c: places of the fixed arena, of the host, queues. */
+/* paged_forward_side.c: places of the fixed arena and of the host, and queues. */
 void lt_paged_forward_sides_carve(lt_paged_forward *f, lt_arena *a);
 LT_MUST_USE lt_err lt_paged_forward_sides_open(lt_paged_forward *f);
 void lt_paged_forward_sides_close(lt_paged_forward *f);
@@ -124,9 +126,9 @@ LT_MUST_USE lt_err lt_paged_forward_turn(lt_paged_forward *f);
 /* Its metadata, padded to f->shape, and the tensors that it is. */
 LT_MUST_USE lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows *w);
 
-/* Of paged_forward_out.c. Rows and options of n picks, of `all` with idle ones, into the metadata
- * at *at. rows NULL: wanted row i, from the first of its chunk. choose: NULL, or others are `idle`,
- * as choose's rows have it. */
+/* paged_forward_out.c. Put rows and options of n picks, and of idle ones up to `all`, into the
+ * metadata at *at. rows NULL: wanted row i, counted from the first of its chunk. choose: which
+ * picks the device makes, NULL: all; the others get the row `idle`. */
 void lt_paged_forward_put_picks(lt_paged_forward *f, int64_t *at, int64_t n, int64_t all,
                                 const int32_t *rows, const bool *choose, int32_t idle,
                                 const double *how);

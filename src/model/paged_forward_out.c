@@ -189,7 +189,7 @@ lt_err lt_paged_forward_logits(lt_paged_forward *f, int64_t first, int64_t n, co
     lt_exec *r = &f->exec;
     const int64_t V = lt_model_spec_outputs(r->spec);
     const float cap = r->spec->n_scores == 0 ? r->spec->final_softcap : 0.0f;
-    int64_t from = 0; /* Of neighbours that travel together. */
+    int64_t from = 0; /* The first of neighbours that travel together. */
 
     LT_TRY(need_logits(f, first, n));
     LT_TRY(r->backend->host_memory ? LT_OK : lt_paged_forward_host_logits(f));

@@ -107,7 +107,7 @@ typedef struct {
 typedef struct {
     int layer; /* -1: not a layer. */
     int first_param, n_params;
-    int64_t n_elements; /* Of what is held here, gaps included; 0: the unit is absent. */
+    int64_t n_elements; /* Elements that are held here, gaps included; 0: the unit is absent. */
     int64_t at;         /* In a buffer whose units lie one after the other. */
 } lt_unit;
 
@@ -120,7 +120,7 @@ typedef struct {
     int n_boxes;
     int *index;             /* (n_units, LT_PARAM_KIND_COUNT): of a kind in a unit, or -1. */
     int64_t n_elements;     /* Length of a flat buffer of what is held here, gaps included. */
-    int64_t whole_elements; /* Of the whole model. */
+    int64_t whole_elements; /* Elements of the whole model. */
 } lt_param_table;
 
 /* A partition: a function that lists the boxes held of a parameter, whose whole shape is filled in,
@@ -218,7 +218,7 @@ struct lt_model {
     /* F32; without memory when BF16 and not trainable. The backend's memory, as weights. */
     lt_param_buffer master;
     lt_param_buffer weights; /* In options.dtype; the same memory as master when F32. */
-    void *memory;            /* Of both, one allocation. */
+    void *memory;            /* The memory of both, one allocation. */
     struct lt_mover *mover;  /* alloc.c: to and from the host. */
     /* Grows when training changes weights, so that derived data can be refreshed. */
     uint64_t version;
@@ -233,7 +233,7 @@ struct lt_model {
     struct lt_source *stored_source;     /* The mapped source into which stored points. */
     void *stored_copies, *stored_packed; /* The backend's memory. */
     size_t stored_copies_bytes, stored_packed_bytes;
-    void *row_numbers; /* Of options.decoded: 0, 1, ... I32, the backend's memory (decoded.h). */
+    void *row_numbers; /* For options.decoded: 0, 1, ... I32, the backend's memory (decoded.h). */
     size_t row_numbers_bytes;
     struct json_t *generation; /* generation.h: the tree, NULL: none; where it is from; its ids. */
     char *generation_from;

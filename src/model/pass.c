@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_ELEMENTS 0x1p50 /* Of activations: keeps every size far from overflow. */
+#define MAX_ELEMENTS 0x1p50 /* Most elements of activations: keeps every size far from overflow. */
 
 static int level_of(const lt_pass_options *o) {
     return o->train ? (int)o->recompute : LT_KEEP_NOTHING;
@@ -111,7 +111,8 @@ static bool has_unit(const lt_pass_options *o, const lt_model_spec *s, const lt_
                        : head;
 }
 
-/* Of a whole model, or of its adapters, in one piece, of a stage unit by unit. */
+/* Gradients of a whole model, or of its adapters, are one piece; those of a stage are carved unit
+ * by unit. */
 static void gradients_carve(lt_pass *p, const lt_model_spec *s, const lt_param_table *t,
                             const lt_pass_options *o, lt_arena *a) {
     lt_param_buffer *g = o->lora.rank > 0 ? &p->lora.gradients : &p->exec.gradients;

@@ -64,8 +64,8 @@ typedef struct {
     bool weights;   /* Batches may bring weights; lt_pass_logprobs_backward needs them. */
     bool exact;     /* Log-probabilities with the bits of an engine's (exact.h). */
     int n_sets;     /* Batches in flight between lt_pass_load and the end of backward; 0: 1. */
-    /* Of a stage of a pipeline: layers [first_layer, end_layer), with the embedding before layer 0
-     * and the head behind the last; end_layer 0: all. */
+    /* A stage of a pipeline runs the layers [first_layer, end_layer), with the embedding before
+     * layer 0 and the head behind the last; end_layer 0: all. */
     int first_layer, end_layer;
     /* The part that the model holds (lt_model_options); open sets it, measure takes it as given.
      * NULL: all. */
@@ -119,7 +119,7 @@ typedef struct {
     /* Cross-entropy summed over counted labels, each times its weight, nats; without z and aux
      * terms. */
     double loss_sum;
-    double weight_sum; /* Of counted labels; without weights their number. */
+    double weight_sum; /* Sum of the weights of counted labels; without weights their number. */
     int64_t n_labels;
     int64_t n_correct; /* argmax == label. */
     /* MoE: sum over layers of the unscaled load-balancing and router z losses. */

@@ -40,20 +40,20 @@ struct lt_pass {
     lt_model *model;
     lt_pass_options options;
     int first, end;                                          /* Its layers. */
-    lt_arena activations, gradients, logits, scratch, eight; /* Of the backend. */
+    lt_arena activations, gradients, logits, scratch, eight; /* Arenas in the backend's memory. */
     lt_fp8 fp8;
     lt_context context;
     lt_exact exact;
     lt_experts experts;
-    lt_deferred deferred;  /* Of options.split_backward. */
+    lt_deferred deferred;  /* What options.split_backward defers. */
     lt_acts_set *sets;     /* (n_sets) */
     lt_layer_acts *layers; /* (n_sets, end - first) */
     lt_arena shared;       /* The part of the activations that all sets share. */
     lt_loss loss;
-    float temperature;              /* Of lt_pass_set_temperature; 0: 1. */
-    lt_loss_target target;          /* Of lt_pass_aim, */
+    float temperature;              /* Set by lt_pass_set_temperature; 0: 1. */
+    lt_loss_target target;          /* Set by lt_pass_aim, */
     bool aimed;                     /* if it has one. */
-    lt_lora_run lora;               /* Of options.lora. */
+    lt_lora_run lora;               /* The adapters of options.lora. */
     float *rope, *rope_local, *f32; /* Device tables, in scratch. */
     lt_stage stage;
     lt_pass_recorded graphs[LT_PASS_MAX_GRAPHS];

@@ -11,7 +11,7 @@ typedef struct {
     /* rope, rope_local: (max_seq, columns, 2) F32 each; what ops want in F32: exec.h */
     lt_arena tables;
     lt_arena packed;
-    uint64_t version; /* Of the weights that both are made of. */
+    uint64_t version; /* Version of the weights that both are made of. */
 } lt_prepared;
 
 /* Open r on the model and prepare it for positions [0, max_seq). pack: also pack the weights for
@@ -27,7 +27,8 @@ LT_MUST_USE lt_err lt_exec_refresh(lt_exec *r, lt_prepared *p, bool *changed);
  * max_seq, and lt_exec_rope_fill makes the rows for that length. */
 int64_t lt_exec_rope_rows(const lt_model_spec *spec, int64_t max_seq, int64_t n, int64_t end);
 LT_MUST_USE lt_err lt_exec_rope_fill(lt_exec *r, int64_t max_seq, int64_t end);
-size_t lt_exec_tables_bytes(const lt_model_spec *spec, int64_t max_seq); /* Of `tables` above. */
-void lt_exec_release(lt_exec *r, lt_prepared *p);                        /* Closes the queue too. */
+/* Bytes of `tables` above. */
+size_t lt_exec_tables_bytes(const lt_model_spec *spec, int64_t max_seq);
+void lt_exec_release(lt_exec *r, lt_prepared *p); /* Closes the queue too. */
 
 #endif

@@ -116,7 +116,7 @@ static float frequency_of(const lt_model_spec *s, int64_t i, int64_t length) {
 typedef struct {
     const lt_model_spec *s;
     float *table;
-    float *frequency;   /* Of every row; NULL: each row has its own, */
+    float *frequency;   /* The frequencies of every row; NULL: each row has its own, */
     int64_t n, columns; /* as a text that ends there has them. */
     float attention_factor;
 } rope_task;

@@ -12,7 +12,8 @@
 /* Streams of random numbers; the choice's index stands above them. */
 #define PICK_STREAM 0x5049434Bull /* "PICK": the draws. */
 #define XTC_STREAM  0x585443ull   /* "XTC": whether it acts. */
-#define DRY_LONGEST 50 /* Of a repetition: longer ones cost no more, and the power stays finite. */
+/* Longest repetition that counts: longer ones cost no more, and the power stays finite. */
+#define DRY_LONGEST 50
 
 void lt_sampler_carve(lt_sampler *p, lt_arena *a) {
     const size_t n = (size_t)p->vocab_size;

@@ -32,7 +32,7 @@ typedef struct {
     uint32_t *stamp, *count; /* (V) which ids were seen in this pick, how often in the output */
     int32_t *seen;           /* (V) */
     uint32_t now;
-    lt_arena own; /* Of lt_sampler_open. */
+    lt_arena own; /* Memory of lt_sampler_open. */
 } lt_sampler;
 
 void lt_sampler_carve(lt_sampler *p, lt_arena *a);

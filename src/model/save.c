@@ -19,7 +19,7 @@ typedef struct {
     lt_dtype from;
     lt_name_place place;
     lt_dtype dtype;
-    float constant; /* Of a tensor that holds no parameter. */
+    float constant; /* Value of a tensor that holds no parameter. */
 } out_ctx;
 
 typedef struct {
@@ -29,7 +29,7 @@ typedef struct {
     size_t n, room;
     const char *flat; /* What is written, in host memory, in this type: */
     lt_dtype from;
-    void *copy; /* Of a device's memory; NULL: flat is the model's own. */
+    void *copy; /* Copy of a device's memory; NULL: flat is the model's own. */
 } out_list;
 
 /* Element i of the foreign tensor lies here in our parameter. */

@@ -42,13 +42,13 @@ struct lt_session {
     lt_exec exec;
     int64_t n_seqs, max_seq, chunk_rows;
     lt_prepared prepared;
-    lt_arena cache, activations; /* Of the backend. */
+    lt_arena cache, activations; /* Arenas in the backend's memory. */
     /* One set, as the layer that runs sees it: nothing is kept for a backward pass. */
     lt_layer_acts room, layer;
-    lt_acts_shape shape; /* Of the last call. */
+    lt_acts_shape shape; /* Shape of the last call. */
     bool alike;          /* All layers see it alike. */
     lt_batch_acts batch;
-    lt_lora_run lora;  /* Of a model with adapters. */
+    lt_lora_run lora;  /* The adapters of a model that has some. */
     void *kv;          /* The cache, */
     lt_dtype kv_dtype; /* its type. */
     lt_tensor kv_len;  /* (n_seqs) I32 */
@@ -57,7 +57,7 @@ struct lt_session {
     /* (n_seqs, max_seq), host: their tokens, where those may run again; or NULL. */
     int32_t *history;
     int32_t *host_ids; /* (2 * rows): positions or key counts on their way to the device. */
-    lt_arena score;    /* Of the backend; placed by the first call that scores: */
+    lt_arena score;    /* In the backend's memory; placed by the first call that scores: */
     lt_tensor score_logits, labels, loss, best; /* (score rows, V), then (chunk_rows) each. */
 };
 

@@ -272,7 +272,7 @@ lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out, bool
     return LT_OK;
 }
 
-/* Of a Hugging Face folder, under its name or without the prefix. */
+/* Find a tensor of a Hugging Face folder, under its name or without the prefix. */
 static const lt_safetensor *find_safetensor(const lt_source *s, const char *name) {
     const size_t n = s->prefix != NULL ? strlen(s->prefix) : 0;
     const lt_safetensor *t = NULL;

@@ -47,7 +47,7 @@ typedef struct lt_source {
 /* Open a source and fill the spec from its metadata. Free with lt_weight_source_close. */
 LT_MUST_USE lt_err lt_weight_source_open(lt_source *out, lt_model_spec *spec, const char *path);
 void lt_weight_source_close(lt_source *s);
-/* Of the tensors in the mapped files: what reading all of them makes resident. */
+/* Bytes of the tensors in the mapped files: what reading all of them makes resident. */
 size_t lt_weight_source_bytes(const lt_source *s);
 
 /* Are some tensors of a file of block types? Of a folder never. */

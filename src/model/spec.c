@@ -136,7 +136,7 @@ static lt_err check_moe(const lt_model_spec *s) {
     return LT_OK;
 }
 
-/* Of one kind in one layer. */
+/* Elements of one kind of parameter in one layer. */
 static double elements_of(const lt_model_spec *s, lt_param_kind kind, int64_t layer) {
     int64_t shape[3];
     const int n_dims = lt_param_shape(s, kind, layer, shape);
@@ -221,7 +221,7 @@ int64_t lt_model_spec_active_params(const lt_model_spec *s) {
 }
 
 double lt_model_spec_train_flops(const lt_model_spec *s, int64_t seq) {
-    double columns = 0; /* Of queries, over all layers. */
+    double columns = 0; /* Columns of queries, over all layers. */
     for (int64_t layer = 0; layer < s->n_layers; layer++) {
         const lt_layer_spec l = lt_model_layer(s, layer);
         columns += (double)(l.n_heads * l.head_dim);

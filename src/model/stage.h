@@ -41,7 +41,7 @@ typedef struct {
 typedef struct {
     const lt_model_spec *spec;
     int64_t rows;
-    int64_t first_layer, n_layers; /* Of aux losses; n_layers 0: none. */
+    int64_t first_layer, n_layers; /* Layers with auxiliary losses; n_layers 0: none. */
     bool loss;                     /* The pass has the head: rows have losses. */
     int n_sets;                    /* A slot each, for lt_stage_send. */
     bool weights;
@@ -50,14 +50,15 @@ typedef struct {
 typedef struct {
     const lt_backend *backend;
     lt_queue *queue; /* Copies to the device. */
-    lt_arena host;   /* Of host_alloc. */
+    lt_arena host;   /* Memory from host_alloc. */
     lt_stage_options options;
     lt_stage_slot slots[LT_STAGE_SLOTS]; /* Batches that are put. */
     lt_stage_slot *set_slots;            /* (n_sets): batches that are sent. */
     bool sent;                           /* Since the last wait for the pass's queue. */
     int32_t *device[2][LT_STAGE_FIELDS]; /* (rows) each */
     float *device_labels[2];
-    int64_t n_put, n_taken, n_collected; /* Of the first LT_STAGE_SLOTS, in turn. */
+    /* Counts of batches in the first LT_STAGE_SLOTS, which are used in turn. */
+    int64_t n_put, n_taken, n_collected;
 } lt_stage;
 
 /* Device side: staging of two batches. */

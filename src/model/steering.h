@@ -28,7 +28,7 @@ typedef struct lt_steering lt_steering;
  * FORMAT: a file has no direction, one of a layer that the model lacks, of another shape, or not
  * finite. */
 LT_MUST_USE lt_err lt_steering_open(lt_model *m, const char *what);
-void lt_steering_close(lt_steering *s); /* Of lt_model_close. Accepts NULL. */
+void lt_steering_close(lt_steering *s); /* Called by lt_model_close. Accepts NULL. */
 
 /* The number of a vector, from 1. NOT_FOUND: none has this name; s may be NULL. */
 LT_MUST_USE lt_err lt_steering_find(const lt_steering *s, const char *name, int32_t *out);

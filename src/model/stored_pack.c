@@ -60,7 +60,7 @@ static bool needs_copy(const making *k, int param, int range) {
 typedef struct {
     const lt_weight_range *range;
     lt_stored_origin origin;
-    size_t from_bytes, to_bytes; /* Of a row. */
+    size_t from_bytes, to_bytes; /* Bytes of a row. */
     unsigned char *dst;
 } row_copy;
 

@@ -31,9 +31,9 @@
 
 #include "model/exec.h"
 
-/* Of `rows` rows cut into n runs. */
+/* `rows` rows cut into n runs. */
 typedef struct {
-    int64_t each, first, count; /* Of a whole run; of a rank's. */
+    int64_t each, first, count; /* Rows of a whole run; the first row and the count of a rank's. */
 } lt_tp_run;
 lt_tp_run lt_tp_run_of(int64_t rows, int n, int rank);
 

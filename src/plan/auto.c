@@ -13,9 +13,10 @@
 #include "train/adapters.h"
 #include "train/fit.h"
 
-#define MEMORY_SHARE 0.92 /* Of a GPU; the rest is the driver's, NCCL's and the kernels'. */
-#define HIDDEN_SHARE 0.9  /* Of the passes beside which gradients and weights move. */
-#define RING_SHARE   0.3  /* Of the transfers of a ring, that its attention does not hide. */
+/* Usable share of a GPU's memory; the rest is the driver's, NCCL's and the kernels'. */
+#define MEMORY_SHARE 0.92
+#define HIDDEN_SHARE 0.9 /* Share of the passes beside which gradients and weights move. */
+#define RING_SHARE   0.3 /* Share of a ring's transfers that its attention does not hide. */
 /* CPU ranks: what a core reaches in F32 products, and what messages through memory reach; rough
  * values for the choice, which depends on their ratio. */
 #define CORE_FLOPS 30e9
@@ -53,12 +54,12 @@ void lt_auto_machine_cpu(lt_auto_machine *out, int n_cores, int n_ranks) {
 
 typedef struct {
     const lt_auto_machine *machine;
-    lt_own_run run; /* Of the recipe, on one rank. */
+    lt_own_run run; /* The recipe's run on one rank. */
     lt_plan_params params;
     int n_ranks;
     lt_auto_layout *list;
     size_t n, room;
-    /* Of the computing on one rank, by rows of a micro-batch. */
+    /* What one rank computes, by rows of a micro-batch. */
     int64_t known_micro;
     double known_pass_s, known_update_s;
 } finder;

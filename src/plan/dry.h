@@ -24,7 +24,7 @@ typedef struct {
 
 /* Seconds of one optimiser step, and where they go. */
 typedef struct {
-    double ops_s[LT_OP_COUNT]; /* Of the pass and the optimiser. */
+    double ops_s[LT_OP_COUNT]; /* Seconds of each op in the pass and the optimiser. */
     int64_t calls[LT_OP_COUNT];
     double stream_s; /* Zeroing and copies. */
     double step_s;   /* The sum. */

@@ -14,9 +14,9 @@
 #define SIGMA        0.04
 #define PRIOR        0.10
 #define MAX_FITS     128
-#define MAX_ANCHORS  512 /* Of one fit. */
+#define MAX_ANCHORS  512 /* Most anchors of one fit. */
 #define EFFICIENCIES 3
-#define OUTLIER      3.0 /* Of SIGMA. */
+#define OUTLIER      3.0 /* In units of SIGMA. */
 #define DELTA        0.01
 /* Centre of launch_us where every launch waits: Python, dispatch and a synchronisation. */
 #define BLOCKING_US 100.0

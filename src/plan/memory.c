@@ -37,7 +37,7 @@
  * opens several. */
 #define CONTEXT_BYTES (1.5 * LT_PLAN_GB)
 #define NCCL_BYTES    (1.0 * LT_PLAN_GB)
-/* Of what the caching allocator reserves, the share that no tensor uses. GMLake (ASPLOS 2024,
+/* Share of what the caching allocator reserves that no tensor uses. GMLake (ASPLOS 2024,
  * arXiv:2401.08156) counts 15 % on average and up to 33 % over eight models trained on A100s. */
 #define IDLE_SHARE 0.11
 

@@ -161,7 +161,8 @@ double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind, int6
     return 0.0;
 }
 
-#define MAX_SIZE 1000000000 /* Of any size of a model: products of two still fit. */
+/* Largest size of a model in any dimension: products of two still fit. */
+#define MAX_SIZE 1000000000
 
 static lt_err read_size(const json_t *o, const char *key, int64_t *out, const char *what) {
     LT_TRY(lt_json_i64(o, key, out, true, what));

@@ -36,15 +36,18 @@
 #define UNFUSED_ACT_BYTES                                                                          \
     74.0 /* Per element of an activation in small kernels and fp32; fused: 6. */
 #define FUSED_SHARE                                                                                \
-    0.55 /* Of permutation and activation traffic that the fused expert kernel leaves. */
-#define SCAN_SHARE 0.0225 /* Of the bf16 peak that Mamba-2's chunked scan reaches. */
+    0.55 /* Share of permutation and activation traffic that the fused expert kernel leaves. */
+#define SCAN_SHARE 0.0225 /* Share of the bf16 peak that Mamba-2's chunked scan reaches. */
 #define MISALIGNED 0.5    /* See alignment(). */
 #define ADD_BYTES  4.0    /* Read and write to add one more gradient to the input's. */
 /* The host. A counted kernel stands for the few that one module launches: host_us is the time of
  * all of these. */
-#define GROUP_HOST 0.12 /* Of host_us, for one expert's part of a grouped product: a loop in C++. */
-#define MOE_HOST   11.0 /* Of host_us, for handling tokens around the experts, a layer and pass. */
-#define MLA_HOST   10.0 /* Of host_us, for slicing and joining MLA's parts, a layer forward. */
+/* Share of host_us for one expert's part of a grouped product: a loop in C++. */
+#define GROUP_HOST 0.12
+/* Multiple of host_us for handling tokens around the experts, a layer and pass. */
+#define MOE_HOST 11.0
+/* Multiple of host_us for slicing and joining MLA's parts, a layer forward. */
+#define MLA_HOST 10.0
 /* From the arrival of the counts at the host to its first kernel on the GPU. */
 #define SYNC_S 60e-6
 
@@ -104,8 +107,8 @@ static bool experts_fused(const lt_plan_job *j) {
            j->c->gpu.peak_tflops[LT_PLAN_NVFP4] > 0;
 }
 
-/* Of tensor parallelism: split by columns (its input is gathered) or by rows (its output's gradient
- * is). */
+/* How tensor parallelism splits a product: by columns (its input is gathered) or by rows (its
+ * output's gradient is). */
 typedef enum { SIDE_PLAIN, SIDE_COLUMN, SIDE_ROW } side;
 
 typedef struct {
@@ -189,9 +192,9 @@ static double kernel_head(lt_plan_attention kernel, double size) {
     return size;
 }
 
-/* Of the products' rate where rows are no multiple of 16 bytes: a head size that is not a multiple
- * of 8 (Anthony et al. 2024, The Case for Co-Designing Model Architectures with Hardware, fig. 7:
- * throughput of the score product drops to half and less). */
+/* Share of the products' rate that is left where rows are no multiple of 16 bytes: a head size that
+ * is not a multiple of 8 (Anthony et al. 2024, The Case for Co-Designing Model Architectures with
+ * Hardware, fig. 7: throughput of the score product drops to half and less). */
 static double alignment(double size) {
     return fmod(size, 8.0) == 0 ? 1.0 : MISALIGNED;
 }
@@ -526,7 +529,7 @@ lt_plan_work lt_plan_backward_work(const lt_plan_job *j) {
     return layers_work(j, true);
 }
 
-/* Of a layer's products, by size, those that torchtitan's recomputation by op runs again: k, o and
+/* Share, by size, of a layer's products that torchtitan's recomputation by op runs again: k, o and
  * w3 (memory.c). */
 static double op_selective_share(const lt_plan_model *m) {
     const double w = (double)m->width, q = (double)(m->n_heads * m->head_dim),

@@ -26,7 +26,8 @@ static const struct {
     int64_t width;
     double forward, backward;
 } by_width[] = {{64, 1.0, 1.0}, {128, 1.32, 1.10}, {192, 1.32, 1.0}, {256, 1.43, 0.93}};
-/* Of bytes: exponentials beside them (xent); a whole tensor is read for its largest value first. */
+/* Multiples of bytes: exponentials beside them (xent); a whole tensor is read for its largest value
+ * first. */
 #define XENT_SHARE  1.25
 #define SCALE_READS 1.5
 /* Routing counts, scans and places: small kernels one behind the other. */
@@ -71,7 +72,7 @@ static double attention_s(const machine *m, lt_cost cost, const lt_attention_arg
 }
 
 static double grouped_s(const machine *m, lt_cost cost, const lt_matmul_grouped_args *a) {
-    /* Of weights' gradients K is an expert's rows. */
+    /* In the product that gives weights' gradients, K is an expert's rows. */
     const double k = a->weights ? (double)a->a.shape[0] / (double)a->y.shape[0]
                                 : (double)a->a.shape[1];
     return product_s(m, cost, lt_plan_max(k, 1.0), precision_of(&a->a));
@@ -168,7 +169,7 @@ lt_err lt_own_run_open(lt_own_run *out, const lt_recipe *r, bool on_device) {
 
 #define N_RATES 3
 #define ROUNDS  6
-#define SIGMA   0.02 /* Of a measured step, relative. */
+#define SIGMA   0.02 /* Relative spread of a measured step. */
 #define DELTA   0.01
 /* Centres and how far a kind may leave them: the tensor cores of all kinds run the same kernels,
  * memory differs. */

@@ -33,7 +33,7 @@ typedef struct {
 /* From a recipe (the tokenizer or model.init that it names are read for sizes). */
 LT_MUST_USE lt_err lt_own_run_open(lt_own_run *out, const lt_recipe *r, bool on_device);
 
-/* Of recipes/clusters/stacks.yaml, `own`. */
+/* Find the rates under `own` in recipes/clusters/stacks.yaml. */
 LT_MUST_USE lt_err lt_own_rates_find(lt_own_rates *out, const char *gpu);
 
 LT_MUST_USE lt_err lt_own_step(lt_dry_step *out, const lt_own_run *run, const lt_plan_gpu *gpu,

@@ -53,7 +53,7 @@ typedef struct {
     /* launch: gaps the host leaves, beyond the GPU's own work. */
     double gemm_s, attention_s, elementwise_s, launch_s;
     double tp_s, cp_s, ep_s;             /* Whole time of the collectives. */
-    double tp_gather_s;                  /* Of tp_s, the gathers. */
+    double tp_gather_s;                  /* The part of tp_s that the gathers take. */
     double flops, kernels, host_kernels; /* host_kernels: not launched by a CUDA graph. */
     double syncs,
         /* Number of times that the host waits for the GPU's counts; time that the GPU then waits

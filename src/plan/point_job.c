@@ -14,9 +14,9 @@
 #include "base/error.h"
 #include "plan/point_read.h"
 
-/* Of an Omni-Path link's rate that NCCL's rings reach beside InfiniBand with GPUDirect, staged
- * through the host's memory: 40.5 Gb/s a 100 Gb/s link between nodes of Jean Zay's A100 partition,
- * measured by BigScience (its benchmarks of all-reduce). */
+/* Share of an Omni-Path link's rate that NCCL's rings reach beside InfiniBand with GPUDirect,
+ * because data is staged through the host's memory: 40.5 Gb/s a 100 Gb/s link between nodes of Jean
+ * Zay's A100 partition, measured by BigScience (its benchmarks of all-reduce). */
 #define OMNI_PATH 0.405
 
 /* ---- Which software ---- */

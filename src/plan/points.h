@@ -55,7 +55,7 @@ typedef struct {
     bool layout_known; /* Nothing left to search: layout holds it. */
     lt_plan_layout layout;
     bool one_layer;    /* The row times one layer, without embedding, head and optimiser. */
-    double measured_s; /* Of one step. */
+    double measured_s; /* Seconds of one step. */
     /* "iteration time", "tokens/s", "TFLOP/s by SC'21 eq. 3", "MFU by 6 N and attention", ... */
     char measure[LT_PLAN_NAME_BYTES];
     double memory_bytes; /* Measured; 0 = not printed. */
@@ -134,7 +134,7 @@ typedef struct {
     lt_plan_stack stack;
     size_t n_anchors;
     const lt_point *anchor[512];
-    double rms; /* Of log(predicted / measured) on the anchors. */
+    double rms; /* Root mean square of log(predicted / measured) on the anchors. */
 } lt_plan_fit;
 
 /* Fit gemm, memory and network of every (GPU kind, stack) that has rows among the ids; free

@@ -23,7 +23,7 @@ typedef struct {
     lt_plan_query query;
     lt_plan_found found;
     lt_plan_goodput goodput;
-    double tokens; /* Of the whole run. */
+    double tokens; /* Tokens of the whole run. */
     double steps, days_pure, days, gpu_hours, money, mwh, swing_mw;
     int n_warnings;
     char warning[LT_PLAN_WARNINGS][LT_PLAN_TEXT_BYTES];

@@ -25,7 +25,7 @@
 #include "plan/plan.h"
 #include "plan/report.h"
 
-#define WIDE        760.0 /* Of a picture, in pixels. */
+#define WIDE        760.0 /* Width of a picture, in pixels. */
 #define LEFT        215.0
 #define MAX_SLOTS   60000
 #define SHOW_STAGES 16

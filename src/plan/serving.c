@@ -21,7 +21,7 @@
 #define BANDWIDTH_SHARE                                                                            \
     0.80 /* Decode kernels of vLLM and TensorRT-LLM; training stacks reach less. */
 #define PRODUCT_SHARE 0.70
-#define MEMORY_SHARE  0.90 /* Of the GPU's memory that an engine takes. */
+#define MEMORY_SHARE  0.90 /* Share of the GPU's memory that an engine takes. */
 #define ACTIVATION_GB 2.0
 
 static double kv_token_bytes(const lt_plan_model *m, double each) {

@@ -18,10 +18,10 @@
 /* vTrain (MICRO 2024): collectives inside training run 30 % slower, and they slow compute
      * likewise: 0.3 to 0.6. */
 #define HIDDEN_COST 0.40
-#define TOKEN_BYTES 4.0 /* Of a shard: a 32-bit id. */
+#define TOKEN_BYTES 4.0 /* Bytes of a token in a shard: a 32-bit id. */
 /* Read g m v p, write m v p and the bf16 copy, read g once more for the norm. */
 #define OPTIMISER_BYTES   34.0
-#define BF16_MOMENTS_SAVE 8.0 /* Of these with m and v in bf16. */
+#define BF16_MOMENTS_SAVE 8.0 /* Bytes of these that m and v in bf16 save. */
 
 typedef struct {
     double exposed, hidden;

@@ -40,7 +40,7 @@ void lt_output_copy(lt_output *to, const lt_output *from, int64_t n, int n_top);
 
 /* A beam's text and one token more. */
 typedef struct {
-    double sum; /* Of log-probabilities. */
+    double sum; /* Sum of log-probabilities. */
     int32_t beam, id;
     float logprob;
 } lt_beam_next;

@@ -11,7 +11,7 @@
 #define NEW_TIME    0.2  /* Weight of a new measurement. */
 #define FIRST       4    /* Draft tokens that the belief counts as. */
 #define KEPT        0.9  /* Weight of older drafts, a draft. */
-#define FORGET      0.01 /* Of a low rate, a step. */
+#define FORGET      0.01 /* How far a low rate returns to BELIEF in a step. */
 #define MARGIN      1.03 /* A draft must promise this much more, for estimates are rough. */
 
 int64_t lt_draft_find(const int32_t *tokens, int64_t n) {

@@ -29,7 +29,8 @@ int64_t lt_draft_find(const int32_t *tokens, int64_t n);
  * found. Where the match reaches the end of the text, the draft continues itself. */
 void lt_draft_write(int32_t *tokens, int64_t n, int64_t match, int64_t n_draft);
 
-/* Of one text: how often a draft token is accepted if those before it were, lately. */
+/* What one text's drafts have shown: how often a draft token was accepted, lately, if those before
+ * it were. */
 typedef struct {
     double n_accepted, n_tried; /* Sums in which older drafts weigh less. */
 } lt_draft_acceptance;

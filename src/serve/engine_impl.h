@@ -33,8 +33,8 @@ typedef struct {
 
 /* A row whose logits a step needs. */
 typedef struct {
-    int64_t item;     /* Of the step. */
-    int64_t position; /* Of the row's token. */
+    int64_t item;     /* Index of the step's item. */
+    int64_t position; /* Position of the row's token. */
     /* The choice's next token is chosen from it; otherwise it gives the log-probability of the
      * prompt's token at position + 1. */
     bool next;
@@ -54,7 +54,7 @@ typedef struct {
 typedef struct {
     lt_step_item *items;     /* (max_running) */
     lt_wanted *wanted;       /* (step_tokens) */
-    int64_t n_items, n_rows; /* Of the plan. */
+    int64_t n_items, n_rows; /* Items and rows of the plan. */
     /* The out_rows of the forward: first the wanted rows, then these. */
     int64_t n_logits, n_hidden;
     /* All tokens are chosen on the device and copied to the host without a request
@@ -92,7 +92,7 @@ typedef struct {
     lt_paged_forward *forward;
     int32_t *items; /* (max_running) */
     int64_t n_items;
-    float *const *logits; /* Of the rows that were read last. */
+    float *const *logits; /* Logits of the rows that were read last. */
 } lt_engine_beside;
 
 /* The rows of a model beside: of those items that mix it. */
@@ -131,7 +131,7 @@ struct lt_engine {
     lt_hold_state taken_hold;           /* `hold`, as the engine's thread last saw it. */
     lt_job *held_back, *held_back_last; /* Submitted since the hold: they begin after it. */
     int64_t n_held_back;
-    uint64_t version; /* Of the weights. */
+    uint64_t version; /* Version of the weights. */
     lt_job *touched;  /* Jobs that changed in this step; published at its end. */
     int64_t n_new_tokens, n_prompt_tokens, n_cached_tokens, n_steps_ahead;
     lt_draft_times times;

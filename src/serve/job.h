@@ -103,7 +103,7 @@ struct lt_job {
 typedef struct {
     const lt_model_spec *spec;
     int64_t max_seq, page_tokens;
-    lt_ends ends;                  /* Of the model. */
+    lt_ends ends;                  /* Ends of the model. */
     int64_t rope_switch;           /* lt_rope_switch, where a sequence may be longer; else 0. */
     int n_beside;                  /* Models beside the served one. */
     int32_t n_steering;            /* Steering vectors. */

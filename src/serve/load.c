@@ -17,7 +17,7 @@
 #include "serve/http/parse.h"
 #include "serve/http/sse.h"
 
-#define BLOCK_TOKENS 512 /* Of the Mooncake traces' hash ids. */
+#define BLOCK_TOKENS 512 /* Tokens for each hash id of the Mooncake traces. */
 
 typedef struct load load;
 

@@ -23,13 +23,13 @@ typedef struct {
     double sent_s, first_s, last_s, end_s; /* From the start; first_s 0: no token came. */
     int64_t prompt_tokens, cached_tokens, new_tokens;
     double gap_max_s; /* The longest pause between two tokens. */
-    int status;       /* Of HTTP; 0: no answer. */
+    int status;       /* Status of HTTP; 0: no answer. */
     bool done;        /* The stream came to its end. */
     bool dropped;     /* The client dropped it, as `drop` demands. */
 } lt_load_result;
 
 typedef struct {
-    const char *host; /* Of the URL. */
+    const char *host; /* Host of the URL. */
     int port;
     const char *path_prefix; /* "" or "/base" */
     /* "": none; models with commas between are asked in turn. */
@@ -39,7 +39,7 @@ typedef struct {
     int64_t vocab;    /* Ids are drawn below it. */
     double temperature;
     int64_t concurrency;
-    double timeout_s; /* Of one request. */
+    double timeout_s; /* Most seconds of one request. */
     double drop;      /* Share of the requests that the client drops in the middle. */
     uint64_t seed;
     /* Called with each gap between tokens; may be NULL. */
@@ -47,8 +47,8 @@ typedef struct {
     /* Called about every second. May be NULL. */
     void (*on_progress)(void *ctx, int64_t finished, int64_t running, double elapsed_s);
     void *ctx;
-    /* Of why_n bytes: what was wrong with the first request that failed; "": nothing. May be
-     * NULL. */
+    /* A buffer of why_n bytes: what was wrong with the first request that failed; "": nothing. May
+     * be NULL. */
     char *why;
     size_t why_n;
 } lt_load_options;

@@ -31,8 +31,8 @@
 #define LT_NO_PAGE (-1)
 
 typedef struct {
-    uint64_t hash; /* Of the chain up to this page's last token. */
-    uint64_t salt; /* Of the sequences that may share it. */
+    uint64_t hash; /* Hash of the chain up to this page's last token. */
+    uint64_t salt; /* Salt of the sequences that may share it. */
     int32_t refs;
     int32_t parent;     /* LT_NO_PAGE: it begins a sequence. Published pages only, as are: */
     int32_t n_children; /* published pages whose parent it is, */

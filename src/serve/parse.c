@@ -290,7 +290,7 @@ static int begins_bare(const lt_parser *p) {
 static bool text_step(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     mark marks[8], which = {NULL, LT_IN_CONTENT};
     size_t hold, at, n;
-    bool half; /* Of a mark is all that is left. */
+    bool half; /* Only the beginning of a mark is left. */
     const int bare = begins_bare(p);
     if (bare > 0) {
         p->at = LT_IN_CALL;

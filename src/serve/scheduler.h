@@ -109,8 +109,9 @@ typedef struct {
 typedef struct {
     lt_pages pages;
     int64_t max_running, step_tokens; /* Set before carving; step_tokens >= max_running. */
-    int64_t background_rows;          /* Of a step with others; likewise. */
-    bool caching;                     /* Publish full pages. */
+    /* Most background rows of a step that has others; likewise. */
+    int64_t background_rows;
+    bool caching; /* Publish full pages. */
     lt_seq_list running, waiting;
     lt_sched_item *items; /* (max_running) the plan */
     lt_page_copy *copies; /* (max_running) to do before it, in order */

@@ -100,7 +100,7 @@ void lt_step_finish(lt_engine *e, lt_job_choice *s, lt_finish why, lt_err failur
 
 void lt_step_fail(lt_engine *e, lt_job_choice *s, lt_err failure) {
     lt_job *j = s->job;
-    s = j->guide != NULL ? &j->choices[0] : s; /* Of a shadow the choice fails. */
+    s = j->guide != NULL ? &j->choices[0] : s; /* If a shadow fails, the choice fails. */
     lt_step_finish(e, s, LT_FINISH_FAILED, failure);
     for (int64_t i = 0; i < j->r.n_choices && (!j->forked || j->beam != NULL); i++) {
         lt_step_finish(e, &j->choices[i], LT_FINISH_FAILED, failure);

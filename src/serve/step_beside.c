@@ -141,7 +141,7 @@ static lt_err normalise(float *to, const float *from, int64_t n, int64_t common)
     return LT_OK;
 }
 
-/* Of the models that the choice mixes, the rows of model k. */
+/* Keep the row of model k, if the choice mixes it. */
 static lt_err keep_row(lt_engine *e, lt_job_choice *s, int k, const float *logits) {
     const lt_request *r = &s->job->r;
     for (int m = 0; m < r->blend.n; m++) {

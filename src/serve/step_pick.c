@@ -321,8 +321,8 @@ static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
     return n_picks;
 }
 
-/* Of wanted rows [first, first + n): what the device chose; logits of the others, so that on_host
- * says which. */
+/* Fetch wanted rows [first, first + n): what the device chose, and the logits of the others.
+ * on_host tells which are which. */
 static lt_err fetch(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
                     lt_paged_forward_picks *chosen, float *const **logits) {
     bool *on_host = e->room.on_host;

@@ -55,7 +55,7 @@
 typedef struct {
     int64_t step;
     uint64_t rows, tokens;
-    double loss;        /* Of its weights, on rows that they were just trained on. */
+    double loss;        /* Loss of its weights, on rows that they were just trained on. */
     bool suspect;       /* Not "good". */
     int64_t outer_step; /* The newest round whose outer step is in it (diloco.h). */
     json_t *loader, *guard, *recipe, *data;

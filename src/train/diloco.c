@@ -168,7 +168,7 @@ static lt_err begin_round(lt_training *t, int64_t step) {
 /* ---- Its outer step ---- */
 
 typedef struct {
-    float share; /* Of the own parameters. */
+    float share; /* Share of the own parameters. */
     const char *deltas[LT_SITES_MAX];
 } ending;
 
@@ -192,7 +192,7 @@ static lt_err end_param(lt_training *t, const held *h, int64_t at, void *ctx) {
     return LT_OK;
 }
 
-/* Of the round that has been read. */
+/* Do the outer step of the round that has been read. */
 static lt_err outer_step(lt_training *t, float share) {
     lt_diloco *d = &t->diloco;
     ending e = {.share = share};

@@ -39,9 +39,9 @@ typedef struct {
     /* Ranks that hold the same as member 0 of them, which exchanges it; NULL: this one alone. */
     lt_group *same;
     float *room;  /* On the host: a sum, and off the host three more, of the largest parameter. */
-    size_t bytes; /* Of room and of the own file. */
+    size_t bytes; /* Bytes of room and of the own file. */
     int64_t sent; /* Step of the round under way; -1: none. */
-    /* Of the rounds of this process, for all ranks of the site. */
+    /* Rounds of this process, for all ranks of the site. */
     int64_t n_rounds;
     double sent_bytes, received_bytes, waited_s;
 } lt_diloco;

@@ -24,8 +24,8 @@
 #define LT_INVARIANT_LEVELS 12
 
 typedef struct {
-    int n_groups; /* Of all ranks; 0: the run is not invariant. */
-    int n_own;    /* Of this rank. */
+    int n_groups; /* Groups of all ranks; 0: the run is not invariant. */
+    int n_own;    /* Groups of this rank. */
     lt_world *world;
     lt_group *pairs[LT_INVARIANT_LEVELS]; /* This rank and its partner, the highest bit first. */
     int n_pairs;

@@ -35,7 +35,7 @@ typedef struct {
 } told;
 
 struct lt_live {
-    pthread_mutex_t lock; /* Of told. */
+    pthread_mutex_t lock; /* Protects `told`. */
     told told;
     lt_listener *listener;
     char run[256], family[64]; /* As values of labels. */

@@ -168,7 +168,7 @@ static int dp_of(const lt_shards *shards) {
     return shards != NULL && shards->world != NULL ? shards->world->shape.dp : 1;
 }
 
-/* Of the world in which ranks on GPUs exchange what their passes hold. */
+/* Memory of the world in which ranks on GPUs exchange what their passes hold. */
 static lt_comm_memory comm_memory(const lt_pass_options *o, const lt_shards *shards) {
     if (!o->on_device || shards == NULL || shards->world == NULL) {
         return (lt_comm_memory){0};

@@ -98,7 +98,7 @@
     X(rollout_tokens_per_s, GAUGE, "1/s", "tokens drawn by the time of drawing")                   \
     X(questions, COUNT, "", "questions of the newest draw")
 
-/* Of distillation; the loss stands in the line of "train". */
+/* Metrics of distillation; the loss stands in the line of "train". */
 #define LT_DISTILL_METRICS(X)                                                                      \
     X(step, COUNT, "", "optimiser steps done")                                                     \
     X(labels, COUNT, "tokens", "places that were compared with the teacher")                       \
@@ -157,8 +157,8 @@ typedef struct {
     const char *path;
     lt_metrics_sink sinks[LT_METRICS_SINKS];
     int n_sinks;
-    /* Of the file as it was found: the last step that an attempt before has told, -1: none; when
-     * the file was last written, since 1970, 0: never. */
+    /* What the file said when it was found: the last step that an attempt before has written, -1:
+     * none; when the file was last written, since 1970, 0: never. */
     int64_t step_told;
     double written_unix_s;
     const lt_lease *lease; /* Lines are written only while this process holds it. */

@@ -9,7 +9,7 @@ typedef struct {
     char text[LT_OPTION_STR_BYTES]; /* Holds the paths. */
     lt_loader_source sources[LT_LOADER_SOURCES_MAX];
     int64_t n_sources;
-    char *made[LT_LOADER_SOURCES_MAX]; /* Of conversations, the path of their shard; else NULL. */
+    char *made[LT_LOADER_SOURCES_MAX]; /* For conversations, the path of their shard; else NULL. */
 } lt_mixture;
 
 /* PATH[:WEIGHT],...; a missing weight is 1. option names the recipe's key in messages. */

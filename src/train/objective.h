@@ -43,7 +43,7 @@
 
 struct lt_training;
 
-#define LT_OBJECTIVE_METRICS     24 /* Of one objective, at most. */
+#define LT_OBJECTIVE_METRICS     24 /* Most metrics of one objective. */
 #define LT_OBJECTIVE_BRIEF_BYTES 64
 
 /* Some rows and their values. */

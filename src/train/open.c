@@ -310,7 +310,7 @@ static lt_err open_zero(lt_training *t) {
     if (t->pipeline != NULL && t->shards.level > 1) {
         lt_pipeline_tell_begins(t->pipeline, (lt_pipeline_begins){backward_begins, &t->zero});
     }
-    /* Of adapters, gradients alone are summed: the model is the same on every rank, and stays. */
+    /* For adapters only gradients are summed: the model is the same on all ranks and stays so. */
     return lt_zero_open(&t->zero, &t->shards, t->lora != NULL ? t->trained : t->model, t->trained,
                         lt_training_pass_gradients(t), passes, n);
 }

@@ -32,7 +32,7 @@
 typedef struct {
     const lt_param_table *table;
     const lt_param_buffer *master, *copy;
-    const lt_shards *shards; /* Of which the table is `own`; NULL: it is not. */
+    const lt_shards *shards; /* Shards whose table is `own`; NULL: it is not a table of shards. */
 } lt_optimiser_share;
 
 typedef struct {

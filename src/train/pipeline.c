@@ -118,7 +118,8 @@ lt_err lt_training_run_pipeline(lt_training *t, const lt_row_batch *rows, int64_
 
 /* ---- What it tells ---- */
 
-/* Of one rank, as it is gathered: doubles, then for each chunk the seconds of F, B and W. */
+/* Times of one rank, as they are gathered: doubles, then for each chunk the seconds of F, B and
+ * W. */
 typedef struct {
     double step_s, busy_s, sent_bytes, first_layer, n_layers;
 } told;

@@ -99,7 +99,8 @@ bool lt_recipe_is_rl(const lt_recipe *r) {
 const lt_align_objective *lt_recipe_align(const lt_recipe *r) {
     size_t n;
     const lt_align_objective *rows_of = lt_align_objectives(&n);
-    enum { BEFORE = LT_RECIPE_OBJECTIVE_distill + 1 }; /* Of the list's names. */
+    /* Names of the list that stand before the methods. */
+    enum { BEFORE = LT_RECIPE_OBJECTIVE_distill + 1 };
     LT_ASSERT(n == LT_RECIPE_METHODS_FROM - BEFORE);
     return r->objective < BEFORE || lt_recipe_is_rl(r) ? NULL : &rows_of[r->objective - BEFORE];
 }

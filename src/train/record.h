@@ -89,7 +89,7 @@ typedef struct {
 } lt_step_facts;
 
 typedef struct {
-    double loss, grad_norm; /* Of the mean over labels. */
+    double loss, grad_norm; /* Mean over labels. */
     double grad_scale;      /* Factor of the summed gradients: mean and clipping. */
     bool apply;             /* Apply the update; if not, why. */
     char why[160];

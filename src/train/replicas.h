@@ -57,7 +57,8 @@ typedef struct {
     lt_replica_sign *signs; /* (ranks) */
     lt_replica_verdict *verdicts;
     int64_t saved; /* The last step whose state was compared before a save; -1: none. */
-    /* Of the attempt before, where nobody knew which rank was wrong; NULL: nothing is open. */
+    /* Signs of the attempt before, where nobody knew which rank was wrong; NULL: nothing is
+     * open. */
     lt_replica_sign *before;
     int64_t before_step;
     bool before_saving;

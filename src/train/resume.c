@@ -53,7 +53,8 @@ static lt_err choose(lt_training *t) {
     }
     json_decref(then);
     json_decref(data);
-    if (t->snapshots.from > newest) { /* Of an earlier attempt under the same launcher. */
+    /* The checkpoint is one of an earlier attempt under the same launcher. */
+    if (t->snapshots.from > newest) {
         t->resume_newest = false;
         return lt_checkpoint_path(t->resume_path, t->snapshots.memory.set, t->snapshots.from);
     }
@@ -133,8 +134,8 @@ bool lt_training_has_changed(const lt_training *t, const char *name) {
     return false;
 }
 
-/* Of a large file (a GGUF with its weights) the vocabulary is hashed, as of a folder, not every
- * byte. */
+/* Where a file is large (a GGUF with its weights), the vocabulary is hashed, as it is for a folder,
+ * and not every byte. */
 static const char *hashed_path(const char *tokenizer) {
     struct stat st;
     return stat(tokenizer, &st) == 0 && st.st_size > TOKENIZER_BYTES_MAX ? "." : tokenizer;

@@ -129,7 +129,7 @@ static lt_err train_steps(lt_training *t, int *stop) {
     lt_board *board = lt_training_board(t);
     *stop = 0;
     tell_sizes(t);
-    lt_board_step(board, t->state.step); /* Of the checkpoint from which it goes on. */
+    lt_board_step(board, t->state.step); /* Step of the checkpoint from which the run goes on. */
     lt_board_phase(board, LT_PHASE_LOADED);
     LT_TRY(sample_before(t));
     if (t->state.step < t->recipe.steps || lt_diloco_waits(t)) {

@@ -63,13 +63,14 @@ typedef struct lt_training {
     lt_device *device;
     lt_device *own_device; /* Closed with the run; NULL: the device is the caller's. */
     char checkpoints[LT_PATH_BYTES], metrics_path[LT_PATH_BYTES], exit_path[LT_PATH_BYTES];
-    lt_lease lease;          /* Of the run folder; ranks that do not lead know its epoch only. */
+    /* Lease of the run folder; ranks that do not lead know its epoch only. */
+    lt_lease lease;
     lt_tokenizer *tokenizer; /* NULL: none given. */
     lt_tokenizer_info tokenizer_info;
-    lt_chat_source chat; /* Of conversations; template NULL: there are none. */
+    lt_chat_source chat; /* Conversations; template NULL: there are none. */
     /* (vocab_size) bytes of text a token stands for; NULL without a tokenizer. */
     int32_t *token_bytes;
-    lt_model_spec spec; /* Of the model; the world's layout points to it. */
+    lt_model_spec spec; /* Spec of the model; the world's layout points to it. */
     /* What passes run on holds of it, and what is trained here; of no effect where this rank holds
      * and trains all. */
     lt_partition partition, own_partition;
@@ -80,24 +81,24 @@ typedef struct lt_training {
     lt_shards shards;
     lt_zero zero;
     lt_pass *pass;           /* NULL: the layers are a pipeline's. */
-    lt_stages stages;        /* Of the pipeline. */
+    lt_stages stages;        /* Stages of the pipeline. */
     lt_pipeline *pipeline;   /* NULL: there is none. */
-    lt_pass_batch *batches;  /* Of a step, for the pipeline. */
-    lt_pipeline_times piped; /* Of all its steps. */
+    lt_pass_batch *batches;  /* Batches of a step, for the pipeline. */
+    lt_pipeline_times piped; /* Times of all the pipeline's steps. */
     lt_invariant invariant;
     lt_optimiser optimiser;
-    lt_diloco diloco;                        /* Of a run of several sites. */
+    lt_diloco diloco;                        /* State of a run of several sites. */
     lt_mixture train_mixture, valid_mixture; /* Loader options point into them. */
     lt_loader *loader;
-    lt_loader_options valid_options; /* Of a validation; n_sources 0: there is none. */
+    lt_loader_options valid_options; /* Options of a validation; n_sources 0: there is none. */
     const lt_objective *objective;   /* NULL: the mean loss of the labels. */
     lt_objective_room objective_room;
-    lt_row_source held_out; /* Of an objective: the rows of a validation. */
+    lt_row_source held_out; /* An objective's rows for validation. */
     int64_t n_held_out;     /* Examples of held_out; 0: there are none. */
     size_t objective_bytes; /* That the objective holds on the host. */
-    lt_draw draws[2];       /* Of this step and the next, in turn. */
+    lt_draw draws[2];       /* Draws of this step and the next, in turn. */
     lt_step_rows valid_rows;
-    lt_row_source source; /* Of the steps' rows. */
+    lt_row_source source; /* Where the steps' rows come from. */
     lt_row_place place;   /* The position after the last complete step. */
     lt_guard guard;
     lt_ranks ranks;                /* All zeros: this rank is alone, and leads. */
@@ -106,12 +107,12 @@ typedef struct lt_training {
     lt_times times;
     lt_saver saver;
     lt_replicas replicas;
-    int64_t first_step; /* Of this process. */
+    int64_t first_step; /* First step of this process. */
     lt_metrics metrics;
     lt_page *page;
     lt_live *live;               /* NULL: metrics.listen is empty. */
     lt_tensorboard *tensorboard; /* NULL: log.tensorboard is off. */
-    lt_goodput goodput;          /* Of the leading rank. */
+    lt_goodput goodput;          /* Where the time of the run goes; kept by the leading rank. */
     lt_progress progress;
     lt_run_state state;
     char resume_path[LT_PATH_BYTES]; /* The checkpoint to resume from; "": a new run. */
@@ -124,7 +125,7 @@ typedef struct lt_training {
     json_t *data;           /* Fingerprints of the data, see data/fingerprint.h. */
     int64_t micro;          /* Rows of one pass. */
     int64_t saved_step;   /* Step of the newest checkpoint, published or being written; -1: none. */
-    int64_t applied_step; /* Of the last update: since then the weights are the same. */
+    int64_t applied_step; /* Step of the last update: since then the weights are the same. */
     bool dead;            /* The last step's gradient was exactly 0, its loss was not. */
     bool save_late;       /* A checkpoint is due, and waits for a finite loss. */
     int64_t sampled_step; /* Step of the newest sample and validation, -1: none. */
@@ -158,7 +159,8 @@ typedef struct {
     lt_world *world;               /* NULL: alone. It stays the caller's. */
     const lt_row_source *rows;     /* NULL: the loader over data.train. Of this rank's rows. */
     const lt_objective *objective; /* Brings its own rows; NULL: the mean loss of the labels. */
-    int64_t epoch;                 /* Of the lease that the leading rank has taken; it passes 0. */
+    /* Epoch of the lease that the leading rank has taken; it passes 0. */
+    int64_t epoch;
     const lt_snapshots *snapshots; /* NULL: none. */
 } lt_training_with;
 LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *device,
@@ -182,12 +184,12 @@ static inline int64_t lt_training_passes(const lt_mesh_shape *s) {
 /* Rank 0 does not keep all that a checkpoint needs; and not all weights to run. */
 bool lt_training_is_divided(const lt_training *t);
 bool lt_training_is_whole_nowhere(const lt_training *t);
-/* Of n whole rows, this rank's tokens, in place: from then on each row is seq / cp tokens. */
+/* Cut n whole rows to this rank's tokens, in place: from then on each row is seq / cp tokens. */
 void lt_training_take_tokens(const lt_training *t, lt_row_batch *b, int64_t n);
 /* n such rows from row `first` on, as a pass takes them. */
 lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *b, int64_t first,
                                 int64_t n);
-/* Of ranks that have seen the same rows one reports them: zero what others report. */
+/* Ranks that have seen the same rows report them once: zero what another rank reports. */
 void lt_training_tell_once(const lt_training *t, lt_step_record *r);
 void lt_training_close(lt_training *t);
 lt_queue *lt_training_queue(const lt_training *t); /* The queue on which gradients are computed. */
@@ -209,7 +211,7 @@ LT_MUST_USE lt_err lt_training_tell_pipeline(lt_training *t);
 /* step.c: one optimiser step. */
 typedef struct {
     lt_step_plan plan;
-    lt_step_record record; /* Of all ranks. */
+    lt_step_record record; /* Record of all ranks. */
     lt_step_decision decision;
     double step_s;
 } lt_step_outcome;

@@ -29,7 +29,7 @@ struct lt_training;
 typedef enum { LT_SAVER_IDLE, LT_SAVER_WRITING, LT_SAVER_PUBLISHING } lt_saver_phase;
 
 typedef struct {
-    void *memory; /* Of the copy; NULL: this rank writes nothing, or saves wait. */
+    void *memory; /* Memory of the copy; NULL: this rank writes nothing, or saves wait. */
     size_t bytes;
     lt_param_buffer master;
     lt_queue *queue; /* That copies; NULL: in host memory. */

@@ -88,7 +88,7 @@ static lt_err stage(lt_training *t, lt_draw *d) {
     return lt_pass_stage(t->pass, &b);
 }
 
-/* Of every gradient: 1 over the labels of a full micro-batch. */
+/* Scale of every gradient: 1 over the labels of a full micro-batch. */
 static double gradient_scale(const lt_training *t) {
     return 1.0 / (double)(t->micro * t->recipe.seq);
 }

@@ -14,7 +14,7 @@
 
 #include "lateen/base.h"
 
-#define LT_STRAGGLERS_LEAST_STEPS 3 /* Of a window, whatever its length. */
+#define LT_STRAGGLERS_LEAST_STEPS 3 /* Least steps of a window, whatever its length. */
 
 typedef struct {
     int n, peers; /* Ranks, and those of a stage, which are neighbours. */
@@ -24,7 +24,7 @@ typedef struct {
     double *means;     /* (n): seconds of computing in a step of the last whole window; */
     double *shares;    /* (n): how much more that was than the median of the peers, as a share. */
     bool *slow, *news; /* (n): slow in the last whole window; and whether that has changed. */
-    double passed_s;   /* Of this window. */
+    double passed_s;   /* Seconds that have passed in this window. */
     int64_t steps;
 } lt_stragglers;
 

@@ -314,7 +314,8 @@ lt_err lt_times_predict(lt_training *t) {
     LT_TRY_DONE(lt_json_f64(plan, "compute_s", &x.compute_s, false, path));
     LT_TRY_DONE(lt_json_f64(plan, "comm_s", &x.comm_s, false, path));
     LT_TRY_DONE(lt_json_i64(plan, "bytes", &bytes, false, path));
-    if (strcmp(mesh, t->recipe.mesh) != 0 || zero != t->recipe.zero) { /* Of an earlier start. */
+    /* The file is from an earlier start. */
+    if (strcmp(mesh, t->recipe.mesh) != 0 || zero != t->recipe.zero) {
         goto done;
     }
     x.announced_bytes = (double)bytes;

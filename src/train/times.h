@@ -34,13 +34,15 @@ typedef struct {
 } lt_rank_times;
 
 typedef struct {
-    lt_timeline line; /* Of this rank. */
+    lt_timeline line; /* Timeline of this rank. */
     bool measured, traced;
     bool listens;                          /* The worlds tell of waits. */
     lt_comm_work first_host, first_device; /* Calls of a traced step come after these. */
-    double left_bytes;                     /* Of the device, before the run took any; 0: unknown. */
-    double peak_bytes;                     /* As of the last time it was asked. */
-    lt_rank_times predicted;               /* Of a step; steps 0: nothing was. */
+    /* Free memory of the device before the run took any; 0: unknown. */
+    double left_bytes;
+    double peak_bytes; /* As of the last time it was asked. */
+    /* Predicted times of a step; steps 0: nothing was predicted. */
+    lt_rank_times predicted;
 } lt_times;
 
 /* Where all ranks' records come together: `of` of an lt_ranks. */
@@ -49,7 +51,7 @@ typedef struct {
     int n;
     lt_step_record *all;  /* (n): the newest record of each rank. */
     lt_rank_times *times; /* (n): sums over the records. */
-    int slowest;          /* Of the newest measured step. */
+    int slowest;          /* Slowest rank of the newest measured step. */
     int64_t every;        /* Steps from one measured step to the next. */
     lt_stragglers stragglers;
     bool judged; /* With this step a window of the stragglers has ended. */

@@ -26,13 +26,13 @@
 #include "train/run.h"
 
 enum { ROW_HOST, ROW_PASSES, ROW_TRANSFERS, ROW_HOST_TRANSFERS = 100 };
-#define ROWS_MAX 64 /* Of transfers that overlap. */
+#define ROWS_MAX 64 /* Most rows for transfers that overlap. */
 
 /* What a rank brings: the counts, then its spans and its calls. */
 typedef struct {
     int64_t n_spans, n_calls, n_host_calls, n_lost;
     int64_t on_device;
-    int64_t ahead_ns; /* Of the leading rank's clock. */
+    int64_t ahead_ns; /* How far this rank's clock is ahead of the leading rank's. */
 } head;
 typedef struct {
     head head;
@@ -127,7 +127,7 @@ static lt_err take(lt_group *g, int from, part *p) {
 
 typedef struct {
     FILE *f;
-    int64_t zero_ns; /* Of the leading rank's clock. */
+    int64_t zero_ns; /* Zero on the leading rank's clock. */
     int rank;
     bool begun;
 } writer;

@@ -564,7 +564,7 @@ typedef struct {
     const lt_matmul_grouped_args *args;
     lt_queue *queue;
     lt_op_list list;
-    lt_err err; /* Of any; they agree, since only memory can be missing. */
+    lt_err err; /* The failure of any thread; all agree, since only memory can be missing. */
 } experts;
 
 static void one_expert(void *ctx, size_t e) {

@@ -14,7 +14,7 @@ typedef struct {
     int n_caches;
     struct {
         int level, count;            /* count: how many there are; data and unified caches only. */
-        uint64_t bytes;              /* Of one. */
+        uint64_t bytes;              /* Size of one cache. */
     } caches[LT_MACHINE_MAX_CACHES]; /* From level 1 up. */
     lt_limits limits;                /* Memory and cores that this process may use. */
 } lt_machine;

@@ -38,7 +38,7 @@
 #include "tensor/block.h"
 #include "tensor/ops.h"
 
-#define LT_QUANT_ROWS 16 /* Of a group. */
+#define LT_QUANT_ROWS 16 /* Rows of a group. */
 
 typedef struct {
     int64_t n_groups, n_blocks;

@@ -103,7 +103,7 @@ static lt_err backend_zero(lt_queue *q, void *dst, size_t bytes) {
 }
 
 #define ZERO_THREADS    256 /* As in elementwise.cu. */
-#define ZERO_BLOCKS     64  /* Of a piece. */
+#define ZERO_BLOCKS     64  /* Blocks that clear a piece. */
 #define ZERO_MAX_PIECES 65535
 
 static lt_err backend_zero_pieces(lt_queue *q, void *dst, size_t piece_bytes, size_t stride_bytes,

@@ -30,7 +30,7 @@
 #define CACHE_BYTES_MAX   ((size_t)64 << 20)
 #define KEY_BYTES         1536
 #define MAX_OPTIONS       64
-#define LOG_EXCERPT_BYTES 600 /* Of the compiler's errors, in an error message. */
+#define LOG_EXCERPT_BYTES 600 /* As much of the compiler's errors as an error message shows. */
 
 typedef struct nvrtc_program *nvrtc_program;
 

@@ -157,12 +157,13 @@ void lt_cuda_graph_close(lt_cuda *c, CUgraphExec g);
 typedef struct {
     int type; /* LT_CU_TMAP_BF16, ... */
     int elem_bytes;
-    int rank;                 /* 1..5; dimension 0 is the contiguous one. */
-    uint64_t size[5];         /* Elements. */
-    uint64_t stride_bytes[5]; /* Of dimensions 1..rank-1 (index 0 unused); multiples of 16. */
-    uint32_t box[5];          /* Elements copied at once in each dimension, at most 256. */
-    int swizzle;              /* LT_CU_TMAP_SWIZZLE_* */
-    int l2_promotion;         /* LT_CU_TMAP_L2_* */
+    int rank;         /* 1..5; dimension 0 is the contiguous one. */
+    uint64_t size[5]; /* Elements. */
+    /* Strides of dimensions 1..rank-1 (index 0 is unused); multiples of 16. */
+    uint64_t stride_bytes[5];
+    uint32_t box[5];  /* Elements copied at once in each dimension, at most 256. */
+    int swizzle;      /* LT_CU_TMAP_SWIZZLE_* */
+    int l2_promotion; /* LT_CU_TMAP_L2_* */
 } lt_tensor_map_spec;
 /* Reads past the tensor's edge give zeros, writes there vanish. ptr is 16-byte aligned. Needs
  * compute capability 9.0. */

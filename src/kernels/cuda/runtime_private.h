@@ -43,7 +43,7 @@ struct lt_cuda {
     atomic_size_t last_shared;
     atomic_int n_compiled, n_kernels; /* Written under the lock. */
 
-    pthread_mutex_t lock; /* Of everything below. */
+    pthread_mutex_t lock; /* Protects everything below. */
     int n_modules;
     lt_cuda_module modules[LT_CUDA_MAX_MODULES];
     lt_cuda_slot *slots[LT_CUDA_TABLE_SLOTS];

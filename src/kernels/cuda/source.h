@@ -21,7 +21,7 @@ typedef struct {
     int n_parts;
     const char *name[LT_SOURCE_MAX_FILES]; /* Owned. */
     const char *text[LT_SOURCE_MAX_FILES]; /* 0-terminated; owned. */
-    uint64_t hash;                         /* Of all names and texts. */
+    uint64_t hash;                         /* Hash of all names and texts. */
 } lt_source;
 
 LT_MUST_USE lt_err lt_source_open(lt_source *out, const char *name);

@@ -49,11 +49,12 @@ static double log_sum(const lt_tensor *t, int64_t r, float softcap, double tempe
 
 /* What is known of a row before its classes are gone through. */
 typedef struct {
-    double lse;         /* Of the student's words, at the temperature. */
-    double teacher_lse; /* Of the teacher's words, or of its K words where they are all. */
-    double top_lse;     /* Of the student's logits at the K words. */
-    double rest_lse;    /* Of its other words; -inf: there are none. */
-    terms rest, sum;    /* Of the class of the others; of all classes. */
+    double lse; /* Log-sum over the student's words, at the temperature. */
+    /* Log-sum over the teacher's words, or over its K words where they are all. */
+    double teacher_lse;
+    double top_lse;  /* Log-sum over the student's logits at the K words. */
+    double rest_lse; /* Log-sum over its other words; -inf: there are none. */
+    terms rest, sum; /* Terms of the class of the others; sum over all classes. */
 } row_facts;
 
 static double student(const lt_distill_args *a, int64_t r, int64_t v) {

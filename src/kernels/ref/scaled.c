@@ -15,7 +15,7 @@ lt_tensor lt_scale_tensor(void *data, lt_scale_kind kind, int64_t rows, int64_t 
                                    : lt_tensor_2d(data, LT_F32, down, across);
 }
 
-/* Of element (r, c). */
+/* The scale of element (r, c). */
 static double scale_at(const lt_tensor *scale, lt_scale_kind kind, int64_t r, int64_t c) {
     return kind == LT_SCALE_TENSOR ? get(scale, 0)
            : kind == LT_SCALE_ROW  ? get(scale, at2(scale, c / LT_SCALE_SPAN, r))

@@ -13,7 +13,7 @@ typedef struct {
     lt_pool_job job;
     lt_adapter_set *adapters;
     int32_t place;
-    uint64_t generation; /* Of the set. */
+    uint64_t generation; /* Generation of the set. */
     lt_lora_source sources[LT_ADAPTERS_OF_REQUEST];
     char paths[LT_ADAPTERS_OF_REQUEST][LT_PATH_BYTES];
     int n;

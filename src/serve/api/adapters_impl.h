@@ -11,7 +11,7 @@
 typedef struct {
     char name[256], path[LT_PATH_BYTES];
     int64_t number;
-    float scale; /* Of requests that name no adapter. */
+    float scale; /* Scale for requests that name no adapter. */
     int64_t created;
 } lt_adapter;
 
@@ -47,7 +47,7 @@ struct lt_adapter_set {
 
 /* Under the lock; NULL: there is none. */
 lt_adapter *lt_adapter_of_number(const lt_adapter_set *a, int64_t number);
-/* Of on_retry: each reply that waits, in order, again. */
+/* Tries each waiting reply again, in order; runs when on_retry fires. */
 void lt_adapter_set_retry(evutil_socket_t fd, short what, void *adapters);
 /* Between the two, a thread reads folders for the pool, which stays. False: the model is not
  * loaded, or it was unloaded since this generation; 0: any. */

@@ -60,12 +60,12 @@ typedef struct {
     bool any_model;           /* Answer whatever model a request names. */
     int64_t max_connections, max_body_bytes, max_bodies_bytes, max_head_bytes, max_pending_bytes;
     double request_s, idle_s, write_s, drain_s;
-    lt_store_options store; /* Of responses and threads. */
+    lt_store_options store; /* How responses and threads are kept. */
     const char *state;      /* Folder of files and batches, which outlive the server; "": none. */
-    int64_t max_files, max_files_bytes, max_batches; /* Of one API key. */
-    int64_t batch_lines;                             /* Of one batch. */
+    int64_t max_files, max_files_bytes, max_batches; /* Most of one API key. */
+    int64_t batch_lines;                             /* Most lines of one batch. */
     lt_engine_options engine;
-    int think_budget; /* Of requests that name none; -1: none. */
+    int think_budget; /* Tokens of reasoning for requests that name no budget; -1: no limit. */
     /* Opens the model and its tokenizer, on a thread of its own. */
     lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
     /* Called when the server has closed both; frees the rest of what load has opened. May be

@@ -35,7 +35,7 @@ bool lt_api_refuse(lt_api_error *e, const char *param, const char *fmt, ...) LT_
 bool lt_api_refuse_error(lt_api_error *e, const char *param, lt_err err);
 bool lt_api_refuse_oom(lt_api_error *e);
 
-#define LT_API_PARAMS_BREAKERS 32 /* Of DRY. */
+#define LT_API_PARAMS_BREAKERS 32 /* Most sequence breakers of DRY. */
 #define LT_API_PARAMS_STOPS    32 /* OpenAI allows 4; agents send more. */
 
 typedef struct lt_body lt_body; /* worker_pool.h: a tree that another thread frees. */
@@ -56,7 +56,7 @@ typedef struct {
     const json_t *messages, *prompt, *input, *system, *tools, *tool_choice, *content, *tokens,
         *metadata;
     const char *instructions, *suffix, *previous_id;
-    const char *input_prefix, *input_suffix; /* Of /infill. */
+    const char *input_prefix, *input_suffix; /* For /infill. */
     const json_t *input_extra;
     const json_t *store, *include, *thread, *context_management;
     const char *truncation, *verbosity, *summary;
@@ -71,7 +71,7 @@ typedef struct {
     int64_t dry_allowed, dry_last_n;
     bool ignore_eos, use_beam_search;
     double length_penalty;
-    int64_t n_keep, n_discard; /* Of --context-shift: as lt_shift. */
+    int64_t n_keep, n_discard; /* For --context-shift: as in lt_shift. */
     const json_t *early_stopping;
     const json_t *lora; /* Adapters and their scales. */
     const json_t *logit_bias, *stop, *stop_ids, *dry_breakers, *allowed_ids, *bad_words;
@@ -105,21 +105,21 @@ typedef struct {
         int64_t n, every, window, seed, warmup, round;
         bool candidates, strict, confidences;
     } group;
-    struct { /* Of method watermark. */
+    struct { /* For method watermark. */
         const char *scheme, *key;
         double gamma, delta;
         int64_t context, length;
     } mark;
-    struct { /* Of /score, /rerank, /classify and /pooling. */
+    struct { /* For /score, /rerank, /classify and /pooling. */
         const json_t *queries, *documents;
         const char *task;
         int64_t top_n, n_queries;
         bool activate, with_documents, generation;
     } judge;
-    const char *vector; /* Of method steer; scale: of guidance, too. */
+    const char *vector; /* For method steer; scale: for guidance, too. */
     double scale, plausibility;
-    const json_t *negative;              /* Of method guidance. */
-    const char *criterion;               /* Of method tournament. */
+    const json_t *negative;              /* For method guidance. */
+    const char *criterion;               /* For method tournament. */
     const char *amateur, *expert, *anti; /* Models beside the served one. */
     /* Control of the reasoning: the fields of the object `reasoning` of a chat. */
     struct {
@@ -128,7 +128,7 @@ typedef struct {
         double threshold, alpha, delta, repetition;
         int64_t budget, min_tokens, every, agree, probe_tokens, window, folds;
     } control;
-    /* Of /v1/load_lora_adapter and /v1/unload_lora_adapter. */
+    /* For /v1/load_lora_adapter and /v1/unload_lora_adapter. */
     const char *lora_name, *lora_path;
     bool load_inplace;
     /* Batches. */

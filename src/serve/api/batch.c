@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "serve/api/batch_line.h"
 
-#define MAX_BATCH_BYTES ((size_t)1 << 20) /* Of the file of a batch. */
+#define MAX_BATCH_BYTES ((size_t)1 << 20) /* Most bytes of the file of a batch. */
 #define KEEP_S          (30 * 86400)      /* How long a batch is known after its end. */
 
 static const struct {

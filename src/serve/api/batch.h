@@ -57,7 +57,7 @@ typedef struct lt_batch_work lt_batch_work;
 struct lt_batch {
     lt_batches *all;
     char id[48], owner[LT_OWNER_NAME_BYTES];
-    const char *endpoint; /* Of lt_batch_endpoint_find. */
+    const char *endpoint; /* From lt_batch_endpoint_find. */
     char input[LT_FILE_ID_BYTES], window[16];
     json_t *metadata; /* NULL: none. */
     int64_t order_us; /* Unix microseconds of its creation: the order of batches. */

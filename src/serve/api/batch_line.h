@@ -18,7 +18,7 @@
 const char *lt_batch_endpoint_find(const char *path);
 
 typedef struct {
-    json_t *root;          /* Of the line; the others point into it. */
+    json_t *root;          /* Tree of the line; the others point into it. */
     const char *custom_id; /* NULL: the line has none that can be read. */
     const json_t *body;
     const char *code; /* What is wrong; NULL: nothing. */

@@ -13,7 +13,7 @@
 #include "serve/api/batch_line.h"
 #include "serve/api/route.h"
 
-#define SLICE_BYTES ((size_t)128 << 10) /* Of an input that one turn validates: about 1 ms. */
+#define SLICE_BYTES ((size_t)128 << 10) /* Bytes of an input that one turn validates: about 1 ms. */
 #define TURN_STARTS 8                   /* Requests that one turn starts. */
 
 /* Line i of the input, from 0, without its end. It was validated, or is the next to be. */

@@ -40,7 +40,7 @@ struct lt_blocks {
     bool stepwise; /* Blocks end at borders, too. */
     lt_borders borders;
     double kl;             /* Bound of the answer's divergence from a plain one: of its blocks. */
-    lt_ids made;           /* Of the answer, so far. */
+    lt_ids made;           /* The answer so far. */
     candidate *candidates; /* (n) */
     int64_t dropped, reward_tokens;
     double *told; /* (BLOCKS_TOLD, n) scores of the first blocks */
@@ -158,7 +158,7 @@ static lt_err push(candidate *k, const lt_event *ev) {
         k->room = room;
     }
     k->tokens[k->n] = *ev;
-    k->tokens[k->n++].choice = 0; /* Of the answer, if it is kept. */
+    k->tokens[k->n++].choice = 0; /* The choice of the answer, if the block is kept. */
     return LT_OK;
 }
 
@@ -341,7 +341,7 @@ void lt_blocks_event(const lt_event *ev) {
         }
         stop_at_border(j, k, ev);
     } else if (ev->kind == LT_EVENT_CHOICE) {
-        k->finish = k->met ? LT_FINISH_LENGTH : ev->finish; /* Of the block. */
+        k->finish = k->met ? LT_FINISH_LENGTH : ev->finish; /* How the block ended. */
         if (ev->finish == LT_FINISH_FAILED) {
             lt_reply_choice_over(&j->parts[0], &(lt_event){.kind = LT_EVENT_CHOICE,
                                                            .finish = LT_FINISH_FAILED,

@@ -48,9 +48,9 @@ struct lt_compile {
 typedef struct {
     struct event_base *base;
     const lt_tokenizer *tokenizer;
-    lt_ends ends; /* Of the model. */
+    lt_ends ends; /* Ends of the model. */
     int64_t max_waiting;
-    size_t keep_bytes; /* Of grammars that are kept, at most. */
+    size_t keep_bytes; /* Most bytes of the grammars that are kept. */
     void (*done)(lt_compile *job);
     /* On the compiler's thread, before each grammar: tests. May be NULL. */
     void (*before)(void *ctx);

@@ -15,13 +15,14 @@
 typedef struct {
     float *values; /* (n) of the tokens */
     int64_t n, room;
-    double sum, lowest; /* Of the last tokens' values; the lowest mean, if any window was full. */
+    /* Sum of the last tokens' values; the lowest mean, if any window was full. */
+    double sum, lowest;
     bool full;
 } lt_confidence;
 
 void lt_confidence_add(lt_confidence *c, const lt_event *ev, int64_t window);
 double lt_confidence_of(const lt_confidence *c);
-/* Of the last window; INFINITY before one is full. */
+/* Mean of the last window; INFINITY before one is full. */
 double lt_confidence_now(const lt_confidence *c, int64_t window);
 /* The (1 - eta) quantile of confidences (n), which are sorted, with linear interpolation. */
 double lt_confidence_threshold(double *confidences, int64_t n, double eta);

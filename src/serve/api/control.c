@@ -67,7 +67,7 @@ typedef struct {
     int64_t at, tokens; /* Output tokens before it; its own. */
     double confidence;
     char *answer;             /* NULL: it did not come to an end. */
-    double entropy, variance; /* Of a method that closes. */
+    double entropy, variance; /* For a method that closes. */
 } trial;
 
 /* A path that led nowhere: the text goes on as if it had not been. */
@@ -96,8 +96,8 @@ struct lt_control {
     bool closes_by_brace;
     lt_part part;     /* The trial that runs. */
     int64_t n_said;   /* Its tokens. */
-    lt_json_out text; /* Of its answer. */
-    double sum;       /* Of its tokens' probabilities, or of their logarithms. */
+    lt_json_out text; /* Text of its answer. */
+    double sum;       /* Sum of its tokens' probabilities, or of their logarithms. */
     int depth;
     bool closed;
     trial trials[TRIALS_KEPT]; /* The newest, as a ring. */

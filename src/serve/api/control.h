@@ -42,7 +42,7 @@ void lt_control_stop(lt_reply *j);
 bool lt_control_event(const lt_event *ev);
 /* The client is gone. */
 void lt_control_cancel(lt_reply *j);
-int64_t lt_control_tokens(const lt_reply *j); /* Of all trials. */
+int64_t lt_control_tokens(const lt_reply *j); /* Tokens of all trials. */
 /* "reasoning_control": {...} */
 void lt_control_write(lt_json_out *o, const lt_reply *j);
 

@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "platform/copy/digest.h"
 
-#define MAX_ENTRY_BYTES ((size_t)64 << 10) /* Of the description of a file. */
+#define MAX_ENTRY_BYTES ((size_t)64 << 10) /* Most bytes of the description of a file. */
 
 typedef struct {
     lt_file_entry e;

@@ -32,7 +32,7 @@ typedef struct {
 
 typedef struct {
     const char *dir;              /* The server's folder of state; made if it is absent. */
-    int64_t max_files, max_bytes; /* Of one owner. */
+    int64_t max_files, max_bytes; /* Most files and bytes of one owner. */
 } lt_files_options;
 
 /* How an API key is called in files: its SHA-256; "" for no key. False: out of memory. */

@@ -52,7 +52,7 @@ struct lt_group_candidate {
     bool ended, cut; /* ended: and its score is known. */
     double score, probability;
     int32_t answer;           /* Which of the group's answers; -1: none. */
-    lt_confidence confidence; /* Of its tokens, while the score asks for it. */
+    lt_confidence confidence; /* Confidence in its tokens, while the score asks for it. */
     lt_group_text whole;
     lt_group_text **begun; /* (n_begun) its beginning after each `every` tokens */
     int64_t n_begun;
@@ -70,7 +70,7 @@ struct lt_group {
     lt_group_score score;
     bool scored; /* Votes only: weighted by the score. */
     lt_check_kind extract;
-    lt_checker *check; /* Of the reward. */
+    lt_checker *check; /* Checker of the reward. */
     uint64_t seed;
     int64_t n, next_cut;   /* next_cut: tokens of each candidate at which the worst are cut. */
     int64_t reward_tokens; /* Read by the reward model. */

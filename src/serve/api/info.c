@@ -175,7 +175,7 @@ static void describe_model(lt_server *s, lt_metrics_model *m) {
     }
 }
 
-/* Of several models. */
+/* Write each model's figures, where the server has several models. */
 static void put_loads(lt_server *s, const lt_metrics_model *models, lt_expo *o) {
     static const struct {
         lt_expo_type type;

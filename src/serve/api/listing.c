@@ -7,7 +7,7 @@
 
 #include "base/encoding.h"
 
-#define USUAL_ITEMS 20 /* Of one page. */
+#define USUAL_ITEMS 20 /* Items of one page, unless a request says otherwise. */
 #define MAX_ITEMS   100
 
 /* Whether it is cut. A '+' is a space, as forms and clients' libraries write it. */

@@ -45,12 +45,13 @@ typedef struct {
     lt_histogram h[LT_HIST_COUNT];
     uint64_t done[LT_DONE_COUNT];       /* Choices by how they ended. */
     uint64_t group_kept, group_dropped; /* Tokens of groups of candidates. */
-    uint64_t reward_tokens;             /* Of their texts, read by the reward model, */
-    uint64_t judge_tokens;              /* and by the served one as a judge. */
-    uint64_t trial_tokens;              /* Of trials that control reasoning. */
+    /* Tokens of the candidates' texts that the reward model read, */
+    uint64_t reward_tokens;
+    uint64_t judge_tokens; /* and by the served one as a judge. */
+    uint64_t trial_tokens; /* Tokens of trials that control reasoning. */
     uint64_t http_requests, http_errors, refused;
     double prompt_s, generation_s;  /* llama-server's sums. */
-    int64_t n_tokens_max;           /* Of one sequence, prompt and answer. */
+    int64_t n_tokens_max;           /* Most tokens of one sequence, prompt and answer. */
     lt_grammar_keep_stats grammars; /* As of the page. */
 } lt_metrics;
 

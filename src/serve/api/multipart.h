@@ -14,7 +14,7 @@
 #define LT_MULTIPART_NAME     256 /* Bytes of a name at most, with its 0. */
 
 typedef struct {
-    char name[LT_MULTIPART_NAME];     /* Of the field; never "". */
+    char name[LT_MULTIPART_NAME];     /* Name of the field; never "". */
     char filename[LT_MULTIPART_NAME]; /* Without a folder; "": not a file. */
     const char *data;                 /* n bytes of the body. */
     size_t n;

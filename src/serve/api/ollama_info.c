@@ -39,7 +39,7 @@ static void put_size(lt_json_out *o, int64_t params) {
     lt_out_key_str(o, "parameter_size", text);
 }
 
-/* Of a model that is not loaded, only the format is known. */
+/* For a model that is not loaded, only the format is known. */
 static void put_details(lt_json_out *o, const lt_server *s) {
     const lt_model_spec *spec = lt_server_has_model(s) ? lt_model_get_spec(s->model) : NULL;
     const char *family = spec != NULL ? lt_family_name(spec->family) : "";
@@ -269,7 +269,7 @@ static void embed(lt_call *call, const lt_field *rows, size_t n_rows) {
 static const lt_field embed_fields[] = {
     LT_JSON("input", input),       LT_STR("model", model),
     LT_BOOL("truncate", truncate), LT_I64("dimensions", dimensions, 1, 1e6),
-    LT_NOTHING("options"), /* Of generation. */
+    LT_NOTHING("options"), /* Options of generation. */
     LT_NOTHING("keep_alive")};
 const lt_field_table lt_fields_ollama_embed = LT_FIELD_TABLE(embed_fields, "model");
 

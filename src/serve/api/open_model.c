@@ -17,7 +17,7 @@
 
 #define BIG_PROMPT   ((size_t)1 << 20)   /* Bytes: a text of that size is read in any case. */
 #define MAX_COMPILES 256                 /* Grammars that may wait to be compiled; then 429. */
-#define KEEP_BYTES   ((size_t)128 << 20) /* Of grammars that are kept for later requests. */
+#define KEEP_BYTES   ((size_t)128 << 20) /* Bytes of grammars that are kept for later requests. */
 
 void lt_server_name_it(lt_server *s) {
     const char *path = s->o.model != NULL ? s->o.model : "model";

@@ -50,7 +50,7 @@ static const struct {
     void (*handler)(lt_call *call);
     const char *name, *says, *stream; /* stream: the type of an answer in parts; NULL: none. */
     const lt_field_table *fields;     /* NULL: no body. */
-    const char *parameter;            /* Of a path that goes on. */
+    const char *parameter;            /* Parameter at the end of the path; NULL: none. */
 } calls[] = {
     {lt_api_chat, "chat", "OpenAI's chat completions", SSE, &lt_fields_chat, NULL},
     {lt_api_chat_tokens, "chat_tokens", "Tokens of a chat request's prompt", NULL, &lt_fields_chat,

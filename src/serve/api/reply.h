@@ -87,8 +87,8 @@ struct lt_part {
     lt_ids prompt;
     lt_reply_choice *choices; /* n_choices of them. */
     lt_token_logs prompt_logs;
-    int32_t first_choice; /* Of those that the engine runs now. */
-    int64_t most_tokens;  /* Of a choice, once it is submitted. */
+    int32_t first_choice; /* The first of the choices that the engine runs now. */
+    int64_t most_tokens;  /* Most tokens of a choice, once it is submitted. */
     bool submitted, done;
     bool cut;               /* Its prompt was longer than the context. */
     bool resumed;           /* It was stopped and goes on: what its prompt cost was told before. */
@@ -137,7 +137,7 @@ struct lt_reply {
     lt_request request; /* What the parts share. */
     lt_adapter_choice adapters;
     int top;             /* Alternatives to tell with a token; -1: no log-probabilities. */
-    lt_control *control; /* Of its reasoning; NULL: none. */
+    lt_control *control; /* Control of its reasoning; NULL: none. */
     lt_blocks *blocks;   /* The answer is written block by block; NULL: at once. */
     lt_group *group;     /* One of the choices becomes the answer; NULL: each is one. */
     lt_logit_bias *bias;
@@ -157,7 +157,7 @@ struct lt_reply {
     lt_listen listen;
     lt_part *parts;
     int64_t n_parts, parts_left;
-    int64_t n_choices; /* Of a part, as the engine runs them. */
+    int64_t n_choices; /* Choices of a part, as the engine runs them. */
     lt_json_out out;   /* Reused for each event, and for the whole answer. */
     lt_json_out error;
     void *format_state;

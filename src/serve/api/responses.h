@@ -11,7 +11,7 @@
 
 /* A reply's format_state. */
 typedef struct {
-    int64_t sequence; /* Of the stream's next event. */
+    int64_t sequence; /* Number of the stream's next event. */
     bool summary;     /* The reasoning is sent as its own summary. */
     bool sealed;      /* It is sealed, too: include reasoning.encrypted_content. */
     bool logprobs;

@@ -181,7 +181,7 @@ static void put_usage(lt_json_out *o, const lt_reply *j) {
     lt_out_shut(o, '}');
 }
 
-/* Of a response that ended or failed. */
+/* Write the members of a response that ended or failed. */
 static void put_end(lt_json_out *o, const lt_reply *j, bool cut) {
     const lt_responses *st = j->format_state;
     lt_out_key(o, "error");

@@ -56,7 +56,7 @@ struct lt_server {
     lt_tokenizer_info vocabulary;
     lt_chat_template *template;
     const char *template_source; /* "option", "model", "tokens" (known by them), or "none". */
-    lt_parse_marks marks;        /* Of the template. */
+    lt_parse_marks marks;        /* Marks of the template. */
     lt_ends ends;                /* Tokens that end an answer. */
     lt_engine *engine;
     bool last_pooling;        /* Embeddings are of the last token (1_Pooling/config.json). */
@@ -84,7 +84,7 @@ struct lt_server {
     lt_seal_key seal;           /* Key for callers without an API key. */
     int64_t created;            /* Unix seconds. */
     atomic_uint_fast64_t next_id;
-    uint64_t salt_seed; /* Of lt_server_cache_salt. */
+    uint64_t salt_seed; /* Seed of lt_server_cache_salt. */
     double started_s;
     lt_reply *replies; /* All that are not freed yet. */
     int64_t n_replies;

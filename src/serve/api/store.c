@@ -10,14 +10,14 @@
 
 #include "base/error.h"
 
-#define N_CHAINS 1024 /* Of the hash table: a few entries a chain at the usual bound. */
+#define N_CHAINS 1024 /* Chains of the hash table: a few entries a chain at the usual bound. */
 
 struct lt_stored {
     lt_stored *previous;      /* The turn before; held. */
     lt_stored *chain;         /* The next of its hash. */
     lt_stored *older, *newer; /* By use. */
     int64_t refs;
-    uint64_t number; /* Of the put that made it. */
+    uint64_t number; /* Number of the put that made it. */
     double used_s;
     size_t bytes, n;
     char id[64];

@@ -61,7 +61,7 @@ void lt_store_release(lt_store *s, lt_stored *entry); /* Accepts NULL. */
 /* Remove the entry. False: there was none. */
 bool lt_store_forget(lt_store *s, const char *id, const char *owner, double now_s);
 
-/* Of an entry that is held. */
+/* The entry before this one, which the caller holds. */
 const lt_stored *lt_stored_previous(const lt_stored *entry); /* NULL: the first. */
 /* The entry and all before it, oldest first: malloc'ed. NULL: out of memory. */
 const lt_stored **lt_stored_line(const lt_stored *last, size_t *n);

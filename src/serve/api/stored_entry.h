@@ -6,7 +6,7 @@
 #include "serve/api/server.h"
 
 typedef struct {
-    const char *prefix;  /* Of ids. */
+    const char *prefix;  /* Prefix of ids. */
     const char *param;   /* In errors. */
     const char *noun;    /* Its name in a message. */
     const char *deleted; /* "object" of the answer to a deletion. */

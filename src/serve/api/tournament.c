@@ -27,7 +27,7 @@ struct lt_tournament {
     int64_t n, n_left, n_matches, n_open; /* n_open: requests of this round. */
     int64_t *left, *wins;                 /* (n) */
     match *matches;                       /* (n / 2) of this round */
-    int32_t ids[2];                       /* Of the letters. */
+    int32_t ids[2];                       /* Ids of the letters. */
     int64_t tokens;
 };
 

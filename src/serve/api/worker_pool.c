@@ -20,7 +20,7 @@ struct lt_worker_pool {
     pthread_cond_t wake;
     lt_fifo waiting, worked, trees;
     int64_t n; /* In waiting. */
-    /* Of jobs that have begun and not been taken, and of trees that are being freed. */
+    /* Bytes of jobs that have begun and not been taken, and of trees that are being freed. */
     size_t busy_bytes;
     bool closing, trim; /* trim: memory is to be given back. */
 };

@@ -29,7 +29,7 @@ typedef struct lt_pool_job lt_pool_job;
 
 struct lt_pool_job {
     lt_fifo_link link;              /* The threads'. */
-    size_t bytes;                   /* Of its text. */
+    size_t bytes;                   /* Bytes of its text. */
     void (*work)(lt_pool_job *job); /* On a thread. */
     void (*done)(lt_pool_job *job); /* On the loop; NULL: nobody is told. */
 };

@@ -15,8 +15,8 @@
 #include "base/error.h"
 
 #define LT_GRAMMAR_DEPTH  100     /* Nesting of what the readers accept; they are recursive. */
-#define LT_GRAMMAR_NODES  2000000 /* Of one grammar. */
-#define LT_GRAMMAR_RANGES 500000  /* Of characters: \p{L} alone has 650. */
+#define LT_GRAMMAR_NODES  2000000 /* Most nodes of one grammar. */
+#define LT_GRAMMAR_RANGES 500000  /* Most ranges of characters: \p{L} alone has 650. */
 #define LT_GINF           INT32_MAX
 
 typedef int32_t lt_gid; /* A node; negative: none. */

@@ -351,8 +351,7 @@ static const byte_range plain_forms[][4] = {
     {{0xF1, 0xF3}, {0x80, 0xBF}, {0x80, 0xBF}, {0x80, 0xBF}},
     {{0xF4, 0xF4}, {0x80, 0x8F}, {0x80, 0xBF}, {0x80, 0xBF}}};
 
-/* Of a state: no plain character leads anywhere; they lead to different places; not looked at
- * yet. */
+/* Where a state's plain characters lead: nowhere; to different places; not looked at yet. */
 enum { PLAIN_NONE = -1, PLAIN_MIXED = -2, PLAIN_UNKNOWN = -3 };
 
 /* Does every text of this form lead from config to *to (set by the first)? */

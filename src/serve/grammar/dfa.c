@@ -7,7 +7,7 @@
 #include "serve/grammar/nfa.h"
 
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
-#define NFA_STATES 1000000 /* Of one rule with all that is written into it. */
+#define NFA_STATES 1000000 /* Most states of one rule, with everything that is written into it. */
 #define DFA_STATES 300000
 /* Limit for a whole grammar, in members of subsets: a fraction of a second. */
 #define WORK_MAX 20000000
@@ -328,9 +328,9 @@ typedef struct {
     const lt_gnfa *n;
     lt_gdfa *d;
     int32_t final;
-    int32_t *members; /* Of all subsets, one behind the other, each sorted. */
+    int32_t *members; /* Members of all subsets, one behind the other, each sorted. */
     size_t n_members, members_room;
-    size_t *first; /* Of subset i; one more than there are. */
+    size_t *first; /* The first member of subset i; one more than there are subsets. */
     size_t n_first, first_room;
     int32_t *table; /* Open addressing over the subsets. */
     size_t cells;

@@ -221,7 +221,7 @@ static bool runs_through(const lt_gprogram *p, int32_t state, const char *text, 
     return state >= 0 && p->d.states[state].accept;
 }
 
-/* Of so many texts that the state leads to, those that are no entries yet. */
+/* How many of `left` texts, to which the state leads, are not yet entries. */
 static int64_t unspelt(const lt_grammar *g, const lt_gdistinct *d, int32_t state, int64_t left,
                        const char *text, size_t n) {
     for (const lt_gentry *e = d->open; e != NULL && e->kind == ENTRY; e = e->next) {

@@ -18,7 +18,7 @@
 
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 #define MAX_WORK   600000 /* Literals written for a document: some tenths of a second. */
-#define MAX_SHAPES 3000   /* Of one term. */
+#define MAX_SHAPES 3000   /* Most shapes of one term. */
 #else
 #define MAX_WORK   3000
 #define MAX_SHAPES 50

@@ -26,7 +26,7 @@
 /* A trie in depth-first order: a subtree that does not fit is skipped in one step. */
 typedef struct {
     uint8_t byte;
-    uint16_t depth;          /* Of the byte in its tokens. */
+    uint16_t depth;          /* Depth of the byte in its tokens. */
     int32_t skip;            /* The first node behind this subtree. */
     int32_t token, n_tokens; /* Ids in `ids` of tokens that end here. */
 } lt_gtrie_node;
@@ -40,7 +40,7 @@ typedef struct {
 
 struct lt_grammar_vocab {
     int64_t n_ids;
-    int64_t n_words; /* Of a mask. */
+    int64_t n_words; /* Words of a mask. */
     /* Tokens of characters that stand for themselves in a JSON string: all but ", \ and
      * controls. */
     lt_gtrie plain;
@@ -52,7 +52,7 @@ struct lt_grammar_vocab {
     size_t n_longer;
     /* Mask of tokens that may hold a whole name or item: with two quotes, or a comma and more. */
     uint32_t *several;
-    int max_chars;  /* Of a plain token. */
+    int max_chars;  /* Most characters of a plain token. */
     int rest_reach; /* Bytes of the longest of the others that a JSON string could hold. */
     unsigned char *bytes;
     size_t *start; /* Bytes of id i: [start[i], start[i + 1]); special tokens: 0xFF and the id. */
@@ -116,10 +116,10 @@ typedef struct {
     /* sure: plain -1 means that none can follow, not that they differ. */
     bool plain_known, plain_sure;
     int32_t plain;  /* The one configuration after any plain character; -1: none such. */
-    int32_t row;    /* Of transitions; -1: none yet. */
+    int32_t row;    /* Row of transitions; -1: none yet. */
     int32_t n_mask; /* Ids allowed; -1: no mask yet. */
     void *mask;     /* n_mask ids when few, else words. */
-    uint32_t *rest; /* Of the second trie alone, for configurations like this one. */
+    uint32_t *rest; /* Mask of the second trie alone, for configurations like this one. */
     int32_t n_rest;
 } lt_gconfig;
 
@@ -141,7 +141,7 @@ typedef struct {
     /* Being made. */
     lt_gitem *work;
     size_t n_work, work_room;
-    lt_gcell *cells; /* Of the items, when there are more than a few. */
+    lt_gcell *cells; /* Hash table of the items, when there are more than a few. */
     uint32_t n_lists;
     bool work_accept;
     uint8_t work_marks;

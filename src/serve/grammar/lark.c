@@ -45,7 +45,7 @@ static const char common[] =
 typedef struct {
     lt_gast *g;
     const uint8_t *p, *start, *end;
-    const char *prefix; /* Of every name: COMMON while the library is read. */
+    const char *prefix; /* Prefix of every name: COMMON while the library is read. */
     bool in_terminal;   /* Nothing is ignored inside of one. */
     bool imports;       /* The grammar imports from the library. */
     lt_gids ignored;

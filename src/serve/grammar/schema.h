@@ -109,7 +109,7 @@ typedef struct {
     const json_t *at; /* The schema being read, for messages. */
     lt_gterm *terms;
     size_t n_terms, terms_room;
-    int32_t *table; /* Of terms, open addressing. */
+    int32_t *table; /* Hash table of terms, open addressing. */
     size_t cells;
     size_t n_defined; /* Terms [0, n_defined) have had their rules defined. */
     int32_t *todo;    /* Terms whose rules wait for their bodies. */

@@ -179,7 +179,7 @@ typedef struct {
     bool bounded[KINDS]; /* Over the top is too many. */
     int64_t mins[KINDS];
     size_t n_kinds;
-    lt_gid items[1 << KINDS]; /* Of the row at hand. */
+    lt_gid items[1 << KINDS]; /* The items of the current row. */
 } grid;
 
 static lt_err grid_row(grid *o, int64_t i) {

@@ -14,7 +14,7 @@
 
 #include "serve/grammar/schema.h"
 
-#define MAX_REMAINDERS 2000 /* Of a divisor without its zeros. */
+#define MAX_REMAINDERS 2000 /* Most remainders of a divisor without its zeros. */
 #define MAX_LISTED     5000 /* Multiples between two bounds, written out. */
 
 /* ---- strings ---- */
@@ -171,7 +171,7 @@ typedef struct {
     lt_gast *g;
     int64_t n;
     int k;
-    int32_t first; /* Of its arcs. */
+    int32_t first; /* The first of its arcs. */
 } multiples;
 
 static int32_t whole_state(int64_t rest) {

@@ -345,8 +345,8 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg) {
     }
 }
 
-/* Of the connections beside `newest`: one that is idle (wanted READING), or only lingers
- * (FLUSHING), the oldest; NULL: there is none. */
+/* The oldest connection beside `newest` that is idle (wanted READING), or only lingers (FLUSHING);
+ * NULL: there is none. */
 static lt_http_conn *oldest(const lt_http *h, conn_stage wanted, const lt_http_conn *newest) {
     lt_http_conn *found = NULL;
     for (lt_http_conn *c = h->conns; c != NULL; c = c->next) {

@@ -31,7 +31,7 @@ struct lt_http_conn {
     bool begun, version_sent;
     bool starved;            /* Not read until there is memory for its body. */
     double starved_s, due_s; /* READING: since when; when the whole request must be there. */
-    const char *query;       /* Of the request at hand. */
+    const char *query;       /* Query of the current request. */
     size_t room, taken;      /* Bytes of head and body; of a body that the API took. */
     struct evbuffer *out;    /* Not yet tried to send. */
     void *user;

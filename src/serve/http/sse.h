@@ -9,7 +9,7 @@
 
 #include "serve/api/json_out.h"
 
-#define LT_SSE_MAX_BYTES ((size_t)16 << 20) /* Of one event. */
+#define LT_SSE_MAX_BYTES ((size_t)16 << 20) /* Most bytes of one event. */
 
 typedef struct {
     lt_json_out line, data; /* Owned. */

@@ -27,7 +27,7 @@ typedef struct {
 struct lt_tls {
     const char *cert, *key;
     SSL_CTX *context;
-    stamp seen[2]; /* Of cert and key, whether reading them succeeded or not. */
+    stamp seen[2]; /* Stamps of cert and key, whether reading them succeeded or not. */
     struct event *look;
 };
 

@@ -173,7 +173,8 @@ LT_INLINE void bwd_rows(const lt_act_bwd_args *a, const lt_act_kind kind, const 
         partial[chunk][0] = partial[chunk][1] = 0.0;
         for (int64_t r = chunk_start(rows, n_chunks, chunk);
              r < chunk_start(rows, n_chunks, chunk + 1); r++) {
-            xielu_sums sums = {{0}, {0}}; /* Of a row: sums of more lose digits in F32. */
+            /* Sums over one row: sums over more lose digits in F32. */
+            xielu_sums sums = {{0}, {0}};
             bwd_row(a, &c, r, &sums, kind, dtype);
             if (kind == LT_ACT_XIELU) {
                 partial[chunk][0] += (double)v_sum(sums.p);

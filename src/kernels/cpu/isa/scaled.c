@@ -103,7 +103,7 @@ LT_INLINE int64_t at_most(int64_t n, int64_t most) {
     return n < most ? n : most;
 }
 
-/* Of all of x. */
+/* Bits of the largest magnitude in x. */
 static uint32_t largest_of(const lt_tensor *x) {
     uint32_t most = 0;
 #pragma omp parallel for schedule(static) reduction(max : most)
@@ -123,7 +123,7 @@ static void cast_to(const lt_tensor *y, const lt_tensor *scale, lt_scale_kind ki
     const int64_t rows = y->shape[0], cols = y->shape[1];
     float inverse = 0.0f;
     if (kind == LT_SCALE_TENSOR && given) {
-        inverse = 1.0f / *(const float *)scale->data; /* Of a power of two: exact. */
+        inverse = 1.0f / *(const float *)scale->data; /* The inverse of a power of two is exact. */
     } else if (kind == LT_SCALE_TENSOR) {
         *(float *)scale->data = scale_of(largest_of(x), y->dtype == LT_F8_E5M2, &inverse);
     }
@@ -155,7 +155,7 @@ static void widen(const lt_tensor *to, const lt_tensor *x, const lt_tensor *scal
                   lt_scale_kind kind) {
     const bool e5m2 = x->dtype == LT_F8_E5M2;
     const int64_t cols = x->shape[1];
-    float value[256]; /* Of each code. */
+    float value[256]; /* The value of each code. */
     for (int i = 0; i < 256; i++) {
         value[i] = lt_f8_to_f32((uint8_t)i, e5m2);
     }

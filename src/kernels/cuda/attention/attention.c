@@ -20,14 +20,14 @@
 #define SECTION_KEYS                                                                               \
     512 /* Up to so many, causal tiles of all lengths run at once: see tile_locate. */
 #define L2_SHARE     (32 << 20) /* Bytes that tiles running together share, of 50 MB. */
-#define PROMPTS_MOST 128        /* Of one call: they stand in shared memory. */
+#define PROMPTS_MOST 128        /* Most prompts of one call: they stand in shared memory. */
 
 /* A forward specialisation for heads up to `width`; the first row that fits a call is measured best
  * (docs/speed/attention.md). */
 typedef struct {
     int width;
     enum { ANY, CAUSAL, FULL } mask;
-    int keys_max; /* Of a call, or of its window; 0: any. */
+    int keys_max; /* Most keys of a call, or of its window; 0: any number. */
     int bn, consumers, stages, q_slots, o_direct, regs_producer, regs_consumer;
     /* Blocks that share copies of K and V, where neighbours' keys differ by a diagonal at most. */
     int cluster;

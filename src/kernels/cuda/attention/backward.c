@@ -57,7 +57,7 @@ static size_t sums_of(const lt_attention_args *a) {
     return (size_t)group_of(a) * (size_t)padded_of(a) * (size_t)width_of(a);
 }
 
-/* Of bwd_sm90.cu: blocks of a cluster, keys of a block, queries of a step. */
+/* Shape of bwd_sm90.cu: blocks of a cluster, keys of a block, queries of a step. */
 static int cluster_of(const lt_attention_args *a, bool apart) {
     return !apart && width_of(a) == 128 && a->window == 0 && a->doc_start.data == NULL ? 2 : 1;
 }
@@ -67,7 +67,7 @@ static int block_keys(const lt_attention_args *a, bool apart) {
 static int step_queries(const lt_attention_args *a, bool apart) {
     return width_of(a) == 64 && apart ? 128 : 64; /* BM */
 }
-/* Of a (batch, key head). */
+/* Tiles of a (batch, key head). */
 static int64_t tiles_of(const lt_attention_args *a, bool apart) {
     return lt_cuda_div_up(a->k.shape[1], block_keys(a, apart) * cluster_of(a, apart));
 }
@@ -274,7 +274,7 @@ static lt_err run_apart(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, 
     return products_run(&p, c, s, a, w, true, n_sms);
 }
 
-/* Of bwd_wide_sm90.cu: OF. */
+/* The define OF of bwd_wide_sm90.cu: which gradients a launch computes. */
 typedef enum { OF_DQ, OF_DK_DV } wide_of;
 static lt_err wide_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
                        const lt_attn_bwd_args *all, wide_of of, int n_sms) {

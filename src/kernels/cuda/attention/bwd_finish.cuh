@@ -39,7 +39,7 @@ INLINE int adds_of(const lt_attn_args *a, int b, int n_keys, int i) {
     return hi < 0 || lo >= n_keys ? 0 : max_i(0, hi / TILE_KEYS - lo / TILE_KEYS + 1);
 }
 
-/* Of a place: the sums of a piece. */
+/* Address of a piece's sums in a place. */
 INLINE u32 *sums_of(const lt_attn_bwd_args *w, int place_head, int i, int column) {
     return (u32 *)w->dq_acc +
            (((i64)place_head * (w->padded / 64) + i) * (HEAD_DIM / 64) + column) * 4096;

@@ -121,7 +121,7 @@ typedef struct {
     u32 drawn; /* see draw.cuh */
     u32 count; /* 16 bytes: 1, 0, 0, 0 */
 } smem_map;
-/* Of a warpgroup, over the tiles of its block. */
+/* State of a warpgroup, over the tiles of its block. */
 typedef struct {
     ring_pos r;
     u32 n_tiles, n_steps; /* so far */

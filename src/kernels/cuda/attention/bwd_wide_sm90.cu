@@ -137,7 +137,7 @@ INLINE void produce(const void *map_a, const void *map_c, const void *map_b, con
     }
 }
 
-/* Of a thread's two rows; OF=0 only. */
+/* State of a thread's two rows; OF=0 only. */
 typedef struct {
     float lse2[2], delta[2];
 } row_state;

@@ -26,7 +26,7 @@
 /* scores are turned into logits before the maximum is taken */
 #define LOG2_UNITS (SOFTCAP || ALIBI)
 
-/* Of this thread's rows. */
+/* State of this thread's rows. */
 typedef struct {
     /* top in units of the scores; sum: this thread's part until the end */
     float top[TILES][2], sum[TILES][2];

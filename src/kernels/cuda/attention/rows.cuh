@@ -16,8 +16,8 @@ INLINE uint4 quad_turn(const u32 x[4]) {
               d = __shfl_xor_sync(0xffffffffu, high ? y[1] : y[3], 2);
     return high ? make_uint4(c, d, y[2], y[3]) : make_uint4(y[0], y[1], c, d);
 }
-/* Of a warpgroup's 64 rows of sums, a thread's row h (of two) times scale, `width` columns from
- * `to` on; all lanes call, those whose row is not there store nothing. */
+/* Store a warpgroup's 64 rows of sums: a thread's row h (of two) times scale, `width` columns from
+ * `to` on; all lanes call, and those whose row does not exist store nothing. */
 INLINE void store_row(const float sum[HEAD_DIM / 2], int h, float scale, elem *to, bool there,
                       int width) {
     const int lane = (int)threadIdx.x % 32;

@@ -23,10 +23,10 @@
 #include "attention/plain.cuh"
 
 #define THREADS   128
-#define ROWS      LT_ATTN_TILED_ROWS /* Of a tile. */
+#define ROWS      LT_ATTN_TILED_ROWS /* Rows of a tile. */
 #define TALL      8                  /* Rows a thread. */
 #define MEET      (PARTNERS / 16)    /* Partners a thread. */
-#define QUADS     (WIDTH / 64)       /* Of columns, a thread. */
+#define QUADS     (WIDTH / 64)       /* Groups of four columns for each thread. */
 #define PAD       (WIDTH + 4)
 #define P_PAD     (PARTNERS + 4)
 #define OWN       (ROWS * PAD) /* Floats of a tile of rows; and of partners. */

@@ -11,7 +11,7 @@
 #include "kernels/cuda/bench/bench.h"
 #include "kernels/cuda/specs.h"
 
-/* Of the oracle, attention/ladder/01_naive.cu in double. */
+/* Defines of the oracle, attention/ladder/01_naive.cu in double. */
 #define ORACLE_WORDS "REAL=double CAUSAL=%d WINDOW=%d DOC=%d SOFTCAP=%d ALIBI=%d SINKS=%d"
 
 #define REPEATS 100
@@ -414,7 +414,7 @@ static lt_err in_turns(lt_bench *b, const attn_case *t, lt_timing *run, double *
     return LT_OK;
 }
 
-/* Of Hopper's kernels, or of those of mma.sync. */
+/* Time a case with Hopper's kernels, or with those of mma.sync. */
 static lt_err case_time(lt_bench *b, const attn_case *t, bool sm80) {
     lt_err err = LT_OK;
     const lt_cuda_info *info = lt_cuda_get_info(b->gpu);

@@ -48,7 +48,7 @@ typedef struct {
     double peer_ms;                   /* The vendor's time of the same shape in the same run. */
     bool peer_lacks;                  /* It was asked, and has no such kernel. */
     double error_max, error_relative; /* Against double; 0: not said. */
-    lt_cuda_launched took;            /* Of a rung: what it takes of an SM. */
+    lt_cuda_launched took;            /* What a rung takes of an SM. */
     lt_nvml_reading state;            /* sm_mhz 0: not read. */
 } lt_bench_result;
 

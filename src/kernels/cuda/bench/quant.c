@@ -13,7 +13,7 @@
 #include "tensor/ops.h"
 
 #define RUNS      48
-#define SET_BYTES ((size_t)256 << 20) /* Of all copies: five times an H100's L2. */
+#define SET_BYTES ((size_t)256 << 20) /* Bytes of all copies together: five times an H100's L2. */
 #define MAX_SETS  RUNS
 
 typedef struct {
@@ -28,7 +28,7 @@ typedef struct {
     lt_graph *graph;
     lt_matmul_args a;
     unsigned char *weights;
-    size_t bytes; /* Of a copy. */
+    size_t bytes; /* Bytes of a copy. */
     int n_sets;
 } product;
 

@@ -7,7 +7,7 @@
 #include "kernels/cuda/bench/bench.h"
 #include "kernels/cuda/sgemm/sgemm.h"
 
-#define N_SETS     3 /* Of operands: at 4096 one set is 200 MB, four times the L2 cache. */
+#define N_SETS     3 /* Sets of operands: at 4096 one set is 200 MB, four times the L2 cache. */
 #define REPEATS    100
 #define FMA_PER_SM 128
 /* |C - ref| / (|alpha| |A| |B| + |beta C|): fp32 sums in k order stay under sqrt(k) roundings

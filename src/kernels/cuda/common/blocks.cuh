@@ -16,7 +16,7 @@
 #define IS_Q6_K 7
 #define KIND    CONCAT(IS_, TYPE)
 #if KIND <= 4
-#define BLOCK_GROUPS 1 /* Of 32 elements in a block. */
+#define BLOCK_GROUPS 1 /* Groups of 32 elements in a block. */
 #else
 #define BLOCK_GROUPS 8
 #endif

@@ -71,7 +71,7 @@ INLINE void mbarrier_arrive_remote(u32 bar, u32 cta) {
                  "r"(cta)
                  : "memory");
 }
-/* Of block `rank` of the cluster: its place for what lies at this address here. */
+/* The address in block `rank` of the cluster that corresponds to this one here. */
 INLINE u32 remote_address(u32 address, int rank) {
     u32 y;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(y) : "r"(address), "r"(rank));

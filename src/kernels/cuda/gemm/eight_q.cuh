@@ -22,14 +22,14 @@
 #define TILES   ((WIDTH + TILE_K - 1) / TILE_K)
 #define MAGIC   0x4b400000
 #define MAGIC_F 12582912.0f
-#define FACTORS (GROUP == 32 ? 2 : 4) /* Of a group. */
-/* Of a lane: rows r and r + 8 of a slab, rows of x 2 q and 2 q + 1. */
+#define FACTORS (GROUP == 32 ? 2 : 4) /* Factors of a group. */
+/* Sums of a lane: rows r and r + 8 of a slab, rows of x 2 q and 2 q + 1. */
 #define SUMS (M == 1 ? 2 : 4)
 
 /* Bytes from one row's numbers, and factors, to the next one's: two rows' lie in different
  * banks. */
 #define NUMBER_PITCH (TILES * TILE_K + 64)
-#define FACTOR_BYTES (4 * FACTORS * 4) /* Of a tile. */
+#define FACTOR_BYTES (4 * FACTORS * 4) /* Bytes of a tile's factors. */
 #define FACTOR_PITCH (TILES * FACTOR_BYTES + 16)
 #define EIGHT_BYTES  (M * (NUMBER_PITCH + FACTOR_PITCH))
 static_assert(EIGHT_BYTES == LT_RING_EIGHT_BYTES(M, TILES, FACTOR_BYTES), "x in 8 bits");

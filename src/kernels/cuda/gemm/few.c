@@ -14,9 +14,9 @@
 #define MOST_ROWS                                                                                  \
     64 /* At 128 x costs the L2 as much as W the memory: 0.56 to 1.0 of cuBLASLt's speed. */
 #define SM_BYTES    (227 * 1024)
-#define DEPTH       2 /* Of the kernel: times 64 of K a stage. */
+#define DEPTH       2 /* Depth of the kernel's stages: times 64 of K. */
 #define MOST_STAGES LT_FEW_MOST_STAGES
-#define HELD_BYTES  (100 * 1024) /* Of weights, an SM, that are all on their way at once. */
+#define HELD_BYTES  (100 * 1024) /* Bytes of weights that are on their way at once, for each SM. */
 
 static int rows_of(const lt_gemm_args *a) {
     return (int)lt_cuda_div_up(a->m, 8) * 8;

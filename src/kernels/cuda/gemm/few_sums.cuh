@@ -45,7 +45,7 @@ INLINE void cluster_arrive(void) {
 INLINE void cluster_wait(void) {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/* Of this thread's first pair of an octet; the second is 8 columns on. */
+/* Place of this thread's first pair in an octet; the second is 8 columns on. */
 INLINE u32 pair_place(void) {
     const int tid = (int)threadIdx.x % 128;
     return (u32)((tid / 32 * 16 + tid % 32 / 4) * 32 + tid % 4 * 8);
@@ -100,7 +100,7 @@ INLINE void store_octet(const lt_gemm_few_args *a, u32 sums, int row, int col) {
     }
 }
 
-/* Of this group's 64 columns of x's rows from `row` on to y, rounded, 16 bytes a thread. */
+/* Copy this group's 64 columns of x's rows from `row` on to y, rounded, 16 bytes a thread. */
 #define IS_16_bf16 1
 #define IS_16_fp16 1
 #define IS_16_fp32 0

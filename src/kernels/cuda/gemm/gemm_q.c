@@ -16,11 +16,12 @@
 
 #define TILE_K      128 /* tile_q.cuh */
 #define TILE_ROWS   16
-#define SLABS       4 /* Of 16 columns, a warpgroup. */
+#define SLABS       4 /* Slabs of 16 columns, for each warpgroup. */
 #define SM_BYTES    (227 * 1024)
 #define MOST_STAGES LT_FEW_MOST_STAGES
-#define LEAST_STEPS 2           /* Tiles of K of a part. */
-#define X_BYTES     (64 * 1024) /* Of rows, an SM, at once: the L2 is nearer than the memory. */
+#define LEAST_STEPS 2 /* Tiles of K of a part. */
+/* Bytes of x's rows that an SM holds at once: the L2 is nearer than the memory. */
+#define X_BYTES (64 * 1024)
 
 typedef struct {
     int rows, groups, splits, batch, w_stages, x_stages, blocks;

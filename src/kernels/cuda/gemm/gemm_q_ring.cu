@@ -24,7 +24,7 @@
 #define FILL 0
 #endif
 #define SENT         (FILL == 2 ? 1 : STAGES)   /* All of the ring. */
-#define ROW_ITEMS(a) ((WIDTH + 127) / 128 * 16) /* Of whole tiles. */
+#define ROW_ITEMS(a) ((WIDTH + 127) / 128 * 16) /* Items of a row, counted in whole tiles. */
 #define IN_REGISTERS (NORM && (M * ROW_ITEMS(0) + THREADS - 1) / THREADS <= 4)
 /* Rows of x as they are: on their way to their norm. */
 #define HELD (NORM && !IN_REGISTERS)
@@ -106,7 +106,7 @@ INLINE void send(source *s, const lt_gemv_ring_args *a, u32 slot, int slab, int 
 /* ---- x */
 
 typedef struct {
-    u8 *numbers, *factors; /* Of row 0: eight_q.cuh. */
+    u8 *numbers, *factors; /* The numbers and factors of row 0: eight_q.cuh. */
 } held;
 /* Rows of x, their norm if there is one, to 8 bits; all of the tiles, zeros behind the last
  * column. */
@@ -165,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const places s = places_of(&a, smem + WARPS * RING_BYTES + EIGHT_BYTES);
     const u32 ring = smem_addr(smem) + (u32)(warp * RING_BYTES);
     source from = {(const u8 *)a.w, evict_first(), 0, group * (int)gridDim.x + (int)blockIdx.x, 0};
-    const u32 to = FILL == 2 ? 0 : 16 * lane; /* Of a stage: where this lane's copies begin. */
+    const u32 to = FILL == 2 ? 0 : 16 * lane; /* Where this lane's copies begin in a stage. */
     u32 slot = 0;
 #if FILL == 2
     __shared__ __align__(8) u64 barriers[WARPS][STAGES];

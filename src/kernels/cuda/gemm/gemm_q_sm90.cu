@@ -182,7 +182,7 @@ INLINE void give_back(u32 bar) { /* A warpgroup's word that it has read a stage 
 
 #if EXACT
 typedef struct {
-    float by[2], least[2]; /* Of this lane's two rows of W. */
+    float by[2], least[2]; /* Factor and minimum of this lane's two rows of W. */
 } factors;
 /* acc += a group's sums, scaled. */
 INLINE void promote(float acc[BN / 2], float part[BN / 2], float total[BN / 2], const factors *f) {
@@ -203,7 +203,7 @@ INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
     float part[BATCH][BN / 2], total[BATCH][BN / 2];
     u32 a[2][BATCH][PRODUCTS][4];
     factors last[BATCH] = {{{0.0f, 0.0f}, {0.0f, 0.0f}}};
-    int read = -1; /* Of x's ring: what the products under way read. */
+    int read = -1; /* The stage of x's ring that the products under way read. */
 #pragma unroll
     for (int i = 0; i < BN / 2; i++) {
         acc[i] = 0.0f;

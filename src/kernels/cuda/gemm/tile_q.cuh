@@ -59,7 +59,7 @@ INLINE i64 tile_at(i64 n, i64 k, int tiles) {
 INLINE int word_in_tile(int g, int r, int q, int i) {
     return 512 * (LOW == 4 ? g / 2 : g) + 16 * (r % 8 * 4 + q) + 4 * (r / 8 * 2 + i);
 }
-/* Of the scale of element element_at(., 4 i ..) of group g, row r; and of its minimum. */
+/* Place of the scale of element element_at(., 4 i ..) in group g, row r, and of its minimum. */
 INLINE int scale_in_tile(int g, int r, int i) {
     const int s = GROUP == 32 ? g : 2 * g + i;
     return SCALES_AT + 128 * (s / 4) + 16 * (r % 8) + 2 * (r / 8 * 4 + s % 4);

@@ -45,7 +45,7 @@ typedef struct {
 typedef struct {
     row_key key;
     lt_gemm_winner winner;
-    bool shipped; /* Of winners.txt: not written to the file. */
+    bool shipped; /* The row comes from winners.txt and is not written to the file. */
 } row;
 
 static struct {
@@ -55,7 +55,7 @@ static struct {
     int slots[MAX_SLOTS]; /* Index + 1 of a row, or 0. */
 } table;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* Of the thread that tunes: others choose by the table. */
+/* The choice of the thread that tunes: other threads choose by the table. */
 static _Thread_local const lt_gemm_winner *forced;
 
 static const char *word(lt_dtype dtype) {

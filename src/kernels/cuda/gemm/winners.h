@@ -20,8 +20,9 @@ extern const char *const lt_gemm_by_names[LT_GEMM_BY_COUNT]; /* The entries of t
 
 typedef struct {
     lt_gemm_by by;
-    lt_gemm_tile tile;  /* Our best tile, whoever won. */
-    int choice, vendor; /* Of CUBLASLT: which of the heuristic's proposals, of which version. */
+    lt_gemm_tile tile; /* Our best tile, whoever won. */
+    /* CUBLASLT only: which of the heuristic's proposals, and the library's version. */
+    int choice, vendor;
     double us[LT_GEMM_BY_COUNT]; /* Each one's best time; 0: it does not take the shape. */
 } lt_gemm_winner;
 

@@ -48,12 +48,12 @@
 #include "common/reduce.cuh"
 #include "ops/choose.cuh"
 
-#define BITS    8 /* Of a round. */
+#define BITS    8 /* Bits that a round decides. */
 #define BUCKETS (1 << BITS)
 /* What a block tells the others at most: counts, low and high halves of masses. */
 #define WORDS      (3 * BUCKETS)
 #define TOP        20
-#define FLOAT_BITS 31 /* Of a float that is not negative. */
+#define FLOAT_BITS 31 /* Bits of a float that is not negative. */
 enum { CUT_TOP_K, MOMENT, CUT_TYPICAL, CUT_TOP_P, DRAW_ONE, REPORT };
 /* What a cut counts; and whether its keys are distances from the best or from the mean. */
 enum { BY_NUMBER, BY_MASS, BY_MASS_TYPICAL };

@@ -57,12 +57,12 @@ typedef struct {
     u32 dist, id;
 } cut;
 
-/* Of a pick, in shared memory, for registers are scarce. */
+/* State of a pick, in shared memory, because registers are scarce. */
 typedef struct {
     const int *penalties; /* NULL: none. */
     const u32 *mask;      /* NULL: all may be chosen. */
     const double *how;
-    float mean;  /* Of -log2 w, weighed by w, */
+    float mean;  /* Mean of -log2 w, weighted by w, */
     cut typical; /* and the elements that are near enough to it, by that distance. */
 } aside;
 

@@ -81,7 +81,7 @@ INLINE terms terms_of(float logp, float logq, const lt_cuda_distill_args *a) {
                       (1.0f - a->beta) * of_q);
 }
 
-/* Of a thread's values, each with the largest it has seen: the total of the block. */
+/* The total of the block, from each thread's sum and the largest value that it has seen. */
 INLINE total block_total(float top, float sum, float (*slots)[N_WARPS]) {
     const float all = block_max(top, slots[0], N_WARPS);
     const float mine = top > NEGATIVE ? sum * exp_of(top - all) : 0.0f;

@@ -31,8 +31,9 @@
 
 #include "kernels/cuda/ops/launch.h"
 
-#define LT_FUSE_ROWS     8
-#define LT_FUSE_ACT_ROWS 64 /* Of products with an activation: gemm_few.cu, gemm_q_sm90.cu. */
+#define LT_FUSE_ROWS 8
+/* Most rows of products with an activation: gemm_few.cu, gemm_q_sm90.cu. */
+#define LT_FUSE_ACT_ROWS 64
 
 /* Most rows of a product that is fused, by its weights: 16-bit, or packed blocks. */
 typedef struct {
@@ -66,16 +67,16 @@ LT_MUST_USE lt_err lt_fuse_flush(lt_queue *q, const lt_op_list *lists);
 /* A recording begins, or ends. */
 LT_MUST_USE lt_err lt_fuse_record(lt_queue *q, const lt_op_list *lists, bool records);
 
-/* Of gemv_ring.c: no element in common; one kernel for what f holds. */
+/* No element in common; one kernel for what f holds (gemv_ring.c). */
 bool lt_fuse_apart(const lt_tensor *a, const lt_tensor *b);
 bool lt_cuda_ring_takes(const lt_fuse_ops *f, const lt_cuda_info *info);
 /* launch false: only fetch the kernel. */
 LT_MUST_USE lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch);
-/* Of matmul.c: gemm_few.cu, or gemm_q_sm90.cu, with a gated activation behind it. */
+/* In matmul.c: gemm_few.cu, or gemm_q_sm90.cu, with a gated activation behind it. */
 bool lt_cuda_few_gated_takes(const lt_queue *q, const lt_matmul_args *a, const lt_act_args *act);
 LT_MUST_USE lt_err lt_cuda_few_gated_run(lt_queue *q, const lt_matmul_args *a,
                                          const lt_act_args *act, bool launch);
-/* Of pointwise.c: rotation in place and the way to the pages as one kernel. */
+/* In pointwise.c: rotation in place and the way to the pages as one kernel. */
 bool lt_cuda_rope_kv_takes(const lt_rope_args *a, const lt_kv_write_args *w);
 LT_MUST_USE lt_err lt_cuda_rope_kv_run(lt_queue *q, const lt_rope_args *a,
                                        const lt_kv_write_args *w, bool launch);

@@ -22,9 +22,10 @@
  * stands; so with Q8_0 and Q6_K. 4 and 5 bits, whose weights of gate and up fit or nearly fit in
  * 158 KB of all SMs, are faster with blocks beside each other: 158 KB behind a norm and 66
  * elsewhere; BF16 where plan_narrow says. */
-#define WARPS              16
-#define LEAST_WARPS        8 /* 256 threads add up a norm. */
-#define STAGE_PIECES       4 /* Of 512 bytes, of a warp: columns times pieces of each. */
+#define WARPS       16
+#define LEAST_WARPS 8 /* 256 threads add up a norm. */
+/* Pieces of 512 bytes in a warp's stage: columns times pieces of each. */
+#define STAGE_PIECES       4
 #define MOST_STAGES        12
 #define BUDGET             215 /* KB of shared memory for rings and rows. */
 #define BUDGET_Q           200
@@ -40,7 +41,7 @@
 /* Rows up to which a kernel is made for one K: its loops are unrolled. */
 #define MOST_FOR_WIDTH 2
 #define STATIC_BYTES   18432     /* At most, of shared memory. */
-#define HELD_BYTES     65536     /* Of x in shared memory. */
+#define HELD_BYTES     65536     /* Bytes of x in shared memory. */
 #define EIGHT_BYTES    86016     /* The same in 8 bits. */
 #define MOST_COLS      (1 << 20) /* Indexes stay in 32 bits. */
 #define DEFINES_BYTES  320
@@ -87,7 +88,7 @@ static size_t eight_bytes(int64_t m, int64_t k, const lt_cuda_tile_format *f) {
     const int64_t tiles = LT_CUDA_DIV_UP(k, 128), factors = f->group == 32 ? 2 : 4;
     return (size_t)LT_RING_EIGHT_BYTES(m, tiles, 16 * factors);
 }
-/* Of a model as wide as the one that was measured, or less. */
+/* Is the model as wide as the one that was measured, or less? */
 static bool is_narrow(const lt_matmul_args *a) {
     return a->b.shape[0] <= NARROW || a->b.shape[1] <= NARROW;
 }

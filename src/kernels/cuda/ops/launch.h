@@ -26,7 +26,7 @@ struct lt_queue {
     size_t wide_bytes;
     void *sgemm_workspace; /* NULL until the first product. */
     CUevent passed;        /* For order: NULL until the first. */
-    CUevent *marks;        /* Of the stopwatch; grows. */
+    CUevent *marks;        /* Events of the stopwatch; the array grows. */
     int64_t n_marks;
     lt_cublas *cublas;    /* NULL until the first product that is its. */
     struct lt_fuse *fuse; /* Ops held back while a graph is recorded (fuse.h). */
@@ -61,8 +61,8 @@ lt_cuda_row_shape lt_cuda_row_shape_of(const lt_tensor *t);
 lt_cuda_view lt_cuda_view_of(const lt_tensor *t); /* An absent tensor's is zero. */
 bool lt_cuda_all_contiguous(const lt_tensor *const *tensors, int n);
 
-int64_t lt_cuda_width(const lt_tensor *t); /* Of the last dimension. */
-int64_t lt_cuda_rows(const lt_tensor *t);  /* Of all others. */
+int64_t lt_cuda_width(const lt_tensor *t); /* Size of the last dimension. */
+int64_t lt_cuda_rows(const lt_tensor *t);  /* Product of all other sizes. */
 
 /* Get the kernel and launch it with n blocks of `threads`. */
 LT_MUST_USE lt_err lt_cuda_run(lt_queue *q, const char *file, const char *entry,

@@ -518,8 +518,8 @@ static const char *gelu_back_refuse(const void *args, const lt_device *device) {
                ? "libcublasLt does not work with this driver"
                : NULL;
 }
-/* Of cuBLASLt 13.1's proposals for GPT-2's the fourth was best, by 0.4 % of a step; of others' the
- * first. */
+/* The fourth of cuBLASLt 13.1's proposals was best for GPT-2's products, by 0.4 % of a step; for
+ * others the first was. */
 static int gelu_choice(void) {
     return lt_cublas_version() == 130100 ? 4 : 1;
 }

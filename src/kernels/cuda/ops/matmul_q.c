@@ -56,7 +56,7 @@ static const format *format_of(lt_dtype type) {
 static int64_t n_tiles(int64_t k) {
     return LT_CUDA_DIV_UP(k, TILE_K);
 }
-/* Of TILE_ROWS rows. */
+/* Bytes of TILE_ROWS rows. */
 static int64_t slab_bytes(const format *f, int64_t k) {
     const int64_t scales = TILE_K / f->group + (f->mins ? TILE_K / 32 : 0);
     return n_tiles(k) * TILE_ROWS * (TILE_K * f->bits / 8 + scales * 2);

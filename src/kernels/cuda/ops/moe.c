@@ -22,7 +22,7 @@
 #define MAX_EXPERTS 1024
 #define TOTAL_BLOCKS                                                                               \
     64 /* At most, that count the experts' assignments: each ends with an atomic sum an expert. */
-#define PART_ROWS 256 /* Of a part of the sums of probabilities. */
+#define PART_ROWS 256 /* Rows of one partial sum of probabilities. */
 
 /* Experts of a lane, in powers of two: fewer specialisations. */
 static void route_defines(char out[LT_CUDA_DEFINES_BYTES], int experts) {

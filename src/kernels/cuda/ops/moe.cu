@@ -118,7 +118,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
  * start (E + 1); dropped (blocks): before each block. */
 extern "C" __global__ void __launch_bounds__(1024) route_scan(const lt_cuda_route_scan_args a) {
     __shared__ int kept[MAX_EXPERTS], sums[1024];
-    /* Of the blocks, for each expert. */
+    /* A group of threads for each expert; each thread adds up a range of the blocks. */
     const int e = threadIdx.x % a.experts, part = threadIdx.x / a.experts,
               parts = min(1024 / a.experts, 32);
     const int share = (a.blocks + parts - 1) / parts, from = min(part * share, a.blocks),

@@ -36,10 +36,11 @@
 #define BWD_BLOCK   512
 #define BWD_WARPS   448 /* Threads where a warp has three pieces a lane: 14 rows a turn. */
 /* Pieces a lane in rows that one warp holds: no block barrier for them. */
-#define FWD_WARP_VECS   8
-#define BWD_WARP_VECS   3
-#define MAX_HELD        64    /* Registers of a thread that hold its rows. */
-#define RESERVED        16384 /* Of an SM's shared memory: sums, and what the driver takes. */
+#define FWD_WARP_VECS 8
+#define BWD_WARP_VECS 3
+#define MAX_HELD      64 /* Registers of a thread that hold its rows. */
+/* Bytes of an SM's shared memory for sums, and for what the driver takes. */
+#define RESERVED        16384
 #define DEFINES_BYTES   192
 #define COL_SUM_COLS    32
 #define COL_SUM_THREADS 512

@@ -11,8 +11,8 @@
 #define WARPS (THREADS / WARP)
 /* Lanes that add the warps' sums. */
 #define SLOTS       (WARPS > 16 ? 32 : WARPS > 8 ? 16 : WARPS > 4 ? 8 : 4)
-#define GROUPS      (THREADS / LANES)      /* Of ROWS rows each. */
-#define INSIDE(col) (FULL || (col) < cols) /* Of a row. */
+#define GROUPS      (THREADS / LANES)      /* Groups of ROWS rows each. */
+#define INSIDE(col) (FULL || (col) < cols) /* Is the column inside the row? */
 static_assert(LANES <= WARP || LANES == THREADS, "a row belongs to part of a warp or to the block");
 static_assert(WARPS <= WARP, "one warp adds the warps' sums");
 

@@ -45,7 +45,7 @@ static int act_blocks(char out[LT_CUDA_DEFINES_BYTES], const lt_queue *q, lt_act
     return (int)(walk ? resident : turns);
 }
 
-/* Of the clamped SwiGLU, whose two numbers are words too. */
+/* Defines of the clamped SwiGLU, whose two numbers are words too. */
 static void add_clamp(char defines[LT_CUDA_DEFINES_BYTES], lt_act_kind kind, float alpha,
                       float limit) {
     const size_t used = strlen(defines);

@@ -14,10 +14,11 @@
 #define HEAD_WORDS  "DTYPE=%s PARAM=%s"
 #define LANES_WORDS " W=%d LANES=%d"
 
-#define THREADS       256
-#define WARPS         (THREADS / 32)
-#define HEADS         2  /* Of a thread, forward; and turns of the ring: as in qk_norm.cu. */
-#define COLS          32 /* Of col_sum.cu. */
+#define THREADS 256
+#define WARPS   (THREADS / 32)
+/* Heads of a thread in the forward pass, and turns of the ring: as in qk_norm.cu. */
+#define HEADS         2
+#define COLS          32 /* Columns of col_sum.cu. */
 #define SUM_THREADS   512
 #define MAX_ANY_WIDTH 2048 /* Its sums and one head of every warp lie in shared memory. */
 

@@ -25,7 +25,7 @@
 
 #define THREADS 256
 #define GROUPS  (THREADS / LANES) /* Heads that a block works on at once. */
-#define HEADS   2                 /* Of a thread, forward. */
+#define HEADS   2                 /* Heads of a thread in the forward pass. */
 #define DEPTH   LT_QK_NORM_DEPTH  /* Turns in the ring, backward. */
 static_assert(LANES <= WARP && (LANES & (LANES - 1)) == 0, "a head belongs to part of a warp");
 static_assert(DEPTH * 4 * THREADS * sizeof(uint4) == LT_QK_NORM_BYTES(THREADS), "the ring");

@@ -15,7 +15,7 @@ typedef struct {
 } lt_qk_shape;
 /* What qk_norm_any.cu needs to know of the table and of heads. */
 typedef struct {
-    long long ld, step; /* Of the table. */
+    long long ld, step; /* Strides of the table. */
     int half, width;
 } lt_qk_part;
 

@@ -20,11 +20,12 @@
 
 #define XENT_THREADS  1024
 #define EMBED_THREADS 256
-#define SORT_KEYS     1024 /* Of embed.cu: keys a block sorts, digits a pass, blocks that add up */
-#define SORT_DIGITS   256  /* counts themselves; columns' threads and sorted rows of a block. */
-#define SORT_BLOCKS   64
-#define SUM_THREADS   128
-#define SPAN          16
+/* Sizes of embed.cu: keys that a block sorts, digits of a pass, blocks that add up */
+#define SORT_KEYS   1024
+#define SORT_DIGITS 256 /* counts themselves; columns' threads and sorted rows of a block. */
+#define SORT_BLOCKS 64
+#define SUM_THREADS 128
+#define SPAN        16
 
 /* ---- Cross-entropy ---- */
 

@@ -63,7 +63,7 @@ INLINE u32 amax8(const float *v) {
     }
     return most;
 }
-INLINE u32 lanes_max(u32 x, int lanes) { /* Of the 16 (or so) lanes that share a row. */
+INLINE u32 lanes_max(u32 x, int lanes) { /* The largest of the 16 (or so) lanes that share a row. */
 #pragma unroll
     for (int at = lanes / 2; at > 0; at /= 2) {
         x = max_u(x, __shfl_xor_sync(ALL_LANES, x, at));

@@ -8,7 +8,7 @@ typedef struct {
     unsigned char *y, *t;
     float *scale, *t_scale;
     const LT_ELEM(DTYPE) * x;
-    const unsigned *parts; /* Of amax_parts, with a kind of one scale. */
+    const unsigned *parts; /* Results of amax_parts, for kinds with one scale. */
     long long ld_y, ld_t, ld_x, rows;
     int cols, n_parts; /* 0 parts: the one scale is given. */
 } lt_cast_tile_args;

@@ -157,8 +157,8 @@ static const struct {
     {{4, 4, 8, 1, 2, 3, 8, 8, 4, LT_SGEMM_TMA, true, 1, 1}, 0.175, 0.60, 2.2, 1.3}, /* 32 x 32 */
 };
 
-/* Of so many blocks on an SM at once, at most blocks_per_sm: from `alone` to `together`, as x / (a
- * + b x). */
+/* Efficiency with `blocks` blocks on an SM at once, at most blocks_per_sm: it goes from `alone` to
+ * `together` as x / (a + b x). */
 static double efficiency_of(size_t row, const lt_sgemm_tile *t, double blocks) {
     const double full = t->blocks_per_sm;
     const double one = 1 / shipped[row].alone, all = full / shipped[row].together;
@@ -170,7 +170,8 @@ static double efficiency_of(size_t row, const lt_sgemm_tile *t, double blocks) {
  * them in rounds of as many as fit. */
 static double time_us(size_t row, const lt_sgemm_tile *t, const lt_sgemm_args *a,
                       const lt_cuda_info *info) {
-    const double per_us = 2.0 * FMA_PER_SM * info->clock_mhz; /* Of an SM. */
+    /* FLOP that an SM does in a microsecond. */
+    const double per_us = 2.0 * FMA_PER_SM * info->clock_mhz;
     const double sharers = t->cluster * t->parts,
                  blocks = ceil((double)tile_count(a, t) * sharers / info->n_sms),
                  fit = t->blocks_per_sm, rest = fmod(blocks, fit), rounds = floor(blocks / fit);

@@ -19,8 +19,8 @@ typedef struct {
     /* From lt_sgemm_workspace_open; NULL: tiles are never cut along k (slower tails and small
      * shapes). */
     void *workspace;
-    /* Of lt_sgemm_aligned_bytes; NULL: an operand without whole 16 bytes a row is read 4 bytes at a
-     * time (half the speed on an H100). */
+    /* A buffer of lt_sgemm_aligned_bytes; NULL: an operand whose rows are not whole multiples of 16
+     * bytes is read 4 bytes at a time (half the speed on an H100). */
     void *aligned;
 } lt_sgemm_args;
 

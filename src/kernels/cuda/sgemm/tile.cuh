@@ -15,7 +15,7 @@
 #define BN          (WARPS_N * LANES_N * TN)
 #define BK          LT_SGEMM_K
 #define QUADS       (BK / 4)
-#define ROW_BYTES   (BK * 4) /* Of A's tile: the span of the 128-byte swizzle. */
+#define ROW_BYTES   (BK * 4) /* Bytes of a row of A's tile: the span of the 128-byte swizzle. */
 #define A_BYTES     (BM * ROW_BYTES)
 #define STAGE_BYTES (A_BYTES + BK * BN * 4)
 #define COPY_TMA    0

@@ -17,7 +17,7 @@
 extern "C" __global__ void __launch_bounds__(BM *BN / TM) sgemm(const lt_cuda_sgemm_rung_args w) {
     __shared__ float a_tile[BM][BK], b_tile[BK][BN];
     const int t = threadIdx.x;
-    const int col = t % BN, row0 = t / BN * TM; /* Of this thread's sums, in the tile. */
+    const int col = t % BN, row0 = t / BN * TM; /* Place of this thread's sums in the tile. */
     const int block_row = blockIdx.y * BM, block_col = blockIdx.x * BN;
     float sum[TM] = {0.0f};
     for (int k0 = 0; k0 < w.k; k0 += BK) {

@@ -20,7 +20,7 @@ static_assert(TM % 4 == 0 && TN % 4 == 0, "tiles of quads");
 extern "C" __global__ void __launch_bounds__(THREADS) sgemm(const lt_cuda_sgemm_rung_args w) {
     __shared__ alignas(16) float a_tile[BK][BM + PAD], b_tile[BK][BN];
     const int t = threadIdx.x;
-    const int row0 = t / (BN / TN) * 4, col0 = t % (BN / TN) * 4; /* Of the first quad. */
+    const int row0 = t / (BN / TN) * 4, col0 = t % (BN / TN) * 4; /* Place of the first quad. */
     const int row_step = 4 * BM / TM, col_step = 4 * BN / TN;     /* From quad to quad. */
     const int block_row = blockIdx.y * BM, block_col = blockIdx.x * BN;
     const bool vec_a = vec_ok(w.a, w.lda), vec_b = vec_ok(w.b, w.ldb), vec_c = vec_ok(w.c, w.ldc);
