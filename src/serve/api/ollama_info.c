@@ -29,7 +29,7 @@ static void put_size(lt_json_out *o, int64_t params) {
     static const struct {
         double unit;
         char letter;
-    } units[] = {{1e12, 'T'}, {1e9, 'B'}, {1e6, 'M'}, {1e3, 'K'}, {1, 'P'}};
+    } units[] = {{1e12, 'T'}, {1e9, 'B'}, {1e6, 'M'}, {1e3, 'K'}};
     char text[32];
     int i = 0;
     while (i < 3 && (double)params < units[i].unit) {

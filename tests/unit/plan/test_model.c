@@ -151,6 +151,11 @@ static void contradictions_are_named(void **state) {
             "\"hybrid_override_pattern\":\"M*\",\"mamba_num_heads\":2,\"mamba_head_dim\":32,"
             "\"vocab_size\":9,\"max_position_embeddings\":16}",
             "num_hidden_layers is 3");
+    refuses("{\"num_hidden_layers\":3,\"hidden_size\":64,\"num_attention_heads\":4,\"intermediate_"
+            "size\":8,"
+            "\"hybrid_override_pattern\":\"M*X\",\"mamba_num_heads\":2,\"mamba_head_dim\":32,"
+            "\"vocab_size\":9,\"max_position_embeddings\":16}",
+            "has 3 blocks (2 known)");
     assert_int_equal(lt_plan_model_load(&m, "lama3-70b"), LT_ERR_NOT_FOUND);
     assert_non_null(strstr(lt_error_message(), "llama3-70b"));
 }

@@ -148,6 +148,54 @@ static void steps_on_h200(void **state) {
     steps_of("bench/results/h200/train.json", "h200");
 }
 
+static double measured_ms(const char *pass, const char *shape) {
+    json_error_t e;
+    json_t *root = json_load_file("bench/results/kernels_attention_h100.json", 0, &e);
+    const json_t *rows = json_object_get(root, "rows");
+    double ms = 0.0;
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i);
+        if (strcmp(text(row, "name"), pass) == 0 && strcmp(text(row, "shape"), shape) == 0) {
+            ms = json_number_value(json_object_get(row, "ms"));
+        }
+    }
+    json_decref(root);
+    assert_true(ms > 0.0);
+    return ms;
+}
+
+/* Wider heads need as much less time as they did on an H100: rows of 4,096 tokens, 2,048 columns in
+ * heads of 64, 128 and 256. */
+static void wide_heads_are_as_quick_as_measured(void **state) {
+    static measured m;
+    static const char *const shapes[] = {"b4 s4096 h32 d64 causal", "b4 s4096 h16 d128 causal",
+                                         "b4 s4096 h8 d256 causal"};
+    json_t *row = json_pack("{s:s, s:i, s:i}", "shape", "llama-1b", "seq", 4096, "batch", 4);
+    lt_dry_step steps[3];
+    lt_own_rates rates;
+    lt_plan_gpu gpu;
+    (void)state;
+    read_row(&m, row);
+    json_decref(row);
+    assert_int_equal(lt_plan_gpu_find(&gpu, "h100-sxm"), LT_OK);
+    assert_int_equal(lt_own_rates_find(&rates, "h100-sxm"), LT_OK);
+    for (int i = 0; i < 3; i++) {
+        m.run.spec.head_dim = 64 << i;
+        m.run.spec.n_heads = m.run.spec.n_kv_heads = 32 >> i;
+        assert_int_equal(lt_own_step(&steps[i], &m.run, &gpu, &rates), LT_OK);
+        const double forward = steps[i].ops_s[LT_OP_attention_fwd] /
+                               steps[0].ops_s[LT_OP_attention_fwd],
+                     backward = steps[i].ops_s[LT_OP_attention_bwd] /
+                                steps[0].ops_s[LT_OP_attention_bwd];
+        assert_true(
+            fabs(forward * measured_ms("forward", shapes[0]) / measured_ms("forward", shapes[i]) -
+                 1.0) < 0.02);
+        assert_true(fabs(backward * measured_ms("backward", shapes[0]) /
+                             measured_ms("backward", shapes[i]) -
+                         1.0) < 0.02);
+    }
+}
+
 /* A dry step queues what a real one does: the calls that a watched step on an H200 counted. */
 static void ops_are_those_queued(void **state) {
     static measured all[MAX_POINTS];
@@ -181,6 +229,7 @@ static void ops_are_those_queued(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_are_those_announced), cmocka_unit_test(ops_are_those_queued),
-        cmocka_unit_test(steps_on_h100), cmocka_unit_test(steps_on_h200)};
+        cmocka_unit_test(wide_heads_are_as_quick_as_measured), cmocka_unit_test(steps_on_h100),
+        cmocka_unit_test(steps_on_h200)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

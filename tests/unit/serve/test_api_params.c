@@ -10,6 +10,7 @@
 
 #include "base/json.h"
 #include "serve/api/api_params.h"
+#include "serve/api/ollama.h"
 
 static const lt_field fields[] = {LT_JSON("messages", messages),
                                   LT_STR("model", model),
@@ -173,10 +174,44 @@ static void wide_integers(void **state) {
     assert_null(lt_json_loadb("18446744073709551615x", 21, JSON_DECODE_ANY, NULL));
 }
 
+/* Ollama's keep_alive is a number of seconds or a duration as Go's time.ParseDuration reads it. */
+static void durations(void **state) {
+    static const struct {
+        const char *text;
+        double seconds;
+    } good[] = {{"5m", 300},    {"1h30m", 5400}, {"1.5h", 5400},    {"300ms", 0.3},
+                {"20us", 2e-5}, {"7ns", 7e-9},   {"2s10ms", 2.01},  {"-1", -1},
+                {"300", 300},   {"-1m", -60},    {"-1h30m", -5400}, {"0", 0}};
+    static const char *const bad[] = {"", "m", "5x", "5 m", "1h30", "h1"};
+    lt_api_error e = {0};
+    double seconds = 0.0;
+    (void)state;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        json_t *value = json_string(good[i].text);
+        assert_true(lt_ollama_keep_alive(value, &seconds, &e));
+        if (fabs(seconds - good[i].seconds) > 1e-12 * fabs(good[i].seconds)) {
+            fail_msg("%s: %.12g s", good[i].text, seconds);
+        }
+        json_decref(value);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        json_t *value = json_string(bad[i]);
+        if (lt_ollama_keep_alive(value, &seconds, &e)) {
+            fail_msg("%s: %.12g s", bad[i], seconds);
+        }
+        json_decref(value);
+    }
+    json_t *number = json_real(12.5);
+    assert_true(lt_ollama_keep_alive(number, &seconds, &e));
+    assert_true(seconds == 12.5);
+    json_decref(number);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(good),           cmocka_unit_test(refused),
         cmocka_unit_test(unknown),        cmocka_unit_test(strings),
-        cmocka_unit_test(json_read_back), cmocka_unit_test(wide_integers)};
+        cmocka_unit_test(json_read_back), cmocka_unit_test(wide_integers),
+        cmocka_unit_test(durations)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
