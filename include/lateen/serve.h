@@ -31,6 +31,11 @@ typedef struct lt_grammar lt_grammar;
  * ALL. */
 typedef enum { LT_WARM_NONE, LT_WARM_FIRST, LT_WARM_ALL } lt_warm;
 
+/* Who proposes draft tokens, which one step verifies: see serve/draft.h. */
+typedef enum { LT_SPECULATE_NONE, LT_SPECULATE_NGRAM, LT_SPECULATE_MODEL } lt_speculate;
+
+#define LT_DRAFT_MOST 8 /* Draft tokens of one text in one step. */
+
 #define LT_ENGINE_BESIDE 4
 
 #define LT_ENGINE_TOP 20 /* Most alternatives reported with a token. */
@@ -60,10 +65,14 @@ typedef struct {
     /* A request's tokens do not depend, bit for bit, on the other requests in the batch. */
     bool deterministic;
     bool ahead; /* On a GPU: queue the next step before the tokens of this one are known. */
-    /* On a CPU: speculative decoding by n-grams. Where a text repeats what it or its prompt said
-     * before, what followed there is a draft that one step verifies. It changes no text, and drafts
-     * are as long as pays. */
-    bool speculate;
+    /* On a CPU: speculative decoding. NGRAM: where a text repeats what it or its prompt said
+     * before, what followed there is a draft that one step verifies; it changes no text. MODEL:
+     * `draft` says what may follow; texts keep their distribution, and are the same where nothing
+     * is drawn. Drafts are as long as pays. */
+    lt_speculate speculate;
+    /* Where the draft model stands, read at open; NULL: there is none. It reads the same ids, works
+     * on the same device, and must outlive the engine. Its keys and values count in cache_bytes. */
+    const lt_model *const *draft;
     int64_t draft_tokens; /* Tokens of each draft, at most 8; 0: as many as pay. */
     lt_ends ends;         /* Tokens that end a text; none: the model's own. */
     /* F32, BF16, F16; LT_DTYPE_COUNT: the model's compute type, or F16 on a CPU where weights are
@@ -188,6 +197,14 @@ typedef struct {
     /* A text that reaches max_seq drops its oldest tokens and goes on; max_tokens may exceed
      * max_seq. Not together with embed, a beam search, guidance, given tokens. */
     lt_shift shift;
+    /* Speculative decoding, where the engine has it: draft tokens at a time at most, 0: none; and
+     * whether the text must be that of its seed, not another one of the same distribution (as in a
+     * deterministic engine). */
+    int64_t most_drafts;
+    bool fixed_text;
+    /* What the answer may say: where it does, that is a draft, on a CPU. Copied. */
+    const int32_t *predicted;
+    int64_t n_predicted;
     /* No continuation (max_tokens 0): report the mean of the last hidden states, scaled to length
      * 1; its CHOICE ends with LENGTH. */
     bool embed;
@@ -238,6 +255,7 @@ typedef struct {
     } top[LT_ENGINE_TOP];
     int64_t prompt_tokens, cached_tokens; /* All kinds. prompt_tokens: without given ones. */
     int64_t new_tokens;                   /* CHOICE, DONE: without given ones. */
+    int64_t drafted, accepted;            /* CHOICE: draft tokens verified; of them accepted. */
     int64_t dropped;                      /* CHOICE: tokens of its context, by shifts. */
     double prefill_s;                     /* TOKEN, CHOICE, DONE: time to the first token. */
     double queue_s, decode_s;             /* DONE */
@@ -304,7 +322,8 @@ typedef struct {
         failed;
     double step_s; /* Seconds of the last step. */
     int64_t step_tokens, step_sequences;
-    int64_t drafts, drafted, accepted; /* Drafts, their tokens, and those accepted. */
+    int64_t drafts, drafted, accepted;  /* Drafts, their tokens, and those accepted, */
+    int64_t accepted_at[LT_DRAFT_MOST]; /* also by the place in the draft. */
     int64_t steps_ahead; /* Steps queued before the tokens of the previous step were known. */
     int64_t steps_of[LT_STEP_SIZES]; /* [k]: steps with at most 2^k tokens and more than 2^(k-1). */
     int64_t steps_tokens;            /* Tokens of all steps. */

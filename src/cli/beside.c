@@ -44,50 +44,67 @@ lt_err lt_served_read(lt_served *s, const char *second) {
     return LT_OK;
 }
 
+lt_err lt_served_draft(lt_served *s, lt_engine_options *engine, const char *path) {
+    const bool by_model = engine->speculate == LT_SPECULATE_MODEL;
+    if (by_model != (path[0] != '\0')) {
+        LT_FAIL(LT_ERR_ARG,
+                by_model ? "--speculate model needs a draft model: --draft PATH"
+                         : "--draft %s is for --speculate model",
+                path);
+    }
+    s->draft = path;
+    engine->draft = by_model ? &s->draft_model : NULL;
+    return LT_OK;
+}
+
 /* Does each id that both have stand for the same bytes? */
-static lt_err compare(const char *path, const lt_tokenizer *own, const lt_tokenizer *other) {
+static lt_err compare(const char *option, const char *path, const lt_tokenizer *own,
+                      const lt_tokenizer *other) {
     const lt_tokenizer_info a = lt_tokenizer_describe(own), b = lt_tokenizer_describe(other);
     if (a.n_ids != b.n_ids) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
-                "--second %s: its tokenizer has %u tokens, that of the served model %u; they must "
-                "be the same",
-                path, b.n_ids, a.n_ids);
+                "%s %s: its tokenizer has %u tokens, that of the served model %u; they must be the "
+                "same",
+                option, path, b.n_ids, a.n_ids);
     }
     for (uint32_t id = 0; id < a.n_ids; id++) {
         size_t n = 0, m = 0;
         const char *x = lt_tokenizer_piece(own, id, &n), *y = lt_tokenizer_piece(other, id, &m);
         if ((x == NULL) != (y == NULL) || n != m || (x != NULL && memcmp(x, y, n) != 0)) {
             LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "--second %s: its tokenizer is another than that of the served model: token %u "
-                    "is '%.*s', not '%.*s'",
-                    path, id, y != NULL ? (int)m : 0, y != NULL ? y : "", x != NULL ? (int)n : 0,
-                    x != NULL ? x : "");
+                    "%s %s: its tokenizer is another than that of the served model: token %u is "
+                    "'%.*s', not '%.*s'",
+                    option, path, id, y != NULL ? (int)m : 0, y != NULL ? y : "",
+                    x != NULL ? (int)n : 0, x != NULL ? x : "");
         }
     }
     return LT_OK;
 }
 
-static lt_err open_beside(lt_served *s, const lt_tokenizer *tokenizer) {
-    lt_beside *b = &s->beside;
-    for (int i = 0; i < b->n; i++) {
-        lt_err err = lt_opened_open(&b->opened[i], b->paths[i], "", "", s->dtype, s->device,
-                                    s->threads);
-        if (err != LT_OK && s->tokenizer[0] != '\0') { /* It may have none of its own. */
-            err = lt_opened_open(&b->opened[i], b->paths[i], "", s->tokenizer, s->dtype, s->device,
-                                 s->threads);
-        }
-        LT_TRY(err);
-        LT_TRY(compare(b->paths[i], tokenizer, b->opened[i].tokenizer));
-        b->models[i] = b->opened[i].model;
+/* A model beside the served one, with its tokenizer. */
+static lt_err open_one(lt_served *s, lt_opened *out, const char *option, const char *path,
+                       const lt_tokenizer *tokenizer) {
+    lt_err err = lt_opened_open(out, path, "", "", s->dtype, s->device, s->threads);
+    if (err != LT_OK && s->tokenizer[0] != '\0') { /* It may have none of its own. */
+        err = lt_opened_open(out, path, "", s->tokenizer, s->dtype, s->device, s->threads);
     }
-    return LT_OK;
+    LT_TRY(err);
+    return compare(option, path, tokenizer, out->tokenizer);
 }
 
 lt_err lt_served_load(void *served, lt_model **model, lt_tokenizer **tokenizer) {
     lt_served *s = served;
+    lt_beside *b = &s->beside;
     LT_TRY(lt_opened_give(&s->opened, model, tokenizer, s->model, s->lora, s->tokenizer, s->dtype,
                           s->device, s->threads));
-    LT_TRY(open_beside(s, *tokenizer));
+    for (int i = 0; i < b->n; i++) {
+        LT_TRY(open_one(s, &b->opened[i], "--second", b->paths[i], *tokenizer));
+        b->models[i] = b->opened[i].model;
+    }
+    if (s->draft != NULL && s->draft[0] != '\0') {
+        LT_TRY(open_one(s, &s->draft_opened, "--draft", s->draft, *tokenizer));
+        s->draft_model = s->draft_opened.model;
+    }
     return s->steer[0] != '\0' ? lt_steering_open(*model, s->steer) : LT_OK;
 }
 
@@ -102,6 +119,7 @@ void lt_served_unload(void *served) {
     for (int i = 0; i < s->beside.n; i++) {
         lt_opened_close(&s->beside.opened[i]);
     }
+    lt_opened_close(&s->draft_opened);
     lt_opened_close(&s->reward_opened);
     lt_opened_close(&s->opened);
 }

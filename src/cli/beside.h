@@ -32,13 +32,22 @@ typedef struct {
 /* A model to be served, and what stands beside it: the names and paths are the caller's. */
 typedef struct {
     const char *model, *lora, *tokenizer, *steer, *reward, *reward_tokenizer, *device;
+    const char *draft; /* Path of the draft model; NULL or "": none. */
     lt_opened_dtype dtype;
     int64_t threads;
     lt_beside beside;
-    lt_opened opened, reward_opened; /* What the server does not close, once loaded. */
+    lt_opened opened, reward_opened,
+        draft_opened;            /* What the server does not close, once loaded. */
+    const lt_model *draft_model; /* Once loaded: of lt_engine_options. */
 } lt_served;
 
 /* Fill it from the options of a verb that has LT_OPENED_OPTIONS and LT_BESIDE_OPTIONS. */
+#define LT_SPECULATE_HELP                                                                          \
+    "on CPUs: verify several tokens in one step. ngram: where a text repeats what it or its "      \
+    "prompt said, those that followed there; it changes no answer. model: those that --draft "     \
+    "says; answers keep their distribution, and are the same at temperature 0 and with a seed"
+#define LT_DRAFT_HELP "draft model of --speculate model, a smaller one with the same tokenizer"
+
 #define LT_SERVED_OF(o, path, adapters)                                                            \
     (lt_served) {                                                                                  \
         .model = (path), .lora = (adapters), .tokenizer = (o)->tokenizer, .steer = (o)->steer,     \
@@ -49,6 +58,10 @@ typedef struct {
 /* Read --second, "NAME=MODEL,..." or "MODEL", whose name is "second". ARG: a name that is missing,
  * too long or there twice; more than LT_ENGINE_BESIDE; a reward model's tokenizer without one. */
 LT_MUST_USE lt_err lt_served_read(lt_served *s, const char *second);
+
+/* Set the engine's draft model, which lt_served_load opens. ARG: one of --draft and --speculate
+ * model without the other. */
+LT_MUST_USE lt_err lt_served_draft(lt_served *s, lt_engine_options *engine, const char *path);
 
 /* load, load_reward and unload of lt_server_options; served: an lt_served. UNSUPPORTED: a model
  * beside it has another tokenizer, and which token differs. --tokenizer is also for those beside it

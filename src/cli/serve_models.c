@@ -119,7 +119,8 @@ void lt_serve_models_free(lt_serve_models *m) {
     *m = (lt_serve_models){NULL, 0};
 }
 
-lt_server_model lt_serve_model_row(lt_serve_model *row, const lt_engine_options *engine) {
+lt_err lt_serve_model_row(lt_serve_model *row, const lt_engine_options *engine,
+                          lt_server_model *out) {
     const lt_serve_model_options *o = &row->o;
     lt_server_model m = {.name = row->name,
                          .aliases = o->alias,
@@ -146,5 +147,10 @@ lt_server_model lt_serve_model_row(lt_serve_model *row, const lt_engine_options 
     m.engine.max_seq = o->context;
     m.engine.cache_bytes = o->cache_bytes;
     m.engine.cache_dtype = LT_OPENED_CACHE_DTYPE(o->cache_dtype);
-    return m;
+    m.engine.speculate = o->draft[0] != '\0'                       ? LT_SPECULATE_MODEL
+                         : engine->speculate == LT_SPECULATE_MODEL ? LT_SPECULATE_NONE
+                                                                   : engine->speculate;
+    m.engine.draft_tokens = m.engine.speculate != LT_SPECULATE_NONE ? engine->draft_tokens : 0;
+    *out = m;
+    return lt_served_draft(&row->served, &out->engine, o->draft);
 }

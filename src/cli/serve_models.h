@@ -23,6 +23,7 @@
     X(I64, max_running, "max-running", "256", 1, 65536, "N", "as --max-running")                   \
     X(STR, chat_template, "chat-template", "", 0, 0, "FILE|NAME", "as --chat-template")            \
     X(I64, think_budget, "think-budget", "-1", -1, 1e9, "N", "as --think-budget")                  \
+    X(STR, draft, "draft", "", 0, 0, "PATH", "as --draft: with it, --speculate is model")          \
     X(F64, idle_s, "idle-s", "0", 0, 1e9, "s", "as --models-idle-s")                               \
     X(BOOL, preload, "preload", "false", 0, 0, "", "load it at the start")
 
@@ -47,8 +48,9 @@ LT_MUST_USE lt_err lt_serve_models_read(lt_serve_models *out, const char *text,
                                         const lt_serve_model_options *defaults);
 void lt_serve_models_free(lt_serve_models *m);
 
-/* For the server: what the row says, and the rest of the engine's options from `engine`. The row
- * must outlive it. */
-lt_server_model lt_serve_model_row(lt_serve_model *row, const lt_engine_options *engine);
+/* For the server: what the row says, and the rest of the engine's options from `engine`. Where that
+ * has a draft model, a row has only its own. The row must outlive it. */
+LT_MUST_USE lt_err lt_serve_model_row(lt_serve_model *row, const lt_engine_options *engine,
+                                      lt_server_model *out);
 
 #endif

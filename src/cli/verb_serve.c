@@ -97,9 +97,8 @@
     X(BOOL, lora_updating, "lora-updating", "false", 0, 0, "",                                     \
       "clients may load adapters from paths of this machine, and unload them: "                    \
       "/v1/load_lora_adapter, /v1/unload_lora_adapter")                                            \
-    X(ENUM, speculate, "speculate", "none", 0, 0, "none|ngram",                                    \
-      "ngram, on CPUs: where a text repeats what it or its prompt said, verify what followed "     \
-      "there in one step; it changes no answer")                                                   \
+    X(ENUM, speculate, "speculate", "none", 0, 0, "none|ngram|model", LT_SPECULATE_HELP)           \
+    X(STR, draft, "draft", "", 0, 0, "PATH", LT_DRAFT_HELP)                                        \
     X(I64, draft_tokens, "draft-tokens", "0", 0, 8, "N",                                           \
       "tokens of each draft; 0: as many as pay, by measured times and acceptance")                 \
     X(I64, think_budget, "think-budget", "-1", -1, 1e9, "N",                                       \
@@ -260,7 +259,7 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->max_lora_rank = o->max_lora_rank;
     s->lora_updating = o->lora_updating;
     s->engine.deterministic = o->deterministic;
-    s->engine.speculate = o->speculate == 1;
+    s->engine.speculate = (lt_speculate)o->speculate;
     s->engine.draft_tokens = o->draft_tokens;
 }
 
@@ -300,12 +299,12 @@ static lt_err read_models(job *j, lt_server_options *s) {
             .unload = lt_served_unload,
             .ctx = &j->served};
     } else if (o->alias[0] != '\0' || o->steer[0] != '\0' || o->reward[0] != '\0' ||
-               o->second[0] != '\0') {
-        LT_FAIL(LT_ERR_ARG,
-                "--alias, --steer, --reward and --second are for MODEL, which is not given");
+               o->second[0] != '\0' || o->draft[0] != '\0') {
+        LT_FAIL(LT_ERR_ARG, "--alias, --steer, --reward, --second and --draft are for MODEL, which "
+                            "is not given");
     }
     for (size_t i = 0; i < j->others.n; i++) {
-        j->models[s->n_models++] = lt_serve_model_row(&j->others.rows[i], &s->engine);
+        LT_TRY(lt_serve_model_row(&j->others.rows[i], &s->engine, &j->models[s->n_models++]));
     }
     s->models = j->models;
     s->models_bytes = o->models_memory;
@@ -353,6 +352,7 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     options.model = j.model;
     j.served = LT_SERVED_OF(o, j.model, "");
     LT_TRY_DONE(lt_served_read(&j.served, o->second));
+    LT_TRY_DONE(lt_served_draft(&j.served, &options.engine, o->draft));
     options.load = lt_served_load;
     options.unload = lt_served_unload;
     options.load_reward = o->reward[0] != '\0' ? lt_served_load_reward : NULL;

@@ -10,8 +10,10 @@
 #include "base/rng.h"
 
 /* Streams of random numbers; the choice's index stands above them. */
-#define PICK_STREAM 0x5049434Bull /* "PICK": the draws. */
-#define XTC_STREAM  0x585443ull   /* "XTC": whether it acts. */
+#define PICK_STREAM   0x5049434Bull /* "PICK": the draws. */
+#define XTC_STREAM    0x585443ull   /* "XTC": whether it acts. */
+#define DRAFT_STREAM  0x44524146ull /* "DRAF": draws of a draft model, */
+#define ACCEPT_STREAM 0x41434350ull /* "ACCP": and whether they are accepted. */
 /* Longest repetition that counts: longer ones cost no more, and the power stays finite. */
 #define DRY_LONGEST 50
 
@@ -499,18 +501,15 @@ static int32_t draw_marked(const pool *w, uint64_t state, int32_t best) {
     return best;
 }
 
-static int32_t draw(lt_sampler *p, const float *logits, const lt_sampler_args *a, int32_t best) {
-    const lt_sampling *how = a->how;
-    uint64_t state = 0;
-    const bool marked = replaces_draw(how) && marks(a, &state);
-    double left;
-    pool w;
+static bool cuts_nothing(const lt_sampling *how) {
+    return how->top_k == 0 && how->typical_p >= 1.0 && how->top_p >= 1.0 && how->min_p <= 0.0 &&
+           how->xtc_probability <= 0.0;
+}
 
-    if (!marked && how->top_k == 0 && how->typical_p >= 1.0 && how->top_p >= 1.0 &&
-        how->min_p <= 0.0 && how->xtc_probability <= 0.0) {
-        return draw_of_all(p, logits, a, best);
-    }
-    w = gather(p, logits, how, logits[best]);
+/* What may be drawn, by rising id. */
+static pool cut(lt_sampler *p, const float *logits, const lt_sampler_args *a, int32_t best) {
+    const lt_sampling *how = a->how;
+    pool w = gather(p, logits, how, logits[best]);
     if (how->typical_p < 1.0) {
         if (how->top_k > 0) { /* Ties are of ids. */
             lt_candidates_by_id(w.c, w.n, p->order);
@@ -526,39 +525,116 @@ static int32_t draw(lt_sampler *p, const float *logits, const lt_sampler_args *a
     if (how->xtc_probability > 0.0 && uniform(a, XTC_STREAM) < how->xtc_probability) {
         cut_top_choices(&w, how->xtc_threshold);
     }
-    if (marked) {
-        return draw_marked(&w, state, best);
-    }
     if (how->top_k > 0 || how->top_p < 1.0) {
         lt_candidates_by_id(w.c, w.n, p->order);
     }
-    left = uniform(a, PICK_STREAM) * sum_weights(w.c, w.n);
-    for (int64_t i = 0; i < w.n; i++) {
-        left -= (double)w.c[i].p;
+    return w;
+}
+
+/* The candidate at which the running sum of weights exceeds the share u of their total. */
+static int32_t draw_of(const pool *w, double u, int32_t best) {
+    double left = u * sum_weights(w->c, w->n);
+    for (int64_t i = 0; i < w->n; i++) {
+        left -= (double)w->c[i].p;
         if (left < 0.0) {
-            return w.c[i].id;
+            return w->c[i].id;
         }
     }
-    return w.n > 0 ? w.c[w.n - 1].id : best;
+    return w->n > 0 ? w->c[w->n - 1].id : best;
+}
+
+static bool accepts(const pool *w, const lt_sampler_args *a, double total) {
+    const double bar = uniform(a, ACCEPT_STREAM) * (double)a->proposed[a->proposal] * total;
+    for (int64_t i = 0; i < w->n; i++) {
+        if (w->c[i].id == a->proposal) {
+            return bar < (double)w->c[i].p;
+        }
+    }
+    return false;
+}
+
+/* The proposal, or a draw from (p - q)+, times the total of the weights here. Where rounding leaves
+ * nothing of the difference, p and q are equal, which nearly always accepts. */
+static int32_t accept_or_draw(pool *w, const lt_sampler_args *a, int32_t best) {
+    const double total = sum_weights(w->c, w->n);
+    if (accepts(w, a, total)) {
+        return a->proposal;
+    }
+    for (int64_t i = 0; i < w->n; i++) {
+        const double rest = (double)w->c[i].p - total * (double)a->proposed[w->c[i].id];
+        w->c[i].p = rest > 0.0 ? (float)rest : 0.0f;
+    }
+    cut_least(w, FLT_MIN);
+    return draw_of(w, uniform(a, PICK_STREAM), best);
+}
+
+static int32_t draw(lt_sampler *p, const float *logits, const lt_sampler_args *a, int32_t best) {
+    uint64_t state = 0;
+    const bool marked = replaces_draw(a->how) && marks(a, &state);
+    pool w;
+    if (!marked && a->proposed == NULL && cuts_nothing(a->how)) {
+        return draw_of_all(p, logits, a, best);
+    }
+    w = cut(p, logits, a, best);
+    return marked                ? draw_marked(&w, state, best)
+           : a->proposed != NULL ? accept_or_draw(&w, a, best)
+                                 : draw_of(&w, uniform(a, PICK_STREAM), best);
+}
+
+bool lt_sampler_draws(const lt_sampling *how) {
+    return how->temperature > 0.0 && !replaces_draw(how);
+}
+
+/* *wanted: the logits as the request wants them; *best of them; *high: the highest logit of the
+ * model. */
+static lt_err prepare(lt_sampler *p, const float *logits, const lt_sampler_args *a,
+                      const float **wanted, int32_t *best, float *high) {
+    LT_TRY(find_best(logits, p->vocab_size, best));
+    *high = logits[*best];
+    *wanted = a->forced < 0 ? adjust(p, logits, a) : logits;
+    return *wanted != logits ? find_best(*wanted, p->vocab_size, best) : LT_OK;
+}
+
+static int32_t choose(lt_sampler *p, const float *wanted, const lt_sampler_args *a, int32_t best) {
+    if (a->forced >= 0) {
+        return a->forced;
+    }
+    return a->how->temperature > 0.0 && isfinite(wanted[best]) ? draw(p, wanted, a, best) : best;
+}
+
+lt_err lt_sampler_propose(lt_sampler *p, const float *logits, const lt_sampler_args *a,
+                          float *proposed, int32_t *id) {
+    const float *wanted;
+    float high;
+    int32_t best;
+    double total;
+    lt_candidate alone = {.p = 1.0f};
+    pool w = {.c = &alone, .n = 1};
+    LT_TRY(prepare(p, logits, a, &wanted, &best, &high));
+    if (proposed == NULL) {
+        *id = choose(p, wanted, a, best);
+        return LT_OK;
+    }
+    alone.id = best;
+    if (isfinite(wanted[best])) {
+        w = cut(p, wanted, a, best);
+    }
+    *id = draw_of(&w, uniform(a, DRAFT_STREAM), best);
+    total = sum_weights(w.c, w.n);
+    memset(proposed, 0, (size_t)p->vocab_size * sizeof *proposed);
+    for (int64_t i = 0; i < w.n; i++) {
+        proposed[w.c[i].id] = (float)((double)w.c[i].p / total);
+    }
+    return LT_OK;
 }
 
 lt_err lt_sampler_pick(lt_sampler *p, const float *logits, const lt_sampler_args *a, lt_pick *out) {
-    int32_t best, chosen;
-    float high;
     const float *wanted;
+    float high;
+    int32_t best;
 
-    LT_TRY(find_best(logits, p->vocab_size, &best));
-    high = logits[best];
-    *out = (lt_pick){.id = a->forced};
-    if (a->forced < 0) {
-        wanted = adjust(p, logits, a);
-        if (wanted != logits) {
-            LT_TRY(find_best(wanted, p->vocab_size, &best));
-        }
-        chosen = a->how->temperature > 0.0 && isfinite(wanted[best]) ? draw(p, wanted, a, best)
-                                                                     : best;
-        out->id = chosen;
-    }
+    LT_TRY(prepare(p, logits, a, &wanted, &best, &high));
+    *out = (lt_pick){.id = choose(p, wanted, a, best)};
     if (a->n_top >= 0) {
         report(logits, p->vocab_size, a->n_top, a->entropy, high, p->candidates, out);
     }

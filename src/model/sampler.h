@@ -10,7 +10,14 @@
  *
  * The draw is a pure function of (seed, choice, number of output tokens before it): among the kept
  * tokens, by rising id, it chooses the one at which the running sum of weights exceeds that share
- * of the total; a watermark may choose by its key instead (lateen/watermark.h). Only as much is
+ * of the total; a watermark may choose by its key instead (lateen/watermark.h).
+ *
+ * A token that a draft model drew from q is accepted with probability min(1, p/q), p being the
+ * distribution of the draw; otherwise the token is drawn from (p - q)+, normalised. The result is
+ * distributed as p (Leviathan et al. 2023, arXiv:2211.17192; Chen et al. 2023, arXiv:2302.01318).
+ * The draft's draw, the acceptance and the second draw use random numbers of their own.
+ *
+ * Only as much is
  * sorted as necessary: top-k selects; top-p and typical pop what they keep from a heap. Ties keep
  * the lower id, so results do not depend on the sorting method. A device gets the options
  * (lt_sampler_as_op) and, once for each sequence, its penalty state (lt_sampler_penalty_state),
@@ -54,6 +61,10 @@ typedef struct {
     int32_t forced;       /* This id and no other; -1: free. */
     int n_top;            /* Log-probabilities: -1 none, else so many alternatives. */
     bool entropy;         /* With log-probabilities: of the model's own distribution, too. */
+    /* proposed (V): a draft model drew the token `proposal` from this distribution; it is accepted
+     * or replaced such that the result has the distribution of a plain draw. NULL: a plain draw. */
+    const float *proposed;
+    int32_t proposal;
 } lt_sampler_args;
 
 typedef struct {
@@ -66,6 +77,15 @@ typedef struct {
 /* NUMERIC: a logit is not a number, or nothing may be chosen. */
 LT_MUST_USE lt_err lt_sampler_pick(lt_sampler *p, const float *logits, const lt_sampler_args *a,
                                    lt_pick *out);
+
+/* Draw the token of a draft from a draft model's logits: the same with random numbers of its own.
+ * proposed (V) gets the distribution that it was drawn from; it may be the memory of the logits.
+ * n_top is not read. NULL: the token that lt_sampler_pick would choose, with its random numbers. */
+LT_MUST_USE lt_err lt_sampler_propose(lt_sampler *p, const float *logits, const lt_sampler_args *a,
+                                      float *proposed, int32_t *id);
+/* May another draw of the same distribution take the place of this one? Not at temperature 0, and
+ * not where a watermark replaces the draw. */
+bool lt_sampler_draws(const lt_sampling *how);
 
 /* NUMERIC, and why nothing was chosen: a logit is not a number, or all are -inf. */
 LT_MUST_USE lt_err lt_sampler_failure(bool nan);

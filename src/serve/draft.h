@@ -1,5 +1,4 @@
-/* draft.h: speculative decoding by n-grams: draft tokens from the text itself, which one step of
- * the model verifies together (prompt lookup decoding: Saxena 2023).
+/* draft.h: speculative decoding: draft tokens that one step of the model verifies together.
  *
  *     text so far: ... the big red fox ... ran to the big red
  *                          └─ the longest earlier ─┘      └▶ draft: fox ...
@@ -7,36 +6,47 @@
  *
  * A step runs the last token and the draft behind it. The logits of the last token give the next
  * one; if it equals the first draft token, that token's logits give the one after it, and so on.
- * Each token is drawn as without a draft, so a draft never changes a text; it saves steps. Keys and
- * values of rejected draft tokens are overwritten.
+ * Keys and values of rejected draft tokens are overwritten.
+ *
+ * PROPOSERS (the table of step_draft.c)
+ *     prediction  the request says what it expects: what follows the end of the text there
+ *     ngram       what follows the longest earlier match of the end of the text (prompt lookup
+ *                 decoding: Saxena 2023)
+ *     model       what a second, smaller model says (step_draft_model.c)
+ * A draft that is copied never changes a text: each token is drawn as without it. So it is with a
+ * draft model where tokens are not drawn at random, and for requests that ask for it; otherwise
+ * the draw takes the draft's distribution into account (model/sampler.h), which accepts more
+ * tokens and changes the text, but not its distribution.
  *
  * HOW MANY  More rows make a step longer. The times of steps by their number of rows are measured
- *           while the engine runs, and so is each text's rate of acceptance; the number of draft
- *           tokens with the most tokens a second is taken. It may be 0. */
+ *           while the engine runs, likewise those of the draft model, and each text's rates of
+ *           acceptance by the place in the draft. Draft tokens are added one by one, each to the
+ *           text where it is accepted with the highest probability; of all these numbers the one
+ *           with the most tokens a second is taken. It may be 0. */
 #ifndef LT_SERVE_DRAFT_H
 #define LT_SERVE_DRAFT_H
 
-#include <stdint.h>
+#include "lateen/serve.h"
 
-#define LT_DRAFT_MOST 8   /* Draft tokens of one text. */
 #define LT_DRAFT_ROWS 128 /* Steps of more rows are not measured, and have no draft. */
 
 /* The end of an earlier match of the last tokens of tokens[0..n), the longest (at least 2, at most
  * 16 tokens; of equal ones the last): what follows it is tokens[result]. -1: there is none. */
 int64_t lt_draft_find(const int32_t *tokens, int64_t n);
+/* The same in another text, text[0..n_text): what follows is text[result], result < n_text. */
+int64_t lt_draft_find_in(const int32_t *text, int64_t n_text, const int32_t *tokens, int64_t n);
 
-/* Write a draft of n_draft tokens behind tokens[0..n): what follows the match that lt_draft_find
- * found. Where the match reaches the end of the text, the draft continues itself. */
-void lt_draft_write(int32_t *tokens, int64_t n, int64_t match, int64_t n_draft);
-
-/* What one text's drafts have shown: how often a draft token was accepted, lately, if those before
- * it were. */
+/* What drafts have shown, those of one text or of all together: how often a draft token was
+ * accepted, lately, if those before it were. */
 typedef struct {
     double n_accepted, n_tried; /* Sums in which older drafts weigh less. */
+    double accepted_at[LT_DRAFT_MOST], tried_at[LT_DRAFT_MOST]; /* By the place in the draft. */
 } lt_draft_acceptance;
 
-void lt_draft_acceptance_begin(lt_draft_acceptance *l);
+/* rate: what is believed at first; < 0: nothing is known. */
+void lt_draft_acceptance_begin(lt_draft_acceptance *l, double rate);
 double lt_draft_acceptance_rate(const lt_draft_acceptance *l);
+double lt_draft_acceptance_at(const lt_draft_acceptance *l, int64_t place);
 /* n_accepted of n draft tokens were accepted. n 0: there was no draft, and a low rate is forgotten
  * slowly. */
 void lt_draft_acceptance_note(lt_draft_acceptance *l, int64_t n, int64_t n_accepted);
@@ -53,9 +63,17 @@ void lt_draft_times_note(lt_draft_times *t, int64_t rows, double seconds);
  * one, so that it will be tried. 0: nothing is known. */
 double lt_draft_times_of(const lt_draft_times *t, int64_t rows);
 
-/* How many draft tokens a text should get, at most LT_DRAFT_MOST, in a step that runs n_rows
- * without drafts, n_texts of which may have one; rates (n_texts). */
-int64_t lt_draft_choose(const lt_draft_times *t, int64_t n_rows,
-                        const lt_draft_acceptance *const *rates, int64_t n_texts);
+/* A text that may have a draft. */
+typedef struct {
+    const lt_draft_acceptance *rates;
+    int64_t most;   /* Draft tokens at most, up to LT_DRAFT_MOST; */
+    int64_t behind; /* by the draft model: tokens that it must run first; 0: copied. */
+    int64_t n;      /* Chosen. */
+} lt_draft_text;
+
+/* Choose n of each text in a step that runs n_rows without drafts. model: the times of the draft
+ * model's calls; NULL: there is none. Returns the share of time that the drafts save a token. */
+double lt_draft_choose(const lt_draft_times *steps, const lt_draft_times *model, int64_t n_rows,
+                       lt_draft_text *texts, int64_t n_texts);
 
 #endif

@@ -30,6 +30,8 @@
 #define STEP_TOKENS_DEVICE 2048
 #define BACKGROUND_DEVICE  32
 
+#define USUAL_TOKENS 64 /* Of a choice, before any has ended. */
+
 lt_engine_options lt_engine_defaults(void) {
     return (lt_engine_options){.max_running = 64,
                                .max_waiting = 1024,
@@ -47,6 +49,7 @@ lt_request lt_request_defaults(void) {
                         .prompt_logprobs = -1,
                         .think_budget = -1,
                         .adapter_scale = 1.0f,
+                        .most_drafts = LT_DRAFT_MOST,
                         .sampling = lt_sampling_defaults()};
 }
 
@@ -70,6 +73,11 @@ static lt_err check_options(const lt_engine_options *o, const lt_backend *backen
         LT_FAIL(LT_ERR_ARG, "engine: drafts of %lld tokens%s; they may have 0 to %d",
                 (long long)o->draft_tokens, o->speculate ? "" : " without speculative decoding",
                 LT_DRAFT_MOST);
+    }
+    if ((o->speculate == LT_SPECULATE_MODEL) != (o->draft != NULL)) {
+        LT_FAIL(LT_ERR_ARG, "engine: %s",
+                o->draft != NULL ? "a draft model, but other drafts were asked for"
+                                 : "drafts of a model, but there is no draft model");
     }
     if (o->speculate && !backend->host_memory) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "engine: speculative decoding runs on CPUs only, not on %s",
@@ -161,6 +169,10 @@ static lt_err size_cache(lt_engine *e) {
         e->cache.page_bytes += (int64_t)lt_paged_forward_page_bytes(lt_model_get_spec(o->beside[k]),
                                                                     o->page_tokens, o->cache_dtype);
     }
+    if (e->drafter.model != NULL) {
+        e->cache.page_bytes += (int64_t)lt_paged_forward_page_bytes(
+            lt_model_get_spec(e->drafter.model), o->page_tokens, o->cache_dtype);
+    }
     LT_TRY(count_pages(e, &n));
     if (o->max_seq > n * o->page_tokens) {
         lt_log_info("the cache holds %lld tokens: that bounds a sequence, not the model's %lld",
@@ -185,6 +197,7 @@ static void engine_carve(lt_engine *e, lt_arena *a) {
     lt_sched_carve(&e->sched, a);
     lt_step_carve(e, a);
     lt_step_carve_beside(e, a);
+    lt_step_carve_drafter(e, a);
 }
 
 /* Most requests of the background that have no place: those that were preempted, those that come
@@ -225,7 +238,8 @@ static lt_err size_engine(lt_engine *e) {
                                 .n_pages = e->sched.pages.n_pages,
                                 .n_beside = o->n_beside,
                                 .n_steering = lt_steering_count(e->model->steering),
-                                .adapters = e->model->lora_pool};
+                                .adapters = e->model->lora_pool,
+                                .drafts = e->drafter.model != NULL};
     if (lt_rope_switch(e->spec) > 0 && lt_rope_switch(e->spec) < o->max_seq) {
         e->limits.rope_switch = lt_rope_switch(e->spec);
     }
@@ -236,6 +250,8 @@ static lt_err size_engine(lt_engine *e) {
      * two. */
     e->n_slots = 2 * (o->max_running + o->max_waiting + most_background(o));
     e->n_samplers = lt_thread_count();
+    e->usual_tokens = USUAL_TOKENS;
+    lt_draft_acceptance_begin(&e->acceptance, -1);
     return LT_OK;
 }
 
@@ -307,7 +323,8 @@ static lt_err open_forwards(lt_engine *e) {
                                         .cache_dtype = e->o.cache_dtype,
                                         .fixed_order = e->o.deterministic};
     LT_TRY(lt_paged_forward_open(&e->forward, e->model, &o));
-    return lt_step_open_beside(e, &o);
+    LT_TRY(lt_step_open_beside(e, &o));
+    return e->drafter.model != NULL ? lt_step_open_drafter(e, &o) : LT_OK;
 }
 
 lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_options *options) {
@@ -324,6 +341,7 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
     e->spec = lt_model_get_spec(m);
     e->version = e->stats.version = lt_model_version(m);
     e->o = options != NULL ? *options : lt_engine_defaults();
+    e->drafter.model = e->o.draft != NULL ? *e->o.draft : NULL;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->wake, NULL);
     pthread_cond_init(&e->rested, NULL);
@@ -376,6 +394,7 @@ void lt_engine_close(lt_engine *e) {
     }
     lt_paged_forward_close(e->forward);
     lt_step_close_beside(e);
+    lt_paged_forward_close(e->drafter.forward);
     lt_arena_close(&e->arena);
     if (e->event_fd >= 0) {
         close(e->event_fd);

@@ -102,6 +102,18 @@ typedef struct {
     int32_t *table, *out_rows;        /* (max_running, max_pages), (max_running) */
 } lt_step_beside_rows;
 
+/* The draft model: see step_draft_model.c. */
+typedef struct {
+    const lt_model *model; /* NULL: there is none. */
+    lt_paged_forward *forward;
+    lt_draft_times times;     /* Of its calls, by their rows. */
+    lt_step_beside_rows rows; /* Of a call: LT_DRAFT_ROWS rows and sequences. */
+    lt_job_choice **choices;  /* (LT_DRAFT_ROWS) of the rows whose logits a call needs */
+    float *proposed;          /* (LT_DRAFT_ROWS, V) distributions of the draft tokens of a step */
+    double seconds;           /* Of the calls of this step. */
+    bool used;                /* This step verified one of its drafts. */
+} lt_step_drafter;
+
 /* The hold that was requested: see refresh.c. */
 typedef enum { LT_HOLD_NONE, LT_HOLD_TO_FINISH, LT_HOLD_TO_PREEMPT } lt_hold_state;
 
@@ -135,7 +147,10 @@ struct lt_engine {
     lt_job *touched;  /* Jobs that changed in this step; published at its end. */
     int64_t n_new_tokens, n_prompt_tokens, n_cached_tokens, n_steps_ahead;
     lt_draft_times times;
-    int64_t n_drafts, n_drafted, n_accepted;
+    lt_step_drafter drafter;
+    lt_draft_acceptance acceptance; /* Of the draft model, by all texts. */
+    double usual_tokens;            /* Of a choice: a mean in which older ones weigh less. */
+    int64_t n_drafts, n_drafted, n_accepted, n_accepted_at[LT_DRAFT_MOST];
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -218,10 +233,21 @@ LT_MUST_USE lt_err lt_step_blend(const lt_engine *e, const lt_job_choice *from, 
 /* step_pick.c: append the token to its choice, or fail it. */
 void lt_step_append(lt_engine *e, lt_token_pick *c);
 
-/* step_draft.c: write drafts behind running sequences, before the plan; count what was accepted,
- * after the step. */
+/* step_draft.c: choose drafts for running sequences, before the plan; count what was accepted of a
+ * choice's draft, when it ends or after the step; of all choices of the step. */
 void lt_step_draft(lt_engine *e);
+void lt_step_count_draft(lt_engine *e, lt_job_choice *c);
 void lt_step_settle(lt_engine *e, const lt_step *s, double seconds);
+
+/* step_draft_model.c: open, carve and close; the tokens of a sequence that the draft model has run,
+ * without the last; forget what it has run behind those that are known now. */
+LT_MUST_USE lt_err lt_step_open_drafter(lt_engine *e, const lt_paged_forward_options *o);
+void lt_step_carve_drafter(lt_engine *e, lt_arena *a);
+int64_t lt_step_draft_known(const lt_engine *e, const lt_seq *seq);
+void lt_step_draft_cut(lt_engine *e, const lt_seq *seq);
+/* For the plan: copy pages; catch up with texts; write drafts behind the tokens of sequences. After
+ * a failure the draft model is not used any more. */
+void lt_step_propose(lt_engine *e);
 
 /* step_pick.c: queue the late picks of wanted rows [first, first + n); read the tokens of a step
  * that was sent; of another step, read those of wanted rows [first, first + n), then its hidden

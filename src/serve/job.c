@@ -207,6 +207,7 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
                 LT_LORA_SCALE);
     }
     LT_TRY(check_ids("prompt", r->prompt, r->n_prompt, V));
+    LT_TRY(check_ids("prediction", r->predicted, r->n_predicted, V));
     LT_TRY(check_ids("stop ids", r->stop_ids, r->n_stop_ids, V));
     LT_TRY(check_ids("beginning of thinking", r->think_begin, r->n_think_begin, V));
     LT_TRY(check_ids("end of thinking", r->think_end, r->n_think_end, V));
@@ -259,6 +260,7 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
         a, (size_t)r->sampling.n_dry_breakers * sizeof *r->sampling.dry_breakers, 8);
     j->r.think_begin = lt_arena_take(a, (size_t)r->n_think_begin * sizeof *r->think_begin, 8);
     j->r.think_end = lt_arena_take(a, (size_t)r->n_think_end * sizeof *r->think_end, 8);
+    j->r.predicted = lt_arena_take(a, (size_t)r->n_predicted * sizeof *r->predicted, 8);
     j->allowed = r->n_allowed > 0 ? lt_arena_take(a, words * sizeof *j->allowed, 8) : NULL;
     j->r.bad = lt_arena_take(a, n_bad_ids * sizeof *r->bad, 8);
     j->r.bad_ends = lt_arena_take(a, (size_t)r->n_bad * sizeof *r->bad_ends, 8);
@@ -363,7 +365,6 @@ static void open_seq(lt_job *j, lt_job_choice *s, int64_t n_tokens, const lt_req
         s->place[k] = -1;
     }
     s->slot = -1;
-    lt_draft_acceptance_begin(&s->acceptance);
     s->seq.tokens = s->window != NULL ? s->window : s->tokens;
     s->seq.n_tokens = n_tokens;
     s->shift_at = s->window != NULL ? limits->max_seq : 0;
@@ -392,6 +393,7 @@ static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_jo
     s->n_forced = -1;
     if (r->grammar != NULL) {
         LT_TRY(lt_grammar_state_open(&s->grammar, r->grammar));
+        LT_TRY(limits->drafts ? lt_grammar_state_open(&s->draft_grammar, r->grammar) : LT_OK);
     }
     return take_given(s, r->n_given);
 }
@@ -426,6 +428,7 @@ static void copy_request(lt_job *j, const lt_request *r, const lt_ends *ends, in
                                                   r->sampling.n_bias);
     copy(j->r.sampling.dry_breakers, r->sampling.dry_breakers,
          (size_t)r->sampling.n_dry_breakers * sizeof *r->sampling.dry_breakers);
+    copy(j->r.predicted, r->predicted, (size_t)r->n_predicted * sizeof *r->predicted);
     copy(j->r.think_begin, r->think_begin, (size_t)r->n_think_begin * sizeof *r->think_begin);
     copy(j->r.think_end, r->think_end, (size_t)r->n_think_end * sizeof *r->think_end);
     copy(j->endings, r->stop_ids, (size_t)r->n_stop_ids * sizeof *r->stop_ids);
@@ -486,6 +489,7 @@ void lt_job_close(lt_job *j) {
     }
     for (int64_t i = 0; j->choices != NULL && i < j->r.n_choices; i++) {
         lt_grammar_state_close(j->choices[i].grammar);
+        lt_grammar_state_close(j->choices[i].draft_grammar);
     }
     lt_job_release_adapter(j);
     lt_arena_close(&j->arena);
@@ -508,14 +512,17 @@ bool lt_job_choice_is_late(const lt_job_choice *s) {
     return r->think_budget == 0 && r->n_think_begin > 0 && n == r->n_think_begin;
 }
 
-/* Fill the mask: the ids that the grammar allows, or all, without those that the request itself
- * excludes. */
-static lt_err fill_mask(lt_job_choice *s, int64_t n_output, int64_t vocab_size, uint32_t *mask,
-                        lt_sampler_args *out) {
+/* Fill the mask, if there is one: the ids that the grammar allows, or all, without those that the
+ * request itself excludes. */
+static lt_err fill_mask(const lt_job_choice *s, lt_grammar_state *grammar, int64_t n_output,
+                        int64_t vocab_size, uint32_t *mask, lt_sampler_args *out) {
     const lt_job *j = s->job;
+    if (grammar == NULL && !lt_narrows(&j->r)) {
+        return LT_OK;
+    }
     out->mask = mask;
-    if (s->grammar != NULL) {
-        LT_TRY(lt_grammar_mask(s->grammar, mask, vocab_size));
+    if (grammar != NULL) {
+        LT_TRY(lt_grammar_mask(grammar, mask, vocab_size));
     } else {
         memset(mask, 0xFF, (size_t)((vocab_size + 31) / 32) * sizeof *mask);
         if (vocab_size % 32 != 0) {
@@ -528,32 +535,48 @@ static lt_err fill_mask(lt_job_choice *s, int64_t n_output, int64_t vocab_size, 
     return LT_OK;
 }
 
+/* What does not depend on a mask: the choice of the token behind n_output others. */
+static lt_sampler_args plain_args(const lt_job_choice *s, int64_t n_output) {
+    const lt_job *j = s->job;
+    const bool bans = n_output < j->r.min_tokens;
+    return (lt_sampler_args){.how = &j->r.sampling,
+                             .tokens = s->tokens,
+                             .n_prompt = j->r.n_prompt,
+                             .n_output = n_output,
+                             .choice = j->r.first_choice + s->index,
+                             .banned = bans ? j->endings : NULL,
+                             .n_banned = bans ? j->n_endings : 0,
+                             .forced = -1,
+                             .n_top = lt_job_n_top(j),
+                             .entropy = j->r.entropy};
+}
+
 lt_err lt_job_choice_sampler_args(lt_job_choice *s, int64_t vocab_size, uint32_t *mask,
                                   lt_sampler_args *out) {
     const lt_job *j = s->job;
     const int64_t n = s->n_out + s->seq.n_ahead;
-    *out = (lt_sampler_args){.how = &j->r.sampling,
-                             .tokens = s->tokens,
-                             .n_prompt = j->r.n_prompt,
-                             .n_output = n,
-                             .choice = j->r.first_choice + s->index,
-                             .forced = -1,
-                             .n_top = lt_job_n_top(j),
-                             .entropy = j->r.entropy};
-    if (n < j->r.min_tokens) {
-        out->banned = j->endings;
-        out->n_banned = j->n_endings;
-    }
+    *out = plain_args(s, n);
     if (s->thinking && s->n_forced < 0 && j->r.think_budget >= 0 &&
         n - s->think_from >= j->r.think_budget) {
         s->n_forced = 0;
     }
     if (s->n_forced >= 0) {
         out->forced = j->r.think_end[s->n_forced];
-    } else if (s->grammar != NULL || lt_narrows(&j->r)) {
-        return fill_mask(s, n, vocab_size, mask, out);
+        return LT_OK;
     }
-    return LT_OK;
+    return fill_mask(s, s->grammar, n, vocab_size, mask, out);
+}
+
+lt_err lt_job_choice_draft_args(lt_job_choice *s, int64_t place, int64_t vocab_size, uint32_t *mask,
+                                lt_sampler_args *out) {
+    lt_grammar_state *grammar = s->draft_grammar;
+    *out = plain_args(s, s->n_out + place);
+    if (grammar != NULL && place == 0) {
+        lt_grammar_state_copy(grammar, s->grammar);
+    } else if (grammar != NULL) {
+        LT_TRY(lt_grammar_accept(grammar, s->tokens[s->seq.n_tokens + place - 1]));
+    }
+    return fill_mask(s, grammar, s->n_out + place, vocab_size, mask, out);
 }
 
 lt_finish lt_job_ending(const lt_job *j, int32_t id) {
@@ -698,6 +721,8 @@ static bool tell_one(lt_job *j, lt_event *e) {
             e->finish = s->public_finish;
             e->failure = s->failure;
             e->new_tokens = s->n_public - j->r.n_given;
+            e->drafted = s->n_verified;
+            e->accepted = s->n_accepted;
             e->dropped = s->n_dropped;
             e->prefill_s = prefill_s(j, s);
             return true;
@@ -713,7 +738,8 @@ static void tell_done(lt_job *j, lt_event *e) {
     e->kind = LT_EVENT_DONE;
     for (int64_t i = 0; i < j->r.n_choices; i++) {
         lt_grammar_state_close(j->choices[i].grammar);
-        j->choices[i].grammar = NULL;
+        lt_grammar_state_close(j->choices[i].draft_grammar);
+        j->choices[i].grammar = j->choices[i].draft_grammar = NULL;
         e->new_tokens += j->choices[i].n_public - j->r.n_given;
     }
     e->queue_s = start - j->submit_s;

@@ -43,12 +43,20 @@ typedef struct {
     lt_logprobs logprobs;            /* (max_tokens) */
     uint64_t *versions;              /* (max_tokens) of the weights that chose each */
     int64_t n_out, n_public, n_told; /* Output tokens: written, visible, told. */
-    lt_draft_acceptance acceptance;
-    int64_t match; /* lt_draft_find, before the step is planned. */
-    /* Draft tokens of the step that are not accepted yet; has one been rejected? */
-    int64_t n_unchecked;
+    lt_draft_acceptance acceptance;  /* n_tried 0: it has had no draft yet. */
+    /* The draft of the step: what it is copied from, or NULL: the draft model makes it, and catches
+     * up with the text if there is no draft yet. */
+    const int32_t *draft_from;
+    bool catches_up;
+    /* Distributions (n_drawn, V) that its first tokens were drawn from, if acceptance depends on
+     * them. */
+    float *proposed;
+    int64_t n_drawn;
+    /* Draft tokens of the step, those that are not accepted yet; has one been rejected? */
+    int64_t n_draft, n_unchecked;
     bool rejected;
-    lt_finish finish; /* NONE while it runs. */
+    int64_t n_verified, n_accepted; /* Draft tokens of all steps. */
+    lt_finish finish;               /* NONE while it runs. */
     lt_err failure;
     lt_finish public_finish; /* What the front may see. */
     bool told;               /* The CHOICE event was reported. */
@@ -57,7 +65,8 @@ typedef struct {
     bool thinking;      /* Thinking has begun and not ended. */
     int64_t think_from; /* Output tokens before it. */
     int64_t n_forced;   /* Tokens of think_end forced so far; -1: none is due. */
-    lt_grammar_state *grammar; /* NULL: free. */
+    /* NULL: free. draft_grammar: the same for draft tokens, where a draft model makes them. */
+    lt_grammar_state *grammar, *draft_grammar;
 } lt_job_choice;
 
 /* The second sequence of a guided choice: the negative prompt and the same output. */
@@ -109,6 +118,7 @@ typedef struct {
     int32_t n_steering;            /* Steering vectors. */
     struct lt_lora_pool *adapters; /* NULL: there are none. */
     int64_t max_running, n_pages;
+    bool drafts; /* A draft model makes drafts. */
 } lt_job_limits;
 
 /* Check the request and copy it. ARG: parameters out of range. */
@@ -133,6 +143,10 @@ bool lt_job_choice_is_late(const lt_job_choice *s);
  * (ceil(V / 32) words) is filled when a grammar applies or the request excludes ids. */
 LT_MUST_USE lt_err lt_job_choice_sampler_args(lt_job_choice *s, int64_t vocab_size, uint32_t *mask,
                                               lt_sampler_args *out);
+/* The same for the token of a draft at this place, from 0 on: those before it stand behind the
+ * choice's tokens. The places of a draft are asked for in order. */
+LT_MUST_USE lt_err lt_job_choice_draft_args(lt_job_choice *s, int64_t place, int64_t vocab_size,
+                                            uint32_t *mask, lt_sampler_args *out);
 /* Append a token chosen by weights of this version, with its log-probabilities, and set finish if
  * it ends the choice. A failure comes from the grammar, and then nothing was appended. */
 LT_MUST_USE lt_err lt_job_choice_append(lt_job_choice *s, const lt_pick *pick, uint64_t version);

@@ -113,6 +113,7 @@ int32_t lt_pages_take(lt_pages *p) {
     }
     LT_ASSERT(p->page[page].refs == 0);
     p->page[page].refs = 1;
+    p->page[page].n_drafted = 0;
     return page;
 }
 

@@ -39,6 +39,9 @@ typedef struct {
     int32_t hash_next;  /* the next in its bucket. */
     int32_t prev, next; /* In the age list; the free list uses next. */
     bool published;
+    /* The owner's: how many of its tokens, from the first, a draft model has run, too. 0 when it is
+     * taken. */
+    int32_t n_drafted;
 } lt_page;
 
 typedef struct {

@@ -50,10 +50,14 @@
  *
  * Nothing is allocated. A failure of the forward pass fails the requests of the steps in flight,
  * not the engine. */
+#include <string.h>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "serve/engine_impl.h"
+
+#define USUAL 0.1 /* Weight of a choice's length in the mean. */
 
 void lt_step_touch(lt_engine *e, lt_job *j) {
     if (!j->touched) {
@@ -87,6 +91,8 @@ void lt_step_finish(lt_engine *e, lt_job_choice *s, lt_finish why, lt_err failur
     if (s->seq.state != LT_SEQ_IDLE) {
         lt_sched_remove(&e->sched, &s->seq);
     }
+    lt_step_count_draft(e, s);
+    e->usual_tokens += s->n_out > 0 ? USUAL * ((double)s->n_out - e->usual_tokens) : 0;
     leave_steps(e, s);
     lt_step_drop_penalties(e, s);
     if (s->job->guide != NULL) {
@@ -230,6 +236,7 @@ static void fail_step(lt_engine *e, const lt_step *s, lt_err err) {
 /* Copies, penalty states and the forward of the plan, queued; then its tokens count. */
 static lt_err queue_plan(lt_engine *e, lt_step *s) {
     lt_paged_forward_rows rows;
+    lt_step_propose(e);
     LT_TRY(lt_step_lay_out(e, s, &rows));
     for (int64_t i = 0; i < e->sched.n_copies; i++) {
         const lt_page_copy *c = &e->sched.copies[i];
@@ -403,6 +410,7 @@ static void publish(lt_engine *e, double start_s, int64_t n_rows, int64_t n_item
     st->drafts = e->n_drafts;
     st->drafted = e->n_drafted;
     st->accepted = e->n_accepted;
+    memcpy(st->accepted_at, e->n_accepted_at, sizeof st->accepted_at);
     st->new_tokens = e->n_new_tokens;
     st->prompt_tokens = e->n_prompt_tokens;
     st->cached_tokens = e->n_cached_tokens;

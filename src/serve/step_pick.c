@@ -53,12 +53,22 @@ static int64_t add_picks(lt_engine *e, lt_job_choice *s, int64_t row, bool on_de
     return n;
 }
 
+/* The next token may be that of a draft which was drawn from a distribution. */
+static void name_proposal(const lt_job_choice *s, int64_t V, lt_sampler_args *args) {
+    const int64_t place = s->n_draft - s->n_unchecked;
+    if (s->n_unchecked > 0 && !s->rejected && place < s->n_drawn) {
+        args->proposed = s->proposed + place * V;
+        args->proposal = s->tokens[s->seq.n_tokens];
+    }
+}
+
 static void choose_here(lt_engine *e, lt_token_pick *c, uint32_t *mask, const float *logits) {
     const int64_t V = e->spec->vocab_size;
     lt_sampler *p = &e->samplers[omp_get_thread_num()];
     const lt_blend *m = &c->choice->job->r.blend;
     float *mixed = m->n > 0 ? c->choice->beside + m->n * V : NULL;
     c->err = lt_job_choice_sampler_args(c->choice, V, mask, &c->args);
+    name_proposal(c->choice, V, &c->args);
     if (c->err == LT_OK && mixed != NULL) {
         c->err = lt_step_blend(e, c->from, logits, mixed);
     }

@@ -185,7 +185,7 @@ static void take_items(lt_engine *e, lt_step *s) {
         s->items[i] = (lt_step_item){choice, item->first, item->n,
                                      choice->job->r.embed && !choice->job->r.score};
         choice->place[place] = (int32_t)i;
-        choice->n_unchecked = item->seq->n_draft > 0 ? item->n - 1 : 0;
+        choice->n_draft = choice->n_unchecked = item->seq->n_draft > 0 ? item->n - 1 : 0;
         choice->rejected = false;
     }
 }

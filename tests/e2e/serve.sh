@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|infill|shift_context|control|batches|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|infill|shift_context|drafts|control|batches|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -193,6 +193,26 @@ shift_context() {
     within python3 tests/e2e/serve_shift.py "http://127.0.0.1:$port"
     stop
     say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+}
+
+drafts() {
+    python3 tests/e2e/serve_guides.py small "$dir/knows_nothing"
+    for right in 1 0; do
+        start --speculate model --draft "$( ((right)) && echo "${model[0]}" || echo "$dir/knows_nothing")" --draft-tokens 3
+        ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
+        within python3 tests/e2e/serve_drafts.py "http://127.0.0.1:$port" "$right"
+        stop
+        say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+    done
+    timeout 60 "$lateen" serve "${model[@]}" --port 0 --speculate model --draft models/polyglot-46m.gguf >"$dir/out" 2>&1
+    say "a draft model with another tokenizer: exit 1" $(($? != 1)) "$(cat "$dir/out")"
+    grep -q -- "--draft models/polyglot-46m.gguf: its tokenizer has [0-9]* tokens, that of the served model 512" "$dir/out"
+    say "and the message has both sizes" $? "$(cat "$dir/out")"
+    for flags in "--speculate model" "--draft ${model[0]}" "--speculate ngram --draft ${model[0]}"; do
+        # shellcheck disable=SC2086 # Words.
+        timeout 20 "$lateen" serve "${model[@]}" --port 0 $flags >"$dir/out" 2>&1
+        say "$flags: exit 2" $(($? != 2)) "$(cat "$dir/out")"
+    done
 }
 
 control() {

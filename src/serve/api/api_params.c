@@ -79,6 +79,8 @@ void lt_api_params_defaults(lt_api_params *a) {
                          .dry_last_n = -1,
                          .xtc_threshold = 0.1,
                          .length_penalty = 1,
+                         .speculate = true,
+                         .most_drafts = LT_DRAFT_MOST,
                          /* The tail's are ours: docs/alignment.md. */
                          .group = {.n = 1,
                                    .tail = 0.25,

@@ -70,6 +70,9 @@ typedef struct {
     double dry_multiplier, dry_base, xtc_probability, xtc_threshold;
     int64_t dry_allowed, dry_last_n;
     bool ignore_eos, use_beam_search;
+    bool speculate;           /* false: no draft tokens; */
+    int64_t most_drafts;      /* at a time at most. */
+    const json_t *prediction; /* What the answer may say. */
     double length_penalty;
     int64_t n_keep, n_discard; /* For --context-shift: as in lt_shift. */
     const json_t *early_stopping;
@@ -223,6 +226,7 @@ typedef struct {
         LT_JSON("dry_sequence_breakers", dry_breakers),                                            \
         LT_F64("xtc_probability", xtc_probability, 0, 1),                                          \
         LT_F64("xtc_threshold", xtc_threshold, 0, 1), LT_JSON("lora", lora),                       \
+        LT_BOOL("speculate", speculate), LT_I64("speculative.n_max", most_drafts, 0, 1e9),         \
         LT_I64("n_keep", n_keep, -1, 1e9), LT_I64("n_discard", n_discard, 0, 1e9),                 \
         LT_ONLY("logits_processors", "[]"), LT_JSON("bad_words", bad_words),                       \
         LT_JSON("allowed_token_ids", allowed_ids),                                                 \

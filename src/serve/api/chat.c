@@ -26,7 +26,7 @@ static const lt_field fields[] = {
     LT_ONLY("modalities", "[\"text\"]"), LT_JSON("store", store),
     LT_REFUSED("audio", "this model writes text"),
     LT_REFUSED("web_search_options", "there is no web search"),
-    LT_REFUSED("moderation", "there is no moderation"), LT_NOTHING("prediction"),
+    LT_REFUSED("moderation", "there is no moderation"), LT_JSON("prediction", prediction),
     LT_NOTHING("prompt_cache_key"), LT_NOTHING("prompt_cache_options"),
     LT_NOTHING("prompt_cache_retention"), LT_NOTHING("safety_identifier"), LT_NOTHING("user"),
     LT_JSON("metadata", metadata), LT_NOTHING("service_tier"),

@@ -259,6 +259,18 @@ static void write_numbers(const lt_metrics_model *models, int n, lt_expo *out) {
     }
 }
 
+/* Of drafts: how many tokens were accepted at each place. */
+static void write_places(const lt_metrics_model *models, int n, lt_expo *out) {
+    lt_expo_family(out, LT_EXPO_COUNTER, "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+                   "Accepted tokens per draft position.");
+    for (int i = 0; i < n; i++) {
+        for (int place = 0; place < LT_DRAFT_MOST; place++) {
+            lt_expo_value(out, (double)models[i].st.accepted_at[place], "%s,position=\"%d\"",
+                          models[i].labels, place);
+        }
+    }
+}
+
 static void write_cache(const lt_metrics_model *models, int n, lt_expo *out) {
     lt_expo_family(out, LT_EXPO_GAUGE, "vllm:cache_config_info",
                    "Information of the LLMEngine CacheConfig");
@@ -299,6 +311,7 @@ void lt_metrics_write(lt_metrics_model *models, int n, const lt_metrics *of_serv
         snprintf(models[i].labels, sizeof models[i].labels, "%s,engine=\"0\"", models[i].label);
     }
     write_numbers(models, n, out);
+    write_places(models, n, out);
     write_done(models, n, out);
     write_groups(models, n, out);
     for (int id = 0; id < LT_HIST_COUNT; id++) {

@@ -479,7 +479,7 @@ void lt_api_slots(lt_call *call) {
         lt_out_open(&o, '{');
         lt_out_key_int(&o, "id", i);
         lt_out_key_int(&o, "n_ctx", lt_server_context(s));
-        lt_out_key_bool(&o, "speculative", false);
+        lt_out_key_bool(&o, "speculative", s->o.engine.speculate != LT_SPECULATE_NONE);
         lt_out_key_bool(&o, "is_processing", i < st.running);
         lt_out_shut(&o, '}');
     }

@@ -124,6 +124,7 @@ void lt_reply_free(lt_reply *j) {
     free(j->allowed);
     free(j->bad_ends);
     lt_ids_free(&j->bad);
+    lt_ids_free(&j->predicted);
     lt_ids_free(&j->negative);
     free(j->form.owned);
     lt_grammar_close(j->compile.grammar);
@@ -639,6 +640,8 @@ void lt_reply_choice_over(lt_part *p, const lt_event *ev) {
         return;
     }
     c->dropped = ev->dropped;
+    c->drafted += ev->drafted;
+    c->accepted += ev->accepted;
     j->server->metrics
         .done[c->ended && c->finish != LT_FINISH_CANCELLED && ev->finish == LT_FINISH_CANCELLED
                   ? LT_DONE_STOP

@@ -72,7 +72,8 @@ struct lt_reply_choice {
     lt_json_out text;   /* All text that passed the stop strings. */
     lt_token_logs logs; /* When log-probabilities or ids are requested. */
     int64_t new_tokens, reasoning_tokens;
-    int64_t dropped; /* Tokens of its context, by shifts. */
+    int64_t dropped;           /* Tokens of its context, by shifts. */
+    int64_t drafted, accepted; /* Draft tokens, and those accepted. */
     double logprob_sum;
     bool ended;
     lt_finish finish;
@@ -143,8 +144,9 @@ struct lt_reply {
     lt_logit_bias *bias;
     int32_t dry_breakers[LT_API_PARAMS_BREAKERS];
     int32_t *stop_ids, *think_begin, *think_end, *allowed;
-    lt_ids negative; /* The prompt of guidance. */
-    lt_ids bad;      /* All spellings of bad words, concatenated. */
+    lt_ids negative;  /* The prompt of guidance. */
+    lt_ids predicted; /* What the answer may say. */
+    lt_ids bad;       /* All spellings of bad words, concatenated. */
     int64_t *bad_ends;
     lt_form form;
     bool ruled;         /* The answer has a grammar, which must be compiled before it begins. */

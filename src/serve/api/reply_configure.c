@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/option.h"
 #include "base/rng.h"
+#include "serve/api/conversation.h"
 #include "serve/api/guide.h"
 #include "serve/api/reply.h"
 
@@ -447,6 +448,29 @@ static void read_sampling(lt_reply *j) {
                   : lt_rng_mix(lt_clock_ns() ^ (atomic_fetch_add(&j->server->next_id, 1) << 32));
 }
 
+/* OpenAI's: {"type": "content", "content": a text, or a list of parts}. */
+static bool read_prediction(lt_reply *j, lt_api_error *e) {
+    const json_t *p = j->params.prediction, *content = json_object_get(p, "content");
+    const char *type = json_string_value(json_object_get(p, "type"));
+    json_t *text;
+    bool right;
+    if (p == NULL || json_is_null(p)) {
+        return true;
+    }
+    if (type == NULL || strcmp(type, "content") != 0 || content == NULL ||
+        json_object_size(p) != 2) {
+        return lt_api_refuse(e, "prediction",
+                             "'prediction' must be {\"type\": \"content\", \"content\": ...}");
+    }
+    text = lt_content_text(content, "prediction.content", e);
+    right = text != NULL && lt_server_encode(j->server, json_string_value(text),
+                                             json_string_length(text), 0, &j->predicted, e);
+    json_decref(text);
+    j->request.predicted = (const int32_t *)j->predicted.data;
+    j->request.n_predicted = right ? (int64_t)j->predicted.n : 0;
+    return right;
+}
+
 bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *e) {
     const lt_api_params *a = &j->params;
     const int64_t context = lt_server_context(j->server);
@@ -482,6 +506,8 @@ bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *
                              "look at all tokens (-1)");
     }
     read_sampling(j);
-    return read_bias(j, e) && read_breakers(j, e) && read_stops(j, e) && lt_reply_narrow(j, e) &&
-           read_form(j, e) && lt_guide_beam_search(j, e);
+    r->most_drafts = a->speculate ? a->most_drafts : 0;
+    r->fixed_text = a->seed != -1;
+    return read_prediction(j, e) && read_bias(j, e) && read_breakers(j, e) && read_stops(j, e) &&
+           lt_reply_narrow(j, e) && read_form(j, e) && lt_guide_beam_search(j, e);
 }

@@ -71,6 +71,19 @@ void lt_reply_reports_write(lt_json_out *o, const lt_reply *j) {
     }
 }
 
+/* Of all choices. Rejected tokens are no part of completion_tokens. */
+static void put_drafts(lt_json_out *o, const lt_reply *j) {
+    int64_t drafted = 0, accepted = 0;
+    for (int64_t i = 0; i < j->n_parts; i++) {
+        for (int64_t k = 0; k < j->n_choices; k++) {
+            drafted += j->parts[i].choices[k].drafted;
+            accepted += j->parts[i].choices[k].accepted;
+        }
+    }
+    lt_out_key_int(o, "accepted_prediction_tokens", accepted);
+    lt_out_key_int(o, "rejected_prediction_tokens", drafted - accepted);
+}
+
 void lt_usage_write(lt_json_out *o, const lt_reply *j, const char *key) {
     const int64_t prompt = lt_reply_prompt_tokens(j), answer = lt_reply_new_tokens(j);
     lt_out_key_open(o, key, '{');
@@ -82,6 +95,7 @@ void lt_usage_write(lt_json_out *o, const lt_reply *j, const char *key) {
     lt_out_shut(o, '}');
     lt_out_key_open(o, "completion_tokens_details", '{');
     lt_out_key_int(o, "reasoning_tokens", lt_reply_reasoning_tokens(j));
+    put_drafts(o, j);
     lt_out_shut(o, '}');
     lt_out_shut(o, '}');
 }

@@ -43,6 +43,7 @@ typedef struct {
     uint64_t versions[FLEET_TOKENS]; /* Of the first choice's tokens. */
     float embedding[512];
     int64_t n_prompt_told, cached_tokens, new_tokens, n_tokens;
+    int64_t drafted, accepted; /* Of all choices. */
     bool done;
 } answer;
 
@@ -114,6 +115,8 @@ static inline void take_event(answer *a, const lt_event *e, int64_t width) {
         assert_int_equal(e->new_tokens, c->n);
         c->finish = e->finish;
         c->failure = e->failure;
+        a->drafted += e->drafted;
+        a->accepted += e->accepted;
         break;
     case LT_EVENT_DONE:
         a->done = true;

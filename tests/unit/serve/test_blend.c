@@ -181,6 +181,7 @@ static void requests_keep_their_bits(void **state) {
     (void)state;
     for (int few = 0; few < 2; few++) {
         lt_engine *e = open_engine(few ? 14 : 0, few, few ? 129 : 0);
+        must(few ? lt_engine_hold(e, LT_HOLD_FINISH) : LT_OK, "hold"); /* All of them at once. */
         for (int round = 0; round < 1 + few; round++) {
             for (int i = 0; i < CASES; i++) {
                 send(e, &cases[i].r, few ? &among[round][i] : &alone[i]);
@@ -197,6 +198,7 @@ static void requests_keep_their_bits(void **state) {
             r.ignore_eos = true;
             send(e, &r, &others[i]);
         }
+        must(few ? lt_engine_refresh(e, NULL) : LT_OK, "refresh");
         receive_all(e, few ? 2 * CASES + OTHERS : 0, 0);
         lt_engine_get_stats(e, &stats);
         assert_true(!few || stats.preemptions > 0);

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include <cmocka.h>
@@ -43,18 +44,14 @@ static void matches_are_the_longest(void **state) {
     assert_true(found > 10000);
 }
 
-static void drafts_follow_the_match(void **state) {
-    int32_t t[16] = {7, 1, 2, 3, 4, 9, 1, 2, 3};
-    int32_t loop[12] = {5, 6, 5, 6};
-    int32_t none[8] = {1, 2, 3, 4};
+static void matches_are_found_in_another_text(void **state) {
+    const int32_t text[] = {5, 1, 2, 3, 4, 1, 2, 9}, tokens[] = {7, 5, 1, 2};
     (void)state;
-    assert_int_equal(lt_draft_find(t, 9), 4);
-    lt_draft_write(t, 9, 4, 4);
-    assert_true(t[9] == 4 && t[10] == 9 && t[11] == 1 && t[12] == 2);
-    assert_int_equal(lt_draft_find(loop, 4), 2);
-    lt_draft_write(loop, 4, 2, 5); /* The draft continues itself. */
-    assert_true(loop[4] == 5 && loop[5] == 6 && loop[6] == 5 && loop[7] == 6 && loop[8] == 5);
-    assert_int_equal(lt_draft_find(none, 4), -1);
+    assert_int_equal(lt_draft_find_in(text, 8, tokens, 4), 3); /* 5 1 2, not the later 1 2. */
+    assert_int_equal(lt_draft_find_in(text, 8, tokens + 2, 2), 7);
+    assert_int_equal(lt_draft_find_in(text, 7, tokens + 2, 2), 3); /* Something must follow. */
+    assert_int_equal(lt_draft_find_in(text, 8, tokens, 1), -1);
+    assert_int_equal(lt_draft_find_in(text, 0, tokens, 4), -1);
 }
 
 static void acceptance_is_a_rate(void **state) {
@@ -62,7 +59,7 @@ static void acceptance_is_a_rate(void **state) {
     lt_rng r = {.seed = 2};
     double mean = 0;
     (void)state;
-    lt_draft_acceptance_begin(&l);
+    lt_draft_acceptance_begin(&l, -1);
     for (int i = 0; i < 20000; i++) { /* Each is accepted with 0.7 if the one before was. */
         int64_t right = 0;
         while (right < 4 && lt_rng_uniform(&r) < 0.7) {
@@ -98,47 +95,92 @@ static void times_are_known_or_between(void **state) {
     assert_true(lt_draft_times_of(&t, 2) == 0.030); /* Stale: as the next one. */
 }
 
-/* Steps of 10 ms and 1 ms a row more; rate 0.8; one text: tokens are 1 + sum of 0.8^i. */
-static void the_best_rate_is_taken(void **state) {
-    static lt_draft_times t;
-    lt_draft_acceptance good = {8, 10}, bad = {0.2, 10};
-    const lt_draft_acceptance *rates[8];
-    double best = 0;
-    int64_t want = 0;
+/* Rates differ by the place in the draft. */
+static void acceptance_is_known_by_place(void **state) {
+    lt_draft_acceptance l;
+    lt_rng r = {.seed = 3};
+    double at[2] = {0};
     (void)state;
-    assert_int_equal(lt_draft_choose(&t, 1, (const lt_draft_acceptance *[]){&good}, 1), 0);
+    lt_draft_acceptance_begin(&l, 0.25);
+    assert_true(lt_draft_acceptance_rate(&l) == 0.25 && lt_draft_acceptance_at(&l, 7) == 0.25);
+    for (int i = 0; i < 20000; i++) {
+        const bool first = lt_rng_uniform(&r) < 0.9;
+        lt_draft_acceptance_note(&l, 2, first ? 1 + (lt_rng_uniform(&r) < 0.3) : 0);
+        at[0] += lt_draft_acceptance_at(&l, 0) / 20000;
+        at[1] += lt_draft_acceptance_at(&l, 1) / 20000;
+    }
+    assert_true(at[0] > 0.8 && at[0] < 0.9 && at[1] > 0.3 && at[1] < 0.45);
+}
+
+static lt_draft_acceptance rated(double rate) {
+    lt_draft_acceptance l;
+    lt_draft_acceptance_begin(&l, rate);
+    return l;
+}
+
+/* Tokens a second of one text with k draft tokens that are accepted with 0.8. */
+static double rate_of(int64_t k, double seconds) {
+    double tokens = 1;
+    for (int64_t i = 1; i <= k; i++) {
+        tokens += pow(0.8, (double)i);
+    }
+    return tokens / seconds;
+}
+
+/* Steps of 10 ms and 1 ms a row more; calls of the draft model of 2 ms. */
+static void the_best_rate_is_taken(void **state) {
+    static lt_draft_times t, calls;
+    const lt_draft_acceptance good = rated(0.8), bad = rated(0.02);
+    lt_draft_text text = {.rates = &good, .most = LT_DRAFT_MOST}, texts[8];
+    int64_t want = 0, by_model = 0;
+    double saved;
+    (void)state;
+    assert_true(lt_draft_choose(&t, NULL, 1, &text, 1) == 0);
+    assert_int_equal(text.n, 0);
     for (int rows = 1; rows <= LT_DRAFT_ROWS; rows++) {
         lt_draft_times_note(&t, rows, 0.010 + 0.001 * (rows - 1));
+        lt_draft_times_note(&calls, rows, 0.002);
     }
-    for (int k = 0; k <= LT_DRAFT_MOST; k++) {
-        double tokens = 1;
-        for (int i = 1; i <= k; i++) {
-            tokens += pow(0.8, i);
-        }
-        if (tokens / (0.010 + 0.001 * k) > best) {
-            best = tokens / (0.010 + 0.001 * k);
-            want = k;
-        }
+    for (int64_t k = 1; k <= LT_DRAFT_MOST; k++) {
+        const double a = 0.010 + 0.001 * (double)k, b = 0.010 + 0.001 * (double)want;
+        const double c = 0.010 + 0.001 * (double)by_model + 0.002 * (double)by_model;
+        want = rate_of(k, a) > rate_of(want, b) ? k : want;
+        by_model = rate_of(k, a + 0.002 * (double)k) > rate_of(by_model, c) ? k : by_model;
     }
-    assert_true(want > 2);
-    assert_int_equal(lt_draft_choose(&t, 1, (const lt_draft_acceptance *[]){&good}, 1), want);
-    assert_int_equal(lt_draft_choose(&t, 1, (const lt_draft_acceptance *[]){&bad}, 1), 0);
+    assert_true(want > by_model && by_model > 1);
+    saved = lt_draft_choose(&t, NULL, 1, &text, 1);
+    assert_int_equal(text.n, want);
+    assert_true(fabs(saved - (1 - 100 / rate_of(want, 0.010 + 0.001 * (double)want))) < 1e-9);
+    text.behind = 2;
+    (void)lt_draft_choose(&t, &calls, 1, &text, 1);
+    assert_int_equal(text.n, by_model);
+    text = (lt_draft_text){.rates = &bad, .most = LT_DRAFT_MOST};
+    assert_true(lt_draft_choose(&t, NULL, 1, &text, 1) == 0);
+    assert_int_equal(text.n, 0);
+    for (int i = 0; i < 8; i++) { /* Each text has as many as its own rate is worth. */
+        texts[i] = (lt_draft_text){.rates = i % 2 == 0 ? &good : &bad, .most = i < 2 ? 1 : 8};
+    }
+    (void)lt_draft_choose(&t, NULL, 8, texts, 8);
+    assert_true(texts[0].n == 1 && texts[1].n == 0 && texts[2].n > 1 && texts[3].n == 0);
+    assert_true(texts[2].n - texts[4].n <= 1 && texts[4].n - texts[6].n <= 1);
     /* Where each row costs as much as the first, no draft pays. */
     for (int again = 0; again < 40; again++) {
         for (int rows = 1; rows <= LT_DRAFT_ROWS; rows++) {
             lt_draft_times_note(&t, rows, 0.010 * rows);
         }
     }
+    assert_true(lt_draft_choose(&t, NULL, 8, texts, 8) == 0);
     for (int i = 0; i < 8; i++) {
-        rates[i] = &good;
+        assert_int_equal(texts[i].n, 0);
     }
-    assert_int_equal(lt_draft_choose(&t, 8, rates, 8), 0);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(matches_are_the_longest), cmocka_unit_test(drafts_follow_the_match),
-        cmocka_unit_test(acceptance_is_a_rate), cmocka_unit_test(times_are_known_or_between),
-        cmocka_unit_test(the_best_rate_is_taken)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(matches_are_the_longest),
+                                       cmocka_unit_test(matches_are_found_in_another_text),
+                                       cmocka_unit_test(acceptance_is_a_rate),
+                                       cmocka_unit_test(times_are_known_or_between),
+                                       cmocka_unit_test(acceptance_is_known_by_place),
+                                       cmocka_unit_test(the_best_rate_is_taken)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

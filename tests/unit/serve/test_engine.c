@@ -312,27 +312,33 @@ static void run_repeating(const lt_model *m, lt_engine_options o, answer *out,
 static void speculation_changes_nothing(void **state) {
     static answer want[24], got[24];
     lt_model *m = random_model(V, SEQ, LT_F32);
+    lt_model *other = random_model_on(V, SEQ, LT_F32, 1.0f, NULL);
     lt_engine_options o = deterministic();
     lt_engine_stats stats;
     (void)state;
     run_repeating(m, o, want, &stats);
     assert_int_equal(stats.drafted, 0);
-    o.speculate = true;
-    for (int i = 0; i < 5; i++) { /* The last: more rows than logits are read at a time. */
-        o.draft_tokens = i == 2 ? 0 : i == 4 ? 8 : 2 + i; /* 0: as the time of the steps says. */
-        o.max_running = i == 0 ? 1 : i == 1 ? 3 : 40;
-        o.step_tokens = i == 1 ? 9 : i == 4 ? 512 : 128;
-        o.cache_bytes = i == 3 ? 2 * 2 * 2 * 16 * 4 * 16 * 14 : 0;
+    for (int i = 0; i < 15; i++) { /* Of 5, the last: more rows than logits are read at a time. */
+        const int kind = i % 5;
+        o.speculate = i < 5 ? LT_SPECULATE_NGRAM : LT_SPECULATE_MODEL;
+        const lt_model *draft = i < 10 ? m : other; /* Itself, or one that knows nothing. */
+        o.draft = i < 5 ? NULL : &draft;
+        o.draft_tokens = kind == 2 ? 0 : kind == 4 ? 8 : 2 + kind; /* 0: as the times say. */
+        o.max_running = kind == 0 ? 1 : kind == 1 ? 3 : 40;
+        o.step_tokens = kind == 1 ? 9 : kind == 4 ? 512 : 128;
+        o.cache_bytes = kind == 3 ? (i < 5 ? 1 : 2) * 2 * 2 * 2 * 16 * 4 * 16 * 14 : 0;
         run_repeating(m, o, got, &stats);
         for (int k = 0; k < 24; k++) {
             for (int c = 0; c <= k % 3; c++) {
                 assert_equal(&got[k].choices[c], &want[k].choices[c], "with drafts");
             }
         }
-        assert_true(i == 2 || (stats.drafted > 1000 && stats.accepted > 500));
-        assert_true(stats.accepted <= stats.drafted && (stats.preemptions > 0) == (i == 3));
+        assert_true(kind == 2 || (stats.drafted > 1000 && stats.accepted > 500));
+        assert_true(stats.accepted <= stats.drafted && (stats.preemptions > 0) == (kind == 3));
+        assert_true(i / 5 != 1 || kind == 2 || stats.accepted > stats.drafted * 8 / 10);
     }
     lt_model_close(m);
+    lt_model_close(other);
 }
 
 /* Windows, experts, learned positions. */

@@ -1,0 +1,256 @@
+/* step_draft_model.c: drafts of a second, smaller model of the same vocabulary.
+ *
+ * Its keys and values lie in a pool of its own, in pages with the numbers of the served model's, so
+ * the scheduler decides for both, and prompts that share pages share them here. A page says how
+ * many of its tokens the draft model has run (lt_page.n_drafted): it runs a text only when that
+ * pays, and then from where it stopped.
+ *
+ *     plan ─▶ catch up: tokens of texts that it will have drafts for, LT_DRAFT_ROWS a step
+ *          ─▶ call 1: each text's last token (and one before it, if the last draft was accepted
+ *             whole) ─▶ draft token 1
+ *          ─▶ call k: draft token k - 1 of each text that has k or more ─▶ draft token k
+ *          ─▶ the step of the served model verifies them
+ *
+ * Draft tokens are chosen as the request says: temperature, cuts, penalties, biases, grammar. Where
+ * they are drawn, the distribution of each is kept for its acceptance (model/sampler.h). A request
+ * with fixed_text, and a deterministic engine, accept a token if it is the one that is drawn
+ * without drafts; the draft model then draws with the same random numbers.
+ *
+ * A wrong draft changes no text, so a failure here only ends the drafts. The draft model knows no
+ * adapters and no steering vectors. */
+#include <math.h>
+#include <omp.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "model/exec.h"
+#include "serve/engine_impl.h"
+
+lt_err lt_step_open_drafter(lt_engine *e, const lt_paged_forward_options *o) {
+    const lt_model_spec *spec = lt_model_get_spec(e->drafter.model);
+    lt_paged_forward_options own = *o;
+    LT_TRY(lt_model_spec_writes(spec, "a draft model"));
+    if (e->drafter.model->backend != e->model->backend) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "a draft model on %s for a model on %s: they work together",
+                e->drafter.model->backend->name, e->model->backend->name);
+    }
+    if ((spec->pos == LT_POS_LEARNED && spec->max_seq < e->o.max_seq) || lt_rope_switch(spec) > 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "the draft model: it needs positions for %lld tokens that do not depend on the "
+                "length of the text",
+                (long long)e->o.max_seq);
+    }
+    own.max_rows = own.max_seqs = LT_DRAFT_ROWS;
+    own.max_out = own.out_rows = LT_DRAFT_ROWS /
+                                 2; /* A text with a draft has two rows in a step. */
+    own.n_penalty_states = 0;
+    return lt_paged_forward_open(&e->drafter.forward, e->drafter.model, &own);
+}
+
+void lt_step_carve_drafter(lt_engine *e, lt_arena *a) {
+    lt_step_drafter *d = &e->drafter;
+    const size_t rows = e->drafter.model != NULL ? LT_DRAFT_ROWS : 0;
+    d->rows.ids = lt_arena_take(a, rows * sizeof(int32_t), LT_ARENA_ALIGN);
+    d->rows.positions = lt_arena_take(a, rows * sizeof(int32_t), LT_ARENA_ALIGN);
+    d->rows.slots = lt_arena_take(a, rows * sizeof(int32_t), LT_ARENA_ALIGN);
+    d->rows.out_rows = lt_arena_take(a, rows * sizeof(int32_t), LT_ARENA_ALIGN);
+    d->rows.q_start = lt_arena_take(a, (rows + 1) * sizeof(int32_t), LT_ARENA_ALIGN);
+    d->rows.kv_len = lt_arena_take(a, rows * sizeof(int32_t), LT_ARENA_ALIGN);
+    d->rows.table = lt_arena_take(a, rows * (size_t)e->max_pages * sizeof(int32_t), LT_ARENA_ALIGN);
+    d->choices = lt_arena_take(a, rows * sizeof(lt_job_choice *), LT_ARENA_ALIGN);
+    d->proposed = lt_arena_take(a, rows * (size_t)e->spec->vocab_size * sizeof(float),
+                                LT_ARENA_ALIGN);
+}
+
+int64_t lt_step_draft_known(const lt_engine *e, const lt_seq *seq) {
+    const int64_t size = e->o.page_tokens;
+    int64_t known = 0;
+    for (int64_t i = 0; i < seq->n_pages && known == i * size; i++) {
+        known += e->sched.pages.page[seq->table[i]].n_drafted;
+    }
+    return known < seq->n_tokens - 1 ? known : seq->n_tokens - 1;
+}
+
+/* The last token was not in the draft, or not run. */
+void lt_step_draft_cut(lt_engine *e, const lt_seq *seq) {
+    const int64_t size = e->o.page_tokens, end = seq->n_tokens - 1;
+    for (int64_t i = end / size; i < seq->n_pages; i++) {
+        int32_t *n = &e->sched.pages.page[seq->table[i]].n_drafted;
+        const int32_t known = (int32_t)(i == end / size ? end % size : 0);
+        *n = *n < known ? *n : known;
+    }
+}
+
+static lt_paged_forward_rows begin_call(lt_engine *e) {
+    const lt_step_beside_rows *b = &e->drafter.rows;
+    b->q_start[0] = 0;
+    return (lt_paged_forward_rows){.ids = b->ids,
+                                   .positions = b->positions,
+                                   .slots = b->slots,
+                                   .q_start = b->q_start,
+                                   .kv_len = b->kv_len,
+                                   .table = b->table,
+                                   .max_pages = e->max_pages,
+                                   .out_rows = b->out_rows};
+}
+
+/* Tokens [first, first + n) of a sequence join the call; the logits of the last may be wanted. */
+static void add_rows(lt_engine *e, lt_paged_forward_rows *call, const lt_seq *seq, int64_t first,
+                     int64_t n, bool wanted) {
+    const int64_t size = e->o.page_tokens, at = call->n_seqs++, row = call->n_rows;
+    const int32_t n_ids = (int32_t)lt_model_get_spec(e->drafter.model)->vocab_size;
+    lt_step_drafter *d = &e->drafter;
+    LT_ASSERT(row + n <= LT_DRAFT_ROWS);
+    for (int64_t k = 0; k < n; k++) {
+        const int64_t p = first + k;
+        const int32_t page = seq->table[p / size];
+        d->rows.ids[row + k] = seq->tokens[p] < n_ids ? seq->tokens[p]
+                                                      : 0; /* It knows no better. */
+        d->rows.positions[row + k] = (int32_t)p;
+        d->rows.slots[row + k] = (int32_t)(page * size + p % size);
+        e->sched.pages.page[page].n_drafted = (int32_t)(p % size + 1);
+    }
+    memcpy(d->rows.table + at * call->max_pages, seq->table,
+           (size_t)seq->n_pages * sizeof *d->rows.table);
+    d->rows.kv_len[at] = (int32_t)(first + n);
+    call->n_rows += n;
+    d->rows.q_start[at + 1] = (int32_t)call->n_rows;
+    call->q_max = n > call->q_max ? n : call->q_max;
+    call->kv_max = first + n > call->kv_max ? first + n : call->kv_max;
+    if (wanted) {
+        d->choices[call->n_out] = seq->owner;
+        d->rows.out_rows[call->n_out++] = (int32_t)(call->n_rows - 1);
+    }
+}
+
+static lt_err catch_up(lt_engine *e) {
+    lt_paged_forward_rows call = begin_call(e);
+    double start_s;
+    for (int64_t i = 0; i < e->sched.n_items && call.n_rows < LT_DRAFT_ROWS; i++) {
+        const lt_seq *seq = e->sched.items[i].seq;
+        const lt_job_choice *s = seq->owner;
+        const int64_t first = s->catches_up ? lt_step_draft_known(e, seq) : 0;
+        const int64_t left = seq->n_tokens - 1 - first, room = LT_DRAFT_ROWS - call.n_rows;
+        if (s->catches_up && left > 0) {
+            add_rows(e, &call, seq, first, left < room ? left : room, false);
+        }
+    }
+    if (call.n_rows == 0) {
+        return LT_OK;
+    }
+    start_s = lt_clock_s();
+    LT_TRY(lt_paged_forward_run(e->drafter.forward, &call));
+    lt_draft_times_note(&e->drafter.times, call.n_rows, lt_clock_s() - start_s);
+    return LT_OK;
+}
+
+/* The draft model has logits for its own ids; others are impossible. */
+static const float *widen(const lt_engine *e, const float *logits, float *room) {
+    const int64_t V = e->spec->vocab_size, own = lt_model_get_spec(e->drafter.model)->vocab_size;
+    if (own >= V) {
+        return logits;
+    }
+    memcpy(room, logits, (size_t)own * sizeof *room);
+    for (int64_t i = own; i < V; i++) {
+        room[i] = -INFINITY;
+    }
+    return room;
+}
+
+/* Choose the draft token at this place. Where that is not possible, as at the end of what a grammar
+ * allows, the token that stands there stays: it will be rejected. */
+static void propose_one(lt_engine *e, lt_job_choice *s, int64_t place, const float *logits,
+                        uint32_t *mask) {
+    const int64_t V = e->spec->vocab_size;
+    float *room = s->proposed + place * V;
+    const bool drawn = !s->job->r.fixed_text && !e->o.deterministic &&
+                       lt_sampler_draws(&s->job->r.sampling);
+    lt_sampler_args args;
+    int32_t id;
+    if (lt_job_choice_draft_args(s, place, V, mask, &args) != LT_OK ||
+        lt_sampler_propose(&e->samplers[omp_get_thread_num()], widen(e, logits, room), &args,
+                           drawn ? room : NULL, &id) != LT_OK) {
+        return;
+    }
+    s->tokens[s->seq.n_tokens + place] = id;
+    s->n_drawn += drawn && s->n_drawn == place;
+}
+
+static int64_t n_drafts_of(const lt_sched_item *item) {
+    const lt_job_choice *s = item->seq->owner;
+    return item->seq->n_draft > 0 && s->draft_from == NULL ? item->n - 1 : 0;
+}
+
+/* Draft token `place` of all texts that have one. *any: there are such. */
+static lt_err propose_at(lt_engine *e, int64_t place, bool *any) {
+    lt_paged_forward_rows call = begin_call(e);
+    const double start_s = lt_clock_s();
+    float *const *logits;
+    for (int64_t i = 0; i < e->sched.n_items; i++) {
+        const lt_sched_item *item = &e->sched.items[i];
+        const int64_t known = place > 0 ? item->seq->n_tokens + place - 1
+                                        : lt_step_draft_known(e, item->seq);
+        if (n_drafts_of(item) > place) {
+            add_rows(e, &call, item->seq, known, item->seq->n_tokens + place - known, true);
+        }
+    }
+    *any = call.n_rows > 0;
+    if (!*any) {
+        return LT_OK;
+    }
+    LT_TRY(lt_paged_forward_run(e->drafter.forward, &call));
+    LT_TRY(lt_paged_forward_logits(e->drafter.forward, 0, call.n_out, NULL, &logits));
+#pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_samplers) if (call.n_out > 1)
+    for (int64_t i = 0; i < call.n_out; i++) {
+        propose_one(e, e->drafter.choices[i], place, logits[i], e->room.masks + i * e->mask_words);
+    }
+    lt_draft_times_note(&e->drafter.times, call.n_rows, lt_clock_s() - start_s);
+    return LT_OK;
+}
+
+/* Each text's draft has room for its distributions, and tokens that stand there if there are no
+ * others. */
+static void make_room(lt_engine *e) {
+    float *room = e->drafter.proposed;
+    for (int64_t i = 0; i < e->sched.n_items; i++) {
+        lt_job_choice *s = e->sched.items[i].seq->owner;
+        const int64_t n = n_drafts_of(&e->sched.items[i]);
+        for (int64_t k = 0; k < n; k++) {
+            s->tokens[s->seq.n_tokens + k] = s->tokens[s->seq.n_tokens - 1];
+        }
+        s->proposed = room;
+        room += n * e->spec->vocab_size;
+    }
+}
+
+static lt_err propose(lt_engine *e) {
+    bool any = true;
+    for (int64_t i = 0; i < e->sched.n_copies; i++) {
+        const lt_page_copy *c = &e->sched.copies[i];
+        lt_page *page = e->sched.pages.page;
+        LT_TRY(lt_paged_forward_copy_page(e->drafter.forward, c->dst, c->src));
+        page[c->dst].n_drafted = page[c->src].n_drafted;
+    }
+    LT_TRY(catch_up(e));
+    make_room(e);
+    for (int64_t place = 0; place < LT_DRAFT_MOST && any; place++) {
+        LT_TRY(propose_at(e, place, &any));
+    }
+    return LT_OK;
+}
+
+void lt_step_propose(lt_engine *e) {
+    const double start_s = lt_clock_s();
+    if (e->o.speculate != LT_SPECULATE_MODEL) {
+        return;
+    }
+    if (propose(e) != LT_OK) {
+        lt_log_error("the draft model failed; from now on there are no drafts: %s",
+                     lt_error_message());
+        lt_log_trace();
+        e->o.speculate = LT_SPECULATE_NONE;
+    }
+    e->drafter.seconds = lt_clock_s() - start_s;
+}
