@@ -5,7 +5,8 @@
     tools/cubins.py before                  one line a kernel: hash, architecture, file, entry, defines
     tools/cubins.py before after            the kernels whose code differs, and those that only one folder has
 Of a kernel that differs it says whether it loads, stores and computes the same (as many instructions of each kind that
-touches memory or floating-point numbers), so that only order, registers and addresses changed.
+touches memory or floating-point numbers), so that only order, registers and addresses changed. A kernel whose defines
+changed is compared with those of the same file and entry.
 Only what runs counts: the sections .text.* (instructions) and .nv.constant* (but bank 0, the parameters). Debug names do not.
 A cache file is described at the top of src/kernels/cuda/compile.c.
 """
@@ -75,10 +76,19 @@ def main(folders):
     differ = sorted(k for k in before.keys() & after.keys() if before[k][0] != after[k][0])
     for k in differ:
         print("differs in order and addresses:" if before[k][1] == after[k][1] else "differs in its work:", *k)
-    for title, only in (("only before:", before.keys() - after.keys()), ("only after:", after.keys() - before.keys())):
-        for k in sorted(only):
-            print(title, *k)
-    print(f"{len(before.keys() & after.keys()) - len(differ)} kernels alike, {len(differ)} differ")
+    only_after = {k: after[k] for k in after.keys() - before.keys()}
+    redefined = 0
+    for k in sorted(before.keys() - after.keys()):
+        others = [x for other, x in only_after.items() if (other[0], other[1], other[3]) == (k[0], k[1], k[3])]
+        if before[k][0] in [code for code, _work in others]:
+            redefined += 1
+        elif before[k][1] in [work for _code, work in others]:
+            print("has other defines, and differs in order and addresses:", *k)
+        else:
+            print("only before:", *k)
+    for k in sorted(only_after):
+        print("only after:", *k)
+    print(f"{len(before.keys() & after.keys()) - len(differ)} kernels alike, {redefined} alike but for their defines, {len(differ)} differ")
     return 1 if differ else 0
 
 
