@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole life of a small model that reasons: data, tokenizer, base model, mid-training, fine-tuning, reinforcement learning, evaluation, quantisation.
-#   run.sh [--small] [STAGE ...]      stages: data base mid sft grpo dr_grpo quantise evaluate; none given: all but dr_grpo
+#   run.sh [--small] [STAGE ...]      stages: data base mid sft sft_think grpo dr_grpo quantise evaluate; none given: all but dr_grpo
 # A stage that is finished is not repeated, and one that was interrupted goes on where it stopped. Settings are environment variables:
 #   OUT        folder of everything that is made (runs/reasoner)
 #   LATEEN     the program (build/lateen)
@@ -10,7 +10,7 @@
 #   STEPS      optimiser steps of a stage, in place of its recipe's: STEPS="base=2000 grpo=100"
 #   MINUTES    or the time that a stage may take, from which its steps are computed: MINUTES="base=3 mid=4 sft=1 grpo=5"
 #   FLAGS_BASE, FLAGS_MID, FLAGS_SFT, FLAGS_GRPO    further options of `lateen train`
-# --small makes a model of 0.9M parameters that learns arithmetic, on a laptop's CPU in some minutes.
+# --small makes a model of 0.9M parameters that learns two kinds of problems, on a laptop's CPU in some minutes.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 small=
@@ -25,7 +25,7 @@ mkdir -p "$work"
 
 # kinds: of problems. easy, all: levels. n_*: problems of each data set, and of the evaluation. weights_*: of English, easy and all problems.
 if [ -n "$small" ]; then
-    kinds=${KINDS:-arithmetic} easy=1 all=1-2 vocab=1024
+    kinds=${KINDS:-units strings} easy=1 all=1-2 vocab=1024
     n_base=60000 n_mid_easy=60000 n_mid_all=20000 n_sft_easy=6000 n_sft_all=2000 n_rl=12000 n_test=1500 n_eval=400 rl_tokens=96 quantised=q8_0
     weights_base="40 60" weights_mid="10 60 30"
     base=(--model.layers 4 --model.width 128 --model.heads 4 --model.kv_heads 2 --model.head_dim 32 --model.ffn 384 --model.max_seq 256)
@@ -64,9 +64,12 @@ made() {
     [ -s "$file" ] || { make_problems "$@" >"$file.part" && mv "$file.part" "$file"; } 2>>"$out/data.log"
 }
 
+# shuffled FILE [-n COUNT]: its lines in another order, which is always the same.
+shuffled() { shuf --random-source=<(yes) "$@"; }
+
 # by_key DIGITS FILE COUNT: problems whose keys begin with these digits, in an order that mixes kinds and is always the same. No key of the held-out split is in the
 # training split; a part of them is for learning by rewards, and another is for tests.
-by_key() { grep -E "\"key\": \"[$1]" "$2" | shuf --random-source=<(yes) -n "$3"; }
+by_key() { grep -E "\"key\": \"[$1]" "$2" | shuffled - -n "$3"; }
 
 stage_data() {
     local file
@@ -74,15 +77,13 @@ stage_data() {
     made "$work/base.jsonl" $n_base --form text --level $easy --seed 1 --repeats ignore
     made "$work/mid-easy.jsonl" $n_mid_easy --form text --level $easy --seed 2 --repeats ignore
     made "$work/mid-all.jsonl" $n_mid_all --form text --level $all --seed 3 --repeats ignore
-    # Conversations: nine in ten think, the others answer at once with an empty thought, so that thinking can be switched off.
-    if [ ! -s "$work/sft.jsonl" ]; then
-        {
-            make_problems $((n_sft_easy * 9 / 10)) --level $easy --seed 4
-            make_problems $((n_sft_all * 9 / 10)) --level $all --seed 5
-            make_problems $(((n_sft_easy + n_sft_all) / 10)) --level $easy --seed 6 --steps none | sed 's/"role": "assistant", /&"reasoning_content": "", /'
-        } >"$work/sft.part" 2>>"$out/data.log"
-        mv "$work/sft.part" "$work/sft.jsonl"
-    fi
+    # Conversations: one half thinks, the other answers at once with an empty thought. So thinking can be switched off, and rewards can teach that it pays.
+    made "$work/think-easy.jsonl" $n_sft_easy --level $easy --seed 4
+    made "$work/think-all.jsonl" $n_sft_all --level $all --seed 5
+    made "$work/direct-easy.jsonl" $n_sft_easy --level $easy --seed 6 --steps none
+    made "$work/direct-all.jsonl" $n_sft_all --level $all --seed 8 --steps none
+    shuffled <(cat "$work"/think-*.jsonl) >"$work/sft_think.jsonl"
+    shuffled <(cat "$work"/think-*.jsonl <(sed 's/"role": "assistant", /&"reasoning_content": "", /' "$work"/direct-*.jsonl)) >"$work/sft.jsonl"
     # Never seen before.
     made "$work/held-out.jsonl" $((n_rl * 2)) --level $all --seed 7 --split held-out --repeats drop
     by_key 0-9ab "$work/held-out.jsonl" $n_rl >"$work/rl.jsonl"
@@ -147,12 +148,15 @@ stage_mid() {
     # shellcheck disable=SC2086
     train mid mid.yaml --data.tokenizer "$work/tokenizer" --data.train "$(mix "$weights_mid" english mid-easy mid-all)" --model.init "$out/base/model" "${mid[@]}" ${FLAGS_MID:-}
 }
-stage_sft() {
-    local data=$work/sft.jsonl file
+# tune STAGE: on the conversations of its name.
+tune() {
+    local data=$work/$1.jsonl file
     for file in $instruct; do data=$data,$file; done
     # shellcheck disable=SC2086
-    train sft sft.yaml --model.init "$out/mid/model" --data.tokenizer "$work/tokenizer" --data.train "$data" "${sft[@]}" ${FLAGS_SFT:-}
+    train "$1" sft.yaml --model.init "$out/mid/model" --data.tokenizer "$work/tokenizer" --data.train "$data" "${sft[@]}" ${FLAGS_SFT:-}
 }
+stage_sft() { tune sft; }
+stage_sft_think() { tune sft_think; }
 reinforce() {
     # shellcheck disable=SC2086
     train "$1" grpo.yaml --model.init "$out/sft/model" --data.train "$work/rl.jsonl" --data.valid "$work/valid.jsonl" "${rl[@]}" --objective.kind "$1" ${FLAGS_GRPO:-}
@@ -179,7 +183,7 @@ stage_evaluate() {
     local name
     mkdir -p "$out/eval"
     : >"$out/evaluation.jsonl"
-    for name in sft grpo dr_grpo; do
+    for name in sft sft_think grpo dr_grpo; do
         [ -d "$out/$name/model" ] || continue
         ask $name "$out/$name/model" 1
         ask $name "$out/$name/model" 8
@@ -195,10 +199,10 @@ stage_quantise() {
     ls -l "$out/reasoner.gguf" >&2
 }
 
-[ $# -gt 0 ] || set -- data base mid sft grpo quantise evaluate
+[ $# -gt 0 ] || set -- data base mid sft sft_think grpo quantise evaluate
 for stage in "$@"; do
     declare -F "stage_$stage" >/dev/null || {
-        echo "run.sh: no stage $stage; there are data base mid sft grpo dr_grpo quantise evaluate" >&2
+        echo "run.sh: no stage $stage; there are data base mid sft sft_think grpo dr_grpo quantise evaluate" >&2
         exit 2
     }
     say "$stage begins"
