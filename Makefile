@@ -45,7 +45,7 @@ LDLIBS  += $(shell pkg-config --libs $(LIBS) 2>/dev/null) -ldnnl -lm -ldl -lpthr
 # fused instruction (-std=c17 alone would forbid it).
 ISAS := portable avx2 avx512
 # Sources that must equal a definition bit for bit, compiled without fused instructions.
-ISA_EXACT := quant
+ISA_EXACT := quant cached
 ISA_portable :=
 ISA_avx2     := -mavx2 -mfma -mf16c
 ISA_avx512   := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c -mprefer-vector-width=512

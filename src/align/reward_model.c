@@ -44,6 +44,7 @@ static int64_t cache_bytes(const lt_reward_model *m, const lt_engine_options *o)
                   pages = tokens / o->page_tokens + 3 * RUNNING; /* The last of a text, and one more
                                                                   * that admission asks for. */
     return pages * (int64_t)lt_paged_forward_page_bytes(lt_model_get_spec(m->model), o->page_tokens,
+                                                        m->model->options.dtype,
                                                         m->model->options.dtype);
 }
 

@@ -38,7 +38,7 @@
       LT_OPENED_DTYPE_HELP "; q4_0 and on: random weights in blocks")                              \
     X(STR, device, "device", "auto", 0, 1, LT_DEVICE_NAMES,                                        \
       "where to compute; auto: the GPU if there is one")                                           \
-    X(ENUM, cache, "cache", "model", 0, 0, "model|fp32|bf16|fp16", "type of keys and values")      \
+    X(ENUM, cache, "cache", "model", 0, 0, LT_OPENED_CACHE_TYPES, "type of keys and values")       \
     X(F64, temperature, "temperature", "0", 0, 100, "", "0: always the most likely token")         \
     X(F64, repetition, "repetition", "1", 1e-3, 1e3, "", "penalty; 1: none")                       \
     X(F64, frequency, "frequency", "0", -1e3, 1e3, "", "penalty")                                  \
@@ -202,7 +202,6 @@ static void print_shares(const lt_engine *e, double total_s) {
 }
 
 static lt_err bench_one(const bench_engine_options *o, const lt_model *m, int64_t streams) {
-    static const lt_dtype caches[] = {LT_DTYPE_COUNT, LT_F32, LT_BF16, LT_F16};
     lt_err err = LT_OK;
     lt_engine *e = NULL;
     lt_engine_options eo = lt_engine_defaults();
@@ -217,7 +216,7 @@ static lt_err bench_one(const bench_engine_options *o, const lt_model *m, int64_
     eo.ahead = o->ahead;
     eo.speculate = o->speculate == 1;
     eo.draft_tokens = o->draft_tokens;
-    eo.cache_dtype = caches[o->cache];
+    eo.cache_dtype = LT_OPENED_CACHE_DTYPE(o->cache);
     LT_TRY_DONE(lt_engine_open(&e, m, &eo));
     LT_TRY_DONE(run_streams(e, o, lt_model_get_spec(m), &w));
     print_run(o, &w);

@@ -76,9 +76,14 @@ void lt_prompt_free(char *prompt);
  * wrong with which entry. */
 LT_MUST_USE lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const char *text);
 
-/* The type of the choices model|fp32|bf16|fp16 of keys and values. */
+/* Types of keys and values; the last four are what vLLM and llama.cpp call some of them. */
+#define LT_OPENED_CACHE_TYPES "model|fp32|bf16|fp16|fp8|q8_0|q4_0|auto|f32|f16|fp8_e4m3"
 #define LT_OPENED_CACHE_DTYPE(choice)                                                              \
-    ((const lt_dtype[]){LT_DTYPE_COUNT, LT_F32, LT_BF16, LT_F16}[choice])
+    ((const lt_dtype[]){LT_DTYPE_COUNT, LT_F32, LT_BF16, LT_F16, LT_F8_E4M3, LT_Q8_0, LT_Q4_0,     \
+                        LT_DTYPE_COUNT, LT_F32, LT_F16, LT_F8_E4M3}[choice])
+/* The same for keys or values alone, whose first choice is "cache-dtype": as that option. */
+#define LT_OPENED_CACHE_PART(choice, both)                                                         \
+    ((choice) == 0 ? LT_OPENED_CACHE_DTYPE(both) : LT_OPENED_CACHE_DTYPE((choice)-1))
 
 /* The options that all of them share. */
 #define LT_OPENED_OPTIONS(X)                                                                       \

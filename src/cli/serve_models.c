@@ -146,7 +146,8 @@ lt_err lt_serve_model_row(lt_serve_model *row, const lt_engine_options *engine,
     m.engine.max_running = o->max_running;
     m.engine.max_seq = o->context;
     m.engine.cache_bytes = o->cache_bytes;
-    m.engine.cache_dtype = LT_OPENED_CACHE_DTYPE(o->cache_dtype);
+    m.engine.cache_dtype = LT_OPENED_CACHE_PART(o->cache_k, o->cache_dtype);
+    m.engine.value_dtype = LT_OPENED_CACHE_PART(o->cache_v, o->cache_dtype);
     m.engine.speculate = o->draft[0] != '\0'                       ? LT_SPECULATE_MODEL
                          : engine->speculate == LT_SPECULATE_MODEL ? LT_SPECULATE_NONE
                                                                    : engine->speculate;

@@ -19,7 +19,11 @@
     X(I64, threads, "threads", "0", 0, 4096, "N", "as --threads")                                  \
     X(I64, context, "context", "0", 0, 1e9, "N", "as --context")                                   \
     X(I64, cache_bytes, "cache-bytes", "0", 0, 1e15, "BYTES", "as --cache-bytes")                  \
-    X(ENUM, cache_dtype, "cache-dtype", "model", 0, 0, "model|fp32|bf16|fp16", "as --cache-dtype") \
+    X(ENUM, cache_dtype, "cache-dtype", "model", 0, 0, LT_OPENED_CACHE_TYPES, "as --cache-dtype")  \
+    X(ENUM, cache_k, "cache-type-k", "cache-dtype", 0, 0, "cache-dtype|" LT_OPENED_CACHE_TYPES,    \
+      "as --cache-type-k")                                                                         \
+    X(ENUM, cache_v, "cache-type-v", "cache-dtype", 0, 0, "cache-dtype|" LT_OPENED_CACHE_TYPES,    \
+      "as --cache-type-v")                                                                         \
     X(I64, max_running, "max-running", "256", 1, 65536, "N", "as --max-running")                   \
     X(STR, chat_template, "chat-template", "", 0, 0, "FILE|NAME", "as --chat-template")            \
     X(I64, think_budget, "think-budget", "-1", -1, 1e9, "N", "as --think-budget")                  \

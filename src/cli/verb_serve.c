@@ -73,8 +73,13 @@
       "memory")                                                                                    \
     X(I64, prefix_cache_bytes, "prefix-cache-bytes", "0", 0, 1e15, "BYTES",                        \
       "most of that memory that may hold prompts no longer in use; 0: all")                        \
-    X(ENUM, cache_dtype, "cache-dtype", "model", 0, 0, "model|fp32|bf16|fp16",                     \
-      "type of keys and values; model: the model's compute type")                                  \
+    X(ENUM, cache_dtype, "cache-dtype", "model", 0, 0, LT_OPENED_CACHE_TYPES,                      \
+      "type of keys and values; model: the model's compute type. fp8 (e4m3), q8_0 and q4_0 (a "    \
+      "scale for each 32 values) are for CPUs. auto, f32, f16, fp8_e4m3: other names")             \
+    X(ENUM, cache_k, "cache-type-k", "cache-dtype", 0, 0, "cache-dtype|" LT_OPENED_CACHE_TYPES,    \
+      "type of keys alone")                                                                        \
+    X(ENUM, cache_v, "cache-type-v", "cache-dtype", 0, 0, "cache-dtype|" LT_OPENED_CACHE_TYPES,    \
+      "type of values alone")                                                                      \
     X(BOOL, prefix_cache, "prefix-cache", "true", 0, 0, "",                                        \
       "prompts with the same beginning share its keys and values")                                 \
     X(BOOL, prefix_cache_by_key, "prefix-cache-by-key", "false", 0, 0, "",                         \
@@ -250,7 +255,8 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->engine.page_tokens = o->page_tokens > 0 ? o->page_tokens : s->engine.page_tokens;
     s->engine.cache_bytes = o->cache_bytes;
     s->engine.unused_bytes = o->prefix_cache_bytes;
-    s->engine.cache_dtype = LT_OPENED_CACHE_DTYPE(o->cache_dtype);
+    s->engine.cache_dtype = LT_OPENED_CACHE_PART(o->cache_k, o->cache_dtype);
+    s->engine.value_dtype = LT_OPENED_CACHE_PART(o->cache_v, o->cache_dtype);
     s->engine.prefix_cache = o->prefix_cache;
     s->engine.warm = LT_WARM_FIRST;
     s->unknown_fields = o->unknown_fields;
@@ -271,6 +277,8 @@ static lt_err read_models(job *j, lt_server_options *s) {
                                        .context = o->context,
                                        .cache_bytes = o->cache_bytes,
                                        .cache_dtype = o->cache_dtype,
+                                       .cache_k = o->cache_k,
+                                       .cache_v = o->cache_v,
                                        .max_running = o->max_running,
                                        .think_budget = o->think_budget,
                                        .idle_s = o->models_idle_s};

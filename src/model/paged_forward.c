@@ -1,8 +1,8 @@
 /* paged_forward.c: see paged_forward.h. The blocks are those of the pass; between q k v and the
  * output projection are kv_write and attention_paged.
  *
- *     pool       (L, 2, n_pages, P, G, D) cache_dtype: pages of keys of a layer, then its pages of
- *                values
+ *     pool       for each layer its pages of keys (n_pages, P, G, D) cache_dtype, then those of
+ *                values, of value_dtype
  *     metadata   one block of I32, written by the caller's arrays and uploaded once a call:
  *                paged_forward_side.c
  *     out        h_final of the wanted rows, gathered by an embedding lookup, unless they are all
@@ -29,16 +29,20 @@
 #include "model/adapted.h"
 #include "model/decoded.h"
 #include "model/paged_forward_impl.h"
+#include "tensor/cached.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+/* Of one layer's keys or values. */
 static size_t page_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dtype dtype) {
-    return (size_t)(page_tokens * s->n_kv_heads * s->head_dim) * lt_dtype_bytes(dtype);
+    return lt_dtype_row_bytes(dtype, page_tokens * s->n_kv_heads * s->head_dim);
 }
 
-size_t lt_paged_forward_page_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dtype dtype) {
-    return page_bytes(s, page_tokens, dtype) * 2 * (size_t)s->n_layers;
+size_t lt_paged_forward_page_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dtype keys,
+                                   lt_dtype values) {
+    return (page_bytes(s, page_tokens, keys) + page_bytes(s, page_tokens, values)) *
+           (size_t)s->n_layers;
 }
 
 /* What keeps its place whatever the shape of a call. */
@@ -88,8 +92,9 @@ static void acts_carve(lt_paged_forward *f, int64_t rows) {
 static lt_err place(lt_paged_forward *f) {
     lt_device *device = f->exec.device;
     const lt_model_spec *s = f->exec.spec;
-    const size_t pool = (size_t)f->o.n_pages *
-                        lt_paged_forward_page_bytes(s, f->o.page_tokens, f->o.cache_dtype);
+    const size_t pool = (size_t)f->o.n_pages * lt_paged_forward_page_bytes(s, f->o.page_tokens,
+                                                                           f->o.cache_dtype,
+                                                                           f->o.value_dtype);
     (void)lt_arena_take(&f->cache, pool, LT_ARENA_ALIGN);
     LT_TRY(lt_arena_place(&f->cache, device, "key/value pages"));
     f->pool = lt_arena_take(&f->cache, pool, LT_ARENA_ALIGN);
@@ -101,7 +106,25 @@ static lt_err place(lt_paged_forward *f) {
     return lt_paged_forward_sides_open(f);
 }
 
+lt_err lt_paged_forward_check_types(const lt_model *m, lt_dtype keys, lt_dtype values) {
+    const lt_dtype types[] = {keys, values};
+    for (int i = 0; i < 2; i++) {
+        const char *why = lt_cached_refusal(types[i], m->spec.head_dim);
+        if (why == NULL && !m->backend->host_memory &&
+            (types[0] != types[1] || lt_dtype_is_block(types[i]) || types[i] == LT_F8_E4M3)) {
+            why = "on this device both are of one type of 16 or 32 bits";
+        }
+        if (why != NULL) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s in %s, heads of %lld dimensions, on %s: %s",
+                    i == 0 ? "keys" : "values", lt_dtype_name(types[i]),
+                    (long long)m->spec.head_dim, m->backend->name, why);
+        }
+    }
+    return LT_OK;
+}
+
 static lt_err check_options(const lt_model *m, const lt_paged_forward_options *o) {
+    LT_TRY(lt_paged_forward_check_types(m, o->cache_dtype, o->value_dtype));
     if (o->max_rows < 1 || o->max_seqs < 1 || o->max_out < 1 || o->out_rows < 1 || o->n_pages < 1 ||
         o->page_tokens < 16 || o->page_tokens % 16 != 0 ||
         o->max_pages * o->page_tokens < o->max_seq ||
@@ -177,18 +200,21 @@ void lt_paged_forward_close(lt_paged_forward *f) {
 /* Pages of keys (values: which 1) of a layer. */
 static lt_tensor pool_view(const lt_paged_forward *f, int64_t layer, int64_t which) {
     const lt_model_spec *s = f->exec.spec;
-    const size_t bytes = page_bytes(s, f->o.page_tokens, f->o.cache_dtype) * (size_t)f->o.n_pages;
-    return lt_tensor_4d((char *)f->pool + bytes * (size_t)(2 * layer + which), f->o.cache_dtype,
-                        f->o.n_pages, f->o.page_tokens, s->n_kv_heads, s->head_dim);
+    const size_t keys = page_bytes(s, f->o.page_tokens, f->o.cache_dtype),
+                 values = page_bytes(s, f->o.page_tokens, f->o.value_dtype);
+    const size_t before = (size_t)layer * (keys + values) + (which == 1 ? keys : 0);
+    return lt_tensor_4d((char *)f->pool + before * (size_t)f->o.n_pages,
+                        which == 1 ? f->o.value_dtype : f->o.cache_dtype, f->o.n_pages,
+                        f->o.page_tokens, s->n_kv_heads, s->head_dim);
 }
 
 lt_err lt_paged_forward_copy_page(lt_paged_forward *f, int64_t dst, int64_t src) {
-    const size_t bytes = page_bytes(f->exec.spec, f->o.page_tokens, f->o.cache_dtype);
     LT_ASSERT(dst >= 0 && src >= 0 && dst < f->o.n_pages && src < f->o.n_pages);
     for (int64_t i = 0; i < 2 * f->exec.spec->n_layers; i++) {
-        char *pages = pool_view(f, i / 2, i % 2).data;
-        LT_TRY(f->exec.backend->copy(f->exec.queue, pages + (size_t)dst * bytes,
-                                     pages + (size_t)src * bytes, bytes));
+        const lt_tensor pages = pool_view(f, i / 2, i % 2), from = lt_tensor_rows(&pages, src, 1),
+                        to = lt_tensor_rows(&pages, dst, 1);
+        LT_TRY(f->exec.backend->copy(f->exec.queue, to.data, from.data,
+                                     lt_dtype_row_bytes(pages.dtype, lt_tensor_count(&from))));
     }
     return LT_OK;
 }

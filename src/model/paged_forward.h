@@ -44,7 +44,7 @@ typedef struct {
     int64_t n_penalty_states;                /* Sequences that can have penalty states. */
     int64_t max_seq;                         /* Tokens of a sequence. */
     int64_t n_pages, page_tokens, max_pages; /* In the pool; in a page; of a sequence. */
-    lt_dtype cache_dtype;                    /* F32, BF16 or F16. */
+    lt_dtype cache_dtype, value_dtype;       /* Of keys, of values (tensor/cached.h). */
     /* A row's bits depend on its sequence alone, not on the other rows of the call. */
     bool fixed_order;
     bool pad; /* Pad single tokens to buckets even without graphs; for tests. */
@@ -93,9 +93,12 @@ LT_MUST_USE lt_err lt_paged_forward_preload(lt_paged_forward *f, int64_t first);
 /* Is the background still compiling? */
 bool lt_paged_forward_compiling(const lt_paged_forward *f);
 
+/* UNSUPPORTED: the model's keys and values cannot be held in these types on its device. Only CPUs
+ * read pages of 8 and 4 bits, or keys of one type and values of another. */
+LT_MUST_USE lt_err lt_paged_forward_check_types(const lt_model *m, lt_dtype keys, lt_dtype values);
 /* Bytes of keys and values of one page, all layers. */
-size_t lt_paged_forward_page_bytes(const lt_model_spec *spec, int64_t page_tokens,
-                                   lt_dtype cache_dtype);
+size_t lt_paged_forward_page_bytes(const lt_model_spec *spec, int64_t page_tokens, lt_dtype keys,
+                                   lt_dtype values);
 
 /* Copy page src to page dst, all layers, in order with the other calls. */
 LT_MUST_USE lt_err lt_paged_forward_copy_page(lt_paged_forward *f, int64_t dst, int64_t src);

@@ -39,7 +39,8 @@ lt_engine_options lt_engine_defaults(void) {
                                .page_tokens = 16,
                                .prefix_cache = true,
                                .ahead = true,
-                               .cache_dtype = LT_DTYPE_COUNT};
+                               .cache_dtype = LT_DTYPE_COUNT,
+                               .value_dtype = LT_DTYPE_COUNT};
 }
 
 lt_request lt_request_defaults(void) {
@@ -152,6 +153,16 @@ static lt_err count_pages(lt_engine *e, int64_t *n) {
     return LT_OK;
 }
 
+/* The models that have keys and values in each page: the served one, those beside it, the one that
+ * drafts. */
+static int n_models(const lt_engine *e) {
+    return 1 + e->o.n_beside + (e->drafter.model != NULL);
+}
+
+static const lt_model *model_at(const lt_engine *e, int k) {
+    return k == 0 ? e->model : k <= e->o.n_beside ? e->o.beside[k - 1] : e->drafter.model;
+}
+
 /* Compute the number of pages, the longest sequence that fits, and the number of unused pages to
  * keep. */
 static lt_err size_cache(lt_engine *e) {
@@ -163,15 +174,11 @@ static lt_err size_cache(lt_engine *e) {
         LT_FAIL(LT_ERR_ARG, "engine: sequences of %lld tokens, but the model has %lld positions",
                 (long long)o->max_seq, (long long)e->spec->max_seq);
     }
-    e->cache.page_bytes = (int64_t)lt_paged_forward_page_bytes(e->spec, o->page_tokens,
-                                                               o->cache_dtype);
-    for (int k = 0; k < o->n_beside; k++) {
-        e->cache.page_bytes += (int64_t)lt_paged_forward_page_bytes(lt_model_get_spec(o->beside[k]),
-                                                                    o->page_tokens, o->cache_dtype);
-    }
-    if (e->drafter.model != NULL) {
-        e->cache.page_bytes += (int64_t)lt_paged_forward_page_bytes(
-            lt_model_get_spec(e->drafter.model), o->page_tokens, o->cache_dtype);
+    e->cache.page_bytes = 0;
+    for (int k = 0; k < n_models(e); k++) {
+        const lt_model_spec *spec = lt_model_get_spec(model_at(e, k));
+        e->cache.page_bytes += (int64_t)lt_paged_forward_page_bytes(spec, o->page_tokens,
+                                                                    o->cache_dtype, o->value_dtype);
     }
     LT_TRY(count_pages(e, &n));
     if (o->max_seq > n * o->page_tokens) {
@@ -182,6 +189,7 @@ static lt_err size_cache(lt_engine *e) {
     e->cache.pages = n;
     e->cache.page_tokens = o->page_tokens;
     e->cache.dtype = o->cache_dtype;
+    e->cache.value_dtype = o->value_dtype;
     e->cache.most_unused = o->unused_bytes > 0 && o->unused_bytes / e->cache.page_bytes < n
                                ? o->unused_bytes / e->cache.page_bytes
                                : n;
@@ -206,6 +214,14 @@ static int64_t most_background(const lt_engine_options *o) {
     return 2 * o->max_running + LT_ENGINE_SPARE(o->max_running) + o->max_waiting;
 }
 
+/* The pages of all models are of the same types; before they are sized. */
+static lt_err check_cache_types(const lt_engine *e) {
+    for (int k = 0; k < n_models(e); k++) {
+        LT_TRY(lt_paged_forward_check_types(model_at(e, k), e->o.cache_dtype, e->o.value_dtype));
+    }
+    return LT_OK;
+}
+
 static lt_err size_engine(lt_engine *e) {
     lt_engine_options *o = &e->o;
     /* 16 bits halve the memory and the time to read it. */
@@ -214,9 +230,8 @@ static lt_err size_engine(lt_engine *e) {
                              ? LT_F16
                              : e->model->options.dtype;
     }
-    if (o->cache_dtype != LT_F32 && o->cache_dtype != LT_BF16 && o->cache_dtype != LT_F16) {
-        LT_FAIL(LT_ERR_ARG, "engine: a cache of %s", lt_dtype_name(o->cache_dtype));
-    }
+    o->value_dtype = o->value_dtype == LT_DTYPE_COUNT ? o->cache_dtype : o->value_dtype;
+    LT_TRY(check_cache_types(e));
     if (o->step_tokens == 0) {
         o->step_tokens = e->model->backend->host_memory ? STEP_TOKENS_HOST : STEP_TOKENS_DEVICE;
     }
@@ -321,6 +336,7 @@ static lt_err open_forwards(lt_engine *e) {
                                         .page_tokens = e->o.page_tokens,
                                         .max_pages = e->max_pages,
                                         .cache_dtype = e->o.cache_dtype,
+                                        .value_dtype = e->o.value_dtype,
                                         .fixed_order = e->o.deterministic};
     LT_TRY(lt_paged_forward_open(&e->forward, e->model, &o));
     LT_TRY(lt_step_open_beside(e, &o));

@@ -395,9 +395,9 @@ static lt_cost attention_starts(const lt_attention_starts_args *a) {
 
 static lt_cost kv_write(const lt_kv_write_args *a) {
     const double elems = count(&a->k) + count(&a->v);
-    return (lt_cost){
-        0.0, elems * (double)(lt_dtype_bytes(a->k.dtype) + lt_dtype_bytes(a->k_pages.dtype)) +
-                 bytes(&a->slots)};
+    return (lt_cost){0.0, elems * elem_bytes(a->k.dtype) +
+                              count(&a->k) * elem_bytes(a->k_pages.dtype) +
+                              count(&a->v) * elem_bytes(a->v_pages.dtype) + bytes(&a->slots)};
 }
 
 /* Every sequence is taken to have q_max rows and kv_max keys. */
@@ -408,9 +408,9 @@ static lt_cost attention_paged(const lt_attention_paged_args *a) {
                                      .window = a->window,
                                      .causal = true};
     const double heads = (double)a->q.shape[1], d = (double)a->q.shape[2];
-    lt_cost cost = lt_cost_attention(visible_pairs(&plain), 0.0, (double)(n * a->kv_max), heads,
-                                     (double)a->k_pages.shape[2], d, elem_bytes(a->k_pages.dtype),
-                                     false);
+    lt_cost cost = lt_cost_attention(
+        visible_pairs(&plain), 0.0, (double)(n * a->kv_max), heads, (double)a->k_pages.shape[2], d,
+        0.5 * (elem_bytes(a->k_pages.dtype) + elem_bytes(a->v_pages.dtype)), false);
     cost.bytes += bytes(&a->q) + bytes(&a->out);
     return cost;
 }

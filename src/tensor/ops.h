@@ -184,10 +184,11 @@ typedef struct {
     int q_piece[2], k_piece[2];
 } lt_attention_starts_args;
 
-/* A paged key/value cache: pages (n, P, G, D) of keys and as many of values, contiguous, in F32,
- * BF16 or F16 independent of the act dtype; P is a multiple of 16. Token s of a sequence lies in
- * page table[s / P] at row s % P; its slot is page * P + row. kv_write: stores rows of k and v (R,
- * G, D) at slots (R) I32, rounded once. Slot -1: the row is dropped. No two rows share a slot. */
+/* A paged key/value cache: pages (n, P, G, D) of keys and as many of values, contiguous, each of
+ * a type of tensor/cached.h, independent of the act dtype; P is a multiple of 16. Token s of a
+ * sequence lies in page table[s / P] at row s % P; its slot is page * P + row. kv_write: stores
+ * rows of k and v (R, G, D) at slots (R) I32, rounded once. Slot -1: the row is dropped. No two
+ * rows share a slot. */
 typedef struct {
     lt_tensor k_pages, v_pages, k, v, slots;
 } lt_kv_write_args;

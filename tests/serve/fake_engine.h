@@ -144,7 +144,9 @@ lt_engine_options lt_engine_defaults(void) {
                                .max_waiting = 1024,
                                .step_tokens = 2048,
                                .page_tokens = 16,
-                               .prefix_cache = true};
+                               .prefix_cache = true,
+                               .cache_dtype = LT_DTYPE_COUNT,
+                               .value_dtype = LT_DTYPE_COUNT};
 }
 
 lt_request lt_request_defaults(void) {

@@ -13,6 +13,7 @@
 #include "kernels/cpu/features.h"
 #include "kernels/host.h"
 #include "kernels/cpu/quant.h"
+#include "tensor/cached.h"
 
 #define COUNT_OF(array) ((int)(sizeof(array) / sizeof(array)[0]))
 
@@ -313,13 +314,19 @@ static const char *check_attention_merge(const void *args) {
 }
 
 static bool cache_type(const lt_tensor *t) {
-    return half_or_float(t->dtype) && lt_tensor_contiguous(t);
+    return lt_cached_refusal(t->dtype, t->shape[3]) == NULL && lt_tensor_contiguous(t);
 }
+
+static const char *const BAD_PAGES = "needs contiguous pages of a type of tensor/cached.h";
+static const char *const BAD_HEAD = "head wider than 512";
 
 static const char *check_kv_write(const void *args) {
     const lt_kv_write_args *a = args;
     if (!cache_type(&a->k_pages) || !cache_type(&a->v_pages)) {
-        return "needs contiguous F32, BF16 or F16 pages";
+        return BAD_PAGES;
+    }
+    if (a->k.shape[2] > 512 || a->v.shape[2] > 512) {
+        return BAD_HEAD;
     }
     return bad_acts(TENSORS(&a->k, &a->v));
 }
@@ -327,12 +334,11 @@ static const char *check_kv_write(const void *args) {
 static const char *check_attention_paged(const void *args) {
     const lt_attention_paged_args *a = args;
     REFUSE_IF(bad_f32(TENSORS(&a->alibi, &a->sinks)));
-    if (!cache_type(&a->k_pages) || a->v_pages.dtype != a->k_pages.dtype ||
-        !cache_type(&a->v_pages)) {
-        return "needs contiguous F32, BF16 or F16 pages";
+    if (!cache_type(&a->k_pages) || !cache_type(&a->v_pages)) {
+        return BAD_PAGES;
     }
     if (a->q.shape[2] > 512) {
-        return "head wider than 512";
+        return BAD_HEAD;
     }
     return bad_acts(TENSORS(&a->q, &a->out));
 }

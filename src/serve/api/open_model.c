@@ -62,10 +62,12 @@ static void find_context(lt_server *s) {
     held = c.pages * c.page_tokens;
     s->context = held < s->o.engine.max_seq ? held : s->o.engine.max_seq;
     if (!s->o.quiet) {
-        lt_log_info("serve: keys and values of %lld tokens in %lld pages of %lld, %s, %.1f MiB "
+        lt_log_info("serve: keys and values of %lld tokens in %lld pages of %lld, %s%s%s, %.1f MiB "
                     "(%s); %.1f MiB of it may keep unused prompts",
                     (long long)held, (long long)c.pages, (long long)c.page_tokens,
-                    lt_dtype_name(c.dtype), (double)(c.pages * c.page_bytes) / 1048576.0, c.why,
+                    lt_dtype_name(c.dtype), c.value_dtype != c.dtype ? " and " : "",
+                    c.value_dtype != c.dtype ? lt_dtype_name(c.value_dtype) : "",
+                    (double)(c.pages * c.page_bytes) / 1048576.0, c.why,
                     s->o.engine.prefix_cache ? (double)(c.most_unused * c.page_bytes) / 1048576.0
                                              : 0.0);
     }

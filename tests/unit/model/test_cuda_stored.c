@@ -124,7 +124,8 @@ static void check_graph(const pair *p, int64_t n) {
                                                            .n_pages = MAX_SEQS * MAX_PAGES,
                                                            .page_tokens = PAGE,
                                                            .max_pages = MAX_PAGES,
-                                                           .cache_dtype = LT_BF16}),
+                                                           .cache_dtype = LT_BF16,
+                                                           .value_dtype = LT_BF16}),
          "forward");
     for (int time = 0; time < 3; time++) { /* As it is, recorded, launched. */
         must(lt_paged_forward_run(f, &(lt_paged_forward_rows){.n_rows = n,

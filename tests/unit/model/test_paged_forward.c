@@ -140,6 +140,7 @@ static void check(const golden *g, lt_dtype cache, bool pad) {
                                                            .page_tokens = PAGE,
                                                            .max_pages = MAX_PAGES,
                                                            .cache_dtype = cache,
+                                                           .value_dtype = cache,
                                                            .pad = pad}),
          g->name);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {

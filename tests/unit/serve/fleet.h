@@ -54,14 +54,14 @@ static inline void must(lt_err err, const char *what) {
 }
 
 /* A small model of the given shape with random weights, large enough that its tokens vary. */
-static inline lt_model *random_model_on(int64_t vocab_size, int64_t max_seq, lt_dtype dtype,
-                                        float softcap, const lt_backend *backend) {
+static inline lt_model *random_model_of(int64_t vocab_size, int64_t max_seq, int64_t head_dim,
+                                        lt_dtype dtype, float softcap, const lt_backend *backend) {
     const lt_model_spec spec = {.family = LT_FAMILY_LLAMA,
                                 .n_layers = 2,
                                 .width = 64,
                                 .n_heads = 4,
                                 .n_kv_heads = 2,
-                                .head_dim = 16,
+                                .head_dim = head_dim,
                                 .ffn_width = 96,
                                 .vocab_size = vocab_size,
                                 .max_seq = max_seq,
@@ -81,6 +81,11 @@ static inline lt_model *random_model_on(int64_t vocab_size, int64_t max_seq, lt_
                          &(lt_model_options){.dtype = dtype, .device = device_of(backend)}, 7),
          "model");
     return m;
+}
+
+static inline lt_model *random_model_on(int64_t vocab_size, int64_t max_seq, lt_dtype dtype,
+                                        float softcap, const lt_backend *backend) {
+    return random_model_of(vocab_size, max_seq, 16, dtype, softcap, backend);
 }
 
 static inline lt_model *random_model(int64_t vocab_size, int64_t max_seq, lt_dtype dtype) {

@@ -341,6 +341,59 @@ static void speculation_changes_nothing(void **state) {
     lt_model_close(other);
 }
 
+/* Keys and values of 8 and 4 bits: alone and together, in pieces and preempted, forked, with
+ * drafts. */
+static void small_caches_keep_what_they_are_given(void **state) {
+    static const struct {
+        lt_dtype keys, values;
+        int64_t page_bytes; /* 16 tokens of 2 layers of 2 heads of 32 dimensions. */
+    } caches[] = {{LT_F8_E4M3, LT_DTYPE_COUNT, 64 * (32 + 32)},
+                  {LT_Q8_0, LT_Q4_0, 64 * (34 + 18)},
+                  {LT_F32, LT_Q8_0, 64 * (128 + 34)},
+                  {LT_Q4_0, LT_DTYPE_COUNT, 64 * (18 + 18)}};
+    static continuation want[MANY];
+    static answer plain[24], drafted[24];
+    lt_model *m = random_model_of(V, SEQ, 32, LT_F32, 0.0f, NULL);
+    (void)state;
+    for (size_t i = 0; i < sizeof caches / sizeof *caches; i++) {
+        lt_engine_options o = deterministic();
+        lt_engine_stats stats;
+        o.cache_dtype = caches[i].keys;
+        o.value_dtype = caches[i].values;
+        run_alone(m, want, o);
+        o.cache_bytes = caches[i].page_bytes * 14;
+        run_together(m, want, o, "14 pages, preempted", &stats);
+        assert_true(stats.preemptions > 0 && stats.cached_tokens > 0 && stats.pages == 14);
+        run_repeating(m, o, plain, &stats);
+        o.cache_bytes = 0;
+        o.speculate = LT_SPECULATE_NGRAM;
+        o.draft_tokens = 4;
+        run_repeating(m, o, drafted, &stats);
+        assert_true(stats.accepted > 0);
+        for (int k = 0; k < 24; k++) {
+            for (int c = 0; c <= k % 3; c++) {
+                assert_equal(&drafted[k].choices[c], &plain[k].choices[c], "with drafts");
+            }
+        }
+    }
+    lt_model_close(m);
+}
+
+static void caches_that_do_not_fit_are_refused(void **state) {
+    static const lt_dtype bad[] = {LT_Q8_0, LT_Q4_0, LT_F8_E5M2, LT_Q4_K, LT_F64};
+    lt_model *m = random_model(V, SEQ, LT_F32); /* Heads of 16. */
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        lt_engine_options o = lt_engine_defaults();
+        lt_engine *e = NULL;
+        o.value_dtype = bad[i];
+        assert_int_equal(lt_engine_open(&e, m, &o), LT_ERR_UNSUPPORTED);
+        assert_non_null(strstr(lt_error_message(), lt_dtype_name(bad[i])));
+        assert_null(e);
+    }
+    lt_model_close(m);
+}
+
 /* Windows, experts, learned positions. */
 static void company_changes_nothing_in_any_family(void **state) {
     static continuation want[MANY];
@@ -708,6 +761,8 @@ int main(void) {
         cmocka_unit_test(grammars_rule),
         cmocka_unit_test(company_changes_nothing),
         cmocka_unit_test(speculation_changes_nothing),
+        cmocka_unit_test(small_caches_keep_what_they_are_given),
+        cmocka_unit_test(caches_that_do_not_fit_are_refused),
         cmocka_unit_test(company_changes_nothing_in_any_family),
 #if !defined(__SANITIZE_THREAD__) /* OpenMP's runtime is not built for it. */
         cmocka_unit_test(threads_change_nothing),

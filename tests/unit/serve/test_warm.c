@@ -55,7 +55,8 @@ static lt_paged_forward *open_forward(const lt_model *m) {
                                                            .n_pages = 2 * MAX_ROWS / PAGE,
                                                            .page_tokens = PAGE,
                                                            .max_pages = MAX_ROWS / PAGE,
-                                                           .cache_dtype = LT_BF16}),
+                                                           .cache_dtype = LT_BF16,
+                                                           .value_dtype = LT_BF16}),
          "forward");
     return f;
 }

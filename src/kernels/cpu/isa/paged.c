@@ -10,6 +10,9 @@
  *           weights ──▶ V rows of the chunk, 4 queries x 4 vectors of sums
  *               ──▶ (max, sum, out) of the chunk ─join─▶ of all chunks so far.
  *           A group of VEC keys lies in one page: one look at the table each.
+ * DECODED   Pages of 8 or 4 bits, or of two types, are decoded to F32 a chunk of K and then of V at
+ *           a time, in L1 or L2, once for all queries of a task. So attention has the bits that it
+ *           has over F32 pages with the decoded values.
  * ORDER     Chunks start at multiples of SPLIT. A query's logits are sums over D in vectors, then
  *           over lanes in one tree; its weights are added by lanes; its outputs are chains over the
  *           chunk's keys; chunks join in order, by the same function whether one thread ran them
@@ -21,6 +24,7 @@
 #include <omp.h>
 
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/isa/cached.h"
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/scratch.h"
 
@@ -46,6 +50,7 @@ typedef struct {
     int64_t d, group, page, width; /* width: floats of a row of all key heads. */
     task *tasks;
     int64_t n_tasks;
+    bool decoded; /* Chunks are decoded before they are read. */
     bool split;   /* A task is one chunk; its states go to parts. */
     float *parts; /* (n_tasks, BLOCK, part) */
     int64_t part;
@@ -111,18 +116,27 @@ LT_INLINE vf load_any(const void *base, const lt_dtype dtype, int64_t at, int64_
     return left >= VEC ? v_load_as(base, dtype, at) : v_load_as_n(base, dtype, at, left);
 }
 
+/* A chunk of a task: keys [s, s + count), of which each VEC lie `width` elements apart from at[]
+ * on, in the pages or, decoded, in a buffer. */
+typedef struct {
+    int64_t s, count, width;
+    const void *keys, *values;
+    int64_t at[SPLIT / VEC];
+} chunk;
+
 /* x[i][j] = <q_i, k_j> for nq queries and the VEC keys whose first lies at `at`; keys behind number
  * `last` repeat it. q: nq rows of q_row floats, scaled, zeros behind D. */
 LT_INLINE void dots(const paged *p, float *x, const float *q, int64_t q_row, const int nq,
-                    int64_t at, int64_t last, const bool whole, const lt_dtype dtype) {
-    const void *base = p->a->k_pages.data;
+                    const chunk *c, int64_t at, int64_t last, const bool whole,
+                    const lt_dtype dtype) {
+    const void *base = c->keys;
     const int n_keys = VEC / nq;
     for (int j = 0; j < VEC; j += n_keys) {
         vf sum[VEC];
         int64_t row[VEC];
 #pragma GCC unroll 16
         for (int k = 0; k < n_keys; k++) {
-            row[k] = at + (j + k <= last ? j + k : last) * p->width;
+            row[k] = at + (j + k <= last ? j + k : last) * c->width;
         }
 #pragma GCC unroll 16
         for (int i = 0; i < VEC; i++) {
@@ -152,17 +166,33 @@ LT_INLINE void dots(const paged *p, float *x, const float *q, int64_t q_row, con
     }
 }
 
-/* A chunk of a task: keys [s, s + count), of which each VEC lie side by side from at[] on. */
-typedef struct {
-    int64_t s, count;
-    int64_t at[SPLIT / VEC];
-} chunk;
-
 LT_INLINE void open_chunk(const paged *p, const task *t, int64_t c, int64_t end, chunk *out) {
     out->s = c * SPLIT;
     out->count = end - out->s < SPLIT ? end - out->s : (int64_t)SPLIT;
+    out->width = p->width;
+    out->keys = p->a->k_pages.data;
+    out->values = p->a->v_pages.data;
     for (int64_t j = 0; j * VEC < out->count; j++) {
         out->at[j] = key_at(p, t->n, t->g, out->s + j * VEC);
+    }
+}
+
+/* Decode the keys or the values of a chunk of pages: row i of the buffer is its key i. */
+static void decode_rows(const paged *p, float *rows, const lt_tensor *pages, const chunk *c) {
+    for (int64_t i = 0; i < c->count; i++) {
+        const int64_t at = c->at[i / VEC] + i % VEC * p->width;
+        LT_ISA_NAME(lt_cpu_cached_decode)
+        (rows + i * p->d, pages->dtype,
+         (const char *)pages->data + lt_dtype_row_bytes(pages->dtype, at), p->d);
+    }
+}
+
+/* The same chunk in a buffer of decoded rows. */
+static void in_buffer(const paged *p, chunk *c, const float *rows) {
+    c->keys = c->values = rows;
+    c->width = p->d;
+    for (int64_t j = 0; j * VEC < c->count; j++) {
+        c->at[j] = j * VEC * p->d;
     }
 }
 
@@ -175,12 +205,12 @@ LT_INLINE void chunk_logits(const paged *p, float *x, const float *q, int64_t q_
         float *to = x + j * VEC;
         int64_t i = 0;
         for (; i + 2 < n_queries; i += LANES) { /* Rows behind the last are padding. */
-            dots(p, to + i * SPLIT, q + i * q_row, q_row, LANES, at, last, whole, dtype);
+            dots(p, to + i * SPLIT, q + i * q_row, q_row, LANES, c, at, last, whole, dtype);
         }
         if (n_queries - i == 2) {
-            dots(p, to + i * SPLIT, q + i * q_row, q_row, 2, at, last, whole, dtype);
+            dots(p, to + i * SPLIT, q + i * q_row, q_row, 2, c, at, last, whole, dtype);
         } else if (n_queries - i == 1) {
-            dots(p, to + i * SPLIT, q + i * q_row, q_row, 1, at, last, whole, dtype);
+            dots(p, to + i * SPLIT, q + i * q_row, q_row, 1, c, at, last, whole, dtype);
         }
     }
 }
@@ -223,7 +253,7 @@ static float chunk_softmax(const paged *p, float *x, const query *w, int64_t s, 
 /* out[i] (vectors of D) = sum over keys of x[i][key] v[key], nq queries. */
 LT_INLINE void weigh(const paged *p, state *st, const float *x, const int nq, const chunk *c,
                      const bool whole, const lt_dtype dtype) {
-    const void *base = p->a->v_pages.data;
+    const void *base = c->values;
     for (int64_t e = 0; e < p->d; e += 4 * VEC) {
         vf acc[LANES][4];
 #pragma GCC unroll 4
@@ -241,7 +271,7 @@ LT_INLINE void weigh(const paged *p, state *st, const float *x, const int nq, co
 #pragma GCC unroll 4
                 for (int j = 0; j < 4; j++) {
                     const int64_t left = whole ? VEC : p->d - e - j * VEC;
-                    v[j] = left > 0 ? load_any(base, dtype, at + m * p->width + j * VEC, left)
+                    v[j] = left > 0 ? load_any(base, dtype, at + m * c->width + j * VEC, left)
                                     : (vf){0};
                 }
 #pragma GCC unroll 4
@@ -315,12 +345,21 @@ LT_INLINE void load_queries(const paged *p, float *q, int64_t q_row, const task 
 LT_INLINE void run_chunks(const paged *p, const task *t, state *st, const float *q, int64_t q_row,
                           const bool whole, const lt_dtype cache) {
     float x[BLOCK * SPLIT] __attribute__((aligned(64)));
+    float rows[SPLIT * MAX_DIM] __attribute__((aligned(64)));
     state part[LANES];
     const query top = query_of(p, t, t->count - 1);
     for (int64_t at = t->from; at < t->to; at++) {
-        chunk c;
-        open_chunk(p, t, at, top.pos + 1, &c);
+        chunk c, in_pages;
+        open_chunk(p, t, at, top.pos + 1, &in_pages);
+        c = in_pages;
+        if (p->decoded) {
+            decode_rows(p, rows, &p->a->k_pages, &in_pages);
+            in_buffer(p, &c, rows);
+        }
         chunk_logits(p, x, q, q_row, t->count, &c, whole, cache);
+        if (p->decoded) {
+            decode_rows(p, rows, &p->a->v_pages, &in_pages);
+        }
         for (int64_t i = 0; i < t->count; i += LANES) {
             const int64_t n = t->count - i < LANES ? t->count - i : LANES;
             for (int64_t j = 0; j < n; j++) {
@@ -352,7 +391,9 @@ static void start(const paged *p, state *st, int64_t count) {
 /* whole: D is a multiple of four vectors, as it mostly is: no load is partial. */
 LT_INLINE void run_typed(const paged *p, const task *t, state *st, const float *q, int64_t q_row,
                          const bool whole) {
-    if (p->a->k_pages.dtype == LT_F16) {
+    if (p->decoded) {
+        run_chunks(p, t, st, q, q_row, whole, LT_F32);
+    } else if (p->a->k_pages.dtype == LT_F16) {
         run_chunks(p, t, st, q, q_row, whole, LT_F16);
     } else {
         BY_DTYPE(p->a->k_pages.dtype, run_chunks, p, t, st, q, q_row, whole);
@@ -454,6 +495,8 @@ lt_err LT_ISA_NAME(lt_cpu_attention_paged)(lt_queue *q, const void *args) {
                .group = a->q.shape[1] / a->k_pages.shape[2],
                .page = a->k_pages.shape[1],
                .width = a->k_pages.shape[2] * a->k_pages.shape[3],
+               .decoded = a->k_pages.dtype != a->v_pages.dtype || a->k_pages.dtype == LT_F8_E4M3 ||
+                          lt_dtype_is_block(a->k_pages.dtype),
                .part = 2 + (a->q.shape[2] + VEC - 1) / VEC * VEC};
     (void)q;
     LT_ASSERT(p.page % VEC == 0);
@@ -488,9 +531,26 @@ LT_INLINE void write_rows(const lt_tensor *pages, const lt_tensor *x, int64_t r,
     }
 }
 
+/* The same to 8 or 4 bits. */
+static void encode_rows(const lt_tensor *pages, const lt_tensor *x, int64_t r, int64_t slot) {
+    const int64_t d = x->shape[2];
+    float row[MAX_DIM + VEC];
+    for (int64_t g = 0; g < x->shape[1]; g++) {
+        const int64_t from = r * x->stride[0] + g * x->stride[1];
+        for (int64_t e = 0; e < d; e += VEC) {
+            v_store(row + e, get_any(x->data, x->dtype, from + e, d - e));
+        }
+        LT_ISA_NAME(lt_cpu_cached_encode)
+        ((char *)pages->data + lt_dtype_row_bytes(pages->dtype, (slot * x->shape[1] + g) * d),
+         pages->dtype, row, d);
+    }
+}
+
 LT_INLINE void write_row(const lt_tensor *pages, const lt_tensor *x, int64_t r, int64_t slot,
                          const lt_dtype dtype) {
-    if (pages->dtype == LT_F16) {
+    if (pages->dtype == LT_F8_E4M3 || lt_dtype_is_block(pages->dtype)) {
+        encode_rows(pages, x, r, slot);
+    } else if (pages->dtype == LT_F16) {
         write_rows(pages, x, r, slot, dtype, LT_F16);
     } else if (pages->dtype == LT_BF16) {
         write_rows(pages, x, r, slot, dtype, LT_BF16);
