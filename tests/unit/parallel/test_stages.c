@@ -14,6 +14,8 @@
 
 #include "base/error.h"
 #include "parallel/layout.h"
+#include "parallel/pipeline.h"
+#include "parallel/pipeline.h"
 
 static lt_model_spec spec_of(const char *name, int64_t n_layers, int64_t vocab) {
     lt_model_spec spec;
@@ -164,9 +166,48 @@ static void impossible_ones_are_refused(void **state) {
     refused(LT_SCHEDULE_ONE_F_ONE_B, 2, 0, "1,9", "more than the model's 4 layers");
 }
 
+/* A rank of a pipeline holds what the passes of its chunks hold, each with the sets that the table
+ * keeps at once, and buffers for messages beside their scratch. */
+static void memory_is_that_of_the_chunks(void **state) {
+    const lt_model_spec spec = spec_of("smollm3", 8, 512);
+    const lt_pass_options options = {.batch = 2, .seq = 32, .train = true};
+    const int64_t micros = 4;
+    lt_stages s;
+    lt_schedule t;
+    (void)state;
+    assert_int_equal(lt_stages_open(&s, &spec, LT_SCHEDULE_INTERLEAVED, 2, 2, 32, ""), LT_OK);
+    const lt_schedule_shape shape = {LT_SCHEDULE_INTERLEAVED, 2, 2, micros};
+    assert_int_equal(lt_schedule_open(&t, &shape), LT_OK);
+    for (int rank = 0; rank < 2; rank++) {
+        lt_pass_memory all, sum = {0};
+        assert_int_equal(lt_pipeline_measure(&all, &spec, LT_F32, &options, &s, rank, &micros, 1),
+                         LT_OK);
+        for (int c = 0; c < 2; c++) {
+            lt_pass_options o = options;
+            lt_pass_memory m;
+            lt_stages_layers(&s, rank, c, &o.first_layer, &o.end_layer);
+            o.n_sets = t.rows[rank].n_sets[c];
+            assert_int_equal(lt_pass_measure(&m, &spec, LT_F32, &o), LT_OK);
+            sum.activations_bytes += m.activations_bytes;
+            sum.gradients_bytes += m.gradients_bytes;
+            sum.logits_bytes += m.logits_bytes;
+            sum.scratch_bytes += m.scratch_bytes;
+            sum.host_bytes += m.host_bytes;
+        }
+        assert_true(sum.host_bytes > 0);
+        assert_int_equal(all.activations_bytes, sum.activations_bytes);
+        assert_int_equal(all.gradients_bytes, sum.gradients_bytes);
+        assert_int_equal(all.logits_bytes, sum.logits_bytes);
+        assert_int_equal(all.host_bytes, sum.host_bytes);
+        assert_true(all.scratch_bytes > sum.scratch_bytes);
+    }
+    lt_schedule_close(&t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_way_is_better), cmocka_unit_test(the_head_counts),
-        cmocka_unit_test(ranks_hold_their_stages), cmocka_unit_test(impossible_ones_are_refused)};
+        cmocka_unit_test(ranks_hold_their_stages), cmocka_unit_test(impossible_ones_are_refused),
+        cmocka_unit_test(memory_is_that_of_the_chunks)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
