@@ -145,6 +145,19 @@ void lt_context_take(void *rows, int64_t n_rows, int64_t seq, int n, int rank) {
     }
 }
 
+void lt_context_put(void *rows, const void *by_rank, int64_t n_rows, int64_t seq, int n) {
+    const int64_t piece = seq / (2 * n);
+    const int32_t *from = by_rank;
+    int32_t *const values = rows;
+    LT_ASSERT(seq % (2 * n) == 0);
+    for (int64_t i = 0; i < n * n_rows * 2; i++, from += piece) {
+        const int rank = (int)(i / (2 * n_rows)), half = (int)(i % 2);
+        const int64_t row = i / 2 % n_rows;
+        memcpy(values + row * seq + lt_context_piece(n, rank, half) * piece, from,
+               (size_t)piece * sizeof *values);
+    }
+}
+
 /* ---- Views and copies ---- */
 
 lt_tensor lt_context_rows(const lt_tensor *x) {

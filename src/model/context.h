@@ -65,6 +65,8 @@ LT_MUST_USE lt_err lt_context_attention_bwd(lt_exec *r, const lt_attention_bwd_a
 /* This rank's columns of rows (n_rows, seq) of 4-byte values, in place: what was at [row * seq + t]
  * of the whole goes to [row * (seq / n) + local t]. seq must be a multiple of 2n. */
 void lt_context_take(void *rows, int64_t n_rows, int64_t seq, int n, int rank);
+/* The way back: whole rows (n_rows, seq) of those of all ranks, by_rank (n, n_rows, seq / n). */
+void lt_context_put(void *rows, const void *by_rank, int64_t n_rows, int64_t seq, int n);
 
 /* ---- What the three ways share (context.c) ---- */
 

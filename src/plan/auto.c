@@ -12,6 +12,7 @@
 #include "plan/plan.h"
 #include "train/adapters.h"
 #include "train/fit.h"
+#include "train/run.h"
 
 /* Usable share of a GPU's memory; the rest is the driver's, NCCL's and the kernels'. */
 #define MEMORY_SHARE 0.92
@@ -86,13 +87,6 @@ static bool rows_divide(const lt_recipe *r, const lt_mesh_shape *s) {
     return good;
 }
 
-/* Do ZeRO 2 and 3 work in a pipeline? As check_zero_stages of train/open.c has it. */
-static bool pipelines_divide(const finder *f) {
-    const lt_model_spec *spec = &f->run.spec;
-    return !f->machine->on_device && !(spec->tied && spec->pos == LT_POS_LEARNED) &&
-           !lt_schedule_splits_backward((lt_schedule_kind)f->run.recipe.schedule);
-}
-
 static bool accepts(const finder *f, const lt_mesh_shape *s, int zero) {
     const lt_recipe *r = &f->run.recipe;
     const bool dense = s->pp * s->cp * s->tp * s->ep == 1;
@@ -103,7 +97,8 @@ static bool accepts(const finder *f, const lt_mesh_shape *s, int zero) {
     }
     return !(zero > 0 && (s->dp * s->cp == s->ep || (s->ep > 1 && r->shard > 0))) &&
            !(zero > 0 && r->shard > 0 && s->dp * s->cp % r->shard != 0) &&
-           !(zero > 1 && s->pp > 1 && !pipelines_divide(f)) &&
+           !(zero > 1 && s->pp > 1 &&
+             lt_training_zero_refused(r, &f->run.spec, f->machine->on_device) != NULL) &&
            !(zero == 3 && r->fp8 != LT_FP8_NONE) &&
            !(r->deterministic != 0 && (!dense || zero > 0 || r->groups % s->dp != 0)) &&
            !(r->optim == LT_OPTIM_MUON && s->tp > 1) &&

@@ -17,9 +17,7 @@ static int64_t label_bytes(const lt_training *t, const lt_pass_batch *b) {
     return bytes;
 }
 
-/* Does any of the ranks that a pass needs still have rows? Then all run one: weights are gathered
- * from ranks that divide them, and rows are sent to ranks that divide the experts. */
-static lt_err anybody(const lt_training *t, bool *rows) {
+lt_err lt_training_any_rows(const lt_training *t, bool *rows) {
     float has = *rows ? 1.0f : 0.0f;
     if (t->shards.level == 3) {
         LT_TRY(lt_all_reduce(t->shards.ranks, &has, &has, 1, LT_F32, LT_REDUCE_MAX, NULL));
@@ -56,7 +54,7 @@ static lt_err evaluate_rows(lt_training *t, lt_loader *l, lt_step_record *sum) {
             LT_TRY(lt_loader_next(l, want, b, &got));
         }
         more = got > 0;
-        LT_TRY(anybody(t, &more));
+        LT_TRY(lt_training_any_rows(t, &more));
         if (!more) {
             break;
         }

@@ -2,6 +2,7 @@
  * matters: the folder is locked before anything is read from it, and the checkpoint is loaded last,
  * over a complete run. */
 #include <malloc.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -11,8 +12,6 @@
 #include "base/thread.h"
 #include "data/tokenize.h"
 #include "kernels/peak.h"
-#include "model/alloc.h"
-#include "model/source.h"
 #include "platform/telemetry/identity.h"
 #include "tensor/ops.h"
 #include "train/adapters.h"
@@ -76,175 +75,17 @@ static lt_err lead_lock(lt_training *t) {
 
 /* ---- Work of every rank ---- */
 
-/* Which option a failure is about: a path that is not there may be of any. */
-static lt_err about(const char *option, lt_err err) {
-    return err != LT_OK ? lt_error_prefix(err, "%s", option) : LT_OK;
-}
-
-static const lt_tokenizer_info no_tokenizer = {
-    .bos = LT_TOKEN_NONE, .eos = LT_TOKEN_NONE, .pad = LT_TOKEN_NONE};
-
 static lt_err open_tokenizer(lt_training *t) {
-    t->tokenizer_info = no_tokenizer;
+    t->tokenizer_info = lt_training_no_tokenizer;
     if (t->recipe.tokenizer[0] == '\0') {
         return LT_OK;
     }
-    LT_TRY(about("data.tokenizer", lt_tokenizer_open(&t->tokenizer, t->recipe.tokenizer, NULL)));
+    LT_TRY(lt_training_about("data.tokenizer",
+                             lt_tokenizer_open(&t->tokenizer, t->recipe.tokenizer, NULL)));
     malloc_trim(0); /* What reading it needed for a moment. */
     t->tokenizer_bytes = lt_memory_resident() - t->program_bytes;
     t->tokenizer_info = lt_tokenizer_describe(t->tokenizer);
     return LT_OK;
-}
-
-static int64_t id_or_none(uint32_t id) {
-    return id == LT_TOKEN_NONE ? -1 : (int64_t)id;
-}
-
-/* If the device reports its free memory, check it before anything is allocated. */
-static lt_err check_fit(lt_training *t, const lt_model_spec *spec, lt_dtype dtype) {
-    const lt_pass_options o = lt_training_pass_options(t);
-    size_t left = 0;
-    if (t->device->backend->memory_left == NULL) {
-        return LT_OK;
-    }
-    LT_TRY(t->device->backend->memory_left(t->device, &left));
-    if (lt_training_has_pipeline(t)) {
-        LT_TRY(lt_training_measure_pipeline(t, dtype, &o));
-        return lt_fit_check_stages(&t->recipe, spec, dtype, &o, &t->pass_memory, &t->shards, left);
-    }
-    return lt_fit_check(&t->recipe, spec, dtype, &o, &t->shards, left);
-}
-
-/* A reward model has one score; a model without a head for it gets one. */
-static int64_t n_scores_of(const lt_recipe *r) {
-    return r->objective == LT_RECIPE_OBJECTIVE_reward ? 1 : 0;
-}
-
-/* Read the shape of the initial weights, so that contradictions are found before the weights are
- * read. */
-static lt_err read_init_spec(lt_model_spec *spec, const lt_recipe *r) {
-    lt_source source = {0};
-    LT_TRY(about("model.init", lt_weight_source_open(&source, spec, r->init)));
-    lt_weight_source_close(&source);
-    if (n_scores_of(r) > 0 && spec->n_scores == 0) {
-        lt_model_spec_add_scores(spec, n_scores_of(r));
-    }
-    if (n_scores_of(r) == 0) {
-        LT_TRY(lt_model_spec_writes(spec, "model.init"));
-    }
-    LT_TRY(lt_recipe_adopt(spec, r, r->init));
-    return lt_model_spec_writable(spec);
-}
-
-/* i: of data.tokenizer; n_ids 0: none. */
-static lt_err make_spec(lt_model_spec *spec, const lt_recipe *r, const lt_tokenizer_info *i) {
-    if (r->init[0] != '\0') {
-        return read_init_spec(spec, r);
-    }
-    LT_TRY(lt_recipe_spec(spec, r, (int64_t)i->n_ids, id_or_none(i->bos), id_or_none(i->eos),
-                          id_or_none(i->pad)));
-    return lt_model_spec_writable(spec);
-}
-
-lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r) {
-    lt_tokenizer *tokenizer = NULL;
-    lt_tokenizer_info info = no_tokenizer;
-    lt_err err;
-    if (r->tokenizer[0] != '\0') {
-        LT_TRY(about("data.tokenizer", lt_tokenizer_open(&tokenizer, r->tokenizer, NULL)));
-        info = lt_tokenizer_describe(tokenizer);
-    }
-    err = make_spec(out, r, &info);
-    lt_tokenizer_close(tokenizer);
-    return err;
-}
-
-/* What ZeRO 2 and 3 cannot do in a pipeline. */
-static lt_err check_zero_stages(const lt_training *t) {
-    const lt_recipe *r = &t->recipe;
-    const char *why = NULL;
-    if (r->zero < 2 || !lt_training_has_pipeline(t)) {
-        return LT_OK;
-    }
-    if (!t->device->backend->host_memory) {
-        why = "on GPUs yet";
-    } else if (lt_schedule_splits_backward((lt_schedule_kind)r->schedule)) {
-        why = "with a mesh.schedule that defers gradients of weights";
-    } else if (t->spec.tied && t->spec.pos == LT_POS_LEARNED) {
-        why = "with a tied embedding beside learned positions, which one of its stages has";
-    }
-    if (why != NULL) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "mesh.zero = %lld with pp=%d does not work %s; mesh.zero = 1 does",
-                (long long)r->zero, t->world->shape.pp, why);
-    }
-    return LT_OK;
-}
-
-/* What this rank holds and what it trains. */
-static lt_err divide_model(lt_training *t) {
-    const lt_recipe *r = &t->recipe;
-    LT_TRY(lt_training_place_stages(t));
-    LT_TRY(lt_world_divide(t->world, &t->spec, lt_training_has_pipeline(t) ? &t->stages : NULL));
-    if (r->zero == 3 && r->fp8 != LT_FP8_NONE) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "mesh.zero = 3 with model.fp8: weights in 8 bits are kept whole on each rank; "
-                "mesh.zero = 2 can");
-    }
-    LT_TRY(check_zero_stages(t));
-    LT_TRY(lt_shards_open(&t->shards, t->world, (int)r->zero, (int)r->shard));
-    LT_TRY(lt_world_add_twin(t->world, t->shards.ranks));
-    LT_TRY(lt_world_add_twin(t->world, t->shards.replicas));
-    if (t->shards.level > 0) {
-        t->partition = lt_shards_full(&t->shards);
-        t->own_partition = lt_shards_own(&t->shards);
-    } else {
-        t->partition = t->own_partition = lt_layout_partition(&t->world->layout);
-    }
-    return LT_OK;
-}
-
-static lt_err open_model(lt_training *t) {
-    const lt_recipe *r = &t->recipe;
-    const lt_tokenizer_info *i = &t->tokenizer_info;
-    lt_model_options options = {.dtype = r->dtype == 0 ? LT_F32 : LT_BF16,
-                                .trainable = true,
-                                .device = t->device,
-                                .n_scores = n_scores_of(r),
-                                .score_seed = (uint64_t)r->seed};
-
-    t->micro = lt_fit_pass_options(r, false).batch;
-    LT_TRY(make_spec(&t->spec, r, i));
-    LT_TRY(lt_training_has_ranks(t) ? divide_model(t) : LT_OK);
-    options.partition = lt_training_is_divided(t) ? &t->own_partition : NULL;
-    LT_TRY(lt_adapters_resolve(&t->recipe, &t->spec, !t->device->backend->host_memory));
-    lt_adapters_base(&options, r);
-    LT_TRY(check_fit(t, &t->spec, options.dtype));
-    if (r->init[0] != '\0') {
-        LT_TRY(lt_model_open(&t->trained, r->init, &options));
-        LT_TRY(lt_recipe_adopt(&t->trained->spec, r, r->init));
-        if (t->tokenizer != NULL && (int64_t)i->n_ids > t->trained->spec.vocab_size) {
-            LT_FAIL(LT_ERR_ARG,
-                    "data.tokenizer %s has %u entries, model.init %s a vocabulary of %lld",
-                    r->tokenizer, i->n_ids, r->init, (long long)t->trained->spec.vocab_size);
-        }
-    } else {
-        LT_TRY(lt_model_create(&t->trained, &t->spec, &options, (uint64_t)r->seed));
-    }
-    if (r->lora_rank > 0) {
-        t->model = t->trained;
-        LT_TRY(lt_adapters_open(&t->lora, t->model, r));
-        t->trained = t->lora->params;
-        return LT_OK;
-    }
-    if (t->shards.level == 0) {
-        t->model = t->trained;
-        return LT_OK;
-    }
-    options.partition = &t->partition;
-    options.trainable = false;
-    options.elsewhere = t->shards.level == 3;
-    return lt_model_alloc(&t->model, &t->trained->spec, &options);
 }
 
 static void carve_rows(lt_step_rows *s, int64_t batch, int64_t seq, bool weights, lt_arena *a) {
@@ -425,7 +266,7 @@ static lt_err open_data(lt_training *t) {
     LT_TRY(lt_mixture_parse(&t->train_mixture, t->recipe.train, "data.train"));
     LT_TRY(lt_chat_data_read(&t->train_mixture, "data.train", &t->recipe, &t->chat));
     o = loader_options(t, &t->train_mixture, true);
-    LT_TRY(about("data.train", lt_loader_open(&t->loader, &o)));
+    LT_TRY(lt_training_about("data.train", lt_loader_open(&t->loader, &o)));
     if (t->source.next == NULL) {
         t->source = lt_rows_of_loader(t->loader);
     }
@@ -635,7 +476,7 @@ static lt_err open_all(lt_training *t) {
     }
     LT_TRY(open_tokenizer(t));
     LT_TRY(lt_chat_data_open(&t->chat, &t->recipe, t->tokenizer));
-    LT_TRY(open_model(t));
+    LT_TRY(lt_training_open_model(t));
     lt_recipe_resolve(&t->recipe, &t->model->spec);
     LT_TRY(lt_training_compare(t));
     LT_TRY(open_pass(t));

@@ -41,10 +41,11 @@ typedef struct {
     lt_row_batch batch; /* Room for the largest step. */
 } lt_step_rows;
 
-/* What an objective's values are computed in; (rows of a pass, seq) each. */
+/* What an objective's values are computed in; (rows of a pass, seq) each. Of whole rows, but tokens
+ * and positions, of which a rank of cp has its own; `own` has room for what it sends to others. */
 typedef struct {
-    int32_t *tokens, *labels;
-    float *values, *dvalues;
+    int32_t *tokens, *labels, *positions, *own_labels;
+    float *values, *dvalues, *own;
 } lt_objective_room;
 
 /* The rows of a step, drawn while the one before computes. */
@@ -143,10 +144,18 @@ typedef struct lt_training {
     int64_t n_losses, losses_each, losses_in_open;
 } lt_training;
 
-/* open.c: everything from the recipe to the first step. */
+/* open_model.c: the model of a run. */
 /* The model that a recipe trains, with the sizes from its tokenizer or model.init, as opening the
  * run would find it. */
 LT_MUST_USE lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r);
+LT_MUST_USE lt_err lt_training_open_model(lt_training *t);
+/* Why mesh.zero 2 and 3 do not work in a pipeline; NULL: they do. */
+const char *lt_training_zero_refused(const lt_recipe *r, const lt_model_spec *spec, bool on_device);
+/* err, whose message names the option that it is about: a path that is not there may be of any. */
+lt_err lt_training_about(const char *option, lt_err err);
+extern const lt_tokenizer_info lt_training_no_tokenizer;
+
+/* open.c: everything else from the recipe to the first step. */
 /* Bytes of an lt_step_rows; memory for one, to be freed with lt_arena_close of its arena. */
 size_t lt_step_rows_bytes(int64_t batch, int64_t seq, bool weights);
 LT_MUST_USE lt_err lt_step_rows_open(lt_step_rows *s, int64_t batch, int64_t seq, bool weights);
@@ -259,6 +268,9 @@ LT_MUST_USE lt_err lt_training_go_back(lt_training *t);
 /* evaluate.c: validation, and a sample of text. Both write their line of metrics. check: fail
  * before the first step, and not hours later, if there is nothing to validate on. */
 LT_MUST_USE lt_err lt_training_check_validation(lt_training *t);
+/* Does any of the ranks that a pass needs still have rows? Then all run one: weights are gathered
+ * from ranks that divide them, and rows are sent to ranks that divide the experts. */
+LT_MUST_USE lt_err lt_training_any_rows(const lt_training *t, bool *rows);
 LT_MUST_USE lt_err lt_training_evaluate(lt_training *t);
 LT_MUST_USE lt_err lt_training_sample(lt_training *t);
 /* Does a sample answer its prompt as a user's message, because the model learns conversations? */

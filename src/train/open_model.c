@@ -1,0 +1,169 @@
+/* open_model.c: the model of a run: its shape, by the recipe or by the weights that it begins with;
+ * the part of it that this rank holds and the part that it trains; their memory and first values. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "model/alloc.h"
+#include "model/source.h"
+#include "train/adapters.h"
+#include "train/fit.h"
+#include "train/run.h"
+
+lt_err lt_training_about(const char *option, lt_err err) {
+    return err != LT_OK ? lt_error_prefix(err, "%s", option) : LT_OK;
+}
+
+const lt_tokenizer_info lt_training_no_tokenizer = {
+    .bos = LT_TOKEN_NONE, .eos = LT_TOKEN_NONE, .pad = LT_TOKEN_NONE};
+
+static int64_t id_or_none(uint32_t id) {
+    return id == LT_TOKEN_NONE ? -1 : (int64_t)id;
+}
+
+/* If the device reports its free memory, check it before anything is allocated. */
+static lt_err check_fit(lt_training *t, const lt_model_spec *spec, lt_dtype dtype) {
+    const lt_pass_options o = lt_training_pass_options(t);
+    size_t left = 0;
+    if (t->device->backend->memory_left == NULL) {
+        return LT_OK;
+    }
+    LT_TRY(t->device->backend->memory_left(t->device, &left));
+    if (lt_training_has_pipeline(t)) {
+        LT_TRY(lt_training_measure_pipeline(t, dtype, &o));
+        return lt_fit_check_stages(&t->recipe, spec, dtype, &o, &t->pass_memory, &t->shards, left);
+    }
+    return lt_fit_check(&t->recipe, spec, dtype, &o, &t->shards, left);
+}
+
+/* A reward model has one score; a model without a head for it gets one. */
+static int64_t n_scores_of(const lt_recipe *r) {
+    return r->objective == LT_RECIPE_OBJECTIVE_reward ? 1 : 0;
+}
+
+/* Read the shape of the initial weights, so that contradictions are found before the weights are
+ * read. */
+static lt_err read_init_spec(lt_model_spec *spec, const lt_recipe *r) {
+    lt_source source = {0};
+    LT_TRY(lt_training_about("model.init", lt_weight_source_open(&source, spec, r->init)));
+    lt_weight_source_close(&source);
+    if (n_scores_of(r) > 0 && spec->n_scores == 0) {
+        lt_model_spec_add_scores(spec, n_scores_of(r));
+    }
+    if (n_scores_of(r) == 0) {
+        LT_TRY(lt_model_spec_writes(spec, "model.init"));
+    }
+    LT_TRY(lt_recipe_adopt(spec, r, r->init));
+    return lt_model_spec_writable(spec);
+}
+
+/* i: of data.tokenizer; n_ids 0: none. */
+static lt_err make_spec(lt_model_spec *spec, const lt_recipe *r, const lt_tokenizer_info *i) {
+    if (r->init[0] != '\0') {
+        return read_init_spec(spec, r);
+    }
+    LT_TRY(lt_recipe_spec(spec, r, (int64_t)i->n_ids, id_or_none(i->bos), id_or_none(i->eos),
+                          id_or_none(i->pad)));
+    return lt_model_spec_writable(spec);
+}
+
+lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r) {
+    lt_tokenizer *tokenizer = NULL;
+    lt_tokenizer_info info = lt_training_no_tokenizer;
+    lt_err err;
+    if (r->tokenizer[0] != '\0') {
+        LT_TRY(
+            lt_training_about("data.tokenizer", lt_tokenizer_open(&tokenizer, r->tokenizer, NULL)));
+        info = lt_tokenizer_describe(tokenizer);
+    }
+    err = make_spec(out, r, &info);
+    lt_tokenizer_close(tokenizer);
+    return err;
+}
+
+const char *lt_training_zero_refused(const lt_recipe *r, const lt_model_spec *spec,
+                                     bool on_device) {
+    return on_device ? "on GPUs yet"
+           : lt_schedule_splits_backward((lt_schedule_kind)r->schedule)
+               ? "with a mesh.schedule that defers gradients of weights"
+           : spec->tied && spec->pos == LT_POS_LEARNED
+               ? "with a tied embedding beside learned positions, which one of its stages has"
+               : NULL;
+}
+
+static lt_err check_zero_stages(const lt_training *t) {
+    const lt_recipe *r = &t->recipe;
+    const char *why = lt_training_zero_refused(r, &t->spec, !t->device->backend->host_memory);
+    if (r->zero >= 2 && lt_training_has_pipeline(t) && why != NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "mesh.zero = %lld with pp=%d does not work %s; mesh.zero = 1 does",
+                (long long)r->zero, t->world->shape.pp, why);
+    }
+    return LT_OK;
+}
+
+/* What this rank holds and what it trains. */
+static lt_err divide_model(lt_training *t) {
+    const lt_recipe *r = &t->recipe;
+    LT_TRY(lt_training_place_stages(t));
+    LT_TRY(lt_world_divide(t->world, &t->spec, lt_training_has_pipeline(t) ? &t->stages : NULL));
+    if (r->zero == 3 && r->fp8 != LT_FP8_NONE) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "mesh.zero = 3 with model.fp8: weights in 8 bits are kept whole on each rank; "
+                "mesh.zero = 2 can");
+    }
+    LT_TRY(check_zero_stages(t));
+    LT_TRY(lt_shards_open(&t->shards, t->world, (int)r->zero, (int)r->shard));
+    LT_TRY(lt_world_add_twin(t->world, t->shards.ranks));
+    LT_TRY(lt_world_add_twin(t->world, t->shards.replicas));
+    if (t->shards.level > 0) {
+        t->partition = lt_shards_full(&t->shards);
+        t->own_partition = lt_shards_own(&t->shards);
+    } else {
+        t->partition = t->own_partition = lt_layout_partition(&t->world->layout);
+    }
+    return LT_OK;
+}
+
+lt_err lt_training_open_model(lt_training *t) {
+    const lt_recipe *r = &t->recipe;
+    const lt_tokenizer_info *i = &t->tokenizer_info;
+    lt_model_options options = {.dtype = r->dtype == 0 ? LT_F32 : LT_BF16,
+                                .trainable = true,
+                                .device = t->device,
+                                .n_scores = n_scores_of(r),
+                                .score_seed = (uint64_t)r->seed};
+
+    t->micro = lt_fit_pass_options(r, false).batch;
+    LT_TRY(make_spec(&t->spec, r, i));
+    LT_TRY(lt_training_has_ranks(t) ? divide_model(t) : LT_OK);
+    options.partition = lt_training_is_divided(t) ? &t->own_partition : NULL;
+    LT_TRY(lt_adapters_resolve(&t->recipe, &t->spec, !t->device->backend->host_memory));
+    lt_adapters_base(&options, r);
+    LT_TRY(check_fit(t, &t->spec, options.dtype));
+    if (r->init[0] != '\0') {
+        LT_TRY(lt_model_open(&t->trained, r->init, &options));
+        LT_TRY(lt_recipe_adopt(&t->trained->spec, r, r->init));
+        if (t->tokenizer != NULL && (int64_t)i->n_ids > t->trained->spec.vocab_size) {
+            LT_FAIL(LT_ERR_ARG,
+                    "data.tokenizer %s has %u entries, model.init %s a vocabulary of %lld",
+                    r->tokenizer, i->n_ids, r->init, (long long)t->trained->spec.vocab_size);
+        }
+    } else {
+        LT_TRY(lt_model_create(&t->trained, &t->spec, &options, (uint64_t)r->seed));
+    }
+    if (r->lora_rank > 0) {
+        t->model = t->trained;
+        LT_TRY(lt_adapters_open(&t->lora, t->model, r));
+        t->trained = t->lora->params;
+        return LT_OK;
+    }
+    if (t->shards.level == 0) {
+        t->model = t->trained;
+        return LT_OK;
+    }
+    options.partition = &t->partition;
+    options.trainable = false;
+    options.elsewhere = t->shards.level == 3;
+    return lt_model_alloc(&t->model, &t->trained->spec, &options);
+}
