@@ -88,6 +88,15 @@ static bool is_repeated(const lt_controller *c) {
            a->status == b->status && a->step == b->step;
 }
 
+/* Attempts in a row, this one included, that ended with one status before there was any step. */
+static int same_starts(const lt_controller *c) {
+    const lt_fault *a = &c->fault, *b = &c->before;
+    if (a->kind != LT_FAULT_CRASH || !WIFEXITED(a->status) || c->best_step >= 0) {
+        return 0;
+    }
+    return b->kind == a->kind && b->status == a->status ? c->same_starts + 1 : 1;
+}
+
 /* Why the run ends here; false: it does not, and the fault is paid for. */
 static bool is_the_end(lt_controller *c) {
     const lt_fault *f = &c->fault;
@@ -120,6 +129,12 @@ static bool is_the_end(lt_controller *c) {
                         "help",
                         (long long)f->step) > 0;
     }
+    if (c->same_starts >= LT_SAME_STARTS) {
+        return snprintf(c->why, sizeof c->why,
+                        "%d attempts in a row ended with status %d before the first step, so "
+                        "another one would not help",
+                        c->same_starts, WEXITSTATUS(f->status)) > 0;
+    }
     if (row->costs && c->used >= c->o.retries) {
         return snprintf(c->why, sizeof c->why, "all %d retries are used", c->o.retries) > 0;
     }
@@ -141,6 +156,7 @@ static lt_action decide(lt_controller *c, double now_s) {
     } else {
         c->without_progress++;
     }
+    c->same_starts = same_starts(c);
     if (is_the_end(c)) {
         c->state = LT_CONTROL_OVER;
         c->until_s = 0.0;

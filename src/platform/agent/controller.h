@@ -53,6 +53,10 @@
  * step mean that it follows from the program and its data, and the run ends at once with this
  * reason.
  *
+ * A rank that ends with a status before any attempt has made a step has probably been given a path
+ * that is not there, or a recipe that contradicts itself. A file system that comes late looks the
+ * same, so the run ends when LT_SAME_STARTS attempts in a row have ended with the same status.
+ *
  * BACK-OFF: none after an attempt that made a new step; otherwise 1, 2, 4 ... at most LT_BACK_OFF_S
  * seconds. */
 #ifndef LT_PLATFORM_CONTROLLER_H
@@ -65,6 +69,7 @@
 #define LT_KILL_S        10.0
 #define LT_BACK_OFF_S    60.0
 #define LT_FREE_IN_A_ROW 10
+#define LT_SAME_STARTS   3
 
 /* Exit statuses of ranks, beside 0, 1 and 2; sysexits.h names the values. */
 #define LT_RANK_DEVICE     74  /* EX_IOERR: the device failed. */
@@ -142,6 +147,7 @@ typedef struct {
     int attempt;            /* The present one, from 1. */
     int used, free_in_row;  /* Retries; free faults since the last new step. */
     int without_progress;   /* Attempts in a row that made no new step. */
+    int same_starts;        /* Of them, before any step: those that ended with the same status. */
     int64_t best_step;      /* The largest of all attempts. */
     int64_t step;           /* The largest of this attempt. */
     int64_t best_before;    /* The largest of all attempts before this one. */

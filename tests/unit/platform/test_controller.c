@@ -86,6 +86,37 @@ static void budget(void **state) {
     assert_non_null(strstr(c.why, "all 3 retries"));
 }
 
+/* A path that is not there gives the same status each time, before any step; with steps behind it
+ * the run is known to be right, and goes on to its last retry. */
+static void starts_that_fail(void **state) {
+    enum { STATUS = 1 << 8, OTHER = 3 << 8 }; /* As waitpid has 1 and 3. */
+    const lt_control_options many = {.retries = 9, .grace_s = 1.0};
+    lt_controller c;
+    double now_s = 0.0;
+    (void)state;
+    lt_controller_open(&c, &many, now_s);
+    for (int i = 0; i < 4; i++) { /* Another status begins another count. */
+        assert_int_equal(fault_at(&c, LT_FAULT_CRASH, i % 2 == 0 ? OTHER : STATUS, -1, &now_s),
+                         LT_DO_WAIT);
+        begin(&c, &now_s);
+    }
+    for (int i = 1; i < LT_SAME_STARTS - 1; i++) {
+        assert_int_equal(fault_at(&c, LT_FAULT_CRASH, STATUS, -1, &now_s), LT_DO_WAIT);
+        begin(&c, &now_s);
+    }
+    assert_int_equal(fault_at(&c, LT_FAULT_CRASH, STATUS, -1, &now_s), LT_DO_END);
+    assert_non_null(strstr(c.why, "3 attempts in a row ended with status 1 before the first step"));
+    lt_controller_open(&c, &many, now_s);
+    assert_int_equal(fault_at(&c, LT_FAULT_KILLED, SIGKILL, 5, &now_s), LT_DO_WAIT);
+    for (int i = 0; i < 8; i++) {
+        begin(&c, &now_s);
+        assert_int_equal(fault_at(&c, LT_FAULT_CRASH, STATUS, -1, &now_s), LT_DO_WAIT);
+    }
+    begin(&c, &now_s);
+    assert_int_equal(fault_at(&c, LT_FAULT_CRASH, STATUS, -1, &now_s), LT_DO_END);
+    assert_non_null(strstr(c.why, "all 9 retries"));
+}
+
 static void hardware_is_free(void **state) {
     lt_controller c;
     double now_s = 0.0;
@@ -239,6 +270,7 @@ int main(void) {
         cmocka_unit_test(kinds),
         cmocka_unit_test(table),
         cmocka_unit_test(budget),
+        cmocka_unit_test(starts_that_fail),
         cmocka_unit_test(hardware_is_free),
         cmocka_unit_test(growth),
         cmocka_unit_test(machines_are_left),
