@@ -13,6 +13,7 @@
 #include "lateen/generate.h"
 #include "model/acts.h"
 #include "model/alloc.h"
+#include "model/context.h"
 #include "train/chat_data.h"
 
 /* Streams of the seed: which examples are on policy, and the seeds of their answers. */
@@ -92,21 +93,9 @@ static lt_err compare_vocabularies(const lt_distill *d) {
     return err;
 }
 
-/* What the teacher takes on the host. */
-static lt_err count_teacher(lt_training *t, const lt_model *teacher, const lt_pass_options *o) {
-    lt_pass_memory m;
-    LT_TRY(lt_pass_measure(&m, &teacher->spec, teacher->options.dtype, o));
-    t->objective_bytes += m.host_bytes + lt_model_host_bytes(teacher);
-    if (t->device->backend->host_memory) {
-        t->objective_bytes += m.activations_bytes + m.logits_bytes + m.scratch_bytes;
-    }
-    return LT_OK;
-}
-
 static lt_err open_teacher(lt_distill *d) {
     lt_training *t = d->t;
     const lt_model_options how = {.dtype = t->model->options.dtype, .device = t->device};
-    lt_pass_options o = lt_training_pass_options(t);
     const lt_err err = lt_model_open(&d->teacher, t->recipe.distill_teacher, &how);
     if (err != LT_OK) {
         return lt_error_prefix(err, "distill.teacher");
@@ -118,13 +107,7 @@ static lt_err open_teacher(lt_distill *d) {
                 " positions of distill.teacher",
                 t->recipe.seq, lt_model_spec_context(&d->teacher->spec));
     }
-    o.train = o.weights = o.master_elsewhere = o.gradients_elsewhere = false;
-    o.recompute = LT_RECOMPUTE_NONE;
-    o.lora = (lt_lora_options){0};
-    o.queue = lt_pass_queue(t->pass);
-    o.loss_chunk_rows = lt_pass_chunk_rows(t->pass);
-    LT_TRY(count_teacher(t, d->teacher, &o));
-    return lt_pass_open(&d->target.teacher, d->teacher, &o);
+    return lt_objective_open_beside(t, &d->target.teacher, d->teacher);
 }
 
 static lt_err open_words(lt_distill *d, lt_distill_set *set, const char *folder,
@@ -179,6 +162,7 @@ static lt_err open_rollouts(lt_distill *d) {
     lt_training *t = d->t;
     const lt_recipe *r = &t->recipe;
     const int64_t rows = r->batch / lt_training_dp(t);
+    const lt_model *whole;
     lt_rollout_options o = {.max_tokens = r->distill_tokens,
                             .max_seq = r->seq,
                             .questions = rows,
@@ -191,7 +175,8 @@ static lt_err open_rollouts(lt_distill *d) {
     if (d->questions == NULL || d->ended == NULL || d->answers == NULL) {
         LT_FAIL(LT_ERR_OOM, "%" PRId64 " answers", rows);
     }
-    LT_TRY(lt_rollouts_open(&d->rollouts, t->model, &o));
+    LT_TRY(lt_objective_open_whole(t, &whole));
+    LT_TRY(lt_rollouts_open(&d->rollouts, whole, &o));
     if (t->device->backend->host_memory) {
         t->objective_bytes += lt_rollouts_cache_bytes(d->rollouts);
     }
@@ -288,9 +273,9 @@ static lt_err draw_answers(lt_distill *d, int64_t n, lt_row_batch *out) {
             asked[n_asked++] = d->questions[i];
         }
     }
+    LT_TRY_DONE(lt_objective_bring_whole(d->t)); /* All ranks do, also those without a question. */
     if (n_asked > 0) {
         const lt_rollout_args all = {.questions = asked, .n = n_asked, .group = 1};
-        LT_TRY_DONE(lt_training_settle(d->t));
         LT_TRY_DONE(lt_rollouts_draw(d->rollouts, &all, d->answers, &stats));
     }
     d->draw_s = stats.refresh_s + stats.draw_s;
@@ -447,18 +432,25 @@ static lt_err distill_data(void *of, lt_training *t, const json_t *then) {
                                 : LT_OK;
 }
 
-/* Words of the rows of a pass, to the backend. */
+/* Words of the rows of a pass, to the backend: of the tokens that this rank has of them. */
 static lt_err send_words(lt_distill *d, const lt_pass_batch *b, const int64_t *index) {
-    const lt_backend *backend = d->t->device->backend;
-    lt_queue *queue = lt_pass_queue(d->t->pass);
-    const int64_t k = d->train.words.k;
+    const lt_training *t = d->t;
+    const lt_backend *backend = t->device->backend;
+    lt_queue *queue = lt_pass_queue(t->pass);
+    const int cp = lt_training_cp(t);
+    const int64_t k = d->train.words.k, seq = b->seq * cp;
     const size_t bytes = (size_t)(b->batch * b->seq * k) * sizeof *d->ids;
     LT_TRY(backend->sync(queue)); /* What was sent before has arrived. */
     for (int64_t i = 0; i < b->batch; i++) {
         const bool held_out = index[i] < 0;
         lt_teacher_words_row(held_out ? &d->valid.words : &d->train.words,
-                             held_out ? -1 - index[i] : index[i], b->seq, d->ids + i * b->seq * k,
-                             d->logp + i * b->seq * k);
+                             held_out ? -1 - index[i] : index[i], seq, d->ids + i * seq * k,
+                             d->logp + i * seq * k);
+    }
+    if (cp > 1) {
+        const int rank = lt_group_rank(t->world->mesh.cp);
+        lt_context_take(d->ids, b->batch, seq * k, cp, rank);
+        lt_context_take(d->logp, b->batch, seq * k, cp, rank);
     }
     LT_TRY(backend->upload(queue, d->target.ids.data, d->ids, bytes));
     return backend->upload(queue, d->target.logp.data, d->logp, bytes);

@@ -50,23 +50,22 @@ static lt_err read_problems(lt_learner *l) {
 static lt_err open_reference(lt_learner *l) {
     lt_training *t = l->t;
     const lt_model_options how = {.dtype = t->model->options.dtype, .device = t->device};
-    lt_pass_options o = lt_training_pass_options(t);
     if (t->recipe.rl_kl <= 0.0 || t->lora != NULL) {
         return LT_OK;
     }
     LT_TRY(lt_model_open(&l->reference, t->recipe.init, &how));
-    o.train = o.weights = false;
-    o.recompute = LT_RECOMPUTE_NONE;
-    LT_TRY(lt_pass_open(&l->reference_pass, l->reference, &o));
+    LT_TRY(lt_objective_open_beside(t, &l->reference_pass, l->reference));
     lt_pass_set_temperature(l->reference_pass, (float)t->recipe.rl_temperature);
     return LT_OK;
 }
 
 static lt_err open_engine(lt_learner *l, const lt_reinforce_options *o) {
+    const lt_model *whole;
     if (l->answerer.draw != NULL) {
         return LT_OK;
     }
-    LT_TRY(lt_rollouts_open(&l->rollouts, l->t->model,
+    LT_TRY(lt_objective_open_whole(l->t, &whole));
+    LT_TRY(lt_rollouts_open(&l->rollouts, whole,
                             &(lt_rollout_options){.max_tokens = o->max_tokens,
                                                   .max_seq = o->max_seq,
                                                   .questions = o->updates * o->answers / o->group,
@@ -175,7 +174,7 @@ static lt_err draw(lt_learner *l) {
     lt_reinforce *r = &l->r;
     const bool old = lt_reinforce_steps_a_draw(r) > 1, reference = r->o.policy.kl > 0.0;
     const int64_t step = l->t->state.step + 1, every = l->t->recipe.sample_every;
-    LT_TRY(lt_training_settle(l->t));
+    LT_TRY(lt_objective_bring_whole(l->t));
     LT_TRY(lt_reinforce_draw(r));
     for (int64_t first = 0, n; (old || reference) && first < r->n_drawn; first += n) {
         n = r->n_drawn - first < l->t->micro ? r->n_drawn - first : l->t->micro;
@@ -391,7 +390,7 @@ static lt_err learner_evaluate(void *of, lt_training *t) {
     if (l->held_out.n == 0 || t->evaluated_step == t->state.step) {
         return LT_OK;
     }
-    LT_TRY(lt_training_settle(t));
+    LT_TRY(lt_objective_bring_whole(t));
     err = lt_reinforce_evaluate(&l->r, &l->held_out, most, &s);
     LT_TRY(lt_ranks_combine(&t->ranks, &record, err));
     LT_TRY(lt_objective_sum(t, &s.answers, LT_DRAW_SUMS));

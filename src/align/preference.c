@@ -306,19 +306,30 @@ static lt_err loss_of(void *of, const lt_objective_part *part, bool held_out, lt
 
 /* ---- KTO's reference point ---- */
 
-/* Adds up the log-ratios of mismatched rows beside rows [first, first + n). */
-static lt_err add_mismatched(lt_preference_objective *p, const lt_preference_set *set,
-                             lt_training *t, const lt_row_batch *rows, int64_t first, int64_t n,
-                             double *sum) {
-    const lt_row_batch *mismatched = &p->mismatched.batch;
+typedef struct {
+    lt_preference_objective *p;
+    const lt_preference_set *set;
+    lt_training *t;
+    const lt_row_batch *rows;
+    int64_t n;
+    double sum; /* Of log-ratios. */
+} mismatch;
+
+/* Adds up the log-ratios of mismatched rows beside those of a pass. */
+static lt_err add_mismatched(void *of, int64_t pass) {
+    mismatch *m = of;
+    const lt_row_batch *mismatched = &m->p->mismatched.batch;
+    const int64_t first = pass * m->t->micro, left = m->n - first;
+    const int64_t n = pass < 0 ? 0 : left < m->t->micro ? left : m->t->micro;
     const float *values;
     int64_t used;
     for (int64_t i = 0; i < n; i++) {
-        mismatched->index[i] = set->rows.n + rows->index[first + i];
+        mismatched->index[i] = m->set->rows.n + m->rows->index[first + i];
     }
-    LT_TRY(lt_preference_values(p, set, t, mismatched, n, &values, &used));
+    LT_TRY(lt_preference_values(m->p, m->set, m->t, mismatched, n, &values, &used));
     for (int64_t i = 0; i < n; i++) {
-        *sum += lt_preference_sum(values + i * used, used) - set->reference[mismatched->index[i]];
+        m->sum += lt_preference_sum(values + i * used, used) -
+                  m->set->reference[mismatched->index[i]];
     }
     return LT_OK;
 }
@@ -326,11 +337,11 @@ static lt_err add_mismatched(lt_preference_objective *p, const lt_preference_set
 static lt_err begin(void *of, lt_training *t, const lt_row_batch *rows, int64_t n, bool held_out) {
     lt_preference_objective *p = of;
     lt_preference_set *set = held_out ? &p->valid : &p->train;
-    double sums[2] = {0.0, (double)n};
-    for (int64_t first = 0; first < n; first += t->micro) {
-        const int64_t some = n - first < t->micro ? n - first : t->micro;
-        LT_TRY(add_mismatched(p, set, t, rows, first, some, &sums[0]));
-    }
+    mismatch m = {.p = p, .set = set, .t = t, .rows = rows, .n = n};
+    double sums[2];
+    LT_TRY(lt_objective_passes(t, (n + t->micro - 1) / t->micro, add_mismatched, &m));
+    sums[0] = m.sum;
+    sums[1] = (double)n;
     LT_TRY(lt_objective_sum(t, sums, 2));
     set->point = sums[1] > 0.0 ? fmax(0.0, sums[0] / sums[1]) : 0.0;
     return LT_OK;

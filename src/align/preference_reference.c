@@ -49,12 +49,31 @@ static bool at_hand(const lt_training *t) {
     return t->state.step == 0 || is_without_adapters(t);
 }
 
+/* Where no rank has all weights, of what each rank trains: files of another mesh are made anew. */
+static lt_err hash_parts(uint64_t *out, const lt_training *t) {
+    lt_group *all = t->world->mesh.world;
+    const size_t n = (size_t)lt_group_size(all);
+    uint64_t *parts = calloc(n, sizeof *parts);
+    lt_err err = LT_OK;
+    if (parts == NULL) {
+        LT_FAIL(LT_ERR_OOM, "checksums of %zu ranks", n);
+    }
+    LT_TRY_DONE(lt_model_weights_hash(&parts[lt_group_rank(all)], t->trained));
+    LT_TRY_DONE(lt_all_gather(all, parts, &parts[lt_group_rank(all)],
+                              (int64_t)(sizeof *parts / sizeof(int32_t)), LT_I32, NULL));
+    *out = XXH3_64bits(parts, n * sizeof *parts);
+done:
+    free(parts);
+    return err;
+}
+
 static lt_err hash_model(reference *r) {
     uint64_t base, adapters = 0;
     if (!at_hand(r->t)) {
         return LT_OK;
     }
-    LT_TRY(lt_model_weights_hash(&base, r->t->model));
+    LT_TRY(lt_training_is_whole_nowhere(r->t) ? hash_parts(&base, r->t)
+                                              : lt_model_weights_hash(&base, r->t->model));
     if (r->t->lora != NULL && !is_without_adapters(r->t)) {
         LT_TRY(lt_model_weights_hash(&adapters, r->t->trained));
     }
@@ -118,46 +137,55 @@ static lt_err save(const reference *r) {
 
 /* ---- Computing ---- */
 
-/* The sums of n rows from row `first` on. */
-static lt_err compute_some(const reference *r, const lt_row_batch *rows, int64_t first, int64_t n) {
+/* Passes are divided between the ranks in turn. */
+typedef struct {
+    const reference *r;
+    lt_step_rows rows;
+    lt_progress progress;
+} computing;
+
+static lt_err compute_pass(void *of, int64_t pass) {
+    computing *c = of;
+    const reference *r = c->r;
+    const lt_training *t = r->t;
+    const int64_t first = (r->set->offset + pass * r->set->stride) * t->micro,
+                  left = r->set->n_reference - first;
+    const int64_t n = pass < 0 ? 0 : left < t->micro ? left : t->micro;
     const float *values;
     int64_t used;
     for (int64_t i = 0; i < n; i++) {
-        rows->index[i] = first + i;
+        c->rows.batch.index[i] = first + i;
     }
-    LT_TRY(lt_preference_values(r->p, r->set, r->t, rows, n, &values, &used));
+    LT_TRY(lt_preference_values(r->p, r->set, r->t, &c->rows.batch, n, &values, &used));
     for (int64_t i = 0; i < n; i++) {
         r->set->reference[first + i] = lt_preference_sum(values + i * used, used);
+    }
+    if (lt_ranks_lead(&t->ranks) && n > 0) {
+        lt_progress_show(&c->progress, "reference of %s: %lld of %lld rows", r->name,
+                         (long long)first, (long long)r->set->n_reference);
     }
     return LT_OK;
 }
 
-/* Passes are divided between the ranks in turn. */
 static lt_err compute(const reference *r) {
     lt_training *t = r->t;
     lt_err err = LT_OK;
-    lt_step_rows rows = {0};
-    lt_progress progress = {.plain_every_s = t->recipe.plain_every};
+    computing c = {.r = r, .progress = {.plain_every_s = t->recipe.plain_every}};
     const double start_s = lt_clock_s();
-    const int64_t n = r->set->n_reference, dp = r->set->stride;
+    const int64_t n = r->set->n_reference, passes = (n + t->micro - 1) / t->micro,
+                  dp = r->set->stride, rank = r->set->offset;
 
     memset(r->set->reference, 0, (size_t)n * sizeof(double));
     LT_TRY(lt_training_settle(t));
-    LT_TRY_DONE(lt_step_rows_open(&rows, t->micro, t->recipe.seq, false));
-    for (int64_t first = r->set->offset * t->micro; first < n; first += dp * t->micro) {
-        LT_TRY_DONE(
-            compute_some(r, &rows.batch, first, n - first < t->micro ? n - first : t->micro));
-        if (lt_ranks_lead(&t->ranks)) {
-            lt_progress_show(&progress, "reference of %s: %lld of %lld rows", r->name,
-                             (long long)first, (long long)n);
-        }
-    }
+    LT_TRY_DONE(lt_step_rows_open(&c.rows, t->micro, t->recipe.seq, false));
+    LT_TRY_DONE(lt_objective_passes(t, passes > rank ? (passes - rank + dp - 1) / dp : 0,
+                                    compute_pass, &c));
     LT_TRY_DONE(lt_objective_sum(t, r->set->reference, n));
-    lt_progress_end(&progress);
+    lt_progress_end(&c.progress);
     lt_log_info("reference of %s: %lld rows in %.1f s", r->name, (long long)n,
                 lt_clock_s() - start_s);
 done:
-    lt_arena_close(&rows.arena);
+    lt_arena_close(&c.rows.arena);
     return err;
 }
 
@@ -169,19 +197,15 @@ static lt_err compute_and_save(const reference *r) {
                 "steps are done; bring that file back, or begin again with another --out",
                 r->path, (long long)r->t->state.step);
     }
-    lt_pass_use_adapters(r->t->pass, !is_without_adapters(r->t));
+    if (is_without_adapters(r->t)) {
+        lt_pass_use_adapters(r->t->pass, false);
+    }
     err = compute(r);
-    lt_pass_use_adapters(r->t->pass, true);
+    if (is_without_adapters(r->t)) {
+        lt_pass_use_adapters(r->t->pass, true);
+    }
     LT_TRY(err);
     return lt_ranks_lead(&r->t->ranks) ? save(r) : LT_OK;
-}
-
-/* All ranks take the file, or none does. */
-static lt_err agree(const lt_training *t, bool *found) {
-    double n = *found ? 1.0 : 0.0;
-    LT_TRY(lt_objective_sum(t, &n, 1));
-    *found = (int)n == lt_training_dp(t);
-    return LT_OK;
 }
 
 lt_err lt_preference_reference(lt_preference_objective *p, lt_preference_set *set, lt_training *t,
@@ -209,7 +233,7 @@ lt_err lt_preference_reference(lt_preference_objective *p, lt_preference_set *se
         err = LT_OK;
     }
     LT_TRY(err);
-    LT_TRY(agree(t, &found));
+    LT_TRY(lt_objective_all(t, &found)); /* All ranks take the file, or none does. */
     LT_TRY(found ? LT_OK : compute_and_save(&r));
     sums_hash(set, hex);
     return LT_OK;

@@ -176,12 +176,16 @@ static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, in
 }
 
 /* A score head: the value of each row, F32, stands in the place of its loss; backward, a row's
- * weight is the derivative by its value. Few numbers, so all rows run at once. */
+ * weight is the derivative by its value. Few numbers, so all rows run at once. Of ranks of tp,
+ * which have the whole head, each makes the gradients of its own rows. */
 static lt_err run_scores(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
                          const lt_loss_how *how) {
     const int64_t rows = r->batch * r->seq;
     const lt_tensor h = lt_tensor_rows(&b->h_final, 0, rows);
-    const lt_tensor dscore = lt_tensor_2d(l->logits.data, r->dtype, rows, 1);
+    const lt_tensor dh = lt_tensor_rows(&b->dh, 0, rows);
+    const lt_tp_run own = lt_tp_run_of(rows, r->n_tp, r->tp_rank);
+    const lt_tensor dscore = lt_tensor_2d(l->logits.data, r->dtype, own.count, 1);
+    const lt_tensor weights = lt_tensor_2d(b->weights.data, LT_F32, rows, 1);
     LT_ASSERT(r->spec->n_scores == 1 && l->chunk_rows >= rows);
     if (how->grad_scale == 0) {
         LT_TRY(r->backend->zero(r->queue, b->best.data, (size_t)rows * sizeof(int32_t)));
@@ -189,10 +193,15 @@ static lt_err run_scores(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
                              LT_PARAM_KIND_COUNT, 0);
     }
     LT_ASSERT(how->weights);
+    if (r->n_tp > 1) {
+        LT_TRY(r->backend->zero(r->queue, dh.data,
+                                (size_t)lt_tensor_count(&dh) * lt_dtype_bytes(dh.dtype)));
+    }
     LT_TRY(lt_exec_add(r, &(lt_add_args){.y = dscore,
-                                         .a = lt_tensor_2d(b->weights.data, LT_F32, rows, 1),
+                                         .a = lt_tensor_rows(&weights, own.first, own.count),
                                          .alpha = how->grad_scale}));
-    LT_TRY(lt_linear_bwd(r, lt_tensor_rows(&b->dh, 0, rows), dscore, h, LT_PARAM_SCORE,
+    LT_TRY(lt_linear_bwd(r, lt_tensor_rows(&dh, own.first, own.count), dscore,
+                         lt_tensor_rows(&h, own.first, own.count), LT_PARAM_SCORE,
                          LT_PARAM_KIND_COUNT, 0, false));
     r->head_stored = true;
     return LT_OK;

@@ -229,11 +229,9 @@ static lt_err check_options(const lt_pass_options *o, const lt_model_spec *s) {
                 "pass: %lld tokens a sequence, but the model has %lld learned positions",
                 (long long)lt_pass_whole_seq(o), (long long)s->max_seq);
     }
-    if (s->n_scores > 1 || (s->n_scores > 0 && lt_pass_n_tp(o) > 1)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "pass: a score head of %lld values with %d ranks of tp; one value and one rank are "
-                "built",
-                (long long)s->n_scores, lt_pass_n_tp(o));
+    if (s->n_scores > 1) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "pass: a score head of %lld values; one value is built",
+                (long long)s->n_scores);
     }
     LT_TRY(lt_experts_check(s, o));
     return lt_context_check(s, o);

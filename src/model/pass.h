@@ -212,6 +212,8 @@ LT_MUST_USE lt_err lt_pass_result_of(lt_pass *p, int set, lt_pass_result *r, flo
  * the two calls; batches whose log-probabilities it combines are in several sets, or are rows of
  * one. */
 LT_MUST_USE lt_err lt_pass_logprobs(lt_pass *p, int set, const lt_pass_batch *b, float *logprobs);
+/* The last part of it alone, behind forward: labels are those of the batch. */
+LT_MUST_USE lt_err lt_pass_logprobs_of(lt_pass *p, int set, const int32_t *labels, float *logprobs);
 /* Log-probabilities of the base, with its adapters switched off. */
 LT_MUST_USE lt_err lt_pass_logprobs_base(lt_pass *p, int set, const lt_pass_batch *b,
                                          float *logprobs);

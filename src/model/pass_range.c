@@ -401,17 +401,21 @@ lt_err lt_pass_result_of(lt_pass *p, int set, lt_pass_result *r, float *loss_row
 
 /* ---- Objectives over log-probabilities ---- */
 
-lt_err lt_pass_logprobs(lt_pass *p, int set, const lt_pass_batch *b, float *logprobs) {
+lt_err lt_pass_logprobs_of(lt_pass *p, int set, const int32_t *labels, float *logprobs) {
     const bool scores = p->exec.spec->n_scores > 0;
     lt_pass_result r = {0};
-    LT_TRY(lt_pass_load(p, set, b));
-    LT_TRY(lt_pass_forward(p, set, p->first, p->end));
     LT_TRY(lt_pass_loss(p, set, 0.0f));
     LT_TRY(lt_pass_result_of(p, set, &r, logprobs));
-    for (int64_t i = 0; i < b->batch * b->seq; i++) {
-        logprobs[i] = b->labels[i] < 0 ? 0.0f : scores ? logprobs[i] : -logprobs[i];
+    for (int64_t i = 0; i < p->exec.batch * p->exec.seq; i++) {
+        logprobs[i] = labels[i] < 0 ? 0.0f : scores ? logprobs[i] : -logprobs[i];
     }
     return LT_OK;
+}
+
+lt_err lt_pass_logprobs(lt_pass *p, int set, const lt_pass_batch *b, float *logprobs) {
+    LT_TRY(lt_pass_load(p, set, b));
+    LT_TRY(lt_pass_forward(p, set, p->first, p->end));
+    return lt_pass_logprobs_of(p, set, b->labels, logprobs);
 }
 
 lt_err lt_pass_logprobs_base(lt_pass *p, int set, const lt_pass_batch *b, float *logprobs) {

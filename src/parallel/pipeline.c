@@ -48,6 +48,7 @@ struct lt_pipeline {
     int n_warm;
     lt_timeline *timeline; /* NULL: no spans. */
     lt_pipeline_begins begins;
+    lt_pipeline_head head;
 };
 
 /* The state of a walk along a row. */
@@ -360,7 +361,9 @@ static lt_err backward(walk *w, const lt_schedule_op *op) {
     LT_TRY(begin(p, op, &b));
     LT_TRY(p->begins.call != NULL ? p->begins.call(p->begins.of, op->chunk) : LT_OK);
     if (last) {
-        LT_TRY(lt_pass_loss(c->pass, op->set, w->grad_scale));
+        LT_TRY(p->head.call != NULL
+                   ? p->head.call(p->head.of, c->pass, op->set, op->micro, w->grad_scale)
+                   : lt_pass_loss(c->pass, op->set, w->grad_scale));
     }
     LT_TRY(lt_pass_backward(c->pass, op->set, c->first, c->end, w->grad_scale));
     LT_TRY(end(p, op, &b));
@@ -441,6 +444,20 @@ static lt_err fill(const lt_pipeline *p, lt_pass *pass, lt_tensor x) {
     return err;
 }
 
+/* The head as an objective runs it, whose derivatives are all 0. */
+static lt_err run_head(const chunk_state *c, const lt_pass_batch *batch, float grad_scale) {
+    float *numbers = calloc((size_t)(batch->batch * batch->seq), sizeof *numbers);
+    lt_err err;
+    if (numbers == NULL) {
+        LT_FAIL(LT_ERR_OOM, "derivatives of %lld rows", (long long)batch->batch);
+    }
+    err = lt_pass_logprobs_of(c->pass, 0, batch->labels, numbers);
+    memset(numbers, 0, (size_t)(batch->batch * batch->seq) * sizeof *numbers);
+    err = err == LT_OK ? lt_pass_objective(c->pass, 0, numbers, grad_scale) : err;
+    free(numbers);
+    return err;
+}
+
 /* Forward and backward of a chunk twice: gradients are stored, then added to. */
 static lt_err run_twice(lt_pipeline *p, const chunk_state *c, bool last, const lt_pass_batch *batch,
                         float grad_scale) {
@@ -449,7 +466,9 @@ static lt_err run_twice(lt_pipeline *p, const chunk_state *c, bool last, const l
         LT_TRY(lt_pass_load(c->pass, 0, batch));
         LT_TRY(c->first > 0 ? fill(p, c->pass, lt_pass_stream(c->pass, 0, c->first)) : LT_OK);
         LT_TRY(lt_pass_forward(c->pass, 0, c->first, c->end));
-        LT_TRY(last ? lt_pass_loss(c->pass, 0, grad_scale) : LT_OK);
+        LT_TRY(!last                  ? LT_OK
+               : p->head.call != NULL ? run_head(c, batch, grad_scale)
+                                      : lt_pass_loss(c->pass, 0, grad_scale));
         LT_TRY(lt_pass_backward(c->pass, 0, c->first, c->end, grad_scale));
         if (lt_schedule_splits_backward(p->stages.schedule)) {
             LT_TRY(lt_pass_backward_weights(c->pass, 0, c->first, c->end));
@@ -607,6 +626,15 @@ lt_err lt_pipeline_eval(lt_pipeline *p, const lt_pass_batch *b, lt_pass_result *
 
 void lt_pipeline_tell_begins(lt_pipeline *p, lt_pipeline_begins begins) {
     p->begins = begins;
+}
+
+void lt_pipeline_set_head(lt_pipeline *p, lt_pipeline_head head) {
+    p->head = head;
+}
+
+int lt_pipeline_head_rank(const lt_pipeline *p) {
+    const lt_schedule_shape s = shape_of(&p->stages, 1);
+    return lt_schedule_rank_of(&s, s.ranks * s.chunks - 1);
 }
 
 void lt_pipeline_trace(lt_pipeline *p, lt_timeline *t) {

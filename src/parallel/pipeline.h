@@ -61,6 +61,16 @@ typedef struct {
 } lt_pipeline_begins;
 void lt_pipeline_tell_begins(lt_pipeline *p, lt_pipeline_begins begins);
 
+/* Called behind the last layer of a micro-batch, instead of lt_pass_loss: the head of a set, and
+ * its backward pass. call NULL: lt_pass_loss. */
+typedef struct {
+    lt_err (*call)(void *of, lt_pass *pass, int set, int64_t micro, float grad_scale);
+    void *of;
+} lt_pipeline_head;
+void lt_pipeline_set_head(lt_pipeline *p, lt_pipeline_head head);
+/* The rank of pp with the head. */
+int lt_pipeline_head_rank(const lt_pipeline *p);
+
 /* From now on operations and their layers are spans of t (lt_pass_trace). */
 void lt_pipeline_trace(lt_pipeline *p, lt_timeline *t);
 /* In F32, of the units in the rank's stages. */

@@ -420,6 +420,18 @@ lt_err lt_zero_settle(lt_zero *z) {
     return LT_OK;
 }
 
+lt_err lt_zero_copy_whole(lt_zero *z, lt_model *to) {
+    LT_ASSERT(z->shards->level == 3 && to->table.n_units == z->model->table.n_units);
+    LT_TRY(lt_zero_settle(z));
+    for (int u = 0; u < to->table.n_units; u++) {
+        lt_comm_work work = 0;
+        LT_TRY(is_held(z, u) ? gather(z, u, to->weights.base[u], &work) : LT_OK);
+        LT_TRY(wait_for(z, &work));
+    }
+    to->version = z->model->version;
+    return LT_OK;
+}
+
 /* ---- Open and close ---- */
 
 /* Level 1: slices of the pass's own gradients. */

@@ -90,5 +90,8 @@ const lt_param_buffer *lt_zero_gradients(const lt_zero *z);
 LT_MUST_USE lt_err lt_zero_updated(lt_zero *z, int unit);
 LT_MUST_USE lt_err lt_zero_gather(lt_zero *z);
 LT_MUST_USE lt_err lt_zero_settle(lt_zero *z);
+/* Level 3, a collective call: all weights that the ranks keep of the model, into another with the
+ * same table (lt_shards_full), whose version becomes that of the model. */
+LT_MUST_USE lt_err lt_zero_copy_whole(lt_zero *z, lt_model *to);
 
 #endif

@@ -6,28 +6,39 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "model/alloc.h"
+#include "model/context.h"
 #include "train/run.h"
 
 /* Tokens of a pass are a multiple of this: few shapes, whole tiles of a kernel. */
 #define SEQ_STEP 16
 
-lt_err lt_objective_check(const lt_training *t) {
-    const lt_recipe *r = &t->recipe;
-    const lt_mesh_shape *mesh = lt_training_has_ranks(t) ? &t->world->shape : NULL;
+lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
+    static const lt_mesh_shape one = {1, 1, 1, 1, 1};
+    const lt_mesh_shape *s = mesh != NULL ? mesh : &one;
+    const bool distills = r->objective == LT_RECIPE_OBJECTIVE_distill, rl = lt_recipe_is_rl(r);
+    /* An engine draws answers from weights that are whole here, and its answers are this rank's. */
+    const bool draws = rl || (distills && r->distill_on_policy > 0.0);
     const struct {
         const char *what;
         bool asked;
     } refused[] = {{"deterministic = mesh-invariant", r->deterministic != 0},
                    {"model.fp8", r->fp8 != LT_FP8_NONE},
                    {"loss.z", r->z_coef > 0.0},
-                   {"mesh.zero = 3", r->zero == 3},
-                   {"pp (mesh)", mesh != NULL && mesh->pp > 1},
-                   {"cp (mesh)", mesh != NULL && mesh->cp > 1},
-                   {"tp (mesh)", mesh != NULL && mesh->tp > 1},
-                   {"ep (mesh)", mesh != NULL && mesh->ep > 1}};
+                   {"pp (mesh)", s->pp > 1 && (draws || distills)},
+                   {"cp (mesh)", s->cp > 1 && draws},
+                   {"tp (mesh)", s->tp > 1 && (draws || distills)},
+                   {"ep (mesh)", s->ep > 1 && draws}};
+    if (r->objective == LT_RECIPE_OBJECTIVE_sft) {
+        return LT_OK;
+    }
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].asked) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "objective.kind with %s: not built", refused[i].what);
+            char kind[LT_OPTION_STR_BYTES];
+            lt_option_text(lt_option_find(&lt_recipe_table, "objective.kind"), r, kind,
+                           sizeof kind);
+            LT_FAIL(LT_ERR_UNSUPPORTED, "objective.kind = %s with %s: not built", kind,
+                    refused[i].what);
         }
     }
     if (r->init[0] == '\0') {
@@ -37,12 +48,17 @@ lt_err lt_objective_check(const lt_training *t) {
     return LT_OK;
 }
 
-static size_t room_of(const lt_training *t) {
-    return (size_t)(t->micro * t->recipe.seq);
+/* Rows whose tokens are in the room at once: those of a pass, or of a step of a pipeline. */
+static int64_t rows_of_room(const lt_training *t) {
+    return t->pipeline != NULL ? lt_recipe_largest_batch(&t->recipe) / lt_training_dp(t) *
+                                     lt_recipe_together(&t->recipe)
+                               : t->micro;
 }
 
 lt_err lt_objective_open(lt_training *t) {
     const lt_model_spec *s = &t->model->spec;
+    const size_t one = (size_t)(t->micro * t->recipe.seq),
+                 all = (size_t)(rows_of_room(t) * t->recipe.seq);
     lt_objective_room *o = &t->objective_room;
     if (s->n_experts > 0 && (s->moe_aux_coef > 0.0f || s->moe_z_coef > 0.0f)) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
@@ -50,11 +66,15 @@ lt_err lt_objective_open(lt_training *t) {
                 "the router are not built beside an objective; 0 leaves them out",
                 (double)s->moe_aux_coef, (double)s->moe_z_coef);
     }
-    o->tokens = malloc(room_of(t) * sizeof *o->tokens);
-    o->labels = malloc(room_of(t) * sizeof *o->labels);
-    o->values = malloc(room_of(t) * sizeof *o->values);
-    o->dvalues = malloc(room_of(t) * sizeof *o->dvalues);
-    if (o->tokens == NULL || o->labels == NULL || o->values == NULL || o->dvalues == NULL) {
+    o->tokens = malloc(all * sizeof *o->tokens);
+    o->labels = malloc(all * sizeof *o->labels);
+    o->positions = malloc(all * sizeof *o->positions);
+    o->own_labels = malloc(all * sizeof *o->own_labels);
+    o->values = malloc(one * sizeof *o->values);
+    o->dvalues = malloc(one * sizeof *o->dvalues);
+    o->own = malloc(one * sizeof *o->own);
+    if (o->tokens == NULL || o->labels == NULL || o->positions == NULL || o->own_labels == NULL ||
+        o->values == NULL || o->dvalues == NULL || o->own == NULL) {
         LT_FAIL(LT_ERR_OOM, "values of %lld rows", (long long)t->micro);
     }
     return LT_OK;
@@ -65,15 +85,41 @@ void lt_objective_close(lt_training *t) {
     if (t->objective != NULL && t->objective->close != NULL) {
         t->objective->close(t->objective->of);
     }
+    lt_model_close(t->whole);
+    t->whole = NULL;
     free(o->tokens);
     free(o->labels);
+    free(o->positions);
+    free(o->own_labels);
     free(o->values);
     free(o->dvalues);
+    free(o->own);
     *o = (lt_objective_room){0};
 }
 
+/* ---- The rows of a pass ---- */
+
+/* Of whole rows; the pass computes this rank's tokens of them. */
+typedef struct {
+    lt_pass_batch own;
+    int64_t n, seq;
+    const int32_t *labels; /* (n, seq) */
+} pass_rows;
+
+/* Lengths of rows in a pass are multiples of this. A pipeline on GPUs has loaded the kernels for
+ * one length before its first message. */
+static int64_t step_of(const lt_training *t) {
+    const int64_t pieces = 2 * lt_training_cp(t);
+    int64_t step = SEQ_STEP;
+    while (lt_training_cp(t) > 1 && step % pieces != 0) {
+        step += SEQ_STEP;
+    }
+    return t->pipeline != NULL && !t->device->backend->host_memory ? t->recipe.seq : step;
+}
+
 /* Tokens up to the last label of n rows, in whole steps. */
-static int64_t used_of(const lt_batch *b, int64_t first, int64_t n) {
+static int64_t used_of(const lt_training *t, const lt_batch *b, int64_t first, int64_t n) {
+    const int64_t step = step_of(t);
     int64_t used = 1;
     for (int64_t i = first; i < first + n; i++) {
         int64_t last = b->seq;
@@ -82,100 +128,224 @@ static int64_t used_of(const lt_batch *b, int64_t first, int64_t n) {
         }
         used = last > used ? last : used;
     }
-    used = (used + SEQ_STEP - 1) / SEQ_STEP * SEQ_STEP;
-    return used < b->seq ? used : b->seq;
+    used = (used + step - 1) / step * step;
+    return used < t->recipe.seq ? used : t->recipe.seq;
 }
 
-/* The rows as one pass computes them, and their tokens up to the last label. */
-static lt_pass_batch cut(lt_training *t, const lt_row_batch *rows, int64_t first, int64_t n) {
-    const lt_batch *b = &rows->ids;
-    const lt_objective_room *o = &t->objective_room;
-    const int64_t used = used_of(b, first, n);
-    LT_ASSERT(n > 0 && n <= t->micro);
-    for (int64_t i = 0; i < n; i++) {
-        const size_t bytes = (size_t)used * sizeof *o->tokens;
-        memcpy(o->tokens + i * used, b->tokens + (first + i) * b->seq, bytes);
-        memcpy(o->labels + i * used, b->labels + (first + i) * b->seq, bytes);
+static void take_own(const lt_training *t, void *rows, int64_t n, int64_t seq) {
+    const int cp = lt_training_cp(t);
+    if (cp > 1) {
+        lt_context_take(rows, n, seq, cp, lt_group_rank(t->world->mesh.cp));
     }
-    return (lt_pass_batch){.batch = n, .seq = used, .tokens = o->tokens, .labels = o->labels};
 }
 
-static lt_err aim(lt_training *t, const lt_pass_batch *b, const int64_t *index) {
+/* n rows from row `first` on, up to their last label, in the room from row `at` on. n 0: one row
+ * without a label, for a pass of other ranks. */
+static pass_rows cut(lt_training *t, const lt_row_batch *rows, int64_t first, int64_t n,
+                     int64_t at) {
+    const lt_objective_room *o = &t->objective_room;
+    const int64_t used = n > 0 ? used_of(t, &rows->ids, first, n) : step_of(t);
+    const int64_t seq = used < t->recipe.seq ? used : t->recipe.seq, count = n > 0 ? n : 1,
+                  from = at * t->recipe.seq;
+    int32_t *tokens = o->tokens + from, *labels = o->labels + from,
+            *positions = o->positions + from, *own_labels = o->own_labels + from;
+    LT_ASSERT(n <= t->micro && at + count <= rows_of_room(t));
+    for (int64_t i = 0; i < count * seq; i++) {
+        const int64_t in = (first + i / seq) * t->recipe.seq + i % seq;
+        tokens[i] = n > 0 ? rows->ids.tokens[in] : 0;
+        labels[i] = n > 0 ? rows->ids.labels[in] : -1;
+        positions[i] = (int32_t)(i % seq);
+    }
+    memcpy(own_labels, labels, (size_t)(count * seq) * sizeof *labels);
+    take_own(t, tokens, count, seq);
+    take_own(t, own_labels, count, seq);
+    take_own(t, positions, count, seq);
+    return (pass_rows){.own = {.batch = count,
+                               .seq = seq / lt_training_cp(t),
+                               .tokens = tokens,
+                               .labels = own_labels,
+                               .positions = lt_training_cp(t) > 1 ? positions : NULL},
+                       .n = n,
+                       .seq = seq,
+                       .labels = labels};
+}
+
+static lt_err aim(lt_training *t, const pass_rows *p, const lt_row_batch *rows, int64_t first) {
     const lt_objective *o = t->objective;
-    return o->aim != NULL ? o->aim(o->of, t, b, index) : LT_OK;
+    return o->aim != NULL && p->n > 0 ? o->aim(o->of, t, &p->own, rows->index + first) : LT_OK;
+}
+
+/* Where a pass leaves its values: in their place among those of the ranks of cp. */
+static float *own_values(const lt_training *t, const pass_rows *p) {
+    const int cp = lt_training_cp(t), rank = cp > 1 ? lt_group_rank(t->world->mesh.cp) : 0;
+    return cp > 1 ? t->objective_room.own + rank * p->own.batch * p->own.seq
+                  : t->objective_room.values;
+}
+
+/* Values of whole rows, of those that the ranks of cp have. */
+static lt_err join_values(const lt_training *t, const pass_rows *p) {
+    const lt_objective_room *o = &t->objective_room;
+    const int cp = lt_training_cp(t);
+    if (cp > 1) {
+        LT_TRY(lt_all_gather(t->world->mesh.cp, o->own, own_values(t, p), p->own.batch * p->own.seq,
+                             LT_F32, NULL));
+        lt_context_put(o->values, o->own, p->own.batch, p->seq, cp);
+    }
+    return LT_OK;
+}
+
+/* ---- Values ---- */
+
+static lt_err eval(lt_training *t, const pass_rows *p) {
+    const bool scores = t->model->spec.n_scores > 0;
+    const int64_t n = p->own.batch * p->own.seq;
+    float *v = own_values(t, p);
+    lt_pass_result unused;
+    if (t->pipeline != NULL) {
+        lt_group *pp = t->world->mesh.pp;
+        LT_TRY(lt_pipeline_eval(t->pipeline, &p->own, &unused, v));
+        LT_TRY(lt_broadcast(pp, v, n, LT_F32, lt_pipeline_head_rank(t->pipeline), NULL));
+    } else {
+        LT_TRY(lt_pass_eval(t->pass, &p->own, &unused, v));
+    }
+    for (int64_t i = 0; i < n; i++) {
+        v[i] = p->own.labels[i] < 0 ? 0.0f : scores ? v[i] : -v[i];
+    }
+    return join_values(t, p);
 }
 
 lt_err lt_objective_values(lt_training *t, const lt_row_batch *rows, int64_t first, int64_t n,
                            const float **values, int64_t *seq) {
-    const lt_pass_batch b = cut(t, rows, first, n);
-    const bool scores = t->model->spec.n_scores > 0;
-    float *v = t->objective_room.values;
-    lt_pass_result unused;
-    LT_TRY(aim(t, &b, rows->index + first));
-    LT_TRY(lt_pass_eval(t->pass, &b, &unused, v));
-    for (int64_t i = 0; i < b.batch * b.seq; i++) {
-        v[i] = b.labels[i] < 0 ? 0.0f : scores ? v[i] : -v[i];
-    }
-    *values = v;
-    *seq = b.seq;
+    const pass_rows p = cut(t, rows, first, n, 0);
+    LT_TRY(aim(t, &p, rows, first));
+    LT_TRY(eval(t, &p));
+    *values = t->objective_room.values;
+    *seq = p.seq;
     return LT_OK;
 }
 
-static lt_objective_part part_of(const lt_training *t, const lt_row_batch *rows, int64_t first,
-                                 int64_t n, int64_t seq, float *dvalues) {
-    return (lt_objective_part){.n = n,
-                               .seq = seq,
-                               .index = rows->index + first,
-                               .labels = t->objective_room.labels,
-                               .values = t->objective_room.values,
-                               .dvalues = dvalues};
+lt_err lt_objective_passes(lt_training *t, int64_t n, lt_objective_some some, void *of) {
+    bool more = true;
+    for (int64_t i = 0;; i++) {
+        more = i < n;
+        LT_TRY(lt_training_any_rows(t, &more));
+        if (!more) {
+            return LT_OK;
+        }
+        LT_TRY(some(of, i < n ? i : -1));
+    }
 }
+
+/* ---- A step ---- */
 
 static lt_err begin(lt_training *t, const lt_row_batch *rows, int64_t n, bool held_out) {
     const lt_objective *o = t->objective;
     return o->begin != NULL ? o->begin(o->of, t, rows, n, held_out) : LT_OK;
 }
 
-lt_err lt_objective_run(lt_training *t, const lt_row_batch *rows, int64_t n, float grad_scale,
-                        lt_step_record *sum) {
+/* A micro-batch whose forward pass is done in a set: its loss, and the head's backward pass. */
+typedef struct {
+    lt_training *t;
+    const lt_row_batch *rows;
+    lt_step_record *sum;
+    const pass_rows *parts; /* Of each micro-batch, */
+    const int64_t *first;   /* and where its rows begin. */
+} judging;
+
+static lt_err judge(void *of, lt_pass *pass, int set, int64_t micro, float grad_scale) {
+    const judging *j = of;
+    lt_training *t = j->t;
+    const pass_rows *p = &j->parts[micro];
     const lt_objective *o = t->objective;
-    float *const d = t->objective_room.dvalues;
-    sum->tokens = 0.0; /* Those that passes computed. */
-    LT_TRY(begin(t, rows, n, false));
+    const lt_objective_room *room = &t->objective_room;
+    const lt_objective_part part = {.n = p->n,
+                                    .seq = p->seq,
+                                    .index = j->rows->index + j->first[micro],
+                                    .labels = p->labels,
+                                    .values = room->values,
+                                    .dvalues = room->dvalues};
+    LT_TRY(lt_pass_logprobs_of(pass, set, p->own.labels, own_values(t, p)));
+    LT_TRY(join_values(t, p));
+    memset(room->dvalues, 0, (size_t)(p->n * p->seq) * sizeof *room->dvalues);
+    LT_TRY(o->loss(o->of, &part, false, j->sum));
+    take_own(t, room->dvalues, p->n, p->seq);
+    return lt_pass_objective(pass, set, room->dvalues, grad_scale);
+}
+
+/* One micro-batch after the other. */
+static lt_err run_passes(lt_training *t, const lt_row_batch *rows, int64_t n, float grad_scale,
+                         lt_step_record *sum) {
+    const int layers = (int)t->model->spec.n_layers;
     LT_TRY(lt_pass_zero_gradients(t->pass));
     for (int64_t first = 0; first < n; first += t->micro) {
         const int64_t count = n - first < t->micro ? n - first : t->micro;
-        const lt_pass_batch b = cut(t, rows, first, count);
-        const lt_objective_part part = part_of(t, rows, first, count, b.seq, d);
-        LT_TRY(aim(t, &b, rows->index + first));
+        const pass_rows p = cut(t, rows, first, count, 0);
+        judging j = {.t = t, .rows = rows, .sum = sum, .parts = &p, .first = &first};
+        LT_TRY(aim(t, &p, rows, first));
         LT_TRY(lt_training_has_ranks(t) ? lt_zero_begin_batch(&t->zero, 0) : LT_OK);
-        LT_TRY(lt_pass_logprobs(t->pass, 0, &b, t->objective_room.values));
-        memset(d, 0, (size_t)(count * b.seq) * sizeof *d);
-        LT_TRY(o->loss(o->of, &part, false, sum));
-        LT_TRY(lt_pass_logprobs_backward(t->pass, 0, d, grad_scale));
-        sum->tokens += (double)(count * b.seq);
+        LT_TRY(lt_pass_load(t->pass, 0, &p.own));
+        LT_TRY(lt_pass_forward(t->pass, 0, 0, layers));
+        LT_TRY(judge(&j, t->pass, 0, 0, grad_scale));
+        LT_TRY(lt_pass_backward(t->pass, 0, 0, layers, grad_scale));
+        sum->tokens += (double)(count * p.seq);
     }
     return LT_OK;
 }
 
-/* The loss of rows without gradients. */
-static lt_err losses(lt_training *t, const lt_row_batch *rows, int64_t n, bool held_out,
-                     lt_step_record *sum) {
-    const lt_objective *o = t->objective;
-    for (int64_t first = 0; first < n; first += t->micro) {
-        const int64_t count = n - first < t->micro ? n - first : t->micro;
-        const float *values;
-        int64_t seq;
-        LT_TRY(lt_objective_values(t, rows, first, count, &values, &seq));
-        const lt_objective_part part = part_of(t, rows, first, count, seq, NULL);
-        LT_TRY(o->loss(o->of, &part, held_out, sum));
+/* All micro-batches through a pipeline. */
+static lt_err run_pipeline(lt_training *t, const lt_row_batch *rows, int64_t n, float grad_scale,
+                           lt_step_record *sum) {
+    const size_t n_micros = (size_t)((n + t->micro - 1) / t->micro);
+    pass_rows *parts = calloc(n_micros, sizeof *parts);
+    int64_t *firsts = calloc(n_micros, sizeof *firsts);
+    judging j = {.t = t, .rows = rows, .sum = sum, .parts = parts, .first = firsts};
+    lt_pass_result unused = {0};
+    lt_err err = LT_OK;
+    if (parts == NULL || firsts == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%zu micro-batches", n_micros);
     }
-    return LT_OK;
+    for (size_t i = 0; i < n_micros; i++) {
+        const int64_t first = (int64_t)i * t->micro, left = n - first;
+        firsts[i] = first;
+        parts[i] = cut(t, rows, first, left < t->micro ? left : t->micro, first);
+        t->batches[i] = parts[i].own;
+        sum->tokens += (double)(parts[i].n * parts[i].seq);
+    }
+    lt_pipeline_set_head(t->pipeline, (lt_pipeline_head){judge, &j});
+    err = lt_training_run_batches(t, (int64_t)n_micros, grad_scale, &unused);
+    lt_pipeline_set_head(t->pipeline, (lt_pipeline_head){NULL, NULL});
+done:
+    free(parts);
+    free(firsts);
+    return err;
+}
+
+lt_err lt_objective_run(lt_training *t, const lt_row_batch *rows, int64_t n, float grad_scale,
+                        lt_step_record *sum) {
+    sum->tokens = 0.0; /* Those that passes computed. */
+    LT_TRY(begin(t, rows, n, false));
+    return t->pipeline != NULL ? run_pipeline(t, rows, n, grad_scale, sum)
+                               : run_passes(t, rows, n, grad_scale, sum);
+}
+
+/* ---- Losses without gradients ---- */
+
+/* The loss of rows [first, first + n) of a batch. */
+static lt_err losses(lt_training *t, const lt_row_batch *rows, int64_t first, int64_t n,
+                     bool held_out, lt_step_record *sum) {
+    const lt_objective *o = t->objective;
+    lt_objective_part part = {.n = n, .labels = t->objective_room.labels};
+    LT_TRY(lt_objective_values(t, rows, first, n, &part.values, &part.seq));
+    if (n == 0) {
+        return LT_OK;
+    }
+    part.index = rows->index + first;
+    return o->loss(o->of, &part, held_out, sum);
 }
 
 lt_err lt_objective_probe(lt_training *t, const lt_row_batch *rows, int64_t n,
                           lt_step_record *sum) {
-    return losses(t, rows, n, false, sum);
+    return losses(t, rows, 0, n, false, sum);
 }
 
 /* This rank's part of the rows that are held out, in examples. */
@@ -187,20 +357,32 @@ static int64_t held_out_share(const lt_training *t) {
     return all > rank ? (all - rank + dp - 1) / dp : 0;
 }
 
-/* The rows that are held out, a pass of them after the other, from the first on: their numbers into
- * index, or their losses into *sum. */
-static lt_err walk_held_out(lt_training *t, int64_t n, int64_t *index, lt_step_record *sum) {
+typedef struct {
+    lt_training *t;
+    int64_t n;
+    lt_step_record *sum;
+} validation;
+
+/* The next pass of the rows that are held out. */
+static lt_err add_held_out(void *of, int64_t pass) {
+    const validation *v = of;
+    lt_training *t = v->t;
+    lt_row_batch *rows = &t->valid_rows.batch;
+    const int64_t left = v->n - pass * t->micro;
+    const int64_t count = pass < 0 ? 0 : left < t->micro ? left : t->micro;
+    LT_TRY(count > 0 ? t->held_out.next(t->held_out.of, count, rows) : LT_OK);
+    return losses(t, rows, 0, count, true, v->sum);
+}
+
+/* The numbers of the rows that are held out, from the first on. */
+static lt_err number_held_out(lt_training *t, int64_t n, int64_t *index) {
     const lt_row_source *source = &t->held_out;
     lt_row_batch *rows = &t->valid_rows.batch;
     LT_TRY(source->seek(source->of, NULL));
     for (int64_t first = 0; first < n; first += t->micro) {
         const int64_t count = n - first < t->micro ? n - first : t->micro;
         LT_TRY(source->next(source->of, count, rows));
-        if (index != NULL) {
-            memcpy(index + first, rows->index, (size_t)count * sizeof *index);
-        } else {
-            LT_TRY(losses(t, rows, count, true, sum));
-        }
+        memcpy(index + first, rows->index, (size_t)count * sizeof *index);
     }
     return LT_OK;
 }
@@ -214,10 +396,12 @@ static lt_err evaluate_rows(lt_training *t, lt_step_record *sum) {
         if (index == NULL) {
             LT_FAIL_DONE(LT_ERR_OOM, "numbers of %lld rows", (long long)n);
         }
-        LT_TRY_DONE(walk_held_out(t, n, index, NULL));
+        LT_TRY_DONE(number_held_out(t, n, index));
         LT_TRY_DONE(begin(t, &(lt_row_batch){.index = index}, n, true));
     }
-    LT_TRY_DONE(walk_held_out(t, n, NULL, sum));
+    LT_TRY_DONE(t->held_out.seek(t->held_out.of, NULL));
+    LT_TRY_DONE(lt_objective_passes(t, (n + t->micro - 1) / t->micro, add_held_out,
+                                    &(validation){t, n, sum}));
     sum->rows = (double)(n / together);
 done:
     free(index);
@@ -234,6 +418,7 @@ lt_err lt_objective_evaluate(lt_training *t) {
     }
     LT_TRY(lt_training_settle(t));
     err = evaluate_rows(t, &sum);
+    lt_training_tell_once(t, &sum);
     LT_TRY(lt_ranks_combine(&t->ranks, &sum, err));
     t->evaluated_step = t->state.step;
     if (!lt_ranks_lead(&t->ranks)) {
@@ -262,8 +447,62 @@ lt_err lt_objective_tell(lt_training *t, const lt_step_record *sum, bool eval) {
     return lt_metrics_row(&t->metrics, kind, o->metrics, o->n_metrics, values, present);
 }
 
+/* Of ranks with the same rows one adds its numbers. */
 lt_err lt_objective_sum(const lt_training *t, double *numbers, int64_t n) {
-    return lt_training_dp(t) > 1 ? lt_all_reduce(t->world->mesh.world, numbers, numbers, n, LT_F64,
-                                                 LT_REDUCE_SUM, NULL)
-                                 : LT_OK;
+    if (!lt_training_has_ranks(t)) {
+        return LT_OK;
+    }
+    if (!lt_world_tells_rows(t->world)) {
+        memset(numbers, 0, (size_t)n * sizeof *numbers);
+    }
+    return lt_all_reduce(t->world->mesh.world, numbers, numbers, n, LT_F64, LT_REDUCE_SUM, NULL);
+}
+
+lt_err lt_objective_all(const lt_training *t, bool *yes) {
+    int32_t no = *yes ? 0 : 1;
+    if (lt_training_has_ranks(t)) {
+        LT_TRY(lt_all_reduce(t->world->mesh.world, &no, &no, 1, LT_I32, LT_REDUCE_SUM, NULL));
+    }
+    *yes = no == 0;
+    return LT_OK;
+}
+
+/* ---- Other models, and all weights at once ---- */
+
+lt_err lt_objective_open_beside(lt_training *t, lt_pass **out, lt_model *m) {
+    lt_pass_options o = lt_training_pass_options(t);
+    lt_pass_memory memory;
+    o.train = o.weights = o.master_elsewhere = o.gradients_elsewhere = false;
+    o.recompute = LT_RECOMPUTE_NONE;
+    o.lora = (lt_lora_options){0};
+    o.partition = NULL;
+    o.experts = o.experts_host = NULL;
+    o.queue = lt_pass_queue(t->pass);
+    o.loss_chunk_rows = lt_pass_chunk_rows(t->pass);
+    LT_TRY(lt_pass_measure(&memory, &m->spec, m->options.dtype, &o));
+    t->objective_bytes += memory.host_bytes + lt_model_host_bytes(m);
+    if (t->device->backend->host_memory) {
+        t->objective_bytes += memory.activations_bytes + memory.logits_bytes + memory.scratch_bytes;
+    }
+    return lt_pass_open(out, m, &o);
+}
+
+lt_err lt_objective_open_whole(lt_training *t, const lt_model **out) {
+    const lt_model_options options = {.dtype = t->model->options.dtype,
+                                      .device = t->device,
+                                      .n_scores = t->model->options.n_scores,
+                                      .partition = &t->partition};
+    if (t->shards.level == 3) {
+        LT_TRY(lt_model_alloc(&t->whole, &t->model->spec, &options));
+        t->objective_bytes += lt_model_host_bytes(t->whole);
+    }
+    *out = t->whole != NULL ? t->whole : t->model;
+    return LT_OK;
+}
+
+lt_err lt_objective_bring_whole(lt_training *t) {
+    if (t->whole != NULL && t->whole->version != t->model->version) {
+        LT_TRY(lt_zero_copy_whole(&t->zero, t->whole));
+    }
+    return lt_training_settle(t);
 }

@@ -86,19 +86,27 @@ typedef struct lt_objective {
     void (*close)(void *of);
 } lt_objective;
 
-/* What an objective does not go with. UNSUPPORTED: it is not built. */
-LT_MUST_USE lt_err lt_objective_check(const struct lt_training *t);
+/* What an objective does not go with; mesh NULL: one rank. UNSUPPORTED: it is not built. A recipe
+ * without an objective passes. */
+LT_MUST_USE lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh);
 
 /* Memory for values and rows of one pass. */
 LT_MUST_USE lt_err lt_objective_open(struct lt_training *t);
 void lt_objective_close(struct lt_training *t);
 
 /* Values of n rows of `rows` from `first` on, (n, *seq), without gradients; valid until the next
- * call of a function of this header. n: at most the rows of a pass. As training computes them, but
- * experts drop no token. */
+ * call of a function of this header. n: at most the rows of a pass; 0: this rank only takes part in
+ * a pass of other ranks (lt_objective_passes). As training computes them, but experts drop no
+ * token. Whole rows, on each rank that has a part of their pass. */
 LT_MUST_USE lt_err lt_objective_values(struct lt_training *t, const lt_row_batch *rows,
                                        int64_t first, int64_t n, const float **values,
                                        int64_t *seq);
+
+/* Calls some(of, i) for passes i of [0, n) of this rank; then some(of, -1) while a rank that needs
+ * this one for its passes has more (mesh.zero 3, ep). Each call computes values once. */
+typedef lt_err (*lt_objective_some)(void *of, int64_t pass);
+LT_MUST_USE lt_err lt_objective_passes(struct lt_training *t, int64_t n, lt_objective_some some,
+                                       void *of);
 
 /* Forward and backward of the n rows of a step, their results into *sum. */
 LT_MUST_USE lt_err lt_objective_run(struct lt_training *t, const lt_row_batch *rows, int64_t n,
@@ -111,7 +119,22 @@ LT_MUST_USE lt_err lt_objective_evaluate(struct lt_training *t);
 /* The line of metrics of a step. */
 LT_MUST_USE lt_err lt_objective_tell(struct lt_training *t, const lt_step_record *sum, bool eval);
 
-/* Sums over the ranks that share the rows of a step, in place. */
+/* Sums over the ranks that divide the rows of a step, in place; ranks of the same rows have the
+ * same numbers. A collective call of all. */
 LT_MUST_USE lt_err lt_objective_sum(const struct lt_training *t, double *numbers, int64_t n);
+/* *yes: on all ranks of the mesh. */
+LT_MUST_USE lt_err lt_objective_all(const struct lt_training *t, bool *yes);
+
+/* A pass without gradients over another model, which is whole on this rank, for the rows of the
+ * run's own: a teacher, a reference. It computes on the queue of the run's pass, in chunks of as
+ * many logits. Its memory on the host is announced. */
+LT_MUST_USE lt_err lt_objective_open_beside(struct lt_training *t, lt_pass **out, lt_model *m);
+
+/* The model for code that reads all of its weights, such as an engine that draws answers: the one
+ * of the passes, or, where that has none between its passes (mesh.zero 3), another with room for
+ * all. bring, a collective call: the weights are there, behind the last update, and stay until the
+ * next one. */
+LT_MUST_USE lt_err lt_objective_open_whole(struct lt_training *t, const lt_model **out);
+LT_MUST_USE lt_err lt_objective_bring_whole(struct lt_training *t);
 
 #endif

@@ -466,7 +466,7 @@ static lt_err open_all(lt_training *t) {
     }
     LT_TRY(lt_chat_data_resolve(&t->recipe));
     LT_TRY(lt_adapters_check(&t->recipe, lt_training_has_ranks(t) ? &t->world->shape : NULL));
-    LT_TRY(t->objective != NULL ? lt_objective_check(t) : LT_OK);
+    LT_TRY(lt_objective_check(&t->recipe, lt_training_has_ranks(t) ? &t->world->shape : NULL));
     LT_TRY(lt_invariant_check(&t->recipe, t->world));
     LT_TRY(divide_rows(t));
     LT_TRY(open_folder(t));

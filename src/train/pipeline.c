@@ -26,7 +26,8 @@ lt_err lt_training_place_stages(lt_training *t) {
 /* ---- Opening ---- */
 
 static lt_err add_size(int64_t sizes[MAX_SIZES], int *n, const lt_training *t, int64_t batch) {
-    const int64_t rows = batch / lt_training_shares(t), micros = (rows + t->micro - 1) / t->micro;
+    const int64_t rows = batch / lt_training_shares(t) * lt_recipe_together(&t->recipe),
+                  micros = (rows + t->micro - 1) / t->micro;
     for (int i = 0; i < *n; i++) {
         if (sizes[i] == micros) {
             return LT_OK;
@@ -99,14 +100,8 @@ lt_err lt_training_open_pipeline(lt_training *t, const lt_pass_options *o) {
 
 /* ---- A step ---- */
 
-lt_err lt_training_run_pipeline(lt_training *t, const lt_row_batch *rows, int64_t n_rows,
-                                float grad_scale, lt_pass_result *sum) {
+lt_err lt_training_run_batches(lt_training *t, int64_t n, float grad_scale, lt_pass_result *sum) {
     lt_pipeline_times times;
-    int64_t n = 0;
-    for (int64_t first = 0; first < n_rows; first += t->micro) {
-        const int64_t left = n_rows - first;
-        t->batches[n++] = lt_training_slice(t, rows, first, left < t->micro ? left : t->micro);
-    }
     LT_TRY(lt_pipeline_train(t->pipeline, t->batches, n, grad_scale, sum));
     times = lt_pipeline_last(t->pipeline);
     t->piped.step_s += times.step_s;
@@ -114,6 +109,16 @@ lt_err lt_training_run_pipeline(lt_training *t, const lt_row_batch *rows, int64_
     t->piped.sent_bytes += times.sent_bytes;
     t->piped.micros = times.micros;
     return LT_OK;
+}
+
+lt_err lt_training_run_pipeline(lt_training *t, const lt_row_batch *rows, int64_t n_rows,
+                                float grad_scale, lt_pass_result *sum) {
+    int64_t n = 0;
+    for (int64_t first = 0; first < n_rows; first += t->micro) {
+        const int64_t left = n_rows - first;
+        t->batches[n++] = lt_training_slice(t, rows, first, left < t->micro ? left : t->micro);
+    }
+    return lt_training_run_batches(t, n, grad_scale, sum);
 }
 
 /* ---- What it tells ---- */

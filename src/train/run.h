@@ -78,7 +78,8 @@ typedef struct lt_training {
     lt_model *model; /* What passes run on, */
     /* and what the optimiser and checkpoints know; the same without ZeRO and without adapters. */
     lt_model *trained;
-    lt_lora *lora; /* Adapters beside the model, which are what is trained; NULL: it is. */
+    lt_lora *lora;   /* Adapters beside the model, which are what is trained; NULL: it is. */
+    lt_model *whole; /* All weights at once, see lt_objective_open_whole; NULL: not needed. */
     lt_shards shards;
     lt_zero zero;
     lt_pass *pass;           /* NULL: the layers are a pipeline's. */
@@ -214,6 +215,9 @@ LT_MUST_USE lt_err lt_training_open_pipeline(lt_training *t, const lt_pass_optio
 /* Forward and backward of micro-batches cut from rows [0, n_rows) of a step. */
 LT_MUST_USE lt_err lt_training_run_pipeline(lt_training *t, const lt_row_batch *rows,
                                             int64_t n_rows, float grad_scale, lt_pass_result *sum);
+/* The same of the n micro-batches in t->batches. */
+LT_MUST_USE lt_err lt_training_run_batches(lt_training *t, int64_t n, float grad_scale,
+                                           lt_pass_result *sum);
 /* A collective call: each rank's bubble, by the table and as measured, into log and metrics. */
 LT_MUST_USE lt_err lt_training_tell_pipeline(lt_training *t);
 

@@ -17,6 +17,8 @@
  *   host     ··stage, launch··│draw k+1, stage│··wait··│judge│update, launch k+1··
  *   device   ───────────── forward, backward k ────────┤     ├─ update ─┬─ forward k+1
  */
+#include <string.h>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "model/context.h"
@@ -72,7 +74,9 @@ static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
     d->staged = 0;
     LT_TRY(t->invariant.n_groups > 0 ? draw_groups(t, d)
                                      : t->source.next(t->source.of, d->n_rows, &d->rows.batch));
-    lt_training_take_tokens(t, &d->rows.batch, d->n_rows);
+    if (t->objective == NULL) { /* Which divides them itself, pass by pass. */
+        lt_training_take_tokens(t, &d->rows.batch, d->n_rows);
+    }
     t->source.place(t->source.of, &d->place);
     d->wait_s = lt_clock_s() - start_s;
     d->drawn = true;
@@ -215,7 +219,9 @@ void lt_training_tell_once(const lt_training *t, lt_step_record *r) {
     if (!lt_world_tells_rows(t->world)) {
         r->rows = r->tokens = 0.0;
     }
-    if (!lt_world_tells_losses(t->world)) {
+    /* The loss of an objective is of whole rows on each rank of cp. */
+    if (!(t->objective != NULL ? lt_world_tells_rows(t->world) : lt_world_tells_losses(t->world))) {
+        memset(r->objective, 0, sizeof r->objective);
         r->labels = r->weight_sum = r->loss_sum = r->correct = r->bytes = 0.0;
     }
     if (!lt_world_tells_layers(t->world)) {

@@ -13,10 +13,12 @@ reward=(--model.init $golden/reward --data.train $golden/pairs.jsonl --objective
 : >"$work/shard"
 train kto-cpu cpu 1 "${kto[@]}" && train kto-gpu cuda 1 "${kto[@]}"
 compare "kto: a GPU takes the CPU's steps" kto-cpu kto-gpu 1e-5 1e-4
-train kto-gpus cuda 2 "${kto[@]}"
-compare "kto: so do two, with the reference point of both" kto-cpu kto-gpus 1e-5 1e-4
+train kto-gpus cuda 2 "${kto[@]}" --mesh.zero 3
+compare "kto: so do two that divide the model (mesh.zero 3), with the reference point of both" kto-cpu kto-gpus 1e-5 1e-4
 train reward-cpu cpu 1 "${reward[@]}" && train reward-gpu cuda 1 "${reward[@]}"
 compare "reward: a GPU takes the CPU's steps" reward-cpu reward-gpu 1e-5 1e-4
+train reward-gpus cuda 2 "${reward[@]}" --mesh pp=2
+compare "reward: so does a pipeline of two" reward-cpu reward-gpus 1e-5 1e-4
 distill=(--model.init tests/golden/sft --data.train tests/golden/sft/chat.jsonl --data.seq 112 --optim.lr 3e-3 --objective.kind distill --distill.teacher tests/golden/distill/teacher
     --distill.beta 0.5 --distill.labels 0.6)
 train distill-cpu cpu 1 "${distill[@]}" && train distill-gpu cuda 1 "${distill[@]}"

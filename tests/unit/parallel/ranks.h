@@ -54,6 +54,13 @@ typedef struct {
     lt_param_table table; /* Of the whole model. */
 } ranks_result;
 
+/* What runs train for: state of so many bytes for each rank, and the objective over it. */
+typedef struct {
+    size_t bytes;
+    lt_objective (*open)(void *state, const lt_recipe *r);
+} ranks_objective;
+static const ranks_objective *ranks_trained_for; /* NULL: the mean loss of the labels. */
+
 /* What all ranks of a run share. */
 typedef struct {
     const lt_recipe *recipe;
@@ -164,19 +171,28 @@ static inline lt_err ranks_steps(ranks_run *run, lt_training *t) {
 
 static inline lt_err ranks_main(lt_comm *c, void *ctx) {
     ranks_run *run = ctx;
+    const ranks_objective *with = ranks_trained_for;
     lt_world world = {0};
     lt_training *t = calloc(1, sizeof *t);
+    void *state = with != NULL ? calloc(1, with->bytes) : NULL;
+    lt_objective objective;
     lt_err err = t == NULL ? lt_error_set(LT_ERR_OOM, "training") : LT_OK;
+    if (with != NULL) {
+        LT_ASSERT(state != NULL);
+        objective = with->open(state, run->recipe);
+    }
     if (err == LT_OK && c != NULL) {
         err = lt_world_open_on(&world, c, run->mesh);
     }
     if (err == LT_OK) {
-        err = lt_training_open_ranks(t, run->recipe, NULL, &world, NULL);
+        err = lt_training_open_ranks(t, run->recipe, NULL, &world,
+                                     with != NULL ? &objective : NULL);
         err = err == LT_OK ? ranks_steps(run, t) : err;
         lt_world_close(&world, err);
         lt_training_close(t);
     }
     free(t);
+    free(state);
     return err;
 }
 

@@ -1,0 +1,195 @@
+/* Objectives on meshes of ranks: each takes the steps that one rank takes, with the gradients of
+ * every tensor. Passes of a rank differ in length, and in number where examples are held out. */
+#include "unit/align/runs.h"
+
+#include "align/distill.h"
+#include "align/learner.h"
+#include "align/preference.h"
+#include "base/rng.h"
+#include "unit/parallel/ranks.h"
+
+#define TEACHER "tests/golden/distill/teacher"
+
+static const ranks_bound bound = {5e-5, 1e-5, 5e-5, 1e-3};
+
+/* ---- What ranks train for ---- */
+
+static lt_objective prefer(void *state, const lt_recipe *r) {
+    return lt_preference_open(state, r);
+}
+
+static lt_objective distill(void *state, const lt_recipe *r) {
+    return lt_distill_objective(state, r);
+}
+
+/* A learner whose answers are random tokens, which depend on the seed of their question alone. */
+typedef struct {
+    lt_learner learner;
+    int32_t ids[64][16];
+    float logp[64][16];
+} scripted;
+
+static lt_err answer_by_seed(void *of, const lt_rollout_args *asked, lt_answer *answers,
+                             lt_rollout_stats *stats) {
+    scripted *s = of;
+    (void)stats;
+    assert_true(asked->n * asked->group <= 64);
+    for (int64_t i = 0; i < asked->n * asked->group; i++) {
+        lt_rng rng = {.seed = asked->questions[i / asked->group].seed,
+                      .stream = (uint64_t)(i % asked->group)};
+        const int64_t n = 2 + (int64_t)(lt_rng_u64(&rng) % 13);
+        for (int64_t k = 0; k < n; k++) {
+            s->ids[i][k] = 3 + (int32_t)(lt_rng_u64(&rng) % 200);
+            s->logp[i][k] = -5.0f;
+        }
+        answers[i] = (lt_answer){.ids = s->ids[i], .logp = s->logp[i], .n = n, .ended = n % 2 == 0};
+    }
+    return LT_OK;
+}
+
+static lt_objective reinforce(void *state, const lt_recipe *r) {
+    scripted *s = state;
+    (void)r;
+    s->learner.answerer = (lt_answerer){s, answer_by_seed};
+    return lt_learner_objective(&s->learner);
+}
+
+static const ranks_objective preferences = {sizeof(lt_preference_objective), prefer},
+                             distillation = {sizeof(lt_distill), distill},
+                             reinforcement = {sizeof(scripted), reinforce};
+
+/* ---- Runs ---- */
+
+#define PAIRS  "tests/golden/preference/pairs.jsonl"
+#define LABELS "tests/golden/preference/labels.jsonl"
+#define CHAT   "tests/golden/sft/chat.jsonl"
+
+/* What a run trains for, and its options. Validations are of five examples, which ranks cannot
+ * divide evenly. */
+typedef struct {
+    const ranks_objective *trains;
+    const char *options;
+} kind;
+
+static const kind dpo = {&preferences, "objective.kind=dpo objective.beta=0.5 data.train=" PAIRS
+                                       " data.valid=" PAIRS};
+static const kind reward = {&preferences,
+                            "objective.kind=reward data.train=" PAIRS " data.valid=" PAIRS};
+static const kind kto = {&preferences, "objective.kind=kto objective.beta=0.5 data.train=" LABELS
+                                       " data.valid=" LABELS};
+static const kind distilled = {&distillation,
+                               "objective.kind=distill distill.teacher=" TEACHER
+                               " distill.beta=0.5 data.train=" CHAT " data.valid=" CHAT};
+static const kind grpo = {&reinforcement,
+                          "objective.kind=grpo rl.group=4 rl.tokens=16 rl.passes=2 rl.kl=0.1 "
+                          "rl.rewards=ended,length:-0.5 data.train=" CHAT};
+
+/* mesh: "", or a mesh and options behind it. Returns the loss of a validation: of one rank, and
+ * where ranks take part in each other's passes. */
+static double run(ranks_result *result, const kind *k, const char *model, const char *mesh) {
+    static int n_runs;
+    char all[2048], out[32], axes[64];
+    const char *more = strchr(mesh, ' ');
+    const bool validates = mesh[0] == '\0' || strstr(mesh, "zero=3") != NULL ||
+                           strstr(mesh, "ep=") != NULL;
+    lt_mesh_shape s = {1, 1, 1, 1, 1};
+    double loss = 0.0;
+    (void)snprintf(out, sizeof out, "run%d", n_runs++);
+    (void)snprintf(axes, sizeof axes, "%.*s",
+                   (int)(more != NULL ? more - mesh : (long)strlen(mesh)), mesh);
+    (void)snprintf(all, sizeof all,
+                   "steps=10 model.vocab=0 model.layers=0 model.width=0 model.heads=0 "
+                   "model.init=%s data.tokenizer=" MODEL " data.seq=64 sample.tokens=0 "
+                   "optim.decay=0 optim.lr=1e-3 batch.size=8 eval.rows=5 %s%s",
+                   model, k->options, more != NULL ? more : "");
+    must(axes[0] != '\0' ? lt_mesh_parse(&s, axes) : LT_OK, mesh);
+    ranks_trained_for = k->trains;
+    must(ranks_try(result, out, all, axes[0] != '\0' ? axes : NULL, s.pp * s.dp * s.cp * s.tp,
+                   validates),
+         all);
+    if (validates && k->trains != &reinforcement) {
+        json_t *rows = run_lines(out, "eval");
+        assert_int_equal(json_array_size(rows), 1);
+        loss = json_number_value(json_object_get(json_array_get(rows, 0), "loss"));
+        json_decref(rows);
+    }
+    return loss;
+}
+
+/* The run on each mesh is that on one rank; the last mesh is NULL. */
+static void compare(const kind *k, const char *model, const char *const *meshes) {
+    ranks_result one = {0};
+    const double validation = run(&one, k, model, "");
+    for (; *meshes != NULL; meshes++) {
+        ranks_result many = {0};
+        char who[640];
+        (void)snprintf(who, sizeof who, "%s, mesh %s", k->options, *meshes);
+        const double loss = run(&many, k, model, *meshes);
+        ranks_equal(&many, &one, &bound, who);
+        if (loss != 0.0) {
+            ranks_close(loss, validation, bound.loss, "validation", who);
+        }
+        ranks_result_free(&many);
+    }
+    ranks_result_free(&one);
+}
+
+static void zero_three(void **state) {
+    static const char *const two[] = {"dp=2 mesh.zero=3", NULL},
+                             *const four[] = {"dp=4 mesh.zero=3 mesh.shard=2 batch.micro=1", NULL};
+    (void)state;
+    compare(&dpo, MODEL, four);
+    compare(&reward, MODEL, two);
+    compare(&kto, MODEL, two);
+    compare(&distilled, MODEL, two);
+    compare(&grpo, MODEL, two);
+}
+
+/* A score head, pairs, single completions with sums over the whole step. */
+static void compare_preferences(const char *first, const char *second) {
+    compare(&dpo, MODEL, (const char *const[]){first, second, NULL});
+    compare(&reward, MODEL, (const char *const[]){first, NULL});
+    compare(&kto, MODEL, (const char *const[]){second, NULL});
+}
+
+static void tensors(void **state) {
+    (void)state;
+    compare_preferences("tp=2", "dp=2,tp=2 mesh.zero=3 batch.micro=2");
+}
+
+static void contexts(void **state) {
+    (void)state;
+    compare_preferences("cp=2", "cp=2,tp=2");
+    compare(&distilled, MODEL, (const char *const[]){"dp=2,cp=2 mesh.zero=3", NULL});
+}
+
+static void pipelines(void **state) {
+    (void)state;
+    compare_preferences("pp=2,tp=2", "pp=2,dp=2 mesh.zero=3 batch.micro=2");
+    compare(&dpo, MODEL, (const char *const[]){"pp=2,cp=2 batch.micro=3", NULL});
+}
+
+/* Ranks that divide experts send each other rows, so all of them take part in each pass. */
+static void experts(void **state) {
+    lt_recipe *r = run_recipe("moe", "model.family=mixtral model.layers=2 model.width=32 "
+                                     "model.heads=4 model.kv_heads=2 model.ffn=32 model.experts=4 "
+                                     "model.top_k=2 model.aux_coef=0 model.vocab=320 data.seq=64");
+    char folder[LT_PATH_BYTES];
+    lt_model_spec spec;
+    lt_model *m = NULL;
+    (void)state;
+    must(lt_training_spec(&spec, r), "moe");
+    must(lt_model_create(&m, &spec, NULL, 1), "moe");
+    run_path(folder, "moe-model");
+    must(lt_model_save(m, folder, LT_F32, 0), folder);
+    lt_model_close(m);
+    free(r);
+    compare(&dpo, folder, (const char *const[]){"dp=2,ep=2", "dp=2,tp=2,ep=2", NULL});
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(zero_three), cmocka_unit_test(tensors),
+                                       cmocka_unit_test(contexts), cmocka_unit_test(pipelines),
+                                       cmocka_unit_test(experts)};
+    return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
+}
