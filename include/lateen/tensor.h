@@ -37,7 +37,8 @@
     X(Q5_K, 256, 176, "Q5_K")                                                                      \
     X(Q6_K, 256, 210, "Q6_K")                                                                      \
     X(MXFP4, 32, 17, "MXFP4")                                                                      \
-    X(NF4, 64, 36, "NF4")
+    X(NF4, 64, 36, "NF4")                                                                          \
+    X(NF4_DOUBLE, 64, 33, "NF4_DOUBLE")
 #define LT_DTYPE_MAP(X) LT_DTYPE_PLAIN_MAP(X) LT_DTYPE_BLOCK_MAP(X)
 
 typedef enum {

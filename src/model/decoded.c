@@ -57,7 +57,7 @@ static lt_err decode_range(lt_exec *r, lt_tensor rows, const lt_weight_range *ra
     return lt_exec_embed_fwd(
         r, &(lt_embed_args){.y = rows,
                             .table = range->w,
-                            .table_packed = range->packed,
+                            .table_scales = range->scales,
                             .ids = lt_tensor_1d((void *)(uintptr_t)numbers, LT_I32, n),
                             .scale = 1.0f});
 }

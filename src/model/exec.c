@@ -264,6 +264,7 @@ lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids) {
     const lt_model *m = r->model;
     const lt_stored_weight *h = m->stored != NULL ? &m->stored[param_index(r, LT_PARAM_EMBED, 0)]
                                                   : NULL;
+    const lt_weight_range *range = h != NULL && h->n_ranges == 1 ? &h->ranges[0] : NULL;
     return lt_exec_embed_fwd(
         r, &(lt_embed_args){.y = y,
                             .table = lt_exec_weight(r, LT_PARAM_EMBED, 0),
@@ -274,8 +275,8 @@ lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids) {
                             .scale = lt_embedding_scale(r),
                             .part = r->n_tp > 1,
                             .first = r->first_word,
-                            .table_packed = h != NULL && h->n_ranges == 1 ? h->ranges[0].packed
-                                                                          : NULL});
+                            .table_packed = range != NULL ? range->packed : NULL,
+                            .table_scales = range != NULL ? range->scales : (lt_tensor){0}});
 }
 
 /* Compute the columns of y for one range of the weight's rows. */

@@ -39,7 +39,7 @@ typedef enum { LT_LORA_BY_RANK, LT_LORA_BY_ROOT } lt_lora_scaling;
 /* How the model beside them is kept (decoded.h); behind AS_STORED, the block types to encode it in.
  * AUTO: AS_STORED where the file has block types that can be trained beside, else DTYPE. */
 typedef enum { LT_LORA_BASE_AUTO, LT_LORA_BASE_DTYPE, LT_LORA_BASE_AS_STORED } lt_lora_base;
-#define LT_LORA_BASES       "auto|dtype|as_stored|nf4|q4_0|q5_0|q8_0|q4_k|q5_k|q6_k"
+#define LT_LORA_BASES       "auto|dtype|as_stored|nf4|nf4_double|q4_0|q5_0|q8_0|q4_k|q5_k|q6_k"
 #define LT_LORA_ALL         "all-linear"
 #define LT_LORA_LAYER_KINDS 4 /* qkv, attn_out, up, down */
 #define LT_LORA_PARTS       3 /* q, k and v */

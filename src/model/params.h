@@ -198,6 +198,7 @@ lt_tensor lt_param_view(const lt_param_table *t, lt_param_kind kind, int layer,
 typedef struct {
     lt_tensor w;
     const void *packed;
+    lt_tensor scales; /* F32: of NF4_DOUBLE; else absent. */
     int64_t first_row;
 } lt_weight_range;
 typedef struct {

@@ -36,8 +36,20 @@ static size_t aligned(size_t bytes) {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
+/* NF4_DOUBLE is encoded by way of NF4. */
+static lt_dtype encoded_first(lt_dtype type) {
+    return type == LT_NF4_DOUBLE ? LT_NF4 : type;
+}
+
+static int64_t n_blocks(const lt_weight_range *range) {
+    size_t bytes;
+    return range->w.shape[0] * range->w.shape[1] / lt_dtype_block(range->w.dtype, &bytes);
+}
+
 size_t lt_stored_range_bytes(const lt_weight_range *range) {
-    return aligned(range_bytes(range));
+    const bool has_scales = range->w.dtype == LT_NF4_DOUBLE;
+    return aligned(range_bytes(range)) +
+           (has_scales ? aligned((size_t)lt_nf4_scales_count(n_blocks(range)) * sizeof(float)) : 0);
 }
 
 bool lt_stored_range_moves(const lt_weight_range *range, const lt_stored_origin *origin) {
@@ -67,7 +79,7 @@ typedef struct {
 /* A row in the range's type, a piece of whole blocks at a time. */
 static void encode_row(const row_copy *c, unsigned char *dst, const unsigned char *src) {
     const int64_t cols = c->range->w.shape[1];
-    const lt_dtype type = c->range->w.dtype;
+    const lt_dtype type = encoded_first(c->range->w.dtype);
     float values[LT_BLOCK_SUPER];
     for (int64_t at = 0; at < cols; at += LT_BLOCK_SUPER) {
         const int64_t n = cols - at < LT_BLOCK_SUPER ? cols - at : LT_BLOCK_SUPER;
@@ -89,21 +101,40 @@ static void copy_row(void *ctx, size_t row) {
     }
 }
 
-/* A range as it is to be multiplied, to dst on the host. What was encoded is not read again, and
- * need not stay in memory. */
-static void write_range(const making *k, int param, int range, unsigned char *dst) {
+/* The blocks of a range, of NF4_DOUBLE still in NF4, to dst on the host. What was encoded is not
+ * read again, and need not stay in memory. */
+static void write_blocks(const making *k, int param, int range, unsigned char *dst) {
     const lt_weight_range *w = &k->m->stored[param].ranges[range];
+    const lt_dtype type = encoded_first(w->w.dtype);
     if (k->origins == NULL) {
-        lt_init_blocks(dst, w->w.dtype, k->m, &k->m->table.params[param], k->seed);
+        lt_init_blocks(dst, type, k->m, &k->m->table.params[param], k->seed);
         return;
     }
     const lt_stored_origin origin = k->origins[param][range];
     row_copy c = {w, origin, lt_dtype_row_bytes(origin.type, w->w.shape[1]),
-                  lt_dtype_row_bytes(w->w.dtype, w->w.shape[1]), dst};
+                  lt_dtype_row_bytes(type, w->w.shape[1]), dst};
     lt_parallel_for((size_t)w->w.shape[0], copy_row, &c);
     if (origin.type != w->w.dtype) {
         lt_file_span_forget(w->w.data, (size_t)w->w.shape[0] * c.from_bytes);
     }
+}
+
+/* A range as it is to be multiplied, to dst on the host, and behind it its scales. */
+static lt_err write_range(const making *k, int param, int range, unsigned char *dst) {
+    const lt_weight_range *w = &k->m->stored[param].ranges[range];
+    if (w->w.dtype != LT_NF4_DOUBLE) {
+        write_blocks(k, param, range, dst);
+        return LT_OK;
+    }
+    const size_t bytes = lt_dtype_row_bytes(LT_NF4, w->w.shape[0] * w->w.shape[1]);
+    unsigned char *once = malloc(bytes);
+    if (once == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%zu bytes of a weight in NF4", bytes);
+    }
+    write_blocks(k, param, range, once);
+    lt_nf4_double_encode(dst, (float *)(dst + aligned(range_bytes(w))), once, n_blocks(w));
+    free(once);
+    return LT_OK;
 }
 
 /* The largest range. */
@@ -111,7 +142,7 @@ static size_t most_bytes(const lt_model *m) {
     size_t most = 0;
     for (int i = 0; i < m->table.n_params; i++) {
         for (int j = 0; j < m->stored[i].n_ranges; j++) {
-            const size_t bytes = range_bytes(&m->stored[i].ranges[j]);
+            const size_t bytes = lt_stored_range_bytes(&m->stored[i].ranges[j]);
             most = bytes > most ? bytes : most;
         }
     }
@@ -121,14 +152,17 @@ static size_t most_bytes(const lt_model *m) {
 /* A range to `dst` in the backend's memory; room: of the host, where that is elsewhere. */
 static lt_err copy_range(const making *k, int param, int range, unsigned char *dst, void *room) {
     lt_weight_range *w = &k->m->stored[param].ranges[range];
-    const void *bytes = room != NULL ? room : dst;
-    if (needs_rewrite(k, param, range)) {
-        write_range(k, param, range, room != NULL ? room : dst);
-    } else {
-        bytes = w->w.data;
-    }
-    LT_TRY(room != NULL ? lt_model_upload(k->m, dst, bytes, range_bytes(w)) : LT_OK);
+    const bool rewritten = needs_rewrite(k, param, range);
+    const void *bytes = rewritten ? room : w->w.data;
+    LT_TRY(rewritten ? write_range(k, param, range, room != NULL ? room : dst) : LT_OK);
+    LT_TRY(room != NULL ? lt_model_upload(k->m, dst, bytes,
+                                          rewritten ? lt_stored_range_bytes(w) : range_bytes(w))
+                        : LT_OK);
     w->w.data = dst;
+    if (w->w.dtype == LT_NF4_DOUBLE) {
+        w->scales = lt_tensor_1d(dst + aligned(range_bytes(w)), LT_F32,
+                                 lt_nf4_scales_count(n_blocks(w)));
+    }
     return LT_OK;
 }
 
@@ -144,11 +178,11 @@ static lt_err copy_to(const making *k, void *room) {
                     continue;
                 }
                 if (pass == 0) {
-                    total += aligned(range_bytes(range));
+                    total += lt_stored_range_bytes(range);
                     continue;
                 }
                 LT_TRY(copy_range(k, i, j, (unsigned char *)m->stored_copies + at, room));
-                at += aligned(range_bytes(range));
+                at += lt_stored_range_bytes(range);
             }
         }
         if (pass == 0 && total > 0) {
@@ -222,7 +256,7 @@ static lt_err bring(packing *p, int param, int range) {
     lt_weight_range *r = &p->k->m->stored[param].ranges[range];
     const void *bytes = r->w.data;
     if (needs_rewrite(p->k, param, range)) {
-        write_range(p->k, param, range, p->host);
+        LT_TRY(write_range(p->k, param, range, p->host));
         bytes = p->host;
     }
     LT_TRY(lt_model_upload(p->k->m, p->raw, bytes, range_bytes(r)));

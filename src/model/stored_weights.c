@@ -53,14 +53,15 @@ static lt_dtype kept_type(const lt_model *m, lt_dtype stored, int64_t cols) {
  * that can be encoded; all else becomes BF16 there. */
 static bool product_takes(const lt_model *m, bool on_device, const lt_tensor *w) {
     if (on_device && m->options.decoded) {
-        return lt_dtype_is_block(w->dtype) && lt_block_encodes(w->dtype);
+        return w->dtype == LT_NF4_DOUBLE ||
+               (lt_dtype_is_block(w->dtype) && lt_block_encodes(w->dtype));
     }
     if (on_device) {
         return lt_dtype_is_block(w->dtype) && m->backend->matmul_pack_bytes(m->device, w, true) > 0;
     }
     return w->dtype == LT_F32 || w->dtype == LT_F16 || w->dtype == LT_BF16 ||
            lt_block_partner(w->dtype) != LT_PARTNER_NONE ||
-           (m->options.decoded && lt_block_decodes(w->dtype));
+           (m->options.decoded && (w->dtype == LT_NF4_DOUBLE || lt_block_decodes(w->dtype)));
 }
 
 /* NULL, or why this part cannot stay as it is stored. */
@@ -130,7 +131,7 @@ static lt_err alloc_held(lt_model *m) {
 lt_err lt_stored_weights_make(lt_model *m, uint64_t seed) {
     const lt_dtype type = m->options.stored_as;
     int n = 0;
-    if (!lt_block_encodes(type)) {
+    if (type != LT_NF4_DOUBLE && !lt_block_encodes(type)) {
         LT_FAIL(LT_ERR_ARG, "random weights as %s: not a block type", lt_dtype_name(type));
     }
     LT_TRY(alloc_held(m));

@@ -24,6 +24,11 @@
  *                                                    v: quantiles of a normal distribution
  *                                                    (Dettmers et al. 2023, "QLoRA",
  *                                                    arXiv:2305.14314, appendix E)
+ *   NF4_   64       33     d * v(q)                  byte c; nibbles as NF4's. d = m(c) s + o:
+ *   DOUBLE                                           m are 256 numbers, s is the same for 256
+ *                                                    blocks, and o for the matrix (ibid., "double
+ *                                                    quantization"): these stand apart from the
+ *                                                    blocks, see lt_nf4_double_encode
  *
  * A product with such a matrix first rounds its activations to 8 bits, block by block, as ggml does
  * (to the "partner" of the format):
@@ -32,7 +37,7 @@
  *   Q8_1  32   the same, and s = f16(d * sum q)                for Q4_1, Q5_1
  *   Q8_K  256  d = -(the x of largest |x|) / 127 in F32, q = round to nearest even
  *                                                              for the K formats
- * Q2_K, Q3_K and MXFP4 are only decoded; NF4 has no partner. */
+ * Q2_K, Q3_K and MXFP4 are only decoded; NF4 and NF4_DOUBLE have no partner. */
 #ifndef LT_TENSOR_BLOCK_H
 #define LT_TENSOR_BLOCK_H
 
@@ -58,6 +63,19 @@ void lt_block_decode_mxfp4(float *dst, const unsigned char *blocks, const unsign
 
 /* The 16 values of NF4, rising. */
 extern const float lt_nf4_values[16];
+
+/* NF4_DOUBLE, whole matrices: lt_block_decode and lt_block_encode do not take it.
+ *
+ * The scales of n blocks are lt_nf4_scales_count(n) numbers: o; m, 256 rising numbers; and s of
+ * each 256 blocks. o is the mean of all d, m the "dynamic" 8-bit numbers of bitsandbytes, s the
+ * largest |d - o|, and c the number nearest to (d - o) / s, after that has been rounded to one of
+ * 65,536 steps, as bitsandbytes' CPU code does it. */
+int64_t lt_nf4_scales_count(int64_t n_blocks);
+/* n blocks of NF4 at src to NF4_DOUBLE at dst, and their scales. */
+void lt_nf4_double_encode(void *dst, float *scales, const void *src, int64_t n_blocks);
+/* n blocks at src, whose first is the first_block-th of its matrix. */
+void lt_nf4_double_decode(float *dst, const void *src, const float *scales, int64_t first_block,
+                          int64_t n_blocks);
 
 /* Which types encode: F32, F16, BF16, NF4 and the formats with a partner. */
 bool lt_block_encodes(lt_dtype type);

@@ -55,8 +55,9 @@ typedef struct {
  * outside [0, V) is a bug, because ids are checked where data enters. Forward, with late (K) I32,
  * an id -1 - k stands for late[k], which an earlier op chooses, or for 0 if late[k] is negative.
  * Backward: dtable (V, C) F32 += scale * dy rows, in order of rows; dpos_table += dy rows in the
- * same way, unscaled. Forward, table may have any type that lt_block_decodes accepts; table_packed
- * is like b_packed of a product.
+ * same way, unscaled. Forward, table may have any type that lt_block_decodes accepts, or be
+ * NF4_DOUBLE with its scales (block.h) in table_scales, F32; table_packed is like b_packed of a
+ * product.
  * With part, the table holds rows [first, first + V) of a larger table. Forward, a row of y whose
  * id is not among them is 0, and gets no position either; backward, such a row of dy adds nothing
  * to either table. late is not given then. */
@@ -64,6 +65,7 @@ typedef struct {
     lt_tensor y, table, ids, pos_table, positions, late;
     float scale;
     const void *table_packed;
+    lt_tensor table_scales;
     bool part;
     int64_t first;
 } lt_embed_args;

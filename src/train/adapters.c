@@ -69,7 +69,8 @@ static lt_err check_given(const lt_recipe *r, const lt_recipe *actual) {
 
 /* ---- The base ---- */
 
-static const lt_dtype base_types[] = {LT_NF4, LT_Q4_0, LT_Q5_0, LT_Q8_0, LT_Q4_K, LT_Q5_K, LT_Q6_K};
+static const lt_dtype base_types[] = {LT_NF4,  LT_NF4_DOUBLE, LT_Q4_0, LT_Q5_0,
+                                      LT_Q8_0, LT_Q4_K,       LT_Q5_K, LT_Q6_K};
 
 /* F32: none. */
 static lt_dtype base_type(const lt_recipe *r) {
@@ -206,8 +207,11 @@ static lt_err hash_stored(XXH3_state_t *state, const lt_model *m, void *piece) {
     for (int i = 0; m->stored != NULL && i < m->table.n_params; i++) {
         for (int j = 0; j < m->stored[i].n_ranges; j++) {
             const lt_tensor *w = &m->stored[i].ranges[j].w;
+            const lt_tensor *scales = &m->stored[i].ranges[j].scales;
             LT_TRY(hash_bytes(state, m, w->data,
                               (size_t)w->shape[0] * lt_dtype_row_bytes(w->dtype, w->shape[1]),
+                              piece));
+            LT_TRY(hash_bytes(state, m, scales->data, (size_t)scales->shape[0] * sizeof(float),
                               piece));
         }
     }

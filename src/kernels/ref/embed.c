@@ -12,7 +12,8 @@ static int64_t row_of(const lt_tensor *ids, int64_t r, const lt_tensor *table) {
 }
 
 /* Element c of a row whose table may be of a block type. */
-static double table_at(const lt_tensor *table, int64_t row, int64_t c) {
+static double table_at(const lt_embed_args *a, int64_t row, int64_t c) {
+    const lt_tensor *table = &a->table;
     float values[LT_BLOCK_SUPER];
     if (!lt_dtype_is_block(table->dtype)) {
         return get(table, at2(table, row, c));
@@ -20,8 +21,13 @@ static double table_at(const lt_tensor *table, int64_t row, int64_t c) {
     size_t bytes;
     const int64_t block = lt_dtype_block(table->dtype, &bytes);
     const lt_tensor whole = lt_tensor_rows(table, row, 1);
-    lt_block_decode(values, table->dtype, (const char *)whole.data + (size_t)(c / block) * bytes,
-                    (size_t)block);
+    const char *at = (const char *)whole.data + (size_t)(c / block) * bytes;
+    if (table->dtype == LT_NF4_DOUBLE) {
+        const int64_t first = row * (table->shape[1] / block) + c / block;
+        lt_nf4_double_decode(values, at, a->table_scales.data, first, 1);
+    } else {
+        lt_block_decode(values, table->dtype, at, (size_t)block);
+    }
     return (double)values[c % block];
 }
 
@@ -52,7 +58,7 @@ lt_err lt_ref_embed_fwd(lt_queue *q, const lt_embed_args *a) {
         for (int64_t c = 0; c < a->y.shape[1]; c++) {
             double y = 0.0;
             if (holds(&a->table, id)) {
-                y = (double)a->scale * table_at(&a->table, id, c);
+                y = (double)a->scale * table_at(a, id, c);
             }
             if (holds(&a->table, id) && present(&a->pos_table)) {
                 y += get(&a->pos_table, at2(&a->pos_table, pos, c));

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "model/alloc.h"
 #include "model/lora.h"
+#include "tensor/block.h"
 
 static const lt_lora_options adapters_of_all = {.rank = 3, .alpha = 4.5, .targets = LT_LORA_ALL};
 
@@ -15,6 +16,36 @@ static inline lt_model *open_base(const char *path, const lt_backend *backend, l
     must(lt_model_open(&m, path, &(lt_model_options){.dtype = dtype, .device = device_of(backend)}),
          path);
     return m;
+}
+
+/* The numbers that the blocks of m stand for, in place of the weights of plain, which has them in
+ * F32. */
+static inline void round_trip(lt_model *plain, const lt_model *m, lt_dtype type) {
+    size_t bytes;
+    const int64_t block = lt_dtype_block(type, &bytes);
+    for (int i = 0; i < m->table.n_params; i++) {
+        const lt_param *p = &m->table.params[i];
+        for (int j = 0; j < m->stored[i].n_ranges; j++) {
+            const lt_weight_range *range = &m->stored[i].ranges[j];
+            const int64_t n = range->w.shape[0] * range->w.shape[1], n_blocks = n / block;
+            float *w = (float *)lt_param_data(&plain->master, &plain->table.params[i]) +
+                       range->first_row * p->shape[1];
+            void *once = malloc((size_t)n_blocks * 512), *twice = malloc((size_t)n_blocks * bytes);
+            float *scales = malloc((size_t)lt_nf4_scales_count(n_blocks) * sizeof *scales);
+            assert_true(once != NULL && twice != NULL && scales != NULL);
+            if (type == LT_NF4_DOUBLE) {
+                lt_block_encode(once, LT_NF4, w, (size_t)n);
+                lt_nf4_double_encode(twice, scales, once, n_blocks);
+                lt_nf4_double_decode(w, twice, scales, 0, n_blocks);
+            } else {
+                lt_block_encode(once, type, w, (size_t)n);
+                lt_block_decode(w, type, once, (size_t)n);
+            }
+            free(once);
+            free(twice);
+            free(scales);
+        }
+    }
 }
 
 /* B is zero in new adapters; here everything is some number. */

@@ -9,7 +9,6 @@
 
 #include "base/file.h"
 #include "model/gguf_save.h"
-#include "tensor/block.h"
 
 #define TOLERANCE_F32  2e-5
 #define TOLERANCE_BF16 0.03
@@ -66,21 +65,6 @@ static void on_a_gpu(void **state) {
 
 enum { V = 128, WIDTH = 256, ROWS = 3, SEQ = 16 };
 
-/* The numbers that a type stands for, in place of the weights. */
-static void round_trip(lt_model *m, lt_dtype type) {
-    unsigned char block[512];
-    size_t bytes;
-    const int64_t n = lt_dtype_block(type, &bytes);
-    for (int i = 0; i < m->table.n_params; i++) {
-        const lt_param *p = &m->table.params[i];
-        float *w = lt_param_data(&m->master, p);
-        for (int64_t k = 0; p->n_dims == 2 && k < p->count; k += n) {
-            lt_block_encode(block, type, w + k, (size_t)n);
-            lt_block_decode(w + k, type, block, (size_t)n);
-        }
-    }
-}
-
 /* The model of a file in block types, decoded for each product; and, of the same numbers, in
  * BF16. type: F32: that of the file. */
 static void open_both(lt_model *both[2], const char *folder, lt_gguf_mix mix, lt_dtype type) {
@@ -96,14 +80,14 @@ static void open_both(lt_model *both[2], const char *folder, lt_gguf_mix mix, lt
     must(lt_model_save_gguf(from, file, "", mix), file);
     lt_model_close(from);
     must(lt_model_open(&from, file, NULL), file);
-    if (type != LT_F32) {
-        round_trip(from, type);
-    }
-    must(lt_model_save(from, plain, LT_BF16, 0), plain);
-    lt_model_close(from);
     must(lt_model_open(&both[0], file, &o), file);
     assert_non_null(both[0]->stored);
     assert_true(lt_model_bytes(both[0]) < (size_t)lt_model_spec_params(&both[0]->spec) * 3 / 2);
+    if (type != LT_F32) {
+        round_trip(from, both[0], type);
+    }
+    must(lt_model_save(from, plain, LT_BF16, 0), plain);
+    lt_model_close(from);
     both[1] = open_base(plain, gpu_backend(), LT_BF16);
 }
 
@@ -138,7 +122,8 @@ static void beside_blocks(void **state) {
     } cases[] = {{LT_GGUF_MIX_Q8_0, LT_F32},
                  {LT_GGUF_MIX_Q4_K_M, LT_F32},
                  {LT_GGUF_MIX_F32, LT_Q4_0},
-                 {LT_GGUF_MIX_Q8_0, LT_NF4}};
+                 {LT_GGUF_MIX_Q8_0, LT_NF4},
+                 {LT_GGUF_MIX_F32, LT_NF4_DOUBLE}};
     (void)state;
     if (gpu_backend() == NULL) {
         skip();

@@ -8,7 +8,6 @@
 
 #include "base/file.h"
 #include "model/gguf_save.h"
-#include "tensor/block.h"
 
 #define WIDTH 256
 #define VOCAB 128
@@ -22,21 +21,6 @@ static lt_model *open_decoded(const char *path, lt_dtype type) {
          path);
     assert_non_null(m->stored);
     return m;
-}
-
-/* The numbers that a type stands for, in place of the weights. */
-static void round_trip(lt_model *m, lt_dtype type) {
-    for (int i = 0; i < m->table.n_params; i++) {
-        const lt_param *p = &m->table.params[i];
-        unsigned char block[512];
-        size_t bytes;
-        const int64_t n = lt_dtype_block(type, &bytes);
-        float *w = lt_param_data(&m->master, p);
-        for (int64_t k = 0; p->n_dims == 2 && k < p->count; k += n) {
-            lt_block_encode(block, type, w + k, (size_t)n);
-            lt_block_decode(w + k, type, block, (size_t)n);
-        }
-    }
 }
 
 static void same_bits(lt_model *m, lt_model *plain, bool dora) {
@@ -85,6 +69,8 @@ static void beside_decoded_numbers(void **state) {
                  {LT_F32, LT_GGUF_MIX_Q4_K_M, false, false, 1.0},
                  {LT_NF4, LT_GGUF_MIX_F32, false, false, 0.6},
                  {LT_NF4, LT_GGUF_MIX_F32, true, true, 0.6},
+                 {LT_NF4_DOUBLE, LT_GGUF_MIX_F32, false, true, 0.6},
+                 {LT_NF4_DOUBLE, LT_GGUF_MIX_F32, true, false, 0.6},
                  {LT_Q4_K, LT_GGUF_MIX_Q8_0, false, true, 0.6},
                  {LT_F32, LT_GGUF_MIX_F32, true, false, 2.1}};
     (void)state;
@@ -100,7 +86,7 @@ static void beside_decoded_numbers(void **state) {
         m = open_decoded(path, cases[i].type);
         must(lt_model_open(&plain, path, NULL), path);
         if (cases[i].type != LT_F32) {
-            round_trip(plain, cases[i].type);
+            round_trip(plain, m, cases[i].type);
         }
         const double each = (double)lt_model_bytes(m) / (double)lt_model_spec_params(&m->spec);
         if (each > cases[i].most) {
@@ -128,7 +114,7 @@ static void in_pieces(void **state) {
     (void)state;
     must(lt_model_create(&m[0], &from->spec, &blocks, 3), "blocks");
     m[1] = from;
-    round_trip(from, LT_Q8_0);
+    round_trip(from, m[0], LT_Q8_0);
     for (int side = 0; side < 2; side++) {
         lt_lora *l = NULL;
         lt_pass *p = NULL;

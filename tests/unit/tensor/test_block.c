@@ -61,6 +61,46 @@ static void nf4_is_exact(void **state) {
     lt_file_map_close(&map);
 }
 
+/* The same with double quantisation. */
+static void nf4_double_is_exact(void **state) {
+    lt_file_map map;
+    uint32_t n;
+    (void)state;
+    assert_int_equal(lt_file_map_open(&map, "tests/golden/nf4_double.bin"), LT_OK);
+    memcpy(&n, map.data, sizeof n);
+    const size_t n_scales = (size_t)lt_nf4_scales_count(n), piece = 4 * 64 * sizeof(float);
+    const unsigned char *values = map.data + 4, *wanted_scales = values + n * 64 * 2,
+                        *codes = wanted_scales + n_scales * sizeof(float), *decoded = codes + n;
+    float *x = malloc(n * 64 * sizeof *x), *scales = malloc(n_scales * sizeof *scales), got[4 * 64];
+    unsigned char *nf4 = malloc((size_t)n * 36), *twice = malloc((size_t)n * 33);
+    assert_int_equal(map.size_bytes, decoded + 2 * piece - map.data);
+    for (uint32_t i = 0; i < n * 64; i++) {
+        int16_t v;
+        memcpy(&v, values + 2 * i, sizeof v);
+        x[i] = (float)v / 4096.0f;
+    }
+    lt_block_encode(nf4, LT_NF4, x, n * 64);
+    lt_nf4_double_encode(twice, scales, nf4, n);
+    assert_memory_equal(scales, wanted_scales, n_scales * sizeof(float));
+    for (uint32_t b = 0; b < n; b++) {
+        assert_int_equal(twice[33 * b], codes[b]);
+        assert_memory_equal(twice + 33 * b + 1, nf4 + 36 * b + 4, 32);
+    }
+    lt_nf4_double_decode(got, twice, scales, 0, 4);
+    assert_memory_equal(got, decoded, piece);
+    lt_nf4_double_decode(got, twice + 33 * (n - 4), scales, n - 4, 4);
+    assert_memory_equal(got, decoded + piece, piece);
+    memset(nf4, 0, 36); /* A matrix of zeros, and one whose scales are all the same. */
+    lt_nf4_double_encode(twice, scales, nf4, 1);
+    lt_nf4_double_decode(got, twice, scales, 0, 1);
+    assert_true(got[0] == 0.0f && got[63] == 0.0f);
+    free(x);
+    free(scales);
+    free(nf4);
+    free(twice);
+    lt_file_map_close(&map);
+}
+
 static void others_are_refused(void **state) {
     (void)state;
     lt_dtype type;
@@ -130,9 +170,11 @@ static void whole_numbers_give_the_decoded_values(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_format_is_exact), cmocka_unit_test(every_encoder_is_exact),
-        cmocka_unit_test(whole_numbers_give_the_decoded_values), cmocka_unit_test(nf4_is_exact),
-        cmocka_unit_test(others_are_refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_format_is_exact),
+                                       cmocka_unit_test(every_encoder_is_exact),
+                                       cmocka_unit_test(whole_numbers_give_the_decoded_values),
+                                       cmocka_unit_test(nf4_is_exact),
+                                       cmocka_unit_test(nf4_double_is_exact),
+                                       cmocka_unit_test(others_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

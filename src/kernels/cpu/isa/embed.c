@@ -70,8 +70,13 @@ static void embed_row_decoded(const lt_embed_args *a, int64_t r) {
     for (int64_t c = 0; c < width; c += LT_BLOCK_SUPER) {
         float x[LT_BLOCK_SUPER];
         const int64_t n = width - c < LT_BLOCK_SUPER ? width - c : LT_BLOCK_SUPER;
-        lt_block_decode(x, row.dtype, (const char *)row.data + lt_dtype_row_bytes(row.dtype, c),
-                        (size_t)n);
+        const char *blocks = (const char *)row.data + lt_dtype_row_bytes(row.dtype, c);
+        if (row.dtype == LT_NF4_DOUBLE) {
+            lt_nf4_double_decode(x, blocks, a->table_scales.data, (at * width + c) / LT_BLOCK_NF4,
+                                 n / LT_BLOCK_NF4);
+        } else {
+            lt_block_decode(x, row.dtype, blocks, (size_t)n);
+        }
         for (int64_t i = 0; i < n; i++) {
             y[c + i] = a->scale * x[i];
         }

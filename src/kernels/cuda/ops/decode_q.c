@@ -10,21 +10,28 @@
 #include "tensor/block.h"
 
 #define BLOCKS_WORDS "TYPE=%s DTYPE=%s" /* One of blocks.cuh's. */
-#define NF4_WORDS    "NF4=1 DTYPE=%s"
-#define GROUP        32 /* decode_q.cu */
+#define NF4_WORDS    "NF4=%d DTYPE=%s"  /* 2: NF4_DOUBLE */
+#define GROUP        32                 /* decode_q.cu */
 #define THREADS      128
+
+static bool is_nf4(lt_dtype type) {
+    return type == LT_NF4 || type == LT_NF4_DOUBLE;
+}
 
 static bool begins_at_16(const lt_tensor *t) {
     return t->data == NULL || ((uintptr_t)t->data % 16 == 0 &&
                                t->stride[0] * (int64_t)lt_dtype_bytes(t->dtype) % 16 == 0);
 }
 
+static bool takes(lt_dtype type) {
+    return is_nf4(type) || lt_block_partner(type) != LT_PARTNER_NONE;
+}
+
 const char *lt_cuda_decode_q_refuse(const void *args, const lt_device *device) {
     const lt_embed_args *a = args;
     const lt_tensor *const rows[] = {&a->y, &a->pos_table};
     (void)device;
-    if (!lt_dtype_is_block(a->table.dtype) || !lt_block_encodes(a->table.dtype) ||
-        a->table.data == NULL) {
+    if (!takes(a->table.dtype) || a->table.data == NULL) {
         return "table is not of blocks";
     }
     if (a->part) {
@@ -45,6 +52,7 @@ lt_err lt_cuda_decode_q_run(lt_queue *q, const void *args) {
                                   .pos_table = a.pos_table.data,
                                   .positions = a.positions.data,
                                   .late = a.late.data,
+                                  .scales = a.table_scales.data,
                                   .rows = rows,
                                   .row_bytes = (int64_t)lt_dtype_row_bytes(a.table.dtype, cols),
                                   .groups = (int)(cols / GROUP),
@@ -53,8 +61,9 @@ lt_err lt_cuda_decode_q_run(lt_queue *q, const void *args) {
                                   .ld_pos = a.pos_table.stride[0]};
     void *list[] = {&call};
     memcpy(call.values, lt_nf4_values, sizeof call.values);
-    if (a.table.dtype == LT_NF4) {
-        snprintf(defines, sizeof defines, NF4_WORDS, lt_cuda_dtype_word(a.y.dtype));
+    if (is_nf4(a.table.dtype)) {
+        snprintf(defines, sizeof defines, NF4_WORDS, a.table.dtype == LT_NF4 ? 1 : 2,
+                 lt_cuda_dtype_word(a.y.dtype));
     } else {
         snprintf(defines, sizeof defines, BLOCKS_WORDS, lt_dtype_name(a.table.dtype),
                  lt_cuda_dtype_word(a.y.dtype));
@@ -70,6 +79,6 @@ void lt_specs_decode_q(lt_specs *l) {
                     "bf16");
         }
     }
-    lt_spec(l, LT_SM_ALL, "ops/decode_q.cu", NF4_WORDS, "bf16");
-    lt_spec(l, LT_SM_ALL, "ops/decode_q.cu", NF4_WORDS, "fp32");
+    lt_spec(l, LT_SM_ALL, "ops/decode_q.cu", NF4_WORDS, 1, "bf16");
+    lt_spec(l, LT_SM_ALL, "ops/decode_q.cu", NF4_WORDS, 2, "bf16");
 }

@@ -12,11 +12,9 @@
 #include "common/late.cuh"
 #include "kernels/cuda/ops/decode_q_args.h"
 #ifndef NF4
-#define NF4 0
+#define NF4 0 /* 1: NF4; 2: NF4_DOUBLE */
 #endif
-#if NF4
-#define BLOCK_BYTES 36
-#else
+#if NF4 == 0
 #include "common/blocks.cuh"
 #endif
 
@@ -25,21 +23,36 @@
 #define PIECE   VEC_ELEMS(DTYPE)
 
 #if NF4
-INLINE void decode(float *x, const u8 *row, int group, const float *values) {
-    const u8 *const block = row + (i64)(group / 2) * BLOCK_BYTES;
-    const float d = *(const float *)block;
-    const u32 *const codes = (const u32 *)(block + 4) + group % 2 * 4;
+/* Half a block, whose bytes are at codes, and whose scale is d. The high half of a byte is the
+ * first of its two numbers. */
+INLINE void decode_half(float *x, const u8 *codes, float d, const float *values) {
 #pragma unroll
-    for (int i = 0; i < GROUP; i++) { /* The high half of a byte is the first of its two. */
-        const u32 code = codes[i / 8] >> (i % 8 / 2 * 8 + (i % 2 == 0 ? 4 : 0)) & 15u;
-        x[i] = __fmul_rn(values[code], d);
+    for (int i = 0; i < GROUP; i++) {
+        x[i] = __fmul_rn(values[i % 2 == 0 ? codes[i / 2] >> 4 : codes[i / 2] & 15], d);
     }
 }
+#if NF4 == 1
+INLINE void decode(float *x, const lt_cuda_decode_q_args *a, i64 id, int group,
+                   const float *values) {
+    const u8 *const block = a->table + id * a->row_bytes + group / 2 * 36;
+    decode_half(x, block + 4 + group % 2 * 16, *(const float *)block, values);
+}
 #else
-INLINE void decode(float *x, const u8 *row, int group, const float *values) {
+INLINE void decode(float *x, const lt_cuda_decode_q_args *a, i64 id, int group,
+                   const float *values) {
+    const u8 *const block = a->table + id * a->row_bytes + group / 2 * 33;
+    const i64 of_matrix = id * (a->groups / 2) + group / 2;
+    const float of_group = a->scales[257 + of_matrix / 256],
+                d = __fadd_rn(__fmul_rn(a->scales[1 + block[0]], of_group), a->scales[0]);
+    decode_half(x, block + 1 + group % 2 * 16, d, values);
+}
+#endif
+#else
+INLINE void decode(float *x, const lt_cuda_decode_q_args *a, i64 id, int group,
+                   const float *values) {
     group32 g;
     (void)values;
-    unpack_group(&g, row, group);
+    unpack_group(&g, a->table + id * a->row_bytes, group);
 #pragma unroll
     for (int i = 0; i < GROUP; i++) {
         x[i] = __fadd_rn(__fmul_rn(g.scale[i / 16], (float)((int)g.u[i] - OFFSET)), -g.least);
@@ -64,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode_q(const lt_cuda_dec
     if (row >= a.rows) {
         return;
     }
-    decode(x, a.table + late_id(a.ids[row], a.late) * a.row_bytes, group, values);
+    decode(x, &a, late_id(a.ids[row], a.late), group, values);
 #pragma unroll
     for (int i = 0; i < GROUP; i++) {
         x[i] = __fmul_rn(a.scale, x[i]);

@@ -14,9 +14,10 @@ typedef struct {
     int groups;                /* Of 32 elements in a row. */
     float scale;
     long long ldy, ld_pos;
-    float values[16]; /* lt_nf4_values */
+    float values[16];    /* lt_nf4_values */
+    const float *scales; /* NF4_DOUBLE: lt_nf4_double_encode */
 } lt_cuda_decode_q_args;
 
-static_assert(sizeof(lt_cuda_decode_q_args) == 152, "the same on host and device");
+static_assert(sizeof(lt_cuda_decode_q_args) == 160, "the same on host and device");
 
 #endif
