@@ -90,7 +90,7 @@ typedef struct {
     bool no_pre_norms;      /* olmo2: no norm before attention or before the MLP. */
     bool post_norms;        /* gemma, olmo2: a norm after attention and after the MLP. */
     bool qk_norm;           /* RMSNorm of each head of q and k, before RoPE. */
-    bool qk_norm_whole;     /* That RMSNorm spans all heads of q, and all heads of k (olmo2). */
+    bool qk_norm_whole;     /* RMSNorm spans all heads of q, and all heads of k (olmo2). */
     int act;                /* lt_act_kind of tensor/ops.h */
     bool gated;
     float swiglu_alpha, swiglu_limit; /* Numbers of the clamped SwiGLU (gpt_oss). */

@@ -66,7 +66,7 @@ int64_t lt_select_draws(const lt_select_rule *rule, const lt_select_options *o, 
 
 typedef struct {
     int64_t chosen;     /* Index of the candidate. */
-    double probability; /* That this rule keeps it among these candidates. */
+    double probability; /* Probability that this rule keeps it among these candidates. */
     /* Nats: on average over requests, an upper bound of the divergence of the answer from one plain
      * sample, if the candidates are independent. The smaller of lt_select_kl and of log n less the
      * entropy of the probabilities. */

@@ -30,7 +30,7 @@ typedef struct {
     lt_rollouts *rollouts; /* Draws from the reference model. */
     const lt_tokenizer *tokenizer;
     int64_t n;       /* Completions of each prompt. */
-    int64_t prompts; /* Whose completions are drawn together. */
+    int64_t prompts; /* Prompts whose completions are drawn together. */
     uint64_t seed;
     uint64_t identity; /* A checksum of model and options, which must be the same to go on. */
     void (*progress)(void *ctx, int64_t done, int64_t all); /* Prompts. May be NULL. */

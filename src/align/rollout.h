@@ -48,14 +48,14 @@ typedef struct {
     int64_t max_seq;    /* Most tokens of question and answer together. */
     int64_t questions;  /* Most questions of a call. */
     int64_t running;    /* Answers that the engine draws at once, at most. */
-    double temperature; /* At which answers are drawn, over 0. */
+    double temperature; /* Temperature at which answers are drawn; above 0. */
     lt_ends ends;       /* Tokens that end an answer. */
     /* The bits of an answer do not depend on the other answers of the draw. */
     bool exact;
 } lt_rollout_options;
 
 typedef struct {
-    double refresh_s; /* Until the engine ran on the new weights. */
+    double refresh_s; /* Seconds until the engine ran on the new weights. */
     double draw_s;    /* Seconds of everything else. */
     int64_t prompt_tokens, new_tokens;
     uint64_t version; /* Version of the weights that drew. */

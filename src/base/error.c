@@ -80,7 +80,7 @@ lt_err lt_failure_raise(const lt_failure *f) {
 }
 
 const char *lt_error_trace_text(char out[LT_ERROR_TRACE_BYTES]) {
-    const int64_t kept = LT_ERROR_LEVELS - 1; /* Beside the origin. */
+    const int64_t kept = LT_ERROR_LEVELS - 1; /* Levels that are kept beside the origin. */
     const int64_t newest = last.n_places > kept ? last.n_places - kept : 1;
     size_t used = 0;
 

@@ -11,7 +11,7 @@
 typedef struct {
     lt_device *device; /* The model's. */
     lt_model *model;
-    struct lt_lora *adapters; /* Beside it; NULL: none. */
+    struct lt_lora *adapters; /* Adapters beside the model; NULL: none. */
     lt_tokenizer *tokenizer;
     char path[LT_PATH_BYTES]; /* Path of the model, or of adapters that have a tokenizer. */
 } lt_opened;

@@ -298,7 +298,7 @@ static void group_free(lt_group *g) {
     g->shared = NULL;
 }
 
-/* Until the communicator is there, or the deadline. */
+/* Wait until the communicator is there, or the deadline has passed. */
 static lt_err wait_for_comm(const lt_nccl_world *w, const lt_group *g, lt_nccl_comm comm) {
     const double deadline_s = g->comm->options.deadline_s, until_s = lt_clock_s() + deadline_s;
     bool busy = true;
@@ -462,7 +462,7 @@ lt_err lt_comm_open_device(lt_comm **out, lt_comm *host, lt_device *device,
                      w->backend->name);
     }
     options.epoch = host->options.epoch;
-    if (options.record_dir != NULL) { /* Beside the host world's records. */
+    if (options.record_dir != NULL) { /* In a folder beside the host world's records. */
         LT_TRY_DONE(lt_path_join(w->records, options.record_dir, "device"));
         options.record_dir = w->records;
     }

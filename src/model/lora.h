@@ -62,7 +62,7 @@ typedef struct {
 
 /* The adapters beside one of our matrices. */
 typedef struct {
-    int a, b, m;  /* Among the parameters; -1: there are none. m: DoRA only. */
+    int a, b, m;  /* Indexes among the parameters; -1: there are none. m: DoRA only. */
     int64_t m_at; /* Index of its first row in lt_dora's vectors. */
     int n_parts;
     lt_lora_part parts[LT_LORA_PARTS];
@@ -177,7 +177,7 @@ LT_MUST_USE lt_err lt_lora_check_folder(const char *folder);
 /* Read adapter_model.safetensors into adapters of the same options. FORMAT: a tensor is missing, of
  * another shape, not finite, or of no adapter. */
 LT_MUST_USE lt_err lt_lora_load(lt_lora *l, const char *folder);
-/* Likewise the (rows, cols) numbers of a tensor of such a file; cols 0: (rows). Free them with
+/* Read the (rows, cols) numbers of a tensor of such a file; cols 0: (rows). Free them with
  * free(). */
 LT_MUST_USE lt_err lt_lora_values(float **out, const lt_safetensors *file, const char *path,
                                   const char *name, int64_t rows, int64_t cols);

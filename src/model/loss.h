@@ -34,7 +34,7 @@ typedef struct {
     const int32_t *host_labels;
     float grad_scale; /* != 0: backward, too. */
     float z_coef;
-    float temperature;            /* By which logits are divided, against labels; 0: 1. */
+    float temperature;            /* Logits are divided by it, against labels; 0: 1. */
     bool weights;                 /* Rows' gradients are multiplied by b->weights. */
     const lt_loss_target *target; /* NULL: rows are compared with their labels. */
 } lt_loss_how;

@@ -39,7 +39,7 @@ typedef struct {
     int64_t first, total; /* Index of its first element in the file's tensor, which has so many. */
     int64_t row, n_rows, col, n_cols, local;
     int64_t row_bytes, rows_per_chunk;
-    int64_t first_chunk; /* Among those of all. */
+    int64_t first_chunk; /* Index of the first chunk among those of all. */
     /* > 0: rows (of a vector, elements) come in pairs within groups of this many. */
     int64_t pair_rows;
     bool transposed; /* The file keeps (cols, rows). */
@@ -315,7 +315,7 @@ lt_err lt_weight_each_part(const lt_source *s, const lt_model_spec *spec, const 
 typedef struct {
     lt_model *m;
     const lt_source *source;
-    const lt_param *param; /* Whose tensors are listed. */
+    const lt_param *param; /* The parameter whose tensors are listed. */
     transfer *transfers;
     size_t n, room;
     int64_t n_chunks;

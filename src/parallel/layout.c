@@ -133,7 +133,7 @@ typedef enum {
     QKV,      /* Rows of some heads of q, k and v. */
     HEADS,    /* One number per head. */
     Q_HEADS,  /* head_dim numbers per head of q, or one such row for all heads. */
-    K_HEADS,  /* Likewise for k. */
+    K_HEADS,  /* The same for k. */
     HEADS_IN, /* Columns of some heads. */
     FFN_OUT,  /* Rows of gate and of up, each divided by the columns of the MLP. */
     FFN_IN,   /* Columns of the MLP. */

@@ -18,7 +18,7 @@
 
 typedef struct {
     int param;     /* Index in the shards' table; -1: none. */
-    int64_t index; /* Among the parameter's matrices. */
+    int64_t index; /* Index among the parameter's matrices. */
     int64_t rows, cols;
 } lt_owned;
 

@@ -168,7 +168,7 @@ static void pause_look(long *ns) {
     *ns = 2 * *ns < LOOK_MOST_NS ? 2 * *ns : LOOK_MOST_NS;
 }
 
-/* Until the round is decided, by this rank too where it leads. */
+/* Wait until the round is decided, by this rank too where it leads. */
 static lt_err wait_for_members(lt_sites *s) {
     const double since_s = lt_clock_s();
     bool present[LT_SITES_MAX] = {false}, decided = false;

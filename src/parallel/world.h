@@ -22,7 +22,7 @@ typedef struct {
     lt_mesh_shape shape;
     int full_dp;      /* dp where no rank is missing: a launcher may have fewer for a while. */
     int first;        /* Rank of comm at which the mesh begins: 0, or that of a site. */
-    int rank;         /* Among the ranks of the mesh. */
+    int rank;         /* Rank among the ranks of the mesh. */
     int dp;           /* Ranks that share the rows of a step, */
     int dp_rank;      /* and which of them this one is. Ranks of cp, tp and pp see the same rows. */
     lt_layout layout; /* Set by lt_world_divide. */

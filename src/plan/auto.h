@@ -40,7 +40,7 @@ typedef struct {
     lt_mesh_shape mesh;
     int zero;
     int64_t micro; /* Rows of a micro-batch. */
-    double bytes;  /* That the fullest rank announces: on the device, or together. */
+    double bytes;  /* Bytes that the fullest rank announces: on the device, or together. */
     bool fits;
     /* Seconds of a step: what a rank computes; waits for others, by axis; idles in the pipeline. */
     double compute_s, dp_s, tp_s, cp_s, ep_s, pp_s, bubble_s, step_s;

@@ -77,8 +77,9 @@ typedef struct {
 } lt_job_guide;
 
 struct lt_job {
-    lt_arena arena;                /* Holds the job itself's arrays. */
-    struct lt_lora_pool *adapters; /* In which it holds the place of its adapter; NULL: in none. */
+    lt_arena arena; /* Holds the job itself's arrays. */
+    /* The pool in which it holds the place of its adapter; NULL: in none. */
+    struct lt_lora_pool *adapters;
     uint64_t id;
     void *user;
     lt_request r;           /* Its pointers point into the job. */

@@ -358,7 +358,7 @@ done:
 
 /* ---- A round ends ---- */
 
-/* Until all ranks have read it, or a stop is asked; *r: of all ranks. */
+/* Wait until all ranks have read it, or a stop is asked; *r: the record of all ranks. */
 static lt_err wait_for_round(lt_training *t, lt_step_record *r) {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
     lt_diloco *d = &t->diloco;

@@ -113,8 +113,8 @@ static void keep_passes(lt_recipe *r, const lt_world *w) {
     }
 }
 
-/* With which other numbers of replicas the run can go on (shrink and grow). Not told where other
- * things than rows are divided by dp. */
+/* Tell with which other numbers of replicas the run can go on (shrink and grow). Not told where
+ * other things than rows are divided by dp. */
 static void tell_sizes(const lt_training *t) {
     const lt_recipe *r = &t->recipe;
     if (t->world != NULL && r->sites == 1 && r->shard == 0 && t->world->shape.ep == 1 &&

@@ -97,7 +97,7 @@ typedef struct lt_training {
     lt_objective_room objective_room;
     lt_row_source held_out; /* An objective's rows for validation. */
     int64_t n_held_out;     /* Examples of held_out; 0: there are none. */
-    size_t objective_bytes; /* That the objective holds on the host. */
+    size_t objective_bytes; /* Bytes that the objective holds on the host. */
     lt_draw draws[2];       /* Draws of this step and the next, in turn. */
     lt_step_rows valid_rows;
     lt_row_source source; /* Where the steps' rows come from. */

@@ -32,7 +32,7 @@ typedef struct {
     void *memory; /* Memory of the copy; NULL: this rank writes nothing, or saves wait. */
     size_t bytes;
     lt_param_buffer master;
-    lt_queue *queue; /* That copies; NULL: in host memory. */
+    lt_queue *queue; /* The queue that copies; NULL: in host memory. */
     bool copying;    /* The queue of the passes has not been ordered behind the copy. */
     /* What is written from: the run's own, with the copy in place of their buffers. */
     lt_model model;

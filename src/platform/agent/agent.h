@@ -25,7 +25,7 @@ typedef struct {
     int node, n_nodes; /* One node: nothing is sent. */
 } lt_agent_options;
 
-/* Until SIGTERM or SIGINT. If the launcher is gone by then, the run's memory is removed. */
+/* Runs until SIGTERM or SIGINT. If the launcher is gone by then, the run's memory is removed. */
 LT_MUST_USE lt_err lt_agent_run(const lt_agent_options *o);
 
 #endif

@@ -114,7 +114,7 @@ static lt_err answer_healthz(void *ctx, const char *accept, lt_answer *out) {
 static const lt_listen_route routes[] = {{"/metrics", answer_metrics},
                                          {"/healthz", answer_healthz}};
 
-/* Until the next check, or until a signal ends the sleep and *stop says so. */
+/* Sleep until the next check, or until a signal ends the sleep and *stop says so. */
 static void sleep_until(double end_s, const volatile sig_atomic_t *stop) {
     for (double left_s; *stop == 0 && (left_s = end_s - lt_clock_s()) > 0.0;) {
         const double part_s = fmin(left_s, 0.2); /* A signal may come just before the sleep. */

@@ -363,7 +363,8 @@ static void kill_left(const lt_sandbox_inside *in) {
     }
 }
 
-/* Until the program has ended; or, in kind rlimits, the caller asks for the end by SIGTERM. */
+/* Wait until the program has ended; or, in kind rlimits, until the caller asks for the end by
+ * SIGTERM. */
 static int wait_for(pid_t program, const sigset_t *waited) {
     int status = 0;
     for (;;) {

@@ -320,7 +320,8 @@ static void take_report(running *r) {
     }
 }
 
-/* Until init and both outputs are at their ends. A limit ends init, and its end ends the others. */
+/* Run until init and both outputs are at their ends. A limit ends init, and its end ends the
+ * others. */
 static lt_err follow(running *r, double until_s) {
     while (r->socket >= 0 || r->outputs[0].from >= 0 || r->outputs[1].from >= 0) {
         struct pollfd fds[3] = {{.fd = r->socket, .events = POLLIN},

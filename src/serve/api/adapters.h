@@ -30,7 +30,7 @@
 #include "serve/fifo.h"
 
 #define LT_ADAPTERS_MOST       4096 /* Names. */
-#define LT_ADAPTERS_OF_REQUEST 8    /* That one request adds up. */
+#define LT_ADAPTERS_OF_REQUEST 8    /* Most adapters that one request adds up. */
 
 typedef struct lt_adapter_set lt_adapter_set;
 struct lt_server;

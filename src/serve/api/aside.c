@@ -124,7 +124,7 @@ static lt_model_slot *choose(const lt_call *call, const char *name, lt_api_error
             named = lt_ollama_find(front->models, name);
         }
         if (named == NULL && is_reward(front, name)) {
-            named = slot; /* Beside the first. */
+            named = slot; /* The reward model's place is beside the first model's. */
         }
         if (named == NULL && !front->o.any_model) {
             lt_server_refuse_model(front, call->owner, name, e);

@@ -136,7 +136,7 @@ struct lt_batches {
     lt_flight *flights;
     int64_t n_flights;
     bool runs;
-    bool pause; /* Until the next second: something was full. */
+    bool pause; /* Waits until the next second: something was full. */
     struct event *on_turn, *on_second;
     uint64_t completed, failed; /* Lines, since the start. */
 };

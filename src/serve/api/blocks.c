@@ -14,7 +14,7 @@
 #include "serve/api/judge.h"
 #include "serve/api/reply.h"
 
-#define BLOCKS_TOLD 64 /* Whose scores the answer reports. */
+#define BLOCKS_TOLD 64 /* Most blocks whose scores the answer reports. */
 
 typedef enum { MEAN_LOGPROB, LOGPROB, PROBABILITY, REWARD, N_SCORES } score_kind;
 static const char *const score_names[N_SCORES] = {"mean_logprob", "logprob", "probability",

@@ -103,7 +103,7 @@ struct lt_control {
     trial trials[TRIALS_KEPT]; /* The newest, as a ring. */
     int64_t n_trials, tokens;
     lt_settling settling;
-    double entropy; /* That the trial found. */
+    double entropy; /* The entropy that the trial found. */
     path cuts[FOLDS + 1];
     int n_cuts;
     int64_t saved_most; /* What the reasoning could still have become when a rule ended it. */

@@ -121,7 +121,7 @@ typedef struct {
 struct lt_reply {
     lt_disconnect_listener listener;
     lt_server *server;
-    lt_server *model;   /* Whose model reads its prompts: server, or its reward model. */
+    lt_server *model;   /* The server whose model reads its prompts: server, or its reward model. */
     lt_http_conn *conn; /* NULL once the client is gone or answered. */
     lt_flavour flavour;
     char extra[512];

@@ -16,8 +16,8 @@ typedef struct lt_tournament lt_tournament;
 
 /* Refuse, before anything is written, a model that has no single tokens for the letters. */
 bool lt_tournament_check(const lt_reply *j, lt_api_error *e);
-/* Among n texts, whose memory it takes over, in any case. The first round begins: the reply waits
- * for its matches (parts_left). */
+/* Begin a tournament among n texts, whose memory it takes over, in any case. The first round
+ * begins: the reply waits for its matches (parts_left). */
 bool lt_tournament_open(lt_tournament **out, lt_reply *j, lt_json_out *texts, int64_t n,
                         lt_api_error *e);
 void lt_tournament_close(lt_tournament *t); /* Accepts NULL. */

@@ -14,7 +14,7 @@ struct lt_worker_pool {
     struct event *on_done;
     int64_t max_waiting;
     pthread_t threads[LT_WORKER_POOL_THREADS];
-    int n_threads; /* That run. */
+    int n_threads; /* Threads that run. */
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -219,7 +219,7 @@ lt_err lt_worker_pool_open(lt_worker_pool **out, struct event_base *base, int n_
     if (a->on_done == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "threads beside the loop");
     }
-    pthread_mutex_lock(&a->lock); /* Until it is known which run. */
+    pthread_mutex_lock(&a->lock); /* Held until it is known which threads run. */
     while (a->n_threads < n_threads &&
            pthread_create(&a->threads[a->n_threads], NULL, run, a) == 0) {
         a->n_threads++;

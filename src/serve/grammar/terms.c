@@ -228,7 +228,8 @@ lt_err lt_gterm_rule(lt_gschema_reader *r, int32_t term, lt_gid *out) {
         return LT_OK;
     }
     if (r->terms[term].rule < 0) {
-        r->terms[term].rule = lt_gast_new_rule(r->g, lt_gast_empty(r->g)); /* Until its turn. */
+        /* Empty until its turn comes. */
+        r->terms[term].rule = lt_gast_new_rule(r->g, lt_gast_empty(r->g));
         if (!lt_grow((void **)&r->todo, r->n_todo, &r->todo_room, sizeof *r->todo)) {
             return LT_ERR_OOM;
         }

@@ -40,7 +40,7 @@
 #define HALF_CLOSED_NEXT_S 0.1
 #define REFUSED_MORE       128
 #define WARN_EVERY_S       10.0
-#define OTHER_DESCRIPTORS  256 /* Beside those of connections. */
+#define OTHER_DESCRIPTORS  256 /* Descriptors beside those of connections. */
 
 /* ---- Room for bodies ---- */
 

@@ -46,7 +46,7 @@ LT_INLINE float row_exp_sum(double *out, const void *row, int64_t n, float softc
             sum *= exp((double)max - (double)block_max);
             max = block_max;
         }
-        const float base = max > -INFINITY ? max : 0.0f; /* Until now all may be -inf. */
+        const float base = max > -INFINITY ? max : 0.0f; /* 0 while all are -inf. */
         for (int64_t i = at; i < end; i += VEC) {
             part += v_exp(block[(i - at) / VEC] - base);
         }

@@ -19,8 +19,9 @@ INLINE void draws_init(u32 drawn) {
         mbarrier_init(drawn + 8 * i, 1);
     }
 }
-/* Whose tile the t-th is, and which of its `each`: pairs go in sections of a->section, in each of
- * which the first tiles of all pairs come first, then the second ones, and so on. */
+/* Which pair the t-th tile belongs to, and which of its `each` it is: pairs go in sections of
+ * a->section, in each of which the first tiles of all pairs come first, then the second ones, and
+ * so on. */
 typedef struct {
     int pair, nth;
 } turn;

@@ -27,7 +27,7 @@ static_assert(GROUPS * GROUP_BYTES == LT_FEW_SUMS_BYTES(GROUPS, SPLITS, OCTETS),
 static_assert(BN % 8 == 0 && BN >= 8, "rows of x in octets");
 static_assert(SPLITS >= 1 && SPLITS <= 8, "a portable cluster");
 
-INLINE int cols_of(const lt_gemm_few_args *a) { /* Beside factors. */
+INLINE int cols_of(const lt_gemm_few_args *a) { /* Columns of y: a gate and its factor make one. */
     return GATED ? a->n / 2 : a->n;
 }
 

@@ -362,7 +362,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
     if (SPLITS > 1) {
-        cluster_arrive(); /* That all blocks are there is asked for when they are given parts. */
+        cluster_arrive(); /* The wait for all blocks comes when they are given parts. */
     }
     if (warp >= 4 * GROUPS) {
 #if WIDE

@@ -707,7 +707,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         }
         __syncwarp();
         if (PAIR) {
-            cluster_sync(); /* That of exchange. */
+            cluster_sync(); /* The barrier of exchange. */
         }
     } else {
         if (CONSUMERS > 1) {

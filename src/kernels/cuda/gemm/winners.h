@@ -30,7 +30,7 @@ typedef struct {
  * name, or NULL: also for products with an activation or a residual in the epilogue. */
 const lt_gemm_winner *lt_gemm_winner_find(const lt_cuda_info *info, const lt_gemm_args *a);
 
-/* Until the next call, find answers w for every product of this process; NULL ends it. For the
+/* Find answers w for every product of this process until the next call; NULL ends it. For the
  * tuner, which runs alone. */
 void lt_gemm_winner_force(const lt_gemm_winner *w);
 

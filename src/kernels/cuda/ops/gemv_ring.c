@@ -31,7 +31,7 @@
 #define BUDGET_Q           200
 #define BUDGET_BEHIND_NORM 158
 #define BUDGET_PLAIN       66
-#define BRIEF_Q            40   /* Beside gate and up's 178 KB. */
+#define BRIEF_Q            40   /* KB beside gate and up's 178 KB. */
 #define NARROW             2048 /* plan_narrow, is_narrow */
 /* At most, times blocks that are not narrow: more were not measured. */
 #define WIDE_ROWS     4
