@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cli/copying.h"
 #include "cli/plan_verbs.h"
+#include "cli/train_recipe.h"
 #include "cli/verb.h"
 #include "train/recipe.h"
 #include "train/run.h"
@@ -74,7 +75,7 @@ done:
 
 /* The recipe is read before the flags, so that flags override it: find the one word that is neither
  * a flag nor a flag's value. */
-static lt_err load(lt_recipe *r, int argc, char **argv, bool *help) {
+lt_err lt_cli_recipe_load(lt_recipe *r, int argc, char **argv, bool *help) {
     const char *recipe[1] = {NULL};
     int n = 0;
     lt_options_default(&lt_recipe_table, r);
@@ -117,7 +118,8 @@ int lt_verb_train(int argc, char **argv);
 int lt_verb_train(int argc, char **argv) {
     lt_recipe *r = calloc(1, sizeof *r);
     bool help = false;
-    lt_err err = r != NULL ? load(r, argc, argv, &help) : lt_error_set(LT_ERR_OOM, "recipe");
+    lt_err err = r != NULL ? lt_cli_recipe_load(r, argc, argv, &help)
+                           : lt_error_set(LT_ERR_OOM, "recipe");
 
     if (help) {
         printf("usage: lateen %s\n\n%s\n\noptions:\n", usage, prose);

@@ -76,22 +76,11 @@ static int64_t micro_of(const finder *f, const lt_mesh_shape *s) {
     return asked == 0 ? usual : asked < most ? asked : most;
 }
 
-static bool rows_divide(const lt_recipe *r, const lt_mesh_shape *s) {
-    const char *p = r->ramp;
-    int64_t size;
-    uint64_t from;
-    bool ok, good = r->batch % s->dp == 0 && r->seq % (2 * s->cp) == 0;
-    while (good && lt_recipe_next_ramp(&p, &size, &from, &ok)) {
-        good = size % s->dp == 0;
-    }
-    return good;
-}
-
 static bool accepts(const finder *f, const lt_mesh_shape *s, int zero) {
     const lt_recipe *r = &f->run.recipe;
     const bool dense = s->pp * s->cp * s->tp * s->ep == 1;
     lt_layout layout;
-    if (!rows_divide(r, s) || lt_layout_open(&layout, &f->run.spec, s, 0) != LT_OK ||
+    if (lt_recipe_divides(r, s) != LT_OK || lt_layout_open(&layout, &f->run.spec, s, 0) != LT_OK ||
         lt_adapters_check(r, s) != LT_OK || lt_objective_check(r, s) != LT_OK) {
         return false;
     }
@@ -100,7 +89,7 @@ static bool accepts(const finder *f, const lt_mesh_shape *s, int zero) {
            !(zero > 1 && s->pp > 1 &&
              lt_training_zero_refused(r, &f->run.spec, f->machine->on_device) != NULL) &&
            !(zero == 3 && r->fp8 != LT_FP8_NONE) &&
-           !(r->deterministic != 0 && (!dense || zero > 0 || r->groups % s->dp != 0)) &&
+           !(r->deterministic != 0 && (!dense || zero > 0)) &&
            !(r->optim == LT_OPTIM_MUON && s->tp > 1) &&
            !(r->fp8 == LT_FP8_BLOCKWISE && s->tp > 1) && !(s->pp > 1 && r->lora_rank > 0);
 }

@@ -48,11 +48,6 @@ static lt_err check_mesh(const lt_recipe *r, const lt_world *w) {
                 "mesh.zero = 0; here pp=%d, cp=%d, tp=%d, ep=%d, zero=%lld",
                 s->pp, s->cp, s->tp, s->ep, (long long)r->zero);
     }
-    if (r->groups % s->dp != 0) {
-        LT_FAIL(LT_ERR_ARG,
-                "deterministic = mesh-invariant: batch.groups = %lld can not be divided by dp=%d",
-                (long long)r->groups, s->dp);
-    }
     return LT_OK;
 }
 

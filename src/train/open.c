@@ -408,36 +408,16 @@ static lt_err check_gpus(const lt_training *t) {
 /* Each rank takes the same number of rows of every step; passes are no larger than that. */
 static lt_err divide_rows(lt_training *t) {
     lt_recipe *r = &t->recipe;
-    const int64_t dp = lt_training_shares(t), cp = lt_training_cp(t);
-    const char *p = r->ramp;
-    const int64_t most = lt_recipe_largest_batch(r) / dp;
-    int64_t size;
-    uint64_t from;
-    bool ok;
+    const lt_mesh_shape shape = {
+        .pp = 1, .dp = lt_training_dp(t), .cp = lt_training_cp(t), .tp = 1, .ep = 1};
+    const int64_t most = lt_recipe_largest_batch(r) / lt_training_shares(t);
     if (lt_training_has_ranks(t)) {
         LT_TRY(t->device->backend->host_memory ? LT_OK : check_gpus(t));
         LT_TRY(lt_world_open_device(t->world, t->device));
     } else if (r->sites == 1) {
         return LT_OK;
     }
-    if (r->batch % dp != 0) {
-        LT_FAIL(LT_ERR_ARG, "batch.size = %lld rows cannot be divided by %lld ranks; %lld can",
-                (long long)r->batch, (long long)dp, (long long)((r->batch + dp - 1) / dp * dp));
-    }
-    if (r->seq % (2 * cp) != 0) {
-        LT_FAIL(
-            LT_ERR_ARG,
-            "data.seq = %lld tokens cannot be divided into %lld pieces, two for each of cp=%lld "
-            "ranks; %lld can",
-            (long long)r->seq, (long long)(2 * cp), (long long)cp,
-            (long long)((r->seq + 2 * cp - 1) / (2 * cp) * (2 * cp)));
-    }
-    while (lt_recipe_next_ramp(&p, &size, &from, &ok)) {
-        if (size % dp != 0) {
-            LT_FAIL(LT_ERR_ARG, "batch.ramp '%s': %lld rows cannot be divided by %lld ranks",
-                    r->ramp, (long long)size, (long long)dp);
-        }
-    }
+    LT_TRY(lt_recipe_divides(r, &shape));
     if (r->micro == 0 && lt_training_has_pipeline(t)) {
         const int64_t rows = most / lt_training_passes(&t->world->shape);
         r->micro = rows > 0 ? rows : 1;

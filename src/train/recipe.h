@@ -494,6 +494,9 @@ int64_t lt_recipe_largest_batch(const lt_recipe *r); /* The largest batch of any
 /* The largest number that divides the rows of every step (and batch.groups, where they count): only
  * so many replicas as divide it can share each step. */
 int64_t lt_recipe_common_rows(const lt_recipe *r);
+/* recipe_check.c. Can the ranks of a mesh (of each site) share every step equally: rows by dp,
+ * tokens by cp, batch.groups and mesh.shard? ARG: no; the message names the numbers. */
+LT_MUST_USE lt_err lt_recipe_divides(const lt_recipe *r, const lt_mesh_shape *s);
 
 /* Rows that belong together: 2 of a pair, which batch.size counts once, else 1. */
 int64_t lt_recipe_together(const lt_recipe *r);

@@ -33,6 +33,46 @@ static lt_err check_ramp(const lt_recipe *r) {
     return LT_OK;
 }
 
+static lt_err check_shares(const lt_recipe *r, const lt_mesh_shape *s) {
+    const int64_t plane = (int64_t)s->dp * s->cp;
+    if (r->deterministic != 0 && r->groups % s->dp != 0) {
+        LT_FAIL(LT_ERR_ARG,
+                "deterministic = mesh-invariant: batch.groups = %lld can not be divided by dp=%d",
+                (long long)r->groups, s->dp);
+    }
+    if (r->zero > 0 && r->shard > 0 && plane % r->shard != 0) {
+        LT_FAIL(LT_ERR_ARG, "mesh.shard = %lld does not divide the %lld ranks of dp x cp",
+                (long long)r->shard, (long long)plane);
+    }
+    return LT_OK;
+}
+
+lt_err lt_recipe_divides(const lt_recipe *r, const lt_mesh_shape *s) {
+    const int64_t dp = s->dp * r->sites, pieces = 2 * (int64_t)s->cp;
+    const char *p = r->ramp;
+    int64_t size;
+    uint64_t from;
+    bool ok;
+    if (r->batch % dp != 0) {
+        LT_FAIL(LT_ERR_ARG, "batch.size = %lld rows cannot be divided by %lld ranks; %lld can",
+                (long long)r->batch, (long long)dp, (long long)((r->batch + dp - 1) / dp * dp));
+    }
+    if (r->seq % pieces != 0) {
+        LT_FAIL(LT_ERR_ARG,
+                "data.seq = %lld tokens cannot be divided into %lld pieces, two for each of cp=%d "
+                "ranks; %lld can",
+                (long long)r->seq, (long long)pieces, s->cp,
+                (long long)((r->seq + pieces - 1) / pieces * pieces));
+    }
+    while (lt_recipe_next_ramp(&p, &size, &from, &ok)) {
+        if (size % dp != 0) {
+            LT_FAIL(LT_ERR_ARG, "batch.ramp '%s': %lld rows cannot be divided by %lld ranks",
+                    r->ramp, (long long)size, (long long)dp);
+        }
+    }
+    return check_shares(r, s);
+}
+
 static lt_err check_schedule(const lt_recipe *r) {
     if (r->warmup > r->steps && r->steps > 0) {
         LT_FAIL(LT_ERR_ARG, "lr.warmup = %lld steps is longer than the run of %lld steps",

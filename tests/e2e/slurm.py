@@ -17,15 +17,22 @@ def is_here():
 
 
 class Slurm:
-    def __init__(self, folder, nodes, scheduler="sched_interval=2", return_to_service=2, more=""):
-        """Writes the configuration to FOLDER/slurm.conf, and names it in SLURM_CONF. more: further lines of it."""
+    def __init__(self, folder, nodes, scheduler="sched_interval=2", return_to_service=2, more="", cpus=1, gpus=0):
+        """Writes the configuration to FOLDER/slurm.conf, and names it in SLURM_CONF. more: further lines of it. Each node has so many cores and GPUs, which stand
+        for nothing: Slurm counts them."""
         self.conf, self.nodes, self.started = f"{folder}/slurm.conf", nodes, {}
         port, host = 24000 + os.getpid() % 5000, socket.gethostname()
-        for d in ("state", *(f"spool.{n}" for n in nodes)):
+        for d in ("state", *(f"{d}.{n}" for n in nodes for d in ("spool", "tmp"))):
             os.makedirs(f"{folder}/{d}")
-        machines = "".join(f"NodeName={n} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + 1 + i} CPUs=1 RealMemory=100\n" for i, n in enumerate(nodes))
+        machines = "".join(f"NodeName={n} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + 1 + i} CPUs={cpus} RealMemory=100{f' Gres=gpu:{gpus}' if gpus else ''}\n" for i, n in enumerate(nodes))
         with open(f"{folder}/cgroup.conf", "w") as f:
             f.write("CgroupPlugin=autodetect\nIgnoreSystemd=yes\n")
+        if gpus:
+            more += "GresTypes=gpu\n"
+            with open(f"{folder}/gres.conf", "w") as f:
+                f.write(f"Name=gpu File={folder}/gpu[0-{gpus - 1}]\n")
+            for i in range(gpus):
+                open(f"{folder}/gpu{i}", "w").close()
         with open(self.conf, "w") as f:
             f.write(f"""ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -47,6 +54,7 @@ ReturnToService={return_to_service}
 KillWait=2
 StateSaveLocation={folder}/state
 SlurmdSpoolDir={folder}/spool.%n
+TmpFS={folder}/tmp.%n
 SlurmdLogFile={folder}/slurmd.%n.log
 SlurmdPidFile={folder}/slurmd.%n.pid
 SlurmctldLogFile={folder}/slurmctld.log

@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""`lateen submit` under a real Slurm of four nodes: a job begins on all of them, is preempted, goes on with one rank on the node that is left, grows again when the others are idle, and ends
+with the bits of a run that nobody disturbed; a job that is cancelled does not queue again. slurm_submit.py LATEEN. Skipped without Debian's slurm-wlm and libpmix-dev (whose link
+the plugin of srun opens); needs root, as slurmd does."""
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+import slurm
+from tap import Tap
+
+tap = Tap()
+check = tap.check
+if not slurm.is_here() or not glob.glob("/usr/lib/*/pmix2/lib/libpmix.so"):
+    tap.skip("Slurm", "needs root, and Debian's slurm-wlm and libpmix-dev")
+    sys.exit(tap.end())
+lateen, scratch = os.path.abspath(sys.argv[1]), tempfile.mkdtemp()
+NODES, STEPS = ["n1", "n2", "n3", "n4"], 1500
+os.environ["OMPI_MCA_btl"] = "self,tcp"  # Nodes that are one machine would find each other's shared memory.
+NAME = "it's a \"name\" \\ #1"
+
+cluster = slurm.Slurm(scratch, NODES, gpus=1, more=f"""PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=DEFAULT GraceTime=60 Nodes={",".join(NODES)}
+PartitionName=urgent PriorityTier=10 PreemptMode=off
+""")
+folder = f"{scratch}/it's here"
+os.makedirs(folder)
+with open(f"{folder}/a \"recipe\".yaml", "w") as f:
+    f.write(f"""data.train: {os.path.abspath("tests/golden/train/tokens")}
+device: cpu
+threads: 1
+model: {{layers: 2, width: 64, heads: 4, vocab: 300}}
+data.seq: 32
+batch: {{size: 8, groups: 8}}
+deterministic: mesh-invariant
+lr.schedule: constant
+steps: {STEPS}
+log.every: 1
+""")
+
+def run(*words, cwd=folder):
+    return subprocess.run(words, capture_output=True, text=True, timeout=600, cwd=cwd)
+
+def until(what, seconds=300):
+    end = time.time() + seconds
+    while not what() and time.time() < end:
+        time.sleep(0.5)
+    return what()
+
+def state():
+    r = run("squeue", "--noheader", "--format", "%T|%D|%j")
+    return {line.split("|", 2)[2]: line.split("|")[:2] for line in r.stdout.splitlines()}
+
+def log():
+    try:
+        return open(f"{folder}/log.txt").read()
+    except OSError:
+        return ""
+
+def meshes():
+    return [line.split()[-1] for line in log().splitlines() if line.startswith("lateen submit: training on")]
+
+def steps(run_folder):
+    return [r["step"] for r in map(json.loads, open(f"{run_folder}/metrics.jsonl")) if r["kind"] == "train"]
+
+def submit(*more):
+    return run(lateen, "submit", "a \"recipe\".yaml", "--tenant", "physics", "--gpus", "1..4", "--node-gpus", "1", "--cpus", "1", "--partition", "debug", "--no-check", "--log", "log.txt", *more)
+
+try:
+    cluster.start()
+    check("four nodes are idle", until(lambda: run("sinfo", "--noheader", "--states=idle", "--partition=debug", "--format=%D").stdout.strip() == "4"), run("sinfo").stdout)
+    done = submit("--name", NAME, "--grow-min", "0.05", "--", "--out", "run's")
+    check("the job is submitted; three nodes would not divide the batch", done.returncode == 0 and "Submitted batch job" in done.stdout and "with 3 GPUs" in done.stderr, done.stderr)
+    check("its name has every character", until(lambda: NAME in state()), state())
+    check("it trains on four nodes", until(lambda: meshes() == ["dp=4"] and os.path.exists(f"{folder}/run's/metrics.jsonl") and len(steps(f"{folder}/run's")) > 20), log()[-800:])
+    run("sbatch", "--partition=urgent", "--job-name=urgent", "--nodes=3", "--gpus-per-node=1", "--output=/dev/null", "--wrap", "sleep 600")
+    check("an urgent job preempts it: it saves, and goes on with one rank", until(lambda: meshes() == ["dp=4", "dp=1"]), (meshes(), state(), log()[-800:]))
+    check("on the node that is left", until(lambda: state().get(NAME) == ["RUNNING", "1"] and state().get("urgent") == ["RUNNING", "3"]), state())
+    run("scancel", "--name=urgent")
+    check("when the others are idle, it grows", until(lambda: meshes() == ["dp=4", "dp=1", "dp=4"]), (meshes(), log()[-800:]))
+    check("and ends", until(lambda: NAME not in state(), 600), (state(), log()[-800:]))
+    check("no step is lost, and none is made twice", steps(f"{folder}/run's") == list(range(1, STEPS + 1)), (len(steps(f"{folder}/run's")), log()[-800:]))
+    alone = run(lateen, "train", "a \"recipe\".yaml", "--out", "alone")
+    bits = [open(f"{folder}/{d}/model/model.safetensors", "rb").read() for d in ("run's", "alone")]
+    check("with the bits of a run on one rank that nobody disturbed", bits[0] == bits[1], alone.stderr[-500:])
+
+    submit("--name", "two", "--", "--out", "two", "--steps", "100000000")
+    until(lambda: state().get("two", [""])[0] == "RUNNING" and os.path.exists(f"{folder}/two/metrics.jsonl") and len(steps(f"{folder}/two")) > 2)
+    run("scancel", "--name=two")
+    check("a job that is cancelled ends", until(lambda: "two" not in state()), state())
+    check("and has saved, and does not come again", until(lambda: os.path.isdir(f"{folder}/two/checkpoints")) and state() == {}, (os.listdir(f"{folder}/two"), state()))
+except Exception as e:
+    check("nothing unexpected", False, repr(e))
+finally:
+    cluster.end()
+    if not os.environ.get("KEEP"):
+        shutil.rmtree(scratch, ignore_errors=True)
+sys.exit(tap.end())
