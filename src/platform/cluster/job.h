@@ -1,8 +1,8 @@
 /* job.h: the batch script of a training under Slurm.
  *
- *   nodes    Slurm grants between min_nodes and max_nodes, and `spares` more. The script trains on
- *            the largest of `sizes` for which enough nodes pass `lateen health --tier 2`; dp follows
- *            from it, and a step keeps its rows.
+ *   nodes    Slurm grants between the smallest and the largest of `sizes`, and `spares` more. The
+ *            script trains on the largest size for which enough nodes pass `lateen health
+ *            --tier 2`; dp follows from it, and a step keeps its rows.
  *   ends     Before the time limit and on preemption Slurm signals the ranks; they save and end
  *            with status 75, and the job queues again. It begins again with what is free then.
  *   faults   After a fault the nodes are checked again, and the ranks start on those that are fit,
