@@ -8,6 +8,7 @@
 #include "cli/copying.h"
 #include "cli/plan_verbs.h"
 #include "cli/train_recipe.h"
+#include "cli/train_stages.h"
 #include "cli/verb.h"
 #include "train/recipe.h"
 #include "train/run.h"
@@ -21,7 +22,8 @@ const lt_option_table lt_verb_train_options = LT_OPTION_TABLE("a training recipe
 static const char usage[] = "train [RECIPE.yaml] [--KEY VALUE ...]";
 static const char prose[] =
     "Train a model. The recipe gives the options below as YAML (optim.lr is `lr` under `optim`); "
-    "flags override it.\nEverything is written to the run folder --out. The same command continues "
+    "flags override it. A recipe with `stages` trains one behind the other, each from the model of "
+    "the one before.\nEverything is written to the run folder --out. The same command continues "
     "a stopped run.\n"
     "Exit status: 0 finished, 1 failed, 2 usage, 74 the device failed, 75 stopped by a signal or "
     "the "
@@ -73,17 +75,37 @@ done:
     return err;
 }
 
+/* A flag must have an effect in one of the stages. */
+static lt_err load_stages(lt_life *l, const char *path, int argc, char **argv) {
+    lt_err err = LT_OK;
+    LT_TRY(lt_life_open(l, path, argc, argv));
+    for (int i = 0; i < l->n; i++) {
+        err = refuse_idle_flags(l->stages[i].recipe, argc, argv);
+        if (err == LT_OK) {
+            return LT_OK;
+        }
+    }
+    return err;
+}
+
 /* The recipe is read before the flags, so that flags override it: find the one word that is neither
  * a flag nor a flag's value. */
-lt_err lt_cli_recipe_load(lt_recipe *r, int argc, char **argv, bool *help) {
+static lt_err load(lt_recipe *r, lt_life *l, int argc, char **argv, bool *help) {
     const char *recipe[1] = {NULL};
     int n = 0;
     lt_options_default(&lt_recipe_table, r);
     LT_TRY(lt_options_parse(&lt_recipe_table, r, argc, argv, recipe, 1, &n, help));
     if (n == 1 && !*help) {
+        LT_TRY(load_stages(l, recipe[0], argc, argv));
+        if (l->n > 0) {
+            return LT_OK;
+        }
         lt_options_default(&lt_recipe_table, r);
         LT_TRY(lt_options_load_yaml(&lt_recipe_table, r, recipe[0]));
         LT_TRY(lt_options_parse(&lt_recipe_table, r, argc, argv, recipe, 1, &n, help));
+    }
+    if (!*help && r->stage[0] != '\0') {
+        LT_FAIL(LT_ERR_ARG, "--stage %s needs a recipe with stages", r->stage);
     }
     if (!*help && r->out[0] == '\0') {
         LT_FAIL(LT_ERR_ARG, "no run folder: give --out FOLDER, or out: in the recipe");
@@ -94,6 +116,16 @@ lt_err lt_cli_recipe_load(lt_recipe *r, int argc, char **argv, bool *help) {
     return *help ? LT_OK : refuse_idle_flags(r, argc, argv);
 }
 
+lt_err lt_cli_recipe_load(lt_recipe *r, int argc, char **argv, bool *help) {
+    lt_life life = {.n = 0};
+    lt_err err = load(r, &life, argc, argv, help);
+    if (err == LT_OK && life.n > 0) {
+        err = lt_life_stage(&life, r);
+    }
+    lt_life_close(&life);
+    return err;
+}
+
 /* Fetch what the recipe names by hf://, s3:// or https://. */
 static lt_err bring(lt_recipe *r) {
     LT_TRY(lt_cli_bring_option(r->init));
@@ -102,6 +134,12 @@ static lt_err bring(lt_recipe *r) {
     LT_TRY(lt_cli_bring_option(r->distill_teacher));
     LT_TRY(lt_cli_bring_option(r->rl_reward_model));
     return lt_cli_bring_option(r->tokenizer);
+}
+
+static lt_err train(lt_recipe *r) {
+    LT_TRY(bring(r));
+    LT_TRY(r->layout == LT_LAYOUT_AUTO ? lt_plan_choose_layout(r) : LT_OK);
+    return lt_align_train(r, NULL);
 }
 
 /* A launcher decides by the status whether the run is started again. */
@@ -117,19 +155,18 @@ static int status_of(lt_err err) {
 int lt_verb_train(int argc, char **argv);
 int lt_verb_train(int argc, char **argv) {
     lt_recipe *r = calloc(1, sizeof *r);
+    lt_life life = {.n = 0};
     bool help = false;
-    lt_err err = r != NULL ? lt_cli_recipe_load(r, argc, argv, &help)
-                           : lt_error_set(LT_ERR_OOM, "recipe");
+    lt_err err = r != NULL ? load(r, &life, argc, argv, &help) : lt_error_set(LT_ERR_OOM, "recipe");
 
     if (help) {
         printf("usage: lateen %s\n\n%s\n\noptions:\n", usage, prose);
         lt_options_help(&lt_recipe_table, stdout);
         print_changeable();
-    } else {
-        err = err == LT_OK ? bring(r) : err;
-        err = err == LT_OK && r->layout == LT_LAYOUT_AUTO ? lt_plan_choose_layout(r) : err;
-        err = err == LT_OK ? lt_align_train(r, NULL) : err;
+    } else if (err == LT_OK) {
+        err = life.n > 0 ? lt_life_train(&life, train) : train(r);
     }
+    lt_life_close(&life);
     free(r);
     return err == LT_OK ? LT_EXIT_DONE : status_of(err);
 }

@@ -68,6 +68,7 @@ lt_err lt_training_write_recipe(const lt_training *t) {
     }
     *r = t->recipe;
     r->allow_change[0] = '\0'; /* These concern this start only. */
+    r->stage[0] = '\0';
     r->trace_step = 0;
     r->layout = LT_LAYOUT_MESH;
     lt_options_dump_yaml(&lt_recipe_table, r, to);

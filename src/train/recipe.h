@@ -185,6 +185,9 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, seed, "seed", "1234", 0, 9e18, "N", "seed of initial weights, data order and samples")  \
     X(I64, steps, "steps", "1000", 0, 1e12, "N", "optimiser steps", LT_RECIPE_MAY_CHANGE)          \
+    X(STR, stage, "stage", "", 0, 0, "NAME",                                                       \
+      "of a recipe with `stages`: train this one alone, behind those that are finished",           \
+      LT_RECIPE_MAY_CHANGE | LT_RECIPE_ONCE)                                                       \
     X(STR, resume, "resume", "auto", 0, 1, "auto|none|FOLDER",                                     \
       "continue from the newest complete checkpoint, or from this one", LT_RECIPE_MAY_CHANGE)      \
     X(STR, allow_change, "allow_change", "", 0, 0, "NAME,...",                                     \
