@@ -140,6 +140,27 @@ def lora(data, name, **how):
     return got
 
 
+def top(data, name, tied):
+    """Adapters of the embedding, the output head and q_proj. The folder keeps PEFT's copies of the first two where the head has a matrix of its own."""
+    torch.manual_seed(1)
+    model = base()
+    if tied:  # The file has two matrices, which transformers would not tie.
+        model.lm_head.weight = model.model.embed_tokens.weight
+    model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", lora_dropout=0.0, base_model_name_or_path="tests/golden/sft", r=3, lora_alpha=6, target_modules=["q_proj", "embed_tokens", "lm_head"]))
+    for n, p in model.named_parameters():
+        if p.requires_grad:
+            p.data = p.data.float().double()
+    model.save_pretrained(f"{out}/adapter-{name}", save_embedding_layers=not tied)
+    store(f"{out}/adapter-{name}")
+    got = {"name": name, "tied": tied, "steps": train(model, data), "trainable": sum(p.numel() for p in model.parameters() if p.requires_grad)}
+    model.save_pretrained(f"{out}/adapter-{name}-end", save_embedding_layers=False)
+    store(f"{out}/adapter-{name}-end")
+    if not tied:
+        whole = model.merge_and_unload().state_dict()
+        save_file({k: whole[k].float().contiguous() for k in ("model.embed_tokens.weight", "lm_head.weight", "model.layers.0.self_attn.q_proj.weight")}, f"{out}/merged-{name}.safetensors")
+    return got
+
+
 def main():
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
@@ -161,6 +182,7 @@ def main():
              "full": train(base(), data), "lora": [lora(data, "all", r=4, lora_alpha=8, target_modules="all-linear"),
                                                    lora(data, "rs", r=3, lora_alpha=5, use_rslora=True, target_modules=["q_proj", "v_proj", "down_proj"]),
                                                    lora(data, "dora", r=4, lora_alpha=8, use_dora=True, target_modules=["q_proj", "v_proj", "o_proj", "up_proj"])]}
+    truth["top"] = [top(data, "top", False), top(data, "top-tied", True)]
     with open(f"{out}/truth.json", "w") as f:
         json.dump(truth, f, separators=(",", ":"))
     print(truth["rows"], "rows;", truth["full"][0], truth["full"][-1], [(r["name"], r["trainable"], r["steps"][0], r["steps"][-1]) for r in truth["lora"]])

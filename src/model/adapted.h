@@ -16,12 +16,20 @@ lt_tensor lt_lora_early_bias(const lt_exec *r, lt_tensor bias, lt_param_kind kin
 /* y += s (x A^T) B^T, behind the product with the base; DoRA: y = c (y + s (x A^T) B^T) + bias. */
 LT_MUST_USE lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
                                    lt_param_kind kind, int layer);
-/* The gradients of the adapters, stored when r->fresh, else added; before dx is written, which may
- * lie in x. *dy becomes the gradient of the product with the base. */
+/* The gradients of the adapters, stored, or added if add; before dx is written, which may lie in x.
+ * *dy becomes the gradient of the product with the base. */
 LT_MUST_USE lt_err lt_lora_gradients(lt_exec *r, lt_tensor *dy, lt_tensor x, lt_param_kind kind,
-                                     int layer);
+                                     int layer, bool add);
 /* dx += du A, with what lt_lora_gradients of the same layer has left. */
 LT_MUST_USE lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer);
+
+/* y (rows, C) += scale * s A[ids] B^T, behind the embedding; and the gradients of A and B, stored
+ * when r->fresh, else added. */
+LT_MUST_USE lt_err lt_lora_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids, float scale);
+LT_MUST_USE lt_err lt_lora_embedding_bwd(lt_exec *r, lt_tensor dy, lt_tensor ids, float scale);
+bool lt_lora_has_embedding(const lt_exec *r);
+/* The gradients of the head's adapter become zero, where no row of a batch reached it. */
+LT_MUST_USE lt_err lt_lora_zero_head(lt_exec *r);
 
 /* The score head that is trained beside adapters, in one of their buffers. */
 lt_tensor lt_lora_score(const lt_lora *l, const lt_param_buffer *b);

@@ -265,7 +265,7 @@ lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids) {
     const lt_stored_weight *h = m->stored != NULL ? &m->stored[param_index(r, LT_PARAM_EMBED, 0)]
                                                   : NULL;
     const lt_weight_range *range = h != NULL && h->n_ranges == 1 ? &h->ranges[0] : NULL;
-    return lt_exec_embed_fwd(
+    LT_TRY(lt_exec_embed_fwd(
         r, &(lt_embed_args){.y = y,
                             .table = lt_exec_weight(r, LT_PARAM_EMBED, 0),
                             .ids = ids,
@@ -276,7 +276,8 @@ lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids) {
                             .part = r->n_tp > 1,
                             .first = r->first_word,
                             .table_packed = range != NULL ? range->packed : NULL,
-                            .table_scales = range != NULL ? range->scales : (lt_tensor){0}});
+                            .table_scales = range != NULL ? range->scales : (lt_tensor){0}}));
+    return lt_lora_embedding_fwd(r, y, ids, lt_embedding_scale(r));
 }
 
 /* Compute the columns of y for one range of the weight's rows. */
@@ -364,7 +365,7 @@ lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_par
         return lt_fp8_backward(
             r, index, &(lt_fp8_backward_args){dw, dx, dy, x, .add_dw = add_dw, .add_dx = add_dx});
     }
-    LT_TRY(lt_lora_gradients(r, &dy, x, kind, layer));
+    LT_TRY(lt_lora_gradients(r, &dy, x, kind, layer, add_dw));
     LT_TRY(lt_deferred_keep(r, kind, layer, dy, x, &kept));
     if (!kept && dw.data != NULL) {
         LT_TRY(lt_exec_matmul(

@@ -47,17 +47,18 @@ static void normal_pair(double out[2], uint32_t a, uint32_t b) {
     out[1] = radius * sin(angle);
 }
 
-/* Elements [first, first + count) of the whole parameter: four of each draw. */
-static void draw_normals(float *values, const normal_task *t, int64_t first, int64_t count) {
+/* Four of each draw. */
+void lt_init_normals(float *values, uint64_t seed, uint64_t stream, double std, int64_t first,
+                     int64_t count) {
     for (int64_t i = 0; i < count;) {
         const int64_t from = (first + i) % 4;
         uint32_t words[4];
         double z[4];
-        lt_rng_block(words, t->seed, t->stream, (uint64_t)(first + i) / 4);
+        lt_rng_block(words, seed, stream, (uint64_t)(first + i) / 4);
         normal_pair(z, words[0], words[1]);
         normal_pair(z + 2, words[2], words[3]);
         for (int64_t j = from; j < 4 && i < count; j++) {
-            values[i++] = (float)(t->std * z[j]);
+            values[i++] = (float)(std * z[j]);
         }
     }
 }
@@ -71,7 +72,7 @@ static void fill_normal(void *ctx, size_t chunk) {
     for (int64_t i = 0, run; i < count; i += run) {
         const int64_t whole = lt_param_whole_index(t->table, t->param, first + i, &run);
         run = run < count - i ? run : count - i;
-        draw_normals(values + i, t, whole, run);
+        lt_init_normals(values + i, t->seed, t->stream, t->std, whole, run);
     }
     if (t->model != NULL) {
         lt_model_set(t->model, t->param, first, values, LT_F32, count);

@@ -12,6 +12,10 @@ void lt_init_param(lt_model *m, const lt_param *p, uint64_t seed);
  * each. */
 void lt_init_blocks(void *dst, lt_dtype type, const lt_model *m, const lt_param *p, uint64_t seed);
 
+/* Normals with mean 0, elements [first, first + count) of a stream. */
+void lt_init_normals(float *values, uint64_t seed, uint64_t stream, double std, int64_t first,
+                     int64_t count);
+
 /* The stream of random numbers that belongs to a parameter's name (base/rng.h). */
 uint64_t lt_init_stream(const char *name);
 

@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "base/thread.h"
 #include "model/acts.h"
 #include "model/adapted.h"
 #include "model/alloc.h"
@@ -19,10 +18,18 @@
 static const struct {
     lt_param_kind kind;
     const char *name;
-} kinds[LT_LORA_LAYER_KINDS] = {{LT_PARAM_QKV, "qkv"},
-                                {LT_PARAM_ATTN_OUT, "attn_out"},
-                                {LT_PARAM_UP, "up"},
-                                {LT_PARAM_DOWN, "down"}};
+} kinds[LT_LORA_LAYER_KINDS + LT_LORA_TOP_KINDS] = {
+    {LT_PARAM_QKV, "qkv"},   {LT_PARAM_ATTN_OUT, "attn_out"}, {LT_PARAM_UP, "up"},
+    {LT_PARAM_DOWN, "down"}, {LT_PARAM_EMBED, "embed"},       {LT_PARAM_HEAD, "head"}};
+enum { TOP_EMBED = LT_LORA_LAYER_KINDS, TOP_HEAD }; /* Of them. */
+
+int lt_lora_n_sites(const lt_model_spec *spec) {
+    return (int)spec->n_layers * LT_LORA_LAYER_KINDS + LT_LORA_TOP_KINDS;
+}
+
+lt_lora_site *lt_lora_top_of(lt_lora_site *sites, const lt_model_spec *spec, lt_param_kind kind) {
+    return &sites[lt_lora_n_sites(spec) - (kind == LT_PARAM_EMBED ? 2 : 1)];
+}
 
 /* ---- Names of modules ---- */
 
@@ -33,6 +40,10 @@ bool lt_lora_is_module(const lt_name_row *row) {
         }
     }
     return false;
+}
+
+bool lt_lora_is_top(const lt_name_row *row) {
+    return row->kind == LT_PARAM_EMBED || row->kind == LT_PARAM_HEAD;
 }
 
 static void without_weight(char *name) {
@@ -93,14 +104,16 @@ static bool next_target(const char **p, const char **word, size_t *length) {
     return *length > 0;
 }
 
-static bool is_targeted(const char *targets, const char *module) {
+static bool is_all(const char *word, size_t length) {
+    return length == sizeof LT_LORA_ALL - 1 && memcmp(word, LT_LORA_ALL, length) == 0;
+}
+
+/* of_layer: the module is one of those that all-linear means. */
+static bool is_targeted(const char *targets, const char *module, bool of_layer) {
     const char *word;
     size_t length;
-    if (strcmp(targets, LT_LORA_ALL) == 0) {
-        return true;
-    }
     while (next_target(&targets, &word, &length)) {
-        if (lt_lora_target_is(word, length, module)) {
+        if ((of_layer && is_all(word, length)) || lt_lora_target_is(word, length, module)) {
             return true;
         }
     }
@@ -113,15 +126,12 @@ static lt_err check_targets(const lt_model_spec *spec, const char *targets) {
     const char *word;
     char known[512] = "", module[LT_FOREIGN_NAME_BYTES];
     size_t length;
-    if (strcmp(targets, LT_LORA_ALL) == 0) {
-        return LT_OK;
-    }
     for (const char *p = targets; next_target(&p, &word, &length);) {
-        bool found = false;
+        bool found = is_all(word, length);
         known[0] = '\0';
         for (int i = 0; i < family->n_names; i++) {
             const lt_name_row *row = &family->names[i];
-            if (!lt_lora_is_module(row)) {
+            if (!lt_lora_is_module(row) && !lt_lora_is_top(row)) {
                 continue;
             }
             lt_foreign_name(module, row->name, 0, 0);
@@ -139,15 +149,23 @@ static lt_err check_targets(const lt_model_spec *spec, const char *targets) {
     return LT_OK;
 }
 
-/* Add A, B or the magnitudes m (cols 0) of a matrix to the table; returns its index. */
+/* Add A, B or the magnitudes m (cols 0) of a matrix to the table; returns its index. layer: -1 for
+ * the embedding and the head. */
 static int add_param(lt_lora_plan *p, int which, int layer, char part, int64_t rows, int64_t cols) {
     lt_param q = {.kind = kinds[which].kind,
                   .layer = layer,
-                  .unit = 1 + layer,
+                  .unit = layer >= 0           ? 1 + layer
+                          : which == TOP_EMBED ? 0
+                                               : p->table.n_units - 1,
                   .n_dims = cols > 0 ? 2 : 1,
                   .shape = {rows, cols},
                   .decays = true};
-    (void)snprintf(q.name, sizeof q.name, "layers.%d.%s.lora_%c", layer, kinds[which].name, part);
+    if (layer >= 0) {
+        (void)snprintf(q.name, sizeof q.name, "layers.%d.%s.lora_%c", layer, kinds[which].name,
+                       part);
+    } else {
+        (void)snprintf(q.name, sizeof q.name, "%s.lora_%c", kinds[which].name, part);
+    }
     return lt_param_table_add(&p->table, &q);
 }
 
@@ -163,7 +181,7 @@ static void find_parts(lt_lora_site *s, const lt_model_spec *spec, const lt_para
             continue;
         }
         lt_lora_module(module, &part, param->layer);
-        if (is_targeted(targets, module) && s->n_parts < LT_LORA_PARTS) {
+        if (is_targeted(targets, module, true) && s->n_parts < LT_LORA_PARTS) {
             lt_part_rows(spec, param, row->part, &part.first_row, &part.n_rows);
             s->parts[s->n_parts++] = part;
         }
@@ -201,6 +219,48 @@ static void add_site(lt_lora_plan *p, const lt_model_spec *spec, const lt_param_
     }
 }
 
+/* The name of the embedding or the head, where a target has it; NULL: none has. */
+static const lt_name_row *targeted_top(const lt_model_spec *spec, const char *targets, int which) {
+    const lt_family_row *family = lt_family_get(spec->family);
+    char module[LT_FOREIGN_NAME_BYTES];
+    for (int i = 0; i < family->n_names; i++) {
+        const lt_name_row *row = &family->names[i];
+        if (row->kind != kinds[which].kind) {
+            continue;
+        }
+        lt_lora_module(module, &(lt_lora_part){.name = row}, 0);
+        if (is_targeted(targets, module, false)) {
+            return row;
+        }
+    }
+    return NULL;
+}
+
+/* A tied head has the embedding's shape and no parameter of its own. */
+static lt_err add_top(lt_lora_plan *p, const lt_model_spec *spec, const lt_lora_options *o,
+                      int which) {
+    lt_lora_site *s = lt_lora_top_of(p->sites, spec, kinds[which].kind);
+    const lt_name_row *row = targeted_top(spec, o->targets, which);
+    const int64_t V = spec->vocab_size, C = spec->width;
+    *s = (lt_lora_site){.a = -1, .b = -1, .m = -1};
+    if (row == NULL) {
+        return LT_OK;
+    }
+    if (o->dora || (which == TOP_HEAD && spec->n_scores > 0)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "lora.targets: %s with %s: not built",
+                which == TOP_EMBED ? "the embedding" : "the output head",
+                o->dora ? "DoRA" : "a score head, which takes its place");
+    }
+    s->n_parts = 1;
+    s->parts[0] = (lt_lora_part){.name = row, .n_rows = which == TOP_EMBED ? C : V};
+    p->n_modules++;
+    p->sizes.columns = larger(p->sizes.columns, o->rank);
+    s->a = which == TOP_EMBED ? add_param(p, which, -1, 'a', V, o->rank)
+                              : add_param(p, which, -1, 'a', o->rank, C);
+    s->b = add_param(p, which, -1, 'b', s->parts[0].n_rows, o->rank);
+    return LT_OK;
+}
+
 /* A score head, with the base's name and place. */
 static void add_score(lt_lora_plan *p, const lt_param_table *base) {
     const int index = lt_param_index(base, LT_PARAM_SCORE, 0), last = p->table.n_units - 1;
@@ -224,7 +284,7 @@ static lt_err open_plan(lt_lora_plan *out, const lt_model_spec *spec, const lt_l
     lt_err err = LT_OK;
     lt_lora_plan p = {.n_modules = 0};
     lt_param_table base = {0};
-    const int n_sites = (int)spec->n_layers * LT_LORA_LAYER_KINDS;
+    const int n_sites = lt_lora_n_sites(spec);
 
     LT_ASSERT(o->rank > 0 && o->targets != NULL);
     LT_TRY_DONE(check_targets(spec, o->targets));
@@ -234,11 +294,13 @@ static lt_err open_plan(lt_lora_plan *out, const lt_model_spec *spec, const lt_l
     if (p.sites == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "adapters of %lld layers", (long long)spec->n_layers);
     }
+    LT_TRY_DONE(add_top(&p, spec, o, TOP_EMBED));
     for (int layer = 0; layer < spec->n_layers; layer++) {
         for (int which = 0; which < LT_LORA_LAYER_KINDS; which++) {
             add_site(&p, spec, &base, o, layer, which);
         }
     }
+    LT_TRY_DONE(add_top(&p, spec, o, TOP_HEAD));
     if (with_score) {
         add_score(&p, &base);
     }
@@ -292,6 +354,27 @@ static void draw_a(lt_model *m, const lt_param *p, uint64_t seed) {
             }
         }
         lt_model_set(m, p, first, values, LT_F32, n);
+    }
+}
+
+/* Normal. */
+static void draw_b(lt_model *m, const lt_param *p, uint64_t seed) {
+    const uint64_t stream = lt_init_stream(p->name);
+    float values[256];
+    for (int64_t first = 0; first < p->count; first += 256) {
+        const int64_t n = p->count - first < 256 ? p->count - first : 256;
+        lt_init_normals(values, seed, stream, 1.0, first, n);
+        lt_model_set(m, p, first, values, LT_F32, n);
+    }
+}
+
+/* New numbers of A, or, of the embedding, of B; the other is zero. */
+static void draw(lt_lora *l, const lt_lora_site *s, uint64_t seed) {
+    const lt_param *params = l->params->table.params;
+    if (s->n_parts > 0 && params[s->a].kind == LT_PARAM_EMBED) {
+        draw_b(l->params, &params[s->b], seed);
+    } else if (s->n_parts > 0) {
+        draw_a(l->params, &params[s->a], seed);
     }
 }
 
@@ -371,10 +454,8 @@ lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o, uin
     l->scale = (float)(o->alpha /
                        (o->scaling == LT_LORA_BY_ROOT ? sqrt((double)o->rank) : (double)o->rank));
     LT_TRY_DONE(open_params(&l->params, base, &plan));
-    for (int i = 0; i < (int)base->spec.n_layers * LT_LORA_LAYER_KINDS; i++) {
-        if (l->sites[i].n_parts > 0) {
-            draw_a(l->params, &l->params->table.params[l->sites[i].a], seed);
-        }
+    for (int i = 0; i < lt_lora_n_sites(&base->spec); i++) {
+        draw(l, &l->sites[i], seed);
     }
     LT_TRY_DONE(begin_score(l, base));
     LT_TRY_DONE(lt_model_settle(l->params));
@@ -401,89 +482,6 @@ void lt_lora_close(lt_lora *l) {
     free(l->sites);
     free(l->targets);
     free(l);
-}
-
-/* ---- Merging ---- */
-
-typedef struct {
-    float *w;           /* (rows, cols) of the base: those of a part. */
-    const float *a, *b; /* (r, cols), (rows, r) */
-    float *m;           /* DoRA: (rows); else NULL. */
-    int64_t cols, rank;
-    float scale;
-} merging;
-
-/* The row with the length m, in m's direction; m becomes the length of what it is now. */
-static void merge_magnitude(float *w, int64_t cols, float *m) {
-    double squares = 0.0;
-    for (int64_t c = 0; c < cols; c++) {
-        squares += (double)w[c] * (double)w[c];
-    }
-    const float factor = squares > 0.0 ? (float)((double)*m / sqrt(squares)) : 0.0f;
-    for (int64_t c = 0; c < cols; c++) {
-        w[c] *= factor;
-    }
-    *m = fabsf(*m);
-}
-
-static void merge_row(void *ctx, size_t row) {
-    const merging *m = ctx;
-    float *w = m->w + (int64_t)row * m->cols;
-    const float *b = m->b + (int64_t)row * m->rank;
-    for (int64_t c = 0; c < m->cols; c++) {
-        float sum = 0.0f;
-        for (int64_t k = 0; k < m->rank; k++) {
-            sum += b[k] * m->a[k * m->cols + c];
-        }
-        w[c] += m->scale * sum;
-    }
-    if (m->m != NULL) {
-        merge_magnitude(w, m->cols, m->m + row);
-    }
-}
-
-static void merge_site(lt_lora *l, const lt_lora_site *s) {
-    const lt_param_table *own = &l->params->table, *base = &l->base->table;
-    const lt_param *a = &own->params[s->a], *b = &own->params[s->b],
-                   *w = &base->params[lt_param_index(base, a->kind, a->layer)];
-    const float *const a_data = lt_param_data(&l->params->master, a);
-    float *const b_data = lt_param_data(&l->params->master, b),
-                 *const w_data = lt_param_data(&l->base->master, w),
-                 *const m_data = s->m >= 0 ? lt_param_data(&l->params->master, &own->params[s->m])
-                                           : NULL;
-    for (int k = 0; k < s->n_parts; k++) {
-        const lt_lora_part *p = &s->parts[k];
-        merging m = {.w = w_data + p->first_row * a->shape[1],
-                     .a = a_data + k * l->options.rank * a->shape[1],
-                     .b = b_data + p->b_row * l->options.rank,
-                     .m = m_data != NULL ? m_data + p->b_row : NULL,
-                     .cols = a->shape[1],
-                     .rank = l->options.rank,
-                     .scale = l->scale};
-        lt_parallel_for((size_t)p->n_rows, merge_row, &m);
-    }
-    memset(b_data, 0, (size_t)b->count * sizeof(float));
-}
-
-lt_err lt_lora_merge(lt_lora *l) {
-    const lt_param_table *base = &l->base->table;
-    const int n_layers = (int)l->base->spec.n_layers;
-    if (!l->base->backend->host_memory || l->base->options.dtype != LT_F32) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "adapters are merged into F32 weights on the host");
-    }
-    for (int i = 0; i < n_layers * LT_LORA_LAYER_KINDS; i++) {
-        if (l->sites[i].n_parts > 0) {
-            merge_site(l, &l->sites[i]);
-        }
-    }
-    if (lt_param_index(base, LT_PARAM_SCORE, 0) >= 0) {
-        const lt_tensor from = lt_lora_score(l, &l->params->master),
-                        to = lt_param_view(base, LT_PARAM_SCORE, 0, &l->base->master);
-        memcpy(to.data, from.data, (size_t)lt_tensor_count(&to) * sizeof(float));
-    }
-    l->base->version++;
-    l->params->version++;
-    return LT_OK;
 }
 
 /* ---- Computing ---- */
@@ -521,8 +519,19 @@ const lt_lora_site *lt_lora_site_of(const lt_lora_site *sites, lt_param_kind kin
     return NULL;
 }
 
+/* NULL: it has no adapter. */
+static const lt_lora_site *top_site(const lt_exec *r, lt_param_kind kind) {
+    const lt_lora_site *s = r->lora != NULL ? lt_lora_top_of(r->lora->lora->sites, r->spec, kind)
+                                            : NULL;
+    return s != NULL && s->n_parts > 0 ? s : NULL;
+}
+
+/* A linear layer of the kind EMBED is a tied head. */
 static const lt_lora_site *site_of(const lt_exec *r, lt_param_kind kind, int layer) {
-    return r->lora != NULL ? lt_lora_site_of(r->lora->lora->sites, kind, layer) : NULL;
+    return r->lora == NULL ? NULL
+           : kind == LT_PARAM_HEAD || kind == LT_PARAM_EMBED
+               ? top_site(r, LT_PARAM_HEAD)
+               : lt_lora_site_of(r->lora->lora->sites, kind, layer);
 }
 
 bool lt_lora_has(const lt_exec *r, lt_param_kind kind, int layer) {
@@ -606,7 +615,8 @@ static lt_err magnitudes(lt_exec *r, const lt_lora_site *s, lt_tensor *dy, lt_te
     return lt_dora_gradient(r, s, dy);
 }
 
-lt_err lt_lora_gradients(lt_exec *r, lt_tensor *dy, lt_tensor x, lt_param_kind kind, int layer) {
+lt_err lt_lora_gradients(lt_exec *r, lt_tensor *dy, lt_tensor x, lt_param_kind kind, int layer,
+                         bool add) {
     const lt_lora_site *s = site_of(r, kind, layer);
     if (s == NULL) {
         return LT_OK;
@@ -625,7 +635,7 @@ lt_err lt_lora_gradients(lt_exec *r, lt_tensor *dy, lt_tensor x, lt_param_kind k
                                                    .a = part,
                                                    .b = lt_tensor_cols(&u, i * rank, rank),
                                                    .trans_a = true,
-                                                   .accumulate = !r->fresh}));
+                                                   .accumulate = add}));
         LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = lt_tensor_cols(&du, i * rank, rank),
                                                    .a = part,
                                                    .b = lt_tensor_rows(&b, p->b_row, p->n_rows)}));
@@ -635,7 +645,7 @@ lt_err lt_lora_gradients(lt_exec *r, lt_tensor *dy, lt_tensor x, lt_param_kind k
                                                .a = du,
                                                .b = x,
                                                .trans_a = true,
-                                               .accumulate = !r->fresh});
+                                               .accumulate = add});
 }
 
 lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer) {
@@ -648,4 +658,64 @@ lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer)
                              .a = scratch_of(r, &r->lora->du, s, dx.shape[0]),
                              .b = lt_lora_view(r, &r->lora->lora->params->weights, s->a),
                              .accumulate = true});
+}
+
+/* ---- The embedding and the head ---- */
+
+bool lt_lora_has_embedding(const lt_exec *r) {
+    return top_site(r, LT_PARAM_EMBED) != NULL;
+}
+
+/* u = scale A[ids] */
+static lt_err look_up(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor ids, float scale) {
+    return lt_exec_embed_fwd(
+        r, &(lt_embed_args){.y = u,
+                            .table = lt_lora_view(r, &r->lora->lora->params->weights, s->a),
+                            .ids = ids,
+                            .late = r->late,
+                            .scale = scale});
+}
+
+lt_err lt_lora_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids, float scale) {
+    const lt_lora_site *s = top_site(r, LT_PARAM_EMBED);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    const lt_tensor u = scratch_of(r, &r->lora->u, s, y.shape[0]);
+    LT_TRY(look_up(r, s, u, ids, scale * r->lora->lora->scale));
+    return up(r, s, y, u);
+}
+
+static lt_err zero(lt_exec *r, lt_tensor t) {
+    return r->backend->zero(r->queue, t.data,
+                            (size_t)lt_tensor_count(&t) * lt_dtype_bytes(t.dtype));
+}
+
+lt_err lt_lora_embedding_bwd(lt_exec *r, lt_tensor dy, lt_tensor ids, float scale) {
+    const lt_lora_site *s = top_site(r, LT_PARAM_EMBED);
+    const lt_lora *l = r->lora->lora;
+    const float factor = scale * l->scale;
+    const lt_tensor u = scratch_of(r, &r->lora->u, s, dy.shape[0]),
+                    du = scratch_of(r, &r->lora->du, s, dy.shape[0]),
+                    da = lt_lora_view(r, &r->lora->gradients, s->a);
+    LT_TRY(look_up(r, s, u, ids, factor));
+    LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = lt_lora_view(r, &r->lora->gradients, s->b),
+                                               .a = dy,
+                                               .b = u,
+                                               .trans_a = true,
+                                               .accumulate = !r->fresh}));
+    LT_TRY(lt_exec_matmul(
+        r, &(lt_matmul_args){.y = du, .a = dy, .b = lt_lora_view(r, &l->params->weights, s->b)}));
+    LT_TRY(r->fresh ? zero(r, da) : LT_OK);
+    return lt_exec_embed_bwd(
+        r, &(lt_embed_bwd_args){.dtable = da, .dy = du, .ids = ids, .scale = factor});
+}
+
+lt_err lt_lora_zero_head(lt_exec *r) {
+    const lt_lora_site *s = top_site(r, LT_PARAM_HEAD);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    LT_TRY(zero(r, lt_lora_view(r, &r->lora->gradients, s->a)));
+    return zero(r, lt_lora_view(r, &r->lora->gradients, s->b));
 }

@@ -17,8 +17,13 @@
  *
  * The parameters, in the order of the table; the unit of a layer is the base's (params.h):
  *     layers.N.qkv.lora_a (3 r, C), .lora_b ((H + 2G) D, r)       attn_out, up, down likewise
+ *     embed.lora_a (V, r), .lora_b (C, r); head.lora_a (r, C), .lora_b (V, r)    if asked for
  *     score (n_scores, C)                                         a score head only
  *     layers.N.qkv.lora_m ((H + 2G) D), ...                      DoRA only (dora.h)
+ * An embedding has an adapter only where a target names it: y = W[id] + s A[id] B^T, A (V, r) zero
+ * and B random in new ones, as PEFT has them. So has the output head; if it is tied, its adapter
+ * changes the head and not the embedding, and the other way round.
+ *
  * A score head is trained whole, as PEFT does for SEQ_CLS (modules_to_save): what stands here takes
  * the place of the base's, from which it begins.
  *
@@ -42,6 +47,7 @@ typedef enum { LT_LORA_BASE_AUTO, LT_LORA_BASE_DTYPE, LT_LORA_BASE_AS_STORED } l
 #define LT_LORA_BASES       "auto|dtype|as_stored|nf4|nf4_double|q4_0|q5_0|q8_0|q4_k|q5_k|q6_k"
 #define LT_LORA_ALL         "all-linear"
 #define LT_LORA_LAYER_KINDS 4 /* qkv, attn_out, up, down */
+#define LT_LORA_TOP_KINDS   2 /* The embedding and the head, behind all layers. */
 #define LT_LORA_PARTS       3 /* q, k and v */
 
 typedef struct {
@@ -49,7 +55,8 @@ typedef struct {
     double alpha;
     lt_lora_scaling scaling;
     bool dora; /* Train the length of each row of a weight apart from its direction (dora.h). */
-    /* Modules, "q_proj,v_proj,...", by the ends of their names as in PEFT; or LT_LORA_ALL. */
+    /* Modules, "q_proj,v_proj,...", by the ends of their names as in PEFT; LT_LORA_ALL: all of
+     * layers. */
     const char *targets;
 } lt_lora_options;
 
@@ -78,10 +85,14 @@ typedef struct {
 /* Which adapters there are: for measuring, before there are weights. */
 typedef struct {
     lt_param_table table;
-    lt_lora_site *sites; /* (n_layers, LT_LORA_LAYER_KINDS) */
+    lt_lora_site *sites; /* (lt_lora_n_sites) */
     lt_lora_sizes sizes;
     int n_modules;
 } lt_lora_plan;
+/* (n_layers, LT_LORA_LAYER_KINDS), then LT_LORA_TOP_KINDS. */
+int lt_lora_n_sites(const lt_model_spec *spec);
+/* That of the embedding or of the head (EMBED, HEAD); n_parts 0: it has no adapter. */
+lt_lora_site *lt_lora_top_of(lt_lora_site *sites, const lt_model_spec *spec, lt_param_kind kind);
 
 /* ARG: a target that is no module; the message names those that are. UNSUPPORTED: a model with
  * experts. */
@@ -137,8 +148,10 @@ void lt_lora_module(char out[LT_FOREIGN_NAME_BYTES], const lt_lora_part *part, i
 /* The same without what all layers share, as short as it is unique: "q_proj". */
 void lt_lora_short_name(char out[LT_FOREIGN_NAME_BYTES], const lt_model_spec *spec,
                         const lt_name_row *row);
-/* May a module have an adapter? */
+/* May a module have an adapter? Of layers; and, where a target names it, the embedding or the
+ * head. */
 bool lt_lora_is_module(const lt_name_row *row);
+bool lt_lora_is_top(const lt_name_row *row);
 /* Does a target of PEFT's name this module, or the end of its name? */
 bool lt_lora_target_is(const char *target, size_t length, const char *module);
 
@@ -147,6 +160,7 @@ bool lt_lora_target_is(const char *target, size_t length, const char *module);
 #define LT_LORA_WEIGHTS "adapter_model.safetensors"
 /* Name of a module's matrix A or B. */
 #define LT_LORA_TENSOR       "base_model.model.%s.lora_%c.weight"
+#define LT_LORA_EMBEDDING    "base_model.model.%s.lora_embedding_%c"
 #define LT_LORA_TENSOR_BYTES (LT_FOREIGN_NAME_BYTES + 48)
 
 /* What adapter_config.json says. Close it. UNSUPPORTED: what it says would not be honoured (ranks

@@ -2,6 +2,10 @@
  *
  *     tensors   base_model.model.<module>.lora_A.weight (r, in), .lora_B.weight (out, r)
  *               DoRA: base_model.model.<module>.lora_magnitude_vector (out)
+ *               an embedding: .lora_embedding_A (r, V), which is transposed here, and
+ *               .lora_embedding_B (C, r)
+ *               <module>.base_layer.weight, of embedding and head, which PEFT adds: must be the
+ *               base's; not written
  *               base_model.model.score.weight, of a score head (modules_to_save)
  *     config    r, lora_alpha, use_rslora, use_dora, target_modules: read. Everything that would
  *               change the arithmetic is refused by name; what only tells how a run was started or
@@ -180,7 +184,8 @@ static lt_err read_targets(char **out, const json_t *config, const lt_model_spec
     }
     for (int i = 0; i < family->n_names && !all; i++) {
         const lt_name_row *row = &family->names[i];
-        const int64_t n = lt_lora_is_module(row) ? layers_of(list, spec, row) : 0;
+        const bool top = lt_lora_is_top(row);
+        const int64_t n = lt_lora_is_module(row) || top ? layers_of(list, spec, row) : 0;
         lt_lora_short_name(name, spec, row);
         if (n > 0 && n < spec->n_layers) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s has adapters in %lld of %lld layers", path, name,
@@ -276,6 +281,7 @@ typedef struct {
     char name[LT_LORA_TENSOR_BYTES];
     const lt_param *param;
     int64_t first, rows, cols;
+    bool transposed; /* Here (cols, rows). */
 } tensor;
 
 static int dims_of(const tensor *t) {
@@ -298,6 +304,12 @@ static lt_err each_part(const lt_lora *l, const lt_lora_site *s, int i, tensor_f
     lt_lora_module(module, p, a.param->layer);
     snprintf(a.name, sizeof a.name, LT_LORA_TENSOR, module, 'A');
     snprintf(b.name, sizeof b.name, LT_LORA_TENSOR, module, 'B');
+    if (a.param->kind == LT_PARAM_EMBED) {
+        a.cols = a.param->shape[0];
+        a.transposed = true;
+        snprintf(a.name, sizeof a.name, LT_LORA_EMBEDDING, module, 'A');
+        snprintf(b.name, sizeof b.name, LT_LORA_EMBEDDING, module, 'B');
+    }
     LT_TRY(fn(ctx, &a));
     LT_TRY(fn(ctx, &b));
     if (s->m < 0) {
@@ -309,7 +321,7 @@ static lt_err each_part(const lt_lora *l, const lt_lora_site *s, int i, tensor_f
 }
 
 static lt_err each_tensor(const lt_lora *l, tensor_fn fn, void *ctx) {
-    const int n_sites = (int)l->base->spec.n_layers * LT_LORA_LAYER_KINDS;
+    const int n_sites = lt_lora_n_sites(&l->base->spec);
     for (int i = 0; i < n_sites; i++) {
         for (int k = 0; k < l->sites[i].n_parts; k++) {
             LT_TRY(each_part(l, &l->sites[i], k, fn, ctx));
@@ -379,14 +391,34 @@ lt_err lt_lora_values(float **out, const lt_safetensors *file, const char *path,
     return LT_OK;
 }
 
+/* (rows, cols) to (cols, rows); free with free(). */
+static lt_err transpose(float **out, const float *x, int64_t rows, int64_t cols) {
+    float *y = malloc((size_t)(rows * cols) * sizeof *y);
+    if (y == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%lld numbers, transposed", (long long)(rows * cols));
+    }
+    for (int64_t c = 0; c < cols; c++) {
+        for (int64_t r = 0; r < rows; r++) {
+            y[c * rows + r] = x[r * cols + c];
+        }
+    }
+    *out = y;
+    return LT_OK;
+}
+
 static lt_err read_tensor(void *ctx, const tensor *t) {
     reading *r = ctx;
-    float *values = NULL;
-    LT_TRY(lt_lora_values(&values, r->file, r->path, t->name, t->rows, t->cols));
-    lt_model_set(r->l->params, t->param, t->first, values, LT_F32, count_of(t));
+    lt_err err = LT_OK;
+    float *values = NULL, *turned = NULL;
+    LT_TRY_DONE(lt_lora_values(&values, r->file, r->path, t->name, t->rows, t->cols));
+    LT_TRY_DONE(t->transposed ? transpose(&turned, values, t->rows, t->cols) : LT_OK);
+    lt_model_set(r->l->params, t->param, t->first, turned != NULL ? turned : values, LT_F32,
+                 count_of(t));
     r->n_read++;
+done:
     free(values);
-    return LT_OK;
+    free(turned);
+    return err;
 }
 
 typedef struct {
@@ -400,12 +432,70 @@ static lt_err look(void *ctx, const tensor *t) {
     return LT_OK;
 }
 
+/* Is it the weight beside which an adapter of the embedding or of the head stands? */
+static bool is_base_layer(const lt_lora *l, const char *name, lt_param_kind *kind) {
+    const int n = lt_lora_n_sites(&l->base->spec);
+    for (int i = n - LT_LORA_TOP_KINDS; i < n; i++) {
+        const lt_lora_site *s = &l->sites[i];
+        char module[LT_FOREIGN_NAME_BYTES], expected[LT_LORA_TENSOR_BYTES];
+        if (s->n_parts == 0) {
+            continue;
+        }
+        lt_lora_module(module, &s->parts[0], 0);
+        snprintf(expected, sizeof expected, "base_model.model.%s.base_layer.weight", module);
+        *kind = l->params->table.params[s->a].kind;
+        if (strcmp(name, expected) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* PEFT would put this matrix in the place of the base's, from which it may only differ by the
+ * rounding to 16 bits. Beside a quantised base, both stand for the same weights in different
+ * types. */
+static lt_err check_base_layer(const lt_lora *l, lt_param_kind kind, const lt_safetensors *file,
+                               const char *path, const char *name) {
+    const lt_model *m = l->base;
+    lt_err err = LT_OK;
+    const lt_param_kind held = kind == LT_PARAM_HEAD && m->spec.tied ? LT_PARAM_EMBED : kind;
+    const int index = lt_param_index(&m->table, held, 0);
+    float *values = NULL, *own = NULL;
+    LT_TRY(lt_lora_values(&values, file, path, name, m->spec.vocab_size, m->spec.width));
+    if (m->stored != NULL && m->stored[index].n_ranges > 0) {
+        goto done;
+    }
+    const lt_param *p = &m->table.params[index];
+    const size_t count = (size_t)p->count, bytes = count * lt_dtype_bytes(m->weights.dtype);
+    own = malloc(count * sizeof *own + bytes);
+    if (own == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s: %zu numbers", name, count);
+    }
+    LT_TRY_DONE(lt_model_download(m, own + count, lt_param_data(&m->weights, p), bytes));
+    lt_convert(own, LT_F32, own + count, m->weights.dtype, count);
+    for (size_t i = 0; i < count; i++) {
+        if (fabsf(values[i] - own[i]) > 0x1p-7f * fabsf(own[i])) {
+            LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
+                         "%s: %s is not the base's: element %zu is %g, not %g. A matrix that was "
+                         "changed beside adapters is not read",
+                         path, name, i, (double)values[i], (double)own[i]);
+        }
+    }
+done:
+    free(values);
+    free(own);
+    return err;
+}
+
 /* More tensors than were read: name one. */
 static lt_err name_other(const lt_lora *l, const lt_safetensors *file, const char *path) {
     for (size_t i = 0; i < file->n_tensors; i++) {
         looking one = {.name = file->tensors[i].name};
+        lt_param_kind kind;
         LT_TRY(each_tensor(l, look, &one));
-        if (!one.known) {
+        if (is_base_layer(l, one.name, &kind)) {
+            LT_TRY(check_base_layer(l, kind, file, path, one.name));
+        } else if (!one.known) {
             LT_FAIL(LT_ERR_FORMAT, "%s: %s belongs to no adapter of this model", path, one.name);
         }
     }
@@ -437,14 +527,18 @@ typedef struct {
     lt_safetensor_memory *memory;
     char (*names)[LT_LORA_TENSOR_BYTES];
     size_t n;
+    float *turned; /* The one that is transposed; NULL: none is. */
 } writing;
 
 static lt_err list_tensor(void *ctx, const tensor *t) {
     writing *w = ctx;
+    const float *values = w->flat + w->l->params->table.units[t->param->unit].at + t->param->at +
+                          t->first;
     snprintf(w->names[w->n], LT_LORA_TENSOR_BYTES, "%s", t->name);
-    w->memory[w->n] = (lt_safetensor_memory){
-        w->flat + w->l->params->table.units[t->param->unit].at + t->param->at + t->first,
-        sizeof(float)};
+    if (t->transposed) {
+        LT_TRY(transpose(&w->turned, values, t->cols, t->rows));
+    }
+    w->memory[w->n] = (lt_safetensor_memory){t->transposed ? w->turned : values, sizeof(float)};
     w->tensors[w->n] = (lt_safetensor_out){.name = w->names[w->n],
                                            .dtype = LT_F32,
                                            .n_dims = dims_of(t),
@@ -493,6 +587,7 @@ done:
     free(w.tensors);
     free(w.memory);
     free(w.names);
+    free(w.turned);
     free(copy);
     return err;
 }
@@ -500,9 +595,13 @@ done:
 /* The short names of all modules that have adapters. */
 static json_t *target_list(const lt_lora *l, bool *transposed) {
     const lt_model_spec *spec = &l->base->spec;
+    const int n = lt_lora_n_sites(spec);
     json_t *list = json_array();
     *transposed = false;
-    for (int k = 0; k < LT_LORA_LAYER_KINDS; k++) { /* All layers have the same. */
+    for (int k = 0; k < n; k++) {
+        if (k >= LT_LORA_LAYER_KINDS && k < n - LT_LORA_TOP_KINDS) {
+            continue; /* All layers have the same. */
+        }
         for (int i = 0; i < l->sites[k].n_parts; i++) {
             char name[LT_FOREIGN_NAME_BYTES];
             lt_lora_short_name(name, spec, l->sites[k].parts[i].name);

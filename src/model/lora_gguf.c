@@ -38,7 +38,7 @@ static bool weight_name(char out[LT_FOREIGN_NAME_BYTES], const lt_model_spec *sp
 static bool weight_of(char out[LT_FOREIGN_NAME_BYTES], const lt_model *base, const lt_param *param,
                       const lt_lora_part *p) {
     const int index = lt_param_index(&base->table, param->kind, param->layer);
-    return weight_name(out, &base->spec, &base->table.params[index], p->name);
+    return index >= 0 && weight_name(out, &base->spec, &base->table.params[index], p->name);
 }
 
 bool lt_lora_gguf_name(char out[LT_LORA_GGUF_NAME_BYTES], const lt_model *base,
@@ -54,6 +54,11 @@ bool lt_lora_gguf_name(char out[LT_LORA_GGUF_NAME_BYTES], const lt_model *base,
 static int64_t pair_rows(const lt_model_spec *spec, const lt_name_row *module) {
     const bool rotated = module->part == LT_PART_Q || module->part == LT_PART_K;
     return rotated && lt_family_get(spec->family)->gguf.pairs ? spec->head_dim : 0;
+}
+
+/* A of the embedding has a row a word, in the file as here; other A's a row a dimension. */
+static int64_t rows_of_a(const lt_param *a, int64_t rank) {
+    return a->kind == LT_PARAM_EMBED ? a->shape[0] : rank;
 }
 
 /* ---- Reading ---- */
@@ -119,22 +124,25 @@ static const lt_gguf_tensor *tensor_of(const lt_gguf *g, const char *weight, cha
 static lt_err add_row(lt_lora_config *c, char *targets, const lt_gguf *g, const lt_model_spec *spec,
                       const lt_param_table *base, const lt_name_row *row) {
     char weight[LT_FOREIGN_NAME_BYTES], name[LT_FOREIGN_NAME_BYTES];
+    const int n_layers = lt_lora_is_top(row) ? 1 : (int)spec->n_layers;
     int64_t n = 0;
     lt_lora_short_name(name, spec, row);
-    for (int layer = 0; layer < spec->n_layers; layer++) {
-        const lt_param *param = &base->params[lt_param_index(base, row->kind, layer)];
-        const lt_gguf_tensor *a = weight_name(weight, spec, param, row) ? tensor_of(g, weight, 'a')
-                                                                        : NULL;
+    for (int layer = 0; layer < n_layers; layer++) {
+        const int index = lt_param_index(base, row->kind, layer);
+        const lt_gguf_tensor *a = index >= 0 && weight_name(weight, spec, &base->params[index], row)
+                                      ? tensor_of(g, weight, 'a')
+                                      : NULL;
+        const int64_t rank = a == NULL ? 0 : (int64_t)a->dims[row->kind == LT_PARAM_EMBED ? 0 : 1];
         n += a != NULL;
         if (a != NULL && c->options.rank == 0) {
-            c->options.rank = (int64_t)a->dims[1];
+            c->options.rank = rank;
         }
-        if (a != NULL && (int64_t)a->dims[1] != c->options.rank) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s.lora_a has rank %llu, another one %lld", g->name,
-                    weight, (unsigned long long)a->dims[1], (long long)c->options.rank);
+        if (a != NULL && rank != c->options.rank) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s.lora_a has rank %lld, another one %lld", g->name,
+                    weight, (long long)rank, (long long)c->options.rank);
         }
     }
-    if (n > 0 && n < spec->n_layers) {
+    if (n > 0 && n < n_layers) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s has adapters in %lld of %lld layers", g->name, name,
                 (long long)n, (long long)spec->n_layers);
     }
@@ -158,7 +166,7 @@ lt_err lt_lora_gguf_config_read(lt_lora_config *out, const char *path, const lt_
     LT_TRY_DONE(lt_gguf_get_f64(g, "adapter.lora.alpha", &c.options.alpha));
     LT_TRY_DONE(lt_param_table_open(&base, spec));
     for (int i = 0; i < family->n_names; i++) {
-        if (lt_lora_is_module(&family->names[i])) {
+        if (lt_lora_is_module(&family->names[i]) || lt_lora_is_top(&family->names[i])) {
             LT_TRY_DONE(add_row(&c, targets, g, spec, &base, &family->names[i]));
         }
     }
@@ -226,7 +234,7 @@ lt_err lt_lora_gguf_values(float **a, float **b, const lt_gguf *g, const lt_mode
     lt_err err = LT_OK;
     float *in_file = NULL;
     LT_ASSERT(named); /* Else it is no target. */
-    LT_TRY_DONE(values_of(a, g, weight, 'a', rank, param->shape[1]));
+    LT_TRY_DONE(values_of(a, g, weight, 'a', rows_of_a(param, rank), param->shape[1]));
     LT_TRY_DONE(values_of(&in_file, g, weight, 'b', p->n_rows, rank));
     *b = malloc((size_t)(p->n_rows * rank) * sizeof **b);
     if (*b == NULL) {
@@ -244,11 +252,11 @@ done:
 static lt_err load_part(lt_lora *l, const lt_gguf *g, const lt_lora_site *s, int index) {
     const lt_param *pa = &l->params->table.params[s->a], *pb = &l->params->table.params[s->b];
     const lt_lora_part *p = &s->parts[index];
-    const int64_t rank = l->options.rank, cols = pa->shape[1];
+    const int64_t rank = l->options.rank, n = rows_of_a(pa, rank) * pa->shape[1];
     float *a = NULL, *b = NULL;
     const lt_err err = lt_lora_gguf_values(&a, &b, g, l->base, pa, p, rank);
     if (err == LT_OK) {
-        lt_model_set(l->params, pa, index * rank * cols, a, LT_F32, rank * cols);
+        lt_model_set(l->params, pa, index * n, a, LT_F32, n);
         lt_model_set(l->params, pb, p->b_row * rank, b, LT_F32, p->n_rows * rank);
     }
     free(a);
@@ -260,15 +268,15 @@ lt_err lt_lora_gguf_load(lt_lora *l, const char *path) {
     lt_err err = LT_OK;
     lt_gguf *g = NULL;
     LT_TRY(lt_gguf_open(&g, path));
-    for (int i = 0; i < (int)l->base->spec.n_layers * LT_LORA_LAYER_KINDS; i++) {
+    for (int i = 0; i < lt_lora_n_sites(&l->base->spec); i++) {
         for (int k = 0; k < l->sites[i].n_parts; k++) {
             LT_TRY_DONE(load_part(l, g, &l->sites[i], k));
         }
     }
     if (g->n_tensors != 2 * (size_t)l->n_modules) {
         LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
-                     "%s: %zu tensors, of which %d are those of linear layers: adapters of "
-                     "embeddings, of the output head and of experts are not built",
+                     "%s: %zu tensors, of which %d are those of linear layers, of the embedding "
+                     "and of the output head: adapters of experts are not built",
                      path, g->n_tensors, 2 * l->n_modules);
     }
     LT_TRY_DONE(lt_model_settle(l->params));
@@ -321,7 +329,7 @@ static lt_err add_part(lt_gguf_out *o, const lt_lora *l, const lt_lora_site *s, 
     }
     rows[0] = (out_rows){a_data + index * rank * a->shape[1], a->shape[1], 0};
     rows[1] = (out_rows){b_data + p->b_row * rank, rank, pair_rows(spec, p->name)};
-    add_tensor(o, weight, 'a', &rows[0], rank);
+    add_tensor(o, weight, 'a', &rows[0], rows_of_a(a, rank));
     add_tensor(o, weight, 'b', &rows[1], p->n_rows);
     return LT_OK;
 }
@@ -362,7 +370,7 @@ lt_err lt_lora_gguf_save(const lt_lora *l, const char *path) {
     lt_gguf_out_u32(o, "general.quantization_version", 2);
     lt_gguf_out_str(o, "adapter.type", "lora");
     lt_gguf_out_f32(o, "adapter.lora.alpha", (double)l->scale * (double)l->options.rank);
-    for (int i = 0; i < (int)l->base->spec.n_layers * LT_LORA_LAYER_KINDS; i++) {
+    for (int i = 0; i < lt_lora_n_sites(&l->base->spec); i++) {
         for (int k = 0; k < l->sites[i].n_parts; k++, next += 2) {
             LT_TRY_DONE(add_part(o, l, &l->sites[i], k, next));
         }

@@ -8,6 +8,7 @@
  * gathered, and from all of it each rank makes losses and its own words' gradients. */
 #include "model/loss.h"
 
+#include "model/adapted.h"
 #include "model/exact.h"
 #include "model/tp.h"
 
@@ -228,6 +229,7 @@ lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const l
             LT_TRY(
                 r->backend->zero(r->queue, dw.data, (size_t)lt_tensor_count(&dw) * sizeof(float)));
         }
+        LT_TRY(lt_lora_zero_head(r));
         r->head_stored = true;
     }
     return LT_OK;

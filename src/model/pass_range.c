@@ -219,17 +219,10 @@ static lt_err head(lt_pass *p, int set, const lt_loss_how *how) {
     return tied ? lt_pass_leave(p, 0, p->first == 0 ? LT_UNIT_WEIGHTS : what) : LT_OK;
 }
 
-static lt_err embedding_bwd(lt_pass *p, const lt_batch_acts *b) {
-    lt_exec *r = &p->exec;
-    if (r->lora != NULL) {
-        return LT_OK; /* It stays as it is. */
-    }
-    const lt_tensor dy = r->n_tp > 1 ? b->branch : b->dx;
-    lt_open_span span;
-    LT_TRY(lt_pass_enter(p, 0, LT_UNIT_GRADIENTS));
-    LT_TRY(lt_timeline_begin(p->timeline, &span, LT_SPAN_EMBED_BACKWARD, 0, 0));
+/* The gradient of the embedding itself. */
+static lt_err table_bwd(lt_exec *r, const lt_batch_acts *b, lt_tensor dy) {
     LT_TRY(lt_tp_gather(r, dy, b->dx));
-    LT_TRY(lt_exec_embed_bwd(
+    return lt_exec_embed_bwd(
         r, &(lt_embed_bwd_args){.dtable = lt_exec_gradient(r, LT_PARAM_EMBED, 0),
                                 .dpos_table = lt_exec_gradient(r, LT_PARAM_POS_EMBED, 0),
                                 .dy = dy,
@@ -237,7 +230,20 @@ static lt_err embedding_bwd(lt_pass *p, const lt_batch_acts *b) {
                                 .positions = r->positions,
                                 .scale = lt_embedding_scale(r),
                                 .part = r->n_tp > 1,
-                                .first = r->first_word}));
+                                .first = r->first_word});
+}
+
+static lt_err embedding_bwd(lt_pass *p, const lt_batch_acts *b) {
+    lt_exec *r = &p->exec;
+    const lt_tensor dy = r->n_tp > 1 ? b->branch : b->dx;
+    lt_open_span span;
+    if (r->lora != NULL && !lt_lora_has_embedding(r)) {
+        return LT_OK; /* It stays as it is. */
+    }
+    LT_TRY(lt_pass_enter(p, 0, LT_UNIT_GRADIENTS));
+    LT_TRY(lt_timeline_begin(p->timeline, &span, LT_SPAN_EMBED_BACKWARD, 0, 0));
+    LT_TRY(r->lora != NULL ? lt_lora_embedding_bwd(r, b->dx, b->tokens, lt_embedding_scale(r))
+                           : table_bwd(r, b, dy));
     LT_TRY(lt_timeline_end(p->timeline, &span));
     return lt_pass_leave(p, 0, LT_UNIT_GRADIENTS);
 }

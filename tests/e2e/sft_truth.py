@@ -69,6 +69,39 @@ def apart(a, b, bound):
     return wrong[:4]
 
 
+def head_bytes(path):
+    """Where the numbers of a safetensors file begin."""
+    return 8 + struct.unpack("<Q", open(path, "rb").read(8))[0]
+
+
+def far_from(model, some):
+    """Of the tensors of `some`, those that the model has otherwise."""
+    x, y = tensors(model), tensors(some)
+    return [n for n in y if max(abs(p - q) for p, q in zip(x[n], y[n])) > 2e-4 * max(map(abs, y[n]))]
+
+
+def tie(folder):
+    """The base with one matrix for embedding and head."""
+    os.mkdir(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(f"{golden}/{name}", folder)
+    config = json.load(open(f"{golden}/config.json"))
+    json.dump({**config, "tie_word_embeddings": True}, open(f"{folder}/config.json", "w"))
+    data = open(f"{golden}/model.safetensors", "rb").read()
+    at = head_bytes(f"{golden}/model.safetensors")
+    kept = {k: v for k, v in json.loads(data[8:at]).items() if k != "lm_head.weight"}
+    out = {"__metadata__": {"format": "pt"}}
+    numbers = b""
+    for name, v in kept.items():
+        if name != "__metadata__":
+            piece = data[at + v["data_offsets"][0]:at + v["data_offsets"][1]]
+            out[name] = {**v, "data_offsets": [len(numbers), len(numbers) + len(piece)]}
+            numbers += piece
+    head = json.dumps(out).encode()
+    with open(f"{folder}/model.safetensors", "wb") as f:
+        f.write(struct.pack("<Q", len(head)) + head + numbers)
+
+
 def rows_equal():
     lines = run("tokenize", "--tokenizer", golden, "--jsonl", "--chat", stdin=open(f"{golden}/chat.jsonl"))
     got = [json.loads(x) for x in lines.stdout.splitlines()]
@@ -130,6 +163,35 @@ with tempfile.TemporaryDirectory() as work:
     check("refused by name: no base, DoRA, a model", [n.stderr for n, w in zip(no, ("name it with --base", "no place for the magnitudes of DoRA", "holds no adapters")) if n.returncode == 0 or w not in n.stderr])
     dora = run("convert", f"{work}/lora-dora/adapter", f"{work}/merged-dora", "--dtype", "fp32")
     check("and those of DoRA", dora.stderr if dora.returncode != 0 else apart(f"{work}/merged-dora", f"{golden}/merged-dora.safetensors", 2e-4))
+    # The embedding and the output head, which are two matrices or one.
+    for run_ in truth["top"]:
+        name, out, start = run_["name"], f"{work}/{run_['name']}", golden
+        if run_["tied"]:
+            start = f"{work}/tied"
+            tie(start)
+        done = train(out, **{"model.init": start, "lora.init": f"{golden}/adapter-{name}", "batch.micro": 2})
+        check(f"20 steps of LoRA of embedding and head ({name}), as PEFT takes them", done.stderr[-600:] if done.returncode != 0 else compare(run_["steps"], steps_of(out)) or apart(f"{out}/adapter", f"{golden}/adapter-{name}-end", 2e-4))
+    both = train(f"{work}/top-ranks", **{"lora.init": f"{golden}/adapter-top", "batch.size": 2 * truth["rows"], "mesh": "dp=2", "threads": 1})
+    check("two ranks take the same steps with them", both.stderr[-600:] if both.returncode != 0 else compare(truth["top"][0]["steps"], steps_of(f"{work}/top-ranks")))
+    top = [run("convert", *args) for args in ((f"{work}/top/adapter", f"{work}/merged-top", "--dtype", "fp32"), (f"{work}/top/adapter", f"{work}/top.gguf", "--adapter"),
+                                              (f"{work}/top.gguf", f"{work}/top-back", "--adapter", "--base", golden), (f"{work}/top.gguf", f"{work}/top-merged", "--base", golden, "--dtype", "fp32"))]
+    check("they are merged, and come back from a GGUF", [t.stderr for t in top if t.returncode != 0] or apart(f"{work}/top-back", f"{work}/top/adapter", 0) or apart(f"{work}/top-merged", f"{work}/merged-top", 0) or
+          far_from(f"{work}/merged-top", f"{golden}/merged-top.safetensors"))
+    said = [run("generate", "--model", *m, "--dtype", "fp32", "--temperature", "0", "--max-tokens", "8", "--prompt", "Hi") for m in ((f"{work}/top/adapter",), (f"{work}/merged-top",), (golden, "--lora", f"{work}/top.gguf"))]
+    check("generate computes with them", [s.stderr for s in said if s.returncode != 0] or len({s.stdout for s in said}) != 1 or not said[0].stdout)
+    other = f"{work}/other-head"
+    shutil.copytree(f"{golden}/adapter-top", other)
+    with open(f"{other}/adapter_model.safetensors", "r+b") as f:  # A number of a base layer that PEFT adds.
+        head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        f.seek(head_bytes(f.name) + head["base_model.model.lm_head.base_layer.weight"]["data_offsets"][0])
+        f.write(struct.pack("<f", 3.0))
+    no = [run("convert", f"{work}/top-tied/adapter", f"{work}/no", "--dtype", "fp32"), run("convert", f"{work}/top-tied/adapter", f"{work}/no.gguf", "--adapter"),
+          run("convert", other, f"{work}/no", "--dtype", "fp32"), run("serve", golden, "--lora", f"x={work}/top/adapter", "--port", "0"),
+          train(f"{work}/no", **{"lora.rank": 2, "lora.dora": "true", "lora.targets": "q_proj,lm_head"}), train(f"{work}/no", **{"lora.rank": 2, "lora.targets": "q_proj,embed"})]
+    check("refused by name: two in one matrix, another head, requests, DoRA, no such module", [n.stderr for n, w in zip(no, (
+        "tie_word_embeddings", "no weight of its own", "lm_head.base_layer.weight is not the base's", "lm_head.lora_A.weight belongs to no linear layer", "the output head with DoRA: not built", "it has embed_tokens,")) if n.returncode == 0 or w not in n.stderr])
+    fresh = train(f"{work}/fresh-top", **{"lora.rank": 4, "lora.targets": "all-linear,embed_tokens,lm_head", "steps": 1})
+    check("new ones begin as the model", fresh.stderr[-300:] if fresh.returncode != 0 or not math.isclose(steps_of(f"{work}/fresh-top")[0]["loss"], truth["full"][0]["loss"], rel_tol=LOSS) else "")
     fresh = train(f"{work}/fresh-dora", **{"lora.rank": 4, "lora.alpha": 8, "lora.dora": "true", "steps": 1})
     check("new DoRA adapters begin as the model", fresh.stderr[-300:] if fresh.returncode != 0 or not math.isclose(steps_of(f"{work}/fresh-dora")[0]["loss"], truth["full"][0]["loss"], rel_tol=LOSS) else "")
     beside, into = (run("chat", "--model", m, "--dtype", "fp32", "--temperature", "0", "--max-tokens", "12", input="Hi\nadd 2 and 3\n") for m in (f"{out}/adapter", f"{work}/merged"))

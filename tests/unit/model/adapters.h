@@ -20,7 +20,7 @@ static inline lt_model *open_base(const char *path, const lt_backend *backend, l
 
 /* The numbers that the blocks of m stand for, in place of the weights of plain, which has them in
  * F32. */
-static inline void round_trip(lt_model *plain, const lt_model *m, lt_dtype type) {
+static inline void replace_by_blocks(lt_model *plain, const lt_model *m, lt_dtype type) {
     size_t bytes;
     const int64_t block = lt_dtype_block(type, &bytes);
     for (int i = 0; i < m->table.n_params; i++) {

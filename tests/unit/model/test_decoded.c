@@ -86,7 +86,7 @@ static void beside_decoded_numbers(void **state) {
         m = open_decoded(path, cases[i].type);
         must(lt_model_open(&plain, path, NULL), path);
         if (cases[i].type != LT_F32) {
-            round_trip(plain, m, cases[i].type);
+            replace_by_blocks(plain, m, cases[i].type);
         }
         const double each = (double)lt_model_bytes(m) / (double)lt_model_spec_params(&m->spec);
         if (each > cases[i].most) {
@@ -114,7 +114,7 @@ static void in_pieces(void **state) {
     (void)state;
     must(lt_model_create(&m[0], &from->spec, &blocks, 3), "blocks");
     m[1] = from;
-    round_trip(from, m[0], LT_Q8_0);
+    replace_by_blocks(from, m[0], LT_Q8_0);
     for (int side = 0; side < 2; side++) {
         lt_lora *l = NULL;
         lt_pass *p = NULL;
