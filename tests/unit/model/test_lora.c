@@ -286,7 +286,7 @@ static void merges_as_peft(void **state) {
 }
 
 /* Written as it was read: every tensor under its name, bit for bit. */
-static void round_trip(void **state) {
+static void written_as_it_was_read(void **state) {
     static const char *const folders[] = {SFT "/adapter-all", SFT "/adapter-rs-end",
                                           SFT "/adapter-dora-end"};
     (void)state;
@@ -313,6 +313,9 @@ static void round_trip(void **state) {
         assert_true(c.options.rank == l->options.rank && c.options.alpha == l->options.alpha &&
                     c.options.scaling == l->options.scaling && c.options.dora == l->options.dora);
         assert_string_equal(c.targets, l->targets);
+        bool dora = !l->options.dora;
+        must(lt_lora_dora_of(&dora, folder), folder);
+        assert_int_equal(dora, l->options.dora);
         must(lt_lora_base_of(&base, folder), folder);
         assert_string_equal(base, "a/base");
         free(base);
@@ -403,9 +406,12 @@ static void passes_refuse(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_family),  cmocka_unit_test(targets),
-        cmocka_unit_test(new_ones),      cmocka_unit_test(merges_as_peft),
-        cmocka_unit_test(round_trip),    cmocka_unit_test(refused_by_name),
+        cmocka_unit_test(every_family),
+        cmocka_unit_test(targets),
+        cmocka_unit_test(new_ones),
+        cmocka_unit_test(merges_as_peft),
+        cmocka_unit_test(written_as_it_was_read),
+        cmocka_unit_test(refused_by_name),
         cmocka_unit_test(passes_refuse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
