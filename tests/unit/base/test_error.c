@@ -169,6 +169,20 @@ static void run_apart(void (*fn)(void), char *said, size_t bytes) {
     assert_int_equal(waitpid(child, NULL, 0), child);
 }
 
+static void *trace_of_nothing(void *out) {
+    return (void *)lt_error_trace_text(out);
+}
+
+/* A thread that has met no error has an empty trace. */
+static void nothing_has_failed(void **state) {
+    char trace[LT_ERROR_TRACE_BYTES] = "before";
+    pthread_t thread;
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, trace_of_nothing, trace), 0);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_string_equal(trace, "");
+}
+
 static void fail_assertion(void) {
     (void)by_try(5);
     LT_ASSERT(fail_line < 0);
@@ -223,6 +237,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_level),         cmocka_unit_test(bounded),
         cmocka_unit_test(long_names),          cmocka_unit_test(another_thread),
-        cmocka_unit_test(where_it_is_printed), cmocka_unit_test(in_the_file)};
+        cmocka_unit_test(where_it_is_printed), cmocka_unit_test(in_the_file),
+        cmocka_unit_test(nothing_has_failed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

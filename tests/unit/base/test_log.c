@@ -108,6 +108,44 @@ static void a_file(void **state) {
     assert_non_null(strstr(lt_error_message(), "/no/such/folder/log"));
 }
 
+static void say_as_json(void) {
+    lt_log_set_json();
+    lt_log_info("before");
+    lt_log_set_step(7);
+    lt_log_info("within");
+}
+
+/* A message before the first step names no step. */
+static void json_lines(void **state) {
+    char *text = said_by(say_as_json, NULL), *second = strchr(text, '\n');
+    (void)state;
+    assert_non_null(second);
+    *second++ = '\0';
+    assert_non_null(strstr(text, "before"));
+    assert_null(strstr(text, "\"step\""));
+    assert_non_null(strstr(second, "within"));
+    assert_non_null(strstr(second, "\"step\""));
+}
+
+static void trace_to_file(void) {
+    if (lt_log_to_file(path) == LT_OK) {
+        (void)lt_error_set(LT_ERR_IO, "disk");
+        lt_log_note_trace();
+    }
+}
+
+/* A process that ends without closing its log has written the trace. */
+static void a_trace_is_not_kept_back(void **state) {
+    char *text = NULL;
+    (void)state;
+    snprintf(path, sizeof path, "/tmp/lateen-log-%d", (int)getpid());
+    assert_string_equal(said_by(trace_to_file, NULL), "");
+    assert_int_equal(lt_file_read(&text, NULL, path, 1000), LT_OK);
+    assert_non_null(strstr(text, " in trace_to_file"));
+    free(text);
+    unlink(path);
+}
+
 static void show_three(void) {
     lt_progress p = {.plain_every_s = 1000.0}, never = {.plain_every_s = 0.0};
     lt_progress_show(&p, "step %d", 1);
@@ -187,8 +225,10 @@ static void threads(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(levels),   cmocka_unit_test(a_file),
-                                       cmocka_unit_test(progress), cmocka_unit_test(durations),
-                                       cmocka_unit_test(spans),    cmocka_unit_test(threads)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(levels),     cmocka_unit_test(a_file),
+        cmocka_unit_test(progress),   cmocka_unit_test(durations),
+        cmocka_unit_test(spans),      cmocka_unit_test(threads),
+        cmocka_unit_test(json_lines), cmocka_unit_test(a_trace_is_not_kept_back)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

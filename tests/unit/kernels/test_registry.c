@@ -149,6 +149,15 @@ static void the_machine_has_cores_and_memory(void **state) {
     }
 }
 
+/* A list of cores that this machine does not have. */
+static void a_device_that_cannot_be(void **state) {
+    lt_device *d = NULL;
+    (void)state;
+    assert_int_not_equal(lt_device_open_cpu(&d, 1, "100000"), LT_OK);
+    assert_null(d);
+    assert_non_null(strstr(lt_error_message(), "device cpu"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_that_accepts_serves),
@@ -156,6 +165,7 @@ int main(void) {
         cmocka_unit_test(every_op_has_a_reference),
         cmocka_unit_test(backends_compute_and_move_memory),
         cmocka_unit_test(features_are_consistent),
+        cmocka_unit_test(a_device_that_cannot_be),
         cmocka_unit_test(the_machine_has_cores_and_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -38,6 +38,25 @@ static void every_format_is_exact(void **state) {
     lt_file_map_close(&map);
 }
 
+/* OCP's MX specification: codes 0 to 15 are 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives, the
+ * scale is 2^(byte - 127); low nibbles are the first half of a block. */
+static void mxfp4_is_exact(void **state) {
+    static const float codes[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+    unsigned char block[17] = {127 + 3};
+    float got[33];
+    (void)state;
+    for (int i = 0; i < 16; i++) {
+        block[1 + i] = (unsigned char)(i | (15 - i) << 4);
+    }
+    got[32] = 7.0f;
+    lt_block_decode(got, LT_MXFP4, block, 32);
+    for (int i = 0; i < 32; i++) {
+        const int code = i < 16 ? i : 31 - i;
+        assert_true(got[i] == (code < 8 ? codes[code] : -codes[code - 8]) * 8.0f);
+    }
+    assert_true(got[32] == 7.0f);
+}
+
 /* Codes, scales and values of NF4 are those of bitsandbytes (tools/make_nf4_goldens.py). */
 static void nf4_is_exact(void **state) {
     lt_file_map map;
@@ -173,6 +192,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_format_is_exact),
                                        cmocka_unit_test(every_encoder_is_exact),
                                        cmocka_unit_test(whole_numbers_give_the_decoded_values),
+                                       cmocka_unit_test(mxfp4_is_exact),
                                        cmocka_unit_test(nf4_is_exact),
                                        cmocka_unit_test(nf4_double_is_exact),
                                        cmocka_unit_test(others_are_refused)};

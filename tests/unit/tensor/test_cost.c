@@ -123,6 +123,18 @@ static void gathers_count_touched_rows(void **state) {
     assert_cost(lt_op_cost(LT_OP_embed_fwd, &e), 40, 340);
 }
 
+static void experts_count_routed_rows(void **state) {
+    const lt_moe_combine_bwd_args a = {.dx = lt_tensor_2d(memory, LT_F32, 10, 8),
+                                       .dweights = lt_tensor_2d(memory, LT_F32, 5, 2),
+                                       .x = lt_tensor_2d(memory, LT_F32, 10, 8),
+                                       .dy = lt_tensor_2d(memory, LT_F32, 5, 8),
+                                       .weights = lt_tensor_2d(memory, LT_F32, 5, 2),
+                                       .slot_row = lt_tensor_1d(memory, LT_I32, 10)};
+    (void)state;
+    /* Of 10 routed rows of 8 columns: the weight's gradient, a product and a sum, and dx. */
+    assert_true(lt_op_cost(LT_OP_moe_combine_bwd, &a).flops == 240);
+}
+
 static void muon_counts_its_products(void **state) {
     const lt_muon_args a = {.p = lt_tensor_2d(memory, LT_F32, 4, 3),
                             .g = lt_tensor_2d(memory, LT_F32, 4, 3),
@@ -142,6 +154,7 @@ int main(void) {
         cmocka_unit_test(norms_and_activations),
         cmocka_unit_test(losses_and_optimisers),
         cmocka_unit_test(gathers_count_touched_rows),
+        cmocka_unit_test(experts_count_routed_rows),
         cmocka_unit_test(muon_counts_its_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
