@@ -305,6 +305,29 @@ LT_MUST_USE lt_err lt_engine_hold(lt_engine *e, lt_hold how);
  * still held. */
 LT_MUST_USE lt_err lt_engine_refresh(lt_engine *e, uint64_t *version);
 
+/* ---- Pages in files ----
+ *
+ * The prefix cache has whole pages of a text; a file can keep them beyond the engine's life
+ * (serve/page_file.h). From any thread but the engine's own, while requests run; not while the
+ * engine is closed. salt: that of the requests whose pages they are, or are to be. UNSUPPORTED: on
+ * a GPU, without a prefix cache, with a draft model, or where keys depend on a text's length. */
+typedef struct {
+    int64_t tokens; /* Of the text, in whole pages. */
+    int64_t bytes;  /* Written or read. */
+} lt_engine_kept;
+/* NOT_FOUND: the cache holds no page of the text. */
+LT_MUST_USE lt_err lt_engine_save(lt_engine *e, const char *path, uint64_t salt,
+                                  const int32_t *tokens, int64_t n, lt_engine_kept *out);
+/* Put a file's pages into the prefix cache: all, or the first for which there is room. A prompt
+ * that begins with their tokens then has the bits that it had when they were saved. FORMAT: the
+ * file is damaged; STATE: it is of another model, or of pages of other types. Nothing of it is used
+ * then. */
+LT_MUST_USE lt_err lt_engine_restore(lt_engine *e, const char *path, uint64_t salt,
+                                     lt_engine_kept *out);
+/* Drop the pages of the text that no request and no longer text holds. */
+LT_MUST_USE lt_err lt_engine_erase(lt_engine *e, uint64_t salt, const int32_t *tokens, int64_t n,
+                                   lt_engine_kept *out);
+
 /* Where keys and values are kept; fixed when the engine opens. */
 typedef struct {
     int64_t pages, page_tokens, page_bytes;

@@ -113,6 +113,8 @@
     X(I64, store_bytes, "store-bytes", "64MiB", 0, 1e13, "BYTES", "most memory that they take")    \
     X(F64, store_s, "store-s", "3600", 0, 1e9, "s",                                                \
       "time after the last use until they are forgotten")                                          \
+    X(STR, slot_save_path, "slot-save-path", "", 0, 0, "DIR",                                      \
+      "folder where clients may save the keys and values of texts, and restore them")              \
     X(STR, state, "state", "", 0, 0, "DIR",                                                        \
       "folder of files and batches, which outlive the server; empty: /v1/files and /v1/batches "   \
       "are refused")                                                                               \
@@ -241,6 +243,7 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->drain_s = o->drain_s;
     s->store = (lt_store_options){o->store_entries, (size_t)o->store_bytes, o->store_s};
     s->state = o->state;
+    s->pages_folder = o->slot_save_path;
     s->max_files = o->files;
     s->max_files_bytes = o->files_bytes;
     s->max_batches = o->batches;
@@ -380,6 +383,12 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
         LT_TRY_DONE(read_models(&j, &options));
     } else if (o->models_memory > 0 || o->models_idle_s > 0) {
         LT_FAIL_DONE(LT_ERR_ARG, "--models-memory and --models-idle-s are for --models");
+    }
+    if (o->slot_save_path[0] != '\0' && !lt_file_is_dir(o->slot_save_path)) {
+        LT_FAIL_DONE(LT_ERR_ARG, "--slot-save-path: %s is not a folder", o->slot_save_path);
+    }
+    if (o->slot_save_path[0] != '\0' && o->models[0] != '\0') {
+        LT_FAIL_DONE(LT_ERR_ARG, "--slot-save-path is for one model, not for --models");
     }
     LT_TRY_DONE(read_keys(&options, o, &keys, argc, argv));
     LT_TRY_DONE(lt_adapter_list_read(&adapters, argc, argv));

@@ -219,6 +219,26 @@ lt_err lt_paged_forward_copy_page(lt_paged_forward *f, int64_t dst, int64_t src)
     return LT_OK;
 }
 
+void lt_paged_forward_get_page(const lt_paged_forward *f, int64_t page, void *to) {
+    char *at = to;
+    for (int64_t i = 0; i < 2 * f->exec.spec->n_layers; i++) {
+        const lt_tensor pages = pool_view(f, i / 2, i % 2), from = lt_tensor_rows(&pages, page, 1);
+        const size_t bytes = lt_dtype_row_bytes(pages.dtype, lt_tensor_count(&from));
+        memcpy(at, from.data, bytes);
+        at += bytes;
+    }
+}
+
+void lt_paged_forward_put_page(lt_paged_forward *f, int64_t page, const void *from) {
+    const char *at = from;
+    for (int64_t i = 0; i < 2 * f->exec.spec->n_layers; i++) {
+        const lt_tensor pages = pool_view(f, i / 2, i % 2), to = lt_tensor_rows(&pages, page, 1);
+        const size_t bytes = lt_dtype_row_bytes(pages.dtype, lt_tensor_count(&to));
+        memcpy(to.data, at, bytes);
+        at += bytes;
+    }
+}
+
 /* 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: the first of them that is at least n. */
 static int64_t bucket_of(int64_t n) {
     int64_t b = 1;

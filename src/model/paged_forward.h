@@ -103,6 +103,12 @@ size_t lt_paged_forward_page_bytes(const lt_model_spec *spec, int64_t page_token
 /* Copy page src to page dst, all layers, in order with the other calls. */
 LT_MUST_USE lt_err lt_paged_forward_copy_page(lt_paged_forward *f, int64_t dst, int64_t src);
 
+/* Copy what a page holds to the caller's page_bytes, or from there: for each layer its keys, then
+ * its values. Where memory is the host's, from any thread; no call may write the page meanwhile, or
+ * read one that is put. */
+void lt_paged_forward_get_page(const lt_paged_forward *f, int64_t page, void *to);
+void lt_paged_forward_put_page(lt_paged_forward *f, int64_t page, const void *from);
+
 /* The offset added to the positions of a text whose first call has n tokens. */
 int64_t lt_paged_forward_rope_rows(const lt_paged_forward *f, int64_t n);
 

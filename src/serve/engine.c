@@ -290,8 +290,8 @@ static void *run(void *engine) {
     lt_thread_set_count((int)e->n_samplers); /* As set by the thread that opened the engine. */
     for (;;) {
         pthread_mutex_lock(&e->lock);
-        while (e->submitted == NULL && e->cancelled == NULL && e->hold == LT_HOLD_NONE &&
-               !e->closing) {
+        while (e->submitted == NULL && e->cancelled == NULL && e->questions == NULL &&
+               e->hold == LT_HOLD_NONE && !e->closing) {
             if (e->warming) {
                 pthread_mutex_unlock(&e->lock);
                 warm_next(e);

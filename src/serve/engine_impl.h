@@ -114,6 +114,14 @@ typedef struct {
     bool used;                /* This step verified one of its drafts. */
 } lt_step_drafter;
 
+/* What another thread asks the engine's thread to do between two steps: see engine_pages.c. */
+typedef struct lt_engine_question {
+    void (*run)(lt_engine *e, void *arg);
+    void *arg;
+    bool done;
+    struct lt_engine_question *next;
+} lt_engine_question;
+
 /* The hold that was requested: see refresh.c. */
 typedef enum { LT_HOLD_NONE, LT_HOLD_TO_FINISH, LT_HOLD_TO_PREEMPT } lt_hold_state;
 
@@ -143,6 +151,7 @@ struct lt_engine {
     lt_hold_state taken_hold;           /* `hold`, as the engine's thread last saw it. */
     lt_job *held_back, *held_back_last; /* Submitted since the hold: they begin after it. */
     int64_t n_held_back;
+    int64_t n_lent;   /* Threads that read or fill pages: see engine_pages.c. */
     uint64_t version; /* Version of the weights. */
     lt_job *touched;  /* Jobs that changed in this step; published at its end. */
     int64_t n_new_tokens, n_prompt_tokens, n_cached_tokens, n_steps_ahead;
@@ -158,6 +167,7 @@ struct lt_engine {
     int64_t n_slots, n_live;
     uint64_t n_ids;
     lt_job *submitted, *submitted_last, *cancelled;
+    lt_engine_question *questions;
     lt_job *ready, *ready_last; /* Jobs with events for poll. */
     lt_job *told;               /* Jobs that were reported completely; freed at the next poll. */
     int64_t n_submitted, n_submitted_background;
@@ -166,7 +176,7 @@ struct lt_engine {
     lt_hold_state hold;
     uint64_t hold_last_id; /* Later requests are held back. */
     bool at_rest, refresh; /* refresh: a refresh is requested. */
-    pthread_cond_t rested; /* at_rest or refresh has changed. */
+    pthread_cond_t rested; /* at_rest, refresh or a question's `done` has changed. */
     lt_err refresh_err;
     char refresh_message[256];
     /* Both. */
@@ -179,6 +189,12 @@ struct lt_engine {
  * engine is closing. */
 bool lt_engine_step(lt_engine *e);
 void lt_engine_signal(lt_engine *e); /* Tell the front that there are events to poll. */
+
+/* engine_pages.c: have the engine's thread run this and wait for it; on that thread: run what was
+ * asked. */
+void lt_engine_ask(lt_engine *e, void (*run)(lt_engine *e, void *arg), void *arg);
+void lt_engine_answer(lt_engine *e);
+void lt_engine_count_pages(lt_engine *e); /* Into the statistics, under the lock. */
 
 /* refresh.c. If the engine is held, its thread waits here for a refresh or the end. True: it
  * waited, and there may be something to do. */

@@ -181,6 +181,23 @@ int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_
     return count;
 }
 
+int64_t lt_pages_erase(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
+                       int32_t *table) {
+    const int64_t count = lt_pages_match(p, salt, tokens, n, table);
+    int64_t erased = 0;
+    for (int64_t i = count - 1; i >= 0; i--) {
+        const lt_page *g = at(p, table[i]);
+        lt_pages_drop(p, table[i]);
+        if (g->refs == 0 && g->published && g->n_children == 0) {
+            age_remove(p, table[i]);
+            forget(p, table[i]);
+            set_free(p, table[i]);
+        }
+        erased += g->refs == 0 && !g->published;
+    }
+    return erased;
+}
+
 int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t salt,
                          const int32_t *tokens) {
     const uint64_t hash = hash_of(p, parent, salt, tokens);

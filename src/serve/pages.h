@@ -73,6 +73,10 @@ void lt_pages_forget(lt_pages *p);
  * numbers to table and returns their count. Whole pages only. */
 int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
                        int32_t *table);
+/* Free those pages of such a chain that nobody holds, from its end on; table has room for all.
+ * Returns their count. */
+int64_t lt_pages_erase(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
+                       int32_t *table);
 /* Publish a held page that is full with `tokens` (page_tokens) after parent. Returns it, or an
  * equal page, held, after dropping this one. */
 int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t salt,

@@ -106,9 +106,9 @@ bool lt_engine_rest(lt_engine *e) {
     rested = e->at_rest = e->taken_hold != LT_HOLD_NONE && !e->closing;
     pthread_cond_broadcast(&e->rested);
     while (e->at_rest && !e->closing) {
-        if (e->refresh) {
+        if (e->refresh && e->n_lent == 0) {
             answer_refresh(e);
-        } else if (e->submitted != NULL || e->cancelled != NULL) {
+        } else if (e->submitted != NULL || e->cancelled != NULL || e->questions != NULL) {
             pthread_mutex_unlock(&e->lock);
             (void)lt_engine_step(e);
             pthread_mutex_lock(&e->lock);

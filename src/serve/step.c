@@ -214,6 +214,7 @@ static bool take_in(lt_engine *e) {
         j->in_cancelled = false; /* A later call may put it there again. */
     }
     pthread_mutex_unlock(&e->lock);
+    lt_engine_answer(e);
     begin(e, submitted, last_id);
     for (lt_job *j = cancelled; j != NULL; j = j->next_cancel) {
         cancel(e, j);
@@ -403,8 +404,7 @@ static void publish(lt_engine *e, double start_s, int64_t n_rows, int64_t n_item
     st->waiting = e->sched.waiting.n + e->n_held_back;
     st->background_running = e->sched.running.n_background;
     st->background_waiting = e->sched.waiting.n_background;
-    st->pages_cached = e->sched.pages.n_cached;
-    st->pages_used = st->pages - lt_pages_available(&e->sched.pages);
+    lt_engine_count_pages(e);
     st->steps += n_items > 0;
     st->steps_ahead = e->n_steps_ahead;
     st->drafts = e->n_drafts;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|infill|shift_context|drafts|control|batches|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|infill|shift_context|slots|drafts|control|batches|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -193,6 +193,24 @@ shift_context() {
     within python3 tests/e2e/serve_shift.py "http://127.0.0.1:$port"
     stop
     say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+}
+
+slots() {
+    local step
+    mkdir "$dir/slots"
+    for step in save restore other; do
+        # shellcheck disable=SC2046 # Words.
+        start --slot-save-path "$dir/slots" --deterministic $([ $step = other ] && echo --cache-dtype fp8)
+        ready || { say "the server is ready: $step" 1 "$(cat "$dir/err")"; return; }
+        within python3 tests/e2e/serve_slots.py $step "http://127.0.0.1:$port" "$dir/slots"
+        stop
+    done
+    start
+    ready
+    say "without --slot-save-path: 501" $(($(status_of "http://127.0.0.1:$port/slots/0?action=erase" -d '{"prompt": "a"}') != 501)) "$(cat "$dir/out")"
+    stop
+    timeout 20 "$lateen" serve "${model[@]}" --port 0 --slot-save-path "$dir/nowhere" >"$dir/out" 2>&1
+    say "a folder that does not exist: exit 2" $(($? != 2)) "$(cat "$dir/out")"
 }
 
 drafts() {

@@ -159,6 +159,24 @@ lt_request lt_request_defaults(void) {
         .sampling = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition = 1}};
 }
 
+lt_err lt_engine_save(lt_engine *e, const char *path, uint64_t salt, const int32_t *tokens,
+                      int64_t n, lt_engine_kept *out) {
+    (void)e, (void)path, (void)salt, (void)tokens;
+    *out = (lt_engine_kept){.tokens = n};
+    return LT_OK;
+}
+
+lt_err lt_engine_restore(lt_engine *e, const char *path, uint64_t salt, lt_engine_kept *out) {
+    (void)e, (void)path, (void)salt;
+    *out = (lt_engine_kept){0};
+    return LT_OK;
+}
+
+lt_err lt_engine_erase(lt_engine *e, uint64_t salt, const int32_t *tokens, int64_t n,
+                       lt_engine_kept *out) {
+    return lt_engine_save(e, "", salt, tokens, n, out);
+}
+
 lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_options *o) {
     lt_engine *e = calloc(1, sizeof *e);
     LT_ASSERT(e != NULL);

@@ -60,8 +60,9 @@ typedef struct {
     bool any_model;           /* Answer whatever model a request names. */
     int64_t max_connections, max_body_bytes, max_bodies_bytes, max_head_bytes, max_pending_bytes;
     double request_s, idle_s, write_s, drain_s;
-    lt_store_options store; /* How responses and threads are kept. */
-    const char *state;      /* Folder of files and batches, which outlive the server; "": none. */
+    lt_store_options store;   /* How responses and threads are kept. */
+    const char *state;        /* Folder of files and batches, which outlive the server; "": none. */
+    const char *pages_folder; /* Where clients may keep pages of texts; "" or NULL: nowhere. */
     int64_t max_files, max_files_bytes, max_batches; /* Most of one API key. */
     int64_t batch_lines;                             /* Most lines of one batch. */
     lt_engine_options engine;

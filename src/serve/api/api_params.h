@@ -133,6 +133,7 @@ typedef struct {
     } control;
     /* For /v1/load_lora_adapter and /v1/unload_lora_adapter. */
     const char *lora_name, *lora_path;
+    const char *filename; /* For /slots/ID. */
     bool load_inplace;
     /* Batches. */
     const char *input_file, *endpoint, *completion_window;

@@ -29,7 +29,8 @@ typedef struct {
     /* Without the connection's texts, which may be freed while the call waits. */
     lt_http_request request;
     lt_outcome outcome;
-    char *text; /* The body's. */
+    char tail[64], query[128]; /* What of the request's texts handlers of forms read. */
+    char *text;                /* The body's. */
     lt_aside_how how;
     lt_model_slot *slot; /* Its model's, once it was chosen among several. */
     bool by_model;       /* It is to be chosen when the body was read. */
@@ -286,6 +287,10 @@ static aside *take_over(lt_call *call, const lt_aside_how *how) {
                  .request = {"POST", "", "", "", bytes, NULL},
                  .text = lt_http_take_body(call->conn),
                  .how = *how};
+    snprintf(a->tail, sizeof a->tail, "%s", call->tail);
+    snprintf(a->query, sizeof a->query, "%s", call->request->query);
+    a->call.tail = a->tail;
+    a->request.query = a->query;
     lt_server_front(s)->n_pooled++;
     lt_http_set_user(call->conn, &a->listener);
     return a;

@@ -31,6 +31,7 @@
     X(tokenize)                                                                                    \
     X(detokenize)                                                                                  \
     X(apply_template)                                                                              \
+    X(slot_action)                                                                                 \
     X(ollama_chat)                                                                                 \
     X(ollama_generate)                                                                             \
     X(ollama_options)                                                                              \
@@ -99,6 +100,8 @@ static const struct {
     {lt_api_infill, "infill", "What stands between two texts", SSE, &lt_fields_infill, NULL},
     {lt_api_props, "props", "llama-server's properties", NULL, NULL, NULL},
     {lt_api_slots, "slots", "llama-server's slots", NULL, NULL, NULL},
+    {lt_api_slot_action, "slot_action", "Save, restore or erase the pages of a text", NULL,
+     &lt_fields_slot_action, "id_slot"},
     {lt_api_tokenize, "tokenize", "Text to ids", NULL, &lt_fields_tokenize, NULL},
     {lt_api_tokenizer_info, "tokenizer_info", "What the tokenizer is", NULL, NULL, NULL},
     {lt_api_detokenize, "detokenize", "Ids to text", NULL, &lt_fields_detokenize, NULL},

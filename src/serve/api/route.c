@@ -86,6 +86,7 @@ static const struct {
     {"POST", "/api/blobs/", lt_api_ollama_refuse, LT_FLAVOUR_OLLAMA, PREFIX},
     {"GET", "/props", lt_api_props, LT_FLAVOUR_LLAMA, READY | MODEL},
     {"GET", "/slots", lt_api_slots, LT_FLAVOUR_LLAMA, READY | MODEL},
+    {"POST", "/slots/", lt_api_slot_action, LT_FLAVOUR_LLAMA, FORM | READY | WORK | PREFIX},
     {"POST", "/tokenize", lt_api_tokenize, LT_FLAVOUR_LLAMA, READY | MODEL},
     {"GET", "/tokenizer_info", lt_api_tokenizer_info, LT_FLAVOUR_OPENAI, READY | MODEL},
     {"POST", "/detokenize", lt_api_detokenize, LT_FLAVOUR_LLAMA, READY | MODEL},
@@ -446,8 +447,9 @@ static int open_call(lt_call *call, lt_server *s, lt_http_conn *c, const lt_http
     return i;
 }
 
-/* To its handler: now, on the worker pool, or once its model is loaded. A call with more of a path
- * is never put aside: the path is gone when the connection is. */
+/* To its handler: now, on the worker pool, or once its model is loaded. Of calls with more of a
+ * path only those that always run on the pool are put aside: the path is gone when the connection
+ * is. */
 static void dispatch(lt_call *call, int i) {
     const unsigned flags = routes[i].flags;
     const lt_aside_how how = {.handler = routes[i].handler, .form = (flags & FORM) != 0};

@@ -64,7 +64,8 @@ void lt_route_bad(void *server, lt_http_refusal *r);
     X(ollama_refuse)                                                                               \
     X(props)                                                                                       \
     X(slots)                                                                                       \
-    X(tokenize) /* api/tokens.c */                                                                 \
+    X(slot_action) /* api/slot_calls.c */                                                          \
+    X(tokenize)    /* api/tokens.c */                                                              \
     X(tokenizer_info)                                                                              \
     X(detokenize)                                                                                  \
     X(apply_template)                                                                              \

@@ -1,0 +1,65 @@
+/* page_file.h: pages of a text's keys and values in a file.
+ *
+ * FORMAT   All numbers little-endian.
+ *
+ *     at   bytes
+ *      0   8   "LTPAGES\n"
+ *      8   4   version, 1
+ *     12   4   0
+ *     16   8   fingerprint of the model (model/fingerprint.h)
+ *     24   8   type of keys, as lt_dtype_name has it, zeros behind it
+ *     32   8   type of values
+ *     40   4   tokens of a page, P
+ *     44   4   number of pages, N
+ *     48   8   bytes of a page, B
+ *     56   8   XXH3-64 of the bytes before it and of the tokens
+ *     64   4 N P   tokens (I32): page i holds tokens [i P, (i + 1) P) of the text
+ *          N times: B bytes, for each layer its keys (P, G, D), then its values; and their XXH3-64,
+ *                   seeded with the page's number
+ *
+ * CRASHES  The file is written under another name in the same folder, synced and renamed, so a name
+ *          has a whole file or none.
+ * DAMAGE   A file that was cut, extended or changed anywhere fails with FORMAT, which names what is
+ *          wrong; nothing of it is used. */
+#ifndef LT_SERVE_PAGE_FILE_H
+#define LT_SERVE_PAGE_FILE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lateen/tensor.h"
+
+typedef struct {
+    uint64_t fingerprint;
+    lt_dtype keys, values;
+    int64_t page_tokens, page_bytes, n_pages;
+} lt_page_file_head;
+
+/* ---- Writing ---- */
+
+typedef struct lt_page_file lt_page_file;
+
+/* Begin the file at path with its head and the tokens (n_pages * page_tokens). */
+LT_MUST_USE lt_err lt_page_file_create(lt_page_file **out, const char *path,
+                                       const lt_page_file_head *head, const int32_t *tokens);
+/* The next page: page_bytes. */
+LT_MUST_USE lt_err lt_page_file_put(lt_page_file *f, const void *page);
+/* After the last page: give the file its name. *bytes: its size. */
+LT_MUST_USE lt_err lt_page_file_commit(lt_page_file *f, int64_t *bytes);
+void lt_page_file_close(lt_page_file *f); /* What was not committed is removed. */
+
+/* ---- Reading ---- */
+
+typedef struct {
+    lt_page_file_head head;
+    const unsigned char *tokens, *pages; /* In the file's data; tokens may be unaligned. */
+    const char *name;                    /* For messages. */
+} lt_page_file_view;
+
+/* Check all but the pages' content. FORMAT: it is no such file, or a damaged one. */
+LT_MUST_USE lt_err lt_page_file_parse(lt_page_file_view *out, const void *data, size_t bytes,
+                                      const char *name);
+/* Page i, page_bytes, whose checksum is checked. */
+LT_MUST_USE lt_err lt_page_file_page(const lt_page_file_view *v, int64_t i, const void **page);
+
+#endif
