@@ -175,7 +175,7 @@ static lt_err open_rollouts(lt_distill *d) {
     if (d->questions == NULL || d->ended == NULL || d->answers == NULL) {
         LT_FAIL(LT_ERR_OOM, "%" PRId64 " answers", rows);
     }
-    LT_TRY(lt_objective_open_whole(t, &whole));
+    LT_TRY(lt_objective_open_whole(t, false, &whole));
     LT_TRY(lt_rollouts_open(&d->rollouts, whole, &o));
     if (t->device->backend->host_memory) {
         t->objective_bytes += lt_rollouts_cache_bytes(d->rollouts);

@@ -64,7 +64,7 @@ static lt_err open_engine(lt_learner *l, const lt_reinforce_options *o) {
     if (l->answerer.draw != NULL) {
         return LT_OK;
     }
-    LT_TRY(lt_objective_open_whole(l->t, &whole));
+    LT_TRY(lt_objective_open_whole(l->t, l->t->recipe.rl_staleness > 0, &whole));
     LT_TRY(lt_rollouts_open(&l->rollouts, whole,
                             &(lt_rollout_options){.max_tokens = o->max_tokens,
                                                   .max_seq = o->max_seq,
@@ -170,12 +170,32 @@ static lt_err tell_answers(const lt_learner *l) {
                   (json_int_t)first->problem->line_number, "rewards", means, "answers", answers));
 }
 
+/* The answers of this step: drawn ahead, or now. */
+static lt_err draw_answers(lt_learner *l) {
+    if (l->ahead.pending) {
+        return lt_ahead_take(&l->ahead, &l->r);
+    }
+    LT_TRY(lt_objective_bring_whole(l->t));
+    return lt_reinforce_draw(&l->r);
+}
+
+/* Those of the next step, with the weights of this one; not across a step whose checkpoint is
+ * due. */
+static lt_err draw_ahead(lt_learner *l) {
+    const lt_recipe *r = &l->t->recipe;
+    const int64_t step = l->t->state.step + 1;
+    if (r->rl_staleness == 0 || step >= r->steps || step % r->save_every == 0) {
+        return LT_OK;
+    }
+    LT_TRY(lt_objective_bring_whole(l->t));
+    return lt_ahead_begin(&l->ahead, &l->r);
+}
+
 static lt_err draw(lt_learner *l) {
     lt_reinforce *r = &l->r;
     const bool old = lt_reinforce_steps_a_draw(r) > 1, reference = r->o.policy.kl > 0.0;
     const int64_t step = l->t->state.step + 1, every = l->t->recipe.sample_every;
-    LT_TRY(lt_objective_bring_whole(l->t));
-    LT_TRY(lt_reinforce_draw(r));
+    LT_TRY(draw_answers(l));
     for (int64_t first = 0, n; (old || reference) && first < r->n_drawn; first += n) {
         n = r->n_drawn - first < l->t->micro ? r->n_drawn - first : l->t->micro;
         LT_TRY(score(l, &r->drawn[first], n, old, reference));
@@ -233,6 +253,7 @@ static lt_err next(void *of, int64_t n, lt_row_batch *out) {
     LT_TRY(sum_over_ranks(l, draws, draws ? draw(l) : LT_OK));
     if (draws) {
         warn_of_equal(l);
+        LT_TRY(draw_ahead(l));
     }
     for (int64_t i = 0; i < n; i++) {
         out->index[i] = i;
@@ -264,20 +285,30 @@ static lt_err learner_open(void *of, lt_training *t) {
     lt_learner *l = of;
     lt_reinforce_options o;
     l->t = t;
-    LT_TRY(lt_reinforce_check_recipe(&t->recipe));
+    LT_TRY(lt_reinforce_check_recipe(&t->recipe, !t->device->backend->host_memory));
     LT_TRY(lt_reinforce_read(&o, t));
     LT_TRY(read_problems(l));
     LT_TRY(open_rewards(l, &o));
     LT_TRY(open_reference(l));
+    const int threads = lt_thread_count(), own = threads > 1 ? threads / 2 : 1;
+    if (t->recipe.rl_staleness > 0) { /* The engine takes what the thread that opens it has. */
+        lt_thread_set_count(own);
+    }
     LT_TRY(open_engine(l, &o)); /* Last: its cache takes up to half of the memory that is left. */
     lt_pass_set_temperature(t->pass, (float)t->recipe.rl_temperature);
     t->source = (lt_row_source){
         .of = l, .next = next, .place = place, .print = print, .seek = seek};
-    return lt_reinforce_open(&l->r, &o, &l->problems, l->rewards, &l->answerer);
+    LT_TRY(lt_reinforce_open(&l->r, &o, &l->problems, l->rewards, &l->answerer));
+    if (t->recipe.rl_staleness > 0) {
+        lt_thread_set_count(threads > own ? threads - own : 1);
+        LT_TRY(lt_ahead_open(&l->ahead, &l->r, own));
+    }
+    return LT_OK;
 }
 
 static void learner_close(void *of) {
     lt_learner *l = of;
+    lt_ahead_close(&l->ahead);
     lt_reinforce_close(&l->r);
     lt_rollouts_close(l->rollouts);
     lt_rewards_close(l->rewards);
@@ -366,7 +397,8 @@ static void learner_report(const void *of, const lt_step_record *sum, double *va
     }
     present[LT_RL_kl] = l->r.o.policy.kl > 0.0;
     /* The engine tells probabilities at temperature 1. */
-    present[LT_RL_mismatch] = drew && l->t->recipe.rl_temperature == 1.0;
+    present[LT_RL_mismatch] = drew && l->t->recipe.rl_temperature == 1.0 &&
+                              l->t->recipe.rl_staleness == 0;
     present[LT_RL_entropy] = sum->objective[SUM_TOKENS] > 0.0;
     put_draw(values, &l->r.draw);
     values[LT_RL_entropy] = sum->objective[SUM_ENTROPY] / tokens;
@@ -390,6 +422,7 @@ static lt_err learner_evaluate(void *of, lt_training *t) {
     if (l->held_out.n == 0 || t->evaluated_step == t->state.step) {
         return LT_OK;
     }
+    lt_ahead_wait(&l->ahead); /* The engine is needed. */
     LT_TRY(lt_objective_bring_whole(t));
     err = lt_reinforce_evaluate(&l->r, &l->held_out, most, &s);
     LT_TRY(lt_ranks_combine(&t->ranks, &record, err));
@@ -414,7 +447,8 @@ static lt_err learner_start(void *of, lt_training *t) {
 
 static bool learner_is_whole(const void *of) {
     const lt_learner *l = of;
-    return !l->began || (l->r.within + 1) % lt_reinforce_steps_a_draw(&l->r) == 0;
+    return !l->ahead.pending &&
+           (!l->began || (l->r.within + 1) % lt_reinforce_steps_a_draw(&l->r) == 0);
 }
 
 static void learner_brief(const void *of, char out[LT_OBJECTIVE_BRIEF_BYTES]) {

@@ -3,10 +3,12 @@
  *
  * The rows of a step are its questions with their answers. They are drawn when the step begins, by
  * the engine on the very weights that the run trains. A run stops, and a checkpoint is made, only
- * where all answers of a draw have been learnt from, so that no answers need to be kept. */
+ * where all answers of a draw have been learnt from, so that no answers need to be kept. With
+ * rl.staleness those of the next step are drawn meanwhile (ahead.h). */
 #ifndef LT_ALIGN_LEARNER_H
 #define LT_ALIGN_LEARNER_H
 
+#include "align/ahead.h"
 #include "align/reinforce.h"
 #include "train/run.h"
 
@@ -17,6 +19,7 @@ typedef struct {
     lt_rewards *rewards;
     lt_rollouts *rollouts;
     lt_reinforce r;
+    lt_ahead ahead;
     lt_model *reference; /* NULL: none, or the base of adapters. */
     lt_pass *reference_pass;
     bool began; /* A step was begun, and not ended. */
@@ -27,6 +30,6 @@ lt_objective lt_learner_objective(lt_learner *l);
 
 /* What the recipe says. ARG or UNSUPPORTED: what contradicts it, or is not built with it. */
 LT_MUST_USE lt_err lt_reinforce_read(lt_reinforce_options *o, const lt_training *t);
-LT_MUST_USE lt_err lt_reinforce_check_recipe(const lt_recipe *r);
+LT_MUST_USE lt_err lt_reinforce_check_recipe(const lt_recipe *r, bool on_device);
 
 #endif

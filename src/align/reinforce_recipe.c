@@ -8,7 +8,39 @@
 
 #define MOST_RUNNING 256
 
-lt_err lt_reinforce_check_recipe(const lt_recipe *r) {
+/* What drawing ahead does not go with. */
+static lt_err check_staleness(const lt_recipe *r, bool on_device) {
+    const struct {
+        const char *what;
+        bool asked;
+    } refused[] = {{"adapters (lora.rank, lora.init)", r->lora_rank > 0 || r->lora_init[0] != '\0'},
+                   {"rl.updates or rl.passes over 1", r->rl_updates * r->rl_passes > 1},
+                   {"a GPU", on_device}};
+    if (r->rl_staleness == 0) {
+        return LT_OK;
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        if (refused[i].asked) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "rl.staleness = %" PRId64 " with %s: not built",
+                    r->rl_staleness, refused[i].what);
+        }
+    }
+    if (r->rl_correction == 0) {
+        LT_FAIL(LT_ERR_ARG,
+                "rl.staleness = %" PRId64 " with rl.correction = none: answers are drawn by older "
+                "weights, and nothing would make up for it; token-truncate does",
+                r->rl_staleness);
+    }
+    if (r->save_every == 0) {
+        LT_FAIL(LT_ERR_ARG,
+                "rl.staleness = %" PRId64 " with checkpoint.every = 0: a stop waits for a step "
+                "whose checkpoint is due, so that the run goes on with the same bits",
+                r->rl_staleness);
+    }
+    return LT_OK;
+}
+
+lt_err lt_reinforce_check_recipe(const lt_recipe *r, bool on_device) {
     static const char *const unbuilt[] = {"data.shuffle", "batch.ramp"};
     const int64_t draw = r->rl_updates * r->rl_passes;
     char value[LT_OPTION_STR_BYTES];
@@ -19,6 +51,7 @@ lt_err lt_reinforce_check_recipe(const lt_recipe *r) {
                     value);
         }
     }
+    LT_TRY(check_staleness(r, on_device));
     if (r->rl_kl > 0.0 && r->lora_init[0] != '\0') {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "rl.kl = %g with lora.init: the reference would be the model without the adapters "

@@ -487,13 +487,15 @@ lt_err lt_objective_open_beside(lt_training *t, lt_pass **out, lt_model *m) {
     return lt_pass_open(out, m, &o);
 }
 
-lt_err lt_objective_open_whole(lt_training *t, const lt_model **out) {
+lt_err lt_objective_open_whole(lt_training *t, bool apart, const lt_model **out) {
     const lt_model_options options = {.dtype = t->model->options.dtype,
                                       .device = t->device,
                                       .n_scores = t->model->options.n_scores,
-                                      .partition = &t->partition};
-    if (t->shards.level == 3) {
+                                      .partition = lt_training_is_divided(t) ? &t->partition
+                                                                             : NULL};
+    if (apart || t->shards.level == 3) {
         LT_TRY(lt_model_alloc(&t->whole, &t->model->spec, &options));
+        t->whole->version = UINT64_MAX; /* Of no weights. */
         t->objective_bytes += lt_model_host_bytes(t->whole);
     }
     *out = t->whole != NULL ? t->whole : t->model;
@@ -501,8 +503,17 @@ lt_err lt_objective_open_whole(lt_training *t, const lt_model **out) {
 }
 
 lt_err lt_objective_bring_whole(lt_training *t) {
-    if (t->whole != NULL && t->whole->version != t->model->version) {
-        LT_TRY(lt_zero_copy_whole(&t->zero, t->whole));
+    lt_model *to = t->whole, *from = t->model;
+    if (to == NULL || to->version == from->version) {
+        return lt_training_settle(t);
     }
-    return lt_training_settle(t);
+    if (t->shards.level == 3) {
+        LT_TRY(lt_zero_copy_whole(&t->zero, to));
+        return lt_training_settle(t);
+    }
+    LT_TRY(lt_training_settle(t));
+    LT_TRY(from->backend->copy(lt_training_queue(t), to->weights.flat, from->weights.flat,
+                               lt_param_buffer_bytes(&from->table, from->weights.dtype)));
+    to->version = from->version;
+    return from->backend->sync(lt_training_queue(t));
 }

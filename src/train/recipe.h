@@ -144,6 +144,9 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(F64, rl_weight_low, "rl.weight_low", "0", 0, 1e6, "", "smallest weight of rl.correction")    \
     X(F64, rl_weight_high, "rl.weight_high", "2", 0, 1e6, "", "largest weight of rl.correction",   \
       LT_OPTION_ABOVE_MIN)                                                                         \
+    X(I64, rl_staleness, "rl.staleness", "0", 0, 1, "N",                                           \
+      "1: draw the answers of the next step while this one learns, with the weights before its "   \
+      "update; needs rl.correction")                                                               \
     X(BOOL, rl_exact, "rl.exact", "false", 0, 0, "",                                               \
       "engine and trainer compute the log-probability of a token with the same bits (CPU, fp32)")
 

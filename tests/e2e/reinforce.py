@@ -68,6 +68,23 @@ with tempfile.TemporaryDirectory() as work:
                   == [(r["step"], r["reward"], r["entropy"]) for r in lines(f"{work}/whole", "rl")])
 
     @tap.case
+    def drawn_ahead():
+        ahead = ["--rl.staleness", "1", "--rl.correction", "token-truncate"]
+        whole = train(f"{work}/ahead", *command, *ahead, "--checkpoint.every", "4")
+        open(f"{work}/KILL", "w").close()
+        first = train(f"{work}/ahead-killed", *command, *ahead, "--checkpoint.every", "4")
+        again = train(f"{work}/ahead-killed", *command, *ahead, "--checkpoint.every", "4")
+        tap.check("answers drawn ahead: a run killed meanwhile goes on to the same bits", whole.returncode == 0 and first.returncode == -signal.SIGKILL and again.returncode == 0
+                  and weights(f"{work}/ahead-killed") == weights(f"{work}/ahead"), (whole.stderr[-300:], first.returncode, again.stderr[-500:]))
+        more = ["--rl.rewards", "ended,length:-0.5", "--rl.exact", "true", "--rl.group", "4", "--checkpoint.every", "4", *ahead]
+        one, two = train(f"{work}/ahead-one", *more), train(f"{work}/ahead-two", *more, "--mesh.zero", "3", ranks=2)
+        a, b = (lines(f"{work}/ahead-{out}", "rl") for out in ("one", "two")) if one.returncode == two.returncode == 0 else ([], [])
+        tap.check("and two ranks that divide the model draw ahead as one does", len(a) == len(b) == 8 and all(abs(x[k] - y[k]) < 1e-4 for x, y in zip(a, b) for k in ("reward", "answer_tokens", "entropy")),
+                  two.stderr[-600:] or one.stderr[-600:] or (a, b))
+        r = train(f"{work}/ahead-dead", *ahead, "--rl.rewards", "command", "--rl.command", "for i in $(seq 20); do read -r line; echo 1; done; exit 5")
+        tap.check("a command that ends meanwhile ends the run", r.returncode == 1 and "ended with status 5" in r.stderr, r.stderr[-500:])
+
+    @tap.case
     def unit_tests():
         with open(f"{work}/code.jsonl", "w") as f:
             f.write(json.dumps({"text": "Square x.", "test_list": ["assert f(2) == 4", "assert f(3) == 9"]}) + "\n")

@@ -6,6 +6,8 @@
 
 #include "align/learner.h"
 #include "align/train.h"
+#include "lateen/generate.h"
+#include "model/alloc.h"
 
 /* ---- TRL's steps ---- */
 
@@ -266,6 +268,111 @@ static void every_method_trains(void **state) {
     }
 }
 
+/* ---- Answers that are drawn ahead ---- */
+
+#define STALE                                                                                      \
+    ENGINE_RUN "checkpoint.every=3 rl.correction=token-truncate objective.kind=dapo steps=8 "
+
+/* Answers of weights that are one update older, but behind a checkpoint, by an engine over a copy
+ * of them: what rl.staleness does, one thing behind the other. */
+typedef struct {
+    lt_learner learner;
+    lt_model *copy;
+    lt_rollouts *rollouts;
+} lagging;
+
+static void copy_weights(lagging *g) {
+    const lt_model *from = g->learner.t->model;
+    memcpy(g->copy->weights.flat, from->weights.flat,
+           lt_param_buffer_bytes(&from->table, from->weights.dtype));
+    g->copy->version++;
+}
+
+static lt_err draw_lagging(void *of, const lt_rollout_args *asked, lt_answer *answers,
+                           lt_rollout_stats *stats) {
+    lagging *g = of;
+    lt_training *t = g->learner.t;
+    if (g->copy == NULL) {
+        const lt_model_options how = {.dtype = LT_F32, .device = t->device};
+        lt_rollout_options o = {
+            .max_tokens = 16, .max_seq = 48, .questions = 4, .running = 32, .temperature = 1.0};
+        must(lt_model_alloc(&g->copy, &t->model->spec, &how), "copy");
+        lt_model_ends(t->model, t->tokenizer, &o.ends);
+        must(lt_rollouts_open(&g->rollouts, g->copy, &o), "rollouts");
+    }
+    if (t->state.step % 3 == 0) {
+        copy_weights(g);
+    }
+    must(lt_rollouts_draw(g->rollouts, asked, answers, stats), "draw");
+    copy_weights(g); /* The engine is at rest. */
+    return LT_OK;
+}
+
+static void train_lagging(const char *out) {
+    lagging g = {.copy = NULL};
+    lt_recipe *r = recipe_of(out, "questions.jsonl", STALE);
+    g.learner.answerer = (lt_answerer){&g, draw_lagging};
+    const lt_objective objective = lt_learner_objective(&g.learner);
+    must(lt_run_training_with(r, device_of(lt_backend_cpu()), &objective), out);
+    lt_rollouts_close(g.rollouts);
+    lt_model_close(g.copy);
+    free(r);
+}
+
+static lt_err train_stale(const char *out, const char *options) {
+    char all[1024];
+    lt_recipe *r;
+    lt_err err;
+    (void)snprintf(all, sizeof all, STALE "rl.staleness=1 %s", options);
+    r = recipe_of(out, "questions.jsonl", all);
+    err = lt_align_train(r, device_of(lt_backend_cpu()));
+    free(r);
+    return err;
+}
+
+/* The numbers of two runs, step by step. */
+static void same_steps(const char *a, const char *b) {
+    json_t *x = run_lines(a, "rl"), *y = run_lines(b, "rl");
+    assert_int_equal(json_array_size(x), 8);
+    assert_int_equal(json_array_size(y), 8);
+    for (size_t i = 0; i < 8; i++) {
+        const json_t *one = json_array_get(x, i), *two = json_array_get(y, i);
+        assert_true(number(one, "reward") == number(two, "reward"));
+        assert_true(number(one, "entropy") == number(two, "entropy"));
+        assert_true(number(one, "answer_tokens") == number(two, "answer_tokens"));
+    }
+    json_decref(x);
+    json_decref(y);
+}
+
+static void drawn_ahead_is_serial_with_the_same_lag(void **state) {
+    const char *const end = "checkpoints/step-000000008/weights.safetensors";
+    (void)state;
+    train_lagging("lagging");
+    must(train_stale("ahead", ""), "ahead");
+    same_steps("ahead", "lagging");
+    same_file("ahead", "lagging", end);
+    must(train_stale("ahead-threads", "threads=4"), "ahead");
+    same_steps("ahead-threads", "lagging");
+    /* One that goes on behind a checkpoint. */
+    must(train_stale("ahead-parts", "steps=6"), "ahead");
+    must(train_stale("ahead-parts", ""), "ahead");
+    same_file("ahead", "ahead-parts", end);
+    /* Without the lag it is another run. */
+    must(train("no-lag",
+               "checkpoint.every=3 rl.correction=token-truncate objective.kind=dapo steps=8"),
+         "no lag");
+    json_t *fresh = run_lines("no-lag", "rl"), *stale = run_lines("ahead", "rl");
+    bool differ = false;
+    for (size_t i = 0; i < 8; i++) {
+        differ = differ || number(json_array_get(fresh, i), "entropy") !=
+                               number(json_array_get(stale, i), "entropy");
+    }
+    assert_true(differ);
+    json_decref(fresh);
+    json_decref(stale);
+}
+
 /* ---- Bad options and bad data ---- */
 
 static void refusals(void **state) {
@@ -281,6 +388,13 @@ static void refusals(void **state) {
          LT_ERR_UNSUPPORTED},
         {"steps=4 rl.rewards=answer", "no \"answer\", which a reward reads", LT_ERR_FORMAT},
         {"steps=4 rl.rewards=ender", "is 'ended' meant", LT_ERR_ARG},
+        {"steps=4 rl.staleness=1", "rl.correction = none", LT_ERR_ARG},
+        {"steps=4 rl.staleness=1 rl.correction=token-mask checkpoint.every=0",
+         "checkpoint.every = 0", LT_ERR_ARG},
+        {"steps=4 rl.staleness=1 rl.correction=token-mask rl.passes=2", "rl.passes over 1",
+         LT_ERR_UNSUPPORTED},
+        {"steps=4 rl.staleness=1 rl.correction=token-mask lora.rank=2", "adapters",
+         LT_ERR_UNSUPPORTED},
         {"steps=4 rl.dual=1.1", "dual is 1.1", LT_ERR_ARG},
         {"steps=4 rl.correction=token-mask rl.weight_low=3", "weight_low is 3", LT_ERR_ARG},
         {"steps=4 data.seq=16 rl.tokens=12", "no problem to ask: 2 lines", LT_ERR_FORMAT},
@@ -312,9 +426,13 @@ static int make(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(trl_takes_the_same_steps),    cmocka_unit_test(rewards_rise),
-        cmocka_unit_test(exact_runs_have_no_mismatch), cmocka_unit_test(resumed_is_uninterrupted),
-        cmocka_unit_test(every_method_trains),         cmocka_unit_test(refusals),
+        cmocka_unit_test(trl_takes_the_same_steps),
+        cmocka_unit_test(rewards_rise),
+        cmocka_unit_test(exact_runs_have_no_mismatch),
+        cmocka_unit_test(resumed_is_uninterrupted),
+        cmocka_unit_test(every_method_trains),
+        cmocka_unit_test(drawn_ahead_is_serial_with_the_same_lag),
+        cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests(tests, make, run_root_remove);
 }

@@ -197,6 +197,7 @@ static const char *const elsewhere[] = {"data.chat_template",
                                         "rl.correction",
                                         "rl.weight_low",
                                         "rl.weight_high",
+                                        "rl.staleness",
                                         "rl.exact"};
 
 #define LENGTH(a) (sizeof(a) / sizeof *(a))

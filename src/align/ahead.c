@@ -1,0 +1,60 @@
+/* ahead.c: see ahead.h. */
+#include "align/ahead.h"
+
+#include "base/thread.h"
+
+lt_err lt_ahead_open(lt_ahead *a, const lt_reinforce *of, int threads) {
+    a->threads = threads;
+    return lt_reinforce_open(&a->r, &of->o, of->problems, of->rewards, &of->answerer);
+}
+
+void lt_ahead_close(lt_ahead *a) {
+    lt_ahead_wait(a);
+    lt_reinforce_close(&a->r);
+    *a = (lt_ahead){.pending = false};
+}
+
+static void *draw(void *of) {
+    lt_ahead *a = of;
+    lt_thread_set_count(a->threads);
+    lt_failure_keep(&a->failure, lt_reinforce_draw(&a->r));
+    return NULL;
+}
+
+lt_err lt_ahead_begin(lt_ahead *a, const lt_reinforce *now) {
+    LT_ASSERT(!a->pending);
+    a->r.asked = now->asked;
+    a->pending = true;
+    if (a->serial) {
+        lt_failure_keep(&a->failure, lt_reinforce_draw(&a->r));
+        return LT_OK;
+    }
+    if (pthread_create(&a->thread, NULL, draw, a) != 0) {
+        a->pending = false;
+        LT_FAIL(LT_ERR_OOM, "a thread that draws answers ahead");
+    }
+    a->running = true;
+    return LT_OK;
+}
+
+void lt_ahead_wait(lt_ahead *a) {
+    if (a->running) {
+        (void)pthread_join(a->thread, NULL);
+        a->running = false;
+    }
+}
+
+lt_err lt_ahead_take(lt_ahead *a, lt_reinforce *into) {
+    const lt_reinforce before = *into;
+    LT_ASSERT(a->pending);
+    lt_ahead_wait(a);
+    a->pending = false;
+    LT_TRY(lt_failure_raise(&a->failure));
+    into->drawn = a->r.drawn;
+    into->parts = a->r.parts;
+    into->draw = a->r.draw;
+    into->asked = a->r.asked;
+    a->r.drawn = before.drawn;
+    a->r.parts = before.parts;
+    return LT_OK;
+}
