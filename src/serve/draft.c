@@ -4,15 +4,21 @@
 #include <math.h>
 #include <stdbool.h>
 
-#define LEAST_MATCH 2
-#define MOST_MATCH  16
-#define STALE       512  /* Steps after which a time is measured anew. */
-#define BELIEF      0.6  /* Rate of a text that has had no draft. */
-#define NEW_TIME    0.2  /* Weight of a new measurement. */
-#define FIRST       4    /* Draft tokens that the belief counts as. */
-#define KEPT        0.9  /* Weight of older drafts, a draft. */
-#define FORGET      0.01 /* How far a low rate returns to BELIEF in a step. */
-#define MARGIN      1.03 /* A draft must promise this much more, for estimates are rough. */
+#define LEAST_MATCH   2
+#define MOST_MATCH    64
+#define STALE         256  /* Steps after which a time is measured anew, */
+#define MOST_BELIEVED 16   /* times the number of its measurements, up to this. */
+#define RECENT        64   /* Steps after which one without drafts is measured anew. */
+#define SLOW          1.25 /* Of what is known, what one step counts as at most. */
+#define CREDIT        2
+#define ALLOWED       0.01  /* Share of all steps that they may cost. */
+#define WORST         2     /* Steps that one step may be said to cost. */
+#define DUE           0.005 /* Share of the debt that falls due, a step. */
+#define BELIEF        0.6   /* Rate of acceptance where nothing is known. */
+#define NEW_TIME      0.1   /* Weight of a new measurement. */
+#define FIRST         4     /* Draft tokens that a belief counts as. */
+#define FORGET        0.01  /* Of the weight of older drafts, a step. */
+#define MARGIN        1.03  /* A draft must promise this much more, for estimates are rough. */
 
 int64_t lt_draft_find_in(const int32_t *text, int64_t n_text, const int32_t *tokens, int64_t n) {
     int64_t best = -1, longest = LEAST_MATCH - 1;
@@ -37,70 +43,106 @@ int64_t lt_draft_find(const int32_t *tokens, int64_t n) {
     return lt_draft_find_in(tokens, n, tokens, n);
 }
 
-void lt_draft_acceptance_begin(lt_draft_acceptance *l, double rate) {
-    *l = (lt_draft_acceptance){.n_accepted = (rate < 0 ? BELIEF : rate) * FIRST, .n_tried = FIRST};
-}
-
-double lt_draft_acceptance_rate(const lt_draft_acceptance *l) {
-    return l->n_accepted / l->n_tried;
-}
-
-double lt_draft_acceptance_at(const lt_draft_acceptance *l, int64_t place) {
-    return (l->accepted_at[place] + FIRST * lt_draft_acceptance_rate(l)) /
-           (l->tried_at[place] + FIRST);
+double lt_draft_acceptance_at(const lt_draft_acceptance *l, const lt_draft_acceptance *all,
+                              int64_t place) {
+    const double believed = all != NULL ? lt_draft_acceptance_at(all, NULL, place) : BELIEF;
+    return (l->accepted[place] + FIRST * believed) / (l->tried[place] + FIRST);
 }
 
 /* The token behind n_accepted accepted ones was tried, too, and rejected; those behind it were not
  * tried. */
-void lt_draft_acceptance_note(lt_draft_acceptance *l, int64_t n, int64_t n_accepted) {
+void lt_draft_acceptance_note(lt_draft_acceptance *l, double kept, int64_t n, int64_t n_accepted) {
     const int64_t n_tried = n_accepted < n ? n_accepted + 1 : n;
-    const bool forgets = n == 0 && lt_draft_acceptance_rate(l) < BELIEF;
-    if (n > 0) {
-        l->n_accepted = KEPT * l->n_accepted + (double)n_accepted;
-        l->n_tried = KEPT * l->n_tried + (double)n_tried;
-    } else if (forgets) {
-        l->n_accepted += FORGET * (BELIEF * l->n_tried - l->n_accepted);
-    }
     for (int64_t i = 0; i < LT_DRAFT_MOST; i++) {
         const bool tried = i < n_tried;
-        const double kept = tried ? KEPT : forgets ? 1 - FORGET : 1;
-        l->accepted_at[i] = kept * l->accepted_at[i] + (i < n_accepted ? 1 : 0);
-        l->tried_at[i] = kept * l->tried_at[i] + (tried ? 1 : 0);
+        const double left = tried ? kept : n == 0 ? 1 - FORGET : 1;
+        l->accepted[i] = left * l->accepted[i] + (i < n_accepted ? 1 : 0);
+        l->tried[i] = left * l->tried[i] + (tried ? 1 : 0);
     }
 }
 
-static bool known(const lt_draft_times *t, int64_t rows) {
-    return t->seconds[rows] > 0 && t->n_steps - t->step[rows] < STALE;
+/* The largest rows of each range of sizes. */
+static const int16_t size_end[LT_DRAFT_SIZES] = {1,  2,  3,  4,  6,  8,  12,           16,
+                                                 24, 32, 48, 64, 80, 96, LT_DRAFT_ROWS};
+
+static int size_of(int64_t rows) {
+    int i = 0;
+    while (i < LT_DRAFT_SIZES - 1 && rows > size_end[i]) {
+        i++;
+    }
+    return i;
+}
+
+/* What was confirmed is believed for longer. */
+static bool known(const lt_draft_times *t, int i) {
+    const int64_t n = t->of[i].n < MOST_BELIEVED ? t->of[i].n : MOST_BELIEVED;
+    return t->n_steps - t->of[i].step < STALE * n;
 }
 
 void lt_draft_times_note(lt_draft_times *t, int64_t rows, double seconds) {
+    const int i = size_of(rows);
+    double weight;
     t->n_steps++;
     if (rows < 1 || rows > LT_DRAFT_ROWS || !(seconds > 0)) {
         return;
     }
-    /* A single slow step says little: it counts as at most twice what is known. */
-    if (t->seconds[rows] > 0 && seconds > 2 * t->seconds[rows]) {
-        seconds = 2 * t->seconds[rows];
+    /* A single slow step says little. */
+    if (t->of[i].n > 0 && seconds > SLOW * t->of[i].seconds) {
+        seconds = SLOW * t->of[i].seconds;
     }
-    t->seconds[rows] = known(t, rows) ? t->seconds[rows] + NEW_TIME * (seconds - t->seconds[rows])
-                                      : seconds;
-    t->step[rows] = t->n_steps;
+    weight = t->of[i].n < 1 / NEW_TIME ? 1 / (double)(t->of[i].n + 1) : NEW_TIME;
+    t->of[i].seconds += weight * (seconds - t->of[i].seconds);
+    t->of[i].rows += weight * ((double)rows - t->of[i].rows);
+    t->of[i].n++;
+    t->of[i].step = t->n_steps;
+}
+
+bool lt_draft_times_know(const lt_draft_times *t, int64_t rows) {
+    const int i = size_of(rows);
+    return t->of[i].n > 0 && t->n_steps - t->of[i].step < RECENT;
 }
 
 double lt_draft_times_of(const lt_draft_times *t, int64_t rows) {
-    int64_t low = rows, high = rows;
-    while (low > 0 && !known(t, low)) {
-        low--;
+    int low = -1, high = -1; /* The points around it. */
+    double share;
+    for (int i = 0; i < LT_DRAFT_SIZES; i++) {
+        if (known(t, i) && t->of[i].rows <= (double)rows) {
+            low = i;
+        } else if (known(t, i) && high < 0) {
+            high = i;
+        }
     }
-    while (high <= LT_DRAFT_ROWS && !known(t, high)) {
-        high++;
+    if (low < 0 || high < 0) {
+        return low >= 0 ? t->of[low].seconds : high >= 0 ? t->of[high].seconds : 0;
     }
-    if (low == 0 || high > LT_DRAFT_ROWS) {
-        return low > 0 ? t->seconds[low] : high <= LT_DRAFT_ROWS ? t->seconds[high] : 0;
+    share = ((double)rows - t->of[low].rows) / (t->of[high].rows - t->of[low].rows);
+    return t->of[low].seconds + share * (t->of[high].seconds - t->of[low].seconds);
+}
+
+void lt_draft_account_begin(lt_draft_account *a) {
+    *a = (lt_draft_account){.balance = CREDIT};
+}
+
+void lt_draft_account_note(lt_draft_account *a, bool drafted, double step_s, double plain_s,
+                           int64_t n_accepted, int64_t n_rows) {
+    const double due = DUE * a->debt;
+    double net = ALLOWED;
+    if (drafted && plain_s > 0) {
+        net += (double)n_accepted / (double)n_rows - (step_s - plain_s) / plain_s;
     }
-    return low == high ? t->seconds[low]
-                       : t->seconds[low] + (t->seconds[high] - t->seconds[low]) *
-                                               (double)(rows - low) / (double)(high - low);
+    net = net > -WORST ? net : -WORST; /* A single slow step says little. */
+    if (net > 0) {
+        const double paid = net < a->debt ? net : a->debt;
+        a->debt -= paid;
+        net -= paid;
+    }
+    a->debt -= a->debt < due ? a->debt : due;
+    a->balance += net - due;
+    a->balance = a->balance < CREDIT ? a->balance : CREDIT;
+}
+
+void lt_draft_account_borrow(lt_draft_account *a, double seconds, double plain_s) {
+    a->debt += plain_s > 0 ? seconds / plain_s : 0;
 }
 
 /* Of the texts that may have another draft token, the one whose next is accepted with the highest
@@ -133,18 +175,24 @@ static void add_call(model_calls *c, const lt_draft_text *t) {
     c->seconds += lt_draft_times_of(c->times, *rows);
 }
 
+static double acceptance_at(const lt_draft_text *t, int64_t place) {
+    return lt_draft_acceptance_at(t->own, t->all, place);
+}
+
 double lt_draft_choose(const lt_draft_times *steps, const lt_draft_times *model, int64_t n_rows,
                        lt_draft_text *texts, int64_t n_texts) {
     double next[LT_DRAFT_ROWS], gain = 0; /* gain: expected tokens from drafts. */
     int16_t order[LT_DRAFT_ROWS];
     model_calls calls = {.times = model};
-    const double seconds = n_rows < LT_DRAFT_ROWS ? lt_draft_times_of(steps, n_rows) : 0;
+    const double seconds = n_rows < LT_DRAFT_ROWS && lt_draft_times_know(steps, n_rows)
+                               ? lt_draft_times_of(steps, n_rows)
+                               : 0;
     const double plain = seconds > 0 ? (double)n_rows / seconds : 0;
     double best = plain;
     int64_t n_best = 0, n = 0;
     for (int64_t i = 0; i < n_texts; i++) {
         texts[i].n = 0;
-        next[i] = lt_draft_acceptance_at(texts[i].rates, 0);
+        next[i] = acceptance_at(&texts[i], 0);
     }
     while (plain > 0 && n_rows + n < LT_DRAFT_ROWS) { /* 0: a step must be measured first. */
         const int64_t i = most_likely(texts, next, n_texts);
@@ -160,8 +208,7 @@ double lt_draft_choose(const lt_draft_times *steps, const lt_draft_times *model,
         order[n++] = (int16_t)i;
         gain += next[i];
         texts[i].n++;
-        next[i] *= texts[i].n < LT_DRAFT_MOST ? lt_draft_acceptance_at(texts[i].rates, texts[i].n)
-                                              : 0;
+        next[i] *= texts[i].n < LT_DRAFT_MOST ? acceptance_at(&texts[i], texts[i].n) : 0;
         rate = ((double)n_rows + gain) / (lt_draft_times_of(steps, n_rows + n) + calls.seconds);
         if (rate > best * (n_best == 0 ? MARGIN : 1)) {
             best = rate;

@@ -22,7 +22,8 @@
  *           while the engine runs, likewise those of the draft model, and each text's rates of
  *           acceptance by the place in the draft. Draft tokens are added one by one, each to the
  *           text where it is accepted with the highest probability; of all these numbers the one
- *           with the most tokens a second is taken. It may be 0. */
+ *           with the most tokens a second is taken. It may be 0. An account of what drafts have
+ *           really gained and cost bounds the cost of wrong estimates. */
 #ifndef LT_SERVE_DRAFT_H
 #define LT_SERVE_DRAFT_H
 
@@ -31,42 +32,64 @@
 #define LT_DRAFT_ROWS 128 /* Steps of more rows are not measured, and have no draft. */
 
 /* The end of an earlier match of the last tokens of tokens[0..n), the longest (at least 2, at most
- * 16 tokens; of equal ones the last): what follows it is tokens[result]. -1: there is none. */
+ * 64 tokens; of equal ones the last): what follows it is tokens[result]. -1: there is none. */
 int64_t lt_draft_find(const int32_t *tokens, int64_t n);
 /* The same in another text, text[0..n_text): what follows is text[result], result < n_text. */
 int64_t lt_draft_find_in(const int32_t *text, int64_t n_text, const int32_t *tokens, int64_t n);
 
 /* What drafts have shown, those of one text or of all together: how often a draft token was
- * accepted, lately, if those before it were. */
+ * accepted, lately, if those before it were, by its place. Zeroed, nothing is known. */
 typedef struct {
-    double n_accepted, n_tried; /* Sums in which older drafts weigh less. */
-    double accepted_at[LT_DRAFT_MOST], tried_at[LT_DRAFT_MOST]; /* By the place in the draft. */
+    double accepted[LT_DRAFT_MOST],
+        tried[LT_DRAFT_MOST]; /* Sums in which older drafts weigh less. */
 } lt_draft_acceptance;
 
-/* rate: what is believed at first; < 0: nothing is known. */
-void lt_draft_acceptance_begin(lt_draft_acceptance *l, double rate);
-double lt_draft_acceptance_rate(const lt_draft_acceptance *l);
-double lt_draft_acceptance_at(const lt_draft_acceptance *l, int64_t place);
-/* n_accepted of n draft tokens were accepted. n 0: there was no draft, and a low rate is forgotten
- * slowly. */
-void lt_draft_acceptance_note(lt_draft_acceptance *l, int64_t n, int64_t n_accepted);
+/* all: that of all texts, which is believed of a text that has shown little; NULL: l is that. */
+double lt_draft_acceptance_at(const lt_draft_acceptance *l, const lt_draft_acceptance *all,
+                              int64_t place);
+/* n_accepted of n draft tokens were accepted; kept: what is left of the weight of older drafts.
+ * n 0: there was no draft, and what is known is forgotten slowly. */
+#define LT_DRAFT_KEPT     0.9  /* Of one text, */
+#define LT_DRAFT_KEPT_ALL 0.99 /* and of all. */
+void lt_draft_acceptance_note(lt_draft_acceptance *l, double kept, int64_t n, int64_t n_accepted);
 
-/* Seconds of steps by rows, as they were lately. */
+#define LT_DRAFT_SIZES 15 /* Sizes of steps that are told apart. */
+
+/* Seconds of steps by their rows, as they were lately: of each range of sizes a point, the mean of
+ * what was measured. */
 typedef struct {
-    double seconds[LT_DRAFT_ROWS + 1]; /* 0: not known. */
-    int64_t step[LT_DRAFT_ROWS + 1];   /* Which step was the last of that size. */
+    struct {
+        double rows, seconds;
+        int64_t n, step; /* Measurements, 0: none; and which step was the last. */
+    } of[LT_DRAFT_SIZES];
     int64_t n_steps;
 } lt_draft_times;
 
 void lt_draft_times_note(lt_draft_times *t, int64_t rows, double seconds);
-/* What a step of so many rows takes: measured, or between its neighbours; beyond those, as the next
+/* What a step of so many rows takes: between the points on both sides; beyond them, as the next
  * one, so that it will be tried. 0: nothing is known. */
 double lt_draft_times_of(const lt_draft_times *t, int64_t rows);
+/* Is the time of such steps known, not only of others? */
+bool lt_draft_times_know(const lt_draft_times *t, int64_t rows);
+
+/* What drafts have gained and cost, in steps without drafts. They may cost more than they gain only
+ * by a hundredth of all steps, and by a few steps at once. */
+typedef struct {
+    double balance; /* Below 0 there are no drafts. */
+    double debt;    /* Spent on catching up with texts, to be paid by later gains. */
+} lt_draft_account;
+
+void lt_draft_account_begin(lt_draft_account *a);
+/* A step took so long, of which it would have taken plain_s without drafts; n_accepted tokens came
+ * beside those of its n_rows. drafted false: it had no drafts. */
+void lt_draft_account_note(lt_draft_account *a, bool drafted, double step_s, double plain_s,
+                           int64_t n_accepted, int64_t n_rows);
+void lt_draft_account_borrow(lt_draft_account *a, double seconds, double plain_s);
 
 /* A text that may have a draft. */
 typedef struct {
-    const lt_draft_acceptance *rates;
-    int64_t most;   /* Draft tokens at most, up to LT_DRAFT_MOST; */
+    const lt_draft_acceptance *own, *all; /* Its acceptance, and that of all texts. */
+    int64_t most;                         /* Draft tokens at most, up to LT_DRAFT_MOST; */
     int64_t behind; /* by the draft model: tokens that it must run first; 0: copied. */
     int64_t n;      /* Chosen. */
 } lt_draft_text;

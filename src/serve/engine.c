@@ -266,7 +266,7 @@ static lt_err size_engine(lt_engine *e) {
     e->n_slots = 2 * (o->max_running + o->max_waiting + most_background(o));
     e->n_samplers = lt_thread_count();
     e->usual_tokens = USUAL_TOKENS;
-    lt_draft_acceptance_begin(&e->acceptance, -1);
+    lt_draft_account_begin(&e->account);
     return LT_OK;
 }
 

@@ -110,8 +110,9 @@ typedef struct {
     lt_step_beside_rows rows; /* Of a call: LT_DRAFT_ROWS rows and sequences. */
     lt_job_choice **choices;  /* (LT_DRAFT_ROWS) of the rows whose logits a call needs */
     float *proposed;          /* (LT_DRAFT_ROWS, V) distributions of the draft tokens of a step */
-    double seconds;           /* Of the calls of this step. */
-    bool used;                /* This step verified one of its drafts. */
+    double seconds;           /* Time of the calls of this step. */
+    double row_s;             /* Time of a row when it last caught up with a text; 0: not known. */
+    double catch_up_s;        /* Time that this step spent on that. */
 } lt_step_drafter;
 
 /* What another thread asks the engine's thread to do between two steps: see engine_pages.c. */
@@ -157,8 +158,11 @@ struct lt_engine {
     int64_t n_new_tokens, n_prompt_tokens, n_cached_tokens, n_steps_ahead;
     lt_draft_times times;
     lt_step_drafter drafter;
-    lt_draft_acceptance acceptance; /* Of the draft model, by all texts. */
-    double usual_tokens;            /* Of a choice: a mean in which older ones weigh less. */
+    lt_draft_acceptance acceptance[2]; /* By all texts: of copied drafts, of the draft model's. */
+    lt_draft_account account;
+    int64_t step_drafted, step_accepted; /* Draft tokens of this step. */
+    double plain_s;                      /* Time of the next step without drafts; 0: not known. */
+    double usual_tokens; /* Tokens of a choice: a mean in which older ones weigh less. */
     int64_t n_drafts, n_drafted, n_accepted, n_accepted_at[LT_DRAFT_MOST];
     /* Under the lock. */
     pthread_mutex_t lock;

@@ -76,16 +76,12 @@ typedef struct {
 
 static void consider(lt_engine *e, lt_job_choice *s, candidates *c) {
     const proposer own = proposers[e->o.speculate];
-    lt_draft_text text = {.rates = &s->acceptance, .most = most_draft(&s->seq)};
-    if (text.most <= 0 || !(look_at_prediction(e, s, &text) || (own != NULL && own(e, s, &text)))) {
-        return;
+    lt_draft_text text = {.own = &s->acceptance, .most = most_draft(&s->seq)};
+    if (text.most > 0 && (look_at_prediction(e, s, &text) || (own != NULL && own(e, s, &text)))) {
+        text.all = &e->acceptance[s->draft_from == NULL];
+        c->choice[c->n] = s;
+        c->text[c->n++] = text;
     }
-    if (s->acceptance.n_tried <= 0) {
-        lt_draft_acceptance_begin(
-            &s->acceptance, s->draft_from == NULL ? lt_draft_acceptance_rate(&e->acceptance) : -1);
-    }
-    c->choice[c->n] = s;
-    c->text[c->n++] = text;
 }
 
 /* As many as the options say, in order, while there is room. */
@@ -108,11 +104,8 @@ static bool pays_to_catch_up(const lt_engine *e, const lt_job_choice *s, double 
     const int64_t behind = s->seq.n_tokens - lt_step_draft_known(e, &s->seq);
     const double left = (double)(s->job->r.max_tokens - s->n_out);
     const double more = left < e->usual_tokens ? left : e->usual_tokens;
-    const double n_calls = (double)behind / LT_DRAFT_ROWS;
-    const int64_t rows = behind < LT_DRAFT_ROWS ? behind : LT_DRAFT_ROWS;
-    const double cost = lt_draft_times_of(&e->drafter.times, rows) * (n_calls > 1 ? n_calls : 1);
     return e->o.draft_tokens > 0 ||
-           cost <= more * saved * lt_draft_times_of(&e->times, n_rows) / (double)n_rows;
+           (double)behind * e->drafter.row_s <= more * saved * e->plain_s / (double)n_rows;
 }
 
 void lt_step_draft(lt_engine *e) {
@@ -136,9 +129,10 @@ void lt_step_draft(lt_engine *e) {
     if (c.n == 0 || n_rows >= LT_DRAFT_ROWS) {
         return;
     }
+    e->plain_s = lt_draft_times_of(&e->times, n_rows);
     if (e->o.draft_tokens > 0) {
         choose_fixed(e, n_rows, &c);
-    } else {
+    } else if (e->account.balance >= 0) {
         saved = lt_draft_choose(&e->times, &e->drafter.times, n_rows, c.text, c.n);
     }
     for (int64_t i = 0; i < c.n; i++) {
@@ -166,20 +160,35 @@ void lt_step_count_draft(lt_engine *e, lt_job_choice *c) {
     for (int64_t i = 0; i < accepted; i++) {
         e->n_accepted_at[i]++;
     }
-    if (c->acceptance.n_tried > 0) {
-        lt_draft_acceptance_note(&c->acceptance, n, accepted);
+    lt_draft_acceptance_note(&c->acceptance, LT_DRAFT_KEPT, n, accepted);
+    if (n > 0) {
+        lt_draft_acceptance_note(&e->acceptance[c->draft_from == NULL], LT_DRAFT_KEPT_ALL, n,
+                                 accepted);
+        e->step_drafted += n;
+        e->step_accepted += accepted;
     }
-    if (n > 0 && c->draft_from == NULL) {
-        lt_draft_acceptance_note(&e->acceptance, n, accepted);
-        e->drafter.used = true;
+}
+
+/* The times of the step and what its drafts gained. */
+static void keep_account(lt_engine *e, int64_t n_rows, double seconds) {
+    const int64_t n_plain = n_rows - e->step_drafted;
+    lt_draft_times_note(&e->times, n_rows, seconds - e->drafter.seconds);
+    lt_draft_account_borrow(&e->account, e->drafter.catch_up_s, e->plain_s);
+    lt_draft_account_note(&e->account, e->step_drafted > 0, seconds - e->drafter.catch_up_s,
+                          e->plain_s, e->step_accepted, n_plain > 0 ? n_plain : 1);
+    if (e->step_drafted == 0) { /* What is known gets older. */
+        lt_draft_acceptance_note(&e->acceptance[0], LT_DRAFT_KEPT_ALL, 0, 0);
+        lt_draft_acceptance_note(&e->acceptance[1], LT_DRAFT_KEPT_ALL, 0, 0);
+        lt_draft_times_note(&e->drafter.times, 0, 0);
     }
+    e->step_drafted = e->step_accepted = 0;
+    e->drafter.seconds = e->drafter.catch_up_s = e->plain_s = 0;
 }
 
 void lt_step_settle(lt_engine *e, const lt_step *s, double seconds) {
     if (!e->model->backend->host_memory) {
         return;
     }
-    lt_draft_times_note(&e->times, s->n_rows, seconds - e->drafter.seconds);
     for (int64_t i = 0; i < s->n_items; i++) {
         lt_job_choice *c = s->items[i].choice;
         if (c == NULL) { /* It has ended, and was counted then. */
@@ -191,9 +200,5 @@ void lt_step_settle(lt_engine *e, const lt_step *s, double seconds) {
         }
         c->seq.n_draft = 0;
     }
-    if (e->drafter.model != NULL && !e->drafter.used) {
-        lt_draft_acceptance_note(&e->acceptance, 0, 0);
-    }
-    e->drafter.used = false;
-    e->drafter.seconds = 0;
+    keep_account(e, s->n_rows, seconds);
 }

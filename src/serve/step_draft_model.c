@@ -142,7 +142,8 @@ static lt_err catch_up(lt_engine *e) {
     }
     start_s = lt_clock_s();
     LT_TRY(lt_paged_forward_run(e->drafter.forward, &call));
-    lt_draft_times_note(&e->drafter.times, call.n_rows, lt_clock_s() - start_s);
+    e->drafter.catch_up_s = lt_clock_s() - start_s;
+    e->drafter.row_s = e->drafter.catch_up_s / (double)call.n_rows;
     return LT_OK;
 }
 

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -16,7 +17,7 @@ static int64_t search(const int32_t *t, int64_t n) {
     int64_t best = -1, longest = 1;
     for (int64_t end = 1; end < n; end++) {
         int64_t k = 0;
-        while (k < end && k < 16 && t[end - 1 - k] == t[n - 1 - k]) {
+        while (k < end && k < 64 && t[end - 1 - k] == t[n - 1 - k]) {
             k++;
         }
         if (k >= 2 && k >= longest) {
@@ -54,67 +55,100 @@ static void matches_are_found_in_another_text(void **state) {
     assert_int_equal(lt_draft_find_in(text, 0, tokens, 4), -1);
 }
 
-static void acceptance_is_a_rate(void **state) {
-    lt_draft_acceptance l;
-    lt_rng r = {.seed = 2};
-    double mean = 0;
+/* Rates differ by the place in the draft; a text that has shown little has that of all. */
+static void acceptance_is_known_by_place(void **state) {
+    lt_draft_acceptance l, all, none;
+    lt_rng r = {.seed = 3};
+    double at[2] = {0};
     (void)state;
-    lt_draft_acceptance_begin(&l, -1);
-    for (int i = 0; i < 20000; i++) { /* Each is accepted with 0.7 if the one before was. */
-        int64_t right = 0;
-        while (right < 4 && lt_rng_uniform(&r) < 0.7) {
-            right++;
-        }
-        lt_draft_acceptance_note(&l, 4, right);
-        mean += lt_draft_acceptance_rate(&l) / 20000;
+    memset(&l, 0, sizeof l);
+    memset(&all, 0, sizeof all);
+    memset(&none, 0, sizeof none);
+    assert_true(lt_draft_acceptance_at(&l, NULL, 7) == 0.6);
+    for (int i = 0; i < 20000; i++) {
+        const bool first = lt_rng_uniform(&r) < 0.9;
+        const int64_t right = first ? 1 + (lt_rng_uniform(&r) < 0.3) : 0;
+        lt_draft_acceptance_note(&l, LT_DRAFT_KEPT, 2, right);
+        lt_draft_acceptance_note(&all, LT_DRAFT_KEPT_ALL, 2, right);
+        at[0] += lt_draft_acceptance_at(&l, &all, 0) / 20000;
+        at[1] += lt_draft_acceptance_at(&l, &all, 1) / 20000;
     }
-    assert_true(fabs(mean - 0.7) < 0.02);
+    assert_true(fabs(at[0] - 0.9) < 0.02 && fabs(at[1] - 0.3) < 0.03);
+    assert_true(fabs(lt_draft_acceptance_at(&none, &all, 0) - 0.9) < 0.1);
     for (int i = 0; i < 100; i++) {
-        lt_draft_acceptance_note(&l, 3, 0);
+        lt_draft_acceptance_note(&l, LT_DRAFT_KEPT, 3, 0);
     }
-    assert_true(lt_draft_acceptance_rate(&l) < 0.01);
-    for (int i = 0; i < 500; i++) {
-        lt_draft_acceptance_note(&l, 0, 0);
+    assert_true(lt_draft_acceptance_at(&l, &all, 0) < 0.3);
+    for (int i = 0; i < 800; i++) { /* Forgotten: that of all counts, at last none. */
+        lt_draft_acceptance_note(&l, LT_DRAFT_KEPT, 0, 0);
     }
-    assert_true(lt_draft_acceptance_rate(&l) > 0.5);
+    assert_true(fabs(lt_draft_acceptance_at(&l, &all, 0) - 0.9) < 0.1);
+    for (int i = 0; i < 1500; i++) {
+        lt_draft_acceptance_note(&all, LT_DRAFT_KEPT_ALL, 0, 0);
+    }
+    assert_true(fabs(lt_draft_acceptance_at(&all, NULL, 1) - 0.6) < 0.01);
 }
 
 static void times_are_known_or_between(void **state) {
     static lt_draft_times t;
     (void)state;
-    assert_true(lt_draft_times_of(&t, 5) == 0);
+    assert_true(lt_draft_times_of(&t, 5) == 0 && !lt_draft_times_know(&t, 5));
     lt_draft_times_note(&t, 2, 0.010);
     assert_true(lt_draft_times_of(&t, 9) == 0.010 && lt_draft_times_of(&t, 1) == 0.010);
     lt_draft_times_note(&t, 6, 0.030);
     assert_true(fabs(lt_draft_times_of(&t, 4) - 0.020) < 1e-12);
+    assert_true(lt_draft_times_know(&t, 2) && !lt_draft_times_know(&t, 9));
     lt_draft_times_note(&t, 2, 1.0); /* One slow step. */
     assert_true(lt_draft_times_of(&t, 2) < 0.0121);
-    for (int i = 0; i < 600; i++) {
-        lt_draft_times_note(&t, 6, 0.030);
+    for (int i = 0; i < 40; i++) { /* Times change for good. */
+        lt_draft_times_note(&t, 2, 0.015);
     }
-    assert_true(lt_draft_times_of(&t, 2) == 0.030); /* Stale: as the next one. */
+    assert_true(fabs(lt_draft_times_of(&t, 2) - 0.015) < 0.0005);
+    for (int i = 0; i < 100; i++) {
+        lt_draft_times_note(&t, 0, 0);
+    }
+    assert_true(!lt_draft_times_know(&t, 2) && lt_draft_times_of(&t, 2) > 0); /* Old, but known. */
+    for (int i = 0; i < 300; i++) {
+        lt_draft_times_note(&t, 0, 0);
+    }
+    assert_true(fabs(lt_draft_times_of(&t, 6) - lt_draft_times_of(&t, 2)) < 1e-12); /* 6: stale. */
 }
 
-/* Rates differ by the place in the draft. */
-static void acceptance_is_known_by_place(void **state) {
-    lt_draft_acceptance l;
-    lt_rng r = {.seed = 3};
-    double at[2] = {0};
+/* Losses stop drafts, a hundredth of all steps later they come again; debts are paid by gains. */
+static void the_account_is_kept(void **state) {
+    lt_draft_account a;
+    int n = 0;
     (void)state;
-    lt_draft_acceptance_begin(&l, 0.25);
-    assert_true(lt_draft_acceptance_rate(&l) == 0.25 && lt_draft_acceptance_at(&l, 7) == 0.25);
-    for (int i = 0; i < 20000; i++) {
-        const bool first = lt_rng_uniform(&r) < 0.9;
-        lt_draft_acceptance_note(&l, 2, first ? 1 + (lt_rng_uniform(&r) < 0.3) : 0);
-        at[0] += lt_draft_acceptance_at(&l, 0) / 20000;
-        at[1] += lt_draft_acceptance_at(&l, 1) / 20000;
+    lt_draft_account_begin(&a);
+    while (a.balance >= 0) {
+        lt_draft_account_note(&a, true, 1.5, 1, 0, 1);
+        n++;
     }
-    assert_true(at[0] > 0.8 && at[0] < 0.9 && at[1] > 0.3 && at[1] < 0.45);
+    assert_in_range(n, 2, 20);
+    for (n = 0; a.balance < 0; n++) {
+        lt_draft_account_note(&a, false, 1, 1, 0, 1);
+    }
+    assert_in_range(n, 1, 60);
+    lt_draft_account_borrow(&a, 10, 2);
+    assert_true(a.debt == 5);
+    for (int i = 0; i < 6; i++) { /* Each saves a step. */
+        lt_draft_account_note(&a, true, 1, 1, 1, 1);
+    }
+    assert_true(a.debt == 0 && a.balance > 0.8);
+    lt_draft_account_borrow(&a, 100, 1); /* What does not pay becomes a loss. */
+    for (n = 0; n < 1000; n++) {
+        lt_draft_account_note(&a, false, 1, 1, 0, 1);
+    }
+    assert_true(a.debt < 5 && a.balance < -50);
 }
 
+/* accepted with this rate, for a long time. */
 static lt_draft_acceptance rated(double rate) {
     lt_draft_acceptance l;
-    lt_draft_acceptance_begin(&l, rate);
+    for (int i = 0; i < LT_DRAFT_MOST; i++) {
+        l.tried[i] = 1e9;
+        l.accepted[i] = rate * 1e9;
+    }
     return l;
 }
 
@@ -131,7 +165,7 @@ static double rate_of(int64_t k, double seconds) {
 static void the_best_rate_is_taken(void **state) {
     static lt_draft_times t, calls;
     const lt_draft_acceptance good = rated(0.8), bad = rated(0.02);
-    lt_draft_text text = {.rates = &good, .most = LT_DRAFT_MOST}, texts[8];
+    lt_draft_text text = {.own = &good, .all = &good, .most = LT_DRAFT_MOST}, texts[8];
     int64_t want = 0, by_model = 0;
     double saved;
     (void)state;
@@ -148,39 +182,124 @@ static void the_best_rate_is_taken(void **state) {
         by_model = rate_of(k, a + 0.002 * (double)k) > rate_of(by_model, c) ? k : by_model;
     }
     assert_true(want > by_model && by_model > 1);
+    lt_draft_times_note(&t, 1, 0.010); /* A step without drafts, lately. */
     saved = lt_draft_choose(&t, NULL, 1, &text, 1);
     assert_int_equal(text.n, want);
     assert_true(fabs(saved - (1 - 100 / rate_of(want, 0.010 + 0.001 * (double)want))) < 1e-9);
     text.behind = 2;
     (void)lt_draft_choose(&t, &calls, 1, &text, 1);
     assert_int_equal(text.n, by_model);
-    text = (lt_draft_text){.rates = &bad, .most = LT_DRAFT_MOST};
+    text = (lt_draft_text){.own = &bad, .all = &bad, .most = LT_DRAFT_MOST};
     assert_true(lt_draft_choose(&t, NULL, 1, &text, 1) == 0);
     assert_int_equal(text.n, 0);
     for (int i = 0; i < 8; i++) { /* Each text has as many as its own rate is worth. */
-        texts[i] = (lt_draft_text){.rates = i % 2 == 0 ? &good : &bad, .most = i < 2 ? 1 : 8};
+        texts[i] = (lt_draft_text){
+            .own = i % 2 == 0 ? &good : &bad, .all = &good, .most = i < 2 ? 1 : 8};
     }
+    lt_draft_times_note(&t, 8, 0.017);
     (void)lt_draft_choose(&t, NULL, 8, texts, 8);
     assert_true(texts[0].n == 1 && texts[1].n == 0 && texts[2].n > 1 && texts[3].n == 0);
     assert_true(texts[2].n - texts[4].n <= 1 && texts[4].n - texts[6].n <= 1);
     /* Where each row costs as much as the first, no draft pays. */
-    for (int again = 0; again < 40; again++) {
+    for (int again = 0; again < 200; again++) {
         for (int rows = 1; rows <= LT_DRAFT_ROWS; rows++) {
             lt_draft_times_note(&t, rows, 0.010 * rows);
         }
     }
+    lt_draft_times_note(&t, 8, 0.080);
     assert_true(lt_draft_choose(&t, NULL, 8, texts, 8) == 0);
     for (int i = 0; i < 8; i++) {
         assert_int_equal(texts[i].n, 0);
     }
 }
 
+/* A world in which a step takes (1 + slope (rows - 1)) (a number around 1), a call of the draft
+ * model `call` of that, and a draft token is accepted with probability `rate` if those before it
+ * were. Returns the tokens a second of n texts with drafts, divided by those without. */
+static double played(double slope, double call, double rate, int64_t n, uint64_t seed) {
+    lt_draft_times steps = {.n_steps = 0}, calls = {.n_steps = 0};
+    lt_draft_acceptance rates[64], all;
+    lt_draft_text texts[64];
+    lt_rng r = {.seed = seed};
+    lt_draft_account account;
+    double seconds = 0, plain = 0, tokens = 0;
+    lt_draft_account_begin(&account);
+    memset(&rates, 0, sizeof rates);
+    memset(&all, 0, sizeof all);
+    for (int step = 0; step < 6000; step++) {
+        const double hiccup = 0.95 + 0.1 * lt_rng_uniform(&r) + (lt_rng_below(&r, 100) == 0);
+        const double known = lt_draft_times_of(&steps, n);
+        int64_t rows[LT_DRAFT_MOST] = {0}, n_rows = n, accepted = 0;
+        double took, of_model = 0;
+        for (int64_t i = 0; i < n; i++) {
+            texts[i] = (lt_draft_text){
+                .own = &rates[i], .all = &all, .most = LT_DRAFT_MOST, .behind = call > 0};
+        }
+        if (account.balance >= 0) {
+            (void)lt_draft_choose(&steps, call > 0 ? &calls : NULL, n, texts, n);
+        }
+        for (int64_t i = 0; i < n; i++) {
+            int64_t right = 0;
+            while (right < texts[i].n && lt_rng_uniform(&r) < rate) {
+                right++;
+            }
+            for (int64_t k = 0; k < texts[i].n; k++) {
+                rows[k]++;
+            }
+            n_rows += texts[i].n;
+            accepted += right;
+            lt_draft_acceptance_note(&rates[i], LT_DRAFT_KEPT, texts[i].n, right);
+            if (texts[i].n > 0) {
+                lt_draft_acceptance_note(&all, LT_DRAFT_KEPT_ALL, texts[i].n, right);
+            }
+        }
+        for (int k = 0; k < LT_DRAFT_MOST && rows[k] > 0 && call > 0; k++) {
+            took = call * (1 + slope * (double)(rows[k] - 1)) * hiccup;
+            lt_draft_times_note(&calls, rows[k], took);
+            of_model += took;
+        }
+        if (rows[0] == 0) {
+            lt_draft_times_note(&calls, 0, 0);
+            lt_draft_acceptance_note(&all, LT_DRAFT_KEPT_ALL, 0, 0);
+        }
+        took = (1 + slope * (double)(n_rows - 1)) * hiccup;
+        lt_draft_times_note(&steps, n_rows, took);
+        lt_draft_account_note(&account, n_rows > n, took + of_model, known, accepted, n);
+        seconds += took + of_model;
+        tokens += (double)(n + accepted);
+        plain += (1 + slope * (double)(n - 1)) * hiccup;
+    }
+    return tokens / seconds * plain / (6000.0 * (double)n);
+}
+
+/* Drafts gain where they can, and cost at most 2 % where they cannot. */
+static void drafts_never_cost_much(void **state) {
+    static const double slopes[] = {0, 0.02, 0.1, 0.3, 1}, calls[] = {0, 0.1, 0.3, 1};
+    static const double rates[] = {0, 0.2, 0.5, 0.7, 0.9};
+    static const int64_t texts[] = {1, 4, 16, 64};
+    (void)state;
+    for (int i = 0; i < 5 * 4 * 5 * 4; i++) {
+        const double slope = slopes[i % 5], call = calls[i / 5 % 4], rate = rates[i / 20 % 5];
+        const int64_t n = texts[i / 100];
+        const double gain = played(slope, call, rate, n, (uint64_t)i);
+        /* One draft token each: where that gains much, nearly as much is gained at least. */
+        const double one = (1 + rate) * (1 + slope * (double)(n - 1)) /
+                           (1 + slope * (double)(2 * n - 1) + call * (1 + slope * (double)(n - 1)));
+        if (gain < 0.98 || (one > 1.2 && gain < 0.9 * one)) {
+            fail_msg("a row costs %g, the draft model %g, rate %g, %lld texts: %.3f times (one "
+                     "token: %.3f)",
+                     slope, call, rate, (long long)n, gain, one);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(matches_are_the_longest),
                                        cmocka_unit_test(matches_are_found_in_another_text),
-                                       cmocka_unit_test(acceptance_is_a_rate),
-                                       cmocka_unit_test(times_are_known_or_between),
                                        cmocka_unit_test(acceptance_is_known_by_place),
-                                       cmocka_unit_test(the_best_rate_is_taken)};
+                                       cmocka_unit_test(times_are_known_or_between),
+                                       cmocka_unit_test(the_account_is_kept),
+                                       cmocka_unit_test(the_best_rate_is_taken),
+                                       cmocka_unit_test(drafts_never_cost_much)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
