@@ -2,9 +2,11 @@
  * Prometheus. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "cli/cluster_verbs.h"
 #include "cli/verb.h"
 #include "lateen/cluster.h"
 
@@ -44,8 +46,12 @@ int lt_verb_cluster(int argc, char **argv) {
     lt_cluster_options c;
     lt_err err;
 
+    if (argc > 1 && strcmp(argv[1], "policy") == 0) {
+        return lt_cluster_policy(argc - 1, argv + 1);
+    }
     if (!lt_verb_parse(&lt_verb_cluster_options, &o, argc, argv,
-                       "cluster [--listen HOST:PORT] [--prometheus URL] [--no-slurm]",
+                       "cluster [--listen HOST:PORT] [--prometheus URL] [--no-slurm]\n"
+                       "       lateen cluster policy FILE.yaml [--out FOLDER | --check]",
                        "Serve a page of the cluster: nodes and their health, jobs, runs with loss "
                        "and goodput, alerts.\nAll of it is read from Slurm's commands and "
                        "Prometheus while somebody looks; nothing is stored.",

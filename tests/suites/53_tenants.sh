@@ -1,2 +1,3 @@
-# Jobs of tenants: what `lateen submit` refuses, and what its batch script does with Slurm's commands replaced. tests/long/tenants.sh has a real Slurm.
+# Jobs of tenants: what `lateen submit` and `lateen cluster policy` refuse and write, and what the batch script does with Slurm's commands replaced. tests/long/tenants.sh has a real Slurm.
 beside "jobs of tenants" python3 tests/e2e/submit.py build/lateen
+beside "policy of tenants" python3 tests/e2e/policy.py build/lateen
