@@ -127,6 +127,8 @@ lt_err lt_local_requests_run(const lt_local_requests *a) {
     o.reward = a->reward;
     o.engine.beside = a->beside;
     o.engine.n_beside = a->n_beside;
+    o.engine.speculate = a->speculate;
+    o.engine.draft = a->draft;
     o.second = a->second;
     o.ready = ready;
     o.ctx = &s;

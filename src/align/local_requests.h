@@ -26,6 +26,8 @@ typedef struct {
     const lt_model *const *beside;
     const char *const *second;
     int n_beside;
+    lt_speculate speculate; /* Drafts, and where `load` puts the draft model (lateen/serve.h). */
+    const lt_model *const *draft;
     int64_t (*next)(void *ctx); /* The number of the next question; -1: there is none. */
     /* Its request, JSON, malloc'ed; NULL: out of memory. */
     char *(*body)(void *ctx, int64_t question);

@@ -157,6 +157,8 @@ lt_err lt_generate_aligned_run(lt_generate_aligned *g) {
                                  .beside = g->served.beside.models,
                                  .second = g->served.beside.name_list,
                                  .n_beside = g->served.beside.n,
+                                 .speculate = g->engine.speculate,
+                                 .draft = g->engine.draft,
                                  .next = next,
                                  .body = body,
                                  .take = take,

@@ -34,7 +34,10 @@
       "\"n\": 8}")                                                                                 \
     X(BOOL, json, "json", "false", 0, 0, "",                                                       \
       "with --align: print the whole answer as the server gives it, a JSON object")                \
-    LT_BESIDE_OPTIONS(X)
+    LT_BESIDE_OPTIONS(X)                                                                           \
+    X(ENUM, speculate, "speculate", "none", 0, 0, "none|ngram|model",                              \
+      "with --align, " LT_SPECULATE_HELP)                                                          \
+    X(STR, draft, "draft", "", 0, 0, "PATH", LT_DRAFT_HELP)
 
 typedef struct {
     GENERATE_OPTIONS(LT_OPTION_FIELD)
@@ -70,6 +73,7 @@ static lt_err run_aligned(generate_options *o, const char *prompt, int argc, cha
     lt_generate_aligned g = {.served = LT_SERVED_OF(o, model, o->lora),
                              .prompt = prompt,
                              .align = o->align,
+                             .engine = {.speculate = (lt_speculate)o->speculate},
                              .logit_bias = o->logit_bias,
                              .max_tokens = o->max_tokens,
                              .ignore_eos = o->ignore_eos,
@@ -84,16 +88,18 @@ static lt_err run_aligned(generate_options *o, const char *prompt, int argc, cha
                              .argc = argc,
                              .argv = argv};
     LT_TRY(lt_served_read(&g.served, o->second));
+    LT_TRY(lt_served_draft(&g.served, &g.engine, o->draft));
     lt_device_few_queues();
     return lt_generate_aligned_run(&g);
 }
 
 /* Options that only methods of alignment read. */
 static lt_err check_aligned(const generate_options *o) {
-    if (o->align[0] == '\0' && (o->json || o->steer[0] != '\0' || o->second[0] != '\0' ||
-                                o->reward[0] != '\0' || o->reward_tokenizer[0] != '\0')) {
-        LT_FAIL(LT_ERR_ARG, "generate: --json, --steer, --second, --reward and --reward-tokenizer "
-                            "have no effect without --align");
+    if (o->align[0] == '\0' &&
+        (o->json || o->steer[0] != '\0' || o->second[0] != '\0' || o->reward[0] != '\0' ||
+         o->reward_tokenizer[0] != '\0' || o->speculate != 0 || o->draft[0] != '\0')) {
+        LT_FAIL(LT_ERR_ARG, "generate: --json, --steer, --second, --reward, --reward-tokenizer, "
+                            "--speculate and --draft have no effect without --align");
     }
     return LT_OK;
 }

@@ -222,6 +222,12 @@ drafts() {
         stop
         say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
     done
+    local group=("$lateen" generate --model "${model[@]}" --prompt "Once upon a time" --align '{"method": "best_of_n", "n": 4}' --seed 3)
+    timeout 60 "${group[@]}" >"$dir/plain" 2>"$dir/err" && timeout 60 "${group[@]}" --speculate model --draft "${model[0]}" >"$dir/out" 2>>"$dir/err" && cmp -s "$dir/plain" "$dir/out" && [ -s "$dir/out" ]
+    say "generate --align with a draft model: the same text" $? "$(cat "$dir/err")"
+    timeout 60 "$lateen" generate --model "${model[@]}" --speculate ngram >"$dir/out" 2>&1
+    [ $? = 2 ] && grep -q "have no effect without --align" "$dir/out"
+    say "without --align it is refused" $? "$(cat "$dir/out")"
     timeout 60 "$lateen" serve "${model[@]}" --port 0 --speculate model --draft models/polyglot-46m.gguf >"$dir/out" 2>&1
     say "a draft model with another tokenizer: exit 1" $(($? != 1)) "$(cat "$dir/out")"
     grep -q -- "--draft models/polyglot-46m.gguf: its tokenizer has [0-9]* tokens, that of the served model 512" "$dir/out"
