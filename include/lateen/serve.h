@@ -75,10 +75,10 @@ typedef struct {
     const lt_model *const *draft;
     int64_t draft_tokens; /* Tokens of each draft, at most 8; 0: as many as pay. */
     lt_ends ends;         /* Tokens that end a text; none: the model's own. */
-    /* Of keys: F32, BF16, F16, on CPUs also F8_E4M3, Q8_0, Q4_0; LT_DTYPE_COUNT: the model's
+    /* Type of keys: F32, BF16, F16, on CPUs also F8_E4M3, Q8_0, Q4_0; LT_DTYPE_COUNT: the model's
      * compute type, or F16 on a CPU where weights are as stored. */
     lt_dtype cache_dtype;
-    lt_dtype value_dtype; /* Of values, likewise; LT_DTYPE_COUNT: that of keys. */
+    lt_dtype value_dtype; /* Type of values, likewise; LT_DTYPE_COUNT: that of keys. */
     /* Models whose logits requests may mix into the served one's (lt_blend). They read the same
      * ids, and must outlive the engine. Their keys and values count in cache_bytes. */
     const lt_model *const *beside;
@@ -312,7 +312,7 @@ LT_MUST_USE lt_err lt_engine_refresh(lt_engine *e, uint64_t *version);
  * engine is closed. salt: that of the requests whose pages they are, or are to be. UNSUPPORTED: on
  * a GPU, without a prefix cache, with a draft model, or where keys depend on a text's length. */
 typedef struct {
-    int64_t tokens; /* Of the text, in whole pages. */
+    int64_t tokens; /* Tokens of the text, in whole pages. */
     int64_t bytes;  /* Written or read. */
 } lt_engine_kept;
 /* NOT_FOUND: the cache holds no page of the text. */
@@ -332,7 +332,7 @@ LT_MUST_USE lt_err lt_engine_erase(lt_engine *e, uint64_t salt, const int32_t *t
 typedef struct {
     int64_t pages, page_tokens, page_bytes;
     int64_t most_unused;         /* Pages without a sequence that are kept at most. */
-    lt_dtype dtype, value_dtype; /* Of keys, of values. */
+    lt_dtype dtype, value_dtype; /* Types of keys and of values. */
     char why[320];               /* What set the number of pages. */
 } lt_engine_cache;
 void lt_engine_get_cache(const lt_engine *e, lt_engine_cache *out);

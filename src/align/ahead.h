@@ -5,10 +5,10 @@
  *     trainer       learns from A1       learns from A2       learns from A3
  *     engine     A1 │ draws A2 with v0   │ draws A3 with v1   │ ...
  *
- * The engine has weights of its own, a copy that is made anew before each draw (lt_objective_open_
- * whole), and threads of its own. A thread waits for the answers and judges them. So answers are one
- * update older than the weights that learn from them, and the weights of rl.correction make up for
- * it: the trainer's probability of a token by the engine's.
+ * The engine has weights of its own, a copy that is made anew before each draw
+ * (lt_objective_open_whole), and threads of its own. A thread waits for the answers and judges
+ * them. So answers are one update older than the weights that learn from them, and the weights of
+ * rl.correction make up for it: the trainer's probability of a token by the engine's.
  *
  * RESUMING   Answers are not kept in checkpoints. None are drawn ahead across a step whose
  * checkpoint is due (checkpoint.every): the step behind it draws with its own weights, whether the
@@ -22,11 +22,11 @@
 #include "base/error.h"
 
 typedef struct {
-    lt_reinforce r; /* Of the answers that are drawn ahead. */
+    lt_reinforce r; /* Holds the answers that are drawn ahead. */
     pthread_t thread;
     bool pending; /* Answers are drawn, or were drawn, and nobody has taken them. */
     bool running; /* The thread draws them, or has ended and was not joined. */
-    bool serial;  /* Of a test: the draw is done when begin returns. */
+    bool serial;  /* For tests: the draw is done when begin returns. */
     int threads;  /* For judging. */
     lt_failure failure;
 } lt_ahead;
@@ -35,10 +35,10 @@ typedef struct {
  * also after a failure; a zeroed one is closed. */
 LT_MUST_USE lt_err lt_ahead_open(lt_ahead *a, const lt_reinforce *of, int threads);
 void lt_ahead_close(lt_ahead *a);
-/* Draw the questions behind those of `now`. Until wait or take returns, nobody else uses the engine,
- * its weights and the rewards. */
+/* Draw the questions behind those of `now`. Until wait or take returns, nobody else uses the
+ * engine, its weights and the rewards. */
 LT_MUST_USE lt_err lt_ahead_begin(lt_ahead *a, const lt_reinforce *now);
-void lt_ahead_wait(lt_ahead *a); /* Until nothing is drawn. */
+void lt_ahead_wait(lt_ahead *a); /* Waits until nothing is drawn. */
 /* The answers become those of `into`. Returns the failure of the draw. */
 LT_MUST_USE lt_err lt_ahead_take(lt_ahead *a, lt_reinforce *into);
 

@@ -312,7 +312,7 @@ typedef struct {
     lt_training *t;
     const lt_row_batch *rows;
     int64_t n;
-    double sum; /* Of log-ratios. */
+    double sum; /* Sum of log-ratios. */
 } mismatch;
 
 /* Adds up the log-ratios of mismatched rows beside those of a pass. */

@@ -162,7 +162,7 @@ static lt_err chain(const lt_life *l, int i, const lt_recipe *common) {
                 before->name, s->name);
     }
     if (!trains_adapters(was)) {
-        r->lora_init[0] = '\0'; /* Of the first stage. */
+        r->lora_init[0] = '\0'; /* It was meant for the first stage. */
         return set_path(r, "model.init", was->out, "model");
     }
     LT_TRY(lt_options_set(&lt_recipe_table, r, "model.init", was->init, "stages"));

@@ -72,7 +72,7 @@ static const char prose[] =
 /* ---- Sizes ---- */
 
 typedef struct {
-    lt_mesh_shape mesh; /* Of the recipe; dp changes. */
+    lt_mesh_shape mesh; /* The recipe's mesh; dp changes. */
     char axes[64];      /* Without dp. */
     int64_t rest, least, most, node;
     int64_t *sizes; /* In nodes, largest first. */

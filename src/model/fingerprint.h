@@ -4,8 +4,8 @@
 
 #include "lateen/model.h"
 
-/* Of the shapes, the rotary embedding, the windows, the compute type and samples of every weight
- * that the host sees. Reads at most 64 KiB of each range of a weight. */
+/* A hash of the shapes, the rotary embedding, the windows, the compute type and samples of every
+ * weight that the host sees. Reads at most 64 KiB of each range of a weight. */
 uint64_t lt_model_fingerprint(const lt_model *m);
 
 #endif

@@ -21,7 +21,7 @@ static const struct {
 } kinds[LT_LORA_LAYER_KINDS + LT_LORA_TOP_KINDS] = {
     {LT_PARAM_QKV, "qkv"},   {LT_PARAM_ATTN_OUT, "attn_out"}, {LT_PARAM_UP, "up"},
     {LT_PARAM_DOWN, "down"}, {LT_PARAM_EMBED, "embed"},       {LT_PARAM_HEAD, "head"}};
-enum { TOP_EMBED = LT_LORA_LAYER_KINDS, TOP_HEAD }; /* Of them. */
+enum { TOP_EMBED = LT_LORA_LAYER_KINDS, TOP_HEAD }; /* Indexes of the last two. */
 
 int lt_lora_n_sites(const lt_model_spec *spec) {
     return (int)spec->n_layers * LT_LORA_LAYER_KINDS + LT_LORA_TOP_KINDS;

@@ -34,7 +34,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of one layer's keys or values. */
+/* Bytes of one page of a layer's keys or values. */
 static size_t page_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dtype dtype) {
     return lt_dtype_row_bytes(dtype, page_tokens * s->n_kv_heads * s->head_dim);
 }

@@ -44,7 +44,7 @@ typedef struct {
     int64_t n_penalty_states;                /* Sequences that can have penalty states. */
     int64_t max_seq;                         /* Tokens of a sequence. */
     int64_t n_pages, page_tokens, max_pages; /* In the pool; in a page; of a sequence. */
-    lt_dtype cache_dtype, value_dtype;       /* Of keys, of values (tensor/cached.h). */
+    lt_dtype cache_dtype, value_dtype;       /* Types of keys and values (tensor/cached.h). */
     /* A row's bits depend on its sequence alone, not on the other rows of the call. */
     bool fixed_order;
     bool pad; /* Pad single tokens to buckets even without graphs; for tests. */

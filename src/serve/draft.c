@@ -9,7 +9,7 @@
 #define STALE         256  /* Steps after which a time is measured anew, */
 #define MOST_BELIEVED 16   /* times the number of its measurements, up to this. */
 #define RECENT        64   /* Steps after which one without drafts is measured anew. */
-#define SLOW          1.25 /* Of what is known, what one step counts as at most. */
+#define SLOW          1.25 /* A step counts as at most this multiple of the known time. */
 #define CREDIT        2
 #define ALLOWED       0.01  /* Share of all steps that they may cost. */
 #define WORST         2     /* Steps that one step may be said to cost. */
@@ -17,7 +17,7 @@
 #define BELIEF        0.6   /* Rate of acceptance where nothing is known. */
 #define NEW_TIME      0.1   /* Weight of a new measurement. */
 #define FIRST         4     /* Draft tokens that a belief counts as. */
-#define FORGET        0.01  /* Of the weight of older drafts, a step. */
+#define FORGET        0.01  /* Share of the weight of older drafts that a step takes away. */
 #define MARGIN        1.03  /* A draft must promise this much more, for estimates are rough. */
 
 int64_t lt_draft_find_in(const int32_t *text, int64_t n_text, const int32_t *tokens, int64_t n) {
@@ -145,8 +145,8 @@ void lt_draft_account_borrow(lt_draft_account *a, double seconds, double plain_s
     a->debt += plain_s > 0 ? seconds / plain_s : 0;
 }
 
-/* Of the texts that may have another draft token, the one whose next is accepted with the highest
- * probability; -1: there is none. */
+/* The text whose next draft token is accepted with the highest probability, among those that may
+ * have another; -1: there is none. */
 static int64_t most_likely(const lt_draft_text *texts, const double *next, int64_t n_texts) {
     int64_t best = -1;
     for (int64_t i = 0; i < n_texts; i++) {

@@ -49,8 +49,8 @@ double lt_draft_acceptance_at(const lt_draft_acceptance *l, const lt_draft_accep
                               int64_t place);
 /* n_accepted of n draft tokens were accepted; kept: what is left of the weight of older drafts.
  * n 0: there was no draft, and what is known is forgotten slowly. */
-#define LT_DRAFT_KEPT     0.9  /* Of one text, */
-#define LT_DRAFT_KEPT_ALL 0.99 /* and of all. */
+#define LT_DRAFT_KEPT     0.9  /* Weight that is left, for one text, */
+#define LT_DRAFT_KEPT_ALL 0.99 /* and for all texts. */
 void lt_draft_acceptance_note(lt_draft_acceptance *l, double kept, int64_t n, int64_t n_accepted);
 
 #define LT_DRAFT_SIZES 15 /* Sizes of steps that are told apart. */

@@ -30,7 +30,7 @@
 #define STEP_TOKENS_DEVICE 2048
 #define BACKGROUND_DEVICE  32
 
-#define USUAL_TOKENS 64 /* Of a choice, before any has ended. */
+#define USUAL_TOKENS 64 /* Expected tokens of a choice, before any has ended. */
 
 lt_engine_options lt_engine_defaults(void) {
     return (lt_engine_options){.max_running = 64,

@@ -106,8 +106,8 @@ typedef struct {
 typedef struct {
     const lt_model *model; /* NULL: there is none. */
     lt_paged_forward *forward;
-    lt_draft_times times;     /* Of its calls, by their rows. */
-    lt_step_beside_rows rows; /* Of a call: LT_DRAFT_ROWS rows and sequences. */
+    lt_draft_times times;     /* Times of its calls, by their rows. */
+    lt_step_beside_rows rows; /* Rows of a call: LT_DRAFT_ROWS rows and sequences. */
     lt_job_choice **choices;  /* (LT_DRAFT_ROWS) of the rows whose logits a call needs */
     float *proposed;          /* (LT_DRAFT_ROWS, V) distributions of the draft tokens of a step */
     double seconds;           /* Time of the calls of this step. */

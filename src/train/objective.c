@@ -99,7 +99,7 @@ void lt_objective_close(lt_training *t) {
 
 /* ---- The rows of a pass ---- */
 
-/* Of whole rows; the pass computes this rank's tokens of them. */
+/* Whole rows; the pass computes this rank's tokens of them. */
 typedef struct {
     lt_pass_batch own;
     int64_t n, seq;
@@ -248,7 +248,7 @@ typedef struct {
     lt_training *t;
     const lt_row_batch *rows;
     lt_step_record *sum;
-    const pass_rows *parts; /* Of each micro-batch, */
+    const pass_rows *parts; /* The rows of each micro-batch, */
     const int64_t *first;   /* and where its rows begin. */
 } judging;
 
@@ -447,7 +447,7 @@ lt_err lt_objective_tell(lt_training *t, const lt_step_record *sum, bool eval) {
     return lt_metrics_row(&t->metrics, kind, o->metrics, o->n_metrics, values, present);
 }
 
-/* Of ranks with the same rows one adds its numbers. */
+/* Sum numbers over the ranks; among ranks with the same rows one adds its numbers. */
 lt_err lt_objective_sum(const lt_training *t, double *numbers, int64_t n) {
     if (!lt_training_has_ranks(t)) {
         return LT_OK;
@@ -495,7 +495,7 @@ lt_err lt_objective_open_whole(lt_training *t, bool apart, const lt_model **out)
                                                                              : NULL};
     if (apart || t->shards.level == 3) {
         LT_TRY(lt_model_alloc(&t->whole, &t->model->spec, &options));
-        t->whole->version = UINT64_MAX; /* Of no weights. */
+        t->whole->version = UINT64_MAX; /* No weights have this version. */
         t->objective_bytes += lt_model_host_bytes(t->whole);
     }
     *out = t->whole != NULL ? t->whole : t->model;

@@ -147,7 +147,7 @@ typedef struct {
     int attempt;            /* The present one, from 1. */
     int used, free_in_row;  /* Retries; free faults since the last new step. */
     int without_progress;   /* Attempts in a row that made no new step. */
-    int same_starts;        /* Of them, before any step: those that ended with the same status. */
+    int same_starts;        /* As many of them ended before any step and with the same status. */
     int64_t best_step;      /* The largest of all attempts. */
     int64_t step;           /* The largest of this attempt. */
     int64_t best_before;    /* The largest of all attempts before this one. */

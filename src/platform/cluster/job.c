@@ -211,7 +211,7 @@ static void write_values(FILE *to, const lt_job *j) {
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         fprintf(to, "%s=%lld\n", numbers[i].name, (long long)numbers[i].n);
     }
-    fputs("sizes='", to); /* Of nodes, largest first. */
+    fputs("sizes='", to); /* Numbers of nodes, largest first. */
     for (size_t i = 0; i < j->n_sizes; i++) {
         fprintf(to, "%s%lld", i > 0 ? " " : "", (long long)j->sizes[i]);
     }

@@ -32,7 +32,7 @@ typedef struct {
     const char *program;      /* Path of lateen. */
     const char *const *words; /* After `lateen train`: the recipe and options; NULL at the end. */
     const char *out;          /* Run folder. */
-    const char *axes;         /* Of the mesh, without dp: "pp=2,tp=4"; "": dp alone. */
+    const char *axes;         /* Axes of the mesh, without dp: "pp=2,tp=4"; "": dp alone. */
     int64_t rest;             /* Their product, without ep: ranks of one replica. */
     const int64_t *sizes;     /* Nodes on which the recipe can train, largest first. */
     size_t n_sizes;

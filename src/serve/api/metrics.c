@@ -259,7 +259,7 @@ static void write_numbers(const lt_metrics_model *models, int n, lt_expo *out) {
     }
 }
 
-/* Of drafts: how many tokens were accepted at each place. */
+/* How many draft tokens were accepted at each place. */
 static void write_places(const lt_metrics_model *models, int n, lt_expo *out) {
     lt_expo_family(out, LT_EXPO_COUNTER, "vllm:spec_decode_num_accepted_tokens_per_pos_total",
                    "Accepted tokens per draft position.");

@@ -71,7 +71,7 @@ void lt_reply_reports_write(lt_json_out *o, const lt_reply *j) {
     }
 }
 
-/* Of all choices. Rejected tokens are no part of completion_tokens. */
+/* Counts draft tokens of all choices. Rejected tokens are no part of completion_tokens. */
 static void put_drafts(lt_json_out *o, const lt_reply *j) {
     int64_t drafted = 0, accepted = 0;
     for (int64_t i = 0; i < j->n_parts; i++) {

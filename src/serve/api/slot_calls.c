@@ -29,8 +29,8 @@ typedef struct {
     const lt_call *call;
     lt_api_params a;
     uint64_t salt;
-    lt_ids ids;               /* Of the text that the request names. */
-    char path[LT_PATH_BYTES]; /* Of the file that it names. */
+    lt_ids ids;               /* Ids of the text that the request names. */
+    char path[LT_PATH_BYTES]; /* Path of the file that it names. */
     lt_engine_kept kept;
 } slot_action;
 

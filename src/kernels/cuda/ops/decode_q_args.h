@@ -10,8 +10,8 @@ typedef struct {
     const int *ids;
     const LT_ELEM(DTYPE) * pos_table;
     const int *positions, *late;
-    long long rows, row_bytes; /* Of y; of a row of the table. */
-    int groups;                /* Of 32 elements in a row. */
+    long long rows, row_bytes; /* Rows of y; bytes of a row of the table. */
+    int groups;                /* Groups of 32 elements in a row. */
     float scale;
     long long ldy, ld_pos;
     float values[16];    /* lt_nf4_values */
