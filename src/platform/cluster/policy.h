@@ -75,8 +75,8 @@ typedef struct {
 } lt_policy;
 
 /* Read and check a file. live: GPUs that live now; -1: all. at: the time for which lost GPUs are
- * taken, as a guarantee counts while it lasts; "": now. ARG: the invariant does not hold, or a value
- * contradicts another; the message names tenant and numbers. Close it in every case. */
+ * taken, as a guarantee counts while it lasts; "": now. ARG: the invariant does not hold, or a
+ * value contradicts another; the message names tenant and numbers. Close it in every case. */
 LT_MUST_USE lt_err lt_policy_open(lt_policy *out, const char *path, int64_t live, const char *at);
 void lt_policy_close(lt_policy *p);
 
