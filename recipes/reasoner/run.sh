@@ -125,7 +125,7 @@ fitting() {
     local probe=$out/probe-$1 few=40
     case $1 in *grpo) few=6 ;; esac
     rm -rf "$probe"
-    $lateen train "$here/$2" --out "$probe" "${options[@]}" --steps $few --lr.warmup 0 --log.every 1 --checkpoint.every 0 --eval.every 0 --eval.rows 8 --sample.tokens 0 --export false >&2
+    $lateen train "$here/$2" --out "$probe" "${options[@]}" --steps $few --lr.warmup 0 --log.every 1 --checkpoint.every 0 --eval.every 0 --sample.tokens 0 --export false >&2
     sed -n 's/.*"kind":"train".*"step_s":\([0-9.e-]*\).*/\1/p' "$probe/metrics.jsonl" | tail -n $((few / 2)) |
         awk -v minutes="$3" '{sum += $1} END {steps = int(minutes * 60 * NR / sum); print (steps > 10 ? steps : 10)}'
     rm -rf "$probe"
