@@ -91,8 +91,10 @@ typedef struct lt_loader lt_loader;
  *           the end of an epoch.
  * BEST_FIT  each row begins with a document; documents of at most seq tokens stay whole (longer
  *           ones are cut every seq tokens) and are placed by best-fit decreasing within a window;
- *           the small rest of a row is padding. */
-typedef enum { LT_PACK_STREAM, LT_PACK_BEST_FIT } lt_pack;
+ *           the small rest of a row is padding.
+ * SINGLE    the same, but no row holds two documents: an epoch has as many rows as documents of at
+ *           most seq tokens, so the rows of a step are a number of examples. */
+typedef enum { LT_PACK_STREAM, LT_PACK_BEST_FIT, LT_PACK_SINGLE } lt_pack;
 
 /* NONE       in the order of the files.
  * ROWS       STREAM only: rows of the unshuffled stream in random order; each epoch cuts the stream
@@ -188,7 +190,7 @@ LT_MUST_USE lt_err lt_loader_state_parse(lt_loader_state *out, const char *text,
 typedef struct {
     uint64_t tokens; /* In one epoch of all sources, after the split, with added BOS and EOD. */
     uint64_t documents;
-    uint64_t rows;       /* In one epoch; 0: not known in advance (BEST_FIT, DOCUMENTS). */
+    uint64_t rows;       /* In one epoch; 0: not known in advance (all but STREAM). */
     double wait_s;       /* Time that lt_loader_next has spent waiting for rows since open. */
     size_t memory_bytes; /* Held by the loader, without the mapped files. */
     size_t mapped_bytes; /* Most that can be resident of the mapped files. */

@@ -18,7 +18,7 @@ void lt_packer_carve(lt_packer *p, const lt_loader_options *o, lt_arena *a) {
         return;
     }
     w->pieces = lt_arena_take(a, LT_PACK_WINDOW * sizeof *w->pieces, LT_ARENA_ALIGN);
-    if (o->packing == LT_PACK_BEST_FIT) {
+    if (o->packing != LT_PACK_STREAM) {
         w->row_first = lt_arena_take(a, LT_PACK_WINDOW * sizeof *w->row_first, LT_ARENA_ALIGN);
         w->row_last = lt_arena_take(a, LT_PACK_WINDOW * sizeof *w->row_last, LT_ARENA_ALIGN);
         w->row_next = lt_arena_take(a, LT_PACK_WINDOW * sizeof *w->row_next, LT_ARENA_ALIGN);
@@ -221,7 +221,7 @@ static void plan_best_fit(lt_packer *p) {
             }
             w->row_last[row] = piece;
             w->pieces[piece].next = -1;
-            if (room > n) {
+            if (room > n && p->options->packing == LT_PACK_BEST_FIT) {
                 push_row(w, row, room - n);
             }
             piece = following;
@@ -251,7 +251,7 @@ static lt_err plan(lt_packer *p, lt_loader_cursor *c) {
             w->document = c->document;
             w->offset = c->offset;
             w->n_rows = 0;
-            if (p->options->packing == LT_PACK_BEST_FIT) {
+            if (p->options->packing != LT_PACK_STREAM) {
                 plan_best_fit(p);
             } else {
                 plan_stream(p);
@@ -311,7 +311,7 @@ static lt_err take_from_window(lt_packer *p, lt_loader_cursor *c, lt_row_builder
                                : lt_rng_permute(c->row, (uint64_t)w->n_rows, p->seed, salt);
         const lt_piece *at = &w->pieces[r];
         LT_TRY(
-            p->options->packing == LT_PACK_BEST_FIT
+            p->options->packing != LT_PACK_STREAM
                 ? gather_pieces(p, b, row, w->row_first[r])
                 : gather(p, b, row, w->epoch, at->document, at->offset, (uint64_t)p->options->seq));
     }

@@ -4,7 +4,7 @@
  * STREAM with NONE or ROWS: row r of an epoch is found by arithmetic: shuffle the row's number
  * (lt_rng_permute), then search its first document. The cuts move by a random shift each epoch.
  *
- * All other modes work in windows of up to LT_PACK_WINDOW rows (STREAM) or pieces (BEST_FIT). The
+ * All other modes work in windows of up to LT_PACK_WINDOW rows (STREAM) or pieces. The
  * rows of a window are planned from the cursor's document on, in the order of the epoch, and handed
  * out in random order; the next window begins where this one ended. The plan depends only on the
  * beginning of the window, so the cursor remains a few numbers, and rows of one long novel are not
@@ -33,9 +33,9 @@ typedef struct {
     bool ends_epoch;                   /* or the next epoch. */
     int64_t n_rows;
     lt_piece *pieces; /* (LT_PACK_WINDOW) STREAM: piece r is where row r begins. */
-    /* (LT_PACK_WINDOW) BEST_FIT: a row's pieces; lists of rows. */
+    /* (LT_PACK_WINDOW) of BEST_FIT and SINGLE: a row's pieces; lists of rows. */
     int32_t *row_first, *row_last, *row_next;
-    int32_t *by_length; /* (T + 1) BEST_FIT: first piece of that length. */
+    int32_t *by_length; /* (T + 1) likewise: first piece of that length. */
     int32_t *by_room;   /* (T + 1) BEST_FIT: first row with that much room. */
     uint64_t *rooms;    /* (T / 64 + 1) bits: by_room is not empty. */
 } lt_window;

@@ -10,9 +10,6 @@
 #include "model/context.h"
 #include "train/run.h"
 
-/* Tokens of a pass are a multiple of this: few shapes, whole tiles of a kernel. */
-#define SEQ_STEP 16
-
 lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
     static const lt_mesh_shape one = {1, 1, 1, 1, 1};
     const lt_mesh_shape *s = mesh != NULL ? mesh : &one;
@@ -110,26 +107,11 @@ typedef struct {
  * one length before its first message. */
 static int64_t step_of(const lt_training *t) {
     const int64_t pieces = 2 * lt_training_cp(t);
-    int64_t step = SEQ_STEP;
+    int64_t step = LT_ROWS_STEP;
     while (lt_training_cp(t) > 1 && step % pieces != 0) {
-        step += SEQ_STEP;
+        step += LT_ROWS_STEP;
     }
     return t->pipeline != NULL && !t->device->backend->host_memory ? t->recipe.seq : step;
-}
-
-/* Tokens up to the last label of n rows, in whole steps. */
-static int64_t used_of(const lt_training *t, const lt_batch *b, int64_t first, int64_t n) {
-    const int64_t step = step_of(t);
-    int64_t used = 1;
-    for (int64_t i = first; i < first + n; i++) {
-        int64_t last = b->seq;
-        while (last > used && b->labels[i * b->seq + last - 1] < 0) {
-            last--;
-        }
-        used = last > used ? last : used;
-    }
-    used = (used + step - 1) / step * step;
-    return used < t->recipe.seq ? used : t->recipe.seq;
 }
 
 static void take_own(const lt_training *t, void *rows, int64_t n, int64_t seq) {
@@ -144,7 +126,7 @@ static void take_own(const lt_training *t, void *rows, int64_t n, int64_t seq) {
 static pass_rows cut(lt_training *t, const lt_row_batch *rows, int64_t first, int64_t n,
                      int64_t at) {
     const lt_objective_room *o = &t->objective_room;
-    const int64_t used = n > 0 ? used_of(t, &rows->ids, first, n) : step_of(t);
+    const int64_t used = n > 0 ? lt_rows_used(&rows->ids, first, n, step_of(t)) : step_of(t);
     const int64_t seq = used < t->recipe.seq ? used : t->recipe.seq, count = n > 0 ? n : 1,
                   from = at * t->recipe.seq;
     int32_t *tokens = o->tokens + from, *labels = o->labels + from,

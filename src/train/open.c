@@ -203,7 +203,7 @@ static lt_loader_options loader_options(const lt_training *t, const lt_mixture *
     o.vocab_size = t->model->spec.vocab_size;
     o.seed = (uint64_t)r->seed;
     LT_ASSERT(r->packing != LT_RECIPE_PACK_AUTO); /* Resolved. */
-    o.packing = r->packing == LT_RECIPE_PACK_BEST_FIT ? LT_PACK_BEST_FIT : LT_PACK_STREAM;
+    o.packing = (lt_pack)(r->packing - LT_RECIPE_PACK_STREAM);
     o.shuffle = (lt_shuffle)r->shuffle;
     o.bos_id = t->model->spec.bos_id;
     o.eod_id = lt_model_spec_eos(&t->model->spec);

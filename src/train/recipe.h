@@ -22,8 +22,14 @@
 #define LT_RECIPE_ACTS            "family" LT_ACT_MAP(LT_RECIPE_ACT) /* 1 + lt_act_kind */
 typedef enum { LT_SWITCH_FAMILY, LT_SWITCH_ON, LT_SWITCH_OFF } lt_recipe_switch;
 #define LT_RECIPE_SWITCH "family|true|false"
-typedef enum { LT_RECIPE_PACK_AUTO, LT_RECIPE_PACK_STREAM, LT_RECIPE_PACK_BEST_FIT } lt_recipe_pack;
-#define LT_RECIPE_PACKS "auto|stream|best-fit"
+/* AUTO, then the values of lt_pack. */
+typedef enum {
+    LT_RECIPE_PACK_AUTO,
+    LT_RECIPE_PACK_STREAM,
+    LT_RECIPE_PACK_BEST_FIT,
+    LT_RECIPE_PACK_SINGLE
+} lt_recipe_pack;
+#define LT_RECIPE_PACKS "auto|stream|best-fit|single"
 typedef enum { LT_OPTIM_ADAMW, LT_OPTIM_ADEMAMIX, LT_OPTIM_MUON, LT_OPTIM_LION } lt_optim_kind;
 #define LT_RECIPE_OPTIMS "adamw|ademamix|muon|lion"
 typedef enum { LT_LR_CONSTANT, LT_LR_LINEAR, LT_LR_COSINE, LT_LR_WSD } lt_lr_kind;
@@ -350,7 +356,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "the run fails")                                                                             \
     X(I64, seq, "data.seq", "256", 1, 1e7, "N", "tokens in a row")                                 \
     X(ENUM, packing, "data.packing", "auto", 0, 0, LT_RECIPE_PACKS,                                \
-      "how documents become rows; auto: best-fit for conversations, else stream")                  \
+      "how documents become rows: one stream that is cut, several whole ones a row, or one a "     \
+      "row, so that batch.size counts examples; auto: best-fit for conversations, else stream")    \
     X(ENUM, shuffle, "data.shuffle", "rows", 0, 0, "none|rows|documents", "order of the data")     \
     X(BOOL, mask_documents, "data.mask_documents", "true", 0, 0, "",                               \
       "attention stays inside a document")                                                         \
@@ -438,6 +445,9 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, keep_every, "checkpoint.keep_every", "0", 0, 1e12, "STEPS",                             \
       "keep the checkpoints at multiples of this forever; 0: none", LT_RECIPE_MAY_CHANGE)          \
+    X(BOOL, save_adapters, "checkpoint.adapters", "false", 0, 0, "",                               \
+      "lora.rank: write OUT/adapters/step-N, too, which PEFT loads, and keep as many",             \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, log_every, "log.every", "1", 1, 1e9, "STEPS", "write a line of metrics this often",     \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, plain_every, "log.plain_every", "10", 0, 1e6, "S",                                      \

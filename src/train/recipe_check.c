@@ -289,6 +289,7 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"lora.dora", adapts, "lora.rank"},
         {"lora.targets", adapts, "lora.rank"},
         {"lora.base", adapts, "lora.rank"},
+        {"checkpoint.adapters", adapts, "lora.rank"},
         {"data.chat_template", chats, "a .jsonl file in data.train or data.valid"},
         {"data.chat_turns", chats, "a .jsonl file in data.train or data.valid"},
         {"data.bad_rows", chats, "a .jsonl file in data.train or data.valid"},

@@ -7,6 +7,19 @@
 #include "base/error.h"
 #include "base/json.h"
 
+int64_t lt_rows_used(const lt_batch *b, int64_t first, int64_t n, int64_t step) {
+    int64_t used = 1;
+    for (int64_t i = first; i < first + n; i++) {
+        int64_t last = b->seq;
+        while (last > used && b->labels[i * b->seq + last - 1] < 0) {
+            last--;
+        }
+        used = last > used ? last : used;
+    }
+    used = (used + step - 1) / step * step;
+    return used < b->seq ? used : b->seq;
+}
+
 /* ---- The loader over token shards ---- */
 
 static lt_err loader_next(void *of, int64_t n, lt_row_batch *out) {

@@ -37,6 +37,10 @@ typedef struct {
     lt_err (*seek)(void *of, const json_t *place);
 } lt_row_source;
 
+/* Tokens up to the last label of n rows of a batch, a multiple of `step`; at most all. */
+#define LT_ROWS_STEP 16 /* Few shapes of passes, whole tiles of a kernel. */
+int64_t lt_rows_used(const lt_batch *b, int64_t first, int64_t n, int64_t step);
+
 lt_row_source lt_rows_of_loader(lt_loader *l);
 
 /* A source of rows in memory, repeated endlessly. The memory belongs to the caller. */

@@ -6,6 +6,8 @@
  *     rank 0     begin ─┐         ┌─ write its part ─┐          ┌─ publish
  *     others            └─ meet ──┴─ write theirs ───┴─ meet ───┘
  */
+#include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -88,6 +90,28 @@ static lt_err save_parts(lt_training *t) {
                : err;
 }
 
+/* RUN/adapters/step-N, complete or not at all, as checkpoints are. */
+static lt_err save_adapters(lt_training *t) {
+    char folder[LT_PATH_BYTES], aside[LT_PATH_BYTES], path[LT_PATH_BYTES];
+    if (!t->recipe.save_adapters || !lt_ranks_lead(&t->ranks)) {
+        return LT_OK;
+    }
+    LT_TRY(lt_path_join(folder, t->recipe.out, "adapters"));
+    LT_TRY(lt_checkpoint_path(path, folder, t->state.step));
+    if (lt_file_exists(path)) { /* Of a start before this one, which made the same step. */
+        return LT_OK;
+    }
+    LT_TRY(lt_checkpoint_aside(aside, folder, t->state.step, &t->lease));
+    LT_TRY(lt_file_remove_tree(aside));
+    LT_TRY(lt_lora_save(t->lora, aside, t->recipe.init));
+    LT_TRY(lt_lease_check(&t->lease));
+    if (rename(aside, path) != 0) {
+        LT_FAIL(LT_ERR_IO, "rename %s to %s: %s", aside, path, strerror(errno));
+    }
+    LT_TRY(lt_file_sync_dir(folder));
+    return lt_checkpoint_prune(folder, t->recipe.keep_last, t->recipe.keep_every, &t->lease);
+}
+
 lt_err lt_training_save(lt_training *t) {
     double start;
     bool publish = false;
@@ -104,6 +128,7 @@ lt_err lt_training_save(lt_training *t) {
     if (!publish) {
         return LT_OK;
     }
+    LT_TRY(save_adapters(t));
     if (t->recipe.save_async) {
         t->saved_step = t->state.step;
         return save_behind(t);

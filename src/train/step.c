@@ -40,7 +40,12 @@ void lt_training_take_tokens(const lt_training *t, lt_row_batch *b, int64_t n) {
 lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *rows, int64_t first,
                                 int64_t n) {
     const lt_batch *b = &rows->ids;
-    const int64_t seq = b->seq / lt_training_cp(t), at = first * seq;
+    const int64_t own = b->seq / lt_training_cp(t), at = first * own;
+    /* A row of one document may be mostly padding. On its own it is computed up to its last label,
+     * except on a device, whose recorded steps have one shape. */
+    const bool cut = t->recipe.packing == LT_RECIPE_PACK_SINGLE && n == 1 && own == b->seq &&
+                     t->model->backend->host_memory && t->pipeline == NULL;
+    const int64_t seq = cut ? lt_rows_used(b, first, 1, LT_ROWS_STEP) : own;
     return (lt_pass_batch){.batch = n,
                            .seq = seq,
                            .tokens = b->tokens + at,

@@ -223,7 +223,7 @@ static void check_epoch(lt_loader_options o) {
 
 static void an_epoch_is_every_label_once(void **state) {
     (void)state;
-    for (int packing = LT_PACK_STREAM; packing <= LT_PACK_BEST_FIT; packing++) {
+    for (int packing = LT_PACK_STREAM; packing <= LT_PACK_SINGLE; packing++) {
         for (int shuffle = LT_SHUFFLE_NONE; shuffle <= LT_SHUFFLE_DOCUMENTS; shuffle++) {
             lt_loader_options o = small();
             o.packing = (lt_pack)packing;
@@ -272,6 +272,40 @@ static void best_fit_wastes_little(void **state) {
         }
     }
     assert_true(padding * 50 < all); /* Under 2 %. */
+    lt_loader_close(l);
+}
+
+/* A row begins with a document and holds no other: as many rows an epoch as documents of at most
+ * seq tokens, and one more for each further seq tokens of a longer one. */
+static void single_rows_hold_one_document(void **state) {
+    lt_loader_options o = small();
+    lt_shard *s;
+    int64_t wanted = 0, rows = 0, got = 1;
+    (void)state;
+    o.packing = LT_PACK_SINGLE;
+    o.shuffle = LT_SHUFFLE_DOCUMENTS;
+    o.epochs = 2;
+    assert_int_equal(lt_shard_open(&s, corpus, -1), LT_OK);
+    for (uint64_t d = 0; d < lt_shard_get_info(s).n_documents; d++) {
+        uint64_t first, n;
+        lt_shard_document(s, d, &first, &n);
+        wanted += n > 1 ? ((int64_t)n - 2) / SEQ + 1 : 0;
+    }
+    lt_shard_close(s);
+    lt_loader *l = open_loader(&o);
+    while (got > 0) {
+        assert_int_equal(lt_loader_next(l, 5, &batch, &got), LT_OK);
+        for (int64_t i = 0; i < got; i++, rows++) {
+            int64_t used = SEQ;
+            while (used > 0 && batch.labels[i * SEQ + used - 1] == LT_LABEL_IGNORED) {
+                used--;
+            }
+            for (int64_t t = 0; t < used; t++) {
+                assert_int_equal(batch.doc_start[i * SEQ + t], 0);
+            }
+        }
+    }
+    assert_int_equal(rows, 2 * wanted);
     lt_loader_close(l);
 }
 
@@ -557,7 +591,7 @@ static void steps_allocate_nothing(void **state) {
     if (allocations == NULL) {
         skip();
     }
-    for (int packing = LT_PACK_STREAM; packing <= LT_PACK_BEST_FIT; packing++) {
+    for (int packing = LT_PACK_STREAM; packing <= LT_PACK_SINGLE; packing++) {
         lt_loader_options o = small();
         o.n_sources = 2;
         o.packing = (lt_pack)packing;
@@ -624,6 +658,7 @@ int main(void) {
         cmocka_unit_test(an_epoch_is_every_label_once),
         cmocka_unit_test(later_epochs_are_whole),
         cmocka_unit_test(best_fit_wastes_little),
+        cmocka_unit_test(single_rows_hold_one_document),
         cmocka_unit_test(ranks_together_see_one_sequence),
         cmocka_unit_test(resumed_equals_uninterrupted),
         cmocka_unit_test(silent_tokens_are_no_labels),
