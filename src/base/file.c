@@ -260,6 +260,21 @@ bool lt_file_is_dir(const char *path) {
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+static _Thread_local int64_t tree_bytes; /* nftw passes no context. */
+
+static int add_bytes(const char *path, const struct stat *st, int type, struct FTW *ftw) {
+    (void)path;
+    (void)ftw;
+    tree_bytes += type == FTW_F ? (int64_t)st->st_size : 0;
+    return 0;
+}
+
+int64_t lt_file_tree_bytes(const char *path) {
+    tree_bytes = 0;
+    (void)nftw(path, add_bytes, 16, FTW_PHYS);
+    return tree_bytes;
+}
+
 lt_err lt_path_join(char out[LT_PATH_BYTES], const char *a, const char *b) {
     const int n = snprintf(out, LT_PATH_BYTES, "%s/%s", a, b);
     if (n < 0 || n >= LT_PATH_BYTES) {

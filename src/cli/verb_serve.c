@@ -125,6 +125,20 @@
     X(I64, batch_tokens, "batch-tokens", "-1", -1, 1e6, "N",                                       \
       "most tokens of batches in a step that has tokens of others; -1: none on a CPU, 32 on a "    \
       "GPU")                                                                                       \
+    X(STR, fine_tuning, "fine-tuning", "", 0, 0, "DIR",                                            \
+      "folder of jobs of fine-tuning, and of files without --state; empty: /v1/fine_tuning is "    \
+      "refused")                                                                                   \
+    X(I64, fine_tuning_jobs, "fine-tuning-jobs", "1", 1, 64, "N", "most jobs that train at once")  \
+    X(I64, fine_tuning_waiting, "fine-tuning-waiting", "10", 1, 1e6, "N",                          \
+      "most jobs of an API key that have not ended")                                               \
+    X(I64, fine_tuning_bytes, "fine-tuning-bytes", "4GiB", 1, 1e15, "BYTES",                       \
+      "most bytes of the models that an API key's jobs have made")                                 \
+    X(I64, fine_tuning_rank, "fine-tuning-rank", "16", 1, 1024, "R",                               \
+      "rank of the adapters that jobs train")                                                      \
+    X(STR, fine_tuning_device, "fine-tuning-device", "cpu", 0, 1, LT_DEVICE_NAMES,                 \
+      "where jobs train: a GPU that this server leaves free, or CPUs")                             \
+    X(I64, fine_tuning_threads, "fine-tuning-threads", "0", 0, 4096, "N",                          \
+      "threads of a job on CPUs, at the lowest priority; 0: half of the cores")                    \
     X(I64, max_connections, "max-connections", "4096", 1, 1e6, "N", "most open connections")       \
     X(I64, max_body, "max-body", "32MiB", 1024, 1e10, "BYTES", "largest body of a request")        \
     X(I64, max_bodies, "max-bodies", "0", 0, 1e12, "BYTES",                                        \
@@ -248,6 +262,14 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->max_files_bytes = o->files_bytes;
     s->max_batches = o->batches;
     s->batch_lines = o->batch_lines;
+    s->tuning = (lt_tuning_options){.dir = o->fine_tuning,
+                                    .jobs = o->fine_tuning_jobs,
+                                    .waiting = o->fine_tuning_waiting,
+                                    .bytes = o->fine_tuning_bytes,
+                                    .rank = o->fine_tuning_rank,
+                                    .device = o->fine_tuning_device,
+                                    .threads = o->fine_tuning_threads,
+                                    .tokenizer = o->tokenizer};
     s->engine.background_tokens = o->batch_tokens;
     s->think_budget = (int)o->think_budget;
     s->quiet = o->quiet;
@@ -390,13 +412,22 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     if (o->slot_save_path[0] != '\0' && o->models[0] != '\0') {
         LT_FAIL_DONE(LT_ERR_ARG, "--slot-save-path is for one model, not for --models");
     }
+    if (o->fine_tuning[0] != '\0' && o->models[0] != '\0') {
+        LT_FAIL_DONE(LT_ERR_ARG, "--fine-tuning is for a server of one model, not with --models");
+    }
     LT_TRY_DONE(read_keys(&options, o, &keys, argc, argv));
     LT_TRY_DONE(lt_adapter_list_read(&adapters, argc, argv));
     options.lora = (const char *const *)adapters.rows;
     options.n_lora = adapters.n;
-    if (adapters.n == 0 && !o->lora_updating && (o->max_loras > 0 || o->max_lora_rank > 0)) {
-        LT_FAIL_DONE(LT_ERR_ARG,
-                     "--max-loras and --max-lora-rank are for --lora and --lora-updating");
+    if (adapters.n == 0 && !o->lora_updating && o->fine_tuning[0] == '\0' &&
+        (o->max_loras > 0 || o->max_lora_rank > 0)) {
+        LT_FAIL_DONE(LT_ERR_ARG, "--max-loras and --max-lora-rank are for --lora, --lora-updating "
+                                 "and --fine-tuning");
+    }
+    if (o->max_lora_rank > 0 && o->max_lora_rank < o->fine_tuning_rank &&
+        o->fine_tuning[0] != '\0') {
+        LT_FAIL_DONE(LT_ERR_ARG, "--max-lora-rank %lld is below --fine-tuning-rank %lld",
+                     (long long)o->max_lora_rank, (long long)o->fine_tuning_rank);
     }
     lt_device_few_queues();
     LT_TRY_DONE(lt_server_open(&s, &options));

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|infill|shift_context|slots|drafts|control|batches|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|infill|shift_context|slots|drafts|control|batches|tuning|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -458,6 +458,11 @@ abuse() { # Starts servers of its own.
 
 safe() { # Starts servers of its own.
     within python3 tests/e2e/serve_safe.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
+}
+
+tuning() { # Starts servers of its own, and they trainers.
+    python_with openai || python=python3
+    within "$python" tests/e2e/serve_tuning.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
 }
 
 batches() { # Starts servers of its own.

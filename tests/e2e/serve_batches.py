@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from serve_client import Server, check, finish, scratch, tap, words_of
+from serve_client import Server, call, check, exchange, finish, form, scratch, tap, upload, words_of
 
 lateen, model = sys.argv[1], sys.argv[2]
 command = [lateen, "serve", *words_of(model, sys.argv[3] if len(sys.argv) > 3 else None)]
@@ -21,31 +21,6 @@ state = os.path.join(scratch, "state")
 
 def start(*flags, folder=state):
     return Server(command, "--quiet", "--state", folder, *flags)
-
-
-def exchange(s, method, path, body=b"", key="one", kind="application/json"):
-    status, text = s.ask(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {key}\r\nContent-Type: {kind}\r\n"
-                         f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    return status, text
-
-
-def call(s, method, path, body=None, key="one"):
-    status, text = exchange(s, method, path, json.dumps(body).encode() if body is not None else b"", key)
-    return status, json.loads(text)
-
-
-def form(parts, boundary="b0undary"):
-    out = b""
-    for name, value in parts.items():
-        extra = b'; filename="in.jsonl"' if name == "file" else b""
-        out += f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"'.encode() + extra + b"\r\n\r\n" + value + b"\r\n"
-    return out + f"--{boundary}--\r\n".encode()
-
-
-def upload(s, data, key="one", **more):
-    body = form({"purpose": b"batch", **more, "file": data})
-    status, text = exchange(s, "POST", "/v1/files", body, key, "multipart/form-data; boundary=b0undary")
-    return status, json.loads(text)
 
 
 def line(i, n=8, url="/v1/chat/completions", **more):

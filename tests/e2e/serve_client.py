@@ -96,3 +96,29 @@ class Server:
 def post_bytes(path, body, connection="keep-alive"):
     b = json.dumps(body).encode()
     return f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\nContent-Length: {len(b)}\r\n\r\n".encode() + b
+
+
+def exchange(s, method, path, body=b"", key="one", kind="application/json"):
+    """One exchange with an API key; (status, body)."""
+    status, text = s.ask(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {key}\r\nContent-Type: {kind}\r\n"
+                         f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    return status, text
+
+
+def call(s, method, path, body=None, key="one"):
+    status, text = exchange(s, method, path, json.dumps(body).encode() if body is not None else b"", key)
+    return status, json.loads(text)
+
+
+def form(parts, boundary="b0undary"):
+    out = b""
+    for name, value in parts.items():
+        extra = b'; filename="in.jsonl"' if name == "file" else b""
+        out += f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"'.encode() + extra + b"\r\n\r\n" + value + b"\r\n"
+    return out + f"--{boundary}--\r\n".encode()
+
+
+def upload(s, data, key="one", purpose=b"batch", **more):
+    body = form({"purpose": purpose, **more, "file": data})
+    status, text = exchange(s, "POST", "/v1/files", body, key, "multipart/form-data; boundary=b0undary")
+    return status, json.loads(text)

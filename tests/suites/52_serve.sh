@@ -14,6 +14,7 @@ beside "serve: pages of texts in files" tests/e2e/serve.sh slots
 beside "serve: a draft model" tests/e2e/serve.sh drafts
 beside "serve: control of reasoning" tests/e2e/serve.sh control
 beside "serve: files and batches" tests/e2e/serve.sh batches
+beside "serve: fine-tuning" tests/e2e/serve.sh tuning
 beside "serve: requests with parts at random" tests/e2e/serve.sh bodies
 beside "serve: what is kept between requests" tests/e2e/serve.sh state
 beside "serve: start, keys, queue, end" tests/e2e/serve.sh life calls

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "serve/api/files.h"
 
 #define MAX_HOST 256
 
@@ -43,6 +44,19 @@ bool lt_access_has_key(lt_call *call) {
         }
     }
     return found;
+}
+
+const char *lt_access_key_of(const lt_server *s, const char *owner_name) {
+    char name[LT_OWNER_NAME_BYTES];
+    if (owner_name[0] == '\0') {
+        return s->o.n_keys == 0 ? "" : NULL;
+    }
+    for (int i = 0; i < s->o.n_keys; i++) {
+        if (lt_owner_name(s->o.keys[i], name) && strcmp(name, owner_name) == 0) {
+            return s->o.keys[i];
+        }
+    }
+    return NULL;
 }
 
 /* ---- Models ---- */

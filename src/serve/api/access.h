@@ -33,6 +33,8 @@ typedef struct {
 
 /* call->owner becomes the key. False: the request has none of the server's keys. */
 bool lt_access_has_key(lt_call *call);
+/* The server's key whose name (lt_owner_name) is the owner's; NULL: it has none. */
+const char *lt_access_key_of(const lt_server *s, const char *owner_name);
 /* The owner's key is for all models, or names this one; "": no key is required. */
 bool lt_access_may_use(const lt_server *s, const char *owner);
 /* The same; false: e is the 403. */

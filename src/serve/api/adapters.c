@@ -35,6 +35,11 @@ lt_adapter *lt_adapter_of_number(const lt_adapter_set *a, int64_t number) {
     return NULL;
 }
 
+/* owner: the caller's key; NULL: those that are owned are left out. */
+static bool is_shown(const lt_adapter *d, const char *owner) {
+    return !d->owned || (owner != NULL && d->owner != NULL && strcmp(d->owner, owner) == 0);
+}
+
 bool lt_adapter_set_know(lt_adapter_set *a, const char *name) {
     bool known;
     if (a == NULL) {
@@ -112,7 +117,7 @@ static lt_err add_named(lt_adapter_set *a, const char *text) {
 lt_err lt_adapter_set_open(lt_adapter_set **out, lt_server *s) {
     lt_err err = LT_OK;
     lt_adapter_set *a;
-    if (s->o.n_lora == 0 && !s->o.lora_updating) {
+    if (s->o.n_lora == 0 && !s->o.lora_updating && s->o.tuning.dir[0] == '\0') {
         return LT_OK;
     }
     if (s->o.n_lora > LT_ADAPTERS_MOST) {
@@ -160,28 +165,32 @@ void lt_adapter_set_close(lt_adapter_set *a) {
 
 /* ---- Beside a model ---- */
 
-/* Number and folder of the i-th name; false: there are fewer. */
+/* Number and folder of the i-th name; path "": it is owned, and not read yet. False: there are
+ * fewer. */
 static bool name_at(lt_adapter_set *a, size_t i, int64_t *number, char path[LT_PATH_BYTES]) {
     bool found;
     pthread_mutex_lock(&a->lock);
     found = i < a->n_names;
     if (found) {
         *number = a->names[i]->number;
-        snprintf(path, LT_PATH_BYTES, "%s", a->names[i]->path);
+        snprintf(path, LT_PATH_BYTES, "%s", a->names[i]->owned ? "" : a->names[i]->path);
     }
     pthread_mutex_unlock(&a->lock);
     return found;
 }
 
-/* The largest rank of the adapters that are named, unless the options say. */
+/* The largest rank of the adapters that are named or will be made, unless the options say. */
 static lt_err choose_rank(lt_adapter_set *a, int64_t *rank) {
     const lt_server_options *o = &a->server->o;
     char path[LT_PATH_BYTES];
     int64_t number;
     *rank = o->lora_updating ? UPDATED_RANK : 1;
+    if (o->tuning.dir[0] != '\0' && o->tuning.rank > *rank) {
+        *rank = o->tuning.rank;
+    }
     for (size_t i = 0; o->max_lora_rank == 0 && name_at(a, i, &number, path); i++) {
         int64_t own = 0;
-        LT_TRY(lt_lora_rank_of(&own, path));
+        LT_TRY(path[0] != '\0' ? lt_lora_rank_of(&own, path) : LT_OK);
         *rank = own > *rank ? own : *rank;
     }
     *rank = o->max_lora_rank > 0 ? o->max_lora_rank : *rank;
@@ -189,7 +198,8 @@ static lt_err choose_rank(lt_adapter_set *a, int64_t *rank) {
 }
 
 static int32_t choose_places(const lt_server_options *o) {
-    const int64_t least = o->lora_updating ? UPDATED_PLACES : 1;
+    const bool grows = o->lora_updating || o->tuning.dir[0] != '\0';
+    const int64_t least = grows ? UPDATED_PLACES : 1;
     const int64_t n = o->max_loras > 0 ? o->max_loras : o->n_lora > least ? o->n_lora : least;
     return (int32_t)(n < LT_LORA_POOL_MOST ? n : LT_LORA_POOL_MOST);
 }
@@ -227,7 +237,7 @@ lt_err lt_adapter_set_load(lt_adapter_set *a) {
     LT_TRY(lt_lora_pool_open(a->server->model, a->n_places, rank));
     a->pool = a->server->model->lora_pool;
     for (i = 0; name_at(a, i, &number, path); i++) {
-        LT_TRY(load_one(a, i, number, path));
+        LT_TRY(path[0] != '\0' ? load_one(a, i, number, path) : LT_OK);
     }
     if (!a->server->o.quiet) {
         lt_log_info("serve: %zu adapters; %d in memory at once, %.1f MiB each, of rank %lld at "
@@ -301,8 +311,8 @@ static bool add_use(lt_adapter_choice *c, int64_t number, double scale, lt_api_e
 }
 
 /* One {id, scale}: *found, *scale. id: the number, or a name. */
-static bool read_entry(const lt_adapter_set *a, const json_t *entry, lt_adapter **found,
-                       double *scale, lt_api_error *e) {
+static bool read_entry(const lt_adapter_set *a, const json_t *entry, const char *owner,
+                       lt_adapter **found, double *scale, lt_api_error *e) {
     const json_t *id = json_object_get(entry, "id"), *s = json_object_get(entry, "scale");
     const char *key;
     json_t *value;
@@ -326,6 +336,7 @@ static bool read_entry(const lt_adapter_set *a, const json_t *entry, lt_adapter 
     }
     *found = json_is_string(id) ? find(a, json_string_value(id))
                                 : lt_adapter_of_number(a, json_integer_value(id));
+    *found = *found != NULL && is_shown(*found, owner) ? *found : NULL;
     if (*found == NULL && json_is_string(id)) {
         return lt_api_refuse(e, "lora", "invalid adapter id: no adapter is named '%.100s'",
                              json_string_value(id));
@@ -334,8 +345,8 @@ static bool read_entry(const lt_adapter_set *a, const json_t *entry, lt_adapter 
                                            (long long)json_integer_value(id), a->n_names);
 }
 
-static bool read_list(lt_adapter_set *a, const json_t *list, lt_adapter_choice *c,
-                      lt_api_error *e) {
+static bool read_list(lt_adapter_set *a, const json_t *list, const char *owner,
+                      lt_adapter_choice *c, lt_api_error *e) {
     if (!json_is_array(list)) {
         return lt_api_refuse(e, "lora", "'lora' is not a list of {id, scale}");
     }
@@ -346,7 +357,7 @@ static bool read_list(lt_adapter_set *a, const json_t *list, lt_adapter_choice *
     for (size_t i = 0; i < json_array_size(list); i++) {
         lt_adapter *d = NULL;
         double scale = 1.0;
-        if (!read_entry(a, json_array_get(list, i), &d, &scale, e) ||
+        if (!read_entry(a, json_array_get(list, i), owner, &d, &scale, e) ||
             !add_use(c, d->number, scale, e)) {
             return false;
         }
@@ -355,9 +366,13 @@ static bool read_list(lt_adapter_set *a, const json_t *list, lt_adapter_choice *
 }
 
 /* Under the lock. */
-static bool choose(lt_adapter_set *a, const lt_api_params *p, lt_adapter_choice *c,
-                   lt_api_error *e) {
+static bool choose(lt_adapter_set *a, const lt_api_params *p, const char *owner,
+                   lt_adapter_choice *c, lt_api_error *e) {
     const lt_adapter *named = find(a, p->model);
+    if (named != NULL && !is_shown(named, owner)) {
+        lt_server_refuse_model(lt_server_front(a->server), owner, p->model, e);
+        return false;
+    }
     if (named != NULL && p->lora != NULL) {
         return lt_api_refuse(e, "lora",
                              "'lora' beside a model that is an adapter: name the model '%.100s' "
@@ -365,7 +380,7 @@ static bool choose(lt_adapter_set *a, const lt_api_params *p, lt_adapter_choice 
                              a->server->name);
     }
     if (p->lora != NULL) {
-        return read_list(a, p->lora, c, e);
+        return read_list(a, p->lora, owner, c, e);
     }
     if (named != NULL) {
         c->name = p->model;
@@ -386,10 +401,10 @@ bool lt_adapter_set_choose(lt_reply *j, lt_api_error *e) {
         return true;
     }
     if (a == NULL) {
-        return j->params.lora == NULL || read_list(NULL, j->params.lora, &j->adapters, e);
+        return j->params.lora == NULL || read_list(NULL, j->params.lora, j->owner, &j->adapters, e);
     }
     pthread_mutex_lock(&a->lock);
-    ok = choose(a, &j->params, &j->adapters, e);
+    ok = choose(a, &j->params, j->owner, &j->adapters, e);
     pthread_mutex_unlock(&a->lock);
     return ok;
 }
@@ -459,17 +474,47 @@ bool lt_adapter_set_add(lt_adapter_set *a, const char *name, const char *folder,
     return err == LT_OK || lt_api_refuse_error(e, NULL, err);
 }
 
-bool lt_adapter_set_remove(lt_adapter_set *a, const char *name, lt_api_error *e) {
+static bool take_out(lt_adapter_set *a, const char *name, bool owned) {
     bool found = false;
     pthread_mutex_lock(&a->lock);
     for (size_t i = 0; i < a->n_names && !found; i++) {
-        found = strcmp(a->names[i]->name, name) == 0;
+        found = strcmp(a->names[i]->name, name) == 0 && a->names[i]->owned == owned;
         if (found) {
             free(a->names[i]);
             memmove(&a->names[i], &a->names[i + 1], (--a->n_names - i) * sizeof *a->names);
         }
     }
     pthread_mutex_unlock(&a->lock);
+    return found;
+}
+
+lt_err lt_adapter_set_own(lt_adapter_set *a, const char *name, const char *folder,
+                          const char *owner) {
+    lt_err err = LT_OK;
+    if (strlen(name) > 255) {
+        LT_FAIL(LT_ERR_LIMIT, "the name of a model of %zu bytes", strlen(name));
+    }
+    pthread_mutex_lock(&a->lock);
+    if (a->n_names == LT_ADAPTERS_MOST) {
+        err = lt_error_set(LT_ERR_LIMIT, "%s is one too many: there are %d adapters", name,
+                           LT_ADAPTERS_MOST);
+    } else {
+        err = append(a, name, folder);
+    }
+    if (err == LT_OK) {
+        a->names[a->n_names - 1]->owned = true;
+        a->names[a->n_names - 1]->owner = owner;
+    }
+    pthread_mutex_unlock(&a->lock);
+    return err;
+}
+
+void lt_adapter_set_disown(lt_adapter_set *a, const char *name) {
+    (void)take_out(a, name, true);
+}
+
+bool lt_adapter_set_remove(lt_adapter_set *a, const char *name, lt_api_error *e) {
+    const bool found = take_out(a, name, false);
     if (!found) {
         lt_api_refuse(e, "lora_name", "The lora adapter '%.200s' cannot be found.", name);
         e->status = 404;
@@ -482,10 +527,10 @@ bool lt_adapter_set_set_scales(lt_adapter_set *a, const json_t *list, lt_api_err
     lt_adapter_choice c = {.n = 0};
     bool ok;
     if (a == NULL) {
-        return read_list(NULL, list, &c, e);
+        return read_list(NULL, list, NULL, &c, e);
     }
     pthread_mutex_lock(&a->lock);
-    ok = read_list(a, list, &c, e);
+    ok = read_list(a, list, NULL, &c, e);
     for (size_t i = 0; ok && i < a->n_names; i++) {
         lt_adapter *d = a->names[i];
         d->scale = 0.0f;
@@ -505,6 +550,9 @@ void lt_adapter_set_write(lt_adapter_set *a, lt_json_out *o) {
         pthread_mutex_lock(&a->lock);
         for (size_t i = 0; i < a->n_names; i++) {
             const lt_adapter *d = a->names[i];
+            if (d->owned) {
+                continue;
+            }
             lt_out_open(o, '{');
             lt_out_key_int(o, "id", d->number);
             lt_out_key_str(o, "name", d->name);
@@ -519,7 +567,8 @@ void lt_adapter_set_write(lt_adapter_set *a, lt_json_out *o) {
     lt_out_shut(o, ']');
 }
 
-bool lt_adapter_set_write_models(lt_adapter_set *a, lt_json_out *o, const char *name) {
+bool lt_adapter_set_write_models(lt_adapter_set *a, lt_json_out *o, const char *name,
+                                 const char *owner) {
     bool found = false;
     if (a == NULL) {
         return false;
@@ -527,7 +576,7 @@ bool lt_adapter_set_write_models(lt_adapter_set *a, lt_json_out *o, const char *
     pthread_mutex_lock(&a->lock);
     for (size_t i = 0; i < a->n_names; i++) {
         const lt_adapter *d = a->names[i];
-        if (name != NULL && strcmp(name, d->name) != 0) {
+        if (!is_shown(d, owner) || (name != NULL && strcmp(name, d->name) != 0)) {
             continue;
         }
         found = true;
@@ -536,7 +585,7 @@ bool lt_adapter_set_write_models(lt_adapter_set *a, lt_json_out *o, const char *
         lt_out_key_str(o, "object", "model");
         lt_out_key_int(o, "created", d->created);
         lt_out_key_str(o, "owned_by", "lateen");
-        lt_out_key_str(o, "root", d->path);
+        lt_out_key_str(o, "root", d->owned ? a->server->name : d->path);
         lt_out_key_str(o, "parent", a->server->name);
         lt_out_key_int(o, "max_model_len", lt_server_context(a->server));
         lt_out_key_str(o, "type", "model");

@@ -13,6 +13,8 @@
  *                                    │  all are held ──▶ it waits for one             │
  *                                    └──▶ the reply waits ◀──lt_reply_adapted─────────┘
  *
+ * OWNED    An adapter of fine-tuning (tuning.h) belongs to the API key whose job made it. To
+ *          requests of other keys it does not exist.
  * HELD     A place keeps its contents while a reply holds it, or a request of the engine does. So a
  *          request keeps its adapter until it ends, whatever is loaded or unloaded meanwhile.
  * FAIR     Where a reply waits for a place and none is free, the place that was filled first takes
@@ -60,7 +62,7 @@ LT_MUST_USE lt_err lt_adapter_set_load(lt_adapter_set *a);
 /* Before the model is closed; the names stay. Waits for a place that is being filled. */
 void lt_adapter_set_unload(lt_adapter_set *a);
 
-bool lt_adapter_set_know(lt_adapter_set *a, const char *name);
+bool lt_adapter_set_know(lt_adapter_set *a, const char *name); /* Whoever owns it. */
 
 /* What the reply's request asks for, checked. */
 bool lt_adapter_set_choose(struct lt_reply *j, lt_api_error *e);
@@ -75,13 +77,21 @@ void lt_adapter_set_drop(struct lt_reply *j);
 bool lt_adapter_set_add(lt_adapter_set *a, const char *name, const char *folder, bool inplace,
                         lt_api_error *e);
 bool lt_adapter_set_remove(lt_adapter_set *a, const char *name, lt_api_error *e);
+/* One that is owned, whose name is new; its folder is read by the first request that needs it.
+ * owner: one of the server's keys, or "", which is every caller's where there are none; NULL:
+ * nobody's. LIMIT: there are too many. */
+LT_MUST_USE lt_err lt_adapter_set_own(lt_adapter_set *a, const char *name, const char *folder,
+                                      const char *owner);
+void lt_adapter_set_disown(lt_adapter_set *a, const char *name); /* Forget it. */
 /* The scales of requests that name no adapter: a list of {id, scale}; the others get 0. */
 bool lt_adapter_set_set_scales(lt_adapter_set *a, const json_t *list, lt_api_error *e);
 
-/* The list of llama-server's /lora-adapters. */
+/* The list of llama-server's /lora-adapters, without those that are owned. */
 void lt_adapter_set_write(lt_adapter_set *a, lt_json_out *o);
-/* Entries of /v1/models, as vLLM writes them; name NULL: of all. False: the name is not known. */
-bool lt_adapter_set_write_models(lt_adapter_set *a, lt_json_out *o, const char *name);
+/* Entries of /v1/models for a caller, as vLLM writes them; name NULL: of all. False: it is told of
+ * no adapter of this name. */
+bool lt_adapter_set_write_models(lt_adapter_set *a, lt_json_out *o, const char *name,
+                                 const char *owner);
 /* "lora": [{id, scale}, ...] of a reply. */
 void lt_adapter_set_write_uses(const lt_adapter_choice *c, lt_json_out *o);
 void lt_adapter_set_metrics(lt_adapter_set *a, lt_expo *o);

@@ -13,6 +13,10 @@ typedef struct {
     int64_t number;
     float scale; /* Scale for requests that name no adapter. */
     int64_t created;
+    /* Of a job of fine-tuning: only requests of its owner may use it, and it is read when one
+     * does. owner NULL: none of the server's keys is its owner's. */
+    bool owned;
+    const char *owner;
 } lt_adapter;
 
 typedef enum { LT_PLACE_EMPTY, LT_PLACE_LOADING, LT_PLACE_FILLED } lt_place_state;

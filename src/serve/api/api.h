@@ -30,6 +30,17 @@ typedef struct {
     void *ctx;
 } lt_server_model;
 
+/* Fine-tuning of the server's model: tuning.h. */
+typedef struct {
+    const char *dir;       /* Folder of jobs; "": there are none. */
+    int64_t jobs, waiting; /* That run at once; of one API key, that have not ended. */
+    int64_t bytes;         /* Of one API key's jobs on disk together. */
+    int64_t rank;          /* Of new adapters. */
+    const char *device;    /* Where they are trained, */
+    int64_t threads;       /* and the threads of a job; 0: half of the cores. */
+    const char *tokenizer; /* As the server's model has it; "": the model's own. */
+} lt_tuning_options;
+
 typedef struct {
     /* Name or address; IPv6 with brackets or without. NULL: nobody can connect, and requests come
      * from lt_server_post. */
@@ -65,6 +76,7 @@ typedef struct {
     const char *pages_folder; /* Where clients may keep pages of texts; "" or NULL: nowhere. */
     int64_t max_files, max_files_bytes, max_batches; /* Most of one API key. */
     int64_t batch_lines;                             /* Most lines of one batch. */
+    lt_tuning_options tuning;
     lt_engine_options engine;
     int think_budget; /* Tokens of reasoning for requests that name no budget; -1: no limit. */
     /* Opens the model and its tokenizer, on a thread of its own. */

@@ -138,6 +138,9 @@ typedef struct {
     /* Batches. */
     const char *input_file, *endpoint, *completion_window;
     const json_t *output_expires;
+    /* Fine-tuning. */
+    const char *training_file, *validation_file, *suffix_name;
+    const json_t *hyperparameters, *tuning_method;
     /* Embeddings, tokenizing. */
     const char *encoding_format;
     int64_t dimensions;

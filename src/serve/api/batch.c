@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "serve/api/access.h"
 #include "serve/api/batch_line.h"
 
 #define MAX_BATCH_BYTES ((size_t)1 << 20) /* Most bytes of the file of a batch. */
@@ -290,20 +291,6 @@ static int64_t count_lines(const lt_file_map *m) {
     return n;
 }
 
-/* The server's key that is the owner's. */
-static const char *key_of(const lt_server *s, const char *owner) {
-    char name[LT_OWNER_NAME_BYTES];
-    if (owner[0] == '\0') {
-        return s->o.n_keys == 0 ? "" : NULL;
-    }
-    for (int i = 0; i < s->o.n_keys; i++) {
-        if (lt_owner_name(s->o.keys[i], name) && strcmp(name, owner) == 0) {
-            return s->o.keys[i];
-        }
-    }
-    return NULL;
-}
-
 static lt_err open_input(lt_batch *t) {
     lt_batch_work *w = t->work;
     lt_file_entry input;
@@ -313,7 +300,7 @@ static lt_err open_input(lt_batch *t) {
         LT_FAIL(LT_ERR_NOT_FOUND, "the input %s is not there", t->input);
     }
     w->held = true;
-    w->key = key_of(t->all->server, t->owner);
+    w->key = lt_access_key_of(t->all->server, t->owner);
     LT_TRY(lt_files_path(t->all->files, t->input, path));
     LT_TRY(lt_file_map_open(&w->input, path));
     w->n_lines = count_lines(&w->input);

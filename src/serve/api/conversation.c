@@ -191,7 +191,7 @@ static bool check_verbosity(const char *verbosity, lt_api_error *e) {
                          verbosity);
 }
 
-static json_t *context_of(const lt_server *s, const lt_conversation *c, lt_api_error *e) {
+json_t *lt_conversation_context(const lt_server *s, const lt_conversation *c, lt_api_error *e) {
     json_t *messages = check_effort(c->reasoning_effort, e) && check_verbosity(c->verbosity, e)
                            ? copy_messages(s, c->messages, e)
                            : NULL;
@@ -274,7 +274,7 @@ static void cut_final(const json_t *context, char *text, size_t *n) {
 
 bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **text, size_t *n,
                           lt_api_error *e) {
-    json_t *context = context_of(s, c, e);
+    json_t *context = lt_conversation_context(s, c, e);
     lt_err err;
 
     if (context == NULL) {

@@ -20,6 +20,9 @@ typedef struct {
 /* The conversation that the fields of a chat request describe. */
 lt_conversation lt_conversation_of(const lt_api_params *a);
 
+/* What the template sees, a new reference: the messages with texts as contents and arguments of
+ * calls as objects, the tools, further variables. NULL: *e. From any thread. */
+json_t *lt_conversation_context(const lt_server *s, const lt_conversation *c, lt_api_error *e);
 /* The rendered prompt, malloc'ed. */
 bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **text, size_t *n,
                           lt_api_error *e);

@@ -22,7 +22,7 @@ bool lt_state_check(lt_call *call, char owner[LT_OWNER_NAME_BYTES]) {
     lt_api_error e;
     if (call->server->files == NULL) {
         lt_api_refuse(&e, NULL,
-                      "files and batches need a folder: start the server with --state DIR");
+                      "files, batches and jobs need a folder: start the server with --state DIR");
         e.status = 501;
         e.code = "not_supported";
         lt_call_error(call, &e);
@@ -116,13 +116,14 @@ static bool read_form(const lt_call *call, lt_multipart *m, lt_file_entry *f,
     if (purpose == NULL) {
         return lt_api_refuse(e, "purpose", "the form has no 'purpose'");
     }
-    if (!field_is(purpose, "batch")) {
-        return lt_api_refuse(e, "purpose", "files are for batches here: 'purpose' must be batch");
+    if (!field_is(purpose, "batch") && !field_is(purpose, "fine-tune")) {
+        return lt_api_refuse(e, "purpose", "'purpose' must be batch or fine-tune");
     }
     if (!check_names(m, e) || !read_expiry(m, &seconds, e)) {
         return false;
     }
-    *f = (lt_file_entry){.purpose = "batch", .created = (int64_t)lt_clock_unix_s()};
+    *f = (lt_file_entry){.purpose = field_is(purpose, "batch") ? "batch" : "fine-tune",
+                         .created = (int64_t)lt_clock_unix_s()};
     f->expires = seconds > 0 ? f->created + seconds : 0;
     snprintf(f->name, sizeof f->name, "%s",
              (*file)->filename[0] != '\0' ? (*file)->filename : "upload");

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/option.h"
 #include "platform/copy/digest.h"
 
 #define MAX_ENTRY_BYTES ((size_t)64 << 10) /* Most bytes of the description of a file. */
@@ -33,6 +34,14 @@ struct lt_files {
 bool lt_owner_name(const char *key, char out[LT_OWNER_NAME_BYTES]) {
     out[0] = '\0';
     return key[0] == '\0' || lt_digest_hex(out, LT_DIGEST_SHA256, key, strlen(key)) == LT_OK;
+}
+
+const char *lt_file_purpose_find(const char *name) {
+    static const char *const purposes[] = {"batch", "batch_output", "fine-tune",
+                                           "fine-tune-results"};
+    const char *const *found = lt_name_find(name, purposes, sizeof *purposes,
+                                            sizeof purposes / sizeof *purposes);
+    return found != NULL ? *found : NULL;
 }
 
 lt_err lt_files_path(const lt_files *f, const char *id, char out[LT_PATH_BYTES]) {
@@ -161,10 +170,13 @@ static lt_err read_description(const lt_files *f, const char *name, lt_file_entr
     LT_TRY_DONE(lt_json_str(tree, "owner", &owner, false, path));
     LT_TRY_DONE(lt_json_str(tree, "filename", &filename, false, path));
     LT_TRY_DONE(lt_json_str(tree, "purpose", &purpose, false, path));
-    *e = (lt_file_entry){.purpose = strcmp(purpose, "batch") == 0 ? "batch" : "batch_output"};
+    *e = (lt_file_entry){.purpose = lt_file_purpose_find(purpose)};
     LT_TRY_DONE(lt_json_i64(tree, "created_at", &e->created, false, path));
     LT_TRY_DONE(lt_json_i64(tree, "order_us", &e->order_us, false, path));
     LT_TRY_DONE(lt_json_i64(tree, "expires_at", &e->expires, false, path));
+    if (e->purpose == NULL) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: purpose %s", path, purpose);
+    }
     if (strlen(id) >= sizeof e->id || strlen(owner) >= sizeof e->owner ||
         strlen(filename) >= sizeof e->name || strncmp(id, name, strlen(id)) != 0) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "%s: a name is too long, or not the file's", path);
@@ -330,7 +342,8 @@ bool lt_files_delete(lt_files *f, const char *id, const char *owner, lt_api_erro
         e->status = 404;
     } else if (s->held > 0) {
         lt_api_refuse(e, "file_id",
-                      "%s is the input of a batch that has not ended: cancel the batch first", id);
+                      "%s is the input of a batch or a job that has not ended: cancel it first",
+                      id);
     } else {
         take_out(f, s);
         ok = true;

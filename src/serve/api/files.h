@@ -25,7 +25,7 @@ typedef struct lt_files lt_files;
 
 typedef struct {
     char id[LT_FILE_ID_BYTES], owner[LT_OWNER_NAME_BYTES], name[LT_FILE_NAME_BYTES];
-    const char *purpose;             /* "batch", "batch_output" */
+    const char *purpose;             /* Of lt_file_purpose_find. */
     int64_t bytes, created, expires; /* Unix seconds; expires 0: never. */
     int64_t order_us;                /* Unix microseconds: the order of files. */
 } lt_file_entry;
@@ -34,6 +34,9 @@ typedef struct {
     const char *dir;              /* The server's folder of state; made if it is absent. */
     int64_t max_files, max_bytes; /* Most files and bytes of one owner. */
 } lt_files_options;
+
+/* "batch", "batch_output", "fine-tune" or "fine-tune-results"; NULL: another name. */
+const char *lt_file_purpose_find(const char *name);
 
 /* How an API key is called in files: its SHA-256; "" for no key. False: out of memory. */
 bool lt_owner_name(const char *key, char out[LT_OWNER_NAME_BYTES]);

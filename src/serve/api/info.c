@@ -14,6 +14,7 @@
 #include "serve/api/models.h"
 #include "serve/api/reply.h"
 #include "serve/api/route.h"
+#include "serve/api/tuning.h"
 
 /* A context is known once the model was loaded. */
 static void put_length(lt_json_out *o, const char *key, const lt_server *s) {
@@ -103,7 +104,7 @@ void lt_api_models(lt_call *call) {
             put_model(&o, s);
             first = first != NULL ? first : s->name;
             last = s->name;
-            (void)lt_adapter_set_write_models(s->adapters, &o, NULL);
+            (void)lt_adapter_set_write_models(s->adapters, &o, NULL, call->owner);
         }
     }
     lt_out_shut(&o, ']');
@@ -123,13 +124,16 @@ void lt_api_model(lt_call *call) {
     (void)lt_percent_decode(name, sizeof name, call->tail, strlen(call->tail), false);
     for (int i = 0; i < lt_server_count(call->server); i++) {
         const lt_server *s = lt_server_at(call->server, i);
-        if (lt_server_answers_to(s, name) && lt_access_may_use(s, call->owner)) {
-            if (!lt_adapter_set_write_models(s->adapters, &o, name)) {
-                put_model(&o, s);
-            }
-            lt_call_json(call, 200, &o);
-            return;
+        if (!lt_access_may_use(s, call->owner)) {
+            continue;
         }
+        if (lt_server_is_named(s, name)) {
+            put_model(&o, s);
+        } else if (!lt_adapter_set_write_models(s->adapters, &o, name, call->owner)) {
+            continue;
+        }
+        lt_call_json(call, 200, &o);
+        return;
     }
     lt_server_refuse_model(call->server, call->owner, name, &e);
     lt_call_error(call, &e);
@@ -219,6 +223,9 @@ void lt_api_metrics(lt_call *call) {
     free(models);
     if (s->batches != NULL) {
         lt_batches_metrics(s->batches, &o);
+    }
+    if (s->tunings != NULL) {
+        lt_tunings_metrics(s->tunings, &o);
     }
     lt_expo_end(&o);
     snprintf(call->extra + n, sizeof call->extra - n, "Process-Start-Time-Unix: %lld\r\n",

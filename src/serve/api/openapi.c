@@ -24,6 +24,7 @@
     X(classify)                                                                                    \
     X(pooling)                                                                                     \
     X(batch_create)                                                                                \
+    X(tuning_create)                                                                               \
     X(lora_load)                                                                                   \
     X(lora_unload)                                                                                 \
     X(infill)                                                                                      \
@@ -85,6 +86,12 @@ static const struct {
      &lt_fields_batch_create, NULL},
     {lt_api_batch_list, "batch_list", "Batches", NULL, NULL, NULL},
     {lt_api_batch_get, "batch_get", "A batch", NULL, NULL, "batch_id"},
+    {lt_api_tuning_create, "tuning_create", "Train an adapter of the model", NULL,
+     &lt_fields_tuning_create, NULL},
+    {lt_api_tuning_list, "tuning_list", "Jobs of fine-tuning", NULL, NULL, NULL},
+    {lt_api_tuning_get, "tuning_get", "A job of fine-tuning", NULL, NULL, "fine_tuning_job_id"},
+    {lt_api_model_delete, "model_delete", "Delete a model that fine-tuning has made", NULL, NULL,
+     "model"},
     {lt_api_completion, "completion", "llama-server's completion", SSE, &lt_fields_completion,
      NULL},
     {lt_api_ollama_chat, "ollama_chat", "Ollama's chat", NDJSON, &lt_fields_ollama_chat, NULL},
@@ -357,9 +364,9 @@ static void put_responses(lt_json_out *o, const char *stream) {
 static const char form[] =
     "{\"required\":true,\"content\":{\"multipart/form-data\":{\"schema\":{\"type\":\"object\","
     "\"properties\":{\"file\":{\"type\":\"string\",\"format\":\"binary\"},\"purpose\":{\"enum\":["
-    "\"batch\"]},\"expires_after[anchor]\":{\"enum\":[\"created_at\"]},\"expires_after[seconds]\":{"
-    "\"type\":\"integer\",\"minimum\":3600,\"maximum\":2592000}},\"required\":[\"file\","
-    "\"purpose\"]}}}}";
+    "\"batch\",\"fine-tune\"]},\"expires_after[anchor]\":{\"enum\":[\"created_at\"]},"
+    "\"expires_after[seconds]\":{\"type\":\"integer\",\"minimum\":3600,\"maximum\":2592000}},"
+    "\"required\":[\"file\",\"purpose\"]}}}}";
 
 static void put_operation(lt_json_out *o, const lt_route_info *r, int i, int number) {
     char id[96], ref[128];
@@ -446,6 +453,16 @@ static void put_below(lt_json_out *o, const char *method, const char *path, cons
     put_raw(o, "}}");
 }
 
+/* What stands behind the id of a job of fine-tuning. */
+static const struct {
+    const char *method, *path, *query, *name, *says;
+} of_jobs[] = {
+    {"get", "events", list_query, "tuning_events", "What happened to a job of fine-tuning"},
+    {"get", "checkpoints", list_query, "tuning_checkpoints", "Its newest checkpoints"},
+    {"post", "cancel", "", "tuning_cancel", "Cancel it"},
+    {"post", "pause", "", "tuning_pause", "Let it save and end, to be resumed"},
+    {"post", "resume", "", "tuning_resume", "Let it go on"}};
+
 static void put_paths(lt_json_out *o) {
     lt_route_info r, before;
     lt_out_key_open(o, "paths", '{');
@@ -467,6 +484,10 @@ static void put_paths(lt_json_out *o) {
               "The file's content");
     put_below(o, "post", "/v1/batches/", "batch_id", "cancel", "", "batch_cancel",
               "Cancel a batch");
+    for (size_t i = 0; i < sizeof of_jobs / sizeof *of_jobs; i++) {
+        put_below(o, of_jobs[i].method, "/v1/fine_tuning/jobs/", "fine_tuning_job_id",
+                  of_jobs[i].path, of_jobs[i].query, of_jobs[i].name, of_jobs[i].says);
+    }
     lt_out_shut(o, '}');
 }
 

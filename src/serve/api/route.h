@@ -47,6 +47,11 @@ void lt_route_bad(void *server, lt_http_refusal *r);
     X(batch_list)                                                                                  \
     X(batch_get)                                                                                   \
     X(batch_cancel)                                                                                \
+    X(tuning_create) /* api/tuning_calls.c */                                                      \
+    X(tuning_list)                                                                                 \
+    X(tuning_get)                                                                                  \
+    X(tuning_change)                                                                               \
+    X(model_delete)                                                                                \
     X(embeddings) /* api/embeddings.c */                                                           \
     X(score)      /* api/scores.c */                                                               \
     X(rerank)                                                                                      \

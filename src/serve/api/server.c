@@ -26,6 +26,7 @@
 #include "serve/api/batch.h"
 #include "serve/api/models.h"
 #include "serve/api/open_model.h"
+#include "serve/api/tuning.h"
 #include "serve/http/tls.h"
 #include "serve/api/reply.h"
 #include "serve/api/route.h"
@@ -55,6 +56,7 @@ lt_server_options lt_server_defaults(void) {
                                .max_files_bytes = (int64_t)4 << 30,
                                .max_batches = 100,
                                .batch_lines = 50000,
+                               .tuning = {.dir = "", .device = "cpu", .tokenizer = ""},
                                .store = {1024, (size_t)64 << 20, 3600},
                                .think_budget = -1,
                                .own_defaults = true,
@@ -284,6 +286,7 @@ static void on_loaded(evutil_socket_t fd, short what, void *arg) {
         return;
     }
     lt_batches_begin(s->batches);
+    lt_tunings_begin(s->tunings);
     if (s->o.ready != NULL) {
         s->o.ready(s->o.ctx);
     }
@@ -347,6 +350,7 @@ static void drain(lt_server *s) {
     }
     s->draining = true;
     lt_batches_stop(s->batches);
+    lt_tunings_stop(s->tunings);
     if (!s->o.quiet) {
         lt_log_info("serve: ending: %lld requests may run for up to %g s",
                     (long long)count_requests(s), s->o.drain_s);
@@ -441,25 +445,33 @@ static lt_err check_key_models(lt_server *s) {
     return LT_OK;
 }
 
-/* Only one server may write to the folder. */
-static lt_err lock_state(lt_server *s) {
+/* Only one server may write to a folder. option: for messages. */
+static lt_err lock_folder(int *lock, const char *folder, const char *option) {
     char path[LT_PATH_BYTES];
-    LT_TRY(lt_file_make_dirs(s->o.state));
-    LT_TRY(lt_path_join(path, s->o.state, "lock"));
-    s->state_lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (s->state_lock < 0 || flock(s->state_lock, LOCK_EX | LOCK_NB) != 0) {
-        LT_FAIL(LT_ERR_STATE, "--state %s: %s", s->o.state,
+    LT_TRY(lt_file_make_dirs(folder));
+    LT_TRY(lt_path_join(path, folder, "lock"));
+    *lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (*lock < 0 || flock(*lock, LOCK_EX | LOCK_NB) != 0) {
+        LT_FAIL(LT_ERR_STATE, "%s %s: %s", option, folder,
                 errno == EWOULDBLOCK ? "another server uses it" : strerror(errno));
     }
     return LT_OK;
 }
 
-/* Files and batches of earlier runs. */
+/* Files and batches of earlier runs; without a folder of their own they stand in that of
+ * fine-tuning, which needs files. */
 static lt_err open_state(lt_server *s) {
+    const char *tuning = s->o.tuning.dir;
     if (s->o.state == NULL || s->o.state[0] == '\0') {
+        s->o.state = tuning;
+    }
+    if (s->o.state[0] == '\0') {
         return LT_OK;
     }
-    LT_TRY(lock_state(s));
+    LT_TRY(lock_folder(&s->state_lock, s->o.state, "--state"));
+    if (tuning[0] != '\0' && strcmp(tuning, s->o.state) != 0) {
+        LT_TRY(lock_folder(&s->tuning_lock, tuning, "--fine-tuning"));
+    }
     LT_TRY(lt_files_open(&s->files, &(lt_files_options){.dir = s->o.state,
                                                         .max_files = s->o.max_files,
                                                         .max_bytes = s->o.max_files_bytes}));
@@ -476,7 +488,7 @@ lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
         LT_FAIL_DONE(LT_ERR_OOM, "server");
     }
     s->o = *options;
-    s->state_lock = -1;
+    s->state_lock = s->tuning_lock = -1;
     s->started_s = lt_clock_s();
     s->created = (int64_t)lt_clock_unix_s();
     if (getrandom(&first_id, sizeof first_id, 0) != (ssize_t)sizeof first_id) {
@@ -497,6 +509,7 @@ lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
     LT_TRY_DONE(s->o.models != NULL ? lt_models_open(&s->models, s) : LT_OK);
     LT_TRY_DONE(check_key_models(s));
     LT_TRY_DONE(lt_adapter_set_open(&s->adapters, s));
+    LT_TRY_DONE(lt_tunings_open(&s->tunings, s));
     signal(SIGPIPE, SIG_IGN);
     if (s->o.tls_cert[0] != '\0') {
         LT_TRY_DONE(lt_tls_open(&s->tls, s->base, s->o.tls_cert, s->o.tls_key));
@@ -605,6 +618,7 @@ void lt_server_close(lt_server *s) {
         return;
     }
     lt_batches_stop(s->batches);
+    lt_tunings_stop(s->tunings);
     lt_http_close(s->http); /* Every open answer learns that its client is gone. */
     lt_tls_close(s->tls);
     lt_worker_pool_stop(s->pool);
@@ -622,6 +636,7 @@ void lt_server_close(lt_server *s) {
             event_free(events[i]);
         }
     }
+    lt_tunings_close(s->tunings);
     lt_adapter_set_close(s->adapters);
     lt_worker_pool_close(s->pool);
     lt_store_close(s->store);
@@ -629,6 +644,9 @@ void lt_server_close(lt_server *s) {
     lt_files_close(s->files);
     if (s->state_lock >= 0) {
         close(s->state_lock);
+    }
+    if (s->tuning_lock >= 0) {
+        close(s->tuning_lock);
     }
     if (s->base != NULL) {
         event_base_free(s->base);

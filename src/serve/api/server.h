@@ -81,6 +81,8 @@ struct lt_server {
     int state_lock;             /* Descriptor of the folder of state; -1: there is none. */
     struct lt_files *files;     /* files.h; NULL: the server has no folder of state. */
     struct lt_batches *batches; /* batch.h; NULL likewise. */
+    struct lt_tunings *tunings; /* tuning.h; NULL: no job of fine-tuning can be made. */
+    int tuning_lock;            /* As state_lock, of another folder of jobs. */
     lt_seal_key seal;           /* Key for callers without an API key. */
     int64_t created;            /* Unix seconds. */
     atomic_uint_fast64_t next_id;

@@ -111,13 +111,10 @@ bool lt_metadata_check(const json_t *metadata, lt_api_error *e) {
     return true;
 }
 
-/* Does the entry's metadata have each metadata[name]=value of the query? */
-static bool has_metadata(const lt_stored *entry, const char *query) {
+bool lt_metadata_fits(const json_t *metadata, const char *query) {
     static const char prefix[] = "metadata[";
     lt_query_pair pair;
-    json_t *metadata = NULL;
     bool same = true;
-    parts p;
 
     while (same && lt_query_next(&query, &pair)) {
         const size_t n = strlen(pair.name);
@@ -126,12 +123,21 @@ static bool has_metadata(const lt_stored *entry, const char *query) {
             continue;
         }
         pair.name[n - 1] = '\0';
-        if (metadata == NULL && parts_of(entry, &p)) {
-            metadata = lt_json_loadb(p.metadata.data, p.metadata.n, 0, NULL);
-        }
         value = json_string_value(json_object_get(metadata, pair.name + sizeof prefix - 1));
         same = !pair.cut && value != NULL && strcmp(value, pair.value) == 0;
     }
+    return same;
+}
+
+static bool has_metadata(const lt_stored *entry, const char *query) {
+    json_t *metadata = NULL;
+    parts p;
+    bool same;
+    if (strstr(query, "metadata") == NULL) { /* Most lists; the entry need not be parsed. */
+        return true;
+    }
+    metadata = parts_of(entry, &p) ? lt_json_loadb(p.metadata.data, p.metadata.n, 0, NULL) : NULL;
+    same = lt_metadata_fits(metadata, query);
     json_decref(metadata);
     return same;
 }
