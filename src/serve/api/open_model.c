@@ -104,7 +104,9 @@ static lt_err open_template(lt_server *s) {
         LT_TRY(lt_file_read(&text, &n, s->o.template, (size_t)1 << 20));
         err = lt_chat_template_open(&s->template, text, n, s->o.template);
         free(text);
-        return err;
+        LT_TRY(err);
+        return lt_chat_template_name_tokens(s->template, s->o.model != NULL ? s->o.model : "",
+                                            s->tokenizer);
     }
     if (s->o.template != NULL) {
         return lt_chat_template_open_format(&s->template, s->o.template);
