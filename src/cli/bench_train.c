@@ -13,6 +13,7 @@
 #include "base/peer.h"
 #include "base/thread.h"
 #include "cli/bench.h"
+#include "cli/bench_train_mesh.h"
 #include "cli/bench_train_ours.h"
 #include "cli/verb.h"
 
@@ -39,6 +40,10 @@
     X(I64, threads, "threads", "0", 0, 4096, "N", "threads; 0: all cores of this process")         \
     X(STR, peer, "peer", "", 0, 0, "COMMAND",                                                      \
       "the peer's command; $1 to $5 are SHAPE DTYPE THREADS BATCH SEQ")                            \
+    X(STR, mesh, "mesh", "", 0, 0, "AXIS=N,...",                                                   \
+      "a mesh of ranks of this CPU in turn with one rank, whose threads are those of each of "     \
+      "them")                                                                                      \
+    X(I64, zero, "zero", "0", 0, 3, "LEVEL", "mesh.zero of --mesh")                                \
     X(F64, peak_tflops, "peak-tflops", "989", 1, 1e6, "TFLOP/s",                                   \
       "the GPU's peak, for MFU and shares")                                                        \
     X(F64, peak_gbps, "peak-gbps", "3020", 1, 1e6, "GB/s", "the GPU's memory rate, for shares")    \
@@ -293,6 +298,70 @@ done:
     return err;
 }
 
+/* ---- A mesh of ranks ---- */
+
+/* What --mesh does not go with. */
+static lt_err check_mesh(const bench_train_options *o) {
+    const struct {
+        const char *name;
+        bool given;
+    } others[] = {{"device", strcmp(o->device, "cpu") != 0},
+                  {"peer", o->peer[0] != '\0'},
+                  {"recompute", o->recompute != 0},
+                  {"fp8", o->fp8 != 0},
+                  {"optim", o->optim != 0},
+                  {"moments", o->moments != 0}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (others[i].given) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "bench train --mesh with --%s: not built", others[i].name);
+        }
+    }
+    if (o->steps > LT_BENCH_MESH_TURNS) {
+        LT_FAIL(LT_ERR_ARG, "--steps %lld with --mesh: at most %d", (long long)o->steps,
+                LT_BENCH_MESH_TURNS);
+    }
+    return LT_OK;
+}
+
+static lt_err run_mesh(const bench_train_options *o) {
+    lt_bench_mesh_result r = {0};
+    LT_TRY(check_mesh(o));
+    LT_TRY(lt_bench_mesh_run(&r, &(lt_bench_mesh_case){.shape = o->shape,
+                                                       .bf16 = o->dtype == 1,
+                                                       .batch = o->batch,
+                                                       .seq = o->seq,
+                                                       .mesh = o->mesh,
+                                                       .zero = o->zero,
+                                                       .steps = o->steps,
+                                                       .rounds = o->rounds,
+                                                       .threads = (int)o->threads}));
+    const char *name = lt_train_shapes[o->shape].name, *dtype = o->dtype == 0 ? "fp32" : "bf16";
+    const double ratio = r.tokens_per_s / r.one_tokens_per_s, linear = ratio / r.ranks,
+                 exposed = r.exposed_s / r.step_s;
+    if (o->json) {
+        json_t *all = json_pack(
+            "{s:s, s:s, s:s, s:s, s:I, s:i, s:i, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:f, s:f}",
+            "shape", name, "dtype", dtype, "device", "cpu", "mesh", o->mesh, "zero",
+            (json_int_t)o->zero, "ranks", r.ranks, "threads_of_a_rank", r.threads, "batch",
+            (json_int_t)r.batch, "seq", (json_int_t)r.seq, "step_s", r.step_s, "tokens_per_s",
+            r.tokens_per_s, "one_step_s", r.one_step_s, "one_tokens_per_s", r.one_tokens_per_s,
+            "ratio", ratio, "linear", linear, "exposed", exposed);
+        json_dumpf(all, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
+        putchar('\n');
+        json_decref(all);
+        return LT_OK;
+    }
+    printf("%s %s on cpu, mesh %s, zero %lld, %d ranks of %d threads, B%lld T%lld\n"
+           "  mesh      %.4f s a step, %.0f tokens/s\n"
+           "  one rank  %.4f s a step, %.0f tokens/s, %d threads\n"
+           "  ratio     %.3f, %.1f %% of linear\n"
+           "  exposed communication %.1f %% of a step\n",
+           name, dtype, o->mesh, (long long)o->zero, r.ranks, r.threads, (long long)r.batch,
+           (long long)r.seq, r.step_s, r.tokens_per_s, r.one_step_s, r.one_tokens_per_s, r.threads,
+           ratio, 100.0 * linear, 100.0 * exposed);
+    return LT_OK;
+}
+
 int lt_bench_train(int argc, char **argv) {
     static const char prose[] =
         "Time whole optimiser steps on random tokens, in turn with a peer, and print where our "
@@ -308,6 +377,6 @@ int lt_bench_train(int argc, char **argv) {
                        NULL, 0, &n, &status)) {
         return status;
     }
-    err = run(&o);
+    err = o.mesh[0] != '\0' ? run_mesh(&o) : run(&o);
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
 }

@@ -11,5 +11,6 @@ beside "train: distillation, by TRL's losses" python3 tests/e2e/distill_truth.py
 beside "train: when it does what" python3 tests/e2e/train_decides.py build/lateen
 beside "train: stages one behind the other" python3 tests/e2e/stages.py build/lateen
 beside "train: several ranks" python3 tests/e2e/train_ranks.py build/lateen
+beside "train: a mesh timed beside one rank" python3 tests/e2e/bench_mesh.py build/lateen
 beside "train: checkpoints behind the run" python3 tests/e2e/train_async.py build/lateen
 beside "train: times of each rank, traces" python3 tests/e2e/train_times.py build/lateen
