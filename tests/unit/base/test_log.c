@@ -134,16 +134,27 @@ static void trace_to_file(void) {
     }
 }
 
-/* A process that ends without closing its log has written the trace. */
-static void a_trace_is_not_kept_back(void **state) {
+static void note_to_file(void) {
+    if (lt_log_to_file(path) == LT_OK) {
+        lt_log_note(LT_LOG_WARN, "last words");
+    }
+}
+
+static void leaves_in_file(void (*fn)(void), const char *words) {
     char *text = NULL;
-    (void)state;
     snprintf(path, sizeof path, "/tmp/lateen-log-%d", (int)getpid());
-    assert_string_equal(said_by(trace_to_file, NULL), "");
+    assert_string_equal(said_by(fn, NULL), "");
     assert_int_equal(lt_file_read(&text, NULL, path, 1000), LT_OK);
-    assert_non_null(strstr(text, " in trace_to_file"));
+    assert_non_null(strstr(text, words));
     free(text);
     unlink(path);
+}
+
+/* A process that ends without closing its log has written its messages and traces. */
+static void nothing_is_kept_back(void **state) {
+    (void)state;
+    leaves_in_file(trace_to_file, " in trace_to_file");
+    leaves_in_file(note_to_file, "last words");
 }
 
 static void show_three(void) {
@@ -229,6 +240,6 @@ int main(void) {
         cmocka_unit_test(levels),     cmocka_unit_test(a_file),
         cmocka_unit_test(progress),   cmocka_unit_test(durations),
         cmocka_unit_test(spans),      cmocka_unit_test(threads),
-        cmocka_unit_test(json_lines), cmocka_unit_test(a_trace_is_not_kept_back)};
+        cmocka_unit_test(json_lines), cmocka_unit_test(nothing_is_kept_back)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
