@@ -2,10 +2,12 @@
  * and spares, many times. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <jansson.h>
 
 #include "base/error.h"
+#include "cli/plan_verbs.h"
 #include "cli/verb.h"
 #include "plan/plan.h"
 
@@ -105,9 +107,13 @@ int lt_verb_simulate(int argc, char **argv) {
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;
 
+    if (argc > 1 && strcmp(argv[1], "policy") == 0) {
+        return lt_simulate_policy_verb(argc - 1, argv + 1);
+    }
     if (!lt_verb_parse(&lt_verb_simulate_options, &o, argc, argv,
                        "simulate --cluster h100-24k --gpus 16384 --days 54 [options]\n"
-                       "       lateen simulate --mtbf 3.09 --save 60 --restart 300 --days 54",
+                       "       lateen simulate --mtbf 3.09 --save 60 --restart 300 --days 54\n"
+                       "       lateen simulate policy FILE.yaml --trace FILE.csv",
                        "Simulate a run with failures, saves, restarts, repairs and spares many "
                        "times, and print how much productive time remains.",
                        NULL, 0, &n, &status)) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """`lateen cluster policy`: what is refused and by which numbers, what is written for recipes/policy.yaml (tests/golden/policy, which a real slurmdbd has loaded: slurm_policy.py), and that what
-is granted never exceeds what lives, for 60 policies drawn by seed. policy.py LATEEN."""
+is granted never exceeds what lives, for 60 policies drawn by seed; and `lateen simulate policy`. policy.py LATEEN."""
+import json
 import os
 import random
 import shutil
@@ -93,5 +94,35 @@ for draw in range(60):
     if not (sum(now) == sum(quotas) - lack and sum(now) + min(slack_now, max(0, live - sum(now))) <= live and slack_now == max(0, slack - lost) and fair and even):
         wrong.append((text, live, slack_now, got))
 check("60 policies: nothing beyond what lives; slack, then the lowest priority, then in proportion", not wrong, wrong[:1])
+# The simulation of a trace: one GPU; "low" borrows it, "high" has it as its quota and takes it after 60 s.
+with open(f"{scratch}/p.yaml", "w") as f:
+    f.write("cluster: {nodes: 1, node_gpus: 1}\npreempt.exempt_s: 60\ntenants:\n  high: {quota: 1}\n  low: {quota: 0}\n")
+
+
+def simulate(trace, *more, name="t.csv"):
+    with open(f"{scratch}/{name}", "w") as f:
+        f.write(trace)
+    return subprocess.run([lateen, "simulate", "policy", f"{scratch}/p.yaml", "--trace", f"{scratch}/{name}", *more], capture_output=True, text=True, timeout=60)
+
+
+TRACE = 'note,vc,arrival_s,scale_factor,run_s\n"a, b",high,10,1,20\n,low,0,1,100\n'
+r = simulate(TRACE, "--json")
+told = json.loads(r.stdout)
+waits = {t["tenant"]: (t["jobs"], t["wait_mean_s"], t["preemptions"]) for t in told["tenants"]}
+check("a job is preempted and goes on", waits == {"high": (1, 50, 0), "low": (1, 20, 1), "all": (2, 35, 1)} and told["span_s"] == told["busy_gpu_s"] == 120, told)
+share = [20 / 70, 100 / 120]
+check("Jain's index of the shares of time in which jobs ran", abs(told["jain"] - sum(share) ** 2 / (2 * sum(x * x for x in share))) < 1e-9, told["jain"])
+check("the table says the same", "utilisation 100.0 %" in simulate(TRACE).stdout, simulate(TRACE).stdout)
+with open(f"{scratch}/times.csv", "w") as f:
+    f.write("runtime\n5\n6\n")
+bare = "tenant,arrival_s,gpus\n" + "high,0,1\n" * 30
+one, two, three = (simulate(bare, "--runtimes", f"{scratch}/times.csv", "--json", "--seed", s).stdout for s in "112")
+check("drawn run times follow the seed", one == two != three and 150 < json.loads(one)["busy_gpu_s"] < 180, (one, three))
+for what, trace, more, says in (("an unknown tenant", TRACE.replace("low,", "lo,"), (), (":3", "'lo'")), ("a number that is none", TRACE.replace(",10,", ",ten,"), (), (":2", "arrival_s", "'ten'")),
+                                ("half a GPU", TRACE.replace(",1,20", ",0.5,20"), (), (":2", "0.5 GPUs")), ("no run times", bare, (), ("run_s", "--runtimes")),
+                                ("run times twice", TRACE, ("--runtimes", f"{scratch}/times.csv"), ("contradicts",)), ("a job that never fits", TRACE.replace(",1,20", ",2,20"), (), ("high", "2 GPUs", "quota is 1")),
+                                ("no jobs", "tenant,arrival_s,gpus,run_s\n", (), ("no jobs",)), ("no header", "high,1,2,3\n", (), ("tenant (or vc)",))):
+    r = simulate(trace, *more)
+    check(f"{what} is refused", r.returncode in (1, 2) and all(s in r.stderr for s in says), (r.returncode, r.stderr))
 shutil.rmtree(scratch)
 sys.exit(tap.end())
