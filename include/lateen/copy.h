@@ -71,4 +71,9 @@ LT_MUST_USE lt_err lt_copy(const char *source, const char *target, const lt_copy
 LT_MUST_USE lt_err lt_copy_bring(char out[LT_COPY_PATH_BYTES], const char *text,
                                  const lt_copy_options *options);
 
+/* The same of data for training: a file of conversations, or a shard of tokens, whose files
+ * (PREFIX.bin, .idx, .mask, .json) then lie in one folder of Lateen's cache, with their dates. */
+LT_MUST_USE lt_err lt_copy_bring_data(char out[LT_COPY_PATH_BYTES], const char *text,
+                                      const lt_copy_options *options);
+
 #endif

@@ -128,17 +128,23 @@ void lt_copying_shown(void) {
     (void)sigaction(SIGXFSZ, &shown.before_size, NULL);
 }
 
-lt_err lt_cli_bring(char out[LT_PATH_BYTES], const char *text) {
+typedef lt_err bring_fn(char out[LT_COPY_PATH_BYTES], const char *text, const lt_copy_options *o);
+
+static lt_err bring_by(bring_fn *bring, char out[LT_PATH_BYTES], const char *text) {
     lt_copy_options o = lt_copy_defaults();
     lt_err err;
     if (strstr(text, "://") == NULL) {
-        return lt_copy_bring(out, text, &o); /* A path: nothing to show. */
+        return bring(out, text, &o); /* A path: nothing to show. */
     }
     /* A signal that ends the verb leaves what has arrived for the next try. */
     lt_copying_show(&o, false, false);
-    err = lt_copy_bring(out, text, &o);
+    err = bring(out, text, &o);
     lt_copying_shown();
     return err;
+}
+
+lt_err lt_cli_bring(char out[LT_PATH_BYTES], const char *text) {
+    return bring_by(lt_copy_bring, out, text);
 }
 
 lt_err lt_cli_bring_option(char value[LT_OPTION_STR_BYTES]) {
@@ -149,5 +155,38 @@ lt_err lt_cli_bring_option(char value[LT_OPTION_STR_BYTES]) {
                 LT_OPTION_STR_BYTES - 1);
     }
     memcpy(value, path, strlen(path) + 1);
+    return LT_OK;
+}
+
+/* Length of an entry of a mixture without its weight: a number behind its last colon. */
+static size_t path_length(const char *entry, size_t n) {
+    size_t at = n;
+    while (at > 0 && entry[at - 1] != ':' && entry[at - 1] != '/') {
+        at--;
+    }
+    return at > 0 && at < n && entry[at - 1] == ':' &&
+                   strspn(entry + at, "0123456789.eE+-") >= n - at
+               ? at - 1
+               : n;
+}
+
+lt_err lt_cli_bring_data(char value[LT_OPTION_STR_BYTES]) {
+    char all[LT_OPTION_STR_BYTES] = "", text[LT_OPTION_STR_BYTES], path[LT_PATH_BYTES];
+    size_t used = 0;
+    for (const char *at = value; *at != '\0';) {
+        const size_t n = strcspn(at, ","), bare = path_length(at, n);
+        int more;
+        (void)snprintf(text, sizeof text, "%.*s", (int)bare, at);
+        LT_TRY(bring_by(lt_copy_bring_data, path, text));
+        more = snprintf(all + used, sizeof all - used, "%s%s%.*s", used > 0 ? "," : "", path,
+                        (int)(n - bare), at + bare);
+        if (more < 0 || (size_t)more >= sizeof all - used) {
+            LT_FAIL(LT_ERR_LIMIT, "%.200s: with the paths in the cache, the mixture is too long",
+                    value);
+        }
+        used += (size_t)more;
+        at += n + (at[n] == ',');
+    }
+    memcpy(value, all, used + 1);
     return LT_OK;
 }

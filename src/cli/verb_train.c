@@ -131,6 +131,8 @@ static lt_err bring(lt_recipe *r) {
     LT_TRY(lt_cli_bring_option(r->init));
     LT_TRY(lt_cli_bring_option(r->config));
     LT_TRY(lt_cli_bring_option(r->lora_init));
+    LT_TRY(strstr(r->train, "://") != NULL ? lt_cli_bring_data(r->train) : LT_OK);
+    LT_TRY(strstr(r->valid, "://") != NULL ? lt_cli_bring_data(r->valid) : LT_OK);
     LT_TRY(lt_cli_bring_option(r->distill_teacher));
     LT_TRY(lt_cli_bring_option(r->rl_reward_model));
     return lt_cli_bring_option(r->tokenizer);

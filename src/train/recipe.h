@@ -337,7 +337,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     LT_RECIPE_RL_OPTIONS(X)                                                                        \
     X(STR, train, "data.train", "", 0, 1, "SHARD|FILE.jsonl[:WEIGHT],...",                         \
       "training mixture: shards of tokens; files of conversations, of which the assistant's "      \
-      "turns are learnt; what objective.kind learns from: preferences, problems")                  \
+      "turns are learnt; what objective.kind learns from: preferences, problems; also s3://, "     \
+      "hf://, https://, fetched first")                                                            \
     X(STR, valid, "data.valid", "", 0, 0, "SHARD|FILE.jsonl[:WEIGHT],...",                         \
       "held-out data; empty: none, or see val_fraction", LT_RECIPE_MAY_CHANGE)                     \
     X(F64, val_fraction, "data.val_fraction", "0", 0, 0.5, "",                                     \

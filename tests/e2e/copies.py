@@ -3,6 +3,7 @@
     python3 tests/e2e/copies.py build/lateen [SEEDS]        as TAP; SEEDS: how many seeds of random faults (6)"""
 import glob
 import hashlib
+import json
 import os
 import random
 import re
@@ -613,6 +614,33 @@ def models():
     store.rate = 0
     r = run("--model", "hf://org/none", *words, verb="generate")
     tap.check("a model that is not there", r.status == 1 and "hf://org/none" in r.err, r)
+
+
+@tap.case
+def data():
+    """Training data by these addresses: what is learnt from them has the bits of local data."""
+    fresh()
+    subprocess.run([sys.executable, "tests/e2e/make_shard.py", write("text", bytes(i * 7 % 60 for i in range(4000))), path("shard"), "200"], check=True)
+    ends = [e for e in (".bin", ".idx", ".mask", ".json") if os.path.exists(path("shard") + e)]
+    for end in ends:
+        store.put("bucket", f"d/shard{end}", read(f"shard{end}"))
+
+    def losses(name, *words):
+        r = run("--out", path(name), *words, "--model.layers", "1", "--model.width", "16", "--model.heads", "2", "--model.vocab", "64", "--data.seq", "16", "--batch.size", "2",
+                "--steps", "4", "--device", "cpu", "--export", "false", verb="train")
+        rows = [json.loads(row) for row in open(path(f"{name}/metrics.jsonl"))] if r.status == 0 else []
+        return r, [(row["step"], row["loss"]) for row in rows if row["kind"] == "train"]
+    r, local = losses("near", "--data.train", f"{path('shard')}:2,{path('shard')}")
+    tap.check("local data", r.status == 0 and len(local) == 4, r)
+    store.fault = random_faults(7, 0.3)
+    r, far = losses("far", "--data.train", "s3://bucket/d/shard:2,s3://bucket/d/shard")
+    store.fault = None
+    tap.check("a shard from s3, with faults on the way: the same bits", r.status == 0 and far == local, f"{r} {far} {local}")
+    store.requests.clear()
+    r, again = losses("again", "--data.train", "s3://bucket/d/shard:2,s3://bucket/d/shard")
+    tap.check("it is fetched once", r.status == 0 and again == local and not requests("GET"), f"{r} {again}")
+    r, _ = losses("none", "--data.train", "s3://bucket/d/none")
+    tap.check("a shard that is not there is named", r.status != 0 and "s3://bucket/d/none" in r.err, r)
 
 
 @tap.case

@@ -234,3 +234,52 @@ lt_err lt_copy_bring(char out[LT_COPY_PATH_BYTES], const char *text,
         return bring_from_store(out, text, &at, &o);
     }
 }
+
+/* ---- Data ---- */
+
+/* CACHE/data/HASH/, where the files of a shard lie. */
+static lt_err shard_folder(char out[LT_PATH_BYTES], const char *prefix) {
+    const XXH128_hash_t hash = XXH3_128bits(prefix, strlen(prefix));
+    char cache[LT_PATH_BYTES], name[64];
+    LT_TRY(lt_cache_dir(cache));
+    (void)snprintf(name, sizeof name, "data/%016llx%016llx", (unsigned long long)hash.high64,
+                   (unsigned long long)hash.low64);
+    return lt_path_join(out, cache, name);
+}
+
+lt_err lt_copy_bring_data(char out[LT_COPY_PATH_BYTES], const char *text,
+                          const lt_copy_options *options) {
+    static const char *const ends[] = {".bin", ".idx", ".mask", ".json"};
+    const bool has_end = lt_path_has_suffix(text, ends[0]);
+    const int n = (int)(strlen(text) - (has_end ? strlen(ends[0]) : 0));
+    const char *last = strrchr(text, '/');
+    lt_copy_options how = options != NULL ? *options : lt_copy_defaults();
+    char prefix[LT_PATH_BYTES], folder[LT_PATH_BYTES], from[LT_PATH_BYTES], to[LT_PATH_BYTES];
+
+    if (!lt_location_is_remote(text) || (last != NULL && strchr(last, '.') != NULL && !has_end)) {
+        return lt_copy_bring(out, text, options);
+    }
+    if (n + 8 >= LT_PATH_BYTES) {
+        LT_FAIL(LT_ERR_LIMIT, "path too long: %.60s...", text);
+    }
+    (void)snprintf(prefix, sizeof prefix, "%.*s", n, text);
+    LT_TRY(shard_folder(folder, prefix));
+    LT_TRY(lt_path_join(out, folder, strrchr(prefix, '/') + 1));
+    how.wait = true;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        if (snprintf(from, sizeof from, "%s%s", prefix, ends[i]) >= (int)sizeof from ||
+            snprintf(to, sizeof to, "%s%s", out, ends[i]) >= (int)sizeof to) {
+            LT_FAIL(LT_ERR_LIMIT, "path too long: %.60s...", text);
+        }
+        const lt_err err = lt_copy(from, to, &how, NULL);
+        if (err == LT_ERR_NOT_FOUND && i > 0) { /* Shards have them or not. */
+            (void)unlink(to);                   /* It may have had one. */
+        } else {
+            LT_TRY(err);
+        }
+    }
+    if (has_end) {
+        strcat(out, ends[0]); /* `to` had room for more. */
+    }
+    return LT_OK;
+}
