@@ -55,7 +55,8 @@ size_t lt_stored_range_bytes(const lt_weight_range *range) {
 bool lt_stored_range_moves(const lt_weight_range *range, const lt_stored_origin *origin) {
     const lt_tensor *w = &range->w;
     const size_t align = lt_dtype_is_block(w->dtype) ? 1 : lt_dtype_bytes(w->dtype);
-    return origin->pair_rows > 0 || origin->type != w->dtype || (uintptr_t)w->data % align != 0;
+    return origin->copied || origin->pair_rows > 0 || origin->type != w->dtype ||
+           (uintptr_t)w->data % align != 0;
 }
 
 /* Do the range's bytes differ from the file's, or lie where the host cannot read them? */

@@ -42,11 +42,20 @@ bool lt_stored_weights_is_matrix(lt_param_kind kind) {
            kind == LT_PARAM_UP || kind == LT_PARAM_DOWN || kind == LT_PARAM_HEAD;
 }
 
+/* Is a matrix of this kind to be encoded in options.stored_as? In NF4, embedding and output head
+ * are not, as transformers leaves them with bitsandbytes. */
+static bool is_encoded(const lt_model *m, lt_param_kind kind) {
+    const lt_dtype type = m->options.stored_as;
+    const bool top = kind == LT_PARAM_EMBED || kind == LT_PARAM_HEAD,
+               nf4 = type == LT_NF4 || type == LT_NF4_DOUBLE;
+    return type != LT_F32 && lt_stored_weights_is_matrix(kind) && !(top && nf4);
+}
+
 /* The type that a matrix of the file is kept in. */
-static lt_dtype kept_type(const lt_model *m, lt_dtype stored, int64_t cols) {
+static lt_dtype kept_type(const lt_model *m, lt_param_kind kind, lt_dtype stored, int64_t cols) {
     const lt_dtype type = m->options.stored_as;
     size_t bytes;
-    return type != LT_F32 && cols % lt_dtype_block(type, &bytes) == 0 ? type : stored;
+    return is_encoded(m, kind) && cols % lt_dtype_block(type, &bytes) == 0 ? type : stored;
 }
 
 /* A device packs the blocks that it multiplies, or keeps those that it decodes, which are the ones
@@ -101,19 +110,22 @@ static void tell_widened(const widened_list *l, const lt_model *m) {
 
 static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const lt_name_place *p) {
     finding *f = ctx;
-    const lt_tensor rows = lt_tensor_2d((void *)(uintptr_t)w->data,
-                                        kept_type(f->m, w->type, p->cols), p->rows, p->cols);
+    const lt_tensor rows = lt_tensor_2d(
+        (void *)(uintptr_t)w->data, kept_type(f->m, p->kind, w->type, p->cols), p->rows, p->cols);
     const char *why = refuse_part(f, w, p, &rows);
     lt_weight_range *range;
     if (why != NULL) {
-        if (lt_dtype_is_block(w->type) || f->m->options.decoded) {
+        if (lt_dtype_is_block(w->type) ||
+            (f->m->options.decoded && w->type != f->m->options.dtype)) {
             note_widened(f->widened, w->type, why, name);
         }
         f->holdable = false;
         return LT_OK;
     }
     f->origins[f->stored.n_ranges] = (lt_stored_origin){
-        lt_weight_pair_rows(f->source, &f->m->spec, p), w->type};
+        .pair_rows = lt_weight_pair_rows(f->source, &f->m->spec, p),
+        .type = w->type,
+        .copied = f->m->options.stored_as != LT_F32};
     range = &f->stored.ranges[f->stored.n_ranges++];
     range->first_row = p->first / p->cols;
     range->w = rows;
@@ -139,7 +151,7 @@ lt_err lt_stored_weights_make(lt_model *m, uint64_t seed) {
         const lt_param *p = &m->table.params[i];
         const lt_tensor w = lt_tensor_2d(NULL, type, p->shape[0], p->shape[1]);
         size_t bytes;
-        if (lt_stored_weights_is_matrix(p->kind) && p->n_dims == 2 &&
+        if (is_encoded(m, p->kind) && p->n_dims == 2 &&
             p->shape[1] % (int64_t)lt_dtype_block(type, &bytes) == 0 &&
             product_takes(m, !m->backend->host_memory, &w)) {
             m->stored[i] = (lt_stored_weight){.n_ranges = 1, .ranges = {{.w = w}}};
@@ -172,11 +184,11 @@ static lt_err check_type(const lt_model *m) {
     int64_t n = 0, cols = 0;
     size_t bytes;
     bool any = false;
-    for (int i = 0; i < m->table.n_params && type != LT_F32; i++) {
+    for (int i = 0; i < m->table.n_params; i++) {
         const lt_param *p = &m->table.params[i];
         const bool is = m->stored[i].n_ranges > 0 && m->stored[i].ranges[0].w.dtype == type;
         any = any || is;
-        if (lt_stored_weights_is_matrix(p->kind) && !is) {
+        if (is_encoded(m, p->kind) && !is) {
             cols = n == 0 ? p->shape[p->n_dims - 1] : cols;
             n++;
         }

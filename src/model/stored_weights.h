@@ -25,10 +25,12 @@ bool lt_stored_weights_is_matrix(lt_param_kind kind);
 /* Random matrices in options.stored_as, the values of lt_model_create, encoded. */
 LT_MUST_USE lt_err lt_stored_weights_make(lt_model *m, uint64_t seed);
 /* How the rows of a range lie in the file: in pairs, as lt_weight_pair_rows says, and of this type,
- * where the range is to have another. */
+ * where the range is to have another. copied: it is not mapped even if it could be, because most
+ * others are encoded, so that the file need not stay mapped. */
 typedef struct {
     int64_t pair_rows;
     lt_dtype type;
+    bool copied;
 } lt_stored_origin;
 /* stored_pack.c: place and pack the ranges in m->stored, whose data point to host memory (origins:
  * of each parameter's ranges) or are random (origins NULL); then close up the table's offsets. */

@@ -20,13 +20,17 @@ static inline lt_model *open_base(const char *path, const lt_backend *backend, l
 
 /* The numbers that the blocks of m stand for, in place of the weights of plain, which has them in
  * F32. */
-static inline void replace_by_blocks(lt_model *plain, const lt_model *m, lt_dtype type) {
-    size_t bytes;
-    const int64_t block = lt_dtype_block(type, &bytes);
+static inline void replace_by_blocks(lt_model *plain, const lt_model *m) {
     for (int i = 0; i < m->table.n_params; i++) {
         const lt_param *p = &m->table.params[i];
         for (int j = 0; j < m->stored[i].n_ranges; j++) {
             const lt_weight_range *range = &m->stored[i].ranges[j];
+            const lt_dtype type = range->w.dtype;
+            size_t bytes;
+            const int64_t block = lt_dtype_block(type, &bytes);
+            if (!lt_dtype_is_block(type)) {
+                continue;
+            }
             const int64_t n = range->w.shape[0] * range->w.shape[1], n_blocks = n / block;
             float *w = (float *)lt_param_data(&plain->master, &plain->table.params[i]) +
                        range->first_row * p->shape[1];

@@ -86,7 +86,7 @@ static void open_both(lt_model *both[2], const char *folder, lt_gguf_mix mix, lt
     assert_non_null(both[0]->stored);
     assert_true(lt_model_bytes(both[0]) < (size_t)lt_model_spec_params(&both[0]->spec) * 3 / 2);
     if (type != LT_F32) {
-        replace_by_blocks(from, both[0], type);
+        replace_by_blocks(from, both[0]);
     }
     must(lt_model_save(from, plain, LT_BF16, 0), plain);
     lt_model_close(from);
