@@ -38,6 +38,9 @@ typedef enum { LT_SPECULATE_NONE, LT_SPECULATE_NGRAM, LT_SPECULATE_MODEL } lt_sp
 
 #define LT_ENGINE_BESIDE 4
 
+#define LT_ENGINE_KEEP_S     86400.0
+#define LT_ENGINE_KEPT_SHARE 2
+
 #define LT_ENGINE_TOP 20 /* Most alternatives reported with a token. */
 /* Background requests that should wait for the next free places, so that none stays empty. */
 #define LT_ENGINE_SPARE(max_running) ((max_running) / 8 + 1)
@@ -151,6 +154,10 @@ typedef struct {
     /* Report the entropy of the model's distribution with each token; with log-probabilities. On a
      * GPU the logits are copied to the host. */
     bool entropy;
+    /* > 0: the prompt's pages leave the prefix cache after all others, for so many seconds after a
+     * request last used them; at most LT_ENGINE_KEEP_S. At most one in LT_ENGINE_KEPT_SHARE pages
+     * of the cache is kept so, and none that a sequence needs while no other is left. */
+    double keep_s;
     uint64_t cache_salt; /* Only requests with the same salt share pages of the prefix cache. */
     /* Higher first, then first come, first served. A level counts as much as 4096 steps of waiting,
      * so no request starves. */

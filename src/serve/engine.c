@@ -196,6 +196,7 @@ static lt_err size_cache(lt_engine *e) {
     e->sched.pages.n_pages = e->stats.pages = n;
     e->sched.pages.page_tokens = o->page_tokens;
     e->sched.pages.most_cached = e->cache.most_unused;
+    e->sched.pages.most_kept = n / LT_ENGINE_KEPT_SHARE;
     e->max_pages = div_up(o->max_seq, o->page_tokens);
     return LT_OK;
 }

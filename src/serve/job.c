@@ -195,6 +195,10 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
     if (r->score && (!r->embed || limits->spec->n_scores == 0)) {
         LT_FAIL(LT_ERR_ARG, "a request for scores: this model has no score head");
     }
+    if (!(r->keep_s >= 0.0 && r->keep_s <= LT_ENGINE_KEEP_S)) {
+        LT_FAIL(LT_ERR_ARG, "a prompt kept for %g s; at most %g are possible", r->keep_s,
+                LT_ENGINE_KEEP_S);
+    }
     if (r->steer < 0 || r->steer > limits->n_steering ||
         !(fabsf(r->steer_scale) <= (float)LT_STEERING_SCALE)) {
         LT_FAIL(LT_ERR_ARG, "steering vector %d of %d, scale %g: at most %g is possible",
@@ -370,6 +374,8 @@ static void open_seq(lt_job *j, lt_job_choice *s, int64_t n_tokens, const lt_req
     s->shift_at = s->window != NULL ? limits->max_seq : 0;
     s->seq.priority = r->priority;
     s->seq.background = r->background;
+    s->seq.keep_s = r->keep_s;
+    s->seq.n_keep = r->n_prompt - r->n_given;
     s->seq.salt = salt_of(r, limits);
     s->seq.owner = s;
 }

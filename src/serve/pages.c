@@ -29,9 +29,10 @@ void lt_pages_reset(lt_pages *p) {
         p->bucket[i] = LT_NO_PAGE;
     }
     p->free_first = 0;
-    p->oldest = p->newest = LT_NO_PAGE;
+    p->aged = p->kept = (lt_page_ages){LT_NO_PAGE, LT_NO_PAGE};
     p->n_free = p->n_pages;
-    p->n_cached = p->n_evicted = 0;
+    p->n_cached = p->n_evicted = p->n_kept = 0;
+    p->looked_s = p->now_s;
 }
 
 static lt_page *at(const lt_pages *p, int32_t page) {
@@ -52,21 +53,65 @@ static uint64_t hash_of(const lt_pages *p, int32_t parent, uint64_t salt, const 
     return XXH3_64bits_withSeed(tokens, (size_t)p->page_tokens * sizeof *tokens, seed);
 }
 
+static lt_page_ages *ages_of(lt_pages *p, const lt_page *g) {
+    return g->keep_until_s > 0.0 ? &p->kept : &p->aged;
+}
+
 static void age_append(lt_pages *p, int32_t page) {
     lt_page *g = at(p, page);
-    g->prev = p->newest;
+    lt_page_ages *ages = ages_of(p, g);
+    g->prev = ages->newest;
     g->next = LT_NO_PAGE;
-    *(p->newest == LT_NO_PAGE ? &p->oldest : &p->page[p->newest].next) = page;
-    p->newest = page;
+    *(ages->newest == LT_NO_PAGE ? &ages->oldest : &p->page[ages->newest].next) = page;
+    ages->newest = page;
     p->n_cached++;
 }
 
 static void age_remove(lt_pages *p, int32_t page) {
     lt_page *g = at(p, page);
-    *(g->prev == LT_NO_PAGE ? &p->oldest : &p->page[g->prev].next) = g->next;
-    *(g->next == LT_NO_PAGE ? &p->newest : &p->page[g->next].prev) = g->prev;
+    lt_page_ages *ages = ages_of(p, g);
+    *(g->prev == LT_NO_PAGE ? &ages->oldest : &p->page[g->prev].next) = g->next;
+    *(g->next == LT_NO_PAGE ? &ages->newest : &p->page[g->next].prev) = g->prev;
     g->prev = g->next = LT_NO_PAGE;
     p->n_cached--;
+}
+
+static void keep_no_longer(lt_pages *p, lt_page *g) {
+    p->n_kept -= g->keep_until_s > 0.0;
+    g->keep_until_s = 0.0;
+}
+
+void lt_pages_keep(lt_pages *p, int32_t page, double until_s) {
+    lt_page *g = at(p, page);
+    const bool is_kept = g->keep_until_s > 0.0;
+    LT_ASSERT(g->refs > 0 && g->published);
+    if (until_s <= p->now_s || until_s <= g->keep_until_s ||
+        (!is_kept && p->n_kept >= p->most_kept) ||
+        (g->parent != LT_NO_PAGE && at(p, g->parent)->keep_until_s < until_s)) {
+        return;
+    }
+    p->n_kept += !is_kept;
+    g->keep_until_s = until_s;
+}
+
+#define LOOK_S 1.0
+
+/* Cached pages whose time is over join the others. A child lies before its parent and is kept no
+ * longer than it, so leaves still come first. */
+static void end_keeping(lt_pages *p) {
+    if (p->kept.oldest == LT_NO_PAGE || p->now_s - p->looked_s < LOOK_S) {
+        return;
+    }
+    p->looked_s = p->now_s;
+    for (int32_t page = p->kept.oldest, next; page != LT_NO_PAGE; page = next) {
+        lt_page *g = at(p, page);
+        next = g->next;
+        if (g->keep_until_s <= p->now_s) {
+            age_remove(p, page);
+            keep_no_longer(p, g);
+            age_append(p, page);
+        }
+    }
 }
 
 /* Remove a page from its bucket and from its parent's children. */
@@ -83,11 +128,14 @@ static void forget(lt_pages *p, int32_t page) {
     }
     g->published = false;
     g->parent = g->hash_next = LT_NO_PAGE;
+    keep_no_longer(p, g);
 }
 
 /* Evict the oldest cached page, so that it is no longer found. */
 static int32_t evict(lt_pages *p) {
-    const int32_t page = p->oldest;
+    int32_t page;
+    end_keeping(p);
+    page = p->aged.oldest != LT_NO_PAGE ? p->aged.oldest : p->kept.oldest;
     age_remove(p, page);
     forget(p, page);
     p->n_evicted++;
@@ -106,7 +154,7 @@ int32_t lt_pages_take(lt_pages *p) {
         p->free_first = p->page[page].next;
         p->page[page].next = LT_NO_PAGE;
         p->n_free--;
-    } else if (p->oldest != LT_NO_PAGE) {
+    } else if (p->n_cached > 0) {
         page = evict(p);
     } else {
         return LT_NO_PAGE;
@@ -144,7 +192,7 @@ void lt_pages_drop(lt_pages *p, int32_t page) {
 
 void lt_pages_forget(lt_pages *p) {
     LT_ASSERT(lt_pages_available(p) == p->n_pages);
-    while (p->oldest != LT_NO_PAGE) {
+    while (p->n_cached > 0) {
         set_free(p, evict(p));
     }
 }
@@ -225,19 +273,30 @@ int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t sal
     return page;
 }
 
+/* Count the pages of an age list. False: one is held, unpublished, badly linked, or in the wrong
+ * list. */
+static bool check_ages(const lt_pages *p, const lt_page_ages *ages, bool kept, int64_t *n) {
+    int32_t before = LT_NO_PAGE;
+    for (int32_t i = ages->oldest; i != LT_NO_PAGE; before = i, i = p->page[i].next, ++*n) {
+        const lt_page *g = &p->page[i];
+        if (g->refs != 0 || !g->published || g->prev != before || *n > p->n_pages ||
+            (g->keep_until_s > 0.0) != kept) {
+            return false;
+        }
+    }
+    return ages->newest == before;
+}
+
 const char *lt_pages_check(const lt_pages *p) {
     int64_t n_free = 0, n_cached = 0, n_published = 0, n_found = 0, n_idle = 0, n_children = 0,
-            n_parents = 0;
+            n_parents = 0, n_kept = 0;
     for (int32_t i = p->free_first; i != LT_NO_PAGE; i = p->page[i].next, n_free++) {
         if (p->page[i].refs != 0 || p->page[i].published || n_free > p->n_pages) {
             return "a page of the free list is held, published, or in a loop";
         }
     }
-    for (int32_t i = p->oldest, before = LT_NO_PAGE; i != LT_NO_PAGE;
-         before = i, i = p->page[i].next, n_cached++) {
-        if (p->page[i].refs != 0 || !p->page[i].published || p->page[i].prev != before) {
-            return "a page of the age list is held, unpublished or badly linked";
-        }
+    if (!check_ages(p, &p->aged, false, &n_cached) || !check_ages(p, &p->kept, true, &n_cached)) {
+        return "a page of an age list is held, unpublished, badly linked or in the wrong list";
     }
     if (n_cached > p->most_cached) {
         return "more pages are cached than may be";
@@ -248,6 +307,11 @@ const char *lt_pages_check(const lt_pages *p) {
         n_published += g->published;
         n_children += g->n_children;
         n_parents += g->published && g->parent != LT_NO_PAGE;
+        n_kept += g->keep_until_s > 0.0;
+        if (g->keep_until_s > 0.0 && g->parent != LT_NO_PAGE &&
+            p->page[g->parent].keep_until_s < g->keep_until_s) {
+            return "a page is kept longer than its parent";
+        }
         if (g->refs < 0 || (!g->published && g->n_children != 0)) {
             return "references below zero, or children of an unpublished page";
         }
@@ -268,5 +332,6 @@ const char *lt_pages_check(const lt_pages *p) {
            : n_idle != n_free + n_cached                  ? "a page is lost"
            : n_found != n_published                       ? "a published page can not be found"
            : n_children != n_parents                      ? "children are miscounted"
+           : n_kept != p->n_kept || n_kept > p->most_kept ? "pages that are kept are miscounted"
                                                           : NULL;
 }

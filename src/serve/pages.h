@@ -10,6 +10,10 @@
  *                                                     ├──evicted by take, oldest first──▶ held
  *                                                     └──over most_cached, oldest first──▶ free
  *
+ * Cached pages that are to be kept until some time (lt_pages_keep) have a list of their own, from
+ * which one is evicted only if the other list is empty: keeping them changes the order of eviction,
+ * and never takes a page from a sequence that needs one.
+ *
  * A published page is found by its content: the page before it and its own tokens. So pages form
  * chains: the identity of a page is (parent page, tokens) and, for the first, a salt, compared
  * exactly, so sequences with different salts share no page. The hash, chained over the parent's,
@@ -18,9 +22,9 @@
  * first. Two sequences may fill equal pages independently; publish then gives the second one the
  * page of the first.
  *
- * Invariants (lt_pages_check): every page is in exactly one of free list, age list, or held; a
- * cached page is published; a published page is in its hash bucket once and its parent is
- * published; the counts agree. */
+ * Invariants (lt_pages_check): every page is in exactly one of free list, age lists, or held; the
+ * parent of a page that is kept is kept at least as long; a cached page is published; a published
+ * page is in its hash bucket once and its parent is published; the counts agree. */
 #ifndef LT_SERVE_PAGES_H
 #define LT_SERVE_PAGES_H
 
@@ -34,10 +38,11 @@ typedef struct {
     uint64_t hash; /* Hash of the chain up to this page's last token. */
     uint64_t salt; /* Salt of the sequences that may share it. */
     int32_t refs;
-    int32_t parent;     /* LT_NO_PAGE: it begins a sequence. Published pages only, as are: */
-    int32_t n_children; /* published pages whose parent it is, */
-    int32_t hash_next;  /* the next in its bucket. */
-    int32_t prev, next; /* In the age list; the free list uses next. */
+    int32_t parent;      /* LT_NO_PAGE: it begins a sequence. Published pages only, as are: */
+    int32_t n_children;  /* published pages whose parent it is, */
+    int32_t hash_next;   /* the next in its bucket. */
+    int32_t prev, next;  /* In an age list; the free list uses next. */
+    double keep_until_s; /* 0: it is not kept. */
     bool published;
     /* The owner's: how many of its tokens, from the first, a draft model has run, too. 0 when it is
      * taken. */
@@ -45,15 +50,24 @@ typedef struct {
 } lt_page;
 
 typedef struct {
+    int32_t oldest, newest;
+} lt_page_ages;
+
+typedef struct {
     int64_t n_pages, page_tokens; /* Set before carving. */
     /* Most pages without a holder that are kept; beyond that, the oldest becomes free. Set before
      * the reset. */
     int64_t most_cached;
+    int64_t most_kept; /* Pages with a time until which they are kept, at most. */
+    double now_s;      /* The time, as its owner has told it last. */
     int64_t n_buckets;
-    lt_page *page;                       /* (n_pages) */
-    int32_t *tokens;                     /* (n_pages, page_tokens) of published pages */
-    int32_t *bucket;                     /* (n_buckets) first page, or LT_NO_PAGE */
-    int32_t free_first, oldest, newest;  /* Heads of the free list and the age list. */
+    lt_page *page;      /* (n_pages) */
+    int32_t *tokens;    /* (n_pages, page_tokens) of published pages */
+    int32_t *bucket;    /* (n_buckets) first page, or LT_NO_PAGE */
+    int32_t free_first; /* Head of the free list. */
+    lt_page_ages aged, kept;
+    int64_t n_kept;                      /* Pages with keep_until_s. */
+    double looked_s;                     /* When `kept` was last looked through. */
     int64_t n_free, n_cached, n_evicted; /* n_evicted: since the start. */
 } lt_pages;
 
@@ -81,6 +95,10 @@ int64_t lt_pages_erase(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_
  * equal page, held, after dropping this one. */
 int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t salt,
                          const int32_t *tokens);
+
+/* Keep a held, published page until then, if that is later than now: other cached pages are evicted
+ * before it. Not if most_kept pages are kept, or if its parent is not kept as long. */
+void lt_pages_keep(lt_pages *p, int32_t page, double until_s);
 
 static inline int64_t lt_pages_available(const lt_pages *p) {
     return p->n_free + p->n_cached;

@@ -210,6 +210,13 @@ static int64_t left_of(const lt_seq *seq) {
     return seq->n_tokens + seq->n_ahead - seq->n_done;
 }
 
+/* Published page k of seq stays cached for the time that seq asks for. */
+static void keep_page(lt_sched *s, const lt_seq *seq, int64_t k) {
+    if (seq->keep_s > 0.0 && k * s->pages.page_tokens < seq->n_keep) {
+        lt_pages_keep(&s->pages, seq->table[k], s->pages.now_s + seq->keep_s);
+    }
+}
+
 /* Start the first of the queue if there are free pages for all its tokens and the next one. */
 static bool admit(lt_sched *s) {
     lt_seq *seq = s->waiting.first;
@@ -227,6 +234,9 @@ static bool admit(lt_sched *s) {
     }
     seq->n_published = seq->n_pages;
     seq->n_done = seq->n_cached = seq->n_pages * s->pages.page_tokens;
+    for (int64_t k = 0; k < seq->n_pages; k++) {
+        keep_page(s, seq, k);
+    }
     take_out(&s->waiting, seq);
     seq->state = LT_SEQ_RUNNING;
     insert(&s->running, seq);
@@ -341,6 +351,7 @@ void lt_sched_learn(lt_sched *s, lt_seq *seq) {
         seq->table[k] = lt_pages_publish(&s->pages, seq->table[k],
                                          k > 0 ? seq->table[k - 1] : LT_NO_PAGE, salt_of(seq),
                                          seq->tokens + k * size);
+        keep_page(s, seq, k);
     }
 }
 

@@ -68,6 +68,9 @@ struct lt_seq {
     int64_t max_rows; /* Rows of a step at most; 0: no limit. */
     bool fresh;       /* All its tokens must be computed; the prefix cache is not used. */
     uint64_t salt;    /* Pages are shared by sequences of the same salt. */
+    /* > 0: its first n_keep tokens stay cached for so long after their last use (lt_pages_keep). */
+    double keep_s;
+    int64_t n_keep;
     int priority;
     bool background;
     /* For models whose rotation depends on the length of the text (lt_rope_switch): does it run as

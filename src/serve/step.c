@@ -268,6 +268,7 @@ static bool launch(lt_engine *e) {
     lt_err err;
     LT_ASSERT(e->n_queued < LT_STEPS_QUEUED);
     lt_step_draft(e);
+    e->sched.pages.now_s = lt_clock_s();
     lt_sched_plan(&e->sched);
     while (e->n_queued == 0 && lt_sched_unblock(&e->sched)) {}
     if (e->sched.n_items == 0) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|infill|shift_context|slots|drafts|control|batches|tuning|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|infill|shift_context|slots|kept|drafts|control|batches|tuning|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -211,6 +211,14 @@ slots() {
     stop
     timeout 20 "$lateen" serve "${model[@]}" --port 0 --slot-save-path "$dir/nowhere" >"$dir/out" 2>&1
     say "a folder that does not exist: exit 2" $(($? != 2)) "$(cat "$dir/out")"
+}
+
+kept() {
+    printf '%s' "{% for m in messages %}{{ m.content }}{% endfor %}" >"$dir/plain.jinja"
+    start --chat-template "$dir/plain.jinja" --cache-dtype fp32 --cache-bytes 819200 --max-running 2
+    ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
+    within python3 tests/e2e/serve_kept.py "http://127.0.0.1:$port"
+    stop
 }
 
 drafts() {

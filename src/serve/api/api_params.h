@@ -49,12 +49,13 @@ typedef enum { LT_UNKNOWN_REFUSE, LT_UNKNOWN_WARN, LT_UNKNOWN_IGNORE } lt_unknow
 typedef struct {
     json_t *root;
     lt_unknown_fields unknown;
-    const char *cache_salt;
+    const char *cache_salt, *cache_retention;
+    double keep_s; /* lt_request.keep_s */
     lt_body *body; /* Owner of the tree; NULL: the parameters. */
     const char *model;
     /* What to continue or to embed. */
     const json_t *messages, *prompt, *input, *system, *tools, *tool_choice, *content, *tokens,
-        *metadata;
+        *metadata, *cache_control;
     const char *instructions, *suffix, *previous_id;
     const char *input_prefix, *input_suffix; /* For /infill. */
     const json_t *input_extra;

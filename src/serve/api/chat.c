@@ -28,8 +28,8 @@ static const lt_field fields[] = {
     LT_REFUSED("web_search_options", "there is no web search"),
     LT_REFUSED("moderation", "there is no moderation"), LT_JSON("prediction", prediction),
     LT_NOTHING("prompt_cache_key"), LT_NOTHING("prompt_cache_options"),
-    LT_NOTHING("prompt_cache_retention"), LT_NOTHING("safety_identifier"), LT_NOTHING("user"),
-    LT_JSON("metadata", metadata), LT_NOTHING("service_tier"),
+    LT_STR("prompt_cache_retention", cache_retention), LT_NOTHING("safety_identifier"),
+    LT_NOTHING("user"), LT_JSON("metadata", metadata), LT_NOTHING("service_tier"),
     /* Extensions of vLLM and llama-server. */
     LT_JSON("chat_template_kwargs", template_kwargs),
     LT_REFUSED("chat_template", "templates come with the model, or by --chat-template"),

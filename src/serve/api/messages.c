@@ -27,7 +27,7 @@ static const lt_field fields[] = {LT_JSON("messages", messages),
                                   LT_JSON("chat_template_kwargs", template_kwargs),
                                   LT_NOTHING("metadata"),
                                   LT_NOTHING("service_tier"),
-                                  LT_NOTHING("cache_control"),
+                                  LT_JSON("cache_control", cache_control),
                                   LT_NOTHING("inference_geo"),
                                   LT_NOTHING("user_profile_id"),
                                   LT_NOTHING("workspace_id"),
@@ -46,6 +46,52 @@ static const lt_field fields[] = {LT_JSON("messages", messages),
 const lt_field_table lt_fields_messages = LT_FIELD_TABLE(fields, "messages");
 
 /* ---- The request ---- */
+
+/* {type: ephemeral, ttl: 5m or 1h}: the prompt is kept in the prefix cache. */
+static bool read_cache_control(lt_api_params *a, const json_t *control, lt_api_error *e) {
+    const char *type = json_string_value(json_object_get(control, "type"));
+    const json_t *ttl = json_object_get(control, "ttl");
+    const char *how = ttl != NULL ? json_string_value(ttl) : "5m";
+    double keep_s;
+    if (control == NULL || json_is_null(control)) {
+        return true;
+    }
+    if (type == NULL || strcmp(type, "ephemeral") != 0 || how == NULL ||
+        (strcmp(how, "5m") != 0 && strcmp(how, "1h") != 0)) {
+        return lt_api_refuse(e, "cache_control",
+                             "'cache_control' is {\"type\": \"ephemeral\"}, with a 'ttl' of \"5m\" "
+                             "or \"1h\"");
+    }
+    keep_s = strcmp(how, "1h") == 0 ? 3600.0 : 300.0;
+    a->keep_s = keep_s > a->keep_s ? keep_s : a->keep_s;
+    return true;
+}
+
+/* Of tools, texts of the system, or blocks of content. */
+static bool read_block_controls(lt_api_params *a, const json_t *blocks, lt_api_error *e) {
+    for (size_t i = 0; json_is_array(blocks) && i < json_array_size(blocks); i++) {
+        if (!read_cache_control(a, json_object_get(json_array_get(blocks, i), "cache_control"),
+                                e)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A control anywhere in a request is for its whole prompt. */
+static bool read_cache_controls(lt_api_params *a, lt_api_error *e) {
+    if (!read_cache_control(a, a->cache_control, e) || !read_block_controls(a, a->tools, e) ||
+        !read_block_controls(a, a->system, e)) {
+        return false;
+    }
+    for (size_t i = 0; i < json_array_size(a->messages); i++) {
+        const json_t *message = json_array_get(a->messages, i);
+        if (!read_block_controls(a, json_object_get(message, "content"), e)) {
+            return false;
+        }
+    }
+    return true;
+}
 
 /* {type: enabled, budget_tokens: n}, {type: disabled}, {type: adaptive}. */
 static bool read_thinking(lt_api_params *a, bool *omitted, lt_api_error *e) {
@@ -175,7 +221,7 @@ static bool read_ask(lt_api_params *a, lt_call *call, lt_messages *st, bool coun
     }
     json_object_set(a->root, "asked_messages", (json_t *)(uintptr_t)st->own);
     json_object_set(a->root, "asked_tools", json_object_get(a->root, "tools"));
-    if (!edited(a, call, st, e)) {
+    if (!edited(a, call, st, e) || !read_cache_controls(a, e)) {
         return false;
     }
     messages = lt_convert_anthropic(a->system, a->messages, e);

@@ -256,7 +256,20 @@ static lt_err submit_to_engine(lt_reply *j, lt_part *p, const lt_ids *prompt, si
     r.shift = lt_reply_shift(j);
     r.min_tokens = r.min_tokens > r.max_tokens ? r.max_tokens : r.min_tokens;
     r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->params.cache_salt);
+    r.keep_s = j->params.keep_s;
     return lt_engine_submit(j->model->engine, &r, p, &p->id);
+}
+
+/* OpenAI's prompt_cache_retention. */
+static bool read_retention(lt_api_params *a, lt_api_error *e) {
+    const char *how = a->cache_retention;
+    if (how == NULL || strcmp(how, "in-memory") == 0 || strcmp(how, "in_memory") == 0) {
+        return true;
+    }
+    a->keep_s = LT_ENGINE_KEEP_S;
+    return strcmp(how, "24h") == 0 ||
+           lt_api_refuse(e, "prompt_cache_retention",
+                         "'prompt_cache_retention' is \"in-memory\" or \"24h\"");
 }
 
 static bool submit(lt_reply *j, lt_part *p, lt_api_error *e) {
@@ -268,7 +281,7 @@ static bool submit(lt_reply *j, lt_part *p, lt_api_error *e) {
     if (j->params.cache_salt != NULL && j->params.cache_salt[0] == '\0') {
         return lt_api_refuse(e, "cache_salt", "'cache_salt' is empty: leave it out, or name one");
     }
-    if (!choices_open(j, p, e)) {
+    if (!read_retention(&j->params, e) || !choices_open(j, p, e)) {
         return false;
     }
     p->most_tokens = r->embed                                    ? 0

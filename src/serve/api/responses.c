@@ -50,7 +50,7 @@ static const lt_field fields[] = {
     LT_NOTHING("service_tier"),
     LT_NOTHING("prompt_cache_key"),
     LT_NOTHING("prompt_cache_options"),
-    LT_NOTHING("prompt_cache_retention"),
+    LT_STR("prompt_cache_retention", cache_retention),
     LT_NOTHING("safety_identifier"),
     LT_JSON("chat_template_kwargs", template_kwargs),
     LT_ONLY("add_special_tokens", "false"),

@@ -59,7 +59,8 @@ static void put_token(life *l, int64_t i, int32_t token) {
 static void open_world(world *w, uint64_t seed, int64_t max_running, int64_t step_tokens) {
     *w = (world){.s = {.pages = {.n_pages = N_PAGES,
                                  .page_tokens = PAGE,
-                                 .most_cached = seed % 2 == 1 ? N_PAGES : N_PAGES / 4},
+                                 .most_cached = seed % 2 == 1 ? N_PAGES : N_PAGES / 4,
+                                 .most_kept = N_PAGES / 3},
                        .max_running = max_running,
                        .step_tokens = step_tokens,
                        .caching = true},
@@ -99,6 +100,8 @@ static void be_born(world *w) {
                       .table = l->table,
                       .max_rows = chance(w, 8) == 0 ? 3 : 0,
                       .fresh = chance(w, 8) == 0,
+                      .keep_s = chance(w, 3) == 0 ? (double)(1 + chance(w, 40)) : 0.0,
+                      .n_keep = n,
                       .priority = (int)chance(w, 3),
                       .background = w->s.background_rows > 0 && chance(w, 2) == 0};
     l->n_prompt = n;
@@ -232,6 +235,7 @@ static void launch(world *w) {
     if (w->drafts) {
         draft(w);
     }
+    w->s.pages.now_s += 0.3;
     lt_sched_plan(&w->s);
     for (const lt_seq *seq = w->s.running.first; seq != NULL; seq = seq->next) {
         if (seq->again_at > 0 && seq->n_tokens + seq->n_ahead > seq->again_at) {
@@ -433,6 +437,7 @@ static life *add(world *w, int64_t n, int priority, int32_t token) {
 }
 
 static void plan_and_run(world *w) {
+    w->s.pages.now_s += 0.3;
     lt_sched_plan(&w->s);
     run_plan(w);
     lt_sched_done(&w->s);
