@@ -35,6 +35,8 @@
       "compute the gradients of their weights in 8-bit floats too")                                \
     X(ENUM, optim, "optim", "adamw", 0, 0, LT_RECIPE_OPTIMS, "optimiser")                          \
     X(ENUM, moments, "moments", "fp32", 0, 0, "fp32|bf16", "storage of its moments")               \
+    X(I64, lora, "lora", "0", 0, 4096, "RANK",                                                     \
+      "train adapters of this rank beside all linear layers, not the model; 0: the model")         \
     X(I64, steps, "steps", "3", 1, MAX_STEPS, "N", "steps of a turn; the median counts")           \
     X(I64, rounds, "rounds", "5", 1, MAX_ROUNDS, "N", "turns of each")                             \
     X(I64, threads, "threads", "0", 0, 4096, "N", "threads; 0: all cores of this process")         \
@@ -180,7 +182,8 @@ static bool same_name(const char *option, const char *key) {
 /* Write the options that change what is measured and differ from their defaults; the planner reads
  * them (tests/unit/plan/test_own.c). */
 static void options_json(const bench_train_options *o, json_t *to) {
-    static const char *const names[] = {"recompute", "fp8", "fp8_wgrad", "optim", "moments"};
+    static const char *const names[] = {"recompute", "fp8",     "fp8_wgrad",
+                                        "optim",     "moments", "lora"};
     for (size_t i = 0; i < table.n_rows; i++) {
         for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
             bench_train_options usual;
@@ -224,7 +227,7 @@ static json_t *result_json(const bench *b, double tokens, double flops) {
 static void print_result(const bench *b) {
     const lt_train_ours *u = &b->ours;
     const double tokens = (double)(u->what.batch * u->what.seq),
-                 flops = lt_model_spec_train_flops(&u->model->spec, u->what.seq) * tokens;
+                 flops = u->flops_per_token * tokens;
     if (b->o->json) {
         json_t *o = result_json(b, tokens, flops);
         json_dumpf(o, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
@@ -232,11 +235,12 @@ static void print_result(const bench *b) {
         json_decref(o);
         return;
     }
-    printf("%s %s on %s, B%lld T%lld, %d threads\n  lateen  %.4f s a step, %.0f tokens/s, %.0f "
-           "GFLOP/s (6N + 12LHDT)",
-           u->name, b->o->dtype == 0 ? "fp32" : "bf16", u->model->backend->name,
-           (long long)u->what.batch, (long long)u->what.seq, lt_thread_count(), b->step_s,
-           tokens / b->step_s, flops / b->step_s * 1e-9);
+    printf("%s %s%s on %s, B%lld T%lld, %d threads\n  lateen  %.4f s a step, %.0f tokens/s, %.0f "
+           "GFLOP/s (%s)",
+           u->name, b->o->dtype == 0 ? "fp32" : "bf16", u->lora != NULL ? " adapters" : "",
+           u->model->backend->name, (long long)u->what.batch, (long long)u->what.seq,
+           lt_thread_count(), b->step_s, tokens / b->step_s, flops / b->step_s * 1e-9,
+           u->lora != NULL ? "4N + 12LHDT, 6 of adapters" : "6N + 12LHDT");
     if (on_gpu(b)) {
         printf(", MFU %.1f %% of %.0f", 100.0 * flops / b->step_s / (b->o->peak_tflops * 1e12),
                b->o->peak_tflops);
@@ -278,7 +282,8 @@ static lt_err run(const bench_train_options *o) {
                                                       .fp8 = (lt_fp8_recipe)o->fp8,
                                                       .fp8_wgrad = o->fp8_wgrad,
                                                       .optim = (lt_optim_kind)o->optim,
-                                                      .bf16_moments = o->moments != 0}));
+                                                      .bf16_moments = o->moments != 0,
+                                                      .lora_rank = o->lora}));
     if (o->peer[0] != '\0') {
         LT_TRY_DONE(open_peer(b));
     }
@@ -367,7 +372,8 @@ int lt_bench_train(int argc, char **argv) {
         "Time whole optimiser steps on random tokens, in turn with a peer, and print where our "
         "time goes.\n"
         "Peer: --peer 'python3 bench/peers/train_torch.py $1 $2 compile $3', on a GPU --peer "
-        "'python3 bench/peers/train_torch_gpu.py $1 $4 $5'";
+        "'python3 bench/peers/train_torch_gpu.py $1 $4 $5'; with --lora --peer 'python3 "
+        "bench/peers/train_peft_gpu.py $1 $4 $5 RANK'";
     bench_train_options o;
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "train/adapters.h"
 #include "train/memory.h"
 #include "train/shapes.h"
 
@@ -19,8 +20,7 @@ static size_t memory_left(lt_device *d) {
 
 static lt_err open_model(lt_train_ours *b) {
     const lt_train_case *w = &b->what;
-    const lt_model_options options = {
-        .dtype = w->bf16 ? LT_BF16 : LT_F32, .trainable = true, .device = w->device};
+    lt_model_options options = {.dtype = w->bf16 ? LT_BF16 : LT_F32, .device = w->device};
     const lt_model_spec s = lt_train_shape_spec(&lt_train_shapes[w->shape], w->seq);
     lt_pass_options p = {.batch = w->batch,
                          .seq = w->seq,
@@ -35,9 +35,18 @@ static lt_err open_model(lt_train_ours *b) {
     b->recipe.optim = w->optim;
     b->recipe.moments = w->bf16_moments;
     LT_TRY(lt_recipe_check(&b->recipe));
+    b->recipe.lora_rank = w->lora_rank;
+    p.lora = lt_recipe_lora(&b->recipe);
+    lt_adapters_base(&options, &b->recipe);
     LT_TRY(lt_model_create(&b->model, &s, &options, 1));
+    if (w->lora_rank > 0) {
+        LT_TRY(lt_adapters_open(&b->lora, b->model, &b->recipe));
+    }
     LT_TRY(lt_pass_open(&b->pass, b->model, &p));
-    LT_TRY(lt_optimiser_open(&b->optimiser, &b->recipe, b->model, lt_pass_queue(b->pass)));
+    LT_TRY(lt_optimiser_open(&b->optimiser, &b->recipe,
+                             b->lora != NULL ? b->lora->params : b->model, lt_pass_queue(b->pass)));
+    b->flops_per_token = b->lora != NULL ? lt_adapters_train_flops(b->lora, &s, w->seq)
+                                         : lt_model_spec_train_flops(&s, w->seq);
     LT_TRY(lt_memory_buffers(&plan, &b->recipe, &s, options.dtype, &p, NULL, NULL));
     b->announced_bytes = plan.device_bytes;
     return LT_OK;
@@ -91,6 +100,7 @@ void lt_train_ours_close(lt_train_ours *b) {
         lt_optimiser_close(&b->optimiser);
     }
     lt_pass_close(b->pass);
+    lt_lora_close(b->lora);
     lt_model_close(b->model);
     free(b->tokens);
     free(b->labels);

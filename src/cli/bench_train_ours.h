@@ -20,6 +20,7 @@ typedef struct {
     bool fp8_wgrad;
     lt_optim_kind optim;
     bool bf16_moments;
+    int64_t lora_rank; /* Of adapters beside all linear layers, which alone learn; 0: none. */
 } lt_train_case;
 
 typedef struct {
@@ -27,21 +28,20 @@ typedef struct {
     const char *name;
     lt_recipe recipe;
     lt_model *model;
+    lt_lora *lora; /* NULL: the model learns. */
     lt_pass *pass;
     lt_optimiser optimiser;
     int32_t *tokens, *labels;
     lt_rng rng;
     int64_t step;
-    double open_s,
-        /* Time to open; time of the first step, which compiles the kernels that are not cached. */
-        first_step_s;
-    double wait_s,
-        /* Since the last reset: time that the host waited for the device, and total time of the
-         * steps. */
-        steps_s;
-    size_t announced_bytes,
-        /* Memory by the carve functions; memory taken from the device, 0: unknown. */
-        taken_bytes;
+    double flops_per_token;
+    /* Time to open; time of the first step, which compiles the kernels that are not cached. */
+    double open_s, first_step_s;
+    /* Since the last reset: time that the host waited for the device, and total time of the
+     * steps. */
+    double wait_s, steps_s;
+    /* Memory by the carve functions; memory taken from the device, 0: unknown. */
+    size_t announced_bytes, taken_bytes;
 } lt_train_ours;
 
 LT_MUST_USE lt_err lt_train_ours_open(lt_train_ours *b, const lt_train_case *what);

@@ -184,6 +184,11 @@ lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r) {
     return LT_OK;
 }
 
+double lt_adapters_train_flops(const lt_lora *l, const lt_model_spec *base, int64_t seq) {
+    return lt_model_spec_train_flops(base, seq) - 2.0 * (double)lt_model_spec_active_params(base) +
+           6.0 * (double)l->params->table.n_elements;
+}
+
 /* Add bytes of the model's memory to a checksum. */
 static lt_err hash_bytes(XXH3_state_t *state, const lt_model *m, const void *data, size_t bytes,
                          void *piece) {

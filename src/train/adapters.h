@@ -27,6 +27,10 @@ void lt_adapters_base(lt_model_options *o, const lt_recipe *r);
 /* Put them beside a model, new ones or those of lora.init. */
 LT_MUST_USE lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r);
 
+/* FLOPs of training on one token of rows of seq tokens, by which MFU is counted: without gradients
+ * of the base's weights, and with three products of the adapters'. */
+double lt_adapters_train_flops(const lt_lora *l, const lt_model_spec *base, int64_t seq);
+
 /* A checksum of a model's weights, all of which are here: of the base of adapters, which no
  * checkpoint holds, and of a reference model. */
 LT_MUST_USE lt_err lt_model_weights_hash(uint64_t *out, const lt_model *m);

@@ -523,11 +523,9 @@ lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *devi
         lt_thread_set_count((int)r->threads);
     }
     LT_TRY(open_all(t));
-    t->flops_per_token = lt_model_spec_train_flops(&t->model->spec, t->recipe.seq);
-    if (t->lora != NULL) { /* No gradients of the model's weights; three products of adapters'. */
-        t->flops_per_token += 6.0 * (double)t->lora->params->table.n_elements -
-                              2.0 * (double)lt_model_spec_active_params(&t->model->spec);
-    }
+    t->flops_per_token = t->lora != NULL
+                             ? lt_adapters_train_flops(t->lora, &t->model->spec, t->recipe.seq)
+                             : lt_model_spec_train_flops(&t->model->spec, t->recipe.seq);
     return LT_OK;
 }
 

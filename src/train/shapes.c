@@ -12,7 +12,8 @@ const lt_train_shape lt_train_shapes[LT_TRAIN_N_SHAPES] = {
     {"apertus-10m", LT_FAMILY_APERTUS, 8, 256, 8, 4, 1024, 8192, 8, 256, 64, 1024, false, 0},
     {"llama-1b", LT_FAMILY_LLAMA, 16, 2048, 32, 8, 8192, 128256, 1, 128, 4, 4096, true, 0},
     {"apertus-300m", LT_FAMILY_APERTUS, 24, 1024, 16, 4, 4096, 32768, 1, 256, 32, 2048, false, 0},
-    {"moe-8x125m", LT_FAMILY_MIXTRAL, 12, 768, 12, 12, 3072, 32768, 1, 128, 16, 2048, false, 8}};
+    {"moe-8x125m", LT_FAMILY_MIXTRAL, 12, 768, 12, 12, 3072, 32768, 1, 128, 16, 2048, false, 8},
+    {"llama-8b", LT_FAMILY_LLAMA, 32, 4096, 32, 8, 14336, 128256, 1, 128, 2, 4096, false, 0}};
 
 const lt_train_shape *lt_train_shape_find(const char *name) {
     for (int i = 0; i < LT_TRAIN_N_SHAPES; i++) {

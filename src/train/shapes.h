@@ -5,7 +5,7 @@
 
 #include "lateen/model.h"
 
-#define LT_TRAIN_SHAPES "gpt2-124m|apertus-10m|llama-1b|apertus-300m|moe-8x125m"
+#define LT_TRAIN_SHAPES "gpt2-124m|apertus-10m|llama-1b|apertus-300m|moe-8x125m|llama-8b"
 
 typedef struct {
     const char *name;
@@ -18,7 +18,7 @@ typedef struct {
 } lt_train_shape;
 
 /* In the order of LT_TRAIN_SHAPES. */
-#define LT_TRAIN_N_SHAPES 5
+#define LT_TRAIN_N_SHAPES 6
 extern const lt_train_shape lt_train_shapes[LT_TRAIN_N_SHAPES];
 
 /* NULL: there is none of that name. */
