@@ -144,15 +144,31 @@ typedef struct {
     lt_progress progress;
 } computing;
 
+/* Was one of the ranks asked to stop? All of them call this together. */
+static lt_err check_stop(const reference *r, int64_t pass) {
+    double asked = (double)lt_training_stop_asked(r->t);
+    LT_TRY(lt_objective_sum(r->t, &asked, 1));
+    if (asked > 0.0) {
+        LT_FAIL(LT_ERR_INTERRUPTED,
+                "stopped while the reference of %s was computed, at %lld of %lld rows; the same "
+                "command begins it again",
+                r->name, (long long)(pass * r->set->stride * r->t->micro),
+                (long long)r->set->n_reference);
+    }
+    return LT_OK;
+}
+
+/* All ranks have as many passes; the last may be without rows on some. */
 static lt_err compute_pass(void *of, int64_t pass) {
     computing *c = of;
     const reference *r = c->r;
     const lt_training *t = r->t;
     const int64_t first = (r->set->offset + pass * r->set->stride) * t->micro,
                   left = r->set->n_reference - first;
-    const int64_t n = pass < 0 ? 0 : left < t->micro ? left : t->micro;
+    const int64_t n = left < 0 ? 0 : left < t->micro ? left : t->micro;
     const float *values;
     int64_t used;
+    LT_TRY(check_stop(r, pass));
     for (int64_t i = 0; i < n; i++) {
         c->rows.batch.index[i] = first + i;
     }
@@ -160,7 +176,7 @@ static lt_err compute_pass(void *of, int64_t pass) {
     for (int64_t i = 0; i < n; i++) {
         r->set->reference[first + i] = lt_preference_sum(values + i * used, used);
     }
-    if (lt_ranks_lead(&t->ranks) && n > 0) {
+    if (lt_ranks_lead(&t->ranks)) {
         lt_progress_show(&c->progress, "reference of %s: %lld of %lld rows", r->name,
                          (long long)first, (long long)r->set->n_reference);
     }
@@ -173,13 +189,12 @@ static lt_err compute(const reference *r) {
     computing c = {.r = r, .progress = {.plain_every_s = t->recipe.plain_every}};
     const double start_s = lt_clock_s();
     const int64_t n = r->set->n_reference, passes = (n + t->micro - 1) / t->micro,
-                  dp = r->set->stride, rank = r->set->offset;
+                  dp = r->set->stride;
 
     memset(r->set->reference, 0, (size_t)n * sizeof(double));
     LT_TRY(lt_training_settle(t));
     LT_TRY_DONE(lt_step_rows_open(&c.rows, t->micro, t->recipe.seq, false));
-    LT_TRY_DONE(lt_objective_passes(t, passes > rank ? (passes - rank + dp - 1) / dp : 0,
-                                    compute_pass, &c));
+    LT_TRY_DONE(lt_objective_passes(t, (passes + dp - 1) / dp, compute_pass, &c));
     LT_TRY_DONE(lt_objective_sum(t, r->set->reference, n));
     lt_progress_end(&c.progress);
     lt_log_info("reference of %s: %lld rows in %.1f s", r->name, (long long)n,

@@ -162,12 +162,10 @@ static lt_err draw(work *w, int64_t first, int64_t prompts) {
     LT_TRY(lt_rollouts_draw(o->rollouts, &asked, w->answers, &stats));
     for (int64_t i = 0; i < prompts * o->n; i++) {
         const lt_answer *a = &w->answers[i];
-        size_t bytes;
         w->n_all++;
         w->problems[i] = &o->problems->items[first + i / o->n];
         w->texts[i] = NULL;
-        LT_TRY(lt_tokenizer_decode(o->tokenizer, (const uint32_t *)a->ids,
-                                   (size_t)(a->n - a->ended), false, &w->texts[i], &bytes));
+        LT_TRY(lt_answer_text(&w->texts[i], a, o->tokenizer));
     }
     return LT_OK;
 }

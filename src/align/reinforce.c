@@ -121,13 +121,9 @@ static void ask(round_of *k, int64_t i, const lt_problem *p, uint64_t seed) {
     }
 }
 
-/* What an answer says, without the token that ended it. */
 static lt_err read_texts(const lt_reinforce *r, round_of *k) {
     for (int64_t i = 0; i < k->answers; i++) {
-        const lt_answer *a = &k->given[i];
-        size_t bytes;
-        LT_TRY(lt_tokenizer_decode(r->o.tokenizer, (const uint32_t *)a->ids,
-                                   (size_t)(a->n - a->ended), false, &k->texts[i], &bytes));
+        LT_TRY(lt_answer_text(&k->texts[i], &k->given[i], r->o.tokenizer));
     }
     return LT_OK;
 }

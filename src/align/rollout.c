@@ -20,6 +20,25 @@ struct lt_rollouts {
     int64_t room;
 };
 
+lt_err lt_answer_text(char **text, const lt_answer *a, const lt_tokenizer *t) {
+    const uint32_t known = lt_tokenizer_describe(t).n_ids;
+    const int64_t n = a->n - a->ended;
+    uint32_t *ids = malloc((size_t)(n > 0 ? n : 1) * sizeof *ids);
+    size_t kept = 0, bytes;
+    lt_err err;
+
+    if (ids == NULL) {
+        LT_FAIL(LT_ERR_OOM, "answer of %lld tokens", (long long)n);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        ids[kept] = (uint32_t)a->ids[i];
+        kept += ids[kept] < known;
+    }
+    err = lt_tokenizer_decode(t, ids, kept, false, text, &bytes);
+    free(ids);
+    return err;
+}
+
 /* Beyond this length all tokens of a text are rotated otherwise, so that the probability of a token
  * depends on how far the text went on after it. */
 static lt_err check_rope(const lt_model *m, int64_t max_seq) {

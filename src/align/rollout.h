@@ -21,6 +21,7 @@
 #define LT_ALIGN_ROLLOUT_H
 
 #include "lateen/serve.h"
+#include "lateen/tokenizer.h"
 
 /* An answer. Its tokens include the one that ended it. */
 typedef struct {
@@ -29,6 +30,11 @@ typedef struct {
     int64_t n;
     bool ended; /* The model ended it; false: it reached the limit. */
 } lt_answer;
+
+/* The text of an answer without the token that ended it; free it. A model whose vocabulary is
+ * larger than the tokenizer's can choose ids that stand for nothing: they are left out, as
+ * transformers' decode leaves them out. */
+LT_MUST_USE lt_err lt_answer_text(char **text, const lt_answer *a, const lt_tokenizer *t);
 
 typedef struct {
     const int32_t *prompt; /* (n_prompt) */
