@@ -192,7 +192,6 @@ static lt_err stop(lt_training *t, int why) {
     if (lt_ranks_lead(&t->ranks)) {
         LT_TRY(lt_training_tell_goodput(t));
         LT_TRY(lt_training_report(t));
-        unlink(t->exit_path);
     }
     if (t->saved_step != t->state.step) {
         LT_FAIL(
@@ -278,7 +277,9 @@ static lt_err run_in_world(const lt_recipe *given, lt_device *device,
         report_failure(t, err);
     }
 done:
-    if (err == LT_ERR_INTERRUPTED && !lt_ranks_lead(&t->ranks)) {
+    if (err == LT_ERR_INTERRUPTED && lt_ranks_lead(&t->ranks)) {
+        unlink(t->exit_path); /* It asked for it, if no signal did. */
+    } else if (err == LT_ERR_INTERRUPTED) {
         /* The leading rank reports it; mpirun would end all ranks when one exits with an error. */
         err = LT_OK;
     }

@@ -109,6 +109,11 @@ with tempfile.TemporaryDirectory() as work:
     valid = write(f"{work}/four.jsonl", whole(f"{golden}/pairs.jsonl").decode().splitlines()[:4])
     halves = [train(f"{work}/halves", "dpo", steps=n, **{"data.valid": valid, "eval.every": 4}) for n in (7, 20)]
     check("stopped and resumed, dpo has the same bits", [h.stderr[-300:] for h in halves if h.returncode != 0] or whole(f"{work}/halves/model/model.safetensors") != whole(f"{work}/dpo/model/model.safetensors"))
+    os.makedirs(f"{work}/asked")
+    write(f"{work}/asked/exit", [])
+    asked, again = train(f"{work}/asked", "dpo"), train(f"{work}/asked", "dpo")
+    check("a request to stop ends the computation of the reference, and the same command begins it again",
+          [asked.stderr[-300:]] if asked.returncode != 75 or "stopped while the reference of data.train was computed" not in asked.stderr else again.stderr[-300:] if again.returncode != 0 else compare("dpo", f"{work}/asked"))
     check("the reference is computed once", ["reference of data.train" in h.stderr for h in halves] != [True, False])
     held = {x["step"]: x for x in lines(f"{work}/halves", "eval") + lines(f"{work}/halves", "preference_eval")}
     loss = {x["step"]: x["loss"] for x in lines(f"{work}/halves", "eval")}
