@@ -447,16 +447,19 @@ lt_err lt_lora_rows_open(lt_lora_rows *r, const lt_lora_pool *pool) {
         return LT_OK;
     }
     r->ranks = calloc(n_modules(pool), sizeof *r->ranks);
-    return r->ranks != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "adapters");
+    r->most = calloc(n_modules(pool), sizeof *r->most);
+    return r->ranks != NULL && r->most != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "adapters");
 }
 
 void lt_lora_rows_close(lt_lora_rows *r) {
     free(r->ranks);
-    r->ranks = NULL;
+    free(r->most);
+    r->ranks = r->most = NULL;
 }
 
 void lt_lora_rows_choose(lt_lora_rows *r, const int32_t *start) {
     const size_t n = n_modules(r->pool);
+    bool grown = false;
     memset(r->ranks, 0, n * sizeof *r->ranks);
     for (int32_t place = 0; place < r->pool->n; place++) {
         const uint16_t *own = r->pool->ranks + (size_t)place * n;
@@ -464,6 +467,11 @@ void lt_lora_rows_choose(lt_lora_rows *r, const int32_t *start) {
             r->ranks[i] = own[i] > r->ranks[i] ? own[i] : r->ranks[i];
         }
     }
+    for (size_t i = 0; i < n; i++) {
+        grown = grown || r->ranks[i] > r->most[i];
+        r->most[i] = r->ranks[i] > r->most[i] ? r->ranks[i] : r->most[i];
+    }
+    r->growths += grown;
 }
 
 /* The site of a matrix, and the ranks of its parts; NULL: no row has an adapter there. */
@@ -477,7 +485,8 @@ static const lt_lora_site *site_of(const lt_exec *r, lt_param_kind kind, int lay
     if (s == NULL) {
         return NULL;
     }
-    *ranks = rows->ranks + (s - rows->pool->plan.sites) * LT_LORA_PARTS;
+    *ranks = (rows->place.data != NULL ? rows->most : rows->ranks) +
+             (s - rows->pool->plan.sites) * LT_LORA_PARTS;
     for (int i = 0; i < s->n_parts; i++) {
         any = any || (*ranks)[i] > 0;
     }
@@ -544,17 +553,54 @@ static lt_err add_part(lt_exec *r, const lt_lora_site *s, int i, int64_t rank, l
                                                                .fixed_order = r->fixed_order});
 }
 
+static int64_t stepped(int64_t rank) {
+    return (rank + RANK_STEP - 1) / RANK_STEP * RANK_STEP;
+}
+
+/* All modules of a matrix, each row by its place. */
+static lt_err add_by_place(lt_exec *r, const lt_lora_site *s, const uint16_t *ranks, lt_tensor y,
+                           lt_tensor x) {
+    const lt_lora_rows *rows = r->lora_rows;
+    const lt_lora_pool *p = rows->pool;
+    const lt_param *params = p->plan.table.params;
+    const int64_t in = params[s->a].shape[1], out = params[s->b].shape[0], n = x.shape[0];
+    int64_t rank = 0;
+    for (int i = 0; i < s->n_parts; i++) {
+        rank = stepped(ranks[i]) > rank ? stepped(ranks[i]) : rank;
+    }
+    const lt_tensor a = in_places(p, s->a, 0, rank, in, in);
+    lt_lora_add_args call = {
+        .y = y,
+        .x = x,
+        .a = lt_tensor_4d(a.data, a.dtype, p->n, s->n_parts, rank, in),
+        .b = in_places(p, s->b, 0, rank, out, out),
+        .u = lt_tensor_2d(rows->sums.data, LT_F32, n, s->n_parts * rank),
+        .place = rows->place,
+        .scale = rows->scales,
+        .n_parts = s->n_parts};
+    call.a.stride[0] = a.stride[0];
+    call.a.stride[1] = p->rank * in;
+    for (int i = 0; i < s->n_parts; i++) {
+        call.parts[i] = (lt_lora_add_part){s->parts[i].first_row, s->parts[i].b_row,
+                                           s->parts[i].n_rows};
+    }
+    return lt_exec_lora_add(r, &call);
+}
+
 lt_err lt_lora_rows_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, int layer) {
     const uint16_t *ranks;
     const lt_lora_site *s = site_of(r, kind, layer, &ranks);
     if (s == NULL) {
         return LT_OK;
     }
+    if (r->lora_rows->place.data != NULL) {
+        return add_by_place(r, s, ranks, y, x);
+    }
     x = lt_tensor_rows(&x, 0, r->lora_rows->n);
     y = lt_tensor_rows(&y, 0, r->lora_rows->n);
     for (int i = 0; i < s->n_parts; i++) {
         const lt_lora_part *p = &s->parts[i];
-        const int64_t rank = (ranks[i] + RANK_STEP - 1) / RANK_STEP * RANK_STEP;
+        const int64_t rank = stepped(ranks[i]);
         LT_TRY(rank > 0 ? add_part(r, s, i, rank, lt_tensor_cols(&y, p->first_row, p->n_rows), x)
                         : LT_OK);
     }

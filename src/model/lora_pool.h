@@ -19,6 +19,10 @@
  *     u (rows, rank), times the scale of each row, where a request has one other than 1
  *                    └──B of place 0──┘ └──B of 2──┘──▶ added to the columns of the module in y
  *
+ * On a GPU, steps of single tokens and deterministic calls are another op (lora_add), in which each
+ * row reads its own place: few rows with many adapters are a matter of latency, and such a step can
+ * be recorded. Its ranks are the largest that any call has used, since a recorded step keeps them.
+ *
  * So a row's bits depend neither on the other rows of a deterministic call nor on the places. */
 #ifndef LT_MODEL_LORA_POOL_H
 #define LT_MODEL_LORA_POOL_H
@@ -87,6 +91,12 @@ typedef struct lt_lora_rows {
     lt_tensor number; /* (n) I32: 0, 1, 2, ...; with scale. */
     lt_tensor u, us;  /* (max rows, the pool's rank) of the model's type; us: u times scale */
     uint16_t *ranks;  /* (sites, LT_LORA_PARTS) the most that these rows' adapters use */
+    /* Of lora_add; place absent: the products are grouped. */
+    lt_tensor place;  /* (rows) I32, -1: the row has no adapter */
+    lt_tensor scales; /* (rows) F32 */
+    lt_tensor sums;   /* (max rows, LT_LORA_PARTS times the pool's rank) F32 */
+    uint16_t *most;   /* As ranks, the most of all calls; */
+    int64_t growths;  /* how often that changed. */
 } lt_lora_rows;
 
 /* Open the rows of a forward pass of the model, whose pool may be NULL. Close them with the

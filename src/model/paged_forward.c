@@ -21,8 +21,10 @@
  *          only the device knows are read by the embedding where `choose` left them.
  *
  * SCORES   A model with a score head chooses no tokens, so its calls are not graphs.
- * STEERED  A call with rows that are steered (steering.h) or have an adapter (lora_pool.h) is
- *          neither padded nor a graph, so that graphs hold nothing for what few requests use.
+ * STEERED  A call with rows that are steered (steering.h) is neither padded nor a graph, so that
+ *          graphs hold nothing for what few requests use.
+ * ADAPTERS (lora_pool.h) A step of single tokens some of which have an adapter is a graph of its
+ *          own, in which each row reads the adapter of its place; other calls are not padded.
  *
  * It uses only the backend's contract, so what runs on the CPU runs on a GPU. Nothing is allocated
  * after open. */
@@ -86,6 +88,10 @@ static void acts_carve(lt_paged_forward *f, int64_t rows) {
         const int64_t columns = lt_lora_pool_columns(f->lora_rows.pool);
         f->lora_rows.u = lt_tensor_take(&f->activations, f->exec.dtype, rows, columns, 0);
         f->lora_rows.us = lt_tensor_take(&f->activations, f->exec.dtype, rows, columns, 0);
+        if (f->exec.backend->graph_begin != NULL) {
+            f->lora_rows.sums = lt_tensor_take(&f->activations, LT_F32, rows,
+                                               LT_LORA_PARTS * columns, 0);
+        }
     }
 }
 
@@ -276,7 +282,7 @@ static bool shape_padded(const lt_paged_forward *f, const lt_paged_forward_rows 
         pages *= 2;
     }
     pages = least(pages, f->o.max_pages);
-    *out = (lt_paged_forward_shape){rows, rows, rows, 1, pages * f->o.page_tokens, pages};
+    *out = (lt_paged_forward_shape){rows, rows, rows, 1, pages * f->o.page_tokens, pages, 0};
     return rows >= w->n_rows;
 }
 
@@ -373,7 +379,8 @@ static lt_err run_decode(lt_paged_forward *f) {
 static lt_paged_forward_graph *find_graph(lt_paged_forward *f, bool *is_new) {
     for (int i = 0; i < f->n_graphs; i++) {
         const lt_paged_forward_shape *c = &f->graphs[i].shape;
-        if (c->rows == f->shape.rows && c->max_pages == f->shape.max_pages) {
+        if (c->rows == f->shape.rows && c->max_pages == f->shape.max_pages &&
+            c->adapters == f->shape.adapters) {
             *is_new = false;
             return &f->graphs[i];
         }
@@ -415,18 +422,24 @@ int64_t lt_paged_forward_rope_rows(const lt_paged_forward *f, int64_t n) {
 
 lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w) {
     lt_exec *r = &f->exec;
-    bool pad = (r->backend->graph_begin != NULL || f->o.pad) && w->steer == NULL &&
-               w->n_adapted == 0 && r->spec->n_scores == 0 && decodes(w);
+    const bool graphs = r->backend->graph_begin != NULL;
+    bool pad = (graphs || f->o.pad) && w->steer == NULL && (graphs || w->n_adapted == 0) &&
+               r->spec->n_scores == 0 && decodes(w);
 
     LT_ASSERT(w->n_rows > 0 && w->n_rows <= f->o.max_rows && w->n_seqs <= f->o.max_seqs &&
               w->n_out <= f->o.max_out && w->max_pages <= f->o.max_pages);
     pad = pad && shape_padded(f, w, &f->shape);
     if (!pad) {
         f->shape = (lt_paged_forward_shape){w->n_rows, w->n_seqs, w->n_out,
-                                            w->q_max,  w->kv_max, w->max_pages};
+                                            w->q_max,  w->kv_max, w->max_pages, 0};
     }
+    if (w->n_adapted > 0) {
+        lt_lora_rows_choose(&f->lora_rows, w->adapter_start);
+        f->shape.adapters = pad ? f->lora_rows.growths : 0;
+    }
+    f->by_place = w->n_adapted > 0 && graphs && (pad || r->fixed_order);
     f->at_hand = pad ? 0 : -1;
-    f->chosen_first = pad && r->backend->graph_begin != NULL ? 0 : -1;
+    f->chosen_first = pad && graphs ? 0 : -1;
     r->batch = f->shape.rows;
     r->seq = 1;
     acts_carve(f, f->shape.rows);

@@ -10,12 +10,13 @@
 #include "model/prepare.h"
 #include "model/steering.h"
 
-#define LT_PAGED_FORWARD_MAX_GRAPHS  128
+#define LT_PAGED_FORWARD_MAX_GRAPHS  256
 #define LT_PAGED_FORWARD_STATE_CALLS 4 /* Calls of penalty_set in flight at once, of two steps. */
 
 /* The shape of a call as it runs: at least the caller's. */
 typedef struct {
     int64_t rows, seqs, out, q_max, kv_max, max_pages;
+    int64_t adapters; /* 0: no row of a padded call has one; else lt_lora_rows.growths. */
 } lt_paged_forward_shape;
 
 typedef struct {
@@ -52,6 +53,7 @@ struct lt_paged_forward {
     lt_lora_run lora; /* The adapters of a model that has some. */
     void *pool;
     lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of the metadata */
+    bool by_place; /* Rows of this call read the adapter of their place, by lora_add. */
     lt_lora_rows lora_rows;                            /* pool NULL: requests choose no adapters. */
     const lt_steering *steering;                       /* Steering of the model; NULL: none. */
     lt_tensor steer; /* S of steering.h, a view of the metadata; absent: no row is steered. */

@@ -230,19 +230,42 @@ static lt_tensor put_steer(lt_paged_forward *f, int64_t *at, const lt_paged_forw
     return t;
 }
 
+/* The place and the scale of each row. */
+static void put_places(lt_paged_forward *f, int64_t *at, const lt_paged_forward_rows *w) {
+    const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
+    const int64_t rows = f->shape.rows;
+    int32_t *place = side->host_meta + *at;
+    float *scale = (float *)(place + rows);
+    f->lora_rows.place = lt_tensor_1d(side->meta + *at, LT_I32, rows);
+    f->lora_rows.scales = lt_tensor_1d(side->meta + *at + rows, LT_F32, rows);
+    *at += 2 * rows;
+    for (int64_t i = 0; i < rows; i++) {
+        place[i] = -1;
+        scale[i] = i < w->n_adapted && w->adapter_scale != NULL ? w->adapter_scale[i] : 1.0f;
+    }
+    for (int32_t p = 0; p < lt_lora_pool_places(f->lora_rows.pool); p++) {
+        for (int32_t i = w->adapter_start[p]; i < w->adapter_start[p + 1]; i++) {
+            place[i] = p;
+        }
+    }
+}
+
 /* Which rows have which adapter. */
 static void put_adapters(lt_paged_forward *f, int64_t *at, const lt_paged_forward_rows *w) {
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     lt_lora_rows *rows = &f->lora_rows;
     const int64_t n = w->n_adapted;
     rows->n = n;
-    rows->scale = (lt_tensor){0};
+    rows->scale = rows->place = (lt_tensor){0};
     if (n == 0) {
         return;
     }
     const int64_t n_start = lt_lora_pool_places(rows->pool) + 1;
-    LT_ASSERT(f->shape.rows == w->n_rows && n <= w->n_rows && w->adapter_start[n_start - 1] == n);
-    lt_lora_rows_choose(rows, w->adapter_start);
+    LT_ASSERT(n <= w->n_rows && w->adapter_start[n_start - 1] == n);
+    if (f->by_place) {
+        put_places(f, at, w);
+        return;
+    }
     rows->start = put(f, at, w->adapter_start, n_start, n_start, 0);
     if (w->adapter_scale == NULL) {
         return;

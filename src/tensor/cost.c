@@ -323,6 +323,21 @@ static lt_cost matmul_grouped(const lt_matmul_grouped_args *a) {
                      bytes(&a->a) + bytes(&a->b) + (a->accumulate ? twice(&a->y) : bytes(&a->y))};
 }
 
+/* As many adapters as there can be are read: all rows have one, and different ones. */
+static lt_cost lora_add(const lt_lora_add_args *a) {
+    const double n = (double)a->x.shape[0], places = (double)a->a.shape[0],
+                 adapters = n < places ? n : places;
+    double columns = 0.0;
+    for (int i = 0; i < a->n_parts; i++) {
+        columns += (double)a->parts[i].columns;
+    }
+    const double numbers = count(&a->a) / places + (double)a->b.shape[1] * columns;
+    return (lt_cost){2.0 * n * numbers,
+                     adapters * numbers * (double)lt_dtype_bytes(a->x.dtype) + bytes(&a->x) +
+                         twice(&a->u) + bytes(&a->place) + bytes(&a->scale) +
+                         2.0 * n * columns * (double)lt_dtype_bytes(a->y.dtype)};
+}
+
 /* g' 1, m 3, v 4, decay 1, m^ 1, v^ 1, sqrt, plus eps, divide, times lr, minus. */
 static lt_cost adamw(const lt_adamw_args *a) {
     return (lt_cost){16.0 * count(&a->p),

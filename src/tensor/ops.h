@@ -471,6 +471,26 @@ typedef struct {
     bool weights, trans_b, accumulate, fixed_order; /* fixed_order: as in matmul. */
 } lt_matmul_grouped_args;
 
+/* Adapters of rows that each have their own (Chen et al. 2023, "Punica", arXiv:2310.18547): a step of
+ * serving in which few rows have many adapters.
+ *
+ *     u (n, parts R) F32 = x (n, K) . a[place] (parts, R, K)^T
+ *     y (n, first_of_y ..) += scale * u of the part (n, R) . b[place] (R, first_of_b ..), each part
+ *
+ * a (places, parts, R, K), b (places, R, columns), of x's type, rows contiguous; place (n) I32, -1:
+ * the row has none, and its u and y are left alone; scale (n) F32, absent: 1. Sums in F32; y is
+ * rounded once. A row's bits depend neither on n nor on the other rows. */
+#define LT_LORA_ADD_PARTS 3
+typedef struct {
+    int64_t first_of_y, first_of_b, columns;
+} lt_lora_add_part;
+
+typedef struct {
+    lt_tensor y, x, a, b, u, place, scale;
+    int n_parts;
+    lt_lora_add_part parts[LT_LORA_ADD_PARTS];
+} lt_lora_add_args;
+
 /* Optimiser steps over flat buffers of count elements; p, g, moments F32 contiguous; all moments of
  * AdamW and AdEMAMix may be BF16 instead (see below). copy: BF16 copy of p, written if present.
  * decay: decoupled weight decay. g is multiplied by grad_scale (clipping) when it is read. step
@@ -628,6 +648,7 @@ typedef struct {
     X(moe_bias_fwd, lt_moe_bias_args)                                                              \
     X(moe_bias_bwd, lt_moe_bias_bwd_args)                                                          \
     X(matmul_grouped, lt_matmul_grouped_args)                                                      \
+    X(lora_add, lt_lora_add_args)                                                                  \
     X(adamw, lt_adamw_args)                                                                        \
     X(ademamix, lt_ademamix_args)                                                                  \
     X(lion, lt_lion_args)                                                                          \

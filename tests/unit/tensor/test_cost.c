@@ -95,6 +95,14 @@ static void losses_and_optimisers(void **state) {
                                .ids = lt_tensor_2d(memory, LT_I32, 2, 3),
                                .logp = lt_tensor_2d(memory, LT_F32, 2, 3),
                                .grad_scale = 1.0f};
+    const lt_lora_add_args l = {.y = lt_tensor_2d(memory, LT_BF16, 4, 10),
+                                .x = lt_tensor_2d(memory, LT_BF16, 4, 8),
+                                .a = lt_tensor_4d(memory, LT_BF16, 3, 1, 2, 8),
+                                .b = lt_tensor_3d(memory, LT_BF16, 3, 2, 5),
+                                .u = lt_tensor_2d(memory, LT_F32, 4, 2),
+                                .place = lt_tensor_1d(memory, LT_I32, 4),
+                                .n_parts = 1,
+                                .parts = {{3, 0, 5}}};
     lt_adamw_args a = {.p = lt_tensor_1d(memory, LT_F32, 7),
                        .g = lt_tensor_1d(memory, LT_F32, 7),
                        .m = lt_tensor_1d(memory, LT_F32, 7),
@@ -107,6 +115,8 @@ static void losses_and_optimisers(void **state) {
     assert_cost(lt_op_cost(LT_OP_xent, &x), 800, 416);
     /* 200 logits * (7 + 4); 400 bytes twice, the teacher's words 2 * 3 * 8, labels 8, loss 8. */
     assert_cost(lt_op_cost(LT_OP_distill, &d), 2200, 864);
+    /* 2 * 4 rows * (16 + 10); three adapters of 26 bf16, x 64, u twice 32, places 16, y 2 * 40. */
+    assert_cost(lt_op_cost(LT_OP_lora_add, &l), 208, 380);
     /* 16 an element; g, and p, m, v twice: 7 * 4 * 7 bytes; copy 14. */
     assert_cost(lt_op_cost(LT_OP_adamw, &a), 112, 210);
 }

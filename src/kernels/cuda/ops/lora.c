@@ -1,0 +1,117 @@
+/* lora.c: launcher of lora.cu. */
+#include <limits.h>
+#include <stdio.h>
+
+#include "base/error.h"
+#include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/lora_args.h"
+#include "kernels/cuda/specs.h"
+
+#define LORA_WORDS "DTYPE=%s W=%d TEAM=%d"
+#define THREADS    256 /* Of lora.cu. */
+#define WARP       32
+#define LONG_INPUT 4096 /* From here on four warps share a number of u. */
+#define MOST_ROWS  65535
+
+static_assert(LT_LORA_ADD_PARTS == LT_LORA_MOST_PARTS, "the same parts");
+
+static const char *lora_add_refuse(const void *args, const lt_device *device) {
+    (void)device;
+    const lt_lora_add_args *a = args;
+    const lt_tensor *const rows[] = {&a->y, &a->x}, *const weights[] = {&a->a, &a->b},
+                           *const f32[] = {&a->u, &a->scale};
+    const char *why = lt_cuda_refuse_rows(rows, 2, a->x.dtype);
+    why = why == NULL ? lt_cuda_refuse_rows(weights, 2, a->x.dtype) : why;
+    why = why == NULL ? lt_cuda_refuse_rows(f32, 2, LT_F32) : why;
+    if (why == NULL && (a->u.stride[0] != a->u.shape[1] || a->place.stride[0] != 1)) {
+        return "u or place: not contiguous";
+    }
+    return why == NULL && a->x.shape[0] > MOST_ROWS ? "more than 65,535 rows" : why;
+}
+
+/* Do all rows of t from `first` on begin at 16 bytes, and hold whole pieces? */
+static bool whole_pieces(const lt_tensor *t, int64_t first, int64_t columns) {
+    const int64_t piece = 16 / (int64_t)lt_dtype_bytes(t->dtype);
+    bool whole = ((uintptr_t)t->data & 15) == 0 && first % piece == 0 && columns % piece == 0;
+    for (int d = 0; d + 1 < t->n_dims; d++) {
+        whole = whole && t->stride[d] % piece == 0;
+    }
+    return whole;
+}
+
+static lt_err shrink(lt_queue *q, const lt_lora_add_args *a) {
+    const int64_t in = a->x.shape[1];
+    const bool pieces = whole_pieces(&a->x, 0, in) && whole_pieces(&a->a, 0, in);
+    const int team = in >= LONG_INPUT ? 4 : 1, each = THREADS / WARP / team;
+    char defines[LT_CUDA_DEFINES_BYTES];
+    lt_cuda_lora_shrink_args call = {.x = a->x.data,
+                                     .a = a->a.data,
+                                     .u = a->u.data,
+                                     .place = a->place.data,
+                                     .ld_x = a->x.stride[0],
+                                     .ld_a = a->a.stride[2],
+                                     .part_a = a->a.stride[1],
+                                     .next_a = a->a.stride[0],
+                                     .in = (int)in,
+                                     .n_u = (int)a->u.shape[1],
+                                     .rank = (int)a->b.shape[1]};
+    void *list[] = {&call};
+    snprintf(defines, sizeof defines, LORA_WORDS, lt_cuda_dtype_word(a->x.dtype),
+             pieces ? 16 / (int)lt_dtype_bytes(a->x.dtype) : 1, team);
+    return lt_cuda_run_early(q, "ops/lora.cu", "lora_shrink", defines,
+                             LT_CUDA_DIV_UP(a->u.shape[1], each), (int)a->x.shape[0], THREADS,
+                             list);
+}
+
+static lt_err expand(lt_queue *q, const lt_lora_add_args *a) {
+    bool pieces = true;
+    int64_t blocks = 0;
+    char defines[LT_CUDA_DEFINES_BYTES];
+    lt_cuda_lora_expand_args call = {.y = a->y.data,
+                                     .b = a->b.data,
+                                     .u = a->u.data,
+                                     .scale = a->scale.data,
+                                     .place = a->place.data,
+                                     .ld_y = a->y.stride[0],
+                                     .ld_b = a->b.stride[1],
+                                     .next_b = a->b.stride[0],
+                                     .n_u = (int)a->u.shape[1],
+                                     .rank = (int)a->b.shape[1]};
+    void *list[] = {&call};
+    for (int i = 0; i < a->n_parts; i++) {
+        const lt_lora_add_part *p = &a->parts[i];
+        pieces = pieces && whole_pieces(&a->y, p->first_of_y, p->columns) &&
+                 whole_pieces(&a->b, p->first_of_b, p->columns);
+    }
+    const int width = pieces ? 16 / (int)lt_dtype_bytes(a->x.dtype) : 1;
+    for (int i = 0; i < LT_LORA_MOST_PARTS; i++) {
+        const lt_lora_add_part *p = &a->parts[i];
+        call.block[i] = i < a->n_parts ? (int)blocks : INT_MAX;
+        if (i < a->n_parts) {
+            call.of_y[i] = (int)p->first_of_y;
+            call.of_b[i] = (int)p->first_of_b;
+            call.columns[i] = (int)p->columns;
+            blocks += LT_CUDA_DIV_UP(p->columns, (int64_t)THREADS * width);
+        }
+    }
+    snprintf(defines, sizeof defines, LORA_WORDS, lt_cuda_dtype_word(a->x.dtype), width, 1);
+    return lt_cuda_run_early(q, "ops/lora.cu", "lora_expand", defines, blocks, (int)a->x.shape[0],
+                             THREADS, list);
+}
+
+static lt_err lora_add_run(lt_queue *q, const void *args) {
+    LT_TRY(shrink(q, args));
+    return expand(q, args);
+}
+
+const lt_op_impl lt_cuda_lora_add_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"rows", lora_add_refuse, lora_add_run}};
+
+void lt_specs_lora(lt_specs *l) {
+    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "bf16", 8, 1);
+    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "bf16", 8, 4);
+    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "fp32", 4, 1);
+    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "fp32", 4, 4);
+    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "bf16", 1, 1);
+    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "fp32", 1, 4);
+}

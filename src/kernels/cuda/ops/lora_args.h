@@ -1,0 +1,32 @@
+/* lora_args.h: arguments of lora.cu. */
+#ifndef LT_KERNELS_CUDA_OPS_LORA_ARGS_H
+#define LT_KERNELS_CUDA_OPS_LORA_ARGS_H
+
+#include "kernels/cuda/common/args.h"
+
+#define LT_LORA_MOST_PARTS 3
+
+typedef struct {
+    const LT_ELEM(DTYPE) * x, *a;
+    float *u;
+    const int *place;
+    long long ld_x, ld_a, part_a, next_a; /* From one row, part or place to the next. */
+    int in, n_u, rank;
+} lt_cuda_lora_shrink_args;
+
+typedef struct {
+    LT_ELEM(DTYPE) * y;
+    const LT_ELEM(DTYPE) * b;
+    const float *u, *scale; /* scale NULL: 1. */
+    const int *place;
+    long long ld_y, ld_b, next_b;
+    int n_u, rank;
+    /* Of each part: where it begins in y and in b, its columns, its first block. */
+    int of_y[LT_LORA_MOST_PARTS], of_b[LT_LORA_MOST_PARTS], columns[LT_LORA_MOST_PARTS],
+        block[LT_LORA_MOST_PARTS];
+} lt_cuda_lora_expand_args;
+
+static_assert(sizeof(lt_cuda_lora_shrink_args) == 80, "the same on host and device");
+static_assert(sizeof(lt_cuda_lora_expand_args) == 120, "the same on host and device");
+
+#endif
