@@ -569,15 +569,14 @@ static lt_err add_by_place(lt_exec *r, const lt_lora_site *s, const uint16_t *ra
         rank = stepped(ranks[i]) > rank ? stepped(ranks[i]) : rank;
     }
     const lt_tensor a = in_places(p, s->a, 0, rank, in, in);
-    lt_lora_add_args call = {
-        .y = y,
-        .x = x,
-        .a = lt_tensor_4d(a.data, a.dtype, p->n, s->n_parts, rank, in),
-        .b = in_places(p, s->b, 0, rank, out, out),
-        .u = lt_tensor_2d(rows->sums.data, LT_F32, n, s->n_parts * rank),
-        .place = rows->place,
-        .scale = rows->scales,
-        .n_parts = s->n_parts};
+    lt_lora_add_args call = {.y = y,
+                             .x = x,
+                             .a = lt_tensor_4d(a.data, a.dtype, p->n, s->n_parts, rank, in),
+                             .b = in_places(p, s->b, 0, rank, out, out),
+                             .u = lt_tensor_2d(rows->sums.data, LT_F32, n, s->n_parts * rank),
+                             .place = rows->place,
+                             .scale = rows->scales,
+                             .n_parts = s->n_parts};
     call.a.stride[0] = a.stride[0];
     call.a.stride[1] = p->rank * in;
     for (int i = 0; i < s->n_parts; i++) {

@@ -471,8 +471,8 @@ typedef struct {
     bool weights, trans_b, accumulate, fixed_order; /* fixed_order: as in matmul. */
 } lt_matmul_grouped_args;
 
-/* Adapters of rows that each have their own (Chen et al. 2023, "Punica", arXiv:2310.18547): a step of
- * serving in which few rows have many adapters.
+/* Adapters of rows that each have their own (Chen et al. 2023, "Punica", arXiv:2310.18547): a step
+ * of serving in which few rows have many adapters.
  *
  *     u (n, parts R) F32 = x (n, K) . a[place] (parts, R, K)^T
  *     y (n, first_of_y ..) += scale * u of the part (n, R) . b[place] (R, first_of_b ..), each part

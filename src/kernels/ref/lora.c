@@ -7,7 +7,8 @@ static void shrink_row(const lt_lora_add_args *a, int64_t row, int64_t place) {
     for (int64_t j = 0; j < a->u.shape[1]; j++) {
         double sum = 0.0;
         for (int64_t k = 0; k < a->x.shape[1]; k++) {
-            sum += get(&a->x, at2(&a->x, row, k)) * get(&a->a, at4(&a->a, place, j / rank, j % rank, k));
+            sum += get(&a->x, at2(&a->x, row, k)) *
+                   get(&a->a, at4(&a->a, place, j / rank, j % rank, k));
         }
         set(&a->u, at2(&a->u, row, j), sum);
     }

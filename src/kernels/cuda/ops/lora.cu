@@ -1,8 +1,9 @@
 /* lora.cu — adapters of rows that each have their own, in two kernels: u = x A^T, then y += s u B.
  * Formula: tensor/ops.h.
  *
- * SHAPES    x (n, in), a (places, parts, rank, in), u (n, n_u = parts rank) fp32; y (n, out), b (places, rank, out);
- *           place (n) int32. Pieces of W elements; W = 1 takes any width and alignment.
+ * SHAPES    x (n, in), a (places, parts, rank, in), u (n, n_u = parts rank) fp32; y (n, out),
+ *           b (places, rank, out); place (n) int32. Pieces of W elements; W = 1 takes any width and
+ *           alignment.
  * MAP       lora_shrink: a block has 8 warps and belongs to 8 / TEAM numbers of u of one row
  *           (blockIdx.y); TEAM warps share a number, each every TEAM-th piece of 32 W elements.
  *           lora_expand: a thread has W columns of one row and adds its rank products to them.
