@@ -430,8 +430,8 @@ lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w)
               w->n_out <= f->o.max_out && w->max_pages <= f->o.max_pages);
     pad = pad && shape_padded(f, w, &f->shape);
     if (!pad) {
-        f->shape = (lt_paged_forward_shape){w->n_rows, w->n_seqs, w->n_out,
-                                            w->q_max,  w->kv_max, w->max_pages, 0};
+        f->shape = (lt_paged_forward_shape){w->n_rows, w->n_seqs,    w->n_out, w->q_max,
+                                            w->kv_max, w->max_pages, 0};
     }
     if (w->n_adapted > 0) {
         lt_lora_rows_choose(&f->lora_rows, w->adapter_start);

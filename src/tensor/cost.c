@@ -332,10 +332,10 @@ static lt_cost lora_add(const lt_lora_add_args *a) {
         columns += (double)a->parts[i].columns;
     }
     const double numbers = count(&a->a) / places + (double)a->b.shape[1] * columns;
-    return (lt_cost){2.0 * n * numbers,
-                     adapters * numbers * (double)lt_dtype_bytes(a->x.dtype) + bytes(&a->x) +
-                         twice(&a->u) + bytes(&a->place) + bytes(&a->scale) +
-                         2.0 * n * columns * (double)lt_dtype_bytes(a->y.dtype)};
+    return (lt_cost){2.0 * n * numbers, adapters * numbers * (double)lt_dtype_bytes(a->x.dtype) +
+                                            bytes(&a->x) + twice(&a->u) + bytes(&a->place) +
+                                            bytes(&a->scale) +
+                                            2.0 * n * columns * (double)lt_dtype_bytes(a->y.dtype)};
 }
 
 /* g' 1, m 3, v 4, decay 1, m^ 1, v^ 1, sqrt, plus eps, divide, times lr, minus. */
