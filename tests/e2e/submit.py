@@ -76,18 +76,24 @@ check("a part of a node, on CPUs", "--nodes=1\n#SBATCH --mincpus=16\n" in r.stdo
 # What it does.
 tool("srun", f"""for word; do [[ $word != *" health "* ]] || {{ cat "{scratch}/fit"; exit; }}; done
 printf '%s\\0' "$@" >>"{scratch}/srun"; printf '\\n' >>"{scratch}/srun"
-[ -z "${{SLEEP:-}}" ] || {{ touch "{scratch}/begun"; sleep "$SLEEP"; }}
+[ -z "${{HOLD:-}}" ] || touch "{scratch}/begun"
+while [ -n "${{HOLD:-}}" ] && [ ! -e "{scratch}/go" ]; do sleep 0.1; done
+# Until something has been told, or the job has looked for idle nodes twice.
+for ((i = 0; i < 600 && ${{WATCH:-0}}; i++)); do
+    if [ -s "{scratch}/told" ] || [ "$(wc -l <"{scratch}/asked")" -ge 2 ]; then break; fi
+    sleep 0.1
+done
 exit $STATUS""")
 for name in ("scontrol", "scancel"):
     tool(name, f'echo "{name} $*" >>"{scratch}/told"')
-tool("sinfo", f'case "$*" in *--Node*) cat "{scratch}/nodes" ;; *) echo "${{IDLE:-0}}" ;; esac')
+tool("sinfo", f'case "$*" in *--Node*) cat "{scratch}/nodes" ;; *) echo >>"{scratch}/asked"; echo "${{IDLE:-0}}" ;; esac')
 tool("squeue", 'echo "${WAITING:-}"')
 tool("sbatch", f'cp "$1" "{scratch}/job.sh"; echo "Submitted batch job 7"')
 
 
 def job(status, fit="n1 n2 n3", nodes="n1 n2 n3", script=None, wait=True, **env):
     """The result, what srun was called with, and what Slurm was told."""
-    for name, text in (("fit", fit), ("nodes", "".join(f"{n} idle\n" if n[-1] != "*" else f"{n[:-1]} down*\n" for n in nodes.split())), ("srun", ""), ("told", "")):
+    for name, text in (("fit", fit), ("nodes", "".join(f"{n} idle\n" if n[-1] != "*" else f"{n[:-1]} down*\n" for n in nodes.split())), ("srun", ""), ("told", ""), ("asked", "")):
         with open(f"{scratch}/{name}", "w") as f:
             f.write("\n".join(text.split()) if name == "fit" else text)
     env = {**os.environ, "PATH": f"{scratch}/bin:{os.environ['PATH']}", "STATUS": str(status), "SLURM_SUBMIT_DIR": scratch, "SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]",
@@ -121,18 +127,19 @@ check("a wrong run ends the job", p.returncode == 1 and told == "" and len(runs)
 for status in (74, 76, 78, 137):
     p, runs, told = job(status)
     check(f"status {status} without progress: three starts", p.returncode == status and told == "" and len(runs) == 3, (p.returncode, told, len(runs)))
-p = job(75, wait=False, SLEEP="1")
+p = job(75, wait=False, HOLD="1")
 until = time.time() + 60
 while not os.path.exists(f"{scratch}/begun") and time.time() < until:
     time.sleep(0.02)
 p.send_signal(signal.SIGTERM)
+open(f"{scratch}/go", "w").close()
 p.communicate(timeout=60)
 check("a job that Slurm ends does not queue again", p.returncode == 75 and open(f"{scratch}/told").read() == "", (p.returncode, open(f"{scratch}/told").read()))
 
 recipe("odd.yaml")
 for more, waiting, grows in (("1", "", True), ("0", "", False), ("1", "someone", False)):
     r = submit(*TENANT, "--gpus", "8..24", "--no-check", "--grow-min", "0.017", name="odd.yaml", dry=False)
-    p, runs, told = job(0, nodes="n1 n2 n3*", SLEEP="2.5", SLURM_JOB_NUM_NODES="2", IDLE=more, WAITING=waiting)
+    p, runs, told = job(0, nodes="n1 n2 n3*", WATCH="1", SLURM_JOB_NUM_NODES="2", IDLE=more, WAITING=waiting)
     check(f"{more} nodes idle, {waiting or 'nobody'} waiting: it {'grows' if grows else 'goes on'}", ("scancel --signal=USR2 7" in told) == grows and runs[0][-1] == "dp=16", (told, runs))
 
 for by, words in (("pyxis", ["--container-image=i m", f"--container-mounts={scratch}:{scratch}", f"--container-workdir={scratch}", "lateen"]), ("environment", ["--environment=i m", "lateen"]),
