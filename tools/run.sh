@@ -35,7 +35,7 @@ say "Tokenise 15 novels to train on and 2 held out for validation"
 say "Pretrain a small Apertus-style model (recipes/demo.yaml)"
 $lateen train recipes/demo.yaml --out "$out" --data.train "$data/train" --data.valid "$data/valid" --data.tokenizer "$data/tokenizer.json" "$@"
 
-say "The model that comes with Lateen writes (models/README.md: 46M parameters, eight languages)"
+say "The model that comes with Lateen to write (models/README.md: 46M parameters, eight languages)"
 for start in "The old house stood at the end of the lane, and" "Era una sera d'autunno, e"; do
     $lateen generate --prompt "$start" --max-tokens 60 --temperature 0.7 --top-p 0.9 --seed 5 --echo
     printf '\n\n'
@@ -49,7 +49,8 @@ say "What next"
 cat <<NEXT
   open $out/report.html                      curves, samples and configuration of this run
   $lateen generate --model $out/model --prompt "The old man"
-  $lateen serve                               the model that comes with Lateen, on http://127.0.0.1:8080
+  $lateen serve                               a model that solves school problems and shows its thinking, on http://127.0.0.1:8080
+  $lateen chat                                the same on the terminal: Multiply 42 by 23.
   $lateen eval --model $out/model data/demo/val.jsonl.zst
   $lateen train recipes/demo.yaml --out runs/longer --steps 5000 --page 8080 \\
       --data.train $data/train --data.valid $data/valid --data.tokenizer $data/tokenizer.json

@@ -17,23 +17,31 @@
 #include "model/params.h"
 #include "tensor/backend.h"
 
-/* The first *.gguf of a folder, by name. */
-static bool first_gguf(char out[LT_PATH_BYTES], const char *folder) {
+/* A *.gguf of a folder: the first by name that begins so, otherwise the first of all. */
+static bool find_gguf(char out[LT_PATH_BYTES], const char *folder, const char *begins) {
     char **names = NULL;
     size_t n = 0;
     bool found = false;
     if (!lt_file_is_dir(folder) || lt_file_list(&names, &n, folder) != LT_OK) {
         return false;
     }
-    for (size_t i = 0; i < n && !found; i++) {
-        found = lt_path_has_suffix(names[i], ".gguf") &&
-                lt_path_join(out, folder, names[i]) == LT_OK;
+    for (size_t i = 0; i < n; i++) {
+        const bool meant = strncmp(names[i], begins, strlen(begins)) == 0;
+        if (lt_path_has_suffix(names[i], ".gguf") && (meant || !found) &&
+            lt_path_join(out, folder, names[i]) == LT_OK) {
+            found = true;
+            if (meant) {
+                break;
+            }
+        }
     }
     lt_file_list_free(names, n);
     return found;
 }
 
-lt_err lt_opened_default_model(char out[LT_PATH_BYTES]) {
+lt_err lt_opened_default_model(char out[LT_PATH_BYTES], lt_default_use use) {
+    static const char *const names[] = {
+        [LT_DEFAULT_WRITES] = "polyglot-", [LT_DEFAULT_TALKS] = "reasoner-"};
     static const char *const places[] = {"models", "../models", "../share/lateen/models"};
     char self[LT_PATH_BYTES], folder[LT_PATH_BYTES];
     const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -44,7 +52,8 @@ lt_err lt_opened_default_model(char out[LT_PATH_BYTES]) {
     if (slash != NULL) {
         *slash = '\0';
         for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-            if (lt_path_join(folder, self, places[i]) == LT_OK && first_gguf(out, folder)) {
+            if (lt_path_join(folder, self, places[i]) == LT_OK &&
+                find_gguf(out, folder, names[use])) {
                 return LT_OK;
             }
         }
@@ -207,7 +216,7 @@ lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *lora,
     reading r;
 
     if (model_path[0] == '\0') {
-        LT_TRY(lt_opened_default_model(o.path));
+        LT_TRY(lt_opened_default_model(o.path, LT_DEFAULT_WRITES));
     } else {
         LT_TRY(lt_cli_bring(o.path, model_path));
     }

@@ -21,14 +21,17 @@ typedef struct {
  * activations are BF16. */
 typedef enum { LT_OPENED_STORED, LT_OPENED_F32, LT_OPENED_BF16 } lt_opened_dtype;
 
-/* The model that comes with Lateen: the first GGUF of models/ beside the binary or its parent
- * folder, or of PREFIX/share/lateen/models. ARG: none. */
-LT_MUST_USE lt_err lt_opened_default_model(char out[LT_PATH_BYTES]);
+/* What a model that comes with Lateen does best (models/README.md). */
+typedef enum { LT_DEFAULT_WRITES, LT_DEFAULT_TALKS } lt_default_use;
+
+/* The model that comes with Lateen for this use, or another one if it is not there: a GGUF of
+ * models/ beside the binary or its parent folder, or of PREFIX/share/lateen/models. ARG: none. */
+LT_MUST_USE lt_err lt_opened_default_model(char out[LT_PATH_BYTES], lt_default_use use);
 
 /* model_path: Hugging Face folder, GGUF or llama2.c .bin, adapters (a PEFT folder, whose model is
  * opened beside them: STORED is F32 for DoRA and score heads, on a GPU BF16), or where to fetch one
- * (hf://, s3://, https://); "": the one that comes with Lateen. lora: adapters to open beside the
- * model, which need not name it, likewise; "": none.
+ * (hf://, s3://, https://); "": the one that comes with Lateen to write. lora: adapters to open
+ * beside the model, which need not name it, likewise; "": none.
  * tokenizer_path "": the model's own. device: its name (lateen/device.h). threads 0: all cores.
  * Free with lt_opened_close. */
 LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *lora,

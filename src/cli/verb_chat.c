@@ -235,11 +235,21 @@ done:
 static lt_err run(chat_options *o, int argc, char **argv) {
     lt_err err = LT_OK;
     chat c = {.o = o};
+    char found[LT_PATH_BYTES];
+    const char *model = o->model;
     int64_t room;
 
     lt_device_few_queues();
-    LT_TRY_DONE(lt_opened_open(&c.opened, o->model, o->lora, o->tokenizer,
-                               (lt_opened_dtype)o->dtype, o->device, o->threads));
+    if (model[0] == '\0') {
+        LT_TRY_DONE(lt_opened_default_model(found, LT_DEFAULT_TALKS));
+        model = found;
+        if (isatty(STDIN_FILENO) != 0 && strstr(found, "/reasoner-") != NULL) {
+            fprintf(stderr, "%s solves small school problems. Ask, for example: %s\n", found,
+                    "Multiply 42 by 23.");
+        }
+    }
+    LT_TRY_DONE(lt_opened_open(&c.opened, model, o->lora, o->tokenizer, (lt_opened_dtype)o->dtype,
+                               o->device, o->threads));
     if (o->generation_config == 0) {
         LT_TRY_DONE(lt_opened_defaults(c.opened.model, &lt_verb_chat_options, o, argc, argv));
     }

@@ -235,7 +235,7 @@ static lt_err run_generative(const eval_options *o, const char **files, int n_fi
         LT_FAIL(LT_ERR_ARG, "--sandbox and --test-limit are for humaneval and mbpp");
     }
     if (model[0] == '\0' && o->responses[0] == '\0') {
-        LT_TRY(lt_opened_default_model(found));
+        LT_TRY(lt_opened_default_model(found, LT_DEFAULT_WRITES));
         model = found;
     }
     lt_served served = LT_SERVED_OF(o, model, o->lora);

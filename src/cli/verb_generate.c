@@ -67,7 +67,7 @@ static lt_err run_aligned(generate_options *o, const char *prompt, int argc, cha
     char found[LT_PATH_BYTES];
     const char *model = o->model;
     if (model[0] == '\0') {
-        LT_TRY(lt_opened_default_model(found));
+        LT_TRY(lt_opened_default_model(found, LT_DEFAULT_WRITES));
         model = found;
     }
     lt_generate_aligned g = {.served = LT_SERVED_OF(o, model, o->lora),

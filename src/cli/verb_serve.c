@@ -374,7 +374,7 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
         return describe(o->describe == 1);
     }
     if (j.model[0] == '\0' && o->models[0] == '\0') {
-        LT_TRY_DONE(lt_opened_default_model(found));
+        LT_TRY_DONE(lt_opened_default_model(found, LT_DEFAULT_TALKS));
         j.model = found;
     }
     if (positional != NULL && o->model[0] != '\0') {

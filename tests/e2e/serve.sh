@@ -262,6 +262,15 @@ control() {
     model=("${stories[@]}")
 }
 
+# The model that comes with Lateen to talk with.
+reasoner() {
+    model=()
+    start --deterministic
+    ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
+    within python3 tests/e2e/serve_reasoner.py "http://127.0.0.1:$port" "$lateen"
+    stop
+}
+
 pages() {
     local chromium
     chromium=$(command -v chromium || command -v chromium-headless-shell || command -v google-chrome)

@@ -8,7 +8,10 @@ shipped_model() {
     size=$(cat models/*.gguf | wc -c)
     say "at most 48 MiB together: $size" "$([ "$size" -le 50331648 ] && echo yes)"
     build/lateen generate --prompt "Era una sera d'autunno, e" --max-tokens 12 --temperature 0 >"$dir/here" 2>"$dir/log"
-    say "generate without --model" "$([ -s "$dir/here" ] && echo yes)"
+    build/lateen generate --model models/polyglot-46m.gguf --prompt "Era una sera d'autunno, e" --max-tokens 12 --temperature 0 >"$dir/named" 2>"$dir/log"
+    say "generate without --model: the one that writes" "$([ -s "$dir/here" ] && cmp -s "$dir/here" "$dir/named" && echo yes)"
+    echo "Multiply 42 by 23." | build/lateen chat --temperature 0 >"$dir/talk" 2>"$dir/log"
+    say "chat without --model: the one that talks, and its thought before the answer" "$(grep -q '^42 \* ' "$dir/talk" && tail -n 1 "$dir/talk" | grep -q 'The answer is 966.' && echo yes)"
     say "threads spin briefly" "$(env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT bash -c 'mkfifo "$0/pipe"; build/lateen chat <"$0/pipe" >"$0/log" 2>&1 & exec 3>"$0/pipe"; for _ in $(seq 50); do
         grep -qz GOMP_SPINCOUNT=4000 /proc/$!/environ && echo yes && break; sleep 0.1; done' "$dir")"
     make -s install DESTDIR="$dir/installed" PREFIX=/usr >"$dir/log" 2>&1

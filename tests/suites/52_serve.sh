@@ -13,6 +13,7 @@ beside "serve: contexts that are shifted" tests/e2e/serve.sh shift_context
 beside "serve: pages of texts in files" tests/e2e/serve.sh slots kept
 beside "serve: a draft model" tests/e2e/serve.sh drafts
 beside "serve: control of reasoning" tests/e2e/serve.sh control
+beside "serve: the model that reasons" tests/e2e/serve.sh reasoner
 beside "serve: files and batches" tests/e2e/serve.sh batches
 beside "serve: fine-tuning" tests/e2e/serve.sh tuning
 beside "serve: requests with parts at random" tests/e2e/serve.sh bodies

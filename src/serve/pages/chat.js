@@ -5,6 +5,10 @@ const DEFAULTS = { system: '', temperature: '', n: 1, top_p: '', top_k: '', min_
 /* Where neither the operator nor the model's files say anything, the API's temperature of 1 would count, which small models do not bear. */
 const MILDER = { temperature: 0.7, min_p: 0.05 };
 const SAMPLING = ['temperature', 'top_p', 'top_k', 'min_p', 'repetition_penalty'];
+/* Questions that the model that comes with Lateen answers, as it knows school problems and nothing else. */
+const ASKS = { 'reasoner-23m': ['Multiply 42 by 23.', 'Solve for x and y: x + 2y = 30 and 2x + 3y = 51. Give the answer as (x, y).',
+  'A recipe for 4 people needs 840 grams of cheese. How many grams are needed for 8 people?',
+  'Sam is shorter than Hugo. Chen is taller than Elena. Hugo is shorter than Elena. They stand in a row from the tallest to the shortest. Who is third in the row?'] };
 let settings = { ...DEFAULTS };
 let running = null;                   // AbortController
 let editing = null;                   // The message that is edited.
@@ -80,6 +84,11 @@ function drawTurn(turn) {
   }
   return box;
 }
+function drawAsks() {
+  const asks = ASKS[$('model').textContent] ?? [];
+  return asks.length ? [el('p', { textContent: 'This model solves small school problems, and shows its thinking. Ask, for example:' }),
+    el('div', { className: 'asks' }, ...asks.map(t => el('button', { type: 'button', textContent: t, onclick: () => { $('words').value = t; send(); } })))] : [];
+}
 function draw() {
   const log = $('log');
   log.classList.toggle('wide', turns.some(t => t.samples?.length > 1));
@@ -87,7 +96,7 @@ function draw() {
   if (!turns.length) {
     log.replaceChildren(el('div', { className: 'empty' }, el('h2', { textContent: 'What shall we talk about?' }),
       el('div', { textContent: 'Enter sends, Shift+Enter begins a line, ↑ edits the last message, Esc stops. '
-        + (isLocal ? 'Everything stays on this machine.' : `Conversations are kept in this browser; the model runs on ${location.host}.`) })));
+        + (isLocal ? 'Everything stays on this machine.' : `Conversations are kept in this browser; the model runs on ${location.host}.`) }), ...drawAsks()));
     return;
   }
   log.replaceChildren(...turns.map(drawTurn));

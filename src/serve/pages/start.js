@@ -70,6 +70,7 @@ async function hello() {
     }
     $('model').textContent = r.status === 401 ? 'needs an API key (Settings)' : (await r.json()).data[0].id;
     $('model').title = $('model').textContent;
+    if (!turns.length && !writing()) draw();
   } catch { $('model').textContent = 'no connection'; setTimeout(hello, 2000); }
 }
 addEventListener('pagehide', save); // What has come so far outlives a look at another page.
