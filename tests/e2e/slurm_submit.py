@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`lateen submit` under a real Slurm of four nodes: a job begins on all of them, is preempted, goes on with one rank on the node that is left, grows again when the others are idle, and ends
-with the bits of a run that nobody disturbed; a job that is cancelled does not queue again. slurm_submit.py LATEEN. Skipped without Debian's slurm-wlm and libpmix-dev (whose link
+"""`lateen submit` under a real Slurm of four nodes: a job begins on all of them, is preempted, goes on with one rank on the node that is left, grows again when the others are idle, and is cancelled;
+continued, it ends with the bits of a run that nobody disturbed. slurm_submit.py LATEEN. Skipped without Debian's slurm-wlm and libpmix-dev (whose link
 the plugin of srun opens); needs root, as slurmd does."""
 import glob
 import json
@@ -20,7 +20,7 @@ if not slurm.is_here() or not glob.glob("/usr/lib/*/pmix2/lib/libpmix.so"):
     tap.skip("Slurm", "needs root, and Debian's slurm-wlm and libpmix-dev")
     sys.exit(tap.end())
 lateen, scratch = os.path.abspath(sys.argv[1]), tempfile.mkdtemp()
-NODES, STEPS = ["n1", "n2", "n3", "n4"], 1500
+NODES = ["n1", "n2", "n3", "n4"]
 os.environ["OMPI_MCA_btl"] = "self,tcp"  # Nodes that are one machine would find each other's shared memory.
 NAME = "it's a \"name\" \\ #1"
 
@@ -40,7 +40,7 @@ data.seq: 32
 batch: {{size: 8, groups: 8}}
 deterministic: mesh-invariant
 lr.schedule: constant
-steps: {STEPS}
+steps: 100000000
 log.every: 1
 """)
 
@@ -84,17 +84,16 @@ try:
     check("on the node that is left", until(lambda: state().get(NAME) == ["RUNNING", "1"] and state().get("urgent") == ["RUNNING", "3"]), state())
     run("scancel", "--name=urgent")
     check("when the others are idle, it grows", until(lambda: meshes() == ["dp=4", "dp=1", "dp=4"]), (meshes(), log()[-800:]))
-    check("and ends", until(lambda: NAME not in state(), 600), (state(), log()[-800:]))
-    check("no step is lost, and none is made twice", steps(f"{folder}/run's") == list(range(1, STEPS + 1)), (len(steps(f"{folder}/run's")), log()[-800:]))
-    alone = run(lateen, "train", "a \"recipe\".yaml", "--out", "alone")
+    grown = steps(f"{folder}/run's")[-1]
+    until(lambda: steps(f"{folder}/run's")[-1] > grown + 20)
+    run("scancel", f"--name={NAME}")
+    check("cancelled, it saves, ends and does not come again", until(lambda: state() == {}), (state(), log()[-800:]))
+    last = str(steps(f"{folder}/run's")[-1] + 5)
+    for out in ("run's", "alone"):
+        alone = run(lateen, "train", "a \"recipe\".yaml", "--out", out, "--steps", last)
+    check("no step is lost, and none is made twice", steps(f"{folder}/run's") == list(range(1, int(last) + 1)), (len(steps(f"{folder}/run's")), last, log()[-800:]))
     bits = [open(f"{folder}/{d}/model/model.safetensors", "rb").read() for d in ("run's", "alone")]
     check("with the bits of a run on one rank that nobody disturbed", bits[0] == bits[1], alone.stderr[-500:])
-
-    submit("--name", "two", "--", "--out", "two", "--steps", "100000000")
-    until(lambda: state().get("two", [""])[0] == "RUNNING" and os.path.exists(f"{folder}/two/metrics.jsonl") and len(steps(f"{folder}/two")) > 2)
-    run("scancel", "--name=two")
-    check("a job that is cancelled ends", until(lambda: "two" not in state()), state())
-    check("and has saved, and does not come again", until(lambda: os.path.isdir(f"{folder}/two/checkpoints")) and state() == {}, (os.listdir(f"{folder}/two"), state()))
 except Exception as e:
     check("nothing unexpected", False, repr(e))
 finally:
