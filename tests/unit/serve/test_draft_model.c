@@ -334,6 +334,50 @@ static void requests_say_what_they_want(void **state) {
     lt_model_close(small);
 }
 
+/* The draft model reads long prompts in pieces of at most LT_DRAFT_ROWS, and again what it needs of
+ * one that others left in the prefix cache. */
+static void long_prompts_are_read_in_pieces(void **state) {
+    enum { N = 3, PROMPT = 300 };
+    static answer plain[N], drafted[N];
+    static int32_t prompt[N][PROMPT];
+    lt_model *m = random_model(64, 512, LT_F32);
+    const lt_model *draft = m;
+    (void)state;
+    for (int i = 0; i < N; i++) {
+        fill_prompt(prompt[i], PROMPT, 64, 5);
+        prompt[i][PROMPT / 2] = i == 2 ? 7 : prompt[i][PROMPT / 2]; /* Two are the same. */
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        lt_engine_options o = lt_engine_defaults();
+        lt_engine_stats stats;
+        lt_engine *e = NULL;
+        o.max_seq = 400;
+        o.deterministic = true;
+        o.draft = pass == 1 ? &draft : NULL;
+        o.speculate = pass == 1 ? LT_SPECULATE_MODEL : LT_SPECULATE_NONE;
+        o.draft_tokens = pass == 1 ? 4 : 0;
+        must(lt_engine_open(&e, m, &o), "engine");
+        for (int i = 0; i < N; i++) {
+            lt_request r = lt_request_defaults();
+            r.prompt = prompt[i];
+            r.n_prompt = PROMPT;
+            r.max_tokens = 60;
+            r.ignore_eos = true;
+            send(e, &r, pass == 0 ? &plain[i] : &drafted[i]);
+        }
+        receive_all(e, N, 0);
+        lt_engine_get_stats(e, &stats);
+        assert_true(pass == 0 ||
+                    (stats.drafted > N * 20 && stats.accepted > stats.drafted * 9 / 10));
+        assert_no_page_held(e);
+        lt_engine_close(e);
+    }
+    for (int i = 0; i < N; i++) {
+        assert_equal(&drafted[i].choices[0], &plain[i].choices[0], "a long prompt");
+    }
+    lt_model_close(m);
+}
+
 /* An answer that says what was predicted has it as a draft; another one is not changed by it. */
 static void predictions_are_drafts(void **state) {
     static answer plain, told, wrong;
@@ -412,6 +456,7 @@ int main(void) {
                                        cmocka_unit_test(a_fixed_text_is_proposed_by_its_own_draws),
                                        cmocka_unit_test(texts_have_the_models_distribution),
                                        cmocka_unit_test(requests_say_what_they_want),
+                                       cmocka_unit_test(long_prompts_are_read_in_pieces),
                                        cmocka_unit_test(predictions_are_drafts),
                                        cmocka_unit_test(what_cannot_be_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
