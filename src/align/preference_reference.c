@@ -49,7 +49,8 @@ static bool at_hand(const lt_training *t) {
     return t->state.step == 0 || is_without_adapters(t);
 }
 
-/* Where no rank has all weights, of what each rank trains: files of another mesh are made anew. */
+/* The checksum where no rank has all weights: that of the checksums of what each rank trains. So a
+ * run on another mesh computes the reference again. */
 static lt_err hash_parts(uint64_t *out, const lt_training *t) {
     lt_group *all = t->world->mesh.world;
     const size_t n = (size_t)lt_group_size(all);
@@ -144,11 +145,11 @@ typedef struct {
     lt_progress progress;
 } computing;
 
-/* Was one of the ranks asked to stop? All of them call this together. */
 static lt_err check_stop(const reference *r, int64_t pass) {
-    double asked = (double)lt_training_stop_asked(r->t);
-    LT_TRY(lt_objective_sum(r->t, &asked, 1));
-    if (asked > 0.0) {
+    int why;
+    LT_TRY(lt_training_ask_stop(r->t, &why));
+    if (why != 0) {
+        lt_board_stop(lt_training_board(r->t), why);
         LT_FAIL(LT_ERR_INTERRUPTED,
                 "stopped while the reference of %s was computed, at %lld of %lld rows; the same "
                 "command begins it again",
@@ -194,9 +195,10 @@ static lt_err compute(const reference *r) {
     memset(r->set->reference, 0, (size_t)n * sizeof(double));
     LT_TRY(lt_training_settle(t));
     LT_TRY_DONE(lt_step_rows_open(&c.rows, t->micro, t->recipe.seq, false));
-    LT_TRY_DONE(lt_objective_passes(t, (passes + dp - 1) / dp, compute_pass, &c));
-    LT_TRY_DONE(lt_objective_sum(t, r->set->reference, n));
+    err = lt_objective_passes(t, (passes + dp - 1) / dp, compute_pass, &c);
     lt_progress_end(&c.progress);
+    LT_TRY_DONE(err);
+    LT_TRY_DONE(lt_objective_sum(t, r->set->reference, n));
     lt_log_info("reference of %s: %lld rows in %.1f s", r->name, (long long)n,
                 lt_clock_s() - start_s);
 done:

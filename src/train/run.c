@@ -89,8 +89,7 @@ static lt_err follow(lt_training *t, const lt_step_decision *d, bool *slow) {
     return LT_OK;
 }
 
-/* Check for a stop request on any rank when no step has just done so. */
-static lt_err ask_stop(lt_training *t, int *stop) {
+lt_err lt_training_ask_stop(const lt_training *t, int *stop) {
     lt_step_record r = {.stop = (double)lt_training_stop_asked(t)};
     LT_TRY(lt_ranks_combine(&t->ranks, &r, LT_OK));
     *stop = (int)r.stop;
@@ -133,7 +132,7 @@ static lt_err train_steps(lt_training *t, int *stop) {
     lt_board_phase(board, LT_PHASE_LOADED);
     LT_TRY(sample_before(t));
     if (t->state.step < t->recipe.steps || lt_diloco_waits(t)) {
-        LT_TRY(ask_stop(t, stop));
+        LT_TRY(lt_training_ask_stop(t, stop));
     }
     lt_training_spend(t, LT_GOODPUT_restart);
     while (t->state.step < t->recipe.steps && *stop == 0) {
@@ -150,7 +149,7 @@ static lt_err train_steps(lt_training *t, int *stop) {
         *stop = step.decision.stop;
         /* It took a while. */
         if (slow && *stop == 0 && t->state.step < t->recipe.steps && lt_training_is_whole(t)) {
-            LT_TRY(ask_stop(t, stop)); /* The others wait for the leading rank here. */
+            LT_TRY(lt_training_ask_stop(t, stop)); /* The others wait for the leading rank here. */
         }
     }
     return LT_OK;
@@ -278,7 +277,7 @@ static lt_err run_in_world(const lt_recipe *given, lt_device *device,
     }
 done:
     if (err == LT_ERR_INTERRUPTED && lt_ranks_lead(&t->ranks)) {
-        unlink(t->exit_path); /* It asked for it, if no signal did. */
+        unlink(t->exit_path); /* If this file asked for it, it has been followed. */
     } else if (err == LT_ERR_INTERRUPTED) {
         /* The leading rank reports it; mpirun would end all ranks when one exits with an error. */
         err = LT_OK;

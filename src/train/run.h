@@ -307,9 +307,11 @@ LT_MUST_USE lt_err lt_training_snapshot(lt_training *t, double step_s);
 LT_MUST_USE lt_err lt_training_export(lt_training *t);
 const char *lt_training_product(const lt_training *t); /* Its folder: "model", or "adapter". */
 
-/* run.c. stop_asked: the stop request of this rank: a signal's number, LT_STOP_FILE or 0. settle:
- * wait for queued updates before another queue reads the weights. */
+/* run.c. stop_asked: the stop request of this rank: a signal's number, LT_STOP_FILE or 0. ask_stop,
+ * a collective call: that of any rank, where no step has just asked for it. settle: wait for queued
+ * updates before another queue reads the weights. */
 int lt_training_stop_asked(const lt_training *t);
+LT_MUST_USE lt_err lt_training_ask_stop(const lt_training *t, int *stop);
 LT_MUST_USE lt_err lt_training_settle(lt_training *t);
 LT_MUST_USE lt_err lt_run_training(const lt_recipe *r,
                                    lt_device *device); /* NULL: the recipe's, opened here. */
