@@ -22,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/thread.h"
 #include "comm/shm.h"
 #include "kernels/peak.h"
 #include "lateen/train.h"
@@ -326,12 +327,14 @@ static lt_err check_keeps(const lt_objective *objective) {
 lt_err lt_run_training_with(const lt_recipe *r, lt_device *device, const lt_objective *objective) {
     const char *given = getenv(LT_ENV_SEGMENT);
     char segment[24];
+    const int threads = lt_thread_count();
     lt_err err;
     LT_TRY(check_keeps(objective));
     (void)snprintf(segment, sizeof segment, "%s", given != NULL ? given : "");
     catch_signals();
     do {
         err = run_in_world(r, device, objective);
+        lt_thread_set_count(threads); /* For the next world, or the next stage of a recipe. */
     } while (err == LT_ERR_REMOTE && wait_for_next_world(segment));
     LT_TRY(err);
     return LT_OK;

@@ -6,6 +6,7 @@
 
 #include "align/learner.h"
 #include "align/train.h"
+#include "base/thread.h"
 #include "lateen/generate.h"
 #include "model/alloc.h"
 
@@ -319,13 +320,16 @@ static void train_lagging(const char *out) {
     free(r);
 }
 
+/* The threads that the engine had are given back. */
 static lt_err train_stale(const char *out, const char *options) {
+    const int threads = lt_thread_count();
     char all[1024];
     lt_recipe *r;
     lt_err err;
     (void)snprintf(all, sizeof all, STALE "rl.staleness=1 %s", options);
     r = recipe_of(out, "questions.jsonl", all);
     err = lt_align_train(r, device_of(lt_backend_cpu()));
+    assert_int_equal(lt_thread_count(), threads);
     free(r);
     return err;
 }
