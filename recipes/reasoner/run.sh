@@ -10,6 +10,8 @@
 #   STEPS      optimiser steps of a stage, in place of its recipe's: STEPS="base=2000 grpo=100"
 #   MINUTES    or the time that a stage may take, from which its steps are computed: MINUTES="base=3 mid=4 sft=1 grpo=5"
 #   FLAGS_BASE, FLAGS_MID, FLAGS_SFT, FLAGS_GRPO    further options of `lateen train`
+#   KINDS      kinds of problems (all; --small: units strings)
+#   RUNNING    answers at once in the evaluation (256)
 # --small makes a model of 0.9M parameters that learns two kinds of problems, on a laptop's CPU in some minutes.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

@@ -152,7 +152,7 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       LT_OPTION_ABOVE_MIN)                                                                         \
     X(I64, rl_staleness, "rl.staleness", "0", 0, 1, "N",                                           \
       "1: draw the answers of the next step while this one learns, with the weights before its "   \
-      "update; needs rl.correction")                                                               \
+      "update; needs rl.correction and checkpoint.every")                                          \
     X(BOOL, rl_exact, "rl.exact", "false", 0, 0, "",                                               \
       "engine and trainer compute the log-probability of a token with the same bits (CPU, fp32)")
 
@@ -195,7 +195,7 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(I64, seed, "seed", "1234", 0, 9e18, "N", "seed of initial weights, data order and samples")  \
     X(I64, steps, "steps", "1000", 0, 1e12, "N", "optimiser steps", LT_RECIPE_MAY_CHANGE)          \
     X(STR, stage, "stage", "", 0, 0, "NAME",                                                       \
-      "of a recipe with `stages`: train this one alone, behind those that are finished",           \
+      "of a recipe with `stages`: train this one alone, once those before it are finished",        \
       LT_RECIPE_MAY_CHANGE | LT_RECIPE_ONCE)                                                       \
     X(STR, resume, "resume", "auto", 0, 1, "auto|none|FOLDER",                                     \
       "continue from the newest complete checkpoint, or from this one", LT_RECIPE_MAY_CHANGE)      \
@@ -309,8 +309,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(BOOL, lora_dora, "lora.dora", "false", 0, 0, "",                                             \
       "the length of each row of a weight is trained apart from its direction (DoRA)")             \
     X(STR, lora_targets, "lora.targets", LT_LORA_ALL, 0, 1, "NAME,...",                            \
-      "linear layers that get adapters, by PEFT's names, e.g. q_proj,v_proj; all-linear: all but " \
-      "the head")                                                                                  \
+      "modules that get adapters, by PEFT's names, e.g. q_proj,v_proj; all-linear: every linear "  \
+      "layer but the output head; embed_tokens and lm_head can be added")                          \
     X(ENUM, lora_base, "lora.base", "auto", 0, 0, LT_LORA_BASES,                                   \
       "how model.init is kept beside adapters: in model.dtype, in the types of its file, or in a " \
       "block type, decoded for each product (QLoRA); auto: a quantised GGUF as it is stored")      \
@@ -340,7 +340,7 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "turns are learnt; what objective.kind learns from: preferences, problems; also s3://, "     \
       "hf://, https://, fetched first")                                                            \
     X(STR, valid, "data.valid", "", 0, 0, "SHARD|FILE.jsonl[:WEIGHT],...",                         \
-      "held-out data; empty: none, or see val_fraction", LT_RECIPE_MAY_CHANGE)                     \
+      "held-out data, as in data.train; empty: none, or see val_fraction", LT_RECIPE_MAY_CHANGE)   \
     X(F64, val_fraction, "data.val_fraction", "0", 0, 0.5, "",                                     \
       "share of data.train held out when data.valid is empty")                                     \
     X(STR, tokenizer, "data.tokenizer", "", 0, 0, "FILE",                                          \
@@ -447,7 +447,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(I64, keep_every, "checkpoint.keep_every", "0", 0, 1e12, "STEPS",                             \
       "keep the checkpoints at multiples of this forever; 0: none", LT_RECIPE_MAY_CHANGE)          \
     X(BOOL, save_adapters, "checkpoint.adapters", "false", 0, 0, "",                               \
-      "lora.rank: write OUT/adapters/step-N, too, which PEFT loads, and keep as many",             \
+      "lora.rank: write the adapters of each checkpoint to OUT/adapters/step-N, too, for PEFT; "   \
+      "as many are kept as checkpoints",                                                           \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, log_every, "log.every", "1", 1, 1e9, "STEPS", "write a line of metrics this often",     \
       LT_RECIPE_MAY_CHANGE)                                                                        \
