@@ -10,8 +10,8 @@
  * them. So answers are one update older than the weights that learn from them, and the weights of
  * rl.correction make up for it: the trainer's probability of a token by the engine's.
  *
- * RESUMING   Answers are not kept in checkpoints. None are drawn ahead across a step whose
- * checkpoint is due (checkpoint.every): the step behind it draws with its own weights, whether the
+ * RESUMING   Answers are not kept in checkpoints. During a step after which a checkpoint is due
+ * (checkpoint.every) none are drawn ahead: the next step draws with its own weights, whether the
  * run was stopped there or not. A stop waits for such a step. */
 #ifndef LT_ALIGN_AHEAD_H
 #define LT_ALIGN_AHEAD_H
@@ -35,8 +35,8 @@ typedef struct {
  * also after a failure; a zeroed one is closed. */
 LT_MUST_USE lt_err lt_ahead_open(lt_ahead *a, const lt_reinforce *of, int threads);
 void lt_ahead_close(lt_ahead *a);
-/* Draw the questions behind those of `now`. Until wait or take returns, nobody else uses the
- * engine, its weights and the rewards. */
+/* Draw answers to the questions that follow those of `now`. Until wait or take returns, nobody else
+ * uses the engine, its weights and the rewards. */
 LT_MUST_USE lt_err lt_ahead_begin(lt_ahead *a, const lt_reinforce *now);
 void lt_ahead_wait(lt_ahead *a); /* Waits until nothing is drawn. */
 /* The answers become those of `into`. Returns the failure of the draw. */

@@ -44,7 +44,7 @@ typedef struct {
     file_lines questions, examples;
     int64_t n_responses;       /* questions.n times samples. */
     char **responses;          /* (n_responses) NULL: they are scored as they are read. */
-    lt_unit_verdict *verdicts; /* (n_responses) Of programs. */
+    lt_unit_verdict *verdicts; /* (n_responses) Verdicts of programs. */
     int64_t item;              /* The response that is scored. */
     lt_python_random random;
     lt_punkt *punkt; /* ifeval: NULL: not there. */

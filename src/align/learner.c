@@ -109,7 +109,7 @@ static lt_err open_rewards(lt_learner *l, const lt_reinforce_options *o) {
 
 /* ---- Rows ---- */
 
-/* Answers of a draw in the rows of validation, which reinforcement learning has not. */
+/* Lay answers out in the rows of validation, which reinforcement learning does not use. */
 static const lt_row_batch *lay_out(lt_learner *l, const lt_drawn *all, int64_t n) {
     const lt_row_batch *rows = &l->t->valid_rows.batch;
     LT_ASSERT(n <= l->t->micro);
@@ -179,8 +179,8 @@ static lt_err draw_answers(lt_learner *l) {
     return lt_reinforce_draw(&l->r);
 }
 
-/* Those of the next step, with the weights of this one; not across a step whose checkpoint is
- * due. */
+/* The answers of the next step, drawn with the weights of this one; none if a checkpoint is due
+ * after this step. */
 static lt_err draw_ahead(lt_learner *l) {
     const lt_recipe *r = &l->t->recipe;
     const int64_t step = l->t->state.step + 1;

@@ -22,9 +22,9 @@ lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
     } refused[] = {{"deterministic = mesh-invariant", r->deterministic != 0},
                    {"model.fp8", r->fp8 != LT_FP8_NONE},
                    {"loss.z", r->z_coef > 0.0},
-                   {"pp (mesh)", s->pp > 1 && (draws || distills)},
+                   {"pp (mesh)", s->pp > 1 && (rl || distills)},
                    {"cp (mesh)", s->cp > 1 && draws},
-                   {"tp (mesh)", s->tp > 1 && (draws || distills)},
+                   {"tp (mesh)", s->tp > 1 && (rl || distills)},
                    {"ep (mesh)", s->ep > 1 && draws}};
     if (r->objective == LT_RECIPE_OBJECTIVE_sft) {
         return LT_OK;

@@ -130,11 +130,11 @@ LT_MUST_USE lt_err lt_objective_all(const struct lt_training *t, bool *yes);
  * many logits. Its memory on the host is announced. */
 LT_MUST_USE lt_err lt_objective_open_beside(struct lt_training *t, lt_pass **out, lt_model *m);
 
-/* The model for code that reads all of its weights, such as an engine that draws answers: the one
- * of the passes, or another with room for all: where that has none between its passes (mesh.zero
- * 3), and with `apart`, for code that reads them while the run's own change. bring, a collective
- * call: the weights are there, behind the last update, and stay until the next one; apart, until
- * the next bring. */
+/* The model for code that reads all weights, such as an engine that draws answers: that of the
+ * passes, or a second one with room for all weights, where the first keeps none between passes
+ * (mesh.zero 3) or where the code reads them while updates go on (`apart`). bring, a collective
+ * call, waits for the last update and copies its weights into the second model, where there is one.
+ * They stay until the next update; apart, until the next bring. */
 LT_MUST_USE lt_err lt_objective_open_whole(struct lt_training *t, bool apart, const lt_model **out);
 LT_MUST_USE lt_err lt_objective_bring_whole(struct lt_training *t);
 

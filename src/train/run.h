@@ -41,8 +41,9 @@ typedef struct {
     lt_row_batch batch; /* Room for the largest step. */
 } lt_step_rows;
 
-/* What an objective's values are computed in; (rows of a pass, seq) each. Of whole rows, but tokens
- * and positions, of which a rank of cp has its own; `own` has room for what it sends to others. */
+/* What an objective's values are computed in; (rows of a pass, seq) each. A rank of cp has its own
+ * part of tokens, positions and own_labels; labels and values are of whole rows, and `own` has room
+ * for the values that the ranks of cp send each other. */
 typedef struct {
     int32_t *tokens, *labels, *positions, *own_labels;
     float *values, *dvalues, *own;

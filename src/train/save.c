@@ -98,7 +98,7 @@ static lt_err save_adapters(lt_training *t) {
     }
     LT_TRY(lt_path_join(folder, t->recipe.out, "adapters"));
     LT_TRY(lt_checkpoint_path(path, folder, t->state.step));
-    if (lt_file_exists(path)) { /* Of a start before this one, which made the same step. */
+    if (lt_file_exists(path)) { /* Written by an earlier start at the same step. */
         return LT_OK;
     }
     LT_TRY(lt_checkpoint_aside(aside, folder, t->state.step, &t->lease));
