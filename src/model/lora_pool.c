@@ -33,6 +33,11 @@ struct lt_lora_pool {
     void *data;          /* (n, plan's elements) in the model's type, the backend's memory. */
 };
 
+/* A rank as products have it. */
+static int64_t stepped(int64_t rank) {
+    return (rank + RANK_STEP - 1) / RANK_STEP * RANK_STEP;
+}
+
 static size_t all_bytes(const lt_lora_pool *p) {
     return (size_t)p->n * lt_lora_pool_place_bytes(p);
 }
@@ -58,7 +63,7 @@ lt_err lt_lora_pool_open(lt_model *m, int32_t n_places, int64_t rank) {
     }
     p->model = m;
     p->most = rank;
-    p->rank = (rank + RANK_STEP - 1) / RANK_STEP * RANK_STEP;
+    p->rank = stepped(rank);
     p->n = n_places;
     LT_TRY_DONE(lt_lora_plan_all(&p->plan, &m->spec, p->rank));
     p->places = calloc((size_t)n_places, sizeof *p->places);
@@ -468,8 +473,11 @@ void lt_lora_rows_choose(lt_lora_rows *r, const int32_t *start) {
         }
     }
     for (size_t i = 0; i < n; i++) {
-        grown = grown || r->ranks[i] > r->most[i];
-        r->most[i] = r->ranks[i] > r->most[i] ? r->ranks[i] : r->most[i];
+        r->ranks[i] = (uint16_t)stepped(r->ranks[i]);
+        if (r->ranks[i] > r->most[i]) {
+            r->most[i] = r->ranks[i];
+            grown = true;
+        }
     }
     r->growths += grown;
 }
@@ -485,7 +493,7 @@ static const lt_lora_site *site_of(const lt_exec *r, lt_param_kind kind, int lay
     if (s == NULL) {
         return NULL;
     }
-    *ranks = (rows->place.data != NULL ? rows->most : rows->ranks) +
+    *ranks = (rows->by_place ? rows->most : rows->ranks) +
              (s - rows->pool->plan.sites) * LT_LORA_PARTS;
     for (int i = 0; i < s->n_parts; i++) {
         any = any || (*ranks)[i] > 0;
@@ -519,7 +527,7 @@ static lt_err times_scale(lt_exec *r, lt_tensor us, lt_tensor u) {
     return lt_exec_moe_combine_fwd(
         r, &(lt_moe_combine_args){.y = us,
                                   .x = u,
-                                  .weights = rows->scale,
+                                  .weights = lt_tensor_2d(rows->scale.data, LT_F32, rows->n, 1),
                                   .slot_row = rows->number,
                                   .expert_start = lt_tensor_rows(&rows->start, rows->pool->n, 1)});
 }
@@ -553,10 +561,6 @@ static lt_err add_part(lt_exec *r, const lt_lora_site *s, int i, int64_t rank, l
                                                                .fixed_order = r->fixed_order});
 }
 
-static int64_t stepped(int64_t rank) {
-    return (rank + RANK_STEP - 1) / RANK_STEP * RANK_STEP;
-}
-
 /* All modules of a matrix, each row by its place. */
 static lt_err add_by_place(lt_exec *r, const lt_lora_site *s, const uint16_t *ranks, lt_tensor y,
                            lt_tensor x) {
@@ -566,7 +570,7 @@ static lt_err add_by_place(lt_exec *r, const lt_lora_site *s, const uint16_t *ra
     const int64_t in = params[s->a].shape[1], out = params[s->b].shape[0], n = x.shape[0];
     int64_t rank = 0;
     for (int i = 0; i < s->n_parts; i++) {
-        rank = stepped(ranks[i]) > rank ? stepped(ranks[i]) : rank;
+        rank = ranks[i] > rank ? ranks[i] : rank;
     }
     const lt_tensor a = in_places(p, s->a, 0, rank, in, in);
     lt_lora_add_args call = {.y = y,
@@ -575,7 +579,7 @@ static lt_err add_by_place(lt_exec *r, const lt_lora_site *s, const uint16_t *ra
                              .b = in_places(p, s->b, 0, rank, out, out),
                              .u = lt_tensor_2d(rows->sums.data, LT_F32, n, s->n_parts * rank),
                              .place = rows->place,
-                             .scale = rows->scales,
+                             .scale = rows->scale,
                              .n_parts = s->n_parts};
     call.a.stride[0] = a.stride[0];
     call.a.stride[1] = p->rank * in;
@@ -592,16 +596,16 @@ lt_err lt_lora_rows_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind 
     if (s == NULL) {
         return LT_OK;
     }
-    if (r->lora_rows->place.data != NULL) {
+    if (r->lora_rows->by_place) {
         return add_by_place(r, s, ranks, y, x);
     }
     x = lt_tensor_rows(&x, 0, r->lora_rows->n);
     y = lt_tensor_rows(&y, 0, r->lora_rows->n);
     for (int i = 0; i < s->n_parts; i++) {
         const lt_lora_part *p = &s->parts[i];
-        const int64_t rank = stepped(ranks[i]);
-        LT_TRY(rank > 0 ? add_part(r, s, i, rank, lt_tensor_cols(&y, p->first_row, p->n_rows), x)
-                        : LT_OK);
+        LT_TRY(ranks[i] > 0
+                   ? add_part(r, s, i, ranks[i], lt_tensor_cols(&y, p->first_row, p->n_rows), x)
+                   : LT_OK);
     }
     return LT_OK;
 }

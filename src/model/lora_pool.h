@@ -85,18 +85,19 @@ int lt_lora_pool_holds(const lt_lora_pool *p, int32_t place); /* How many times.
 /* The rows of a call, as the products see them. */
 typedef struct lt_lora_rows {
     const lt_lora_pool *pool;
-    int64_t n;        /* The first n rows have an adapter; 0: none has. */
+    int64_t n;       /* The first n rows have an adapter; 0: none has. */
+    bool by_place;   /* lora_add computes all modules of a matrix; else products are grouped. */
+    lt_tensor scale; /* F32, one a row; by_place: (rows); grouped: (n), absent: all are 1 */
+    uint16_t *ranks; /* (sites, LT_LORA_PARTS) the most that these rows' adapters use, rounded up */
+    uint16_t *most;  /* The same of all calls, which a recorded step keeps. */
+    int64_t growths; /* Calls so far that changed `most`. */
+    /* Grouped. */
     lt_tensor start;  /* (places + 1) I32: rows of each place */
-    lt_tensor scale;  /* (n, 1) F32, absent: all are 1 */
     lt_tensor number; /* (n) I32: 0, 1, 2, ...; with scale. */
     lt_tensor u, us;  /* (max rows, the pool's rank) of the model's type; us: u times scale */
-    uint16_t *ranks;  /* (sites, LT_LORA_PARTS) the most that these rows' adapters use */
-    /* Of lora_add; place absent: the products are grouped. */
-    lt_tensor place;  /* (rows) I32, -1: the row has no adapter */
-    lt_tensor scales; /* (rows) F32 */
-    lt_tensor sums;   /* (max rows, LT_LORA_PARTS times the pool's rank) F32 */
-    uint16_t *most;   /* As ranks, the most of all calls; */
-    int64_t growths;  /* how often that changed. */
+    /* By place. */
+    lt_tensor place; /* (rows) I32, -1: the row has no adapter */
+    lt_tensor sums;  /* (max rows, LT_LORA_PARTS times the pool's rank) F32: lora_add's u */
 } lt_lora_rows;
 
 /* Open the rows of a forward pass of the model, whose pool may be NULL. Close them with the

@@ -435,9 +435,9 @@ lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w)
     }
     if (w->n_adapted > 0) {
         lt_lora_rows_choose(&f->lora_rows, w->adapter_start);
+        f->lora_rows.by_place = graphs && (pad || r->fixed_order);
         f->shape.adapters = pad ? f->lora_rows.growths : 0;
     }
-    f->by_place = w->n_adapted > 0 && graphs && (pad || r->fixed_order);
     f->at_hand = pad ? 0 : -1;
     f->chosen_first = pad && graphs ? 0 : -1;
     r->batch = f->shape.rows;

@@ -53,9 +53,8 @@ struct lt_paged_forward {
     lt_lora_run lora; /* The adapters of a model that has some. */
     void *pool;
     lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of the metadata */
-    bool by_place;          /* Rows of this call read the adapter of their place, by lora_add. */
-    lt_lora_rows lora_rows; /* pool NULL: requests choose no adapters. */
-    const lt_steering *steering; /* Steering of the model; NULL: none. */
+    lt_lora_rows lora_rows;                            /* pool NULL: requests choose no adapters. */
+    const lt_steering *steering;                       /* Steering of the model; NULL: none. */
     lt_tensor steer; /* S of steering.h, a view of the metadata; absent: no row is steered. */
     lt_paged_forward_side sides[2];
     int turn; /* The side of the last call. */

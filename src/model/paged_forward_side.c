@@ -237,7 +237,7 @@ static void put_places(lt_paged_forward *f, int64_t *at, const lt_paged_forward_
     int32_t *place = side->host_meta + *at;
     float *scale = (float *)(place + rows);
     f->lora_rows.place = lt_tensor_1d(side->meta + *at, LT_I32, rows);
-    f->lora_rows.scales = lt_tensor_1d(side->meta + *at + rows, LT_F32, rows);
+    f->lora_rows.scale = lt_tensor_1d(side->meta + *at + rows, LT_F32, rows);
     *at += 2 * rows;
     for (int64_t i = 0; i < rows; i++) {
         place[i] = -1;
@@ -256,13 +256,13 @@ static void put_adapters(lt_paged_forward *f, int64_t *at, const lt_paged_forwar
     lt_lora_rows *rows = &f->lora_rows;
     const int64_t n = w->n_adapted;
     rows->n = n;
-    rows->scale = rows->place = (lt_tensor){0};
+    rows->scale = (lt_tensor){0};
     if (n == 0) {
         return;
     }
     const int64_t n_start = lt_lora_pool_places(rows->pool) + 1;
     LT_ASSERT(n <= w->n_rows && w->adapter_start[n_start - 1] == n);
-    if (f->by_place) {
+    if (rows->by_place) {
         put_places(f, at, w);
         return;
     }
@@ -275,7 +275,7 @@ static void put_adapters(lt_paged_forward *f, int64_t *at, const lt_paged_forwar
         side->host_meta[*at + i] = (int32_t)i;
     }
     *at += n;
-    rows->scale = lt_tensor_2d(side->meta + *at, LT_F32, n, 1);
+    rows->scale = lt_tensor_1d(side->meta + *at, LT_F32, n);
     memcpy(side->host_meta + *at, w->adapter_scale, (size_t)n * sizeof *w->adapter_scale);
     *at += n;
 }
