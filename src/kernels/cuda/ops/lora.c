@@ -10,7 +10,7 @@
 #define LORA_WORDS "DTYPE=%s W=%d TEAM=%d"
 #define THREADS    256 /* Of lora.cu. */
 #define WARP       32
-#define LONG_INPUT 4096 /* From here on four warps share a number of u. */
+#define LONG_INPUT 4096 /* Inputs at least this long: four warps share a number of u. */
 #define MOST_ROWS  65535
 
 static_assert(LT_LORA_ADD_PARTS == LT_LORA_MOST_PARTS, "the same parts");
@@ -29,19 +29,9 @@ static const char *lora_add_refuse(const void *args, const lt_device *device) {
     return why == NULL && a->x.shape[0] > MOST_ROWS ? "more than 65,535 rows" : why;
 }
 
-/* Do all rows of t from `first` on begin at 16 bytes, and hold whole pieces? */
-static bool whole_pieces(const lt_tensor *t, int64_t first, int64_t columns) {
-    const int64_t piece = 16 / (int64_t)lt_dtype_bytes(t->dtype);
-    bool whole = ((uintptr_t)t->data & 15) == 0 && first % piece == 0 && columns % piece == 0;
-    for (int d = 0; d + 1 < t->n_dims; d++) {
-        whole = whole && t->stride[d] % piece == 0;
-    }
-    return whole;
-}
-
 static lt_err shrink(lt_queue *q, const lt_lora_add_args *a) {
     const int64_t in = a->x.shape[1];
-    const bool pieces = whole_pieces(&a->x, 0, in) && whole_pieces(&a->a, 0, in);
+    const int width = lt_cuda_piece((const lt_tensor *const[]){&a->x, &a->a}, 2, a->x.dtype, in);
     const int team = in >= LONG_INPUT ? 4 : 1, each = THREADS / WARP / team;
     char defines[LT_CUDA_DEFINES_BYTES];
     lt_cuda_lora_shrink_args call = {.x = a->x.data,
@@ -56,15 +46,14 @@ static lt_err shrink(lt_queue *q, const lt_lora_add_args *a) {
                                      .n_u = (int)a->u.shape[1],
                                      .rank = (int)a->b.shape[1]};
     void *list[] = {&call};
-    snprintf(defines, sizeof defines, LORA_WORDS, lt_cuda_dtype_word(a->x.dtype),
-             pieces ? 16 / (int)lt_dtype_bytes(a->x.dtype) : 1, team);
+    snprintf(defines, sizeof defines, LORA_WORDS, lt_cuda_dtype_word(a->x.dtype), width, team);
     return lt_cuda_run_early(q, "ops/lora.cu", "lora_shrink", defines,
                              LT_CUDA_DIV_UP(a->u.shape[1], each), (int)a->x.shape[0], THREADS,
                              list);
 }
 
 static lt_err expand(lt_queue *q, const lt_lora_add_args *a) {
-    bool pieces = true;
+    int width = INT_MAX;
     int64_t blocks = 0;
     char defines[LT_CUDA_DEFINES_BYTES];
     lt_cuda_lora_expand_args call = {.y = a->y.data,
@@ -80,10 +69,11 @@ static lt_err expand(lt_queue *q, const lt_lora_add_args *a) {
     void *list[] = {&call};
     for (int i = 0; i < a->n_parts; i++) {
         const lt_lora_add_part *p = &a->parts[i];
-        pieces = pieces && whole_pieces(&a->y, p->first_of_y, p->columns) &&
-                 whole_pieces(&a->b, p->first_of_b, p->columns);
+        const lt_tensor y = lt_tensor_cols(&a->y, p->first_of_y, p->columns),
+                        b = lt_tensor_cols(&a->b, p->first_of_b, p->columns);
+        const int own = lt_cuda_piece((const lt_tensor *const[]){&y, &b}, 2, y.dtype, p->columns);
+        width = own < width ? own : width;
     }
-    const int width = pieces ? 16 / (int)lt_dtype_bytes(a->x.dtype) : 1;
     for (int i = 0; i < LT_LORA_MOST_PARTS; i++) {
         const lt_lora_add_part *p = &a->parts[i];
         call.block[i] = i < a->n_parts ? (int)blocks : INT_MAX;

@@ -21,7 +21,7 @@ typedef struct {
     const int *place;
     long long ld_y, ld_b, next_b;
     int n_u, rank;
-    /* Of each part: where it begins in y and in b, its columns, its first block. */
+    /* For each part: where it begins in y and in b, its columns, its first block. */
     int of_y[LT_LORA_MOST_PARTS], of_b[LT_LORA_MOST_PARTS], columns[LT_LORA_MOST_PARTS],
         block[LT_LORA_MOST_PARTS];
 } lt_cuda_lora_expand_args;
