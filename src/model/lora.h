@@ -195,6 +195,9 @@ LT_MUST_USE lt_err lt_lora_load(lt_lora *l, const char *folder);
  * free(). */
 LT_MUST_USE lt_err lt_lora_values(float **out, const lt_safetensors *file, const char *path,
                                   const char *name, int64_t rows, int64_t cols);
+/* x (rows, cols) times factor, as (cols, rows); free with free(). */
+LT_MUST_USE lt_err lt_lora_transpose(float **out, const float *x, int64_t rows, int64_t cols,
+                                     float factor);
 /* Write both files, tensors in F32. base: what base_model_name_or_path says. */
 LT_MUST_USE lt_err lt_lora_save(const lt_lora *l, const char *folder, const char *base);
 

@@ -391,15 +391,14 @@ lt_err lt_lora_values(float **out, const lt_safetensors *file, const char *path,
     return LT_OK;
 }
 
-/* (rows, cols) to (cols, rows); free with free(). */
-static lt_err transpose(float **out, const float *x, int64_t rows, int64_t cols) {
+lt_err lt_lora_transpose(float **out, const float *x, int64_t rows, int64_t cols, float factor) {
     float *y = malloc((size_t)(rows * cols) * sizeof *y);
     if (y == NULL) {
-        LT_FAIL(LT_ERR_OOM, "%lld numbers, transposed", (long long)(rows * cols));
+        LT_FAIL(LT_ERR_OOM, "an adapter's %lld numbers", (long long)(rows * cols));
     }
-    for (int64_t c = 0; c < cols; c++) {
-        for (int64_t r = 0; r < rows; r++) {
-            y[c * rows + r] = x[r * cols + c];
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t c = 0; c < cols; c++) {
+            y[c * rows + r] = factor * x[r * cols + c];
         }
     }
     *out = y;
@@ -411,7 +410,7 @@ static lt_err read_tensor(void *ctx, const tensor *t) {
     lt_err err = LT_OK;
     float *values = NULL, *turned = NULL;
     LT_TRY_DONE(lt_lora_values(&values, r->file, r->path, t->name, t->rows, t->cols));
-    LT_TRY_DONE(t->transposed ? transpose(&turned, values, t->rows, t->cols) : LT_OK);
+    LT_TRY_DONE(t->transposed ? lt_lora_transpose(&turned, values, t->rows, t->cols, 1.0f) : LT_OK);
     lt_model_set(r->l->params, t->param, t->first, turned != NULL ? turned : values, LT_F32,
                  count_of(t));
     r->n_read++;
@@ -536,7 +535,7 @@ static lt_err list_tensor(void *ctx, const tensor *t) {
                           t->first;
     snprintf(w->names[w->n], LT_LORA_TENSOR_BYTES, "%s", t->name);
     if (t->transposed) {
-        LT_TRY(transpose(&w->turned, values, t->cols, t->rows));
+        LT_TRY(lt_lora_transpose(&w->turned, values, t->cols, t->rows, 1.0f));
     }
     w->memory[w->n] = (lt_safetensor_memory){t->transposed ? w->turned : values, sizeof(float)};
     w->tensors[w->n] = (lt_safetensor_out){.name = w->names[w->n],

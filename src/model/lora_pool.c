@@ -174,21 +174,6 @@ static void put(const reading *r, const lt_param *param, int64_t first, int64_t 
     }
 }
 
-/* (rows, cols) as (cols, rows), times factor. */
-static lt_err transpose(float **out, const float *b, int64_t rows, int64_t cols, float factor) {
-    float *t = malloc((size_t)(rows * cols) * sizeof *t);
-    if (t == NULL) {
-        LT_FAIL(LT_ERR_OOM, "an adapter's %lld numbers", (long long)(rows * cols));
-    }
-    for (int64_t n = 0; n < rows; n++) {
-        for (int64_t k = 0; k < cols; k++) {
-            t[k * rows + n] = factor * b[n * cols + k];
-        }
-    }
-    *out = t;
-    return LT_OK;
-}
-
 /* A and B of rank `rank` of a part. */
 static lt_err put_part(reading *r, const lt_lora_site *s, int i, uint16_t *used, int64_t rank,
                        const char *module, const float *a, const float *b) {
@@ -200,7 +185,7 @@ static lt_err put_part(reading *r, const lt_lora_site *s, int i, uint16_t *used,
     float factor, *t = NULL;
     LT_TRY(alpha_of(&alpha, r, module, rank));
     factor = (float)(alpha / (r->by_root ? sqrt((double)rank) : (double)rank)) * r->scale;
-    LT_TRY(transpose(&t, b, p->n_rows, rank, factor));
+    LT_TRY(lt_lora_transpose(&t, b, p->n_rows, rank, factor));
     put(r, pa, (i * R + *used) * cols, cols, a, rank, cols);
     put(r, pb, *used * all_rows + p->b_row, all_rows, t, rank, p->n_rows);
     free(t);
