@@ -47,7 +47,7 @@ LT_MUST_USE lt_err lt_file_sync_dir(const char *path);
 /* Sync the folder of path, e.g. after a rename in it. */
 LT_MUST_USE lt_err lt_file_sync_parent(const char *path);
 LT_MUST_USE lt_err lt_file_remove_tree(const char *path); /* rm -r; no error if absent. */
-int64_t lt_file_tree_bytes(const char *path); /* Of all files in a folder; 0: it is absent. */
+int64_t lt_file_tree_bytes(const char *path); /* Bytes of all files in a folder; 0: it is absent. */
 bool lt_file_exists(const char *path);
 bool lt_file_is_dir(const char *path);
 

@@ -19,9 +19,10 @@
  *     u (rows, rank), times the scale of each row, where a request has one other than 1
  *                    └──B of place 0──┘ └──B of 2──┘──▶ added to the columns of the module in y
  *
- * On a GPU, steps of single tokens and deterministic calls are another op (lora_add), in which each
- * row reads its own place: few rows with many adapters are a matter of latency, and such a step can
- * be recorded. Its ranks are the largest that any call has used, since a recorded step keeps them.
+ * On a GPU, steps of single tokens and deterministic calls use another op (lora_add), in which each
+ * row reads the adapter of its own place. With few rows and many adapters, latency dominates: it
+ * launches fewer kernels, and such a step can be recorded. Its ranks are the largest that any call
+ * has used so far, since a recorded step keeps them; when they grow, steps are recorded again.
  *
  * So a row's bits depend neither on the other rows of a deterministic call nor on the places. */
 #ifndef LT_MODEL_LORA_POOL_H

@@ -16,7 +16,7 @@
 /* The shape of a call as it runs: at least the caller's. */
 typedef struct {
     int64_t rows, seqs, out, q_max, kv_max, max_pages;
-    int64_t adapters; /* 0: no row of a padded call has one; else lt_lora_rows.growths. */
+    int64_t adapters; /* Padded, some row has an adapter: lt_lora_rows.growths; else 0. */
 } lt_paged_forward_shape;
 
 typedef struct {

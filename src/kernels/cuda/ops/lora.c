@@ -8,12 +8,12 @@
 #include "kernels/cuda/specs.h"
 
 #define LORA_WORDS "DTYPE=%s W=%d TEAM=%d"
-#define THREADS    256 /* Of lora.cu. */
+#define THREADS    256 /* As in lora.cu. */
 #define WARP       32
 #define LONG_INPUT 4096 /* Inputs at least this long: four warps share a number of u. */
 #define MOST_ROWS  65535
 
-static_assert(LT_LORA_ADD_PARTS == LT_LORA_MOST_PARTS, "the same parts");
+static_assert(LT_LORA_ADD_PARTS == LT_LORA_MOST_PARTS, "the same number of parts");
 
 static const char *lora_add_refuse(const void *args, const lt_device *device) {
     (void)device;

@@ -9,7 +9,7 @@
  *           lora_expand: a thread has W columns of one row and adds its rank products to them.
  * MOVEMENT  x row: L2 ──▶ registers, by each warp; A and B: HBM once a row, or L2 where rows share
  *           an adapter; u: 4 bytes a number, through L2.
- * BOUND     the bytes of the A and B that rows use; of few rows the latency of two launches.
+ * BOUND     the bytes of the A and B that rows use; with few rows the latency of two launches.
  * MEASURED  not yet.
  * NUMERICS  fp32; a fixed order of sums, which in, rank and W alone decide. */
 #include "common/vec.cuh"
@@ -17,7 +17,7 @@
 
 #define THREADS 256
 #define WARPS   (THREADS / WARP)
-#define COLUMNS (THREADS * W) /* Of a block of lora_expand. */
+#define COLUMNS (THREADS * W) /* Columns of a block of lora_expand. */
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     lora_shrink(const lt_cuda_lora_shrink_args s) {
