@@ -4,9 +4,8 @@ usage: serve_kept.py BASE_URL
 The server is stories260K with a cache of 40 pages, each of 16 tokens."""
 import json
 import sys
-import urllib.error
-import urllib.request
 
+from serve_http import send
 from tap import Tap
 
 base = sys.argv[1]
@@ -16,11 +15,8 @@ words = "girl boy dog cat tree house sun moon park ball hat bird frog fish cake 
 
 
 def post(path, **body):
-    try:
-        with urllib.request.urlopen(urllib.request.Request(base + path, json.dumps(body).encode(), {"content-type": "application/json"}), timeout=60) as r:
-            return r.status, json.loads(r.read())
-    except urllib.error.HTTPError as e:
-        return e.code, json.loads(e.read())
+    status, answer = send(base + path, body)
+    return status, json.loads(answer)
 
 
 def text(i):

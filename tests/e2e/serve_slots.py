@@ -6,9 +6,8 @@ other: one whose cache has another type."""
 import json
 import os
 import sys
-import urllib.error
-import urllib.request
 
+from serve_http import send
 from tap import Tap
 
 step, base, folder = sys.argv[1:4]
@@ -18,11 +17,8 @@ text = "Once upon a time there was a little girl named Lily. She loved to play o
 
 
 def post(path, body):
-    try:
-        with urllib.request.urlopen(urllib.request.Request(base + path, json.dumps(body).encode(), {"content-type": "application/json"}), timeout=60) as r:
-            return r.status, json.loads(r.read())
-    except urllib.error.HTTPError as e:
-        return e.code, json.loads(e.read())
+    status, answer = send(base + path, body)
+    return status, json.loads(answer)
 
 
 def act(action, slot="0", **body):
