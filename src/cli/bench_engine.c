@@ -269,22 +269,10 @@ done:
     return err;
 }
 
-/* Median of n rates, which are sorted. */
-static double median(double *rates, int64_t n) {
-    for (int64_t i = 1; i < n; i++) {
-        const double x = rates[i];
-        int64_t k = i;
-        for (; k > 0 && rates[k - 1] > x; k--) {
-            rates[k] = rates[k - 1];
-        }
-        rates[k] = x;
-    }
-    return n % 2 == 1 ? rates[n / 2] : (rates[n / 2 - 1] + rates[n / 2]) / 2;
-}
-
 static void print_turns(const bench_engine_options *o, const lt_engine *e, int64_t streams,
                         double rates[2][MAX_TURNS]) {
-    const double plain = median(rates[0], o->turns), drafts = median(rates[1], o->turns);
+    const double plain = lt_bench_median(rates[0], o->turns);
+    const double drafts = lt_bench_median(rates[1], o->turns); /* The rates are sorted now. */
     lt_engine_stats s;
     lt_engine_get_stats(e, &s);
     if (o->json) {

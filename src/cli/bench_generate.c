@@ -155,16 +155,10 @@ static lt_err peer_turn(bench *b, int64_t round) {
     return err;
 }
 
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median(const double *values, int64_t n) {
     double sorted[MAX_ROUNDS];
     memcpy(sorted, values, (size_t)n * sizeof *values);
-    qsort(sorted, (size_t)n, sizeof *sorted, compare);
-    return n % 2 == 1 ? sorted[n / 2] : 0.5 * (sorted[n / 2 - 1] + sorted[n / 2]);
+    return lt_bench_median(sorted, n);
 }
 
 static void print_json(const bench *b) {

@@ -67,23 +67,13 @@ typedef struct {
     lt_peer peer;
 } bench;
 
-static int compare(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int64_t n) {
-    qsort(values, (size_t)n, sizeof *values, compare);
-    return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
-}
-
 static lt_err our_turn(bench *b, double *seconds) {
     double all[MAX_STEPS];
     for (int64_t i = 0; i < b->o->steps; i++) {
         LT_TRY(lt_train_ours_step(&b->ours, &all[i]));
     }
     LT_TRY(b->ours.model->backend->sync(lt_pass_queue(b->ours.pass)));
-    *seconds = median(all, b->o->steps);
+    *seconds = lt_bench_median(all, b->o->steps);
     return LT_OK;
 }
 
@@ -293,8 +283,8 @@ static lt_err run(const bench_train_options *o) {
             LT_TRY_DONE(peer_turn(b, &peers[i]));
         }
     }
-    b->step_s = median(ours, o->rounds);
-    b->peer_s = median(peers, o->rounds);
+    b->step_s = lt_bench_median(ours, o->rounds);
+    b->peer_s = lt_bench_median(peers, o->rounds);
     LT_TRY_DONE(lt_train_ours_shares(&b->ours, &b->shares));
     print_result(b);
 done:
