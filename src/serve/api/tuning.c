@@ -16,8 +16,7 @@
 #include "base/log.h"
 #include "data/text_utf8.h"
 
-#define MAX_JOB_BYTES   ((size_t)1 << 20) /* Of the file of a job. */
-#define MAX_EVENT_BYTES ((size_t)64 << 20)
+#define MAX_JOB_BYTES ((size_t)1 << 20) /* Most bytes of the file of a job. */
 
 /* ---- The file of a job ---- */
 
@@ -165,7 +164,7 @@ static void count_events(lt_tuning *t) {
     const char *at;
     size_t n = 0;
     if (lt_tuning_path(t, "events.jsonl", path) != LT_OK ||
-        lt_file_read(&text, &n, path, MAX_EVENT_BYTES) != LT_OK) {
+        lt_file_read(&text, &n, path, LT_TUNING_EVENTS_BYTES) != LT_OK) {
         return;
     }
     at = text;

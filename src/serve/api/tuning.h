@@ -58,14 +58,14 @@ typedef enum {
 
 typedef struct lt_tunings lt_tunings;
 typedef struct lt_tuning lt_tuning;
-typedef struct lt_tuning_check lt_tuning_check; /* Of its lines, at work. */
+typedef struct lt_tuning_check lt_tuning_check; /* The check of its files, while it runs. */
 
-/* Of hyperparameters 0 is "auto" until the lines are known. */
+/* A hyperparameter that is "auto" is 0 until the lines have been counted. */
 struct lt_tuning {
     lt_tunings *all;
     char id[48], owner[LT_OWNER_NAME_BYTES];
-    char model[256]; /* That the request names: the served one, or one of fine-tuning. */
-    char from[160];  /* Folder in DIR of the adapter that it begins with; "": a new one. */
+    char model[256]; /* Named by the request: the served model, or one that a job has made. */
+    char from[160];  /* Folder below DIR of the adapter that it begins with; "": a new one. */
     char training[LT_FILE_ID_BYTES], validation[LT_FILE_ID_BYTES]; /* Files; "": none. */
     char suffix[LT_TUNING_SUFFIX + 1];
     bool pairs; /* Method dpo. */
@@ -76,23 +76,23 @@ struct lt_tuning {
     int64_t order_us, created, finished; /* Unix; finished 0: not yet. */
     /* Known when the lines are checked. */
     int64_t examples, tokens, longest, held_out, steps;
-    int64_t deaths; /* Of its trainers. */
+    int64_t deaths; /* How many of its trainers have died. */
     int64_t bytes;  /* On disk, once it has ended. */
     bool deleted;   /* Its owner has deleted the model. */
     /* FAILED. */
     char why[400], code[32], param[24];
-    int64_t line; /* Of the file, from 1; 0: none. */
+    int64_t line; /* Line of the file that is wrong, from 1; 0: none. */
 
     /* Not on disk. */
     lt_tuning_check *check;
     pid_t trainer; /* 0: none runs. */
     double started_s;
-    int64_t step, first_step; /* Of the run; that of this start of its trainer. */
-    int64_t told, told_valid; /* Last steps of which events tell. */
+    int64_t step, first_step; /* Newest step; the step at which this trainer began. */
+    int64_t told, told_valid; /* Last steps of training and of validation with an event. */
     int64_t n_events;
-    int64_t read_at;  /* Bytes of metrics.jsonl that were read; */
-    uint64_t read_of; /* of the file with this inode. */
-    int64_t saved[8]; /* Checkpoints whose adapters are served, */
+    int64_t read_at;  /* Bytes of metrics.jsonl that were read, */
+    uint64_t read_of; /* and the inode of that file. */
+    int64_t saved[8]; /* (n_saved) steps of the checkpoints whose adapters are served */
     int n_saved;
     lt_tuning *next; /* Created later. */
 };
@@ -120,22 +120,24 @@ bool lt_tuning_cancel(lt_tuning *t, lt_api_error *e);
 bool lt_tuning_pause(lt_tuning *t, lt_api_error *e);
 bool lt_tuning_resume(lt_tuning *t, lt_api_error *e);
 
-/* The job whose model, or one of whose checkpoints (*step; -1: the model) has this name. */
-int64_t lt_tuning_saved_at(const lt_tuning *t, int64_t step); /* Unix seconds; 0: it is gone. */
+/* When this checkpoint was written, in Unix seconds; 0: it is gone. */
+int64_t lt_tuning_saved_at(const lt_tuning *t, int64_t step);
+/* The job that has made the model of this name: *step is -1, or the step of the checkpoint. */
 lt_tuning *lt_tuning_of_model(const lt_tunings *f, const char *name, const char *owner,
                               int64_t *step);
 bool lt_tuning_delete_model(lt_tuning *t, int64_t step, lt_api_error *e);
-/* Where its adapter lies, below DIR; step -1: that of the end. */
+/* The folder below DIR of its adapter; step -1: of the adapter that it has at its end. */
 void lt_tuning_adapter(const lt_tuning *t, int64_t step, char out[160]);
 
-/* The job as clients see it; its events and its checkpoints, a page. */
+/* The job as clients see it. */
 void lt_tuning_write(lt_json_out *o, const lt_tuning *t);
 void lt_tunings_metrics(const lt_tunings *f, lt_expo *e);
 
 /* ---- Between tuning.c (what is on disk), tuning_models.c (adapters), tuning_check.c (lines) and
  * tuning_run.c (trainers) ---- */
 
-#define LT_TUNING_NAME_BYTES 256
+#define LT_TUNING_NAME_BYTES   256
+#define LT_TUNING_EVENTS_BYTES ((size_t)64 << 20) /* Most bytes of events.jsonl. */
 void lt_tuning_name(const lt_tuning *t, int64_t step, char out[LT_TUNING_NAME_BYTES]);
 bool lt_tuning_has_ended(const lt_tuning *t); /* SUCCEEDED, FAILED or CANCELLED. */
 /* A file of the job. */
@@ -161,6 +163,8 @@ typedef struct {
 } lt_tuning_step;
 /* malloc'ed, by step; NULL: none. */
 lt_tuning_step *lt_tuning_steps(const lt_tuning *t, size_t *n);
+/* A member of an object, unless the value is NAN. */
+void lt_tuning_put_known(lt_json_out *o, const char *key, double value);
 /* Add what a line of metrics.jsonl tells. False: it tells of no step of training or validation. */
 bool lt_tuning_step_read(lt_tuning_step *s, const char *line, size_t n);
 /* Name the adapters of its checkpoints that are new, forget those that are gone. */

@@ -17,8 +17,6 @@
 #include "serve/api/stored_chat.h"
 #include "serve/api/tuning.h"
 
-#define MAX_EVENT_BYTES ((size_t)64 << 20)
-
 static const lt_field fields[] = {LT_STR("model", model),
                                   LT_STR("training_file", training_file),
                                   LT_STR("validation_file", validation_file),
@@ -280,7 +278,7 @@ static void list_events(lt_call *call, const lt_tuning *t, const lt_page *p) {
     json_t *events = json_array();
     size_t n = 0;
     if (lt_tuning_path(t, "events.jsonl", path) == LT_OK && lt_file_exists(path) &&
-        lt_file_read(&text, &n, path, MAX_EVENT_BYTES) == LT_OK) {
+        lt_file_read(&text, &n, path, LT_TUNING_EVENTS_BYTES) == LT_OK) {
         for (const char *at = text, *end; (end = strchr(at, '\n')) != NULL; at = end + 1) {
             json_t *event = lt_json_loadb(at, (size_t)(end - at), 0, NULL);
             (void)json_array_append_new(events, event);
@@ -305,18 +303,11 @@ static const char *checkpoint_id(const void *items, size_t i) {
     return ((const checkpoints *)items)->ids[i];
 }
 
-static void put_number(lt_json_out *o, const char *key, double value) {
-    if (!isnan(value)) {
-        lt_out_key_real(o, key, value);
-    }
-}
-
 static void checkpoint_write(lt_json_out *o, const void *items, size_t i) {
     const checkpoints *c = items;
     const int64_t step = c->t->saved[i];
-    char name[LT_TUNING_NAME_BYTES], below[160];
+    char name[LT_TUNING_NAME_BYTES];
     lt_tuning_name(c->t, step, name);
-    lt_tuning_adapter(c->t, step, below);
     lt_out_open(o, '{');
     lt_out_key_str(o, "object", "fine_tuning.job.checkpoint");
     lt_out_key_str(o, "id", c->ids[i]);
@@ -328,10 +319,10 @@ static void checkpoint_write(lt_json_out *o, const void *items, size_t i) {
     lt_out_key_int(o, "step", step);
     for (size_t k = 0; k < c->n; k++) {
         if (c->steps[k].step == step) {
-            put_number(o, "train_loss", c->steps[k].loss);
-            put_number(o, "full_valid_loss", c->steps[k].valid_loss);
-            put_number(o, "full_valid_mean_token_accuracy",
-                       c->t->pairs ? (double)NAN : c->steps[k].valid_accuracy);
+            lt_tuning_put_known(o, "train_loss", c->steps[k].loss);
+            lt_tuning_put_known(o, "full_valid_loss", c->steps[k].valid_loss);
+            lt_tuning_put_known(o, "full_valid_mean_token_accuracy",
+                                c->t->pairs ? (double)NAN : c->steps[k].valid_accuracy);
         }
     }
     lt_out_shut(o, '}');

@@ -27,7 +27,7 @@ struct lt_tuning_check {
     lt_server *server;
     bool pairs;
     int which;    /* 0: the training file; 1: the validation file. */
-    bool held[2]; /* Of lt_files_get. */
+    bool held[2]; /* lt_files_get has kept the file from being removed. */
     bool at_work; /* The pool has it. */
     char ids[2][LT_FILE_ID_BYTES];
     lt_file_map map;
@@ -190,7 +190,6 @@ static void check_done(lt_pool_job *job) {
 static lt_err begin(lt_tuning *t, lt_tuning_check *c) {
     const lt_model_spec *spec = lt_model_get_spec(t->all->server->model);
     lt_file_entry entry;
-    char path[LT_PATH_BYTES];
     c->most = spec->max_seq;
     snprintf(c->ids[0], sizeof c->ids[0], "%s", t->training);
     snprintf(c->ids[1], sizeof c->ids[1], "%s", t->validation);
@@ -203,7 +202,6 @@ static lt_err begin(lt_tuning *t, lt_tuning_check *c) {
         }
     }
     c->which = 0;
-    LT_TRY(lt_tuning_path(t, "", path));
     return open_file(c);
 }
 

@@ -15,8 +15,8 @@
 #include "serve/api/server.h"
 
 typedef struct {
-    int64_t tokens;  /* Of the conversation, or of both of a pair. */
-    int64_t longest; /* Of the longer of a pair. */
+    int64_t tokens;  /* Tokens of the conversation, or of both of a pair. */
+    int64_t longest; /* Tokens of the longer one. */
 } lt_tuning_line_size;
 
 /* Append the line and a line break to *out. False: *e says what is wrong with it. `most`: tokens of

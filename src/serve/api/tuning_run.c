@@ -27,7 +27,7 @@
 #define METRICS_MAX  ((size_t)1 << 30)
 #define LAST_WORDS   4096
 #define WORDS_MAX    64
-#define EXIT_DEVICE  74 /* Of `lateen train`. */
+#define EXIT_DEVICE  74 /* Statuses with which `lateen train` ends. */
 #define EXIT_STOPPED 75
 #define EXIT_CANNOT  127
 #define NICE         19
@@ -328,7 +328,7 @@ lt_tuning_step *lt_tuning_steps(const lt_tuning *t, size_t *n) {
 
 /* ---- Events ---- */
 
-static void put(lt_json_out *o, const char *key, double value) {
+void lt_tuning_put_known(lt_json_out *o, const char *key, double value) {
     if (!isnan(value)) {
         lt_out_key_real(o, key, value);
     }
@@ -345,14 +345,14 @@ static void tell_step(lt_tuning *t, const lt_tuning_step *s) {
     if (train && s->step > t->told && is_told(t, s->step)) {
         t->told = s->step;
         lt_out_key_int(&o, "step", s->step);
-        put(&o, "train_loss", s->loss);
+        lt_tuning_put_known(&o, "train_loss", s->loss);
         lt_tuning_tell(t, "info", "metrics", &o, "Step %lld/%lld: training loss=%.4f",
                        (long long)s->step, (long long)t->steps, s->loss);
     } else if (valid && s->step > t->told_valid) {
         t->told_valid = s->step;
         lt_out_key_int(&o, "step", s->step);
-        put(&o, "valid_loss", s->valid_loss);
-        put(&o, "valid_mean_token_accuracy", s->valid_accuracy);
+        lt_tuning_put_known(&o, "valid_loss", s->valid_loss);
+        lt_tuning_put_known(&o, "valid_mean_token_accuracy", s->valid_accuracy);
         lt_tuning_tell(t, "info", "metrics", &o, "Step %lld/%lld: validation loss=%.4f",
                        (long long)s->step, (long long)t->steps, s->valid_loss);
     }
