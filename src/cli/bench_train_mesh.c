@@ -18,14 +18,14 @@
 #define WARM_STEPS  2
 #define DEADLINE_S  3600.0
 #define SHARD_IDS   60000 /* Below the 65,536 of a shard of two bytes. */
-#define SHARD_WORDS 256   /* Of the header of llm.c's .bin. */
+#define SHARD_WORDS 256   /* Words of the header of llm.c's .bin. */
 
 typedef struct {
     const lt_bench_mesh_case *what;
     char folder[LT_PATH_BYTES];
     lt_recipe mesh, one; /* Recipes. */
     pthread_barrier_t turn;
-    lt_err err; /* Of the mesh, set by its thread. */
+    lt_err err; /* How the mesh ended, set by its thread. */
     lt_failure failure;
     /* (rounds): medians of turns. */
     double mesh_s[LT_BENCH_MESH_TURNS], one_s[LT_BENCH_MESH_TURNS], exposed_s[LT_BENCH_MESH_TURNS];

@@ -14,18 +14,19 @@
 typedef struct {
     int shape; /* Index into LT_TRAIN_SHAPES. */
     bool bf16;
-    int64_t batch, seq; /* Of the one rank; 0: the shape's own. */
+    int64_t batch, seq; /* A step of the one rank; 0: the shape's own. */
     const char *mesh;   /* "dp=2,tp=2" */
     int64_t zero;
-    int64_t steps, rounds; /* Of a turn; turns of each. */
-    int threads;           /* Of a rank; 0: the cores by the ranks. */
+    int64_t steps, rounds; /* Steps of a turn; turns of the mesh and of the one rank. */
+    int threads;           /* Threads of a rank; 0: the cores divided by the ranks. */
 } lt_bench_mesh_case;
 
 typedef struct {
     int ranks, threads;
-    int64_t batch, seq; /* Of the mesh's step. */
+    int64_t batch, seq; /* A step of the mesh. */
     double step_s, tokens_per_s, one_step_s, one_tokens_per_s;
-    double exposed_s; /* Of a step, of the rank that waited longest. */
+    /* Seconds that a step of the rank that waited longest waits for messages. */
+    double exposed_s;
 } lt_bench_mesh_result;
 
 LT_MUST_USE lt_err lt_bench_mesh_run(lt_bench_mesh_result *out, const lt_bench_mesh_case *what);

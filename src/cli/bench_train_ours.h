@@ -20,7 +20,7 @@ typedef struct {
     bool fp8_wgrad;
     lt_optim_kind optim;
     bool bf16_moments;
-    int64_t lora_rank; /* Of adapters beside all linear layers, which alone learn; 0: none. */
+    int64_t lora_rank; /* Rank of the adapters of all linear layers, which alone learn; 0: none. */
 } lt_train_case;
 
 typedef struct {

@@ -8,7 +8,7 @@
 typedef struct {
     lt_served served;
     const char *prompt, *align, *logit_bias; /* align: JSON, the field "alignment". */
-    lt_engine_options engine;                /* Of which only the drafts count. */
+    lt_engine_options engine;                /* Only its drafts count. */
     int64_t max_tokens;
     bool ignore_eos, keep_special, own_defaults, echo, stats, json;
     /* The options of sampling: rows of this table, of the struct obj, which was parsed from the

@@ -10,7 +10,7 @@ int lt_plan_validate_verb(int argc, char **argv);
 int lt_plan_fit_verb(int argc, char **argv);
 int lt_plan_serve_verb(int argc, char **argv);
 int lt_plan_schedule_verb(int argc, char **argv);
-/* Of `lateen simulate`. */
+/* A verb of `lateen simulate`. */
 int lt_simulate_policy_verb(int argc, char **argv);
 
 /* plan_own.c. Does --model name a training recipe of Lateen, or a run folder? If so, recipe is its

@@ -37,7 +37,7 @@ static int by_value(const void *a, const void *b) {
     return (*x > *y) - (*x < *y);
 }
 
-/* Of one tenant, or with `tenant` n_tenants of all. waits: room for all jobs. */
+/* The line of one tenant; `tenant` = n_tenants: that of all. waits: room for all jobs. */
 static line sum_up(const lt_policy *p, size_t tenant, const lt_queue_job *jobs, size_t n,
                    double *waits) {
     line l = {.name = tenant < p->n_tenants ? p->tenants[tenant].name : "all"};

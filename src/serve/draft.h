@@ -40,8 +40,8 @@ int64_t lt_draft_find_in(const int32_t *text, int64_t n_text, const int32_t *tok
 /* What drafts have shown, those of one text or of all together: how often a draft token was
  * accepted, lately, if those before it were, by its place. Zeroed, nothing is known. */
 typedef struct {
-    double accepted[LT_DRAFT_MOST],
-        tried[LT_DRAFT_MOST]; /* Sums in which older drafts weigh less. */
+    /* Sums in which older drafts weigh less. */
+    double accepted[LT_DRAFT_MOST], tried[LT_DRAFT_MOST];
 } lt_draft_acceptance;
 
 /* all: that of all texts, which is believed of a text that has shown little; NULL: l is that. */

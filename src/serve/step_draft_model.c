@@ -43,8 +43,8 @@ lt_err lt_step_open_drafter(lt_engine *e, const lt_paged_forward_options *o) {
                 (long long)e->o.max_seq);
     }
     own.max_rows = own.max_seqs = LT_DRAFT_ROWS;
-    own.max_out = own.out_rows = LT_DRAFT_ROWS /
-                                 2; /* A text with a draft has two rows in a step. */
+    /* A text with a draft has two rows in a step. */
+    own.max_out = own.out_rows = LT_DRAFT_ROWS / 2;
     own.n_penalty_states = 0;
     return lt_paged_forward_open(&e->drafter.forward, e->drafter.model, &own);
 }
@@ -106,8 +106,8 @@ static void add_rows(lt_engine *e, lt_paged_forward_rows *call, const lt_seq *se
     for (int64_t k = 0; k < n; k++) {
         const int64_t p = first + k;
         const int32_t page = seq->table[p / size];
-        d->rows.ids[row + k] = seq->tokens[p] < n_ids ? seq->tokens[p]
-                                                      : 0; /* It knows no better. */
+        /* An id that only the served model has becomes 0. */
+        d->rows.ids[row + k] = seq->tokens[p] < n_ids ? seq->tokens[p] : 0;
         d->rows.positions[row + k] = (int32_t)p;
         d->rows.slots[row + k] = (int32_t)(page * size + p % size);
         e->sched.pages.page[page].n_drafted = (int32_t)(p % size + 1);

@@ -64,10 +64,10 @@ typedef struct {
 
 typedef struct {
     LT_POLICY_OPTIONS(LT_OPTION_FIELD)
-    int64_t gpus, live;  /* Of all nodes; that live. */
+    int64_t gpus, live;  /* GPUs of all nodes; those that live. */
     int64_t slack_now;   /* What lost nodes leave of the slack. */
     int64_t peak;        /* Largest sum of the guarantees at one moment. */
-    const char *peak_at; /* When: the begin of one of them; NULL: there is none. */
+    const char *peak_at; /* When: the begin of a guarantee; NULL: there is none. */
     lt_policy_tenant *tenants;
     size_t n_tenants;
     lt_policy_guarantee *guarantees;

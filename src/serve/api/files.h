@@ -25,7 +25,7 @@ typedef struct lt_files lt_files;
 
 typedef struct {
     char id[LT_FILE_ID_BYTES], owner[LT_OWNER_NAME_BYTES], name[LT_FILE_NAME_BYTES];
-    const char *purpose;             /* Of lt_file_purpose_find. */
+    const char *purpose;             /* A name that lt_file_purpose_find gives. */
     int64_t bytes, created, expires; /* Unix seconds; expires 0: never. */
     int64_t order_us;                /* Unix microseconds: the order of files. */
 } lt_file_entry;

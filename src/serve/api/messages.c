@@ -67,7 +67,7 @@ static bool read_cache_control(lt_api_params *a, const json_t *control, lt_api_e
     return true;
 }
 
-/* Of tools, texts of the system, or blocks of content. */
+/* The controls of tools, texts of the system, or blocks of content. */
 static bool read_block_controls(lt_api_params *a, const json_t *blocks, lt_api_error *e) {
     for (size_t i = 0; json_is_array(blocks) && i < json_array_size(blocks); i++) {
         if (!read_cache_control(a, json_object_get(json_array_get(blocks, i), "cache_control"),
