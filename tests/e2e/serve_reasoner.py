@@ -49,4 +49,8 @@ for name, off in {"reasoning_effort": {"reasoning_effort": "none"}, "enable_thin
                   "chat_template_kwargs": {"chat_template_kwargs": {"enable_thinking": False}}}.items():
     m, end = chat(first, **off)
     check(f"{name} switches thinking off", not m.get("reasoning_content") and m["content"].startswith("The answer is") and end == "stop", m)
+# The newline behind the mark that opens the thought is no border: nothing has been thought before it.
+code, body = serve_http.send(base + "/v1/chat/completions", {"messages": first, "temperature": 0, "reasoning": {"control": "deer", "threshold": 1, "border": "\n"}})[:2]
+trials = json.loads(body)["reasoning_control"]["trials"]
+check("deer tries an answer at borders of the thought, none before its first line", trials and trials[0]["at"] > 5 and "think>" not in json.loads(body)["choices"][0]["message"]["content"], trials)
 sys.exit(tap.end())

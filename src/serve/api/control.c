@@ -1,6 +1,7 @@
 /* control.c: see control.h. */
 #include "serve/api/control.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,7 +87,9 @@ struct lt_control {
     bool geometric;
     lt_borders borders;
     lt_border_tail tail;
-    lt_ids out;          /* The text's tokens so far, without paths that were cut. */
+    bool inside; /* The token before was inside the reasoning, */
+    bool begun;  /* which has words: a border before them would end a thought that is empty. */
+    lt_ids out;  /* The text's tokens so far, without paths that were cut. */
     lt_ids borders_seen; /* How many tokens of it are before each. */
     lt_ids probe, end;
     /* A budget with a minimum: the mark stops the engine (stop_ids), and `wait` follows instead. */
@@ -340,11 +343,19 @@ static bool repeats(const lt_reply *j, const lt_control *k) {
            lt_repetition(k->out.data + n - window, window, NULL) > j->params.control.repetition;
 }
 
+static bool has_words(const char *text, size_t n) {
+    bool found = false;
+    for (size_t i = 0; i < n && !found; i++) {
+        found = !isspace((unsigned char)text[i]);
+    }
+    return found;
+}
+
 void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n) {
     lt_reply *j = c->reply;
     lt_control *k = j->control;
     const uint32_t one = (uint32_t)id;
-    bool place, repeated;
+    bool place, repeated, was_inside;
     if ((k->method == BUDGET && !k->guards) || k->phase != RUNS) {
         return;
     }
@@ -352,12 +363,15 @@ void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n
         k->phase = OVER; /* Out of memory: the text goes on without control. */
         return;
     }
-    if (!reasons(c) || k->method == BUDGET) {
+    was_inside = k->out.n == 1 ? j->listen.opened : k->inside;
+    k->inside = reasons(c);
+    if (!k->inside || k->method == BUDGET) {
         return;
     }
+    k->begun = k->begun || (was_inside && has_words(text, n)); /* The mark itself is no word. */
     if (methods[k->method].at_borders) {
         const uint32_t before = (uint32_t)k->out.n;
-        place = lt_borders_met(&k->borders, &k->tail, text, n) &&
+        place = lt_borders_met(&k->borders, &k->tail, text, n) && k->begun &&
                 lt_ids_append(&k->borders_seen, &before, 1) == LT_OK;
     } else {
         place = (int64_t)k->out.n % j->params.control.every == 0;
