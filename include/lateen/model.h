@@ -258,6 +258,8 @@ LT_MUST_USE lt_err lt_model_create(lt_model **out, const lt_model_spec *spec,
 LT_MUST_USE lt_err lt_model_save(const lt_model *m, const char *folder, lt_dtype dtype,
                                  int64_t shard_bytes);
 void lt_model_close(lt_model *m);
+/* Where its tokenizer and template lie, on this machine, if who opened it said so; else NULL. */
+const char *lt_model_files(const lt_model *m);
 const lt_model_spec *lt_model_get_spec(const lt_model *m);
 /* Grows whenever training or a checkpoint changes the weights. */
 uint64_t lt_model_version(const lt_model *m);

@@ -264,6 +264,10 @@ lt_err lt_opened_give(lt_opened *out, lt_model **model, lt_tokenizer **tokenizer
                       const char *model_path, const char *lora, const char *tokenizer_path,
                       lt_opened_dtype dtype, const char *device, int64_t threads) {
     LT_TRY(lt_opened_begin(out, model_path, lora, tokenizer_path, dtype, device, threads));
+    out->model->files = strdup(out->path);
+    if (out->model->files == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%s", out->path);
+    }
     *model = out->model;
     *tokenizer = out->tokenizer;
     out->model = NULL;

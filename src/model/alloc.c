@@ -228,6 +228,7 @@ void lt_model_close(lt_model *m) {
     close_mover(m);
     lt_param_table_close(&m->table);
     lt_device_close(m->own_device);
+    free(m->files);
     free(m);
 }
 
@@ -239,6 +240,10 @@ size_t lt_model_bytes(const lt_model *m) {
 
 size_t lt_model_host_bytes(const lt_model *m) {
     return m->backend->host_memory ? lt_model_bytes(m) : 0;
+}
+
+const char *lt_model_files(const lt_model *m) {
+    return m->files;
 }
 
 const lt_model_spec *lt_model_get_spec(const lt_model *m) {

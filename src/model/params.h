@@ -238,6 +238,9 @@ struct lt_model {
     size_t row_numbers_bytes;
     struct json_t *generation; /* generation.h: the tree, NULL: none; where it is from; its ids. */
     char *generation_from;
+    /* Where its tokenizer and template lie, on this machine: set by who fetched it or opened it
+     * beside adapters (cli/opened.h); NULL: nobody did. */
+    char *files;
     lt_ends generation_ends;
 };
 

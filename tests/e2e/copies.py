@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 import object_store
 from object_store import HUB_TOKEN, KEYS, SECRETS, TOKEN, Object, Repository, Store
@@ -600,6 +601,23 @@ def models():
     r = run("--out", path("run"), "--data.train", path("shard"), "--model.init", "hf://org/qwen3", "--steps", "1", "--data.seq", "16", "--batch.size", "2", "--device", "cpu",
             verb="train")
     tap.check("train from the hub's weights", r.status == 0 and "finished 1 step" in r.err + r.out, r)
+    folder = "tests/golden/sft"
+    names = [n for n in os.listdir(folder) if n in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")]
+    files = {n: open(f"{folder}/{n}", "rb").read() for n in names}
+    store.repositories["org/chat"] = Repository({**files, "1_Pooling/config.json": b'{"pooling_mode_lasttoken": true}'}, large=["model.safetensors"])
+    served = {}
+    for where in (folder, "hf://org/chat"):
+        p = subprocess.Popen([lateen, "serve", where, "--port", "0", "--device", "cpu"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        url, limit, props = p.stdout.readline().decode().strip(), time.time() + 60, {}
+        while "chat_template" not in props and time.time() < limit:
+            try:
+                props = json.load(urllib.request.urlopen(url + "/props", timeout=10))
+            except OSError:
+                time.sleep(0.05)
+        served[where] = props.get("chat_template"), props.get("chat_template_source")
+        p.terminate()
+        p.communicate()
+    tap.check("a model served from the hub has its chat template", served[folder][0] and served["hf://org/chat"] == served[folder], served)
     store.rate = 100000
     store.requests.clear()
     store.put("bucket", "slow/model.gguf", BIG)

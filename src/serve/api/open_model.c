@@ -19,6 +19,11 @@
 #define MAX_COMPILES 256                 /* Grammars that may wait to be compiled; then 429. */
 #define KEEP_BYTES   ((size_t)128 << 20) /* Bytes of grammars that are kept for later requests. */
 
+const char *lt_server_files(const lt_server *s) {
+    const char *files = lt_model_files(s->model);
+    return files != NULL ? files : s->o.model != NULL ? s->o.model : "";
+}
+
 void lt_server_name_it(lt_server *s) {
     const char *path = s->o.model != NULL ? s->o.model : "model";
     const char *slash;
@@ -105,13 +110,12 @@ static lt_err open_template(lt_server *s) {
         err = lt_chat_template_open(&s->template, text, n, s->o.template);
         free(text);
         LT_TRY(err);
-        return lt_chat_template_name_tokens(s->template, s->o.model != NULL ? s->o.model : "",
-                                            s->tokenizer);
+        return lt_chat_template_name_tokens(s->template, lt_server_files(s), s->tokenizer);
     }
     if (s->o.template != NULL) {
         return lt_chat_template_open_format(&s->template, s->o.template);
     }
-    err = lt_chat_template_open_model(&s->template, s->o.model, s->tokenizer, NULL);
+    err = lt_chat_template_open_model(&s->template, lt_server_files(s), s->tokenizer, NULL);
     if (err != LT_ERR_NOT_FOUND) {
         return err;
     }
@@ -165,7 +169,7 @@ static lt_err read_own(lt_server *s) {
 static lt_err read_labels(lt_server *s) {
     char path[LT_PATH_BYTES];
     json_t *config = NULL;
-    LT_TRY(lt_path_join(path, s->o.model != NULL ? s->o.model : "", "config.json"));
+    LT_TRY(lt_path_join(path, lt_server_files(s), "config.json"));
     if (lt_model_get_spec(s->model)->n_scores == 0 || !lt_file_exists(path)) {
         return LT_OK; /* Labels have numbers, then. */
     }
@@ -183,7 +187,7 @@ static lt_err read_pooling(lt_server *s) {
                                          "pooling_mode_weightedmean_tokens"};
     char path[LT_PATH_BYTES];
     json_t *config = NULL;
-    LT_TRY(lt_path_join(path, s->o.model != NULL ? s->o.model : "", "1_Pooling/config.json"));
+    LT_TRY(lt_path_join(path, lt_server_files(s), "1_Pooling/config.json"));
     if (!lt_file_exists(path)) {
         return LT_OK;
     }

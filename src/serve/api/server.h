@@ -150,6 +150,8 @@ int lt_error_status(lt_flavour flavour, const lt_api_error *e);
 static inline lt_server *lt_server_front(lt_server *s) {
     return s->front != NULL ? s->front : s;
 }
+/* Where the files of its model lie, which o.model may name by an address. After loading. */
+const char *lt_server_files(const lt_server *s);
 /* Its model may be used and described. */
 bool lt_server_has_model(const lt_server *s);
 /* The servers of all models, this front first. */

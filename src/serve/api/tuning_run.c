@@ -138,7 +138,7 @@ static lt_err make_command(command *c, const lt_tuning *t) {
     LT_TRY(t->held_out > 0 ? add_file(c, "data.valid", t, "valid.jsonl") : LT_OK);
     LT_TRY(add_file(c, "data.chat_template", t, "template.jinja"));
     add(c, "--model.init");
-    add(c, "%s", s->o.model);
+    add(c, "%s", lt_server_files(s));
     if (o->tokenizer[0] != '\0') {
         add(c, "--data.tokenizer");
         add(c, "%s", o->tokenizer);
