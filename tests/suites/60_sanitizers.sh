@@ -4,7 +4,7 @@
 . tests/sanitized.sh
 lent='src/kernels/%.o src/model/%.o src/tensor/%.o src/plan/%.o src/train/%.o src/cli/%.o'
 strangers="^tests/unit/(base|data|platform|serve)/test_($(printf '%s\n' tests/unit/{base,data,platform,serve}/test_*.c | sed -E 's|.*/test_(.*)\.c|\1|' |
-    grep -vxE 'tokenize|tokenizer_exact|pick|ahead|engine|engine_load|scheduler|launch' | paste -sd '|'))$"
+    grep -vxE 'tokenize|tokenizer_exact|pick|ahead|draft|engine|engine_load|scheduler|launch' | paste -sd '|'))$"
 own_threads='(data/test_loader|test_engine_load|test_compile)$'
 sanitized_build asan "$strangers" "$lent"
 sanitized_build tsan "$own_threads" "$lent"
