@@ -47,7 +47,7 @@ typedef struct {
     lt_question *questions; /* (rows of a step) */
     bool *ended;            /* (rows of a step) the model ended the answer. */
     lt_answer *answers;     /* (rows of a step) in the order of the questions. */
-    double draw_s;          /* Seconds in which they were drawn. */
+    double draw_s;          /* Time that drawing them took, in seconds. */
 } lt_distill;
 
 /* The objective of a recipe and of a zeroed lt_distill, which must outlive the run. */

@@ -10,9 +10,12 @@
 #include "model/lora.h"
 
 typedef struct {
-    float *w;           /* (rows, cols) of the base: those of a part. */
-    const float *a, *b; /* (r, cols), (rows, r) */
-    float *m;           /* DoRA: (rows); else NULL. */
+    float *w; /* (rows, cols) of the base: those of a part. */
+    /* What is added to w is s times the product of the two: B A, of an embedding A B^T. */
+    const float *left;  /* (rows, r) */
+    const float *right; /* (r, cols), with these strides: */
+    int64_t next_rank, next_col;
+    float *m; /* DoRA: (rows); else NULL. */
     int64_t cols, rank;
     float scale;
 } merging;
@@ -33,30 +36,16 @@ static void merge_magnitude(float *w, int64_t cols, float *m) {
 static void merge_row(void *ctx, size_t row) {
     const merging *m = ctx;
     float *w = m->w + (int64_t)row * m->cols;
-    const float *b = m->b + (int64_t)row * m->rank;
+    const float *left = m->left + (int64_t)row * m->rank;
     for (int64_t c = 0; c < m->cols; c++) {
         float sum = 0.0f;
         for (int64_t k = 0; k < m->rank; k++) {
-            sum += b[k] * m->a[k * m->cols + c];
+            sum += left[k] * m->right[k * m->next_rank + c * m->next_col];
         }
         w[c] += m->scale * sum;
     }
     if (m->m != NULL) {
         merge_magnitude(w, m->cols, m->m + row);
-    }
-}
-
-/* The row of a word. */
-static void merge_word(void *ctx, size_t word) {
-    const merging *m = ctx;
-    float *w = m->w + (int64_t)word * m->cols;
-    const float *a = m->a + (int64_t)word * m->rank;
-    for (int64_t c = 0; c < m->cols; c++) {
-        float sum = 0.0f;
-        for (int64_t k = 0; k < m->rank; k++) {
-            sum += a[k] * m->b[c * m->rank + k];
-        }
-        w[c] += m->scale * sum;
     }
 }
 
@@ -66,12 +55,14 @@ static void merge_embedding(lt_lora *l, const lt_lora_site *s) {
     float *const a_data = lt_param_data(&l->params->master, a);
     merging m = {.w = lt_param_data(&l->base->master,
                                     &base->params[lt_param_index(base, LT_PARAM_EMBED, 0)]),
-                 .a = a_data,
-                 .b = lt_param_data(&l->params->master, &own->params[s->b]),
+                 .left = a_data,
+                 .right = lt_param_data(&l->params->master, &own->params[s->b]),
+                 .next_rank = 1,
+                 .next_col = l->options.rank,
                  .cols = l->base->spec.width,
                  .rank = l->options.rank,
                  .scale = l->scale};
-    lt_parallel_for((size_t)a->shape[0], merge_word, &m);
+    lt_parallel_for((size_t)a->shape[0], merge_row, &m);
     memset(a_data, 0, (size_t)a->count * sizeof(float));
 }
 
@@ -87,8 +78,10 @@ static void merge_site(lt_lora *l, const lt_lora_site *s) {
     for (int k = 0; k < s->n_parts; k++) {
         const lt_lora_part *p = &s->parts[k];
         merging m = {.w = w_data + p->first_row * a->shape[1],
-                     .a = a_data + k * l->options.rank * a->shape[1],
-                     .b = b_data + p->b_row * l->options.rank,
+                     .left = b_data + p->b_row * l->options.rank,
+                     .right = a_data + k * l->options.rank * a->shape[1],
+                     .next_rank = a->shape[1],
+                     .next_col = 1,
                      .m = m_data != NULL ? m_data + p->b_row : NULL,
                      .cols = a->shape[1],
                      .rank = l->options.rank,

@@ -62,7 +62,7 @@ static lt_err entry_of(void **list, size_t *n, size_t bytes, const lt_option_tab
     return LT_OK;
 }
 
-/* "tenants.NAME.KEY", "guarantees.NAME.KEY", or an option of the whole. */
+/* The name in messages: "tenants.NAME.KEY", "guarantees.NAME.KEY", or "KEY" of the whole policy. */
 static lt_err read_entry(lt_policy *p, const lt_yaml_entry *e, const char *path) {
     const struct {
         const char *prefix;
