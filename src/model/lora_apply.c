@@ -1,0 +1,229 @@
+/* lora_apply.c: the products of adapters, forward and backward (lora.h, adapted.h). */
+#include "base/error.h"
+#include "model/acts.h"
+#include "model/adapted.h"
+#include "model/dora.h"
+
+void lt_lora_carve(lt_lora_run *run, const lt_lora_options *o, const lt_lora_sizes *z, int64_t rows,
+                   lt_dtype dtype, bool backward, lt_arena *a) {
+    run->u = lt_tensor_take(a, dtype, rows, z->columns, 0);
+    run->du = backward ? lt_tensor_take(a, dtype, rows, z->columns, 0) : (lt_tensor){0};
+    if (!o->dora) {
+        return;
+    }
+    run->rstd = lt_tensor_take(a, LT_F32, rows, 0, 0);
+    run->zeros = lt_tensor_take(a, dtype, rows, 1, 0);
+    run->zero_row = lt_tensor_take(a, dtype, 1, z->width, 0);
+    if (backward) {
+        run->mean = lt_tensor_take(a, LT_F32, rows, 0, 0);
+        run->z = lt_tensor_take(a, dtype, rows, z->width, 0);
+        run->dz = lt_tensor_take(a, dtype, rows, z->width, 0);
+        run->dc = lt_tensor_take(a, LT_F32, 2, z->width, 0);
+    }
+}
+
+void lt_lora_attach(lt_exec *r, lt_lora_run *run) {
+    run->lora = r->model->lora;
+    r->lora = run->lora != NULL ? run : NULL;
+}
+
+/* NULL: it has no adapter. */
+static const lt_lora_site *top_site(const lt_exec *r, lt_param_kind kind) {
+    const lt_lora_site *s = r->lora != NULL ? lt_lora_top_of(r->lora->lora->sites, r->spec, kind)
+                                            : NULL;
+    return s != NULL && s->n_parts > 0 ? s : NULL;
+}
+
+/* A linear layer of the kind EMBED is a tied head. */
+static const lt_lora_site *site_of(const lt_exec *r, lt_param_kind kind, int layer) {
+    return r->lora == NULL ? NULL
+           : kind == LT_PARAM_HEAD || kind == LT_PARAM_EMBED
+               ? top_site(r, LT_PARAM_HEAD)
+               : lt_lora_site_of(r->lora->lora->sites, kind, layer);
+}
+
+bool lt_lora_has(const lt_exec *r, lt_param_kind kind, int layer) {
+    return site_of(r, kind, layer) != NULL;
+}
+
+lt_tensor lt_lora_view(const lt_exec *r, const lt_param_buffer *b, int index) {
+    const lt_param *p = &r->lora->lora->params->table.params[index];
+    return lt_tensor_2d(lt_param_data(b, p), b->dtype, p->shape[0], p->shape[1]);
+}
+
+lt_tensor lt_lora_columns(const lt_tensor *y, const lt_lora_part *part) {
+    return lt_tensor_cols(y, part->first_row, part->n_rows);
+}
+
+/* The first `rows` rows and the columns of a site, of u or du, contiguous. */
+static lt_tensor scratch_of(const lt_exec *r, const lt_tensor *t, const lt_lora_site *s,
+                            int64_t rows) {
+    LT_ASSERT(t->data != NULL && rows <= t->shape[0]);
+    return lt_tensor_2d(t->data, t->dtype, rows, s->n_parts * r->lora->lora->options.rank);
+}
+
+static lt_err times_scale(lt_exec *r, lt_tensor t) {
+    const float scale = r->lora->lora->scale;
+    return scale == 1.0f ? LT_OK : lt_exec_add(r, &(lt_add_args){.y = t, .a = t, .alpha = scale});
+}
+
+/* u = s x A^T */
+static lt_err down(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor x) {
+    LT_TRY(lt_exec_matmul(
+        r, &(lt_matmul_args){.y = u,
+                             .a = x,
+                             .b = lt_lora_view(r, &r->lora->lora->params->weights, s->a),
+                             .trans_b = true,
+                             .fixed_order = r->fixed_order}));
+    return times_scale(r, u);
+}
+
+/* y += u B^T, with u in scratch. */
+static lt_err up(lt_exec *r, const lt_lora_site *s, lt_tensor y, lt_tensor u) {
+    const int64_t rank = r->lora->lora->options.rank;
+    const lt_tensor b = lt_lora_view(r, &r->lora->lora->params->weights, s->b);
+    for (int i = 0; i < s->n_parts; i++) {
+        const lt_lora_part *p = &s->parts[i];
+        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = lt_lora_columns(&y, p),
+                                                   .a = lt_tensor_cols(&u, i * rank, rank),
+                                                   .b = lt_tensor_rows(&b, p->b_row, p->n_rows),
+                                                   .trans_b = true,
+                                                   .accumulate = true,
+                                                   .fixed_order = r->fixed_order}));
+    }
+    return LT_OK;
+}
+
+static bool has_magnitudes(const lt_lora_site *s) {
+    return s != NULL && s->m >= 0;
+}
+
+lt_tensor lt_lora_early_bias(const lt_exec *r, lt_tensor bias, lt_param_kind kind, int layer) {
+    return has_magnitudes(site_of(r, kind, layer)) ? (lt_tensor){0} : bias;
+}
+
+lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_param_kind kind,
+                       int layer) {
+    const lt_lora_site *s = site_of(r, kind, layer);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]);
+    LT_TRY(down(r, s, u, x));
+    LT_TRY(up(r, s, y, u));
+    return has_magnitudes(s) ? lt_dora_scale(r, s, y, bias) : LT_OK;
+}
+
+/* The gradient of m; *dy becomes that of z, which is computed once more. u: of x. */
+static lt_err magnitudes(lt_exec *r, const lt_lora_site *s, lt_tensor *dy, lt_tensor x, lt_tensor u,
+                         lt_param_kind kind, int layer) {
+    const lt_tensor z = lt_tensor_2d(r->lora->z.data, r->lora->z.dtype, dy->shape[0], dy->shape[1]);
+    LT_TRY(lt_linear_base(r, z, x, (lt_tensor){0}, kind, layer));
+    LT_TRY(up(r, s, z, u));
+    return lt_dora_gradient(r, s, dy);
+}
+
+lt_err lt_lora_gradients(lt_exec *r, lt_tensor *dy, lt_tensor x, lt_param_kind kind, int layer,
+                         bool add) {
+    const lt_lora_site *s = site_of(r, kind, layer);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    const int64_t rank = r->lora->lora->options.rank;
+    const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]),
+                    du = scratch_of(r, &r->lora->du, s, x.shape[0]),
+                    b = lt_lora_view(r, &r->lora->lora->params->weights, s->b),
+                    db = lt_lora_view(r, &r->lora->gradients, s->b);
+    LT_TRY(down(r, s, u, x));
+    LT_TRY(has_magnitudes(s) ? magnitudes(r, s, dy, x, u, kind, layer) : LT_OK);
+    for (int i = 0; i < s->n_parts; i++) {
+        const lt_lora_part *p = &s->parts[i];
+        const lt_tensor part = lt_lora_columns(dy, p);
+        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = lt_tensor_rows(&db, p->b_row, p->n_rows),
+                                                   .a = part,
+                                                   .b = lt_tensor_cols(&u, i * rank, rank),
+                                                   .trans_a = true,
+                                                   .accumulate = add}));
+        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = lt_tensor_cols(&du, i * rank, rank),
+                                                   .a = part,
+                                                   .b = lt_tensor_rows(&b, p->b_row, p->n_rows)}));
+    }
+    LT_TRY(times_scale(r, du));
+    return lt_exec_matmul(r, &(lt_matmul_args){.y = lt_lora_view(r, &r->lora->gradients, s->a),
+                                               .a = du,
+                                               .b = x,
+                                               .trans_a = true,
+                                               .accumulate = add});
+}
+
+lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer) {
+    const lt_lora_site *s = site_of(r, kind, layer);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    return lt_exec_matmul(
+        r, &(lt_matmul_args){.y = dx,
+                             .a = scratch_of(r, &r->lora->du, s, dx.shape[0]),
+                             .b = lt_lora_view(r, &r->lora->lora->params->weights, s->a),
+                             .accumulate = true});
+}
+
+/* ---- The embedding and the head ---- */
+
+bool lt_lora_has_embedding(const lt_exec *r) {
+    return top_site(r, LT_PARAM_EMBED) != NULL;
+}
+
+/* u = scale A[ids] */
+static lt_err look_up(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor ids, float scale) {
+    return lt_exec_embed_fwd(
+        r, &(lt_embed_args){.y = u,
+                            .table = lt_lora_view(r, &r->lora->lora->params->weights, s->a),
+                            .ids = ids,
+                            .late = r->late,
+                            .scale = scale});
+}
+
+lt_err lt_lora_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids, float scale) {
+    const lt_lora_site *s = top_site(r, LT_PARAM_EMBED);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    const lt_tensor u = scratch_of(r, &r->lora->u, s, y.shape[0]);
+    LT_TRY(look_up(r, s, u, ids, scale * r->lora->lora->scale));
+    return up(r, s, y, u);
+}
+
+static lt_err zero(lt_exec *r, lt_tensor t) {
+    return r->backend->zero(r->queue, t.data,
+                            (size_t)lt_tensor_count(&t) * lt_dtype_bytes(t.dtype));
+}
+
+lt_err lt_lora_embedding_bwd(lt_exec *r, lt_tensor dy, lt_tensor ids, float scale) {
+    const lt_lora_site *s = top_site(r, LT_PARAM_EMBED);
+    const lt_lora *l = r->lora->lora;
+    const float factor = scale * l->scale;
+    const lt_tensor u = scratch_of(r, &r->lora->u, s, dy.shape[0]),
+                    du = scratch_of(r, &r->lora->du, s, dy.shape[0]),
+                    da = lt_lora_view(r, &r->lora->gradients, s->a);
+    LT_TRY(look_up(r, s, u, ids, factor));
+    LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = lt_lora_view(r, &r->lora->gradients, s->b),
+                                               .a = dy,
+                                               .b = u,
+                                               .trans_a = true,
+                                               .accumulate = !r->fresh}));
+    LT_TRY(lt_exec_matmul(
+        r, &(lt_matmul_args){.y = du, .a = dy, .b = lt_lora_view(r, &l->params->weights, s->b)}));
+    LT_TRY(r->fresh ? zero(r, da) : LT_OK);
+    return lt_exec_embed_bwd(
+        r, &(lt_embed_bwd_args){.dtable = da, .dy = du, .ids = ids, .scale = factor});
+}
+
+lt_err lt_lora_zero_head(lt_exec *r) {
+    const lt_lora_site *s = top_site(r, LT_PARAM_HEAD);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    LT_TRY(zero(r, lt_lora_view(r, &r->lora->gradients, s->a)));
+    return zero(r, lt_lora_view(r, &r->lora->gradients, s->b));
+}
