@@ -174,21 +174,22 @@ static lt_err open_adapted(lt_opened *o, const char *adapters, const char *base,
     return lt_opened_adapters(&o->adapters, o->model, adapters);
 }
 
-/* Where the tokenizer and the template are: with the adapters, or with their model. */
-static lt_err choose_owner(char owner[LT_PATH_BYTES], const char *adapters) {
+/* Do the adapters have a tokenizer, and so a template, of their own? A GGUF of them has none. */
+static lt_err has_tokenizer(bool *out, const char *adapters) {
     char path[LT_PATH_BYTES];
     LT_TRY(lt_path_join(path, adapters, "tokenizer.json"));
-    if (lt_file_exists(path)) {
-        return LT_OK;
-    }
-    return find_base(owner, adapters);
+    *out = lt_file_exists(path);
+    return LT_OK;
 }
 
 /* Which adapters to open, "" for none, and their base, "" for the one that they name: a model may
- * be a folder of adapters itself, or have one beside it (lora, "" for none). */
+ * be a folder of adapters itself, or have one beside it (lora, "" for none). o->path becomes where
+ * the tokenizer and the template are: with the adapters, which learnt with them, or else with their
+ * model. */
 static lt_err find_adapters(lt_opened *o, char adapters[LT_PATH_BYTES], char base[LT_PATH_BYTES],
                             const char *lora) {
     const bool is_adapter = lt_lora_is_folder(o->path);
+    bool own = false;
     adapters[0] = base[0] = '\0';
     if (lora[0] != '\0' && is_adapter) {
         LT_FAIL(LT_ERR_ARG, "--lora %s beside the model %s, which is an adapter itself", lora,
@@ -196,11 +197,14 @@ static lt_err find_adapters(lt_opened *o, char adapters[LT_PATH_BYTES], char bas
     }
     if (is_adapter) {
         (void)snprintf(adapters, LT_PATH_BYTES, "%s", o->path);
-        return choose_owner(o->path, adapters);
+        LT_TRY(has_tokenizer(&own, adapters));
+        return own ? LT_OK : find_base(o->path, adapters);
     }
     if (lora[0] != '\0') {
         LT_TRY(lt_cli_bring(adapters, lora));
         (void)snprintf(base, LT_PATH_BYTES, "%s", o->path);
+        LT_TRY(has_tokenizer(&own, adapters));
+        (void)snprintf(o->path, LT_PATH_BYTES, "%s", own ? adapters : base);
     }
     return LT_OK;
 }

@@ -214,6 +214,9 @@ with tempfile.TemporaryDirectory() as work:
 
     shipped = run("train", "recipes/sft-lora.yaml", "--out", f"{work}/shipped", "--steps", "1", "--lr.warmup", "0", "--sample.tokens", "0")
     check("recipes/sft-lora.yaml trains the model that comes with Lateen", shipped.stderr[-300:] if shipped.returncode != 0 or "50 conversations" not in shipped.stderr else "")
+    told = [subprocess.run([lateen, "chat", "--model", *m, "--temperature", "0", "--max-tokens", "4"], input=b"Hi\n", capture_output=True) for m in
+            ((f"{work}/shipped/adapter",), ("models/polyglot-46m.gguf", "--lora", f"{work}/shipped/adapter"), ("models/polyglot-46m.gguf",))]
+    check("chat --lora speaks by the template of the adapters", "" if told[0].returncode == 0 and told[0].stdout == told[1].stdout != told[2].stdout else [t.stdout + t.stderr for t in told])
     start, end = (json.loads(x) for x in itemgetter(0, -1)(open(f"{work}/shipped/metrics.jsonl").readlines()))
     check("its memory is what was announced, to 5 %", "" if abs(end["peak_bytes"] / end["announced_bytes"] - 1) < 0.05 else (end["peak_bytes"], end["announced_bytes"]))
     plan = run("plan", "--model", f"{work}/shipped", "--json")
