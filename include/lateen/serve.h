@@ -338,7 +338,12 @@ LT_MUST_USE lt_err lt_engine_erase(lt_engine *e, uint64_t salt, const int32_t *t
 /* Where keys and values are kept; fixed when the engine opens. */
 typedef struct {
     int64_t pages, page_tokens, page_bytes;
-    int64_t most_unused;         /* Pages without a sequence that are kept at most. */
+    int64_t max_seq;     /* Tokens of a sequence at most. */
+    int64_t most_unused; /* Pages without a sequence that are kept at most. */
+    /* > 0: no layer reads behind so many tokens, and a sequence gives back the pages behind them
+     * while it runs. 0: sequences keep all pages. */
+    int64_t window;
+    int64_t most_pages;          /* Pages that the longest sequence holds at once at most. */
     lt_dtype dtype, value_dtype; /* Types of keys and of values. */
     char why[320];               /* What set the number of pages. */
 } lt_engine_cache;

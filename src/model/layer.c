@@ -14,6 +14,14 @@ static int64_t window_of(const lt_model_spec *s, int64_t layer) {
     return global ? 0 : s->window;
 }
 
+int64_t lt_layers_window(const lt_model_spec *s) {
+    bool all = s->window > 0;
+    for (int64_t i = 0; i < s->n_layers; i++) {
+        all = all && window_of(s, i) > 0;
+    }
+    return all ? s->window : 0;
+}
+
 void lt_layers_set_windows(lt_model_spec *s, const bool *local) {
     int64_t n_local = 0, every = 0;
     bool periodic = true;

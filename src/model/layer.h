@@ -52,6 +52,9 @@ static inline float lt_model_logit_divisor(const lt_model_spec *spec) {
 /* All layers have the same parameters and activations, of the same sizes. */
 bool lt_layers_alike(const lt_model_spec *spec);
 
+/* The window of the layers if all of them have one; else 0. */
+int64_t lt_layers_window(const lt_model_spec *spec);
+
 /* Say which of the n_layers layers have the window spec->window: by a period where that is enough,
  * else layer by layer. None: there is no window. */
 void lt_layers_set_windows(lt_model_spec *spec, const bool *local);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -21,6 +22,7 @@
 #include "lateen/generate.h"
 #include "model/alloc.h"
 #include "model/exec.h"
+#include "model/layer.h"
 #include "model/steering.h"
 #include "serve/engine_impl.h"
 
@@ -123,7 +125,7 @@ static lt_err half_of_memory(const lt_engine *e, uint64_t *bytes, char *why, siz
 static lt_err count_pages(lt_engine *e, int64_t *n) {
     lt_engine_options *o = &e->o;
     const int64_t page = (int64_t)e->cache.page_bytes;
-    const int64_t all = o->max_running * div_up(o->max_seq, o->page_tokens);
+    const int64_t all = o->max_running * lt_sched_most_pages(&e->sched, o->max_seq);
     uint64_t half = 0;
     char why[320];
 
@@ -163,6 +165,20 @@ static const lt_model *model_at(const lt_engine *e, int k) {
     return k == 0 ? e->model : k <= e->o.n_beside ? e->o.beside[k - 1] : e->drafter.model;
 }
 
+/* The tokens behind which no layer of any model reads, or 0: sequences keep all their pages. The
+ * draft model may be behind a text, and catch up with it later. */
+static int64_t pages_window(const lt_engine *e) {
+    int64_t window = 0;
+    for (int k = 0; k < n_models(e); k++) {
+        const int64_t own = lt_layers_window(lt_model_get_spec(model_at(e, k)));
+        if (own == 0 || own >= e->o.max_seq || e->drafter.model != NULL) {
+            return 0;
+        }
+        window = own > window ? own : window;
+    }
+    return window;
+}
+
 /* Compute the number of pages, the longest sequence that fits, and the number of unused pages to
  * keep. */
 static lt_err size_cache(lt_engine *e) {
@@ -180,21 +196,24 @@ static lt_err size_cache(lt_engine *e) {
         e->cache.page_bytes += (int64_t)lt_paged_forward_page_bytes(spec, o->page_tokens,
                                                                     o->cache_dtype, o->value_dtype);
     }
+    e->sched.pages.page_tokens = o->page_tokens;
+    e->sched.pages.window = e->cache.window = pages_window(e);
     LT_TRY(count_pages(e, &n));
-    if (o->max_seq > n * o->page_tokens) {
+    if (lt_sched_most_pages(&e->sched, o->max_seq) > n) {
         lt_log_info("the cache holds %lld tokens: that bounds a sequence, not the model's %lld",
                     (long long)(n * o->page_tokens), (long long)o->max_seq);
         o->max_seq = n * o->page_tokens;
     }
     e->cache.pages = n;
     e->cache.page_tokens = o->page_tokens;
+    e->cache.max_seq = o->max_seq;
+    e->cache.most_pages = lt_sched_most_pages(&e->sched, o->max_seq);
     e->cache.dtype = o->cache_dtype;
     e->cache.value_dtype = o->value_dtype;
     e->cache.most_unused = o->unused_bytes > 0 && o->unused_bytes / e->cache.page_bytes < n
                                ? o->unused_bytes / e->cache.page_bytes
                                : n;
     e->sched.pages.n_pages = e->stats.pages = n;
-    e->sched.pages.page_tokens = o->page_tokens;
     e->sched.pages.most_cached = e->cache.most_unused;
     e->sched.pages.most_kept = n / LT_ENGINE_KEPT_SHARE;
     e->max_pages = div_up(o->max_seq, o->page_tokens);
@@ -239,9 +258,9 @@ static lt_err size_engine(lt_engine *e) {
     /* In each step every running sequence decodes, and at least one row of a prompt fits as
      * well. */
     o->step_tokens = o->step_tokens > o->max_running ? o->step_tokens : o->max_running + 1;
-    LT_TRY(size_cache(e));
     e->sched.max_running = o->max_running;
     e->sched.step_tokens = o->step_tokens;
+    LT_TRY(size_cache(e));
     e->sched.background_rows = o->background_tokens >= 0        ? o->background_tokens
                                : e->model->backend->host_memory ? 0
                                                                 : BACKGROUND_DEVICE;
@@ -354,6 +373,9 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
         LT_FAIL(LT_ERR_OOM, "engine");
     }
     e->event_fd = -1;
+    if (getrandom(&e->sched.pages.seed, sizeof e->sched.pages.seed, 0) < 0) {
+        e->sched.pages.seed = (uint64_t)(start_s * 1e9);
+    }
     e->model = m;
     e->spec = lt_model_get_spec(m);
     e->version = e->stats.version = lt_model_version(m);

@@ -65,11 +65,13 @@ typedef struct {
     const int32_t *tokens;
     int64_t n_pages;          /* Whole pages of the text. */
     int32_t *table;           /* (n_pages) those that are held: */
-    int64_t n_found, n_taken; /* published ones, then new ones. */
+    int64_t n_found, n_taken; /* published ones, then new ones; */
+    int64_t n_behind;         /* not the first, which lie behind the window (pages.h). */
 } lent;
 
 static void drop(lt_engine *e, const lent *w) {
-    for (int64_t i = w->n_found + w->n_taken; i > 0; i--) { /* Last first, as a sequence does. */
+    for (int64_t i = w->n_found + w->n_taken; i > w->n_behind;
+         i--) { /* Last first, as a sequence does. */
         lt_pages_drop(&e->sched.pages, w->table[i - 1]);
     }
 }
@@ -77,7 +79,7 @@ static void drop(lt_engine *e, const lent *w) {
 static void find(lt_engine *e, void *arg) {
     lent *w = arg;
     w->n_found = lt_pages_match(&e->sched.pages, w->salt, w->tokens, w->n_pages * e->o.page_tokens,
-                                w->table);
+                                w->table, &w->n_behind);
     w->version = e->version;
     e->n_lent++;
 }
@@ -178,11 +180,18 @@ lt_err lt_engine_save(lt_engine *e, const char *path, uint64_t salt, const int32
     LT_TRY(lent_open(&w, e, salt, tokens, n));
     lt_engine_ask(e, find, &w);
     *out = (lt_engine_kept){.tokens = w.n_found * e->o.page_tokens};
-    if (w.n_found > 0) {
+    if (w.n_found > 0 && w.n_behind == 0) {
         err = write_pages(e, path, &w, &out->bytes);
     }
     lt_engine_ask(e, give_back, &w);
     free(w.table);
+    if (w.n_behind > 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "a text of %lld tokens cannot be saved: its first %lld lie behind the model's "
+                "window of %lld, and their pages are not kept",
+                (long long)n, (long long)(w.n_behind * e->o.page_tokens),
+                (long long)e->sched.pages.window);
+    }
     if (err == LT_OK && out->tokens == 0) {
         LT_FAIL(LT_ERR_NOT_FOUND,
                 "the cache holds no page of this text of %lld tokens; a page has %lld tokens",

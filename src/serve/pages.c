@@ -44,13 +44,27 @@ static int32_t *tokens_of(const lt_pages *p, int32_t page) {
     return p->tokens + page * p->page_tokens;
 }
 
-static int32_t *bucket_of(const lt_pages *p, uint64_t hash) {
-    return &p->bucket[hash & (uint64_t)(p->n_buckets - 1)];
+static int32_t *bucket_of(const lt_pages *p, lt_page_chain chain) {
+    return &p->bucket[chain.low & (uint64_t)(p->n_buckets - 1)];
 }
 
-static uint64_t hash_of(const lt_pages *p, int32_t parent, uint64_t salt, const int32_t *tokens) {
-    const uint64_t seed = parent == LT_NO_PAGE ? salt : at(p, parent)->hash;
-    return XXH3_64bits_withSeed(tokens, (size_t)p->page_tokens * sizeof *tokens, seed);
+static bool same_chain(lt_page_chain a, lt_page_chain b) {
+    return a.low == b.low && a.high == b.high;
+}
+
+/* The chain before the first page of a text. */
+static lt_page_chain chain_begin(const lt_pages *p, uint64_t salt) {
+    const XXH128_hash_t h = XXH3_128bits_withSeed(&salt, sizeof salt, p->seed);
+    return (lt_page_chain){h.low64, h.high64};
+}
+
+/* The chain after one more page. */
+static lt_page_chain chain_next(const lt_pages *p, lt_page_chain before, const int32_t *tokens) {
+    const XXH128_hash_t own = XXH3_128bits_withSeed(tokens, (size_t)p->page_tokens * sizeof *tokens,
+                                                    p->seed);
+    const uint64_t both[] = {before.low, before.high, own.low64, own.high64};
+    const XXH128_hash_t h = XXH3_128bits_withSeed(both, sizeof both, p->seed);
+    return (lt_page_chain){h.low64, h.high64};
 }
 
 static lt_page_ages *ages_of(lt_pages *p, const lt_page *g) {
@@ -117,7 +131,7 @@ static void end_keeping(lt_pages *p) {
 /* Remove a page from its bucket and from its parent's children. */
 static void forget(lt_pages *p, int32_t page) {
     lt_page *g = at(p, page);
-    int32_t *link = bucket_of(p, g->hash);
+    int32_t *link = bucket_of(p, g->chain);
     LT_ASSERT(g->published && g->n_children == 0);
     while (*link != page) {
         link = &at(p, *link)->hash_next;
@@ -198,13 +212,14 @@ void lt_pages_forget(lt_pages *p) {
 }
 
 /* Find the published page with these tokens after parent. */
-static int32_t find(const lt_pages *p, uint64_t hash, int32_t parent, uint64_t salt,
+static int32_t find(const lt_pages *p, lt_page_chain chain, int32_t parent, uint64_t salt,
                     const int32_t *tokens) {
     const size_t bytes = (size_t)p->page_tokens * sizeof *tokens;
-    int32_t page = *bucket_of(p, hash);
+    int32_t page = *bucket_of(p, chain);
+    parent = p->window > 0 ? LT_NO_PAGE : parent;
     while (page != LT_NO_PAGE) {
         const lt_page *g = at(p, page);
-        if (g->hash == hash && g->parent == parent && g->salt == salt &&
+        if (same_chain(g->chain, chain) && g->parent == parent && g->salt == salt &&
             memcmp(tokens_of(p, page), tokens, bytes) == 0) {
             return page;
         }
@@ -213,45 +228,72 @@ static int32_t find(const lt_pages *p, uint64_t hash, int32_t parent, uint64_t s
     return LT_NO_PAGE;
 }
 
-int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
-                       int32_t *table) {
-    int32_t parent = LT_NO_PAGE;
-    int64_t count = 0;
-    for (; (count + 1) * p->page_tokens <= n; count++) {
-        const int32_t *piece = tokens + count * p->page_tokens;
-        const int32_t page = find(p, hash_of(p, parent, salt, piece), parent, salt, piece);
-        if (page == LT_NO_PAGE) {
+/* The published pages of a text, or LT_NO_PAGE, in table. Without a window it ends where the first
+ * is missing. Returns their count. */
+static int64_t walk(const lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
+                    int32_t *table) {
+    lt_page_chain chain = chain_begin(p, salt);
+    int64_t i = 0;
+    for (; (i + 1) * p->page_tokens <= n; i++) {
+        const int32_t *piece = tokens + i * p->page_tokens;
+        chain = chain_next(p, chain, piece);
+        table[i] = find(p, chain, i > 0 ? table[i - 1] : LT_NO_PAGE, salt, piece);
+        if (table[i] == LT_NO_PAGE && p->window == 0) {
             break;
         }
-        lt_pages_hold(p, page);
-        table[count] = parent = page;
+    }
+    return i;
+}
+
+/* Pages behind the window of the row that follows n pages; the last page is always held, so that
+ * the next one has its parent. */
+static int64_t behind_of(const lt_pages *p, int64_t n) {
+    const int64_t behind = lt_pages_behind(p, n * p->page_tokens);
+    return behind < n ? behind : n - 1;
+}
+
+int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n, int32_t *table,
+                       int64_t *behind) {
+    const int64_t walked = walk(p, salt, tokens, n, table);
+    int64_t count = p->window == 0 ? walked : 0, in_a_row = 0;
+    for (int64_t i = 0; i < walked && p->window > 0; i++) {
+        in_a_row = table[i] == LT_NO_PAGE ? 0 : in_a_row + 1;
+        if (in_a_row > 0 && in_a_row >= i + 1 - behind_of(p, i + 1)) {
+            count = i + 1;
+        }
+    }
+    *behind = count > 0 ? behind_of(p, count) : 0;
+    for (int64_t i = *behind; i < count; i++) {
+        lt_pages_hold(p, table[i]);
+    }
+    for (int64_t i = 0; i < *behind; i++) {
+        table[i] = table[*behind];
     }
     return count;
 }
 
 int64_t lt_pages_erase(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
                        int32_t *table) {
-    const int64_t count = lt_pages_match(p, salt, tokens, n, table);
     int64_t erased = 0;
-    for (int64_t i = count - 1; i >= 0; i--) {
-        const lt_page *g = at(p, table[i]);
-        lt_pages_drop(p, table[i]);
-        if (g->refs == 0 && g->published && g->n_children == 0) {
+    for (int64_t i = walk(p, salt, tokens, n, table) - 1; i >= 0; i--) {
+        const lt_page *g = table[i] != LT_NO_PAGE ? at(p, table[i]) : NULL;
+        if (g != NULL && g->refs == 0 && g->n_children == 0) {
             age_remove(p, table[i]);
             forget(p, table[i]);
             set_free(p, table[i]);
+            erased++;
         }
-        erased += g->refs == 0 && !g->published;
     }
     return erased;
 }
 
 int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t salt,
                          const int32_t *tokens) {
-    const uint64_t hash = hash_of(p, parent, salt, tokens);
-    const int32_t equal = find(p, hash, parent, salt, tokens);
+    const lt_page_chain before = parent == LT_NO_PAGE ? chain_begin(p, salt) : at(p, parent)->chain;
+    const lt_page_chain chain = chain_next(p, before, tokens);
+    const int32_t equal = find(p, chain, parent, salt, tokens);
     lt_page *g = at(p, page);
-    int32_t *bucket = bucket_of(p, hash);
+    int32_t *bucket = bucket_of(p, chain);
 
     LT_ASSERT(g->refs > 0 && !g->published);
     LT_ASSERT(parent == LT_NO_PAGE || at(p, parent)->published);
@@ -261,13 +303,13 @@ int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t sal
         return equal;
     }
     memcpy(tokens_of(p, page), tokens, (size_t)p->page_tokens * sizeof *tokens);
-    g->hash = hash;
+    g->chain = chain;
     g->salt = salt;
-    g->parent = parent;
+    g->parent = p->window > 0 ? LT_NO_PAGE : parent;
     g->published = true;
     g->hash_next = *bucket;
     *bucket = page;
-    if (parent != LT_NO_PAGE) {
+    if (g->parent != LT_NO_PAGE) {
         at(p, parent)->n_children++;
     }
     return page;
@@ -322,7 +364,7 @@ const char *lt_pages_check(const lt_pages *p) {
     }
     for (int64_t b = 0; b < p->n_buckets; b++) {
         for (int32_t i = p->bucket[b]; i != LT_NO_PAGE; i = p->page[i].hash_next, n_found++) {
-            if (!p->page[i].published || bucket_of(p, p->page[i].hash) != &p->bucket[b] ||
+            if (!p->page[i].published || bucket_of(p, p->page[i].chain) != &p->bucket[b] ||
                 n_found > p->n_pages) {
                 return "a page in a wrong bucket";
             }

@@ -22,6 +22,13 @@
  * first. Two sequences may fill equal pages independently; publish then gives the second one the
  * page of the first.
  *
+ * WINDOW   Where every layer of the model sees the last `window` tokens only, a sequence drops the
+ *          pages behind its window while it runs, so they are evicted before their children, and a
+ *          page cannot be named by its parent. Its identity is then (hash of the chain before it,
+ *          salt, tokens), with a hash of 128 bits from a secret seed. A prompt that begins with the
+ *          tokens of c pages can go on behind them if those are there that the next row reads:
+ *          match looks for the largest such c, and says how many pages lie behind the window.
+ *
  * Invariants (lt_pages_check): every page is in exactly one of free list, age lists, or held; the
  * parent of a page that is kept is kept at least as long; a cached page is published; a published
  * page is in its hash bucket once and its parent is published; the counts agree. */
@@ -34,11 +41,17 @@
 
 #define LT_NO_PAGE (-1)
 
+/* The hash of all tokens of a text up to the end of a page, and of its salt. */
 typedef struct {
-    uint64_t hash; /* Hash of the chain up to this page's last token. */
+    uint64_t low, high;
+} lt_page_chain;
+
+typedef struct {
+    lt_page_chain chain;
     uint64_t salt; /* Salt of the sequences that may share it. */
     int32_t refs;
-    int32_t parent;      /* LT_NO_PAGE: it begins a sequence. Published pages only, as are: */
+    /* LT_NO_PAGE: it begins a sequence, or there is a window. Published pages only, as are: */
+    int32_t parent;
     int32_t n_children;  /* published pages whose parent it is, */
     int32_t hash_next;   /* the next in its bucket. */
     int32_t prev, next;  /* In an age list; the free list uses next. */
@@ -55,6 +68,10 @@ typedef struct {
 
 typedef struct {
     int64_t n_pages, page_tokens; /* Set before carving. */
+    /* Tokens that each row reads at most, its own included; 0: all before it. Set before the reset,
+     * as is the seed of the hashes. */
+    int64_t window;
+    uint64_t seed;
     /* Most pages without a holder that are kept; beyond that, the oldest becomes free. Set before
      * the reset. */
     int64_t most_cached;
@@ -83,10 +100,16 @@ void lt_pages_drop(lt_pages *p, int32_t page);
 /* Free all cached pages, so that none is found. No page may be held. */
 void lt_pages_forget(lt_pages *p);
 
-/* Find and hold the longest chain of published pages with which tokens (n) begin; writes page
- * numbers to table and returns their count. Whole pages only. */
-int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
-                       int32_t *table);
+/* Pages, from the start of a text, that no row at position `at` or later reads. */
+static inline int64_t lt_pages_behind(const lt_pages *p, int64_t at) {
+    return p->window > 0 && at >= p->window ? (at - p->window + 1) / p->page_tokens : 0;
+}
+
+/* Find the longest chain of published pages with which tokens (n) begin, and hold those of them
+ * that later rows read; writes page numbers to table (n / page_tokens) and returns their count. The
+ * first *behind are not held: any valid number stands in their place. Whole pages only. */
+int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n, int32_t *table,
+                       int64_t *behind);
 /* Free those pages of such a chain that nobody holds, from its end on; table has room for all.
  * Returns their count. */
 int64_t lt_pages_erase(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,

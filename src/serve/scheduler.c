@@ -48,16 +48,42 @@ static void take_out(lt_seq_list *list, lt_seq *seq) {
     list->n_background -= seq->background;
 }
 
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
 static int64_t pages_for(const lt_sched *s, int64_t n_tokens) {
     return (n_tokens + s->pages.page_tokens - 1) / s->pages.page_tokens;
 }
 
+/* Beside the pages of a window and a step: a part of a page at both ends, and the last published
+ * page with the one that is not published yet. */
+#define PAGES_BESIDE 3
+
+int64_t lt_sched_most_pages(const lt_sched *s, int64_t n_tokens) {
+    const int64_t all = pages_for(s, n_tokens);
+    return s->pages.window == 0
+               ? all
+               : least(all, pages_for(s, s->pages.window + s->step_tokens) + PAGES_BESIDE);
+}
+
 /* Last first, so that a chain is evicted from its end. */
 static void drop_pages(lt_sched *s, lt_seq *seq) {
-    while (seq->n_pages > 0) {
+    while (seq->n_pages > seq->n_behind) {
         lt_pages_drop(&s->pages, seq->table[--seq->n_pages]);
     }
-    seq->n_done = seq->n_published = 0;
+    seq->n_pages = seq->n_behind = seq->n_done = seq->n_published = 0;
+}
+
+/* Give back the pages that no row from n_done on reads. */
+static void drop_behind(lt_sched *s, lt_seq *seq) {
+    int64_t end = least(lt_pages_behind(&s->pages, seq->n_done), seq->n_pages);
+    if (s->caching) {
+        end = least(end, seq->n_published - 1);
+    }
+    while (seq->n_behind < end) {
+        lt_pages_drop(&s->pages, seq->table[seq->n_behind++]);
+    }
 }
 
 /* The place of a sequence in the order, with those of its family behind it. */
@@ -77,9 +103,10 @@ static void place(lt_sched *s, lt_seq *seq, int64_t key) {
 
 void lt_sched_add(lt_sched *s, lt_seq *seq) {
     LT_ASSERT(seq->state == LT_SEQ_IDLE && seq->n_tokens > 0);
-    LT_ASSERT(pages_for(s, seq->n_tokens) <= s->pages.n_pages);
+    LT_ASSERT(lt_sched_most_pages(s, seq->n_tokens) <= s->pages.n_pages);
     place(s, seq, s->n_steps - (int64_t)seq->priority * LT_SCHED_AGE);
     seq->n_done = seq->n_pages = seq->n_published = seq->n_cached = seq->n_preempted = 0;
+    seq->n_behind = 0;
     seq->n_ahead = seq->n_draft = 0;
     seq->state = LT_SEQ_WAITING;
     insert(&s->waiting, seq);
@@ -91,13 +118,14 @@ bool lt_sched_fork(lt_sched *s, const lt_seq *seq, lt_seq *child) {
     if (s->running.n == s->max_running) {
         return false;
     }
-    for (int64_t i = 0; i < seq->n_pages; i++) {
+    memcpy(child->table, seq->table, (size_t)seq->n_pages * sizeof *seq->table);
+    for (int64_t i = seq->n_behind; i < seq->n_pages; i++) {
         lt_pages_hold(&s->pages, seq->table[i]);
-        child->table[i] = seq->table[i];
     }
     place(s, child, seq->key);
     child->n_done = seq->n_done;
     child->n_pages = seq->n_pages;
+    child->n_behind = seq->n_behind;
     child->n_published = seq->n_published;
     child->n_cached = seq->n_cached;
     child->n_preempted = 0;
@@ -186,7 +214,11 @@ static void plan_rows(lt_sched *s, lt_seq *seq, int64_t n) {
     if (seq->max_rows > 0 && n > seq->max_rows) {
         n = seq->max_rows;
     }
-    if (n <= 0 || !own_page(s, seq)) {
+    if (n <= 0) {
+        return;
+    }
+    drop_behind(s, seq);
+    if (!own_page(s, seq)) {
         return;
     }
     while (seq->n_pages < pages_for(s, seq->n_done + n)) {
@@ -220,21 +252,21 @@ static void keep_page(lt_sched *s, const lt_seq *seq, int64_t k) {
 /* Start the first of the queue if there are free pages for all its tokens and the next one. */
 static bool admit(lt_sched *s) {
     lt_seq *seq = s->waiting.first;
-    const int64_t spare = s->running.n, whole = pages_for(s, seq->n_tokens + 1);
+    const int64_t spare = s->running.n, whole = lt_sched_most_pages(s, seq->n_tokens + 1);
     const int64_t need = whole < s->pages.n_pages ? whole : s->pages.n_pages;
 
     /* At least one token must run, to have logits: the last page of a cached prompt is not
      * taken. */
     seq->n_pages = seq->fresh ? 0
                               : lt_pages_match(&s->pages, salt_of(seq), seq->tokens,
-                                               seq->n_tokens - 1, seq->table);
-    if (lt_pages_available(&s->pages) < need - seq->n_pages + spare) {
+                                               seq->n_tokens - 1, seq->table, &seq->n_behind);
+    if (lt_pages_available(&s->pages) < need - (seq->n_pages - seq->n_behind) + spare) {
         drop_pages(s, seq);
         return false;
     }
     seq->n_published = seq->n_pages;
     seq->n_done = seq->n_cached = seq->n_pages * s->pages.page_tokens;
-    for (int64_t k = 0; k < seq->n_pages; k++) {
+    for (int64_t k = seq->n_behind; k < seq->n_pages; k++) {
         keep_page(s, seq, k);
     }
     take_out(&s->waiting, seq);
@@ -256,14 +288,10 @@ static void begin_again(lt_sched *s) {
     }
 }
 
-static int64_t least(int64_t a, int64_t b) {
-    return a < b ? a : b;
-}
-
 /* Preempt sequences of the background until a slot, and pages for all tokens of the first of the
  * queue, are free for it. */
 static void make_way(lt_sched *s) {
-    const int64_t need = pages_for(s, s->waiting.first->n_tokens + 1);
+    const int64_t need = lt_sched_most_pages(s, s->waiting.first->n_tokens + 1);
     while (s->running.n_background > 0 && (s->running.n == s->max_running ||
                                            lt_pages_available(&s->pages) < need + s->running.n)) {
         preempt(s, s->running.last);
@@ -384,7 +412,13 @@ static const char *check_list(const lt_sched *s, const lt_seq_list *list, lt_seq
             seq->n_published * s->pages.page_tokens > seq->n_tokens) {
             return "a page is published whose tokens are not known";
         }
-        *n_refs += seq->n_pages;
+        if (seq->n_behind > lt_pages_behind(&s->pages, seq->n_done) ||
+            (s->pages.window > 0 &&
+             seq->n_pages - seq->n_behind >
+                 lt_sched_most_pages(s, seq->n_pages * s->pages.page_tokens))) {
+            return "a sequence gave back a page that it reads, or holds too many";
+        }
+        *n_refs += seq->n_pages - seq->n_behind;
     }
     return n == list->n ? NULL : "a list miscounted";
 }

@@ -27,6 +27,9 @@
  * PAGES     When a sequence needs a page and none is left, the last running sequence is preempted:
  *           it gives up its pages and later recomputes its tokens, mostly from the prefix cache. A
  *           prompt uses the pages that are left before it preempts another sequence.
+ * WINDOW    Where every layer has a sliding window (pages.h), a sequence gives back the pages that
+ *           no row of it reads any more, before it takes new ones, and holds at most
+ *           lt_sched_most_pages at once. It keeps its last published page, the parent of the next.
  * WRITING   A shared page is copied before a token is written to it (copies); full pages are
  *           published for others to find.
  *
@@ -86,9 +89,12 @@ struct lt_seq {
     bool placed; /* It has its place in the order, for as long as it lives. */
     lt_seq_state state;
     int64_t key, serial;
-    int64_t n_done;      /* Tokens whose keys and values are in its pages. */
-    int64_t n_pages;     /* In table. */
-    int64_t n_published; /* The first of them. */
+    int64_t n_done;  /* Tokens whose keys and values are in its pages. */
+    int64_t n_pages; /* In table. */
+    /* The first of them lie behind its window and are not held: kernels may read them, and ignore
+     * what they read. */
+    int64_t n_behind;
+    int64_t n_published; /* The first of all. */
     int64_t n_cached;    /* Tokens found in the prefix cache when it was last admitted. */
     int64_t n_preempted; /* How often. */
     lt_seq *prev, *next; /* In the list of its state. */
@@ -125,7 +131,11 @@ typedef struct {
 void lt_sched_carve(lt_sched *s, lt_arena *a); /* With pages.n_pages, pages.page_tokens set. */
 void lt_sched_reset(lt_sched *s);
 
-/* The sequence must fit the pool alone: n_tokens at its longest <= pages.n_pages * page_tokens. */
+/* Pages that a sequence of n_tokens holds at once at most. */
+int64_t lt_sched_most_pages(const lt_sched *s, int64_t n_tokens);
+
+/* The sequence must fit the pool alone: lt_sched_most_pages of its longest state <=
+ * pages.n_pages. */
 void lt_sched_add(lt_sched *s, lt_seq *seq);
 /* Start child, which is idle and has the same first n_done tokens, on the pages of seq. False: no
  * slot is free, and nothing happened. */

@@ -65,7 +65,7 @@ static void find_context(lt_server *s) {
     int64_t held;
     lt_engine_get_cache(s->engine, &c);
     held = c.pages * c.page_tokens;
-    s->context = held < s->o.engine.max_seq ? held : s->o.engine.max_seq;
+    s->context = c.max_seq;
     if (!s->o.quiet) {
         lt_log_info("serve: keys and values of %lld tokens in %lld pages of %lld, %s%s%s, %.1f MiB "
                     "(%s); %.1f MiB of it may keep unused prompts",
@@ -75,6 +75,12 @@ static void find_context(lt_server *s) {
                     (double)(c.pages * c.page_bytes) / 1048576.0, c.why,
                     s->o.engine.prefix_cache ? (double)(c.most_unused * c.page_bytes) / 1048576.0
                                              : 0.0);
+    }
+    if (!s->o.quiet && c.window > 0) {
+        lt_log_info("serve: every layer has a window of %lld tokens: a sequence of %lld holds at "
+                    "most %lld of its %lld pages at a time",
+                    (long long)c.window, (long long)c.max_seq, (long long)c.most_pages,
+                    (long long)((c.max_seq + c.page_tokens - 1) / c.page_tokens));
     }
 }
 

@@ -36,11 +36,11 @@ static void close_world(world *w) {
 /* A text of n pages, the tokens of all of which are `text`, passes through the cache. */
 static void use(world *w, int32_t text, int64_t n, double keep_s) {
     int32_t tokens[N * PAGE], table[N];
-    int64_t found;
+    int64_t found, behind;
     for (int i = 0; i < N * PAGE; i++) {
         tokens[i] = text;
     }
-    found = lt_pages_match(&w->p, 0, tokens, n * PAGE, table);
+    found = lt_pages_match(&w->p, 0, tokens, n * PAGE, table, &behind);
     for (int64_t i = 0; i < n; i++) {
         if (i >= found) {
             table[i] = lt_pages_publish(&w->p, lt_pages_take(&w->p),
@@ -58,11 +58,11 @@ static void use(world *w, int32_t text, int64_t n, double keep_s) {
 
 static int64_t there(world *w, int32_t text) {
     int32_t tokens[N * PAGE], table[N];
-    int64_t found;
+    int64_t found, behind;
     for (int i = 0; i < N * PAGE; i++) {
         tokens[i] = text;
     }
-    found = lt_pages_match(&w->p, 0, tokens, N * PAGE, table);
+    found = lt_pages_match(&w->p, 0, tokens, N * PAGE, table, &behind);
     for (int64_t i = found; i > 0; i--) {
         lt_pages_drop(&w->p, table[i - 1]);
     }

@@ -3,7 +3,8 @@
  * before the tokens of the step before are known, some of which end their sequence. A shadow memory
  * keeps, for each row of each page, a hash of the tokens up to it, in the order in which steps are
  * queued; every key that a sequence would read must belong to its own tokens. With drafts some
- * tokens run ahead of a text, and a random number of them is accepted. */
+ * tokens run ahead of a text, and a random number of them is accepted. With a sliding window only
+ * the keys of the window are read, and a sequence holds few pages however long it is. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -44,6 +45,8 @@ typedef struct {
     int n_steps;
     bool drafts;
     int64_t n_right, n_wrong, n_behind;
+    /* Sequences with a window: times that they gave back pages, and that they began behind some. */
+    int64_t n_slid, n_found_behind;
     int64_t n_finished, n_cancelled, n_forked, n_cached, age_max, n_tokens, n_ahead, n_vain;
 } world;
 
@@ -136,9 +139,13 @@ static void run_plan(world *w) {
     for (int64_t i = 0; i < w->s.n_items; i++) {
         const lt_sched_item *item = &w->s.items[i];
         const life *l = (const life *)item->seq;
-        for (int64_t p = 0; p < item->first + item->n; p++) {
+        const int64_t window = w->s.pages.window;
+        for (int64_t p = window > 0 && item->first >= window ? item->first - window + 1 : 0;
+             p < item->first + item->n; p++) {
             assert_true(w->memory[l->table[p / PAGE] * PAGE + p % PAGE] == l->prefix[p]);
         }
+        w->n_slid += l->seq.n_behind > 0;
+        w->n_found_behind += l->seq.n_behind > 0 && item->first == l->seq.n_cached;
     }
 }
 
@@ -372,9 +379,11 @@ static void step(world *w, int64_t at, uint64_t births, uint64_t ahead) {
 
 /* The first of all always runs; at the end all pages come back. */
 static void simulate(uint64_t seed, int64_t steps, int64_t max_running, int64_t step_tokens,
-                     uint64_t births, uint64_t ahead, bool drafts, int64_t background_rows) {
+                     uint64_t births, uint64_t ahead, bool drafts, int64_t background_rows,
+                     int64_t window) {
     static world w;
     open_world(&w, seed, max_running, step_tokens);
+    w.s.pages.window = window;
     w.s.background_rows = background_rows;
     w.drafts = drafts;
     for (int64_t i = 0; i < steps; i++) {
@@ -391,6 +400,7 @@ static void simulate(uint64_t seed, int64_t steps, int64_t max_running, int64_t 
                   (long long)w.age_max, (long long)w.n_ahead, (long long)w.n_vain);
     assert_true(!drafts || (w.n_right > steps / 10 && w.n_wrong > steps / 10));
     assert_true(background_rows == 0 || w.n_behind > steps / 100);
+    assert_true(window == 0 || (w.n_slid > steps / 10 && w.n_found_behind > 0));
     assert_true(ahead == 0 || (w.n_ahead > steps / 2 && w.n_vain > steps / 1000));
     assert_true(w.n_finished > steps / 200 && w.n_forked > 0 && w.s.n_preemptions > 0);
     assert_true(w.n_cached > 0 && w.s.pages.n_evicted > 0);
@@ -409,19 +419,31 @@ static void a_million_steps(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 2; i++) { /* One by one, and ahead. */
         /* More pages wanted than there are. */
-        simulate(1 + i, 400000, 12, 24, 4, 99 * i, false, 0);
+        simulate(1 + i, 400000, 12, 24, 4, 99 * i, false, 0, 0);
         /* Few slots, no budget beside the decoding. */
-        simulate(3 + i, 300000, 4, 4, 12, 99 * i, false, 0);
-        simulate(5 + i, 200000, 30, 64, 3, 99 * i, false, 0);  /* Overload. */
-        simulate(7 + i, 100000, 12, 200, 8, 60 * i, false, 0); /* Whole prompts in a step. */
+        simulate(3 + i, 300000, 4, 4, 12, 99 * i, false, 0, 0);
+        simulate(5 + i, 200000, 30, 64, 3, 99 * i, false, 0, 0);  /* Overload. */
+        simulate(7 + i, 100000, 12, 200, 8, 60 * i, false, 0, 0); /* Whole prompts in a step. */
     }
-    simulate(9, 100000, 12, 24, 4, 0, true, 0);
-    simulate(10, 100000, 4, 4, 12, 0, true, 0);
-    simulate(11, 100000, 30, 64, 3, 0, true, 0);
-    simulate(12, 100000, 12, 24, 6, 0, false, 5); /* Half of them in the background. */
-    simulate(13, 100000, 4, 4, 12, 99, false, 1);
-    simulate(14, 100000, 12, 200, 8, 60, false, 200);
-    simulate(15, 100000, 12, 24, 6, 0, true, 8);
+    simulate(9, 100000, 12, 24, 4, 0, true, 0, 0);
+    simulate(10, 100000, 4, 4, 12, 0, true, 0, 0);
+    simulate(11, 100000, 30, 64, 3, 0, true, 0, 0);
+    simulate(12, 100000, 12, 24, 6, 0, false, 5, 0); /* Half of them in the background. */
+    simulate(13, 100000, 4, 4, 12, 99, false, 1, 0);
+    simulate(14, 100000, 12, 200, 8, 60, false, 200, 0);
+    simulate(15, 100000, 12, 24, 6, 0, true, 8, 0);
+}
+
+/* Windows of one token, of less than a page, of some pages; pieces of prompts longer than they. */
+static void sequences_with_a_window_hold_few_pages(void **state) {
+    (void)state;
+    for (uint64_t i = 0; i < 2; i++) {
+        simulate(16 + i, 100000, 12, 24, 4, 99 * i, false, 0, 9);
+        simulate(18 + i, 50000, 12, 64, 3, 99 * i, false, 0, 1);
+        simulate(20 + i, 50000, 30, 64, 3, 60 * i, false, 0, 30);
+    }
+    simulate(22, 100000, 12, 24, 4, 0, true, 0, 7);
+    simulate(23, 100000, 12, 24, 6, 0, true, 8, 16);
 }
 
 /* ---- what single steps do ---- */
@@ -576,6 +598,7 @@ int main(void) {
         cmocka_unit_test(forks_copy_a_page_when_they_write),
         cmocka_unit_test(a_family_that_waits_gives_way),
         cmocka_unit_test(a_million_steps),
+        cmocka_unit_test(sequences_with_a_window_hold_few_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
