@@ -535,38 +535,69 @@ static lt_err start_objective(lt_training *t) {
     return o != NULL && o->start != NULL ? o->start(o->of, t) : LT_OK;
 }
 
-lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
-                              lt_world *world, const lt_objective *objective) {
-    lt_ranks ranks = {.rank = world->rank, .combine = lt_rank_records_combine};
-    const bool leads = lt_ranks_lead(&ranks);
+/* The leading rank opens first, then the others. */
+static lt_err open_in_turn(lt_training *t, const lt_recipe *r, lt_device *device, lt_world *world,
+                           const lt_training_with *common) {
+    lt_training_with with = *common;
+    const bool leads = lt_ranks_lead(&with.ranks);
     lt_rank_records *records = NULL;
     lt_step_record record = {0};
-    lt_snapshots snapshots;
     lt_err err = LT_OK;
+    LT_TRY(lt_rank_records_open(&records, world, r));
+    with.ranks.of = t->rank_records = records;
+    if (!leads) {
+        LT_TRY(lt_ranks_combine(&with.ranks, &record, LT_OK));
+    }
+    with.epoch = (int64_t)record.epoch;
+    err = lt_training_open_with(t, r, device, &with);
+    t->rank_records = records;
+    if (leads) {
+        record.epoch = (double)t->lease.epoch;
+        LT_TRY(lt_ranks_combine(&with.ranks, &record, err));
+    }
+    record = (lt_step_record){0};
+    return lt_ranks_combine(&with.ranks, &record, err);
+}
+
+/* Does every rank stand behind the same step? A rank checks what it reads of a checkpoint, so one
+ * that is damaged may be whole for the others. */
+static lt_err agree_on_step(const lt_training *t, const lt_world *w, bool *same) {
+    const double own = (double)t->state.step;
+    double least, most;
+    LT_TRY(lt_all_reduce(w->mesh.world, &least, &own, 1, LT_F64, LT_REDUCE_MIN, NULL));
+    LT_TRY(lt_all_reduce(w->mesh.world, &most, &own, 1, LT_F64, LT_REDUCE_MAX, NULL));
+    *same = least == most;
+    if (!*same) {
+        lt_log_warn("the checkpoint of step %.0f is whole for some ranks only; all go on from that "
+                    "of step %.0f",
+                    most, least);
+    }
+    return LT_OK;
+}
+
+lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
+                              lt_world *world, const lt_objective *objective) {
+    lt_snapshots snapshots;
+    const lt_training_with with = {
+        .ranks = {.rank = world->rank, .combine = lt_rank_records_combine},
+        .world = world,
+        .objective = objective,
+        .snapshots = &snapshots};
+    bool same = false;
     if (world->comm == NULL) {
         LT_TRY(lt_training_open_with(t, r, device, &(lt_training_with){.objective = objective}));
         LT_TRY(lt_diloco_join(t));
         return start_objective(t);
     }
     LT_TRY(lt_training_agree(&snapshots, world));
-    LT_TRY(lt_rank_records_open(&records, world, r));
-    ranks.of = t->rank_records = records;
-    if (!leads) {
-        LT_TRY(lt_ranks_combine(&ranks, &record, LT_OK));
+    LT_TRY(open_in_turn(t, r, device, world, &with));
+    LT_TRY(agree_on_step(t, world, &same));
+    while (!same) { /* Who found a checkpoint damaged has set it aside: one fewer in each round. */
+        lt_training_close(t);
+        *t = (lt_training){.lease.lock_fd = -1};
+        LT_TRY(open_in_turn(t, r, device, world, &with));
+        LT_TRY(agree_on_step(t, world, &same));
     }
-    err = lt_training_open_with(t, r, device,
-                                &(lt_training_with){.ranks = ranks,
-                                                    .world = world,
-                                                    .objective = objective,
-                                                    .epoch = (int64_t)record.epoch,
-                                                    .snapshots = &snapshots});
-    t->rank_records = records;
-    if (leads) {
-        record.epoch = (double)t->lease.epoch;
-        LT_TRY(lt_ranks_combine(&ranks, &record, err));
-    }
-    record = (lt_step_record){0};
-    LT_TRY(lt_ranks_combine(&ranks, &record, err));
     LT_TRY(lt_world_connect(world, lt_training_queue(t)));
     LT_TRY(lt_training_gather(t));
     LT_TRY(lt_diloco_join(t));

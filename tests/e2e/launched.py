@@ -3,6 +3,7 @@ import glob
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 import time
@@ -108,3 +109,41 @@ def flip_bit(path, at, bit=0):
         byte = f.read(1)
         f.seek(at)
         f.write(bytes([byte[0] ^ (1 << bit)]))
+
+
+# With these arguments and a vocabulary that is larger than the tokens', the last row of the embedding keeps its first value, since no token reads it: a bit of it that flips changes no loss
+# and no gradient, and it is found in the memory of a process by its value.
+UNREAD = {"model.vocab": 512, "model.tied": "false", "optim.decay": 0}
+
+
+def unread_row(out):
+    """The last row of the embedding, as the first checkpoint has it."""
+    for path in sorted(glob.glob(checkpoints(out)[0] + "/*.safetensors")):
+        data = open(path, "rb").read()
+        n = struct.unpack("<Q", data[:8])[0]
+        for name, t in json.loads(data[8:8 + n]).items():
+            if re.search(r"embed", name) and t.get("dtype") == "F32" and any(data[8 + n + t["data_offsets"][1] - 128:8 + n + t["data_offsets"][1]]):
+                return data[8 + n + t["data_offsets"][1] - 128:8 + n + t["data_offsets"][1]]
+    raise RuntimeError("no embedding in the checkpoint")
+
+
+def flip_row(pid, row, bit=2):
+    """Flip one bit (of 32) wherever the row is in the memory of a process; how often that was. PermissionError: this user may not."""
+    found, at_byte = 0, 64 + bit // 8
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        for line in open(f"/proc/{pid}/maps").read().splitlines():
+            first, last = (int(x, 16) for x in line.split()[0].split("-"))
+            if not line.split()[1].startswith("rw-p") or "[v" in line:
+                continue
+            try:
+                memory.seek(first)
+                data = memory.read(last - first)
+            except OSError:
+                continue
+            at = data.find(row)
+            while at >= 0:
+                memory.seek(first + at + at_byte)
+                memory.write(bytes([row[at_byte] ^ 1 << bit % 8]))
+                found += 1
+                at = data.find(row, at + 1)
+    return found

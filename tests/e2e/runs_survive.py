@@ -2,6 +2,7 @@
 run ends with the bits of one that nobody disturbed. TAP on stdout.
 
 usage: runs_survive.py LATEEN [quick]      quick: the core cases"""
+import glob
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 
-from launched import SILENT, begin, bits, checkpoints, command, events, lateen, losses, undisturbed, wait_for
+from launched import SILENT, begin, bits, checkpoints, command, events, flip_bit, lateen, losses, undisturbed, wait_for
 from tap import Tap
 
 tap = Tap()
@@ -73,6 +74,21 @@ def asked():
     p.send_signal(signal.SIGTERM)
     text = p.communicate(timeout=30)[0]
     tap.check("SIGTERM to the launcher, too", p.returncode == 75 and not events(out + "2", "fault"), text[-500:])
+
+
+def part():
+    """A bit of one rank's part of the newest checkpoint flips: a rank reads its own part alone, and still all of them go on from the same checkpoint."""
+    args = {**ARGS, "mesh": "dp=2", "mesh.zero": 2}
+    straight = undisturbed(2, {**args, "out": work.name + "/parts"})
+    for rank in range(2):
+        out = f"{work.name}/part-{rank}"
+        undisturbed(2, {**args, "steps": 50, "out": out})
+        of_rank = [f for f in sorted(glob.glob(checkpoints(out)[-1] + "/*.safetensors")) if f"-0000{rank}-of-" in f]
+        flip_bit(of_rank[0], os.path.getsize(of_rank[0]) - 9)
+        done = subprocess.run(command(2, {**args, "out": out}), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+        ok = done.returncode == 0 and bits(out) == straight and "resumed at step 40 " in done.stderr and os.path.isdir(out + "/checkpoints/step-000000050.broken")
+        tap.check(f"the part of rank {rank} in the newest checkpoint is damaged: all ranks go on from the one before, and the same bits", ok,
+                  f"{done.returncode} {done.stderr[-900:]} {[os.path.basename(f) for f in glob.glob(checkpoints(out)[-1] + '/*')]}")
 
 
 def alone(out, restart, **more):
@@ -140,7 +156,7 @@ def twice():
     tap.check("another run in the same folder is refused", done.returncode == 1 and "is in use by another process" in done.stderr, done.stderr[-500:])
 
 
-for case in (orphan,) if quick else (orphan, words, asked, requeue, twice):
+for case in (orphan, part) if quick else (orphan, part, words, asked, requeue, twice):
     tap.case(case)
 work.cleanup()
 sys.exit(tap.end())

@@ -2,7 +2,12 @@
 #include "platform/agent/events.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -14,44 +19,66 @@ const char *const lt_recovery_names[LT_RECOVERY_PHASES] = {LT_RECOVERY_MAP(RECOV
 const char *const lt_recovery_texts[LT_RECOVERY_PHASES] = {LT_RECOVERY_MAP(RECOVERY_TEXT)};
 
 void lt_events_open(lt_events *e, bool wanted, int restart) {
-    *e = (lt_events){.wanted = wanted, .restart = restart};
+    *e = (lt_events){.wanted = wanted, .restart = restart, .fd = -1};
+}
+
+/* The whole line, or nothing of it. */
+static bool write_line(int fd, const json_t *line) {
+    char *text = json_dumps(line, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(13));
+    const size_t n = text != NULL ? strlen(text) : 0;
+    const struct iovec parts[] = {{text, n}, {(char[]){'\n'}, 1}};
+    struct stat before;
+    bool done = false;
+    if (text == NULL || fstat(fd, &before) != 0) {
+        free(text);
+        return text == NULL; /* No memory for it: another try would not help. */
+    }
+    done = writev(fd, parts, 2) == (ssize_t)(n + 1);
+    if (!done && ftruncate(fd, before.st_size) != 0) {
+        lt_log_warn("events.jsonl: %s", strerror(errno));
+    }
+    free(text);
+    return done;
+}
+
+/* Write what is held, as far as the disk has room. */
+static void write_held(lt_events *e) {
+    while (e->fd >= 0 && json_array_size(e->held) > 0) {
+        errno = 0;
+        if (!write_line(e->fd, json_array_get(e->held, 0))) {
+            if (!e->late) {
+                lt_log_warn("events.jsonl: %s; events are kept until it can be written",
+                            errno != 0 ? strerror(errno) : "a part of a line was written");
+            }
+            e->late = true;
+            return;
+        }
+        e->late = false;
+        (void)json_array_remove(e->held, 0);
+    }
 }
 
 void lt_events_close(lt_events *e) {
-    if (e->file != NULL) {
-        (void)fclose(e->file);
+    write_held(e);
+    if (e->fd >= 0) {
+        (void)close(e->fd);
     }
     json_decref(e->held);
-    *e = (lt_events){0};
-}
-
-static void write_line(lt_events *e, const json_t *line) {
-    if (json_dumpf(line, e->file, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(13)) !=
-            0 ||
-        fputc('\n', e->file) == EOF || fflush(e->file) != 0) {
-        lt_log_warn("events.jsonl: %s", strerror(errno));
-        clearerr(e->file);
-    }
+    *e = (lt_events){.fd = -1};
 }
 
 void lt_events_folder(lt_events *e, const char *folder) {
     char path[LT_PATH_BYTES];
-    size_t i;
-    json_t *line;
-    if (!e->wanted || e->file != NULL || folder[0] == '\0') {
+    if (!e->wanted || e->fd >= 0 || folder[0] == '\0') {
         return;
     }
     if (lt_path_join(path, folder, "events.jsonl") != LT_OK ||
-        (e->file = fopen(path, "ae")) == NULL) {
+        (e->fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666)) < 0) {
         lt_log_warn("%s/events.jsonl: %s", folder, strerror(errno));
         e->wanted = false;
         return;
     }
-    json_array_foreach(e->held, i, line) {
-        write_line(e, line);
-    }
-    json_decref(e->held);
-    e->held = NULL;
+    write_held(e);
 }
 
 void lt_events_put(lt_events *e, int attempt, json_t *line) {
@@ -61,12 +88,9 @@ void lt_events_put(lt_events *e, int attempt, json_t *line) {
                         : json_pack("{s:s, s:f, s:i, s:i}", "time", lt_clock_text(text), "unix_s",
                                     lt_clock_unix_s(), "attempt", attempt, "restart", e->restart);
     if (whole != NULL && json_object_update(whole, line) == 0) {
-        if (e->file != NULL) {
-            write_line(e, whole);
-        } else {
-            e->held = e->held != NULL ? e->held : json_array();
-            (void)json_array_append(e->held, whole);
-        }
+        e->held = e->held != NULL ? e->held : json_array();
+        (void)json_array_append(e->held, whole);
+        write_held(e);
     }
     json_decref(whole);
     json_decref(line);

@@ -1,5 +1,5 @@
 /* events.h: what happened to the attempts of a run, as RUN/events.jsonl: one JSON object a line,
- * appended and flushed.
+ * appended at once and whole: a disk that is full leaves no part of one.
  *
  *   {"time", "unix_s", "attempt", "event": "start", "ranks"}
  *   {..., "event": "fault", "kind", "rank", "step", "what", "words"}   kinds: controller.h; words:
@@ -18,11 +18,12 @@
  *   {..., "event": "end", "status"}
  *
  * attempt: the generation within the job; "restart": how often Slurm has started the job again.
- * Events that happen before the run folder is known are held until then. */
+ * Events that happen before the run folder is known, or while the disk is full, are held until
+ * then. */
 #ifndef LT_PLATFORM_EVENTS_H
 #define LT_PLATFORM_EVENTS_H
 
-#include <stdio.h>
+#include <stdbool.h>
 
 #include <jansson.h>
 
@@ -47,9 +48,10 @@ extern const char *const lt_recovery_names[LT_RECOVERY_PHASES];
 extern const char *const lt_recovery_texts[LT_RECOVERY_PHASES];
 
 typedef struct {
-    bool wanted; /* False: nothing is kept or written. */
-    FILE *file;
-    json_t *held; /* Lines of a folder that is not known yet; NULL: none. */
+    bool wanted;  /* False: nothing is kept or written. */
+    int fd;       /* -1: the folder is not known yet. */
+    json_t *held; /* Lines that are not written yet; NULL: none. */
+    bool late;    /* The last try to write them failed, and this was said. */
     int restart;
 } lt_events;
 

@@ -449,9 +449,8 @@ static void look_at_hearts(launcher *l) {
         if (p->runs && lt_comm_store_server_life(l->store, r) == LT_LIFE_SILENT) {
             p->silent = true;
             fail(l, r);
-            if (l->o->keep) { /* Nothing of it may be left in the segment's next world. */
-                lt_process_end(&l->ranks, r);
-            }
+            /* It answers nobody: nothing is gained by the time that the others have to end. */
+            lt_process_kill(&l->ranks, r);
         }
     }
 }

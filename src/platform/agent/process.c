@@ -229,11 +229,15 @@ static void pass_on_rest(lt_processes *p, lt_process_stream *s, int rank) {
     close_stream(p, s, rank);
 }
 
+void lt_process_kill(const lt_processes *p, int rank) {
+    if (p->all[rank].pid > 0) {
+        (void)kill(-p->all[rank].pid, SIGKILL);
+    }
+}
+
 void lt_process_end(lt_processes *p, int rank) {
     lt_process *one = &p->all[rank];
-    if (one->pid > 0) { /* Its group, with whatever it has left behind. */
-        (void)kill(-one->pid, SIGKILL);
-    }
+    lt_process_kill(p, rank);
     if (one->runs) {
         one->runs = waitpid(one->pid, &one->status, 0) != one->pid;
     }

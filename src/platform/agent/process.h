@@ -56,6 +56,8 @@ void lt_processes_signal(const lt_processes *p, int number);
 /* Wait at most ms for output or a signal, and pass on output. False: no pipe is open any more. */
 bool lt_processes_wait(lt_processes *p, int ms);
 bool lt_processes_run(const lt_processes *p); /* Does any run? */
+/* SIGKILL to its group, with whatever it has left behind; does not wait until it has ended. */
+void lt_process_kill(const lt_processes *p, int rank);
 /* End one that runs, and pass on the last of its output. */
 void lt_process_end(lt_processes *p, int rank);
 /* The output that has come, then close all pipes. */
