@@ -137,6 +137,9 @@ static lt_err read_pair(reading *r, int worker, line *l, const json_t *object) {
     }
     if (r->o->given == LT_ALIGN_SCORES) {
         LT_TRY_DONE(lt_json_f64(object, "margin", &l->what.margin, true, "the line"));
+        if (l->what.margin < 0.0) {
+            LT_FAIL_DONE(LT_ERR_FORMAT, "'margin' is %g, but must be at least 0", l->what.margin);
+        }
     }
 done:
     json_decref(prompt);
@@ -197,7 +200,7 @@ done:
 static lt_err read_line(reading *r, int worker, line *l) {
     json_error_t why;
     lt_err err;
-    json_t *object = lt_json_loadb(l->text, l->bytes, JSON_ALLOW_NUL, &why);
+    json_t *object = lt_json_loadb(l->text, l->bytes, LT_JSON_LINE, &why);
     if (object == NULL) {
         LT_FAIL(LT_ERR_FORMAT, "column %d: %s", why.column, why.text);
     }

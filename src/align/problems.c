@@ -80,7 +80,7 @@ static lt_err take_ids(reading *r, lt_problem *p) {
 
 static lt_err read_problem(reading *r, lt_problem *p, const char *text, size_t bytes) {
     json_error_t why;
-    p->line = lt_json_loadb(text, bytes, JSON_ALLOW_NUL, &why);
+    p->line = lt_json_loadb(text, bytes, LT_JSON_LINE, &why);
     if (!json_is_object(p->line)) {
         LT_FAIL(LT_ERR_FORMAT, "column %d: %s", why.column,
                 p->line == NULL ? why.text : "a JSON object was expected");

@@ -39,7 +39,7 @@ typedef struct {
 
 static lt_err parse(json_t **out, const char *line, size_t bytes) {
     json_error_t why;
-    json_t *root = lt_json_loadb(line, bytes, JSON_ALLOW_NUL, &why);
+    json_t *root = lt_json_loadb(line, bytes, LT_JSON_LINE, &why);
     if (root == NULL) {
         LT_FAIL(LT_ERR_FORMAT, "column %d: %s", why.column, why.text);
     }

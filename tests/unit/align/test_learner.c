@@ -119,15 +119,19 @@ static void trl_takes_the_same_steps(void **state) {
     "optim.lr=1e-2 "                                                                               \
     "objective.kind=grpo checkpoint.every=2 "
 
-static lt_err train(const char *out, const char *options) {
+static lt_err train_on(const char *lines, const char *out, const char *options) {
     char all[LT_PATH_BYTES + 1024];
     lt_recipe *r;
     lt_err err;
     (void)snprintf(all, sizeof all, "%s%s", ENGINE_RUN, options);
-    r = recipe_of(out, "questions.jsonl", all);
+    r = recipe_of(out, lines, all);
     err = lt_align_train(r, device_of(lt_backend_cpu()));
     free(r);
     return err;
+}
+
+static lt_err train(const char *out, const char *options) {
+    return train_on("questions.jsonl", out, options);
 }
 
 static double number(const json_t *row, const char *name) {
@@ -414,6 +418,8 @@ static void refusals(void **state) {
         }
         says(rows[i].says);
     }
+    assert_int_equal(train_on("twice.jsonl", "twice", "steps=4 data.bad_rows=fail"), LT_ERR_FORMAT);
+    says("duplicate object key");
     assert_int_equal(run_train("none", "objective.kind=grpo", NULL), LT_ERR_UNSUPPORTED);
     says("objective.kind = grpo");
 }
@@ -425,6 +431,7 @@ static int make(void **state) {
     write_file("held-out.jsonl", "{\"prompt\": \"Who?\"}\n{\"prompt\": \"Why?\"}\n"
                                  "{\"prompt\": \"1+1?\"}\n{\"prompt\": \"Where is Rome?\"}\n"
                                  "{\"prompt\": \"5\"}\n{\"prompt\": \"6\"}\n");
+    write_file("twice.jsonl", "{\"prompt\": \"5\", \"prompt\": \"6\"}\n");
     write_file("questions.jsonl", "{\"prompt\": \"2+2?\"}\n"
                                   "{\"question\": \"What is the capital of France?\"}\n");
     return 0;

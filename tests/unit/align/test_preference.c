@@ -128,6 +128,8 @@ static void hostile_lines(void **state) {
         "{\"prompt\": \"a\", \"chosen\": \"\", \"rejected\": \"\"}",
         "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", \"tools\": \"{\"}",
         "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", \"margin\": \"x\"}",
+        "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", \"margin\": -1}",
+        "{\"prompt\": \"a\", \"chosen\": \"b\", \"chosen\": \"d\", \"rejected\": \"c\"}",
         "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", "
         "\"chat_template_kwargs\": 3}",
         "{\"prompt\": \"a\", \"chosen\": [{\"role\": \"assistant\", \"content\": "

@@ -253,6 +253,7 @@ static void bad_lines_are_named(void **state) {
         {"", "column", LT_ERR_FORMAT},
         {"[1]", "a JSON object was expected", LT_ERR_FORMAT},
         {"{\"messages\": [", "column", LT_ERR_FORMAT},
+        {"{\"messages\": [], \"messages\": []}", "duplicate object key", LT_ERR_FORMAT},
         {"{}", "no member 'messages'", LT_ERR_NOT_FOUND},
         {"{\"messages\": null}", "no member 'messages'", LT_ERR_NOT_FOUND},
         {"{\"messages\": \"x\"}", "not a list of messages", LT_ERR_FORMAT},
