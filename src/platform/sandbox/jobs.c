@@ -58,9 +58,11 @@ static lt_err read_words(read_job *out, const json_t *line) {
         LT_FAIL(LT_ERR_FORMAT, "\"command\" is not a list of 1 to %d words", MOST_WORDS);
     }
     for (size_t i = 0; i < n; i++) {
-        out->words[i] = json_string_value(json_array_get(list, i));
-        if (out->words[i] == NULL) {
-            LT_FAIL(LT_ERR_FORMAT, "\"command\"[%zu] is not a text", i);
+        const json_t *word = json_array_get(list, i);
+        out->words[i] = json_string_value(word);
+        if (out->words[i] == NULL || strlen(out->words[i]) != json_string_length(word)) {
+            LT_FAIL(LT_ERR_FORMAT, "\"command\"[%zu] is not a text%s", i,
+                    out->words[i] != NULL ? " that a program can be given: it has a NUL" : "");
         }
     }
     out->job.command = out->words;
@@ -101,7 +103,7 @@ static lt_err read_limits(lt_sandbox_limits *l, const json_t *line) {
     return LT_OK;
 }
 
-/* A member that is misspelt would be a limit that does not hold. */
+/* A member that is misspelt would be a limit that does not hold. One that is null is absent. */
 static lt_err check_members(json_t *line) {
     static const char *const known[] = {"command",   "stdin",        "files",      "wall_s",
                                         "cpu_s",     "memory_bytes", "disk_bytes", "output_bytes",
@@ -109,7 +111,8 @@ static lt_err check_members(json_t *line) {
     const size_t n = sizeof known / sizeof *known;
     const char *name;
     json_t *value;
-    json_object_foreach(line, name, value) {
+    void *next;
+    json_object_foreach_safe(line, next, name, value) {
         size_t i = 0;
         while (i < n && strcmp(known[i], name) != 0) {
             i++;
@@ -117,20 +120,27 @@ static lt_err check_members(json_t *line) {
         if (i == n) {
             LT_FAIL(LT_ERR_FORMAT, "a job has no member \"%s\"", name);
         }
+        if (json_is_null(value)) {
+            json_object_del(line, name);
+        }
     }
     return LT_OK;
 }
 
 static lt_err job_read(read_job *out, json_t *line, const lt_sandbox_job *base) {
-    const json_t *input = json_object_get(line, "stdin");
+    const json_t *input;
     *out = (read_job){.job = *base};
     out->job.n_files = 0;
-    if (!json_is_object(line) || (input != NULL && !json_is_string(input))) {
-        LT_FAIL(LT_ERR_FORMAT, input == NULL ? "not an object" : "\"stdin\" is not a text");
+    if (!json_is_object(line)) {
+        LT_FAIL(LT_ERR_FORMAT, "not an object");
+    }
+    LT_TRY(check_members(line));
+    input = json_object_get(line, "stdin");
+    if (input != NULL && !json_is_string(input)) {
+        LT_FAIL(LT_ERR_FORMAT, "\"stdin\" is not a text");
     }
     out->job.input = json_string_value(input);
     out->job.input_bytes = json_string_length(input);
-    LT_TRY(check_members(line));
     LT_TRY(read_words(out, line));
     LT_TRY(read_files(out, line));
     return read_limits(&out->job.limits, line);

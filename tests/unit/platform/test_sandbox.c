@@ -677,7 +677,8 @@ static void many_at_once(void **state) {
                                               "-c", "cat; exit $(cat end)", "stdin", text, "files",
                                               "end", status, "wall_s", 240.0));
     }
-    json_array_append_new(jobs, json_pack("{s:[s]}", "command", "no-such-program"));
+    json_array_append_new(jobs, json_pack("{s:[s], s:n, s:n, s:n}", "command", "no-such-program",
+                                          "stdin", "files", "wall_s"));
     must(lt_sandbox_jobs_run(&results, jobs, &base, 4));
     check_results(results, 13);
     json_decref(results);
@@ -695,6 +696,7 @@ static void bad_lists(void **state) {
         {"[5]", "job 1: not an object"},
         {"[{\"command\": []}]", "job 1: \"command\" is not a list of 1 to"},
         {"[{\"command\": [\"true\", 5]}]", "\"command\"[1] is not a text"},
+        {"[{\"command\": [\"echo\", \"a\\u0000b\"]}]", "\"command\"[1] is not a text that"},
         {"[{\"command\": [\"true\"], \"stdin\": 5}]", "\"stdin\" is not a text"},
         {"[{\"command\": [\"true\"], \"files\": {\"a\": 5}}]", "file \"a\" is not a text"},
         {"[{\"command\": [\"true\"], \"memory\": 5}]", "a job has no member \"memory\""},
