@@ -7,6 +7,7 @@
  *     LT_ALIGN_PAIR    one prompt with two completions, of which the first was preferred
  *     LT_ALIGN_SCORES  the scores that a reward model gives to such a pair
  *     LT_ALIGN_SINGLE  one completion with a label or a reward
+ *     LT_ALIGN_STEPS   what a process reward model says of the steps of a completion
  *
  *     lt_align_options o = {.beta = 0.1};
  *     const lt_align_objective *dpo;
@@ -50,7 +51,12 @@ typedef struct {
     int64_t n_refs;
 } lt_align_sample;
 
-typedef enum { LT_ALIGN_PAIR, LT_ALIGN_SCORES, LT_ALIGN_SINGLE } lt_align_given;
+typedef enum { LT_ALIGN_PAIR, LT_ALIGN_SCORES, LT_ALIGN_SINGLE, LT_ALIGN_STEPS } lt_align_given;
+
+/* Rows of tokens that one example of them has. */
+static inline int64_t lt_align_rows(lt_align_given given) {
+    return given == LT_ALIGN_PAIR || given == LT_ALIGN_SCORES ? 2 : 1;
+}
 
 /* The names of the rows, in the order of the table, and what each is given. */
 #define LT_ALIGN_OBJECTIVE_MAP(X)                                                                  \
@@ -67,10 +73,11 @@ typedef enum { LT_ALIGN_PAIR, LT_ALIGN_SCORES, LT_ALIGN_SINGLE } lt_align_given;
     X(qrpo, SINGLE)                                                                                \
     X(qrpo_norm, SINGLE)                                                                           \
     X(qrpo_log, SINGLE)                                                                            \
-    X(qrpo_normal, SINGLE)
+    X(qrpo_normal, SINGLE)                                                                         \
+    X(prm, STEPS)
 
 /* What a row's function returns: the loss, and its derivatives by the two statistics. A single
- * completion has only the first. */
+ * completion and a step have only the first. */
 typedef struct {
     double loss, dchosen, drejected;
 } lt_align_value;
@@ -114,6 +121,12 @@ LT_MUST_USE lt_err lt_align_scores(const lt_align_objective *row, const lt_align
  * qrpo_normal). */
 LT_MUST_USE lt_err lt_align_single(const lt_align_objective *row, const lt_align_options *o,
                                    const lt_align_sample *sample, double *loss);
+
+/* The loss of n steps of a completion, their sum, and its derivatives (n; may be NULL). logp: the
+ * log-probability of each step's label. A step, not a completion, counts as an example: the loss of
+ * an update is the mean over all steps. Errors as of lt_align_pair. */
+LT_MUST_USE lt_err lt_align_steps(const lt_align_objective *row, const lt_align_options *o,
+                                  const float *logp, int64_t n, double *loss, double *dlogp);
 
 /* KTO's reference point: the mean over the whole batch of the log-ratios (n) of mismatched
  * completions, each scored behind another row's prompt; at least 0. The loss has no gradient

@@ -65,7 +65,8 @@ typedef enum {
 } lt_rope_scaling;
 #define LT_MAX_ROPE_FACTORS 256 /* longrope has a factor for each rotating pair of a head. */
 
-#define LT_MAX_LAYERS 256
+#define LT_MAX_LAYERS      256
+#define LT_SEPARATOR_BYTES 64 /* Of the text behind a step, its ending 0 included. */
 
 /* Tokens that end a text, each once; models list one to a few. */
 #define LT_MAX_ENDS 32
@@ -99,6 +100,13 @@ typedef struct {
     /* Values that a score head gives for each token in the place of logits: num_labels of
      * transformers' *ForSequenceClassification. 0: a language model. */
     int64_t n_scores;
+    /* The head judges each token (*ForTokenClassification), of a process reward model the ends of
+     * steps; false: a text as a whole, at its last token. Such a head has a bias unless
+     * token_classification_bias is false. */
+    bool token_scores, score_bias;
+    /* Of a process reward model: the text behind each step, at whose last token the step's score is
+     * read; config.json's step_separator, a key of ours. "": "\n", as TRL's PRMTrainer has it. */
+    char step_separator[LT_SEPARATOR_BYTES];
     float embed_scale;        /* gemma: sqrt(C), else 1. */
     bool embed_scale_rounded; /* gemma: the factor is rounded to the weights' type. */
     float residual_scale; /* Factor of what a block adds to the residual stream (granite); 0: 1. */
@@ -177,8 +185,13 @@ lt_layer_spec lt_model_layer(const lt_model_spec *spec, int64_t layer);
 const char *lt_family_name(lt_family family);
 /* Numbers that the output head gives for a token: n_scores, or vocab_size logits. */
 int64_t lt_model_spec_outputs(const lt_model_spec *spec);
-/* The spec with a score head of n values in the place of its output head. */
-void lt_model_spec_add_scores(lt_model_spec *spec, int64_t n);
+/* The spec with a score head of n values in the place of its output head, of texts or of tokens. */
+void lt_model_spec_add_scores(lt_model_spec *spec, int64_t n, bool token_scores);
+/* Does a pass give the value of the head at a label, as of a reward model, not the log-probability
+ * of the label? */
+bool lt_model_spec_gives_values(const lt_model_spec *spec);
+/* Is it a process reward model: two values for each token, of which the second is for "good"? */
+bool lt_model_spec_is_process(const lt_model_spec *spec);
 /* Refuse (UNSUPPORTED) a model with a score head where text is to be written or its probability is
  * asked for; `what` leads the message. */
 LT_MUST_USE lt_err lt_model_spec_writes(const lt_model_spec *spec, const char *what);
@@ -239,6 +252,7 @@ typedef struct {
     /* For lt_model_open: a model without a score head gets one of so many values, in the place of
      * its output head: N(0, init_std) of score_seed. 0: the model as it is. */
     int64_t n_scores;
+    bool token_scores; /* Of each token, with a bias of 0. */
     uint64_t score_seed;
 } lt_model_options;
 

@@ -81,6 +81,13 @@ static lt_align_value reward(double c, double r, const lt_align_options *o) {
                             pull + sigmoid(-z)};
 }
 
+/* -c, where c is the log-probability of a step's label, good or bad: cross entropy. Uesato et al.
+ * 2022, arXiv:2211.14275; TRL's PRM trainer. */
+static lt_align_value prm(double c, double r, const lt_align_options *o) {
+    (void)r, (void)o;
+    return (lt_align_value){-c, -1, 0};
+}
+
 /* 1 - sigmoid(b (d - point)) of a good completion, the mirror image of a bad one. Ethayarajh et al.
  * 2024, arXiv:2402.01306, equation 7. */
 static lt_align_value kto(double d, const lt_align_sample *s, const lt_align_options *o) {
@@ -159,6 +166,7 @@ static const lt_align_objective rows[] = {
     {.name = "qrpo_norm", SINGLE, .single = qrpo_norm},
     {.name = "qrpo_log", SINGLE, .single = qrpo_log},
     {.name = "qrpo_normal", SINGLE, .single = qrpo_normal},
+    {.name = "prm", .given = LT_ALIGN_STEPS, .value = prm},
 };
 
 const lt_align_objective *lt_align_objectives(size_t *n) {
@@ -181,7 +189,7 @@ lt_err lt_align_find(const lt_align_objective **out, const char *name) {
 static lt_err options_check(const lt_align_objective *row, const lt_align_options *o,
                             lt_align_given given) {
     static const char *const givens[] = {"pairs of completions", "pairs of scores",
-                                         "single completions"};
+                                         "single completions", "steps of completions"};
     const struct {
         const char *name;
         double value;
@@ -311,6 +319,30 @@ lt_err lt_align_single(const lt_align_objective *row, const lt_align_options *o,
     }
     *loss = v.loss;
     side_spread(row, &sample->side, v.dchosen);
+    return LT_OK;
+}
+
+lt_err lt_align_steps(const lt_align_objective *row, const lt_align_options *o, const float *logp,
+                      int64_t n, double *loss, double *dlogp) {
+    double sum = 0;
+    LT_TRY(options_check(row, o, LT_ALIGN_STEPS));
+    if (n < 1) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: the completion has %lld steps", row->name, (long long)n);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (!(isfinite(logp[i]) && logp[i] <= 0)) {
+            LT_FAIL(LT_ERR_NUMERIC, "%s: the label of step %lld has log-probability %g", row->name,
+                    (long long)i, (double)logp[i]);
+        }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const lt_align_value v = row->value((double)logp[i], 0, o);
+        sum += v.loss;
+        if (dlogp != NULL) {
+            dlogp[i] = v.dchosen;
+        }
+    }
+    *loss = sum;
     return LT_OK;
 }
 

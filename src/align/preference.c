@@ -26,17 +26,20 @@ static void report(const void *of, const lt_step_record *sum, double *values, bo
     for (int side = 0; side < SIDES; side++) {
         const double n = s[COUNT + side];
         present[LT_PREFERENCE_chosen + side] = n > 0.0;
-        present[LT_PREFERENCE_logps_chosen + side] = n > 0.0 && p->row->given != LT_ALIGN_SCORES;
+        present[LT_PREFERENCE_logps_chosen + side] = n > 0.0 && p->row->given != LT_ALIGN_SCORES &&
+                                                     p->row->given != LT_ALIGN_STEPS;
         values[LT_PREFERENCE_chosen + side] = n > 0.0 ? s[REWARD + side] / n : 0.0;
         values[LT_PREFERENCE_logps_chosen + side] = n > 0.0 ? s[LOGP + side] / n : 0.0;
     }
     present[LT_PREFERENCE_margins] = present[LT_PREFERENCE_chosen] &&
                                      present[LT_PREFERENCE_rejected];
     values[LT_PREFERENCE_margins] = values[LT_PREFERENCE_chosen] - values[LT_PREFERENCE_rejected];
-    present[LT_PREFERENCE_accuracies] = p->row->given != LT_ALIGN_SINGLE && s[COUNT + CHOSEN] > 0.0;
-    values[LT_PREFERENCE_accuracies] = present[LT_PREFERENCE_accuracies]
-                                           ? s[RIGHT] / s[COUNT + CHOSEN]
-                                           : 0.0;
+    const double judged = p->row->given == LT_ALIGN_SINGLE ? 0.0
+                          : p->row->given == LT_ALIGN_STEPS
+                              ? s[COUNT + CHOSEN] + s[COUNT + REJECTED]
+                              : s[COUNT + CHOSEN];
+    present[LT_PREFERENCE_accuracies] = judged > 0.0;
+    values[LT_PREFERENCE_accuracies] = judged > 0.0 ? s[RIGHT] / judged : 0.0;
     present[LT_PREFERENCE_kl] = lt_preference_is_kto(p);
     values[LT_PREFERENCE_kl] = s[POINT] / (s[COUNT + CHOSEN] + s[COUNT + REJECTED]);
 }
@@ -80,6 +83,12 @@ void lt_preference_row(const lt_preference_objective *p, const lt_preference_set
     }
     if (p->row->given == LT_ALIGN_SCORES) {
         labels[lt_model_score_at(spec, tokens, n)] = 0;
+        return;
+    }
+    if (p->row->given == LT_ALIGN_STEPS) {
+        for (int64_t i = x.first; i < n; i++) {
+            labels[i] = set->rows.steps[set->rows.start[row] + i];
+        }
         return;
     }
     for (int64_t i = x.first > 1 ? x.first : 1; i < n; i++) {
@@ -284,12 +293,44 @@ static lt_err single_loss(lt_preference_objective *p, const lt_preference_set *s
     return LT_OK;
 }
 
+/* The reward of a step is the probability that it is good. */
+static void count_step(lt_step_record *sum, bool good, double right) {
+    const int side = good ? CHOSEN : REJECTED;
+    sum->objective[REWARD + side] += good ? right : 1.0 - right;
+    sum->objective[COUNT + side] += 1.0;
+    sum->objective[RIGHT] += right > 0.5 ? 1.0 : 0.0;
+    sum->labels += 1.0;
+}
+
+static lt_err step_loss(lt_preference_objective *p, const lt_objective_part *part, int64_t i,
+                        double *loss, double *n_steps, lt_step_record *sum) {
+    const int32_t *labels = part->labels + i * part->seq;
+    const float *values = part->values + i * part->seq;
+    int64_t n = 0;
+    for (int64_t k = 0; k < part->seq; k++) {
+        if (labels[k] >= 0) {
+            p->logp[n++] = values[k] > 0.0f ? 0.0f : values[k];
+            count_step(sum, labels[k] == 1, exp((double)values[k]));
+        }
+    }
+    LT_TRY(lt_align_steps(p->row, &p->options, p->logp, n, loss, p->dlogp));
+    *n_steps = (double)n;
+    n = 0;
+    for (int64_t k = 0; part->dvalues != NULL && k < part->seq; k++) {
+        if (labels[k] >= 0) {
+            part->dvalues[i * part->seq + k] = (float)p->dlogp[n++];
+        }
+    }
+    return LT_OK;
+}
+
 static lt_err loss_of(void *of, const lt_objective_part *part, bool held_out, lt_step_record *sum) {
     lt_preference_objective *p = of;
     const lt_preference_set *set = held_out ? &p->valid : &p->train;
     for (int64_t i = 0; i < part->n; i += set->rows.together) {
-        double loss = 0.0;
-        lt_err err = p->row->given == LT_ALIGN_PAIR     ? pair_loss(p, set, part, i, &loss, sum)
+        double loss = 0.0, weight = 1.0;
+        lt_err err = p->row->given == LT_ALIGN_STEPS    ? step_loss(p, part, i, &loss, &weight, sum)
+                     : p->row->given == LT_ALIGN_PAIR   ? pair_loss(p, set, part, i, &loss, sum)
                      : p->row->given == LT_ALIGN_SCORES ? score_loss(p, set, part, i, &loss, sum)
                                                         : single_loss(p, set, part, i, &loss, sum);
         if (err == LT_ERR_NUMERIC) { /* The guard skips the update, as of any loss. */
@@ -299,7 +340,7 @@ static lt_err loss_of(void *of, const lt_objective_part *part, bool held_out, lt
         }
         LT_TRY(err);
         sum->loss_sum += loss;
-        sum->weight_sum += 1.0;
+        sum->weight_sum += weight;
     }
     return LT_OK;
 }
@@ -380,6 +421,7 @@ static lt_err read_set(lt_preference_objective *p, lt_preference_set *set, lt_tr
                                   .rows = &t->chat.rows,
                                   .given = p->row->given,
                                   .quantiles = p->row->given == LT_ALIGN_SINGLE && !p->row->weights,
+                                  .steps = &p->steps,
                                   .longest = r->seq,
                                   .bad_rows = (lt_bad_rows)r->bad_rows,
                                   .too_long = (lt_too_long)r->too_long});
@@ -406,6 +448,35 @@ static void name_padding(lt_training *t) {
     }
 }
 
+/* The separator of steps: the recipe's, else that of model.init, and it goes into the model's
+ * configuration. */
+static lt_err open_steps(lt_preference_objective *p, lt_training *t) {
+    char text[LT_SEPARATOR_BYTES] = "\n";
+    lt_tokenizer_scratch *scratch = NULL;
+    lt_err err = LT_OK;
+    if (p->row->given != LT_ALIGN_STEPS) {
+        return LT_OK;
+    }
+    const char *own = t->recipe.align_separator;
+    const size_t bytes = strlen(own);
+    if (bytes >= LT_SEPARATOR_BYTES) {
+        LT_FAIL(LT_ERR_ARG, "objective.separator has %zu bytes; at most %d are possible", bytes,
+                LT_SEPARATOR_BYTES - 1);
+    }
+    if (bytes > 0) {
+        memcpy(text, own, bytes + 1);
+    } else if (t->model->spec.step_separator[0] != '\0') {
+        memcpy(text, t->model->spec.step_separator, sizeof text);
+    }
+    memcpy(t->model->spec.step_separator, text, sizeof text);
+    memcpy(t->trained->spec.step_separator, text, sizeof text);
+    LT_TRY_DONE(lt_tokenizer_scratch_open(&scratch, t->tokenizer));
+    LT_TRY_DONE(lt_steps_open(&p->steps, t->tokenizer, scratch, t->model->spec.step_separator));
+done:
+    lt_tokenizer_scratch_close(scratch);
+    return err == LT_OK ? LT_OK : lt_error_prefix(err, "objective.separator");
+}
+
 static lt_err open_sets(void *of, lt_training *t) {
     lt_preference_objective *p = of;
     const lt_recipe *r = &t->recipe;
@@ -419,6 +490,7 @@ static lt_err open_sets(void *of, lt_training *t) {
         LT_FAIL(LT_ERR_ARG, "objective.good and objective.bad are both 0: nothing would be learnt");
     }
     name_padding(t);
+    LT_TRY(open_steps(p, t));
     LT_TRY(read_set(p, &p->train, t, &t->train_mixture, r->train, "data.train"));
     p->train.shuffle = r->shuffle != LT_SHUFFLE_NONE;
     p->train.seed = (uint64_t)r->seed;
@@ -504,6 +576,7 @@ static void close_all(void *of) {
     free(p->valid.reference);
     free(p->logp);
     free(p->dlogp);
+    lt_steps_close(&p->steps);
     lt_arena_close(&p->mismatched.arena);
 }
 

@@ -43,6 +43,7 @@ typedef struct {
     double *dlogp;           /* Derivatives by them. */
     lt_step_rows mismatched; /* KTO's mismatched rows of a pass. */
     char was[2][17];         /* The checkpoint's checksums of the references; "": none. */
+    lt_steps steps;          /* Of an objective over steps. */
     int64_t seq;
 } lt_preference_objective;
 
@@ -52,7 +53,7 @@ lt_objective lt_preference_open(lt_preference_objective *p, const lt_recipe *r);
 
 /* Row `row` of a set as tokens and labels (seq each), -1 where there is no value; a row that is
  * n * together + i is example i with the completion of another (KTO). Of scores there is one label,
- * where the head is read. */
+ * where the head is read; of steps 0 or 1 at the end of each. */
 void lt_preference_row(const lt_preference_objective *p, const lt_preference_set *set,
                        const lt_model_spec *spec, int64_t row, int64_t seq, int32_t *tokens,
                        int32_t *labels);

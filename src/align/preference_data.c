@@ -16,6 +16,7 @@
 #include "base/thread.h"
 #include "data/encode_workers.h"
 #include "data/text_reader.h"
+#include "data/tokenizer/bpe.h"
 
 /* A line and what became of it. */
 typedef struct {
@@ -25,6 +26,7 @@ typedef struct {
     uint64_t number;
     lt_ids ids[2]; /* Ids of chosen and rejected, or of the completion. */
     size_t first[2];
+    signed char *steps; /* Of the ids of a completion in steps. */
     lt_preference what;
     lt_err err;
     char *why; /* Its message; NULL: no memory for it. */
@@ -197,6 +199,91 @@ done:
     return err;
 }
 
+/* ---- Steps ---- */
+
+static lt_err add_prompt(reading *r, int worker, const json_t *object, lt_ids *ids) {
+    const json_t *prompt = json_object_get(object, "prompt");
+    const lt_tokenizer *t = r->o->rows->tokenizer;
+    const uint32_t bos = lt_tokenizer_describe(t).bos;
+    json_t *conversation;
+    lt_err err;
+    if (json_is_string(prompt)) {
+        LT_TRY(bos != LT_TOKEN_NONE ? lt_ids_append(ids, &bos, 1) : LT_OK);
+        return lt_tokenizer_encode(t, r->workers.scratch[worker], json_string_value(prompt),
+                                   json_string_length(prompt), LT_ENCODE_PARSE_SPECIAL, ids);
+    }
+    if (!json_is_array(prompt)) {
+        LT_FAIL(LT_ERR_FORMAT, "'prompt' is neither a string nor a list of messages");
+    }
+    conversation = json_deep_copy(object);
+    if (conversation == NULL || json_object_set(conversation, r->o->rows->messages,
+                                                json_object_get(conversation, "prompt")) != 0) {
+        json_decref(conversation);
+        LT_FAIL(LT_ERR_OOM, "messages of a line");
+    }
+    err = lt_chat_rows_prompt(r->o->rows, r->workers.scratch[worker], conversation, ids);
+    json_decref(conversation);
+    return err;
+}
+
+/* A label: true or 1, false or 0, null for none. */
+static lt_err read_label(const json_t *value, size_t i, signed char *out) {
+    if (json_is_null(value)) {
+        *out = -1;
+        return LT_OK;
+    }
+    if (!json_is_boolean(value) &&
+        !(json_is_integer(value) && (json_integer_value(value) & ~(json_int_t)1) == 0)) {
+        LT_FAIL(LT_ERR_FORMAT, "labels[%zu] is neither true nor false", i);
+    }
+    *out = json_is_true(value) || json_integer_value(value) == 1;
+    return LT_OK;
+}
+
+/* Append a step; its label stands at its last token. */
+static lt_err add_step(reading *r, int worker, line *l, const json_t *step, const json_t *label,
+                       size_t i) {
+    const size_t had = l->ids[0].n;
+    signed char value, *grown;
+    LT_TRY(read_label(label, i, &value));
+    if (!json_is_string(step)) {
+        LT_FAIL(LT_ERR_FORMAT, "completions[%zu] is not a text", i);
+    }
+    LT_TRY(lt_steps_add(r->o->steps, r->workers.scratch[worker], json_string_value(step),
+                        json_string_length(step), &l->ids[0]));
+    grown = realloc(l->steps, l->ids[0].n);
+    if (grown == NULL) {
+        LT_FAIL(LT_ERR_OOM, "labels of a line");
+    }
+    l->steps = grown;
+    memset(l->steps + had, -1, l->ids[0].n - had);
+    l->steps[l->ids[0].n - 1] = value;
+    return LT_OK;
+}
+
+static lt_err read_steps(reading *r, int worker, line *l, const json_t *object) {
+    const json_t *steps = json_object_get(object, "completions");
+    const json_t *labels = json_object_get(object, "labels");
+    const size_t n = json_array_size(steps);
+    if (n == 0 || json_array_size(labels) != n) {
+        LT_FAIL(LT_ERR_FORMAT,
+                "'completions' and 'labels' must be lists of the same length, at least 1; they "
+                "have %zu and %zu elements",
+                n, json_array_size(labels));
+    }
+    LT_TRY(add_prompt(r, worker, object, &l->ids[0]));
+    l->first[0] = l->ids[0].n;
+    l->steps = malloc(l->first[0] + 1);
+    if (l->steps == NULL) {
+        LT_FAIL(LT_ERR_OOM, "labels of a line");
+    }
+    memset(l->steps, -1, l->first[0]);
+    for (size_t i = 0; i < n; i++) {
+        LT_TRY(add_step(r, worker, l, json_array_get(steps, i), json_array_get(labels, i), i));
+    }
+    return LT_OK;
+}
+
 static lt_err read_line(reading *r, int worker, line *l) {
     json_error_t why;
     lt_err err;
@@ -207,8 +294,9 @@ static lt_err read_line(reading *r, int worker, line *l) {
     if (!json_is_object(object)) {
         err = lt_error_set(LT_ERR_FORMAT, "column 1: a JSON object was expected");
     } else {
-        err = r->o->given == LT_ALIGN_SINGLE ? read_single(r, worker, l, object)
-                                             : read_pair(r, worker, l, object);
+        err = r->o->given == LT_ALIGN_STEPS    ? read_steps(r, worker, l, object)
+              : r->o->given == LT_ALIGN_SINGLE ? read_single(r, worker, l, object)
+                                               : read_pair(r, worker, l, object);
     }
     json_decref(object);
     return err;
@@ -287,15 +375,25 @@ static void tell(reading *r, const line *l, const char *what, const char *done) 
     }
 }
 
+static bool has_label(const line *l) {
+    for (size_t i = 0; i < l->ids[0].n; i++) {
+        if (l->steps[i] >= 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Decide whether one row can be learnt, and cut it if it may be cut. *what: why the example cannot
  * be used, "" if it can. */
 static void judge_row(const reading *r, line *l, int side, char *what, size_t room, bool *cut) {
     const size_t longest = (size_t)r->o->longest;
     lt_ids *ids = &l->ids[side];
     const bool cuts = r->o->too_long == LT_TOO_LONG_CUT && r->o->given != LT_ALIGN_SCORES;
-    const char *name = r->o->given == LT_ALIGN_SINGLE ? "completion"
-                       : side == 0                    ? "chosen"
-                                                      : "rejected";
+    const char *name = r->o->given == LT_ALIGN_STEPS    ? "completions"
+                       : r->o->given == LT_ALIGN_SINGLE ? "completion"
+                       : side == 0                      ? "chosen"
+                                                        : "rejected";
     if (l->first[side] >= ids->n) {
         (void)snprintf(what, room, "'%s' is empty: it has no token to learn", name);
     } else if (ids->n > longest && !cuts) {
@@ -307,6 +405,9 @@ static void judge_row(const reading *r, line *l, int side, char *what, size_t ro
     } else if (ids->n > longest) {
         *cut = true;
         ids->n = longest;
+    }
+    if (what[0] == '\0' && l->steps != NULL && !has_label(l)) {
+        (void)snprintf(what, room, "no step with a label ends within its %zu tokens", ids->n);
     }
 }
 
@@ -347,10 +448,14 @@ static lt_err judge(reading *r, line *l, lt_preferences *p) {
 
 /* ---- Rows ---- */
 
-static void put_row(lt_preferences *p, int64_t row, const lt_ids *ids, size_t first) {
+static void put_row(lt_preferences *p, int64_t row, const lt_ids *ids, size_t first,
+                    const signed char *steps) {
     int32_t *to = p->ids + p->start[row];
     for (size_t i = 0; i < ids->n; i++) {
         to[i] = (int32_t)ids->data[i];
+    }
+    if (steps != NULL) {
+        memcpy(p->steps + p->start[row], steps, ids->n);
     }
     p->first[row] = (int32_t)first;
     p->start[row + 1] = p->start[row] + (int64_t)ids->n;
@@ -370,19 +475,22 @@ static lt_err collect(reading *r, lt_preferences *p) {
     }
     rows = (size_t)(p->n * p->together);
     p->bytes = (size_t)p->n * sizeof *p->examples + n_ids * sizeof *p->ids +
-               (rows + 1) * sizeof *p->start + rows * sizeof *p->first;
+               (rows + 1) * sizeof *p->start + rows * sizeof *p->first +
+               (r->o->given == LT_ALIGN_STEPS ? n_ids : 0);
     p->examples = calloc((size_t)p->n, sizeof *p->examples);
     p->ids = malloc(n_ids * sizeof *p->ids);
     p->start = calloc(rows + 1, sizeof *p->start);
     p->first = malloc(rows * sizeof *p->first);
-    if (p->examples == NULL || p->ids == NULL || p->start == NULL || p->first == NULL) {
+    p->steps = r->o->given == LT_ALIGN_STEPS ? malloc(n_ids) : NULL;
+    if (p->examples == NULL || p->ids == NULL || p->start == NULL || p->first == NULL ||
+        (p->steps == NULL && r->o->given == LT_ALIGN_STEPS)) {
         LT_FAIL(LT_ERR_OOM, "%zu tokens of preferences", n_ids);
     }
     int64_t example = 0;
     for (size_t i = 0; i < r->n; i++) {
         const line *l = &r->lines[i];
         for (int side = 0; side < p->together && l->used; side++) {
-            put_row(p, example * p->together + side, &l->ids[side], l->first[side]);
+            put_row(p, example * p->together + side, &l->ids[side], l->first[side], l->steps);
         }
         if (l->used) {
             p->examples[example++] = l->what;
@@ -396,6 +504,9 @@ static uint64_t hash_of(const lt_preferences *p) {
     uint64_t h = XXH3_64bits(p->ids, (size_t)p->start[rows] * sizeof *p->ids);
     h = XXH3_64bits_withSeed(p->start, (rows + 1) * sizeof *p->start, h);
     h = XXH3_64bits_withSeed(p->first, rows * sizeof *p->first, h);
+    if (p->steps != NULL) {
+        h = XXH3_64bits_withSeed(p->steps, (size_t)p->start[rows], h);
+    }
     for (int64_t i = 0; i < p->n; i++) { /* Field by field: between them there may be gaps. */
         const lt_preference *e = &p->examples[i];
         const double numbers[] = {e->margin, e->good ? 1.0 : 0.0, e->quantile, (double)e->n_refs};
@@ -408,7 +519,7 @@ lt_err lt_preferences_read(lt_preferences *out, const lt_preferences_options *o)
     lt_err err = LT_OK;
     reading r = {.o = o};
 
-    *out = (lt_preferences){.together = o->given == LT_ALIGN_SINGLE ? 1 : 2};
+    *out = (lt_preferences){.together = lt_align_rows(o->given)};
     for (int64_t i = 0; i < o->n_paths; i++) {
         LT_TRY_DONE(read_file(&r, o->paths[i]));
     }
@@ -420,6 +531,7 @@ done:
     for (size_t i = 0; i < r.n; i++) {
         free(r.lines[i].text);
         free(r.lines[i].why);
+        free(r.lines[i].steps);
         lt_ids_free(&r.lines[i].ids[0]);
         lt_ids_free(&r.lines[i].ids[1]);
     }
@@ -433,5 +545,6 @@ void lt_preferences_close(lt_preferences *p) {
     free(p->ids);
     free(p->start);
     free(p->first);
+    free(p->steps);
     *p = (lt_preferences){0};
 }

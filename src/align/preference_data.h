@@ -7,6 +7,12 @@
  *                     conversations, whose common beginning is the prompt; of scores "margin", too
  *     labels          {"prompt", "completion", "label": true or false}
  *     quantiles       {"prompt", "completion", "reward", "ref_rewards": [...]}: of QRPO
+ *     steps           {"prompt", "completions": [step, ...], "labels": [true, false, ...]}
+ *
+ * Steps are texts, each with the separator behind it (data/steps.h), at whose end its label is. As
+ * at TRL, a prompt that is a string is a text, with the tokenizer's BOS before it, and no message
+ * of a chat; a list of messages goes through the template, with the opening of an answer. A label
+ * may be null: that step is read, and not learnt.
  *
  * "tools", "documents" and "chat_template_kwargs" go to the template, as in conversations
  * (data/chat_rows.h). A pair has two rows, chosen and rejected, one behind the other.
@@ -17,6 +23,7 @@
 #define LT_ALIGN_PREFERENCE_DATA_H
 
 #include "data/conversations.h"
+#include "data/steps.h"
 #include "lateen/align.h"
 
 typedef struct {
@@ -32,6 +39,7 @@ typedef struct {
     int32_t *ids;            /* Ids of all rows, one behind the other. */
     int64_t *start;          /* (n * together + 1): where a row begins in ids. */
     int32_t *first;          /* (n * together): of the row's tokens the first of the completion. */
+    signed char *steps;      /* Steps: label of each of ids, -1 where no step ends; else NULL. */
     uint64_t hash;           /* Hash of everything in this struct. */
     uint64_t left_out, cut;
     size_t bytes;
@@ -42,8 +50,9 @@ typedef struct {
     int64_t n_paths;
     const lt_chat_rows *rows;
     lt_align_given given;
-    bool quantiles;  /* Single completions with a reward, not with a label. */
-    int64_t longest; /* Tokens of a row. */
+    bool quantiles;        /* Single completions with a reward, not with a label. */
+    const lt_steps *steps; /* Steps: their separator. */
+    int64_t longest;       /* Tokens of a row. */
     lt_bad_rows bad_rows;
     lt_too_long too_long; /* What is judged as a whole (scores) is never cut, but left out. */
 } lt_preferences_options;

@@ -145,17 +145,18 @@ done:
 static lt_err choose_options(lt_model_options *options, const lt_opened *o, const char *adapters,
                              lt_opened_dtype dtype) {
     const bool host = o->device->backend->host_memory;
-    int64_t n_scores = 0;
+    lt_model_options head = {.n_scores = 0};
     bool dora = false;
     if (!lt_lora_is_gguf_path(adapters)) {
-        LT_TRY(lt_lora_scores_of(&n_scores, adapters));
+        LT_TRY(lt_lora_scores_of(&head, adapters));
         LT_TRY(lt_lora_dora_of(&dora, adapters));
     }
-    if (dtype == LT_OPENED_STORED && (dora || n_scores > 0 || !host)) {
+    if (dtype == LT_OPENED_STORED && (dora || head.n_scores > 0 || !host)) {
         dtype = host ? LT_OPENED_F32 : LT_OPENED_BF16;
     }
     *options = lt_opened_options(dtype, o->device);
-    options->n_scores = n_scores;
+    options->n_scores = head.n_scores;
+    options->token_scores = head.token_scores;
     return LT_OK;
 }
 

@@ -154,8 +154,9 @@ static lt_err chain(const lt_life *l, int i, const lt_recipe *common) {
         LT_FAIL(LT_ERR_ARG, "stage %s: export = false leaves no model, with which stage %s begins",
                 before->name, s->name);
     }
-    if (was->objective == LT_RECIPE_OBJECTIVE_reward &&
-        r->objective != LT_RECIPE_OBJECTIVE_reward) {
+    if ((was->objective == LT_RECIPE_OBJECTIVE_reward ||
+         was->objective == LT_RECIPE_OBJECTIVE_prm) &&
+        r->objective != was->objective) {
         LT_FAIL(LT_ERR_ARG,
                 "stage %s trains a reward model, which writes no text: stage %s cannot begin with "
                 "it",

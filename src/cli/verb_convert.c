@@ -102,7 +102,7 @@ static lt_err open_merged(lt_model **out, const char *adapters, const char *base
     lt_lora *l = NULL;
     lt_model *m = NULL;
     lt_model_options options = {.dtype = LT_F32};
-    LT_TRY_DONE(lt_lora_is_gguf(adapters) ? LT_OK : lt_lora_scores_of(&options.n_scores, adapters));
+    LT_TRY_DONE(lt_lora_is_gguf(adapters) ? LT_OK : lt_lora_scores_of(&options, adapters));
     LT_TRY_DONE(lt_model_open(&m, base, &options));
     LT_TRY_DONE(lt_opened_adapters(&l, m, adapters));
     LT_TRY_DONE(lt_lora_merge(l));

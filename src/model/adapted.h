@@ -31,7 +31,7 @@ bool lt_lora_has_embedding(const lt_exec *r);
 /* The gradients of the head's adapter become zero, where no row of a batch reached it. */
 LT_MUST_USE lt_err lt_lora_zero_head(lt_exec *r);
 
-/* The score head that is trained beside adapters, in one of their buffers. */
-lt_tensor lt_lora_score(const lt_lora *l, const lt_param_buffer *b);
+/* The score head that is trained beside adapters, or its bias, in one of their buffers. */
+lt_tensor lt_lora_score(const lt_lora *l, lt_param_kind kind, const lt_param_buffer *b);
 
 #endif

@@ -316,20 +316,37 @@ static lt_err read_window(lt_model_spec *spec, const lt_family_row *row, const j
     return LT_OK;
 }
 
-/* A score head: transformers' ...ForSequenceClassification, whose number of labels is that of
- * id2label, or num_labels, or 2. */
+static bool ends_in(const char *name, const char *end) {
+    const size_t n = strlen(name), n_end = strlen(end);
+    return n >= n_end && strcmp(name + n - n_end, end) == 0;
+}
+
+/* A score head: transformers' ...ForSequenceClassification or ...ForTokenClassification, whose
+ * number of labels is that of id2label, or num_labels, or 2. */
 static lt_err read_scores(lt_model_spec *spec, const json_t *config, const char *what) {
     const json_t *list = json_object_get(config, "architectures"),
                  *labels = json_object_get(config, "id2label");
-    const char *name = json_string_value(json_array_get(list, 0));
-    const size_t n = name != NULL ? strlen(name) : 0, end = strlen(LT_SCORE_ARCHITECTURE);
+    const char *first = json_string_value(json_array_get(list, 0)), *step = "";
+    const char *const name = first != NULL ? first : "";
+    const bool of_tokens = ends_in(name, LT_TOKEN_SCORE_ARCHITECTURE);
     int64_t n_scores = 2;
-    if (n < end || strcmp(name + n - end, LT_SCORE_ARCHITECTURE) != 0) {
+    if (!of_tokens && !ends_in(name, LT_SCORE_ARCHITECTURE)) {
         return LT_OK;
     }
     LT_TRY(lt_json_i64(config, "num_labels", &n_scores, true, what));
-    lt_model_spec_add_scores(spec, json_object_size(labels) > 0 ? (int64_t)json_object_size(labels)
-                                                                : n_scores);
+    lt_model_spec_add_scores(
+        spec, json_object_size(labels) > 0 ? (int64_t)json_object_size(labels) : n_scores,
+        of_tokens);
+    if (of_tokens) {
+        LT_TRY(lt_json_bool(config, "token_classification_bias", &spec->score_bias, true, what));
+        LT_TRY(lt_json_str(config, "step_separator", &step, true, what));
+        if (strlen(step) >= sizeof spec->step_separator) {
+            LT_FAIL(LT_ERR_UNSUPPORTED,
+                    "%s: a step_separator of %zu bytes; at most %d are possible", what,
+                    strlen(step), LT_SEPARATOR_BYTES - 1);
+        }
+        (void)snprintf(spec->step_separator, sizeof spec->step_separator, "%s", step);
+    }
     return LT_OK;
 }
 

@@ -137,10 +137,17 @@ static void write_scores(const lt_model_spec *spec, json_t *config) {
         (void)json_object_set_new(ids, label, json_integer(i));
     }
     char architecture[96];
-    (void)snprintf(architecture, sizeof architecture, "%.*s" LT_SCORE_ARCHITECTURE, n, start);
+    (void)snprintf(architecture, sizeof architecture, "%.*s%s", n, start,
+                   spec->token_scores ? LT_TOKEN_SCORE_ARCHITECTURE : LT_SCORE_ARCHITECTURE);
     (void)json_object_set_new(config, "architectures", json_pack("[s]", architecture));
     (void)json_object_set_new(config, "id2label", names);
     (void)json_object_set_new(config, "label2id", ids);
+    if (spec->token_scores && !spec->score_bias) {
+        (void)json_object_set_new(config, "token_classification_bias", json_false());
+    }
+    if (spec->step_separator[0] != '\0') {
+        (void)json_object_set_new(config, "step_separator", json_string(spec->step_separator));
+    }
 }
 
 static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *config) {
@@ -177,8 +184,8 @@ static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *conf
 /* clang-format off */
 #define SAME_FIELDS(X)                                                                             \
     X(n_layers) X(width) X(n_heads) X(n_kv_heads) X(head_dim) X(ffn_width)                         \
-    X(vocab_size) X(n_scores) X(max_seq) X(norm) X(norm_eps) X(norm_gain_offset)                   \
-    X(post_norms)                                                                                  \
+    X(vocab_size) X(n_scores) X(token_scores) X(score_bias) X(max_seq) X(norm) X(norm_eps)         \
+    X(norm_gain_offset) X(post_norms)                                                              \
     X(qk_norm) X(act) X(gated) X(qkv_bias) X(attn_out_bias) X(mlp_bias)                            \
     X(tied) X(embed_scale) X(attn_softcap) X(final_softcap) X(pos) X(window)                       \
     X(window_every) X(n_experts) X(top_k) X(moe_normalise) X(moe_capacity) X(no_pre_norms)         \

@@ -154,10 +154,15 @@ static int param_index(const lt_exec *r, lt_param_kind kind, int layer) {
     return index;
 }
 
+/* A score head is trained beside adapters, in their buffers. */
+static bool beside_adapters(const lt_exec *r, lt_param_kind kind) {
+    return (kind == LT_PARAM_SCORE || kind == LT_PARAM_SCORE_BIAS) && r->lora != NULL;
+}
+
 lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer) {
     const lt_model *m = r->model;
-    if (kind == LT_PARAM_SCORE && r->lora != NULL) {
-        return lt_lora_score(r->lora->lora, &r->lora->lora->params->weights);
+    if (beside_adapters(r, kind)) {
+        return lt_lora_score(r->lora->lora, kind, &r->lora->lora->params->weights);
     }
     if (m->stored != NULL && lt_param_index(&m->table, kind, layer) >= 0) {
         const lt_stored_weight *h = &m->stored[param_index(r, kind, layer)];
@@ -170,9 +175,8 @@ lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer) {
 }
 
 lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer) {
-    return kind == LT_PARAM_SCORE && r->lora != NULL
-               ? lt_lora_score(r->lora->lora, &r->lora->gradients)
-               : lt_param_view(&r->model->table, kind, layer, &r->gradients);
+    return beside_adapters(r, kind) ? lt_lora_score(r->lora->lora, kind, &r->lora->gradients)
+                                    : lt_param_view(&r->model->table, kind, layer, &r->gradients);
 }
 
 /* The kinds that ops want in F32, in the order in which a layer's copies lie. */
@@ -345,7 +349,7 @@ lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, l
 
 /* Is there a gradient to add to? */
 static bool adds(lt_exec *r, lt_param_kind kind) {
-    const bool head = kind == LT_PARAM_HEAD || kind == LT_PARAM_EMBED,
+    const bool head = kind == LT_PARAM_HEAD || kind == LT_PARAM_EMBED || kind == LT_PARAM_SCORE,
                again = !r->fresh || (head && r->head_stored);
     r->head_stored = r->head_stored || head;
     return again;

@@ -119,7 +119,7 @@ static const lt_config_key switch_keys[] = {COMMON_KEYS,
 
 #define COMMON_NAMES                                                                               \
     ALL(EMBED, "model.embed_tokens.weight"), ALL(FINAL_NORM, "model.norm.weight"),                 \
-        ALL(HEAD, "lm_head.weight"), ALL(SCORE, "score.weight")
+        ALL(HEAD, "lm_head.weight"), ALL(SCORE, "score.weight"), ALL(SCORE_BIAS, "score.bias")
 #define ATTENTION_NAMES                                                                            \
     PART(QKV, Q, LAYER "self_attn.q_proj.weight"), PART(QKV, K, LAYER "self_attn.k_proj.weight"),  \
         PART(QKV, V, LAYER "self_attn.v_proj.weight"),                                             \
@@ -158,6 +158,7 @@ static const lt_name_row gpt2_names[] = {
     ALL(FINAL_NORM_BIAS, "transformer.ln_f.bias"),
     ALL(HEAD, "lm_head.weight"),
     ALL(SCORE, "score.weight"),
+    ALL(SCORE_BIAS, "score.bias"),
 };
 static const lt_name_row llama_names[] = {COMMON_NAMES, ATTENTION_NAMES, MLP_NAMES, NORM_NAMES};
 static const lt_name_row gemma_names[] = {

@@ -187,8 +187,10 @@ void lt_part_rows(const lt_model_spec *spec, const lt_param *param, lt_param_par
 void lt_foreign_name(char out[LT_FOREIGN_NAME_BYTES], const char *pattern, int64_t layer,
                      int64_t expert);
 
-/* Architectures of a model with a score head end in this, in the place of ForCausalLM. */
-#define LT_SCORE_ARCHITECTURE "ForSequenceClassification"
+/* Architectures of a model with a score head end in one of these, in the place of ForCausalLM: a
+ * text has scores, or each token. */
+#define LT_SCORE_ARCHITECTURE       "ForSequenceClassification"
+#define LT_TOKEN_SCORE_ARCHITECTURE "ForTokenClassification"
 
 /* Derive what a config may leave out: head_dim, n_kv_heads, GPT-2's ffn_width. */
 void lt_model_spec_derive(lt_model_spec *spec);

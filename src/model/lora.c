@@ -270,9 +270,9 @@ static lt_err add_top(lt_lora_plan *p, const lt_model_spec *spec, const lt_lora_
     return LT_OK;
 }
 
-/* A score head, with the base's name and place. */
-static void add_score(lt_lora_plan *p, const lt_param_table *base) {
-    const int index = lt_param_index(base, LT_PARAM_SCORE, 0), last = p->table.n_units - 1;
+/* A score head or its bias, with the base's name and place. */
+static void add_score(lt_lora_plan *p, const lt_param_table *base, lt_param_kind kind) {
+    const int index = lt_param_index(base, kind, 0), last = p->table.n_units - 1;
     if (index < 0) {
         return;
     }
@@ -280,11 +280,11 @@ static void add_score(lt_lora_plan *p, const lt_param_table *base) {
     lt_param q = {.kind = from->kind,
                   .layer = from->layer,
                   .unit = last,
-                  .n_dims = 2,
+                  .n_dims = from->n_dims,
                   .shape = {from->shape[0], from->shape[1]},
-                  .decays = true};
+                  .decays = from->decays};
     (void)snprintf(q.name, sizeof q.name, "%s", from->name);
-    p->table.index[last * LT_PARAM_KIND_COUNT + LT_PARAM_SCORE] = lt_param_table_add(&p->table, &q);
+    p->table.index[last * LT_PARAM_KIND_COUNT + (int)kind] = lt_param_table_add(&p->table, &q);
 }
 
 /* with_score: a score head is trained beside them. */
@@ -298,7 +298,7 @@ static lt_err open_plan(lt_lora_plan *out, const lt_model_spec *spec, const lt_l
     LT_ASSERT(o->rank > 0 && o->targets != NULL);
     LT_TRY_DONE(check_targets(spec, o->targets));
     LT_TRY_DONE(lt_param_table_open(&base, spec));
-    LT_TRY_DONE(lt_param_table_begin(&p.table, spec->n_layers, 3 * n_sites + 1));
+    LT_TRY_DONE(lt_param_table_begin(&p.table, spec->n_layers, 3 * n_sites + 2));
     p.sites = calloc((size_t)n_sites, sizeof *p.sites);
     if (p.sites == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "adapters of %lld layers", (long long)spec->n_layers);
@@ -311,7 +311,8 @@ static lt_err open_plan(lt_lora_plan *out, const lt_model_spec *spec, const lt_l
     }
     LT_TRY_DONE(add_top(&p, spec, o, TOP_HEAD));
     if (with_score) {
-        add_score(&p, &base);
+        add_score(&p, &base, LT_PARAM_SCORE);
+        add_score(&p, &base, LT_PARAM_SCORE_BIAS);
     }
     if (p.n_modules == 0) {
         LT_FAIL_DONE(LT_ERR_ARG, "lora.targets is empty: no layer would have an adapter");
@@ -406,14 +407,14 @@ static lt_err open_params(lt_model **out, const lt_model *base, lt_lora_plan *pl
     return LT_OK;
 }
 
-lt_tensor lt_lora_score(const lt_lora *l, const lt_param_buffer *b) {
-    return lt_param_view(&l->params->table, LT_PARAM_SCORE, 0, b);
+lt_tensor lt_lora_score(const lt_lora *l, lt_param_kind kind, const lt_param_buffer *b) {
+    return lt_param_view(&l->params->table, kind, 0, b);
 }
 
 /* The numbers that are trained begin as the base's. */
-static lt_err begin_score(lt_lora *l, const lt_model *base) {
-    const int index = lt_param_index(&l->params->table, LT_PARAM_SCORE, 0);
-    const lt_tensor from = lt_param_view(&base->table, LT_PARAM_SCORE, 0, &base->weights);
+static lt_err begin_score(lt_lora *l, const lt_model *base, lt_param_kind kind) {
+    const int index = lt_param_index(&l->params->table, kind, 0);
+    const lt_tensor from = lt_param_view(&base->table, kind, 0, &base->weights);
     const lt_param *to = index >= 0 ? &l->params->table.params[index] : NULL;
     lt_err err;
     void *values;
@@ -466,7 +467,8 @@ lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o, uin
     for (int i = 0; i < lt_lora_n_sites(&base->spec); i++) {
         draw(l, &l->sites[i], seed);
     }
-    LT_TRY_DONE(begin_score(l, base));
+    LT_TRY_DONE(begin_score(l, base, LT_PARAM_SCORE));
+    LT_TRY_DONE(begin_score(l, base, LT_PARAM_SCORE_BIAS));
     LT_TRY_DONE(lt_model_settle(l->params));
     LT_TRY_DONE(lt_dora_open(l, base));
     l->base = base;

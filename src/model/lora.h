@@ -176,9 +176,9 @@ LT_MUST_USE lt_err lt_lora_config_read(lt_lora_config *out, const char *folder,
  * UNSUPPORTED as above, except that ranks may differ and layers be left out. Free with
  * json_decref. */
 LT_MUST_USE lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec *spec);
-/* Values of the score head that the folder holds, as PEFT's SEQ_CLS has one; 0: none. Their base is
- * opened with such a head (lt_model_options). */
-LT_MUST_USE lt_err lt_lora_scores_of(int64_t *n, const char *folder);
+/* The score head that the folder holds, as PEFT's SEQ_CLS and TOKEN_CLS have one: n_scores and
+ * token_scores of the options with which the base is opened; n_scores 0: none. */
+LT_MUST_USE lt_err lt_lora_scores_of(lt_model_options *out, const char *folder);
 /* use_dora */
 LT_MUST_USE lt_err lt_lora_dora_of(bool *dora, const char *folder);
 /* base_model_name_or_path, or ""; free it. */

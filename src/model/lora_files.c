@@ -33,6 +33,7 @@
 #define CONFIG_BYTES  ((size_t)4 << 20)
 #define TARGETS_BYTES 4096
 #define SCORE         "base_model.model.score.weight"
+#define SCORE_BIAS    "base_model.model.score.bias"
 
 /* ---- The configuration ---- */
 
@@ -230,15 +231,15 @@ done:
     return err;
 }
 
-lt_err lt_lora_scores_of(int64_t *n, const char *folder) {
+lt_err lt_lora_scores_of(lt_model_options *out, const char *folder) {
     char path[LT_PATH_BYTES];
     lt_safetensors file;
     const lt_safetensor *score;
-    *n = 0;
     LT_TRY(lt_path_join(path, folder, LT_LORA_WEIGHTS));
     LT_TRY(lt_safetensors_open(&file, path));
     score = lt_safetensors_find(&file, SCORE);
-    *n = score != NULL && score->n_dims == 2 ? score->shape[0] : 0;
+    out->n_scores = score != NULL && score->n_dims == 2 ? score->shape[0] : 0;
+    out->token_scores = out->n_scores > 0 && lt_safetensors_find(&file, SCORE_BIAS) != NULL;
     lt_safetensors_close(&file);
     return LT_OK;
 }
@@ -327,14 +328,19 @@ static lt_err each_tensor(const lt_lora *l, tensor_fn fn, void *ctx) {
             LT_TRY(each_part(l, &l->sites[i], k, fn, ctx));
         }
     }
-    const int score = lt_param_index(&l->params->table, LT_PARAM_SCORE, 0);
-    if (score < 0) {
-        return LT_OK;
+    for (int kind = LT_PARAM_SCORE; kind <= LT_PARAM_SCORE_BIAS; kind++) {
+        const int at = lt_param_index(&l->params->table, (lt_param_kind)kind, 0);
+        const lt_param *param = at >= 0 ? &l->params->table.params[at] : NULL;
+        tensor t = {.param = param};
+        if (param == NULL) {
+            continue;
+        }
+        (void)snprintf(t.name, sizeof t.name, "%s", kind == LT_PARAM_SCORE ? SCORE : SCORE_BIAS);
+        t.rows = param->shape[0];
+        t.cols = param->n_dims > 1 ? param->shape[1] : 0;
+        LT_TRY(fn(ctx, &t));
     }
-    const lt_param *param = &l->params->table.params[score];
-    return fn(
-        ctx,
-        &(tensor){.name = SCORE, .param = param, .rows = param->shape[0], .cols = param->shape[1]});
+    return LT_OK;
 }
 
 typedef struct {
@@ -565,7 +571,7 @@ static lt_err find_flat(const float **flat, float **copy, const lt_model *m) {
 
 static lt_err write_weights(const lt_lora *l, const char *path) {
     const size_t most = (l->options.dora ? 3 : 2) * (size_t)l->n_modules +
-                        (l->base->spec.n_scores > 0 ? 1 : 0);
+                        (l->base->spec.n_scores > 0 ? 1 : 0) + (l->base->spec.score_bias ? 1 : 0);
     lt_err err = LT_OK;
     float *copy = NULL;
     json_t *metadata = json_pack("{s:s}", "format", "pt");
@@ -627,7 +633,9 @@ static lt_err write_config(const lt_lora *l, const char *path, const char *base)
         o->scaling == LT_LORA_BY_ROOT, "use_dora", o->dora, "init_lora_weights", true,
         "inference_mode", true, "target_modules", list);
     if (l->base->spec.n_scores > 0 &&
-        (json_object_set_new(config, "task_type", json_string("SEQ_CLS")) != 0 ||
+        (json_object_set_new(config, "task_type",
+                             json_string(l->base->spec.token_scores ? "TOKEN_CLS" : "SEQ_CLS")) !=
+             0 ||
          json_object_set_new(config, "modules_to_save",
                              json_pack("[s, s]", "classifier", "score")) != 0)) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s", path);

@@ -112,10 +112,12 @@ lt_err lt_lora_merge(lt_lora *l) {
             merge_site(l, &l->sites[i]);
         }
     }
-    if (lt_param_index(base, LT_PARAM_SCORE, 0) >= 0) {
-        const lt_tensor from = lt_lora_score(l, &l->params->master),
-                        to = lt_param_view(base, LT_PARAM_SCORE, 0, &l->base->master);
-        memcpy(to.data, from.data, (size_t)lt_tensor_count(&to) * sizeof(float));
+    for (int kind = LT_PARAM_SCORE; kind <= LT_PARAM_SCORE_BIAS; kind++) {
+        if (lt_param_index(base, (lt_param_kind)kind, 0) >= 0) {
+            const lt_tensor from = lt_lora_score(l, (lt_param_kind)kind, &l->params->master),
+                            to = lt_param_view(base, (lt_param_kind)kind, 0, &l->base->master);
+            memcpy(to.data, from.data, (size_t)lt_tensor_count(&to) * sizeof(float));
+        }
     }
     l->base->version++;
     l->params->version++;

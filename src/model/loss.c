@@ -5,7 +5,11 @@
  * products together: 160 rows 140 GFLOP/s, 512 rows 153).
  *
  * Ranks of tp have some words each, of all rows: xent says what it needs of each part, that is
- * gathered, and from all of it each rank makes losses and its own words' gradients. */
+ * gathered, and from all of it each rank makes losses and its own words' gradients.
+ *
+ * A head that judges tokens (token_scores) is one of a few words: its labels are 0 to n_scores - 1.
+ * Ranks of tp have the whole of a score head, so each makes the losses of all rows and the
+ * gradients of its own. */
 #include "model/loss.h"
 
 #include "model/adapted.h"
@@ -72,7 +76,7 @@ static lt_err skip_chunk(lt_exec *r, const lt_batch_acts *b, int64_t first, int6
 /* Losses and gradients of n rows: in two calls where other ranks have the other words. */
 static lt_err xent(lt_exec *r, const lt_loss *l, lt_xent_args *args) {
     const int64_t n = args->logits.shape[0];
-    if (r->n_tp == 1) {
+    if (r->n_tp == 1 || r->spec->n_scores > 0) {
         return lt_exec_xent(r, args);
     }
     float *const parts = l->parts.data, *own = parts + r->tp_rank * n * LT_XENT_PART;
@@ -90,7 +94,7 @@ lt_err lt_loss_logits(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, int6
                       int64_t n, lt_tensor *logits) {
     *logits = lt_tensor_2d(l->logits.data, LT_F32, n, l->logits.shape[1]);
     return lt_linear_fwd(r, *logits, lt_tensor_rows(&b->h_final, first, n), lt_param_head(r->spec),
-                         LT_PARAM_KIND_COUNT, 0);
+                         lt_param_head_bias(r->spec), 0);
 }
 
 /* Evaluation in a training pass: F32 logits, fewer rows. */
@@ -144,7 +148,7 @@ static lt_err against_labels(lt_exec *r, const lt_loss *l, const lt_batch_acts *
                          .loss = lt_tensor_rows(&b->loss_rows, first, n),
                          .best = lt_tensor_rows(&b->best, first, n),
                          .grad_scale = how->grad_scale,
-                         .softcap = r->spec->final_softcap * factor,
+                         .softcap = r->spec->n_scores > 0 ? 0.0f : r->spec->final_softcap * factor,
                          .z_coef = how->z_coef};
     if (how->weights) {
         args.weights = lt_tensor_rows(&b->weights, first, n);
@@ -154,14 +158,29 @@ static lt_err against_labels(lt_exec *r, const lt_loss *l, const lt_batch_acts *
     return how->grad_scale != 0 ? multiply(r, logits, factor) : LT_OK;
 }
 
+/* Gradients of the head and of its input from those of logits. */
+static lt_err head_backward(lt_exec *r, lt_tensor dh, lt_tensor dlogits, lt_tensor h) {
+    const lt_tp_run own = lt_tp_run_of(h.shape[0], r->n_tp, r->tp_rank);
+    const bool divided = r->n_tp > 1 && r->spec->n_scores > 0;
+    if (divided) {
+        LT_TRY(r->backend->zero(r->queue, dh.data,
+                                (size_t)lt_tensor_count(&dh) * lt_dtype_bytes(dh.dtype)));
+        dh = lt_tensor_rows(&dh, own.first, own.count);
+        dlogits = lt_tensor_rows(&dlogits, own.first, own.count);
+        h = lt_tensor_rows(&h, own.first, own.count);
+    }
+    return lt_linear_bwd(r, dh, dlogits, h, lt_param_head(r->spec), lt_param_head_bias(r->spec), 0,
+                         false);
+}
+
 static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, int64_t first,
                         int64_t n, const lt_loss_how *how) {
-    const lt_param_kind head = lt_param_head(r->spec);
     const lt_tensor h = lt_tensor_rows(&b->h_final, first, n);
     lt_tensor logits = lt_tensor_rows(&l->logits, 0, n);
 
     LT_TRY(how->grad_scale == 0 ? lt_loss_logits(r, l, b, first, n, &logits)
-                                : lt_linear_fwd(r, logits, h, head, LT_PARAM_KIND_COUNT, 0));
+                                : lt_linear_fwd(r, logits, h, lt_param_head(r->spec),
+                                                lt_param_head_bias(r->spec), 0));
     if (r->exact != NULL && how->grad_scale == 0) {
         lt_exact_losses(&logits, r->spec->final_softcap, (const int32_t *)b->labels.data + first,
                         (float *)b->loss_rows.data + first, (int32_t *)b->best.data + first);
@@ -172,20 +191,17 @@ static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, in
     if (how->grad_scale == 0) {
         return LT_OK;
     }
-    return lt_linear_bwd(r, lt_tensor_rows(&b->dh, first, n), logits, h, head, LT_PARAM_KIND_COUNT,
-                         0, false);
+    return head_backward(r, lt_tensor_rows(&b->dh, first, n), logits, h);
 }
 
-/* A score head: the value of each row, F32, stands in the place of its loss; backward, a row's
- * weight is the derivative by its value. Few numbers, so all rows run at once. Of ranks of tp,
- * which have the whole head, each makes the gradients of its own rows. */
+/* A score head of texts: the value of each row, F32, stands in the place of its loss; backward, a
+ * row's weight is the derivative by its value. Few numbers, so all rows run at once. */
 static lt_err run_scores(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
                          const lt_loss_how *how) {
     const int64_t rows = r->batch * r->seq;
     const lt_tensor h = lt_tensor_rows(&b->h_final, 0, rows);
     const lt_tensor dh = lt_tensor_rows(&b->dh, 0, rows);
-    const lt_tp_run own = lt_tp_run_of(rows, r->n_tp, r->tp_rank);
-    const lt_tensor dscore = lt_tensor_2d(l->logits.data, r->dtype, own.count, 1);
+    const lt_tensor dscore = lt_tensor_2d(l->logits.data, r->dtype, rows, 1);
     const lt_tensor weights = lt_tensor_2d(b->weights.data, LT_F32, rows, 1);
     LT_ASSERT(r->spec->n_scores == 1 && l->chunk_rows >= rows);
     if (how->grad_scale == 0) {
@@ -194,25 +210,15 @@ static lt_err run_scores(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
                              LT_PARAM_KIND_COUNT, 0);
     }
     LT_ASSERT(how->weights);
-    if (r->n_tp > 1) {
-        LT_TRY(r->backend->zero(r->queue, dh.data,
-                                (size_t)lt_tensor_count(&dh) * lt_dtype_bytes(dh.dtype)));
-    }
-    LT_TRY(lt_exec_add(r, &(lt_add_args){.y = dscore,
-                                         .a = lt_tensor_rows(&weights, own.first, own.count),
-                                         .alpha = how->grad_scale}));
-    LT_TRY(lt_linear_bwd(r, lt_tensor_rows(&dh, own.first, own.count), dscore,
-                         lt_tensor_rows(&h, own.first, own.count), LT_PARAM_SCORE,
-                         LT_PARAM_KIND_COUNT, 0, false));
-    r->head_stored = true;
-    return LT_OK;
+    LT_TRY(lt_exec_add(r, &(lt_add_args){.y = dscore, .a = weights, .alpha = how->grad_scale}));
+    return head_backward(r, dh, dscore, h);
 }
 
 lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const lt_loss_how *how) {
     const bool backward = how->grad_scale != 0;
     const int64_t rows = r->batch * r->seq, chunk = backward ? l->chunk_rows : lt_loss_eval_rows(l);
 
-    if (r->spec->n_scores > 0) {
+    if (lt_model_spec_gives_values(r->spec)) {
         return run_scores(r, l, b, how);
     }
     for (int64_t first = 0; first < rows; first += chunk) {

@@ -45,7 +45,7 @@ lt_err lt_paged_forward_head(lt_paged_forward *f, int64_t first, int64_t n) {
     lt_exec *r = &f->exec;
     return lt_linear_fwd(r, lt_tensor_2d(f->logits, LT_F32, n, lt_model_spec_outputs(r->spec)),
                          lt_tensor_rows(&f->h_out, first, n), lt_param_head(r->spec),
-                         LT_PARAM_KIND_COUNT, 0);
+                         lt_param_head_bias(r->spec), 0);
 }
 
 lt_err lt_paged_forward_choose(lt_paged_forward *f, int64_t first, int64_t n, int64_t n_logits) {

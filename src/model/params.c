@@ -41,6 +41,7 @@ static const struct {
     [LT_PARAM_FINAL_NORM_BIAS] = {"final_norm.bias", false, false, false},
     [LT_PARAM_HEAD] = {"head", false, true, false},
     [LT_PARAM_SCORE] = {"score", false, true, false},
+    [LT_PARAM_SCORE_BIAS] = {"score.bias", false, false, false},
 };
 
 static int dims(int64_t shape[3], bool present, int64_t d0, int64_t d1) {
@@ -79,6 +80,8 @@ int lt_param_shape(const lt_model_spec *s, lt_param_kind kind, int64_t layer, in
         return dims(shape, !s->tied && s->n_scores == 0, s->vocab_size, s->width);
     case LT_PARAM_SCORE:
         return dims(shape, s->n_scores > 0, s->n_scores, s->width);
+    case LT_PARAM_SCORE_BIAS:
+        return dims(shape, s->score_bias, s->n_scores, 0);
     case LT_PARAM_POS_EMBED:
         return dims(shape, s->pos == LT_POS_LEARNED, s->max_seq, s->width);
     case LT_PARAM_NORM1:
@@ -136,6 +139,10 @@ bool lt_param_in_layer(lt_param_kind kind) {
 
 lt_param_kind lt_param_head(const lt_model_spec *s) {
     return s->n_scores > 0 ? LT_PARAM_SCORE : s->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD;
+}
+
+lt_param_kind lt_param_head_bias(const lt_model_spec *s) {
+    return s->score_bias ? LT_PARAM_SCORE_BIAS : LT_PARAM_KIND_COUNT;
 }
 
 /* The unit that a kind belongs to. */
@@ -214,6 +221,7 @@ static void add_all(lt_param_table *t, const lt_model_spec *spec) {
     add(t, spec, LT_PARAM_FINAL_NORM_BIAS, -1);
     add(t, spec, LT_PARAM_HEAD, -1);
     add(t, spec, LT_PARAM_SCORE, -1);
+    add(t, spec, LT_PARAM_SCORE_BIAS, -1);
 }
 
 lt_err lt_param_table_begin(lt_param_table *t, int64_t n_layers, int n_max) {

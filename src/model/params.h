@@ -36,7 +36,8 @@
  *   layers.N.post_norm2          post_norms only                      (C)
  *   final_norm[, .bias]                                               (C)
  *   head                         untied only, no score head           (V, C)
- *   score                        a score head only                    (n_scores, C)
+ *   score[, .bias]               a score head only; its bias          (n_scores, C)
+ *                                of token_scores only                 (n_scores)
  * Every place is a multiple of LT_PARAM_ALIGN elements; the gaps are zero and stay zero. */
 #ifndef LT_MODEL_PARAMS_H
 #define LT_MODEL_PARAMS_H
@@ -74,6 +75,7 @@ typedef enum {
     LT_PARAM_FINAL_NORM_BIAS,
     LT_PARAM_HEAD,
     LT_PARAM_SCORE,
+    LT_PARAM_SCORE_BIAS,
     LT_PARAM_KIND_COUNT
 } lt_param_kind;
 
@@ -140,6 +142,8 @@ int lt_param_shape(const lt_model_spec *spec, lt_param_kind kind, int64_t layer,
 bool lt_param_in_layer(lt_param_kind kind);
 /* The matrix of the output head: the embedding's where they are tied, or that of a score head. */
 lt_param_kind lt_param_head(const lt_model_spec *spec);
+/* Its bias; LT_PARAM_KIND_COUNT: it has none. */
+lt_param_kind lt_param_head_bias(const lt_model_spec *spec);
 
 /* The table of the whole model. */
 LT_MUST_USE lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec *spec);

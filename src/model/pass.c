@@ -229,7 +229,7 @@ static lt_err check_options(const lt_pass_options *o, const lt_model_spec *s) {
                 "pass: %lld tokens a sequence, but the model has %lld learned positions",
                 (long long)lt_pass_whole_seq(o), (long long)s->max_seq);
     }
-    if (s->n_scores > 1) {
+    if (s->n_scores > 1 && lt_model_spec_gives_values(s)) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "pass: a score head of %lld values; one value is built",
                 (long long)s->n_scores);
     }

@@ -172,10 +172,18 @@ lt_err lt_pass_bring_gradients(lt_pass *p, int unit, float *base, bool clear) {
     return clear && base != NULL ? zero_unit(p, unit, 1, 0) : LT_OK;
 }
 
+/* Products make all gradients of adapters, but not that of the bias of a head beside them. */
+static lt_err zero_beside_adapters(lt_exec *r) {
+    const lt_tensor bias = lt_exec_bias_gradient(r, lt_param_head_bias(r->spec), 0);
+    return bias.data == NULL ? LT_OK
+                             : r->backend->zero(r->queue, bias.data,
+                                                (size_t)lt_tensor_count(&bias) * sizeof(float));
+}
+
 static lt_err begin_gradients(lt_pass *p) {
     LT_ASSERT(p->options.train);
-    if (p->zero_due) { /* Products make all gradients of adapters. */
-        LT_TRY(p->exec.lora == NULL ? zero_others(p) : LT_OK);
+    if (p->zero_due) {
+        LT_TRY(p->exec.lora == NULL ? zero_others(p) : zero_beside_adapters(&p->exec));
         p->zero_due = false;
     }
     return LT_OK;
@@ -408,7 +416,7 @@ lt_err lt_pass_result_of(lt_pass *p, int set, lt_pass_result *r, float *loss_row
 /* ---- Objectives over log-probabilities ---- */
 
 lt_err lt_pass_logprobs_of(lt_pass *p, int set, const int32_t *labels, float *logprobs) {
-    const bool scores = p->exec.spec->n_scores > 0;
+    const bool scores = lt_model_spec_gives_values(p->exec.spec);
     lt_pass_result r = {0};
     LT_TRY(lt_pass_loss(p, set, 0.0f));
     LT_TRY(lt_pass_result_of(p, set, &r, logprobs));
@@ -453,7 +461,7 @@ lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad
     }
     /* A label's loss is minus its log-probability; a score is what it is. */
     LT_TRY(lt_stage_send_weights(&p->stage, &p->exec, set, dlogprobs,
-                                 p->exec.spec->n_scores > 0 ? 1.0f : -1.0f, b));
+                                 lt_model_spec_gives_values(p->exec.spec) ? 1.0f : -1.0f, b));
     LT_TRY(begin_gradients(p));
     return head(p, set, &how);
 }

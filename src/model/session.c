@@ -363,7 +363,8 @@ static lt_err final_norm(lt_session *s, int64_t first, int64_t n, lt_tensor *h) 
 
 /* Logits of some rows of h, without the cap. */
 static lt_err make_logits(lt_session *s, lt_tensor logits, lt_tensor h) {
-    return lt_linear_fwd(&s->exec, logits, h, lt_param_head(s->exec.spec), LT_PARAM_KIND_COUNT, 0);
+    return lt_linear_fwd(&s->exec, logits, h, lt_param_head(s->exec.spec),
+                         lt_param_head_bias(s->exec.spec), 0);
 }
 
 /* Logits of rows [first, first + n) of the call to host memory out (n, V). */

@@ -46,6 +46,10 @@ static lt_err check_sizes(const lt_model_spec *s) {
     LT_TRY(in_range(s, "dense_ffn_width", s->dense_ffn_width, 0, MAX_WIDTH * 16));
     LT_TRY(in_range(s, "vocab_size", s->vocab_size, 1, MAX_VOCAB));
     LT_TRY(in_range(s, "n_scores", s->n_scores, 0, MAX_VOCAB));
+    if (s->token_scores && s->family == LT_FAMILY_GPT2) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "gpt2 model: GPT2ForTokenClassification names its head otherwise; not built");
+    }
     if (s->n_scores > 0 && s->tied) {
         LT_FAIL(LT_ERR_ARG, "%s model: a score head of %lld values cannot be the embedding's table",
                 lt_family_name(s->family), (long long)s->n_scores);
@@ -233,9 +237,18 @@ int64_t lt_model_spec_outputs(const lt_model_spec *s) {
     return s->n_scores > 0 ? s->n_scores : s->vocab_size;
 }
 
-void lt_model_spec_add_scores(lt_model_spec *s, int64_t n) {
+void lt_model_spec_add_scores(lt_model_spec *s, int64_t n, bool token_scores) {
     s->n_scores = n;
+    s->token_scores = s->score_bias = token_scores;
     s->tied = false;
+}
+
+bool lt_model_spec_gives_values(const lt_model_spec *s) {
+    return s->n_scores > 0 && !s->token_scores;
+}
+
+bool lt_model_spec_is_process(const lt_model_spec *s) {
+    return s->n_scores == 2 && s->token_scores;
 }
 
 lt_err lt_model_spec_writes(const lt_model_spec *s, const char *what) {

@@ -448,7 +448,7 @@ static lt_err load_params(lt_model *m, const lt_source *source, bool first) {
     loading l = {.m = m, .source = source};
     for (int i = 0; i < m->table.n_params; i++) {
         const lt_param *p = &m->table.params[i];
-        if (p->kind == LT_PARAM_SCORE && source->new_scores) {
+        if ((p->kind == LT_PARAM_SCORE || p->kind == LT_PARAM_SCORE_BIAS) && source->new_scores) {
             continue;
         }
         /* lt_exec_prepare reads xIELU's scalars and sinks. */
@@ -560,7 +560,7 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
     LT_ASSERT(out != NULL && path != NULL);
     LT_TRY(lt_weight_source_open(&source, &spec, path));
     if (options != NULL && options->n_scores > 0 && spec.n_scores == 0) {
-        lt_model_spec_add_scores(&spec, options->n_scores);
+        lt_model_spec_add_scores(&spec, options->n_scores, options->token_scores);
         source.new_scores = true;
     }
     LT_TRY_DONE(lt_model_begin(&m, &spec, options));

@@ -111,7 +111,7 @@
 #define LT_PREFERENCE_METRICS(X)                                                                   \
     X(step, COUNT, "", "optimiser step", "step")                                                   \
     X(chosen, GAUGE, "",                                                                           \
-      "mean reward of chosen (good) completions: beta times their log-ratio, or their score",      \
+      "mean reward of chosen (good) completions or steps: beta times the log-ratio, or the score", \
       "rewards/chosen")                                                                            \
     X(rejected, GAUGE, "", "the same of rejected (bad) completions", "rewards/rejected")           \
     X(margins, GAUGE, "", "their difference", "rewards/margins")                                   \

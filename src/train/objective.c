@@ -179,7 +179,7 @@ static lt_err join_values(const lt_training *t, const pass_rows *p) {
 /* ---- Values ---- */
 
 static lt_err eval(lt_training *t, const pass_rows *p) {
-    const bool scores = t->model->spec.n_scores > 0;
+    const bool scores = lt_model_spec_gives_values(&t->model->spec);
     const int64_t n = p->own.batch * p->own.seq;
     float *v = own_values(t, p);
     lt_pass_result unused;
@@ -473,6 +473,7 @@ lt_err lt_objective_open_whole(lt_training *t, bool apart, const lt_model **out)
     const lt_model_options options = {.dtype = t->model->options.dtype,
                                       .device = t->device,
                                       .n_scores = t->model->options.n_scores,
+                                      .token_scores = t->model->options.token_scores,
                                       .partition = lt_training_is_divided(t) ? &t->partition
                                                                              : NULL};
     if (apart || t->shards.level == 3) {

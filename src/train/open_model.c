@@ -38,9 +38,28 @@ static lt_err check_fit(lt_training *t, const lt_model_spec *spec, lt_dtype dtyp
     return lt_fit_check(&t->recipe, spec, dtype, &o, &t->shards, left);
 }
 
-/* A reward model has one score; a model without a head for it gets one. */
+/* A reward model has one score, a process reward model two of each token; a model without a head
+ * for them gets one. */
 static int64_t n_scores_of(const lt_recipe *r) {
-    return r->objective == LT_RECIPE_OBJECTIVE_reward ? 1 : 0;
+    const lt_align_objective *o = lt_recipe_align(r);
+    return o == NULL ? 0 : o->given == LT_ALIGN_SCORES ? 1 : o->given == LT_ALIGN_STEPS ? 2 : 0;
+}
+
+static bool has_token_scores(const lt_recipe *r) {
+    return n_scores_of(r) > 1;
+}
+
+/* The head that model.init has must be of the objective's kind. */
+static lt_err check_head(const lt_model_spec *spec, const lt_recipe *r) {
+    if (spec->n_scores == n_scores_of(r) && spec->token_scores == has_token_scores(r)) {
+        return LT_OK;
+    }
+    LT_FAIL(LT_ERR_UNSUPPORTED,
+            "model.init %s: a score head of %lld value%s for each %s; objective.kind = %s trains "
+            "%lld for each %s",
+            r->init, (long long)spec->n_scores, spec->n_scores == 1 ? "" : "s",
+            spec->token_scores ? "token" : "text", lt_recipe_align(r)->name,
+            (long long)n_scores_of(r), has_token_scores(r) ? "token" : "text");
 }
 
 /* Read the shape of the initial weights, so that contradictions are found before the weights are
@@ -50,11 +69,9 @@ static lt_err read_init_spec(lt_model_spec *spec, const lt_recipe *r) {
     LT_TRY(lt_training_about("model.init", lt_weight_source_open(&source, spec, r->init)));
     lt_weight_source_close(&source);
     if (n_scores_of(r) > 0 && spec->n_scores == 0) {
-        lt_model_spec_add_scores(spec, n_scores_of(r));
+        lt_model_spec_add_scores(spec, n_scores_of(r), has_token_scores(r));
     }
-    if (n_scores_of(r) == 0) {
-        LT_TRY(lt_model_spec_writes(spec, "model.init"));
-    }
+    LT_TRY(n_scores_of(r) == 0 ? lt_model_spec_writes(spec, "model.init") : check_head(spec, r));
     LT_TRY(lt_recipe_adopt(spec, r, r->init));
     return lt_model_spec_writable(spec);
 }
@@ -134,6 +151,7 @@ lt_err lt_training_open_model(lt_training *t) {
                                 .trainable = true,
                                 .device = t->device,
                                 .n_scores = n_scores_of(r),
+                                .token_scores = has_token_scores(r),
                                 .score_seed = (uint64_t)r->seed};
 
     t->micro = lt_fit_pass_options(r, false).batch;

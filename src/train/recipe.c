@@ -107,7 +107,7 @@ const lt_align_objective *lt_recipe_align(const lt_recipe *r) {
 
 int64_t lt_recipe_together(const lt_recipe *r) {
     const lt_align_objective *o = lt_recipe_align(r);
-    return o != NULL && o->given != LT_ALIGN_SINGLE ? 2 : 1;
+    return o != NULL ? lt_align_rows(o->given) : 1;
 }
 
 int64_t lt_recipe_width(const lt_recipe *r) {

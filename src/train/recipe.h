@@ -333,6 +333,9 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "kto, apo_zero: weight of good completions")                                                 \
     X(F64, align_bad, "objective.bad", "1", 0, 1e6, "",                                            \
       "kto, apo_zero: weight of bad completions")                                                  \
+    X(STR, align_separator, "objective.separator", "", 0, 0, "TEXT",                               \
+      "prm: the text behind each step, at whose last token it is judged; empty: that of "          \
+      "model.init, else a line break")                                                             \
     LT_RECIPE_DISTILL_OPTIONS(X)                                                                   \
     LT_RECIPE_RL_OPTIONS(X)                                                                        \
     X(STR, train, "data.train", "", 0, 1, "SHARD|FILE.jsonl[:WEIGHT],...",                         \

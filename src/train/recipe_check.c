@@ -301,6 +301,7 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"objective.center", reads->center, "objective.kind = reward"},
         {"objective.good", reads->weights, "objective.kind = kto or apo_zero"},
         {"objective.bad", reads->weights, "objective.kind = kto or apo_zero"},
+        {"objective.separator", reads->given == LT_ALIGN_STEPS, "objective.kind = prm"},
         {"data.packing", sft, of_sft},
         {"data.chat_turns", imitates, "objective.kind = sft or distill"},
         {"data.val_fraction", sft, of_sft},

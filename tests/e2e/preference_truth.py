@@ -1,5 +1,5 @@
-"""Preferences against TRL and PEFT (tests/golden/preference, tools/make_preference_goldens.py): loss, gradient norm and metrics of every step; and
-what a run keeps, refuses and says of its data. Standard library only; TAP on stdout.
+"""Preferences against TRL and PEFT (tests/golden/preference and prm, tools/make_preference_goldens.py and make_prm_goldens.py): loss, gradient norm and
+metrics of every step; and what a run keeps, refuses and says of its data. Standard library only; TAP on stdout.
 
 usage: preference_truth.py LATEEN [all]      all: every run of the goldens, and a run that is killed"""
 import json
@@ -16,12 +16,12 @@ import time
 from tap import Tap
 
 lateen, everything = sys.argv[1], "all" in sys.argv[2:]
-golden, sft = "tests/golden/preference", "tests/golden/sft"
+golden, sft, steps = "tests/golden/preference", "tests/golden/sft", "tests/golden/prm"
 truth = json.load(open(f"{golden}/truth.json"))
-runs = {r["name"]: r for r in truth["runs"]}
+runs = {r["name"]: r for folder in (golden, steps) for r in json.load(open(f"{folder}/truth.json"))["runs"]}
 tap = Tap(700)
 LOSS, NORM, LOGP = 1e-5, 1e-4, 1e-6  # TRL ran in double and tells loss and metrics in float; this runs in float.
-FEW = ("dpo", "ipo-lora", "simpo", "orpo-lora", "kto", "reward", "reward-lora")
+FEW = ("dpo", "ipo-lora", "simpo", "orpo-lora", "kto", "reward", "reward-lora", "prm", "prm-separator", "prm-lora")
 
 
 def check(name, wrong):
@@ -31,9 +31,11 @@ def check(name, wrong):
 def words_of(out, name, more):
     run = runs[name]
     data = "labels" if run.get("data") == "labels" else "pairs"
-    args = {"out": out, "model.init": f"{golden}/reward" if name.startswith("reward") else sft, "data.tokenizer": sft, "data.train": f"{golden}/{data}.jsonl", "data.seq": truth["seq"],
+    init = f"{golden}/reward" if name.startswith("reward") else f"{steps}/model" if name.startswith("prm") else sft
+    adapter = f"{golden}/reward-adapter" if name == "reward-lora" else f"{steps}/adapter" if name == "prm-lora" else f"{sft}/adapter-all"
+    args = {"out": out, "model.init": init, "data.tokenizer": sft, "data.train": f"{steps}/steps.jsonl" if name.startswith("prm") else f"{golden}/{data}.jsonl", "data.seq": truth["seq"],
             "batch.size": truth["batch"], "steps": truth["steps"], "optim.lr": truth["lr"], "optim.beta2": 0.999, "optim.decay": 0, "lr.schedule": "constant", "data.shuffle": "none",
-            "threads": 1, "sample.tokens": 0, **run["options"], **({"lora.init": f"{golden}/reward-adapter" if name == "reward-lora" else f"{sft}/adapter-all"} if run.get("lora") else {}), **more}
+            "threads": 1, "sample.tokens": 0, **run["options"], **({"lora.init": adapter} if run.get("lora") else {}), **more}
     ranks = ("launch", "--ranks", "2") if "mesh" in args else ()
     return [lateen, *ranks, "train", *(w for n, v in args.items() if v is not None for w in (f"--{n}", str(v)))]
 
@@ -161,6 +163,40 @@ with tempfile.TemporaryDirectory() as work:
     check("and is not taken for a language model", said(train(f"{work}/no", "dpo", **{"model.init": f"{golden}/reward"}), "model.init", "score head"))
     new = train(f"{work}/new", "reward", **{"model.init": sft, "steps": 3})
     check("a language model gets a head", "" if new.returncode == 0 and "score.weight" in str(whole(f"{work}/new/model/model.safetensors")[:9000]) else new.stderr[-300:])
+
+    # The process reward model.
+    config = json.load(open(f"{work}/prm-separator/model/config.json"))
+    check("a process reward model is a folder of transformers, and says what stands behind a step",
+          "" if config["architectures"] == ["LlamaForTokenClassification"] and len(config["id2label"]) == 2 and config["step_separator"] == " is\n\n" else config)
+    for name in ("score.weight", "score.bias"):
+        ends = zip(scores(f"{work}/prm/model/model.safetensors", name), scores(f"{steps}/end/head.safetensors", name))
+        check(f"its {name} ends where TRL's does", [p for p in ends if abs(p[0] - p[1]) > 2e-6])
+    beside = f"{work}/prm-lora/adapter"
+    config = json.load(open(f"{beside}/adapter_config.json"))
+    check("adapters of a process reward model keep its head, as PEFT's do", "" if config["task_type"] == "TOKEN_CLS" and "score" in config["modules_to_save"] else config)
+    merged = subprocess.run([lateen, "convert", beside, f"{work}/judges", "--dtype", "fp32"], capture_output=True, text=True)
+    check("and bring weight and bias along when they are merged", merged.stderr if merged.returncode != 0 else
+          [n for n in ("weight", "bias") if scores(f"{work}/judges/model.safetensors", f"score.{n}") != scores(f"{beside}/adapter_model.safetensors", f"base_model.model.score.{n}")])
+    one = train(f"{work}/one", "prm", **{"batch.micro": 1})
+    check("a step is a mean over steps of all completions, in any number of passes", one.stderr[-300:] if one.returncode != 0 else compare("prm", f"{work}/one"))
+    for mesh in ("dp=2", "tp=2") if everything else ("tp=2",):
+        both = train(f"{work}/prm {mesh}", "prm", mesh=mesh)
+        check(f"two ranks take the same steps ({mesh})", both.stderr[-500:] if both.returncode != 0 else compare("prm", f"{work}/prm {mesh}"))
+    new = train(f"{work}/judge", "prm", **{"model.init": sft, "steps": 3, "data.valid": f"{steps}/steps.jsonl", "eval.every": 1})
+    check("a language model gets a head with a bias", "" if new.returncode == 0 and "score.bias" in str(whole(f"{work}/judge/model/model.safetensors")[:9000]) else new.stderr[-300:])
+    held = lines(f"{work}/judge", "preference_eval")[0] if new.returncode == 0 else {}
+    check("a share of steps is judged right", "" if 0 < held.get("rewards/accuracies", 0) < 1 and 0 < held["rewards/chosen"] < 1 else held)
+    check("a reward model's head is another", said(train(f"{work}/no", "prm", **{"model.init": f"{golden}/reward"}), "1 value for each text; objective.kind = prm trains 2 for each token"))
+    good = whole(f"{steps}/steps.jsonl").decode().splitlines()
+    user = [{"role": "user", "content": "Hi"}]
+    bad = [({"prompt": "a", "completions": ["b"], "labels": []}, "they have 1 and 0 elements"), ({"prompt": "a", "completions": [], "labels": []}, "they have 0 and 0"), ({"prompt": "a", "completions": ["b"], "labels": ["+"]}, "labels[0] is neither"),
+           ({"prompt": "a", "completions": [7], "labels": [True]}, "completions[0] is not a text"), ({"completions": ["b"], "labels": [True]}, "'prompt' is neither"), ({"prompt": "a", "completions": ["b"], "labels": [None]}, "no step with a label"),
+           ({"prompt": "why " * 120, "completions": ["b"], "labels": [True]}, "are all of the prompt"), ({"prompt": "a", "completions": ["why " * 120], "labels": [True]}, "no step with a label ends within its 96 tokens")]
+    path = write(f"{work}/steps.jsonl", good + [row for row, _ in bad] + [{"prompt": user, "completions": ["a", "b", "why " * 120], "labels": [1, None, 0]}])
+    told = train(f"{work}/badsteps", "prm", steps=1, **{"data.train": path})
+    check("bad lines of steps are named and left out", said(told, *(f"steps.jsonl:{len(good) + 1 + i}: " for i in range(len(bad))), *(why for _, why in bad), f"{len(good) + 1} examples", f"{len(bad)} examples left out, 1 cut", code=0))
+    check("a separator belongs to steps", said(train(f"{work}/no", "dpo", **{"objective.separator": "x"}), "it needs objective.kind = prm", code=2))
+    check("a long one is refused", said(train(f"{work}/no", "prm", **{"objective.separator": "x" * 64}), "objective.separator has 64 bytes", code=2))
 
     # Bad lines.
     good = whole(f"{golden}/pairs.jsonl").decode().splitlines()

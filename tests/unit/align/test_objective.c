@@ -143,6 +143,26 @@ static void scores_agree(void **state) {
     mark(row_of("reward"));
 }
 
+/* Cross entropy: a step's loss is minus the log-probability of its label. Over a model it is TRL's
+ * (tests/e2e/preference_truth.py). */
+static void steps_are_cross_entropy(void **state) {
+    const float logp[] = {-0.5f, 0.0f, -2.25f}, bad[] = {-1.0f, 0.5f};
+    const lt_align_options none = {0}, beta = {.beta = 0.1};
+    double d[3] = {0}, loss = NAN;
+    (void)state;
+    assert_int_equal(lt_align_steps(row_of("prm"), &none, logp, 3, &loss, d), LT_OK);
+    assert_true(loss == 2.75 && d[0] == -1 && d[1] == -1 && d[2] == -1);
+    mark(row_of("prm"));
+    assert_int_equal(lt_align_steps(row_of("prm"), &none, logp, 3, &loss, NULL), LT_OK);
+    assert_int_equal(lt_align_steps(row_of("prm"), &none, logp, 0, &loss, d), LT_ERR_FORMAT);
+    assert_int_equal(lt_align_steps(row_of("prm"), &none, bad, 2, &loss, d), LT_ERR_NUMERIC);
+    assert_non_null(strstr(lt_error_message(), "step 1 has log-probability 0.5"));
+    assert_int_equal(lt_align_steps(row_of("prm"), &beta, logp, 3, &loss, d), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "prm has no option beta"));
+    assert_int_equal(lt_align_steps(row_of("dpo"), &beta, logp, 3, &loss, d), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "not over steps of completions"));
+}
+
 static void singles_agree(void **state) {
     FILE *f = fopen(GOLDENS "singles.txt", "r");
     char name[32];
@@ -464,6 +484,7 @@ int main(void) {
         cmocka_unit_test(names_in_order),
         cmocka_unit_test(trl_agrees),
         cmocka_unit_test(scores_agree),
+        cmocka_unit_test(steps_are_cross_entropy),
         cmocka_unit_test(singles_agree),
         cmocka_unit_test(every_row_has_goldens),
         cmocka_unit_test(gradients_are_finite_differences),

@@ -25,6 +25,9 @@ static const char labels[] = "{\"prompt\": \"Hi\", \"completion\": \"Hello!\", \
 static const char quantiles[] =
     "{\"prompt\": \"a\", \"completion\": \"b\", \"reward\": 2, \"ref_rewards\": [1, 2, 3, 4]}\n"
     "{\"prompt\": \"a\", \"completion\": \"c\", \"reward\": 9, \"ref_rewards\": [1, 2, 3, 4]}\n";
+static const char steps[] =
+    "{\"prompt\": \"a\", \"completions\": [\"b\", \"c\"], \"labels\": [true, false]}\n"
+    "{\"prompt\": \"b\", \"completions\": [\"d\"], \"labels\": [1]}\n";
 
 /* ---- Rows ---- */
 
@@ -254,11 +257,13 @@ static void every_objective_learns(void **state) {
     write_file("pairs.jsonl", pairs);
     write_file("labels.jsonl", labels);
     write_file("quantiles.jsonl", quantiles);
+    write_file("steps.jsonl", steps);
     for (size_t i = 0; i < n; i++) {
         char options[160];
-        const char *file = row[i].given != LT_ALIGN_SINGLE ? "pairs.jsonl"
-                           : row[i].weights                ? "labels.jsonl"
-                                                           : "quantiles.jsonl";
+        const char *file = row[i].given == LT_ALIGN_STEPS    ? "steps.jsonl"
+                           : row[i].given != LT_ALIGN_SINGLE ? "pairs.jsonl"
+                           : row[i].weights                  ? "labels.jsonl"
+                                                             : "quantiles.jsonl";
         (void)snprintf(options, sizeof options,
                        "objective.kind=%s steps=2 batch.size=2 batch.micro=1 data.seq=32 "
                        "data.valid=%s/%s",

@@ -79,7 +79,7 @@ static void names_score_heads(void **state) {
         const char *name = NULL;
         (void)snprintf(source, sizeof source, "tests/golden/model/%s/config.json", cases[i].golden);
         assert_int_equal(lt_model_spec_read(&a, source), LT_OK);
-        lt_model_spec_add_scores(&a, 3);
+        lt_model_spec_add_scores(&a, 3, false);
         assert_int_equal(lt_model_spec_write(&a, LT_F32, path), LT_OK);
         assert_int_equal(lt_model_spec_read(&b, path), LT_OK);
         assert_true(b.n_scores == 3 && !b.tied && lt_model_spec_outputs(&b) == 3);
@@ -97,6 +97,31 @@ static void names_score_heads(void **state) {
                                "\"architectures\": [\"LlamaForSequenceClassification\"]}"),
                      LT_OK);
     assert_int_equal(a.n_scores, 1);
+}
+
+/* A head that judges tokens, and what stands behind a step. */
+static void reads_token_scores(void **state) {
+    char path[] = "/tmp/lateen-config-XXXXXX";
+    lt_model_spec a, b;
+    (void)state;
+    assert_true(mkstemp(path) >= 0);
+    assert_int_equal(lt_model_spec_read(&a, "tests/golden/prm/model/config.json"), LT_OK);
+    assert_true(lt_model_spec_is_process(&a) && a.score_bias && a.step_separator[0] == '\0');
+    assert_false(lt_model_spec_gives_values(&a));
+    strcpy(a.step_separator, "\n\n");
+    a.score_bias = false;
+    assert_int_equal(lt_model_spec_write(&a, LT_F32, path), LT_OK);
+    assert_int_equal(lt_model_spec_read(&b, path), LT_OK);
+    assert_true(lt_model_spec_is_process(&b) && !b.score_bias);
+    assert_string_equal(b.step_separator, "\n\n");
+    (void)remove(path);
+    assert_int_equal(parse(&a, "{\"model_type\": \"llama\", " SIZES ", \"num_labels\": 3, "
+                               "\"architectures\": [\"LlamaForTokenClassification\"]}"),
+                     LT_OK);
+    assert_true(a.n_scores == 3 && a.token_scores && !lt_model_spec_is_process(&a));
+    assert_int_equal(parse(&a, "{\"model_type\": \"llama\", " SIZES ", \"step_separator\": 3, "
+                               "\"architectures\": [\"LlamaForTokenClassification\"]}"),
+                     LT_ERR_FORMAT);
 }
 
 static void reads_gemma_layers(void **state) {
@@ -327,6 +352,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_both_rope_spellings),
         cmocka_unit_test(names_score_heads),
+        cmocka_unit_test(reads_token_scores),
         cmocka_unit_test(reads_gemma_layers),
         cmocka_unit_test(reads_gemma2),
         cmocka_unit_test(windows_that_are_not_given),

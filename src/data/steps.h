@@ -1,0 +1,54 @@
+/* steps.h: an answer as the steps that a process reward model judges.
+ *
+ *     "1 + 1 = 2." "2 + 2 = 4."  ──▶  ids of a step, ids of the separator, ids of a step, ...
+ *                                                               ▲ here the model is read
+ *
+ * Step and separator are encoded apart, as TRL's PRMTrainer does it, so that no token spans both.
+ * The scores of the steps, probabilities that they are good, become one score of the answer. */
+#ifndef LT_DATA_STEPS_H
+#define LT_DATA_STEPS_H
+
+#include "lateen/tokenizer.h"
+
+/* A separator; read-only, so that threads share it. */
+typedef struct {
+    const lt_tokenizer *tokenizer;
+    const char *text; /* The caller's; "\n" where it gave none. */
+    size_t bytes;
+    lt_ids ids;
+} lt_steps;
+
+/* text "": a line break, as TRL has it. Close it also after a failure. */
+LT_MUST_USE lt_err lt_steps_open(lt_steps *out, const lt_tokenizer *t, lt_tokenizer_scratch *s,
+                                 const char *text);
+void lt_steps_close(lt_steps *s);
+
+/* Append a step and the separator. */
+LT_MUST_USE lt_err lt_steps_add(const lt_steps *s, lt_tokenizer_scratch *scratch, const char *step,
+                                size_t bytes, lt_ids *ids);
+
+/* The text between steps of an answer as a model writes it: the separator, unless that is a special
+ * token, which no answer has; then an empty line. */
+const char *lt_steps_border(const lt_steps *s);
+
+/* The next step of *text: up to one of n borders (may be 0) or to the end. Steps of white space are
+ * none. *text moves behind it. False: there is no step left. */
+bool lt_steps_next(const char **text, size_t *bytes, const char *const *borders,
+                   const size_t *lengths, int n, const char **step, size_t *step_bytes);
+
+/* How the scores of an answer's steps become its score. */
+#define LT_STEPS_FOLD_MAP(X)                                                                       \
+    X(min)     /* Math-Shepherd, Wang et al. 2024, arXiv:2312.08935 */                             \
+    X(product) /* Lightman et al. 2023, arXiv:2305.20050 */                                        \
+    X(last)                                                                                        \
+    X(mean)
+#define LT_STEPS_FOLD_ENUM(name) LT_STEPS_##name,
+typedef enum { LT_STEPS_FOLD_MAP(LT_STEPS_FOLD_ENUM) LT_STEPS_FOLDS } lt_steps_fold_kind;
+extern const char *const lt_steps_fold_names[LT_STEPS_FOLDS];
+/* Of n scores; 0 of none: an answer without a step is not good. */
+double lt_steps_fold(lt_steps_fold_kind kind, const double *scores, int64_t n);
+
+/* The probability of "good" by a head's two values. */
+double lt_steps_score(const float values[2]);
+
+#endif

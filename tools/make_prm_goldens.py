@@ -1,0 +1,128 @@
+"""Write tests/golden/prm: process reward models trained by TRL and PEFT, for tests/e2e/prm_truth.py.
+
+    PYTHONPATH=TRL python3 tools/make_prm_goldens.py tests/golden/prm     (trl 1.9.2, the last with its PRM trainer, unpacked in the folder TRL; peft 0.21,
+                                                                           transformers 5.24, torch 2.15; CPU)
+
+The model, tokenizer and template are those of tests/golden/sft (make_sft_goldens.py). The folder holds
+    steps.jsonl     completions in steps, each with a label
+    model/          the model with a head of two labels (AutoModelForTokenClassification), where runs start
+    adapter/        where the run prm-lora starts, as PEFT saves it: adapters, and the head with its bias
+    end/            head.safetensors: the head after the last step of the run `prm`
+    truth.json      of each run its options, and loss and gradient norm of every step; of each line the ids and what the head says at the ends of its
+                    steps, log softmax of both labels, before and after the run `prm`
+
+A run takes STEPS steps of BATCH examples in the order of the file. Everything is in double precision; TRL tells losses in float."""
+import json
+import os
+import random
+import shutil
+import sys
+
+import torch
+import transformers
+from datasets import Dataset
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from torch.utils.data import SequentialSampler
+from transformers import AutoModelForTokenClassification, PreTrainedTokenizerFast
+from trl.experimental.prm import PRMConfig, PRMTrainer
+
+out, base = sys.argv[1], "tests/golden/sft"
+STEPS, BATCH, SEQ, LR, PAD = 20, 4, 96, 1e-3, "<|tool|>"
+transformers.logging.set_verbosity_error()
+
+
+class Trainer(PRMTrainer):
+    def _get_train_sampler(self, *_):
+        return SequentialSampler(self.train_dataset)
+
+
+def words(r, n):
+    return " ".join(r.choice(["naïve", "der", "Fluss", "😀", "is", "1234", "why", "yes", "no", "Paris"]) for _ in range(n))
+
+
+def lines():
+    r = random.Random(7)
+    for _ in range(16):
+        n = r.randrange(1, 5)
+        yield {"prompt": words(r, r.randrange(1, 8)), "completions": [words(r, r.randrange(1, 5)) for _ in range(n)], "labels": [r.random() < 0.6 for _ in range(n)]}
+
+
+def model_of(run):
+    model = AutoModelForTokenClassification.from_pretrained(f"{out}/model", dtype=torch.float64, attn_implementation="eager")
+    if not run.get("lora"):
+        return model
+    torch.manual_seed(1)
+    start = f"{out}/adapter"
+    model = get_peft_model(model, LoraConfig(task_type="TOKEN_CLS", r=2, lora_alpha=4, lora_dropout=0.0, target_modules=["q_proj", "v_proj", "down_proj"], base_model_name_or_path=f"{out}/model"))
+    for p in model.parameters():  # F32 values, so that the file holds the very start.
+        if p.requires_grad:
+            p.data = p.data.float().double()
+    model.save_pretrained(start)
+    path = f"{start}/adapter_model.safetensors"
+    save_file({k: v.float().contiguous() for k, v in load_file(path).items()}, path, metadata={"format": "pt"})
+    for name in set(os.listdir(start)) - {"adapter_config.json", "adapter_model.safetensors"}:
+        os.remove(f"{start}/{name}")
+    config = json.load(open(f"{start}/adapter_config.json"))
+    config["target_modules"].sort()  # PEFT writes a set.
+    json.dump(config, open(f"{start}/adapter_config.json", "w"), indent=1)
+    return model
+
+
+RUNS = [
+    {"name": "prm", "options": {"objective.kind": "prm"}, "trl": {}},
+    {"name": "prm-separator", "options": {"objective.kind": "prm", "objective.separator": " is\n\n"}, "trl": {"step_separator": " is\n\n"}},
+    {"name": "prm-lora", "lora": True, "options": {"objective.kind": "prm"}, "trl": {}},
+]
+
+
+def says(model, tok, rows):
+    """What the head says at the ends of steps."""
+    told = []
+    for row in rows:
+        got = PRMTrainer.tokenize_row(row, tok, "\n", max_length=None, max_completion_length=None, train_on_last_step_only=False, is_eval=True)
+        with torch.no_grad():
+            logp = model(torch.tensor([got["input_ids"]])).logits[0].log_softmax(-1)
+        told.append({"ids": got["input_ids"], "logps": [logp[i].tolist() for i, label in enumerate(got["labels"]) if label >= 0]})
+    return told
+
+
+def train(run, tok, rows):
+    how = run.pop("trl")
+    torch.manual_seed(0)
+    model = model_of(run)
+    args = PRMConfig(output_dir="/tmp/prm-goldens", per_device_train_batch_size=BATCH, max_steps=STEPS, learning_rate=LR, lr_scheduler_type="constant", warmup_steps=0, weight_decay=0.0, adam_beta1=0.9,
+                     adam_beta2=0.999, adam_epsilon=1e-8, max_grad_norm=1.0, logging_steps=1, save_strategy="no", report_to=[], bf16=False, use_cpu=True, gradient_checkpointing=False, max_length=SEQ, **how)
+    t = Trainer(model=model, args=args, train_dataset=Dataset.from_list(rows), processing_class=tok)
+    t.train()
+    run["steps"] = [{"loss": log["loss"], "grad_norm": log["grad_norm"]} for log in t.state.log_history if "loss" in log]
+    assert len(run["steps"]) == STEPS, len(run["steps"])
+    if run["name"] == "prm":
+        os.makedirs(f"{out}/end", exist_ok=True)
+        save_file({f"score.{n}": p.detach().float().contiguous() for n, p in model.score.named_parameters()}, f"{out}/end/head.safetensors")
+        run["says"] = says(model, tok, rows)
+    print(run["name"], run["steps"][0], run["steps"][-1], flush=True)
+    return run
+
+
+def main():
+    torch.set_num_threads(1)
+    os.makedirs(out, exist_ok=True)
+    tok = PreTrainedTokenizerFast.from_pretrained(base)
+    tok.pad_token = PAD
+    rows = list(lines())
+    with open(f"{out}/steps.jsonl", "w", encoding="utf-8") as f:
+        f.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    torch.manual_seed(2)
+    model = AutoModelForTokenClassification.from_pretrained(base, num_labels=2, pad_token_id=tok.pad_token_id, dtype=torch.float32)
+    model.score.weight.data = 0.2 * torch.randn(model.score.weight.shape)
+    model.score.bias.data = torch.tensor([0.25, -0.5])
+    model.to(torch.bfloat16).save_pretrained(f"{out}/model")
+    before = says(model_of({}).double().eval(), tok, rows)
+    truth = {"seq": SEQ, "steps": STEPS, "batch": BATCH, "lr": LR, "says": before, "runs": [train(run, tok, rows) for run in RUNS]}
+    with open(f"{out}/truth.json", "w") as f:
+        json.dump(truth, f, separators=(",", ":"))
+    shutil.rmtree("/tmp/prm-goldens", ignore_errors=True)
+
+
+main()
