@@ -25,6 +25,12 @@ bool lt_hex_is(const char *text, size_t n) {
     return strlen(text) == n && strspn(text, digits) == n;
 }
 
+size_t lt_utf8_mark_bytes(const void *text, size_t n) {
+    const bool marked = n >= LT_UTF8_MARK_BYTES &&
+                        memcmp(text, LT_UTF8_MARK, LT_UTF8_MARK_BYTES) == 0;
+    return marked ? LT_UTF8_MARK_BYTES : 0;
+}
+
 lt_percent_result lt_percent_decode(char *out, size_t room, const char *from, size_t n, bool plus) {
     lt_percent_result result = LT_PERCENT_STRICT;
     size_t put = 0;

@@ -34,6 +34,12 @@ typedef enum {
  * at most room - 1 bytes and a 0, and may be `from`. */
 lt_percent_result lt_percent_decode(char *out, size_t room, const char *from, size_t n, bool plus);
 
+/* With this mark some programs begin a file of UTF-8; it is no part of the text. */
+#define LT_UTF8_MARK       "\xEF\xBB\xBF"
+#define LT_UTF8_MARK_BYTES ((size_t)3)
+/* Bytes of the mark at the beginning of a file's n bytes, or 0. */
+size_t lt_utf8_mark_bytes(const void *text, size_t n);
+
 /* Write cp (a valid scalar value) at out, which has room for 4; returns the length. */
 static inline size_t lt_utf8_encode(uint32_t cp, char *out) {
     LT_ASSERT(cp < 0x110000);

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/encoding.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -27,9 +28,7 @@
 #else
 #define WINDOW_BYTES ((size_t)512)
 #endif
-#define RECORD_BYTES_MAX      ((size_t)1 << 30)
-#define BYTE_ORDER_MARK       "\xEF\xBB\xBF"
-#define BYTE_ORDER_MARK_BYTES 3
+#define RECORD_BYTES_MAX ((size_t)1 << 30)
 
 typedef enum { CUT_FILE, CUT_LINE, CUT_ELEMENT, CUT_BLANK, CUT_SEPARATOR } cut_rule;
 
@@ -109,14 +108,11 @@ static lt_err fill(lt_text_reader *r) {
 }
 
 static lt_err skip_byte_order_mark(lt_text_reader *r) {
-    while (!r->ended && r->filled < BYTE_ORDER_MARK_BYTES) {
+    while (!r->ended && r->filled < LT_UTF8_MARK_BYTES) {
         LT_TRY(fill(r));
     }
-    if (r->filled >= BYTE_ORDER_MARK_BYTES &&
-        memcmp(r->window.data, BYTE_ORDER_MARK, BYTE_ORDER_MARK_BYTES) == 0) {
-        r->at = BYTE_ORDER_MARK_BYTES;
-        r->offset = BYTE_ORDER_MARK_BYTES;
-    }
+    r->at = lt_utf8_mark_bytes(r->window.data, r->filled);
+    r->offset = r->at;
     return LT_OK;
 }
 

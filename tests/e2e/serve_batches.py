@@ -132,7 +132,7 @@ def bad_lines():
     lines = [line(0), "{not json", "", line(1, url="/v1/completions"), json.dumps({"custom_id": "x", "method": "GET", "url": "/v1/chat/completions", "body": {}}),
              line(0), json.dumps({"method": "POST", "url": "/v1/chat/completions", "body": {}}), line(2, temperature=-3), line(3, stream=True),
              json.dumps({**json.loads(line(4)), "colour": 1}), "[]", line(5)]
-    b = create(s, upload(s, "\n".join(lines).encode())[1]["id"])[1]
+    b = create(s, upload(s, "\n".join(lines).encode("utf-8-sig"))[1]["id"])[1]
     b = wait(s, b["id"])
     good, bad = results(s, b)
     codes = {r["error"]["line"]: (r["custom_id"], r["error"]["code"]) for r in bad if r["error"]}

@@ -160,7 +160,10 @@ def refused():
         job = wait(s, create(s, send(s, rows))[1]["id"])
         check(f"{what}: failed with its line", job["status"] == "failed" and job["error"]["code"] == "invalid_training_file" and job["error"]["param"] == "training_file"
               and job["error"]["line"] == line and said in job["error"]["message"], job.get("error"))
-    job = wait(s, create(s, good, validation_file=send(s, ["[]"]))[1]["id"])
+    job = wait(s, create(s, send(s, [{**pair(0), "non_preferred_output": pair(0)["preferred_output"]}]), method={"type": "dpo"})[1]["id"])
+    check("a pair of the same answers: failed with its line", job["status"] == "failed" and job["error"]["line"] == 1 and "the same" in job["error"]["message"], job.get("error"))
+    job = wait(s, create(s, good, validation_file=send(s, ["\ufeff[]"]))[1]["id"])
+    check("a byte order mark before a line of the validation file is no part of it", "must be a JSON object" in job["error"]["message"], job["error"])
     check("a line of the validation file, too", job["error"]["code"] == "invalid_validation_file" and job["error"]["line"] == 1, job["error"])
     for what, more, said in (("another model", {"model": "gpt-4o"}, "gpt-4o"), ("integrations", {"integrations": [{"type": "wandb", "wandb": {"project": "x"}}]}, "integrations"),
                              ("reinforcement", {"method": {"type": "reinforcement"}}, "reinforcement"), ("beta of supervised", {"method": supervised(beta=0.1)}, "beta"),
@@ -217,9 +220,10 @@ def interrupted():
     check("a job is cancelled at once, and for ever", status == 200 and job["status"] == "cancelled" and call(s, "POST", f"/v1/fine_tuning/jobs/{third}/cancel")[0] == 400
           and call(s, "POST", f"/v1/fine_tuning/jobs/{third}/resume")[0] == 400, job)
     end = time.time() + 60
-    while os.path.exists(os.path.join(folder, third, "run", "checkpoints")) and time.time() < end:
+    left = [os.path.join(folder, third, *x) for x in (("run", "checkpoints"), ("train.jsonl",))]
+    while any(os.path.exists(x) for x in left) and time.time() < end:
         time.sleep(0.05)
-    check("and its data are removed when its trainer has gone", not os.path.exists(os.path.join(folder, third, "train.jsonl")) and time.time() < end)
+    check("and its data are removed when its trainer has gone", not any(os.path.exists(x) for x in left), left)
     s.end()
 
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/encoding.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -317,6 +318,7 @@ static lt_err open_input(lt_batch *t) {
     if (w->states == NULL || w->begins == NULL || w->ids == NULL) {
         LT_FAIL(LT_ERR_OOM, "%s: %lld lines", t->id, (long long)w->n_lines);
     }
+    w->begins[0] = lt_utf8_mark_bytes(w->input.data, w->input.size_bytes);
     return LT_OK;
 }
 

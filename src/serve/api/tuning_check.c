@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/encoding.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "serve/api/batch_line.h"
@@ -123,7 +124,7 @@ static lt_err open_file(lt_tuning_check *c) {
     if (c->out == NULL) {
         LT_FAIL(LT_ERR_IO, "%s cannot be written", path);
     }
-    c->at = 0;
+    c->at = lt_utf8_mark_bytes(c->map.data, c->map.size_bytes);
     c->line = 0;
     return LT_OK;
 }

@@ -169,7 +169,9 @@ static json_t *read_pair(lt_server *s, const json_t *line, int64_t most, lt_tuni
     }
     good = read_output(s, line, "preferred_output", most, &n, size, e);
     bad = good != NULL ? read_output(s, line, "non_preferred_output", most, &n_bad, size, e) : NULL;
-    if (bad != NULL) {
+    if (bad != NULL && json_equal(good, bad)) {
+        lt_api_refuse(e, NULL, "'preferred_output' and 'non_preferred_output' are the same");
+    } else if (bad != NULL) {
         json_t *tools = json_object_get(good, "tools");
         out = json_pack("{s:o, s:o, s:o, s:O*}", "prompt", some_of(good, 0, n), "chosen",
                         some_of(good, n, SIZE_MAX), "rejected", some_of(bad, n_bad, SIZE_MAX),
