@@ -305,6 +305,7 @@ for name, param, body, also in [
         ("a scale of 1001", "alignment.scale", {"method": "steer", "vector": "push", "scale": 1001}, {}),
         ("a vector for another method", "alignment.vector", {"method": "best_of_n", "n": 2, "vector": "push"}, {}),
         ("no key", "alignment.key", {"method": "watermark"}, {}),
+        ("an empty key", "alignment.key", {"method": "watermark", "key": ""}, {}),
         ("an unknown scheme", "alignment.scheme", {"method": "watermark", "key": "k", "scheme": "gumble"}, {}),
         ("what another scheme reads", "alignment.gamma", {"method": "watermark", "key": "k", "gamma": 0.5}, {}),
         ("what another method reads", "alignment.keep", {"method": "watermark", "key": "k", "keep": 0.5}, {}),

@@ -45,7 +45,10 @@ static bool mark_fields(const lt_api_params *a, const char *scheme, lt_watermark
         [LT_WATERMARK_EXPONENTIAL] = {"key", "scheme", "length"}};
     char by[64];
     snprintf(by, sizeof by, "method watermark and scheme %s", scheme);
-    return lt_guide_fields(a->alignment, reads[which], needs, by, e);
+    return lt_guide_fields(a->alignment, reads[which], needs, by, e) &&
+           (a->mark.key[0] != '\0' || lt_api_refuse(e, "alignment.key",
+                                                    "'alignment.key' is empty: anyone could find "
+                                                    "and write such a mark"));
 }
 
 /* The texts of one prompt, by one key, draw the same numbers: with gumbel they would be the same
