@@ -65,6 +65,26 @@ lt_copy_options lt_copy_defaults(void);
 LT_MUST_USE lt_err lt_copy(const char *source, const char *target, const lt_copy_options *options,
                            lt_copy_report *report);
 
+/* A file of a list. The strings are valid during the call only. */
+typedef struct {
+    const char *name;  /* Below the place; of a single file, its last part. */
+    const char *shown; /* Its address. */
+    int64_t size_bytes;
+    double modified_s; /* Unix time; 0: not known. */
+} lt_copy_file;
+
+/* Call found(ctx, file) for each file of a place, in the order of their names: a folder with all
+ * below it, s3://BUCKET/PREFIX/, a repository of the hub, or one file. `include` and `exclude` of
+ * the options choose among them. An error that `found` returns ends the list. NOT_FOUND: there is
+ * no file. */
+LT_MUST_USE lt_err lt_copy_list(const char *place, const lt_copy_options *options,
+                                lt_err (*found)(void *ctx, const lt_copy_file *file), void *ctx);
+
+/* Delete an object, all objects below s3://BUCKET/PREFIX/, a file, or a folder. `include` and
+ * `exclude` choose among them. *n: how many files were deleted; it may be NULL, and is 0 if there
+ * was none. */
+LT_MUST_USE lt_err lt_copy_delete(const char *place, const lt_copy_options *options, int64_t *n);
+
 /* A local path for `text`: itself, if it is a path; else that of a copy, which is made or brought
  * up to date first. hf:// goes into the hub's own cache (HF_HOME), so that other programs find it
  * there, without files that no model needs; all others into the cache of Lateen. */

@@ -339,6 +339,10 @@ static lt_err parse_flag(const lt_option_table *t, void *obj, int argc, char **a
         *i += has_word ? 1 : 0;
         return set_row(row, obj, has_word ? argv[*i] : "true", "command line");
     }
+    if ((row->flags & LT_OPTION_BARE) != 0 &&
+        (*i + 1 >= argc || strncmp(argv[*i + 1], "--", 2) == 0)) {
+        return set_row(row, obj, row->fallback, "command line");
+    }
     if (*i + 1 >= argc) {
         LT_FAIL(LT_ERR_ARG, "--%s needs a value", name);
     }

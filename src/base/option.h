@@ -40,7 +40,9 @@ typedef enum {
 typedef enum {
     LT_OPTION_ABOVE_MIN = 1, /* The range excludes min. */
     LT_OPTION_BELOW_MAX = 2, /* The range excludes max. */
-    LT_OPTION_OWNER = 256    /* The first bit whose meaning the owner of the table defines. */
+    /* "--name" as the last word, or before another flag, means the default. */
+    LT_OPTION_BARE = 4,
+    LT_OPTION_OWNER = 256 /* The first bit whose meaning the owner of the table defines. */
 } lt_option_flag;
 
 typedef struct {

@@ -181,6 +181,7 @@ static lt_err check_stage(const lt_stage_of_life *s) {
 
 /* Each stage's folder, what it begins with, and whether its options fit together. */
 static lt_err connect_stages(lt_life *l, const lt_recipe *common, int argc, char **argv) {
+    char mirror[LT_OPTION_STR_BYTES];
     if (common->out[0] == '\0') {
         LT_FAIL(LT_ERR_ARG, "no run folder: give --out FOLDER, or out: in the recipe");
     }
@@ -193,6 +194,10 @@ static lt_err connect_stages(lt_life *l, const lt_recipe *common, int argc, char
                     s->recipe->out, common->out, s->name);
         }
         LT_TRY(set_path(s->recipe, "out", common->out, s->name));
+        if (s->recipe->mirror[0] != '\0') {
+            memcpy(mirror, s->recipe->mirror, sizeof mirror);
+            LT_TRY(set_path(s->recipe, "checkpoint.mirror", mirror, s->name));
+        }
         LT_TRY(i > 0 ? chain(l, i, common) : LT_OK);
         LT_TRY(check_stage(s));
     }

@@ -3,6 +3,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+
+#include <jansson.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -21,6 +24,10 @@
     X(STR, exclude, "exclude", "", 0, 0, "PATTERNS", "do not copy files whose names match one")    \
     X(STR, sha256, "sha256", "", 0, 0, "HEX", "what a single file must have")                      \
     X(BOOL, force, "force", "false", 0, 0, "", "copy also what is at the target already")          \
+    X(BOOL, list, "list", "false", 0, 0, "",                                                       \
+      "list the files of a place instead: date, size, name")                                       \
+    X(BOOL, delete, "delete", "false", 0, 0, "",                                                   \
+      "delete an object of s3 instead, or all objects below s3://BUCKET/PREFIX/")                  \
     X(STR, endpoint, "endpoint", "", 0, 0, "URL",                                                  \
       "object store; empty: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, ~/.aws/config, Amazon's")       \
     X(STR, region, "region", "", 0, 0, "NAME",                                                     \
@@ -69,12 +76,76 @@ static void print_report(const lt_copy_report *r, const char *source, const char
     }
 }
 
+/* What a list has counted so far. */
+typedef struct {
+    bool json;
+    int64_t n_files, n_bytes;
+} listed;
+
+static lt_err print_file(void *ctx, const lt_copy_file *file) {
+    listed *l = ctx;
+    const time_t at = (time_t)file->modified_s;
+    struct tm tm;
+    char date[32] = "-";
+    l->n_files++;
+    l->n_bytes += file->size_bytes;
+    if (l->json) {
+        json_t *line = json_pack("{s:s, s:s, s:I, s:f}", "name", file->name, "address", file->shown,
+                                 "bytes", (json_int_t)file->size_bytes, "modified_s",
+                                 file->modified_s);
+        if (line == NULL) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: a name that is not UTF-8", file->shown);
+        }
+        (void)json_dumpf(line, stdout, 0);
+        (void)putchar('\n');
+        json_decref(line);
+        return LT_OK;
+    }
+    if (file->modified_s > 0.0 && gmtime_r(&at, &tm) != NULL) {
+        (void)strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", &tm);
+    }
+    printf("%19s %15lld  %s\n", date, (long long)file->size_bytes, file->name);
+    return LT_OK;
+}
+
+static lt_err list(const char *place, const lt_copy_options *c, bool json) {
+    listed l = {.json = json};
+    LT_TRY(lt_copy_list(place, c, print_file, &l));
+    if (!json) {
+        lt_log_info("%s: %lld file%s, %.1f MB", place, (long long)l.n_files,
+                    l.n_files == 1 ? "" : "s", (double)l.n_bytes * 1e-6);
+    }
+    return LT_OK;
+}
+
+static lt_err delete_objects(const char *place, const lt_copy_options *c, bool json) {
+    int64_t n = 0;
+    const char *prefix = strncmp(place, "s3://", 5) == 0 ? strchr(place + 5, '/') : NULL;
+    if (prefix == NULL || prefix[1] == '\0') {
+        LT_FAIL(LT_ERR_ARG, "--delete %s: give s3://BUCKET/KEY or s3://BUCKET/PREFIX/", place);
+    }
+    LT_TRY(lt_copy_delete(place, c, &n));
+    if (n == 0) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "%s: there is no such object%s", place,
+                place[strlen(place) - 1] == '/' ? "" : " (all below it: with a slash at the end)");
+    }
+    if (json) {
+        printf("{\"event\": \"deleted\", \"files\": %lld}\n", (long long)n);
+    } else {
+        lt_log_info("%s: %lld object%s deleted", place, (long long)n, n == 1 ? "" : "s");
+    }
+    return LT_OK;
+}
+
 static lt_err run(const copy_options *o, const char *const *words, int n) {
     lt_copy_options c = lt_copy_defaults();
     lt_copy_report r = {0};
     char path[LT_PATH_BYTES];
     lt_err err;
 
+    if ((o->list || o->delete) && (n != 1 || (o->list && o->delete))) {
+        LT_FAIL(LT_ERR_ARG, "--%s takes one place and no target", o->list ? "list" : "delete");
+    }
     c.n_connections = o->connections;
     c.part_bytes = o->part_bytes;
     c.rate_bytes = o->limit_rate;
@@ -90,6 +161,9 @@ static lt_err run(const copy_options *o, const char *const *words, int n) {
     c.exclude = o->exclude;
     c.sha256 = o->sha256;
     c.force = o->force;
+    if (o->list || o->delete) {
+        return o->list ? list(words[0], &c, o->json) : delete_objects(words[0], &c, o->json);
+    }
     lt_copying_show(&c, o->json, true);
     if (n == 1) {
         err = lt_copy_bring(path, words[0], &c);
@@ -110,7 +184,9 @@ static lt_err run(const copy_options *o, const char *const *words, int n) {
 
 int lt_verb_copy(int argc, char **argv);
 int lt_verb_copy(int argc, char **argv) {
-    static const char usage[] = "copy SOURCE TARGET [options] | copy hf://ORG/NAME";
+    static const char usage[] =
+        "copy SOURCE TARGET [options] | copy hf://ORG/NAME | copy --list PLACE | "
+        "copy --delete s3://...";
     static const char prose[] =
         "Copy files between folders, object stores and the model hub. Source: a file or folder, "
         "s3://BUCKET/KEY, s3://BUCKET/PREFIX/ (all below it), https://..., "

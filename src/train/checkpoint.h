@@ -114,11 +114,23 @@ LT_MUST_USE lt_err lt_checkpoint_verify(const char *path);
 bool lt_checkpoint_is(const char *path);
 LT_MUST_USE lt_err lt_checkpoint_open_model(lt_model **out, const char *path);
 
-/* checkpoint_keep.c. Keep the newest keep_last, the newest good one, and those whose step is a
- * multiple of keep_every (if > 0); remove the others and leftovers, but not those of an epoch after
- * the lease's. keep_last INT64_MAX: leftovers only. */
-LT_MUST_USE lt_err lt_checkpoint_prune(const char *folder, int64_t keep_last, int64_t keep_every,
+/* checkpoint_keep.c. Which checkpoints stay: the newest `last`, the newest good one, and those
+ * whose step is a multiple of `every` (if > 0). */
+typedef struct {
+    int64_t last, every;
+    int64_t also; /* This one, too, because somebody reads it; -1: none. */
+} lt_checkpoint_keep;
+/* Does one stay, before which there are n_newer newer ones? */
+bool lt_checkpoint_stays(const lt_checkpoint_keep *keep, int64_t step, int64_t n_newer,
+                         int64_t last_good);
+
+/* Remove the others and leftovers, but not those of an epoch after the lease's. keep->last
+ * INT64_MAX: leftovers only. */
+LT_MUST_USE lt_err lt_checkpoint_prune(const char *folder, const lt_checkpoint_keep *keep,
                                        const lt_lease *lease);
+/* Does its manifest call it good? An unreadable one is not good; an older one that does not say so
+ * is. */
+bool lt_checkpoint_is_good(const char *manifest);
 
 /* Step of the newest checkpoint before step `before`, of all or of the good ones; -1: there is
  * none. */

@@ -99,19 +99,21 @@ lt_err lt_checkpoint_remove(const char *path) {
     return LT_OK;
 }
 
-/* Does its manifest call it good? An unreadable one is not good; an older one without this member
- * is. */
-static bool is_good(const char *path) {
-    char manifest[LT_PATH_BYTES];
+bool lt_checkpoint_is_good(const char *manifest) {
     json_t *root = NULL;
     bool good = true;
-    if (lt_path_join(manifest, path, "manifest.json") != LT_OK ||
-        lt_json_load(&root, manifest, MANIFEST_BYTES_MAX) != LT_OK) {
+    if (lt_json_load(&root, manifest, MANIFEST_BYTES_MAX) != LT_OK) {
         return false;
     }
     good = lt_json_bool(root, "good", &good, true, manifest) == LT_OK && good;
     json_decref(root);
     return good;
+}
+
+static bool is_good(const char *path) {
+    char manifest[LT_PATH_BYTES];
+    return lt_path_join(manifest, path, "manifest.json") == LT_OK &&
+           lt_checkpoint_is_good(manifest);
 }
 
 lt_err lt_checkpoint_newest(int64_t *step, const char *folder, int64_t before, bool good) {
@@ -193,7 +195,13 @@ done:
     return err;
 }
 
-lt_err lt_checkpoint_prune(const char *folder, int64_t keep_last, int64_t keep_every,
+bool lt_checkpoint_stays(const lt_checkpoint_keep *keep, int64_t step, int64_t n_newer,
+                         int64_t last_good) {
+    return n_newer < keep->last || step == last_good || step == keep->also ||
+           (keep->every > 0 && step % keep->every == 0);
+}
+
+lt_err lt_checkpoint_prune(const char *folder, const lt_checkpoint_keep *keep,
                            const lt_lease *lease) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
@@ -202,13 +210,12 @@ lt_err lt_checkpoint_prune(const char *folder, int64_t keep_last, int64_t keep_e
 
     LT_TRY_DONE(remove_leftovers(folder, lease));
     LT_TRY_DONE(lt_checkpoint_list(&steps, &n, folder));
-    if ((int64_t)n > keep_last) {
+    if ((int64_t)n > keep->last) {
         LT_TRY_DONE(lt_checkpoint_newest(&last_good, folder, INT64_MAX, true));
     }
-    for (size_t i = n; i > 0 && (int64_t)i > keep_last; i--) { /* The oldest first. */
-        const int64_t step = steps[i - 1];
-        if (step != last_good && (keep_every == 0 || step % keep_every != 0)) {
-            LT_TRY_DONE(lt_checkpoint_path(path, folder, step));
+    for (size_t i = n; i > 0; i--) { /* The oldest first. */
+        if (!lt_checkpoint_stays(keep, steps[i - 1], (int64_t)i - 1, last_good)) {
+            LT_TRY_DONE(lt_checkpoint_path(path, folder, steps[i - 1]));
             LT_TRY_DONE(lt_checkpoint_remove(path));
         }
     }

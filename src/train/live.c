@@ -30,7 +30,7 @@ typedef struct {
     last_row rows[MAX_TABLES];
     int n_rows;
     lt_goodput goodput;
-    int64_t step, steps, skipped, saves, saved_step;
+    int64_t step, steps, skipped, saves, saved_step, mirrored_step, mirror_failed;
     double step_unix_s, save_unix_s, save_interval_s;
 } told;
 
@@ -120,7 +120,13 @@ static void write_counts(const lt_live *l, const told *t, lt_expo *e) {
          "began.",
          t->save_unix_s},
         {LT_EXPO_GAUGE, "lateen_train_checkpoint_interval_seconds",
-         "Time between the last two checkpoints; 0: there were none.", t->save_interval_s}};
+         "Time between the last two checkpoints; 0: there were none.", t->save_interval_s},
+        {LT_EXPO_GAUGE, "lateen_train_mirror_step",
+         "Step of the newest checkpoint in checkpoint.mirror; -1: none yet.",
+         (double)t->mirrored_step},
+        {LT_EXPO_COUNTER, "lateen_train_mirror_failures_total",
+         "Checkpoints that this process could not copy to checkpoint.mirror.",
+         (double)t->mirror_failed}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         lt_expo_family(e, rows[i].type, rows[i].name, rows[i].help);
         lt_expo_value(e, rows[i].value, "run=\"%s\"", l->run);
@@ -173,7 +179,7 @@ lt_err lt_live_open(lt_live **out, const char *at, const char *run_folder, const
         LT_FAIL_DONE(LT_ERR_OOM, "metrics.listen");
     }
     l->start_unix_s = l->told.step_unix_s = l->told.save_unix_s = lt_clock_unix_s();
-    l->told.saved_step = -1;
+    l->told.saved_step = l->told.mirrored_step = -1;
     l->target = target;
     (void)pthread_mutex_init(&l->lock, NULL);
     (void)lt_expo_label(l->run, sizeof l->run, lt_run_name(name, run_folder));
@@ -234,6 +240,16 @@ void lt_live_saved(lt_live *l, int64_t step) {
     l->told.saves++;
     l->told.saved_step = step;
     l->told.save_unix_s = lt_clock_unix_s();
+    pthread_mutex_unlock(&l->lock);
+}
+
+void lt_live_mirrored(lt_live *l, int64_t step, int64_t failed) {
+    if (l == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&l->lock);
+    l->told.mirrored_step = step;
+    l->told.mirror_failed = failed;
     pthread_mutex_unlock(&l->lock);
 }
 

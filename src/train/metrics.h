@@ -25,6 +25,10 @@
  *                                                          the names of goodput.h, at its end
  *   {"kind": "snapshot", "step", "stall_s", "next"}      a snapshot in memory: what the step waited
  *                                                        for it, and the step of the next one
+ *   {"kind": "mirror", "step", "whole", "seconds", "bytes", "retries", "failed"}  a checkpoint was
+ *                                                        copied to checkpoint.mirror, or given up;
+ *                                                        bytes and repeated requests of the leading
+ *                                                        rank; failed: given up so far
  *   {"kind": "corrupt", "step", "replayed", "wrong": [RANK, ...], "unknown": [RANK, ...]}
  *                                                          ranks whose state differs (replicas.h);
  *                                                          replayed: found by making the step again

@@ -458,6 +458,7 @@ static lt_err open_all(lt_training *t) {
     LT_TRY(lt_chat_data_open(&t->chat, &t->recipe, t->tokenizer));
     LT_TRY(lt_training_open_model(t));
     lt_recipe_resolve(&t->recipe, &t->model->spec);
+    LT_TRY(lt_mirror_open(t));
     LT_TRY(lt_training_compare(t));
     LT_TRY(open_pass(t));
     LT_TRY(lt_diloco_open(t));
@@ -466,6 +467,7 @@ static lt_err open_all(lt_training *t) {
     LT_TRY(lt_memory_plan_make(&t->memory, t));
     lt_guard_open(&t->guard, &t->recipe);
     LT_TRY(lt_training_resume(t));
+    LT_TRY(t->resume_newest && t->saved_step >= 0 ? lt_mirror_publish(t, t->saved_step) : LT_OK);
     LT_TRY(lt_replicas_open(t));
     t->first_step = t->state.step + 1;
     LT_TRY(check_trace(t));
@@ -606,6 +608,7 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
 
 void lt_training_close(lt_training *t) {
     lt_saver_close(t);
+    lt_mirror_close(t);
     lt_replicas_close(t);
     lt_page_close(t->page);
     lt_live_close(t->live);

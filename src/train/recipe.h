@@ -198,7 +198,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "of a recipe with `stages`: train this one alone, once those before it are finished",        \
       LT_RECIPE_MAY_CHANGE | LT_RECIPE_ONCE)                                                       \
     X(STR, resume, "resume", "auto", 0, 1, "auto|none|FOLDER",                                     \
-      "continue from the newest complete checkpoint, or from this one", LT_RECIPE_MAY_CHANGE)      \
+      "continue from the newest complete checkpoint, or from this one",                            \
+      LT_RECIPE_MAY_CHANGE | LT_OPTION_BARE)                                                       \
     X(STR, allow_change, "allow_change", "", 0, 0, "NAME,...",                                     \
       "further options that a resumed run may change", LT_RECIPE_MAY_CHANGE | LT_RECIPE_ONCE)      \
     X(BOOL, verify, "verify", "false", 0, 0, "",                                                   \
@@ -449,6 +450,14 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, keep_every, "checkpoint.keep_every", "0", 0, 1e12, "STEPS",                             \
       "keep the checkpoints at multiples of this forever; 0: none", LT_RECIPE_MAY_CHANGE)          \
+    X(STR, mirror, "checkpoint.mirror", "", 0, 0, "PLACE",                                         \
+      "copy checkpoints to s3://BUCKET/PREFIX or a folder while the run goes on; a run whose "     \
+      "folder has none, or older ones, begins from there",                                         \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(I64, mirror_keep, "checkpoint.mirror_keep", "0", 0, 1e6, "N",                                \
+      "newest checkpoints to keep there; 0: as checkpoint.keep_last", LT_RECIPE_MAY_CHANGE)        \
+    X(I64, mirror_rate, "checkpoint.mirror_rate", "0", 0, 1e15, "BYTES/S",                         \
+      "most bytes a second that a rank sends there; 0: no limit", LT_RECIPE_MAY_CHANGE)            \
     X(BOOL, save_adapters, "checkpoint.adapters", "false", 0, 0, "",                               \
       "lora.rank: write the adapters of each checkpoint to OUT/adapters/step-N, too, for PEFT; "   \
       "as many are kept as checkpoints",                                                           \

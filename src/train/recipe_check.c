@@ -290,6 +290,8 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"lora.targets", adapts, "lora.rank"},
         {"lora.base", adapts, "lora.rank"},
         {"checkpoint.adapters", adapts, "lora.rank"},
+        {"checkpoint.mirror_keep", r->mirror[0] != '\0', "checkpoint.mirror"},
+        {"checkpoint.mirror_rate", r->mirror[0] != '\0', "checkpoint.mirror"},
         {"data.chat_template", chats, "a .jsonl file in data.train or data.valid"},
         {"data.chat_turns", chats, "a .jsonl file in data.train or data.valid"},
         {"data.bad_rows", chats, "a .jsonl file in data.train or data.valid"},

@@ -38,6 +38,7 @@
     X(peak_bytes, MAX, "memory used at most")                                                      \
     X(first, MAX, "it was the first step of the process")                                          \
     X(saving, MAX, "1: a thread writes a checkpoint (saver.h)")                                    \
+    X(mirror, MAX, "an lt_mirror_news (mirror.h)")                                                 \
     X(late, MAX, "1: a round of the sites is not complete (diloco.h)")                             \
     X(sent_bytes, SUM, "left for other sites in that round")                                       \
     X(received_bytes, SUM, "read of other sites in that round")                                    \

@@ -8,6 +8,7 @@
  *                     The same command again (a job that was put back in the queue) goes on from
  *                     the newest: its manifest has this very recipe, `resume` included
  *            none     there must be no checkpoint
+ *            With auto, a newer one of checkpoint.mirror is brought into the run folder first.
  *
  * Before anything is loaded, the effective recipe is compared with that of the checkpoint
  * (changes.h); when the data is open, its contents are (data/fingerprint.h). Every change is a line
@@ -44,6 +45,9 @@ static lt_err choose(lt_training *t) {
     if (strcmp(how, "auto") == 0) {
         LT_TRY(lt_training_go_back(t));
     }
+    if (lt_ranks_lead(&t->ranks) && t->snapshots.from < 0) {
+        LT_TRY(lt_mirror_fetch(t));
+    }
     LT_TRY(lt_checkpoint_newest(&newest, t->checkpoints, INT64_MAX, false));
     if (newest >= 0) {
         LT_TRY(lt_checkpoint_path(path, t->checkpoints, newest));
@@ -71,7 +75,8 @@ lt_err lt_training_compare(lt_training *t) {
 
     t->changes = json_array();
     LT_TRY_DONE(lt_changes_check_allowed(t->recipe.allow_change));
-    LT_TRY_DONE(lt_checkpoint_prune(t->checkpoints, INT64_MAX, 0,
+    LT_TRY_DONE(lt_checkpoint_prune(t->checkpoints,
+                                    &(lt_checkpoint_keep){.last = INT64_MAX, .also = -1},
                                     &t->lease)); /* Leftovers of a crash only. */
     LT_TRY_DONE(choose(t));
     if (t->resume_path[0] == '\0') {

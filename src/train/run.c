@@ -169,6 +169,8 @@ static lt_err finish(lt_training *t) {
     LT_TRY(lt_training_tell_pipeline(t));
     LT_TRY(lt_times_tell(t, true));
     LT_TRY(lt_replicas_tell(t));
+    LT_TRY(lt_mirror_wait(t, true));
+    lt_training_spend(t, LT_GOODPUT_checkpoint);
     if (!lt_ranks_lead(&t->ranks)) {
         return LT_OK;
     }
@@ -187,6 +189,7 @@ static lt_err stop(lt_training *t, int why) {
     lt_board_stop(lt_training_board(t), why);
     LT_TRY(lt_training_save(t));
     LT_TRY(lt_saver_wait(t));
+    LT_TRY(lt_mirror_wait(t, false));
     LT_TRY(lt_times_tell(t, true));
     lt_training_spend(t, LT_GOODPUT_checkpoint);
     if (lt_ranks_lead(&t->ranks)) {

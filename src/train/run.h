@@ -19,6 +19,7 @@
 #include "train/live.h"
 #include "train/memory.h"
 #include "train/metrics.h"
+#include "train/mirror.h"
 #include "train/mixture.h"
 #include "train/objective.h"
 #include "train/optimiser.h"
@@ -109,6 +110,7 @@ typedef struct lt_training {
     lt_rank_records *rank_records; /* NULL: this rank is alone, or the caller combines records. */
     lt_times times;
     lt_saver saver;
+    lt_mirror mirror;
     lt_replicas replicas;
     int64_t first_step; /* First step of this process. */
     lt_metrics metrics;
@@ -297,6 +299,8 @@ LT_MUST_USE lt_err lt_training_tell_goodput(lt_training *t); /* Into metrics.jso
  * may still be written when the call returns (saver.h). export: RUN/model; where the model is
  * divided, from the checkpoint of this very step. */
 LT_MUST_USE lt_err lt_training_save(lt_training *t);
+/* The leading rank: remove the checkpoints that checkpoint.keep_last and keep_every do not keep. */
+LT_MUST_USE lt_err lt_training_prune(lt_training *t);
 /* The place in the rows and the guard's state, as JSON, into the run state. */
 LT_MUST_USE lt_err lt_training_gather_state(lt_training *t);
 /* Wait for all ranks; REMOTE if one of them has failed. err: this rank's failure, which it

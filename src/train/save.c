@@ -90,8 +90,17 @@ static lt_err save_parts(lt_training *t) {
                : err;
 }
 
+lt_err lt_training_prune(lt_training *t) {
+    const lt_checkpoint_keep keep = {.last = t->recipe.keep_last,
+                                     .every = t->recipe.keep_every,
+                                     .also = atomic_load(&t->mirror.step)};
+    return lt_checkpoint_prune(t->checkpoints, &keep, &t->lease);
+}
+
 /* RUN/adapters/step-N, complete or not at all, as checkpoints are. */
 static lt_err save_adapters(lt_training *t) {
+    const lt_checkpoint_keep keep = {
+        .last = t->recipe.keep_last, .every = t->recipe.keep_every, .also = -1};
     char folder[LT_PATH_BYTES], aside[LT_PATH_BYTES], path[LT_PATH_BYTES];
     if (!t->recipe.save_adapters || !lt_ranks_lead(&t->ranks)) {
         return LT_OK;
@@ -109,7 +118,7 @@ static lt_err save_adapters(lt_training *t) {
         LT_FAIL(LT_ERR_IO, "rename %s to %s: %s", aside, path, strerror(errno));
     }
     LT_TRY(lt_file_sync_dir(folder));
-    return lt_checkpoint_prune(folder, t->recipe.keep_last, t->recipe.keep_every, &t->lease);
+    return lt_checkpoint_prune(folder, &keep, &t->lease);
 }
 
 lt_err lt_training_save(lt_training *t) {
@@ -135,11 +144,11 @@ lt_err lt_training_save(lt_training *t) {
     }
     LT_TRY(lt_training_is_divided(t) ? save_parts(t) : save_whole(t));
     if (lt_ranks_lead(&t->ranks)) {
-        LT_TRY(lt_checkpoint_prune(t->checkpoints, t->recipe.keep_last, t->recipe.keep_every,
-                                   &t->lease));
+        LT_TRY(lt_training_prune(t));
     }
     t->saved_step = t->state.step;
     lt_live_saved(t->live, t->saved_step);
+    LT_TRY(lt_mirror_publish(t, t->saved_step));
     lt_log_debug("step %lld: checkpoint in %.2f s", (long long)t->state.step, lt_clock_s() - start);
     return LT_OK;
 }

@@ -88,8 +88,7 @@ static void *work(void *arg) {
     const bool whole = !lt_training_is_divided(t);
     lt_err err = s->phase == LT_SAVER_WRITING ? write_files(t) : publish(t);
     if (err == LT_OK && (whole || s->phase == LT_SAVER_PUBLISHING)) {
-        err = lt_checkpoint_prune(t->checkpoints, t->recipe.keep_last, t->recipe.keep_every,
-                                  &t->lease);
+        err = lt_training_prune(t);
     }
     s->err = err;
     lt_failure_keep(&s->failure, err);
@@ -230,7 +229,7 @@ lt_err lt_saver_advance(lt_training *t, bool any_runs) {
     lt_live_saved(t->live, s->state.step);
     lt_log_debug("step %lld: checkpoint within %.2f s", (long long)s->state.step,
                  lt_clock_s() - s->start_s);
-    return LT_OK;
+    return lt_mirror_publish(t, s->state.step);
 }
 
 lt_err lt_saver_wait(lt_training *t) {

@@ -20,6 +20,8 @@
 #include "base/error.h"
 #include "train/run.h"
 
+static const lt_checkpoint_keep keep = {.last = LT_MEMORY_KEEP, .also = -1}; /* Of a holder. */
+
 /* ---- The choice ------------------------------------------------------------------------------ */
 
 /* The newest step under set/, at most `most`, of which this rank finds every byte; -1: none. */
@@ -86,7 +88,7 @@ static lt_err take_whole(lt_training *t) {
     LT_TRY(lt_checkpoint_path(from, holder, t->state.step));
     LT_TRY(lt_checkpoint_path(to, t->snapshots.memory.set, t->state.step));
     LT_TRY(lt_memory_link(from, to));
-    return lt_checkpoint_prune(holder, LT_MEMORY_KEEP, 0, &t->lease);
+    return lt_checkpoint_prune(holder, &keep, &t->lease);
 }
 
 /* Every file of a holder's folder gets a link in the folder under set/ that is put together. */
@@ -130,7 +132,7 @@ static lt_err write_part(lt_training *t) {
     LT_TRY(rename_aside(aside, folder));
     LT_TRY(lt_checkpoint_aside(set, t->snapshots.memory.set, step, &t->lease));
     LT_TRY(link_files(folder, set));
-    return lt_checkpoint_prune(holder, LT_MEMORY_KEEP, 0, &t->lease);
+    return lt_checkpoint_prune(holder, &keep, &t->lease);
 }
 
 /* What the leading rank adds to the parts (manifest, config) must be on another node, too: it moves
@@ -151,7 +153,7 @@ static lt_err move_rest(lt_training *t) {
     }
     LT_TRY(rename_aside(aside, folder));
     LT_TRY(link_files(folder, set));
-    return lt_checkpoint_prune(holder, LT_MEMORY_KEEP, 0, &t->lease);
+    return lt_checkpoint_prune(holder, &keep, &t->lease);
 }
 
 static lt_err publish_set(lt_training *t) {

@@ -340,11 +340,13 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
     }
     err = err == LT_OK ? lt_saver_look(t, &saving) : err;
     out->record.saving = saving;
+    out->record.mirror = lt_mirror_look(t);
     out->record.stop = (double)lt_training_stop_asked(t);
     lt_training_tell_once(t, &out->record);
     LT_TRY(lt_times_phase(t, &part, LT_SPAN_RECORD));
     LT_TRY(lt_ranks_combine(&t->ranks, &out->record, err));
     LT_TRY(lt_saver_advance(t, out->record.saving > 0.0));
+    LT_TRY(lt_mirror_advance(t, (lt_mirror_news)out->record.mirror));
     t->times.line.waited_s = 0.0; /* The record itself is no part of a step's communication. */
     LT_TRY(lt_timeline_end(&t->times.line, &part));
     lt_step_decide(&out->decision, &out->record,

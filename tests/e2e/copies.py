@@ -162,6 +162,58 @@ def trees():
 
 
 @tap.case
+def lists():
+    """What is at a place, and its end."""
+    fresh()
+    store.page = 2
+    for name in ODD:
+        store.put("bucket", f"l/{name}", noise(100), modified=1700000000)
+    store.put("bucket", "lx", b"beside it")
+    r = run("--list", "s3://bucket/l/", "--json")
+    rows = [json.loads(line) for line in r.out.splitlines()]
+    tap.check("--list --json: every object below a prefix, in order", r.status == 0 and [row["name"] for row in rows] == sorted(ODD)
+              and all(row["bytes"] == 100 and row["modified_s"] == 1700000000 and row["address"] == f"s3://bucket/l/{row['name']}" for row in rows), r)
+    r = run("--list", "s3://bucket/l/", "--include", "*.txt")
+    tap.check("--list with a pattern: date, size, name", r.status == 0 and "2023-11-14 22:13:20             100  plain.txt\n" in r.out and "~tilde" not in r.out
+              and "0.0 MB" in r.err, r)
+    r = run("--list", "s3://bucket/lx")
+    tap.check("--list of one object", r.status == 0 and r.out.split()[2:] == ["9", "lx"], r)
+    write("folder/a/b", b"12")
+    write("folder/c", b"345")
+    r = run("--list", path("folder"), "--json")
+    tap.check("--list of a folder", [(json.loads(line)["name"], json.loads(line)["bytes"]) for line in r.out.splitlines()] == [("a/b", 2), ("c", 3)], r)
+    for words, why in ((["s3://bucket/none/"], "there is no file"), (["s3://bucket/none"], "no such object"), (["s3://bucket/l/", path("x")], "takes one place"), ([path("no such")], "No such file"),
+                       (["s3://bucket/l/", "--include", "*.none"], "no file matches")):
+        r = run("--list", *words)
+        tap.check(f"--list is refused: {why}", r.status in (1, 2) and why in r.err and not r.out, r)
+    store.fault = lambda q: ("status", 503, "SlowDown") if q.method == "DELETE" and len(requests("DELETE")) == 1 else None
+    r = run("--delete", "s3://bucket/l/", "--exclude", "*.txt")
+    tap.check("--delete with a pattern, repeated after a 503", r.status == 0 and sorted(store.buckets["bucket"]) == ["l/100%.txt", "l/a+b=c.txt", "l/plain.txt", "lx"] and "10 objects" in r.err,
+              f"{r} {sorted(store.buckets['bucket'])}")
+    r = run("--delete", "s3://bucket/l/plain.txt")
+    tap.check("--delete of one object", r.status == 0 and "l/plain.txt" not in store.buckets["bucket"] and "1 object deleted" in r.err, r)
+    r = run("--delete", "s3://bucket/l/")
+    tap.check("--delete of a prefix leaves its neighbours", r.status == 0 and sorted(store.buckets["bucket"]) == ["lx"], r)
+    for place, why in (("s3://bucket/l/", "no such object"), ("s3://bucket/none", "no such object"), ("s3://bucket/", "BUCKET/PREFIX"), ("s3://bucket", "BUCKET/PREFIX"),
+                       (path("folder"), "BUCKET/PREFIX"), ("hf://org/model", "BUCKET/PREFIX")):
+        r = run("--delete", place)
+        tap.check(f"--delete {place.replace(dir, '')} is refused: {why}", r.status in (1, 2) and why in r.err and sorted(store.buckets["bucket"]) == ["lx"] and read("folder/c"), r)
+
+
+@tap.case
+def clocks_and_regions_of_threads():
+    """Several connections are refused at the same time, and each tries again with what any of them has learnt."""
+    for skew_s, region in ((-7200, "us-east-1"), (0, "eu-lab-1")):
+        fresh()
+        store.skew_s, store.region = skew_s, region
+        for i in range(24):
+            store.put("bucket", f"many/{i}", noise(50, i))
+        store.fault = lambda q: ("slow", 0.05) if q.method == "HEAD" else None
+        r = run("s3://bucket/many/", path(f"many-{region}"))
+        tap.check(f"many objects, of a store whose {'clock' if skew_s else 'region'} is another", r.status == 0 and len(os.listdir(path(f"many-{region}"))) == 24, r)
+
+
+@tap.case
 def unsafe():
     for key in ("p/../../evil", "p//evil", "p/./evil", "p/a/.."):
         fresh()

@@ -93,6 +93,7 @@ def quote(text):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # Headers and body are written apart; else each answer waits for an acknowledgement.
 
     def log_message(self, *_):
         pass
@@ -245,6 +246,10 @@ class Handler(BaseHTTPRequestHandler):
             objects[key] = Object(r.body, meta=self.meta())
             store.history.append((bucket, key))
             return 200, b"", self.etag(objects[key].etag)
+        if r.method == "DELETE":
+            objects.pop(key, None)
+            store.deleted.append((bucket, key))
+            return 204, b""
         if r.method in ("GET", "HEAD"):
             if key not in objects:
                 raise Error(404, "NoSuchKey", "The specified key does not exist.")
@@ -412,7 +417,7 @@ class Server(ThreadingHTTPServer):
 class Store:
     def __init__(self, tls=None):
         self.lock = threading.RLock()
-        self.buckets, self.uploads, self.requests, self.history = {"bucket": {}}, {}, [], []
+        self.buckets, self.uploads, self.requests, self.history, self.deleted = {"bucket": {}}, {}, [], [], []
         self.web, self.repositories, self.blobs = {}, {}, {}
         self.fault, self.skew_s, self.region, self.page, self.ranges, self.rate = None, 0, "us-east-1", 1000, True, 0
         self.cdn_epoch, self.other_host, self.kms, self.public, self.wrong_end = 1, True, False, False, False

@@ -1,6 +1,7 @@
 /* s3.c: one signed request to an S3 service: where it goes, how it is signed, and which refused
  * requests may succeed when sent again. See s3.h; the verbs are in s3_verbs.c. */
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,6 +131,8 @@ static lt_err send(void *ctx, lt_web *h, const lt_web_request *r, lt_web_reply *
 
     LT_ASSERT(n <= LT_S3_MOST_HEADERS);
     address_of(s, c, &a);
+    (void)snprintf(c->region, sizeof c->region, "%s", a.region);
+    c->skew_s = a.skew_s;
     LT_TRY_DONE(make_url(&url, s, &a, c));
     full.url = url;
     if (n > 0) {
@@ -175,37 +178,41 @@ done:
 }
 
 /* A region that the service names in its refusal. */
-static bool other_region(lt_s3 *s, const lt_web_reply *reply) {
+static bool other_region(lt_s3_call *c, const lt_web_reply *reply) {
+    lt_s3 *s = c->s3;
     char region[64];
-    bool changed;
     if (!lt_web_header(reply, "x-amz-bucket-region", region, sizeof region) || region[0] == '\0' ||
         strspn(region, "abcdefghijklmnopqrstuvwxyz0123456789-") != strlen(region)) {
         return false;
     }
     pthread_mutex_lock(&s->lock);
-    changed = strcmp(region, s->config.region) != 0;
     memcpy(s->config.region, region, sizeof region);
     pthread_mutex_unlock(&s->lock);
-    return changed;
+    return strcmp(region, c->region) != 0;
 }
 
+/* A process tells once that its clock is wrong, whatever it copies. */
+static atomic_flag told_clock = ATOMIC_FLAG_INIT;
+
 /* A clock that is wrong by more than a signature may be old: take the service's. */
-static bool other_time(lt_s3 *s, const lt_web_reply *reply) {
+static bool other_time(lt_s3_call *c, const lt_web_reply *reply) {
+    lt_s3 *s = c->s3;
     char date[64];
-    double skew_s = 0.0, before_s;
+    double skew_s = 0.0;
     if (lt_web_header(reply, "date", date, sizeof date) && lt_s3_time(date) > 0.0) {
         skew_s = lt_s3_time(date) - lt_clock_unix_s();
     }
     pthread_mutex_lock(&s->lock);
-    before_s = s->skew_s;
     s->skew_s = skew_s;
     pthread_mutex_unlock(&s->lock);
-    if (fabs(skew_s - before_s) < 5.0) {
+    if (fabs(skew_s - c->skew_s) < 5.0) {
         return false;
     }
-    lt_log_warn("this machine's clock is %.0f s %s that of the object store; requests are signed "
-                "with the store's time",
-                fabs(skew_s), skew_s > 0.0 ? "behind" : "ahead of");
+    if (!atomic_flag_test_and_set(&told_clock)) {
+        lt_log_warn("this machine's clock is %.0f s %s that of the object store; requests are "
+                    "signed with the store's time",
+                    fabs(skew_s), skew_s > 0.0 ? "behind" : "ahead of");
+    }
     return true;
 }
 
@@ -222,7 +229,7 @@ static bool passes(void *ctx, const lt_web_reply *reply) {
     }
     if (reply->status == 301 || reply->status == 307 || reply->status == 400 ||
         reply->status == 403) {
-        if (other_region(c->s3, reply)) {
+        if (other_region(c, reply)) {
             return true;
         }
     }
@@ -230,7 +237,7 @@ static bool passes(void *ctx, const lt_web_reply *reply) {
     if (strcmp(code, "RequestTimeTooSkewed") == 0 ||
         (reply->status == 403 && code[0] == '\0' && !c->asked_time)) { /* HEAD has no body. */
         c->asked_time = true;
-        return other_time(c->s3, reply);
+        return other_time(c, reply);
     }
     for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
         if (strcmp(code, codes[i]) == 0) {

@@ -26,6 +26,9 @@ typedef struct {
     size_t n_query;
     bool may_fail_late; /* Status 200 may come with an error as its body. */
     bool asked_time;
+    /* What the last try was signed with: another thread may have learnt better since. */
+    char region[64];
+    double skew_s;
     char shown[LT_PATH_BYTES];
 } lt_s3_call;
 

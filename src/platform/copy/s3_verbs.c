@@ -223,6 +223,19 @@ lt_err lt_s3_list(lt_s3 *s, lt_web *h, const char *bucket, const char *prefix, l
     return LT_OK;
 }
 
+lt_err lt_s3_delete(lt_s3 *s, lt_web *h, const char *bucket, const char *key) {
+    lt_s3_call call = {.s3 = s, .bucket = bucket, .key = key};
+    const lt_caller c = lt_s3_caller(&call);
+    lt_web_reply reply;
+    lt_err err = LT_OK;
+    LT_TRY(lt_call(&c, h, &(lt_web_request){.method = "DELETE"}, &reply));
+    if (reply.status / 100 != 2 && reply.status != 404) {
+        err = lt_call_refused(&c, "DELETE", &reply);
+    }
+    lt_web_reply_free(&reply);
+    return err;
+}
+
 /* The leaf `name` right below the root, from an answer in XML. */
 static bool leaf(const lt_web_reply *reply, const char *name, char *out, size_t room) {
     lt_xml *x = malloc(sizeof *x);

@@ -198,6 +198,40 @@ static void flags_in_every_form(void **state) {
     assert_int_equal(parse(&d, forms[8], &n, positional, &help), LT_ERR_ARG);
 }
 
+typedef struct {
+    char from[LT_OPTION_STR_BYTES];
+    int64_t n;
+} bare_options;
+#undef LT_OPTION_STRUCT
+#define LT_OPTION_STRUCT bare_options
+static const lt_option bare_rows[] = {
+    LT_OPTION_ROW(STR, from, "from", "auto", 0, 1, "", "", LT_OPTION_BARE)
+        LT_OPTION_ROW(I64, n, "n", "1", 0, 9, "", "")};
+static const lt_option_table bare_table = LT_OPTION_TABLE("bare", bare_rows);
+
+/* A flag that may stand alone then means its default, whatever a recipe has said. */
+static void flags_without_value(void **state) {
+    static char *forms[][5] = {{"x", "--from", "--n", "3", NULL},
+                               {"x", "--n", "3", "--from", NULL},
+                               {"x", "--from", "there", "--n", "3"},
+                               {"x", "--from=there", "--n=3", NULL}};
+    static const char *const wanted[] = {"auto", "auto", "there", "there"};
+    static const int counts[] = {4, 4, 5, 3};
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        bare_options o = {.from = "recipe", .n = 1};
+        const char *positional[1];
+        bool help;
+        int n;
+        assert_int_equal(
+            lt_options_parse(&bare_table, &o, counts[i], forms[i], positional, 1, &n, &help),
+            LT_OK);
+        assert_string_equal(o.from, wanted[i]);
+        assert_int_equal(o.n, 3);
+        assert_int_equal(n, 0);
+    }
+}
+
 static void flags_that_are_refused(void **state) {
     char long_flag[200] = "--",
          *forms[][5] = {{"demo", "--steps", NULL},    {"demo", "a", "b", "c", NULL},
@@ -315,6 +349,7 @@ int main(void) {
         cmocka_unit_test(yaml_is_flattened),
         cmocka_unit_test(bad_yaml_is_refused),
         cmocka_unit_test(flags_in_every_form),
+        cmocka_unit_test(flags_without_value),
         cmocka_unit_test(flags_that_are_refused),
         cmocka_unit_test(numbers),
         cmocka_unit_test(distances),

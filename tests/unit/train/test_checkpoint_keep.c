@@ -57,6 +57,9 @@ static void expect(const char *want) {
 }
 
 /* Steps with a mark: g good, s suspect, o of an older version without the word, x unreadable. */
+static const lt_checkpoint_keep leftovers = {.last = INT64_MAX, .also = -1},
+                                one = {.last = 1, .also = -1};
+
 static void prune(void **state) {
     static const struct {
         const char *steps;
@@ -91,9 +94,27 @@ static void prune(void **state) {
                                           : "{");
             p = mark + 1;
         }
-        must(lt_checkpoint_prune(folder, cases[i].keep_last, cases[i].keep_every, NULL));
+        must(lt_checkpoint_prune(folder,
+                                 &(lt_checkpoint_keep){.last = cases[i].keep_last,
+                                                       .every = cases[i].keep_every,
+                                                       .also = -1},
+                                 NULL));
         expect(cases[i].left);
     }
+}
+
+/* One that somebody reads stays, whatever its age. */
+static void one_more(void **state) {
+    (void)state;
+    clear();
+    for (int64_t step = 0; step <= 16; step += 4) {
+        put_step(step, "{\"good\": true}");
+    }
+    must(lt_checkpoint_prune(folder, &(lt_checkpoint_keep){.last = 1, .also = 4}, NULL));
+    expect("4 16");
+    put_step(0, "{\"good\": true}");
+    must(lt_checkpoint_prune(folder, &(lt_checkpoint_keep){.last = 1, .also = 0}, NULL));
+    expect("0 16");
 }
 
 static void newest(void **state) {
@@ -134,13 +155,13 @@ static void names(void **state) {
     put("step-000000012.tmp", NULL);
     put("step-000000008.old", NULL);
     put("mine", NULL);
-    must(lt_checkpoint_prune(folder, INT64_MAX, 0, NULL));
+    must(lt_checkpoint_prune(folder, &leftovers, NULL));
     expect("4 8");
     must(lt_checkpoint_set_aside(folder, 4, ".left"));
     expect("4");
     put_step(8, "{}");
     must(lt_checkpoint_set_aside(folder, 4, ".left"));
-    must(lt_checkpoint_prune(folder, 1, 0, NULL));
+    must(lt_checkpoint_prune(folder, &one, NULL));
     expect("4");
     (void)snprintf(path, sizeof path, "%s/step-000000008.left", folder);
     assert_true(lt_file_is_dir(path));
@@ -161,7 +182,7 @@ static void ends(void **state) {
     assert_null(steps);
     assert_int_equal(n, 0);
     must(lt_checkpoint_set_aside("/nonexistent/folder", -1, ".left"));
-    must(lt_checkpoint_prune("/nonexistent/folder", 1, 0, NULL));
+    must(lt_checkpoint_prune("/nonexistent/folder", &one, NULL));
     clear();
     must(lt_checkpoint_set_aside(folder, -1, ".left"));
     put_step(8, "{}");
@@ -183,7 +204,8 @@ static int drop(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(prune), cmocka_unit_test(newest),
-                                       cmocka_unit_test(names), cmocka_unit_test(ends)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(prune), cmocka_unit_test(one_more),
+                                       cmocka_unit_test(newest), cmocka_unit_test(names),
+                                       cmocka_unit_test(ends)};
     return cmocka_run_group_tests(tests, make, drop);
 }

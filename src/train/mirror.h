@@ -1,0 +1,96 @@
+/* mirror.h: checkpoints that are copied to another place behind the run (checkpoint.mirror), so
+ * that a run goes on elsewhere when its machine and its disk are gone.
+ *
+ *     RUN/checkpoints/step-N/...  ──▶  MIRROR/checkpoints/step-N/...      manifest.json last
+ *
+ * A checkpoint of the mirror is complete if it has a manifest: every other file was written before
+ * it, and is deleted after it. So whatever is cut off, a reader takes none that is half there, and
+ * the checksums of the manifest tell whether what arrived is what was written.
+ *
+ *     IDLE ── published ──▶ CLEARING ──▶ SENDING ──▶ ENDING ──▶ IDLE, or the next one
+ *                           rank 0:      each rank    rank 0: the manifest;
+ *                           another      its files    then old ones are deleted
+ *                           manifest of
+ *                           this step
+ *
+ * A thread of each rank does the work of a phase. What it has come to stands in the record of each
+ * step, so all ranks change phases behind the same step, as the saver's do (saver.h), and none of
+ * them waits. While a checkpoint is sent, the run folder keeps it; of those that are published
+ * meanwhile, only the newest is sent next.
+ *
+ * Failures never end the run. A request is repeated by the copy itself (lateen/copy.h), a phase
+ * with growing waits; then the checkpoint is given up, which is told and counted, and the next one
+ * is tried. */
+#ifndef LT_TRAIN_MIRROR_H
+#define LT_TRAIN_MIRROR_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/error.h"
+#include "base/file.h"
+
+struct lt_training;
+
+/* Of a copy to the mirror: each connection holds a part in memory; the run needs cores and network,
+ * too. */
+#define LT_MIRROR_CONNECTIONS 4
+#define LT_MIRROR_PART_BYTES  ((int64_t)8 << 20)
+#define LT_MIRROR_BYTES       ((size_t)LT_MIRROR_CONNECTIONS * (size_t)LT_MIRROR_PART_BYTES)
+
+typedef enum {
+    LT_MIRROR_IDLE,
+    LT_MIRROR_CLEARING,
+    LT_MIRROR_SENDING,
+    LT_MIRROR_ENDING
+} lt_mirror_phase;
+
+/* What a rank's thread has come to. The largest of all ranks counts. */
+typedef enum {
+    LT_MIRROR_DONE,
+    LT_MIRROR_THERE, /* The mirror has the whole checkpoint already. */
+    LT_MIRROR_FAILED,
+    LT_MIRROR_RUNS
+} lt_mirror_news;
+
+typedef struct {
+    char place[LT_PATH_BYTES]; /* "MIRROR/checkpoints/"; "": there is no mirror. */
+    lt_mirror_phase phase;     /* The same on all ranks, as are: */
+    atomic_llong step;         /* what is being sent, -1: nothing; */
+    atomic_llong next;         /* and what will be, -1: nothing. */
+    int64_t sent;      /* The newest that the mirror has whole, as rank 0 knows; -1: none. */
+    int part, n_parts; /* Files of the step that this rank sends. */
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool done;  /* The thread has ended. */
+    atomic_bool stop;  /* It must end now; */
+    atomic_bool hurry; /* or when its present try has failed. */
+    lt_err err;
+    bool there;
+    lt_mirror_news news;                  /* Of this phase. */
+    atomic_llong done_bytes, total_bytes; /* Of this phase's copy. */
+    int64_t moved_bytes, n_retries;       /* Of this step, by this rank. */
+    double start_s;
+    int64_t n_sent, n_failed; /* Checkpoints since the run began. */
+} lt_mirror;
+
+/* Every rank calls it, the leading one first: is the mirror there, and may it be written? A failure
+ * names checkpoint.mirror. */
+LT_MUST_USE lt_err lt_mirror_open(struct lt_training *t);
+/* Waits for this rank's thread, which is told to stop. */
+void lt_mirror_close(struct lt_training *t);
+
+/* The leading rank, before a checkpoint of the run folder is chosen: bring the mirror's newest
+ * whole checkpoint, if it is newer than all of the run folder. */
+LT_MUST_USE lt_err lt_mirror_fetch(struct lt_training *t);
+
+/* A checkpoint of this step is in the run folder. All ranks call it behind the same step. */
+LT_MUST_USE lt_err lt_mirror_publish(struct lt_training *t, int64_t step);
+/* For the record of a step; and after it was exchanged. */
+lt_mirror_news lt_mirror_look(struct lt_training *t);
+LT_MUST_USE lt_err lt_mirror_advance(struct lt_training *t, lt_mirror_news news);
+/* A collective call: return when the newest checkpoint is in the mirror, or was given up. patient:
+ * after the same number of tries as during the run; otherwise after one. */
+LT_MUST_USE lt_err lt_mirror_wait(struct lt_training *t, bool patient);
+
+#endif
