@@ -485,7 +485,7 @@ void lt_lora_close(lt_lora *l) {
     if (l == NULL) {
         return;
     }
-    if (l->base != NULL) {
+    if (l->base != NULL && l->base->lora == l) {
         l->base->lora = NULL;
     }
     lt_dora_close(l);
@@ -493,4 +493,32 @@ void lt_lora_close(lt_lora *l) {
     free(l->sites);
     free(l->targets);
     free(l);
+}
+
+void lt_lora_use(lt_model *base, lt_lora *l) {
+    LT_ASSERT(l == NULL || l->base == base);
+    base->lora = l;
+}
+
+lt_err lt_lora_check_shared(const lt_lora *l) {
+    const lt_model_spec *spec = &l->base->spec;
+    const struct {
+        const char *what;
+        bool asked;
+    } refused[] = {
+        {"DoRA (lora.dora)", l->options.dora},
+        {"adapters of the embedding (lora.targets)",
+         lt_lora_top_of(l->sites, spec, LT_PARAM_EMBED)->n_parts > 0},
+        {"adapters of the output head (lora.targets)",
+         lt_lora_top_of(l->sites, spec, LT_PARAM_HEAD)->n_parts > 0},
+        {"a score head", spec->n_scores > 0},
+        {"experts, whose load is balanced over all rows of a batch", spec->n_experts > 0},
+    };
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        if (refused[i].asked) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "several adapters in one batch, with %s: not built",
+                    refused[i].what);
+        }
+    }
+    return LT_OK;
 }

@@ -135,6 +135,12 @@ LT_MUST_USE lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_opt
                                 uint64_t seed);
 /* Accepts NULL. The base, unless it is closed already, is without adapters again. */
 void lt_lora_close(lt_lora *l);
+/* The base computes with these of its adapters from now on, in what is opened on it; NULL: with
+ * none. So that several may stand beside it: lt_lora_open wants a base that computes with none. */
+void lt_lora_use(lt_model *base, lt_lora *l);
+/* Adapters of rows of one batch, which others share (lt_pass_join): UNSUPPORTED names what is not
+ * built. */
+LT_MUST_USE lt_err lt_lora_check_shared(const lt_lora *l);
 
 /* Bytes of what adapters hold beside their parameters. */
 size_t lt_lora_derived_bytes(const lt_lora_options *o, const lt_lora_sizes *z);
@@ -203,9 +209,13 @@ LT_MUST_USE lt_err lt_lora_save(const lt_lora *l, const char *folder, const char
 
 /* ---- Computing ---- */
 
-/* What a pass or a session needs to compute with adapters. */
+/* What a pass or a session needs to compute with adapters. Of a list, each computes with rows of its
+ * own (lt_pass_join); one alone computes with all. */
 typedef struct lt_lora_run {
     const lt_lora *lora;
+    struct lt_lora_run *next;
+    bool divides; /* It has the n_rows rows from first_row on, and others have others. */
+    int64_t first_row, n_rows; /* Of the calls to come; n_rows 0: none. */
     lt_param_buffer gradients; /* F32 over the adapters' table; without units in inference. */
     lt_tensor u, du;           /* (rows, columns) of the model's type; du: of training. */
     /* DoRA. (rows) F32 each: of its norms (dora.c); (rows, 1) and (1, width): zeros, of the model's

@@ -43,7 +43,12 @@ static const lt_lora_site *site_of(const lt_exec *r, lt_param_kind kind, int lay
 }
 
 bool lt_lora_has(const lt_exec *r, lt_param_kind kind, int layer) {
-    return site_of(r, kind, layer) != NULL;
+    for (const lt_lora_run *run = r->lora; run != NULL; run = run->next) {
+        if (lt_lora_site_of(run->lora->sites, kind, layer) != NULL) {
+            return true;
+        }
+    }
+    return false;
 }
 
 lt_tensor lt_lora_view(const lt_exec *r, const lt_param_buffer *b, int index) {
@@ -102,16 +107,40 @@ lt_tensor lt_lora_early_bias(const lt_exec *r, lt_tensor bias, lt_param_kind kin
     return has_magnitudes(site_of(r, kind, layer)) ? (lt_tensor){0} : bias;
 }
 
-lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_param_kind kind,
-                       int layer) {
-    const lt_lora_site *s = site_of(r, kind, layer);
+/* The rows of a matrix that the adapters of r->lora compute with. */
+static lt_tensor own_rows(const lt_exec *r, lt_tensor x) {
+    const lt_lora_run *run = r->lora;
+    return run->divides ? lt_tensor_rows(&x, run->first_row, run->n_rows) : x;
+}
+
+/* Their site, of a layer that they compute; NULL: it has none, or they have no rows. */
+static const lt_lora_site *site_with_rows(const lt_exec *r, lt_param_kind kind, int layer) {
+    return r->lora->divides && r->lora->n_rows == 0 ? NULL : site_of(r, kind, layer);
+}
+
+static lt_err forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_param_kind kind,
+                      int layer) {
+    const lt_lora_site *s = site_with_rows(r, kind, layer);
     if (s == NULL) {
         return LT_OK;
     }
+    y = own_rows(r, y);
+    x = own_rows(r, x);
     const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]);
     LT_TRY(down(r, s, u, x));
     LT_TRY(up(r, s, y, u));
     return has_magnitudes(s) ? lt_dora_scale(r, s, y, bias) : LT_OK;
+}
+
+lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_param_kind kind,
+                       int layer) {
+    lt_lora_run *const first = r->lora;
+    lt_err err = LT_OK;
+    for (; r->lora != NULL && err == LT_OK; r->lora = r->lora->next) {
+        err = forward(r, y, x, bias, kind, layer);
+    }
+    r->lora = first;
+    return err;
 }
 
 /* The gradient of m; *dy becomes that of z, which is computed once more. u: of x. */
@@ -123,12 +152,14 @@ static lt_err magnitudes(lt_exec *r, const lt_lora_site *s, lt_tensor *dy, lt_te
     return lt_dora_gradient(r, s, dy);
 }
 
-lt_err lt_lora_gradients(lt_exec *r, lt_tensor *dy, lt_tensor x, lt_param_kind kind, int layer,
-                         bool add) {
-    const lt_lora_site *s = site_of(r, kind, layer);
+static lt_err gradients(lt_exec *r, lt_tensor *all_dy, lt_tensor x, lt_param_kind kind, int layer,
+                        bool add) {
+    const lt_lora_site *s = site_with_rows(r, kind, layer);
     if (s == NULL) {
         return LT_OK;
     }
+    lt_tensor own_dy = own_rows(r, *all_dy), *dy = r->lora->divides ? &own_dy : all_dy;
+    x = own_rows(r, x);
     const int64_t rank = r->lora->lora->options.rank;
     const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]),
                     du = scratch_of(r, &r->lora->du, s, x.shape[0]),
@@ -156,16 +187,38 @@ lt_err lt_lora_gradients(lt_exec *r, lt_tensor *dy, lt_tensor x, lt_param_kind k
                                                .accumulate = add});
 }
 
-lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer) {
-    const lt_lora_site *s = site_of(r, kind, layer);
+lt_err lt_lora_gradients(lt_exec *r, lt_tensor *dy, lt_tensor x, lt_param_kind kind, int layer,
+                         bool add) {
+    lt_lora_run *const first = r->lora;
+    lt_err err = LT_OK;
+    for (; r->lora != NULL && err == LT_OK; r->lora = r->lora->next) {
+        err = gradients(r, dy, x, kind, layer, add);
+    }
+    r->lora = first;
+    return err;
+}
+
+static lt_err backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer) {
+    const lt_lora_site *s = site_with_rows(r, kind, layer);
     if (s == NULL) {
         return LT_OK;
     }
+    dx = own_rows(r, dx);
     return lt_exec_matmul(
         r, &(lt_matmul_args){.y = dx,
                              .a = scratch_of(r, &r->lora->du, s, dx.shape[0]),
                              .b = lt_lora_view(r, &r->lora->lora->params->weights, s->a),
                              .accumulate = true});
+}
+
+lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer) {
+    lt_lora_run *const first = r->lora;
+    lt_err err = LT_OK;
+    for (; r->lora != NULL && err == LT_OK; r->lora = r->lora->next) {
+        err = backward(r, dx, kind, layer);
+    }
+    r->lora = first;
+    return err;
 }
 
 /* ---- The embedding and the head ---- */

@@ -97,6 +97,7 @@ static lt_stage_options stage_options(const lt_pass_options *o, const lt_model_s
                               .n_layers = s->n_experts > 0 ? end - o->first_layer : 0,
                               .loss = end == s->n_layers,
                               .n_sets = n_sets_of(o),
+                              .joins = o->joins,
                               .weights = o->weights};
 }
 
@@ -162,11 +163,11 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     if (o->decoded) {
         lt_decoded_carve(&p->exec, t, dtype, o->on_device, &a->scratch);
     }
-    if (o->lora.rank > 0) {
+    if (o->lora.rank > 0 && o->joins == 0) {
         lt_lora_carve(&p->lora, &o->lora, beside->sizes, o->batch * o->seq, dtype, o->train,
                       &a->scratch);
     }
-    if (o->train) {
+    if (o->train && o->joins == 0) {
         gradients_carve(p, s, o->lora.rank > 0 ? beside->table : t, o, &a->gradients);
     }
     lt_fp8_carve(&p->fp8, t, o, &a->eight);
@@ -178,7 +179,8 @@ static lt_err open_sets(lt_pass *p, const lt_model_spec *s, const lt_pass_option
     p->sets = calloc((size_t)n_sets, sizeof *p->sets);
     p->layers = calloc((size_t)(n_sets * n_layers), sizeof *p->layers);
     p->stored = calloc((size_t)s->n_layers + 1, sizeof *p->stored);
-    if (p->sets == NULL || p->layers == NULL || p->stored == NULL) {
+    p->joined = calloc((size_t)o->joins + 1, sizeof *p->joined);
+    if (p->sets == NULL || p->layers == NULL || p->stored == NULL || p->joined == NULL) {
         LT_FAIL(LT_ERR_OOM, "pass: %d sets of %d layers", n_sets, n_layers);
     }
     for (int set = 0; set < n_sets; set++) {
@@ -201,6 +203,7 @@ static void close_sets(lt_pass *p) {
     free(p->sets);
     free(p->layers);
     free(p->stored);
+    free(p->joined);
     lt_deferred_close(&p->deferred);
 }
 
@@ -322,6 +325,12 @@ static lt_err place(lt_pass *p) {
     return LT_OK;
 }
 
+/* Are adapters trained, and not the model? */
+static bool has_adapters(const lt_model *m, const lt_pass_options *o) {
+    LT_ASSERT(m->lora == NULL || o->joins == 0);
+    return m->lora != NULL || o->joins > 0;
+}
+
 /* Refuse options that a pass over adapters does not support. */
 static lt_err check_adapters(const lt_model *m, const lt_pass_options *o) {
     const struct {
@@ -336,8 +345,9 @@ static lt_err check_adapters(const lt_model *m, const lt_pass_options *o) {
         {"gradients or weights that lie elsewhere (mesh.zero)",
          o->gradients_elsewhere || o->master_elsewhere},
         {"products of 8 bits, in training", o->train && m->stored != NULL && !m->options.decoded},
+        {"several batches in flight", o->joins > 0 && n_sets_of(o) > 1},
     };
-    for (size_t i = 0; m->lora != NULL && i < sizeof refused / sizeof *refused; i++) {
+    for (size_t i = 0; has_adapters(m, o) && i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].asked) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "adapters (lora) with %s: not built", refused[i].what);
         }
@@ -362,10 +372,10 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     LT_TRY(lt_pass_n_tp(o) > 1 ? lt_fp8_check(&m->table, o->fp8) : LT_OK);
     LT_TRY(check_adapters(m, o));
     LT_TRY(lt_exact_check(m, o));
-    if (o->train && m->stored != NULL && m->lora == NULL) {
+    if (o->train && m->stored != NULL && !has_adapters(m, o)) {
         LT_FAIL(LT_ERR_STATE, "pass: weights as they are stored can not be trained");
     }
-    if (o->train && !o->master_elsewhere && !lt_model_has_master(m) && m->lora == NULL) {
+    if (o->train && !o->master_elsewhere && !lt_model_has_master(m) && !has_adapters(m, o)) {
         LT_FAIL(LT_ERR_STATE,
                 "pass: the model was opened in %s without an F32 master; it can not be trained",
                 lt_dtype_name(m->options.dtype));
@@ -395,7 +405,7 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
             LT_FAIL_DONE(LT_ERR_OOM, "pass: %d parameters", m->table.n_params);
         }
     }
-    if (o->train) {
+    if (o->train && o->joins == 0) {
         LT_TRY_DONE(open_gradients(p));
     }
     LT_TRY_DONE(place(p));
@@ -413,6 +423,68 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
 done:
     lt_pass_close(p);
     return err;
+}
+
+/* ---- Several adapters ---- */
+
+static void joined_carve(lt_pass_joined *j, const lt_lora *l, const lt_exec *r, int64_t tokens,
+                         lt_arena *a) {
+    void *flat = lt_arena_take(a, lt_param_buffer_bytes(&l->params->table, LT_F32), LT_ARENA_ALIGN);
+    lt_lora_carve(&j->run, &l->options, &l->sizes, tokens, r->dtype, true, a);
+    if (flat != NULL) {
+        lt_param_buffer_place(&j->run.gradients, &l->params->table, flat);
+    }
+}
+
+lt_err lt_pass_join(lt_pass *p, lt_lora *l, int64_t max_rows) {
+    lt_pass_joined *j = &p->joined[p->n_joined];
+    const int64_t tokens = max_rows * p->options.seq;
+    lt_arena a = {0};
+    LT_ASSERT(p->n_joined < p->options.joins && l->base == p->model);
+    LT_TRY(lt_lora_check_shared(l));
+    joined_carve(j, l, &p->exec, tokens, &a);
+    LT_TRY(lt_arena_place(&a, p->exec.device, "gradients and products of adapters"));
+    j->arena = a;
+    p->n_joined++;
+    LT_TRY(lt_param_buffer_open(&j->run.gradients, &l->params->table, LT_F32));
+    joined_carve(j, l, &p->exec, tokens, &a);
+    j->max_rows = max_rows;
+    j->run.lora = l;
+    j->run.divides = true;
+    if (p->n_joined > 1) {
+        j[-1].run.next = &j->run;
+    }
+    p->exec.lora = &p->joined[0].run;
+    return LT_OK;
+}
+
+size_t lt_pass_join_bytes(const lt_pass *p, int which) {
+    return p->joined[which].arena.size_bytes;
+}
+
+const lt_param_buffer *lt_pass_gradients_of(const lt_pass *p, int which) {
+    return &p->joined[which].run.gradients;
+}
+
+void lt_pass_divide(lt_pass *p, const int64_t *rows_of, int64_t seq) {
+    int64_t at = 0;
+    for (int i = 0; i < p->n_joined; i++) {
+        p->joined[i].run.first_row = at * seq;
+        p->joined[i].run.n_rows = rows_of[i] * seq;
+        at += rows_of[i];
+    }
+}
+
+/* The rows of a batch, divided. */
+static void check_division(const lt_pass *p, const lt_pass_batch *b) {
+    int64_t rows = 0;
+    LT_ASSERT(p->n_joined == p->options.joins);
+    LT_ASSERT((b->rows_of != NULL) == (p->n_joined > 0));
+    for (int i = 0; i < p->n_joined; i++) {
+        LT_ASSERT(b->rows_of[i] >= 0 && b->rows_of[i] <= p->joined[i].max_rows);
+        rows += b->rows_of[i];
+    }
+    LT_ASSERT(p->n_joined == 0 || rows == b->batch);
 }
 
 void lt_pass_close(lt_pass *p) {
@@ -433,6 +505,10 @@ void lt_pass_close(lt_pass *p) {
     lt_arena_release(&p->eight, p->exec.device);
     lt_param_buffer_close(&p->exec.gradients);
     lt_param_buffer_close(&p->lora.gradients);
+    for (int i = 0; i < p->n_joined; i++) {
+        lt_arena_release(&p->joined[i].arena, p->exec.device);
+        lt_param_buffer_close(&p->joined[i].run.gradients);
+    }
     lt_experts_close(&p->experts, p->exec.device);
     lt_exec_close(&p->exec);
     free(p->fp8.weights);
@@ -456,6 +532,7 @@ static lt_err check_ids(const lt_pass_batch *b, const int32_t *ids, int64_t low,
 lt_err lt_pass_check_batch(const lt_pass *p, const lt_pass_batch *b) {
     const lt_model_spec *s = p->exec.spec;
     LT_ASSERT(b->tokens != NULL && b->labels != NULL);
+    check_division(p, b);
     if (b->batch < 1 || b->seq < 1 || b->batch > p->options.batch || b->seq > p->options.seq) {
         LT_FAIL(LT_ERR_ARG, "batch of %lld x %lld tokens in a pass opened for %lld x %lld",
                 (long long)b->batch, (long long)b->seq, (long long)p->options.batch,
@@ -523,7 +600,7 @@ bool lt_pass_has_unit(const lt_pass *p, int unit) {
 }
 
 lt_err lt_pass_zero_gradients(lt_pass *p) {
-    LT_ASSERT(lt_pass_gradients(p)->base != NULL);
+    LT_ASSERT(p->n_joined > 0 || lt_pass_gradients(p)->base != NULL);
     p->zero_due = true;
     memset(p->stored, 0, (size_t)p->exec.spec->n_layers + 1);
     if (p->options.split_backward) {
@@ -533,7 +610,8 @@ lt_err lt_pass_zero_gradients(lt_pass *p) {
 }
 
 void lt_pass_use_adapters(lt_pass *p, bool on) {
-    p->exec.lora = on && p->lora.lora != NULL ? &p->lora : NULL;
+    lt_lora_run *first = p->n_joined > 0 ? &p->joined[0].run : &p->lora;
+    p->exec.lora = on && first->lora != NULL ? first : NULL;
 }
 
 void lt_pass_mute(lt_pass *p, bool on) {

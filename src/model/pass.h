@@ -89,6 +89,9 @@ typedef struct {
     /* rank 0: the model is trained. Else its adapters are, and the model has no gradients; open
      * sets it to those that the model has, measure takes it as given. */
     lt_lora_options lora;
+    /* Over 0: that many adapters join the pass after its opening (lt_pass_join), and are trained
+     * together; the model has no gradients. */
+    int joins;
     /* The model is opened with `decoded`: room for some rows of its weights. As with lora, open
      * sets it. */
     bool decoded;
@@ -113,6 +116,8 @@ typedef struct {
     int64_t batch, seq;
     const int32_t *tokens, *labels, *doc_start, *positions; /* (B, T) each */
     const float *weights;                                   /* (B, T) */
+    /* (options.joins): the rows of each adapter, in this order, B together; NULL without joins. */
+    const int64_t *rows_of;
 } lt_pass_batch;
 
 typedef struct {
@@ -168,6 +173,26 @@ int lt_pass_staged(const lt_pass *p); /* Batches staged and not yet trained on. 
 bool lt_pass_full(const lt_pass *p);
 LT_MUST_USE lt_err lt_pass_train_staged(lt_pass *p, float grad_scale);
 LT_MUST_USE lt_err lt_pass_collect(lt_pass *p, lt_pass_result *r);
+
+/* Several adapters of one model, trained by one pass: its rows go through the model together, and
+ * each adapter computes with rows of its own,
+ *
+ *     rows      | adapter 0 | adapter 1     | adapter 2 |      rows_of = {2, 3, 2}
+ *     model     └──────────── x W^T, once ──────────────┘
+ *     adapters    s0 x A0 B0    s1 x A1 B1    s2 x A2 B2
+ *
+ * so that the gradients of each are those of its rows alone. join: l, which stands beside the model
+ * of the pass, becomes the next of options.joins adapters, with at most max_rows rows of a batch;
+ * UNSUPPORTED: lt_lora_check_shared. All have joined before the first batch. The first batch behind
+ * lt_pass_zero_gradients has rows of each adapter whose gradients are read afterwards.
+ * lt_pass_train_staged and lt_pass_eval take such batches. The pass outlives no adapter. */
+LT_MUST_USE lt_err lt_pass_join(lt_pass *p, lt_lora *l, int64_t max_rows);
+/* Bytes of what it takes. */
+size_t lt_pass_join_bytes(const lt_pass *p, int which);
+/* The gradients of one of them, as lt_pass_gradients; and lt_pass_collect with a sum of each, (
+ * options.joins). */
+const lt_param_buffer *lt_pass_gradients_of(const lt_pass *p, int which);
+LT_MUST_USE lt_err lt_pass_collect_each(lt_pass *p, lt_pass_result *sums);
 
 /* A pass in parts: ranges of layers over sets of activations. A batch is loaded into a set, and
  * owns it to the end of its backward pass; other sets may be worked on between any two calls, so a

@@ -25,12 +25,20 @@ typedef struct {
     lt_exec_verb verb; /* group NULL: none. */
 } lt_pass_piece;
 
+/* One of several adapters that are trained together. */
+typedef struct {
+    lt_lora_run run;
+    int64_t max_rows; /* Of a batch. */
+    lt_arena arena;   /* Its gradients and scratch. */
+} lt_pass_joined;
+
 /* A training pass of one shape; recorded at its second use, when nothing compiles or grows any
  * more. */
 typedef struct {
     int64_t batch, seq;
     bool has_documents, has_weights, fresh;
     float grad_scale;
+    uint64_t division;     /* A digest of the batch's rows_of; 0: it has none. */
     lt_pass_piece *pieces; /* (n_pieces) */
     int n_pieces, room;
 } lt_pass_recorded;
@@ -50,10 +58,12 @@ struct lt_pass {
     lt_layer_acts *layers; /* (n_sets, end - first) */
     lt_arena shared;       /* The part of the activations that all sets share. */
     lt_loss loss;
-    float temperature;              /* Set by lt_pass_set_temperature; 0: 1. */
-    lt_loss_target target;          /* Set by lt_pass_aim, */
-    bool aimed;                     /* if it has one. */
-    lt_lora_run lora;               /* The adapters of options.lora. */
+    float temperature;      /* Set by lt_pass_set_temperature; 0: 1. */
+    lt_loss_target target;  /* Set by lt_pass_aim, */
+    bool aimed;             /* if it has one. */
+    lt_lora_run lora;       /* The adapters of options.lora, */
+    lt_pass_joined *joined; /* or (options.joins), of which n_joined have joined. */
+    int n_joined;
     float *rope, *rope_local, *f32; /* Device tables, in scratch. */
     lt_stage stage;
     lt_pass_recorded graphs[LT_PASS_MAX_GRAPHS];
@@ -75,6 +85,8 @@ struct lt_pass {
 lt_err lt_pass_check_batch(const lt_pass *p, const lt_pass_batch *b);
 /* The set's tensors in this shape, and the context's; what they hold comes from the stage. */
 void lt_pass_shape_set(lt_pass *p, int set, int64_t batch, int64_t seq, bool has_documents);
+/* The adapters that have joined have these rows of the batches to come, of seq tokens each. */
+void lt_pass_divide(lt_pass *p, const int64_t *rows_of, int64_t seq);
 
 /* pass_range.c. The whole of a batch that lies in set 0: forward to h_final; and loss and gradients
  * of it. labels: of the host, to skip what has none; NULL: skip nothing. */

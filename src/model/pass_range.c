@@ -330,6 +330,7 @@ lt_err lt_pass_load(lt_pass *p, int set, const lt_pass_batch *b) {
     LT_ASSERT(set >= 0 && set < p->stage.options.n_sets);
     LT_TRY(lt_pass_check_batch(p, b));
     lt_pass_shape_set(p, set, b->batch, b->seq, b->doc_start != NULL);
+    lt_pass_divide(p, b->rows_of, b->seq);
     p->sets[set].has_weights = b->weights != NULL;
     if (p->recomputed_set == set) {
         p->recomputed = -1;

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 #include "base/error.h"
 #include "model/pass_impl.h"
 
@@ -54,7 +56,8 @@ static lt_pass_recorded *find_shape(lt_pass *p, const lt_pass_recorded *shape, b
         lt_pass_recorded *r = &p->graphs[i];
         if (r->batch == shape->batch && r->seq == shape->seq &&
             r->has_documents == shape->has_documents && r->has_weights == shape->has_weights &&
-            r->fresh == shape->fresh && r->grad_scale == shape->grad_scale) {
+            r->fresh == shape->fresh && r->grad_scale == shape->grad_scale &&
+            r->division == shape->division) {
             return r;
         }
     }
@@ -185,6 +188,11 @@ static void mark_stored(lt_pass *p) {
     }
 }
 
+static uint64_t division_of(const lt_pass *p, const lt_stage_slot *slot) {
+    const size_t n = (size_t)p->n_joined;
+    return n > 0 ? XXH3_64bits(slot->rows_of, n * sizeof *slot->rows_of) : 0;
+}
+
 lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
     const lt_stage_slot *slot = lt_stage_next(&p->stage);
     lt_exec *r = &p->exec;
@@ -193,6 +201,7 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
 
     LT_ASSERT(p->options.train && grad_scale != 0 && slot != NULL);
     lt_pass_shape_set(p, 0, slot->batch, slot->seq, slot->has_documents);
+    lt_pass_divide(p, slot->rows_of, slot->seq);
     p->sets[0].has_weights = slot->has_weights;
     LT_TRY(lt_stage_take(&p->stage, r, &p->sets[0].batch));
     LT_TRY(lt_pass_refresh(p));
@@ -203,7 +212,8 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
                                                .has_documents = slot->has_documents,
                                                .has_weights = slot->has_weights,
                                                .fresh = p->zero_due,
-                                               .grad_scale = grad_scale},
+                                               .grad_scale = grad_scale,
+                                               .division = division_of(p, slot)},
                            &is_new);
     }
     if (shape == NULL || is_new) {
@@ -218,6 +228,11 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
 
 lt_err lt_pass_collect(lt_pass *p, lt_pass_result *result) {
     return lt_stage_collect(&p->stage, &p->exec, result);
+}
+
+lt_err lt_pass_collect_each(lt_pass *p, lt_pass_result *sums) {
+    LT_ASSERT(p->n_joined > 0);
+    return lt_stage_collect(&p->stage, &p->exec, sums);
 }
 
 lt_err lt_pass_train(lt_pass *p, const lt_pass_batch *b, float grad_scale, lt_pass_result *result) {

@@ -33,6 +33,7 @@ static void slot_carve(lt_stage_slot *slot, const lt_stage_options *o, lt_arena 
     slot->best = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
     slot->n_labels = lt_arena_take(a, sizeof(float), LT_ARENA_ALIGN);
     slot->aux = lt_arena_take(a, (size_t)o->n_layers * 2 * sizeof(float), LT_ARENA_ALIGN);
+    slot->rows_of = lt_arena_take(a, (size_t)o->joins * sizeof(int64_t), LT_ARENA_ALIGN);
 }
 
 /* set_slots: (n_sets), or NULL to measure. */
@@ -87,7 +88,7 @@ static double weight_of(const lt_stage_slot *slot, int64_t i) {
     return slot->has_weights ? (double)slot->weights[i] : 1.0;
 }
 
-static void fill_slot(lt_stage_slot *slot, const lt_pass_batch *b) {
+static void fill_slot(lt_stage_slot *slot, const lt_pass_batch *b, int joins) {
     const int64_t n = b->batch * b->seq;
     const size_t bytes = (size_t)n * sizeof(int32_t);
     double counted = 0.0;
@@ -95,6 +96,9 @@ static void fill_slot(lt_stage_slot *slot, const lt_pass_batch *b) {
     slot->batch = b->batch;
     slot->seq = b->seq;
     slot->has_documents = b->doc_start != NULL;
+    if (joins > 0) {
+        memcpy(slot->rows_of, b->rows_of, (size_t)joins * sizeof *b->rows_of);
+    }
     slot->has_weights = b->weights != NULL;
     memcpy(slot->ids[LT_STAGE_TOKENS], b->tokens, bytes);
     memcpy(slot->ids[LT_STAGE_LABELS], b->labels, bytes);
@@ -142,7 +146,7 @@ lt_err lt_stage_put(lt_stage *s, const lt_pass_batch *b) {
     lt_stage_slot *slot = &s->slots[s->n_put % LT_STAGE_SLOTS];
     LT_ASSERT(!lt_stage_full(s));
     LT_ASSERT(b->batch * b->seq <= s->options.rows);
-    fill_slot(slot, b);
+    fill_slot(slot, b, s->options.joins);
     for (int k = 0; k < LT_STAGE_FIELDS; k++) {
         if (has_field(slot, k)) {
             LT_TRY(s->backend->upload(s->queue, s->device[s->n_put % 2][k], slot->ids[k],
@@ -192,10 +196,12 @@ static lt_err fetch_slot(const lt_stage *s, const lt_stage_slot *slot, lt_exec *
                                       (size_t)s->options.n_layers * 2 * sizeof *slot->aux);
 }
 
-static void add_slot(const lt_stage *s, const lt_stage_slot *slot, lt_pass_result *sum) {
+/* What the rows [first, first + n) of a batch brought. */
+static void add_rows(const lt_stage *s, const lt_stage_slot *slot, int64_t first, int64_t n,
+                     lt_pass_result *sum) {
     const int32_t *labels = slot->ids[LT_STAGE_LABELS];
-    double loss = 0.0, aux[2] = {0.0, 0.0};
-    for (int64_t i = 0; s->options.loss && i < slot->batch * slot->seq; i++) {
+    double loss = 0.0;
+    for (int64_t i = first * slot->seq; s->options.loss && i < (first + n) * slot->seq; i++) {
         if (labels[i] >= 0) {
             loss += weight_of(slot, i) * (double)slot->loss[i];
             sum->weight_sum += weight_of(slot, i);
@@ -203,6 +209,12 @@ static void add_slot(const lt_stage *s, const lt_stage_slot *slot, lt_pass_resul
             sum->n_correct += slot->best[i] == labels[i];
         }
     }
+    sum->loss_sum += loss;
+}
+
+static void add_slot(const lt_stage *s, const lt_stage_slot *slot, lt_pass_result *sum) {
+    double aux[2] = {0.0, 0.0};
+    add_rows(s, slot, 0, slot->batch, sum);
     for (int64_t layer = 0; layer < s->options.n_layers; layer++) {
         if (lt_model_layer(s->options.spec, s->options.first_layer + layer).n_experts == 0) {
             continue; /* Nothing wrote there. */
@@ -210,9 +222,16 @@ static void add_slot(const lt_stage *s, const lt_stage_slot *slot, lt_pass_resul
         aux[0] += (double)slot->aux[2 * layer];
         aux[1] += (double)slot->aux[2 * layer + 1];
     }
-    sum->loss_sum += loss;
     sum->aux_sum += aux[0];
     sum->z_sum += aux[1];
+}
+
+static void add_each(const lt_stage *s, const lt_stage_slot *slot, lt_pass_result *sums) {
+    int64_t at = 0;
+    for (int i = 0; i < s->options.joins; i++) {
+        add_rows(s, slot, at, slot->rows_of[i], &sums[i]);
+        at += slot->rows_of[i];
+    }
 }
 
 lt_err lt_stage_fetch(lt_stage *s, lt_exec *r, const lt_batch_acts *from) {
@@ -223,7 +242,12 @@ lt_err lt_stage_fetch(lt_stage *s, lt_exec *r, const lt_batch_acts *from) {
 lt_err lt_stage_collect(lt_stage *s, lt_exec *r, lt_pass_result *sum) {
     LT_TRY(s->backend->sync(r->queue));
     for (; s->n_collected < s->n_taken; s->n_collected++) {
-        add_slot(s, &s->slots[s->n_collected % LT_STAGE_SLOTS], sum);
+        const lt_stage_slot *slot = &s->slots[s->n_collected % LT_STAGE_SLOTS];
+        if (s->options.joins > 0) {
+            add_each(s, slot, sum);
+        } else {
+            add_slot(s, slot, sum);
+        }
     }
     return LT_OK;
 }
@@ -241,7 +265,7 @@ lt_err lt_stage_send(lt_stage *s, lt_exec *r, int set, const lt_pass_batch *b,
                      const lt_batch_acts *to) {
     lt_stage_slot *slot = &s->set_slots[set];
     LT_TRY(wait_for_sent(s, r));
-    fill_slot(slot, b);
+    fill_slot(slot, b, s->options.joins);
     for (int k = 0; k < LT_STAGE_FIELDS; k++) {
         if (has_field(slot, k)) {
             LT_TRY(s->backend->upload(r->queue, tensor_of(to, k), slot->ids[k], id_bytes(slot)));

@@ -33,6 +33,7 @@ typedef struct {
     int32_t *best;                 /* (rows) */
     float *aux;                    /* (L, 2) */
     float *n_labels;               /* (1): counted labels, or the sum of their weights. */
+    int64_t *rows_of;              /* (joins) */
     int64_t batch, seq;
     bool has_documents, has_weights;
 } lt_stage_slot;
@@ -44,6 +45,7 @@ typedef struct {
     int64_t first_layer, n_layers; /* Layers with auxiliary losses; n_layers 0: none. */
     bool loss;                     /* The pass has the head: rows have losses. */
     int n_sets;                    /* A slot each, for lt_stage_send. */
+    int joins;                     /* Adapters that have rows of their own; 0: none. */
     bool weights;
 } lt_stage_options;
 
@@ -77,7 +79,8 @@ const lt_stage_slot *lt_stage_next(const lt_stage *s);
 LT_MUST_USE lt_err lt_stage_take(lt_stage *s, lt_exec *r, const lt_batch_acts *to);
 /* Queue the results of the batch taken last. */
 LT_MUST_USE lt_err lt_stage_fetch(lt_stage *s, lt_exec *r, const lt_batch_acts *from);
-/* Wait for all that was fetched and add it to *sum. */
+/* Wait for all that was fetched and add it to *sum; with joins, the results of each adapter's rows
+ * to its own, (joins). */
 LT_MUST_USE lt_err lt_stage_collect(lt_stage *s, lt_exec *r, lt_pass_result *sum);
 
 /* The same in one go, of one set: to the device now; results into *sum, and each row's loss into
