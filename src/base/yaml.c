@@ -20,6 +20,7 @@
 
 typedef struct {
     bool is_sequence, has_key, holds_scalars;
+    bool is_filled;    /* A mapping that has had a key. */
     size_t prefix_len; /* Length of the path up to and without this frame's key. */
     size_t index;      /* Next element of a sequence. */
     size_t entry;      /* The row that a sequence of scalars fills. */
@@ -97,7 +98,7 @@ static lt_err on_scalar(reader *r, const char *value, int line) {
         return append_scalar(r, f->entry, value);
     }
     if (!f->has_key) {
-        f->has_key = true;
+        f->has_key = f->is_filled = true;
         return push_name(r, value, line);
     }
     f->has_key = false;
@@ -141,6 +142,10 @@ static lt_err on_event(reader *r, const yaml_event_t *event) {
         return open_frame(r, true, line);
     case YAML_MAPPING_END_EVENT:
     case YAML_SEQUENCE_END_EVENT:
+        if (r->depth > 1 && !r->stack[r->depth - 1].is_sequence &&
+            !r->stack[r->depth - 1].is_filled) {
+            LT_TRY(add_row(r, "", line));
+        }
         r->depth--;
         r->path[r->depth > 0 ? r->stack[r->depth - 1].prefix_len : 0] = '\0';
         if (r->depth > 0 && r->stack[r->depth - 1].is_sequence) {

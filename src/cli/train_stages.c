@@ -9,58 +9,15 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/yaml.h"
 #include "lateen/comm.h"
 #include "train/changes.h"
 
-#define PREFIX       "stages"
 #define RECORD_BYTES ((size_t)1 << 20)
 
 /* ---- Reading ---- */
 
-/* The part of a key behind "stages.", or NULL. */
-static const char *key_of_stage(const char *key) {
-    const size_t n = strlen(PREFIX);
-    return strncmp(key, PREFIX ".", n + 1) == 0 ? key + n + 1 : NULL;
-}
-
-static lt_err check_name(const char *name, size_t n, const char *origin) {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_-";
-    if (n == 0 || n >= sizeof((lt_stage_of_life *)0)->name || strspn(name, letters) < n) {
-        LT_FAIL(LT_ERR_ARG,
-                "%s: '%.*s' is no name of a stage, which is a folder: up to %zu of a to z, 0 to 9, "
-                "_ and -",
-                origin, (int)n, name, sizeof((lt_stage_of_life *)0)->name - 1);
-    }
-    return LT_OK;
-}
-
-/* The stage of this name, which is added if it is new. */
-static lt_err stage_of(lt_life *l, lt_stage_of_life **out, const char *name, size_t n,
-                       const char *origin) {
-    for (int i = 0; i < l->n; i++) {
-        if (strlen(l->stages[i].name) == n && strncmp(l->stages[i].name, name, n) == 0) {
-            *out = &l->stages[i];
-            return LT_OK;
-        }
-    }
-    LT_TRY(check_name(name, n, origin));
-    if (l->n == LT_LIFE_STAGES) {
-        LT_FAIL(LT_ERR_LIMIT, "%s: more than %d stages", origin, LT_LIFE_STAGES);
-    }
-    *out = &l->stages[l->n];
-    (*out)->recipe = calloc(1, sizeof *(*out)->recipe);
-    if ((*out)->recipe == NULL) {
-        LT_FAIL(LT_ERR_OOM, "recipe of a stage");
-    }
-    l->n++;
-    (void)snprintf((*out)->name, sizeof(*out)->name, "%.*s", (int)n, name);
-    lt_options_default(&lt_recipe_table, (*out)->recipe);
-    return LT_OK;
-}
-
 /* A recipe as a stage: its folder, and of a later stage its model, are not those that it names. */
-static lt_err read_recipe(lt_stage_of_life *s, const char *path, bool first) {
+static lt_err read_recipe(lt_named_recipe *s, const char *path, bool first) {
     lt_err err = LT_OK;
     lt_recipe *before = malloc(sizeof *before);
     if (before == NULL) {
@@ -78,52 +35,8 @@ done:
     return err;
 }
 
-/* The stages of a recipe; apply: also what they add to the common options. */
-static lt_err read_stages(lt_life *l, const lt_yaml_entry *entries, size_t n, const char *path,
-                          bool apply) {
-    for (size_t i = 0; i < n; i++) {
-        const char *rest = key_of_stage(entries[i].key);
-        const char *dot = rest != NULL ? strchr(rest, '.') : NULL;
-        char origin[LT_OPTION_STR_BYTES];
-        lt_stage_of_life *s;
-        (void)snprintf(origin, sizeof origin, "%s:%d", path, entries[i].line);
-        if (strcmp(entries[i].key, PREFIX) == 0) {
-            LT_FAIL(LT_ERR_ARG,
-                    "%s: stages: %s: each stage has a name and its options, NAME: {steps: 100}, or "
-                    "a recipe, NAME: FILE",
-                    origin, entries[i].value);
-        }
-        if (rest == NULL) {
-            continue;
-        }
-        const size_t length = dot != NULL ? (size_t)(dot - rest) : strlen(rest);
-        LT_TRY(stage_of(l, &s, rest, length, origin));
-        if (apply && dot != NULL) {
-            LT_TRY(lt_options_set(&lt_recipe_table, s->recipe, dot + 1, entries[i].value, origin));
-        } else if (apply) {
-            LT_TRY(read_recipe(s, entries[i].value, s == &l->stages[0]));
-        }
-    }
-    return LT_OK;
-}
-
-static lt_err read_common(lt_recipe *r, const lt_yaml_entry *entries, size_t n, const char *path) {
-    for (size_t i = 0; i < n; i++) {
-        char origin[LT_OPTION_STR_BYTES];
-        (void)snprintf(origin, sizeof origin, "%s:%d", path, entries[i].line);
-        if (key_of_stage(entries[i].key) == NULL) {
-            LT_TRY(lt_options_set(&lt_recipe_table, r, entries[i].key, entries[i].value, origin));
-        }
-    }
-    return LT_OK;
-}
-
-static lt_err parse_flags(lt_recipe *r, int argc, char **argv) {
-    const char *path[1] = {NULL};
-    bool help = false;
-    int n = 0;
-    return lt_options_parse(&lt_recipe_table, r, argc, argv, path, 1, &n, &help);
-}
+static const lt_named_kind kind = {
+    .key = "stages", .what = "stage", .most = LT_LIFE_STAGES, .value = read_recipe};
 
 /* ---- What follows from the order ---- */
 
@@ -131,15 +44,9 @@ static bool trains_adapters(const lt_recipe *r) {
     return r->lora_rank > 0 || r->lora_init[0] != '\0';
 }
 
-static lt_err set_path(lt_recipe *r, const char *option, const char *folder, const char *name) {
-    char path[LT_PATH_BYTES];
-    LT_TRY(lt_path_join(path, folder, name));
-    return lt_options_set(&lt_recipe_table, r, option, path, "stages");
-}
-
 /* Stage i begins where the one before it has ended. */
 static lt_err chain(const lt_life *l, int i, const lt_recipe *common) {
-    const lt_stage_of_life *before = &l->stages[i - 1], *s = &l->stages[i];
+    const lt_named_recipe *before = &l->stages[i - 1], *s = &l->stages[i];
     const lt_recipe *was = before->recipe;
     lt_recipe *r = s->recipe;
     const bool other = strcmp(r->init, common->init) != 0;
@@ -164,79 +71,37 @@ static lt_err chain(const lt_life *l, int i, const lt_recipe *common) {
     }
     if (!trains_adapters(was)) {
         r->lora_init[0] = '\0'; /* It was meant for the first stage. */
-        return set_path(r, "model.init", was->out, "model");
+        return lt_named_recipe_path(r, "model.init", was->out, "model", kind.key);
     }
-    LT_TRY(lt_options_set(&lt_recipe_table, r, "model.init", was->init, "stages"));
-    return set_path(r, "lora.init", was->out, "adapter");
-}
-
-static lt_err check_stage(const lt_stage_of_life *s) {
-    lt_err err;
-    if (s->recipe->train[0] == '\0') {
-        LT_FAIL(LT_ERR_ARG, "stage %s: no data: it needs data.train", s->name);
-    }
-    err = lt_recipe_check(s->recipe);
-    return err != LT_OK ? lt_error_prefix(err, "stage %s", s->name) : LT_OK;
-}
-
-/* Each stage's folder, what it begins with, and whether its options fit together. */
-static lt_err connect_stages(lt_life *l, const lt_recipe *common, int argc, char **argv) {
-    char mirror[LT_OPTION_STR_BYTES];
-    if (common->out[0] == '\0') {
-        LT_FAIL(LT_ERR_ARG, "no run folder: give --out FOLDER, or out: in the recipe");
-    }
-    LT_TRY(lt_path_join(l->record, common->out, "stages.json"));
-    for (int i = 0; i < l->n; i++) {
-        lt_stage_of_life *s = &l->stages[i];
-        LT_TRY(parse_flags(s->recipe, argc, argv));
-        if (strcmp(s->recipe->out, common->out) != 0) {
-            LT_FAIL(LT_ERR_ARG, "stage %s: out = %s, but its folder is %s/%s", s->name,
-                    s->recipe->out, common->out, s->name);
-        }
-        LT_TRY(set_path(s->recipe, "out", common->out, s->name));
-        if (s->recipe->mirror[0] != '\0') {
-            memcpy(mirror, s->recipe->mirror, sizeof mirror);
-            LT_TRY(set_path(s->recipe, "checkpoint.mirror", mirror, s->name));
-        }
-        LT_TRY(i > 0 ? chain(l, i, common) : LT_OK);
-        LT_TRY(check_stage(s));
-    }
-    return LT_OK;
+    LT_TRY(lt_options_set(&lt_recipe_table, r, "model.init", was->init, kind.key));
+    return lt_named_recipe_path(r, "lora.init", was->out, "adapter", kind.key);
 }
 
 lt_err lt_life_open(lt_life *l, const char *path, int argc, char **argv) {
     lt_err err = LT_OK;
-    lt_yaml_entry *entries = NULL;
     lt_recipe *common = calloc(1, sizeof *common);
-    size_t n = 0;
 
     *l = (lt_life){.n = 0};
     if (common == NULL) {
         LT_FAIL(LT_ERR_OOM, "recipe");
     }
-    LT_TRY_DONE(lt_yaml_load(&entries, &n, path));
-    LT_TRY_DONE(read_stages(l, entries, n, path, false));
+    LT_TRY_DONE(lt_named_recipes_read(l->stages, &l->n, common, &kind, path, argc, argv));
     if (l->n == 0) {
         goto done;
     }
-    lt_options_default(&lt_recipe_table, common);
-    LT_TRY_DONE(read_common(common, entries, n, path));
+    LT_TRY_DONE(lt_named_recipes_place(l->stages, l->n, common, &kind));
+    LT_TRY_DONE(lt_path_join(l->record, common->out, "stages.json"));
     for (int i = 0; i < l->n; i++) {
-        *l->stages[i].recipe = *common;
+        LT_TRY_DONE(i > 0 ? chain(l, i, common) : LT_OK);
+        LT_TRY_DONE(lt_named_recipe_check(&l->stages[i], kind.what));
     }
-    LT_TRY_DONE(read_stages(l, entries, n, path, true));
-    LT_TRY_DONE(parse_flags(common, argc, argv));
-    LT_TRY_DONE(connect_stages(l, common, argc, argv));
 done:
-    lt_yaml_free(entries, n);
     free(common);
     return err;
 }
 
 void lt_life_close(lt_life *l) {
-    for (int i = 0; i < l->n; i++) {
-        free(l->stages[i].recipe);
-    }
+    lt_named_recipes_free(l->stages, l->n);
     *l = (lt_life){.n = 0};
 }
 
@@ -260,7 +125,7 @@ static lt_err load_record(json_t **out, const lt_life *l) {
     return LT_OK;
 }
 
-static lt_err note_finished(const lt_life *l, json_t *record, const lt_stage_of_life *s) {
+static lt_err note_finished(const lt_life *l, json_t *record, const lt_named_recipe *s) {
     json_t *entry = json_pack("{s:s, s:o}", "name", s->name, "options", lt_recipe_json(s->recipe));
     char *text = NULL;
     lt_err err;
@@ -280,7 +145,7 @@ static bool decides(const lt_option *row) {
 }
 
 /* *more: the last finished stage has more steps now. */
-static lt_err compare_finished(const json_t *entry, const lt_stage_of_life *s, bool last,
+static lt_err compare_finished(const json_t *entry, const lt_named_recipe *s, bool last,
                                bool *more) {
     const json_t *then = json_object_get(entry, "options");
     const char *name = json_string_value(json_object_get(entry, "name"));
@@ -379,7 +244,7 @@ static lt_err chosen(int *out, const lt_life *l, int finished) {
 }
 
 static lt_err train_stage(const lt_life *l, int i, json_t *record, lt_err (*train)(lt_recipe *r)) {
-    const lt_stage_of_life *s = &l->stages[i];
+    const lt_named_recipe *s = &l->stages[i];
     lt_recipe *r = malloc(sizeof *r);
     int rank = 0, n_ranks = 1;
     lt_err err = LT_OK;

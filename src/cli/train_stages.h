@@ -23,17 +23,12 @@
 #define LT_CLI_TRAIN_STAGES_H
 
 #include "base/file.h"
-#include "train/recipe.h"
-
-typedef struct {
-    char name[64];
-    lt_recipe *recipe;
-} lt_stage_of_life;
+#include "cli/named_recipes.h"
 
 #define LT_LIFE_STAGES 16
 
 typedef struct {
-    lt_stage_of_life stages[LT_LIFE_STAGES];
+    lt_named_recipe stages[LT_LIFE_STAGES];
     int n;
     char record[LT_PATH_BYTES]; /* OUT/stages.json */
 } lt_life;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cli/copying.h"
 #include "cli/plan_verbs.h"
+#include "cli/train_adapters.h"
 #include "cli/train_recipe.h"
 #include "cli/train_stages.h"
 #include "cli/verb.h"
@@ -23,7 +24,8 @@ static const char usage[] = "train [RECIPE.yaml] [--KEY VALUE ...]";
 static const char prose[] =
     "Train a model. The recipe gives the options below as YAML (optim.lr is `lr` under `optim`); "
     "flags override it. A recipe with `stages` trains one behind the other, each from the model of "
-    "the one before.\nEverything is written to the run folder --out. The same command continues "
+    "the one before; one with `adapters` trains them at once beside one model.\nEverything is "
+    "written to the run folder --out. The same command continues "
     "a stopped run.\n"
     "Exit status: 0 finished, 1 failed, 2 usage, 74 the device failed, 75 stopped by a signal or "
     "the "
@@ -75,12 +77,18 @@ done:
     return err;
 }
 
-/* A flag must have an effect in one of the stages. */
-static lt_err load_stages(lt_life *l, const char *path, int argc, char **argv) {
+/* What a recipe trains: one run, stages, or adapters at once. */
+typedef struct {
+    lt_recipe *one;
+    lt_life life;          /* n 0: it has no stages. */
+    lt_many_adapters many; /* n 0: it has no adapters. */
+} work;
+
+/* A flag must have an effect in one of the stages, or of the adapters. */
+static lt_err refuse_idle_everywhere(const lt_named_recipe *of, int n, int argc, char **argv) {
     lt_err err = LT_OK;
-    LT_TRY(lt_life_open(l, path, argc, argv));
-    for (int i = 0; i < l->n; i++) {
-        err = refuse_idle_flags(l->stages[i].recipe, argc, argv);
+    for (int i = 0; i < n; i++) {
+        err = refuse_idle_flags(of[i].recipe, argc, argv);
         if (err == LT_OK) {
             return LT_OK;
         }
@@ -88,16 +96,26 @@ static lt_err load_stages(lt_life *l, const char *path, int argc, char **argv) {
     return err;
 }
 
+static lt_err load_lists(work *w, const char *path, int argc, char **argv) {
+    LT_TRY(lt_life_open(&w->life, path, argc, argv));
+    if (w->life.n > 0) {
+        return refuse_idle_everywhere(w->life.stages, w->life.n, argc, argv);
+    }
+    LT_TRY(lt_many_adapters_open(&w->many, path, argc, argv));
+    return refuse_idle_everywhere(w->many.adapters, w->many.n, argc, argv);
+}
+
 /* The recipe is read before the flags, so that flags override it: find the one word that is neither
  * a flag nor a flag's value. */
-static lt_err load(lt_recipe *r, lt_life *l, int argc, char **argv, bool *help) {
+static lt_err load(work *w, int argc, char **argv, bool *help) {
+    lt_recipe *r = w->one;
     const char *recipe[1] = {NULL};
     int n = 0;
     lt_options_default(&lt_recipe_table, r);
     LT_TRY(lt_options_parse(&lt_recipe_table, r, argc, argv, recipe, 1, &n, help));
     if (n == 1 && !*help) {
-        LT_TRY(load_stages(l, recipe[0], argc, argv));
-        if (l->n > 0) {
+        LT_TRY(load_lists(w, recipe[0], argc, argv));
+        if (w->life.n > 0 || w->many.n > 0) {
             return LT_OK;
         }
         lt_options_default(&lt_recipe_table, r);
@@ -116,13 +134,22 @@ static lt_err load(lt_recipe *r, lt_life *l, int argc, char **argv, bool *help) 
     return *help ? LT_OK : refuse_idle_flags(r, argc, argv);
 }
 
+static void close_work(work *w) {
+    lt_life_close(&w->life);
+    lt_many_adapters_close(&w->many);
+}
+
 lt_err lt_cli_recipe_load(lt_recipe *r, int argc, char **argv, bool *help) {
-    lt_life life = {.n = 0};
-    lt_err err = load(r, &life, argc, argv, help);
-    if (err == LT_OK && life.n > 0) {
-        err = lt_life_stage(&life, r);
+    work w = {.one = r};
+    lt_err err = load(&w, argc, argv, help);
+    if (err == LT_OK && w.many.n > 0) {
+        err = lt_error_set(LT_ERR_UNSUPPORTED,
+                           "a recipe with adapters that are trained at once: only `lateen train` "
+                           "takes it");
+    } else if (err == LT_OK && w.life.n > 0) {
+        err = lt_life_stage(&w.life, r);
     }
-    lt_life_close(&life);
+    close_work(&w);
     return err;
 }
 
@@ -144,6 +171,13 @@ static lt_err train(lt_recipe *r) {
     return lt_align_train(r, NULL);
 }
 
+static lt_err train_many(const lt_many_adapters *m) {
+    for (int i = 0; i < m->n; i++) {
+        LT_TRY(bring(m->adapters[i].recipe));
+    }
+    return lt_run_together(m->adapters, m->n, m->common->micro, m->common->out);
+}
+
 /* A launcher decides by the status whether the run is started again. */
 static int status_of(lt_err err) {
     const int status = lt_verb_fail(err);
@@ -156,19 +190,20 @@ static int status_of(lt_err err) {
 
 int lt_verb_train(int argc, char **argv);
 int lt_verb_train(int argc, char **argv) {
-    lt_recipe *r = calloc(1, sizeof *r);
-    lt_life life = {.n = 0};
+    work w = {.one = calloc(1, sizeof *w.one)};
     bool help = false;
-    lt_err err = r != NULL ? load(r, &life, argc, argv, &help) : lt_error_set(LT_ERR_OOM, "recipe");
+    lt_err err = w.one != NULL ? load(&w, argc, argv, &help) : lt_error_set(LT_ERR_OOM, "recipe");
 
     if (help) {
         printf("usage: lateen %s\n\n%s\n\noptions:\n", usage, prose);
         lt_options_help(&lt_recipe_table, stdout);
         print_changeable();
     } else if (err == LT_OK) {
-        err = life.n > 0 ? lt_life_train(&life, train) : train(r);
+        err = w.life.n > 0   ? lt_life_train(&w.life, train)
+              : w.many.n > 0 ? train_many(&w.many)
+                             : train(w.one);
     }
-    lt_life_close(&life);
-    free(r);
+    close_work(&w);
+    free(w.one);
     return err == LT_OK ? LT_EXIT_DONE : status_of(err);
 }

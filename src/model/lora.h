@@ -28,8 +28,8 @@
  * the place of the base's, from which it begins.
  *
  * Every linear layer of a pass, a session or an engine goes through lt_linear_fwd and _bwd, which
- * call the functions of adapted.h where a model has adapters. Serving has many adapters at once:
- * lora_pool.h. */
+ * call the functions of adapted.h where a model has adapters. Training has several at once, each
+ * with rows of its own (lt_pass_join); serving has many: lora_pool.h. */
 #ifndef LT_MODEL_LORA_H
 #define LT_MODEL_LORA_H
 
@@ -209,8 +209,8 @@ LT_MUST_USE lt_err lt_lora_save(const lt_lora *l, const char *folder, const char
 
 /* ---- Computing ---- */
 
-/* What a pass or a session needs to compute with adapters. Of a list, each computes with rows of its
- * own (lt_pass_join); one alone computes with all. */
+/* What a pass or a session needs to compute with adapters. Of a list, each computes with rows of
+ * its own (lt_pass_join); one alone computes with all. */
 typedef struct lt_lora_run {
     const lt_lora *lora;
     struct lt_lora_run *next;

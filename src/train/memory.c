@@ -258,7 +258,8 @@ lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model
     const lt_comm_memory comm = comm_memory(o, shards);
     const size_t rows = 2 * lt_step_rows_bytes(lt_recipe_largest_batch(r) * lt_recipe_together(r),
                                                lt_pass_whole_seq(o), o->weights) +
-                        lt_step_rows_bytes(o->batch, lt_pass_whole_seq(o), o->weights) +
+                        lt_step_rows_bytes(o->joins > 0 ? r->micro : o->batch, lt_pass_whole_seq(o),
+                                           o->weights) +
                         m.host_bytes;
 
     *out = (lt_memory_plan){0};
@@ -335,6 +336,9 @@ lt_err lt_memory_plan_make(lt_memory_plan *out, const lt_training *t) {
     add(out, "tokenizer", t->tokenizer_bytes, false);
     for (int i = 0; i < buffers.n_rows; i++) {
         add(out, buffers.rows[i].name, buffers.rows[i].bytes, false);
+    }
+    if (t->together != NULL) {
+        add(out, "gradients of this adapter", lt_pass_join_bytes(t->pass, t->member), false);
     }
     add(out, "loader", loader.memory_bytes, false);
     add(out, "mapped data", loader.mapped_bytes, false);

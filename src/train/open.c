@@ -17,6 +17,7 @@
 #include "train/adapters.h"
 #include "train/fit.h"
 #include "train/run.h"
+#include "train/together_impl.h"
 
 int lt_training_dp(const lt_training *t) {
     return lt_training_has_ranks(t) ? t->world->dp : 1;
@@ -55,6 +56,10 @@ static lt_err open_folder(lt_training *t) {
     LT_TRY(lt_file_make_dirs(out));
     LT_TRY(lt_path_join(t->checkpoints, out, "checkpoints"));
     LT_TRY(lt_path_join(t->metrics_path, out, "metrics.jsonl"));
+    if (t->together != NULL) { /* One file stops all. */
+        memcpy(t->exit_path, t->together->exit_path, sizeof t->exit_path);
+        return LT_OK;
+    }
     return lt_path_join(t->exit_path, out, "exit");
 }
 
@@ -70,14 +75,20 @@ static lt_err lead_lock(lt_training *t) {
         lt_board_folder(lt_training_board(t), out);
     }
     LT_TRY(lt_path_join(path, out, "log.txt"));
-    return lt_log_to_file(path);
+    return t->together == NULL ? lt_log_to_file(path) : LT_OK;
 }
 
 /* ---- Work of every rank ---- */
 
 static lt_err open_tokenizer(lt_training *t) {
+    const lt_training *host = lt_training_host(t);
     t->tokenizer_info = lt_training_no_tokenizer;
     if (t->recipe.tokenizer[0] == '\0') {
+        return LT_OK;
+    }
+    if (host != t && strcmp(host->recipe.tokenizer, t->recipe.tokenizer) == 0) {
+        t->tokenizer = host->tokenizer;
+        t->tokenizer_info = host->tokenizer_info;
         return LT_OK;
     }
     LT_TRY(lt_training_about("data.tokenizer",
@@ -113,6 +124,10 @@ lt_err lt_step_rows_open(lt_step_rows *s, int64_t batch, int64_t seq, bool weigh
     return LT_OK;
 }
 
+const lt_training *lt_training_host(const lt_training *t) {
+    return t->together != NULL ? &t->together->runs[0] : t;
+}
+
 lt_pass_options lt_training_pass_options(const lt_training *t) {
     lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->device->backend->host_memory);
     o.weights = o.weights || t->source.weights || t->objective != NULL;
@@ -130,6 +145,10 @@ lt_pass_options lt_training_pass_options(const lt_training *t) {
     o.master_elsewhere = t->shards.level > 0;
     o.gradients_elsewhere = t->shards.level > 1;
     o.tp = lt_training_has_ranks(t) ? lt_world_twin(t->world, t->world->mesh.tp) : NULL;
+    if (t->together != NULL) {
+        o.batch = t->together->pass_rows;
+        o.joins = t->together->n;
+    }
     return o;
 }
 
@@ -170,10 +189,14 @@ static lt_err open_pass(lt_training *t) {
     }
     if (lt_training_has_pipeline(t)) {
         LT_TRY(lt_training_open_pipeline(t, &o));
+    } else if (lt_training_host(t) != t) {
+        t->pass = lt_training_host(t)->pass;
+        t->pass_memory = lt_training_host(t)->pass_memory;
     } else {
         LT_TRY(lt_pass_measure(&t->pass_memory, &t->model->spec, t->model->options.dtype, &o));
         LT_TRY(lt_pass_open(&t->pass, t->model, &o));
     }
+    LT_TRY(t->together != NULL ? lt_pass_join(t->pass, t->lora, t->micro) : LT_OK);
     const lt_optimiser_share share = {
         &t->trained->table, &t->trained->master,
         t->trained->options.dtype != LT_F32 ? &t->trained->weights : NULL, &t->shards};
@@ -376,7 +399,10 @@ static lt_err lead_telemetry(lt_training *t) {
 
 /* Metrics, the effective recipe, the page. The other ranks need no peak. */
 static lt_err lead_begin(lt_training *t) {
-    LT_TRY(lt_matmul_peak(&t->peak_flops, t->model->device, t->model->options.dtype));
+    t->peak_flops = lt_training_host(t)->peak_flops;
+    LT_TRY(t->peak_flops == 0.0
+               ? lt_matmul_peak(&t->peak_flops, t->model->device, t->model->options.dtype)
+               : LT_OK);
     LT_TRY(lt_metrics_open(&t->metrics, t->metrics_path, t->state.step, &t->lease));
     begin_times(t);
     LT_TRY(lt_training_write_recipe(t));
@@ -489,6 +515,8 @@ lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *devi
                        .ranks = with->ranks,
                        .world = with->world,
                        .objective = with->objective,
+                       .together = with->together,
+                       .member = with->member,
                        .lease = {.lock_fd = -1, .epoch = with->epoch},
                        .snapshots = {.from = -1},
                        .saved_step = -1,
@@ -607,6 +635,7 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
 }
 
 void lt_training_close(lt_training *t) {
+    const bool guest = lt_training_host(t) != t;
     lt_saver_close(t);
     lt_mirror_close(t);
     lt_replicas_close(t);
@@ -620,7 +649,7 @@ void lt_training_close(lt_training *t) {
     if (t->trained != NULL) {
         lt_optimiser_close(&t->optimiser);
     }
-    lt_pass_close(t->pass);
+    lt_pass_close(guest ? NULL : t->pass);
     lt_pipeline_close(t->pipeline);
     free(t->batches);
     lt_zero_close(&t->zero);
@@ -632,12 +661,13 @@ void lt_training_close(lt_training *t) {
         lt_lora_close(t->lora);
         t->trained = t->model;
     }
-    lt_model_close(t->trained);
+    lt_model_close(guest ? NULL : t->trained);
     lt_shards_close(&t->shards);
     lt_chat_source_close(&t->chat);
     lt_mixture_close(&t->train_mixture);
     lt_mixture_close(&t->valid_mixture);
-    lt_tokenizer_close(t->tokenizer);
+    lt_tokenizer_close(guest && t->tokenizer == lt_training_host(t)->tokenizer ? NULL
+                                                                               : t->tokenizer);
     for (int i = 0; i < 2; i++) {
         lt_arena_close(&t->draws[i].rows.arena);
     }

@@ -27,7 +27,7 @@ static int64_t id_or_none(uint32_t id) {
 static lt_err check_fit(lt_training *t, const lt_model_spec *spec, lt_dtype dtype) {
     const lt_pass_options o = lt_training_pass_options(t);
     size_t left = 0;
-    if (t->device->backend->memory_left == NULL) {
+    if (t->device->backend->memory_left == NULL || lt_training_host(t) != t) {
         return LT_OK;
     }
     LT_TRY(t->device->backend->memory_left(t->device, &left));
@@ -164,7 +164,9 @@ lt_err lt_training_open_model(lt_training *t) {
     if (!t->device->backend->host_memory && options.dtype == LT_F32) {
         lt_log_info("model.dtype = fp32: on a GPU, training in bf16 is several times as fast");
     }
-    if (r->init[0] != '\0') {
+    if (lt_training_host(t) != t) {
+        t->trained = lt_training_host(t)->model;
+    } else if (r->init[0] != '\0') {
         LT_TRY(lt_model_open(&t->trained, r->init, &options));
         LT_TRY(lt_recipe_adopt(&t->trained->spec, r, r->init));
         if (t->tokenizer != NULL && (int64_t)i->n_ids > t->trained->spec.vocab_size) {
@@ -179,6 +181,9 @@ lt_err lt_training_open_model(lt_training *t) {
         t->model = t->trained;
         LT_TRY(lt_adapters_open(&t->lora, t->model, r));
         t->trained = t->lora->params;
+        if (t->together != NULL) { /* Which adapters compute is decided call by call. */
+            lt_lora_use(t->model, NULL);
+        }
         return LT_OK;
     }
     if (t->shards.level == 0) {

@@ -166,8 +166,13 @@ static lt_err fingerprint_base(lt_training *t, const json_t *then) {
     if (t->lora == NULL) {
         return LT_OK;
     }
-    LT_TRY(lt_model_weights_hash(&hash, t->lora->base));
-    snprintf(hex, sizeof hex, "%016" PRIx64, hash);
+    if (lt_training_host(t) != t) {
+        const json_t *known = json_object_get(lt_training_host(t)->data, "base");
+        snprintf(hex, sizeof hex, "%s", json_string_value(known));
+    } else {
+        LT_TRY(lt_model_weights_hash(&hash, t->lora->base));
+        snprintf(hex, sizeof hex, "%016" PRIx64, hash);
+    }
     json_object_set_new(t->data, "base", json_string(hex));
     if (was != NULL && strcmp(was, hex) != 0) {
         LT_FAIL(LT_ERR_STATE,

@@ -42,7 +42,7 @@ static void on_signal(int number) {
     stop_signal = number;
 }
 
-static void catch_signals(void) {
+void lt_training_prepare_process(void) {
     const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
     sigemptyset(&action.sa_mask);
@@ -55,6 +55,9 @@ static void catch_signals(void) {
         }
     }
     signal(SIGPIPE, SIG_IGN);
+    /* Large buffers return to the system when they are freed. */
+    (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES);
+    (void)mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
 }
 
 int lt_training_stop_asked(const lt_training *t) {
@@ -68,8 +71,7 @@ lt_err lt_training_settle(lt_training *t) {
     return t->model->backend->sync(lt_training_queue(t));
 }
 
-/* Do what was decided after a step; *slow: something was done. */
-static lt_err follow(lt_training *t, const lt_step_decision *d, bool *slow) {
+lt_err lt_training_follow(lt_training *t, const lt_step_decision *d, bool *slow) {
     *slow = d->validate || d->sample || d->save;
     if (!*slow) {
         return LT_OK;
@@ -98,7 +100,7 @@ lt_err lt_training_ask_stop(const lt_training *t, int *stop) {
 }
 
 /* A model that learns to answer writes a sample before its first step, to compare with later. */
-static lt_err sample_before(lt_training *t) {
+lt_err lt_training_sample_first(lt_training *t) {
     const bool first = t->state.step == 0 && lt_training_sample_answers(t);
     return first && lt_ranks_lead(&t->ranks) ? lt_training_sample(t) : LT_OK;
 }
@@ -131,7 +133,7 @@ static lt_err train_steps(lt_training *t, int *stop) {
     tell_sizes(t);
     lt_board_step(board, t->state.step); /* Step of the checkpoint from which the run goes on. */
     lt_board_phase(board, LT_PHASE_LOADED);
-    LT_TRY(sample_before(t));
+    LT_TRY(lt_training_sample_first(t));
     if (t->state.step < t->recipe.steps || lt_diloco_waits(t)) {
         LT_TRY(lt_training_ask_stop(t, stop));
     }
@@ -146,7 +148,7 @@ static lt_err train_steps(lt_training *t, int *stop) {
         }
         LT_TRY(lt_training_skip(t, t->state.outer_step)); /* To where the other sites are. */
         LT_TRY(lt_training_snapshot(t, step.step_s));
-        LT_TRY(follow(t, &step.decision, &slow));
+        LT_TRY(lt_training_follow(t, &step.decision, &slow));
         *stop = step.decision.stop;
         /* It took a while. */
         if (slow && *stop == 0 && t->state.step < t->recipe.steps && lt_training_is_whole(t)) {
@@ -156,7 +158,7 @@ static lt_err train_steps(lt_training *t, int *stop) {
     return LT_OK;
 }
 
-static lt_err finish(lt_training *t) {
+lt_err lt_training_finish(lt_training *t) {
     LT_TRY(lt_times_pause(t));
     LT_TRY(lt_training_save(t));
     LT_TRY(lt_saver_wait(t));
@@ -184,7 +186,7 @@ static lt_err finish(lt_training *t) {
 }
 
 /* Handle a stop request: save, and say how to continue. */
-static lt_err stop(lt_training *t, int why) {
+lt_err lt_training_stop(lt_training *t, int why) {
     const char *stopped = lt_stop_text(why);
     lt_board_stop(lt_training_board(t), why);
     LT_TRY(lt_training_save(t));
@@ -208,12 +210,19 @@ static lt_err stop(lt_training *t, int why) {
             (long long)t->state.step, stopped, t->recipe.out);
 }
 
-/* Log a failure and write the report of what led to it. The failure stays this thread's last. */
+void lt_training_note_end(lt_err err) {
+    if (err == LT_ERR_INTERRUPTED) {
+        lt_log_note(LT_LOG_INFO, "%s", lt_error_message());
+    } else if (err != LT_OK) {
+        lt_log_note(LT_LOG_ERROR, "%s", lt_error_message());
+        lt_log_note_trace();
+    }
+}
+
+/* Write the report of what led to a failure, which stays this thread's last. */
 static void report_failure(const lt_training *t, lt_err err) {
     lt_failure failure;
     lt_failure_keep(&failure, err);
-    lt_log_note(LT_LOG_ERROR, "%s", lt_error_message());
-    lt_log_note_trace();
     if (lt_ranks_lead(&t->ranks) && err != LT_ERR_REPLACED && lt_training_report(t) != LT_OK) {
         lt_log_warn("%s", lt_error_message());
     }
@@ -255,9 +264,6 @@ static lt_err run_in_world(const lt_recipe *given, lt_device *device,
         lt_log_set_level(LT_LOG_ERROR); /* Rank 0 speaks for all. */
     }
     name_run(r, world.rank);
-    /* Large buffers return to the system when they are freed. */
-    (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES);
-    (void)mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
     LT_TRY_DONE(lt_training_open_ranks(t, r, device, &world, objective));
     lt_memory_plan_log(&t->memory);
     lt_log_info(
@@ -267,16 +273,15 @@ static lt_err run_in_world(const lt_recipe *given, lt_device *device,
     err = train_steps(t, &stopped);
     lt_progress_end(&t->progress);
     if (err == LT_OK && stopped == 0) {
-        err = finish(t);
+        err = lt_training_finish(t);
     } else if (err == LT_OK) {
-        err = stop(t, stopped);
+        err = lt_training_stop(t, stopped);
     }
     if (err == LT_ERR_NUMERIC && lt_ranks_lead(&t->ranks)) {
         err = lt_training_give_up(t);
     }
-    if (err == LT_ERR_INTERRUPTED) {
-        lt_log_note(LT_LOG_INFO, "%s", lt_error_message());
-    } else if (err != LT_OK) {
+    lt_training_note_end(err);
+    if (err != LT_OK && err != LT_ERR_INTERRUPTED) {
         report_failure(t, err);
     }
 done:
@@ -334,7 +339,7 @@ lt_err lt_run_training_with(const lt_recipe *r, lt_device *device, const lt_obje
     lt_err err;
     LT_TRY(check_keeps(objective));
     (void)snprintf(segment, sizeof segment, "%s", given != NULL ? given : "");
-    catch_signals();
+    lt_training_prepare_process();
     do {
         err = run_in_world(r, device, objective);
         lt_thread_set_count(threads); /* For the next world, or the next stage of a recipe. */

@@ -63,6 +63,8 @@ typedef struct {
 
 typedef struct lt_training {
     lt_recipe recipe;
+    struct lt_together *together; /* Runs that share model and pass with this one (together.h); */
+    int member;                   /* its place among them. NULL: it is alone. */
     lt_device *device;
     lt_device *own_device; /* Closed with the run; NULL: the device is the caller's. */
     char checkpoints[LT_PATH_BYTES], metrics_path[LT_PATH_BYTES], exit_path[LT_PATH_BYTES];
@@ -175,6 +177,8 @@ typedef struct {
     /* Epoch of the lease that the leading rank has taken; it passes 0. */
     int64_t epoch;
     const lt_snapshots *snapshots; /* NULL: none. */
+    struct lt_together *together;  /* It is run `member` of these; NULL: alone. */
+    int member;
 } lt_training_with;
 LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *device,
                                          const lt_training_with *with);
@@ -182,6 +186,8 @@ LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_
  * then the others read it. A world without ranks means a run of one rank. */
 LT_MUST_USE lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
                                           lt_world *world, const lt_objective *objective);
+/* The run that has opened the model and the pass: this one, or the first of those together. */
+const lt_training *lt_training_host(const lt_training *t);
 lt_pass_options lt_training_pass_options(const lt_training *t);
 int lt_training_dp(const lt_training *t);          /* Ranks that share the rows of a step; */
 int lt_training_dp_rank(const lt_training *t);     /* this one's place among them; */
@@ -229,9 +235,22 @@ typedef struct {
     lt_step_plan plan;
     lt_step_record record; /* Record of all ranks. */
     lt_step_decision decision;
-    double step_s;
+    double start_s, step_s;
+    lt_open_span span; /* The step, in a trace. */
 } lt_step_outcome;
 LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_outcome *out);
+/* The same in parts, for a caller that computes the gradients (together.c): the rows of the step,
+ * in lt_training_draw; behind its last pass the squares of the gradients and the next rows; what
+ * the passes brought, when the queue is done; and what follows from it. err: of a part before. */
+LT_MUST_USE lt_err lt_training_step_begin(lt_training *t, lt_step_outcome *out);
+LT_MUST_USE lt_err lt_training_step_ahead(lt_training *t);
+void lt_training_step_add(lt_training *t, lt_step_outcome *out, const lt_pass_result *r);
+LT_MUST_USE lt_err lt_training_step_end(lt_training *t, lt_step_outcome *out, lt_err err);
+static inline const lt_draw *lt_training_draw(const lt_training *t) {
+    return &t->draws[(t->state.step + 1) % 2];
+}
+/* Scale of every gradient of a pass: 1 over the labels of a full micro-batch. */
+double lt_training_gradient_scale(const lt_training *t);
 /* Go on behind this step, if it is a later one: its rows and those before it are left out. */
 LT_MUST_USE lt_err lt_training_skip(lt_training *t, int64_t step);
 /* May the run stop, and a checkpoint be made, behind the current step? */
@@ -318,6 +337,16 @@ const char *lt_training_product(const lt_training *t); /* Its folder: "model", o
 int lt_training_stop_asked(const lt_training *t);
 LT_MUST_USE lt_err lt_training_ask_stop(const lt_training *t, int *stop);
 LT_MUST_USE lt_err lt_training_settle(lt_training *t);
+/* The parts of a run for a caller that takes its steps (together.c): signals and memory of the
+ * process; what is done before the first step; what was decided behind a step (*slow: it took a
+ * while); the end of a complete run, and of one that is asked to stop, which returns INTERRUPTED;
+ * err in the log. */
+void lt_training_prepare_process(void);
+LT_MUST_USE lt_err lt_training_sample_first(lt_training *t);
+LT_MUST_USE lt_err lt_training_follow(lt_training *t, const lt_step_decision *d, bool *slow);
+LT_MUST_USE lt_err lt_training_finish(lt_training *t);
+LT_MUST_USE lt_err lt_training_stop(lt_training *t, int why);
+void lt_training_note_end(lt_err err);
 LT_MUST_USE lt_err lt_run_training(const lt_recipe *r,
                                    lt_device *device); /* NULL: the recipe's, opened here. */
 /* The same with an objective, which stays the caller's; NULL: none. */

@@ -25,6 +25,7 @@
 #include "tensor/ops.h"
 #include "train/norm.h"
 #include "train/run.h"
+#include "train/together.h"
 
 void lt_training_take_tokens(const lt_training *t, lt_row_batch *b, int64_t n) {
     const int cp = lt_training_cp(t);
@@ -97,9 +98,9 @@ static lt_err stage(lt_training *t, lt_draw *d) {
     return lt_pass_stage(t->pass, &b);
 }
 
-/* Scale of every gradient: 1 over the labels of a full micro-batch. */
-static double gradient_scale(const lt_training *t) {
-    return 1.0 / (double)(t->micro * t->recipe.seq);
+double lt_training_gradient_scale(const lt_training *t) {
+    const lt_training *host = lt_training_host(t);
+    return 1.0 / (double)(host->micro * host->recipe.seq);
 }
 
 /* Queue the micro-batches before row `end` of a draw; gradients begin anew. Results that would not
@@ -114,7 +115,7 @@ static lt_err accumulate_rows(lt_training *t, lt_draw *d, int64_t end, lt_pass_r
             LT_TRY(stage(t, d));
         }
         LT_TRY(lt_training_has_ranks(t) ? lt_zero_begin_batch(&t->zero, 0) : LT_OK);
-        LT_TRY(lt_pass_train_staged(t->pass, (float)gradient_scale(t)));
+        LT_TRY(lt_pass_train_staged(t->pass, (float)lt_training_gradient_scale(t)));
         if (d->staged < end && !lt_pass_full(t->pass)) {
             LT_TRY(stage(t, d));
         }
@@ -152,12 +153,13 @@ static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum, lt_ste
         lt_zero_begin_step(&t->zero, n);
     }
     if (t->objective != NULL) {
-        return lt_objective_run(t, &d->rows.batch, d->n_rows, (float)gradient_scale(t), r);
+        return lt_objective_run(t, &d->rows.batch, d->n_rows, (float)lt_training_gradient_scale(t),
+                                r);
     }
     if (t->pipeline != NULL) {
         d->staged = d->n_rows;
-        return lt_training_run_pipeline(t, &d->rows.batch, d->n_rows, (float)gradient_scale(t),
-                                        sum);
+        return lt_training_run_pipeline(t, &d->rows.batch, d->n_rows,
+                                        (float)lt_training_gradient_scale(t), sum);
     }
     return t->invariant.n_groups > 0 ? accumulate_groups(t, d, sum)
                                      : accumulate_rows(t, d, d->n_rows, sum);
@@ -182,12 +184,16 @@ static lt_err look_ahead(lt_training *t, lt_draw *next, uint64_t seen) {
     LT_TRY(lt_times_phase(t, &span, LT_SPAN_ROWS));
     LT_TRY(draw(t, next, t->state.step + 2, seen));
     LT_TRY(lt_timeline_end(&t->times.line, &span));
-    return t->objective != NULL || t->pipeline != NULL || lt_pass_full(t->pass) ? LT_OK
-                                                                                : stage(t, next);
+    return t->objective != NULL || t->pipeline != NULL || t->together != NULL ||
+                   lt_pass_full(t->pass)
+               ? LT_OK
+               : stage(t, next);
 }
 
 const lt_param_buffer *lt_training_pass_gradients(const lt_training *t) {
-    return t->pipeline != NULL ? lt_pipeline_gradients(t->pipeline) : lt_pass_gradients(t->pass);
+    return t->pipeline != NULL   ? lt_pipeline_gradients(t->pipeline)
+           : t->together != NULL ? lt_pass_gradients_of(t->pass, t->member)
+                                 : lt_pass_gradients(t->pass);
 }
 
 const lt_param_buffer *lt_training_gradients(const lt_training *t) {
@@ -235,8 +241,9 @@ void lt_training_tell_once(const lt_training *t, lt_step_record *r) {
 }
 
 /* Forward and backward of the step's rows, and what they brought here. */
-static lt_err compute(lt_training *t, lt_draw *now, lt_draw *next, lt_step_record *r,
-                      double start_s) {
+static lt_err compute(lt_training *t, lt_step_record *r, double start_s) {
+    const int64_t step = t->state.step + 1;
+    lt_draw *now = &t->draws[step % 2], *next = &t->draws[(step + 1) % 2];
     lt_pass_result sum = {0};
     lt_open_span span;
     LT_TRY(lt_times_phase(t, &span, LT_SPAN_PASSES));
@@ -317,27 +324,42 @@ static lt_err carry_out(lt_training *t, lt_draw *now, lt_step_decision *d,
     return LT_OK;
 }
 
-lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
+lt_err lt_training_step_begin(lt_training *t, lt_step_outcome *out) {
     const int64_t step = t->state.step + 1;
-    lt_draw *now = &t->draws[step % 2], *next = &t->draws[(step + 1) % 2];
     const int64_t together = lt_recipe_together(&t->recipe);
-    const double start_s = lt_clock_s();
-    lt_open_span whole, part;
-    bool saving = false;
+    lt_draw *now = &t->draws[step % 2];
     lt_err err = LT_OK;
 
+    *out = (lt_step_outcome){.start_s = lt_clock_s()};
     LT_TRY(lt_times_begin(t, step));
-    LT_TRY(lt_timeline_begin(&t->times.line, &whole, LT_SPAN_STEP, step, 0));
+    LT_TRY(lt_timeline_begin(&t->times.line, &out->span, LT_SPAN_STEP, step, 0));
     if (!now->drawn) {
         err = draw(t, now, step, t->state.rows);
     }
-    *out = (lt_step_outcome){.plan = now->plan,
-                             .record = {.rows = (double)(now->n_rows / together),
-                                        .tokens = (double)(now->n_rows * t->recipe.seq),
-                                        .wait_s = now->wait_s}};
-    if (err == LT_OK) {
-        err = compute(t, now, next, &out->record, start_s);
-    }
+    out->plan = now->plan;
+    out->record = (lt_step_record){.rows = (double)(now->n_rows / together),
+                                   .tokens = (double)(now->n_rows * t->recipe.seq),
+                                   .wait_s = now->wait_s};
+    return err;
+}
+
+lt_err lt_training_step_ahead(lt_training *t) {
+    const int64_t step = t->state.step + 1;
+    LT_TRY(square_gradients(t));
+    return look_ahead(t, &t->draws[(step + 1) % 2],
+                      t->state.rows + (uint64_t)t->draws[step % 2].plan.rows);
+}
+
+void lt_training_step_add(lt_training *t, lt_step_outcome *out, const lt_pass_result *r) {
+    add_result(&out->record, r);
+    out->record.sumsq = *t->optimiser.host_sumsq;
+}
+
+lt_err lt_training_step_end(lt_training *t, lt_step_outcome *out, lt_err err) {
+    const int64_t step = t->state.step + 1;
+    lt_open_span part;
+    bool saving = false;
+
     err = err == LT_OK ? lt_saver_look(t, &saving) : err;
     out->record.saving = saving;
     out->record.mirror = lt_mirror_look(t);
@@ -354,21 +376,38 @@ lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
                                     .guard = &t->guard,
                                     .step = step,
                                     .whole = lt_training_is_whole(t),
-                                    .summed_scale = gradient_scale(t),
+                                    .summed_scale = lt_training_gradient_scale(t),
                                     .save_late = t->save_late});
     LT_TRY(lt_replicas_compare_gradients(t));
     LT_TRY(lt_times_phase(t, &part, LT_SPAN_UPDATE));
     t->save_late = t->save_late || out->decision.save_late;
-    LT_TRY(carry_out(t, now, &out->decision, &out->record));
+    LT_TRY(carry_out(t, &t->draws[step % 2], &out->decision, &out->record));
     LT_TRY(lt_timeline_end(&t->times.line, &part));
-    LT_TRY(lt_timeline_end(&t->times.line, &whole));
-    out->step_s = lt_clock_s() - start_s;
+    LT_TRY(lt_timeline_end(&t->times.line, &out->span));
+    out->step_s = lt_clock_s() - out->start_s;
     return lt_times_end(t, step);
 }
 
+lt_err lt_training_step(lt_training *t, lt_step_outcome *out) {
+    lt_err err = lt_training_step_begin(t, out);
+    if (err == LT_OK) {
+        err = compute(t, &out->record, out->start_s);
+    }
+    return lt_training_step_end(t, out, err);
+}
+
+/* A batch of this run alone. */
+static lt_err eval_own(const lt_training *t, lt_pass_batch b, lt_pass_result *r) {
+    int64_t rows_of[LT_TOGETHER_MAX] = {0};
+    rows_of[t->member] = b.batch;
+    b.rows_of = rows_of;
+    return lt_pass_eval(t->pass, &b, r, NULL);
+}
+
 lt_err lt_training_eval(lt_training *t, const lt_pass_batch *b, lt_pass_result *r) {
-    return t->pipeline != NULL ? lt_pipeline_eval(t->pipeline, b, r, NULL)
-                               : lt_pass_eval(t->pass, b, r, NULL);
+    return t->pipeline != NULL   ? lt_pipeline_eval(t->pipeline, b, r, NULL)
+           : t->together != NULL ? eval_own(t, *b, r)
+                                 : lt_pass_eval(t->pass, b, r, NULL);
 }
 
 lt_err lt_training_probe(lt_training *t, lt_step_record *record) {

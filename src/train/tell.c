@@ -96,7 +96,9 @@ lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o) {
         LT_TRY(lt_metrics_put(&t->metrics, json_pack("{s:s, s:I, s:s}", "kind", "skip", "step",
                                                      (json_int_t)t->state.step, "why", d->why)));
     }
-    show_progress(t, o, mfu);
+    if (t->together == NULL) { /* Else one line for all (together.c). */
+        show_progress(t, o, mfu);
+    }
     if (isfinite(d->loss)) {
         remember_loss(t, d->loss);
     }
@@ -142,7 +144,7 @@ lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o) {
 
 static void print_curve(const lt_training *t) {
     char *plot = NULL;
-    if (lt_log_is_json() || t->n_losses < 2 ||
+    if (lt_log_is_json() || t->together != NULL || t->n_losses < 2 ||
         lt_report_plot(&plot, t->losses, t->n_losses, PLOT_WIDTH, PLOT_HEIGHT) != LT_OK) {
         return;
     }
@@ -154,6 +156,9 @@ static void print_curve(const lt_training *t) {
 /* A device's share of what was announced is not resident here. */
 static void tell_peak(const lt_training *t, size_t peak) {
     const double mib = 1.0 / 1048576.0;
+    if (t->together != NULL) {
+        return; /* What was announced is of one run. */
+    }
     if (t->device->backend->host_memory) {
         lt_log_info("peak memory %.1f MiB, announced %.1f MiB (%+.1f %%)", (double)peak * mib,
                     (double)t->memory.announced_bytes * mib,

@@ -10,6 +10,7 @@ beside "train: preferences, as TRL learns them" python3 tests/e2e/preference_tru
 beside "train: distillation, by TRL's losses" python3 tests/e2e/distill_truth.py build/lateen
 beside "train: when it does what" python3 tests/e2e/train_decides.py build/lateen
 beside "train: stages one behind the other" python3 tests/e2e/stages.py build/lateen
+beside "train: several adapters at once" python3 tests/e2e/train_adapters.py build/lateen
 beside "train: several ranks" python3 tests/e2e/train_ranks.py build/lateen
 beside "train: a mesh timed beside one rank" python3 tests/e2e/bench_mesh.py build/lateen
 beside "train: checkpoints behind the run" python3 tests/e2e/train_async.py build/lateen
