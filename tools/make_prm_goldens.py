@@ -9,7 +9,8 @@ The model, tokenizer and template are those of tests/golden/sft (make_sft_golden
     adapter/        where the run prm-lora starts, as PEFT saves it: adapters, and the head with its bias
     end/            head.safetensors: the head after the last step of the run `prm`
     truth.json      of each run its options, and loss and gradient norm of every step; of each line the ids and what the head says at the ends of its
-                    steps, log softmax of both labels, before and after the run `prm`
+                    steps, log softmax of both labels: "says" of the model, also after the run `prm`; "alone": without the prompt; "chat": the prompt
+                    as a message
 
 A run takes STEPS steps of BATCH examples in the order of the file. Everything is in double precision; TRL tells losses in float."""
 import json
@@ -76,11 +77,15 @@ RUNS = [
 ]
 
 
-def says(model, tok, rows):
-    """What the head says at the ends of steps."""
+def says(model, tok, rows, chat=False):
+    """What the head says at the ends of steps. chat: the prompt is a message of the user, behind which the template opens an answer."""
     told = []
     for row in rows:
         got = PRMTrainer.tokenize_row(row, tok, "\n", max_length=None, max_completion_length=None, train_on_last_step_only=False, is_eval=True)
+        if chat:
+            alone = PRMTrainer.tokenize_row({**row, "prompt": ""}, tok, "\n", max_length=None, max_completion_length=None, train_on_last_step_only=False, is_eval=True)
+            prompt = tok.apply_chat_template([{"role": "user", "content": row["prompt"]}], add_generation_prompt=True, return_dict=False)
+            got = {"input_ids": prompt + alone["input_ids"][1:], "labels": [-100] * len(prompt) + alone["labels"][1:]}
         with torch.no_grad():
             logp = model(torch.tensor([got["input_ids"]])).logits[0].log_softmax(-1)
         told.append({"ids": got["input_ids"], "logps": [logp[i].tolist() for i, label in enumerate(got["labels"]) if label >= 0]})
@@ -118,8 +123,9 @@ def main():
     model.score.weight.data = 0.2 * torch.randn(model.score.weight.shape)
     model.score.bias.data = torch.tensor([0.25, -0.5])
     model.to(torch.bfloat16).save_pretrained(f"{out}/model")
-    before = says(model_of({}).double().eval(), tok, rows)
-    truth = {"seq": SEQ, "steps": STEPS, "batch": BATCH, "lr": LR, "says": before, "runs": [train(run, tok, rows) for run in RUNS]}
+    model = model_of({}).eval()
+    before = {"says": says(model, tok, rows), "alone": says(model, tok, [{**row, "prompt": ""} for row in rows[:4]]), "chat": says(model, tok, rows[:4], chat=True)}
+    truth = {"seq": SEQ, "steps": STEPS, "batch": BATCH, "lr": LR, **before, "runs": [train(run, tok, rows) for run in RUNS]}
     with open(f"{out}/truth.json", "w") as f:
         json.dump(truth, f, separators=(",", ":"))
     shutil.rmtree("/tmp/prm-goldens", ignore_errors=True)

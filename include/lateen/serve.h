@@ -220,6 +220,11 @@ typedef struct {
     /* With embed, of a model with a score head, which takes no other requests but embeddings:
      * report what the head says at the last token instead, n_scores values. */
     bool score;
+    /* With score: the tokens of the prompt at which the head is read, rising, the last of them its
+     * last; n_score_at 0: at that alone. Several are read without pages of the prefix cache, which
+     * hold no values. Copied. */
+    const int32_t *score_at;
+    int64_t n_score_at;
 } lt_request;
 
 lt_request lt_request_defaults(void);
@@ -268,7 +273,7 @@ typedef struct {
     double prefill_s;                     /* TOKEN, CHOICE, DONE: time to the first token. */
     double queue_s, decode_s;             /* DONE */
     const float *embedding;
-    int64_t n_embedding; /* The model's width, or n_scores. */
+    int64_t n_embedding; /* The model's width, or n_scores for each token that is read. */
 } lt_event;
 
 /* Open an engine and start its thread. The model must outlive it. options NULL: the defaults. */

@@ -330,6 +330,12 @@ static lt_err read_scores(lt_model_spec *spec, const json_t *config, const char 
     const char *const name = first != NULL ? first : "";
     const bool of_tokens = ends_in(name, LT_TOKEN_SCORE_ARCHITECTURE);
     int64_t n_scores = 2;
+    if (ends_in(name, "ForProcessRewardModel")) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: architecture %s: its head has two layers; process reward models are read as "
+                "..." LT_TOKEN_SCORE_ARCHITECTURE,
+                what, name);
+    }
     if (!of_tokens && !ends_in(name, LT_SCORE_ARCHITECTURE)) {
         return LT_OK;
     }

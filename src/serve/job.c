@@ -145,6 +145,23 @@ static lt_err check_length(const lt_request *r, const lt_job_limits *limits) {
     return LT_OK;
 }
 
+/* The tokens at which a score head is read. */
+static lt_err check_score_at(const lt_request *r) {
+    for (int64_t i = 0; i < r->n_score_at; i++) {
+        if (r->score_at[i] < 0 || r->score_at[i] >= r->n_prompt ||
+            (i > 0 && r->score_at[i] <= r->score_at[i - 1])) {
+            LT_FAIL(LT_ERR_ARG,
+                    "scores at token %d of a prompt of %lld, which is number %lld of %lld",
+                    (int)r->score_at[i], (long long)r->n_prompt, (long long)i,
+                    (long long)r->n_score_at);
+        }
+    }
+    if (r->n_score_at > 0 && (!r->score || r->score_at[r->n_score_at - 1] != r->n_prompt - 1)) {
+        LT_FAIL(LT_ERR_ARG, "scores of tokens: the last of them must be the prompt's last");
+    }
+    return LT_OK;
+}
+
 /* What is told of each token. */
 static lt_err check_reports(const lt_request *r) {
     if (r->logprobs < -1 || r->logprobs > LT_ENGINE_TOP || r->prompt_logprobs < -1 ||
@@ -195,6 +212,7 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
     if (r->score && (!r->embed || limits->spec->n_scores == 0)) {
         LT_FAIL(LT_ERR_ARG, "a request for scores: this model has no score head");
     }
+    LT_TRY(check_score_at(r));
     if (!(r->keep_s >= 0.0 && r->keep_s <= LT_ENGINE_KEEP_S)) {
         LT_FAIL(LT_ERR_ARG, "a prompt kept for %g s; at most %g are possible", r->keep_s,
                 LT_ENGINE_KEEP_S);
@@ -268,7 +286,9 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     j->allowed = r->n_allowed > 0 ? lt_arena_take(a, words * sizeof *j->allowed, 8) : NULL;
     j->r.bad = lt_arena_take(a, n_bad_ids * sizeof *r->bad, 8);
     j->r.bad_ends = lt_arena_take(a, (size_t)r->n_bad * sizeof *r->bad_ends, 8);
-    j->n_embedding = r->score ? limits->spec->n_scores : (int64_t)width;
+    j->n_embedding = r->score ? limits->spec->n_scores * (r->n_score_at > 0 ? r->n_score_at : 1)
+                              : (int64_t)width;
+    j->r.score_at = lt_arena_take(a, (size_t)r->n_score_at * sizeof *r->score_at, 8);
     j->embedding = lt_arena_take(a, (size_t)j->n_embedding * sizeof *j->embedding, 8);
     j->hidden_sum = lt_arena_take(a, width * sizeof *j->hidden_sum, 8);
     if (r->guidance.on) {
@@ -389,7 +409,8 @@ static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_jo
     open_seq(j, s, r->n_prompt, r, limits);
     lt_job_choice_rope(s, limits);
     s->index = (int32_t)i;
-    s->seq.fresh = (r->embed && !r->score && !r->last) || r->prompt_logprobs >= 0;
+    s->seq.fresh = (r->embed && !r->score && !r->last) || r->prompt_logprobs >= 0 ||
+                   r->n_score_at > 1;
     if (j->beam != NULL) {
         s->seq.family = &j->choices[0].seq;
         s->seq.member = i;
@@ -435,6 +456,7 @@ static void copy_request(lt_job *j, const lt_request *r, const lt_ends *ends, in
     copy(j->r.sampling.dry_breakers, r->sampling.dry_breakers,
          (size_t)r->sampling.n_dry_breakers * sizeof *r->sampling.dry_breakers);
     copy(j->r.predicted, r->predicted, (size_t)r->n_predicted * sizeof *r->predicted);
+    copy(j->r.score_at, r->score_at, (size_t)r->n_score_at * sizeof *r->score_at);
     copy(j->r.think_begin, r->think_begin, (size_t)r->n_think_begin * sizeof *r->think_begin);
     copy(j->r.think_end, r->think_end, (size_t)r->n_think_end * sizeof *r->think_end);
     copy(j->endings, r->stop_ids, (size_t)r->n_stop_ids * sizeof *r->stop_ids);

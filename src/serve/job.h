@@ -122,6 +122,20 @@ typedef struct {
     bool drafts; /* A draft model makes drafts. */
 } lt_job_limits;
 
+/* Which of the tokens at which the head is read a token of the prompt is; -1: none. */
+static inline int64_t lt_job_score_place(const lt_request *r, int64_t token) {
+    int64_t low = 0, high = r->n_score_at;
+    if (r->n_score_at == 0) {
+        return token == r->n_prompt - 1 ? 0 : -1;
+    }
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        low = r->score_at[middle] < token ? middle + 1 : low;
+        high = r->score_at[middle] < token ? high : middle;
+    }
+    return low < r->n_score_at && r->score_at[low] == token ? low : -1;
+}
+
 /* Check the request and copy it. ARG: parameters out of range. */
 LT_MUST_USE lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limits);
 void lt_job_close(lt_job *j); /* Accepts NULL. */

@@ -297,10 +297,13 @@ lt_err lt_step_take(lt_engine *e, const lt_step *s) {
     return LT_OK;
 }
 
-/* The values of the score head. */
-static void take_scores(lt_engine *e, lt_job_choice *s, const float *values) {
-    memcpy(s->job->embedding, values, (size_t)s->job->n_embedding * sizeof *values);
-    lt_step_finish(e, s, LT_FINISH_LENGTH, LT_OK);
+/* The values of the score head at a token. */
+static void take_scores(lt_engine *e, lt_job_choice *s, int64_t token, const float *values) {
+    const int64_t n = e->spec->n_scores, place = lt_job_score_place(&s->job->r, token);
+    memcpy(s->job->embedding + place * n, values, (size_t)n * sizeof *values);
+    if (token == s->job->r.n_prompt - 1) {
+        lt_step_finish(e, s, LT_FINISH_LENGTH, LT_OK);
+    }
 }
 
 /* Collect the picks from these rows, and record the log-probabilities of prompts. */
@@ -317,7 +320,7 @@ static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
             continue; /* collect_draft looks at it when the tokens before it are known. */
         }
         if (choice->job->r.score) {
-            take_scores(e, choice, logits[i]);
+            take_scores(e, choice, w->position, logits[i]);
         } else if (w->next && choice->job->guide != NULL) {
             lt_step_guide(e, choice, logits[i]);
         } else if (w->next) {

@@ -145,7 +145,8 @@ static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
 
     for (int64_t k = 0; k < item->n; k++) {
         const int64_t p = item->first + k;
-        const bool next = p + 1 >= seq->n_tokens + seq->n_ahead && (!j->r.embed || j->r.score);
+        const bool next = j->r.score ? lt_job_score_place(&j->r, p) >= 0
+                                     : p + 1 >= seq->n_tokens + seq->n_ahead && !j->r.embed;
         r->ids[row + k] = p < seq->n_tokens + seq->n_draft ? seq->tokens[p] : -1 - choice->late;
         r->positions[row + k] = (int32_t)(p + rope);
         r->slots[row + k] = (int32_t)(seq->table[p / page] * page + p % page);

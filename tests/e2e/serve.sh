@@ -167,6 +167,18 @@ scores() {
         stop
         say "SIGTERM ends it in peace: $kind" $? "$(tail -3 "$dir/err")"
     done
+    python3 tests/e2e/serve_steps.py folder "$dir/judge"
+    for kind in tokens steps judged; do
+        case $kind in
+        tokens) model=(tests/golden/prm/model --tokenizer tests/golden/sft) && start --dtype fp32 ;;
+        steps) model=("$dir/judge") && start --dtype fp32 ;;
+        judged) model=("${stories[@]}") && start --dtype fp32 --reward "$dir/judge" ;;
+        esac
+        ready || { say "the server is ready: $kind" 1 "$(cat "$dir/err")"; continue; }
+        within python3 tests/e2e/serve_steps.py $kind "http://127.0.0.1:$port"
+        stop
+        say "SIGTERM ends it in peace: $kind" $? "$(tail -3 "$dir/err")"
+    done
     model=("${stories[@]}")
 }
 

@@ -103,7 +103,7 @@ typedef struct {
     /* One answer of several candidates: the object, and its fields. */
     const json_t *alignment;
     struct {
-        const char *method, *extract, *check, *answer;
+        const char *method, *extract, *check, *answer, *aggregate;
         const json_t *reward, *border;
         double temperature, mu, threshold, tail, half_tail, keep, eta, tau;
         int64_t n, every, window, seed, warmup, round;

@@ -43,7 +43,9 @@ struct lt_blocks {
     lt_ids made;           /* The answer so far. */
     candidate *candidates; /* (n) */
     int64_t dropped, reward_tokens;
-    double *told; /* (BLOCKS_TOLD, n) scores of the first blocks */
+    double *steps;                  /* (n_steps) scores of the steps of the answer so far, */
+    int64_t n_steps, n_steps_ended; /* of which so many are over. */
+    double *told;                   /* (BLOCKS_TOLD, n) scores of the first blocks */
     int64_t chosen[BLOCKS_TOLD];
     double probability[BLOCKS_TOLD];
 };
@@ -70,13 +72,13 @@ static bool check_others(const lt_reply *j, lt_api_error *e) {
     return true;
 }
 
-static bool read_score(lt_blocks *b, const lt_reply *j, lt_api_error *e) {
+static bool read_score(lt_blocks *b, lt_reply *j, lt_api_error *e) {
     const json_t *reward = j->params.group.reward;
     const char *name = json_string_value(reward);
     for (int i = 0; i < N_SCORES && reward != NULL; i++) {
         if (name != NULL && strcmp(name, score_names[i]) == 0) {
             b->score = (score_kind)i;
-            return i != REWARD || lt_judge_check(j, e);
+            return i != REWARD || lt_judge_read(j, e);
         }
     }
     return reward == NULL ||
@@ -86,8 +88,9 @@ static bool read_score(lt_blocks *b, const lt_reply *j, lt_api_error *e) {
 }
 
 bool lt_blocks_read(lt_reply *j, lt_api_error *e) {
-    static const char *const reads[] = {
-        "n", "every", "reward", "seed", "temperature", "border", "return_candidates", NULL};
+    static const char *const reads[] = {"n",    "every",       "reward", "aggregate",
+                                        "seed", "temperature", "border", "return_candidates",
+                                        NULL};
     static const char *const needs[] = {"n", NULL};
     const lt_api_params *a = &j->params;
     const bool soft = json_is_number(json_object_get(a->alignment, "temperature"));
@@ -102,8 +105,12 @@ bool lt_blocks_read(lt_reply *j, lt_api_error *e) {
         return false;
     }
     b->stepwise = a->group.border != NULL;
-    if (!lt_borders_read(&b->borders, a->group.border, "alignment.border", e)) {
+    if (!lt_borders_read(&b->borders, a->group.border, LT_BORDER_USUAL, "alignment.border", e)) {
         return false;
+    }
+    if (a->group.aggregate != NULL && b->score != REWARD) {
+        return lt_api_refuse(e, "alignment.aggregate",
+                             "'alignment.aggregate' needs 'alignment.reward' = reward");
     }
     b->n = a->group.n;
     b->every = a->group.every;
@@ -129,7 +136,9 @@ void lt_blocks_free(lt_blocks *b) {
     }
     for (int64_t i = 0; b->candidates != NULL && i < b->n; i++) {
         free(b->candidates[i].tokens);
+        lt_judge_close(&b->candidates[i].part);
     }
+    free(b->steps);
     lt_ids_free(&b->made);
     free(b->candidates);
     free(b->told);
@@ -197,6 +206,15 @@ static bool replay(lt_reply *j, const candidate *k) {
     return !p->choices[0].ended && j->conn != NULL && !j->failed;
 }
 
+/* A step that is over keeps its score: what follows changes none of its tokens. */
+static void keep_steps(lt_blocks *b, candidate *k) {
+    free(b->steps);
+    b->steps = k->part.steps;
+    b->n_steps = k->part.n_steps;
+    b->n_steps_ended = k->part.n_ended;
+    k->part.steps = NULL;
+}
+
 /* All scores are known. */
 static void choose(lt_reply *j) {
     lt_blocks *b = j->blocks;
@@ -225,6 +243,7 @@ static void choose(lt_reply *j) {
         b->kl += kept.kl;
         b->dropped -= b->candidates[kept.chosen].n;
         j->server->metrics.group_kept += (uint64_t)b->candidates[kept.chosen].n;
+        keep_steps(b, &b->candidates[kept.chosen]);
         go_on = replay(j, &b->candidates[kept.chosen]);
     }
     for (int64_t i = 0; i < b->n; i++) {
@@ -265,8 +284,9 @@ static bool judge(lt_reply *j, candidate *k, lt_api_error *e) {
     }
     err = err == LT_OK ? lt_tokenizer_decode(j->server->tokenizer, ids.data, ids.n, true, &text, &n)
                        : err;
-    ok = err == LT_OK ? lt_judge_submit(j, &k->part, text, n, e)
-                      : lt_api_refuse_error(e, NULL, err);
+    ok = err == LT_OK
+             ? lt_judge_submit(j, &k->part, text, n, j->blocks->steps, j->blocks->n_steps_ended, e)
+             : lt_api_refuse_error(e, NULL, err);
     free(text);
     lt_ids_free(&ids);
     return ok;
@@ -379,6 +399,7 @@ void lt_blocks_write(lt_json_out *o, const lt_reply *j) {
     lt_out_key_int(o, "n", b->n);
     lt_out_key_int(o, "blocks", b->n_blocks);
     lt_out_key_real(o, "kl_bound", b->kl);
+    lt_judge_write(o, b->steps, b->n_steps);
     lt_out_key_open(o, "tokens", '{');
     lt_out_key_int(o, "kept", (int64_t)b->made.n);
     lt_out_key_int(o, "dropped", b->dropped);

@@ -3,8 +3,9 @@
 
 #include <string.h>
 
-bool lt_borders_read(lt_borders *b, const json_t *value, const char *param, lt_api_error *e) {
-    *b = (lt_borders){.texts = {"\n\n"}, .lengths = {2}, .n = 1};
+bool lt_borders_read(lt_borders *b, const json_t *value, const char *usual, const char *param,
+                     lt_api_error *e) {
+    *b = (lt_borders){.texts = {usual}, .lengths = {strlen(usual)}, .n = 1};
     if (value != NULL &&
         !lt_api_params_strings(value, param, b->texts, b->lengths, LT_BORDERS_MOST, &b->n, e)) {
         return false;

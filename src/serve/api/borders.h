@@ -19,9 +19,13 @@ typedef struct {
     size_t n;
 } lt_border_tail;
 
-/* A text or a list of at most LT_BORDERS_MOST, each of 1 to LT_BORDER_BYTES bytes; NULL: "\n\n",
- * the end of a step in most models' reasoning. */
-bool lt_borders_read(lt_borders *b, const json_t *value, const char *param, lt_api_error *e);
+/* The end of a step in most models' reasoning. */
+#define LT_BORDER_USUAL "\n\n"
+
+/* A text or a list of at most LT_BORDERS_MOST, each of 1 to LT_BORDER_BYTES bytes; value NULL:
+ * usual. */
+bool lt_borders_read(lt_borders *b, const json_t *value, const char *usual, const char *param,
+                     lt_api_error *e);
 /* Does text[0..bytes), which follows, complete a border? Each counts once. */
 bool lt_borders_met(const lt_borders *b, lt_border_tail *t, const char *text, size_t bytes);
 

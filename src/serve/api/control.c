@@ -169,7 +169,8 @@ static bool read_trial(lt_control *k, lt_reply *j, lt_api_error *e) {
         ok = lt_api_refuse_oom(e);
     }
     lt_ids_free(&behind);
-    return ok && lt_borders_read(&k->borders, a->control.border, "reasoning.border", e);
+    return ok &&
+           lt_borders_read(&k->borders, a->control.border, LT_BORDER_USUAL, "reasoning.border", e);
 }
 
 /* The least number of tokens of reasoning (budget forcing: Muennighoff et al. 2025,

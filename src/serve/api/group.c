@@ -18,7 +18,9 @@ void lt_group_free(lt_group *g) {
     }
     for (int64_t i = 0; g->candidates != NULL && i < g->n; i++) {
         lt_confidence_free(&g->candidates[i].confidence);
+        lt_judge_close(&g->candidates[i].whole.part);
         for (int64_t k = 0; k < g->candidates[i].n_begun; k++) {
+            lt_judge_close(&g->candidates[i].begun[k]->part);
             free(g->candidates[i].begun[k]);
         }
         free(g->candidates[i].begun);
@@ -212,7 +214,7 @@ static bool is_alone(const lt_group *g) {
 /* The answer waits until the reward model has judged the text. */
 static void begin_to_judge(lt_reply *j, lt_group_text *t, const lt_json_out *text) {
     lt_api_error e = {0};
-    if (lt_judge_submit(j, &t->part, text->data != NULL ? text->data : "", text->n, &e)) {
+    if (lt_judge_submit(j, &t->part, text->data != NULL ? text->data : "", text->n, NULL, 0, &e)) {
         j->parts_left++;
     } else {
         lt_reply_fail(j, &e);

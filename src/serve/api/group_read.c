@@ -23,6 +23,7 @@ static const lt_field fields[] = {
     LT_F64("half_tail", group.half_tail, 0, 1e300),
     LT_JSON("reward", group.reward),
     LT_STR("extract", group.extract),
+    LT_STR("aggregate", group.aggregate),
     LT_F64("keep", group.keep, 0, 1),
     LT_I64("every", group.every, 1, 1e9),
     LT_I64("window", group.window, 1, 1e9),
@@ -111,7 +112,7 @@ static bool read_reward(lt_group *g, lt_reply *j, lt_api_error *e) {
     for (int i = 0; name != NULL && i < LT_SCORE_CHECK; i++) {
         if (strcmp(lt_group_scores[i].name, name) == 0) {
             g->score = (lt_group_score)i;
-            return i != LT_SCORE_REWARD || lt_judge_check(j, e);
+            return i != LT_SCORE_REWARD || lt_judge_read(j, e);
         }
     }
     if (!json_is_object(reward)) {
@@ -147,8 +148,14 @@ static lt_group_score own_score(const lt_group_method *m) {
                            : LT_SCORE_MEAN_LOGPROB;
 }
 
-static bool check_fields_of(const lt_group *g, const lt_api_params *a, lt_api_error *e) {
+static bool judges_steps(const lt_group *g, const lt_reply *j) {
+    return g->score == LT_SCORE_REWARD && lt_judge_has_steps(j->server);
+}
+
+static bool check_fields_of(const lt_group *g, const lt_reply *j, lt_api_error *e) {
+    const lt_api_params *a = &j->params;
     const unsigned rule = g->rule->reads;
+    const bool steps = judges_steps(g, j);
     const struct {
         const char *name;
         bool read, needed;
@@ -169,6 +176,8 @@ static bool check_fields_of(const lt_group *g, const lt_api_params *a, lt_api_er
               {"length_penalty", g->method->beam, false},
               {"early_stopping", g->method->beam, false},
               {"criterion", g->method->tournament, false},
+              {"aggregate", steps, false},
+              {"border", steps, false},
               {"reward", own_score(g->method) == LT_SCORE_MEAN_LOGPROB, false},
               {"seed", !g->method->beam, false},
               {"return_candidates", true, false},
@@ -221,13 +230,14 @@ static bool read_options(lt_group *g, lt_reply *j, lt_api_error *e) {
     if (reads & LT_SELECT_TAIL) {
         g->o.tail = a->group.tail;
         g->o.half_tail = a->group.half_tail;
-        if (g->score != LT_SCORE_PROBABILITY && g->score != LT_SCORE_CHECK) {
+        if (g->score != LT_SCORE_PROBABILITY && g->score != LT_SCORE_CHECK && !judges_steps(g, j)) {
             return lt_api_refuse(e, "alignment.reward",
-                                 "method best_of_tails needs a reward in [0, 1]: probability or a "
-                                 "check");
+                                 "method best_of_tails needs a reward in [0, 1]: probability, a "
+                                 "check, or a process reward model");
         }
     }
-    if (g->rule->groups && g->scored && !lt_group_scores[g->score].positive) {
+    if (g->rule->groups && g->scored && !lt_group_scores[g->score].positive &&
+        !judges_steps(g, j)) {
         return lt_api_refuse(e, "alignment.reward",
                              "'alignment.reward' = %s may be negative, so it cannot weigh votes; "
                              "probability, confidence and checks can",
@@ -278,7 +288,7 @@ static bool read_group(lt_group *g, lt_reply *j, lt_api_error *e) {
     if (g->method->tournament && !lt_tournament_check(j, e)) {
         return false;
     }
-    return read_reward(g, j, e) && check_fields_of(g, a, e) && read_extract(g, a, e) &&
+    return read_reward(g, j, e) && check_fields_of(g, j, e) && read_extract(g, a, e) &&
            read_options(g, j, e);
 }
 

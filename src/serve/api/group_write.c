@@ -1,5 +1,6 @@
 /* group_write.c: what the answer says of its group. */
 #include "serve/api/group_impl.h"
+#include "serve/api/judge.h"
 
 lt_reply_choice *lt_group_kept(const lt_reply *j) {
     return &j->parts[0].choices[j->group->kept.chosen];
@@ -20,6 +21,7 @@ static void write_candidate(lt_json_out *o, const lt_reply *j, int64_t i) {
     } else {
         lt_out_key_null(o, "score");
     }
+    lt_judge_write(o, k->ended ? k->whole.part.steps : NULL, k->whole.part.n_steps);
     lt_out_key_real(o, "probability", k->probability);
     if (g->rule->groups) {
         lt_out_key_str(o, "answer", k->answer >= 0 ? g->answers[k->answer].text : NULL);
@@ -71,6 +73,7 @@ void lt_group_write(lt_json_out *o, const lt_reply *j) {
     lt_out_key_str(o, "stopped_by", g->stopped_by);
     lt_out_key_int(o, "chosen", g->kept.chosen);
     lt_out_key_real(o, "score", kept->score);
+    lt_judge_write(o, kept->whole.part.steps, kept->whole.part.n_steps);
     lt_out_key_real(o, "probability", g->kept.probability);
     if (g->method->beam) { /* Nothing is drawn. */
         lt_out_key_null(o, "kl_bound");

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "data/tokenizer/bpe.h"
 #include "serve/api/conversation.h"
 
 static bool append(json_t *messages, const char *role, const char *text, size_t n) {
@@ -58,7 +59,60 @@ static bool completion_ids(lt_reply *j, const char *text, size_t n, lt_ids *out,
     return ok;
 }
 
-static bool submit(lt_reply *j, lt_part *p, lt_ids *ids, lt_api_error *e) {
+/* ---- Steps ---- */
+
+bool lt_judge_has_steps(const lt_server *s) {
+    return s->reward != NULL && s->reward->steps.tokenizer != NULL;
+}
+
+static bool steps_prompt(lt_reply *j, lt_ids *out, lt_api_error *e) {
+    lt_server *judge = j->server->reward;
+    const lt_conversation c = {.messages = j->params.messages, .add_generation_prompt = true};
+    const uint32_t bos = judge->vocabulary.bos;
+    const lt_ids *ids = &j->parts[0].prompt;
+    char *prompt = NULL;
+    size_t n = 0;
+    bool opened, ok;
+    if (j->params.messages != NULL) {
+        return lt_conversation_ids(judge, &c, out, &opened, e);
+    }
+    ok = lt_tokenizer_decode(j->server->tokenizer, ids->data, ids->n, true, &prompt, &n) == LT_OK &&
+         (bos == LT_TOKEN_NONE || lt_ids_append(out, &bos, 1) == LT_OK);
+    ok = ok ? lt_server_encode(judge, prompt, n, LT_ENCODE_PARSE_SPECIAL, out, e)
+            : lt_api_refuse_oom(e);
+    free(prompt);
+    return ok;
+}
+
+static lt_err add_step(lt_reply *j, lt_part *p, const char *step, size_t n, lt_ids *ids,
+                       lt_ids *at) {
+    lt_server *judge = j->server->reward;
+    uint32_t last;
+    LT_TRY(lt_steps_add(&judge->steps, judge->scratch, step, n, ids));
+    last = (uint32_t)ids->n - 1;
+    p->n_steps++;
+    return lt_ids_append(at, &last, 1);
+}
+
+/* The text in steps; at: the last token of each. A text without a step is one, and empty. */
+static bool steps_ids(lt_reply *j, lt_part *p, const char *text, size_t n, lt_ids *ids, lt_ids *at,
+                      lt_api_error *e) {
+    const lt_borders *b = &j->judging.borders;
+    const char *step;
+    size_t bytes;
+    lt_err err = LT_OK;
+    if (!steps_prompt(j, ids, e)) {
+        return false;
+    }
+    while (err == LT_OK && lt_steps_next(&text, &n, b->texts, b->lengths, b->n, &step, &bytes)) {
+        err = add_step(j, p, step, bytes, ids, at);
+        p->n_ended += text > step + bytes;
+    }
+    err = err == LT_OK && p->n_steps == 0 ? add_step(j, p, "", 0, ids, at) : err;
+    return err == LT_OK || lt_api_refuse_error(e, "alignment.reward", err);
+}
+
+static bool submit(lt_reply *j, lt_part *p, const lt_ids *ids, const lt_ids *at, lt_api_error *e) {
     lt_server *judge = j->server->reward;
     lt_request r = lt_request_defaults();
     lt_err err;
@@ -69,7 +123,12 @@ static bool submit(lt_reply *j, lt_part *p, lt_ids *ids, lt_api_error *e) {
                              ids->n, (long long)lt_server_context(judge));
     }
     r.prompt = (const int32_t *)ids->data;
-    r.n_prompt = lt_model_score_at(lt_model_get_spec(judge->model), r.prompt, (int64_t)ids->n) + 1;
+    r.n_prompt = at->n > 0 ? (int64_t)ids->n
+                           : lt_model_score_at(lt_model_get_spec(judge->model), r.prompt,
+                                               (int64_t)ids->n) +
+                                 1;
+    r.n_score_at = p->n_steps - p->n_known;
+    r.score_at = r.n_score_at > 0 ? (const int32_t *)at->data + p->n_known : NULL;
     r.max_tokens = 0;
     r.embed = r.score = true;
     r.priority = j->request.priority;
@@ -79,27 +138,97 @@ static bool submit(lt_reply *j, lt_part *p, lt_ids *ids, lt_api_error *e) {
     return err == LT_OK || lt_api_refuse_error(e, "alignment.reward", err);
 }
 
-bool lt_judge_submit(lt_reply *j, lt_part *p, const char *text, size_t n, lt_api_error *e) {
-    lt_ids ids = {0};
-    bool ok = j->params.messages != NULL ? chat_ids(j, j->params.messages, text, n, &ids, e)
-                                         : completion_ids(j, text, n, &ids, e);
+/* Room for the scores of all steps; the first are known. */
+static bool keep_known(lt_part *p, const double *known, int64_t n_known, lt_api_error *e) {
+    p->n_known = n_known < p->n_steps ? n_known : p->n_steps - 1;
+    p->steps = calloc((size_t)p->n_steps, sizeof *p->steps);
+    if (p->steps == NULL) {
+        return lt_api_refuse_oom(e);
+    }
+    if (p->n_known > 0) {
+        memcpy(p->steps, known, (size_t)p->n_known * sizeof *known);
+    }
+    return true;
+}
+
+void lt_judge_close(lt_part *p) {
+    free(p->steps);
+    p->steps = NULL;
+    p->n_steps = 0;
+}
+
+bool lt_judge_submit(lt_reply *j, lt_part *p, const char *text, size_t n, const double *known,
+                     int64_t n_known, lt_api_error *e) {
+    lt_ids ids = {0}, at = {0};
+    bool ok;
+    lt_judge_close(p);
     *p = (lt_part){.reply = j, .judged = true};
-    ok = ok && submit(j, p, &ids, e);
+    if (lt_judge_has_steps(j->server)) {
+        ok = steps_ids(j, p, text, n, &ids, &at, e) && keep_known(p, known, n_known, e);
+    } else {
+        ok = j->params.messages != NULL ? chat_ids(j, j->params.messages, text, n, &ids, e)
+                                        : completion_ids(j, text, n, &ids, e);
+    }
+    ok = ok && submit(j, p, &ids, &at, e);
     lt_ids_free(&ids);
+    lt_ids_free(&at);
     return ok;
 }
 
-bool lt_judge_check(const lt_reply *j, lt_api_error *e) {
-    return j->server->reward != NULL ||
-           lt_api_refuse(e, "alignment.reward",
-                         "'alignment.reward' = reward: no reward model is beside the served one "
-                         "(serve --reward)");
+static bool read_aggregate(lt_reply *j, lt_api_error *e) {
+    const char *name = j->params.group.aggregate;
+    for (int i = 0; name != NULL && i < LT_STEPS_FOLDS; i++) {
+        if (strcmp(name, lt_steps_fold_names[i]) == 0) {
+            j->judging.fold = (lt_steps_fold_kind)i;
+            return true;
+        }
+    }
+    return name == NULL || lt_api_refuse(e, "alignment.aggregate",
+                                         "'alignment.aggregate' may be min, product, last or mean");
+}
+
+bool lt_judge_read(lt_reply *j, lt_api_error *e) {
+    const json_t *border = j->params.group.border;
+    if (j->server->reward == NULL) {
+        return lt_api_refuse(e, "alignment.reward",
+                             "'alignment.reward' = reward: no reward model is beside the served "
+                             "one (serve --reward)");
+    }
+    if (!lt_judge_has_steps(j->server)) {
+        return j->params.group.aggregate == NULL ||
+               lt_api_refuse(e, "alignment.aggregate",
+                             "'alignment.aggregate': the reward model beside the served one judges "
+                             "texts, not steps");
+    }
+    return read_aggregate(j, e) &&
+           lt_borders_read(&j->judging.borders, border, lt_steps_border(&j->server->reward->steps),
+                           "alignment.border", e);
+}
+
+void lt_judge_write(lt_json_out *o, const double *steps, int64_t n) {
+    if (steps == NULL) {
+        return;
+    }
+    lt_out_key_open(o, "steps", '[');
+    for (int64_t i = 0; i < n; i++) {
+        lt_out_real(o, steps[i]);
+    }
+    lt_out_shut(o, ']');
+}
+
+/* The scores of a text's last steps have come. */
+static double take_steps(const lt_reply *j, lt_part *p, const lt_event *ev) {
+    for (int64_t i = p->n_known; i < p->n_steps; i++) {
+        p->steps[i] = lt_steps_score(ev->embedding + 2 * (i - p->n_known));
+    }
+    return lt_steps_fold(j->judging.fold, p->steps, p->n_steps);
 }
 
 bool lt_judge_event(lt_reply *j, const lt_event *ev, double *score, int64_t *tokens) {
     lt_api_error e = {.status = 500, .type = "server_error"};
     if (ev->kind == LT_EVENT_EMBED) {
-        *score = (double)ev->embedding[0];
+        lt_part *p = ev->user;
+        *score = p->n_steps > 0 ? take_steps(j, p, ev) : (double)ev->embedding[0];
     } else if (ev->kind == LT_EVENT_CHOICE && ev->finish == LT_FINISH_FAILED) {
         snprintf(e.message, sizeof e.message, "the reward model failed: %s",
                  lt_err_text(ev->failure));

@@ -4,16 +4,29 @@
  *     a completion   prompt and text as a user's message and its answer; if the reward model has no
  *                    template, one behind the other
  *
- * The score is what the head says at the last token. Requests of all groups are batched. */
+ * The score is what the head says at the last token. Requests of all groups are batched.
+ *
+ * A PROCESS REWARD MODEL reads the text in steps, divided at borders (data/steps.h), behind the
+ * messages with the opening of an answer, or behind the prompt of a completion, as it was trained
+ * (align/preference_data.h). Each step has a score; they become one as 'alignment.aggregate'
+ * says. */
 #ifndef LT_SERVE_JUDGE_H
 #define LT_SERVE_JUDGE_H
 
 #include "serve/api/reply.h"
 
-/* Refuse 'alignment.reward' where there is no reward model. */
-bool lt_judge_check(const lt_reply *j, lt_api_error *e);
-/* Submit the text of an answer to j's request. p gets the events, and must not move until DONE. */
-bool lt_judge_submit(lt_reply *j, lt_part *p, const char *text, size_t n, lt_api_error *e);
+/* Is there a reward model beside the server, which judges steps? */
+bool lt_judge_has_steps(const lt_server *s);
+/* Refuse 'alignment.reward' where there is no reward model; read how steps are judged. */
+bool lt_judge_read(lt_reply *j, lt_api_error *e);
+/* Submit the text of an answer to j's request. p gets the events, and must not move until DONE.
+ * known (n_known): scores of its first steps, of which the last is judged in any case; p->steps has
+ * those of all then. Called again for the same p, or close it at the end. */
+bool lt_judge_submit(lt_reply *j, lt_part *p, const char *text, size_t n, const double *known,
+                     int64_t n_known, lt_api_error *e);
+void lt_judge_close(lt_part *p);
+/* "steps": scores of the steps, where there are any. */
+void lt_judge_write(lt_json_out *o, const double *steps, int64_t n);
 /* Take an event of the reward model: the score of a text, and the tokens that were read are added.
  * j fails if the text could not be judged. True: the event is DONE. */
 bool lt_judge_event(lt_reply *j, const lt_event *ev, double *score, int64_t *tokens);

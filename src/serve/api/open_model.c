@@ -216,6 +216,10 @@ static lt_err open_model(lt_server *s) {
     LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
     LT_TRY(open_template(s));
     LT_TRY(read_labels(s));
+    if (lt_model_spec_is_process(lt_model_get_spec(s->model))) {
+        LT_TRY(lt_steps_open(&s->steps, s->tokenizer, s->scratch,
+                             lt_model_get_spec(s->model)->step_separator));
+    }
     LT_TRY(read_pooling(s));
     s->marks = lt_parse_detect(lt_chat_template_text(s->template));
     lt_model_ends(s->model, s->tokenizer, &s->ends);
@@ -257,11 +261,12 @@ static lt_err load_reward(lt_server *s) {
     }
     lt_server_name_it(r);
     LT_TRY(open_model(r));
-    if (lt_model_get_spec(r->model)->n_scores != 1) {
+    const lt_model_spec *spec = lt_model_get_spec(r->model);
+    if (!lt_model_spec_is_process(spec) && (spec->n_scores != 1 || spec->token_scores)) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
-                "--reward %s: a reward model has a score head of 1 value (num_labels 1); this one "
-                "has %lld",
-                s->o.reward, (long long)lt_model_get_spec(r->model)->n_scores);
+                "--reward %s: a reward model has a score head of 1 value for each text (num_labels "
+                "1), a process reward model one of 2 for each token; this one has %lld for each %s",
+                s->o.reward, (long long)spec->n_scores, spec->token_scores ? "token" : "text");
     }
     return LT_OK;
 }
@@ -310,6 +315,8 @@ void lt_server_close_model(lt_server *s) {
         lt_tokenizer_scratch_close(s->scratch_pool[i]);
         s->scratch_pool[i] = NULL;
     }
+    lt_steps_close(&s->steps);
+    s->steps = (lt_steps){0};
     lt_tokenizer_close(s->tokenizer);
     s->tokenizer = NULL;
     json_decref(s->labels);

@@ -103,6 +103,7 @@ static void part_free(lt_part *p, int64_t n_choices) {
     lt_ids_free(&p->prompt);
     lt_token_logs_free(&p->prompt_logs);
     free(p->embedding);
+    lt_ids_free(&p->score_at);
 }
 
 void lt_reply_free(lt_reply *j) {
@@ -246,6 +247,8 @@ static lt_err submit_to_engine(lt_reply *j, lt_part *p, const lt_ids *prompt, si
     r.n_given = (int64_t)n_given;
     r.max_tokens = p->most_tokens;
     r.last = r.embed && !r.score && j->model->last_pooling;
+    r.score_at = (const int32_t *)p->score_at.data;
+    r.n_score_at = (int64_t)p->score_at.n;
     if (j->blocks != NULL) {
         lt_blocks_shape(j->blocks, &r, r.n_given, p->most_tokens);
     }

@@ -18,6 +18,7 @@
 #include "serve/api/adapters.h"
 #include "serve/api/compile.h"
 #include "serve/api/blocks.h"
+#include "serve/api/borders.h"
 #include "serve/api/control.h"
 #include "serve/api/group.h"
 #include "serve/api/server.h"
@@ -98,7 +99,12 @@ struct lt_part {
     double queue_s, prefill_s, decode_s;
     float *embedding; /* (n_embedding), owned; embeddings and scores only. */
     int64_t n_embedding;
-    bool judged; /* It is the text of a candidate, on its way through the reward model. */
+    lt_ids score_at; /* Tokens at which a score head is read; none: the last. */
+    bool judged;     /* It is the text of a candidate, on its way through the reward model. */
+    /* Scores of the text's steps by a process reward model, owned; the first n_known were known
+     * before. NULL: it has none. */
+    double *steps;
+    int64_t n_steps, n_known, n_ended; /* n_ended: of the steps, those with a border behind. */
 };
 
 /* How a chat answer is separated into parts. */
@@ -139,8 +145,12 @@ struct lt_reply {
     lt_adapter_choice adapters;
     int top;             /* Alternatives to tell with a token; -1: no log-probabilities. */
     lt_control *control; /* Control of its reasoning; NULL: none. */
-    lt_blocks *blocks;   /* The answer is written block by block; NULL: at once. */
-    lt_group *group;     /* One of the choices becomes the answer; NULL: each is one. */
+    struct {             /* How a process reward model judges it. */
+        lt_steps_fold_kind fold;
+        lt_borders borders; /* Between steps. */
+    } judging;
+    lt_blocks *blocks; /* The answer is written block by block; NULL: at once. */
+    lt_group *group;   /* One of the choices becomes the answer; NULL: each is one. */
     lt_logit_bias *bias;
     int32_t dry_breakers[LT_API_PARAMS_BREAKERS];
     int32_t *stop_ids, *think_begin, *think_end, *allowed;

@@ -3,6 +3,8 @@
  *
  *     model with a score head   a prompt is a text, or a query and a document behind it; its values
  *                               are those of the head at the last token
+ *     head that judges tokens   pooling gives the values of each token; where the model's folder
+ *                               says what stands behind a step, of the ends of steps
  *     language model            score and rerank compare embeddings (their cosine); pooling gives
  *                               the embedding
  *
@@ -13,6 +15,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "data/tokenizer/bpe.h"
 #include "serve/api/conversation.h"
 #include "serve/api/prompts.h"
 #include "serve/api/reply.h"
@@ -57,12 +60,16 @@ static int64_t n_scores(const lt_reply *j) {
     return lt_model_get_spec(j->model->model)->n_scores;
 }
 
-/* A part's values after the activation, into out (n). */
-static void activate(const lt_reply *j, const lt_part *p, double *out) {
-    const int64_t n = p->n_embedding;
-    double high = (double)p->embedding[0], sum = 0;
+/* Does the head judge tokens, and are its values asked for? */
+static bool of_tokens(const lt_reply *j) {
+    return j->request.score && lt_model_get_spec(j->model->model)->token_scores;
+}
+
+/* Values (n) of a text or token after the activation, into out (n). */
+static void activate(const lt_reply *j, const float *values, int64_t n, double *out) {
+    double high = (double)values[0], sum = 0;
     for (int64_t i = 0; i < n; i++) {
-        out[i] = (double)p->embedding[i];
+        out[i] = (double)values[i];
         high = out[i] > high ? out[i] : high;
     }
     if (!j->params.judge.activate || !j->request.score) {
@@ -102,7 +109,7 @@ static double pair_score(const lt_reply *j, int64_t i) {
     if (!j->request.score) {
         return cosine(&j->parts[n == 1 ? 0 : i], &j->parts[n + i]);
     }
-    activate(j, &j->parts[i], &value);
+    activate(j, j->parts[i].embedding, 1, &value);
     return value;
 }
 
@@ -212,7 +219,7 @@ static void put_label(lt_json_out *o, const lt_reply *j, int64_t best) {
 
 static void put_class(lt_json_out *o, const lt_reply *j, const lt_part *p, double *values) {
     int64_t best = 0;
-    activate(j, p, values);
+    activate(j, p->embedding, p->n_embedding, values);
     for (int64_t i = 1; i < p->n_embedding; i++) {
         best = values[i] > values[best] ? i : best;
     }
@@ -228,11 +235,23 @@ static void put_class(lt_json_out *o, const lt_reply *j, const lt_part *p, doubl
 static void put_pooled(lt_json_out *o, const lt_reply *j, const lt_part *p, double *values) {
     lt_out_key_str(o, "object", "pooling");
     lt_out_key(o, "data");
-    activate(j, p, values);
-    for (int64_t i = 0; i < p->n_embedding; i++) {
-        p->embedding[i] = (float)values[i];
+    const bool in_base64 = lt_embedding_in_base64(&j->params), of_tokens = p->score_at.n > 0;
+    const int64_t n = of_tokens ? n_scores(j) : p->n_embedding;
+    for (int64_t from = 0; from < p->n_embedding; from += n) {
+        activate(j, p->embedding + from, n, values);
+        for (int64_t i = 0; i < n; i++) {
+            p->embedding[from + i] = (float)values[i];
+        }
     }
-    lt_embedding_write(o, p->embedding, p->n_embedding, lt_embedding_in_base64(&j->params));
+    if (!of_tokens || in_base64) { /* The rows of tokens, one behind the other. */
+        lt_embedding_write(o, p->embedding, p->n_embedding, in_base64);
+        return;
+    }
+    lt_out_open(o, '[');
+    for (int64_t from = 0; from < p->n_embedding; from += n) {
+        lt_embedding_write(o, p->embedding + from, n, false);
+    }
+    lt_out_shut(o, ']');
 }
 
 /* One object of `data` for each part. */
@@ -285,7 +304,9 @@ static void cut_padding(const lt_reply *j, lt_ids *ids) {
 }
 
 static bool add_ids(lt_reply *j, lt_ids *ids, const char *param, lt_api_error *e) {
-    cut_padding(j, ids);
+    if (!of_tokens(j)) {
+        cut_padding(j, ids);
+    }
     if (!lt_reply_add(j, ids, e)) {
         snprintf(e->param, sizeof e->param, "%s", param);
         return false;
@@ -371,6 +392,9 @@ static bool prepare_pairs(lt_reply *j, lt_api_error *e) {
                              q, n, d, n_documents);
     }
     j->params.judge.n_queries = (int64_t)n;
+    if (of_tokens(j)) {
+        return lt_api_refuse(e, "model", "this model judges tokens, not texts: /pooling");
+    }
     if (n_scores(j) > 1) {
         return lt_api_refuse(e, "model", "a score is one value; this model has %lld: /classify",
                              (long long)n_scores(j));
@@ -394,6 +418,19 @@ static bool prepare_rerank(lt_reply *j, lt_api_error *e) {
            prepare_pairs(j, e);
 }
 
+/* A head that judges tokens is read at each of all parts. */
+static bool read_all_tokens(lt_reply *j, lt_api_error *e) {
+    for (int64_t i = 0; of_tokens(j) && i < j->n_parts; i++) {
+        lt_part *p = &j->parts[i];
+        for (uint32_t k = 0; k < p->prompt.n; k++) {
+            if (lt_ids_append(&p->score_at, &k, 1) != LT_OK) {
+                return lt_api_refuse_oom(e);
+            }
+        }
+    }
+    return true;
+}
+
 static bool add_messages(lt_reply *j, lt_api_error *e) {
     const lt_conversation c = {.messages = j->params.messages,
                                .add_generation_prompt = j->params.judge.generation};
@@ -403,7 +440,101 @@ static bool add_messages(lt_reply *j, lt_api_error *e) {
         lt_ids_free(&ids);
         return false;
     }
-    return add_ids(j, &ids, "messages", e);
+    return add_ids(j, &ids, "messages", e) && read_all_tokens(j, e);
+}
+
+/* ---- Steps ---- */
+
+/* Does the model's folder say what stands behind a step? */
+static bool of_steps(const lt_reply *j) {
+    return of_tokens(j) && lt_model_get_spec(j->model->model)->step_separator[0] != '\0';
+}
+
+/* The steps of a text behind *ids, and where they end. What stands behind the last separator is not
+ * read. */
+static lt_err add_steps(lt_reply *j, const char *text, size_t n, lt_ids *ids, lt_ids *at) {
+    const lt_steps *s = &j->model->steps;
+    const char *step;
+    size_t bytes;
+    while (lt_steps_next(&text, &n, &s->text, &s->bytes, 1, &step, &bytes)) {
+        if (text > step + bytes) {
+            LT_TRY(lt_steps_add(s, j->model->scratch, step, bytes, ids));
+            const uint32_t last = (uint32_t)ids->n - 1;
+            LT_TRY(lt_ids_append(at, &last, 1));
+        }
+    }
+    return LT_OK;
+}
+
+/* One part: ids, and the steps of text behind them. */
+static bool add_judged(lt_reply *j, lt_ids *ids, const char *text, size_t n, const char *param,
+                       lt_api_error *e) {
+    lt_ids at = {0};
+    const lt_err err = add_steps(j, text, n, ids, &at);
+    if (err != LT_OK || at.n == 0) {
+        lt_ids_free(ids);
+        lt_ids_free(&at);
+        return err != LT_OK ? lt_api_refuse_error(e, param, err)
+                            : lt_api_refuse(e, param,
+                                            "'%s' has no step: the text behind each, \"%.40s\", is "
+                                            "not in it",
+                                            param, j->model->steps.text);
+    }
+    if (!add_ids(j, ids, param, e)) {
+        lt_ids_free(&at);
+        return false;
+    }
+    j->parts[j->n_parts - 1].score_at = at;
+    return true;
+}
+
+/* A chat's answer in steps, behind the opening of an answer. */
+static bool add_judged_messages(lt_reply *j, lt_api_error *e) {
+    const json_t *all = j->params.messages;
+    const size_t n = json_array_size(all);
+    const json_t *last = json_array_get(all, n > 0 ? n - 1 : 0),
+                 *text = json_object_get(last, "content");
+    const char *role = json_string_value(json_object_get(last, "role"));
+    json_t *before;
+    lt_ids ids = {0};
+    bool opened, ok;
+    if (role == NULL || strcmp(role, "assistant") != 0 || !json_is_string(text)) {
+        return lt_api_refuse(e, "messages",
+                             "the last of 'messages' must be the assistant's, a text: its steps "
+                             "are judged");
+    }
+    before = json_copy((json_t *)(uintptr_t)all);
+    (void)json_array_remove(before, n - 1);
+    const lt_conversation c = {.messages = before, .add_generation_prompt = true};
+    ok = lt_conversation_ids(j->model, &c, &ids, &opened, e);
+    json_decref(before);
+    if (!ok) {
+        lt_ids_free(&ids);
+        return false;
+    }
+    return add_judged(j, &ids, json_string_value(text), json_string_length(text), "messages", e);
+}
+
+static bool add_judged_texts(lt_reply *j, const json_t *input, lt_api_error *e) {
+    const uint32_t bos = j->model->vocabulary.bos;
+    const size_t n = json_is_array(input) ? json_array_size(input) : 1;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = json_is_array(input) ? json_array_get(input, i) : input;
+        lt_ids ids = {0};
+        if (!json_is_string(one)) {
+            return lt_api_refuse(e, "input",
+                                 "'input' must be a text or a list of texts: steps are found in "
+                                 "them by what stands behind each");
+        }
+        if (bos != LT_TOKEN_NONE && lt_ids_append(&ids, &bos, 1) != LT_OK) {
+            return lt_api_refuse_oom(e);
+        }
+        if (!lt_server_may_fit(j->model, json_string_length(one), "input", e) ||
+            !add_judged(j, &ids, json_string_value(one), json_string_length(one), "input", e)) {
+            return false;
+        }
+    }
+    return n > 0 || lt_api_refuse(e, "input", "'input' is an empty list");
 }
 
 /* input: as in /v1/embeddings; or messages, by the chat template. */
@@ -412,16 +543,19 @@ static bool prepare_input(lt_reply *j, lt_api_error *e) {
     if ((a->input == NULL) == (a->messages == NULL)) {
         return lt_api_refuse(e, "input", "one of 'input' and 'messages' is needed");
     }
+    if (of_steps(j)) {
+        return a->messages != NULL ? add_judged_messages(j, e) : add_judged_texts(j, a->input, e);
+    }
     if (a->messages != NULL) {
         return add_messages(j, e);
     }
     if (!lt_prompts_add(j, a->input, "input", e)) {
         return false;
     }
-    for (int64_t i = 0; i < j->n_parts; i++) {
+    for (int64_t i = 0; !of_tokens(j) && i < j->n_parts; i++) {
         cut_padding(j, &j->parts[i].prompt);
     }
-    return true;
+    return read_all_tokens(j, e);
 }
 
 static bool prepare_classify(lt_reply *j, lt_api_error *e) {
@@ -429,16 +563,20 @@ static bool prepare_classify(lt_reply *j, lt_api_error *e) {
         return lt_api_refuse(e, "model",
                              "this model has no score head; /classify needs one (num_labels)");
     }
+    if (of_tokens(j)) {
+        return lt_api_refuse(e, "model", "this model judges tokens, not texts: /pooling");
+    }
     return prepare_input(j, e);
 }
 
 static bool prepare_pooling(lt_reply *j, lt_api_error *e) {
     const char *task = j->params.judge.task;
-    const bool classifies = task != NULL && strcmp(task, "classify") == 0;
+    const char *const usual = of_tokens(j) ? "token_classify" : "classify";
+    const bool classifies = task != NULL && strcmp(task, usual) == 0;
     const int64_t width = lt_model_get_spec(j->model->model)->width;
     int64_t n;
     if (task != NULL && strcmp(task, "embed") != 0 && !classifies) {
-        return lt_api_refuse(e, "task", "'task' = %.40s; it may be embed or classify", task);
+        return lt_api_refuse(e, "task", "'task' = %.40s; it may be embed or %s", task, usual);
     }
     if (classifies && n_scores(j) == 0) {
         return lt_api_refuse(e, "task", "this model has no score head: 'task' may be embed");

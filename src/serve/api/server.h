@@ -12,6 +12,7 @@
 #include <stdatomic.h>
 
 #include "data/chat_template.h"
+#include "data/steps.h"
 #include "lateen/serve.h"
 #include "lateen/tokenizer.h"
 #include "serve/api/api.h"
@@ -60,6 +61,7 @@ struct lt_server {
     lt_ends ends;                /* Tokens that end an answer. */
     lt_engine *engine;
     bool last_pooling;        /* Embeddings are of the last token (1_Pooling/config.json). */
+    lt_steps steps;           /* Of a process reward model, what stands behind a step. */
     json_t *labels;           /* id2label of a model with a score head; NULL: none. */
     char name[256];           /* As reported by /v1/models. */
     int64_t context;          /* Tokens of one sequence at most. */

@@ -100,6 +100,70 @@ static void values_keep_their_bits(void **state) {
     close_fixture(&f);
 }
 
+/* Several tokens of a text, in steps of the engine that end between them: a token's value has the
+ * bits that it has where it is the last of a text. */
+static void values_of_several_tokens(void **state) {
+    enum { MOST = 64 };
+    static answer several, alone[MOST];
+    int32_t at[MOST];
+    lt_engine_options o = lt_engine_defaults();
+    lt_engine_stats stats;
+    fixture f;
+    lt_request r;
+    (void)state;
+    score_golden_open(&f.golden, &(lt_model_options){.dtype = LT_F32});
+    o.max_seq = 64;
+    o.deterministic = true;
+    o.step_tokens = 5;
+    must(lt_engine_open(&f.engine, f.golden.model, &o), "engine");
+    r = request_of(&f, 0);
+    for (int i = 0; i < r.n_prompt; i++) { /* Their pages are in the prefix cache then. */
+        lt_request one = r;
+        at[i] = i;
+        one.n_prompt = i + 1;
+        send(f.engine, &one, &alone[i]);
+        receive_all(f.engine, 1, 1);
+    }
+    r.score_at = at;
+    r.n_score_at = r.n_prompt;
+    send(f.engine, &r, &several);
+    receive_all(f.engine, 1, r.n_score_at);
+    for (int i = 0; i < r.n_prompt; i++) {
+        assert_memory_equal(&several.embedding[i], alone[i].embedding, sizeof(float));
+    }
+    r.score_at = at + 2; /* Not from the first. */
+    r.n_score_at = r.n_prompt - 2;
+    send(f.engine, &r, &several);
+    receive_all(f.engine, 1, r.n_score_at);
+    assert_memory_equal(several.embedding, alone[2].embedding, sizeof(float));
+    lt_engine_get_stats(f.engine, &stats);
+    assert_int_equal(stats.pages_used, 0);
+    close_fixture(&f);
+}
+
+static void bad_tokens_are_refused(void **state) {
+    static const struct {
+        int32_t at[2];
+        int64_t n;
+        const char *says;
+    } cases[] = {{{-1, 0}, 1, "scores at token -1"},
+                 {{3, 3}, 2, "scores at token 3"},
+                 {{0, 1000}, 2, "scores at token 1000"},
+                 {{0, 1}, 2, "must be the prompt's last"}};
+    fixture f;
+    uint64_t id;
+    (void)state;
+    open_fixture(&f, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lt_request r = request_of(&f, 0);
+        r.score_at = cases[i].at;
+        r.n_score_at = cases[i].n;
+        assert_int_equal(lt_engine_submit(f.engine, &r, NULL, &id), LT_ERR_ARG);
+        assert_non_null(strstr(lt_error_message(), cases[i].says));
+    }
+    close_fixture(&f);
+}
+
 static void text_is_refused(void **state) {
     lt_model *m;
     lt_engine *e = NULL;
@@ -131,6 +195,8 @@ int main(void) {
         cmocka_unit_test(values_are_those_of_transformers),
         cmocka_unit_test(values_on_a_gpu),
         cmocka_unit_test(values_keep_their_bits),
+        cmocka_unit_test(values_of_several_tokens),
+        cmocka_unit_test(bad_tokens_are_refused),
         cmocka_unit_test(text_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
