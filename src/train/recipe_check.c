@@ -267,6 +267,24 @@ static const char *distill_idle(const lt_recipe *r, const lt_option *row) {
     return unmet(uses, sizeof uses / sizeof *uses, row->name);
 }
 
+/* And for those of the mesh. layout: auto may choose any axis. */
+static const char *mesh_idle(const lt_recipe *r, const lt_option *row) {
+    const bool any = r->layout == LT_LAYOUT_AUTO;
+    lt_mesh_shape s = {1, 1, 1, 1, 1};
+    if (r->mesh[0] != '\0' && lt_mesh_parse(&s, r->mesh) != LT_OK) {
+        return NULL; /* Its own error says more. */
+    }
+    const use uses[] = {
+        {"mesh.shard", r->zero > 0, "mesh.zero"},
+        {"mesh.context", any || s.cp > 1, "cp in mesh"},
+        {"mesh.expert_room", any || s.ep > 1, "ep in mesh"},
+        {"mesh.schedule", any || s.pp > 1, "pp in mesh"},
+        {"mesh.chunks", any || s.pp > 1, "pp in mesh"},
+        {"mesh.stages", any || s.pp > 1, "pp in mesh"},
+    };
+    return unmet(uses, sizeof uses / sizeof *uses, row->name);
+}
+
 const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
     const bool mix = r->optim == LT_OPTIM_ADEMAMIX, muon = r->optim == LT_OPTIM_MUON,
                wsd = r->lr_kind == LT_LR_WSD, valid = r->valid[0] != '\0' || r->val_fraction > 0.0,
@@ -280,7 +298,6 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
                imitates = sft || r->objective == LT_RECIPE_OBJECTIVE_distill;
     const use uses[] = {
         {"model.init_std", r->init[0] == '\0', "model.init empty"},
-        {"mesh.shard", r->zero > 0, "mesh.zero"},
         {"diloco.merge", r->overlap > 0, "diloco.overlap"},
         {"batch.groups", r->deterministic != 0, "deterministic = mesh-invariant"},
         {"data.goldfish_h", r->goldfish_k > 0, "data.goldfish_k"},
@@ -340,6 +357,7 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
     const bool of_sites = strncmp(row->name, "diloco.", 7) == 0;
     const char *needs = strncmp(row->name, "rl.", 3) == 0        ? rl_idle(r, row)
                         : strncmp(row->name, "distill.", 8) == 0 ? distill_idle(r, row)
+                        : strncmp(row->name, "mesh.", 5) == 0    ? mesh_idle(r, row)
                         : of_sites && r->sites == 1
                             ? "diloco.sites"
                             : unmet(uses, sizeof uses / sizeof *uses, row->name);

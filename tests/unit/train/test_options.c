@@ -174,6 +174,16 @@ static void idle(void **state) {
          "data.tokenizer and sample.tokens"},
         {"sample.tokens=5", "", "data.tokenizer"},
         {"model.init_std=0.1", "model.init=x", "model.init empty"},
+        {"mesh.schedule=zbv", "", "pp in mesh"},
+        {"mesh.chunks=2", "mesh=dp=2,pp=1", "pp in mesh"},
+        {"mesh.stages=1,1", "mesh=pp=2", NULL},
+        {"mesh.stages=1,1", "layout=auto", NULL},
+        {"mesh.context=ring", "mesh=dp=2", "cp in mesh"},
+        {"mesh.context=ring", "mesh=cp=2", NULL},
+        {"mesh.expert_room=2", "mesh=tp=2", "ep in mesh"},
+        {"mesh.expert_room=2", "mesh=dp=2,ep=2", NULL},
+        {"mesh.shard=2", "", "mesh.zero"},
+        {"mesh.shard=2", "mesh.zero=1", NULL},
         {"optim.beta2=0.5", "optim.kind=lion", NULL}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
