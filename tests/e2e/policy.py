@@ -52,6 +52,7 @@ refuses("an unknown tenant", [("tenant: physics", "tenant: physic")], "guarantee
 refuses("a part of a node", [("gpus: 8, from", "gpus: 12, from")], "guarantee paper", "physics", "12 GPUs", "8 GPUs")
 refuses("an end before the begin", [("2027-01-12", "2027-01-09")], "guarantee paper", "2027-01-09T08:00:00")
 refuses("a time without seconds", [("2027-01-12T08:00:00", "2027-01-12T08:00")], "'2027-01-12T08:00'")
+refuses("a day that its month does not have", [("2027-01-12", "2027-02-30")], "'2027-02-30T08:00:00'")
 refuses("a misspelt option", [("slack", "slak")], "p.yaml:2", "slack")
 refuses("a misspelt option of a tenant", [("chemistry: {quota", "chemistry: {quot")], "p.yaml:5", "quota")
 refuses("a name that a shell would read", [("chemistry:", "\"che'm\":")], "che'm")

@@ -109,10 +109,14 @@ done:
 /* ---- Guarantees ---- */
 
 /* Times of this form are in the order of their text. */
+/* Written again, a day that its month does not have is another one. */
 static bool is_time(const char *text) {
     struct tm t = {0};
+    char again[32] = "";
     const char *end = strptime(text, "%Y-%m-%dT%H:%M:%S", &t);
-    return strlen(text) == strlen("2027-01-10T08:00:00") && end != NULL && *end == '\0';
+    (void)timegm(&t);
+    (void)strftime(again, sizeof again, "%Y-%m-%dT%H:%M:%S", &t);
+    return end != NULL && strcmp(again, text) == 0;
 }
 
 static const lt_policy_tenant *tenant_of(const lt_policy *p, const char *name) {
