@@ -91,7 +91,10 @@ LT_MUST_USE lt_err lt_copy_delete(const char *place, const lt_copy_options *opti
 LT_MUST_USE lt_err lt_copy_bring(char out[LT_COPY_PATH_BYTES], const char *text,
                                  const lt_copy_options *options);
 
-/* The same of data for training: a file of conversations, or a shard of tokens, whose files
+/* The path of what was brought before, as it is: no request is sent. NOT_FOUND: nothing was. */
+LT_MUST_USE lt_err lt_copy_brought(char out[LT_COPY_PATH_BYTES], const char *text);
+
+/* lt_copy_bring of data for training: a file of conversations, or a shard of tokens, whose files
  * (PREFIX.bin, .idx, .mask, .json) then lie in one folder of Lateen's cache, with their dates. */
 LT_MUST_USE lt_err lt_copy_bring_data(char out[LT_COPY_PATH_BYTES], const char *text,
                                       const lt_copy_options *options);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "cli/copying.h"
+#include "model/lora_pool.h"
 
 #define FLAG "--lora"
 
@@ -29,6 +30,7 @@ static const char *next_value(int argc, char **argv, int *at) {
 /* One of n bytes. */
 static lt_err add(lt_adapter_list *l, const char *text, size_t n) {
     char row[2 * LT_PATH_BYTES], folder[LT_PATH_BYTES], *equals;
+    int64_t rank;
     char **rows = realloc(l->rows, ((size_t)l->n + 1) * sizeof *rows);
     l->rows = rows != NULL ? rows : l->rows;
     if (n == 0 || n >= LT_PATH_BYTES) {
@@ -37,6 +39,10 @@ static lt_err add(lt_adapter_list *l, const char *text, size_t n) {
     (void)snprintf(row, sizeof row, "%.*s", (int)n, text);
     equals = strchr(row, '=');
     LT_TRY(lt_cli_bring(folder, equals != NULL ? equals + 1 : row));
+    /* Is it one at all? A server has printed its address by the time that it loads it. */
+    if (lt_lora_rank_of(&rank, folder) != LT_OK) {
+        return lt_error_prefix(LT_ERR_ARG, "--lora %.*s", (int)n, text);
+    }
     (void)snprintf(equals != NULL ? equals + 1 : row, LT_PATH_BYTES, "%s", folder);
     if (rows != NULL) {
         rows[l->n] = strdup(row);

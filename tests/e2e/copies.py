@@ -657,7 +657,7 @@ def models():
     names = [n for n in os.listdir(folder) if n in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")]
     files = {n: open(f"{folder}/{n}", "rb").read() for n in names}
     store.repositories["org/chat"] = Repository({**files, "1_Pooling/config.json": b'{"pooling_mode_lasttoken": true}'}, large=["model.safetensors"])
-    served = {}
+    served, tags = {}, {}
     for where in (folder, "hf://org/chat"):
         p = subprocess.Popen([lateen, "serve", where, "--port", "0", "--device", "cpu"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         url, limit, props = p.stdout.readline().decode().strip(), time.time() + 60, {}
@@ -667,9 +667,13 @@ def models():
             except OSError:
                 time.sleep(0.05)
         served[where] = props.get("chat_template"), props.get("chat_template_source")
+        tags[where] = json.load(urllib.request.urlopen(url + "/api/tags", timeout=10))["models"][0]["size"]
         p.terminate()
         p.communicate()
     tap.check("a model served from the hub has its chat template", served[folder][0] and served["hf://org/chat"] == served[folder], served)
+    tap.check("and its size, which Ollama's clients see", tags["hf://org/chat"] == os.path.getsize(f"{folder}/model.safetensors"), tags)
+    r = run("tests/golden/sft", "--lora", f"a={path('home')}", "--port", "0", "--device", "cpu", verb="serve")
+    tap.check("a folder without adapters is refused before the address is printed", r.status == 2 and not r.out and "--lora a=" in r.err and "adapter_config.json" in r.err, r)
     store.rate = 100000
     store.requests.clear()
     store.put("bucket", "slow/model.gguf", BIG)

@@ -31,7 +31,7 @@ def answer():
 
 
 def refused(name, got, status, words):
-    check(name, got[0] == status and words in got[1]["error"]["message"], got)
+    check(name, got[0] == status and words in got[1]["error"]["message"] and folder not in got[1]["error"]["message"], got)
 
 
 kept = os.path.join(folder, "answer.json")

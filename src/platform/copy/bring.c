@@ -195,12 +195,9 @@ static lt_err bring_from_hub(char out[LT_COPY_PATH_BYTES], const lt_location *at
 }
 
 /* CACHE/models/HASH/NAME, or for many files CACHE/models/HASH/. */
-static lt_err bring_from_store(char out[LT_COPY_PATH_BYTES], const char *text,
-                               const lt_location *at, const lt_copy_options *o) {
+static lt_err store_path(char out[LT_COPY_PATH_BYTES], const lt_location *at) {
     const XXH128_hash_t hash = XXH3_128bits(at->shown, strlen(at->shown));
     char cache[LT_PATH_BYTES], name[LT_PATH_BYTES];
-    lt_copy_options how = *o;
-    how.wait = true;
     LT_TRY(lt_cache_dir(cache));
     if (snprintf(name, sizeof name, "models/%016llx%016llx/%s", (unsigned long long)hash.high64,
                  (unsigned long long)hash.low64,
@@ -208,8 +205,35 @@ static lt_err bring_from_store(char out[LT_COPY_PATH_BYTES], const char *text,
         (int)sizeof name) {
         LT_FAIL(LT_ERR_LIMIT, "path too long: %s", at->shown);
     }
-    LT_TRY(lt_path_join(out, cache, name));
+    return lt_path_join(out, cache, name);
+}
+
+static lt_err bring_from_store(char out[LT_COPY_PATH_BYTES], const char *text,
+                               const lt_location *at, const lt_copy_options *o) {
+    lt_copy_options how = *o;
+    how.wait = true;
+    LT_TRY(store_path(out, at));
     return lt_copy(text, out, &how, NULL);
+}
+
+lt_err lt_copy_brought(char out[LT_COPY_PATH_BYTES], const char *text) {
+    lt_location at;
+    char cache[LT_PATH_BYTES], snapshot[LT_PATH_BYTES];
+    LT_TRY(lt_location_read(&at, text));
+    if (at.at == LT_AT_HUB) {
+        LT_TRY(lt_hub_cache(cache, &at));
+        LT_TRY(cached_snapshot(snapshot, cache, &at));
+        return lt_path_join(out, snapshot, at.path);
+    }
+    if (at.at == LT_AT_FILE) {
+        (void)snprintf(out, LT_COPY_PATH_BYTES, "%s", at.path);
+    } else {
+        LT_TRY(store_path(out, &at));
+    }
+    if (!lt_file_exists(out)) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "%s: there is no %s", at.shown, out);
+    }
+    return LT_OK;
 }
 
 lt_err lt_copy_bring(char out[LT_COPY_PATH_BYTES], const char *text,

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -39,35 +38,6 @@ struct lt_models {
 
 /* ---- What a model needs ---- */
 
-static int64_t file_bytes(const char *path) {
-    struct stat st;
-    return stat(path, &st) == 0 ? (int64_t)st.st_size : 0;
-}
-
-/* The bytes of the files with weights; 0: they are not here yet. */
-static int64_t weights_on_disk(const char *path) {
-    static const char *const suffixes[] = {".safetensors", ".gguf", ".bin", NULL};
-    char **names = NULL, whole[LT_PATH_BYTES];
-    int64_t bytes = 0;
-    size_t n = 0;
-
-    if (!lt_file_is_dir(path)) {
-        return file_bytes(path);
-    }
-    if (lt_file_list(&names, &n, path) != LT_OK) {
-        return 0;
-    }
-    for (size_t i = 0; i < n; i++) {
-        for (const char *const *s = suffixes; *s != NULL; s++) {
-            if (lt_path_has_suffix(names[i], *s) && lt_path_join(whole, path, names[i]) == LT_OK) {
-                bytes += file_bytes(whole);
-            }
-        }
-    }
-    lt_file_list_free(names, n);
-    return bytes;
-}
-
 static int64_t loaded_bytes(const lt_server *s) {
     lt_engine_cache c;
     lt_engine_get_cache(s->engine, &c);
@@ -79,7 +49,7 @@ static int64_t loaded_bytes(const lt_server *s) {
 static int64_t guessed_bytes(const lt_models *m, const lt_server *s) {
     const lt_engine_options *e = &s->o.engine;
     const int64_t share = m->budget < INT64_MAX ? e->cache_most : 0;
-    return weights_on_disk(s->o.model) + (e->cache_bytes > 0 ? e->cache_bytes : share);
+    return lt_server_weights_bytes(s) + (e->cache_bytes > 0 ? e->cache_bytes : share);
 }
 
 /* ---- States ---- */

@@ -59,20 +59,29 @@ static void put_details(lt_json_out *o, const lt_server *s) {
     lt_out_shut(o, '}');
 }
 
-static void put_model(lt_json_out *o, const lt_server *s, bool running) {
+/* When the model's file, or its folder, was written; 0: it is not here. */
+static double modified(const lt_server *s) {
+    char path[LT_PATH_BYTES];
     struct stat st = {0};
+    lt_server_find_files(s, path);
+    (void)stat(path, &st);
+    return (double)st.st_mtime;
+}
+
+static void put_model(lt_json_out *o, const lt_server *s, bool running) {
+    const int64_t bytes = lt_server_weights_bytes(s);
+    const double modified_s = modified(s);
     char digest[65];
-    (void)stat(s->o.model, &st);
-    snprintf(digest, sizeof digest, "%016llx%016llx%032x", (unsigned long long)st.st_size,
-             (unsigned long long)st.st_mtime, 0U); /* Names the file; it was not hashed. */
+    snprintf(digest, sizeof digest, "%016llx%016llx%032x", (unsigned long long)bytes,
+             (unsigned long long)modified_s, 0U); /* Names the files; they were not hashed. */
     lt_out_open(o, '{');
     put_name(o, s, "name");
     put_name(o, s, "model");
     if (!running) {
         lt_out_key(o, "modified_at");
-        lt_ollama_when(o, (double)st.st_mtime);
+        lt_ollama_when(o, modified_s);
     }
-    lt_out_key_int(o, "size", s->slot != NULL ? s->slot->bytes : (int64_t)st.st_size);
+    lt_out_key_int(o, "size", s->slot != NULL ? s->slot->bytes : bytes);
     lt_out_key_str(o, "digest", digest);
     put_details(o, s);
     if (running) { /* One that stays expires in a hundred years. */
@@ -155,7 +164,6 @@ void lt_api_ollama_show(lt_call *call) {
     const lt_server *s = call->server;
     lt_api_error e = {0};
     lt_json_out o = {0};
-    struct stat st = {0};
     lt_api_params a;
 
     lt_api_params_defaults(&a);
@@ -165,7 +173,6 @@ void lt_api_ollama_show(lt_call *call) {
         lt_api_params_free(&a);
         return;
     }
-    (void)stat(s->o.model, &st);
     lt_out_open(&o, '{');
     lt_out_key_str(&o, "modelfile", "");
     lt_out_key_str(&o, "parameters", "");
@@ -174,7 +181,7 @@ void lt_api_ollama_show(lt_call *call) {
     put_model_info(&o, s);
     put_capabilities(&o, s);
     lt_out_key(&o, "modified_at");
-    lt_ollama_when(&o, (double)st.st_mtime);
+    lt_ollama_when(&o, modified(s));
     lt_out_shut(&o, '}');
     lt_call_json(call, 200, &o);
     lt_api_params_free(&a);

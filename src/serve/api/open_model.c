@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -12,6 +13,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "data/chat_format.h"
+#include "lateen/copy.h"
 #include "lateen/generate.h"
 #include "serve/api/reply.h"
 
@@ -22,6 +24,46 @@
 const char *lt_server_files(const lt_server *s) {
     const char *files = lt_model_files(s->model);
     return files != NULL ? files : s->o.model != NULL ? s->o.model : "";
+}
+
+void lt_server_find_files(const lt_server *s, char out[LT_PATH_BYTES]) {
+    const char *files = s->model != NULL ? lt_model_files(s->model) : NULL;
+    files = files != NULL ? files : s->o.model != NULL ? s->o.model : "";
+    if (strstr(files, "://") == NULL) {
+        (void)snprintf(out, LT_PATH_BYTES, "%s", files);
+    } else if (lt_copy_brought(out, files) != LT_OK) {
+        out[0] = '\0';
+    }
+}
+
+static int64_t file_bytes(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 ? (int64_t)st.st_size : 0;
+}
+
+int64_t lt_server_weights_bytes(const lt_server *s) {
+    static const char *const suffixes[] = {".safetensors", ".gguf", ".bin", NULL};
+    char **names = NULL, path[LT_PATH_BYTES], whole[LT_PATH_BYTES];
+    int64_t bytes = 0;
+    size_t n = 0;
+
+    lt_server_find_files(s, path);
+    if (!lt_file_is_dir(path)) {
+        return file_bytes(path);
+    }
+    if (lt_file_list(&names, &n, path) != LT_OK) {
+        return 0;
+    }
+    for (size_t i = 0; i < n; i++) {
+        for (const char *const *end = suffixes; *end != NULL; end++) {
+            if (lt_path_has_suffix(names[i], *end) &&
+                lt_path_join(whole, path, names[i]) == LT_OK) {
+                bytes += file_bytes(whole);
+            }
+        }
+    }
+    lt_file_list_free(names, n);
+    return bytes;
 }
 
 void lt_server_name_it(lt_server *s) {

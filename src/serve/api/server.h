@@ -11,6 +11,7 @@
 #include <event2/event.h>
 #include <stdatomic.h>
 
+#include "base/file.h"
 #include "data/chat_template.h"
 #include "data/steps.h"
 #include "lateen/serve.h"
@@ -154,6 +155,10 @@ static inline lt_server *lt_server_front(lt_server *s) {
 }
 /* Where the files of its model lie, which o.model may name by an address. After loading. */
 const char *lt_server_files(const lt_server *s);
+/* The same at any time: before loading, where an earlier program has brought them. "": not here. */
+void lt_server_find_files(const lt_server *s, char out[LT_PATH_BYTES]);
+/* Bytes of those with weights; 0: they are not here. */
+int64_t lt_server_weights_bytes(const lt_server *s);
 /* Its model may be used and described. */
 bool lt_server_has_model(const lt_server *s);
 /* The servers of all models, this front first. */

@@ -114,6 +114,20 @@ static bool find_action(const lt_call *call, size_t *which, lt_api_error *e) {
            lt_api_refuse(e, "id_slot", "the path is /slots/NUMBER");
 }
 
+/* The failure with the file's name in the place of its path: where the folder lies on the server's
+ * machine does not concern clients. */
+static lt_err by_name(const slot_action *w, lt_err err) {
+    char text[LT_ERROR_MESSAGE_BYTES], *at;
+    const size_t n = strlen(w->path);
+    (void)snprintf(text, sizeof text, "%s", lt_error_message());
+    while (n > 0 && (at = strstr(text, w->path)) != NULL) { /* A name has no '/': it ends. */
+        const size_t name = strlen(w->a.filename);
+        memcpy(at, w->a.filename, name);
+        memmove(at + name, at + n, strlen(at + n) + 1);
+    }
+    return lt_error_set(err, "%s", text);
+}
+
 static bool act(slot_action *w, size_t which, lt_api_error *e) {
     lt_err err;
     w->salt = lt_server_cache_salt(w->call->server, w->call->owner, w->a.cache_salt);
@@ -122,7 +136,7 @@ static bool act(slot_action *w, size_t which, lt_api_error *e) {
     }
     err = actions[which].run(w);
     if (err != LT_OK) {
-        lt_api_refuse_error(e, NULL, err);
+        lt_api_refuse_error(e, NULL, by_name(w, err));
     }
     if (err == LT_ERR_STATE) { /* The file is another model's. */
         e->status = 400;

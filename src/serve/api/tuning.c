@@ -485,15 +485,15 @@ static lt_err load_one(lt_tunings *f, const char *name) {
 
 lt_err lt_tunings_open(lt_tunings **out, lt_server *s) {
     lt_err err = LT_OK;
-    char **names = NULL, path[LT_PATH_BYTES];
+    char **names = NULL, files[LT_PATH_BYTES], path[LT_PATH_BYTES];
     size_t n = 0;
     lt_tunings *f;
 
     if (s->o.tuning.dir[0] == '\0') {
         return LT_OK;
     }
-    if (s->o.model != NULL && lt_path_join(path, s->o.model, "adapter_config.json") == LT_OK &&
-        lt_file_exists(path)) {
+    lt_server_find_files(s, files);
+    if (lt_path_join(path, files, "adapter_config.json") == LT_OK && lt_file_exists(path)) {
         LT_FAIL(LT_ERR_ARG,
                 "--fine-tuning: %s is a folder of adapters: serve their base, with them as --lora",
                 s->o.model);
