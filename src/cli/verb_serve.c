@@ -345,6 +345,49 @@ static lt_err read_models(job *j, lt_server_options *s) {
     return LT_OK;
 }
 
+/* Options that were changed and would have no effect. */
+static lt_err check_idle(const serve_options *o) {
+    const bool tunes = o->fine_tuning[0] != '\0', keeps = o->state[0] != '\0' || tunes;
+    const struct {
+        const char *name;
+        bool used;
+        const char *needs;
+    } uses[] = {
+        {"fine-tuning-jobs", tunes, "--fine-tuning"},
+        {"fine-tuning-waiting", tunes, "--fine-tuning"},
+        {"fine-tuning-bytes", tunes, "--fine-tuning"},
+        {"fine-tuning-rank", tunes, "--fine-tuning"},
+        {"fine-tuning-device", tunes, "--fine-tuning"},
+        {"fine-tuning-threads", tunes, "--fine-tuning"},
+        {"files", keeps, "--state or --fine-tuning"},
+        {"files-bytes", keeps, "--state or --fine-tuning"},
+        {"batches", keeps, "--state or --fine-tuning"},
+        {"batch-lines", keeps, "--state or --fine-tuning"},
+        {"batch-tokens", keeps, "--state or --fine-tuning"},
+        {"prefix-cache-bytes", o->prefix_cache, "--prefix-cache"},
+        {"prefix-cache-by-key", o->prefix_cache, "--prefix-cache"},
+        {"store-bytes", o->store_entries > 0, "--store-entries"},
+        {"store-s", o->store_entries > 0, "--store-entries"},
+        {"draft-tokens", o->speculate != 0 || o->models[0] != '\0', "--speculate"},
+        {"models-memory", o->models[0] != '\0', "--models"},
+        {"models-idle-s", o->models[0] != '\0', "--models"},
+    };
+    serve_options usual;
+    lt_options_default(&lt_verb_serve_options, &usual);
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+        const lt_option *row = lt_option_find(&lt_verb_serve_options, uses[i].name);
+        char value[LT_OPTION_STR_BYTES], same[LT_OPTION_STR_BYTES];
+        LT_ASSERT(row != NULL);
+        lt_option_text(row, o, value, sizeof value);
+        lt_option_text(row, &usual, same, sizeof same);
+        if (!uses[i].used && strcmp(value, same) != 0) {
+            LT_FAIL(LT_ERR_ARG, "--%s %s has no effect without %s", row->name, value,
+                    uses[i].needs);
+        }
+    }
+    return LT_OK;
+}
+
 static lt_err describe(bool openapi) {
     lt_json_out o = {0};
     if (openapi) {
@@ -401,10 +444,9 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     if ((o->tls_cert[0] == '\0') != (o->tls_key[0] == '\0')) {
         LT_FAIL_DONE(LT_ERR_ARG, "--tls-cert and --tls-key must be given together");
     }
+    LT_TRY_DONE(check_idle(o));
     if (o->models[0] != '\0') {
         LT_TRY_DONE(read_models(&j, &options));
-    } else if (o->models_memory > 0 || o->models_idle_s > 0) {
-        LT_FAIL_DONE(LT_ERR_ARG, "--models-memory and --models-idle-s are for --models");
     }
     if (o->slot_save_path[0] != '\0' && !lt_file_is_dir(o->slot_save_path)) {
         LT_FAIL_DONE(LT_ERR_ARG, "--slot-save-path: %s is not a folder", o->slot_save_path);

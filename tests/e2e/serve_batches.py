@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -92,6 +93,10 @@ def files():
     s.end()
     s = Server(command, "--quiet")
     check("without --state, files and batches are refused by name", call(s, "GET", "/v1/files")[0] == 501 and "--state" in create(s, "file-x")[1]["error"]["message"])
+    for flags, needs in ((("--batches", "3"), "--state"), (("--files-bytes", "5GiB"), "--state"), (("--fine-tuning-rank", "4"), "--fine-tuning"), (("--draft-tokens", "3"), "--speculate"),
+                         (("--no-prefix-cache", "--prefix-cache-by-key"), "--prefix-cache"), (("--store-s", "5", "--store-entries", "0"), "--store-entries")):
+        r = subprocess.run([*command, "--quiet", *flags], capture_output=True, text=True, timeout=60)
+        check(f"{' '.join(flags)}: no effect, refused", r.returncode == 2 and f"has no effect without {needs}" in r.stderr, r.stderr)
     status, _ = s.ask(b"POST /v1/files HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: multipart/form-data; boundary=b\r\nContent-Length: 0\r\n\r\n")
     check("a form that any page may send is refused where there is no key", status == 415, status)
     s.end()
