@@ -222,6 +222,14 @@ void lt_zero_begin_step(lt_zero *z, int64_t n_batches) {
     memset(z->left, 0, n_units * sizeof *z->left);
 }
 
+lt_err lt_zero_sum_step(lt_zero *z) {
+    LT_ASSERT(z->shards->level < 2 && z->n_batches == INT64_MAX);
+    for (int u = 0; u < z->model->table.n_units; u++) {
+        LT_TRY(is_held(z, u) && !waits_for_stages(z, u) ? sum_unit(z, u) : LT_OK);
+    }
+    return LT_OK;
+}
+
 lt_err lt_zero_begin_batch(lt_zero *z, int pass) {
     lt_pass *p = z->passes[pass];
     const int ends[] = {0, z->model->table.n_units - 1};

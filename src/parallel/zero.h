@@ -80,6 +80,9 @@ void lt_zero_measure(lt_zero_memory *out, const lt_shards *s, lt_dtype dtype);
 void lt_zero_begin_step(lt_zero *z, int64_t n_batches);
 LT_MUST_USE lt_err lt_zero_begin_batch(lt_zero *z, int pass);
 LT_MUST_USE lt_err lt_zero_end_step(lt_zero *z);
+/* Levels 0 and 1, where no batch was the last one (n_batches INT64_MAX): the gradients of all units
+ * are here, not yet summed; queue their sums, before end_step. */
+LT_MUST_USE lt_err lt_zero_sum_step(lt_zero *z);
 /* Over the table of `trained`. */
 const lt_param_buffer *lt_zero_gradients(const lt_zero *z);
 

@@ -256,11 +256,13 @@ lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model
                                : kernel_scratch_bytes(r, &table, spec, dtype, o, m.logits_bytes);
     LT_TRY_DONE(measure_state(&state, r, spec, dtype, &table, shards, o->on_device));
     const lt_comm_memory comm = comm_memory(o, shards);
-    const size_t rows = 2 * lt_step_rows_bytes(lt_recipe_largest_batch(r) * lt_recipe_together(r),
-                                               lt_pass_whole_seq(o), o->weights) +
-                        lt_step_rows_bytes(o->joins > 0 ? r->micro : o->batch, lt_pass_whole_seq(o),
-                                           o->weights) +
-                        m.host_bytes;
+    const size_t drawn = r->guard_replay > 0 && dp_of(shards) > 1 ? 3
+                                                                  : 2; /* Also another rank's. */
+    const size_t rows =
+        drawn * lt_step_rows_bytes(lt_recipe_largest_batch(r) * lt_recipe_together(r),
+                                   lt_pass_whole_seq(o), o->weights) +
+        lt_step_rows_bytes(o->joins > 0 ? r->micro : o->batch, lt_pass_whole_seq(o), o->weights) +
+        m.host_bytes;
 
     *out = (lt_memory_plan){0};
     add(out, "weights", state.weights_bytes, false);
@@ -317,8 +319,10 @@ static void assert_placed(const lt_memory_plan *p, const lt_training *t) {
     LT_ASSERT(bytes_of(p, "copy for checkpoints") == t->saver.bytes);
     LT_ASSERT((bytes_of(p, "sums over ranks") > 0) ==
               (t->world != NULL && t->world->device != NULL));
-    LT_ASSERT(bytes_of(p, "rows of tokens") == 2 * t->draws[0].rows.arena.size_bytes +
-                                                   t->valid_rows.arena.size_bytes + m->host_bytes);
+    LT_ASSERT(bytes_of(p, "rows of tokens") ==
+              2 * t->draws[0].rows.arena.size_bytes +
+                  (t->replay.rows != NULL ? t->replay.rows->arena.size_bytes : 0) +
+                  t->valid_rows.arena.size_bytes + m->host_bytes);
 }
 
 lt_err lt_memory_plan_make(lt_memory_plan *out, const lt_training *t) {

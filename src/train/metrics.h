@@ -32,6 +32,8 @@
  *   {"kind": "corrupt", "step", "replayed", "wrong": [RANK, ...], "unknown": [RANK, ...]}
  *                                                          ranks whose state differs (replicas.h);
  *                                                          replayed: found by making the step again
+ *   {"kind": "replay", "step", "verdict", "wrong", "unknown"}  rows of a step were computed again:
+ *                                                          "hardware", "once" or "data" (replay.h)
  *   {"kind": "straggler", "step", "rank", "slow", "share", "compute_s"}  a rank has become slow, or
  *                                                          is no longer (stragglers.h): how much
  *                                                          longer than the others it computes

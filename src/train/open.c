@@ -490,6 +490,7 @@ static lt_err open_all(lt_training *t) {
     LT_TRY(lt_diloco_open(t));
     LT_TRY(open_data(t));
     LT_TRY(open_token_bytes(t));
+    LT_TRY(lt_replay_open(t));
     LT_TRY(lt_memory_plan_make(&t->memory, t));
     lt_guard_open(&t->guard, &t->recipe);
     LT_TRY(lt_training_resume(t));
@@ -628,6 +629,7 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
         LT_TRY(open_in_turn(t, r, device, world, &with));
         LT_TRY(agree_on_step(t, world, &same));
     }
+    LT_TRY(lt_replay_meet(t));
     LT_TRY(lt_world_connect(world, lt_training_queue(t)));
     LT_TRY(lt_training_gather(t));
     LT_TRY(lt_diloco_join(t));
@@ -639,6 +641,7 @@ void lt_training_close(lt_training *t) {
     lt_saver_close(t);
     lt_mirror_close(t);
     lt_replicas_close(t);
+    lt_replay_close(t);
     lt_page_close(t->page);
     lt_live_close(t->live);
     lt_metrics_close(&t->metrics);

@@ -433,6 +433,10 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "difference is memory or arithmetic that failed without an error, and ends the run; 0: do "  \
       "not",                                                                                       \
       LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(I64, guard_replay, "guard.replay", "0", 0, 1e9, "STEPS",                                     \
+      "compute the rows of a step on another rank, too, this often and when an update is skipped " \
+      "(dp), to tell arithmetic that failed without an error from the data; 0: do not",            \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, guard_slow, "guard.slow", "0.1", 0, 1000, "",                                           \
       "report a rank that computes longer than the others by this share; 0: do not",               \
       LT_RECIPE_MAY_CHANGE)                                                                        \

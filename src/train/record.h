@@ -89,7 +89,7 @@ typedef struct {
     bool whole;          /* The run may stop here, and a checkpoint may be made. */
 } lt_step_facts;
 
-typedef struct {
+typedef struct lt_step_decision {
     double loss, grad_norm; /* Mean over labels. */
     double grad_scale;      /* Factor of the summed gradients: mean and clipping. */
     bool apply;             /* Apply the update; if not, why. */

@@ -18,7 +18,6 @@
 #define PIECE_BYTES      ((size_t)4 << 20)
 #define FILE_BYTES_MAX   ((size_t)1 << 22)
 #define BUFFERS          (3 + LT_OPTIM_MAX_MOMENTS) /* Master, moments, weights, gradients. */
-#define LIST_BYTES       256
 #define GRADIENTS        (BUFFERS - 1)
 #define PERCENT_OF(a, b) ((b) > 0.0 ? 100.0 * (a) / (b) : 0.0)
 
@@ -93,9 +92,8 @@ bool lt_replicas_judge_again(lt_replica_verdict *verdicts, const lt_replica_sign
     return found;
 }
 
-/* "1, 4 and 6": the ranks with this verdict. */
-static const char *list(char out[LIST_BYTES], const lt_replica_verdict *verdicts, int n,
-                        lt_replica_verdict of) {
+const char *lt_replicas_list(char out[LT_REPLICAS_LIST], const lt_replica_verdict *verdicts, int n,
+                             lt_replica_verdict of) {
     int left = 0;
     size_t used = 0;
     bool first = true;
@@ -103,10 +101,10 @@ static const char *list(char out[LIST_BYTES], const lt_replica_verdict *verdicts
     for (int i = 0; i < n; i++) {
         left += verdicts[i] == of;
     }
-    for (int i = 0; i < n && used < LIST_BYTES - 16; i++) {
+    for (int i = 0; i < n && used < LT_REPLICAS_LIST - 16; i++) {
         if (verdicts[i] == of) {
             left--;
-            used += (size_t)snprintf(out + used, LIST_BYTES - used, "%s%d",
+            used += (size_t)snprintf(out + used, LT_REPLICAS_LIST - used, "%s%d",
                                      first       ? ""
                                      : left == 0 ? " and "
                                                  : ", ",
@@ -115,7 +113,7 @@ static const char *list(char out[LIST_BYTES], const lt_replica_verdict *verdicts
         }
     }
     if (left > 0) {
-        (void)snprintf(out + used, LIST_BYTES - used, ", ...");
+        (void)snprintf(out + used, LT_REPLICAS_LIST - used, ", ...");
     }
     return out;
 }
@@ -333,10 +331,10 @@ done:
     return err;
 }
 
-static json_t *ranks_json(const lt_replicas *x, int n, lt_replica_verdict of) {
+json_t *lt_replicas_json(const lt_replica_verdict *verdicts, int n, lt_replica_verdict of) {
     json_t *ranks = json_array();
     for (int i = 0; i < n; i++) {
-        if (x->verdicts[i] == of) {
+        if (verdicts[i] == of) {
             json_array_append_new(ranks, json_integer(i));
         }
     }
@@ -346,10 +344,11 @@ static json_t *ranks_json(const lt_replicas *x, int n, lt_replica_verdict of) {
 static lt_err tell(lt_training *t, int64_t step, bool again) {
     const lt_replicas *x = &t->replicas;
     const int n = lt_group_size(t->world->mesh.world);
-    return lt_metrics_put(&t->metrics, json_pack("{s:s, s:I, s:b, s:o, s:o}", "kind", "corrupt",
-                                                 "step", (json_int_t)step, "replayed", again,
-                                                 "wrong", ranks_json(x, n, LT_REPLICA_WRONG),
-                                                 "unknown", ranks_json(x, n, LT_REPLICA_UNKNOWN)));
+    return lt_metrics_put(&t->metrics,
+                          json_pack("{s:s, s:I, s:b, s:o, s:o}", "kind", "corrupt", "step",
+                                    (json_int_t)step, "replayed", again, "wrong",
+                                    lt_replicas_json(x->verdicts, n, LT_REPLICA_WRONG), "unknown",
+                                    lt_replicas_json(x->verdicts, n, LT_REPLICA_UNKNOWN)));
 }
 
 /* The first tensor of which the ranks of this one's set do not hold the same. */
@@ -377,7 +376,7 @@ static lt_err end_run(lt_training *t, int64_t step, int n_pieces, bool saving) {
     const int n = lt_group_size(t->world->mesh.world);
     const lt_replica_verdict own = x->verdicts[t->ranks.rank];
     const int n_unknown = number_of(x->verdicts, n, LT_REPLICA_UNKNOWN);
-    char wrong[LIST_BYTES], unknown[LIST_BYTES], what[128];
+    char wrong[LT_REPLICAS_LIST], unknown[LT_REPLICAS_LIST], what[128];
     if (own == LT_REPLICA_WRONG) {
         lt_board_suspect(lt_training_board(t), step);
     }
@@ -392,8 +391,8 @@ static lt_err end_run(lt_training *t, int64_t step, int n_pieces, bool saving) {
         LT_TRY(n_unknown > 0 ? write_note(t, step, saving) : LT_OK);
         LT_TRY(tell(t, step, false));
     }
-    (void)list(wrong, x->verdicts, n, LT_REPLICA_WRONG);
-    (void)list(unknown, x->verdicts, n, LT_REPLICA_UNKNOWN);
+    (void)lt_replicas_list(wrong, x->verdicts, n, LT_REPLICA_WRONG);
+    (void)lt_replicas_list(unknown, x->verdicts, n, LT_REPLICA_UNKNOWN);
     if (own == LT_REPLICA_WRONG) {
         LT_FAIL(LT_ERR_CORRUPT,
                 "step %lld: rank %d holds other bits than the ranks that hold the same (%s): "
@@ -414,7 +413,7 @@ static lt_err end_run(lt_training *t, int64_t step, int n_pieces, bool saving) {
 static lt_err decide_again(lt_training *t, int64_t step) {
     lt_replicas *x = &t->replicas;
     const int n = lt_group_size(t->world->mesh.world);
-    char path[LT_PATH_BYTES], ranks[LIST_BYTES];
+    char path[LT_PATH_BYTES], ranks[LT_REPLICAS_LIST];
     (void)lt_replicas_judge_again(x->verdicts, x->before, x->signs, n);
     free(x->before);
     x->before = NULL;
@@ -424,13 +423,13 @@ static lt_err decide_again(lt_training *t, int64_t step) {
     if (!lt_ranks_lead(&t->ranks)) {
         return LT_OK;
     }
-    (void)list(ranks, x->verdicts, n, LT_REPLICA_WRONG);
+    (void)lt_replicas_list(ranks, x->verdicts, n, LT_REPLICA_WRONG);
     if (ranks[0] != '\0') {
         lt_log_warn("step %lld was made again: it was rank %s that held other bits before",
                     (long long)step, ranks);
     } else {
         lt_log_warn("step %lld was made again: it cannot be told which of ranks %s was wrong",
-                    (long long)step, list(ranks, x->verdicts, n, LT_REPLICA_UNKNOWN));
+                    (long long)step, lt_replicas_list(ranks, x->verdicts, n, LT_REPLICA_UNKNOWN));
     }
     LT_TRY(tell(t, step, true));
     LT_TRY(lt_lease_check(&t->lease));

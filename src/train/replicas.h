@@ -26,9 +26,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include <jansson.h>
+
 #include "lateen/comm.h"
 
 #define LT_REPLICAS_FILE "replicas.json"
+#define LT_REPLICAS_LIST 256
 
 struct lt_training;
 
@@ -73,6 +76,11 @@ bool lt_replicas_judge(lt_replica_verdict *verdicts, const lt_replica_sign *sign
  * no rank was wrong. */
 bool lt_replicas_judge_again(lt_replica_verdict *verdicts, const lt_replica_sign *before,
                              const lt_replica_sign *now, int n);
+
+/* The ranks with this verdict of n: as "1, 4 and 6", which it returns, and as an array. */
+const char *lt_replicas_list(char out[LT_REPLICAS_LIST], const lt_replica_verdict *verdicts, int n,
+                             lt_replica_verdict of);
+json_t *lt_replicas_json(const lt_replica_verdict *verdicts, int n, lt_replica_verdict of);
 
 /* The run is resumed. UNSUPPORTED: on a GPU; or no other rank holds the same. A run of one rank
  * compares nothing, and says so. */

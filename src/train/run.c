@@ -171,6 +171,7 @@ lt_err lt_training_finish(lt_training *t) {
     LT_TRY(lt_training_tell_pipeline(t));
     LT_TRY(lt_times_tell(t, true));
     LT_TRY(lt_replicas_tell(t));
+    LT_TRY(lt_replay_tell(t));
     LT_TRY(lt_mirror_wait(t, true));
     lt_training_spend(t, LT_GOODPUT_checkpoint);
     if (!lt_ranks_lead(&t->ranks)) {

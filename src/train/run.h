@@ -25,6 +25,7 @@
 #include "train/optimiser.h"
 #include "train/recipe.h"
 #include "train/record.h"
+#include "train/replay.h"
 #include "train/replicas.h"
 #include "train/report.h"
 #include "train/rows.h"
@@ -37,7 +38,7 @@
 #define LT_CURVE_ROOM 2048
 
 /* Rows of tokens in one arena, which are cut into micro-batches. */
-typedef struct {
+typedef struct lt_step_rows {
     lt_arena arena;
     lt_row_batch batch; /* Room for the largest step. */
 } lt_step_rows;
@@ -51,7 +52,7 @@ typedef struct {
 } lt_objective_room;
 
 /* The rows of a step, drawn while the one before computes. */
-typedef struct {
+typedef struct lt_draw {
     lt_step_rows rows;
     bool drawn;
     lt_step_plan plan;
@@ -114,6 +115,7 @@ typedef struct lt_training {
     lt_saver saver;
     lt_mirror mirror;
     lt_replicas replicas;
+    lt_replay replay;
     int64_t first_step; /* First step of this process. */
     lt_metrics metrics;
     lt_page *page;

@@ -147,9 +147,10 @@ static lt_err accumulate_groups(lt_training *t, lt_draw *d, lt_pass_result *sum)
 static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum, lt_step_record *r) {
     const bool ranks = lt_training_has_ranks(t);
     if (ranks) {
-        /* Groups are summed between ranks when the last one is: never by a batch. */
-        const int64_t n = t->invariant.n_groups > 0 ? INT64_MAX
-                                                    : (d->n_rows + t->micro - 1) / t->micro;
+        /* Groups are summed between ranks when the last one is, and gradients that are hashed
+         * first, behind that: never by a batch. */
+        const bool later = t->invariant.n_groups > 0 || lt_replay_is_due(t, d->plan.step);
+        const int64_t n = later ? INT64_MAX : (d->n_rows + t->micro - 1) / t->micro;
         lt_zero_begin_step(&t->zero, n);
     }
     if (t->objective != NULL) {
@@ -201,12 +202,13 @@ const lt_param_buffer *lt_training_gradients(const lt_training *t) {
 }
 
 /* Gradients of all ranks' rows; of a GPU, when its queue has come here. */
-static lt_err sum_over_ranks(lt_training *t) {
+static lt_err sum_over_ranks(lt_training *t, int64_t step) {
     LT_TRY(t->world->device == NULL ? t->model->backend->sync(lt_training_queue(t)) : LT_OK);
     if (t->invariant.n_groups > 0) {
         return lt_invariant_sum(&t->invariant, lt_training_queue(t),
                                 lt_param_floats(lt_pass_gradients(t->pass)));
     }
+    LT_TRY(lt_replay_is_due(t, step) ? lt_replay_own(t) : LT_OK);
     return lt_zero_end_step(&t->zero);
 }
 
@@ -247,16 +249,18 @@ static lt_err compute(lt_training *t, lt_step_record *r, double start_s) {
     lt_pass_result sum = {0};
     lt_open_span span;
     LT_TRY(lt_times_phase(t, &span, LT_SPAN_PASSES));
+    LT_TRY(lt_replay_before(t, now));
     LT_TRY(accumulate(t, now, &sum, r));
     LT_TRY(lt_timeline_end(&t->times.line, &span));
     LT_TRY(lt_times_phase(t, &span, LT_SPAN_SUMS));
-    LT_TRY(lt_training_has_ranks(t) ? sum_over_ranks(t) : LT_OK);
+    LT_TRY(lt_training_has_ranks(t) ? sum_over_ranks(t, now->plan.step) : LT_OK);
     LT_TRY(square_gradients(t));
     LT_TRY(lt_timeline_end(&t->times.line, &span));
     LT_TRY(look_ahead(t, next, t->state.rows + (uint64_t)now->plan.rows));
     LT_TRY(t->pipeline != NULL ? t->model->backend->sync(lt_training_queue(t))
                                : lt_pass_collect(t->pass, &sum));
     add_result(r, &sum);
+    t->replay.loss = sum.loss_sum;
     r->sumsq = t->invariant.n_groups > 0 && !lt_ranks_lead(&t->ranks) ? 0.0
                                                                       : *t->optimiser.host_sumsq;
     return lt_times_note(t, r, start_s);
@@ -379,6 +383,7 @@ lt_err lt_training_step_end(lt_training *t, lt_step_outcome *out, lt_err err) {
                                     .summed_scale = lt_training_gradient_scale(t),
                                     .save_late = t->save_late});
     LT_TRY(lt_replicas_compare_gradients(t));
+    LT_TRY(lt_replay_after(t, &t->draws[step % 2], &out->decision));
     LT_TRY(lt_times_phase(t, &part, LT_SPAN_UPDATE));
     t->save_late = t->save_late || out->decision.save_late;
     LT_TRY(carry_out(t, &t->draws[step % 2], &out->decision, &out->record));
