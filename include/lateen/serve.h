@@ -68,10 +68,12 @@ typedef struct {
     /* A request's tokens do not depend, bit for bit, on the other requests in the batch. */
     bool deterministic;
     bool ahead; /* On a GPU: queue the next step before the tokens of this one are known. */
-    /* On a CPU: speculative decoding. NGRAM: where a text repeats what it or its prompt said
-     * before, what followed there is a draft that one step verifies; it changes no text. MODEL:
-     * `draft` says what may follow; texts keep their distribution, and are the same where nothing
-     * is drawn. Drafts are as long as pays. */
+    /* Speculative decoding. NGRAM: where a text repeats what it or its prompt said before, what
+     * followed there is a draft that one step verifies; it changes no text. MODEL: `draft` says
+     * what may follow; texts keep their distribution, and are the same where nothing is drawn, and
+     * on a GPU everywhere. Drafts are as long as pays. That a text is the same is exact where rows
+     * do not depend on each other (deterministic, or in F32 nearly always): a product of more rows
+     * may round otherwise. */
     lt_speculate speculate;
     /* Where the draft model stands, read at open; NULL: there is none. It reads the same ids, works
      * on the same device, and must outlive the engine. Its keys and values count in cache_bytes. */

@@ -43,9 +43,9 @@ typedef struct {
 
 /* Fill it from the options of a verb that has LT_OPENED_OPTIONS and LT_BESIDE_OPTIONS. */
 #define LT_SPECULATE_HELP                                                                          \
-    "on CPUs: verify several tokens in one step. ngram: where a text repeats what it or its "      \
-    "prompt said, those that followed there; it changes no answer. model: those that --draft "     \
-    "says; answers keep their distribution, and are the same at temperature 0 and with a seed"
+    "verify several tokens in one step. ngram: where a text repeats what it or its prompt said, "  \
+    "those that followed there; it changes no answer. model: those that --draft says; answers "    \
+    "keep their distribution, and are the same at temperature 0 and with a seed"
 #define LT_DRAFT_HELP "draft model of --speculate model, a smaller one with the same tokenizer"
 
 #define LT_SERVED_OF(o, path, adapters)                                                            \

@@ -15,6 +15,10 @@
  *          the first time (kernels are made, scratch grows), recorded when its side comes again,
  *          and from then on is one launch, from embedding to picks. A padding row is a sequence of
  *          one token whose key is dropped and whose result is not read.
+ *          So it is with steps in which sequences have a few rows (options.few_rows), as where
+ *          drafts are verified. Their sequences are padded to a power of two, and the most rows of
+ *          a sequence to 4 or few_rows, so that few shapes come; some padding sequences then have
+ *          several rows, others none.
  *
  * AHEAD    Calls are queued one after the other without a wait between them; the data that they
  *          exchange with the host alternates between two sides (paged_forward_side.c). Ids that
@@ -254,9 +258,10 @@ static int64_t bucket_of(int64_t n) {
     return b;
 }
 
-/* Whether the call is one of single tokens, all of whose logits are wanted, in their order. */
-static bool decodes(const lt_paged_forward_rows *w) {
-    bool in_order = w->q_max == 1 && w->n_rows == w->n_seqs && w->n_out == w->n_rows;
+/* Whether the call is one of few rows a sequence, all of whose logits are wanted, in their
+ * order. */
+static bool decodes(const lt_paged_forward *f, const lt_paged_forward_rows *w) {
+    bool in_order = w->q_max <= (f->o.few_rows > 1 ? f->o.few_rows : 1) && w->n_out == w->n_rows;
     for (int64_t i = 0; in_order && i < w->n_out; i++) {
         in_order = w->out_rows[i] == i;
     }
@@ -272,18 +277,27 @@ static int64_t least(int64_t a, int64_t b) {
  * first 256 tokens (docs/speed/decoding.md). */
 #define LEAST_TOKENS 512
 
-/* The shape of the bucket of a call of single tokens. False: it is too large for one. */
+#define FEW_Q 4 /* Rows of a sequence: a group of four heads fills a row tile of attention. */
+
+/* The shape of the bucket of a call of few rows a sequence. False: it is too large for one. */
 static bool shape_padded(const lt_paged_forward *f, const lt_paged_forward_rows *w,
                          lt_paged_forward_shape *out) {
-    const int64_t rows = least(least(bucket_of(w->n_rows), f->o.out_rows),
-                               least(f->o.max_seqs, f->o.max_rows));
-    int64_t pages = 1;
+    const int64_t few = least(f->o.out_rows, f->o.max_rows),
+                  most = w->q_max > 1 ? few : least(few, f->o.max_seqs),
+                  rows = least(bucket_of(w->n_rows), most);
+    const int64_t q = w->q_max == 1 ? 1 : w->q_max <= FEW_Q ? FEW_Q : f->o.few_rows;
+    const int64_t needed = w->n_seqs + (rows - w->n_rows + q - 1) / q;
+    int64_t pages = 1, seqs = 1;
+    while (seqs < needed) {
+        seqs *= 2;
+    }
+    seqs = q == 1 ? rows : least(seqs, f->o.max_seqs + LT_PAGED_FORWARD_PADDING);
     while (pages < w->max_pages || pages * f->o.page_tokens < LEAST_TOKENS) {
         pages *= 2;
     }
     pages = least(pages, f->o.max_pages);
-    *out = (lt_paged_forward_shape){rows, rows, rows, 1, pages * f->o.page_tokens, pages, 0};
-    return rows >= w->n_rows;
+    *out = (lt_paged_forward_shape){rows, seqs, rows, q, pages * f->o.page_tokens, pages, 0};
+    return rows >= w->n_rows && seqs >= needed;
 }
 
 static lt_err attend(lt_paged_forward *f, int layer) {
@@ -379,8 +393,8 @@ static lt_err run_decode(lt_paged_forward *f) {
 static lt_paged_forward_graph *find_graph(lt_paged_forward *f, bool *is_new) {
     for (int i = 0; i < f->n_graphs; i++) {
         const lt_paged_forward_shape *c = &f->graphs[i].shape;
-        if (c->rows == f->shape.rows && c->max_pages == f->shape.max_pages &&
-            c->adapters == f->shape.adapters) {
+        if (c->rows == f->shape.rows && c->seqs == f->shape.seqs && c->q_max == f->shape.q_max &&
+            c->max_pages == f->shape.max_pages && c->adapters == f->shape.adapters) {
             *is_new = false;
             return &f->graphs[i];
         }
@@ -410,10 +424,15 @@ static lt_err run_padded(lt_paged_forward *f) {
     if (is_new) {
         return run_decode(f);
     }
-    if (g->graph[f->turn] == NULL) {
+    f->usual = g->graph[f->turn] != NULL;
+    if (!f->usual) {
         LT_TRY(record(f, &g->graph[f->turn]));
     }
     return f->exec.backend->graph_launch(f->exec.queue, g->graph[f->turn]);
+}
+
+bool lt_paged_forward_usual(const lt_paged_forward *f) {
+    return f->usual;
 }
 
 int64_t lt_paged_forward_rope_rows(const lt_paged_forward *f, int64_t n) {
@@ -424,7 +443,7 @@ lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w)
     lt_exec *r = &f->exec;
     const bool graphs = r->backend->graph_begin != NULL;
     bool pad = (graphs || f->o.pad) && w->steer == NULL && (graphs || w->n_adapted == 0) &&
-               r->spec->n_scores == 0 && decodes(w);
+               r->spec->n_scores == 0 && decodes(f, w);
 
     LT_ASSERT(w->n_rows > 0 && w->n_rows <= f->o.max_rows && w->n_seqs <= f->o.max_seqs &&
               w->n_out <= f->o.max_out && w->max_pages <= f->o.max_pages);
@@ -438,6 +457,7 @@ lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w)
         f->lora_rows.by_place = graphs && (pad || r->fixed_order);
         f->shape.adapters = pad ? f->lora_rows.growths : 0;
     }
+    f->usual = !graphs;
     f->at_hand = pad ? 0 : -1;
     f->chosen_first = pad && graphs ? 0 : -1;
     r->batch = f->shape.rows;
@@ -500,9 +520,9 @@ static lt_err run_idle(lt_paged_forward *f, int32_t *words, const idle_shape *s)
 #define ROWS_STEP 32
 
 /* The i-th of them. One token and a short prompt; more and more tokens; each length of a prompt,
- * all of whose rows are wanted, as beside single tokens they may be; then longer and longer ones.
- * cuBLASLt, which takes 0.2 s to load, is asked for long ones at the earliest. False: there is
- * none. */
+ * all of whose rows are wanted, as beside single tokens they may be; then longer and longer ones;
+ * then a sequence of each number of few rows. cuBLASLt, which takes 0.2 s to load, is asked for
+ * long ones at the earliest. False: there is none. */
 static bool idle_step(const lt_paged_forward *f, int64_t i, idle_shape *s) {
     const int64_t most = least(f->o.out_rows, least(f->o.max_seqs, f->o.max_rows)),
                   prompt = least(f->o.max_rows, f->o.max_seq);
@@ -519,11 +539,13 @@ static bool idle_step(const lt_paged_forward *f, int64_t i, idle_shape *s) {
     for (s->n = 1; s->each < prompt; i--) {
         s->each = least(s->each + (s->each < OWN_ROWS ? 1 : ROWS_STEP), prompt);
         s->n_out = s->each <= OWN_ROWS ? least(s->each, f->o.out_rows) : 1;
+        s->n_out -= s->each <= f->o.few_rows; /* A prompt, all of which is not wanted. */
         if (i == 0) {
             return true;
         }
     }
-    return false;
+    s->each = s->n_out = 2 + i;
+    return s->each <= least(f->o.few_rows, least(prompt, f->o.out_rows));
 }
 
 /* The i-th of them, so many times over. */
@@ -572,15 +594,17 @@ bool lt_paged_forward_compiling(const lt_paged_forward *f) {
 
 lt_err lt_paged_forward_warm(lt_paged_forward *f, int64_t i, bool *more) {
     idle_shape s, after;
+    bool recorded;
 
     *more = f->exec.backend->graph_begin != NULL && idle_step(f, i, &s);
     if (!*more) {
         return LT_OK;
     }
     *more = idle_step(f, i + 1, &after);
-    /* For a single token the first run makes the kernels, the second records one side, and the
+    /* Of what is recorded the first run makes the kernels, the second records one side, and the
      * third records the other. */
-    return run_step(f, i, &s, s.each == 1 ? 3 : 1);
+    recorded = s.each == 1 || (s.each <= f->o.few_rows && s.n_out == s.each);
+    return run_step(f, i, &s, recorded ? 3 : 1);
 }
 
 void lt_paged_forward_get_memory(const lt_paged_forward *f, lt_paged_forward_memory *out) {

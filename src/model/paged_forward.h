@@ -44,7 +44,10 @@ typedef struct {
     int64_t n_penalty_states;                /* Sequences that can have penalty states. */
     int64_t max_seq;                         /* Tokens of a sequence. */
     int64_t n_pages, page_tokens, max_pages; /* In the pool; in a page; of a sequence. */
-    lt_dtype cache_dtype, value_dtype;       /* Types of keys and values (tensor/cached.h). */
+    /* Calls of at most so many rows a sequence, all wanted, are padded and recorded; 0: of 1. More
+     * where drafts are verified (serve/draft.h). */
+    int64_t few_rows;
+    lt_dtype cache_dtype, value_dtype; /* Types of keys and values (tensor/cached.h). */
     /* A row's bits depend on its sequence alone, not on the other rows of the call. */
     bool fixed_order;
     bool pad; /* Pad single tokens to buckets even without graphs; for tests. */
@@ -81,6 +84,10 @@ void lt_paged_forward_close(lt_paged_forward *f);
  * and what is derived from them was made again; pages still hold keys and values of the older
  * weights. */
 LT_MUST_USE lt_err lt_paged_forward_refresh(lt_paged_forward *f, bool *changed);
+
+/* Did the last call run as such calls will run again? Not if it was the first of its shape, or not
+ * recorded on a backend with graphs: then its time says nothing about later ones. */
+bool lt_paged_forward_usual(const lt_paged_forward *f);
 
 /* On a backend with graphs: run warm-up step i. There is an empty step for every length of prompt
  * and every number of sequences with kernels or a graph of its own, so that no request waits while
@@ -136,10 +143,11 @@ LT_MUST_USE lt_err lt_paged_forward_read_picks(lt_paged_forward *f, int64_t firs
 /* Choose tokens now for those of the wanted rows [first, first + n) with choose[i]; picks, and the
  * next call's ids, then refer to them. how (n); it uses the first n_masks of
  * lt_paged_forward_masks. At most once per row and call, and not before the picks of the previous
- * call were taken. */
+ * call were taken. turn (n), each below few_rows: picks of turn 1 are made after those of turn 0,
+ * and so on, because each counts a token in the same penalty state; NULL: all at once. */
 LT_MUST_USE lt_err lt_paged_forward_choose_late(lt_paged_forward *f, int64_t first, int64_t n,
                                                 const bool *choose, const double *how,
-                                                int64_t n_masks);
+                                                const int32_t *turn, int64_t n_masks);
 /* (out_rows, ceil(V / 32)) in host memory, to be written before choose_late and choose_more: the
  * rows to which MASK in `how` refers. */
 uint32_t *lt_paged_forward_masks(lt_paged_forward *f);

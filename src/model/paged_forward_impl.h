@@ -12,6 +12,7 @@
 
 #define LT_PAGED_FORWARD_MAX_GRAPHS  256
 #define LT_PAGED_FORWARD_STATE_CALLS 4 /* Calls of penalty_set in flight at once, of two steps. */
+#define LT_PAGED_FORWARD_PADDING     8 /* Sequences that pad a call of few rows a sequence. */
 
 /* The shape of a call as it runs: at least the caller's. */
 typedef struct {
@@ -81,6 +82,7 @@ struct lt_paged_forward {
         chosen_first;
     lt_paged_forward_graph graphs[LT_PAGED_FORWARD_MAX_GRAPHS];
     int n_graphs;
+    bool usual; /* The last call was the launch of a graph, or there are none. */
 };
 
 #define LT_PAGED_FORWARD_PICK_WORDS                                                                \
@@ -92,7 +94,8 @@ struct lt_paged_forward {
 static inline int64_t lt_paged_forward_call_words(const lt_paged_forward *f) {
     const lt_paged_forward_options *o = &f->o;
     const int64_t steer = o->max_rows * lt_steering_columns(f->steering);
-    const int64_t n = 3 * o->max_rows + o->max_seqs * (2 + o->max_pages) + 1 +
+    const int64_t seqs = o->max_seqs + (o->few_rows > 1 ? LT_PAGED_FORWARD_PADDING : 0);
+    const int64_t n = 3 * o->max_rows + seqs * (2 + o->max_pages) + 1 +
                       o->max_out * (1 + LT_PAGED_FORWARD_PICK_WORDS) +
                       (steer > 0 ? steer + LT_PAGED_FORWARD_STEER_ALIGN : 0) +
                       (f->lora_rows.pool != NULL
@@ -102,7 +105,9 @@ static inline int64_t lt_paged_forward_call_words(const lt_paged_forward *f) {
 }
 
 static inline int64_t lt_paged_forward_words(const lt_paged_forward *f) {
-    return lt_paged_forward_call_words(f) + f->o.out_rows * LT_PAGED_FORWARD_PICK_WORDS + 1;
+    const int64_t turns = f->o.few_rows > 1 ? f->o.few_rows - 1 : 0; /* After the first. */
+    return lt_paged_forward_call_words(f) + f->o.out_rows * (LT_PAGED_FORWARD_PICK_WORDS + turns) +
+           1;
 }
 
 static inline lt_paged_forward_side *lt_paged_forward_side_of_call(lt_paged_forward *f) {

@@ -135,18 +135,40 @@ uint32_t *lt_paged_forward_masks(lt_paged_forward *f) {
     return f->host_masks;
 }
 
+/* Leave the rows of turn 0 to the picks that start at word `at` of the metadata, and put those of
+ * each further turn behind *end. Returns the number of turns. */
+static int64_t put_turns(lt_paged_forward *f, int64_t at, int64_t *end, int64_t n,
+                         const int32_t *turn) {
+    int32_t *const host = lt_paged_forward_side_of_call(f)->host_meta, *const rows = host + at;
+    int64_t n_turns = 1;
+    for (int64_t i = 0; turn != NULL && i < n; i++) {
+        n_turns = rows[i] >= 0 && turn[i] >= n_turns ? turn[i] + 1 : n_turns;
+    }
+    LT_ASSERT(n_turns == 1 || n_turns <= f->o.few_rows);
+    for (int64_t t = n_turns - 1; t >= 0 && n_turns > 1; t--) {
+        int32_t *to = t > 0 ? host + *end + (t - 1) * n : rows;
+        for (int64_t i = 0; i < n; i++) {
+            to[i] = turn[i] == t ? rows[i] : LT_CHOOSE_SKIP;
+        }
+    }
+    *end += (n_turns - 1) * n;
+    return n_turns;
+}
+
 /* n picks beside those of the call, from logits at hand: their rows and options, and masks, travel
  * while the call may still run. */
 static lt_err choose_beside(lt_paged_forward *f, int64_t n, const int32_t *rows, const bool *choose,
-                            const double *how, int64_t n_masks) {
+                            const double *how, const int32_t *turn, int64_t n_masks) {
     const lt_exec *r = &f->exec;
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     const int64_t from = lt_paged_forward_call_words(f);
     const lt_tensor own_rows = f->choose_rows, own_how = f->how;
-    int64_t at = from;
+    int64_t at = from, more, n_turns;
     lt_err err;
     LT_ASSERT(n > 0 && n <= f->o.out_rows && n_masks <= f->o.out_rows && f->at_hand >= 0);
     lt_paged_forward_put_picks(f, &at, n, n, rows, choose, LT_CHOOSE_SKIP, how);
+    more = at;
+    n_turns = put_turns(f, from, &at, n, turn);
     err = r->backend->upload(f->up, side->meta + from, side->host_meta + from,
                              (size_t)(at - from) * sizeof *side->meta);
     if (err == LT_OK && n_masks > 0) {
@@ -155,21 +177,26 @@ static lt_err choose_beside(lt_paged_forward *f, int64_t n, const int32_t *rows,
     }
     err = err == LT_OK ? r->backend->order(r->queue, f->up) : err;
     err = err == LT_OK ? lt_paged_forward_choose(f, 0, n, f->o.out_rows) : err;
+    for (int64_t t = 1; err == LT_OK && t < n_turns; t++) {
+        f->choose_rows = lt_tensor_1d(side->meta + more + (t - 1) * n, LT_I32, n);
+        err = lt_paged_forward_choose(f, 0, n, f->o.out_rows);
+    }
     f->choose_rows = own_rows; /* A later chunk's are still to be used. */
     f->how = own_how;
     return err;
 }
 
 lt_err lt_paged_forward_choose_late(lt_paged_forward *f, int64_t first, int64_t n,
-                                    const bool *choose, const double *how, int64_t n_masks) {
+                                    const bool *choose, const double *how, const int32_t *turn,
+                                    int64_t n_masks) {
     LT_TRY(need_picks(f, first, n));
-    return choose_beside(f, n, NULL, choose, how, n_masks);
+    return choose_beside(f, n, NULL, choose, how, turn, n_masks);
 }
 
 lt_err lt_paged_forward_choose_more(lt_paged_forward *f, int64_t n, const int32_t *rows,
                                     const double *how, int64_t n_masks,
                                     lt_paged_forward_picks *out) {
-    const lt_err err = choose_beside(f, n, rows, NULL, how, n_masks);
+    const lt_err err = choose_beside(f, n, rows, NULL, how, NULL, n_masks);
     f->chosen_first = -1;
     return err == LT_OK ? fetch_picks(f, out) : err;
 }

@@ -189,6 +189,19 @@ static lt_tensor put(lt_paged_forward *f, int64_t *at, const int32_t *values, in
     return t;
 }
 
+/* Padding sequences have the padding rows, as many each as a sequence may have; the last ones have
+ * none. */
+static void pad_sequences(lt_paged_forward *f, const lt_paged_forward_rows *w) {
+    const lt_paged_forward_shape *c = &f->shape;
+    int32_t *q_start = lt_paged_forward_side_of_call(f)->host_meta + 3 * c->rows,
+            *kv_len = q_start + c->seqs + 1;
+    for (int64_t n = w->n_seqs; n < c->seqs; n++) {
+        const int64_t left = c->rows - q_start[n], rows = left < c->q_max ? left : c->q_max;
+        q_start[n + 1] = (int32_t)(q_start[n] + rows);
+        kv_len[n] = rows > 0 ? (int32_t)rows : 1;
+    }
+}
+
 /* Pages of padding sequences: 0, of which they read what is there. */
 static lt_tensor put_table(lt_paged_forward *f, int64_t *at, const lt_paged_forward_rows *w) {
     const lt_paged_forward_shape *c = &f->shape;
@@ -291,9 +304,7 @@ lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows 
     f->q_start = put(f, &at, w->q_start, w->n_seqs + 1, c->seqs + 1, 0);
     f->kv_len = put(f, &at, w->kv_len, w->n_seqs, c->seqs, 1);
     f->out_rows = put(f, &at, w->out_rows, w->n_out, c->out, 0);
-    for (int64_t n = w->n_seqs; n < c->seqs; n++) { /* A padding sequence is a row. */
-        side->host_meta[3 * c->rows + n + 1] = (int32_t)(n + 1);
-    }
+    pad_sequences(f, w);
     f->table = put_table(f, &at, w);
     f->any_top = false;
     lt_paged_forward_put_picks(f, &at, w->n_choose, c->out, NULL, w->choose, LT_CHOOSE_IDLE,

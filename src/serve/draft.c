@@ -99,24 +99,35 @@ void lt_draft_times_note(lt_draft_times *t, int64_t rows, double seconds) {
 
 bool lt_draft_times_know(const lt_draft_times *t, int64_t rows) {
     const int i = size_of(rows);
-    return t->of[i].n > 0 && t->n_steps - t->of[i].step < RECENT;
+    const int64_t often = t->of[i].n * RECENT / 2, long_ago = often < t->recent ? often : t->recent;
+    return t->of[i].n > 0 && t->n_steps - t->of[i].step < (t->recent > 0 ? long_ago : RECENT);
+}
+
+/* Seconds of so many rows, between two points. */
+static double between(double rows, double low, double low_s, double high, double high_s) {
+    return low_s + (rows - low) / (high - low) * (high_s - low_s);
+}
+
+/* The points on both sides; -1: there is none. */
+static void find_points(const lt_draft_times *t, int64_t rows, int *low, int *high) {
+    *low = *high = -1;
+    for (int i = 0; i < LT_DRAFT_SIZES; i++) {
+        if (known(t, i) && t->of[i].rows <= (double)rows) {
+            *low = i;
+        } else if (known(t, i) && *high < 0) {
+            *high = i;
+        }
+    }
 }
 
 double lt_draft_times_of(const lt_draft_times *t, int64_t rows) {
-    int low = -1, high = -1; /* The points around it. */
-    double share;
-    for (int i = 0; i < LT_DRAFT_SIZES; i++) {
-        if (known(t, i) && t->of[i].rows <= (double)rows) {
-            low = i;
-        } else if (known(t, i) && high < 0) {
-            high = i;
-        }
-    }
+    int low, high;
+    find_points(t, rows, &low, &high);
     if (low < 0 || high < 0) {
         return low >= 0 ? t->of[low].seconds : high >= 0 ? t->of[high].seconds : 0;
     }
-    share = ((double)rows - t->of[low].rows) / (t->of[high].rows - t->of[low].rows);
-    return t->of[low].seconds + share * (t->of[high].seconds - t->of[low].seconds);
+    return between((double)rows, t->of[low].rows, t->of[low].seconds, t->of[high].rows,
+                   t->of[high].seconds);
 }
 
 void lt_draft_account_begin(lt_draft_account *a) {
@@ -179,8 +190,26 @@ static double acceptance_at(const lt_draft_text *t, int64_t place) {
     return lt_draft_acceptance_at(t->own, t->all, place);
 }
 
-double lt_draft_choose(const lt_draft_times *steps, const lt_draft_times *model, int64_t n_rows,
-                       lt_draft_text *texts, int64_t n_texts) {
+/* A step with drafts takes at least as long as the same of n_rows without; until one of fewer rows
+ * was measured, it is tried between that and those of more. */
+static double time_of_drafts(const lt_draft_times *steps, const lt_draft_times *drafted,
+                             int64_t n_rows, double plain_s, int64_t rows) {
+    double s = lt_draft_times_of(drafted, rows);
+    int low, high;
+    if (steps == drafted || s == 0) {
+        return s > 0 ? s : lt_draft_times_of(steps, rows);
+    }
+    find_points(drafted, rows, &low, &high);
+    if (low < 0) {
+        s = between((double)rows, (double)n_rows, plain_s, drafted->of[high].rows,
+                    drafted->of[high].seconds);
+    }
+    return s > plain_s ? s : plain_s;
+}
+
+double lt_draft_choose(const lt_draft_times *steps, const lt_draft_times *drafted,
+                       const lt_draft_times *model, int64_t n_rows, lt_draft_text *texts,
+                       int64_t n_texts) {
     double next[LT_DRAFT_ROWS], gain = 0; /* gain: expected tokens from drafts. */
     int16_t order[LT_DRAFT_ROWS];
     model_calls calls = {.times = model};
@@ -209,7 +238,8 @@ double lt_draft_choose(const lt_draft_times *steps, const lt_draft_times *model,
         gain += next[i];
         texts[i].n++;
         next[i] *= texts[i].n < LT_DRAFT_MOST ? acceptance_at(&texts[i], texts[i].n) : 0;
-        rate = ((double)n_rows + gain) / (lt_draft_times_of(steps, n_rows + n) + calls.seconds);
+        rate = ((double)n_rows + gain) /
+               (time_of_drafts(steps, drafted, n_rows, seconds, n_rows + n) + calls.seconds);
         if (rate > best * (n_best == 0 ? MARGIN : 1)) {
             best = rate;
             n_best = n;

@@ -14,9 +14,14 @@
  *                 decoding: Saxena 2023)
  *     model       what a second, smaller model says (step_draft_model.c)
  * A draft that is copied never changes a text: each token is drawn as without it. So it is with a
- * draft model where tokens are not drawn at random, and for requests that ask for it; otherwise
+ * draft model where tokens are not drawn at random, for requests that ask for it, and on devices;
+ * otherwise
  * the draw takes the draft's distribution into account (model/sampler.h), which accepts more
  * tokens and changes the text, but not its distribution.
+ *
+ * DEVICES   A device chooses a token from each row of a draft at once, each as if the draft tokens
+ *           before it were those of the text; the host keeps those up to the first that differs
+ *           from the draft. Steps of few rows a text are recorded (model/paged_forward.h).
  *
  * HOW MANY  More rows make a step longer. The times of steps by their number of rows are measured
  *           while the engine runs, likewise those of the draft model, and each text's rates of
@@ -63,6 +68,9 @@ typedef struct {
         int64_t n, step; /* Measurements, 0: none; and which step was the last. */
     } of[LT_DRAFT_SIZES];
     int64_t n_steps;
+    /* Steps after which one without drafts is measured anew, 32 for each measurement at most; 0:
+     * 64, however often it was measured. */
+    int64_t recent;
 } lt_draft_times;
 
 void lt_draft_times_note(lt_draft_times *t, int64_t rows, double seconds);
@@ -94,9 +102,11 @@ typedef struct {
     int64_t n;      /* Chosen. */
 } lt_draft_text;
 
-/* Choose n of each text in a step that runs n_rows without drafts. model: the times of the draft
- * model's calls; NULL: there is none. Returns the share of time that the drafts save a token. */
-double lt_draft_choose(const lt_draft_times *steps, const lt_draft_times *model, int64_t n_rows,
-                       lt_draft_text *texts, int64_t n_texts);
+/* Choose n of each text in a step that runs n_rows without drafts. drafted: the times of steps with
+ * drafts, which may be `steps`. model: the times of the draft model's calls; NULL: there is none.
+ * Returns the share of time that the drafts save a token. */
+double lt_draft_choose(const lt_draft_times *steps, const lt_draft_times *drafted,
+                       const lt_draft_times *model, int64_t n_rows, lt_draft_text *texts,
+                       int64_t n_texts);
 
 #endif

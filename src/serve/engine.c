@@ -32,6 +32,10 @@
 #define STEP_TOKENS_DEVICE 2048
 #define BACKGROUND_DEVICE  32
 
+/* Steps after which a device runs one without drafts to measure it: two more are queued around it,
+ * and its time depends on little but its rows. */
+#define RECENT_DEVICE 512
+
 #define USUAL_TOKENS 64 /* Expected tokens of a choice, before any has ended. */
 
 lt_engine_options lt_engine_defaults(void) {
@@ -56,7 +60,7 @@ lt_request lt_request_defaults(void) {
                         .sampling = lt_sampling_defaults()};
 }
 
-static lt_err check_options(const lt_engine_options *o, const lt_backend *backend) {
+static lt_err check_options(const lt_engine_options *o) {
     if (o->max_running < 1 || o->max_running > 65536 || o->max_waiting < 0 ||
         o->max_waiting > (1 << 20) || o->step_tokens < 0 || o->step_tokens > (1 << 20) ||
         o->background_tokens < -1 || o->max_seq < 0 || o->cache_bytes < 0 || o->unused_bytes < 0 ||
@@ -81,10 +85,6 @@ static lt_err check_options(const lt_engine_options *o, const lt_backend *backen
         LT_FAIL(LT_ERR_ARG, "engine: %s",
                 o->draft != NULL ? "a draft model, but other drafts were asked for"
                                  : "drafts of a model, but there is no draft model");
-    }
-    if (o->speculate && !backend->host_memory) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "engine: speculative decoding runs on CPUs only, not on %s",
-                backend->name);
     }
     return LT_OK;
 }
@@ -274,7 +274,7 @@ static lt_err size_engine(lt_engine *e) {
                                 .n_beside = o->n_beside,
                                 .n_steering = lt_steering_count(e->model->steering),
                                 .adapters = e->model->lora_pool,
-                                .drafts = e->drafter.model != NULL};
+                                .drafts = e->drafter.model != NULL || lt_step_drafts_on_device(e)};
     if (lt_rope_switch(e->spec) > 0 && lt_rope_switch(e->spec) < o->max_seq) {
         e->limits.rope_switch = lt_rope_switch(e->spec);
     }
@@ -287,10 +287,24 @@ static lt_err size_engine(lt_engine *e) {
     e->n_samplers = lt_thread_count();
     e->usual_tokens = USUAL_TOKENS;
     lt_draft_account_begin(&e->account);
+    e->times[0].recent = lt_step_drafts_on_device(e) ? RECENT_DEVICE : 0;
     return LT_OK;
 }
 
 #define WARM_WAIT_US 2000
+
+/* The next warm-up step: of the served model, then of the one that drafts. */
+static lt_err warm_step(lt_engine *e) {
+    bool more = true;
+    lt_paged_forward *f = e->warming_drafter ? e->drafter.forward : e->forward;
+    LT_TRY(lt_paged_forward_warm(f, e->n_warmed++, &more));
+    if (!more) {
+        e->warming = e->drafter.forward != NULL && !e->warming_drafter;
+        e->warming_drafter = true;
+        e->n_warmed = 0;
+    }
+    return LT_OK;
+}
 
 /* Run a warm-up step while idle. While kernels are compiled in the background, the warm-up waits,
  * so that a request that arrives meanwhile needs fewer of them. */
@@ -299,7 +313,7 @@ static void warm_next(lt_engine *e) {
         (void)usleep(WARM_WAIT_US);
         return;
     }
-    if (lt_paged_forward_warm(e->forward, e->n_warmed++, &e->warming) != LT_OK) {
+    if (warm_step(e) != LT_OK) {
         lt_log_warn("engine: a warm-up step failed: %s", lt_error_message());
         e->warming = false;
     }
@@ -339,8 +353,11 @@ static lt_err warm_first(lt_engine *e) {
     if (e->warming) {
         LT_TRY(lt_paged_forward_preload(e->forward, all ? INT64_MAX : WARM_FIRST));
     }
+    if (e->warming && all && e->drafter.forward != NULL) {
+        LT_TRY(lt_paged_forward_preload(e->drafter.forward, INT64_MAX));
+    }
     while (e->warming && (all || e->n_warmed < WARM_FIRST)) {
-        LT_TRY(lt_paged_forward_warm(e->forward, e->n_warmed++, &e->warming));
+        LT_TRY(warm_step(e));
     }
     return LT_OK;
 }
@@ -355,6 +372,8 @@ static lt_err open_forwards(lt_engine *e) {
                                         .n_pages = e->sched.pages.n_pages,
                                         .page_tokens = e->o.page_tokens,
                                         .max_pages = e->max_pages,
+                                        .few_rows = lt_step_drafts_on_device(e) ? 1 + LT_DRAFT_MOST
+                                                                                : 1,
                                         .cache_dtype = e->o.cache_dtype,
                                         .value_dtype = e->o.value_dtype,
                                         .fixed_order = e->o.deterministic};
@@ -387,7 +406,7 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
     if (e->spec->n_scores > 0) { /* Warm-up steps choose tokens. */
         e->o.warm = LT_WARM_NONE;
     }
-    LT_TRY_DONE(check_options(&e->o, m->backend));
+    LT_TRY_DONE(check_options(&e->o));
     LT_TRY_DONE(size_engine(e));
     engine_carve(e, &e->arena);
     LT_TRY_DONE(lt_arena_open(&e->arena, "engine"));

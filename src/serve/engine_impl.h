@@ -23,6 +23,7 @@ typedef struct {
     lt_job_choice *choice;
     const lt_job_choice *from; /* The choice that owns the row. */
     int64_t row;
+    int64_t place; /* In the choice's draft. */
     bool on_device,
         /* leads: the row is its own; otherwise it forks from the choice that owns the row. */
         leads;
@@ -39,6 +40,7 @@ typedef struct {
      * prompt's token at position + 1. */
     bool next;
     bool draft;     /* Its token is one of a draft. */
+    bool verifies;  /* The device chooses from it for a choice that has a draft. */
     bool on_device, /* This happens on the device; */
         late;       /* after the tokens of the previous step are known. */
 } lt_wanted;
@@ -61,6 +63,12 @@ typedef struct {
      * (paged_forward.h, send_picks), so the engine can queue the next step. */
     bool sent;
     bool late, whole; /* late: some picks are late. whole: all of it has been queued. */
+    int64_t n_draft;  /* Its draft tokens. */
+    bool in_vain;     /* It has none, but waited to have some. */
+    bool ahead;       /* It was queued ahead of another step. */
+    /* Its time says what such steps take: its forward pass ran as usual, and it stood in a queue
+     * of steps if it has no draft. */
+    bool usual;
 } lt_step;
 
 /* The arguments of the forward pass, which keeps none of them, and of the choice of tokens. All
@@ -82,7 +90,8 @@ typedef struct {
     /* (max_running + 1), (max_edits, 2): states to begin */
     int32_t *penalty_slots, *penalty_starts, *edits;
     int64_t n_penalty_states;
-    lt_token_pick *picks; /* (max_running) */
+    lt_token_pick *picks; /* (max_running, and at least out_rows on a device) */
+    int32_t *turns;       /* (out_rows) of late picks */
     uint32_t *masks;      /* (max_running, mask_words) */
     float *hidden;        /* (step_tokens, C) of embeddings */
 } lt_step_room;
@@ -107,12 +116,16 @@ typedef struct {
     const lt_model *model; /* NULL: there is none. */
     lt_paged_forward *forward;
     lt_draft_times times;     /* Times of its calls, by their rows. */
-    lt_step_beside_rows rows; /* Rows of a call: LT_DRAFT_ROWS rows and sequences. */
-    lt_job_choice **choices;  /* (LT_DRAFT_ROWS) of the rows whose logits a call needs */
-    float *proposed;          /* (LT_DRAFT_ROWS, V) distributions of the draft tokens of a step */
-    double seconds;           /* Time of the calls of this step. */
-    double row_s;             /* Time of a row when it last caught up with a text; 0: not known. */
-    double catch_up_s;        /* Time that this step spent on that. */
+    int64_t max_rows;         /* Of a call; */
+    lt_step_beside_rows rows; /* such a call's: max_rows rows and LT_DRAFT_ROWS sequences. */
+    /* (LT_DRAFT_ROWS) of the rows whose logits a call needs; on a device of two calls */
+    lt_job_choice **choices;
+    float *proposed; /* (LT_DRAFT_ROWS, V) distributions of the draft tokens of a step */
+    bool *choose;    /* On a device (LT_DRAFT_ROWS), and how, LT_CHOOSE_HOW_COUNT each. */
+    double *how;
+    double seconds;    /* Time of the calls of this step. */
+    double row_s;      /* Time of a row when it last caught up with a text; 0: not known. */
+    double catch_up_s; /* Time that this step spent on that. */
 } lt_step_drafter;
 
 /* What another thread asks the engine's thread to do between two steps: see engine_pages.c. */
@@ -138,9 +151,10 @@ struct lt_engine {
     lt_paged_forward *forward;
     lt_engine_beside beside[LT_ENGINE_BESIDE];
     lt_step_beside_rows beside_rows;
-    int64_t n_common; /* Ids that all of them have. */
-    int64_t n_warmed; /* Empty warm-up steps so far; */
-    bool warming;     /* more of them follow. */
+    int64_t n_common;    /* Ids that all of them have. */
+    int64_t n_warmed;    /* Empty warm-up steps so far; */
+    bool warming,        /* more of them follow; */
+        warming_drafter; /* they are the draft model's. */
     lt_step steps[LT_STEPS_QUEUED];
     int oldest, n_queued; /* Index of the oldest step in flight, and number of steps in flight. */
     lt_step_room room;
@@ -156,7 +170,8 @@ struct lt_engine {
     uint64_t version; /* Version of the weights. */
     lt_job *touched;  /* Jobs that changed in this step; published at its end. */
     int64_t n_new_tokens, n_prompt_tokens, n_cached_tokens, n_steps_ahead;
-    lt_draft_times times;
+    lt_draft_times times[2]; /* Of steps; of those with drafts, where they differ (on devices). */
+    bool waited;             /* The next step waited for tokens, to have drafts. */
     lt_step_drafter drafter;
     lt_draft_acceptance acceptance[2]; /* By all texts: of copied drafts, of the draft model's. */
     lt_draft_account account;
@@ -226,6 +241,7 @@ void lt_step_fail(lt_engine *e, lt_job_choice *s, lt_err failure);
  * update its penalty state (row mask_row of masks, if a grammar applies); release the penalty state
  * of a choice; queue the states that must be set. */
 bool lt_step_on_device(const lt_engine *e, const lt_job_choice *s);
+bool lt_step_counts(const lt_job_choice *s); /* May it need a penalty state? */
 LT_MUST_USE lt_err lt_step_how(lt_engine *e, lt_job_choice *s, const lt_sampler_args *args,
                                int64_t mask_row, double how[LT_CHOOSE_HOW_COUNT]);
 void lt_step_drop_penalties(lt_engine *e, lt_job_choice *s);
@@ -253,8 +269,11 @@ LT_MUST_USE lt_err lt_step_blend(const lt_engine *e, const lt_job_choice *from, 
 /* step_pick.c: append the token to its choice, or fail it. */
 void lt_step_append(lt_engine *e, lt_token_pick *c);
 
-/* step_draft.c: choose drafts for running sequences, before the plan; count what was accepted of a
- * choice's draft, when it ends or after the step; of all choices of the step. */
+/* step_draft.c: are there drafts on a device? Shall the next step wait for the tokens of the one in
+ * flight, to have drafts? Choose drafts for running sequences, before the plan; count what was
+ * accepted of a choice's draft, when it ends or after the step; of all choices of the step. */
+bool lt_step_drafts_on_device(const lt_engine *e);
+bool lt_step_waits(lt_engine *e);
 void lt_step_draft(lt_engine *e);
 void lt_step_count_draft(lt_engine *e, lt_job_choice *c);
 void lt_step_settle(lt_engine *e, const lt_step *s, double seconds);
@@ -268,6 +287,15 @@ void lt_step_draft_cut(lt_engine *e, const lt_seq *seq);
 /* For the plan: copy pages; catch up with texts; write drafts behind the tokens of sequences. After
  * a failure the draft model is not used any more. */
 void lt_step_propose(lt_engine *e);
+/* A call of the draft model begins; tokens [first, first + n) of a sequence join it, and the logits
+ * of the last may be wanted. Draft tokens that the plan has given an item. */
+lt_paged_forward_rows lt_step_draft_call(lt_engine *e);
+void lt_step_draft_rows(lt_engine *e, lt_paged_forward_rows *call, const lt_seq *seq, int64_t first,
+                        int64_t n, bool wanted);
+int64_t lt_step_draft_planned(const lt_sched_item *item);
+
+/* step_draft_chain.c: the drafts of a step on a device. */
+LT_MUST_USE lt_err lt_step_propose_chain(lt_engine *e);
 
 /* step_pick.c: queue the late picks of wanted rows [first, first + n); read the tokens of a step
  * that was sent; of another step, read those of wanted rows [first, first + n), then its hidden

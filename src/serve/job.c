@@ -563,8 +563,7 @@ static lt_err fill_mask(const lt_job_choice *s, lt_grammar_state *grammar, int64
     return LT_OK;
 }
 
-/* What does not depend on a mask: the choice of the token behind n_output others. */
-static lt_sampler_args plain_args(const lt_job_choice *s, int64_t n_output) {
+lt_sampler_args lt_job_choice_plain_args(const lt_job_choice *s, int64_t n_output) {
     const lt_job *j = s->job;
     const bool bans = n_output < j->r.min_tokens;
     return (lt_sampler_args){.how = &j->r.sampling,
@@ -583,7 +582,7 @@ lt_err lt_job_choice_sampler_args(lt_job_choice *s, int64_t vocab_size, uint32_t
                                   lt_sampler_args *out) {
     const lt_job *j = s->job;
     const int64_t n = s->n_out + s->seq.n_ahead;
-    *out = plain_args(s, n);
+    *out = lt_job_choice_plain_args(s, n);
     if (s->thinking && s->n_forced < 0 && j->r.think_budget >= 0 &&
         n - s->think_from >= j->r.think_budget) {
         s->n_forced = 0;
@@ -598,7 +597,7 @@ lt_err lt_job_choice_sampler_args(lt_job_choice *s, int64_t vocab_size, uint32_t
 lt_err lt_job_choice_draft_args(lt_job_choice *s, int64_t place, int64_t vocab_size, uint32_t *mask,
                                 lt_sampler_args *out) {
     lt_grammar_state *grammar = s->draft_grammar;
-    *out = plain_args(s, s->n_out + place);
+    *out = lt_job_choice_plain_args(s, s->n_out + place);
     if (grammar != NULL && place == 0) {
         lt_grammar_state_copy(grammar, s->grammar);
     } else if (grammar != NULL) {

@@ -32,7 +32,8 @@ typedef struct {
     int32_t index;
     bool started;                   /* Has been in the scheduler. */
     int32_t place[LT_STEPS_QUEUED]; /* Its item in each step in flight; -1: none. */
-    /* While seq.n_ahead: the number of the pick that gives the next token. */
+    /* While seq.n_ahead: the number of the pick that gives the next token; while a device makes its
+     * draft: of the pick that gives the draft's last token so far. */
     int32_t late;
     int32_t slot;      /* Slot of its penalty state on the device; -1: none. */
     int64_t n_counted; /* Tokens that the state counts. */
@@ -65,7 +66,8 @@ typedef struct {
     bool thinking;      /* Thinking has begun and not ended. */
     int64_t think_from; /* Output tokens before it. */
     int64_t n_forced;   /* Tokens of think_end forced so far; -1: none is due. */
-    /* NULL: free. draft_grammar: the same for draft tokens, where a draft model makes them. */
+    /* NULL: free. draft_grammar: the same for draft tokens, where a draft model makes them or a
+     * device verifies them. */
     lt_grammar_state *grammar, *draft_grammar;
 } lt_job_choice;
 
@@ -119,7 +121,7 @@ typedef struct {
     int32_t n_steering;            /* Steering vectors. */
     struct lt_lora_pool *adapters; /* NULL: there are none. */
     int64_t max_running, n_pages;
-    bool drafts; /* A draft model makes drafts. */
+    bool drafts; /* A draft model makes drafts, or a device verifies them. */
 } lt_job_limits;
 
 /* Which of the tokens at which the head is read a token of the prompt is; -1: none. */
@@ -154,6 +156,8 @@ lt_finish lt_job_ending(const lt_job *j, int32_t id);
 /* Does the choice of the next token depend on the token before it? With a grammar it always counts
  * as late, because its mask is costly. */
 bool lt_job_choice_is_late(const lt_job_choice *s);
+/* How the token behind n_output others is chosen, as far as it depends on no mask. */
+lt_sampler_args lt_job_choice_plain_args(const lt_job_choice *s, int64_t n_output);
 /* Fill in how the next token of a choice is chosen; if a token is in flight, the one after it. mask
  * (ceil(V / 32) words) is filled when a grammar applies or the request excludes ids. */
 LT_MUST_USE lt_err lt_job_choice_sampler_args(lt_job_choice *s, int64_t vocab_size, uint32_t *mask,

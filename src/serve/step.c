@@ -38,6 +38,9 @@
  *            row skips a step. Considered and dropped: such rows in every other step (half their
  *            speed), a step split in two (the weights are read twice), masks for all possible
  *            tokens (as many as the mask allows).
+ * DRAFTS     (draft.h) stand behind tokens that are known. So the next step is not queued ahead of
+ *            one that has drafts, nor where a draft is expected to pay (lt_step_waits): it waits
+ *            until the tokens of this one are known.
  * FORESEEN   Before 2 is planned, each choice that picks a token in 1 gets seq.n_ahead, unless that
  *            token is certainly its last. Step 2 refers to the token by the number of its pick and
  *            draws by its position, so the tokens are those of one step at a time, bit for bit
@@ -246,6 +249,7 @@ static lt_err queue_plan(lt_engine *e, lt_step *s) {
     }
     LT_TRY(lt_step_begin_penalties(e));
     LT_TRY(lt_paged_forward_run(e->forward, &rows));
+    s->usual = lt_paged_forward_usual(e->forward);
     LT_TRY(lt_step_run_beside(e, s, &rows));
     lt_sched_done(&e->sched);
     return LT_OK;
@@ -265,8 +269,10 @@ static lt_err queue_rest(lt_engine *e, lt_step *s) {
 /* Plan a step and queue it. False: there is nothing to run. */
 static bool launch(lt_engine *e) {
     lt_step *s = &e->steps[(e->oldest + e->n_queued) % LT_STEPS_QUEUED];
+    const bool waited = e->waited;
     lt_err err;
     LT_ASSERT(e->n_queued < LT_STEPS_QUEUED);
+    e->waited = false;
     lt_step_draft(e);
     e->sched.pages.now_s = lt_clock_s();
     lt_sched_plan(&e->sched);
@@ -275,6 +281,8 @@ static bool launch(lt_engine *e) {
         return false;
     }
     err = queue_plan(e, s);
+    s->in_vain = waited && s->n_draft == 0 && e->drafter.catch_up_s == 0;
+    s->ahead = e->n_queued > 0;
     if (err == LT_OK && (e->n_queued == 0 || !s->late)) {
         err = queue_rest(e, s);
     }
@@ -429,9 +437,22 @@ static void publish(lt_engine *e, double start_s, int64_t n_rows, int64_t n_item
     }
 }
 
+/* Queue the next step ahead of s, which is in flight alone, if that is possible and wise. */
+static void go_ahead(lt_engine *e, lt_step *s) {
+    bool ahead;
+    if (!s->sent || s->n_draft > 0 || lt_step_waits(e)) {
+        s->usual = s->usual && (s->n_draft > 0 || !e->o.ahead);
+        return;
+    }
+    foresee(s);
+    ahead = launch(e);
+    e->n_steps_ahead += ahead;
+    s->usual = s->usual && s->ahead && ahead;
+}
+
 bool lt_engine_step(lt_engine *e) {
     const double start_s = lt_clock_s();
-    const lt_step *s = &e->steps[e->oldest];
+    lt_step *s = &e->steps[e->oldest];
     int64_t n_items = 0, n_rows = 0;
     bool any;
 
@@ -450,10 +471,7 @@ bool lt_engine_step(lt_engine *e) {
     if (e->n_queued > 0) {
         n_items = s->n_items;
         n_rows = s->n_rows;
-        if (s->sent) {
-            foresee(s);
-            e->n_steps_ahead += launch(e);
-        }
+        go_ahead(e, s);
         collect(e);
         lt_step_settle(e, s, lt_clock_s() - start_s);
     }

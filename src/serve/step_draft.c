@@ -1,22 +1,51 @@
 /* step_draft.c: draft tokens of the engine's steps (draft.h): before the plan it is decided which
  * running sequences get how many, after the step it is counted how many were accepted. What is
  * copied is written behind the sequence's tokens at once, what a draft model says
- * (step_draft_model.c) when the plan has given it pages. */
+ * (step_draft_model.c) when the plan has given it pages.
+ *
+ * On a device a step is usually queued before the tokens of the one before it are known (step.c). A
+ * step with drafts is not: it waits for them, and the time in which the device idles is part of
+ * what such steps take. Whether to wait is decided by what would be chosen for the tokens that are
+ * known; if the next token ends the match, the wait was in vain, and counts as a cost of drafts. */
 #include "base/error.h"
 #include "serve/engine_impl.h"
 
 #define BEHIND_MOST 16 /* Tokens that the draft model runs together with its first draft token. */
 
-/* Draft tokens that the sequence may have at most. Where the host chooses tokens from the
- * logits, one by one; not over the length from which a text is rotated otherwise. */
-static int64_t most_draft(const lt_seq *seq) {
+bool lt_step_drafts_on_device(const lt_engine *e) {
+    return e->o.speculate != LT_SPECULATE_NONE && !e->model->backend->host_memory;
+}
+
+/* A device chooses all tokens of a step at once. So none may be forced because a thinking budget
+ * ends in the draft, and the first tokens of a text, which may not end it, have drafts of their
+ * own. */
+static int64_t most_on_device(const lt_engine *e, const lt_job_choice *s, int64_t most) {
+    const lt_request *r = &s->job->r;
+    if (!lt_step_on_device(e, s) || s->n_forced >= 0) {
+        return 0;
+    }
+    if (r->think_budget >= 0 && (s->thinking || s->n_out < r->n_think_begin)) {
+        const int64_t left = s->thinking ? r->think_budget - (s->n_out - s->think_from) - 1 : 0;
+        most = left < most ? left : most;
+    }
+    if (s->n_out < r->min_tokens && r->min_tokens - s->n_out - 1 < most) {
+        most = r->min_tokens - s->n_out - 1;
+    }
+    return most;
+}
+
+/* Draft tokens that the sequence may have at most, if its last token is not run; with n_queued
+ * steps in flight, if that of the next one is not. Where tokens are chosen from the logits, one by
+ * one; not over the length from which a text is rotated otherwise. */
+static int64_t most_draft(const lt_engine *e, const lt_seq *seq) {
     const lt_job_choice *s = seq->owner;
     const lt_job *j = s->job;
     int64_t most = j->r.max_tokens - s->n_out - 1;
-    if (seq->n_done + 1 != seq->n_tokens || s->n_out == 0 || j->r.embed || j->beam != NULL ||
-        j->guide != NULL || j->r.blend.n > 0 || s->shift_at > 0) {
+    if (seq->n_done + 1 - e->n_queued != seq->n_tokens || s->n_out == 0 || j->r.embed ||
+        j->beam != NULL || j->guide != NULL || j->r.blend.n > 0 || s->shift_at > 0) {
         return 0;
     }
+    most = e->model->backend->host_memory ? most : most_on_device(e, s, most);
     if (seq->again_at > 0 && seq->again_at - seq->n_tokens < most) {
         most = seq->again_at - seq->n_tokens;
     }
@@ -67,16 +96,18 @@ static const proposer proposers[] = {[LT_SPECULATE_NONE] = NULL,
                                      [LT_SPECULATE_NGRAM] = look_for_ngram,
                                      [LT_SPECULATE_MODEL] = look_at_model};
 
-/* Texts that may have drafts, and their choices. */
+/* Texts that may have drafts, and their choices; the rows of the step without drafts; the share of
+ * time that drafts save a token. */
 typedef struct {
     lt_draft_text text[LT_DRAFT_ROWS];
     lt_job_choice *choice[LT_DRAFT_ROWS];
-    int64_t n;
+    int64_t n, n_rows;
+    double saved;
 } candidates;
 
 static void consider(lt_engine *e, lt_job_choice *s, candidates *c) {
     const proposer own = proposers[e->o.speculate];
-    lt_draft_text text = {.own = &s->acceptance, .most = most_draft(&s->seq)};
+    lt_draft_text text = {.own = &s->acceptance, .most = most_draft(e, &s->seq)};
     if (text.most > 0 && (look_at_prediction(e, s, &text) || (own != NULL && own(e, s, &text)))) {
         text.all = &e->acceptance[s->draft_from == NULL];
         c->choice[c->n] = s;
@@ -85,8 +116,8 @@ static void consider(lt_engine *e, lt_job_choice *s, candidates *c) {
 }
 
 /* As many as the options say, in order, while there is room. */
-static void choose_fixed(const lt_engine *e, int64_t n_rows, candidates *c) {
-    int64_t room = LT_DRAFT_ROWS - n_rows, first = LT_DRAFT_ROWS; /* first: of the first call. */
+static void choose_fixed(const lt_engine *e, candidates *c) {
+    int64_t room = LT_DRAFT_ROWS - c->n_rows, first = LT_DRAFT_ROWS; /* first: of the first call. */
     for (int64_t i = 0; i < c->n; i++) {
         lt_draft_text *t = &c->text[i];
         const int64_t most = t->behind > first ? 0 : t->most < room ? t->most : room;
@@ -99,49 +130,76 @@ static void choose_fixed(const lt_engine *e, int64_t n_rows, candidates *c) {
 /* The draft model is far behind the text, as after its prompt. Does it pay to catch up? Drafts save
  * a share of the time of each token that may still come; the step's time is that of all its
  * rows. */
-static bool pays_to_catch_up(const lt_engine *e, const lt_job_choice *s, double saved,
-                             int64_t n_rows) {
+static bool pays_to_catch_up(const lt_engine *e, const lt_job_choice *s, const candidates *c) {
     const int64_t behind = s->seq.n_tokens - lt_step_draft_known(e, &s->seq);
     const double left = (double)(s->job->r.max_tokens - s->n_out);
     const double more = left < e->usual_tokens ? left : e->usual_tokens;
     return e->o.draft_tokens > 0 ||
-           (double)behind * e->drafter.row_s <= more * saved * e->plain_s / (double)n_rows;
+           (double)behind * e->drafter.row_s <= more * c->saved * e->plain_s / (double)c->n_rows;
 }
 
-void lt_step_draft(lt_engine *e) {
-    candidates c = {.n = 0};
-    int64_t n_rows = 0;
-    double saved = 0;
-    if (!e->model->backend->host_memory) {
-        return;
-    }
+/* On a device those with drafts have a wait in them that others do not have. */
+static lt_draft_times *times_with_drafts(lt_engine *e) {
+    return &e->times[e->model->backend->host_memory ? 0 : 1];
+}
+
+/* Look at all running texts, and choose the drafts of the next step. */
+static void look(lt_engine *e, candidates *c) {
+    c->n = c->n_rows = 0;
+    c->saved = 0;
     for (lt_seq *seq = e->sched.running.first; seq != NULL; seq = seq->next) {
         lt_job_choice *s = seq->owner;
         const bool pauses = lt_sched_pauses(&e->sched, seq);
         seq->n_draft = s->n_drawn = 0;
         s->draft_from = NULL;
         s->catches_up = false;
-        n_rows += pauses ? 0 : seq->n_tokens - seq->n_done;
-        if (!pauses && c.n < LT_DRAFT_ROWS) {
-            consider(e, s, &c);
+        c->n_rows += pauses ? 0 : seq->n_tokens + e->n_queued - seq->n_done;
+        if (!pauses && c->n < LT_DRAFT_ROWS) {
+            consider(e, s, c);
         }
     }
-    if (c.n == 0 || n_rows >= LT_DRAFT_ROWS) {
+    if (c->n == 0 || c->n_rows >= LT_DRAFT_ROWS) {
+        c->n = 0;
         return;
     }
-    e->plain_s = lt_draft_times_of(&e->times, n_rows);
+    e->plain_s = lt_draft_times_of(&e->times[0], c->n_rows);
     if (e->o.draft_tokens > 0) {
-        choose_fixed(e, n_rows, &c);
+        choose_fixed(e, c);
     } else if (e->account.balance >= 0) {
-        saved = lt_draft_choose(&e->times, &e->drafter.times, n_rows, c.text, c.n);
+        c->saved = lt_draft_choose(&e->times[0], times_with_drafts(e), &e->drafter.times, c->n_rows,
+                                   c->text, c->n);
     }
+    for (int64_t i = 0; i < c->n; i++) {
+        lt_job_choice *s = c->choice[i];
+        if (s->catches_up) {
+            s->catches_up = c->text[i].n > 0 && pays_to_catch_up(e, s, c);
+            c->text[i].n = 0;
+        }
+    }
+}
+
+bool lt_step_waits(lt_engine *e) {
+    candidates c;
+    if (!lt_step_drafts_on_device(e) || (e->o.draft_tokens == 0 && e->account.balance < 0)) {
+        return false;
+    }
+    look(e, &c);
+    for (int64_t i = 0; i < c.n && !e->waited; i++) {
+        e->waited = c.text[i].n > 0 || c.choice[i]->catches_up;
+    }
+    return e->waited;
+}
+
+/* Behind tokens in flight there are no drafts. */
+void lt_step_draft(lt_engine *e) {
+    candidates c;
+    if (!e->model->backend->host_memory && (!lt_step_drafts_on_device(e) || e->n_queued > 0)) {
+        return;
+    }
+    look(e, &c);
     for (int64_t i = 0; i < c.n; i++) {
         lt_job_choice *s = c.choice[i];
         const lt_draft_text *t = &c.text[i];
-        if (s->catches_up) {
-            s->catches_up = t->n > 0 && pays_to_catch_up(e, s, saved, n_rows);
-            continue;
-        }
         s->seq.n_draft = t->n;
         for (int64_t k = 0; k < t->n && s->draft_from != NULL; k++) {
             s->tokens[s->seq.n_tokens + k] = s->draft_from[k];
@@ -170,12 +228,19 @@ void lt_step_count_draft(lt_engine *e, lt_job_choice *c) {
 }
 
 /* The times of the step and what its drafts gained. */
-static void keep_account(lt_engine *e, int64_t n_rows, double seconds) {
-    const int64_t n_plain = n_rows - e->step_drafted;
-    lt_draft_times_note(&e->times, n_rows, seconds - e->drafter.seconds);
+static void keep_account(lt_engine *e, const lt_step *s, double seconds) {
+    const bool usual = s->usual || e->model->backend->host_memory,
+               costs = usual && (e->step_drafted > 0 || s->in_vain);
+    const int64_t n_plain = s->n_rows - e->step_drafted;
+    lt_draft_times *of = s->n_draft > 0 ? times_with_drafts(e) : &e->times[0];
+    for (int i = 0; i < 2; i++) { /* In the other one, what is known gets older. */
+        const bool is_own = &e->times[i] == of;
+        lt_draft_times_note(&e->times[i], is_own && usual ? s->n_rows : 0,
+                            seconds - e->drafter.seconds);
+    }
     lt_draft_account_borrow(&e->account, e->drafter.catch_up_s, e->plain_s);
-    lt_draft_account_note(&e->account, e->step_drafted > 0, seconds - e->drafter.catch_up_s,
-                          e->plain_s, e->step_accepted, n_plain > 0 ? n_plain : 1);
+    lt_draft_account_note(&e->account, costs, seconds - e->drafter.catch_up_s, e->plain_s,
+                          e->step_accepted, n_plain > 0 ? n_plain : 1);
     if (e->step_drafted == 0) { /* What is known gets older. */
         lt_draft_acceptance_note(&e->acceptance[0], LT_DRAFT_KEPT_ALL, 0, 0);
         lt_draft_acceptance_note(&e->acceptance[1], LT_DRAFT_KEPT_ALL, 0, 0);
@@ -186,7 +251,7 @@ static void keep_account(lt_engine *e, int64_t n_rows, double seconds) {
 }
 
 void lt_step_settle(lt_engine *e, const lt_step *s, double seconds) {
-    if (!e->model->backend->host_memory) {
+    if (!e->model->backend->host_memory && !lt_step_drafts_on_device(e)) {
         return;
     }
     for (int64_t i = 0; i < s->n_items; i++) {
@@ -194,11 +259,14 @@ void lt_step_settle(lt_engine *e, const lt_step *s, double seconds) {
         if (c == NULL) { /* It has ended, and was counted then. */
             continue;
         }
+        if (c->n_unchecked > 0) { /* Its penalty state counts them. */
+            lt_step_drop_penalties(e, c);
+        }
         lt_step_count_draft(e, c);
         if (c->seq.n_draft > 0 && c->draft_from == NULL) {
             lt_step_draft_cut(e, &c->seq);
         }
         c->seq.n_draft = 0;
     }
-    keep_account(e, s->n_rows, seconds);
+    keep_account(e, s, seconds);
 }

@@ -5,7 +5,8 @@
  * many of its tokens the draft model has run (lt_page.n_drafted): it runs a text only when that
  * pays, and then from where it stopped.
  *
- *     plan ─▶ catch up: tokens of texts that it will have drafts for, LT_DRAFT_ROWS a step
+ *     plan ─▶ catch up: tokens of texts that it will have drafts for, LT_DRAFT_ROWS a step, on a
+ *             device as many as the served model runs
  *          ─▶ call 1: each text's last token (and one before it, if the last draft was accepted
  *             whole) ─▶ draft token 1
  *          ─▶ call k: draft token k - 1 of each text that has k or more ─▶ draft token k
@@ -14,7 +15,8 @@
  * Draft tokens are chosen as the request says: temperature, cuts, penalties, biases, grammar. Where
  * they are drawn, the distribution of each is kept for its acceptance (model/sampler.h). A request
  * with fixed_text, and a deterministic engine, accept a token if it is the one that is drawn
- * without drafts; the draft model then draws with the same random numbers.
+ * without drafts; the draft model then draws with the same random numbers. On a device
+ * (step_draft_chain.c) it is so for all requests.
  *
  * A wrong draft changes no text, so a failure here only ends the drafts. The draft model knows no
  * adapters and no steering vectors. */
@@ -27,6 +29,8 @@
 #include "base/log.h"
 #include "model/exec.h"
 #include "serve/engine_impl.h"
+
+#define FEW_ROWS 2 /* Of a text in a call, if its last draft was accepted whole; else 1. */
 
 lt_err lt_step_open_drafter(lt_engine *e, const lt_paged_forward_options *o) {
     const lt_model_spec *spec = lt_model_get_spec(e->drafter.model);
@@ -42,9 +46,11 @@ lt_err lt_step_open_drafter(lt_engine *e, const lt_paged_forward_options *o) {
                 "length of the text",
                 (long long)e->o.max_seq);
     }
-    own.max_rows = own.max_seqs = LT_DRAFT_ROWS;
-    /* A text with a draft has two rows in a step. */
-    own.max_out = own.out_rows = LT_DRAFT_ROWS / 2;
+    own.max_rows = e->drafter.max_rows;
+    own.max_seqs = LT_DRAFT_ROWS;
+    /* A text with a draft has two rows in a step. On a device all rows of a call are wanted. */
+    own.max_out = own.out_rows = lt_step_drafts_on_device(e) ? LT_DRAFT_ROWS : LT_DRAFT_ROWS / 2;
+    own.few_rows = lt_step_drafts_on_device(e) ? FEW_ROWS : 1;
     own.n_penalty_states = 0;
     return lt_paged_forward_open(&e->drafter.forward, e->drafter.model, &own);
 }
@@ -52,16 +58,23 @@ lt_err lt_step_open_drafter(lt_engine *e, const lt_paged_forward_options *o) {
 void lt_step_carve_drafter(lt_engine *e, lt_arena *a) {
     lt_step_drafter *d = &e->drafter;
     const size_t rows = e->drafter.model != NULL ? LT_DRAFT_ROWS : 0;
-    d->rows.ids = lt_arena_take(a, rows * sizeof(int32_t), LT_ARENA_ALIGN);
-    d->rows.positions = lt_arena_take(a, rows * sizeof(int32_t), LT_ARENA_ALIGN);
-    d->rows.slots = lt_arena_take(a, rows * sizeof(int32_t), LT_ARENA_ALIGN);
+    const size_t on_device = lt_step_drafts_on_device(e) ? rows : 0, on_host = rows - on_device;
+    size_t most;
+    d->max_rows = on_device > 0 && e->o.step_tokens > LT_DRAFT_ROWS ? e->o.step_tokens
+                                                                    : (int64_t)rows;
+    most = (size_t)d->max_rows;
+    d->rows.ids = lt_arena_take(a, most * sizeof(int32_t), LT_ARENA_ALIGN);
+    d->rows.positions = lt_arena_take(a, most * sizeof(int32_t), LT_ARENA_ALIGN);
+    d->rows.slots = lt_arena_take(a, most * sizeof(int32_t), LT_ARENA_ALIGN);
     d->rows.out_rows = lt_arena_take(a, rows * sizeof(int32_t), LT_ARENA_ALIGN);
     d->rows.q_start = lt_arena_take(a, (rows + 1) * sizeof(int32_t), LT_ARENA_ALIGN);
     d->rows.kv_len = lt_arena_take(a, rows * sizeof(int32_t), LT_ARENA_ALIGN);
     d->rows.table = lt_arena_take(a, rows * (size_t)e->max_pages * sizeof(int32_t), LT_ARENA_ALIGN);
-    d->choices = lt_arena_take(a, rows * sizeof(lt_job_choice *), LT_ARENA_ALIGN);
-    d->proposed = lt_arena_take(a, rows * (size_t)e->spec->vocab_size * sizeof(float),
+    d->choices = lt_arena_take(a, 2 * rows * sizeof(lt_job_choice *), LT_ARENA_ALIGN);
+    d->proposed = lt_arena_take(a, on_host * (size_t)e->spec->vocab_size * sizeof(float),
                                 LT_ARENA_ALIGN);
+    d->choose = lt_arena_take(a, on_device * sizeof *d->choose, LT_ARENA_ALIGN);
+    d->how = lt_arena_take(a, on_device * LT_CHOOSE_HOW_COUNT * sizeof *d->how, LT_ARENA_ALIGN);
 }
 
 int64_t lt_step_draft_known(const lt_engine *e, const lt_seq *seq) {
@@ -83,7 +96,7 @@ void lt_step_draft_cut(lt_engine *e, const lt_seq *seq) {
     }
 }
 
-static lt_paged_forward_rows begin_call(lt_engine *e) {
+lt_paged_forward_rows lt_step_draft_call(lt_engine *e) {
     const lt_step_beside_rows *b = &e->drafter.rows;
     b->q_start[0] = 0;
     return (lt_paged_forward_rows){.ids = b->ids,
@@ -96,13 +109,12 @@ static lt_paged_forward_rows begin_call(lt_engine *e) {
                                    .out_rows = b->out_rows};
 }
 
-/* Tokens [first, first + n) of a sequence join the call; the logits of the last may be wanted. */
-static void add_rows(lt_engine *e, lt_paged_forward_rows *call, const lt_seq *seq, int64_t first,
-                     int64_t n, bool wanted) {
+void lt_step_draft_rows(lt_engine *e, lt_paged_forward_rows *call, const lt_seq *seq, int64_t first,
+                        int64_t n, bool wanted) {
     const int64_t size = e->o.page_tokens, at = call->n_seqs++, row = call->n_rows;
     const int32_t n_ids = (int32_t)lt_model_get_spec(e->drafter.model)->vocab_size;
     lt_step_drafter *d = &e->drafter;
-    LT_ASSERT(row + n <= LT_DRAFT_ROWS);
+    LT_ASSERT(row + n <= d->max_rows && at < LT_DRAFT_ROWS);
     for (int64_t k = 0; k < n; k++) {
         const int64_t p = first + k;
         const int32_t page = seq->table[p / size];
@@ -125,16 +137,23 @@ static void add_rows(lt_engine *e, lt_paged_forward_rows *call, const lt_seq *se
     }
 }
 
+/* Until the device has run it, for its time. */
+static lt_err wait_for_call(lt_engine *e) {
+    lt_paged_forward_picks nothing;
+    LT_TRY(lt_paged_forward_send_picks(e->drafter.forward, 0));
+    return lt_paged_forward_take_picks(e->drafter.forward, &nothing);
+}
+
 static lt_err catch_up(lt_engine *e) {
-    lt_paged_forward_rows call = begin_call(e);
+    lt_paged_forward_rows call = lt_step_draft_call(e);
     double start_s;
-    for (int64_t i = 0; i < e->sched.n_items && call.n_rows < LT_DRAFT_ROWS; i++) {
+    for (int64_t i = 0; i < e->sched.n_items && call.n_rows < e->drafter.max_rows; i++) {
         const lt_seq *seq = e->sched.items[i].seq;
         const lt_job_choice *s = seq->owner;
         const int64_t first = s->catches_up ? lt_step_draft_known(e, seq) : 0;
-        const int64_t left = seq->n_tokens - 1 - first, room = LT_DRAFT_ROWS - call.n_rows;
+        const int64_t left = seq->n_tokens - 1 - first, room = e->drafter.max_rows - call.n_rows;
         if (s->catches_up && left > 0) {
-            add_rows(e, &call, seq, first, left < room ? left : room, false);
+            lt_step_draft_rows(e, &call, seq, first, left < room ? left : room, false);
         }
     }
     if (call.n_rows == 0) {
@@ -142,6 +161,7 @@ static lt_err catch_up(lt_engine *e) {
     }
     start_s = lt_clock_s();
     LT_TRY(lt_paged_forward_run(e->drafter.forward, &call));
+    LT_TRY(lt_step_drafts_on_device(e) ? wait_for_call(e) : LT_OK);
     e->drafter.catch_up_s = lt_clock_s() - start_s;
     e->drafter.row_s = e->drafter.catch_up_s / (double)call.n_rows;
     return LT_OK;
@@ -179,22 +199,23 @@ static void propose_one(lt_engine *e, lt_job_choice *s, int64_t place, const flo
     s->n_drawn += drawn && s->n_drawn == place;
 }
 
-static int64_t n_drafts_of(const lt_sched_item *item) {
+int64_t lt_step_draft_planned(const lt_sched_item *item) {
     const lt_job_choice *s = item->seq->owner;
     return item->seq->n_draft > 0 && s->draft_from == NULL ? item->n - 1 : 0;
 }
 
 /* Draft token `place` of all texts that have one. *any: there are such. */
 static lt_err propose_at(lt_engine *e, int64_t place, bool *any) {
-    lt_paged_forward_rows call = begin_call(e);
+    lt_paged_forward_rows call = lt_step_draft_call(e);
     const double start_s = lt_clock_s();
     float *const *logits;
     for (int64_t i = 0; i < e->sched.n_items; i++) {
         const lt_sched_item *item = &e->sched.items[i];
         const int64_t known = place > 0 ? item->seq->n_tokens + place - 1
                                         : lt_step_draft_known(e, item->seq);
-        if (n_drafts_of(item) > place) {
-            add_rows(e, &call, item->seq, known, item->seq->n_tokens + place - known, true);
+        if (lt_step_draft_planned(item) > place) {
+            lt_step_draft_rows(e, &call, item->seq, known, item->seq->n_tokens + place - known,
+                               true);
         }
     }
     *any = call.n_rows > 0;
@@ -217,12 +238,12 @@ static void make_room(lt_engine *e) {
     float *room = e->drafter.proposed;
     for (int64_t i = 0; i < e->sched.n_items; i++) {
         lt_job_choice *s = e->sched.items[i].seq->owner;
-        const int64_t n = n_drafts_of(&e->sched.items[i]);
+        const int64_t n = lt_step_draft_planned(&e->sched.items[i]);
         for (int64_t k = 0; k < n; k++) {
             s->tokens[s->seq.n_tokens + k] = s->tokens[s->seq.n_tokens - 1];
         }
         s->proposed = room;
-        room += n * e->spec->vocab_size;
+        room += lt_step_drafts_on_device(e) ? 0 : n * e->spec->vocab_size;
     }
 }
 
@@ -236,6 +257,9 @@ static lt_err propose(lt_engine *e) {
     }
     LT_TRY(catch_up(e));
     make_room(e);
+    if (lt_step_drafts_on_device(e)) {
+        return lt_step_propose_chain(e);
+    }
     for (int64_t place = 0; place < LT_DRAFT_MOST && any; place++) {
         LT_TRY(propose_at(e, place, &any));
     }

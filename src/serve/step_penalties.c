@@ -12,16 +12,24 @@
  * its tokens are computed again; if another choice needs the slot first, the preempted one gets a
  * new slot later and its tokens are counted again. Forks have rows of their own. All this happens
  * in the order of the queue, where a slot is set after the last pick of the choice that had it
- * before. */
+ * before.
+ *
+ * Draft tokens (draft.h) are counted as they stand, each by the pick of its row, in turn. If one
+ * was rejected, the state is dropped after the step, and the next pick sets a new one. */
 #include "base/error.h"
 #include "serve/engine_impl.h"
 
-bool lt_step_on_device(const lt_engine *e, const lt_job_choice *s) {
+bool lt_step_counts(const lt_job_choice *s) {
     const lt_request *r = &s->job->r;
     const lt_sampler_args args = {.how = &r->sampling, .n_banned = r->min_tokens};
+    return lt_sampler_needs_penalty_state(&args);
+}
+
+bool lt_step_on_device(const lt_engine *e, const lt_job_choice *s) {
+    const lt_request *r = &s->job->r;
     return !e->model->backend->host_memory && !r->score && !r->guidance.on && r->blend.n == 0 &&
            !r->entropy && lt_sampler_suits_op(&r->sampling, r->max_tokens) &&
-           (e->n_penalty_slots > 0 || !lt_sampler_needs_penalty_state(&args));
+           (e->n_penalty_slots > 0 || !lt_step_counts(s));
 }
 
 void lt_step_drop_penalties(lt_engine *e, lt_job_choice *s) {
@@ -95,8 +103,8 @@ lt_err lt_step_how(lt_engine *e, lt_job_choice *s, const lt_sampler_args *args, 
     LT_ASSERT(n - s->n_counted == 0 || n - s->n_counted == 1);
     how[LT_CHOOSE_SLOT] = (double)s->slot;
     if (s->n_counted < n) {
-        how[LT_CHOOSE_NEW] = args->n_output <= s->n_out ? (double)s->tokens[n - 1]
-                                                        : (double)(-1 - s->late);
+        how[LT_CHOOSE_NEW] = args->n_output <= s->n_out + s->n_draft ? (double)s->tokens[n - 1]
+                                                                     : (double)(-1 - s->late);
         s->n_counted = n;
     }
     return LT_OK;

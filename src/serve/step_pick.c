@@ -98,6 +98,26 @@ static void take(lt_token_pick *c, const lt_paged_forward_picks *from, int64_t i
     }
 }
 
+/* The picks of one choice, more than one where it has a draft. Behind a draft token that the
+ * grammar does not allow nothing is picked: it will be rejected. */
+static void prepare_choice(lt_engine *e, lt_token_pick *picks, int64_t n, uint32_t *masks) {
+    lt_job_choice *s = picks[0].choice;
+    for (int64_t i = 0; i < n; i++) {
+        lt_token_pick *c = &picks[i];
+        uint32_t *mask = masks + i * e->mask_words;
+        if (i > 0 && picks[i - 1].err != LT_OK) {
+            c->err = picks[i - 1].err;
+            continue;
+        }
+        c->err = s->n_draft > 0
+                     ? lt_job_choice_draft_args(s, c->place, e->spec->vocab_size, mask, &c->args)
+                     : lt_job_choice_sampler_args(s, e->spec->vocab_size, mask, &c->args);
+        if (c->err != LT_OK && c->place == 0) {
+            lt_log_warn("request %llu: %s", (unsigned long long)s->job->id, lt_error_message());
+        }
+    }
+}
+
 /* What picks on the device need: the masks of grammars, on several threads. Returns how many of
  * lt_paged_forward_masks there are to go with them. */
 static int64_t prepare(lt_engine *e, lt_token_pick *picks, int64_t n) {
@@ -105,12 +125,12 @@ static int64_t prepare(lt_engine *e, lt_token_pick *picks, int64_t n) {
     int64_t n_masks = 0;
 #pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_samplers) if (n > 1)
     for (int64_t i = 0; i < n; i++) {
-        lt_token_pick *c = &picks[i];
-        c->err = lt_job_choice_sampler_args(c->choice, e->spec->vocab_size,
-                                            masks + i * e->mask_words, &c->args);
-        if (c->err != LT_OK) {
-            lt_log_warn("request %llu: %s", (unsigned long long)c->choice->job->id,
-                        lt_error_message());
+        int64_t end = i + 1;
+        while (end < n && picks[end].choice == picks[i].choice) {
+            end++;
+        }
+        if (i == 0 || picks[i - 1].choice != picks[i].choice) {
+            prepare_choice(e, picks + i, end - i, masks + i * e->mask_words);
         }
     }
     for (int64_t i = 0; i < n; i++) {
@@ -124,10 +144,15 @@ lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_
     double *how = r->how + first * LT_CHOOSE_HOW_COUNT;
     int64_t n_late = 0, n_masks;
     for (int64_t i = 0; i < n; i++) {
-        lt_job_choice *choice = s->items[s->wanted[first + i].item].choice;
+        const lt_wanted *w = &s->wanted[first + i];
+        lt_job_choice *choice = s->items[w->item].choice;
         r->choose[first + i] = false;
-        if (s->wanted[first + i].late && choice != NULL) {
-            r->picks[n_late++] = (lt_token_pick){.choice = choice, .row = i};
+        r->turns[i] = 0;
+        if (w->late && choice != NULL && !(w->draft && choice->rejected)) {
+            r->picks[n_late++] = (lt_token_pick){
+                .choice = choice,
+                .row = i,
+                .place = w->verifies ? w->position + 1 - choice->seq.n_tokens : 0};
         }
     }
     if (n_late == 0) {
@@ -136,15 +161,19 @@ lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_
     n_masks = prepare(e, r->picks, n_late);
     for (int64_t i = 0; i < n_late; i++) {
         const lt_token_pick *c = &r->picks[i];
-        if (c->err != LT_OK) {
+        if (c->err != LT_OK && c->place == 0) {
             lt_step_fail(e, c->choice, c->err);
+        }
+        if (c->err != LT_OK) {
             continue;
         }
         LT_TRY(lt_step_how(e, c->choice, &c->args, i, how + c->row * LT_CHOOSE_HOW_COUNT));
         r->choose[first + c->row] = true;
+        r->turns[c->row] = lt_step_counts(c->choice) ? (int32_t)c->place : 0;
     }
     LT_TRY(lt_step_begin_penalties(e));
-    return lt_paged_forward_choose_late(e->forward, first, n, r->choose + first, how, n_masks);
+    return lt_paged_forward_choose_late(e->forward, first, n, r->choose + first, how, r->turns,
+                                        n_masks);
 }
 
 /* Choose the tokens of at most as many forks as there are rows of logits; they read the rows of
@@ -278,20 +307,34 @@ void lt_step_append(lt_engine *e, lt_token_pick *c) {
     lt_step_touch(e, s->job);
 }
 
+/* Is the row's token the last of its choice? That of a draft may not be. */
+static bool is_last(const lt_job_choice *choice, const lt_wanted *w) {
+    return !w->draft || (!choice->rejected && choice->seq.n_tokens == w->position + 1);
+}
+
+/* Append what the device chose as number i, if the choice has not ended and the row counts. */
+static void take_next(lt_engine *e, const lt_step *s, const lt_wanted *w,
+                      const lt_paged_forward_picks *chosen, int64_t i) {
+    lt_token_pick c = {.choice = s->items[w->item].choice};
+    if (c.choice == NULL || !is_last(c.choice, w)) {
+        return;
+    }
+    c.choice->seq.fresh = false;
+    c.choice->job->forked = true;
+    take(&c, chosen, i, lt_job_n_top(c.choice->job));
+    lt_step_append(e, &c);
+}
+
 lt_err lt_step_take(lt_engine *e, const lt_step *s) {
     lt_paged_forward_picks chosen;
     LT_TRY(lt_paged_forward_take_picks(e->forward, &chosen));
     for (int64_t i = 0; i < s->n_logits; i++) {
         const lt_wanted *w = &s->wanted[i];
-        lt_token_pick *c = &e->room.picks[0];
-        c->choice = s->items[w->item].choice;
-        if (c->choice != NULL && !w->next) {
-            take_judgement(e, c->choice, w, &chosen, i);
-        } else if (c->choice != NULL) {
-            c->choice->seq.fresh = false;
-            c->choice->job->forked = true;
-            take(c, &chosen, i, lt_job_n_top(c->choice->job));
-            lt_step_append(e, c);
+        lt_job_choice *choice = s->items[w->item].choice;
+        if (choice != NULL && !w->next) {
+            take_judgement(e, choice, w, &chosen, i);
+        } else {
+            take_next(e, s, w, &chosen, i);
         }
     }
     return LT_OK;
@@ -316,7 +359,11 @@ static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
         if (choice == NULL) {
             continue;
         }
-        if (w->next && w->draft) {
+        if (w->verifies) {
+            take_next(e, s, w, chosen, i); /* At once: forks overwrite what was chosen. */
+            continue;
+        }
+        if (w->draft) {
             continue; /* collect_draft looks at it when the tokens before it are known. */
         }
         if (choice->job->r.score) {
@@ -375,8 +422,7 @@ static int64_t collect_draft(lt_engine *e, const lt_step *s, int64_t first, int6
     for (int64_t i = 0; i < n; i++) {
         const lt_wanted *w = &s->wanted[first + i];
         lt_job_choice *choice = s->items[w->item].choice;
-        if (w->draft && choice != NULL && !choice->rejected &&
-            choice->seq.n_tokens == w->position + 1) {
+        if (w->draft && !w->verifies && choice != NULL && is_last(choice, w)) {
             e->room.picks[n_picks++] = (lt_token_pick){
                 .choice = choice, .from = choice, .row = i, .leads = true};
         }

@@ -47,7 +47,11 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     e->out_rows = LOGITS_ROWS;
     if (!e->model->backend->host_memory) {
         const int64_t most = LOGITS_BYTES / (e->spec->vocab_size * 4);
-        e->out_rows = e->o.max_running < most ? e->o.max_running : most > 0 ? most : 1;
+        const int64_t drafts = lt_step_drafts_on_device(e) ? (1 + LT_DRAFT_MOST) * e->o.max_running
+                                                           : 0;
+        const int64_t bound = drafts < LT_DRAFT_ROWS ? drafts : LT_DRAFT_ROWS;
+        const int64_t wanted = bound > e->o.max_running ? bound : e->o.max_running;
+        e->out_rows = wanted < most ? wanted : most > 0 ? most : 1;
     }
     e->out_rows = e->out_rows < e->o.step_tokens ? e->out_rows : e->o.step_tokens;
     e->mask_words = (e->spec->vocab_size + 31) / 32;
@@ -79,7 +83,9 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     s->more_how = lt_arena_take(a, (size_t)e->out_rows * LT_CHOOSE_HOW_COUNT * sizeof *s->more_how,
                                 LT_ARENA_ALIGN);
     carve_penalty_states(e, a);
-    s->picks = lt_arena_take(a, seqs * sizeof *s->picks, LT_ARENA_ALIGN);
+    const size_t picks = seqs > (size_t)e->out_rows ? seqs : (size_t)e->out_rows;
+    s->picks = lt_arena_take(a, picks * sizeof *s->picks, LT_ARENA_ALIGN);
+    s->turns = lt_arena_take(a, (size_t)e->out_rows * sizeof *s->turns, LT_ARENA_ALIGN);
     s->masks = lt_arena_take(a, seqs * (size_t)e->mask_words * sizeof *s->masks, LT_ARENA_ALIGN);
     s->hidden = lt_arena_take(a, rows * width * sizeof *s->hidden, LT_ARENA_ALIGN);
     carve_samplers(e, a);
@@ -99,14 +105,22 @@ static lt_err want(lt_engine *e, lt_step *s, int64_t i, int64_t p, int64_t row, 
     lt_job_choice *choice = s->items[i].choice;
     const lt_job *j = choice->job;
     const bool on_device = lt_step_on_device(e, choice);
-    const bool late = on_device && next && lt_job_choice_is_late(choice);
+    const bool drafted = next && choice->n_draft > 0;
+    const int64_t place = drafted ? p + 1 - choice->seq.n_tokens : 0;
+    const bool late = on_device && next &&
+                      (lt_job_choice_is_late(choice) || (place > 0 && lt_step_counts(choice)));
     const int64_t at = s->n_logits++;
     double *how = r->how + at * LT_CHOOSE_HOW_COUNT;
     lt_sampler_args args;
     r->choose[at] = on_device && !late;
     r->out_rows[at] = (int32_t)row;
-    s->wanted[at] = (lt_wanted){
-        i, p, next, p >= choice->seq.n_tokens && choice->seq.n_draft > 0, on_device, late};
+    s->wanted[at] = (lt_wanted){.item = i,
+                                .position = p,
+                                .next = next,
+                                .draft = place > 0,
+                                .verifies = drafted && on_device,
+                                .on_device = on_device,
+                                .late = late};
     s->late = s->late || late;
     /* Forks would choose from the same row; beams wait for each other. */
     s->sent = s->sent && on_device && (!next || j->forked || j->r.n_choices == 1) &&
@@ -118,7 +132,8 @@ static lt_err want(lt_engine *e, lt_step *s, int64_t i, int64_t p, int64_t row, 
         judge(j, p, how);
         return LT_OK;
     }
-    LT_TRY(lt_job_choice_sampler_args(choice, e->spec->vocab_size, NULL, &args));
+    LT_TRY(place > 0 ? lt_job_choice_draft_args(choice, place, e->spec->vocab_size, NULL, &args)
+                     : lt_job_choice_sampler_args(choice, e->spec->vocab_size, NULL, &args));
     return lt_step_how(e, choice, &args, -1, how);
 }
 
@@ -177,6 +192,7 @@ static void take_items(lt_engine *e, lt_step *s) {
     const int32_t place = (int32_t)(s - e->steps);
     s->n_items = e->sched.n_items;
     s->n_rows = e->sched.n_rows;
+    s->n_draft = 0;
     lt_step_order(e);
     for (int64_t k = 0; k < s->n_items; k++) {
         const lt_sched_item *item = &e->sched.items[k];
@@ -188,6 +204,7 @@ static void take_items(lt_engine *e, lt_step *s) {
         choice->place[place] = (int32_t)i;
         choice->n_draft = choice->n_unchecked = item->seq->n_draft > 0 ? item->n - 1 : 0;
         choice->rejected = false;
+        s->n_draft += choice->n_draft;
     }
 }
 

@@ -94,7 +94,7 @@ static void run_steps(lt_paged_forward *f, const int32_t *tokens, const int64_t 
                sizeof how[n]);
     }
     must(lt_paged_forward_run(f, &w), "run");
-    must(lt_paged_forward_choose_late(f, 0, w.n_out, late, how[0], 0), "late picks");
+    must(lt_paged_forward_choose_late(f, 0, w.n_out, late, how[0], NULL, 0), "late picks");
     must(lt_paged_forward_read_picks(f, 0, w.n_out, &best), "picks");
     keep_picks(kept, &best, w.n_out);
     must(

@@ -169,7 +169,7 @@ static void the_best_rate_is_taken(void **state) {
     int64_t want = 0, by_model = 0;
     double saved;
     (void)state;
-    assert_true(lt_draft_choose(&t, NULL, 1, &text, 1) == 0);
+    assert_true(lt_draft_choose(&t, &t, NULL, 1, &text, 1) == 0);
     assert_int_equal(text.n, 0);
     for (int rows = 1; rows <= LT_DRAFT_ROWS; rows++) {
         lt_draft_times_note(&t, rows, 0.010 + 0.001 * (rows - 1));
@@ -183,21 +183,21 @@ static void the_best_rate_is_taken(void **state) {
     }
     assert_true(want > by_model && by_model > 1);
     lt_draft_times_note(&t, 1, 0.010); /* A step without drafts, lately. */
-    saved = lt_draft_choose(&t, NULL, 1, &text, 1);
+    saved = lt_draft_choose(&t, &t, NULL, 1, &text, 1);
     assert_int_equal(text.n, want);
     assert_true(fabs(saved - (1 - 100 / rate_of(want, 0.010 + 0.001 * (double)want))) < 1e-9);
     text.behind = 2;
-    (void)lt_draft_choose(&t, &calls, 1, &text, 1);
+    (void)lt_draft_choose(&t, &t, &calls, 1, &text, 1);
     assert_int_equal(text.n, by_model);
     text = (lt_draft_text){.own = &bad, .all = &bad, .most = LT_DRAFT_MOST};
-    assert_true(lt_draft_choose(&t, NULL, 1, &text, 1) == 0);
+    assert_true(lt_draft_choose(&t, &t, NULL, 1, &text, 1) == 0);
     assert_int_equal(text.n, 0);
     for (int i = 0; i < 8; i++) { /* Each text has as many as its own rate is worth. */
         texts[i] = (lt_draft_text){
             .own = i % 2 == 0 ? &good : &bad, .all = &good, .most = i < 2 ? 1 : 8};
     }
     lt_draft_times_note(&t, 8, 0.017);
-    (void)lt_draft_choose(&t, NULL, 8, texts, 8);
+    (void)lt_draft_choose(&t, &t, NULL, 8, texts, 8);
     assert_true(texts[0].n == 1 && texts[1].n == 0 && texts[2].n > 1 && texts[3].n == 0);
     assert_true(texts[2].n - texts[4].n <= 1 && texts[4].n - texts[6].n <= 1);
     /* Where each row costs as much as the first, no draft pays. */
@@ -207,7 +207,7 @@ static void the_best_rate_is_taken(void **state) {
         }
     }
     lt_draft_times_note(&t, 8, 0.080);
-    assert_true(lt_draft_choose(&t, NULL, 8, texts, 8) == 0);
+    assert_true(lt_draft_choose(&t, &t, NULL, 8, texts, 8) == 0);
     for (int i = 0; i < 8; i++) {
         assert_int_equal(texts[i].n, 0);
     }
@@ -215,9 +215,12 @@ static void the_best_rate_is_taken(void **state) {
 
 /* A world in which a step takes (1 + slope (rows - 1)) (a number around 1), a call of the draft
  * model `call` of that, and a draft token is accepted with probability `rate` if those before it
- * were. Returns the tokens a second of n texts with drafts, divided by those without. */
-static double played(double slope, double call, double rate, int64_t n, uint64_t seed) {
-    lt_draft_times steps = {.n_steps = 0}, calls = {.n_steps = 0};
+ * were. wait > 0: a device, on which a step with drafts takes so much longer. Returns the tokens a
+ * second of n texts with drafts, divided by those without. */
+static double played(double slope, double call, double rate, double wait, int64_t n,
+                     uint64_t seed) {
+    lt_draft_times plain_steps = {.recent = wait > 0 ? 512 : 0}, others = {.n_steps = 0};
+    lt_draft_times calls = {.n_steps = 0}, *drafted = wait > 0 ? &others : &plain_steps;
     lt_draft_acceptance rates[64], all;
     lt_draft_text texts[64];
     lt_rng r = {.seed = seed};
@@ -228,7 +231,7 @@ static double played(double slope, double call, double rate, int64_t n, uint64_t
     memset(&all, 0, sizeof all);
     for (int step = 0; step < 6000; step++) {
         const double hiccup = 0.95 + 0.1 * lt_rng_uniform(&r) + (lt_rng_below(&r, 100) == 0);
-        const double known = lt_draft_times_of(&steps, n);
+        const double known = lt_draft_times_of(&plain_steps, n);
         int64_t rows[LT_DRAFT_MOST] = {0}, n_rows = n, accepted = 0;
         double took, of_model = 0;
         for (int64_t i = 0; i < n; i++) {
@@ -236,7 +239,7 @@ static double played(double slope, double call, double rate, int64_t n, uint64_t
                 .own = &rates[i], .all = &all, .most = LT_DRAFT_MOST, .behind = call > 0};
         }
         if (account.balance >= 0) {
-            (void)lt_draft_choose(&steps, call > 0 ? &calls : NULL, n, texts, n);
+            (void)lt_draft_choose(&plain_steps, drafted, call > 0 ? &calls : NULL, n, texts, n);
         }
         for (int64_t i = 0; i < n; i++) {
             int64_t right = 0;
@@ -262,8 +265,11 @@ static double played(double slope, double call, double rate, int64_t n, uint64_t
             lt_draft_times_note(&calls, 0, 0);
             lt_draft_acceptance_note(&all, LT_DRAFT_KEPT_ALL, 0, 0);
         }
-        took = (1 + slope * (double)(n_rows - 1)) * hiccup;
-        lt_draft_times_note(&steps, n_rows, took);
+        took = (1 + slope * (double)(n_rows - 1) + (n_rows > n ? wait : 0)) * hiccup;
+        lt_draft_times_note(n_rows > n ? drafted : &plain_steps, n_rows, took);
+        if (wait > 0) {
+            lt_draft_times_note(n_rows > n ? &plain_steps : drafted, 0, 0);
+        }
         lt_draft_account_note(&account, n_rows > n, took + of_model, known, accepted, n);
         seconds += took + of_model;
         tokens += (double)(n + accepted);
@@ -278,17 +284,20 @@ static void drafts_never_cost_much(void **state) {
     static const double rates[] = {0, 0.2, 0.5, 0.7, 0.9};
     static const int64_t texts[] = {1, 4, 16, 64};
     (void)state;
-    for (int i = 0; i < 5 * 4 * 5 * 4; i++) {
+    for (int k = 0; k < 600; k++) { /* All 400 on a host, some of them on a device. */
+        const int i = k < 400 ? k : k * 7 % 400;
         const double slope = slopes[i % 5], call = calls[i / 5 % 4], rate = rates[i / 20 % 5];
+        const double wait = k < 400 ? 0 : 0.1 + 0.4 * (k % 2);
         const int64_t n = texts[i / 100];
-        const double gain = played(slope, call, rate, n, (uint64_t)i);
+        const double gain = played(slope, call, rate, wait, n, (uint64_t)i);
         /* One draft token each: where that gains much, nearly as much is gained at least. */
         const double one = (1 + rate) * (1 + slope * (double)(n - 1)) /
-                           (1 + slope * (double)(2 * n - 1) + call * (1 + slope * (double)(n - 1)));
+                           (1 + wait + slope * (double)(2 * n - 1) +
+                            call * (1 + slope * (double)(n - 1)));
         if (gain < 0.98 || (one > 1.2 && gain < 0.9 * one)) {
-            fail_msg("a row costs %g, the draft model %g, rate %g, %lld texts: %.3f times (one "
-                     "token: %.3f)",
-                     slope, call, rate, (long long)n, gain, one);
+            fail_msg("a row costs %g, the draft model %g, rate %g, a wait %g, %lld texts: %.3f "
+                     "times (one token: %.3f)",
+                     slope, call, rate, wait, (long long)n, gain, one);
         }
     }
 }
