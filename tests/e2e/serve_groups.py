@@ -234,7 +234,7 @@ for name, param, also in [("n beside it", "n", {"n": 2}), ("best_of beside it", 
 host, port = base.removeprefix("http://").split(":")
 for i in range(30):
     method = [{"method": "deepconf", "n": 16, "warmup": 4, "window": 4, "eta": 0.5, "tau": 1, "round": 3}, {"method": "speculative_rejection", "n": 8, "every": 5},
-              {"method": "blockwise", "n": 3, "every": 20, "border": "."}][i % 3]
+              {"method": "blockwise", "n": 3, "every": 20, "border": "."}, {"method": "blockwise", "n": 6, "width": 3, "every": 7}][i % 4]
     body = json.dumps({**PROMPT, "max_tokens": 60, "alignment": method}).encode()
     with socket.create_connection((host, int(port))) as s:
         s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)

@@ -201,6 +201,46 @@ check("blockwise: the divergence of each step counts", abs(says["kl_bound"] - sa
 check("blockwise: a step ends after `every` tokens in any case", ask(STEPS, {"method": "blockwise", "n": 2, "every": 10, "border": "~"})[1]["alignment"]["blocks"] == 8)
 check("blockwise: with a grammar", ask({"guided_regex": "(ab|cd){8}"}, {"method": "blockwise", "n": 3, "every": 2})[1]["choices"][0]["text"].replace("ab", "").replace("cd", "") == "")
 
+# ---- Blockwise with a width: a beam search of steps ----
+WIDE = {"method": "blockwise", "n": 4, "every": 8, "return_candidates": True}
+a = ask({**SHORT, "n": 1}, {**WIDE, "width": 1, "seed": 5})[1]
+check("width 1 is no width", a["choices"][0]["token_ids"] == ask(SHORT, {**WIDE, "seed": 5})[1]["choices"][0]["token_ids"])
+a = ask(SHORT, {**WIDE, "width": 2})[1]
+says, kept = a["alignment"], a["choices"][0]
+own = kept["logprobs"]["token_logprobs"]
+check("width: the first round has the continuations of a plain request", all(abs(x - m) < 1e-3 for x, m in zip(says["candidates"][0]["scores"], mean)) and len(says["candidates"][0]["scores"]) == 4, (says, mean))
+check("width: the best two go on, each with two continuations", says["blocks"] == 3 and says["width"] == 2 and says["kl_bound"] is None
+      and all(len(c["scores"]) == 4 and c["kept"] == sorted(c["scores"], reverse=True)[:2] for c in says["candidates"]), says)
+check("width: the answer has the best score, of its whole text", abs(says["score"] - sum(own) / 24) < 1e-3 and says["score"] == says["candidates"][-1]["kept"][0] and len(kept["token_ids"]) == 24, (says, own))
+check("width: tokens are counted", says["tokens"] == {"kept": 24, "dropped": 72} and a["usage"]["completion_tokens"] == 96, (says, a["usage"]))
+check("width: again, it is the same", ask(SHORT, {**WIDE, "width": 2})[1]["choices"][0]["token_ids"] == kept["token_ids"])
+_, stream = send(base + "/v1/completions", {**PROMPT, **SHORT, "stream": True, "alignment": {**WIDE, "width": 2}})
+check("width: a stream has the same text", "".join(c["text"] for e in stream.split("\n\n") if e.startswith("data: {") for c in json.loads(e[6:])["choices"]) == kept["text"])
+over = ask({"prompt": "Lily", "stop_token_ids": [419]}, {**WIDE, "n": 6, "width": 3, "every": 3}, body={**PROMPT, **SHORT})[1]
+rounds = over["alignment"]["candidates"]
+check("width: texts that are over compete as they are", over["choices"][0]["finish_reason"] == "stop" and min(len(c["scores"]) for c in rounds) == 4 and all(len(c["kept"]) == 3 and c["kept"] == sorted(c["kept"], reverse=True)
+      for c in rounds) and over["alignment"]["score"] == rounds[-1]["kept"][0], over)
+# With as many texts as continuations each has one, so the answer is the best of n texts: over pairs of three tokens its law is F(s)^n - F(s-)^n.
+LILY = {**PROMPT, "prompt": "Lily", "max_tokens": 2}
+THREE = ask({}, path="/tokenize", body={"content": " and was in", "add_special": False})[1]["tokens"][-3:]
+start = ask({}, path="/tokenize", body={"content": "Lily", "add_special": True})[1]["tokens"]
+pairs = [(x, y) for x in THREE for y in THREE]
+told = {(x, y): ask({"prompt": start + [x, y], "echo": True, "max_tokens": 1})[1]["choices"][0]["logprobs"]["token_logprobs"][len(start):len(start) + 2] for x, y in pairs}
+first, second = [sum(math.exp(told[x, THREE[0]][0]) for x in THREE)], {x: sum(math.exp(told[x, y][1]) for y in THREE) for x in THREE}
+plain = {(x, y): math.exp(told[x, y][0]) / first[0] * math.exp(told[x, y][1]) / second[x] for x, y in pairs}
+for n in (2, 3):
+    DRAWS, law, below = 500, {}, 0.0
+    for pair in sorted(pairs, key=lambda p: sum(told[p])):
+        law[pair] = (below + plain[pair]) ** n - below ** n
+        below += plain[pair]
+    counts = {p: 0 for p in pairs}
+    for s in range(DRAWS):
+        counts[tuple(ids_of(ask({"allowed_token_ids": THREE, "seed": s}, {"method": "blockwise", "n": n, "width": n, "every": 1, "reward": "logprob"}, body=LILY)))] += 1
+    seen = [p for p in pairs if law[p] * DRAWS >= 5]
+    rest = [p for p in pairs if p not in seen]
+    x = sum((counts[p] - DRAWS * law[p]) ** 2 / (DRAWS * law[p]) for p in seen) + ((sum(counts[p] for p in rest) - DRAWS * sum(law[p] for p in rest)) ** 2 / max(1.0, DRAWS * sum(law[p] for p in rest)))
+    check(f"width: {n} texts of one continuation each are the best of {n} texts", len(seen) > 2 and x < 20, (n, x, counts, law))  # 0.9995 at 4 degrees of freedom.
+
 # ---- Guidance, against the formula over the log-probabilities of two plain requests ----
 def top(ids):
     body = {"prompt": ids, "max_tokens": 1, "logprobs": 20, "temperature": 0, "return_tokens_as_token_ids": True}
@@ -288,6 +328,10 @@ for name, param, body, also in [
         ("blocks and a score of whole texts", "alignment.reward", {"method": "blockwise", "n": 2, "reward": {"check": "text", "answer": "x"}}, {}),
         ("an empty border", "alignment.border", {"method": "blockwise", "n": 2, "border": []}, {}),
         ("a border for best_of_n", "alignment.border", {"method": "best_of_n", "n": 2, "border": "."}, {}),
+        ("a width that does not divide n", "alignment.width", {"method": "blockwise", "n": 5, "width": 2}, {}),
+        ("a width and a draw", "alignment.temperature", {"method": "blockwise", "n": 4, "width": 2, "temperature": 1.0}, {}),
+        ("a width and a stop string", "stop", {"method": "blockwise", "n": 4, "width": 2}, {"stop": ["x"]}),
+        ("a width of another method", "alignment.width", {"method": "best_of_n", "n": 4, "width": 2}, {}),
         ("blocks and keep", "alignment.keep", {"method": "blockwise", "n": 2, "keep": 0.5}, {}),
         ("blocks of two prompts", "alignment", {"method": "blockwise", "n": 2}, {"prompt": ["a", "b"]}),
         ("no n", "alignment.n", {"method": "blockwise"}, {}),

@@ -126,6 +126,10 @@ def judged():
         check(f"blockwise: blocks are steps, each the best of {3}; {name}", says["blocks"] > 2 and all(c["scores"][c["chosen"]] == max(c["scores"]) for c in says["candidates"]), says)
         check(f"blockwise: the last score is {name} of the whole answer's, read at once", near(says["candidates"][-1]["scores"][says["candidates"][-1]["chosen"]], FOLD[name](scores(text, " ")))
               and all(near(x, y) for x, y in zip(says["steps"], scores(text, " "))), (says, scores(text, " ")))
+    a = group("blockwise", n=4, width=2, every=6)
+    says, text = a["alignment"], a["choices"][0]["message"]["content"]
+    check("blockwise with a width: a beam search by the scores of steps", says["width"] == 2 and says["blocks"] > 1 and all(c["kept"] == sorted(c["kept"], reverse=True) and len(c["kept"]) == 2 for c in says["candidates"])
+          and near(says["score"], min(scores(text, " "))) and all(near(x, y) for x, y in zip(says["steps"], scores(text, " "))) and len(says["steps"]) == len(scores(text, " ")), (says, text, scores(text, " ")))
     says = group("speculative_rejection", n=4, every=4)["alignment"]
     check("speculative_rejection: beginnings are judged by their steps", says["cut"] > 0 and len(says["steps"]) > 0, says)
     done = ask("/v1/completions", prompt="Once upon a time", max_tokens=12, seed=5, temperature=1.0, alignment={"method": "best_of_n", "n": 3, "reward": "reward", "border": " "})

@@ -106,7 +106,7 @@ typedef struct {
         const char *method, *extract, *check, *answer, *aggregate;
         const json_t *reward, *border;
         double temperature, mu, threshold, tail, half_tail, keep, eta, tau;
-        int64_t n, every, window, seed, warmup, round;
+        int64_t n, every, window, seed, warmup, round, width;
         bool candidates, strict, confidences;
     } group;
     struct { /* For method watermark. */

@@ -31,8 +31,23 @@ typedef struct {
     lt_part part; /* Its text on its way through the reward model. */
 } candidate;
 
+/* A text so far. Of several, the tokens are kept until one of them is the answer. */
+typedef struct {
+    lt_part part;                   /* Its requests to the engine, where it is one of several. */
+    lt_ids made;                    /* Its tokens. */
+    lt_event *tokens;               /* (made.n), where it is one of several */
+    double *steps;                  /* (n_steps) scores of its steps, */
+    int64_t n_steps, n_steps_ended; /* of which so many are over. */
+    double score;
+    bool over; /* It has ended, and competes as it is. */
+    lt_finish finish;
+    int64_t first; /* Candidates [first, first + each) go on with it. */
+} path;
+
 struct lt_blocks {
-    int64_t n, every, n_blocks, n_pending; /* n_pending: texts that the reward model has. */
+    int64_t n, every, width, n_blocks;
+    /* Requests that run, and texts that the reward model has. */
+    int64_t n_running, n_pending;
     score_kind score;
     const lt_select_rule *rule;
     lt_select_options o;
@@ -40,14 +55,11 @@ struct lt_blocks {
     bool stepwise; /* Blocks end at borders, too. */
     lt_borders borders;
     double kl;             /* Bound of the answer's divergence from a plain one: of its blocks. */
-    lt_ids made;           /* The answer so far. */
+    path *paths, *next;    /* (width) the texts that go on, and room for those of the next round */
+    int64_t n_paths, each; /* each: continuations of each path that is not over. */
     candidate *candidates; /* (n) */
-    int64_t dropped, reward_tokens;
-    double *steps;                  /* (n_steps) scores of the steps of the answer so far, */
-    int64_t n_steps, n_steps_ended; /* of which so many are over. */
-    double *told;                   /* (BLOCKS_TOLD, n) scores of the first blocks */
-    int64_t chosen[BLOCKS_TOLD];
-    double probability[BLOCKS_TOLD];
+    int64_t drawn, reward_tokens;
+    lt_json_out told; /* Scores and choices of the first BLOCKS_TOLD blocks. */
 };
 
 /* ---- The request ---- */
@@ -62,6 +74,7 @@ static bool check_others(const lt_reply *j, lt_api_error *e) {
                   {a->echo, "echo"},
                   {a->prompt_logprobs >= 0, "prompt_logprobs"},
                   {a->use_beam_search, "use_beam_search"},
+                  {a->group.width > 1 && j->n_stops > 0, "stop"},
                   {j->control != NULL, "reasoning"}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         if (others[i].there) {
@@ -87,10 +100,35 @@ static bool read_score(lt_blocks *b, lt_reply *j, lt_api_error *e) {
                          "with method blockwise");
 }
 
+/* Several texts that go on share the continuations of a round, and nothing is drawn among them. */
+static bool read_width(lt_blocks *b, const lt_api_params *a, bool soft, lt_api_error *e) {
+    b->width = a->group.width > 0 ? a->group.width : 1;
+    if (b->width > 1 && soft) {
+        return lt_api_refuse(e, "alignment.temperature",
+                             "'alignment.temperature' draws one block; with 'alignment.width' %lld "
+                             "the best go on",
+                             (long long)b->width);
+    }
+    return b->n % b->width == 0 ||
+           lt_api_refuse(e, "alignment.width",
+                         "'alignment.n' is %lld, which %lld texts cannot share evenly",
+                         (long long)b->n, (long long)b->width);
+}
+
+static bool make_room(lt_blocks *b, lt_api_error *e) {
+    b->candidates = calloc((size_t)b->n, sizeof *b->candidates);
+    b->paths = calloc((size_t)b->width, sizeof *b->paths);
+    b->next = calloc((size_t)b->width, sizeof *b->next);
+    b->n_paths = 1; /* The empty text, with which all continuations of the first round go on. */
+    b->each = b->n;
+    b->n_running = 1; /* The answer's own part, which begins. */
+    return (b->candidates != NULL && b->paths != NULL && b->next != NULL) || lt_api_refuse_oom(e);
+}
+
 bool lt_blocks_read(lt_reply *j, lt_api_error *e) {
-    static const char *const reads[] = {"n",    "every",       "reward", "aggregate",
-                                        "seed", "temperature", "border", "return_candidates",
-                                        NULL};
+    static const char *const reads[] = {"n",     "every",       "reward", "aggregate",
+                                        "seed",  "temperature", "border", "return_candidates",
+                                        "width", NULL};
     static const char *const needs[] = {"n", NULL};
     const lt_api_params *a = &j->params;
     const bool soft = json_is_number(json_object_get(a->alignment, "temperature"));
@@ -121,13 +159,18 @@ bool lt_blocks_read(lt_reply *j, lt_api_error *e) {
     if (err != LT_OK) {
         return lt_api_refuse_error(e, "alignment.temperature", err);
     }
-    b->candidates = calloc((size_t)b->n, sizeof *b->candidates);
-    b->told = calloc((size_t)b->n * BLOCKS_TOLD, sizeof *b->told);
-    if (b->candidates == NULL || b->told == NULL) {
-        return lt_api_refuse_oom(e);
+    if (!read_width(b, a, soft, e) || !make_room(b, e)) {
+        return false;
     }
     j->request.logprobs = j->request.logprobs > 0 ? j->request.logprobs : 0;
     return true;
+}
+
+static void path_free(path *p) {
+    lt_ids_free(&p->made);
+    free(p->tokens);
+    free(p->steps);
+    *p = (path){.n_steps = 0};
 }
 
 void lt_blocks_free(lt_blocks *b) {
@@ -138,20 +181,45 @@ void lt_blocks_free(lt_blocks *b) {
         free(b->candidates[i].tokens);
         lt_judge_close(&b->candidates[i].part);
     }
-    free(b->steps);
-    lt_ids_free(&b->made);
+    for (int64_t i = 0; b->paths != NULL && b->next != NULL && i < b->width; i++) {
+        path_free(&b->paths[i]);
+        path_free(&b->next[i]);
+    }
+    free(b->paths);
+    free(b->next);
     free(b->candidates);
-    free(b->told);
+    lt_out_free(&b->told);
     free(b);
 }
 
-void lt_blocks_shape(const lt_blocks *b, lt_request *r, int64_t n_given, int64_t most_tokens) {
-    r->n_choices = b->n;
+static path *path_of(const lt_blocks *b, const lt_part *p) {
+    for (int64_t i = 0; i < b->n_paths; i++) {
+        if (&b->paths[i].part == p) {
+            return &b->paths[i];
+        }
+    }
+    return &b->paths[0]; /* The answer's own part. */
+}
+
+/* Each text's continuations have draws of their own. */
+void lt_blocks_shape(const lt_blocks *b, const lt_part *p, lt_request *r, int64_t n_given,
+                     int64_t most_tokens) {
+    r->n_choices = b->each;
+    r->first_choice = (int32_t)path_of(b, p)->first;
     r->max_tokens = n_given + b->every < most_tokens ? n_given + b->every : most_tokens;
 }
 
+void lt_blocks_cancel(const lt_reply *j) {
+    const lt_blocks *b = j->blocks;
+    for (int64_t i = 0; b != NULL && b->width > 1 && i < b->n_paths; i++) {
+        if (b->paths[i].part.submitted) {
+            lt_engine_cancel(j->server->engine, b->paths[i].part.id);
+        }
+    }
+}
+
 int64_t lt_blocks_dropped(const lt_blocks *b) {
-    return b != NULL ? b->dropped : 0;
+    return b != NULL ? b->drawn - (int64_t)b->paths[0].made.n : 0;
 }
 
 /* ---- A round ---- */
@@ -171,122 +239,309 @@ static lt_err push(candidate *k, const lt_event *ev) {
     return LT_OK;
 }
 
-static double own_score(const lt_blocks *b, const candidate *k) {
+static double logprob_of(const lt_event *tokens, int64_t n) {
     double sum = 0;
-    for (int64_t i = 0; i < k->n; i++) {
-        sum += (double)k->tokens[i].logprob;
+    for (int64_t i = 0; i < n; i++) {
+        sum += (double)tokens[i].logprob;
     }
-    return b->score == LOGPROB       ? sum
-           : k->n == 0               ? 0
-           : b->score == PROBABILITY ? exp(sum / (double)k->n)
-                                     : sum / (double)k->n;
+    return sum;
 }
 
-/* The kept tokens become part of the answer. False: the answer has ended. */
-static bool replay(lt_reply *j, const candidate *k) {
-    lt_part *p = &j->parts[0];
-    lt_event end = {.kind = LT_EVENT_CHOICE, .finish = k->finish};
-    for (int64_t i = 0; i < k->n && !p->choices[0].ended; i++) {
+/* Of the block; where several texts compete, of the whole text. */
+static double own_score(const lt_blocks *b, const path *p, const candidate *k) {
+    const int64_t before = b->width > 1 ? (int64_t)p->made.n : 0, n = before + k->n;
+    const double sum = logprob_of(p->tokens, before) + logprob_of(k->tokens, k->n);
+    return b->score == LOGPROB       ? sum
+           : n == 0                  ? 0
+           : b->score == PROBABILITY ? exp(sum / (double)n)
+                                     : sum / (double)n;
+}
+
+static lt_err add_ids(lt_ids *made, const candidate *k) {
+    for (int64_t i = 0; i < k->n; i++) {
         const uint32_t id = (uint32_t)k->tokens[i].id;
-        if (lt_ids_append(&j->blocks->made, &id, 1) != LT_OK) {
-            lt_api_error e;
-            lt_api_refuse_oom(&e);
-            lt_reply_fail(j, &e);
-            return false;
-        }
-        lt_reply_token(p, &k->tokens[i]);
+        LT_TRY(lt_ids_append(made, &id, 1));
+    }
+    return LT_OK;
+}
+
+/* Tokens become part of the answer, all of them or up to a stop string: so many. */
+static int64_t replay(lt_reply *j, const lt_event *tokens, int64_t n, lt_finish finish,
+                      bool whole) {
+    lt_part *p = &j->parts[0];
+    lt_event end = {.kind = LT_EVENT_CHOICE, .finish = finish};
+    int64_t used = 0;
+    for (; used < n && !p->choices[0].ended; used++) {
+        lt_reply_token(p, &tokens[used]);
     }
     if (p->choices[0].ended) { /* At a stop string, which the engine does not know. */
         end.finish = LT_FINISH_CANCELLED;
     }
-    if (p->choices[0].ended || k->finish != LT_FINISH_LENGTH ||
-        (int64_t)j->blocks->made.n >= p->most_tokens) {
+    if (p->choices[0].ended || whole) {
         lt_reply_choice_over(p, &end);
     }
-    return !p->choices[0].ended && j->conn != NULL && !j->failed;
+    return used;
 }
 
 /* A step that is over keeps its score: what follows changes none of its tokens. */
-static void keep_steps(lt_blocks *b, candidate *k) {
-    free(b->steps);
-    b->steps = k->part.steps;
-    b->n_steps = k->part.n_steps;
-    b->n_steps_ended = k->part.n_ended;
+static void take_steps(path *p, candidate *k) {
+    free(p->steps);
+    p->steps = k->part.steps;
+    p->n_steps = k->part.n_steps;
+    p->n_steps_ended = k->part.n_ended;
     k->part.steps = NULL;
 }
 
-/* All scores are known. */
-static void choose(lt_reply *j) {
+static bool is_over(const lt_reply *j, const path *p, const candidate *k) {
+    return k->finish != LT_FINISH_LENGTH || (int64_t)p->made.n >= j->parts[0].most_tokens;
+}
+
+static void put_scores(lt_json_out *o, const lt_blocks *b) {
+    lt_out_key_open(o, "scores", '[');
+    for (int64_t i = 0; i < b->n; i++) {
+        if (b->candidates[i].finish != LT_FINISH_NONE) {
+            lt_out_real(o, b->candidates[i].score);
+        }
+    }
+    lt_out_shut(o, ']');
+}
+
+/* One text: its best continuation becomes part of the answer at once. */
+static lt_err keep_one(lt_reply *j) {
     lt_blocks *b = j->blocks;
-    lt_part *p = &j->parts[0];
+    path *p = &b->paths[0];
     double scores[LT_SELECT_MOST];
     lt_selection kept = {0};
-    lt_api_error e = {0};
-    lt_err err;
-    bool go_on = false;
+    candidate *k;
     for (int64_t i = 0; i < b->n; i++) {
         scores[i] = b->candidates[i].score;
-        b->dropped += b->candidates[i].n;
     }
-    err = lt_select(b->rule, &b->o, scores, NULL, b->n, lt_rng_mix(b->seed + (uint64_t)b->n_blocks),
-                    &kept, NULL);
-    if (err != LT_OK) {
-        lt_api_refuse_error(&e, "alignment", err);
-        lt_reply_fail(j, &e);
-    } else {
-        if (b->n_blocks < BLOCKS_TOLD) {
-            memcpy(b->told + b->n_blocks * b->n, scores, (size_t)b->n * sizeof *scores);
-            b->chosen[b->n_blocks] = kept.chosen;
-            b->probability[b->n_blocks] = kept.probability;
+    LT_TRY(lt_select(b->rule, &b->o, scores, NULL, b->n,
+                     lt_rng_mix(b->seed + (uint64_t)b->n_blocks), &kept, NULL));
+    k = &b->candidates[kept.chosen];
+    if (b->n_blocks < BLOCKS_TOLD) {
+        lt_out_open(&b->told, '{');
+        lt_out_key_int(&b->told, "chosen", kept.chosen);
+        lt_out_key_real(&b->told, "probability", kept.probability);
+        put_scores(&b->told, b);
+        lt_out_shut(&b->told, '}');
+    }
+    b->n_blocks++;
+    b->kl += kept.kl;
+    take_steps(p, k);
+    LT_TRY(add_ids(&p->made, k));
+    p->made.n -= (size_t)(k->n - replay(j, k->tokens, k->n, k->finish, is_over(j, p, k)));
+    p->over = j->parts[0].choices[0].ended;
+    return LT_OK;
+}
+
+/* ---- Several texts: a beam search ---- */
+
+/* What competes: continuations, then texts that are over. */
+typedef struct {
+    double score;
+    int64_t index;
+} rival;
+
+static int best_first(const void *a, const void *b) {
+    const rival *x = a, *y = b;
+    return x->score != y->score ? (x->score < y->score) - (x->score > y->score)
+                                : (x->index > y->index) - (x->index < y->index);
+}
+
+static path *path_before(const lt_blocks *b, int64_t index) {
+    path *found = &b->paths[0];
+    for (int64_t i = 0; i < b->n_paths; i++) {
+        if (!b->paths[i].over && b->paths[i].first <= index) {
+            found = &b->paths[i];
         }
-        b->n_blocks++;
-        b->kl += kept.kl;
-        b->dropped -= b->candidates[kept.chosen].n;
-        j->server->metrics.group_kept += (uint64_t)b->candidates[kept.chosen].n;
-        keep_steps(b, &b->candidates[kept.chosen]);
-        go_on = replay(j, &b->candidates[kept.chosen]);
     }
+    return found;
+}
+
+/* A text of the next round: one of this round with a continuation behind it. */
+static lt_err extend(const lt_reply *j, path *out, const path *from, candidate *k) {
+    const size_t before = from->made.n;
+    out->tokens = malloc((before + (size_t)k->n + 1) * sizeof *out->tokens);
+    if (out->tokens == NULL) {
+        LT_FAIL(LT_ERR_OOM, "a text of %lld tokens", (long long)before + k->n);
+    }
+    if (before > 0) {
+        memcpy(out->tokens, from->tokens, before * sizeof *out->tokens);
+    }
+    if (k->n > 0) {
+        memcpy(out->tokens + before, k->tokens, (size_t)k->n * sizeof *out->tokens);
+    }
+    LT_TRY(lt_ids_append(&out->made, from->made.data, before));
+    LT_TRY(add_ids(&out->made, k));
+    take_steps(out, k);
+    out->score = k->score;
+    out->finish = k->finish;
+    out->over = is_over(j, out, k);
+    return LT_OK;
+}
+
+static int64_t rivals_of(const lt_blocks *b, rival *out) {
+    int64_t n = 0;
     for (int64_t i = 0; i < b->n; i++) {
-        j->server->metrics.group_dropped += (uint64_t)(i == kept.chosen ? 0 : b->candidates[i].n);
+        if (b->candidates[i].finish != LT_FINISH_NONE) {
+            out[n++] = (rival){b->candidates[i].score, i};
+        }
+    }
+    for (int64_t i = 0; i < b->n_paths; i++) {
+        if (b->paths[i].over) {
+            out[n++] = (rival){b->paths[i].score, b->n + i};
+        }
+    }
+    qsort(out, (size_t)n, sizeof *out, best_first);
+    return n;
+}
+
+static void tell_kept(lt_blocks *b, const rival *best, int64_t n) {
+    lt_json_out *o = &b->told;
+    if (b->n_blocks >= BLOCKS_TOLD) {
+        return;
+    }
+    lt_out_open(o, '{');
+    put_scores(o, b);
+    lt_out_key_open(o, "kept", '[');
+    for (int64_t i = 0; i < n; i++) {
+        lt_out_real(o, best[i].score);
+    }
+    lt_out_shut(o, ']');
+    lt_out_shut(o, '}');
+}
+
+/* The best go on, or stay as they are; the best of all is the first. */
+static lt_err keep_several(lt_reply *j) {
+    lt_blocks *b = j->blocks;
+    rival rivals[2 * LT_SELECT_MOST];
+    const int64_t n = rivals_of(b, rivals), n_kept = n < b->width ? n : b->width;
+    path *const before = b->paths;
+    int64_t first = 0;
+    tell_kept(b, rivals, n_kept);
+    b->n_blocks++;
+    for (int64_t i = 0; i < n_kept; i++) {
+        path *to = &b->next[i];
+        if (rivals[i].index >= b->n) {
+            *to = before[rivals[i].index - b->n];
+            before[rivals[i].index - b->n] = (path){.n_steps = 0};
+        } else {
+            LT_TRY(extend(j, to, path_before(b, rivals[i].index), &b->candidates[rivals[i].index]));
+        }
+    }
+    for (int64_t i = 0; i < b->n_paths; i++) {
+        path_free(&before[i]);
+    }
+    b->paths = b->next;
+    b->next = before;
+    b->n_paths = n_kept;
+    b->each = b->n / b->width;
+    for (int64_t i = 0; i < n_kept; i++) {
+        b->paths[i].first = first;
+        first += b->paths[i].over ? 0 : b->each;
+    }
+    return LT_OK;
+}
+
+static bool all_over(const lt_blocks *b) {
+    for (int64_t i = 0; i < b->n_paths; i++) {
+        if (!b->paths[i].over) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- From one round to the next ---- */
+
+static void finish_answer(lt_reply *j) {
+    lt_blocks *b = j->blocks;
+    const path *best = &b->paths[0];
+    if (b->width > 1 && j->conn != NULL && !j->failed && all_over(b)) {
+        (void)replay(j, best->tokens, (int64_t)best->made.n, best->finish, true);
+    }
+    j->server->metrics.group_kept += best->made.n;
+    j->server->metrics.group_dropped += (uint64_t)lt_blocks_dropped(b);
+    lt_reply_part_done(&j->parts[0]);
+}
+
+/* The texts that are not over go on. */
+static bool resume(lt_reply *j, lt_api_error *e) {
+    lt_blocks *b = j->blocks;
+    if (b->width == 1) {
+        const bool ok = lt_reply_resume(&j->parts[0], &b->paths[0].made, e);
+        b->n_running += ok;
+        return ok;
+    }
+    for (int64_t i = 0; i < b->n_paths; i++) {
+        lt_part *p = &b->paths[i].part;
+        if (b->paths[i].over) {
+            continue;
+        }
+        *p = (lt_part){.reply = j,
+                       .prompt = j->parts[0].prompt, /* Lent. */
+                       .most_tokens = j->parts[0].most_tokens};
+        if (!lt_reply_resume(p, &b->paths[i].made, e)) {
+            return false;
+        }
+        p->submitted = true;
+        b->n_running++;
+    }
+    return true;
+}
+
+static void forget_round(lt_blocks *b) {
+    for (int64_t i = 0; i < b->n; i++) {
         b->candidates[i].n = 0;
         b->candidates[i].met = false;
         b->candidates[i].tail.n = 0;
         b->candidates[i].finish = LT_FINISH_NONE;
     }
-    if (go_on && !lt_reply_resume(p, &b->made, &e)) {
-        lt_reply_fail(j, &e);
-        go_on = false;
+}
+
+/* All scores are known. */
+static void choose(lt_reply *j) {
+    lt_blocks *b = j->blocks;
+    lt_api_error e = {0};
+    lt_err err;
+    for (int64_t i = 0; i < b->n; i++) {
+        b->drawn += b->candidates[i].n;
     }
-    if (!go_on) {
-        lt_reply_part_done(p);
+    err = b->width > 1 ? keep_several(j) : keep_one(j);
+    forget_round(b);
+    if (err != LT_OK) {
+        lt_api_refuse_error(&e, "alignment", err);
+        lt_reply_fail(j, &e);
+    } else if (!all_over(b) && j->conn != NULL && !j->failed && !resume(j, &e)) {
+        lt_reply_fail(j, &e);
+    }
+    if (b->n_running == 0) {
+        finish_answer(j);
     }
 }
 
 /* No score is outstanding. */
 static void choose_or_end(lt_reply *j) {
     if (j->conn == NULL || j->failed) {
-        lt_reply_part_done(&j->parts[0]);
+        finish_answer(j);
     } else {
         choose(j);
     }
 }
 
 /* The answer so far with this continuation, to the reward model. */
-static bool judge(lt_reply *j, candidate *k, lt_api_error *e) {
+static bool judge(lt_reply *j, const path *p, candidate *k, lt_api_error *e) {
     lt_ids ids = {0};
     char *text = NULL;
     size_t n = 0;
     bool ok;
-    lt_err err = lt_ids_append(&ids, j->blocks->made.data, j->blocks->made.n);
-    for (int64_t i = 0; err == LT_OK && i < k->n; i++) {
-        const uint32_t id = (uint32_t)k->tokens[i].id;
-        err = lt_ids_append(&ids, &id, 1);
-    }
+    lt_err err = lt_ids_append(&ids, p->made.data, p->made.n);
+    err = err == LT_OK ? add_ids(&ids, k) : err;
     err = err == LT_OK ? lt_tokenizer_decode(j->server->tokenizer, ids.data, ids.n, true, &text, &n)
                        : err;
-    ok = err == LT_OK
-             ? lt_judge_submit(j, &k->part, text, n, j->blocks->steps, j->blocks->n_steps_ended, e)
-             : lt_api_refuse_error(e, NULL, err);
+    ok = err == LT_OK ? lt_judge_submit(j, &k->part, text, n, p->steps, p->n_steps_ended, e)
+                      : lt_api_refuse_error(e, NULL, err);
     free(text);
     lt_ids_free(&ids);
     return ok;
@@ -298,9 +553,13 @@ static void score(lt_reply *j) {
     lt_api_error e = {0};
     for (int64_t i = 0; i < b->n && !j->failed; i++) {
         candidate *k = &b->candidates[i];
+        const path *p = path_before(b, i);
+        if (k->finish == LT_FINISH_NONE) {
+            continue; /* Texts that are over have none. */
+        }
         if (b->score != REWARD) {
-            k->score = own_score(b, k);
-        } else if (judge(j, k, &e)) {
+            k->score = own_score(b, p, k);
+        } else if (judge(j, p, k, &e)) {
             b->n_pending++;
         } else {
             lt_reply_fail(j, &e);
@@ -320,22 +579,27 @@ void lt_blocks_judged(lt_part *p, const lt_event *ev) {
     }
 }
 
-static void round_over(lt_reply *j, const lt_event *ev) {
+static void request_over(lt_reply *j, lt_part *own, const lt_event *ev) {
     lt_part *p = &j->parts[0];
-    if (!p->resumed) {
+    lt_blocks *b = j->blocks;
+    own->submitted = own == p && b->width == 1; /* Its id is no longer a request's. */
+    if (b->n_blocks == 0) {
         p->cached_tokens = ev->cached_tokens;
         p->queue_s = ev->queue_s;
         p->prefill_s = ev->prefill_s;
     }
+    if (--b->n_running > 0) {
+        return;
+    }
     if (j->conn == NULL || j->failed) {
-        lt_reply_part_done(p);
+        finish_answer(j);
     } else {
         score(j);
     }
 }
 
 /* The engine may have gone on for some tokens before it is told: these are ignored. */
-static void stop_at_border(lt_reply *j, candidate *k, const lt_event *ev) {
+static void stop_at_border(lt_reply *j, const lt_part *p, candidate *k, const lt_event *ev) {
     const lt_tokenizer *t = j->server->tokenizer;
     size_t n = 0;
     const char *text = lt_tokenizer_piece(t, (uint32_t)ev->id, &n);
@@ -345,21 +609,21 @@ static void stop_at_border(lt_reply *j, candidate *k, const lt_event *ev) {
     }
     k->met = lt_borders_met(&j->blocks->borders, &k->tail, text, n);
     if (k->met) {
-        lt_engine_cancel_choice(j->server->engine, j->parts[0].id, ev->choice);
+        lt_engine_cancel_choice(j->server->engine, p->id, ev->choice);
     }
 }
 
 void lt_blocks_event(const lt_event *ev) {
-    const lt_part *p = ev->user;
+    lt_part *p = ev->user;
     lt_reply *j = p->reply;
-    candidate *k = &j->blocks->candidates[ev->choice];
+    candidate *k = &j->blocks->candidates[path_of(j->blocks, p)->first + ev->choice];
     lt_api_error e = {0};
     if (ev->kind == LT_EVENT_TOKEN) {
         if (!k->met && push(k, ev) != LT_OK) {
             lt_api_refuse_oom(&e);
             lt_reply_fail(j, &e);
         }
-        stop_at_border(j, k, ev);
+        stop_at_border(j, p, k, ev);
     } else if (ev->kind == LT_EVENT_CHOICE) {
         k->finish = k->met ? LT_FINISH_LENGTH : ev->finish; /* How the block ended. */
         if (ev->finish == LT_FINISH_FAILED) {
@@ -368,47 +632,39 @@ void lt_blocks_event(const lt_event *ev) {
                                                            .failure = ev->failure});
         }
     } else if (ev->kind == LT_EVENT_DONE) {
-        round_over(j, ev);
+        request_over(j, p, ev);
     }
 }
 
 /* ---- The report ---- */
 
-static void write_blocks(lt_json_out *o, const lt_blocks *b) {
-    const int64_t n = b->n_blocks < BLOCKS_TOLD ? b->n_blocks : BLOCKS_TOLD;
-    lt_out_key_open(o, "candidates", '[');
-    for (int64_t i = 0; i < n; i++) {
-        lt_out_open(o, '{');
-        lt_out_key_int(o, "chosen", b->chosen[i]);
-        lt_out_key_real(o, "probability", b->probability[i]);
-        lt_out_key_open(o, "scores", '[');
-        for (int64_t k = 0; k < b->n; k++) {
-            lt_out_real(o, b->told[i * b->n + k]);
-        }
-        lt_out_shut(o, ']');
-        lt_out_shut(o, '}');
-    }
-    lt_out_shut(o, ']');
-}
-
 void lt_blocks_write(lt_json_out *o, const lt_reply *j) {
     const lt_blocks *b = j->blocks;
+    const path *best = &b->paths[0];
     lt_out_key_open(o, "alignment", '{');
     lt_out_key_str(o, "method", "blockwise");
     lt_out_key_str(o, "reward", score_names[b->score]);
     lt_out_key_int(o, "n", b->n);
     lt_out_key_int(o, "blocks", b->n_blocks);
-    lt_out_key_real(o, "kl_bound", b->kl);
-    lt_judge_write(o, b->steps, b->n_steps);
+    if (b->width > 1) {
+        lt_out_key_int(o, "width", b->width);
+        lt_out_key_real(o, "score", best->score);
+        lt_out_key_null(o, "kl_bound");
+    } else {
+        lt_out_key_real(o, "kl_bound", b->kl);
+    }
+    lt_judge_write(o, best->steps, best->n_steps);
     lt_out_key_open(o, "tokens", '{');
-    lt_out_key_int(o, "kept", (int64_t)b->made.n);
-    lt_out_key_int(o, "dropped", b->dropped);
+    lt_out_key_int(o, "kept", (int64_t)best->made.n);
+    lt_out_key_int(o, "dropped", lt_blocks_dropped(b));
     if (b->score == REWARD) {
         lt_out_key_int(o, "reward", b->reward_tokens);
     }
     lt_out_shut(o, '}');
     if (j->params.group.candidates) {
-        write_blocks(o, b);
+        lt_out_key_open(o, "candidates", '[');
+        lt_out_raw(o, b->told.data != NULL ? b->told.data : "", b->told.n);
+        lt_out_shut(o, ']');
     }
     lt_out_shut(o, '}');
 }

@@ -5,6 +5,10 @@
  *
  * With a border ("\n\n"), a block is a step: it ends there, or after `every` tokens.
  *
+ * With `width` over 1 it is a beam search of steps: so many texts go on, each with n / width
+ * continuations, and of these and of the texts that are over the best stay. The answer is known
+ * when all of them are over.
+ *
  *     n continuations of the text so far ─▶ scores ─▶ one is kept, and only now becomes part of the
  *          ▲                                          answer: stop strings, items, the stream
  *          └──────── unless it has ended ◀────────────┘
@@ -24,8 +28,11 @@ typedef struct lt_blocks lt_blocks;
 /* Read the method's fields; j->blocks is set. */
 bool lt_blocks_read(lt_reply *j, lt_api_error *e);
 void lt_blocks_free(lt_blocks *b); /* Accepts NULL. */
-/* A round behind n_given tokens, of at most most_tokens in all. */
-void lt_blocks_shape(const lt_blocks *b, lt_request *r, int64_t n_given, int64_t most_tokens);
+/* The request of a part in a round, behind n_given tokens, of at most most_tokens in all. */
+void lt_blocks_shape(const lt_blocks *b, const lt_part *p, lt_request *r, int64_t n_given,
+                     int64_t most_tokens);
+/* End the requests that are not those of the answer's own part. j->blocks may be NULL. */
+void lt_blocks_cancel(const lt_reply *j);
 /* An event of a round; of the reward model, about a candidate. The reply may be freed by these. */
 void lt_blocks_event(const lt_event *ev);
 void lt_blocks_judged(lt_part *p, const lt_event *ev);

@@ -26,6 +26,7 @@ static const lt_field fields[] = {
     LT_STR("aggregate", group.aggregate),
     LT_F64("keep", group.keep, 0, 1),
     LT_I64("every", group.every, 1, 1e9),
+    LT_I64("width", group.width, 1, LT_GROUP_MOST),
     LT_I64("window", group.window, 1, 1e9),
     LT_I64("warmup", group.warmup, 1, LT_GROUP_MOST),
     LT_F64("eta", group.eta, 0, 1),

@@ -21,6 +21,7 @@ static void cancel(lt_reply *j) {
         }
     }
     lt_control_cancel(j);
+    lt_blocks_cancel(j);
 }
 
 /* The client is gone. */
@@ -250,7 +251,7 @@ static lt_err submit_to_engine(lt_reply *j, lt_part *p, const lt_ids *prompt, si
     r.score_at = (const int32_t *)p->score_at.data;
     r.n_score_at = (int64_t)p->score_at.n;
     if (j->blocks != NULL) {
-        lt_blocks_shape(j->blocks, &r, r.n_given, p->most_tokens);
+        lt_blocks_shape(j->blocks, p, &r, r.n_given, p->most_tokens);
     }
     if (j->group != NULL) {
         lt_group_shape(j->group, p, &r);
