@@ -2,6 +2,7 @@
 #include "cli/verb.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -54,4 +55,31 @@ bool lt_verb_parse(const lt_option_table *t, void *obj, int argc, char **argv, c
         return false;
     }
     return true;
+}
+
+/* The default as lt_option_text writes it: "4GiB" is a number of bytes there. */
+static void default_text(const lt_option *row, char *out, size_t out_bytes) {
+    union {
+        int64_t whole;
+        char text[LT_OPTION_STR_BYTES];
+    } value;
+    lt_option one = *row;
+    one.offset = 0;
+    lt_options_default(&(lt_option_table){row->name, &one, 1}, &value);
+    lt_option_text(&one, &value, out, out_bytes);
+}
+
+lt_err lt_verb_idle(const lt_option_table *t, const void *obj, const lt_verb_use *uses, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        const lt_option *row = lt_option_find(t, uses[i].name);
+        char value[LT_OPTION_STR_BYTES], usual[LT_OPTION_STR_BYTES];
+        LT_ASSERT(row != NULL);
+        lt_option_text(row, obj, value, sizeof value);
+        default_text(row, usual, sizeof usual);
+        if (!uses[i].used && strcmp(value, usual) != 0) {
+            LT_FAIL(LT_ERR_ARG, "--%s %s has no effect without %s", row->name, value,
+                    uses[i].needs);
+        }
+    }
+    return LT_OK;
 }

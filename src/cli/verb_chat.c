@@ -248,6 +248,10 @@ static lt_err run(chat_options *o, int argc, char **argv) {
                     "Multiply 42 by 23.");
         }
     }
+    if (o->chat_template[0] != '\0' && strcmp(o->format, "auto") != 0) {
+        LT_FAIL_DONE(LT_ERR_ARG, "--format %s beside --chat-template %s: give one of them",
+                     o->format, o->chat_template);
+    }
     LT_TRY_DONE(lt_opened_open(&c.opened, model, o->lora, o->tokenizer, (lt_opened_dtype)o->dtype,
                                o->device, o->threads));
     if (o->generation_config == 0) {

@@ -169,6 +169,16 @@ static lt_err open_source(lt_model **out, char **owner, const char *from, const 
     return LT_OK;
 }
 
+static lt_err check_idle(const convert_options *o, const char *to) {
+    const bool gguf = lt_path_has_suffix(to, ".gguf");
+    const lt_verb_use uses[] = {
+        {"dtype", !o->adapter, "a model to write: adapters are written in fp32"},
+        {"tokenizer", !o->adapter, "a model to write: adapters are written without one"},
+        {"shard-gb", !o->adapter && !gguf, "a folder of a model to write: a GGUF is one file"},
+    };
+    return lt_verb_idle(&lt_verb_convert_options, o, uses, sizeof uses / sizeof *uses);
+}
+
 static lt_err run(convert_options *o, const char *source, const char *to) {
     static const lt_dtype dtypes[] = {LT_F32, LT_BF16, LT_F16};
     static const lt_gguf_mix mixes[] = {LT_GGUF_MIX_F32, LT_GGUF_MIX_BF16, LT_GGUF_MIX_F16};
@@ -181,6 +191,7 @@ static lt_err run(convert_options *o, const char *source, const char *to) {
     if (lt_file_exists(to)) {
         LT_FAIL(LT_ERR_ARG, "%s exists already; convert writes a new folder or file", to);
     }
+    LT_TRY(check_idle(o, to));
     LT_TRY_DONE(lt_cli_bring(from, source));
     LT_TRY_DONE(lt_cli_bring_option(o->tokenizer));
     LT_TRY_DONE(lt_cli_bring_option(o->base));

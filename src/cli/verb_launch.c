@@ -85,6 +85,16 @@ static uint32_t attempt(void) {
     return n > 0 ? (uint32_t)n : 0;
 }
 
+static lt_err check_idle(const launch_options *o) {
+    const lt_verb_use uses[] = {
+        {"snapshot", o->nodes > 0, "--nodes"},
+        {"mtbf", o->nodes > 0 && o->snapshot == 0, "--nodes and --snapshot 0"},
+        {"back", o->spares > 0 || o->shrink, "--spares or --shrink"},
+        {"silent", o->beat > 0.0, "--beat"},
+    };
+    return lt_verb_idle(&lt_verb_launch_options, o, uses, sizeof uses / sizeof *uses);
+}
+
 int lt_verb_launch(int argc, char **argv);
 int lt_verb_launch(int argc, char **argv) {
     const int at = verb_at(argc, argv);
@@ -100,6 +110,10 @@ int lt_verb_launch(int argc, char **argv) {
     if (at == argc) {
         (void)fprintf(stderr, "lateen: launch: no verb to start\nusage: lateen %s\n", usage);
         return LT_EXIT_USAGE;
+    }
+    err = check_idle(&o);
+    if (err != LT_OK) {
+        return lt_verb_fail(err);
     }
     words = calloc((size_t)(argc - at) + 2, sizeof *words);
     if (words == NULL) {

@@ -348,11 +348,7 @@ static lt_err read_models(job *j, lt_server_options *s) {
 /* Options that were changed and would have no effect. */
 static lt_err check_idle(const serve_options *o) {
     const bool tunes = o->fine_tuning[0] != '\0', keeps = o->state[0] != '\0' || tunes;
-    const struct {
-        const char *name;
-        bool used;
-        const char *needs;
-    } uses[] = {
+    const lt_verb_use uses[] = {
         {"fine-tuning-jobs", tunes, "--fine-tuning"},
         {"fine-tuning-waiting", tunes, "--fine-tuning"},
         {"fine-tuning-bytes", tunes, "--fine-tuning"},
@@ -372,20 +368,7 @@ static lt_err check_idle(const serve_options *o) {
         {"models-memory", o->models[0] != '\0', "--models"},
         {"models-idle-s", o->models[0] != '\0', "--models"},
     };
-    serve_options usual;
-    lt_options_default(&lt_verb_serve_options, &usual);
-    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
-        const lt_option *row = lt_option_find(&lt_verb_serve_options, uses[i].name);
-        char value[LT_OPTION_STR_BYTES], same[LT_OPTION_STR_BYTES];
-        LT_ASSERT(row != NULL);
-        lt_option_text(row, o, value, sizeof value);
-        lt_option_text(row, &usual, same, sizeof same);
-        if (!uses[i].used && strcmp(value, same) != 0) {
-            LT_FAIL(LT_ERR_ARG, "--%s %s has no effect without %s", row->name, value,
-                    uses[i].needs);
-        }
-    }
-    return LT_OK;
+    return lt_verb_idle(&lt_verb_serve_options, o, uses, sizeof uses / sizeof *uses);
 }
 
 static lt_err describe(bool openapi) {

@@ -80,6 +80,9 @@ def at_start(work):
     done = subprocess.run(command(3, {"out": work + "/bad", "batch.size": 13, "steps": 5}), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
     check("a batch that ranks cannot divide: usage, not started again", "" if done.returncode == 2 and "13 rows cannot be divided by 3" in done.stderr else
           f"status {done.returncode}: {done.stderr[-500:]}")
+    for flags, needs in ((("--snapshot", "5"), "--nodes"), (("--mtbf", "60"), "--nodes"), (("--back", "5"), "--spares"), (("--beat", "0", "--silent", "5"), "--beat")):
+        done = subprocess.run([lateen, "launch", *flags, "train"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+        check(f"{' '.join(flags)}: no effect, refused", "" if done.returncode == 2 and f"has no effect without {needs}" in done.stderr else done.stderr[-300:])
     done = subprocess.run(command(8, {"out": work + "/eight", "batch.size": 16, "steps": 3}), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
     check("eight ranks, whatever the cores", "" if done.returncode == 0 and len(losses(work + "/eight")) == 3 else f"status {done.returncode}: {done.stderr[-500:]}")
 

@@ -159,6 +159,12 @@ with tempfile.TemporaryDirectory() as work:
     check("eval --lora computes beside blocks as they are stored, and for DoRA in fp32", "" if not any(isinstance(x, str) for x in found) and
           plain["weights"] == of_folder["weights"] == "F16, Q8_0" and of_folder == of_file and abs(of_folder["loss"] - exact["loss"]) < 2e-3 < abs(plain["loss"] - exact["loss"]) and
           dora["weights"] == "F32" and dora["loss"] == exact_dora["loss"] else found)
+    for what, args, wanted in (("a type of adapters", (golden + "/adapter-all-end", f"{work}/no", "--adapter", "--dtype", "fp16"), "--dtype fp16 has no effect"),
+                               ("shards of a GGUF", (golden, f"{work}/no.gguf", "--shard-gb", "1"), "--shard-gb 1 has no effect")):
+        no = run("convert", *args)
+        check(f"convert refuses {what}", "" if no.returncode == 2 and wanted in no.stderr else no.stderr)
+    both = run("chat", "--model", golden, "--format", "chatml", "--chat-template", "x")
+    check("chat refuses two templates", "" if both.returncode == 2 and "give one of them" in both.stderr else both.stderr)
     no = [run("convert", f"{work}/adapter.gguf", f"{work}/no"), run("convert", f"{work}/lora-dora/adapter", f"{work}/no.gguf", "--adapter"), run("convert", golden, f"{work}/no", "--adapter")]
     check("refused by name: no base, DoRA, a model", [n.stderr for n, w in zip(no, ("name it with --base", "no place for the magnitudes of DoRA", "holds no adapters")) if n.returncode == 0 or w not in n.stderr])
     dora = run("convert", f"{work}/lora-dora/adapter", f"{work}/merged-dora", "--dtype", "fp32")
