@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "model/alloc.h"
 #include "model/safetensors.h"
-#include "train/adapters.h"
+#include "train/checksum.h"
 
 #define TENSOR "log_probabilities"
 #define MODEL  "model"
@@ -49,34 +49,14 @@ static bool at_hand(const lt_training *t) {
     return t->state.step == 0 || is_without_adapters(t);
 }
 
-/* The checksum where no rank has all weights: that of the checksums of what each rank trains. So a
- * run on another mesh computes the reference again. */
-static lt_err hash_parts(uint64_t *out, const lt_training *t) {
-    lt_group *all = t->world->mesh.world;
-    const size_t n = (size_t)lt_group_size(all);
-    uint64_t *parts = calloc(n, sizeof *parts);
-    lt_err err = LT_OK;
-    if (parts == NULL) {
-        LT_FAIL(LT_ERR_OOM, "checksums of %zu ranks", n);
-    }
-    LT_TRY_DONE(lt_model_weights_hash(&parts[lt_group_rank(all)], t->trained));
-    LT_TRY_DONE(lt_all_gather(all, parts, &parts[lt_group_rank(all)],
-                              (int64_t)(sizeof *parts / sizeof(int32_t)), LT_I32, NULL));
-    *out = XXH3_64bits(parts, n * sizeof *parts);
-done:
-    free(parts);
-    return err;
-}
-
 static lt_err hash_model(reference *r) {
     uint64_t base, adapters = 0;
     if (!at_hand(r->t)) {
         return LT_OK;
     }
-    LT_TRY(lt_training_is_whole_nowhere(r->t) ? hash_parts(&base, r->t)
-                                              : lt_model_weights_hash(&base, r->t->model));
+    LT_TRY(lt_training_checksum(&base, r->t));
     if (r->t->lora != NULL && !is_without_adapters(r->t)) {
-        LT_TRY(lt_model_weights_hash(&adapters, r->t->trained));
+        LT_TRY(lt_weights_checksum(&adapters, r->t->trained, r->t->world, &r->t->shards));
     }
     print_hash(r->model, base ^ (adapters * 3));
     return LT_OK;
@@ -215,11 +195,11 @@ static lt_err compute_and_save(const reference *r) {
                 r->path, (long long)r->t->state.step);
     }
     if (is_without_adapters(r->t)) {
-        lt_pass_use_adapters(r->t->pass, false);
+        lt_training_use_adapters(r->t, false);
     }
     err = compute(r);
     if (is_without_adapters(r->t)) {
-        lt_pass_use_adapters(r->t->pass, true);
+        lt_training_use_adapters(r->t, true);
     }
     LT_TRY(err);
     return lt_ranks_lead(&r->t->ranks) ? save(r) : LT_OK;

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "model/alloc.h"
 #include "model/params.h"
-#include "train/adapters.h"
+#include "train/checksum.h"
 
 #define SEQ_STEP 16 /* Tokens of a pass are a multiple of this: few shapes. */
 
@@ -216,7 +216,7 @@ static lt_err save_header(const writing *w) {
 static lt_err make_key(writing *w) {
     const lt_teacher_words_options *o = w->o;
     uint64_t weights, parts[6], temperature;
-    LT_TRY(lt_model_weights_hash(&weights, o->teacher));
+    LT_TRY(lt_weights_checksum(&weights, o->teacher, NULL, NULL));
     memcpy(&temperature, &o->temperature, sizeof temperature);
     parts[0] = o->dialogues->hash;
     parts[1] = weights;

@@ -16,7 +16,7 @@
 #include "cli/verb.h"
 #include "lateen/generate.h"
 #include "tensor/backend.h"
-#include "train/adapters.h"
+#include "train/checksum.h"
 
 #define MOST_FILES 64
 
@@ -131,7 +131,7 @@ static lt_err identity_of(uint64_t *out, const job *j) {
     const rewards_options *o = j->o;
     char text[4 * LT_OPTION_STR_BYTES];
     uint64_t weights;
-    LT_TRY(lt_model_weights_hash(&weights, j->opened.model));
+    LT_TRY(lt_weights_checksum(&weights, j->opened.model, NULL, NULL));
     (void)snprintf(text, sizeof text,
                    "%016" PRIx64 " %" PRId64 " %" PRId64 " %.17g %" PRId64 " %s|%s|%s", weights,
                    o->tokens, o->seq, o->temperature, o->soft, o->rewards, o->reward_model,

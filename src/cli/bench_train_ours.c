@@ -40,7 +40,7 @@ static lt_err open_model(lt_train_ours *b) {
     lt_adapters_base(&options, &b->recipe);
     LT_TRY(lt_model_create(&b->model, &s, &options, 1));
     if (w->lora_rank > 0) {
-        LT_TRY(lt_adapters_open(&b->lora, b->model, &b->recipe));
+        LT_TRY(lt_adapters_open(&b->lora, b->model, &b->recipe, &(lt_lora_parts){.held = NULL}));
     }
     LT_TRY(lt_pass_open(&b->pass, b->model, &p));
     LT_TRY(lt_optimiser_open(&b->optimiser, &b->recipe,

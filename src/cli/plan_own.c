@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "cli/plan_verbs.h"
 #include "plan/own.h"
+#include "train/fit.h"
 
 #define MIB 1048576.0
 
@@ -44,17 +45,13 @@ static lt_err plan_rank(own_plan *p, const lt_mesh_shape *shape) {
     const lt_recipe *r = &p->run.recipe;
     lt_pass_options pass = p->run.pass;
     lt_shards shards;
-    lt_partition full;
+    lt_rank_parts parts;
     lt_err err = LT_OK;
     world = (lt_world){.shape = *shape};
     LT_TRY(lt_layout_open(&world.layout, &p->run.spec, shape, 0));
-    LT_TRY_DONE(lt_shards_open(&shards, &world, (int)r->zero, (int)r->shard));
-    if (shards.level > 0) {
-        full = lt_shards_full(&shards);
-        pass.partition = &full;
-        pass.master_elsewhere = true;
-        pass.gradients_elsewhere = shards.level > 1;
-    }
+    LT_TRY_DONE(lt_fit_shards_open(&shards, &world, r));
+    parts = lt_fit_parts(&shards, pass.lora.rank > 0);
+    lt_fit_divide(&pass, &shards, &parts, shards.level > 0);
     LT_TRY_DONE(lt_memory_buffers(&p->memory, r, &p->run.spec, p->run.dtype, &pass, NULL, &shards));
 done:
     lt_shards_close(&shards);

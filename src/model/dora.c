@@ -90,6 +90,11 @@ static lt_err derive_site(lt_exec *r, const lt_lora_site *s) {
                            .part = LT_NORM_GIVEN});
 }
 
+/* Are there adapters of a layer that this stage of a pipeline has? */
+static bool is_here(const lt_lora *l, const lt_lora_site *s) {
+    return s->n_parts > 0 && l->params->table.params[s->a].local_count > 0;
+}
+
 lt_err lt_lora_refresh(lt_exec *r) {
     lt_lora *l = r->model->lora;
     if (r->lora == NULL || l == NULL || !l->options.dora ||
@@ -97,7 +102,7 @@ lt_err lt_lora_refresh(lt_exec *r) {
         return LT_OK;
     }
     for (int i = 0; i < (int)r->spec->n_layers * LT_LORA_LAYER_KINDS; i++) {
-        LT_TRY(l->sites[i].n_parts > 0 ? derive_site(r, &l->sites[i]) : LT_OK);
+        LT_TRY(is_here(l, &l->sites[i]) ? derive_site(r, &l->sites[i]) : LT_OK);
     }
     LT_TRY(r->backend->sync(r->queue)); /* Other passes read them on queues of their own. */
     l->dora.ready = true;
@@ -142,7 +147,7 @@ static lt_err begin_magnitudes(lt_lora *l, lt_model *base) {
                          &scratch);
     }
     for (int i = 0; i < (int)base->spec.n_layers * LT_LORA_LAYER_KINDS; i++) {
-        LT_TRY_DONE(l->sites[i].n_parts > 0 ? begin_site(&r, l, &l->sites[i], values) : LT_OK);
+        LT_TRY_DONE(is_here(l, &l->sites[i]) ? begin_site(&r, l, &l->sites[i], values) : LT_OK);
     }
     LT_TRY_DONE(lt_model_settle(l->params));
 done:

@@ -361,7 +361,7 @@ lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_par
     const lt_tensor dbias = lt_exec_bias_gradient(r, bias, layer);
     const int index = param_index(r, kind, layer);
     const bool add_dw = adds(r, kind);
-    bool kept;
+    bool kept = false;
     if (dbias.data != NULL) {
         LT_TRY(lt_exec_colsum(r, &(lt_colsum_args){.y = dbias, .x = dy}));
     }
@@ -370,7 +370,7 @@ lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_par
             r, index, &(lt_fp8_backward_args){dw, dx, dy, x, .add_dw = add_dw, .add_dx = add_dx});
     }
     LT_TRY(lt_lora_gradients(r, &dy, x, kind, layer, add_dw));
-    LT_TRY(lt_deferred_keep(r, kind, layer, dy, x, &kept));
+    LT_TRY(dw.data != NULL ? lt_deferred_keep(r, kind, layer, dy, x, &kept) : LT_OK);
     if (!kept && dw.data != NULL) {
         LT_TRY(lt_exec_matmul(
             r, &(lt_matmul_args){.y = dw, .a = dy, .b = x, .trans_a = true, .accumulate = add_dw}));

@@ -158,22 +158,35 @@ static lt_err check_targets(const lt_model_spec *spec, const char *targets) {
     return LT_OK;
 }
 
-/* Add A, B or the magnitudes m (cols 0) of a matrix to the table; returns its index. layer: -1 for
- * the embedding and the head. */
-static int add_param(lt_lora_plan *p, int which, int layer, char part, int64_t rows, int64_t cols) {
+static const struct {
+    lt_param_role role;
+    char letter;
+} roles[] = {{LT_PARAM_LORA_A, 'a'}, {LT_PARAM_LORA_B, 'b'}, {LT_PARAM_LORA_M, 'm'}};
+enum { A, B, M };
+
+/* Add A, B or the magnitudes (cols 0) of a matrix to the table; returns its index. layer: -1 for
+ * the embedding and the head. s: whose parts' rows B and the magnitudes have. */
+static int add_param(lt_lora_plan *p, const lt_lora_site *s, int which, int layer, int role,
+                     int64_t rows, int64_t cols) {
+    const char letter = roles[role].letter;
     lt_param q = {.kind = kinds[which].kind,
+                  .role = roles[role].role,
                   .layer = layer,
+                  .n_runs = role != A ? s->n_parts : 0,
                   .unit = layer >= 0           ? 1 + layer
                           : which == TOP_EMBED ? 0
                                                : p->table.n_units - 1,
                   .n_dims = cols > 0 ? 2 : 1,
                   .shape = {rows, cols},
                   .decays = true};
+    for (int i = 0; i < q.n_runs; i++) {
+        q.runs[i] = (lt_param_run){s->parts[i].first_row, s->parts[i].n_rows};
+    }
     if (layer >= 0) {
         (void)snprintf(q.name, sizeof q.name, "layers.%d.%s.lora_%c", layer, kinds[which].name,
-                       part);
+                       letter);
     } else {
-        (void)snprintf(q.name, sizeof q.name, "%s.lora_%c", kinds[which].name, part);
+        (void)snprintf(q.name, sizeof q.name, "%s.lora_%c", kinds[which].name, letter);
     }
     return lt_param_table_add(&p->table, &q);
 }
@@ -201,26 +214,49 @@ static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
+/* Rows [0, end) of a matrix that are held here. */
+static int64_t rows_below(const lt_param_table *base, const lt_param *p, int64_t end) {
+    int64_t rows = 0;
+    for (int b = 0; b < p->n_boxes; b++) {
+        const lt_box *box = &lt_param_boxes(base, p)[b];
+        const int64_t below = end - box->first[0];
+        rows += below <= 0 ? 0 : below < box->extent[0] ? below : box->extent[0];
+    }
+    return rows;
+}
+
+/* Where the parts lie in what is held of their matrix and of B. */
+static void place_parts(lt_lora_site *s, const lt_param_table *base, const lt_param *matrix) {
+    int64_t b_row = 0, rows = 0;
+    for (int i = 0; i < s->n_parts; i++) {
+        lt_lora_part *p = &s->parts[i];
+        p->b_row = b_row;
+        b_row += p->n_rows;
+        p->held.first_row = rows_below(base, matrix, p->first_row);
+        p->held.n_rows = rows_below(base, matrix, p->first_row + p->n_rows) - p->held.first_row;
+        p->held.b_row = rows;
+        rows += p->held.n_rows;
+    }
+}
+
 static void add_site(lt_lora_plan *p, const lt_model_spec *spec, const lt_param_table *base,
                      const lt_lora_options *o, int layer, int which) {
     lt_lora_site *s = &p->sites[layer * LT_LORA_LAYER_KINDS + which];
     const lt_param *param = &base->params[lt_param_index(base, kinds[which].kind, layer)];
-    int64_t rows = 0;
+    int64_t rows;
     *s = (lt_lora_site){.a = -1, .b = -1, .m = -1};
     find_parts(s, spec, param, o->targets);
     if (s->n_parts == 0) {
         return;
     }
-    for (int i = 0; i < s->n_parts; i++) {
-        s->parts[i].b_row = rows;
-        rows += s->parts[i].n_rows;
-    }
+    place_parts(s, base, param);
+    rows = s->parts[s->n_parts - 1].b_row + s->parts[s->n_parts - 1].n_rows;
     p->n_modules += s->n_parts;
     p->sizes.columns = larger(p->sizes.columns, s->n_parts * o->rank);
-    s->a = add_param(p, which, layer, 'a', s->n_parts * o->rank, param->shape[1]);
-    s->b = add_param(p, which, layer, 'b', rows, o->rank);
+    s->a = add_param(p, s, which, layer, A, s->n_parts * o->rank, param->shape[1]);
+    s->b = add_param(p, s, which, layer, B, rows, o->rank);
     if (o->dora) {
-        s->m = add_param(p, which, layer, 'm', rows, 0);
+        s->m = add_param(p, s, which, layer, M, rows, 0);
         s->m_at = p->sizes.n_magnitudes;
         p->sizes.n_magnitudes += rows;
         p->sizes.width = larger(p->sizes.width, param->shape[0]);
@@ -246,8 +282,8 @@ static const lt_name_row *targeted_top(const lt_model_spec *spec, const char *ta
 }
 
 /* A tied head has the embedding's shape and no parameter of its own. */
-static lt_err add_top(lt_lora_plan *p, const lt_model_spec *spec, const lt_lora_options *o,
-                      int which) {
+static lt_err add_top(lt_lora_plan *p, const lt_model_spec *spec, const lt_param_table *base,
+                      const lt_lora_options *o, int which) {
     lt_lora_site *s = lt_lora_top_of(p->sites, spec, kinds[which].kind);
     const lt_name_row *row = targeted_top(spec, o->targets, which);
     const int64_t V = spec->vocab_size, C = spec->width;
@@ -261,12 +297,17 @@ static lt_err add_top(lt_lora_plan *p, const lt_model_spec *spec, const lt_lora_
                 o->dora ? "DoRA" : "a score head, which takes its place");
     }
     s->n_parts = 1;
-    s->parts[0] = (lt_lora_part){.name = row, .n_rows = which == TOP_EMBED ? C : V};
     p->n_modules++;
     p->sizes.columns = larger(p->sizes.columns, o->rank);
-    s->a = which == TOP_EMBED ? add_param(p, which, -1, 'a', V, o->rank)
-                              : add_param(p, which, -1, 'a', o->rank, C);
-    s->b = add_param(p, which, -1, 'b', s->parts[0].n_rows, o->rank);
+    if (which == TOP_EMBED) { /* Its B has a row for each column of the matrix: all of them. */
+        s->parts[0] = (lt_lora_part){.name = row, .n_rows = C, .held = {.n_rows = C}};
+        s->a = add_param(p, s, which, -1, A, V, o->rank);
+    } else {
+        s->parts[0] = (lt_lora_part){.name = row, .n_rows = V};
+        place_parts(s, base, &base->params[lt_param_index(base, lt_param_head(spec), 0)]);
+        s->a = add_param(p, s, which, -1, A, o->rank, C);
+    }
+    s->b = add_param(p, s, which, -1, B, s->parts[0].n_rows, o->rank);
     return LT_OK;
 }
 
@@ -287,9 +328,20 @@ static void add_score(lt_lora_plan *p, const lt_param_table *base, lt_param_kind
     p->table.index[last * LT_PARAM_KIND_COUNT + (int)kind] = lt_param_table_add(&p->table, &q);
 }
 
+/* Rows of W + s B A are measured whole (dora.c). */
+static lt_err check_dora(const lt_lora_options *o, const lt_param_table *t) {
+    for (int i = 0; o->dora && i < t->n_params; i++) {
+        const lt_param *p = &t->params[i];
+        if (p->role != LT_PARAM_OWN && p->local_count > 0 && p->local_count < p->count) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "DoRA where ranks divide %s: not built", p->name);
+        }
+    }
+    return LT_OK;
+}
+
 /* with_score: a score head is trained beside them. */
 static lt_err open_plan(lt_lora_plan *out, const lt_model_spec *spec, const lt_lora_options *o,
-                        bool with_score) {
+                        const lt_partition *model, const lt_partition *adapters, bool with_score) {
     lt_err err = LT_OK;
     lt_lora_plan p = {.n_modules = 0};
     lt_param_table base = {0};
@@ -297,19 +349,19 @@ static lt_err open_plan(lt_lora_plan *out, const lt_model_spec *spec, const lt_l
 
     LT_ASSERT(o->rank > 0 && o->targets != NULL);
     LT_TRY_DONE(check_targets(spec, o->targets));
-    LT_TRY_DONE(lt_param_table_open(&base, spec));
+    LT_TRY_DONE(lt_param_table_open_part(&base, spec, model));
     LT_TRY_DONE(lt_param_table_begin(&p.table, spec->n_layers, 3 * n_sites + 2));
     p.sites = calloc((size_t)n_sites, sizeof *p.sites);
     if (p.sites == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "adapters of %lld layers", (long long)spec->n_layers);
     }
-    LT_TRY_DONE(add_top(&p, spec, o, TOP_EMBED));
+    LT_TRY_DONE(add_top(&p, spec, &base, o, TOP_EMBED));
     for (int layer = 0; layer < spec->n_layers; layer++) {
         for (int which = 0; which < LT_LORA_LAYER_KINDS; which++) {
             add_site(&p, spec, &base, o, layer, which);
         }
     }
-    LT_TRY_DONE(add_top(&p, spec, o, TOP_HEAD));
+    LT_TRY_DONE(add_top(&p, spec, &base, o, TOP_HEAD));
     if (with_score) {
         add_score(&p, &base, LT_PARAM_SCORE);
         add_score(&p, &base, LT_PARAM_SCORE_BIAS);
@@ -317,7 +369,8 @@ static lt_err open_plan(lt_lora_plan *out, const lt_model_spec *spec, const lt_l
     if (p.n_modules == 0) {
         LT_FAIL_DONE(LT_ERR_ARG, "lora.targets is empty: no layer would have an adapter");
     }
-    LT_TRY_DONE(lt_param_table_end(&p.table, NULL));
+    LT_TRY_DONE(lt_param_table_end(&p.table, adapters));
+    LT_TRY_DONE(check_dora(o, &p.table));
     *out = p;
     p = (lt_lora_plan){.n_modules = 0};
 done:
@@ -326,19 +379,20 @@ done:
     return err;
 }
 
-lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec, const lt_lora_options *o) {
+lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec, const lt_lora_options *o,
+                         const lt_partition *model, const lt_partition *adapters) {
     if (spec->n_experts > 0) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "adapters for a model with %lld experts: a backward pass that leaves experts as "
                 "they are is not built",
                 (long long)spec->n_experts);
     }
-    return open_plan(out, spec, o, true);
+    return open_plan(out, spec, o, model, adapters, true);
 }
 
 lt_err lt_lora_plan_all(lt_lora_plan *out, const lt_model_spec *spec, int64_t rank) {
     const lt_lora_options all = {.rank = rank, .targets = LT_LORA_ALL};
-    return open_plan(out, spec, &all, false);
+    return open_plan(out, spec, &all, NULL, NULL, false);
 }
 
 void lt_lora_plan_close(lt_lora_plan *p) {
@@ -349,49 +403,66 @@ void lt_lora_plan_close(lt_lora_plan *p) {
 
 /* ---- Opening ---- */
 
+/* What the elements of a parameter are drawn from, those from element `first` of the whole on. */
+typedef void (*drawing)(float *values, const lt_param *p, uint64_t seed, int64_t first, int64_t n);
+
 /* Uniform in +- 1 / sqrt(in). */
-static void draw_a(lt_model *m, const lt_param *p, uint64_t seed) {
+static void draw_a(float *values, const lt_param *p, uint64_t seed, int64_t first, int64_t n) {
     const uint64_t stream = lt_init_stream(p->name);
     const double bound = 1.0 / sqrt((double)p->shape[1]);
-    float values[256];
-    for (int64_t first = 0; first < p->count; first += 256) {
-        const int64_t n = p->count - first < 256 ? p->count - first : 256;
-        for (int64_t i = 0; i < n; i += 4) {
-            uint32_t words[4];
-            lt_rng_block(words, seed, stream, (uint64_t)(first + i) / 4);
-            for (int64_t k = 0; k < 4; k++) {
-                values[i + k] = (float)(bound * (2.0 * ((double)words[k] + 0.5) * 0x1p-32 - 1.0));
-            }
+    for (int64_t i = 0; i < n;) {
+        uint32_t words[4];
+        lt_rng_block(words, seed, stream, (uint64_t)(first + i) / 4);
+        for (int64_t k = (first + i) % 4; k < 4 && i < n; k++) {
+            values[i++] = (float)(bound * (2.0 * ((double)words[k] + 0.5) * 0x1p-32 - 1.0));
         }
-        lt_model_set(m, p, first, values, LT_F32, n);
     }
 }
 
 /* Normal. */
-static void draw_b(lt_model *m, const lt_param *p, uint64_t seed) {
-    const uint64_t stream = lt_init_stream(p->name);
+static void draw_b(float *values, const lt_param *p, uint64_t seed, int64_t first, int64_t n) {
+    lt_init_normals(values, seed, lt_init_stream(p->name), 1.0, first, n);
+}
+
+static void draw_held(lt_model *m, const lt_param *p, uint64_t seed, drawing fill) {
     float values[256];
-    for (int64_t first = 0; first < p->count; first += 256) {
-        const int64_t n = p->count - first < 256 ? p->count - first : 256;
-        lt_init_normals(values, seed, stream, 1.0, first, n);
-        lt_model_set(m, p, first, values, LT_F32, n);
+    for (int64_t at = 0, run; at < p->local_count; at += run) {
+        const int64_t whole = lt_param_whole_index(&m->table, p, at, &run);
+        run = run < 256 ? run : 256;
+        fill(values, p, seed, whole, run);
+        lt_model_set(m, p, at, values, LT_F32, run);
     }
 }
 
 /* New numbers of A, or, of the embedding, of B; the other is zero. */
 static void draw(lt_lora *l, const lt_lora_site *s, uint64_t seed) {
-    const lt_param *params = l->params->table.params;
+    const lt_param *params = l->trained->table.params;
     if (s->n_parts > 0 && params[s->a].kind == LT_PARAM_EMBED) {
-        draw_b(l->params, &params[s->b], seed);
+        draw_held(l->trained, &params[s->b], seed, draw_b);
     } else if (s->n_parts > 0) {
-        draw_a(l->params, &params[s->a], seed);
+        draw_held(l->trained, &params[s->a], seed, draw_a);
     }
 }
 
-/* The weights of the adapters, zero, as a model of their own. Takes the plan's table. */
-static lt_err open_params(lt_model **out, const lt_model *base, lt_lora_plan *plan) {
+void lt_lora_set(lt_model *m, const lt_param *whole, int64_t first, const float *values,
+                 int64_t count) {
+    const lt_param *p = &m->table.params[whole->number];
+    for (int64_t at = 0, run; at < p->local_count; at += run) {
+        const int64_t index = lt_param_whole_index(&m->table, p, at, &run);
+        const int64_t from = index > first ? index : first,
+                      to = index + run < first + count ? index + run : first + count;
+        if (from < to) {
+            lt_model_set(m, p, at + from - index, values + (from - first), LT_F32, to - from);
+        }
+    }
+}
+
+/* The weights of the adapters, zero, as a model of their own. Takes the plan's table. trainable:
+ * with a master. */
+static lt_err open_params(lt_model **out, const lt_model *base, lt_lora_plan *plan,
+                          bool trainable) {
     const lt_model_options o = {
-        .dtype = base->options.dtype, .trainable = true, .device = base->device};
+        .dtype = base->options.dtype, .trainable = trainable, .device = base->device};
     lt_model *m = NULL;
     lt_err err;
     LT_TRY(lt_model_begin(&m, &base->spec, &o));
@@ -407,6 +478,21 @@ static lt_err open_params(lt_model **out, const lt_model *base, lt_lora_plan *pl
     return LT_OK;
 }
 
+/* What is trained, where it is a part of what passes compute with. */
+static lt_err open_kept(lt_lora *l, const lt_model *base, const lt_lora_options *o,
+                        const lt_partition *kept) {
+    lt_lora_plan plan = {.n_modules = 0};
+    lt_err err;
+    if (kept == NULL) {
+        l->trained = l->params;
+        return LT_OK;
+    }
+    LT_TRY(lt_lora_plan_open(&plan, &base->spec, o, NULL, kept));
+    err = open_params(&l->trained, base, &plan, true);
+    lt_lora_plan_close(&plan);
+    return err;
+}
+
 lt_tensor lt_lora_score(const lt_lora *l, lt_param_kind kind, const lt_param_buffer *b) {
     return lt_param_view(&l->params->table, kind, 0, b);
 }
@@ -414,44 +500,54 @@ lt_tensor lt_lora_score(const lt_lora *l, lt_param_kind kind, const lt_param_buf
 /* The numbers that are trained begin as the base's. */
 static lt_err begin_score(lt_lora *l, const lt_model *base, lt_param_kind kind) {
     const int index = lt_param_index(&l->params->table, kind, 0);
+    const lt_param *to = index >= 0 ? &l->trained->table.params[index] : NULL;
     const lt_tensor from = lt_param_view(&base->table, kind, 0, &base->weights);
-    const lt_param *to = index >= 0 ? &l->params->table.params[index] : NULL;
     lt_err err;
-    void *values;
-    if (to == NULL) {
+    float *values;
+    if (to == NULL || to->local_count == 0) {
         return LT_OK;
     }
-    values = malloc((size_t)to->count * lt_dtype_bytes(from.dtype));
-    if (values == NULL) {
-        LT_FAIL(LT_ERR_OOM, "score head of %lld numbers", (long long)to->count);
+    if (from.data == NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "adapters beside a score head that ranks divide: not built");
     }
-    err = lt_model_download(base, values, from.data,
-                            (size_t)to->count * lt_dtype_bytes(from.dtype));
+    const size_t count = (size_t)to->count, bytes = count * lt_dtype_bytes(from.dtype);
+    values = malloc(count * sizeof *values + bytes);
+    if (values == NULL) {
+        LT_FAIL(LT_ERR_OOM, "score head of %zu numbers", count);
+    }
+    err = lt_model_download(base, values + count, from.data, bytes);
     if (err == LT_OK) {
-        lt_model_set(l->params, to, 0, values, from.dtype, to->count);
+        lt_convert(values, LT_F32, values + count, from.dtype, count);
+        lt_lora_set(l->trained, to, 0, values, to->count);
     }
     free(values);
     return err;
 }
 
 lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o, uint64_t seed) {
+    return lt_lora_open_parts(out, base, o, seed, &(lt_lora_parts){.held = NULL});
+}
+
+lt_err lt_lora_open_parts(lt_lora **out, lt_model *base, const lt_lora_options *o, uint64_t seed,
+                          const lt_lora_parts *parts) {
     lt_err err = LT_OK;
     lt_lora_plan plan = {.n_modules = 0};
     lt_lora *l = NULL;
 
-    LT_ASSERT(base->lora == NULL);
-    if (!lt_param_table_is_whole(&base->table)) {
+    LT_ASSERT(base->lora == NULL && (parts->kept == NULL || parts->held != NULL));
+    if (parts->held == NULL && !lt_param_table_is_whole(&base->table)) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "adapters beside a part of a model: not built");
     }
     if (base->stored != NULL && !base->options.decoded && o->dora) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "DoRA beside weights whose products are of 8 bits: not built");
     }
-    LT_TRY(lt_lora_plan_open(&plan, &base->spec, o));
+    LT_TRY(lt_lora_plan_open(&plan, &base->spec, o, parts->model, parts->held));
     l = calloc(1, sizeof *l);
     if (l == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "adapters");
     }
     l->options = *o;
+    l->weights = parts->weights != NULL ? parts->weights : base;
     l->targets = strdup(o->targets);
     if (l->targets == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "adapters");
@@ -463,13 +559,14 @@ lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o, uin
     plan.sites = NULL;
     l->scale = (float)(o->alpha /
                        (o->scaling == LT_LORA_BY_ROOT ? sqrt((double)o->rank) : (double)o->rank));
-    LT_TRY_DONE(open_params(&l->params, base, &plan));
+    LT_TRY_DONE(open_params(&l->params, base, &plan, parts->kept == NULL));
+    LT_TRY_DONE(open_kept(l, base, o, parts->kept));
     for (int i = 0; i < lt_lora_n_sites(&base->spec); i++) {
         draw(l, &l->sites[i], seed);
     }
     LT_TRY_DONE(begin_score(l, base, LT_PARAM_SCORE));
     LT_TRY_DONE(begin_score(l, base, LT_PARAM_SCORE_BIAS));
-    LT_TRY_DONE(lt_model_settle(l->params));
+    LT_TRY_DONE(lt_model_settle(l->trained));
     LT_TRY_DONE(lt_dora_open(l, base));
     l->base = base;
     base->lora = l;
@@ -489,6 +586,7 @@ void lt_lora_close(lt_lora *l) {
         l->base->lora = NULL;
     }
     lt_dora_close(l);
+    lt_model_close(l->trained != l->params ? l->trained : NULL);
     lt_model_close(l->params);
     free(l->sites);
     free(l->targets);

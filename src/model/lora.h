@@ -65,6 +65,10 @@ typedef struct {
     const lt_name_row *name;   /* The module's weight. */
     int64_t first_row, n_rows; /* Rows of our matrix. */
     int64_t b_row;             /* Its first row in lora_b. */
+    /* The same, of what is held here of both. */
+    struct {
+        int64_t first_row, n_rows, b_row;
+    } held;
 } lt_lora_part;
 
 /* The adapters beside one of our matrices. */
@@ -94,10 +98,12 @@ int lt_lora_n_sites(const lt_model_spec *spec);
 /* That of the embedding or of the head (EMBED, HEAD); n_parts 0: it has no adapter. */
 lt_lora_site *lt_lora_top_of(lt_lora_site *sites, const lt_model_spec *spec, lt_param_kind kind);
 
-/* ARG: a target that is no module; the message names those that are. UNSUPPORTED: a model with
- * experts. */
+/* model, adapters: the parts of both that are held here; NULL: all. ARG: a target that is no
+ * module; the message names those that are. UNSUPPORTED: a model with experts; a part of an
+ * adapter, with DoRA. */
 LT_MUST_USE lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec,
-                                     const lt_lora_options *o);
+                                     const lt_lora_options *o, const lt_partition *model,
+                                     const lt_partition *adapters);
 /* Adapters of one rank beside every linear layer that may have one, for serving (lora_pool.h):
  * experts have none, and neither has a score head. */
 LT_MUST_USE lt_err lt_lora_plan_all(lt_lora_plan *out, const lt_model_spec *spec, int64_t rank);
@@ -118,10 +124,13 @@ typedef struct lt_lora {
     lt_lora_options options;
     char *targets; /* What options.targets points to. */
     float scale;
-    lt_model *base; /* NULL: it is closed. */
+    lt_model *base;          /* NULL: it is closed. */
+    const lt_model *weights; /* The base, or the slices of its weights that this rank keeps. */
     /* The adapters' weights, and a score head: a model of the base's spec whose table has just
      * these. */
     lt_model *params;
+    /* What is trained: params, or the slices of them that this rank keeps (parallel/shards.h). */
+    lt_model *trained;
     lt_lora_site *sites;
     lt_lora_sizes sizes;
     int n_modules;
@@ -133,6 +142,16 @@ typedef struct lt_lora {
  * with them. Each number is a function of (seed, name, index). */
 LT_MUST_USE lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o,
                                 uint64_t seed);
+/* The same beside a part of a model, as ranks of a mesh have it. model: the part of the base; held:
+ * of the adapters with which this rank computes; NULL: all. kept: the part that it trains, from
+ * which all ranks gather what they hold, so that lora->params is zero until then; NULL: that of
+ * held. Each number is that of the whole. UNSUPPORTED: a score head whose weights are not here. */
+typedef struct {
+    const lt_partition *model, *held, *kept;
+    const lt_model *weights; /* What of the base's weights is here; NULL: the base has them. */
+} lt_lora_parts;
+LT_MUST_USE lt_err lt_lora_open_parts(lt_lora **out, lt_model *base, const lt_lora_options *o,
+                                      uint64_t seed, const lt_lora_parts *parts);
 /* Accepts NULL. The base, unless it is closed already, is without adapters again. */
 void lt_lora_close(lt_lora *l);
 /* The base computes with these of its adapters from now on, in what is opened on it; NULL: with
@@ -194,8 +213,8 @@ bool lt_lora_is_folder(const char *path); /* Does it hold an adapter? */
 /* NOT_FOUND: one of its two files is not there. */
 LT_MUST_USE lt_err lt_lora_check_folder(const char *folder);
 
-/* Read adapter_model.safetensors into adapters of the same options. FORMAT: a tensor is missing, of
- * another shape, not finite, or of no adapter. */
+/* Read adapter_model.safetensors into lora->trained, of adapters of the same options. FORMAT: a
+ * tensor is missing, of another shape, not finite, or of no adapter. */
 LT_MUST_USE lt_err lt_lora_load(lt_lora *l, const char *folder);
 /* Read the (rows, cols) numbers of a tensor of such a file; cols 0: (rows). Free them with
  * free(). */
@@ -206,6 +225,14 @@ LT_MUST_USE lt_err lt_lora_transpose(float **out, const float *x, int64_t rows, 
                                      float factor);
 /* Write both files, tensors in F32. base: what base_model_name_or_path says. */
 LT_MUST_USE lt_err lt_lora_save(const lt_lora *l, const char *folder, const char *base);
+/* The same with values in host memory, (whole_elements) F32 as lt_param.whole_at counts: of
+ * adapters of which this rank holds a part. */
+LT_MUST_USE lt_err lt_lora_write(const lt_lora *l, const float *values, const char *folder,
+                                 const char *base);
+/* Set elements [first, first + count) of the whole of a parameter, as far as they are held, in any
+ * table that has it at the same index. */
+void lt_lora_set(lt_model *m, const lt_param *whole, int64_t first, const float *values,
+                 int64_t count);
 
 /* ---- Computing ---- */
 

@@ -53,11 +53,11 @@ bool lt_lora_has(const lt_exec *r, lt_param_kind kind, int layer) {
 
 lt_tensor lt_lora_view(const lt_exec *r, const lt_param_buffer *b, int index) {
     const lt_param *p = &r->lora->lora->params->table.params[index];
-    return lt_tensor_2d(lt_param_data(b, p), b->dtype, p->shape[0], p->shape[1]);
+    return lt_tensor_2d(lt_param_data(b, p), b->dtype, p->local_shape[0], p->local_shape[1]);
 }
 
 lt_tensor lt_lora_columns(const lt_tensor *y, const lt_lora_part *part) {
-    return lt_tensor_cols(y, part->first_row, part->n_rows);
+    return lt_tensor_cols(y, part->held.first_row, part->held.n_rows);
 }
 
 /* The first `rows` rows and the columns of a site, of u or du, contiguous. */
@@ -89,12 +89,13 @@ static lt_err up(lt_exec *r, const lt_lora_site *s, lt_tensor y, lt_tensor u) {
     const lt_tensor b = lt_lora_view(r, &r->lora->lora->params->weights, s->b);
     for (int i = 0; i < s->n_parts; i++) {
         const lt_lora_part *p = &s->parts[i];
-        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = lt_lora_columns(&y, p),
-                                                   .a = lt_tensor_cols(&u, i * rank, rank),
-                                                   .b = lt_tensor_rows(&b, p->b_row, p->n_rows),
-                                                   .trans_b = true,
-                                                   .accumulate = true,
-                                                   .fixed_order = r->fixed_order}));
+        LT_TRY(lt_exec_matmul(
+            r, &(lt_matmul_args){.y = lt_lora_columns(&y, p),
+                                 .a = lt_tensor_cols(&u, i * rank, rank),
+                                 .b = lt_tensor_rows(&b, p->held.b_row, p->held.n_rows),
+                                 .trans_b = true,
+                                 .accumulate = true,
+                                 .fixed_order = r->fixed_order}));
     }
     return LT_OK;
 }
@@ -170,14 +171,16 @@ static lt_err gradients(lt_exec *r, lt_tensor *all_dy, lt_tensor x, lt_param_kin
     for (int i = 0; i < s->n_parts; i++) {
         const lt_lora_part *p = &s->parts[i];
         const lt_tensor part = lt_lora_columns(dy, p);
-        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = lt_tensor_rows(&db, p->b_row, p->n_rows),
-                                                   .a = part,
-                                                   .b = lt_tensor_cols(&u, i * rank, rank),
-                                                   .trans_a = true,
-                                                   .accumulate = add}));
-        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = lt_tensor_cols(&du, i * rank, rank),
-                                                   .a = part,
-                                                   .b = lt_tensor_rows(&b, p->b_row, p->n_rows)}));
+        LT_TRY(lt_exec_matmul(
+            r, &(lt_matmul_args){.y = lt_tensor_rows(&db, p->held.b_row, p->held.n_rows),
+                                 .a = part,
+                                 .b = lt_tensor_cols(&u, i * rank, rank),
+                                 .trans_a = true,
+                                 .accumulate = add}));
+        LT_TRY(lt_exec_matmul(
+            r, &(lt_matmul_args){.y = lt_tensor_cols(&du, i * rank, rank),
+                                 .a = part,
+                                 .b = lt_tensor_rows(&b, p->held.b_row, p->held.n_rows)}));
     }
     LT_TRY(times_scale(r, du));
     return lt_exec_matmul(r, &(lt_matmul_args){.y = lt_lora_view(r, &r->lora->gradients, s->a),
@@ -227,14 +230,16 @@ bool lt_lora_has_embedding(const lt_exec *r) {
     return top_site(r, LT_PARAM_EMBED) != NULL;
 }
 
-/* u = scale A[ids] */
+/* u = scale A[ids]; of ids of another rank of tp 0. */
 static lt_err look_up(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor ids, float scale) {
     return lt_exec_embed_fwd(
         r, &(lt_embed_args){.y = u,
                             .table = lt_lora_view(r, &r->lora->lora->params->weights, s->a),
                             .ids = ids,
                             .late = r->late,
-                            .scale = scale});
+                            .scale = scale,
+                            .part = r->n_tp > 1,
+                            .first = r->first_word});
 }
 
 lt_err lt_lora_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids, float scale) {
@@ -268,8 +273,12 @@ lt_err lt_lora_embedding_bwd(lt_exec *r, lt_tensor dy, lt_tensor ids, float scal
     LT_TRY(lt_exec_matmul(
         r, &(lt_matmul_args){.y = du, .a = dy, .b = lt_lora_view(r, &l->params->weights, s->b)}));
     LT_TRY(r->fresh ? zero(r, da) : LT_OK);
-    return lt_exec_embed_bwd(
-        r, &(lt_embed_bwd_args){.dtable = da, .dy = du, .ids = ids, .scale = factor});
+    return lt_exec_embed_bwd(r, &(lt_embed_bwd_args){.dtable = da,
+                                                     .dy = du,
+                                                     .ids = ids,
+                                                     .scale = factor,
+                                                     .part = r->n_tp > 1,
+                                                     .first = r->first_word});
 }
 
 lt_err lt_lora_zero_head(lt_exec *r) {

@@ -417,8 +417,7 @@ static lt_err read_tensor(void *ctx, const tensor *t) {
     float *values = NULL, *turned = NULL;
     LT_TRY_DONE(lt_lora_values(&values, r->file, r->path, t->name, t->rows, t->cols));
     LT_TRY_DONE(t->transposed ? lt_lora_transpose(&turned, values, t->rows, t->cols, 1.0f) : LT_OK);
-    lt_model_set(r->l->params, t->param, t->first, turned != NULL ? turned : values, LT_F32,
-                 count_of(t));
+    lt_lora_set(r->l->trained, t->param, t->first, turned != NULL ? turned : values, count_of(t));
     r->n_read++;
 done:
     free(values);
@@ -456,35 +455,54 @@ static bool is_base_layer(const lt_lora *l, const char *name, lt_param_kind *kin
     return false;
 }
 
-/* PEFT would put this matrix in the place of the base's, from which it may only differ by the
- * rounding to 16 bits. Beside a quantised base, both stand for the same weights in different
- * types. */
+/* Are n elements the base's but for the rounding to 16 bits? own: in its type. */
+static lt_err compare_run(const float *values, const void *own, lt_dtype type, int64_t first,
+                          int64_t n, const char *path, const char *name) {
+    float wide[256];
+    for (int64_t at = 0; at < n; at += 256) {
+        const int64_t count = n - at < 256 ? n - at : 256;
+        lt_convert(wide, LT_F32, (const char *)own + (size_t)at * lt_dtype_bytes(type), type,
+                   (size_t)count);
+        for (int64_t i = 0; i < count; i++) {
+            const double value = (double)values[at + i], base = (double)wide[i];
+            if (fabs(value - base) > 0x1p-7 * fabs(base)) {
+                LT_FAIL(LT_ERR_UNSUPPORTED,
+                        "%s: %s is not the base's: element %lld is %g, not %g. A matrix that was "
+                        "changed beside adapters is not read",
+                        path, name, (long long)(first + at + i), value, base);
+            }
+        }
+    }
+    return LT_OK;
+}
+
+/* PEFT would put this matrix in the place of the base's. What of that is here is compared. Beside a
+ * quantised base, both stand for the same weights in different types. */
 static lt_err check_base_layer(const lt_lora *l, lt_param_kind kind, const lt_safetensors *file,
                                const char *path, const char *name) {
-    const lt_model *m = l->base;
+    const lt_model *m = l->weights;
+    const lt_dtype type = m->weights.dtype;
     lt_err err = LT_OK;
     const lt_param_kind held = kind == LT_PARAM_HEAD && m->spec.tied ? LT_PARAM_EMBED : kind;
     const int index = lt_param_index(&m->table, held, 0);
-    float *values = NULL, *own = NULL;
+    const lt_param *p = &m->table.params[index];
+    const bool stored = m->stored != NULL && m->stored[index].n_ranges > 0;
+    const size_t bytes = (size_t)p->local_count * lt_dtype_bytes(type);
+    float *values = NULL;
+    char *own = NULL;
     LT_TRY(lt_lora_values(&values, file, path, name, m->spec.vocab_size, m->spec.width));
-    if (m->stored != NULL && m->stored[index].n_ranges > 0) {
+    if (stored || bytes == 0) {
         goto done;
     }
-    const lt_param *p = &m->table.params[index];
-    const size_t count = (size_t)p->count, bytes = count * lt_dtype_bytes(m->weights.dtype);
-    own = malloc(count * sizeof *own + bytes);
+    own = malloc(bytes);
     if (own == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "%s: %zu numbers", name, count);
+        LT_FAIL_DONE(LT_ERR_OOM, "%s: %zu bytes", name, bytes);
     }
-    LT_TRY_DONE(lt_model_download(m, own + count, lt_param_data(&m->weights, p), bytes));
-    lt_convert(own, LT_F32, own + count, m->weights.dtype, count);
-    for (size_t i = 0; i < count; i++) {
-        if (fabsf(values[i] - own[i]) > 0x1p-7f * fabsf(own[i])) {
-            LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
-                         "%s: %s is not the base's: element %zu is %g, not %g. A matrix that was "
-                         "changed beside adapters is not read",
-                         path, name, i, (double)values[i], (double)own[i]);
-        }
+    LT_TRY_DONE(lt_model_download(m, own, lt_param_data(&m->weights, p), bytes));
+    for (int64_t at = 0, run; at < p->local_count; at += run) {
+        const int64_t whole = lt_param_whole_index(&m->table, p, at, &run);
+        LT_TRY_DONE(compare_run(values + whole, own + (size_t)at * lt_dtype_bytes(type), type,
+                                whole, run, path, name));
     }
 done:
     free(values);
@@ -516,7 +534,7 @@ lt_err lt_lora_load(lt_lora *l, const char *folder) {
     LT_TRY(lt_safetensors_open(&file, path));
     LT_TRY_DONE(each_tensor(l, read_tensor, &r));
     LT_TRY_DONE(r.n_read < file.n_tensors ? name_other(l, &file, path) : LT_OK);
-    LT_TRY_DONE(lt_model_settle(l->params));
+    LT_TRY_DONE(lt_model_settle(l->trained));
     l->params->version++;
 done:
     lt_safetensors_close(&file);
@@ -526,7 +544,7 @@ done:
 /* ---- Writing ---- */
 
 typedef struct {
-    const float *flat; /* All adapters, in host memory. */
+    const float *flat; /* All adapters, in host memory, as lt_param.whole_at counts. */
     const lt_lora *l;
     lt_safetensor_out *tensors;
     lt_safetensor_memory *memory;
@@ -537,8 +555,7 @@ typedef struct {
 
 static lt_err list_tensor(void *ctx, const tensor *t) {
     writing *w = ctx;
-    const float *values = w->flat + w->l->params->table.units[t->param->unit].at + t->param->at +
-                          t->first;
+    const float *values = w->flat + t->param->whole_at + t->first;
     snprintf(w->names[w->n], LT_LORA_TENSOR_BYTES, "%s", t->name);
     if (t->transposed) {
         LT_TRY(lt_lora_transpose(&w->turned, values, t->cols, t->rows, 1.0f));
@@ -569,13 +586,12 @@ static lt_err find_flat(const float **flat, float **copy, const lt_model *m) {
     return lt_model_download(m, *copy, m->master.flat, bytes);
 }
 
-static lt_err write_weights(const lt_lora *l, const char *path) {
+static lt_err write_weights(const lt_lora *l, const float *values, const char *path) {
     const size_t most = (l->options.dora ? 3 : 2) * (size_t)l->n_modules +
                         (l->base->spec.n_scores > 0 ? 1 : 0) + (l->base->spec.score_bias ? 1 : 0);
     lt_err err = LT_OK;
-    float *copy = NULL;
     json_t *metadata = json_pack("{s:s}", "format", "pt");
-    writing w = {.l = l};
+    writing w = {.flat = values, .l = l};
 
     w.tensors = calloc(most, sizeof *w.tensors);
     w.memory = calloc(most, sizeof *w.memory);
@@ -583,7 +599,6 @@ static lt_err write_weights(const lt_lora *l, const char *path) {
     if (w.tensors == NULL || w.memory == NULL || w.names == NULL || metadata == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "list of %zu tensors", most);
     }
-    LT_TRY_DONE(find_flat(&w.flat, &copy, l->params));
     LT_TRY_DONE(each_tensor(l, list_tensor, &w));
     LT_ASSERT(w.n == most);
     LT_TRY_DONE(lt_safetensors_write(path, w.tensors, w.n, metadata, NULL));
@@ -593,7 +608,6 @@ done:
     free(w.memory);
     free(w.names);
     free(w.turned);
-    free(copy);
     return err;
 }
 
@@ -651,11 +665,22 @@ done:
     return err;
 }
 
-lt_err lt_lora_save(const lt_lora *l, const char *folder, const char *base) {
+lt_err lt_lora_write(const lt_lora *l, const float *values, const char *folder, const char *base) {
     char path[LT_PATH_BYTES];
     LT_TRY(lt_file_make_dirs(folder));
     LT_TRY(lt_path_join(path, folder, LT_LORA_WEIGHTS));
-    LT_TRY(write_weights(l, path));
+    LT_TRY(write_weights(l, values, path));
     LT_TRY(lt_path_join(path, folder, CONFIG));
     return write_config(l, path, base);
+}
+
+lt_err lt_lora_save(const lt_lora *l, const char *folder, const char *base) {
+    const float *values;
+    float *copy;
+    lt_err err;
+    LT_ASSERT(lt_param_table_is_whole(&l->params->table));
+    LT_TRY(find_flat(&values, &copy, l->params));
+    err = lt_lora_write(l, values, folder, base);
+    free(copy);
+    return err;
 }

@@ -174,6 +174,7 @@ int lt_param_table_add(lt_param_table *t, const lt_param *whole) {
     lt_unit *unit = &t->units[whole->unit];
     lt_param *p = &t->params[t->n_params];
     *p = *whole;
+    p->number = t->n_params;
     p->whole_at = t->whole_elements;
     p->count = 1;
     for (int i = 0; i < p->n_dims; i++) {

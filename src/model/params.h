@@ -79,14 +79,29 @@ typedef enum {
     LT_PARAM_KIND_COUNT
 } lt_param_kind;
 
+/* Whether a parameter is one of the model's, or belongs to the adapter beside one (lora.h). */
+typedef enum { LT_PARAM_OWN, LT_PARAM_LORA_A, LT_PARAM_LORA_B, LT_PARAM_LORA_M } lt_param_role;
+
+#define LT_PARAM_RUNS 3
+
+/* Rows [first, first + count) of a matrix. */
+typedef struct {
+    int64_t first, count;
+} lt_param_run;
+
 typedef struct {
     char name[LT_PARAM_NAME_BYTES];
-    lt_param_kind kind;
+    lt_param_kind kind; /* Of an adapter's parameter, that of the matrix beside which it stands. */
+    lt_param_role role;
     int layer; /* -1: not in a layer. */
+    /* B and the magnitudes of an adapter: the rows of the matrix to which theirs belong. */
+    lt_param_run runs[LT_PARAM_RUNS];
+    int n_runs;
     /* The whole. */
     int n_dims;
     int64_t shape[LT_PARAM_DIMS];
     int64_t count;
+    int number; /* Its index in the table. */
     /* Index of its first element in the layout of the whole model, independent of what is held
      * here: the key of the optimiser's stochastic rounding and of the norm's partial sums. */
     int64_t whole_at;

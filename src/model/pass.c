@@ -84,7 +84,7 @@ static void sets_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
         p->sets[set].own = part_of(a, own.used_bytes);
         p->sets[set].n_batch = 0; /* Carved at its first batch. */
     }
-    if (o->split_backward) {
+    if (o->split_backward && o->lora.rank == 0) { /* Those of adapters are not deferred. */
         lt_deferred_carve(&p->deferred, s, &shape, a);
     }
 }
@@ -102,13 +102,13 @@ static lt_stage_options stage_options(const lt_pass_options *o, const lt_model_s
 }
 
 /* A stage has a unit's gradients if it has its layer, the embedding, or the head, which may be the
- * embedding's table. */
+ * embedding's table; the head's adapter is one of its own. */
 static bool has_unit(const lt_pass_options *o, const lt_model_spec *s, const lt_param_table *t,
                      int unit) {
     const int layer = t->units[unit].layer;
     const bool head = end_of(o, s) == s->n_layers;
     return layer >= 0  ? layer >= o->first_layer && layer < end_of(o, s)
-           : unit == 0 ? o->first_layer == 0 || (head && s->tied)
+           : unit == 0 ? o->first_layer == 0 || (head && s->tied && o->lora.rank == 0)
                        : head;
 }
 
@@ -250,7 +250,9 @@ lt_err lt_pass_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dtype 
     arenas a = {0};
 
     LT_TRY(check_options(o, spec));
-    LT_TRY_DONE(o->lora.rank > 0 ? lt_lora_plan_open(&lora, spec, &o->lora) : LT_OK);
+    LT_TRY_DONE(o->lora.rank > 0
+                    ? lt_lora_plan_open(&lora, spec, &o->lora, o->partition, o->lora_partition)
+                    : LT_OK);
     LT_TRY_DONE(lt_param_table_open_part(&table, spec, o->partition));
     LT_TRY_DONE(open_sets(&p, spec, o));
     pass_carve(&p, spec, dtype, &table, &(adapters){&lora.sizes, &lora.table}, o, &a);
@@ -338,14 +340,12 @@ static lt_err check_adapters(const lt_model *m, const lt_pass_options *o) {
         bool asked;
     } refused[] = {
         {"8-bit linear layers (fp8)", o->fp8 != LT_FP8_NONE},
-        {"ranks that share layers (tp)", lt_pass_n_tp(o) > 1},
-        {"ranks that divide sequences (cp)", lt_pass_whole_seq(o) != o->seq},
         {"ranks that divide experts (ep)", lt_pass_n_ep(o) > 1},
-        {"a stage of a pipeline (pp)", o->split_backward || o->first_layer > 0 || o->end_layer > 0},
-        {"gradients or weights that lie elsewhere (mesh.zero)",
-         o->gradients_elsewhere || o->master_elsewhere},
         {"products of 8 bits, in training", o->train && m->stored != NULL && !m->options.decoded},
         {"several batches in flight", o->joins > 0 && n_sets_of(o) > 1},
+        {"several at once on ranks that share layers (tp)", o->joins > 0 && lt_pass_n_tp(o) > 1},
+        {"several at once and gradients that lie elsewhere (mesh.zero)",
+         o->joins > 0 && o->gradients_elsewhere},
     };
     for (size_t i = 0; has_adapters(m, o) && i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].asked) {

@@ -73,7 +73,7 @@ typedef struct {
     /* Gradients of weight matrices are left to lt_pass_backward_weights. */
     bool split_backward;
     /* The caller provides the memory of the gradients, unit by unit (lt_pass_bring_gradients); the
-     * caller keeps the F32 master, so that the model needs none. */
+     * caller keeps the model's F32 master, so that the model needs none. */
     bool gradients_elsewhere, master_elsewhere;
     lt_context_options context;
     /* Tensor and sequence parallelism (tp.h): the ranks that share every layer with this one, whose
@@ -87,8 +87,10 @@ typedef struct {
     lt_group *experts, *experts_host;
     double expert_room;
     /* rank 0: the model is trained. Else its adapters are, and the model has no gradients; open
-     * sets it to those that the model has, measure takes it as given. */
+     * sets it to those that the model has, measure takes it as given, and lora_partition, the part
+     * of them that is held, as it takes `partition`. */
     lt_lora_options lora;
+    const lt_partition *lora_partition;
     /* Over 0: that many adapters join the pass after its opening (lt_pass_join), and are trained
      * together; the model has no gradients. */
     int joins;

@@ -167,9 +167,10 @@ static lt_err zero_others(lt_pass *p) {
 }
 
 lt_err lt_pass_bring_gradients(lt_pass *p, int unit, float *base, bool clear) {
+    const bool adapters = p->lora.lora != NULL; /* Products make all of their gradients. */
     LT_ASSERT(p->options.gradients_elsewhere);
-    p->exec.gradients.base[unit] = base;
-    return clear && base != NULL ? zero_unit(p, unit, 1, 0) : LT_OK;
+    (adapters ? &p->lora.gradients : &p->exec.gradients)->base[unit] = base;
+    return clear && base != NULL && !adapters ? zero_unit(p, unit, 1, 0) : LT_OK;
 }
 
 /* Products make all gradients of adapters, but not that of the bias of a head beside them. */
@@ -213,9 +214,10 @@ static lt_err head_run(lt_pass *p, int set, const lt_loss_how *how) {
 }
 
 /* The same, with its unit and, where the embedding is the head, that. A stage without the first
- * layer has then all gradients of the embedding that it makes. */
+ * layer has then all gradients of the embedding that it makes; the head's adapter is in its own
+ * unit. */
 static lt_err head(lt_pass *p, int set, const lt_loss_how *how) {
-    const bool tied = p->exec.spec->tied;
+    const bool tied = p->exec.spec->tied, of_table = p->first > 0 && p->lora.lora == NULL;
     const unsigned what = LT_UNIT_WEIGHTS | (how->grad_scale != 0 ? LT_UNIT_GRADIENTS : 0);
     lt_open_span span;
     LT_TRY(lt_pass_enter(p, head_unit(p), what));
@@ -224,12 +226,11 @@ static lt_err head(lt_pass *p, int set, const lt_loss_how *how) {
     LT_TRY(head_run(p, set, how));
     LT_TRY(lt_timeline_end(p->timeline, &span));
     LT_TRY(lt_pass_leave(p, head_unit(p), what));
-    return tied ? lt_pass_leave(p, 0, p->first == 0 ? LT_UNIT_WEIGHTS : what) : LT_OK;
+    return tied ? lt_pass_leave(p, 0, of_table ? what : LT_UNIT_WEIGHTS) : LT_OK;
 }
 
 /* The gradient of the embedding itself. */
 static lt_err table_bwd(lt_exec *r, const lt_batch_acts *b, lt_tensor dy) {
-    LT_TRY(lt_tp_gather(r, dy, b->dx));
     return lt_exec_embed_bwd(
         r, &(lt_embed_bwd_args){.dtable = lt_exec_gradient(r, LT_PARAM_EMBED, 0),
                                 .dpos_table = lt_exec_gradient(r, LT_PARAM_POS_EMBED, 0),
@@ -250,7 +251,8 @@ static lt_err embedding_bwd(lt_pass *p, const lt_batch_acts *b) {
     }
     LT_TRY(lt_pass_enter(p, 0, LT_UNIT_GRADIENTS));
     LT_TRY(lt_timeline_begin(p->timeline, &span, LT_SPAN_EMBED_BACKWARD, 0, 0));
-    LT_TRY(r->lora != NULL ? lt_lora_embedding_bwd(r, b->dx, b->tokens, lt_embedding_scale(r))
+    LT_TRY(lt_tp_gather(r, dy, b->dx));
+    LT_TRY(r->lora != NULL ? lt_lora_embedding_bwd(r, dy, b->tokens, lt_embedding_scale(r))
                            : table_bwd(r, b, dy));
     LT_TRY(lt_timeline_end(p->timeline, &span));
     return lt_pass_leave(p, 0, LT_UNIT_GRADIENTS);

@@ -25,8 +25,9 @@ static lt_err sum_copies(summing *s, const lt_param *p) {
     const lt_world *w = s->world;
     float *data = lt_param_data(s->gradients, p);
     for (int b = 0; data != NULL && b < p->n_boxes; b++) {
-        const int64_t count = lt_box_count(&lt_param_boxes(s->table, p)[b], p->n_dims);
-        const unsigned copies = lt_layout_copies(&w->layout, p, b);
+        const lt_box *box = &lt_param_boxes(s->table, p)[b];
+        const int64_t count = lt_box_count(box, p->n_dims);
+        const unsigned copies = lt_layout_copies(&w->layout, p, box);
         LT_TRY((copies & LT_COPIES_TP) != 0 ? sum(s, w->mesh.tp, data, count) : LT_OK);
         LT_TRY((copies & LT_COPIES_KV) != 0 ? sum(s, w->kv, data, count) : LT_OK);
         LT_TRY(s->stages && (copies & LT_COPIES_STAGES) != 0 ? sum(s, w->stages, data, count)

@@ -1,6 +1,7 @@
 /* layout.c: see layout.h. */
 #include "parallel/layout.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -157,7 +158,16 @@ static lt_layer_spec layer_of(const lt_layout *l, const lt_param *p) {
 }
 
 bool lt_layout_expert(const lt_layout *l, const lt_param *p) {
-    return p->layer >= 0 && of_experts(p->kind) && layer_of(l, p).n_experts > 0;
+    return p->role == LT_PARAM_OWN && p->layer >= 0 && of_experts(p->kind) &&
+           layer_of(l, p).n_experts > 0;
+}
+
+/* How tp divides a parameter. What divides the input of a matrix (the words are an embedding's)
+ * divides A, whose other dimension is the rank; what divides its output divides B. */
+static division division_of(const lt_param *p) {
+    const division d = divisions[p->kind];
+    const bool input = d == HEADS_IN || d == FFN_IN || p->kind == LT_PARAM_EMBED;
+    return p->role == LT_PARAM_OWN || (p->role == LT_PARAM_LORA_A) == input ? d : WHOLE;
 }
 
 static bool holds(const lt_layout *l, const lt_param *p) {
@@ -166,7 +176,7 @@ static bool holds(const lt_layout *l, const lt_param *p) {
     }
     switch (p->kind) {
     case LT_PARAM_EMBED:
-        return l->embeds || (l->heads && l->spec->tied);
+        return l->embeds || (l->heads && l->spec->tied && p->role == LT_PARAM_OWN);
     case LT_PARAM_POS_EMBED:
         return l->embeds;
     default:
@@ -212,7 +222,7 @@ static lt_err add_divided(const lt_layout *l, const lt_param *p, lt_box box, int
     if (l->shape.tp == 1) { /* In one box, so that the matrix stays whole. */
         return lt_box_add(out, &box);
     }
-    switch (divisions[p->kind]) {
+    switch (division_of(p)) {
     case WHOLE:
         break;
     case WORDS:
@@ -245,6 +255,35 @@ static lt_err add_divided(const lt_layout *l, const lt_param *p, lt_box box, int
     return lt_box_add(out, &box);
 }
 
+/* Add the rows of B, or of the magnitudes, whose rows of the matrix are held. */
+static lt_err add_rows(const lt_param *p, const lt_box_list *matrix, lt_box_list *out) {
+    int64_t at = 0;
+    for (int i = 0; i < p->n_runs; i++) {
+        const lt_box run = {.first = {p->runs[i].first}, .extent = {p->runs[i].count}};
+        for (int b = 0; b < matrix->n; b++) {
+            lt_box both, box = {.first = {0}};
+            if (!lt_box_intersect(&both, &matrix->boxes[b], &run, 1)) {
+                continue;
+            }
+            memcpy(box.extent, p->shape, sizeof p->shape);
+            narrow(&box, 0, at + both.first[0] - run.first[0], both.extent[0]);
+            LT_TRY(lt_box_add(out, &box));
+        }
+        at += run.extent[0];
+    }
+    return LT_OK;
+}
+
+/* The boxes of B or of the magnitudes, of which tp divides the rows, as it does the matrix's. */
+static lt_err add_adapted(const lt_layout *l, const lt_param *p, lt_box_list *out) {
+    lt_param rows = {.kind = p->kind, .layer = p->layer, .n_dims = 1};
+    lt_box_list matrix = {0};
+    lt_err err = add_divided(l, &rows, (lt_box){.first = {0}}, 0, &matrix);
+    err = err == LT_OK ? add_rows(p, &matrix, out) : err;
+    free(matrix.boxes);
+    return err;
+}
+
 static lt_err boxes_of(const void *ctx, const lt_param *p, lt_box_list *out) {
     const lt_layout *l = ctx;
     lt_box box = {.first = {0}};
@@ -252,6 +291,9 @@ static lt_err boxes_of(const void *ctx, const lt_param *p, lt_box_list *out) {
         return LT_OK;
     }
     memcpy(box.extent, p->shape, sizeof p->shape);
+    if (p->n_runs > 0 && division_of(p) != WHOLE && l->shape.tp > 1) {
+        return add_adapted(l, p, out);
+    }
     if (!lt_layout_expert(l, p)) {
         return add_divided(l, p, box, 0, out);
     }
@@ -273,31 +315,42 @@ lt_partition lt_layout_partition(const lt_layout *l) {
 
 /* ---- Copies ---- */
 
-unsigned lt_layout_copies(const lt_layout *l, const lt_param *p, int box) {
-    const division d = divisions[p->kind];
+/* Row of the matrix that a row of p belongs to. */
+static int64_t matrix_row(const lt_param *p, int64_t row) {
+    for (int i = 0; i < p->n_runs; i++) {
+        if (row < p->runs[i].count) {
+            return p->runs[i].first + row;
+        }
+        row -= p->runs[i].count;
+    }
+    return row;
+}
+
+/* Does a box of q, k and v lie behind the heads of q? */
+static bool is_of_keys(const lt_layout *l, const lt_param *p, const lt_box *box) {
+    const lt_layer_spec s = layer_of(l, p);
+    return matrix_row(p, box->first[0]) >= lt_layer_q_cols(&s);
+}
+
+unsigned lt_layout_copies(const lt_layout *l, const lt_param *p, const lt_box *box) {
+    const division d = division_of(p);
     const bool one_head = (d == Q_HEADS || d == K_HEADS) && !layer_of(l, p).qk_norm_whole;
     unsigned copies = LT_COPIES_NONE;
     if (l->shape.tp > 1 && (d == WHOLE || one_head)) {
         copies |= LT_COPIES_TP;
     }
-    if (l->kv_copies > 1 && ((d == QKV && box > 0) || (d == K_HEADS && !one_head))) {
+    if (l->kv_copies > 1 && ((d == QKV && is_of_keys(l, p, box)) || (d == K_HEADS && !one_head))) {
         copies |= LT_COPIES_KV;
     }
-    if (l->ends_apart && p->kind == LT_PARAM_EMBED && l->spec->tied) {
+    if (l->ends_apart && p->kind == LT_PARAM_EMBED && p->role == LT_PARAM_OWN && l->spec->tied) {
         copies |= LT_COPIES_STAGES;
     }
     return copies;
 }
 
-bool lt_layout_answers(const lt_layout *l, const lt_param *p, int box) {
+bool lt_layout_answers(const lt_layout *l, const lt_param *p, const lt_box *box) {
     const unsigned copies = lt_layout_copies(l, p, box);
     return ((copies & LT_COPIES_TP) == 0 || l->tp == 0) &&
            ((copies & LT_COPIES_KV) == 0 || l->tp % l->kv_copies == 0) &&
            ((copies & LT_COPIES_STAGES) == 0 || l->embeds);
-}
-
-bool lt_layout_answers_at(const lt_layout *l, const lt_param *p, const lt_box *box) {
-    const lt_layer_spec s = layer_of(l, p);
-    const bool keys = divisions[p->kind] == QKV && box->first[0] >= lt_layer_q_cols(&s);
-    return lt_layout_answers(l, p, keys ? 1 : 0);
 }

@@ -11,6 +11,9 @@
  *   dp,   nothing of the model: these ranks hold copies.
  *   cp    ZeRO cuts them further (zero.h)
  *
+ * An adapter (lora.h) is divided as its matrix is: the columns of A as those of the matrix, the
+ * rows of B as its rows. What is left of the two is whole on every rank of tp.
+ *
  * Where there are fewer key heads than ranks, neighbours hold the same key head. Norms, routers,
  * biases behind a sum over ranks, xIELU's scalars and learned positions are whole on every rank of
  * tp. Of the ranks that hold a box, one answers for it: it writes the box and counts it in the
@@ -62,14 +65,12 @@ typedef enum {
     LT_COPIES_KV = 2,     /* kv_copies neighbours of tp. */
     LT_COPIES_STAGES = 4, /* First and last stage, for a tied embedding. */
 } lt_copies;
-/* The copies of box `box` of p, as a set of lt_copies; boxes are numbered as in the layout. */
-unsigned lt_layout_copies(const lt_layout *l, const lt_param *p, int box);
+/* The copies of one of the layout's boxes of p, or of a box within it, as a set of lt_copies. */
+unsigned lt_layout_copies(const lt_layout *l, const lt_param *p, const lt_box *box);
 /* Does p belong to experts? Then its gradients are summed over edp, not over dp x cp. */
 bool lt_layout_expert(const lt_layout *l, const lt_param *p);
 /* Does this rank answer for the box, among the copies over tp and stages? Each of the dp x cp (edp)
  * replicas has one such rank. */
-bool lt_layout_answers(const lt_layout *l, const lt_param *p, int box);
-/* The same for a box that lies within one of the layout's boxes. */
-bool lt_layout_answers_at(const lt_layout *l, const lt_param *p, const lt_box *box);
+bool lt_layout_answers(const lt_layout *l, const lt_param *p, const lt_box *box);
 
 #endif

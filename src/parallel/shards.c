@@ -108,7 +108,7 @@ void lt_shards_range(const lt_shards *s, const lt_param *p, int member, int64_t 
 static lt_err own_boxes(const void *ctx, const lt_param *p, lt_box_list *out) {
     const lt_shards *s = ctx;
     const lt_param_table *t = &s->full;
-    const lt_param *q = &t->params[lt_param_index(t, p->kind, p->layer)];
+    const lt_param *q = &t->params[p->number];
     int64_t from, to;
     lt_shards_range(s, q, s->own, &from, &to);
     return from < to ? lt_box_cut(out, lt_param_boxes(t, q), q->n_boxes, q->n_dims, from, to)
@@ -137,9 +137,47 @@ lt_err lt_shards_open(lt_shards *s, const lt_world *w, int level, int per_group)
     return lt_param_table_open_part(&s->full, w->layout.spec, &full);
 }
 
+/* The model beside adapters, whose slices the same ranks keep. */
+static lt_err open_frozen(lt_shards *s) {
+    lt_shards *of = calloc(1, sizeof *of);
+    if (of == NULL) {
+        LT_FAIL(LT_ERR_OOM, "shards");
+    }
+    *of = *s;
+    of->level = 3;
+    s->frozen = of;
+    const lt_partition full = lt_shards_full(of);
+    return lt_param_table_open_part(&of->full, s->world->layout.spec, &full);
+}
+
+lt_err lt_shards_open_adapters(lt_shards *s, const lt_world *w, int level, int per_group,
+                               const lt_lora_options *adapters) {
+    lt_lora_plan plan;
+    *s = (lt_shards){.world = w, .level = level < 2 ? level : 2, .n = 1};
+    if (level == 0) {
+        return LT_OK;
+    }
+    LT_TRY(open_groups(s, per_group));
+    LT_TRY(level == 3 ? open_frozen(s) : LT_OK);
+    const lt_partition full = lt_shards_full(s);
+    LT_TRY(lt_lora_plan_open(&plan, w->layout.spec, adapters, NULL, &full));
+    s->full = plan.table;
+    plan.table = (lt_param_table){0};
+    lt_lora_plan_close(&plan);
+    return LT_OK;
+}
+
 void lt_shards_close(lt_shards *s) {
+    if (s->frozen != NULL) {
+        lt_param_table_close(&s->frozen->full);
+        free(s->frozen);
+    }
     lt_param_table_close(&s->full);
     *s = (lt_shards){0};
+}
+
+const lt_shards *lt_shards_of_weights(const lt_shards *s) {
+    return s->level == 3 ? s : s->frozen;
 }
 
 int lt_shards_part(const lt_shards *s, int *n_parts) {

@@ -11,14 +11,19 @@
  * for all slices, and `own`, slice `own` of each. The bytes are laid out in the same way, so a
  * gather is a copy.
  *
+ * Where adapters are trained (model/lora.h), units are those of the adapters. Level 3 divides them
+ * as level 2 does: they are small, and each rank has all that it computes with. The weights of the
+ * model beside them are divided too, and have shards of their own.
+ *
  * With experts divided over ranks (ep), the ranks that hold the same are those with the same
  * experts: each such group slices all that it holds. */
 #ifndef LT_PARALLEL_SHARDS_H
 #define LT_PARALLEL_SHARDS_H
 
+#include "model/lora.h"
 #include "parallel/world.h"
 
-typedef struct {
+typedef struct lt_shards {
     const lt_world *world; /* Divided already; outlives the shards. */
     /* mesh.zero: divides 0 nothing, 1 the optimiser's state, 2 also gradients, 3 also weights. */
     int level;
@@ -28,6 +33,9 @@ typedef struct {
      * experts alone, so that they keep the same slice of everything else. */
     lt_group *replicas;
     lt_param_table full; /* Level 0: empty. */
+    /* Of adapters: the model beside them, whose weights are divided and not trained; NULL: each
+     * rank has what it computes with. */
+    struct lt_shards *frozen;
 } lt_shards;
 
 /* per_group: mesh.shard, how many ranks divide a model among them; 0: all that hold the same. A
@@ -35,6 +43,9 @@ typedef struct {
  * filled in, to plan what one of them would keep. Free with lt_shards_close. ARG: per_group does
  * not divide the ranks. UNSUPPORTED: with ep, per_group, or no two ranks with the same experts. */
 LT_MUST_USE lt_err lt_shards_open(lt_shards *s, const lt_world *w, int level, int per_group);
+/* The same of adapters. */
+LT_MUST_USE lt_err lt_shards_open_adapters(lt_shards *s, const lt_world *w, int level,
+                                           int per_group, const lt_lora_options *adapters);
 void lt_shards_close(lt_shards *s);
 
 /* The part of the model that passes run on, and the part that this rank keeps; both point to the
@@ -46,6 +57,9 @@ lt_partition lt_shards_own(const lt_shards *s);
 void lt_shards_range(const lt_shards *s, const lt_param *p, int member, int64_t *from, int64_t *to);
 /* Elements of a slice of a unit. */
 int64_t lt_shards_size(const lt_shards *s, int unit);
+
+/* Whose weights are on no rank whole, but gathered when they are used (level 3); NULL: nothing. */
+const lt_shards *lt_shards_of_weights(const lt_shards *s);
 
 /* Which of *n_parts parts of a checkpoint this rank writes; -1: none. */
 int lt_shards_part(const lt_shards *s, int *n_parts);

@@ -49,8 +49,9 @@ static void carve_gradients(lt_zero *z, const lt_shards *s, lt_arena *a) {
 }
 
 static void carve_weights(lt_zero *z, const lt_shards *s, lt_dtype dtype, lt_arena *a) {
-    if (s->level == 3) {
-        carve_rooms(z->weight_rooms, &s->full, dtype, a);
+    const lt_shards *coming = lt_shards_of_weights(s);
+    if (coming != NULL) {
+        carve_rooms(z->weight_rooms, &coming->full, dtype, a);
     }
 }
 
@@ -189,6 +190,11 @@ static lt_err sum_unit(lt_zero *z, int unit) {
     return sum_replicas(z, unit, &z->last_sum);
 }
 
+/* Those of the embedding and of a tied head are two. */
+static bool is_of_adapters(const lt_zero *z) {
+    return z->model->table.params[0].role != LT_PARAM_OWN;
+}
+
 /* Does the other end of the pipeline hold the same embedding? Then its sum is queued when the
  * step's backward passes are done: collectives run in the order of their calls, and this one waits
  * for the first stage, which waits for the last one's ranks of tp. Or does this rank have both ends
@@ -196,7 +202,7 @@ static lt_err sum_unit(lt_zero *z, int unit) {
 static bool waits_for_stages(const lt_zero *z, int unit) {
     const lt_layout *l = &z->shards->world->layout;
     const bool both = z->n_passes > 1 && l->spec->tied && l->embeds && l->heads;
-    return unit == 0 && (both || z->shards->world->stages != NULL);
+    return unit == 0 && !is_of_adapters(z) && (both || z->shards->world->stages != NULL);
 }
 
 static lt_err leave_gradients(lt_zero *z, int unit) {
@@ -252,7 +258,7 @@ static lt_err sum_stages(lt_zero *z) {
     const lt_shards *s = z->shards;
     lt_group *stages = s->world->stages;
     float *slice = z->gradients.base[0];
-    return stages == NULL || !is_held(z, 0)
+    return stages == NULL || !is_held(z, 0) || is_of_adapters(z)
                ? LT_OK
                : lt_all_reduce(lt_world_twin(s->world, stages), slice, slice, lt_shards_size(s, 0),
                                LT_F32, LT_REDUCE_SUM, &z->last_sum);
@@ -280,21 +286,31 @@ const lt_param_buffer *lt_zero_gradients(const lt_zero *z) {
 /* ---- Weights ---- */
 
 static void place_weights(lt_zero *z, int unit, void *base) {
-    z->model->weights.base[unit] = base;
-    if (z->model->weights.dtype == LT_F32) {
-        z->model->master.base[unit] = base;
+    lt_model *m = z->coming.model;
+    m->weights.base[unit] = base;
+    if (m->weights.dtype == LT_F32) {
+        m->master.base[unit] = base;
     }
 }
 
-static lt_err gather(lt_zero *z, int unit, void *dst, lt_comm_work *work) {
-    const lt_shards *s = z->shards;
-    return lt_all_gather(slice_ranks(z), dst, z->trained->weights.base[unit],
-                         lt_shards_size(s, unit), z->model->weights.dtype, work);
+static lt_err gather(lt_zero *z, const lt_shards *s, const lt_model *from, int unit, void *dst,
+                     lt_comm_work *work) {
+    return lt_all_gather(slice_ranks(z), dst, from->weights.base[unit], lt_shards_size(s, unit),
+                         from->weights.dtype, work);
+}
+
+static lt_err gather_coming(lt_zero *z, int unit, void *dst, lt_comm_work *work) {
+    return gather(z, z->coming.shards, z->coming.kept, unit, dst, work);
+}
+
+/* Does this rank compute with weights of the unit that come and go? */
+static bool comes(const lt_zero *z, int unit) {
+    return z->coming.model->table.units[unit].n_elements > 0;
 }
 
 /* Begin to gather a unit into its room, unless it is there already. False: the room is in use. */
 static lt_err begin_room(lt_zero *z, int unit, bool *begun) {
-    lt_zero_room *room = &z->weight_rooms[room_of(&z->model->table, unit)];
+    lt_zero_room *room = &z->weight_rooms[room_of(&z->coming.model->table, unit)];
     *begun = room->unit == unit || !room->in_use;
     if (room->unit == unit || room->in_use) {
         return LT_OK;
@@ -305,13 +321,13 @@ static lt_err begin_room(lt_zero *z, int unit, bool *begun) {
     }
     room->unit = unit;
     place_weights(z, unit, room->data);
-    return gather(z, unit, room->data, &room->work);
+    return gather_coming(z, unit, room->data, &room->work);
 }
 
 /* Gather the unit, and begin with the next one: the unit above in a forward pass, below in a
  * backward pass. */
 static lt_err bring_weights(lt_zero *z, int unit, bool backward) {
-    const lt_param_table *t = &z->model->table;
+    const lt_param_table *t = &z->coming.model->table;
     lt_zero_room *room = &z->weight_rooms[room_of(t, unit)];
     const int next = backward ? unit - 1 : unit + 1;
     bool begun;
@@ -319,7 +335,7 @@ static lt_err bring_weights(lt_zero *z, int unit, bool backward) {
     LT_ASSERT(begun);
     LT_TRY(wait_for(z, &room->work));
     room->in_use = true;
-    if (next >= (backward ? 1 : 0) && next < t->n_units && is_held(z, next)) {
+    if (next >= (backward ? 1 : 0) && next < t->n_units && comes(z, next)) {
         LT_TRY(begin_room(z, next, &begun));
     }
     return LT_OK;
@@ -330,10 +346,11 @@ static lt_err enter(void *of, int unit, unsigned what) {
     const int level = z->shards->level;
     const bool weights = (what & LT_UNIT_WEIGHTS) != 0, gradients = (what & LT_UNIT_GRADIENTS) != 0;
     const int head = z->model->table.n_units - 1;
-    if (weights && level == 3) {
-        LT_TRY(bring_weights(z, unit, gradients));
-    } else if (weights && level > 0) {
+    if (weights && level > 0) {
         LT_TRY(wait_for(z, &z->gathers[unit]));
+    }
+    if (weights && z->coming.shards != NULL) {
+        LT_TRY(bring_weights(z, unit, gradients));
     }
     return gradients && level >= 2 && unit != 0 && unit != head ? bring_gradients(z, unit, true)
                                                                 : LT_OK;
@@ -341,34 +358,41 @@ static lt_err enter(void *of, int unit, unsigned what) {
 
 static lt_err leave(void *of, int unit, unsigned what) {
     lt_zero *z = of;
-    if ((what & LT_UNIT_WEIGHTS) != 0 && z->shards->level == 3) {
+    if ((what & LT_UNIT_WEIGHTS) != 0 && z->coming.shards != NULL) {
         z->weight_rooms[room_of(&z->model->table, unit)].in_use = false;
     }
     return (what & LT_UNIT_GRADIENTS) != 0 ? leave_gradients(z, unit) : LT_OK;
 }
 
-/* Bring the master values of a layer's small parameters to all ranks: each adds its own to
- * zeros. */
-static lt_err gather_f32(lt_zero *z) {
-    const lt_model_spec *spec = &z->model->spec;
-    const lt_param_table *t = &z->trained->table, *full = &z->model->table;
-    const lt_backend *be = z->model->backend;
+/* What this rank keeps of a small parameter, as F32 to dst: its master, or what stands for it in
+ * weights that nobody trains. */
+static lt_err copy_small(lt_queue *q, float *dst, const lt_model *from, const lt_param *p) {
+    const lt_backend *be = from->backend;
+    float *master = lt_param_data(&from->master, p);
+    if (master != NULL) {
+        return be->copy(q, dst, master, (size_t)p->local_count * sizeof *dst);
+    }
+    return be->ops->cast(q,
+                         &(lt_cast_args){.y = lt_tensor_1d(dst, LT_F32, p->local_count),
+                                         .x = lt_tensor_1d(lt_param_data(&from->weights, p),
+                                                           from->weights.dtype, p->local_count)});
+}
+
+/* Bring the values of a layer's small parameters to all ranks: each adds its own to zeros. */
+static lt_err sum_f32(lt_zero *z, float *f32, const lt_shards *s, const lt_model *kept) {
+    const lt_model_spec *spec = &kept->spec;
+    const lt_backend *be = kept->backend;
     lt_queue *q = lt_pass_queue(z->passes[0]);
-    float *f32 = lt_pass_f32(z->passes[0]);
     const int64_t n = spec->n_layers * lt_exec_f32_count(spec);
     lt_comm_work work = 0;
-    if (f32 == NULL) {
-        return LT_OK;
-    }
     LT_TRY(be->zero(q, f32, (size_t)n * sizeof *f32));
-    for (int i = 0; i < t->n_params; i++) {
-        const lt_param *p = &t->params[i];
+    for (int i = 0; i < kept->table.n_params; i++) {
+        const lt_param *p = &kept->table.params[i];
         const int64_t at = lt_exec_f32_at(spec, p->kind, p->layer);
-        const float *held = at >= 0 ? lt_param_data(&z->trained->master, p) : NULL;
-        if (held != NULL) {
-            const int64_t slice = z->shards->own * lt_shards_size(z->shards, p->unit);
-            const int64_t from = slice + p->at - full->params[i].at;
-            LT_TRY(be->copy(q, f32 + at + from, held, (size_t)p->local_count * sizeof *f32));
+        if (at >= 0 && p->local_count > 0) {
+            const int64_t slice = s->own * lt_shards_size(s, p->unit);
+            const int64_t from = slice + p->at - s->full.params[i].at;
+            LT_TRY(copy_small(q, f32 + at + from, kept, p));
         }
     }
     LT_TRY(lt_all_reduce(slice_ranks(z), f32, f32, n, LT_F32, LT_REDUCE_SUM, &work));
@@ -379,31 +403,57 @@ static lt_err gather_f32(lt_zero *z) {
     return LT_OK;
 }
 
+/* Those of a model beside adapters stay as they are. */
+static lt_err gather_f32(lt_zero *z) {
+    float *f32 = lt_pass_f32(z->passes[0]);
+    const bool frozen = z->shards->frozen != NULL;
+    if (f32 == NULL || (frozen && z->has_small)) {
+        return LT_OK;
+    }
+    z->has_small = true;
+    return frozen ? sum_f32(z, f32, z->coming.shards, z->coming.kept)
+                  : sum_f32(z, f32, z->shards, z->trained);
+}
+
 /* Levels 1 and 2: a unit's weights, into its place in the model. */
 static lt_err gather_unit(lt_zero *z, int unit) {
     if (!is_held(z, unit)) {
         return LT_OK;
     }
     LT_TRY(wait_for(z, &z->gathers[unit]));
-    return gather(z, unit, z->model->weights.base[unit], &z->gathers[unit]);
+    return gather(z, z->shards, z->trained, unit, z->model->weights.base[unit], &z->gathers[unit]);
 }
 
 /* The sums of gather_f32 go first: transfers run in the order of their calls, and the passes wait
  * for these sums before their first unit. */
 lt_err lt_zero_updated(lt_zero *z, int unit) {
     const int level = z->shards->level;
-    if (level == 0 || level == 3 || lt_pass_f32(z->passes[0]) != NULL) {
+    const bool sums = lt_pass_f32(z->passes[0]) != NULL && z->shards->frozen == NULL;
+    if (level == 0 || level == 3 || sums) {
         return LT_OK;
     }
     z->begun[unit] = true;
     return gather_unit(z, unit);
 }
 
+/* No room holds weights any more. */
+static lt_err settle_rooms(lt_zero *z) {
+    for (int i = 0; i < LT_ZERO_ROOMS; i++) {
+        lt_zero_room *room = &z->weight_rooms[i];
+        LT_TRY(wait_for(z, &room->work));
+        if (room->unit >= 0) {
+            place_weights(z, room->unit, NULL);
+        }
+        room->unit = -1;
+    }
+    return LT_OK;
+}
+
 lt_err lt_zero_gather(lt_zero *z) {
     if (z->shards->level == 0) {
         return LT_OK;
     }
-    LT_TRY(z->shards->level == 3 ? lt_zero_settle(z) : LT_OK);
+    LT_TRY(z->shards->level == 3 ? settle_rooms(z) : LT_OK);
     z->model->version++;
     LT_TRY(gather_f32(z));
     for (int u = 0; u < z->model->table.n_units && z->shards->level < 3; u++) {
@@ -417,26 +467,18 @@ lt_err lt_zero_settle(lt_zero *z) {
     for (int u = 0; z->gathers != NULL && u < z->model->table.n_units; u++) {
         LT_TRY(wait_for(z, &z->gathers[u]));
     }
-    for (int i = 0; z->shards != NULL && z->shards->level == 3 && i < LT_ZERO_ROOMS; i++) {
-        lt_zero_room *room = &z->weight_rooms[i];
-        LT_TRY(wait_for(z, &room->work));
-        if (room->unit >= 0) {
-            place_weights(z, room->unit, NULL);
-        }
-        room->unit = -1;
-    }
-    return LT_OK;
+    return z->coming.shards != NULL ? settle_rooms(z) : LT_OK;
 }
 
 lt_err lt_zero_copy_whole(lt_zero *z, lt_model *to) {
-    LT_ASSERT(z->shards->level == 3 && to->table.n_units == z->model->table.n_units);
+    LT_ASSERT(z->coming.shards != NULL && to->table.n_units == z->coming.model->table.n_units);
     LT_TRY(lt_zero_settle(z));
     for (int u = 0; u < to->table.n_units; u++) {
         lt_comm_work work = 0;
-        LT_TRY(is_held(z, u) ? gather(z, u, to->weights.base[u], &work) : LT_OK);
+        LT_TRY(comes(z, u) ? gather_coming(z, u, to->weights.base[u], &work) : LT_OK);
         LT_TRY(wait_for(z, &work));
     }
-    to->version = z->model->version;
+    to->version = z->coming.model->version;
     return LT_OK;
 }
 
@@ -451,23 +493,36 @@ static void point_into_pass(lt_zero *z) {
     }
 }
 
-lt_err lt_zero_open(lt_zero *z, const lt_shards *s, lt_model *model, lt_model *trained,
-                    const lt_param_buffer *gradients, lt_pass *const *passes, int n_passes) {
+static void set_coming(lt_zero *z, const lt_shards *s, const lt_zero_args *a) {
+    z->coming.shards = lt_shards_of_weights(s);
+    z->coming.model = s->frozen != NULL ? a->base : a->model;
+    z->coming.kept = s->frozen != NULL ? a->kept : a->trained;
+}
+
+/* Callbacks of the passes: only those in which something is done. */
+static void tell_passes(lt_zero *z, const lt_zero_args *a) {
     const unsigned all = LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS;
+    const int level = z->shards->level;
+    z->units = (lt_pass_units){z, enter, leave,
+                               level > 1   ? all
+                               : level > 0 ? LT_UNIT_WEIGHTS
+                                           : 0,
+                               z->coming.shards != NULL ? all : LT_UNIT_GRADIENTS};
+    z->n_passes = a->n_passes;
+    for (int i = 0; i < a->n_passes; i++) {
+        z->passes[i] = a->passes[i];
+        lt_pass_tell_units(a->passes[i], &z->units);
+    }
+}
+
+lt_err lt_zero_open(lt_zero *z, const lt_shards *s, const lt_zero_args *args) {
+    lt_model *model = args->model;
     const size_t n_units = (size_t)model->table.n_units;
     lt_arena a = {0};
-    LT_ASSERT(n_passes >= 1 && n_passes <= LT_MAX_LAYERS);
-    *z = (lt_zero){.shards = s, .model = model, .trained = trained, .whole = gradients};
-    z->units = (lt_pass_units){z, enter, leave,
-                               s->level > 1   ? all
-                               : s->level > 0 ? LT_UNIT_WEIGHTS
-                                              : 0,
-                               s->level == 3 ? all : LT_UNIT_GRADIENTS};
-    z->n_passes = n_passes;
-    for (int i = 0; i < n_passes; i++) {
-        z->passes[i] = passes[i];
-        lt_pass_tell_units(passes[i], &z->units);
-    }
+    LT_ASSERT(args->n_passes >= 1 && args->n_passes <= LT_MAX_LAYERS);
+    *z = (lt_zero){.shards = s, .model = model, .trained = args->trained, .whole = args->gradients};
+    set_coming(z, s, args);
+    tell_passes(z, args);
     z->gathers = calloc(n_units, sizeof *z->gathers);
     z->begun = calloc(n_units, sizeof *z->begun);
     z->summed = calloc(n_units, sizeof *z->summed);
@@ -478,7 +533,7 @@ lt_err lt_zero_open(lt_zero *z, const lt_shards *s, lt_model *model, lt_model *t
     if (s->level == 0) {
         return LT_OK;
     }
-    LT_TRY(lt_param_buffer_open(&z->gradients, &trained->table, LT_F32));
+    LT_TRY(lt_param_buffer_open(&z->gradients, &z->trained->table, LT_F32));
     if (s->level == 1) {
         point_into_pass(z);
         return LT_OK;

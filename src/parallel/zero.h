@@ -10,7 +10,9 @@
  *
  * There are two models: `trained` has the weights that this rank keeps, with their master; the
  * optimiser, checkpoints and initial weights use only this one. Passes run on `model`, whose
- * weights are gathered from the trained ones of all ranks. At level 0 both are the same.
+ * weights are gathered from the trained ones of all ranks. At level 0 both are the same. Adapters
+ * (model/lora.h) are such a pair, and the model beside them is one that comes and goes: at level 3
+ * its weights are gathered from `kept`, which nobody trains.
  *
  * All transfers work unit by unit and overlap with the computation: the pass says when it enters
  * and leaves a unit (lt_pass_units). Units whose gradients are complete are reduced while the
@@ -45,6 +47,12 @@ typedef struct {
 typedef struct {
     const lt_shards *shards;
     lt_model *model, *trained;
+    /* Weights that are gathered unit by unit when they are used: those of `model`, or those of the
+     * model beside adapters. shards NULL: none. */
+    struct {
+        const lt_shards *shards;
+        lt_model *model, *kept;
+    } coming;
     lt_pass *passes[LT_MAX_LAYERS]; /* One pass, or those of a pipeline's chunks. */
     int n_passes;
     const lt_param_buffer *whole; /* Gradients as the passes produce them. */
@@ -54,6 +62,7 @@ typedef struct {
     lt_param_buffer gradients;
     lt_zero_room gradient_rooms[LT_ZERO_ROOMS], weight_rooms[LT_ZERO_ROOMS];
     lt_comm_work *gathers; /* (n_units): gathers of weights at levels 1 and 2; 0: done. */
+    bool has_small;        /* The passes have a frozen model's small parameters in F32. */
     bool *begun;           /* (n_units): begun by lt_zero_updated since the last lt_zero_gather. */
     bool *summed;          /* (n_units): the step's gradients have their first summand. */
     int64_t *left;         /* (n_units): batches of the step whose gradients are there. */
@@ -62,12 +71,16 @@ typedef struct {
     lt_pass_units units;
 } lt_zero;
 
-/* gradients: those of the passes. All arguments outlive it. Levels above 1: no pass defers the
- * gradients of weights, and both stages of a tied embedding hold the same of its unit. Close
- * accepts a zeroed one. */
-LT_MUST_USE lt_err lt_zero_open(lt_zero *z, const lt_shards *s, lt_model *model, lt_model *trained,
-                                const lt_param_buffer *gradients, lt_pass *const *passes,
-                                int n_passes);
+typedef struct {
+    lt_model *model, *trained;
+    lt_model *base, *kept; /* s->frozen: the model beside adapters, and this rank's slices of it. */
+    const lt_param_buffer *gradients; /* Those of the passes. */
+    lt_pass *const *passes;
+    int n_passes;
+} lt_zero_args;
+/* All arguments outlive it. Levels above 1: no pass defers the gradients of weights, and both
+ * stages of a tied embedding hold the same of its unit. Close accepts a zeroed one. */
+LT_MUST_USE lt_err lt_zero_open(lt_zero *z, const lt_shards *s, const lt_zero_args *a);
 void lt_zero_close(lt_zero *z);
 /* The memory that open takes, for gradients and for weights. dtype: that of the weights. */
 typedef struct {
@@ -89,12 +102,12 @@ const lt_param_buffer *lt_zero_gradients(const lt_zero *z);
 /* The trained weights have changed: gather brings them to the model of all ranks; a layer that is
  * used waits for its weights. updated: those of one unit have changed, and gather will follow. Its
  * weights come while others are updated, unless they must wait for gather. settle waits for all of
- * them, before other code than a pass reads them; at level 3 they are never all here. */
+ * them, before other code than a pass reads them; weights that come and go are never all here. */
 LT_MUST_USE lt_err lt_zero_updated(lt_zero *z, int unit);
 LT_MUST_USE lt_err lt_zero_gather(lt_zero *z);
 LT_MUST_USE lt_err lt_zero_settle(lt_zero *z);
-/* Level 3, a collective call: all weights that the ranks keep of the model, into another with the
- * same table (lt_shards_full), whose version becomes that of the model. */
+/* A collective call where weights come and go: all that the ranks keep of them, into another with
+ * the same table (lt_shards_full), whose version becomes that of the model. */
 LT_MUST_USE lt_err lt_zero_copy_whole(lt_zero *z, lt_model *to);
 
 #endif

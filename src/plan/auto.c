@@ -81,7 +81,7 @@ static bool accepts(const finder *f, const lt_mesh_shape *s, int zero) {
     const bool dense = s->pp * s->cp * s->tp * s->ep == 1;
     lt_layout layout;
     if (lt_recipe_divides(r, s) != LT_OK || lt_layout_open(&layout, &f->run.spec, s, 0) != LT_OK ||
-        lt_adapters_check(r, s) != LT_OK || lt_objective_check(r, s) != LT_OK) {
+        lt_adapters_check(r, s, zero) != LT_OK || lt_objective_check(r, s) != LT_OK) {
         return false;
     }
     return !(zero > 0 && (s->dp * s->cp == s->ep || (s->ep > 1 && r->shard > 0))) &&
@@ -90,8 +90,7 @@ static bool accepts(const finder *f, const lt_mesh_shape *s, int zero) {
              lt_training_zero_refused(r, &f->run.spec, f->machine->on_device) != NULL) &&
            !(zero == 3 && r->fp8 != LT_FP8_NONE) &&
            !(r->deterministic != 0 && (!dense || zero > 0)) &&
-           !(r->optim == LT_OPTIM_MUON && s->tp > 1) &&
-           !(r->fp8 == LT_FP8_BLOCKWISE && s->tp > 1) && !(s->pp > 1 && r->lora_rank > 0);
+           !(r->optim == LT_OPTIM_MUON && s->tp > 1) && !(r->fp8 == LT_FP8_BLOCKWISE && s->tp > 1);
 }
 
 /* ---- Memory ---- */
@@ -102,7 +101,7 @@ typedef struct {
     lt_group tp, cp, ep;
     lt_world world;
     lt_shards shards;
-    lt_partition partition;
+    lt_rank_parts parts;
     lt_pass_options pass;
     lt_recipe recipe;
 } rank_of;
@@ -121,7 +120,7 @@ static lt_err open_rank(rank_of *x, const finder *f, const lt_auto_layout *l,
     if (stages != NULL) {
         lt_layout_place(&x->world.layout, stages);
     }
-    LT_TRY(lt_shards_open(&x->shards, &x->world, l->zero, (int)x->recipe.shard));
+    LT_TRY(lt_fit_shards_open(&x->shards, &x->world, &x->recipe));
     x->pass = lt_fit_pass_options(&x->recipe, f->machine->on_device);
     x->pass.seq /= s->cp;
     x->pass.tp = &x->tp;
@@ -129,10 +128,8 @@ static lt_err open_rank(rank_of *x, const finder *f, const lt_auto_layout *l,
                                            (lt_context_kind)x->recipe.context};
     x->pass.experts = s->ep > 1 ? &x->ep : NULL;
     x->pass.expert_room = x->recipe.expert_room;
-    x->pass.master_elsewhere = l->zero > 0;
-    x->pass.gradients_elsewhere = l->zero > 1;
-    x->partition = l->zero > 0 ? lt_shards_full(&x->shards) : lt_layout_partition(&x->world.layout);
-    x->pass.partition = l->zero > 0 || s->pp * s->tp * s->ep > 1 ? &x->partition : NULL;
+    x->parts = lt_fit_parts(&x->shards, x->pass.lora.rank > 0);
+    lt_fit_divide(&x->pass, &x->shards, &x->parts, l->zero > 0 || s->pp * s->tp * s->ep > 1);
     return LT_OK;
 }
 

@@ -4,14 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include <xxhash.h>
-
 #include "base/error.h"
 #include "base/log.h"
 #include "model/alloc.h"
 #include "model/source.h"
-
-#define PIECE_BYTES ((size_t)16 << 20)
 
 lt_lora_options lt_recipe_lora(const lt_recipe *r) {
     return (lt_lora_options){.rank = r->lora_rank,
@@ -21,17 +17,37 @@ lt_lora_options lt_recipe_lora(const lt_recipe *r) {
                              .targets = r->lora_targets};
 }
 
-lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
+/* Weights in block types are kept whole. NULL: nothing divides them. */
+static const char *divides_base(const lt_mesh_shape *mesh, int zero) {
+    return zero == 3                      ? "mesh.zero = 3"
+           : mesh != NULL && mesh->tp > 1 ? "tp (mesh)"
+           : mesh != NULL && mesh->pp > 1 ? "pp (mesh)"
+                                          : NULL;
+}
+
+/* An engine draws them from the whole model. */
+static bool draws_answers(const lt_recipe *r) {
+    return lt_recipe_is_rl(r) ||
+           (r->objective == LT_RECIPE_OBJECTIVE_distill && r->distill_on_policy > 0.0);
+}
+
+static bool trains_scores(const lt_recipe *r) {
+    return r->objective == LT_RECIPE_OBJECTIVE_reward || r->objective == LT_RECIPE_OBJECTIVE_prm;
+}
+
+lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh, int zero) {
+    const char *divides = divides_base(mesh, zero);
+    char base[LT_OPTION_STR_BYTES];
     const struct {
         const char *what;
         bool asked;
     } refused[] = {{"model.fp8", r->fp8 != LT_FP8_NONE},
                    {"deterministic = mesh-invariant", r->deterministic != 0},
                    {"optim.kind = muon", r->optim == LT_OPTIM_MUON},
-                   {"mesh.zero", r->zero > 0},
-                   {"pp (mesh)", mesh != NULL && mesh->pp > 1},
-                   {"cp (mesh)", mesh != NULL && mesh->cp > 1},
-                   {"tp (mesh)", mesh != NULL && mesh->tp > 1},
+                   {"lora.dora and mesh.zero", r->lora_dora && zero > 0},
+                   {"lora.dora and tp (mesh)", r->lora_dora && mesh != NULL && mesh->tp > 1},
+                   {"a score head and mesh.zero = 3", zero == 3 && trains_scores(r)},
+                   {"answers of its own and mesh.zero = 3", zero == 3 && draws_answers(r)},
                    {"ep (mesh)", mesh != NULL && mesh->ep > 1}};
     if (r->lora_rank == 0 && r->lora_init[0] == '\0') {
         return LT_OK;
@@ -44,6 +60,11 @@ lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
         if (refused[i].asked) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "lora.rank with %s: not built", refused[i].what);
         }
+    }
+    if (r->lora_base >= LT_LORA_BASE_AS_STORED && divides != NULL) {
+        lt_option_text(lt_option_find(&lt_recipe_table, "lora.base"), r, base, sizeof base);
+        LT_FAIL(LT_ERR_UNSUPPORTED, "lora.base = %s with %s: not built; with dtype it is", base,
+                divides);
     }
     return LT_OK;
 }
@@ -108,12 +129,13 @@ static lt_err check_base(const lt_recipe *r, bool on_device) {
     return LT_OK;
 }
 
-static lt_err resolve_base(lt_recipe *r, bool on_device) {
+static lt_err resolve_base(lt_recipe *r, bool on_device, const lt_mesh_shape *mesh) {
     bool blocks = false;
     if (r->lora_rank == 0) {
         return LT_OK;
     }
-    if (r->lora_base == LT_LORA_BASE_AUTO && decodes_in(r, on_device)) {
+    if (r->lora_base == LT_LORA_BASE_AUTO && decodes_in(r, on_device) &&
+        divides_base(mesh, (int)r->zero) == NULL) {
         LT_TRY(lt_weight_source_has_blocks(&blocks, r->init));
         r->lora_base = blocks ? LT_LORA_BASE_AS_STORED : LT_LORA_BASE_AUTO;
     }
@@ -158,15 +180,18 @@ done:
     return err;
 }
 
-lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_device) {
+lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_device,
+                           const lt_mesh_shape *mesh) {
     LT_TRY(resolve_init(r, spec));
-    return resolve_base(r, on_device);
+    LT_TRY(lt_adapters_check(r, mesh, (int)r->zero)); /* Of what lora.init says, too. */
+    return resolve_base(r, on_device, mesh);
 }
 
-lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r) {
+lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r,
+                        const lt_lora_parts *parts) {
     const lt_lora_options o = lt_recipe_lora(r);
     lt_lora *l = NULL;
-    lt_err err = lt_lora_open(&l, base, &o, (uint64_t)r->seed);
+    lt_err err = lt_lora_open_parts(&l, base, &o, (uint64_t)r->seed, parts);
     if (err == LT_OK && r->lora_init[0] != '\0') {
         err = lt_lora_load(l, r->lora_init);
         err = err != LT_OK ? lt_error_prefix(err, "lora.init") : err;
@@ -177,7 +202,7 @@ lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r) {
     }
     lt_log_info("adapters of rank %lld beside %d linear layers, %.3fM parameters; the model's own "
                 "%.2fM stay as they are, in %.1f MiB",
-                (long long)o.rank, l->n_modules, (double)l->params->table.n_elements * 1e-6,
+                (long long)o.rank, l->n_modules, (double)l->params->table.whole_elements * 1e-6,
                 (double)lt_model_spec_params(&base->spec) * 1e-6,
                 (double)lt_model_bytes(base) / 1048576.0);
     *out = l;
@@ -186,58 +211,5 @@ lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r) {
 
 double lt_adapters_train_flops(const lt_lora *l, const lt_model_spec *base, int64_t seq) {
     return lt_model_spec_train_flops(base, seq) - 2.0 * (double)lt_model_spec_active_params(base) +
-           6.0 * (double)l->params->table.n_elements;
-}
-
-/* Add bytes of the model's memory to a checksum. */
-static lt_err hash_bytes(XXH3_state_t *state, const lt_model *m, const void *data, size_t bytes,
-                         void *piece) {
-    if (m->backend->host_memory) {
-        XXH3_64bits_update(state, data, bytes);
-        return LT_OK;
-    }
-    for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
-        const size_t n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
-        LT_TRY(lt_model_download(m, piece, (const char *)data + at, n));
-        XXH3_64bits_update(state, piece, n);
-    }
-    return LT_OK;
-}
-
-/* Weights in other types: the ranges on a host, on a device what they are packed to. */
-static lt_err hash_stored(XXH3_state_t *state, const lt_model *m, void *piece) {
-    if (m->stored_packed != NULL) {
-        return hash_bytes(state, m, m->stored_packed, m->stored_packed_bytes, piece);
-    }
-    for (int i = 0; m->stored != NULL && i < m->table.n_params; i++) {
-        for (int j = 0; j < m->stored[i].n_ranges; j++) {
-            const lt_tensor *w = &m->stored[i].ranges[j].w;
-            const lt_tensor *scales = &m->stored[i].ranges[j].scales;
-            LT_TRY(hash_bytes(state, m, w->data,
-                              (size_t)w->shape[0] * lt_dtype_row_bytes(w->dtype, w->shape[1]),
-                              piece));
-            LT_TRY(hash_bytes(state, m, scales->data, (size_t)scales->shape[0] * sizeof(float),
-                              piece));
-        }
-    }
-    return LT_OK;
-}
-
-lt_err lt_model_weights_hash(uint64_t *out, const lt_model *m) {
-    lt_err err = LT_OK;
-    XXH3_state_t *state = XXH3_createState();
-    void *piece = m->backend->host_memory ? NULL : malloc(PIECE_BYTES);
-
-    if (state == NULL || (piece == NULL && !m->backend->host_memory)) {
-        LT_FAIL_DONE(LT_ERR_OOM, "checksum of the weights");
-    }
-    XXH3_64bits_reset(state);
-    LT_TRY_DONE(hash_bytes(state, m, m->weights.flat,
-                           lt_param_buffer_bytes(&m->table, m->weights.dtype), piece));
-    LT_TRY_DONE(hash_stored(state, m, piece));
-    *out = XXH3_64bits_digest(state);
-done:
-    XXH3_freeState(state);
-    free(piece);
-    return err;
+           6.0 * (double)l->params->table.whole_elements;
 }

@@ -12,27 +12,27 @@
 lt_lora_options lt_recipe_lora(const lt_recipe *r);
 
 /* Refuse what adapters do not go with; UNSUPPORTED: it is not built. mesh: of the run's ranks;
- * NULL: there is one. */
-LT_MUST_USE lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh);
+ * NULL: there is one. zero: mesh.zero on it. */
+LT_MUST_USE lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh, int zero);
 
 /* Write what lora.init says over the recipe's values, and refuse given ones that differ; decide
- * what lora.base = auto is. spec: of the base. on_device: the run computes on a GPU. */
-LT_MUST_USE lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_device);
+ * what lora.base = auto is. spec: of the base. on_device: the run computes on a GPU. mesh: as
+ * above. */
+LT_MUST_USE lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_device,
+                                       const lt_mesh_shape *mesh);
 /* Is the base kept in other types than model.dtype (model/decoded.h)? Of a resolved recipe. */
 bool lt_adapters_decode(const lt_recipe *r);
 /* How the model of a run is opened: to be trained, or beside adapters; other options are left as
  * they are. */
 void lt_adapters_base(lt_model_options *o, const lt_recipe *r);
 
-/* Put them beside a model, new ones or those of lora.init. */
-LT_MUST_USE lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r);
+/* Put them beside a model, new ones or those of lora.init; parts: as lt_lora_open_parts takes
+ * them. */
+LT_MUST_USE lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r,
+                                    const lt_lora_parts *parts);
 
 /* FLOPs of training on one token of rows of seq tokens, by which MFU is counted: without gradients
  * of the base's weights, and with three products of the adapters'. */
 double lt_adapters_train_flops(const lt_lora *l, const lt_model_spec *base, int64_t seq);
-
-/* A checksum of a model's weights, all of which are here: of the base of adapters, which no
- * checkpoint holds, and of a reference model. */
-LT_MUST_USE lt_err lt_model_weights_hash(uint64_t *out, const lt_model *m);
 
 #endif

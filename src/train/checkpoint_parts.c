@@ -156,7 +156,7 @@ static lt_err fill_part(const void *ctx, void *dst, int64_t first, int64_t count
 }
 
 bool lt_part_writes(const lt_part_boxes *w, const lt_param *p, const lt_box *box) {
-    return w->layout == NULL || lt_layout_answers_at(w->layout, p, box);
+    return w->layout == NULL || lt_layout_answers(w->layout, p, box);
 }
 
 lt_err lt_part_write_buffer(json_t *files, const char *folder, const char *name, const lt_model *m,

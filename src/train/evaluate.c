@@ -19,7 +19,7 @@ static int64_t label_bytes(const lt_training *t, const lt_pass_batch *b) {
 
 lt_err lt_training_any_rows(const lt_training *t, bool *rows) {
     float has = *rows ? 1.0f : 0.0f;
-    if (t->shards.level == 3) {
+    if (lt_shards_of_weights(&t->shards) != NULL) {
         LT_TRY(lt_all_reduce(t->shards.ranks, &has, &has, 1, LT_F32, LT_REDUCE_MAX, NULL));
     }
     if (lt_training_has_ranks(t) && t->world->shape.ep > 1) {

@@ -31,6 +31,35 @@ lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device) {
                              .decoded = lt_adapters_decode(r)};
 }
 
+lt_err lt_fit_shards_open(lt_shards *s, const lt_world *w, const lt_recipe *r) {
+    const lt_lora_options lora = lt_recipe_lora(r);
+    return lora.rank > 0 ? lt_shards_open_adapters(s, w, (int)r->zero, (int)r->shard, &lora)
+                         : lt_shards_open(s, w, (int)r->zero, (int)r->shard);
+}
+
+lt_rank_parts lt_fit_parts(const lt_shards *s, bool adapters) {
+    const lt_shards *model = adapters ? s->frozen : s;
+    const lt_partition all = lt_layout_partition(&s->world->layout);
+    lt_rank_parts p = {all, all, all, all};
+    if (model != NULL && model->level > 0) {
+        p.model = lt_shards_full(model);
+        p.own_model = lt_shards_own(model);
+    }
+    if (s->level > 0) {
+        p.lora = lt_shards_full(s);
+        p.own_lora = lt_shards_own(s);
+    }
+    return p;
+}
+
+void lt_fit_divide(lt_pass_options *o, const lt_shards *s, const lt_rank_parts *parts,
+                   bool divided) {
+    o->partition = divided ? &parts->model : NULL;
+    o->lora_partition = divided ? &parts->lora : NULL;
+    o->master_elsewhere = o->lora.rank > 0 ? s->frozen != NULL : s->level > 0;
+    o->gradients_elsewhere = s->level > 1;
+}
+
 lt_err lt_fit_bytes(size_t *out, const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtype,
                     const lt_pass_options *o, const lt_shards *shards) {
     lt_memory_plan plan;

@@ -9,6 +9,19 @@
 /* The pass that a recipe trains with: its micro-batches (batch.micro, or the largest step). */
 lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device);
 
+/* What a rank computes with and what it keeps, of the model and of the adapters beside it, as ranks
+ * divide them. They point to the shards and to the world's layout. */
+typedef struct {
+    lt_partition model, own_model, lora, own_lora;
+} lt_rank_parts;
+
+/* The shards of a recipe: of the model, or of the adapters that it trains (lt_shards_open). */
+LT_MUST_USE lt_err lt_fit_shards_open(lt_shards *s, const lt_world *w, const lt_recipe *r);
+lt_rank_parts lt_fit_parts(const lt_shards *s, bool adapters);
+/* The pass of such a rank. divided: of a mesh whose ranks do not all hold and keep the same. */
+void lt_fit_divide(lt_pass_options *o, const lt_shards *s, const lt_rank_parts *parts,
+                   bool divided);
+
 /* Bytes of device memory that a run of this model needs: weights, gradients, optimiser, and a pass
  * with the options o. shards: what ranks divide between them; NULL: nothing. */
 LT_MUST_USE lt_err lt_fit_bytes(size_t *out, const lt_recipe *r, const lt_model_spec *spec,

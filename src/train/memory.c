@@ -195,28 +195,67 @@ static lt_err measure_base(size_t *out, const lt_recipe *r, const lt_param_table
     return LT_OK;
 }
 
+/* Bytes of the model beside adapters where ranks divide its weights: this rank's slices. */
+static lt_err measure_slices(size_t *out, const lt_recipe *r, const lt_model_spec *spec,
+                             const lt_shards *frozen, lt_model_options o) {
+    const lt_partition part = lt_shards_own(frozen);
+    lt_param_table own;
+    LT_TRY(lt_param_table_open_part(&own, spec, &part));
+    lt_adapters_base(&o, r);
+    *out = lt_model_weights_bytes(&own, &o);
+    lt_param_table_close(&own);
+    return LT_OK;
+}
+
+/* Of adapters, and of the model beside them. held: what passes compute with of the adapters; own:
+ * what is trained. The same unless ZeRO divides them. */
+static lt_err measure_adapters(state_memory *out, const lt_recipe *r, const lt_model_spec *spec,
+                               lt_dtype dtype, const lt_param_table *t, const lt_shards *shards,
+                               bool on_device, const lt_lora_plan *held, const lt_lora_plan *own) {
+    const lt_lora_options lora = lt_recipe_lora(r);
+    const lt_model_options trained = {.dtype = dtype, .trainable = true}, fixed = {.dtype = dtype};
+    const bool divided = shards != NULL && shards->level > 0;
+    lt_zero_memory zero = {0};
+    size_t base_bytes;
+    LT_TRY(divided && shards->frozen != NULL
+               ? measure_slices(&base_bytes, r, spec, shards->frozen, trained)
+               : measure_base(&base_bytes, r, t, trained, on_device));
+    if (divided) {
+        lt_zero_measure(&zero, shards, dtype);
+    }
+    *out = (state_memory){
+        .weights_bytes = base_bytes + lt_model_weights_bytes(&own->table, &trained) +
+                         (divided ? lt_model_weights_bytes(&held->table, &fixed) : 0) +
+                         lt_lora_derived_bytes(&lora, &held->sizes) + zero.weights_bytes,
+        .gradients_bytes = zero.gradients_bytes,
+        .copy_bytes = lt_saver_bytes(r, &own->table, shards)};
+    return lt_optimiser_measure(&out->optimiser_bytes, r, &own->table, divided ? shards : NULL);
+}
+
+static lt_err measure_adapted(state_memory *out, const lt_recipe *r, const lt_model_spec *spec,
+                              lt_dtype dtype, const lt_param_table *t, const lt_shards *shards,
+                              const lt_pass_options *o) {
+    const bool divided = shards != NULL && shards->level > 0;
+    const lt_partition part = divided ? lt_shards_own(shards) : (lt_partition){.ctx = NULL};
+    const lt_lora_options lora = lt_recipe_lora(r);
+    lt_lora_plan held = {.n_modules = 0}, own = {.n_modules = 0};
+    lt_err err = LT_OK;
+    LT_TRY_DONE(lt_lora_plan_open(&held, spec, &lora, o->partition, o->lora_partition));
+    LT_TRY_DONE(divided ? lt_lora_plan_open(&own, spec, &lora, NULL, &part) : LT_OK);
+    LT_TRY_DONE(measure_adapters(out, r, spec, dtype, t, shards, o->on_device, &held,
+                                 divided ? &own : &held));
+done:
+    lt_lora_plan_close(&held);
+    lt_lora_plan_close(&own);
+    return err;
+}
+
 /* What lives from step to step, but for the pass's own gradients. t: of what passes run on. */
 static lt_err measure_state(state_memory *out, const lt_recipe *r, const lt_model_spec *spec,
-                            lt_dtype dtype, const lt_param_table *t, const lt_shards *shards,
-                            bool on_device) {
+                            lt_dtype dtype, const lt_param_table *t, const lt_shards *shards) {
     lt_model_options run = {.dtype = dtype, .trainable = true}, trained = run;
-    const lt_lora_options lora = lt_recipe_lora(r);
     lt_param_table own = {0};
     lt_zero_memory zero;
-    if (lora.rank > 0) {
-        lt_lora_plan plan;
-        size_t base_bytes;
-        lt_err err;
-        LT_TRY(measure_base(&base_bytes, r, t, run, on_device));
-        LT_TRY(lt_lora_plan_open(&plan, spec, &lora));
-        out->weights_bytes = base_bytes + lt_model_weights_bytes(&plan.table, &trained) +
-                             lt_lora_derived_bytes(&lora, &plan.sizes);
-        out->gradients_bytes = 0;
-        out->copy_bytes = lt_saver_bytes(r, &plan.table, shards);
-        err = lt_optimiser_measure(&out->optimiser_bytes, r, &plan.table, NULL);
-        lt_lora_plan_close(&plan);
-        return err;
-    }
     if (shards == NULL || shards->level == 0) {
         *out = (state_memory){.weights_bytes = lt_model_weights_bytes(t, &run),
                               .copy_bytes = lt_saver_bytes(r, t, shards)};
@@ -254,7 +293,8 @@ lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model
     const size_t scratch = o->on_device
                                ? 0
                                : kernel_scratch_bytes(r, &table, spec, dtype, o, m.logits_bytes);
-    LT_TRY_DONE(measure_state(&state, r, spec, dtype, &table, shards, o->on_device));
+    LT_TRY_DONE(o->lora.rank > 0 ? measure_adapted(&state, r, spec, dtype, &table, shards, o)
+                                 : measure_state(&state, r, spec, dtype, &table, shards));
     const lt_comm_memory comm = comm_memory(o, shards);
     const size_t drawn = r->guard_replay > 0 && dp_of(shards) > 1 ? 3
                                                                   : 2; /* Also another rank's. */
@@ -306,8 +346,11 @@ static size_t bytes_of(const lt_memory_plan *p, const char *name) {
 /* Assert that the bytes computed from the recipe are those that were allocated. */
 static void assert_placed(const lt_memory_plan *p, const lt_training *t) {
     const lt_pass_memory *m = &t->pass_memory;
+    const lt_lora *l = t->lora;
     const size_t shards = (t->model != t->trained ? t->trained->weights_bytes : 0) +
-                          (t->lora != NULL ? t->lora->dora.arena.size_bytes : 0);
+                          (t->kept != NULL ? t->kept->weights_bytes : 0) +
+                          (l != NULL && l->params != l->trained ? l->params->weights_bytes : 0) +
+                          (l != NULL ? l->dora.arena.size_bytes : 0);
     LT_ASSERT(bytes_of(p, "weights") + bytes_of(p, "gradients") ==
               lt_model_bytes(t->model) + shards + t->zero.arena.size_bytes + m->gradients_bytes);
     LT_ASSERT(bytes_of(p, "sums of groups") == t->invariant.arena.size_bytes);

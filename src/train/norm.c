@@ -182,8 +182,9 @@ static lt_err share_unit(sharing *s, const lt_shards *shards, const lt_param_tab
         int64_t at = p->at;
         s->base_at = sliced ? slice.first : 0;
         for (int b = 0; b < p->n_boxes; b++) {
-            const int64_t count = lt_box_count(&lt_param_boxes(t, p)[b], p->n_dims);
-            if (lt_layout_answers(l, p, b) && (expert || !experts_alone)) {
+            const lt_box *box = &lt_param_boxes(t, p)[b];
+            const int64_t count = lt_box_count(box, p->n_dims);
+            if (lt_layout_answers(l, p, box) && (expert || !experts_alone)) {
                 LT_TRY(add_share(s, slice, at, at + count));
             } else {
                 LT_TRY(flush_share(s));

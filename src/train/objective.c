@@ -474,9 +474,9 @@ lt_err lt_objective_open_whole(lt_training *t, bool apart, const lt_model **out)
                                       .device = t->device,
                                       .n_scores = t->model->options.n_scores,
                                       .token_scores = t->model->options.token_scores,
-                                      .partition = lt_training_is_divided(t) ? &t->partition
+                                      .partition = lt_training_is_divided(t) ? &t->parts.model
                                                                              : NULL};
-    if (apart || t->shards.level == 3) {
+    if (apart || lt_shards_of_weights(&t->shards) != NULL) {
         LT_TRY(lt_model_alloc(&t->whole, &t->model->spec, &options));
         t->whole->version = UINT64_MAX; /* No weights have this version. */
         t->objective_bytes += lt_model_host_bytes(t->whole);
@@ -490,7 +490,7 @@ lt_err lt_objective_bring_whole(lt_training *t) {
     if (to == NULL || to->version == from->version) {
         return lt_training_settle(t);
     }
-    if (t->shards.level == 3) {
+    if (lt_shards_of_weights(&t->shards) != NULL) {
         LT_TRY(lt_zero_copy_whole(&t->zero, to));
         return lt_training_settle(t);
     }

@@ -141,9 +141,7 @@ lt_pass_options lt_training_pass_options(const lt_training *t) {
         o.context = (lt_context_options){lt_world_twin(t->world, t->world->mesh.cp),
                                          (lt_context_kind)t->recipe.context};
     }
-    o.partition = lt_training_is_divided(t) ? &t->partition : NULL;
-    o.master_elsewhere = t->shards.level > 0;
-    o.gradients_elsewhere = t->shards.level > 1;
+    lt_fit_divide(&o, &t->shards, &t->parts, lt_training_is_divided(t));
     o.tp = lt_training_has_ranks(t) ? lt_world_twin(t->world, t->world->mesh.tp) : NULL;
     if (t->together != NULL) {
         o.batch = t->together->pass_rows;
@@ -160,19 +158,34 @@ static lt_err backward_begins(void *of, int chunk) {
     return lt_zero_begin_batch(of, chunk);
 }
 
+static int all_passes(const lt_training *t, lt_pass *passes[LT_MAX_LAYERS]) {
+    passes[0] = t->pass;
+    return t->pipeline != NULL ? lt_pipeline_passes(t->pipeline, passes) : 1;
+}
+
+void lt_training_use_adapters(lt_training *t, bool on) {
+    lt_pass *passes[LT_MAX_LAYERS];
+    const int n = all_passes(t, passes);
+    for (int i = 0; i < n; i++) {
+        lt_pass_use_adapters(passes[i], on);
+    }
+}
+
 /* The ranks that hold the same, over the passes of this one. */
 static lt_err open_zero(lt_training *t) {
     lt_pass *passes[LT_MAX_LAYERS];
-    const int n = t->pipeline != NULL ? lt_pipeline_passes(t->pipeline, passes) : 1;
-    if (t->pipeline == NULL) {
-        passes[0] = t->pass;
-    }
+    const int n = all_passes(t, passes);
     if (t->pipeline != NULL && t->shards.level > 1) {
         lt_pipeline_tell_begins(t->pipeline, (lt_pipeline_begins){backward_begins, &t->zero});
     }
-    /* For adapters only gradients are summed: the model is the same on all ranks and stays so. */
-    return lt_zero_open(&t->zero, &t->shards, t->lora != NULL ? t->trained : t->model, t->trained,
-                        lt_training_pass_gradients(t), passes, n);
+    return lt_zero_open(&t->zero, &t->shards,
+                        &(lt_zero_args){.model = t->lora != NULL ? t->lora->params : t->model,
+                                        .trained = t->trained,
+                                        .base = t->model,
+                                        .kept = t->kept,
+                                        .gradients = lt_training_pass_gradients(t),
+                                        .passes = passes,
+                                        .n_passes = n});
 }
 
 static lt_err unit_updated(void *of, int unit) {
@@ -326,7 +339,7 @@ static lt_err open_token_bytes(lt_training *t) {
 
 static lt_err start_line(lt_training *t) {
     const lt_model_spec *s = &t->model->spec;
-    const int64_t trained = t->lora != NULL ? t->lora->params->table.n_elements
+    const int64_t trained = t->lora != NULL ? t->lora->params->table.whole_elements
                                             : lt_model_spec_params(s);
     return lt_metrics_put(
         &t->metrics,
@@ -471,7 +484,8 @@ static lt_err open_all(lt_training *t) {
                 "layout = auto: `lateen train` chooses the mesh; here it must be given");
     }
     LT_TRY(lt_chat_data_resolve(&t->recipe));
-    LT_TRY(lt_adapters_check(&t->recipe, lt_training_has_ranks(t) ? &t->world->shape : NULL));
+    LT_TRY(lt_adapters_check(&t->recipe, lt_training_has_ranks(t) ? &t->world->shape : NULL,
+                             (int)t->recipe.zero));
     LT_TRY(lt_objective_check(&t->recipe, lt_training_has_ranks(t) ? &t->world->shape : NULL));
     LT_TRY(lt_invariant_check(&t->recipe, t->world));
     LT_TRY(divide_rows(t));
@@ -632,6 +646,7 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
     LT_TRY(lt_replay_meet(t));
     LT_TRY(lt_world_connect(world, lt_training_queue(t)));
     LT_TRY(lt_training_gather(t));
+    LT_TRY(lt_training_compare_base(t));
     LT_TRY(lt_diloco_join(t));
     return start_objective(t);
 }
@@ -659,11 +674,11 @@ void lt_training_close(lt_training *t) {
     lt_times_close(t);
     lt_rank_records_close(t->rank_records);
     lt_invariant_close(&t->invariant, t->device);
-    lt_model_close(t->model != t->trained && t->lora == NULL ? t->model : NULL);
-    if (t->lora != NULL) { /* What is trained is theirs. */
+    if (t->lora != NULL || t->kept != NULL) { /* What is trained is the adapters'. */
         lt_lora_close(t->lora);
-        t->trained = t->model;
+        t->trained = t->kept;
     }
+    lt_model_close(guest || t->model == t->trained ? NULL : t->model);
     lt_model_close(guest ? NULL : t->trained);
     lt_shards_close(&t->shards);
     lt_chat_source_close(&t->chat);

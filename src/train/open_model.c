@@ -9,6 +9,7 @@
 #include "model/alloc.h"
 #include "model/source.h"
 #include "train/adapters.h"
+#include "train/checksum.h"
 #include "train/fit.h"
 #include "train/run.h"
 
@@ -132,21 +133,45 @@ static lt_err divide_model(lt_training *t) {
                 "mesh.zero = 2 can");
     }
     LT_TRY(check_zero_stages(t));
-    LT_TRY(lt_shards_open(&t->shards, t->world, (int)r->zero, (int)r->shard));
+    LT_TRY(lt_fit_shards_open(&t->shards, t->world, r));
     LT_TRY(lt_world_add_twin(t->world, t->shards.ranks));
     LT_TRY(lt_world_add_twin(t->world, t->shards.replicas));
-    if (t->shards.level > 0) {
-        t->partition = lt_shards_full(&t->shards);
-        t->own_partition = lt_shards_own(&t->shards);
+    t->parts = lt_fit_parts(&t->shards, r->lora_rank > 0);
+    return LT_OK;
+}
+
+/* Adapters beside the model that was opened, which at mesh.zero = 3 is this rank's slices. */
+static lt_err open_adapters(lt_training *t, const lt_model_options *opened) {
+    const bool divided = lt_training_is_divided(t);
+    lt_lora_parts parts = {divided ? &t->parts.model : NULL, divided ? &t->parts.lora : NULL,
+                           t->shards.level > 0 ? &t->parts.own_lora : NULL, NULL};
+    lt_model_options all = *opened;
+    if (t->shards.frozen == NULL) {
+        t->model = t->trained;
     } else {
-        t->partition = t->own_partition = lt_layout_partition(&t->world->layout);
+        all.partition = &t->parts.model;
+        all.elsewhere = true;
+        LT_TRY(lt_model_alloc(&t->model, &t->trained->spec, &all));
+        parts.weights = t->kept = t->trained;
+    }
+    LT_TRY(lt_adapters_open(&t->lora, t->model, &t->recipe, &parts));
+    t->trained = t->lora->trained;
+    if (t->together != NULL) { /* Which adapters compute is decided call by call. */
+        lt_lora_use(t->model, NULL);
     }
     return LT_OK;
+}
+
+lt_err lt_training_checksum(uint64_t *out, const lt_training *t) {
+    const lt_model *held = t->lora == NULL ? t->trained : t->kept != NULL ? t->kept : t->model;
+    return lt_weights_checksum(out, held, t->world,
+                               t->lora != NULL ? t->shards.frozen : &t->shards);
 }
 
 lt_err lt_training_open_model(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_tokenizer_info *i = &t->tokenizer_info;
+    const bool ranks = lt_training_has_ranks(t);
     lt_model_options options = {.dtype = r->dtype == 0 ? LT_F32 : LT_BF16,
                                 .trainable = true,
                                 .device = t->device,
@@ -156,10 +181,11 @@ lt_err lt_training_open_model(lt_training *t) {
 
     t->micro = lt_fit_pass_options(r, false).batch;
     LT_TRY(make_spec(&t->spec, r, i));
-    LT_TRY(lt_training_has_ranks(t) ? divide_model(t) : LT_OK);
-    options.partition = lt_training_is_divided(t) ? &t->own_partition : NULL;
-    LT_TRY(lt_adapters_resolve(&t->recipe, &t->spec, !t->device->backend->host_memory));
+    LT_TRY(lt_adapters_resolve(&t->recipe, &t->spec, !t->device->backend->host_memory,
+                               ranks ? &t->world->shape : NULL));
+    LT_TRY(ranks ? divide_model(t) : LT_OK);
     lt_adapters_base(&options, r);
+    options.partition = lt_training_is_divided(t) && !options.stored ? &t->parts.own_model : NULL;
     LT_TRY(check_fit(t, &t->spec, options.dtype));
     if (!t->device->backend->host_memory && options.dtype == LT_F32) {
         lt_log_info("model.dtype = fp32: on a GPU, training in bf16 is several times as fast");
@@ -178,19 +204,13 @@ lt_err lt_training_open_model(lt_training *t) {
         LT_TRY(lt_model_create(&t->trained, &t->spec, &options, (uint64_t)r->seed));
     }
     if (r->lora_rank > 0) {
-        t->model = t->trained;
-        LT_TRY(lt_adapters_open(&t->lora, t->model, r));
-        t->trained = t->lora->params;
-        if (t->together != NULL) { /* Which adapters compute is decided call by call. */
-            lt_lora_use(t->model, NULL);
-        }
-        return LT_OK;
+        return open_adapters(t, &options);
     }
     if (t->shards.level == 0) {
         t->model = t->trained;
         return LT_OK;
     }
-    options.partition = &t->partition;
+    options.partition = &t->parts.model;
     options.trainable = false;
     options.elsewhere = t->shards.level == 3;
     return lt_model_alloc(&t->model, &t->trained->spec, &options);

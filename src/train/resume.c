@@ -158,22 +158,21 @@ static lt_err check_tokenizer(const lt_training *t, const json_t *then, const ch
     return LT_OK;
 }
 
-/* The weights beside which adapters are trained, which no checkpoint holds. */
-static lt_err fingerprint_base(lt_training *t, const json_t *then) {
-    const char *was = json_string_value(json_object_get(then, "base"));
+lt_err lt_training_compare_base(lt_training *t) {
+    const char *was = json_string_value(json_object_get(t->state.data, "base_checksum"));
     char hex[17];
-    uint64_t hash;
+    uint64_t sum;
     if (t->lora == NULL) {
         return LT_OK;
     }
     if (lt_training_host(t) != t) {
-        const json_t *known = json_object_get(lt_training_host(t)->data, "base");
+        const json_t *known = json_object_get(lt_training_host(t)->data, "base_checksum");
         snprintf(hex, sizeof hex, "%s", json_string_value(known));
     } else {
-        LT_TRY(lt_model_weights_hash(&hash, t->lora->base));
-        snprintf(hex, sizeof hex, "%016" PRIx64, hash);
+        LT_TRY(lt_training_checksum(&sum, t));
+        snprintf(hex, sizeof hex, "%016" PRIx64, sum);
     }
-    json_object_set_new(t->data, "base", json_string(hex));
+    json_object_set_new(t->data, "base_checksum", json_string(hex));
     if (was != NULL && strcmp(was, hex) != 0) {
         LT_FAIL(LT_ERR_STATE,
                 "model.init: %s has changed since the checkpoint: the checksum of its weights was "
@@ -231,7 +230,7 @@ static lt_err fingerprint_data(lt_training *t, const json_t *then) {
     uint64_t hash = 0;
 
     t->data = json_object();
-    LT_TRY(fingerprint_base(t, then));
+    LT_TRY(lt_training_has_ranks(t) ? LT_OK : lt_training_compare_base(t));
     LT_TRY(t->objective != NULL ? t->objective->data(t->objective->of, t, then)
                                 : fingerprint_loader(t, then));
     if (t->tokenizer == NULL) {

@@ -174,16 +174,13 @@ lt_err lt_training_finish(lt_training *t) {
     LT_TRY(lt_replay_tell(t));
     LT_TRY(lt_mirror_wait(t, true));
     lt_training_spend(t, LT_GOODPUT_checkpoint);
-    if (!lt_ranks_lead(&t->ranks)) {
-        return LT_OK;
-    }
-    LT_TRY(lt_training_sample(t));
+    LT_TRY(lt_ranks_lead(&t->ranks) ? lt_training_sample(t) : LT_OK);
     lt_training_spend(t, LT_GOODPUT_evaluation);
     if (t->recipe.export_model) {
         LT_TRY(lt_training_export(t));
         lt_training_spend(t, LT_GOODPUT_checkpoint);
     }
-    return lt_training_tell_end(t);
+    return lt_ranks_lead(&t->ranks) ? lt_training_tell_end(t) : LT_OK;
 }
 
 /* Handle a stop request: save, and say how to continue. */

@@ -14,6 +14,7 @@
 #include "train/chat_data.h"
 #include "train/checkpoint.h"
 #include "train/diloco.h"
+#include "train/fit.h"
 #include "train/guard.h"
 #include "train/invariant.h"
 #include "train/live.h"
@@ -77,13 +78,14 @@ typedef struct lt_training {
     /* (vocab_size) bytes of text a token stands for; NULL without a tokenizer. */
     int32_t *token_bytes;
     lt_model_spec spec; /* Spec of the model; the world's layout points to it. */
-    /* What passes run on holds of it, and what is trained here; of no effect where this rank holds
-     * and trains all. */
-    lt_partition partition, own_partition;
+    /* What passes run on holds of it, and what this rank keeps; and of its adapters. Of no effect
+     * where this rank holds and keeps all. */
+    lt_rank_parts parts;
     lt_model *model; /* What passes run on, */
     /* and what the optimiser and checkpoints know; the same without ZeRO and without adapters. */
     lt_model *trained;
     lt_lora *lora;   /* Adapters beside the model, which are what is trained; NULL: it is. */
+    lt_model *kept;  /* This rank's slices of the model beside them; NULL: it has the model. */
     lt_model *whole; /* All weights at once, see lt_objective_open_whole; NULL: not needed. */
     lt_shards shards;
     lt_zero zero;
@@ -157,6 +159,8 @@ typedef struct lt_training {
  * run would find it. */
 LT_MUST_USE lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r);
 LT_MUST_USE lt_err lt_training_open_model(lt_training *t);
+/* A collective call: the checksum of the model of the run, not of its adapters (checksum.h). */
+LT_MUST_USE lt_err lt_training_checksum(uint64_t *out, const lt_training *t);
 /* Why mesh.zero 2 and 3 do not work in a pipeline; NULL: they do. */
 const char *lt_training_zero_refused(const lt_recipe *r, const lt_model_spec *spec, bool on_device);
 /* err, whose message names the option that it is about: a path that is not there may be of any. */
@@ -214,6 +218,8 @@ lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *b, int
 void lt_training_tell_once(const lt_training *t, lt_step_record *r);
 void lt_training_close(lt_training *t);
 lt_queue *lt_training_queue(const lt_training *t); /* The queue on which gradients are computed. */
+/* All passes compute with the adapters, or, for a while, without. */
+void lt_training_use_adapters(lt_training *t, bool on);
 
 /* pipeline.c: a run whose layers are a pipeline's. */
 bool lt_training_has_pipeline(const lt_training *t);
@@ -274,6 +280,9 @@ LT_MUST_USE lt_err lt_training_probe(lt_training *t, lt_step_record *record);
  * called with the model open and nothing loaded. resume: load it. */
 LT_MUST_USE lt_err lt_training_compare(lt_training *t);
 LT_MUST_USE lt_err lt_training_resume(lt_training *t);
+/* A collective call when all ranks are open: the weights beside which adapters are trained, which
+ * no checkpoint holds, must be those of the loaded one. */
+LT_MUST_USE lt_err lt_training_compare_base(lt_training *t);
 /* Has this start changed an option? allow_or: err; of STATE a warning instead if allow_change names
  * the option, else a message that says so. */
 bool lt_training_has_changed(const lt_training *t, const char *name);
@@ -317,8 +326,8 @@ void lt_training_spend(lt_training *t, lt_goodput_kind kind);
 LT_MUST_USE lt_err lt_training_tell_goodput(lt_training *t); /* Into metrics.jsonl. */
 
 /* save.c. save: a checkpoint of the current state, unless there is one; with checkpoint.async it
- * may still be written when the call returns (saver.h). export: RUN/model; where the model is
- * divided, from the checkpoint of this very step. */
+ * may still be written when the call returns (saver.h). export, a collective call: RUN/model; where
+ * the model is divided, from the checkpoint of this very step. */
 LT_MUST_USE lt_err lt_training_save(lt_training *t);
 /* The leading rank: remove the checkpoints that checkpoint.keep_last and keep_every do not keep. */
 LT_MUST_USE lt_err lt_training_prune(lt_training *t);

@@ -8,11 +8,13 @@
  */
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "data/tokenizer/bring.h"
+#include "model/alloc.h"
 #include "model/generation.h"
 #include "train/changes.h"
 #include "train/run.h"
@@ -97,14 +99,69 @@ lt_err lt_training_prune(lt_training *t) {
     return lt_checkpoint_prune(t->checkpoints, &keep, &t->lease);
 }
 
+/* ---- Adapters ---- */
+
+/* What this rank writes of a parameter, into its place among all values. */
+static lt_err put_values(const lt_training *t, const lt_param *p, float *values) {
+    const lt_model *m = t->trained;
+    const size_t bytes = (size_t)p->local_count * sizeof *values;
+    const lt_box *boxes = lt_param_boxes(&m->table, p);
+    float *held = malloc(bytes);
+    lt_err err = held == NULL ? lt_error_set(LT_ERR_OOM, "%s", p->name)
+                              : lt_model_download(m, held, lt_param_data(&m->master, p), bytes);
+    for (int64_t at = 0, run, b = 0, end = 0; err == LT_OK && at < p->local_count; at += run) {
+        const int64_t whole = lt_param_whole_index(&m->table, p, at, &run);
+        while (at >= end) {
+            end += lt_box_count(&boxes[b++], p->n_dims);
+        }
+        if (lt_layout_answers(&t->world->layout, p, &boxes[b - 1])) {
+            memcpy(values + p->whole_at + whole, held + at, (size_t)run * sizeof *values);
+        }
+    }
+    free(held);
+    return err;
+}
+
+/* A collective call where ranks divide the adapters: all of their values on every rank; NULL where
+ * they are whole. As integers, of which all but one are 0, sums keep every bit. Free *out. */
+static lt_err bring_values(const lt_training *t, float **out) {
+    const lt_param_table *table = &t->trained->table;
+    float *values = NULL;
+    lt_err err = LT_OK;
+    int n_parts;
+    *out = NULL;
+    if (!lt_training_is_divided(t)) {
+        return LT_OK;
+    }
+    values = calloc((size_t)table->whole_elements, sizeof *values);
+    if (values == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%lld values of adapters", (long long)table->whole_elements);
+    }
+    const bool writes = lt_shards_part(&t->shards, &n_parts) >= 0;
+    for (int i = 0; writes && i < table->n_params; i++) {
+        const lt_param *p = &table->params[i];
+        LT_TRY_DONE(p->local_count > 0 ? put_values(t, p, values) : LT_OK);
+    }
+    LT_TRY_DONE(lt_all_reduce(t->world->mesh.world, values, values, table->whole_elements, LT_I32,
+                              LT_REDUCE_SUM, NULL));
+    *out = values;
+    values = NULL;
+done:
+    free(values);
+    return err;
+}
+
+/* values: of bring_values. */
+static lt_err write_adapters(const lt_training *t, const float *values, const char *folder) {
+    return values != NULL ? lt_lora_write(t->lora, values, folder, t->recipe.init)
+                          : lt_lora_save(t->lora, folder, t->recipe.init);
+}
+
 /* RUN/adapters/step-N, complete or not at all, as checkpoints are. */
-static lt_err save_adapters(lt_training *t) {
+static lt_err save_values(const lt_training *t, const float *values) {
     const lt_checkpoint_keep keep = {
         .last = t->recipe.keep_last, .every = t->recipe.keep_every, .also = -1};
     char folder[LT_PATH_BYTES], aside[LT_PATH_BYTES], path[LT_PATH_BYTES];
-    if (!t->recipe.save_adapters || !lt_ranks_lead(&t->ranks)) {
-        return LT_OK;
-    }
     LT_TRY(lt_path_join(folder, t->recipe.out, "adapters"));
     LT_TRY(lt_checkpoint_path(path, folder, t->state.step));
     if (lt_file_exists(path)) { /* Written by an earlier start at the same step. */
@@ -112,13 +169,25 @@ static lt_err save_adapters(lt_training *t) {
     }
     LT_TRY(lt_checkpoint_aside(aside, folder, t->state.step, &t->lease));
     LT_TRY(lt_file_remove_tree(aside));
-    LT_TRY(lt_lora_save(t->lora, aside, t->recipe.init));
+    LT_TRY(write_adapters(t, values, aside));
     LT_TRY(lt_lease_check(&t->lease));
     if (rename(aside, path) != 0) {
         LT_FAIL(LT_ERR_IO, "rename %s to %s: %s", aside, path, strerror(errno));
     }
     LT_TRY(lt_file_sync_dir(folder));
     return lt_checkpoint_prune(folder, &keep, &t->lease);
+}
+
+static lt_err save_adapters(const lt_training *t) {
+    float *values;
+    lt_err err = LT_OK;
+    if (!t->recipe.save_adapters) {
+        return LT_OK;
+    }
+    LT_TRY(bring_values(t, &values));
+    err = lt_ranks_lead(&t->ranks) ? save_values(t, values) : LT_OK;
+    free(values);
+    return err;
 }
 
 lt_err lt_training_save(lt_training *t) {
@@ -199,16 +268,24 @@ static lt_err export_chat(const lt_training *t, const char *folder) {
 
 /* RUN/adapter: what PEFT loads beside model.init. */
 static lt_err export_adapters(lt_training *t, const char *folder) {
+    float *values;
+    lt_err err = LT_OK;
     LT_TRY(lt_training_settle(t));
-    return lt_lora_save(t->lora, folder, t->recipe.init);
+    LT_TRY(bring_values(t, &values));
+    err = lt_ranks_lead(&t->ranks) ? write_adapters(t, values, folder) : LT_OK;
+    free(values);
+    return err;
 }
 
 /* RUN/model: weights, config and, when there is one, the tokenizer's file. */
 lt_err lt_training_export(lt_training *t) {
     char folder[LT_PATH_BYTES];
 
-    LT_TRY(lt_lease_check(&t->lease));
     LT_TRY(lt_path_join(folder, t->recipe.out, lt_training_product(t)));
+    if (!lt_ranks_lead(&t->ranks)) {
+        return t->lora != NULL ? export_adapters(t, folder) : LT_OK;
+    }
+    LT_TRY(lt_lease_check(&t->lease));
     LT_TRY(t->lora != NULL             ? export_adapters(t, folder)
            : lt_training_is_divided(t) ? export_checkpoint(t, folder)
                                        : export_own(t, folder));

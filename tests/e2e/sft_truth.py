@@ -129,6 +129,12 @@ with tempfile.TemporaryDirectory() as work:
         check("the adapters end where PEFT's do", apart(f"{out}/adapter", f"{golden}/adapter-{run_['name']}-end", 2e-4))
     both = train(f"{work}/ranks", **{"lora.init": f"{golden}/adapter-all", "batch.size": 2 * truth["rows"], "mesh": "dp=2", "threads": 1})
     check("two ranks that divide the rows take the same steps", both.stderr[-600:] if both.returncode != 0 else compare(truth["lora"][0]["steps"], steps_of(f"{work}/ranks")))
+    # Ranks that divide layers, gather a base of which each keeps a half, or have some layers each.
+    for mesh, name, more in (("tp=2", "top", {}), ("pp=2", "all", {}), ("dp=2", "top", {"mesh.zero": 3, "batch.size": 2 * truth["rows"]})):
+        run_, out = next(r for r in truth["lora"] + truth["top"] if r["name"] == name), f"{work}/mesh-{mesh}"
+        done = train(out, **{"lora.init": f"{golden}/adapter-{name}", "mesh": mesh, "threads": 1, **more})
+        wrong = done.stderr[-600:] if done.returncode != 0 else compare(run_["steps"], steps_of(out)) or apart(f"{out}/adapter", f"{golden}/adapter-{name}-end", 2e-4)
+        check(f"LoRA ({name}) on {mesh}{' with mesh.zero = 3' if more else ''}, as PEFT trains it alone", wrong)
     out = f"{work}/lora-all"
     start = json.loads(open(f"{out}/metrics.jsonl").readline())
     check("only the adapters are trained", "" if start["trained_parameters"] == truth["lora"][0]["trainable"] and not os.path.exists(f"{out}/model") else start)
@@ -212,7 +218,7 @@ with tempfile.TemporaryDirectory() as work:
     config = json.load(open(f"{dropout}/adapter_config.json"))
     json.dump({**config, "lora_dropout": 0.1}, open(f"{dropout}/adapter_config.json", "w"))
     for name, more, wanted in (("dropout", {"lora.rank": 0, "lora.init": dropout}, "lora_dropout 0.1: training with dropout is not built"), ("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not built"), ("4 bits in bf16", {"lora.base": "nf4", "model.dtype": "bf16"}, "lora.base = nf4 with model.dtype = bf16 on a CPU: not built"), ("rows that are no blocks", {"lora.base": "nf4"}, "rows of 24 numbers are no whole blocks of 64"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not built"),
-                               ("ranks that divide layers", {"mesh": "pp=2", "batch.size": 2}, "lora.rank with pp (mesh): not built"),
+                               ("ranks that divide a base in blocks", {"mesh": "pp=2", "batch.size": 2, "lora.base": "nf4"}, "lora.base = nf4 with pp (mesh): not built"),
                                ("a rank that is not the folder's", {"lora.init": f"{golden}/adapter-all", "lora.rank": 2}, "lora.rank = 2 was given, but lora.init"),
                                ("an unknown layer", {"lora.targets": "x_proj"}, "'x_proj' is no linear layer of llama")):
         no = train(f"{work}/no", **{"lora.rank": 4, **more})

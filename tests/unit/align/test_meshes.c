@@ -84,6 +84,14 @@ static const kind grpo = {&reinforcement,
                           "objective.kind=grpo rl.group=4 rl.tokens=16 rl.passes=2 rl.kl=0.1 "
                           "rl.rewards=ended,length:-0.5 data.train=" CHAT};
 
+/* The reference is the model without its adapters. */
+#define ADAPTED " lora.rank=4 lora.targets=all-linear"
+static const kind adapted_dpo = {&preferences,
+                                 "objective.kind=dpo objective.beta=0.5 data.train=" PAIRS
+                                 " data.valid=" PAIRS ADAPTED},
+                  adapted_reward = {&preferences, "objective.kind=reward data.train=" PAIRS
+                                                  " data.valid=" PAIRS ADAPTED};
+
 /* mesh: "", or a mesh and options behind it. Returns the loss of a validation: of one rank, and
  * where ranks take part in each other's passes. */
 static double run(ranks_result *result, const kind *k, const char *model, const char *mesh) {
@@ -169,6 +177,14 @@ static void pipelines(void **state) {
     compare(&dpo, MODEL, (const char *const[]){"pp=2,cp=2 batch.micro=3", NULL});
 }
 
+static void adapters(void **state) {
+    static const char *const shared[] = {"dp=2,tp=2 mesh.zero=3 batch.micro=2", "pp=2,cp=2", NULL},
+                             *const heads[] = {"dp=2,tp=2 mesh.zero=2", NULL};
+    (void)state;
+    compare(&adapted_dpo, MODEL, shared);
+    compare(&adapted_reward, MODEL, heads);
+}
+
 /* Ranks that divide experts send each other rows, so all of them take part in each pass. */
 static void experts(void **state) {
     lt_recipe *r = run_recipe("moe", "model.family=mixtral model.layers=2 model.width=32 "
@@ -189,7 +205,7 @@ static void experts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(zero_three), cmocka_unit_test(tensors),
-                                       cmocka_unit_test(contexts), cmocka_unit_test(pipelines),
-                                       cmocka_unit_test(experts)};
+                                       cmocka_unit_test(contexts),   cmocka_unit_test(pipelines),
+                                       cmocka_unit_test(adapters),   cmocka_unit_test(experts)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

@@ -395,11 +395,6 @@ static void passes_refuse(void **state) {
             &(lt_pass_options){.batch = 1, .seq = 8, .train = true, .fp8 = LT_FP8_BLOCKWISE}),
         LT_ERR_UNSUPPORTED);
     says("fp8");
-    assert_int_equal(
-        lt_pass_open(&p, m,
-                     &(lt_pass_options){.batch = 1, .seq = 8, .train = true, .end_layer = 1}),
-        LT_ERR_UNSUPPORTED);
-    says("pipeline");
     lt_lora_close(l);
     lt_model_close(m);
 }

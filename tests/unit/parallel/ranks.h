@@ -51,7 +51,7 @@ typedef struct {
     double rows, labels;        /* Of the last step. */
     float *gradients, *weights; /* (whole_elements): of the first step, a label's sum; the last. */
     bool *has_gradient, *has_weight;
-    lt_param_table table; /* Of the whole model. */
+    lt_param_table table; /* Of the whole model, or of the adapters that are trained beside it. */
 } ranks_result;
 
 /* What runs train for: state of so many bytes for each rank, and the objective over it. */
@@ -79,11 +79,23 @@ static inline void ranks_result_free(ranks_result *r) {
     *r = (ranks_result){0};
 }
 
-static inline lt_err ranks_result_open(ranks_result *r, const lt_model_spec *spec) {
+static inline lt_err ranks_table(lt_param_table *out, const lt_training *t) {
+    lt_lora_plan plan;
+    if (t->lora == NULL) {
+        return lt_param_table_open(out, &t->model->spec);
+    }
+    LT_TRY(lt_lora_plan_open(&plan, &t->model->spec, &t->lora->options, NULL, NULL));
+    *out = plan.table;
+    plan.table = (lt_param_table){0};
+    lt_lora_plan_close(&plan);
+    return LT_OK;
+}
+
+static inline lt_err ranks_result_open(ranks_result *r, const lt_training *t) {
     if (r->gradients != NULL) {
         return LT_OK;
     }
-    LT_TRY(lt_param_table_open(&r->table, spec));
+    LT_TRY(ranks_table(&r->table, t));
     const size_t n = (size_t)r->table.whole_elements;
     r->gradients = calloc(n, sizeof *r->gradients);
     r->weights = calloc(n, sizeof *r->weights);
@@ -126,7 +138,7 @@ static inline lt_err ranks_put_gradients(ranks_run *run, lt_training *t) {
     const double factor = (double)(t->micro * t->recipe.seq);
     lt_err err;
     pthread_mutex_lock(&run->lock);
-    err = ranks_result_open(run->result, &t->model->spec);
+    err = ranks_result_open(run->result, t);
     if (err == LT_OK) {
         err = ranks_put(run->result->gradients, run->result->has_gradient, lt_training_queue(t),
                         t->optimiser.share.table, lt_training_gradients(t), factor, "gradient");
@@ -165,6 +177,7 @@ static inline lt_err ranks_steps(ranks_run *run, lt_training *t) {
     LT_TRY(lt_training_settle(t));
     LT_TRY(run->save ? lt_training_save(t) : LT_OK);
     LT_TRY(run->save ? lt_training_evaluate(t) : LT_OK); /* Where there is something to. */
+    LT_TRY(run->save && t->lora != NULL ? lt_training_export(t) : LT_OK);
     LT_TRY(lt_training_settle(t));
     return ranks_put_weights(run, t);
 }

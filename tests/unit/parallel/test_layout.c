@@ -33,7 +33,7 @@ typedef struct {
 static void count_box(const lt_layout *l, const lt_param_table *t, const lt_param *p, int box,
                       int64_t at, tally *c) {
     const lt_mesh_shape *m = &l->shape;
-    const unsigned copies = lt_layout_copies(l, p, box);
+    const unsigned copies = lt_layout_copies(l, p, &lt_param_boxes(t, p)[box]);
     int expected = m->dp * m->cp / (lt_layout_expert(l, p) ? m->ep : 1);
     expected *= (copies & LT_COPIES_TP) != 0 ? m->tp : 1;
     expected *= (copies & LT_COPIES_KV) != 0 ? l->kv_copies : 1;
@@ -42,7 +42,7 @@ static void count_box(const lt_layout *l, const lt_param_table *t, const lt_para
         const int64_t whole = lt_param_whole_index(t, p, at + i, &run);
         run = 1;
         c->held[whole]++;
-        c->answered[whole] += lt_layout_answers(l, p, box);
+        c->answered[whole] += lt_layout_answers(l, p, &lt_param_boxes(t, p)[box]);
         c->expected[whole] = expected;
     }
 }

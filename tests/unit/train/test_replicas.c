@@ -5,7 +5,7 @@
 #include "unit/parallel/ranks.h"
 
 #include "base/rng.h"
-#include "train/adapters.h"
+#include "train/checksum.h"
 #include "train/replicas.h"
 
 #define MODEL      "model.layers=1 model.width=16 model.heads=2 model.ffn=32 batch.size=12 steps=8 "
@@ -143,7 +143,7 @@ static lt_err rank_main(lt_comm *c, void *ctx) {
         err = lt_training_open_ranks(t, r->recipe, NULL, &world, NULL);
         err = err == LT_OK ? steps(t, r) : err;
         if (err == LT_OK && rank == 0 && t->shards.level == 0) {
-            err = lt_model_weights_hash(&r->hash, t->model);
+            err = lt_weights_checksum(&r->hash, t->model, NULL, NULL);
         }
         r->ends[rank] = err;
         r->steps[rank] = t->state.step;

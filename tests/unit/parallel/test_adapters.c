@@ -1,0 +1,218 @@
+/* Adapters on meshes train as on one rank: with ZeRO, on ranks that share layers, divide sequences
+ * or have some layers each; the folder for PEFT that all of them write together; resumed on another
+ * mesh. Models of separate and fused projections, fewer key heads than ranks, embeddings and heads
+ * with adapters of their own. */
+#include "unit/parallel/adapters.h"
+
+#include "train/adapters.h"
+
+/* One key head, so that ranks of tp hold the same; q and v alone, as PEFT's default has them. */
+static const ranks_model one_key = {
+    "one-key", "model.layers=2 model.width=32 model.heads=4 model.kv_heads=1 model.ffn=64 "
+               "model.family=qwen3"};
+static const ranks_model tied = {
+    "tied", "model.layers=4 model.width=32 model.heads=4 model.kv_heads=2 model.ffn=64 "
+            "model.family=qwen3 model.tied=true"};
+
+static const lt_lora_options linear = {.rank = 4, .alpha = 8, .targets = LT_LORA_ALL},
+                             some = {.rank = 3, .alpha = 3, .targets = "q_proj,v_proj,up_proj"},
+                             top = {.rank = 4,
+                                    .alpha = 4,
+                                    .scaling = LT_LORA_BY_ROOT,
+                                    .targets = "all-linear,embed_tokens,lm_head"},
+                             lengths = {
+                                 .rank = 2, .alpha = 4, .dora = true, .targets = LT_LORA_ALL};
+
+static ranks_adapted dense, gqa, few, tops;
+
+static int make(void **state) {
+    const int failed = run_root_make(state);
+    ranks_adapt(&dense, &ranks_dense, "", &linear);
+    ranks_adapt(&gqa, &ranks_gqa, "", &linear);
+    ranks_adapt(&few, &one_key, "", &some);
+    ranks_adapt(&tops, &tied, "", &top);
+    return failed;
+}
+
+static void compare(const ranks_adapted *a, const char *mesh, int n, const char *options,
+                    const ranks_bound *bound) {
+    char all[256];
+    (void)snprintf(all, sizeof all, "batch.size=8 %s", options);
+    ranks_compare(&a->model, all, mesh, n, bound);
+}
+
+/* The gradients of an adapter are summed and divided as those of a model, so levels 1 to 3 have the
+ * bits of plain data parallelism; whatever is gathered of the model at level 3. */
+static void zero(void **state) {
+    static const char *const options[] = {"batch.size=12", "batch.size=12 model.dtype=bf16"};
+    (void)state;
+    for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        ranks_result plain = {0};
+        char all[1024], out[32];
+        for (int level = 0; level <= 3; level++) {
+            ranks_result r = {0};
+            (void)snprintf(all, sizeof all, "steps=6 %s %s mesh.zero=%d", tops.options, options[i],
+                           level);
+            (void)snprintf(out, sizeof out, "zero-%zu-%d", i, level);
+            must(ranks_try(level == 0 ? &plain : &r, out, all, "dp=3", 3, false), all);
+            if (level > 0) {
+                ranks_equal(&r, &plain, &ranks_bits, all);
+                ranks_result_free(&r);
+            }
+        }
+        ranks_result_free(&plain);
+    }
+    for (int level = 1; level <= 3; level++) {
+        char all[64];
+        (void)snprintf(all, sizeof all, "batch.micro=1 mesh.shard=2 mesh.zero=%d", level);
+        compare(&gqa, "dp=4", 4, all, &ranks_f32);
+    }
+    compare(&dense, "dp=2", 2, "batch.micro=2 mesh.zero=3 model.recompute=full", &ranks_f32);
+}
+
+static void layers_shared(void **state) {
+    (void)state;
+    compare(&dense, "tp=2", 2, "", &ranks_f32);
+    compare(&gqa, "tp=4", 4, "model.recompute=selective", &ranks_f32);
+    compare(&few, "tp=2", 2, "", &ranks_f32);
+    compare(&few, "dp=2,tp=4", 8, "mesh.zero=1", &ranks_f32);
+    compare(&tops, "tp=2", 2, "batch.micro=3", &ranks_f32);
+    compare(&tops, "dp=2,tp=2", 4, "mesh.zero=2", &ranks_f32);
+    compare(&tops, "dp=2,tp=2", 4, "mesh.zero=3 batch.micro=2", &ranks_f32);
+    compare(&gqa, "dp=2,tp=2", 4, "model.dtype=bf16 mesh.zero=3", &ranks_bf16);
+}
+
+static void sequences_divided(void **state) {
+    (void)state;
+    compare(&gqa, "cp=2", 2, "", &ranks_f32);
+    compare(&tops, "cp=2,tp=2", 4, "mesh.context=ulysses", &ranks_f32);
+    compare(&tops, "dp=2,cp=2", 4, "mesh.zero=3 mesh.context=ring", &ranks_f32);
+}
+
+static void stages(void **state) {
+    (void)state;
+    compare(&tops, "pp=2", 2, "", &ranks_f32);
+    compare(&dense, "pp=2,tp=2", 4, "batch.micro=2", &ranks_f32);
+    compare(&gqa, "pp=2", 2, "batch.micro=1 mesh.schedule=zb-h1", &ranks_f32);
+    compare(&tops, "pp=2,dp=2", 4, "batch.micro=1 mesh.schedule=zbv mesh.zero=1", &ranks_f32);
+    compare(&tops, "pp=2,dp=2", 4, "batch.micro=1 mesh.schedule=interleaved mesh.zero=2",
+            &ranks_f32);
+    compare(&tops, "pp=2,dp=2", 4, "batch.micro=1 mesh.zero=3", &ranks_f32);
+    compare(&gqa, "pp=2,cp=2", 4, "batch.micro=2", &ranks_f32);
+}
+
+/* Lengths of rows that are trained apart (DoRA), where each rank has whole matrices. */
+static void magnitudes(void **state) {
+    static const ranks_model model = {"dora", "model.layers=4 model.width=32 model.heads=4 "
+                                              "model.kv_heads=2 model.ffn=64 model.family=qwen3"};
+    ranks_adapted a;
+    (void)state;
+    ranks_adapt(&a, &model, "", &lengths);
+    compare(&a, "dp=2,cp=2", 4, "", &ranks_f32);
+    compare(&a, "pp=2", 2, "", &ranks_f32);
+}
+
+/* The folder for PEFT has the numbers that the ranks hold. */
+static void check_folder(const ranks_adapted *a, const ranks_result *r, const char *out) {
+    char path[LT_PATH_BYTES], name[64];
+    lt_lora_config c;
+    lt_model *base = NULL;
+    lt_lora *l = NULL;
+    (void)snprintf(name, sizeof name, "%s/adapter", out);
+    run_path(path, name);
+    must(lt_model_open(&base, a->base, NULL), a->base);
+    must(lt_lora_config_read(&c, path, &base->spec), path);
+    must(lt_lora_open(&l, base, &c.options, 1), path);
+    must(lt_lora_load(l, path), path);
+    for (int i = 0; i < r->table.n_params; i++) {
+        const lt_param *p = &r->table.params[i];
+        assert_memory_equal(lt_param_data(&l->params->master, &l->params->table.params[i]),
+                            r->weights + p->whole_at, (size_t)p->count * sizeof(float));
+    }
+    lt_lora_config_close(&c);
+    lt_lora_close(l);
+    lt_model_close(base);
+}
+
+/* Half of a run on each of two meshes. */
+static void resumed(void **state) {
+    static const struct {
+        const char *mesh, *options;
+        int n;
+    } halves[][2] = {{{"dp=2,tp=2", "mesh.zero=2", 4}, {"pp=2", "", 2}},
+                     {{"pp=2,dp=2", "mesh.zero=3 batch.micro=1", 4}, {"tp=4", "", 4}},
+                     {{NULL, "", 1}, {"dp=2,tp=2", "mesh.zero=3 checkpoint.adapters=true", 4}}};
+    ranks_result one = {0};
+    char all[1024], folder[LT_PATH_BYTES], path[LT_PATH_BYTES];
+    (void)state;
+    (void)snprintf(all, sizeof all, "steps=8 batch.size=8 %s", tops.options);
+    must(ranks_try(&one, "whole", all, NULL, 1, false), all);
+    for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
+        ranks_result r = {0};
+        char out[32];
+        (void)snprintf(out, sizeof out, "resumed-%zu", i);
+        for (int half = 0; half < 2; half++) {
+            ranks_result_free(&r);
+            (void)snprintf(all, sizeof all, "steps=%d batch.size=8 %s %s", half == 0 ? 4 : 8,
+                           tops.options, halves[i][half].options);
+            must(ranks_try(&r, out, all, halves[i][half].mesh, halves[i][half].n, true), all);
+        }
+        assert_int_equal(r.steps, 4);
+        ranks_tensors(&r, &one, false, ranks_f32.weights, out);
+        for (int step = 0; step < 4; step++) {
+            ranks_close(r.losses[step], one.losses[4 + step], ranks_f32.loss, "loss", out);
+        }
+        check_folder(&tops, &r, out);
+        (void)snprintf(all, sizeof all, "%s/adapters", out);
+        run_path(folder, all);
+        must(lt_checkpoint_path(path, folder, 8), folder);
+        assert_int_equal(lt_lora_is_folder(path), i == 2);
+        ranks_result_free(&r);
+    }
+    ranks_result_free(&one);
+}
+
+/* What is not built says so by its options' names. */
+static void refused(void **state) {
+    static const struct {
+        const char *mesh, *options, *says;
+    } runs[] = {{"tp=2", "lora.dora=true", "lora.dora and tp"},
+                {"dp=2", "lora.dora=true mesh.zero=1", "lora.dora and mesh.zero"},
+                {"tp=2", "lora.base=q8_0", "lora.base = q8_0 with tp"},
+                {"dp=2", "lora.base=nf4 mesh.zero=3", "lora.base = nf4 with mesh.zero = 3"},
+                {"pp=2", "lora.base=nf4", "lora.base = nf4 with pp"},
+                {"dp=2", "objective.kind=grpo mesh.zero=3", "answers of its own and mesh.zero"},
+                {"dp=2,ep=2", "", "ep (mesh)"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        char all[1024];
+        lt_mesh_shape shape;
+        (void)snprintf(all, sizeof all, "model.init=%.240s lora.rank=2 %s", gqa.base,
+                       runs[i].options);
+        lt_recipe *r = run_recipe("refused", all);
+        must(lt_mesh_parse(&shape, runs[i].mesh), runs[i].mesh);
+        assert_int_equal(lt_adapters_check(r, &shape, (int)r->zero), LT_ERR_UNSUPPORTED);
+        says(runs[i].says);
+        assert_int_equal(lt_adapters_check(r, NULL, 0), LT_OK);
+        free(r);
+    }
+}
+
+/* A base in blocks of 4 bits, which each rank has whole. */
+static void quantised(void **state) {
+    (void)state;
+    compare(&gqa, "dp=2", 2, "lora.base=nf4 mesh.zero=2", &ranks_f32);
+    compare(&gqa, "dp=2,cp=2", 4, "lora.base=q8_0 mesh.zero=1", &ranks_f32);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(zero),
+                                       cmocka_unit_test(layers_shared),
+                                       cmocka_unit_test(sequences_divided),
+                                       cmocka_unit_test(stages),
+                                       cmocka_unit_test(magnitudes),
+                                       cmocka_unit_test(resumed),
+                                       cmocka_unit_test(refused),
+                                       cmocka_unit_test(quantised)};
+    return cmocka_run_group_tests(tests, make, run_root_remove);
+}
