@@ -397,8 +397,13 @@ lt_plan_goodput lt_plan_goodput_estimate(const lt_plan_model *m, const lt_plan_c
                                          int64_t gpus, double interval_s, bool async);
 int64_t lt_plan_spares(double nodes, double node_rate_per_s, double repair_s, double quantile);
 
+typedef struct lt_plan_recoveries lt_plan_recoveries;
+
 typedef struct {
     double mtbf_s, save_s, restart_s, interval_s, work_s; /* work_s: productive seconds needed. */
+    /* Recoveries that were measured, of which each failure draws one (restart_s is their mean
+     * then); NULL: every restart takes restart_s. */
+    const lt_plan_recoveries *recoveries;
     double persist_lag_s; /* Asynchronous saves are durable only after this delay. */
     int64_t nodes, spares;
     double repair_s;      /* 0: nodes come back at once. */
@@ -412,8 +417,16 @@ typedef struct {
     double wall_days_mean, wall_days_p95;
     double failures_mean, lost_work_h_mean, restart_h_mean, save_h_mean, wait_h_mean;
     int64_t runs;
+    /* With recoveries: of up to LT_PLAN_SIM_LOST failures, spread over the runs, the seconds until
+     * the step that the failure interrupted has ended, as a launcher counts them; sorted. Free
+     * it. */
+    double *lost_s;
+    int64_t n_lost;
 } lt_plan_sim_result;
 
+#define LT_PLAN_SIM_LOST 20000
+
+/* *out is written only on success. */
 LT_MUST_USE lt_err lt_plan_simulate(const lt_plan_sim *s, lt_plan_sim_result *out);
 
 /* ---- Search ---------------------------------------------------------------------------------- */

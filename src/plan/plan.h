@@ -99,6 +99,12 @@ int lt_plan_zero_ranks(const lt_plan_layout *l);        /* Ranks over which dens
 int lt_plan_expert_zero_ranks(const lt_plan_layout *l); /* The same for experts. */
 double lt_plan_precision_bytes(lt_plan_precision p);
 
+/* ---- validate.c ---- */
+
+void lt_plan_sort(double *values, int64_t n); /* Ascending. */
+/* Linear interpolation between order statistics; NaN: there are none. */
+double lt_plan_quantile(const double *sorted, size_t n, double q);
+
 static inline double lt_plan_min(double a, double b) {
     return a < b ? a : b;
 }

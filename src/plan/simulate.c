@@ -5,7 +5,8 @@
  *                  RESTART
  *     SAVE         w seconds -> durable (after `persist_lag_s` more) -> WORK;  failure -> RESTART,
  *                  the save is void
- *     RESTART      u seconds -> WORK from the last durable state;  failure -> RESTART again
+ *     RESTART      u seconds, or as long as one of the recoveries that were measured (recoveries.h)
+ *                  -> WORK from the last durable state;  failure -> RESTART again
  *     WAIT         fewer nodes are whole than the job needs -> the next repair
  *
  * Failures: a Weibull renewal process of the job (shape 1: Poisson, where lt_plan_ettr_exact holds
@@ -19,6 +20,7 @@
 #include "base/rng.h"
 #include "base/thread.h"
 #include "plan/plan.h"
+#include "plan/recoveries.h"
 
 #define MAX_EVENTS   5e7 /* Failures of all runs together: half a minute. */
 #define MAX_FAILURES 4000000
@@ -26,11 +28,16 @@
 
 typedef struct {
     double wall, failures, lost, restart, save, wait;
+    int64_t n_lost; /* Values in the field's lost_s. */
+    double again;   /* The work at which the last failure came, or one before it: to reach again. */
+    bool noted;     /* The last value is of the last failure. */
 } life;
 
 typedef struct {
     const lt_plan_sim *s;
     life *lives;
+    double *lost_s; /* (runs, lost_each); NULL: not wanted. */
+    int64_t lost_each;
     bool too_many;
 } field;
 
@@ -77,8 +84,32 @@ static bool spend(world *w, const lt_plan_sim *s, double span, double *spent, li
     return true;
 }
 
-/* From a failure to working again. */
-static void recover(world *w, const lt_plan_sim *s, life *l) {
+/* What a launcher counts for a failure: the restart and the steps from the last save up to and with
+ * the one that was interrupted. Where another failure comes before that step has ended, only the
+ * last one counts, up to the same step. */
+static void note_lost(const field *f, size_t index, life *l, double restart, double done,
+                      double durable) {
+    const double step = f->s->recoveries != NULL ? f->s->recoveries->step_s : 0.0;
+    l->n_lost -= l->noted && done < l->again;
+    l->again = lt_plan_max(l->again, done);
+    l->noted = l->n_lost < f->lost_each;
+    if (l->noted) {
+        const double rework = l->again - durable;
+        f->lost_s[(int64_t)index * f->lost_each + l->n_lost++] =
+            restart + (step > 0.0 ? (floor(rework / step) + 1.0) * step : rework);
+    }
+}
+
+static double draw_restart(const lt_plan_sim *s, lt_rng *rng) {
+    const lt_plan_recoveries *m = s->recoveries;
+    return m != NULL ? m->all[lt_rng_below(rng, (uint64_t)m->n)].restart_s : s->restart_s;
+}
+
+/* From a failure to working again; returns how long the first restart takes if no failure
+ * interrupts it. Recoveries that were measured are those that were not interrupted, so that leaving
+ * out the interrupted ones here, too, would favour short ones twice. */
+static double recover(world *w, const lt_plan_sim *s, life *l) {
+    double first_restart = -1.0;
     bool failed = true;
     while (failed && l->failures < MAX_FAILURES) {
         double spent, first = repairs_done(w);
@@ -90,9 +121,12 @@ static void recover(world *w, const lt_plan_sim *s, life *l) {
             w->now = first;
             first = repairs_done(w);
         }
-        failed = spend(w, s, s->restart_s, &spent, l);
+        const double restart = draw_restart(s, &w->rng);
+        first_restart = first_restart < 0.0 ? restart : first_restart;
+        failed = spend(w, s, restart, &spent, l);
         l->restart += spent;
     }
+    return first_restart;
 }
 
 static void one_life(void *ctx, size_t index) {
@@ -130,10 +164,11 @@ static void one_life(void *ctx, size_t index) {
             }
         }
         if (failed) {
+            const double interrupted = done;
             l.lost += done - durable;
             done = durable;
             pending = -1;
-            recover(&w, s, &l);
+            note_lost(f, index, &l, recover(&w, s, &l), interrupted, durable);
         }
     }
     f->too_many = f->too_many || l.failures >= MAX_FAILURES;
@@ -179,6 +214,18 @@ static lt_err check(const lt_plan_sim *s) {
     return LT_OK;
 }
 
+/* The runs' values behind each other, sorted; before the lives are. */
+static void gather_lost(field *f, lt_plan_sim_result *out) {
+    for (int64_t i = 0; f->lost_s != NULL && i < f->s->runs; i++) {
+        for (int64_t k = 0; k < f->lives[i].n_lost; k++) {
+            f->lost_s[out->n_lost++] = f->lost_s[i * f->lost_each + k];
+        }
+    }
+    lt_plan_sort(f->lost_s, out->n_lost);
+    out->lost_s = f->lost_s;
+    f->lost_s = NULL;
+}
+
 static void sum_up(const lt_plan_sim *s, life *lives, lt_plan_sim_result *out) {
     const double n = (double)s->runs;
     const size_t last = (size_t)s->runs - 1;
@@ -204,18 +251,24 @@ lt_err lt_plan_simulate(const lt_plan_sim *s, lt_plan_sim_result *out) {
     field f = {.s = s};
     LT_ASSERT(s != NULL && out != NULL);
     LT_TRY(check(s));
-    *out = (lt_plan_sim_result){0};
     f.lives = calloc((size_t)s->runs, sizeof *f.lives);
-    if (f.lives == NULL) {
-        LT_FAIL(LT_ERR_OOM, "simulate: %lld runs", (long long)s->runs);
+    if (s->recoveries != NULL) {
+        f.lost_each = s->runs < LT_PLAN_SIM_LOST ? LT_PLAN_SIM_LOST / s->runs : 1;
+        f.lost_s = calloc((size_t)(s->runs * f.lost_each), sizeof *f.lost_s);
+    }
+    if (f.lives == NULL || (s->recoveries != NULL && f.lost_s == NULL)) {
+        LT_FAIL_DONE(LT_ERR_OOM, "simulate: %lld runs", (long long)s->runs);
     }
     lt_parallel_for((size_t)s->runs, one_life, &f);
     if (f.too_many) {
         LT_FAIL_DONE(LT_ERR_LIMIT, "simulate: more than %d failures in one run, or no memory",
                      MAX_FAILURES);
     }
+    *out = (lt_plan_sim_result){0};
+    gather_lost(&f, out);
     sum_up(s, f.lives, out);
 done:
+    free(f.lost_s);
     free(f.lives);
     return err;
 }

@@ -78,8 +78,13 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* Linear interpolation between order statistics. */
-static double quantile(const double *sorted, size_t n, double q) {
+void lt_plan_sort(double *values, int64_t n) {
+    if (n > 0) {
+        qsort(values, (size_t)n, sizeof *values, ascending);
+    }
+}
+
+double lt_plan_quantile(const double *sorted, size_t n, double q) {
     const double at = q * (double)(n - 1);
     const size_t low = (size_t)at;
     return n == 0        ? NAN
@@ -120,15 +125,15 @@ static void stats_of(lt_plan_group_stats *out, const lt_point_result *r, size_t 
     out->used = used;
     if (used > 0) {
         out->bias /= (double)used;
-        qsort(e, used, sizeof *e, ascending);
-        out->median = quantile(e, used, 0.5);
-        out->p90 = quantile(e, used, 0.9);
+        lt_plan_sort(e, (int64_t)used);
+        out->median = lt_plan_quantile(e, used, 0.5);
+        out->p90 = lt_plan_quantile(e, used, 0.9);
         out->worst = e[used - 1];
         out->tau = used >= 8 ? lt_plan_kendall_tau(a, b, used) : NAN;
     }
     if (out->memory_rows > 0) {
-        qsort(mem, out->memory_rows, sizeof *mem, ascending);
-        out->memory_median = quantile(mem, out->memory_rows, 0.5);
+        lt_plan_sort(mem, (int64_t)out->memory_rows);
+        out->memory_median = lt_plan_quantile(mem, out->memory_rows, 0.5);
     }
     free(e);
 }

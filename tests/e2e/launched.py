@@ -127,9 +127,9 @@ def unread_row(out):
     raise RuntimeError("no embedding in the checkpoint")
 
 
-def flip_row(pid, row, bit=2):
-    """Flip one bit (of 32) wherever the row is in the memory of a process; how often that was. PermissionError: this user may not."""
-    found, at_byte = 0, 64 + bit // 8
+def flip_row(pid, row, bit=2, before=0):
+    """Flip one bit (of 32) wherever the row is in the memory of a process, or of the row so many rows before it; how often that was. PermissionError: this user may not."""
+    found, at_byte = 0, 64 + bit // 8 - before * len(row)
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
         for line in open(f"/proc/{pid}/maps").read().splitlines():
             first, last = (int(x, 16) for x in line.split()[0].split("-"))
@@ -142,8 +142,11 @@ def flip_row(pid, row, bit=2):
                 continue
             at = data.find(row)
             while at >= 0:
-                memory.seek(first + at + at_byte)
-                memory.write(bytes([row[at_byte] ^ 1 << bit % 8]))
-                found += 1
+                if at + at_byte >= 0:
+                    memory.seek(first + at + at_byte)
+                    byte = memory.read(1)
+                    memory.seek(first + at + at_byte)
+                    memory.write(bytes([byte[0] ^ 1 << bit % 8]))
+                    found += 1
                 at = data.find(row, at + 1)
     return found

@@ -13,6 +13,7 @@ from tap import Tap
 tap = Tap()
 work = tempfile.TemporaryDirectory()
 quick = sys.argv[2:] == ["quick"]
+COMMON = 45  # A token that is read in most steps.
 ARGS = {"steps": 250, "checkpoint.every": 10, "guard.replicas": 4, **UNREAD}
 
 
@@ -41,8 +42,32 @@ def corrupted(ranks, victim):
     tap.check(f"{name}: the run ends with the bits of one without it", p.returncode == 0 and bits(out) == whole, f"status {p.returncode} {text[-600:]}")
 
 
+def computed():
+    """A weight that tokens read changes on one of three ranks: it computes other gradients than the others from the same rows, and its node is left."""
+    args = {**ARGS, "guard.replicas": 0, "guard.replay": 1}
+    whole = undisturbed(3, {**args, "out": work.name + "/computed-whole"})
+    out, name = work.name + "/computed", "a rank computes wrongly"
+    p, pids = begin(3, {**args, "out": out}, ("--retries", "1", "--silent", "60", "--nodes", "3", "--spares", "1", "--back", "0"))
+    try:
+        os.kill(pids[1], signal.SIGSTOP)
+        try:
+            found = flip_row(pids[1], unread_row(work.name + "/computed-whole"), bit=22, before=512 - 1 - COMMON)
+            os.kill(pids[1], signal.SIGCONT)
+        except PermissionError as e:
+            tap.skip(name, f"this user may not write into the memory of its processes: {e}")
+            return
+        text = p.communicate(timeout=120)[0]
+    finally:
+        p.kill()
+    suspects, states = [(e["rank"], e["node"]) for e in events(out, "suspect")], [(e["node"], e["state"], e["spare"]) for e in events(out, "node")]
+    tap.check(f"{name}: it is named, its node is left, and that costs no retry", suspects == [(1, 1)] and (1, "suspect", -1) in states and (1, "moved", 3) in states
+              and "0 of 1 retries used" in events(out, "decision")[0]["why"] and "rank 1 has computed other gradients" in text, f"found {found} times; {suspects} {states} {text[-900:]}")
+    tap.check(f"{name}: the run ends with the bits of one without it", p.returncode == 0 and bits(out) == whole, f"status {p.returncode} {text[-600:]}")
+
+
 corrupted(3, 1)
 if not quick:
+    computed()
     corrupted(2, 0)
     corrupted(2, 1)
 work.cleanup()

@@ -8,8 +8,8 @@
  *   {..., "event": "decision", "again", "why", "wait_s"}
  *   {..., "event": "recovered", "seconds", "step", "steps_lost"}
  *   {..., "event": "agent", "node", "what"}          an agent has ended and is started again
- *   {..., "event": "suspect", "rank", "node", "step"}  its state was found to be wrong
- *                                                      (train/replicas.h); node -1: of no agent's
+ *   {..., "event": "suspect", "rank", "node", "step"}  what it holds or computes was
+ *                              wrong (train/replicas.h, train/replay.h); node -1: of no agent's
  *   {..., "event": "straggler", "rank", "node", "slow", "share"}  a rank has become slow, or is no
  *                                                                 longer (train/stragglers.h)
  *   {..., "event": "node", "node", "state", "spare"}  lost, suspect, back, used again; moved: its

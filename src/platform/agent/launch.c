@@ -325,7 +325,8 @@ static void look_at_stragglers(launcher *l) {
     }
 }
 
-/* Ranks whose state was found to be wrong: by the others, or by making a step again. */
+/* Ranks whose state or gradients were found to be wrong: by the others, or by making a step
+ * again. */
 static void look_at_suspects(launcher *l) {
     for (int r = 0; r < l->ranks.n; r++) {
         lt_process *p = &l->ranks.all[r];
@@ -339,8 +340,8 @@ static void look_at_suspects(launcher *l) {
         if (node >= 0) {
             (void)snprintf(where, sizeof where, " (node %d)", node);
         }
-        lt_log_warn("rank %d%s is suspect: its state was wrong after step %lld", r, where,
-                    (long long)step);
+        lt_log_warn("rank %d%s is suspect: what it held or computed was wrong at step %lld", r,
+                    where, (long long)step);
         lt_events_put(&l->events, l->control.attempt,
                       json_pack("{s:s, s:i, s:i, s:I}", "event", "suspect", "rank", r, "node", node,
                                 "step", (json_int_t)step));
