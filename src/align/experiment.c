@@ -308,21 +308,62 @@ static lt_err read_seeds(lt_experiment *e, const json_t *root, const char *path)
     const json_t *seeds = json_object_get(root, "seeds");
     json_t *values[MAX_VALUES];
     const char *list = json_string_value(seeds);
+    bool whole = list != NULL || seeds == NULL || json_is_null(seeds) || json_is_integer(seeds);
 
     e->seeds[0] = json_integer_value(seeds);
-    e->n_seeds = 1;
-    if (list == NULL) {
-        return LT_OK;
-    }
-    e->n_seeds = split_numbers(list, values);
-    for (int64_t i = 0; i < e->n_seeds; i++) {
+    e->n_seeds = list != NULL ? split_numbers(list, values) : 1;
+    for (int64_t i = 0; list != NULL && i < e->n_seeds; i++) {
+        whole = whole && json_is_integer(values[i]);
         if (i < LT_EXPERIMENT_SEEDS) {
             e->seeds[i] = json_integer_value(values[i]);
         }
         json_decref(values[i]);
     }
-    if (e->n_seeds < 1 || e->n_seeds > LT_EXPERIMENT_SEEDS) {
+    if (!whole || e->n_seeds < 1 || e->n_seeds > LT_EXPERIMENT_SEEDS) {
         LT_FAIL(LT_ERR_ARG, "%s: seeds must be 1 to %d whole numbers", path, LT_EXPERIMENT_SEEDS);
+    }
+    return LT_OK;
+}
+
+/* The same answers, counted twice, would make intervals narrower than they are. */
+static lt_err check_seeds(const lt_experiment *e, const char *path) {
+    for (int64_t i = 1; i < e->n_seeds; i++) {
+        for (int64_t k = 0; k < i; k++) {
+            if (e->seeds[i] == e->seeds[k]) {
+                LT_FAIL(LT_ERR_ARG, "%s: seeds: %lld is there twice", path, (long long)e->seeds[i]);
+            }
+        }
+    }
+    return LT_OK;
+}
+
+/* The results and the report tell models and tasks apart by their names, and methods by name and
+ * parameters. */
+static lt_err check_names(const lt_experiment *e, const char *path) {
+    const char *what = NULL, *twice = NULL;
+    for (int64_t i = 1; i < e->n_models; i++) {
+        for (int64_t k = 0; k < i && what == NULL; k++) {
+            what = strcmp(e->models[i].name, e->models[k].name) == 0 ? "two models" : NULL;
+            twice = what != NULL ? e->models[i].name : NULL;
+        }
+    }
+    for (int64_t i = 1; i < e->n_tasks; i++) {
+        for (int64_t k = 0; k < i && what == NULL; k++) {
+            what = strcmp(e->tasks[i].name, e->tasks[k].name) == 0 ? "two tasks" : NULL;
+            twice = what != NULL ? e->tasks[i].name : NULL;
+        }
+    }
+    for (int64_t i = 1; i < e->n_configs; i++) {
+        const lt_experiment_config *c = &e->configs[i];
+        for (int64_t k = 0; k < i && what == NULL; k++) {
+            const bool same = strcmp(c->method, e->configs[k].method) == 0 &&
+                              json_equal(c->parameters, e->configs[k].parameters);
+            what = same ? "two methods with the same parameters" : NULL;
+            twice = same ? c->method : NULL;
+        }
+    }
+    if (what != NULL) {
+        LT_FAIL(LT_ERR_ARG, "%s: %s are named '%s'", path, what, twice);
     }
     return LT_OK;
 }
@@ -382,6 +423,7 @@ static lt_err read_file(lt_experiment *e, const json_t *root, const char *path, 
                                         "tasks",       "methods", "seeds",     "request",
                                         "max_running", "chat",    NULL};
     const json_t *running = json_object_get(root, "max_running");
+    const json_t *chat = json_object_get(root, "chat");
 
     LT_TRY(lt_experiment_check_keys(root, known, path));
     out = out != NULL && out[0] != '\0' ? out : text_of(root, "out", NULL);
@@ -391,7 +433,10 @@ static lt_err read_file(lt_experiment *e, const json_t *root, const char *path, 
     if (snprintf(e->out, sizeof e->out, "%s", out) >= (int)sizeof e->out) {
         LT_FAIL(LT_ERR_LIMIT, "%s: the path of 'out' is too long", path);
     }
-    e->chat = json_is_true(json_object_get(root, "chat"));
+    if (chat != NULL && !json_is_null(chat) && !json_is_boolean(chat)) {
+        LT_FAIL(LT_ERR_ARG, "%s: chat must be true or false", path);
+    }
+    e->chat = json_is_true(chat);
     e->max_running = running != NULL ? json_integer_value(running) : 64;
     if (e->max_running < 1 || e->max_running > 65536) {
         LT_FAIL(LT_ERR_ARG, "%s: max_running must be 1 to 65536", path);
@@ -400,6 +445,8 @@ static lt_err read_file(lt_experiment *e, const json_t *root, const char *path, 
     LT_TRY(read_seeds(e, root, path));
     LT_TRY(read_methods(e, root, path));
     LT_TRY(read_tasks(e, root, path));
+    LT_TRY(check_seeds(e, path));
+    LT_TRY(check_names(e, path));
     LT_TRY(hash_all(e));
     return make_cells(e, path);
 }

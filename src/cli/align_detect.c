@@ -37,9 +37,26 @@ typedef struct {
 static const lt_option rows[] = {DETECT_OPTIONS(LT_OPTION_ROW)};
 static const lt_option_table table = LT_OPTION_TABLE("align detect", rows);
 
+static lt_err check_idle(const detect_options *o, lt_watermark_scheme scheme) {
+    const bool exponential = scheme == LT_WATERMARK_EXPONENTIAL;
+    const lt_verb_use uses[] = {
+        {"gamma", scheme == LT_WATERMARK_GREEN, "--scheme green"},
+        {"context", !exponential, "--scheme green or gumbel"},
+        {"length", exponential, "--scheme exponential"},
+        {"resamples", exponential, "--scheme exponential"},
+        {"seed", exponential, "--scheme exponential"},
+        {"tokenizer", !o->ids, "a text: --ids has token ids"},
+    };
+    if (o->key[0] == '\0') {
+        LT_FAIL(LT_ERR_ARG, "align detect: which key? --key TEXT");
+    }
+    return lt_verb_idle(&table, o, uses, sizeof uses / sizeof *uses);
+}
+
 static lt_err read_watermark(lt_watermark *w, const detect_options *o) {
     lt_watermark_scheme scheme;
     LT_TRY(lt_watermark_find(&scheme, o->scheme));
+    LT_TRY(check_idle(o, scheme));
     *w = lt_watermark_defaults(scheme);
     w->key = lt_watermark_key(o->key, strlen(o->key));
     w->gamma = o->gamma;
@@ -68,6 +85,9 @@ done:
 static lt_err read_ids(const char *path, const char *text, lt_ids *out) {
     json_t *list = NULL;
     lt_err err = lt_json_parse(&list, text, strlen(text), path);
+    if (err == LT_OK && !json_is_array(list)) {
+        err = lt_error_set(LT_ERR_FORMAT, "%s: not a list of token ids", path);
+    }
     for (size_t i = 0; err == LT_OK && i < json_array_size(list); i++) {
         const json_t *x = json_array_get(list, i);
         const json_int_t value = json_integer_value(x);

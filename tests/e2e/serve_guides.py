@@ -361,7 +361,11 @@ for name, param, body, also in [
     status, e = ask(also, body)
     check(f"refused: {name}", status == 400 and e["error"]["param"] == param, (status, e))
 check("green marks a greedy text, too", found(ids_of(ask({"temperature": 0}, {"method": "watermark", "scheme": "green", "key": "k", "delta": 5})), "k", "--scheme", "green")["z"] > 3)
-for name, words, args in [("a short text", "at least 5", ([1, 2], "k")), ("an unknown scheme", "'gumbel'", ([1] * 9, "k", "--scheme", "gumble")), ("no tokenizer", "--tokenizer", ("text", "k")), ("no ids", "entry 1", ("[1, -1]", "k", "--ids"))]:
+for name, words, args in [("a short text", "at least 5", ([1, 2], "k")), ("an unknown scheme", "'gumbel'", ([1] * 9, "k", "--scheme", "gumble")), ("no tokenizer", "--tokenizer", ("text", "k")), ("no ids", "entry 1", ("[1, -1]", "k", "--ids")),
+                          ("no list", "not a list", ("{}", "k", "--ids")), ("what another scheme reads", "--gamma 0.5 has no effect", ([1] * 9, "k", "--gamma", "0.5")),
+                          ("resamples of another scheme", "--resamples 9 has no effect", ([1] * 9, "k", "--scheme", "green", "--resamples", "9"))]:
     status, _, err = detect(*args)
     check(f"detect refuses: {name}", status in (1, 2) and words in err, (status, err))
+no_key = subprocess.run([lateen, "align", "detect", tokenizer, "--ids"], capture_output=True, text=True)
+check("detect refuses: no key", no_key.returncode == 2 and "which key" in no_key.stderr, no_key.stderr)
 sys.exit(tap.end())
