@@ -62,6 +62,10 @@ typedef struct {
     int64_t cache_most; /* With cache_bytes 0: its upper bound instead of that half; 0: none. */
     /* Bytes of the cache that may keep pages which no sequence holds, for later prompts; 0: all. */
     int64_t unused_bytes;
+    /* A folder where evicted pages go, of at most disk_bytes, to come back when a prompt begins
+     * with them, also in the next engine: see serve/page_disk.h. NULL: none. On CPUs. */
+    const char *disk;
+    int64_t disk_bytes;
     /* Full pages stay and are shared by prompts that begin with the same tokens. */
     bool prefix_cache;
     lt_warm warm;
@@ -370,7 +374,11 @@ typedef struct {
     int64_t steps_ahead; /* Steps queued before the tokens of the previous step were known. */
     int64_t steps_of[LT_STEP_SIZES]; /* [k]: steps with at most 2^k tokens and more than 2^(k-1). */
     int64_t steps_tokens;            /* Tokens of all steps. */
-    uint64_t version;                /* lt_model_version of the weights it runs on. */
+    /* The cache on disk: pages in it now, and their bytes; since the start, pages written and read,
+     * those that failed, those that were evicted too quickly to be written, and tokens of prompts
+     * that came from it. */
+    int64_t disk_pages, disk_bytes, disk_written, disk_read, disk_failed, disk_unkept, disk_tokens;
+    uint64_t version; /* lt_model_version of the weights it runs on. */
 } lt_engine_stats;
 /* From any thread: a snapshot taken between two steps. */
 void lt_engine_get_stats(const lt_engine *e, lt_engine_stats *out);

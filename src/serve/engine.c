@@ -166,12 +166,13 @@ static const lt_model *model_at(const lt_engine *e, int k) {
 }
 
 /* The tokens behind which no layer of any model reads, or 0: sequences keep all their pages. The
- * draft model may be behind a text, and catch up with it later. */
+ * draft model may be behind a text, and catch up with it later; the cache on disk finds a page by
+ * those before it. */
 static int64_t pages_window(const lt_engine *e) {
     int64_t window = 0;
     for (int k = 0; k < n_models(e); k++) {
         const int64_t own = lt_layers_window(lt_model_get_spec(model_at(e, k)));
-        if (own == 0 || own >= e->o.max_seq || e->drafter.model != NULL) {
+        if (own == 0 || own >= e->o.max_seq || e->drafter.model != NULL || e->o.disk != NULL) {
             return 0;
         }
         window = own > window ? own : window;
@@ -403,6 +404,8 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->wake, NULL);
     pthread_cond_init(&e->rested, NULL);
+    pthread_mutex_init(&e->disk.lock, NULL);
+    pthread_cond_init(&e->disk.wake, NULL);
     if (e->spec->n_scores > 0) { /* Warm-up steps choose tokens. */
         e->o.warm = LT_WARM_NONE;
     }
@@ -413,6 +416,7 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
     engine_carve(e, &e->arena);
     lt_sched_reset(&e->sched);
     LT_TRY_DONE(open_forwards(e));
+    LT_TRY_DONE(e->o.disk != NULL ? lt_engine_open_disk(e) : LT_OK);
     opened_s = lt_clock_s();
     LT_TRY_DONE(warm_first(e));
     lt_log_debug("engine: opened in %.3f s, %lld warm-up steps took %.3f s", opened_s - start_s,
@@ -436,6 +440,7 @@ void lt_engine_close(lt_engine *e) {
     if (e == NULL) {
         return;
     }
+    lt_engine_stop_disk(e);
     if (e->running) {
         pthread_mutex_lock(&e->lock);
         e->closing = true;
@@ -443,6 +448,7 @@ void lt_engine_close(lt_engine *e) {
         pthread_mutex_unlock(&e->lock);
         pthread_join(e->thread, NULL);
     }
+    lt_engine_close_disk(e);
     for (int64_t i = 0; e->slots != NULL && i < e->n_slots; i++) {
         lt_job_close(e->slots[i]);
     }
@@ -605,4 +611,16 @@ void lt_engine_get_stats(const lt_engine *e, lt_engine_stats *out) {
     pthread_mutex_lock(&own->lock);
     *out = e->stats;
     pthread_mutex_unlock(&own->lock);
+    if (e->disk.disk != NULL) {
+        lt_page_disk_counts c;
+        lt_page_disk_get_counts(e->disk.disk, &c);
+        out->disk_pages = c.pages;
+        out->disk_bytes = c.pages * c.file_bytes;
+        out->disk_written = c.written;
+        out->disk_read = c.read;
+        out->disk_failed = c.failed;
+        pthread_mutex_lock(&own->disk.lock);
+        out->disk_unkept = e->disk.n_unkept;
+        pthread_mutex_unlock(&own->disk.lock);
+    }
 }

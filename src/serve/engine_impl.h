@@ -16,6 +16,7 @@
 #include "model/params.h"
 #include "tensor/backend.h"
 #include "serve/job.h"
+#include "serve/page_disk.h"
 
 /* A token to choose in this step, from row `row` of the current logits, on the device (on_device)
  * or from their copy on the host. */
@@ -136,6 +137,25 @@ typedef struct lt_engine_question {
     struct lt_engine_question *next;
 } lt_engine_question;
 
+/* The cache on disk: see engine_disk.c. */
+typedef struct {
+    lt_page_disk *disk; /* NULL: there is none. */
+    pthread_t thread;
+    bool running;
+    lt_arena arena;        /* Everything below that has a length. */
+    lt_page_chain *chains; /* (most_staged) of pages on their way to the disk, */
+    int32_t *tokens;       /* (most_staged, page_tokens) */
+    char *data;            /* (most_staged, page_bytes) */
+    void *page;            /* (page_bytes) one that comes from there */
+    bool failing;          /* The last page could not be written. */
+    pthread_mutex_t lock;  /* Of what follows. */
+    pthread_cond_t wake;
+    int64_t most_staged, first_staged, n_staged;
+    int64_t n_unkept; /* Pages that were evicted while all of `staged` was taken. */
+    lt_job *parked, *parked_last;
+    bool closing;
+} lt_engine_disk;
+
 /* The hold that was requested: see refresh.c. */
 typedef enum { LT_HOLD_NONE, LT_HOLD_TO_FINISH, LT_HOLD_TO_PREEMPT } lt_hold_state;
 
@@ -149,6 +169,8 @@ struct lt_engine {
     /* The engine's thread. */
     lt_sched sched;
     lt_paged_forward *forward;
+    lt_engine_disk disk;
+    int64_t n_parked, n_disk_tokens; /* Requests that wait for it; tokens that came from it. */
     lt_engine_beside beside[LT_ENGINE_BESIDE];
     lt_step_beside_rows beside_rows;
     int64_t n_common;    /* Ids that all of them have. */
@@ -214,6 +236,20 @@ void lt_engine_signal(lt_engine *e); /* Tell the front that there are events to 
 void lt_engine_ask(lt_engine *e, void (*run)(lt_engine *e, void *arg), void *arg);
 void lt_engine_answer(lt_engine *e);
 void lt_engine_count_pages(lt_engine *e); /* Into the statistics, under the lock. */
+/* UNSUPPORTED: its pages cannot be read or written by the host. What a file of n_pages begins
+ * with. */
+LT_MUST_USE lt_err lt_engine_check_pages(const lt_engine *e);
+lt_page_file_head lt_engine_page_head(const lt_engine *e, int64_t n_pages);
+
+/* engine_disk.c: open the cache on disk, before the engine's thread starts; stop its thread, before
+ * the engine's ends; write the pages of the pool, and close it. */
+LT_MUST_USE lt_err lt_engine_open_disk(lt_engine *e);
+void lt_engine_stop_disk(lt_engine *e);
+void lt_engine_close_disk(lt_engine *e);
+/* The job, which has not begun, waits for pages from the disk, if that has some of its prompt that
+ * the pool has not: then true, and later lt_step_begin_parked (step.c) begins it. */
+bool lt_engine_park(lt_engine *e, lt_job *j);
+void lt_step_begin_parked(lt_engine *e, lt_job *j);
 
 /* refresh.c. If the engine is held, its thread waits here for a refresh or the end. True: it
  * waited, and there may be something to do. */

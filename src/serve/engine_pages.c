@@ -126,7 +126,7 @@ static lt_err lent_open(lent *w, const lt_engine *e, uint64_t salt, const int32_
     return LT_OK;
 }
 
-static lt_err check(const lt_engine *e) {
+lt_err lt_engine_check_pages(const lt_engine *e) {
     const char *why = !e->model->backend->host_memory ? "keys and values are in a device's memory"
                       : !e->o.prefix_cache            ? "the prefix cache is off"
                       : e->drafter.model != NULL ? "a draft model has keys and values of its own"
@@ -140,7 +140,7 @@ static lt_err check(const lt_engine *e) {
     return LT_OK;
 }
 
-static lt_page_file_head head_of(const lt_engine *e, int64_t n_pages) {
+lt_page_file_head lt_engine_page_head(const lt_engine *e, int64_t n_pages) {
     return (lt_page_file_head){.fingerprint = lt_model_fingerprint(e->model),
                                .keys = e->o.cache_dtype,
                                .values = e->o.value_dtype,
@@ -153,7 +153,7 @@ static lt_page_file_head head_of(const lt_engine *e, int64_t n_pages) {
 /* ---- Saving ---- */
 
 static lt_err write_pages(const lt_engine *e, const char *path, const lent *w, int64_t *bytes) {
-    const lt_page_file_head head = head_of(e, w->n_found);
+    const lt_page_file_head head = lt_engine_page_head(e, w->n_found);
     lt_err err = LT_OK;
     lt_page_file *f = NULL;
     void *page = malloc((size_t)head.page_bytes);
@@ -165,7 +165,7 @@ static lt_err write_pages(const lt_engine *e, const char *path, const lent *w, i
         lt_paged_forward_get_page(e->forward, w->table[i], page);
         LT_TRY_DONE(lt_page_file_put(f, page));
     }
-    LT_TRY_DONE(lt_page_file_commit(f, bytes));
+    LT_TRY_DONE(lt_page_file_commit(f, true, bytes));
 done:
     lt_page_file_close(f);
     free(page);
@@ -176,7 +176,7 @@ lt_err lt_engine_save(lt_engine *e, const char *path, uint64_t salt, const int32
                       int64_t n, lt_engine_kept *out) {
     lt_err err = LT_OK;
     lent w;
-    LT_TRY(check(e));
+    LT_TRY(lt_engine_check_pages(e));
     LT_TRY(lent_open(&w, e, salt, tokens, n));
     lt_engine_ask(e, find, &w);
     *out = (lt_engine_kept){.tokens = w.n_found * e->o.page_tokens};
@@ -203,7 +203,10 @@ lt_err lt_engine_save(lt_engine *e, const char *path, uint64_t salt, const int32
 /* ---- Restoring ---- */
 
 static lt_err check_head(const lt_engine *e, const lt_page_file_view *v) {
-    const lt_page_file_head ours = head_of(e, v->head.n_pages), *h = &v->head;
+    const lt_page_file_head ours = lt_engine_page_head(e, v->head.n_pages), *h = &v->head;
+    if (h->chain.low != 0 || h->chain.high != 0) {
+        LT_FAIL(LT_ERR_STATE, "%s has a page of the cache on disk, not a text", v->name);
+    }
     if (h->fingerprint != ours.fingerprint) {
         LT_FAIL(LT_ERR_STATE, "%s has pages of another model, or of another compute type", v->name);
     }
@@ -263,7 +266,7 @@ lt_err lt_engine_restore(lt_engine *e, const char *path, uint64_t salt, lt_engin
     lt_file_map map = {0};
     lt_page_file_view v;
     int32_t *tokens = NULL;
-    LT_TRY(check(e));
+    LT_TRY(lt_engine_check_pages(e));
     LT_TRY(lt_file_map_open(&map, path));
     LT_TRY_DONE(lt_page_file_parse(&v, map.data, map.size_bytes, path));
     LT_TRY_DONE(check_head(e, &v));
@@ -281,7 +284,7 @@ done:
 lt_err lt_engine_erase(lt_engine *e, uint64_t salt, const int32_t *tokens, int64_t n,
                        lt_engine_kept *out) {
     lent w;
-    LT_TRY(check(e));
+    LT_TRY(lt_engine_check_pages(e));
     LT_TRY(lent_open(&w, e, salt, tokens, n));
     lt_engine_ask(e, erase, &w);
     *out = (lt_engine_kept){.tokens = w.n_found * e->o.page_tokens};

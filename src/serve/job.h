@@ -103,8 +103,12 @@ struct lt_job {
     bool told;                         /* The DONE event was reported. */
     bool cancel;                       /* Asked for by the front, under the lock. */
     bool ready, touched, in_cancelled; /* In the engine's list of that name. */
-    int64_t n_embedded;                /* Tokens in hidden_sum. */
-    int64_t n_finished;                /* Choices. */
+    /* It waits for pages from the disk (engine_disk.c): of its first sequence's table the pool had
+     * n_found, n_coming are to come, n_read of which came. */
+    bool parked;
+    int64_t n_found, n_coming, n_read;
+    int64_t n_embedded; /* Tokens in hidden_sum. */
+    int64_t n_finished; /* Choices. */
     /* Tokens of the prompt that came from the prefix cache. */
     int64_t n_cached;
     double submit_s, start_s, first_s, end_s;               /* lt_clock_s; 0: not yet. */

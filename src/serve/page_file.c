@@ -13,7 +13,7 @@
 #include "tensor/cached.h"
 
 #define MAGIC   "LTPAGES\n"
-#define VERSION 1
+#define VERSION 2
 
 /* Places in the head. */
 enum {
@@ -26,18 +26,38 @@ enum {
     AT_PAGE_BYTES = 48,
     AT_CHECKSUM = 56,
     HEAD_BYTES = 64,
+    CHAIN_BYTES = 16,
     NAME_BYTES = 8
 };
 
 #define MOST_PAGE_TOKENS 4096
 #define SUM_BYTES        sizeof(uint64_t)
 
-static uint64_t sum_of_head(const unsigned char *head, const void *tokens, size_t bytes) {
-    return XXH3_64bits_withSeed(tokens, bytes, XXH3_64bits(head, AT_CHECKSUM));
-}
-
 static size_t tokens_bytes(const lt_page_file_head *h) {
     return (size_t)(h->n_pages * h->page_tokens) * sizeof(int32_t);
+}
+
+static bool has_chain(const lt_page_file_head *h) {
+    return h->chain.low != 0 || h->chain.high != 0;
+}
+
+static size_t chain_bytes(const lt_page_file_head *h) {
+    return has_chain(h) ? CHAIN_BYTES : 0;
+}
+
+/* head: HEAD_BYTES as they are in the file. */
+static uint64_t sum_of_head(const lt_page_file_head *h, const unsigned char *head,
+                            const void *tokens) {
+    uint64_t sum = XXH3_64bits(head, AT_CHECKSUM);
+    if (has_chain(h)) {
+        sum = XXH3_64bits_withSeed(&h->chain, CHAIN_BYTES, sum);
+    }
+    return XXH3_64bits_withSeed(tokens, tokens_bytes(h), sum);
+}
+
+int64_t lt_page_file_bytes(const lt_page_file_head *h) {
+    return (int64_t)(HEAD_BYTES + chain_bytes(h) + tokens_bytes(h)) +
+           h->n_pages * (h->page_bytes + (int64_t)SUM_BYTES);
 }
 
 /* ---- Writing ---- */
@@ -66,16 +86,17 @@ static lt_err put_head(lt_page_file *f, const int32_t *tokens) {
     unsigned char head[HEAD_BYTES] = MAGIC;
     const uint64_t page_bytes = (uint64_t)h->page_bytes;
     uint64_t sum;
-    put_u32(head + AT_VERSION, VERSION);
+    put_u32(head + AT_VERSION, has_chain(h) ? 2 : 1);
     memcpy(head + AT_FINGERPRINT, &h->fingerprint, sizeof h->fingerprint);
     memcpy(head + AT_KEYS, lt_dtype_name(h->keys), strlen(lt_dtype_name(h->keys)));
     memcpy(head + AT_VALUES, lt_dtype_name(h->values), strlen(lt_dtype_name(h->values)));
     put_u32(head + AT_PAGE_TOKENS, h->page_tokens);
     put_u32(head + AT_N_PAGES, h->n_pages);
     memcpy(head + AT_PAGE_BYTES, &page_bytes, sizeof page_bytes);
-    sum = sum_of_head(head, tokens, tokens_bytes(h));
+    sum = sum_of_head(h, head, tokens);
     memcpy(head + AT_CHECKSUM, &sum, sizeof sum);
     LT_TRY(put(f, head, sizeof head));
+    LT_TRY(put(f, &h->chain, chain_bytes(h)));
     return put(f, tokens, tokens_bytes(h));
 }
 
@@ -89,7 +110,8 @@ lt_err lt_page_file_create(lt_page_file **out, const char *path, const lt_page_f
     f->head = *head;
     (void)snprintf(f->path, sizeof f->path, "%s", path);
     /* Two at once have two names. */
-    if (snprintf(f->aside, sizeof f->aside, "%s.%p.tmp", path, (void *)f) >= (int)sizeof f->aside) {
+    if (snprintf(f->aside, sizeof f->aside, "%s.%p" LT_PAGE_FILE_SUFFIX, path, (void *)f) >=
+        (int)sizeof f->aside) {
         f->aside[0] = '\0';
         LT_FAIL_DONE(LT_ERR_LIMIT, "the path %.100s... is too long", path);
     }
@@ -114,9 +136,9 @@ lt_err lt_page_file_put(lt_page_file *f, const void *page) {
     return put(f, &sum, sizeof sum);
 }
 
-lt_err lt_page_file_commit(lt_page_file *f, int64_t *bytes) {
+lt_err lt_page_file_commit(lt_page_file *f, bool sync, int64_t *bytes) {
     LT_ASSERT(f->n_put == f->head.n_pages);
-    if (fflush(f->file) != 0 || fsync(fileno(f->file)) != 0) {
+    if (fflush(f->file) != 0 || (sync && fsync(fileno(f->file)) != 0)) {
         LT_FAIL(LT_ERR_IO, "write %s: %s", f->aside, strerror(errno));
     }
     if (rename(f->aside, f->path) != 0) {
@@ -124,7 +146,7 @@ lt_err lt_page_file_commit(lt_page_file *f, int64_t *bytes) {
     }
     f->aside[0] = '\0';
     *bytes = f->bytes;
-    return lt_file_sync_parent(f->path);
+    return sync ? lt_file_sync_parent(f->path) : LT_OK;
 }
 
 void lt_page_file_close(lt_page_file *f) {
@@ -166,14 +188,21 @@ static bool read_type(lt_dtype *out, const unsigned char *name) {
     return false;
 }
 
-static lt_err read_head(lt_page_file_head *h, const unsigned char *p, size_t bytes,
-                        const char *name) {
+lt_err lt_page_file_parse_head(lt_page_file_head *h, const void *data, size_t bytes,
+                               const char *name) {
+    const unsigned char *p = data;
+    uint32_t version;
     if (bytes < HEAD_BYTES || memcmp(p, MAGIC, strlen(MAGIC)) != 0) {
         LT_FAIL(LT_ERR_FORMAT, "%s is not a file of pages", name);
     }
-    if (u32_at(p + AT_VERSION) != VERSION) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: version %u of the format; this program reads version %d", name,
-                u32_at(p + AT_VERSION), VERSION);
+    version = u32_at(p + AT_VERSION);
+    if (version < 1 || version > VERSION) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: version %u of the format; this program reads up to version %d",
+                name, version, VERSION);
+    }
+    h->chain = (lt_page_chain){0};
+    if (version > 1 && bytes >= HEAD_BYTES + CHAIN_BYTES) {
+        memcpy(&h->chain, p + HEAD_BYTES, CHAIN_BYTES);
     }
     h->fingerprint = u64_at(p + AT_FINGERPRINT);
     h->page_tokens = u32_at(p + AT_PAGE_TOKENS);
@@ -181,7 +210,8 @@ static lt_err read_head(lt_page_file_head *h, const unsigned char *p, size_t byt
     h->page_bytes = (int64_t)u64_at(p + AT_PAGE_BYTES);
     if (!read_type(&h->keys, p + AT_KEYS) || !read_type(&h->values, p + AT_VALUES) ||
         h->page_tokens < 1 || h->page_tokens > MOST_PAGE_TOKENS || h->n_pages < 1 ||
-        h->page_bytes < 1 || h->page_bytes > INT64_MAX / UINT32_MAX / 2) {
+        h->page_bytes < 1 || h->page_bytes > INT64_MAX / UINT32_MAX / 2 ||
+        (version > 1) != has_chain(h) || (version > 1 && h->n_pages != 1)) {
         LT_FAIL(LT_ERR_FORMAT,
                 "%s is damaged: its head has %lld pages of %lld tokens and %lld bytes", name,
                 (long long)h->n_pages, (long long)h->page_tokens, (long long)h->page_bytes);
@@ -193,17 +223,16 @@ lt_err lt_page_file_parse(lt_page_file_view *out, const void *data, size_t bytes
                           const char *name) {
     const unsigned char *p = data;
     lt_page_file_view v = {.name = name};
-    uint64_t want;
-    LT_TRY(read_head(&v.head, p, bytes, name));
-    want = HEAD_BYTES + tokens_bytes(&v.head) +
-           (uint64_t)v.head.n_pages * ((uint64_t)v.head.page_bytes + SUM_BYTES);
-    if (bytes != want) {
-        LT_FAIL(LT_ERR_FORMAT, "%s is damaged: %zu bytes, where its head promises %llu", name,
-                bytes, (unsigned long long)want);
+    int64_t want;
+    LT_TRY(lt_page_file_parse_head(&v.head, p, bytes, name));
+    want = lt_page_file_bytes(&v.head);
+    if (bytes != (size_t)want) {
+        LT_FAIL(LT_ERR_FORMAT, "%s is damaged: %zu bytes, where its head promises %lld", name,
+                bytes, (long long)want);
     }
-    v.tokens = p + HEAD_BYTES;
+    v.tokens = p + HEAD_BYTES + chain_bytes(&v.head);
     v.pages = v.tokens + tokens_bytes(&v.head);
-    if (u64_at(p + AT_CHECKSUM) != sum_of_head(p, v.tokens, tokens_bytes(&v.head))) {
+    if (u64_at(p + AT_CHECKSUM) != sum_of_head(&v.head, p, v.tokens)) {
         LT_FAIL(LT_ERR_FORMAT, "%s is damaged: the checksum of its head is wrong", name);
     }
     *out = v;

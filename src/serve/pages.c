@@ -40,26 +40,16 @@ static lt_page *at(const lt_pages *p, int32_t page) {
     return &p->page[page];
 }
 
-static int32_t *tokens_of(const lt_pages *p, int32_t page) {
-    return p->tokens + page * p->page_tokens;
-}
-
 static int32_t *bucket_of(const lt_pages *p, lt_page_chain chain) {
     return &p->bucket[chain.low & (uint64_t)(p->n_buckets - 1)];
 }
 
-static bool same_chain(lt_page_chain a, lt_page_chain b) {
-    return a.low == b.low && a.high == b.high;
-}
-
-/* The chain before the first page of a text. */
-static lt_page_chain chain_begin(const lt_pages *p, uint64_t salt) {
+lt_page_chain lt_pages_chain_begin(const lt_pages *p, uint64_t salt) {
     const XXH128_hash_t h = XXH3_128bits_withSeed(&salt, sizeof salt, p->seed);
     return (lt_page_chain){h.low64, h.high64};
 }
 
-/* The chain after one more page. */
-static lt_page_chain chain_next(const lt_pages *p, lt_page_chain before, const int32_t *tokens) {
+lt_page_chain lt_pages_chain_next(const lt_pages *p, lt_page_chain before, const int32_t *tokens) {
     const XXH128_hash_t own = XXH3_128bits_withSeed(tokens, (size_t)p->page_tokens * sizeof *tokens,
                                                     p->seed);
     const uint64_t both[] = {before.low, before.high, own.low64, own.high64};
@@ -146,10 +136,13 @@ static void forget(lt_pages *p, int32_t page) {
 }
 
 /* Evict the oldest cached page, so that it is no longer found. */
-static int32_t evict(lt_pages *p) {
+static int32_t evict(lt_pages *p, bool tell) {
     int32_t page;
     end_keeping(p);
     page = p->aged.oldest != LT_NO_PAGE ? p->aged.oldest : p->kept.oldest;
+    if (tell && p->leaves != NULL) {
+        p->leaves(p->owner, page);
+    }
     age_remove(p, page);
     forget(p, page);
     p->n_evicted++;
@@ -169,7 +162,7 @@ int32_t lt_pages_take(lt_pages *p) {
         p->page[page].next = LT_NO_PAGE;
         p->n_free--;
     } else if (p->n_cached > 0) {
-        page = evict(p);
+        page = evict(p, true);
     } else {
         return LT_NO_PAGE;
     }
@@ -200,14 +193,14 @@ void lt_pages_drop(lt_pages *p, int32_t page) {
     }
     age_append(p, page);
     if (p->n_cached > p->most_cached) {
-        set_free(p, evict(p));
+        set_free(p, evict(p, true));
     }
 }
 
 void lt_pages_forget(lt_pages *p) {
     LT_ASSERT(lt_pages_available(p) == p->n_pages);
     while (p->n_cached > 0) {
-        set_free(p, evict(p));
+        set_free(p, evict(p, false));
     }
 }
 
@@ -219,8 +212,8 @@ static int32_t find(const lt_pages *p, lt_page_chain chain, int32_t parent, uint
     parent = p->window > 0 ? LT_NO_PAGE : parent;
     while (page != LT_NO_PAGE) {
         const lt_page *g = at(p, page);
-        if (same_chain(g->chain, chain) && g->parent == parent && g->salt == salt &&
-            memcmp(tokens_of(p, page), tokens, bytes) == 0) {
+        if (lt_page_chain_same(g->chain, chain) && g->parent == parent && g->salt == salt &&
+            memcmp(lt_pages_tokens(p, page), tokens, bytes) == 0) {
             return page;
         }
         page = g->hash_next;
@@ -232,11 +225,11 @@ static int32_t find(const lt_pages *p, lt_page_chain chain, int32_t parent, uint
  * is missing. Returns their count. */
 static int64_t walk(const lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
                     int32_t *table) {
-    lt_page_chain chain = chain_begin(p, salt);
+    lt_page_chain chain = lt_pages_chain_begin(p, salt);
     int64_t i = 0;
     for (; (i + 1) * p->page_tokens <= n; i++) {
         const int32_t *piece = tokens + i * p->page_tokens;
-        chain = chain_next(p, chain, piece);
+        chain = lt_pages_chain_next(p, chain, piece);
         table[i] = find(p, chain, i > 0 ? table[i - 1] : LT_NO_PAGE, salt, piece);
         if (table[i] == LT_NO_PAGE && p->window == 0) {
             break;
@@ -289,8 +282,9 @@ int64_t lt_pages_erase(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_
 
 int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t salt,
                          const int32_t *tokens) {
-    const lt_page_chain before = parent == LT_NO_PAGE ? chain_begin(p, salt) : at(p, parent)->chain;
-    const lt_page_chain chain = chain_next(p, before, tokens);
+    const lt_page_chain before = parent == LT_NO_PAGE ? lt_pages_chain_begin(p, salt)
+                                                      : at(p, parent)->chain;
+    const lt_page_chain chain = lt_pages_chain_next(p, before, tokens);
     const int32_t equal = find(p, chain, parent, salt, tokens);
     lt_page *g = at(p, page);
     int32_t *bucket = bucket_of(p, chain);
@@ -302,7 +296,7 @@ int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t sal
         lt_pages_drop(p, page);
         return equal;
     }
-    memcpy(tokens_of(p, page), tokens, (size_t)p->page_tokens * sizeof *tokens);
+    memcpy(p->tokens + page * p->page_tokens, tokens, (size_t)p->page_tokens * sizeof *tokens);
     g->chain = chain;
     g->salt = salt;
     g->parent = p->window > 0 ? LT_NO_PAGE : parent;

@@ -77,6 +77,10 @@ typedef struct {
     int64_t most_cached;
     int64_t most_kept; /* Pages with a time until which they are kept, at most. */
     double now_s;      /* The time, as its owner has told it last. */
+    /* Called before a published page is evicted, while it still has its chain and tokens; NULL:
+     * nobody is told. Not by forget and erase. */
+    void (*leaves)(void *owner, int32_t page);
+    void *owner;
     int64_t n_buckets;
     lt_page *page;      /* (n_pages) */
     int32_t *tokens;    /* (n_pages, page_tokens) of published pages */
@@ -103,6 +107,17 @@ void lt_pages_forget(lt_pages *p);
 /* Pages, from the start of a text, that no row at position `at` or later reads. */
 static inline int64_t lt_pages_behind(const lt_pages *p, int64_t at) {
     return p->window > 0 && at >= p->window ? (at - p->window + 1) / p->page_tokens : 0;
+}
+
+/* The chain before the first page of a text, and after one more page of these tokens. */
+lt_page_chain lt_pages_chain_begin(const lt_pages *p, uint64_t salt);
+lt_page_chain lt_pages_chain_next(const lt_pages *p, lt_page_chain before, const int32_t *tokens);
+static inline bool lt_page_chain_same(lt_page_chain a, lt_page_chain b) {
+    return a.low == b.low && a.high == b.high;
+}
+/* The tokens of a published page. */
+static inline const int32_t *lt_pages_tokens(const lt_pages *p, int32_t page) {
+    return p->tokens + page * p->page_tokens;
 }
 
 /* Find the longest chain of published pages with which tokens (n) begin, and hold those of them

@@ -20,6 +20,11 @@
 #include "serve/engine_impl.h"
 
 lt_err lt_engine_hold(lt_engine *e, lt_hold how) {
+    if (e->disk.disk != NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "the engine has a cache on disk, whose pages are of its weights: "
+                "they cannot change");
+    }
     pthread_mutex_lock(&e->lock);
     if (e->hold != LT_HOLD_NONE) {
         pthread_mutex_unlock(&e->lock);

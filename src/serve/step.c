@@ -155,8 +155,12 @@ static bool beam_cancelled(const lt_job *j) {
     return any;
 }
 
+/* A parked job cannot go: its cancellation waits until it begins. */
 static void cancel(lt_engine *e, lt_job *j) {
     bool had_leader = false, has_leader = false;
+    if (j->parked) {
+        return;
+    }
     for (int64_t i = 0; i < j->r.n_choices; i++) {
         lt_job_choice *s = &j->choices[i];
         had_leader |= s->started;
@@ -171,6 +175,11 @@ static void cancel(lt_engine *e, lt_job *j) {
     if (!had_leader && j->n_finished == j->r.n_choices) {
         let_go(e, j);
     }
+}
+
+void lt_step_begin_parked(lt_engine *e, lt_job *j) {
+    start_leader(e, j);
+    cancel(e, j);
 }
 
 /* Put jobs into the scheduler, or into held_back if the engine is held and they came later. */
@@ -188,7 +197,9 @@ static void begin(lt_engine *e, lt_job *submitted, uint64_t last_id) {
     for (lt_job *next; submitted != NULL; submitted = next) {
         next = submitted->next;
         if (e->taken_hold == LT_HOLD_NONE || submitted->id <= last_id) {
-            start_leader(e, submitted);
+            if (!lt_engine_park(e, submitted)) {
+                start_leader(e, submitted);
+            }
         } else {
             submitted->next = NULL;
             *(e->held_back == NULL ? &e->held_back : &e->held_back_last->next) = submitted;
@@ -209,7 +220,7 @@ static bool take_in(lt_engine *e) {
     submitted = e->submitted;
     cancelled = e->cancelled;
     e->submitted = e->submitted_last = e->cancelled = NULL;
-    e->stats.waiting = e->sched.waiting.n + e->n_held_back + e->n_submitted;
+    e->stats.waiting = e->sched.waiting.n + e->n_held_back + e->n_parked + e->n_submitted;
     e->stats.background_waiting = e->sched.waiting.n_background + e->n_submitted_background;
     e->n_submitted = e->n_submitted_background = 0;
     closing = e->closing;
@@ -410,7 +421,7 @@ static void publish(lt_engine *e, double start_s, int64_t n_rows, int64_t n_item
         }
     }
     st->running = e->sched.running.n;
-    st->waiting = e->sched.waiting.n + e->n_held_back;
+    st->waiting = e->sched.waiting.n + e->n_held_back + e->n_parked;
     st->background_running = e->sched.running.n_background;
     st->background_waiting = e->sched.waiting.n_background;
     lt_engine_count_pages(e);
@@ -423,6 +434,7 @@ static void publish(lt_engine *e, double start_s, int64_t n_rows, int64_t n_item
     st->new_tokens = e->n_new_tokens;
     st->prompt_tokens = e->n_prompt_tokens;
     st->cached_tokens = e->n_cached_tokens;
+    st->disk_tokens = e->n_disk_tokens;
     st->preemptions = e->sched.n_preemptions;
     if (n_items > 0) {
         st->step_s = lt_clock_s() - start_s;

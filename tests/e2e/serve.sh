@@ -233,6 +233,21 @@ kept() {
     stop
 }
 
+disk() {
+    local step
+    mkdir "$dir/disk"
+    for step in evict return; do
+        start --cache-disk "$dir/disk/pages" --deterministic --cache-dtype fp32 --cache-bytes 819200 --max-running 2
+        ready || { say "the server is ready: $step" 1 "$(cat "$dir/err")"; return; }
+        within python3 tests/e2e/serve_disk.py $step "http://127.0.0.1:$port" "$dir/disk"
+        stop
+    done
+    timeout 20 "$lateen" serve "${model[@]}" --port 0 --cache-disk-bytes 1GiB >"$dir/out" 2>&1
+    say "a size without a folder: exit 2" $(($? != 2)) "$(cat "$dir/out")"
+    timeout 20 "$lateen" serve "${model[@]}" --port 0 --cache-disk "$dir/disk/pages" --cache-disk-bytes 100 >"$dir/out" 2>&1
+    say "a size too small for a page: exit 1, and both numbers" $(($? != 1)) "$(cat "$dir/out")"
+}
+
 drafts() {
     python3 tests/e2e/serve_guides.py small "$dir/knows_nothing"
     for right in 1 0; do

@@ -10,7 +10,7 @@ beside "serve: models that judge texts" tests/e2e/serve.sh scores
 beside "serve: several models" tests/e2e/serve.sh models
 beside "serve: filling in" tests/e2e/serve.sh infill
 beside "serve: contexts that are shifted" tests/e2e/serve.sh shift_context
-beside "serve: pages of texts in files" tests/e2e/serve.sh slots kept
+beside "serve: pages of texts in files" tests/e2e/serve.sh slots kept disk
 beside "serve: a draft model" tests/e2e/serve.sh drafts
 beside "serve: control of reasoning" tests/e2e/serve.sh control
 beside "serve: the model that reasons" tests/e2e/serve.sh reasoner

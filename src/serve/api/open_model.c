@@ -101,6 +101,25 @@ static void choose_context(lt_server *s) {
     *asked = *asked > 0 && *asked < model ? *asked : model;
 }
 
+static void say_window(const lt_engine_cache *c) {
+    if (c->window > 0) {
+        lt_log_info("serve: every layer has a window of %lld tokens: a sequence of %lld holds at "
+                    "most %lld of its %lld pages at a time",
+                    (long long)c->window, (long long)c->max_seq, (long long)c->most_pages,
+                    (long long)((c->max_seq + c->page_tokens - 1) / c->page_tokens));
+    }
+}
+
+static void say_disk(const lt_server *s) {
+    lt_engine_stats st;
+    if (s->o.engine.disk != NULL) {
+        lt_engine_get_stats(s->engine, &st);
+        lt_log_info("serve: the cache on disk, %s, has %lld pages, %.1f of at most %.1f MiB",
+                    s->o.engine.disk, (long long)st.disk_pages, (double)st.disk_bytes / 1048576.0,
+                    (double)s->o.engine.disk_bytes / 1048576.0);
+    }
+}
+
 /* The engine may have had to shorten sequences to what its cache holds. */
 static void find_context(lt_server *s) {
     lt_engine_cache c;
@@ -118,11 +137,9 @@ static void find_context(lt_server *s) {
                     s->o.engine.prefix_cache ? (double)(c.most_unused * c.page_bytes) / 1048576.0
                                              : 0.0);
     }
-    if (!s->o.quiet && c.window > 0) {
-        lt_log_info("serve: every layer has a window of %lld tokens: a sequence of %lld holds at "
-                    "most %lld of its %lld pages at a time",
-                    (long long)c.window, (long long)c.max_seq, (long long)c.most_pages,
-                    (long long)((c.max_seq + c.page_tokens - 1) / c.page_tokens));
+    if (!s->o.quiet) {
+        say_window(&c);
+        say_disk(s);
     }
 }
 

@@ -50,7 +50,7 @@ static void every_byte_counts(void **state) {
     must(lt_page_file_put(f, pages[0]), path);
     must(lt_page_file_put(f, pages[1]), path);
     assert_false(lt_file_exists(path)); /* Not before it is whole. */
-    must(lt_page_file_commit(f, &written), path);
+    must(lt_page_file_commit(f, true, &written), path);
     lt_page_file_close(f);
     must(lt_file_read(&data, &size, path, 1 << 20), path);
     assert_int_equal(size, 64 + 4 * 6 + 2 * (40 + 8));

@@ -1,0 +1,36 @@
+/* page_index.h: which page lies in which slot of a store of fixed size, the least recently used of
+ * which makes room for a new one. A plain struct without threads or files. */
+#ifndef LT_SERVE_PAGE_INDEX_H
+#define LT_SERVE_PAGE_INDEX_H
+
+#include "base/arena.h"
+#include "serve/pages.h"
+
+#define LT_NO_SLOT (-1)
+
+typedef struct {
+    lt_page_chain chain;
+    int32_t hash_next;  /* The next in its bucket; of a free slot: the next free one. */
+    int32_t prev, next; /* Used before and after it. */
+} lt_page_slot;
+
+typedef struct {
+    int64_t n_slots; /* Set before carving; below 2^31. */
+    int64_t n_buckets, n_used;
+    lt_page_slot *slots; /* (n_slots) */
+    int32_t *bucket;     /* (n_buckets) */
+    int32_t free_first, oldest, newest;
+} lt_page_index;
+
+void lt_page_index_carve(lt_page_index *x, lt_arena *a);
+void lt_page_index_reset(lt_page_index *x); /* All slots free. */
+
+int32_t lt_page_index_find(const lt_page_index *x, lt_page_chain chain); /* Or LT_NO_SLOT. */
+void lt_page_index_touch(lt_page_index *x, int32_t slot);                /* It is the newest now. */
+/* A slot for a page that has none, the newest; where all are used, that of the oldest page, whose
+ * chain *gone then has, and *any_gone says so. */
+int32_t lt_page_index_add(lt_page_index *x, lt_page_chain chain, lt_page_chain *gone,
+                          bool *any_gone);
+void lt_page_index_remove(lt_page_index *x, int32_t slot);
+
+#endif
