@@ -76,8 +76,8 @@
     X(STR, cache_disk, "cache-disk", "", 0, 0, "DIR",                                              \
       "folder where the pages of prompts no longer in use go when their memory is needed, and "    \
       "from where they come back, also after a restart; on CPUs")                                  \
-    X(I64, cache_disk_bytes, "cache-disk-bytes", "0", 0, 1e16, "BYTES",                            \
-      "most that they take there; 0: 10 GiB")                                                      \
+    X(I64, cache_disk_bytes, "cache-disk-bytes", "10GiB", 1, 1e16, "BYTES",                        \
+      "most that they take there")                                                                 \
     X(ENUM, cache_dtype, "cache-dtype", "model", 0, 0, LT_OPENED_CACHE_TYPES,                      \
       "type of keys and values; model: the model's compute type. fp8 (e4m3), q8_0 and q4_0 (a "    \
       "scale for each 32 values) are for CPUs. auto, f32, f16, fp8_e4m3: other names")             \
@@ -239,8 +239,6 @@ static lt_err read_keys(lt_server_options *s, serve_options *o, char **file, int
     return LT_OK;
 }
 
-#define CACHE_DISK_BYTES ((int64_t)10 << 30)
-
 static void fill(lt_server_options *s, const serve_options *o) {
     s->host = o->host;
     s->port = (int)o->port;
@@ -288,7 +286,7 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->engine.cache_bytes = o->cache_bytes;
     s->engine.unused_bytes = o->prefix_cache_bytes;
     s->engine.disk = o->cache_disk[0] != '\0' ? o->cache_disk : NULL;
-    s->engine.disk_bytes = o->cache_disk_bytes > 0 ? o->cache_disk_bytes : CACHE_DISK_BYTES;
+    s->engine.disk_bytes = o->cache_disk_bytes;
     s->engine.cache_dtype = LT_OPENED_CACHE_PART(o->cache_k, o->cache_dtype);
     s->engine.value_dtype = LT_OPENED_CACHE_PART(o->cache_v, o->cache_dtype);
     s->engine.prefix_cache = o->prefix_cache;
@@ -371,6 +369,7 @@ static lt_err check_idle(const serve_options *o) {
         {"batch-tokens", keeps, "--state or --fine-tuning"},
         {"prefix-cache-bytes", o->prefix_cache, "--prefix-cache"},
         {"prefix-cache-by-key", o->prefix_cache, "--prefix-cache"},
+        {"cache-disk-bytes", o->cache_disk[0] != '\0', "--cache-disk"},
         {"store-bytes", o->store_entries > 0, "--store-entries"},
         {"store-s", o->store_entries > 0, "--store-entries"},
         {"draft-tokens", o->speculate != 0 || o->models[0] != '\0', "--speculate"},
@@ -445,9 +444,6 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     }
     if (o->slot_save_path[0] != '\0' && o->models[0] != '\0') {
         LT_FAIL_DONE(LT_ERR_ARG, "--slot-save-path is for one model, not for --models");
-    }
-    if (o->cache_disk[0] == '\0' && o->cache_disk_bytes > 0) {
-        LT_FAIL_DONE(LT_ERR_ARG, "--cache-disk-bytes is for --cache-disk, which is not given");
     }
     if (o->cache_disk[0] != '\0' && o->models[0] != '\0') {
         LT_FAIL_DONE(LT_ERR_ARG, "--cache-disk is for one model, not for --models");
