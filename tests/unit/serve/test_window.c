@@ -121,8 +121,8 @@ static void pages_given_back_do_not_matter(void **state) {
     lt_model_close(m);
 }
 
-/* While one text of 240 tokens, 15 pages, is written, how many pages does it hold at most? It may be
- * over before it is looked at. */
+/* While one text of 240 tokens, 15 pages, is written, how many pages does it hold at most? It may
+ * be over before it is looked at. */
 static void a_stream_holds_its_window(void **state) {
     static int32_t prompt[N_PROMPT];
     static answer a;
