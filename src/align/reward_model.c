@@ -2,12 +2,15 @@
 #include "align/reward_model.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "align/gather.h"
 #include "base/error.h"
 #include "data/chat_source.h"
+#include "data/steps.h"
+#include "data/tokenizer/bpe.h"
 #include "model/alloc.h"
 #include "model/paged_forward.h"
 #include "tensor/backend.h"
@@ -22,15 +25,18 @@ struct lt_reward_model {
     lt_tokenizer_scratch *scratch;
     lt_chat_source chat;
     lt_engine *engine;
-    lt_ids ids;
+    lt_steps steps; /* Of a process reward model. */
+    lt_ids ids,
+        at; /* at: the tokens at which steps are judged; none: the last that is no padding. */
     int64_t longest;
 };
 
 static lt_err check_head(const lt_model_spec *s, const char *path) {
-    if (s->n_scores != 1) {
+    if (!lt_model_spec_is_process(s) && (s->n_scores != 1 || s->token_scores)) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "%s is no reward model: it has %s, and needs a score head of one value "
-                "(AutoModelForSequenceClassification with one label)",
+                "(AutoModelForSequenceClassification with one label), or one that judges steps "
+                "(AutoModelForTokenClassification with two)",
                 path, s->n_scores == 0 ? "no score head" : "a score head of several values");
     }
     return LT_OK;
@@ -69,6 +75,10 @@ static lt_err open_all(lt_reward_model *m, const char *path, lt_device *device, 
     m->longest = longest < context ? longest : context;
     LT_TRY(lt_tokenizer_open(&m->tokenizer, path, NULL));
     LT_TRY(lt_tokenizer_scratch_open(&m->scratch, m->tokenizer));
+    if (lt_model_spec_is_process(lt_model_get_spec(m->model))) {
+        LT_TRY(lt_steps_open(&m->steps, m->tokenizer, m->scratch,
+                             lt_model_get_spec(m->model)->step_separator));
+    }
     LT_TRY(lt_chat_source_open(&m->chat,
                                &(lt_chat_source_options){.tokenizer = m->tokenizer,
                                                          .tokenizer_path = path,
@@ -102,7 +112,9 @@ void lt_reward_model_close(lt_reward_model *m) {
     lt_tokenizer_scratch_close(m->scratch);
     lt_tokenizer_close(m->tokenizer);
     lt_model_close(m->model);
+    lt_steps_close(&m->steps);
     lt_ids_free(&m->ids);
+    lt_ids_free(&m->at);
     free(m);
 }
 
@@ -113,9 +125,32 @@ size_t lt_reward_model_bytes(const lt_reward_model *m) {
            (m->model->backend->host_memory ? (size_t)c.pages * (size_t)c.page_bytes : 0);
 }
 
+static lt_err add_step(lt_reward_model *m, const char *step, size_t n) {
+    uint32_t last;
+    LT_TRY(lt_steps_add(&m->steps, m->scratch, step, n, &m->ids));
+    last = (uint32_t)m->ids.n - 1;
+    return lt_ids_append(&m->at, &last, 1);
+}
+
+/* The tokens of a conversation and the steps of its answer; an answer without a step is one, and
+ * empty. */
+static lt_err encode_steps(lt_reward_model *m, const json_t *conversation, const char *text) {
+    const char *const border = lt_steps_border(&m->steps), *step;
+    const size_t length = strlen(border);
+    size_t bytes = strlen(text), n;
+    json_t *line = json_pack("{s:o?}", "messages", json_deep_copy(conversation));
+    lt_err err = line == NULL ? lt_error_set(LT_ERR_OOM, "messages of an answer")
+                              : lt_chat_rows_prompt(&m->chat.rows, m->scratch, line, &m->ids);
+    json_decref(line);
+    while (err == LT_OK && lt_steps_next(&text, &bytes, &border, &length, 1, &step, &n)) {
+        err = add_step(m, step, n);
+    }
+    return err == LT_OK && m->at.n == 0 ? add_step(m, "", 0) : err;
+}
+
 /* The tokens of a conversation and its answer, as a reward model is trained on them
  * (preference_data.c). */
-static lt_err encode(lt_reward_model *m, const json_t *conversation, const char *text) {
+static lt_err encode_whole(lt_reward_model *m, const json_t *conversation, const char *text) {
     json_t *messages = json_deep_copy(conversation), *answer = NULL, *line = NULL;
     const size_t n_prompt = json_array_size(messages);
     size_t first, end;
@@ -126,15 +161,8 @@ static lt_err encode(lt_reward_model *m, const json_t *conversation, const char 
         json_array_append(messages, answer) != 0) {
         LT_FAIL_DONE(LT_ERR_OOM, "messages of an answer");
     }
-    m->ids.n = 0;
     LT_TRY_DONE(
         lt_chat_rows_completion(&m->chat.rows, m->scratch, line, n_prompt, &m->ids, &first, &end));
-    if ((int64_t)m->ids.n > m->longest) {
-        LT_FAIL_DONE(LT_ERR_LIMIT,
-                     "question and answer are %zu tokens of the reward model, which reads %" PRId64
-                     " at most",
-                     m->ids.n, m->longest);
-    }
 done:
     json_decref(messages);
     json_decref(answer);
@@ -142,20 +170,48 @@ done:
     return err;
 }
 
+static lt_err encode(lt_reward_model *m, const json_t *conversation, const char *text) {
+    m->ids.n = m->at.n = 0;
+    LT_TRY(m->steps.tokenizer != NULL ? encode_steps(m, conversation, text)
+                                      : encode_whole(m, conversation, text));
+    if ((int64_t)m->ids.n > m->longest) {
+        LT_FAIL(LT_ERR_LIMIT,
+                "question and answer are %zu tokens of the reward model, which reads %" PRId64
+                " at most",
+                m->ids.n, m->longest);
+    }
+    return LT_OK;
+}
+
 static lt_err submit(lt_reward_model *m, double *score) {
     lt_request r = lt_request_defaults();
     uint64_t id;
     r.prompt = (const int32_t *)m->ids.data;
-    r.n_prompt = lt_model_score_at(lt_model_get_spec(m->model), r.prompt, (int64_t)m->ids.n) + 1;
+    r.n_prompt = m->at.n > 0
+                     ? (int64_t)m->ids.n
+                     : lt_model_score_at(lt_model_get_spec(m->model), r.prompt, (int64_t)m->ids.n) +
+                           1;
+    r.score_at = (const int32_t *)m->at.data;
+    r.n_score_at = (int64_t)m->at.n;
     r.max_tokens = 0;
     r.embed = r.score = true;
     return lt_engine_submit(m->engine, &r, score, &id);
 }
 
+/* Of the values of steps, the least probability of "good". */
+static double least_of(const float *values, int64_t n) {
+    double least = 1;
+    for (int64_t i = 0; i < n; i += 2) {
+        least = fmin(least, lt_steps_score(values + i));
+    }
+    return least;
+}
+
 static lt_err take(const lt_event *e) {
     switch (e->kind) {
     case LT_EVENT_EMBED:
-        *(double *)e->user = (double)e->embedding[0];
+        *(double *)e->user = e->n_embedding > 1 ? least_of(e->embedding, e->n_embedding)
+                                                : (double)e->embedding[0];
         return LT_OK;
     case LT_EVENT_CHOICE:
         if (e->finish == LT_FINISH_FAILED) {

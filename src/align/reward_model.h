@@ -4,8 +4,10 @@
  *
  *     messages of the problem and the answer ──its own template──▶ tokens ──engine──▶ score
  *
- * The score is the head's value, without an activation, at the last token that is not padding. The
- * reward model has a tokenizer and a template of its own, which need not be the judged model's.
+ * The score is the head's value, without an activation, at the last token that is not padding. Of a
+ * process reward model it is the lowest of the steps' probabilities to be good; steps are divided
+ * and read as `lateen serve --reward` does by default (serve/api/judge.h). The reward model has a
+ * tokenizer and a template of its own, which need not be the judged model's.
  *
  * REPRODUCIBLE   Texts are submitted while the engine is at rest, and no page outlives a call, so
  * that the bits of the scores are a function of the texts. The cache has the size that the steps
@@ -21,8 +23,8 @@
 typedef struct lt_reward_model lt_reward_model;
 
 /* longest: tokens of a text, at most; more than the model's positions counts as those. UNSUPPORTED:
- * it has no score head of one value. NOT_FOUND: it has no chat template. In F32, on a GPU in BF16.
- * Free with lt_reward_model_close, which accepts NULL. */
+ * it has neither a score head of one value nor one that judges steps. NOT_FOUND: it has no chat
+ * template. In F32, on a GPU in BF16. Free with lt_reward_model_close, which accepts NULL. */
 LT_MUST_USE lt_err lt_reward_model_open(lt_reward_model **out, const char *path, lt_device *device,
                                         int64_t longest);
 void lt_reward_model_close(lt_reward_model *m);

@@ -34,7 +34,7 @@
     X(I64, running, "running", "64", 1, 65536, "N", "completions that are drawn at once")          \
     X(STR, rewards, "rewards", "model", 0, 1, "NAME[:WEIGHT],...", "a sum of: " LT_REWARD_NAMES)   \
     X(STR, reward_model, "reward-model", "", 0, 0, "PATH",                                         \
-      "reward model: a folder with a score head of one value")                                     \
+      "reward model: a folder with a score head of one value, or one that judges steps")           \
     X(STR, command, "reward-command", "", 0, 0, "COMMAND",                                         \
       "reward command: a program that reads a JSON line for each completion and writes a number")  \
     X(F64, command_limit, "reward-command-limit", "60", 0, 1e6, "S",                               \

@@ -24,8 +24,9 @@ typedef struct {
       "models beside the served one, with its tokenizer, whose logits requests may blend into "    \
       "its own (contrastive decoding, DExperts, proxy tuning)")                                    \
     X(STR, reward, "reward", "", 0, 0, "MODEL",                                                    \
-      "reward model beside the served one (a folder with a score head of one value): scores "      \
-      "groups, and in a server answers /v1/score, /rerank, /classify and /pooling")                \
+      "reward model beside the served one (a folder with a score head of one value, or one that "  \
+      "judges steps): scores groups, and in a server answers /v1/score, /rerank, /classify and "   \
+      "/pooling")                                                                                  \
     X(STR, reward_tokenizer, "reward-tokenizer", "", 0, 0, "FILE",                                 \
       "the reward model's tokenizer; empty: its own")
 

@@ -3,6 +3,7 @@ tools/make_reward_goldens.py), rewards and quantiles of a reference model's comp
 
 usage: align_rewards.py LATEEN"""
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -71,6 +72,16 @@ with tempfile.TemporaryDirectory() as work:
     check("the quantile is the share of these that are at most the reward", [x for x in got if x["quantile"] != sum(r <= x["reward"] for r in x["ref_rewards"]) / 4])
     both = rewards(given, f"{work}/sum.jsonl", rewards="model:2,ended:0.5", prompts=3)
     check("a weighted sum with another reward", both.stderr[-400:] if both.returncode != 0 else [(g["score"], x["reward"]) for g, x in zip(golden, lines(f"{work}/sum.jsonl")) if not near(x["reward"], 2 * g["score"] + 0.5)])
+
+    # A process reward model: the least of the probabilities that transformers gives the steps.
+    subprocess.run([sys.executable, "tests/e2e/serve_steps.py", "folder", f"{work}/prm"], check=True)
+    rows = [json.loads(x) for x in open("tests/golden/prm/steps.jsonl", encoding="utf-8")][:4]
+    chat = json.load(open("tests/golden/prm/truth.json"))["chat"]
+    stepped = write(f"{work}/stepped.jsonl", [{"prompt": [{"role": "user", "content": r["prompt"]}], "completion": [{"role": "assistant", "content": "\n".join(r["completions"])}]} for r in rows])
+    done = rewards(stepped, f"{work}/stepped-out.jsonl", **{"reward-model": f"{work}/prm"})
+    least = [min(math.exp(good) for _, good in c["logps"]) for c in chat]
+    got = [x["reward"] for x in lines(f"{work}/stepped-out.jsonl")] if done.returncode == 0 else []
+    check("a process reward model's score is that of the worst step", done.stderr[-400:] if done.returncode != 0 else [(a, b) for a, b in zip(got, least) if not near(a, b)] or len(got) != 4)
 
     # Completions that are drawn.
     asked = write(f"{work}/asked.jsonl", [{"prompt": g["messages"]} for g in golden] * 6)

@@ -230,6 +230,12 @@ for name, param, also in [("n beside it", "n", {"n": 2}), ("best_of beside it", 
     status, e = ask({**PROMPT, "alignment": {"method": "best_of_n", "n": 2}, **also})
     check(f"refused: {name}", status == 400 and e["error"]["param"] == param, (status, e))
 
+for path, param, body in [("/v1/responses", "alignment", {"input": "x", "alignment": {"method": "best_of_n", "n": 2}}), ("/v1/responses", "reasoning.control", {"input": "x", "reasoning": {"control": "deer"}}),
+                          ("/v1/messages", "alignment", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "alignment": {"method": "best_of_n", "n": 2}}),
+                          ("/v1/messages", "reasoning", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "reasoning": {"control": "budget"}})]:
+    status, e = ask(body, path)
+    check(f"refused by name: {param} in {path}", status == 400 and f"'{param}'" in e["error"]["message"] and "/v1/chat/completions" in e["error"]["message"], (status, e))
+
 # ---- Clients that go away at any time, between rounds and while the worst are cut, leave nothing behind ----
 host, port = base.removeprefix("http://").split(":")
 for i in range(30):

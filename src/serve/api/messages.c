@@ -9,40 +9,45 @@
 #include "serve/api/route.h"
 #include "serve/api/tools_convert.h"
 
-static const lt_field fields[] = {LT_JSON("messages", messages),
-                                  LT_JSON("system", system),
-                                  LT_STR("model", model),
-                                  LT_I64("max_tokens", max_tokens, 1, 1e12),
-                                  LT_BOOL("stream", stream),
-                                  LT_JSON("stop_sequences", stop),
-                                  LT_F64("temperature", temperature, 0, 100),
-                                  LT_F64("top_p", top_p, 0, 1),
-                                  LT_I64("top_k", top_k, 0, 1e9),
-                                  LT_F64("min_p", min_p, 0, 1),
-                                  LT_F64("repetition_penalty", repetition, 1e-3, 100),
-                                  LT_I64("seed", seed, -0x1p63, 0x1p63),
-                                  LT_JSON("tools", tools),
-                                  LT_JSON("tool_choice", tool_choice),
-                                  LT_JSON("thinking", thinking),
-                                  LT_JSON("chat_template_kwargs", template_kwargs),
-                                  LT_NOTHING("metadata"),
-                                  LT_NOTHING("service_tier"),
-                                  LT_JSON("cache_control", cache_control),
-                                  LT_NOTHING("inference_geo"),
-                                  LT_NOTHING("user_profile_id"),
-                                  LT_NOTHING("workspace_id"),
-                                  LT_REFUSED("diagnostics", "there are none"),
-                                  LT_REFUSED("container", "there are no containers"),
-                                  LT_JSON("context_management", context_management),
-                                  LT_JSON("thread", thread),
-                                  LT_REFUSED("compaction", "conversations are not summarised here"),
-                                  LT_NOTHING("billing_policy"),        /* Nothing is billed, */
-                                  LT_NOTHING("fallbacks"),             /* and nothing declined, */
-                                  LT_NOTHING("fallback_credit_token"), /* so that nobody has one. */
-                                  LT_JSON("output_format", response_format),
-                                  LT_JSON("output_config", text),
-                                  LT_ONLY("speed", "\"standard\""),
-                                  LT_ONLY("mcp_servers", "[]")};
+static const lt_field fields[] = {
+    LT_JSON("messages", messages),
+    LT_JSON("system", system),
+    LT_STR("model", model),
+    LT_I64("max_tokens", max_tokens, 1, 1e12),
+    LT_BOOL("stream", stream),
+    LT_JSON("stop_sequences", stop),
+    LT_F64("temperature", temperature, 0, 100),
+    LT_F64("top_p", top_p, 0, 1),
+    LT_I64("top_k", top_k, 0, 1e9),
+    LT_F64("min_p", min_p, 0, 1),
+    LT_F64("repetition_penalty", repetition, 1e-3, 100),
+    LT_I64("seed", seed, -0x1p63, 0x1p63),
+    LT_JSON("tools", tools),
+    LT_JSON("tool_choice", tool_choice),
+    LT_JSON("thinking", thinking),
+    LT_JSON("chat_template_kwargs", template_kwargs),
+    LT_NOTHING("metadata"),
+    LT_NOTHING("service_tier"),
+    LT_JSON("cache_control", cache_control),
+    LT_NOTHING("inference_geo"),
+    LT_NOTHING("user_profile_id"),
+    LT_NOTHING("workspace_id"),
+    LT_REFUSED("alignment", "its answers come from /v1/chat/completions and "
+                            "/v1/completions"),
+    LT_REFUSED("reasoning", "reasoning is controlled in /v1/chat/completions; "
+                            "'thinking' has a budget"),
+    LT_REFUSED("diagnostics", "there are none"),
+    LT_REFUSED("container", "there are no containers"),
+    LT_JSON("context_management", context_management),
+    LT_JSON("thread", thread),
+    LT_REFUSED("compaction", "conversations are not summarised here"),
+    LT_NOTHING("billing_policy"),        /* Nothing is billed, */
+    LT_NOTHING("fallbacks"),             /* and nothing declined, */
+    LT_NOTHING("fallback_credit_token"), /* so that nobody has one. */
+    LT_JSON("output_format", response_format),
+    LT_JSON("output_config", text),
+    LT_ONLY("speed", "\"standard\""),
+    LT_ONLY("mcp_servers", "[]")};
 const lt_field_table lt_fields_messages = LT_FIELD_TABLE(fields, "messages");
 
 /* ---- The request ---- */

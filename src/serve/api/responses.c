@@ -41,6 +41,7 @@ static const lt_field fields[] = {
     LT_REFUSED("access_programs", "there are none"),
     LT_REFUSED("image", "this model writes text"),
     LT_REFUSED("background_options", "responses do not run in the background"),
+    LT_REFUSED("alignment", "its answers come from /v1/chat/completions and /v1/completions"),
     LT_REFUSED("max_tokens", "use max_output_tokens"),
     LT_REFUSED("max_completion_tokens", "use max_output_tokens"),
     LT_ONLY("background", "false"),
@@ -81,9 +82,12 @@ static bool read_nested(lt_api_params *a, lt_api_error *e) {
                                     LT_STR("verbosity", verbosity)};
     static const lt_field stream[] = {LT_ONLY("include_obfuscation", "false")};
     static const lt_field reasoning[] = {
-        LT_STR("effort", reasoning_effort), LT_STR("summary", summary),
-        LT_STR("generate_summary", summary), LT_ONLY("context", "\"auto\""),
-        LT_ONLY("mode", "\"standard\"")};
+        LT_STR("effort", reasoning_effort),
+        LT_STR("summary", summary),
+        LT_STR("generate_summary", summary),
+        LT_ONLY("context", "\"auto\""),
+        LT_ONLY("mode", "\"standard\""),
+        LT_REFUSED("control", "reasoning is controlled in /v1/chat/completions")};
     static const char *const summaries[] = {"auto", "concise", "detailed", NULL};
     static const char *const verbosities[] = {"low", "medium", "high", NULL};
     static const char *const truncations[] = {"auto", "disabled", NULL};
