@@ -3,8 +3,9 @@
  * batches; for dense, GQA and MoE models, the first two in BF16 too.
  *   LATEEN_MESHES       how many (12)
  *   LATEEN_MESH_SEED    which (1); a failure prints the mesh, which ranks_compare takes by itself
- *   LATEEN_MESH_STEPS   steps of each run (4) */
-#include "unit/parallel/ranks.h"
+ *   LATEEN_MESH_STEPS   steps of each run (4)
+ *   LATEEN_MESHES_LORA  how many more train adapters beside dense models (0) */
+#include "unit/parallel/adapters.h"
 
 #include "base/rng.h"
 
@@ -66,20 +67,20 @@ static drawn draw(lt_rng *r) {
     return d;
 }
 
-static void compare(const drawn *d, uint64_t steps) {
-    /* The dense one has learned positions beside a tied embedding. */
-    const bool divides_stages = d->pp > 1 && d->zero > 1;
-    const ranks_model *const m = d->experts                    ? &ranks_moe
-                                 : d->cp > 1 || divides_stages ? &ranks_gqa
-                                                               : &ranks_dense;
+/* The dense one has learned positions beside a tied embedding. */
+static bool takes_gqa(const drawn *d) {
+    return d->cp > 1 || (d->pp > 1 && d->zero > 1);
+}
+
+static void compare(const drawn *d, const ranks_model *m, const char *more, uint64_t steps) {
     char mesh[64], options[320];
     (void)snprintf(mesh, sizeof mesh, "pp=%d,dp=%d,cp=%d,tp=%d,ep=%d", d->pp, d->dp, d->cp, d->tp,
                    d->ep);
     (void)snprintf(options, sizeof options,
-                   "steps=%d model.layers=4 batch.size=8 batch.micro=%d mesh.zero=%d "
-                   "mesh.context=%s mesh.schedule=%s model.recompute=%s model.dtype=%s%s",
+                   "steps=%d batch.size=8 batch.micro=%d mesh.zero=%d mesh.context=%s "
+                   "mesh.schedule=%s model.recompute=%s model.dtype=%s%s",
                    (int)steps, d->micro, d->zero, d->context, d->pp > 1 ? d->schedule : "1f1b",
-                   d->recompute, d->dtype, m != &ranks_dense && d->tied ? " model.tied=true" : "");
+                   d->recompute, d->dtype, more);
     ranks_compare(m, options, mesh, n_ranks(d),
                   strcmp(d->dtype, "bf16") == 0 ? &drawn_bf16 : &ranks_f32);
 }
@@ -90,11 +91,45 @@ static void meshes(void **state) {
     r = (lt_rng){.seed = number("LATEEN_MESH_SEED", 1)};
     for (uint64_t i = 0; i < number("LATEEN_MESHES", 12); i++) {
         const drawn d = draw(&r);
-        compare(&d, number("LATEEN_MESH_STEPS", 4));
+        const ranks_model *const m = d.experts       ? &ranks_moe
+                                     : takes_gqa(&d) ? &ranks_gqa
+                                                     : &ranks_dense;
+        compare(&d, m,
+                m != &ranks_dense && d.tied ? " model.layers=4 model.tied=true" : " model.layers=4",
+                number("LATEEN_MESH_STEPS", 4));
+    }
+}
+
+static void adapters(void **state) {
+    static const lt_lora_options o = {
+        .rank = 4, .alpha = 8, .targets = "all-linear,embed_tokens,lm_head"};
+    static const ranks_model tied = {"tied", "model.width=32 model.heads=4 model.kv_heads=2 "
+                                             "model.ffn=64 model.family=qwen3 model.tied=true"};
+    lt_rng r = {.seed = number("LATEEN_MESH_SEED", 1) + 1};
+    ranks_adapted models[3];
+    (void)state;
+    if (number("LATEEN_MESHES_LORA", 0) == 0) {
+        skip();
+    }
+    ranks_adapt(&models[0], &ranks_dense, "model.layers=4",
+                &(lt_lora_options){.rank = 4, .alpha = 8, .targets = LT_LORA_ALL});
+    ranks_adapt(&models[1], &ranks_gqa, "", &o);
+    ranks_adapt(&models[2], &tied, "model.layers=4", &o);
+    for (uint64_t i = 0; i < number("LATEEN_MESHES_LORA", 0); i++) {
+        drawn d = draw(&r);
+        while (d.experts) {
+            d = draw(&r);
+        }
+        compare(&d,
+                &models[d.tied          ? 2
+                        : takes_gqa(&d) ? 1
+                                        : 0]
+                     .model,
+                "", number("LATEEN_MESH_STEPS", 4));
     }
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(meshes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(meshes), cmocka_unit_test(adapters)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }
