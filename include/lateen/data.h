@@ -64,6 +64,35 @@ LT_MUST_USE lt_err lt_shard_read(const lt_shard *s, uint64_t position, size_t n,
  * has no mask. A byte of the mask that is neither 0 nor 1 fails with FORMAT. */
 LT_MUST_USE lt_err lt_shard_read_mask(const lt_shard *s, uint64_t position, size_t n, bool *silent);
 
+/* ---- Shards whose tokens are elsewhere ------------------------------------------------------- */
+
+/* A shard of which PREFIX.idx is here, and PREFIX.bin and PREFIX.mask come when they are read. */
+typedef struct {
+    size_t bin_bytes, mask_bytes; /* mask_bytes 0: it has no mask. */
+    double modified_s;            /* Unix time; 0: not known. */
+} lt_far_shard;
+
+/* Its files while they are held: PREFIX.bin, PREFIX.mask. */
+typedef struct {
+    char prefix[4096];
+    int lock; /* The store's. */
+} lt_held_shard;
+
+/* Who brings them. Threads may call it at the same time. */
+typedef struct lt_shard_store lt_shard_store;
+struct lt_shard_store {
+    /* NULL: the store does not know a shard of this prefix; its files are all here. */
+    const lt_far_shard *(*find)(lt_shard_store *s, const char *prefix);
+    /* Bring the files, if they are not here, and keep them until let_go. */
+    lt_err (*hold)(lt_shard_store *s, const lt_far_shard *shard, lt_held_shard *out);
+    void (*let_go)(lt_shard_store *s, lt_held_shard *held);
+};
+
+/* lt_shard_open of a Megatron pair that may be the store's; store NULL: there is none. */
+LT_MUST_USE lt_err lt_shard_open_far(lt_shard **out, const char *path, int64_t llmc_document_id,
+                                     lt_shard_store *store);
+const lt_far_shard *lt_shard_far(const lt_shard *s); /* NULL: its files are all here. */
+
 /* ---- Batches --------------------------------------------------------------------------------- */
 
 #define LT_LABEL_IGNORED (-1)
@@ -141,6 +170,7 @@ typedef struct {
         world;
     int64_t prefetch_rows;    /* Rows that a thread prepares in advance; 0: no thread. */
     int64_t llmc_document_id; /* See lt_shard_open. */
+    lt_shard_store *store;    /* Brings shards that are elsewhere; NULL: all are here. */
 } lt_loader_options;
 
 /* seq 1024, STREAM, ROWS, documents masked, positions reset, one rank, 64 rows prefetched; no
@@ -201,5 +231,6 @@ lt_loader_info lt_loader_get_info(const lt_loader *l);
 int64_t lt_loader_n_sources(const lt_loader *l);
 size_t lt_loader_n_shards(const lt_loader *l, int64_t source);
 const char *lt_loader_shard_path(const lt_loader *l, int64_t source, size_t shard);
+const lt_far_shard *lt_loader_far_shard(const lt_loader *l, int64_t source, size_t shard);
 
 #endif

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "platform/copy/shard_cache.h"
 
 #define JSON_EVERY_S  1.0
 #define PLAIN_EVERY_S 10.0
@@ -170,14 +171,18 @@ static size_t path_length(const char *entry, size_t n) {
                : n;
 }
 
-lt_err lt_cli_bring_data(char value[LT_OPTION_STR_BYTES]) {
+lt_err lt_cli_bring_data(char value[LT_OPTION_STR_BYTES], bool streams) {
     char all[LT_OPTION_STR_BYTES] = "", text[LT_OPTION_STR_BYTES], path[LT_PATH_BYTES];
     size_t used = 0;
     for (const char *at = value; *at != '\0';) {
         const size_t n = strcspn(at, ","), bare = path_length(at, n);
         int more;
         (void)snprintf(text, sizeof text, "%.*s", (int)bare, at);
-        LT_TRY(bring_by(lt_copy_bring_data, path, text));
+        if (streams && lt_shard_cache_takes(text)) {
+            memcpy(path, text, sizeof text);
+        } else {
+            LT_TRY(bring_by(lt_copy_bring_data, path, text));
+        }
         more = snprintf(all + used, sizeof all - used, "%s%s%.*s", used > 0 ? "," : "", path,
                         (int)(n - bare), at + bare);
         if (more < 0 || (size_t)more >= sizeof all - used) {

@@ -18,7 +18,8 @@ void lt_copying_shown(void);
 LT_MUST_USE lt_err lt_cli_bring(char out[LT_PATH_BYTES], const char *text);
 /* The same for an option's value, in place. */
 LT_MUST_USE lt_err lt_cli_bring_option(char value[LT_OPTION_STR_BYTES]);
-/* The same for a mixture of data, PATH:WEIGHT,... (lt_copy_bring_data). */
-LT_MUST_USE lt_err lt_cli_bring_data(char value[LT_OPTION_STR_BYTES]);
+/* The same for a mixture of data, PATH:WEIGHT,... (lt_copy_bring_data). streams: shards keep their
+ * address, because they come as they are read (data.cache). */
+LT_MUST_USE lt_err lt_cli_bring_data(char value[LT_OPTION_STR_BYTES], bool streams);
 
 #endif

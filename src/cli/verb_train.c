@@ -155,11 +155,12 @@ lt_err lt_cli_recipe_load(lt_recipe *r, int argc, char **argv, bool *help) {
 
 /* Fetch what the recipe names by hf://, s3:// or https://. */
 static lt_err bring(lt_recipe *r) {
+    const bool streams = r->cache[0] != '\0' && r->objective == LT_RECIPE_OBJECTIVE_sft;
     LT_TRY(lt_cli_bring_option(r->init));
     LT_TRY(lt_cli_bring_option(r->config));
     LT_TRY(lt_cli_bring_option(r->lora_init));
-    LT_TRY(strstr(r->train, "://") != NULL ? lt_cli_bring_data(r->train) : LT_OK);
-    LT_TRY(strstr(r->valid, "://") != NULL ? lt_cli_bring_data(r->valid) : LT_OK);
+    LT_TRY(strstr(r->train, "://") != NULL ? lt_cli_bring_data(r->train, streams) : LT_OK);
+    LT_TRY(strstr(r->valid, "://") != NULL ? lt_cli_bring_data(r->valid, streams) : LT_OK);
     LT_TRY(lt_cli_bring_option(r->distill_teacher));
     LT_TRY(lt_cli_bring_option(r->rl_reward_model));
     return lt_cli_bring_option(r->tokenizer);

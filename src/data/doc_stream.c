@@ -3,6 +3,7 @@
 #include "data/doc_stream.h"
 
 #include <glob.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,7 +113,17 @@ static lt_err expand(glob_t *found, const char *path) {
     return LT_OK;
 }
 
-static lt_err open_shards(lt_doc_stream *s, const char *path, int64_t llmc_document_id) {
+/* Is it the .idx of a pair whose .bin is here, too? */
+static bool has_bin(const char *name) {
+    char bin[LT_PATH_BYTES];
+    if (!lt_path_has_suffix(name, ".idx") || strlen(name) >= sizeof bin) {
+        return false;
+    }
+    (void)snprintf(bin, sizeof bin, "%.*s.bin", (int)strlen(name) - 4, name);
+    return lt_file_exists(bin);
+}
+
+static lt_err open_shards(lt_doc_stream *s, const char *path, const lt_loader_options *o) {
     lt_err err = LT_OK;
     glob_t found = {0};
 
@@ -126,10 +137,11 @@ static lt_err open_shards(lt_doc_stream *s, const char *path, int64_t llmc_docum
     for (size_t i = 0; i < found.gl_pathc; i++) {
         const char *name = found.gl_pathv[i];
         lt_shard_info info;
-        if (found.gl_pathc > 1 && lt_path_has_suffix(name, ".idx")) {
+        if (found.gl_pathc > 1 && has_bin(name)) {
             continue;
         }
-        LT_TRY_DONE(lt_shard_open(&s->shards[s->n_shards], name, llmc_document_id));
+        LT_TRY_DONE(
+            lt_shard_open_far(&s->shards[s->n_shards], name, o->llmc_document_id, o->store));
         info = lt_shard_get_info(s->shards[s->n_shards]);
         if (info.n_documents == 0) { /* An empty shard takes no part in the search. */
             lt_shard_close(s->shards[s->n_shards]);
@@ -173,7 +185,7 @@ lt_err lt_doc_stream_open(lt_doc_stream *s, const char *path, const lt_loader_op
     s->bos_id = o->add_bos ? o->bos_id : -1;
     s->eod_id = o->add_eod ? o->eod_id : -1;
     s->extra = (uint64_t)(o->add_bos + o->add_eod);
-    LT_TRY(open_shards(s, path, o->llmc_document_id));
+    LT_TRY(open_shards(s, path, o));
     end = s->first_position[s->n_shards];
     if (end < 2) {
         LT_FAIL(LT_ERR_FORMAT, "shards %s: %llu tokens, training needs at least 2", path,

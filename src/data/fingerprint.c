@@ -123,6 +123,39 @@ done:
     return err;
 }
 
+/* A file that is elsewhere: its size and its date, and none of its bytes. */
+static lt_err fingerprint_far(json_t *all, const char *path, size_t bytes, double modified_s) {
+    char text[64], hex[HEX_BYTES];
+    json_t *entry;
+    (void)snprintf(text, sizeof text, "%zu %.0f", bytes, modified_s);
+    (void)snprintf(hex, sizeof hex, "%016" PRIx64, (uint64_t)XXH3_64bits(text, strlen(text)));
+    entry = json_pack("{s:s, s:I, s:I, s:I, s:s}", "file", base_name(path), "bytes",
+                      (json_int_t)bytes, "mtime_ns", (json_int_t)(modified_s * 1e9), "sampled",
+                      (json_int_t)0, "xxh3", hex);
+    if (entry == NULL) {
+        LT_FAIL(LT_ERR_OOM, "fingerprint of %s", path);
+    }
+    json_array_append_new(all, entry);
+    return LT_OK;
+}
+
+/* The files of one shard. */
+static lt_err fingerprint_shard(json_t *all, const lt_loader *l, int64_t source, size_t shard,
+                                int64_t most, bool whole) {
+    const lt_far_shard *far = lt_loader_far_shard(l, source, shard);
+    char path[LT_PATH_BYTES + 8];
+    for (size_t k = 0; k < N_SUFFIXES; k++) {
+        const bool here = shard_file(path, lt_loader_shard_path(l, source, shard), k);
+        if (far == NULL || k == 1) { /* The index is always here. */
+            LT_TRY(here ? fingerprint_file(all, path, most, whole) : LT_OK);
+        } else if (k == 0 || far->mask_bytes > 0) {
+            LT_TRY(fingerprint_far(all, path, k == 0 ? far->bin_bytes : far->mask_bytes,
+                                   far->modified_s));
+        }
+    }
+    return LT_OK;
+}
+
 /* Merge all entries into one: the sum of sizes, the newest time, checksums of the checksums. */
 static lt_err fold(json_t **all, bool whole) {
     json_int_t bytes = 0, sampled = 0, newest = 0;
@@ -162,7 +195,6 @@ static lt_err fold(json_t **all, bool whole) {
 
 lt_err lt_fingerprint_source(json_t **out, const lt_loader *l, int64_t source, bool whole) {
     lt_err err = LT_OK;
-    char path[LT_PATH_BYTES + 8];
     const int64_t n = (int64_t)lt_loader_n_shards(l, source);
     const int64_t n_sources = lt_loader_n_sources(l);
     int64_t most = ALL_BYTES / (n * n_sources * (int64_t)N_SUFFIXES);
@@ -173,11 +205,7 @@ lt_err lt_fingerprint_source(json_t **out, const lt_loader *l, int64_t source, b
         LT_FAIL_DONE(LT_ERR_OOM, "fingerprint of %lld shards", (long long)n);
     }
     for (int64_t i = 0; i < n; i++) {
-        for (size_t k = 0; k < N_SUFFIXES; k++) {
-            if (shard_file(path, lt_loader_shard_path(l, source, (size_t)i), k)) {
-                LT_TRY_DONE(fingerprint_file(all, path, most, whole));
-            }
-        }
+        LT_TRY_DONE(fingerprint_shard(all, l, source, (size_t)i, most, whole));
     }
     if ((int64_t)json_array_size(all) > ENTRIES_MAX / n_sources) {
         LT_TRY_DONE(fold(&all, whole));
@@ -282,7 +310,8 @@ static lt_err compare_file(const fingerprint *a, const fingerprint *b, const lt_
     if (a->whole != NULL && (b->whole != NULL || (found && a->mtime_ns != b->mtime_ns))) {
         return compare_whole(a, b, shown, option);
     }
-    if (a->mtime_ns != b->mtime_ns && a->sampled < a->bytes) {
+    /* Once read here and once by another address: their dates say nothing of each other. */
+    if (a->mtime_ns != b->mtime_ns && a->sampled < a->bytes && a->sampled == b->sampled) {
         lt_log_warn(
             "%s: %s was rewritten since the checkpoint; %lld of its %lld bytes were "
             "compared and are the same (--verify, from the start of a run on, compares all)",

@@ -498,3 +498,8 @@ const char *lt_loader_shard_path(const lt_loader *l, int64_t source, size_t shar
     LT_ASSERT(shard < lt_loader_n_shards(l, source));
     return lt_shard_path(l->packers[source].source.shards[shard]);
 }
+
+const lt_far_shard *lt_loader_far_shard(const lt_loader *l, int64_t source, size_t shard) {
+    LT_ASSERT(shard < lt_loader_n_shards(l, source));
+    return lt_shard_far(l->packers[source].source.shards[shard]);
+}

@@ -18,8 +18,11 @@
 typedef enum { IDS_U8, IDS_I16, IDS_U16, IDS_I32, IDS_U32, IDS_I64 } id_kind;
 
 struct lt_shard {
-    char path[LT_PATH_BYTES]; /* Path of the .bin, for messages. */
-    lt_file_map bin, idx, mask;
+    char path[LT_PATH_BYTES];   /* Path of the .bin, for messages. */
+    lt_file_map bin, idx, mask; /* bin and mask: of a shard whose files are all here. */
+    uint64_t bin_bytes;
+    lt_shard_store *store;   /* Brings bin and mask; NULL: they are here. */
+    const lt_far_shard *far; /* What it knows of them. */
     lt_shard_info info;
     id_kind kind;
     const unsigned char *ids;       /* (n_tokens) */
@@ -111,14 +114,14 @@ static lt_err check_sequences(const lt_shard *s, const char *idx) {
         }
         /* At most 2^31 * 8 * 2^60/12: no overflow before the file ends. */
         at += (uint64_t)n * token_bytes;
-        if (at > s->bin.size_bytes) {
+        if (at > s->bin_bytes) {
             LT_FAIL(LT_ERR_FORMAT, "%s: sequence %llu ends at byte %llu of %s, which has %zu", idx,
-                    (unsigned long long)i, (unsigned long long)at, s->path, s->bin.size_bytes);
+                    (unsigned long long)i, (unsigned long long)at, s->path, (size_t)s->bin_bytes);
         }
     }
-    if (at != s->bin.size_bytes) {
+    if (at != s->bin_bytes) {
         LT_FAIL(LT_ERR_FORMAT, "%s: %zu bytes, but its index describes %llu", s->path,
-                s->bin.size_bytes, (unsigned long long)at);
+                (size_t)s->bin_bytes, (unsigned long long)at);
     }
     return LT_OK;
 }
@@ -150,7 +153,9 @@ static lt_err open_megatron(lt_shard *s, const char *prefix) {
         LT_FAIL(LT_ERR_LIMIT, "path too long: %s", prefix);
     }
     LT_TRY(lt_file_map_open(&s->idx, idx));
-    LT_TRY(lt_file_map_open(&s->bin, s->path));
+    s->far = s->store != NULL ? s->store->find(s->store, prefix) : NULL;
+    LT_TRY(s->far == NULL ? lt_file_map_open(&s->bin, s->path) : LT_OK);
+    s->bin_bytes = s->far != NULL ? s->far->bin_bytes : s->bin.size_bytes;
     LT_TRY(check_header(s, idx, &n_entries));
     s->pointers = s->idx.data + LT_IDX_HEADER_BYTES + 4 * s->n_sequences;
     s->documents = s->pointers + 8 * s->n_sequences;
@@ -158,7 +163,7 @@ static lt_err open_megatron(lt_shard *s, const char *prefix) {
     LT_TRY(check_documents(s, idx, n_entries));
     s->ids = s->bin.data;
     s->info.format = LT_SHARD_MEGATRON;
-    s->info.n_tokens = s->bin.size_bytes / (uint64_t)s->info.token_bytes;
+    s->info.n_tokens = s->bin_bytes / (uint64_t)s->info.token_bytes;
     s->info.n_documents = n_entries > 0 ? n_entries - 1 : 0;
     return LT_OK;
 }
@@ -238,6 +243,16 @@ static lt_err open_llmc(lt_shard *s, const char *path, int64_t document_id) {
     return find_documents(s, document_id);
 }
 
+static lt_err check_mask(lt_shard *s, const char *path, size_t bytes) {
+    if (bytes != s->info.n_tokens) {
+        LT_FAIL(LT_ERR_FORMAT,
+                "%s: %zu bytes, but a mask of %s has one for each of its %llu tokens", path, bytes,
+                s->path, (unsigned long long)s->info.n_tokens);
+    }
+    s->info.masked = true;
+    return LT_OK;
+}
+
 /* Open the mask beside the .bin, if there is one: it must hold one byte per token. */
 static lt_err open_mask(lt_shard *s) {
     char path[LT_PATH_BYTES + 8];
@@ -246,17 +261,14 @@ static lt_err open_mask(lt_shard *s) {
 
     memcpy(path, s->path, len);
     memcpy(path + len, ".mask", 6);
+    if (s->far != NULL) {
+        return s->far->mask_bytes > 0 ? check_mask(s, path, s->far->mask_bytes) : LT_OK;
+    }
     if (!lt_file_exists(path)) {
         return LT_OK;
     }
     LT_TRY(lt_file_map_open(&s->mask, path));
-    if (s->mask.size_bytes != s->info.n_tokens) {
-        LT_FAIL(LT_ERR_FORMAT,
-                "%s: %zu bytes, but a mask of %s has one for each of its %llu tokens", path,
-                s->mask.size_bytes, s->path, (unsigned long long)s->info.n_tokens);
-    }
-    s->info.masked = true;
-    return LT_OK;
+    return check_mask(s, path, s->mask.size_bytes);
 }
 
 /* PREFIX of the Megatron pair that path names, or "". */
@@ -280,6 +292,15 @@ static lt_err megatron_prefix(char prefix[LT_PATH_BYTES], const char *path) {
 }
 
 lt_err lt_shard_open(lt_shard **out, const char *path, int64_t llmc_document_id) {
+    return lt_shard_open_far(out, path, llmc_document_id, NULL);
+}
+
+const lt_far_shard *lt_shard_far(const lt_shard *s) {
+    return s->far;
+}
+
+lt_err lt_shard_open_far(lt_shard **out, const char *path, int64_t llmc_document_id,
+                         lt_shard_store *store) {
     lt_err err = LT_OK;
     char prefix[LT_PATH_BYTES];
     lt_shard *s = calloc(1, sizeof *s);
@@ -288,6 +309,7 @@ lt_err lt_shard_open(lt_shard **out, const char *path, int64_t llmc_document_id)
     if (s == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "shard %s", path);
     }
+    s->store = store;
     LT_TRY_DONE(megatron_prefix(prefix, path));
     LT_TRY_DONE(prefix[0] != '\0' ? open_megatron(s, prefix)
                                   : open_llmc(s, path, llmc_document_id));
@@ -387,13 +409,50 @@ static void widen(int32_t *ids, const unsigned char *p, size_t n, id_kind kind) 
     }
 }
 
+/* A file of a shard that is elsewhere, mapped for the time of one read: between reads nothing keeps
+ * the store from making room. */
+typedef struct {
+    lt_held_shard held;
+    lt_file_map map;
+} borrowed;
+
+static void give_back(const lt_shard *s, borrowed *b) {
+    lt_file_map_close(&b->map);
+    s->store->let_go(s->store, &b->held);
+}
+
+static lt_err borrow(const lt_shard *s, const char *end, size_t bytes, borrowed *b) {
+    char path[LT_PATH_BYTES + 8];
+    lt_err err;
+    b->map = (lt_file_map){.data = NULL};
+    LT_TRY(s->store->hold(s->store, s->far, &b->held));
+    (void)snprintf(path, sizeof path, "%s%s", b->held.prefix, end);
+    err = lt_file_map_open(&b->map, path);
+    if (err == LT_OK && b->map.size_bytes != bytes) {
+        err = lt_error_set(LT_ERR_FORMAT, "%s: %zu bytes, not %zu", path, b->map.size_bytes, bytes);
+    }
+    if (err != LT_OK) {
+        give_back(s, b);
+    }
+    return err;
+}
+
 lt_err lt_shard_read(const lt_shard *s, uint64_t position, size_t n, int32_t *ids, int64_t id_end) {
     const uint32_t end = id_end > INT32_MAX ? (uint32_t)INT32_MAX + 1 : (uint32_t)id_end;
+    const unsigned char *from = s->ids;
     uint32_t bad = 0;
+    borrowed b;
 
     LT_ASSERT(position <= s->info.n_tokens && n <= s->info.n_tokens - position);
     LT_ASSERT(id_end >= 0);
-    widen(ids, s->ids + position * (uint64_t)s->info.token_bytes, n, s->kind);
+    if (s->far != NULL) {
+        LT_TRY(borrow(s, ".bin", s->bin_bytes, &b));
+        from = b.map.data;
+    }
+    widen(ids, from + position * (uint64_t)s->info.token_bytes, n, s->kind);
+    if (s->far != NULL) {
+        give_back(s, &b);
+    }
     for (size_t i = 0; i < n; i++) {
         bad |= (uint32_t)ids[i] >= end;
     }
@@ -406,16 +465,9 @@ lt_err lt_shard_read(const lt_shard *s, uint64_t position, size_t n, int32_t *id
     return LT_OK;
 }
 
-lt_err lt_shard_read_mask(const lt_shard *s, uint64_t position, size_t n, bool *silent) {
-    const unsigned char *from;
+static lt_err read_mask(const lt_shard *s, const unsigned char *from, uint64_t position, size_t n,
+                        bool *silent) {
     unsigned char bad = 0;
-
-    LT_ASSERT(position <= s->info.n_tokens && n <= s->info.n_tokens - position);
-    if (!s->info.masked) {
-        memset(silent, 0, n * sizeof *silent);
-        return LT_OK;
-    }
-    from = s->mask.data + position;
     for (size_t i = 0; i < n; i++) {
         silent[i] = from[i] == LT_MASK_SILENT;
         bad |= from[i] & (unsigned char)~LT_MASK_LABEL;
@@ -428,4 +480,22 @@ lt_err lt_shard_read_mask(const lt_shard *s, uint64_t position, size_t n, bool *
         }
     }
     return LT_OK;
+}
+
+lt_err lt_shard_read_mask(const lt_shard *s, uint64_t position, size_t n, bool *silent) {
+    borrowed b;
+    lt_err err;
+
+    LT_ASSERT(position <= s->info.n_tokens && n <= s->info.n_tokens - position);
+    if (!s->info.masked) {
+        memset(silent, 0, n * sizeof *silent);
+        return LT_OK;
+    }
+    if (s->far == NULL) {
+        return read_mask(s, s->mask.data + position, position, n, silent);
+    }
+    LT_TRY(borrow(s, ".mask", s->far->mask_bytes, &b));
+    err = read_mask(s, b.map.data + position, position, n, silent);
+    give_back(s, &b);
+    return err;
 }

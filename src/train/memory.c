@@ -389,6 +389,9 @@ lt_err lt_memory_plan_make(lt_memory_plan *out, const lt_training *t) {
     }
     add(out, "loader", loader.memory_bytes, false);
     add(out, "mapped data", loader.mapped_bytes, false);
+    if (t->shard_cache != NULL) {
+        add(out, "shard fetching", LT_SHARD_CACHE_BYTES, false);
+    }
     if (t->mirror.place[0] != '\0') {
         add(out, "checkpoint sending", LT_MIRROR_BYTES, false);
     }

@@ -74,7 +74,10 @@
     X(memory_bytes, COUNT, "B", "memory of the process on the host")                               \
     X(load_balance, GAUGE, "", "experts: load-balancing loss, summed over layers")                 \
     X(router_z, GAUGE, "", "experts: router z-loss, summed over layers")                           \
-    X(energy_j, GAUGE, "J", "used by the device since the program began")
+    X(energy_j, GAUGE, "J", "used by the device since the program began")                          \
+    X(fetched_bytes, TOTAL, "B", "of shards that the leading rank fetched into data.cache")        \
+    X(fetch_waits, TOTAL, "", "its reads that had to wait for a shard")                            \
+    X(fetch_wait_s, GAUGE, "s", "time of these waits together")
 #define LT_EVAL_METRICS(X)                                                                         \
     X(step, COUNT, "", "optimiser step")                                                           \
     X(loss, GAUGE, "nats", "mean cross-entropy of held-out labels")                                \

@@ -258,6 +258,7 @@ static lt_loader_options loader_options(const lt_training *t, const lt_mixture *
         o.rank += (int)r->site * o.world;
         o.world *= (int)r->sites;
     }
+    o.store = t->shard_cache != NULL ? lt_shard_cache_store(t->shard_cache) : NULL;
     if (r->val_fraction > 0.0) {
         o.split = LT_SPLIT_TRAIN;
         o.val_fraction = r->val_fraction;
@@ -292,6 +293,29 @@ static lt_err tell_other_tokenizers(const lt_training *t, const lt_mixture *mixt
     return LT_OK;
 }
 
+/* Shards with an address stream in. The recipe keeps the address; the mixture gets the path of what
+ * the loader opens. */
+static lt_err stream_shards(lt_training *t, lt_mixture *m) {
+    const lt_recipe *r = &t->recipe;
+    char path[LT_PATH_BYTES];
+    for (int64_t i = 0; r->cache[0] != '\0' && i < m->n_sources; i++) {
+        if (!lt_shard_cache_takes(m->sources[i].path)) {
+            continue;
+        }
+        if (t->shard_cache == NULL) {
+            LT_TRY(lt_shard_cache_open(&t->shard_cache, r->cache, r->cache_bytes,
+                                       r->shuffle == LT_SHUFFLE_NONE));
+        }
+        LT_TRY(lt_shard_cache_add(t->shard_cache, path, m->sources[i].path));
+        m->made[i] = strdup(path);
+        if (m->made[i] == NULL) {
+            LT_FAIL(LT_ERR_OOM, "path of a shard");
+        }
+        m->sources[i].path = m->made[i];
+    }
+    return LT_OK;
+}
+
 static lt_err open_data(lt_training *t) {
     lt_loader_options o;
 
@@ -300,6 +324,7 @@ static lt_err open_data(lt_training *t) {
         return t->objective->open(t->objective->of, t);
     }
     LT_TRY(lt_mixture_parse(&t->train_mixture, t->recipe.train, "data.train"));
+    LT_TRY(lt_training_about("data.train", stream_shards(t, &t->train_mixture)));
     LT_TRY(lt_chat_data_read(&t->train_mixture, "data.train", &t->recipe, &t->chat));
     o = loader_options(t, &t->train_mixture, true);
     LT_TRY(lt_training_about("data.train", lt_loader_open(&t->loader, &o)));
@@ -309,6 +334,7 @@ static lt_err open_data(lt_training *t) {
     LT_TRY(tell_other_tokenizers(t, &t->train_mixture));
     if (t->recipe.valid[0] != '\0') {
         LT_TRY(lt_mixture_parse(&t->valid_mixture, t->recipe.valid, "data.valid"));
+        LT_TRY(lt_training_about("data.valid", stream_shards(t, &t->valid_mixture)));
         LT_TRY(lt_chat_data_read(&t->valid_mixture, "data.valid", &t->recipe, &t->chat));
         LT_TRY(tell_other_tokenizers(t, &t->valid_mixture));
         validation_options(t, &t->valid_mixture);
@@ -662,6 +688,7 @@ void lt_training_close(lt_training *t) {
     lt_metrics_close(&t->metrics);
     lt_tensorboard_close(t->tensorboard);
     lt_loader_close(t->loader);
+    lt_shard_cache_close(t->shard_cache);
     lt_objective_close(t);
     lt_diloco_close(t);
     if (t->trained != NULL) {

@@ -343,6 +343,13 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "training mixture: shards of tokens; files of conversations, of which the assistant's "      \
       "turns are learnt; what objective.kind learns from: preferences, problems; also s3://, "     \
       "hf://, https://, fetched first")                                                            \
+    X(STR, cache, "data.cache", "", 0, 0, "FOLDER",                                                \
+      "shards of data.train and data.valid that have an address stream in through this folder, "   \
+      "as they are read; several runs may share it; empty: they are fetched whole first",          \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(I64, cache_bytes, "data.cache_bytes", "50000000000", 1, 1e18, "BYTES",                       \
+      "most bytes of shards in data.cache: those that were not read for longest are deleted",      \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(STR, valid, "data.valid", "", 0, 0, "SHARD|FILE.jsonl[:WEIGHT],...",                         \
       "held-out data, as in data.train; empty: none, or see val_fraction", LT_RECIPE_MAY_CHANGE)   \
     X(F64, val_fraction, "data.val_fraction", "0", 0, 0.5, "",                                     \

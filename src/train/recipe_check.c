@@ -206,6 +206,12 @@ lt_err lt_recipe_check(const lt_recipe *r) {
             "be dropped",
             (long long)r->goldfish_h, (long long)r->seq);
     }
+    if (r->verify && r->cache[0] != '\0') {
+        LT_FAIL(LT_ERR_ARG,
+                "verify reads all data at the start, and data.cache = %s fetches it as "
+                "it is read: choose one",
+                r->cache);
+    }
     return LT_OK;
 }
 
@@ -296,6 +302,7 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
     const char *const of_sft = "objective.kind = sft";
     const bool sft = r->objective == LT_RECIPE_OBJECTIVE_sft,
                imitates = sft || r->objective == LT_RECIPE_OBJECTIVE_distill;
+    const bool streams = strstr(r->train, "://") != NULL || strstr(r->valid, "://") != NULL;
     const use uses[] = {
         {"model.init_std", r->init[0] == '\0', "model.init empty"},
         {"diloco.merge", r->overlap > 0, "diloco.overlap"},
@@ -322,6 +329,8 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"objective.bad", reads->weights, "objective.kind = kto or apo_zero"},
         {"objective.separator", reads->given == LT_ALIGN_STEPS, "objective.kind = prm"},
         {"data.packing", sft, of_sft},
+        {"data.cache", sft && streams, "shards with an address in data.train"},
+        {"data.cache_bytes", sft && r->cache[0] != '\0', "data.cache"},
         {"data.chat_turns", imitates, "objective.kind = sft or distill"},
         {"data.val_fraction", sft, of_sft},
         {"data.mask_documents", sft, of_sft},

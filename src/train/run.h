@@ -11,6 +11,7 @@
 #include "parallel/pipeline.h"
 #include "parallel/world.h"
 #include "parallel/zero.h"
+#include "platform/copy/shard_cache.h"
 #include "train/chat_data.h"
 #include "train/checkpoint.h"
 #include "train/diloco.h"
@@ -98,6 +99,7 @@ typedef struct lt_training {
     lt_optimiser optimiser;
     lt_diloco diloco;                        /* State of a run of several sites. */
     lt_mixture train_mixture, valid_mixture; /* Loader options point into them. */
+    lt_shard_cache *shard_cache;             /* data.cache; NULL: no shard streams in. */
     lt_loader *loader;
     lt_loader_options valid_options; /* Options of a validation; n_sources 0: there is none. */
     const lt_objective *objective;   /* NULL: the mean loss of the labels. */

@@ -85,6 +85,7 @@ lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o) {
     const int straggler = t->rank_records != NULL
                               ? lt_stragglers_slowest(&t->rank_records->stragglers)
                               : -1;
+    lt_shard_cache_report fetched = {0};
     double values[LT_TRAIN_METRIC_COUNT], mfu, joules;
     bool present[LT_TRAIN_METRIC_COUNT];
 
@@ -137,6 +138,14 @@ lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o) {
     present[LT_TRAIN_load_balance] = present[LT_TRAIN_router_z] = t->model->spec.n_experts > 0 &&
                                                                   t->objective == NULL;
     present[LT_TRAIN_energy_j] = joules >= 0.0;
+    if (t->shard_cache != NULL) {
+        lt_shard_cache_tell(t->shard_cache, &fetched);
+    }
+    values[LT_TRAIN_fetched_bytes] = (double)fetched.fetched_bytes;
+    values[LT_TRAIN_fetch_waits] = (double)fetched.n_waits;
+    values[LT_TRAIN_fetch_wait_s] = fetched.wait_s;
+    present[LT_TRAIN_fetched_bytes] = present[LT_TRAIN_fetch_waits] =
+        present[LT_TRAIN_fetch_wait_s] = t->shard_cache != NULL;
     LT_TRY(lt_metrics_row(&t->metrics, "train", lt_train_metrics, LT_TRAIN_METRIC_COUNT, values,
                           present));
     return t->objective != NULL ? lt_objective_tell(t, r, false) : LT_OK;

@@ -2,3 +2,5 @@
 beside "copies" python3 tests/e2e/copies.py build/lateen 6
 # Checkpoints that go to an object store behind the run, and runs that begin from there elsewhere.
 beside "mirror" python3 tests/e2e/mirror.py build/lateen
+# Shards that stream in through a folder with a budget; tests/long/copies.sh: runs that share it, faults, web servers.
+beside "shards" python3 tests/e2e/shards.py build/lateen

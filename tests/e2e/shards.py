@@ -1,0 +1,278 @@
+"""Shards that stream in through a folder with a budget (data.cache): the same rows as from a local disk, whatever is fetched, deleted, cut or damaged on the way.
+
+    python3 tests/e2e/shards.py build/lateen [all]        as TAP; all: also what takes long"""
+import glob
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, "tests/e2e")
+from make_shard import write_shard
+from object_store import HUB_TOKEN, KEYS, SECRETS, Object, Repository, Store
+from tap import Tap
+
+lateen, everything = os.path.abspath(sys.argv[1]), "all" in sys.argv[2:]
+tap = Tap(detail_chars=3000)
+dir = tempfile.mkdtemp(prefix="lateen-shards-")
+store = Store()
+printed = []
+DEADLINE_S = 120
+N = 6
+SMALL = ["--model.layers", "1", "--model.width", "16", "--model.heads", "2", "--model.vocab", "64", "--data.seq", "16", "--batch.size", "4", "--device", "cpu", "--threads", "1",
+         "--export", "false", "--lr.schedule", "constant", "--steps", "80", "--data.prefetch", "4"]
+
+
+def path(name):
+    return os.path.join(dir, name)
+
+
+def environment(**more):
+    keep = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "HF_"))}
+    return {**keep, "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": KEYS["AKIDEXAMPLE"], "AWS_ENDPOINT_URL": store.url, "HF_ENDPOINT": f"{store.url}/hub",
+            "HF_TOKEN": HUB_TOKEN, "LATEEN_CACHE_DIR": path("other"), "HOME": path("home"), "OMP_NUM_THREADS": "1", **more}
+
+
+def start(out, *words, ranks=1, limit=None):
+    def before():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    launch = ["launch", "--ranks", str(ranks)] if ranks > 1 else []
+    with open(path(f"{out}.log"), "wb") as log:
+        return subprocess.Popen([lateen, *launch, "train", "--out", path(out), *SMALL, *words], env=environment(), stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                preexec_fn=before if limit else None)
+
+
+def said(out):
+    with open(path(f"{out}.log"), errors="replace") as log:
+        return log.read()
+
+
+def run(out, *words, **how):
+    p = start(out, *words, **how)
+    p.wait(DEADLINE_S)
+    printed.append(said(out))
+    return p.returncode
+
+
+def rows(out):
+    try:
+        return [r for r in map(json.loads, open(path(f"{out}/metrics.jsonl"))) if r["kind"] == "train"]
+    except FileNotFoundError:
+        return []
+
+
+def losses(out):
+    return {r["step"]: r["loss"] for r in rows(out)}
+
+
+def held(cache="cache"):
+    """Bytes of shards in a cache, and the names of its .bin files."""
+    files = glob.glob(path(f"{cache}/shards/*"))
+    return sum(os.path.getsize(f) for f in files if f.endswith((".bin", ".mask", ".lateen-part"))), [f for f in files if f.endswith(".bin")]
+
+
+def cache(budget, name="cache", keep=False):
+    if not keep:
+        shutil.rmtree(path(name), ignore_errors=True)
+    return ["--data.cache", path(name), "--data.cache_bytes", str(budget)]
+
+
+def fresh():
+    store.fault, store.page = None, 1000
+    store.requests.clear()
+
+
+def gets(name=".bin"):
+    return [r for r in store.requests if r.method == "GET" and r.path.endswith(name)]
+
+
+os.makedirs(path("local"))
+draw = random.Random(7)
+for i in range(N):
+    write_shard(path(f"local/part-{i}"), [[draw.randrange(60) for _ in range(draw.randrange(3, 40))] for _ in range(40)])
+    with open(path(f"local/part-{i}.mask"), "wb") as f:
+        f.write(bytes(draw.randrange(2) for _ in range(os.path.getsize(path(f"local/part-{i}.bin")) // 2)))
+    for end in (".bin", ".idx", ".mask"):
+        store.put("bucket", f"d/part-{i}{end}", open(path(f"local/part-{i}{end}"), "rb").read(), modified=1700000000 + i)
+store.put("bucket", "d/readme", b"no shard")
+store.put("bucket", "d/deep/part-9.bin", b"not of this folder")
+SIZES = [os.path.getsize(path(f"local/part-{i}.bin")) + os.path.getsize(path(f"local/part-{i}.mask")) for i in range(N)]
+LARGEST, ALL = max(SIZES), sum(SIZES)
+REMOTE, NEAR = ["--data.train", "s3://bucket/d/part-*"], ["--data.train", path("local/part-*.bin")]
+ORDERS = {"none": ["--data.shuffle", "none"], "rows": [], "documents": ["--data.shuffle", "documents"]}
+for name, words in ORDERS.items():
+    assert run(f"near-{name}", *NEAR, *words) == 0, said(f"near-{name}")
+
+
+def case(function):
+    begin = time.time()
+    tap.case(function)
+    print(f"# {function.__name__}: {time.time() - begin:.1f} s", flush=True)
+
+
+def long_case(function):
+    if everything:
+        case(function)
+
+
+@case
+def orders():
+    for name, words in ORDERS.items():
+        fresh()
+        budget = 2 * LARGEST if name == "none" else ALL
+        status = run(f"far-{name}", *REMOTE, *words, *cache(budget))
+        used, files = held()
+        tap.check(f"shuffle {name}: the rows of a local run, within the budget", status == 0 and losses(f"far-{name}") == losses(f"near-{name}") and len(losses(f"far-{name}")) == 80
+                  and used <= budget and files, f"{used} of {budget} {said(f'far-{name}')}")
+        last = rows(f"far-{name}")[-1] if rows(f"far-{name}") else {}
+        tap.check(f"shuffle {name}: metrics tell what was fetched", last.get("fetched_bytes", 0) >= (ALL if name != "none" else LARGEST) and last.get("fetch_waits", 0) >= 1
+                  and last.get("fetch_wait_s", -1) > 0, last)
+        if name == "none":
+            tap.check("a budget of two shards: others were deleted and came again", last["fetched_bytes"] > ALL and len(files) <= 2, f"{last} {files}")
+    fresh()
+    status = run("again", *REMOTE, *cache(ALL, keep=True))
+    tap.check("another run finds them there", status == 0 and losses("again") == losses("near-rows") and not gets() and rows("again")[-1]["fetched_bytes"] == 0, said("again"))
+
+
+@case
+def resumed():
+    fresh()
+    words = [*REMOTE, "--data.shuffle", "none", "--checkpoint.every", "20"]
+    status = run("cut", *words, *cache(2 * LARGEST), "--steps", "40")
+    first = losses("cut")
+    status = status or run("cut", *words, *cache(3 * LARGEST))
+    tap.check("a run that goes on has the rows of one that was never stopped", status == 0 and len(first) == 40 and losses("cut") == losses("near-none"), said("cut"))
+    status = run("cut", *NEAR, "--data.shuffle", "none", "--steps", "90")
+    tap.check("it goes on from the same shards on a local disk", status == 0 and max(losses("cut")) == 90, said("cut"))
+    store.put("bucket", "d/part-3.bin", store.buckets["bucket"]["d/part-3.bin"].data, modified=1800000000)
+    status = run("cut", *words, *cache(2 * LARGEST), "--steps", "95")
+    tap.check("and back", status == 0, said("cut"))
+    store.put("bucket", "d/part-3.bin", store.buckets["bucket"]["d/part-3.bin"].data, modified=1700000003)
+    status = run("cut", *words, *cache(2 * LARGEST), "--steps", "99")
+    tap.check("a shard with another date is another one", status != 0 and "has changed since the checkpoint" in said("cut"), said("cut"))
+
+
+@case
+def shared_and_damaged():
+    fresh()
+    count = iter(range(10**6))
+    store.fault = lambda r: ("cut", 100) if r.path.endswith(".bin") and r.method == "GET" and next(count) % 2 == 0 else None
+    near = run("two-near", *NEAR, *ORDERS["none"], ranks=2)
+    status = run("two", *REMOTE, *ORDERS["none"], *cache(2 * LARGEST), ranks=2)
+    tap.check("two ranks share a cache, over connections that break", near == status == 0 and losses("two") == losses("two-near") and held()[0] <= 2 * LARGEST, said("two"))
+    for f in held()[1]:
+        data = bytearray(open(f, "rb").read())
+        data[len(data) // 2] ^= 1
+        with open(f, "r+b") as out:
+            out.write(data)
+    status = run("rotten", *REMOTE, *ORDERS["none"], *cache(2 * LARGEST, keep=True))
+    tap.check("a bit that was lost on the local disk is noticed, and the shard fetched again", status == 0 and losses("rotten") == losses("near-none") and "is damaged" in said("rotten"),
+              said("rotten"))
+
+
+@long_case
+def tight():
+    fresh()
+    status = run("tight", *REMOTE, *cache(LARGEST))
+    tap.check("random rows through the room of one shard are the same, too", status == 0 and losses("tight") == losses("near-rows") and held()[0] <= LARGEST, said("tight"))
+
+
+@long_case
+def together():
+    fresh()
+    words = [*REMOTE, *cache(2 * LARGEST)]
+    runs = [start(f"beside-{i}", *words, *ORDERS["none" if i else "rows"]) for i in range(2)]
+    codes = [p.wait(DEADLINE_S) for p in runs]
+    tap.check("two runs with other orders share one, too", codes == [0, 0] and losses("beside-0") == losses("near-rows") and losses("beside-1") == losses("near-none")
+              and held()[0] <= 2 * LARGEST, said("beside-0") + said("beside-1"))
+    fresh()
+    store.fault = lambda r: ("slow", 30) if r.path.endswith("part-2.bin") and r.method == "GET" else None
+    p = start("killed", *REMOTE, "--data.shuffle", "none", *cache(2 * LARGEST))
+    limit = time.time() + DEADLINE_S
+    while not gets("part-2.bin") and p.poll() is None and time.time() < limit:
+        time.sleep(0.01)
+    p.kill()
+    p.wait()
+    store.fault = None
+    status = run("killed2", *REMOTE, "--data.shuffle", "none", *cache(2 * LARGEST, keep=True))
+    tap.check("kill -9 in the middle of a fetch: the next run goes on with the same folder", status == 0 and losses("killed2") == losses("near-none") and held()[0] <= 2 * LARGEST,
+              said("killed2"))
+
+
+@long_case
+def faults():
+    fresh()
+    count = iter(range(10**6))
+    kinds = [("status", 503, "SlowDown", {"Retry-After": "0"}), ("status", 429, "TooMany", {"Retry-After": "0"}), ("cut", 100), ("drop",), ("short", 5), ("range", 3)]
+    store.fault = lambda r: kinds[n // 3 % len(kinds)] if r.path.endswith((".bin", ".mask")) and (n := next(count)) % 3 == 0 else None
+    status = run("faulty", *REMOTE, *ORDERS["none"], *cache(3 * LARGEST))
+    tap.check("cuts, wrong lengths and busy stores: the same rows", status == 0 and losses("faulty") == losses("near-none"), said("faulty"))
+    fresh()
+    store.fault = lambda r: ("flip", 50) if r.path.endswith("part-1.bin") and r.method == "GET" else None
+    status = run("flipped", *REMOTE, *ORDERS["none"], *cache(3 * LARGEST))
+    key = [f for f in held()[1] if os.path.getsize(f) == os.path.getsize(path("local/part-1.bin"))]
+    tap.check("a wrong bit is found, told, and not left behind", status != 0 and "but the source says" in said("flipped") and "data.cache" in said("flipped")
+              and not [f for f in key if open(f, "rb").read() != open(path("local/part-1.bin"), "rb").read()], said("flipped"))
+    fresh()
+    assert run("sound", *REMOTE, *ORDERS["none"], *cache(ALL)) == 0
+    for f in held()[1]:
+        os.truncate(f, 10)
+    status = run("short", *REMOTE, *ORDERS["none"], *cache(ALL, keep=True))
+    tap.check("so is a file that was cut", status == 0 and losses("short") == losses("near-none"), said("short"))
+    fresh()
+    write_shard(path("big"), [[draw.randrange(60) for _ in range(200)] for _ in range(200)])
+    for end in (".bin", ".idx"):
+        store.put("bucket", f"big/one{end}", open(path(f"big{end}"), "rb").read())
+    status = run("full", "--data.train", "s3://bucket/big/one", *cache(10**6), limit=50000)
+    tap.check("a full disk is told, and nothing half is left", status != 0 and "data.cache" in said("full") and "no room" in said("full") and held() == (0, []), said("full"))
+    fresh()
+    data = store.buckets["bucket"]["d/part-2.bin"]
+    store.fault = lambda r: store.buckets["bucket"].update({"d/part-2.bin": Object(data.data + b"xx", modified=1800000000)}) if r.path.endswith("part-0.bin") else None
+    status = run("changed", *REMOTE, *ORDERS["none"], *cache(ALL))
+    store.buckets["bucket"]["d/part-2.bin"] = data
+    tap.check("a shard that changes while the run reads is told", status != 0 and "has changed since the run began" in said("changed"), said("changed"))
+
+
+@case
+def refused():
+    fresh()
+    for words, why in (([*REMOTE, *cache(LARGEST - 1)], f"data.cache_bytes = {LARGEST - 1}, but the shard s3://bucket/d/part-"),
+                       ([*NEAR, *cache(ALL)], "needs shards with an address"),
+                       ([*REMOTE, "--data.cache_bytes", "5M"], "needs data.cache"),
+                       ([*REMOTE, "--verify", *cache(ALL)], "choose one"),
+                       (["--data.train", "s3://bucket/none/*", *cache(ALL)], "there is no file"),
+                       (["--data.train", "s3://bucket/d/none*", *cache(ALL)], "there is no such shard"),
+                       (["--data.train", f"{store.url}/web/part-*", *cache(ALL)], "a web server has no list"),
+                       (["--data.train", "s3://bucket/d/deep/part-9", *cache(ALL)], "has no .idx")):
+        status = run("wrong", *words)
+        tap.check(f"refused before the first step: {why}", status != 0 and why in said("wrong") and not losses("wrong"), said("wrong"))
+
+
+@long_case
+def places():
+    fresh()
+    for i in range(N):
+        for end in (".bin", ".idx", ".mask"):
+            store.web[f"part-{i}{end}"] = store.buckets["bucket"][f"d/part-{i}{end}"]
+    files = {f"data/part-{i}{end}": store.buckets["bucket"][f"d/part-{i}{end}"].data for i in range(N) for end in (".bin", ".idx", ".mask")}
+    near = run("one-near", "--data.train", f"{path('local/part-0')}:2,{path('local/part-1')}", *ORDERS["none"])
+    for name, words in (("s3", "s3://bucket/d/part-0:2,s3://bucket/d/part-1.bin"), ("a web server", f"{store.url}/web/part-0:2,{store.url}/web/part-1"),
+                        ("a folder by its address", f"file://{path('local/part-0')}:2,file://{path('local/part-1')}")):
+        status = run("one", "--data.train", words, *ORDERS["none"], *cache(2 * LARGEST))
+        tap.check(f"single shards with weights, from {name}", near == status == 0 and losses("one") == losses("one-near") and held()[0] > 0, said("one"))
+        shutil.rmtree(path("one"), ignore_errors=True)
+    status = run("folder", "--data.train", "s3://bucket/d/", "--data.valid", "s3://bucket/d/part-0", *ORDERS["none"], *cache(2 * LARGEST))
+    tap.check("a prefix with a slash means all shards below it; data.valid streams, too", status == 0 and losses("folder") == losses("near-none"), said("folder"))
+
+
+tap.check("no secret in anything that was printed", not [s for s in SECRETS if s in "".join(printed)])
+store.close()
+shutil.rmtree(dir, ignore_errors=True)
+sys.exit(tap.end())
