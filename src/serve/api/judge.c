@@ -84,32 +84,34 @@ static bool steps_prompt(lt_reply *j, lt_ids *out, lt_api_error *e) {
     return ok;
 }
 
-static lt_err add_step(lt_reply *j, lt_part *p, const char *step, size_t n, lt_ids *ids,
-                       lt_ids *at) {
-    lt_server *judge = j->server->reward;
+bool lt_judge_add_step(lt_server *s, const char *step, size_t n, lt_ids *ids, lt_ids *at,
+                       lt_api_error *e) {
+    const lt_ids *separator = &s->steps.ids;
     uint32_t last;
-    LT_TRY(lt_steps_add(&judge->steps, judge->scratch, step, n, ids));
-    last = (uint32_t)ids->n - 1;
-    p->n_steps++;
-    return lt_ids_append(at, &last, 1);
+    if (!lt_server_encode(s, step, n, LT_ENCODE_PARSE_SPECIAL, ids, e)) {
+        return false;
+    }
+    last = (uint32_t)(ids->n + separator->n) - 1;
+    return (lt_ids_append(ids, separator->data, separator->n) == LT_OK &&
+            lt_ids_append(at, &last, 1) == LT_OK) ||
+           lt_api_refuse_oom(e);
 }
 
 /* The text in steps; at: the last token of each. A text without a step is one, and empty. */
 static bool steps_ids(lt_reply *j, lt_part *p, const char *text, size_t n, lt_ids *ids, lt_ids *at,
                       lt_api_error *e) {
     const lt_borders *b = &j->judging.borders;
+    lt_server *judge = j->server->reward;
     const char *step;
     size_t bytes;
-    lt_err err = LT_OK;
-    if (!steps_prompt(j, ids, e)) {
-        return false;
-    }
-    while (err == LT_OK && lt_steps_next(&text, &n, b->texts, b->lengths, b->n, &step, &bytes)) {
-        err = add_step(j, p, step, bytes, ids, at);
+    bool ok = steps_prompt(j, ids, e);
+    while (ok && lt_steps_next(&text, &n, b->texts, b->lengths, b->n, &step, &bytes)) {
+        ok = lt_judge_add_step(judge, step, bytes, ids, at, e);
         p->n_ended += text > step + bytes;
     }
-    err = err == LT_OK && p->n_steps == 0 ? add_step(j, p, "", 0, ids, at) : err;
-    return err == LT_OK || lt_api_refuse_error(e, "alignment.reward", err);
+    ok = ok && (at->n > 0 || lt_judge_add_step(judge, "", 0, ids, at, e));
+    p->n_steps = (int64_t)at->n;
+    return ok;
 }
 
 static bool submit(lt_reply *j, lt_part *p, const lt_ids *ids, const lt_ids *at, lt_api_error *e) {

@@ -17,6 +17,10 @@
 
 /* Is there a reward model beside the server, which judges steps? */
 bool lt_judge_has_steps(const lt_server *s);
+/* Append a step and the separator of s, a process reward model's server, to *ids, and the place of
+ * its last token to *at. On any of the server's threads. */
+bool lt_judge_add_step(lt_server *s, const char *step, size_t n, lt_ids *ids, lt_ids *at,
+                       lt_api_error *e);
 /* Refuse 'alignment.reward' where there is no reward model; read how steps are judged. */
 bool lt_judge_read(lt_reply *j, lt_api_error *e);
 /* Submit the text of an answer to j's request. p gets the events, and must not move until DONE.

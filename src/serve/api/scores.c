@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "data/tokenizer/bpe.h"
 #include "serve/api/conversation.h"
+#include "serve/api/judge.h"
 #include "serve/api/prompts.h"
 #include "serve/api/reply.h"
 #include "serve/api/route.h"
@@ -452,35 +453,31 @@ static bool of_steps(const lt_reply *j) {
 
 /* The steps of a text behind *ids, and where they end. What stands behind the last separator is not
  * read. */
-static lt_err add_steps(lt_reply *j, const char *text, size_t n, lt_ids *ids, lt_ids *at) {
+static bool add_steps(lt_reply *j, const char *text, size_t n, lt_ids *ids, lt_ids *at,
+                      lt_api_error *e) {
     const lt_steps *s = &j->model->steps;
     const char *step;
     size_t bytes;
-    while (lt_steps_next(&text, &n, &s->text, &s->bytes, 1, &step, &bytes)) {
-        if (text > step + bytes) {
-            LT_TRY(lt_steps_add(s, j->model->scratch, step, bytes, ids));
-            const uint32_t last = (uint32_t)ids->n - 1;
-            LT_TRY(lt_ids_append(at, &last, 1));
-        }
+    bool ok = true;
+    while (ok && lt_steps_next(&text, &n, &s->text, &s->bytes, 1, &step, &bytes)) {
+        ok = text == step + bytes || lt_judge_add_step(j->model, step, bytes, ids, at, e);
     }
-    return LT_OK;
+    return ok;
 }
 
 /* One part: ids, and the steps of text behind them. */
 static bool add_judged(lt_reply *j, lt_ids *ids, const char *text, size_t n, const char *param,
                        lt_api_error *e) {
     lt_ids at = {0};
-    const lt_err err = add_steps(j, text, n, ids, &at);
-    if (err != LT_OK || at.n == 0) {
+    bool ok = add_steps(j, text, n, ids, &at, e);
+    ok = ok && (at.n > 0 || lt_api_refuse(e, param,
+                                          "'%s' has no step: the text behind each, \"%.40s\", is "
+                                          "not in it",
+                                          param, j->model->steps.text));
+    if (!ok) {
         lt_ids_free(ids);
-        lt_ids_free(&at);
-        return err != LT_OK ? lt_api_refuse_error(e, param, err)
-                            : lt_api_refuse(e, param,
-                                            "'%s' has no step: the text behind each, \"%.40s\", is "
-                                            "not in it",
-                                            param, j->model->steps.text);
     }
-    if (!add_ids(j, ids, param, e)) {
+    if (!ok || !add_ids(j, ids, param, e)) {
         lt_ids_free(&at);
         return false;
     }
