@@ -62,6 +62,9 @@ typedef struct {
     int64_t cache_most; /* With cache_bytes 0: its upper bound instead of that half; 0: none. */
     /* Bytes of the cache that may keep pages which no sequence holds, for later prompts; 0: all. */
     int64_t unused_bytes;
+    /* On a GPU: host memory where evicted pages go, to come back when a prompt begins with them. 0:
+     * none. */
+    int64_t host_bytes;
     /* A folder where evicted pages go, of at most disk_bytes, to come back when a prompt begins
      * with them, also in the next engine: see serve/page_disk.h. NULL: none. On CPUs. */
     const char *disk;
@@ -377,6 +380,7 @@ typedef struct {
     /* The cache on disk: pages in it now, and their bytes; since the start, pages written and read,
      * those that failed, those that were evicted too quickly to be written, and tokens of prompts
      * that came from it. */
+    int64_t host_pages, host_written, host_read, host_tokens; /* In host memory, likewise. */
     int64_t disk_pages, disk_bytes, disk_written, disk_read, disk_failed, disk_unkept, disk_tokens;
     uint64_t version; /* lt_model_version of the weights it runs on. */
 } lt_engine_stats;

@@ -73,6 +73,9 @@
       "memory")                                                                                    \
     X(I64, prefix_cache_bytes, "prefix-cache-bytes", "0", 0, 1e15, "BYTES",                        \
       "most of that memory that may hold prompts no longer in use; 0: all")                        \
+    X(I64, cache_host, "cache-host", "0", 0, 1e15, "BYTES",                                        \
+      "host memory where the pages of prompts no longer in use go when their memory on the GPU "   \
+      "is needed, and from where they come back; 0: none")                                         \
     X(STR, cache_disk, "cache-disk", "", 0, 0, "DIR",                                              \
       "folder where the pages of prompts no longer in use go when their memory is needed, and "    \
       "from where they come back, also after a restart; on CPUs")                                  \
@@ -285,6 +288,7 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->engine.page_tokens = o->page_tokens > 0 ? o->page_tokens : s->engine.page_tokens;
     s->engine.cache_bytes = o->cache_bytes;
     s->engine.unused_bytes = o->prefix_cache_bytes;
+    s->engine.host_bytes = o->cache_host;
     s->engine.disk = o->cache_disk[0] != '\0' ? o->cache_disk : NULL;
     s->engine.disk_bytes = o->cache_disk_bytes;
     s->engine.cache_dtype = LT_OPENED_CACHE_PART(o->cache_k, o->cache_dtype);
@@ -445,8 +449,9 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     if (o->slot_save_path[0] != '\0' && o->models[0] != '\0') {
         LT_FAIL_DONE(LT_ERR_ARG, "--slot-save-path is for one model, not for --models");
     }
-    if (o->cache_disk[0] != '\0' && o->models[0] != '\0') {
-        LT_FAIL_DONE(LT_ERR_ARG, "--cache-disk is for one model, not for --models");
+    if ((o->cache_disk[0] != '\0' || o->cache_host > 0) && o->models[0] != '\0') {
+        LT_FAIL_DONE(LT_ERR_ARG, "--cache-disk and --cache-host are for one model, not for "
+                                 "--models");
     }
     if (o->fine_tuning[0] != '\0' && o->models[0] != '\0') {
         LT_FAIL_DONE(LT_ERR_ARG, "--fine-tuning is for a server of one model, not with --models");

@@ -249,6 +249,28 @@ void lt_paged_forward_put_page(lt_paged_forward *f, int64_t page, const void *fr
     }
 }
 
+/* Queue the copies of a page: to the host's `to`, or else from its `from`. */
+static lt_err move_page(lt_paged_forward *f, int64_t page, char *to, const char *from) {
+    const lt_backend *b = f->exec.backend;
+    size_t done = 0;
+    for (int64_t i = 0; i < 2 * f->exec.spec->n_layers; i++) {
+        const lt_tensor pages = pool_view(f, i / 2, i % 2), one = lt_tensor_rows(&pages, page, 1);
+        const size_t bytes = lt_dtype_row_bytes(pages.dtype, lt_tensor_count(&one));
+        LT_TRY(to != NULL ? b->download(f->exec.queue, to + done, one.data, bytes)
+                          : b->upload(f->exec.queue, one.data, from + done, bytes));
+        done += bytes;
+    }
+    return LT_OK;
+}
+
+lt_err lt_paged_forward_send_page(lt_paged_forward *f, int64_t page, void *to) {
+    return move_page(f, page, to, NULL);
+}
+
+lt_err lt_paged_forward_fetch_page(lt_paged_forward *f, int64_t page, const void *from) {
+    return move_page(f, page, NULL, from);
+}
+
 /* 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: the first of them that is at least n. */
 static int64_t bucket_of(int64_t n) {
     int64_t b = 1;

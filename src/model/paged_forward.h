@@ -116,6 +116,11 @@ LT_MUST_USE lt_err lt_paged_forward_copy_page(lt_paged_forward *f, int64_t dst, 
 void lt_paged_forward_get_page(const lt_paged_forward *f, int64_t page, void *to);
 void lt_paged_forward_put_page(lt_paged_forward *f, int64_t page, const void *from);
 
+/* The same on any device, queued in order with the other calls, to or from memory of host_alloc
+ * (tensor/backend.h), which only further calls of these two may use before they are done. */
+LT_MUST_USE lt_err lt_paged_forward_send_page(lt_paged_forward *f, int64_t page, void *to);
+LT_MUST_USE lt_err lt_paged_forward_fetch_page(lt_paged_forward *f, int64_t page, const void *from);
+
 /* The offset added to the positions of a text whose first call has n tokens. */
 int64_t lt_paged_forward_rope_rows(const lt_paged_forward *f, int64_t n);
 

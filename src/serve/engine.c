@@ -63,7 +63,7 @@ lt_request lt_request_defaults(void) {
 static lt_err check_options(const lt_engine_options *o) {
     if (o->max_running < 1 || o->max_running > 65536 || o->max_waiting < 0 ||
         o->max_waiting > (1 << 20) || o->step_tokens < 0 || o->step_tokens > (1 << 20) ||
-        o->background_tokens < -1 || o->max_seq < 0 || o->cache_bytes < 0 || o->unused_bytes < 0 ||
+        o->background_tokens < -1 || o->max_seq < 0 || o->cache_bytes < 0 || o->unused_bytes < 0 || o->host_bytes < 0 ||
         o->page_tokens < 16 || o->page_tokens % 16 != 0 || o->page_tokens > 4096) {
         LT_FAIL(LT_ERR_ARG,
                 "engine: %lld running, %lld waiting, steps of %lld tokens, pages of %lld (a "
@@ -166,13 +166,14 @@ static const lt_model *model_at(const lt_engine *e, int k) {
 }
 
 /* The tokens behind which no layer of any model reads, or 0: sequences keep all their pages. The
- * draft model may be behind a text, and catch up with it later; the cache on disk finds a page by
+ * draft model may be behind a text, and catch up with it later; other tiers of the cache find a page by
  * those before it. */
 static int64_t pages_window(const lt_engine *e) {
     int64_t window = 0;
     for (int k = 0; k < n_models(e); k++) {
         const int64_t own = lt_layers_window(lt_model_get_spec(model_at(e, k)));
-        if (own == 0 || own >= e->o.max_seq || e->drafter.model != NULL || e->o.disk != NULL) {
+        if (own == 0 || own >= e->o.max_seq || e->drafter.model != NULL || e->o.disk != NULL ||
+            e->o.host_bytes > 0) {
             return 0;
         }
         window = own > window ? own : window;
@@ -416,6 +417,7 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
     engine_carve(e, &e->arena);
     lt_sched_reset(&e->sched);
     LT_TRY_DONE(open_forwards(e));
+    LT_TRY_DONE(e->o.host_bytes > 0 ? lt_engine_open_host(e) : LT_OK);
     LT_TRY_DONE(e->o.disk != NULL ? lt_engine_open_disk(e) : LT_OK);
     opened_s = lt_clock_s();
     LT_TRY_DONE(warm_first(e));
@@ -457,6 +459,7 @@ void lt_engine_close(lt_engine *e) {
         lt_job_close(j);
     }
     lt_paged_forward_close(e->forward);
+    lt_engine_close_host(e);
     lt_step_close_beside(e);
     lt_paged_forward_close(e->drafter.forward);
     lt_arena_close(&e->arena);

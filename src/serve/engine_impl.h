@@ -17,6 +17,7 @@
 #include "tensor/backend.h"
 #include "serve/job.h"
 #include "serve/page_disk.h"
+#include "serve/page_index.h"
 
 /* A token to choose in this step, from row `row` of the current logits, on the device (on_device)
  * or from their copy on the host. */
@@ -156,6 +157,15 @@ typedef struct {
     bool closing;
 } lt_engine_disk;
 
+/* The cache in host memory beside a device's: see engine_host.c. */
+typedef struct {
+    lt_arena arena; /* Of the index. */
+    lt_page_index index;
+    char *data; /* (n_slots, page_bytes) of host_alloc; NULL: there is none. */
+    size_t bytes;
+    int64_t n_written, n_read, n_tokens; /* Pages that went and came; tokens of these. */
+} lt_engine_host;
+
 /* The hold that was requested: see refresh.c. */
 typedef enum { LT_HOLD_NONE, LT_HOLD_TO_FINISH, LT_HOLD_TO_PREEMPT } lt_hold_state;
 
@@ -169,6 +179,7 @@ struct lt_engine {
     /* The engine's thread. */
     lt_sched sched;
     lt_paged_forward *forward;
+    lt_engine_host host;
     lt_engine_disk disk;
     int64_t n_parked, n_disk_tokens; /* Requests that wait for it; tokens that came from it. */
     lt_engine_beside beside[LT_ENGINE_BESIDE];
@@ -240,6 +251,13 @@ void lt_engine_count_pages(lt_engine *e); /* Into the statistics, under the lock
  * with. */
 LT_MUST_USE lt_err lt_engine_check_pages(const lt_engine *e);
 lt_page_file_head lt_engine_page_head(const lt_engine *e, int64_t n_pages);
+
+/* engine_host.c: open the cache in host memory, before the first step; close it, after the forward;
+ * have the pages of a sequence that begins come from there; forget all. */
+LT_MUST_USE lt_err lt_engine_open_host(lt_engine *e);
+void lt_engine_close_host(lt_engine *e);
+void lt_engine_bring(lt_engine *e, lt_seq *seq);
+void lt_engine_forget_host(lt_engine *e);
 
 /* engine_disk.c: open the cache on disk, before the engine's thread starts; stop its thread, before
  * the engine's ends; write the pages of the pool, and close it. */

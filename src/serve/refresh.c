@@ -81,6 +81,7 @@ static lt_err refresh(lt_engine *e) {
     LT_TRY(lt_paged_forward_refresh(e->forward, &changed));
     if (changed) {
         lt_pages_forget(&e->sched.pages);
+        lt_engine_forget_host(e);
         e->version = lt_model_version(e->model);
         lt_log_debug("engine: runs on version %llu of its weights", (unsigned long long)e->version);
     }

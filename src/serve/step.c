@@ -122,6 +122,7 @@ static void start_leader(lt_engine *e, lt_job *j) {
         lt_job_choice *s = &j->choices[i];
         if (s->finish == LT_FINISH_NONE) {
             s->started = true;
+            lt_engine_bring(e, &s->seq);
             lt_sched_add(&e->sched, &s->seq);
             if (j->guide != NULL) {
                 lt_sched_add(&e->sched, &j->guide->shadow.seq);
@@ -435,6 +436,10 @@ static void publish(lt_engine *e, double start_s, int64_t n_rows, int64_t n_item
     st->prompt_tokens = e->n_prompt_tokens;
     st->cached_tokens = e->n_cached_tokens;
     st->disk_tokens = e->n_disk_tokens;
+    st->host_pages = e->host.index.n_used;
+    st->host_written = e->host.n_written;
+    st->host_read = e->host.n_read;
+    st->host_tokens = e->host.n_tokens;
     st->preemptions = e->sched.n_preemptions;
     if (n_items > 0) {
         st->step_s = lt_clock_s() - start_s;

@@ -259,6 +259,8 @@ static void put_engine(lt_json_out *o, const lt_engine_stats *st, const lt_engin
     STAT(steps);
     STAT(prompt_tokens);
     STAT(cached_tokens);
+    STAT(host_pages);
+    STAT(host_tokens);
     STAT(disk_pages);
     STAT(disk_tokens);
     STAT(new_tokens);

@@ -1,0 +1,135 @@
+/* engine_host.c: on a device, pages that the prefix cache evicts go to memory of the host, and come
+ * back when a prompt begins with their tokens.
+ *
+ *     a page is evicted ─▶ its copy to a slot of the host is queued ─▶ the next step, which writes
+ *                                                                       to its place, is queued
+ *     a request begins, and slots follow the pages that the pool has of its prompt
+ *                       ─▶ pages are taken, their copies to the device are queued, published
+ *
+ * All copies are in the queue of the steps, so what is read was written before, in slots as in
+ * pages: nobody waits, and the host itself never looks at a slot. Only the engine's thread works
+ * here. Slots hold the pages of the engine's own weights; a refresh forgets them. */
+#include "base/error.h"
+#include "base/log.h"
+#include "serve/engine_impl.h"
+
+static char *slot_data(const lt_engine *e, int32_t slot) {
+    return e->host.data + slot * e->cache.page_bytes;
+}
+
+static void leaves(void *engine, int32_t page) {
+    lt_engine *e = engine;
+    lt_engine_host *h = &e->host;
+    const lt_page_chain chain = e->sched.pages.page[page].chain;
+    int32_t slot = lt_page_index_find(&h->index, chain);
+    lt_page_chain gone;
+    bool any_gone;
+    if (slot != LT_NO_SLOT) {
+        lt_page_index_touch(&h->index, slot);
+        return;
+    }
+    slot = lt_page_index_add(&h->index, chain, &gone, &any_gone);
+    if (lt_paged_forward_send_page(e->forward, page, slot_data(e, slot)) != LT_OK) {
+        lt_log_warn("cache in host memory: %s", lt_error_message());
+        lt_page_index_remove(&h->index, slot);
+        return;
+    }
+    h->n_written++;
+}
+
+/* The next page of a text from the host, held and published; LT_NO_PAGE: it is not there, or no
+ * page is free for it. */
+static int32_t bring_page(lt_engine *e, lt_page_chain chain, int32_t parent, const lt_seq *seq,
+                          const int32_t *tokens) {
+    lt_engine_host *h = &e->host;
+    const int32_t slot = lt_page_index_find(&h->index, chain);
+    int32_t page;
+    if (slot == LT_NO_SLOT || lt_pages_available(&e->sched.pages) <= e->sched.running.n) {
+        return LT_NO_PAGE;
+    }
+    lt_page_index_touch(&h->index, slot); /* The page that makes room must not take it. */
+    page = lt_pages_take(&e->sched.pages);
+    if (lt_paged_forward_fetch_page(e->forward, page, slot_data(e, slot)) != LT_OK) {
+        lt_log_warn("cache in host memory: %s", lt_error_message());
+        lt_pages_drop(&e->sched.pages, page);
+        return LT_NO_PAGE;
+    }
+    h->n_read++;
+    return lt_pages_publish(&e->sched.pages, page, parent, seq->salt, tokens);
+}
+
+void lt_engine_bring(lt_engine *e, lt_seq *seq) {
+    lt_pages *p = &e->sched.pages;
+    const int64_t n = e->host.data != NULL && !seq->fresh ? (seq->n_tokens - 1) / p->page_tokens
+                                                          : 0;
+    lt_page_chain chain;
+    int64_t n_held, behind;
+    if (n == 0) {
+        return;
+    }
+    n_held = lt_pages_match(p, seq->salt, seq->tokens, n * p->page_tokens, seq->table, &behind);
+    chain = n_held > 0 ? p->page[seq->table[n_held - 1]].chain : lt_pages_chain_begin(p, seq->salt);
+    for (; n_held < n; n_held++) {
+        const int32_t *tokens = seq->tokens + n_held * p->page_tokens;
+        chain = lt_pages_chain_next(p, chain, tokens);
+        seq->table[n_held] = bring_page(e, chain, n_held > 0 ? seq->table[n_held - 1] : LT_NO_PAGE,
+                                        seq, tokens);
+        if (seq->table[n_held] == LT_NO_PAGE) {
+            break;
+        }
+        e->host.n_tokens += p->page_tokens;
+    }
+    while (n_held > 0) { /* Last first, as a sequence does. */
+        lt_pages_drop(p, seq->table[--n_held]);
+    }
+}
+
+void lt_engine_forget_host(lt_engine *e) {
+    if (e->host.data != NULL) {
+        lt_page_index_reset(&e->host.index);
+    }
+}
+
+static lt_err check(const lt_engine *e) {
+    const char *why =
+        e->model->backend->host_memory
+            ? "keys and values are in host memory already, where a larger cache holds more"
+        : !e->o.prefix_cache        ? "the prefix cache is off"
+        : e->o.n_beside > 0         ? "models beside the served one have pages of their own"
+        : e->drafter.model != NULL  ? "a draft model has keys and values of its own"
+        : e->limits.rope_switch > 0 ? "its rotary embedding depends on the length of the text"
+                                    : NULL;
+    if (why != NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "a cache in host memory beside that of the device: %s", why);
+    }
+    return LT_OK;
+}
+
+lt_err lt_engine_open_host(lt_engine *e) {
+    lt_engine_host *h = &e->host;
+    lt_device *device = e->model->device;
+    const int64_t n = e->o.host_bytes / e->cache.page_bytes;
+    LT_TRY(check(e));
+    if (n < 1) {
+        LT_FAIL(LT_ERR_LIMIT, "a cache of %lld bytes in host memory: a page has %lld",
+                (long long)e->o.host_bytes, (long long)e->cache.page_bytes);
+    }
+    h->index.n_slots = n < INT32_MAX - 1 ? n : INT32_MAX - 1;
+    lt_page_index_carve(&h->index, &h->arena);
+    LT_TRY(lt_arena_open(&h->arena, "index of the cache in host memory"));
+    lt_page_index_carve(&h->index, &h->arena);
+    lt_page_index_reset(&h->index);
+    h->bytes = (size_t)(h->index.n_slots * e->cache.page_bytes);
+    LT_TRY(e->model->backend->host_alloc(device, (void **)&h->data, h->bytes, "cached pages"));
+    e->sched.pages.leaves = leaves;
+    e->sched.pages.owner = e;
+    return LT_OK;
+}
+
+void lt_engine_close_host(lt_engine *e) {
+    lt_engine_host *h = &e->host;
+    if (h->data != NULL) {
+        e->model->backend->host_release(e->model->device, h->data, h->bytes);
+    }
+    lt_arena_close(&h->arena);
+}

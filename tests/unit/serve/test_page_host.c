@@ -1,0 +1,120 @@
+/* The cache in host memory beside a GPU's: an engine whose pool is too small for its texts finds
+ * their pages there, with the bits that they had; what was used longest ago makes room. Without a
+ * GPU it is refused. */
+#include "serve/page_index.h"
+#include "unit/serve/fleet.h"
+
+enum { V = 300, SEQ = 160, P = 16, PROMPT = 75 };
+
+static void the_oldest_slot_makes_room(void **state) {
+    lt_page_index x = {.n_slots = 3};
+    lt_arena arena = {0};
+    lt_page_chain gone;
+    bool any;
+    (void)state;
+    lt_page_index_carve(&x, &arena);
+    must(lt_arena_open(&arena, "index"), "index");
+    lt_page_index_carve(&x, &arena);
+    lt_page_index_reset(&x);
+    for (uint64_t i = 1; i <= 3; i++) {
+        (void)lt_page_index_add(&x, (lt_page_chain){i, i}, &gone, &any);
+        assert_false(any);
+    }
+    lt_page_index_touch(&x, lt_page_index_find(&x, (lt_page_chain){1, 1}));
+    (void)lt_page_index_add(&x, (lt_page_chain){4, 4}, &gone, &any);
+    assert_true(any && gone.low == 2);
+    assert_int_equal(lt_page_index_find(&x, (lt_page_chain){2, 2}), LT_NO_SLOT);
+    assert_int_equal(lt_page_index_find(&x, (lt_page_chain){1, 2}), LT_NO_SLOT);
+    lt_page_index_remove(&x, lt_page_index_find(&x, (lt_page_chain){3, 3}));
+    assert_int_equal(x.n_used, 2);
+    (void)lt_page_index_add(&x, (lt_page_chain){5, 5}, &gone, &any);
+    assert_false(any);
+    (void)lt_page_index_add(&x, (lt_page_chain){6, 6}, &gone, &any);
+    assert_true(any && gone.low == 1);
+    lt_arena_close(&arena);
+}
+
+/* Its pool has 14 pages, its memory on the host `slots`; a text of PROMPT and 30 tokens fills six
+ * pages. */
+static lt_engine *engine_of(const lt_model *m, int64_t slots) {
+    lt_engine_options o = lt_engine_defaults();
+    lt_engine *e = NULL;
+    o.deterministic = true;
+    o.max_running = 8;
+    o.max_seq = SEQ;
+    o.cache_bytes = bytes_of_pages(m, &o, 14);
+    o.host_bytes = bytes_of_pages(m, &o, slots);
+    must(lt_engine_open(&e, m, &o), "engine");
+    return e;
+}
+
+static int64_t ask(lt_engine *e, uint64_t text, uint64_t salt, answer *a) {
+    int32_t prompt[PROMPT];
+    lt_request r = lt_request_defaults();
+    fill_prompt(prompt, PROMPT, V, text);
+    r.prompt = prompt;
+    r.n_prompt = PROMPT;
+    r.max_tokens = 30;
+    r.ignore_eos = true;
+    r.cache_salt = salt;
+    r.sampling.seed = 11;
+    send(e, &r, a);
+    receive_all(e, 1, 0);
+    return a->cached_tokens;
+}
+
+static void evicted_pages_come_back(void **state) {
+    static answer first, again, other;
+    lt_engine_stats st;
+    lt_model *m;
+    lt_engine *e;
+    (void)state;
+    if (gpu_backend() == NULL) {
+        skip();
+    }
+    m = random_model_of(V, SEQ, 64, LT_BF16, 0.0f, gpu_backend());
+    e = engine_of(m, 64);
+    assert_int_equal(ask(e, 1, 0, &first), 0);
+    for (uint64_t text = 2; text < 6; text++) {
+        assert_int_equal(ask(e, text, 0, &other), 0);
+    }
+    assert_int_equal(ask(e, 1, 0, &again), PROMPT / P * P);
+    assert_equal(&again.choices[0], &first.choices[0], "from the host");
+    assert_int_equal(ask(e, 1, 0, &again), PROMPT / P * P); /* From the pool. */
+    assert_int_equal(ask(e, 1, 99, &other), 0);             /* Another salt. */
+    assert_no_page_held(e);
+    lt_engine_get_stats(e, &st);
+    assert_int_equal(st.host_read, PROMPT / P);
+    assert_int_equal(st.host_tokens, PROMPT / P * P);
+    assert_true(st.host_pages == st.host_written && st.host_pages > 12);
+    lt_engine_close(e);
+
+    e = engine_of(m, 4); /* Few slots: the first texts are gone, the newer ones in part. */
+    for (uint64_t text = 1; text < 6; text++) {
+        assert_int_equal(ask(e, text, 0, &other), 0);
+    }
+    assert_int_equal(ask(e, 1, 0, &again), 0);
+    assert_equal(&again.choices[0], &first.choices[0], "computed again");
+    lt_engine_get_stats(e, &st);
+    assert_in_range(st.host_pages, 1, 4);
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
+static void not_on_a_cpu(void **state) {
+    lt_model *m = random_model(V, SEQ, LT_F32);
+    lt_engine_options o = lt_engine_defaults();
+    lt_engine *e = NULL;
+    (void)state;
+    o.host_bytes = 1 << 20;
+    assert_int_equal(lt_engine_open(&e, m, &o), LT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(lt_error_message(), "in host memory already"));
+    lt_model_close(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(the_oldest_slot_makes_room),
+                                       cmocka_unit_test(evicted_pages_come_back),
+                                       cmocka_unit_test(not_on_a_cpu)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
