@@ -145,6 +145,7 @@ static lt_draft_times *times_with_drafts(lt_engine *e) {
 
 /* Look at all running texts, and choose the drafts of the next step. */
 static void look(lt_engine *e, candidates *c) {
+    bool is_small;
     c->n = c->n_rows = 0;
     c->saved = 0;
     for (lt_seq *seq = e->sched.running.first; seq != NULL; seq = seq->next) {
@@ -158,14 +159,11 @@ static void look(lt_engine *e, candidates *c) {
             consider(e, s, c);
         }
     }
-    if (c->n == 0 || c->n_rows >= LT_DRAFT_ROWS) {
-        c->n = 0;
-        return;
-    }
+    is_small = c->n > 0 && c->n_rows < LT_DRAFT_ROWS;
     e->plain_s = lt_draft_times_of(&e->times[0], c->n_rows);
-    if (e->o.draft_tokens > 0) {
+    if (is_small && e->o.draft_tokens > 0) {
         choose_fixed(e, c);
-    } else if (e->account.balance >= 0) {
+    } else if (is_small && e->account.balance >= 0) {
         c->saved = lt_draft_choose(&e->times[0], times_with_drafts(e), &e->drafter.times, c->n_rows,
                                    c->text, c->n);
     }

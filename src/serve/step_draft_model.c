@@ -149,12 +149,13 @@ static lt_err catch_up(lt_engine *e) {
     double start_s;
     for (int64_t i = 0; i < e->sched.n_items && call.n_rows < e->drafter.max_rows; i++) {
         const lt_seq *seq = e->sched.items[i].seq;
-        const lt_job_choice *s = seq->owner;
+        lt_job_choice *s = seq->owner;
         const int64_t first = s->catches_up ? lt_step_draft_known(e, seq) : 0;
         const int64_t left = seq->n_tokens - 1 - first, room = e->drafter.max_rows - call.n_rows;
         if (s->catches_up && left > 0) {
             lt_step_draft_rows(e, &call, seq, first, left < room ? left : room, false);
         }
+        s->catches_up = false; /* A step that is queued ahead does not decide anew. */
     }
     if (call.n_rows == 0) {
         return LT_OK;
