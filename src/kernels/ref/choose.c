@@ -239,12 +239,30 @@ static void pick(const lt_choose_args *a, int64_t p, int64_t row, candidate *c) 
     }
 }
 
+/* The slot of a pick's penalties; -1: it has none, or is idle. */
+static int64_t slot_of(const lt_choose_args *a, int64_t p) {
+    const double *how = (const double *)a->how.data + p * LT_CHOOSE_HOW_COUNT;
+    return get_i32(&a->rows, at1(&a->rows, p)) < 0 ? -1 : (int64_t)how[LT_CHOOSE_SLOT];
+}
+
+static bool slots_are_distinct(const lt_choose_args *a) {
+    for (int64_t p = 0; p < a->rows.shape[0]; p++) {
+        for (int64_t k = 0; k < p; k++) {
+            if (slot_of(a, p) >= 0 && slot_of(a, k) == slot_of(a, p)) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 lt_err lt_ref_choose(lt_queue *q, const lt_choose_args *a) {
     const int64_t n = a->logits.shape[1];
     candidate *c = malloc((size_t)n * sizeof *c);
 
     (void)q;
     LT_ASSERT(a->how.shape[1] == LT_CHOOSE_HOW_COUNT && a->how.dtype == LT_F64);
+    LT_ASSERT(slots_are_distinct(a));
     if (c == NULL) {
         LT_FAIL(LT_ERR_OOM, "choose: %lld candidates", (long long)n);
     }
