@@ -63,8 +63,9 @@ lt_request lt_request_defaults(void) {
 static lt_err check_options(const lt_engine_options *o) {
     if (o->max_running < 1 || o->max_running > 65536 || o->max_waiting < 0 ||
         o->max_waiting > (1 << 20) || o->step_tokens < 0 || o->step_tokens > (1 << 20) ||
-        o->background_tokens < -1 || o->max_seq < 0 || o->cache_bytes < 0 || o->unused_bytes < 0 || o->host_bytes < 0 ||
-        o->page_tokens < 16 || o->page_tokens % 16 != 0 || o->page_tokens > 4096) {
+        o->background_tokens < -1 || o->max_seq < 0 || o->cache_bytes < 0 || o->unused_bytes < 0 ||
+        o->host_bytes < 0 || o->page_tokens < 16 || o->page_tokens % 16 != 0 ||
+        o->page_tokens > 4096) {
         LT_FAIL(LT_ERR_ARG,
                 "engine: %lld running, %lld waiting, steps of %lld tokens, pages of %lld (a "
                 "multiple of 16)",
@@ -166,8 +167,8 @@ static const lt_model *model_at(const lt_engine *e, int k) {
 }
 
 /* The tokens behind which no layer of any model reads, or 0: sequences keep all their pages. The
- * draft model may be behind a text, and catch up with it later; other tiers of the cache find a page by
- * those before it. */
+ * draft model may be behind a text, and catch up with it later; the caches on disk and in host
+ * memory find a page by those before it. */
 static int64_t pages_window(const lt_engine *e) {
     int64_t window = 0;
     for (int k = 0; k < n_models(e); k++) {
