@@ -197,6 +197,10 @@ static lt_err read_targets(char **out, const json_t *config, const lt_model_spec
                            text[0] != '\0' ? "," : "", name);
         }
     }
+    if (!all && text[0] == '\0') {
+        LT_FAIL(LT_ERR_FORMAT, "%s: target_modules names no module of %s that can have adapters",
+                path, lt_family_name(spec->family));
+    }
     *out = strdup(all ? LT_LORA_ALL : text);
     return *out != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "%s", path);
 }

@@ -341,6 +341,8 @@ static void refused_by_name(void **state) {
         {"{\"peft_type\": \"IA3\"}", "only LORA"},
         {"{\"target_modules\": \".*proj\"}", "regular expressions"},
         {"{\"target_modules\": [\"layers.0.self_attn.q_proj\"]}", "q_proj has adapters in 1 of 2"},
+        {"{\"target_modules\": [\"nope\"]}", "target_modules names no module of llama"},
+        {"{\"target_modules\": []}", "target_modules names no module of llama"},
         {"{\"r\": 0}", "r = 0"},
         {"{\"r\": 5}", "is (4, 24) where (5, 24) is expected"},
         {"{\"target_modules\": [\"q_proj\"]}", "belongs to no adapter"},
