@@ -1,5 +1,5 @@
-/* mirror_store.h: what the phases of mirror.h ask of the mirror, which is a folder or a prefix of
- * an object store. Called by a thread, except for those of lateen/copy.h that mirror.h names. */
+/* mirror_store.h: the work of the phases of mirror.h, on the folder or the prefix of an object
+ * store that is the mirror. The rank's thread calls it. */
 #ifndef LT_TRAIN_MIRROR_STORE_H
 #define LT_TRAIN_MIRROR_STORE_H
 

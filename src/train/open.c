@@ -316,6 +316,12 @@ static lt_err stream_shards(lt_training *t, lt_mixture *m) {
     return LT_OK;
 }
 
+static lt_err read_mixture(lt_training *t, lt_mixture *m, const char *text, const char *option) {
+    LT_TRY(lt_mixture_parse(m, text, option));
+    LT_TRY(lt_training_about(option, stream_shards(t, m)));
+    return lt_chat_data_read(m, option, &t->recipe, &t->chat);
+}
+
 static lt_err open_data(lt_training *t) {
     lt_loader_options o;
 
@@ -323,9 +329,10 @@ static lt_err open_data(lt_training *t) {
         LT_TRY(lt_objective_open(t));
         return t->objective->open(t->objective->of, t);
     }
-    LT_TRY(lt_mixture_parse(&t->train_mixture, t->recipe.train, "data.train"));
-    LT_TRY(lt_training_about("data.train", stream_shards(t, &t->train_mixture)));
-    LT_TRY(lt_chat_data_read(&t->train_mixture, "data.train", &t->recipe, &t->chat));
+    LT_TRY(read_mixture(t, &t->train_mixture, t->recipe.train, "data.train"));
+    if (t->recipe.valid[0] != '\0') { /* Before a loader reads: the cache then knows all shards. */
+        LT_TRY(read_mixture(t, &t->valid_mixture, t->recipe.valid, "data.valid"));
+    }
     o = loader_options(t, &t->train_mixture, true);
     LT_TRY(lt_training_about("data.train", lt_loader_open(&t->loader, &o)));
     if (t->source.next == NULL) {
@@ -333,9 +340,6 @@ static lt_err open_data(lt_training *t) {
     }
     LT_TRY(tell_other_tokenizers(t, &t->train_mixture));
     if (t->recipe.valid[0] != '\0') {
-        LT_TRY(lt_mixture_parse(&t->valid_mixture, t->recipe.valid, "data.valid"));
-        LT_TRY(lt_training_about("data.valid", stream_shards(t, &t->valid_mixture)));
-        LT_TRY(lt_chat_data_read(&t->valid_mixture, "data.valid", &t->recipe, &t->chat));
         LT_TRY(tell_other_tokenizers(t, &t->valid_mixture));
         validation_options(t, &t->valid_mixture);
     } else if (t->recipe.val_fraction > 0.0) {

@@ -127,7 +127,8 @@ def orders():
     for name, words in ORDERS.items():
         fresh()
         budget = 2 * LARGEST if name == "none" else ALL
-        status = run(f"far-{name}", *REMOTE, *words, *cache(budget))
+        valid = ["--data.valid", "s3://bucket/d/part-0"] if name == "rows" else []  # It streams, too, and changes no row.
+        status = run(f"far-{name}", *REMOTE, *words, *valid, *cache(budget))
         used, files = held()
         tap.check(f"shuffle {name}: the rows of a local run, within the budget", status == 0 and losses(f"far-{name}") == losses(f"near-{name}") and len(losses(f"far-{name}")) == 80
                   and used <= budget and files, f"{used} of {budget} {said(f'far-{name}')}")

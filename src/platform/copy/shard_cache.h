@@ -51,7 +51,8 @@ void lt_shard_cache_close(lt_shard_cache *c); /* No loader may read any more. Ac
 bool lt_shard_cache_takes(const char *text);
 
 /* Add the shards of an address: PREFIX[.bin], a pattern of names (".../web_*"), or ".../" for all;
- * bring their indexes. path: what a loader opens. ARG: one is larger than the budget. */
+ * bring their indexes. path: what a loader opens. Before any loader reads. ARG: one is larger than
+ * the budget. */
 LT_MUST_USE lt_err lt_shard_cache_add(lt_shard_cache *c, char path[LT_PATH_BYTES],
                                       const char *text);
 

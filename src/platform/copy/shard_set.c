@@ -282,6 +282,7 @@ lt_err lt_shard_cache_add(lt_shard_cache *c, char path[LT_PATH_BYTES], const cha
     char folder[LT_PATH_BYTES], set[LT_PATH_BYTES], key[LT_SET_KEY_BYTES];
     XXH3_state_t *h = XXH3_createState();
 
+    LT_ASSERT(!atomic_load(&c->reading)); /* The thread walks through the entries. */
     if (h == NULL || XXH3_128bits_reset(h) != XXH_OK) {
         LT_FAIL_DONE(LT_ERR_OOM, "a list of shards");
     }
