@@ -308,7 +308,9 @@ static bool shape_padded(const lt_paged_forward *f, const lt_paged_forward_rows 
                   most = w->q_max > 1 ? few : least(few, f->o.max_seqs),
                   rows = least(bucket_of(w->n_rows), most);
     const int64_t q = w->q_max == 1 ? 1 : w->q_max <= FEW_Q ? FEW_Q : f->o.few_rows;
-    const int64_t needed = w->n_seqs + (rows - w->n_rows + q - 1) / q;
+    /* One at least pads, so that calls with and without padding rows are of one shape. */
+    const int64_t padding = (rows - w->n_rows + q - 1) / q,
+                  needed = w->n_seqs + (q > 1 && padding == 0 ? 1 : padding);
     int64_t pages = 1, seqs = 1;
     while (seqs < needed) {
         seqs *= 2;
