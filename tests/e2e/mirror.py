@@ -155,7 +155,7 @@ def another_machine():
             shutil.rmtree(path(out), ignore_errors=True)
         if at > 4:
             assert run("killed", *MIRROR, "--steps", "8") == 0
-        store.fault = lambda r: ("slow", 30) if r.method == "PUT" and is_of(r, at, name) else None
+        store.fault = lambda r: ("hang", 30) if r.method == "PUT" and is_of(r, at, name) else None
         p = start("killed", *MIRROR, "--checkpoint.async", "true")
         until(lambda: [r for r in store.requests if r.method == "PUT" and is_of(r, at, name)] or p.poll() is not None, "the upload")
         p.send_signal(signal.SIGKILL)

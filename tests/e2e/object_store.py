@@ -10,6 +10,7 @@ what came on the wire; dates may be off by 15 minutes. Content-MD5 and x-amz-con
         ("drop",)         break it before any answer; nothing was done
         ("lost",)         do it, then break it before the answer
         ("slow", s)       wait before the answer
+        ("hang", s)       wait, then break it before any answer; nothing was done
         ("short", n)      an answer with n bytes less, which is consistent in itself
         ("long", n)       the same with n bytes more
         ("range", n)      another range of the same length
@@ -120,6 +121,9 @@ class Handler(BaseHTTPRequestHandler):
             raise Broken
         if self.fault and self.fault[0] == "slow":
             time.sleep(self.fault[1])
+        if self.fault and self.fault[0] == "hang":
+            time.sleep(self.fault[1])
+            raise Broken
         try:
             if self.fault and self.fault[0] == "status":
                 raise Error(self.fault[1], self.fault[2], "as the test asked", self.fault[3] if len(self.fault) > 3 else {})

@@ -194,7 +194,7 @@ def together():
     tap.check("two runs with other orders share one, too", codes == [0, 0] and losses("beside-0") == losses("near-rows") and losses("beside-1") == losses("near-none")
               and held()[0] <= 2 * LARGEST, said("beside-0") + said("beside-1"))
     fresh()
-    store.fault = lambda r: ("slow", 30) if r.path.endswith("part-2.bin") and r.method == "GET" else None
+    store.fault = lambda r: ("hang", 30) if r.path.endswith("part-2.bin") and r.method == "GET" else None
     p = start("killed", *REMOTE, "--data.shuffle", "none", *cache(2 * LARGEST))
     limit = time.time() + DEADLINE_S
     while not gets("part-2.bin") and p.poll() is None and time.time() < limit:
