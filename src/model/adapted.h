@@ -23,6 +23,15 @@ LT_MUST_USE lt_err lt_lora_gradients(lt_exec *r, lt_tensor *dy, lt_tensor x, lt_
 /* dx += du A, with what lt_lora_gradients of the same layer has left. */
 LT_MUST_USE lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer);
 
+/* The same three of experts, whose rows expert_start divides (block_moe.c). Gradients are stored
+ * when r->fresh, else added. */
+LT_MUST_USE lt_err lt_lora_experts_forward(lt_exec *r, lt_tensor y, lt_tensor x,
+                                           lt_tensor expert_start, lt_param_kind kind, int layer);
+LT_MUST_USE lt_err lt_lora_experts_gradients(lt_exec *r, lt_tensor dy, lt_tensor x,
+                                             lt_tensor expert_start, lt_param_kind kind, int layer);
+LT_MUST_USE lt_err lt_lora_experts_backward(lt_exec *r, lt_tensor dx, lt_tensor expert_start,
+                                            lt_param_kind kind, int layer);
+
 /* y (rows, C) += scale * s A[ids] B^T, behind the embedding; and the gradients of A and B, stored
  * when r->fresh, else added. */
 LT_MUST_USE lt_err lt_lora_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids, float scale);

@@ -15,8 +15,8 @@
  * products see them. */
 #include "model/block.h"
 
+#include "model/adapted.h"
 #include "model/expert.h"
-
 #include "model/tp.h"
 
 /* y rows of each expert = x rows of it times its matrix's transpose [+ its bias]. */
@@ -29,32 +29,38 @@ static lt_err experts_fwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_para
                                                                .expert_start = t->expert_start,
                                                                .trans_b = true,
                                                                .fixed_order = r->fixed_order}));
+    LT_TRY(lt_lora_experts_forward(r, y, x, t->expert_start, kind, layer));
     return b.data == NULL
                ? LT_OK
                : lt_exec_moe_bias_fwd(
                      r, &(lt_moe_bias_args){.y = y, .bias = b, .expert_start = t->expert_start});
 }
 
-/* dw += dy^T x of each expert (the gradient of an expert that no row chose is left unchanged),
- * dbias likewise, then dx = dy w; dx may be x. */
+/* dw += dy^T x of each expert (the gradient of an expert that no row chose is left unchanged;
+ * beside adapters there is none, and theirs are made), dbias likewise, then dx = dy w; dx may be
+ * x. */
 static lt_err experts_bwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
                           lt_param_kind bias, lt_tensor dx, lt_tensor dy, lt_tensor x) {
-    const lt_tensor dbias = lt_exec_bias_gradient(r, bias, layer);
+    const lt_tensor dw = lt_exec_gradient(r, kind, layer),
+                    dbias = lt_exec_bias_gradient(r, bias, layer);
     if (dbias.data != NULL) {
         LT_TRY(lt_exec_moe_bias_bwd(
             r, &(lt_moe_bias_bwd_args){.dbias = dbias, .dy = dy, .expert_start = t->expert_start}));
     }
-    LT_TRY(
-        lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = lt_exec_gradient(r, kind, layer),
-                                                            .a = dy,
-                                                            .b = x,
-                                                            .expert_start = t->expert_start,
-                                                            .weights = true,
-                                                            .accumulate = true}));
-    return lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = dx,
+    LT_TRY(lt_lora_experts_gradients(r, dy, x, t->expert_start, kind, layer));
+    if (dw.data != NULL) {
+        LT_TRY(lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = dw,
+                                                                   .a = dy,
+                                                                   .b = x,
+                                                                   .expert_start = t->expert_start,
+                                                                   .weights = true,
+                                                                   .accumulate = true}));
+    }
+    LT_TRY(lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = dx,
                                                                .a = dy,
                                                                .b = lt_exec_weight(r, kind, layer),
-                                                               .expert_start = t->expert_start});
+                                                               .expert_start = t->expert_start}));
+    return lt_lora_experts_backward(r, dx, t->expert_start, kind, layer);
 }
 
 static lt_err gather(lt_exec *r, const lt_layer_spec *l, const lt_layer_acts *t, lt_tensor h) {

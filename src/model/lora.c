@@ -51,6 +51,21 @@ bool lt_lora_is_module(const lt_name_row *row) {
     return false;
 }
 
+/* Rows of gate and up lie one behind the other in the base's matrix only where files have them
+ * apart. */
+static const lt_name_row expert_rows[] = {
+    {.kind = LT_PARAM_UP, .name = "model.layers.%L.mlp.experts.gate_up_proj"},
+    {.kind = LT_PARAM_DOWN, .name = "model.layers.%L.mlp.experts.down_proj"}};
+
+const lt_name_row *lt_lora_expert_row(const lt_model_spec *spec, lt_param_kind kind) {
+    const bool has = spec->n_experts > 0 &&
+                     (spec->family == LT_FAMILY_MIXTRAL || spec->family == LT_FAMILY_QWEN3_MOE);
+    return !has                    ? NULL
+           : kind == LT_PARAM_UP   ? &expert_rows[0]
+           : kind == LT_PARAM_DOWN ? &expert_rows[1]
+                                   : NULL;
+}
+
 bool lt_lora_is_top(const lt_name_row *row) {
     return row->kind == LT_PARAM_EMBED || row->kind == LT_PARAM_HEAD;
 }
@@ -86,7 +101,7 @@ void lt_lora_short_name(char out[LT_FOREIGN_NAME_BYTES], const lt_model_spec *sp
                         const lt_name_row *row) {
     const lt_family_row *family = lt_family_get(spec->family);
     const char *word = last_word(in_layer(row));
-    bool unique = true;
+    bool unique = strstr(row->name, "experts") == NULL;
     for (int i = 0; i < family->n_names; i++) {
         const lt_name_row *other = &family->names[i];
         unique = unique && (other == row || !lt_lora_is_module(other) ||
@@ -138,9 +153,13 @@ static lt_err check_targets(const lt_model_spec *spec, const char *targets) {
     for (const char *p = targets; next_target(&p, &word, &length);) {
         bool found = is_all(word, length);
         known[0] = '\0';
-        for (int i = 0; i < family->n_names; i++) {
-            const lt_name_row *row = &family->names[i];
-            if (!lt_lora_is_module(row) && !lt_lora_is_top(row)) {
+        for (int i = 0; i < family->n_names + 2; i++) {
+            const lt_name_row *row =
+                i < family->n_names
+                    ? &family->names[i]
+                    : lt_lora_expert_row(spec, i == family->n_names ? LT_PARAM_UP : LT_PARAM_DOWN);
+            if (row == NULL ||
+                (i < family->n_names && !lt_lora_is_module(row) && !lt_lora_is_top(row))) {
                 continue;
             }
             lt_foreign_name(module, row->name, 0, 0);
@@ -179,6 +198,13 @@ static int add_param(lt_lora_plan *p, const lt_lora_site *s, int which, int laye
                   .n_dims = cols > 0 ? 2 : 1,
                   .shape = {rows, cols},
                   .decays = true};
+    if (s->n_experts > 0) {
+        q.n_runs = 0;
+        q.n_dims = 3;
+        q.shape[0] = s->n_experts;
+        q.shape[1] = rows;
+        q.shape[2] = cols;
+    }
     for (int i = 0; i < q.n_runs; i++) {
         q.runs[i] = (lt_param_run){s->parts[i].first_row, s->parts[i].n_rows};
     }
@@ -210,6 +236,21 @@ static void find_parts(lt_lora_site *s, const lt_model_spec *spec, const lt_para
     }
 }
 
+/* The experts' one part, if a target names it. */
+static void find_experts(lt_lora_site *s, const lt_model_spec *spec, const lt_param *param,
+                         const char *targets) {
+    lt_lora_part part = {.name = lt_lora_expert_row(spec, param->kind), .n_rows = param->shape[1]};
+    char module[LT_FOREIGN_NAME_BYTES];
+    if (part.name == NULL) {
+        return;
+    }
+    lt_lora_module(module, &part, param->layer);
+    if (is_targeted(targets, module, true)) {
+        s->n_experts = param->shape[0];
+        s->parts[s->n_parts++] = part;
+    }
+}
+
 static int64_t larger(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
@@ -228,7 +269,7 @@ static int64_t rows_below(const lt_param_table *base, const lt_param *p, int64_t
 /* Where the parts lie in what is held of their matrix and of B. */
 static void place_parts(lt_lora_site *s, const lt_param_table *base, const lt_param *matrix) {
     int64_t b_row = 0, rows = 0;
-    for (int i = 0; i < s->n_parts; i++) {
+    for (int i = 0; i < s->n_parts && s->n_experts == 0; i++) {
         lt_lora_part *p = &s->parts[i];
         p->b_row = b_row;
         b_row += p->n_rows;
@@ -239,13 +280,18 @@ static void place_parts(lt_lora_site *s, const lt_param_table *base, const lt_pa
     }
 }
 
+/* with_experts: the experts' modules, too. */
 static void add_site(lt_lora_plan *p, const lt_model_spec *spec, const lt_param_table *base,
-                     const lt_lora_options *o, int layer, int which) {
+                     const lt_lora_options *o, bool with_experts, int layer, int which) {
     lt_lora_site *s = &p->sites[layer * LT_LORA_LAYER_KINDS + which];
     const lt_param *param = &base->params[lt_param_index(base, kinds[which].kind, layer)];
     int64_t rows;
     *s = (lt_lora_site){.a = -1, .b = -1, .m = -1};
-    find_parts(s, spec, param, o->targets);
+    if (!param->experts) {
+        find_parts(s, spec, param, o->targets);
+    } else if (with_experts) {
+        find_experts(s, spec, param, o->targets);
+    }
     if (s->n_parts == 0) {
         return;
     }
@@ -253,7 +299,8 @@ static void add_site(lt_lora_plan *p, const lt_model_spec *spec, const lt_param_
     rows = s->parts[s->n_parts - 1].b_row + s->parts[s->n_parts - 1].n_rows;
     p->n_modules += s->n_parts;
     p->sizes.columns = larger(p->sizes.columns, s->n_parts * o->rank);
-    s->a = add_param(p, s, which, layer, A, s->n_parts * o->rank, param->shape[1]);
+    p->sizes.places = larger(p->sizes.places, s->n_experts > 0 ? spec->top_k : 1);
+    s->a = add_param(p, s, which, layer, A, s->n_parts * o->rank, param->shape[param->n_dims - 1]);
     s->b = add_param(p, s, which, layer, B, rows, o->rank);
     if (o->dora) {
         s->m = add_param(p, s, which, layer, M, rows, 0);
@@ -332,6 +379,9 @@ static void add_score(lt_lora_plan *p, const lt_param_table *base, lt_param_kind
 static lt_err check_dora(const lt_lora_options *o, const lt_param_table *t) {
     for (int i = 0; o->dora && i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
+        if (p->role != LT_PARAM_OWN && p->n_dims == 3) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "lora.targets: experts with DoRA: not built");
+        }
         if (p->role != LT_PARAM_OWN && p->local_count > 0 && p->local_count < p->count) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "DoRA where ranks divide %s: not built", p->name);
         }
@@ -339,11 +389,11 @@ static lt_err check_dora(const lt_lora_options *o, const lt_param_table *t) {
     return LT_OK;
 }
 
-/* with_score: a score head is trained beside them. */
+/* all: with those of experts, and a score head that is trained beside them. */
 static lt_err open_plan(lt_lora_plan *out, const lt_model_spec *spec, const lt_lora_options *o,
-                        const lt_partition *model, const lt_partition *adapters, bool with_score) {
+                        const lt_partition *model, const lt_partition *adapters, bool all) {
     lt_err err = LT_OK;
-    lt_lora_plan p = {.n_modules = 0};
+    lt_lora_plan p = {.sizes = {.places = 1}};
     lt_param_table base = {0};
     const int n_sites = lt_lora_n_sites(spec);
 
@@ -358,11 +408,11 @@ static lt_err open_plan(lt_lora_plan *out, const lt_model_spec *spec, const lt_l
     LT_TRY_DONE(add_top(&p, spec, &base, o, TOP_EMBED));
     for (int layer = 0; layer < spec->n_layers; layer++) {
         for (int which = 0; which < LT_LORA_LAYER_KINDS; which++) {
-            add_site(&p, spec, &base, o, layer, which);
+            add_site(&p, spec, &base, o, all, layer, which);
         }
     }
     LT_TRY_DONE(add_top(&p, spec, &base, o, TOP_HEAD));
-    if (with_score) {
+    if (all) {
         add_score(&p, &base, LT_PARAM_SCORE);
         add_score(&p, &base, LT_PARAM_SCORE_BIAS);
     }
@@ -381,10 +431,10 @@ done:
 
 lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec, const lt_lora_options *o,
                          const lt_partition *model, const lt_partition *adapters) {
-    if (spec->n_experts > 0) {
+    if (spec->n_experts > 0 && (model != NULL || adapters != NULL)) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
-                "adapters for a model with %lld experts: a backward pass that leaves experts as "
-                "they are is not built",
+                "adapters for a model with %lld experts, of which ranks hold parts (mesh.zero, tp, "
+                "pp): not built",
                 (long long)spec->n_experts);
     }
     return open_plan(out, spec, o, model, adapters, true);
@@ -409,7 +459,7 @@ typedef void (*drawing)(float *values, const lt_param *p, uint64_t seed, int64_t
 /* Uniform in +- 1 / sqrt(in). */
 static void draw_a(float *values, const lt_param *p, uint64_t seed, int64_t first, int64_t n) {
     const uint64_t stream = lt_init_stream(p->name);
-    const double bound = 1.0 / sqrt((double)p->shape[1]);
+    const double bound = 1.0 / sqrt((double)p->shape[p->n_dims - 1]);
     for (int64_t i = 0; i < n;) {
         uint32_t words[4];
         lt_rng_block(words, seed, stream, (uint64_t)(first + i) / 4);
@@ -524,6 +574,17 @@ static lt_err begin_score(lt_lora *l, const lt_model *base, lt_param_kind kind) 
     return err;
 }
 
+static lt_err check_experts(const lt_lora_plan *plan, const lt_model *base) {
+    for (int i = 0; i < lt_lora_n_sites(&base->spec) && !base->backend->host_memory; i++) {
+        if (plan->sites[i].n_experts > 0) {
+            LT_FAIL(LT_ERR_UNSUPPORTED,
+                    "lora.targets: adapters of experts on a GPU: not built; those of attention "
+                    "are: q_proj,k_proj,v_proj,o_proj");
+        }
+    }
+    return LT_OK;
+}
+
 lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o, uint64_t seed) {
     return lt_lora_open_parts(out, base, o, seed, &(lt_lora_parts){.held = NULL});
 }
@@ -542,6 +603,7 @@ lt_err lt_lora_open_parts(lt_lora **out, lt_model *base, const lt_lora_options *
         LT_FAIL(LT_ERR_UNSUPPORTED, "DoRA beside weights whose products are of 8 bits: not built");
     }
     LT_TRY(lt_lora_plan_open(&plan, &base->spec, o, parts->model, parts->held));
+    LT_TRY_DONE(check_experts(&plan, base));
     l = calloc(1, sizeof *l);
     if (l == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "adapters");

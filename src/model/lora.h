@@ -20,6 +20,9 @@
  *     embed.lora_a (V, r), .lora_b (C, r); head.lora_a (r, C), .lora_b (V, r)    if asked for
  *     score (n_scores, C)                                         a score head only
  *     layers.N.qkv.lora_m ((H + 2G) D), ...                      DoRA only (dora.h)
+ * The experts of a layer have adapters of their own, of one rank; A and B have a leading dimension,
+ * and gate and up are one module, as in transformers (PEFT's target_parameters):
+ *     layers.N.up.lora_a (E, r, C), .lora_b (E, 2 F, r); down likewise
  * An embedding has an adapter only where a target names it: y = W[id] + s A[id] B^T, A (V, r) zero
  * and B random in new ones, as PEFT has them. So has the output head; if it is tied, its adapter
  * changes the head and not the embedding, and the other way round.
@@ -73,8 +76,9 @@ typedef struct {
 
 /* The adapters beside one of our matrices. */
 typedef struct {
-    int a, b, m;  /* Indexes among the parameters; -1: there are none. m: DoRA only. */
-    int64_t m_at; /* Index of its first row in lt_dora's vectors. */
+    int a, b, m;       /* Indexes among the parameters; -1: there are none. m: DoRA only. */
+    int64_t m_at;      /* Index of its first row in lt_dora's vectors. */
+    int64_t n_experts; /* Over 0: A and B have this many, one behind the other. */
     int n_parts;
     lt_lora_part parts[LT_LORA_PARTS];
 } lt_lora_site;
@@ -82,6 +86,7 @@ typedef struct {
 /* What the memory beside the parameters depends on. */
 typedef struct {
     int64_t columns;      /* Columns of the widest u. */
+    int64_t places;       /* Rows of u for each row of a batch: those of its experts, or 1. */
     int64_t width, in;    /* DoRA: the most rows and columns of a matrix with adapters. */
     int64_t n_magnitudes; /* DoRA: of all matrices. */
 } lt_lora_sizes;
@@ -99,8 +104,8 @@ int lt_lora_n_sites(const lt_model_spec *spec);
 lt_lora_site *lt_lora_top_of(lt_lora_site *sites, const lt_model_spec *spec, lt_param_kind kind);
 
 /* model, adapters: the parts of both that are held here; NULL: all. ARG: a target that is no
- * module; the message names those that are. UNSUPPORTED: a model with experts; a part of an
- * adapter, with DoRA. */
+ * module; the message names those that are. UNSUPPORTED: a part of a model with experts, or of an
+ * adapter with DoRA; DoRA of experts. */
 LT_MUST_USE lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec,
                                      const lt_lora_options *o, const lt_partition *model,
                                      const lt_partition *adapters);
@@ -176,6 +181,9 @@ void lt_lora_short_name(char out[LT_FOREIGN_NAME_BYTES], const lt_model_spec *sp
 /* May a module have an adapter? Of layers; and, where a target names it, the embedding or the
  * head. */
 bool lt_lora_is_module(const lt_name_row *row);
+/* The module of all experts of a layer, of kind UP or DOWN, as transformers has it:
+ * model.layers.%L.mlp.experts.gate_up_proj, .down_proj; NULL: the family has none of this form. */
+const lt_name_row *lt_lora_expert_row(const lt_model_spec *spec, lt_param_kind kind);
 bool lt_lora_is_top(const lt_name_row *row);
 /* Does a target of PEFT's name this module, or the end of its name? */
 bool lt_lora_target_is(const char *target, size_t length, const char *module);

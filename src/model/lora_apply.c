@@ -6,8 +6,9 @@
 
 void lt_lora_carve(lt_lora_run *run, const lt_lora_options *o, const lt_lora_sizes *z, int64_t rows,
                    lt_dtype dtype, bool backward, lt_arena *a) {
-    run->u = lt_tensor_take(a, dtype, rows, z->columns, 0);
-    run->du = backward ? lt_tensor_take(a, dtype, rows, z->columns, 0) : (lt_tensor){0};
+    const int64_t places = rows * z->places;
+    run->u = lt_tensor_take(a, dtype, places, z->columns, 0);
+    run->du = backward ? lt_tensor_take(a, dtype, places, z->columns, 0) : (lt_tensor){0};
     if (!o->dora) {
         return;
     }
@@ -224,6 +225,96 @@ lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer)
     return err;
 }
 
+/* ---- Experts ---- */
+
+/* A or B of all experts, or their gradients. */
+static lt_tensor of_experts(const lt_exec *r, const lt_param_buffer *b, int index) {
+    const lt_param *p = &r->lora->lora->params->table.params[index];
+    return lt_tensor_3d(lt_param_data(b, p), b->dtype, p->shape[0], p->shape[1], p->shape[2]);
+}
+
+/* u = s x A^T of each row's expert. */
+static lt_err experts_down(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor x,
+                           lt_tensor expert_start) {
+    LT_TRY(lt_exec_matmul_grouped(
+        r, &(lt_matmul_grouped_args){.y = u,
+                                     .a = x,
+                                     .b = of_experts(r, &r->lora->lora->params->weights, s->a),
+                                     .expert_start = expert_start,
+                                     .trans_b = true,
+                                     .fixed_order = r->fixed_order}));
+    return times_scale(r, u);
+}
+
+lt_err lt_lora_experts_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor expert_start,
+                               lt_param_kind kind, int layer) {
+    const lt_lora_site *s = site_of(r, kind, layer);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]);
+    LT_TRY(experts_down(r, s, u, x, expert_start));
+    return lt_exec_matmul_grouped(
+        r, &(lt_matmul_grouped_args){.y = y,
+                                     .a = u,
+                                     .b = of_experts(r, &r->lora->lora->params->weights, s->b),
+                                     .expert_start = expert_start,
+                                     .trans_b = true,
+                                     .accumulate = true,
+                                     .fixed_order = r->fixed_order});
+}
+
+static lt_err zero(lt_exec *r, lt_tensor t) {
+    return r->backend->zero(r->queue, t.data,
+                            (size_t)lt_tensor_count(&t) * lt_dtype_bytes(t.dtype));
+}
+
+/* gradient += left^T right of each expert's rows; r->fresh: those of experts without rows are
+ * zero. */
+static lt_err experts_gradient(lt_exec *r, lt_tensor gradient, lt_tensor left, lt_tensor right,
+                               lt_tensor expert_start) {
+    LT_TRY(r->fresh ? zero(r, gradient) : LT_OK);
+    return lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = gradient,
+                                                               .a = left,
+                                                               .b = right,
+                                                               .expert_start = expert_start,
+                                                               .weights = true,
+                                                               .accumulate = true});
+}
+
+lt_err lt_lora_experts_gradients(lt_exec *r, lt_tensor dy, lt_tensor x, lt_tensor expert_start,
+                                 lt_param_kind kind, int layer) {
+    const lt_lora_site *s = site_of(r, kind, layer);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]),
+                    du = scratch_of(r, &r->lora->du, s, x.shape[0]);
+    LT_TRY(experts_down(r, s, u, x, expert_start));
+    LT_TRY(experts_gradient(r, of_experts(r, &r->lora->gradients, s->b), dy, u, expert_start));
+    LT_TRY(lt_exec_matmul_grouped(
+        r, &(lt_matmul_grouped_args){.y = du,
+                                     .a = dy,
+                                     .b = of_experts(r, &r->lora->lora->params->weights, s->b),
+                                     .expert_start = expert_start}));
+    LT_TRY(times_scale(r, du));
+    return experts_gradient(r, of_experts(r, &r->lora->gradients, s->a), du, x, expert_start);
+}
+
+lt_err lt_lora_experts_backward(lt_exec *r, lt_tensor dx, lt_tensor expert_start,
+                                lt_param_kind kind, int layer) {
+    const lt_lora_site *s = site_of(r, kind, layer);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    return lt_exec_matmul_grouped(
+        r, &(lt_matmul_grouped_args){.y = dx,
+                                     .a = scratch_of(r, &r->lora->du, s, dx.shape[0]),
+                                     .b = of_experts(r, &r->lora->lora->params->weights, s->a),
+                                     .expert_start = expert_start,
+                                     .accumulate = true});
+}
+
 /* ---- The embedding and the head ---- */
 
 bool lt_lora_has_embedding(const lt_exec *r) {
@@ -250,11 +341,6 @@ lt_err lt_lora_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids, float scale
     const lt_tensor u = scratch_of(r, &r->lora->u, s, y.shape[0]);
     LT_TRY(look_up(r, s, u, ids, scale * r->lora->lora->scale));
     return up(r, s, y, u);
-}
-
-static lt_err zero(lt_exec *r, lt_tensor t) {
-    return r->backend->zero(r->queue, t.data,
-                            (size_t)lt_tensor_count(&t) * lt_dtype_bytes(t.dtype));
 }
 
 lt_err lt_lora_embedding_bwd(lt_exec *r, lt_tensor dy, lt_tensor ids, float scale) {

@@ -7,6 +7,9 @@
  *               <module>.base_layer.weight, of embedding and head, which PEFT adds: must be the
  *               base's; not written
  *               base_model.model.score.weight, of a score head (modules_to_save)
+ *     experts (target_parameters): <module>.experts.lora_A.weight (E r, in), .lora_B.weight
+ *               (out, r E), where column k E + e is column k of expert e; if both kinds have
+ *               adapters, those of gate_up_proj are .experts.base_layer.lora_A.weight, ...
  *     config    r, lora_alpha, use_rslora, use_dora, target_modules: read. Everything that would
  *               change the arithmetic is refused by name; what only tells how a run was started or
  *               trained (initialisation, dropout, ...) is passed over, and a run that goes on from
@@ -38,17 +41,11 @@
 /* ---- The configuration ---- */
 
 /* Keys that change what an adapter computes: each must be absent, null, false, 0 or empty. */
-static const char *const refused[] = {"layer_replication",
-                                      "lora_bias",
-                                      "target_parameters",
-                                      "use_qalora",
-                                      "trainable_token_indices",
-                                      "use_bdlora",
-                                      "alora_invocation_tokens",
-                                      "arrow_config",
-                                      "kasa_config",
-                                      "velora_config",
-                                      "monteclora_config"};
+static const char *const refused[] = {"layer_replication", "lora_bias",
+                                      "use_qalora",        "trainable_token_indices",
+                                      "use_bdlora",        "alora_invocation_tokens",
+                                      "arrow_config",      "kasa_config",
+                                      "velora_config",     "monteclora_config"};
 
 /* Keys by which modules or layers differ, likewise, unless ranks come from the tensors. */
 static const char *const differing[] = {"rank_pattern", "alpha_pattern", "layers_to_transform",
@@ -135,19 +132,29 @@ static lt_err load_config(json_t **out, const char *folder) {
     return lt_json_load(out, path, CONFIG_BYTES);
 }
 
-lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec *spec) {
+/* with_experts: adapters of experts are read. */
+static lt_err load_checked(json_t **out, const char *folder, const lt_model_spec *spec,
+                           bool with_experts) {
+    static const char *const experts[] = {"target_parameters"};
     char path[LT_PATH_BYTES];
     json_t *config = NULL;
     lt_err err;
     LT_TRY(lt_path_join(path, folder, CONFIG));
     LT_TRY(load_config(&config, folder));
     err = check_config(config, spec, path);
+    if (err == LT_OK && !with_experts) {
+        err = CHECK_OFF(config, experts, path);
+    }
     if (err != LT_OK) {
         json_decref(config);
         return err;
     }
     *out = config;
     return LT_OK;
+}
+
+lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec *spec) {
+    return load_checked(out, folder, spec, false);
 }
 
 static bool targets_module(const json_t *list, const char *module) {
@@ -169,6 +176,32 @@ static int64_t layers_of(const json_t *list, const lt_model_spec *spec, const lt
         n += targets_module(list, module);
     }
     return n;
+}
+
+static const lt_param_kind expert_kinds[] = {LT_PARAM_UP, LT_PARAM_DOWN};
+
+/* Add the modules of target_parameters, which are those of experts, in all layers. */
+static lt_err add_experts(char *text, size_t bytes, const json_t *config, const lt_model_spec *spec,
+                          const char *path) {
+    const json_t *list = json_object_get(config, "target_parameters");
+    size_t found = 0;
+    for (size_t i = 0; i < sizeof expert_kinds / sizeof *expert_kinds; i++) {
+        const lt_name_row *row = lt_lora_expert_row(spec, expert_kinds[i]);
+        char name[LT_FOREIGN_NAME_BYTES];
+        if (row != NULL && layers_of(list, spec, row) == spec->n_layers) {
+            lt_lora_short_name(name, spec, row);
+            (void)snprintf(text + strlen(text), bytes - strlen(text), "%s%s",
+                           text[0] != '\0' ? "," : "", name);
+            found++;
+        }
+    }
+    if (found < json_array_size(list) || (!json_is_array(list) && !lt_json_is_off(list))) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: target_parameters has more than the experts' gate_up_proj and down_proj of "
+                "all layers, as mixtral and qwen3_moe have them",
+                path);
+    }
+    return LT_OK;
 }
 
 /* The short names of the modules that the list targets. */
@@ -197,6 +230,7 @@ static lt_err read_targets(char **out, const json_t *config, const lt_model_spec
                            text[0] != '\0' ? "," : "", name);
         }
     }
+    LT_TRY(add_experts(text, sizeof text, config, spec, path));
     if (!all && text[0] == '\0') {
         LT_FAIL(LT_ERR_FORMAT, "%s: target_modules names no module of %s that can have adapters",
                 path, lt_family_name(spec->family));
@@ -213,7 +247,7 @@ lt_err lt_lora_config_read(lt_lora_config *out, const char *folder, const lt_mod
     lt_lora_config c = {.targets = NULL};
 
     LT_TRY(lt_path_join(path, folder, CONFIG));
-    LT_TRY_DONE(lt_lora_config_load(&config, folder, spec));
+    LT_TRY_DONE(load_checked(&config, folder, spec, true));
     LT_TRY_DONE(CHECK_OFF(config, differing, path));
     LT_TRY_DONE(lt_json_i64(config, "r", &c.options.rank, false, path));
     LT_TRY_DONE(lt_json_f64(config, "lora_alpha", &c.options.alpha, false, path));
@@ -286,7 +320,8 @@ typedef struct {
     char name[LT_LORA_TENSOR_BYTES];
     const lt_param *param;
     int64_t first, rows, cols;
-    bool transposed; /* Here (cols, rows). */
+    bool transposed;   /* Here (cols, rows). */
+    int64_t n_experts; /* Over 0: here (n_experts, rows, cols / n_experts), see above. */
 } tensor;
 
 static int dims_of(const tensor *t) {
@@ -298,6 +333,43 @@ static int64_t count_of(const tensor *t) {
 }
 
 typedef lt_err (*tensor_fn)(void *ctx, const tensor *t);
+
+static lt_err each_of_experts(const lt_lora *l, const lt_lora_site *s, tensor_fn fn, void *ctx) {
+    const lt_param *a = &l->params->table.params[s->a], *b = &l->params->table.params[s->b];
+    const int64_t columns = l->options.rank * s->n_experts;
+    /* The wrapper of the first parameter is inside that of the second. */
+    const bool inner = a->kind == LT_PARAM_UP &&
+                       lt_lora_site_of(l->sites, LT_PARAM_DOWN, a->layer) != NULL;
+    tensor t[2] = {{.param = a, .rows = columns, .cols = a->shape[2]},
+                   {.param = b, .rows = b->shape[1], .cols = columns, .n_experts = s->n_experts}};
+    char module[LT_FOREIGN_NAME_BYTES];
+    lt_lora_module(module, &s->parts[0], a->layer);
+    *strrchr(module, '.') = '\0';
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(t[i].name, sizeof t[i].name, "base_model.model.%s.%slora_%c.weight", module,
+                       inner ? "base_layer." : "", "AB"[i]);
+        LT_TRY(fn(ctx, &t[i]));
+    }
+    return LT_OK;
+}
+
+/* B of experts between its order here, (E, rows, r), and the file's, (rows, r E). */
+static lt_err turn_experts(float **out, const float *x, const tensor *t, bool to_file) {
+    const int64_t n = t->n_experts, rank = t->cols / n;
+    float *y = malloc((size_t)count_of(t) * sizeof *y);
+    if (y == NULL) {
+        LT_FAIL(LT_ERR_OOM, "an adapter's %lld numbers", (long long)count_of(t));
+    }
+    for (int64_t e = 0; e < n; e++) {
+        for (int64_t i = 0; i < t->rows * rank; i++) {
+            const int64_t here = e * t->rows * rank + i,
+                          there = i / rank * t->cols + i % rank * n + e;
+            y[to_file ? there : here] = x[to_file ? here : there];
+        }
+    }
+    *out = y;
+    return LT_OK;
+}
 
 static lt_err each_part(const lt_lora *l, const lt_lora_site *s, int i, tensor_fn fn, void *ctx) {
     const lt_param *params = l->params->table.params;
@@ -328,6 +400,10 @@ static lt_err each_part(const lt_lora *l, const lt_lora_site *s, int i, tensor_f
 static lt_err each_tensor(const lt_lora *l, tensor_fn fn, void *ctx) {
     const int n_sites = lt_lora_n_sites(&l->base->spec);
     for (int i = 0; i < n_sites; i++) {
+        if (l->sites[i].n_experts > 0) {
+            LT_TRY(each_of_experts(l, &l->sites[i], fn, ctx));
+            continue;
+        }
         for (int k = 0; k < l->sites[i].n_parts; k++) {
             LT_TRY(each_part(l, &l->sites[i], k, fn, ctx));
         }
@@ -420,7 +496,9 @@ static lt_err read_tensor(void *ctx, const tensor *t) {
     lt_err err = LT_OK;
     float *values = NULL, *turned = NULL;
     LT_TRY_DONE(lt_lora_values(&values, r->file, r->path, t->name, t->rows, t->cols));
-    LT_TRY_DONE(t->transposed ? lt_lora_transpose(&turned, values, t->rows, t->cols, 1.0f) : LT_OK);
+    LT_TRY_DONE(t->transposed      ? lt_lora_transpose(&turned, values, t->rows, t->cols, 1.0f)
+                : t->n_experts > 0 ? turn_experts(&turned, values, t, false)
+                                   : LT_OK);
     lt_lora_set(r->l->trained, t->param, t->first, turned != NULL ? turned : values, count_of(t));
     r->n_read++;
 done:
@@ -554,17 +632,20 @@ typedef struct {
     lt_safetensor_memory *memory;
     char (*names)[LT_LORA_TENSOR_BYTES];
     size_t n;
-    float *turned; /* The one that is transposed; NULL: none is. */
+    float **turned; /* Those whose order in the file is another than here; else NULL. */
 } writing;
 
 static lt_err list_tensor(void *ctx, const tensor *t) {
     writing *w = ctx;
     const float *values = w->flat + t->param->whole_at + t->first;
+    float **turned = &w->turned[w->n];
     snprintf(w->names[w->n], LT_LORA_TENSOR_BYTES, "%s", t->name);
     if (t->transposed) {
-        LT_TRY(lt_lora_transpose(&w->turned, values, t->cols, t->rows, 1.0f));
+        LT_TRY(lt_lora_transpose(turned, values, t->cols, t->rows, 1.0f));
+    } else if (t->n_experts > 0) {
+        LT_TRY(turn_experts(turned, values, t, true));
     }
-    w->memory[w->n] = (lt_safetensor_memory){t->transposed ? w->turned : values, sizeof(float)};
+    w->memory[w->n] = (lt_safetensor_memory){*turned != NULL ? *turned : values, sizeof(float)};
     w->tensors[w->n] = (lt_safetensor_out){.name = w->names[w->n],
                                            .dtype = LT_F32,
                                            .n_dims = dims_of(t),
@@ -600,7 +681,9 @@ static lt_err write_weights(const lt_lora *l, const float *values, const char *p
     w.tensors = calloc(most, sizeof *w.tensors);
     w.memory = calloc(most, sizeof *w.memory);
     w.names = calloc(most, sizeof *w.names);
-    if (w.tensors == NULL || w.memory == NULL || w.names == NULL || metadata == NULL) {
+    w.turned = calloc(most, sizeof *w.turned);
+    if (w.tensors == NULL || w.memory == NULL || w.names == NULL || w.turned == NULL ||
+        metadata == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "list of %zu tensors", most);
     }
     LT_TRY_DONE(each_tensor(l, list_tensor, &w));
@@ -611,26 +694,35 @@ done:
     free(w.tensors);
     free(w.memory);
     free(w.names);
+    for (size_t i = 0; w.turned != NULL && i < most; i++) {
+        free(w.turned[i]);
+    }
     free(w.turned);
     return err;
 }
 
-/* The short names of all modules that have adapters. */
-static json_t *target_list(const lt_lora *l, bool *transposed) {
-    const lt_model_spec *spec = &l->base->spec;
-    const int n = lt_lora_n_sites(spec);
-    json_t *list = json_array();
-    *transposed = false;
-    for (int k = 0; k < n; k++) {
-        if (k >= LT_LORA_LAYER_KINDS && k < n - LT_LORA_TOP_KINDS) {
-            continue; /* All layers have the same. */
+static bool has_name(const json_t *list, const char *name) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        if (strcmp(json_string_value(json_array_get(list, i)), name) == 0) {
+            return true;
         }
-        for (int i = 0; i < l->sites[k].n_parts; i++) {
+    }
+    return false;
+}
+
+/* The short names of all modules that have adapters; of_experts: of experts, else the others. */
+static json_t *target_list(const lt_lora *l, bool of_experts, bool *transposed) {
+    const lt_model_spec *spec = &l->base->spec;
+    json_t *list = json_array();
+    for (int k = 0; k < lt_lora_n_sites(spec); k++) {
+        const lt_lora_site *s = &l->sites[k];
+        for (int i = 0; i < s->n_parts && (s->n_experts > 0) == of_experts; i++) {
             char name[LT_FOREIGN_NAME_BYTES];
-            lt_lora_short_name(name, spec, l->sites[k].parts[i].name);
-            json_array_append_new(list, json_string(name));
-            *transposed = *transposed ||
-                          (l->sites[k].parts[i].name->form & LT_FORM_TRANSPOSED) != 0;
+            lt_lora_short_name(name, spec, s->parts[i].name);
+            if (!has_name(list, name)) {
+                json_array_append_new(list, json_string(name));
+            }
+            *transposed = *transposed || (s->parts[i].name->form & LT_FORM_TRANSPOSED) != 0;
         }
     }
     return list;
@@ -640,9 +732,9 @@ static lt_err write_config(const lt_lora *l, const char *path, const char *base)
     const lt_lora_options *o = &l->options;
     const bool whole_alpha = o->alpha == floor(o->alpha) && fabs(o->alpha) < 1e15;
     lt_err err = LT_OK;
-    bool transposed;
+    bool transposed = false;
     char *text = NULL;
-    json_t *list = target_list(l, &transposed);
+    json_t *list = target_list(l, false, &transposed), *experts = target_list(l, true, &transposed);
     json_t *config = json_pack(
         "{s:s, s:s, s:s, s:I, s:o, s:f, s:s, s:b, s:b, s:b, s:b, s:b, s:o}", "peft_type", "LORA",
         "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", (json_int_t)o->rank,
@@ -650,6 +742,10 @@ static lt_err write_config(const lt_lora *l, const char *path, const char *base)
         "lora_dropout", 0.0, "bias", "none", "fan_in_fan_out", transposed, "use_rslora",
         o->scaling == LT_LORA_BY_ROOT, "use_dora", o->dora, "init_lora_weights", true,
         "inference_mode", true, "target_modules", list);
+    if (json_array_size(experts) > 0 &&
+        json_object_set(config, "target_parameters", experts) != 0) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s", path);
+    }
     if (l->base->spec.n_scores > 0 &&
         (json_object_set_new(config, "task_type",
                              json_string(l->base->spec.token_scores ? "TOKEN_CLS" : "SEQ_CLS")) !=
@@ -665,6 +761,7 @@ static lt_err write_config(const lt_lora *l, const char *path, const char *base)
     LT_TRY_DONE(lt_file_write_atomic(path, text, strlen(text)));
 done:
     json_decref(config);
+    json_decref(experts);
     free(text);
     return err;
 }

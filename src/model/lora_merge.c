@@ -66,6 +66,28 @@ static void merge_embedding(lt_lora *l, const lt_lora_site *s) {
     memset(a_data, 0, (size_t)a->count * sizeof(float));
 }
 
+static void merge_experts(lt_lora *l, const lt_lora_site *s) {
+    const lt_param_table *own = &l->params->table, *base = &l->base->table;
+    const lt_param *a = &own->params[s->a], *b = &own->params[s->b],
+                   *w = &base->params[lt_param_index(base, a->kind, a->layer)];
+    const float *const a_data = lt_param_data(&l->params->master, a);
+    float *const b_data = lt_param_data(&l->params->master, b), *const w_data = lt_param_data(
+                                                                    &l->base->master, w);
+    const int64_t rows = b->shape[1], cols = a->shape[2], rank = l->options.rank;
+    for (int64_t e = 0; e < s->n_experts; e++) {
+        merging m = {.w = w_data + e * rows * cols,
+                     .left = b_data + e * rows * rank,
+                     .right = a_data + e * rank * cols,
+                     .next_rank = cols,
+                     .next_col = 1,
+                     .cols = cols,
+                     .rank = rank,
+                     .scale = l->scale};
+        lt_parallel_for((size_t)rows, merge_row, &m);
+    }
+    memset(b_data, 0, (size_t)b->count * sizeof(float));
+}
+
 static void merge_site(lt_lora *l, const lt_lora_site *s) {
     const lt_param_table *own = &l->params->table, *base = &l->base->table;
     const lt_param *a = &own->params[s->a], *b = &own->params[s->b],
@@ -108,8 +130,11 @@ lt_err lt_lora_merge(lt_lora *l) {
         merge_embedding(l, embed);
     }
     for (int i = 0; i < lt_lora_n_sites(spec); i++) {
-        if (l->sites[i].n_parts > 0 && &l->sites[i] != embed) {
-            merge_site(l, &l->sites[i]);
+        const lt_lora_site *s = &l->sites[i];
+        if (s->n_experts > 0) {
+            merge_experts(l, s);
+        } else if (s->n_parts > 0 && s != embed) {
+            merge_site(l, s);
         }
     }
     for (int kind = LT_PARAM_SCORE; kind <= LT_PARAM_SCORE_BIAS; kind++) {
