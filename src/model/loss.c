@@ -19,9 +19,11 @@
 #define CHUNK_BYTES ((int64_t)128 << 20)
 #define CHUNK_STEP  ((int64_t)16) /* Whole register tiles of rows. */
 
-/* On a device the products want many rows, whole tiles of them. */
-#define DEVICE_CHUNK_BYTES ((int64_t)1 << 30)
-#define DEVICE_CHUNK_STEP  ((int64_t)128)
+/* On a device the products want many rows, whole tiles of them. A pass that computes layers again
+ * has little else in memory, and takes smaller chunks. */
+#define DEVICE_CHUNK_BYTES       ((int64_t)1 << 30)
+#define DEVICE_SMALL_CHUNK_BYTES ((int64_t)1 << 28)
+#define DEVICE_CHUNK_STEP        ((int64_t)128)
 
 /* As few chunks of equal size as the memory allows, in whole steps. */
 static int64_t equal_chunk(int64_t rows, int64_t row_bytes, int64_t chunk_bytes, int64_t step) {
@@ -36,11 +38,13 @@ void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_
     const int n_tp = lt_pass_n_tp(o);
     const int64_t rows = o->batch * o->seq,
                   most_words = (lt_model_spec_outputs(s) + n_tp - 1) / n_tp,
-                  row_bytes = most_words * (int64_t)lt_dtype_bytes(logits);
+                  row_bytes = most_words * (int64_t)lt_dtype_bytes(logits),
+                  device_bytes = o->recompute == LT_RECOMPUTE_FULL ? DEVICE_SMALL_CHUNK_BYTES
+                                                                   : DEVICE_CHUNK_BYTES;
     const int64_t chunk = s->n_scores > 0          ? rows
                           : o->loss_chunk_rows > 0 ? o->loss_chunk_rows
                           : o->on_device
-                              ? equal_chunk(rows, row_bytes, DEVICE_CHUNK_BYTES, DEVICE_CHUNK_STEP)
+                              ? equal_chunk(rows, row_bytes, device_bytes, DEVICE_CHUNK_STEP)
                               : equal_chunk(rows, row_bytes, CHUNK_BYTES, CHUNK_STEP);
 
     l->chunk_rows = chunk < rows ? chunk : rows;

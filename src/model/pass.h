@@ -51,7 +51,8 @@ typedef struct {
     bool train;         /* Also carve gradients and what backward needs. */
     lt_recompute recompute;
     float z_coef; /* z-loss on the output logits; 0: none. */
-    /* Rows of logits held at once; 0: chosen so that a chunk is about 32 MiB, on a device 1 GiB. */
+    /* Rows of logits held at once; 0: chosen so that a chunk is about 128 MiB, on a
+     * device 1 GiB, or 256 MiB if layers are computed again (LT_RECOMPUTE_FULL). */
     int64_t loss_chunk_rows;
     /* The backend's memory is on a device; open sets it, measure takes it as given. */
     bool on_device;

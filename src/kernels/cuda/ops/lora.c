@@ -7,10 +7,8 @@
 #include "kernels/cuda/ops/lora_args.h"
 #include "kernels/cuda/specs.h"
 
-#define LORA_WORDS "DTYPE=%s W=%d TEAM=%d"
+#define LORA_WORDS "DTYPE=%s W=%d"
 #define THREADS    256 /* As in lora.cu. */
-#define WARP       32
-#define LONG_INPUT 4096 /* Inputs at least this long: four warps share a number of u. */
 #define MOST_ROWS  65535
 
 static_assert(LT_LORA_ADD_PARTS == LT_LORA_MOST_PARTS, "the same number of parts");
@@ -32,7 +30,6 @@ static const char *lora_add_refuse(const void *args, const lt_device *device) {
 static lt_err shrink(lt_queue *q, const lt_lora_add_args *a) {
     const int64_t in = a->x.shape[1];
     const int width = lt_cuda_piece((const lt_tensor *const[]){&a->x, &a->a}, 2, a->x.dtype, in);
-    const int team = in >= LONG_INPUT ? 4 : 1, each = THREADS / WARP / team;
     char defines[LT_CUDA_DEFINES_BYTES];
     lt_cuda_lora_shrink_args call = {.x = a->x.data,
                                      .a = a->a.data,
@@ -46,10 +43,10 @@ static lt_err shrink(lt_queue *q, const lt_lora_add_args *a) {
                                      .n_u = (int)a->u.shape[1],
                                      .rank = (int)a->b.shape[1]};
     void *list[] = {&call};
-    snprintf(defines, sizeof defines, LORA_WORDS, lt_cuda_dtype_word(a->x.dtype), width, team);
+    snprintf(defines, sizeof defines, LORA_WORDS, lt_cuda_dtype_word(a->x.dtype), width);
     return lt_cuda_run_early(q, "ops/lora.cu", "lora_shrink", defines,
-                             LT_CUDA_DIV_UP(a->u.shape[1], each), (int)a->x.shape[0], THREADS,
-                             list);
+                             LT_CUDA_DIV_UP(a->u.shape[1], LT_LORA_TOGETHER), (int)a->x.shape[0],
+                             THREADS, list);
 }
 
 static lt_err expand(lt_queue *q, const lt_lora_add_args *a) {
@@ -84,7 +81,7 @@ static lt_err expand(lt_queue *q, const lt_lora_add_args *a) {
             blocks += LT_CUDA_DIV_UP(p->columns, (int64_t)THREADS * width);
         }
     }
-    snprintf(defines, sizeof defines, LORA_WORDS, lt_cuda_dtype_word(a->x.dtype), width, 1);
+    snprintf(defines, sizeof defines, LORA_WORDS, lt_cuda_dtype_word(a->x.dtype), width);
     return lt_cuda_run_early(q, "ops/lora.cu", "lora_expand", defines, blocks, (int)a->x.shape[0],
                              THREADS, list);
 }
@@ -98,10 +95,8 @@ const lt_op_impl lt_cuda_lora_add_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"rows", lora_add_refuse, lora_add_run}};
 
 void lt_specs_lora(lt_specs *l) {
-    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "bf16", 8, 1);
-    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "bf16", 8, 4);
-    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "fp32", 4, 1);
-    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "fp32", 4, 4);
-    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "bf16", 1, 1);
-    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "fp32", 1, 4);
+    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "bf16", 8);
+    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "bf16", 1);
+    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "fp32", 4);
+    lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "fp32", 1);
 }

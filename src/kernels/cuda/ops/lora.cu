@@ -4,72 +4,109 @@
  * SHAPES    x (n, in), a (places, parts, rank, in), u (n, n_u = parts rank) fp32; y (n, out),
  *           b (places, rank, out); place (n) int32. Pieces of W elements; W = 1 takes any width and
  *           alignment.
- * MAP       lora_shrink: a block has 8 warps and belongs to 8 / TEAM numbers of u of one row
- *           (blockIdx.y); TEAM warps share a number, each every TEAM-th piece of 32 W elements.
+ * MAP       lora_shrink: a block makes TOGETHER numbers of u of one row (blockIdx.y). Each of its
+ *           8 warps has every eighth span of 32 W elements of x, and multiplies it with that span
+ *           of all these rows of A.
  *           lora_expand: a thread has W columns of one row and adds its rank products to them.
- * MOVEMENT  x row: L2 ──▶ registers, by each warp; A and B: HBM once a row, or L2 where rows share
+ * MOVEMENT  x row: L2 ──▶ registers, once a block; A and B: HBM once a row, or L2 where rows share
  *           an adapter; u: 4 bytes a number, through L2.
+ * EARLY     place is uploaded before a step's first kernel, and A and B are weights. So the first
+ *           loads of A and B are under way before the kernel waits for the one before it, which
+ *           hides most of their latency. Without this the two launches take 9.7 us a matrix.
  * BOUND     the bytes of the A and B that rows use; with few rows the latency of two launches.
- * MEASURED  not yet.
+ * MEASURED  @MEASURED@
  * NUMERICS  fp32; a fixed order of sums, which in, rank and W alone decide. */
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/lora_args.h"
 
-#define THREADS 256
-#define WARPS   (THREADS / WARP)
-#define COLUMNS (THREADS * W) /* Columns of a block of lora_expand. */
+#define THREADS  256
+#define WARPS    (THREADS / WARP)
+#define TOGETHER LT_LORA_TOGETHER
+#define COLUMNS  (THREADS * W) /* Columns of a block of lora_expand. */
+#define FIRST    16            /* Rows of B that lora_expand loads before it waits. */
+
+INLINE raw raw_load(const DTYPE *p) {
+    return *(const raw *)p;
+}
+
+/* A span of all rows of A that a block has. Rows past the last one are the last one again. */
+INLINE void load_span(raw *to, const lt_cuda_lora_shrink_args &s, const DTYPE *a, int j, int k) {
+#pragma unroll
+    for (int i = 0; i < TOGETHER; i++) {
+        const int row = j + i < s.n_u ? j + i : s.n_u - 1;
+        to[i] = raw_load(a + row / s.rank * s.part_a + row % s.rank * s.ld_a + k);
+    }
+}
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     lora_shrink(const lt_cuda_lora_shrink_args s) {
-    __shared__ float parts[WARPS];
+    __shared__ float parts[WARPS][TOGETHER];
     const int row = blockIdx.y, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    const int j = blockIdx.x * (WARPS / TEAM) + warp / TEAM;
-    float sum = 0.0f;
+    const int j = blockIdx.x * TOGETHER, place = s.place[row];
+    const DTYPE *const x = s.x + row * s.ld_x, *const a = s.a + (i64)place * s.next_a;
+    int k = threadIdx.x * W;
+    float sum[TOGETHER];
+    raw fetched[TOGETHER];
+    if (place >= 0 && k < s.in) {
+        load_span(fetched, s, a, j, k);
+    }
     wait_for_others();
-    const int place = s.place[row];
     if (place < 0) {
         return;
     }
-    if (j < s.n_u) {
-        const DTYPE *const x = s.x + row * s.ld_x;
-        const DTYPE *const a = s.a + place * s.next_a + j / s.rank * s.part_a + j % s.rank * s.ld_a;
-#pragma unroll 4
-        for (int k = ((warp % TEAM) * WARP + lane) * W; k < s.in; k += TEAM * WARP * W) {
-            float fx[W], fa[W];
-            piece_load(fx, x + k);
-            piece_load(fa, a + k);
 #pragma unroll
-            for (int i = 0; i < W; i++) {
-                sum += fx[i] * fa[i];
+    for (int i = 0; i < TOGETHER; i++) {
+        sum[i] = 0.0f;
+    }
+    while (k < s.in) {
+        float fx[W], fa[W];
+        piece_load(fx, x + k);
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            raw_unpack(fa, fetched[i]);
+#pragma unroll
+            for (int e = 0; e < W; e++) {
+                sum[i] += fx[e] * fa[e];
             }
         }
-    }
-    sum = warp_sum(sum);
-    if (TEAM > 1) {
-        if (lane == 0) {
-            parts[warp] = sum;
+        k += THREADS * W;
+        if (k < s.in) {
+            load_span(fetched, s, a, j, k);
         }
-        __syncthreads();
-        sum = 0.0f;
+    }
 #pragma unroll
-        for (int i = 0; i < TEAM; i++) {
-            sum += parts[warp / TEAM * TEAM + i];
+    for (int i = 0; i < TOGETHER; i++) {
+        sum[i] = warp_sum(sum[i]);
+    }
+    if (lane == 0) {
+#pragma unroll
+        for (int i = 0; i < TOGETHER; i++) {
+            parts[warp][i] = sum[i];
         }
     }
-    if (j < s.n_u && lane == 0 && warp % TEAM == 0) {
-        s.u[(i64)row * s.n_u + j] = sum;
+    __syncthreads();
+    if (threadIdx.x < TOGETHER && j + (int)threadIdx.x < s.n_u) {
+        float all = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            all += parts[w][threadIdx.x];
+        }
+        s.u[(i64)row * s.n_u + j + threadIdx.x] = all;
+    }
+}
+
+/* sum += u b. */
+INLINE void add_times(float *sum, float u, const float *b) {
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        sum[i] += u * b[i];
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     lora_expand(const lt_cuda_lora_expand_args e) {
-    const int row = blockIdx.y;
+    const int row = blockIdx.y, place = e.place[row];
     int part = 0, first = 0, columns = e.columns[0], of_y = e.of_y[0], of_b = e.of_b[0];
-    wait_for_others();
-    const int place = e.place[row];
-    if (place < 0) {
-        return;
-    }
 #pragma unroll
     for (int i = 1; i < LT_LORA_MOST_PARTS; i++) {
         if ((int)blockIdx.x >= e.block[i]) {
@@ -78,29 +115,42 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
     const int c = ((int)blockIdx.x - first) * COLUMNS + threadIdx.x * W;
-    if (c >= columns) {
+    const bool mine = place >= 0 && c < columns;
+    const DTYPE *const b = e.b + (i64)place * e.next_b + of_b + c;
+    raw fetched[FIRST];
+    if (mine) {
+#pragma unroll
+        for (int r = 0; r < FIRST; r++) {
+            fetched[r] = r < e.rank ? raw_load(b + r * e.ld_b) : raw_zero();
+        }
+    }
+    wait_for_others();
+    if (!mine) {
         return;
     }
     const float *const u = e.u + (i64)row * e.n_u + part * e.rank;
-    const DTYPE *const b = e.b + place * e.next_b + of_b + c;
     DTYPE *const y = e.y + row * e.ld_y + of_y + c;
     float sum[W], fy[W];
 #pragma unroll
     for (int i = 0; i < W; i++) {
         sum[i] = 0.0f;
     }
-#pragma unroll 8
-    for (int r = 0; r < e.rank; r++) {
-        float fb[W];
-        const float ur = u[r];
-        piece_load(fb, b + r * e.ld_b);
+    piece_load(fy, y);
 #pragma unroll
-        for (int i = 0; i < W; i++) {
-            sum[i] += ur * fb[i];
+    for (int r = 0; r < FIRST; r++) {
+        if (r < e.rank) {
+            float fb[W];
+            raw_unpack(fb, fetched[r]);
+            add_times(sum, u[r], fb);
         }
     }
+#pragma unroll 8
+    for (int r = FIRST; r < e.rank; r++) {
+        float fb[W];
+        piece_load(fb, b + r * e.ld_b);
+        add_times(sum, u[r], fb);
+    }
     const float scale = e.scale != NULL ? e.scale[row] : 1.0f;
-    piece_load(fy, y);
 #pragma unroll
     for (int i = 0; i < W; i++) {
         fy[i] += scale * sum[i];

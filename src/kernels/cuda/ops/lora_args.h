@@ -5,6 +5,7 @@
 #include "kernels/cuda/common/args.h"
 
 #define LT_LORA_MOST_PARTS 3
+#define LT_LORA_TOGETHER   8 /* Numbers of u of a block of lora_shrink. */
 
 typedef struct {
     const LT_ELEM(DTYPE) * x, *a;
