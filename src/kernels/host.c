@@ -247,6 +247,24 @@ lt_matmul_args lt_matmul_of_expert(const lt_matmul_grouped_args *a, int64_t e, i
                             .fixed_order = a->fixed_order};
 }
 
+lt_err lt_matmul_lora_in_parts(const lt_ops *ops, lt_queue *q, const lt_matmul_lora_args *a) {
+    const int64_t rank = a->u.shape[1] / a->n_parts;
+    LT_TRY(ops->matmul(q, &a->base));
+    for (int i = 0; i < a->n_parts; i++) {
+        const lt_lora_add_part *p = &a->parts[i];
+        LT_TRY(ops->matmul(
+            q, &(lt_matmul_args){.y = lt_tensor_cols(&a->base.y, p->first_of_y, p->columns),
+                                 .a = lt_tensor_cols(&a->u, i * rank, rank),
+                                 .b = a->base.trans_b
+                                          ? lt_tensor_rows(&a->v, p->first_of_b, p->columns)
+                                          : lt_tensor_cols(&a->v, p->first_of_b, p->columns),
+                                 .trans_b = a->base.trans_b,
+                                 .accumulate = true,
+                                 .fixed_order = a->base.fixed_order}));
+    }
+    return LT_OK;
+}
+
 lt_err lt_matmul_act_in_parts(const lt_ops *ops, lt_queue *q, const lt_matmul_act_args *a) {
     LT_ASSERT(a->kind != LT_ACT_XIELU && (!a->backward || a->d.data != NULL));
     LT_TRY(ops->matmul(q, &(lt_matmul_args){.y = a->backward ? a->d : a->x,

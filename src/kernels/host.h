@@ -28,6 +28,8 @@ lt_err lt_host_zero_pieces(lt_queue *q, void *dst, size_t piece_bytes, size_t st
 lt_matmul_args lt_matmul_of_expert(const lt_matmul_grouped_args *a, int64_t e, int64_t from,
                                    int64_t to);
 
+/* matmul_lora in an op for the base and one for each part. */
+lt_err lt_matmul_lora_in_parts(const lt_ops *ops, lt_queue *q, const lt_matmul_lora_args *a);
 /* matmul_act in two ops. */
 lt_err lt_matmul_act_in_parts(const lt_ops *ops, lt_queue *q, const lt_matmul_act_args *a);
 

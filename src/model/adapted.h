@@ -13,6 +13,14 @@ bool lt_lora_has(const lt_exec *r, lt_param_kind kind, int layer);
 LT_MUST_USE lt_err lt_lora_refresh(lt_exec *r);
 /* The bias that the product with the base adds: bias, or none where lt_lora_forward adds it. */
 lt_tensor lt_lora_early_bias(const lt_exec *r, lt_tensor bias, lt_param_kind kind, int layer);
+/* Can the product with the base and those of the adapter be one op (matmul_lora)? Not with DoRA,
+ * nor where rows have different adapters. */
+bool lt_lora_joins(const lt_exec *r, lt_param_kind kind, int layer);
+/* That op: y = base + s (x A^T) B^T; and dx = base + du A, with what lt_lora_gradients has left. */
+LT_MUST_USE lt_err lt_lora_product(lt_exec *r, const lt_matmul_args *base, lt_param_kind kind,
+                                   int layer);
+LT_MUST_USE lt_err lt_lora_product_back(lt_exec *r, const lt_matmul_args *base, lt_param_kind kind,
+                                        int layer);
 /* y += s (x A^T) B^T, behind the product with the base; DoRA: y = c (y + s (x A^T) B^T) + bias. */
 LT_MUST_USE lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
                                    lt_param_kind kind, int layer);

@@ -284,19 +284,18 @@ lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids) {
     return lt_lora_embedding_fwd(r, y, ids, lt_embedding_scale(r));
 }
 
-/* Compute the columns of y for one range of the weight's rows. */
-static lt_err matmul_range(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
-                           const lt_weight_range *range) {
+/* The product that computes the columns of y for one range of the weight's rows. */
+static lt_matmul_args product_of_range(const lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
+                                       const lt_weight_range *range) {
     const int64_t rows = range->w.shape[0];
-    return lt_exec_matmul(
-        r, &(lt_matmul_args){
-               .y = lt_tensor_cols(&y, range->first_row, rows),
-               .a = x,
-               .b = range->w,
-               .bias = bias.data == NULL ? bias : lt_tensor_rows(&bias, range->first_row, rows),
-               .trans_b = true,
-               .fixed_order = r->fixed_order,
-               .b_packed = range->packed});
+    return (lt_matmul_args){
+        .y = lt_tensor_cols(&y, range->first_row, rows),
+        .a = x,
+        .b = range->w,
+        .bias = bias.data == NULL ? bias : lt_tensor_rows(&bias, range->first_row, rows),
+        .trans_b = true,
+        .fixed_order = r->fixed_order,
+        .b_packed = range->packed};
 }
 
 static bool in_fp8(const lt_exec *r, int index) {
@@ -316,6 +315,21 @@ lt_tensor lt_exec_bias_gradient(const lt_exec *r, lt_param_kind kind, int layer)
     return has_bias(r, kind) ? lt_exec_gradient(r, kind, layer) : (lt_tensor){0};
 }
 
+/* Is the matrix one tensor, of which a product reads all at once? */
+static bool is_whole(const lt_exec *r, int index) {
+    return !lt_decoded_has(r, index) && !in_fp8(r, index) &&
+           (r->model->stored == NULL || r->model->stored[index].n_ranges == 0);
+}
+
+static lt_matmul_args whole_product(const lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
+                                    lt_param_kind kind, int layer) {
+    const int index = param_index(r, kind, layer);
+    return product_of_range(
+        r, y, x, bias,
+        &(lt_weight_range){.w = lt_exec_weight(r, kind, layer),
+                           .packed = r->packed != NULL ? r->packed[index] : NULL});
+}
+
 lt_err lt_linear_base(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_param_kind kind,
                       int layer) {
     const lt_model *m = r->model;
@@ -323,15 +337,15 @@ lt_err lt_linear_base(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_p
     if (lt_decoded_has(r, index)) {
         return lt_decoded_forward(r, index, y, x, bias);
     }
-    for (int i = 0; m->stored != NULL && i < m->stored[index].n_ranges; i++) {
-        LT_TRY(matmul_range(r, y, x, bias, &m->stored[index].ranges[i]));
+    if (is_whole(r, index)) {
+        const lt_matmul_args product = whole_product(r, y, x, bias, kind, layer);
+        return lt_exec_matmul(r, &product);
     }
-    if (m->stored != NULL && m->stored[index].n_ranges > 0) {
-        return LT_OK;
+    for (int i = 0; i < m->stored[index].n_ranges; i++) {
+        const lt_matmul_args product = product_of_range(r, y, x, bias, &m->stored[index].ranges[i]);
+        LT_TRY(lt_exec_matmul(r, &product));
     }
-    return matmul_range(r, y, x, bias,
-                        &(lt_weight_range){.w = lt_exec_weight(r, kind, layer),
-                                           .packed = r->packed != NULL ? r->packed[index] : NULL});
+    return LT_OK;
 }
 
 lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
@@ -341,6 +355,10 @@ lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, l
 
     if (in_fp8(r, index)) {
         return lt_fp8_forward(r, index, y, x, b);
+    }
+    if (lt_lora_joins(r, kind, layer) && is_whole(r, index)) {
+        const lt_matmul_args product = whole_product(r, y, x, b, kind, layer);
+        return lt_lora_product(r, &product, kind, layer);
     }
     LT_TRY(lt_linear_base(r, y, x, lt_lora_early_bias(r, b, kind, layer), kind, layer));
     LT_TRY(lt_lora_rows_forward(r, y, x, kind, layer));
@@ -382,9 +400,12 @@ lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_par
         LT_TRY(lt_decoded_backward(r, index, dx, dy, add_dx));
         return lt_lora_backward(r, dx, kind, layer);
     }
-    LT_TRY(lt_exec_matmul(
-        r, &(lt_matmul_args){
-               .y = dx, .a = dy, .b = lt_exec_weight(r, kind, layer), .accumulate = add_dx}));
+    const lt_matmul_args product = {
+        .y = dx, .a = dy, .b = lt_exec_weight(r, kind, layer), .accumulate = add_dx};
+    if (lt_lora_joins(r, kind, layer)) {
+        return lt_lora_product_back(r, &product, kind, layer);
+    }
+    LT_TRY(lt_exec_matmul(r, &product));
     return lt_lora_backward(r, dx, kind, layer);
 }
 

@@ -134,6 +134,37 @@ static lt_err forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_p
     return has_magnitudes(s) ? lt_dora_scale(r, s, y, bias) : LT_OK;
 }
 
+bool lt_lora_joins(const lt_exec *r, lt_param_kind kind, int layer) {
+    const lt_lora_site *s = site_of(r, kind, layer);
+    return s != NULL && !has_magnitudes(s) && r->lora->next == NULL && !r->lora->divides;
+}
+
+lt_err lt_lora_product(lt_exec *r, const lt_matmul_args *base, lt_param_kind kind, int layer) {
+    const lt_lora_site *s = site_of(r, kind, layer);
+    const lt_tensor u = scratch_of(r, &r->lora->u, s, base->a.shape[0]);
+    lt_matmul_lora_args call = {.base = *base,
+                                .u = u,
+                                .v = lt_lora_view(r, &r->lora->lora->params->weights, s->b),
+                                .n_parts = s->n_parts};
+    for (int i = 0; i < s->n_parts; i++) {
+        const lt_lora_part *p = &s->parts[i];
+        call.parts[i] = (lt_lora_add_part){p->held.first_row, p->held.b_row, p->held.n_rows};
+    }
+    LT_TRY(down(r, s, u, base->a));
+    return lt_exec_matmul_lora(r, &call);
+}
+
+lt_err lt_lora_product_back(lt_exec *r, const lt_matmul_args *base, lt_param_kind kind, int layer) {
+    const lt_lora_site *s = site_of(r, kind, layer);
+    const lt_tensor dx = base->y;
+    return lt_exec_matmul_lora(
+        r, &(lt_matmul_lora_args){.base = *base,
+                                  .u = scratch_of(r, &r->lora->du, s, dx.shape[0]),
+                                  .v = lt_lora_view(r, &r->lora->lora->params->weights, s->a),
+                                  .n_parts = 1,
+                                  .parts = {{0, 0, dx.shape[1]}}});
+}
+
 lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_param_kind kind,
                        int layer) {
     lt_lora_run *const first = r->lora;

@@ -89,6 +89,7 @@ static double clock_s(const void *ctx, lt_op op, const void *args) {
     const lt_cost cost = lt_op_cost(op, args);
     const lt_matmul_args *product = args;
     const lt_matmul_act_args *act = args;
+    const lt_matmul_lora_args *lora = args;
     const lt_matmul_scaled_args *scaled = args;
     switch (op) {
     case LT_OP_matmul:
@@ -96,6 +97,8 @@ static double clock_s(const void *ctx, lt_op op, const void *args) {
                          precision_of(&product->a));
     case LT_OP_matmul_act:
         return product_s(m, cost, (double)act->a.shape[1], precision_of(&act->a));
+    case LT_OP_matmul_lora:
+        return product_s(m, cost, (double)lora->base.a.shape[1], precision_of(&lora->u));
     case LT_OP_matmul_scaled:
         return product_s(m, cost, (double)scaled->a.shape[1], LT_PLAN_FP8);
     case LT_OP_matmul_grouped:

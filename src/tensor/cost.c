@@ -323,6 +323,14 @@ static lt_cost matmul_grouped(const lt_matmul_grouped_args *a) {
                      bytes(&a->a) + bytes(&a->b) + (a->accumulate ? twice(&a->y) : bytes(&a->y))};
 }
 
+static lt_cost matmul_lora(const lt_matmul_lora_args *a) {
+    lt_cost cost = matmul(&a->base);
+    cost.flops += 2.0 * count(&a->base.y) * count(&a->u) / (double)a->n_parts /
+                  (double)a->u.shape[0];
+    cost.bytes += bytes(&a->u) + bytes(&a->v);
+    return cost;
+}
+
 /* As many adapters as there can be are read: all rows have one, and different ones. */
 static lt_cost lora_add(const lt_lora_add_args *a) {
     const double n = (double)a->x.shape[0], places = (double)a->a.shape[0],

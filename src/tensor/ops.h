@@ -491,6 +491,21 @@ typedef struct {
     lt_lora_add_part parts[LT_LORA_ADD_PARTS];
 } lt_lora_add_args;
 
+/* A linear layer with an adapter (Hu et al. 2021, arXiv:2106.09685), or the gradient of its input:
+ * the product `base`, then for each part of y's columns
+ *
+ *     y (M, first_of_y ..) += u (M, part R .. part R + R) . op(v)
+ *
+ * u (M, parts R), rows contiguous; op(v) (R, columns) as base.trans_b says: rows first_of_b on of v
+ * (rows, R), transposed, or columns first_of_b on of v (R, columns). In one pass y is rounded once,
+ * in two twice. */
+typedef struct {
+    lt_matmul_args base;
+    lt_tensor u, v;
+    int n_parts;
+    lt_lora_add_part parts[LT_LORA_ADD_PARTS];
+} lt_matmul_lora_args;
+
 /* Optimiser steps over flat buffers of count elements; p, g, moments F32 contiguous; all moments of
  * AdamW and AdEMAMix may be BF16 instead (see below). copy: BF16 copy of p, written if present.
  * decay: decoupled weight decay. g is multiplied by grad_scale (clipping) when it is read. step
@@ -649,6 +664,7 @@ typedef struct {
     X(moe_bias_bwd, lt_moe_bias_bwd_args)                                                          \
     X(matmul_grouped, lt_matmul_grouped_args)                                                      \
     X(lora_add, lt_lora_add_args)                                                                  \
+    X(matmul_lora, lt_matmul_lora_args)                                                            \
     X(adamw, lt_adamw_args)                                                                        \
     X(ademamix, lt_ademamix_args)                                                                  \
     X(lion, lt_lion_args)                                                                          \

@@ -1,5 +1,5 @@
-/* lora.c: cases of lora_add. E adapters of rank C; R rows, every fifth without one; K numbers in, N
- * out of each of S parts. weights: rows have scales. */
+/* lora.c: cases of matmul_lora, below, and of lora_add. E adapters of rank C; R rows, every fifth
+ * without one; K numbers in, N out of each of S parts. weights: rows have scales. */
 #include "ops/case.h"
 
 static const lt_case cases[] = {
@@ -54,3 +54,65 @@ const lt_op_cases lt_cases_lora_add = {
     .f32 = {0x1p-18, 0x1p-17},
     .bf16 = {0x1p-8, 0x1p-8},
     .why = "two F32 sums, of at most 4160 and 16 terms that cancel; BF16 rounds y once"};
+
+/* M rows, K numbers in, N out of each of S parts of rank R; trans_b: as forward, else as backward,
+ * with one part. weights: the second part has no adapter. */
+static const lt_case product_cases[] = {
+    {"odd", LT_CASE_CHECK, .M = 7, .N = 5, .K = 13, .R = 3, .S = 2, .trans_b = true},
+    {"back", LT_CASE_CHECK, .M = 9, .N = 12, .K = 20, .R = 4, .S = 1, .accumulate = true},
+    {"qkv", LT_CASE_CHECK, .M = 136, .N = 256, .K = 72, .R = 8, .S = 3, .trans_b = true,
+     .bias = true, .aligned = true},
+    {"one part, odd columns", LT_CASE_CHECK, .M = 200, .N = 264, .K = 136, .R = 16, .S = 1,
+     .trans_b = true, .aligned = true},
+    {"large rank", LT_CASE_CHECK, .M = 136, .N = 256, .K = 64, .R = 136, .S = 1, .trans_b = true,
+     .aligned = true},
+    {"back through parts", LT_CASE_CHECK, .M = 200, .N = 136, .K = 264, .R = 24, .S = 1,
+     .aligned = true},
+    {"back, onto dx", LT_CASE_CHECK, .M = 72, .N = 136, .K = 200, .R = 80, .S = 1,
+     .accumulate = true, .aligned = true},
+    {"two of three", LT_CASE_CHECK, .M = 136, .N = 256, .K = 64, .R = 8, .S = 3, .trans_b = true,
+     .weights = true, .aligned = true},
+    {"llama-1b qkv", LT_CASE_BENCH, .M = 16384, .N = 1024, .K = 2048, .R = 16, .S = 3,
+     .trans_b = true},
+    {"llama-1b gate, up", LT_CASE_BENCH, .M = 16384, .N = 8192, .K = 2048, .R = 16, .S = 2,
+     .trans_b = true},
+    {"llama-1b gate, up, back", LT_CASE_BENCH, .M = 16384, .N = 2048, .K = 16384, .R = 32, .S = 1},
+};
+
+static void product_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_matmul_lora_args *a = (lt_matmul_lora_args *)s->args;
+    lt_matmul_args *m = &a->base;
+    const int64_t rows_b = c->trans_b ? c->S * c->N : c->K, cols_b = c->trans_b ? c->K : c->N;
+
+    /* In y the parts stand in turn, in v the other way round; weights: the second has none. */
+    for (int64_t i = 0; i < c->S; i++) {
+        if (!c->weights || i != 1) {
+            a->parts[a->n_parts++] = (lt_lora_add_part){i * c->N, (c->S - 1 - i) * c->N, c->N};
+        }
+    }
+    m->trans_b = c->trans_b;
+    m->accumulate = c->accumulate;
+    if (c->accumulate) {
+        lt_setup_inout(s, "y", &m->y, s->act, LT_SHAPE(c->M, c->S * c->N));
+    } else {
+        lt_setup_out(s, "y", &m->y, s->act, LT_SHAPE(c->M, c->S * c->N));
+    }
+    lt_setup_in(s, "a", &m->a, s->act, LT_SHAPE(c->M, c->K))->fill_b = 0.25;
+    lt_setup_in(s, "b", &m->b, s->act, LT_SHAPE(rows_b, cols_b));
+    if (c->bias) {
+        lt_setup_in(s, "bias", &m->bias, s->act, LT_SHAPE(c->S * c->N));
+    }
+    lt_setup_in(s, "u", &a->u, s->act, LT_SHAPE(c->M, a->n_parts * c->R))->fill_b = 0.25;
+    lt_setup_in(s, "v", &a->v, s->act,
+                LT_SHAPE(c->trans_b ? c->S * c->N : c->R, c->trans_b ? c->R : c->N));
+}
+
+const lt_op_cases lt_cases_matmul_lora = {
+    .op = LT_OP_matmul_lora,
+    .forward = LT_OP_COUNT,
+    LT_CASES(product_cases),
+    .build = product_build,
+    .f32 = {0x1p-19, 0x1p-18},
+    .bf16 = {0x1p-6, 0x1p-7},
+    .why = "F32 sums of 264 and 136 products; BF16 rounds y once, or once for each product"};

@@ -1,6 +1,11 @@
 /* lora.c (ref): adapters of rows that each have their own. ops.h has the formula. */
+#include "kernels/host.h"
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
+
+lt_err lt_ref_matmul_lora(lt_queue *q, const lt_matmul_lora_args *a) {
+    return lt_matmul_lora_in_parts(lt_backend_ref()->ops, q, a);
+}
 
 static void shrink_row(const lt_lora_add_args *a, int64_t row, int64_t place) {
     const int64_t rank = a->b.shape[1];

@@ -103,6 +103,14 @@ static void losses_and_optimisers(void **state) {
                                 .place = lt_tensor_1d(memory, LT_I32, 4),
                                 .n_parts = 1,
                                 .parts = {{3, 0, 5}}};
+    const lt_matmul_lora_args p = {.base = {.y = lt_tensor_2d(memory, LT_BF16, 4, 6),
+                                            .a = lt_tensor_2d(memory, LT_BF16, 4, 10),
+                                            .b = lt_tensor_2d(memory, LT_BF16, 6, 10),
+                                            .trans_b = true},
+                                   .u = lt_tensor_2d(memory, LT_BF16, 4, 4),
+                                   .v = lt_tensor_2d(memory, LT_BF16, 6, 2),
+                                   .n_parts = 2,
+                                   .parts = {{0, 0, 3}, {3, 3, 3}}};
     lt_adamw_args a = {.p = lt_tensor_1d(memory, LT_F32, 7),
                        .g = lt_tensor_1d(memory, LT_F32, 7),
                        .m = lt_tensor_1d(memory, LT_F32, 7),
@@ -117,6 +125,8 @@ static void losses_and_optimisers(void **state) {
     assert_cost(lt_op_cost(LT_OP_distill, &d), 2200, 864);
     /* 2 * 4 rows * (16 + 10); three adapters of 26 bf16, x 64, u twice 32, places 16, y 2 * 40. */
     assert_cost(lt_op_cost(LT_OP_lora_add, &l), 208, 380);
+    /* 2 * 4 * 6 * (10 + 2); y 48, a 80, b 120, u 32, v 24. */
+    assert_cost(lt_op_cost(LT_OP_matmul_lora, &p), 576, 304);
     /* 16 an element; g, and p, m, v twice: 7 * 4 * 7 bytes; copy 14. */
     assert_cost(lt_op_cost(LT_OP_adamw, &a), 112, 210);
 }

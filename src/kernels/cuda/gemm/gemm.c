@@ -13,7 +13,8 @@
 #define TILE_WORDS                                                                                 \
     "BN=%d WG_M=%d CONSUMERS=%d PINGPONG=%d CLUSTER=%d PAIR=%d STAGES=%d "                         \
     "C_STAGES=%d A_MAJOR_M=%d B_MAJOR_N=%d REGS_PRODUCER=%d REGS_CONSUMER=%d"
-#define OUT_WORDS " OUT_F32=%d OUT_ADD=%d %s"
+#define OUT_WORDS    " OUT_F32=%d OUT_ADD=%d %s"
+#define BESIDE_WORDS " BESIDE=%d"
 
 #define SPLITS_MAX    8
 #define SCRATCH_BYTES ((size_t)128 << 20)
@@ -312,6 +313,62 @@ static int64_t blocks_to_launch(const lt_cuda *c, const lt_gemm_tile *t, int64_t
     return wanted > fit ? wanted : fit;
 }
 
+/* Steps of K that the second product has. */
+static int beside_steps(const lt_gemm_args *a) {
+    return a->beside.v == NULL ? 0 : (int)lt_cuda_div_up(a->beside.rank, STEP);
+}
+
+/* How many rows (trans_b) or columns v has. */
+static int64_t beside_extent(const lt_gemm_args *a) {
+    int64_t n = 0;
+    for (int i = 0; i < a->beside.n_parts; i++) {
+        const lt_lora_add_part *p = &a->beside.parts[i];
+        n = p->first_of_b + p->columns > n ? p->first_of_b + p->columns : n;
+    }
+    return n;
+}
+
+const char *lt_gemm_beside_refusal(const lt_gemm_args *a, const lt_gemm_tile *t) {
+    const uintptr_t addresses = (uintptr_t)a->beside.u | (uintptr_t)a->beside.v;
+    if (a->trans_a || t->splits > 1 || t->pair) {
+        return "K is in parts, or a is transposed";
+    }
+    if (addresses % 16 != 0 || a->beside.ld_u % 8 != 0 || a->beside.ld_v % 8 != 0) {
+        return "rows of u or v are not 16-byte aligned";
+    }
+    if (a->beside.n_parts > LT_GEMM_BESIDE_PARTS || beside_steps(a) > LT_GEMM_BESIDE_STEPS ||
+        (a->beside.n_parts > 1 && a->beside.rank > STEP)) {
+        return "too many parts, or too large a rank";
+    }
+    for (int i = 0; i < a->beside.n_parts; i++) {
+        const lt_lora_add_part *p = &a->beside.parts[i];
+        const int64_t end = p->first_of_y + p->columns;
+        if (p->first_of_y % t->bn != 0 || (end % t->bn != 0 && end != a->n)) {
+            return "a tile has columns of two parts";
+        }
+    }
+    return NULL;
+}
+
+static lt_err beside_maps(lt_cuda *c, CUtensorMap *u, CUtensorMap *v, lt_gemm_beside_args *w,
+                          const lt_gemm_args *a, const lt_gemm_tile *t) {
+    const int64_t extent = beside_extent(a), rank = a->beside.rank;
+    *w = (lt_gemm_beside_args){
+        .n_parts = a->beside.n_parts, .rank = (int)rank, .none = (int)extent};
+    for (int i = 0; i < a->beside.n_parts; i++) {
+        const lt_lora_add_part *p = &a->beside.parts[i];
+        w->first[i] = (int)p->first_of_y;
+        w->end[i] = (int)(p->first_of_y + p->columns);
+        w->shift[i] = (int)(p->first_of_b - p->first_of_y);
+    }
+    LT_TRY(lt_gemm_operand_map(c, u, a->beside.u, a->in, a->beside.n_parts * rank, a->m,
+                               a->beside.ld_u, STEP, tile_bm(t)));
+    return a->trans_b ? lt_gemm_operand_map(c, v, a->beside.v, a->in, rank, extent, a->beside.ld_v,
+                                            STEP, t->bn / t->cluster)
+                      : lt_gemm_operand_map(c, v, a->beside.v, a->in, extent, rank, a->beside.ld_v,
+                                            STEP, STEP);
+}
+
 static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_tile *t,
                              void *partial, bool residual, lt_gemm_kernel_args *w) {
     const bool split = t->splits > 1, f32 = split || a->out == LT_F32;
@@ -320,9 +377,10 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
     const int64_t blocks = lt_cuda_div_up(a->m, bm * t->cluster) * t->cluster *
                            lt_cuda_div_up(a->n, t->bn) * tile_parts(t);
     const int64_t fit = lt_cuda_get_info(c)->n_sms / t->cluster * t->cluster;
-    char text[768], tile_words[256], epilogue[256] = "";
+    char text[768], tile_words[256], epilogue[256] = "", beside_words[32] = "";
     const lt_cuda_kernel *k;
-    CUtensorMap map_a, map_b, map_c, map_pre;
+    CUtensorMap map_a, map_b, map_c, map_pre, map_u, map_v;
+    lt_gemm_beside_args beside;
 
     if (!split) {
         epilogue_text(epilogue, sizeof epilogue, a, residual);
@@ -330,8 +388,12 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
         snprintf(epilogue, sizeof epilogue, "DTYPE=%s", a->in == LT_F16 ? "fp16" : "bf16");
     }
     lt_gemm_tile_text(tile_words, t, a);
-    snprintf(text, sizeof text, "%s" OUT_WORDS, tile_words, f32,
-             !split && a->accumulate && a->out == LT_F32, epilogue);
+    if (a->beside.v != NULL) {
+        snprintf(beside_words, sizeof beside_words, BESIDE_WORDS, beside_steps(a));
+        LT_TRY(beside_maps(c, &map_u, &map_v, &beside, a, t));
+    }
+    snprintf(text, sizeof text, "%s" OUT_WORDS "%s", tile_words, f32,
+             !split && a->accumulate && a->out == LT_F32, epilogue, beside_words);
     LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_sm90.cu", "gemm_sm90", text));
     LT_TRY(a->trans_a ? lt_gemm_operand_map(c, &map_a, a->a, a->in, a->m, a->k, a->lda, 64, 64)
                       : lt_gemm_operand_map(c, &map_a, a->a, a->in, a->k, a->m, a->lda, 64, bm));
@@ -346,7 +408,7 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
     if (!split && a->pre != NULL) {
         LT_TRY(lt_gemm_operand_map(c, &map_pre, a->pre, a->in, a->n, a->m, a->pre_ld, 64, 64));
     }
-    void *args[] = {&map_a, &map_b, &map_c, &map_pre, w};
+    void *args[] = {&map_a, &map_b, &map_c, &map_pre, w, &map_u, &map_v, &beside};
     w->early = blocks <= fit;
     return lt_cuda_launch(
         c, s, k,
@@ -401,6 +463,7 @@ lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm
         LT_FAIL(LT_ERR_UNSUPPORTED, "gemm %lld x %lld x %lld: %s", (long long)a->m, (long long)a->n,
                 (long long)a->k, why);
     }
+    LT_ASSERT(a->beside.v == NULL || lt_gemm_beside_refusal(a, t) == NULL);
     if (lt_gemm_tile_scratch_bytes(t, a) > scratch.bytes) {
         LT_FAIL(LT_ERR_LIMIT,
                 "gemm %lld x %lld x %lld in %d parts needs %zu bytes of scratch, %zu given",
@@ -446,6 +509,12 @@ void lt_specs_gemm(lt_specs *l) {
         lt_gemm_tile_text(words, &tiles[0].tile, others[i].as);
         lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", "%s" OUT_WORDS, words, 0, 0, others[i].epilogue);
     }
+    lt_gemm_tile_text(words, &tiles[0].tile, &forward);
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", "%s" OUT_WORDS BESIDE_WORDS, words, 0, 0, "DTYPE=bf16",
+            1);
+    lt_gemm_tile_text(words, &tiles[1].tile, &back);
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", "%s" OUT_WORDS BESIDE_WORDS, words, 0, 0, "DTYPE=bf16",
+            2);
     lt_spec(l, LT_SM_ALL, "gemm/gemm_split.cu", OUT_WORDS, 0, 0, "DTYPE=bf16");
     lt_spec(l, LT_SM_ALL, "gemm/gemm_split.cu", OUT_WORDS, 1, 1, "DTYPE=bf16");
     lt_spec(l, LT_SM_ALL, "gemm/gemm_split.cu", OUT_WORDS, 0, 0,

@@ -29,6 +29,14 @@ typedef struct {
     int act, act_bwd; /* LT_ACT_GELU_TANH, LT_ACT_SILU, LT_ACT_RELU2, LT_ACT_XIELU; -1: none */
     bool residual;
     float xielu_p, xielu_n; /* softplus(p) and 0.5 + softplus(n) */
+    /* A second product is added to the sum: its operands, of in's type, with the rank as K; not
+     * with trans_a. v NULL: none. */
+    struct {
+        const void *u, *v;
+        int64_t ld_u, ld_v, rank; /* u (m, n_parts rank) */
+        int n_parts;
+        const lt_lora_add_part *parts;
+    } beside;
 } lt_gemm_args;
 
 /* The matmul op's arguments (tensor/ops.h) as a GEMM's; NULL, or why they are none: operands not
@@ -54,6 +62,9 @@ size_t lt_gemm_scratch_bytes(void);
 
 /* NULL when gemm_sm90.cu serves these arguments on this device, else why not. */
 const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info);
+/* NULL when it adds the second product with this tile, too. */
+#define LT_GEMM_BESIDE_STEPS 4 /* Of 64 numbers of the rank. */
+const char *lt_gemm_beside_refusal(const lt_gemm_args *a, const lt_gemm_tile *t);
 /* The tile whose estimate (waves, tensor-core clocks, bytes, the cost of adding partial sums) is
  * least. */
 lt_gemm_tile lt_gemm_tile_choose(const lt_gemm_args *a, const lt_cuda_info *info,

@@ -26,6 +26,14 @@ typedef struct {
     int early;                      /* The next kernel may be brought up while this one runs. */
 } lt_gemm_kernel_args;
 
+/* With BESIDE: columns [first, end) of C belong to a part, whose columns of u are `rank` from
+ * part * rank on, and whose rows (B_MAJOR_N: columns) of v are those of C plus shift. */
+#define LT_GEMM_BESIDE_PARTS 3
+typedef struct {
+    int n_parts, rank, none; /* none: past the end of v */
+    int first[LT_GEMM_BESIDE_PARTS], end[LT_GEMM_BESIDE_PARTS], shift[LT_GEMM_BESIDE_PARTS];
+} lt_gemm_beside_args;
+
 /* gemm_split.cu */
 typedef struct {
     lt_gemm_kernel_args a;
@@ -41,6 +49,7 @@ typedef struct {
     (1024 + (stages) * (((bm) + (b_rows)) * 128 + 16) + (consumers) * (c_stages)*8192 + 32)
 
 static_assert(sizeof(lt_gemm_kernel_args) == 136, "the same on host and device");
+static_assert(sizeof(lt_gemm_beside_args) == 48, "the same on host and device");
 static_assert(sizeof(lt_gemm_split_args) == 160, "the same on host and device");
 
 #endif

@@ -32,6 +32,12 @@
  *           rows writes its own rows element by element. GROUPED 2: those rows are K: C is 3-D, and
  *           the consumers clear what the last step brought of the next expert. start is read by the
  *           kernel: the host knows no count.
+ * ADAPTERS  BESIDE n: the last n steps of K are those of a second pair of operands, u and v (LoRA:
+ *           y = x W^T + u B^T). This costs one step for a rank up to 64; a product of its own would
+ *           read and write C once more (H200, 16,384 rows of Llama-1B's gate and up, rank 16: 1.46
+ *           ms, in parts 2.35 ms). Columns of C belong to parts, each with its own columns of u
+ *           and rows of v. A part has fewer columns of u than a step: what the copy engine brings
+ *           of its neighbours meets zeros, which it gives past the end of v.
  * FP8       FP8 1: A of A_F8 (e4m3, e5m2) and B of e4m3, both with K contiguous: a step is 128
  *           deep, of as many bytes and clocks as 64 of 16 bits. C is DTYPE or f32. SCALES 1: one
  *           scale an operand. 2: of A one a row and 128 of K, stored (K / 128, M); of B one for 128
@@ -81,6 +87,9 @@
 #ifndef PAIR
 #define PAIR 0
 #endif
+#ifndef BESIDE
+#define BESIDE 0
+#endif
 #define BK      (FP8 ? 128 : 64) /* One 128-byte row of the swizzle. */
 #define MMAS    4                /* Products of 32 bytes of K in a step. */
 #define BM      (64 * WG_M * (PINGPONG ? 1 : CONSUMERS))
@@ -119,6 +128,7 @@ static_assert(PROMOTE || SCALES < 2, "scales a step");
 static_assert(!PAIR || (CLUSTER == 1 && WG_M == 1 && !PINGPONG && !GROUPED && !FP8 && !EPI_LATE &&
                         BN % 64 == 0),
               "halves of K");
+static_assert(!BESIDE || (!A_MAJOR_M && !GROUPED && !FP8 && !PAIR), "steps of one more product");
 
 #if FP8
 WGMMA_SS_F8(mma, BN, A_F8)
@@ -142,7 +152,7 @@ INLINE tile_pos tile_locate(int t, const lt_gemm_kernel_args *a, int rank) {
     const int split = PAIR ? t % a->splits * 2 + rank : t % a->splits, u = t / a->splits;
     const int first = u / (a->group * cols) * a->group, inside = u % (a->group * cols);
     const int height = min_i(a->group, rows - first);
-    const int steps = div_up(a->k, BK), share = div_up(steps, a->splits * (PAIR ? 2 : 1));
+    const int steps = div_up(a->k, BK) + BESIDE, share = div_up(steps, a->splits * (PAIR ? 2 : 1));
     tile_pos p;
     p.row = ((first + inside % height) * CLUSTER + (PAIR ? 0 : rank)) * BM;
     p.col = inside / height * BN;
@@ -213,9 +223,46 @@ INLINE void stage_give_back(u32 bar, int tid) {
     }
 }
 
+/* The second pair of operands, with BESIDE. */
+typedef struct {
+    const void *map_u, *map_v;
+    const lt_gemm_beside_args *args;
+} second_pair;
+
+#if BESIDE
+/* Step `step` of the second product into a stage whose barrier expects the usual bytes. */
+INLINE void fetch_beside(const second_pair *s, u32 tile_a, u32 tile_b, u32 bar, const tile_pos *p,
+                         int from, int step) {
+    const lt_gemm_beside_args *const b = s->args;
+    int u = 0, v = b->none; /* Columns of no part: rows of v past its end, which are 0. */
+    for (int i = 0; i < b->n_parts; i++) {
+        if (p->col >= b->first[i] && p->col < b->end[i]) {
+            u = i * b->rank, v = p->col + b->shift[i];
+        }
+    }
+    tma_load_2d(tile_a, s->map_u, bar, u + step * BK, p->row);
+#if B_MAJOR_N
+    for (int i = 0; i < B_ROWS / CLUSTER; i += 64) {
+        if (CLUSTER > 1) {
+            tma_load_2d_multicast(tile_b + i * 128, s->map_v, bar, v + from + i, step * BK,
+                                  (1 << CLUSTER) - 1);
+        } else {
+            tma_load_2d(tile_b + i * 128, s->map_v, bar, v + i, step * BK);
+        }
+    }
+#else
+    if (CLUSTER > 1) {
+        tma_load_2d_multicast(tile_b, s->map_v, bar, step * BK, v + from, (1 << CLUSTER) - 1);
+    } else {
+        tma_load_2d(tile_b, s->map_v, bar, step * BK, v);
+    }
+#endif
+}
+#endif
+
 /* 1. One thread fills the ring. */
-INLINE void produce(const void *map_a, const void *map_b, const lt_gemm_kernel_args *a, u32 ring,
-                    u32 full, u32 empty, int rank) {
+INLINE void produce(const void *map_a, const void *map_b, const lt_gemm_kernel_args *a,
+                    const second_pair *second, u32 ring, u32 full, u32 empty, int rank) {
     ring_pos r = {0, 1}; /* A fresh ring is empty: the wait for "phase 1" passes at once. */
     const int part = PAIR ? 0 : B_ROWS / CLUSTER * rank;
     walk w = {0, 0};
@@ -228,6 +275,13 @@ INLINE void produce(const void *map_a, const void *map_b, const lt_gemm_kernel_a
                       tile_b = tile_a + A_BYTES + part * 128;
             mbarrier_wait(empty + 8 * r.slot, r.phase);
             mbarrier_expect(bar, STAGE_BYTES);
+#if BESIDE
+            const int step = k - div_up(a->k, BK);
+            if (step >= 0) {
+                fetch_beside(second, tile_a, tile_b, bar, &p, part, step);
+                continue;
+            }
+#endif
 #if A_MAJOR_M
             for (int i = 0; i < BM; i += 64) {
                 tma_load_2d(tile_a + i * 128, map_a, bar, p.row + i,
@@ -259,6 +313,7 @@ INLINE void produce(const void *map_a, const void *map_b, const lt_gemm_kernel_a
 #endif
         }
     }
+    (void)second;
 }
 
 /* Rows of K from `tail` on are another expert's: zero them, in this consumer's A and in all of B
@@ -659,7 +714,13 @@ INLINE void consume(const void *map_c, const void *map_pre, const lt_gemm_kernel
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     gemm_sm90(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b,
               const __grid_constant__ tensor_map map_c, const __grid_constant__ tensor_map map_pre,
-              const __grid_constant__ lt_gemm_kernel_args args) {
+              const __grid_constant__ lt_gemm_kernel_args args
+#if BESIDE
+              ,
+              const __grid_constant__ tensor_map map_u, const __grid_constant__ tensor_map map_v,
+              const __grid_constant__ lt_gemm_beside_args beside
+#endif
+    ) {
     extern __shared__ __align__(1024) u8 smem[];
     /* STAGES x (A, B), C stages, barriers. */
     static_assert(1024 + STAGES * (STAGE_BYTES + 16) + CONSUMERS * C_STAGES * CHUNK_BYTES +
@@ -700,7 +761,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             regs_shrink(REGS_PRODUCER);
         }
         if (threadIdx.x == 0) {
-            produce(&map_a, &map_b, &args, ring, full, empty, rank);
+#if BESIDE
+            const second_pair second = {&map_u, &map_v, &beside};
+#else
+            const second_pair second = {NULL, NULL, NULL};
+#endif
+            produce(&map_a, &map_b, &args, &second, ring, full, empty, rank);
             if (args.early) {
                 let_next_kernel_start();
             }

@@ -12,9 +12,11 @@
  *           an adapter; u: 4 bytes a number, through L2.
  * EARLY     place is uploaded before a step's first kernel, and A and B are weights. So the first
  *           loads of A and B are under way before the kernel waits for the one before it, which
- *           hides most of their latency. Without this the two launches take 9.7 us a matrix.
+ *           hides a part of their latency.
  * BOUND     the bytes of the A and B that rows use; with few rows the latency of two launches.
- * MEASURED  @MEASURED@
+ * MEASURED  H200, Llama-1B, rank 16 beside all linear layers, 64 streams: a step of 1.17 ms becomes
+ *           1.58 ms with one adapter and 1.76 to 1.86 ms with 64. Where all loads came behind the
+ *           wait: 1.77 and 2.17 ms (bench/results/posttrain.md).
  * NUMERICS  fp32; a fixed order of sums, which in, rank and W alone decide. */
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/lora_args.h"

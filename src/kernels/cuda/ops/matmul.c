@@ -33,6 +33,7 @@
 #define ANY_WORDS "IN=%s OUT=%s GROUPED=%d M_FAST=%d N_FAST=%d"
 
 #define ALIGN(n) (((n) + 255) / 256 * 256)
+#define FEW_ROWS 64  /* Up to these, kernels for few rows serve the base. */
 #define MIN_BUSY 0.8 /* Share of the SMs that our tiles of a weight gradient must keep busy. */
 
 bool lt_matmul_empty(const lt_matmul_args *a) {
@@ -557,6 +558,48 @@ static lt_err pack_run(lt_queue *q, const void *args) {
     return LT_OK;
 }
 
+/* ---- With an adapter ---- */
+
+/* The product with u and v beside it, and the tile; NULL, or why it takes more than one kernel. */
+static const char *lora_gemm(lt_gemm_args *g, lt_gemm_tile *t, const lt_matmul_lora_args *a,
+                             const lt_cuda_info *info) {
+    const char *why = lt_matmul_refuse_types(&a->base);
+    why = why != NULL ? why : lt_gemm_from_matmul(g, &a->base);
+    why = why != NULL ? why : lt_gemm_refusal(g, info);
+    if (why != NULL) {
+        return why;
+    }
+    if (a->u.dtype != g->in || a->v.dtype != g->in || a->u.stride[1] != 1 || a->v.stride[1] != 1) {
+        return "u or v is of another type, or has gaps";
+    }
+    if (g->m <= FEW_ROWS || a->base.fixed_order) {
+        return "few rows, or bits that must not depend on how many there are";
+    }
+    g->beside.u = a->u.data;
+    g->beside.v = a->v.data;
+    g->beside.ld_u = a->u.stride[0];
+    g->beside.ld_v = a->v.stride[0];
+    g->beside.rank = a->u.shape[1] / a->n_parts;
+    g->beside.n_parts = a->n_parts;
+    g->beside.parts = a->parts;
+    *t = lt_gemm_tile_best(g, info, 0);
+    return lt_gemm_beside_refusal(g, t);
+}
+static const char *matmul_lora_refuse(const void *args, const lt_device *device) {
+    lt_gemm_args g;
+    lt_gemm_tile t;
+    return lora_gemm(&g, &t, args, lt_cuda_device_info(device));
+}
+static lt_err matmul_lora_run(lt_queue *q, const void *args) {
+    lt_gemm_args g;
+    lt_gemm_tile t;
+    (void)lora_gemm(&g, &t, args, lt_cuda_get_info(q->gpu));
+    return lt_gemm_with(q->gpu, q->stream, &g, &t, (lt_scratch){0});
+}
+static lt_err matmul_lora_parts(lt_queue *q, const void *args) {
+    return lt_matmul_lora_in_parts(q->device->backend->ops, q, args);
+}
+
 const lt_op_impl lt_cuda_matmul_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"wgmma_q", lt_cuda_wgmma_q_refuse, lt_cuda_wgmma_q_run},
     {"few_q", lt_cuda_few_q_refuse, lt_cuda_few_q_run},
@@ -575,6 +618,8 @@ const lt_op_impl lt_cuda_matmul_act_impls[LT_REGISTRY_MAX_IMPLS] = {
      /* Faster than the fused epilogue on an H100: docs/speed/training-step.md. */
      matmul_act_parts},
     {"wgmma", matmul_act_refuse, matmul_act_run}};
+const lt_op_impl lt_cuda_matmul_lora_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"wgmma", matmul_lora_refuse, matmul_lora_run}, {"parts", NULL, matmul_lora_parts}};
 const lt_op_impl lt_cuda_matmul_grouped_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"wgmma", grouped_wgmma_refuse, grouped_wgmma_run},
     {"any", grouped_any_refuse, grouped_any_run},
