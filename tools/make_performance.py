@@ -49,6 +49,18 @@ def training():
                  [[name, cell(find(h100, shape, batch)), cell(find(h200, shape, batch))] for name, shape, batch in models])
 
 
+def tuning():
+    """Rows that were measured in turn with the peer have a ratio."""
+    shapes = [("all weights, Llama-1B shape, 4 rows of 4,096", "full_llama1b"), ("LoRA of rank 16, Llama-1B shape, 4 rows of 4,096", "lora_llama1b"),
+              ("LoRA of rank 16, Llama-8B shape, 2 rows of 4,096", "lora_llama8b_none"), ("the same, `model.recompute: full`", "lora_llama8b_full")]
+    rows = []
+    for name, file in shapes:
+        r = load(f"h200/posttrain_{file}.json")
+        peer = [count(r["peer_tokens_per_s"]), f"{r['ratio']:.2f}"] if "ratio" in r else ["another day", "bench/results/posttrain.md"]
+        rows.append([name, count(r["tokens_per_s"])] + peer + [f"{r['taken_bytes'] / 2**30:.1f} GiB"])
+    return table(["H200, 28 November 2026", "Lateen, tokens/s", "transformers and PEFT, torch.compile", "ratio", "Lateen's memory"], rows)
+
+
 def decoding():
     h100, h200 = load("engine_h100.json"), load("h200/engine.jsonl")
 
@@ -120,7 +132,7 @@ def tokenizers():
     return table(["text and vocabulary", "Lateen first, later", "peer first, later", "ratios"], rows)
 
 
-TABLES = {"training": training, "decoding": decoding, "paged": paged, "products": products, "sgemm": sgemm, "attention": attention, "tokenizers": tokenizers}
+TABLES = {"training": training, "tuning": tuning, "decoding": decoding, "paged": paged, "products": products, "sgemm": sgemm, "attention": attention, "tokenizers": tokenizers}
 
 
 def main():
