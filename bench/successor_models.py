@@ -1,0 +1,81 @@
+"""Models whose next token depends on the last one alone, to time speculative decoding with a share of right drafts that is known.
+
+    python bench/successor_models.py OUT [LAYERS WIDTH VOCAB]      (numpy; default: Llama-1B's shape)
+
+Each id belongs to one of 512 classes, and a class has one likely successor, of probability 0.85 at temperature 1; all other ids share the rest. The layers compute all that a model of this shape
+computes, but their last products are zero, so that nothing is added to the residual stream. OUT/target is the model; OUT/small, of a quarter of its layers and an eighth of its width, knows the
+classes of 85 % of the ids; OUT/wrong, of the same shape, knows none. At temperature 0 a text soon runs in a circle, so that drafts copied from it are always right: an upper bound. The folders have
+no tokenizer, and are for `lateen bench engine`."""
+import json
+import os
+import sys
+
+import numpy as np
+
+CLASSES, LIKELY = 512, 0.85
+
+
+def bf16(x):
+    return (x.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def write(folder, tensors, config):
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+        json.dump(config, f)
+    header, at = {}, 0
+    for name, t in tensors.items():
+        header[name] = {"dtype": "BF16", "shape": list(t.shape), "data_offsets": [at, at + t.nbytes]}
+        at += t.nbytes
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(os.path.join(folder, "model.safetensors"), "wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text)
+        for t in tensors.values():
+            t.tofile(f)
+
+
+def model(folder, layers, width, heads, kv_heads, vocab, class_of, successor):
+    """class_of (vocab), successor (CLASSES): ids. A class is a random direction, which the embedding of its ids is, and which the head's row of its successor finds."""
+    rng = np.random.default_rng(width)
+    ffn, dim = 4 * width, width // heads
+    codes = rng.standard_normal((CLASSES, width)).astype(np.float32)
+    codes /= np.sqrt((codes**2).mean(1, keepdims=True))
+    head = np.zeros((vocab, width), np.uint16)
+    head[successor] = bf16(codes * (np.log(LIKELY / (1 - LIKELY) * vocab) / width))
+    noise, one = bf16(rng.standard_normal(1 << 22) * 0.02), bf16(np.ones(width))
+
+    def random(rows, columns):
+        return np.resize(noise, (rows, columns))
+
+    tensors = {"model.embed_tokens.weight": bf16(codes)[class_of], "lm_head.weight": head, "model.norm.weight": one}
+    for i in range(layers):
+        p = f"model.layers.{i}."
+        tensors |= {p + "input_layernorm.weight": one, p + "post_attention_layernorm.weight": one,
+                    p + "self_attn.q_proj.weight": random(heads * dim, width), p + "self_attn.k_proj.weight": random(kv_heads * dim, width),
+                    p + "self_attn.v_proj.weight": random(kv_heads * dim, width), p + "self_attn.o_proj.weight": np.zeros((width, heads * dim), np.uint16),
+                    p + "mlp.gate_proj.weight": random(ffn, width), p + "mlp.up_proj.weight": random(ffn, width),
+                    p + "mlp.down_proj.weight": np.zeros((width, ffn), np.uint16)}
+    write(folder, tensors, {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": width, "intermediate_size": ffn, "num_hidden_layers": layers,
+                            "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": dim, "vocab_size": vocab, "max_position_embeddings": 8192,
+                            "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2,
+                            "torch_dtype": "bfloat16"})
+
+
+def main():
+    out = sys.argv[1]
+    layers, width, vocab = (list(map(int, sys.argv[2:5])) + [16, 2048, 128256][len(sys.argv[2:5]):])
+    rng = np.random.default_rng(1)
+    class_of, successor = rng.integers(0, CLASSES, vocab), rng.choice(np.arange(8, vocab), CLASSES, replace=False)
+
+    def mistaken(share):
+        return np.where(rng.random(vocab) < share, rng.integers(0, CLASSES, vocab), class_of)
+
+    groups, small = max(1, width // 256), max(64, width // 8)
+    drafts = (max(1, layers // 4), small, max(1, small // 64), max(1, small // 128), vocab)
+    model(os.path.join(out, "target"), layers, width, 4 * groups, groups, vocab, class_of, successor)
+    model(os.path.join(out, "small"), *drafts, mistaken(0.15), successor)
+    model(os.path.join(out, "wrong"), *drafts, mistaken(1.0), successor)
+
+
+main()
