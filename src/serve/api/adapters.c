@@ -240,9 +240,9 @@ lt_err lt_adapter_set_load(lt_adapter_set *a) {
         LT_TRY(path[0] != '\0' ? load_one(a, i, number, path) : LT_OK);
     }
     if (!a->server->o.quiet) {
-        lt_log_info("serve: %zu adapters; %d in memory at once, %.1f MiB each, of rank %lld at "
-                    "most",
-                    i, (int)a->n_places, MIB(lt_lora_pool_place_bytes(a->pool)),
+        lt_log_info("serve: %zu adapter%s; %d in memory at once, %.1f MiB each, of rank %lld "
+                    "at most",
+                    i, i == 1 ? "" : "s", (int)a->n_places, MIB(lt_lora_pool_place_bytes(a->pool)),
                     (long long)lt_lora_pool_rank(a->pool));
     }
     pthread_mutex_lock(&a->lock);
