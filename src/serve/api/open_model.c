@@ -22,13 +22,12 @@
 #define KEEP_BYTES   ((size_t)128 << 20) /* Bytes of grammars that are kept for later requests. */
 
 const char *lt_server_files(const lt_server *s) {
-    const char *files = lt_model_files(s->model);
+    const char *files = s->model != NULL ? lt_model_files(s->model) : NULL;
     return files != NULL ? files : s->o.model != NULL ? s->o.model : "";
 }
 
 void lt_server_find_files(const lt_server *s, char out[LT_PATH_BYTES]) {
-    const char *files = s->model != NULL ? lt_model_files(s->model) : NULL;
-    files = files != NULL ? files : s->o.model != NULL ? s->o.model : "";
+    const char *files = lt_server_files(s);
     if (strstr(files, "://") == NULL) {
         (void)snprintf(out, LT_PATH_BYTES, "%s", files);
     } else if (lt_copy_brought(out, files) != LT_OK) {
@@ -136,8 +135,6 @@ static void find_context(lt_server *s) {
                     (double)(c.pages * c.page_bytes) / 1048576.0, c.why,
                     s->o.engine.prefix_cache ? (double)(c.most_unused * c.page_bytes) / 1048576.0
                                              : 0.0);
-    }
-    if (!s->o.quiet) {
         say_window(&c);
         say_disk(s);
     }
