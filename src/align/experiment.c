@@ -340,30 +340,29 @@ static lt_err check_seeds(const lt_experiment *e, const char *path) {
 /* The results and the report tell models and tasks apart by their names, and methods by name and
  * parameters. */
 static lt_err check_names(const lt_experiment *e, const char *path) {
-    const char *what = NULL, *twice = NULL;
     for (int64_t i = 1; i < e->n_models; i++) {
-        for (int64_t k = 0; k < i && what == NULL; k++) {
-            what = strcmp(e->models[i].name, e->models[k].name) == 0 ? "two models" : NULL;
-            twice = what != NULL ? e->models[i].name : NULL;
+        for (int64_t k = 0; k < i; k++) {
+            if (strcmp(e->models[i].name, e->models[k].name) == 0) {
+                LT_FAIL(LT_ERR_ARG, "%s: two models are named '%s'", path, e->models[i].name);
+            }
         }
     }
     for (int64_t i = 1; i < e->n_tasks; i++) {
-        for (int64_t k = 0; k < i && what == NULL; k++) {
-            what = strcmp(e->tasks[i].name, e->tasks[k].name) == 0 ? "two tasks" : NULL;
-            twice = what != NULL ? e->tasks[i].name : NULL;
+        for (int64_t k = 0; k < i; k++) {
+            if (strcmp(e->tasks[i].name, e->tasks[k].name) == 0) {
+                LT_FAIL(LT_ERR_ARG, "%s: two tasks are named '%s'", path, e->tasks[i].name);
+            }
         }
     }
     for (int64_t i = 1; i < e->n_configs; i++) {
         const lt_experiment_config *c = &e->configs[i];
-        for (int64_t k = 0; k < i && what == NULL; k++) {
-            const bool same = strcmp(c->method, e->configs[k].method) == 0 &&
-                              json_equal(c->parameters, e->configs[k].parameters);
-            what = same ? "two methods with the same parameters" : NULL;
-            twice = same ? c->method : NULL;
+        for (int64_t k = 0; k < i; k++) {
+            if (strcmp(c->method, e->configs[k].method) == 0 &&
+                json_equal(c->parameters, e->configs[k].parameters)) {
+                LT_FAIL(LT_ERR_ARG, "%s: two methods with the same parameters are named '%s'", path,
+                        c->method);
+            }
         }
-    }
-    if (what != NULL) {
-        LT_FAIL(LT_ERR_ARG, "%s: %s are named '%s'", path, what, twice);
     }
     return LT_OK;
 }
