@@ -215,7 +215,7 @@ static lt_err add_prompt(reading *r, int worker, const json_t *object, lt_ids *i
     if (!json_is_array(prompt)) {
         LT_FAIL(LT_ERR_FORMAT, "'prompt' is neither a string nor a list of messages");
     }
-    conversation = json_deep_copy(object);
+    conversation = json_copy((json_t *)(uintptr_t)object);
     if (conversation == NULL || json_object_set(conversation, r->o->rows->messages,
                                                 json_object_get(conversation, "prompt")) != 0) {
         json_decref(conversation);
