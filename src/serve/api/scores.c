@@ -236,15 +236,15 @@ static void put_class(lt_json_out *o, const lt_reply *j, const lt_part *p, doubl
 static void put_pooled(lt_json_out *o, const lt_reply *j, const lt_part *p, double *values) {
     lt_out_key_str(o, "object", "pooling");
     lt_out_key(o, "data");
-    const bool in_base64 = lt_embedding_in_base64(&j->params), of_tokens = p->score_at.n > 0;
-    const int64_t n = of_tokens ? n_scores(j) : p->n_embedding;
+    const bool in_base64 = lt_embedding_in_base64(&j->params);
+    const int64_t n = of_tokens(j) ? n_scores(j) : p->n_embedding;
     for (int64_t from = 0; from < p->n_embedding; from += n) {
         activate(j, p->embedding + from, n, values);
         for (int64_t i = 0; i < n; i++) {
             p->embedding[from + i] = (float)values[i];
         }
     }
-    if (!of_tokens || in_base64) { /* The rows of tokens, one behind the other. */
+    if (!of_tokens(j) || in_base64) { /* The rows of tokens, one behind the other. */
         lt_embedding_write(o, p->embedding, p->n_embedding, in_base64);
         return;
     }
@@ -419,7 +419,7 @@ static bool prepare_rerank(lt_reply *j, lt_api_error *e) {
            prepare_pairs(j, e);
 }
 
-/* A head that judges tokens is read at each of all parts. */
+/* If the head judges tokens, read it at every token of every part. */
 static bool read_all_tokens(lt_reply *j, lt_api_error *e) {
     for (int64_t i = 0; of_tokens(j) && i < j->n_parts; i++) {
         lt_part *p = &j->parts[i];
