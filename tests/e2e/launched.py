@@ -122,8 +122,10 @@ def unread_row(out):
         data = open(path, "rb").read()
         n = struct.unpack("<Q", data[:8])[0]
         for name, t in json.loads(data[8:8 + n]).items():
-            if re.search(r"embed", name) and t.get("dtype") == "F32" and any(data[8 + n + t["data_offsets"][1] - 128:8 + n + t["data_offsets"][1]]):
-                return data[8 + n + t["data_offsets"][1] - 128:8 + n + t["data_offsets"][1]]
+            if "embed" in name and t["dtype"] == "F32":
+                row = data[8 + n + t["data_offsets"][1] - 128:8 + n + t["data_offsets"][1]]
+                if any(row):
+                    return row
     raise RuntimeError("no embedding in the checkpoint")
 
 

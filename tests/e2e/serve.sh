@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|infill|shift_context|slots|kept|drafts|control|batches|tuning|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|infill|shift_context|slots|kept|disk|drafts|control|batches|tuning|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
