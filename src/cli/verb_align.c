@@ -57,7 +57,7 @@ static const char prose[] =
     "  pairs of very different lengths            dpo_norm, simpo\n"
     "  pairs, and a model not yet fine-tuned      orpo\n"
     "  pairs, for a model that judges             reward\n"
-    "  steps, good or bad, for a model that judges   prm\n"
+    "  steps, labelled, for a model that judges   prm\n"
     "  single completions, good or bad            kto, apo_zero\n"
     "  single completions with rewards            qrpo, qrpo_norm\n"
     "  problems whose answers can be checked      grpo, dr_grpo, dapo, gspo, cispo, luspo, rloo\n"
