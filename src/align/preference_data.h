@@ -9,10 +9,10 @@
  *     quantiles       {"prompt", "completion", "reward", "ref_rewards": [...]}: of QRPO
  *     steps           {"prompt", "completions": [step, ...], "labels": [true, false, ...]}
  *
- * Steps are texts, each with the separator behind it (data/steps.h), at whose end its label is. As
- * at TRL, a prompt that is a string is a text, with the tokenizer's BOS before it, and no message
- * of a chat; a list of messages goes through the template, with the opening of an answer. A label
- * may be null: that step is read, and not learnt.
+ * A step is a text. The separator follows each (data/steps.h), and its last token has the step's
+ * label. As in TRL, a prompt that is a string is not a message of a chat: it is encoded as a text
+ * behind the tokenizer's BOS. A prompt that is a list of messages is rendered by the template,
+ * which also opens the answer. A step whose label is null is read but not learnt.
  *
  * "tools", "documents" and "chat_template_kwargs" go to the template, as in conversations
  * (data/chat_rows.h). A pair has two rows, chosen and rejected, one behind the other.

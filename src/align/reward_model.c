@@ -132,8 +132,8 @@ static lt_err add_step(lt_reward_model *m, const char *step, size_t n) {
     return lt_ids_append(&m->at, &last, 1);
 }
 
-/* The tokens of a conversation and the steps of its answer; an answer without a step is one, and
- * empty. */
+/* The tokens of a conversation and of the steps of its answer. An answer without a step counts as
+ * one empty step. */
 static lt_err encode_steps(lt_reward_model *m, const json_t *conversation, const char *text) {
     const char *const border = lt_steps_border(&m->steps), *step;
     const size_t length = strlen(border);
@@ -198,7 +198,7 @@ static lt_err submit(lt_reward_model *m, double *score) {
     return lt_engine_submit(m->engine, &r, score, &id);
 }
 
-/* Of the values of steps, the least probability of "good". */
+/* The lowest of the steps' probabilities to be good; values (n): two for each step. */
 static double least_of(const float *values, int64_t n) {
     double least = 1;
     for (int64_t i = 0; i < n; i += 2) {

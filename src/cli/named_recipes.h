@@ -1,12 +1,12 @@
-/* named_recipes.h: the parts of a recipe that have names and options of their own, under one key:
- * `stages` (train_stages.h) and `adapters` (train_adapters.h).
+/* named_recipes.h: a list in a recipe whose entries have names and options of their own: `stages`
+ * (train_stages.h) and `adapters` (train_adapters.h).
  *
- *     optim.lr: 1e-4                 what all have in common
+ *     optim.lr: 1e-4                 an option of all entries
  *     adapters:
- *       support: {data.train: support.jsonl, lora.rank: 16}      options of one, over these
+ *       support: {data.train: support.jsonl, lora.rank: 16}      options of one entry
  *       legal:   {data.train: legal.jsonl}
  *
- * Flags are options of every one. */
+ * The options of an entry override those of all, and flags override both. */
 #ifndef LT_CLI_NAMED_RECIPES_H
 #define LT_CLI_NAMED_RECIPES_H
 
@@ -16,16 +16,18 @@
 typedef struct {
     const char *key;  /* "stages" */
     const char *what; /* "stage", for messages. */
-    int most;
-    /* NULL, or: the value of a name without options, e.g. a path. index: its place. */
+    int most;         /* Entries of the list, at most. */
+    /* NULL, or: reads the value of a name that has text in place of options, e.g. the path of a
+     * recipe. first: the name is the first of the list. */
     lt_err (*value)(lt_named_recipe *of, const char *text, bool first);
-    /* NULL, or: may one of them have this option? Fails if not. */
+    /* NULL, or: fails if an entry may not have this option of its own. */
     lt_err (*may_have)(const lt_option *row, const char *name, const char *origin);
 } lt_named_kind;
 
-/* Reads the list of a recipe into at most kind->most places; *n 0: it has none. common: what stands
- * beside the list, flags included. argv: the flags, as of lt_options_parse. The recipes are the
- * caller's to free, whatever this returns (lt_named_recipes_free). */
+/* Reads the list of the recipe file `path` into out, which has room for kind->most entries; *n 0:
+ * the recipe has no such list. *common becomes the options beside the list, with the flags. argv:
+ * the flags, as of lt_options_parse. Free the entries with lt_named_recipes_free, whatever this
+ * returns. */
 LT_MUST_USE lt_err lt_named_recipes_read(lt_named_recipe *out, int *n, lt_recipe *common,
                                          const lt_named_kind *kind, const char *path, int argc,
                                          char **argv);
@@ -34,11 +36,11 @@ void lt_named_recipes_free(lt_named_recipe *of, int n);
 /* Sets an option to folder/name. */
 LT_MUST_USE lt_err lt_named_recipe_path(lt_recipe *r, const char *option, const char *folder,
                                         const char *name, const char *origin);
-/* Gives each the folder common->out/NAME, and such a checkpoint.mirror if it has one; ARG: there is
- * no common folder, or one of them has another. */
+/* Sets the run folder of each entry to common->out/NAME, and appends NAME to its checkpoint.mirror
+ * if it has one. ARG: common->out is empty, or an entry has another `out`. */
 LT_MUST_USE lt_err lt_named_recipes_place(lt_named_recipe *of, int n, const lt_recipe *common,
                                           const lt_named_kind *kind);
-/* The options of one fit together (lt_recipe_check), and it has data. */
+/* Checks that an entry has data, and that its options fit together (lt_recipe_check). */
 LT_MUST_USE lt_err lt_named_recipe_check(const lt_named_recipe *of, const char *what);
 
 #endif

@@ -43,15 +43,15 @@ bool lt_verb_parse(const lt_option_table *t, void *obj, int argc, char **argv, c
                    const char *prose, const char **positional, int max_positional,
                    int *n_positional, int *status);
 
-/* An option, whether anything reads it, and what would. */
+/* An option of a verb that has an effect only together with others. */
 typedef struct {
     const char *name;
-    bool used;
-    const char *needs;
+    bool used;         /* The options that were given make something read it. */
+    const char *needs; /* What would, for the message. */
 } lt_verb_use;
 
-/* ARG: an option that nothing reads is not at its default. The message names it and what it needs.
- */
+/* ARG: an option that nothing reads has another value than its default. The message names the
+ * option and what it needs. */
 LT_MUST_USE lt_err lt_verb_idle(const lt_option_table *t, const void *obj, const lt_verb_use *uses,
                                 size_t n);
 

@@ -1,7 +1,7 @@
 /* steps.h: an answer as the steps that a process reward model judges.
  *
  *     "1 + 1 = 2." "2 + 2 = 4."  ──▶  ids of a step, ids of the separator, ids of a step, ...
- *                                                               ▲ here the model is read
+ *                                                               ▲ here the step is judged
  *
  * Step and separator are encoded apart, as TRL's PRMTrainer does it, so that no token spans both.
  * The scores of the steps, probabilities that they are good, become one score of the answer. */
@@ -18,7 +18,7 @@ typedef struct {
     lt_ids ids;
 } lt_steps;
 
-/* text "": a line break, as TRL has it. Close it also after a failure. */
+/* text "": a line break, which is TRL's default. Close it also after a failure. */
 LT_MUST_USE lt_err lt_steps_open(lt_steps *out, const lt_tokenizer *t, lt_tokenizer_scratch *s,
                                  const char *text);
 void lt_steps_close(lt_steps *s);
@@ -31,8 +31,9 @@ LT_MUST_USE lt_err lt_steps_add(const lt_steps *s, lt_tokenizer_scratch *scratch
  * token, which no answer has; then an empty line. */
 const char *lt_steps_border(const lt_steps *s);
 
-/* The next step of *text: up to one of n borders (may be 0) or to the end. Steps of white space are
- * none. *text moves behind it. False: there is no step left. */
+/* The next step of *text, which ends at the first of n borders (n may be 0) or at the end of the
+ * text. White space alone is not a step, and is passed over. *text moves behind the step and its
+ * border. False: there is no step left. */
 bool lt_steps_next(const char **text, size_t *bytes, const char *const *borders,
                    const size_t *lengths, int n, const char **step, size_t *step_bytes);
 
@@ -45,10 +46,11 @@ bool lt_steps_next(const char **text, size_t *bytes, const char *const *borders,
 #define LT_STEPS_FOLD_ENUM(name) LT_STEPS_##name,
 typedef enum { LT_STEPS_FOLD_MAP(LT_STEPS_FOLD_ENUM) LT_STEPS_FOLDS } lt_steps_fold_kind;
 extern const char *const lt_steps_fold_names[LT_STEPS_FOLDS];
-/* Of n scores; 0 of none: an answer without a step is not good. */
+/* The score of an answer whose n steps have these scores. n 0: the score is 0. */
 double lt_steps_fold(lt_steps_fold_kind kind, const double *scores, int64_t n);
 
-/* The probability of "good" by a head's two values. */
+/* The probability that a step is good: the softmax of the head's two values, of which the second
+ * stands for "good". */
 double lt_steps_score(const float values[2]);
 
 #endif

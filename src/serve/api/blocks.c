@@ -31,23 +31,25 @@ typedef struct {
     lt_part part; /* Its text on its way through the reward model. */
 } candidate;
 
-/* A text so far. Of several, the tokens are kept until one of them is the answer. */
+/* A text that is being written. With width 1 it is the answer so far. With a larger width it is one
+ * of several, and its tokens are kept here until the search is over. */
 typedef struct {
-    lt_part part;                   /* Its requests to the engine, where it is one of several. */
-    lt_ids made;                    /* Its tokens. */
-    lt_event *tokens;               /* (made.n), where it is one of several */
-    double *steps;                  /* (n_steps) scores of its steps, */
-    int64_t n_steps, n_steps_ended; /* of which so many are over. */
+    lt_part part;     /* With a width over 1: its request to the engine. */
+    lt_ids made;      /* Its tokens. */
+    lt_event *tokens; /* (made.n) with a width over 1: the events of its tokens. */
+    /* (n_steps) scores of its steps by a process reward model; the first n_steps_ended steps have
+     * ended at a border. */
+    double *steps;
+    int64_t n_steps, n_steps_ended;
     double score;
-    bool over; /* It has ended, and competes as it is. */
+    bool over; /* It has ended: it has no continuations, and competes with its score. */
     lt_finish finish;
-    int64_t first; /* Candidates [first, first + each) go on with it. */
+    int64_t first; /* Candidates [first, first + each) are its continuations. */
 } path;
 
 struct lt_blocks {
     int64_t n, every, width, n_blocks;
-    /* Requests that run, and texts that the reward model has. */
-    int64_t n_running, n_pending;
+    int64_t n_running, n_pending; /* Requests to the engine, and to the reward model's. */
     score_kind score;
     const lt_select_rule *rule;
     lt_select_options o;
@@ -55,8 +57,8 @@ struct lt_blocks {
     bool stepwise; /* Blocks end at borders, too. */
     lt_borders borders;
     double kl;             /* Bound of the answer's divergence from a plain one: of its blocks. */
-    path *paths, *next;    /* (width) the texts that go on, and room for those of the next round */
-    int64_t n_paths, each; /* each: continuations of each path that is not over. */
+    path *paths, *next;    /* (width) the texts of this round, and room for those of the next. */
+    int64_t n_paths, each; /* each: continuations of a path that is not over. */
     candidate *candidates; /* (n) */
     int64_t drawn, reward_tokens;
     lt_json_out told; /* Scores and choices of the first BLOCKS_TOLD blocks. */
@@ -100,7 +102,8 @@ static bool read_score(lt_blocks *b, lt_reply *j, lt_api_error *e) {
                          "with method blockwise");
 }
 
-/* Several texts that go on share the continuations of a round, and nothing is drawn among them. */
+/* With a width over 1 the texts share the n continuations of a round evenly, and the best are kept
+ * without a draw. */
 static bool read_width(lt_blocks *b, const lt_api_params *a, bool soft, lt_api_error *e) {
     b->width = a->group.width > 0 ? a->group.width : 1;
     if (b->width > 1 && soft) {
@@ -119,7 +122,7 @@ static bool make_room(lt_blocks *b, lt_api_error *e) {
     b->candidates = calloc((size_t)b->n, sizeof *b->candidates);
     b->paths = calloc((size_t)b->width, sizeof *b->paths);
     b->next = calloc((size_t)b->width, sizeof *b->next);
-    b->n_paths = 1; /* The empty text, with which all continuations of the first round go on. */
+    b->n_paths = 1; /* The empty text: all continuations of the first round are its own. */
     b->each = b->n;
     b->n_running = 1; /* The answer's own part, which begins. */
     return (b->candidates != NULL && b->paths != NULL && b->next != NULL) || lt_api_refuse_oom(e);
@@ -201,7 +204,8 @@ static path *path_of(const lt_blocks *b, const lt_part *p) {
     return &b->paths[0]; /* The answer's own part. */
 }
 
-/* Each text's continuations have draws of their own. */
+/* A continuation is choice `first + i` of the request's seed, so that no two texts have the same
+ * draws. */
 void lt_blocks_shape(const lt_blocks *b, const lt_part *p, lt_request *r, int64_t n_given,
                      int64_t most_tokens) {
     r->n_choices = b->each;
@@ -265,7 +269,8 @@ static lt_err add_ids(lt_ids *made, const candidate *k) {
     return LT_OK;
 }
 
-/* Tokens become part of the answer, all of them or up to a stop string: so many. */
+/* Append tokens to the answer, up to a stop string if there is one, and return how many it has
+ * taken. whole: the answer ends with them. */
 static int64_t replay(lt_reply *j, const lt_event *tokens, int64_t n, lt_finish finish,
                       bool whole) {
     lt_part *p = &j->parts[0];
@@ -283,7 +288,8 @@ static int64_t replay(lt_reply *j, const lt_event *tokens, int64_t n, lt_finish 
     return used;
 }
 
-/* A step that is over keeps its score: what follows changes none of its tokens. */
+/* The scores of the candidate's steps become those of the path. The next round does not compute
+ * those of ended steps again, since what follows changes none of their tokens. */
 static void take_steps(path *p, candidate *k) {
     free(p->steps);
     p->steps = k->part.steps;
@@ -337,7 +343,8 @@ static lt_err keep_one(lt_reply *j) {
 
 /* ---- Several texts: a beam search ---- */
 
-/* What competes: continuations, then texts that are over. */
+/* What competes for a place in the next round: a continuation (index: of its candidate), or a text
+ * that is over (index: n + that of its path). */
 typedef struct {
     double score;
     int64_t index;
@@ -349,6 +356,7 @@ static int best_first(const void *a, const void *b) {
                                 : (x->index > y->index) - (x->index < y->index);
 }
 
+/* The path that candidate `index` continues. */
 static path *path_before(const lt_blocks *b, int64_t index) {
     path *found = &b->paths[0];
     for (int64_t i = 0; i < b->n_paths; i++) {
@@ -359,7 +367,7 @@ static path *path_before(const lt_blocks *b, int64_t index) {
     return found;
 }
 
-/* A text of the next round: one of this round with a continuation behind it. */
+/* *out becomes a text of the next round: one of this round with its continuation k. */
 static lt_err extend(const lt_reply *j, path *out, const path *from, candidate *k) {
     const size_t before = from->made.n;
     out->tokens = malloc((before + (size_t)k->n + 1) * sizeof *out->tokens);
@@ -412,7 +420,7 @@ static void tell_kept(lt_blocks *b, const rival *best, int64_t n) {
     lt_out_shut(o, '}');
 }
 
-/* The best go on, or stay as they are; the best of all is the first. */
+/* The paths of the next round: the `width` rivals with the best scores, the best first. */
 static lt_err keep_several(lt_reply *j) {
     lt_blocks *b = j->blocks;
     rival rivals[2 * LT_SELECT_MOST];
@@ -466,7 +474,7 @@ static void finish_answer(lt_reply *j) {
     lt_reply_part_done(&j->parts[0]);
 }
 
-/* The texts that are not over go on. */
+/* Submit the requests of the next round. */
 static bool resume(lt_reply *j, lt_api_error *e) {
     lt_blocks *b = j->blocks;
     if (b->width == 1) {

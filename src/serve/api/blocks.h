@@ -5,9 +5,10 @@
  *
  * With a border ("\n\n"), a block is a step: it ends there, or after `every` tokens.
  *
- * With `width` over 1 it is a beam search of steps: so many texts go on, each with n / width
- * continuations, and of these and of the texts that are over the best stay. The answer is known
- * when all of them are over.
+ * A `width` over 1 makes it a beam search of steps: `width` texts are kept, and each that has not
+ * ended gets n / width continuations in a round. The `width` best of these and of the texts that
+ * have ended are kept for the next round. The search is over when all kept texts have ended, and
+ * only then is the answer known.
  *
  *     n continuations of the text so far ─▶ scores ─▶ one is kept, and only now becomes part of the
  *          ▲                                          answer: stop strings, items, the stream

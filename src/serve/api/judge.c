@@ -97,7 +97,8 @@ bool lt_judge_add_step(lt_server *s, const char *step, size_t n, lt_ids *ids, lt
            lt_api_refuse_oom(e);
 }
 
-/* The text in steps; at: the last token of each. A text without a step is one, and empty. */
+/* The tokens of the prompt and of the text's steps; *at: the position of the last token of each
+ * step. A text without a step counts as one empty step. */
 static bool steps_ids(lt_reply *j, lt_part *p, const char *text, size_t n, lt_ids *ids, lt_ids *at,
                       lt_api_error *e) {
     const lt_borders *b = &j->judging.borders;
@@ -140,7 +141,7 @@ static bool submit(lt_reply *j, lt_part *p, const lt_ids *ids, const lt_ids *at,
     return err == LT_OK || lt_api_refuse_error(e, "alignment.reward", err);
 }
 
-/* Room for the scores of all steps; the first are known. */
+/* Allocate the scores of all steps, and fill in those that are known. */
 static bool keep_known(lt_part *p, const double *known, int64_t n_known, lt_api_error *e) {
     p->n_known = n_known < p->n_steps ? n_known : p->n_steps - 1;
     p->steps = calloc((size_t)p->n_steps, sizeof *p->steps);

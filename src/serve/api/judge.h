@@ -15,17 +15,18 @@
 
 #include "serve/api/reply.h"
 
-/* Is there a reward model beside the server, which judges steps? */
+/* Is the reward model beside the server, if there is one, a process reward model? */
 bool lt_judge_has_steps(const lt_server *s);
-/* Append a step and the separator of s, a process reward model's server, to *ids, and the place of
- * its last token to *at. On any of the server's threads. */
+/* Append a step and the separator to *ids, and the position of the separator's last token to *at.
+ * s: the server of a process reward model. May be called on any of the server's threads. */
 bool lt_judge_add_step(lt_server *s, const char *step, size_t n, lt_ids *ids, lt_ids *at,
                        lt_api_error *e);
 /* Refuse 'alignment.reward' where there is no reward model; read how steps are judged. */
 bool lt_judge_read(lt_reply *j, lt_api_error *e);
 /* Submit the text of an answer to j's request. p gets the events, and must not move until DONE.
- * known (n_known): scores of its first steps, of which the last is judged in any case; p->steps has
- * those of all then. Called again for the same p, or close it at the end. */
+ * known (n_known): scores of its first steps, which are not computed again, except that of the
+ * text's last step. With DONE, p->steps has the scores of all steps. A later call for the same p
+ * frees them; at the end lt_judge_close does. */
 bool lt_judge_submit(lt_reply *j, lt_part *p, const char *text, size_t n, const double *known,
                      int64_t n_known, lt_api_error *e);
 void lt_judge_close(lt_part *p);

@@ -101,10 +101,10 @@ struct lt_part {
     int64_t n_embedding;
     lt_ids score_at; /* Tokens at which a score head is read; none: the last. */
     bool judged;     /* It is the text of a candidate, on its way through the reward model. */
-    /* Scores of the text's steps by a process reward model, owned; the first n_known were known
-     * before. NULL: it has none. */
+    /* Scores of the text's steps by a process reward model, owned; NULL: it has none. The first
+     * n_known were known before, and the first n_ended steps have a border behind them. */
     double *steps;
-    int64_t n_steps, n_known, n_ended; /* n_ended: of the steps, those with a border behind. */
+    int64_t n_steps, n_known, n_ended;
 };
 
 /* How a chat answer is separated into parts. */
@@ -145,7 +145,7 @@ struct lt_reply {
     lt_adapter_choice adapters;
     int top;             /* Alternatives to tell with a token; -1: no log-probabilities. */
     lt_control *control; /* Control of its reasoning; NULL: none. */
-    struct {             /* How a process reward model judges it. */
+    struct {             /* How a process reward model judges its candidates. */
         lt_steps_fold_kind fold;
         lt_borders borders; /* Between steps. */
     } judging;

@@ -446,13 +446,13 @@ static bool add_messages(lt_reply *j, lt_api_error *e) {
 
 /* ---- Steps ---- */
 
-/* Does the model's folder say what stands behind a step? */
+/* Is it a process reward model whose folder names the separator of steps? */
 static bool of_steps(const lt_reply *j) {
     return of_tokens(j) && lt_model_get_spec(j->model->model)->step_separator[0] != '\0';
 }
 
-/* The steps of a text behind *ids, and where they end. What stands behind the last separator is not
- * read. */
+/* Append the tokens of a text's steps to *ids, and the position of each step's last token to *at.
+ * The text behind the last separator is not a whole step, and is left out. */
 static bool add_steps(lt_reply *j, const char *text, size_t n, lt_ids *ids, lt_ids *at,
                       lt_api_error *e) {
     const lt_steps *s = &j->model->steps;
@@ -465,7 +465,7 @@ static bool add_steps(lt_reply *j, const char *text, size_t n, lt_ids *ids, lt_i
     return ok;
 }
 
-/* One part: ids, and the steps of text behind them. */
+/* Add a part whose prompt is *ids, which is taken, and behind it the steps of the text. */
 static bool add_judged(lt_reply *j, lt_ids *ids, const char *text, size_t n, const char *param,
                        lt_api_error *e) {
     lt_ids at = {0};
@@ -485,7 +485,8 @@ static bool add_judged(lt_reply *j, lt_ids *ids, const char *text, size_t n, con
     return true;
 }
 
-/* A chat's answer in steps, behind the opening of an answer. */
+/* The last message is the answer whose steps are judged. Those before it become the prompt, with
+ * the template's opening of an answer. */
 static bool add_judged_messages(lt_reply *j, lt_api_error *e) {
     const json_t *all = j->params.messages;
     const size_t n = json_array_size(all);
