@@ -282,3 +282,8 @@ int lt_world_part(const lt_world *w, int *n_parts) {
     *n_parts = l->shape.pp * l->shape.ep * l->shape.tp;
     return l->edp == 0 ? (l->pp * l->shape.ep + l->ep) * l->shape.tp + l->tp : -1;
 }
+
+lt_err lt_world_range(const lt_world *w, double own, double *least, double *most) {
+    LT_TRY(lt_all_reduce(w->mesh.world, least, &own, 1, LT_F64, LT_REDUCE_MIN, NULL));
+    return lt_all_reduce(w->mesh.world, most, &own, 1, LT_F64, LT_REDUCE_MAX, NULL);
+}

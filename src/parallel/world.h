@@ -88,4 +88,7 @@ bool lt_world_tells_layers(const lt_world *w);
  * same. */
 int lt_world_part(const lt_world *w, int *n_parts);
 
+/* A collective call: the least and the largest of the numbers that the ranks give. */
+LT_MUST_USE lt_err lt_world_range(const lt_world *w, double own, double *least, double *most);
+
 #endif

@@ -634,13 +634,11 @@ static lt_err open_in_turn(lt_training *t, const lt_recipe *r, lt_device *device
     return lt_ranks_combine(&with.ranks, &record, err);
 }
 
-/* Does every rank stand behind the same step? A rank checks what it reads of a checkpoint, so one
- * that is damaged may be whole for the others. */
+/* Have all ranks loaded the checkpoint of the same step? Each rank checks only the files that it
+ * reads, so a checkpoint that is damaged for one rank may be whole for the others. */
 static lt_err agree_on_step(const lt_training *t, const lt_world *w, bool *same) {
-    const double own = (double)t->state.step;
     double least, most;
-    LT_TRY(lt_all_reduce(w->mesh.world, &least, &own, 1, LT_F64, LT_REDUCE_MIN, NULL));
-    LT_TRY(lt_all_reduce(w->mesh.world, &most, &own, 1, LT_F64, LT_REDUCE_MAX, NULL));
+    LT_TRY(lt_world_range(w, (double)t->state.step, &least, &most));
     *same = least == most;
     if (!*same) {
         lt_log_warn("the checkpoint of step %.0f is whole for some ranks only; all go on from that "
@@ -667,7 +665,7 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
     LT_TRY(lt_training_agree(&snapshots, world));
     LT_TRY(open_in_turn(t, r, device, world, &with));
     LT_TRY(agree_on_step(t, world, &same));
-    while (!same) { /* Who found a checkpoint damaged has set it aside: one fewer in each round. */
+    while (!same) { /* Ends: the rank that found a checkpoint damaged has set it aside. */
         lt_training_close(t);
         *t = (lt_training){.lease.lock_fd = -1};
         LT_TRY(open_in_turn(t, r, device, world, &with));

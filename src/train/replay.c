@@ -99,13 +99,11 @@ static lt_err check(const lt_training *t) {
 }
 
 lt_err lt_replay_meet(const lt_training *t) {
-    const double own = lt_thread_count();
     double least, most;
     if (t->replay.every == 0) {
         return LT_OK;
     }
-    LT_TRY(lt_all_reduce(t->world->mesh.world, &least, &own, 1, LT_F64, LT_REDUCE_MIN, NULL));
-    LT_TRY(lt_all_reduce(t->world->mesh.world, &most, &own, 1, LT_F64, LT_REDUCE_MAX, NULL));
+    LT_TRY(lt_world_range(t->world, lt_thread_count(), &least, &most));
     if (least != most) {
         LT_FAIL(LT_ERR_ARG,
                 "guard.replay needs ranks that are alike, and some compute with %.0f threads, "

@@ -48,16 +48,15 @@ static int64_t newest_whole(const char *set, int64_t most) {
 }
 
 lt_err lt_training_agree(lt_snapshots *s, const lt_world *w) {
-    double most = (double)INT32_MAX, own, least;
+    double most = (double)INT32_MAX, least;
     *s = (lt_snapshots){.from = -1, .next = INT64_MAX};
     s->wanted = w->comm != NULL && lt_node_memory_of_rank(&s->memory);
     if (!s->wanted) {
         return LT_OK;
     }
     for (;;) { /* Each round ends it or lowers `most`. */
-        own = (double)newest_whole(s->memory.set, (int64_t)most);
-        LT_TRY(lt_all_reduce(w->mesh.world, &least, &own, 1, LT_F64, LT_REDUCE_MIN, NULL));
-        LT_TRY(lt_all_reduce(w->mesh.world, &most, &own, 1, LT_F64, LT_REDUCE_MAX, NULL));
+        const int64_t own = newest_whole(s->memory.set, (int64_t)most);
+        LT_TRY(lt_world_range(w, (double)own, &least, &most));
         if (least == most || least < 0.0) {
             s->from = (int64_t)least;
             return LT_OK;
