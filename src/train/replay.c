@@ -189,10 +189,7 @@ static lt_err fetch(lt_training *t, const lt_draw *now, int before) {
     return LT_OK;
 }
 
-/* Of the gradients that this rank alone has computed. */
-static int64_t hash_of_gradients(const lt_training *t) {
-    const lt_param_table *table = &t->zero.model->table;
-    const lt_param_buffer *b = t->zero.whole;
+static int64_t hash_of(const lt_param_table *table, const lt_param_buffer *b) {
     XXH64_hash_t hash = 0;
     for (int u = 0; u < table->n_units; u++) {
         const size_t bytes = (size_t)table->units[u].n_elements * lt_dtype_bytes(b->dtype);
@@ -201,17 +198,14 @@ static int64_t hash_of_gradients(const lt_training *t) {
     return (int64_t)hash;
 }
 
+/* Of the gradients that this rank alone has computed. */
+static int64_t hash_of_gradients(const lt_training *t) {
+    return hash_of(&t->zero.model->table, t->zero.whole);
+}
+
 /* Of the summed gradients, or this rank's slices. */
 static int64_t hash_of_sum(const lt_training *t) {
-    const lt_param_table *table = t->optimiser.share.table;
-    const lt_param_buffer *b = lt_training_gradients(t);
-    XXH64_hash_t hash = 0;
-    for (int i = 0; i < table->n_params; i++) {
-        const size_t bytes = (size_t)table->params[i].local_count * lt_dtype_bytes(b->dtype);
-        const void *data = lt_param_data(b, &table->params[i]);
-        hash = bytes > 0 ? XXH3_64bits_withSeed(data, bytes, hash) : hash;
-    }
-    return (int64_t)hash;
+    return hash_of(t->optimiser.share.table, lt_training_gradients(t));
 }
 
 /* Forward and backward of n rows; their gradients stay here, without a sum. */
