@@ -142,7 +142,7 @@ static lt_err list_parts(json_t *files, const char *aside, int n_parts, const lt
 /* Give the complete folder its name. One that has it already was broken and skipped at resume: both
  * change places at once, because an attempt that was replaced meanwhile has no `aside` any more and
  * must not touch the one that its successor wrote. Some network file systems cannot do that. */
-static lt_err take_name(const char *aside, const char *path) {
+static lt_err rename_whole(const char *aside, const char *path) {
     if (rename(aside, path) == 0) {
         return LT_OK;
     }
@@ -159,20 +159,25 @@ static lt_err take_name(const char *aside, const char *path) {
     LT_FAIL(LT_ERR_IO, "rename %s to %s: %s", aside, path, strerror(errno));
 }
 
+lt_err lt_checkpoint_take_name(const char *folder, int64_t step, const lt_lease *lease) {
+    char path[LT_PATH_BYTES], aside[LT_PATH_BYTES];
+    LT_TRY(lt_checkpoint_aside(aside, folder, step, lease));
+    LT_TRY(lt_checkpoint_path(path, folder, step));
+    LT_TRY(lt_file_sync_dir(aside));
+    LT_TRY(lt_lease_check(lease)); /* Last, with the folder complete: see lease.h. */
+    LT_TRY(rename_whole(aside, path));
+    return lt_file_sync_dir(folder);
+}
+
 /* config.json, the manifest, and the new name. */
 static lt_err publish(const char *folder, json_t *files, int n_parts, const lt_model *m,
                       const lt_optimiser *o, const lt_run_state *state, const lt_lease *lease) {
-    char name[LT_CHECKPOINT_NAME_BYTES], path[LT_PATH_BYTES], aside[LT_PATH_BYTES];
+    char path[LT_PATH_BYTES], aside[LT_PATH_BYTES];
     LT_TRY(lt_checkpoint_aside(aside, folder, state->step, lease));
     LT_TRY(lt_path_join(path, aside, "config.json"));
     LT_TRY(lt_model_spec_write(&m->spec, LT_F32, path));
     LT_TRY(write_manifest(aside, files, n_parts, o, state));
-    LT_TRY(lt_file_sync_dir(aside));
-    lt_checkpoint_name(name, state->step, "");
-    LT_TRY(lt_path_join(path, folder, name));
-    LT_TRY(lt_lease_check(lease)); /* Last, with the folder complete: see lease.h. */
-    LT_TRY(take_name(aside, path));
-    return lt_file_sync_dir(folder);
+    return lt_checkpoint_take_name(folder, state->step, lease);
 }
 
 lt_err lt_checkpoint_publish(const char *folder, int n_parts, const lt_model *m,

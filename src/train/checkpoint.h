@@ -85,6 +85,9 @@ LT_MUST_USE lt_err lt_checkpoint_publish(const char *folder, int n_parts, const 
                                          const lt_optimiser *o, const lt_run_state *state,
                                          const lt_lease *lease);
 void lt_checkpoint_abandon(const char *folder, int64_t step, const lt_lease *lease);
+/* What publish does last: all files are in the folder that aside names, which gets the checkpoint's
+ * name if the lease is still held; REPLACED: it is not. */
+LT_MUST_USE lt_err lt_checkpoint_take_name(const char *folder, int64_t step, const lt_lease *lease);
 /* Abandon it because of a failure, so that it does not fill the disk. Returns err, whose message
  * then begins with the checkpoint. */
 LT_MUST_USE lt_err lt_checkpoint_give_up(const char *folder, int64_t step, const lt_lease *lease,

@@ -1,7 +1,6 @@
 /* mirror_store.c: see mirror_store.h; and how a run finds its mirror and begins from it. */
 #include "train/mirror_store.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -388,18 +387,12 @@ static lt_err fetch_files(lt_training *t, int64_t step, const char *to, lt_copy_
 /* Into the run folder, as a save would write it: aside, checked, renamed. FORMAT: it is broken. */
 static lt_err fetch_step(lt_training *t, int64_t step) {
     lt_copy_report r = {0};
-    char aside[LT_PATH_BYTES], path[LT_PATH_BYTES], took[LT_CLOCK_TEXT_BYTES];
+    char aside[LT_PATH_BYTES], took[LT_CLOCK_TEXT_BYTES];
     LT_TRY(lt_checkpoint_begin(t->checkpoints, step, &t->lease));
     LT_TRY(lt_checkpoint_aside(aside, t->checkpoints, step, &t->lease));
-    LT_TRY(lt_checkpoint_path(path, t->checkpoints, step));
     LT_TRY(fetch_files(t, step, aside, &r));
     LT_TRY(lt_checkpoint_verify(aside));
-    LT_TRY(lt_file_sync_dir(aside));
-    LT_TRY(lt_lease_check(&t->lease));
-    if (rename(aside, path) != 0) {
-        LT_FAIL(LT_ERR_IO, "rename %s to %s: %s", aside, path, strerror(errno));
-    }
-    LT_TRY(lt_file_sync_dir(t->checkpoints));
+    LT_TRY(lt_checkpoint_take_name(t->checkpoints, step, &t->lease));
     lt_log_info("the checkpoint of step %lld was fetched from %s: %.1f MB in %s, checksums "
                 "checked; the run goes on from it",
                 (long long)step, t->mirror.place, (double)r.moved_bytes * 1e-6,

@@ -6,7 +6,6 @@
  *     rank 0     begin ─┐         ┌─ write its part ─┐          ┌─ publish
  *     others            └─ meet ──┴─ write theirs ───┴─ meet ───┘
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,11 +91,14 @@ static lt_err save_parts(lt_training *t) {
                : err;
 }
 
+static lt_err prune(const lt_training *t, const char *folder, int64_t also) {
+    const lt_checkpoint_keep keep = {
+        .last = t->recipe.keep_last, .every = t->recipe.keep_every, .also = also};
+    return lt_checkpoint_prune(folder, &keep, &t->lease);
+}
+
 lt_err lt_training_prune(lt_training *t) {
-    const lt_checkpoint_keep keep = {.last = t->recipe.keep_last,
-                                     .every = t->recipe.keep_every,
-                                     .also = atomic_load(&t->mirror.step)};
-    return lt_checkpoint_prune(t->checkpoints, &keep, &t->lease);
+    return prune(t, t->checkpoints, atomic_load(&t->mirror.step));
 }
 
 /* ---- Adapters ---- */
@@ -159,8 +161,6 @@ static lt_err write_adapters(const lt_training *t, const float *values, const ch
 
 /* RUN/adapters/step-N, complete or not at all, as checkpoints are. */
 static lt_err save_values(const lt_training *t, const float *values) {
-    const lt_checkpoint_keep keep = {
-        .last = t->recipe.keep_last, .every = t->recipe.keep_every, .also = -1};
     char folder[LT_PATH_BYTES], aside[LT_PATH_BYTES], path[LT_PATH_BYTES];
     LT_TRY(lt_path_join(folder, t->recipe.out, "adapters"));
     LT_TRY(lt_checkpoint_path(path, folder, t->state.step));
@@ -170,12 +170,8 @@ static lt_err save_values(const lt_training *t, const float *values) {
     LT_TRY(lt_checkpoint_aside(aside, folder, t->state.step, &t->lease));
     LT_TRY(lt_file_remove_tree(aside));
     LT_TRY(write_adapters(t, values, aside));
-    LT_TRY(lt_lease_check(&t->lease));
-    if (rename(aside, path) != 0) {
-        LT_FAIL(LT_ERR_IO, "rename %s to %s: %s", aside, path, strerror(errno));
-    }
-    LT_TRY(lt_file_sync_dir(folder));
-    return lt_checkpoint_prune(folder, &keep, &t->lease);
+    LT_TRY(lt_checkpoint_take_name(folder, t->state.step, &t->lease));
+    return prune(t, folder, -1);
 }
 
 static lt_err save_adapters(const lt_training *t) {
