@@ -51,8 +51,8 @@ bool lt_lora_is_module(const lt_name_row *row) {
     return false;
 }
 
-/* Rows of gate and up lie one behind the other in the base's matrix only where files have them
- * apart. */
+/* As one module, gate and up need their rows one behind the other in the base's matrix. They lie so
+ * only in families whose files have them as two matrices. */
 static const lt_name_row expert_rows[] = {
     {.kind = LT_PARAM_UP, .name = "model.layers.%L.mlp.experts.gate_up_proj"},
     {.kind = LT_PARAM_DOWN, .name = "model.layers.%L.mlp.experts.down_proj"}};
@@ -144,22 +144,31 @@ static bool is_targeted(const char *targets, const char *module, bool of_layer) 
     return false;
 }
 
+#define N_EXPERT_ROWS 2
+
+/* The i-th of the family's names and of the experts' modules, if targets may name it; else NULL. */
+static const lt_name_row *target_row(const lt_model_spec *spec, int i) {
+    static const lt_param_kind of_experts[N_EXPERT_ROWS] = {LT_PARAM_UP, LT_PARAM_DOWN};
+    const lt_family_row *family = lt_family_get(spec->family);
+    if (i >= family->n_names) {
+        return lt_lora_expert_row(spec, of_experts[i - family->n_names]);
+    }
+    const lt_name_row *row = &family->names[i];
+    return lt_lora_is_module(row) || lt_lora_is_top(row) ? row : NULL;
+}
+
 /* Every target names a module. */
 static lt_err check_targets(const lt_model_spec *spec, const char *targets) {
-    const lt_family_row *family = lt_family_get(spec->family);
+    const int n_rows = lt_family_get(spec->family)->n_names + N_EXPERT_ROWS;
     const char *word;
     char known[512] = "", module[LT_FOREIGN_NAME_BYTES];
     size_t length;
     for (const char *p = targets; next_target(&p, &word, &length);) {
         bool found = is_all(word, length);
         known[0] = '\0';
-        for (int i = 0; i < family->n_names + 2; i++) {
-            const lt_name_row *row =
-                i < family->n_names
-                    ? &family->names[i]
-                    : lt_lora_expert_row(spec, i == family->n_names ? LT_PARAM_UP : LT_PARAM_DOWN);
-            if (row == NULL ||
-                (i < family->n_names && !lt_lora_is_module(row) && !lt_lora_is_top(row))) {
+        for (int i = 0; i < n_rows; i++) {
+            const lt_name_row *row = target_row(spec, i);
+            if (row == NULL) {
                 continue;
             }
             lt_foreign_name(module, row->name, 0, 0);
@@ -177,21 +186,18 @@ static lt_err check_targets(const lt_model_spec *spec, const char *targets) {
     return LT_OK;
 }
 
-static const struct {
-    lt_param_role role;
-    char letter;
-} roles[] = {{LT_PARAM_LORA_A, 'a'}, {LT_PARAM_LORA_B, 'b'}, {LT_PARAM_LORA_M, 'm'}};
-enum { A, B, M };
+/* The last letter of the names of such parameters. */
+static const char letters[] = {
+    [LT_PARAM_LORA_A] = 'a', [LT_PARAM_LORA_B] = 'b', [LT_PARAM_LORA_M] = 'm'};
 
 /* Add A, B or the magnitudes (cols 0) of a matrix to the table; returns its index. layer: -1 for
  * the embedding and the head. s: whose parts' rows B and the magnitudes have. */
-static int add_param(lt_lora_plan *p, const lt_lora_site *s, int which, int layer, int role,
-                     int64_t rows, int64_t cols) {
-    const char letter = roles[role].letter;
+static int add_param(lt_lora_plan *p, const lt_lora_site *s, int which, int layer,
+                     lt_param_role role, int64_t rows, int64_t cols) {
     lt_param q = {.kind = kinds[which].kind,
-                  .role = roles[role].role,
+                  .role = role,
                   .layer = layer,
-                  .n_runs = role != A ? s->n_parts : 0,
+                  .n_runs = role != LT_PARAM_LORA_A ? s->n_parts : 0,
                   .unit = layer >= 0           ? 1 + layer
                           : which == TOP_EMBED ? 0
                                                : p->table.n_units - 1,
@@ -210,9 +216,9 @@ static int add_param(lt_lora_plan *p, const lt_lora_site *s, int which, int laye
     }
     if (layer >= 0) {
         (void)snprintf(q.name, sizeof q.name, "layers.%d.%s.lora_%c", layer, kinds[which].name,
-                       letter);
+                       letters[role]);
     } else {
-        (void)snprintf(q.name, sizeof q.name, "%s.lora_%c", kinds[which].name, letter);
+        (void)snprintf(q.name, sizeof q.name, "%s.lora_%c", kinds[which].name, letters[role]);
     }
     return lt_param_table_add(&p->table, &q);
 }
@@ -300,10 +306,11 @@ static void add_site(lt_lora_plan *p, const lt_model_spec *spec, const lt_param_
     p->n_modules += s->n_parts;
     p->sizes.columns = larger(p->sizes.columns, s->n_parts * o->rank);
     p->sizes.places = larger(p->sizes.places, s->n_experts > 0 ? spec->top_k : 1);
-    s->a = add_param(p, s, which, layer, A, s->n_parts * o->rank, param->shape[param->n_dims - 1]);
-    s->b = add_param(p, s, which, layer, B, rows, o->rank);
+    s->a = add_param(p, s, which, layer, LT_PARAM_LORA_A, s->n_parts * o->rank,
+                     param->shape[param->n_dims - 1]);
+    s->b = add_param(p, s, which, layer, LT_PARAM_LORA_B, rows, o->rank);
     if (o->dora) {
-        s->m = add_param(p, s, which, layer, M, rows, 0);
+        s->m = add_param(p, s, which, layer, LT_PARAM_LORA_M, rows, 0);
         s->m_at = p->sizes.n_magnitudes;
         p->sizes.n_magnitudes += rows;
         p->sizes.width = larger(p->sizes.width, param->shape[0]);
@@ -348,13 +355,13 @@ static lt_err add_top(lt_lora_plan *p, const lt_model_spec *spec, const lt_param
     p->sizes.columns = larger(p->sizes.columns, o->rank);
     if (which == TOP_EMBED) { /* Its B has a row for each column of the matrix: all of them. */
         s->parts[0] = (lt_lora_part){.name = row, .n_rows = C, .held = {.n_rows = C}};
-        s->a = add_param(p, s, which, -1, A, V, o->rank);
+        s->a = add_param(p, s, which, -1, LT_PARAM_LORA_A, V, o->rank);
     } else {
         s->parts[0] = (lt_lora_part){.name = row, .n_rows = V};
         place_parts(s, base, &base->params[lt_param_index(base, lt_param_head(spec), 0)]);
-        s->a = add_param(p, s, which, -1, A, o->rank, C);
+        s->a = add_param(p, s, which, -1, LT_PARAM_LORA_A, o->rank, C);
     }
-    s->b = add_param(p, s, which, -1, B, s->parts[0].n_rows, o->rank);
+    s->b = add_param(p, s, which, -1, LT_PARAM_LORA_B, s->parts[0].n_rows, o->rank);
     return LT_OK;
 }
 
