@@ -159,10 +159,10 @@ LT_MUST_USE lt_err lt_lora_open_parts(lt_lora **out, lt_model *base, const lt_lo
                                       uint64_t seed, const lt_lora_parts *parts);
 /* Accepts NULL. The base, unless it is closed already, is without adapters again. */
 void lt_lora_close(lt_lora *l);
-/* The base computes with these of its adapters from now on, in what is opened on it; NULL: with
- * none. So that several may stand beside it: lt_lora_open wants a base that computes with none. */
+/* What is opened on the base from now on computes with these of its adapters; NULL: with none. So
+ * several can stand beside it: lt_lora_open needs a base that computes with none. */
 void lt_lora_use(lt_model *base, lt_lora *l);
-/* Adapters of rows of one batch, which others share (lt_pass_join): UNSUPPORTED names what is not
+/* Can these adapters share a batch with others (lt_pass_join)? UNSUPPORTED names what is not
  * built. */
 LT_MUST_USE lt_err lt_lora_check_shared(const lt_lora *l);
 

@@ -115,7 +115,7 @@ static lt_tensor own_rows(const lt_exec *r, lt_tensor x) {
     return run->divides ? lt_tensor_rows(&x, run->first_row, run->n_rows) : x;
 }
 
-/* Their site, of a layer that they compute; NULL: it has none, or they have no rows. */
+/* The site of the matrix; NULL: it has no adapter, or the adapters of r->lora have no rows. */
 static const lt_lora_site *site_with_rows(const lt_exec *r, lt_param_kind kind, int layer) {
     return r->lora->divides && r->lora->n_rows == 0 ? NULL : site_of(r, kind, layer);
 }
@@ -352,7 +352,7 @@ bool lt_lora_has_embedding(const lt_exec *r) {
     return top_site(r, LT_PARAM_EMBED) != NULL;
 }
 
-/* u = scale A[ids]; of ids of another rank of tp 0. */
+/* u = scale A[ids]; rows of ids that another rank of tp holds are 0. */
 static lt_err look_up(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor ids, float scale) {
     return lt_exec_embed_fwd(
         r, &(lt_embed_args){.y = u,

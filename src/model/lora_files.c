@@ -632,7 +632,7 @@ typedef struct {
     lt_safetensor_memory *memory;
     char (*names)[LT_LORA_TENSOR_BYTES];
     size_t n;
-    float **turned; /* Those whose order in the file is another than here; else NULL. */
+    float **turned; /* Copies of those whose order in the file differs; NULL for the others. */
 } writing;
 
 static lt_err list_tensor(void *ctx, const tensor *t) {

@@ -563,7 +563,7 @@ static bool idle_step(const lt_paged_forward *f, int64_t i, idle_shape *s) {
     for (s->n = 1; s->each < prompt; i--) {
         s->each = least(s->each + (s->each < OWN_ROWS ? 1 : ROWS_STEP), prompt);
         s->n_out = s->each <= OWN_ROWS ? least(s->each, f->o.out_rows) : 1;
-        s->n_out -= s->each <= f->o.few_rows; /* A prompt, all of which is not wanted. */
+        s->n_out -= s->each <= f->o.few_rows; /* If all rows were wanted, it would be padded. */
         if (i == 0) {
             return true;
         }
@@ -625,8 +625,8 @@ lt_err lt_paged_forward_warm(lt_paged_forward *f, int64_t i, bool *more) {
         return LT_OK;
     }
     *more = idle_step(f, i + 1, &after);
-    /* Of what is recorded the first run makes the kernels, the second records one side, and the
-     * third records the other. */
+    /* Of a call that is recorded, the first run makes the kernels, the second records one side, and
+     * the third records the other. */
     recorded = s.each == 1 || (s.each <= f->o.few_rows && s.n_out == s.each);
     return run_step(f, i, &s, recorded ? 3 : 1);
 }

@@ -192,8 +192,8 @@ LT_MUST_USE lt_err lt_pass_collect(lt_pass *p, lt_pass_result *r);
 LT_MUST_USE lt_err lt_pass_join(lt_pass *p, lt_lora *l, int64_t max_rows);
 /* Bytes of what it takes. */
 size_t lt_pass_join_bytes(const lt_pass *p, int which);
-/* The gradients of one of them, as lt_pass_gradients; and lt_pass_collect with a sum of each, (
- * options.joins). */
+/* The gradients of one of them, as lt_pass_gradients; and lt_pass_collect with a sum for each:
+ * sums (options.joins). */
 const lt_param_buffer *lt_pass_gradients_of(const lt_pass *p, int which);
 LT_MUST_USE lt_err lt_pass_collect_each(lt_pass *p, lt_pass_result *sums);
 

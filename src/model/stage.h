@@ -80,7 +80,7 @@ LT_MUST_USE lt_err lt_stage_take(lt_stage *s, lt_exec *r, const lt_batch_acts *t
 /* Queue the results of the batch taken last. */
 LT_MUST_USE lt_err lt_stage_fetch(lt_stage *s, lt_exec *r, const lt_batch_acts *from);
 /* Wait for all that was fetched and add it to *sum; with joins, the results of each adapter's rows
- * to its own, (joins). */
+ * to its own sum: sum (joins). */
 LT_MUST_USE lt_err lt_stage_collect(lt_stage *s, lt_exec *r, lt_pass_result *sum);
 
 /* The same in one go, of one set: to the device now; results into *sum, and each row's loss into

@@ -12,7 +12,8 @@
  *   cp    ZeRO cuts them further (zero.h)
  *
  * An adapter (lora.h) is divided as its matrix is: the columns of A as those of the matrix, the
- * rows of B as its rows. What is left of the two is whole on every rank of tp.
+ * rows of B as its rows. Where tp divides the rows, A is whole on each of its ranks; where it
+ * divides the columns, B is.
  *
  * Where there are fewer key heads than ranks, neighbours hold the same key head. Norms, routers,
  * biases behind a sum over ranks, xIELU's scalars and learned positions are whole on every rank of

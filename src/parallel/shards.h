@@ -58,7 +58,9 @@ void lt_shards_range(const lt_shards *s, const lt_param *p, int member, int64_t 
 /* Elements of a slice of a unit. */
 int64_t lt_shards_size(const lt_shards *s, int unit);
 
-/* Whose weights are on no rank whole, but gathered when they are used (level 3); NULL: nothing. */
+/* The shards of the weights that no rank has whole, and that are gathered when they are used
+ * (level 3): s, or those of the model beside adapters. NULL: each rank has all that it computes
+ * with. */
 const lt_shards *lt_shards_of_weights(const lt_shards *s);
 
 /* Which of *n_parts parts of a checkpoint this rank writes; -1: none. */

@@ -190,7 +190,8 @@ static lt_err sum_unit(lt_zero *z, int unit) {
     return sum_replicas(z, unit, &z->last_sum);
 }
 
-/* Those of the embedding and of a tied head are two. */
+/* Are adapters trained? Then the embedding and a tied head have one each, with gradients of its
+ * own, and no sum over stages joins them. */
 static bool is_of_adapters(const lt_zero *z) {
     return z->model->table.params[0].role != LT_PARAM_OWN;
 }
@@ -364,8 +365,8 @@ static lt_err leave(void *of, int unit, unsigned what) {
     return (what & LT_UNIT_GRADIENTS) != 0 ? leave_gradients(z, unit) : LT_OK;
 }
 
-/* What this rank keeps of a small parameter, as F32 to dst: its master, or what stands for it in
- * weights that nobody trains. */
+/* Copy what this rank keeps of a small parameter to dst, as F32: its master, or, of a model that is
+ * not trained and has none, its weights. */
 static lt_err copy_small(lt_queue *q, float *dst, const lt_model *from, const lt_param *p) {
     const lt_backend *be = from->backend;
     float *master = lt_param_data(&from->master, p);
@@ -403,7 +404,7 @@ static lt_err sum_f32(lt_zero *z, float *f32, const lt_shards *s, const lt_model
     return LT_OK;
 }
 
-/* Those of a model beside adapters stay as they are. */
+/* The small parameters of a model beside adapters do not change, so they are summed once. */
 static lt_err gather_f32(lt_zero *z) {
     float *f32 = lt_pass_f32(z->passes[0]);
     const bool frozen = z->shards->frozen != NULL;

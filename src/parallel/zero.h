@@ -11,8 +11,8 @@
  * There are two models: `trained` has the weights that this rank keeps, with their master; the
  * optimiser, checkpoints and initial weights use only this one. Passes run on `model`, whose
  * weights are gathered from the trained ones of all ranks. At level 0 both are the same. Adapters
- * (model/lora.h) are such a pair, and the model beside them is one that comes and goes: at level 3
- * its weights are gathered from `kept`, which nobody trains.
+ * (model/lora.h) are such a pair. The model beside them is not trained; at level 3 its weights are
+ * gathered from `kept` when they are used.
  *
  * All transfers work unit by unit and overlap with the computation: the pass says when it enters
  * and leaves a unit (lt_pass_units). Units whose gradients are complete are reduced while the
@@ -102,12 +102,13 @@ const lt_param_buffer *lt_zero_gradients(const lt_zero *z);
 /* The trained weights have changed: gather brings them to the model of all ranks; a layer that is
  * used waits for its weights. updated: those of one unit have changed, and gather will follow. Its
  * weights come while others are updated, unless they must wait for gather. settle waits for all of
- * them, before other code than a pass reads them; weights that come and go are never all here. */
+ * them, before other code than a pass reads them; weights that are gathered when they are used are
+ * never all here. */
 LT_MUST_USE lt_err lt_zero_updated(lt_zero *z, int unit);
 LT_MUST_USE lt_err lt_zero_gather(lt_zero *z);
 LT_MUST_USE lt_err lt_zero_settle(lt_zero *z);
-/* A collective call where weights come and go: all that the ranks keep of them, into another with
- * the same table (lt_shards_full), whose version becomes that of the model. */
+/* A collective call where weights are gathered when they are used: all that the ranks keep of them,
+ * into another model with the same table (lt_shards_full), which takes on their version. */
 LT_MUST_USE lt_err lt_zero_copy_whole(lt_zero *z, lt_model *to);
 
 #endif

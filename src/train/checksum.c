@@ -1,6 +1,7 @@
 /* checksum.c: see checksum.h. The sum is of products of 32 bits, (x + a(i)) b(i) with b odd, which
  * vectorise; a change of one element changes its product (as in Black et al. 1999, UMAC's NH). It
- * tells a model from another one, and does not resist who looks for two with the same sum. */
+ * shows that a model has changed; it does not protect against somebody who constructs two models
+ * with the same sum. */
 #include "train/checksum.h"
 
 #include <stdlib.h>
@@ -55,7 +56,7 @@ static lt_err add_run(summing *s, const char *data, int64_t first, int64_t n) {
     return LT_OK;
 }
 
-/* Does this rank count a box for all that hold it? */
+/* Is this the one rank, of those that hold the box, that adds it to the sum? */
 static bool counts(const summing *s, const lt_param *p, const lt_box *box) {
     const lt_layout *l = s->world != NULL ? &s->world->layout : NULL;
     return l == NULL || (lt_layout_answers(l, p, box) && (l->ep == 0 || lt_layout_expert(l, p)));
@@ -89,7 +90,8 @@ static lt_err add_bytes(summing *s, const char *data, size_t bytes) {
     return LT_OK;
 }
 
-/* Weights in other types: the ranges on a host, on a device what they are packed to. */
+/* Weights in other types: on a host their ranges, on a device the bytes into which they are
+ * packed. */
 static lt_err add_stored(summing *s) {
     const lt_model *m = s->m;
     if (m->stored_packed != NULL) {

@@ -4,8 +4,9 @@
  *     RUN/checkpoints/step-N/...  ──▶  MIRROR/checkpoints/step-N/...      manifest.json last
  *
  * A checkpoint of the mirror is complete if it has a manifest: every other file was written before
- * it, and is deleted after it. So whatever is cut off, a reader takes none that is half there, and
- * the checksums of the manifest tell whether what arrived is what was written.
+ * it, and is deleted after it. So a reader never takes a checkpoint of which a part is missing,
+ * whenever the copy was interrupted. The checksums in the manifest show whether the files that are
+ * read are those that were written.
  *
  *     IDLE ── published ──▶ CLEARING ──▶ SENDING ──▶ ENDING ──▶ IDLE, or the next one
  *                           rank 0:      each rank    rank 0: the manifest;
@@ -13,14 +14,14 @@
  *                           manifest of
  *                           this step
  *
- * A thread of each rank does the work of a phase. What it has come to stands in the record of each
- * step, so all ranks change phases behind the same step, as the saver's do (saver.h), and none of
- * them waits. While a checkpoint is sent, the run folder keeps it; of those that are published
- * meanwhile, only the newest is sent next.
+ * A thread of each rank does the work of a phase. Its state goes into the record of each step, so
+ * all ranks change phases behind the same step, as with the saver (saver.h), and none of them
+ * waits. While a checkpoint is sent, the run folder keeps it; of those that are published meanwhile,
+ * only the newest is sent next.
  *
- * Failures never end the run. A request is repeated by the copy itself (lateen/copy.h), a phase
- * with growing waits; then the checkpoint is given up, which is told and counted, and the next one
- * is tried. */
+ * Failures never end the run. The copy itself repeats a request (lateen/copy.h), and a phase is
+ * repeated after growing waits. Then the checkpoint is given up, which is reported and counted, and
+ * the next one is tried. */
 #ifndef LT_TRAIN_MIRROR_H
 #define LT_TRAIN_MIRROR_H
 
@@ -45,7 +46,7 @@ typedef enum {
     LT_MIRROR_ENDING
 } lt_mirror_phase;
 
-/* What a rank's thread has come to. The largest of all ranks counts. */
+/* The state of a rank's thread. The largest of all ranks decides. */
 typedef enum {
     LT_MIRROR_DONE,
     LT_MIRROR_THERE, /* The mirror has the whole checkpoint already. */

@@ -50,7 +50,7 @@ static lt_err place_of(char out[LT_PATH_BYTES], const lt_mirror *m, int64_t step
     return LT_OK;
 }
 
-/* Its files may not outlive its manifest. */
+/* The manifest goes first: a checkpoint that has one has all its files. */
 static lt_err delete_step(lt_training *t, int64_t step) {
     const lt_copy_options o = how(t);
     char path[LT_PATH_BYTES];
@@ -308,8 +308,8 @@ static lt_err check_place(const lt_training *t) {
     return LT_OK;
 }
 
-/* MIRROR/checkpoints/run.json is written by each start, so that keys that may not write are told
- * before the first step, and not at the first checkpoint. */
+/* Each start writes MIRROR/checkpoints/run.json, so that credentials without the right to write are
+ * reported before the first step, and not at the first checkpoint. */
 static lt_err probe(lt_training *t) {
     const lt_copy_options o = how(t);
     lt_copy_options write = o;

@@ -303,7 +303,7 @@ static lt_err judge(lt_training *t, const lt_draw *now, int64_t step, bool *righ
     return LT_OK;
 }
 
-/* The update was skipped, and all ranks compute the same now. Is that what the step was? */
+/* The update was skipped, and all ranks compute the same now. Does the step itself differ? */
 static lt_err explain(lt_training *t, int64_t step, const char *why) {
     lt_replay *x = &t->replay;
     const int n = lt_group_size(t->world->mesh.world);

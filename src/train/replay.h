@@ -24,12 +24,14 @@
  * so that the launcher leaves its node; the others with REMOTE. The update was not made, and the
  * next start goes on from the newest checkpoint.
  *
- * A skipped update whose rows give the same on all ranks again, with the same sum, is due to the
- * data or the recipe. Where the sum is another one now, something failed once while the step was
- * computed: on the ranks whose loss is another one now, which end the run; if it is on none, the
- * rank cannot be told, and the run goes on, since the update was not made.
+ * If the rows of a skipped update give the same gradients on all ranks again, and the same sum, the
+ * data or the recipe is the reason. If the sum differs from that of the step, something failed once
+ * while the step was computed. Ranks whose loss differs, too, are the ones that failed, and end the
+ * run. If no rank's loss differs, it cannot be told which rank failed, and the run goes on, since
+ * the update was not made.
  *
- * Ranks must be alike: another processor, or another number of threads, may round differently. */
+ * All ranks need the same kind of processor and the same number of threads: others may round
+ * differently. */
 #ifndef LT_TRAIN_REPLAY_H
 #define LT_TRAIN_REPLAY_H
 
@@ -44,8 +46,8 @@ typedef struct {
     int64_t slot, set; /* Its place in dp; the lowest rank of the ranks that differ in it. */
     int64_t own, other, third; /* Hashes: of the gradients of its rows, of the slot before, and */
                                /* of the one before that. */
-    int64_t loss_changed;      /* The loss of its rows is another one now than in the step; */
-    int64_t sum_changed;       /* the sum of the gradients is. */
+    int64_t loss_changed;      /* 1: the loss of its rows differs from that in the step; */
+    int64_t sum_changed;       /* 1: so does the sum of the gradients. */
 } lt_replay_sign;
 
 typedef struct {

@@ -9,10 +9,10 @@
  *     run 1   rows ─┼─▶ one batch ── one model, each ─┼─                   1 ─▶ clip, update 1
  *     run 2   rows ─┘                adapter its rows └─                   2 ─▶ clip, update 2
  *
- * Run 0 opens the model and the pass, and closes them as the last. A run that has taken its steps
- * writes its adapter and leaves; so does one whose loss is no longer finite, while the others go
- * on. Each run resumes from its own newest checkpoint, and those that are behind come after: no
- * step of one depends on a step of another. */
+ * Run 0 opens the model and the pass, and is closed last. A run that has taken its steps writes
+ * its adapter and leaves; so does one whose loss is no longer finite, while the others go on. Each
+ * run resumes from its own newest checkpoint. The runs need not be at the same step: no step of one
+ * depends on a step of another. */
 #ifndef LT_TRAIN_TOGETHER_H
 #define LT_TRAIN_TOGETHER_H
 
