@@ -16,8 +16,8 @@
  *
  * A thread of each rank does the work of a phase. Its state goes into the record of each step, so
  * all ranks change phases behind the same step, as with the saver (saver.h), and none of them
- * waits. While a checkpoint is sent, the run folder keeps it; of those that are published meanwhile,
- * only the newest is sent next.
+ * waits. While a checkpoint is sent, the run folder keeps it; of those that are published
+ * meanwhile, only the newest is sent next.
  *
  * Failures never end the run. The copy itself repeats a request (lateen/copy.h), and a phase is
  * repeated after growing waits. Then the checkpoint is given up, which is reported and counted, and
