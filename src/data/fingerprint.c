@@ -26,15 +26,17 @@
 #define BUFFER_BYTES ((size_t)64 << 10)
 #define HEX_BYTES    17
 
-static const char *const suffixes[] = {".bin", ".idx", ".mask"};
+/* The files of a shard. */
+enum { BIN, IDX, MASK };
+static const char *const suffixes[] = {[BIN] = ".bin", [IDX] = ".idx", [MASK] = ".mask"};
 #define N_SUFFIXES (sizeof suffixes / sizeof *suffixes)
 
 /* Path of file `which` of a shard: .bin, .idx or .mask. A shard with another suffix (llm.c's may
  * have one) is a single file. False: there is none. */
 static bool shard_file(char out[LT_PATH_BYTES + 8], const char *shard, size_t which) {
-    const bool suffixed = lt_path_has_suffix(shard, suffixes[0]);
-    const size_t stem = strlen(shard) - (suffixed ? strlen(suffixes[0]) : 0);
-    if (which == 0) {
+    const bool suffixed = lt_path_has_suffix(shard, suffixes[BIN]);
+    const size_t stem = strlen(shard) - (suffixed ? strlen(suffixes[BIN]) : 0);
+    if (which == BIN) {
         snprintf(out, LT_PATH_BYTES + 8, "%s", shard);
         return true;
     }
@@ -123,7 +125,8 @@ done:
     return err;
 }
 
-/* A file that is elsewhere: its size and its date, and none of its bytes. */
+/* The entry of a file that is not on this machine: its size and date take the place of a checksum
+ * of its bytes. */
 static lt_err fingerprint_far(json_t *all, const char *path, size_t bytes, double modified_s) {
     char text[64], hex[HEX_BYTES];
     json_t *entry;
@@ -146,10 +149,10 @@ static lt_err fingerprint_shard(json_t *all, const lt_loader *l, int64_t source,
     char path[LT_PATH_BYTES + 8];
     for (size_t k = 0; k < N_SUFFIXES; k++) {
         const bool here = shard_file(path, lt_loader_shard_path(l, source, shard), k);
-        if (far == NULL || k == 1) { /* The index is always here. */
+        if (far == NULL || k == IDX) { /* The index is always here. */
             LT_TRY(here ? fingerprint_file(all, path, most, whole) : LT_OK);
-        } else if (k == 0 || far->mask_bytes > 0) {
-            LT_TRY(fingerprint_far(all, path, k == 0 ? far->bin_bytes : far->mask_bytes,
+        } else if (k == BIN || far->mask_bytes > 0) {
+            LT_TRY(fingerprint_far(all, path, k == BIN ? far->bin_bytes : far->mask_bytes,
                                    far->modified_s));
         }
     }
@@ -310,7 +313,8 @@ static lt_err compare_file(const fingerprint *a, const fingerprint *b, const lt_
     if (a->whole != NULL && (b->whole != NULL || (found && a->mtime_ns != b->mtime_ns))) {
         return compare_whole(a, b, shown, option);
     }
-    /* Once read here and once by another address: their dates say nothing of each other. */
+    /* If it was on this machine once and elsewhere the other time, the dates are those of two
+     * copies, and need not be equal. */
     if (a->mtime_ns != b->mtime_ns && a->sampled < a->bytes && a->sampled == b->sampled) {
         lt_log_warn(
             "%s: %s was rewritten since the checkpoint; %lld of its %lld bytes were "
