@@ -38,9 +38,9 @@ static void nap(double seconds) {
 /* ---- Files of a shard ---- */
 
 /* FOLDER/shards/KEY.END */
-static lt_err file_of(const lt_shard_cache *c, const lt_set_shard *e, const char *end,
+static lt_err file_of(const lt_shard_cache *c, const char *key, const char *end,
                       char out[LT_PATH_BYTES]) {
-    if (snprintf(out, LT_PATH_BYTES, "%s/%s%s", c->shards, e->key, end) >= LT_PATH_BYTES) {
+    if (snprintf(out, LT_PATH_BYTES, "%s/%s%s", c->shards, key, end) >= LT_PATH_BYTES) {
         LT_FAIL(LT_ERR_LIMIT, "path too long: %s", c->shards);
     }
     return LT_OK;
@@ -58,7 +58,7 @@ static int lock_byte(int fd, int byte, int type, bool wait) {
 /* Open KEY.use and share its lock: from now on nobody deletes the shard. */
 static lt_err keep(const lt_shard_cache *c, const lt_set_shard *e, int *fd) {
     char path[LT_PATH_BYTES];
-    LT_TRY(file_of(c, e, ".use", path));
+    LT_TRY(file_of(c, e->key, ".use", path));
     *fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (*fd < 0 || lock_byte(*fd, BYTE_USE, F_RDLCK, true) != 0) {
         const lt_err err = lt_error_set(LT_ERR_IO, "%s: %s", path, strerror(errno));
@@ -78,7 +78,7 @@ static int64_t size_of(const char *path) {
 static bool has_size(const lt_shard_cache *c, const lt_set_shard *e, const char *end,
                      size_t bytes) {
     char path[LT_PATH_BYTES];
-    return file_of(c, e, end, path) == LT_OK && size_of(path) == (int64_t)bytes;
+    return file_of(c, e->key, end, path) == LT_OK && size_of(path) == (int64_t)bytes;
 }
 
 /* The hash of both files, as KEY.sum has it. */
@@ -88,7 +88,7 @@ static lt_err hash_files(const lt_shard_cache *c, const lt_set_shard *e, char he
     for (size_t i = 0; i < (e->mask != NULL ? 2 : 1); i++) {
         char path[LT_PATH_BYTES];
         lt_file_map map;
-        LT_TRY(file_of(c, e, ends[i], path));
+        LT_TRY(file_of(c, e->key, ends[i], path));
         LT_TRY(lt_file_map_open(&map, path));
         hash[i] = XXH3_64bits(map.data, map.size_bytes);
         lt_file_map_close(&map);
@@ -104,7 +104,7 @@ static void remove_files(const lt_shard_cache *c, const char *key) {
                                        ".sum"};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         char path[LT_PATH_BYTES];
-        if (snprintf(path, sizeof path, "%s/%s%s", c->shards, key, ends[i]) < (int)sizeof path) {
+        if (file_of(c, key, ends[i], path) == LT_OK) {
             (void)unlink(path);
         }
     }
@@ -114,7 +114,7 @@ static void remove_files(const lt_shard_cache *c, const char *key) {
 static bool is_sound(const lt_shard_cache *c, const lt_set_shard *e) {
     char path[LT_PATH_BYTES], hex[33], *text = NULL;
     bool sound = false;
-    if (file_of(c, e, ".sum", path) == LT_OK && lt_file_read(&text, NULL, path, 64) == LT_OK &&
+    if (file_of(c, e->key, ".sum", path) == LT_OK && lt_file_read(&text, NULL, path, 64) == LT_OK &&
         hash_files(c, e, hex) == LT_OK) {
         sound = strncmp(text, hex, 32) == 0;
     }
@@ -195,7 +195,7 @@ static bool delete_key(lt_shard_cache *c, const char *key) {
     char path[LT_PATH_BYTES];
     bool alone;
     int fd;
-    if (snprintf(path, sizeof path, "%s/%s.use", c->shards, key) >= (int)sizeof path) {
+    if (file_of(c, key, ".use", path) != LT_OK) {
         return false;
     }
     fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
@@ -228,7 +228,7 @@ static lt_err reserve(const lt_shard_cache *c, const lt_set_shard *e, const char
     char path[LT_PATH_BYTES];
     int fd;
     lt_err err = LT_OK;
-    LT_TRY(file_of(c, e, end, path));
+    LT_TRY(file_of(c, e->key, end, path));
     if (size_of(path) >= 0 || strlen(path) + sizeof LT_TARGET_DATA > sizeof path) {
         return LT_OK;
     }
@@ -307,7 +307,7 @@ static lt_err fetch_file(lt_shard_cache *c, const lt_set_shard *e, const char *f
     o.wait = true;
     o.tick = tick;
     o.ctx = c;
-    LT_TRY(file_of(c, e, end, to));
+    LT_TRY(file_of(c, e->key, end, to));
     LT_TRY(lt_copy(from, to, &o, &r));
     atomic_fetch_add(&c->fetched_bytes, r.moved_bytes);
     if (stat(to, &st) != 0 || (size_t)st.st_size != bytes ||
@@ -322,7 +322,7 @@ static lt_err fetch_file(lt_shard_cache *c, const lt_set_shard *e, const char *f
 static lt_err write_sum(const lt_shard_cache *c, const lt_set_shard *e) {
     char path[LT_PATH_BYTES], aside[LT_PATH_BYTES], hex[33];
     LT_TRY(hash_files(c, e, hex));
-    LT_TRY(file_of(c, e, ".sum", path));
+    LT_TRY(file_of(c, e->key, ".sum", path));
     if (snprintf(aside, sizeof aside, "%s.%lld.%p", path, (long long)getpid(), (void *)&hex) >=
         (int)sizeof aside) {
         LT_FAIL(LT_ERR_LIMIT, "path too long: %s", path);
@@ -484,7 +484,7 @@ static lt_err hold(lt_shard_store *store, const lt_far_shard *far, lt_held_shard
     lt_err err;
     LT_TRY(keep(c, e, &out->lock));
     err = is_here(c, e) ? LT_OK : wait_for(c, e, out->lock);
-    err = err == LT_OK ? file_of(c, e, "", out->prefix) : err;
+    err = err == LT_OK ? file_of(c, e->key, "", out->prefix) : err;
     if (err != LT_OK) {
         close(out->lock);
         return lt_error_prefix(err, "data.cache");

@@ -141,7 +141,7 @@ static lt_err ask_web(search *s) {
 }
 
 /* Divide the address into the folder that is listed and the pattern of names. */
-static lt_err divide(search *s, const lt_location *at, const char *text) {
+static void divide(search *s, const lt_location *at, const char *text) {
     const size_t n = strlen(text);
     const char *slash = strrchr(text, '/');
     size_t path = slash != NULL ? (size_t)(slash + 1 - text) : 0;
@@ -158,7 +158,6 @@ static lt_err divide(search *s, const lt_location *at, const char *text) {
         path = before > 0 && text[before - 1] == '/' ? before - 1 : before;
     }
     (void)snprintf(s->folder, sizeof s->folder, "%.*s", (int)path, text);
-    return LT_OK;
 }
 
 static int by_name(const void *a, const void *b) {
@@ -168,11 +167,9 @@ static int by_name(const void *a, const void *b) {
 
 static lt_err find_shards(search *s, const char *text) {
     lt_location at;
-    lt_err err;
     LT_TRY(lt_location_read(&at, text));
-    LT_TRY(divide(s, &at, text));
-    err = at.at == LT_AT_WEB ? ask_web(s) : lt_copy_list(s->folder, NULL, found, s);
-    LT_TRY(err);
+    divide(s, &at, text);
+    LT_TRY(at.at == LT_AT_WEB ? ask_web(s) : lt_copy_list(s->folder, NULL, found, s));
     if (s->n == 0) {
         LT_FAIL(LT_ERR_NOT_FOUND, "%s: there is no such shard", at.shown);
     }
