@@ -19,7 +19,6 @@ typedef struct {
     lt_plan_recovery now;
     bool seen[LT_RECOVERY_PHASES];
     bool planned; /* It is growth, and not a fault. */
-    int64_t room;
 } reader;
 
 /* ---- Reading --------------------------------------------------------------------------------- */
@@ -33,9 +32,9 @@ static lt_err read_phase(reader *r, const json_t *line, const char *what) {
         if (strcmp(name, lt_recovery_names[i]) != 0) {
             continue;
         }
-        if (i ==
-            LT_RECOVERY_DETECT) { /* Another fault: the recovery before has not come to its end. */
-            *r = (reader){.room = r->room};
+        if (i == LT_RECOVERY_DETECT) {
+            /* Another fault: the recovery before it was interrupted. */
+            *r = (reader){0};
         }
         if (!(seconds >= 0.0) || !isfinite(seconds)) {
             LT_FAIL(LT_ERR_FORMAT, "%s: phase '%s' of %g seconds", what, name, seconds);
@@ -62,7 +61,7 @@ static lt_err end_recovery(lt_plan_recoveries *out, reader *r, const json_t *lin
     if (!r->planned) {
         out->all[out->n++] = r->now;
     }
-    *r = (reader){.room = r->room};
+    *r = (reader){0};
     return LT_OK;
 }
 
