@@ -34,7 +34,7 @@ typedef enum {
  * at most room - 1 bytes and a 0, and may be `from`. */
 lt_percent_result lt_percent_decode(char *out, size_t room, const char *from, size_t n, bool plus);
 
-/* With this mark some programs begin a file of UTF-8; it is no part of the text. */
+/* The byte order mark, with which some programs begin a UTF-8 file. It is no part of the text. */
 #define LT_UTF8_MARK       "\xEF\xBB\xBF"
 #define LT_UTF8_MARK_BYTES ((size_t)3)
 /* Bytes of the mark at the beginning of a file's n bytes, or 0. */

@@ -18,7 +18,7 @@ LT_MUST_USE lt_err lt_json_parse(json_t **out, const char *text, size_t bytes, c
  * 18446744073709551615 is a bound in many schemas. */
 json_t *lt_json_loadb(const char *text, size_t bytes, size_t flags, json_error_t *why);
 
-/* Its flags for a line of data. A member that stands twice is an error: either may be meant. */
+/* Its flags for a line of data. A repeated member is an error: either value may be meant. */
 #define LT_JSON_LINE (JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES)
 
 /* Typed members of an object. Messages begin with `what`, the file's name. When the key is missing

@@ -1,8 +1,8 @@
 /* recoveries.h: recoveries that a launcher has measured, as input of the simulation: the
  * distribution of what a fault costs, instead of one number (--restart).
  *
- * Read are lines of RUN/events.jsonl (platform/agent/events.h), of one run or of many behind each
- * other: the phases of each recovery and how many steps were lost. A recovery that another fault
+ * It reads lines of RUN/events.jsonl (platform/agent/events.h), of one run or of several joined
+ * files: the phases of each recovery and how many steps were lost. A recovery that another fault
  * has interrupted is left out, as the launcher leaves it out, and so is growth (kind "grow"),
  * which is no fault.
  *

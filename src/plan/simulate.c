@@ -29,7 +29,7 @@
 typedef struct {
     double wall, failures, lost, restart, save, wait;
     int64_t n_lost; /* Values in the field's lost_s. */
-    double again;   /* The work at which the last failure came, or one before it: to reach again. */
+    double again;   /* The most work that was done when a failure came: to be reached again. */
     bool noted;     /* The last value is of the last failure. */
 } life;
 
@@ -214,7 +214,7 @@ static lt_err check(const lt_plan_sim *s) {
     return LT_OK;
 }
 
-/* The runs' values behind each other, sorted; before the lives are. */
+/* Join the values of all runs and sort them. Call it before the lives are sorted. */
 static void gather_lost(field *f, lt_plan_sim_result *out) {
     for (int64_t i = 0; f->lost_s != NULL && i < f->s->runs; i++) {
         for (int64_t k = 0; k < f->lives[i].n_lost; k++) {

@@ -108,8 +108,8 @@ done:
 
 /* ---- Guarantees ---- */
 
-/* Times of this form are in the order of their text. */
-/* Written again, a day that its month does not have is another one. */
+/* Times of this form are in the order of their text. A day that its month does not have becomes
+ * another day when it is written again. */
 static bool is_time(const char *text) {
     struct tm t = {0};
     char again[32] = "";

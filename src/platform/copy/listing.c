@@ -1,4 +1,4 @@
-/* listing.c: lt_copy_list and lt_copy_delete of lateen/copy.h: what is at a place, and its end. */
+/* listing.c: lt_copy_list and lt_copy_delete of lateen/copy.h. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@ static int by_name(const void *a, const void *b) {
     return strcmp(x->name, y->name);
 }
 
-/* A list knows neither size nor date of a file that was named by itself. */
+/* Ask for size and date of a file that was named by itself: the list lacks both. */
 static lt_err complete(lt_copying *c, lt_item *item) {
     lt_opened_item opened = {.fd = -1};
     LT_TRY(lt_copy_source_open(&c->source, c->http, item, &opened));
@@ -22,7 +22,7 @@ static lt_err complete(lt_copying *c, lt_item *item) {
     return LT_OK;
 }
 
-/* The files of c->source.at, of which the options want these. */
+/* The files at c->source.at that the options choose. */
 static lt_err files_of(lt_copying *c, const lt_copy_options *o, lt_items *items) {
     LT_TRY(lt_copying_open(c, o));
     LT_TRY(lt_copy_source_list(&c->source, c->http, items));

@@ -191,7 +191,7 @@ static bool other_region(lt_s3_call *c, const lt_web_reply *reply) {
     return strcmp(region, c->region) != 0;
 }
 
-/* A process tells once that its clock is wrong, whatever it copies. */
+/* A process warns once that its clock is wrong, however much it copies. */
 static atomic_flag told_clock = ATOMIC_FLAG_INIT;
 
 /* A clock that is wrong by more than a signature may be old: take the service's. */

@@ -45,7 +45,7 @@ LT_MUST_USE lt_err lt_s3_read(lt_s3 *s, lt_web *h, const char *bucket, const cha
 LT_MUST_USE lt_err lt_s3_list(lt_s3 *s, lt_web *h, const char *bucket, const char *prefix,
                               lt_s3_found found, void *ctx);
 
-/* One that is not there counts as deleted, as S3 has it. */
+/* Delete an object. One that does not exist counts as deleted, as in S3. */
 LT_MUST_USE lt_err lt_s3_delete(lt_s3 *s, lt_web *h, const char *bucket, const char *key);
 
 /* Write a whole object. mtime_s above 0: kept as its metadata `mtime`, as rclone does. FORMAT: the

@@ -26,7 +26,7 @@ typedef struct {
     size_t n_query;
     bool may_fail_late; /* Status 200 may come with an error as its body. */
     bool asked_time;
-    /* What the last try was signed with: another thread may have learnt better since. */
+    /* What the last try was signed with; another thread may have corrected s3 since. */
     char region[64];
     double skew_s;
     char shown[LT_PATH_BYTES];

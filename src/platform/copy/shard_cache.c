@@ -21,7 +21,7 @@
 #include "platform/copy/shard_set.h"
 #include "platform/copy/target.h"
 
-#define TRIES  4 /* Of a fetch, whose requests are repeated besides; waits of 1, 2, 4 s. */
+#define TRIES  4 /* Of a fetch, each of which also repeats its requests; waits of 1, 2, 4 s. */
 #define AHEAD  2 /* Shards that are fetched before they are read. */
 #define POLL_S 0.05
 #define TELL_S 10.0
@@ -81,7 +81,7 @@ static bool has_size(const lt_shard_cache *c, const lt_set_shard *e, const char 
     return file_of(c, e->key, end, path) == LT_OK && size_of(path) == (int64_t)bytes;
 }
 
-/* The hash of both files, as KEY.sum has it. */
+/* The hash of both files, in the form of KEY.sum. */
 static lt_err hash_files(const lt_shard_cache *c, const lt_set_shard *e, char hex[33]) {
     static const char *const ends[] = {".bin", ".mask"};
     uint64_t hash[2] = {0, 0};
@@ -110,7 +110,7 @@ static void remove_files(const lt_shard_cache *c, const char *key) {
     }
 }
 
-/* Has the content the hash that it had when it came? Asked once by each process. */
+/* Does the content still have the hash that it had after the fetch? Each process asks once. */
 static bool is_sound(const lt_shard_cache *c, const lt_set_shard *e) {
     char path[LT_PATH_BYTES], hex[33], *text = NULL;
     bool sound = false;
@@ -132,7 +132,7 @@ static bool is_here(const lt_shard_cache *c, const lt_set_shard *e) {
     return atomic_load(&e->checked) && has_sizes(c, e);
 }
 
-/* The same of files that another process may have left. The caller alone makes the shard. */
+/* The same for files that another process may have left. The caller holds the lock to fetch it. */
 static bool was_left(const lt_shard_cache *c, lt_set_shard *e) {
     if (!has_sizes(c, e)) {
         return false;
@@ -318,7 +318,7 @@ static lt_err fetch_file(lt_shard_cache *c, const lt_set_shard *e, const char *f
     return LT_OK;
 }
 
-/* Others may write the same: each by a file of its own. */
+/* Others may write the same file: each writes a temporary file of its own and renames it. */
 static lt_err write_sum(const lt_shard_cache *c, const lt_set_shard *e) {
     char path[LT_PATH_BYTES], aside[LT_PATH_BYTES], hex[33];
     LT_TRY(hash_files(c, e, hex));
@@ -341,7 +341,7 @@ static lt_err fetch_once(lt_shard_cache *c, lt_set_shard *e) {
     return LT_OK;
 }
 
-/* Wait until there is room for it. ahead: STATE instead. */
+/* Wait until there is room for the shard. ahead: fail with STATE instead of waiting. */
 static lt_err wait_for_room(lt_shard_cache *c, const lt_set_shard *e, bool ahead) {
     double tell_s = lt_clock_s() + TELL_S;
     bool room = false;
@@ -381,7 +381,7 @@ static lt_err fetch(lt_shard_cache *c, lt_set_shard *e, bool ahead) {
     return err;
 }
 
-/* The same by one at a time: others wait until it is made, and then find it. */
+/* The same by one thread or process at a time: others wait until it is done, and then find it. */
 static lt_err make(lt_shard_cache *c, lt_set_shard *e, int fd, bool ahead) {
     lt_err err = LT_OK;
     if (lock_byte(fd, BYTE_MAKE, F_WRLCK, true) != 0) {
@@ -396,7 +396,7 @@ static lt_err make(lt_shard_cache *c, lt_set_shard *e, int fd, bool ahead) {
 
 /* ---- The thread ---- */
 
-/* Fetch what comes behind shard `from` and is not here. False: there was no room. */
+/* Fetch the shards after `from` that are not here. False: there was no room. */
 static bool fetch_ahead(lt_shard_cache *c, int64_t from) {
     int64_t at = c->entries[from]->next;
     for (int i = 0; i < AHEAD && at != from && !atomic_load(&c->stop); i++) {

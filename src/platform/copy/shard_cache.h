@@ -3,9 +3,9 @@
  *
  *     FOLDER/lock                   held (flock) while room is made
  *     FOLDER/sets/SET/NAME.idx      indexes of the shards of one address: always here
- *     FOLDER/shards/KEY.bin, .mask  what the budget counts; while it comes, KEY.bin.lateen-part,
- *                                   which has its size from the beginning
- *     FOLDER/shards/KEY.sum         XXH3 of both, made when they came
+ *     FOLDER/shards/KEY.bin, .mask  what the budget counts; during the fetch KEY.bin.lateen-part,
+ *                                   which has its full size from the beginning
+ *     FOLDER/shards/KEY.sum         XXH3 of both, computed after the fetch
  *     FOLDER/shards/KEY.use         its date: when they were read last
  *
  * KEY is a hash of address, sizes and dates: runs that read the same share it, and a shard that has
@@ -15,11 +15,11 @@
  * for one read only, so nobody waits for room while somebody else sleeps on it. Byte 1 is locked by
  * the one who fetches, or compares what an earlier process left.
  *
- * What comes is compared with the source's checksum (lateen/copy.h); what an earlier process left
- * must have the hash in KEY.sum, or is fetched again.
+ * What is fetched is compared with the source's checksum (lateen/copy.h); what an earlier process
+ * left must have the hash in KEY.sum, or it is fetched again.
  *
- * A thread fetches the shards behind the one that was read last. In free room always; by deleting
- * others only where shards are read in order. */
+ * A thread fetches the shards that follow the one that was read last. It always uses free room; it
+ * deletes other shards only where shards are read in order. */
 #ifndef LT_PLATFORM_COPY_SHARD_CACHE_H
 #define LT_PLATFORM_COPY_SHARD_CACHE_H
 
@@ -41,13 +41,12 @@ typedef struct {
     double wait_s;                               /* together for so long. */
 } lt_shard_cache_report;
 
-/* in_order: shards are read one behind the other. */
+/* in_order: shards are read one after the other. */
 LT_MUST_USE lt_err lt_shard_cache_open(lt_shard_cache **out, const char *folder,
                                        int64_t budget_bytes, bool in_order);
 void lt_shard_cache_close(lt_shard_cache *c); /* No loader may read any more. Accepts NULL. */
 
-/* Does an address, of which data.train has several, name shards, and not a file of conversations?
- */
+/* Does this address (one of those in data.train) name shards, and not a file of conversations? */
 bool lt_shard_cache_takes(const char *text);
 
 /* Add the shards of an address: PREFIX[.bin], a pattern of names (".../web_*"), or ".../" for all;

@@ -121,7 +121,7 @@ static lt_err found_asked(void *ctx, const lt_copy_file *file) {
     return add_file(a->s, a->name, a->end, a->address, file);
 }
 
-/* Each file by its address. */
+/* Ask for each file of the shard by its address. */
 static lt_err ask_web(search *s) {
     if (strpbrk(s->pattern, "*?[") != NULL) {
         LT_FAIL(LT_ERR_ARG, "%s%s: a web server has no list of files: name one shard", s->folder,
@@ -237,7 +237,7 @@ done:
     return err;
 }
 
-/* Index and description; all processes of a node may do so at the same time. */
+/* Bring index and description; all processes of a node may do so at the same time. */
 static lt_err bring_index(const found_shard *f, const char *prefix) {
     lt_copy_options o = lt_copy_defaults();
     o.n_connections = 1;

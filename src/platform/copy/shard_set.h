@@ -14,7 +14,7 @@ typedef struct {
     char key[LT_SET_KEY_BYTES]; /* Names its files in FOLDER/shards. */
     char *bin, *mask;           /* Addresses; mask NULL: it has none. */
     char *prefix;               /* Its index is prefix.idx. */
-    int64_t index, next;        /* In entries: itself, and the one behind it in its source. */
+    int64_t index, next;        /* In entries: itself, and the one after it in its source. */
     atomic_bool checked;        /* This process has fetched its files, or compared their hash. */
     atomic_llong touched_s;     /* When the date of KEY.use was set, by the monotonic clock. */
 } lt_set_shard;
