@@ -1,4 +1,4 @@
-# All unit tests under AddressSanitizer with UndefinedBehaviorSanitizer, those with threads under ThreadSanitizer, and the server with both.
+# All unit tests under AddressSanitizer with UndefinedBehaviorSanitizer, those with threads under ThreadSanitizer, and the server, copies, the mirror and the shard cache with both.
 . tests/sanitized.sh
 # Objects that no test runs on this machine are linked from the release build: kernels of instruction sets that are not this CPU's (only optest runs them,
 # and two tests that go through every set's norms and optimisers), and the launchers of GPU kernels where there is no GPU.
@@ -27,4 +27,8 @@ beside -t 900 "load, asan" env LATEEN=build/asan/lateen BENCH=build/lateen tests
 beside -t 900 "load, tsan" env LATEEN=build/tsan/lateen BENCH=build/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 tests/e2e/serve_load.sh 5 64
 beside -t 900 "copies, asan" python3 tests/e2e/copies.py build/asan/lateen 20
 beside -t 900 "copies, tsan" env TSAN_OPTIONS=halt_on_error=1 python3 tests/e2e/copies.py build/tsan/lateen 20
+beside -t 900 "mirror, asan" python3 tests/e2e/mirror.py build/asan/lateen
+beside -t 900 "mirror, tsan" env TSAN_OPTIONS=halt_on_error=1 python3 tests/e2e/mirror.py build/tsan/lateen
+beside -t 900 "shards, asan" python3 tests/e2e/shards.py build/asan/lateen all
+beside -t 900 "shards, tsan" env TSAN_OPTIONS=halt_on_error=1 python3 tests/e2e/shards.py build/tsan/lateen all
 beside -t 900 "verbs with threads, tsan" env LATEEN=build/tsan/lateen tests/e2e/threads.sh
