@@ -1,4 +1,4 @@
-"""`checkpoint.mirror`: checkpoints that are copied to an object store behind the run, and runs that begin from there on another machine. The store checks every
+"""`checkpoint.mirror`: checkpoints that are copied to an object store while the run goes on, and runs that begin from there on another machine. The store checks every
 signature and breaks what it is told to (object_store.py).
 
     python3 tests/e2e/mirror.py build/lateen        as TAP"""

@@ -324,7 +324,8 @@ def one(seed):
             best, until = -1, time.time() + STUCK_S
             while run.p.poll() is None and time.time() < until:
                 run.ranks()
-                best, until = (run.step(), time.time() + STUCK_S) if run.step() > best else (best, until)
+                if (step := run.step()) > best:
+                    best, until = step, time.time() + STUCK_S
                 time.sleep(0.05)
             if run.p.poll() in (0, None):
                 break
