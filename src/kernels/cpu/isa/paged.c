@@ -448,6 +448,7 @@ static int64_t list_tasks(const paged *p, bool split, task *list) {
     int64_t count = 0;
     for (int64_t n = 0; n < a->kv_len.shape[0]; n++) {
         const int64_t rows = i32_at(&a->q_start, n + 1) - i32_at(&a->q_start, n);
+        LT_ASSERT(rows <= i32_at(&a->kv_len, n));
         for (int64_t g = 0; g < a->k_pages.shape[2]; g++) {
             for (int64_t i = 0; i < rows * p->group; i += BLOCK) {
                 task t = {.n = (int32_t)n, .g = (int32_t)g, .first = (int32_t)i};
