@@ -241,7 +241,7 @@ static void pick(const lt_choose_args *a, int64_t p, int64_t row, candidate *c) 
 
 /* The slot of a pick's penalties; -1: it has none, or is idle. */
 static int64_t slot_of(const lt_choose_args *a, int64_t p) {
-    const double *how = (const double *)a->how.data + p * LT_CHOOSE_HOW_COUNT;
+    const double *how = (const double *)a->how.data + at2(&a->how, p, 0);
     return get_i32(&a->rows, at1(&a->rows, p)) < 0 ? -1 : (int64_t)how[LT_CHOOSE_SLOT];
 }
 
