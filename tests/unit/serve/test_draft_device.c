@@ -25,6 +25,9 @@ static lt_request repeating_request(int64_t i, int32_t *prompt, int32_t *allowed
     for (int k = 0; k < 4; k++) {
         allowed[k] = 20 + k;
     }
+    if (r.min_tokens > 0) { /* These end while the text repeats itself. */
+        r.min_tokens = 20;
+    }
     if (i % 4 == 3 && r.grammar == NULL && r.think_end == NULL) {
         r.allowed = allowed;
         r.n_allowed = 2 + i % 3;
