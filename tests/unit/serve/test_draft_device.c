@@ -94,15 +94,7 @@ static void compare_drafts(const lt_model *m, const lt_model *other, const lt_gr
         const draft_case *c = &cases[i];
         o.max_running = c->max_running;
         o.step_tokens = c->step_tokens;
-        o.cache_bytes = 0;
-        if (c->pages > 0) {
-            lt_engine_cache cache;
-            lt_engine *e = NULL;
-            must(lt_engine_open(&e, m, &o), "engine");
-            lt_engine_get_cache(e, &cache);
-            lt_engine_close(e);
-            o.cache_bytes = c->pages * cache.page_bytes;
-        }
+        o.cache_bytes = c->pages > 0 ? bytes_of_pages(m, &o, c->pages) : 0;
         o.speculate = c->draft > 0 ? LT_SPECULATE_MODEL : LT_SPECULATE_NGRAM;
         o.draft = c->draft > 0 ? &drafts[c->draft] : NULL;
         o.draft_tokens = c->tokens;
