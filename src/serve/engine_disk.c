@@ -50,8 +50,7 @@ static void leaves(void *engine, int32_t page) {
     const lt_page_chain chain = e->sched.pages.page[page].chain;
     int64_t at;
     bool full;
-    if (lt_page_disk_has(k->disk, chain)) {
-        lt_page_disk_touch(k->disk, chain);
+    if (lt_page_disk_touch(k->disk, chain)) {
         return;
     }
     pthread_mutex_lock(&k->lock);

@@ -260,7 +260,7 @@ bool lt_page_disk_has(lt_page_disk *d, lt_page_chain chain) {
     return has;
 }
 
-void lt_page_disk_touch(lt_page_disk *d, lt_page_chain chain) {
+bool lt_page_disk_touch(lt_page_disk *d, lt_page_chain chain) {
     int32_t slot;
     pthread_mutex_lock(&d->lock);
     slot = lt_page_index_find(&d->index, chain);
@@ -268,6 +268,7 @@ void lt_page_disk_touch(lt_page_disk *d, lt_page_chain chain) {
         lt_page_index_touch(&d->index, slot);
     }
     pthread_mutex_unlock(&d->lock);
+    return slot != LT_NO_SLOT;
 }
 
 static void forget(lt_page_disk *d, lt_page_chain chain) {
@@ -306,8 +307,7 @@ done:
 
 lt_err lt_page_disk_put(lt_page_disk *d, lt_page_chain chain, const int32_t *tokens,
                         const void *page) {
-    if (lt_page_disk_has(d, chain)) {
-        lt_page_disk_touch(d, chain);
+    if (lt_page_disk_touch(d, chain)) {
         return LT_OK;
     }
     LT_TRY(counted(d, &d->written, write_file(d, chain, tokens, page)));

@@ -32,8 +32,8 @@ void lt_page_disk_close(lt_page_disk *d); /* Accepts NULL. */
 uint64_t lt_page_disk_seed(const lt_page_disk *d);
 
 bool lt_page_disk_has(lt_page_disk *d, lt_page_chain chain);
-/* The page was used: it is removed after all others. */
-void lt_page_disk_touch(lt_page_disk *d, lt_page_chain chain);
+/* The page was used: it is removed after all others. False: it is not there. */
+bool lt_page_disk_touch(lt_page_disk *d, lt_page_chain chain);
 /* Write a page and its tokens (page_tokens), unless it is there. */
 LT_MUST_USE lt_err lt_page_disk_put(lt_page_disk *d, lt_page_chain chain, const int32_t *tokens,
                                     const void *page);
