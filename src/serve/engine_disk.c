@@ -80,18 +80,17 @@ static lt_seq *first_seq(lt_job *j) {
     return &j->choices[i].seq;
 }
 
-static void drop_pages(lt_engine *e, const lt_job *j, const lt_seq *seq) {
-    for (int64_t i = j->n_found + j->n_coming; i > 0; i--) { /* Last first, as a sequence does. */
-        lt_pages_drop(&e->sched.pages, seq->table[i - 1]);
-    }
+/* The chain of the pages that the pool had of the job's prompt. */
+static lt_page_chain chain_found(const lt_engine *e, const lt_job *j, const lt_seq *seq) {
+    return lt_pages_chain_of(&e->sched.pages,
+                             j->n_found > 0 ? seq->table[j->n_found - 1] : LT_NO_PAGE, seq->salt);
 }
 
 /* Pages for what the disk has behind the pages of the pool, as long as each running sequence can
  * get one more. */
 static void take_pages(lt_engine *e, lt_job *j, const lt_seq *seq, int64_t n) {
     lt_pages *p = &e->sched.pages;
-    lt_page_chain chain = j->n_found > 0 ? p->page[seq->table[j->n_found - 1]].chain
-                                         : lt_pages_chain_begin(p, seq->salt);
+    lt_page_chain chain = chain_found(e, j, seq);
     for (int64_t i = j->n_found; i < n && lt_pages_available(p) > e->sched.running.n; i++) {
         chain = lt_pages_chain_next(p, chain, seq->tokens + i * p->page_tokens);
         if (!lt_page_disk_has(e->disk.disk, chain)) {
@@ -115,7 +114,7 @@ bool lt_engine_park(lt_engine *e, lt_job *j) {
     j->n_coming = 0;
     take_pages(e, j, seq, n);
     if (j->n_coming == 0) {
-        drop_pages(e, j, seq);
+        lt_pages_drop_chain(&e->sched.pages, seq->table, 0, j->n_found);
         return false;
     }
     j->parked = true;
@@ -138,7 +137,7 @@ static void unpark(lt_engine *e, void *arg) {
                                          i > 0 ? seq->table[i - 1] : LT_NO_PAGE, seq->salt,
                                          seq->tokens + i * e->o.page_tokens);
     }
-    drop_pages(e, j, seq);
+    lt_pages_drop_chain(&e->sched.pages, seq->table, 0, j->n_found + j->n_coming);
     e->n_disk_tokens += j->n_read * e->o.page_tokens;
     e->n_parked--;
     j->parked = false;
@@ -159,10 +158,8 @@ static bool read_page(lt_engine *e, lt_page_chain chain, const int32_t *tokens, 
 static void read_pages(lt_engine *e, lt_job *j) {
     const lt_pages *p = &e->sched.pages;
     const lt_seq *seq = first_seq(j);
-    lt_page_chain chain = lt_pages_chain_begin(p, seq->salt);
-    for (int64_t i = 0; i < j->n_found; i++) {
-        chain = lt_pages_chain_next(p, chain, seq->tokens + i * p->page_tokens);
-    }
+    lt_page_chain chain = chain_found(e, j,
+                                      seq); /* These pages are held, so they stay published. */
     j->n_read = 0;
     for (int64_t i = j->n_found; i < j->n_found + j->n_coming; i++) {
         const int32_t *tokens = seq->tokens + i * p->page_tokens;

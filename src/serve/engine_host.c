@@ -68,7 +68,7 @@ void lt_engine_bring(lt_engine *e, lt_seq *seq) {
         return;
     }
     n_held = lt_pages_match(p, seq->salt, seq->tokens, n * p->page_tokens, seq->table, &behind);
-    chain = n_held > 0 ? p->page[seq->table[n_held - 1]].chain : lt_pages_chain_begin(p, seq->salt);
+    chain = lt_pages_chain_of(p, n_held > 0 ? seq->table[n_held - 1] : LT_NO_PAGE, seq->salt);
     for (; n_held < n; n_held++) {
         const int32_t *tokens = seq->tokens + n_held * p->page_tokens;
         chain = lt_pages_chain_next(p, chain, tokens);
@@ -79,9 +79,7 @@ void lt_engine_bring(lt_engine *e, lt_seq *seq) {
         }
         e->host.n_tokens += p->page_tokens;
     }
-    while (n_held > 0) { /* Last first, as a sequence does. */
-        lt_pages_drop(p, seq->table[--n_held]);
-    }
+    lt_pages_drop_chain(p, seq->table, 0, n_held);
 }
 
 void lt_engine_forget_host(lt_engine *e) {

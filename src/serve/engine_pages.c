@@ -70,10 +70,7 @@ typedef struct {
 } lent;
 
 static void drop(lt_engine *e, const lent *w) {
-    for (int64_t i = w->n_found + w->n_taken; i > w->n_behind;
-         i--) { /* Last first, as a sequence does. */
-        lt_pages_drop(&e->sched.pages, w->table[i - 1]);
-    }
+    lt_pages_drop_chain(&e->sched.pages, w->table, w->n_behind, w->n_found + w->n_taken);
 }
 
 static void find(lt_engine *e, void *arg) {

@@ -44,8 +44,12 @@ static int32_t *bucket_of(const lt_pages *p, lt_page_chain chain) {
     return &p->bucket[chain.low & (uint64_t)(p->n_buckets - 1)];
 }
 
-lt_page_chain lt_pages_chain_begin(const lt_pages *p, uint64_t salt) {
-    const XXH128_hash_t h = XXH3_128bits_withSeed(&salt, sizeof salt, p->seed);
+lt_page_chain lt_pages_chain_of(const lt_pages *p, int32_t page, uint64_t salt) {
+    XXH128_hash_t h;
+    if (page != LT_NO_PAGE) {
+        return at(p, page)->chain;
+    }
+    h = XXH3_128bits_withSeed(&salt, sizeof salt, p->seed);
     return (lt_page_chain){h.low64, h.high64};
 }
 
@@ -197,6 +201,12 @@ void lt_pages_drop(lt_pages *p, int32_t page) {
     }
 }
 
+void lt_pages_drop_chain(lt_pages *p, const int32_t *table, int64_t first, int64_t end) {
+    while (end > first) {
+        lt_pages_drop(p, table[--end]);
+    }
+}
+
 void lt_pages_forget(lt_pages *p) {
     LT_ASSERT(lt_pages_available(p) == p->n_pages);
     while (p->n_cached > 0) {
@@ -225,7 +235,7 @@ static int32_t find(const lt_pages *p, lt_page_chain chain, int32_t parent, uint
  * is missing. Returns their count. */
 static int64_t walk(const lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
                     int32_t *table) {
-    lt_page_chain chain = lt_pages_chain_begin(p, salt);
+    lt_page_chain chain = lt_pages_chain_of(p, LT_NO_PAGE, salt);
     int64_t i = 0;
     for (; (i + 1) * p->page_tokens <= n; i++) {
         const int32_t *piece = tokens + i * p->page_tokens;
@@ -282,9 +292,7 @@ int64_t lt_pages_erase(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_
 
 int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t salt,
                          const int32_t *tokens) {
-    const lt_page_chain before = parent == LT_NO_PAGE ? lt_pages_chain_begin(p, salt)
-                                                      : at(p, parent)->chain;
-    const lt_page_chain chain = lt_pages_chain_next(p, before, tokens);
+    const lt_page_chain chain = lt_pages_chain_next(p, lt_pages_chain_of(p, parent, salt), tokens);
     const int32_t equal = find(p, chain, parent, salt, tokens);
     lt_page *g = at(p, page);
     int32_t *bucket = bucket_of(p, chain);

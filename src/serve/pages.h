@@ -100,6 +100,9 @@ void lt_pages_reset(lt_pages *p);              /* All free. Once after placing. 
 int32_t lt_pages_take(lt_pages *p);
 void lt_pages_hold(lt_pages *p, int32_t page);
 void lt_pages_drop(lt_pages *p, int32_t page);
+/* Drop pages [first, end) of a table, the last one first, so that a chain is evicted from its
+ * end. */
+void lt_pages_drop_chain(lt_pages *p, const int32_t *table, int64_t first, int64_t end);
 
 /* Free all cached pages, so that none is found. No page may be held. */
 void lt_pages_forget(lt_pages *p);
@@ -109,8 +112,9 @@ static inline int64_t lt_pages_behind(const lt_pages *p, int64_t at) {
     return p->window > 0 && at >= p->window ? (at - p->window + 1) / p->page_tokens : 0;
 }
 
-/* The chain before the first page of a text, and after one more page of these tokens. */
-lt_page_chain lt_pages_chain_begin(const lt_pages *p, uint64_t salt);
+/* The chain of a published page, or with LT_NO_PAGE that before the first page of a text; and the
+ * chain of the page that follows it with these tokens. */
+lt_page_chain lt_pages_chain_of(const lt_pages *p, int32_t page, uint64_t salt);
 lt_page_chain lt_pages_chain_next(const lt_pages *p, lt_page_chain before, const int32_t *tokens);
 static inline bool lt_page_chain_same(lt_page_chain a, lt_page_chain b) {
     return a.low == b.low && a.high == b.high;

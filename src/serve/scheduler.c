@@ -67,11 +67,8 @@ int64_t lt_sched_most_pages(const lt_sched *s, int64_t n_tokens) {
                : least(all, pages_for(s, s->pages.window + s->step_tokens) + PAGES_BESIDE);
 }
 
-/* Last first, so that a chain is evicted from its end. */
 static void drop_pages(lt_sched *s, lt_seq *seq) {
-    while (seq->n_pages > seq->n_behind) {
-        lt_pages_drop(&s->pages, seq->table[--seq->n_pages]);
-    }
+    lt_pages_drop_chain(&s->pages, seq->table, seq->n_behind, seq->n_pages);
     seq->n_pages = seq->n_behind = seq->n_done = seq->n_published = 0;
 }
 
