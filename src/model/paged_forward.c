@@ -168,6 +168,7 @@ lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
         LT_FAIL(LT_ERR_OOM, "forward");
     }
     f->o = *o;
+    f->o.few_rows = o->few_rows > 1 ? o->few_rows : 1;
     LT_TRY_DONE(lt_exec_prepare(&f->exec, &f->prepared, m, o->max_seq, true));
     f->exec.fixed_order = o->fixed_order;
     f->steering = m->steering;
@@ -218,57 +219,63 @@ static lt_tensor pool_view(const lt_paged_forward *f, int64_t layer, int64_t whi
                         f->o.page_tokens, s->n_kv_heads, s->head_dim);
 }
 
+/* A page has two parts for each layer, its keys and its values: the place of part i, and its size. */
+static void *page_part(const lt_paged_forward *f, int64_t page, int64_t i, size_t *bytes) {
+    const lt_tensor pages = pool_view(f, i / 2, i % 2), one = lt_tensor_rows(&pages, page, 1);
+    *bytes = lt_dtype_row_bytes(pages.dtype, lt_tensor_count(&one));
+    return one.data;
+}
+
+static int64_t page_parts(const lt_paged_forward *f) {
+    return 2 * f->exec.spec->n_layers;
+}
+
 lt_err lt_paged_forward_copy_page(lt_paged_forward *f, int64_t dst, int64_t src) {
+    size_t bytes;
     LT_ASSERT(dst >= 0 && src >= 0 && dst < f->o.n_pages && src < f->o.n_pages);
-    for (int64_t i = 0; i < 2 * f->exec.spec->n_layers; i++) {
-        const lt_tensor pages = pool_view(f, i / 2, i % 2), from = lt_tensor_rows(&pages, src, 1),
-                        to = lt_tensor_rows(&pages, dst, 1);
-        LT_TRY(f->exec.backend->copy(f->exec.queue, to.data, from.data,
-                                     lt_dtype_row_bytes(pages.dtype, lt_tensor_count(&from))));
+    for (int64_t i = 0; i < page_parts(f); i++) {
+        void *to = page_part(f, dst, i, &bytes);
+        LT_TRY(f->exec.backend->copy(f->exec.queue, to, page_part(f, src, i, &bytes), bytes));
     }
     return LT_OK;
 }
 
 void lt_paged_forward_get_page(const lt_paged_forward *f, int64_t page, void *to) {
     char *at = to;
-    for (int64_t i = 0; i < 2 * f->exec.spec->n_layers; i++) {
-        const lt_tensor pages = pool_view(f, i / 2, i % 2), from = lt_tensor_rows(&pages, page, 1);
-        const size_t bytes = lt_dtype_row_bytes(pages.dtype, lt_tensor_count(&from));
-        memcpy(at, from.data, bytes);
-        at += bytes;
+    size_t bytes;
+    for (int64_t i = 0; i < page_parts(f); i++, at += bytes) {
+        const void *part = page_part(f, page, i, &bytes);
+        memcpy(at, part, bytes);
     }
 }
 
 void lt_paged_forward_put_page(lt_paged_forward *f, int64_t page, const void *from) {
     const char *at = from;
-    for (int64_t i = 0; i < 2 * f->exec.spec->n_layers; i++) {
-        const lt_tensor pages = pool_view(f, i / 2, i % 2), to = lt_tensor_rows(&pages, page, 1);
-        const size_t bytes = lt_dtype_row_bytes(pages.dtype, lt_tensor_count(&to));
-        memcpy(to.data, at, bytes);
-        at += bytes;
+    size_t bytes;
+    for (int64_t i = 0; i < page_parts(f); i++, at += bytes) {
+        void *part = page_part(f, page, i, &bytes);
+        memcpy(part, at, bytes);
     }
 }
 
-/* Queue the copies of a page: to the host's `to`, or else from its `from`. */
-static lt_err move_page(lt_paged_forward *f, int64_t page, char *to, const char *from) {
-    const lt_backend *b = f->exec.backend;
-    size_t done = 0;
-    for (int64_t i = 0; i < 2 * f->exec.spec->n_layers; i++) {
-        const lt_tensor pages = pool_view(f, i / 2, i % 2), one = lt_tensor_rows(&pages, page, 1);
-        const size_t bytes = lt_dtype_row_bytes(pages.dtype, lt_tensor_count(&one));
-        LT_TRY(to != NULL ? b->download(f->exec.queue, to + done, one.data, bytes)
-                          : b->upload(f->exec.queue, one.data, from + done, bytes));
-        done += bytes;
+lt_err lt_paged_forward_send_page(lt_paged_forward *f, int64_t page, void *to) {
+    char *at = to;
+    size_t bytes;
+    for (int64_t i = 0; i < page_parts(f); i++, at += bytes) {
+        const void *part = page_part(f, page, i, &bytes);
+        LT_TRY(f->exec.backend->download(f->exec.queue, at, part, bytes));
     }
     return LT_OK;
 }
 
-lt_err lt_paged_forward_send_page(lt_paged_forward *f, int64_t page, void *to) {
-    return move_page(f, page, to, NULL);
-}
-
 lt_err lt_paged_forward_fetch_page(lt_paged_forward *f, int64_t page, const void *from) {
-    return move_page(f, page, NULL, from);
+    const char *at = from;
+    size_t bytes;
+    for (int64_t i = 0; i < page_parts(f); i++, at += bytes) {
+        void *part = page_part(f, page, i, &bytes);
+        LT_TRY(f->exec.backend->upload(f->exec.queue, part, at, bytes));
+    }
+    return LT_OK;
 }
 
 /* 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: the first of them that is at least n. */
@@ -283,7 +290,7 @@ static int64_t bucket_of(int64_t n) {
 /* Whether the call is one of few rows a sequence, all of whose logits are wanted, in their
  * order. */
 static bool decodes(const lt_paged_forward *f, const lt_paged_forward_rows *w) {
-    bool in_order = w->q_max <= (f->o.few_rows > 1 ? f->o.few_rows : 1) && w->n_out == w->n_rows;
+    bool in_order = w->q_max <= f->o.few_rows && w->n_out == w->n_rows;
     for (int64_t i = 0; in_order && i < w->n_out; i++) {
         in_order = w->out_rows[i] == i;
     }

@@ -105,7 +105,7 @@ static inline int64_t lt_paged_forward_call_words(const lt_paged_forward *f) {
 }
 
 static inline int64_t lt_paged_forward_words(const lt_paged_forward *f) {
-    const int64_t turns = f->o.few_rows > 1 ? f->o.few_rows - 1 : 0; /* After the first. */
+    const int64_t turns = f->o.few_rows - 1; /* After the first. */
     return lt_paged_forward_call_words(f) + f->o.out_rows * (LT_PAGED_FORWARD_PICK_WORDS + turns) +
            1;
 }

@@ -144,7 +144,7 @@ static int64_t put_turns(lt_paged_forward *f, int64_t at, int64_t *end, int64_t 
     for (int64_t i = 0; turn != NULL && i < n; i++) {
         n_turns = rows[i] >= 0 && turn[i] >= n_turns ? turn[i] + 1 : n_turns;
     }
-    LT_ASSERT(n_turns == 1 || n_turns <= f->o.few_rows);
+    LT_ASSERT(n_turns <= f->o.few_rows);
     for (int64_t t = n_turns - 1; t >= 0 && n_turns > 1; t--) {
         int32_t *to = t > 0 ? host + *end + (t - 1) * n : rows;
         for (int64_t i = 0; i < n; i++) {
