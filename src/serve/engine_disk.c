@@ -44,7 +44,7 @@ static int32_t *staged_tokens(const lt_engine *e, int64_t i) {
 /* ---- The engine's thread ---- */
 
 /* Only this thread adds to the ring, so the slot behind its end is its own. */
-static void leaves(void *engine, int32_t page) {
+static void stage_evicted(void *engine, int32_t page) {
     lt_engine *e = engine;
     lt_engine_disk *k = &e->disk;
     const lt_page_chain chain = e->sched.pages.page[page].chain;
@@ -240,7 +240,7 @@ lt_err lt_engine_open_disk(lt_engine *e) {
     LT_TRY(lt_arena_open(&k->arena, "pages on their way to the disk"));
     disk_carve(k, head.page_bytes, head.page_tokens, &k->arena);
     e->sched.pages.seed = lt_page_disk_seed(k->disk);
-    e->sched.pages.leaves = leaves;
+    e->sched.pages.on_evict = stage_evicted;
     e->sched.pages.owner = e;
     if (pthread_create(&k->thread, NULL, run, e) != 0) {
         LT_FAIL(LT_ERR_OOM, "engine: cannot start the thread of the disk");

@@ -17,7 +17,7 @@ static char *slot_data(const lt_engine *e, int32_t slot) {
     return e->host.data + slot * e->cache.page_bytes;
 }
 
-static void leaves(void *engine, int32_t page) {
+static void save_evicted(void *engine, int32_t page) {
     lt_engine *e = engine;
     lt_engine_host *h = &e->host;
     const lt_page_chain chain = e->sched.pages.page[page].chain;
@@ -119,7 +119,7 @@ lt_err lt_engine_open_host(lt_engine *e) {
     lt_page_index_reset(&h->index);
     h->bytes = (size_t)(h->index.n_slots * e->cache.page_bytes);
     LT_TRY(e->model->backend->host_alloc(device, (void **)&h->data, h->bytes, "cached pages"));
-    e->sched.pages.leaves = leaves;
+    e->sched.pages.on_evict = save_evicted;
     e->sched.pages.owner = e;
     return LT_OK;
 }

@@ -144,8 +144,8 @@ static int32_t evict(lt_pages *p, bool tell) {
     int32_t page;
     end_keeping(p);
     page = p->aged.oldest != LT_NO_PAGE ? p->aged.oldest : p->kept.oldest;
-    if (tell && p->leaves != NULL) {
-        p->leaves(p->owner, page);
+    if (tell && p->on_evict != NULL) {
+        p->on_evict(p->owner, page);
     }
     age_remove(p, page);
     forget(p, page);

@@ -79,7 +79,7 @@ typedef struct {
     double now_s;      /* The time, as its owner has told it last. */
     /* Called before a published page is evicted, while it still has its chain and tokens; NULL:
      * nobody is told. Not by forget and erase. */
-    void (*leaves)(void *owner, int32_t page);
+    void (*on_evict)(void *owner, int32_t page);
     void *owner;
     int64_t n_buckets;
     lt_page *page;      /* (n_pages) */
