@@ -15,10 +15,10 @@
  *          the first time (kernels are made, scratch grows), recorded when its side comes again,
  *          and from then on is one launch, from embedding to picks. A padding row is a sequence of
  *          one token whose key is dropped and whose result is not read.
- *          So it is with steps in which sequences have a few rows (options.few_rows), as where
- *          drafts are verified. Their sequences are padded to a power of two, and the most rows of
- *          a sequence to 4 or few_rows, so that few shapes come; some padding sequences then have
- *          several rows, others none.
+ *          The same holds for steps in which each sequence has a few rows (options.few_rows), such
+ *          as those that verify drafts. The number of their sequences is padded to a power of two,
+ *          and the most rows of a sequence to 4 or few_rows, so that there are few shapes; some
+ *          padding sequences then have several rows, others none.
  *
  * AHEAD    Calls are queued one after the other without a wait between them; the data that they
  *          exchange with the host alternates between two sides (paged_forward_side.c). Ids that
@@ -219,7 +219,7 @@ static lt_tensor pool_view(const lt_paged_forward *f, int64_t layer, int64_t whi
                         f->o.page_tokens, s->n_kv_heads, s->head_dim);
 }
 
-/* A page has two parts for each layer, its keys and its values: the place of part i, and its size. */
+/* A page has two parts for each layer, its keys and its values. Where part i is, and its size. */
 static void *page_part(const lt_paged_forward *f, int64_t page, int64_t i, size_t *bytes) {
     const lt_tensor pages = pool_view(f, i / 2, i % 2), one = lt_tensor_rows(&pages, page, 1);
     *bytes = lt_dtype_row_bytes(pages.dtype, lt_tensor_count(&one));

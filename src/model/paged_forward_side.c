@@ -189,8 +189,8 @@ static lt_tensor put(lt_paged_forward *f, int64_t *at, const int32_t *values, in
     return t;
 }
 
-/* Padding sequences have the padding rows, as many each as a sequence may have; the last ones have
- * none. */
+/* Divide the padding rows among the padding sequences, as many to each as a sequence may have; none
+ * may be left for the last ones. */
 static void pad_sequences(lt_paged_forward *f, const lt_paged_forward_rows *w) {
     const lt_paged_forward_shape *c = &f->shape;
     int32_t *q_start = lt_paged_forward_side_of_call(f)->host_meta + 3 * c->rows,

@@ -190,8 +190,8 @@ static double acceptance_at(const lt_draft_text *t, int64_t place) {
     return lt_draft_acceptance_at(t->own, t->all, place);
 }
 
-/* A step with drafts takes at least as long as the same of n_rows without; until one of fewer rows
- * was measured, it is tried between that and those of more. */
+/* The time of a step of so many rows with drafts: at least that of n_rows without. Below the fewest
+ * rows that were measured with drafts, it is interpolated between these and n_rows without. */
 static double time_of_drafts(const lt_draft_times *steps, const lt_draft_times *drafted,
                              int64_t n_rows, double plain_s, int64_t rows) {
     double s = lt_draft_times_of(drafted, rows);

@@ -14,10 +14,9 @@
  *                 decoding: Saxena 2023)
  *     model       what a second, smaller model says (step_draft_model.c)
  * A draft that is copied never changes a text: each token is drawn as without it. So it is with a
- * draft model where tokens are not drawn at random, for requests that ask for it, and on devices;
- * otherwise
- * the draw takes the draft's distribution into account (model/sampler.h), which accepts more
- * tokens and changes the text, but not its distribution.
+ * draft model where tokens are not drawn at random, for requests that ask for it, and on devices.
+ * Otherwise the draw takes the draft's distribution into account (model/sampler.h), which accepts
+ * more tokens and changes the text, but not its distribution.
  *
  * DEVICES   A device chooses a token from each row of a draft at once, each as if the draft tokens
  *           before it were those of the text; the host keeps those up to the first that differs
@@ -68,8 +67,8 @@ typedef struct {
         int64_t n, step; /* Measurements, 0: none; and which step was the last. */
     } of[LT_DRAFT_SIZES];
     int64_t n_steps;
-    /* Steps after which one without drafts is measured anew, 32 for each measurement at most; 0:
-     * 64, however often it was measured. */
+    /* A time is known for so many steps after its last measurement, but for at most 32 for each
+     * measurement; 0: for 64. */
     int64_t recent;
 } lt_draft_times;
 

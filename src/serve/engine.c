@@ -32,8 +32,8 @@
 #define STEP_TOKENS_DEVICE 2048
 #define BACKGROUND_DEVICE  32
 
-/* Steps after which a device runs one without drafts to measure it: two more are queued around it,
- * and its time depends on little but its rows. */
+/* Steps after which a device runs one without drafts to measure it: many, because two more must be
+ * queued around it, and its time depends on little but its rows. */
 #define RECENT_DEVICE 512
 
 #define USUAL_TOKENS 64 /* Expected tokens of a choice, before any has ended. */
@@ -166,9 +166,9 @@ static const lt_model *model_at(const lt_engine *e, int k) {
     return k == 0 ? e->model : k <= e->o.n_beside ? e->o.beside[k - 1] : e->drafter.model;
 }
 
-/* The tokens behind which no layer of any model reads, or 0: sequences keep all their pages. The
- * draft model may be behind a text, and catch up with it later; the caches on disk and in host
- * memory find a page by those before it. */
+/* The longest window of the models: no layer reads tokens before it. 0: sequences keep all their
+ * pages. So they do beside a draft model, which may catch up with a text later, and beside a cache
+ * on disk or in host memory, which finds a page by those before it. */
 static int64_t pages_window(const lt_engine *e) {
     int64_t window = 0;
     for (int k = 0; k < n_models(e); k++) {

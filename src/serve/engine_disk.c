@@ -86,8 +86,8 @@ static lt_page_chain chain_found(const lt_engine *e, const lt_job *j, const lt_s
                              j->n_found > 0 ? seq->table[j->n_found - 1] : LT_NO_PAGE, seq->salt);
 }
 
-/* Pages for what the disk has behind the pages of the pool, as long as each running sequence can
- * get one more. */
+/* Take pages for the files that follow the pages found in the pool, as long as one more page is
+ * left for each running sequence. */
 static void take_pages(lt_engine *e, lt_job *j, const lt_seq *seq, int64_t n) {
     lt_pages *p = &e->sched.pages;
     lt_page_chain chain = chain_found(e, j, seq);
@@ -128,7 +128,7 @@ bool lt_engine_park(lt_engine *e, lt_job *j) {
     return true;
 }
 
-/* Its pages have come, n_read of them whole. */
+/* Its pages were read, the first n_read of them without damage. */
 static void unpark(lt_engine *e, void *arg) {
     lt_job *j = arg;
     lt_seq *seq = first_seq(j);
@@ -172,7 +172,7 @@ static void read_pages(lt_engine *e, lt_job *j) {
     lt_engine_ask(e, unpark, j);
 }
 
-/* A full disk is told once, not for each page. */
+/* A disk that stays full is reported once, not for each page. */
 static void put(lt_engine *e, lt_page_chain chain, const int32_t *tokens, const void *page) {
     const bool failed = lt_page_disk_put(e->disk.disk, chain, tokens, page) != LT_OK;
     if (failed && !e->disk.failing) {
@@ -181,7 +181,8 @@ static void put(lt_engine *e, lt_page_chain chain, const int32_t *tokens, const 
     e->disk.failing = failed;
 }
 
-/* The next of what is to be done, under the lock, which is given up meanwhile. */
+/* Read the pages of a parked job or, if there is none, write a page. The lock is held at the call
+ * and at the return, and released in between. */
 static void work(lt_engine *e) {
     lt_engine_disk *k = &e->disk;
     lt_job *j = k->parked;
@@ -267,7 +268,7 @@ static void put_page(lt_engine *e, int32_t page) {
     put(e, p->page[page].chain, lt_pages_tokens(p, page), e->disk.page);
 }
 
-/* Those that are cached, the oldest first; then those that are held. */
+/* Write the pages of the pool: the cached ones, the oldest first, then those that are held. */
 static void put_pool(lt_engine *e) {
     const lt_pages *p = &e->sched.pages;
     for (int32_t page = p->aged.oldest; page != LT_NO_PAGE; page = p->page[page].next) {

@@ -152,7 +152,7 @@ typedef struct {
     pthread_mutex_t lock;  /* Of what follows. */
     pthread_cond_t wake;
     int64_t most_staged, first_staged, n_staged;
-    int64_t n_unkept; /* Pages that were evicted while all of `staged` was taken. */
+    int64_t n_unkept; /* Pages that were evicted while most_staged were on their way. */
     lt_job *parked, *parked_last;
     bool closing;
 } lt_engine_disk;
@@ -163,7 +163,7 @@ typedef struct {
     lt_page_index index;
     char *data; /* (n_slots, page_bytes) of host_alloc; NULL: there is none. */
     size_t bytes;
-    int64_t n_written, n_read, n_tokens; /* Pages that went and came; tokens of these. */
+    int64_t n_written, n_read, n_tokens; /* Pages copied there and back; tokens of the latter. */
 } lt_engine_host;
 
 /* The hold that was requested: see refresh.c. */
@@ -181,7 +181,7 @@ struct lt_engine {
     lt_paged_forward *forward;
     lt_engine_host host;
     lt_engine_disk disk;
-    int64_t n_parked, n_disk_tokens; /* Requests that wait for it; tokens that came from it. */
+    int64_t n_parked, n_disk_tokens; /* Requests that wait for the disk; tokens from it. */
     lt_engine_beside beside[LT_ENGINE_BESIDE];
     lt_step_beside_rows beside_rows;
     int64_t n_common;    /* Ids that all of them have. */
@@ -247,13 +247,13 @@ void lt_engine_signal(lt_engine *e); /* Tell the front that there are events to 
 void lt_engine_ask(lt_engine *e, void (*run)(lt_engine *e, void *arg), void *arg);
 void lt_engine_answer(lt_engine *e);
 void lt_engine_count_pages(lt_engine *e); /* Into the statistics, under the lock. */
-/* UNSUPPORTED: its pages cannot be read or written by the host. What a file of n_pages begins
- * with. */
+/* UNSUPPORTED: the host cannot read and write the engine's pages. The head of a file of n_pages
+ * pages. */
 LT_MUST_USE lt_err lt_engine_check_pages(const lt_engine *e);
 lt_page_file_head lt_engine_page_head(const lt_engine *e, int64_t n_pages);
 
 /* engine_host.c: open the cache in host memory, before the first step; close it, after the forward;
- * have the pages of a sequence that begins come from there; forget all. */
+ * copy the pages that it has of a sequence that begins to the device; forget all pages. */
 LT_MUST_USE lt_err lt_engine_open_host(lt_engine *e);
 void lt_engine_close_host(lt_engine *e);
 void lt_engine_bring(lt_engine *e, lt_seq *seq);
@@ -264,8 +264,8 @@ void lt_engine_forget_host(lt_engine *e);
 LT_MUST_USE lt_err lt_engine_open_disk(lt_engine *e);
 void lt_engine_stop_disk(lt_engine *e);
 void lt_engine_close_disk(lt_engine *e);
-/* The job, which has not begun, waits for pages from the disk, if that has some of its prompt that
- * the pool has not: then true, and later lt_step_begin_parked (step.c) begins it. */
+/* Let a job that has not begun wait for pages, if the disk has some of its prompt that are not in
+ * the pool. True: it waits, and lt_step_begin_parked (step.c) begins it later. */
 bool lt_engine_park(lt_engine *e, lt_job *j);
 void lt_step_begin_parked(lt_engine *e, lt_job *j);
 

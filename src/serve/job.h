@@ -103,8 +103,8 @@ struct lt_job {
     bool told;                         /* The DONE event was reported. */
     bool cancel;                       /* Asked for by the front, under the lock. */
     bool ready, touched, in_cancelled; /* In the engine's list of that name. */
-    /* It waits for pages from the disk (engine_disk.c): of its first sequence's table the pool had
-     * n_found, n_coming are to come, n_read of which came. */
+    /* It waits for pages from the disk (engine_disk.c). The table of its first sequence has n_found
+     * pages of the pool, then n_coming for those of the disk, of which n_read were read. */
     bool parked;
     int64_t n_found, n_coming, n_read;
     int64_t n_embedded; /* Tokens in hidden_sum. */
@@ -128,7 +128,7 @@ typedef struct {
     bool drafts; /* A draft model makes drafts, or a device verifies them. */
 } lt_job_limits;
 
-/* Which of the tokens at which the head is read a token of the prompt is; -1: none. */
+/* The index of a token of the prompt among those at which the head is read; -1: it is none. */
 static inline int64_t lt_job_score_place(const lt_request *r, int64_t token) {
     int64_t low = 0, high = r->n_score_at;
     if (r->n_score_at == 0) {

@@ -21,7 +21,7 @@
 #define SUFFIX       ".page"
 #define NAME_BYTES   (32 + sizeof SUFFIX)
 #define SECRET       "secret"
-#define HEAD_BYTES   128 /* Of a file, more than its head has. */
+#define HEAD_BYTES   128 /* Read of each file; its head has fewer. */
 #define NS_OF_SECOND 1000000000L
 
 struct lt_page_disk {
@@ -44,7 +44,7 @@ static lt_err path_of(const lt_page_disk *d, lt_page_chain chain, char out[LT_PA
 
 /* ---- Opening ---- */
 
-/* The folder belongs to this program from here on; the seed is that of its files. */
+/* Lock the folder for this program, and read the seed of its files or, in a new one, make it. */
 static lt_err open_secret(lt_page_disk *d) {
     char path[LT_PATH_BYTES];
     struct stat st;
@@ -103,7 +103,7 @@ static lt_err check_head(const lt_page_disk *d, const lt_page_file_head *h, int6
     return LT_OK;
 }
 
-/* The head of a file with one of our names. */
+/* Read the head of a page's file, and check that the page can be used. */
 static lt_err look(const lt_page_disk *d, const char *path, found *out) {
     unsigned char data[HEAD_BYTES];
     lt_page_file_head head;
@@ -142,7 +142,7 @@ static bool is_rest(const char *name) {
     return strstr(name, SUFFIX ".") != NULL && lt_path_has_suffix(name, LT_PAGE_FILE_SUFFIX);
 }
 
-/* Those of the files that can be used, the oldest first. */
+/* Add the files that can be used, the oldest first, and remove those that were never completed. */
 static lt_err take_in(lt_page_disk *d, char **names, size_t n) {
     char path[LT_PATH_BYTES], why[300] = "";
     found *all = calloc(n + 1, sizeof *all);
@@ -214,7 +214,7 @@ done:
     return err;
 }
 
-/* The order of use, as times of files: a nanosecond apart, as the clock of files is coarse. */
+/* Keep the order of use in the times of the files, a nanosecond apart, as their clock is coarse. */
 static void keep_order(const lt_page_disk *d) {
     char path[LT_PATH_BYTES];
     struct timespec now;

@@ -1,5 +1,5 @@
-/* page_index.h: which page lies in which slot of a store of fixed size, the least recently used of
- * which makes room for a new one. A plain struct without threads or files. */
+/* page_index.h: which page lies in which slot of a store of fixed size. When it is full, a new
+ * page takes the slot of the least recently used one. A plain struct without threads or files. */
 #ifndef LT_SERVE_PAGE_INDEX_H
 #define LT_SERVE_PAGE_INDEX_H
 
@@ -27,8 +27,8 @@ void lt_page_index_reset(lt_page_index *x); /* All slots free. */
 
 int32_t lt_page_index_find(const lt_page_index *x, lt_page_chain chain); /* Or LT_NO_SLOT. */
 void lt_page_index_touch(lt_page_index *x, int32_t slot);                /* It is the newest now. */
-/* A slot for a page that has none, the newest; where all are used, that of the oldest page, whose
- * chain *gone then has, and *any_gone says so. */
+/* Take a slot for a page that has none; it becomes the newest. *any_gone: no slot was free, so it
+ * is that of the oldest page, whose chain was *gone. */
 int32_t lt_page_index_add(lt_page_index *x, lt_page_chain chain, lt_page_chain *gone,
                           bool *any_gone);
 void lt_page_index_remove(lt_page_index *x, int32_t slot);

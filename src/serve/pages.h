@@ -77,8 +77,8 @@ typedef struct {
     int64_t most_cached;
     int64_t most_kept; /* Pages with a time until which they are kept, at most. */
     double now_s;      /* The time, as its owner has told it last. */
-    /* Called before a published page is evicted, while it still has its chain and tokens; NULL:
-     * nobody is told. Not by forget and erase. */
+    /* Called before a published page is evicted, while it still has its chain and tokens, but not
+     * by forget and erase; may be NULL. */
     void (*on_evict)(void *owner, int32_t page);
     void *owner;
     int64_t n_buckets;

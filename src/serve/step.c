@@ -156,7 +156,7 @@ static bool beam_cancelled(const lt_job *j) {
     return any;
 }
 
-/* A parked job cannot go: its cancellation waits until it begins. */
+/* The cancellation of a parked job waits until it begins. */
 static void cancel(lt_engine *e, lt_job *j) {
     bool had_leader = false, has_leader = false;
     if (j->parked) {

@@ -16,9 +16,9 @@ bool lt_step_drafts_on_device(const lt_engine *e) {
     return e->o.speculate != LT_SPECULATE_NONE && !e->model->backend->host_memory;
 }
 
-/* A device chooses all tokens of a step at once. So none may be forced because a thinking budget
- * ends in the draft, and the first tokens of a text, which may not end it, have drafts of their
- * own. */
+/* A device chooses all tokens of a step at once, all in the same way. So a draft ends before a
+ * thinking budget does, behind which tokens are forced, and before the first min_tokens tokens are
+ * over, behind which the text may end. */
 static int64_t most_on_device(const lt_engine *e, const lt_job_choice *s, int64_t most) {
     const lt_request *r = &s->job->r;
     if (!lt_step_on_device(e, s) || s->n_forced >= 0) {
@@ -34,9 +34,9 @@ static int64_t most_on_device(const lt_engine *e, const lt_job_choice *s, int64_
     return most;
 }
 
-/* Draft tokens that the sequence may have at most, if its last token is not run; with n_queued
- * steps in flight, if that of the next one is not. Where tokens are chosen from the logits, one by
- * one; not over the length from which a text is rotated otherwise. */
+/* The most draft tokens that the sequence may have in the next step: none unless that step runs its
+ * last token alone, and tokens are chosen from the logits one by one. A draft does not cross the
+ * length from which all positions of a text are rotated by other angles. */
 static int64_t most_draft(const lt_engine *e, const lt_seq *seq) {
     const lt_job_choice *s = seq->owner;
     const lt_job *j = s->job;
@@ -138,7 +138,7 @@ static bool pays_to_catch_up(const lt_engine *e, const lt_job_choice *s, const c
            (double)behind * e->drafter.row_s <= more * c->saved * e->plain_s / (double)c->n_rows;
 }
 
-/* On a device those with drafts have a wait in them that others do not have. */
+/* The times of steps with drafts. On a device they contain a wait, so they are kept apart. */
 static lt_draft_times *times_with_drafts(lt_engine *e) {
     return &e->times[e->model->backend->host_memory ? 0 : 1];
 }
@@ -257,7 +257,7 @@ void lt_step_settle(lt_engine *e, const lt_step *s, double seconds) {
         if (c == NULL) { /* It has ended, and was counted then. */
             continue;
         }
-        if (c->n_unchecked > 0) { /* Its penalty state counts them. */
+        if (c->n_unchecked > 0) { /* Its penalty state counts rejected tokens. */
             lt_step_drop_penalties(e, c);
         }
         lt_step_count_draft(e, c);

@@ -44,8 +44,8 @@ static void add_item(lt_engine *e, lt_paged_forward_rows *call, const lt_sched_i
     choose_as(s, place, d->how + (call->n_rows - 1) * LT_CHOOSE_HOW_COUNT);
 }
 
-/* Draft tokens `place` of the texts; *start_s is the time of the call before. What is no token of
- * the served model becomes 0, which will be rejected. */
+/* Draft tokens `place` of the texts; *start_s is the time of the call before. A token that the
+ * served model does not have becomes 0, which is verified like any other. */
 static lt_err take(lt_engine *e, int64_t place, int64_t n_rows, lt_job_choice *const *choices,
                    double *start_s) {
     lt_paged_forward_picks picks;

@@ -307,7 +307,8 @@ void lt_step_append(lt_engine *e, lt_token_pick *c) {
     lt_step_touch(e, s->job);
 }
 
-/* Is the row's token the last of its choice? That of a draft may not be. */
+/* Is the row that of its choice's last token? With a draft it is not where a token before it was
+ * rejected. */
 static bool is_last(const lt_job_choice *choice, const lt_wanted *w) {
     return !w->draft || (!choice->rejected && choice->seq.n_tokens == w->position + 1);
 }
