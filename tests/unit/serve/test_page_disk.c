@@ -7,9 +7,9 @@
 
 #include "base/file.h"
 #include "serve/page_disk.h"
-#include "unit/serve/fleet.h"
+#include "unit/serve/texts.h"
 
-enum { V = 300, SEQ = 160, P = 16, PROMPT = 75, BYTES = 40 };
+enum { BYTES = 40 };
 
 static char root[] = "/tmp/lateen-test-disk-XXXXXX";
 
@@ -181,7 +181,7 @@ static void foreign_and_damaged_files_are_not_used(void **state) {
 
 /* ---- Engines ---- */
 
-/* Its pool has 14 pages; a text of PROMPT and 30 tokens fills six. */
+/* Its pool has 14 pages. */
 static lt_engine *engine_of(const lt_model *m, const char *folder, lt_dtype cache) {
     lt_engine_options o = lt_engine_defaults();
     lt_engine *e = NULL;
@@ -194,21 +194,6 @@ static lt_engine *engine_of(const lt_model *m, const char *folder, lt_dtype cach
     o.disk_bytes = 64 << 20;
     must(lt_engine_open(&e, m, &o), "engine");
     return e;
-}
-
-static int64_t ask(lt_engine *e, uint64_t text, uint64_t salt, answer *a) {
-    int32_t prompt[PROMPT];
-    lt_request r = lt_request_defaults();
-    fill_prompt(prompt, PROMPT, V, text);
-    r.prompt = prompt;
-    r.n_prompt = PROMPT;
-    r.max_tokens = 30;
-    r.ignore_eos = true;
-    r.cache_salt = salt;
-    r.sampling.seed = 11;
-    send(e, &r, a);
-    receive_all(e, 1, 0);
-    return a->cached_tokens;
 }
 
 /* Pages that are evicted while the disk is busy are not kept, so wait until it is not. */
@@ -313,12 +298,7 @@ static void cancellations_harm_nobody(void **state) {
     for (uint64_t round = 0; round < ROUNDS; round++) {
         for (uint64_t i = 0; i < AT_ONCE; i++) {
             const uint64_t text = lt_rng_mix(round * 100 + i) % TEXTS;
-            lt_request r = lt_request_defaults();
-            r.prompt = prompts[text];
-            r.n_prompt = PROMPT;
-            r.max_tokens = 30;
-            r.ignore_eos = true;
-            r.sampling.seed = 11;
+            const lt_request r = text_request(prompts[text]);
             send(e, &r, &got[i]);
             if (i % 3 == 1) {
                 lt_engine_cancel(e, got[i].id);

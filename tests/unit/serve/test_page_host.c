@@ -2,9 +2,7 @@
  * their pages there, with the bits that they had; what was used longest ago makes room. Without a
  * GPU it is refused. */
 #include "serve/page_index.h"
-#include "unit/serve/fleet.h"
-
-enum { V = 300, SEQ = 160, P = 16, PROMPT = 75 };
+#include "unit/serve/texts.h"
 
 static void the_oldest_slot_makes_room(void **state) {
     lt_page_index x = {.n_slots = 3};
@@ -34,8 +32,7 @@ static void the_oldest_slot_makes_room(void **state) {
     lt_arena_close(&arena);
 }
 
-/* Its pool has 14 pages, its memory on the host `slots`; a text of PROMPT and 30 tokens fills six
- * pages. */
+/* Its pool has 14 pages, its memory on the host `slots`. */
 static lt_engine *engine_of(const lt_model *m, int64_t slots) {
     lt_engine_options o = lt_engine_defaults();
     lt_engine *e = NULL;
@@ -46,21 +43,6 @@ static lt_engine *engine_of(const lt_model *m, int64_t slots) {
     o.host_bytes = bytes_of_pages(m, &o, slots);
     must(lt_engine_open(&e, m, &o), "engine");
     return e;
-}
-
-static int64_t ask(lt_engine *e, uint64_t text, uint64_t salt, answer *a) {
-    int32_t prompt[PROMPT];
-    lt_request r = lt_request_defaults();
-    fill_prompt(prompt, PROMPT, V, text);
-    r.prompt = prompt;
-    r.n_prompt = PROMPT;
-    r.max_tokens = 30;
-    r.ignore_eos = true;
-    r.cache_salt = salt;
-    r.sampling.seed = 11;
-    send(e, &r, a);
-    receive_all(e, 1, 0);
-    return a->cached_tokens;
 }
 
 static void evicted_pages_come_back(void **state) {

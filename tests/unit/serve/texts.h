@@ -1,0 +1,31 @@
+/* texts.h: numbered texts for the tests of the caches beside the pool of pages: a prompt of PROMPT
+ * tokens and 30 more, which fill six pages of P tokens. */
+#ifndef TESTS_SERVE_TEXTS_H
+#define TESTS_SERVE_TEXTS_H
+
+#include "unit/serve/fleet.h"
+
+enum { V = 300, SEQ = 160, P = 16, PROMPT = 75 };
+
+static inline lt_request text_request(const int32_t *prompt) {
+    lt_request r = lt_request_defaults();
+    r.prompt = prompt;
+    r.n_prompt = PROMPT;
+    r.max_tokens = 30;
+    r.ignore_eos = true;
+    r.sampling.seed = 11;
+    return r;
+}
+
+/* Ask for a text alone; returns how many tokens of its prompt were cached. */
+static inline int64_t ask(lt_engine *e, uint64_t text, uint64_t salt, answer *a) {
+    int32_t prompt[PROMPT];
+    lt_request r = text_request(prompt);
+    fill_prompt(prompt, PROMPT, V, text);
+    r.cache_salt = salt;
+    send(e, &r, a);
+    receive_all(e, 1, 0);
+    return a->cached_tokens;
+}
+
+#endif
