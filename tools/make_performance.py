@@ -52,6 +52,7 @@ def training():
 def tuning():
     """Rows that were measured in turn with the peer have a ratio."""
     shapes = [("all weights, Llama-1B shape, 4 rows of 4,096", "full_llama1b"), ("LoRA of rank 16, Llama-1B shape, 4 rows of 4,096", "lora_llama1b"),
+              ("the same, `model.recompute: selective`", "lora_llama1b_selective"),
               ("LoRA of rank 16, Llama-8B shape, 2 rows of 4,096", "lora_llama8b_none"), ("the same, `model.recompute: full`", "lora_llama8b_full")]
     rows = []
     for name, file in shapes:
