@@ -22,8 +22,8 @@ import sys
 import torch
 import transformers
 from datasets import Dataset
-from peft import LoraConfig, get_peft_model
-from safetensors.torch import load_file, save_file
+from golden_adapters import starting_adapters
+from safetensors.torch import save_file
 from torch.utils.data import SequentialSampler
 from transformers import AutoModelForTokenClassification, PreTrainedTokenizerFast
 from trl.experimental.prm import PRMConfig, PRMTrainer
@@ -53,21 +53,7 @@ def model_of(run):
     model = AutoModelForTokenClassification.from_pretrained(f"{out}/model", dtype=torch.float64, attn_implementation="eager")
     if not run.get("lora"):
         return model
-    torch.manual_seed(1)
-    start = f"{out}/adapter"
-    model = get_peft_model(model, LoraConfig(task_type="TOKEN_CLS", r=2, lora_alpha=4, lora_dropout=0.0, target_modules=["q_proj", "v_proj", "down_proj"], base_model_name_or_path=f"{out}/model"))
-    for p in model.parameters():  # F32 values, so that the file holds the very start.
-        if p.requires_grad:
-            p.data = p.data.float().double()
-    model.save_pretrained(start)
-    path = f"{start}/adapter_model.safetensors"
-    save_file({k: v.float().contiguous() for k, v in load_file(path).items()}, path, metadata={"format": "pt"})
-    for name in set(os.listdir(start)) - {"adapter_config.json", "adapter_model.safetensors"}:
-        os.remove(f"{start}/{name}")
-    config = json.load(open(f"{start}/adapter_config.json"))
-    config["target_modules"].sort()  # PEFT writes a set.
-    json.dump(config, open(f"{start}/adapter_config.json", "w"), indent=1)
-    return model
+    return starting_adapters(model, f"{out}/model", f"{out}/adapter", "TOKEN_CLS")
 
 
 RUNS = [

@@ -8,62 +8,18 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 
-from object_store import KEYS, SECRETS, Object, Store
+from object_store import SECRETS, Object, Store
+from stored_runs import DEADLINE_S, Runs
 from tap import Tap
 
-lateen = os.path.abspath(sys.argv[1])
 tap = Tap(detail_chars=3000)
-dir = tempfile.mkdtemp(prefix="lateen-mirror-")
 store = Store()
-printed = []
-DEADLINE_S = 120
-SMALL = ["--model.layers", "1", "--model.width", "16", "--model.heads", "2", "--model.vocab", "64", "--data.seq", "16", "--batch.size", "4", "--device", "cpu", "--threads", "1",
-         "--export", "false", "--steps", "12", "--lr.schedule", "constant", "--checkpoint.every", "4"]
+runs = Runs(os.path.abspath(sys.argv[1]), store, ["--steps", "12", "--checkpoint.every", "4"])
+path, start, said, run, rows, losses = runs.path, runs.start, runs.said, runs.run, runs.rows, runs.losses
+runs.options += ["--data.train", path("shard")]
 MIRROR = ["--checkpoint.mirror", "s3://bucket/runs/one"]
-
-
-def path(name):
-    return os.path.join(dir, name)
-
-
-def environment(machine="a", **more):
-    """machine: what is on its disk beside the run folder, such as the records of uploads."""
-    keep = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "HF_"))}
-    return {**keep, "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": KEYS["AKIDEXAMPLE"], "AWS_ENDPOINT_URL": store.url,
-            "LATEEN_CACHE_DIR": path(f"cache-{machine}"), "HOME": path(f"home-{machine}"), "OMP_NUM_THREADS": "1", **more}
-
-
-def start(out, *words, ranks=1, **more):
-    launch = ["launch", "--ranks", str(ranks)] if ranks > 1 else []
-    with open(path(f"{out}.log"), "wb") as log:
-        return subprocess.Popen([lateen, *launch, "train", "--out", path(out), "--data.train", path("shard"), *SMALL, *words], env=environment(**more),
-                                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
-
-
-def said(out):
-    with open(path(f"{out}.log"), errors="replace") as log:
-        return log.read()
-
-
-def run(out, *words, **how):
-    p = start(out, *words, **how)
-    p.wait(DEADLINE_S)
-    printed.append(said(out))
-    return p.returncode
-
-
-def rows(out, kind):
-    try:
-        return [r for r in map(json.loads, open(path(f"{out}/metrics.jsonl"))) if r["kind"] == kind]
-    except FileNotFoundError:
-        return []
-
-
-def losses(out):
-    return {r["step"]: r["loss"] for r in rows(out, "train")}
 
 
 def checkpoint(out, step=12):
@@ -242,7 +198,7 @@ def told_at_once():
     store.fault = None
     for place, why in (("s3://none/runs", "NoSuchBucket"), ("https://host/runs", "a mirror is a folder or s3://"), ("ftp://host/runs", "unknown scheme"), (path("same"), "the run folder itself")):
         status = run("same", "--checkpoint.mirror", place)
-        tap.check(f"refused: {place.replace(dir, '')}", status != 0 and why in said("same") and not losses("same"), said("same"))
+        tap.check(f"refused: {place.replace(runs.dir, '')}", status != 0 and why in said("same") and not losses("same"), said("same"))
     status = run("idle", "--checkpoint.mirror_keep", "3")
     tap.check("an option of the mirror without one is refused", status != 0 and "needs checkpoint.mirror" in said("idle"), said("idle"))
 
@@ -276,7 +232,7 @@ def ranks():
                   and {s: l for s, l in losses("two").items() if s > 8} == losses("elsewhere") and checkpoint("two") == checkpoint("elsewhere"), said("elsewhere"))
 
 
-tap.check("no secret in anything that was printed", not [s for s in SECRETS if s in "".join(printed)])
+tap.check("no secret in anything that was printed", not [s for s in SECRETS if s in "".join(runs.printed)])
 store.close()
-shutil.rmtree(dir, ignore_errors=True)
+runs.close()
 sys.exit(tap.end())

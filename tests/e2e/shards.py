@@ -2,74 +2,38 @@
 
     python3 tests/e2e/shards.py build/lateen [all]        as TAP; all: also what takes long"""
 import glob
-import json
 import os
 import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import time
 
 sys.path.insert(0, "tests/e2e")
 from make_shard import write_shard
-from object_store import HUB_TOKEN, KEYS, SECRETS, Object, Repository, Store
+from object_store import HUB_TOKEN, SECRETS, Object, Repository, Store
+from stored_runs import DEADLINE_S, Runs
 from tap import Tap
 
-lateen, everything = os.path.abspath(sys.argv[1]), "all" in sys.argv[2:]
+everything = "all" in sys.argv[2:]
 tap = Tap(detail_chars=3000)
-dir = tempfile.mkdtemp(prefix="lateen-shards-")
 store = Store()
-printed = []
-DEADLINE_S = 120
 N = 6
-SMALL = ["--model.layers", "1", "--model.width", "16", "--model.heads", "2", "--model.vocab", "64", "--data.seq", "16", "--batch.size", "4", "--device", "cpu", "--threads", "1",
-         "--export", "false", "--lr.schedule", "constant", "--steps", "80", "--data.prefetch", "4"]
-
-
-def path(name):
-    return os.path.join(dir, name)
-
-
-def environment(**more):
-    keep = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "HF_"))}
-    return {**keep, "AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": KEYS["AKIDEXAMPLE"], "AWS_ENDPOINT_URL": store.url, "HF_ENDPOINT": f"{store.url}/hub",
-            "HF_TOKEN": HUB_TOKEN, "LATEEN_CACHE_DIR": path("other"), "HOME": path("home"), "OMP_NUM_THREADS": "1", **more}
-
-
-def start(out, *words, ranks=1, limit=None):
-    def before():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    launch = ["launch", "--ranks", str(ranks)] if ranks > 1 else []
-    with open(path(f"{out}.log"), "wb") as log:
-        return subprocess.Popen([lateen, *launch, "train", "--out", path(out), *SMALL, *words], env=environment(), stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-                                preexec_fn=before if limit else None)
-
-
-def said(out):
-    with open(path(f"{out}.log"), errors="replace") as log:
-        return log.read()
-
-
-def run(out, *words, **how):
-    p = start(out, *words, **how)
-    p.wait(DEADLINE_S)
-    printed.append(said(out))
-    return p.returncode
+runs = Runs(os.path.abspath(sys.argv[1]), store, ["--steps", "80", "--data.prefetch", "4"], HF_ENDPOINT=f"{store.url}/hub", HF_TOKEN=HUB_TOKEN)
+path, start, said, run, losses = runs.path, runs.start, runs.said, runs.run, runs.losses
 
 
 def rows(out):
-    try:
-        return [r for r in map(json.loads, open(path(f"{out}/metrics.jsonl"))) if r["kind"] == "train"]
-    except FileNotFoundError:
-        return []
+    return runs.rows(out, "train")
 
 
-def losses(out):
-    return {r["step"]: r["loss"] for r in rows(out)}
+def no_longer_than(bytes):
+    """For the process of a run: no file becomes longer, as on a full disk."""
+    def before():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes, bytes))
+    return before
 
 
 def held(cache="cache"):
@@ -189,8 +153,8 @@ def tight():
 def together():
     fresh()
     words = [*REMOTE, *cache(2 * LARGEST)]
-    runs = [start(f"beside-{i}", *words, *ORDERS["none" if i else "rows"]) for i in range(2)]
-    codes = [p.wait(DEADLINE_S) for p in runs]
+    both = [start(f"beside-{i}", *words, *ORDERS["none" if i else "rows"]) for i in range(2)]
+    codes = [p.wait(DEADLINE_S) for p in both]
     tap.check("two runs with other orders share one, too", codes == [0, 0] and losses("beside-0") == losses("near-rows") and losses("beside-1") == losses("near-none")
               and held()[0] <= 2 * LARGEST, said("beside-0") + said("beside-1"))
     fresh()
@@ -231,7 +195,7 @@ def faults():
     write_shard(path("big"), [[draw.randrange(60) for _ in range(200)] for _ in range(200)])
     for end in (".bin", ".idx"):
         store.put("bucket", f"big/one{end}", open(path(f"big{end}"), "rb").read())
-    status = run("full", "--data.train", "s3://bucket/big/one", *cache(10**6), limit=50000)
+    status = run("full", "--data.train", "s3://bucket/big/one", *cache(10**6), before=no_longer_than(50000))
     tap.check("a full disk is told, and nothing half is left", status != 0 and "data.cache" in said("full") and "no room" in said("full") and held() == (0, []), said("full"))
     fresh()
     data = store.buckets["bucket"]["d/part-2.bin"]
@@ -273,7 +237,7 @@ def places():
     tap.check("a prefix with a slash means all shards below it; data.valid streams, too", status == 0 and losses("folder") == losses("near-none"), said("folder"))
 
 
-tap.check("no secret in anything that was printed", not [s for s in SECRETS if s in "".join(printed)])
+tap.check("no secret in anything that was printed", not [s for s in SECRETS if s in "".join(runs.printed)])
 store.close()
-shutil.rmtree(dir, ignore_errors=True)
+runs.close()
 sys.exit(tap.end())
