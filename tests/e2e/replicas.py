@@ -17,6 +17,17 @@ COMMON = 45  # A token that is read in most steps.
 ARGS = {"steps": 250, "checkpoint.every": 10, "guard.replicas": 4, **UNREAD}
 
 
+def flipped(name, pid, row, **where):
+    """How often flip_row found the row; None: it may not, and the test is skipped."""
+    os.kill(pid, signal.SIGSTOP)  # The others wait for it, however long this takes.
+    try:
+        return flip_row(pid, row, **where)
+    except PermissionError as e:
+        tap.skip(name, f"this user may not write into the memory of its processes: {e}")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def corrupted(ranks, victim):
     out = f"{work.name}/{ranks}-{victim}"
     whole = undisturbed(ranks, {**ARGS, "out": out + "-whole"})
@@ -24,12 +35,8 @@ def corrupted(ranks, victim):
     p, pids = begin(ranks, {**ARGS, "out": out}, ("--retries", "1", "--silent", "60"))
     name = f"{ranks} ranks: a bit flips on one of them"
     try:
-        os.kill(pids[victim], signal.SIGSTOP)  # The others wait for it, however long this takes.
-        try:
-            found = flip_row(pids[victim], row)
-            os.kill(pids[victim], signal.SIGCONT)
-        except PermissionError as e:
-            tap.skip(name, f"this user may not write into the memory of its processes: {e}")
+        found = flipped(name, pids[victim], row)
+        if found is None:
             return
         text = p.communicate(timeout=120)[0]
     finally:
@@ -49,12 +56,8 @@ def computed():
     out, name = work.name + "/computed", "a rank computes wrongly"
     p, pids = begin(3, {**args, "out": out}, ("--retries", "1", "--silent", "60", "--nodes", "3", "--spares", "1", "--back", "0"))
     try:
-        os.kill(pids[1], signal.SIGSTOP)
-        try:
-            found = flip_row(pids[1], unread_row(work.name + "/computed-whole"), bit=22, before=512 - 1 - COMMON)
-            os.kill(pids[1], signal.SIGCONT)
-        except PermissionError as e:
-            tap.skip(name, f"this user may not write into the memory of its processes: {e}")
+        found = flipped(name, pids[1], unread_row(work.name + "/computed-whole"), bit=22, before=512 - 1 - COMMON)
+        if found is None:
             return
         text = p.communicate(timeout=120)[0]
     finally:

@@ -3,14 +3,11 @@
  * who is named, that data which give a loss that is not finite are told from that, that the run
  * goes on with the bits of a run without replays, and what it does not go with. `test_replay N`
  * prints the recall over N flips of bits in gradients before their sum, by bit. */
-#include "unit/parallel/ranks.h"
+#include "unit/train/disturbed.h"
 
 #include "base/rng.h"
-#include "train/checksum.h"
 #include "train/replay.h"
 
-#define MODEL      "model.layers=1 model.width=16 model.heads=2 model.ffn=32 batch.size=12 steps=8 "
-#define MOST_RANKS 4
 #define FAULT_STEP 5
 
 #define NOT_A_NUMBER                                                                               \
@@ -19,23 +16,13 @@
 /* When the gradients of FAULT_STEP go wrong on a rank: those of the rows of the rank before, which
  * come first where the step is due; those of its own rows; all that it computes then. FORWARD: like
  * FIRST, and the loss of its rows was another one, too. */
-typedef enum { NEVER, FIRST, SECOND, ALL, FORWARD } when;
+typedef enum { FIRST, SECOND, ALL, FORWARD } when;
 
 typedef struct {
     when when;
     int rank, bit;
     uint64_t element; /* Modulo the number that there are. */
 } fault;
-
-typedef struct {
-    const lt_recipe *recipe;
-    const char *mesh;
-    fault fault;
-    lt_err ends[MOST_RANKS];
-    int64_t steps[MOST_RANKS];
-    char said[MOST_RANKS][512];
-    uint64_t hash; /* Of rank 0's weights at the end. */
-} run;
 
 /* ---- The disturbance ------------------------------------------------------------------------- */
 
@@ -70,8 +57,8 @@ static lt_err combine(void *of, lt_step_record *record) {
 }
 
 static lt_err steps(lt_training *t, const run *r) {
-    const fault *f = &r->fault;
-    if (f->when != NEVER && f->rank == t->ranks.rank) {
+    const fault *f = r->disturbance;
+    if (f != NULL && f->rank == t->ranks.rank) {
         own.t = t;
         own.fault = f;
         own.n_left = 0;
@@ -88,48 +75,11 @@ static lt_err steps(lt_training *t, const run *r) {
     return lt_replay_tell(t);
 }
 
-static lt_err rank_main(lt_comm *c, void *ctx) {
-    run *r = ctx;
-    lt_world world = {0};
-    lt_training *t = calloc(1, sizeof *t);
-    const int rank = lt_comm_rank(c);
-    lt_err err = t == NULL ? lt_error_set(LT_ERR_OOM, "training") : LT_OK;
-    err = err == LT_OK ? lt_world_open_on(&world, c, r->mesh) : err;
-    if (err == LT_OK) {
-        err = lt_training_open_ranks(t, r->recipe, NULL, &world, NULL);
-        err = err == LT_OK ? steps(t, r) : err;
-        if (err == LT_OK && rank == 0) {
-            err = lt_weights_checksum(&r->hash, t->model, NULL, NULL);
-        }
-        r->ends[rank] = err;
-        r->steps[rank] = t->state.step;
-        (void)snprintf(r->said[rank], sizeof r->said[rank], "%s", lt_error_message());
-        lt_world_close(&world, err);
-        lt_training_close(t);
-    }
-    free(t);
-    return err;
-}
-
-/* A run in folder "run", which is new; r->recipe is gone afterwards. */
+/* A run in folder "run", which is new. */
 static lt_err train(run *r, const char *options, const char *mesh, int n, const fault *f) {
-    const lt_comm_options o = {.deadline_s = 240, .check = true};
-    char all[512], path[LT_PATH_BYTES];
-    lt_recipe *recipe;
-    lt_err err;
-    run_path(path, "run");
-    must(lt_file_remove_tree(path), path);
-    (void)snprintf(all, sizeof all, MODEL "threads=0 device=cpu %s", options);
-    recipe = run_recipe("run", all);
-    run_set(recipe, "mesh", mesh);
-    *r = (run){.recipe = recipe, .mesh = mesh};
-    r->fault = f != NULL ? *f : (fault){.when = NEVER};
-    lt_thread_set_count(1);
-    lt_log_set_level(LT_LOG_ERROR);
-    err = lt_comm_run_threads(n, &o, rank_main, r);
-    free(recipe);
-    r->recipe = NULL;
-    return err;
+    forget("run");
+    *r = (run){.steps = steps, .disturbance = f};
+    return run_disturbed(r, "run", options, mesh, n);
 }
 
 /* ---- Verdicts -------------------------------------------------------------------------------- */
@@ -270,7 +220,7 @@ static void the_rank_is_named(void **state) {
         (void)snprintf(options, sizeof options, "guard.replay=5 %s", rows[i].options);
         assert_int_not_equal(train(&r, options, rows[i].mesh, rows[i].n, &rows[i].fault), LT_OK);
         for (int k = 0; k < rows[i].n; k++) {
-            if (r.ends[k] != rows[i].want[k] || r.steps[k] != FAULT_STEP - 1) {
+            if (r.ends[k] != rows[i].want[k] || r.steps_made[k] != FAULT_STEP - 1) {
                 fail_msg("row %zu, rank %d: %s", i, k, r.said[k]);
             }
         }

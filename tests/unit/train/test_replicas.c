@@ -2,15 +2,12 @@
  * ranks are threads; the flip happens at an element and a bit drawn by number. Which flips are
  * found, who is named, what the next start decides, and that it ends with the bits of a run without
  * the flip. `test_replicas N` prints the recall over N flips by place and bit instead. */
-#include "unit/parallel/ranks.h"
+#include "unit/train/disturbed.h"
 
 #include "base/rng.h"
-#include "train/checksum.h"
 #include "train/replicas.h"
 
-#define MODEL      "model.layers=1 model.width=16 model.heads=2 model.ffn=32 batch.size=12 steps=8 "
-#define MOST_RANKS 4
-#define FLIP_STEP  5
+#define FLIP_STEP 5
 
 /* Where a bit flips, on one rank: name, and whether a comparison sees it. BF16_WEIGHT is what
  * passes run on, GRADIENT is behind the sum over ranks, TOKEN before it (what a rank computes is
@@ -27,8 +24,7 @@ typedef enum {
 #define PLACE(id, name, found) PLACE_##id,
     PLACES(PLACE)
 #undef PLACE
-        N_PLACES,
-    PLACE_NONE
+        N_PLACES
 } place;
 static const struct {
     const char *name;
@@ -44,16 +40,6 @@ typedef struct {
     int rank, bit;
     uint64_t element; /* Modulo the number that there are. */
 } flip;
-
-typedef struct {
-    const lt_recipe *recipe;
-    const char *mesh;
-    flip flip;
-    lt_err ends[MOST_RANKS];
-    int64_t steps[MOST_RANKS];
-    char said[MOST_RANKS][512];
-    uint64_t hash; /* Of rank 0's weights at the end. */
-} run;
 
 /* ---- The disturbance ------------------------------------------------------------------------- */
 
@@ -109,8 +95,8 @@ static lt_err next_rows(void *of, int64_t n, lt_row_batch *out) {
 }
 
 static lt_err steps(lt_training *t, const run *r) {
-    const flip *f = &r->flip;
-    const bool here = f->where != PLACE_NONE && f->rank == t->ranks.rank;
+    const flip *f = r->disturbance;
+    const bool here = f != NULL && f->rank == t->ranks.rank;
     if (here) {
         own.t = t;
         own.flip = f;
@@ -132,53 +118,10 @@ static lt_err steps(lt_training *t, const run *r) {
     return lt_replicas_tell(t);
 }
 
-static lt_err rank_main(lt_comm *c, void *ctx) {
-    run *r = ctx;
-    lt_world world = {0};
-    lt_training *t = calloc(1, sizeof *t);
-    const int rank = lt_comm_rank(c);
-    lt_err err = t == NULL ? lt_error_set(LT_ERR_OOM, "training") : LT_OK;
-    err = err == LT_OK ? lt_world_open_on(&world, c, r->mesh) : err;
-    if (err == LT_OK) {
-        err = lt_training_open_ranks(t, r->recipe, NULL, &world, NULL);
-        err = err == LT_OK ? steps(t, r) : err;
-        if (err == LT_OK && rank == 0 && t->shards.level == 0) {
-            err = lt_weights_checksum(&r->hash, t->model, NULL, NULL);
-        }
-        r->ends[rank] = err;
-        r->steps[rank] = t->state.step;
-        (void)snprintf(r->said[rank], sizeof r->said[rank], "%s", lt_error_message());
-        lt_world_close(&world, err);
-        lt_training_close(t);
-    }
-    free(t);
-    return err;
-}
-
-/* Options over a small recipe in run folder `out`. The caller frees r->recipe. */
 static lt_err attempt(run *r, const char *out, const char *options, const char *mesh, int n,
                       const flip *f) {
-    const lt_comm_options o = {.deadline_s = 240, .check = true};
-    char all[512];
-    lt_recipe *recipe;
-    lt_err err;
-    (void)snprintf(all, sizeof all, MODEL "threads=0 device=cpu %s", options);
-    recipe = run_recipe(out, all);
-    run_set(recipe, "mesh", mesh);
-    *r = (run){.recipe = recipe, .mesh = mesh};
-    r->flip = f != NULL ? *f : (flip){.where = PLACE_NONE};
-    lt_thread_set_count(1);
-    lt_log_set_level(LT_LOG_ERROR);
-    err = lt_comm_run_threads(n, &o, rank_main, r);
-    free(recipe);
-    r->recipe = NULL;
-    return err;
-}
-
-static void forget(const char *out) {
-    char path[LT_PATH_BYTES];
-    run_path(path, out);
-    must(lt_file_remove_tree(path), path);
+    *r = (run){.steps = steps, .disturbance = f};
+    return run_disturbed(r, out, options, mesh, n);
 }
 
 /* ---- Verdicts -------------------------------------------------------------------------------- */
@@ -258,7 +201,7 @@ static bool is_found(const flip *f, bool *right) {
     const int64_t ends_at = f->where == PLACE_SAVED ? 8 : FLIP_STEP - 1;
     *right = (err == LT_OK) != places[f->where].found;
     for (int k = 0; err != LT_OK && k < 3; k++) {
-        *right = *right && r.steps[k] == ends_at &&
+        *right = *right && r.steps_made[k] == ends_at &&
                  r.ends[k] == (k == f->rank ? LT_ERR_CORRUPT : LT_ERR_REMOTE);
     }
     if (!*right) {
