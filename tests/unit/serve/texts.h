@@ -20,8 +20,9 @@ static inline lt_request text_request(const int32_t *prompt) {
 /* Ask for a text alone; returns how many tokens of its prompt were cached. */
 static inline int64_t ask(lt_engine *e, uint64_t text, uint64_t salt, answer *a) {
     int32_t prompt[PROMPT];
-    lt_request r = text_request(prompt);
+    lt_request r;
     fill_prompt(prompt, PROMPT, V, text);
+    r = text_request(prompt);
     r.cache_salt = salt;
     send(e, &r, a);
     receive_all(e, 1, 0);
