@@ -100,9 +100,9 @@ typedef struct {
     /* Values that a score head gives for each token in the place of logits: num_labels of
      * transformers' *ForSequenceClassification. 0: a language model. */
     int64_t n_scores;
-    /* The head judges each token (*ForTokenClassification), of a process reward model the ends of
-     * steps; false: a text as a whole, at its last token. Such a head has a bias unless
-     * token_classification_bias is false. */
+    /* True: the head judges each token (*ForTokenClassification), or, in a process reward model,
+     * each end of a step; false: the text as a whole, at its last token. A head of tokens has a
+     * bias unless token_classification_bias is false. */
     bool token_scores, score_bias;
     /* Of a process reward model: the text behind each step, at whose last token the step's score is
      * read; config.json's step_separator, a key of ours. "": "\n", as TRL's PRMTrainer has it. */

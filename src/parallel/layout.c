@@ -315,7 +315,7 @@ lt_partition lt_layout_partition(const lt_layout *l) {
 
 /* ---- Copies ---- */
 
-/* Row of the matrix that a row of p belongs to. */
+/* Which row of the whole matrix is row `row` of the part p. */
 static int64_t matrix_row(const lt_param *p, int64_t row) {
     for (int i = 0; i < p->n_runs; i++) {
         if (row < p->runs[i].count) {

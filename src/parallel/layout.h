@@ -11,9 +11,9 @@
  *   dp,   nothing of the model: these ranks hold copies.
  *   cp    ZeRO cuts them further (zero.h)
  *
- * An adapter (lora.h) is divided as its matrix is: the columns of A as those of the matrix, the
- * rows of B as its rows. Where tp divides the rows, A is whole on each of its ranks; where it
- * divides the columns, B is.
+ * An adapter (lora.h) is divided as its matrix is: the columns of A are divided as the columns of
+ * the matrix, the rows of B as its rows. So each rank of tp has all of A where the rows of the
+ * matrix are divided, and all of B where its columns are.
  *
  * Where there are fewer key heads than ranks, neighbours hold the same key head. Norms, routers,
  * biases behind a sum over ranks, xIELU's scalars and learned positions are whole on every rank of

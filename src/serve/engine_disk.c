@@ -9,8 +9,8 @@
  *     publish the pages, start the request ◀───────────
  *
  * No step waits for a file. A page is copied at once, as the next step writes to its place; when
- * all of `staged` is on its way, it is not kept (n_unkept). A request is parked once, before it
- * begins; one whose pages are in the pool is not delayed at all. Reading comes before writing.
+ * all of `staged` is on its way, it is not kept (n_unkept). A request is parked at most
+ * once, before it begins, and only if a file has pages that the pool lacks. Reads go before writes.
  *
  * At the end of the engine the pages of the pool are written as well, so that the next engine finds
  * what this one had. */

@@ -479,7 +479,8 @@ typedef struct {
  *
  * a (places, parts, R, K), b (places, R, columns), of x's type, rows contiguous; place (n) I32, -1:
  * the row has none, and its u and y are left alone; scale (n) F32, absent: 1. Sums in F32; y is
- * rounded once. A row's bits depend neither on n nor on the other rows. */
+ * rounded once. A row's bits depend neither on n nor on the other rows. place, a and b exist before
+ * the step: a device may read them before preceding ops have finished. */
 #define LT_LORA_ADD_PARTS 3
 typedef struct {
     int64_t first_of_y, first_of_b, columns;

@@ -147,8 +147,9 @@ static lt_err accumulate_groups(lt_training *t, lt_draw *d, lt_pass_result *sum)
 static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum, lt_step_record *r) {
     const bool ranks = lt_training_has_ranks(t);
     if (ranks) {
-        /* Groups are summed between ranks when the last one is, and gradients that are hashed
-         * first, behind that: never by a batch. */
+        /* The sum between ranks waits until all batches of the step are done where the order of
+         * groups is fixed, and where a replay hashes this rank's gradients before they are summed.
+         */
         const bool later = t->invariant.n_groups > 0 || lt_replay_is_due(t, d->plan.step);
         const int64_t n = later ? INT64_MAX : (d->n_rows + t->micro - 1) / t->micro;
         lt_zero_begin_step(&t->zero, n);

@@ -245,7 +245,8 @@ static lt_err reserve(const lt_shard_cache *c, const lt_set_shard *e, const char
     return err;
 }
 
-/* Under FOLDER/lock. *room false: others hold too much of the budget. */
+/* Called with FOLDER/lock held. *room becomes false if shards that others are reading leave too
+ * little of the budget. */
 static lt_err make_room_locked(lt_shard_cache *c, const lt_set_shard *e, bool ahead, bool *room) {
     const char *current = c->entries[atomic_load(&c->last)]->key;
     const int64_t need = (int64_t)(e->far.bin_bytes + e->far.mask_bytes);

@@ -7,7 +7,8 @@
 
 #include "common/types.cuh"
 
-/* What comes before this call reads only what no kernel under way writes: weights. A launcher that
+/* What comes before this call reads only what no kernel under way writes: weights, and what was
+ * copied to the device before the first kernel of a step. A launcher that
  * lets a kernel write weights (pack_q) synchronises: where kernels start early, the one before this
  * one waits still, and the one before that may not be done. */
 INLINE void wait_for_others(void) {
