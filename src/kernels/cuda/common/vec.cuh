@@ -70,6 +70,10 @@ INLINE raw raw_pack(const float *f) {
 }
 #endif
 
+INLINE raw raw_load(const DTYPE *p) {
+    return *(const raw *)p;
+}
+
 /* W floats of an fp32 array (parameters, tables, gradients). */
 INLINE void piece_load_f32(float *f, const float *p) {
 #if W > 1

@@ -27,10 +27,6 @@
 #define COLUMNS  (THREADS * W) /* Columns of a block of lora_expand. */
 #define FIRST    16            /* Rows of B that lora_expand loads before it waits. */
 
-INLINE raw raw_load(const DTYPE *p) {
-    return *(const raw *)p;
-}
-
 /* A span of all rows of A that a block has. Rows past the last one are the last one again. */
 INLINE void load_span(raw *to, const lt_cuda_lora_shrink_args &s, const DTYPE *a, int j, int k) {
 #pragma unroll
