@@ -1,6 +1,7 @@
 """`lateen copy` against an object store, a web server and a model hub that check every signature and break what they are told to.
 
-    python3 tests/e2e/copies.py build/lateen [SEEDS]        as TAP; SEEDS: how many seeds of random faults (6)"""
+    python3 tests/e2e/copies.py build/lateen [SEEDS]        as TAP; SEEDS: how many seeds of random faults (6);
+                                                            FAULT_SEEDS and FAULT_RESULTS: seeds.py"""
 import glob
 import hashlib
 import json
@@ -17,10 +18,11 @@ import time
 import urllib.request
 
 import object_store
+import seeds
 from object_store import HUB_TOKEN, KEYS, SECRETS, TOKEN, Object, Repository, Store
 from tap import Tap
 
-lateen, n_seeds = os.path.abspath(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 6
+lateen, all_seeds = os.path.abspath(sys.argv[1]), seeds.of(0, int(sys.argv[2]) if len(sys.argv) > 2 else 6)
 tap = Tap(detail_chars=3000)
 dir = tempfile.mkdtemp(prefix="lateen-copy-")
 store = Store()
@@ -358,8 +360,9 @@ def every_fault():
 @tap.case
 def seeded_faults():
     bad = []
-    for seed in range(n_seeds):
+    for seed in all_seeds:
         fresh()
+        began = time.time()
         files = {f"s/{i}": noise(n, seed * 10 + i) for i, n in enumerate((0, 1, 1000, 262144, 262145, 1500000))}
         shutil.rmtree(path("s"), ignore_errors=True), shutil.rmtree(path("s2"), ignore_errors=True)
         for name, data in files.items():
@@ -370,9 +373,10 @@ def seeded_faults():
         there = {k: o.data for k, o in store.buckets["bucket"].items()}
         down = run("s3://bucket/s/", path("s2"), "--tries", "20")
         got = {f"s/{i}": read(f"s2/{i}") for i in range(len(files))}
-        if up.status or down.status or there != files or got != files or store.uploads or left_over("s2", "cache"):
-            bad.append(f"seed {seed}: {up} {down} {left_over('s2', 'cache')}")
-    tap.check(f"{n_seeds} seeds of random faults, up and down: all arrives, nothing else stays", not bad, " ".join(bad))
+        wrong = up.status or down.status or there != files or got != files or store.uploads or left_over("s2", "cache")
+        bad += [f"seed {seed}: {up} {down} {left_over('s2', 'cache')}"] if wrong else []
+        seeds.done(seed, began, bad[-1:] if wrong else [], run="copies up and down")
+    tap.check(f"{len(all_seeds)} seeds of random faults, up and down: all arrives, nothing else stays", not bad, " ".join(bad))
 
 
 @tap.case

@@ -1,7 +1,7 @@
 """Faults of ranks that `lateen launch` started: a rank or the launcher is killed, stopped or told to end at a random moment of a small training run. Every survivor must name
 the rank, everything must end in time with the right status, and no process may be left. Standard library only; TAP on stdout.
 
-usage: launch_faults.py LATEEN [FAULTS [SEED]]"""
+usage: launch_faults.py LATEEN [SEEDS [FIRST]]      each seed is a fault; FAULT_SEEDS and FAULT_RESULTS: seeds.py"""
 import os
 import random
 import re
@@ -12,10 +12,11 @@ import sys
 import tempfile
 import time
 
+import seeds
 from launched import GRACE, SILENT, alive, begin, command, lateen, losses
 
-faults = int(sys.argv[2]) if len(sys.argv) > 2 else 12
-seed = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+n_seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 12
+first = int(sys.argv[3]) if len(sys.argv) > 3 else 1
 count = failed = 0
 
 
@@ -26,13 +27,14 @@ def check(name, wrong):
     print(f"{'not ok' if wrong else 'ok'} {count} - {name}" + (f"\n  # {str(wrong)[:900]}" if wrong else ""), flush=True)
 
 
-def fault(work, number, rng):
+def fault(work, seed):
+    rng, began = random.Random(seed), time.time()
     ranks = rng.choice([2, 3, 4])
     who, what = rng.randrange(-1, ranks), rng.choice(["KILL", "STOP", "TERM", "SEGV", "ABRT"])
     if who < 0 and what not in ("KILL", "TERM"):
         who = 0
-    name = f"seed {seed}, fault {number}: SIG{what} to {'the launcher' if who < 0 else f'rank {who}'} of {ranks}"
-    out = f"{work}/{number}"
+    name = f"seed {seed}: SIG{what} to {'the launcher' if who < 0 else f'rank {who}'} of {ranks}"
+    out = f"{work}/{seed}"
     p, pids = begin(ranks, {"out": out, "steps": 1000000, "checkpoint.every": 50})
     time.sleep(rng.random() * 0.7)
     os.kill(p.pid if who < 0 else pids[who], getattr(signal, "SIG" + what))
@@ -41,6 +43,7 @@ def fault(work, number, rng):
         text = p.communicate(timeout=30)[0]
     except subprocess.TimeoutExpired:
         p.kill()
+        seeds.done(seed, began, ["the launcher does not end"], run=name)
         return check(name, "the launcher does not end")
     took, wrong = time.time() - start, []
     want = {"TERM": 75}.get(what, 76) if who >= 0 or what == "TERM" else -9
@@ -57,6 +60,7 @@ def fault(work, number, rng):
         time.sleep(0.02)
     if any(alive(c) for c in pids):
         wrong.append("processes are left over")
+    seeds.done(seed, began, wrong, run=name)
     check(name, "; ".join(wrong))
     shutil.rmtree(out, ignore_errors=True)
 
@@ -88,10 +92,9 @@ def at_start(work):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    draw = random.Random(seed)
     at_start(folder)
     goes_on(folder)
-    for k in range(faults):
-        fault(folder, k, draw)
+    for k in seeds.of(first, n_seeds):
+        fault(folder, k)
 print(f"1..{count}")
 sys.exit(failed > 0)

@@ -9,11 +9,11 @@
     full disk                 for a while the disk is full (root: the run folder is a small tmpfs)
     slurmd                    the slurmd of the job's node is killed (root and Debian's slurm-wlm: slurm_orphan.py)
 
-usage: run_faults.py LATEEN [SEEDS [FIRST]] [--seconds S] [--results FILE] [--events FILE]
+usage: run_faults.py LATEEN [SEEDS [FIRST]] [--seconds S] [--events FILE]
        run_faults.py --table FILE
 
-Each seed is a run of 1 to 5 faults; a fault that finds nothing to disturb, because the run is over, does not count. --seconds: begin no further seed after so long. --results: append a line of JSON for each
-seed, of which --table makes a table in Markdown. --events: append the runs' events.jsonl, as `lateen simulate --recoveries` reads them."""
+Each seed is a run of 1 to 5 faults; a fault that finds nothing to disturb, because the run is over, does not count. FAULT_SEEDS and FAULT_RESULTS: seeds.py; --table makes a table in Markdown of the file of
+results. --seconds: begin no further seed after so long. --events: append the runs' events.jsonl, as `lateen simulate --recoveries` reads them."""
 import argparse
 import glob
 import json
@@ -31,7 +31,7 @@ import time
 
 def table(path):
     """What the lines of a results file say together."""
-    runs = [json.loads(line) for line in open(path)]
+    runs = [r for r in map(json.loads, open(path)) if "faults" in r]
     faults = [f for r in runs for f in r["faults"]]
     back = [b for r in runs for b in r["recoveries"]]
     bad = [r["seed"] for r in runs if r["wrong"]]
@@ -51,6 +51,7 @@ if sys.argv[1:2] == ["--table"]:
     table(sys.argv[2])
     sys.exit(0)
 
+import seeds  # noqa: E402
 import slurm  # noqa: E402
 from launched import (SILENT, UNREAD, alive, bits, checkpoints, children, command, events, flip_bit, flip_row, memory_of, rank_of, ranks_of, undisturbed, unread_row,  # noqa: E402
                       variable_of)
@@ -61,7 +62,6 @@ parser.add_argument("lateen")
 parser.add_argument("seeds", nargs="?", type=int, default=4)
 parser.add_argument("first", nargs="?", type=int, default=1)
 parser.add_argument("--seconds", type=float, default=float("inf"))
-parser.add_argument("--results")
 parser.add_argument("--events")
 options = parser.parse_args()
 tap = Tap()
@@ -279,17 +279,11 @@ def recoveries(found):
     return back
 
 
-def write(name, lines):
-    if name:
-        with open(name, "a") as f:
-            f.writelines(json.dumps(line) + "\n" for line in lines)
-
-
 def done_with(seed, name, faults, found, wrong, start):
     tap.check(name, not wrong, "; ".join(wrong))
-    write(options.events, found)
-    write(options.results, [{"seed": seed, "run": name, "faults": faults, "recoveries": recoveries(found), "wrong": wrong, "seconds": round(time.time() - start, 1),
-                             "unix_s": round(start), "load": round(os.getloadavg()[0], 1)}])
+    if options.events:
+        seeds.append(options.events, found)
+    seeds.done(seed, start, wrong, run=name, faults=faults, recoveries=recoveries(found))
 
 
 def slurmd(seed, start):
@@ -352,12 +346,12 @@ def one(seed):
 
 
 end_s = time.time() + options.seconds
-for seed in range(options.first, options.first + options.seeds):
+for seed in seeds.of(options.first, options.seeds):
     if time.time() >= end_s:
         break
     try:
         one(seed)
     except Exception as e:
-        tap.check(f"seed {seed}", False, repr(e))
+        done_with(seed, f"seed {seed}", [], [], [repr(e)], time.time())
 work.cleanup()
 sys.exit(tap.end())

@@ -3,7 +3,8 @@ recovery, and what a fault costs in it is compared with the other half by a two-
 one mean instead of the distribution. TAP on stdout.
 
 usage: simulate_faults.py LATEEN                               the recoveries in tests/golden/plan/recoveries.jsonl
-       simulate_faults.py LATEEN FAULTS [SEED [RECORD]]        so many faults of a real run; RECORD: write its recoveries there"""
+       simulate_faults.py LATEEN FAULTS [SEED [RECORD]]        so many faults of a real run; RECORD: write its recoveries there.
+                                                               FAULT_SEEDS and FAULT_RESULTS: seeds.py"""
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import tempfile
 import threading
 import time
 
+import seeds
 from launched import begin, events, ranks_of
 from tap import Tap
 
@@ -27,7 +29,7 @@ GOLDEN = "tests/golden/plan/recoveries.jsonl"
 
 def inject(n, seed):
     """The events of a run with n faults. The times are exponential, so a fault may come at any step, also one that is made again."""
-    rng, out = random.Random(seed), work.name + "/run"
+    rng, out = random.Random(seed), f"{work.name}/run-{seed}"
     p, _ = begin(2, {"steps": 100000000, "checkpoint.every": EVERY, "model.width": 128, "model.heads": 4, "data.seq": 64, "batch.size": 8, "out": out}, ("--retries", "1000000"))
     threading.Thread(target=p.stdout.read, daemon=True).start()  # A full pipe would stop the launcher.
     try:
@@ -87,17 +89,28 @@ def mean_of(found):
     return changed(found, lambda e: {**e, "seconds": means[e["phase"]]} if e.get("phase") not in (None, "recompute") else e)
 
 
-if len(sys.argv) > 2:
-    found = recoveries(inject(int(sys.argv[2]), int((sys.argv[3:] or [1])[0])))
+def reproduced(found, name=""):
+    """The simulation draws from each half of the recoveries; what is wrong with that."""
+    wrong = []
+    for half, first, second in (("one half", found[::2], found[1::2]), ("the other half", found[1::2], found[::2])):
+        status, told = simulate(first, second)
+        ok = status == 0 and told["ks_p"] >= 0.01
+        wrong += [] if ok else [str(told)]
+        tap.check(f"{name}{len(found)} faults: the simulation draws from {half} of the recoveries and reproduces the rest", ok, told)
+        print(f"# {told}")
+    return wrong
+
+
+for seed in seeds.of(int((sys.argv[3:] or [1])[0]), 1) if len(sys.argv) > 2 else []:
+    began = time.time()
+    found = recoveries(inject(int(sys.argv[2]), seed))
+    seeds.done(seed, began, reproduced(found, f"seed {seed}: "), run=f"{len(found)} faults, simulated")
     if sys.argv[4:]:
         write(sys.argv[4], found)
-else:
+if len(sys.argv) == 2:
     found = recoveries([json.loads(line) for line in open(GOLDEN)])
+    reproduced(found)
 halves = found[::2], found[1::2]
-for name, first, second in (("one half", *halves), ("the other half", *halves[::-1])):
-    status, told = simulate(first, second)
-    tap.check(f"{len(found)} faults: the simulation draws from {name} of the recoveries and reproduces the rest", status == 0 and told["ks_p"] >= 0.01, told)
-    print(f"# {told}")
 broken = [("without the time until a fault is noticed", changed(halves[0], without("detect")), EVERY), ("with means instead of the distribution", mean_of(halves[0]), EVERY),
           ("with saves ten times as rare", halves[0], 10 * EVERY)]
 for name, first, every in broken if len(sys.argv) == 2 else []:  # Of few faults on a busy machine these may not tell.

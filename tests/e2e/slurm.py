@@ -16,12 +16,31 @@ def is_here():
     return bool(shutil.which("slurmctld") and shutil.which("slurmd")) and os.geteuid() == 0
 
 
+def free_ports(n):
+    """The first of n ports in a row that no other script takes as long as this one runs: it holds the last one of their block. They lie below those that the system gives to connections."""
+    for block in range(20000, 32000, 40):
+        holder = socket.socket()
+        try:
+            holder.bind(("127.0.0.1", block + 39))
+        except OSError:
+            holder.close()
+            continue
+        if n < 40 and not any(socket.socket().connect_ex(("127.0.0.1", block + i)) == 0 for i in range(n)):
+            held.append(holder)
+            return block
+        holder.close()
+    raise OSError(f"no {n} ports in a row are free")
+
+
+held = []  # The sockets of the blocks.
+
+
 class Slurm:
     def __init__(self, folder, nodes, scheduler="sched_interval=2", return_to_service=2, more="", cpus=1, gpus=0):
         """Writes the configuration to FOLDER/slurm.conf, and names it in SLURM_CONF. more: further lines of it. Each node has so many cores and GPUs, which stand
         for nothing: Slurm counts them."""
         self.conf, self.nodes, self.started = f"{folder}/slurm.conf", nodes, {}
-        port, host = 24000 + os.getpid() % 5000, socket.gethostname()
+        port, host = free_ports(1 + len(nodes)), socket.gethostname()
         for d in ("state", *(f"{d}.{n}" for n in nodes for d in ("spool", "tmp"))):
             os.makedirs(f"{folder}/{d}")
         machines = "".join(f"NodeName={n} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + 1 + i} CPUs={cpus} RealMemory=100{f' Gres=gpu:{gpus}' if gpus else ''}\n" for i, n in enumerate(nodes))

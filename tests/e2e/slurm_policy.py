@@ -19,7 +19,8 @@ if not slurm.is_here() or not all(map(shutil.which, ("slurmdbd", "mariadbd", "ma
     tap.skip("slurmdbd", "needs root, and Debian's slurm-wlm, slurmdbd, mariadb-server-core and mariadb-client")
     sys.exit(tap.end())
 lateen, scratch = os.path.abspath(sys.argv[1]), tempfile.mkdtemp()
-db_port, dbd_port = 29000 + os.getpid() % 1000, 30000 + os.getpid() % 1000
+db_port = slurm.free_ports(2)
+dbd_port = db_port + 1
 POLICY = """cluster: {partition: debug, nodes: 4, node_gpus: 2}
 slack: 2
 tenants:

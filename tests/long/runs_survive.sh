@@ -3,9 +3,9 @@ suite -t 600 "runs that survive" python3 tests/e2e/runs_survive.py build/lateen
 suite -t 600 "snapshots in memory" python3 tests/e2e/snapshots.py build/lateen
 suite -t 600 "ranks that survive a fault" python3 tests/e2e/keep.py build/lateen
 suite -t 600 "nodes that are lost" python3 tests/e2e/nodes.py build/lateen
-# 1 to 5 faults a seed: about 1,000. FAULT_RESULTS names a file to which each run adds its line
-# (tests/e2e/run_faults.py --table prints it).
-suite -t 14400 "400 seeds of random faults" python3 tests/e2e/run_faults.py build/lateen 400 "${FAULT_SEED:-1}" ${FAULT_RESULTS:+--results "$FAULT_RESULTS"}
+# 1 to 5 faults a seed: about 1,000. FAULT_SEEDS=A..B chooses others, and FAULT_RESULTS names a file to which each
+# run adds its line (tests/e2e/seeds.py); tests/e2e/run_faults.py --table prints it.
+suite -t 14400 "400 seeds of random faults" python3 tests/e2e/run_faults.py build/lateen 400
 # What faults cost is measured, and simulated from half of it: the other half must agree.
-suite -t 3600 "60 faults, simulated" python3 tests/e2e/simulate_faults.py build/lateen 60 "${FAULT_SEED:-1}"
+suite -t 3600 "60 faults, simulated" python3 tests/e2e/simulate_faults.py build/lateen 60
 suite -t 600 "an orphan under a real Slurm" python3 tests/e2e/slurm_orphan.py build/lateen

@@ -1,5 +1,5 @@
 # Training as users run it: killed at any instant and resumed, stopped by signals, given invalid input.
-suite "kill -9 and resume" tests/e2e/kill_resume.sh 8
+suite "kill -9 and resume" python3 tests/e2e/kill_resume.py build/lateen
 suite "train: signals, bad input" tests/e2e/train.sh
 beside "memory: peak against what was announced" tests/e2e/memory.sh
 beside "memory: plan announces what training announces" tests/e2e/plan_own.sh

@@ -206,7 +206,7 @@ static void ranks_that_differ_or_are_late(void **state) {
     set("LATEEN_EMU_NCCL_STRICT", NULL);
 }
 
-/* LT_NCCL_FAULTS of them: a rank, a call of NCCL's and a kind, by seed. */
+/* The faults FAULT_SEEDS=A..B (1..8): a rank, a call of NCCL's and a kind, by seed. */
 static void faults(void **state) {
     static const struct {
         const char *kind, *says;
@@ -214,21 +214,24 @@ static void faults(void **state) {
                  {"stall", "group all (4 members): "},
                  {"error", ""},
                  {"slow", "ok"}};
-    const char *text = getenv("LT_NCCL_FAULTS");
-    const int n = text != NULL ? atoi(text) : 8;
-    lt_rng rng = {.seed = 11};
+    const char *text = getenv("FAULT_SEEDS");
+    int first = 1, last = 8;
     (void)state;
+    if (text != NULL && (sscanf(text, "%d..%d", &first, &last) != 2 || last < first)) {
+        fail_msg("FAULT_SEEDS is '%s', not A..B", text);
+    }
     if (!emulated()) {
         skip();
     }
-    for (int i = 0; i < n; i++) {
+    for (int i = first; i <= last; i++) {
+        lt_rng rng = {.seed = (uint64_t)i};
         const int rank = (int)lt_rng_below(&rng, N), call = 1 + (int)lt_rng_below(&rng, CALLS),
                   kind = i % 4;
         char value[64], name[96], says[96], seed[16];
         (void)snprintf(value, sizeof value, "%d:%d:%s", rank, call, kinds[kind].kind);
         (void)snprintf(name, sizeof name, "fault %d: %s", i, value);
         (void)snprintf(says, sizeof says, kinds[kind].says, rank);
-        (void)snprintf(seed, sizeof seed, "%d", i + 1);
+        (void)snprintf(seed, sizeof seed, "%d", i);
         set("LATEEN_EMU_NCCL_FAULT", value);
         set("LATEEN_EMU_SEED", seed);
         check_case(name, "work", kind == 3 ? 0 : 76, kind == 0 ? 15u & ~(1u << rank) : 15u, says);
