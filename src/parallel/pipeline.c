@@ -459,13 +459,15 @@ static lt_err run_head(const chunk_state *c, const lt_pass_batch *batch, float g
 }
 
 /* Forward and backward of a chunk twice: gradients are stored, then added to. */
-static lt_err run_twice(lt_pipeline *p, const chunk_state *c, bool last, const lt_pass_batch *batch,
+static lt_err run_twice(lt_pipeline *p, int chunk, bool last, const lt_pass_batch *batch,
                         float grad_scale) {
+    const chunk_state *c = &p->chunks[chunk];
     LT_TRY(lt_pass_zero_gradients(c->pass));
     for (int again = 0; again < 2; again++) {
         LT_TRY(lt_pass_load(c->pass, 0, batch));
         LT_TRY(c->first > 0 ? fill(p, c->pass, lt_pass_stream(c->pass, 0, c->first)) : LT_OK);
         LT_TRY(lt_pass_forward(c->pass, 0, c->first, c->end));
+        LT_TRY(p->begins.call != NULL ? p->begins.call(p->begins.of, chunk) : LT_OK);
         LT_TRY(!last                  ? LT_OK
                : p->head.call != NULL ? run_head(c, batch, grad_scale)
                                       : lt_pass_loss(c->pass, 0, grad_scale));
@@ -482,14 +484,14 @@ static lt_err run_twice(lt_pipeline *p, const chunk_state *c, bool last, const l
 static lt_err warm_chunks(lt_pipeline *p, const lt_schedule_shape *shape,
                           const lt_pass_batch *batch, float grad_scale) {
     for (int i = 0; i < p->stages.chunks; i++) {
-        const chunk_state *c = &p->chunks[i];
+        lt_pass *pass = p->chunks[i].pass;
         lt_err err;
-        lt_pass_mute(c->pass, true);
-        err = run_twice(p, c, is_last(p, shape, i), batch, grad_scale);
-        lt_pass_mute(c->pass, false);
+        lt_pass_mute(pass, p->begins.call == NULL);
+        err = run_twice(p, i, is_last(p, shape, i), batch, grad_scale);
+        lt_pass_mute(pass, false);
         LT_TRY(err);
     }
-    return LT_OK;
+    return p->begins.call != NULL ? p->begins.drop(p->begins.of) : LT_OK;
 }
 
 static bool sends_to(const lt_schedule_row *row, int to) {
@@ -532,8 +534,10 @@ static bool is_warm(const lt_pipeline *p, int64_t rows) {
  * receive runs until its message comes: if two ranks wait for each other's message and each has
  * kernels to load, neither goes on. This happened with three micro-batches on two ranks: rank 0
  * loads the kernels of its first backward while it receives for the second, and rank 1 those that
- * add to gradients while it receives for the third. What the chunks compute here is dropped, and
- * the passes make no callbacks. */
+ * add to gradients while it receives for the third. What the chunks compute here is dropped. The
+ * passes make no callbacks, unless weights and gradients come and go with them (ZeRO 2 and 3): then
+ * all ranks that hold the same make the same calls here in the same order, and none of them waits
+ * for a message of a neighbour. */
 static lt_err warm_up(lt_pipeline *p, const lt_schedule *table, const lt_pass_batch *batches,
                       float grad_scale) {
     if (p->model->backend->host_memory) {

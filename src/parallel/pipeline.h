@@ -54,9 +54,13 @@ LT_MUST_USE lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batche
 LT_MUST_USE lt_err lt_pipeline_eval(lt_pipeline *p, const lt_pass_batch *b, lt_pass_result *r,
                                     float *loss_rows);
 
-/* Called before a micro-batch goes backward through a chunk of layers; call NULL: not called. */
+/* call: called before a micro-batch goes backward through a chunk of layers; NULL: not called.
+ * drop: called behind micro-batches whose gradients do not count. Where both are given, those
+ * micro-batches have the passes' other callbacks, too: memory of weights and gradients may come
+ * from them. */
 typedef struct {
     lt_err (*call)(void *of, int chunk);
+    lt_err (*drop)(void *of);
     void *of;
 } lt_pipeline_begins;
 void lt_pipeline_tell_begins(lt_pipeline *p, lt_pipeline_begins begins);

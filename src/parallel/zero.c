@@ -229,6 +229,15 @@ void lt_zero_begin_step(lt_zero *z, int64_t n_batches) {
     memset(z->left, 0, n_units * sizeof *z->left);
 }
 
+lt_err lt_zero_drop(lt_zero *z) {
+    LT_ASSERT(z->shards->level >= 2);
+    for (int i = 0; i < LT_ZERO_ROOMS; i++) {
+        LT_TRY(wait_for(z, &z->gradient_rooms[i].work));
+    }
+    lt_zero_begin_step(z, z->n_batches);
+    return LT_OK;
+}
+
 lt_err lt_zero_sum_step(lt_zero *z) {
     LT_ASSERT(z->shards->level < 2 && z->n_batches == INT64_MAX);
     for (int u = 0; u < z->model->table.n_units; u++) {

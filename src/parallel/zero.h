@@ -91,6 +91,8 @@ void lt_zero_measure(lt_zero_memory *out, const lt_shards *s, lt_dtype dtype);
 /* begin_step: before the first batch of a step. begin_batch: before each batch, at levels above 1.
  * end_step: after the last batch; then gradients are complete. pass: which one goes backward. */
 void lt_zero_begin_step(lt_zero *z, int64_t n_batches);
+/* Levels above 1: the batches since begin_step do not count; the step begins again. */
+LT_MUST_USE lt_err lt_zero_drop(lt_zero *z);
 LT_MUST_USE lt_err lt_zero_begin_batch(lt_zero *z, int pass);
 LT_MUST_USE lt_err lt_zero_end_step(lt_zero *z);
 /* Levels 0 and 1, where no batch was the last one (n_batches INT64_MAX): the gradients of all units

@@ -86,8 +86,7 @@ static bool accepts(const finder *f, const lt_mesh_shape *s, int zero) {
     }
     return !(zero > 0 && (s->dp * s->cp == s->ep || (s->ep > 1 && r->shard > 0))) &&
            !(zero > 0 && r->shard > 0 && s->dp * s->cp % r->shard != 0) &&
-           !(zero > 1 && s->pp > 1 &&
-             lt_training_zero_refused(r, &f->run.spec, f->machine->on_device) != NULL) &&
+           !(zero > 1 && s->pp > 1 && lt_training_zero_refused(r, &f->run.spec) != NULL) &&
            !(zero == 3 && r->fp8 != LT_FP8_NONE) &&
            !(r->deterministic != 0 && (!dense || zero > 0)) &&
            !(r->optim == LT_OPTIM_MUON && s->tp > 1) && !(r->fp8 == LT_FP8_BLOCKWISE && s->tp > 1);

@@ -158,6 +158,10 @@ static lt_err backward_begins(void *of, int chunk) {
     return lt_zero_begin_batch(of, chunk);
 }
 
+static lt_err drop_batches(void *of) {
+    return lt_zero_drop(of);
+}
+
 static int all_passes(const lt_training *t, lt_pass *passes[LT_MAX_LAYERS]) {
     passes[0] = t->pass;
     return t->pipeline != NULL ? lt_pipeline_passes(t->pipeline, passes) : 1;
@@ -176,7 +180,8 @@ static lt_err open_zero(lt_training *t) {
     lt_pass *passes[LT_MAX_LAYERS];
     const int n = all_passes(t, passes);
     if (t->pipeline != NULL && t->shards.level > 1) {
-        lt_pipeline_tell_begins(t->pipeline, (lt_pipeline_begins){backward_begins, &t->zero});
+        lt_pipeline_tell_begins(t->pipeline,
+                                (lt_pipeline_begins){backward_begins, drop_batches, &t->zero});
     }
     return lt_zero_open(&t->zero, &t->shards,
                         &(lt_zero_args){.model = t->lora != NULL ? t->lora->params : t->model,

@@ -101,10 +101,8 @@ lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r) {
     return err;
 }
 
-const char *lt_training_zero_refused(const lt_recipe *r, const lt_model_spec *spec,
-                                     bool on_device) {
-    return on_device ? "on GPUs yet"
-           : lt_schedule_splits_backward((lt_schedule_kind)r->schedule)
+const char *lt_training_zero_refused(const lt_recipe *r, const lt_model_spec *spec) {
+    return lt_schedule_splits_backward((lt_schedule_kind)r->schedule)
                ? "with a mesh.schedule that defers gradients of weights"
            : spec->tied && spec->pos == LT_POS_LEARNED
                ? "with a tied embedding beside learned positions, which one of its stages has"
@@ -113,7 +111,7 @@ const char *lt_training_zero_refused(const lt_recipe *r, const lt_model_spec *sp
 
 static lt_err check_zero_stages(const lt_training *t) {
     const lt_recipe *r = &t->recipe;
-    const char *why = lt_training_zero_refused(r, &t->spec, !t->device->backend->host_memory);
+    const char *why = lt_training_zero_refused(r, &t->spec);
     if (r->zero >= 2 && lt_training_has_pipeline(t) && why != NULL) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "mesh.zero = %lld with pp=%d does not work %s; mesh.zero = 1 does",

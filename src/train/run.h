@@ -164,7 +164,7 @@ LT_MUST_USE lt_err lt_training_open_model(lt_training *t);
 /* A collective call: the checksum of the model of the run, not of its adapters (checksum.h). */
 LT_MUST_USE lt_err lt_training_checksum(uint64_t *out, const lt_training *t);
 /* Why mesh.zero 2 and 3 do not work in a pipeline; NULL: they do. */
-const char *lt_training_zero_refused(const lt_recipe *r, const lt_model_spec *spec, bool on_device);
+const char *lt_training_zero_refused(const lt_recipe *r, const lt_model_spec *spec);
 /* err, whose message names the option that it is about: a path that is not there may be of any. */
 lt_err lt_training_about(const char *option, lt_err err);
 extern const lt_tokenizer_info lt_training_no_tokenizer;

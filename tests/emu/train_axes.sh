@@ -34,12 +34,21 @@ compare "tp=2 of olmo2 on two GPUs, fp32: two CPU ranks" olmo2-cpu olmo2-cuda 1e
 axis dense pp=2 --mesh pp=2
 # A V: each rank has two stages, and gradients of weights wait for their turn.
 train four cpu 1 --model.layers 4
-train zbv cuda 2 --model.layers 4 --mesh pp=2 --mesh.schedule zbv --trace-step 1
-compare "pp=2 as zbv on two GPUs, fp32: one CPU rank" four zbv 1e-5 1e-4
+train zbv cuda 2 --model.layers 4 --mesh pp=2 --mesh.schedule zbv --trace-step 1 &
+train v-half cuda 2 --model.layers 4 --mesh pp=2 --mesh.schedule v-half
+wait
+for schedule in zbv v-half; do compare "pp=2 as $schedule on two GPUs, fp32: one CPU rank" four $schedule 1e-5 1e-4; done
 # Gradients of several micro-batches are summed over the replicas of a pipeline once.
 train replicas-cpu cpu 1 --batch.size 4
 train replicas cuda 4 --batch.size 4 --mesh pp=2,dp=2
 compare "pp=2 with dp=2 on four GPUs, fp32: one CPU rank" replicas-cpu replicas 1e-5 1e-4
+# Each micro-batch reduces its gradients and gathers its weights, also in the trial that loads kernels, whose gradients are dropped. A tied embedding is in both stages, and each rank has two runs of layers.
+tied=(--batch.size 4 --model.layers 4 --model.tied true)
+train tied-cpu cpu 1 "${tied[@]}"
+for zero in 2 3; do
+    train zero$zero cuda 4 "${tied[@]}" --mesh pp=2,dp=2 --mesh.zero $zero --mesh.schedule interleaved
+    compare "mesh.zero $zero in a pipeline on four GPUs, fp32: one CPU rank" tied-cpu zero$zero 1e-5 1e-4
+done
 axis dense ring --mesh cp=2 --mesh.context ring
 for context in gather ulysses; do train $context cuda 2 --model.dtype fp32 ${models[dense]} --mesh cp=2 --mesh.context $context & done
 wait
