@@ -36,14 +36,16 @@ held = []  # The sockets of the blocks.
 
 
 class Slurm:
-    def __init__(self, folder, nodes, scheduler="sched_interval=2", return_to_service=2, more="", cpus=1, gpus=0):
+    def __init__(self, folder, nodes, scheduler="sched_interval=2", return_to_service=2, more="", cpus=1, gpus=0, hosts=None):
         """Writes the configuration to FOLDER/slurm.conf, and names it in SLURM_CONF. more: further lines of it. Each node has so many cores and GPUs, which stand
-        for nothing: Slurm counts them."""
-        self.conf, self.nodes, self.started = f"{folder}/slurm.conf", nodes, {}
+        for nothing: Slurm counts them. hosts: machines of a network (hosts.py), one for each node; the script is in that network, too."""
+        self.conf, self.nodes, self.started, self.hosts = f"{folder}/slurm.conf", nodes, {}, hosts
         port, host = free_ports(1 + len(nodes)), socket.gethostname()
         for d in ("state", *(f"{d}.{n}" for n in nodes for d in ("spool", "tmp"))):
             os.makedirs(f"{folder}/{d}")
-        machines = "".join(f"NodeName={n} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + 1 + i} CPUs={cpus} RealMemory=100{f' Gres=gpu:{gpus}' if gpus else ''}\n" for i, n in enumerate(nodes))
+        own = f"{hosts.address(0).rsplit('.', 1)[0]}.254" if hosts else "127.0.0.1"
+        machines = "".join(f"NodeName={n} NodeHostname={f'h{i}' if hosts else host} NodeAddr={hosts.address(i) if hosts else own} Port={port + 1 + i} CPUs={cpus} RealMemory=100"
+                           f"{f' Gres=gpu:{gpus}' if gpus else ''}\n" for i, n in enumerate(nodes))
         with open(f"{folder}/cgroup.conf", "w") as f:
             f.write("CgroupPlugin=autodetect\nIgnoreSystemd=yes\n")
         if gpus:
@@ -54,7 +56,7 @@ class Slurm:
                 open(f"{folder}/gpu{i}", "w").close()
         with open(self.conf, "w") as f:
             f.write(f"""ClusterName=test
-SlurmctldHost={host}(127.0.0.1)
+SlurmctldHost={host}({own})
 SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
@@ -84,6 +86,7 @@ SlurmctldPidFile={folder}/slurmctld.pid
 
     def start(self):
         for name, words in (("slurmctld", ["slurmctld", "-D"]), *((n, ["slurmd", "-D", "-N", n]) for n in self.nodes)):
+            words = self.hosts.words(self.nodes.index(name), words) if self.hosts and name in self.nodes else words
             self.started[name] = subprocess.Popen([*words, "-f", self.conf], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             time.sleep(1)
 

@@ -2,7 +2,7 @@
 again on the other one, while the processes of the first attempt live on. The second attempt takes the run folder over, the first one ends with status 77, and the run has the bits of one
 without faults. Skipped without Debian's slurm-wlm; needs root, as slurmd does. TAP on stdout.
 
-usage: slurm_orphan.py LATEEN"""
+usage: slurm_orphan.py LATEEN [cable]      cable: each node is a machine of a network (hosts.py), and its cable is pulled out"""
 import os
 import shutil
 import subprocess
@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 
+import hosts
 import slurm
 from launched import bits, checkpoints, command, losses
 from tap import Tap
@@ -18,9 +19,16 @@ tap = Tap()
 if not slurm.is_here():
     tap.skip("an orphan under Slurm", "needs root and Debian's slurm-wlm")
     sys.exit(tap.end())
+cable, machines = sys.argv[2:] == ["cable"], None
+if cable:
+    if why := hosts.why_not():
+        tap.skip("an orphan behind a cable", why)
+        sys.exit(tap.end())
+    hosts.enter_own_network()
+    machines = hosts.Hosts(2, os.getpid())
 work = tempfile.mkdtemp()
 out = f"{work}/run"
-cluster = slurm.Slurm(work, ["n1", "n2"], return_to_service=0, more="SlurmdTimeout=5\n")
+cluster = slurm.Slurm(work, ["n1", "n2"], return_to_service=0, more="SlurmdTimeout=5\n", hosts=machines)
 
 
 def until(what, seconds):
@@ -52,7 +60,11 @@ try:
     cluster.start()
     subprocess.run(["sbatch", "--requeue", "--output=/dev/null", f"{work}/job.sh"], capture_output=True, timeout=30)
     assert until(lambda: len(checkpoints(out)) > 0, 90), f"the job does not begin: {job()}"
-    cluster.started[job().split()[1]].kill()
+    node = job().split()[1]
+    if cable:
+        machines.link(cluster.nodes.index(node), False)
+    else:
+        cluster.started[node].kill()
     tap.check("Slurm starts the job again on the other node, and it takes the run folder over", until(lambda: len(leases()) > 1, 150), (job(), leases()))
     tap.check("the first attempt lived on until then, and ends with status 77", until(lambda: status(0) is not None, 30) and status(0) == "77", (status(0), job()))
     tap.check("the second one trains", until(lambda: losses(out) and status(1) is None, 30), status(1))
@@ -67,5 +79,7 @@ except Exception as e:
     tap.check("nothing unexpected", False, repr(e))
 finally:
     cluster.end()
+    if machines:
+        machines.close()
     shutil.rmtree(work, ignore_errors=True)
 sys.exit(tap.end())

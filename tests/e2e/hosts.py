@@ -1,0 +1,126 @@
+"""Machines of a network of their own, for scripts that lose one of them or its link: network namespaces with an address and a host name each, joined by a bridge. They share the disk and the
+processors. Needs root. Standard library only.
+
+    if not (why := hosts.why_not()): with hosts.Hosts(3) as h: Popen(h.words(0, ["lateen", ...])); h.link(1, False); h.kill(1)
+
+Host k (from 0) is named h0, h1, ... and has the address 10.77.0.(k + 1). A slow link needs the kernel's netem: h.slow(1, "20ms") is False without it."""
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+HOLD = 'ip link set lo up && echo ready && exec sleep infinity'
+
+
+def why_not():
+    """Why there are no such hosts here; None: there can be."""
+    lacking = [name for name in ("ip", "unshare", "nsenter") if not shutil.which(name)]
+    if lacking:
+        return f"no {lacking[0]}"
+    try:
+        with Hosts(2):
+            return None
+    except (OSError, RuntimeError) as e:
+        return f"no network namespaces: {e}"
+
+
+def enter_own_network():
+    """The script goes on in a network of its own, as the machine at which the others are plugged in, with the address 10.77.0.254: Hosts(n, os.getpid()). Never returns where it is not there yet."""
+    if os.environ.get("LATEEN_OWN_NETWORK") != "1":
+        words = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh", sys.executable, *sys.argv]
+        os.execvpe(words[0], words, {**os.environ, "LATEEN_OWN_NETWORK": "1"})
+
+
+class Hosts:
+    def __init__(self, n, switch=None):
+        """switch: a process whose network has the bridge; None: nobody's."""
+        self.n, self.holders = n, []
+        try:
+            self.switch = switch or self._space("--net")
+            self._in(self.switch, "ip", "link", "add", "br0", "type", "bridge")
+            self._in(self.switch, "ip", "address", "add", "10.77.0.254/24", "dev", "br0")
+            self._in(self.switch, "ip", "link", "set", "br0", "up")
+            self.spaces = [self._space("--net", "--uts") for _ in range(n)]
+            for k, pid in enumerate(self.spaces):
+                self._in(pid, "hostname", f"h{k}")
+                self._in(self.switch, "ip", "link", "add", f"v{k}", "type", "veth", "peer", "name", "eth0", "netns", str(pid))
+                self._in(self.switch, "ip", "link", "set", f"v{k}", "master", "br0", "up")
+                self._in(pid, "ip", "address", "add", f"{self.address(k)}/24", "dev", "eth0")
+                self._in(pid, "ip", "link", "set", "eth0", "up")
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def _space(self, *kinds):
+        """The process that keeps the namespaces."""
+        p = subprocess.Popen(["unshare", *kinds, "sh", "-c", HOLD], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+        self.holders.append(p)
+        if p.stdout.readline() != "ready\n":
+            raise RuntimeError(p.stderr.read().strip()[:200])
+        return p.pid
+
+    def _in(self, pid, *words):
+        done = subprocess.run(["nsenter", "--net", "--uts", "--target", str(pid), *words], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(words[:5])}: {done.stderr.strip()[:200]}")
+
+    @staticmethod
+    def address(k):
+        return f"10.77.0.{k + 1}"
+
+    def words(self, k, words):
+        """The command on host k."""
+        return ["nsenter", "--net", "--uts", "--target", str(self.spaces[k]), *words]
+
+    def link(self, k, up):
+        """Pull or plug its cable, at the switch: the host itself sees no change but that packets are lost."""
+        self._in(self.switch, "ip", "link", "set", f"v{k}", *(("master", "br0") if up else ("nomaster",)))
+
+    def slow(self, k, delay):
+        """Each packet to this host takes so much longer; False: the kernel has no netem."""
+        try:
+            self._in(self.switch, "tc", "qdisc", "replace", "dev", f"v{k}", "root", "netem", "delay", delay)
+            return True
+        except RuntimeError:
+            return False
+
+    def processes(self, k):
+        """Of host k, but for the one that keeps it."""
+        own, found = os.stat(f"/proc/{self.spaces[k]}/ns/net").st_ino, []
+        for name in os.listdir("/proc"):
+            try:
+                if name.isdigit() and int(name) != self.spaces[k] and os.stat(f"/proc/{name}/ns/net").st_ino == own:
+                    found.append(int(name))
+            except OSError:
+                pass
+        return found
+
+    def kill(self, k):
+        """The host loses its power."""
+        self.link(k, False)
+        while pids := [p for p in self.processes(k) if open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[0] != "Z"]:
+            for pid in pids:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            time.sleep(0.02)
+
+    def close(self):
+        for k in range(len(getattr(self, "spaces", []))):
+            for pid in self.processes(k):
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+        for p in self.holders:
+            p.kill()
+            p.wait()
