@@ -205,3 +205,31 @@ done:
     free(list);
     return err;
 }
+
+/* A mesh that training does not accept is refused when the run opens, with the reason. */
+static lt_err predict(const lt_recipe *r, int n_ranks) {
+    static lt_auto_machine m;
+    lt_auto_layout l;
+    lt_mesh_shape mesh;
+    LT_TRY(lt_mesh_parse(&mesh, r->mesh));
+    mesh.dp = r->mesh[0] == '\0' ? n_ranks : mesh.dp;
+    LT_TRY(lt_mesh_check(&mesh, n_ranks));
+    LT_TRY(find_machine(&m, r, "", n_ranks));
+    LT_TRY(lt_auto_price(&l, r, &mesh, &m));
+    return write_prediction(r, &l, n_ranks);
+}
+
+lt_err lt_plan_predict_layout(const lt_recipe *r) {
+    char path[LT_PATH_BYTES];
+    lt_err err;
+    int rank, n_ranks;
+    if (lt_comm_started_as(&rank, &n_ranks) != LT_OK || rank > 0 || n_ranks == 1) {
+        return LT_OK;
+    }
+    LT_TRY(lt_path_join(path, r->out, LT_LAYOUT_FILE));
+    err = r->sites > 1 ? LT_ERR_UNSUPPORTED : predict(r, n_ranks);
+    if (err != LT_OK) {
+        unlink(path); /* It would be that of an earlier start. */
+    }
+    return err == LT_ERR_IO ? err : LT_OK;
+}

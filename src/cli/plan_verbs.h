@@ -22,6 +22,9 @@ int lt_plan_own_run(const char *recipe, const char *cluster, int n_ranks, int to
 /* plan_layouts.c. Write the mesh and the level of ZeRO into a recipe with `layout: auto`, for the
  * ranks that this process is one of; and, on rank 0, what is predicted of it to OUT/layout.json. */
 LT_MUST_USE lt_err lt_plan_choose_layout(lt_recipe *r);
+/* For a mesh that is given: on rank 0, write what is predicted of it, as above. Nothing is written
+ * for one rank and for sites, nor where a prediction is not possible. */
+LT_MUST_USE lt_err lt_plan_predict_layout(const lt_recipe *r);
 /* What `lateen plan --gpus N` prints of a recipe; with n_ranks 0: of the recipe's own mesh. */
 int lt_plan_layouts(const lt_recipe *r, const char *cluster, int n_ranks, int top, bool json);
 

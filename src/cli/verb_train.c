@@ -168,7 +168,7 @@ static lt_err bring(lt_recipe *r) {
 
 static lt_err train(lt_recipe *r) {
     LT_TRY(bring(r));
-    LT_TRY(r->layout == LT_LAYOUT_AUTO ? lt_plan_choose_layout(r) : LT_OK);
+    LT_TRY(r->layout == LT_LAYOUT_AUTO ? lt_plan_choose_layout(r) : lt_plan_predict_layout(r));
     return lt_align_train(r, NULL);
 }
 

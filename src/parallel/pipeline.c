@@ -556,7 +556,7 @@ static lt_err warm_up(lt_pipeline *p, const lt_schedule *table, const lt_pass_ba
 
 lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batches, int64_t n, float grad_scale,
                          lt_pass_result *sum) {
-    const double start_s = lt_clock_s();
+    double start_s;
     walk w = {
         .p = p, .table = table_of(p, n), .batches = batches, .grad_scale = grad_scale, .sum = sum};
     if (w.table == NULL) {
@@ -565,6 +565,7 @@ lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batches, int64_t n
     p->times = (lt_pipeline_times){.micros = n};
     w.row = &w.table->rows[p->rank];
     LT_TRY(warm_up(p, w.table, batches, grad_scale));
+    start_s = lt_clock_s();
     for (int c = 0; c < p->stages.chunks; c++) {
         LT_TRY(lt_pass_zero_gradients(p->chunks[c].pass));
     }

@@ -18,7 +18,7 @@
  *   {"kind": "change", "step", "name", "from", "to", "allowed"}  an option that this start changed;
  *                                                                allowed: it needed allow_change
  *   {"kind": "plan", "step", "mesh", "zero", "step_s", "compute_s", "comm_s", "bytes", ...}
- *                                                          what layout: auto predicted
+ *                                                          what lateen plan predicts of the mesh
  *   {"kind": "ranks", "step", "steps", "slowest", "ranks": [{"rank", "compute_s", "comm_s",
  *     "transfer_s", "announced_bytes", "peak_bytes"}, ...]}  means of the steps measured so far
  *   {"kind": "goodput", "step", ...}                       seconds of this start of the program, by

@@ -108,6 +108,7 @@ lt_err lt_training_run_batches(lt_training *t, int64_t n, float grad_scale, lt_p
     t->piped.busy_s += times.busy_s;
     t->piped.sent_bytes += times.sent_bytes;
     t->piped.micros = times.micros;
+    t->n_piped++;
     return LT_OK;
 }
 
@@ -183,7 +184,19 @@ done:
     return err;
 }
 
+/* Mean seconds that a rank is idle in a step's passes. */
+static double bubble_of(const lt_training *t, const double *all, int n, int each) {
+    double idle_s = 0.0;
+    for (int i = 0; i < n; i++) {
+        told x;
+        memcpy(&x, all + i * each, sizeof x);
+        idle_s += (x.step_s - x.busy_s) / n;
+    }
+    return idle_s / (double)t->n_piped;
+}
+
 static lt_err tell(lt_training *t, const double *all, int n, int each) {
+    const double bubble_s = bubble_of(t, all, n, each);
     const int replica = n / t->stages.ranks;
     const char *name = lt_schedule_name(t->stages.schedule);
     double idle[LT_MAX_LAYERS];
@@ -208,11 +221,15 @@ static lt_err tell(lt_training *t, const double *all, int n, int each) {
                              "idle_measured", measured, "passes_s", x.step_s, "busy_s", x.busy_s,
                              "sent_bytes", (json_int_t)x.sent_bytes));
     }
-    return lt_metrics_put(&t->metrics,
-                          json_pack("{s:s, s:I, s:s, s:i, s:i, s:I, s:o}", "kind", "pipeline",
-                                    "step", (json_int_t)t->state.step, "schedule", name, "pp",
-                                    t->stages.ranks, "chunks", t->stages.chunks, "micros",
-                                    (json_int_t)t->piped.micros, "ranks", ranks));
+    if (t->times.predicted.steps > 0) {
+        lt_log_info("bubble of a step: predicted %.1f ms, measured %.1f ms",
+                    1e3 * t->times.predicted_bubble_s, 1e3 * bubble_s);
+    }
+    return lt_metrics_put(
+        &t->metrics, json_pack("{s:s, s:I, s:s, s:i, s:i, s:I, s:f, s:o}", "kind", "pipeline",
+                               "step", (json_int_t)t->state.step, "schedule", name, "pp",
+                               t->stages.ranks, "chunks", t->stages.chunks, "micros",
+                               (json_int_t)t->piped.micros, "bubble_s", bubble_s, "ranks", ranks));
 }
 
 lt_err lt_training_tell_pipeline(lt_training *t) {

@@ -95,6 +95,7 @@ typedef struct lt_training {
     lt_pipeline *pipeline;   /* NULL: there is none. */
     lt_pass_batch *batches;  /* Batches of a step, for the pipeline. */
     lt_pipeline_times piped; /* Times of all the pipeline's steps. */
+    int64_t n_piped;         /* Number of those steps. */
     lt_invariant invariant;
     lt_optimiser optimiser;
     lt_diloco diloco;                        /* State of a run of several sites. */

@@ -300,26 +300,31 @@ static void log_prediction(const lt_rank_times *plan, const lt_rank_times *mean)
 lt_err lt_times_predict(lt_training *t) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
-    const char *mesh = "";
+    const char *text = "";
+    lt_mesh_shape mesh;
     json_t *plan = NULL, *line;
     lt_rank_times x = {.steps = 1};
+    double bubble_s = 0.0;
     int64_t zero = 0, bytes = 0;
     LT_TRY(lt_path_join(path, t->recipe.out, LT_LAYOUT_FILE));
     if (!lt_training_has_ranks(t) || !lt_file_exists(path)) {
         return LT_OK;
     }
     LT_TRY(lt_json_load(&plan, path, LAYOUT_BYTES_MAX));
-    LT_TRY_DONE(lt_json_str(plan, "mesh", &mesh, false, path));
+    LT_TRY_DONE(lt_json_str(plan, "mesh", &text, false, path));
+    LT_TRY_DONE(lt_mesh_parse(&mesh, text));
     LT_TRY_DONE(lt_json_i64(plan, "zero", &zero, false, path));
     LT_TRY_DONE(lt_json_f64(plan, "compute_s", &x.compute_s, false, path));
     LT_TRY_DONE(lt_json_f64(plan, "comm_s", &x.comm_s, false, path));
+    LT_TRY_DONE(lt_json_f64(plan, "bubble_s", &bubble_s, false, path));
     LT_TRY_DONE(lt_json_i64(plan, "bytes", &bytes, false, path));
     /* The file is from an earlier start. */
-    if (strcmp(mesh, t->recipe.mesh) != 0 || zero != t->recipe.zero) {
+    if (memcmp(&mesh, &t->world->shape, sizeof mesh) != 0 || zero != t->recipe.zero) {
         goto done;
     }
     x.announced_bytes = (double)bytes;
     t->times.predicted = x;
+    t->times.predicted_bubble_s = bubble_s;
     line = json_pack("{s:s, s:I}", "kind", "plan", "step", (json_int_t)t->state.step);
     json_object_update(line, plan);
     err = lt_metrics_put(&t->metrics, line);

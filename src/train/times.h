@@ -43,6 +43,7 @@ typedef struct {
     double peak_bytes; /* As of the last time it was asked. */
     /* Predicted times of a step; steps 0: nothing was predicted. */
     lt_rank_times predicted;
+    double predicted_bubble_s; /* Part of predicted.comm_s. */
 } lt_times;
 
 /* Where all ranks' records come together: `of` of an lt_ranks. */

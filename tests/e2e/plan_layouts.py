@@ -101,6 +101,21 @@ def auto():
     tap.check("one rank has nothing to choose", done.returncode == 0, done.stderr[-300:])
 
 
-for case in (announces, own_mesh, not_listed, on_gpus, auto):
+def given():
+    """A run whose mesh is given reports the numbers of `lateen plan` beside what it measures."""
+    for i, (more, layout) in enumerate((("mesh: \"tp=2,pp=2\"\n", ("pp=2,tp=2", 0)), ("mesh.zero: 1\n", ("dp=4", 1)))):
+        path, out = recipe("dense", more), f"{work}/given-{i}"
+        done = run("launch", "--ranks", 4, "--plain", "train", path, "--out", out, "--steps", 3)
+        want = [l for l in plan(recipe("dense"), 4)["layouts"] if (l["mesh"], l["zero"]) == layout]
+        told = rows(out, "plan") if done.returncode == 0 else []
+        same = len(want) == 1 and [{k: v for k, v in r.items() if k not in ("kind", "step")} for r in told] == want
+        tap.check(f"{more.strip()}: the report has the numbers of lateen plan", same, (told, want, done.stderr[-400:]))
+        parts = ["  plan ", "a step: predicted"] + ["bubble of a step: predicted"] * ("pp" in more)
+        tap.check(f"{more.strip()}: printed beside what was measured", all(part in done.stderr for part in parts), done.stderr[-900:])
+    measured = [r["bubble_s"] for r in rows(f"{work}/given-0", "pipeline")]
+    tap.check("a pipeline reports the bubble that it measured", len(measured) == 1 and measured[0] > 0, measured)
+
+
+for case in (announces, own_mesh, not_listed, on_gpus, auto, given):
     tap.case(case)
 sys.exit(tap.end())
