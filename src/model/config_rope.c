@@ -225,8 +225,11 @@ static lt_err read_scaling(const reading *r) {
 /* One object: theta, type and what the type needs. */
 static lt_err read_object(const reading *r) {
     lt_model_spec *s = r->spec;
-    s->rope_factor = 1; /* Apertus' preset scales; a file that speaks of RoPE decides. */
+    /* The presets of apertus and gpt_oss scale; a file that speaks of RoPE decides all of it. */
+    s->rope_factor = 1;
     s->rope_low_freq = s->rope_high_freq = s->rope_original_seq = 0;
+    s->rope_beta_fast = s->rope_beta_slow = s->rope_attention_factor = 0;
+    s->rope_truncate = false;
     LT_TRY(check_keys(r));
     LT_TRY(lt_json_f64(r->rope, "rope_theta", &s->rope_theta, true, r->what));
     LT_TRY(read_type(r, &s->rope_scaling));

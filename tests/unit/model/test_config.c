@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -51,6 +52,44 @@ static void reads_both_rope_spellings(void **state) {
     assert_int_equal(a.rope_scaling, LT_ROPE_LLAMA3);
     assert_int_equal(a.head_dim, 8);
     assert_int_equal(a.n_kv_heads, 4);
+}
+
+/* What a file says of RoPE replaces all that a family scales by itself (apertus, gpt_oss): the
+ * rotation is that of a llama with the same parameters. */
+static void parameters_of_rope_replace_the_familys(void **state) {
+    static const char *const
+        families[] = {"apertus", "gpt_oss", "qwen3", "mistral"},
+        *const kinds[] = {"\"rope_type\": \"default\"",
+                          "\"rope_type\": \"linear\", \"factor\": 2.0",
+                          "\"rope_type\": \"dynamic\", \"factor\": 2.0",
+                          "\"rope_type\": \"llama3\", \"factor\": 2.0, \"low_freq_factor\": 1.0, "
+                          "\"high_freq_factor\": 4.0, "
+                          "\"original_max_position_embeddings\": 64",
+                          "\"rope_type\": \"yarn\", \"factor\": 2.0, "
+                          "\"original_max_position_embeddings\": 64"};
+    (void)state;
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+            lt_model_spec of[2];
+            for (int i = 0; i < 2; i++) {
+                char text[512];
+                (void)snprintf(text, sizeof text,
+                               "{\"model_type\": \"%s\", " SIZES
+                               ", \"num_key_value_heads\": 2, \"head_dim\": 8, "
+                               "\"max_position_embeddings\": 128, "
+                               "\"rope_parameters\": {\"rope_theta\": 1e4, %s}}",
+                               i == 0 ? "llama" : families[f], kinds[k]);
+                if (parse(&of[i], text) != LT_OK) {
+                    fail_msg("%s: %s", families[f], lt_error_message());
+                }
+            }
+            const char *lost = lt_config_rope_lost(&of[0], &of[1]);
+            if (lost != NULL || of[0].rope_attention_factor != of[1].rope_attention_factor) {
+                fail_msg("%s with %s: %s is the family's", families[f], kinds[k],
+                         lost != NULL ? lost : "rope_attention_factor");
+            }
+        }
+    }
 }
 
 /* Classes of transformers 5.24 with a score head, by family; it has none for the others. */
@@ -351,6 +390,7 @@ static void table_places_every_parameter(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_both_rope_spellings),
+        cmocka_unit_test(parameters_of_rope_replace_the_familys),
         cmocka_unit_test(names_score_heads),
         cmocka_unit_test(reads_token_scores),
         cmocka_unit_test(reads_gemma_layers),
