@@ -13,6 +13,7 @@
 #include "align/problems.h"
 #include "align/python_random.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "base/option.h"
 #include "data/check/gsm8k.h"
@@ -712,6 +713,9 @@ static lt_err open_files(evaluation *v) {
                 (long long)v->examples.n, LT_GENERATIVE_SHOTS);
     }
     if (o->outputs != NULL) {
+        LT_TRY(lt_file_spare(o->outputs, o->data));
+        LT_TRY(o->examples != NULL ? lt_file_spare(o->outputs, o->examples) : LT_OK);
+        LT_TRY(o->responses != NULL ? lt_file_spare(o->outputs, o->responses) : LT_OK);
         v->outputs = fopen(o->outputs, "we");
         if (v->outputs == NULL) {
             LT_FAIL(LT_ERR_IO, "%s: %s", o->outputs, strerror(errno));

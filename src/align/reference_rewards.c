@@ -84,6 +84,7 @@ done:
 static lt_err open_part(work *w) {
     int64_t bytes;
     LT_TRY(read_state(w, &bytes));
+    LT_TRY(lt_file_may_replace(w->o->out));
     w->file = fopen(w->part, bytes > 0 ? "r+e" : "we");
     if (w->file == NULL || ftruncate(fileno(w->file), bytes) != 0 ||
         fseeko(w->file, 0, SEEK_END) != 0 || ftello(w->file) != bytes) {

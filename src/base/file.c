@@ -35,6 +35,9 @@ lt_err lt_file_map_open(lt_file_map *out, const char *path) {
     void *data;
 
     LT_TRY_DONE(open_read(&fd, &st, path));
+    if (!S_ISREG(st.st_mode)) {
+        LT_FAIL_DONE(LT_ERR_IO, "%s: a pipe or device, where a file is needed", path);
+    }
     if (st.st_size == 0) {
         *out = (lt_file_map){.data = (const unsigned char *)"", .size_bytes = 0};
         goto done;
@@ -136,6 +139,34 @@ static lt_err write_all(int fd, const char *path, const unsigned char *data, siz
     return LT_OK;
 }
 
+lt_err lt_file_may_replace(const char *path) {
+    struct stat st;
+    char target[16] = "";
+    const ssize_t n = readlink(path, target, sizeof target - 1);
+    if (n > 0 && strncmp(target, "/proc/", 6) == 0) {
+        LT_FAIL(LT_ERR_IO, "%s is a link to a stream of this process, not the name of a file",
+                path);
+    }
+    if (stat(path, &st) != 0 || S_ISREG(st.st_mode)) {
+        return LT_OK;
+    }
+    LT_FAIL(LT_ERR_IO, "%s is %s, which a file cannot replace", path,
+            S_ISDIR(st.st_mode)                          ? "a folder"
+            : S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode) ? "a device"
+                                                         : "a pipe or socket");
+}
+
+lt_err lt_file_spare(const char *output, const char *input) {
+    struct stat a, b;
+    if (stat(output, &a) == 0 && stat(input, &b) == 0 && S_ISREG(a.st_mode) &&
+        a.st_dev == b.st_dev && a.st_ino == b.st_ino) {
+        LT_FAIL(LT_ERR_ARG, "%s is read: it cannot be written at the same time%s%s", input,
+                strcmp(input, output) != 0 ? ", as " : "",
+                strcmp(input, output) != 0 ? output : "");
+    }
+    return LT_OK;
+}
+
 static void parent_of(char out[LT_PATH_BYTES], const char *path) {
     const char *slash = strrchr(path, '/');
     if (slash == NULL) {
@@ -176,6 +207,7 @@ lt_err lt_file_write_by(const char *path, const char *aside, const void *data, s
     lt_err err = LT_OK;
     int fd;
 
+    LT_TRY(lt_file_may_replace(path));
     fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
     if (fd < 0) {
         LT_FAIL(LT_ERR_IO, "%s: %s", aside, strerror(errno));

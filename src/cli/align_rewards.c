@@ -9,6 +9,7 @@
 #include "align/reference_rewards.h"
 #include "align/reward_options.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "cli/align.h"
 #include "cli/copying.h"
@@ -120,6 +121,9 @@ static lt_err open_all(job *j, const char **files, int n) {
     LT_TRY(lt_opened_open(&j->opened, o->model, "", o->tokenizer, (lt_opened_dtype)o->dtype,
                           o->device, o->threads));
     LT_TRY(lt_align_check_model(j->opened.model, "align rewards", o->seq));
+    for (int i = 0; i < n; i++) {
+        LT_TRY(lt_file_spare(o->out, files[i]));
+    }
     LT_TRY(open_prompts(j, files, n));
     LT_TRY(open_rewards(j, reward_model));
     lt_model_ends(j->opened.model, j->opened.tokenizer, &how.ends);

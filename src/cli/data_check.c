@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/json.h"
 #include "cli/read_lines.h"
 #include "cli/verb.h"
@@ -229,6 +230,7 @@ static lt_err check(const check_options *o, const char *path, report *r) {
     static const unsigned marks[] = {LT_ANSWER_STRICT, LT_ANSWER_LENIENT, LT_ANSWER_LAST_NUMBER};
     const bool input = strcmp(path, "-") == 0;
     const char *name = input ? "standard input" : path;
+    char aside[LT_PATH_BYTES];
     checking c = {.report = r, .allowed = marks[o->marks]};
     FILE *from = NULL, *to = NULL;
     lt_err err = LT_OK;
@@ -237,9 +239,16 @@ static lt_err check(const check_options *o, const char *path, report *r) {
     if (from == NULL) {
         LT_FAIL_DONE(LT_ERR_IO, "open %s: %s", path, strerror(errno));
     }
-    to = o->out[0] != '\0' ? fopen(o->out, "wb") : NULL;
-    if (o->out[0] != '\0' && to == NULL) {
-        LT_FAIL_DONE(LT_ERR_IO, "open %s: %s", o->out, strerror(errno));
+    if (o->out[0] != '\0') {
+        LT_TRY_DONE(lt_file_spare(o->out, path));
+        LT_TRY_DONE(lt_file_may_replace(o->out));
+        if (snprintf(aside, sizeof aside, "%s.tmp", o->out) >= (int)sizeof aside) {
+            LT_FAIL_DONE(LT_ERR_LIMIT, "path of %zu characters", strlen(o->out));
+        }
+        to = fopen(aside, "wb");
+        if (to == NULL) {
+            LT_FAIL_DONE(LT_ERR_IO, "open %s: %s", aside, strerror(errno));
+        }
     }
     c.to = to;
     LT_TRY_DONE(lt_cli_each_line(from, name, check_line, &c));
@@ -247,11 +256,12 @@ static lt_err check(const check_options *o, const char *path, report *r) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "%s: no lines", name);
     }
 done:
-    if (to != NULL && fclose(to) != 0 && err == LT_OK) {
+    if (to != NULL && (fclose(to) != 0 || (err == LT_OK && rename(aside, o->out) != 0)) &&
+        err == LT_OK) {
         err = lt_error_set(LT_ERR_IO, "write %s: %s", o->out, strerror(errno));
     }
     if (to != NULL && err != LT_OK) {
-        (void)unlink(o->out);
+        (void)unlink(aside);
     }
     if (from != NULL && !input) {
         (void)fclose(from);

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "cli/chat_options.h"
 #include "cli/copying.h"
 #include "cli/tokenize_files.h"
@@ -280,22 +281,64 @@ done:
     return err;
 }
 
-/* Every integer in the line is an id, in "[1, 2]", {"ids": [1, 2]} and "1 2" alike. */
-static lt_err ids_of_line(const char *line, size_t n, lt_ids *out) {
-    out->n = 0;
-    for (size_t i = 0; i < n; i++) {
-        uint64_t v = 0;
-        if (line[i] == '-' && i + 1 < n && line[i + 1] >= '0' && line[i + 1] <= '9') {
-            LT_FAIL(LT_ERR_ARG, "standard input: a negative id");
+static bool is_gap(char c) {
+    return c == ' ' || c == '\t' || c == '\r' || c == ',';
+}
+
+/* One id, at line[*at], up to the next blank, comma or end. */
+static lt_err id_at(const char *line, size_t n, size_t *at, lt_ids *out) {
+    const size_t from = *at;
+    uint64_t v = 0;
+    bool number = true;
+    while (*at < n && !is_gap(line[*at])) {
+        const int digit = line[*at] - '0';
+        number = number && digit >= 0 && digit <= 9;
+        v = v > UINT32_MAX ? v : v * 10 + (uint64_t)(number ? digit : 0);
+        ++*at;
+    }
+    if (!number || v >= UINT32_MAX) {
+        LT_FAIL(LT_ERR_ARG, "'%.*s' is not a token id", (int)(*at - from < 40 ? *at - from : 40),
+                line + from);
+    }
+    return lt_ids_append(out, &(uint32_t){(uint32_t)v}, 1);
+}
+
+static lt_err ids_of_json(const json_t *ids, lt_ids *out) {
+    if (!json_is_array(ids)) {
+        LT_FAIL(LT_ERR_FORMAT, "not a list of ids, nor an object with \"ids\", a list of them");
+    }
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        const json_t *id = json_array_get(ids, i);
+        const json_int_t v = json_integer_value(id);
+        if (!json_is_integer(id) || v < 0 || v >= UINT32_MAX) {
+            LT_FAIL(LT_ERR_FORMAT, "ids[%zu] is not a token id", i);
         }
-        if (line[i] < '0' || line[i] > '9') {
+        LT_TRY(lt_ids_append(out, &(uint32_t){(uint32_t)v}, 1));
+    }
+    return LT_OK;
+}
+
+/* The ids of a line: [1, 2], {"ids": [1, 2]}, or numbers with blanks or commas between them. */
+static lt_err ids_of_line(const char *line, size_t n, lt_ids *out) {
+    size_t at = 0;
+    out->n = 0;
+    while (at < n && is_gap(line[at])) {
+        at++;
+    }
+    if (at < n && (line[at] == '{' || line[at] == '[')) {
+        json_t *root = NULL;
+        lt_err err;
+        LT_TRY(lt_json_parse(&root, line, n, STDIN_NAME));
+        err = ids_of_json(json_is_object(root) ? json_object_get(root, "ids") : root, out);
+        json_decref(root);
+        return err;
+    }
+    while (at < n) {
+        if (is_gap(line[at])) {
+            at++;
             continue;
         }
-        while (i < n && line[i] >= '0' && line[i] <= '9') {
-            v = v > UINT32_MAX ? v : v * 10 + (uint64_t)(line[i] - '0');
-            i++;
-        }
-        LT_TRY(lt_ids_append(out, &(uint32_t){v < UINT32_MAX ? (uint32_t)v : UINT32_MAX}, 1));
+        LT_TRY(id_at(line, n, &at, out));
     }
     return LT_OK;
 }
@@ -325,7 +368,12 @@ static lt_err run_decode(const lt_tokenizer *t, bool special, bool json) {
         if (!more) {
             break;
         }
-        LT_TRY_DONE(ids_of_line(line, n, &ids));
+        err = ids_of_line(line, n, &ids);
+        if (err != LT_OK) { /* What came before it is still written. */
+            err = lt_error_prefix(err, STDIN_NAME ", line %llu", (unsigned long long)in.line);
+            err = flush_out(&out) != LT_OK ? LT_ERR_IO : err;
+            goto done;
+        }
         free(text);
         text = NULL;
         LT_TRY_DONE(lt_tokenizer_decode(t, ids.data, ids.n, !special, &text, &n));

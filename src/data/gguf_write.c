@@ -241,6 +241,7 @@ lt_err lt_gguf_out_write(lt_gguf_out *o, const char *path) {
     if (snprintf(aside, sizeof aside, "%s.tmp", path) >= (int)sizeof aside) {
         LT_FAIL(LT_ERR_LIMIT, "%s: the name is too long", path);
     }
+    LT_TRY(lt_file_may_replace(path));
     f = fopen(aside, "wb");
     if (f == NULL) {
         LT_FAIL(LT_ERR_IO, "%s: %s", aside, strerror(errno));

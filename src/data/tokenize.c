@@ -566,6 +566,7 @@ lt_err lt_tokenize_files(const lt_tokenize_options *o, lt_tokenize_stats *stats)
 
     *stats = (lt_tokenize_stats){0};
     LT_TRY_DONE(check(o));
+    LT_TRY_DONE(lt_tokenize_spare(o));
     LT_TRY_DONE(lt_tokenize_fingerprint(&fingerprint, &stats->file_bytes_total, o));
     if (o->overwrite) {
         LT_TRY_DONE(lt_tokenize_remove_output(o->out_prefix));

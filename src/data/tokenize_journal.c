@@ -147,6 +147,29 @@ lt_err lt_tokenize_find_output(lt_output_state *state, lt_tokenize_position *at,
     return LT_OK;
 }
 
+lt_err lt_tokenize_spare(const lt_tokenize_options *o) {
+    static const char *const suffixes[] = {".bin",      ".json",      ".mask",       ".idx",
+                                           ".bin.part", ".mask.part", ".sizes.part", ".journal"};
+    enum { WHOLE = 3 }; /* The first of them, which without an index or a journal are no shard. */
+    char path[LT_PATH_BYTES], idx[LT_PATH_BYTES], journal[LT_PATH_BYTES];
+    LT_TRY(name(idx, o->out_prefix, ".idx"));
+    LT_TRY(name(journal, o->out_prefix, ".journal"));
+    const bool ours = o->overwrite || lt_file_exists(idx) || lt_file_exists(journal);
+    for (size_t s = 0; s < sizeof suffixes / sizeof *suffixes; s++) {
+        LT_TRY(name(path, o->out_prefix, suffixes[s]));
+        for (size_t i = 0; i < o->n_inputs; i++) {
+            LT_TRY(lt_file_spare(path, o->inputs[i]));
+        }
+        LT_TRY(o->tokenizer != NULL ? lt_file_spare(path, o->tokenizer) : LT_OK);
+        LT_TRY(lt_file_may_replace(path));
+        if (s < WHOLE && !ours && lt_file_exists(path)) {
+            LT_FAIL(LT_ERR_STATE,
+                    "%s exists already and belongs to no shard; --overwrite replaces it", path);
+        }
+    }
+    return LT_OK;
+}
+
 lt_err lt_tokenize_save_journal(const char *prefix, uint64_t fingerprint,
                                 const lt_tokenize_position *at) {
     char path[LT_PATH_BYTES], text[TEXT_BYTES];

@@ -163,6 +163,7 @@ lt_err lt_make_file(const lt_make_options *o, uint64_t first, uint64_t count,
         if (n < 0 || (size_t)n >= sizeof temporary) {
             LT_FAIL_DONE(LT_ERR_LIMIT, "the path %.100s... is too long", path);
         }
+        LT_TRY_DONE(lt_file_may_replace(path));
         to = fopen(temporary, "wb");
         if (to == NULL) {
             LT_FAIL_DONE(LT_ERR_IO, "open %s: %s", temporary, strerror(errno));

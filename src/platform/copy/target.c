@@ -117,6 +117,7 @@ static lt_err open_file(lt_landing *l, lt_web *h, const char *key) {
     bool found = false;
 
     LT_TRY(lt_file_make_parent(to));
+    LT_TRY(lt_file_may_replace(to));
     if (snprintf(path, sizeof path, "%s%s", to, LT_TARGET_STATE) >= (int)sizeof path ||
         snprintf(l->data_path, sizeof l->data_path, "%s%s", to, LT_TARGET_DATA) >=
             (int)sizeof l->data_path) {

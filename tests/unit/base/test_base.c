@@ -184,6 +184,7 @@ static void files_of_any_size(void **state) {
 static void failed_writes(void **state) {
     char folder[] = "/tmp/lateen-test-XXXXXX", path[LT_PATH_BYTES], aside[LT_PATH_BYTES], *text;
     char longest[LT_PATH_BYTES + 8];
+    struct stat st;
     (void)state;
     assert_non_null(mkdtemp(folder));
     assert_int_equal(lt_path_join(path, folder, "none/x"), LT_OK);
@@ -191,9 +192,13 @@ static void failed_writes(void **state) {
     assert_int_equal(lt_path_join(path, folder, "x"), LT_OK);
     assert_int_equal(lt_file_make_dirs(path), LT_OK); /* Now a folder stands in its place. */
     assert_int_equal(lt_file_write_atomic(path, "a", 1), LT_ERR_IO);
-    assert_non_null(strstr(lt_error_message(), "rename"));
+    assert_non_null(strstr(lt_error_message(), "is a folder"));
     assert_int_equal(lt_path_join(aside, folder, "x.tmp"), LT_OK);
     assert_false(lt_file_exists(aside));
+    assert_int_equal(lt_path_join(path, folder, "pipe"), LT_OK);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_int_equal(lt_file_write_atomic(path, "a", 1), LT_ERR_IO);
+    assert_true(lstat(path, &st) == 0 && S_ISFIFO(st.st_mode));
     assert_int_equal(lt_path_join(path, folder, "y"), LT_OK);
     assert_int_equal(lt_file_write_atomic(path, "old", 3), LT_OK);
     assert_int_equal(lt_path_join(aside, folder, "y.tmp"), LT_OK);

@@ -1,0 +1,92 @@
+"""What is written never takes the place of what is read, nor of a device; and `tokenize --decode` reads ids only. Standard library only; TAP on stdout.
+
+usage: outputs.py LATEEN"""
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+
+from tap import Tap
+
+tap = Tap()
+LATEEN = os.path.abspath(sys.argv[1])
+TOKENIZER = os.path.abspath("tests/golden/data/demo_tokenizer.json")
+PROBLEM = '{"completions": ["#### 1", "#### 2"], "answer": "1", "checker": "number"}\n'
+
+
+def run(*args, text=""):
+    return subprocess.run([LATEEN, *args], input=text, capture_output=True, text=True, timeout=120)
+
+
+def whole(name):
+    with open(name, "rb") as file:
+        return file.read()
+
+
+def write(name, text):
+    with open(name, "w") as file:
+        file.write(text)
+    return name
+
+
+def spares(name, kept, *args):
+    """The command fails, names the file, and leaves it as it was."""
+    before = whole(kept)
+    done = run(*args)
+    tap.check(name, done.returncode != 0 and os.path.basename(kept) in done.stderr and os.path.exists(kept) and whole(kept) == before, done)
+
+
+def leaves(name, args, path, kind):
+    done = run(*args)
+    tap.check(name, done.returncode != 0 and kind(os.lstat(path).st_mode) and path in done.stderr, done)
+
+
+with tempfile.TemporaryDirectory() as work:
+    os.chdir(work)
+    for suffix in ("bin", "json", "mask", "journal"):
+        for more in ([], ["--overwrite"]):
+            folder = tempfile.mkdtemp(dir=".")
+            read = write(f"{folder}/a.{suffix}", "hello world\n")
+            spares(" ".join(["tokenize --out of an input that is PREFIX." + suffix] + more), read, "tokenize", "--tokenizer", TOKENIZER, read, "--format", "text", "--out", folder + "/../" + os.path.basename(folder) + "/a", *more)
+    write("b.json", open(TOKENIZER).read())
+    text = write("b.txt", "hello world\n")
+    spares("tokenize --out of the tokenizer's name", "b.json", "tokenize", "--tokenizer", "b.json", text, "--out", "b", "--overwrite")
+    spares("tokenize --out of the name of a file that is no shard", "b.json", "tokenize", "--tokenizer", TOKENIZER, text, "--out", "b")
+    done = run("tokenize", "--tokenizer", TOKENIZER, text, "--out", "b", "--overwrite")
+    tap.check("which --overwrite replaces", done.returncode == 0, done)
+
+    problems = write("problems.jsonl", PROBLEM)
+    os.symlink("problems.jsonl", "same.jsonl")
+    spares("data check --out of its input", problems, "data", "check", problems, "--out", problems)
+    spares("and by another name", problems, "data", "check", problems, "--out", "same.jsonl")
+    wrong, results = write("wrong.jsonl", PROBLEM + "{\n"), write("results.jsonl", "earlier\n")
+    before = whole(results)
+    done = run("data", "check", wrong, "--out", results)
+    tap.check("data check that fails leaves earlier results", done.returncode != 0 and whole(results) == before and os.listdir(".").count("results.jsonl.tmp") == 0, done)
+
+    gsm = write("gsm.jsonl", '{"question": "How many?", "answer": "#### 1"}\n')
+    said = write("said.jsonl", '{"response": "#### 1"}\n')
+    spares("eval --outputs of its responses", said, "eval", "--task", "gsm8k", gsm, "--responses", said, "--outputs", said)
+    spares("eval --outputs of its questions", gsm, "eval", "--task", "gsm8k", gsm, "--responses", said, "--outputs", gsm)
+
+    os.mkfifo("pipe")  # A device of our own would need root; a pipe is refused by the same line.
+    leaves("data make --out of a pipe", ["data", "make", "all", "--out", "pipe"], "pipe", stat.S_ISFIFO)
+    leaves("tokenizer train --out of a pipe", ["tokenizer", "train", text, "--vocab-size", "257", "--out", "pipe"], "pipe", stat.S_ISFIFO)
+    leaves("data check --out of a pipe", ["data", "check", wrong, "--out", "pipe"], "pipe", stat.S_ISFIFO)
+    leaves("copy to a pipe", ["copy", text, "pipe"], "pipe", stat.S_ISFIFO)
+    leaves("plan --html of a pipe", ["plan", "--model", "llama3-8b", "--cluster", "harvard", "--tokens", "1B", "--html", "pipe"], "pipe", stat.S_ISFIFO)
+    os.symlink("/proc/self/fd/1", "stdout")
+    leaves("data make --out of a link to standard output", ["data", "make", "all", "--out", "stdout"], "stdout", stat.S_ISLNK)
+    tap.check("nothing is left beside them", not [x for x in os.listdir(".") if x.endswith(".tmp") or x.startswith("pipe.") or x.startswith("stdout.")], os.listdir("."))
+    done = subprocess.run(["bash", "-c", f"cat {TOKENIZER} | {LATEEN} tokenize --tokenizer /dev/stdin --text x"], capture_output=True, text=True)
+    tap.check("a tokenizer from a pipe is refused as one", done.returncode != 0 and "pipe" in done.stderr, done)
+
+    for ids, said in (("1 2 3", True), ("1,2", True), ("[1, 2]", True), ('{"ids": [1, 2]}', True), ("", True), ("1\t2\r\n3", True), ("abc", False), ("1.5", False),
+                      ("1e3", False), ("0x10", False), ("-1", False), ("+5", False), ("1 2\0 3", False), ("99999999999999999999", False), ('{"ids": [1.5]}', False),
+                      ('{"ids": [-1]}', False), ('{"ids": "1"}', False), ("{}", False), ("[[1]]", False), ('{"id": [1]}', False), ("[1, 2", False)):
+        done = run("tokenize", "--tokenizer", TOKENIZER, "--decode", text=ids)
+        tap.check(f"decode of {ids!r} is {'ids' if said else 'refused'}", (done.returncode == 0) == said and (said or "line 1" in done.stderr), done)
+    done = run("tokenize", "--tokenizer", TOKENIZER, "--decode", text="1 2\nx\n")
+    tap.check("lines before a wrong one are written", done.returncode != 0 and done.stdout.count("\n") == 1 and "line 2" in done.stderr, done)
+sys.exit(tap.end())
