@@ -126,8 +126,9 @@ typedef struct lt_loader lt_loader;
 typedef enum { LT_PACK_STREAM, LT_PACK_BEST_FIT, LT_PACK_SINGLE } lt_pack;
 
 /* NONE       in the order of the files.
- * ROWS       STREAM only: rows of the unshuffled stream in random order; each epoch cuts the stream
- *            at other positions.
+ * ROWS       rows of the unshuffled stream in random order: STREAM within windows of shuffle_rows
+ *            rows, and each epoch cuts the stream at other positions; else within windows of a few
+ *            thousand documents.
  * DOCUMENTS  documents in random order, then rows in random order within windows of a few
  * thousand. */
 typedef enum { LT_SHUFFLE_NONE, LT_SHUFFLE_ROWS, LT_SHUFFLE_DOCUMENTS } lt_shuffle;
@@ -150,6 +151,7 @@ typedef struct {
     uint64_t seed;
     lt_pack packing;
     lt_shuffle shuffle;
+    int64_t shuffle_rows; /* STREAM with ROWS: rows of a window; 0: the whole epoch is one. */
     lt_split split;
     double val_fraction; /* Share of the tokens that VAL gets. */
     /* 0: endless, mixed by weight. n: each source n times, one source after the other
@@ -232,5 +234,10 @@ int64_t lt_loader_n_sources(const lt_loader *l);
 size_t lt_loader_n_shards(const lt_loader *l, int64_t source);
 const char *lt_loader_shard_path(const lt_loader *l, int64_t source, size_t shard);
 const lt_far_shard *lt_loader_far_shard(const lt_loader *l, int64_t source, size_t shard);
+/* Bytes of shards that come when they are read, as many as rows in a row are read from: where less
+ * is kept of them, they come again and again. */
+size_t lt_loader_far_bytes(const lt_loader *l);
+/* Are shards read one after the other, at least in windows? */
+bool lt_loader_in_order(const lt_loader_options *o);
 
 #endif

@@ -107,6 +107,11 @@ static lt_err check_options(const lt_loader_options *o) {
     LT_TRY(check_range("seq", o->seq, 1, SEQ_MAX));
     LT_TRY(check_range("vocab_size", o->vocab_size, 1, (int64_t)1 << 31));
     LT_TRY(check_range("epochs", o->epochs, 0, INT64_MAX));
+    LT_TRY(check_range("shuffle_rows", o->shuffle_rows, 0, INT64_MAX));
+    if (o->shuffle_rows > 0 && !(o->packing == LT_PACK_STREAM && o->shuffle == LT_SHUFFLE_ROWS)) {
+        LT_FAIL(LT_ERR_ARG, "loader: windows of %lld rows need a stream whose rows are shuffled",
+                (long long)o->shuffle_rows);
+    }
     LT_TRY(check_range("goldfish_k", o->goldfish_k, 0, INT32_MAX));
     LT_TRY(check_range("goldfish_h", o->goldfish_h, o->goldfish_k > 0 ? 1 : 0, SEQ_MAX));
     LT_TRY(check_range("world", o->world, 1, INT32_MAX));
@@ -159,6 +164,9 @@ static uint64_t fingerprint(const lt_loader *l) {
     uint64_t h = 0;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         h = lt_rng_mix(h ^ numbers[i]);
+    }
+    if (o->shuffle_rows > 0) { /* Not where it is 0: states from before it existed go on. */
+        h = lt_rng_mix(h ^ (uint64_t)o->shuffle_rows);
     }
     for (int64_t i = 0; i < o->n_sources; i++) {
         const lt_doc_stream *s = &l->packers[i].source;
@@ -502,4 +510,45 @@ const char *lt_loader_shard_path(const lt_loader *l, int64_t source, size_t shar
 const lt_far_shard *lt_loader_far_shard(const lt_loader *l, int64_t source, size_t shard) {
     LT_ASSERT(shard < lt_loader_n_shards(l, source));
     return lt_shard_far(l->packers[source].source.shards[shard]);
+}
+
+bool lt_loader_in_order(const lt_loader_options *o) {
+    return o->shuffle == LT_SHUFFLE_NONE ||
+           (o->shuffle == LT_SHUFFLE_ROWS && (o->packing != LT_PACK_STREAM || o->shuffle_rows > 0));
+}
+
+/* Tokens in a row of a source's stream from which rows are drawn at random; of windows of documents
+ * what they hold on average. */
+static double window_tokens(const lt_loader_options *o, const lt_doc_stream *s) {
+    const double tokens = (double)(s->hi - s->lo), n = (double)(s->doc_hi - s->doc_lo);
+    const double mean = n > 0.0 ? tokens / n : 0.0, seq = (double)o->seq;
+    if (!lt_loader_in_order(o)) {
+        return tokens;
+    }
+    return o->shuffle == LT_SHUFFLE_NONE  ? 0.0
+           : o->packing == LT_PACK_STREAM ? (double)o->shuffle_rows * seq
+                                          : LT_PACK_WINDOW * (mean < seq ? mean : seq);
+}
+
+/* A window begins and ends anywhere in a shard. */
+size_t lt_loader_far_bytes(const lt_loader *l) {
+    size_t bytes = 0;
+    for (int64_t i = 0; i < l->options.n_sources; i++) {
+        const lt_doc_stream *s = &l->packers[i].source;
+        size_t all = 0, largest = 0, each = 0;
+        double most;
+        for (size_t k = 0; k < s->n_shards; k++) {
+            const lt_far_shard *far = lt_shard_far(s->shards[k]);
+            const lt_shard_info info = lt_shard_get_info(s->shards[k]);
+            const size_t of = far != NULL ? far->bin_bytes + far->mask_bytes : 0;
+            all += of;
+            largest = of > largest ? of : largest;
+            each = far != NULL && (size_t)info.token_bytes + info.masked > each
+                       ? (size_t)info.token_bytes + info.masked
+                       : each;
+        }
+        most = window_tokens(&l->options, s) * (double)each + 2.0 * (double)largest;
+        bytes += most < (double)all ? (size_t)most : all;
+    }
+    return bytes;
 }

@@ -92,6 +92,23 @@ static lt_err gather(const lt_packer *p, lt_row_builder *b, const lt_row *row, u
     return LT_OK;
 }
 
+/* The row of the stream at place `row` of this epoch. Windows follow each other in the order of the
+ * stream, so that shards are read one after the other. */
+static uint64_t row_in_order(const lt_packer *p, uint64_t epoch, uint64_t row, uint64_t n_rows) {
+    const uint64_t size = (uint64_t)p->options->shuffle_rows;
+    uint64_t window, first, n;
+    if (p->options->shuffle == LT_SHUFFLE_NONE) {
+        return row;
+    }
+    if (size == 0) {
+        return lt_rng_permute(row, n_rows, p->seed, epoch);
+    }
+    window = row / size;
+    first = window * size;
+    n = n_rows - first < size ? n_rows - first : size;
+    return first + lt_rng_permute(row - first, n, p->seed, lt_rng_mix(epoch ^ lt_rng_mix(window)));
+}
+
 static lt_err take_by_number(lt_packer *p, lt_loader_cursor *c, lt_row_builder *b,
                              const lt_row *row) {
     const lt_doc_stream *s = &p->source;
@@ -103,9 +120,7 @@ static lt_err take_by_number(lt_packer *p, lt_loader_cursor *c, lt_row_builder *
     }
     if (row != NULL) {
         const uint64_t shift = epoch_shift(p, c->epoch), inputs = s->hi - s->lo - 1;
-        const uint64_t r = p->options->shuffle == LT_SHUFFLE_NONE
-                               ? c->row
-                               : lt_rng_permute(c->row, n_rows, p->seed, c->epoch);
+        const uint64_t r = row_in_order(p, c->epoch, c->row, n_rows);
         const uint64_t from = r * seq > shift ? r * seq - shift : 0;
         const uint64_t to = (r + 1) * seq - shift < inputs ? (r + 1) * seq - shift : inputs;
         const uint64_t d = lt_doc_stream_find(s, s->lo + from);

@@ -2,7 +2,8 @@
  * a few numbers.
  *
  * STREAM with NONE or ROWS: row r of an epoch is found by arithmetic: shuffle the row's number
- * (lt_rng_permute), then search its first document. The cuts move by a random shift each epoch.
+ * (lt_rng_permute, within windows of shuffle_rows rows), then search its first document. The cuts
+ * move by a random shift each epoch.
  *
  * All other modes work in windows of up to LT_PACK_WINDOW rows (STREAM) or pieces. The
  * rows of a window are planned from the cursor's document on, in the order of the epoch, and handed

@@ -246,6 +246,8 @@ static lt_loader_options loader_options(const lt_training *t, const lt_mixture *
     LT_ASSERT(r->packing != LT_RECIPE_PACK_AUTO); /* Resolved. */
     o.packing = (lt_pack)(r->packing - LT_RECIPE_PACK_STREAM);
     o.shuffle = (lt_shuffle)r->shuffle;
+    o.shuffle_rows = o.packing == LT_PACK_STREAM && o.shuffle == LT_SHUFFLE_ROWS ? r->shuffle_rows
+                                                                                 : 0;
     o.bos_id = t->model->spec.bos_id;
     o.eod_id = lt_model_spec_eos(&t->model->spec);
     o.pad_id = t->model->spec.pad_id;
@@ -277,6 +279,7 @@ static void validation_options(lt_training *t, const lt_mixture *m) {
     *o = loader_options(t, m, false);
     o->split = t->recipe.val_fraction > 0.0 ? LT_SPLIT_VAL : LT_SPLIT_ALL;
     o->shuffle = LT_SHUFFLE_NONE;
+    o->shuffle_rows = 0;
     o->epochs = 1;
     o->goldfish_k = 0;
     o->prefetch_rows = 0;
@@ -298,6 +301,33 @@ static lt_err tell_other_tokenizers(const lt_training *t, const lt_mixture *mixt
     return LT_OK;
 }
 
+/* Whether shards are read one after the other. Shards alone never are conversations, which `auto`
+ * packs otherwise. */
+static bool reads_in_order(const lt_recipe *r) {
+    const lt_loader_options o = {.shuffle = (lt_shuffle)r->shuffle,
+                                 .shuffle_rows = r->shuffle_rows,
+                                 .packing = r->packing == LT_RECIPE_PACK_AUTO
+                                                ? LT_PACK_STREAM
+                                                : (lt_pack)(r->packing - LT_RECIPE_PACK_STREAM)};
+    return lt_loader_in_order(&o);
+}
+
+/* Rows in random order are read from many shards at once: all of these must fit. */
+static lt_err check_budget(const lt_training *t) {
+    const lt_recipe *r = &t->recipe;
+    const size_t bytes = lt_loader_far_bytes(t->loader);
+    if (t->shard_cache == NULL || r->shuffle == LT_SHUFFLE_NONE ||
+        bytes <= (size_t)r->cache_bytes) {
+        return LT_OK;
+    }
+    LT_FAIL(LT_ERR_ARG,
+            "data.cache_bytes = %lld, but rows in the order of data.shuffle = %s are read from "
+            "%zu bytes of shards at once, which would be fetched again and again: set "
+            "data.shuffle_rows (with data.shuffle = rows) to shuffle within windows, data.shuffle "
+            "= none, or a larger budget",
+            (long long)r->cache_bytes, r->shuffle == LT_SHUFFLE_ROWS ? "rows" : "documents", bytes);
+}
+
 /* Shards with an address stream in. The recipe keeps the address; the mixture gets the path of what
  * the loader opens. */
 static lt_err stream_shards(lt_training *t, lt_mixture *m) {
@@ -308,8 +338,8 @@ static lt_err stream_shards(lt_training *t, lt_mixture *m) {
             continue;
         }
         if (t->shard_cache == NULL) {
-            LT_TRY(lt_shard_cache_open(&t->shard_cache, r->cache, r->cache_bytes,
-                                       r->shuffle == LT_SHUFFLE_NONE));
+            LT_TRY(
+                lt_shard_cache_open(&t->shard_cache, r->cache, r->cache_bytes, reads_in_order(r)));
         }
         LT_TRY(lt_shard_cache_add(t->shard_cache, path, m->sources[i].path));
         m->made[i] = strdup(path);
@@ -340,6 +370,7 @@ static lt_err open_data(lt_training *t) {
     }
     o = loader_options(t, &t->train_mixture, true);
     LT_TRY(lt_training_about("data.train", lt_loader_open(&t->loader, &o)));
+    LT_TRY(check_budget(t));
     if (t->source.next == NULL) {
         t->source = lt_rows_of_loader(t->loader);
     }

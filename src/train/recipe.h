@@ -371,6 +371,9 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "how documents become rows: one stream that is cut, several whole ones a row, or one a "     \
       "row, so that batch.size counts examples; auto: best-fit for conversations, else stream")    \
     X(ENUM, shuffle, "data.shuffle", "rows", 0, 0, "none|rows|documents", "order of the data")     \
+    X(I64, shuffle_rows, "data.shuffle_rows", "0", 0, 1e12, "N",                                   \
+      "shuffle rows within windows of N rows, which follow each other as in the files, so that "   \
+      "data.cache needs room for a window alone; 0: the rows of the whole epoch")                  \
     X(BOOL, mask_documents, "data.mask_documents", "true", 0, 0, "",                               \
       "attention stays inside a document")                                                         \
     X(BOOL, reset_positions, "data.reset_positions", "true", 0, 0, "",                             \

@@ -329,6 +329,10 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"objective.bad", reads->weights, "objective.kind = kto or apo_zero"},
         {"objective.separator", reads->given == LT_ALIGN_STEPS, "objective.kind = prm"},
         {"data.packing", sft, of_sft},
+        {"data.shuffle_rows",
+         sft && r->shuffle == LT_SHUFFLE_ROWS &&
+             (r->packing == LT_RECIPE_PACK_STREAM || (r->packing == LT_RECIPE_PACK_AUTO && !chats)),
+         "data.shuffle = rows and data.packing = stream"},
         {"data.cache", sft && streams, "shards with an address in data.train"},
         {"data.cache_bytes", sft && r->cache[0] != '\0', "data.cache"},
         {"data.chat_turns", imitates, "objective.kind = sft or distill"},

@@ -359,7 +359,7 @@ class Handler(BaseHTTPRequestHandler):
             if int(expires) < store.cdn_epoch or r.query.get("Signature") != HUB_TOKEN:
                 raise Error(403, "Expired")
             return self.answer(*self.range(store.blobs[blob], {}))
-        found = re.fullmatch(r"/hub/api/models/([^/]+/[^/]+)/revision/(.+)", path)
+        found = re.fullmatch(r"/hub/api/(?:models/|(?=datasets/))((?:datasets/)?[^/]+/[^/]+)/revision/(.+)", path)
         if found:
             repo = store.repositories.get(found[1])
             if repo and repo.private and self.headers.get("Authorization") != f"Bearer {HUB_TOKEN}":
@@ -373,7 +373,7 @@ class Handler(BaseHTTPRequestHandler):
                      **({"lfs": {"oid": s["lfs"]["sha256"], "size": s["size"], "pointerSize": 134}} if "lfs" in s else {})}
                     for s in store.repositories[found[1]].listing()["siblings"]]
             return self.answer(200, json.dumps(rows).encode(), {"Content-Type": "application/json"})
-        found = re.fullmatch(r"/hub/([^/]+/[^/]+)/resolve/([0-9a-f]{40})/(.+)", path)
+        found = re.fullmatch(r"/hub/((?:datasets/)?[^/]+/[^/]+)/resolve/([0-9a-f]{40})/(.+)", path)
         if found:
             repo = store.repositories[found[1]]
             if repo.private and self.headers.get("Authorization") != f"Bearer {HUB_TOKEN}":

@@ -142,21 +142,55 @@ def shared_and_damaged():
               said("rotten"))
 
 
-@long_case
-def tight():
+@case
+def hub():
+    """The shards of a private repository of data, through the folder of two of them; its files are kept elsewhere, at signed addresses that expire."""
     fresh()
-    status = run("tight", *REMOTE, *cache(LARGEST))
-    tap.check("random rows through the room of one shard are the same, too", status == 0 and losses("tight") == losses("near-rows") and held()[0] <= LARGEST, said("tight"))
+    files = {f"data/part-{i}{end}": store.buckets["bucket"][f"d/part-{i}{end}"].data for i in range(N) for end in (".bin", ".idx", ".mask")}
+    large = [n for n in files if not n.endswith(".idx")]
+    store.repositories["datasets/org/name"] = Repository({**files, "README.md": b"# data"}, large=large, private=True, revisions=("main", "v1"))
+    status = run("hub", "--data.train", "hf://datasets/org/name@v1/data/part-*", *ORDERS["none"], *cache(2 * LARGEST))
+    used, names = held()
+    fetched = [r for r in store.requests if r.path.startswith("/cdn/")]
+    tap.check("hf:// shards stream in within the budget: the rows of a local run", status == 0 and losses("hub") == losses("near-none") and used <= 2 * LARGEST and len(names) <= 2, said("hub"))
+    tap.check("each shard was fetched from where the hub keeps it, and again in the next epoch", rows("hub")[-1]["fetched_bytes"] > ALL and len(fetched) > 2 * N, len(fetched))
+    fresh()
+    store.fault = lambda r: ("status", 403, "Expired") if r.path.startswith("/cdn/") and len(gone) < 3 and not gone.append(r) else None
+    gone = []
+    status = run("hub-expired", "--data.train", "hf://datasets/org/name@v1/data/part-*", *ORDERS["none"], *cache(2 * LARGEST))
+    tap.check("addresses that expire are asked for again", status == 0 and len(gone) == 3 and losses("hub-expired") == losses("near-none"), said("hub-expired"))
+    status = run("hub-refused", "--data.train", "hf://datasets/org/name@v1/data/part-*", *ORDERS["none"], *cache(2 * LARGEST), HF_TOKEN="hf_wrong")
+    tap.check("a wrong key is told before the first step", status != 0 and not losses("hub-refused") and "401" in said("hub-refused"), said("hub-refused"))
+
+
+@case
+def windows():
+    """Rows that are shuffled within windows need room for a window alone."""
+    words = ["--data.shuffle_rows", "40"]
+    assert run("near-windows", *NEAR, *words) == 0, said("near-windows")
+    fresh()
+    status = run("windows", *REMOTE, *words, *cache(3 * LARGEST))
+    used, names = held()
+    tap.check("shuffled within windows, through the room of three shards: the rows of a local run", status == 0 and losses("windows") == losses("near-windows") and used <= 3 * LARGEST,
+              said("windows"))
+    tap.check("another order than that of the files, and than that of the whole epoch", len({str(losses(n)) for n in ("near-windows", "near-none", "near-rows")}) == 3)
+    epochs = 80 * 4 * 16 / sum(s / 3 for s in SIZES)  # Steps, rows and tokens; two bytes and one of the mask a token.
+    tap.check("each shard was fetched once an epoch", rows("windows")[-1]["fetched_bytes"] <= (int(epochs) + 2) * ALL, (rows("windows")[-1]["fetched_bytes"], ALL, epochs))
+    for name, more in (("rows", []), ("documents", ORDERS["documents"]), ("windows", ["--data.shuffle_rows", "400"])):
+        status = run("small", *REMOTE, *more, *cache(3 * LARGEST))
+        tap.check(f"refused, with the numbers: {name}, whose rows are read from more shards at once than there is room for", status != 0 and not losses("small")
+                  and f"data.cache_bytes = {3 * LARGEST}, but rows" in said("small") and "data.shuffle_rows" in said("small"), said("small"))
+    status = run("idle", *NEAR, "--data.shuffle_rows", "40", "--data.shuffle", "documents", "--steps", "2")
+    tap.check("data.shuffle_rows without rows to shuffle is refused", status == 2 and "data.shuffle_rows 40 has no effect: it needs data.shuffle = rows" in said("idle"), said("idle"))
 
 
 @long_case
 def together():
     fresh()
-    words = [*REMOTE, *cache(2 * LARGEST)]
-    both = [start(f"beside-{i}", *words, *ORDERS["none" if i else "rows"]) for i in range(2)]
+    both = [start(f"beside-{i}", *REMOTE, *cache(3 * LARGEST), *(ORDERS["none"] if i else ["--data.shuffle_rows", "40"])) for i in range(2)]
     codes = [p.wait(DEADLINE_S) for p in both]
-    tap.check("two runs with other orders share one, too", codes == [0, 0] and losses("beside-0") == losses("near-rows") and losses("beside-1") == losses("near-none")
-              and held()[0] <= 2 * LARGEST, said("beside-0") + said("beside-1"))
+    tap.check("two runs with other orders share one, too", codes == [0, 0] and losses("beside-0") == losses("near-windows") and losses("beside-1") == losses("near-none")
+              and held()[0] <= 3 * LARGEST, said("beside-0") + said("beside-1"))
     fresh()
     store.fault = lambda r: ("hang", 30) if r.path.endswith("part-2.bin") and r.method == "GET" else None
     p = start("killed", *REMOTE, "--data.shuffle", "none", *cache(2 * LARGEST))

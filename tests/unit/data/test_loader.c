@@ -309,6 +309,44 @@ static void single_rows_hold_one_document(void **state) {
     lt_loader_close(l);
 }
 
+/* A token is its position, so a row of the first epoch tells where it lies. */
+static void rows_stay_in_their_window(void **state) {
+    enum { WINDOW = 50, ROWS = 625 };
+    static int64_t at[2][ROWS];
+    lt_loader_options o = small();
+    lt_loader_state s;
+    bool seen[ROWS] = {false};
+    int moved = 0, other_order = 0;
+    (void)state;
+    o.shuffle_rows = WINDOW;
+    lt_loader *l = open_loader(&o);
+    assert_int_equal(lt_loader_get_info(l).rows, ROWS);
+    for (int64_t i = 0; i < 2 * ROWS; i++) {
+        next(l, 1);
+        at[i / ROWS][i % ROWS] = (batch.tokens[0] + SEQ / 2) / SEQ;
+    }
+    for (int64_t i = 0; i < ROWS; i++) {
+        const int64_t row = at[0][i];
+        assert_in_range(row, 0, ROWS - 1);
+        assert_int_equal(row / WINDOW, i / WINDOW);
+        assert_false(seen[row]);
+        seen[row] = true;
+        moved += row != i;
+        other_order += at[1][i] != row;
+    }
+    assert_in_range(moved, ROWS * 9 / 10, ROWS);
+    assert_in_range(other_order, ROWS * 9 / 10, ROWS);      /* The next epoch's. */
+    assert_int_not_equal(at[0][0] + WINDOW, at[0][WINDOW]); /* Nor that of the next window. */
+    lt_loader_get_state(l, &s);
+    lt_loader_close(l);
+    o.shuffle_rows = WINDOW + 1;
+    l = open_loader(&o);
+    assert_int_equal(lt_loader_set_state(l, &s), LT_ERR_STATE);
+    lt_loader_close(l);
+    o.shuffle = LT_SHUFFLE_DOCUMENTS;
+    assert_int_equal(lt_loader_open(&l, &o), LT_ERR_ARG);
+}
+
 static void ranks_together_see_one_sequence(void **state) {
     (void)state;
     for (int mode = 0; mode < 3; mode++) {
@@ -659,6 +697,7 @@ int main(void) {
         cmocka_unit_test(later_epochs_are_whole),
         cmocka_unit_test(best_fit_wastes_little),
         cmocka_unit_test(single_rows_hold_one_document),
+        cmocka_unit_test(rows_stay_in_their_window),
         cmocka_unit_test(ranks_together_see_one_sequence),
         cmocka_unit_test(resumed_equals_uninterrupted),
         cmocka_unit_test(silent_tokens_are_no_labels),
