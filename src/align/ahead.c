@@ -5,7 +5,9 @@
 
 lt_err lt_ahead_open(lt_ahead *a, const lt_reinforce *of, int threads) {
     a->threads = threads;
-    return lt_reinforce_open(&a->r, &of->o, of->problems, of->rewards, &of->answerer);
+    LT_TRY(lt_reinforce_open(&a->r, &of->o, of->problems, of->rewards, &of->answerer));
+    a->r.curriculum = of->curriculum;
+    return LT_OK;
 }
 
 void lt_ahead_close(lt_ahead *a) {
@@ -24,6 +26,7 @@ static void *draw(void *of) {
 lt_err lt_ahead_begin(lt_ahead *a, const lt_reinforce *now) {
     LT_ASSERT(!a->pending);
     a->r.asked = now->asked;
+    a->r.done = now->done + 1;
     a->pending = true;
     if (a->serial) {
         lt_failure_keep(&a->failure, lt_reinforce_draw(&a->r));
@@ -54,7 +57,9 @@ lt_err lt_ahead_take(lt_ahead *a, lt_reinforce *into) {
     into->parts = a->r.parts;
     into->draw = a->r.draw;
     into->asked = a->r.asked;
+    into->chosen = a->r.chosen;
     a->r.drawn = before.drawn;
     a->r.parts = before.parts;
+    a->r.chosen = before.chosen;
     return LT_OK;
 }

@@ -315,7 +315,8 @@ static void place(const void *of, lt_row_place *out) {
     out->row = d->at * lt_training_dp(d->t);
 }
 
-static json_t *print(const lt_row_place *p) {
+static json_t *print(const void *of, const lt_row_place *p) {
+    (void)of;
     return json_pack("{s:I}", "examples", (json_int_t)p->row);
 }
 

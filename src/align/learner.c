@@ -191,10 +191,22 @@ static lt_err draw_ahead(lt_learner *l) {
     return lt_ahead_begin(&l->ahead, &l->r);
 }
 
+/* Counts of passed answers, of all ranks. */
+static lt_err learn_rates(lt_learner *l) {
+    lt_reinforce *r = &l->r;
+    if (r->curriculum == NULL) {
+        return LT_OK;
+    }
+    LT_TRY(lt_objective_sum(l->t, r->chosen.passed, r->chosen.n));
+    lt_reinforce_learn_rates(r);
+    return LT_OK;
+}
+
 static lt_err draw(lt_learner *l) {
     lt_reinforce *r = &l->r;
     const bool old = lt_reinforce_steps_a_draw(r) > 1, reference = r->o.policy.kl > 0.0;
     const int64_t step = l->t->state.step + 1, every = l->t->recipe.sample_every;
+    r->done = step - 1;
     LT_TRY(draw_answers(l));
     for (int64_t first = 0, n; (old || reference) && first < r->n_drawn; first += n) {
         n = r->n_drawn - first < l->t->micro ? r->n_drawn - first : l->t->micro;
@@ -253,6 +265,7 @@ static lt_err next(void *of, int64_t n, lt_row_batch *out) {
     LT_TRY(sum_over_ranks(l, draws, draws ? draw(l) : LT_OK));
     if (draws) {
         warn_of_equal(l);
+        LT_TRY(learn_rates(l));
         LT_TRY(draw_ahead(l));
     }
     for (int64_t i = 0; i < n; i++) {
@@ -268,18 +281,32 @@ static void place(const void *of, lt_row_place *out) {
     out->row = r->asked * r->o.ranks;
 }
 
-static json_t *print(const lt_row_place *p) {
-    return json_pack("{s:I}", "asked", (json_int_t)p->row);
+static json_t *print(const void *of, const lt_row_place *p) {
+    const lt_reinforce *r = &((const lt_learner *)of)->r;
+    return json_pack("{s:I, s:o*}", "asked", (json_int_t)p->row, "curriculum",
+                     r->curriculum != NULL ? lt_curriculum_print(r->curriculum) : NULL);
 }
 
 static lt_err seek(void *of, const json_t *from) {
     lt_reinforce *r = &((lt_learner *)of)->r;
     LT_TRY(lt_json_i64(from, "asked", &r->asked, false, "questions"));
     r->asked = (r->asked + r->o.ranks - 1) / r->o.ranks;
-    return LT_OK;
+    return r->curriculum != NULL
+               ? lt_curriculum_seek(r->curriculum, json_object_get(from, "curriculum"))
+               : LT_OK;
 }
 
 /* ---- The objective ---- */
+
+static lt_err open_curriculum(lt_learner *l) {
+    const lt_curriculum_options o = lt_reinforce_curriculum(&l->t->recipe);
+    if (!lt_curriculum_is_asked(&o)) {
+        return LT_OK;
+    }
+    LT_TRY(lt_curriculum_open(&l->curriculum, &o, &l->problems));
+    l->r.curriculum = &l->curriculum;
+    return LT_OK;
+}
 
 static lt_err learner_open(void *of, lt_training *t) {
     lt_learner *l = of;
@@ -299,6 +326,7 @@ static lt_err learner_open(void *of, lt_training *t) {
     t->source = (lt_row_source){
         .of = l, .next = next, .place = place, .print = print, .seek = seek};
     LT_TRY(lt_reinforce_open(&l->r, &o, &l->problems, l->rewards, &l->answerer));
+    LT_TRY(open_curriculum(l));
     if (t->recipe.rl_staleness > 0) {
         lt_thread_set_count(threads > own ? threads - own : 1);
         LT_TRY(lt_ahead_open(&l->ahead, &l->r, own));
@@ -312,6 +340,7 @@ static void learner_close(void *of) {
     lt_reinforce_close(&l->r);
     lt_rollouts_close(l->rollouts);
     lt_rewards_close(l->rewards);
+    lt_curriculum_close(&l->curriculum);
     lt_problems_close(&l->problems);
     lt_problems_close(&l->held_out);
     lt_pass_close(l->reference_pass);
@@ -387,6 +416,19 @@ static void put_draw(double *values, const lt_draw_stats *d) {
     values[LT_RL_questions] = d->groups;
 }
 
+/* Of the newest draw, which learn_rates has counted on all ranks. */
+static void put_curriculum(double *values, bool *present, const lt_reinforce *r) {
+    double passed = 0.0;
+    for (int64_t i = 0; i < r->chosen.n; i++) {
+        passed += r->chosen.passed[i];
+    }
+    present[LT_RL_passed] = present[LT_RL_open] = r->curriculum != NULL;
+    if (r->curriculum != NULL) {
+        values[LT_RL_passed] = passed / (double)(r->chosen.n * r->o.group);
+        values[LT_RL_open] = (double)lt_curriculum_n_open(r->curriculum, r->done);
+    }
+}
+
 static void learner_report(const void *of, const lt_step_record *sum, double *values,
                            bool *present) {
     const lt_learner *l = of;
@@ -408,6 +450,7 @@ static void learner_report(const void *of, const lt_step_record *sum, double *va
     values[LT_RL_ratio_most] = sum->most[MOST_RATIO];
     values[LT_RL_kl] = sum->objective[SUM_KL] / tokens;
     values[LT_RL_mismatch] = sum->most[MOST_MISMATCH];
+    put_curriculum(values, present, &l->r);
 }
 
 /* What greedy answers to the problems that are held out are worth. */
@@ -433,7 +476,7 @@ static lt_err learner_evaluate(void *of, lt_training *t) {
     for (int i = 0; i < LT_RL_METRIC_COUNT; i++) {
         present[i] = i < LT_RL_entropy || i >= LT_RL_rollout_s;
     }
-    present[LT_RL_equal_groups] = false;
+    present[LT_RL_equal_groups] = present[LT_RL_passed] = present[LT_RL_open] = false;
     values[LT_RL_step] = (double)t->state.step;
     put_draw(values, &s);
     return lt_metrics_row(&t->metrics, "rl_eval", lt_rl_metrics, LT_RL_METRIC_COUNT, values,

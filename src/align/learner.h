@@ -17,6 +17,7 @@ typedef struct {
     lt_answerer answerer; /* Set by a test; else the engine. */
     lt_problems problems, held_out;
     lt_rewards *rewards;
+    lt_curriculum curriculum; /* Zeroed: none. */
     lt_rollouts *rollouts;
     lt_reinforce r;
     lt_ahead ahead;
@@ -30,6 +31,7 @@ lt_objective lt_learner_objective(lt_learner *l);
 
 /* What the recipe says. ARG or UNSUPPORTED: what contradicts it, or is not built with it. */
 LT_MUST_USE lt_err lt_reinforce_read(lt_reinforce_options *o, const lt_training *t);
+lt_curriculum_options lt_reinforce_curriculum(const lt_recipe *r);
 LT_MUST_USE lt_err lt_reinforce_check_recipe(const lt_recipe *r, bool on_device);
 
 #endif

@@ -167,7 +167,8 @@ static void place(const void *of, lt_row_place *out) {
     out->row = p->train.at * p->train.stride;
 }
 
-static json_t *print_place(const lt_row_place *at) {
+static json_t *print_place(const void *of, const lt_row_place *at) {
+    (void)of;
     return json_pack("{s:I}", "examples", (json_int_t)at->row);
 }
 

@@ -54,6 +54,8 @@ void lt_reinforce_close(lt_reinforce *r) {
     }
     free(r->drawn);
     free(r->parts);
+    free(r->chosen.problems);
+    free(r->chosen.passed);
     *r = (lt_reinforce){0};
 }
 
@@ -198,17 +200,75 @@ static lt_err take_groups(lt_reinforce *r, round_of *k, bool last, int64_t *have
     return LT_OK;
 }
 
+/* Room for n more questions of a draw. */
+static lt_err reserve_chosen(lt_reinforce *r, int64_t n) {
+    const int64_t room = r->chosen.n + n;
+    int64_t *problems;
+    double *passed;
+    if (room <= r->chosen.room) {
+        return LT_OK;
+    }
+    problems = realloc(r->chosen.problems, (size_t)room * sizeof *problems);
+    r->chosen.problems = problems != NULL ? problems : r->chosen.problems;
+    passed = realloc(r->chosen.passed, (size_t)room * sizeof *passed);
+    r->chosen.passed = passed != NULL ? passed : r->chosen.passed;
+    if (problems == NULL || passed == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%lld questions", (long long)room);
+    }
+    r->chosen.room = room;
+    return LT_OK;
+}
+
+/* The curriculum chooses the questions of a round, for all ranks alike. */
+static lt_err choose_problems(lt_reinforce *r, int64_t questions) {
+    const int64_t n = questions * r->o.ranks, at = r->chosen.n;
+    if (r->curriculum == NULL) {
+        return LT_OK;
+    }
+    LT_TRY(reserve_chosen(r, n));
+    LT_TRY(lt_curriculum_pick(r->curriculum, r->done, r->asked * r->o.ranks, n,
+                              r->chosen.problems + at));
+    memset(r->chosen.passed + at, 0, (size_t)n * sizeof *r->chosen.passed);
+    r->chosen.n += n;
+    return LT_OK;
+}
+
+/* Index among r->chosen of question i of the newest round, which has n, on this rank. */
+static int64_t chosen_at(const lt_reinforce *r, int64_t i, int64_t n) {
+    return r->chosen.n - (n - i) * r->o.ranks + r->o.rank;
+}
+
+static void count_passed(lt_reinforce *r, const round_of *k) {
+    for (int64_t i = 0; r->curriculum != NULL && i < k->answers; i++) {
+        r->chosen.passed[chosen_at(r, i / k->group, k->questions)] += k->rewards[i] >=
+                                                                      r->curriculum->o.pass;
+    }
+}
+
+void lt_reinforce_learn_rates(lt_reinforce *r) {
+    for (int64_t i = 0; i < r->chosen.n; i++) {
+        lt_curriculum_learn(r->curriculum, r->chosen.problems[i], r->chosen.passed[i],
+                            (double)r->o.group);
+    }
+}
+
 /* As many questions as groups are missing. */
 static lt_err draw_round(lt_reinforce *r, bool last, int64_t *have) {
     const int n = lt_rewards_count(r->rewards);
     round_of k = {0};
     lt_err err = LT_OK;
     LT_TRY_DONE(round_open(&k, r, (r->n_drawn - *have) / r->o.group, r->o.group));
+    LT_TRY_DONE(choose_problems(r, k.questions));
     for (int64_t i = 0; i < k.questions; i++, r->asked++) {
         const int64_t which = r->asked * r->o.ranks + r->o.rank;
-        ask(&k, i, problem_of(r, which), seed_of(r, which));
+        ask(&k, i,
+            r->curriculum == NULL
+                ? problem_of(r, which)
+                : &r->problems->items[r->chosen.problems[chosen_at(r, i, k.questions)]],
+            seed_of(r, which));
     }
     LT_TRY_DONE(run_round(r, &k, &r->draw));
+    count_passed(r, &k);
     for (int64_t i = 0; i < k.answers * n; i++) {
         r->parts[i % n] += k.parts[i];
     }
@@ -222,6 +282,10 @@ lt_err lt_reinforce_draw(lt_reinforce *r) {
     int64_t have = 0;
     LT_ASSERT(lt_reinforce_draws_next(r));
     r->draw = (lt_draw_stats){0};
+    r->chosen.n = 0;
+    if (r->curriculum != NULL) {
+        lt_curriculum_begin(r->curriculum);
+    }
     memset(r->parts, 0, (size_t)lt_rewards_count(r->rewards) * sizeof *r->parts);
     for (int64_t round = 0; have < r->n_drawn; round++) {
         LT_TRY(draw_round(r, round == r->o.resample, &have));

@@ -13,12 +13,14 @@
  * are off policy.
  *
  * QUESTIONS come in the order of a permutation of the problems, a new one each time all have been
- * asked. Question i of a run draws with a seed that is a function of (seed, i), so the same seed
- * asks and answers the same, and a run that goes on from the edge of a draw has the bits of one
- * that was never stopped: the state is the number of questions and of steps. */
+ * asked, or as a curriculum chooses them (curriculum.h). Question i of a run draws with a seed that
+ * is a function of (seed, i), so the same seed asks and answers the same, and a run that goes on
+ * from the edge of a draw has the bits of one that was never stopped: the state is the number of
+ * questions and of steps, and that of the curriculum. */
 #ifndef LT_ALIGN_REINFORCE_H
 #define LT_ALIGN_REINFORCE_H
 
+#include "align/curriculum.h"
 #include "align/problems.h"
 #include "align/reward.h"
 #include "align/rollout.h"
@@ -86,10 +88,19 @@ typedef struct lt_reinforce {
     lt_reinforce_options o;
     lt_problems *problems; /* The caller's, as the next two. */
     lt_rewards *rewards;
+    lt_curriculum *curriculum; /* The caller's, set behind lt_reinforce_open; NULL: none. */
     lt_answerer answerer;
     lt_drawn *drawn; /* (updates * answers) */
     int64_t n_drawn;
-    int64_t asked;  /* Questions of this rank since the beginning of the run. */
+    int64_t asked; /* Questions of this rank since the beginning of the run. */
+    int64_t done;  /* Steps of the run before this draw: set by the caller for the curriculum. */
+    /* With a curriculum, the questions of the draw on all ranks, in their order: the problem of
+     * each, and how many of this rank's answers to it passed. */
+    struct {
+        int64_t *problems;
+        double *passed;
+        int64_t n, room;
+    } chosen;
     int64_t within; /* Steps of this draw that are done. */
     lt_draw_stats draw;
     double *parts;      /* (lt_rewards_count) means of the draw. */
@@ -108,6 +119,8 @@ bool lt_reinforce_draws_next(const lt_reinforce *r);
 
 /* Draw, judge, and compute the advantages. */
 LT_MUST_USE lt_err lt_reinforce_draw(lt_reinforce *r);
+/* The curriculum learns how many answers passed, with r->chosen summed over all ranks. */
+void lt_reinforce_learn_rates(lt_reinforce *r);
 
 /* What one greedy answer to each of this rank's share of the first `most` of some problems is
  * worth. The state of the run is not changed. */

@@ -78,6 +78,16 @@ lt_err lt_reinforce_check_recipe(const lt_recipe *r, bool on_device) {
     return LT_OK;
 }
 
+lt_curriculum_options lt_reinforce_curriculum(const lt_recipe *r) {
+    return (lt_curriculum_options){.member = r->rl_curriculum,
+                                   .start = r->rl_curriculum_start,
+                                   .steps = r->rl_curriculum_steps > 0 ? r->rl_curriculum_steps
+                                                                       : (r->steps + 1) / 2,
+                                   .prefer = (lt_prefer)r->rl_prefer,
+                                   .pass = r->rl_pass,
+                                   .seed = (uint64_t)r->seed};
+}
+
 /* The method of objective.kind, and what the recipe says otherwise. */
 static lt_err read_policy(lt_reinforce_options *o, const lt_recipe *r) {
     const lt_option *row = lt_option_find(&lt_recipe_table, "objective.kind");

@@ -105,7 +105,9 @@
     X(refresh_s, GAUGE, "s", "until the engine ran on the new weights")                            \
     X(reward_s, GAUGE, "s", "judging the answers")                                                 \
     X(rollout_tokens_per_s, GAUGE, "1/s", "tokens drawn by the time of drawing")                   \
-    X(questions, COUNT, "", "questions of the newest draw")
+    X(questions, COUNT, "", "questions of the newest draw")                                        \
+    X(passed, GAUGE, "", "curriculum: share of its answers that passed (rl.pass)")                 \
+    X(open, COUNT, "", "curriculum: problems that may be asked")
 
 /* Metrics of distillation; the loss stands in the line of "train". */
 #define LT_DISTILL_METRICS(X)                                                                      \

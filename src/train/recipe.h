@@ -124,6 +124,17 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(I64, rl_passes, "rl.passes", "1", 1, 1024, "N", "how often each answer is learnt from")      \
     X(I64, rl_resample, "rl.resample", "0", 0, 1024, "N",                                          \
       "dynamic sampling: further draws, at most, to replace groups whose rewards are all equal")   \
+    X(STR, rl_curriculum, "rl.curriculum", "", 0, 0, "[-]NAME",                                    \
+      "curriculum: the member of a problem that is its difficulty, a number; easy problems are "   \
+      "asked first. -NAME: large numbers are easy")                                                \
+    X(F64, rl_curriculum_start, "rl.curriculum_start", "0.1", 0, 1, "",                            \
+      "share of the problems, the easiest, that the first step may ask", LT_OPTION_ABOVE_MIN)      \
+    X(I64, rl_curriculum_steps, "rl.curriculum_steps", "0", 0, 1e12, "N",                          \
+      "steps after which all problems may be asked; 0: half of the run's")                         \
+    X(ENUM, rl_prefer, "rl.prefer", "none", 0, 0, "none|failed|learnable",                         \
+      "curriculum by the pass rate s of earlier answers to a problem: it is asked with a "         \
+      "probability in proportion to 1 - s, or s (1 - s)")                                          \
+    X(F64, rl_pass, "rl.pass", "1", -1e6, 1e6, "", "smallest reward of an answer that passes")     \
     X(BOOL, rl_drop_cut, "rl.drop_cut", "false", 0, 0, "",                                         \
       "answers that reach rl.tokens teach nothing")                                                \
     X(ENUM, rl_advantage, "rl.advantage", "method", 0, 0, "method|grpo|dr_grpo|rloo",              \

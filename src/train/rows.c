@@ -30,7 +30,8 @@ static void loader_place(const void *of, lt_row_place *out) {
     lt_loader_get_state(of, &out->loader);
 }
 
-static json_t *loader_print(const lt_row_place *place) {
+static json_t *loader_print(const void *of, const lt_row_place *place) {
+    (void)of;
     const size_t room = (size_t)LT_LOADER_SOURCES_MAX * 256 + 4096;
     char *text = malloc(room);
     json_t *out = NULL;
@@ -96,7 +97,8 @@ static void memory_place(const void *of, lt_row_place *out) {
     out->row = ((const lt_rows_memory *)of)->next;
 }
 
-static json_t *memory_print(const lt_row_place *place) {
+static json_t *memory_print(const void *of, const lt_row_place *place) {
+    (void)of;
     return json_pack("{s:I}", "row", (json_int_t)place->row);
 }
 

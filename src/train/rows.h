@@ -31,8 +31,9 @@ typedef struct {
     /* Write n rows to the beginning of *out, which is large enough. */
     lt_err (*next)(void *of, int64_t n, lt_row_batch *out);
     void (*place)(const void *of, lt_row_place *out); /* The position after the last of them. */
-    /* A position as stored in a checkpoint; NULL: no memory. */
-    json_t *(*print)(const lt_row_place *place);
+    /* The newest position as stored in a checkpoint, with what else the source has learnt by then;
+     * NULL: no memory. */
+    json_t *(*print)(const void *of, const lt_row_place *place);
     /* Continue from a position. STATE: it belongs to other rows. */
     lt_err (*seek)(void *of, const json_t *place);
 } lt_row_source;

@@ -23,7 +23,7 @@ lt_err lt_training_gather_state(lt_training *t) {
     json_decref(t->state.guard);
     json_decref(t->state.recipe);
     json_decref(t->state.data);
-    t->state.loader = t->source.print(&t->place);
+    t->state.loader = t->source.print(t->source.of, &t->place);
     t->state.guard = lt_guard_save(&t->guard);
     t->state.recipe = lt_recipe_json(&t->recipe);
     t->state.data = json_incref(t->data);

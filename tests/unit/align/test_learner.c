@@ -248,6 +248,45 @@ static void resumed_is_uninterrupted(void **state) {
     }
 }
 
+/* A run with a curriculum that goes on asks what the uninterrupted one asks: pass rates are in the
+ * checkpoint. Both parts of the curriculum decide something: levels open one after the other, and
+ * a run without weights by pass rates is another one. */
+static void curricula_go_on(void **state) {
+#define LEVELS "rl.curriculum=level rl.curriculum_start=0.2 rl.curriculum_steps=6 batch.size=16 "
+    static const char *const more[] = {
+        LEVELS "rl.prefer=learnable rl.pass=0.6 rl.resample=1 ",
+        LEVELS "rl.prefer=learnable rl.pass=0.6 checkpoint.every=3 rl.staleness=1 "
+               "rl.correction=token-truncate "};
+    char options[256], whole[32], parts[32];
+    json_t *rows, *plain;
+    bool differ = false;
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(whole, sizeof whole, "taught%d", i);
+        (void)snprintf(parts, sizeof parts, "taught-parts%d", i);
+        (void)snprintf(options, sizeof options, "%ssteps=9", more[i]);
+        must(train_on("levels.jsonl", whole, options), whole);
+        (void)snprintf(options, sizeof options, "%ssteps=6", more[i]);
+        must(train_on("levels.jsonl", parts, options), parts);
+        (void)snprintf(options, sizeof options, "%ssteps=9", more[i]);
+        must(train_on("levels.jsonl", parts, options), parts);
+        same_file(whole, parts, "checkpoints/step-000000009/weights.safetensors");
+    }
+    must(train_on("levels.jsonl", "unweighted", LEVELS "rl.resample=1 steps=9"), "unweighted");
+    rows = run_lines("taught0", "rl");
+    plain = run_lines("unweighted", "rl");
+    for (size_t i = 0; i < 9; i++) {
+        const json_t *row = json_array_get(rows, i);
+        differ = differ || number(row, "entropy") != number(json_array_get(plain, i), "entropy");
+        assert_true(number(row, "passed") >= 0.0 && number(row, "passed") <= 1.0);
+    }
+    assert_true(differ);
+    assert_true(number(json_array_get(rows, 0), "open") == 2.0);
+    assert_true(number(json_array_get(rows, 8), "open") == 6.0);
+    json_decref(rows);
+    json_decref(plain);
+}
+
 /* Each method and each option that changes the loss, for two steps: all of them train. */
 static void every_method_trains(void **state) {
     static const char *const runs[] = {
@@ -405,6 +444,8 @@ static void refusals(void **state) {
          LT_ERR_UNSUPPORTED},
         {"steps=4 rl.staleness=1 rl.correction=token-mask lora.rank=2", "adapters",
          LT_ERR_UNSUPPORTED},
+        {"steps=4 rl.curriculum=level", "no \"level\", by which rl.curriculum orders",
+         LT_ERR_FORMAT},
         {"steps=4 rl.dual=1.1", "dual is 1.1", LT_ERR_ARG},
         {"steps=4 rl.correction=token-mask rl.weight_low=3", "weight_low is 3", LT_ERR_ARG},
         {"steps=4 data.seq=16 rl.tokens=12", "no problem to ask: 2 lines", LT_ERR_FORMAT},
@@ -431,6 +472,10 @@ static int make(void **state) {
     write_file("held-out.jsonl", "{\"prompt\": \"Who?\"}\n{\"prompt\": \"Why?\"}\n"
                                  "{\"prompt\": \"1+1?\"}\n{\"prompt\": \"Where is Rome?\"}\n"
                                  "{\"prompt\": \"5\"}\n{\"prompt\": \"6\"}\n");
+    write_file("levels.jsonl",
+               "{\"prompt\": \"a?\", \"level\": 3}\n{\"prompt\": \"b?\", \"level\": 1}\n"
+               "{\"prompt\": \"c?\", \"level\": 2}\n{\"prompt\": \"d?\", \"level\": 1}\n"
+               "{\"prompt\": \"e?\", \"level\": 3}\n{\"prompt\": \"f?\", \"level\": 2}\n");
     write_file("twice.jsonl", "{\"prompt\": \"5\", \"prompt\": \"6\"}\n");
     write_file("questions.jsonl", "{\"prompt\": \"2+2?\"}\n"
                                   "{\"question\": \"What is the capital of France?\"}\n");
@@ -443,6 +488,7 @@ int main(void) {
         cmocka_unit_test(rewards_rise),
         cmocka_unit_test(exact_runs_have_no_mismatch),
         cmocka_unit_test(resumed_is_uninterrupted),
+        cmocka_unit_test(curricula_go_on),
         cmocka_unit_test(every_method_trains),
         cmocka_unit_test(drawn_ahead_is_serial_with_the_same_lag),
         cmocka_unit_test(refusals),

@@ -84,6 +84,11 @@ static const kind grpo = {&reinforcement,
                           "objective.kind=grpo rl.group=4 rl.tokens=16 rl.passes=2 rl.kl=0.1 "
                           "rl.rewards=ended,length:-0.5 data.train=" CHAT};
 
+/* Each rank knows the pass rates of all problems. */
+static const kind taught = {&reinforcement,
+                            "objective.kind=grpo rl.group=2 rl.tokens=16 rl.prefer=failed "
+                            "rl.pass=0.6 rl.rewards=ended,length:-0.5 data.train=" CHAT};
+
 /* The reference is the model without its adapters. */
 #define ADAPTED " lora.rank=4 lora.targets=all-linear"
 static const kind adapted_dpo = {&preferences,
@@ -151,6 +156,7 @@ static void zero_three(void **state) {
     compare(&kto, MODEL, two);
     compare(&distilled, MODEL, two);
     compare(&grpo, MODEL, two);
+    compare(&taught, MODEL, two);
 }
 
 /* A score head, pairs, single completions with sums over the whole step. */
