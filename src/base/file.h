@@ -28,8 +28,8 @@ void lt_file_span_forget(const void *data, size_t bytes);
 /* Read a whole file of at most max_bytes into malloc'ed memory, followed by a 0. */
 LT_MUST_USE lt_err lt_file_read(char **out, size_t *size_bytes, const char *path, size_t max_bytes);
 
-/* Fails where a file cannot take the place of what path names: a folder, a device, a pipe, or a link
- * into /proc such as /dev/stdout. A rename would remove it. Nothing there is fine. */
+/* Fails where a file cannot take the place of what path names: a folder, a device, a pipe, or a
+ * link into /proc such as /dev/stdout. A rename would remove it. Nothing there is fine. */
 LT_MUST_USE lt_err lt_file_may_replace(const char *path);
 
 /* Fails if output is the same file as input, by whatever name: writing it would destroy what is
