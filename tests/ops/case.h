@@ -66,7 +66,8 @@ enum {
     X(over_dy)                                                                                     \
     X(gated)                                                                                       \
     X(normalise)                                                                                   \
-    X(inverse) X(positions) X(copy) X(extreme) X(packed) X(y_f32) X(y_f16) X(aligned) X(weights)
+    X(inverse)                                                                                     \
+    X(positions) X(copy) X(extreme) X(packed) X(y_f32) X(y_f16) X(y_f8) X(aligned) X(weights)
 
 typedef struct {
     const char *name;

@@ -1,6 +1,6 @@
 /* paged.c: cases of kv_write and attention_paged. B sequences; sequence b brings T, 1 or T / 2 rows
  * (by b % 3) and has S, S - 3, .. tokens; pages of P tokens, scattered; H query and G key heads (0:
- * H). y_f16: an F16 cache; y_f32: an F32 cache, whatever the activations are. */
+ * H). y_f16, y_f32, y_f8: a cache of F16, F32 or F8_E4M3, whatever the activations are. */
 #include <math.h>
 
 #include "ops/case.h"
@@ -10,6 +10,9 @@ static const lt_case write_cases[] = {
     {"scattered", LT_CASE_CHECK, .R = 37, .G = 3, .D = 20, .P = 16},
     {"F16 cache", LT_CASE_CHECK, .R = 9, .G = 2, .D = 24, .P = 32, .y_f16 = true},
     {"F32 cache", LT_CASE_CHECK, .R = 9, .G = 2, .D = 24, .P = 16, .y_f32 = true},
+    {"F8 cache", LT_CASE_CHECK, .R = 21, .G = 3, .D = 20, .P = 16, .y_f8 = true},
+    {"F8 cache, edges", LT_CASE_CHECK, .R = 9, .G = 2, .D = 64, .P = 16, .y_f8 = true,
+     .extreme = true},
     {"many rows", LT_CASE_CHECK, .R = 300, .G = 4, .D = 64, .P = 64},
     {"smollm2 prefill", LT_CASE_BENCH, .R = 512, .G = 3, .D = 64, .P = 16},
 };
@@ -35,6 +38,20 @@ static const lt_case cases[] = {
      .y_f16 = true},
     {"F32 cache", LT_CASE_CHECK, .B = 4, .T = 6, .S = 40, .H = 4, .G = 2, .D = 24, .P = 16,
      .y_f32 = true},
+    {"F8 cache", LT_CASE_CHECK, .B = 4, .T = 6, .S = 140, .H = 4, .G = 2, .D = 24, .P = 16,
+     .y_f8 = true},
+    {"F8 cache, decode", LT_CASE_CHECK, .B = 5, .T = 1, .S = 300, .H = 9, .G = 3, .D = 64, .P = 16,
+     .y_f8 = true},
+    {"F8 cache, splits", LT_CASE_CHECK, .B = 2, .T = 2, .S = 1200, .H = 4, .G = 2, .D = 128,
+     .P = 16, .y_f8 = true},
+    {"F8 cache, prompts", LT_CASE_CHECK, .B = 2, .T = 90, .S = 200, .H = 2, .G = 1, .D = 64,
+     .P = 32, .aligned = true, .y_f8 = true},
+    {"F8 cache, heads of 192", LT_CASE_CHECK, .B = 3, .T = 9, .S = 100, .H = 2, .G = 1, .D = 192,
+     .P = 16, .y_f8 = true},
+    {"F8 cache, everything", LT_CASE_CHECK, .B = 2, .T = 20, .S = 200, .H = 2, .G = 1, .D = 256,
+     .P = 64, .window = 150, .softcap = 5, .sinks = true, .alibi = true, .y_f8 = true},
+    {"F8 cache, values that are not finite", LT_CASE_CHECK, .B = 1, .T = 1, .S = 208, .H = 4,
+     .G = 2, .D = 128, .P = 16, .y_f8 = true, .extreme = true},
     {"prompts in fixed order", LT_CASE_CHECK, .B = 2, .T = 70, .S = 100, .H = 4, .G = 2, .D = 64,
      .P = 16},
     {"a prompt", LT_CASE_CHECK, .B = 1, .T = 200, .S = 200, .H = 2, .G = 1, .D = 64, .P = 16,
@@ -58,6 +75,8 @@ static const lt_case cases[] = {
     {"twenty prompts", LT_CASE_CHECK, .B = 20, .T = 128, .S = 128, .H = 1, .D = 64, .P = 16,
      .aligned = true},
     {"smollm2 decode", LT_CASE_BENCH, .B = 1, .T = 1, .S = 1024, .H = 9, .G = 3, .D = 64, .P = 16},
+    {"smollm2 decode, F8 cache", LT_CASE_BENCH, .B = 1, .T = 1, .S = 1024, .H = 9, .G = 3, .D = 64,
+     .P = 16, .y_f8 = true},
     {"smollm2 decode of 32", LT_CASE_BENCH, .B = 32, .T = 1, .S = 512, .H = 9, .G = 3, .D = 64,
      .P = 16},
     {"smollm2 prefill", LT_CASE_BENCH, .B = 1, .T = 512, .S = 512, .H = 9, .G = 3, .D = 64,
@@ -65,7 +84,7 @@ static const lt_case cases[] = {
 };
 
 static lt_dtype cache_dtype(const lt_setup *s) {
-    return s->c->y_f16 ? LT_F16 : s->c->y_f32 ? LT_F32 : s->act;
+    return s->c->y_f16 ? LT_F16 : s->c->y_f32 ? LT_F32 : s->c->y_f8 ? LT_F8_E4M3 : s->act;
 }
 
 /* Distinct slots, every fourth row dropped. */
@@ -77,15 +96,30 @@ static void fill_slots(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
+/* Values at the borders of F8_E4M3: ties, subnormals, what saturates, what is not finite. */
+static void fill_edges(double *values, const lt_case_tensor *t, lt_rng *r) {
+    static const double list[] = {0.0,      -0.0,     INFINITY, -INFINITY, NAN,  448.0,
+                                  -464.0,   465.0,    1e5,      0x1p-9,    0.75, 0x1p-10,
+                                  0x3p-11,  0x1p-11,  0x1p-6,   -0x7p-9,   17.0, 0x1.fp-7,
+                                  -0x1p-20, 0x1.18p3, 0x1.28p3};
+    (void)r;
+    for (int64_t i = 0; i < t->count; i++) {
+        values[i] = list[i % (int64_t)(sizeof list / sizeof *list)];
+    }
+}
+
 static void write_build(lt_setup *s) {
     const lt_case *c = s->c;
     const int64_t n_pages = c->R / c->P + 2;
     lt_kv_write_args *a = (lt_kv_write_args *)s->args;
-    lt_setup_in(s, "k", &a->k, s->act, LT_SHAPE(c->R, c->G, c->D));
+    lt_case_tensor *k = lt_setup_in(s, "k", &a->k, s->act, LT_SHAPE(c->R, c->G, c->D));
+    k->fill = c->extreme ? fill_edges : k->fill;
     lt_setup_in(s, "v", &a->v, s->act, LT_SHAPE(c->R, c->G, c->D));
     lt_setup_in(s, "slots", &a->slots, LT_I32, LT_SHAPE(c->R))->fill = fill_slots;
-    lt_setup_inout(s, "k_pages", &a->k_pages, cache_dtype(s), LT_SHAPE(n_pages, c->P, c->G, c->D))
-        ->contiguous = true;
+    lt_case_tensor *pages = lt_setup_inout(s, "k_pages", &a->k_pages, cache_dtype(s),
+                                           LT_SHAPE(n_pages, c->P, c->G, c->D));
+    pages->contiguous = true;
+    pages->may_be_nan = c->extreme;
     lt_setup_inout(s, "v_pages", &a->v_pages, cache_dtype(s), LT_SHAPE(n_pages, c->P, c->G, c->D))
         ->contiguous = true;
 }
@@ -126,6 +160,14 @@ static void fill_table(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
+/* A few values, of keys that all rows see. */
+static void fill_not_a_number(double *values, const lt_case_tensor *t, lt_rng *r) {
+    lt_fill_normal(values, t, r);
+    for (int64_t i = 5; i < t->count; i += 10007) {
+        values[i] = NAN;
+    }
+}
+
 static void paged_build(lt_setup *s) {
     const lt_case *c = s->c;
     const int64_t g = c->G > 0 ? c->G : c->H, n_pages = c->B * most_pages(c);
@@ -145,8 +187,10 @@ static void paged_build(lt_setup *s) {
     lt_setup_in(s, "q", &a->q, s->act, LT_SHAPE(rows, c->H, c->D));
     lt_setup_in(s, "k_pages", &a->k_pages, cache_dtype(s), LT_SHAPE(n_pages, c->P, g, c->D))
         ->contiguous = true;
-    lt_setup_in(s, "v_pages", &a->v_pages, cache_dtype(s), LT_SHAPE(n_pages, c->P, g, c->D))
-        ->contiguous = true;
+    lt_case_tensor *values = lt_setup_in(s, "v_pages", &a->v_pages, cache_dtype(s),
+                                         LT_SHAPE(n_pages, c->P, g, c->D));
+    values->contiguous = true;
+    values->fill = c->extreme ? fill_not_a_number : values->fill;
     lt_setup_in(s, "table", &a->table, LT_I32, LT_SHAPE(c->B, most_pages(c)))->fill = fill_table;
     lt_setup_in(s, "q_start", &a->q_start, LT_I32, LT_SHAPE(c->B + 1))->fill = fill_q_start;
     lt_setup_in(s, "kv_len", &a->kv_len, LT_I32, LT_SHAPE(c->B))->fill = fill_kv_len;
@@ -158,7 +202,7 @@ static void paged_build(lt_setup *s) {
     if (c->sinks) {
         lt_setup_in(s, "sinks", &a->sinks, LT_F32, LT_SHAPE(c->H));
     }
-    lt_setup_out(s, "out", &a->out, s->act, LT_SHAPE(rows, c->H, c->D));
+    lt_setup_out(s, "out", &a->out, s->act, LT_SHAPE(rows, c->H, c->D))->may_be_nan = c->extreme;
 }
 
 const lt_op_cases lt_cases_kv_write = {.op = LT_OP_kv_write,

@@ -33,29 +33,23 @@ static void the_oldest_slot_makes_room(void **state) {
 }
 
 /* Its pool has 14 pages, its memory on the host `slots`. */
-static lt_engine *engine_of(const lt_model *m, int64_t slots) {
+static lt_engine *engine_of(const lt_model *m, lt_dtype cache, int64_t slots) {
     lt_engine_options o = lt_engine_defaults();
     lt_engine *e = NULL;
     o.deterministic = true;
     o.max_running = 8;
     o.max_seq = SEQ;
+    o.cache_dtype = cache;
     o.cache_bytes = bytes_of_pages(m, &o, 14);
     o.host_bytes = bytes_of_pages(m, &o, slots);
     must(lt_engine_open(&e, m, &o), "engine");
     return e;
 }
 
-static void evicted_pages_come_back(void **state) {
+static void come_back(const lt_model *m, lt_dtype cache) {
     static answer first, again, other;
     lt_engine_stats st;
-    lt_model *m;
-    lt_engine *e;
-    (void)state;
-    if (gpu_backend() == NULL) {
-        skip();
-    }
-    m = random_model_of(V, SEQ, 64, LT_BF16, 0.0f, gpu_backend());
-    e = engine_of(m, 64);
+    lt_engine *e = engine_of(m, cache, 64);
     assert_int_equal(ask(e, 1, 0, &first), 0);
     for (uint64_t text = 2; text < 6; text++) {
         assert_int_equal(ask(e, text, 0, &other), 0);
@@ -71,7 +65,7 @@ static void evicted_pages_come_back(void **state) {
     assert_true(st.host_pages == st.host_written && st.host_pages > 12);
     lt_engine_close(e);
 
-    e = engine_of(m, 4); /* Few slots: the first texts are gone, the newer ones in part. */
+    e = engine_of(m, cache, 4); /* Few slots: the first texts are gone, the newer ones in part. */
     for (uint64_t text = 1; text < 6; text++) {
         assert_int_equal(ask(e, text, 0, &other), 0);
     }
@@ -80,6 +74,17 @@ static void evicted_pages_come_back(void **state) {
     lt_engine_get_stats(e, &st);
     assert_in_range(st.host_pages, 1, 4);
     lt_engine_close(e);
+}
+
+static void evicted_pages_come_back(void **state) {
+    lt_model *m;
+    (void)state;
+    if (gpu_backend() == NULL) {
+        skip();
+    }
+    m = random_model_of(V, SEQ, 64, LT_BF16, 0.0f, gpu_backend());
+    come_back(m, LT_BF16);
+    come_back(m, LT_F8_E4M3);
     lt_model_close(m);
 }
 

@@ -7,6 +7,7 @@
  *           found in q_start by bisection. kv_write_any: a thread an element of K and of V.
  * NUMERICS  f32; keys in order, whatever else is in the batch: a row's bits are its own. */
 #include "common/early.cuh"
+#include "common/fp8.cuh"
 #include "common/reduce.cuh"
 #include "kernels/cuda/attention/any_paged_args.h"
 

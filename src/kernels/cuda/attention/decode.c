@@ -11,6 +11,7 @@
 /* Words of the kernels, as launches and lt_specs_decode write them. */
 #define WORDS        "HEAD_DIM=%d PAGE=%d DTYPE=%s"
 #define OPTION_WORDS " SOFTCAP=%d ALIBI=%d SINKS=%d"
+#define CACHE_WORDS  " EIGHT=%d"
 
 #define ROWS        16 /* Query rows of a tile, keys of a tile (decode.cu). */
 #define WARPS       LT_DECODE_WARPS
@@ -140,9 +141,12 @@ const char *lt_cuda_paged_refusal(const lt_attention_paged_args *a, const lt_cud
     if (info->cc < 80) {
         return "needs compute capability 8.0";
     }
-    if ((a->q.dtype != LT_BF16 && a->q.dtype != LT_F16) || a->k_pages.dtype != a->q.dtype ||
-        a->v_pages.dtype != a->q.dtype || a->out.dtype != a->q.dtype) {
+    if ((a->q.dtype != LT_BF16 && a->q.dtype != LT_F16) || a->out.dtype != a->q.dtype) {
         return "not 16-bit and of one type";
+    }
+    if (a->v_pages.dtype != a->k_pages.dtype ||
+        (a->k_pages.dtype != a->q.dtype && a->k_pages.dtype != LT_F8_E4M3)) {
+        return "keys and values not both as q, nor both F8_E4M3";
     }
     if (width % 64 != 0 || width > 256) {
         return "head width not 64, 128, 192 or 256";
@@ -210,9 +214,9 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
     if (batch == 0 || blocks == 0) {
         return LT_OK;
     }
-    snprintf(text, sizeof text, WORDS OPTION_WORDS, width, (int)a->k_pages.shape[1],
+    snprintf(text, sizeof text, WORDS OPTION_WORDS CACHE_WORDS, width, (int)a->k_pages.shape[1],
              a->q.dtype == LT_F16 ? "fp16" : "bf16", a->softcap > 0.0f, a->alibi.data != NULL,
-             a->sinks.data != NULL);
+             a->sinks.data != NULL, a->k_pages.dtype == LT_F8_E4M3);
     if (walks(a, info)) {
         w.result = (int)meet_bytes;
         LT_TRY(lt_cuda_kernel_get(c, &split, "attention/decode.cu", "decode_walk", text));
@@ -254,4 +258,7 @@ void lt_specs_decode(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS, 64, 16, "bf16");
     lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS, 128, 128, "fp16");
     lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS OPTION_WORDS, 64, 16, "bf16", 1, 1, 1);
+    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CACHE_WORDS, 64, 16, "fp16", 1);
+    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CACHE_WORDS, 128, 16, "bf16", 1);
+    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CACHE_WORDS, 64, 16, "bf16", 1);
 }

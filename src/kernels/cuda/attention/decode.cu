@@ -2,7 +2,8 @@
  * serving.
  *
  * SHAPES    q, out: rows q_start[b] .. q_start[b + 1] of sequence b (or T rows each), H heads,
- *           strides of their own; pages (n, PAGE, G, D) of K and of V; table (B, table_ld) page
+ *           strides of their own; pages (n, PAGE, G, D) of K and of V, of DTYPE or, EIGHT, of e4m3;
+ *           table (B, table_ld) page
  *           numbers; kv_len (B), the new tokens included. D = HEAD_DIM, a multiple of 64 up to 256;
  *           PAGE a multiple of 16; T * H / G rows share a key head, 16 a row tile.
  * MAP       keys are cut in splits (of `share` tiles of 16, or in `splits` parts). decode_split: a
@@ -19,6 +20,12 @@
  *     S (16, 16) ─ exp2, running maximum ─▶ P fragments ──mma──▶ O (16, D) f32 registers
  *     warps ──smem──▶ one (max, sum, O) a split ──▶ HBM ──decode_combine──▶ out
  *     A warp waits only for its own copies: no block barrier in the loop.
+ * EIGHT     codes lie in smem as they are in the pages and become 16 bits in registers, between
+ *           ldmatrix and mma. ldmatrix gives a lane four codes of a key's neighbouring columns (K)
+ *           or two columns of two keys (V); bytes 0 and 2 of that word make one operand, bytes 1
+ *           and 3 the next. So the columns of K go through the product in another order, in which
+ *           load_rows takes those of Q, too, and a lane's sums of O are of other columns
+ *           (column_of).
  * BOUND     memory: 4 D bytes a key and key head. STAGES - 1 tiles of 64 D bytes in flight a warp:
  *           with 8 warps an SM and D = 128, 128 KB, five times what 3 TB/s x 1 us asks of an SM.
  * MEASURED  docs/speed/attention.md.
@@ -28,17 +35,30 @@
  *           (arXiv:2309.06180). */
 #include "attention/mask.cuh"
 #include "common/early.cuh"
+#include "common/fp8.cuh"
 #include "common/mma.cuh"
+
+#ifndef EIGHT
+#define EIGHT 0
+#endif
+#if EIGHT
+typedef u8 kv_elem;
+#define WIDEN4(even, odd, codes) CONCAT(f8_widen4_, DTYPE)(even, odd, codes)
+#else
+typedef elem kv_elem;
+#endif
 #include "kernels/cuda/attention/decode_args.h"
 
 #ifndef STAGES
-#define STAGES LT_DECODE_STAGES(HEAD_DIM)
+#define STAGES (LT_DECODE_STAGES(HEAD_DIM) * (EIGHT ? 2 : 1))
 #endif
 #define WARPS      4
 #define KEYS       16
-#define COMBINE    8              /* splits that decode_combine reads at once */
-#define CHUNKS     (HEAD_DIM / 8) /* 16-byte pieces of a row */
-#define TILE_BYTES (KEYS * HEAD_DIM * 2)
+#define COMBINE    8                           /* splits that decode_combine reads at once */
+#define CHUNK      (16 / (int)sizeof(kv_elem)) /* columns of 16 bytes */
+#define CHUNKS     (HEAD_DIM / CHUNK)          /* 16-byte pieces of a row */
+#define SPAN       (CHUNKS % 8 == 0 ? 8 : 4)   /* pieces that change places */
+#define TILE_BYTES (KEYS * HEAD_DIM * (int)sizeof(kv_elem))
 #define RING_BYTES (STAGES * 2 * TILE_BYTES) /* of one warp */
 static_assert(WARPS * RING_BYTES == LT_DECODE_RING_BYTES(HEAD_DIM), "rings");
 static_assert(PAGE % KEYS == 0, "a tile of keys lies in one page");
@@ -76,7 +96,8 @@ INLINE void join(float *m, float other, float *keep, float *take) {
 
 /* Swizzled place of 16-byte piece c of row r. */
 INLINE u32 place(u32 tile, int r, int c) {
-    return tile + (u32)((r * CHUNKS + (c & ~7) + ((c ^ r) & 7 & (CHUNKS - 1))) * 16);
+    const int turn = SPAN == 8 ? r : r / 2; /* Two rows of 64 bytes fill the banks. */
+    return tile + (u32)((r * CHUNKS + (c & ~(SPAN - 1)) + ((c ^ turn) & (SPAN - 1))) * 16);
 }
 
 /* 1. Start the copies of key tile `t` (16 keys) into slot; nothing when t is past the end. */
@@ -88,7 +109,7 @@ INLINE void fetch(const lt_attn_decode_args *a, u32 ring, int slot, int t, int e
         const i64 first = ((page * PAGE + t * KEYS % PAGE) * a->kv_heads + g) * HEAD_DIM;
 #pragma unroll
         for (int i = lane; i < KEYS * CHUNKS; i += 32) {
-            const i64 at = first + (i64)(i / CHUNKS) * a->kv_heads * HEAD_DIM + i % CHUNKS * 8;
+            const i64 at = first + (i64)(i / CHUNKS) * a->kv_heads * HEAD_DIM + i % CHUNKS * CHUNK;
             cp_async_16(place(k_tile, i / CHUNKS, i % CHUNKS), a->k + at);
             cp_async_16(place(v_tile, i / CHUNKS, i % CHUNKS), a->v + at);
         }
@@ -96,15 +117,23 @@ INLINE void fetch(const lt_attn_decode_args *a, u32 ring, int slot, int t, int e
     cp_async_commit();
 }
 
-/* 2. One tile of 16 keys for the warp's 16 rows. */
-INLINE void attend(const lt_attn_decode_args *a, const u32 q[HEAD_DIM / 16][4],
-                   float o[HEAD_DIM / 8][4], float top[2], float sum[2], u32 k_tile, int key,
-                   int n_keys, const int position[2], const float slope[2]) {
+/* 2. S (16 rows, 16 keys) of a tile. */
+INLINE void scores(float s[2][4], const u32 q[HEAD_DIM / 16][4], u32 k_tile) {
     const int lane = (int)threadIdx.x % 32;
-    const u32 v_tile = k_tile + TILE_BYTES;
-    float s[2][4] = {{0.0f}};
-    u32 f[4], p[4];
-
+    u32 f[4];
+#if EIGHT
+    u32 even[4], odd[4];
+#pragma unroll
+    /* Matrices: keys 0-7 and 8-15 of 16 columns, then of the next 16. */
+    for (int d = 0; d < HEAD_DIM / 32; d++) {
+        ldmatrix_x4(f, place(k_tile, lane % 16, 2 * d + lane / 16));
+        WIDEN4(even, odd, f);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            mma_16x8x16(s[i % 2], q[2 * d + i / 2], even[i], odd[i]);
+        }
+    }
+#else
 #pragma unroll
     /* Matrices: keys 0-7 and 8-15 by the two halves of 16 columns. */
     for (int d = 0; d < HEAD_DIM / 16; d++) {
@@ -112,6 +141,44 @@ INLINE void attend(const lt_attn_decode_args *a, const u32 q[HEAD_DIM / 16][4],
         mma_16x8x16(s[0], q[d], f[0], f[1]);
         mma_16x8x16(s[1], q[d], f[2], f[3]);
     }
+#endif
+}
+/* O += P V of a tile. */
+INLINE void gather(float o[HEAD_DIM / 8][4], const u32 p[4], u32 v_tile) {
+    const int lane = (int)threadIdx.x % 32;
+    u32 f[4];
+#pragma unroll
+    /* Matrices: keys 0-7 and 8-15 of 16 bytes of columns, then of the next 16 bytes. */
+    for (int d = 0; d < CHUNKS / 2; d++) {
+        ldmatrix_x4_trans(f, place(v_tile, lane % 16, 2 * d + lane / 16));
+#if EIGHT
+        u32 even[4], odd[4];
+        WIDEN4(even, odd, f);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            mma_16x8x16(o[4 * d + 2 * i], p, even[2 * i], even[2 * i + 1]);
+            mma_16x8x16(o[4 * d + 2 * i + 1], p, odd[2 * i], odd[2 * i + 1]);
+        }
+#else
+        mma_16x8x16(o[2 * d], p, f[0], f[1]);
+        mma_16x8x16(o[2 * d + 1], p, f[2], f[3]);
+#endif
+    }
+}
+/* The column of sum i (0, 1) of o[d]. */
+INLINE int column_of(int d, int lane, int i) {
+    return EIGHT ? d / 2 * 16 + lane % 4 * 4 + i * 2 + d % 2 : d * 8 + lane % 4 * 2 + i;
+}
+
+/* 3. One tile of 16 keys for the warp's 16 rows. */
+INLINE void attend(const lt_attn_decode_args *a, const u32 q[HEAD_DIM / 16][4],
+                   float o[HEAD_DIM / 8][4], float top[2], float sum[2], u32 k_tile, int key,
+                   int n_keys, const int position[2], const float slope[2]) {
+    const int lane = (int)threadIdx.x % 32;
+    float s[2][4] = {{0.0f}};
+    u32 p[4];
+
+    scores(s, q, k_tile);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float m = top[h], old = top[h], part = 0.0f;
@@ -150,13 +217,7 @@ INLINE void attend(const lt_attn_decode_args *a, const u32 q[HEAD_DIM / 16][4],
             o[d][2 * h + 1] *= back;
         }
     }
-#pragma unroll
-    /* Matrices: keys 0-7 and 8-15 of 8 columns, then of the next 8. */
-    for (int d = 0; d < HEAD_DIM / 16; d++) {
-        ldmatrix_x4_trans(f, place(v_tile, lane % 16, 2 * d + lane / 16));
-        mma_16x8x16(o[2 * d], p, f[0], f[1]);
-        mma_16x8x16(o[2 * d + 1], p, f[2], f[3]);
-    }
+    gather(o, p, k_tile + TILE_BYTES);
 }
 
 INLINE elem *row_out(const lt_attn_decode_args *a, const work *w, int row, int *head) {
@@ -164,7 +225,7 @@ INLINE elem *row_out(const lt_attn_decode_args *a, const work *w, int row, int *
     *head = w->g * group + row % group;
     return a->out + (w->first + row / group) * a->out_ld + *head * a->head_ld;
 }
-/* 3. The warps' results to one, in order of warps, and to memory: the first `rows` of 16; where
+/* 4. The warps' results to one, in order of warps, and to memory: the first `rows` of 16; where
  *    they are all that a row sees (alone), to out instead of part, with the bits
  * that joining one split gives. sm: WARPS x rows x (D + 2) floats. */
 INLINE void merge(const lt_attn_decode_args *a, const work *wk, float o[HEAD_DIM / 8][4],
@@ -182,8 +243,8 @@ INLINE void merge(const lt_attn_decode_args *a, const work *wk, float o[HEAD_DIM
         }
 #pragma unroll
         for (int d = 0; d < HEAD_DIM / 8; d++) {
-            row[8 * d + lane % 4 * 2] = o[d][2 * h];
-            row[8 * d + lane % 4 * 2 + 1] = o[d][2 * h + 1];
+            row[column_of(d, lane, 0)] = o[d][2 * h];
+            row[column_of(d, lane, 1)] = o[d][2 * h + 1];
         }
         if (lane % 4 == 0) {
             row[HEAD_DIM] = top[h];
@@ -282,8 +343,14 @@ INLINE void load_rows(const lt_attn_decode_args *a, const work *w, u32 q[HEAD_DI
         slope[h] = ALIBI ? a->alibi[head] * LOG2E : 0.0f;
 #pragma unroll
         for (int d = 0; d < HEAD_DIM / 16; d++) {
-            q[d][h] = src[8 * d + lane % 4];
-            q[d][2 + h] = src[8 * d + 4 + lane % 4];
+            if (EIGHT) {
+                const u32 a01 = src[8 * d + lane % 4 * 2], a23 = src[8 * d + lane % 4 * 2 + 1];
+                q[d][h] = __byte_perm(a01, a23, 0x5410);
+                q[d][2 + h] = __byte_perm(a01, a23, 0x7632);
+            } else {
+                q[d][h] = src[8 * d + lane % 4];
+                q[d][2 + h] = src[8 * d + 4 + lane % 4];
+            }
         }
     }
 }

@@ -16,7 +16,8 @@ typedef struct {
     /* elements between heads of q and of out */
     int head_ld;
     float scale, softcap;
-    const LT_ELEM(elem) * q, *k, *v;
+    const LT_ELEM(elem) * q;
+    const LT_ELEM(kv_elem) * k, *v;
     const int *table, *kv_len, *q_start; /* q_start NULL: q_tokens each */
     const float *alibi, *sinks;
     LT_ELEM(elem) * out;
@@ -25,8 +26,9 @@ typedef struct {
     int result;             /* decode_walk: where in shared memory a split's result lies */
 } lt_attn_decode_args;
 
-/* Dynamic shared memory in bytes: a ring of tiles of 16 keys of K and V of each of 4 warps, and
- * what warps leave each other at the end of a split: O, max and sum of 16 rows. */
+/* Dynamic shared memory in bytes: a ring of tiles of 16 keys of K and V of each of 4 warps (twice
+ * as many tiles, where a number of the cache has 8 bits), and what warps leave each other at the
+ * end of a split: O, max and sum of 16 rows. */
 #define LT_DECODE_WARPS               4
 #define LT_DECODE_STAGES(width)       ((width) <= 64 ? 6 : (width) <= 128 ? 3 : 2)
 #define LT_DECODE_RING_BYTES(width)   (LT_DECODE_WARPS * LT_DECODE_STAGES(width) * 64 * (width))

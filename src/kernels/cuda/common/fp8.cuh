@@ -33,6 +33,56 @@ INLINE float f8_value(u32 code, int e5m2) {
     return __uint_as_float(__float_as_uint(x) | sign);
 }
 
+/* Codes of e4m3 as the type of an element, for kernels that are specialised by it. */
+typedef struct {
+    u8 bits;
+} f8e4m3;
+INLINE float f8e4m3_to_f32(f8e4m3 x) {
+    return f8_value(x.bits, 0);
+}
+INLINE f8e4m3 f32_to_f8e4m3(float x) {
+    f8e4m3 y;
+    y.bits = (u8)f8_code(x, 0);
+    return y;
+}
+
+/* Codes of e4m3 in the high bytes of two halves, as the numbers of 16 bits whose exponent is too
+ * low by the difference of the biases. shift: bits of the type's mantissa less e4m3's 3. */
+INLINE u32 f8_placed(u32 x, int shift) {
+    return and_or(x, 0x80008000u, x >> (8 - shift) & 0x007f007fu << shift);
+}
+/* 2^120 and 2^8 make up for the exponents, exactly, for subnormal codes, too. */
+INLINE u32 f8_to_bf16x2(u32 x) {
+    return bf16x2_fma(f8_placed(x, 4), 0x7b807b80u, 0x80008000u);
+}
+INLINE u32 f8_to_fp16x2(u32 x) {
+    return fp16x2_fma(f8_placed(x, 7), 0x5c005c00u, 0x80008000u);
+}
+/* Words of four codes of e4m3 each, to pairs of 16 bits: of bytes 0 and 2, and of bytes 1 and 3. A
+ * NaN is looked for in all words of the warp at once, as there is hardly ever one. */
+#define F8_WIDEN4(type)                                                                            \
+    INLINE void CONCAT(f8_widen4_, type)(u32 even[4], u32 odd[4], const u32 codes[4]) {            \
+        u32 wild = 0;                                                                              \
+        _Pragma("unroll") for (int i = 0; i < 4; i++) {                                            \
+            even[i] = CONCAT(CONCAT(f8_to_, type), x2)(codes[i] << 8);                             \
+            odd[i] = CONCAT(CONCAT(f8_to_, type), x2)(codes[i]);                                   \
+            wild |= (codes[i] & 0x7f7f7f7fu) + 0x01010101u;                                        \
+        }                                                                                          \
+        if (__any_sync(0xffffffffu, (wild & 0x80808080u) != 0)) {                                  \
+            f8_keep_nan(even, odd, codes);                                                         \
+        }                                                                                          \
+    }
+INLINE void f8_keep_nan(u32 even[4], u32 odd[4], const u32 codes[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const u32 nan = (codes[i] & 0x7f7f7f7fu) + 0x01010101u;
+        even[i] |= (nan >> 7 & 0x00010001u) * 0x7fffu;
+        odd[i] |= (nan >> 15 & 0x00010001u) * 0x7fffu;
+    }
+}
+F8_WIDEN4(bf16)
+F8_WIDEN4(fp16)
+
 /* Four of them, the first in the lowest byte. */
 INLINE u32 f8_pack4(float a, float b, float c, float d, int e5m2) {
 #if __CUDA_ARCH__ >= 890

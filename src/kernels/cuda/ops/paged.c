@@ -1,5 +1,5 @@
 /* paged.c: the paged key/value cache: writing it, and attention over it: prompts by fwd_sm90.cu,
- * single tokens by decode.cu, any_paged.cu for the rest. */
+ * single tokens, and prompts over pages of 8 bits, by decode.cu, any_paged.cu for the rest. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -38,13 +38,16 @@ static lt_err attention_paged_run(lt_queue *q, const void *args) {
     return lt_cuda_paged(q->gpu, q->stream, &a, scratch);
 }
 
+static const char *cache_word(lt_dtype type) {
+    return type == LT_F8_E4M3 ? "f8e4m3" : lt_cuda_dtype_word(type);
+}
 static const char *refuse_cache(const lt_tensor *k, const lt_tensor *v,
                                 const lt_tensor *const *acts, int n) {
     const char *why = lt_cuda_refuse_rows(acts, n, acts[0]->dtype);
     if (why != NULL) {
         return why;
     }
-    if (k->dtype != v->dtype || lt_cuda_dtype_word(k->dtype) == NULL) {
+    if (k->dtype != v->dtype || cache_word(k->dtype) == NULL) {
         return "types of the cache";
     }
     return lt_tensor_contiguous(k) && lt_tensor_contiguous(v) ? NULL : "pages not contiguous";
@@ -55,8 +58,8 @@ static void defines_of(char out[LT_CUDA_DEFINES_BYTES], lt_dtype act, lt_dtype c
     while (cols * 32 < width) {
         cols *= 2;
     }
-    snprintf(out, LT_CUDA_DEFINES_BYTES, PAGED_WORDS, lt_cuda_dtype_word(act),
-             lt_cuda_dtype_word(cache), cols);
+    snprintf(out, LT_CUDA_DEFINES_BYTES, PAGED_WORDS, lt_cuda_dtype_word(act), cache_word(cache),
+             cols);
 }
 
 static const char *any_refuse(const void *args, const lt_device *device) {
@@ -138,4 +141,5 @@ const lt_op_impl lt_cuda_kv_write_impls[LT_REGISTRY_MAX_IMPLS] = {
 void lt_specs_paged(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "fp32", "fp32", 2);
     lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "bf16", "fp16", 4);
+    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "bf16", "f8e4m3", 2);
 }

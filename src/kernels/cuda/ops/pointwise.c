@@ -11,12 +11,13 @@
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_pointwise write them. */
-#define ACT_WORDS      "KIND=%d GATED=%d DTYPE=%s W=%d RAGGED=%d PIECES=%d"
-#define ACT_CLAMP      " ACT_ALPHA=%.9ef ACT_LIMIT=%.9ef" /* Behind them, of the clamped SwiGLU. */
-#define ROW_WORDS      "DTYPE=%s W=%d"
-#define ADD_ANY_WORDS  "Y=%s A=%s B=%s"
-#define ROPE_WORDS     "DTYPE=%s W=%d LANES=%d"
-#define ROPE_ANY_WORDS "DTYPE=%s W=1"
+#define ACT_WORDS       "KIND=%d GATED=%d DTYPE=%s W=%d RAGGED=%d PIECES=%d"
+#define ACT_CLAMP       " ACT_ALPHA=%.9ef ACT_LIMIT=%.9ef" /* Behind them, of the clamped SwiGLU. */
+#define ROW_WORDS       "DTYPE=%s W=%d"
+#define ADD_ANY_WORDS   "Y=%s A=%s B=%s"
+#define ROPE_WORDS      "DTYPE=%s W=%d LANES=%d"
+#define ROPE_PAGE_WORDS " EIGHT=%d"
+#define ROPE_ANY_WORDS  "DTYPE=%s W=1"
 
 #define THREADS      256
 #define XIELU_BLOCKS 8 /* An SM: 32 registers a thread. */
@@ -271,10 +272,10 @@ static lt_err rope_run(lt_queue *q, const void *args) {
 
 /* With the keys' and values' way to their pages (fuse.h). */
 bool lt_cuda_rope_kv_takes(const lt_rope_args *a, const lt_kv_write_args *w) {
-    return rope_why_not(a) == NULL && w->k_pages.dtype == a->x.dtype &&
-           w->v_pages.dtype == a->x.dtype && lt_tensor_contiguous(&w->k_pages) &&
-           lt_tensor_contiguous(&w->v_pages) && lt_tensor_contiguous(&a->positions) &&
-           lt_tensor_contiguous(&w->slots) &&
+    return rope_why_not(a) == NULL && w->v_pages.dtype == w->k_pages.dtype &&
+           (w->k_pages.dtype == a->x.dtype || w->k_pages.dtype == LT_F8_E4M3) &&
+           lt_tensor_contiguous(&w->k_pages) && lt_tensor_contiguous(&w->v_pages) &&
+           lt_tensor_contiguous(&a->positions) && lt_tensor_contiguous(&w->slots) &&
            ((uintptr_t)w->k_pages.data | (uintptr_t)w->v_pages.data) % 16 == 0 &&
            a->x.shape[0] * (a->x.shape[1] + w->k.shape[1]) < INT32_MAX / 2;
 }
@@ -295,7 +296,8 @@ lt_err lt_cuda_rope_kv_run(lt_queue *q, const lt_rope_args *a, const lt_kv_write
     const lt_cuda_kernel *k;
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&at};
-    snprintf(defines, sizeof defines, ROPE_WORDS, lt_cuda_dtype_word(a->x.dtype), w, lanes);
+    snprintf(defines, sizeof defines, ROPE_WORDS ROPE_PAGE_WORDS, lt_cuda_dtype_word(a->x.dtype), w,
+             lanes, kv->k_pages.dtype == LT_F8_E4M3);
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "ops/rope.cu", "rope_kv", defines));
     return launch ? lt_cuda_run_early(q, "ops/rope.cu", "rope_kv", defines,
                                       LT_CUDA_DIV_UP((int64_t)at.rows * (at.q_heads + 2 * kv_heads),
@@ -362,6 +364,7 @@ void lt_specs_pointwise(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "ops/add_any.cu", ADD_ANY_WORDS, "fp16", "bf16", "fp32");
     lt_spec(l, LT_SM_ALL, "ops/rope.cu", ROPE_WORDS, "bf16", 8, 8);
     lt_spec(l, LT_SM_ALL, "ops/rope.cu", ROPE_WORDS, "fp32", 4, 16);
+    lt_spec(l, LT_SM_ALL, "ops/rope.cu", ROPE_WORDS ROPE_PAGE_WORDS, "bf16", 8, 8, 1);
     lt_spec(l, LT_SM_ALL, "ops/rope_any.cu", ROPE_ANY_WORDS, "bf16");
     lt_spec(l, LT_SM_ALL, "ops/rope_any.cu", ROPE_ANY_WORDS, "fp32");
 }

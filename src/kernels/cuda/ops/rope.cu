@@ -8,11 +8,22 @@
  * MOVEMENT  x ──2 x 16 B──▶ registers ─▶ rotate with table[position] (L2: H heads share it) ──▶ y
  * BOUND     4 bytes an element (bf16).
  * PAGES     rope_kv: heads of q, k, v of a row that decodes: q and k rotated in place, k and v to
- *           the places of their rows' slots in the pages, too. Positions, slots and table are read
+ *           the places of their rows' slots in the pages, too; EIGHT: there as e4m3, rounded from
+ *           what y holds, as kv_write would. Positions, slots and table are read
  *           before the kernels before are done (fuse.h).
  * REFS      Su et al. 2021, arXiv:2104.09864. */
+#include "common/fp8.cuh"
 #include "ops/rope.cuh"
 #include "kernels/cuda/ops/rope_args.h"
+
+#ifndef EIGHT
+#define EIGHT 0
+#endif
+#if EIGHT
+typedef u8 page_elem;
+#else
+typedef DTYPE page_elem;
+#endif
 
 #define THREADS       256
 #define HEADS_AT_ONCE (THREADS / LANES)
@@ -33,6 +44,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) rope(const lt_cuda_rope_ar
     piece_store(y, a);
     piece_store(y + D / 2, b);
 }
+
+#if EIGHT
+INLINE void page_store(page_elem *page, const float *x) {
+#pragma unroll
+    for (int i = 0; i < W; i += 4) {
+        float y[4];
+        for (int j = 0; j < 4; j++) {
+            y[j] = TO_F32(DTYPE, FROM_F32(DTYPE, x[i + j]));
+        }
+        *(u32 *)(page + i) = f8_pack4(y[0], y[1], y[2], y[3], 0);
+    }
+}
+#else
+#define page_store piece_store
+#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     rope_kv(const __grid_constant__ lt_rope_kv_args w) {
@@ -58,9 +84,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     if (h >= w.q_heads && slot >= 0) {
         const int g = h < rotated ? h - w.q_heads : h - rotated;
-        DTYPE *const page = (h < rotated ? w.k_pages : w.v_pages) +
-                            ((i64)slot * w.kv_heads + g) * D + lane * W;
-        piece_store(page, a);
-        piece_store(page + D / 2, b);
+        page_elem *const page = (page_elem *)(h < rotated ? w.k_pages : w.v_pages) +
+                                ((i64)slot * w.kv_heads + g) * D + lane * W;
+        page_store(page, a);
+        page_store(page + D / 2, b);
     }
 }

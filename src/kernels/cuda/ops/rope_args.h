@@ -14,7 +14,7 @@ typedef struct {
     LT_ELEM(DTYPE) * y; /* (rows, q_heads + 2 kv_heads, D), rows ld apart */
     const int *positions, *slots;
     const float *table;
-    LT_ELEM(DTYPE) * k_pages, *v_pages; /* (slots, kv_heads, D) */
+    void *k_pages, *v_pages; /* (slots, kv_heads, D) of DTYPE; EIGHT: of e4m3 */
     long long ld;
     int rows, q_heads, kv_heads;
 } lt_rope_kv_args;
