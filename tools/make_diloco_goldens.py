@@ -3,12 +3,14 @@
     python3 tools/make_diloco_goldens.py tests/golden/train           (packages torch, transformers)
 
 DiLoCo as algorithm 1 of Douillard et al. 2023 (arXiv:2311.08105) has it: torch.optim.AdamW inside, torch.optim.SGD with Nesterov's momentum outside, whose gradient is the mean
-of outer minus own parameters. With `overlap` as algorithm 2 of Streaming DiLoCo (arXiv:2501.18512) with one fragment: the deltas of step t reach the outer optimiser behind step
-t + overlap, and the own parameters become merge * own + (1 - merge) * outer. Behind the last step there is a round without overlap. Double precision throughout; `absent` lists
+of outer minus own parameters. With `overlap` as algorithm 2 of Streaming DiLoCo (arXiv:2501.18512): the deltas of step t reach the outer optimiser behind step
+t + overlap, and the own parameters become merge * own + (1 - merge) * outer. With `fragments` each round is of every so many layers, the embeddings with the first, the head with the last, and
+rounds follow each other every / fragments steps apart. Behind the last step there is a round of all parameters without overlap. Double precision throughout; `absent` lists
 (site, step): that site has no part in that round and takes the outer parameters behind it. Data and model are those of make_train_goldens.py; row r of a step is site r's."""
 import array
 import copy
 import json
+import re
 import sys
 
 import torch
@@ -24,6 +26,11 @@ def loss_of(model, row):
     x = torch.tensor([tokens[row * SEQ:row * SEQ + SEQ]])
     y = torch.tensor(tokens[row * SEQ + 1:row * SEQ + SEQ + 1])
     return torch.nn.functional.cross_entropy(model(x).logits.double().reshape(-1, VOCAB), y)
+
+
+def fragment_of(name, n):
+    layer = re.search(r"layers\.(\d+)\.", name)
+    return int(layer[1]) % n if layer else 0 if "embed" in name else n - 1
 
 
 class Site:
@@ -47,21 +54,23 @@ def run(c):
     sites = [Site(model, c["lr"], c["decay"]) for _ in range(c["sites"])]
     outer = copy.deepcopy(model)
     outside = torch.optim.SGD(outer.parameters(), lr=c["outer_lr"], momentum=c["outer_momentum"], nesterov=c["outer_momentum"] > 0)
-    steps, sent = [[] for _ in sites], None
+    steps, sent, n = [[] for _ in sites], None, c["fragments"]
+    of = [fragment_of(name, n) for name, _ in outer.named_parameters()]
 
     @torch.no_grad()
     def deltas():
         return [[o - p for o, p in zip(outer.parameters(), s.model.parameters())] for s in sites]
 
     @torch.no_grad()
-    def end_round(began, brought, share):
+    def end_round(began, brought, fragment, share):
         present = [k for k in range(len(sites)) if (k, began) not in c["absent"]]
         for i, o in enumerate(outer.parameters()):
-            o.grad = sum(brought[k][i] for k in present) / len(present)
+            o.grad = sum(brought[k][i] for k in present) / len(present) if fragment in (None, of[i]) else None
         outside.step()
         for k, s in enumerate(sites):
-            for p, o in zip(s.model.parameters(), outer.parameters()):
-                p.copy_(share * p + (1 - share) * o if k in present else o)
+            for i, (p, o) in enumerate(zip(s.model.parameters(), outer.parameters())):
+                if fragment in (None, of[i]):
+                    p.copy_(share * p + (1 - share) * o if k in present else o)
 
     for step in range(1, c["steps"] + 1):
         for k, s in enumerate(sites):
@@ -70,8 +79,8 @@ def run(c):
         if sent and (step >= sent[0] + c["overlap"] or last):
             end_round(*sent, c["merge"])
             sent = None
-        if step % c["every"] == 0 or last:
-            sent = (step, deltas())
+        if step % (c["every"] // n) == 0 or last:
+            sent = (step, deltas(), None if last else (step // (c["every"] // n) - 1) % n)
             if c["overlap"] == 0 or last:
                 end_round(*sent, 0.0)
                 sent = None
@@ -80,12 +89,13 @@ def run(c):
     return dict(c, losses=steps, final=final)
 
 
-BASE = dict(sites=2, steps=50, every=10, lr=3e-3, decay=0.1, clip=1.0, outer_lr=0.7, outer_momentum=0.9, overlap=0, merge=0.5, absent=[])
+BASE = dict(sites=2, steps=50, every=10, lr=3e-3, decay=0.1, clip=1.0, outer_lr=0.7, outer_momentum=0.9, overlap=0, merge=0.5, absent=[], fragments=1)
 RUNS = [dict(BASE, name="two sites, a round every 10 steps"),
         dict(BASE, name="three sites, the last round is short", sites=3, steps=23, every=5),
         dict(BASE, name="every step, the mean of the parameters", every=1, steps=12, outer_lr=1.0, outer_momentum=0.0),
         dict(BASE, name="four steps while a round is sent", overlap=4, merge=0.25, every=6, steps=27),
-        dict(BASE, name="outer steps of plain SGD", outer_lr=0.5, outer_momentum=0.0, every=4, steps=16)]
+        dict(BASE, name="outer steps of plain SGD", outer_lr=0.5, outer_momentum=0.0, every=4, steps=16),
+        dict(BASE, name="two fragments in turn, two steps while one is sent", overlap=2, every=6, steps=20, fragments=2)]
 
 with open(sys.argv[1] + "/diloco.json", "w") as f:
     f.write("[\n" + ",\n".join(json.dumps(run(c)) for c in RUNS) + "\n]\n")

@@ -25,7 +25,7 @@
 typedef struct {
     char magic[8];
     int64_t step, n_elements, payload_bytes;
-    int32_t site, part, bits, reserved;
+    int32_t site, part, bits, fragment;
     uint64_t base, payload;
 } header;
 _Static_assert(sizeof(header) == 64, "the payload begins at a multiple of 64 bytes");
@@ -119,7 +119,7 @@ done:
 static lt_err has_all_parts(const lt_sites *s, int site, bool *has) {
     char path[LT_PATH_BYTES];
     for (int part = 0; *has && part < s->o.n_parts; part++) {
-        LT_TRY(part_path(path, s, s->step, site, part));
+        LT_TRY(part_path(path, s, s->round.step, site, part));
         *has = lt_file_exists(path);
     }
     return LT_OK;
@@ -150,13 +150,13 @@ static lt_err decide(const lt_sites *s, const bool present[LT_SITES_MAX]) {
             json_array_append_new(sites, json_integer(site));
         }
     }
-    json_t *root = json_pack("{s:I, s:o}", "step", (json_int_t)s->step, "sites", sites);
+    json_t *root = json_pack("{s:I, s:o}", "step", (json_int_t)s->round.step, "sites", sites);
     text = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (text == NULL) {
         LT_FAIL(LT_ERR_OOM, "members of a round");
     }
-    err = file_path(path, s, s->step, "members");
+    err = file_path(path, s, s->round.step, "members");
     err = err == LT_OK ? write_first(s, path, text, &first) : err;
     free(text);
     return err;
@@ -175,7 +175,7 @@ static lt_err wait_for_members(lt_sites *s) {
     long look_ns = LOOK_FIRST_NS;
     while (!atomic_load(&s->cancelled)) {
         int n = 0;
-        LT_TRY(read_members(s, s->step, s->member, &decided));
+        LT_TRY(read_members(s, s->round.step, s->member, &decided));
         if (decided) {
             return LT_OK;
         }
@@ -197,25 +197,27 @@ static lt_err check_header(const lt_sites *s, const header *h, const header *wan
         LT_FAIL(LT_ERR_FORMAT, "%s is no file of a round", path);
     }
     if (h->step != want->step || h->site != want->site || h->part != want->part ||
-        h->bits != want->bits || h->n_elements != want->n_elements ||
-        h->payload_bytes != want->payload_bytes) {
+        h->bits != want->bits || h->fragment != want->fragment ||
+        h->n_elements != want->n_elements || h->payload_bytes != want->payload_bytes) {
         LT_FAIL(LT_ERR_STATE,
-                "%s: step %lld, site %d, part %d of %d, %lld parameters in %lld bytes; wanted are "
-                "step %lld, site %d, part %d, %lld parameters in %lld bytes",
+                "%s: step %lld, site %d, part %d of %d, fragment %d, %lld parameters in %lld "
+                "bytes; wanted are step %lld, site %d, part %d, fragment %d, %lld parameters in "
+                "%lld bytes",
                 path, (long long)h->step, (int)h->site, (int)h->part, s->o.n_parts,
-                (long long)h->n_elements, (long long)h->payload_bytes, (long long)want->step,
-                (int)want->site, (int)want->part, (long long)want->n_elements,
-                (long long)want->payload_bytes);
+                (int)h->fragment, (long long)h->n_elements, (long long)h->payload_bytes,
+                (long long)want->step, (int)want->site, (int)want->part, (int)want->fragment,
+                (long long)want->n_elements, (long long)want->payload_bytes);
     }
     return LT_OK;
 }
 
-static header header_of(const lt_sites *s, int64_t step, int site, size_t payload_bytes) {
-    header h = {.step = step,
+static header header_of(const lt_sites *s, lt_sites_round round, int site) {
+    header h = {.step = round.step,
                 .n_elements = s->o.n_elements,
-                .payload_bytes = (int64_t)payload_bytes,
+                .payload_bytes = (int64_t)round.payload_bytes,
                 .site = site,
                 .part = s->o.part,
+                .fragment = round.fragment,
                 .bits = (int32_t)s->o.bits};
     memcpy(h.magic, MAGIC, sizeof h.magic);
     return h;
@@ -250,23 +252,23 @@ static lt_err map_members(lt_sites *s) {
     int first = -1;
     char path[LT_PATH_BYTES];
     for (int site = 0; s->o.part >= 0 && site < s->o.n_sites; site++) {
-        const header want = header_of(s, s->step, site, s->o.payload_bytes);
+        const header want = header_of(s, s->round, site);
         if (!s->member[site]) {
             continue;
         }
-        LT_TRY(part_path(path, s, s->step, site, s->o.part));
+        LT_TRY(part_path(path, s, s->round.step, site, s->o.part));
         LT_TRY(map_file(&s->maps[site], s, path, &want, &base));
         if (first >= 0 && base != first_base) {
             LT_FAIL(LT_ERR_STATE,
                     "round of step %lld: sites %d and %d began it with other outer parameters "
                     "than each other (part %d); one of them is not of this run",
-                    (long long)s->step, first, site, s->o.part);
+                    (long long)s->round.step, first, site, s->o.part);
         }
         if (site == s->o.site && s->base != 0 && base != s->base) {
             LT_FAIL(LT_ERR_STATE,
                     "round of step %lld: this site left a file that begins from other outer "
                     "parameters than it has now; a run that begins again meets in an empty folder",
-                    (long long)s->step);
+                    (long long)s->round.step);
         }
         first = first >= 0 ? first : site;
         first_base = base;
@@ -283,17 +285,17 @@ static void unmap(lt_sites *s) {
 /* ---- The thread ---- */
 
 static lt_err post(lt_sites *s) {
-    header h = header_of(s, s->step, s->o.site, s->o.payload_bytes);
+    header h = header_of(s, s->round, s->o.site);
     char path[LT_PATH_BYTES];
-    if (s->o.part < 0 || lt_sites_has_posted(s, s->step)) {
+    if (s->o.part < 0 || lt_sites_has_posted(s, s->round.step)) {
         return LT_OK;
     }
     h.base = s->base;
-    h.payload = XXH3_64bits(s->file + sizeof h, s->o.payload_bytes);
+    h.payload = XXH3_64bits(s->file + sizeof h, s->round.payload_bytes);
     memcpy(s->file, &h, sizeof h);
-    LT_TRY(part_path(path, s, s->step, s->o.site, s->o.part));
+    LT_TRY(part_path(path, s, s->round.step, s->o.site, s->o.part));
     LT_TRY(lt_file_make_parent(path));
-    return lt_file_write_atomic(path, s->file, sizeof h + s->o.payload_bytes);
+    return lt_file_write_atomic(path, s->file, sizeof h + s->round.payload_bytes);
 }
 
 static lt_err run_round(lt_sites *s) {
@@ -312,10 +314,10 @@ static void *work(void *arg) {
     return NULL;
 }
 
-lt_err lt_sites_begin(lt_sites *s, int64_t step, uint64_t base) {
+lt_err lt_sites_begin(lt_sites *s, lt_sites_round round, uint64_t base) {
     int e;
-    LT_ASSERT(!s->has_thread);
-    s->step = step;
+    LT_ASSERT(!s->has_thread && round.payload_bytes <= s->o.payload_bytes);
+    s->round = round;
     s->base = base;
     atomic_store(&s->posted, false);
     atomic_store(&s->done, false);
@@ -426,13 +428,37 @@ done:
     return err;
 }
 
-lt_err lt_sites_read(lt_sites *s, int64_t step) {
+lt_err lt_sites_fragment(lt_sites *s, int64_t step, int *fragment) {
+    const int part = s->o.part > 0 ? s->o.part : 0;
+    char path[LT_PATH_BYTES];
+    lt_file_map map = {0};
+    header h;
+    int site = 0;
+    bool decided;
+    LT_TRY(read_members(s, step, s->member, &decided));
+    LT_ASSERT(decided);
+    while (site < s->o.n_sites - 1 && !s->member[site]) {
+        site++;
+    }
+    LT_TRY(part_path(path, s, step, site, part));
+    LT_TRY(lt_file_map_open(&map, path));
+    if (map.size_bytes < sizeof h) {
+        lt_file_map_close(&map);
+        LT_FAIL(LT_ERR_FORMAT, "%s is no file of a round", path);
+    }
+    memcpy(&h, map.data, sizeof h);
+    lt_file_map_close(&map);
+    *fragment = h.fragment;
+    return LT_OK;
+}
+
+lt_err lt_sites_read(lt_sites *s, lt_sites_round round) {
     bool decided;
     LT_ASSERT(!s->has_thread);
     unmap(s);
-    s->step = step;
+    s->round = round;
     s->base = 0;
-    LT_TRY(read_members(s, step, s->member, &decided));
+    LT_TRY(read_members(s, round.step, s->member, &decided));
     LT_ASSERT(decided);
     return map_members(s);
 }
@@ -445,7 +471,7 @@ static size_t outer_bytes(const lt_sites *s) {
 
 lt_err lt_sites_keep_outer(const lt_sites *s, int64_t step, const float *both) {
     const size_t bytes = outer_bytes(s);
-    header h = header_of(s, step, -1, bytes);
+    header h = header_of(s, (lt_sites_round){step, 0, bytes}, -1);
     char path[LT_PATH_BYTES];
     uint8_t *file = malloc(sizeof h + bytes);
     lt_err err;
@@ -482,7 +508,7 @@ done:
 }
 
 lt_err lt_sites_map_outer(const lt_sites *s, int64_t step, lt_file_map *map, const float **both) {
-    const header want = header_of(s, step, -1, outer_bytes(s));
+    const header want = header_of(s, (lt_sites_round){step, 0, outer_bytes(s)}, -1);
     char path[LT_PATH_BYTES];
     uint64_t base;
     LT_TRY(outer_path(path, s, step, s->o.part));

@@ -47,13 +47,18 @@ typedef struct {
     double deadline_s;
     lt_outer_bits bits;
     int64_t n_elements;
-    size_t payload_bytes; /* Bytes of this site's own deltas. */
+    size_t payload_bytes; /* The most bytes of this site's own deltas. */
 } lt_sites_options;
 
 typedef struct {
-    lt_sites_options o;
-    /* The round under way. */
     int64_t step;
+    int fragment;         /* Which part of each model is sent, counted from 1; 0: all of it. */
+    size_t payload_bytes; /* Of this rank's part: at most those of the options. */
+} lt_sites_round;
+
+typedef struct {
+    lt_sites_options o;
+    lt_sites_round round; /* The one under way. */
     bool has_thread;
     pthread_t thread;
     uint8_t *file; /* The own one: its header, then the payload. */
@@ -72,10 +77,9 @@ void lt_sites_close(lt_sites *s);
 /* Where the own deltas are encoded (payload_bytes); no round is under way. */
 void *lt_sites_payload(lt_sites *s);
 
-/* Begin the round of a step: post the payload, whose deltas begin from outer parameters with hash
- * `base`, unless a file of this step is there already; a thread waits for the files of the other
- * sites. */
-LT_MUST_USE lt_err lt_sites_begin(lt_sites *s, int64_t step, uint64_t base);
+/* Begin a round: post the payload, whose deltas begin from outer parameters with hash `base`,
+ * unless a file of this step is there already; a thread waits for the files of the other sites. */
+LT_MUST_USE lt_err lt_sites_begin(lt_sites *s, lt_sites_round round, uint64_t base);
 bool lt_sites_has_posted(const lt_sites *s, int64_t step); /* Is the own file there? */
 /* Has the thread ended? Its failure is returned. */
 LT_MUST_USE lt_err lt_sites_poll(lt_sites *s, bool *done);
@@ -92,8 +96,9 @@ void lt_sites_end(lt_sites *s);
  * in which this site has no part; -1: none. */
 LT_MUST_USE lt_err lt_sites_decided(const lt_sites *s, int64_t after, int64_t **steps, size_t *n,
                                     int64_t *without);
-/* Read the files of a round that was decided, at once. */
-LT_MUST_USE lt_err lt_sites_read(lt_sites *s, int64_t step);
+/* Read the files of a round that was decided, at once; fragment: what its files say they have. */
+LT_MUST_USE lt_err lt_sites_fragment(lt_sites *s, int64_t step, int *fragment);
+LT_MUST_USE lt_err lt_sites_read(lt_sites *s, lt_sites_round round);
 
 /* Outer parameters and momentum behind a round, (2, n_elements) of this part. newest: the newest
  * step behind `after` for which all parts are there; -1: none. Close what map has mapped. */

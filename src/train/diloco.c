@@ -64,6 +64,41 @@ lt_err lt_diloco_place(lt_recipe *r, const lt_world *w) {
     return LT_OK;
 }
 
+/* ---- Which part of the model a round is about ---- */
+
+/* Steps from one round to the next. */
+static int64_t period(const lt_recipe *r) {
+    return r->every / r->fragments;
+}
+
+/* Counted from 1; 0: the whole model. */
+static int fragment_at(const lt_recipe *r, int64_t step) {
+    return r->fragments == 1 || step >= r->steps ? 0
+                                                 : (int)((step / period(r) - 1) % r->fragments) + 1;
+}
+
+/* Layers go round: the first has 1, 1 + fragments, ... The embeddings are in the first fragment,
+ * the head is in the last one. */
+static bool is_in(const lt_training *t, const lt_param *p, int fragment) {
+    const lt_param_table *table = t->optimiser.share.table;
+    const int n = (int)t->recipe.fragments, of = p->layer >= 0                   ? p->layer % n + 1
+                                                 : p->unit == table->n_units - 1 ? n
+                                                                                 : 1;
+    return fragment == 0 || fragment == of;
+}
+
+static lt_sites_round round_of(const lt_training *t, int64_t step, int fragment) {
+    const lt_param_table *table = t->optimiser.share.table;
+    lt_sites_round round = {.step = step, .fragment = fragment};
+    for (int i = 0; i < table->n_params; i++) {
+        if (is_in(t, &table->params[i], fragment)) {
+            round.payload_bytes += lt_outer_bytes((lt_outer_bits)t->recipe.outer_bits,
+                                                  table->params[i].local_count);
+        }
+    }
+    return round;
+}
+
 /* ---- What is held of a parameter, on the host ---- */
 
 typedef struct {
@@ -106,22 +141,22 @@ static lt_err take_back(lt_training *t, const lt_param *p, const held *h) {
     return be->sync(q);
 }
 
-/* Call `act` for each parameter of which something is held, with its place among all that is
- * held. */
+/* Call `act` for each parameter of the fragment of which something is held, with its place among
+ * all that is held. */
 typedef lt_err (*act_fn)(lt_training *t, const held *h, int64_t at, void *ctx);
 
-static lt_err each_param(lt_training *t, act_fn act, void *ctx) {
+static lt_err each_param(lt_training *t, int fragment, act_fn act, void *ctx) {
     const lt_param_table *table = t->optimiser.share.table;
     int64_t at = 0;
     for (int i = 0; i < table->n_params; i++) {
         const lt_param *p = &table->params[i];
         held h;
-        if (p->local_count > 0) {
+        if (p->local_count > 0 && is_in(t, p, fragment)) {
             LT_TRY(bring(t, p, &h));
             LT_TRY(act(t, &h, at, ctx));
             LT_TRY(take_back(t, p, &h));
-            at += p->local_count;
         }
+        at += p->local_count;
     }
     return LT_OK;
 }
@@ -150,6 +185,7 @@ static lt_err encode_param(lt_training *t, const held *h, int64_t at, void *ctx)
 
 static lt_err begin_round(lt_training *t, int64_t step) {
     lt_diloco *d = &t->diloco;
+    const lt_sites_round round = round_of(t, step, fragment_at(&t->recipe, step));
     sending s = {.hash = XXH3_createState()};
     lt_err err = s.hash != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "a hash");
     if (err == LT_OK) {
@@ -157,9 +193,9 @@ static lt_err begin_round(lt_training *t, int64_t step) {
     }
     if (err == LT_OK && d->sites.o.part >= 0) {
         s.out = lt_sites_payload(&d->sites);
-        err = each_param(t, encode_param, &s);
+        err = each_param(t, round.fragment, encode_param, &s);
     }
-    err = err == LT_OK ? lt_sites_begin(&d->sites, step, XXH3_64bits_digest(s.hash)) : err;
+    err = err == LT_OK ? lt_sites_begin(&d->sites, round, XXH3_64bits_digest(s.hash)) : err;
     XXH3_freeState(s.hash);
     d->sent = step;
     return err != LT_OK ? lt_error_prefix(err, "round of step %lld", (long long)step) : LT_OK;
@@ -199,8 +235,8 @@ static lt_err outer_step(lt_training *t, float share) {
     for (int site = 0; site < t->recipe.sites; site++) {
         e.deltas[site] = lt_sites_deltas(&d->sites, site);
     }
-    LT_TRY(each_param(t, end_param, &e));
-    t->state.outer_step = d->sites.step;
+    LT_TRY(each_param(t, d->sites.round.fragment, end_param, &e));
+    t->state.outer_step = d->sites.round.step;
     return LT_OK;
 }
 
@@ -246,12 +282,12 @@ static bool keeps(const lt_training *t) {
     while (first < r->sites && !d->sites.member[first]) {
         first++;
     }
-    return first == r->site && d->sites.step % (r->every * r->keep_rounds) == 0;
+    return first == r->site && d->sites.round.step % (r->every * r->keep_rounds) == 0;
 }
 
 static lt_err keep_outer(lt_training *t) {
     lt_diloco *d = &t->diloco;
-    const int64_t step = d->sites.step, n = d->sites.o.n_elements;
+    const int64_t step = d->sites.round.step, n = d->sites.o.n_elements;
     float *both;
     lt_err err;
     if (!keeps(t)) {
@@ -262,7 +298,7 @@ static lt_err keep_outer(lt_training *t) {
         if (both == NULL) {
             LT_FAIL(LT_ERR_OOM, "outer parameters for sites that come later");
         }
-        err = each_param(t, copy_out, both);
+        err = each_param(t, 0, copy_out, both);
         err = err == LT_OK ? lt_sites_keep_outer(&d->sites, step, both) : err;
         free(both);
         LT_TRY(err);
@@ -285,8 +321,8 @@ typedef struct {
 } past;
 
 static int64_t next_round(const lt_training *t) {
-    const int64_t every = t->recipe.every;
-    return (t->state.outer_step / every + 1) * every;
+    const int64_t each = period(&t->recipe);
+    return (t->state.outer_step / each + 1) * each;
 }
 
 static lt_err look_back(lt_training *t, past *out) {
@@ -317,13 +353,31 @@ static lt_err look_back(lt_training *t, past *out) {
     return LT_OK;
 }
 
+static lt_err take_outer(lt_training *t, const held *h, int64_t at, void *ctx) {
+    (void)t;
+    (void)at;
+    (void)ctx;
+    memcpy(h->own, h->outer, (size_t)h->n * sizeof *h->own);
+    return LT_OK;
+}
+
+/* Read a round that was decided and do its outer step. */
+static lt_err repeat_round(lt_training *t, int64_t step) {
+    lt_diloco *d = &t->diloco;
+    int fragment = 0;
+    lt_err err = lt_sites_fragment(&d->sites, step, &fragment);
+    err = err == LT_OK ? lt_sites_read(&d->sites, round_of(t, step, fragment)) : err;
+    LT_TRY(lt_training_meet(t, err));
+    return outer_step(t, 0.0f);
+}
+
 static lt_err begin_from(lt_training *t, int64_t step) {
     lt_diloco *d = &t->diloco;
     lt_file_map map = {0};
     const float *both = NULL;
     lt_err err = d->sites.o.part >= 0 ? lt_sites_map_outer(&d->sites, step, &map, &both) : LT_OK;
     err = lt_training_meet(t, err);
-    err = err == LT_OK ? each_param(t, copy_in, (void *)(uintptr_t)both) : err;
+    err = err == LT_OK ? each_param(t, 0, copy_in, (void *)(uintptr_t)both) : err;
     lt_file_map_close(&map);
     t->state.outer_step = step;
     return err;
@@ -343,13 +397,13 @@ static lt_err catch_up(lt_training *t, const past *p) {
     LT_TRY(p->from >= 0 ? begin_from(t, p->from) : LT_OK);
     LT_TRY_DONE(lt_sites_decided(&d->sites, t->state.outer_step, &steps, &n, &without));
     for (size_t i = 0; i < n && steps[i] <= p->newest; i++, done++) {
-        LT_TRY_DONE(lt_training_meet(t, lt_sites_read(&d->sites, steps[i])));
-        LT_TRY_DONE(outer_step(t, 0.0f));
+        LT_TRY_DONE(repeat_round(t, steps[i]));
     }
     if ((int64_t)done != p->n) {
         LT_FAIL_DONE(LT_ERR_IO, "%s: %zu rounds up to step %lld, and the leading rank found %lld",
                      t->recipe.meet, done, (long long)p->newest, (long long)p->n);
     }
+    LT_TRY_DONE(each_param(t, 0, take_outer, NULL));
 done:
     lt_sites_end(&d->sites);
     free(steps);
@@ -369,7 +423,7 @@ static lt_err wait_for_round(lt_training *t, lt_step_record *r) {
         *r = (lt_step_record){.late = done ? 0.0 : 1.0, .stop = (double)lt_training_stop_asked(t)};
         if (done && d->sites.o.part >= 0) {
             r->received_bytes = (double)lt_sites_received(&d->sites);
-            r->sent_bytes = (double)d->sites.o.payload_bytes;
+            r->sent_bytes = (double)d->sites.round.payload_bytes;
         }
         LT_TRY(lt_ranks_combine(&t->ranks, r, err));
         if (r->late == 0.0 || r->stop != 0.0) {
@@ -394,8 +448,8 @@ static lt_err tell_round(lt_training *t, int64_t step, const lt_step_record *r, 
     }
     return lt_metrics_put(
         &t->metrics, json_pack("{s:s, s:I, s:I, s:o, s:I, s:I, s:f}", "kind", "outer", "step",
-                               (json_int_t)step, "round", (json_int_t)d->sites.step, "sites", sites,
-                               "sent_bytes", (json_int_t)r->sent_bytes, "received_bytes",
+                               (json_int_t)step, "round", (json_int_t)d->sites.round.step, "sites",
+                               sites, "sent_bytes", (json_int_t)r->sent_bytes, "received_bytes",
                                (json_int_t)r->received_bytes, "wait_s", waited_s));
 }
 
@@ -429,7 +483,8 @@ static lt_err end_round(lt_training *t, int64_t step, bool *changed, int *stop) 
 /* ---- The run ---- */
 
 static bool begins(const lt_training *t, int64_t step) {
-    return step > t->state.outer_step && (step % t->recipe.every == 0 || step >= t->recipe.steps);
+    return step > t->state.outer_step &&
+           (step % period(&t->recipe) == 0 || step >= t->recipe.steps);
 }
 
 static bool ends(const lt_training *t, int64_t step) {
@@ -474,7 +529,7 @@ lt_err lt_diloco_follow(lt_training *t, int64_t step, bool *changed, int *stop) 
 /* A round that was under way when the state was saved: its file must be there. */
 static lt_err find_round(lt_training *t) {
     lt_diloco *d = &t->diloco;
-    const int64_t step = t->state.step, began = step / t->recipe.every * t->recipe.every;
+    const int64_t step = t->state.step, each = period(&t->recipe), began = step / each * each;
     if (began <= t->state.outer_step || began == step) {
         return LT_OK; /* None, or the deltas are those of this very state. */
     }
@@ -485,7 +540,7 @@ static lt_err find_round(lt_training *t) {
                 t->recipe.meet, (long long)began, (long long)step, (long long)began);
     }
     d->sent = began;
-    return lt_sites_begin(&d->sites, began, 0);
+    return lt_sites_begin(&d->sites, round_of(t, began, fragment_at(&t->recipe, began)), 0);
 }
 
 lt_err lt_diloco_join(lt_training *t) {
@@ -496,7 +551,7 @@ lt_err lt_diloco_join(lt_training *t) {
     if (!d->on) {
         return LT_OK;
     }
-    LT_TRY(t->resume_path[0] == '\0' ? each_param(t, start_outer, NULL) : LT_OK);
+    LT_TRY(t->resume_path[0] == '\0' ? each_param(t, 0, start_outer, NULL) : LT_OK);
     LT_TRY(look_back(t, &p));
     if (p.without >= 0) {
         LT_TRY(catch_up(t, &p));
@@ -566,6 +621,12 @@ lt_err lt_diloco_open(lt_training *t) {
         return LT_OK;
     }
     LT_ASSERT(r->site >= 0); /* lt_diloco_place. */
+    if (r->fragments > t->spec.n_layers) {
+        LT_FAIL(LT_ERR_ARG,
+                "diloco.fragments = %lld: the model has %lld layers, and a fragment at "
+                "least one",
+                (long long)r->fragments, (long long)t->spec.n_layers);
+    }
     if (t->snapshots.wanted && lt_comm_size(t->world->comm) > lt_group_size(t->world->mesh.world)) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "launch --nodes keeps snapshots of one site: start each site by a launch of its "
@@ -576,8 +637,8 @@ lt_err lt_diloco_open(lt_training *t) {
         const int64_t n = table->params[i].local_count;
         most = n > most ? n : most;
         o.n_elements += n;
-        o.payload_bytes += lt_outer_bytes(o.bits, n);
     }
+    o.payload_bytes = round_of(t, 0, 0).payload_bytes;
     facts = facts_of(t, o.n_parts);
     err = lt_sites_open(&d->sites, &o, facts);
     json_decref(facts);

@@ -6,10 +6,15 @@
  *   overlap 5     steps ... 100 │ send │ 101 ... 105 │ wait, outer step, merge │ 106 ...
  *
  * The overlapped form is that of Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512,
- * algorithm 2) with one fragment, the whole model: deltas of step t reach the outer optimiser
- * behind step t + overlap, and the own parameters become merge * own + (1 - merge) * outer. The
- * next delta is the difference to the outer parameters. After the last step of a run there is a
- * round without overlap, so at its end all sites have the same parameters: the outer ones.
+ * algorithm 2): deltas of step t reach the outer optimiser behind step t + overlap, and the own
+ * parameters become merge * own + (1 - merge) * outer. The next delta is the difference to the
+ * outer parameters. After the last step of a run there is a round of the whole model without
+ * overlap, so at its end all sites have the same parameters: the outer ones.
+ *
+ *   fragments 2, every 100     ... 50 │ layers 0, 2, ... │ ... 100 │ layers 1, 3, ... │ ... 150
+ *
+ * With `diloco.fragments` each round is of every so many layers alone, so the link carries the same
+ * bytes in smaller pieces. A round ends before the next one begins.
  *
  * The batch.size rows of a step are divided among all ranks of all sites. Each site has an inner
  * optimiser of its own, whose moments are never sent.

@@ -178,7 +178,11 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(STR, meet, "diloco.meet", "", 0, 0, "FOLDER",                                                \
       "folder that all sites reach, in which they leave their rounds; empty: OUT/rounds",          \
       LT_RECIPE_MAY_CHANGE)                                                                        \
-    X(I64, every, "diloco.every", "100", 1, 1e9, "STEPS", "inner steps between two rounds")        \
+    X(I64, every, "diloco.every", "100", 1, 1e9, "STEPS",                                          \
+      "inner steps between two rounds of the same parameters")                                     \
+    X(I64, fragments, "diloco.fragments", "1", 1, LT_MAX_LAYERS, "N",                              \
+      "parts of the model, by layers, each with rounds of its own, evenly spread over the steps "  \
+      "of diloco.every (Streaming DiLoCo)")                                                        \
     X(F64, outer_lr, "diloco.outer_lr", "0.7", 0, 100, "",                                         \
       "learning rate of the outer step, SGD with Nesterov's momentum", LT_OPTION_ABOVE_MIN)        \
     X(F64, outer_momentum, "diloco.outer_momentum", "0.9", 0, 1, "", "momentum of the outer step", \

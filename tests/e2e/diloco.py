@@ -97,36 +97,37 @@ def compare(want, out):
 def arguments(run, out):
     a = {**DATA, "out": out, "model.init": "tests/golden/model/llama3", "data.valid": golden + "tokens", "eval.rows": 7, "export": "false", "batch.size": run["sites"],
          "steps": run["steps"], "optim.lr": run["lr"], "optim.decay": run["decay"], "optim.clip": run["clip"], "diloco.bits": 32}
-    return a | {f"diloco.{n}": run[n] for n in ("sites", "every", "outer_lr", "outer_momentum", "overlap")} | ({"diloco.merge": run["merge"]} if run["overlap"] else {})
+    return a | {f"diloco.{n}": run[n] for n in ("sites", "every", "outer_lr", "outer_momentum", "overlap", "fragments")} | ({"diloco.merge": run["merge"]} if run["overlap"] else {})
 
 
 def beside_pytorch(work, runs):
     for i, run in enumerate(runs):
-        if i != 2 and not long_ones:  # Launches below have three others.
+        if i not in (2, 5) and not long_ones:  # Launches below have three others.
             continue
         args = arguments(run, f"{work}/torch-{i}")
         check(f"PyTorch: {run['name']}", together(args, run["sites"]) or compare(run, args["out"]))
     meshes = [(0, "tp=2", {}, 2), (3, "cp=2", {"mesh.zero": 1}, 2), (1, "", {}, 1)]
     if long_ones:
-        meshes += [(0, "pp=2", {}, 2), (0, "cp=2", {}, 2), (3, "cp=2", {"mesh.zero": 2}, 2), (3, "cp=2", {"mesh.zero": 3}, 2), (0, "cp=2,tp=2", {"mesh.zero": 1}, 4)]
+        meshes += [(0, "pp=2", {}, 2), (0, "cp=2", {}, 2), (3, "cp=2", {"mesh.zero": 2}, 2), (3, "cp=2", {"mesh.zero": 3}, 2), (0, "cp=2,tp=2", {"mesh.zero": 1}, 4), (5, "pp=2", {}, 2),
+                   (5, "cp=2,tp=2", {"mesh.zero": 3}, 4)]
     for i, mesh, more, ranks in meshes:
         args = {**arguments(runs[i], f"{work}/mesh-{i}-{mesh}-{len(more)}{list(more.values())}"), **({"mesh": mesh} if mesh else {}), **more}
         check(f"one launch, each site {mesh or 'one rank'} {more or ''}: {runs[i]['name']}", launched(args, ranks * runs[i]["sites"]) or compare(runs[i], args["out"]))
 
 
 def kinds_of_kills():
-    """Overlap, bits, kills and seed of each run."""
+    """Fragments, overlap, bits, kills and seed of each run."""
     if "FAULT_SEEDS" in os.environ:
-        return [(*random.Random(seed).choice(((2, 4), (0, 8), (3, 32), (0, 4))), 6, seed) for seed in seeds.of(1, 1)]
-    return ((2, 4, 2, 2),) + (((0, 8, 6, 1), (3, 32, 6, 3), (0, 4, 6, 4)) if long_ones else ())
+        return [(*random.Random(seed).choice(((1, 2, 4), (1, 0, 8), (1, 3, 32), (1, 0, 4), (2, 2, 4), (2, 0, 32))), 6, seed) for seed in seeds.of(1, 1)]
+    return ((2, 2, 4, 2, 2),) + (((1, 0, 8, 6, 1), (1, 3, 32, 6, 3), (1, 0, 4, 6, 4), (2, 0, 32, 6, 5)) if long_ones else ())
 
 
 def killed(work):
     """kill -9 at any instant, and the same command again: the same bits as never killed."""
-    for overlap, bits, kills, seed in kinds_of_kills():
+    for fragments, overlap, bits, kills, seed in kinds_of_kills():
         began, before = time.time(), failed
-        name = f"{bits} bits, overlap {overlap}"
-        whole = {**SMALL, "out": f"{work}/whole-{seed}", "steps": 20, "diloco.every": 5, "diloco.overlap": overlap, "diloco.bits": bits, "checkpoint.every": 3}
+        name = f"{bits} bits, overlap {overlap}, {fragments} fragments"
+        whole = {**SMALL, "out": f"{work}/whole-{seed}", "steps": 20, "diloco.every": 5 * fragments, "diloco.fragments": fragments, "diloco.overlap": overlap, "diloco.bits": bits, "checkpoint.every": 3}
         check(f"{name}: a run of two sites", together(whole))
         args, rng, wrong = {**whole, "out": f"{work}/killed-{seed}"}, random.Random(seed), ""
         for _ in range(kills):
@@ -189,20 +190,21 @@ def absent(work):
 
 def lagging(work):
     """Site 1 waits for a round and is stopped there. Site 0 takes it into that round, and goes on without it to the end; then site 1 wakes up."""
-    for overlap in (2, 0) if long_ones else (2,):
-        args = {**SMALL, "out": f"{work}/lagging-{overlap}", "steps": 18, "diloco.every": 4, "diloco.overlap": overlap, "diloco.bits": 4}
+    for fragments, overlap in ((2, 2), (2, 0), (1, 2), (1, 0)) if long_ones else ((2, 2),):
+        name = f"{fragments} fragments, overlap {overlap}"
+        args = {**SMALL, "out": f"{work}/lagging-{fragments}-{overlap}", "steps": 18, "diloco.every": 4 * fragments, "diloco.fragments": fragments, "diloco.overlap": overlap, "diloco.bits": 4}
         slow = start(args, 1)
         wait_for(lambda: os.path.exists(f"{args['out']}/rounds/step-000000004/site-1.part-0"))
         wait_for(lambda: os.path.exists(f"{args['out']}/site-1/metrics.jsonl") and len(rows(args["out"], 1, "train")) == 4 + max(overlap - 1, -1))
         slow.send_signal(signal.SIGSTOP)
         wrong = start({**args, "diloco.deadline": 0.2}, 0).wait(PATIENCE) and log_of(args, 0)
         slow.send_signal(signal.SIGCONT)
-        check(f"overlap {overlap}: a site that lags", wrong or slow.wait(PATIENCE) and log_of(args, 1))
+        check(f"{name}: a site that lags", wrong or slow.wait(PATIENCE) and log_of(args, 1))
         met = [(r["round"], r["sites"]) for r in rows(args["out"], 0, "outer")]
-        check(f"overlap {overlap}: the other went on without it", met != [(4, [0, 1])] + [(s, [0]) for s in (8, 12, 16, 18)] and met)
-        check(f"overlap {overlap}: it goes on where the other is", [r["step"] for r in rows(args["out"], 1, "train")] != list(range(1, 5 + overlap)) and rows(args["out"], 1, "train")[-1])
+        check(f"{name}: the other went on without it", met != [(4, [0, 1])] + [(s, [0]) for s in (8, 12, 16, 18)] and met)
+        check(f"{name}: it goes on where the other is", [r["step"] for r in rows(args["out"], 1, "train")] != list(range(1, 5 + overlap)) and rows(args["out"], 1, "train")[-1])
         last = [weights(args["out"], site, 18) for site in range(2)]
-        check(f"overlap {overlap}: and has what the other has", [n for n in ("weights.safetensors", "outer.safetensors", "outer_momentum.safetensors") if last[0][n] != last[1][n]])
+        check(f"{name}: and has what the other has", [n for n in ("weights.safetensors", "outer.safetensors", "outer_momentum.safetensors") if last[0][n] != last[1][n]])
 
 
 def bytes_sent(work):
@@ -230,6 +232,9 @@ def refused(work):
     wants("one rank that is no site", base, "says which site it is")
     wants("a site that is not there", {**base, "diloco.site": 2}, "diloco.site = 2 of diloco.sites = 2")
     wants("an overlap as long as a round", {**base, "diloco.site": 0, "diloco.overlap": 2}, "it is less than diloco.every = 2")
+    wants("fragments that do not divide a round", {**base, "diloco.site": 0, "diloco.fragments": 3}, "diloco.fragments = 3 does not divide diloco.every = 2")
+    wants("an overlap as long as a fragment's turn", {**base, "diloco.site": 0, "diloco.fragments": 2, "diloco.overlap": 1}, "less than diloco.every = 2 / diloco.fragments")
+    wants("more fragments than layers", {**base, "diloco.site": 0, "diloco.every": 64, "diloco.fragments": 64}, "diloco.fragments = 64: the model has")
     wants("a meeting place that is no folder", {**base, "diloco.site": 0, "diloco.meet": "s3://bucket/run"}, "mount it")
     wants("rows that do not divide", {**base, "diloco.site": 0, "batch.size": 3}, "batch.size = 3 rows cannot be divided by 2")
     wants("bits that do not exist", {**base, "diloco.site": 0, "diloco.bits": 16}, "diloco.bits")

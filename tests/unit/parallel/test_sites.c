@@ -170,7 +170,7 @@ static lt_sites open_site(int site, double deadline_s, const char *seed) {
 static void post(lt_sites *s, int64_t step, float value, uint64_t base) {
     const float payload[4] = {value, 2 * value, 3 * value, 4 * value};
     memcpy(lt_sites_payload(s), payload, sizeof payload);
-    must(lt_sites_begin(s, step, base), "begin");
+    must(lt_sites_begin(s, (lt_sites_round){step, 0, s->o.payload_bytes}, base), "begin");
 }
 
 static lt_err finish(lt_sites *s) {
