@@ -32,7 +32,12 @@ typedef struct lt_grammar lt_grammar;
 typedef enum { LT_WARM_NONE, LT_WARM_FIRST, LT_WARM_ALL } lt_warm;
 
 /* Who proposes draft tokens, which one step verifies: see serve/draft.h. */
-typedef enum { LT_SPECULATE_NONE, LT_SPECULATE_NGRAM, LT_SPECULATE_MODEL } lt_speculate;
+typedef enum {
+    LT_SPECULATE_NONE,
+    LT_SPECULATE_NGRAM,
+    LT_SPECULATE_MODEL,
+    LT_SPECULATE_HEAD
+} lt_speculate;
 
 #define LT_DRAFT_MOST 8 /* Draft tokens of one text in one step. */
 
@@ -80,11 +85,13 @@ typedef struct {
      * what may follow; texts keep their distribution, and are the same where nothing is drawn, and
      * on a GPU everywhere. Drafts are as long as pays. That a text is the same is exact where rows
      * do not depend on each other (deterministic, or in F32 nearly always): a product of more rows
-     * may round otherwise. */
+     * may round otherwise. HEAD: as MODEL, by a head that reads what the served model computed. */
     lt_speculate speculate;
     /* Where the draft model stands, read at open; NULL: there is none. It reads the same ids, works
      * on the same device, and must outlive the engine. Its keys and values count in cache_bytes. */
     const lt_model *const *draft;
+    /* The same for a head of the served model (model/draft_head.h). */
+    const struct lt_draft_head *const *head;
     int64_t draft_tokens; /* Tokens of each draft, at most 8; 0: as many as pay. */
     lt_ends ends;         /* Tokens that end a text; none: the model's own. */
     /* Type of keys: F32, BF16, F16, on CPUs also F8_E4M3, Q8_0, Q4_0; LT_DTYPE_COUNT: the model's

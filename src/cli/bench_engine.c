@@ -54,7 +54,7 @@
       "tokens that do not depend on the batch, bit for bit")                                       \
     X(BOOL, ahead, "ahead", "true", 0, 0, "",                                                      \
       "on a GPU: queue the next step before the tokens of this one are known")                     \
-    X(ENUM, speculate, "speculate", "none", 0, 0, "none|ngram|model", LT_SPECULATE_HELP)           \
+    X(ENUM, speculate, "speculate", "none", 0, 0, LT_SPECULATE_CHOICES, LT_SPECULATE_HELP)         \
     X(STR, draft, "draft", "", 0, 0, "PATH", LT_DRAFT_HELP)                                        \
     X(STR, text, "text", "", 0, 0, "FILE",                                                         \
       "prompts are pieces of this text, one behind the other; empty: random ids")                  \
@@ -222,6 +222,8 @@ static void print_shares(const lt_engine *e, double total_s) {
 typedef struct {
     lt_model *m, *draft;
     const lt_model *draft_model; /* For the engine's options. */
+    lt_draft_head *head;
+    const lt_draft_head *draft_head; /* The same. */
     lt_ids text;
 } material;
 
@@ -237,6 +239,7 @@ static lt_engine_options engine_options(const bench_engine_options *o, const mat
     eo.ahead = o->ahead;
     eo.speculate = (lt_speculate)o->speculate;
     eo.draft = x->draft != NULL ? &x->draft_model : NULL;
+    eo.head = x->head != NULL ? &x->draft_head : NULL;
     eo.draft_tokens = o->draft_tokens;
     eo.cache_dtype = LT_OPENED_CACHE_DTYPE(o->cache);
     eo.prefix_cache = o->turns == 0; /* In each turn all prompts are read. */
@@ -306,6 +309,7 @@ static lt_err bench_in_turn(const bench_engine_options *o, const material *x, in
     LT_TRY_DONE(lt_engine_open(&engines[1], x->m, &eo));
     eo.speculate = LT_SPECULATE_NONE;
     eo.draft = NULL;
+    eo.head = NULL;
     eo.draft_tokens = 0;
     LT_TRY_DONE(lt_engine_open(&engines[0], x->m, &eo));
     for (int64_t turn = -1; turn < o->turns; turn++) {
@@ -373,13 +377,25 @@ done:
     return err;
 }
 
+static lt_err open_draft(material *x, const bench_engine_options *o, lt_device *device) {
+    if (o->speculate == LT_SPECULATE_HEAD) {
+        LT_TRY(lt_draft_head_open(&x->head, x->m, o->draft));
+        x->draft_head = x->head;
+        return LT_OK;
+    }
+    LT_TRY(open_model(&x->draft, o, o->draft, device));
+    x->draft_model = x->draft;
+    return LT_OK;
+}
+
 static lt_err check_drafts(const bench_engine_options *o) {
-    if ((o->speculate == LT_SPECULATE_MODEL) != (o->draft[0] != '\0')) {
-        LT_FAIL(LT_ERR_ARG, "--speculate model and --draft PATH go together");
+    if ((o->speculate >= LT_SPECULATE_MODEL) != (o->draft[0] != '\0')) {
+        LT_FAIL(LT_ERR_ARG, "--speculate model or head and --draft PATH go together");
     }
     if (o->turns > 0 && (o->speculate == LT_SPECULATE_NONE || o->ids || o->profile)) {
-        LT_FAIL(LT_ERR_ARG, "--turns compares --speculate ngram or model with none, without --ids "
-                            "and --profile");
+        LT_FAIL(LT_ERR_ARG,
+                "--turns compares --speculate ngram, model or head with none, without --ids "
+                "and --profile");
     }
     return LT_OK;
 }
@@ -396,8 +412,7 @@ static lt_err bench(const bench_engine_options *o) {
     }
     LT_TRY_DONE(lt_device_open_named(&device, o->device));
     LT_TRY_DONE(open_model(&x.m, o, o->model, device));
-    LT_TRY_DONE(o->draft[0] != '\0' ? open_model(&x.draft, o, o->draft, device) : LT_OK);
-    x.draft_model = x.draft;
+    LT_TRY_DONE(o->draft[0] != '\0' ? open_draft(&x, o, device) : LT_OK);
     LT_TRY_DONE(o->text[0] != '\0' ? read_text(o, &x.text) : LT_OK);
     for (int i = 0; i < MAX_RUNS && *at != '\0'; i++) {
         long long n;
@@ -409,6 +424,7 @@ static lt_err bench(const bench_engine_options *o) {
     }
 done:
     lt_ids_free(&x.text);
+    lt_draft_head_close(x.head);
     lt_model_close(x.draft);
     lt_model_close(x.m);
     lt_device_close(device);

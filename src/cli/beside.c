@@ -45,15 +45,19 @@ lt_err lt_served_read(lt_served *s, const char *second) {
 }
 
 lt_err lt_served_draft(lt_served *s, lt_engine_options *engine, const char *path) {
-    const bool by_model = engine->speculate == LT_SPECULATE_MODEL;
-    if (by_model != (path[0] != '\0')) {
+    const bool by_model = engine->speculate == LT_SPECULATE_MODEL,
+               by_head = engine->speculate == LT_SPECULATE_HEAD;
+    if ((by_model || by_head) != (path[0] != '\0')) {
         LT_FAIL(LT_ERR_ARG,
-                by_model ? "--speculate model needs a draft model: --draft PATH"
-                         : "--draft %s is for --speculate model",
+                by_model  ? "--speculate model needs a draft model: --draft PATH"
+                : by_head ? "--speculate head needs a draft head: --draft FOLDER"
+                          : "--draft %s is for --speculate model and --speculate head",
                 path);
     }
     s->draft = path;
+    s->draft_is_head = by_head;
     engine->draft = by_model ? &s->draft_model : NULL;
+    engine->head = by_head ? &s->draft_head : NULL;
     return LT_OK;
 }
 
@@ -101,7 +105,10 @@ lt_err lt_served_load(void *served, lt_model **model, lt_tokenizer **tokenizer) 
         LT_TRY(open_one(s, &b->opened[i], "--second", b->paths[i], *tokenizer));
         b->models[i] = b->opened[i].model;
     }
-    if (s->draft != NULL && s->draft[0] != '\0') {
+    if (s->draft_is_head) {
+        LT_TRY(lt_draft_head_open(&s->head, *model, s->draft));
+        s->draft_head = s->head;
+    } else if (s->draft != NULL && s->draft[0] != '\0') {
         LT_TRY(open_one(s, &s->draft_opened, "--draft", s->draft, *tokenizer));
         s->draft_model = s->draft_opened.model;
     }
@@ -120,6 +127,8 @@ void lt_served_unload(void *served) {
         lt_opened_close(&s->beside.opened[i]);
     }
     lt_opened_close(&s->draft_opened);
+    lt_draft_head_close(s->head);
+    s->head = NULL;
     lt_opened_close(&s->reward_opened);
     lt_opened_close(&s->opened);
 }

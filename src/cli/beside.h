@@ -5,6 +5,7 @@
 
 #include "cli/opened.h"
 #include "lateen/serve.h"
+#include "model/draft_head.h"
 
 typedef struct {
     int n;
@@ -33,21 +34,29 @@ typedef struct {
 /* A model to be served, and what stands beside it: the names and paths are the caller's. */
 typedef struct {
     const char *model, *lora, *tokenizer, *steer, *reward, *reward_tokenizer, *device;
-    const char *draft; /* Path of the draft model; NULL or "": none. */
+    const char *draft; /* Path of the draft model or head; NULL or "": none. */
+    bool draft_is_head;
     lt_opened_dtype dtype;
     int64_t threads;
     lt_beside beside;
     lt_opened opened, reward_opened,
         draft_opened;            /* What the server does not close, once loaded. */
     const lt_model *draft_model; /* Once loaded: of lt_engine_options. */
+    lt_draft_head *head;         /* Likewise; a constant view for the options. */
+    const lt_draft_head *draft_head;
 } lt_served;
 
 /* Fill it from the options of a verb that has LT_OPENED_OPTIONS and LT_BESIDE_OPTIONS. */
 #define LT_SPECULATE_HELP                                                                          \
     "verify several tokens in one step. ngram: where a text repeats what it or its prompt said, "  \
     "those that followed there; it changes no answer. model: those that --draft says; answers "    \
-    "keep their distribution, and are the same at temperature 0 and with a seed"
-#define LT_DRAFT_HELP "draft model of --speculate model, a smaller one with the same tokenizer"
+    "keep their distribution, and are the same at temperature 0 and with a seed. head: likewise, " \
+    "by the EAGLE-3 head at --draft, on a CPU"
+#define LT_SPECULATE_CHOICES "none|ngram|model|head"
+#define LT_DRAFT_HELP                                                                              \
+    "draft model of --speculate model, a smaller one with the same tokenizer; or the folder of "   \
+    "an "                                                                                          \
+    "EAGLE-3 head of the served model, for --speculate head"
 
 #define LT_SERVED_OF(o, path, adapters)                                                            \
     (lt_served) {                                                                                  \
@@ -60,8 +69,8 @@ typedef struct {
  * too long or there twice; more than LT_ENGINE_BESIDE; a reward model's tokenizer without one. */
 LT_MUST_USE lt_err lt_served_read(lt_served *s, const char *second);
 
-/* Set the engine's draft model, which lt_served_load opens. ARG: one of --draft and --speculate
- * model without the other. */
+/* Set the engine's draft model or head, which lt_served_load opens. ARG: one of --draft and
+ * --speculate model or head without the other. */
 LT_MUST_USE lt_err lt_served_draft(lt_served *s, lt_engine_options *engine, const char *path);
 
 /* load, load_reward and unload of lt_server_options; served: an lt_served. UNSUPPORTED: a model

@@ -149,8 +149,8 @@ lt_err lt_serve_model_row(lt_serve_model *row, const lt_engine_options *engine,
     m.engine.cache_dtype = LT_OPENED_CACHE_PART(o->cache_k, o->cache_dtype);
     m.engine.value_dtype = LT_OPENED_CACHE_PART(o->cache_v, o->cache_dtype);
     m.engine.speculate = o->draft[0] != '\0'                       ? LT_SPECULATE_MODEL
-                         : engine->speculate == LT_SPECULATE_MODEL ? LT_SPECULATE_NONE
-                                                                   : engine->speculate;
+                         : engine->speculate != LT_SPECULATE_NGRAM ? LT_SPECULATE_NONE
+                                                                   : LT_SPECULATE_NGRAM;
     m.engine.draft_tokens = m.engine.speculate != LT_SPECULATE_NONE ? engine->draft_tokens : 0;
     *out = m;
     return lt_served_draft(&row->served, &out->engine, o->draft);

@@ -35,7 +35,7 @@
     X(BOOL, json, "json", "false", 0, 0, "",                                                       \
       "with --align: print the whole answer as the server gives it, a JSON object")                \
     LT_BESIDE_OPTIONS(X)                                                                           \
-    X(ENUM, speculate, "speculate", "none", 0, 0, "none|ngram|model",                              \
+    X(ENUM, speculate, "speculate", "none", 0, 0, LT_SPECULATE_CHOICES,                            \
       "with --align, " LT_SPECULATE_HELP)                                                          \
     X(STR, draft, "draft", "", 0, 0, "PATH", LT_DRAFT_HELP)
 

@@ -110,7 +110,7 @@
     X(BOOL, lora_updating, "lora-updating", "false", 0, 0, "",                                     \
       "clients may load adapters from paths of this machine, and unload them: "                    \
       "/v1/load_lora_adapter, /v1/unload_lora_adapter")                                            \
-    X(ENUM, speculate, "speculate", "none", 0, 0, "none|ngram|model", LT_SPECULATE_HELP)           \
+    X(ENUM, speculate, "speculate", "none", 0, 0, LT_SPECULATE_CHOICES, LT_SPECULATE_HELP)         \
     X(STR, draft, "draft", "", 0, 0, "PATH", LT_DRAFT_HELP)                                        \
     X(I64, draft_tokens, "draft-tokens", "0", 0, 8, "N",                                           \
       "tokens of each draft; 0: as many as pay, by measured times and acceptance")                 \

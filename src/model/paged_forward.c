@@ -34,6 +34,7 @@
  * after open. */
 #include "model/adapted.h"
 #include "model/decoded.h"
+#include "model/draft_head.h"
 #include "model/paged_forward_impl.h"
 #include "tensor/cached.h"
 
@@ -401,6 +402,9 @@ static lt_err run_layers(lt_paged_forward *f, bool in_order) {
             see_layer(f, layer, f->shape.rows);
         }
         LT_TRY(lt_attention_qkv_fwd(r, layer, &f->layer, &f->batch, stream));
+        LT_TRY(f->o.listener != NULL
+                   ? lt_draft_pass_listen(f->o.listener, layer, f->layer.x_in, f->slots)
+                   : LT_OK);
         LT_TRY(attend(f, layer));
         LT_TRY(lt_attention_out_fwd(r, layer, &f->layer, &f->batch));
         LT_TRY(lt_mlp_block_fwd(r, layer, &f->layer, &f->batch, 0));

@@ -37,6 +37,7 @@
 #include "tensor/ops.h"
 
 typedef struct lt_paged_forward lt_paged_forward;
+struct lt_draft_pass;
 
 typedef struct {
     int64_t max_rows, max_seqs, max_out;     /* Most rows, sequences and outputs of one call. */
@@ -50,6 +51,8 @@ typedef struct {
     lt_dtype cache_dtype, value_dtype; /* Types of keys and values (tensor/cached.h). */
     /* A row's bits depend on its sequence alone, not on the other rows of the call. */
     bool fixed_order;
+    /* It is told what enters each layer (draft_head.h); NULL: nobody is. */
+    struct lt_draft_pass *listener;
     bool pad; /* Pad single tokens to buckets even without graphs; for tests. */
 } lt_paged_forward_options;
 

@@ -87,6 +87,11 @@ static lt_err check_options(const lt_engine_options *o) {
                 o->draft != NULL ? "a draft model, but other drafts were asked for"
                                  : "drafts of a model, but there is no draft model");
     }
+    if ((o->speculate == LT_SPECULATE_HEAD) != (o->head != NULL)) {
+        LT_FAIL(LT_ERR_ARG, "engine: %s",
+                o->head != NULL ? "a draft head, but other drafts were asked for"
+                                : "drafts of a head, but there is no draft head");
+    }
     return LT_OK;
 }
 
@@ -167,13 +172,13 @@ static const lt_model *model_at(const lt_engine *e, int k) {
 }
 
 /* The longest window of the models: no layer reads tokens before it. 0: sequences keep all their
- * pages. So they do beside a draft model, which may catch up with a text later, and beside a cache
- * on disk or in host memory, which finds a page by those before it. */
+ * pages. So they do beside a draft model or head, which may catch up with a text later, and beside
+ * a cache on disk or in host memory, which finds a page by those before it. */
 static int64_t pages_window(const lt_engine *e) {
     int64_t window = 0;
     for (int k = 0; k < n_models(e); k++) {
         const int64_t own = lt_layers_window(lt_model_get_spec(model_at(e, k)));
-        if (own == 0 || own >= e->o.max_seq || e->drafter.model != NULL || e->o.disk != NULL ||
+        if (own == 0 || own >= e->o.max_seq || lt_engine_has_drafter(e) || e->o.disk != NULL ||
             e->o.host_bytes > 0) {
             return 0;
         }
@@ -199,6 +204,10 @@ static lt_err size_cache(lt_engine *e) {
         e->cache.page_bytes += (int64_t)lt_paged_forward_page_bytes(spec, o->page_tokens,
                                                                     o->cache_dtype, o->value_dtype);
     }
+    e->cache.page_bytes += e->drafter.head == NULL
+                               ? 0
+                               : (int64_t)lt_draft_head_page_bytes(e->drafter.head, o->page_tokens,
+                                                                   o->cache_dtype, o->value_dtype);
     e->sched.pages.page_tokens = o->page_tokens;
     e->sched.pages.window = e->cache.window = pages_window(e);
     LT_TRY(count_pages(e, &n));
@@ -277,7 +286,7 @@ static lt_err size_engine(lt_engine *e) {
                                 .n_beside = o->n_beside,
                                 .n_steering = lt_steering_count(e->model->steering),
                                 .adapters = e->model->lora_pool,
-                                .drafts = e->drafter.model != NULL || lt_step_drafts_on_device(e)};
+                                .drafts = lt_engine_has_drafter(e) || lt_step_drafts_on_device(e)};
     if (lt_rope_switch(e->spec) > 0 && lt_rope_switch(e->spec) < o->max_seq) {
         e->limits.rope_switch = lt_rope_switch(e->spec);
     }
@@ -366,23 +375,23 @@ static lt_err warm_first(lt_engine *e) {
 }
 
 static lt_err open_forwards(lt_engine *e) {
-    const lt_paged_forward_options o = {.max_rows = e->o.step_tokens,
-                                        .max_seqs = e->o.max_running,
-                                        .max_out = e->o.step_tokens,
-                                        .out_rows = e->out_rows,
-                                        .n_penalty_states = e->n_penalty_slots,
-                                        .max_seq = e->o.max_seq,
-                                        .n_pages = e->sched.pages.n_pages,
-                                        .page_tokens = e->o.page_tokens,
-                                        .max_pages = e->max_pages,
-                                        .few_rows = lt_step_drafts_on_device(e) ? 1 + LT_DRAFT_MOST
-                                                                                : 1,
-                                        .cache_dtype = e->o.cache_dtype,
-                                        .value_dtype = e->o.value_dtype,
-                                        .fixed_order = e->o.deterministic};
-    LT_TRY(lt_paged_forward_open(&e->forward, e->model, &o));
+    lt_paged_forward_options o = {.max_rows = e->o.step_tokens,
+                                  .max_seqs = e->o.max_running,
+                                  .max_out = e->o.step_tokens,
+                                  .out_rows = e->out_rows,
+                                  .n_penalty_states = e->n_penalty_slots,
+                                  .max_seq = e->o.max_seq,
+                                  .n_pages = e->sched.pages.n_pages,
+                                  .page_tokens = e->o.page_tokens,
+                                  .max_pages = e->max_pages,
+                                  .few_rows = lt_step_drafts_on_device(e) ? 1 + LT_DRAFT_MOST : 1,
+                                  .cache_dtype = e->o.cache_dtype,
+                                  .value_dtype = e->o.value_dtype,
+                                  .fixed_order = e->o.deterministic};
     LT_TRY(lt_step_open_beside(e, &o));
-    return e->drafter.model != NULL ? lt_step_open_drafter(e, &o) : LT_OK;
+    LT_TRY(lt_engine_has_drafter(e) ? lt_step_open_drafter(e, &o) : LT_OK);
+    o.listener = e->drafter.pass;
+    return lt_paged_forward_open(&e->forward, e->model, &o);
 }
 
 lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_options *options) {
@@ -403,6 +412,7 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
     e->version = e->stats.version = lt_model_version(m);
     e->o = options != NULL ? *options : lt_engine_defaults();
     e->drafter.model = e->o.draft != NULL ? *e->o.draft : NULL;
+    e->drafter.head = e->o.head != NULL ? *e->o.head : NULL;
     pthread_mutex_init(&e->lock, NULL);
     pthread_cond_init(&e->wake, NULL);
     pthread_cond_init(&e->rested, NULL);
@@ -463,6 +473,7 @@ void lt_engine_close(lt_engine *e) {
     lt_engine_close_host(e);
     lt_step_close_beside(e);
     lt_paged_forward_close(e->drafter.forward);
+    lt_draft_pass_close(e->drafter.pass);
     lt_arena_close(&e->arena);
     if (e->event_fd >= 0) {
         close(e->event_fd);

@@ -94,7 +94,7 @@ static lt_err check(const lt_engine *e) {
             ? "keys and values are in host memory already, where a larger cache holds more"
         : !e->o.prefix_cache        ? "the prefix cache is off"
         : e->o.n_beside > 0         ? "models beside the served one have pages of their own"
-        : e->drafter.model != NULL  ? "a draft model has keys and values of its own"
+        : lt_engine_has_drafter(e)  ? "a draft model has keys and values of its own"
         : e->limits.rope_switch > 0 ? "its rotary embedding depends on the length of the text"
                                     : NULL;
     if (why != NULL) {

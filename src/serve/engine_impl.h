@@ -12,6 +12,7 @@
 
 #include <pthread.h>
 
+#include "model/draft_head.h"
 #include "model/paged_forward.h"
 #include "model/params.h"
 #include "tensor/backend.h"
@@ -113,10 +114,13 @@ typedef struct {
     int32_t *table, *out_rows;        /* (max_running, max_pages), (max_running) */
 } lt_step_beside_rows;
 
-/* The draft model: see step_draft_model.c. */
+/* The draft model, or the head of the served one: see step_draft_model.c. */
 typedef struct {
     const lt_model *model; /* NULL: there is none. */
     lt_paged_forward *forward;
+    const lt_draft_head *head; /* NULL: there is none. */
+    lt_draft_pass *pass;
+    int32_t *hidden;          /* (max_rows) where a head's rows read their hidden states */
     lt_draft_times times;     /* Times of its calls, by their rows. */
     int64_t max_rows;         /* Of a call; */
     lt_step_beside_rows rows; /* such a call's: max_rows rows and LT_DRAFT_ROWS sequences. */
@@ -237,6 +241,11 @@ struct lt_engine {
     bool running;
 };
 
+/* Does something beside the served model make drafts, with keys and values of its own? */
+static inline bool lt_engine_has_drafter(const lt_engine *e) {
+    return e->drafter.model != NULL || e->drafter.head != NULL;
+}
+
 /* Take in submissions and cancellations, and run one step. False: there is nothing to do, or the
  * engine is closing. */
 bool lt_engine_step(lt_engine *e);
@@ -332,11 +341,14 @@ void lt_step_draft(lt_engine *e);
 void lt_step_count_draft(lt_engine *e, lt_job_choice *c);
 void lt_step_settle(lt_engine *e, const lt_step *s, double seconds);
 
-/* step_draft_model.c: open, carve and close; the tokens of a sequence that the draft model has run,
- * without the last; forget what it has run behind those that are known now. */
+/* step_draft_model.c: open before the served model's forward, which may tell a head what it
+ * computes; carve; the tokens of a sequence that the draft model has run, of those that it can run,
+ * without the last; how many it must run for its first draft token; forget what it has run behind
+ * those that are known now. */
 LT_MUST_USE lt_err lt_step_open_drafter(lt_engine *e, const lt_paged_forward_options *o);
 void lt_step_carve_drafter(lt_engine *e, lt_arena *a);
 int64_t lt_step_draft_known(const lt_engine *e, const lt_seq *seq);
+int64_t lt_step_draft_behind(const lt_engine *e, const lt_seq *seq);
 void lt_step_draft_cut(lt_engine *e, const lt_seq *seq);
 /* For the plan: copy pages; catch up with texts; write drafts behind the tokens of sequences. After
  * a failure the draft model is not used any more. */

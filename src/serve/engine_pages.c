@@ -126,7 +126,7 @@ static lt_err lent_open(lent *w, const lt_engine *e, uint64_t salt, const int32_
 lt_err lt_engine_check_pages(const lt_engine *e) {
     const char *why = !e->model->backend->host_memory ? "keys and values are in a device's memory"
                       : !e->o.prefix_cache            ? "the prefix cache is off"
-                      : e->drafter.model != NULL ? "a draft model has keys and values of its own"
+                      : lt_engine_has_drafter(e) ? "a draft model has keys and values of its own"
                       : e->model->lora != NULL   ? "adapters are part of the model"
                       : e->limits.rope_switch > 0
                           ? "its rotary embedding depends on the length of the text"

@@ -49,6 +49,7 @@ typedef struct {
      * up with the text if there is no draft yet. */
     const int32_t *draft_from;
     bool catches_up;
+    int32_t head_row; /* Its wanted row in the last call of a draft head. */
     /* Distributions (n_drawn, V) that its first tokens were drawn from, if acceptance depends on
      * them. */
     float *proposed;

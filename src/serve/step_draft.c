@@ -85,7 +85,7 @@ static bool look_for_ngram(lt_engine *e, lt_job_choice *s, lt_draft_text *text) 
 
 /* A text that is far behind is chosen as if it were not, to see whether it pays to catch up. */
 static bool look_at_model(lt_engine *e, lt_job_choice *s, lt_draft_text *text) {
-    const int64_t behind = s->seq.n_tokens - lt_step_draft_known(e, &s->seq);
+    const int64_t behind = lt_step_draft_behind(e, &s->seq);
     s->catches_up = behind > BEHIND_MOST;
     text->behind = s->catches_up ? 1 : behind;
     return true;
@@ -94,7 +94,8 @@ static bool look_at_model(lt_engine *e, lt_job_choice *s, lt_draft_text *text) {
 typedef bool (*proposer)(lt_engine *e, lt_job_choice *s, lt_draft_text *text);
 static const proposer proposers[] = {[LT_SPECULATE_NONE] = NULL,
                                      [LT_SPECULATE_NGRAM] = look_for_ngram,
-                                     [LT_SPECULATE_MODEL] = look_at_model};
+                                     [LT_SPECULATE_MODEL] = look_at_model,
+                                     [LT_SPECULATE_HEAD] = look_at_model};
 
 /* Texts that may have drafts, and their choices; the rows of the step without drafts; the share of
  * time that drafts save a token. */
@@ -131,7 +132,7 @@ static void choose_fixed(const lt_engine *e, candidates *c) {
  * a share of the time of each token that may still come; the step's time is that of all its
  * rows. */
 static bool pays_to_catch_up(const lt_engine *e, const lt_job_choice *s, const candidates *c) {
-    const int64_t behind = s->seq.n_tokens - lt_step_draft_known(e, &s->seq);
+    const int64_t behind = lt_step_draft_behind(e, &s->seq);
     const double left = (double)(s->job->r.max_tokens - s->n_out);
     const double more = left < e->usual_tokens ? left : e->usual_tokens;
     return e->o.draft_tokens > 0 ||

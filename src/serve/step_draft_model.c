@@ -1,4 +1,5 @@
-/* step_draft_model.c: drafts of a second, smaller model of the same vocabulary.
+/* step_draft_model.c: drafts of a second, smaller model of the same vocabulary, or of a head of the
+ * served model (model/draft_head.h).
  *
  * Its keys and values lie in a pool of its own, in pages with the numbers of the served model's, so
  * the scheduler decides for both, and prompts that share pages share them here. A page says how
@@ -18,6 +19,13 @@
  * without drafts; the draft model then draws with the same random numbers. On a device
  * (step_draft_chain.c) it is so for all requests.
  *
+ * HEAD      The row of position p is that of token p + 1 and of the hidden state that the served
+ *           model had at p, so a head runs a text up to its last token but one, and its call k the
+ *           row behind those of call k - 1. Rows with hidden states of its own do not count as run.
+ *           What it keeps at the end of a page also depends on the first token of the next page:
+ *           texts that share a page may find there what another one wrote, which can only make a
+ *           draft worse.
+ *
  * A wrong draft changes no text, so a failure here only ends the drafts. The draft model knows no
  * adapters and no steering vectors. */
 #include <math.h>
@@ -32,7 +40,21 @@
 
 #define FEW_ROWS 2 /* Of a text in a call, if its last draft was accepted whole; else 1. */
 
-lt_err lt_step_open_drafter(lt_engine *e, const lt_paged_forward_options *o) {
+static lt_err open_head(lt_engine *e, const lt_paged_forward_options *o) {
+    return lt_draft_pass_open(&e->drafter.pass, e->drafter.head,
+                              &(lt_draft_pass_options){.target_rows = o->max_rows,
+                                                       .max_rows = e->drafter.max_rows,
+                                                       .max_seqs = LT_DRAFT_ROWS,
+                                                       .max_out = LT_DRAFT_ROWS / 2,
+                                                       .max_seq = o->max_seq,
+                                                       .n_pages = o->n_pages,
+                                                       .page_tokens = o->page_tokens,
+                                                       .cache_dtype = o->cache_dtype,
+                                                       .value_dtype = o->value_dtype,
+                                                       .fixed_order = o->fixed_order});
+}
+
+static lt_err open_model(lt_engine *e, const lt_paged_forward_options *o) {
     const lt_model_spec *spec = lt_model_get_spec(e->drafter.model);
     lt_paged_forward_options own = *o;
     LT_TRY(lt_model_spec_writes(spec, "a draft model"));
@@ -55,14 +77,19 @@ lt_err lt_step_open_drafter(lt_engine *e, const lt_paged_forward_options *o) {
     return lt_paged_forward_open(&e->drafter.forward, e->drafter.model, &own);
 }
 
+lt_err lt_step_open_drafter(lt_engine *e, const lt_paged_forward_options *o) {
+    return e->drafter.head != NULL ? open_head(e, o) : open_model(e, o);
+}
+
 void lt_step_carve_drafter(lt_engine *e, lt_arena *a) {
     lt_step_drafter *d = &e->drafter;
-    const size_t rows = e->drafter.model != NULL ? LT_DRAFT_ROWS : 0;
+    const size_t rows = lt_engine_has_drafter(e) ? LT_DRAFT_ROWS : 0;
     const size_t on_device = lt_step_drafts_on_device(e) ? rows : 0, on_host = rows - on_device;
     size_t most;
     d->max_rows = on_device > 0 && e->o.step_tokens > LT_DRAFT_ROWS ? e->o.step_tokens
                                                                     : (int64_t)rows;
     most = (size_t)d->max_rows;
+    d->hidden = lt_arena_take(a, (d->head != NULL ? most : 0) * sizeof *d->hidden, LT_ARENA_ALIGN);
     d->rows.ids = lt_arena_take(a, most * sizeof(int32_t), LT_ARENA_ALIGN);
     d->rows.positions = lt_arena_take(a, most * sizeof(int32_t), LT_ARENA_ALIGN);
     d->rows.slots = lt_arena_take(a, most * sizeof(int32_t), LT_ARENA_ALIGN);
@@ -77,13 +104,22 @@ void lt_step_carve_drafter(lt_engine *e, lt_arena *a) {
     d->how = lt_arena_take(a, on_device * LT_CHOOSE_HOW_COUNT * sizeof *d->how, LT_ARENA_ALIGN);
 }
 
+/* The tokens whose rows can be run: without the last, whose hidden state a head does not have. */
+static int64_t most_rows(const lt_engine *e, const lt_seq *seq) {
+    return seq->n_tokens - (e->drafter.head != NULL);
+}
+
 int64_t lt_step_draft_known(const lt_engine *e, const lt_seq *seq) {
     const int64_t size = e->o.page_tokens;
     int64_t known = 0;
     for (int64_t i = 0; i < seq->n_pages && known == i * size; i++) {
         known += e->sched.pages.page[seq->table[i]].n_drafted;
     }
-    return known < seq->n_tokens - 1 ? known : seq->n_tokens - 1;
+    return known < most_rows(e, seq) - 1 ? known : most_rows(e, seq) - 1;
+}
+
+int64_t lt_step_draft_behind(const lt_engine *e, const lt_seq *seq) {
+    return most_rows(e, seq) - lt_step_draft_known(e, seq);
 }
 
 /* The last token was not in the draft, or not run. */
@@ -109,20 +145,48 @@ lt_paged_forward_rows lt_step_draft_call(lt_engine *e) {
                                    .out_rows = b->out_rows};
 }
 
+/* A row of a head: the token behind position p, and where its hidden state comes from. */
+static void head_row(lt_engine *e, const lt_seq *seq, int64_t row, int64_t p) {
+    const int64_t size = e->o.page_tokens;
+    const lt_job_choice *s = seq->owner;
+    lt_step_drafter *d = &e->drafter;
+    lt_page *page = &e->sched.pages.page[seq->table[p / size]];
+    const int32_t slot = (int32_t)(seq->table[p / size] * size + p % size);
+    d->rows.ids[row] = seq->tokens[p + 1];
+    if (p < seq->n_tokens - 1) {
+        d->hidden[row] = slot;
+        /* What stands there is of this row, too; another text may write it in the same call. */
+        d->rows.slots[row] = page->n_drafted > p % size ? -1 : slot;
+        page->n_drafted = page->n_drafted > p % size ? page->n_drafted : (int32_t)(p % size + 1);
+    } else {
+        d->hidden[row] = -1 - s->head_row;
+        d->rows.slots[row] = slot;
+        page->n_drafted = page->n_drafted < p % size ? page->n_drafted : (int32_t)(p % size);
+    }
+}
+
+static void model_row(lt_engine *e, const lt_seq *seq, int64_t row, int64_t p) {
+    const int64_t size = e->o.page_tokens;
+    const int32_t n_ids = (int32_t)lt_model_get_spec(e->drafter.model)->vocab_size;
+    const int32_t page = seq->table[p / size];
+    /* An id that only the served model has becomes 0. */
+    e->drafter.rows.ids[row] = seq->tokens[p] < n_ids ? seq->tokens[p] : 0;
+    e->drafter.rows.slots[row] = (int32_t)(page * size + p % size);
+    e->sched.pages.page[page].n_drafted = (int32_t)(p % size + 1);
+}
+
 void lt_step_draft_rows(lt_engine *e, lt_paged_forward_rows *call, const lt_seq *seq, int64_t first,
                         int64_t n, bool wanted) {
-    const int64_t size = e->o.page_tokens, at = call->n_seqs++, row = call->n_rows;
-    const int32_t n_ids = (int32_t)lt_model_get_spec(e->drafter.model)->vocab_size;
+    const int64_t at = call->n_seqs++, row = call->n_rows;
     lt_step_drafter *d = &e->drafter;
     LT_ASSERT(row + n <= d->max_rows && at < LT_DRAFT_ROWS);
     for (int64_t k = 0; k < n; k++) {
-        const int64_t p = first + k;
-        const int32_t page = seq->table[p / size];
-        /* An id that only the served model has becomes 0. */
-        d->rows.ids[row + k] = seq->tokens[p] < n_ids ? seq->tokens[p] : 0;
-        d->rows.positions[row + k] = (int32_t)p;
-        d->rows.slots[row + k] = (int32_t)(page * size + p % size);
-        e->sched.pages.page[page].n_drafted = (int32_t)(p % size + 1);
+        d->rows.positions[row + k] = (int32_t)(first + k);
+        if (d->head != NULL) {
+            head_row(e, seq, row + k, first + k);
+        } else {
+            model_row(e, seq, row + k, first + k);
+        }
     }
     memcpy(d->rows.table + at * call->max_pages, seq->table,
            (size_t)seq->n_pages * sizeof *d->rows.table);
@@ -135,6 +199,11 @@ void lt_step_draft_rows(lt_engine *e, lt_paged_forward_rows *call, const lt_seq 
         d->choices[call->n_out] = seq->owner;
         d->rows.out_rows[call->n_out++] = (int32_t)(call->n_rows - 1);
     }
+}
+
+static lt_err run_call(lt_engine *e, const lt_paged_forward_rows *call) {
+    return e->drafter.head != NULL ? lt_draft_pass_run(e->drafter.pass, call, e->drafter.hidden)
+                                   : lt_paged_forward_run(e->drafter.forward, call);
 }
 
 /* Until the device has run it, for its time. */
@@ -151,7 +220,8 @@ static lt_err catch_up(lt_engine *e) {
         const lt_seq *seq = e->sched.items[i].seq;
         lt_job_choice *s = seq->owner;
         const int64_t first = s->catches_up ? lt_step_draft_known(e, seq) : 0;
-        const int64_t left = seq->n_tokens - 1 - first, room = e->drafter.max_rows - call.n_rows;
+        const int64_t left = most_rows(e, seq) - 1 - first,
+                      room = e->drafter.max_rows - call.n_rows;
         if (s->catches_up && left > 0) {
             lt_step_draft_rows(e, &call, seq, first, left < room ? left : room, false);
         }
@@ -161,16 +231,22 @@ static lt_err catch_up(lt_engine *e) {
         return LT_OK;
     }
     start_s = lt_clock_s();
-    LT_TRY(lt_paged_forward_run(e->drafter.forward, &call));
+    LT_TRY(run_call(e, &call));
     LT_TRY(lt_step_drafts_on_device(e) ? wait_for_call(e) : LT_OK);
     e->drafter.catch_up_s = lt_clock_s() - start_s;
     e->drafter.row_s = e->drafter.catch_up_s / (double)call.n_rows;
     return LT_OK;
 }
 
-/* The draft model has logits for its own ids; others are impossible. */
+/* The draft model or head has logits for its own ids; others are impossible. */
 static const float *widen(const lt_engine *e, const float *logits, float *room) {
-    const int64_t V = e->spec->vocab_size, own = lt_model_get_spec(e->drafter.model)->vocab_size;
+    const int64_t V = e->spec->vocab_size;
+    int64_t own;
+    if (e->drafter.head != NULL) {
+        lt_draft_head_widen(e->drafter.head, logits, room);
+        return room;
+    }
+    own = lt_model_get_spec(e->drafter.model)->vocab_size;
     if (own >= V) {
         return logits;
     }
@@ -205,29 +281,39 @@ int64_t lt_step_draft_planned(const lt_sched_item *item) {
     return item->seq->n_draft > 0 && s->draft_from == NULL ? item->n - 1 : 0;
 }
 
+/* Logits of the wanted row i of the last call. */
+static const float *logits_of(const lt_engine *e, float *const *rows, int64_t i) {
+    return e->drafter.head != NULL
+               ? lt_draft_pass_logits(e->drafter.pass) + i * lt_draft_head_vocab(e->drafter.head)
+               : rows[i];
+}
+
 /* Draft token `place` of all texts that have one. *any: there are such. */
 static lt_err propose_at(lt_engine *e, int64_t place, bool *any) {
     lt_paged_forward_rows call = lt_step_draft_call(e);
     const double start_s = lt_clock_s();
-    float *const *logits;
+    float *const *logits = NULL;
     for (int64_t i = 0; i < e->sched.n_items; i++) {
         const lt_sched_item *item = &e->sched.items[i];
-        const int64_t known = place > 0 ? item->seq->n_tokens + place - 1
-                                        : lt_step_draft_known(e, item->seq);
+        const int64_t end = most_rows(e, item->seq) + place;
+        const int64_t known = place > 0 ? end - 1 : lt_step_draft_known(e, item->seq);
         if (lt_step_draft_planned(item) > place) {
-            lt_step_draft_rows(e, &call, item->seq, known, item->seq->n_tokens + place - known,
-                               true);
+            lt_step_draft_rows(e, &call, item->seq, known, end - known, true);
         }
     }
     *any = call.n_rows > 0;
     if (!*any) {
         return LT_OK;
     }
-    LT_TRY(lt_paged_forward_run(e->drafter.forward, &call));
-    LT_TRY(lt_paged_forward_logits(e->drafter.forward, 0, call.n_out, NULL, &logits));
+    LT_TRY(run_call(e, &call));
+    if (e->drafter.head == NULL) {
+        LT_TRY(lt_paged_forward_logits(e->drafter.forward, 0, call.n_out, NULL, &logits));
+    }
 #pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_samplers) if (call.n_out > 1)
     for (int64_t i = 0; i < call.n_out; i++) {
-        propose_one(e, e->drafter.choices[i], place, logits[i], e->room.masks + i * e->mask_words);
+        e->drafter.choices[i]->head_row = (int32_t)i;
+        propose_one(e, e->drafter.choices[i], place, logits_of(e, logits, i),
+                    e->room.masks + i * e->mask_words);
     }
     lt_draft_times_note(&e->drafter.times, call.n_rows, lt_clock_s() - start_s);
     return LT_OK;
@@ -253,7 +339,9 @@ static lt_err propose(lt_engine *e) {
     for (int64_t i = 0; i < e->sched.n_copies; i++) {
         const lt_page_copy *c = &e->sched.copies[i];
         lt_page *page = e->sched.pages.page;
-        LT_TRY(lt_paged_forward_copy_page(e->drafter.forward, c->dst, c->src));
+        LT_TRY(e->drafter.head != NULL
+                   ? lt_draft_pass_copy_page(e->drafter.pass, c->dst, c->src)
+                   : lt_paged_forward_copy_page(e->drafter.forward, c->dst, c->src));
         page[c->dst].n_drafted = page[c->src].n_drafted;
     }
     LT_TRY(catch_up(e));
@@ -269,12 +357,11 @@ static lt_err propose(lt_engine *e) {
 
 void lt_step_propose(lt_engine *e) {
     const double start_s = lt_clock_s();
-    if (e->o.speculate != LT_SPECULATE_MODEL) {
+    if (!lt_engine_has_drafter(e) || e->o.speculate == LT_SPECULATE_NONE) {
         return;
     }
     if (propose(e) != LT_OK) {
-        lt_log_error("the draft model failed; from now on there are no drafts: %s",
-                     lt_error_message());
+        lt_log_error("the drafts failed; from now on there are no drafts: %s", lt_error_message());
         lt_log_trace();
         e->o.speculate = LT_SPECULATE_NONE;
     }

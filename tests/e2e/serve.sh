@@ -267,7 +267,10 @@ drafts() {
     say "a draft model with another tokenizer: exit 1" $(($? != 1)) "$(cat "$dir/out")"
     grep -q -- "--draft models/polyglot-46m.gguf: its tokenizer has [0-9]* tokens, that of the served model 512" "$dir/out"
     say "and the message has both sizes" $? "$(cat "$dir/out")"
-    for flags in "--speculate model" "--draft ${model[0]}" "--speculate ngram --draft ${model[0]}"; do
+    timeout 20 "$lateen" serve "${model[@]}" --port 0 --speculate head --draft tests/golden/draft_head/head >"$dir/out" 2>&1
+    [ $? = 1 ] && grep -q "for a model of width 32 with 80 tokens and has width 32; the served model has width 64 and 512 tokens" "$dir/out"
+    say "a head of another model: exit 1, and the message has both shapes" $? "$(cat "$dir/out")"
+    for flags in "--speculate model" "--speculate head" "--draft ${model[0]}" "--speculate ngram --draft ${model[0]}"; do
         # shellcheck disable=SC2086 # Words.
         timeout 20 "$lateen" serve "${model[@]}" --port 0 $flags >"$dir/out" 2>&1
         say "$flags: exit 2" $(($? != 2)) "$(cat "$dir/out")"
