@@ -74,6 +74,10 @@ def files():
     page = call(s, "GET", "/v1/files?order=asc&limit=2")[1]
     check("lists come in pages", [x["id"] for x in page["data"]] == ids[:2] and page["has_more"] and
           [x["id"] for x in call(s, "GET", f"/v1/files?order=asc&after={ids[1]}")[1]["data"]] == ids[2:], page)
+    for path in ("files", "batches"):
+        lost = call(s, "GET", f"/v1/{path}?after=nobody")
+        check(f"{path}: a page behind an id that is not in the list", lost[0] == 404 and lost[1]["error"]["param"] == "after" and "nobody" in lost[1]["error"]["message"], lost)
+    check("files: another key's id is not in the list", call(s, "GET", f"/v1/files?after={ids[1]}", key="two")[0] == 404)
     s.p.kill()
     s.p.wait()
     os.remove(os.path.join(state, "files", ids[1] + ".json"))  # An upload that a crash cut off.

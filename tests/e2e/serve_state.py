@@ -64,6 +64,13 @@ def stored():
     check("an id that is none", call("GET", "/v1/responses/resp_nobody")[0] == 404 == call("GET", "/v1/responses/")[0])
 
 
+def refused_cursor(name, path):
+    for after in ("nobody", "x" * 300):
+        status, text = call("GET", f"{path}?after={after}")
+        error = json.loads(text)["error"]
+        check(f"{name}: a page behind an item that is not in the list ({len(after)} letters)", status == 404 and error["param"] == "after" and after[:90] in error["message"], text)
+
+
 @case
 def pages():
     many = [{"role": "user", "content": str(i)} for i in range(5)]
@@ -75,6 +82,7 @@ def pages():
     check("the next page", texts(get(f"order=asc&limit=2&after={up['last_id']}")) == ["2", "3"])
     check("newest first unless asked otherwise", texts(down) == ["4", "3", "2", "1", "0"] and down["has_more"] is False, down)
     check("a limit out of range", call("GET", f"/v1/responses/{r['id']}/input_items?limit=0")[0] == 400)
+    refused_cursor("input items", f"/v1/responses/{r['id']}/input_items")
     create(input="x")
 
 
@@ -121,6 +129,9 @@ def completions():
     page = json.loads(call("GET", "/v1/chat/completions?limit=2")[1])
     check("a page", [c["id"] for c in page["data"]] == [first["id"], streamed["id"]] and page["has_more"] is True and page["last_id"] == streamed["id"], page)
     check("the next page", ids_of(f"?after={page['last_id']}") == ids_of()[2:])
+    check("behind the last there is nothing, and that is no error", ids_of(f"?after={asked['id']}") == [])
+    refused_cursor("completions", "/v1/chat/completions")
+    refused_cursor("their messages", at(asked, "/messages"))
     query = lambda **metadata: "?" + urllib.parse.urlencode({f"metadata[{k}]": v for k, v in metadata.items()})
     check("by metadata", ids_of(query(topic="a & b")) == [first["id"]] == ids_of(query(topic="a & b", n="1")) and ids_of(query(topic="a & b", n="2")) == [] == ids_of(query(n="")))
     check("by model", len(ids_of("?model=" + first["model"])) == len(ids_of()) and ids_of("?model=another") == [])

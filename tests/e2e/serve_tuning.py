@@ -118,6 +118,9 @@ def cycle():
     after = answer(s, name)
     check("its model is served, and answers otherwise", after[0] == 200 and after[1]["model"] == name and after[1]["choices"][0]["message"]["content"] != before, after)
     last = answer(s, saved[0]["fine_tuned_model_checkpoint"])[1]["choices"][0]["message"]["content"]
+    for path in ("", f"/{job['id']}/events", f"/{job['id']}/checkpoints"):
+        lost = call(s, "GET", f"/v1/fine_tuning/jobs{path}?after=nobody")
+        check(f"jobs{path[-12:]}: a page behind an id that is not in the list", lost[0] == 404 and "nobody" in lost[1]["error"]["message"], lost)
     check("the checkpoint of the last step is the model", last == after[1]["choices"][0]["message"]["content"], last)
     check("the base is as it was", answer(s, base)[1]["choices"][0]["message"]["content"] == before)
     check("it is listed for its owner alone", name in names(s) and not any(n.startswith("ft:") for n in names(s, "two")), names(s, "two"))

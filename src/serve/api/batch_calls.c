@@ -124,7 +124,6 @@ void lt_api_batch_list(lt_call *call) {
     char owner[LT_OWNER_NAME_BYTES];
     const lt_batch **list;
     lt_api_error e = {0};
-    lt_json_out o = {0};
     lt_page p;
     size_t n = 0;
 
@@ -145,10 +144,8 @@ void lt_api_batch_list(lt_call *call) {
             list[n++] = t;
         }
     }
-    lt_page_write(&o, &(lt_listing){n, list, batch_id, batch_write}, &p);
-    o.failed = o.failed || list == NULL;
+    lt_page_answer(call, &(lt_listing){n, list, batch_id, batch_write}, &p);
     free(list);
-    lt_call_json(call, 200, &o);
 }
 
 /* ---- One batch ---- */

@@ -184,7 +184,6 @@ void lt_api_file_list(lt_call *call) {
     const char *query = call->request->query;
     lt_file_entry *list;
     lt_api_error e = {0};
-    lt_json_out o = {0};
     lt_page p;
     size_t n;
 
@@ -197,15 +196,9 @@ void lt_api_file_list(lt_call *call) {
     }
     lt_query_value(query, "purpose", purpose, sizeof purpose);
     list = lt_files_list(call->server->files, owner, &n);
-    if (list == NULL) {
-        lt_api_refuse_oom(&e);
-        lt_call_error(call, &e);
-        return;
-    }
     n = keep_purpose(list, n, purpose);
-    lt_page_write(&o, &(lt_listing){n, list, entry_id, entry_write}, &p);
+    lt_page_answer(call, &(lt_listing){n, list, entry_id, entry_write}, &p);
     free(list);
-    lt_call_json(call, 200, &o);
 }
 
 /* ---- One file ---- */

@@ -65,16 +65,21 @@ bool lt_page_read_most(const char *query, bool ascending, long usual, long most,
     return true;
 }
 
-void lt_page_write(lt_json_out *o, const lt_listing *l, const lt_page *p) {
-    const char *first = NULL, *last = NULL;
-    size_t told = 0, at = 0;
-
+/* How many items come before the page, in its order; n + 1: none has the id of `after`. */
+static size_t items_before(const lt_listing *l, const lt_page *p) {
     for (size_t i = 0; p->after[0] != '\0' && i < l->n; i++) {
         const char *id = l->id(l->items, p->ascending ? i : l->n - 1 - i);
         if (id != NULL && strcmp(id, p->after) == 0) {
-            at = i + 1;
+            return i + 1;
         }
     }
+    return p->after[0] == '\0' ? 0 : l->n + 1;
+}
+
+static void write_page(lt_json_out *o, const lt_listing *l, const lt_page *p, size_t at) {
+    const char *first = NULL, *last = NULL;
+    size_t told = 0;
+
     lt_out_open(o, '{');
     lt_out_key_str(o, "object", "list");
     lt_out_key_open(o, "data", '[');
@@ -89,4 +94,23 @@ void lt_page_write(lt_json_out *o, const lt_listing *l, const lt_page *p) {
     lt_out_key_str(o, "last_id", last);
     lt_out_key_bool(o, "has_more", at < l->n);
     lt_out_shut(o, '}');
+}
+
+void lt_page_answer(lt_call *call, const lt_listing *l, const lt_page *p) {
+    const size_t at = items_before(l, p);
+    lt_api_error e = {0};
+    lt_json_out o = {0};
+
+    if (l->items == NULL) {
+        lt_api_refuse_oom(&e);
+    } else if (at > l->n) {
+        lt_api_refuse(&e, "after", "'after' = %s: this list has no item with that id", p->after);
+        e.status = 404;
+    }
+    if (e.status != 0) {
+        lt_call_error(call, &e);
+        return;
+    }
+    write_page(&o, l, p, at);
+    lt_call_json(call, 200, &o);
 }

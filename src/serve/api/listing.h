@@ -5,6 +5,7 @@
 
 #include "serve/api/api_params.h"
 #include "serve/api/json_out.h"
+#include "serve/api/server.h"
 
 /* One name=value of a query, percent-decoded. */
 typedef struct {
@@ -29,7 +30,7 @@ bool lt_page_read(const char *query, bool ascending, lt_page *p, lt_api_error *e
 bool lt_page_read_most(const char *query, bool ascending, long usual, long most, lt_page *p,
                        lt_api_error *e);
 
-/* What is listed, oldest first. */
+/* What is listed, oldest first. items NULL: memory ran out while they were collected. */
 typedef struct {
     size_t n;
     const void *items;
@@ -37,7 +38,8 @@ typedef struct {
     void (*write)(lt_json_out *o, const void *items, size_t i);
 } lt_listing;
 
-/* {object: list, data: [...], first_id, last_id, has_more} */
-void lt_page_write(lt_json_out *o, const lt_listing *l, const lt_page *p);
+/* Answer with {object: list, data: [...], first_id, last_id, has_more}; or with 404, where none of
+ * the items has the id that the page begins behind. */
+void lt_page_answer(lt_call *call, const lt_listing *l, const lt_page *p);
 
 #endif

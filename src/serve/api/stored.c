@@ -41,10 +41,8 @@ static void item_write(lt_json_out *o, const void *items, size_t i) {
 
 /* The items that the response answered; newest first unless asked otherwise. */
 static void put_items(lt_call *call, const json_t *items, const lt_page *p) {
-    lt_json_out o = {0};
     const lt_listing l = {json_array_size(items), items, item_id, item_write};
-    lt_page_write(&o, &l, p);
-    lt_call_json(call, 200, &o);
+    lt_page_answer(call, &l, p);
 }
 
 void lt_api_response_get(lt_call *call) {

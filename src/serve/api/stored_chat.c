@@ -174,7 +174,6 @@ void lt_api_chat_list(lt_call *call) {
     const char *query = call->request->query;
     lt_store *store = call->server->store;
     lt_api_error e = {0};
-    lt_json_out o = {0};
     lt_stored **found;
     char model[256];
     size_t n, kept = 0;
@@ -185,11 +184,6 @@ void lt_api_chat_list(lt_call *call) {
         return;
     }
     found = lt_store_list(store, completions.prefix, call->owner, lt_clock_s(), &n);
-    if (found == NULL) {
-        lt_api_refuse_oom(&e);
-        lt_call_error(call, &e);
-        return;
-    }
     const bool by_model = lt_query_value(query, "model", model, sizeof model);
     for (size_t i = 0; i < n; i++) {
         if (has_metadata(found[i], query) && (!by_model || is_by(call->server, found[i], model))) {
@@ -198,12 +192,11 @@ void lt_api_chat_list(lt_call *call) {
             lt_store_release(store, found[i]);
         }
     }
-    lt_page_write(&o, &(lt_listing){kept, found, entry_id, entry_write}, &p);
+    lt_page_answer(call, &(lt_listing){kept, found, entry_id, entry_write}, &p);
     for (size_t i = 0; i < kept; i++) {
         lt_store_release(store, found[i]);
     }
     free(found);
-    lt_call_json(call, 200, &o);
 }
 
 static const char *message_id(const void *items, size_t i) {
@@ -239,8 +232,8 @@ static bool spread_parts(json_t *message) {
 /* The messages that the completion answered, each with an id. */
 static void list_messages(lt_call *call, const lt_stored *entry) {
     lt_api_error e = {0};
-    lt_json_out o = {0};
     json_t *messages = NULL, *message;
+    bool named = true;
     size_t i;
     parts part;
     lt_page p;
@@ -252,17 +245,17 @@ static void list_messages(lt_call *call, const lt_stored *entry) {
     if (parts_of(entry, &part)) {
         messages = lt_json_loadb(part.messages.data, part.messages.n, JSON_ALLOW_NUL, NULL);
     }
-    o.failed = messages == NULL;
     json_array_foreach(messages, i, message) {
         char id[96];
         snprintf(id, sizeof id, "%s-%zu", lt_stored_id(entry), i);
-        o.failed |= json_object_set_new(message, "id", json_string(id)) != 0 ||
-                    !spread_parts(message);
+        named = named && json_object_set_new(message, "id", json_string(id)) == 0 &&
+                spread_parts(message);
     }
-    lt_page_write(&o, &(lt_listing){json_array_size(messages), messages, message_id, message_write},
-                  &p);
+    lt_page_answer(call,
+                   &(lt_listing){json_array_size(messages), named ? messages : NULL, message_id,
+                                 message_write},
+                   &p);
     json_decref(messages);
-    lt_call_json(call, 200, &o);
 }
 
 /* ---- One completion ---- */

@@ -236,7 +236,6 @@ void lt_api_tuning_list(lt_call *call) {
     char owner[LT_OWNER_NAME_BYTES];
     const lt_tuning **list;
     lt_api_error e = {0};
-    lt_json_out o = {0};
     lt_page p;
     size_t n = 0;
 
@@ -258,10 +257,8 @@ void lt_api_tuning_list(lt_call *call) {
             list[n++] = t;
         }
     }
-    lt_page_write(&o, &(lt_listing){n, list, job_id, job_write}, &p);
-    o.failed = o.failed || list == NULL;
+    lt_page_answer(call, &(lt_listing){n, list, job_id, job_write}, &p);
     free(list);
-    lt_call_json(call, 200, &o);
 }
 
 static const char *event_id(const void *items, size_t i) {
@@ -274,7 +271,6 @@ static void event_write(lt_json_out *o, const void *items, size_t i) {
 
 static void list_events(lt_call *call, const lt_tuning *t, const lt_page *p) {
     char path[LT_PATH_BYTES], *text = NULL;
-    lt_json_out o = {0};
     json_t *events = json_array();
     size_t n = 0;
     if (lt_tuning_path(t, "events.jsonl", path) == LT_OK && lt_file_exists(path) &&
@@ -285,10 +281,8 @@ static void list_events(lt_call *call, const lt_tuning *t, const lt_page *p) {
         }
         free(text);
     }
-    lt_page_write(&o, &(lt_listing){json_array_size(events), events, event_id, event_write}, p);
-    o.failed = o.failed || events == NULL;
+    lt_page_answer(call, &(lt_listing){json_array_size(events), events, event_id, event_write}, p);
     json_decref(events);
-    lt_call_json(call, 200, &o);
 }
 
 /* Checkpoints of a job, with what its metrics tell of their steps. */
@@ -330,16 +324,14 @@ static void checkpoint_write(lt_json_out *o, const void *items, size_t i) {
 }
 
 static void list_checkpoints(lt_call *call, const lt_tuning *t, const lt_page *p) {
-    lt_json_out o = {0};
     checkpoints c = {.t = t};
     c.steps = lt_tuning_steps(t, &c.n);
     for (int i = 0; i < t->n_saved; i++) {
         snprintf(c.ids[i], sizeof c.ids[i], "ftckpt_%s-%lld", t->id + strlen("ftjob-"),
                  (long long)t->saved[i]);
     }
-    lt_page_write(&o, &(lt_listing){(size_t)t->n_saved, &c, checkpoint_id, checkpoint_write}, p);
+    lt_page_answer(call, &(lt_listing){(size_t)t->n_saved, &c, checkpoint_id, checkpoint_write}, p);
     free(c.steps);
-    lt_call_json(call, 200, &o);
 }
 
 /* ---- One job ---- */
