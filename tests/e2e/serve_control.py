@@ -101,6 +101,22 @@ check("a stream says the same", "".join(x["delta"].get("reasoning") or "" for e 
       and "".join(x["delta"].get("content") or "" for e in events for x in e["choices"]) == c["message"]["content"]
       and [e["reasoning_control"]["n_trials"] for e in events if "reasoning_control" in e] == [r["n_trials"]], stream[-600:])
 
+# ---- Responses ----
+BODY = {"input": "Once upon a time", "max_output_tokens": 120, "seed": 4, "temperature": 0}
+CONTROL = {"control": "probe", "every": 10, "agree": 2, "probe": SAID}
+told = json.loads(send("/v1/responses", {**BODY, "reasoning": {**CONTROL, "effort": "medium"}})[1])
+parts = [i["content"][0]["text"] for i in told["output"]]
+check("a response says the same", parts == [c["message"]["reasoning"], c["message"]["content"]] and told["reasoning_control"] == r and told["reasoning"]["effort"] == "medium", told)
+_, stream = send("/v1/responses", {**BODY, "stream": True, "reasoning": CONTROL})
+events = [json.loads(e.split("data: ", 1)[1]) for e in stream.strip().split("\n\n")]
+check("so does its stream", ["".join(e["delta"] for e in events if e["type"] == kind) for kind in ("response.reasoning_text.delta", "response.output_text.delta")] == parts
+      and events[-1]["response"]["reasoning_control"] == r, stream[-600:])
+for name, param, reasoning in (("a control that does not exist", "reasoning.control", {"control": "magic"}), ("a member of a control without one", "reasoning.every", {"every": 10}),
+                               ("a member that the control does not read", "reasoning.agree", {"control": "deer", "agree": 3}), ("another mode", "reasoning.mode", {"control": "deer", "mode": "pro"})):
+    e = json.loads(send("/v1/responses", {**BODY, "reasoning": reasoning})[1])["error"]
+    check(f"a response: {name} is refused", e["param"] == param, e)
+check("a response: a control of null is none", "reasoning_control" not in json.loads(send("/v1/responses", {**BODY, "max_output_tokens": 2, "reasoning": {"control": None}})[1]))
+
 # ---- Entropy: a trial tells how sure the model would be of the first word of its answer ----
 a = chat(control="entropy", border=".", alpha=0.9, delta=0, repetition=1)
 check("entropy: what is never settled changes nothing", message(a) == message(plain) and a["reasoning_control"]["n_trials"] > 4 and a["reasoning_control"]["stopped_by"] == "end", a["reasoning_control"])

@@ -191,16 +191,56 @@ _, stream = send("/v1/completions", {**PROMPT, "stream": True, "stream_options":
 events = [json.loads(e[6:]) for e in stream.split("\n\n") if e.startswith("data: {")]
 check("a stream: the answer of one that is not streamed", "".join(c["text"] for e in events for c in e["choices"]) == texts[best] and stream.rstrip().endswith("data: [DONE]"), stream)
 check("a stream: what the group says comes with the end", [e["alignment"]["chosen"] for e in events if "alignment" in e] == [best] and events[-1]["usage"]["completion_tokens"] > 24)
-CHAT = {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 24, "seed": 5, "temperature": 1.0}
+CHAT = {"messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 24, "seed": 7, "temperature": 1.0}
 plain = ask({**CHAT, "n": N, "logprobs": True}, "/v1/chat/completions")[1]["choices"]
 mean = [(lambda x: sum(x) / len(x))([t["logprob"] for t in c["logprobs"]["content"]]) for c in plain]
 best = max(range(N), key=lambda i: mean[i])
 a = ask({**CHAT, "alignment": {"method": "best_of_n", "n": N}}, "/v1/chat/completions")[1]
-check("a chat: the best is kept", a["alignment"]["chosen"] == best and [c["message"]["content"] for c in a["choices"]] == [plain[best]["message"]["content"]] and a["choices"][0]["index"] == 0, a)
+check("a chat: the best is kept, which is not the first", best != 0 and a["alignment"]["chosen"] == best and [c["message"]["content"] for c in a["choices"]] == [plain[best]["message"]["content"]] and a["choices"][0]["index"] == 0, a)
 _, stream = send("/v1/chat/completions", {**CHAT, "stream": True, "alignment": {"method": "best_of_n", "n": N}})
 events = [json.loads(e[6:]) for e in stream.split("\n\n") if e.startswith("data: {")]
 check("a chat's stream: the same", "".join(c["delta"].get("content") or "" for e in events for c in e["choices"]) == plain[best]["message"]["content"]
       and {c["index"] for e in events for c in e["choices"]} == {0} and [e["alignment"]["chosen"] for e in events if "alignment" in e] == [best], stream)
+
+# ---- Responses: the same groups, in that API's format ----
+def respond(also={}, stream=False):
+    body = {"input": "Once upon a time", "max_output_tokens": 24, "seed": 7, "temperature": 1.0, "stream": stream, **also}
+    status, text = send("/v1/responses", body)
+    return [json.loads(e.split("data: ", 1)[1]) for e in text.strip().split("\n\n")] if stream else json.loads(text)
+
+
+def said(response):
+    return [p["text"] for i in response["output"] for p in i["content"]]
+
+
+a = respond({"alignment": {"method": "best_of_n", "n": N, "return_candidates": True}, "include": ["message.output_text.logprobs"]})
+says = a["alignment"]
+check("a response: the best is kept, of the candidates of a chat", said(a) == [plain[best]["message"]["content"]] and says["chosen"] == best
+      and [c["text"] for c in says["candidates"]] == [c["message"]["content"] for c in plain] and a["status"] == "incomplete", a)
+check("a response: log-probabilities are those of the answer", near(sum(t["logprob"] for t in a["output"][0]["content"][0]["logprobs"]) / 24, mean[best]), a)
+check("a response: all tokens are counted", a["usage"]["output_tokens"] == 24 * N == says["tokens"]["kept"] + says["tokens"]["dropped"], a["usage"])
+check("a response: what is stored is what was told", json.loads(send(f"/v1/responses/{a['id']}")[1]) == a)
+events = respond({"alignment": {"method": "best_of_n", "n": N}, "include": ["message.output_text.logprobs"]}, stream=True)
+kinds = [e["type"] for e in events]
+check("a response's stream: one item, from its beginning to its end", kinds == ["response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+      "response.output_text.delta", "response.output_text.done", "response.content_part.done", "response.output_item.done", "response.incomplete"]
+      and [e["sequence_number"] for e in events] == list(range(len(events))), kinds)
+check("a response's stream: the same answer", events[4]["delta"] == events[5]["text"] == plain[best]["message"]["content"] and len(events[4]["logprobs"]) == 24
+      and said(events[-1]["response"]) == [events[4]["delta"]] and events[-1]["response"]["alignment"]["chosen"] == best, events[4:])
+votes = {"method": "self_consistency", "n": N, "extract": "text"}
+check("a response: votes", said(respond({"alignment": votes})) == [ask({**CHAT, "alignment": votes}, "/v1/chat/completions")[1]["choices"][0]["message"]["content"]])
+blocks = {"method": "blockwise", "n": 3, "every": 8}
+told = ask({**CHAT, "alignment": blocks}, "/v1/chat/completions")[1]
+a, events = respond({"alignment": blocks}), respond({"alignment": blocks}, stream=True)
+check("a response: block by block", said(a) == [told["choices"][0]["message"]["content"]] == ["".join(e["delta"] for e in events if e["type"] == "response.output_text.delta")]
+      and a["alignment"] == told["alignment"] == events[-1]["response"]["alignment"], (a, told))
+check("a response: a stream sends blocks as they are kept", sum(e["type"] == "response.output_text.delta" for e in events) > 2)
+negative = {"method": "guidance", "negative": "A dull story.", "scale": 1.5}
+check("a response: guidance by a negative prompt", said(respond({"alignment": negative})) == [ask({**CHAT, "alignment": negative}, "/v1/chat/completions")[1]["choices"][0]["message"]["content"]]
+      != [plain[0]["message"]["content"]])
+for name, param, fields in [("an unknown method", "alignment.method", {"method": "best_of_m"}), ("no object", "alignment", 3), ("an unknown field", "alignment.lambda", {"method": "best_of_n", "n": 2, "lambda": 1})]:
+    e = respond({"alignment": fields})["error"]
+    check(f"a response: {name} is refused", e["param"] == param, e)
 
 # ---- What is refused, and by what name ----
 for name, param, body in [
@@ -230,8 +270,7 @@ for name, param, also in [("n beside it", "n", {"n": 2}), ("best_of beside it", 
     status, e = ask({**PROMPT, "alignment": {"method": "best_of_n", "n": 2}, **also})
     check(f"refused: {name}", status == 400 and e["error"]["param"] == param, (status, e))
 
-for path, param, body in [("/v1/responses", "alignment", {"input": "x", "alignment": {"method": "best_of_n", "n": 2}}), ("/v1/responses", "reasoning.control", {"input": "x", "reasoning": {"control": "deer"}}),
-                          ("/v1/messages", "alignment", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "alignment": {"method": "best_of_n", "n": 2}}),
+for path, param, body in [("/v1/messages", "alignment", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "alignment": {"method": "best_of_n", "n": 2}}),
                           ("/v1/messages", "reasoning", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2, "reasoning": {"control": "budget"}})]:
     status, e = ask(body, path)
     check(f"refused by name: {param} in {path}", status == 400 and f"'{param}'" in e["error"]["message"] and "/v1/chat/completions" in e["error"]["message"], (status, e))

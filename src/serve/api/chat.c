@@ -196,12 +196,6 @@ static void format_choice_end(lt_reply_choice *c) {
     }
 }
 
-static void format_answer(const lt_reply_choice *c, lt_json_out *out) {
-    if (c->state != NULL) { /* Else it has no text yet. */
-        lt_chat_output_gather(c->state, LT_CHAT_CONTENT, out);
-    }
-}
-
 /* The answer of a group is known at its end; a stream gets it at once. */
 static void send_kept(lt_reply *j) {
     lt_reply_choice *c = lt_group_kept(j);
@@ -352,7 +346,7 @@ static const lt_formatter formatter = {.begin = format_begin,
                                        .token = lt_chat_output_token,
                                        .text = lt_chat_output_text,
                                        .piece = on_piece,
-                                       .answer = format_answer,
+                                       .answer = lt_chat_output_answer,
                                        .choice_end = format_choice_end,
                                        .finish = format_finish,
                                        .failed = format_failed,

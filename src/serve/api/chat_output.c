@@ -141,6 +141,12 @@ void lt_chat_output_gather(const lt_chat_output *s, lt_chat_item_kind kind, lt_j
     }
 }
 
+void lt_chat_output_answer(const lt_reply_choice *c, lt_json_out *out) {
+    if (c->state != NULL) { /* Else it has no text yet. */
+        lt_chat_output_gather(c->state, LT_CHAT_CONTENT, out);
+    }
+}
+
 bool lt_chat_output_has(const lt_chat_output *s, lt_chat_item_kind kind) {
     for (int i = 0; i < s->n_items; i++) {
         if (s->items[i].kind == kind) {

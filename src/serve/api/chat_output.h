@@ -43,6 +43,8 @@ void lt_chat_output_text(lt_reply_choice *c, const char *text, size_t n); /* tex
 bool lt_chat_output_finish(lt_reply_choice *c);
 void lt_chat_output_close(lt_reply_choice *c);
 
+void lt_chat_output_answer(const lt_reply_choice *c, lt_json_out *out); /* answer: the content. */
+
 /* All text of a kind, appended to out. */
 void lt_chat_output_gather(const lt_chat_output *s, lt_chat_item_kind kind, lt_json_out *out);
 bool lt_chat_output_has(const lt_chat_output *s, lt_chat_item_kind kind);

@@ -41,7 +41,7 @@ static const lt_field fields[] = {
     LT_REFUSED("access_programs", "there are none"),
     LT_REFUSED("image", "this model writes text"),
     LT_REFUSED("background_options", "responses do not run in the background"),
-    LT_REFUSED("alignment", "its answers come from /v1/chat/completions and /v1/completions"),
+    LT_JSON("alignment", alignment),
     LT_REFUSED("max_tokens", "use max_output_tokens"),
     LT_REFUSED("max_completion_tokens", "use max_output_tokens"),
     LT_ONLY("background", "false"),
@@ -76,6 +76,34 @@ static bool one_of(const char *value, const char *const *known, const char *para
            lt_api_refuse(e, param, "'%s' = %.40s; it may be %s", param, value, all);
 }
 
+/* OpenAI's members of "reasoning" stay in *own; with a `control`, all others are those of control.h.
+ */
+static bool split_reasoning(lt_api_params *a, const json_t **own, lt_api_error *e) {
+    static const char *const members[] = {"effort",  "summary", "generate_summary",
+                                          "context", "mode",    NULL};
+    const json_t *control = json_object_get(a->reasoning, "control");
+    json_t *openai, *others;
+    *own = a->reasoning;
+    a->reasoning = NULL;
+    if (control == NULL || json_is_null(control)) {
+        return true;
+    }
+    openai = json_object();
+    others = json_copy((json_t *)(uintptr_t)*own);
+    for (const char *const *name = members; *name != NULL; name++) {
+        json_t *value = json_object_get(others, *name);
+        if (value != NULL) {
+            json_object_set(openai, *name, value);
+            json_object_del(others, *name);
+        }
+    }
+    *own = openai;
+    a->reasoning = others;
+    return (json_object_set_new(a->root, "reasoning_own", openai) == 0 &&
+            json_object_set_new(a->root, "reasoning_control", others) == 0) ||
+           lt_api_refuse_oom(e);
+}
+
 /* {format: {type, schema, ...}, verbosity}; {effort, summary}; of a stream. */
 static bool read_nested(lt_api_params *a, lt_api_error *e) {
     static const lt_field text[] = {LT_JSON("format", response_format),
@@ -87,10 +115,11 @@ static bool read_nested(lt_api_params *a, lt_api_error *e) {
         LT_STR("generate_summary", summary),
         LT_ONLY("context", "\"auto\""),
         LT_ONLY("mode", "\"standard\""),
-        LT_REFUSED("control", "reasoning is controlled in /v1/chat/completions")};
+        LT_ONLY("control", "null")}; /* Another: see split_reasoning. */
     static const char *const summaries[] = {"auto", "concise", "detailed", NULL};
     static const char *const verbosities[] = {"low", "medium", "high", NULL};
     static const char *const truncations[] = {"auto", "disabled", NULL};
+    const json_t *own = NULL;
     if (a->text != NULL && !json_is_object(a->text)) {
         return lt_api_refuse(e, "text", "'text' must be an object");
     }
@@ -102,9 +131,10 @@ static bool read_nested(lt_api_params *a, lt_api_error *e) {
                              "'stream_options' must be an object, and needs 'stream': true");
     }
     a->format_name = "text.format";
-    return lt_api_params_object(a, a->text, text, sizeof text / sizeof *text, "text.", e) &&
+    return split_reasoning(a, &own, e) &&
+           lt_api_params_object(a, a->text, text, sizeof text / sizeof *text, "text.", e) &&
            lt_api_params_object(a, a->stream_options, stream, 1, "stream_options.", e) &&
-           lt_api_params_object(a, a->reasoning, reasoning, sizeof reasoning / sizeof *reasoning,
+           lt_api_params_object(a, own, reasoning, sizeof reasoning / sizeof *reasoning,
                                 "reasoning.", e) &&
            one_of(a->verbosity, verbosities, "text.verbosity", e) &&
            one_of(a->summary, summaries, "reasoning.summary", e) &&
@@ -398,12 +428,7 @@ static bool read_ask(lt_api_params *a, lt_call *call, lt_responses *st, lt_api_e
 
 static bool ids_of(lt_server *s, const lt_api_params *a, lt_ids *ids, bool *opened,
                    lt_api_error *e) {
-    const lt_conversation c = {.messages = a->messages,
-                               .tools = a->tools,
-                               .kwargs = a->template_kwargs,
-                               .reasoning_effort = a->reasoning_effort,
-                               .verbosity = a->verbosity,
-                               .add_generation_prompt = true};
+    const lt_conversation c = lt_conversation_of(a);
     return a->truncation != NULL && strcmp(a->truncation, "auto") == 0
                ? lt_conversation_fit(s, &c, a->max_tokens, ids, opened, e)
                : lt_conversation_ids(s, &c, ids, opened, e);
@@ -414,7 +439,8 @@ static bool prepare(lt_reply *j, const lt_responses *st, lt_api_error *e) {
     const int top = !st->logprobs ? -1 : a->top_logprobs > 0 ? (int)a->top_logprobs : 0;
     lt_ids ids = {0};
 
-    return lt_server_check_model(j->server, a, e) && lt_reply_configure(j, a->max_tokens, top, e) &&
+    return lt_server_check_model(j->server, a, e) && lt_control_read(j, e) &&
+           lt_reply_configure(j, a->max_tokens, top, e) && lt_group_read(j, e) &&
            lt_chat_output_prepare(j, e) && ids_of(j->server, a, &ids, &j->listen.opened, e) &&
            lt_chat_output_add(j, &ids, e);
 }

@@ -25,6 +25,8 @@ typedef enum { LT_RESPONSE_RUNNING, LT_RESPONSE_DONE, LT_RESPONSE_FAILED } lt_re
 
 extern const lt_formatter lt_responses_formatter;
 
+/* The choice that is the answer, once all have ended. */
+lt_reply_choice *lt_response_choice(const lt_reply *j);
 /* The response object. */
 void lt_response_write(lt_json_out *o, const lt_reply *j, lt_response_state state);
 /* An output item; of one that is not done the text is left out. */

@@ -105,17 +105,21 @@ static void end_item(lt_reply_choice *c, int index) {
     item_event(c, index, true);
 }
 
+static void begin_item(lt_reply_choice *c, int index) {
+    c->logs.sent = lt_chat_item_at(c, index)->logs_from;
+    item_event(c, index, false);
+    part_event(c, index, false);
+}
+
 static void on_piece(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
-    if (!c->reply->stream) {
+    if (!lt_reply_is_live(c->reply)) {
         return;
     }
     if (fresh && item > 0) {
         end_item(c, item - 1);
     }
     if (fresh) {
-        c->logs.sent = lt_chat_item_at(c, item)->logs_from;
-        item_event(c, item, false);
-        part_event(c, item, false);
+        begin_item(c, item);
     }
     if (n > 0) {
         text_event(c, item, false, text, n);
@@ -135,8 +139,22 @@ static void format_choice_end(lt_reply_choice *c) {
         return;
     }
     s = c->state;
-    if (c->reply->stream && s->n_items > 0) {
+    if (lt_reply_is_live(c->reply) && s->n_items > 0) {
         end_item(c, s->n_items - 1);
+    }
+}
+
+/* The answer of a group is known at its end; a stream gets it at once. */
+static void send_kept(lt_reply *j) {
+    lt_reply_choice *c = lt_group_kept(j);
+    const lt_chat_output *s = c->state;
+    for (int i = 0; i < s->n_items; i++) {
+        const lt_json_out *text = &s->items[i].text;
+        begin_item(c, i);
+        if (text->n > 0) {
+            text_event(c, i, false, text->data, text->n);
+        }
+        end_item(c, i);
     }
 }
 
@@ -159,8 +177,11 @@ static void keep(lt_reply *j) {
 }
 
 static void format_finish(lt_reply *j) {
-    const bool cut = j->parts[0].choices[0].finish == LT_FINISH_LENGTH;
+    const bool cut = lt_response_choice(j)->finish == LT_FINISH_LENGTH;
     const lt_responses *st = j->format_state;
+    if (j->stream && j->group != NULL) {
+        send_kept(j);
+    }
     if (st->keep) {
         keep(j);
     }
@@ -185,8 +206,8 @@ static void format_failed(lt_reply *j, const lt_api_error *e) {
 
 static void format_free(lt_reply *j) {
     lt_responses *st = j->format_state;
-    if (j->n_parts > 0 && j->parts[0].choices != NULL) {
-        lt_chat_output_close(&j->parts[0].choices[0]);
+    for (int64_t i = 0; j->n_parts > 0 && j->parts[0].choices != NULL && i < j->n_choices; i++) {
+        lt_chat_output_close(&j->parts[0].choices[i]);
     }
     if (st != NULL) {
         lt_store_release(j->server->store, st->previous);
@@ -198,6 +219,7 @@ const lt_formatter lt_responses_formatter = {.begin = format_begin,
                                              .token = lt_chat_output_token,
                                              .text = lt_chat_output_text,
                                              .piece = on_piece,
+                                             .answer = lt_chat_output_answer,
                                              .choice_end = format_choice_end,
                                              .finish = format_finish,
                                              .failed = format_failed,

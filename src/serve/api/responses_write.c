@@ -6,6 +6,10 @@
 #include "base/error.h"
 #include "serve/api/responses.h"
 
+lt_reply_choice *lt_response_choice(const lt_reply *j) {
+    return j->group != NULL ? lt_group_kept(j) : &j->parts[0].choices[0];
+}
+
 static const lt_responses *state_of(const lt_reply_choice *c) {
     return c->reply->format_state;
 }
@@ -204,9 +208,9 @@ static void put_end(lt_json_out *o, const lt_reply *j, bool cut) {
 }
 
 void lt_response_write(lt_json_out *o, const lt_reply *j, lt_response_state state) {
-    const lt_reply_choice *c = &j->parts[0].choices[0];
-    const lt_chat_output *s = c->state;
     const bool done = state == LT_RESPONSE_DONE;
+    const lt_reply_choice *c = done ? lt_response_choice(j) : &j->parts[0].choices[0];
+    const lt_chat_output *s = c->state;
     const bool cut = done && c->finish == LT_FINISH_LENGTH;
 
     lt_out_open(o, '{');
@@ -234,6 +238,7 @@ void lt_response_write(lt_json_out *o, const lt_reply *j, lt_response_state stat
     put_asked(o, j);
     if (done) {
         put_usage(o, j);
+        lt_reply_reports_write(o, j);
     } else {
         lt_out_key_null(o, "usage");
     }
