@@ -76,8 +76,7 @@ static bool one_of(const char *value, const char *const *known, const char *para
            lt_api_refuse(e, param, "'%s' = %.40s; it may be %s", param, value, all);
 }
 
-/* OpenAI's members of "reasoning" stay in *own; with a `control`, all others are those of control.h.
- */
+/* OpenAI's members of "reasoning" go to *own. With a `control`, all others are for control.h. */
 static bool split_reasoning(lt_api_params *a, const json_t **own, lt_api_error *e) {
     static const char *const members[] = {"effort",  "summary", "generate_summary",
                                           "context", "mode",    NULL};
