@@ -1,0 +1,548 @@
+/* Experiments without a model: grids multiplied out by hand, cells in their order, prompts as
+ * experiment_task.c draws them, Wilson's intervals by the equation that defines them, and the
+ * summary of results that are given. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "align/experiment.h"
+#include "base/error.h"
+#include "base/json.h"
+
+static char root[] = "/tmp/lateen-experiment-XXXXXX";
+
+static void must(lt_err err) {
+    if (err != LT_OK) {
+        fail_msg("%s", lt_error_message());
+    }
+}
+
+static void close_to(double got, double want) {
+    if (!(fabs(got - want) <= 1e-9 * fmax(1.0, fabs(want)))) {
+        fail_msg("got %.12g, want %.12g", got, want);
+    }
+}
+
+static void put_file(char path[LT_PATH_BYTES], const char *name, const char *text) {
+    (void)snprintf(path, LT_PATH_BYTES, "%s/%s", root, name);
+    must(lt_file_write_atomic(path, text, strlen(text)));
+}
+
+/* `text` with what every file needs, unless it is about that. */
+static lt_err open_text(lt_experiment *e, const char *text) {
+    char path[LT_PATH_BYTES];
+    put_file(path, "e.yaml", text);
+    return lt_experiment_open(e, path, root);
+}
+
+#define MODEL   "model: m\n"
+#define SEEDS   "seeds: [3, 5]\n"
+#define TASKS   "tasks:\n  - {name: t, make: arithmetic, count: 3}\n"
+#define METHODS "methods:\n  - {name: plain}\n"
+
+/* ---- Grids ---- */
+
+static void grids_are_multiplied_out(void **state) {
+    static const char *const want[] = {
+        "{}",
+        "{\"n\":1,\"temperature\":0.5}",
+        "{\"n\":2,\"temperature\":0.5}",
+        "{\"n\":4,\"temperature\":0.5}",
+        "{\"n\":1,\"temperature\":1.0}",
+        "{\"n\":2,\"temperature\":1.0}",
+        "{\"n\":4,\"temperature\":1.0}",
+    };
+    lt_experiment e;
+    (void)state;
+    must(open_text(&e, MODEL SEEDS TASKS
+                   "request: {max_tokens: 8, stop: \"a, b\", top_p: 0.5}\n"
+                   "methods:\n"
+                   "  - {name: plain, max_tokens: 9}\n"
+                   "  - {name: best, alignment: {method: best_of_n, n: [1, 2, 4], reward: gold},\n"
+                   "     temperature: [0.5, 1.0]}\n"));
+    assert_int_equal(e.n_configs, 7);
+    for (int i = 0; i < 7; i++) {
+        const lt_experiment_config *c = &e.configs[i];
+        const json_t *alignment = json_object_get(c->request, "alignment");
+        char *text = json_dumps(c->parameters, JSON_COMPACT | JSON_SORT_KEYS);
+        assert_string_equal(text, want[i]);
+        free(text);
+        assert_string_equal(c->method, i == 0 ? "plain" : "best");
+        assert_true(c->gold == (i > 0));
+        assert_null(json_object_get(c->request, "name"));
+        assert_int_equal(json_integer_value(json_object_get(c->request, "max_tokens")),
+                         i == 0 ? 9 : 8);
+        assert_string_equal(json_string_value(json_object_get(c->request, "stop")), "a, b");
+        assert_true(json_real_value(json_object_get(c->request, "top_p")) == 0.5);
+        if (i > 0) {
+            const double t = json_real_value(json_object_get(c->request, "temperature"));
+            const int64_t n = json_integer_value(json_object_get(alignment, "n"));
+            assert_true(t == (i > 3 ? 1.0 : 0.5));
+            assert_int_equal(n, 1 << (i - 1) % 3);
+        }
+    }
+    assert_int_equal(e.n_cells, 7 * 2 * 3); /* Methods, seeds, problems. */
+    assert_int_equal(e.n_seeds, 2);
+    assert_true(e.seeds[0] == 3 && e.seeds[1] == 5);
+    assert_int_equal(e.max_running, 64);
+    assert_false(e.chat);
+    lt_experiment_close(&e);
+}
+
+/* Values of a file: what is no number, true or false is a text. */
+static void values_have_types(void **state) {
+    static const struct {
+        const char *text, *json;
+    } rows[] = {
+        {"true", "true"},         {"false", "false"},   {"7", "7"},         {"-7", "-7"},
+        {"0.5", "0.5"},           {"1e3", "1000.0"},    {"inf", "\"inf\""}, {"7b", "\"7b\""},
+        {"\"1,x\"", "\"1,x\""},   {"\"1,\"", "\"1,\""}, {"nan", "\"nan\""}, {"\"\"", "\"\""},
+        {"\"1,,2\"", "\"1,,2\""}, {"0x10", "\"0x10\""}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char text[512], *got;
+        lt_experiment e;
+        (void)snprintf(text, sizeof text, MODEL SEEDS TASKS METHODS "request: {x: %s}\n",
+                       rows[i].text);
+        must(open_text(&e, text));
+        assert_int_equal(e.n_configs, 1);
+        got = json_dumps(json_object_get(e.configs[0].request, "x"), JSON_ENCODE_ANY);
+        assert_string_equal(got, rows[i].json);
+        free(got);
+        lt_experiment_close(&e);
+    }
+}
+
+static void files_say_what_is_wrong(void **state) {
+    static const struct {
+        const char *text, *says;
+        lt_err err;
+    } rows[] = {
+        {SEEDS TASKS METHODS, "no model", LT_ERR_ARG},
+        {MODEL SEEDS METHODS, "no tasks", LT_ERR_ARG},
+        {MODEL SEEDS TASKS, "no methods", LT_ERR_ARG},
+        {MODEL SEEDS TASKS METHODS "x: 1\n", "no key is named 'x'", LT_ERR_ARG},
+        {MODEL SEEDS TASKS METHODS "chat: 1\n", "chat must be true or false", LT_ERR_ARG},
+        {MODEL SEEDS TASKS METHODS "max_running: 0\n", "max_running must be 1", LT_ERR_ARG},
+        {MODEL SEEDS TASKS METHODS "max_running: 65537\n", "max_running must be 1", LT_ERR_ARG},
+        {MODEL TASKS METHODS "seeds: [1, 2.5]\n", "seeds must be 1 to 64 whole", LT_ERR_ARG},
+        {MODEL TASKS METHODS "seeds: 2.5\n", "seeds must be 1 to 64 whole", LT_ERR_ARG},
+        {MODEL TASKS METHODS "seeds: x\n", "seeds must be 1 to 64 whole", LT_ERR_ARG},
+        {MODEL TASKS METHODS "seeds: [1, 2, 1]\n", "seeds: 1 is there twice", LT_ERR_ARG},
+        {MODEL SEEDS TASKS METHODS "  - {name: plain}\n", "are named 'plain'", LT_ERR_ARG},
+        {MODEL SEEDS TASKS METHODS "  - {top_p: 1}\n", "methods.1 has no name", LT_ERR_ARG},
+        {MODEL SEEDS TASKS "  - {name: t, make: arithmetic}\n" METHODS, "tasks are named 't'",
+         LT_ERR_ARG},
+        {"models:\n  - {name: a, path: x}\n  - {name: a, path: y}\n" SEEDS TASKS METHODS,
+         "models are named 'a'", LT_ERR_ARG},
+        {"models:\n  - {name: a}\n" SEEDS TASKS METHODS, "models.0 has no path", LT_ERR_ARG},
+        {"models:\n  - {path: a, at: b}\n" SEEDS TASKS METHODS, "models: no key is named 'at'",
+         LT_ERR_ARG},
+        {MODEL SEEDS TASKS "methods:\n  - {name: a, a: [1,2], b: [1,2], c: [1,2], d: [1,2], e: "
+                           "[1,2], f: [1,2], g: [1,2], h: [1,2], i: [1,2]}\n",
+         "more than", LT_ERR_LIMIT},
+        {MODEL SEEDS METHODS "tasks:\n  - {make: arithmetic, file: x}\n", "either 'make' or 'file'",
+         LT_ERR_ARG},
+        {MODEL SEEDS METHODS "tasks:\n  - {name: x}\n", "either 'make' or 'file'", LT_ERR_ARG},
+        {MODEL SEEDS METHODS "tasks:\n  - {make: arithmetic, split: test}\n", "split test",
+         LT_ERR_ARG},
+        {MODEL SEEDS METHODS "tasks:\n  - {make: arithmetic, count: 0}\n", "count must be 1",
+         LT_ERR_ARG},
+        {MODEL SEEDS METHODS "tasks:\n  - {make: arithmetic, count: 100001}\n", "count must be 1",
+         LT_ERR_ARG},
+        {MODEL SEEDS METHODS "tasks:\n  - {make: arithmetic, shots: 65}\n", "shots 0 to 64",
+         LT_ERR_ARG},
+        {MODEL SEEDS METHODS "tasks:\n  - {make: arithmetic, shots: -1}\n", "shots 0 to 64",
+         LT_ERR_ARG},
+        {MODEL SEEDS METHODS "tasks:\n  - {make: arithmetic, first: -1}\n", "first at least 0",
+         LT_ERR_ARG},
+        {MODEL SEEDS METHODS "tasks:\n  - {make: arithmetic, level: 0}\n", "level 1 to",
+         LT_ERR_ARG},
+        {MODEL SEEDS METHODS "tasks:\n  - {make: arithmetic, level: 2-1}\n", "level 1 to",
+         LT_ERR_ARG},
+        {MODEL SEEDS METHODS "tasks:\n  - {make: arithmetic, level: 1-99}\n", "level 1 to",
+         LT_ERR_ARG},
+        {MODEL SEEDS METHODS "tasks:\n  - {make: arithmetic, level: x}\n", "level 1 to",
+         LT_ERR_ARG},
+        {MODEL SEEDS METHODS "tasks:\n  - {file: /nosuch}\n", "/nosuch: No such file", LT_ERR_IO},
+    };
+    lt_experiment e;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const lt_err err = open_text(&e, rows[i].text);
+        if (err != rows[i].err || strstr(lt_error_message(), rows[i].says) == NULL) {
+            fail_msg("%s: %d, '%s'", rows[i].text, (int)err, lt_error_message());
+        }
+        lt_experiment_close(&e);
+    }
+    must(open_text(&e, MODEL SEEDS TASKS METHODS "  - {name: plain, top_p: [0.5, 1]}\n"
+                                                 "max_running: 65536\nchat: true\n"));
+    assert_int_equal(e.n_configs, 3); /* The same name with other parameters. */
+    assert_true(e.chat && e.max_running == 65536);
+    lt_experiment_close(&e);
+    must(open_text(&e, MODEL TASKS METHODS));
+    assert_true(e.n_seeds == 1 && e.seeds[0] == 0);
+    lt_experiment_close(&e);
+    must(open_text(&e, MODEL TASKS METHODS "seeds: 7\n"));
+    assert_true(e.n_seeds == 1 && e.seeds[0] == 7);
+    lt_experiment_close(&e);
+}
+
+/* What changes the results changes the hash; the folder and the name of a model do not. */
+static void the_hash_is_of_what_decides(void **state) {
+    static const char *const same[] = {MODEL SEEDS TASKS METHODS,
+                                       "models:\n  - {name: other, path: m}\n" SEEDS TASKS METHODS,
+                                       MODEL SEEDS TASKS METHODS "max_running: 3\n"},
+                             *const other[] = {
+                                 "model: n\n" SEEDS TASKS METHODS,
+                                 MODEL "seeds: [3, 6]\n" TASKS METHODS,
+                                 MODEL SEEDS TASKS METHODS "  - {name: two, top_p: 1}\n",
+                                 MODEL SEEDS TASKS METHODS "request: {top_p: 1}\n",
+                                 MODEL SEEDS "tasks:\n  - {name: t, make: arithmetic, count: 3, "
+                                             "seed: 1}\n" METHODS,
+                             };
+    lt_experiment e;
+    uint64_t hash;
+    (void)state;
+    must(open_text(&e, same[0]));
+    hash = e.hash;
+    lt_experiment_close(&e);
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        must(open_text(&e, same[i]));
+        assert_true(e.hash == hash);
+        lt_experiment_close(&e);
+    }
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++) {
+        must(open_text(&e, other[i]));
+        assert_true(e.hash != hash);
+        lt_experiment_close(&e);
+    }
+}
+
+/* ---- Problems ---- */
+
+#define LINE(q, a)                                                                                 \
+    "{\"messages\": [{\"role\": \"user\", \"content\": \"" q "\"}], \"answer\": \"" a              \
+    "\", \"checker\": \"number\"}\n"
+
+static void prompts_are_drawn(void **state) {
+    static const char *const completions[] = {
+        "Question: q1\nAnswer: The answer is 1.\n\nQuestion: q2\nAnswer: The answer is 2.\n\n"
+        "Question: q3\nAnswer:",
+        "Question: q1\nAnswer: The answer is 1.\n\nQuestion: q2\nAnswer: The answer is 2.\n\n"
+        "Question: q4\nAnswer:"};
+    static const char *const roles[] = {"user", "assistant", "user", "assistant", "user"};
+    static const char *const said[] = {"q1", "The answer is 1.", "q2", "The answer is 2.", "q3"};
+    char path[LT_PATH_BYTES], text[LT_PATH_BYTES + 512];
+    lt_experiment e;
+    json_t *chat = NULL;
+    (void)state;
+    put_file(path, "lines.jsonl", LINE("q1", "1") LINE("q2", "2") LINE("q3", "3") LINE("q4", "4"));
+    (void)snprintf(text, sizeof text, MODEL METHODS "tasks:\n  - {file: %s, shots: 2}\n", path);
+    must(open_text(&e, text));
+    assert_int_equal(e.tasks[0].n_problems, 2);
+    assert_string_equal(e.tasks[0].name, path);
+    assert_false(e.tasks[0].strict);
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(e.tasks[0].problems[i].prompt, completions[i]);
+        assert_string_equal(e.tasks[0].problems[i].answer, i == 0 ? "3" : "4");
+        assert_int_equal(e.tasks[0].problems[i].checker, LT_CHECK_NUMBER);
+    }
+    lt_experiment_close(&e);
+    (void)snprintf(text, sizeof text,
+                   MODEL METHODS "chat: true\ntasks:\n  - {file: %s, shots: 2, count: 1, "
+                                 "strict: true, name: x}\n",
+                   path);
+    must(open_text(&e, text));
+    assert_int_equal(e.tasks[0].n_problems, 1);
+    assert_true(e.tasks[0].strict);
+    assert_string_equal(e.tasks[0].name, "x");
+    must(lt_json_parse(&chat, e.tasks[0].problems[0].prompt, strlen(e.tasks[0].problems[0].prompt),
+                       "prompt"));
+    assert_int_equal(json_array_size(chat), 5);
+    for (size_t i = 0; i < 5; i++) {
+        const json_t *one = json_array_get(chat, i);
+        assert_string_equal(json_string_value(json_object_get(one, "role")), roles[i]);
+        assert_string_equal(json_string_value(json_object_get(one, "content")), said[i]);
+    }
+    json_decref(chat);
+    lt_experiment_close(&e);
+}
+
+static void lines_say_what_is_wrong(void **state) {
+    static const struct {
+        const char *lines, *more, *says;
+    } rows[] = {
+        {LINE("q", "1"), ", shots: 1", "no problem behind 1 examples"},
+        {LINE("q", "1") "{\"answer\": \"1\", \"checker\": \"number\"}\n", "",
+         "bad.jsonl:2 needs 'messages' or 'prompt'"},
+        {"{\"prompt\": \"q\", \"checker\": \"number\"}\n", "", "'answer' and 'checker'"},
+        {"{\"prompt\": \"q\", \"answer\": \"1\"}\n", "", "'answer' and 'checker'"},
+        {"{\"prompt\": \"q\", \"answer\": \"1\", \"checker\": \"number\"}\n", ", shots: 1",
+         "goes with neither shots nor chat"},
+        {"{\"prompt\": \"q\", \"answer\": \"1\", \"checker\": \"nosuch\"}\n", "", "nosuch"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char path[LT_PATH_BYTES], text[LT_PATH_BYTES + 512];
+        lt_experiment e;
+        put_file(path, "bad.jsonl", rows[i].lines);
+        (void)snprintf(text, sizeof text, MODEL METHODS "tasks:\n  - {file: %s%s}\n", path,
+                       rows[i].more);
+        assert_int_not_equal(open_text(&e, text), LT_OK);
+        if (strstr(lt_error_message(), rows[i].says) == NULL) {
+            fail_msg("'%s', not '%s'", lt_error_message(), rows[i].says);
+        }
+        lt_experiment_close(&e);
+    }
+}
+
+/* Problems of a range are those of a task that begins with it; examples are none of them, with
+ * their steps where the task says so. */
+static void problems_are_made(void **state) {
+    lt_experiment e;
+    (void)state;
+    must(open_text(&e, MODEL METHODS
+                   "tasks:\n  - {name: all, make: arithmetic, count: 6}\n"
+                   "  - {name: tail, make: arithmetic, count: 2, first: 4}\n"
+                   "  - {name: shots, make: arithmetic, count: 6, shots: 2}\n"
+                   "  - {name: steps, make: arithmetic, count: 6, shots: 2, steps: true}\n"
+                   "  - {name: train, make: arithmetic, count: 6, split: train}\n"
+                   "  - {name: held, make: arithmetic, count: 6, split: held-out, level: 1}\n"
+                   "  - {name: hard, make: arithmetic, count: 6, level: 1-3}\n"));
+    for (int i = 0; i < 6; i++) {
+        const char *plain = e.tasks[0].problems[i].prompt, *shot = e.tasks[2].problems[i].prompt;
+        const char *steps = e.tasks[3].problems[i].prompt;
+        assert_string_equal(e.tasks[5].problems[i].prompt, plain);
+        assert_string_equal(shot + strlen(shot) - strlen(plain), plain);
+        assert_string_equal(steps + strlen(steps) - strlen(plain), plain);
+        assert_true(strlen(steps) > strlen(shot)); /* Steps are written. */
+        assert_string_equal(e.tasks[2].problems[i].answer, e.tasks[0].problems[i].answer);
+        assert_true(strncmp(plain, "Question: ", 10) == 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_string_equal(e.tasks[1].problems[i].prompt, e.tasks[0].problems[4 + i].prompt);
+    }
+    assert_string_not_equal(e.tasks[4].problems[0].prompt, e.tasks[0].problems[0].prompt);
+    assert_true(strcmp(e.tasks[6].problems[0].prompt, e.tasks[0].problems[0].prompt) != 0 ||
+                strcmp(e.tasks[6].problems[1].prompt, e.tasks[0].problems[1].prompt) != 0 ||
+                strcmp(e.tasks[6].problems[2].prompt, e.tasks[0].problems[2].prompt) != 0);
+    lt_experiment_close(&e);
+}
+
+/* ---- Cells ---- */
+
+/* Two models, tasks of 2 and 3 problems, two methods, two seeds. */
+#define CELLS                                                                                      \
+    "models:\n  - {name: a, path: m}\n  - {name: b, path: n}\n" SEEDS                              \
+    "tasks:\n  - {name: t, make: arithmetic, count: 2}\n"                                          \
+    "  - {name: u, make: arithmetic, count: 3}\n"                                                  \
+    "methods:\n  - {name: plain}\n  - {name: other}\n"
+
+static void cells_are_in_order(void **state) {
+    lt_experiment e;
+    int64_t at = 0;
+    (void)state;
+    must(open_text(&e, CELLS));
+    assert_int_equal(e.n_cells, 2 * (2 + 3) * 2 * 2);
+    for (int64_t model = 0; model < 2; model++) {
+        for (int64_t task = 0; task < 2; task++) {
+            for (int64_t config = 0; config < 2; config++) {
+                for (int64_t seed = 0; seed < 2; seed++) {
+                    for (int64_t problem = 0; problem < 2 + task; problem++, at++) {
+                        const lt_experiment_place p = {model, task, config, seed, problem},
+                                                  q = lt_experiment_place_of(&e, at);
+                        assert_int_equal(lt_experiment_index(&e, &p), at);
+                        assert_memory_equal(&p, &q, sizeof p);
+                    }
+                }
+            }
+        }
+    }
+    lt_experiment_close(&e);
+}
+
+/* The bounds of Wilson's interval are the shares q with (p - q)^2 = z^2 q (1 - q) / n: here n is
+ * the number of answers that would be as certain if they were independent. */
+static void intervals_are_wilson_s(void **state) {
+    static const struct {
+        int32_t right[8];
+        int64_t n, seeds;
+        double mean, answers;
+    } rows[] = {
+        {{1, 1, 0, 1}, 4, 1, 0.75, 3},            /* p (1 - p) / (variance / n) = n - 1. */
+        {{1, 1, 1, 1}, 4, 1, 1, 4},               /* No variance: a problem is one answer. */
+        {{0, 0, 0}, 3, 2, 0, 3},                  /* */
+        {{1, 1, 1}, 3, 2, 0.5, 3},                /* */
+        {{0, 2}, 2, 2, 0.5, 1},                   /* 0.25 / (0.5 / 2) */
+        {{5, 5, 5, 4}, 4, 10, 0.475, 40},         /* 399 of the formula, but only 40 were given. */
+        {{8, 2, 5, 9}, 4, 10, 0.6, 0.24 / 0.025}, /* Variance 0.1. */
+        {{1}, 1, 2, 0.5, 1},
+    };
+    const double z = 1.959963984540054;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const double p = rows[i].mean;
+        const lt_experiment_share s = lt_experiment_share_of(rows[i].right, rows[i].n,
+                                                             rows[i].seeds);
+        close_to(s.mean, p);
+        for (int k = 0; k < 2; k++) {
+            const double q = k == 0 ? s.low : s.high;
+            close_to((p - q) * (p - q), z * z * q * (1 - q) / rows[i].answers);
+        }
+        assert_true(s.low >= 0 && s.high <= 1 && s.low <= p && p <= s.high && s.low < s.high);
+    }
+    const lt_experiment_share none = lt_experiment_share_of(NULL, 0, 3);
+    assert_true(none.mean == 0 && none.low == 0 && none.high == 1);
+}
+
+/* ---- Results ---- */
+
+static void put_results(const lt_experiment *e, const char *lines) {
+    char path[LT_PATH_BYTES], text[4096];
+    (void)snprintf(text, sizeof text, "{\"experiment\":\"%016" PRIx64 "\",\"cells\":40}\n%s",
+                   e->hash, lines);
+    put_file(path, "results.jsonl", text);
+}
+
+static double at(const json_t *row, const char *key, size_t i) {
+    return json_number_value(json_array_get(json_object_get(row, key), i));
+}
+
+/* Of model a, task t, method plain: problem 0 has right answers of 5 and 7 tokens; problem 1 has a
+ * right one of 4 and a wrong one of 10. Of the second method, a seed is missing. */
+static void summaries_are_worked_out(void **state) {
+    lt_experiment e;
+    char path[LT_PATH_BYTES], *text = NULL, *next = NULL, *line;
+    size_t n = 0, rows = 0;
+    (void)state;
+    must(open_text(&e, CELLS));
+    put_results(&e, "{\"cell\":0,\"right\":true,\"tokens\":5,\"score\":1,\"kl\":0.5}\n"
+                    "{\"cell\":2,\"right\":true,\"tokens\":7,\"score\":2,\"kl\":0.25}\n"
+                    "{\"cell\":3,\"right\":false,\"tokens\":10,\"score\":0,\"kl\":0}\n"
+                    "{\"cell\":1,\"right\":true,\"tokens\":4,\"score\":3,\"kl\":0.25}\n"
+                    "{\"cell\":4,\"right\":true,\"tokens\":4}\n"
+                    "{\"cell\":6,\"right\":true,\"tokens\":8}\n"
+                    "{\"cell\":5,\"right\":true,\"tokens\":1");
+    must(lt_experiment_read(&e));
+    assert_int_equal(e.n_done, 6); /* The last line was cut off. */
+    assert_false(e.cells[5].done);
+    (void)snprintf(path, sizeof path, "%s/summary.jsonl", root);
+    must(lt_file_read(&text, &n, path, 1 << 20));
+    for (line = strtok_r(text, "\n", &next); line != NULL; line = strtok_r(NULL, "\n", &next)) {
+        json_t *row = NULL;
+        must(lt_json_parse(&row, line, strlen(line), path));
+        assert_string_equal(json_string_value(json_object_get(row, "model")), rows < 4 ? "a" : "b");
+        assert_string_equal(json_string_value(json_object_get(row, "task")),
+                            rows / 2 % 2 == 0 ? "t" : "u");
+        assert_string_equal(json_string_value(json_object_get(row, "method")),
+                            rows % 2 == 0 ? "plain" : "other");
+        assert_int_equal(json_integer_value(json_object_get(row, "problems")), rows == 0   ? 2
+                                                                               : rows == 1 ? 1
+                                                                                           : 0);
+        assert_int_equal(json_integer_value(json_object_get(row, "seeds")), 2);
+        if (rows == 0) { /* Tokens 6 and 7, scores 1.5 and 1.5; variance of the former 0.5. */
+            close_to(at(row, "accuracy", 0), 0.75);
+            close_to(at(row, "tokens", 0), 6.5);
+            close_to(at(row, "tokens", 1), 6.5 - 1.959963984540054 * 0.5);
+            close_to(at(row, "tokens", 2), 6.5 + 1.959963984540054 * 0.5);
+            close_to(at(row, "score", 0), 1.5);
+            close_to(at(row, "score", 1), 1.5);
+            close_to(json_number_value(json_object_get(row, "kl")), 0.25);
+        } else {
+            assert_null(json_object_get(row, "score"));
+            assert_null(json_object_get(row, "kl"));
+        }
+        if (rows == 1) {
+            close_to(at(row, "accuracy", 0), 1.0);
+            close_to(at(row, "tokens", 0), 6.0);
+            close_to(at(row, "tokens", 1), 6.0); /* Of one problem no interval is known. */
+        }
+        json_decref(row);
+        rows++;
+    }
+    assert_int_equal(rows, 8);
+    free(text);
+    lt_experiment_close(&e);
+}
+
+/* A line that is no result ends what is taken over: the rest is cut off, and asked again. */
+static void results_end_at_a_bad_line(void **state) {
+    static const struct {
+        const char *lines;
+        int64_t done;
+    } rows[] = {
+        {"", 0},
+        {"{\"cell\":39,\"right\":true,\"tokens\":1}\n", 1},
+        {"{\"cell\":40,\"right\":true,\"tokens\":1}\n", 0},
+        {"{\"cell\":-1,\"right\":true,\"tokens\":1}\n", 0},
+        {"{\"cell\":\"1\",\"right\":true,\"tokens\":1}\n", 0},
+        {"{\"cell\":1,\"tokens\":1}\n{\"cell\":1,\"tokens\":1}\n{\"cell\":2,\"tokens\":1}\n", 1},
+        {"{\"cell\":1,\"tokens\":1}\nx\n{\"cell\":2,\"tokens\":1}\n", 1},
+    };
+    lt_experiment e;
+    char path[LT_PATH_BYTES];
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *text = NULL, *again = NULL;
+        size_t n = 0, m = 0;
+        must(open_text(&e, CELLS));
+        put_results(&e, rows[i].lines);
+        must(lt_experiment_read(&e));
+        assert_int_equal(e.n_done, rows[i].done);
+        lt_experiment_close(&e);
+        (void)snprintf(path, sizeof path, "%s/results.jsonl", root);
+        must(lt_file_read(&text, &n, path, 1 << 20));
+        must(open_text(&e, CELLS));
+        must(lt_experiment_read(&e)); /* What is left is whole. */
+        assert_int_equal(e.n_done, rows[i].done);
+        lt_experiment_close(&e);
+        must(lt_file_read(&again, &m, path, 1 << 20));
+        assert_string_equal(text, again);
+        int64_t lines = 0;
+        for (size_t k = 0; k < n; k++) {
+            lines += text[k] == '\n';
+        }
+        assert_int_equal(lines, 1 + rows[i].done);
+        assert_true(text[n - 1] == '\n');
+        free(text);
+        free(again);
+    }
+    must(open_text(&e, CELLS));
+    e.hash++;
+    assert_int_equal(lt_experiment_read(&e), LT_ERR_STATE);
+    assert_non_null(strstr(lt_error_message(), "results of another experiment"));
+    lt_experiment_close(&e);
+}
+
+static int make_root(void **state) {
+    (void)state;
+    return mkdtemp(root) != NULL ? 0 : -1;
+}
+
+static int remove_root(void **state) {
+    char command[sizeof root + 16];
+    (void)state;
+    (void)snprintf(command, sizeof command, "rm -rf %s", root);
+    return system(command);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(grids_are_multiplied_out),  cmocka_unit_test(values_have_types),
+        cmocka_unit_test(files_say_what_is_wrong),   cmocka_unit_test(the_hash_is_of_what_decides),
+        cmocka_unit_test(prompts_are_drawn),         cmocka_unit_test(lines_say_what_is_wrong),
+        cmocka_unit_test(problems_are_made),         cmocka_unit_test(cells_are_in_order),
+        cmocka_unit_test(intervals_are_wilson_s),    cmocka_unit_test(summaries_are_worked_out),
+        cmocka_unit_test(results_end_at_a_bad_line),
+    };
+    return cmocka_run_group_tests(tests, make_root, remove_root);
+}
