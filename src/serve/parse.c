@@ -21,20 +21,17 @@ typedef struct {
 
 /* ---- Formats ---- */
 
-/* The marks around a format's reasoning, for models that have any. */
-static lt_parse_marks think_marks(lt_parse_format f) {
-    switch (f) {
-    case LT_PARSE_MISTRAL:
-    case LT_PARSE_MISTRAL_ARGS:
-        return (lt_parse_marks){f, "[THINK]", "[/THINK]"};
-    case LT_PARSE_APERTUS:
-        return (lt_parse_marks){f, "<|inner_prefix|>", "<|inner_suffix|>"};
-    case LT_PARSE_HARMONY: /* Channels. */
-        return (lt_parse_marks){f, NULL, NULL};
-    default:
-        return (lt_parse_marks){f, "<think>", "</think>"};
-    }
-}
+/* Marks around reasoning. They do not follow from the format of the calls. */
+static const char *const think_marks[][2] = {
+    {"[THINK]", "[/THINK]"},                                             /* Magistral. */
+    {"<|inner_prefix|>", "<|inner_suffix|>"},                            /* Apertus. */
+    {"<seed:think>", "</seed:think>"},                                   /* Seed-OSS. */
+    {"\xE2\x97\x81think\xE2\x96\xB7", "\xE2\x97\x81/think\xE2\x96\xB7"}, /* Kimi. */
+    {"<thought>", "</thought>"},                                         /* EXAONE Deep. */
+    {"<think>", "</think>"}}; /* Last: most models, and where nothing else is known. */
+#define N_THINK_MARKS   (sizeof think_marks / sizeof *think_marks)
+#define HARMONY_THOUGHT "<|channel|>analysis<|message|>"
+#define HARMONY_ANSWER  "<|end|><|start|>assistant<|channel|>final<|message|>"
 
 lt_parse_marks lt_parse_detect(const char *template_text) {
     static const struct {
@@ -50,14 +47,24 @@ lt_parse_marks lt_parse_detect(const char *template_text) {
                 {"<|python_tag|>", "", LT_PARSE_LLAMA3},
                 {"\"parameters\": ", "<|start_header_id|>", LT_PARSE_LLAMA3}};
     const char *t = template_text != NULL ? template_text : "";
-    lt_parse_marks m = {.format = LT_PARSE_PLAIN}, think;
+    lt_parse_marks m = {.format = LT_PARSE_PLAIN};
     for (size_t i = 0; i < sizeof rows / sizeof *rows && m.format == LT_PARSE_PLAIN; i++) {
         if (strstr(t, rows[i].mark) != NULL && strstr(t, rows[i].also) != NULL) {
             m.format = rows[i].format;
         }
     }
-    think = think_marks(m.format);
-    return think.think_close != NULL && strstr(t, think.think_close) != NULL ? think : m;
+    for (size_t i = 0; m.format != LT_PARSE_HARMONY && m.think_close == NULL && i < N_THINK_MARKS;
+         i++) {
+        if (strstr(t, think_marks[i][1]) != NULL) {
+            m.think_open = think_marks[i][0];
+            m.think_close = think_marks[i][1];
+        }
+    }
+    return m;
+}
+
+const char *lt_parse_closing(const lt_parse_marks *m) {
+    return m->format == LT_PARSE_HARMONY ? HARMONY_ANSWER : m->think_close;
 }
 
 const char *lt_parse_format_name(lt_parse_format f) {
@@ -84,11 +91,12 @@ const char *const *lt_parse_call_marks(lt_parse_format f) {
 }
 
 bool lt_parse_prompt_thinks(const lt_parse_marks *m, const char *prompt, size_t n) {
-    const size_t len = m->think_open != NULL ? strlen(m->think_open) : 0;
+    const char *open = m->format == LT_PARSE_HARMONY ? HARMONY_THOUGHT : m->think_open;
+    const size_t len = open != NULL ? strlen(open) : 0;
     while (n > 0 && lt_parse_blank(prompt[n - 1])) {
         n--;
     }
-    return len > 0 && n >= len && memcmp(prompt + n - len, m->think_open, len) == 0;
+    return len > 0 && n >= len && memcmp(prompt + n - len, open, len) == 0;
 }
 
 /* ---- Opening ---- */
@@ -99,6 +107,10 @@ lt_err lt_parser_open(lt_parser **out, const lt_parse_options *o) {
         LT_FAIL(LT_ERR_OOM, "parser");
     }
     p->o = *o;
+    if (o->think_close == NULL) {
+        p->o.think_open = think_marks[N_THINK_MARKS - 1][0];
+        p->o.think_close = think_marks[N_THINK_MARKS - 1][1];
+    }
     p->at = o->thinks && o->reasoning ? LT_IN_REASONING : LT_IN_CONTENT;
     p->strip = p->at == LT_IN_REASONING;
     *out = p;
@@ -158,15 +170,14 @@ static void marks_of(const lt_parser *p, mark out[8]) {
                                    {"<|end|>", LT_IN_CONTENT},
                                    {"<|return|>", LT_IN_CONTENT},
                                    {"<|call|>", LT_IN_CONTENT}};
-    const lt_parse_marks think = think_marks(p->o.format);
     int n = 0;
     if (p->o.format == LT_PARSE_HARMONY) {
         memcpy(out, harmony, sizeof harmony);
         n = 5;
     } else if (p->at == LT_IN_REASONING) {
-        out[n++] = (mark){think.think_close, LT_IN_CONTENT};
+        out[n++] = (mark){p->o.think_close, LT_IN_CONTENT};
     } else if (p->o.reasoning && !p->said && p->n_calls == 0) {
-        out[n++] = (mark){think.think_open, LT_IN_REASONING};
+        out[n++] = (mark){p->o.think_open, LT_IN_REASONING};
     }
     /* Apertus calls from within its reasoning. */
     for (int i = 0; p->o.tools && (p->at != LT_IN_REASONING || p->o.format == LT_PARSE_APERTUS) &&

@@ -34,6 +34,10 @@ typedef struct {
     const char *think_open, *think_close; /* NULL: no marks around reasoning (harmony: channels). */
 } lt_parse_marks;
 
+/* What ends the reasoning where it is not the model that ends it: the closing mark; in harmony, the
+ * channel of the answer is opened, too. NULL: there is no reasoning. */
+const char *lt_parse_closing(const lt_parse_marks *m);
+
 /* Detect the format by the marks in the text of a chat template. */
 lt_parse_marks lt_parse_detect(const char *template_text);
 const char *lt_parse_format_name(lt_parse_format f);
@@ -59,6 +63,7 @@ typedef struct {
     bool tools;     /* Look for calls; else their text is content. */
     bool reasoning; /* Separate reasoning; otherwise it is content, including its marks. */
     bool thinks;    /* The text begins inside the reasoning. */
+    const char *think_open, *think_close; /* Its marks; NULL: <think> and </think>. */
 } lt_parse_options;
 
 typedef struct lt_parser lt_parser;

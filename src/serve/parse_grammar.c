@@ -290,7 +290,8 @@ static lt_gid harmony(const maker *m, lt_gid form, lt_gid calls) {
     const lt_gid next = lt_gast_seq3(g, mark(m, "<|end|>"), mark(m, "<|start|>"),
                                      lt_gast_text(g, "assistant"));
     const lt_gid last = harmony_message(m, "final", form >= 0 ? form : text);
-    return lt_gast_seq2(g, lt_gast_repeat(g, lt_gast_seq2(g, aside, next), 0, LT_GINF),
+    const lt_gid asides = lt_gast_repeat(g, lt_gast_seq2(g, aside, next), 0, LT_GINF);
+    return lt_gast_seq2(g, m->o->thinks ? lt_gast_seq3(g, text, next, asides) : asides,
                         calls < 0      ? last
                         : m->o->forced ? calls
                                        : lt_gast_alt2(g, last, calls));

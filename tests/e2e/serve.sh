@@ -282,6 +282,15 @@ control() {
     within python3 tests/e2e/serve_control.py "http://127.0.0.1:$port"
     stop
     say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+    # Models with other marks: Seed-OSS's, and gpt-oss's channels.
+    sed "s/<think>/<seed:think>/; s/'<\/think>'/'<\/seed:think>'/" "$dir/reasons.jinja" >"$dir/seed.jinja"
+    start --deterministic --chat-template "$dir/seed.jinja"
+    ready && within python3 tests/e2e/serve_marks.py "http://127.0.0.1:$port" "</seed:think>"
+    stop
+    sed "s/<think>/<|start|>assistant<|channel|>analysis<|message|>/; s/'<\/think>'/''/" "$dir/reasons.jinja" >"$dir/channels.jinja"
+    start --deterministic --chat-template "$dir/channels.jinja"
+    ready && within python3 tests/e2e/serve_marks.py "http://127.0.0.1:$port" "<|end|><|start|>assistant<|channel|>final<|message|>"
+    stop
     # A model whose mark is one token.
     local stories=("${model[@]}")
     mkdir "$dir/thinks" && cp tests/golden/sft/{config.json,model.safetensors,tokenizer_config.json} "$dir/thinks"

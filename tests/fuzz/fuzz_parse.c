@@ -52,6 +52,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                            .tools = (data[0] & 0x40) == 0,
                            .reasoning = (data[0] & 0x20) == 0,
                            .thinks = (data[0] & 0x80) != 0};
+    if ((data[1] & 0x40) != 0) {
+        o.think_open = "[THINK]";
+        o.think_close = "[/THINK]";
+    }
     cut = (data[1] & 0x80) != 0;
     parse(&o, (const char *)data + 2, size - 2, size - 2, cut, &a);
     parse(&o, (const char *)data + 2, size - 2, 1 + data[1] % 9, cut, &b);

@@ -9,12 +9,15 @@
 
 static bool open_speech(lt_reply_choice *c) {
     const lt_listen *l = &c->reply->listen;
+    const lt_parse_marks *marks = &c->reply->server->marks;
     lt_chat_output *s = calloc(1, sizeof *s);
-    if (s == NULL ||
-        lt_parser_open(&s->parser, &(lt_parse_options){.format = c->reply->server->marks.format,
-                                                       .tools = l->tools,
-                                                       .reasoning = l->think,
-                                                       .thinks = l->opened}) != LT_OK) {
+    if (s == NULL || lt_parser_open(&s->parser, &(lt_parse_options){
+                                                    .format = marks->format,
+                                                    .tools = l->tools,
+                                                    .reasoning = l->think,
+                                                    .thinks = l->opened,
+                                                    .think_open = marks->think_open,
+                                                    .think_close = marks->think_close}) != LT_OK) {
         free(s);
         return false;
     }

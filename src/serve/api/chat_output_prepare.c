@@ -173,6 +173,11 @@ bool lt_chat_output_prepare(lt_reply *r, lt_api_error *e) {
     l->think = lt_parse_reasons(&r->server->marks) &&
                (a->reasoning_format == NULL || strcmp(a->reasoning_format, "none") != 0);
     keep_marks(r);
+    if (l->forced && r->control != NULL && r->server->marks.format == LT_PARSE_HARMONY) {
+        return lt_api_refuse(e, "tool_choice",
+                             "'reasoning.control' ends the reasoning with the channel of an "
+                             "answer in this model's format, so no call can be required");
+    }
     if (l->forced) {
         r->form.text = NULL; /* The form applies to text, of which there will be none. */
     }

@@ -146,7 +146,7 @@ static bool check_reads(const lt_control *k, const lt_api_params *a, lt_api_erro
 static bool read_trial(lt_control *k, lt_reply *j, lt_api_error *e) {
     const lt_api_params *a = &j->params;
     const char *probe = a->control.probe != NULL ? a->control.probe : methods[k->method].probe;
-    const char *close = j->server->marks.think_close;
+    const char *close = lt_parse_closing(&j->server->marks);
     const size_t n = strlen(probe);
     lt_ids behind = {0}; /* What a trial reads behind the text, or behind the closing mark. */
     bool ok;
@@ -178,7 +178,7 @@ static bool read_trial(lt_control *k, lt_reply *j, lt_api_error *e) {
 static bool read_least(lt_control *k, lt_reply *j, lt_api_error *e) {
     const lt_api_params *a = &j->params;
     const char *wait = a->control.wait != NULL ? a->control.wait : "Wait";
-    const char *close = j->server->marks.think_close;
+    const char *close = lt_parse_closing(&j->server->marks);
     if (a->control.wait != NULL && a->control.min_tokens == 0) {
         return lt_api_refuse(e, "reasoning.wait",
                              "'reasoning.wait' has no effect without 'reasoning.min_tokens'");
@@ -232,7 +232,7 @@ static bool read_control(lt_control *k, lt_reply *j, lt_api_error *e) {
         }
         a->thinking_budget = a->control.budget;
     }
-    if (j->server->marks.think_close == NULL) {
+    if (lt_parse_closing(&j->server->marks) == NULL) {
         return lt_api_refuse(e, "reasoning",
                              "'reasoning' is not supported for this model's format: it has no mark "
                              "that ends the reasoning");

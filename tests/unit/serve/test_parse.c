@@ -61,125 +61,142 @@ static void check(const lt_parse_options *o, const char *text, size_t cut, size_
 
 #define P "\xEF\xBD\x9C"
 #define U "\xE2\x96\x81"
+#define WITH(open, close, name, calls, thoughts, inside)                                           \
+    {                                                                                              \
+        .format = (name), .tools = (calls), .reasoning = (thoughts), .thinks = (inside),           \
+        .think_open = (open), .think_close = (close)                                               \
+    }
+#define OF(...)      WITH(NULL, NULL, __VA_ARGS__)
+#define MISTRAL(...) WITH("[THINK]", "[/THINK]", LT_PARSE_MISTRAL, __VA_ARGS__)
+#define APERTUS(...) WITH("<|inner_prefix|>", "<|inner_suffix|>", LT_PARSE_APERTUS, __VA_ARGS__)
 static const struct {
     lt_parse_options o;
     const char *text;
     heard want;
 } rows[] = {
-    {{LT_PARSE_PLAIN, true, true, false}, "Hello <b> world\n", {"", "Hello <b> world\n", ""}},
-    {{LT_PARSE_PLAIN, true, true, false},
+    {OF(LT_PARSE_PLAIN, true, true, false), "Hello <b> world\n", {"", "Hello <b> world\n", ""}},
+    {OF(LT_PARSE_PLAIN, true, true, false),
      "<think>\nhm\n</think>\n\nYes <thin> \n",
      {"hm", "Yes <thin> \n", ""}},
-    {{LT_PARSE_PLAIN, true, true, true}, "hm </thin\n</think>\nYes", {"hm </thin", "Yes", ""}},
-    {{LT_PARSE_PLAIN, true, true, true}, "cut off \n", {"cut off", "", ""}},
-    {{LT_PARSE_PLAIN, true, false, false}, "<think>a</think>b", {"", "<think>a</think>b", ""}},
-    {{LT_PARSE_HERMES, true, true, false},
+    {OF(LT_PARSE_PLAIN, true, true, true), "hm </thin\n</think>\nYes", {"hm </thin", "Yes", ""}},
+    {OF(LT_PARSE_PLAIN, true, true, true), "cut off \n", {"cut off", "", ""}},
+    {OF(LT_PARSE_PLAIN, true, false, false), "<think>a</think>b", {"", "<think>a</think>b", ""}},
+    {OF(LT_PARSE_HERMES, true, true, false),
      "<think>t</think>\n\nLet me see.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": [1, "
      "\"</x>\"]}}\n</tool_call>\n<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>",
      {"t", "Let me see.", "#0 f{\"a\": [1, \"</x>\"]}#1 g{}"}},
-    {{LT_PARSE_HERMES, true, true, false},
+    {OF(LT_PARSE_HERMES, true, true, false),
      "a <tool_call>not json</tool_call> b",
      {"", "a<tool_call>not json</tool_call> b", ""}},
-    {{LT_PARSE_HERMES, false, true, false},
+    {OF(LT_PARSE_HERMES, false, true, false),
      "a <tool_call>{}</tool_call>",
      {"", "a <tool_call>{}</tool_call>", ""}},
-    {{LT_PARSE_HERMES, true, true, false},
+    {OF(LT_PARSE_HERMES, true, true, false),
      "<tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}",
      {"", "", "#0 f{\"x\": 1}"}},
-    {{LT_PARSE_LLAMA3, true, true, false},
+    {OF(LT_PARSE_LLAMA3, true, true, false),
      "{\"name\": \"f\", \"parameters\": {\"q\": \"x\"}}",
      {"", "", "#0 f{\"q\": \"x\"}"}},
-    {{LT_PARSE_LLAMA3, true, true, false},
+    {OF(LT_PARSE_LLAMA3, true, true, false),
      "<|python_tag|>{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g\", \"parameters\": {}}",
      {"", "", "#0 f{}#1 g{}"}},
-    {{LT_PARSE_LLAMA3, true, true, false},
+    {OF(LT_PARSE_LLAMA3, true, true, false),
      "{\"not\": \"a call\"} indeed",
      {"", "{\"not\": \"a call\"} indeed", ""}},
-    {{LT_PARSE_LLAMA3, true, true, false},
+    {OF(LT_PARSE_LLAMA3, true, true, false),
      "Text first {\"name\": \"f\"}",
      {"", "Text first {\"name\": \"f\"}", ""}},
-    {{LT_PARSE_LLAMA3, true, true, false},
+    {OF(LT_PARSE_LLAMA3, true, true, false),
      "<function=f>{\"a\": 1}</function>",
      {"", "", "#0 f{\"a\": 1}"}},
-    {{LT_PARSE_MISTRAL, true, true, false},
+    {OF(LT_PARSE_MISTRAL, true, true, false),
      "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}}, {\"name\": \"g\", \"arguments\": "
      "{}}]",
      {"", "", "#0 f{\"a\": 1}#1 g{}"}},
-    {{LT_PARSE_MISTRAL, true, true, false},
+    {WITH("<seed:think>", "</seed:think>", LT_PARSE_HERMES, true, true, true),
+     "a</think>b</seed:think>\nYes",
+     {"a</think>b", "Yes", ""}},
+    {WITH("<seed:think>", "</seed:think>", LT_PARSE_PLAIN, true, true, false),
+     "<seed:think>a</seed:think><think>b</think>",
+     {"a", "<think>b</think>", ""}},
+    {OF(LT_PARSE_HARMONY, true, true, true),
+     "hm<|end|><|start|>assistant<|channel|>final<|message|>Yes",
+     {"hm", "Yes", ""}},
+    {MISTRAL(true, true, false),
      "[THINK]hm[/THINK]ok[TOOL_CALLS]f[ARGS]{\"a\": 1}[TOOL_CALLS]g{}",
      {"hm", "ok", "#0 f{\"a\": 1}#1 g{}"}},
-    {{LT_PARSE_DEEPSEEK, true, true, true},
+    {OF(LT_PARSE_DEEPSEEK, true, true, true),
      "why\n</think>\nok<" P "tool" U "calls" U "begin" P "><" P "tool" U "call" U "begin" P
      ">function<" P "tool" U "sep" P ">f\n```json\n{\"a\": 1}\n```<" P "tool" U "call" U "end" P
      "><" P "tool" U "calls" U "end" P ">",
      {"why", "ok", "#0 f{\"a\": 1}"}},
-    {{LT_PARSE_DEEPSEEK, true, true, false},
+    {OF(LT_PARSE_DEEPSEEK, true, true, false),
      "<" P "tool" U "calls" U "begin" P "><" P "tool" U "call" U "begin" P ">f<" P "tool" U "sep" P
      ">{\"a\": 1}<" P "tool" U "call" U "end" P ">\n<" P "tool" U "call" U "begin" P ">g<" P
      "tool" U "sep" P ">{}<" P "tool" U "call" U "end" P "><" P "tool" U "calls" U "end" P ">",
      {"", "", "#0 f{\"a\": 1}#1 g{}"}},
-    {{LT_PARSE_DEEPSEEK31, true, true, false},
+    {OF(LT_PARSE_DEEPSEEK31, true, true, false),
      "ok<" P "tool" U "calls" U "begin" P "><" P "tool" U "call" U "begin" P ">f<" P "tool" U
      "sep" P ">{\"a\": \"}\"}<" P "tool" U "call" U "end" P "><" P "tool" U "call" U "begin" P
      ">g<" P "tool" U "sep" P ">{}<" P "tool" U "call" U "end" P "><" P "tool" U "calls" U "end" P
      ">\n",
      {"", "ok", "#0 f{\"a\": \"}\"}#1 g{}"}},
-    {{LT_PARSE_MISTRAL_ARGS, true, true, false},
+    {OF(LT_PARSE_MISTRAL_ARGS, true, true, false),
      "[TOOL_CALLS]f[CALL_ID]a1b2c3d4e[ARGS]{\"a\": 1}[TOOL_CALLS]g[ARGS]{}",
      {"", "", "#0 f{\"a\": 1}#1 g{}"}},
-    {{LT_PARSE_MISTRAL, true, true, false},
+    {OF(LT_PARSE_MISTRAL, true, true, false),
      "[TOOL_CALLS] are a mark",
      {"", "[TOOL_CALLS] are a mark", ""}},
-    {{LT_PARSE_MISTRAL, true, true, false},
+    {OF(LT_PARSE_MISTRAL, true, true, false),
      "[TOOL_CALLS][{\"arguments\": {\"a\": [1, 2]}, \"name\": \"f\", \"id\": \"x\"}, {\"name\": "
      "\"g\", \"arguments\": {}, \"id\": \"}\"}]",
      {"", "", "#0 f{\"a\": [1, 2]}#1 g{}"}},
-    {{LT_PARSE_HERMES, true, true, false},
+    {OF(LT_PARSE_HERMES, true, true, false),
      "<tool_call>{\"name\": \"f\"}</tool_call>done",
      {"", "done", "#0 f{}"}},
-    {{LT_PARSE_HERMES, true, true, false},
+    {OF(LT_PARSE_HERMES, true, true, false),
      "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>",
      {"", "", "#0 f{\"a\": 1}"}},
-    {{LT_PARSE_HERMES, true, true, false},
+    {OF(LT_PARSE_HERMES, true, true, false),
      "<tool_call>{\"name\": \"f\", \"arguments\": \"\"}</tool_call>",
      {"", "", "#0 f{}"}},
-    {{LT_PARSE_HERMES, true, true, false},
+    {OF(LT_PARSE_HERMES, true, true, false),
      "<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"cut off in the mid",
      {"", "", "#0 f{\"text\": \"cut off in the mid"}},
-    {{LT_PARSE_HERMES, true, true, false},
+    {OF(LT_PARSE_HERMES, true, true, false),
      "<tool_call>{\"name\": \"f",
      {"", "<tool_call>{\"name\": \"f", ""}},
-    {{LT_PARSE_HERMES, true, true, false}, "No <think>x</think>", {"", "No <think>x</think>", ""}},
-    {{LT_PARSE_LLAMA3, true, true, false},
+    {OF(LT_PARSE_HERMES, true, true, false),
+     "No <think>x</think>",
+     {"", "No <think>x</think>", ""}},
+    {OF(LT_PARSE_LLAMA3, true, true, false),
      "{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"q\": 1}}}",
      {"", "", "#0 f{\"q\": 1}"}},
-    {{LT_PARSE_PLAIN, true, true, false},
+    {OF(LT_PARSE_PLAIN, true, true, false),
      "<think>hm</think> {\"name\": \"f\", \"arguments\": {\"q\": {}}}",
      {"hm", "", "#0 f{\"q\": {}}"}},
-    {{LT_PARSE_PLAIN, true, true, false}, "[1, 2] {", {"", "[1, 2] {", ""}},
-    {{LT_PARSE_APERTUS, true, true, false},
+    {OF(LT_PARSE_PLAIN, true, true, false), "[1, 2] {", {"", "[1, 2] {", ""}},
+    {APERTUS(true, true, false),
      "<|inner_prefix|>hm<|inner_suffix|>ok<|tools_prefix|>[{\"f\": {\"a\": 1}}, {\"g\": "
      "{}}]<|tools_suffix|>",
      {"hm", "ok", "#0 f{\"a\": 1}#1 g{}"}},
-    {{LT_PARSE_APERTUS, true, true, true},
+    {APERTUS(true, true, true),
      "hm<|tools_prefix|>[{\"f\": {}}]<|tools_suffix|>done",
      {"hm", "done", "#0 f{}"}},
-    {{LT_PARSE_APERTUS, true, true, false},
-     "<|tools_prefix|>none",
-     {"", "<|tools_prefix|>none", ""}},
-    {{LT_PARSE_PLAIN, false, true, false},
+    {APERTUS(true, true, false), "<|tools_prefix|>none", {"", "<|tools_prefix|>none", ""}},
+    {OF(LT_PARSE_PLAIN, false, true, false),
      "{\"name\": \"f\", \"arguments\": {}}",
      {"", "{\"name\": \"f\", \"arguments\": {}}", ""}},
-    {{LT_PARSE_HARMONY, true, true, false},
+    {OF(LT_PARSE_HARMONY, true, true, false),
      "<|channel|>analysis<|message|>hm<|end|><|start|>assistant "
      "to=functions.f<|channel|>commentary "
      "json<|message|>{\"a\": 1}",
      {"hm", "", "#0 f{\"a\": 1}"}},
-    {{LT_PARSE_HARMONY, true, true, false},
+    {OF(LT_PARSE_HARMONY, true, true, false),
      "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|"
      "return|>",
      {"hm", "Yes.", ""}},
-    {{LT_PARSE_HARMONY, true, true, false},
+    {OF(LT_PARSE_HARMONY, true, true, false),
      "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary "
      "to=functions.get_time <|constrain|>json<|message|>{\"tz\": \"CET\"}<|call|>",
      {"hm", "", "#0 get_time{\"tz\": \"CET\"}"}},
@@ -376,8 +393,14 @@ static void formats_are_detected(void **state) {
         {"<|tools_prefix|> <|inner_suffix|>", LT_PARSE_APERTUS, "<|inner_prefix|>"},
         {"<|python_tag|>", LT_PARSE_LLAMA3, NULL},
         {"<|im_start|>", LT_PARSE_PLAIN, NULL},
+        {"[TOOL_CALLS] </think>", LT_PARSE_MISTRAL, "<think>"},
+        {"<tool_call> </seed:think>", LT_PARSE_HERMES, "<seed:think>"},
+        {"\xE2\x97\x81/think\xE2\x96\xB7", LT_PARSE_PLAIN, "\xE2\x97\x81think\xE2\x96\xB7"},
+        {"<thought> </thought>", LT_PARSE_PLAIN, "<thought>"},
+        {"<|channel|> </think>", LT_PARSE_HARMONY, NULL},
         {NULL, LT_PARSE_PLAIN, NULL}};
     const lt_parse_marks think = lt_parse_detect("</think>");
+    const lt_parse_marks channels = lt_parse_detect("<|channel|>");
     (void)state;
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
         const lt_parse_marks m = lt_parse_detect(marks[i].text);
@@ -387,6 +410,12 @@ static void formats_are_detected(void **state) {
     }
     assert_true(lt_parse_prompt_thinks(&think, "<|im_start|>assistant\n<think>\n", 30));
     assert_false(lt_parse_prompt_thinks(&think, "<think>\n\n</think>\n\n", 19));
+    assert_true(lt_parse_prompt_thinks(&channels, "<|channel|>analysis<|message|>", 30));
+    assert_false(lt_parse_prompt_thinks(&channels, "<|channel|>final<|message|>", 27));
+    assert_string_equal(lt_parse_closing(&think), "</think>");
+    assert_string_equal(lt_parse_closing(&channels),
+                        "<|end|><|start|>assistant<|channel|>final<|message|>");
+    assert_null(lt_parse_closing(&(lt_parse_marks){.format = LT_PARSE_HERMES}));
 }
 
 int main(void) {

@@ -309,6 +309,15 @@ static void answers(void **state) {
           .form_bytes = 6},
          "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>no",
          "<|channel|>final<|message|>maybe"},
+        {{.marks = {LT_PARSE_HARMONY, NULL, NULL},
+          .reasoning = true,
+          .thinks = true,
+          .has_form = true,
+          .kind = LT_GRAMMAR_REGEX,
+          .form = "yes|no",
+          .form_bytes = 6},
+         "hm<|end|><|start|>assistant<|channel|>final<|message|>no",
+         "hm<|end|><|start|>assistant<|channel|>final<|message|>maybe"},
     };
     json_t *tools = json_loads(tools_text, 0, NULL);
     (void)state;
