@@ -235,8 +235,9 @@ size_t lt_loader_n_shards(const lt_loader *l, int64_t source);
 const char *lt_loader_shard_path(const lt_loader *l, int64_t source, size_t shard);
 const lt_far_shard *lt_loader_far_shard(const lt_loader *l, int64_t source, size_t shard);
 /* Bytes of shards that come when they are read, as many as rows in a row are read from: where less
- * is kept of them, they come again and again. */
-size_t lt_loader_far_bytes(const lt_loader *l);
+ * is kept of them, they come again and again. window_bytes: of these, the most that the rows in a
+ * row of one source span. */
+size_t lt_loader_far_bytes(const lt_loader *l, size_t *window_bytes);
 /* Are shards read one after the other, at least in windows? */
 bool lt_loader_in_order(const lt_loader_options *o);
 

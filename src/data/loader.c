@@ -531,12 +531,13 @@ static double window_tokens(const lt_loader_options *o, const lt_doc_stream *s) 
 }
 
 /* A window begins and ends anywhere in a shard. */
-size_t lt_loader_far_bytes(const lt_loader *l) {
+size_t lt_loader_far_bytes(const lt_loader *l, size_t *window_bytes) {
     size_t bytes = 0;
+    *window_bytes = 0;
     for (int64_t i = 0; i < l->options.n_sources; i++) {
         const lt_doc_stream *s = &l->packers[i].source;
         size_t all = 0, largest = 0, each = 0;
-        double most;
+        double most, window;
         for (size_t k = 0; k < s->n_shards; k++) {
             const lt_far_shard *far = lt_shard_far(s->shards[k]);
             const lt_shard_info info = lt_shard_get_info(s->shards[k]);
@@ -547,7 +548,9 @@ size_t lt_loader_far_bytes(const lt_loader *l) {
                        ? (size_t)info.token_bytes + info.masked
                        : each;
         }
-        most = window_tokens(&l->options, s) * (double)each + 2.0 * (double)largest;
+        window = window_tokens(&l->options, s) * (double)each;
+        *window_bytes = window > (double)*window_bytes ? (size_t)window : *window_bytes;
+        most = window + 2.0 * (double)largest;
         bytes += most < (double)all ? (size_t)most : all;
     }
     return bytes;

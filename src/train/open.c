@@ -313,11 +313,15 @@ static bool reads_in_order(const lt_recipe *r) {
 }
 
 /* Rows in random order are read from many shards at once: all of these must fit. */
-static lt_err check_budget(const lt_training *t) {
+static lt_err check_budget(lt_training *t) {
     const lt_recipe *r = &t->recipe;
-    const size_t bytes = lt_loader_far_bytes(t->loader);
-    if (t->shard_cache == NULL || r->shuffle == LT_SHUFFLE_NONE ||
-        bytes <= (size_t)r->cache_bytes) {
+    size_t window, bytes;
+    if (t->shard_cache == NULL) {
+        return LT_OK;
+    }
+    bytes = lt_loader_far_bytes(t->loader, &window);
+    lt_shard_cache_spare(t->shard_cache, window);
+    if (r->shuffle == LT_SHUFFLE_NONE || bytes <= (size_t)r->cache_bytes) {
         return LT_OK;
     }
     LT_FAIL(LT_ERR_ARG,

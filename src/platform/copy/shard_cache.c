@@ -210,12 +210,38 @@ static bool delete_key(lt_shard_cache *c, const char *key) {
     return alone;
 }
 
-static held_key *oldest(held_key *rows, size_t n, const char *but, const char *nor) {
+/* Do shards of fewer than near_bytes lie between `from` and `to`, which follows it? */
+static bool follows_soon(const lt_shard_cache *c, int64_t from, int64_t to) {
+    const int64_t near_bytes = atomic_load(&c->near_bytes);
+    int64_t at = c->entries[from]->next, between = 0;
+    while (at != to && at != from && between < near_bytes) {
+        const lt_far_shard *far = &c->entries[at]->far;
+        between += (int64_t)(far->bin_bytes + far->mask_bytes);
+        at = c->entries[at]->next;
+    }
+    return at == to && between < near_bytes;
+}
+
+/* Is it what was read last of its source, or may the window there read it? */
+static bool is_near(const lt_shard_cache *c, const char *key) {
+    for (size_t i = 0; i < c->n; i++) {
+        const lt_set_shard *e = c->entries[i];
+        const int64_t at = atomic_load(&c->entries[e->first]->at);
+        if (at >= 0 && strcmp(e->key, key) == 0 &&
+            (at == e->index || follows_soon(c, e->index, at) || follows_soon(c, at, e->index))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static held_key *oldest(const lt_shard_cache *c, held_key *rows, size_t n, const char *but,
+                        bool spare) {
     held_key *found = NULL;
     for (size_t i = 0; i < n; i++) {
         held_key *r = &rows[i];
-        if (r->bytes > 0 && !r->busy && strcmp(r->key, but) != 0 && strcmp(r->key, nor) != 0 &&
-            (found == NULL || r->used_s < found->used_s)) {
+        if (r->bytes > 0 && !r->busy && strcmp(r->key, but) != 0 &&
+            (found == NULL || r->used_s < found->used_s) && !(spare && is_near(c, r->key))) {
             found = r;
         }
     }
@@ -248,7 +274,6 @@ static lt_err reserve(const lt_shard_cache *c, const lt_set_shard *e, const char
 /* Called with FOLDER/lock held. *room becomes false if shards that others are reading leave too
  * little of the budget. */
 static lt_err make_room_locked(lt_shard_cache *c, const lt_set_shard *e, bool ahead, bool *room) {
-    const char *current = c->entries[atomic_load(&c->last)]->key;
     const int64_t need = (int64_t)(e->far.bin_bytes + e->far.mask_bytes);
     held_key *rows = NULL, *old;
     int64_t total = 0;
@@ -259,7 +284,8 @@ static lt_err make_room_locked(lt_shard_cache *c, const lt_set_shard *e, bool ah
         total += strcmp(rows[i].key, e->key) != 0 ? rows[i].bytes : 0;
     }
     while (total + need > c->budget_bytes && (!ahead || c->in_order) &&
-           (old = oldest(rows, n, e->key, ahead ? current : "")) != NULL) {
+           ((old = oldest(c, rows, n, e->key, true)) != NULL ||
+            (!ahead && (old = oldest(c, rows, n, e->key, false)) != NULL))) {
         old->busy = true;
         if (delete_key(c, old->key)) {
             total -= old->bytes;
@@ -460,6 +486,7 @@ static void note_read(lt_shard_cache *c, lt_set_shard *e, int fd) {
     if (atomic_exchange(&e->touched_s, now_s) != now_s) { /* Once a second. */
         (void)futimens(fd, NULL);
     }
+    atomic_store(&c->entries[e->first]->at, e->index);
     if (atomic_load(&c->last) != e->index || !atomic_load(&c->reading)) {
         pthread_mutex_lock(&c->lock);
         atomic_store(&c->last, e->index);
@@ -500,6 +527,10 @@ static void let_go(lt_shard_store *store, lt_held_shard *held) {
 }
 
 /* ---- Opening ---- */
+
+void lt_shard_cache_spare(lt_shard_cache *c, size_t near_bytes) {
+    atomic_store(&c->near_bytes, (long long)near_bytes);
+}
 
 lt_shard_store *lt_shard_cache_store(lt_shard_cache *c) {
     return &c->store;

@@ -55,6 +55,10 @@ bool lt_shard_cache_takes(const char *text);
 LT_MUST_USE lt_err lt_shard_cache_add(lt_shard_cache *c, char path[LT_PATH_BYTES],
                                       const char *text);
 
+/* Rows are drawn from windows of so many bytes: shards that lie nearer than that to the one that
+ * was read last of their source are deleted last, and never for a shard that nobody waits for. */
+void lt_shard_cache_spare(lt_shard_cache *c, size_t near_bytes);
+
 lt_shard_store *lt_shard_cache_store(lt_shard_cache *c);
 void lt_shard_cache_tell(lt_shard_cache *c, lt_shard_cache_report *out);
 

@@ -267,6 +267,8 @@ static lt_err add_all(lt_shard_cache *c, const search *s, const char *folder, XX
         LT_TRY(make_entry(c, &e, &s->rows[i], folder, h));
         e->index = (int64_t)c->n;
         e->next = (int64_t)(i + 1 < s->n ? c->n + 1 : first);
+        e->first = (int64_t)first;
+        atomic_store(&e->at, -1);
         c->entries[c->n++] = e;
         LT_TRY(bring_index(&s->rows[i], e->prefix));
     }

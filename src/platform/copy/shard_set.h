@@ -14,7 +14,8 @@ typedef struct {
     char key[LT_SET_KEY_BYTES]; /* Names its files in FOLDER/shards. */
     char *bin, *mask;           /* Addresses; mask NULL: it has none. */
     char *prefix;               /* Its index is prefix.idx. */
-    int64_t index, next;        /* In entries: itself, and the one after it in its source. */
+    int64_t index, next, first; /* In entries: itself, the one after it, its source's first. */
+    atomic_llong at;            /* Of a first one: what was read last of the source; -1: nothing. */
     atomic_bool checked;        /* This process has fetched its files, or compared their hash. */
     atomic_llong touched_s;     /* When the date of KEY.use was set, by the monotonic clock. */
 } lt_set_shard;
@@ -24,7 +25,8 @@ struct lt_shard_cache {
     char folder[LT_PATH_BYTES], shards[LT_PATH_BYTES], lock_path[LT_PATH_BYTES];
     int64_t budget_bytes;
     bool in_order;
-    lt_set_shard **entries; /* (n) */
+    atomic_llong near_bytes; /* lt_shard_cache_spare */
+    lt_set_shard **entries;  /* (n) */
     size_t n;
     pthread_t thread;
     bool has_thread;
