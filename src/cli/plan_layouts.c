@@ -233,3 +233,15 @@ lt_err lt_plan_predict_layout(const lt_recipe *r) {
     }
     return err == LT_ERR_IO ? err : LT_OK;
 }
+
+void lt_plan_withdraw_layout(const lt_recipe *r) {
+    char path[LT_PATH_BYTES], recipe[LT_PATH_BYTES];
+    int rank, n_ranks;
+    if (lt_comm_started_as(&rank, &n_ranks) == LT_OK && rank == 0 && n_ranks > 1 &&
+        lt_path_join(path, r->out, LT_LAYOUT_FILE) == LT_OK &&
+        lt_path_join(recipe, r->out, "recipe.yaml") == LT_OK && !lt_file_exists(recipe)) {
+        if (unlink(path) == 0) {
+            (void)rmdir(r->out); /* Fails where it holds anything else. */
+        }
+    }
+}

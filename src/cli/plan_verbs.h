@@ -25,6 +25,8 @@ LT_MUST_USE lt_err lt_plan_choose_layout(lt_recipe *r);
 /* For a mesh that is given: on rank 0, write what is predicted of it, as above. Nothing is written
  * for one rank and for sites, nor where a prediction is not possible. */
 LT_MUST_USE lt_err lt_plan_predict_layout(const lt_recipe *r);
+/* A run that failed before it had a recipe.yaml leaves no prediction, nor an empty folder. */
+void lt_plan_withdraw_layout(const lt_recipe *r);
 /* What `lateen plan --gpus N` prints of a recipe; with n_ranks 0: of the recipe's own mesh. */
 int lt_plan_layouts(const lt_recipe *r, const char *cluster, int n_ranks, int top, bool json);
 

@@ -167,9 +167,14 @@ static lt_err bring(lt_recipe *r) {
 }
 
 static lt_err train(lt_recipe *r) {
+    lt_err err;
     LT_TRY(bring(r));
     LT_TRY(r->layout == LT_LAYOUT_AUTO ? lt_plan_choose_layout(r) : lt_plan_predict_layout(r));
-    return lt_align_train(r, NULL);
+    err = lt_align_train(r, NULL);
+    if (err != LT_OK) {
+        lt_plan_withdraw_layout(r);
+    }
+    return err;
 }
 
 static lt_err train_many(const lt_many_adapters *m) {
