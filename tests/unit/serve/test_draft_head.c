@@ -437,10 +437,15 @@ static void write_faulty(const golden *g, const fault *f) {
                                  .ctx = &memory[n]};
         memcpy(o->shape, t->shape, sizeof o->shape);
         if (f->map != NULL && strcmp(f->map, t->name) == 0) {
-            memcpy(t->dtype == LT_I64 ? (void *)d2t : (void *)t2d, t->data, t->bytes);
-            d2t[f->at] = t->dtype == LT_I64 ? f->number : d2t[f->at];
-            t2d[f->at] = t->dtype == LT_I64 ? t2d[f->at] : (char)f->number;
-            memory[n].data = t->dtype == LT_I64 ? (void *)d2t : (void *)t2d;
+            const bool ids = t->dtype == LT_I64;
+            assert_true(t->bytes <= (ids ? sizeof d2t : sizeof t2d));
+            memory[n].data = ids ? (void *)d2t : (void *)t2d;
+            memcpy(ids ? (void *)d2t : (void *)t2d, t->data, t->bytes);
+            if (ids) {
+                d2t[f->at] = f->number;
+            } else {
+                t2d[f->at] = (char)f->number;
+            }
         }
         o->shape[0] -= f->cut != NULL && strcmp(f->cut, t->name) == 0;
         n++;
