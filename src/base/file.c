@@ -14,10 +14,21 @@
 
 #include "base/error.h"
 
+lt_err lt_file_open_failed(const char *path) {
+    const int why = errno;
+    char target[LT_PATH_BYTES];
+    const ssize_t n = readlink(path, target, sizeof target - 1);
+    if (why == ENOENT && n > 0) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "%s: it is a broken link: its target %.*s is not there", path,
+                (int)n, target);
+    }
+    LT_FAIL(why == ENOENT ? LT_ERR_NOT_FOUND : LT_ERR_IO, "%s: %s", path, strerror(why));
+}
+
 static lt_err open_read(int *fd, struct stat *st, const char *path) {
     *fd = open(path, O_RDONLY | O_CLOEXEC);
     if (*fd < 0) {
-        LT_FAIL(errno == ENOENT ? LT_ERR_NOT_FOUND : LT_ERR_IO, "%s: %s", path, strerror(errno));
+        return lt_file_open_failed(path);
     }
     if (fstat(*fd, st) != 0) {
         LT_FAIL(LT_ERR_IO, "%s: %s", path, strerror(errno));
@@ -285,6 +296,11 @@ lt_err lt_file_remove_tree(const char *path) {
 
 bool lt_file_exists(const char *path) {
     return access(path, F_OK) == 0;
+}
+
+bool lt_file_has_name(const char *path) {
+    struct stat st;
+    return lstat(path, &st) == 0;
 }
 
 bool lt_file_is_dir(const char *path) {

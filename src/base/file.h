@@ -57,6 +57,10 @@ LT_MUST_USE lt_err lt_file_sync_parent(const char *path);
 LT_MUST_USE lt_err lt_file_remove_tree(const char *path); /* rm -r; no error if absent. */
 int64_t lt_file_tree_bytes(const char *path); /* Bytes of all files in a folder; 0: it is absent. */
 bool lt_file_exists(const char *path);
+/* The same, and true of a link whose target is not there: to open it names the target. */
+bool lt_file_has_name(const char *path);
+/* The failure of an open for reading, by errno: NOT_FOUND or IO. */
+lt_err lt_file_open_failed(const char *path);
 bool lt_file_is_dir(const char *path);
 
 /* a + "/" + b into out (LT_PATH_BYTES); error LIMIT when too long. */

@@ -266,7 +266,7 @@ static lt_err load_config(json_t **config, const char *path) {
     char folder[LT_PATH_BYTES], file[LT_PATH_BYTES];
     LT_TRY(folder_of(folder, path));
     LT_TRY(lt_path_join(file, folder, "tokenizer_config.json"));
-    return lt_path_has_suffix(path, ".gguf") || !lt_file_exists(file)
+    return lt_path_has_suffix(path, ".gguf") || !lt_file_has_name(file)
                ? LT_OK
                : lt_json_load(config, file, CONFIG_BYTES);
 }

@@ -137,7 +137,7 @@ lt_err lt_generation_read(lt_model *m, const char *folder) {
     json_t *tree = NULL;
 
     LT_TRY(lt_path_join(path, folder, FILE_NAME));
-    if (!lt_file_exists(path)) {
+    if (!lt_file_has_name(path)) {
         return LT_OK;
     }
     LT_TRY(keep_path(m, path));

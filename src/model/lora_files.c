@@ -116,7 +116,7 @@ lt_err lt_lora_check_folder(const char *folder) {
     char path[LT_PATH_BYTES];
     for (int i = 0; i < 2; i++) {
         LT_TRY(lt_path_join(path, folder, files[i]));
-        if (!lt_file_exists(path)) {
+        if (!lt_file_has_name(path)) {
             LT_FAIL(LT_ERR_NOT_FOUND,
                     "%s is no adapter: %s is not there (PEFT's folder is read, with " CONFIG
                     " and " LT_LORA_WEIGHTS ")",

@@ -75,11 +75,11 @@ static lt_err open_folder(lt_source *s, lt_model_spec *spec, const char *folder)
     s->n_names = family->n_names;
     s->prefix = family->prefix;
     LT_TRY(lt_path_join(path, folder, INDEX_NAME));
-    if (lt_file_exists(path)) {
+    if (lt_file_has_name(path)) {
         return add_indexed_shards(s, folder, path);
     }
     LT_TRY(lt_path_join(path, folder, "model.safetensors"));
-    if (!lt_file_exists(path)) {
+    if (!lt_file_has_name(path)) {
         LT_FAIL(LT_ERR_NOT_FOUND,
                 "%s: neither model.safetensors nor %s (pickled .bin weights are not read)", folder,
                 INDEX_NAME);

@@ -107,6 +107,8 @@ bad_input() {
         { cat "$dir/r.jsonl.$kind"; echo "garbage behind it"; } >"$dir/more.jsonl.$kind" && shard 1 "stream is damaged near byte" "more.jsonl.$kind"
     done
 
+    cp "$dir/bom.jsonl" "$dir/plain.jsonl.gz" && shard 1 "plain.jsonl.gz: its name ends with .gz, but its first bytes, ef bb bf 7b" plain.jsonl.gz
+
     # Where it goes.
     refused 1 "none/x.bin.part: No such file or directory" tokenize "$dir/r.jsonl" --tokenizer "$tok" --out "$dir/none/x"
     refused 2 "is a folder; name the shard in it" tokenize "$dir/r.jsonl" --tokenizer "$tok" --out "$dir"
@@ -127,6 +129,9 @@ bad_input() {
         refused 1 "r.jsonl.gz: neither GGUF nor llama2.c" $verb --model "$dir/r.jsonl.gz"
         refused 1 "nofile: no such file or folder" $verb --model "$dir/nofile"
     done
+    # A cache whose files were removed: links to them are left.
+    mkdir "$dir/linked" && cp tests/golden/model/gpt2/config.json "$dir/linked" && ln -s ../../blobs/12ab "$dir/linked/model.safetensors"
+    refused 1 "linked/model.safetensors: it is a broken link: its target ../../blobs/12ab is not there" convert "$dir/linked" "$dir/converted"
     refused 1 "r.jsonl.gz: neither GGUF nor llama2.c" convert "$dir/r.jsonl.gz" "$dir/converted"
     for recipe in "stepz: 3|2|did you mean 'steps'" "steps: abc|2|'abc' is not a number" "steps: 3\nsteps: 4|1|is already on line 1" "- a\n- b|1|expected a mapping" \
         "a: *b|1|aliases" "model:\n\twidth: 3|1|cannot start any token" "steps: \"3|1|unexpected end of stream"; do

@@ -535,7 +535,7 @@ static lt_err search_folder(char out[LT_PATH_BYTES], const char *folder) {
                                         "vocab.bpe",      "merges.txt",  "tokenizer.bin"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         LT_TRY(lt_path_join(out, folder, names[i]));
-        if (lt_file_exists(out)) {
+        if (lt_file_has_name(out)) {
             return LT_OK;
         }
     }

@@ -120,6 +120,12 @@ static void files_are_whole(void **state) {
     assert_memory_equal(map.data, "hello", 5);
     lt_file_map_close(&map);
     assert_int_equal(lt_file_map_open(&map, folder), LT_ERR_IO);
+    assert_int_equal(lt_path_join(path, folder, "link"), LT_OK);
+    assert_int_equal(symlink("a/gone", path), 0);
+    assert_true(lt_file_has_name(path) && !lt_file_exists(path));
+    assert_int_equal(lt_file_map_open(&map, path), LT_ERR_NOT_FOUND);
+    assert_non_null(
+        strstr(lt_error_message(), "/link: it is a broken link: its target a/gone is not"));
     assert_int_equal(lt_file_remove_tree(folder), LT_OK);
     assert_false(lt_file_exists(folder));
     assert_int_equal(lt_file_map_open(&map, path), LT_ERR_NOT_FOUND);
