@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -35,6 +36,7 @@
 #define ZSTD_FILE_SHARE 1024      /* Window bytes allowed per byte of the file. */
 #define GZIP_WINDOW     (15 + 16) /* zlib: the largest window, gzip wrapper required. */
 #define SKIP_BYTES_MAX  ((size_t)64 << 10)
+#define NAMED_BYTES     8 /* Bytes that a message shows. */
 
 typedef enum { CODEC_PLAIN, CODEC_GZIP, CODEC_ZSTD } codec;
 
@@ -107,6 +109,31 @@ static lt_err codec_open(lt_byte_source *s) {
     return LT_OK;
 }
 
+/* A plain file with the name of a packed one is refused: it may be a web page about an error that
+ * was saved in place of the download, or a packed file whose beginning is damaged. */
+static lt_err check_name(const lt_byte_source *s) {
+    static const char *const endings[] = {".gz", ".zst"};
+    char first[3 * NAMED_BYTES + 1] = "";
+
+    for (size_t i = 0; i < s->filled && i < NAMED_BYTES; i++) {
+        snprintf(first + 3 * i, sizeof first - 3 * i, " %02x", s->chunk[i]);
+    }
+    for (size_t i = 0; i < sizeof endings / sizeof *endings && s->codec == CODEC_PLAIN; i++) {
+        if (!lt_path_has_suffix(s->path, endings[i])) {
+            continue;
+        }
+        if (s->filled == 0) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: its name ends with %s, but the file is empty", s->path,
+                    endings[i]);
+        }
+        LT_FAIL(LT_ERR_FORMAT,
+                "%s: its name ends with %s, but its first bytes,%s, are those of neither gzip nor "
+                "zstd; rename it if it is not packed",
+                s->path, endings[i], first);
+    }
+    return LT_OK;
+}
+
 lt_err lt_byte_source_open(lt_byte_source **out, const char *path) {
     lt_err err = LT_OK;
     struct stat st;
@@ -123,8 +150,7 @@ lt_err lt_byte_source_open(lt_byte_source **out, const char *path) {
     s->fd = strcmp(path, "-") == 0 ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)
                                    : open(path, O_RDONLY | O_CLOEXEC);
     if (s->fd < 0 || fstat(s->fd, &st) != 0) {
-        LT_FAIL_DONE(errno == ENOENT ? LT_ERR_NOT_FOUND : LT_ERR_IO, "%s: %s", path,
-                     strerror(errno));
+        LT_TRY_DONE(lt_file_open_failed(path));
     }
     if (S_ISDIR(st.st_mode)) {
         LT_FAIL_DONE(LT_ERR_IO, "%s: is a folder, not a file", path);
@@ -132,6 +158,7 @@ lt_err lt_byte_source_open(lt_byte_source **out, const char *path) {
     s->file_size = S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
     LT_TRY_DONE(fill(s));
     LT_TRY_DONE(codec_open(s));
+    LT_TRY_DONE(check_name(s));
     *out = s;
     s = NULL;
 done:

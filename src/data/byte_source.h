@@ -1,7 +1,8 @@
 /* byte_source.h: the bytes of a file, decompressed while reading. Plain, gzip and zstd are
  * distinguished by their first bytes, never by the name, so a mislabelled download is read
- * correctly. Memory is bounded: one input chunk, plus the window that the compressed frame asks for
- * (zstd: at most 2 GiB, `--long=31`). */
+ * correctly; but a file named .gz or .zst that is neither is refused. Memory is bounded: one
+ * input chunk, plus the window that the compressed frame asks for (zstd: at most 2 GiB,
+ * `--long=31`). */
 #ifndef LT_DATA_BYTE_SOURCE_H
 #define LT_DATA_BYTE_SOURCE_H
 

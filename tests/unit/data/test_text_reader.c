@@ -255,6 +255,24 @@ static void packed_equals_plain_and_resumes(void **state) {
     free(room);
 }
 
+/* What a packed file's name promises must be there: an error page that was saved as corpus.txt.gz
+ * is not read as text. Under a plain name, and under the other's, the bytes decide. */
+static void names_of_packed_files_are_kept(void **state) {
+    char packed[256];
+    const size_t n = ZSTD_compress(packed, sizeof packed, "good", 4, 3);
+    const char *said = all(put("page.txt.gz", "<!DOCTYPE html>", 15), NULL);
+    (void)state;
+
+    assert_non_null(strstr(said, "page.txt.gz: its name ends with .gz"));
+    assert_non_null(strstr(said, "its first bytes, 3c 21 44 4f 43 54 59 50, are those of neither"));
+    assert_non_null(strstr(all(put("a.txt.zst", "ab", 2), NULL), "its first bytes, 61 62, are"));
+    assert_non_null(
+        strstr(all(put("a.txt.zst", "", 0), NULL), "ends with .zst, but the file is empty"));
+    assert_string_equal(all(put("a.txt", packed, n), NULL), "good|");
+    assert_string_equal(all(put("a.txt.gz", packed, n), NULL), "good|");
+    assert_string_equal(all(put("gz", "plain", 5), NULL), "plain|");
+}
+
 static void limits_hold(void **state) {
     (void)state;
     char *text = calloc(1, 3 << 20);
@@ -277,6 +295,7 @@ int main(void) {
         cmocka_unit_test(invalid_text_is_replaced_when_asked),
         cmocka_unit_test(depth_is_limited),
         cmocka_unit_test(packed_equals_plain_and_resumes),
+        cmocka_unit_test(names_of_packed_files_are_kept),
         cmocka_unit_test(limits_hold),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
