@@ -66,6 +66,7 @@ struct task {
     bool samples; /* Several responses to a question, scored when all are there. */
     void (*prompt)(evaluation *v, int64_t question, lt_json_out *out);
     lt_err (*score)(evaluation *v, const json_t *line, const char *text, size_t n, json_t *scores);
+    lt_err (*check)(const json_t *line); /* Of a question, beyond `required`; NULL: none. */
 };
 
 static const char *member(const json_t *line, const char *key) {
@@ -265,7 +266,8 @@ static const task tasks[] = {
      LT_CODE_NONE,
      false,
      gsm8k_prompt,
-     gsm8k_score},
+     gsm8k_score,
+     NULL},
     {"ifeval",
      {"prompt_level_strict_acc", "inst_level_strict_acc", "prompt_level_loose_acc",
       "inst_level_loose_acc"},
@@ -277,7 +279,8 @@ static const task tasks[] = {
      LT_CODE_NONE,
      false,
      ifeval_prompt,
-     ifeval_score},
+     ifeval_score,
+     lt_ifeval_line_check},
     {"humaneval",
      {NULL},
      0,
@@ -288,7 +291,8 @@ static const task tasks[] = {
      LT_CODE_HUMANEVAL,
      true,
      code_prompt,
-     code_score},
+     code_score,
+     NULL},
     {"mbpp",
      {NULL},
      0,
@@ -299,7 +303,8 @@ static const task tasks[] = {
      LT_CODE_MBPP,
      true,
      code_prompt,
-     code_score},
+     code_score,
+     NULL},
     {"problems",
      {NULL},
      0,
@@ -310,6 +315,7 @@ static const task tasks[] = {
      LT_CODE_NONE,
      true,
      problem_prompt,
+     NULL,
      NULL},
 };
 
@@ -368,7 +374,8 @@ static lt_err check_members(const json_t *line, const char *required, const char
     return LT_OK;
 }
 
-static lt_err read_lines(file_lines *out, const char *path, const char *required, int64_t limit) {
+static lt_err read_lines(file_lines *out, const char *path, const char *required,
+                         lt_err (*check)(const json_t *line), int64_t limit) {
     static const lt_text_options options = {
         .format = LT_TEXT_PLAIN, .split_on = "line", .utf8 = LT_UTF8_FAIL};
     lt_text_reader *reader = NULL;
@@ -388,6 +395,11 @@ static lt_err read_lines(file_lines *out, const char *path, const char *required
         LT_TRY_DONE(lt_json_parse(&line, record.data, record.bytes, where));
         LT_TRY_DONE(add_line(out, line, path));
         LT_TRY_DONE(check_members(line, required, where));
+        err = check != NULL ? check(line) : LT_OK;
+        if (err != LT_OK) {
+            lt_error_prefix(err, "%s", where);
+            goto done;
+        }
     }
     if (out->n == 0) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "%s: no line", path);
@@ -494,7 +506,7 @@ static lt_err read_samples(evaluation *v, const file_lines *f) {
 static lt_err read_responses(evaluation *v) {
     file_lines f = {0};
     const bool samples = v->task->samples;
-    lt_err err = read_lines(&f, v->o->responses, samples ? "" : "response", 0);
+    lt_err err = read_lines(&f, v->o->responses, samples ? "" : "response", NULL, 0);
     if (err == LT_OK && f.n < v->n_responses) {
         err = lt_error_set(LT_ERR_FORMAT, "%s: %lld responses to %lld questions", v->o->responses,
                            (long long)f.n, (long long)v->questions.n);
@@ -690,7 +702,7 @@ static lt_err check_samples(const evaluation *v) {
 
 static lt_err open_files(evaluation *v) {
     const lt_generative_options *o = v->o;
-    LT_TRY(read_lines(&v->questions, o->data, v->task->required, o->limit));
+    LT_TRY(read_lines(&v->questions, o->data, v->task->required, v->task->check, o->limit));
     v->n_responses = v->questions.n * o->samples;
     LT_TRY(check_samples(v));
     LT_TRY(check_code(v));
@@ -703,7 +715,7 @@ static lt_err open_files(evaluation *v) {
         LT_TRY(lt_punkt_open(&v->punkt, o->nltk));
     }
     if (o->shots > 0) {
-        LT_TRY(read_lines(&v->examples, o->examples, v->task->solved, 0));
+        LT_TRY(read_lines(&v->examples, o->examples, v->task->solved, NULL, 0));
         for (int64_t i = 0; i < v->examples.n && v->task->code != LT_CODE_NONE; i++) {
             LT_TRY(lt_code_check(v->task->code, v->examples.lines[i]));
         }

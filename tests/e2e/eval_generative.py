@@ -149,10 +149,15 @@ def wrong():
         f.write('{"response": "x"}\n')
     with open(path("bad.jsonl"), "w") as f:
         f.write('{"question": "x"}\n')
+    with open(path("words.jsonl"), "w") as f:
+        for words in (300, "300"):
+            f.write(json.dumps({"prompt": "x", "instruction_id_list": ["length_constraints:number_words"], "kwargs": [{"num_words": words, "relation": "at least"}]}) + "\n")
     for name, flags, want in (("too few responses", ["--task", "gsm8k", file, "--responses", path("short.jsonl")], "1 responses to 80"),
                               ("a line without an answer", ["--task", "gsm8k", path("bad.jsonl"), "--responses", file], "bad.jsonl:1"),
                               ("shots without examples", ["--task", "gsm8k", file, "--shots", "3", "--responses", file], "--examples"),
                               ("shots of ifeval", ["--task", "ifeval", os.path.join(golden, "ifeval.jsonl"), "--shots", "3", "--responses", file], "--shots"),
+                              ("an instruction whose argument has another type", ["--task", "ifeval", path("words.jsonl"), "--responses", file],
+                               'words.jsonl:2: length_constraints:number_words: "num_words" is "300"'),
                               ("NLTK's data that is not there", ["--task", "ifeval", os.path.join(golden, "ifeval.jsonl"), "--nltk", path("none"), "--responses", file], "punkt_tab"),
                               ("adapters with --responses, which asks no model", ["--task", "gsm8k", file, "--responses", file, "--lora", path("none")], "--lora"),
                               ("a length of sequences for a task that generates", ["--task", "gsm8k", file, "--responses", file, "--seq", "64"], "--seq"),

@@ -12,6 +12,7 @@
 #include "data/check/python_text.h"
 
 #define MOST INT64_MAX
+#define LESS "less than" /* The other relation is "at least". */
 
 /* What a checker is given. */
 typedef struct {
@@ -50,7 +51,7 @@ static lt_err compare(question *q, int64_t n, const char *threshold, const char 
     if (how == NULL || !number_of(q, threshold, &bound)) {
         return unknown(q);
     }
-    return answer(q, strcmp(how, "less than") == 0 ? n < bound : n >= bound);
+    return answer(q, strcmp(how, LESS) == 0 ? n < bound : n >= bound);
 }
 
 /* ---- Keywords ---- */
@@ -428,37 +429,65 @@ static lt_err other_data(question *q, lt_span s) {
 
 /* ---- The table ---- */
 
+typedef enum { ARG_NONE, ARG_TEXT, ARG_NUMBER, ARG_TEXTS, ARG_RELATION } argument_type;
+
+typedef struct {
+    const char *key;
+    argument_type type;
+} argument_row;
+
+#define ARGUMENTS_MAX 3
+
 typedef struct {
     const char *name;
     lt_err (*check)(question *q, lt_span s);
+    argument_row arguments[ARGUMENTS_MAX]; /* Those that it reads. */
 } instruction;
 
 static const instruction instructions[] = {
-    {"keywords:existence", existence},
-    {"keywords:frequency", frequency},
-    {"keywords:forbidden_words", forbidden_words},
-    {"keywords:letter_frequency", letter_frequency},
-    {"language:response_language", other_data},
-    {"length_constraints:number_sentences", number_sentences},
-    {"length_constraints:number_paragraphs", number_paragraphs},
-    {"length_constraints:number_words", number_words},
-    {"length_constraints:nth_paragraph_first_word", nth_paragraph_first_word},
-    {"detectable_content:number_placeholders", number_placeholders},
-    {"detectable_content:postscript", postscript},
-    {"detectable_format:number_bullet_lists", number_bullet_lists},
-    {"detectable_format:constrained_response", constrained_response},
-    {"detectable_format:number_highlighted_sections", number_highlighted_sections},
-    {"detectable_format:multiple_sections", multiple_sections},
-    {"detectable_format:json_format", json_format},
-    {"detectable_format:title", title},
-    {"combination:two_responses", two_responses},
-    {"combination:repeat_prompt", repeat_prompt},
-    {"startend:end_checker", end_checker},
-    {"startend:quotation", quotation},
-    {"change_case:capital_word_frequency", capital_word_frequency},
-    {"change_case:english_capital", other_data},
-    {"change_case:english_lowercase", other_data},
-    {"punctuation:no_comma", no_comma},
+    {"keywords:existence", existence, {{"keywords", ARG_TEXTS}}},
+    {"keywords:frequency",
+     frequency,
+     {{"keyword", ARG_TEXT}, {"frequency", ARG_NUMBER}, {"relation", ARG_RELATION}}},
+    {"keywords:forbidden_words", forbidden_words, {{"forbidden_words", ARG_TEXTS}}},
+    {"keywords:letter_frequency",
+     letter_frequency,
+     {{"letter", ARG_TEXT}, {"let_frequency", ARG_NUMBER}, {"let_relation", ARG_RELATION}}},
+    {"language:response_language", other_data, {{0}}},
+    {"length_constraints:number_sentences",
+     number_sentences,
+     {{"num_sentences", ARG_NUMBER}, {"relation", ARG_RELATION}}},
+    {"length_constraints:number_paragraphs", number_paragraphs, {{"num_paragraphs", ARG_NUMBER}}},
+    {"length_constraints:number_words",
+     number_words,
+     {{"num_words", ARG_NUMBER}, {"relation", ARG_RELATION}}},
+    {"length_constraints:nth_paragraph_first_word",
+     nth_paragraph_first_word,
+     {{"num_paragraphs", ARG_NUMBER}, {"nth_paragraph", ARG_NUMBER}, {"first_word", ARG_TEXT}}},
+    {"detectable_content:number_placeholders",
+     number_placeholders,
+     {{"num_placeholders", ARG_NUMBER}}},
+    {"detectable_content:postscript", postscript, {{"postscript_marker", ARG_TEXT}}},
+    {"detectable_format:number_bullet_lists", number_bullet_lists, {{"num_bullets", ARG_NUMBER}}},
+    {"detectable_format:constrained_response", constrained_response, {{0}}},
+    {"detectable_format:number_highlighted_sections",
+     number_highlighted_sections,
+     {{"num_highlights", ARG_NUMBER}}},
+    {"detectable_format:multiple_sections",
+     multiple_sections,
+     {{"section_spliter", ARG_TEXT}, {"num_sections", ARG_NUMBER}}},
+    {"detectable_format:json_format", json_format, {{0}}},
+    {"detectable_format:title", title, {{0}}},
+    {"combination:two_responses", two_responses, {{0}}},
+    {"combination:repeat_prompt", repeat_prompt, {{"prompt_to_repeat", ARG_TEXT}}},
+    {"startend:end_checker", end_checker, {{"end_phrase", ARG_TEXT}}},
+    {"startend:quotation", quotation, {{0}}},
+    {"change_case:capital_word_frequency",
+     capital_word_frequency,
+     {{"capital_frequency", ARG_NUMBER}, {"capital_relation", ARG_RELATION}}},
+    {"change_case:english_capital", other_data, {{0}}},
+    {"change_case:english_lowercase", other_data, {{0}}},
+    {"punctuation:no_comma", no_comma, {{0}}},
 };
 #define N_INSTRUCTIONS (sizeof instructions / sizeof *instructions)
 
@@ -466,6 +495,75 @@ static lt_err find(const instruction **out, const char *id) {
     *out = lt_name_find(id, instructions, sizeof *instructions, N_INSTRUCTIONS);
     if (*out == NULL) {
         LT_FAIL(LT_ERR_NOT_FOUND, "IFEval has no instruction \"%.80s\"", id);
+    }
+    return LT_OK;
+}
+
+static bool is_list_of_texts(const json_t *x) {
+    for (size_t i = 0; i < json_array_size(x); i++) {
+        if (!json_is_string(json_array_get(x, i))) {
+            return false;
+        }
+    }
+    return json_is_array(x);
+}
+
+static bool has_type(const json_t *x, argument_type type) {
+    const char *text = json_string_value(x);
+    return type == ARG_NUMBER  ? json_is_number(x)
+           : type == ARG_TEXTS ? is_list_of_texts(x)
+           : type == ARG_RELATION && text != NULL
+               ? text[0] == '\0' || strcmp(text, LESS) == 0 || strcmp(text, "at least") == 0
+               : text != NULL;
+}
+
+/* An argument that is missing or null is drawn at random by the harness; one of another type is a
+ * fault of the data. */
+static lt_err check_arguments(const instruction *i, const json_t *arguments) {
+    static const char *const wanted[] = {[ARG_TEXT] = "a string",
+                                         [ARG_NUMBER] = "a number",
+                                         [ARG_TEXTS] = "a list of strings",
+                                         [ARG_RELATION] = "\"less than\" or \"at least\""};
+    for (size_t k = 0; k < ARGUMENTS_MAX && i->arguments[k].key != NULL; k++) {
+        const argument_row *row = &i->arguments[k];
+        const json_t *x = json_object_get(arguments, row->key);
+        if (x != NULL && !json_is_null(x) && !has_type(x, row->type)) {
+            char *text = json_dumps(x, JSON_COMPACT | JSON_ENCODE_ANY);
+            const lt_err err = lt_error_set(LT_ERR_FORMAT, "%s: \"%s\" is %.60s, not %s", i->name,
+                                            row->key, text != NULL ? text : "something else",
+                                            wanted[row->type]);
+            free(text);
+            return err;
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_ifeval_line_check(const json_t *line) {
+    const json_t *ids = json_object_get(line, "instruction_id_list");
+    const json_t *arguments = json_object_get(line, "kwargs");
+    const size_t n = json_array_size(ids);
+
+    if (n == 0 || json_array_size(arguments) != n) {
+        LT_FAIL(
+            LT_ERR_FORMAT,
+            "\"instruction_id_list\" must be a list of at least one name, and \"kwargs\" a list "
+            "as long; they have %zu and %zu elements",
+            n, json_array_size(arguments));
+    }
+    for (size_t k = 0; k < n; k++) {
+        const char *id = json_string_value(json_array_get(ids, k));
+        const instruction *i = NULL;
+        if (id == NULL) {
+            LT_FAIL(LT_ERR_FORMAT, "element %zu of \"instruction_id_list\" is not a string", k + 1);
+        }
+        LT_TRY(find(&i, id));
+        if (!json_is_object(json_array_get(arguments, k)) &&
+            !json_is_null(json_array_get(arguments, k))) {
+            LT_FAIL(LT_ERR_FORMAT, "element %zu of \"kwargs\", for %s, is not an object", k + 1,
+                    id);
+        }
+        LT_TRY(check_arguments(i, json_array_get(arguments, k)));
     }
     return LT_OK;
 }

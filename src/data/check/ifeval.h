@@ -26,8 +26,14 @@ typedef struct {
     lt_ifeval_outcome strict, loose;
 } lt_ifeval_verdict;
 
-/* id: "punctuation:no_comma"; arguments: its kwargs, an object. text: valid UTF-8. punkt may be
- * NULL. NOT_FOUND: no instruction has that name; FORMAT: a keyword is no regular expression. */
+/* A line of the data: instruction_id_list names instructions, and kwargs has an object for each, of
+ * which the members that the instruction reads have its types. A member that is missing or null is
+ * allowed. FORMAT: which member is not as it must be; NOT_FOUND: no instruction has that name. */
+LT_MUST_USE lt_err lt_ifeval_line_check(const json_t *line);
+
+/* Of a line that was checked. id: "punctuation:no_comma"; arguments: its kwargs, an object. text:
+ * valid UTF-8. punkt may be NULL. NOT_FOUND: no instruction has that name; FORMAT: a keyword is
+ * no regular expression. */
 LT_MUST_USE lt_err lt_ifeval_check(lt_ifeval_verdict *out, const char *id, const json_t *arguments,
                                    const char *text, size_t n, const lt_punkt *punkt);
 

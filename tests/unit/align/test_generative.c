@@ -105,6 +105,7 @@ static void ifeval_line(const json_t *row, int64_t at) {
     const json_t *ids = json_object_get(row, "instruction_id_list");
     const json_t *arguments = json_object_get(row, "kwargs");
     const json_t *follows = json_object_get(row, "follows");
+    assert_int_equal(lt_ifeval_line_check(row), LT_OK);
     for (size_t i = 0; i < json_array_size(ids); i++) {
         const char *id = json_string_value(json_array_get(ids, i));
         const json_t *want = json_array_get(follows, i);
@@ -157,6 +158,57 @@ static void ifeval(void **state) {
     assert_true(n_yes > 200 && n_no > 100);
     lt_punkt_close(punkt);
     punkt = NULL;
+}
+
+/* Lines that are not as the data are published, and the words of the message for each; NULL: it is
+ * one. With arguments that are read wrongly, a response would be scored for nothing. */
+static void malformed_instructions_are_refused(void **state) {
+    static const struct {
+        const char *ids, *arguments, *says;
+    } cases[] = {
+        {"[\"punctuation:no_comma\"]", "[{}]", NULL},
+        {"[\"punctuation:no_comma\"]", "[null]", NULL},
+        {"[\"punctuation:no_comma\"]", "[{\"num_words\": \"of another\"}]", NULL},
+        {"[\"keywords:existence\"]", "[{\"keywords\": null}]", NULL},
+        {"[\"length_constraints:number_words\"]",
+         "[{\"num_words\": 300.0, \"relation\": \"less than\"}]", NULL},
+        {"\"punctuation:no_comma\"", "[{}]", "they have 0 and 1 elements"},
+        {"[]", "[]", "they have 0 and 0 elements"},
+        {"[\"punctuation:no_comma\"]", "[]", "they have 1 and 0 elements"},
+        {"[\"punctuation:no_comma\"]", "{}", "they have 1 and 0 elements"},
+        {"[\"punctuation:no_comma\", 3]", "[{}, {}]", "element 2 of \"instruction_id_list\""},
+        {"[\"punctuation:no_coma\"]", "[{}]", "no instruction \"punctuation:no_coma\""},
+        {"[\"punctuation:no_comma\"]", "[7]", "element 1 of \"kwargs\""},
+        {"[\"keywords:existence\"]", "[{\"keywords\": \"rain\"}]",
+         "keywords:existence: \"keywords\" is \"rain\", not a list of strings"},
+        {"[\"keywords:forbidden_words\"]", "[{\"forbidden_words\": [\"a\", 3]}]",
+         "\"forbidden_words\" is [\"a\",3], not a list of strings"},
+        {"[\"length_constraints:number_words\"]",
+         "[{\"num_words\": \"300\", \"relation\": \"less than\"}]",
+         "\"num_words\" is \"300\", not a number"},
+        {"[\"length_constraints:number_words\"]",
+         "[{\"num_words\": 300, \"relation\": \"at most\"}]",
+         "\"relation\" is \"at most\", not \"less than\" or \"at least\""},
+        {"[\"keywords:letter_frequency\"]",
+         "[{\"letter\": 5, \"let_frequency\": 3, \"let_relation\": \"at least\"}]",
+         "\"letter\" is 5, not a string"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *line = json_object();
+        json_object_set_new(line, "instruction_id_list",
+                            json_loads(cases[i].ids, JSON_DECODE_ANY, NULL));
+        json_object_set_new(line, "kwargs", json_loads(cases[i].arguments, JSON_DECODE_ANY, NULL));
+        if (cases[i].says == NULL) {
+            assert_int_equal(lt_ifeval_line_check(line), LT_OK);
+        } else {
+            assert_int_not_equal(lt_ifeval_line_check(line), LT_OK);
+            if (strstr(lt_error_message(), cases[i].says) == NULL) {
+                fail_msg("case %zu: %s", i, lt_error_message());
+            }
+        }
+        json_decref(line);
+    }
 }
 
 /* Parameters that were written for this test: what each of the files decides. */
@@ -236,6 +288,7 @@ int main(void) {
         cmocka_unit_test(gsm8k),
         cmocka_unit_test(two_responses),
         cmocka_unit_test(ifeval),
+        cmocka_unit_test(malformed_instructions_are_refused),
         cmocka_unit_test(sentences_by_own_parameters),
         cmocka_unit_test(examples_of_the_harness),
     };
