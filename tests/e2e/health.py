@@ -203,12 +203,40 @@ status, told = checked(later)
 check("what is older than 28 days no longer counts", value(told, "lemon.score") == 0 and value(told, "lemon.exclusions") == 0)
 with open(history, "a") as f:
     f.write(old.replace(f'"time":{int(time.time()) // 100000}', f'"time":{int(time.time()) // 100000 - 60}') + '{"kind": "check", "ti')  # 70 days, and a cut line
-checked(later)
+status, told = checked(later)
 check("lines older than 56 days are dropped, a cut line harms nothing", len(lines()) == 2, [x["time"] for x in lines()])
+check("the check that meets the cut line says so", any(
+    s["what"] == "history" and s["why"].startswith("1 lines cannot be read") and s["why"].endswith(history) for s in told["skipped"]), told["skipped"])
 checked(later)
 check("and the next line begins a line", len(lines()) == 3)
 r = run("--history", history, "--note", "tickets")
 check("an unknown note is refused with the nearest", r.returncode == 2 and "'ticket'" in r.stderr, r.stderr)
+
+with open(history) as f:
+    good = f.read()
+with open(history, "w") as f:
+    f.write(good + "\x00\x01 not JSON\n" + '{"kind": "chek", "time": 1}\n{"kind": "note", "time": 1, "what": "tickets"}\n{"kind": "note", "what": "ticket"}\n\n')
+status, told = checked(later)
+check("lines that are not of a history are counted, and the first is named", [s["why"] for s in told["skipped"] if s["what"] == "history"] == [
+    f"4 lines cannot be read and are dropped, the first is line {len(good.splitlines()) + 1}: {history}"], told["skipped"])
+check("and do not count", value(told, "lemon.tickets") == 0)
+check("they are dropped", all(x["kind"] in ("check", "note") for x in lines()) and len(lines()) == len(good.splitlines()) + 1)
+with open(history, "a") as f:
+    f.write("not JSON\n")
+r = run("--history", history, "--note", "ticket")
+check("--note warns of them", r.returncode == 0 and f"{history}: 1 lines cannot be read" in r.stderr, r.stderr)
+foreign = f"{scratch}/notes.txt"
+with open(foreign, "w") as f:
+    f.write("a file of someone\nelse\n")
+r = run("--history", foreign, "--note", "ticket")
+with open(foreign) as f:
+    check("a file that is no history is refused and left as it was", r.returncode == 1 and foreign in r.stderr and f.read() == "a file of someone\nelse\n", r.stderr)
+with open(foreign, "w") as f:
+    f.write('{"kind": "che')
+check("a first line that was cut is no reason to refuse", run("--history", foreign, "--note", "ticket").returncode == 0)
+for text, element in ((",,", ""), ("/,", ""), ("/,scratch", "scratch"), (",/", "")):
+    r = run("--mounts", text)
+    check(f"--mounts {text} is refused", r.returncode == 2 and f'element "{element}" is not an absolute path' in r.stderr, r.stderr)
 
 # Slurm: a scontrol that keeps a node's state in a file and writes down what it was asked.
 os.makedirs(f"{scratch}/bin")

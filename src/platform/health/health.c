@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "platform/health/expose.h"
 #include "platform/health/facts.h"
 #include "platform/health/history.h"
@@ -54,6 +55,26 @@ static double or_default(double given, double fallback) {
     return given > 0.0 ? given : fallback;
 }
 
+/* Each element of "PATH,..." begins with "/"; an empty list asks for no mount point. */
+static lt_err check_mounts(const char *mounts) {
+    for (const char *at = mounts; mounts[0] != '\0'; at++) {
+        const size_t n = strcspn(at, ",");
+        if (at[0] != '/') {
+            LT_FAIL(LT_ERR_ARG, "mount points \"%s\": element \"%.*s\" is not an absolute path",
+                    mounts, (int)n, at);
+        }
+        at += n;
+        if (at[0] == '\0') {
+            break;
+        }
+    }
+    if (strlen(mounts) >= LT_PATH_BYTES) {
+        LT_FAIL(LT_ERR_LIMIT, "a list of mount points of %zu bytes; at most %d are read",
+                strlen(mounts), LT_PATH_BYTES - 1);
+    }
+    return LT_OK;
+}
+
 lt_err lt_health_open(lt_health **out, const lt_health_options *o) {
     lt_err err = LT_OK;
     lt_health *h = calloc(1, sizeof *h);
@@ -70,6 +91,7 @@ lt_err lt_health_open(lt_health **out, const lt_health_options *o) {
                      "1 only",
                      h->tier, machine);
     }
+    LT_TRY_DONE(check_mounts(o->mounts != NULL ? o->mounts : ""));
     take_text(h->mounts, sizeof h->mounts, o->mounts);
     take_text(h->history_path, sizeof h->history_path, o->history);
     name_node(h->node, sizeof h->node, o->node);
@@ -104,6 +126,11 @@ static lt_err read_facts(lt_health *h, const lt_history *history) {
     lt_facts *f = &h->facts;
 
     lt_facts_clear(f);
+    if (history->n_unread > 0) {
+        lt_facts_skip(
+            f, "history", "%lld lines cannot be read and are dropped, the first is line %lld: %s",
+            (long long)history->n_unread, (long long)history->first_unread, h->history_path);
+    }
     lt_facts_of_boot(f, &h->plan);
     f->new_from_s = lt_history_last_uptime(history, f->boot);
     lt_facts_of_gpus(f, &h->plan);
@@ -234,6 +261,10 @@ lt_err lt_health_note(const lt_health *h, const char *kind, const char *text) {
         LT_FAIL(LT_ERR_ARG, "a note needs a history to write it to");
     }
     LT_TRY_DONE(lt_history_open(&history, h->history_path));
+    if (history.n_unread > 0) {
+        lt_log_warn("%s: %lld lines cannot be read and are dropped, the first is line %lld",
+                    h->history_path, (long long)history.n_unread, (long long)history.first_unread);
+    }
     LT_TRY_DONE(lt_history_append(&history, h->history_path,
                                   json_pack("{s:s, s:I, s:s, s:s, s:s}", "kind", "note", "time",
                                             (json_int_t)history.time, "node", h->node, "what", kind,

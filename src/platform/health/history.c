@@ -49,6 +49,7 @@ typedef struct {
     lt_history *h;
     bool was_out; /* The check before said drain or evict. */
     double single_jobs;
+    int64_t line, n_read; /* The line that is read, from 1; how many could be read before it. */
 } reader;
 
 static double number_of(const json_t *line, const char *key) {
@@ -60,12 +61,12 @@ static bool is(const json_t *line, const char *key, const char *text) {
     return value != NULL && strcmp(value, text) == 0;
 }
 
-static void count_note(reader *r, const json_t *line) {
+static const note_row *note_of(const json_t *line) {
     const char *what = json_string_value(json_object_get(line, "what"));
-    const note_row *row = what != NULL ? lt_name_find(what, notes, sizeof *notes, N_NOTES) : NULL;
-    if (row == NULL) {
-        return;
-    }
+    return what != NULL ? lt_name_find(what, notes, sizeof *notes, N_NOTES) : NULL;
+}
+
+static void count_note(reader *r, const note_row *row) {
     if (row->signal == SIGNAL_NONE) {
         r->single_jobs += 1.0;
     } else {
@@ -88,14 +89,21 @@ static void count_check(reader *r, json_t *line, bool counts) {
 static void count_line(reader *r, const char *text, size_t bytes) {
     json_t *line = json_loadb(text, bytes, 0, NULL);
     const double age_s = r->h->time - number_of(line, "time");
-    const bool counts = age_s <= LT_HISTORY_DAYS * DAY_S;
+    const bool counts = age_s <= LT_HISTORY_DAYS * DAY_S, is_check = is(line, "kind", "check");
+    const note_row *note = is(line, "kind", "note") ? note_of(line) : NULL;
 
-    r->h->has_old = r->h->has_old || age_s > 2 * LT_HISTORY_DAYS * DAY_S;
-    if (is(line, "kind", "check")) {
-        count_check(r, line, counts);
-    } else if (counts && is(line, "kind", "note")) {
-        count_note(r, line);
+    if (!json_is_number(json_object_get(line, "time")) || (!is_check && note == NULL)) {
+        r->h->first_unread = r->h->n_unread > 0 ? r->h->first_unread : r->line;
+        r->h->n_unread++;
+    } else {
+        r->n_read++;
     }
+    if (is_check) {
+        count_check(r, line, counts);
+    } else if (counts && note != NULL) {
+        count_note(r, note);
+    }
+    r->h->has_old = r->h->has_old || age_s > 2 * LT_HISTORY_DAYS * DAY_S;
     json_decref(line);
 }
 
@@ -112,10 +120,19 @@ static lt_err read_lines(lt_history *h, const char *path) {
     for (char *line = text, *end; line < text + bytes; line = end + 1) {
         end = memchr(line, '\n', bytes - (size_t)(line - text));
         end = end != NULL ? end : text + bytes;
-        count_line(&r, line, (size_t)(end - line));
+        r.line++;
+        if (end > line) {
+            count_line(&r, line, (size_t)(end - line));
+        }
     }
     h->is_cut = bytes > 0 && text[bytes - 1] != '\n';
     free(text);
+    if (r.n_read == 0 && h->n_unread > h->is_cut) { /* Writing would drop all of its lines. */
+        LT_FAIL(LT_ERR_FORMAT,
+                "%s: no line of it is one of a history of lateen health; line %lld is "
+                "the first that is not",
+                path, (long long)h->first_unread);
+    }
     singles = h->signals[SIGNAL_SINGLE];
     h->signals[SIGNAL_SHARE] = singles > 0.0 ? singles / (singles + r.single_jobs) : 0.0;
     return LT_OK;

@@ -7,8 +7,10 @@
  *      "findings": [{"check": ..., "object": ..., "value": ..., "result": ...}]}
  *     {"kind": "note", "time": 1795000001, "node": "n7", "what": "ticket", "text": "..."}
  *
- * A line that cannot be read, such as one cut by a full disk, is skipped. FILE.lock keeps checks
- * that run at the same time, of Slurm's prolog and of its health program, apart. */
+ * A line that cannot be read, such as one cut by a full disk, does not count and is dropped at the
+ * next write; the check lists the file among what it could not read. A file without any line of
+ * this form is somebody else's, and is refused. FILE.lock keeps checks that run at the same time,
+ * of Slurm's prolog and of its health program, apart. */
 #ifndef LT_PLATFORM_HEALTH_HISTORY_H
 #define LT_PLATFORM_HEALTH_HISTORY_H
 
@@ -23,8 +25,9 @@ typedef struct {
     json_t *last; /* The newest check; NULL: none. */
     double
         signals[LT_CHECK_LEMON_SCORE - LT_CHECK_LEMON_EXCLUSIONS]; /* In the order of the table. */
-    bool has_old;                                                  /* There are lines to drop. */
-    bool is_cut;                                                   /* The last line has no end. */
+    int64_t n_unread, first_unread; /* Lines that cannot be read; the first of them, from 1. */
+    bool has_old;                   /* There are lines to drop. */
+    bool is_cut;                    /* The last line has no end. */
 } lt_history;
 
 /* Lock and read; path "": a history of nothing. Close in any case. */
