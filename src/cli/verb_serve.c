@@ -124,10 +124,12 @@
     X(STR, slot_save_path, "slot-save-path", "", 0, 0, "DIR",                                      \
       "folder where clients may save the keys and values of texts, and restore them")              \
     X(STR, state, "state", "", 0, 0, "DIR",                                                        \
-      "folder of files and batches, which outlive the server; empty: /v1/files and /v1/batches "   \
-      "are refused")                                                                               \
+      "folder of files and batches, which outlive the server; empty: /v1/files, /v1/uploads and "  \
+      "/v1/batches are refused")                                                                   \
     X(I64, files, "files", "1000", 1, 1e6, "N", "most files of an API key")                        \
     X(I64, files_bytes, "files-bytes", "4GiB", 1, 1e15, "BYTES", "most bytes of them together")    \
+    X(I64, upload_s, "upload-s", "3600", 1, 1e9, "s",                                              \
+      "time in which an upload in parts must be complete")                                         \
     X(I64, batches, "batches", "100", 1, 1e6, "N", "most batches of an API key at work")           \
     X(I64, batch_lines, "batch-lines", "50000", 1, 1e8, "N", "most lines of a batch")              \
     X(I64, batch_tokens, "batch-tokens", "-1", -1, 1e6, "N",                                       \
@@ -268,6 +270,7 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->pages_folder = o->slot_save_path;
     s->max_files = o->files;
     s->max_files_bytes = o->files_bytes;
+    s->upload_s = o->upload_s;
     s->max_batches = o->batches;
     s->batch_lines = o->batch_lines;
     s->tuning = (lt_tuning_options){.dir = o->fine_tuning,
@@ -368,6 +371,7 @@ static lt_err check_idle(const serve_options *o) {
         {"fine-tuning-threads", tunes, "--fine-tuning"},
         {"files", keeps, "--state or --fine-tuning"},
         {"files-bytes", keeps, "--state or --fine-tuning"},
+        {"upload-s", keeps, "--state or --fine-tuning"},
         {"batches", keeps, "--state or --fine-tuning"},
         {"batch-lines", keeps, "--state or --fine-tuning"},
         {"batch-tokens", keeps, "--state or --fine-tuning"},

@@ -524,6 +524,7 @@ tuning() { # Starts servers of its own, and they trainers.
 batches() { # Starts servers of its own.
     python_with openai || python=python3
     within "$python" tests/e2e/serve_batches.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
+    within "$python" tests/e2e/serve_uploads.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
 }
 
 # A seed gives the same text from generate, chat and serve. SEEDS_DEVICE=cuda: on the emulated GPU.

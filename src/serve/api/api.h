@@ -75,6 +75,7 @@ typedef struct {
     const char *state;        /* Folder of files and batches, which outlive the server; "": none. */
     const char *pages_folder; /* Where clients may keep pages of texts; "" or NULL: nowhere. */
     int64_t max_files, max_files_bytes, max_batches; /* Most of one API key. */
+    int64_t upload_s;                                /* Time for all parts of an upload. */
     int64_t batch_lines;                             /* Most lines of one batch. */
     lt_tuning_options tuning;
     lt_engine_options engine;

@@ -134,11 +134,15 @@ typedef struct {
     } control;
     /* For /v1/load_lora_adapter and /v1/unload_lora_adapter. */
     const char *lora_name, *lora_path;
-    const char *filename; /* For /slots/ID. */
+    const char *filename; /* For /slots/ID and uploads. */
     bool load_inplace;
     /* Batches. */
     const char *input_file, *endpoint, *completion_window;
     const json_t *output_expires;
+    /* Uploads. */
+    const char *purpose, *mime_type, *md5;
+    const json_t *part_ids;
+    int64_t file_bytes;
     /* Fine-tuning. */
     const char *training_file, *validation_file, *suffix_name;
     const json_t *hyperparameters, *tuning_method;

@@ -45,7 +45,7 @@ bool lt_state_expires(int64_t seconds, const char *anchor, lt_api_error *e) {
                          (long long)seconds, MIN_EXPIRES_S, MAX_EXPIRES_S);
 }
 
-static void put_file(lt_json_out *o, const lt_file_entry *f) {
+void lt_state_put_file(lt_json_out *o, const lt_file_entry *f) {
     lt_out_open(o, '{');
     lt_out_key_str(o, "id", f->id);
     lt_out_key_str(o, "object", "file");
@@ -154,7 +154,7 @@ void lt_api_file_create(lt_call *call) {
         lt_call_error(call, &e);
         return;
     }
-    put_file(&o, &f);
+    lt_state_put_file(&o, &f);
     lt_call_json(call, 200, &o);
 }
 
@@ -165,7 +165,7 @@ static const char *entry_id(const void *items, size_t i) {
 }
 
 static void entry_write(lt_json_out *o, const void *items, size_t i) {
-    put_file(o, &((const lt_file_entry *)items)[i]);
+    lt_state_put_file(o, &((const lt_file_entry *)items)[i]);
 }
 
 /* Only those of a purpose. */
@@ -241,7 +241,7 @@ void lt_api_file_get(lt_call *call) {
     } else if (rest[0] != '\0') {
         send_content(call, &f);
     } else {
-        put_file(&o, &f);
+        lt_state_put_file(&o, &f);
         lt_call_json(call, 200, &o);
     }
 }

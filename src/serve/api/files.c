@@ -282,24 +282,25 @@ bool lt_files_put(lt_files *f, lt_file_entry *entry, const void *data, size_t n,
     bool ok;
 
     pthread_mutex_lock(&f->lock);
-    ok = data == NULL || may_add(f, entry, n, e);
+    ok = n == 0 || may_add(f, entry, n, e);
     pthread_mutex_unlock(&f->lock);
     if (!ok) {
+        discard(f, entry->id);
         return false;
     }
     err = write_file(f, entry, data, n);
     if (err != LT_OK) {
-        if (data != NULL) { /* Results of a batch stay: its end may be tried again. */
+        if (n > 0) { /* Results of a batch stay: its end may be tried again. */
             discard(f, entry->id);
         }
         return lt_api_refuse_error(e, NULL, err);
     }
     pthread_mutex_lock(&f->lock);
     if (find(f, entry->id) == NULL) { /* It is there when the end of a batch is written again. */
-        ok = data == NULL || may_add(f, entry, n, e);
+        ok = n == 0 || may_add(f, entry, n, e);
         ok = ok && (insert(f, entry) || lt_api_refuse_oom(e));
     }
-    if (!ok && data != NULL) {
+    if (!ok && n > 0) {
         discard(f, entry->id);
     }
     pthread_mutex_unlock(&f->lock);

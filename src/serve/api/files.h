@@ -47,8 +47,9 @@ void lt_files_close(lt_files *f); /* Accepts NULL. */
 /* Where the content of the file with that id is, or is to be. */
 LT_MUST_USE lt_err lt_files_path(const lt_files *f, const char *id, char out[LT_PATH_BYTES]);
 
-/* Keep a file. entry has everything but bytes and order_us, which are set on success. data NULL:
- * the content lies at its path already, and no limit applies. */
+/* Keep a file of n bytes. entry has everything but bytes and order_us, which are set on success.
+ * data NULL: the content lies at its path already; n 0: and no limit applies. If it is refused, its
+ * content is deleted, unless no limit applies. */
 bool lt_files_put(lt_files *f, lt_file_entry *entry, const void *data, size_t n, lt_api_error *e);
 /* Find a file of the owner; hold: until lt_files_release. */
 bool lt_files_get(lt_files *f, const char *id, const char *owner, bool hold, lt_file_entry *out);

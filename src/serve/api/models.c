@@ -482,6 +482,7 @@ static lt_err open_part(lt_model_slot *slot, lt_server *front) {
     s->n_pool_threads = front->n_pool_threads;
     s->store = front->store;
     s->files = front->files;
+    s->uploads = front->uploads;
     s->batches = front->batches;
     s->seal = front->seal;
     s->created = front->created;

@@ -23,6 +23,8 @@
     X(rerank)                                                                                      \
     X(classify)                                                                                    \
     X(pooling)                                                                                     \
+    X(upload_create)                                                                               \
+    X(upload_complete)                                                                             \
     X(batch_create)                                                                                \
     X(tuning_create)                                                                               \
     X(lora_load)                                                                                   \
@@ -82,6 +84,8 @@ static const struct {
     {lt_api_file_list, "file_list", "Files that are kept", NULL, NULL, NULL},
     {lt_api_file_get, "file_get", "A file", NULL, NULL, "file_id"},
     {lt_api_file_delete, "file_delete", "Delete a file", NULL, NULL, "file_id"},
+    {lt_api_upload_create, "upload_create", "Begin to upload a file in parts", NULL,
+     &lt_fields_upload_create, NULL},
     {lt_api_batch_create, "batch_create", "Answer the requests of a file in the background", NULL,
      &lt_fields_batch_create, NULL},
     {lt_api_batch_list, "batch_list", "Batches", NULL, NULL, NULL},
@@ -148,6 +152,8 @@ static const struct {
     {"border", "{\"type\":[\"string\",\"array\"],\"items\":{\"type\":\"string\"}}"},
     {"alignment", "{\"$ref\":\"#/components/schemas/alignment\"}"},
     {"output_expires_after", "{\"type\":\"object\"}"},
+    {"expires_after", "{\"type\":\"object\"}"},
+    {"part_ids", "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}"},
     {"reward", "{\"type\":[\"string\",\"object\"]}"},
     {"chat_template_kwargs", "{\"type\":\"object\"}"},
     {"metadata", "{\"type\":\"object\"}"},
@@ -360,7 +366,7 @@ static void put_responses(lt_json_out *o, const char *stream) {
     lt_out_shut(o, '}');
 }
 
-/* The only body that is no JSON. */
+/* The only bodies that are no JSON: of a file, and of a part of one. */
 static const char form[] =
     "{\"required\":true,\"content\":{\"multipart/form-data\":{\"schema\":{\"type\":\"object\","
     "\"properties\":{\"file\":{\"type\":\"string\",\"format\":\"binary\"},\"purpose\":{\"enum\":["
@@ -437,10 +443,17 @@ static const char list_query[] = ",{\"name\":\"limit\",\"in\":\"query\",\"schema
                                  "\"asc\",\"desc\"]}},{\"name\":"
                                  "\"after\",\"in\":\"query\",\"schema\":{\"type\":\"string\"}}";
 
-/* A call behind an id without a body: path{parameter}/tail, which the prefix route of the id
- * answers. query: its other parameters, a comma before each, or "". */
+static const char form_of_part[] =
+    "\"multipart/form-data\":{\"schema\":{\"type\":\"object\",\"properties\":{\"data\":{"
+    "\"type\":\"string\",\"format\":\"binary\"}},\"required\":[\"data\"]}}";
+static const char end_of_upload[] =
+    "\"application/json\":{\"schema\":{\"$ref\":\"#/components/schemas/upload_complete\"}}";
+
+/* A call behind an id: path{parameter}/tail, which the prefix route of the id answers. query: its
+ * other parameters, a comma before each, or "". content: of its body; NULL: it has none. */
 static void put_below(lt_json_out *o, const char *method, const char *path, const char *parameter,
-                      const char *tail, const char *query, const char *name, const char *says) {
+                      const char *tail, const char *query, const char *content, const char *name,
+                      const char *says) {
     lt_out_raw(o, ",", 1);
     lt_out_rawf(o, "\"%s{%s}/%s\":{\"%s\":{\"operationId\":\"%s\",\"summary\":\"%s\",", path,
                 parameter, tail, method, name, says);
@@ -449,6 +462,9 @@ static void put_below(lt_json_out *o, const char *method, const char *path, cons
                 "\"type\":\"string\"}}%s]",
                 parameter, query);
     o->comma = true;
+    if (content != NULL) {
+        lt_out_rawf(o, ",\"requestBody\":{\"required\":true,\"content\":{%s}}", content);
+    }
     put_responses(o, NULL);
     put_raw(o, "}}");
 }
@@ -476,17 +492,23 @@ static void put_paths(lt_json_out *o) {
             put_path(o, i);
         }
     }
-    put_below(o, "get", "/v1/responses/", "response_id", "input_items", list_query,
+    put_below(o, "get", "/v1/responses/", "response_id", "input_items", list_query, NULL,
               "response_items", "The items that a kept response answered");
-    put_below(o, "get", "/v1/chat/completions/", "completion_id", "messages", list_query,
+    put_below(o, "get", "/v1/chat/completions/", "completion_id", "messages", list_query, NULL,
               "chat_messages", "The messages that a stored chat completion answered");
-    put_below(o, "get", "/v1/files/", "file_id", "content", "", "file_content",
+    put_below(o, "get", "/v1/files/", "file_id", "content", "", NULL, "file_content",
               "The file's content");
-    put_below(o, "post", "/v1/batches/", "batch_id", "cancel", "", "batch_cancel",
+    put_below(o, "post", "/v1/uploads/", "upload_id", "parts", "", form_of_part, "upload_part",
+              "Send a part of an upload");
+    put_below(o, "post", "/v1/uploads/", "upload_id", "complete", "", end_of_upload,
+              "upload_complete", "Make a file of the parts");
+    put_below(o, "post", "/v1/uploads/", "upload_id", "cancel", "", NULL, "upload_cancel",
+              "Cancel an upload");
+    put_below(o, "post", "/v1/batches/", "batch_id", "cancel", "", NULL, "batch_cancel",
               "Cancel a batch");
     for (size_t i = 0; i < sizeof of_jobs / sizeof *of_jobs; i++) {
         put_below(o, of_jobs[i].method, "/v1/fine_tuning/jobs/", "fine_tuning_job_id",
-                  of_jobs[i].path, of_jobs[i].query, of_jobs[i].name, of_jobs[i].says);
+                  of_jobs[i].path, of_jobs[i].query, NULL, of_jobs[i].name, of_jobs[i].says);
     }
     lt_out_shut(o, '}');
 }

@@ -54,6 +54,8 @@ static const struct {
     {"GET", "/v1/files", lt_api_file_list, LT_FLAVOUR_OPENAI, 0},
     {"GET", "/v1/files/", lt_api_file_get, LT_FLAVOUR_OPENAI, PREFIX},
     {"DELETE", "/v1/files/", lt_api_file_delete, LT_FLAVOUR_OPENAI, PREFIX},
+    {"POST", "/v1/uploads", lt_api_upload_create, LT_FLAVOUR_OPENAI, WORK},
+    {"POST", "/v1/uploads/", lt_api_upload_change, LT_FLAVOUR_OPENAI, PREFIX | FORM | WORK},
     {"POST", "/v1/batches", lt_api_batch_create, LT_FLAVOUR_OPENAI, WORK},
     {"GET", "/v1/batches", lt_api_batch_list, LT_FLAVOUR_OPENAI, 0},
     {"GET", "/v1/batches/", lt_api_batch_get, LT_FLAVOUR_OPENAI, PREFIX},

@@ -43,6 +43,8 @@ void lt_route_bad(void *server, lt_http_refusal *r);
     X(file_list)                                                                                   \
     X(file_get)                                                                                    \
     X(file_delete)                                                                                 \
+    X(upload_create) /* api/upload_calls.c */                                                      \
+    X(upload_change)                                                                               \
     X(batch_create) /* api/batch_calls.c */                                                        \
     X(batch_list)                                                                                  \
     X(batch_get)                                                                                   \

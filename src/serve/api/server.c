@@ -27,6 +27,7 @@
 #include "serve/api/models.h"
 #include "serve/api/open_model.h"
 #include "serve/api/tuning.h"
+#include "serve/api/uploads.h"
 #include "serve/http/tls.h"
 #include "serve/api/reply.h"
 #include "serve/api/route.h"
@@ -54,6 +55,7 @@ lt_server_options lt_server_defaults(void) {
                                .drain_s = 30,
                                .max_files = 1000,
                                .max_files_bytes = (int64_t)4 << 30,
+                               .upload_s = 3600,
                                .max_batches = 100,
                                .batch_lines = 50000,
                                .tuning = {.dir = "", .device = "cpu", .tokenizer = ""},
@@ -475,6 +477,11 @@ static lt_err open_state(lt_server *s) {
     LT_TRY(lt_files_open(&s->files, &(lt_files_options){.dir = s->o.state,
                                                         .max_files = s->o.max_files,
                                                         .max_bytes = s->o.max_files_bytes}));
+    LT_TRY(lt_uploads_open(&s->uploads, &(lt_uploads_options){.dir = s->o.state,
+                                                              .files = s->files,
+                                                              .max_uploads = s->o.max_files,
+                                                              .max_bytes = s->o.max_files_bytes,
+                                                              .pending_s = s->o.upload_s}));
     return lt_batches_open(&s->batches, s);
 }
 
@@ -641,6 +648,7 @@ void lt_server_close(lt_server *s) {
     lt_worker_pool_close(s->pool);
     lt_store_close(s->store);
     lt_batches_close(s->batches);
+    lt_uploads_close(s->uploads);
     lt_files_close(s->files);
     if (s->state_lock >= 0) {
         close(s->state_lock);

@@ -83,6 +83,7 @@ struct lt_server {
     lt_store *store;            /* Responses and threads that clients may refer to. */
     int state_lock;             /* Descriptor of the folder of state; -1: there is none. */
     struct lt_files *files;     /* files.h; NULL: the server has no folder of state. */
+    struct lt_uploads *uploads; /* uploads.h; NULL likewise. */
     struct lt_batches *batches; /* batch.h; NULL likewise. */
     struct lt_tunings *tunings; /* tuning.h; NULL: no job of fine-tuning can be made. */
     int tuning_lock;            /* As state_lock, of another folder of jobs. */
