@@ -6,8 +6,8 @@
  *     parameters of a block   attention  w (H D) + 2 w (G D) + (H D) w,  or MLA's low-rank products
  *                             dense      2 or 3 w f
  *                             moe        experts * (2 or 3) w f_e + shared + router
- *                             mamba-2    w (2 d + 2 g n + heads) + d w + conv,
- *                                        d = heads * head_dim */
+ *                             mamba-2    w (2 d + 2 g n + heads) + d w + 5 (d + 2 g n)
+ *                                        + 3 heads + d,  d = heads * head_dim */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -84,7 +84,8 @@ static double mamba_params(const lt_plan_model *m) {
     const double w = (double)m->width, d = (double)(m->mamba_heads * m->mamba_dim),
                  heads = (double)m->mamba_heads;
     const double bc = 2.0 * (double)(m->mamba_groups * m->mamba_state);
-    return w * (2.0 * d + bc + heads) + 4.0 * (d + bc) + d * w + 3.0 * heads + d;
+    /* The convolution has 4 taps and a bias a channel; A, D and the time step's bias a head. */
+    return w * (2.0 * d + bc + heads) + 5.0 * (d + bc) + d * w + 3.0 * heads + d;
 }
 
 static double moe_params(const lt_plan_model *m, double experts) {
@@ -108,10 +109,10 @@ lt_plan_params lt_plan_model_params(const lt_plan_model *m) {
     p.attention = (double)m->n_attn * attention_params(m) + (double)m->n_mamba * mamba_params(m) +
                   blocks * norm + norm;
     p.dense = (double)m->n_dense * ffn_params(m, w, (double)m->ffn_width);
-    p.moe = m->n_moe > 0 ? (double)m->n_moe * moe_params(m, (double)m->n_experts) : 0.0;
-    active_moe = m->n_moe > 0 ? (double)m->n_moe * moe_params(m, (double)m->top_k) : 0.0;
-    if (m->mtp > 0) { /* One more block, two norms and the 2 w -> w projection each. */
-        const double extra = attention_params(m) + 2.0 * w * w + 4.0 * norm;
+    p.moe = (double)m->n_moe * moe_params(m, (double)m->n_experts);
+    active_moe = (double)m->n_moe * moe_params(m, (double)m->top_k);
+    if (m->mtp > 0) { /* One more block, three norms and the 2 w -> w projection each. */
+        const double extra = attention_params(m) + 2.0 * w * w + 5.0 * norm;
         p.attention += mtp * extra;
         p.moe += m->n_moe > 0 ? mtp * moe_params(m, (double)m->n_experts)
                               : mtp * ffn_params(m, w, (double)m->ffn_width);
@@ -128,13 +129,9 @@ lt_plan_params lt_plan_model_params(const lt_plan_model *m) {
 static double attention_pairs(const lt_plan_model *m, double keys) {
     const double qk = m->kv_rank > 0 ? (double)(m->nope_dim + m->rope_dim) : (double)m->head_dim;
     const double v = m->kv_rank > 0 ? (double)m->v_dim : (double)m->head_dim;
-    double layers = (double)(m->n_attn + m->mtp), per_layer = (double)m->n_heads * (qk + v) * keys;
     /* Half of the layers look back `window` tokens only. */
-    if (m->window > 0 && (double)m->window < keys) {
-        const double near = (double)m->n_heads * (qk + v) * (double)m->window;
-        return 0.5 * layers * (per_layer + near);
-    }
-    return layers * per_layer;
+    const double near = m->window > 0 ? lt_plan_min((double)m->window, keys) : keys;
+    return (double)(m->n_attn + m->mtp) * (double)m->n_heads * (qk + v) * 0.5 * (keys + near);
 }
 
 double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind, int64_t seq) {
@@ -377,10 +374,9 @@ static void name_of_path(char out[LT_PLAN_NAME_BYTES], const char *path) {
         snprintf(out, LT_PLAN_NAME_BYTES, "%.*s",
                  (int)lt_plan_min((double)(slash - start), LT_PLAN_NAME_BYTES - 1), start);
     } else {
-        snprintf(out, LT_PLAN_NAME_BYTES, "%.*s", (int)strcspn(base, "."), base);
-        if (strlen(base) > 5 && strcmp(base + strlen(base) - 5, ".json") == 0) {
-            snprintf(out, LT_PLAN_NAME_BYTES, "%.*s", (int)(strlen(base) - 5), base);
-        }
+        const size_t stem = lt_path_has_suffix(base, ".json") ? strlen(base) - strlen(".json")
+                                                              : strcspn(base, ".");
+        snprintf(out, LT_PLAN_NAME_BYTES, "%.*s", (int)stem, base);
     }
 }
 
