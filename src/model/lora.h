@@ -188,8 +188,9 @@ bool lt_lora_is_top(const lt_name_row *row);
 /* Does a target of PEFT's name this module, or the end of its name? */
 bool lt_lora_target_is(const char *target, size_t length, const char *module);
 
-/* ---- Files of PEFT (lora_files.c) ---- */
+/* ---- Files of PEFT (lora_config.c, lora_files.c) ---- */
 
+#define LT_LORA_CONFIG  "adapter_config.json"
 #define LT_LORA_WEIGHTS "adapter_model.safetensors"
 /* Name of a module's matrix A or B. */
 #define LT_LORA_TENSOR       "base_model.model.%s.lora_%c.weight"
@@ -209,6 +210,15 @@ LT_MUST_USE lt_err lt_lora_config_read(lt_lora_config *out, const char *folder,
  * UNSUPPORTED as above, except that ranks may differ and layers be left out. Free with
  * json_decref. */
 LT_MUST_USE lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec *spec);
+/* What such a tree says of one module, "model.layers.0.self_attn.q_proj". linear: all-linear means
+ * it. path: the file, for messages. FORMAT: an expression that is none. */
+typedef struct {
+    bool has; /* It has an adapter. */
+    int64_t rank;
+    double alpha;
+} lt_lora_module_config;
+LT_MUST_USE lt_err lt_lora_config_module(lt_lora_module_config *out, const json_t *config,
+                                         const char *module, bool linear, const char *path);
 /* The score head that the folder holds, as PEFT's SEQ_CLS and TOKEN_CLS have one: n_scores and
  * token_scores of the options with which the base is opened; n_scores 0: none. */
 LT_MUST_USE lt_err lt_lora_scores_of(lt_model_options *out, const char *folder);

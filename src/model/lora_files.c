@@ -10,14 +10,8 @@
  *     experts (target_parameters): <module>.experts.lora_A.weight (E r, in), .lora_B.weight
  *               (out, r E), where column k E + e is column k of expert e; if both kinds have
  *               adapters, those of gate_up_proj are .experts.base_layer.lora_A.weight, ...
- *     config    r, lora_alpha, use_rslora, use_dora, target_modules: read. Everything that would
- *               change the arithmetic is refused by name; what only tells how a run was started or
- *               trained (initialisation, dropout, ...) is passed over, and a run that goes on from
- *               it refuses dropout.
  *
- * target_modules is a list of names or their ends, of modules in all layers or in some; adapters of
- * some layers only are refused. On reading it becomes the short names of lora.h, in the order of
- * the family's names. */
+ * What adapter_config.json says is read in lora_config.c, and written here. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,285 +26,8 @@
 #include "model/names.h"
 #include "model/safetensors.h"
 
-#define CONFIG        "adapter_config.json"
-#define CONFIG_BYTES  ((size_t)4 << 20)
-#define TARGETS_BYTES 4096
-#define SCORE         "base_model.model.score.weight"
-#define SCORE_BIAS    "base_model.model.score.bias"
-
-/* ---- The configuration ---- */
-
-/* Keys that change what an adapter computes: each must be absent, null, false, 0 or empty. */
-static const char *const refused[] = {"layer_replication", "lora_bias",
-                                      "use_qalora",        "trainable_token_indices",
-                                      "use_bdlora",        "alora_invocation_tokens",
-                                      "arrow_config",      "kasa_config",
-                                      "velora_config",     "monteclora_config"};
-
-/* Keys by which modules or layers differ, likewise, unless ranks come from the tensors. */
-static const char *const differing[] = {"rank_pattern", "alpha_pattern", "layers_to_transform",
-                                        "exclude_modules"};
-
-static lt_err check_off(const json_t *config, const char *const *keys, size_t n, const char *path) {
-    for (size_t i = 0; i < n; i++) {
-        if (!lt_json_is_off(json_object_get(config, keys[i]))) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s is set, which is not built", path, keys[i]);
-        }
-    }
-    return LT_OK;
-}
-#define CHECK_OFF(config, keys, path) check_off(config, keys, sizeof(keys) / sizeof *(keys), path)
-
-/* Initialisations that change the base, without which the adapter says nothing. */
-static bool changes_base(const json_t *init) {
-    static const char *const kept[] = {"gaussian", "eva", "orthogonal", "mica"};
-    const char *name = json_string_value(init);
-    for (size_t i = 0; name != NULL && i < sizeof kept / sizeof *kept; i++) {
-        if (strcmp(name, kept[i]) == 0) {
-            return false;
-        }
-    }
-    return name != NULL;
-}
-
-/* Modules that are trained whole: the score head, which PEFT calls by two names. */
-static lt_err check_saved(const json_t *config, const lt_model_spec *spec, const char *path) {
-    const json_t *list = json_object_get(config, "modules_to_save");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *name = json_string_value(json_array_get(list, i));
-        const bool is_score = name != NULL &&
-                              (strcmp(name, "score") == 0 || strcmp(name, "classifier") == 0);
-        if (!is_score || spec->n_scores == 0) {
-            LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "%s: modules_to_save has '%s': only the score head of a model that has one is "
-                    "read",
-                    path, name != NULL ? name : "?");
-        }
-    }
-    return LT_OK;
-}
-
-static lt_err check_config(const json_t *config, const lt_model_spec *spec, const char *path) {
-    const char *type = NULL, *bias = "none";
-    LT_TRY(lt_json_str(config, "peft_type", &type, false, path));
-    LT_TRY(lt_json_str(config, "bias", &bias, true, path));
-    if (strcmp(type, "LORA") != 0) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: peft_type %s: only LORA is read", path, type);
-    }
-    if (strcmp(bias, "none") != 0) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: bias %s: biases that were trained are not read", path,
-                bias);
-    }
-    LT_TRY(CHECK_OFF(config, refused, path));
-    LT_TRY(check_saved(config, spec, path));
-    if (changes_base(json_object_get(config, "init_lora_weights"))) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "%s: init_lora_weights %s changes the base, so the adapter alone is not enough",
-                path, json_string_value(json_object_get(config, "init_lora_weights")));
-    }
-    return LT_OK;
-}
-
-lt_err lt_lora_check_folder(const char *folder) {
-    static const char *const files[] = {CONFIG, LT_LORA_WEIGHTS};
-    char path[LT_PATH_BYTES];
-    for (int i = 0; i < 2; i++) {
-        LT_TRY(lt_path_join(path, folder, files[i]));
-        if (!lt_file_has_name(path)) {
-            LT_FAIL(LT_ERR_NOT_FOUND,
-                    "%s is no adapter: %s is not there (PEFT's folder is read, with " CONFIG
-                    " and " LT_LORA_WEIGHTS ")",
-                    folder, path);
-        }
-    }
-    return LT_OK;
-}
-
-static lt_err load_config(json_t **out, const char *folder) {
-    char path[LT_PATH_BYTES];
-    LT_TRY(lt_path_join(path, folder, CONFIG));
-    return lt_json_load(out, path, CONFIG_BYTES);
-}
-
-/* with_experts: adapters of experts are read. */
-static lt_err load_checked(json_t **out, const char *folder, const lt_model_spec *spec,
-                           bool with_experts) {
-    static const char *const experts[] = {"target_parameters"};
-    char path[LT_PATH_BYTES];
-    json_t *config = NULL;
-    lt_err err;
-    LT_TRY(lt_path_join(path, folder, CONFIG));
-    LT_TRY(load_config(&config, folder));
-    err = check_config(config, spec, path);
-    if (err == LT_OK && !with_experts) {
-        err = CHECK_OFF(config, experts, path);
-    }
-    if (err != LT_OK) {
-        json_decref(config);
-        return err;
-    }
-    *out = config;
-    return LT_OK;
-}
-
-lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec *spec) {
-    return load_checked(out, folder, spec, false);
-}
-
-static bool targets_module(const json_t *list, const char *module) {
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *target = json_string_value(json_array_get(list, i));
-        if (target != NULL && lt_lora_target_is(target, strlen(target), module)) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Does a list target a module in all layers (n_layers of them), in none (0), or in some? */
-static int64_t layers_of(const json_t *list, const lt_model_spec *spec, const lt_name_row *row) {
-    int64_t n = 0;
-    for (int64_t layer = 0; layer < spec->n_layers; layer++) {
-        char module[LT_FOREIGN_NAME_BYTES];
-        lt_lora_module(module, &(lt_lora_part){.name = row}, (int)layer);
-        n += targets_module(list, module);
-    }
-    return n;
-}
-
-static const lt_param_kind expert_kinds[] = {LT_PARAM_UP, LT_PARAM_DOWN};
-
-/* Add the modules of target_parameters, which are those of experts, in all layers. */
-static lt_err add_experts(char *text, size_t bytes, const json_t *config, const lt_model_spec *spec,
-                          const char *path) {
-    const json_t *list = json_object_get(config, "target_parameters");
-    size_t found = 0;
-    for (size_t i = 0; i < sizeof expert_kinds / sizeof *expert_kinds; i++) {
-        const lt_name_row *row = lt_lora_expert_row(spec, expert_kinds[i]);
-        char name[LT_FOREIGN_NAME_BYTES];
-        if (row != NULL && layers_of(list, spec, row) == spec->n_layers) {
-            lt_lora_short_name(name, spec, row);
-            (void)snprintf(text + strlen(text), bytes - strlen(text), "%s%s",
-                           text[0] != '\0' ? "," : "", name);
-            found++;
-        }
-    }
-    if (found < json_array_size(list) || (!json_is_array(list) && !lt_json_is_off(list))) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "%s: target_parameters has more than the experts' gate_up_proj and down_proj of "
-                "all layers, as mixtral and qwen3_moe have them",
-                path);
-    }
-    return LT_OK;
-}
-
-/* The short names of the modules that the list targets. */
-static lt_err read_targets(char **out, const json_t *config, const lt_model_spec *spec,
-                           const char *path) {
-    const json_t *list = json_object_get(config, "target_modules");
-    const lt_family_row *family = lt_family_get(spec->family);
-    char text[TARGETS_BYTES] = "", name[LT_FOREIGN_NAME_BYTES];
-    const bool all = json_is_string(list) && strcmp(json_string_value(list), LT_LORA_ALL) == 0;
-
-    if (!json_is_array(list) && !all) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "%s: target_modules is no list of names (regular expressions are not read)", path);
-    }
-    for (int i = 0; i < family->n_names && !all; i++) {
-        const lt_name_row *row = &family->names[i];
-        const bool top = lt_lora_is_top(row);
-        const int64_t n = lt_lora_is_module(row) || top ? layers_of(list, spec, row) : 0;
-        lt_lora_short_name(name, spec, row);
-        if (n > 0 && n < spec->n_layers) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s has adapters in %lld of %lld layers", path, name,
-                    (long long)n, (long long)spec->n_layers);
-        }
-        if (n > 0) {
-            (void)snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s",
-                           text[0] != '\0' ? "," : "", name);
-        }
-    }
-    LT_TRY(add_experts(text, sizeof text, config, spec, path));
-    if (!all && text[0] == '\0') {
-        LT_FAIL(LT_ERR_FORMAT, "%s: target_modules names no module of %s that can have adapters",
-                path, lt_family_name(spec->family));
-    }
-    *out = strdup(all ? LT_LORA_ALL : text);
-    return *out != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "%s", path);
-}
-
-lt_err lt_lora_config_read(lt_lora_config *out, const char *folder, const lt_model_spec *spec) {
-    lt_err err = LT_OK;
-    char path[LT_PATH_BYTES];
-    json_t *config = NULL;
-    bool rs = false, dora = false;
-    lt_lora_config c = {.targets = NULL};
-
-    LT_TRY(lt_path_join(path, folder, CONFIG));
-    LT_TRY_DONE(load_checked(&config, folder, spec, true));
-    LT_TRY_DONE(CHECK_OFF(config, differing, path));
-    LT_TRY_DONE(lt_json_i64(config, "r", &c.options.rank, false, path));
-    LT_TRY_DONE(lt_json_f64(config, "lora_alpha", &c.options.alpha, false, path));
-    LT_TRY_DONE(lt_json_bool(config, "use_rslora", &rs, true, path));
-    LT_TRY_DONE(lt_json_bool(config, "use_dora", &dora, true, path));
-    LT_TRY_DONE(lt_json_f64(config, "lora_dropout", &c.dropout, true, path));
-    c.options.scaling = rs ? LT_LORA_BY_ROOT : LT_LORA_BY_RANK;
-    c.options.dora = dora;
-    if (c.options.rank < 1) {
-        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: r = %lld", path, (long long)c.options.rank);
-    }
-    LT_TRY_DONE(read_targets(&c.targets, config, spec, path));
-    c.options.targets = c.targets;
-    *out = c;
-    c = (lt_lora_config){.targets = NULL};
-done:
-    lt_lora_config_close(&c);
-    json_decref(config);
-    return err;
-}
-
-lt_err lt_lora_scores_of(lt_model_options *out, const char *folder) {
-    char path[LT_PATH_BYTES];
-    lt_safetensors file;
-    const lt_safetensor *score;
-    LT_TRY(lt_path_join(path, folder, LT_LORA_WEIGHTS));
-    LT_TRY(lt_safetensors_open(&file, path));
-    score = lt_safetensors_find(&file, SCORE);
-    out->n_scores = score != NULL && score->n_dims == 2 ? score->shape[0] : 0;
-    out->token_scores = out->n_scores > 0 && lt_safetensors_find(&file, SCORE_BIAS) != NULL;
-    lt_safetensors_close(&file);
-    return LT_OK;
-}
-
-lt_err lt_lora_dora_of(bool *dora, const char *folder) {
-    json_t *config = NULL;
-    lt_err err;
-    *dora = false;
-    LT_TRY(load_config(&config, folder));
-    err = lt_json_bool(config, "use_dora", dora, true, folder);
-    json_decref(config);
-    return err;
-}
-
-lt_err lt_lora_base_of(char **out, const char *folder) {
-    json_t *config = NULL;
-    const char *base;
-    LT_TRY(load_config(&config, folder));
-    base = json_string_value(json_object_get(config, "base_model_name_or_path"));
-    *out = strdup(base != NULL ? base : "");
-    json_decref(config);
-    return *out != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "%s", folder);
-}
-
-void lt_lora_config_close(lt_lora_config *c) {
-    free(c->targets);
-    *c = (lt_lora_config){.targets = NULL};
-}
-
-bool lt_lora_is_folder(const char *path) {
-    char config[LT_PATH_BYTES];
-    return lt_path_join(config, path, CONFIG) == LT_OK && lt_file_exists(config);
-}
+#define SCORE      "base_model.model.score.weight"
+#define SCORE_BIAS "base_model.model.score.bias"
 
 /* ---- The weights ---- */
 
@@ -623,6 +340,19 @@ done:
     return err;
 }
 
+lt_err lt_lora_scores_of(lt_model_options *out, const char *folder) {
+    char path[LT_PATH_BYTES];
+    lt_safetensors file;
+    const lt_safetensor *score;
+    LT_TRY(lt_path_join(path, folder, LT_LORA_WEIGHTS));
+    LT_TRY(lt_safetensors_open(&file, path));
+    score = lt_safetensors_find(&file, SCORE);
+    out->n_scores = score != NULL && score->n_dims == 2 ? score->shape[0] : 0;
+    out->token_scores = out->n_scores > 0 && lt_safetensors_find(&file, SCORE_BIAS) != NULL;
+    lt_safetensors_close(&file);
+    return LT_OK;
+}
+
 /* ---- Writing ---- */
 
 typedef struct {
@@ -771,7 +501,7 @@ lt_err lt_lora_write(const lt_lora *l, const float *values, const char *folder, 
     LT_TRY(lt_file_make_dirs(folder));
     LT_TRY(lt_path_join(path, folder, LT_LORA_WEIGHTS));
     LT_TRY(write_weights(l, values, path));
-    LT_TRY(lt_path_join(path, folder, CONFIG));
+    LT_TRY(lt_path_join(path, folder, LT_LORA_CONFIG));
     return write_config(l, path, base);
 }
 

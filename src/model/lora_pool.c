@@ -135,7 +135,7 @@ typedef struct {
     const lt_safetensors *file;
     const lt_gguf *gguf;
     char path[LT_PATH_BYTES]; /* The file's. */
-    double alpha;             /* 0, of a GGUF: the rank. */
+    double alpha;             /* A GGUF's; 0: the rank. */
     bool by_root;
     float scale;    /* The source's. */
     char *data;     /* The image's. */
@@ -143,21 +143,20 @@ typedef struct {
     size_t n_read;
 } reading;
 
-/* What PEFT's alpha_pattern says about a module: a key names it or the end of its name. */
+/* The alpha of a module's adapter, whose tensors are those of the configuration. */
 static lt_err alpha_of(double *alpha, const reading *r, const char *module, int64_t rank) {
-    const char *key;
-    json_t *value;
-    *alpha = r->gguf != NULL && r->alpha == 0.0 ? (double)rank : r->alpha;
-    json_object_foreach(json_object_get(r->config, "alpha_pattern"), key, value) {
-        if (strpbrk(key, "^$*+?()[]{}|\\") != NULL) {
-            LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "%s: alpha_pattern has '%s': regular expressions are not read", r->path, key);
-        }
-        if (lt_lora_target_is(key, strlen(key), module)) {
-            *alpha = json_number_value(value);
-            return LT_OK;
-        }
+    lt_lora_module_config c;
+    if (r->gguf != NULL) {
+        *alpha = r->alpha == 0.0 ? (double)rank : r->alpha;
+        return LT_OK;
     }
+    LT_TRY(lt_lora_config_module(&c, r->config, module, true, r->path));
+    if (!c.has || c.rank != rank) {
+        LT_FAIL(LT_ERR_FORMAT,
+                "%s: %s has an adapter of rank %lld, of which " LT_LORA_CONFIG " says rank %lld",
+                r->path, module, (long long)rank, (long long)(c.has ? c.rank : 0));
+    }
+    *alpha = c.alpha;
     return LT_OK;
 }
 
@@ -176,15 +175,14 @@ static void put(const reading *r, const lt_param *param, int64_t first, int64_t 
 
 /* A and B of rank `rank` of a part. */
 static lt_err put_part(reading *r, const lt_lora_site *s, int i, uint16_t *used, int64_t rank,
-                       const char *module, const float *a, const float *b) {
+                       double alpha, const float *a, const float *b) {
     const lt_param *params = r->pool->plan.table.params;
     const lt_param *pa = &params[s->a], *pb = &params[s->b];
     const lt_lora_part *p = &s->parts[i];
     const int64_t R = r->pool->rank, cols = pa->shape[1], all_rows = pb->shape[0];
-    double alpha;
-    float factor, *t = NULL;
-    LT_TRY(alpha_of(&alpha, r, module, rank));
-    factor = (float)(alpha / (r->by_root ? sqrt((double)rank) : (double)rank)) * r->scale;
+    const float factor = (float)(alpha / (r->by_root ? sqrt((double)rank) : (double)rank)) *
+                         r->scale;
+    float *t = NULL;
     LT_TRY(lt_lora_transpose(&t, b, p->n_rows, rank, factor));
     put(r, pa, (i * R + *used) * cols, cols, a, rank, cols);
     put(r, pb, *used * all_rows + p->b_row, all_rows, t, rank, p->n_rows);
@@ -240,6 +238,7 @@ static lt_err read_part(reading *r, const lt_lora_site *s, int i, uint16_t *used
     float *a_values = NULL, *b_values = NULL;
     lt_err err = LT_OK;
     int64_t rank;
+    double alpha;
 
     if (!tensor_name(name, r, s, i, 'A') || !tensor_name(other, r, s, i, 'B')) {
         return LT_OK;
@@ -258,8 +257,9 @@ static lt_err read_part(reading *r, const lt_lora_site *s, int i, uint16_t *used
                 r->path, module, (long long)rank, (long long)(r->pool->most - *used),
                 (long long)r->pool->most);
     }
+    LT_TRY_DONE(alpha_of(&alpha, r, module, rank));
     LT_TRY_DONE(values_of(&a_values, &b_values, r, s, i, rank, name, other));
-    LT_TRY_DONE(put_part(r, s, i, used, rank, module, a_values, b_values));
+    LT_TRY_DONE(put_part(r, s, i, used, rank, alpha, a_values, b_values));
 done:
     free(a_values);
     free(b_values);
@@ -330,7 +330,6 @@ static lt_err read_folder(reading *r, const lt_lora_source *source) {
                      "such adapters, and as the model itself they are opened as they are",
                      source->path);
     }
-    LT_TRY_DONE(lt_json_f64(config, "lora_alpha", &r->alpha, false, source->path));
     LT_TRY_DONE(lt_json_bool(config, "use_rslora", &r->by_root, true, source->path));
     LT_TRY_DONE(lt_path_join(r->path, source->path, LT_LORA_WEIGHTS));
     LT_TRY_DONE(lt_safetensors_open(&file, r->path));

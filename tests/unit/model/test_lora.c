@@ -409,20 +409,18 @@ static void refused_by_name(void **state) {
     static const char *const cases[][2] = {
         {"{\"use_dora\": true}",
          "no tensor base_model.model.model.layers.0.self_attn.q_proj.lora_magnitude_vector"},
-        {"{\"use_qalora\": true}", "use_qalora is set"},
-        {"{\"rank_pattern\": {\"q_proj\": 8}}", "rank_pattern is set"},
-        {"{\"modules_to_save\": [\"lm_head\"]}", "modules_to_save has 'lm_head'"},
-        {"{\"layers_to_transform\": [0]}", "layers_to_transform is set"},
-        {"{\"bias\": \"all\"}", "bias all"},
-        {"{\"init_lora_weights\": \"pissa\"}", "pissa changes the base"},
-        {"{\"peft_type\": \"IA3\"}", "only LORA"},
-        {"{\"target_modules\": \".*proj\"}", "regular expressions"},
+        {"{\"rank_pattern\": {\"k_proj\": 8}}",
+         "model.layers.0.self_attn.k_proj has rank 8 and alpha 8, others have 4 and 8"},
+        {"{\"layers_to_transform\": [0], \"target_modules\": [\"q_proj\"]}",
+         "q_proj has adapters in 1 of 2"},
         {"{\"target_modules\": [\"layers.0.self_attn.q_proj\"]}", "q_proj has adapters in 1 of 2"},
         {"{\"target_modules\": [\"nope\"]}", "target_modules names no module of llama"},
         {"{\"target_modules\": []}", "target_modules names no module of llama"},
         {"{\"r\": 0}", "r = 0"},
         {"{\"r\": 5}", "is (4, 24) where (5, 24) is expected"},
         {"{\"target_modules\": [\"q_proj\"]}", "belongs to no adapter"},
+        {"{\"target_modules\": \".*q_proj\"}", "belongs to no adapter"},
+        {"{\"exclude_modules\": [\"q_proj\"]}", "belongs to no adapter"},
     };
     char folder[] = "/tmp/lateen-lora-XXXXXX", path[LT_PATH_BYTES], from[LT_PATH_BYTES];
     lt_model *m = open_base(SFT, lt_backend_cpu(), LT_F32);

@@ -426,6 +426,12 @@ static void faults_are_told(void **state) {
          "base_model.model.lm_head.lora_A.weight belongs to no linear layer"},
         {"base_model.model.model.layers.2.self_attn.q_proj.lora_A.weight", 4, 32, 1, "{}",
          LT_ERR_UNSUPPORTED, "llama, 2 layers"},
+        {Q_A, 4, 32, 1, "{\"r\": 5}", LT_ERR_FORMAT,
+         "q_proj has an adapter of rank 4, of which adapter_config.json says rank 5"},
+        {Q_A, 4, 32, 1, "{\"exclude_modules\": \".*q_proj\"}", LT_ERR_FORMAT,
+         "q_proj has an adapter of rank 4, of which adapter_config.json says rank 0"},
+        {Q_A, 4, 32, 1, "{\"r\": 5, \"rank_pattern\": {\"q_proj\": 4}}", LT_ERR_FORMAT,
+         "no tensor " Q_B},
         {Q_A, 4, 32, 1, "{\"use_dora\": true}", LT_ERR_UNSUPPORTED, "use_dora is set"},
         {Q_A, 4, 32, 1, "{\"modules_to_save\": [\"lm_head\"]}", LT_ERR_UNSUPPORTED, "'lm_head'"},
         {Q_A, 4, 32, 1, "{\"peft_type\": \"IA3\"}", LT_ERR_UNSUPPORTED, "only LORA"}};
