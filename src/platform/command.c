@@ -10,7 +10,10 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -18,6 +21,7 @@
 
 #define OUTPUT_MOST ((size_t)64 << 20)
 #define FIRST_ROOM  8192
+#define LOOK_NS     5000000 /* Between two looks of somebody who waits. */
 
 extern char **environ;
 
@@ -51,9 +55,9 @@ static lt_err read_output(char **out, int from, double end_s, bool *late) {
     return LT_OK;
 }
 
-/* Start it with its output at the pipe's end, in a group of its own: Ctrl-C reaches this process
- * alone, which may go on or save something first. */
-static int start(pid_t *child, const char *const *words, const int ends[2]) {
+/* Start it with its output at `to`, and its messages there or with ours, in a group of its own:
+ * Ctrl-C reaches this process alone, which may go on or save something first. */
+static int start(pid_t *child, const char *const *words, int to, bool messages) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t how;
     int failed;
@@ -61,7 +65,11 @@ static int start(pid_t *child, const char *const *words, const int ends[2]) {
     (void)posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP);
     (void)posix_spawnattr_setpgroup(&how, 0);
     (void)posix_spawn_file_actions_init(&actions);
-    (void)posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    (void)posix_spawn_file_actions_adddup2(&actions, to, STDOUT_FILENO);
+    if (messages) {
+        (void)posix_spawn_file_actions_adddup2(&actions, to, STDERR_FILENO);
+        (void)posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    }
     failed = posix_spawnp(child, words[0], &actions, &how, (char *const *)(uintptr_t)words,
                           environ);
     (void)posix_spawn_file_actions_destroy(&actions);
@@ -79,7 +87,7 @@ lt_err lt_command_run(char **out, const char *const *words, double deadline_s) {
     if (pipe2(ends, O_CLOEXEC) != 0) {
         LT_FAIL(LT_ERR_IO, "pipe: %s", strerror(errno));
     }
-    failed = start(&child, words, ends);
+    failed = start(&child, words, ends[1], false);
     close(ends[1]);
     if (failed != 0) {
         LT_FAIL_DONE(LT_ERR_NOT_FOUND, "%s: %s", words[0], strerror(failed));
@@ -105,4 +113,62 @@ done:
     close(ends[0]);
     free(text);
     return err;
+}
+
+lt_err lt_command_begin(lt_command *c, const char *const *words, double deadline_s) {
+    int failed;
+    *c = (lt_command){.output = memfd_create("output", MFD_CLOEXEC)};
+    if (c->output < 0) {
+        LT_FAIL(LT_ERR_IO, "the output of %s: %s", words[0], strerror(errno));
+    }
+    failed = start(&c->pid, words, c->output, true);
+    c->end_s = lt_clock_s() + deadline_s;
+    if (failed != 0) {
+        close(c->output);
+        *c = (lt_command){.pid = 0};
+        LT_FAIL(LT_ERR_NOT_FOUND, "%s: %s", words[0], strerror(failed));
+    }
+    return LT_OK;
+}
+
+static char *output_of(int fd) {
+    struct stat st;
+    size_t bytes = fstat(fd, &st) == 0 ? (size_t)st.st_size : 0;
+    char *text;
+    bytes = bytes < OUTPUT_MOST ? bytes : OUTPUT_MOST;
+    text = malloc(bytes + 1);
+    if (text != NULL) {
+        const ssize_t n = pread(fd, text, bytes, 0);
+        text[n > 0 ? n : 0] = '\0';
+    }
+    return text;
+}
+
+bool lt_command_has_ended(lt_command *c, char **said, int *status) {
+    int how = 0;
+    const pid_t ended = waitpid(c->pid, &how, WNOHANG);
+    if (ended == 0) {
+        if (lt_clock_s() > c->end_s) { /* It ends at one of the next looks. */
+            (void)kill(-c->pid, SIGKILL);
+        }
+        return false;
+    }
+    *status = ended == c->pid && WIFEXITED(how) ? WEXITSTATUS(how) : -1;
+    *said = output_of(c->output);
+    lt_command_forget(c);
+    return true;
+}
+
+void lt_command_wait(lt_command *c, char **said, int *status) {
+    const struct timespec pause = {.tv_nsec = LOOK_NS};
+    while (!lt_command_has_ended(c, said, status)) {
+        (void)nanosleep(&pause, NULL);
+    }
+}
+
+void lt_command_forget(lt_command *c) {
+    if (c->pid != 0) {
+        close(c->output);
+    }
+    *c = (lt_command){.pid = 0};
 }
