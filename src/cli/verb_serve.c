@@ -138,7 +138,8 @@
     X(STR, fine_tuning, "fine-tuning", "", 0, 0, "DIR",                                            \
       "folder of jobs of fine-tuning, and of files without --state; empty: /v1/fine_tuning is "    \
       "refused")                                                                                   \
-    X(I64, fine_tuning_jobs, "fine-tuning-jobs", "1", 1, 64, "N", "most jobs that train at once")  \
+    X(I64, fine_tuning_jobs, "fine-tuning-jobs", "0", 0, 1000, "N",                                \
+      "most jobs that train at once, or that Slurm has; 0: 1, under Slurm 64")                     \
     X(I64, fine_tuning_waiting, "fine-tuning-waiting", "10", 1, 1e6, "N",                          \
       "most jobs of an API key that have not ended")                                               \
     X(I64, fine_tuning_bytes, "fine-tuning-bytes", "4GiB", 1, 1e15, "BYTES",                       \
@@ -148,7 +149,14 @@
     X(STR, fine_tuning_device, "fine-tuning-device", "cpu", 0, 1, LT_DEVICE_NAMES,                 \
       "where jobs train: a GPU that this server leaves free, or CPUs")                             \
     X(I64, fine_tuning_threads, "fine-tuning-threads", "0", 0, 4096, "N",                          \
-      "threads of a job on CPUs, at the lowest priority; 0: half of the cores")                    \
+      "threads of a job on CPUs, at the lowest priority; 0: half of the cores; under Slurm the "   \
+      "cores of a job, 0: 8")                                                                      \
+    X(ENUM, fine_tuning_submit, "fine-tuning-submit", "here", 0, 0, "here|slurm",                  \
+      "where jobs train: as processes of this machine, or as jobs of Slurm, whose nodes share "    \
+      "DIR "                                                                                       \
+      "and the model's files")                                                                     \
+    X(STR, fine_tuning_sbatch, "fine-tuning-sbatch", "", 0, 0, "OPTIONS",                          \
+      "further options of sbatch, such as '--partition=gpu --time=2:00:00'")                       \
     X(I64, max_connections, "max-connections", "4096", 1, 1e6, "N", "most open connections")       \
     X(I64, max_body, "max-body", "32MiB", 1024, 1e10, "BYTES", "largest body of a request")        \
     X(I64, max_bodies, "max-bodies", "0", 0, 1e12, "BYTES",                                        \
@@ -280,6 +288,8 @@ static void fill(lt_server_options *s, const serve_options *o) {
                                     .rank = o->fine_tuning_rank,
                                     .device = o->fine_tuning_device,
                                     .threads = o->fine_tuning_threads,
+                                    .slurm = o->fine_tuning_submit == 1,
+                                    .sbatch = o->fine_tuning_sbatch,
                                     .tokenizer = o->tokenizer};
     s->engine.background_tokens = o->batch_tokens;
     s->think_budget = (int)o->think_budget;
@@ -369,6 +379,8 @@ static lt_err check_idle(const serve_options *o) {
         {"fine-tuning-rank", tunes, "--fine-tuning"},
         {"fine-tuning-device", tunes, "--fine-tuning"},
         {"fine-tuning-threads", tunes, "--fine-tuning"},
+        {"fine-tuning-submit", tunes, "--fine-tuning"},
+        {"fine-tuning-sbatch", o->fine_tuning_submit == 1, "--fine-tuning-submit slurm"},
         {"files", keeps, "--state or --fine-tuning"},
         {"files-bytes", keeps, "--state or --fine-tuning"},
         {"upload-s", keeps, "--state or --fine-tuning"},

@@ -33,11 +33,14 @@ typedef struct {
 /* Fine-tuning of the server's model: tuning.h. */
 typedef struct {
     const char *dir;       /* Folder of jobs; "": there are none. */
-    int64_t jobs, waiting; /* Most that run at once; most of an API key that have not ended. */
+    int64_t jobs, waiting; /* Most that run at once; most of an API key that have not ended. jobs
+                            * 0: 1, of Slurm 64. */
     int64_t bytes;         /* Most bytes on disk of an API key's ended jobs. */
     int64_t rank;          /* Rank of new adapters. */
     const char *device;    /* Where they are trained, */
-    int64_t threads;       /* and the threads of a job; 0: half of the cores. */
+    int64_t threads;       /* and the threads of a job; 0: half of the cores, of Slurm 8. */
+    bool slurm;            /* Trainers are jobs of Slurm, */
+    const char *sbatch;    /* with these further options, with blanks between. */
     const char *tokenizer; /* As the server's model has it; "": the model's own. */
 } lt_tuning_options;
 

@@ -28,14 +28,14 @@ static const struct {
     kind kind;
     size_t offset, room;
 } rows[] = {
-    ROW(TEXT, id),        ROW(TEXT, owner),      ROW(TEXT, model),     ROW(TEXT, from),
-    ROW(TEXT, training),  ROW(TEXT, validation), ROW(TEXT, suffix),    ROW(YES, pairs),
-    ROW(WHOLE, seed),     ROW(WHOLE, epochs),    ROW(WHOLE, batch),    ROW(REAL, multiplier),
-    ROW(REAL, beta),      ROW(WHOLE, state),     ROW(WHOLE, order_us), ROW(WHOLE, created),
-    ROW(WHOLE, finished), ROW(WHOLE, examples),  ROW(WHOLE, tokens),   ROW(WHOLE, longest),
-    ROW(WHOLE, held_out), ROW(WHOLE, steps),     ROW(WHOLE, deaths),   ROW(WHOLE, bytes),
-    ROW(YES, deleted),    ROW(TEXT, why),        ROW(TEXT, code),      ROW(TEXT, param),
-    ROW(WHOLE, line)};
+    ROW(TEXT, id),        ROW(TEXT, owner),      ROW(TEXT, model),       ROW(TEXT, from),
+    ROW(TEXT, training),  ROW(TEXT, validation), ROW(TEXT, suffix),      ROW(YES, pairs),
+    ROW(WHOLE, seed),     ROW(WHOLE, epochs),    ROW(WHOLE, batch),      ROW(REAL, multiplier),
+    ROW(REAL, beta),      ROW(WHOLE, state),     ROW(WHOLE, order_us),   ROW(WHOLE, created),
+    ROW(WHOLE, finished), ROW(WHOLE, examples),  ROW(WHOLE, tokens),     ROW(WHOLE, longest),
+    ROW(WHOLE, held_out), ROW(WHOLE, steps),     ROW(WHOLE, deaths),     ROW(WHOLE, bytes),
+    ROW(YES, deleted),    ROW(TEXT, why),        ROW(TEXT, code),        ROW(TEXT, param),
+    ROW(WHOLE, line),     ROW(WHOLE, slurm_job), ROW(YES, slurm_ending), ROW(TEXT, slurm_told)};
 #undef ROW
 #define N_ROWS (sizeof rows / sizeof *rows)
 
@@ -469,11 +469,12 @@ static lt_err load_one(lt_tunings *f, const char *name) {
         tuning_free(t);
         return err;
     }
-    if (t->state == LT_TUNING_RUNNING) {
+    if (t->state == LT_TUNING_RUNNING && t->slurm_job == 0) {
         t->state = LT_TUNING_QUEUED;
     }
     if (!lt_tuning_has_ended(t)) {
         count_events(t);
+        lt_tuning_has_begun(t);
     }
     if (t->state == LT_TUNING_SUCCEEDED && !t->deleted) {
         lt_tuning_own(t, -1);
@@ -506,6 +507,7 @@ lt_err lt_tunings_open(lt_tunings **out, lt_server *s) {
     if (snprintf(f->dir, sizeof f->dir, "%s", s->o.tuning.dir) >= (int)sizeof f->dir) {
         LT_FAIL_DONE(LT_ERR_LIMIT, "--fine-tuning %s is too long", s->o.tuning.dir);
     }
+    LT_TRY_DONE(s->o.tuning.slurm ? lt_tunings_open_slurm(f) : LT_OK);
     LT_TRY_DONE(lt_file_list(&names, &n, f->dir));
     for (size_t i = 0; i < n; i++) {
         if (strncmp(names[i], "ftjob-", 6) == 0 && load_one(f, names[i]) != LT_OK) {
@@ -527,6 +529,7 @@ void lt_tunings_close(lt_tunings *f) {
     if (f->on_time != NULL) {
         event_free(f->on_time);
     }
+    lt_tunings_close_slurm(f);
     while (f->first != NULL) {
         lt_tuning *t = f->first;
         f->first = t->next;

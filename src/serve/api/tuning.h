@@ -14,6 +14,12 @@
  *     any but the ended    CANCELLED     its owner cancels it; the trainer is killed
  *     VALIDATING, RUNNING  FAILED        a line is wrong, or the trainer fails
  * After a restart a job that was VALIDATING is so again, and one that was RUNNING is QUEUED.
+ * With --fine-tuning-submit slurm, trainers are jobs of Slurm (tuning_slurm.c), and then
+ *     QUEUED               RUNNING       Slurm's job begins
+ *     RUNNING              QUEUED        it queues again by itself: it met its time limit, gave
+ *                                        way or lost its node
+ *     QUEUED, RUNNING      CANCELLED     somebody else cancels it
+ * and a restart changes nothing.
  *
  *     DIR/ftjob-ID/job.json       the job; written at each change of its state
  *     DIR/ftjob-ID/events.jsonl   what happened, a line each, as clients see it
@@ -22,6 +28,7 @@
  *     DIR/ftjob-ID/run            the run folder: run/adapter, and run/adapters/step-N of its
  *                                 newest checkpoints
  *     DIR/ftjob-ID/log            what the trainer says
+ *     DIR/ftjob-ID/job.sbatch     Slurm's script of it
  *
  * PROCESSES  A trainer has the lowest priority and a session of its own. When the server dies, the
  * kernel sends it SIGTERM, on which it saves and ends. The next server starts a trainer for the
@@ -40,6 +47,8 @@
 
 #include <sys/types.h>
 
+#include "platform/cluster/queue.h"
+#include "platform/command.h"
 #include "serve/api/files.h"
 #include "serve/api/server.h"
 
@@ -59,6 +68,8 @@ typedef enum {
 typedef struct lt_tunings lt_tunings;
 typedef struct lt_tuning lt_tuning;
 typedef struct lt_tuning_check lt_tuning_check; /* The check of its files, while it runs. */
+
+typedef enum { LT_TUNING_SBATCH, LT_TUNING_SCANCEL, LT_TUNING_SACCT } lt_tuning_call;
 
 /* A hyperparameter that is "auto" is 0 until the lines have been counted. */
 struct lt_tuning {
@@ -82,10 +93,18 @@ struct lt_tuning {
     /* FAILED. */
     char why[400], code[32], param[24];
     int64_t line; /* Line of the file that is wrong, from 1; 0: none. */
+    /* Trained by Slurm. */
+    int64_t slurm_job;    /* Its number; 0: none has it. */
+    bool slurm_ending;    /* That job is to be cancelled, until Slurm says that it has ended. */
+    char slurm_told[300]; /* What an event told last of it. */
 
     /* Not on disk. */
     lt_tuning_check *check;
-    pid_t trainer; /* 0: none runs. */
+    pid_t trainer;          /* 0: none runs. */
+    lt_command call;        /* A command of Slurm for this job, */
+    lt_tuning_call calling; /* and which. */
+    double slurm_known_s;   /* When its number was known. */
+    double slurm_next_s;    /* No earlier is sbatch tried again. */
     double started_s;
     int64_t step, first_step; /* Newest step; the step at which this trainer began. */
     int64_t told, told_valid; /* Last steps of training and of validation with an event. */
@@ -103,6 +122,13 @@ struct lt_tunings {
     lt_tuning *first;
     struct event *on_time;
     bool runs;
+    /* Slurm. */
+    lt_queue_words words;        /* Further options of sbatch. */
+    char program[LT_PATH_BYTES]; /* This one. */
+    lt_command squeue;
+    double squeue_s;    /* When it began last. */
+    bool squeue_failed; /* The last one. */
+    bool squeue_seen;   /* It has answered this server. */
 };
 
 /* Open the jobs of the server's folder and name their adapters; lt_tunings_begin, once the model is
@@ -133,8 +159,8 @@ void lt_tuning_adapter(const lt_tuning *t, int64_t step, char out[160]);
 void lt_tuning_write(lt_json_out *o, const lt_tuning *t);
 void lt_tunings_metrics(const lt_tunings *f, lt_expo *e);
 
-/* ---- Between tuning.c (what is on disk), tuning_models.c (adapters), tuning_check.c (lines) and
- * tuning_run.c (trainers) ---- */
+/* ---- Between tuning.c (what is on disk), tuning_models.c (adapters), tuning_check.c (lines),
+ * tuning_run.c (trainers) and tuning_slurm.c (trainers by Slurm) ---- */
 
 #define LT_TUNING_NAME_BYTES   256
 #define LT_TUNING_EVENTS_BYTES ((size_t)64 << 20) /* Most bytes of events.jsonl. */
@@ -176,6 +202,31 @@ void lt_tuning_end_check(lt_tuning *t);  /* Give it up. Accepts a job without on
 void lt_tuning_drop_check(lt_tuning *t); /* The same when the worker pool has stopped. */
 
 void lt_tunings_wake(lt_tunings *f); /* Look for something to do, soon. */
-void lt_tuning_stop_trainer(const lt_tuning *t, int signal);
+void lt_tuning_stop_trainer(lt_tuning *t, int signal);
+/* Does it have a trainer, or a job of Slurm that has not ended? */
+bool lt_tuning_is_trained(const lt_tuning *t);
+/* A trainer begins with what the last event told. */
+void lt_tuning_has_begun(lt_tuning *t);
+/* Its trainer has ended well; or badly: the last line of its log follows `ended`. */
+void lt_tuning_succeed(lt_tuning *t);
+void lt_tuning_fail_by_log(lt_tuning *t, const char *ended);
+/* How often trainers may die in a row of what is not the job's fault. */
+#define LT_TUNING_MOST_DEATHS 3
+
+/* Can Slurm train jobs? Opens what is needed for that. */
+LT_MUST_USE lt_err lt_tunings_open_slurm(lt_tunings *f);
+/* Submit a job; words: behind `lateen train`, NULL at the end. */
+LT_MUST_USE lt_err lt_tuning_submit(lt_tuning *t, const char *const *words);
+/* May it be submitted now? */
+bool lt_tuning_may_submit(const lt_tuning *t);
+/* Cores of a trainer. */
+int64_t lt_tunings_slurm_cores(const lt_tunings *f);
+/* Has this server still to learn which jobs an earlier one has submitted? */
+bool lt_tunings_seek(const lt_tunings *f);
+/* What Slurm says of all jobs, and what follows; calls nothing that waits. */
+void lt_tunings_ask_slurm(lt_tunings *f);
+void lt_tunings_close_slurm(lt_tunings *f);
+/* Read what its trainer has written since the last look. */
+void lt_tuning_read_run(lt_tuning *t);
 
 #endif

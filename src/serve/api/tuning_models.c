@@ -79,7 +79,7 @@ static bool has_step(const int64_t *steps, int n, int64_t step) {
 
 static void tell_saved(lt_tuning *t, int64_t step) {
     char name[LT_TUNING_NAME_BYTES];
-    if (t->trainer != 0) { /* Not when a server names again what it finds. */
+    if (lt_tuning_is_trained(t)) { /* Not when a server names again what it finds. */
         lt_tuning_name(t, step, name);
         lt_tuning_tell(t, "info", "message", NULL, "Checkpoint created at step %lld: %s",
                        (long long)step, name);
@@ -147,7 +147,7 @@ bool lt_tuning_delete_model(lt_tuning *t, int64_t step, lt_api_error *e) {
                                  other->id);
         }
     }
-    if (step >= 0 && t->trainer != 0) {
+    if (step >= 0 && lt_tuning_is_trained(t)) {
         return lt_api_refuse(e, "model", "the job %s, which writes its checkpoints, has not ended",
                              t->id);
     }
@@ -168,7 +168,7 @@ void lt_tuning_tidy(lt_tuning *t) {
     static const char *const rest[] = {"train.jsonl",     "valid.jsonl", "template.jinja",
                                        "run/checkpoints", "run/data",    "run/report.html"};
     char path[LT_PATH_BYTES];
-    if (t->trainer != 0) { /* Again when it has ended. */
+    if (lt_tuning_is_trained(t)) { /* Again when it has ended. */
         return;
     }
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {

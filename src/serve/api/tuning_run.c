@@ -21,18 +21,18 @@
 #include "base/thread.h"
 #include "serve/api/tuning.h"
 
-#define LOOK_S       0.25 /* Between two looks at trainers. */
-#define MOST_DEATHS  3
-#define MOST_TOLD    1000 /* Steps of a job of which events tell. */
-#define METRICS_MAX  ((size_t)1 << 30)
-#define LAST_WORDS   4096
-#define WORDS_MAX    64
-#define EXIT_DEVICE  74 /* Statuses with which `lateen train` ends. */
-#define EXIT_STOPPED 75
-#define EXIT_CANNOT  127
-#define NICE         19
-#define KEEP_LAST    3   /* OpenAI keeps three checkpoints of a job. */
-#define SAVE_STEPS   500 /* And at least this often it is saved. */
+#define LOOK_S         0.25 /* Between two looks at trainers. */
+#define MOST_TOLD      1000 /* Steps of a job of which events tell. */
+#define METRICS_MAX    ((size_t)1 << 30)
+#define LAST_WORDS     4096
+#define WORDS_MAX      64
+#define EXIT_DEVICE    74 /* Statuses with which `lateen train` ends. */
+#define EXIT_STOPPED   75
+#define EXIT_CANNOT    127
+#define NICE           19
+#define MOST_SUBMITTED 64  /* Jobs that Slurm has at once. */
+#define KEEP_LAST      3   /* OpenAI keeps three checkpoints of a job. */
+#define SAVE_STEPS     500 /* And at least this often it is saved. */
 
 /* The learning rate of adapters by the width of the model, of thinkingmachines' measurements with
  * Llama ("LoRA Without Regret", 2025; tinker-cookbook, hyperparam_utils.py): 10 * 5e-5 *
@@ -128,6 +128,10 @@ static lt_err make_command(command *c, const lt_tuning *t) {
     const lt_server *s = t->all->server;
     const lt_tuning_options *o = &s->o.tuning;
     const int64_t half = lt_thread_count() / 2;
+    const int64_t threads = o->slurm         ? lt_tunings_slurm_cores(t->all)
+                            : o->threads > 0 ? o->threads
+                            : half > 0       ? half
+                                             : 1;
     const bool on_cpu = strncmp(o->device, "cuda", 4) != 0;
 
     *c = (command){.used = 0};
@@ -159,7 +163,7 @@ static lt_err make_command(command *c, const lt_tuning *t) {
     add_option(c, "sample.tokens", 0);
     add(c, "--device");
     add(c, "%s", o->device);
-    add_option(c, "threads", (double)(o->threads > 0 ? o->threads : half > 0 ? half : 1));
+    add_option(c, "threads", (double)threads);
     if (c->full) {
         LT_FAIL(LT_ERR_LIMIT, "%s: the command of its trainer is too long", t->id);
     }
@@ -234,24 +238,37 @@ static lt_err write_template(const lt_tuning *t) {
     return lt_file_write_atomic(path, text, strlen(text));
 }
 
+void lt_tuning_has_begun(lt_tuning *t) {
+    t->started_s = lt_clock_s();
+    t->first_step = t->step = t->told;
+}
+
 static void start(lt_tuning *t) {
+    const bool slurm = t->all->server->o.tuning.slurm;
     command *c = malloc(sizeof *c);
     lt_err err = c != NULL ? make_command(c, t) : lt_error_set(LT_ERR_OOM, "%s", t->id);
     err = err == LT_OK ? write_template(t) : err;
-    err = err == LT_OK ? spawn(t, c->words) : err;
-    free(c);
-    t->started_s = lt_clock_s();
-    t->first_step = t->step = t->told;
     if (err == LT_OK) {
-        lt_tuning_come_to(t, LT_TUNING_RUNNING);
-    } else {
+        err = slurm ? lt_tuning_submit(t, (const char *const *)(c->words + 2)) : spawn(t, c->words);
+    }
+    free(c);
+    lt_tuning_has_begun(t);
+    if (err != LT_OK) {
         lt_tuning_fail(t, "server_error", "", 0, lt_error_message());
+    } else if (!slurm) {
+        lt_tuning_come_to(t, LT_TUNING_RUNNING);
     }
 }
 
-void lt_tuning_stop_trainer(const lt_tuning *t, int number) {
+bool lt_tuning_is_trained(const lt_tuning *t) {
+    return t->trainer != 0 || t->slurm_job != 0 || t->call.pid != 0;
+}
+
+void lt_tuning_stop_trainer(lt_tuning *t, int number) {
     if (t->trainer != 0) {
         (void)kill(t->trainer, number);
+    } else if (lt_tuning_is_trained(t)) { /* Slurm is told at one of the next looks. */
+        t->slurm_ending = true;
     }
 }
 
@@ -444,7 +461,7 @@ static lt_err keep_metrics(const lt_tuning *t) {
     return LT_OK;
 }
 
-static void succeed(lt_tuning *t) {
+void lt_tuning_succeed(lt_tuning *t) {
     char name[LT_TUNING_NAME_BYTES];
     if (keep_metrics(t) != LT_OK) {
         lt_tuning_fail(t, "server_error", "", 0, lt_error_message());
@@ -456,26 +473,34 @@ static void succeed(lt_tuning *t) {
     lt_tuning_come_to(t, LT_TUNING_SUCCEEDED);
 }
 
-/* The last line that the trainer wrote. */
-static void fail(lt_tuning *t) {
-    char path[LT_PATH_BYTES], words[LAST_WORDS + 1] = "the trainer said nothing";
-    const char *last = words;
+/* The last line with which the trainer said why it ends, "lateen: ..." or, below the launcher,
+ * "[0] lateen: ..."; else the last one of all. The launcher and Slurm write behind it. */
+static const char *last_words(char *text) {
+    static const char own[] = "lateen: ";
+    const char *said = NULL, *last = text;
+    for (char *rest = text, *line; (line = strtok_r(rest, "\r\n", &rest)) != NULL;) {
+        const char *at = strstr(line, own);
+        said = at != NULL ? at + sizeof own - 1 : said;
+        last = line;
+    }
+    return said != NULL ? said : last;
+}
+
+void lt_tuning_fail_by_log(lt_tuning *t, const char *ended) {
+    char path[LT_PATH_BYTES], words[LAST_WORDS + 1] = "", why[LAST_WORDS + 200];
     FILE *f = lt_tuning_path(t, "log", path) == LT_OK ? fopen(path, "re") : NULL;
+    const char *last;
     if (f != NULL) {
-        size_t n;
         if (fseek(f, -LAST_WORDS, SEEK_END) != 0) {
             rewind(f);
         }
-        n = fread(words, 1, LAST_WORDS, f);
-        while (n > 0 && (words[n - 1] == '\n' || words[n - 1] == '\r')) {
-            n--;
-        }
-        words[n] = '\0';
-        last = strrchr(words, '\n') != NULL ? strrchr(words, '\n') + 1 : words;
+        words[fread(words, 1, LAST_WORDS, f)] = '\0';
         fclose(f);
     }
-    lt_tuning_fail(t, "training_failed", "", 0,
-                   strncmp(last, "lateen: ", 8) == 0 ? last + 8 : last);
+    last = last_words(words);
+    snprintf(why, sizeof why, "%s%s%s", ended, ended[0] != '\0' ? ": " : "",
+             last[0] != '\0' ? last : "the trainer said nothing");
+    lt_tuning_fail(t, "training_failed", "", 0, why);
 }
 
 static void on_end(lt_tuning *t, int status) {
@@ -488,20 +513,25 @@ static void on_end(lt_tuning *t, int status) {
             lt_log_warn("serve: %s: %s", t->id, lt_error_message());
         }
     } else if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-        succeed(t); /* Even where it was paused meanwhile. */
+        lt_tuning_succeed(t); /* Even where it was paused meanwhile. */
     } else if (t->state != LT_TUNING_RUNNING) {
         return;
-    } else if (died && ++t->deaths < MOST_DEATHS) {
+    } else if (died && ++t->deaths < LT_TUNING_MOST_DEATHS) {
         lt_tuning_tell(t, "warn", "message", NULL,
                        "The trainer died at step %lld and goes on from its newest checkpoint",
                        (long long)t->step);
         lt_tuning_come_to(t, LT_TUNING_QUEUED);
     } else {
-        fail(t);
+        lt_tuning_fail_by_log(t, "");
     }
 }
 
 /* ---- Turns ---- */
+
+void lt_tuning_read_run(lt_tuning *t) {
+    read_metrics(t);
+    lt_tuning_name_saved(t);
+}
 
 static void look(lt_tuning *t) {
     int status = 0;
@@ -510,11 +540,13 @@ static void look(lt_tuning *t) {
         lt_tuning_begin_check(t);
     }
     if (t->trainer == 0) {
+        if (t->slurm_job != 0) {
+            lt_tuning_read_run(t);
+        }
         return;
     }
     ended = waitpid(t->trainer, &status, WNOHANG);
-    read_metrics(t); /* Also what it wrote last. */
-    lt_tuning_name_saved(t);
+    lt_tuning_read_run(t); /* Also what it wrote last. */
     if (ended == t->trainer) {
         on_end(t, status);
     }
@@ -523,15 +555,22 @@ static void look(lt_tuning *t) {
 static int64_t count_trainers(const lt_tunings *f) {
     int64_t n = 0;
     for (const lt_tuning *t = f->first; t != NULL; t = t->next) {
-        n += t->trainer != 0;
+        n += lt_tuning_is_trained(t);
     }
     return n;
+}
+
+static bool may_start(const lt_tuning *t) {
+    const lt_tuning_options *o = &t->all->server->o.tuning;
+    const int64_t most = o->jobs > 0 ? o->jobs : o->slurm ? MOST_SUBMITTED : 1;
+    return t->state == LT_TUNING_QUEUED && !lt_tuning_is_trained(t) &&
+           count_trainers(t->all) < most && (!o->slurm || lt_tuning_may_submit(t)) && !is_held(t);
 }
 
 static void on_time(evutil_socket_t fd, short what, void *arg) {
     const struct timeval pause = lt_clock_span(LOOK_S);
     lt_tunings *f = arg;
-    bool waits = false;
+    bool waits;
     (void)fd;
     (void)what;
     if (!f->runs) {
@@ -540,12 +579,13 @@ static void on_time(evutil_socket_t fd, short what, void *arg) {
     for (lt_tuning *t = f->first; t != NULL; t = t->next) {
         look(t);
     }
+    lt_tunings_ask_slurm(f);
+    waits = lt_tunings_seek(f);
     for (lt_tuning *t = f->first; t != NULL; t = t->next) {
-        if (t->state == LT_TUNING_QUEUED && t->trainer == 0 &&
-            count_trainers(f) < f->server->o.tuning.jobs && !is_held(t)) {
+        if (may_start(t)) {
             start(t);
         }
-        waits = waits || t->trainer != 0 || t->state == LT_TUNING_VALIDATING ||
+        waits = waits || lt_tuning_is_trained(t) || t->state == LT_TUNING_VALIDATING ||
                 t->state == LT_TUNING_QUEUED;
     }
     if (waits) {
@@ -577,7 +617,9 @@ void lt_tunings_stop(lt_tunings *f) {
         return;
     }
     f->runs = false;
-    for (const lt_tuning *t = f->first; t != NULL; t = t->next) {
-        lt_tuning_stop_trainer(t, SIGTERM);
+    for (lt_tuning *t = f->first; t != NULL; t = t->next) {
+        if (t->trainer != 0) { /* Slurm's go on. */
+            lt_tuning_stop_trainer(t, SIGTERM);
+        }
     }
 }
