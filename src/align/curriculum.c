@@ -96,7 +96,7 @@ void lt_curriculum_close(lt_curriculum *c) {
 
 double lt_curriculum_share(const lt_curriculum *c, int64_t step) {
     const double start = c->o.start * c->o.start, at = (double)step / (double)c->o.steps;
-    return c->o.member[0] == '\0' || at >= 1.0 ? 1.0 : fmin(1.0, sqrt(at * (1.0 - start) + start));
+    return c->o.member[0] == '\0' || at >= 1.0 ? 1.0 : sqrt(at * (1.0 - start) + start);
 }
 
 static bool is_open(const lt_curriculum *c, double share, int64_t problem) {
