@@ -1,6 +1,9 @@
 /* Preferences as rows of tokens, and runs that learn from them: what a row holds, which completion
- * KTO puts behind which prompt, and two steps of every objective. */
+ * KTO puts behind which prompt, two steps of every objective, and TRL's steps
+ * (tools/make_preference_goldens.py). */
 #include "unit/align/runs.h"
+
+#include <math.h>
 
 #include "align/preference.h"
 #include "align/train.h"
@@ -154,6 +157,7 @@ static void hostile_lines(void **state) {
                                 (lt_preferences_options){.given = LT_ALIGN_SINGLE,
                                                          .bad_rows = LT_BAD_ROWS_FAIL}),
                      LT_ERR_FORMAT);
+    says("hostile.jsonl:1: column 1: string or '}' expected");
     lines_close(&l);
 }
 
@@ -272,6 +276,140 @@ static void every_objective_learns(void **state) {
     }
 }
 
+/* ---- TRL's runs ---- */
+
+/* A metric of a step, from the line that has it. TRL ran in double and tells loss and metrics in
+ * float; rewards are differences of log-probabilities, and as exact as those are. */
+static void expect_metric(const char *run, size_t step, const char *name, double want, double scale,
+                          const json_t *train, const json_t *preference) {
+    const json_t *of = json_object_get(train, name) != NULL ? train : preference;
+    const json_t *value = json_object_get(of, name);
+    const double got = json_number_value(value),
+                 most = strcmp(name, "loss") == 0        ? 1e-5 * fabs(want)
+                        : strcmp(name, "grad_norm") == 0 ? 1e-4 * fabs(want)
+                                                         : 1e-6 * scale;
+    if (!json_is_number(value) || !(fabs(got - want) <= most)) {
+        fail_msg("%s, step %zu: %s is %.9g, TRL's %.9g", run, step + 1, name, got, want);
+    }
+}
+
+static double scale_of(const json_t *want) {
+    const char *names[] = {"logps/chosen", "logps/rejected"};
+    double scale = 10.0;
+    for (int i = 0; i < 2; i++) {
+        scale = fmax(scale, fabs(json_number_value(json_object_get(want, names[i]))));
+    }
+    return scale;
+}
+
+/* The first steps of a run, in passes of two rows. */
+static void run_as_trl(const json_t *golden, const json_t *run, bool of_steps) {
+    const char *name = json_string_value(json_object_get(run, "name")), *key;
+    char out[64];
+    const char *labels_of = json_string_value(json_object_get(run, "data"));
+    /* TRL's reference point of KTO is 0 for ten steps. */
+    const size_t n = strncmp(name, "kto", 3) == 0 ? 12 : 4;
+    const bool scores = strncmp(name, "reward", 6) == 0,
+               singles = labels_of != NULL && strcmp(labels_of, "labels") == 0;
+    (void)snprintf(out, sizeof out, "trl-%s", name);
+    lt_recipe *r = recipe_of(out, "none",
+                             "batch.micro=2 optim.beta2=0.999 data.shuffle=none "
+                             "data.seq=96 batch.size=4 optim.lr=1e-3");
+    json_t *value, *train, *preference;
+    assert_int_equal(json_integer_value(json_object_get(golden, "seq")), 96);
+    run_set(r, "steps", n == 12 ? "12" : "4");
+    run_set(r, "data.tokenizer", MODEL);
+    run_set(r, "data.train",
+            of_steps  ? "tests/golden/prm/steps.jsonl"
+            : singles ? "tests/golden/preference/labels.jsonl"
+                      : "tests/golden/preference/pairs.jsonl");
+    run_set(r, "model.init",
+            of_steps ? "tests/golden/prm/model"
+            : scores ? "tests/golden/preference/reward"
+                     : MODEL);
+    if (json_is_true(json_object_get(run, "lora"))) {
+        run_set(r, "lora.init",
+                of_steps ? "tests/golden/prm/adapter"
+                : scores ? "tests/golden/preference/reward-adapter"
+                         : MODEL "/adapter-all");
+    }
+    json_object_foreach(json_object_get(run, "options"), key, value) {
+        char number[32];
+        (void)snprintf(number, sizeof number, "%.17g", json_number_value(value));
+        run_set(r, key, json_is_string(value) ? json_string_value(value) : number);
+    }
+    must(lt_align_train(r, NULL), name);
+    train = run_lines(out, "train");
+    preference = run_lines(out, "preference");
+    assert_true(json_array_size(train) == n && json_array_size(preference) == n);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *want = json_array_get(json_object_get(run, "steps"), i);
+        json_object_foreach((json_t *)(uintptr_t)want, key, value) {
+            if (strcmp(name, "apo_zero") != 0 || strcmp(key, "kl") != 0) { /* TRL tells one. */
+                expect_metric(name, i, key, json_number_value(value), scale_of(want),
+                              json_array_get(train, i), json_array_get(preference, i));
+            }
+        }
+    }
+    json_decref(train);
+    json_decref(preference);
+    free(r);
+}
+
+static void trl_takes_the_same_steps(void **state) {
+    static const char *const files[] = {"tests/golden/preference/truth.json",
+                                        "tests/golden/prm/truth.json"};
+    (void)state;
+    for (int f = 0; f < 2; f++) {
+        json_t *golden = NULL, *run;
+        size_t i;
+        must(lt_json_load(&golden, files[f], 1 << 20), files[f]);
+        json_array_foreach(json_object_get(golden, "runs"), i, run) {
+            run_as_trl(golden, run, f == 1);
+        }
+        assert_true(i > 2);
+        json_decref(golden);
+    }
+}
+
+/* What a recipe cannot learn from. X64: a separator of 64 bytes. */
+static void refusals(void **state) {
+#define X16 "xxxxxxxxxxxxxxxx"
+#define X64 X16 X16 X16 X16
+    static const struct {
+        const char *file, *options, *says;
+    } rows[] = {
+        {"text.txt", "objective.kind=dpo", "learns from JSON lines, in a file named .jsonl"},
+        {"pairs.jsonl:2", "objective.kind=dpo", "has weight 2: files of preferences"},
+        {"labels.jsonl", "objective.kind=kto objective.good=0 objective.bad=0",
+         "objective.good and objective.bad are both 0"},
+        {"single.jsonl", "objective.kind=kto", "1 example: kto compares each completion"},
+        {"steps.jsonl", "objective.kind=prm objective.separator=" X64,
+         "objective.separator has 64 bytes; at most 63"},
+    };
+    (void)state;
+    write_file("pairs.jsonl", pairs);
+    write_file("labels.jsonl", labels);
+    write_file("steps.jsonl", steps);
+    write_file("text.txt", "text");
+    write_file("single.jsonl", "{\"prompt\": \"a\", \"completion\": \"b\", \"label\": true}\n");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char out[32], options[256];
+        (void)snprintf(out, sizeof out, "refused%zu", i);
+        (void)snprintf(options, sizeof options, "steps=1 batch.size=2 data.seq=32 %s",
+                       rows[i].options);
+        assert_int_not_equal(learn(out, rows[i].file, options), LT_OK);
+        says(rows[i].says);
+    }
+    must(learn("weightless", "labels.jsonl",
+               "steps=1 batch.size=2 data.seq=32 objective.kind=kto objective.good=0"),
+         "one weight of 0");
+    must(learn("separated", "steps.jsonl",
+               "steps=1 batch.size=2 data.seq=128 objective.kind=prm objective.separator=" X16 X16
+               "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"),
+         "a separator of 63 bytes");
+}
+
 static void a_caller_without_objectives_says_so(void **state) {
     lt_recipe *r = recipe_of("none", "pairs.jsonl", "objective.kind=dpo steps=1 data.seq=32");
     (void)state;
@@ -291,6 +429,8 @@ int main(void) {
         cmocka_unit_test(labels_of_rows),
         cmocka_unit_test(mismatched_rows),
         cmocka_unit_test(every_objective_learns),
+        cmocka_unit_test(trl_takes_the_same_steps),
+        cmocka_unit_test(refusals),
         cmocka_unit_test(a_caller_without_objectives_says_so),
     };
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
