@@ -33,6 +33,19 @@ static void advantages_are_the_closed_forms(void **state) {
     }
 }
 
+/* Of 4e15 and one more: 0.5 / (sqrt(0.5) + 1e-4). The difference of their squares has no such
+ * digits. */
+static void large_rewards_keep_their_spread(void **state) {
+    const double r[2] = {4e15, 4e15 + 1};
+    double a[2];
+    bool equal = true;
+    (void)state;
+    assert_int_equal(lt_align_advantages(LT_ALIGN_GRPO, r, 2, a, &equal), LT_OK);
+    close_to(a[0], -0.5 / (sqrt(0.5) + 1e-4), 1e-14);
+    close_to(a[1], 0.5 / (sqrt(0.5) + 1e-4), 1e-14);
+    assert_false(equal);
+}
+
 /* 0.1 three times has a mean that is not 0.1: the advantages must be 0 all the same. */
 static void degenerate_groups(void **state) {
     const double same[3] = {0.1, 0.1, 0.1}, bad[2] = {1, NAN}, far[2] = {1e300, -1e300};
@@ -84,6 +97,7 @@ static void kl_estimators(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(advantages_are_the_closed_forms),
+        cmocka_unit_test(large_rewards_keep_their_spread),
         cmocka_unit_test(degenerate_groups),
         cmocka_unit_test(kl_estimators),
     };
