@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <fcntl.h>
 #include <math.h>
 #include <string.h>
 #include <unistd.h>
@@ -148,6 +149,64 @@ static void bad_options(void **state) {
     }
 }
 
+/* Problems that lack what a reward of the sum reads; which the message names. */
+static void problems_are_checked(void **state) {
+    static const struct {
+        const char *sum, *line, *lacks; /* NULL: nothing. */
+        bool checker;
+    } rows[] = {
+        {"answer", "{}", "no \"answer\"", false},
+        {"answer", "{}", NULL, true},
+        {"found,length", "{}", NULL, false},
+        {"schema", "{\"schema\": {}}", NULL, false},
+        {"schema", "{\"schema\": 1}", "no \"schema\"", false},
+        {"schema", "{}", "no \"schema\"", true},
+        {"answer,schema", "{\"schema\": {}}", "no \"answer\"", false},
+        {"answer,schema", "{}", "no \"schema\"", true},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const lt_reward_options o = options_of(rows[i].sum);
+        lt_problem items[2];
+        const lt_problems all = {.items = items, .n = 2};
+        lt_rewards *r = NULL;
+        lt_err err;
+        problem_open(&items[0]); /* Has both. */
+        items[1] = (lt_problem){.path = "p.jsonl", .line_number = 8};
+        items[1].line = json_loads(rows[i].line, 0, NULL);
+        items[1].checker = rows[i].checker ? items[0].checker : NULL;
+        must(lt_rewards_open(&r, &o));
+        err = lt_rewards_check(r, &all);
+        if (rows[i].lacks == NULL) {
+            must(err);
+        } else {
+            fails(err, LT_ERR_FORMAT, rows[i].lacks);
+            fails(err, LT_ERR_FORMAT, "p.jsonl:8: ");
+        }
+        lt_rewards_close(r);
+        json_decref(items[1].line);
+        problem_close(&items[0]);
+    }
+}
+
+/* A schema that cannot be a grammar is an error of its line. */
+static void schemas_that_fail(void **state) {
+    const lt_reward_options o = options_of("schema,length");
+    lt_problem problem = {.path = "p.jsonl", .line_number = 7};
+    const lt_problem *problems[1] = {&problem};
+    const lt_answer a = {.n = 0};
+    const char *text = "";
+    lt_rewards *r = NULL;
+    double got[1], parts[2];
+    (void)state;
+    problem.line = json_pack("{s:{s:s}}", "schema", "type", "nosuch");
+    must(lt_rewards_open(&r, &o));
+    assert_int_not_equal(lt_rewards_judge(r, problems, &a, &text, 1, got, parts), LT_OK);
+    assert_non_null(strstr(lt_error_message(), "p.jsonl:7: schema"));
+    lt_rewards_close(r);
+    json_decref(problem.line);
+}
+
 /* Between the draws there is a file whose path the variable BETWEEN holds. A command that says
  * something then waits for it, and removes it when it has said it. */
 static void between_draws(const char *command_text) {
@@ -161,6 +220,14 @@ static void between_draws(const char *command_text) {
     }
 }
 
+static int open_files(void) {
+    int n = 0;
+    for (int fd = 0; fd < 256; fd++) {
+        n += fcntl(fd, F_GETFD) >= 0;
+    }
+    return n;
+}
+
 /* Two answers, and what the command makes of them. */
 static lt_err command(const char *text, double limit_s, double rewards[2]) {
     static int32_t ids[] = {9, 1};
@@ -171,6 +238,7 @@ static lt_err command(const char *text, double limit_s, double rewards[2]) {
     lt_reward_options o = options_of("command:2");
     lt_rewards *r = NULL;
     lt_err err;
+    const int files = open_files();
     problem_open(&problem);
     o.command = text;
     o.command_limit_s = limit_s;
@@ -184,6 +252,7 @@ static lt_err command(const char *text, double limit_s, double rewards[2]) {
     }
     lt_rewards_close(r);
     problem_close(&problem);
+    assert_int_equal(open_files(), files); /* Each pipe is closed, and nothing else. */
     return err;
 }
 
@@ -290,7 +359,8 @@ static int close_tokenizer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_say_what_they_say),  cmocka_unit_test(bad_options),
+        cmocka_unit_test(rows_say_what_they_say),  cmocka_unit_test(problems_are_checked),
+        cmocka_unit_test(schemas_that_fail),       cmocka_unit_test(bad_options),
         cmocka_unit_test(command_answers),         cmocka_unit_test(command_fails),
         cmocka_unit_test(command_with_many_lines),
     };
