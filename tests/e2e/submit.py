@@ -87,7 +87,7 @@ exit $STATUS""")
 for name in ("scontrol", "scancel"):
     tool(name, f'echo "{name} $*" >>"{scratch}/told"')
 tool("sinfo", f'case "$*" in *--Node*) cat "{scratch}/nodes" ;; *) echo >>"{scratch}/asked"; echo "${{IDLE:-0}}" ;; esac')
-tool("squeue", 'echo "${WAITING:-}"')
+tool("squeue", 'case "$*" in *--jobs=7*) echo "${STATE:-RUNNING}" ;; *) echo "${WAITING:-}" ;; esac')
 tool("sbatch", f'cp "$1" "{scratch}/job.sh"; echo "Submitted batch job 7"')
 
 
@@ -122,6 +122,11 @@ p, runs, told = job(0, fit="", SLURM_RESTART_COUNT="20")
 check("and is held when that goes on", told == "scontrol requeuehold 7\n", told)
 p, runs, told = job(75)
 check("ranks that saved: the job queues again", p.returncode == 75 and told == "scontrol requeue 7\n" and len(runs) == 1, (p.returncode, told))
+for state in ("COMPLETING", "CANCELLED"):
+    p, runs, told = job(75, STATE=state)
+    check(f"ranks that saved because the job is {state}: it does not", p.returncode == 75 and told == "", (p.returncode, told))
+p, runs, told = job(75, STATE="SIGNALING")
+check("a state that says nothing of an end: it does", told == "scontrol requeue 7\n", told)
 p, runs, told = job(1)
 check("a wrong run ends the job", p.returncode == 1 and told == "" and len(runs) == 1, (p.returncode, told))
 for status in (74, 76, 78, 137):

@@ -5,6 +5,7 @@
  *            --tier 2`; dp follows from it, and a step keeps its rows.
  *   ends     Before the time limit and on preemption Slurm signals the ranks; they save and end
  *            with status 75, and the job queues again. It begins again with what is free then.
+ *            One that somebody cancels does not come again.
  *   faults   After a fault the nodes are checked again, and the ranks start on those that are fit,
  *            without leaving the allocation. Three faults without a new checkpoint end the job.
  *   growth   A job that runs on fewer nodes than it may have looks at times whether enough are idle

@@ -8,8 +8,13 @@ trap 'ended=1' TERM
 
 say() { echo "lateen submit: $*" >&2; }
 
+# The TERM of scancel may reach ranks on other nodes before it reaches this shell. They save and end as if the job were to go on, but Slurm's state has changed already.
+is_ending() {
+    [ "$ended" = 1 ] || squeue --noheader --jobs="$SLURM_JOB_ID" --states=all --format=%T | grep -q -e COMPLETING -e CANCELLED
+}
+
 queue_again() { # VERB WHY: of scontrol
-    if [ "$ended" = 0 ]; then
+    if ! is_ending; then
         say "$2; the job queues again"
         scontrol "$1" "$SLURM_JOB_ID"
     fi
