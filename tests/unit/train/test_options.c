@@ -99,6 +99,107 @@ static void relations(void **state) {
         {"optim.kind=ademamix optim.moments=bf16", NULL});
 }
 
+/* Rounds of sites: fragments divide diloco.every, and a round ends before the next begins. */
+static void sites(void **state) {
+    (void)state;
+    TRY({"diloco.sites=4 diloco.site=3", NULL},
+        {"diloco.sites=4 diloco.site=4", "diloco.site = 4 of diloco.sites = 4: they count from 0"},
+        {"diloco.site=1", "diloco.site = 1 of diloco.sites = 1"},
+        {"diloco.sites=2 diloco.every=30 diloco.fragments=3", NULL},
+        {"diloco.sites=2 diloco.every=31 diloco.fragments=3",
+         "diloco.fragments = 3 does not divide diloco.every = 31"},
+        {"diloco.sites=2 diloco.every=30 diloco.overlap=29", NULL},
+        {"diloco.sites=2 diloco.every=30 diloco.overlap=30", "less than diloco.every = 30"},
+        {"diloco.sites=2 diloco.every=30 diloco.fragments=3 diloco.overlap=9", NULL},
+        {"diloco.sites=2 diloco.every=30 diloco.fragments=3 diloco.overlap=10",
+         "diloco.every = 30 / diloco.fragments"});
+    assert_int_equal(check("diloco.sites=2 deterministic=mesh-invariant"), LT_ERR_UNSUPPORTED);
+    says("diloco.sites = 2 with deterministic = mesh-invariant");
+    assert_int_equal(check("diloco.sites=2 objective.kind=dpo"), LT_ERR_UNSUPPORTED);
+    says("objective.kind other than sft");
+    must(check("deterministic=mesh-invariant"), "one site");
+    must(check("objective.kind=dpo"), "one site");
+}
+
+/* Each step's rows are divided by dp of all sites, tokens by two pieces for each of cp. */
+static void meshes_divide(void **state) {
+    static const struct {
+        const char *options, *refused;
+        lt_mesh_shape mesh;
+    } rows[] = {
+        {"batch.size=12", NULL, {.pp = 1, .dp = 4, .cp = 1, .tp = 1, .ep = 1}},
+        {"batch.size=12",
+         "12 rows cannot be divided by 8 ranks; 16 can",
+         {.pp = 1, .dp = 8, .cp = 1, .tp = 1, .ep = 1}},
+        {"batch.size=12 diloco.sites=3", NULL, {.pp = 1, .dp = 4, .cp = 1, .tp = 1, .ep = 1}},
+        {"batch.size=12 diloco.sites=2",
+         "12 rows cannot be divided by 8 ranks",
+         {.pp = 1, .dp = 4, .cp = 1, .tp = 1, .ep = 1}},
+        {"batch.size=16 batch.ramp=4@0,8@9,16@99",
+         NULL,
+         {.pp = 1, .dp = 4, .cp = 1, .tp = 1, .ep = 1}},
+        {"batch.size=16 batch.ramp=8@0,6@9,16@99",
+         "6 rows cannot be divided by 4 ranks",
+         {.pp = 1, .dp = 4, .cp = 1, .tp = 1, .ep = 1}},
+        {"batch.size=4 data.seq=24", NULL, {.pp = 1, .dp = 1, .cp = 4, .tp = 1, .ep = 1}},
+        {"batch.size=4 data.seq=28",
+         "28 tokens cannot be divided into 8 pieces, two for each of "
+         "cp=4 ranks; 32 can",
+         {.pp = 1, .dp = 1, .cp = 4, .tp = 1, .ep = 1}},
+        {"batch.size=4 data.seq=33",
+         "33 tokens cannot be divided into 2 pieces",
+         {.pp = 1, .dp = 1, .cp = 1, .tp = 1, .ep = 1}},
+        {"batch.size=12 deterministic=mesh-invariant batch.groups=4",
+         NULL,
+         {.pp = 1, .dp = 4, .cp = 1, .tp = 1, .ep = 1}},
+        {"batch.size=12 deterministic=mesh-invariant batch.groups=6",
+         "batch.groups = 6 can not be divided by dp=4",
+         {.pp = 1, .dp = 4, .cp = 1, .tp = 1, .ep = 1}},
+        {"batch.size=12 batch.groups=6", NULL, {.pp = 1, .dp = 4, .cp = 1, .tp = 1, .ep = 1}},
+        {"batch.size=12 mesh.zero=1 mesh.shard=6",
+         NULL,
+         {.pp = 1, .dp = 3, .cp = 2, .tp = 1, .ep = 1}},
+        {"batch.size=12 mesh.zero=1 mesh.shard=4",
+         "does not divide the 6 ranks of dp x cp",
+         {.pp = 1, .dp = 3, .cp = 2, .tp = 1, .ep = 1}},
+        {"batch.size=12 mesh.shard=4", NULL, {.pp = 1, .dp = 3, .cp = 2, .tp = 1, .ep = 1}},
+        {"batch.size=12 mesh.zero=1", NULL, {.pp = 1, .dp = 3, .cp = 2, .tp = 1, .ep = 1}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        lt_recipe *r = run_recipe("divides", rows[i].options);
+        const lt_err err = lt_recipe_divides(r, &rows[i].mesh);
+        if (err != (rows[i].refused == NULL ? LT_OK : LT_ERR_ARG)) {
+            fail_msg("%s: %d, %s", rows[i].options, (int)err, lt_error_message());
+        }
+        if (rows[i].refused != NULL) {
+            says(rows[i].refused);
+        }
+        free(r);
+    }
+}
+
+/* The largest number that divides the rows of every step, and the largest step. */
+static void rows_in_common(void **state) {
+    static const struct {
+        const char *options;
+        int64_t common, largest;
+    } rows[] = {
+        {"batch.size=12", 12, 12},
+        {"batch.size=12 batch.ramp=4@0,6@9", 2, 12},
+        {"batch.size=8 batch.ramp=16@0,24@9", 8, 24},
+        {"batch.size=12 batch.groups=8", 12, 12},
+        {"batch.size=12 batch.groups=8 deterministic=mesh-invariant", 4, 12},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        lt_recipe *r = run_recipe("common", rows[i].options);
+        assert_int_equal(lt_recipe_common_rows(r), rows[i].common);
+        assert_int_equal(lt_recipe_largest_batch(r), rows[i].largest);
+        free(r);
+    }
+}
+
 static void ramps(void **state) {
     (void)state;
     TRY({"batch.ramp=8@0", NULL}, {"batch.ramp=8@0,16@20000", NULL},
@@ -184,7 +285,63 @@ static void idle(void **state) {
         {"mesh.expert_room=2", "mesh=dp=2,ep=2", NULL},
         {"mesh.shard=2", "", "mesh.zero"},
         {"mesh.shard=2", "mesh.zero=1", NULL},
-        {"optim.beta2=0.5", "optim.kind=lion", NULL}};
+        {"optim.beta2=0.5", "optim.kind=lion", NULL},
+        {"diloco.every=5", "", "diloco.sites"},
+        {"diloco.every=5", "diloco.sites=2", NULL},
+        {"diloco.merge=0.25", "diloco.sites=2", "diloco.overlap"},
+        {"diloco.merge=0.25", "diloco.sites=2 diloco.overlap=1", NULL},
+        {"batch.groups=4", "", "deterministic = mesh-invariant"},
+        {"batch.groups=4", "deterministic=mesh-invariant", NULL},
+        {"lora.alpha=3", "", "lora.rank"},
+        {"lora.alpha=3", "lora.rank=2", NULL},
+        {"lora.alpha=3", "lora.init=x", NULL},
+        {"checkpoint.mirror_keep=3", "", "checkpoint.mirror"},
+        {"checkpoint.mirror_keep=3", "checkpoint.mirror=x", NULL},
+        {"data.bad_rows=fail", "", "a .jsonl file in data.train or data.valid"},
+        {"data.bad_rows=fail", "data.train=x.jsonl", NULL},
+        {"objective.beta=3", "", "an objective.kind with a beta"},
+        {"objective.beta=3", "objective.kind=dpo", NULL},
+        {"objective.smoothing=0.2", "objective.kind=simpo",
+         "objective.kind = dpo, dpo_robust or dpo_norm"},
+        {"objective.smoothing=0.2", "objective.kind=dpo", NULL},
+        {"objective.margin=3", "objective.kind=simpo", NULL},
+        {"objective.margin=3", "objective.kind=reward",
+         "objective.kind = simpo (a reward model's margins are members of its lines)"},
+        {"objective.center=0.1", "objective.kind=reward", NULL},
+        {"objective.center=0.1", "objective.kind=dpo", "objective.kind = reward"},
+        {"objective.good=2", "objective.kind=kto", NULL},
+        {"objective.bad=2", "objective.kind=dpo", "objective.kind = kto or apo_zero"},
+        {"objective.separator=x", "objective.kind=prm", NULL},
+        {"objective.separator=x", "objective.kind=dpo", "objective.kind = prm"},
+        {"data.val_fraction=0.1", "objective.kind=dpo", "objective.kind = sft"},
+        {"data.cache=x", "", "shards with an address in data.train"},
+        {"data.cache=x", "data.train=s3://a/b", NULL},
+        {"data.cache_bytes=4G", "data.train=s3://a/b", "data.cache"},
+        {"data.cache_bytes=4G", "data.train=s3://a/b data.cache=x", NULL},
+        {"guard.window=64", "guard.loss_z=3", NULL},
+        {"guard.slow_s=9", "guard.slow=0", "guard.slow"},
+        {"guard.slow_s=9", "guard.slow=2", NULL},
+        {"eval.rows=5", "data.valid=x", NULL},
+        {"rl.group=4", "", "an objective.kind of reinforcement learning"},
+        {"rl.group=4", "objective.kind=grpo", NULL},
+        {"rl.cap=3", "objective.kind=grpo", "objective.kind = cispo"},
+        {"rl.cap=3", "objective.kind=cispo", NULL},
+        {"rl.clip_low=0.1", "objective.kind=cispo", "an objective.kind other than cispo"},
+        {"rl.clip_low=0.1", "objective.kind=grpo", NULL},
+        {"rl.kl_kind=k2", "objective.kind=grpo", "rl.kl"},
+        {"rl.kl_kind=k2", "objective.kind=grpo rl.kl=0.1", NULL},
+        {"rl.weight_low=0.1", "objective.kind=grpo", "rl.correction"},
+        {"rl.weight_low=0.1", "objective.kind=grpo rl.correction=token-mask", NULL},
+        {"rl.pass=0.5", "objective.kind=grpo", "rl.curriculum or rl.prefer"},
+        {"rl.pass=0.5", "objective.kind=grpo rl.prefer=failed", NULL},
+        {"rl.pass=0.5", "objective.kind=grpo rl.curriculum=x", NULL},
+        {"rl.curriculum_steps=5", "objective.kind=grpo rl.prefer=failed", "rl.curriculum"},
+        {"rl.test_limit=5", "objective.kind=grpo rl.rewards=length", "a reward unit_tests"},
+        {"rl.test_limit=5", "objective.kind=grpo rl.rewards=unit_tests", NULL},
+        {"distill.rest=renormalise", "", "objective.kind = distill"},
+        {"distill.tokens=5", "objective.kind=distill", "distill.on_policy"},
+        {"distill.tokens=5", "objective.kind=distill distill.on_policy=0.5", NULL},
+        {"sample.every=5", "objective.kind=grpo", NULL}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char options[256], name[64];
@@ -339,6 +496,9 @@ static void muon_without_a_rate(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(bounds),
                                        cmocka_unit_test(relations),
+                                       cmocka_unit_test(sites),
+                                       cmocka_unit_test(meshes_divide),
+                                       cmocka_unit_test(rows_in_common),
                                        cmocka_unit_test(ramps),
                                        cmocka_unit_test(mixtures),
                                        cmocka_unit_test(idle),
