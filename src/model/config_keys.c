@@ -71,6 +71,8 @@ static const struct {
     {"architectures", READ, ALL_FAMILIES},
     {"id2label", READ, ALL_FAMILIES},
     {"num_labels", READ, ALL_FAMILIES},
+    {"token_classification_bias", READ, ALL_FAMILIES}, /* transformers' where it has one. */
+    {"step_separator", READ, ALL_FAMILIES},            /* Ours, of a model that judges steps. */
     {"rope_parameters", READ, ~BIT(GPT2)},
     {"rope_scaling", READ, ~BIT(GPT2)},
     {"rope_theta", READ, ~BIT(GPT2)},

@@ -154,6 +154,10 @@ static void reads_token_scores(void **state) {
     assert_true(lt_model_spec_is_process(&b) && !b.score_bias);
     assert_string_equal(b.step_separator, "\n\n");
     (void)remove(path);
+    /* What is read is not called unknown. */
+    assert_int_equal(lt_config_key_use(LT_FAMILY_LLAMA, "step_separator"), LT_CONFIG_READ);
+    assert_int_equal(lt_config_key_use(LT_FAMILY_LLAMA, "token_classification_bias"),
+                     LT_CONFIG_READ);
     assert_int_equal(parse(&a, "{\"model_type\": \"llama\", " SIZES ", \"num_labels\": 3, "
                                "\"architectures\": [\"LlamaForTokenClassification\"]}"),
                      LT_OK);
