@@ -20,7 +20,9 @@ static void print_help(void) {
         printf("  %-12s %s\n", lt_verbs[i].name, lt_verbs[i].summary);
     }
     printf(
-        "\n`lateen <verb> --help` explains one; `lateen --version` prints the version.\n"
+        "\n`lateen <verb> --help` or `lateen help <verb>` explains one; `lateen --version` prints "
+        "the "
+        "version.\n"
         "--verbose, before the verb or among its options, prints debugging messages and, when a\n"
         "command fails, where in the source the failure arose and which calls passed it on.\n"
         "--log-json, likewise, makes every message a line of JSON with run, attempt, rank and "
@@ -73,12 +75,17 @@ static void prepare_openmp(char **argv) {
 
 /* `whole` is the command line as it was given, for a second start. */
 static int run(int argc, char **argv, char **whole) {
+    static char help[] = "--help";
+
     if (argc < 2) {
         print_help();
         return LT_EXIT_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
-        strcmp(argv[1], "help") == 0) {
+    if (strcmp(argv[1], "help") == 0 && argc > 2) { /* help VERB is VERB --help. */
+        memmove(argv + 1, argv + 2, (size_t)(argc - 2) * sizeof *argv);
+        argv[argc - 1] = help;
+    } else if (strcmp(argv[1], help) == 0 || strcmp(argv[1], "-h") == 0 ||
+               strcmp(argv[1], "help") == 0) {
         print_help();
         return LT_EXIT_DONE;
     }

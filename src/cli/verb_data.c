@@ -47,7 +47,8 @@ static const char prose[] =
                    "examples. `lateen data check --help` tells how answers are judged.";
 
 static const char usage[] = "data make KIND|all [--count N] [--seed S] [--split train|held-out] "
-                            "[--out FILE.jsonl]";
+                            "[--out FILE.jsonl]\n"
+                            "       lateen data check FILE.jsonl|- [--marks NAME] [--k LIST]";
 
 /* "3" or "2-4". */
 static lt_err read_levels(const char *text, int *low, int *high) {

@@ -43,6 +43,11 @@ bad_input() {
     timeout 60 build/lateen generate --model README.md --prompt a 2>"$dir/err" >"$dir/out" </dev/null
     grep -q '^  at ' "$dir/err" && echo "not ok - a trace without --verbose" || echo "ok - no trace without --verbose"
     rm -rf "$dir"/trace "$dir"/run
+    # help VERB is VERB --help, also of a second word.
+    for words in train "plan serve"; do
+        [ "$(build/lateen --verbose help $words)" = "$(build/lateen $words --help)" ] && echo "ok - help $words" || echo "not ok - help $words"
+    done
+    refused 2 "unknown verb 'nosuch'" help nosuch
 
     # Lines.
     printf '\357\273\277{"text": "bom"}\r\n\r\n{"text": "crlf"}\r\n' >"$dir/bom.jsonl"
