@@ -403,8 +403,12 @@ def documented():
     examples = re.findall(r"\(`lateen data make ([^`]*)`\):\n\n((?:    .*\n)+)", page)
     tap.check("the examples of docs/data-make.md", {e[0].split()[0] for e in examples} == set(KINDS) and all(
         json.loads(make(*command.split()))["text"] == re.sub("^    ", "", text, flags=re.M).rstrip("\n") for command, text in examples))
-    first = json.loads(make("arithmetic", "--seed", 1, "--first", 7, "--count", 1))
-    tap.check("a line has the members that the page shows", re.findall(r'"(\w+)":', page.split("## The kinds")[0]) == re.findall(r'"(\w+)":', json.dumps(first)))
+    command = re.search(r"the first line of `lateen data make ([^`]*)`", page)[1]
+    shown = json.loads("".join(re.findall(r"^ {4,}(.*)\n", page.split("## A line")[1].split("## The kinds")[0], flags=re.M)))
+    first = json.loads(make(*command.split(), "--count", 1))
+    steps = first["messages"][1]["reasoning_content"]
+    first["messages"][1]["reasoning_content"] = steps.split(". ")[0] + ". ..."
+    tap.check("the line that the page shows is the one that its command makes", json.dumps(shown) == json.dumps(first), first)
 
 
 def check(lines, *args):
