@@ -144,9 +144,6 @@ static void linear_in(tally *t, double m, double n, double k, double groups, lt_
     const lt_plan_cluster *c = t->j->c;
     const double mem = c->gpu.memory_gbps * LT_PLAN_GB * c->stack.memory;
     const double group_kernels = t->fused ? 0.0 : GROUP_KERNELS;
-    if (m <= 0 || n <= 0 || k <= 0) {
-        return;
-    }
     if (!t->backward) {
         t->w.gemm_s += t->count * group_s(c, m, n, k, groups, p, 2.0);
         t->w.flops += t->count * groups * 2.0 * m * n * k;
@@ -183,7 +180,9 @@ static void stream(tally *t, double tokens, double bytes, double launches) {
  * plain products of that depth. */
 static double kernel_head(lt_plan_attention kernel, double size) {
     static const double sizes[LT_PLAN_ATTENTION_COUNT][9] = {
-        {0}, {16, 32, 64, 128}, {32, 64, 96, 128, 160, 192, 224, 256}, {64, 96, 128, 192, 256}};
+        [LT_PLAN_ATTENTION_FLASH1] = {16, 32, 64, 128},
+        [LT_PLAN_ATTENTION_FLASH2] = {32, 64, 96, 128, 160, 192, 224, 256},
+        [LT_PLAN_ATTENTION_FLASH3] = {64, 96, 128, 192, 256}};
     for (int i = 0; i < 9 && sizes[kernel][i] > 0; i++) {
         if (size <= sizes[kernel][i]) {
             return sizes[kernel][i];
@@ -243,8 +242,8 @@ static void attention_core(tally *t, double seqs, double seq, double heads, doub
 
 /* In the run's precision; recipes of 8 and 4 bits keep some layers wider. */
 static void linear(tally *t, double m, double n, double k, double groups) {
-    const lt_plan_precision p = t->wide && t->j->l->precision > LT_PLAN_BF16 ? LT_PLAN_BF16
-                                                                             : t->j->l->precision;
+    const lt_plan_precision p = t->wide && t->j->l->precision != LT_PLAN_FP32 ? LT_PLAN_BF16
+                                                                              : t->j->l->precision;
     const double all = t->count, wide = p > LT_PLAN_BF16
                                             ? lt_plan_min(1.0, t->j->c->stack.wide_layers /
                                                                    (double)t->j->m->n_layers)
@@ -272,7 +271,7 @@ static void joined(tally *t, double m, const double *n, size_t parts, double k, 
     t->cast_before = false;
     if (!(t->j->c->stack.split_products > 0)) {
         linear(t, m, all, k, groups);
-    } else if (t->backward && parts > 1) { /* The input's gradients are summed. */
+    } else if (t->backward) { /* The input's gradients are summed. */
         t->w.elementwise_s += t->count * groups * (double)(parts - 1) * ADD_BYTES * m * k /
                               (t->j->c->gpu.memory_gbps * LT_PLAN_GB * t->j->c->stack.memory);
     }
@@ -288,7 +287,9 @@ static void mla_up(tally *t, double tokens, double h) {
     const lt_plan_model *m = t->j->m;
     const double qk = (double)(m->nope_dim + m->rope_dim), q = (double)m->q_rank,
                  r = (double)m->kv_rank;
-    linear(t, tokens, q > 0 ? h * qk : 0, q, 1);
+    if (q > 0) {
+        linear(t, tokens, h * qk, q, 1);
+    }
     linear(t, tokens, h * (double)(m->nope_dim + m->v_dim), r, 1);
     stream(t, tokens, 4.0 * (q + r) + 8.0 * h * qk, 6);
     if (!t->captured) {
@@ -393,9 +394,7 @@ static void experts(tally *t, double all, double tokens) {
     if (m->shared_ffn_width > 0) {
         ffn(t, all, w, (double)m->shared_ffn_width / j->l->tp, 1);
     }
-    if (j->l->ep > 1) {
-        t->w.ep_s += t->count * 2.0 * expert_traffic_s(j, tokens * in * 2.0);
-    }
+    t->w.ep_s += t->count * 2.0 * expert_traffic_s(j, tokens * in * 2.0); /* One rank: none. */
     if (waits) {
         t->w.host_kernels += t->count * MOE_HOST;
         t->w.syncs += t->count;

@@ -8,73 +8,7 @@
 
 #include <cmocka.h>
 
-#include "plan/plan.h"
-
-static void near(double got, double want, double share) {
-    if (!(fabs(got - want) <= share * fabs(want) + 1e-300)) {
-        fail_msg("got %.10g, want %.10g within %.2g", got, want, share);
-    }
-}
-
-/* 1,000 TFLOP/s in bf16, memory at 1,000 GB/s, 100 multiprocessors, no efficiencies. */
-static lt_plan_cluster plain(void) {
-    const lt_plan_gpu gpu = {.name = "round",
-                             .peak_tflops = {[LT_PLAN_BF16] = 1000,
-                                             [LT_PLAN_FP8] = 2000,
-                                             [LT_PLAN_MXFP8] = 2000,
-                                             [LT_PLAN_FP8ROW] = 1500,
-                                             [LT_PLAN_NVFP4] = 4000},
-                             .memory_bytes = 1e12,
-                             .memory_gbps = 1000,
-                             .link_gbps = 100,
-                             .nic_gbps = 10,
-                             .sms = 100,
-                             .node_gpus = 8,
-                             .domain_gpus = 8};
-    const lt_plan_stack stack = {.name = "round",
-                                 .gemm = 1,
-                                 .memory = 1,
-                                 .network = 1,
-                                 .attention = LT_PLAN_ATTENTION_FLASH2,
-                                 .passes = 1,
-                                 .dp_overlap = 1,
-                                 .cp_balance = 1};
-    lt_plan_cluster c;
-    lt_plan_cluster_plain(&c, &gpu, &stack, 64);
-    c.latency_us = c.link_latency_us = 0;
-    c.link_share = 1;
-    return c;
-}
-
-static const double layers = 4, width = 1024, tokens = 2048, heads = 16, kv_heads = 4, head = 64,
-                    ffn = 4096, vocab = 32000;
-
-static lt_plan_model dense(void) {
-    return (lt_plan_model){.name = "dense",
-                           .n_layers = 4,
-                           .width = 1024,
-                           .n_heads = 16,
-                           .n_kv_heads = 4,
-                           .head_dim = 64,
-                           .ffn_width = 4096,
-                           .vocab_size = 32000,
-                           .max_seq = 2048,
-                           .n_attn = 4,
-                           .n_dense = 4,
-                           .gated = true};
-}
-
-static lt_plan_layout layout(void) {
-    return (lt_plan_layout){.tp = 1,
-                            .pp = 1,
-                            .vpp = 1,
-                            .cp = 1,
-                            .ep = 1,
-                            .dp = 1,
-                            .micro = 1,
-                            .accum = 1,
-                            .precision = LT_PLAN_BF16};
-}
+#include "unit/plan/round.h"
 
 /* ---- One product ---- */
 
