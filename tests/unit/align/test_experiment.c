@@ -1,6 +1,6 @@
-/* Experiments without a model: grids multiplied out by hand, cells in their order, prompts as
- * experiment_task.c draws them, Wilson's intervals by the equation that defines them, and the
- * summary of results that are given. */
+/* Experiments: grids multiplied out by hand, cells in their order, prompts as experiment_task.c draws
+ * them, Wilson's intervals by the equation that defines them, the summary of results that are given,
+ * and runs of a small model that go on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,12 +10,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "align/experiment.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "lateen/model.h"
+#include "lateen/tokenizer.h"
 
 static char root[] = "/tmp/lateen-experiment-XXXXXX";
 
@@ -121,6 +124,8 @@ static void values_have_types(void **state) {
     }
 }
 
+#define TENS "1,2,3,4,5,6,7,8,9,10,"
+
 static void files_say_what_is_wrong(void **state) {
     static const struct {
         const char *text, *says;
@@ -135,6 +140,8 @@ static void files_say_what_is_wrong(void **state) {
         {MODEL SEEDS TASKS METHODS "max_running: 65537\n", "max_running must be 1", LT_ERR_ARG},
         {MODEL TASKS METHODS "seeds: [1, 2.5]\n", "seeds must be 1 to 64 whole", LT_ERR_ARG},
         {MODEL TASKS METHODS "seeds: 2.5\n", "seeds must be 1 to 64 whole", LT_ERR_ARG},
+        {MODEL TASKS METHODS "seeds: [" TENS TENS TENS TENS TENS TENS "61,62,63,64,65]\n",
+         "seeds must be 1 to 64 whole", LT_ERR_ARG},
         {MODEL TASKS METHODS "seeds: x\n", "seeds must be 1 to 64 whole", LT_ERR_ARG},
         {MODEL TASKS METHODS "seeds: [1, 2, 1]\n", "seeds: 1 is there twice", LT_ERR_ARG},
         {MODEL SEEDS TASKS METHODS "  - {name: plain}\n", "are named 'plain'", LT_ERR_ARG},
@@ -310,14 +317,22 @@ static void lines_say_what_is_wrong(void **state) {
 static void problems_are_made(void **state) {
     lt_experiment e;
     (void)state;
-    must(open_text(&e, MODEL METHODS
-                   "tasks:\n  - {name: all, make: arithmetic, count: 6}\n"
-                   "  - {name: tail, make: arithmetic, count: 2, first: 4}\n"
-                   "  - {name: shots, make: arithmetic, count: 6, shots: 2}\n"
-                   "  - {name: steps, make: arithmetic, count: 6, shots: 2, steps: true}\n"
-                   "  - {name: train, make: arithmetic, count: 6, split: train}\n"
-                   "  - {name: held, make: arithmetic, count: 6, split: held-out, level: 1}\n"
-                   "  - {name: hard, make: arithmetic, count: 6, level: 1-3}\n"));
+    must(
+        open_text(&e, MODEL METHODS
+                  "tasks:\n  - {name: all, make: arithmetic, count: 6}\n"
+                  "  - {name: tail, make: arithmetic, count: 2, first: 4}\n"
+                  "  - {name: shots, make: arithmetic, count: 6, shots: 2}\n"
+                  "  - {name: steps, make: arithmetic, count: 6, shots: 2, steps: true}\n"
+                  "  - {name: train, make: arithmetic, count: 6, split: train}\n"
+                  "  - {name: held, make: arithmetic, count: 6, split: held-out, level: 1}\n"
+                  "  - {name: hard, make: arithmetic, count: 6, level: 1-3}\n"
+                  "  - {name: usual, make: arithmetic}\n"
+                  "  - {name: behind, make: arithmetic, count: 2, split: train, first: 100000}\n"));
+    assert_int_equal(e.tasks[7].n_problems, 100);
+    for (int i = 0; i < 2; i++) { /* Examples are the training problems behind the first 100,000. */
+        const char *example = e.tasks[8].problems[i].prompt;
+        assert_non_null(strstr(e.tasks[2].problems[0].prompt, example));
+    }
     for (int i = 0; i < 6; i++) {
         const char *plain = e.tasks[0].problems[i].prompt, *shot = e.tasks[2].problems[i].prompt;
         const char *steps = e.tasks[3].problems[i].prompt;
@@ -523,6 +538,192 @@ static void results_end_at_a_bad_line(void **state) {
     lt_experiment_close(&e);
 }
 
+/* ---- Runs ---- */
+
+/* Opens tests/golden/sft for each model, which the server then owns, and counts. */
+typedef struct {
+    int loads, unloads, n_told;
+    int64_t told[64], of;
+} opened;
+
+static lt_err load(void *ctx, const lt_experiment_model *m, lt_model **model, lt_tokenizer **t) {
+    ((opened *)ctx)->loads++;
+    LT_TRY(lt_model_open(model, m->path, &(lt_model_options){.dtype = LT_F32}));
+    return lt_tokenizer_open(t, m->path, NULL);
+}
+
+static void unload(void *ctx) {
+    ((opened *)ctx)->unloads++;
+}
+
+static void progress(void *ctx, int64_t done, int64_t of) {
+    opened *o = ctx;
+    o->told[o->n_told++] = done;
+    o->of = of;
+}
+
+/* The second problem has an answer that no text gives. */
+#define ASK                                                                                        \
+    "{\"prompt\": \"Hello\", \"answer\": \"(.|\\\\n)*\", \"checker\": \"regex\"}\n"                \
+    "{\"prompt\": \"What is\", \"answer\": \"never said\", \"checker\": \"regex\"}\n"
+#define RUN                                                                                        \
+    "models:\n  - {name: a, path: tests/golden/sft}\n  - {name: b, path: "                         \
+    "tests/golden/sft}\n" SEEDS                                                                    \
+    "request: {max_tokens: 4}\nmax_running: 3\nmethods:\n  - {name: plain}\n"                      \
+    "  - {name: best, alignment: {method: best_of_n, n: 2}}\n"                                     \
+    "  - {name: gold, alignment: {method: best_of_n, n: 2, reward: gold}}\n"
+
+static lt_err run(opened *o, lt_experiment *e) {
+    char path[LT_PATH_BYTES], text[LT_PATH_BYTES + 1024];
+    const lt_experiment_host host = {load, unload, progress, o};
+    *o = (opened){.loads = 0};
+    put_file(path, "ask.jsonl", ASK);
+    (void)snprintf(text, sizeof text, RUN "tasks:\n  - {name: t, file: %s}\n", path);
+    must(open_text(e, text));
+    return lt_experiment_run(e, &host);
+}
+
+static void remove_results(void) {
+    char path[LT_PATH_BYTES];
+    (void)snprintf(path, sizeof path, "%s/results.jsonl", root);
+    (void)unlink(path);
+}
+
+static char *results(void) {
+    char path[LT_PATH_BYTES], *text = NULL;
+    size_t n = 0;
+    (void)snprintf(path, sizeof path, "%s/results.jsonl", root);
+    must(lt_file_read(&text, &n, path, 1 << 20));
+    return text;
+}
+
+/* Lines of the results in another order, without the last `less`. */
+static void put_backwards(const char *whole, int less) {
+    char path[LT_PATH_BYTES], *copy = strdup(whole), *next = NULL, *lines[64], text[32768];
+    int n = 0;
+    for (char *w = strtok_r(copy, "\n", &next); w != NULL; w = strtok_r(NULL, "\n", &next)) {
+        lines[n++] = w;
+    }
+    (void)snprintf(text, sizeof text, "%s\n", lines[0]);
+    for (int i = n - 1 - less; i > 0; i--) {
+        (void)snprintf(text + strlen(text), sizeof text - strlen(text), "%s\n", lines[i]);
+    }
+    put_file(path, "results.jsonl", text);
+    free(copy);
+}
+
+/* 2 models, 3 methods, 2 seeds, 2 problems: 24 cells. However many results are there already, and
+ * in which order, the run ends with the same bytes; a model is opened only if it is asked. */
+static void runs_go_on(void **state) {
+    static const struct { int less, loads; } rows[] = {{0, 0}, {1, 1}, {12, 1}, {13, 2}, {24, 2}};
+    static opened o;
+    lt_experiment e;
+    char *whole, *copy, *next = NULL;
+    int64_t cell = 0;
+    (void)state;
+    remove_results();
+    must(run(&o, &e));
+    assert_int_equal(e.n_cells, 24);
+    assert_int_equal(e.n_done, 24);
+    assert_int_equal(o.loads, 2);
+    assert_true(o.n_told == 24 && o.of == 24);
+    for (int i = 0; i < 24; i++) {
+        assert_int_equal(o.told[i], i + 1);
+    }
+    lt_experiment_close(&e);
+    whole = results();
+    copy = strdup(whole);
+    strtok_r(copy, "\n", &next);
+    for (char *w = strtok_r(NULL, "\n", &next); w != NULL;
+         w = strtok_r(NULL, "\n", &next), cell++) {
+        json_t *row = NULL;
+        const int64_t in = cell % 12; /* Within a model: method, seed, problem. */
+        must(lt_json_parse(&row, w, strlen(w), "results"));
+        const json_t *tokens = json_object_get(row, "tokens"), *kl = json_object_get(row, "kl");
+        assert_int_equal(json_integer_value(json_object_get(row, "cell")), cell);
+        assert_string_equal(json_string_value(json_object_get(row, "model")),
+                            cell < 12 ? "a" : "b");
+        assert_string_equal(json_string_value(json_object_get(row, "method")), in < 4   ? "plain"
+                                                                               : in < 8 ? "best"
+                                                                                        : "gold");
+        assert_int_equal(json_integer_value(json_object_get(row, "seed")), in / 2 % 2 == 0 ? 3 : 5);
+        assert_int_equal(json_integer_value(json_object_get(row, "problem")), in % 2);
+        assert_true(json_is_true(json_object_get(row, "right")) == (in % 2 == 0));
+        assert_in_range(json_integer_value(tokens), 1, in < 4 ? 4 : 8);
+        assert_true((kl != NULL) == (in >= 4));
+        if (kl != NULL) { /* log n - (n - 1) / n; all of equal rewards are equally likely. */
+            close_to(json_number_value(kl), in < 8 ? log(2) - 0.5 : 0.0);
+        }
+        if (in >= 8) { /* The reward is the truth. */
+            assert_true(json_number_value(json_object_get(row, "score")) == (in % 2 == 0));
+        }
+        json_decref(row);
+    }
+    assert_int_equal(cell, 24);
+    free(copy);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char *again;
+        put_backwards(whole, rows[i].less);
+        must(run(&o, &e));
+        assert_int_equal(o.loads, rows[i].loads);
+        assert_int_equal(o.unloads, rows[i].loads);
+        assert_int_equal(o.n_told, rows[i].less);
+        assert_true(rows[i].less == 0 || o.told[0] == 25 - rows[i].less);
+        lt_experiment_close(&e);
+        again = results();
+        assert_string_equal(again, whole);
+        free(again);
+    }
+    free(whole);
+}
+
+/* The page has what the summary has, and what was asked. */
+static void pages_hold_the_results(void **state) {
+    char path[LT_PATH_BYTES], *page = NULL, *begin;
+    size_t n = 0;
+    lt_experiment e;
+    json_t *data, *configuration, *one;
+    (void)state;
+    must(open_text(&e, CELLS));
+    put_results(&e, "{\"cell\":0,\"right\":true,\"tokens\":5,\"score\":1,\"kl\":0.5}\n"
+                    "{\"cell\":2,\"right\":true,\"tokens\":7,\"score\":2,\"kl\":0.25}\n"
+                    "{\"cell\":4,\"right\":true,\"tokens\":5,\"score\":1,\"kl\":2}\n"
+                    "{\"cell\":6,\"right\":false,\"tokens\":7,\"score\":2,\"kl\":4}\n");
+    must(lt_experiment_read(&e));
+    (void)snprintf(path, sizeof path, "%s/report.html", root);
+    must(lt_file_read(&page, &n, path, 1 << 24));
+    begin = strstr(page, "{\"title\"");
+    assert_non_null(begin);
+    data = json_loads(begin, JSON_DISABLE_EOF_CHECK, NULL);
+    assert_non_null(data);
+    assert_string_equal(json_string_value(json_object_get(data, "title")), root);
+    assert_int_equal(json_integer_value(json_object_get(data, "done")), 4);
+    assert_int_equal(json_integer_value(json_object_get(data, "cells")), 40);
+    assert_int_equal(json_array_size(json_object_get(data, "rows")), 8);
+    one = json_array_get(json_object_get(data, "rows"), 0);
+    close_to(json_number_value(json_object_get(one, "kl")), 0.375);
+    one = json_array_get(json_object_get(data, "rows"), 1);
+    close_to(json_number_value(json_object_get(one, "kl")), 3.0);
+    close_to(at(one, "accuracy", 0), 0.5);
+    configuration = json_object_get(data, "configuration");
+    assert_int_equal(json_array_size(json_object_get(configuration, "seeds")), 2);
+    assert_int_equal(at(configuration, "seeds", 1), 5);
+    assert_int_equal(json_array_size(json_object_get(configuration, "requests")), 2);
+    one = json_array_get(json_object_get(configuration, "requests"), 1);
+    assert_string_equal(json_string_value(json_object_get(one, "method")), "other");
+    assert_true(json_is_object(json_object_get(one, "request")));
+    assert_int_equal(json_array_size(json_object_get(configuration, "examples")), 2);
+    one = json_array_get(json_object_get(configuration, "examples"), 1);
+    assert_string_equal(json_string_value(json_object_get(one, "task")), "u");
+    assert_string_equal(json_string_value(json_object_get(one, "prompt")),
+                        e.tasks[1].problems[0].prompt);
+    assert_string_equal(json_string_value(json_object_get(one, "answer")),
+                        e.tasks[1].problems[0].answer);
+    json_decref(data);
+    free(page);
+    lt_experiment_close(&e);
+}
+
 static int make_root(void **state) {
     (void)state;
     return mkdtemp(root) != NULL ? 0 : -1;
@@ -537,12 +738,19 @@ static int remove_root(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(grids_are_multiplied_out),  cmocka_unit_test(values_have_types),
-        cmocka_unit_test(files_say_what_is_wrong),   cmocka_unit_test(the_hash_is_of_what_decides),
-        cmocka_unit_test(prompts_are_drawn),         cmocka_unit_test(lines_say_what_is_wrong),
-        cmocka_unit_test(problems_are_made),         cmocka_unit_test(cells_are_in_order),
-        cmocka_unit_test(intervals_are_wilson_s),    cmocka_unit_test(summaries_are_worked_out),
+        cmocka_unit_test(grids_are_multiplied_out),
+        cmocka_unit_test(values_have_types),
+        cmocka_unit_test(files_say_what_is_wrong),
+        cmocka_unit_test(the_hash_is_of_what_decides),
+        cmocka_unit_test(prompts_are_drawn),
+        cmocka_unit_test(lines_say_what_is_wrong),
+        cmocka_unit_test(problems_are_made),
+        cmocka_unit_test(cells_are_in_order),
+        cmocka_unit_test(intervals_are_wilson_s),
+        cmocka_unit_test(summaries_are_worked_out),
         cmocka_unit_test(results_end_at_a_bad_line),
+        cmocka_unit_test(pages_hold_the_results),
+        cmocka_unit_test(runs_go_on),
     };
     return cmocka_run_group_tests(tests, make_root, remove_root);
 }
