@@ -1,6 +1,6 @@
-/* Experiments: grids multiplied out by hand, cells in their order, prompts as experiment_task.c draws
- * them, Wilson's intervals by the equation that defines them, the summary of results that are given,
- * and runs of a small model that go on. */
+/* Experiments: grids multiplied out by hand, cells in their order, prompts as experiment_task.c
+ * draws them, Wilson's intervals by the equation that defines them, the summary of results that are
+ * given, and runs of a small model that go on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
