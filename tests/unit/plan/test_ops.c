@@ -1,6 +1,6 @@
-/* ops.c by hand: the shapes of every block's products, the bytes of casts, latent attention, Mamba-2,
- * experts, what tensor and context parallelism send, attention's kernels and what recomputation
- * runs again. */
+/* ops.c by hand: the shapes of every block's products, the bytes of casts, latent attention,
+ * Mamba-2, experts, what tensor and context parallelism send, attention's kernels and what
+ * recomputation runs again. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,7 +24,7 @@ typedef struct {
     double m, n, k;
 } shape;
 
-/* Forward one product each; backward two: dy by the weights, and x by dy (not of frozen weights). */
+/* Forward one product each; backward two: dy by the weights, and x by dy unless they are frozen. */
 static double products_s(const lt_plan_cluster *c, const shape *s, size_t n, bool backward,
                          bool frozen) {
     double sum = 0;
@@ -265,8 +265,8 @@ static void wide_layers_have_their_shapes(void **state) {
 }
 
 /* With 8 ranks that gather what is already cast, a rank casts an eighth (5 bytes), and makes the
- * transposed copy of the seven eighths that come (2 bytes): x of q, k, v and of up and gate forward,
- * dy of the other two backward. */
+ * transposed copy of the seven eighths that come (2 bytes): x of q, k, v and of up and gate
+ * forward, dy of the other two backward. */
 static void gathered_inputs_are_cast_before(void **state) {
     lt_plan_cluster c = plain();
     lt_plan_layout l = layout(), wide = layout();
@@ -472,8 +472,8 @@ static void context_parallel_bytes(void **state) {
 
 /* ---- Kernels of attention ---- */
 
-/* Share of the bf16 peak on Ampere, Hopper and Blackwell (chips without 8 bits, without 4 bits, with
- * both), and the head size that a kernel computes with. */
+/* Share of the bf16 peak on Ampere, Hopper and Blackwell (chips without 8 bits, without 4 bits,
+ * with both), and the head size that a kernel computes with. */
 static void attention_kernels(void **state) {
     static const struct {
         lt_plan_attention kernel;
