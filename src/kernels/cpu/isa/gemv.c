@@ -7,7 +7,8 @@
  *           and contiguous, pass. Sums are vectors along K, BLOCK_N x up to BLOCK_M of them in
  *           registers.
  * ORDER     Each element's sum has the same order for any M, N and number of threads, so a sequence
- *           decodes the same alone and in a batch. */
+ *           decodes the same alone and in a batch. v_fma is named, for where the compiler chooses
+ *           between it and two roundings it may choose differently for each M. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/scratch.h"
@@ -41,7 +42,7 @@ LT_INLINE void dots(const lt_matmul_args *g, const int mr, const int nr, const f
             const vf w = v_load_as(g->b.data, dtype, (n + i) * g->b.stride[0] + k);
 #pragma GCC unroll 4
             for (int j = 0; j < mr; j++) {
-                acc[i][j] += w * x[j];
+                acc[i][j] = v_fma(w, x[j], acc[i][j]);
             }
         }
     }
@@ -54,7 +55,7 @@ LT_INLINE void dots(const lt_matmul_args *g, const int mr, const int nr, const f
 #pragma GCC unroll 4
         for (int j = 0; j < mr; j++) {
             const int64_t at = (m + j) * g->y.stride[0] + n + i;
-            float sum = v_sum(whole < k_count ? acc[i][j] + w * v_load(a + j * a_row + whole)
+            float sum = v_sum(whole < k_count ? v_fma(w, v_load(a + j * a_row + whole), acc[i][j])
                                               : acc[i][j]);
             if (g->bias.data != NULL) {
                 sum += f_load_as(g->bias.data, g->bias.dtype, n + i);
