@@ -42,7 +42,11 @@ static lt_err files_add(csv_files *f, const char *path, char *text) {
         LT_FAIL(LT_ERR_OOM, "%s", path);
     }
     f->files = grown;
-    snprintf(grown[f->n].name, sizeof grown->name, "%s", slash != NULL ? slash + 1 : path);
+    if (snprintf(grown[f->n].name, sizeof grown->name, "%s", slash != NULL ? slash + 1 : path) >=
+        (int)sizeof grown->name) {
+        free(text);
+        LT_FAIL(LT_ERR_LIMIT, "%s: a name of %zu bytes or more", path, sizeof grown->name);
+    }
     grown[f->n++].text = text;
     return LT_OK;
 }

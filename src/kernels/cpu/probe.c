@@ -113,24 +113,48 @@ typedef struct {
         return false;                                                                              \
     }
 
-/* y = a b, square, weights in the layout the library likes best. False when it refuses. */
-static bool product_open(dnnl_product *p, dnnl_dim_t n, dnnl_data_type_t type) {
-    const dnnl_dims_t dims = {n, n};
+/* The product's description and memory; plain: the layout of a matrix by rows; any: the one that
+ * the library likes best. oneDNN 3 has made descriptions of memory objects of its own. */
+#if DNNL_VERSION_MAJOR >= 3
+static bool product_plan(dnnl_product *p, const dnnl_dims_t dims, dnnl_data_type_t type) {
+    dnnl_memory_desc_t plain = NULL, any = NULL;
+    const bool ok =
+        dnnl_memory_desc_create_with_tag(&plain, 2, dims, type, dnnl_ab) == dnnl_success &&
+        dnnl_memory_desc_create_with_tag(&any, 2, dims, type, dnnl_format_tag_any) ==
+            dnnl_success &&
+        dnnl_matmul_primitive_desc_create(&p->desc, p->engine, plain, any, NULL, plain, NULL) ==
+            dnnl_success &&
+        dnnl_memory_create(&p->a, plain, p->engine, DNNL_MEMORY_ALLOCATE) == dnnl_success &&
+        dnnl_memory_create(&p->b, dnnl_primitive_desc_query_md(p->desc, dnnl_query_weights_md, 0),
+                           p->engine, DNNL_MEMORY_ALLOCATE) == dnnl_success &&
+        dnnl_memory_create(&p->y, plain, p->engine, DNNL_MEMORY_ALLOCATE) == dnnl_success;
+    (void)dnnl_memory_desc_destroy(any);
+    (void)dnnl_memory_desc_destroy(plain);
+    return ok;
+}
+#else
+static bool product_plan(dnnl_product *p, const dnnl_dims_t dims, dnnl_data_type_t type) {
     dnnl_memory_desc_t plain, any;
     dnnl_matmul_desc_t desc;
-
-    DNNL_TRY(dnnl_engine_create(&p->engine, dnnl_cpu, 0))
-    DNNL_TRY(dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags))
     DNNL_TRY(dnnl_memory_desc_init_by_tag(&plain, 2, dims, type, dnnl_ab))
     DNNL_TRY(dnnl_memory_desc_init_by_tag(&any, 2, dims, type, dnnl_format_tag_any))
     DNNL_TRY(dnnl_matmul_desc_init(&desc, &plain, &any, NULL, &plain))
     DNNL_TRY(dnnl_primitive_desc_create(&p->desc, &desc, NULL, p->engine, NULL))
-    DNNL_TRY(dnnl_primitive_create(&p->product, p->desc))
     any = *dnnl_primitive_desc_query_md(p->desc, dnnl_query_weights_md, 0);
     DNNL_TRY(dnnl_memory_create(&p->a, &plain, p->engine, DNNL_MEMORY_ALLOCATE))
     DNNL_TRY(dnnl_memory_create(&p->b, &any, p->engine, DNNL_MEMORY_ALLOCATE))
     DNNL_TRY(dnnl_memory_create(&p->y, &plain, p->engine, DNNL_MEMORY_ALLOCATE))
     return true;
+}
+#endif
+
+/* y = a b, square. False when the library refuses it. */
+static bool product_open(dnnl_product *p, dnnl_dim_t n, dnnl_data_type_t type) {
+    const dnnl_dims_t dims = {n, n};
+    DNNL_TRY(dnnl_engine_create(&p->engine, dnnl_cpu, 0))
+    DNNL_TRY(dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags))
+    return product_plan(p, dims, type) &&
+           dnnl_primitive_create(&p->product, p->desc) == dnnl_success;
 }
 
 static void product_close(dnnl_product *p) {

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -119,7 +120,7 @@ static void compile_some(void) {
         const missing_kernel *k = &batch.of[i];
         lt_cubin c = {0};
         if (i == batch.n_first) {
-            (void)nice(10); /* The parent serves by now. */
+            (void)setpriority(PRIO_PROCESS, 0, 10); /* The parent serves by now. */
         }
         if (lt_cubin_get(&c, k->file, k->defines, k->arch) == LT_OK) {
             lt_cubin_close(&c);
