@@ -35,6 +35,11 @@ typedef struct {
     const char *name;
 } reader;
 
+/* Its key has an empty value, like one that is followed by nothing. */
+static bool is_empty(const frame *f) {
+    return f->is_sequence ? f->index == 0 && !f->holds_scalars : !f->is_filled;
+}
+
 static lt_err push_name(reader *r, const char *word, int line) {
     const size_t at = r->stack[r->depth - 1].prefix_len;
     const int put = snprintf(r->path + at, KEY_BYTES - at, "%s%s", at > 0 ? "." : "", word);
@@ -142,8 +147,7 @@ static lt_err on_event(reader *r, const yaml_event_t *event) {
         return open_frame(r, true, line);
     case YAML_MAPPING_END_EVENT:
     case YAML_SEQUENCE_END_EVENT:
-        if (r->depth > 1 && !r->stack[r->depth - 1].is_sequence &&
-            !r->stack[r->depth - 1].is_filled) {
+        if (r->depth > 1 && is_empty(&r->stack[r->depth - 1])) {
             LT_TRY(add_row(r, "", line));
         }
         r->depth--;

@@ -75,6 +75,9 @@ static lt_err read_request(json_t **out, const char *align, const char *request)
     if (*out != NULL && !json_is_object(*out)) {
         LT_FAIL(LT_ERR_ARG, "--request: not an object of fields");
     }
+    if (json_is_true(json_object_get(*out, "stream"))) {
+        LT_FAIL(LT_ERR_ARG, "--request: stream = true, but an evaluation reads whole answers");
+    }
     if (align[0] == '\0') {
         return LT_OK;
     }

@@ -242,6 +242,15 @@ static lt_err read_object(const reading *r) {
     return read_scaling(r);
 }
 
+/* An object, or null as if it were absent. */
+static lt_err check_object(const json_t *in, const char *key, const char *what) {
+    const json_t *value = json_object_get(in, key);
+    if (value != NULL && !json_is_null(value) && !json_is_object(value)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: %s is no object", what, key);
+    }
+    return LT_OK;
+}
+
 /* gemma3: {full_attention, sliding_attention}; rope_scaling is put over the first. */
 static lt_err read_by_layer_type(reading r, const json_t *parameters, const json_t *scaling) {
     lt_model_spec *s = r.spec;
@@ -257,6 +266,8 @@ static lt_err read_by_layer_type(reading r, const json_t *parameters, const json
                     "%s: rope_parameters.%s: those of a gemma3 go by layer type", r.what, key);
         }
     }
+    LT_TRY(check_object(parameters, "full_attention", r.what));
+    LT_TRY(check_object(parameters, "sliding_attention", r.what));
     if (json_is_object(local)) {
         r.rope = local;
         LT_TRY(check_keys(&r));
@@ -285,6 +296,8 @@ lt_err lt_config_read_rope(lt_model_spec *spec, const json_t *config, const char
     reading r = {spec, config, NULL, what};
     double theta = spec->rope_theta;
 
+    LT_TRY(check_object(config, "rope_parameters", what));
+    LT_TRY(check_object(config, "rope_scaling", what));
     LT_TRY(lt_json_f64(config, "rope_theta", &theta, true, what));
     scaling = json_object_size(scaling) > 0 ? scaling : NULL;
     parameters = json_is_object(parameters) ? parameters : NULL;

@@ -102,7 +102,7 @@ def programs():
     asked = ["--task", "mbpp", path("mbpp.jsonl"), "--model", model, "--tokenizer", tokenizer, "--max-tokens", "8", "--samples", "3", *kind]
     status, out, err = run(*asked, "--request", '{"temperature": 1}', "--outputs", path("o.jsonl"), "--json")
     check("a model is asked for samples, which differ", status == 0 and len({r["response"] for r in rows(path("o.jsonl"))}) > 1, (out, err))
-    for said, flags, want in (("samples of greedy answers", asked, "temperature"), ("more than the samples", [*flags, "--k", "5", "--responses", path("samples.jsonl")], "--k 5"),
+    for said, flags, want in (("samples of greedy answers", asked, "temperature"), ("answers in a stream", [*asked, "--request", '{"temperature": 1, "stream": true}'], "stream"), ("more than the samples", [*flags, "--k", "5", "--responses", path("samples.jsonl")], "--k 5"),
                               ("an option of other tasks", ["--task", "gsm8k", path("mbpp.jsonl"), "--samples", "2"], "--samples"),
                               ("responses to other questions", ["--task", "humaneval", path("humaneval.jsonl"), *kind, "--responses", path("samples.jsonl")], "task_id")):
         status, out, err = run(*flags)

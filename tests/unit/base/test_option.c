@@ -119,14 +119,16 @@ static void dump_reads_back(void **state) {
 }
 
 static void yaml_is_flattened(void **state) {
-    const char *text = "a: 1\nb:\n  c: [x, y]\n  d:\n    e: 'q'\nl:\n  - k: 1\n  - k: 2\n";
-    static const char *const want[][2] = {
-        {"a", "1"}, {"b.c", "x,y"}, {"b.d.e", "q"}, {"l.0.k", "1"}, {"l.1.k", "2"}};
+    const char *text = "a: 1\nb:\n  c: [x, y]\n  d:\n    e: 'q'\nl:\n  - k: 1\n  - k: 2\n"
+                       "m: []\nn: {}\no:\n  p: []\n  q: 3\n";
+    static const char *const want[][2] = {{"a", "1"},     {"b.c", "x,y"}, {"b.d.e", "q"},
+                                          {"l.0.k", "1"}, {"l.1.k", "2"}, {"m", ""},
+                                          {"n", ""},      {"o.p", ""},    {"o.q", "3"}};
     lt_yaml_entry *rows_read;
     size_t n;
     (void)state;
     assert_int_equal(lt_yaml_parse(&rows_read, &n, text, strlen(text), "t"), LT_OK);
-    assert_int_equal(n, 5);
+    assert_int_equal(n, sizeof want / sizeof *want);
     for (size_t i = 0; i < n; i++) {
         assert_string_equal(rows_read[i].key, want[i][0]);
         assert_string_equal(rows_read[i].value, want[i][1]);
