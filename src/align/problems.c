@@ -81,9 +81,11 @@ static lt_err take_ids(reading *r, lt_problem *p) {
 static lt_err read_problem(reading *r, lt_problem *p, const char *text, size_t bytes) {
     json_error_t why;
     p->line = lt_json_loadb(text, bytes, LT_JSON_LINE, &why);
+    if (p->line == NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "column %d: %s", why.column, why.text);
+    }
     if (!json_is_object(p->line)) {
-        LT_FAIL(LT_ERR_FORMAT, "column %d: %s", why.column,
-                p->line == NULL ? why.text : "a JSON object was expected");
+        LT_FAIL(LT_ERR_FORMAT, "a JSON object was expected");
     }
     LT_TRY(name_messages(p->line));
     r->ids.n = 0;
