@@ -239,6 +239,37 @@ static void broken_questions(void **state) {
             "more than 8 choices");
 }
 
+/* The message names the line, also behind good ones. */
+static void broken_lines_are_named(void **state) {
+#define GOOD "{\"query\": \"a\", \"choices\": [\"b\", \"c\"], \"gold\": 1}\n"
+    (void)state;
+    refused("piqa", "{\n", ":1");
+    refused("piqa", GOOD GOOD "{\n" GOOD, ":3");
+    refused("piqa", GOOD "{\"query\": \"a\", \"choices\": [\"b\"], \"gold\": 1}\n",
+            ":2: gold is 1 of 1 choices");
+    refused("piqa", "{\"query\": \"a\", \"choices\": [\"b\"]}\n", "gold");
+}
+
+/* A task may have any number of questions; each keeps what it was given. */
+static void many_questions(void **state) {
+    lt_eval_items all = {0};
+    lt_eval_item *one = NULL;
+    (void)state;
+    for (int i = 0; i < 1500; i++) {
+        char text[16];
+        (void)snprintf(text, sizeof text, "%d", i);
+        assert_int_equal(lt_eval_items_add(&all, &one), LT_OK);
+        assert_int_equal(one->n_pairs, 0);
+        assert_int_equal(lt_eval_item_pair(one, text, "x"), LT_OK);
+    }
+    assert_int_equal(all.n, 1500);
+    for (int i = 0; i < 1500; i++) {
+        assert_int_equal(atoi(all.items[i].contexts[0]), i);
+    }
+    lt_eval_items_free(&all);
+    assert_true(all.items == NULL && all.n == 0 && all.room == 0);
+}
+
 /* A pair that is longer than the sequence loses its beginning; an empty context is BOS; one token
  * of context is the least. */
 static void edges(void **state) {
@@ -274,7 +305,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tasks_of_lines),   cmocka_unit_test(mmlu),
         cmocka_unit_test(mmlu_in_a_tar),    cmocka_unit_test(a_text),
-        cmocka_unit_test(broken_questions), cmocka_unit_test(edges),
+        cmocka_unit_test(broken_questions), cmocka_unit_test(broken_lines_are_named),
+        cmocka_unit_test(many_questions),   cmocka_unit_test(edges),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
