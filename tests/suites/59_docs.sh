@@ -48,6 +48,7 @@ PAGE
         want=$(cut -c1-40 <<<"$want")
         [ "$found" = "$want" ] && echo "ok 2 - twelve faults of a page are found" || { echo "not ok 2 - faults of a page"; diff <(echo "$want") <(echo "$found") | sed "s/^/# /"; }
         echo 1..2'
+    beside "trainings that pages print" python3 tests/e2e/printed_trainings.py build/lateen
     if command -v mkdocs >/dev/null; then
         beside "documentation as a site" bash -c '
             if out=$(make -s docs SITE=build/test-site 2>&1); then echo "ok 1 - $out"; else echo "not ok 1 - make docs"; echo "$out" | sed "s/^/# /"; fi
