@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # The axes of the mesh that divide the model, on two emulated GPUs and the emulated NCCL: losses and gradient norms are those of one GPU and of two CPU ranks, in fp32 and bf16, and a checkpoint of
 # two ranks continues on one. What ranks on GPUs cannot divide is refused by name. Prints TAP. Rows alone (dp) and ZeRO: train_ranks.sh.
+#   tests/emu/train_axes.sh [all]      all: what takes long, too (tests/long)
 set -u
 cd "$(dirname "$0")/../.."
 make -s emu 1>&2
 . tests/emu/train_runs.sh
+[ "${1:-}" = all ] && schedules=(zbv v-half) levels=(2 3) || schedules=(zbv) levels=(3)
 export LATEEN_EMU_MIB=1000 LATEEN_EMU_NCCL_DELAY_US=50
 steps=2
 options=(--model.vocab 259 --model.layers 2 --model.width 64 --model.heads 4 --model.kv_heads 2 --data.seq 16 --batch.size 2 --batch.micro 1)
@@ -34,10 +36,9 @@ compare "tp=2 of olmo2 on two GPUs, fp32: two CPU ranks" olmo2-cpu olmo2-cuda 1e
 axis dense pp=2 --mesh pp=2
 # A V: each rank has two stages, and gradients of weights wait for their turn.
 train four cpu 1 --model.layers 4
-train zbv cuda 2 --model.layers 4 --mesh pp=2 --mesh.schedule zbv --trace-step 1 &
-train v-half cuda 2 --model.layers 4 --mesh pp=2 --mesh.schedule v-half
+for schedule in "${schedules[@]}"; do train $schedule cuda 2 --model.layers 4 --mesh pp=2 --mesh.schedule $schedule --trace-step 1 & done
 wait
-for schedule in zbv v-half; do compare "pp=2 as $schedule on two GPUs, fp32: one CPU rank" four $schedule 1e-5 1e-4; done
+for schedule in "${schedules[@]}"; do compare "pp=2 as $schedule on two GPUs, fp32: one CPU rank" four $schedule 1e-5 1e-4; done
 # Gradients of several micro-batches are summed over the replicas of a pipeline once.
 train replicas-cpu cpu 1 --batch.size 4
 train replicas cuda 4 --batch.size 4 --mesh pp=2,dp=2
@@ -45,7 +46,7 @@ compare "pp=2 with dp=2 on four GPUs, fp32: one CPU rank" replicas-cpu replicas 
 # Each micro-batch reduces its gradients and gathers its weights, also in the trial that loads kernels, whose gradients are dropped. A tied embedding is in both stages, and each rank has two runs of layers.
 tied=(--batch.size 4 --model.layers 4 --model.tied true)
 train tied-cpu cpu 1 "${tied[@]}"
-for zero in 2 3; do
+for zero in "${levels[@]}"; do
     train zero$zero cuda 4 "${tied[@]}" --mesh pp=2,dp=2 --mesh.zero $zero --mesh.schedule interleaved
     compare "mesh.zero $zero in a pipeline on four GPUs, fp32: one CPU rank" tied-cpu zero$zero 1e-5 1e-4
 done

@@ -9,6 +9,7 @@ if command -v g++ >/dev/null; then
     done
     beside -t 1800 "emulated GPU: every family, all levels of recomputation" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_ALL=1 tests/emu/run build/tests/unit/model/test_cuda
     beside -t 900 "two ranks on emulated GPUs: training, all of it" tests/emu/train_ranks.sh all
+    beside -t 900 "two ranks on emulated GPUs: the model divided, all of it" tests/emu/train_axes.sh all
     beside -t 900 "two ranks on emulated GPUs: adapters" tests/emu/train_adapters.sh
     beside -t 900 "emulated GPUs: objectives over preferences" tests/emu/preferences.sh
     beside -t 900 "emulated GPU: families served" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_ALL=1 tests/emu/run build/tests/unit/serve/test_families_gpu
