@@ -309,12 +309,12 @@ static void add_site(lt_lora_plan *p, const lt_model_spec *spec, const lt_param_
     s->a = add_param(p, s, which, layer, LT_PARAM_LORA_A, s->n_parts * o->rank,
                      param->shape[param->n_dims - 1]);
     s->b = add_param(p, s, which, layer, LT_PARAM_LORA_B, rows, o->rank);
+    p->sizes.in = larger(p->sizes.in, param->shape[param->n_dims - 1]);
     if (o->dora) {
         s->m = add_param(p, s, which, layer, LT_PARAM_LORA_M, rows, 0);
         s->m_at = p->sizes.n_magnitudes;
         p->sizes.n_magnitudes += rows;
         p->sizes.width = larger(p->sizes.width, param->shape[0]);
-        p->sizes.in = larger(p->sizes.in, param->shape[1]);
     }
 }
 
@@ -616,6 +616,7 @@ lt_err lt_lora_open_parts(lt_lora **out, lt_model *base, const lt_lora_options *
         LT_FAIL_DONE(LT_ERR_OOM, "adapters");
     }
     l->options = *o;
+    l->seed = seed;
     l->weights = parts->weights != NULL ? parts->weights : base;
     l->targets = strdup(o->targets);
     if (l->targets == NULL) {
@@ -674,6 +675,7 @@ lt_err lt_lora_check_shared(const lt_lora *l) {
         bool asked;
     } refused[] = {
         {"DoRA (lora.dora)", l->options.dora},
+        {"dropout (lora.dropout)", l->options.dropout > 0.0},
         {"adapters of the embedding (lora.targets)",
          lt_lora_top_of(l->sites, spec, LT_PARAM_EMBED)->n_parts > 0},
         {"adapters of the output head (lora.targets)",

@@ -58,6 +58,7 @@ typedef struct {
     double alpha;
     lt_lora_scaling scaling;
     bool dora; /* Train the length of each row of a weight apart from its direction (dora.h). */
+    double dropout; /* In training: the share of the adapters' input that is 0 (lora_dropout.h). */
     /* Modules, "q_proj,v_proj,...", by the ends of their names as in PEFT; LT_LORA_ALL: all of
      * layers. */
     const char *targets;
@@ -87,7 +88,8 @@ typedef struct {
 typedef struct {
     int64_t columns;      /* Columns of the widest u. */
     int64_t places;       /* Rows of u for each row of a batch: those of its experts, or 1. */
-    int64_t width, in;    /* DoRA: the most rows and columns of a matrix with adapters. */
+    int64_t in;           /* The most columns of a matrix with adapters. */
+    int64_t width;        /* DoRA: the most rows of one. */
     int64_t n_magnitudes; /* DoRA: of all matrices. */
 } lt_lora_sizes;
 
@@ -129,6 +131,7 @@ typedef struct lt_lora {
     lt_lora_options options;
     char *targets; /* What options.targets points to. */
     float scale;
+    uint64_t seed;           /* Of new numbers, and of dropout. */
     lt_model *base;          /* NULL: it is closed. */
     const lt_model *weights; /* The base, or the slices of its weights that this rank keeps. */
     /* The adapters' weights, and a score head: a model of the base's spec whose table has just
@@ -262,7 +265,13 @@ typedef struct lt_lora_run {
     bool divides; /* It has the n_rows rows from first_row on, and others have others. */
     int64_t first_row, n_rows; /* Of the calls to come; n_rows 0: none. */
     lt_param_buffer gradients; /* F32 over the adapters' table; without units in inference. */
-    lt_tensor u, du;           /* (rows, columns) of the model's type; du: of training. */
+    /* Dropout of the batch to come: its row k is row first_row + k row_step of the run. */
+    struct {
+        bool on;
+        uint64_t first_row, row_step;
+    } drop;
+    lt_tensor x;     /* Dropout, of training: (rows, in) of the model's type, dropped. */
+    lt_tensor u, du; /* (rows, columns) of the model's type; du: of training. */
     /* DoRA. (rows) F32 each: of its norms (dora.c); (rows, 1) and (1, width): zeros, of the model's
      * type, where the base has biases. Of training: (rows, width), the product before its rows are
      * multiplied, and its gradient; (2, width) F32. */

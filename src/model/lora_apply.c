@@ -3,12 +3,15 @@
 #include "model/acts.h"
 #include "model/adapted.h"
 #include "model/dora.h"
+#include "model/lora_dropout.h"
 
 void lt_lora_carve(lt_lora_run *run, const lt_lora_options *o, const lt_lora_sizes *z, int64_t rows,
                    lt_dtype dtype, bool backward, lt_arena *a) {
     const int64_t places = rows * z->places;
     run->u = lt_tensor_take(a, dtype, places, z->columns, 0);
     run->du = backward ? lt_tensor_take(a, dtype, places, z->columns, 0) : (lt_tensor){0};
+    run->x = backward && o->dropout > 0.0 ? lt_tensor_take(a, dtype, rows, z->in, 0)
+                                          : (lt_tensor){0};
     if (!o->dora) {
         return;
     }
@@ -73,14 +76,50 @@ static lt_err times_scale(lt_exec *r, lt_tensor t) {
     return scale == 1.0f ? LT_OK : lt_exec_add(r, &(lt_add_args){.y = t, .a = t, .alpha = scale});
 }
 
+/* The products with A: one that all parts of a site share, or, with dropout, one for each part,
+ * which reads an x of its own. */
+static int n_products(const lt_exec *r, const lt_lora_site *s) {
+    return r->lora->drop.on ? s->n_parts : 1;
+}
+
+/* The columns of u or du, or the rows of A, of a product. */
+static lt_tensor columns_of(const lt_exec *r, const lt_tensor *u, int product) {
+    const int64_t rank = r->lora->lora->options.rank;
+    return r->lora->drop.on ? lt_tensor_cols(u, product * rank, rank) : *u;
+}
+
+static lt_tensor rows_of(const lt_exec *r, const lt_tensor *a, int product) {
+    const int64_t rank = r->lora->lora->options.rank;
+    return r->lora->drop.on ? lt_tensor_rows(a, product * rank, rank) : *a;
+}
+
+/* Scratch of x's shape. */
+static lt_tensor like(const lt_exec *r, const lt_tensor *x) {
+    const lt_tensor *t = &r->lora->x;
+    LT_ASSERT(t->data != NULL && x->shape[0] <= t->shape[0] && x->shape[1] <= t->shape[1]);
+    return lt_tensor_2d(t->data, t->dtype, x->shape[0], x->shape[1]);
+}
+
+/* What a product with A reads: x, or, in scratch, what dropout leaves of it. */
+static lt_tensor input_of(const lt_exec *r, const lt_lora_site *s, lt_tensor x, int product) {
+    if (r->lora->drop.on) {
+        const lt_tensor dropped = like(r, &x);
+        lt_lora_drop(r, s, product, dropped, x, false);
+        return dropped;
+    }
+    return x;
+}
+
 /* u = s x A^T */
 static lt_err down(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor x) {
-    LT_TRY(lt_exec_matmul(
-        r, &(lt_matmul_args){.y = u,
-                             .a = x,
-                             .b = lt_lora_view(r, &r->lora->lora->params->weights, s->a),
-                             .trans_b = true,
-                             .fixed_order = r->fixed_order}));
+    const lt_tensor a = lt_lora_view(r, &r->lora->lora->params->weights, s->a);
+    for (int i = 0; i < n_products(r, s); i++) {
+        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = columns_of(r, &u, i),
+                                                   .a = input_of(r, s, x, i),
+                                                   .b = rows_of(r, &a, i),
+                                                   .trans_b = true,
+                                                   .fixed_order = r->fixed_order}));
+    }
     return times_scale(r, u);
 }
 
@@ -136,7 +175,8 @@ static lt_err forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_p
 
 bool lt_lora_joins(const lt_exec *r, lt_param_kind kind, int layer) {
     const lt_lora_site *s = site_of(r, kind, layer);
-    return s != NULL && !has_magnitudes(s) && r->lora->next == NULL && !r->lora->divides;
+    return s != NULL && !has_magnitudes(s) && r->lora->next == NULL && !r->lora->divides &&
+           !r->lora->drop.on;
 }
 
 lt_err lt_lora_product(lt_exec *r, const lt_matmul_args *base, lt_param_kind kind, int layer) {
@@ -197,6 +237,7 @@ static lt_err gradients(lt_exec *r, lt_tensor *all_dy, lt_tensor x, lt_param_kin
     const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]),
                     du = scratch_of(r, &r->lora->du, s, x.shape[0]),
                     b = lt_lora_view(r, &r->lora->lora->params->weights, s->b),
+                    da = lt_lora_view(r, &r->lora->gradients, s->a),
                     db = lt_lora_view(r, &r->lora->gradients, s->b);
     LT_TRY(down(r, s, u, x));
     LT_TRY(has_magnitudes(s) ? magnitudes(r, s, dy, x, u, kind, layer) : LT_OK);
@@ -215,11 +256,14 @@ static lt_err gradients(lt_exec *r, lt_tensor *all_dy, lt_tensor x, lt_param_kin
                                  .b = lt_tensor_rows(&b, p->held.b_row, p->held.n_rows)}));
     }
     LT_TRY(times_scale(r, du));
-    return lt_exec_matmul(r, &(lt_matmul_args){.y = lt_lora_view(r, &r->lora->gradients, s->a),
-                                               .a = du,
-                                               .b = x,
-                                               .trans_a = true,
-                                               .accumulate = add});
+    for (int i = 0; i < n_products(r, s); i++) {
+        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = rows_of(r, &da, i),
+                                                   .a = columns_of(r, &du, i),
+                                                   .b = input_of(r, s, x, i),
+                                                   .trans_a = true,
+                                                   .accumulate = add}));
+    }
+    return LT_OK;
 }
 
 lt_err lt_lora_gradients(lt_exec *r, lt_tensor *dy, lt_tensor x, lt_param_kind kind, int layer,
@@ -239,11 +283,19 @@ static lt_err backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer) 
         return LT_OK;
     }
     dx = own_rows(r, dx);
-    return lt_exec_matmul(
-        r, &(lt_matmul_args){.y = dx,
-                             .a = scratch_of(r, &r->lora->du, s, dx.shape[0]),
-                             .b = lt_lora_view(r, &r->lora->lora->params->weights, s->a),
-                             .accumulate = true});
+    const lt_tensor du = scratch_of(r, &r->lora->du, s, dx.shape[0]),
+                    a = lt_lora_view(r, &r->lora->lora->params->weights, s->a);
+    for (int i = 0; i < n_products(r, s); i++) {
+        const lt_tensor to = r->lora->drop.on ? like(r, &dx) : dx;
+        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = to,
+                                                   .a = columns_of(r, &du, i),
+                                                   .b = rows_of(r, &a, i),
+                                                   .accumulate = !r->lora->drop.on}));
+        if (r->lora->drop.on) {
+            lt_lora_drop(r, s, i, dx, to, true);
+        }
+    }
+    return LT_OK;
 }
 
 lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer) {

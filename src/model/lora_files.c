@@ -469,7 +469,7 @@ static lt_err write_config(const lt_lora *l, const char *path, const char *base)
         "{s:s, s:s, s:s, s:I, s:o, s:f, s:s, s:b, s:b, s:b, s:b, s:b, s:o}", "peft_type", "LORA",
         "task_type", "CAUSAL_LM", "base_model_name_or_path", base, "r", (json_int_t)o->rank,
         "lora_alpha", whole_alpha ? json_integer((json_int_t)o->alpha) : json_real(o->alpha),
-        "lora_dropout", 0.0, "bias", "none", "fan_in_fan_out", transposed, "use_rslora",
+        "lora_dropout", o->dropout, "bias", "none", "fan_in_fan_out", transposed, "use_rslora",
         o->scaling == LT_LORA_BY_ROOT, "use_dora", o->dora, "init_lora_weights", true,
         "inference_mode", true, "target_modules", list);
     if (json_array_size(experts) > 0 &&

@@ -333,13 +333,30 @@ static bool has_adapters(const lt_model *m, const lt_pass_options *o) {
     return m->lora != NULL || o->joins > 0;
 }
 
+/* Have the head or experts adapters? Their rows are not those of the batch. */
+static bool has_undroppable(const lt_lora *l) {
+    const lt_model_spec *spec = &l->base->spec;
+    bool has = lt_lora_top_of(l->sites, spec, LT_PARAM_HEAD)->n_parts > 0;
+    for (int i = 0; i < lt_lora_n_sites(spec); i++) {
+        has = has || l->sites[i].n_experts > 0;
+    }
+    return has;
+}
+
 /* Refuse options that a pass over adapters does not support. */
 static lt_err check_adapters(const lt_model *m, const lt_pass_options *o) {
+    const bool drops = o->train && m->lora != NULL && m->lora->options.dropout > 0.0;
     const struct {
         const char *what;
         bool asked;
     } refused[] = {
         {"8-bit linear layers (fp8)", o->fp8 != LT_FP8_NONE},
+        {"lora.dropout on a GPU", drops && !m->backend->host_memory},
+        {"lora.dropout and lora.dora", drops && m->lora->options.dora},
+        {"lora.dropout of the output head or of experts", drops && has_undroppable(m->lora)},
+        {"lora.dropout and ranks that share layers or sequences (tp, cp)",
+         drops && (lt_pass_n_tp(o) > 1 ||
+                   (o->context.group != NULL && lt_group_size(o->context.group) > 1))},
         {"ranks that divide experts (ep)", lt_pass_n_ep(o) > 1},
         {"products of 8 bits, in training", o->train && m->stored != NULL && !m->options.decoded},
         {"several batches in flight", o->joins > 0 && n_sets_of(o) > 1},

@@ -121,6 +121,9 @@ typedef struct {
     const float *weights;                                   /* (B, T) */
     /* (options.joins): the rows of each adapter, in this order, B together; NULL without joins. */
     const int64_t *rows_of;
+    /* Which rows of the run these are, of which dropout's masks are drawn: row k of the batch is
+     * row first_row + k row_step. */
+    uint64_t first_row, row_step;
 } lt_pass_batch;
 
 typedef struct {

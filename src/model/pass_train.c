@@ -205,6 +205,9 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
     p->sets[0].has_weights = slot->has_weights;
     LT_TRY(lt_stage_take(&p->stage, r, &p->sets[0].batch));
     LT_TRY(lt_pass_refresh(p));
+    p->lora.drop.on = p->options.lora.dropout > 0.0;
+    p->lora.drop.first_row = slot->first_row;
+    p->lora.drop.row_step = slot->row_step;
     if (can_record(p)) {
         shape = find_shape(p,
                            &(lt_pass_recorded){.batch = slot->batch,
@@ -223,6 +226,7 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
         LT_TRY(shape->n_pieces == 0 ? record(p, shape) : replay(p, shape));
         mark_stored(p);
     }
+    p->lora.drop.on = false;
     return lt_stage_fetch(&p->stage, r, &p->sets[0].batch);
 }
 

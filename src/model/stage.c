@@ -100,6 +100,8 @@ static void fill_slot(lt_stage_slot *slot, const lt_pass_batch *b, int joins) {
         memcpy(slot->rows_of, b->rows_of, (size_t)joins * sizeof *b->rows_of);
     }
     slot->has_weights = b->weights != NULL;
+    slot->first_row = b->first_row;
+    slot->row_step = b->row_step;
     memcpy(slot->ids[LT_STAGE_TOKENS], b->tokens, bytes);
     memcpy(slot->ids[LT_STAGE_LABELS], b->labels, bytes);
     if (b->weights != NULL) {

@@ -35,6 +35,7 @@ typedef struct {
     float *n_labels;               /* (1): counted labels, or the sum of their weights. */
     int64_t *rows_of;              /* (joins) */
     int64_t batch, seq;
+    uint64_t first_row, row_step;
     bool has_documents, has_weights;
 } lt_stage_slot;
 

@@ -14,6 +14,7 @@ lt_lora_options lt_recipe_lora(const lt_recipe *r) {
                              .alpha = r->lora_alpha > 0.0 ? r->lora_alpha : (double)r->lora_rank,
                              .scaling = (lt_lora_scaling)r->lora_scale,
                              .dora = r->lora_dora,
+                             .dropout = r->lora_dropout > 0.0 ? r->lora_dropout : 0.0,
                              .targets = r->lora_targets};
 }
 
@@ -35,8 +36,13 @@ static bool trains_scores(const lt_recipe *r) {
     return r->objective == LT_RECIPE_OBJECTIVE_reward || r->objective == LT_RECIPE_OBJECTIVE_prm;
 }
 
+static bool shares_rows(const lt_mesh_shape *mesh) {
+    return mesh != NULL && (mesh->tp > 1 || mesh->cp > 1 || mesh->pp > 1);
+}
+
 lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh, int zero) {
     const char *divides = divides_base(mesh, zero);
+    const bool drops = r->lora_dropout > 0.0;
     char base[LT_OPTION_STR_BYTES];
     const struct {
         const char *what;
@@ -46,6 +52,12 @@ lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh, int zero
                    {"optim.kind = muon", r->optim == LT_OPTIM_MUON},
                    {"lora.dora and mesh.zero", r->lora_dora && zero > 0},
                    {"lora.dora and tp (mesh)", r->lora_dora && mesh != NULL && mesh->tp > 1},
+                   {"lora.dropout and lora.dora", drops && r->lora_dora},
+                   {"lora.dropout and tp, cp or pp (mesh)", drops && shares_rows(mesh)},
+                   {"lora.dropout and another objective.kind than sft",
+                    drops && r->objective != LT_RECIPE_OBJECTIVE_sft},
+                   {"lora.dropout and guard.replay", drops && r->guard_replay > 0},
+                   {"lora.dropout and diloco.sites", drops && r->sites > 1},
                    {"a score head and mesh.zero = 3", zero == 3 && trains_scores(r)},
                    {"answers of its own and mesh.zero = 3", zero == 3 && draws_answers(r)},
                    {"ep (mesh)", mesh != NULL && mesh->ep > 1}};
@@ -155,13 +167,6 @@ static lt_err resolve_init(lt_recipe *r, const lt_model_spec *spec) {
     if (err != LT_OK) {
         return lt_error_prefix(err, "lora.init");
     }
-    if (c.dropout > 0.0) {
-        LT_FAIL_DONE(
-            LT_ERR_UNSUPPORTED,
-            "lora.init: %s has lora_dropout %g: training with dropout is not built; with 0 "
-            "there it goes on without",
-            r->lora_init, c.dropout);
-    }
     actual = malloc(sizeof *actual);
     if (actual == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "recipe");
@@ -171,6 +176,9 @@ static lt_err resolve_init(lt_recipe *r, const lt_model_spec *spec) {
     actual->lora_alpha = c.options.alpha;
     actual->lora_scale = (int)c.options.scaling;
     actual->lora_dora = c.options.dora;
+    if (r->lora_dropout < 0.0 && c.dropout > 0.0) {
+        actual->lora_dropout = c.dropout;
+    }
     LT_TRY_DONE(lt_options_set(&lt_recipe_table, actual, "lora.targets", c.targets, "lora.init"));
     LT_TRY_DONE(check_given(r, actual));
     *r = *actual;
@@ -184,6 +192,12 @@ lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_devi
                            const lt_mesh_shape *mesh) {
     LT_TRY(resolve_init(r, spec));
     LT_TRY(lt_adapters_check(r, mesh, (int)r->zero)); /* Of what lora.init says, too. */
+    if (r->lora_rank > 0 && r->lora_dropout > 0.0 && on_device) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "lora.dropout = %g on a GPU: not built; with lora.dropout = 0 training goes on "
+                "without",
+                r->lora_dropout);
+    }
     return resolve_base(r, on_device, mesh);
 }
 

@@ -324,6 +324,9 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "lora.alpha is divided by the rank, or by its square root (rsLoRA)")                         \
     X(BOOL, lora_dora, "lora.dora", "false", 0, 0, "",                                             \
       "the length of each row of a weight is trained apart from its direction (DoRA)")             \
+    X(F64, lora_dropout, "lora.dropout", "-1", -1, 0.99, "P",                                      \
+      "this share of what adapters read is 0 in training, drawn anew for each token and module; "  \
+      "-1: what lora.init was trained with, or 0")                                                 \
     X(STR, lora_targets, "lora.targets", LT_LORA_ALL, 0, 1, "NAME,...",                            \
       "modules that get adapters, by PEFT's names, e.g. q_proj,v_proj; all-linear: every linear "  \
       "layer but the output head; embed_tokens and lm_head can be added")                          \

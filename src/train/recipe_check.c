@@ -319,6 +319,7 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"lora.alpha", adapts, "lora.rank"},
         {"lora.scale", adapts, "lora.rank"},
         {"lora.dora", adapts, "lora.rank"},
+        {"lora.dropout", adapts, "lora.rank"},
         {"lora.targets", adapts, "lora.rank"},
         {"lora.base", adapts, "lora.rank"},
         {"checkpoint.adapters", adapts, "lora.rank"},

@@ -57,6 +57,7 @@ typedef struct {
 typedef struct lt_draw {
     lt_step_rows rows;
     bool drawn;
+    uint64_t seen; /* Rows of the run before these. */
     lt_step_plan plan;
     int64_t n_rows;     /* Rows of the step for this rank. */
     int64_t staged;     /* Rows already given to the pass. */

@@ -76,6 +76,7 @@ static lt_err draw_groups(lt_training *t, lt_draw *d) {
 static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
     const double start_s = lt_clock_s();
     d->plan = lt_recipe_plan(&t->recipe, step, seen);
+    d->seen = seen;
     d->n_rows = d->plan.rows / lt_training_shares(t) * lt_recipe_together(&t->recipe);
     d->staged = 0;
     LT_TRY(t->invariant.n_groups > 0 ? draw_groups(t, d)
@@ -93,7 +94,10 @@ static lt_err draw(lt_training *t, lt_draw *d, int64_t step, uint64_t seen) {
 static lt_err stage(lt_training *t, lt_draw *d) {
     const int64_t group = t->invariant.n_groups > 0 ? d->n_rows / t->invariant.n_own : d->n_rows;
     const int64_t left = group - d->staged % group, count = left < t->micro ? left : t->micro;
-    const lt_pass_batch b = lt_training_slice(t, &d->rows.batch, d->staged, count);
+    lt_pass_batch b = lt_training_slice(t, &d->rows.batch, d->staged, count);
+    /* Ranks take turns, row by row (data/loader.c). */
+    b.row_step = (uint64_t)lt_training_shares(t);
+    b.first_row = d->seen + (uint64_t)d->staged * b.row_step + (uint64_t)lt_training_dp_rank(t);
     d->staged += count;
     return lt_pass_stage(t->pass, &b);
 }

@@ -46,6 +46,7 @@ static lt_err check_one(const char *name, const lt_recipe *r) {
     } refused[] = {
         {"objective.kind other than sft", r->objective != LT_RECIPE_OBJECTIVE_sft},
         {"lora.dora", r->lora_dora},
+        {"lora.dropout", r->lora_dropout > 0.0},
         {"mesh", r->mesh[0] != '\0'},
         {"layout = auto", r->layout == LT_LAYOUT_AUTO},
         {"diloco.sites", r->sites > 1},

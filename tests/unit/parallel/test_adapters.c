@@ -112,6 +112,78 @@ static void magnitudes(void **state) {
     compare(&a, "pp=2", 2, "", &ranks_f32);
 }
 
+/* Dropout's masks are those of the rows, whichever rank has them and whenever the run began. */
+static void dropped(void **state) {
+    static const char *const meshes[] = {NULL, "dp=2"};
+    ranks_result one = {0}, without = {0}, r = {0};
+    char all[1024];
+    (void)state;
+    compare(&gqa, "dp=2", 2, "lora.dropout=0.5 batch.micro=1", &ranks_f32);
+    compare(&gqa, "dp=4", 4, "lora.dropout=0.5 mesh.zero=3 model.recompute=full", &ranks_f32);
+    (void)snprintf(all, sizeof all, "steps=6 batch.size=8 %s", gqa.options);
+    must(ranks_try(&without, "without", all, NULL, 1, false), all);
+    (void)snprintf(all, sizeof all, "steps=6 batch.size=8 lora.dropout=0.5 %s", gqa.options);
+    must(ranks_try(&one, "dropped", all, NULL, 1, false), all);
+    if (fabs(one.losses[5] - without.losses[5]) < 10 * ranks_f32.loss) {
+        fail_msg("loss %.9f with dropout, %.9f without", one.losses[5], without.losses[5]);
+    }
+    for (int half = 0; half < 2; half++) {
+        ranks_result_free(&r);
+        (void)snprintf(all, sizeof all, "steps=%d batch.size=8 lora.dropout=0.5 %s",
+                       half == 0 ? 3 : 6, gqa.options);
+        must(ranks_try(&r, "dropped-2", all, meshes[half], half + 1, true), all);
+    }
+    assert_int_equal(r.steps, 3);
+    ranks_tensors(&r, &one, false, ranks_f32.weights, "dropped");
+    for (int step = 0; step < 3; step++) {
+        ranks_close(r.losses[step], one.losses[3 + step], ranks_f32.loss, "loss", "dropped");
+    }
+    ranks_result_free(&r);
+    ranks_result_free(&one);
+    ranks_result_free(&without);
+    /* Two steps have the masks of one step with the rows of both. */
+    for (int steps = 1; steps <= 2; steps++) {
+        (void)snprintf(all, sizeof all, "%s steps=%d batch.size=%d lora.dropout=0.9 optim.lr=1e-9",
+                       gqa.options, steps, 16 / steps);
+        must(ranks_try(steps == 1 ? &one : &r, steps == 1 ? "once" : "twice", all, NULL, 1, false),
+             all);
+    }
+    ranks_close((r.losses[0] + r.losses[1]) / 2, one.losses[0], 2e-6, "loss", "once");
+    ranks_result_free(&r);
+    ranks_result_free(&one);
+}
+
+/* lora.dropout, or, without it, the folder's; a GPU refuses it. */
+static void dropout_is_resolved(void **state) {
+    static const ranks_model model = {"drop", "model.layers=1 model.width=32 model.heads=4 "
+                                              "model.kv_heads=2 model.ffn=64 model.family=qwen3"};
+    static const lt_lora_options options = {
+        .rank = 2, .alpha = 2, .dropout = 0.25, .targets = LT_LORA_ALL};
+    static const struct {
+        const char *given;
+        double is;
+    } cases[] = {{"", 0.25}, {"lora.dropout=0", 0.0}, {"lora.dropout=0.5", 0.5}};
+    ranks_adapted a;
+    (void)state;
+    ranks_adapt(&a, &model, "", &options);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char all[1024];
+        lt_model_spec spec;
+        (void)snprintf(all, sizeof all, "%s %s", a.options, cases[i].given);
+        for (int on_device = 0; on_device < 2; on_device++) {
+            lt_recipe *r = run_recipe("drop", all);
+            must(lt_training_spec(&spec, r), all);
+            const lt_err err = lt_adapters_resolve(r, &spec, on_device != 0, NULL);
+            assert_true(r->lora_dropout == cases[i].is);
+            assert_int_equal(err, on_device && cases[i].is > 0.0 ? LT_ERR_UNSUPPORTED : LT_OK);
+            if (err != LT_OK) {
+                says("on a GPU");
+            }
+            free(r);
+        }
+    }
+}
+
 /* The folder for PEFT has the numbers that the ranks hold. */
 static void check_folder(const ranks_adapted *a, const ranks_result *r, const char *out) {
     char path[LT_PATH_BYTES], name[64];
@@ -181,6 +253,9 @@ static void refused(void **state) {
                 {"tp=2", "lora.base=q8_0", "lora.base = q8_0 with tp"},
                 {"dp=2", "lora.base=nf4 mesh.zero=3", "lora.base = nf4 with mesh.zero = 3"},
                 {"pp=2", "lora.base=nf4", "lora.base = nf4 with pp"},
+                {"tp=2", "lora.dropout=0.5", "lora.dropout and tp, cp or pp"},
+                {"cp=2", "lora.dropout=0.5", "lora.dropout and tp, cp or pp"},
+                {"pp=2", "lora.dropout=0.5", "lora.dropout and tp, cp or pp"},
                 {"dp=2", "objective.kind=grpo mesh.zero=3", "answers of its own and mesh.zero"},
                 {"dp=2,ep=2", "", "ep (mesh)"}};
     (void)state;
@@ -193,6 +268,22 @@ static void refused(void **state) {
         must(lt_mesh_parse(&shape, runs[i].mesh), runs[i].mesh);
         assert_int_equal(lt_adapters_check(r, &shape, (int)r->zero), LT_ERR_UNSUPPORTED);
         says(runs[i].says);
+        assert_int_equal(lt_adapters_check(r, NULL, 0), LT_OK);
+        free(r);
+    }
+    static const char *const alone[][2] = {
+        {"lora.dora=true", "lora.dropout and lora.dora"},
+        {"objective.kind=dpo", "lora.dropout and another objective.kind"},
+        {"guard.replay=3", "lora.dropout and guard.replay"},
+        {"diloco.sites=2", "lora.dropout and diloco.sites"}};
+    for (size_t i = 0; i < sizeof alone / sizeof *alone; i++) {
+        char all[1024];
+        (void)snprintf(all, sizeof all, "model.init=%.240s lora.rank=2 lora.dropout=0.5 %s",
+                       gqa.base, alone[i][0]);
+        lt_recipe *r = run_recipe("refused", all);
+        assert_int_equal(lt_adapters_check(r, NULL, 0), LT_ERR_UNSUPPORTED);
+        says(alone[i][1]);
+        r->lora_dropout = 0.0;
         assert_int_equal(lt_adapters_check(r, NULL, 0), LT_OK);
         free(r);
     }
@@ -210,6 +301,8 @@ int main(void) {
                                        cmocka_unit_test(layers_shared),
                                        cmocka_unit_test(sequences_divided),
                                        cmocka_unit_test(stages),
+                                       cmocka_unit_test(dropped),
+                                       cmocka_unit_test(dropout_is_resolved),
                                        cmocka_unit_test(magnitudes),
                                        cmocka_unit_test(resumed),
                                        cmocka_unit_test(refused),

@@ -1,0 +1,61 @@
+/* lora_dropout.c: see lora_dropout.h. The host computes it: devices refuse it (pass.c). */
+#include "model/lora_dropout.h"
+
+#include "base/rng.h"
+#include "lateen/tensor.h"
+#include "model/init.h"
+
+#define BLOCK     256 /* Columns at once; a multiple of the four numbers of lt_rng_block. */
+#define ROW_SHIFT 22  /* Rows have at most 2^22 tokens. */
+
+typedef struct {
+    uint64_t seed, stream;
+    uint64_t at;        /* Of the first column of the token. */
+    uint32_t threshold; /* Numbers under it are dropped. */
+    float factor;
+} mask;
+
+static char *number_at(const lt_tensor *t, int64_t row, int64_t column) {
+    return (char *)t->data + (size_t)(row * t->stride[0] + column) * lt_dtype_bytes(t->dtype);
+}
+
+/* Columns [first, first + n) of a row. */
+static void drop_block(const mask *m, const lt_tensor *y, const lt_tensor *x, int64_t row,
+                       int64_t first, int64_t n, bool add) {
+    float values[BLOCK], sums[BLOCK] = {0};
+    lt_convert(values, LT_F32, number_at(x, row, first), x->dtype, (size_t)n);
+    if (add) {
+        lt_convert(sums, LT_F32, number_at(y, row, first), y->dtype, (size_t)n);
+    }
+    for (int64_t i = 0; i < n; i += 4) {
+        uint32_t words[4];
+        lt_rng_block(words, m->seed, m->stream, m->at + (uint64_t)(first + i) / 4);
+        for (int64_t k = i; k < i + 4 && k < n; k++) {
+            sums[k] += words[k - i] < m->threshold ? 0.0f : m->factor * values[k];
+        }
+    }
+    lt_convert(number_at(y, row, first), y->dtype, sums, LT_F32, (size_t)n);
+}
+
+void lt_lora_drop(const lt_exec *r, const lt_lora_site *s, int part, lt_tensor y, lt_tensor x,
+                  bool add) {
+    const lt_lora_run *run = r->lora;
+    const double p = run->lora->options.dropout;
+    const int64_t n = x.shape[1];
+    const uint64_t blocks = (uint64_t)(n + 3) / 4;
+    const char *name = run->lora->params->table.params[s->a].name;
+    const mask all = {.seed = run->lora->seed,
+                      .stream = lt_rng_mix(lt_init_stream(name) + (uint64_t)part + 1),
+                      .threshold = (uint32_t)(p * 0x1p32),
+                      .factor = (float)(1.0 / (1.0 - p))};
+    LT_ASSERT(x.shape[0] == r->batch * r->seq && y.shape[0] == x.shape[0] && y.shape[1] == n);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < x.shape[0]; i++) {
+        const uint64_t row = run->drop.first_row + (uint64_t)(i / r->seq) * run->drop.row_step;
+        mask m = all;
+        m.at = ((row << ROW_SHIFT) + (uint64_t)(i % r->seq)) * blocks;
+        for (int64_t c = 0; c < n; c += BLOCK) {
+            drop_block(&m, &y, &x, i, c, n - c < BLOCK ? n - c : BLOCK, add);
+        }
+    }
+}
