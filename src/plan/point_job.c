@@ -319,8 +319,7 @@ static bool make_measure(lt_point_job *j, const lt_point *row, char *why) {
         snprintf(j->measure, sizeof j->measure, "%s", seconds > 0 ? "iteration time" : "tokens/s");
         return true;
     }
-    kind = share && mfu <= 0 && hfu > 0 ? LT_PLAN_FLOPS_MEGATRON_HARDWARE
-                                        : printed_flops(j, row, share);
+    kind = share && mfu <= 0 ? LT_PLAN_FLOPS_MEGATRON_HARDWARE : printed_flops(j, row, share);
     if (share) {
         tflops = (mfu > 0 ? mfu : hfu) / 100.0 * peak;
     }

@@ -109,7 +109,6 @@ static bool bridge_run(lt_point_job *j, const lt_point *row, char *why) {
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes && has(name, "llama"); i++) {
         if (has(name, sizes[i][0])) {
             tag = sizes[i][1];
-            break;
         }
     }
     snprintf(run, sizeof run, "%.60s%s/%s/%s", tag,
