@@ -104,6 +104,10 @@ typedef struct {
      * each end of a step; false: the text as a whole, at its last token. A head of tokens has a
      * bias unless token_classification_bias is false. */
     bool token_scores, score_bias;
+    /* A head of two layers (*ForProcessRewardModel): n_scores are those of the first, and what it
+     * says of a token are score_ends values, W ReLU(n_scores values) + b. 0: of one layer. Such a
+     * model is only served. */
+    int64_t score_ends;
     /* Of a process reward model: the text behind each step, at whose last token the step's score is
      * read; config.json's step_separator, a key of ours. "": "\n", as TRL's PRMTrainer has it. */
     char step_separator[LT_SEPARATOR_BYTES];
@@ -185,6 +189,8 @@ lt_layer_spec lt_model_layer(const lt_model_spec *spec, int64_t layer);
 const char *lt_family_name(lt_family family);
 /* Numbers that the output head gives for a token: n_scores, or vocab_size logits. */
 int64_t lt_model_spec_outputs(const lt_model_spec *spec);
+/* Values that a score head says of a token in the end: score_ends, or n_scores. */
+int64_t lt_model_spec_says(const lt_model_spec *spec);
 /* The spec with a score head of n values in the place of its output head, of texts or of tokens. */
 void lt_model_spec_add_scores(lt_model_spec *spec, int64_t n, bool token_scores);
 /* Does a pass give the value of the head at a label, as of a reward model, not the log-probability

@@ -229,6 +229,7 @@ void lt_model_close(lt_model *m) {
     lt_param_table_close(&m->table);
     lt_device_close(m->own_device);
     free(m->files);
+    free(m->score_ends);
     free(m);
 }
 

@@ -321,20 +321,42 @@ static bool ends_in(const char *name, const char *end) {
     return n >= n_end && strcmp(name + n - n_end, end) == 0;
 }
 
+static lt_err read_separator(lt_model_spec *spec, const json_t *config, const char *usual,
+                             const char *what) {
+    const char *step = usual;
+    LT_TRY(lt_json_str(config, "step_separator", &step, true, what));
+    if (strlen(step) >= sizeof spec->step_separator) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: a step_separator of %zu bytes; at most %d are possible",
+                what, strlen(step), LT_SEPARATOR_BYTES - 1);
+    }
+    (void)snprintf(spec->step_separator, sizeof spec->step_separator, "%s", step);
+    return LT_OK;
+}
+
+/* Qwen2.5-Math-PRM: score.0 is square, score.2 gives two values, and <extra_0> ends a step. */
+static lt_err read_two_layers(lt_model_spec *spec, const json_t *config, const char *what) {
+    int64_t n = 2;
+    LT_TRY(lt_json_i64(config, "num_labels", &n, true, what));
+    if (n < 1 || n > 1024) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: num_labels is %lld; it may be 1 to 1024", what,
+                (long long)n);
+    }
+    lt_model_spec_add_scores(spec, spec->width, true);
+    spec->score_ends = n;
+    return read_separator(spec, config, "<extra_0>", what);
+}
+
 /* A score head: transformers' ...ForSequenceClassification or ...ForTokenClassification, whose
  * number of labels is that of id2label, or num_labels, or 2. */
 static lt_err read_scores(lt_model_spec *spec, const json_t *config, const char *what) {
     const json_t *list = json_object_get(config, "architectures"),
                  *labels = json_object_get(config, "id2label");
-    const char *first = json_string_value(json_array_get(list, 0)), *step = "";
+    const char *first = json_string_value(json_array_get(list, 0));
     const char *const name = first != NULL ? first : "";
     const bool of_tokens = ends_in(name, LT_TOKEN_SCORE_ARCHITECTURE);
     int64_t n_scores = 2;
     if (ends_in(name, "ForProcessRewardModel")) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "%s: architecture %s: its head has two layers; process reward models are read as "
-                "..." LT_TOKEN_SCORE_ARCHITECTURE,
-                what, name);
+        return read_two_layers(spec, config, what);
     }
     if (!of_tokens && !ends_in(name, LT_SCORE_ARCHITECTURE)) {
         return LT_OK;
@@ -345,13 +367,7 @@ static lt_err read_scores(lt_model_spec *spec, const json_t *config, const char 
         of_tokens);
     if (of_tokens) {
         LT_TRY(lt_json_bool(config, "token_classification_bias", &spec->score_bias, true, what));
-        LT_TRY(lt_json_str(config, "step_separator", &step, true, what));
-        if (strlen(step) >= sizeof spec->step_separator) {
-            LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "%s: a step_separator of %zu bytes; at most %d are possible", what,
-                    strlen(step), LT_SEPARATOR_BYTES - 1);
-        }
-        (void)snprintf(spec->step_separator, sizeof spec->step_separator, "%s", step);
+        LT_TRY(read_separator(spec, config, "", what));
     }
     return LT_OK;
 }

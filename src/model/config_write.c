@@ -185,6 +185,7 @@ static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *conf
 #define SAME_FIELDS(X)                                                                             \
     X(n_layers) X(width) X(n_heads) X(n_kv_heads) X(head_dim) X(ffn_width)                         \
     X(vocab_size) X(n_scores) X(token_scores) X(score_bias) X(max_seq) X(norm) X(norm_eps)         \
+    X(score_ends)                                                                                  \
     X(norm_gain_offset) X(post_norms)                                                              \
     X(qk_norm) X(act) X(gated) X(qkv_bias) X(attn_out_bias) X(mlp_bias)                            \
     X(tied) X(embed_scale) X(attn_softcap) X(final_softcap) X(pos) X(window)                       \
@@ -253,6 +254,10 @@ lt_err lt_model_spec_writable(const lt_model_spec *spec) {
 }
 
 lt_err lt_model_spec_write(const lt_model_spec *spec, lt_dtype dtype, const char *config_path) {
+    if (spec->score_ends > 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: a score head of two layers is read, and never written",
+                config_path);
+    }
     lt_err err = LT_OK;
     json_t *config = NULL;
     char *text = NULL;

@@ -119,7 +119,8 @@ static const lt_config_key switch_keys[] = {COMMON_KEYS,
 
 #define COMMON_NAMES                                                                               \
     ALL(EMBED, "model.embed_tokens.weight"), ALL(FINAL_NORM, "model.norm.weight"),                 \
-        ALL(HEAD, "lm_head.weight"), ALL(SCORE, "score.weight"), ALL(SCORE_BIAS, "score.bias")
+        ALL(HEAD, "lm_head.weight"), ALL(SCORE, "score.weight"), ALL(SCORE_BIAS, "score.bias"),    \
+        ALL(SCORE, "score.0.weight"), ALL(SCORE_BIAS, "score.0.bias")
 #define ATTENTION_NAMES                                                                            \
     PART(QKV, Q, LAYER "self_attn.q_proj.weight"), PART(QKV, K, LAYER "self_attn.k_proj.weight"),  \
         PART(QKV, V, LAYER "self_attn.v_proj.weight"),                                             \

@@ -31,9 +31,16 @@ static bool of_other_mlp(const lt_name_row *row, const lt_param *param) {
     return mlp && experts != param->experts;
 }
 
+/* A score head of two layers has other names. */
+static bool of_other_head(const lt_name_row *row, const lt_model_spec *spec) {
+    const bool is_score = row->kind == LT_PARAM_SCORE || row->kind == LT_PARAM_SCORE_BIAS;
+    return is_score && (strncmp(row->name, "score.0.", 8) == 0) != (spec->score_ends > 0);
+}
+
 bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec, const lt_param *param) {
     int64_t from, rows = 0;
-    if (row->kind == param->kind && !of_other_family(row, spec) && !of_other_mlp(row, param)) {
+    if (row->kind == param->kind && !of_other_family(row, spec) && !of_other_mlp(row, param) &&
+        !of_other_head(row, spec)) {
         lt_part_rows(spec, param, row->part, &from, &rows);
     }
     return rows > 0;
@@ -64,6 +71,9 @@ bool lt_name_is_read(const lt_name_row *rows, int n_rows, const lt_model_spec *s
                      const lt_param_table *table, const char *name) {
     const lt_family_row *family = lt_family_get(spec->family);
     int64_t layer;
+    if (spec->score_ends > 0 && strncmp(name, "score.2.", 8) == 0) {
+        return true; /* score_ends.c reads it. */
+    }
     for (int i = 0; i < family->n_constants; i++) {
         if (comes_of(family->constants[i].name, name, &layer)) {
             return true;

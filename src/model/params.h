@@ -253,6 +253,7 @@ struct lt_model {
     struct lt_source *stored_source;     /* The mapped source into which stored points. */
     void *stored_copies, *stored_packed; /* The backend's memory. */
     size_t stored_copies_bytes, stored_packed_bytes;
+    float *score_ends; /* score_ends.h: (spec.score_ends, n_scores), then the bias; or NULL. */
     void *row_numbers; /* For options.decoded: 0, 1, ... I32, the backend's memory (decoded.h). */
     size_t row_numbers_bytes;
     struct json_t *generation; /* generation.h: the tree, NULL: none; where it is from; its ids. */

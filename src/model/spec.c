@@ -247,8 +247,12 @@ bool lt_model_spec_gives_values(const lt_model_spec *s) {
     return s->n_scores > 0 && !s->token_scores;
 }
 
+int64_t lt_model_spec_says(const lt_model_spec *s) {
+    return s->score_ends > 0 ? s->score_ends : s->n_scores;
+}
+
 bool lt_model_spec_is_process(const lt_model_spec *s) {
-    return s->n_scores == 2 && s->token_scores;
+    return lt_model_spec_says(s) == 2 && s->token_scores;
 }
 
 lt_err lt_model_spec_writes(const lt_model_spec *s, const char *what) {
@@ -256,8 +260,8 @@ lt_err lt_model_spec_writes(const lt_model_spec *s, const char *what) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "%s: this %s model has a score head of %lld value%s: it judges texts and writes "
                 "none",
-                what, lt_family_name(s->family), (long long)s->n_scores,
-                s->n_scores == 1 ? "" : "s");
+                what, lt_family_name(s->family), (long long)lt_model_spec_says(s),
+                lt_model_spec_says(s) == 1 ? "" : "s");
     }
     return LT_OK;
 }

@@ -19,6 +19,7 @@
 #include "model/alloc.h"
 #include "model/init.h"
 #include "model/names.h"
+#include "model/score_ends.h"
 #include "model/stored_weights.h"
 #include "tensor/backend.h"
 #include "tensor/block.h"
@@ -575,6 +576,7 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
     }
     LT_TRY_DONE(lt_model_place(m));
     LT_TRY_DONE(load_params(m, &source, true));
+    LT_TRY_DONE(spec.score_ends > 0 ? lt_score_ends_read(m, &source) : LT_OK);
     if (m->options.load_async && !m->backend->host_memory) {
         LT_TRY_DONE(filling_begin(m, &source));
     } else {

@@ -286,7 +286,8 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     j->allowed = r->n_allowed > 0 ? lt_arena_take(a, words * sizeof *j->allowed, 8) : NULL;
     j->r.bad = lt_arena_take(a, n_bad_ids * sizeof *r->bad, 8);
     j->r.bad_ends = lt_arena_take(a, (size_t)r->n_bad * sizeof *r->bad_ends, 8);
-    j->n_embedding = r->score ? limits->spec->n_scores * (r->n_score_at > 0 ? r->n_score_at : 1)
+    j->n_embedding = r->score ? lt_model_spec_says(limits->spec) *
+                                    (r->n_score_at > 0 ? r->n_score_at : 1)
                               : (int64_t)width;
     j->r.score_at = lt_arena_take(a, (size_t)r->n_score_at * sizeof *r->score_at, 8);
     j->embedding = lt_arena_take(a, (size_t)j->n_embedding * sizeof *j->embedding, 8);

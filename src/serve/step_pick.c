@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "model/score_ends.h"
 #include "serve/engine_impl.h"
 
 _Static_assert(LT_ENGINE_TOP == LT_CHOOSE_TOP, "a token has as many alternatives on a device");
@@ -343,8 +344,8 @@ lt_err lt_step_take(lt_engine *e, const lt_step *s) {
 
 /* The values of the score head at a token. */
 static void take_scores(lt_engine *e, lt_job_choice *s, int64_t token, const float *values) {
-    const int64_t n = e->spec->n_scores, place = lt_job_score_place(&s->job->r, token);
-    memcpy(s->job->embedding + place * n, values, (size_t)n * sizeof *values);
+    const int64_t place = lt_job_score_place(&s->job->r, token);
+    lt_score_ends_of(e->model, values, s->job->embedding + place * lt_model_spec_says(e->spec));
     if (token == s->job->r.n_prompt - 1) {
         lt_step_finish(e, s, LT_FINISH_LENGTH, LT_OK);
     }

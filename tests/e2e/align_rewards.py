@@ -83,6 +83,14 @@ with tempfile.TemporaryDirectory() as work:
     got = [x["reward"] for x in lines(f"{work}/stepped-out.jsonl")] if done.returncode == 0 else []
     check("a process reward model's score is that of the worst step", done.stderr[-400:] if done.returncode != 0 else [(a, b) for a, b in zip(got, least) if not near(a, b)] or len(got) != 4)
 
+    # The same with a head of two layers, whose separator is a special token: empty lines divide an answer.
+    subprocess.run([sys.executable, "tests/e2e/serve_steps.py", "head_folder", f"{work}/prm-head"], check=True)
+    rows = json.load(open("tests/golden/prm_head/truth.json", encoding="utf-8"))
+    stepped = write(f"{work}/head.jsonl", [{"prompt": [{"role": "user", "content": r["prompt"]}], "completion": [{"role": "assistant", "content": "\n\n".join(r["steps"])}]} for r in rows])
+    done = rewards(stepped, f"{work}/head-out.jsonl", **{"reward-model": f"{work}/prm-head"})
+    got = [x["reward"] for x in lines(f"{work}/head-out.jsonl")] if done.returncode == 0 else []
+    check("so does one whose head has two layers", done.stderr[-400:] if done.returncode != 0 else [(g, r["chat"]) for g, r in zip(got, rows) if not near(g, min(good for _, good in r["chat"]))] or len(got) != 6)
+
     # Completions that are drawn.
     asked = write(f"{work}/asked.jsonl", [{"prompt": g["messages"]} for g in golden] * 6)
     done = rewards(asked, f"{work}/asked-out.jsonl", prompts=5)

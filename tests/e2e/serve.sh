@@ -168,11 +168,14 @@ scores() {
         say "SIGTERM ends it in peace: $kind" $? "$(tail -3 "$dir/err")"
     done
     python3 tests/e2e/serve_steps.py folder "$dir/judge"
-    for kind in tokens steps judged; do
+    python3 tests/e2e/serve_steps.py head_folder "$dir/head"
+    for kind in tokens steps judged head head_judged; do
         case $kind in
         tokens) model=(tests/golden/prm/model --tokenizer tests/golden/sft) && start --dtype fp32 ;;
         steps) model=("$dir/judge") && start --dtype fp32 ;;
         judged) model=("${stories[@]}") && start --dtype fp32 --reward "$dir/judge" ;;
+        head) model=("$dir/head") && start --dtype fp32 ;;
+        head_judged) model=("${stories[@]}") && start --dtype fp32 --reward "$dir/head" ;;
         esac
         ready || { say "the server is ready: $kind" 1 "$(cat "$dir/err")"; continue; }
         within python3 tests/e2e/serve_steps.py $kind "http://127.0.0.1:$port"
@@ -180,6 +183,10 @@ scores() {
         say "SIGTERM ends it in peace: $kind" $? "$(tail -3 "$dir/err")"
     done
     model=("${stories[@]}")
+    sed -i 's/score\.2\.weight/score.3.weight/' "$dir/head/model.safetensors"
+    timeout 60 "$lateen" serve "$dir/head" --port 0 >"$dir/out" 2>&1
+    [ $? = 1 ] && grep -q "tensor score.2.weight is missing" "$dir/out"
+    say "a head without its second layer: exit 1, by name" $? "$(cat "$dir/out")"
 }
 
 models() { # Starts its own servers.

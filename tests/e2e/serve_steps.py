@@ -1,9 +1,9 @@
 """Process reward models in a server: /pooling against transformers' values (tests/golden/prm), and methods of alignment that select by the scores of
 steps. Standard library only; TAP on stdout.
 
-usage: serve_steps.py folder DIR | tokens|steps|judged BASE_URL      folder makes the model's folder, with a tokenizer and what stands behind a step;
-                                                                     tokens: a server of the model without that; steps: of the folder; judged: of a
-                                                                     language model with --reward DIR"""
+usage: serve_steps.py folder|head_folder DIR | tokens|steps|judged|head|head_judged BASE_URL
+    folder makes the model's folder, with a tokenizer and what stands behind a step; head_folder: that of a head of two layers (tests/golden/prm_head)
+    tokens: a server of the model without that; steps, head: of the folder; judged, head_judged: of a language model with --reward DIR"""
 import base64
 import collections
 import json
@@ -17,6 +17,12 @@ from tap import Tap
 
 served, base = sys.argv[1:3]
 golden = "tests/golden/prm"
+SEPARATOR = "<extra_0>"
+if served == "head_folder":
+    shutil.copytree("tests/golden/prm_head/model", base)
+    shutil.copy("tests/golden/sft/tokenizer_config.json", base)
+    open(f"{base}/tokenizer.json", "w", encoding="utf-8").write(open("tests/golden/sft/tokenizer.json", encoding="utf-8").read().replace("<|tool|>", SEPARATOR))
+    sys.exit()
 if served == "folder":
     shutil.copytree(f"{golden}/model", base)
     for name in ("tokenizer.json", "tokenizer_config.json"):
@@ -139,5 +145,35 @@ def judged():
         refused(name, param, "/v1/completions", prompt="x", max_tokens=2, alignment={"method": "best_of_n", "n": 2, "reward": "reward", **fields})
 
 
-{"tokens": tokens, "steps": steps, "judged": judged}[served]()
+def head():
+    two = json.load(open("tests/golden/prm_head/truth.json", encoding="utf-8"))
+    texts = ["".join(s + SEPARATOR for s in r["steps"]) for r in two]
+    alone = pooled(input=texts)
+    near_all = lambda got, want: len(got) == len(want) and all(len(g) == 2 and all(near(x, y) for x, y in zip(g, w)) for g, w in zip(got, want))
+    check("pooling: a head of two layers says at the ends of steps what PyTorch has", all(near_all(g, r["alone"]) for g, r in zip(alone, two)) and len(alone) == 6, (alone, two))
+    check("the values differ between steps (else that says little)", len({round(v[1], 3) for r in two for v in r["alone"]}) > 8)
+    for r, text in zip(two, texts):
+        got = pooled(messages=[{"role": "user", "content": r["prompt"]}, {"role": "assistant", "content": text}])
+        check("pooling: the answer of a chat", len(got) == 1 and near_all(got[0], r["chat"]), (got, r))
+    raw = pooled(input=texts[0], use_activation=False)[0][0]
+    check("pooling: without activation the two values are the head's", len(raw) == 2 and near(1 / (1 + math.exp(raw[0] - raw[1])), two[0]["alone"][0][1]) and abs(sum(raw) - 1) > 1e-3, raw)
+
+
+def head_judged():
+    body = {"messages": CHAT, "max_tokens": 12, "seed": 5, "temperature": 1.0}
+    says = ask("/v1/chat/completions", **body, alignment={"method": "best_of_n", "n": 5, "reward": "reward", "border": " ", "return_candidates": True})[1]["alignment"]
+    want = []
+    for c in says["candidates"]:
+        got = pooled(messages=CHAT + [{"role": "assistant", "content": "".join(s + SEPARATOR for s in parts(c["text"], " "))}])
+        want.append([g[1] for g in got[0]])
+    check("best_of_n: each step has the score of the head of two layers", max(map(len, want)) > 2 and all(len(c["steps"]) == len(w) and all(near(x, y) for x, y in zip(c["steps"], w))
+                                                                                                      and near(c["score"], min(w)) for c, w in zip(says["candidates"], want)), (says, want))
+    check("and the best is kept", says["chosen"] == max(range(5), key=lambda i: min(want[i])), says)
+    a = ask("/v1/chat/completions", **body, alignment={"method": "blockwise", "n": 3, "every": 6, "border": " ", "reward": "reward"})[1]
+    text = a["choices"][0]["message"]["content"]
+    got = pooled(messages=CHAT + [{"role": "assistant", "content": "".join(s + SEPARATOR for s in parts(text, " "))}])[0]
+    check("blockwise: steps keep their scores", all(near(x, y[1]) for x, y in zip(a["alignment"]["steps"], got)) and len(got) == len(a["alignment"]["steps"]) > 1, (a, got))
+
+
+{"tokens": tokens, "steps": steps, "judged": judged, "head": head, "head_judged": head_judged}[served]()
 sys.exit(tap.end())

@@ -322,7 +322,8 @@ static lt_err load_reward(lt_server *s) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "--reward %s: a reward model has a score head of 1 value for each text (num_labels "
                 "1), a process reward model one of 2 for each token; this one has %lld for each %s",
-                s->o.reward, (long long)spec->n_scores, spec->token_scores ? "token" : "text");
+                s->o.reward, (long long)lt_model_spec_says(spec),
+                spec->token_scores ? "token" : "text");
     }
     return LT_OK;
 }

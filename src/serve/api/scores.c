@@ -58,7 +58,7 @@ const lt_field_table lt_fields_pooling = LT_FIELD_TABLE(pooling_fields, "");
 /* ---- Values ---- */
 
 static int64_t n_scores(const lt_reply *j) {
-    return lt_model_get_spec(j->model->model)->n_scores;
+    return lt_model_spec_says(lt_model_get_spec(j->model->model));
 }
 
 /* Does the head judge tokens, and are its values asked for? */

@@ -162,6 +162,20 @@ static void reads_token_scores(void **state) {
                                "\"architectures\": [\"LlamaForTokenClassification\"]}"),
                      LT_OK);
     assert_true(a.n_scores == 3 && a.token_scores && !lt_model_spec_is_process(&a));
+    assert_int_equal(lt_model_spec_read(&a, "tests/golden/prm_head/model/config.json"), LT_OK);
+    assert_true(lt_model_spec_is_process(&a) && a.score_bias && a.score_ends == 2);
+    assert_true(a.n_scores == a.width && lt_model_spec_says(&a) == 2);
+    assert_string_equal(a.step_separator, "<extra_0>");
+    assert_int_equal(lt_model_spec_write(&a, LT_F32, "/dev/null"), LT_ERR_UNSUPPORTED);
+    assert_int_equal(parse(&a, "{\"model_type\": \"llama\", " SIZES ", \"num_labels\": 3, "
+                               "\"step_separator\": \"!\", "
+                               "\"architectures\": [\"LlamaForProcessRewardModel\"]}"),
+                     LT_OK);
+    assert_true(a.score_ends == 3 && !lt_model_spec_is_process(&a));
+    assert_string_equal(a.step_separator, "!");
+    assert_int_equal(parse(&a, "{\"model_type\": \"llama\", " SIZES ", \"num_labels\": 0, "
+                               "\"architectures\": [\"LlamaForProcessRewardModel\"]}"),
+                     LT_ERR_UNSUPPORTED);
     assert_int_equal(parse(&a, "{\"model_type\": \"llama\", " SIZES ", \"step_separator\": 3, "
                                "\"architectures\": [\"LlamaForTokenClassification\"]}"),
                      LT_ERR_FORMAT);
