@@ -381,6 +381,8 @@ static void refusals(void **state) {
     } rows[] = {
         {"text.txt", "objective.kind=dpo", "learns from JSON lines, in a file named .jsonl"},
         {"pairs.jsonl:2", "objective.kind=dpo", "has weight 2: files of preferences"},
+        {"pairs.jsonl", "objective.kind=dpo data.valid=none.jsonl:0",
+         "data.valid: 'none.jsonl' with weight 0"},
         {"labels.jsonl", "objective.kind=kto objective.good=0 objective.bad=0",
          "objective.good and objective.bad are both 0"},
         {"single.jsonl", "objective.kind=kto", "1 example: kto compares each completion"},

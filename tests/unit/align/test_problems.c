@@ -77,7 +77,9 @@ static void shapes_of_a_question(void **state) {
     must(lt_checker_run(l.problems.items[1].checker, "6", 1, LT_ANSWER_LENIENT, &right, NULL),
          "number");
     assert_false(right);
-    lines_close(&l);
+    lt_problems_close(&l.problems);
+    assert_true(l.problems.items == NULL && l.problems.n == 0 && l.problems.hash == 0);
+    lines_close(&l); /* Closes it once more. */
 }
 
 /* The assistant's turns at the end are not asked; those before are. */
@@ -98,6 +100,11 @@ static void turns_of_a_conversation(void **state) {
         json_decref(got);
         json_decref(line);
     }
+    json_t *line = json_pack("{s:[{s:s}]}", "messages", "role", "assistant"), *got;
+    got = lt_problem_messages(line);
+    assert_int_equal(json_array_size(got), 0);
+    json_decref(got);
+    json_decref(line);
 }
 
 static void lines_that_are_left_out(void **state) {
