@@ -9,7 +9,7 @@
     targets      `make NAME`
     names        `lt_tensor`, `LATEEN_CACHE_DIR`, `accepted_tokens`: a word of the sources
 
-    tools/check_commands.py PROGRAM [PAGE...]     build/lateen; without a page every *.md that git tracks
+    tools/check_commands.py PROGRAM [PAGE...]     build/lateen; without a page every *.md and the comments of recipes
 
 Prints a line for each name that is not there and exits with 1 if there is one. tools/check_links.py checks links."""
 import glob
@@ -86,6 +86,12 @@ def code(path):
     with open(path, encoding="utf-8") as f:
         lines = f.read().split("\n")
     fenced, i = False, 0
+    if path.endswith((".yaml", ".sbatch")):  # What a recipe's comments say.
+        for number, line in enumerate(lines, 1):
+            m = re.match(r"\s*#\s+((?:srun |mpirun -n \d+ )?(?:build/)?lateen .*)", line)
+            if m:
+                yield number, m[1], True
+        return
     while i < len(lines):
         line, number = lines[i], i + 1
         i += 1
@@ -246,7 +252,7 @@ def main():
     os.chdir(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
     program = sys.argv[1] if len(sys.argv) > 1 else "build/lateen"
     check = Check(program)
-    files = sys.argv[2:] or subprocess.run(["git", "ls-files", "*.md"], capture_output=True, text=True, check=True).stdout.split()
+    files = sys.argv[2:] or subprocess.run(["git", "ls-files", "*.md", "recipes/*.yaml", "recipes/*.sbatch"], capture_output=True, text=True, check=True).stdout.split()
     n = 0
     for path in files:
         if path.startswith(SKIPPED) or not os.path.exists(path):
@@ -258,7 +264,7 @@ def main():
             check.paths(where, text)
             if not whole:
                 check.sentence(where, text)
-    print("\n".join(check.broken) if check.broken else f"{len(files)} pages, {n} pieces of code: all that they name is there")
+    print("\n".join(check.broken) if check.broken else f"{len(files)} files, {n} pieces of code: all that they name is there")
     return 1 if check.broken else 0
 
 
