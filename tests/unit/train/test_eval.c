@@ -183,6 +183,60 @@ static void mmlu_in_a_tar(void **state) {
     must(lt_file_remove_tree(folder), folder);
 }
 
+/* One question of the subject two_words with this answer in the last field. */
+static lt_err mmlu_of(lt_eval_items *items, const char *folder, const char *answer) {
+    char path[96], text[256];
+    lt_eval_metric kind;
+    *items = (lt_eval_items){0};
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", folder, i == 0 ? "dev" : "test");
+        must(lt_file_make_dirs(path), path);
+    }
+    (void)snprintf(path, sizeof path, "%s/test/two_words_test.csv", folder);
+    (void)snprintf(text, sizeof text,
+                   "question,choice0,choice1,choice2,choice3,answer\n"
+                   "\"What, \"\"now\"\"?\",a,b,\"c,d\",e,%s\n",
+                   answer);
+    must(lt_file_write_atomic(path, text, strlen(text)), path);
+    return lt_eval_items_read(items, &kind, "mmlu", folder, 0, 0);
+}
+
+/* The prompt of Hendrycks' evaluation, and the answers that a file may give. */
+static void answers_of_mmlu(void **state) {
+    static const struct {
+        const char *answer;
+        int gold; /* -1: refused. */
+    } rows[] = {{"0", 0},  {"3", 3}, {"A", 0},  {"D", 3},   {"4", -1},  {"E", -1},
+                {"a", -1}, {"", -1}, {"-", -1}, {"AB", -1}, {"00", -1}, {"A ", -1}};
+    char folder[] = "/tmp/lateen-eval-XXXXXX";
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        lt_eval_items items;
+        const lt_err err = mmlu_of(&items, folder, rows[i].answer);
+        if ((err == LT_OK) != (rows[i].gold >= 0)) {
+            fail_msg("answer '%s': %d, %s", rows[i].answer, (int)err, lt_error_message());
+        }
+        if (err != LT_OK) {
+            assert_non_null(strstr(lt_error_message(), "two_words_test.csv: answer '"));
+            assert_non_null(strstr(lt_error_message(), "' is none of 0 to 3 or A to D"));
+        } else {
+            assert_true(items.n == 1 && items.items[0].gold == rows[i].gold);
+            assert_int_equal(items.items[0].n_pairs, 4);
+            for (int k = 0; k < 4; k++) {
+                const char want[] = {' ', (char)('A' + k), '\0'};
+                assert_string_equal(items.items[0].continuations[k], want);
+                assert_string_equal(
+                    items.items[0].contexts[k],
+                    "The following are multiple choice questions (with answers) about two words."
+                    "\n\nWhat, \"now\"?\nA. a\nB. b\nC. c,d\nD. e\nAnswer:");
+            }
+        }
+        lt_eval_items_free(&items);
+    }
+    must(lt_file_remove_tree(folder), folder);
+}
+
 static void a_text(void **state) {
     static const char *const paths[] = {DATA "prose.txt"};
     (void)state;
@@ -303,10 +357,15 @@ static void edges(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tasks_of_lines),   cmocka_unit_test(mmlu),
-        cmocka_unit_test(mmlu_in_a_tar),    cmocka_unit_test(a_text),
-        cmocka_unit_test(broken_questions), cmocka_unit_test(broken_lines_are_named),
-        cmocka_unit_test(many_questions),   cmocka_unit_test(edges),
+        cmocka_unit_test(tasks_of_lines),
+        cmocka_unit_test(mmlu),
+        cmocka_unit_test(mmlu_in_a_tar),
+        cmocka_unit_test(answers_of_mmlu),
+        cmocka_unit_test(a_text),
+        cmocka_unit_test(broken_questions),
+        cmocka_unit_test(broken_lines_are_named),
+        cmocka_unit_test(many_questions),
+        cmocka_unit_test(edges),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
