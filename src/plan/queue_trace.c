@@ -173,9 +173,9 @@ static lt_err read_job(lt_queue_job *j, const lt_policy *p, const char *line, co
 
 static int by_arrival(const void *a, const void *b) {
     const lt_queue_job *x = a, *y = b;
-    return x->arrival_s != y->arrival_s ? (x->arrival_s < y->arrival_s ? -1 : 1)
-           : x->end_s != y->end_s       ? (x->end_s < y->end_s ? -1 : 1)
-                                        : 0;
+    return x->arrival_s != y->arrival_s
+               ? (x->arrival_s > y->arrival_s) - (x->arrival_s < y->arrival_s)
+               : (x->end_s > y->end_s) - (x->end_s < y->end_s);
 }
 
 lt_err lt_queue_read(lt_queue_job **out, size_t *n, const lt_policy *p, const char *path,
