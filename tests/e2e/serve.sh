@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|infill|shift_context|slots|kept|disk|drafts|control|batches|tuning|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|edges|seeds|abuse|safe|groups|adapters|scores|models|infill|shift_context|slots|kept|disk|drafts|control|batches|tuning|tuning_slurm|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -526,6 +526,10 @@ safe() { # Starts servers of its own.
 tuning() { # Starts servers of its own, and they trainers.
     python_with openai || python=python3
     within "$python" tests/e2e/serve_tuning.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
+}
+
+tuning_slurm() { # Starts servers of its own.
+    within python3 tests/e2e/tuning_queue.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
 }
 
 batches() { # Starts servers of its own.

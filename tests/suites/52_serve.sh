@@ -16,6 +16,7 @@ beside "serve: control of reasoning" tests/e2e/serve.sh control
 beside "serve: the model that reasons" tests/e2e/serve.sh reasoner
 beside "serve: files and batches" tests/e2e/serve.sh batches
 beside "serve: fine-tuning" tests/e2e/serve.sh tuning
+beside "serve: fine-tuning by Slurm's commands" tests/e2e/serve.sh tuning_slurm
 beside "serve: requests with parts at random" tests/e2e/serve.sh bodies
 beside "serve: what is kept between requests" tests/e2e/serve.sh state
 beside "serve: start, keys, queue, end" tests/e2e/serve.sh life calls
