@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Compare the memory that `lateen train` announces with the peak that the system saw. They must agree within 5 % for the demo's shape, in fp32 and bf16,
-# and for a model like GPT-2, with validation, a sample and a checkpoint on the way. Prints TAP.
+# for a model like GPT-2, and for adapters (LoRA, DoRA) beside a quantised model, with validation, a sample and a checkpoint on the way. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
 lateen=${LATEEN:-build/lateen}
@@ -12,8 +12,7 @@ within() { # name, train arguments...
     shift
     n=$((n + 1))
     rm -rf "$work/run"
-    if "$lateen" train "$@" --steps 2 --lr.warmup 1 --eval.every 1 --eval.rows 4 --sample.every 1 --sample.tokens 8 --checkpoint.every 1 --out "$work/run" \
-        --data.train "$work/shard" --data.valid "$work/shard" --data.val_fraction 0 --data.tokenizer "$work/tokenizer.json" 2>"$work/log" &&
+    if "$lateen" train "$@" --steps 2 --lr.warmup 1 --sample.every 1 --sample.tokens 8 --checkpoint.every 1 --out "$work/run" 2>"$work/log" &&
         python3 - "$work/run/metrics.jsonl" >"$work/said" <<'PY'; then
 import json, sys
 rows = [json.loads(l) for l in open(sys.argv[1])]
@@ -36,10 +35,14 @@ PY
     echo "not ok 1 - prepare"
     exit 1
 }
+shard=(--eval.every 1 --eval.rows 4 --data.train "$work/shard" --data.valid "$work/shard" --data.val_fraction 0 --data.tokenizer "$work/tokenizer.json")
 small=(--model.layers 3 --model.width 512 --model.heads 8 --model.vocab 16384 --model.max_seq 256 --data.seq 256 --batch.size 2 --batch.micro 2)
-within "the demo" recipes/demo.yaml --lr.cooldown 1
-within "the demo in bf16" recipes/demo.yaml --lr.cooldown 1 --model.dtype bf16
-within "like GPT-2" recipes/gpt2-124m.yaml "${small[@]}" --model.dtype fp32
-within "like GPT-2, bf16, with a copy for checkpoints" recipes/gpt2-124m.yaml "${small[@]}" --model.dtype bf16 --checkpoint.async true
+within "the demo" recipes/demo.yaml "${shard[@]}" --lr.cooldown 1
+within "the demo in bf16" recipes/demo.yaml "${shard[@]}" --lr.cooldown 1 --model.dtype bf16
+within "like GPT-2" recipes/gpt2-124m.yaml "${shard[@]}" "${small[@]}" --model.dtype fp32
+within "like GPT-2, bf16, with a copy for checkpoints" recipes/gpt2-124m.yaml "${shard[@]}" "${small[@]}" --model.dtype bf16 --checkpoint.async true
+within "adapters" recipes/sft-lora.yaml
+within "adapters with dropout, base in fp32" recipes/sft-lora.yaml --lora.base dtype --lora.dropout 0.1
+within "adapters, DoRA" recipes/sft-lora.yaml --lora.dora true
 echo "1..$n"
 exit $bad
