@@ -369,6 +369,191 @@ static void serving_is_near_published_figures(void **state) {
             .batch > 1024);
 }
 
+/* ---- What is searched ---- */
+
+/* 8 GPUs whose memory holds everything. */
+static lt_plan_cluster roomy(void) {
+    lt_plan_cluster c = cluster("dgx-h100");
+    c.gpu.memory_bytes = 1e15;
+    return c;
+}
+
+/* Of the layouts that a query leaves open: which values of a degree are met. */
+static void the_space_is_searched_whole(void **state) {
+    static const struct {
+        lt_plan_query q;
+        int zeros, recomputes, pps; /* Bit i: the value i is met. */
+        int64_t micro_max;
+        int sp; /* Bit 0: without, bit 1: with sequence parallelism. */
+    } rows[] = {
+        /* One GPU shards nothing; micro-batches go to 64. */
+        {{.gpus = 1, .batch_seqs = 128, .zero = -1, .recompute = -1}, 1, 7, 2, 64, 1},
+        {{.gpus = 8, .batch_seqs = 16, .zero = -1, .recompute = -1, .tp = 1, .pp = 1, .cp = 1},
+         1 << 1 | 1 << 3,
+         7,
+         2,
+         2,
+         1},
+        /* FSDP goes without a pipeline only. */
+        {{.gpus = 8, .batch_seqs = 16, .zero = -1, .recompute = -2, .tp = 1, .pp = 2, .cp = 1},
+         1 << 1,
+         3,
+         4,
+         4,
+         1},
+        {{.gpus = 8, .batch_seqs = 16, .zero = 2, .recompute = 2, .tp = 1, .pp = 1, .cp = 1},
+         1 << 2,
+         4,
+         2,
+         2,
+         1},
+        {{.gpus = 8, .batch_seqs = 8, .zero = 0, .recompute = 0, .tp = 8, .pp = 1, .cp = 1},
+         1,
+         1,
+         2,
+         8,
+         2},
+        {{.gpus = 8,
+          .batch_seqs = 8,
+          .zero = 0,
+          .recompute = 0,
+          .tp = 8,
+          .pp = 1,
+          .cp = 1,
+          .sp_off = true},
+         1,
+         1,
+         2,
+         8,
+         1},
+        {{.gpus = 8, .batch_seqs = 8, .zero = 0, .recompute = 0, .tp = 1, .cp = 1},
+         1,
+         1,
+         1 << 1 | 1 << 2 | 1 << 4 | 1 << 8,
+         8,
+         1}};
+    const lt_plan_cluster c = roomy();
+    const lt_plan_model m = model("llama3-8b");
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        lt_plan_query q = rows[i].q;
+        lt_plan_found f;
+        int zeros = 0, recomputes = 0, pps = 0, sp = 0;
+        int64_t micro = 0;
+        q.seq = 8192;
+        q.precision = LT_PLAN_BF16;
+        assert_int_equal(lt_plan_search(&m, &c, &q, &f), LT_OK);
+        for (size_t k = 0; k < f.n_best; k++) {
+            const lt_plan_layout *l = &f.best[k].layout;
+            zeros |= 1 << l->zero;
+            recomputes |= 1 << l->recompute;
+            pps |= 1 << l->pp;
+            sp |= 1 << l->sp;
+            micro = l->micro > micro ? l->micro : micro;
+        }
+        if (zeros != rows[i].zeros || recomputes != rows[i].recomputes || pps != rows[i].pps ||
+            micro != rows[i].micro_max || sp != rows[i].sp) {
+            fail_msg("row %zu: zero %d recompute %d pp %d micro %d sp %d", i, zeros, recomputes,
+                     pps, (int)micro, sp);
+        }
+        lt_plan_found_free(&f);
+        assert_true(f.best == NULL && f.n_best == 0);
+    }
+}
+
+/* A sequence is split where each rank keeps 8,192 tokens. */
+static void long_sequences_are_split(void **state) {
+    static const struct {
+        int64_t seq;
+        int cps;
+    } rows[] = {{8192, 1 << 1}, {16384, 1 << 1 | 1 << 2}, {32768, 1 << 1 | 1 << 2 | 1 << 4}};
+    const lt_plan_cluster c = roomy();
+    const lt_plan_model m = model("llama3-8b");
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const lt_plan_query q = {.gpus = 8,
+                                 .batch_seqs = 8,
+                                 .seq = rows[i].seq,
+                                 .tp = 1,
+                                 .pp = 1,
+                                 .precision = LT_PLAN_BF16};
+        lt_plan_found f;
+        int cps = 0;
+        assert_int_equal(lt_plan_search(&m, &c, &q, &f), LT_OK);
+        for (size_t k = 0; k < f.n_best; k++) {
+            cps |= 1 << f.best[k].layout.cp;
+        }
+        assert_int_equal(cps, rows[i].cps);
+        lt_plan_found_free(&f);
+    }
+}
+
+static void the_nearest_layout_is_told(void **state) {
+    const lt_plan_model m = model("llama3-8b");
+    lt_plan_cluster c = roomy();
+    const lt_plan_query q = {.gpus = 8,
+                             .batch_seqs = 16,
+                             .seq = 8192,
+                             .zero = -1,
+                             .recompute = -1,
+                             .precision = LT_PLAN_BF16};
+    lt_plan_found f;
+    double least = INFINITY;
+    (void)state;
+    assert_int_equal(lt_plan_search(&m, &c, &q, &f), LT_OK);
+    for (size_t k = 0; k < f.n_best; k++) {
+        least = fmin(least, f.best[k].memory.total);
+    }
+    near(f.nearest_bytes, least, 1e-12);
+    lt_plan_found_free(&f);
+    c.gpu.memory_bytes = 1;
+    assert_int_equal(lt_plan_search(&m, &c, &q, &f), LT_OK);
+    assert_true(f.n_fit == 0 && f.n_best == 0);
+    near(f.nearest_bytes, least, 1e-12);
+    lt_plan_found_free(&f);
+}
+
+static void queries_that_contradict_are_refused(void **state) {
+    static const struct {
+        lt_plan_query q;
+        const char *word;
+    } rows[] = {
+        {{.gpus = 0, .batch_seqs = 8}, "search: 0 GPUs"},
+        {{.gpus = 8, .batch_seqs = 0}, "batch of 0 sequences"},
+        {{.gpus = 8, .batch_seqs = 8, .pp = 1, .schedule = 1 + LT_PLAN_INTERLEAVED},
+         "an interleaved schedule contradicts one pipeline stage"},
+        {{.gpus = 8, .batch_seqs = 8, .pp = 2, .vpp = 2, .schedule = 1 + LT_PLAN_ONE_F_ONE_B},
+         "2 virtual stages contradict a schedule that is not interleaved"},
+        {{.gpus = 8, .batch_seqs = 8, .tp = 3, .pp = 1}, "tp 3 x pp 1 does not divide 8 GPUs"},
+        {{.gpus = 8, .batch_seqs = 8, .pp = 1, .vpp = 2, .exact = true},
+         "2 virtual stages contradict pp 1"}};
+    const lt_plan_cluster c = roomy();
+    lt_plan_model m = model("llama3-8b");
+    lt_plan_found f;
+    lt_plan_query q;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        q = rows[i].q;
+        q.seq = 8192;
+        q.precision = LT_PLAN_BF16;
+        assert_int_equal(lt_plan_search(&m, &c, &q, &f), LT_ERR_ARG);
+        if (strstr(lt_error_message(), rows[i].word) == NULL) {
+            fail_msg("'%s' does not say '%s'", lt_error_message(), rows[i].word);
+        }
+    }
+    q = (lt_plan_query){.gpus = 8,
+                        .batch_seqs = 8,
+                        .seq = 8192,
+                        .precision = LT_PLAN_BF16,
+                        .pp = 2,
+                        .vpp = 2,
+                        .schedule = 1 + LT_PLAN_INTERLEAVED};
+    assert_int_equal(lt_plan_search(&m, &c, &q, &f), LT_OK);
+    lt_plan_found_free(&f);
+    m.width = 0;
+    assert_int_equal(lt_plan_search(&m, &c, &q, &f), LT_ERR_ARG);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_keep_their_forms),
@@ -382,6 +567,10 @@ int main(void) {
         cmocka_unit_test(rails_keep_traffic_on_one_hop),
         cmocka_unit_test(schedules_are_searched_as_asked),
         cmocka_unit_test(simulated_steps_and_slow_storage),
-        cmocka_unit_test(serving_is_near_published_figures)};
+        cmocka_unit_test(serving_is_near_published_figures),
+        cmocka_unit_test(the_space_is_searched_whole),
+        cmocka_unit_test(long_sequences_are_split),
+        cmocka_unit_test(the_nearest_layout_is_told),
+        cmocka_unit_test(queries_that_contradict_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
