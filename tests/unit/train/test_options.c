@@ -341,6 +341,18 @@ static void idle(void **state) {
         {"distill.rest=renormalise", "", "objective.kind = distill"},
         {"distill.tokens=5", "objective.kind=distill", "distill.on_policy"},
         {"distill.tokens=5", "objective.kind=distill distill.on_policy=0.5", NULL},
+        {"rl.clip_high=0.3", "objective.kind=cispo", "an objective.kind other than cispo"},
+        {"rl.clip_high=0.3", "objective.kind=grpo", NULL},
+        {"rl.dual=3", "objective.kind=cispo", "an objective.kind other than cispo"},
+        {"rl.dual=3", "objective.kind=grpo", NULL},
+        {"rl.weight_high=3", "objective.kind=grpo", "rl.correction"},
+        {"rl.kl_ratio=true", "objective.kind=grpo", "rl.kl"},
+        {"rl.command_limit=3", "objective.kind=grpo", "rl.command"},
+        {"mesh.chunks=2", "mesh=pp=2", NULL},
+        {"mesh.chunks=2", "layout=auto", NULL},
+        {"mesh.schedule=zbv", "layout=auto", NULL},
+        {"mesh.context=ring", "layout=auto", NULL},
+        {"mesh.expert_room=2", "layout=auto", NULL},
         {"sample.every=5", "objective.kind=grpo", NULL}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
