@@ -9,9 +9,9 @@
  *     A key that is known neither here nor to transformers' class of the family is ignored, with a
  *     warning that names it.
  *
- * Dropout and the router's noise belong to the second kind: they act only in training, where models
- * have none here. So does dtype: weights keep the type of their file, and --dtype selects the type of
- * computation. Keys of windows and chunks matter even in families without them, because
+ * Dropout and the router's noise belong to the second kind: they act only in training, and here
+ * models have none. So does dtype: weights keep the type of their file, and --dtype selects the
+ * type of computation. Keys of windows and chunks matter even in families without them, because
  * transformers' caches read them. */
 #include <stdio.h>
 #include <string.h>
