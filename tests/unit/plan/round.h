@@ -1,5 +1,5 @@
-/* round.h: a machine of round numbers, a small dense model and its layout, for tests that count the
- * planner's work by hand. Include it after cmocka.h. */
+/* round.h: a machine of round numbers and a layout of one rank, for tests that count the planner's
+ * work by hand. Include it after cmocka.h. */
 #ifndef LT_TEST_PLAN_ROUND_H
 #define LT_TEST_PLAN_ROUND_H
 
@@ -37,28 +37,10 @@ static inline lt_plan_cluster plain(void) {
                                  .dp_overlap = 1,
                                  .cp_balance = 1};
     lt_plan_cluster c;
-    lt_plan_cluster_plain(&c, &gpu, &stack, 64);
+    lt_plan_cluster_plain(&c, &gpu, &stack, 4096);
     c.latency_us = c.link_latency_us = 0;
     c.link_share = 1;
     return c;
-}
-
-static const double layers = 4, width = 1024, tokens = 2048, heads = 16, kv_heads = 4, head = 64,
-                    ffn = 4096, vocab = 32000;
-
-static inline lt_plan_model dense(void) {
-    return (lt_plan_model){.name = "dense",
-                           .n_layers = 4,
-                           .width = 1024,
-                           .n_heads = 16,
-                           .n_kv_heads = 4,
-                           .head_dim = 64,
-                           .ffn_width = 4096,
-                           .vocab_size = 32000,
-                           .max_seq = 2048,
-                           .n_attn = 4,
-                           .n_dense = 4,
-                           .gated = true};
 }
 
 static inline lt_plan_layout layout(void) {

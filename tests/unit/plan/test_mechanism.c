@@ -5,7 +5,6 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,47 +12,11 @@
 #include <cmocka.h>
 
 #include "plan/points.h"
-
-static void near(double got, double want, double share) {
-    if (!(fabs(got - want) <= share * fabs(want) + 1e-300)) {
-        fail_msg("got %.8g, want %.8g within %.2g", got, want, share);
-    }
-}
-
-/* Round numbers: 1,000 TFLOP/s in bf16 and 2,000 in 8 bits, memory at 1,000 GB/s, links of 100 and
- * NICs of 10 GB/s, no latencies. */
-static lt_plan_cluster plain(void) {
-    const lt_plan_gpu gpu = {.name = "round",
-                             .peak_tflops = {[LT_PLAN_BF16] = 1000,
-                                             [LT_PLAN_FP8] = 2000,
-                                             [LT_PLAN_MXFP8] = 2000,
-                                             [LT_PLAN_FP8ROW] = 1000,
-                                             [LT_PLAN_NVFP4] = 4000},
-                             .memory_bytes = 1e12,
-                             .memory_gbps = 1000,
-                             .link_gbps = 100,
-                             .nic_gbps = 10,
-                             .sms = 100,
-                             .node_gpus = 8,
-                             .domain_gpus = 8};
-    const lt_plan_stack stack = {.name = "round",
-                                 .gemm = 1,
-                                 .memory = 1,
-                                 .network = 1,
-                                 .attention = LT_PLAN_ATTENTION_FLASH2,
-                                 .passes = 1,
-                                 .dp_overlap = 1,
-                                 .cp_balance = 1};
-    lt_plan_cluster c;
-    lt_plan_cluster_plain(&c, &gpu, &stack, 4096);
-    c.latency_us = c.link_latency_us = 0;
-    c.link_share = 1;
-    return c;
-}
+#include "unit/plan/round.h"
 
 /* 32 layers of width 4096, 32 heads of 128 of which 8 hold keys, gated feed-forward of 14336: Llama
  * 3 8B. */
-static lt_plan_model dense(void) {
+static lt_plan_model llama3_8b(void) {
     return (lt_plan_model){.name = "dense",
                            .n_layers = 32,
                            .width = 4096,
@@ -68,17 +31,13 @@ static lt_plan_model dense(void) {
                            .gated = true};
 }
 
-static lt_plan_layout layout(void) {
-    return (lt_plan_layout){.tp = 1,
-                            .pp = 1,
-                            .vpp = 1,
-                            .cp = 1,
-                            .ep = 1,
-                            .dp = 8,
-                            .micro = 1,
-                            .accum = 4,
-                            .zero = 1,
-                            .precision = LT_PLAN_BF16};
+/* Eight ranks that divide the optimiser's state, four micro-batches each. */
+static lt_plan_layout sharded(void) {
+    lt_plan_layout l = layout();
+    l.dp = 8;
+    l.accum = 4;
+    l.zero = 1;
+    return l;
 }
 
 static const double tokens = 8192, layers = 32, width = 4096;
@@ -117,7 +76,7 @@ static void groups_of_experts_bound_the_nodes(void **state) {
 }
 
 static lt_plan_model routed(void) {
-    lt_plan_model m = dense();
+    lt_plan_model m = llama3_8b();
     m.n_dense = 0;
     m.n_moe = 32;
     m.n_experts = 64;
@@ -129,7 +88,7 @@ static lt_plan_model routed(void) {
 static void expert_traffic_is_two_trips_a_layer_and_pass(void **state) {
     lt_plan_cluster c = plain();
     const lt_plan_model m = routed();
-    lt_plan_layout l = layout();
+    lt_plan_layout l = sharded();
     const lt_plan_job j = {&m, &c, &l};
     const double bytes = tokens * width * 2.0; /* One copy of every token. */
     (void)state;
@@ -144,7 +103,7 @@ static void expert_traffic_is_two_trips_a_layer_and_pass(void **state) {
 static void latent_experts_and_predictors_count(void **state) {
     const lt_plan_cluster c = plain();
     lt_plan_model m = routed();
-    lt_plan_layout l = layout();
+    lt_plan_layout l = sharded();
     const lt_plan_job j = {&m, &c, &l};
     double whole;
     (void)state;
@@ -162,7 +121,7 @@ static void latent_experts_and_predictors_count(void **state) {
 static void routed_counts_are_waited_for(void **state) {
     lt_plan_cluster c = plain();
     const lt_plan_model m = routed();
-    const lt_plan_layout l = layout();
+    const lt_plan_layout l = sharded();
     const lt_plan_job j = {&m, &c, &l};
     lt_plan_work f, b;
     (void)state;
@@ -184,8 +143,8 @@ static void routed_counts_are_waited_for(void **state) {
 
 static void tensor_parallel_traffic(void **state) {
     lt_plan_cluster c = plain();
-    const lt_plan_model m = dense(), moe = routed();
-    lt_plan_layout l = layout();
+    const lt_plan_model m = llama3_8b(), moe = routed();
+    lt_plan_layout l = sharded();
     const lt_plan_job j = {&m, &c, &l}, je = {&moe, &c, &l};
     const double half = 7.0 / 8.0 * tokens * width * 2.0 / 100e9; /* A gather, or a sum, of 8. */
     (void)state;
@@ -207,8 +166,8 @@ static void tensor_parallel_traffic(void **state) {
 /* What may hide costs a share of its time all the same (step.c); the rest is exposed whole. */
 static void exposed_tensor_parallel_time(void **state) {
     lt_plan_cluster c = plain();
-    const lt_plan_model m = dense();
-    lt_plan_layout l = layout();
+    const lt_plan_model m = llama3_8b();
+    lt_plan_layout l = sharded();
     double whole, part, hidden_cost;
     (void)state;
     c.gpu.link_gbps = 10000; /* So fast that the products can cover it. */
@@ -230,8 +189,8 @@ static void exposed_tensor_parallel_time(void **state) {
 
 static void only_the_blocks_products_are_narrow(void **state) {
     const lt_plan_cluster c = plain();
-    const lt_plan_model m = dense();
-    lt_plan_layout wide = layout(), narrow = layout();
+    const lt_plan_model m = llama3_8b();
+    lt_plan_layout wide = sharded(), narrow = sharded();
     const lt_plan_job a = {&m, &c, &wide}, b = {&m, &c, &narrow};
     /* x of the joined q k v (4096), of o (4096), of gate and up (4096), of down (14336). */
     const double cast = tokens * (3.0 * 4096 + 14336) * layers;
@@ -257,8 +216,8 @@ static void only_the_blocks_products_are_narrow(void **state) {
 
 static void recipes_keep_layers_wide(void **state) {
     lt_plan_cluster c = plain();
-    const lt_plan_model m = dense();
-    lt_plan_layout l = layout();
+    const lt_plan_model m = llama3_8b();
+    lt_plan_layout l = sharded();
     const lt_plan_job j = {&m, &c, &l};
     const double bf16 = lt_plan_forward_work(&j).gemm_s;
     double fp4;
@@ -274,8 +233,8 @@ static void recipes_keep_layers_wide(void **state) {
 
 static void head_sizes_pad_to_what_kernels_know(void **state) {
     lt_plan_cluster c = plain();
-    lt_plan_model m = dense();
-    lt_plan_layout l = layout();
+    lt_plan_model m = llama3_8b();
+    lt_plan_layout l = sharded();
     const lt_plan_job j = {&m, &c, &l};
     double at96, at85;
     (void)state;
@@ -297,8 +256,8 @@ static void head_sizes_pad_to_what_kernels_know(void **state) {
 
 static void a_slow_host_is_waited_for(void **state) {
     lt_plan_cluster c = plain();
-    const lt_plan_model m = dense();
-    const lt_plan_layout l = layout();
+    const lt_plan_model m = llama3_8b();
+    const lt_plan_layout l = sharded();
     const lt_plan_job j = {&m, &c, &l};
     lt_plan_work w;
     (void)state;
@@ -322,8 +281,8 @@ static void a_slow_host_is_waited_for(void **state) {
 
 static void modules_run_again(void **state) {
     lt_plan_cluster c = plain();
-    const lt_plan_model m = dense();
-    lt_plan_layout l = layout();
+    const lt_plan_model m = llama3_8b();
+    lt_plan_layout l = sharded();
     const lt_plan_job j = {&m, &c, &l};
     lt_plan_work f = lt_plan_forward_work(&j), w;
     (void)state;
@@ -351,8 +310,8 @@ static void modules_run_again(void **state) {
  * 4 and less. */
 static void the_fullest_chunk_counts(void **state) {
     const lt_plan_cluster c = plain();
-    lt_plan_model m = dense();
-    lt_plan_layout l = layout();
+    lt_plan_model m = llama3_8b();
+    lt_plan_layout l = sharded();
     const lt_plan_job j = {&m, &c, &l};
     (void)state;
     m.n_layers = m.n_attn = m.n_dense = 30;
@@ -367,8 +326,8 @@ static void the_fullest_chunk_counts(void **state) {
  * 1024) + 3 14336 rows; and the gathers. */
 static void every_other_product_runs_again(void **state) {
     lt_plan_cluster c = plain();
-    const lt_plan_model m = dense();
-    lt_plan_layout l = layout();
+    const lt_plan_model m = llama3_8b();
+    lt_plan_layout l = sharded();
     const lt_plan_job j = {&m, &c, &l};
     (void)state;
     c.stack.op_selective = 1;
@@ -385,8 +344,8 @@ static void every_other_product_runs_again(void **state) {
 
 static void attention_flops(void **state) {
     lt_plan_cluster c = plain();
-    lt_plan_model m = dense();
-    const lt_plan_layout l = layout();
+    lt_plan_model m = llama3_8b();
+    const lt_plan_layout l = sharded();
     const lt_plan_job j = {&m, &c, &l};
     double forward;
     (void)state;
@@ -401,8 +360,8 @@ static void attention_flops(void **state) {
 
 static void sharded_state_is_gathered_and_stepped(void **state) {
     lt_plan_cluster c = plain();
-    const lt_plan_model m = dense();
-    lt_plan_layout l = layout();
+    const lt_plan_model m = llama3_8b();
+    lt_plan_layout l = sharded();
     const double params = lt_plan_model_params(&m).total;
     /* Reducing 2-byte gradients costs as much. */
     const double gather = params * 2.0 * 7.0 / 8.0 / 100e9;

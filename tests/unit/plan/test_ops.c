@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "unit/plan/round.h"
+#include "unit/plan/round_model.h"
 
 /* ---- Products by their shapes ---- */
 

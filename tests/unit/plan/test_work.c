@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "unit/plan/round.h"
+#include "unit/plan/round_model.h"
 
 /* ---- One product ---- */
 
