@@ -135,6 +135,9 @@ status, told = report(machine(recorded={k: v for k, v in RECORDED.items() if k !
 check("a driver that is not there: its GPUs are not judged, and the number on the bus is told", status == 0 and "PCI bus: 2" in told["skipped"][0]["why"], told)
 status, told = report(machine({"proc/mounts": "/dev/sda1 / ext4 rw 0 0\n"}), mounts=())
 check("without --mounts, only what is mounted is judged", status == 0 and not bad(told) and not any(c["check"] == "fs.missing" for c in told["checks"]), bad(told))
+blank = {"proc/mounts": "/dev/sda1 / ext4 rw 0 0\nfs /scratch/my\\040data\\134x nfs rw,hard 0 0\n"}
+status, told = report(machine(blank, with_(mounts={**RECORDED["mounts"], "/scratch/my data\\x": RECORDED["mounts"]["/scratch"]})), mounts=("--mounts", "/,/scratch/my data\\x//"))
+check("a mount point with blanks, and with slashes at its end", status == 0 and not bad(told) and any(c["object"] == "/scratch/my data\\x" for c in told["checks"]), told)
 
 # Levels.
 levels = f"{scratch}/levels.yaml"

@@ -17,6 +17,21 @@ void lt_facts_of_boot(lt_facts *f, const lt_facts_plan *p) {
 
 /* ---- File systems ---- */
 
+/* Blanks of a path are written as \040 there, and backslashes as \134 (proc(5)). */
+static const char *unescape(char *path) {
+    char *to = path;
+    for (const char *at = path; *at != '\0';) {
+        if (at[0] == '\\' && strspn(at + 1, "01234567") >= 3) {
+            *to++ = (char)((at[1] - '0') << 6 | (at[2] - '0') << 3 | (at[3] - '0'));
+            at += 4;
+        } else {
+            *to++ = *at++;
+        }
+    }
+    *to = '\0';
+    return path;
+}
+
 /* Is it in the list of mounts, "DEVICE POINT TYPE OPTIONS ...", and how? The last one counts. */
 static bool find_mount(const char *mounts, const char *point, bool *read_only) {
     char where[LT_PATH_BYTES];
@@ -24,7 +39,7 @@ static bool find_mount(const char *mounts, const char *point, bool *read_only) {
     bool found = false;
     for (const char *line = mounts; line != NULL && *line != '\0';) {
         if (sscanf(line, "%*s %4095s %*s %1023s", where, options) == 2 &&
-            strcmp(where, point) == 0) {
+            strcmp(unescape(where), point) == 0) {
             found = true;
             *read_only = strncmp(options, "ro", 2) == 0 &&
                          (options[2] == ',' || options[2] == '\0');
@@ -76,9 +91,10 @@ static void add_mounts(lt_facts *f, const lt_facts_plan *p) {
     }
     snprintf(list, sizeof list, "%s", needed ? p->mounts : usual);
     while ((point = strsep(&rest, ",")) != NULL) {
-        if (point[0] != '\0') {
-            add_mount(f, p, mounts, point, needed);
+        for (size_t n = strlen(point); n > 1 && point[n - 1] == '/'; n--) {
+            point[n - 1] = '\0';
         }
+        add_mount(f, p, mounts, point, needed);
     }
     free(mounts);
 }
