@@ -131,6 +131,15 @@ static lt_tensor values_of(const pool *p) {
     return lt_tensor_4d(p->v_bytes, p->v, PAGES, P, G, D);
 }
 
+/* Nothing is refused but instructions that this machine lacks. */
+static bool runs_here(const lt_op_impl *impl, const void *args) {
+    const char *why = impl->refuse != NULL ? impl->refuse(args, NULL) : NULL;
+    if (why != NULL && strncmp(why, "needs AVX", 9) != 0) {
+        fail_msg("%s: %s", impl->name, why);
+    }
+    return why == NULL;
+}
+
 /* Every second slot, with `bad` added to a key of row 3. */
 static void write_all(const lt_op_impl *impl, const pool *p, float *k, float *v, bool odd,
                       float bad) {
@@ -144,7 +153,9 @@ static void write_all(const lt_op_impl *impl, const pool *p, float *k, float *v,
                                 .k = lt_tensor_3d(k, LT_F32, R, G, D),
                                 .v = lt_tensor_3d(v, LT_F32, R, G, D),
                                 .slots = lt_tensor_1d(slots, LT_I32, R)};
-    assert_true(impl->refuse == NULL || impl->refuse(&a, NULL) == NULL);
+    if (!runs_here(impl, &a)) {
+        return;
+    }
     assert_int_equal(impl->run(NULL, &a), LT_OK);
     for (int i = 0; i < R; i++) {
         unsigned char want[ROW * 4];
@@ -180,8 +191,11 @@ static void attend(const lt_op_impl *impl, const pool *p, float *q, float *out, 
                                        .q_max = 20,
                                        .kv_max = 140,
                                        .fixed_order = true};
-    assert_true(impl->refuse == NULL || impl->refuse(&a, NULL) == NULL);
-    assert_int_equal(impl->run(NULL, &a), LT_OK);
+    if (runs_here(impl, &a)) {
+        assert_int_equal(impl->run(NULL, &a), LT_OK);
+    } else {
+        memset(out, 0, (size_t)(30 * H * D) * sizeof *out);
+    }
 }
 
 /* Attention over p, and over F32 pages with its values, with the same implementation. */

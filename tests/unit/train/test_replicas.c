@@ -250,9 +250,11 @@ static void difference_is_named(void **state) {
 }
 
 /* Two ranks: the next start makes the steps again, names the rank, and ends as if nothing had been.
- * A flip before a save is found before the checkpoint, which does not exist then. */
+ * A flip before a save is found before the checkpoint, which does not exist then. A weight that
+ * flips before a step may also change the sum of the gradients, by rounding, so that neither rank's
+ * bits come again: that depends on the instruction set, and is not among these places. */
 static void next_start_decides(void **state) {
-    static const place where[] = {PLACE_GRADIENT, PLACE_WEIGHT, PLACE_SAVED};
+    static const place where[] = {PLACE_GRADIENT, PLACE_M, PLACE_SAVED};
     run whole, r;
     (void)state;
     must(attempt(&whole, "whole", "", "dp=2", 2, NULL), "undisturbed");
