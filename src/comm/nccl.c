@@ -463,7 +463,7 @@ lt_err lt_comm_open_device(lt_comm **out, lt_comm *host, lt_device *device,
     }
     options.epoch = host->options.epoch;
     if (options.record_dir != NULL) { /* In a folder beside the host world's records. */
-        LT_TRY_DONE(lt_path_join(w->records, options.record_dir, "device"));
+        LT_TRY_DONE(lt_path_join(w->records, options.record_dir, LT_RECORDS_DEVICE));
         options.record_dir = w->records;
     }
     if (options.deadline_s == 0.0) {

@@ -1,6 +1,7 @@
 /* record.c: see record.h. */
 #include "comm/record.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -102,5 +103,43 @@ done:
         (void)fclose(f);
     }
     free(text);
+    return err;
+}
+
+static bool is_record(const char *name) {
+    int rank, length = 0;
+    return strcmp(name, LT_RECORDS_DEVICE) == 0 ||
+           (sscanf(name, "rank-%d.jsonl%n", &rank, &length) == 1 && name[length] == '\0' &&
+            length > 0);
+}
+
+lt_err lt_records_put_aside(const char *dir) {
+    lt_err err = LT_OK;
+    char aside[LT_PATH_BYTES], from[LT_PATH_BYTES], to[LT_PATH_BYTES];
+    char **names = NULL;
+    size_t n = 0;
+    bool fresh = false;
+    if (!lt_file_exists(dir)) {
+        return LT_OK;
+    }
+    LT_TRY(lt_path_join(aside, dir, LT_RECORDS_BEFORE));
+    LT_TRY(lt_file_list(&names, &n, dir));
+    for (size_t i = 0; i < n; i++) {
+        if (!is_record(names[i])) {
+            continue;
+        }
+        if (!fresh) {
+            LT_TRY_DONE(lt_file_remove_tree(aside));
+            LT_TRY_DONE(lt_file_make_dirs(aside));
+            fresh = true;
+        }
+        LT_TRY_DONE(lt_path_join(from, dir, names[i]));
+        LT_TRY_DONE(lt_path_join(to, aside, names[i]));
+        if (rename(from, to) != 0) {
+            LT_FAIL_DONE(LT_ERR_IO, "move %s to %s: %s", from, to, strerror(errno));
+        }
+    }
+done:
+    lt_file_list_free(names, n);
     return err;
 }

@@ -61,4 +61,10 @@ lt_record *lt_records_of(lt_records *r, uint64_t call); /* NULL: it has been ove
 LT_MUST_USE lt_err lt_records_write(const lt_records *r, const char *dir, uint64_t epoch, int rank,
                                     int size, const char *reason);
 
+#define LT_RECORDS_DEVICE "device"         /* In DIR: records of calls on GPUs. */
+#define LT_RECORDS_BEFORE "records-before" /* In DIR: those of an earlier start. */
+/* Move the records in `dir`, and those of its devices, to dir/records-before, in place of what is
+ * there: a start begins without records, so that blame never compares those of two starts. */
+LT_MUST_USE lt_err lt_records_put_aside(const char *dir);
+
 #endif

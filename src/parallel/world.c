@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/thread.h"
+#include "comm/record.h"
 #include "comm/shm.h"
 #include "tensor/backend.h"
 
@@ -72,11 +73,15 @@ lt_err lt_world_open(lt_world *w, const char *mesh, int sites, double deadline_s
                      const char *record_dir) {
     const lt_comm_options o = {.deadline_s = deadline_s, .record_dir = record_dir, .check = true};
     lt_err err;
+    int rank, n_ranks;
     *w = (lt_world){0};
     if (!lt_comm_is_rank()) {
         lt_mesh_shape s;
         LT_TRY(lt_mesh_parse(&s, mesh));
         return lt_mesh_check(&s, 1);
+    }
+    if (record_dir != NULL && lt_comm_started_as(&rank, &n_ranks) == LT_OK && rank == 0) {
+        LT_TRY(lt_records_put_aside(record_dir));
     }
     w->board = lt_board_of_rank();
     lt_board_phase(w->board, LT_PHASE_STARTED);

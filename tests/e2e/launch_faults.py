@@ -78,6 +78,9 @@ def goes_on(work):
     a, b = losses(work + "/whole"), losses(out)
     check("a killed rank, and the run goes on: the same losses", "" if p.returncode == 0 and "attempt 2 begins" in text and a == b and len(a) == 400 else
           f"status {p.returncode}, {len(b)} steps of {len(a)}, the same: {a == b}: {text[-500:]}")
+    now, before = (sorted(n for n in os.listdir(d) if n.startswith("rank-")) for d in (out, out + "/records-before"))
+    blame = subprocess.run([lateen, "comm", "blame", out + "/records-before"], capture_output=True, text=True).stdout
+    check("the second start put the records of the first aside", "" if not now and before == ["rank-0.jsonl", "rank-2.jsonl"] and "rank 1 left no record" in blame else (now, before, blame))
 
 
 def at_start(work):

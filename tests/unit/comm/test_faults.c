@@ -276,6 +276,43 @@ static void blame_of_bad_folders(void **state) {
     assert_int_equal(lt_file_remove_tree(dir), LT_OK);
 }
 
+/* A start begins without records; those of the failure before it are kept, and no older ones. */
+static void records_are_put_aside(void **state) {
+    static const char *const names[] = {"rank-0.jsonl", "rank-12.jsonl", "rank-1.jsonl.tmp",
+                                        "metrics.jsonl", "device/rank-0.jsonl"};
+    char dir[] = "/tmp/lt_aside_XXXXXX", path[LT_PATH_BYTES], text[256];
+    (void)state;
+    assert_non_null(mkdtemp(dir));
+    assert_int_equal(lt_records_put_aside(dir), LT_OK);
+    assert_int_equal(lt_path_join(path, dir, "device"), LT_OK);
+    assert_int_equal(lt_file_make_dirs(path), LT_OK);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        assert_int_equal(lt_path_join(path, dir, names[i]), LT_OK);
+        assert_int_equal(lt_file_write_atomic(path, "x", 1), LT_OK);
+    }
+    assert_int_equal(lt_path_join(path, dir, "records-before"), LT_OK);
+    for (int again = 0; again < 2; again++) {
+        assert_int_equal(lt_records_put_aside(dir), LT_OK); /* Nothing new: what is there stays. */
+        for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+            const bool moved = i != 2 && i != 3;
+            assert_int_equal(lt_path_join(path, dir, names[i]), LT_OK);
+            assert_int_equal(lt_file_exists(path), !moved);
+            (void)snprintf(path, sizeof path, "%s/records-before/%s", dir, names[i]);
+            assert_int_equal(lt_file_exists(path), moved);
+        }
+    }
+    assert_int_equal(lt_comm_blame(dir, text, sizeof text), LT_ERR_NOT_FOUND);
+    assert_non_null(strstr(lt_error_message(), "an earlier start are in "));
+    assert_int_equal(lt_path_join(path, dir, "rank-3.jsonl"), LT_OK);
+    assert_int_equal(lt_file_write_atomic(path, "x", 1), LT_OK);
+    assert_int_equal(lt_records_put_aside(dir), LT_OK);
+    (void)snprintf(path, sizeof path, "%s/records-before/rank-0.jsonl", dir);
+    assert_false(lt_file_exists(path));
+    (void)snprintf(path, sizeof path, "%s/records-before/rank-3.jsonl", dir);
+    assert_true(lt_file_exists(path));
+    assert_int_equal(lt_file_remove_tree(dir), LT_OK);
+}
+
 /* ---- The same between processes -------------------------------------------------------------- */
 
 /* A rank of mpirun: rank 2 of 4 comes late, stops, calls something else or aborts in its second
@@ -365,6 +402,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_first_failure_is_told),
         cmocka_unit_test(an_abort_reaches_all),
         cmocka_unit_test(blame_of_bad_folders),
+        cmocka_unit_test(records_are_put_aside),
         cmocka_unit_test(processes_name_who_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
