@@ -217,7 +217,11 @@ with tempfile.TemporaryDirectory() as work:
     shutil.copytree(f"{golden}/adapter-all", dropout)
     config = json.load(open(f"{dropout}/adapter_config.json"))
     json.dump({**config, "lora_dropout": 0.1}, open(f"{dropout}/adapter_config.json", "w"))
-    for name, more, wanted in (("dropout", {"lora.rank": 0, "lora.init": dropout}, "lora_dropout 0.1: training with dropout is not built"), ("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not built"), ("4 bits in bf16", {"lora.base": "nf4", "model.dtype": "bf16"}, "lora.base = nf4 with model.dtype = bf16 on a CPU: not built"), ("rows that are no blocks", {"lora.base": "nf4"}, "rows of 24 numbers are no whole blocks of 64"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not built"),
+    drops, keeps, asked = (train(f"{work}/drops{i}", **{"lora.rank": 0, "lora.init": start, "steps": 3, **more}) for i, (start, more) in
+                           enumerate(((dropout, {}), (dropout, {"lora.dropout": 0}), (f"{golden}/adapter-all", {"lora.dropout": 0.1}))))
+    third = [steps_of(f"{work}/drops{i}")[2]["loss"] for i in range(3)] if drops.returncode == keeps.returncode == asked.returncode == 0 else drops.stderr[-300:]
+    check("dropout is that of the folder, unless it is given", "" if third[0] == third[2] != third[1] and json.load(open(f"{work}/drops0/adapter/adapter_config.json"))["lora_dropout"] == 0.1 else third)
+    for name, more, wanted in (("dropout with DoRA", {"lora.dropout": 0.1, "lora.dora": "true"}, "lora.dropout and lora.dora"), ("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not built"), ("4 bits in bf16", {"lora.base": "nf4", "model.dtype": "bf16"}, "lora.base = nf4 with model.dtype = bf16 on a CPU: not built"), ("rows that are no blocks", {"lora.base": "nf4"}, "rows of 24 numbers are no whole blocks of 64"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not built"),
                                ("ranks that divide a base in blocks", {"mesh": "pp=2", "batch.size": 2, "lora.base": "nf4"}, "lora.base = nf4 with pp (mesh): not built"),
                                ("a rank that is not the folder's", {"lora.init": f"{golden}/adapter-all", "lora.rank": 2}, "lora.rank = 2 was given, but lora.init"),
                                ("an unknown layer", {"lora.targets": "x_proj"}, "'x_proj' is no linear layer of llama")):
