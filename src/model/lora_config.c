@@ -450,7 +450,7 @@ static lt_err add_row(reading *r, const lt_name_row *row) {
     return LT_OK;
 }
 
-/* The experts' modules of one kind, if target_parameters has them in all layers. */
+/* Add the experts' modules of one kind if target_parameters names them in every layer. */
 static lt_err add_experts(reading *r, lt_param_kind kind, size_t *found) {
     const json_t *list = json_object_get(r->config, "target_parameters");
     const lt_name_row *row = lt_lora_expert_row(r->spec, kind);

@@ -79,7 +79,7 @@ static bool has_step(const int64_t *steps, int n, int64_t step) {
 
 static void tell_saved(lt_tuning *t, int64_t step) {
     char name[LT_TUNING_NAME_BYTES];
-    if (lt_tuning_is_trained(t)) { /* Not when a server names again what it finds. */
+    if (lt_tuning_is_trained(t)) { /* After a restart it is not told again. */
         lt_tuning_name(t, step, name);
         lt_tuning_tell(t, "info", "message", NULL, "Checkpoint created at step %lld: %s",
                        (long long)step, name);

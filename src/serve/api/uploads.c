@@ -1,6 +1,6 @@
-/* uploads.c: see uploads.h. Uploads are in a list under a mutex; parts are written, and put
- * together, outside of it. Until a part is written its place says so (`there`), and whoever wrote
- * it deletes it if the upload has ended meanwhile. */
+/* uploads.c: see uploads.h. A mutex protects the list of uploads. Parts are written, and joined to
+ * the file, without holding it. A part has an entry before it is written, with `there` false; if
+ * the upload ends during the write, the writer deletes the part. */
 #include "serve/api/uploads.h"
 
 #include <errno.h>

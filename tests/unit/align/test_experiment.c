@@ -394,7 +394,7 @@ static void intervals_are_wilson_s(void **state) {
         double mean, answers;
     } rows[] = {
         {{1, 1, 0, 1}, 4, 1, 0.75, 3},            /* p (1 - p) / (variance / n) = n - 1. */
-        {{1, 1, 1, 1}, 4, 1, 1, 4},               /* No variance: a problem is one answer. */
+        {{1, 1, 1, 1}, 4, 1, 1, 4},               /* No variance: 1 answer a problem. */
         {{0, 0, 0}, 3, 2, 0, 3},                  /* */
         {{1, 1, 1}, 3, 2, 0.5, 3},                /* */
         {{0, 2}, 2, 2, 0.5, 1},                   /* 0.25 / (0.5 / 2) */

@@ -163,7 +163,7 @@ static void lines_that_are_left_out(void **state) {
     lines_close(&l);
 }
 
-/* The hash is of what is asked, in its order; and many lines are kept. */
+/* The hash covers the questions and their order. A file may have many lines. */
 static void the_hash_is_of_the_lines(void **state) {
 #define ONE "{\"prompt\": \"Hi\", \"level\": 1}\n"
 #define TWO "{\"prompt\": \"Ho\", \"level\": 2}\n"

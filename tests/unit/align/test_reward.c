@@ -189,7 +189,7 @@ static void problems_are_checked(void **state) {
     }
 }
 
-/* A schema that cannot be a grammar is an error of its line. */
+/* A JSON schema that cannot be compiled is refused, with the number of its line. */
 static void schemas_that_fail(void **state) {
     const lt_reward_options o = options_of("schema,length");
     lt_problem problem = {.path = "p.jsonl", .line_number = 7};

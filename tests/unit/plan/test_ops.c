@@ -13,7 +13,7 @@
 
 /* ---- Products by their shapes ---- */
 
-/* The same machine with a memory that no product waits for. */
+/* The same machine with memory so fast that it never limits a matrix product. */
 static lt_plan_cluster compute_bound(void) {
     lt_plan_cluster c = plain();
     c.gpu.memory_gbps = 1e9;
@@ -639,7 +639,7 @@ static void the_default_of_selective_recomputation(void **state) {
     assert_true(w.elementwise_s == 0);
 }
 
-/* So many of the layers, and that share of everything. */
+/* Layers that are computed again repeat their share of the forward pass. */
 static void a_share_of_the_layers_runs_again(void **state) {
     lt_plan_cluster c = plain();
     lt_plan_layout l = layout();

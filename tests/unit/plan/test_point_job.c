@@ -347,7 +347,7 @@ static void groups_name_their_software(void **state) {
                 {{C(group, "megatron-bridge"), C(source, "v1 26.04.01 NeMo")}, "bridge-260401"},
                 {{C(group, "megatron-bridge"), C(source, "26.04.1 NeMo")}, "bridge-2604"},
                 {{C(group, "megatron-bridge"), C(source, "a page")}, "bridge"},
-                /* BigScience's log: before and after two days. */
+                /* BigScience's log has three phases, which two days divide (point_job.c). */
                 {{C(group, "bigscience")}, "bigscience"},
                 {{C(group, "bloom")}, "bigscience"},
                 {{C(group, "bigscience"), C(precision, "bf16 fp32 grad")}, "bigscience-3"},

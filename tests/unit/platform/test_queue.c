@@ -77,7 +77,7 @@ static void reads_answers(void **state) {
     assert_true(lt_queue_next(&j, &at));
     assert_int_equal(j.id, 10);
     assert_string_equal(j.word, "CANCELLED by 0");
-    assert_true(lt_queue_next(&j, &at)); /* The line of two fields is passed over. */
+    assert_true(lt_queue_next(&j, &at)); /* Skips the line of two fields. */
     assert_int_equal(j.id, 7);
     assert_string_equal(j.reason, "NonZeroExitCode");
     assert_false(lt_queue_next(&j, &at));
