@@ -5,6 +5,7 @@
  * The two tables are read once per process and kept, parsed, behind a mutex; they are a few
  * kilobytes. */
 #include <ctype.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -70,6 +71,17 @@ static lt_err number(const lt_yaml_entry *e, size_t n, const char *prefix, const
     return lt_plan_yaml_number(e, n, full, out, min, max, path);
 }
 
+/* A count: cutting off its fraction would change it without a word. */
+static lt_err count(const lt_yaml_entry *e, size_t n, const char *prefix, const char *key,
+                    double *out, double max, const char *path) {
+    LT_TRY(number(e, n, prefix, key, out, 1, max, path));
+    if (*out != floor(*out)) {
+        LT_FAIL(LT_ERR_ARG, "%s: %s%s%s: %g is not a whole number", path, prefix,
+                prefix[0] != 0 ? "." : "", key, *out);
+    }
+    return LT_OK;
+}
+
 /* Fields of one GPU kind; those absent keep their value (so a cluster may change a shipped
  * kind). */
 static lt_err gpu_read(lt_plan_gpu *g, const lt_yaml_entry *e, size_t n, const char *prefix,
@@ -88,9 +100,9 @@ static lt_err gpu_read(lt_plan_gpu *g, const lt_yaml_entry *e, size_t n, const c
     LT_TRY(number(e, n, prefix, "pcie_gbps", &g->pcie_gbps, 0.1, 1e5, path));
     LT_TRY(number(e, n, prefix, "power_w", &g->power_w, 0, 1e6, path));
     LT_TRY(number(e, n, prefix, "host_power_w", &g->host_power_w, 0, 1e6, path));
-    LT_TRY(number(e, n, prefix, "sms", &sms, 1, 1e6, path));
-    LT_TRY(number(e, n, prefix, "node", &node, 1, 1e5, path));
-    LT_TRY(number(e, n, prefix, "domain", &domain, 1, 1e5, path));
+    LT_TRY(count(e, n, prefix, "sms", &sms, 1e6, path));
+    LT_TRY(count(e, n, prefix, "node", &node, 1e5, path));
+    LT_TRY(count(e, n, prefix, "domain", &domain, 1e5, path));
     g->memory_bytes = gib * LT_PLAN_GIB;
     g->sms = (int)sms;
     g->node_gpus = (int)node;
@@ -279,17 +291,28 @@ double lt_plan_cluster_failures_per_s(const lt_plan_cluster *c, int64_t gpus) {
     return nodes * per_node_day / 86400.0;
 }
 
+static bool has_prefix(const lt_yaml_entry *e, size_t n, const char *prefix) {
+    const size_t len = strlen(prefix);
+    for (size_t i = 0; i < n; i++) {
+        if (strncmp(e[i].key, prefix, len) == 0 && e[i].key[len] == '.') {
+            return true;
+        }
+    }
+    return false;
+}
+
 static lt_err tiers_read(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n, const char *path) {
-    c->n_tiers = 0;
-    for (int i = 0; i < LT_PLAN_TIERS; i++) {
-        char prefix[LT_PLAN_NAME_BYTES];
+    char prefix[LT_PLAN_NAME_BYTES] = "network.tiers.0";
+    for (int i = 0; has_prefix(e, n, prefix); i++) {
         double gpus = 0, oversub = 1, latency = c->latency_us;
-        snprintf(prefix, sizeof prefix, "network.tiers.%d", i);
-        LT_TRY(number(e, n, prefix, "gpus", &gpus, 1, 1e8, path));
+        if (i == LT_PLAN_TIERS) {
+            LT_FAIL(LT_ERR_LIMIT, "%s: more than %d network tiers", path, LT_PLAN_TIERS);
+        }
+        LT_TRY(count(e, n, prefix, "gpus", &gpus, 1e8, path));
         LT_TRY(number(e, n, prefix, "oversubscription", &oversub, 0.1, 1000, path));
         LT_TRY(number(e, n, prefix, "latency_us", &latency, 0, 1e6, path));
         if (gpus == 0) {
-            break;
+            LT_FAIL(LT_ERR_ARG, "%s: network tier %d does not say 'gpus'", path, i);
         }
         gpus *= c->rails && i == 0 ? c->gpu.node_gpus : 1; /* All rails of the same nodes. */
         if (i > 0 && (int64_t)gpus <= c->tier[i - 1].gpus) {
@@ -300,6 +323,7 @@ static lt_err tiers_read(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n, c
         c->tier[i].oversub = oversub;
         c->tier[i].latency_us = latency;
         c->n_tiers = i + 1;
+        snprintf(prefix, sizeof prefix, "network.tiers.%d", i + 1);
     }
     return LT_OK;
 }
@@ -406,8 +430,7 @@ static lt_err cluster_numbers(lt_plan_cluster *c, const lt_yaml_entry *e, size_t
     const struct {
         const char *key;
         double *out, min, max;
-    } f[] = {{"gpus", &gpus, 1, 1e9},
-             {"network.nic_gbps", &c->nic_gbps, 1e-3, 1e5},
+    } f[] = {{"network.nic_gbps", &c->nic_gbps, 1e-3, 1e5},
              {"network.latency_us", &c->latency_us, 0, 1e6},
              {"network.link_latency_us", &c->link_latency_us, 0, 1e6},
              {"network.efficiency", &c->stack.network, 0.01, 1.2},
@@ -429,6 +452,12 @@ static lt_err cluster_numbers(lt_plan_cluster *c, const lt_yaml_entry *e, size_t
     for (size_t i = 0; i < sizeof f / sizeof *f; i++) {
         LT_TRY(lt_plan_yaml_number(e, n, f[i].key, f[i].out, f[i].min, f[i].max, path));
     }
+    LT_TRY(count(e, n, "", "gpus", &gpus, 1e9, path));
+    if (lt_plan_yaml_get(e, n, "network.efficiency") != NULL &&
+        lt_plan_yaml_get(e, n, "efficiency.network") != NULL) {
+        LT_FAIL(LT_ERR_ARG, "%s: network.efficiency and efficiency.network are the same number",
+                path);
+    }
     c->gpus = (int64_t)gpus;
     return LT_OK;
 }
@@ -446,16 +475,18 @@ static lt_err stack_known(const lt_yaml_entry *row, const char *path) {
     for (size_t i = 0; i < t->n; i++) {
         const char *name = t->rows[i].key + sizeof prefix - 1;
         const size_t len = strcspn(name, ".");
-        if (strncmp(t->rows[i].key, prefix, sizeof prefix - 1) != 0 || n == MAX_KINDS ||
-            (n > 0 && strlen(names[n - 1]) == len && strncmp(names[n - 1], name, len) == 0)) {
+        char one[LT_PLAN_NAME_BYTES];
+        if (strncmp(t->rows[i].key, prefix, sizeof prefix - 1) != 0) {
             continue;
         }
-        snprintf(buf[n], sizeof buf[n], "%.*s", (int)len, name);
-        if (strcmp(buf[n], family) == 0 || strcmp(buf[n], row->value) == 0) {
+        snprintf(one, sizeof one, "%.*s", (int)len, name);
+        if (strcmp(one, family) == 0 || strcmp(one, row->value) == 0) {
             return LT_OK;
         }
-        names[n] = buf[n];
-        n++;
+        if (n < MAX_KINDS && (n == 0 || strcmp(names[n - 1], one) != 0)) {
+            names[n] = strcpy(buf[n], one);
+            n++;
+        }
     }
     near = lt_name_nearest(row->value, names, n);
     LT_FAIL(LT_ERR_ARG, "%s:%d: unknown stack '%s'; %s '%s' of %s", path, row->line, row->value,
