@@ -1,6 +1,7 @@
 /* eval_mmlu.c: MMLU's files: for each subject dev/<subject>_dev.csv (worked examples) and
- * test/<subject>_test.csv, in a folder or in a tar (plain or compressed). A CSV has the header
- * question,choice0,choice1,choice2,choice3,answer; fields may be quoted, "" is a quote. */
+ * test/<subject>_test.csv, in a folder or in a tar (plain or compressed). A record of the CSV is
+ * question,choice0,choice1,choice2,choice3,answer; fields may be quoted, "" is a quote. The first
+ * record may be a header, whose last field is "answer"; the tar of the paper has none. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -136,7 +137,7 @@ done:
 }
 
 /* Cut the next record of a CSV in place; *at moves behind it. Returns the number of fields (0: the
- * end; at most max, more are dropped). */
+ * end), of which the first max are stored. */
 static int next_record(char **at, char **fields, int max) {
     char *p = *at;
     int n = 0;
@@ -166,7 +167,30 @@ static int next_record(char **at, char **fields, int max) {
         }
     }
     *at = p;
-    return n < max ? n : max;
+    return n;
+}
+
+/* A CSV while it is read. */
+typedef struct {
+    const char *name;
+    char *at, *fields[N_FIELDS];
+    int64_t record;
+} csv_reader;
+
+/* Find the next question; *more is false at the end. Blank lines and the header are skipped. */
+static lt_err next_question(csv_reader *r, bool *more) {
+    int n;
+    do {
+        n = next_record(&r->at, r->fields, N_FIELDS);
+        r->record++;
+        *more = n > 0;
+    } while ((n == 1 && r->fields[0][0] == '\0') ||
+             (n == N_FIELDS && r->record == 1 && strcmp(r->fields[N_FIELDS - 1], "answer") == 0));
+    if (*more && n != N_FIELDS) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: record %lld has %d fields, not %d", r->name,
+                (long long)r->record, n, N_FIELDS);
+    }
+    return LT_OK;
 }
 
 /* "Question\nA. ...\nB. ...\nC. ...\nD. ...\nAnswer:" behind what stands in text; answer: add "
@@ -209,10 +233,10 @@ static csv_file *find_file(const csv_files *f, const char *name) {
 /* "The following are multiple choice questions ..." and the worked examples. */
 static lt_err subject_preamble(char *text, const csv_files *f, const char *subject, int64_t shots) {
     static const char letters[4][2] = {"A", "B", "C", "D"};
-    char spoken[128], name[160], *copy, *at, *fields[N_FIELDS];
+    char spoken[128], name[160], *copy;
+    csv_reader r = {.name = name};
     const csv_file *dev;
     lt_err err = LT_OK;
-    int answer = 0;
 
     snprintf(spoken, sizeof spoken, "%s", subject);
     for (char *p = spoken; *p != '\0'; p++) {
@@ -222,18 +246,28 @@ static lt_err subject_preamble(char *text, const csv_files *f, const char *subje
              "The following are multiple choice questions (with answers) about %s.\n\n", spoken);
     snprintf(name, sizeof name, "%s_dev.csv", subject);
     dev = find_file(f, name);
-    if (shots == 0 || dev == NULL) {
+    if (shots == 0) {
         return LT_OK;
+    }
+    if (dev == NULL) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "no %s, which has the %lld worked examples that are asked for",
+                name, (long long)shots);
     }
     copy = strdup(dev->text);
     if (copy == NULL) {
         LT_FAIL(LT_ERR_OOM, "%s", name);
     }
-    at = copy;
-    (void)next_record(&at, fields, N_FIELDS); /* The header. */
-    for (int64_t i = 0; i < shots && next_record(&at, fields, N_FIELDS) == N_FIELDS; i++) {
-        LT_TRY_DONE(answer_index(fields, name, &answer));
-        LT_TRY_DONE(add_question(text, fields, letters[answer]));
+    r.at = copy;
+    for (int64_t i = 0; i < shots; i++) {
+        int answer;
+        bool more;
+        LT_TRY_DONE(next_question(&r, &more));
+        if (!more) {
+            LT_FAIL_DONE(LT_ERR_ARG, "%s has %lld worked examples, not the %lld that are asked for",
+                         name, (long long)i, (long long)shots);
+        }
+        LT_TRY_DONE(answer_index(r.fields, name, &answer));
+        LT_TRY_DONE(add_question(text, r.fields, letters[answer]));
     }
 done:
     free(copy);
@@ -244,7 +278,8 @@ static lt_err add_subject(lt_eval_items *out, const csv_files *f, csv_file *test
                           const char *subject, int64_t limit, int64_t shots) {
     static const char *const letters[] = {" A", " B", " C", " D"};
     lt_err err = LT_OK;
-    char *at = test->text, *fields[N_FIELDS], *text = malloc(PROMPT_BYTES);
+    csv_reader r = {.name = test->name, .at = test->text};
+    char *text = malloc(PROMPT_BYTES);
     size_t preamble;
 
     if (text == NULL) {
@@ -252,16 +287,20 @@ static lt_err add_subject(lt_eval_items *out, const csv_files *f, csv_file *test
     }
     LT_TRY_DONE(subject_preamble(text, f, subject, shots));
     preamble = strlen(text);
-    (void)next_record(&at, fields, N_FIELDS);
-    while ((limit == 0 || out->n < limit) && next_record(&at, fields, N_FIELDS) == N_FIELDS) {
+    while (limit == 0 || out->n < limit) {
         lt_eval_item *item;
+        bool more;
+        LT_TRY_DONE(next_question(&r, &more));
+        if (!more) {
+            break;
+        }
         LT_TRY_DONE(lt_eval_items_add(out, &item));
         text[preamble] = '\0';
-        LT_TRY_DONE(add_question(text, fields, NULL));
+        LT_TRY_DONE(add_question(text, r.fields, NULL));
         for (int i = 0; i < 4; i++) {
             LT_TRY_DONE(lt_eval_item_pair(item, text, letters[i]));
         }
-        LT_TRY_DONE(answer_index(fields, test->name, &item->gold));
+        LT_TRY_DONE(answer_index(r.fields, test->name, &item->gold));
     }
 done:
     free(text);

@@ -166,7 +166,8 @@ static void mmlu_in_a_tar(void **state) {
     (void)state;
     assert_non_null(mkdtemp(folder));
     (void)snprintf(path, sizeof path, "%s/mmlu.tar.gz", folder);
-    (void)snprintf(command, sizeof command, "tar -C %s -czf %s mmlu", DATA, path);
+    /* With records of times, whose names end as those of the files do. */
+    (void)snprintf(command, sizeof command, "tar --format=pax -C %s -czf %s mmlu", DATA, path);
     assert_int_equal(system(command), 0);
     must(lt_eval_items_read(&plain, &kind, "mmlu", DATA "mmlu", 0, 2), "folder");
     must(lt_eval_items_read(&packed, &kind, "mmlu", path, 0, 2), "tar");
@@ -235,6 +236,95 @@ static void answers_of_mmlu(void **state) {
         lt_eval_items_free(&items);
     }
     must(lt_file_remove_tree(folder), folder);
+}
+
+/* Read test/s_test.csv with this text, and dev/s_dev.csv if examples is not NULL. */
+static lt_err mmlu_files(lt_eval_items *items, const char *text, const char *examples, int shots) {
+    char folder[] = "/tmp/lateen-eval-XXXXXX", path[96];
+    lt_eval_metric kind;
+    lt_err err;
+    assert_non_null(mkdtemp(folder));
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(path, sizeof path, "%s/%s", folder, i == 0 ? "dev" : "test");
+        must(lt_file_make_dirs(path), path);
+    }
+    (void)snprintf(path, sizeof path, "%s/test/s_test.csv", folder);
+    must(lt_file_write_atomic(path, text, strlen(text)), path);
+    if (examples != NULL) {
+        (void)snprintf(path, sizeof path, "%s/dev/s_dev.csv", folder);
+        must(lt_file_write_atomic(path, examples, strlen(examples)), path);
+    }
+    *items = (lt_eval_items){0};
+    err = lt_eval_items_read(items, &kind, "mmlu", folder, 0, shots);
+    must(lt_file_remove_tree(folder), folder);
+    return err;
+}
+
+#define HEADER   "question,choice0,choice1,choice2,choice3,answer\n"
+#define ONE      "q1,a,b,c,d,A\n"
+#define TWO      "q2,a,b,c,d,1\n"
+#define PREAMBLE "The following are multiple choice questions (with answers) about s.\n\n"
+#define CHOICES  "\nA. a\nB. b\nC. c\nD. d\nAnswer:"
+
+/* Every record is a question, except a header; blank lines are none. The files of the paper's own
+ * tar have no header. */
+static void records_of_mmlu(void **state) {
+    static const char *const same[] = {HEADER ONE TWO, ONE TWO, HEADER "\n" ONE "\r\n\n" TWO "\n\n",
+                                       ONE "q2,a,b,c,d,1"};
+    lt_eval_items items;
+    (void)state;
+    for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
+        must(mmlu_files(&items, same[i], NULL, 0), same[i]);
+        assert_int_equal(items.n, 2);
+        assert_string_equal(items.items[0].contexts[0], PREAMBLE "q1" CHOICES);
+        assert_string_equal(items.items[1].contexts[0], PREAMBLE "q2" CHOICES);
+        assert_int_equal(items.items[0].gold, 0);
+        assert_int_equal(items.items[1].gold, 1);
+        lt_eval_items_free(&items);
+    }
+}
+
+/* A record that is no question ends nothing without a word. */
+static void broken_records_of_mmlu(void **state) {
+    static const struct {
+        const char *text, *says;
+    } rows[] = {{HEADER ONE "q2,a,b,c,1\n" ONE, "s_test.csv: record 3 has 5 fields, not 6"},
+                {HEADER ONE "q2, or so,a,b,c,d,1\n", "s_test.csv: record 3 has 7 fields, not 6"},
+                {ONE "\"q2\" then,a,b,c,d,1\n", "s_test.csv: record 2 has 1 fields, not 6"},
+                {ONE HEADER, "s_test.csv: answer 'answer' is none of"},
+                {"question,choice0,choice1,choice2,answer\n" ONE, "record 1 has 5 fields, not 6"},
+                {HEADER, "no <subject>_test.csv with questions"}};
+    lt_eval_items items;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(mmlu_files(&items, rows[i].text, NULL, 0), LT_ERR_FORMAT);
+        if (strstr(lt_error_message(), rows[i].says) == NULL) {
+            fail_msg("'%s' does not say '%s'", lt_error_message(), rows[i].says);
+        }
+        lt_eval_items_free(&items);
+    }
+}
+
+/* As many worked examples as are asked for, or none of the questions. */
+static void examples_of_mmlu(void **state) {
+    lt_eval_items items;
+    (void)state;
+    must(mmlu_files(&items, TWO, HEADER ONE TWO, 1), "one");
+    assert_string_equal(items.items[0].contexts[3], PREAMBLE "q1" CHOICES " A\n\nq2" CHOICES);
+    lt_eval_items_free(&items);
+    must(mmlu_files(&items, TWO, ONE TWO, 2), "two");
+    assert_string_equal(items.items[0].contexts[3],
+                        PREAMBLE "q1" CHOICES " A\n\nq2" CHOICES " B\n\nq2" CHOICES);
+    lt_eval_items_free(&items);
+    assert_int_equal(mmlu_files(&items, TWO, HEADER ONE TWO, 3), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "s_dev.csv has 2 worked examples, not the 3"));
+    lt_eval_items_free(&items);
+    assert_int_equal(mmlu_files(&items, TWO, NULL, 1), LT_ERR_NOT_FOUND);
+    assert_non_null(strstr(lt_error_message(), "no s_dev.csv, which has the 1 worked examples"));
+    lt_eval_items_free(&items);
+    assert_int_equal(mmlu_files(&items, TWO, ONE "q2,a\n", 2), LT_ERR_FORMAT);
+    assert_non_null(strstr(lt_error_message(), "s_dev.csv: record 2 has 2 fields, not 6"));
+    lt_eval_items_free(&items);
 }
 
 static void a_text(void **state) {
@@ -357,15 +447,12 @@ static void edges(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tasks_of_lines),
-        cmocka_unit_test(mmlu),
-        cmocka_unit_test(mmlu_in_a_tar),
-        cmocka_unit_test(answers_of_mmlu),
-        cmocka_unit_test(a_text),
-        cmocka_unit_test(broken_questions),
-        cmocka_unit_test(broken_lines_are_named),
-        cmocka_unit_test(many_questions),
-        cmocka_unit_test(edges),
+        cmocka_unit_test(tasks_of_lines),   cmocka_unit_test(mmlu),
+        cmocka_unit_test(mmlu_in_a_tar),    cmocka_unit_test(answers_of_mmlu),
+        cmocka_unit_test(records_of_mmlu),  cmocka_unit_test(broken_records_of_mmlu),
+        cmocka_unit_test(examples_of_mmlu), cmocka_unit_test(a_text),
+        cmocka_unit_test(broken_questions), cmocka_unit_test(broken_lines_are_named),
+        cmocka_unit_test(many_questions),   cmocka_unit_test(edges),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
