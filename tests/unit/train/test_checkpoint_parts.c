@@ -230,6 +230,89 @@ static void what_does_not_cover_is_not_published(void **state) {
     free(r);
 }
 
+/* The manifest of the first of two parts is changed before they are published: text `from`, which
+ * occurs in it, into `to`. */
+static void expect_refused(const side *whole, const lt_recipe *r, const char *from, const char *to,
+                           const char *words) {
+    lt_run_state at = state_at(905);
+    char path[LT_PATH_BYTES], *text = NULL, *found, *changed;
+    size_t bytes = 0;
+    must(lt_checkpoint_begin(root, 905, NULL), "begin");
+    for (int part = 0; part < 2; part++) {
+        const parts_of of = parts_make(PARTS_ROWS, 2, part, &whole->model->table);
+        const lt_partition partition = {parts_boxes, &of, NULL};
+        must(write_part(whole, r, &partition, 905, part, 2), "write");
+    }
+    (void)snprintf(path, sizeof path, "%s/step-000000905.tmp/part-00000-of-00002.json", root);
+    must(lt_file_read(&text, &bytes, path, 1 << 20), path);
+    found = strstr(text, from);
+    if (found == NULL) {
+        fail_msg("'%s' is not in %s", from, text);
+    }
+    changed = malloc(bytes + strlen(to) + 1);
+    assert_non_null(changed);
+    (void)sprintf(changed, "%.*s%s%s", (int)(found - text), text, to, found + strlen(from));
+    must(lt_file_write_atomic(path, changed, strlen(changed)), path);
+    if (lt_checkpoint_publish(root, 2, whole->model, &whole->optimiser, &at, NULL) == LT_OK) {
+        fail_msg("%s: is not refused", to);
+    }
+    if (strstr(lt_error_message(), words) == NULL) {
+        fail_msg("%s: '%s' does not say '%s'", to, lt_error_message(), words);
+    }
+    lt_checkpoint_abandon(root, 905, NULL);
+    free(text);
+    free(changed);
+    lt_run_state_clear(&at);
+}
+
+/* The embedding is 37 x 20; rows 0 to 17 of it are the first part's. */
+static void damaged_boxes_are_refused(void **state) {
+#define EMBEDDING "\"embed\":"
+#define BOXES     "{\"shape\":[37,20],\"boxes\":[[[0,0],[18,20]]]}"
+    static const char *const boxes[] = {"[[-1,0],[18,20]]",
+                                        "[[0,-1],[18,20]]",
+                                        "[[0,0],[0,20]]",
+                                        "[[0,0],[18,0]]",
+                                        "[[20,0],[18,20]]",
+                                        "[[0,1],[18,20]]",
+                                        "[[0,0],[38,20]]",
+                                        "[[\"0\",0],[18,20]]",
+                                        "[[0,0.0],[18,20]]",
+                                        "[[0],[18,20]]",
+                                        "[[0,0,0],[18,20]]",
+                                        "[[0,0],[18,20,1]]",
+                                        "[[0,0],[null,20]]",
+                                        "[]",
+                                        "{}",
+                                        "3"};
+    static const struct {
+        const char *shape, *words;
+    } shapes[] = {{"[38,20]", "is of another shape"},     {"[37,21]", "is of another shape"},
+                  {"[37]", "is of another shape"},        {"[37,20,1]", "is of another shape"},
+                  {"[\"37\",20]", "is of another shape"}, {"null", "is of another shape"}};
+    lt_recipe *r = recipe_of("lion", "fp32");
+    side whole;
+    char to[256];
+    (void)state;
+    open_whole(&whole, r);
+    for (size_t i = 0; i < sizeof boxes / sizeof *boxes; i++) {
+        (void)snprintf(to, sizeof to, EMBEDDING "{\"shape\":[37,20],\"boxes\":[%s]}", boxes[i]);
+        expect_refused(&whole, r, EMBEDDING BOXES, to, "box 0 of parameter embed lies outside it");
+    }
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        (void)snprintf(to, sizeof to, EMBEDDING "{\"shape\":%s,\"boxes\":[[[0,0],[18,20]]]}",
+                       shapes[i].shape);
+        expect_refused(&whole, r, EMBEDDING BOXES, to, shapes[i].words);
+    }
+    expect_refused(&whole, r, EMBEDDING, "\"other\":", "parameter other is none of this model's");
+    expect_refused(&whole, r, EMBEDDING BOXES, EMBEDDING "{\"shape\":[37,20],\"boxes\":[]}",
+                   "parameter embed: the parts hold 380 of 740 elements");
+    expect_refused(&whole, r, "\"part\":0", "\"part\":1", "1 of 2, wanted");
+    expect_refused(&whole, r, "\"parts\":2", "\"parts\":3", "0 of 3, wanted");
+    side_close(&whole);
+    free(r);
+}
+
 static void flip_byte(int64_t step, const char *file) {
     char folder[LT_PATH_BYTES], path[LT_PATH_BYTES];
     unsigned char byte;
@@ -293,6 +376,7 @@ int main(void) {
         cmocka_unit_test(any_partition_reads_any_other),
         cmocka_unit_test(replicas_count_once),
         cmocka_unit_test(what_does_not_cover_is_not_published),
+        cmocka_unit_test(damaged_boxes_are_refused),
         cmocka_unit_test(only_files_that_are_needed_are_read),
         cmocka_unit_test(other_models_are_refused),
     };

@@ -92,9 +92,9 @@ static void elements_follow_the_papers(void **state) {
     }
 }
 
-/* Muon turns the matrix G of 40 x 20 (q, k and v) and its transpose of 20 x 40 (down) into the same orthogonal matrix;
- * the taller one's update is larger by sqrt(40 / 20). Decay is the plan's muon_lr times optim.decay.
- */
+/* Muon turns the matrix G of 40 x 20 (q, k and v) and its transpose of 20 x 40 (down) into the same
+ * orthogonal matrix; the taller one's update is larger by sqrt(40 / 20). Decay is the plan's
+ * muon_lr times optim.decay. */
 static void muon_scales_by_the_shape(void **state) {
     lt_model_spec spec = spec_of(false, 37);
     lt_recipe *r = recipe("muon");
