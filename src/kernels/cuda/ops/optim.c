@@ -7,8 +7,9 @@
 #include "kernels/cuda/ops/optim_args.h"
 #include "kernels/cuda/specs.h"
 
-#define THREADS      256
-#define SUMSQ_BLOCKS 1056 /* Fixed, so that the order of the sum does not depend on the GPU. */
+#define THREADS 256
+/* At most, whatever the GPU, so that the order of the sum does not depend on it. */
+#define SUMSQ_BLOCKS 1056
 
 static float draw_step(int64_t step) {
     return (float)(step & LT_OPTIM_STEP_MASK);
@@ -154,15 +155,17 @@ static lt_err sumsq_run(lt_queue *q, const void *args) {
     const lt_tensor *const rows[] = {&a.x};
     int64_t count = lt_tensor_count(&a.x);
     const int w = lt_cuda_piece(rows, 1, LT_F32, count);
+    /* Blocks behind the end would add zeros to the sum, which has the same bits without them. */
+    const int64_t used = LT_CUDA_DIV_UP(count, (int64_t)THREADS * w);
+    const int blocks = used < 1 ? 1 : used < SUMSQ_BLOCKS ? (int)used : SUMSQ_BLOCKS;
     lt_cuda_sumsq_parts_args call = {.x = a.x.data, .count = count};
-    lt_cuda_sumsq_total_args total = {
-        .out = a.out.data, .n = SUMSQ_BLOCKS, .accumulate = a.accumulate};
+    lt_cuda_sumsq_total_args total = {.out = a.out.data, .n = blocks, .accumulate = a.accumulate};
     void *parts, *first[] = {&call}, *second[] = {&total};
     LT_TRY(lt_cuda_scratch(q, SUMSQ_BLOCKS * sizeof(double), &parts));
     call.parts = parts;
     total.parts = parts;
-    LT_TRY(lt_cuda_run(q, "ops/optim.cu", "sumsq_parts", defines(w, LT_F32), SUMSQ_BLOCKS, 1,
-                       THREADS, first));
+    LT_TRY(lt_cuda_run(q, "ops/optim.cu", "sumsq_parts", defines(w, LT_F32), blocks, 1, THREADS,
+                       first));
     return lt_cuda_run(q, "ops/optim.cu", "sumsq_total", defines(w, LT_F32), 1, 1, THREADS, second);
 }
 
