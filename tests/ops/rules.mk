@@ -6,5 +6,5 @@ $(OUT)/src/cli/%.o: CPPFLAGS += -Itests
 OBJ_CLI += $(OPS_CASES:%.c=$(OUT)/%.o)
 
 $(OUT)/optest: $(OPS_TEST:%.c=$(OUT)/%.o) $(OUT)/liblateen.a
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(CC) $(LDFLAGS) $(TEST_LINKER) -o $@ $^ $(LDLIBS)
 -include $(OPS_TEST:%.c=$(OUT)/%.d)
