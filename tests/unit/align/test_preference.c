@@ -8,6 +8,8 @@
 #include "align/preference.h"
 #include "align/train.h"
 #include "data/chat_source.h"
+#include "tensor/backend.h"
+#include "tensor/ops.h"
 
 static const char pairs[] =
     "{\"prompt\": \"Hi\", \"chosen\": \"Hello!\", \"rejected\": \"no\"}\n"
@@ -412,6 +414,34 @@ static void refusals(void **state) {
          "a separator of 63 bytes");
 }
 
+static lt_err spoiling_adamw(lt_queue *q, const lt_adamw_args *a) {
+    LT_TRY(lt_backend_cpu()->ops->adamw(q, a));
+    for (int64_t i = 0; i < a->p.shape[0]; i++) {
+        ((float *)a->p.data)[i] = NAN;
+    }
+    return LT_OK;
+}
+
+/* The first update spoils the weights: the losses of steps 2 and 3 are not finite, their updates
+ * are skipped, and the run ends as any other that diverges. */
+static void losses_that_are_not_finite_are_skipped(void **state) {
+    lt_ops ops = *lt_backend_cpu()->ops;
+    lt_backend spoiling = *lt_backend_cpu();
+    lt_recipe *r = recipe_of("spoiled", "pairs.jsonl",
+                             "steps=9 batch.size=2 data.seq=32 objective.kind=dpo guard.limit=2");
+    json_t *skips;
+    (void)state;
+    ops.adamw = spoiling_adamw;
+    spoiling.ops = &ops;
+    write_file("pairs.jsonl", pairs);
+    assert_int_equal(lt_align_train(r, device_of(&spoiling)), LT_ERR_NUMERIC);
+    says("step 3: 2 updates in a row were skipped");
+    skips = run_lines("spoiled", "skip");
+    assert_int_equal(json_array_size(skips), 1); /* The second one ends the run. */
+    json_decref(skips);
+    free(r);
+}
+
 static void a_caller_without_objectives_says_so(void **state) {
     lt_recipe *r = recipe_of("none", "pairs.jsonl", "objective.kind=dpo steps=1 data.seq=32");
     (void)state;
@@ -433,6 +463,7 @@ int main(void) {
         cmocka_unit_test(every_objective_learns),
         cmocka_unit_test(trl_takes_the_same_steps),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(losses_that_are_not_finite_are_skipped),
         cmocka_unit_test(a_caller_without_objectives_says_so),
     };
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
