@@ -14,7 +14,7 @@ static struct {
     int64_t step; /* Counted by the sums of squares: one a step. */
     int64_t nan_from, nan_to;
     int64_t spoil_step;
-    enum { SPOIL_ONE_UNUSED, SPOIL_ALL, BLOW_UP } how;
+    enum { SPOIL_ONE_UNUSED, SPOIL_ALL, BLOW_UP, FORGET } how;
 } fault;
 static lt_ops faulty_ops;
 static lt_backend faulty;
@@ -42,6 +42,8 @@ static lt_err adamw(lt_queue *q, const lt_adamw_args *a) {
             p[i] = NAN;
         } else if (fault.how == BLOW_UP) {
             p[i] = sinf((float)i) * 40.0f;
+        } else if (fault.how == FORGET) {
+            p[i] = sinf((float)i) * 0.02f;
         }
     }
     return LT_OK;
@@ -202,6 +204,38 @@ static void blown_up(void **state) {
     assert_true(run_has("i", "checkpoints/step-000000020.left"));
 }
 
+/* A run that has learnt its data to less than half a nat, and whose weights are again as at the
+ * beginning: ln 64 = 4.16 is no more than it began with, but far above its best. */
+static void forgotten(void **state) {
+    char path[LT_PATH_BYTES], *text = NULL, options[LT_PATH_BYTES + 128];
+    int32_t header[256] = {20240520, 1, RUN_TOKENS};
+    lt_run_state s = {0};
+    size_t bytes = 0;
+    FILE *f;
+    (void)state;
+    run_path(path, "cycle.bin");
+    f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(header, sizeof header, 1, f), 1);
+    for (int i = 0; i < RUN_TOKENS; i++) {
+        const uint16_t id = (uint16_t)(i % 3);
+        assert_int_equal(fwrite(&id, sizeof id, 1, f), 1);
+    }
+    assert_int_equal(fclose(f), 0);
+    (void)snprintf(options, sizeof options,
+                   "steps=120 checkpoint.every=4 checkpoint.keep_last=1 optim.lr=0.02 "
+                   "data.train=%s",
+                   path);
+    must(run_train("l", options, broken(FOREVER, FOREVER, 118, FORGET)), "finite");
+    run_holds("l", "116 120");
+    run_path(path, "l/checkpoints/step-000000120/manifest.json");
+    must(lt_file_read(&text, &bytes, path, 1 << 20), path);
+    must(lt_checkpoint_parse(&s, text, bytes, path), path);
+    assert_true(s.suspect && s.loss > 3.5 && s.loss < 5.0);
+    lt_run_state_clear(&s);
+    free(text);
+}
+
 /* Bad from the first step on: there is nothing to go on from, and nothing is lost by beginning
  * anew. */
 static void never_good(void **state) {
@@ -240,6 +274,7 @@ int main(void) {
                                        cmocka_unit_test(spoiled_where_due),
                                        cmocka_unit_test(spoiled_at_the_end),
                                        cmocka_unit_test(blown_up),
+                                       cmocka_unit_test(forgotten),
                                        cmocka_unit_test(never_good),
                                        cmocka_unit_test(only_the_failed)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
