@@ -521,6 +521,48 @@ static void a_prompt_seen_before_is_not_run_again(void **state) {
     lt_arena_close(&w.arena);
 }
 
+/* Prompts of other texts that need more than all pages. */
+static void press(world *w) {
+    for (int32_t i = 0; i < 8; i++) {
+        life *l = add(w, 40, 0, 1000 * (1 + (int32_t)w->s.n_steps) + i);
+        plan_and_run(w);
+        lt_sched_remove(&w->s, &l->seq);
+    }
+}
+
+/* Tokens of a prompt of twenty 1 that are found; it keeps n_keep of them for keep_s. */
+static int64_t found(world *w, double keep_s, int64_t n_keep) {
+    life *l = add(w, 20, 0, 1);
+    l->seq.keep_s = keep_s;
+    l->seq.n_keep = n_keep;
+    plan_and_run(w);
+    lt_sched_remove(&w->s, &l->seq);
+    return l->seq.n_cached;
+}
+
+/* Of 48 pages at most 16 are kept; the others make room. A page is kept if its first token is among
+ * those that a request asks for, whether the request computes it or finds it. */
+static void pages_are_kept_for_their_time(void **state) {
+    static world w;
+    (void)state;
+    open_world(&w, 1, 8, 64);
+    assert_int_equal(found(&w, 100.0, 9), 0);
+    assert_int_equal(w.s.pages.n_kept, 3);
+    press(&w);
+    assert_int_equal(found(&w, 0.0, 20), 12);
+    assert_int_equal(w.s.pages.n_kept, 3);
+    assert_int_equal(found(&w, 200.0, 16), 16); /* All but the page of its last token. */
+    assert_int_equal(w.s.pages.n_kept, 4);
+    w.s.pages.now_s += 150.0; /* The first request's time is over. */
+    press(&w);
+    assert_int_equal(found(&w, 0.0, 0), 16);
+    w.s.pages.now_s += 60.0;
+    press(&w);
+    assert_int_equal(w.s.pages.n_kept, 0);
+    assert_int_equal(found(&w, 0.0, 0), 0);
+    lt_arena_close(&w.arena);
+}
+
 static void forks_copy_a_page_when_they_write(void **state) {
     static world w;
     life *a, *b = NULL;
@@ -595,6 +637,7 @@ int main(void) {
         cmocka_unit_test(decoding_comes_before_prompts),
         cmocka_unit_test(priority_then_arrival),
         cmocka_unit_test(a_prompt_seen_before_is_not_run_again),
+        cmocka_unit_test(pages_are_kept_for_their_time),
         cmocka_unit_test(forks_copy_a_page_when_they_write),
         cmocka_unit_test(a_family_that_waits_gives_way),
         cmocka_unit_test(a_million_steps),
