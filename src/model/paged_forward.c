@@ -358,6 +358,7 @@ static lt_err attend(lt_paged_forward *f, int layer) {
                                       .window = l.window,
                                       .q_max = f->shape.q_max,
                                       .kv_max = f->shape.kv_max,
+                                      .prompt_keys = f->prompt_keys,
                                       .fixed_order = f->o.fixed_order});
 }
 
@@ -474,6 +475,14 @@ int64_t lt_paged_forward_rope_rows(const lt_paged_forward *f, int64_t n) {
     return lt_exec_rope_rows(f->exec.spec, f->o.max_seq, n, n);
 }
 
+static int64_t prompt_keys(const lt_paged_forward_rows *w) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < w->n_seqs; i++) {
+        n += w->q_start[i + 1] - w->q_start[i] >= LT_PROMPT_ROWS ? w->kv_len[i] : 0;
+    }
+    return n;
+}
+
 lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w) {
     lt_exec *r = &f->exec;
     const bool graphs = r->backend->graph_begin != NULL;
@@ -492,6 +501,7 @@ lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w)
         f->lora_rows.by_place = graphs && (pad || r->fixed_order);
         f->shape.adapters = pad ? f->lora_rows.growths : 0;
     }
+    f->prompt_keys = pad ? 0 : prompt_keys(w);
     f->usual = !graphs;
     f->at_hand = pad ? 0 : -1;
     f->chosen_first = pad && graphs ? 0 : -1;

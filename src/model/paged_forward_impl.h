@@ -58,7 +58,8 @@ struct lt_paged_forward {
     const lt_steering *steering;                       /* Steering of the model; NULL: none. */
     lt_tensor steer; /* S of steering.h, a view of the metadata; absent: no row is steered. */
     lt_paged_forward_side sides[2];
-    int turn; /* The side of the last call. */
+    int turn;            /* The side of the last call. */
+    int64_t prompt_keys; /* Of the call (lt_attention_paged_args). */
     /* Calls of run so far; the first n_waited of them were waited for. */
     int64_t n_calls, n_waited;
     lt_queue *up, *down; /* Transfers beside exec.queue. */

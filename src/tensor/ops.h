@@ -202,15 +202,18 @@ typedef struct {
  * sinks: as in attention. q_max, kv_max: no sequence has more rows or tokens, so that a device can
  * size its launch without reading the arrays. table, q_start, kv_len and the keys of tokens before
  * these rows exist before the step: a device may read them before preceding ops have finished.
+ * prompt_keys: tokens of all sequences of at least LT_PROMPT_ROWS rows, in sum, so that a device
+ * can size a copy of their keys; 0: not told.
  * fixed_order: a row's bits depend only on its own query and keys, not on R, N, other rows of the
  * sequence or the places of its pages. */
 typedef struct {
     lt_tensor out, q, k_pages, v_pages, table, q_start, kv_len, alibi, sinks;
     float scale, softcap;
     int64_t window; /* 0: unlimited. */
-    int64_t q_max, kv_max;
+    int64_t q_max, kv_max, prompt_keys;
     bool fixed_order;
 } lt_attention_paged_args;
+#define LT_PROMPT_ROWS 64
 
 /* Activations. name, text in config.json */
 #define LT_ACT_MAP(X)                                                                              \

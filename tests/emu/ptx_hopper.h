@@ -229,6 +229,10 @@ static inline void ptx_cvt_rn_satfinite_e4m3x2_f32(uint16_t &y, float hi, float 
 static inline void ptx_cvt_rn_satfinite_e5m2x2_f32(uint16_t &y, float hi, float lo) {
     y = (uint16_t)(emu_f32_to_f8(hi, true) << 8 | emu_f32_to_f8(lo, true));
 }
+static inline void ptx_cvt_rn_f16x2_e4m3x2(uint32_t &y, uint16_t x) {
+    y = (uint32_t)emu_f32_to_f16(emu_f8_to_f32((uint8_t)(x >> 8), false)) << 16 |
+        emu_f32_to_f16(emu_f8_to_f32((uint8_t)x, false));
+}
 
 /* ---- 8x8 matrices to shared memory */
 struct emu_stmatrix {

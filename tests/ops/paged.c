@@ -46,6 +46,15 @@ static const lt_case cases[] = {
      .P = 16, .y_f8 = true},
     {"F8 cache, prompts", LT_CASE_CHECK, .B = 2, .T = 90, .S = 200, .H = 2, .G = 1, .D = 64,
      .P = 32, .aligned = true, .y_f8 = true},
+    {"F8 cache, prompts and tokens", LT_CASE_CHECK, .B = 5, .T = 140, .S = 200, .H = 2, .G = 1,
+     .D = 64, .P = 16, .aligned = true, .y_f8 = true},
+    {"F8 cache, prompts, not told of their keys", LT_CASE_CHECK, .B = 4, .T = 64, .S = 300, .H = 1,
+     .D = 128, .P = 32, .aligned = true, .y_f8 = true},
+    {"F8 cache, prompts, window", LT_CASE_CHECK, .B = 3, .T = 70, .S = 500, .H = 2, .G = 1, .D = 64,
+     .P = 16, .aligned = true, .window = 100, .y_f8 = true},
+    {"F8 cache, prompts, everything", LT_CASE_CHECK, .B = 2, .T = 100, .S = 200, .H = 2, .G = 2,
+     .D = 128, .P = 64, .aligned = true, .window = 150, .softcap = 5, .sinks = true, .alibi = true,
+     .y_f8 = true},
     {"F8 cache, heads of 192", LT_CASE_CHECK, .B = 3, .T = 9, .S = 100, .H = 2, .G = 1, .D = 192,
      .P = 16, .y_f8 = true},
     {"F8 cache, everything", LT_CASE_CHECK, .B = 2, .T = 20, .S = 200, .H = 2, .G = 1, .D = 256,
@@ -176,6 +185,8 @@ static void paged_build(lt_setup *s) {
 
     for (int64_t b = 0; b < c->B; b++) {
         rows += rows_of(c, b);
+        /* Not told where the number of heads is odd. */
+        a->prompt_keys += c->H % 2 == 0 && rows_of(c, b) >= LT_PROMPT_ROWS ? keys_of(c, b) : 0;
     }
     a->window = c->window;
     a->softcap = c->softcap;

@@ -266,7 +266,7 @@ static lt_tensor as_batch(const lt_tensor *t) {
     return x;
 }
 
-static int64_t prompts_most(const lt_attention_paged_args *a) {
+int64_t lt_cuda_attention_prompts_most(const lt_attention_paged_args *a) {
     const int64_t by_rows = a->q.shape[0] / LT_PROMPT_ROWS, n = a->kv_len.shape[0];
     return n < by_rows ? n : by_rows;
 }
@@ -275,9 +275,9 @@ bool lt_cuda_attention_takes_prompts(const lt_attention_paged_args *a, const lt_
     const lt_tensor q = as_batch(&a->q), out = as_batch(&a->out);
     const fwd_row *r = paged_row(a);
     return info->cc == 90 && !a->fixed_order && a->q_max >= LT_PROMPT_ROWS &&
-           prompts_most(a) <= PROMPTS_MOST && r != NULL && a->q.shape[2] == r->width &&
-           lt_attn_tensor_refusal(&q) == NULL && lt_attn_tensor_refusal(&out) == NULL &&
-           lt_attn_tensor_refusal(&a->k_pages) == NULL &&
+           lt_cuda_attention_prompts_most(a) <= PROMPTS_MOST && r != NULL &&
+           a->q.shape[2] == r->width && lt_attn_tensor_refusal(&q) == NULL &&
+           lt_attn_tensor_refusal(&out) == NULL && lt_attn_tensor_refusal(&a->k_pages) == NULL &&
            lt_attn_tensor_refusal(&a->v_pages) == NULL && a->k_pages.dtype == a->q.dtype &&
            a->v_pages.dtype == a->q.dtype && a->out.dtype == a->q.dtype &&
            r->bn % box_of(a, r) == 0 && a->k_pages.shape[1] % box_of(a, r) == 0;
@@ -288,7 +288,8 @@ lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s, const lt_attention_page
     const lt_cuda_info *info = lt_cuda_get_info(c);
     const fwd_row *r = paged_row(a);
     const lt_tensor q = as_batch(&a->q), out = as_batch(&a->out);
-    const int64_t heads = a->q.shape[1], kv_heads = a->k_pages.shape[2];
+    const int64_t heads = a->q.shape[1], kv_heads = a->k_pages.shape[2],
+                  stops = lt_cuda_attention_prompts_most(a) + 1;
     fwd_row row = *r;
     lt_attn_args w = {.batch = (int)a->kv_len.shape[0],
                       .q_heads = (int)heads,
@@ -336,7 +337,7 @@ lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s, const lt_attention_page
                                         .v = &a->v_pages,
                                         .out = &out,
                                         .blocks = info->n_sms,
-                                        .more_shared = 128 + 8 * (size_t)(prompts_most(a) + 1)},
+                                        .more_shared = 128 + 8 * (size_t)stops},
                           &w);
 }
 

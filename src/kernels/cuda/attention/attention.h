@@ -43,10 +43,11 @@ LT_MUST_USE lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attent
  * fwd_sm90.cu with keys from their pages, 4 to 5 times as fast there as decode.cu; the others' rows
  * are left alone. Not with fixed_order: a token's bits are not those it has when it comes alone.
  * Scratch as forward's. */
-#define LT_PROMPT_ROWS 64
 bool lt_cuda_attention_takes_prompts(const lt_attention_paged_args *a, const lt_cuda_info *info);
 LT_MUST_USE lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s,
                                              const lt_attention_paged_args *a, lt_scratch scratch);
+/* The most sequences of a call that are prompts. */
+int64_t lt_cuda_attention_prompts_most(const lt_attention_paged_args *a);
 
 /* ---- The ladder: forward, contiguous (B, T, H, D) of 16-bit elements, D = 64 or 128, causal or
  * full ---- */

@@ -33,6 +33,39 @@ INLINE float f8_value(u32 code, int e5m2) {
     return __uint_as_float(__float_as_uint(x) | sign);
 }
 
+/* Two codes of e4m3, the first in the low byte, as halves: exact, NaN stays NaN. */
+#if __CUDA_ARCH__ >= 890
+#define F8_NATIVE 1
+INLINE u32 f8x2_to_fp16x2(u16 codes) {
+    u32 y;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(y) : "h"(codes));
+    return y;
+}
+/* Four codes. */
+INLINE void f8x4_to_fp16x2(u32 *low, u32 *high, u32 codes) {
+    u16 first, second;
+    asm("mov.b32 {%0, %1}, %2;" : "=h"(first), "=h"(second) : "r"(codes));
+    *low = f8x2_to_fp16x2(first);
+    *high = f8x2_to_fp16x2(second);
+}
+#else
+#define F8_NATIVE 0
+#endif
+/* Four codes, the first in the lowest byte. */
+INLINE void f8_unpack4(float f[4], u32 codes) {
+#if F8_NATIVE
+    u32 low, high;
+    f8x4_to_fp16x2(&low, &high, codes);
+    fp16_unpack2(f, low);
+    fp16_unpack2(f + 2, high);
+#else
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        f[i] = f8_value(codes >> 8 * i & 0xffu, 0);
+    }
+#endif
+}
+
 /* Codes of e4m3 as the type of an element, for kernels that are specialised by it. */
 typedef struct {
     u8 bits;

@@ -1,5 +1,6 @@
-/* paged.c: the paged key/value cache: writing it, and attention over it: prompts by fwd_sm90.cu,
- * single tokens, and prompts over pages of 8 bits, by decode.cu, any_paged.cu for the rest. */
+/* paged.c: the paged key/value cache: writing it, and attention over it: prompts by fwd_sm90.cu
+ * (from pages of 8 bits by way of a copy in 16 bits), single tokens, and prompts on other GPUs, by
+ * decode.cu, any_paged.cu for the rest. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -7,10 +8,12 @@
 #include "kernels/cuda/attention/decode.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/attention/any_paged_args.h"
+#include "kernels/cuda/attention/widen_pages_args.h"
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_paged write them. */
 #define PAGED_WORDS "QTYPE=%s CTYPE=%s COLS=%d"
+#define WIDEN_WORDS "DTYPE=%s"
 
 #define WARPS     4 /* Rows a block of any_paged.cu. */
 #define MAX_WIDTH 1024
@@ -18,14 +21,88 @@
 static const char *attention_paged_refuse(const void *args, const lt_device *device) {
     return lt_cuda_paged_refusal(args, lt_cuda_device_info(device));
 }
+
+/* ---- Prompts over pages of 8 bits: their keys and values in 16 bits, side by side. ---- */
+
+/* Above so many bytes such a prompt is decode.cu's: 131,072 tokens of 8 heads of 128 take half. */
+#define WIDE_MOST (1LL << 30)
+
+/* Pages that all prompts of the call have at most. */
+static int64_t wide_pages(const lt_attention_paged_args *a) {
+    const int64_t page = a->k_pages.shape[1], most = lt_cuda_attention_prompts_most(a),
+                  by_length = most * LT_CUDA_DIV_UP(a->kv_max, page);
+    const int64_t told = a->prompt_keys / page + most;
+    return a->prompt_keys > 0 && told < by_length ? told : by_length;
+}
+/* The call with keys and values of 16 bits in `room`, or without data; the bytes that it takes. */
+static lt_attention_paged_args widened(const lt_attention_paged_args *a, void *room,
+                                       size_t *bytes) {
+    const lt_tensor *const k = &a->k_pages;
+    const int64_t n = wide_pages(a);
+    const size_t each = (size_t)(n * k->shape[1] * k->shape[2] * k->shape[3]) * 2;
+    unsigned char *const at = room;
+    lt_attention_paged_args w = *a;
+    w.k_pages = lt_tensor_4d(at, a->q.dtype, n, k->shape[1], k->shape[2], k->shape[3]);
+    w.v_pages = lt_tensor_4d(at == NULL ? NULL : at + each, a->q.dtype, n, k->shape[1], k->shape[2],
+                             k->shape[3]);
+    w.table = lt_tensor_2d(at == NULL ? NULL : at + 2 * each, LT_I32, a->kv_len.shape[0],
+                           a->table.shape[1]);
+    *bytes = 2 * each + (size_t)(a->kv_len.shape[0] * a->table.shape[1]) * 4;
+    return w;
+}
+static lt_err widen(lt_queue *q, const lt_attention_paged_args *a,
+                    const lt_attention_paged_args *wide) {
+    lt_attn_widen_pages_args w = {.wide = {wide->k_pages.data, wide->v_pages.data},
+                                  .coded = {a->k_pages.data, a->v_pages.data},
+                                  .table = a->table.data,
+                                  .q_start = a->q_start.data,
+                                  .kv_len = a->kv_len.data,
+                                  .wide_table = wide->table.data,
+                                  .table_ld = a->table.stride[0],
+                                  .window = a->window,
+                                  .sequences = (int)a->kv_len.shape[0],
+                                  .columns = (int)wide->table.shape[1],
+                                  .q_least = LT_PROMPT_ROWS,
+                                  .page = (int)a->k_pages.shape[1],
+                                  .row = (int)(a->k_pages.shape[2] * a->k_pages.shape[3])};
+    char defines[LT_CUDA_DEFINES_BYTES];
+    void *list[] = {&w};
+    snprintf(defines, sizeof defines, WIDEN_WORDS, lt_cuda_dtype_word(a->q.dtype));
+    return lt_cuda_run_early(q, "attention/widen_pages.cu", "widen_pages", defines,
+                             wide->k_pages.shape[0], 2, 256, list);
+}
+/* Whether the call has prompts that fwd_sm90.cu takes; *out: the call with pages that it reads. */
+static lt_err prompts_of(lt_queue *q, const lt_attention_paged_args *a,
+                         lt_attention_paged_args *out, bool *takes) {
+    const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
+    size_t bytes = 0;
+    void *room = NULL;
+    *out = *a;
+    *takes = lt_cuda_attention_takes_prompts(a, info);
+    if (*takes || a->k_pages.dtype != LT_F8_E4M3 || a->v_pages.dtype != LT_F8_E4M3) {
+        return LT_OK;
+    }
+    *out = widened(a, NULL, &bytes);
+    *takes = lt_cuda_attention_takes_prompts(out, info) && bytes <= WIDE_MOST;
+    /* Without that much memory the prompts are decode.cu's. */
+    if (!*takes || lt_cuda_wide(q, bytes, &room) != LT_OK) {
+        *takes = false;
+        return LT_OK;
+    }
+    *out = widened(a, room, &bytes);
+    return widen(q, a, out);
+}
+
 static lt_err attention_paged_run(lt_queue *q, const void *args) {
     const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
-    lt_attention_paged_args a = *(const lt_attention_paged_args *)args;
+    lt_attention_paged_args a = *(const lt_attention_paged_args *)args, prompts;
     lt_scratch scratch = {0};
-    if (lt_cuda_attention_takes_prompts(&a, info)) {
+    bool takes;
+    LT_TRY(prompts_of(q, &a, &prompts, &takes));
+    if (takes) {
         lt_scratch counters = {.bytes = LT_CUDA_COUNTER_BYTES};
         LT_TRY(lt_cuda_scratch_counted(q, 0, &counters.data));
-        LT_TRY(lt_cuda_attention_prompts(q->gpu, q->stream, &a, counters));
+        LT_TRY(lt_cuda_attention_prompts(q->gpu, q->stream, &prompts, counters));
         if (a.kv_len.shape[0] == 1) {
             return LT_OK;
         }
@@ -142,4 +219,6 @@ void lt_specs_paged(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "fp32", "fp32", 2);
     lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "bf16", "fp16", 4);
     lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "bf16", "f8e4m3", 2);
+    lt_spec(l, LT_SM90, "attention/widen_pages.cu", WIDEN_WORDS, "bf16");
+    lt_spec(l, LT_SM90, "attention/widen_pages.cu", WIDEN_WORDS, "fp16");
 }
