@@ -9,8 +9,10 @@
 /* The products from now on are with the adapters of r's model, if it has any. run outlives r. */
 void lt_lora_attach(lt_exec *r, lt_lora_run *run);
 bool lt_lora_has(const lt_exec *r, lt_param_kind kind, int layer);
-/* Before a batch: derive anew what adapters that have changed derive from the weights (dora.c). */
+/* Before a batch: derive anew what adapters that have changed derive from the weights (dora.c); of
+ * one layer, or of all. With ranks of tp, each calls it. */
 LT_MUST_USE lt_err lt_lora_refresh(lt_exec *r);
+LT_MUST_USE lt_err lt_lora_refresh_layer(lt_exec *r, int layer);
 /* The bias that the product with the base adds: bias, or none where lt_lora_forward adds it. */
 lt_tensor lt_lora_early_bias(const lt_exec *r, lt_tensor bias, lt_param_kind kind, int layer);
 /* Can the product with the base and those of the adapter be one op (matmul_lora)? Not with DoRA,

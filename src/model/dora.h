@@ -13,6 +13,11 @@
  * c is derived once for each version of the adapters, some rows of W + s B A at a time. z is not
  * kept: the backward pass computes it again, which costs one more product with W.
  *
+ * On ranks of tp, c of a row that several ranks have a part of needs the norm of the whole row: the
+ * mean over the ranks of the means of squares. The ranks' parts of y, each times c, then sum to y,
+ * and their parts of dm to dm. With mesh.zero, a layer's c are derived when its weights have come
+ * (parallel/zero.h), from magnitudes that are gathered in F32.
+ *
  * Every step is one of the ops that all backends have. rmsnorm with LT_NORM_GIVEN takes the mean of
  * squares from the caller: given 0 and eps 1, it multiplies the columns of x by its gain, and its
  * backward pass, given a mean of 0, gives c dy and the column sums of dy z. */
@@ -21,9 +26,12 @@
 
 #include "model/adapted.h"
 
-/* Memory for what is derived, and the magnitudes of the base, which has all its weights. */
-LT_MUST_USE lt_err lt_dora_open(lt_lora *l, lt_model *base);
+/* Memory for what is derived. begin: with the magnitudes of the base, which has all its weights. */
+LT_MUST_USE lt_err lt_dora_open(lt_lora *l, lt_model *base, bool begin);
 void lt_dora_close(lt_lora *l);
+/* The magnitudes of a layer become those of its weights, which are here; B is zero still. With
+ * ranks of tp, each calls it. lt_model_settle(l->trained) is the caller's. */
+LT_MUST_USE lt_err lt_dora_begin(lt_exec *r, int layer);
 
 /* y (rows, out) holds z, the product without bias. Multiply its adapted columns by c, then add the
  * bias to all columns. */

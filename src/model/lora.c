@@ -382,15 +382,11 @@ static void add_score(lt_lora_plan *p, const lt_param_table *base, lt_param_kind
     p->table.index[last * LT_PARAM_KIND_COUNT + (int)kind] = lt_param_table_add(&p->table, &q);
 }
 
-/* Rows of W + s B A are measured whole (dora.c). */
 static lt_err check_dora(const lt_lora_options *o, const lt_param_table *t) {
     for (int i = 0; o->dora && i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
         if (p->role != LT_PARAM_OWN && p->n_dims == 3) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "lora.targets: experts with DoRA: not built");
-        }
-        if (p->role != LT_PARAM_OWN && p->local_count > 0 && p->local_count < p->count) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "DoRA where ranks divide %s: not built", p->name);
         }
     }
     return LT_OK;
@@ -637,7 +633,7 @@ lt_err lt_lora_open_parts(lt_lora **out, lt_model *base, const lt_lora_options *
     LT_TRY_DONE(begin_score(l, base, LT_PARAM_SCORE));
     LT_TRY_DONE(begin_score(l, base, LT_PARAM_SCORE_BIAS));
     LT_TRY_DONE(lt_model_settle(l->trained));
-    LT_TRY_DONE(lt_dora_open(l, base));
+    LT_TRY_DONE(lt_dora_open(l, base, parts->held == NULL));
     l->base = base;
     base->lora = l;
     *out = l;

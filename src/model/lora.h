@@ -106,8 +106,8 @@ int lt_lora_n_sites(const lt_model_spec *spec);
 lt_lora_site *lt_lora_top_of(lt_lora_site *sites, const lt_model_spec *spec, lt_param_kind kind);
 
 /* model, adapters: the parts of both that are held here; NULL: all. ARG: a target that is no
- * module; the message names those that are. UNSUPPORTED: a part of a model with experts, or of an
- * adapter with DoRA; DoRA of experts. */
+ * module; the message names those that are. UNSUPPORTED: a part of a model with experts; DoRA of
+ * experts. */
 LT_MUST_USE lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec,
                                      const lt_lora_options *o, const lt_partition *model,
                                      const lt_partition *adapters);
@@ -121,10 +121,12 @@ const lt_lora_site *lt_lora_site_of(const lt_lora_site *sites, lt_param_kind kin
 /* What DoRA derives from base and adapters (dora.h); without memory otherwise. */
 typedef struct {
     lt_tensor factors, inverse; /* (n_magnitudes) F32: c, and sqrt(in) / ||W + s B A||. */
-    lt_tensor rows;             /* Some rows of W + s B A, F32. */
+    /* (n_magnitudes) F32: m, where ranks keep slices of it; lt_zero_gather writes it. */
+    lt_tensor magnitudes;
+    lt_tensor rows; /* Some rows of W + s B A, F32. */
     lt_arena arena;
-    bool ready; /* factors and inverse are those of this version of the adapters. */
-    uint64_t version;
+    /* (n_layers): factors and inverse are those of version derived - 1 of the adapters; 0: none. */
+    uint64_t *derived;
 } lt_dora;
 
 typedef struct lt_lora {
@@ -153,7 +155,8 @@ LT_MUST_USE lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_opt
 /* The same beside a part of a model, as ranks of a mesh have it. model: the part of the base; held:
  * of the adapters with which this rank computes; NULL: all. kept: the part that it trains, from
  * which all ranks gather what they hold, so that lora->params is zero until then; NULL: that of
- * held. Each number is that of the whole. UNSUPPORTED: a score head whose weights are not here. */
+ * held. Each number is that of the whole; but the magnitudes of DoRA are zero until they are loaded
+ * or lt_pass_begin_magnitudes sets them. UNSUPPORTED: a score head whose weights are not here. */
 typedef struct {
     const lt_partition *model, *held, *kept;
     const lt_model *weights; /* What of the base's weights is here; NULL: the base has them. */

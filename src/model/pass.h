@@ -299,6 +299,13 @@ void lt_pass_tell_units(lt_pass *p, const lt_pass_units *units);
 /* Switch the adapters of a model off and on again, for batches without a backward pass. At first
  * they are on. */
 void lt_pass_use_adapters(lt_pass *p, bool on);
+/* The weights of a unit have come (lt_pass_units): derive what adapters that have changed derive
+ * from them. */
+LT_MUST_USE lt_err lt_pass_derive(lt_pass *p, int unit);
+/* The magnitudes of new adapters (dora.h) become those of the weights, where they were opened
+ * beside a part of a model. A collective call of the ranks of tp, and of those that gather
+ * weights. */
+LT_MUST_USE lt_err lt_pass_begin_magnitudes(lt_pass *p);
 /* While a pass is mute it makes no callbacks: for batches whose gradients are dropped. */
 void lt_pass_mute(lt_pass *p, bool on);
 /* gradients_elsewhere: set the memory of a unit's gradients, NULL: none. Gradients that a batch

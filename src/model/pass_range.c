@@ -11,6 +11,8 @@
 #include <string.h>
 
 #include "model/adapted.h"
+#include "model/alloc.h"
+#include "model/dora.h"
 #include "model/pass_impl.h"
 #include "model/tp.h"
 
@@ -292,7 +294,22 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
 
 lt_err lt_pass_refresh(lt_pass *p) {
     LT_TRY(lt_fp8_refresh(&p->exec, &p->fp8));
-    return lt_lora_refresh(&p->exec);
+    return p->units != NULL && (p->units->enters & LT_UNIT_WEIGHTS) != 0
+               ? LT_OK /* lt_pass_derive does it, unit by unit. */
+               : lt_lora_refresh(&p->exec);
+}
+
+lt_err lt_pass_derive(lt_pass *p, int unit) {
+    return unit > 0 && unit < head_unit(p) ? lt_lora_refresh_layer(&p->exec, unit - 1) : LT_OK;
+}
+
+lt_err lt_pass_begin_magnitudes(lt_pass *p) {
+    for (int layer = p->first; layer < p->end; layer++) {
+        LT_TRY(lt_pass_enter(p, 1 + layer, LT_UNIT_WEIGHTS));
+        LT_TRY(lt_dora_begin(&p->exec, layer));
+        LT_TRY(lt_pass_leave(p, 1 + layer, LT_UNIT_WEIGHTS));
+    }
+    return lt_model_settle(p->model->lora->trained);
 }
 
 lt_err lt_pass_compute(lt_pass *p, const int32_t *labels, float grad_scale) {

@@ -190,20 +190,15 @@ static lt_err sum_unit(lt_zero *z, int unit) {
     return sum_replicas(z, unit, &z->last_sum);
 }
 
-/* Are adapters trained? Then the embedding and a tied head have one each, with gradients of its
- * own, and no sum over stages joins them. */
-static bool is_of_adapters(const lt_zero *z) {
-    return z->model->table.params[0].role != LT_PARAM_OWN;
-}
-
 /* Does the other end of the pipeline hold the same embedding? Then its sum is queued when the
  * step's backward passes are done: collectives run in the order of their calls, and this one waits
  * for the first stage, which waits for the last one's ranks of tp. Or does this rank have both ends
- * of a V-shaped pipeline? They are in two passes, and added when the last batch is done. */
+ * of a V-shaped pipeline? They are in two passes, and added when the last batch is done. Of
+ * adapters, the embedding and a tied head have one each, which no sum over stages joins. */
 static bool waits_for_stages(const lt_zero *z, int unit) {
     const lt_layout *l = &z->shards->world->layout;
     const bool both = z->n_passes > 1 && l->spec->tied && l->embeds && l->heads;
-    return unit == 0 && !is_of_adapters(z) && (both || z->shards->world->stages != NULL);
+    return unit == 0 && z->lora == NULL && (both || z->shards->world->stages != NULL);
 }
 
 static lt_err leave_gradients(lt_zero *z, int unit) {
@@ -268,7 +263,7 @@ static lt_err sum_stages(lt_zero *z) {
     const lt_shards *s = z->shards;
     lt_group *stages = s->world->stages;
     float *slice = z->gradients.base[0];
-    return stages == NULL || !is_held(z, 0) || is_of_adapters(z)
+    return stages == NULL || !is_held(z, 0) || z->lora != NULL
                ? LT_OK
                : lt_all_reduce(lt_world_twin(s->world, stages), slice, slice, lt_shards_size(s, 0),
                                LT_F32, LT_REDUCE_SUM, &z->last_sum);
@@ -362,6 +357,7 @@ static lt_err enter(void *of, int unit, unsigned what) {
     if (weights && z->coming.shards != NULL) {
         LT_TRY(bring_weights(z, unit, gradients));
     }
+    LT_TRY(weights && level > 0 ? lt_pass_derive(pass_of(z, unit), unit) : LT_OK);
     return gradients && level >= 2 && unit != 0 && unit != head ? bring_gradients(z, unit, true)
                                                                 : LT_OK;
 }
@@ -425,6 +421,32 @@ static lt_err gather_f32(lt_zero *z) {
                   : sum_f32(z, f32, z->shards, z->trained);
 }
 
+/* The magnitudes of adapters (model/dora.h), in F32 whatever the type of the weights is: each rank
+ * adds its own to zeros. */
+static lt_err gather_magnitudes(lt_zero *z) {
+    const lt_lora *l = z->lora;
+    const lt_backend *be = z->trained->backend;
+    lt_queue *q = lt_pass_queue(z->passes[0]);
+    lt_comm_work work = 0;
+    if (l == NULL || !l->options.dora) {
+        return LT_OK;
+    }
+    float *all = l->dora.magnitudes.data;
+    LT_TRY(be->zero(q, all, (size_t)l->sizes.n_magnitudes * sizeof *all));
+    for (int i = 0; i < lt_lora_n_sites(&z->trained->spec); i++) {
+        const int index = l->sites[i].n_parts > 0 ? l->sites[i].m : -1;
+        const lt_param *p = index >= 0 ? &z->trained->table.params[index] : NULL;
+        if (p != NULL && p->local_count > 0) {
+            const int64_t slice = z->shards->own * lt_shards_size(z->shards, p->unit);
+            const int64_t from = slice + p->at - z->shards->full.params[index].at;
+            LT_TRY(copy_small(q, all + l->sites[i].m_at + from, z->trained, p));
+        }
+    }
+    LT_TRY(lt_all_reduce(slice_ranks(z), all, all, l->sizes.n_magnitudes, LT_F32, LT_REDUCE_SUM,
+                         &work));
+    return wait_for(z, &work);
+}
+
 /* Levels 1 and 2: a unit's weights, into its place in the model. */
 static lt_err gather_unit(lt_zero *z, int unit) {
     if (!is_held(z, unit)) {
@@ -466,6 +488,7 @@ lt_err lt_zero_gather(lt_zero *z) {
     LT_TRY(z->shards->level == 3 ? settle_rooms(z) : LT_OK);
     z->model->version++;
     LT_TRY(gather_f32(z));
+    LT_TRY(gather_magnitudes(z));
     for (int u = 0; u < z->model->table.n_units && z->shards->level < 3; u++) {
         LT_TRY(z->begun[u] ? LT_OK : gather_unit(z, u));
         z->begun[u] = false;
@@ -530,7 +553,11 @@ lt_err lt_zero_open(lt_zero *z, const lt_shards *s, const lt_zero_args *args) {
     const size_t n_units = (size_t)model->table.n_units;
     lt_arena a = {0};
     LT_ASSERT(args->n_passes >= 1 && args->n_passes <= LT_MAX_LAYERS);
-    *z = (lt_zero){.shards = s, .model = model, .trained = args->trained, .whole = args->gradients};
+    *z = (lt_zero){.shards = s,
+                   .model = model,
+                   .trained = args->trained,
+                   .lora = args->lora,
+                   .whole = args->gradients};
     set_coming(z, s, args);
     tell_passes(z, args);
     z->gathers = calloc(n_units, sizeof *z->gathers);

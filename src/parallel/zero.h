@@ -47,6 +47,7 @@ typedef struct {
 typedef struct {
     const lt_shards *shards;
     lt_model *model, *trained;
+    const lt_lora *lora; /* As in lt_zero_args. */
     /* Weights that are gathered unit by unit when they are used: those of `model`, or those of the
      * model beside adapters. shards NULL: none. */
     struct {
@@ -74,6 +75,7 @@ typedef struct {
 typedef struct {
     lt_model *model, *trained;
     lt_model *base, *kept; /* s->frozen: the model beside adapters, and this rank's slices of it. */
+    const lt_lora *lora;   /* The adapters of `model`; NULL: a model is trained. */
     const lt_param_buffer *gradients; /* Those of the passes. */
     lt_pass *const *passes;
     int n_passes;

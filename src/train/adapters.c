@@ -50,8 +50,6 @@ lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh, int zero
     } refused[] = {{"model.fp8", r->fp8 != LT_FP8_NONE},
                    {"deterministic = mesh-invariant", r->deterministic != 0},
                    {"optim.kind = muon", r->optim == LT_OPTIM_MUON},
-                   {"lora.dora and mesh.zero", r->lora_dora && zero > 0},
-                   {"lora.dora and tp (mesh)", r->lora_dora && mesh != NULL && mesh->tp > 1},
                    {"lora.dropout and lora.dora", drops && r->lora_dora},
                    {"lora.dropout and tp, cp or pp (mesh)", drops && shares_rows(mesh)},
                    {"lora.dropout and another objective.kind than sft",
@@ -192,6 +190,10 @@ lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_devi
                            const lt_mesh_shape *mesh) {
     LT_TRY(resolve_init(r, spec));
     LT_TRY(lt_adapters_check(r, mesh, (int)r->zero)); /* Of what lora.init says, too. */
+    if (on_device && r->lora_dora && mesh != NULL && (r->zero > 0 || mesh->tp > 1)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "lora.dora with %s on GPUs: not built",
+                r->zero > 0 ? "mesh.zero" : "tp (mesh)");
+    }
     if (r->lora_rank > 0 && r->lora_dropout > 0.0 && on_device) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "lora.dropout = %g on a GPU: not built; with lora.dropout = 0 training goes on "

@@ -188,6 +188,7 @@ static lt_err open_zero(lt_training *t) {
                                         .trained = t->trained,
                                         .base = t->model,
                                         .kept = t->kept,
+                                        .lora = t->lora,
                                         .gradients = lt_training_pass_gradients(t),
                                         .passes = passes,
                                         .n_passes = n});
@@ -688,6 +689,18 @@ static lt_err agree_on_step(const lt_training *t, const lt_world *w, bool *same)
     return LT_OK;
 }
 
+/* Where no rank had all weights when the adapters were opened, or did not have what it trains. */
+static lt_err begin_magnitudes(lt_training *t) {
+    lt_pass *passes[LT_MAX_LAYERS];
+    const int n = all_passes(t, passes);
+    const bool begins = t->lora != NULL && t->recipe.lora_dora && t->recipe.lora_init[0] == '\0' &&
+                        t->resume_path[0] == '\0';
+    for (int i = 0; begins && i < n; i++) {
+        LT_TRY(lt_pass_begin_magnitudes(passes[i]));
+    }
+    return LT_OK;
+}
+
 lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
                               lt_world *world, const lt_objective *objective) {
     lt_snapshots snapshots;
@@ -713,6 +726,7 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
     }
     LT_TRY(lt_replay_meet(t));
     LT_TRY(lt_world_connect(world, lt_training_queue(t)));
+    LT_TRY(begin_magnitudes(t));
     LT_TRY(lt_training_gather(t));
     LT_TRY(lt_training_compare_base(t));
     LT_TRY(lt_diloco_join(t));

@@ -10,6 +10,8 @@
 static const ranks_model one_key = {
     "one-key", "model.layers=2 model.width=32 model.heads=4 model.kv_heads=1 model.ffn=64 "
                "model.family=qwen3"};
+static const ranks_model four = {"dora", "model.layers=4 model.width=32 model.heads=4 "
+                                         "model.kv_heads=2 model.ffn=64 model.family=qwen3"};
 static const ranks_model tied = {
     "tied", "model.layers=4 model.width=32 model.heads=4 model.kv_heads=2 model.ffn=64 "
             "model.family=qwen3 model.tied=true"};
@@ -23,7 +25,7 @@ static const lt_lora_options linear = {.rank = 4, .alpha = 8, .targets = LT_LORA
                              lengths = {
                                  .rank = 2, .alpha = 4, .dora = true, .targets = LT_LORA_ALL};
 
-static ranks_adapted dense, gqa, few, tops;
+static ranks_adapted dense, gqa, few, tops, rows;
 
 static int make(void **state) {
     const int failed = run_root_make(state);
@@ -31,6 +33,7 @@ static int make(void **state) {
     ranks_adapt(&gqa, &ranks_gqa, "", &linear);
     ranks_adapt(&few, &one_key, "", &some);
     ranks_adapt(&tops, &tied, "", &top);
+    ranks_adapt(&rows, &four, "", &lengths);
     return failed;
 }
 
@@ -101,15 +104,55 @@ static void stages(void **state) {
     compare(&gqa, "pp=2,cp=2", 4, "batch.micro=2", &ranks_f32);
 }
 
-/* Lengths of rows that are trained apart (DoRA), where each rank has whole matrices. */
+/* Lengths of rows that are trained apart (DoRA): the norm of a row that ranks divide is that of the
+ * whole row, whatever is gathered of the weights; biases are added once. */
 static void magnitudes(void **state) {
-    static const ranks_model model = {"dora", "model.layers=4 model.width=32 model.heads=4 "
-                                              "model.kv_heads=2 model.ffn=64 model.family=qwen3"};
-    ranks_adapted a;
+    static const ranks_model biased = {"dora-biased", "model.layers=2 model.width=32 model.heads=4 "
+                                                      "model.ffn=64 model.family=gpt2"};
+    ranks_adapted b;
     (void)state;
-    ranks_adapt(&a, &model, "", &lengths);
-    compare(&a, "dp=2,cp=2", 4, "", &ranks_f32);
-    compare(&a, "pp=2", 2, "", &ranks_f32);
+    ranks_adapt(&b, &biased, "", &lengths);
+    compare(&rows, "dp=2,cp=2", 4, "", &ranks_f32);
+    compare(&rows, "pp=2", 2, "", &ranks_f32);
+    compare(&rows, "tp=4", 4, "batch.micro=2 steps=24", &ranks_f32);
+    compare(&b, "tp=2", 2, "model.recompute=full", &ranks_f32);
+    compare(&b, "dp=2,tp=2", 4, "mesh.zero=3", &ranks_f32);
+    compare(&rows, "pp=2,tp=2", 4, "mesh.zero=1 batch.micro=2", &ranks_f32);
+    compare(&rows, "pp=2,dp=2", 4, "mesh.zero=3 batch.micro=1", &ranks_f32);
+    compare(&rows, "dp=2", 2, "mesh.zero=1 lora.base=q8_0", &ranks_f32);
+    compare(&rows, "dp=2,tp=2", 4, "mesh.zero=2 model.dtype=bf16", &ranks_bf16);
+}
+
+/* The same of new adapters, which begin with the lengths of the model's rows: with tp, where no
+ * rank has whole rows; and with ZeRO, with the bits of plain data parallelism, also in bf16, where
+ * magnitudes stay in fp32. */
+static void new_magnitudes(void **state) {
+    ranks_model fresh = {"new", NULL};
+    char options[768];
+    (void)state;
+    (void)snprintf(options, sizeof options,
+                   "model.vocab=0 model.layers=0 model.width=0 model.heads=0 optim.decay=0 "
+                   "optim.lr=1e-2 model.init=%.240s lora.rank=2 lora.dora=true",
+                   gqa.base);
+    fresh.options = options;
+    ranks_compare(&fresh, "batch.size=8 steps=20", "tp=2", 2, &ranks_f32);
+    ranks_compare(&fresh, "batch.size=8", "pp=2,tp=2", 4, &ranks_f32);
+    ranks_compare(&fresh, "batch.size=8 mesh.zero=3", "dp=2,tp=2", 4, &ranks_f32);
+    for (int bf16 = 0; bf16 < 2; bf16++) {
+        ranks_result plain = {0}, r = {0};
+        for (int level = 0; level <= 3; level++) {
+            char all[1024], out[32];
+            (void)snprintf(all, sizeof all, "%s steps=6 batch.size=8 mesh.zero=%d%s", options,
+                           level, bf16 ? " model.dtype=bf16" : "");
+            (void)snprintf(out, sizeof out, "new-%d-%d", bf16, level);
+            must(ranks_try(level == 0 ? &plain : &r, out, all, "dp=2", 2, false), all);
+            if (level > 0) {
+                ranks_equal(&r, &plain, &ranks_bits, all);
+                ranks_result_free(&r);
+            }
+        }
+        ranks_result_free(&plain);
+    }
 }
 
 /* Dropout's masks are those of the rows, whichever rank has them and whenever the run began. */
@@ -184,6 +227,32 @@ static void dropout_is_resolved(void **state) {
     }
 }
 
+/* DoRA with ZeRO or tp is not built for GPUs. */
+static void magnitudes_on_gpus(void **state) {
+    static const struct {
+        const char *mesh, *zero, *says;
+    } cases[] = {{"dp=2", "0", NULL}, {"dp=2", "1", "mesh.zero"}, {"dp=2,tp=2", "0", "tp (mesh)"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char all[1024];
+        lt_model_spec spec;
+        lt_mesh_shape shape;
+        (void)snprintf(all, sizeof all, "%s mesh.zero=%s", rows.options, cases[i].zero);
+        must(lt_mesh_parse(&shape, cases[i].mesh), cases[i].mesh);
+        for (int on_device = 0; on_device < 2; on_device++) {
+            lt_recipe *r = run_recipe("gpus", all);
+            must(lt_training_spec(&spec, r), all);
+            const bool refused = on_device && cases[i].says != NULL;
+            assert_int_equal(lt_adapters_resolve(r, &spec, on_device != 0, &shape),
+                             refused ? LT_ERR_UNSUPPORTED : LT_OK);
+            if (refused) {
+                says(cases[i].says);
+            }
+            free(r);
+        }
+    }
+}
+
 /* The folder for PEFT has the numbers that the ranks hold. */
 static void check_folder(const ranks_adapted *a, const ranks_result *r, const char *out) {
     char path[LT_PATH_BYTES], name[64];
@@ -206,51 +275,63 @@ static void check_folder(const ranks_adapted *a, const ranks_result *r, const ch
     lt_model_close(base);
 }
 
+typedef struct {
+    const char *mesh, *options;
+    int n;
+} half_run;
+
 /* Half of a run on each of two meshes. */
-static void resumed(void **state) {
-    static const struct {
-        const char *mesh, *options;
-        int n;
-    } halves[][2] = {{{"dp=2,tp=2", "mesh.zero=2", 4}, {"pp=2", "", 2}},
-                     {{"pp=2,dp=2", "mesh.zero=3 batch.micro=1", 4}, {"tp=4", "", 4}},
-                     {{NULL, "", 1}, {"dp=2,tp=2", "mesh.zero=3 checkpoint.adapters=true", 4}}};
-    ranks_result one = {0};
+static void resume(const ranks_adapted *a, const half_run halves[2], const ranks_result *one,
+                   const char *out) {
+    ranks_result r = {0};
     char all[1024], folder[LT_PATH_BYTES], path[LT_PATH_BYTES];
-    (void)state;
-    (void)snprintf(all, sizeof all, "steps=8 batch.size=8 %s", tops.options);
-    must(ranks_try(&one, "whole", all, NULL, 1, false), all);
-    for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
-        ranks_result r = {0};
-        char out[32];
-        (void)snprintf(out, sizeof out, "resumed-%zu", i);
-        for (int half = 0; half < 2; half++) {
-            ranks_result_free(&r);
-            (void)snprintf(all, sizeof all, "steps=%d batch.size=8 %s %s", half == 0 ? 4 : 8,
-                           tops.options, halves[i][half].options);
-            must(ranks_try(&r, out, all, halves[i][half].mesh, halves[i][half].n, true), all);
-        }
-        assert_int_equal(r.steps, 4);
-        ranks_tensors(&r, &one, false, ranks_f32.weights, out);
-        for (int step = 0; step < 4; step++) {
-            ranks_close(r.losses[step], one.losses[4 + step], ranks_f32.loss, "loss", out);
-        }
-        check_folder(&tops, &r, out);
-        (void)snprintf(all, sizeof all, "%s/adapters", out);
-        run_path(folder, all);
-        must(lt_checkpoint_path(path, folder, 8), folder);
-        assert_int_equal(lt_lora_is_folder(path), i == 2);
+    bool writes = false;
+    for (int half = 0; half < 2; half++) {
         ranks_result_free(&r);
+        writes = writes || strstr(halves[half].options, "checkpoint.adapters=true") != NULL;
+        (void)snprintf(all, sizeof all, "steps=%d batch.size=8 %s %s", half == 0 ? 4 : 8,
+                       a->options, halves[half].options);
+        must(ranks_try(&r, out, all, halves[half].mesh, halves[half].n, true), all);
     }
-    ranks_result_free(&one);
+    assert_int_equal(r.steps, 4);
+    ranks_tensors(&r, one, false, ranks_f32.weights, out);
+    for (int step = 0; step < 4; step++) {
+        ranks_close(r.losses[step], one->losses[4 + step], ranks_f32.loss, "loss", out);
+    }
+    check_folder(a, &r, out);
+    (void)snprintf(all, sizeof all, "%s/adapters", out);
+    run_path(folder, all);
+    must(lt_checkpoint_path(path, folder, 8), folder);
+    assert_int_equal(lt_lora_is_folder(path), writes);
+    ranks_result_free(&r);
+}
+
+static void resumed(void **state) {
+    static const half_run halves[][2] = {
+        {{"dp=2,tp=2", "mesh.zero=2", 4}, {"pp=2", "", 2}},
+        {{"pp=2,dp=2", "mesh.zero=3 batch.micro=1", 4}, {"tp=4", "", 4}},
+        {{NULL, "", 1}, {"dp=2,tp=2", "mesh.zero=3 checkpoint.adapters=true", 4}}};
+    const ranks_adapted *const models[] = {&tops, &rows};
+    (void)state;
+    for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
+        ranks_result one = {0};
+        char all[1024];
+        (void)snprintf(all, sizeof all, "steps=8 batch.size=8 %s", models[m]->options);
+        must(ranks_try(&one, "whole", all, NULL, 1, false), all);
+        for (size_t i = 0; i < sizeof halves / sizeof *halves; i++) {
+            char out[32];
+            (void)snprintf(out, sizeof out, "resumed-%zu-%zu", m, i);
+            resume(models[m], halves[i], &one, out);
+        }
+        ranks_result_free(&one);
+    }
 }
 
 /* What is not built says so by its options' names. */
 static void refused(void **state) {
     static const struct {
         const char *mesh, *options, *says;
-    } runs[] = {{"tp=2", "lora.dora=true", "lora.dora and tp"},
-                {"dp=2", "lora.dora=true mesh.zero=1", "lora.dora and mesh.zero"},
-                {"tp=2", "lora.base=q8_0", "lora.base = q8_0 with tp"},
+    } runs[] = {{"tp=2", "lora.base=q8_0", "lora.base = q8_0 with tp"},
                 {"dp=2", "lora.base=nf4 mesh.zero=3", "lora.base = nf4 with mesh.zero = 3"},
                 {"pp=2", "lora.base=nf4", "lora.base = nf4 with pp"},
                 {"tp=2", "lora.dropout=0.5", "lora.dropout and tp, cp or pp"},
@@ -304,6 +385,8 @@ int main(void) {
                                        cmocka_unit_test(dropped),
                                        cmocka_unit_test(dropout_is_resolved),
                                        cmocka_unit_test(magnitudes),
+                                       cmocka_unit_test(new_magnitudes),
+                                       cmocka_unit_test(magnitudes_on_gpus),
                                        cmocka_unit_test(resumed),
                                        cmocka_unit_test(refused),
                                        cmocka_unit_test(quantised)};
