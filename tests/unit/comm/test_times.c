@@ -1,5 +1,6 @@
 /* When calls were under way, and what their callers waited (comm/times.c, tensor/timeline.h): a
  * rank that comes 0.1 s late, on ranks as threads. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "comm/call.h"
 #include "lateen/comm.h"
 #include "tensor/timeline.h"
 
@@ -162,6 +164,86 @@ static void spans_nest(void **state) {
     lt_timeline_close(&t);
 }
 
+/* ---- Times that a transport tells ---- */
+
+static uint64_t told_from, told_to;
+static bool told;
+static int n_measured;
+
+static bool tells(const lt_call *call, uint64_t *from_ns, uint64_t *to_ns) {
+    (void)call;
+    *from_ns = told_from;
+    *to_ns = told_to;
+    return told;
+}
+
+static lt_err measures(lt_comm *c, bool on, bool in_place) {
+    (void)c;
+    n_measured += on ? in_place ? 100 : 10 : 1;
+    return in_place ? LT_ERR_UNSUPPORTED : LT_OK;
+}
+
+static lt_comm *telling(const lt_transport *t) {
+    static lt_comm c;
+    memset(&c, 0, sizeof c);
+    assert_int_equal(pthread_mutex_init(&c.own_lock, NULL), 0);
+    c.lock = &c.own_lock;
+    c.transport = t;
+    return &c;
+}
+
+static void done(lt_comm *c, const lt_call *call, uint64_t from, uint64_t to) {
+    told_from = from;
+    told_to = to;
+    lt_comm_note_end(c, call);
+}
+
+/* Calls that overlap count the time that either is under way, in any order; calls of a group of
+ * one, receives and calls that were not measured count none. */
+static void times_that_overlap_count_once(void **state) {
+    static const lt_transport transport = {.name = "told", .took = tells};
+    lt_comm *c = telling(&transport);
+    lt_group pair = {.n = 2}, one = {.n = 1};
+    lt_call send = {.kind = LT_CALL_SEND, .group = &pair},
+            recv = {.kind = LT_CALL_RECV, .group = &pair},
+            alone = {.kind = LT_CALL_ALL_REDUCE, .group = &one};
+    (void)state;
+    assert_int_equal(lt_records_open(&c->records), LT_OK);
+    told = true;
+    done(c, &send, 1000, 2000);
+    assert_true(fabs(lt_comm_moved(c) - 1000e-9) < 1e-15);
+    done(c, &send, 3000, 4000);
+    done(c, &send, 3500, 4500); /* Half of it is counted already. */
+    assert_true(fabs(lt_comm_moved(c) - 1500e-9) < 1e-15);
+    done(c, &send, 3900, 4400); /* All of it is. */
+    done(c, &send, 4500, 4500);
+    assert_true(lt_comm_moved(c) == 0.0);
+    done(c, &recv, 5000, 6000);
+    done(c, &alone, 5000, 6000);
+    told = false;
+    done(c, &send, 5000, 6000);
+    assert_true(lt_comm_moved(c) == 0.0);
+    told = true;
+    done(c, &send, 5000, 6000); /* None of those has moved the end of what is counted. */
+    assert_true(fabs(lt_comm_moved(c) - 1000e-9) < 1e-15);
+    lt_records_close(&c->records);
+}
+
+static void a_transport_measures_if_it_can(void **state) {
+    static const lt_transport can = {.name = "can", .measure = measures}, cannot = {.name = "not"};
+    (void)state;
+    n_measured = 0;
+    assert_int_equal(lt_comm_measure(telling(&can), true, false), LT_OK);
+    assert_int_equal(n_measured, 10);
+    assert_int_equal(lt_comm_measure(telling(&can), false, false), LT_OK);
+    assert_int_equal(n_measured, 11);
+    assert_int_equal(lt_comm_measure(telling(&can), true, true), LT_ERR_UNSUPPORTED);
+    assert_int_equal(n_measured, 111);
+    assert_int_equal(lt_comm_measure(telling(&cannot), true, true), LT_OK);
+    assert_int_equal(lt_comm_measure(telling(NULL), true, true), LT_OK);
+    assert_int_equal(n_measured, 111);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(waits_for_a_late_rank),
@@ -169,6 +251,8 @@ int main(void) {
         cmocka_unit_test(calls_are_recalled),
         cmocka_unit_test(spans_are_kept),
         cmocka_unit_test(spans_nest),
+        cmocka_unit_test(times_that_overlap_count_once),
+        cmocka_unit_test(a_transport_measures_if_it_can),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -241,6 +241,20 @@ static void tails(void **state) {
     }
 }
 
+/* A quarter of four scores is one: the index is of the highest over the second. */
+static void a_tail_of_one(void **state) {
+    const double scores[4] = {.9, .5, .2, 0};
+    const lt_select_options o = {.temperature = .5, .tail = .25, .half_tail = 1};
+    const double index = log(.5 / .1), a = index / (index + 1);
+    lt_selection s;
+    double p[4];
+    (void)state;
+    assert_int_equal(lt_select(rule_of("best_of_tails"), &o, scores, NULL, 4, 1, &s, p), LT_OK);
+    for (int i = 0; i < 4; i++) {
+        assert_true(fabs(p[i] / p[3] - pow(1 + a * scores[i] / .5, 1 / a)) < 1e-9);
+    }
+}
+
 static void refused(void **state) {
     const double scores[2] = {0, NAN}, over[2] = {0.5, 1.5};
     lt_selection s;
@@ -264,6 +278,10 @@ static void refused(void **state) {
                                &(lt_select_options){.temperature = 1, .tail = .5, .half_tail = 1},
                                over, NULL, 2, 1, &s, NULL),
                      LT_ERR_NUMERIC);
+    /* Options first: they are wrong for every request. */
+    assert_int_equal(lt_select(rule_of("best_of_n"), &(lt_select_options){.mu = 1}, scores, NULL, 2,
+                               1, &s, NULL),
+                     LT_ERR_ARG);
 }
 
 /* ---- HedgeTune ---- */
@@ -375,6 +393,7 @@ int main(void) {
                                        cmocka_unit_test(votes),
                                        cmocka_unit_test(a_majority_is_certain),
                                        cmocka_unit_test(tails),
+                                       cmocka_unit_test(a_tail_of_one),
                                        cmocka_unit_test(refused),
                                        cmocka_unit_test(hedge_equals_all_subsets),
                                        cmocka_unit_test(ties_of_the_proxy_share),
