@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "parallel/sites.h"
 
 #define N        (3 * LT_OUTER_BLOCK + 29) /* An odd number, and a short block. */
@@ -267,6 +268,32 @@ static void parted_and_damaged_sites_are_told(void **state) {
     lt_sites_close(&b);
 }
 
+/* Who takes part in a round stands in one file. */
+static void damaged_members_are_told(void **state) {
+    static const struct {
+        const char *text, *says;
+    } rows[] = {{"{\"sites\": [0, 3]}", "members: site 3 of 3"},
+                {"{\"sites\": [-1]}", "members: site -1 of 3"},
+                {"{\"sites\": []}", "members names no site"},
+                {"{}", "members names no site"},
+                {"{\"sites\": [0", "members"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        lt_sites a = open_site(0, PATIENCE, "1");
+        const int64_t step = 70 + (int64_t)i;
+        char path[LT_PATH_BYTES];
+        post(&a, step, 1.0f, 7);
+        must(lt_sites_wait_posted(&a), "a");
+        (void)snprintf(path, sizeof path, "%s/step-0000000%lld/members", folder, (long long)step);
+        must(lt_file_write_atomic(path, rows[i].text, strlen(rows[i].text)), path);
+        assert_int_equal(finish(&a), LT_ERR_FORMAT);
+        assert_non_null(strstr(lt_error_message(), rows[i].says));
+        lt_sites_close(&a);
+        (void)snprintf(path, sizeof path, "%s/step-0000000%lld", folder, (long long)step);
+        must(lt_file_remove_tree(path), path);
+    }
+}
+
 static void sites_agree_about_their_run(void **state) {
     const lt_sites_options o = options_of(1, 0.0);
     lt_sites a = open_site(0, 0.0, "1"), b;
@@ -313,6 +340,7 @@ int main(void) {
         cmocka_unit_test(whoever_is_there_counts),
         cmocka_unit_test(files_are_never_replaced),
         cmocka_unit_test(parted_and_damaged_sites_are_told),
+        cmocka_unit_test(damaged_members_are_told),
         cmocka_unit_test(sites_agree_about_their_run),
         cmocka_unit_test(outer_parameters_for_those_who_come_later),
     };

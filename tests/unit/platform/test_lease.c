@@ -8,12 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "platform/agent/lease.h"
 
 static lt_lease of(const char *job, uint64_t attempt) {
@@ -111,6 +113,64 @@ static void who_has_lost_it(void **state) {
     assert_int_equal(lt_file_remove_tree(folder), LT_OK);
 }
 
+/* Epochs are counted, and what earlier ones were about to publish is removed. */
+static void epochs_are_counted(void **state) {
+    char folder[] = "/tmp/lt_lease_XXXXXX", path[64];
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    for (int64_t epoch = 1; epoch <= 12; epoch++) {
+        lt_lease l = of("", 0);
+        assert_int_equal(lt_lease_take(&l, folder), LT_OK);
+        assert_int_equal(l.epoch, epoch);
+        for (int64_t of_epoch = epoch - 1; of_epoch <= epoch; of_epoch++) {
+            (void)snprintf(path, sizeof path, "%s/lease/%lld.model.tmp", folder,
+                           (long long)of_epoch);
+            assert_int_equal(access(path, F_OK), -1);
+        }
+        assert_int_equal(lt_file_write_atomic(path, "x", 1), LT_OK); /* Its own. */
+        lt_lease_close(&l);
+    }
+    assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+}
+
+/* A lease whose file cannot be written is not taken. */
+static void no_room_for_an_epoch(void **state) {
+    char folder[] = "/tmp/lt_lease_XXXXXX";
+    int status = 0;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        const struct rlimit none = {0, 0};
+        lt_lease l = of("", 0);
+        (void)signal(SIGXFSZ, SIG_IGN);
+        const bool limited = setrlimit(RLIMIT_FSIZE, &none) == 0;
+        const lt_err err = lt_lease_take(&l, folder);
+        _exit(limited && err == LT_ERR_IO && l.epoch == 0 && l.lock_fd == -1 &&
+                      strstr(lt_error_message(), "/lease/000000001.json: File too large") != NULL
+                  ? 7
+                  : 1);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(WEXITSTATUS(status), 7);
+    assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+}
+
+/* A file of an earlier epoch that cannot be removed: it might still be published. */
+static void what_cannot_be_removed(void **state) {
+    char folder[] = "/tmp/lt_lease_XXXXXX", path[64];
+    lt_lease l = of("", 0);
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof path, "%s/lease/0.model.tmp", folder);
+    assert_int_equal(lt_file_make_dirs(path), LT_OK);
+    assert_int_equal(lt_lease_take(&l, folder), LT_ERR_IO);
+    assert_non_null(strstr(lt_error_message(), "0.model.tmp: "));
+    assert_int_equal(l.lock_fd, -1);
+    assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+}
+
 /* Of many that take it at the same moment, one gets it, or none and nobody else. */
 static void together(void **state) {
     char folder[] = "/tmp/lt_lease_XXXXXX";
@@ -176,6 +236,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_gets_it),
         cmocka_unit_test(who_has_lost_it),
+        cmocka_unit_test(epochs_are_counted),
+        cmocka_unit_test(no_room_for_an_epoch),
+        cmocka_unit_test(what_cannot_be_removed),
         cmocka_unit_test(together),
         cmocka_unit_test(identity),
     };

@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "base/error.h"
 #include "platform/copy/location.h"
 
 static void places(void **state) {
@@ -32,6 +33,10 @@ static void places(void **state) {
         {"http://h/a@b/f", LT_AT_WEB, false, "http://h/a@b/f", "", "", "", NULL},
         {"http://h/f?d=/", LT_AT_WEB, false, "http://h/f?d=/", "", "", "", "http://h/f"},
         {"hf://o/m", LT_AT_HUB, true, "", "o/m", "models", "main", NULL},
+        {"hf://organisation/my.model", LT_AT_HUB, true, "", "organisation/my.model", "models",
+         "main", NULL},
+        {"hf://spaces/o/long-name@v1/f", LT_AT_HUB, false, "f", "o/long-name", "spaces", "v1",
+         NULL},
         {"hf://gpt2", LT_AT_HUB, true, "", "gpt2", "models", "main", NULL},
         {"hf://o/m@v1/", LT_AT_HUB, true, "", "o/m", "models", "v1", NULL},
         {"hf://o/m@refs%2Fpr%2F1/d/f", LT_AT_HUB, false, "d/f", "o/m", "models", "refs/pr/1", NULL},
@@ -95,6 +100,19 @@ static void refused(void **state) {
     assert_int_equal(lt_location_read(&l, key), LT_ERR_ARG);
 }
 
+/* A path is as long as a path may be. */
+static void long_places(void **state) {
+    static char text[LT_PATH_BYTES + 1];
+    lt_location l;
+    (void)state;
+    memset(text, 'a', LT_PATH_BYTES - 1);
+    assert_int_equal(lt_location_read(&l, text), LT_OK);
+    assert_string_equal(l.path, text);
+    text[LT_PATH_BYTES - 1] = 'a';
+    assert_int_equal(lt_location_read(&l, text), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "a location of 4096 bytes; at most 4095"));
+}
+
 /* A message about a web address that is wrong shows nothing of its user, password and query. */
 static void secrets(void **state) {
     static const char *const rows[] = {"https://u:secret@/f", "https://u:secret@h/f?a b",
@@ -143,8 +161,8 @@ static void decoding(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(places),     cmocka_unit_test(refused),  cmocka_unit_test(secrets),
-        cmocka_unit_test(safe_names), cmocka_unit_test(decoding),
+        cmocka_unit_test(places),  cmocka_unit_test(refused),    cmocka_unit_test(long_places),
+        cmocka_unit_test(secrets), cmocka_unit_test(safe_names), cmocka_unit_test(decoding),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,12 +51,17 @@ static void repairs(void **state) {
     point(root, "set/step-000000005", "node-0/own/rank-0/step-000000005");
     point(root, "set/step-000000010/weights", "node-0/own/rank-0/step-000000010/weights");
     point(root, "set/step-000000010/other", "node-1/own/rank-1/step-000000010/other");
+    /* A copy that node 0 kept for node 1. */
+    put(root, "node-0/kept/rank-1/step-000000015/other", "fifteen");
+    put(root, "node-1/own/rank-1/step-000000015/other", "fifteen");
+    point(root, "set/step-000000015/other", "node-0/kept/rank-1/step-000000015/other");
     assert_int_equal(lt_path_join(lost, root, "node-0"), LT_OK);
     assert_int_equal(lt_file_remove_tree(lost), LT_OK);
     assert_false(holds(root, "set/step-000000005/weights", "five"));
     lt_memory_repair(root, 2);
     assert_true(holds(root, "set/step-000000005/weights", "five"));
     assert_true(holds(root, "set/step-000000010/other", "of node 1"));
+    assert_true(holds(root, "set/step-000000015/other", "fifteen"));
     assert_false(holds(root, "set/step-000000010/weights", "ten"));
     put(root, "node-1/kept/rank-0/step-000000010/weights", "ten");
     lt_memory_repair(root, 2);

@@ -1,14 +1,20 @@
 /* Which node each part of a run occupies: which parts move to a spare node, which places stay
- * empty, which nodes are used again, and on which node a rank runs. No agent is started; the tests
- * behave as if all of them ran. */
+ * empty, which nodes are used again, and on which node a rank runs. There, no agent is started; the
+ * tests behave as if all of them ran. Then the agents' lives: a script stands for each. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/clock.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "platform/agent/nodes.h"
 
@@ -97,7 +103,146 @@ static void ranks(void **state) {
     }
 }
 
+/* ---- Agents ---------------------------------------------------------------------------------- */
+
+/* It says that it answers, as an agent does, and what it was given; then it waits. */
+static const char script[] = "#!/bin/sh\n"
+                             "mkdir -p \"$3/node-$5\"\n"
+                             "echo \"$LATEEN_TOKEN $1 $2 $4 $6 $7\" > \"$3/node-$5/agent\"\n"
+                             "exec sleep 1000\n";
+
+static void until(lt_nodes *nodes, bool (*is)(const lt_nodes *), const char *what) {
+    const double until_s = lt_clock_s() + 60.0;
+    while (!is(nodes)) {
+        if (lt_clock_s() > until_s) {
+            fail_msg("a minute has passed until %s", what);
+        }
+        lt_nodes_look(nodes, 1);
+        (void)usleep(2000);
+    }
+}
+
+static bool says(const lt_nodes *nodes, int node) {
+    char path[LT_PATH_BYTES], name[32], *text = NULL;
+    bool same;
+    (void)snprintf(name, sizeof name, "node-%d/agent", node);
+    assert_int_equal(lt_path_join(path, nodes->root, name), LT_OK);
+    same = lt_file_exists(path) && lt_file_read(&text, NULL, path, 256) == LT_OK &&
+           strcmp(text, "secret agent --memory --node --nodes 3\n") == 0;
+    free(text);
+    return same;
+}
+
+static bool all_say(const lt_nodes *nodes) {
+    return says(nodes, 0) && says(nodes, 1) && says(nodes, 2);
+}
+
+static bool second_is_gone(const lt_nodes *nodes) {
+    return nodes->all[1].gone && !nodes->agents.all[1].runs;
+}
+
+static bool second_runs(const lt_nodes *nodes) {
+    return nodes->agents.all[1].runs;
+}
+
+static bool first_is_spare(const lt_nodes *nodes) {
+    return nodes->all[0].state == LT_NODE_SPARE;
+}
+
+static void agents_live(void **state) {
+    char path[] = "/tmp/lt_agent_XXXXXX", node[LT_PATH_BYTES], root[LT_PATH_BYTES];
+    lt_events events;
+    lt_nodes nodes;
+    sigset_t mask;
+    double before_s;
+    pid_t pid;
+    const int fd = mkstemp(path);
+    (void)state;
+    lt_events_open(&events, false, 0);
+    assert_true(fd >= 0 && write(fd, script, strlen(script)) == (ssize_t)strlen(script));
+    assert_int_equal(fchmod(fd, 0700), 0);
+    (void)close(fd);
+    (void)sigemptyset(&mask);
+    const lt_nodes_options options = {.n = 2,
+                                      .spares = 1,
+                                      .back_s = 0.2,
+                                      .path = path,
+                                      .mask = &mask,
+                                      .token = "secret",
+                                      .events = &events};
+    assert_int_equal(lt_nodes_open(&nodes, &options), LT_OK);
+    assert_int_equal(nodes.n, 3);
+    assert_int_equal(nodes.n_full, 2);
+    assert_int_equal(nodes.n_seats, 2);
+    assert_true(nodes.seats[0] == 0 && nodes.seats[1] == 1);
+    assert_true(nodes.all[0].state == LT_NODE_USED && nodes.all[1].state == LT_NODE_USED &&
+                nodes.all[2].state == LT_NODE_SPARE);
+    until(&nodes, all_say, "the agents answer");
+
+    /* One ends, is told, and is started again a second after its last start. */
+    pid = nodes.agents.all[1].pid;
+    before_s = nodes.all[1].started_s;
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    until(&nodes, second_is_gone, "its end is seen");
+    assert_true(nodes.all[1].state == LT_NODE_USED);
+    until(&nodes, second_runs, "it is started again");
+    assert_true(nodes.all[1].started_s - before_s >= 1.0);
+    assert_int_not_equal(nodes.agents.all[1].pid, pid);
+    assert_true(nodes.all[1].gone);
+    lt_nodes_repair(&nodes);
+    assert_false(nodes.all[1].gone);
+
+    /* A node that is lost leaves nothing, and is a spare one when it answers again. */
+    before_s = lt_clock_s();
+    lt_nodes_take_out(&nodes, 0, false, 1);
+    assert_true(nodes.all[0].state == LT_NODE_OUT && !nodes.all[0].suspect &&
+                !nodes.agents.all[0].runs);
+    assert_true(nodes.all[0].out_s >= before_s && nodes.all[0].out_s <= lt_clock_s());
+    assert_int_equal(lt_path_join(node, nodes.root, "node-0"), LT_OK);
+    assert_false(lt_file_exists(node));
+    lt_nodes_look(&nodes, 1);
+    assert_false(nodes.agents.all[0].runs && lt_clock_s() - before_s < 0.2);
+    until(&nodes, first_is_spare, "it is back");
+    assert_true(nodes.all[0].started_s - before_s >= 0.2);
+
+    /* A suspect one is not tried again. */
+    lt_nodes_take_out(&nodes, 2, true, 1);
+    assert_true(nodes.all[2].suspect);
+    before_s = lt_clock_s();
+    while (lt_clock_s() - before_s < 0.4) {
+        lt_nodes_look(&nodes, 1);
+        (void)usleep(20000);
+    }
+    assert_false(nodes.agents.all[2].runs);
+    assert_true(nodes.all[2].state == LT_NODE_OUT);
+
+    memcpy(root, nodes.root, sizeof root);
+    pid = nodes.agents.all[1].pid;
+    lt_nodes_close(&nodes);
+    assert_false(lt_file_exists(root));
+    assert_int_equal(kill(pid, 0), -1); /* It has ended and was waited for. */
+    assert_int_equal(nodes.n, 0);
+    lt_nodes_close(&nodes);
+    lt_events_close(&events);
+    assert_int_equal(unlink(path), 0);
+}
+
+static void a_run_without_nodes(void **state) {
+    sigset_t mask;
+    lt_nodes nodes;
+    (void)state;
+    (void)sigemptyset(&mask);
+    const lt_nodes_options none = {.spares = 2, .mask = &mask, .token = ""};
+    assert_int_equal(lt_nodes_open(&nodes, &none), LT_OK);
+    assert_int_equal(nodes.n, 0);
+    lt_nodes_look(&nodes, 0);
+    lt_nodes_repair(&nodes);
+    lt_nodes_close(&nodes);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(seats), cmocka_unit_test(ranks)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(seats), cmocka_unit_test(ranks),
+                                       cmocka_unit_test(agents_live),
+                                       cmocka_unit_test(a_run_without_nodes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

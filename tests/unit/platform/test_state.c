@@ -60,8 +60,10 @@ static void written_and_read(void **state) {
     assert_int_equal(lt_state_add_upload(s, "id with blanks/+="), LT_OK);
     assert_int_equal(lt_state_add_part(s, 9, UINT64_MAX), LT_OK);
     assert_int_equal(lt_state_add_part(s, 0, 7), LT_OK);
+    found = true;
     assert_int_equal(lt_state_open(&second, path, key, NULL, upload, parts, 10, &found),
                      LT_ERR_STATE);
+    assert_false(found);
     lt_state_close(s, true);
     assert_int_equal(lt_state_open(&s, path, key, NULL, upload, parts, 10, &found), LT_OK);
     assert_true(found);
@@ -114,6 +116,7 @@ static void cut(void **state) {
     lt_state_close(s, true);
     assert_int_equal(lt_state_open(&s, path, key, NULL, upload, parts, 10, &found), LT_OK);
     assert_true(found && !parts[3].has && parts[5].has);
+    assert_string_equal(upload, "u-1"); /* Nor are the lines before it. */
     lt_state_close(s, false);
     text[strlen("lateen-copy ")] = '2';
     assert_false(lt_state_read(text, (size_t)n, key, upload, parts, 10, &kept));

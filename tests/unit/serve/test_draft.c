@@ -162,6 +162,52 @@ static double rate_of(int64_t k, double seconds) {
 }
 
 /* Steps of 10 ms and 1 ms a row more; calls of the draft model of 2 ms. */
+/* Times belong to ranges of rows: 1, 2, 3, 4, 5 and 6, 7 and 8, 9 to 12, ... */
+static void ranges_of_rows(void **state) {
+    static const int ends[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 80, 96, LT_DRAFT_ROWS};
+    (void)state;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        const int first = i > 0 ? ends[i - 1] + 1 : 1;
+        for (int at = first; at <= ends[i]; at++) {
+            lt_draft_times t = {.n_steps = 0};
+            lt_draft_times_note(&t, at, 0.010);
+            for (int rows = 1; rows <= LT_DRAFT_ROWS; rows++) {
+                assert_int_equal(lt_draft_times_know(&t, rows), rows >= first && rows <= ends[i]);
+            }
+        }
+    }
+}
+
+/* The draft model's first call runs what it has not run of each text, at most 128 tokens: a text
+ * that does not fit beside the others has no draft. */
+static void the_first_call_is_full(void **state) {
+    static lt_draft_times t, calls;
+    const lt_draft_acceptance good = rated(0.8);
+    (void)state;
+    for (int rows = 1; rows <= LT_DRAFT_ROWS; rows++) {
+        lt_draft_times_note(&t, rows, 0.010);
+        lt_draft_times_note(&calls, rows, 0.0001);
+    }
+    lt_draft_times_note(&t, 3, 0.010);
+    for (int64_t over = 0; over <= 1; over++) {
+        lt_draft_text texts[3];
+        for (int i = 0; i < 3; i++) {
+            texts[i] = (lt_draft_text){.own = &good,
+                                       .all = &good,
+                                       .most = 4,
+                                       .behind = i == 0   ? 100
+                                                 : i == 1 ? 27
+                                                          : 1};
+        }
+        texts[1].behind += over; /* The third one's row does not fit then. */
+        assert_true(lt_draft_choose(&t, &t, &calls, 3, texts, 3) > 0);
+        assert_int_equal(texts[0].n, 4);
+        assert_int_equal(texts[1].n, 4);
+        assert_int_equal(texts[2].n, over ? 0 : 4);
+        assert_int_equal(texts[2].most, over ? 0 : 4);
+    }
+}
+
 static void the_best_rate_is_taken(void **state) {
     static lt_draft_times t, calls;
     const lt_draft_acceptance good = rated(0.8), bad = rated(0.02);
@@ -308,6 +354,8 @@ int main(void) {
                                        cmocka_unit_test(acceptance_is_known_by_place),
                                        cmocka_unit_test(times_are_known_or_between),
                                        cmocka_unit_test(the_account_is_kept),
+                                       cmocka_unit_test(ranges_of_rows),
+                                       cmocka_unit_test(the_first_call_is_full),
                                        cmocka_unit_test(the_best_rate_is_taken),
                                        cmocka_unit_test(drafts_never_cost_much)};
     return cmocka_run_group_tests(tests, NULL, NULL);
