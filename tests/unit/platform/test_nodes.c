@@ -62,18 +62,23 @@ static void seats(void **state) {
         {2, {U, O}, 2, {0, -1}, false, 2, {0, 1}, 1},      /* It cannot be as small as that. */
         {4, {U, O, U, S}, 3, {0, -1, 2}, true, 3, {0, 3, 2}, 3},
         {4, {O, U, U, O}, 3, {-1, 1, 2}, true, 2, {-1, 1, 2}, 2},
+        {3, {S, O, U}, 2, {1, 2}, false, 2, {0, 2}, 2}, /* The first node is the spare one. */
     };
     (void)state;
     lt_log_set_level(LT_LOG_ERROR);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         fleet f;
         make(&f, rows[i].n, rows[i].states, rows[i].n_full, rows[i].seats);
+        for (int k = 0; k < rows[i].n; k++) {
+            f.all[k].suspect = rows[i].states[k] == O;
+        }
         assert_int_equal(lt_nodes_seats_ahead(&f.nodes), rows[i].ahead);
         lt_nodes_seat(&f.nodes, rows[i].shrink, 2);
         assert_int_equal(f.nodes.n_seats, rows[i].n_seats);
         for (int k = 0; k < rows[i].n_full; k++) {
             assert_int_equal(f.seats[k], rows[i].now[k]);
-            assert_true(f.seats[k] < 0 || f.all[f.seats[k]].state == LT_NODE_USED);
+            assert_true(f.seats[k] < 0 ||
+                        (f.all[f.seats[k]].state == LT_NODE_USED && !f.all[f.seats[k]].suspect));
         }
     }
 }
