@@ -2,16 +2,18 @@
 #   make fuzz              build them all: build/fuzz/fuzz_NAME; seeds, where there are any, in tests/fuzz/corpus/NAME
 #   make fuzz-smoke        run each FUZZ_SECONDS (default 5) seconds
 # The library is built once more for it in build/fuzz. OpenMP loops run on one thread there.
+#   FUZZ_MODE=fuzz-quick   in build/fuzz-quick without optimisation: built in a quarter of the time, for runs of a second (tests/suites/60_fuzz.sh)
 FUZZ_CC      ?= $(if $(shell command -v ccache),ccache )clang
 FUZZ_SECONDS ?= 5
+FUZZ_MODE    ?= fuzz
 FUZZ_NAMES   := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
 
-ifeq ($(MODE),fuzz)
+ifneq (,$(filter fuzz fuzz-quick,$(MODE)))
 # gcc's omp.h, alone: its other headers are not for clang.
 OMP_INCLUDE := $(OUT)/include
 $(shell mkdir -p $(OMP_INCLUDE) && cp "$$(gcc -print-file-name=include/omp.h)" $(OMP_INCLUDE)/)
 # No trace-cmp, which would take half of the time: words and magic numbers come from the dictionaries and from the hooks of memcmp and strcmp.
-override CFLAGS  := -std=c17 -O2 -g1 -w -MMD -MP -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
+override CFLAGS  := -std=c17 $(if $(filter fuzz,$(MODE)),-O2,-O0) -g1 -w -MMD -MP -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
                     -fno-sanitize-coverage=trace-cmp -fno-sanitize-recover=undefined -idirafter $(OMP_INCLUDE)
 override LDFLAGS := -fsanitize=address,undefined
 LDLIBS += $(shell gcc -print-file-name=libgomp.so)
@@ -25,7 +27,7 @@ endif
 OBJ := $(foreach o,$(OBJ),$(if $(filter src/kernels/%,$(o:$(OUT)/%=%))$(filter-out $(LINKED),$(notdir $o)),$(o:$(OUT)/%=build/%),$o))
 
 $(OUT)/fuzz_%: $(OUT)/tests/fuzz/fuzz_%.o $(OUT)/liblateen.a
-	$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< $(OUT)/liblateen.a -Wl,--as-needed $(LDLIBS)
+	$(CC) $(LDFLAGS) $(TEST_LINKER) -fsanitize=fuzzer -o $@ $< $(OUT)/liblateen.a -Wl,--as-needed $(LDLIBS)
 
 .PHONY: fuzz-objects fuzz-programs
 fuzz-objects: $(FUZZ_OBJ)
@@ -35,8 +37,8 @@ endif
 
 .PHONY: fuzz fuzz-smoke
 fuzz: lib
-	$(MAKE) --no-print-directory MODE=fuzz CC="$(FUZZ_CC)" fuzz-objects
-	$(MAKE) --no-print-directory MODE=fuzz CC="$(FUZZ_CC)" fuzz-programs
+	$(MAKE) --no-print-directory MODE=$(FUZZ_MODE) CC="$(FUZZ_CC)" fuzz-objects
+	$(MAKE) --no-print-directory MODE=$(FUZZ_MODE) CC="$(FUZZ_CC)" fuzz-programs
 
 fuzz-smoke: fuzz
-	@for name in $(FUZZ_NAMES); do tests/fuzz/smoke.sh $$name $(FUZZ_SECONDS) || exit 1; done
+	@for name in $(FUZZ_NAMES); do FUZZ_MODE=$(FUZZ_MODE) tests/fuzz/smoke.sh $$name $(FUZZ_SECONDS) || exit 1; done

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Run one fuzz target for some seconds, from its seeds, in a scratch folder; print one TAP line.
-#   tests/fuzz/smoke.sh NAME SECONDS [more libFuzzer flags]
+#   tests/fuzz/smoke.sh NAME SECONDS [more libFuzzer flags]      FUZZ_MODE: which build runs (fuzz; rules.mk)
 set -u
 cd "$(dirname "$0")/../.."
-name=$1 seconds=$2
+name=$1 seconds=$2 mode=${FUZZ_MODE:-fuzz}
 shift 2
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -12,7 +12,7 @@ mkdir "$scratch/corpus"
 [ -f tests/fuzz/dict/"$name".dict ] && set -- "$@" -dict=tests/fuzz/dict/"$name".dict
 [ -f tests/fuzz/flags/"$name" ] && set -- "$@" $(cat tests/fuzz/flags/"$name")
 [ -d "$seeds" ] && cp "$seeds"/* "$scratch/corpus/"
-if LSAN_OPTIONS=exitcode=77 build/fuzz/fuzz_"$name" -max_total_time="$seconds" -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 \
+if LSAN_OPTIONS=exitcode=77 build/$mode/fuzz_"$name" -max_total_time="$seconds" -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 \
     -artifact_prefix="$scratch/" "$@" "$scratch/corpus" >"$scratch/log" 2>&1; then
     echo "ok - fuzz $name, $(sed -n 's/^stat::number_of_executed_units: *//p' "$scratch/log") executions"
 else
