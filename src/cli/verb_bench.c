@@ -27,7 +27,10 @@
     X(BOOL, compile, "compile", "false", 0, 0, "",                                                 \
       "only compile every shipped kernel and print registers and spills; needs no GPU")            \
     X(STR, only, "only", "", 0, 0, "text", "with --compile: only files whose name contains this")  \
-    X(STR, arch, "arch", "", 0, 0, "sm_90a", "with --compile: only for this architecture")
+    X(STR, arch, "arch", "", 0, 0, "sm_90a", "with --compile: only for this architecture")         \
+    X(BOOL, sample, "sample", "false", 0, 0, "",                                                   \
+      "with --compile: only the first specialisation of each kernel file, architecture and set "   \
+      "of words")
 
 typedef struct {
     BENCH_OPTIONS(LT_OPTION_FIELD)
@@ -73,7 +76,7 @@ int lt_verb_bench(int argc, char **argv) {
         return LT_EXIT_USAGE;
     }
     err = o.compile ? lt_cuda_inventory(stdout, o.only[0] != '\0' ? o.only : NULL,
-                                        o.arch[0] != '\0' ? o.arch : NULL)
+                                        o.arch[0] != '\0' ? o.arch : NULL, o.sample)
                     : lt_bench_kernels(stdout, &(lt_bench_options){.ops = o.op,
                                                                    .shape = o.shape,
                                                                    .json_path = o.json,

@@ -1,4 +1,4 @@
-# Compile every CUDA kernel for every architecture that it ships for: registers, and no unexplained spill (make test: sm_90a only).
+# Compile every CUDA kernel for every architecture that it ships for: registers, and no unexplained spill (make test: one specialisation of each set of -D words).
 . tests/nvrtc.sh
 if find_nvrtc >/dev/null 2>&1; then
     suite -t 1800 "CUDA kernels: compile for all architectures" bash -c '

@@ -51,15 +51,32 @@ typedef struct {
 struct lt_specs {
     work *w;
     const char *only, *arch; /* NULL: all. */
-    lt_err err;              /* The first failure; the rest is then not collected. */
-    int n_told;              /* Texts that somebody launches, of any architecture. */
+    bool sample;
+    lt_err err; /* The first failure; the rest is then not collected. */
+    int n_told; /* Texts that somebody launches, of any architecture. */
     const char *told[MAX_TEXTS];
 };
 
-static bool is_noted(const work *w, const job *j) {
+/* Have both words of the same names in the same order ("A=1 B=2", "A=3 B=4")? */
+static bool names_equal(const char *a, const char *b) {
+    while (*a != '\0' || *b != '\0') {
+        const size_t n = strcspn(a, "= "), m = strcspn(b, "= ");
+        if (n != m || strncmp(a, b, n) != 0) {
+            return false;
+        }
+        a += strcspn(a, " ");
+        b += strcspn(b, " ");
+        a += strspn(a, " ");
+        b += strspn(b, " ");
+    }
+    return true;
+}
+
+static bool is_noted(const work *w, const job *j, bool sample) {
     for (int i = 0; i < w->n; i++) {
-        if (strcmp(w->jobs[i].file, j->file) == 0 && strcmp(w->jobs[i].arch, j->arch) == 0 &&
-            strcmp(w->jobs[i].defines, j->defines) == 0) {
+        const job *const o = &w->jobs[i];
+        if (strcmp(o->file, j->file) == 0 && strcmp(o->arch, j->arch) == 0 &&
+            (sample ? names_equal(o->defines, j->defines) : strcmp(o->defines, j->defines) == 0)) {
             return true;
         }
     }
@@ -77,7 +94,7 @@ static void add_job(lt_specs *l, const char *file, const char *defines, const ch
     j->file = file;
     snprintf(j->arch, sizeof j->arch, "%s", arch);
     memcpy(j->defines, defines, strlen(defines) + 1);
-    w->n += is_noted(w, j) ? 0 : 1;
+    w->n += is_noted(w, j, l->sample) ? 0 : 1;
 }
 
 static bool is_told(const lt_specs *l, const char *file) {
@@ -125,8 +142,8 @@ static lt_err check_complete(const lt_specs *l) {
     return LT_OK;
 }
 
-static lt_err jobs_collect(work *w, const char *only, const char *arch) {
-    lt_specs l = {.w = w, .only = only, .arch = arch};
+static lt_err jobs_collect(work *w, const char *only, const char *arch, bool sample) {
+    lt_specs l = {.w = w, .only = only, .arch = arch, .sample = sample};
 #define TELL(name) lt_specs_##name(&l);
     LT_SPEC_TELLERS(TELL)
 #undef TELL
@@ -228,7 +245,7 @@ static int jobs_print(FILE *to, const work *w, const char *allow, int *n_kernels
     return n_bad;
 }
 
-lt_err lt_cuda_inventory(FILE *to, const char *only, const char *arch) {
+lt_err lt_cuda_inventory(FILE *to, const char *only, const char *arch, bool sample) {
     lt_err err = LT_OK;
     const double start_s = lt_clock_s();
     lt_source allow = {0};
@@ -242,7 +259,7 @@ lt_err lt_cuda_inventory(FILE *to, const char *only, const char *arch) {
     }
     LT_TRY_DONE(lt_nvrtc_version(&version, &path));
     LT_TRY_DONE(lt_source_open(&allow, "spills.txt"));
-    LT_TRY_DONE(jobs_collect(w, only, arch));
+    LT_TRY_DONE(jobs_collect(w, only, arch, sample));
     if (w->n == 0) {
         LT_FAIL_DONE(LT_ERR_ARG, "no kernel's file has '%.60s' in its name and is made for '%.20s'",
                      only != NULL ? only : "", arch != NULL ? arch : "any architecture");
