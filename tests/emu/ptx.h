@@ -90,6 +90,9 @@ static inline void ptx_ld_shared_v2_f32(float &x, float &y, uint32_t p) {
 static inline void ptx_ld_shared_f32(float &x, uint32_t p) {
     x = *(const float *)emu_shared_pointer(p, 4);
 }
+static inline void ptx_ld_shared_u16(uint16_t &x, uint32_t p) {
+    x = *(const uint16_t *)emu_shared_pointer(p, 2);
+}
 static inline void ptx_ld_shared_s32(int &x, uint32_t p) {
     x = *(const int *)emu_shared_pointer(p, 4);
 }
@@ -148,6 +151,9 @@ static inline void ptx_cp_async_cg_shared_global_L2_cache_hint(uint32_t dst, con
 static inline void ptx_cp_async_ca_shared_global(uint32_t dst, const void *src, int bytes,
                                                  int take) {
     emu_cp_async(emu_shared_pointer(dst, (size_t)bytes), src, bytes, take);
+}
+static inline void ptx_cp_async_ca_shared_global(uint32_t dst, const void *src, int bytes) {
+    emu_cp_async(emu_shared_pointer(dst, (size_t)bytes), src, bytes, bytes);
 }
 static inline void ptx_cp_async_commit_group(void) {
     emu_cp_async_commit();

@@ -11,7 +11,7 @@
 /* Words of the kernels, as launches and lt_specs_decode write them. */
 #define WORDS        "HEAD_DIM=%d PAGE=%d DTYPE=%s"
 #define OPTION_WORDS " SOFTCAP=%d ALIBI=%d SINKS=%d"
-#define CACHE_WORDS  " EIGHT=%d"
+#define CODES_WORDS  " CODES=%d"
 
 #define ROWS        16 /* Query rows of a tile, keys of a tile (decode.cu). */
 #define WARPS       LT_DECODE_WARPS
@@ -60,7 +60,7 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
     const lt_cuda_info *info = lt_cuda_get_info(c);
     const char *why = lt_cuda_decode_refusal(a, info);
     const int width = (int)a->q.shape[3];
-    const size_t ring = (size_t)LT_DECODE_RING_BYTES(width),
+    const size_t ring = (size_t)LT_DECODE_RING_BYTES(width, 0),
                  meet = (size_t)LT_DECODE_MEET_BYTES(width);
     lt_attn_decode_args w = {.batch = (int)a->q.shape[0],
                              .q_heads = (int)a->q.shape[2],
@@ -116,6 +116,10 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
 #define SHARED_HALF                                                                                \
     115200 /* Bytes of shared memory that let two blocks stand on an SM of 227 KB. */
 
+/* CODES of decode.cu. */
+static int codes_of(lt_dtype cache) {
+    return cache == LT_F8_E4M3 ? 1 : 0;
+}
 static int64_t paged_row_tiles(const lt_attention_paged_args *a) {
     return lt_cuda_div_up(a->q_max * (a->q.shape[1] / a->k_pages.shape[2]), ROWS);
 }
@@ -197,8 +201,8 @@ static lt_attn_decode_args paged_args(const lt_attention_paged_args *a, void *pa
 
 lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, lt_scratch scratch) {
     const lt_cuda_info *info = lt_cuda_get_info(c);
-    const int width = (int)a->q.shape[2];
-    const size_t ring = (size_t)LT_DECODE_RING_BYTES(width),
+    const int width = (int)a->q.shape[2], codes = codes_of(a->k_pages.dtype);
+    const size_t ring = (size_t)LT_DECODE_RING_BYTES(width, codes),
                  result = (size_t)LT_DECODE_RESULT_BYTES(width),
                  meet = (size_t)LT_DECODE_MEET_BYTES(width);
     const size_t rows = (size_t)(a->q_max * (a->q.shape[1] / a->k_pages.shape[2])),
@@ -214,9 +218,9 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
     if (batch == 0 || blocks == 0) {
         return LT_OK;
     }
-    snprintf(text, sizeof text, WORDS OPTION_WORDS CACHE_WORDS, width, (int)a->k_pages.shape[1],
+    snprintf(text, sizeof text, WORDS OPTION_WORDS CODES_WORDS, width, (int)a->k_pages.shape[1],
              a->q.dtype == LT_F16 ? "fp16" : "bf16", a->softcap > 0.0f, a->alibi.data != NULL,
-             a->sinks.data != NULL, a->k_pages.dtype == LT_F8_E4M3);
+             a->sinks.data != NULL, codes);
     if (walks(a, info)) {
         w.result = (int)meet_bytes;
         LT_TRY(lt_cuda_kernel_get(c, &split, "attention/decode.cu", "decode_walk", text));
@@ -258,7 +262,7 @@ void lt_specs_decode(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS, 64, 16, "bf16");
     lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS, 128, 128, "fp16");
     lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS OPTION_WORDS, 64, 16, "bf16", 1, 1, 1);
-    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CACHE_WORDS, 64, 16, "fp16", 1);
-    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CACHE_WORDS, 128, 16, "bf16", 1);
-    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CACHE_WORDS, 64, 16, "bf16", 1);
+    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 64, 16, "fp16", 1);
+    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 128, 16, "bf16", 1);
+    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 64, 16, "bf16", 1);
 }

@@ -2,8 +2,8 @@
  * serving.
  *
  * SHAPES    q, out: rows q_start[b] .. q_start[b + 1] of sequence b (or T rows each), H heads,
- *           strides of their own; pages (n, PAGE, G, D) of K and of V, of DTYPE or, EIGHT, of e4m3;
- *           table (B, table_ld) page
+ *           strides of their own; pages (n, PAGE, G, D) of K and of V, of DTYPE or, CODES, of what
+ *           coded.cuh names; table (B, table_ld) page
  *           numbers; kv_len (B), the new tokens included. D = HEAD_DIM, a multiple of 64 up to 256;
  *           PAGE a multiple of 16; T * H / G rows share a key head, 16 a row tile.
  * MAP       keys are cut in splits (of `share` tiles of 16, or in `splits` parts). decode_split: a
@@ -20,14 +20,17 @@
  *     S (16, 16) ─ exp2, running maximum ─▶ P fragments ──mma──▶ O (16, D) f32 registers
  *     warps ──smem──▶ one (max, sum, O) a split ──▶ HBM ──decode_combine──▶ out
  *     A warp waits only for its own copies: no block barrier in the loop.
- * EIGHT     codes lie in smem as they are in the pages and become 16 bits in registers, between
- *           ldmatrix and mma. ldmatrix gives a lane four codes of a key's neighbouring columns (K)
- *           or two columns of two keys (V); bytes 0 and 2 of that word make one operand, bytes 1
- *           and 3 the next. So the columns of K go through the product in another order, in which
- *           load_rows takes those of Q, too, and a lane's sums of O are of other columns
- *           (column_of).
+ * CODES     codes lie in smem as they are in the pages and become halves in registers, whatever
+ *           DTYPE is: Q's rows are scaled by a power of two to fit (GAIN), P is rounded to halves.
+ *           The product does not care in which order it takes columns of K and Q, nor in which
+ *           order columns of O come, so a lane takes codes that lie side by side: of e4m3 by
+ *           ldmatrix, four of a key (K) or two columns of two keys (V); of blocks by plain loads,
+ *           as these begin on 2 bytes. load_rows and column_of know the orders. Scales of blocks
+ *           multiply the sums of 32 columns of K, and V's halves.
  * BOUND     memory: 4 D bytes a key and key head. STAGES - 1 tiles of 64 D bytes in flight a warp:
  *           with 8 warps an SM and D = 128, 128 KB, five times what 3 TB/s x 1 us asks of an SM.
+ *           CODES: half of that or less, and what limits is how many instructions turn codes into
+ *           halves, so they are few, and more blocks stand on an SM to hide their latency.
  * MEASURED  docs/speed/attention.md.
  * NUMERICS  f32 sums; fixed order (keys of a warp, warps, splits): bit-identical run to run for the
  *           same number of splits.
@@ -35,32 +38,46 @@
  *           (arXiv:2309.06180). */
 #include "attention/mask.cuh"
 #include "common/early.cuh"
-#include "common/fp8.cuh"
 #include "common/mma.cuh"
 
-#ifndef EIGHT
-#define EIGHT 0
+#ifndef CODES
+#define CODES 0
 #endif
-#if EIGHT
+#if CODES
+#include "attention/coded.cuh"
 typedef u8 kv_elem;
-#define WIDEN4(even, odd, codes) CONCAT(f8_widen4_, DTYPE)(even, odd, codes)
+#define MMA            mma_16x8x16_fp16
+#define PACK_P(lo, hi) f32x2_to_fp16x2(lo, hi)
 #else
 typedef elem kv_elem;
+#define MMA    mma_16x8x16
+#define PACK_P PACK_ELEM
 #endif
 #include "kernels/cuda/attention/decode_args.h"
 
 #ifndef STAGES
-#define STAGES (LT_DECODE_STAGES(HEAD_DIM) * (EIGHT ? 2 : 1))
+#define STAGES LT_DECODE_STAGES(HEAD_DIM, CODES)
 #endif
-#define WARPS      4
-#define KEYS       16
-#define COMBINE    8                           /* splits that decode_combine reads at once */
-#define CHUNK      (16 / (int)sizeof(kv_elem)) /* columns of 16 bytes */
-#define CHUNKS     (HEAD_DIM / CHUNK)          /* 16-byte pieces of a row */
-#define SPAN       (CHUNKS % 8 == 0 ? 8 : 4)   /* pieces that change places */
-#define TILE_BYTES (KEYS * HEAD_DIM * (int)sizeof(kv_elem))
+#define WARPS   4
+#define KEYS    16
+#define COMBINE 8 /* splits that decode_combine reads at once */
+#define BLOCKED (CODES >= 2)
+/* Bytes of a row and of a piece of it that is copied at once; a piece begins on its own size. */
+#define ROW_BYTES  LT_DECODE_ROW_BYTES(HEAD_DIM, CODES)
+#define PIECE      (ROW_BYTES % 16 == 0 ? 16 : ROW_BYTES % 8 == 0 ? 8 : 4)
+#define PIECES     (ROW_BYTES / PIECE)
+#define LANES      (BLOCKED || PIECES % 8 != 0 ? 4 : PIECES % 16 != 0 ? 8 : 16) /* a row */
+#define SPAN       (PIECES % 8 == 0 ? 8 : 4) /* pieces that change places */
+#define TILE_BYTES (KEYS * ROW_BYTES)
 #define RING_BYTES (STAGES * 2 * TILE_BYTES) /* of one warp */
-static_assert(WARPS * RING_BYTES == LT_DECODE_RING_BYTES(HEAD_DIM), "rings");
+/* Blocks of decode_split that should stand on an SM at once; before Hopper rings of heads of 128
+ * leave room for two. */
+#if CODES && HEAD_DIM <= 128
+#define SPLIT_BOUNDS __launch_bounds__(32 * WARPS, __CUDA_ARCH__ < 900 ? 2 : HEAD_DIM > 64 ? 3 : 4)
+#else
+#define SPLIT_BOUNDS __launch_bounds__(32 * WARPS)
+#endif
+static_assert(WARPS * RING_BYTES == LT_DECODE_RING_BYTES(HEAD_DIM, CODES), "rings");
 static_assert(PAGE % KEYS == 0, "a tile of keys lies in one page");
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width");
 
@@ -68,7 +85,16 @@ static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width");
 typedef struct {
     int b, g, row0, rows, first, tokens; /* first: row of q of the sequence's first token */
     int n_keys, begin, end, share;       /* tiles seen by any of the 16 rows; tiles of a split */
+    int low, high;                       /* places of the first and of the last row */
 } work;
+
+/* The warp's 16 rows: fragments of Q; of its rows lane / 4 and 8 below it: their places, their
+ * slopes of ALiBi, and what a product of theirs is worth. */
+typedef struct {
+    u32 q[HEAD_DIM / 16][4];
+    int position[2];
+    float slope[2], gain[2];
+} rows16;
 
 INLINE work work_of(const lt_attn_decode_args *a, int b, int g, int row0) {
     const int group = a->q_heads / a->kv_heads;
@@ -78,11 +104,11 @@ INLINE work work_of(const lt_attn_decode_args *a, int b, int g, int row0) {
     w.tokens = a->q_start ? a->q_start[b + 1] - w.first : a->q_tokens;
     w.rows = w.tokens <= a->q_tokens ? w.tokens * group : 0; /* More are another kernel's. */
     w.n_keys = a->kv_len[b];
-    const int before = w.n_keys - w.tokens, last = before + (min_i(row0 + 15, w.rows - 1)) / group,
-              low = before + row0 / group;
-    const int tiles = div_up(w.n_keys, KEYS);
-    w.end = min_i(tiles, last / KEYS + 1);
-    w.begin = a->window > 0 ? max_i(0, low - a->window + 1) / KEYS : 0;
+    const int before = w.n_keys - w.tokens, tiles = div_up(w.n_keys, KEYS);
+    w.low = before + row0 / group;
+    w.high = before + min_i(row0 + 15, w.rows - 1) / group;
+    w.end = min_i(tiles, w.high / KEYS + 1);
+    w.begin = a->window > 0 ? max_i(0, w.low - a->window + 1) / KEYS : 0;
     w.share = a->share > 0 ? a->share : div_up(tiles, a->splits);
     return w;
 }
@@ -94,91 +120,127 @@ INLINE void join(float *m, float other, float *keep, float *take) {
     *m = top;
 }
 
-/* Swizzled place of 16-byte piece c of row r. */
+/* Place of piece c of row r, swizzled where ldmatrix reads. */
 INLINE u32 place(u32 tile, int r, int c) {
     const int turn = SPAN == 8 ? r : r / 2; /* Two rows of 64 bytes fill the banks. */
-    return tile + (u32)((r * CHUNKS + (c & ~(SPAN - 1)) + ((c ^ turn) & (SPAN - 1))) * 16);
+    return tile + (u32)(BLOCKED
+                            ? r * ROW_BYTES + c * PIECE
+                            : (r * PIECES + (c & ~(SPAN - 1)) + ((c ^ turn) & (SPAN - 1))) * 16);
 }
 
-/* 1. Start the copies of key tile `t` (16 keys) into slot; nothing when t is past the end. */
-INLINE void fetch(const lt_attn_decode_args *a, u32 ring, int slot, int t, int end, int b, int g) {
+/* 1. Start the copies of key tile `t` (16 keys), which lies in the page, into slot; nothing when t
+ *    is past the end. */
+INLINE int page_of(const lt_attn_decode_args *a, int t, int end, int b) {
+    return t < end ? a->table[(i64)b * a->table_ld + t * KEYS / PAGE] : 0;
+}
+INLINE void fetch(const lt_attn_decode_args *a, u32 ring, int slot, int t, int page, int end,
+                  int g) {
     const int lane = (int)threadIdx.x % 32;
     const u32 k_tile = ring + slot * 2 * TILE_BYTES, v_tile = k_tile + TILE_BYTES;
     if (t < end) {
-        const i64 page = a->table[(i64)b * a->table_ld + t * KEYS / PAGE];
-        const i64 first = ((page * PAGE + t * KEYS % PAGE) * a->kv_heads + g) * HEAD_DIM;
+        const i64 step = (i64)a->kv_heads * ROW_BYTES;
+        const int row = lane / LANES, first = lane % LANES;
+        i64 at = ((i64)page * PAGE + t * KEYS % PAGE + row) * step + g * ROW_BYTES + first * PIECE;
 #pragma unroll
-        for (int i = lane; i < KEYS * CHUNKS; i += 32) {
-            const i64 at = first + (i64)(i / CHUNKS) * a->kv_heads * HEAD_DIM + i % CHUNKS * CHUNK;
-            cp_async_16(place(k_tile, i / CHUNKS, i % CHUNKS), a->k + at);
-            cp_async_16(place(v_tile, i / CHUNKS, i % CHUNKS), a->v + at);
+        for (int r = 0; r < KEYS; r += 32 / LANES) {
+#pragma unroll
+            for (int c = 0; c < PIECES; c += LANES) {
+                if (c + LANES <= PIECES || c + first < PIECES) {
+                    cp_async(place(k_tile, r + row, c + first), (const u8 *)a->k + at + c * PIECE,
+                             PIECE);
+                    cp_async(place(v_tile, r + row, c + first), (const u8 *)a->v + at + c * PIECE,
+                             PIECE);
+                }
+            }
+            at += 32 / LANES * step;
         }
     }
     cp_async_commit();
 }
 
-/* 2. S (16 rows, 16 keys) of a tile. */
-INLINE void scores(float s[2][4], const u32 q[HEAD_DIM / 16][4], u32 k_tile) {
+/* 2. S (16 rows, 16 keys) of a tile, and O += P V. */
+#if BLOCKED
+#include "attention/decode_blocks.cuh"
+#elif CODES
+/* Matrices: keys 0-7 and 8-15 of 16 columns, then of the next 16. */
+INLINE void scores(float s[2][4], const rows16 *r, u32 k_tile) {
     const int lane = (int)threadIdx.x % 32;
-    u32 f[4];
-#if EIGHT
-    u32 even[4], odd[4];
+    u32 f[4], first[4], second[4];
 #pragma unroll
-    /* Matrices: keys 0-7 and 8-15 of 16 columns, then of the next 16. */
     for (int d = 0; d < HEAD_DIM / 32; d++) {
         ldmatrix_x4(f, place(k_tile, lane % 16, 2 * d + lane / 16));
-        WIDEN4(even, odd, f);
+        f8_halves4(first, second, f);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            mma_16x8x16(s[i % 2], q[2 * d + i / 2], even[i], odd[i]);
+            MMA(s[i % 2], r->q[2 * d + i / 2], first[i], second[i]);
         }
     }
-#else
-#pragma unroll
-    /* Matrices: keys 0-7 and 8-15 by the two halves of 16 columns. */
-    for (int d = 0; d < HEAD_DIM / 16; d++) {
-        ldmatrix_x4(f, place(k_tile, lane % 8 + lane / 16 * 8, 2 * d + lane / 8 % 2));
-        mma_16x8x16(s[0], q[d], f[0], f[1]);
-        mma_16x8x16(s[1], q[d], f[2], f[3]);
-    }
-#endif
 }
-/* O += P V of a tile. */
 INLINE void gather(float o[HEAD_DIM / 8][4], const u32 p[4], u32 v_tile) {
     const int lane = (int)threadIdx.x % 32;
-    u32 f[4];
+    u32 f[4], even[4], odd[4];
 #pragma unroll
-    /* Matrices: keys 0-7 and 8-15 of 16 bytes of columns, then of the next 16 bytes. */
-    for (int d = 0; d < CHUNKS / 2; d++) {
+    for (int d = 0; d < PIECES / 2; d++) {
         ldmatrix_x4_trans(f, place(v_tile, lane % 16, 2 * d + lane / 16));
-#if EIGHT
-        u32 even[4], odd[4];
-        WIDEN4(even, odd, f);
+        f8_halves4_apart(even, odd, f);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            mma_16x8x16(o[4 * d + 2 * i], p, even[2 * i], even[2 * i + 1]);
-            mma_16x8x16(o[4 * d + 2 * i + 1], p, odd[2 * i], odd[2 * i + 1]);
+            MMA(o[4 * d + 2 * i], p, even[2 * i], even[2 * i + 1]);
+            MMA(o[4 * d + 2 * i + 1], p, odd[2 * i], odd[2 * i + 1]);
         }
-#else
-        mma_16x8x16(o[2 * d], p, f[0], f[1]);
-        mma_16x8x16(o[2 * d + 1], p, f[2], f[3]);
-#endif
     }
 }
 /* The column of sum i (0, 1) of o[d]. */
 INLINE int column_of(int d, int lane, int i) {
-    return EIGHT ? d / 2 * 16 + lane % 4 * 4 + i * 2 + d % 2 : d * 8 + lane % 4 * 2 + i;
+    return d / 2 * 16 + lane % 4 * 4 + i * 2 + d % 2;
 }
-
-/* 3. One tile of 16 keys for the warp's 16 rows. */
-INLINE void attend(const lt_attn_decode_args *a, const u32 q[HEAD_DIM / 16][4],
-                   float o[HEAD_DIM / 8][4], float top[2], float sum[2], u32 k_tile, int key,
-                   int n_keys, const int position[2], const float slope[2]) {
+/* The first column of pair i (0, 1) of fragment d of Q, and the step to its second. */
+INLINE int pair_of(int d, int lane, int i) {
+    return 16 * d + lane % 4 * 4 + (F8_NATIVE ? 2 * i : i);
+}
+#define PAIR_STEP (F8_NATIVE ? 1 : 2)
+#else
+INLINE void scores(float s[2][4], const rows16 *r, u32 k_tile) {
     const int lane = (int)threadIdx.x % 32;
+    u32 f[4];
+#pragma unroll
+    /* Matrices: keys 0-7 and 8-15 by the two halves of 16 columns. */
+    for (int d = 0; d < HEAD_DIM / 16; d++) {
+        ldmatrix_x4(f, place(k_tile, lane % 8 + lane / 16 * 8, 2 * d + lane / 8 % 2));
+        MMA(s[0], r->q[d], f[0], f[1]);
+        MMA(s[1], r->q[d], f[2], f[3]);
+    }
+}
+INLINE void gather(float o[HEAD_DIM / 8][4], const u32 p[4], u32 v_tile) {
+    const int lane = (int)threadIdx.x % 32;
+    u32 f[4];
+#pragma unroll
+    /* Matrices: keys 0-7 and 8-15 of 8 columns, then of the next 8. */
+    for (int d = 0; d < HEAD_DIM / 16; d++) {
+        ldmatrix_x4_trans(f, place(v_tile, lane % 16, 2 * d + lane / 16));
+        MMA(o[2 * d], p, f[0], f[1]);
+        MMA(o[2 * d + 1], p, f[2], f[3]);
+    }
+}
+INLINE int column_of(int d, int lane, int i) {
+    return d * 8 + lane % 4 * 2 + i;
+}
+INLINE int pair_of(int d, int lane, int i) {
+    return 16 * d + lane % 4 * 2 + 8 * i;
+}
+#define PAIR_STEP 1
+#endif
+
+/* 3. One tile of 16 keys for the warp's 16 rows. What all rows see needs no mask; and while no
+ *    row's maximum grows, the factor of its sums is 1 and is left out. */
+INLINE void attend(const lt_attn_decode_args *a, const work *w, const rows16 *r,
+                   float o[HEAD_DIM / 8][4], float top[2], float sum[2], u32 k_tile, int key) {
+    const int lane = (int)threadIdx.x % 32;
+    const bool open = key + KEYS - 1 <= w->low && (a->window == 0 || key > w->high - a->window);
     float s[2][4] = {{0.0f}};
     u32 p[4];
 
-    scores(s, q, k_tile);
+    scores(s, r, k_tile);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         float m = top[h], old = top[h], part = 0.0f;
@@ -186,17 +248,28 @@ INLINE void attend(const lt_attn_decode_args *a, const u32 q[HEAD_DIM / 16][4],
         for (int i = 0; i < 4; i++) {
             const int at = key + i / 2 * 8 + lane % 4 * 2 + i % 2;
             float *x = &s[i / 2][2 * h + i % 2];
-            const bool see = at < n_keys && at <= position[h] &&
-                             (a->window == 0 || at > position[h] - a->window);
-            float logit = *x * (a->scale * LOG2E);
+            float logit = *x * (r->gain[h] * LOG2E);
             if (SOFTCAP) {
-                logit = a->softcap * LOG2E * tanh_of(__fdividef(*x * a->scale, a->softcap));
+                logit = a->softcap * LOG2E * tanh_of(__fdividef(*x * r->gain[h], a->softcap));
             }
             if (ALIBI) {
-                logit += slope[h] * (float)(at - position[h]);
+                logit += r->slope[h] * (float)(at - r->position[h]);
             }
-            *x = see ? logit : -INFINITE;
-            m = fmaxf(m, *x);
+            *x = logit;
+        }
+        if (!open) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int at = key + i / 2 * 8 + lane % 4 * 2 + i % 2;
+                const bool see = at <= r->position[h] &&
+                                 (a->window == 0 || at > r->position[h] - a->window);
+                float *x = &s[i / 2][2 * h + i % 2];
+                *x = see ? *x : -INFINITE;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            m = fmaxf(m, s[i / 2][2 * h + i % 2]);
         }
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
@@ -209,12 +282,14 @@ INLINE void attend(const lt_attn_decode_args *a, const u32 q[HEAD_DIM / 16][4],
         }
         top[h] = m;
         sum[h] = sum[h] * back + part;
-        p[h] = PACK_ELEM(s[0][2 * h], s[0][2 * h + 1]);
-        p[2 + h] = PACK_ELEM(s[1][2 * h], s[1][2 * h + 1]);
+        p[h] = PACK_P(s[0][2 * h], s[0][2 * h + 1]);
+        p[2 + h] = PACK_P(s[1][2 * h], s[1][2 * h + 1]);
+        if (__any_sync(0xffffffffu, back != 1.0f)) {
 #pragma unroll
-        for (int d = 0; d < HEAD_DIM / 8; d++) {
-            o[d][2 * h] *= back;
-            o[d][2 * h + 1] *= back;
+            for (int d = 0; d < HEAD_DIM / 8; d++) {
+                o[d][2 * h] *= back;
+                o[d][2 * h + 1] *= back;
+            }
         }
     }
     gather(o, p, k_tile + TILE_BYTES);
@@ -293,78 +368,113 @@ INLINE int fetch_settled(const lt_attn_decode_args *a, const work *w, int begin,
     const int first = first_tile(w, begin), settled = min_i(end, (w->n_keys - w->tokens) / KEYS);
     int s = 0;
     for (; s < STAGES - 1 && first + s * WARPS < settled; s++) {
-        fetch(a, ring, s, first + s * WARPS, end, w->b, w->g);
+        const int t = first + s * WARPS;
+        fetch(a, ring, s, t, page_of(a, t, end, w->b), end, w->g);
     }
     return s;
 }
 /* Tiles [begin, end) of a split: what the four warps find, merged into part, or, alone, into out.
  * sent: of its copies, how many were started. Where warps do not meet in the rings' place, the
  * first copies of the next split, which ends at `next`, are started before they meet; how many. */
-INLINE int split(const lt_attn_decode_args *a, const work *w, const u32 q[HEAD_DIM / 16][4],
-                 const int position[2], const float slope[2], int begin, int end, int next,
-                 u8 *smem, float *part, int sent, bool alone) {
+INLINE int split(const lt_attn_decode_args *a, const work *w, const rows16 *r, int begin, int end,
+                 int next, u8 *smem, float *part, int sent, bool alone) {
     const u32 ring = smem_addr(smem) + threadIdx.x / 32 * RING_BYTES;
     const int first = first_tile(w, begin);
     float o[HEAD_DIM / 8][4] = {{0.0f}}, top[2] = {-INFINITE, -INFINITE}, sum[2] = {0.0f, 0.0f};
 
     for (int s = sent; s < STAGES - 1; s++) {
-        fetch(a, ring, s, first + s * WARPS, end, w->b, w->g);
+        const int t = first + s * WARPS;
+        fetch(a, ring, s, t, page_of(a, t, end, w->b), end, w->g);
     }
     for (int t = first, i = 0; t < end; t += WARPS, i++) {
+        const int then = t + (STAGES - 1) * WARPS, page = page_of(a, then, end, w->b);
         cp_async_wait(STAGES - 2);
         __syncwarp();
-        attend(a, q, o, top, sum, ring + i % STAGES * 2 * TILE_BYTES, t * KEYS, w->n_keys, position,
-               slope);
+        attend(a, w, r, o, top, sum, ring + i % STAGES * 2 * TILE_BYTES, t * KEYS);
         __syncwarp(); /* All lanes have read the slot that the next copies may fill. */
-        fetch(a, ring, (i + STAGES - 1) % STAGES, t + (STAGES - 1) * WARPS, end, w->b, w->g);
+        fetch(a, ring, (i + STAGES - 1) % STAGES, then, page, end, w->g);
     }
     if (a->meet == 0) {
         cp_async_wait(0);
         __syncthreads(); /* The rings become the place where warps meet. */
     } else if (next > end) {
         for (sent = 0; sent < STAGES - 1; sent++) {
-            fetch(a, ring, sent, first_tile(w, end) + sent * WARPS, next, w->b, w->g);
+            const int t = first_tile(w, end) + sent * WARPS;
+            fetch(a, ring, sent, t, page_of(a, t, next, w->b), next, w->g);
         }
     }
     merge(a, w, o, top, sum, min_i(16, w->rows - w->row0), (float *)(smem + a->meet), part, alone);
     return a->meet == 0 ? 0 : sent;
 }
 
+#if CODES
+#define IS_HALF_bf16 0
+#define IS_HALF_fp16 1
+/* GAIN: the power of two that brings the largest of a row to [2^14, 2^15): nothing overflows, and
+ * what is lost is below 2^-38 of the largest. The same in all four lanes of the row. */
+INLINE float factor_of(float most) {
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+    const int power = (int)(__float_as_uint(most) >> 23) - 127;
+    return !CONCAT(IS_HALF_, DTYPE) && power >= -100 && power < 128
+               ? __uint_as_float((u32)(127 + 14 - power) << 23)
+               : 1.0f;
+}
+#endif
+
 /* Queries of the warp's 16 rows as fragments; rows past the end repeat the last. */
-INLINE void load_rows(const lt_attn_decode_args *a, const work *w, u32 q[HEAD_DIM / 16][4],
-                      int position[2], float slope[2]) {
+INLINE void load_rows(const lt_attn_decode_args *a, const work *w, rows16 *r) {
     const int lane = (int)threadIdx.x % 32, group = a->q_heads / a->kv_heads;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = min_i(w->row0 + lane / 4 + 8 * h, w->rows - 1), t = row / group,
                   head = w->g * group + row % group;
         const u32 *src = (const u32 *)(a->q + (w->first + t) * a->q_ld + head * a->head_ld);
-        position[h] = w->n_keys - w->tokens + t;
-        slope[h] = ALIBI ? a->alibi[head] * LOG2E : 0.0f;
+        r->position[h] = w->n_keys - w->tokens + t;
+        r->slope[h] = ALIBI ? a->alibi[head] * LOG2E : 0.0f;
+        r->gain[h] = a->scale;
 #pragma unroll
         for (int d = 0; d < HEAD_DIM / 16; d++) {
-            if (EIGHT) {
-                const u32 a01 = src[8 * d + lane % 4 * 2], a23 = src[8 * d + lane % 4 * 2 + 1];
-                q[d][h] = __byte_perm(a01, a23, 0x5410);
-                q[d][2 + h] = __byte_perm(a01, a23, 0x7632);
-            } else {
-                q[d][h] = src[8 * d + lane % 4];
-                q[d][2 + h] = src[8 * d + 4 + lane % 4];
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                const int at = pair_of(d, lane, i);
+                if (PAIR_STEP == 1) {
+                    r->q[d][2 * i + h] = src[at / 2];
+                } else {
+                    r->q[d][2 * i + h] = __byte_perm(src[at / 2], src[at / 2 + 1],
+                                                     at % 2 == 0 ? 0x5410 : 0x7632);
+                }
             }
         }
+#if CODES
+        float most = 0.0f;
+#pragma unroll
+        for (int d = 0; d < HEAD_DIM / 16; d++) {
+            for (int i = h; i < 4; i += 2) {
+                most = fmaxf(most, fmaxf(fabsf(elem_lo(r->q[d][i])), fabsf(elem_hi(r->q[d][i]))));
+            }
+        }
+        const float factor = factor_of(most);
+        r->gain[h] = a->scale / factor;
+#pragma unroll
+        for (int d = 0; d < HEAD_DIM / 16; d++) {
+            for (int i = h; i < 4; i += 2) {
+                r->q[d][i] = f32x2_to_fp16x2(elem_lo(r->q[d][i]) * factor,
+                                             elem_hi(r->q[d][i]) * factor);
+            }
+        }
+#endif
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
-    decode_split(const __grid_constant__ lt_attn_decode_args a) {
+extern "C" __global__ void SPLIT_BOUNDS
+decode_split(const __grid_constant__ lt_attn_decode_args a) {
     extern __shared__ __align__(128) u8 smem[];
     const int row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
     const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles,
                            (int)blockIdx.y % row_tiles * 16);
     const int first = (int)blockIdx.x * a.turns, last = first + a.turns;
-    u32 q[HEAD_DIM / 16][4];
-    int position[2];
-    float slope[2];
+    rows16 r;
     const bool works = w.row0 < w.rows && first * w.share < w.end;
     int sent = works ? fetch_settled(&a, &w, first * w.share, min_i(w.end, (first + 1) * w.share),
                                      smem)
@@ -374,11 +484,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     if (!works) {
         return;
     }
-    load_rows(&a, &w, q, position, slope);
+    load_rows(&a, &w, &r);
     for (int i = first; i < last && i * w.share < w.end; i++) {
         const int end = min_i(w.end, (i + 1) * w.share);
-        sent = split(&a, &w, q, position, slope, i * w.share, end,
-                     i + 1 < last ? min_i(w.end, end + w.share) : end, smem,
+        sent = split(&a, &w, &r, i * w.share, end, i + 1 < last ? min_i(w.end, end + w.share) : end,
+                     smem,
                      a.part + ((i64)((int)blockIdx.z * gridDim.y + blockIdx.y) * a.splits + i) *
                                   16 * (HEAD_DIM + 2),
                      sent, false);
@@ -450,9 +560,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     const int turn = row_tiles - 1 - (int)blockIdx.y % row_tiles;
     const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles, turn * 16);
     float *const part = (float *)(smem + a.result), *const mine = part + tid / 8 * width;
-    u32 q[HEAD_DIM / 16][4];
-    float slope[2], m = -INFINITE, sum = 0.0f, o[HEAD_DIM / 8] = {0.0f}, keep = 1.0f, take;
-    int position[2], head, begin = w.begin / w.share * w.share;
+    rows16 r;
+    float m = -INFINITE, sum = 0.0f, o[HEAD_DIM / 8] = {0.0f}, keep = 1.0f, take;
+    int head, begin = w.begin / w.share * w.share;
     int sent = w.row0 < w.rows ? fetch_settled(&a, &w, begin, min_i(w.end, begin + w.share), smem)
                                : 0;
 
@@ -460,11 +570,11 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     if (w.row0 >= w.rows) {
         return;
     }
-    load_rows(&a, &w, q, position, slope);
+    load_rows(&a, &w, &r);
     const bool alone = !SINKS && w.end - begin <= w.share;
     for (; begin < w.end; begin += w.share, sent = 0) {
         const int end = min_i(w.end, begin + w.share);
-        split(&a, &w, q, position, slope, begin, end, end, smem, part, sent, alone);
+        split(&a, &w, &r, begin, end, end, smem, part, sent, alone);
         if (alone) {
             return;
         }

@@ -26,12 +26,20 @@ typedef struct {
     int result;             /* decode_walk: where in shared memory a split's result lies */
 } lt_attn_decode_args;
 
-/* Dynamic shared memory in bytes: a ring of tiles of 16 keys of K and V of each of 4 warps (twice
- * as many tiles, where a number of the cache has 8 bits), and what warps leave each other at the
- * end of a split: O, max and sum of 16 rows. */
-#define LT_DECODE_WARPS               4
-#define LT_DECODE_STAGES(width)       ((width) <= 64 ? 6 : (width) <= 128 ? 3 : 2)
-#define LT_DECODE_RING_BYTES(width)   (LT_DECODE_WARPS * LT_DECODE_STAGES(width) * 64 * (width))
+/* What a page holds (CODES of decode.cu): numbers of 16 bits, e4m3, Q8_0 or Q4_0. */
+#define LT_DECODE_ROW_BYTES(width, codes)                                                          \
+    ((codes) == 0   ? 2 * (width)                                                                  \
+     : (codes) == 1 ? (width)                                                                      \
+     : (codes) == 2 ? (width) / 32 * 34                                                            \
+                    : (width) / 32 * 18)
+/* Dynamic shared memory in bytes: a ring of tiles of 16 keys of K and V of each of 4 warps (of
+ * codes as many as let three blocks of heads of 128 stand on an SM of 227 KB), and what warps leave
+ * each other at the end of a split: O, max and sum of 16 rows. */
+#define LT_DECODE_WARPS 4
+#define LT_DECODE_STAGES(width, codes)                                                             \
+    ((width) <= 64 ? 6 : (codes) > 0 ? 4 : (width) <= 128 ? 3 : 2)
+#define LT_DECODE_RING_BYTES(width, codes)                                                         \
+    (LT_DECODE_WARPS * LT_DECODE_STAGES(width, codes) * 32 * LT_DECODE_ROW_BYTES(width, codes))
 #define LT_DECODE_RESULT_BYTES(width) (16 * ((width) + 2) * 4)
 #define LT_DECODE_MEET_BYTES(width)   (LT_DECODE_WARPS * LT_DECODE_RESULT_BYTES(width))
 

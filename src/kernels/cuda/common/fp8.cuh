@@ -79,32 +79,27 @@ INLINE f8e4m3 f32_to_f8e4m3(float x) {
     return y;
 }
 
-/* Codes of e4m3 in the high bytes of two halves, as the numbers of 16 bits whose exponent is too
- * low by the difference of the biases. shift: bits of the type's mantissa less e4m3's 3. */
-INLINE u32 f8_placed(u32 x, int shift) {
-    return and_or(x, 0x80008000u, x >> (8 - shift) & 0x007f007fu << shift);
-}
-/* 2^120 and 2^8 make up for the exponents, exactly, for subnormal codes, too. */
-INLINE u32 f8_to_bf16x2(u32 x) {
-    return bf16x2_fma(f8_placed(x, 4), 0x7b807b80u, 0x80008000u);
-}
-INLINE u32 f8_to_fp16x2(u32 x) {
-    return fp16x2_fma(f8_placed(x, 7), 0x5c005c00u, 0x80008000u);
-}
-/* Words of four codes of e4m3 each, to pairs of 16 bits: of bytes 0 and 2, and of bytes 1 and 3. A
- * NaN is looked for in all words of the warp at once, as there is hardly ever one. */
-#define F8_WIDEN4(type)                                                                            \
-    INLINE void CONCAT(f8_widen4_, type)(u32 even[4], u32 odd[4], const u32 codes[4]) {            \
-        u32 wild = 0;                                                                              \
-        _Pragma("unroll") for (int i = 0; i < 4; i++) {                                            \
-            even[i] = CONCAT(CONCAT(f8_to_, type), x2)(codes[i] << 8);                             \
-            odd[i] = CONCAT(CONCAT(f8_to_, type), x2)(codes[i]);                                   \
-            wild |= (codes[i] & 0x7f7f7f7fu) + 0x01010101u;                                        \
-        }                                                                                          \
-        if (__any_sync(0xffffffffu, (wild & 0x80808080u) != 0)) {                                  \
-            f8_keep_nan(even, odd, codes);                                                         \
-        }                                                                                          \
+/* Words of four codes of e4m3 each, to pairs of halves: apart: of bytes 0 and 2, and of bytes 1 and
+ * 3; else with the instruction, of bytes 0 and 1, and of 2 and 3, and without it as apart. */
+#if F8_NATIVE
+INLINE void f8_halves4_apart(u32 even[4], u32 odd[4], const u32 codes[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        f8x4_to_fp16x2(&even[i], &odd[i], __byte_perm(codes[i], 0u, 0x3120));
     }
+}
+INLINE void f8_halves4(u32 first[4], u32 second[4], const u32 codes[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        f8x4_to_fp16x2(&first[i], &second[i], codes[i]);
+    }
+}
+#else
+/* Codes in the high bytes of two halves. As halves their exponent is too low by the difference of
+ * the biases; 2^8 makes up for that, exactly, for subnormal codes, too. */
+INLINE u32 f8_placed_to_fp16x2(u32 x) {
+    return fp16x2_fma(and_or(x, 0x80008000u, x >> 1 & 0x3f803f80u), 0x5c005c00u, 0x80008000u);
+}
 INLINE void f8_keep_nan(u32 even[4], u32 odd[4], const u32 codes[4]) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -113,8 +108,23 @@ INLINE void f8_keep_nan(u32 even[4], u32 odd[4], const u32 codes[4]) {
         odd[i] |= (nan >> 15 & 0x00010001u) * 0x7fffu;
     }
 }
-F8_WIDEN4(bf16)
-F8_WIDEN4(fp16)
+/* A NaN is looked for in all words of the warp at once, as there is hardly ever one. */
+INLINE void f8_halves4_apart(u32 even[4], u32 odd[4], const u32 codes[4]) {
+    u32 wild = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        even[i] = f8_placed_to_fp16x2(codes[i] << 8);
+        odd[i] = f8_placed_to_fp16x2(codes[i]);
+        wild |= (codes[i] & 0x7f7f7f7fu) + 0x01010101u;
+    }
+    if (__any_sync(0xffffffffu, (wild & 0x80808080u) != 0)) {
+        f8_keep_nan(even, odd, codes);
+    }
+}
+INLINE void f8_halves4(u32 first[4], u32 second[4], const u32 codes[4]) {
+    f8_halves4_apart(first, second, codes);
+}
+#endif
 
 /* Four of them, the first in the lowest byte. */
 INLINE u32 f8_pack4(float a, float b, float c, float d, int e5m2) {

@@ -16,6 +16,13 @@ INLINE void mma_16x8x16(float d[4], const u32 a[4], u32 b0, u32 b1) {
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+/* The same of halves, whatever DTYPE is. */
+INLINE void mma_16x8x16_fp16(float d[4], const u32 a[4], u32 b0, u32 b1) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3},"
+                 " {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 /* D (16 x 8) = A (16 x 32) B (32 x 8) + c of bytes, A's unsigned or signed, B's signed; exact. As
  * above with four elements for two: a[0..3] = A[r][4 q..], A[r + 8][4 q..], A[r][4 q + 16..], A[r +
  * 8][4 q + 16..] with q = l % 4; b = B[4 q..][r], B[4 q + 16..][r]; d as above. c: all elements

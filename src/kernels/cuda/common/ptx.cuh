@@ -33,6 +33,16 @@ INLINE uint4 load_once_8(const void *p) {
 INLINE void cp_async_16(u32 dst, const void *src) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
 }
+/* 4, 8 or 16 bytes, a constant. */
+INLINE void cp_async(u32 dst, const void *src, int bytes) {
+    if (bytes == 16) {
+        cp_async_16(dst, src);
+    } else if (bytes == 8) {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(dst), "l"(src) : "memory");
+    } else {
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
+    }
+}
 INLINE void cp_async_16_hint(u32 dst, const void *src, u64 policy) { /* policy: evict_first(). */
     asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(dst),
                  "l"(src), "l"(policy)

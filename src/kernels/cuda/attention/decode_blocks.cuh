@@ -1,0 +1,121 @@
+/* decode_blocks.cuh: the two products of decode.cu with K and V in blocks of Q8_0 or Q4_0.
+ *
+ * With c = lane % 4 and n = lane / 4: of K a lane takes eight neighbours of keys n and n + 8, bytes
+ * [8 c, 8 c + 8) of a block, or nibbles of its bytes [4 c, 4 c + 4). Of V it takes four columns of
+ * keys 2 c, 2 c + 1, 2 c + 8 and 2 c + 9: bytes [4 n, 4 n + 4), or nibbles of bytes 2 n and 2 n + 1.
+ * K's numbers are whole in the product, and each sum of 32 columns is scaled; V's are scaled before,
+ * as halves. */
+#ifndef LT_DECODE_BLOCKS_CUH
+#define LT_DECODE_BLOCKS_CUH
+
+#include "attention/coded.cuh"
+
+INLINE u32 shared_half(u32 at) {
+    u16 x;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(at) : "memory");
+    return x;
+}
+/* Four bytes on an address that is a multiple of 4 or, not even, 2 more. */
+INLINE u32 shared_word(u32 at, bool even) {
+    return even ? (u32)ld_shared_s32(at)
+                : __byte_perm((u32)ld_shared_s32(at - 2), (u32)ld_shared_s32(at + 2), 0x5432);
+}
+/* Where block b of a key begins; the codes behind its scale begin on 4 bytes if b is odd. */
+INLINE u32 block_at(u32 tile, int key, int b) {
+    return tile + (u32)(key * ROW_BYTES + b * CODED_BYTES);
+}
+/* The k-th of the keys whose sums and V's numbers a lane has. */
+INLINE int key_of(int lane, int k) {
+    return lane % 4 * 2 + k % 2 + k / 2 * 8;
+}
+
+/* The numbers of K of a block, as the halves of two steps of the product. */
+INLINE void k_halves(u32 f[4], u32 block, int lane, bool odd) {
+#if CODES == CODES_Q8
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const u32 four = shared_word(block + 2 + lane % 4 * 8 + 4 * i, odd);
+        f[2 * i] = bytes_to_halves(__byte_perm(four, 0u, 0x4140));
+        f[2 * i + 1] = bytes_to_halves(__byte_perm(four, 0u, 0x4342));
+    }
+#else
+    const u32 eight = shared_word(block + 2 + lane % 4 * 4, odd);
+    f[0] = low_nibbles_to_halves(eight);
+    f[1] = low_nibbles_to_halves(eight >> 8);
+    f[2] = high_nibbles_to_halves(eight);
+    f[3] = high_nibbles_to_halves(eight >> 8);
+#endif
+}
+/* The numbers of V of a block for a pair of keys: a pair of halves a column. */
+INLINE void v_halves(u32 f[4], u32 first, u32 second, int lane, bool odd) {
+#if CODES == CODES_Q8
+    const u32 one = shared_word(first + 2 + lane / 4 * 4, odd),
+              other = shared_word(second + 2 + lane / 4 * 4, odd);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        f[i] = bytes_to_halves(__byte_perm(one, other, 0x4400 + 0x1111 * i));
+    }
+#else
+    const u32 both = shared_half(first + 2 + lane / 4 * 2) | shared_half(second + 2 + lane / 4 * 2)
+                                                                 << 16;
+    f[0] = low_nibbles_to_halves(both);
+    f[1] = low_nibbles_to_halves(both >> 8);
+    f[2] = high_nibbles_to_halves(both);
+    f[3] = high_nibbles_to_halves(both >> 8);
+#endif
+    const u32 scales = shared_half(first) | shared_half(second) << 16;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        f[i] = fp16x2_fma(f[i], scales, HALF_NO_SUM);
+    }
+}
+
+INLINE void scores(float s[2][4], const rows16 *r, u32 k_tile) {
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int b = 0; b < HEAD_DIM / CODED_BLOCK; b++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float part[4] = {0.0f};
+            u32 f[4];
+            k_halves(f, block_at(k_tile, lane / 4 + 8 * i, b), lane, b % 2 == 1);
+            mma_16x8x16_fp16(part, r->q[2 * b], f[0], f[1]);
+            mma_16x8x16_fp16(part, r->q[2 * b + 1], f[2], f[3]);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                fp16 scale;
+                scale.bits = (u16)shared_half(block_at(k_tile, key_of(lane, 2 * i + k), b));
+                s[i][k] = __fmaf_rn(part[k], fp16_to_f32(scale), s[i][k]);
+                s[i][2 + k] = __fmaf_rn(part[2 + k], fp16_to_f32(scale), s[i][2 + k]);
+            }
+        }
+    }
+}
+INLINE void gather(float o[HEAD_DIM / 8][4], const u32 p[4], u32 v_tile) {
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int b = 0; b < HEAD_DIM / CODED_BLOCK; b++) {
+        u32 f[2][4];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            v_halves(f[i], block_at(v_tile, key_of(lane, 2 * i), b),
+                     block_at(v_tile, key_of(lane, 2 * i + 1), b), lane, b % 2 == 1);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            mma_16x8x16_fp16(o[4 * b + i], p, f[0][i], f[1][i]);
+        }
+    }
+}
+INLINE int column_of(int d, int lane, int i) {
+    const int n = lane % 4 * 2 + i;
+    return d / 4 * CODED_BLOCK +
+           (CODES == CODES_Q8 ? 4 * n + d % 4 : d % 4 / 2 * 16 + 2 * n + d % 2);
+}
+INLINE int pair_of(int d, int lane, int i) {
+    return CODES == CODES_Q8 ? d / 2 * CODED_BLOCK + lane % 4 * 8 + d % 2 * 4 + 2 * i
+                             : 16 * d + lane % 4 * 4 + i;
+}
+#define PAIR_STEP (CODES == CODES_Q8 ? 1 : 2)
+
+#endif
