@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 """Measure what types of keys and values cost in accuracy: the table of docs/serve.md, Memory.
 
-    tools/measure_cache_types.py [--model MODEL] [--tokens N] TEXT...
+    tools/measure_cache_types.py [--model MODEL] [--device cuda] [--tokens N] TEXT...
 
 Each text is read by `lateen serve --cache-dtype TYPE` as a prompt, whose log-probabilities give the
 perplexity, and is continued greedily from its middle. The server is deterministic and computes in
 fp32, so differences to the first type, fp32, are those of the cache alone. (Products with weights
 as stored round activations to 8 bits, which makes noise of any small difference.) A type is NAME or
-KEYS/VALUES.
+KEYS/VALUES; a GPU takes one for both (--types).
 """
 import argparse
 import json
@@ -36,7 +36,8 @@ def serve(args, kind):
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     command = [args.lateen, "serve"] + ([args.model] if args.model else [])
-    command += ["--port", str(port), "--deterministic", "--dtype", "fp32", "--cache-type-k",
+    command += ["--device", args.device] if args.device else []
+    command += ["--port", str(port), "--deterministic", "--dtype", args.dtype, "--cache-type-k",
                 keys, "--cache-type-v", values or keys, "--max-running", "4"]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                              text=True)
@@ -85,6 +86,8 @@ def main():
     p = argparse.ArgumentParser(description=__doc__)
     p.add_argument("--lateen", default="build/lateen")
     p.add_argument("--model", default="")
+    p.add_argument("--device", default="")
+    p.add_argument("--dtype", default="fp32")
     p.add_argument("--tokens", type=int, default=1000)
     p.add_argument("--types", default=",".join(TYPES))
     p.add_argument("text", nargs="+")

@@ -82,8 +82,8 @@
     X(I64, cache_disk_bytes, "cache-disk-bytes", "10GiB", 1, 1e16, "BYTES",                        \
       "most that they take there")                                                                 \
     X(ENUM, cache_dtype, "cache-dtype", "model", 0, 0, LT_OPENED_CACHE_TYPES,                      \
-      "type of keys and values; model: the model's compute type; fp8: e4m3. q8_0 and q4_0 (a "     \
-      "scale for each 32 values) are for CPUs. auto, f32, f16, fp8_e4m3: other names")             \
+      "type of keys and values; model: the model's compute type; fp8: e4m3; q8_0, q4_0: a scale "  \
+      "for each 32 values. On a GPU both are of one type. auto, f32, f16, fp8_e4m3: other names")  \
     X(ENUM, cache_k, "cache-type-k", "cache-dtype", 0, 0, "cache-dtype|" LT_OPENED_CACHE_TYPES,    \
       "type of keys alone")                                                                        \
     X(ENUM, cache_v, "cache-type-v", "cache-dtype", 0, 0, "cache-dtype|" LT_OPENED_CACHE_TYPES,    \

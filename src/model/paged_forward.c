@@ -121,9 +121,8 @@ lt_err lt_paged_forward_check_types(const lt_model *m, lt_dtype keys, lt_dtype v
     const lt_dtype types[] = {keys, values};
     for (int i = 0; i < 2; i++) {
         const char *why = lt_cached_refusal(types[i], m->spec.head_dim);
-        if (why == NULL && !m->backend->host_memory &&
-            (types[0] != types[1] || lt_dtype_is_block(types[i]))) {
-            why = "on this device both are of one type, FP32, BF16, FP16 or F8_E4M3";
+        if (why == NULL && !m->backend->host_memory && types[0] != types[1]) {
+            why = "on this device both are of one type";
         }
         if (why != NULL) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "%s in %s, heads of %lld dimensions, on %s: %s",

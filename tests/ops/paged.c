@@ -1,6 +1,7 @@
 /* paged.c: cases of kv_write and attention_paged. B sequences; sequence b brings T, 1 or T / 2 rows
  * (by b % 3) and has S, S - 3, .. tokens; pages of P tokens, scattered; H query and G key heads (0:
- * H). y_f16, y_f32, y_f8: a cache of F16, F32 or F8_E4M3, whatever the activations are. */
+ * H). y_f16, y_f32, y_f8, b_type: a cache of F16, F32, F8_E4M3 or that type of blocks, whatever the
+ * activations are. */
 #include <math.h>
 
 #include "ops/case.h"
@@ -55,12 +56,34 @@ static const lt_case cases[] = {
     {"F8 cache, prompts, everything", LT_CASE_CHECK, .B = 2, .T = 100, .S = 200, .H = 2, .G = 2,
      .D = 128, .P = 64, .aligned = true, .window = 150, .softcap = 5, .sinks = true, .alibi = true,
      .y_f8 = true},
+    {"F8 cache, window", LT_CASE_CHECK, .B = 2, .T = 20, .S = 204, .H = 2, .G = 1, .D = 64, .P = 16,
+     .window = 20, .y_f8 = true},
     {"F8 cache, heads of 192", LT_CASE_CHECK, .B = 3, .T = 9, .S = 100, .H = 2, .G = 1, .D = 192,
      .P = 16, .y_f8 = true},
     {"F8 cache, everything", LT_CASE_CHECK, .B = 2, .T = 20, .S = 200, .H = 2, .G = 1, .D = 256,
      .P = 64, .window = 150, .softcap = 5, .sinks = true, .alibi = true, .y_f8 = true},
     {"F8 cache, values that are not finite", LT_CASE_CHECK, .B = 1, .T = 1, .S = 208, .H = 4,
      .G = 2, .D = 128, .P = 16, .y_f8 = true, .extreme = true},
+    {"Q8_0 cache", LT_CASE_CHECK, .B = 4, .T = 6, .S = 140, .H = 4, .G = 2, .D = 32, .P = 16,
+     .b_type = LT_Q8_0},
+    {"Q8_0 cache, decode", LT_CASE_CHECK, .B = 5, .T = 1, .S = 300, .H = 9, .G = 3, .D = 64,
+     .P = 16, .b_type = LT_Q8_0},
+    {"Q8_0 cache, splits", LT_CASE_CHECK, .B = 2, .T = 2, .S = 1200, .H = 4, .G = 2, .D = 128,
+     .P = 16, .b_type = LT_Q8_0},
+    {"Q8_0 cache, everything", LT_CASE_CHECK, .B = 2, .T = 20, .S = 200, .H = 2, .G = 1, .D = 256,
+     .P = 64, .window = 150, .softcap = 5, .sinks = true, .alibi = true, .b_type = LT_Q8_0},
+    {"Q8_0 cache, prompts", LT_CASE_CHECK, .B = 2, .T = 90, .S = 200, .H = 2, .G = 1, .D = 64,
+     .P = 32, .aligned = true, .b_type = LT_Q8_0},
+    {"Q4_0 cache", LT_CASE_CHECK, .B = 4, .T = 6, .S = 140, .H = 4, .G = 2, .D = 32, .P = 16,
+     .b_type = LT_Q4_0},
+    {"Q4_0 cache, decode", LT_CASE_CHECK, .B = 5, .T = 1, .S = 300, .H = 9, .G = 3, .D = 64,
+     .P = 16, .b_type = LT_Q4_0},
+    {"Q4_0 cache, splits", LT_CASE_CHECK, .B = 2, .T = 2, .S = 1200, .H = 4, .G = 2, .D = 128,
+     .P = 16, .b_type = LT_Q4_0},
+    {"Q4_0 cache, heads of 192", LT_CASE_CHECK, .B = 3, .T = 9, .S = 100, .H = 2, .G = 1, .D = 192,
+     .P = 16, .b_type = LT_Q4_0},
+    {"Q4_0 cache, prompts", LT_CASE_CHECK, .B = 2, .T = 90, .S = 200, .H = 2, .G = 1, .D = 64,
+     .P = 32, .aligned = true, .b_type = LT_Q4_0},
     {"prompts in fixed order", LT_CASE_CHECK, .B = 2, .T = 70, .S = 100, .H = 4, .G = 2, .D = 64,
      .P = 16},
     {"a prompt", LT_CASE_CHECK, .B = 1, .T = 200, .S = 200, .H = 2, .G = 1, .D = 64, .P = 16,
@@ -93,7 +116,11 @@ static const lt_case cases[] = {
 };
 
 static lt_dtype cache_dtype(const lt_setup *s) {
-    return s->c->y_f16 ? LT_F16 : s->c->y_f32 ? LT_F32 : s->c->y_f8 ? LT_F8_E4M3 : s->act;
+    return s->c->b_type != 0 ? (lt_dtype)s->c->b_type
+           : s->c->y_f16     ? LT_F16
+           : s->c->y_f32     ? LT_F32
+           : s->c->y_f8      ? LT_F8_E4M3
+                             : s->act;
 }
 
 /* Distinct slots, every fourth row dropped. */

@@ -85,6 +85,8 @@ static void evicted_pages_come_back(void **state) {
     m = random_model_of(V, SEQ, 64, LT_BF16, 0.0f, gpu_backend());
     come_back(m, LT_BF16);
     come_back(m, LT_F8_E4M3);
+    come_back(m, LT_Q8_0);
+    come_back(m, LT_Q4_0);
     lt_model_close(m);
 }
 

@@ -1,19 +1,30 @@
 /* any_paged.cu: attention over a paged cache for what decode.cu refuses (fp32, other types of
  * cache, any head width); and writing that cache.
  *
- * SHAPES    as ops.h: q, out (R, H, D) of QTYPE, views; pages (n, page, G, D) of CTYPE; D <= 32 *
- *           COLS.
+ * SHAPES    as ops.h: q, out (R, H, D) of QTYPE, views; pages (n, page, G, D) of CTYPE or, CODES 2
+ *           and 3, in blocks (coded.cuh; CTYPE is u8); D <= 32 * COLS.
  * MAP       paged_any: a warp a (row, head), keys 32 at a time as any.cu; the row's sequence is
- *           found in q_start by bisection. kv_write_any: a thread an element of K and of V.
+ *           found in q_start by bisection. kv_write_any: a thread an element, or a block, of K, V.
  * NUMERICS  f32; keys in order, whatever else is in the batch: a row's bits are its own. */
+#ifndef CODES
+#define CODES 0
+#endif
+#include "attention/coded.cuh"
 #include "common/early.cuh"
-#include "common/fp8.cuh"
 #include "common/reduce.cuh"
 #include "kernels/cuda/attention/any_paged_args.h"
 
 #define WARPS    4
 #define THREADS  (WARPS * WARP)
 #define INFINITE __int_as_float(0x7f800000)
+
+#if CODES >= CODES_Q8
+#define CACHED(pages, at) coded_at(pages, at)
+#define AT_ONCE           CODED_BLOCK /* numbers that a thread writes */
+#else
+#define CACHED(pages, at) TO_F32(CTYPE, (pages)[at])
+#define AT_ONCE           1
+#endif
 
 INLINE i64 slot_of(const lt_attn_any_paged_args *w, int b, int s) {
     return (i64)w->table[b * w->table_ld + s / w->page] * w->page + s % w->page;
@@ -57,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (s >= from && s < to) {
             x = 0.0f;
             for (int d = 0; d < w.dim; d++) {
-                x += q[d] * TO_F32(CTYPE, w.k[at + d]);
+                x += q[d] * CACHED(w.k, at + d);
             }
             x *= w.scale;
             if (w.softcap > 0.0f) {
@@ -82,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int c = 0; c < COLS; c++) {
                 if (f != 0.0f && lane + WARP * c < w.dim) { /* Unseen keys may hold anything. */
-                    out[c] += f * TO_F32(CTYPE, w.v[row + lane + WARP * c]);
+                    out[c] += f * CACHED(w.v, row + lane + WARP * c);
                 }
             }
         }
@@ -96,17 +107,33 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
+#if CODES >= CODES_Q8
+INLINE void put(CTYPE *pages, i64 to, const QTYPE *from) {
+    float x[AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+        x[i] = TO_F32(QTYPE, from[i]);
+    }
+    coded_block(pages + CODED_SIZE(to), x);
+}
+#else
+INLINE void put(CTYPE *pages, i64 to, const QTYPE *from) {
+    pages[to] = FROM_F32(CTYPE, TO_F32(QTYPE, *from));
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(256) kv_write_any(const lt_cuda_kv_write_any_args a) {
     const i64 item = (i64)blockIdx.x * 256 + threadIdx.x;
     wait_for_others();
     if (item >= a.count) {
         return;
     }
-    const int d = (int)(item % a.dim), g = (int)(item / a.dim % a.heads);
-    const i64 r = item / a.dim / a.heads, slot = a.slots[r];
+    const int pieces = a.dim / AT_ONCE, d = (int)(item % pieces) * AT_ONCE,
+              g = (int)(item / pieces % a.heads);
+    const i64 r = item / pieces / a.heads, slot = a.slots[r];
     if (slot >= 0) {
         const i64 to = (slot * a.heads + g) * a.dim + d;
-        a.k_pages[to] = FROM_F32(CTYPE, TO_F32(QTYPE, a.k[r * a.k_r + g * a.k_h + d]));
-        a.v_pages[to] = FROM_F32(CTYPE, TO_F32(QTYPE, a.v[r * a.v_r + g * a.v_h + d]));
+        put(a.k_pages, to, a.k + r * a.k_r + g * a.k_h + d);
+        put(a.v_pages, to, a.v + r * a.v_r + g * a.v_h + d);
     }
 }

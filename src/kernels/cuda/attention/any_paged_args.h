@@ -19,7 +19,7 @@ typedef struct {
     LT_ELEM(CTYPE) * k_pages, *v_pages;
     const LT_ELEM(QTYPE) * k, *v;
     const int *slots;
-    long long k_r, k_h, v_r, v_h, count;
+    long long k_r, k_h, v_r, v_h, count; /* count: of threads */
     int heads, dim;
 } lt_cuda_kv_write_any_args;
 

@@ -48,11 +48,7 @@ INLINE u32 high_nibbles_to_halves(u32 x) {
 
 /* ---- One number, and eight neighbours ---- */
 
-#if CODES == CODES_F8
-INLINE float coded_at(const u8 *codes, i64 at) {
-    return f8_value(codes[at], 0);
-}
-#else
+#if CODES >= CODES_Q8
 INLINE float coded_at(const u8 *codes, i64 at) {
     const u8 *const block = codes + at / CODED_BLOCK * CODED_BYTES;
     const int i = (int)(at % CODED_BLOCK);
@@ -64,6 +60,7 @@ INLINE float coded_at(const u8 *codes, i64 at) {
 }
 #endif
 /* Numbers at .. at + 7; at is a multiple of 8. */
+#if CODES
 INLINE void coded_eight(float f[8], const u8 *codes, i64 at) {
 #if CODES == CODES_F8
     const uint2 c = *(const uint2 *)(codes + at);
@@ -92,18 +89,19 @@ INLINE void coded_eight(float f[8], const u8 *codes, i64 at) {
     }
 #endif
 }
+#endif
 
 /* ---- Writing ---- */
 
-#if CODES != CODES_F8
+#if CODES >= CODES_Q8
 INLINE int coded_code(float x, float inverse) {
     const float y = __fmul_rn(x, inverse);
     if (CODES == CODES_Q4) {
-        return (int)fminf(truncf(__fadd_rn(y, 8.5f)), 15.0f);
+        const int n = (int)__fadd_rn(y, 8.5f);
+        return n < 15 ? n : 15;
     }
-    const float whole = truncf(fabsf(y)); /* Halves away from 0. */
-    const int n = (int)whole + (fabsf(y) - whole >= 0.5f);
-    return y < 0.0f ? -n : n;
+    const int whole = (int)fabsf(y), n = whole + (fabsf(y) - (float)whole >= 0.5f);
+    return y < 0.0f ? -n : n; /* Halves away from 0. */
 }
 /* 32 numbers to a block; x[i] as they were before. */
 INLINE void coded_block(u8 *block, const float *x) {

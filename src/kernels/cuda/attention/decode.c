@@ -32,6 +32,10 @@ static int splits(const lt_decode_args *a, const lt_cuda_info *info) {
     return (int)(n < 1 ? 1 : n);
 }
 
+int lt_cuda_codes_of(lt_dtype cache) {
+    return cache == LT_F8_E4M3 ? 1 : cache == LT_Q8_0 ? 2 : cache == LT_Q4_0 ? 3 : 0;
+}
+
 const char *lt_cuda_decode_refusal(const lt_decode_args *a, const lt_cuda_info *info) {
     const lt_tensor *all[] = {&a->q, &a->out, &a->k_pages, &a->v_pages};
     if (info->cc < 80) {
@@ -116,10 +120,6 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
 #define SHARED_HALF                                                                                \
     115200 /* Bytes of shared memory that let two blocks stand on an SM of 227 KB. */
 
-/* CODES of decode.cu. */
-static int codes_of(lt_dtype cache) {
-    return cache == LT_F8_E4M3 ? 1 : 0;
-}
 static int64_t paged_row_tiles(const lt_attention_paged_args *a) {
     return lt_cuda_div_up(a->q_max * (a->q.shape[1] / a->k_pages.shape[2]), ROWS);
 }
@@ -149,8 +149,8 @@ const char *lt_cuda_paged_refusal(const lt_attention_paged_args *a, const lt_cud
         return "not 16-bit and of one type";
     }
     if (a->v_pages.dtype != a->k_pages.dtype ||
-        (a->k_pages.dtype != a->q.dtype && a->k_pages.dtype != LT_F8_E4M3)) {
-        return "keys and values not both as q, nor both F8_E4M3";
+        (a->k_pages.dtype != a->q.dtype && lt_cuda_codes_of(a->k_pages.dtype) == 0)) {
+        return "keys and values not both as q, nor both F8_E4M3, Q8_0 or Q4_0";
     }
     if (width % 64 != 0 || width > 256) {
         return "head width not 64, 128, 192 or 256";
@@ -201,7 +201,7 @@ static lt_attn_decode_args paged_args(const lt_attention_paged_args *a, void *pa
 
 lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, lt_scratch scratch) {
     const lt_cuda_info *info = lt_cuda_get_info(c);
-    const int width = (int)a->q.shape[2], codes = codes_of(a->k_pages.dtype);
+    const int width = (int)a->q.shape[2], codes = lt_cuda_codes_of(a->k_pages.dtype);
     const size_t ring = (size_t)LT_DECODE_RING_BYTES(width, codes),
                  result = (size_t)LT_DECODE_RESULT_BYTES(width),
                  meet = (size_t)LT_DECODE_MEET_BYTES(width);
@@ -263,6 +263,8 @@ void lt_specs_decode(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS, 128, 128, "fp16");
     lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS OPTION_WORDS, 64, 16, "bf16", 1, 1, 1);
     lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 64, 16, "fp16", 1);
-    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 128, 16, "bf16", 1);
-    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 64, 16, "bf16", 1);
+    for (int codes = 1; codes <= 3; codes++) {
+        lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 64, 16, "bf16", codes);
+        lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 128, 16, "bf16", codes);
+    }
 }

@@ -20,6 +20,9 @@ typedef struct {
     float scale;
 } lt_decode_args;
 
+/* CODES of decode.cu and of what shares coded.cuh: what pages of this type hold; 0: numbers. */
+int lt_cuda_codes_of(lt_dtype cache);
+
 /* The attention_paged op (tensor/ops.h): ragged prompts and single tokens alike; a row's bits
  * depend on its own query and keys alone. Scratch 0: one kernel walks all keys of a row. */
 const char *lt_cuda_paged_refusal(const lt_attention_paged_args *a, const lt_cuda_info *info);

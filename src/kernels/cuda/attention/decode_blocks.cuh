@@ -2,9 +2,9 @@
  *
  * With c = lane % 4 and n = lane / 4: of K a lane takes eight neighbours of keys n and n + 8, bytes
  * [8 c, 8 c + 8) of a block, or nibbles of its bytes [4 c, 4 c + 4). Of V it takes four columns of
- * keys 2 c, 2 c + 1, 2 c + 8 and 2 c + 9: bytes [4 n, 4 n + 4), or nibbles of bytes 2 n and 2 n + 1.
- * K's numbers are whole in the product, and each sum of 32 columns is scaled; V's are scaled before,
- * as halves. */
+ * keys 2 c, 2 c + 1, 2 c + 8 and 2 c + 9: bytes [4 n, 4 n + 4), or nibbles of bytes 2 n and 2 n +
+ * 1. K's numbers are whole in the product, and each sum of 32 columns is scaled; V's are scaled
+ * before, as halves. */
 #ifndef LT_DECODE_BLOCKS_CUH
 #define LT_DECODE_BLOCKS_CUH
 

@@ -1,17 +1,17 @@
-/* widen_pages.cu: the pages that prompts attend to, from codes of 8 bits to 16, side by side, for
- * fwd_sm90.cu, which the copy engine feeds with 16-bit pages.
+/* widen_pages.cu: the pages that prompts attend to, from CODES (coded.cuh) to 16 bits, side
+ * by side, for fwd_sm90.cu, which the copy engine feeds with 16-bit pages.
  *
- * SHAPES    pages (n, page, G, D) of K and of V in codes of e4m3; wide pages of the same shape in
+ * SHAPES    pages (n, page, G, D) of K and of V in codes; wide pages of the same shape in
  *           DTYPE, as many as the sequences of at least q_least rows have; D a multiple of 64.
  * MAP       block x makes wide page x of K or V (y). Its first warp finds the sequence whose page
  *           that is, by a running sum of pages over sequences; a thread takes 8 numbers at a time.
  * MOVEMENT  HBM codes ──8 bytes a thread──▶ floats ──16 bytes──▶ HBM (L2: fwd_sm90.cu reads soon)
  * BOUND     memory: 3 bytes a number, once a call, where the attention of a prompt of T rows makes
  *           2 T products of each: 3 % of its time from 2,000 rows on.
- * NUMERICS  exact. Rows behind a sequence's last token are zeros.
+ * NUMERICS  e4m3 exactly, blocks rounded once. Rows behind a sequence's last token are zeros.
  * WINDOW    pages before the first key that any row sees are left out, to whole tiles of keys. */
+#include "attention/coded.cuh"
 #include "common/early.cuh"
-#include "common/fp8.cuh"
 #include "kernels/cuda/attention/widen_pages_args.h"
 
 #define THREADS 256
@@ -70,14 +70,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     const i64 size = (i64)a.page * a.row;
     const int left = a.kv_len[mine.sequence] - mine.index * a.page;
-    const u8 *src = a.coded[which] + a.table[mine.sequence * a.table_ld + mine.index] * size;
+    const u8 *const src = a.coded[which] +
+                          CODED_SIZE(a.table[mine.sequence * a.table_ld + mine.index] * size);
     DTYPE *const dst = a.wide[which] + x * size;
     for (int i = (int)threadIdx.x * AT_ONCE; i < a.page * a.row; i += THREADS * AT_ONCE) {
         float f[AT_ONCE] = {0.0f};
         if (i / a.row < left) {
-            const uint2 codes = *(const uint2 *)(src + i);
-            f8_unpack4(f, codes.x);
-            f8_unpack4(f + 4, codes.y);
+            coded_eight(f, src, i);
         }
         *(uint4 *)(dst + i) = PACK(DTYPE, f);
     }

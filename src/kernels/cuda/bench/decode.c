@@ -9,11 +9,12 @@
 #include "base/error.h"
 #include "kernels/cuda/bench/bench.h"
 #include "kernels/cuda/ops/launch.h"
+#include "tensor/cached.h"
 #include "tensor/ops.h"
 
 typedef struct {
     int64_t batch, context, heads, kv_heads, width, page;
-    bool eight; /* Keys and values of F8_E4M3. */
+    lt_dtype cache; /* Of keys and values: BF16, or what tensor/cached.h encodes. */
 } decode_case;
 
 typedef struct {
@@ -71,34 +72,39 @@ done:
     return err;
 }
 
-enum { PIECE = 1 << 20 };
+/* Random numbers of [-2, 2), whole blocks of every type. */
+enum { PIECE = 1 << 18 };
 
-/* Random codes of F8_E4M3 below the largest. */
-static lt_err fill_codes(decode_run *r, unsigned char *to, int64_t bytes, unsigned char *piece) {
-    uint64_t x = 1;
+static lt_err fill_coded(decode_run *r, unsigned char *to, int64_t count, lt_dtype cache,
+                         float *x) {
+    const size_t bytes = lt_dtype_row_bytes(cache, PIECE);
+    unsigned char *const codes = (unsigned char *)(x + PIECE);
+    uint64_t state = 1;
     for (int i = 0; i < PIECE; i++) {
-        x = x * 6364136223846793005u + 1442695040888963407u;
-        piece[i] = (unsigned char)(x >> 56 & 0xbf);
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        x[i] = (float)(state >> 40) / (float)(1 << 22) - 2.0f;
     }
-    for (int64_t done = 0; done < bytes; done += PIECE) {
-        const int64_t n = bytes - done < PIECE ? bytes - done : PIECE;
-        LT_TRY(r->be->upload(r->q, to + done, piece, (size_t)n));
+    lt_cached_encode(codes, cache, x, PIECE);
+    for (int64_t done = 0; done < count; done += PIECE) {
+        const int64_t n = count - done < PIECE ? count - done : PIECE;
+        LT_TRY(r->be->upload(r->q, to + (size_t)(done / PIECE) * bytes, codes,
+                             lt_dtype_row_bytes(cache, n)));
     }
     return r->be->sync(r->q);
 }
-static lt_err fill_pages(decode_run *r, lt_bench *b, void *pages, int64_t count, bool eight,
+static lt_err fill_pages(decode_run *r, lt_bench *b, void *pages, int64_t count, lt_dtype cache,
                          uint64_t seed) {
-    unsigned char *piece;
+    float *room;
     lt_err err;
-    if (!eight) {
+    if (cache == LT_BF16) {
         return lt_bench_random(b, pages, count, "bf16", seed, 1.0f, false);
     }
-    piece = malloc(PIECE);
-    if (piece == NULL) {
+    room = malloc(PIECE * sizeof *room + lt_dtype_row_bytes(cache, PIECE));
+    if (room == NULL) {
         LT_FAIL(LT_ERR_OOM, "decode bench");
     }
-    err = fill_codes(r, pages, count, piece);
-    free(piece);
+    err = fill_coded(r, pages, count, cache, room);
+    free(room);
     return err;
 }
 
@@ -106,21 +112,20 @@ static lt_err decode_open(decode_run *r, lt_bench *b, const decode_case *c) {
     const int64_t a_sequence = (c->context + c->page - 1) / c->page;
     int64_t n_pages = c->batch * a_sequence;
     const int64_t row = c->page * c->kv_heads * c->width;
-    const lt_dtype cache = c->eight ? LT_F8_E4M3 : LT_BF16;
     void *q = NULL, *out = NULL, *k = NULL, *v = NULL;
     n_pages += n_pages % 7919 == 0;
     LT_TRY(room(r, &q, (size_t)(c->batch * c->heads * c->width) * 2));
     LT_TRY(room(r, &out, (size_t)(c->batch * c->heads * c->width) * 2));
-    LT_TRY(room(r, &k, (size_t)(n_pages * row) * lt_dtype_bytes(cache)));
-    LT_TRY(room(r, &v, (size_t)(n_pages * row) * lt_dtype_bytes(cache)));
+    LT_TRY(room(r, &k, lt_dtype_row_bytes(c->cache, n_pages * row)));
+    LT_TRY(room(r, &v, lt_dtype_row_bytes(c->cache, n_pages * row)));
     LT_TRY(lt_bench_random(b, q, c->batch * c->heads * c->width, "bf16", 1, 1.0f, false));
-    LT_TRY(fill_pages(r, b, k, n_pages * row, c->eight, 2));
-    LT_TRY(fill_pages(r, b, v, n_pages * row, c->eight, 3));
+    LT_TRY(fill_pages(r, b, k, n_pages * row, c->cache, 2));
+    LT_TRY(fill_pages(r, b, v, n_pages * row, c->cache, 3));
     LT_TRY(lt_cuda_sync(b->gpu, b->stream));
     r->a.q = lt_tensor_3d(q, LT_BF16, c->batch, c->heads, c->width);
     r->a.out = lt_tensor_3d(out, LT_BF16, c->batch, c->heads, c->width);
-    r->a.k_pages = lt_tensor_4d(k, cache, n_pages, c->page, c->kv_heads, c->width);
-    r->a.v_pages = lt_tensor_4d(v, cache, n_pages, c->page, c->kv_heads, c->width);
+    r->a.k_pages = lt_tensor_4d(k, c->cache, n_pages, c->page, c->kv_heads, c->width);
+    r->a.v_pages = lt_tensor_4d(v, c->cache, n_pages, c->page, c->kv_heads, c->width);
     r->a.scale = 1.0f / sqrtf((float)c->width);
     r->a.q_max = 1;
     r->a.kv_max = c->context;
@@ -128,9 +133,9 @@ static lt_err decode_open(decode_run *r, lt_bench *b, const decode_case *c) {
 }
 
 static void shape_text(char *out, size_t bytes, const decode_case *c) {
-    snprintf(out, bytes, "b%lld keys %lld h%lld/%lld d%lld pages of %lld%s", (long long)c->batch,
+    snprintf(out, bytes, "b%lld keys %lld h%lld/%lld d%lld pages of %lld, %s", (long long)c->batch,
              (long long)c->context, (long long)c->heads, (long long)c->kv_heads,
-             (long long)c->width, (long long)c->page, c->eight ? ", fp8" : "");
+             (long long)c->width, (long long)c->page, lt_dtype_name(c->cache));
 }
 
 static lt_err decode_one(lt_bench *b, const lt_backend *be, lt_queue *q, const decode_case *c,
@@ -146,15 +151,15 @@ static lt_err decode_one(lt_bench *b, const lt_backend *be, lt_queue *q, const d
         lt_bench_check(b, "decode", shape, false, "%s", run.error);
         goto done;
     }
-    lt_bench_row(
-        b, &(lt_bench_result){.op = "decode",
-                              .name = "attention_paged",
-                              .shape = shape,
-                              .ms = run.ms,
-                              .ms_best = run.ms_best,
-                              .bytes = (c->eight ? 2.0 : 4.0) *
-                                       (double)(c->batch * c->context * c->kv_heads * c->width),
-                              .limit = b->copy_gbps * 1e9});
+    lt_bench_row(b, &(lt_bench_result){.op = "decode",
+                                       .name = "attention_paged",
+                                       .shape = shape,
+                                       .ms = run.ms,
+                                       .ms_best = run.ms_best,
+                                       .bytes = 2.0 * (double)lt_dtype_row_bytes(
+                                                          c->cache, c->batch * c->context *
+                                                                        c->kv_heads * c->width),
+                                       .limit = b->copy_gbps * 1e9});
 done:
     for (int i = 0; i < r.n_owned; i++) {
         be->release(q->device, r.owned[i], 0);
@@ -164,14 +169,18 @@ done:
 
 lt_err lt_bench_decode(lt_bench *b) {
     static const decode_case cases[] = {
-        {1, 16384, 32, 8, 128, 16, false},   {1, 131072, 32, 8, 128, 64, false},
-        {16, 4096, 32, 8, 128, 16, false},   {16, 4096, 32, 8, 128, 64, false},
-        {16, 4096, 32, 8, 128, 128, false},  {16, 16384, 32, 8, 128, 16, false},
-        {16, 16384, 32, 8, 64, 16, false},   {64, 4096, 32, 8, 64, 16, false},
-        {64, 4096, 32, 8, 128, 16, false},   {64, 8192, 16, 16, 128, 64, false},
-        {16, 32768, 64, 8, 128, 128, false}, {1, 131072, 32, 8, 128, 64, true},
-        {16, 4096, 32, 8, 128, 16, true},    {16, 16384, 32, 8, 64, 16, true},
-        {64, 4096, 32, 8, 128, 16, true},    {16, 32768, 64, 8, 128, 128, true}};
+        {1, 16384, 32, 8, 128, 16, LT_BF16},    {1, 131072, 32, 8, 128, 64, LT_BF16},
+        {16, 4096, 32, 8, 128, 16, LT_BF16},    {16, 4096, 32, 8, 128, 64, LT_BF16},
+        {16, 4096, 32, 8, 128, 128, LT_BF16},   {16, 16384, 32, 8, 128, 16, LT_BF16},
+        {16, 16384, 32, 8, 64, 16, LT_BF16},    {64, 4096, 32, 8, 64, 16, LT_BF16},
+        {64, 4096, 32, 8, 128, 16, LT_BF16},    {64, 8192, 16, 16, 128, 64, LT_BF16},
+        {16, 32768, 64, 8, 128, 128, LT_BF16},  {1, 131072, 32, 8, 128, 64, LT_F8_E4M3},
+        {16, 4096, 32, 8, 128, 16, LT_F8_E4M3}, {16, 16384, 32, 8, 64, 16, LT_F8_E4M3},
+        {64, 4096, 32, 8, 128, 16, LT_F8_E4M3}, {16, 32768, 64, 8, 128, 128, LT_F8_E4M3},
+        {1, 131072, 32, 8, 128, 64, LT_Q8_0},   {16, 4096, 32, 8, 128, 16, LT_Q8_0},
+        {16, 16384, 32, 8, 64, 16, LT_Q8_0},    {64, 4096, 32, 8, 128, 16, LT_Q8_0},
+        {1, 131072, 32, 8, 128, 64, LT_Q4_0},   {16, 4096, 32, 8, 128, 16, LT_Q4_0},
+        {16, 16384, 32, 8, 64, 16, LT_Q4_0},    {64, 4096, 32, 8, 128, 16, LT_Q4_0}};
     const lt_backend *be = b->device->backend;
     lt_queue *q = NULL;
     LT_TRY(be->queue_open(b->device, &q));

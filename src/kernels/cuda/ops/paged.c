@@ -1,5 +1,5 @@
 /* paged.c: the paged key/value cache: writing it, and attention over it: prompts by fwd_sm90.cu
- * (from pages of 8 bits by way of a copy in 16 bits), single tokens, and prompts on other GPUs, by
+ * (from pages of codes by way of a copy in 16 bits), single tokens, and prompts on other GPUs, by
  * decode.cu, any_paged.cu for the rest. */
 #include <stdio.h>
 
@@ -10,10 +10,12 @@
 #include "kernels/cuda/attention/any_paged_args.h"
 #include "kernels/cuda/attention/widen_pages_args.h"
 #include "kernels/cuda/specs.h"
+#include "tensor/block.h"
+#include "tensor/cached.h"
 
 /* Words of the kernels, as launches and lt_specs_paged write them. */
-#define PAGED_WORDS "QTYPE=%s CTYPE=%s COLS=%d"
-#define WIDEN_WORDS "DTYPE=%s"
+#define PAGED_WORDS "QTYPE=%s CTYPE=%s COLS=%d CODES=%d"
+#define WIDEN_WORDS "DTYPE=%s CODES=%d"
 
 #define WARPS     4 /* Rows a block of any_paged.cu. */
 #define MAX_WIDTH 1024
@@ -22,7 +24,7 @@ static const char *attention_paged_refuse(const void *args, const lt_device *dev
     return lt_cuda_paged_refusal(args, lt_cuda_device_info(device));
 }
 
-/* ---- Prompts over pages of 8 bits: their keys and values in 16 bits, side by side. ---- */
+/* ---- Prompts over pages of codes: their keys and values in 16 bits, side by side. ---- */
 
 /* Above so many bytes such a prompt is decode.cu's: 131,072 tokens of 8 heads of 128 take half. */
 #define WIDE_MOST (1LL << 30)
@@ -67,7 +69,8 @@ static lt_err widen(lt_queue *q, const lt_attention_paged_args *a,
                                   .row = (int)(a->k_pages.shape[2] * a->k_pages.shape[3])};
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&w};
-    snprintf(defines, sizeof defines, WIDEN_WORDS, lt_cuda_dtype_word(a->q.dtype));
+    snprintf(defines, sizeof defines, WIDEN_WORDS, lt_cuda_dtype_word(a->q.dtype),
+             lt_cuda_codes_of(a->k_pages.dtype));
     return lt_cuda_run_early(q, "attention/widen_pages.cu", "widen_pages", defines,
                              wide->k_pages.shape[0], 2, 256, list);
 }
@@ -79,7 +82,7 @@ static lt_err prompts_of(lt_queue *q, const lt_attention_paged_args *a,
     void *room = NULL;
     *out = *a;
     *takes = lt_cuda_attention_takes_prompts(a, info);
-    if (*takes || a->k_pages.dtype != LT_F8_E4M3 || a->v_pages.dtype != LT_F8_E4M3) {
+    if (*takes || lt_cuda_codes_of(a->k_pages.dtype) == 0 || a->v_pages.dtype != a->k_pages.dtype) {
         return LT_OK;
     }
     *out = widened(a, NULL, &bytes);
@@ -116,7 +119,9 @@ static lt_err attention_paged_run(lt_queue *q, const void *args) {
 }
 
 static const char *cache_word(lt_dtype type) {
-    return type == LT_F8_E4M3 ? "f8e4m3" : lt_cuda_dtype_word(type);
+    return type == LT_F8_E4M3                   ? "f8e4m3"
+           : type == LT_Q8_0 || type == LT_Q4_0 ? "u8"
+                                                : lt_cuda_dtype_word(type);
 }
 static const char *refuse_cache(const lt_tensor *k, const lt_tensor *v,
                                 const lt_tensor *const *acts, int n) {
@@ -127,6 +132,9 @@ static const char *refuse_cache(const lt_tensor *k, const lt_tensor *v,
     if (k->dtype != v->dtype || cache_word(k->dtype) == NULL) {
         return "types of the cache";
     }
+    if (lt_cached_refusal(k->dtype, k->shape[3]) != NULL) {
+        return "heads that are not of whole blocks";
+    }
     return lt_tensor_contiguous(k) && lt_tensor_contiguous(v) ? NULL : "pages not contiguous";
 }
 static void defines_of(char out[LT_CUDA_DEFINES_BYTES], lt_dtype act, lt_dtype cache,
@@ -136,7 +144,7 @@ static void defines_of(char out[LT_CUDA_DEFINES_BYTES], lt_dtype act, lt_dtype c
         cols *= 2;
     }
     snprintf(out, LT_CUDA_DEFINES_BYTES, PAGED_WORDS, lt_cuda_dtype_word(act), cache_word(cache),
-             cols);
+             cols, lt_cuda_codes_of(cache));
 }
 
 static const char *any_refuse(const void *args, const lt_device *device) {
@@ -190,7 +198,9 @@ static const char *kv_write_refuse(const void *args, const lt_device *device) {
 static lt_err kv_write_run(lt_queue *q, const void *args) {
     lt_kv_write_args a = *(const lt_kv_write_args *)args;
     int heads = (int)a.k.shape[1], dim = (int)a.k.shape[2];
-    int64_t count = lt_tensor_count(&a.k);
+    /* Blocks are written by a thread each. */
+    const int64_t count = lt_tensor_count(&a.k) /
+                          (lt_dtype_is_block(a.k_pages.dtype) ? LT_BLOCK_SMALL : 1);
     char defines[LT_CUDA_DEFINES_BYTES];
     lt_cuda_kv_write_any_args call = {.k_pages = a.k_pages.data,
                                       .v_pages = a.v_pages.data,
@@ -216,9 +226,12 @@ const lt_op_impl lt_cuda_kv_write_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"elements", kv_write_refuse, kv_write_run}};
 
 void lt_specs_paged(lt_specs *l) {
-    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "fp32", "fp32", 2);
-    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "bf16", "fp16", 4);
-    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "bf16", "f8e4m3", 2);
-    lt_spec(l, LT_SM90, "attention/widen_pages.cu", WIDEN_WORDS, "bf16");
-    lt_spec(l, LT_SM90, "attention/widen_pages.cu", WIDEN_WORDS, "fp16");
+    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "fp32", "fp32", 2, 0);
+    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "bf16", "fp16", 4, 0);
+    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "bf16", "f8e4m3", 2, 1);
+    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "bf16", "u8", 2, 2);
+    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "bf16", "u8", 2, 3);
+    for (int codes = 1; codes <= 3; codes++) {
+        lt_spec(l, LT_SM90, "attention/widen_pages.cu", WIDEN_WORDS, "bf16", codes);
+    }
 }
