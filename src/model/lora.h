@@ -260,6 +260,12 @@ void lt_lora_set(lt_model *m, const lt_param *whole, int64_t first, const float 
 
 /* ---- Computing ---- */
 
+/* Dropout of a batch: its row k is row first_row + k row_step of the run. */
+typedef struct {
+    bool on;
+    uint64_t first_row, row_step;
+} lt_lora_dropping;
+
 /* What a pass or a session needs to compute with adapters. Of a list, each computes with rows of
  * its own (lt_pass_join); one alone computes with all. */
 typedef struct lt_lora_run {
@@ -268,13 +274,9 @@ typedef struct lt_lora_run {
     bool divides; /* It has the n_rows rows from first_row on, and others have others. */
     int64_t first_row, n_rows; /* Of the calls to come; n_rows 0: none. */
     lt_param_buffer gradients; /* F32 over the adapters' table; without units in inference. */
-    /* Dropout of the batch to come: its row k is row first_row + k row_step of the run. */
-    struct {
-        bool on;
-        uint64_t first_row, row_step;
-    } drop;
-    lt_tensor x;     /* Dropout, of training: (rows, in) of the model's type, dropped. */
-    lt_tensor u, du; /* (rows, columns) of the model's type; du: of training. */
+    lt_lora_dropping drop;     /* Of the batch to come. */
+    lt_tensor x;               /* Dropout, of training: (rows, in) of the model's type, dropped. */
+    lt_tensor u, du;           /* (rows, columns) of the model's type; du: of training. */
     /* DoRA. (rows) F32 each: of its norms (dora.c); (rows, 1) and (1, width): zeros, of the model's
      * type, where the base has biases. Of training: (rows, width), the product before its rows are
      * multiplied, and its gradient; (2, width) F32. */

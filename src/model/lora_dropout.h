@@ -5,14 +5,16 @@
  * Each module draws masks of its own, q, k and v, too, which read the same x. A number of a mask is
  * a function of the seed, the module, the row of the run, the position in the row and the column:
  * the same in the forward pass, in a layer that is computed again and in the backward pass, on any
- * number of ranks, and in a run that goes on from a checkpoint. Evaluation has no dropout. */
+ * number of ranks, and in a run that goes on from a checkpoint. Ranks of tp that have some columns
+ * of x, and ranks of cp that have some positions, draw those of the whole. Evaluation has no
+ * dropout. */
 #ifndef LT_MODEL_LORA_DROPOUT_H
 #define LT_MODEL_LORA_DROPOUT_H
 
 #include "model/adapted.h"
 
-/* y = d(x), or y += d(x) if add, with the mask of a part of the site: (rows, in) both, of one type,
- * in host memory; rows are those of r's batch. */
+/* y = d(x), or y += d(x) if add, with the mask of a part of the site: (rows, columns that are here)
+ * both, of one type, in host memory; rows are those of r's batch. */
 void lt_lora_drop(const lt_exec *r, const lt_lora_site *s, int part, lt_tensor y, lt_tensor x,
                   bool add);
 

@@ -180,7 +180,9 @@ static lt_err open_sets(lt_pass *p, const lt_model_spec *s, const lt_pass_option
     p->layers = calloc((size_t)(n_sets * n_layers), sizeof *p->layers);
     p->stored = calloc((size_t)s->n_layers + 1, sizeof *p->stored);
     p->joined = calloc((size_t)o->joins + 1, sizeof *p->joined);
-    if (p->sets == NULL || p->layers == NULL || p->stored == NULL || p->joined == NULL) {
+    p->drops = calloc((size_t)n_sets, sizeof *p->drops);
+    if (p->sets == NULL || p->layers == NULL || p->stored == NULL || p->joined == NULL ||
+        p->drops == NULL) {
         LT_FAIL(LT_ERR_OOM, "pass: %d sets of %d layers", n_sets, n_layers);
     }
     for (int set = 0; set < n_sets; set++) {
@@ -204,6 +206,7 @@ static void close_sets(lt_pass *p) {
     free(p->layers);
     free(p->stored);
     free(p->joined);
+    free(p->drops);
     lt_deferred_close(&p->deferred);
 }
 
@@ -354,9 +357,6 @@ static lt_err check_adapters(const lt_model *m, const lt_pass_options *o) {
         {"lora.dropout on a GPU", drops && !m->backend->host_memory},
         {"lora.dropout and lora.dora", drops && m->lora->options.dora},
         {"lora.dropout of the output head or of experts", drops && has_undroppable(m->lora)},
-        {"lora.dropout and ranks that share layers or sequences (tp, cp)",
-         drops && (lt_pass_n_tp(o) > 1 ||
-                   (o->context.group != NULL && lt_group_size(o->context.group) > 1))},
         {"ranks that divide experts (ep)", lt_pass_n_ep(o) > 1},
         {"products of 8 bits, in training", o->train && m->stored != NULL && !m->options.decoded},
         {"several batches in flight", o->joins > 0 && n_sets_of(o) > 1},

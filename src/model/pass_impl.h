@@ -58,11 +58,12 @@ struct lt_pass {
     lt_layer_acts *layers; /* (n_sets, end - first) */
     lt_arena shared;       /* The part of the activations that all sets share. */
     lt_loss loss;
-    float temperature;      /* Set by lt_pass_set_temperature; 0: 1. */
-    lt_loss_target target;  /* Set by lt_pass_aim, */
-    bool aimed;             /* if it has one. */
-    lt_lora_run lora;       /* The adapters of options.lora, */
-    lt_pass_joined *joined; /* or (options.joins), of which n_joined have joined. */
+    float temperature;       /* Set by lt_pass_set_temperature; 0: 1. */
+    lt_loss_target target;   /* Set by lt_pass_aim, */
+    bool aimed;              /* if it has one. */
+    lt_lora_dropping *drops; /* (n_sets): dropout of the batches in them. */
+    lt_lora_run lora;        /* The adapters of options.lora, */
+    lt_pass_joined *joined;  /* or (options.joins), of which n_joined have joined. */
     int n_joined;
     float *rope, *rope_local, *f32; /* Device tables, in scratch. */
     lt_stage stage;

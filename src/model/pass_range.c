@@ -342,6 +342,7 @@ static lt_batch_acts *use_set(lt_pass *p, int set) {
     lt_acts_set *acts = &p->sets[set];
     LT_ASSERT(set >= 0 && set < p->stage.options.n_sets && acts->n_batch > 0);
     lt_pass_shape_set(p, set, acts->n_batch, acts->seq, acts->has_documents);
+    p->lora.drop = p->drops[set];
     return &acts->batch;
 }
 
@@ -351,6 +352,8 @@ lt_err lt_pass_load(lt_pass *p, int set, const lt_pass_batch *b) {
     lt_pass_shape_set(p, set, b->batch, b->seq, b->doc_start != NULL);
     lt_pass_divide(p, b->rows_of, b->seq);
     p->sets[set].has_weights = b->weights != NULL;
+    p->drops[set] = (lt_lora_dropping){false, b->first_row, b->row_step};
+    p->lora.drop.on = false;
     if (p->recomputed_set == set) {
         p->recomputed = -1;
     }
@@ -372,6 +375,7 @@ lt_tensor lt_pass_stream_gradient(const lt_pass *p, int set) {
 
 static lt_err forward_range(lt_pass *p, int set, int first, int end, bool train) {
     lt_exec *r = &p->exec;
+    p->drops[set].on = train && p->options.lora.dropout > 0.0; /* Until its backward pass. */
     const lt_batch_acts *b = use_set(p, set);
     lt_tensor stream;
     LT_ASSERT(first >= p->first && first < end && end <= p->end);

@@ -205,9 +205,8 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
     p->sets[0].has_weights = slot->has_weights;
     LT_TRY(lt_stage_take(&p->stage, r, &p->sets[0].batch));
     LT_TRY(lt_pass_refresh(p));
-    p->lora.drop.on = p->options.lora.dropout > 0.0;
-    p->lora.drop.first_row = slot->first_row;
-    p->lora.drop.row_step = slot->row_step;
+    p->lora.drop = (lt_lora_dropping){p->options.lora.dropout > 0.0, slot->first_row,
+                                      slot->row_step};
     if (can_record(p)) {
         shape = find_shape(p,
                            &(lt_pass_recorded){.batch = slot->batch,

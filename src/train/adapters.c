@@ -36,10 +36,6 @@ static bool trains_scores(const lt_recipe *r) {
     return r->objective == LT_RECIPE_OBJECTIVE_reward || r->objective == LT_RECIPE_OBJECTIVE_prm;
 }
 
-static bool shares_rows(const lt_mesh_shape *mesh) {
-    return mesh != NULL && (mesh->tp > 1 || mesh->cp > 1 || mesh->pp > 1);
-}
-
 lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh, int zero) {
     const char *divides = divides_base(mesh, zero);
     const bool drops = r->lora_dropout > 0.0;
@@ -51,7 +47,6 @@ lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh, int zero
                    {"deterministic = mesh-invariant", r->deterministic != 0},
                    {"optim.kind = muon", r->optim == LT_OPTIM_MUON},
                    {"lora.dropout and lora.dora", drops && r->lora_dora},
-                   {"lora.dropout and tp, cp or pp (mesh)", drops && shares_rows(mesh)},
                    {"lora.dropout and another objective.kind than sft",
                     drops && r->objective != LT_RECIPE_OBJECTIVE_sft},
                    {"lora.dropout and guard.replay", drops && r->guard_replay > 0},

@@ -112,12 +112,13 @@ lt_err lt_training_run_batches(lt_training *t, int64_t n, float grad_scale, lt_p
     return LT_OK;
 }
 
-lt_err lt_training_run_pipeline(lt_training *t, const lt_row_batch *rows, int64_t n_rows,
-                                float grad_scale, lt_pass_result *sum) {
+lt_err lt_training_run_pipeline(lt_training *t, const lt_row_batch *rows, uint64_t seen,
+                                int64_t n_rows, float grad_scale, lt_pass_result *sum) {
     int64_t n = 0;
     for (int64_t first = 0; first < n_rows; first += t->micro) {
         const int64_t left = n_rows - first;
-        t->batches[n++] = lt_training_slice(t, rows, first, left < t->micro ? left : t->micro);
+        t->batches[n] = lt_training_slice(t, rows, first, left < t->micro ? left : t->micro);
+        lt_training_number(t, &t->batches[n++], seen, first);
     }
     return lt_training_run_batches(t, n, grad_scale, sum);
 }

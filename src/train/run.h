@@ -218,6 +218,8 @@ void lt_training_take_tokens(const lt_training *t, lt_row_batch *b, int64_t n);
 /* n such rows from row `first` on, as a pass takes them. */
 lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *b, int64_t first,
                                 int64_t n);
+/* Which rows of the run those are; seen: rows of the run before this step. */
+void lt_training_number(const lt_training *t, lt_pass_batch *b, uint64_t seen, int64_t first);
 /* Ranks that have seen the same rows report them once: zero what another rank reports. */
 void lt_training_tell_once(const lt_training *t, lt_step_record *r);
 void lt_training_close(lt_training *t);
@@ -233,8 +235,9 @@ LT_MUST_USE lt_err lt_training_place_stages(lt_training *t);
 LT_MUST_USE lt_err lt_training_measure_pipeline(lt_training *t, lt_dtype dtype,
                                                 const lt_pass_options *o);
 LT_MUST_USE lt_err lt_training_open_pipeline(lt_training *t, const lt_pass_options *o);
-/* Forward and backward of micro-batches cut from rows [0, n_rows) of a step. */
-LT_MUST_USE lt_err lt_training_run_pipeline(lt_training *t, const lt_row_batch *rows,
+/* Forward and backward of micro-batches cut from rows [0, n_rows) of a step; seen: rows of the run
+ * before them. */
+LT_MUST_USE lt_err lt_training_run_pipeline(lt_training *t, const lt_row_batch *rows, uint64_t seen,
                                             int64_t n_rows, float grad_scale, lt_pass_result *sum);
 /* The same of the n micro-batches in t->batches. */
 LT_MUST_USE lt_err lt_training_run_batches(lt_training *t, int64_t n, float grad_scale,

@@ -56,6 +56,12 @@ lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *rows, 
                            .weights = t->source.weights ? rows->weights + at : NULL};
 }
 
+/* Ranks take turns, row by row (data/loader.c). */
+void lt_training_number(const lt_training *t, lt_pass_batch *b, uint64_t seen, int64_t first) {
+    b->row_step = (uint64_t)lt_training_shares(t);
+    b->first_row = seen + (uint64_t)first * b->row_step + (uint64_t)lt_training_dp_rank(t);
+}
+
 /* The same rows, group by group. */
 static lt_err draw_groups(lt_training *t, lt_draw *d) {
     const lt_row_batch *all = &d->rows.batch;
@@ -95,9 +101,7 @@ static lt_err stage(lt_training *t, lt_draw *d) {
     const int64_t group = t->invariant.n_groups > 0 ? d->n_rows / t->invariant.n_own : d->n_rows;
     const int64_t left = group - d->staged % group, count = left < t->micro ? left : t->micro;
     lt_pass_batch b = lt_training_slice(t, &d->rows.batch, d->staged, count);
-    /* Ranks take turns, row by row (data/loader.c). */
-    b.row_step = (uint64_t)lt_training_shares(t);
-    b.first_row = d->seen + (uint64_t)d->staged * b.row_step + (uint64_t)lt_training_dp_rank(t);
+    lt_training_number(t, &b, d->seen, d->staged);
     d->staged += count;
     return lt_pass_stage(t->pass, &b);
 }
@@ -164,7 +168,7 @@ static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum, lt_ste
     }
     if (t->pipeline != NULL) {
         d->staged = d->n_rows;
-        return lt_training_run_pipeline(t, &d->rows.batch, d->n_rows,
+        return lt_training_run_pipeline(t, &d->rows.batch, d->seen, d->n_rows,
                                         (float)lt_training_gradient_scale(t), sum);
     }
     return t->invariant.n_groups > 0 ? accumulate_groups(t, d, sum)
