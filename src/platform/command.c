@@ -30,12 +30,20 @@ static lt_err read_output(char **out, int from, double end_s, bool *late) {
     size_t used = 0, room = FIRST_ROOM;
     ssize_t n = 1;
     *out = malloc(room);
-    while (*out != NULL && n > 0 && used < OUTPUT_MOST) {
+    while (*out != NULL && n > 0) {
         struct pollfd wait = {.fd = from, .events = POLLIN};
         const double left_s = end_s - lt_clock_s();
         *late = left_s <= 0.0 || poll(&wait, 1, (int)(left_s * 1e3) + 1) == 0;
         if (*late) {
             break;
+        }
+        if (used == OUTPUT_MOST - 1) {
+            char more;
+            n = read(from, &more, 1);
+            if (n <= 0) {
+                break;
+            }
+            LT_FAIL(LT_ERR_LIMIT, "more than %zu bytes of output", OUTPUT_MOST - 1);
         }
         if (used + 1 == room) {
             char *larger = realloc(*out, 2 * room);
@@ -53,6 +61,22 @@ static lt_err read_output(char **out, int from, double end_s, bool *late) {
     }
     (*out)[used] = '\0';
     return LT_OK;
+}
+
+/* Its status. A program may close its output and go on, so the deadline counts here, too. */
+static int status_of(pid_t child, double end_s, bool *late) {
+    const struct timespec pause = {.tv_nsec = LOOK_NS};
+    int status = 0;
+    while (waitpid(child, &status, WNOHANG) == 0) {
+        if (lt_clock_s() >= end_s) {
+            *late = true;
+            (void)kill(-child, SIGKILL);
+            (void)waitpid(child, &status, 0);
+            break;
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+    return status;
 }
 
 /* Start it with its output at `to`, and its messages there or with ours, in a group of its own:
@@ -78,6 +102,7 @@ static int start(pid_t *child, const char *const *words, int to, bool messages) 
 }
 
 lt_err lt_command_run(char **out, const char *const *words, double deadline_s) {
+    const double end_s = lt_clock_s() + deadline_s;
     lt_err err = LT_OK;
     int ends[2], failed, status = 0;
     bool late = false;
@@ -92,11 +117,16 @@ lt_err lt_command_run(char **out, const char *const *words, double deadline_s) {
     if (failed != 0) {
         LT_FAIL_DONE(LT_ERR_NOT_FOUND, "%s: %s", words[0], strerror(failed));
     }
-    err = read_output(&text, ends[0], lt_clock_s() + deadline_s, &late);
+    err = read_output(&text, ends[0], end_s, &late);
     if (late || err != LT_OK) {
         (void)kill(-child, SIGKILL);
+        (void)waitpid(child, &status, 0);
+    } else {
+        status = status_of(child, end_s, &late);
     }
-    (void)waitpid(child, &status, 0);
+    if (err == LT_ERR_LIMIT) {
+        err = lt_error_prefix(err, "%s %s", words[0], words[1] != NULL ? words[1] : "");
+    }
     if (err == LT_OK && late) {
         LT_FAIL_DONE(LT_ERR_REMOTE, "%s has not ended after %g s", words[0], deadline_s);
     }

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -44,6 +45,72 @@ static void does_not_wait(void **state) {
     free(said);
 }
 
+/* ---- Those that are waited for ---- */
+
+static lt_err run(char **said, const char *line, double deadline_s) {
+    return lt_command_run(said, (const char *const[]){"sh", "-c", line, NULL}, deadline_s);
+}
+
+static void what_it_prints_is_read_whole(void **state) {
+    static const int lines[] = {0, 1, 1170, 1171, 20000}; /* 8,192 bytes end in line 1,171. */
+    (void)state;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        char line[96], want[16];
+        char *said = NULL;
+        (void)snprintf(line, sizeof line, "seq -f %%06.0f 1 %d; echo message >&2", lines[i]);
+        assert_int_equal(run(&said, line, 60.0), LT_OK);
+        assert_int_equal(strlen(said), 7 * (size_t)lines[i]);
+        for (int k = 1; k <= lines[i]; k++) {
+            (void)snprintf(want, sizeof want, "%06d\n", k);
+            assert_memory_equal(said + 7 * (k - 1), want, 7);
+        }
+        free(said);
+    }
+}
+
+static void other_ends_are_failures(void **state) {
+    char *said = NULL;
+    (void)state;
+    assert_int_equal(run(&said, "echo said; exit 4", 60.0), LT_ERR_REMOTE);
+    assert_string_equal(lt_error_message(), "sh -c: exit status 4");
+    assert_int_equal(run(&said, "kill -9 $$", 60.0), LT_ERR_REMOTE);
+    assert_string_equal(lt_error_message(), "sh -c: exit status -1");
+    assert_int_equal(lt_command_run(&said, (const char *const[]){"false", NULL}, 60.0),
+                     LT_ERR_REMOTE);
+    assert_string_equal(lt_error_message(), "false : exit status 1");
+    assert_int_equal(lt_command_run(&said, (const char *const[]){"no-such-program", NULL}, 60.0),
+                     LT_ERR_NOT_FOUND);
+    assert_null(said);
+}
+
+/* The deadline counts for a program that prints, for one that has closed its output, and for what
+ * it leaves behind with its output open. */
+static void the_deadline_is_kept(void **state) {
+    static const char *const lines[] = {"sleep 60", "echo a; sleep 60", "exec >&-; sleep 60",
+                                        "sleep 60 & exit 0", "yes | sleep 60"};
+    (void)state;
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        const double begin_s = lt_clock_s();
+        char *said = NULL;
+        assert_int_equal(run(&said, lines[i], 0.3), LT_ERR_REMOTE);
+        assert_string_equal(lt_error_message(), "sh has not ended after 0.3 s");
+        assert_true(lt_clock_s() - begin_s >= 0.3 && lt_clock_s() - begin_s < 30.0);
+        assert_null(said);
+    }
+}
+
+/* One that prints more than is kept is ended, and what it would have said is not cut off. */
+static void too_much_output(void **state) {
+    char *said = NULL;
+    (void)state;
+    assert_int_equal(run(&said, "head -c 67108863 /dev/zero", 120.0), LT_OK); /* 64 MiB with 0. */
+    free(said);
+    said = NULL;
+    assert_int_equal(run(&said, "cat /dev/zero", 120.0), LT_ERR_LIMIT);
+    assert_string_equal(lt_error_message(), "sh -c: more than 67108863 bytes of output");
+    assert_null(said);
+}
+
 static void names_a_program_that_is_not_there(void **state) {
     lt_command c;
     (void)state;
@@ -57,6 +124,10 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_what_it_prints),
         cmocka_unit_test(does_not_wait),
+        cmocka_unit_test(what_it_prints_is_read_whole),
+        cmocka_unit_test(other_ends_are_failures),
+        cmocka_unit_test(the_deadline_is_kept),
+        cmocka_unit_test(too_much_output),
         cmocka_unit_test(names_a_program_that_is_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
