@@ -1,5 +1,6 @@
 /* The store: its keys, waiting requests, epochs, liveness, and clients that misbehave. */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -44,6 +45,140 @@ static lt_comm_store *client(int rank) {
         fail_msg("%s", lt_error_message());
     }
     return s;
+}
+
+/* ---- Frames ---------------------------------------------------------------------------------- */
+
+/* ADD of -2 to "key" in epoch 0x0102030405060708, waiting 500 ms, with the value "ab": written out
+ * from the table in store.h. */
+static const unsigned char request_bytes[] = {
+    37, 0, 0, 0, LT_STORE_ADD, 0,   3,   0,   2,   0,   0,   0,   8,    7, 6, 5,
+    4,  3, 2, 1, 0xfe,         255, 255, 255, 255, 255, 255, 255, 0xf4, 1, 0, 0,
+    0,  0, 0, 0, 'k',          'e', 'y', 'a', 'b'};
+/* FULL, version 9, number 258, value "xyz". */
+static const unsigned char reply_bytes[] = {
+    27, 0, 0, 0, LT_STORE_FULL, 0,   0,  0, 3, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0,
+    0,  0, 0, 0, 'x',           'y', 'z'};
+
+static void frames_are_as_documented(void **state) {
+    unsigned char out[256];
+    lt_comm_store_request q;
+    lt_comm_store_reply r;
+    (void)state;
+    assert_true(lt_comm_store_request_read(&q, request_bytes, sizeof request_bytes));
+    assert_int_equal(q.op, LT_STORE_ADD);
+    assert_true(q.epoch == 0x0102030405060708 && q.number == -2 && q.wait_ms == 500);
+    assert_string_equal(q.key, "key");
+    assert_true(q.value_bytes == 2 && memcmp(q.value, "ab", 2) == 0);
+    assert_int_equal(lt_comm_store_request_write(out, &q), sizeof request_bytes);
+    assert_memory_equal(out, request_bytes, sizeof request_bytes);
+    assert_true(lt_comm_store_reply_read(&r, reply_bytes, sizeof reply_bytes));
+    assert_int_equal(r.status, LT_STORE_FULL);
+    assert_true(r.version == 9 && r.number == 258 && r.value_bytes == 3);
+    assert_memory_equal(r.value, "xyz", 3);
+    assert_int_equal(lt_comm_store_reply_write(out, &r), sizeof reply_bytes);
+    assert_memory_equal(out, reply_bytes, sizeof reply_bytes);
+}
+
+static void lengths_of_frames(void **state) {
+    static const struct {
+        unsigned char head[4];
+        size_t bytes, most;
+        int64_t want;
+    } rows[] = {{{37, 0, 0, 0}, 4, 100, 41},    {{37, 0, 0, 0}, 3, 100, 0},
+                {{0, 0, 0, 0}, 0, 100, 0},      {{24, 0, 0, 0}, 4, 100, 28},
+                {{23, 0, 0, 0}, 4, 100, -1},    {{96, 0, 0, 0}, 4, 100, 100},
+                {{97, 0, 0, 0}, 4, 100, -1},    {{255, 255, 255, 255}, 4, 1 << 20, -1},
+                {{0, 1, 0, 0}, 4, 1 << 20, 260}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(lt_comm_store_frame_bytes(rows[i].head, rows[i].bytes, rows[i].most),
+                         rows[i].want);
+    }
+}
+
+/* One byte of a good frame is another. */
+static void frames_that_break_the_protocol(void **state) {
+    static const struct {
+        int at;
+        unsigned char value;
+    } of_request[] =
+        {{4, 0}, {4, LT_STORE_OPS}, {4, 255}, {5, 1},    {6, 4},  {6, 2}, {7, 1}, {8, 3}, {8, 1},
+         {9, 1}, {11, 1},           {32, 1},  {35, 128}, {36, 0}, {38, 0}},
+      of_reply[] = {
+          {4, LT_STORE_STATUSES}, {4, 255}, {5, 1}, {6, 1}, {7, 1}, {8, 2}, {8, 4}, {11, 1}};
+    unsigned char frame[sizeof request_bytes];
+    lt_comm_store_request q;
+    lt_comm_store_reply r;
+    (void)state;
+    for (size_t i = 0; i < sizeof of_request / sizeof *of_request; i++) {
+        memcpy(frame, request_bytes, sizeof request_bytes);
+        frame[of_request[i].at] = of_request[i].value;
+        assert_false(lt_comm_store_request_read(&q, frame, sizeof request_bytes));
+    }
+    for (size_t i = 0; i < sizeof of_reply / sizeof *of_reply; i++) {
+        memcpy(frame, reply_bytes, sizeof reply_bytes);
+        frame[of_reply[i].at] = of_reply[i].value;
+        assert_false(lt_comm_store_reply_read(&r, frame, sizeof reply_bytes));
+    }
+    for (size_t bytes = 0; bytes < sizeof request_bytes; bytes++) {
+        assert_false(lt_comm_store_request_read(&q, request_bytes, bytes));
+    }
+    for (size_t bytes = 0; bytes < sizeof reply_bytes; bytes++) {
+        assert_false(lt_comm_store_reply_read(&r, reply_bytes, bytes));
+    }
+}
+
+/* Keys and values take what they have, and a key that is there takes its place again. */
+static void a_table_is_full(void **state) {
+    static lt_comm_store_table t;
+    static unsigned char value[LT_STORE_VALUE];
+    char key[32];
+    size_t used = 0;
+    int n = 0;
+    (void)state;
+    while (used + 4 + sizeof value <= LT_STORE_BYTES) {
+        (void)snprintf(key, sizeof key, "%04d", n++);
+        assert_int_equal(lt_comm_store_table_set(&t, key, value, sizeof value), LT_STORE_OK);
+        used += 4 + sizeof value;
+    }
+    const size_t left = LT_STORE_BYTES - used;
+    assert_true(left > 4 && left < sizeof value);
+    assert_int_equal(lt_comm_store_table_set(&t, "last", value, left - 3), LT_STORE_FULL);
+    assert_int_equal(lt_comm_store_table_set(&t, "last", value, left - 4), LT_STORE_OK);
+    assert_int_equal(lt_comm_store_table_set(&t, "more", value, 0), LT_STORE_FULL);
+    assert_int_equal(lt_comm_store_table_set(&t, "last", value, left - 3), LT_STORE_FULL);
+    assert_int_equal(lt_comm_store_table_set(&t, "last", value, left - 4), LT_STORE_OK);
+    assert_int_equal(lt_comm_store_table_set(&t, "last", value, left - 8), LT_STORE_OK);
+    assert_int_equal(lt_comm_store_table_set(&t, "more", value, 0), LT_STORE_OK);
+    lt_comm_store_table_clear(&t);
+}
+
+/* A client gives back what it opened. */
+static int open_files(void) {
+    int n = 0;
+    for (int fd = 0; fd < 1024; fd++) {
+        n += fcntl(fd, F_GETFD) >= 0;
+    }
+    return n;
+}
+
+static void not_told(void *ctx, const char *text) {
+    (void)ctx, (void)text;
+}
+
+static void files_are_closed(void **state) {
+    const int before = open_files();
+    const double until_s = lt_clock_s() + 30.0;
+    lt_comm_store *s = client(3);
+    (void)state;
+    assert_int_equal(lt_comm_store_live(s, 0.0, 0.0, not_told, NULL), LT_OK);
+    assert_true(open_files() > before);
+    lt_comm_store_close(s);
+    while (open_files() > before && lt_clock_s() < until_s) {
+        (void)usleep(2000); /* The server closes its side when it has seen the end. */
+    }
+    assert_int_equal(open_files(), before);
 }
 
 static void keys(void **state) {
@@ -448,6 +583,11 @@ int main(void) {
         cmocka_unit_test_setup_teardown(bad_clients, begin, end),
         cmocka_unit_test_setup_teardown(many_at_once, begin, end),
         cmocka_unit_test(the_table_is_bounded),
+        cmocka_unit_test(a_table_is_full),
+        cmocka_unit_test(frames_are_as_documented),
+        cmocka_unit_test(lengths_of_frames),
+        cmocka_unit_test(frames_that_break_the_protocol),
+        cmocka_unit_test_setup_teardown(files_are_closed, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -244,8 +244,50 @@ static void options(void **state) {
     assert_true(twice[0].id == 3 && twice[1].id == 7 && twice[1].bias == 1.5f);
 }
 
+/* Every number of a request has its own range; the message has its ends. */
+static void ranges_of_requests(void **state) {
+#define AT(field) offsetof(lt_sampling, field)
+    static const struct {
+        const char *name;
+        size_t at;
+        double low, high, below, above;
+    } rows[] = {{"temperature", AT(temperature), 0, 1e6, -0.1, 1.1e6},
+                {"top_p", AT(top_p), 0, 1, -0.1, 1.1},
+                {"min_p", AT(min_p), 0, 1, -0.1, 1.1},
+                {"typical_p", AT(typical_p), 0, 1, -0.1, 1.1},
+                {"repetition penalty", AT(repetition), 1e-3, 1e3, 0, 1001},
+                {"frequency penalty", AT(frequency), -1e3, 1e3, -1001, 1001},
+                {"presence penalty", AT(presence), -1e3, 1e3, -1001, 1001},
+                {"DRY multiplier", AT(dry_multiplier), 0, 1e6, -1, 1.1e6},
+                {"DRY base", AT(dry_base), 0, 1e3, -1, 1001},
+                {"XTC probability", AT(xtc_probability), 0, 1, -0.1, 1.1},
+                {"XTC threshold", AT(xtc_threshold), 0, 1, -0.1, 1.1}};
+#undef AT
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const double bad[] = {rows[i].below, rows[i].above, NAN},
+                     good[] = {rows[i].low, rows[i].high};
+        lt_sampling how = lt_sampling_defaults();
+        double *field = (double *)(void *)((char *)&how + rows[i].at);
+        char words[96];
+        how.dry_base = 2;
+        for (int k = 0; k < 2; k++) {
+            *field = good[k];
+            must(lt_sampling_check(&how, 40), rows[i].name);
+        }
+        for (int k = 0; k < 3; k++) {
+            *field = bad[k];
+            assert_int_equal(lt_sampling_check(&how, 40), LT_ERR_ARG);
+            (void)snprintf(words, sizeof words, "%s %g is outside [%g, %g]", rows[i].name, bad[k],
+                           rows[i].low, rows[i].high);
+            assert_string_equal(lt_error_message(), words);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranges_of_requests),
         cmocka_unit_test(temperatures),
         cmocka_unit_test(nuclei),
         cmocka_unit_test(cut_by_rank_and_weight),

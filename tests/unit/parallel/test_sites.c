@@ -131,6 +131,19 @@ static void nesterov_by_hand(void **state) {
     assert_memory_equal(&own, &outer, sizeof own);
 }
 
+/* No numbers are no bytes. */
+static void nothing_is_encoded(void **state) {
+    unsigned char bytes[16];
+    (void)state;
+    for (int bits = LT_OUTER_32; bits <= LT_OUTER_4; bits++) {
+        memset(bytes, 7, sizeof bytes);
+        must(lt_outer_encode(bytes + 8, (lt_outer_bits)bits, NULL, NULL, 0), "nothing");
+        for (size_t i = 0; i < sizeof bytes; i++) {
+            assert_int_equal(bytes[i], 7);
+        }
+    }
+}
+
 /* ---- The folder ---- */
 
 static char folder[64];
@@ -334,6 +347,7 @@ static void outer_parameters_for_those_who_come_later(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(codes_are_the_nearest),
+        cmocka_unit_test(nothing_is_encoded),
         cmocka_unit_test(four_bits_by_hand),
         cmocka_unit_test(not_finite_is_refused),
         cmocka_unit_test(nesterov_by_hand),

@@ -151,11 +151,24 @@ static void missing(void **state) {
     assert_null(strstr(lt_error_message(), "hidden"));
 }
 
+/* Keys in both files: those of the credentials count. */
+static void credentials_before_config(void **state) {
+    lt_aws_config c;
+    (void)state;
+    put(credentials, "[default]\naws_access_key_id = A\naws_secret_access_key = S\n");
+    put(config, "[default]\naws_access_key_id = B\naws_secret_access_key = T\nregion = r\n");
+    assert_int_equal(get(&c, ""), LT_OK);
+    assert_string_equal(c.access, "A");
+    assert_string_equal(c.secret, "S");
+    assert_string_equal(c.region, "r");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ini),
         cmocka_unit_test_setup(order, clear),
         cmocka_unit_test_setup(missing, clear),
+        cmocka_unit_test_setup(credentials_before_config, clear),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }
