@@ -109,6 +109,23 @@ static void what_is_put_is_found_up_to_the_bound(void **state) {
                      LT_ERR_LIMIT);
 }
 
+/* A page that cannot be written is not counted as written, and is not found. */
+static void what_cannot_be_written_is_counted(void **state) {
+    lt_page_disk *d = open_disk("gone", 3);
+    const int32_t tokens[] = {1, 5};
+    const char page[BYTES] = {1};
+    lt_page_disk_counts c;
+    (void)state;
+    must(lt_file_remove_tree(folder_of("gone")), "gone");
+    assert_int_equal(lt_page_disk_put(d, chain_of(1), tokens, page), LT_ERR_IO);
+    assert_int_equal(get(d, 1), LT_ERR_NOT_FOUND);
+    lt_page_disk_get_counts(d, &c);
+    assert_int_equal(c.written, 0);
+    assert_int_equal(c.failed, 1);
+    assert_int_equal(c.pages, 0);
+    lt_page_disk_close(d);
+}
+
 /* The file of page i, as its name is documented. */
 static void path_of(char out[LT_PATH_BYTES], const char *name, uint64_t i) {
     const lt_page_chain c = chain_of(i);
@@ -353,6 +370,7 @@ static int remove_root(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_put_is_found_up_to_the_bound),
+                                       cmocka_unit_test(what_cannot_be_written_is_counted),
                                        cmocka_unit_test(foreign_and_damaged_files_are_not_used),
                                        cmocka_unit_test(evicted_pages_come_back),
                                        cmocka_unit_test(a_damaged_page_is_computed_again),
