@@ -178,6 +178,16 @@ static void memory_follows_the_body(void **state) {
         assert_int_equal(p.body_n, 50000);
         lt_http_parser_free(&p);
     }
+    /* A body that comes at once has its own room and no more. */
+    lt_http_parser_init(&p, &o);
+    granted = 0;
+    (void)lt_http_parser_feed(&p, HEAD "Content-Length: 5000\r\n\r\n",
+                              strlen(HEAD "Content-Length: 5000\r\n\r\n"));
+    assert_int_equal(lt_http_parser_feed(&p, piece, sizeof piece), sizeof piece);
+    assert_int_equal(p.stage, LT_HTTP_READY);
+    assert_int_equal(p.body_room, 5001);
+    assert_int_equal(granted, 502 + 5001);
+    lt_http_parser_free(&p);
 }
 
 /* A proxy's form of a target is the same request. */

@@ -372,6 +372,43 @@ static void hedge_finds_the_root(void **state) {
     assert_true(fabs(h.parameter - 12.4) < 1.3 && fabs(h.value - .666931) < .01);
 }
 
+/* All six samples, each by exp(proxy / temperature); of two with one proxy, the mean of their true
+ * rewards counts for both. */
+static void hedge_of_temperatures(void **state) {
+    static const double ties_proxy[4] = {1, 2, 2, 0}, ties_truth[4] = {.2, .9, .1, .6};
+    const lt_hedge_prompt both[] = {{few_proxy, few_truth, 6}, {ties_proxy, ties_truth, 4}};
+    const double temperatures[] = {.1, 1, 7};
+    lt_hedge h;
+    double means[3], want[3], value;
+    (void)state;
+    for (int k = 0; k < 3; k++) {
+        double sum = 0, all = 0, tied = 0;
+        for (int i = 0; i < 6; i++) {
+            sum += exp(few_proxy[i] / temperatures[k]);
+            all += exp(few_proxy[i] / temperatures[k]) * few_truth[i];
+        }
+        want[k] = all / sum;
+        sum = 1 + exp(1 / temperatures[k]) + 2 * exp(2 / temperatures[k]);
+        tied = .6 + .2 * exp(1 / temperatures[k]) + .5 * 2 * exp(2 / temperatures[k]);
+        want[k] = (want[k] + tied / sum) / 2;
+        assert_int_equal(
+            lt_hedge_value(rule_of("soft_best_of_n"), both, 2, temperatures[k], &value), LT_OK);
+        assert_true(fabs(value - want[k]) < 1e-12);
+    }
+    assert_int_equal(
+        lt_hedge_tune(rule_of("soft_best_of_n"), both, 2, temperatures, 3, 0, 1, &h, means), LT_OK);
+    for (int k = 0; k < 3; k++) {
+        assert_true(means[k] <= h.value && fabs(means[k] - want[k]) < 1e-12);
+    }
+    assert_true(h.low == h.parameter && h.high == h.parameter);
+    assert_int_equal(h.at_edge, h.parameter != 1);
+    assert_int_equal(
+        lt_hedge_tune(rule_of("soft_best_of_n"), both, 2, temperatures + 1, 1, 3, 1, &h, NULL),
+        LT_OK); /* One parameter is the first and the last. */
+    assert_true(h.parameter == 1 && h.low == 1 && h.high == 1 && h.at_edge);
+    assert_true(fabs(h.value - want[1]) < 1e-12);
+}
+
 static void hedge_refuses(void **state) {
     const lt_hedge_prompt p = {few_proxy, few_truth, 6};
     double value;
@@ -380,6 +417,15 @@ static void hedge_refuses(void **state) {
     assert_int_equal(lt_hedge_value(rule_of("best_of_n"), &p, 1, 2.5, &value), LT_ERR_ARG);
     assert_int_equal(lt_hedge_value(rule_of("rejection"), &p, 1, 2, &value), LT_ERR_ARG);
     assert_int_equal(lt_hedge_value(rule_of("best_of_n"), &p, 0, 2, &value), LT_ERR_ARG);
+    const double one = 1;
+    lt_hedge h;
+    assert_int_equal(lt_hedge_tune(rule_of("best_of_n"), &p, 0, &one, 1, 0, 1, &h, NULL),
+                     LT_ERR_ARG);
+    assert_string_equal(lt_error_message(), "0 prompts, 1 parameters and 0 resamples");
+    assert_int_equal(lt_hedge_tune(rule_of("best_of_n"), &p, 1, &one, 0, 0, 1, &h, NULL),
+                     LT_ERR_ARG);
+    assert_int_equal(lt_hedge_tune(rule_of("best_of_n"), &p, 1, &one, 1, -1, 1, &h, NULL),
+                     LT_ERR_ARG);
 }
 
 int main(void) {
@@ -398,6 +444,7 @@ int main(void) {
                                        cmocka_unit_test(hedge_equals_all_subsets),
                                        cmocka_unit_test(ties_of_the_proxy_share),
                                        cmocka_unit_test(hedge_finds_the_root),
+                                       cmocka_unit_test(hedge_of_temperatures),
                                        cmocka_unit_test(hedge_refuses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
