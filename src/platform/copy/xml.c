@@ -42,7 +42,6 @@ static size_t entity(lt_xml *x, char out[4]) {
     const size_t most = (size_t)(x->end - x->at) < sizeof digits ? (size_t)(x->end - x->at)
                                                                  : sizeof digits;
     const char *end = memchr(x->at, ';', most);
-    char *stop = NULL;
     unsigned long c;
     bool sixteen;
 
@@ -59,9 +58,10 @@ static size_t entity(lt_xml *x, char out[4]) {
     sixteen = x->at[2] == 'x';
     (void)snprintf(digits, sizeof digits, "%.*s", (int)(end - x->at) - (sixteen ? 3 : 2),
                    x->at + (sixteen ? 3 : 2));
-    c = strtoul(digits, &stop, sixteen ? 16 : 10);
-    if (*stop != '\0' || stop == digits || digits[0] == '-' || digits[0] == '+' || c == 0 ||
-        c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) {
+    c = strtoul(digits, NULL, sixteen ? 16 : 10);
+    /* strtoul would also take blanks, signs and a second "0x". */
+    if (digits[strspn(digits, sixteen ? "0123456789abcdefABCDEF" : "0123456789")] != '\0' ||
+        c == 0 || c > 0x10FFFF || (c >= 0xD800 && c < 0xE000)) {
         return 0;
     }
     x->at = end + 1;

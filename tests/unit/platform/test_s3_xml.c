@@ -64,6 +64,13 @@ static void lists(void **state) {
                           next),
                      LT_OK);
     assert_string_equal(seen.text, "a/b c% 1 0.000\n");
+    /* The first and last characters beside those that XML cannot have. */
+    assert_int_equal(page("<L><Contents><Key>&#x1;&#xD7ff;&#xE000;&#x10FFFF;&#65;</Key>"
+                          "<Size>1</Size></Contents></L>",
+                          next),
+                     LT_OK);
+    assert_string_equal(seen.text, "\x01\xed\x9f\xbf\xee\x80\x80\xf4\x8f\xbf\xbf"
+                                   "A 1 0.000\n");
     assert_int_equal(page("<L/>", next), LT_OK);
     assert_int_equal(seen.n, 0);
 }
@@ -83,8 +90,16 @@ static void wrong_lists(void **state) {
         "<L>&nbsp;</L>",
         "<L>&#0;</L>",
         "<L>&#xD800;</L>",
-        "<L>&#x110000;</L>",
         "<L>&#-5;</L>",
+        "<L>&#+65;</L>",
+        "<L>&# 65;</L>",
+        "<L>&#x0x41;</L>",
+        "<L>&#6a;</L>",
+        "<L>&#xg;</L>",
+        "<L>&#;</L>",
+        "<L>&#x;</L>",
+        "<L>&#x110000;</L>",
+        "<L>&#xDFFF;</L>",
         "<!DOCTYPE L><L/>",
         "<L a='>'",
         "<L><!-- ",
