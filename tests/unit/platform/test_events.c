@@ -141,7 +141,11 @@ static void a_full_disk(void **state) {
     assert_false(e.late);
     assert_int_equal(json_array_size(e.held), 0);
     holds(5, 0, 0);
-    lt_events_close(&e);
+    limit_files_to((rlim_t)one.st_size);
+    put(&e, 0, 5);
+    limit_files_to(RLIM_INFINITY);
+    lt_events_close(&e); /* There is room at the end. */
+    holds(6, 0, 0);
 }
 
 int main(void) {
