@@ -63,7 +63,8 @@ SRC_CLI := $(sort $(wildcard src/cli/*.c))
 OBJ     := $(SRC:%.c=$(OUT)/%.o) $(foreach isa,$(ISAS),$(SRC_ISA:%.c=$(OUT)/%.$(isa).o))
 # Objects (src/%.o) that are taken from the release build, without this mode's instrumentation (tests/suites/60_sanitizers.sh).
 BORROW  ?=
-OBJ     := $(foreach o,$(OBJ),$(if $(filter $(BORROW),$(o:$(OUT)/%=%)),$(o:$(OUT)/%=build/%),$(o)))
+borrowed = $(foreach o,$1,$(if $(filter $(BORROW),$(o:$(OUT)/%=%)),$(o:$(OUT)/%=build/%),$(o)))
+OBJ     := $(call borrowed,$(OBJ))
 OBJ_CLI := $(SRC_CLI:%.c=$(OUT)/%.o)
 UNIT    := $(patsubst tests/%.c,$(OUT)/tests/%,$(sort $(shell find tests/unit -name 'test_*.c')))
 EXAMPLES := $(patsubst examples/%.c,$(OUT)/examples/%,$(sort $(wildcard examples/*.c)))
@@ -74,13 +75,14 @@ lib: $(OUT)/liblateen.a
 
 # Rules of rooms that generate something (kernel text to embed, fuzz targets, ...).
 -include $(sort $(wildcard src/*/rules.mk src/*/*/rules.mk tests/*/rules.mk))
+OBJ_CLI := $(call borrowed,$(OBJ_CLI))
 
 found:
 	@pkg-config --exists $(LIBS) $(OPENED) || { echo "missing libraries; on Debian: apt-get install $$(tr '\n' ' ' < packages.txt)"; exit 1; }
 	@echo "lateen $(VERSION): $(MODE), $$($(CC) --version | head -1), libraries: oneDNN $(LIBS)"
 
 $(OUT)/lateen: $(OBJ_CLI) $(OUT)/liblateen.a
-	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(CC) $(LDFLAGS) $(if $(filter-out release,$(MODE)),$(TEST_LINKER)) -o $@ $^ $(LDLIBS)
 
 $(OUT)/liblateen.a: $(OBJ)
 	@rm -f $@
