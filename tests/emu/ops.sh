@@ -17,10 +17,10 @@ for option in "$@"; do
 done
 export kind mflop out=$names
 mkdir -p "$out" && rm -f "$out"/*
-one() { # op, op:implementation or op:implementation:rounds; a program that dies without a word is a failure; an op without cases is none.
-    local tap=$out/$1 op impl rounds
-    IFS=: read -r op impl rounds <<<"$1"
-    tests/emu/run $kind build/optest --check --backend cuda --op "$op" --impl "$impl" --mflop "$mflop" --random "${rounds:-0}" --seed "${LATEEN_EMU_SEED:-1}" --tap >"$tap" 2>&1 || grep -qE '^(1\.\.0|not ok)' "$tap" ||
+one() { # op, op:implementation, op:implementation:rounds or op:implementation:rounds:cases; a program that dies without a word is a failure; an op without cases is none.
+    local tap=$out/$1 op impl rounds cases
+    IFS=: read -r op impl rounds cases <<<"$1"
+    tests/emu/run $kind build/optest --check --backend cuda --op "$op" --impl "$impl" --case "$cases" --mflop "$mflop" --random "${rounds:-0}" --seed "${LATEEN_EMU_SEED:-1}" --tap >"$tap" 2>&1 || grep -qE '^(1\.\.0|not ok)' "$tap" ||
         echo "not ok - $1 died" >>"$tap"
 }
 export -f one
@@ -29,8 +29,9 @@ make -s emu
 if [ -n "${LATEEN_EMU_CAPABILITY:-}" ]; then
     varied=(attention_bwd:wgmma attention_fwd:wgmma matmul:{wgmma,few} matmul_act:wgmma matmul_scaled:wgmma)
     rounds=("${varied[@]/%/:${LATEEN_EMU_ROUNDS:-1}}")
-    [ "$mflop" = 0 ] || rounds=()
-    printf '%s\n' "${rounds[@]}" "${varied[@]}" choose attention_paged:mma matmul:sgemm matmul_grouped:wgmma
+    choose=choose
+    [ "$mflop" = 0 ] || { rounds=() choose=choose:::slices; } # One slice of a row is chosen from as on an A100.
+    printf '%s\n' "${rounds[@]}" "${varied[@]}" "$choose" attention_paged:mma matmul:sgemm matmul_grouped:wgmma
 else
     sed -n '/define LT_OP_MAP/,/^$/s/.*X(\([a-z_]*\),.*/\1/p' src/tensor/ops.h
 fi | xargs -P "$cores" -I{} bash -c 'one {}'
