@@ -51,7 +51,7 @@ typedef struct {
     "verify several tokens in one step. ngram: where a text repeats what it or its prompt said, "  \
     "those that followed there; it changes no answer. model: those that --draft says; answers "    \
     "keep their distribution, and are the same at temperature 0 and with a seed. head: likewise, " \
-    "by the EAGLE-3 head at --draft, on a CPU"
+    "by the EAGLE-3 head at --draft"
 #define LT_SPECULATE_CHOICES "none|ngram|model|head"
 #define LT_DRAFT_HELP                                                                              \
     "draft model of --speculate model, a smaller one with the same tokenizer; or the folder of "   \

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "model/acts.h"
+#include "model/alloc.h"
 #include "model/draft_head_impl.h"
 #include "model/family.h"
 #include "model/params.h"
@@ -227,7 +228,6 @@ static void head_carve(lt_draft_head *h, lt_arena *a, bool own_embedding) {
     for (int i = 0; i < 4; i++) {
         *gains[i] = lt_tensor_take(a, LT_F32, C, 0, 0);
     }
-    h->ids = lt_arena_take(a, (size_t)h->vocab_size * sizeof *h->ids, LT_ARENA_ALIGN);
 }
 
 static lt_err read_piece(const reading *g, const piece *p) {
@@ -358,6 +358,29 @@ done:
     return err;
 }
 
+/* Where the device has memory of its own, tensors are read into host memory laid out alike, and
+ * sent at once. */
+static lt_err place(reading *g, const piece *pieces, int n, bool own_embedding) {
+    lt_err err = LT_OK;
+    lt_draft_head *h = g->head;
+    const lt_model *m = h->target;
+    lt_arena host = {0};
+    head_carve(h, &host, own_embedding);
+    h->arena.used_bytes = host.used_bytes;
+    LT_TRY(lt_arena_open(&host, "a draft head"));
+    LT_TRY_DONE(lt_arena_place(&h->arena, m->device, "a draft head"));
+    head_carve(h, &host, own_embedding);
+    for (int i = 0; i < n; i++) {
+        LT_TRY_DONE(pieces[i].dst->data != NULL ? read_piece(g, &pieces[i]) : LT_OK);
+    }
+    head_carve(h, &h->arena, own_embedding);
+    LT_TRY_DONE(lt_model_upload(m, h->arena.base, host.base, host.used_bytes));
+    err = pack(h);
+done:
+    lt_arena_close(&host);
+    return err;
+}
+
 static lt_err read_tensors(reading *g) {
     lt_err err = LT_OK;
     lt_draft_head *h = g->head;
@@ -366,18 +389,13 @@ static lt_err read_tensors(reading *g) {
     const bool own_embedding = lt_safetensors_find(&g->file, "embed_tokens.weight") != NULL;
     bool *taken = NULL;
     LT_TRY(check_names(g, pieces, n));
-    head_carve(h, &h->arena, own_embedding);
-    LT_TRY(lt_arena_open(&h->arena, "a draft head"));
-    head_carve(h, &h->arena, own_embedding);
-    for (int i = 0; i < n; i++) {
-        LT_TRY(pieces[i].dst->data != NULL ? read_piece(g, &pieces[i]) : LT_OK);
-    }
+    LT_TRY(place(g, pieces, n, own_embedding));
+    h->ids = calloc((size_t)h->vocab_size, sizeof *h->ids);
     taken = calloc((size_t)h->spec.vocab_size, sizeof *taken);
-    if (taken == NULL) {
-        LT_FAIL(LT_ERR_OOM, "%s", g->path);
+    if (h->ids == NULL || taken == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s", g->path);
     }
     LT_TRY_DONE(read_map(g, taken));
-    LT_TRY_DONE(pack(h));
 done:
     free(taken);
     return err;
@@ -388,10 +406,6 @@ lt_err lt_draft_head_open(lt_draft_head **out, const lt_model *target, const cha
     char file[LT_PATH_BYTES];
     reading g = {.path = path};
     LT_TRY(lt_path_join(file, path, "model.safetensors"));
-    if (!target->backend->host_memory) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: draft heads work on CPUs; the served model is on %s", path,
-                target->backend->name);
-    }
     g.head = calloc(1, sizeof *g.head);
     if (g.head == NULL) {
         LT_FAIL(LT_ERR_OOM, "draft head %s", path);
@@ -412,7 +426,8 @@ void lt_draft_head_close(lt_draft_head *h) {
     if (h == NULL) {
         return;
     }
-    lt_arena_close(&h->arena);
+    lt_arena_release(&h->arena, h->target->device);
+    free(h->ids);
     free(h);
 }
 

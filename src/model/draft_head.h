@@ -24,8 +24,10 @@
  *               d2t (Vd) I64: id i of the head is the model's id i + d2t[i]; absent where Vd = V
  *               t2d (V) BOOL: the model's ids that the head has; may be absent
  *               embed_tokens.weight (V, C); absent: the model's embedding
+ * DEVICES   Hidden states, keys and values stay on the model's device. Draft tokens are chosen there
+ *           by the op choose, from the head's own ids.
  * REFUSED   Heads of multi-token prediction, trees of drafts, biases, hidden states of other
- *           layers, devices with memory of their own, models that scale their embeddings. */
+ *           layers, models that scale their embeddings. */
 #ifndef LT_MODEL_DRAFT_HEAD_H
 #define LT_MODEL_DRAFT_HEAD_H
 
@@ -59,18 +61,25 @@ LT_MUST_USE lt_err lt_draft_pass_open(lt_draft_pass **out, const lt_draft_head *
                                       const lt_draft_pass_options *o);
 void lt_draft_pass_close(lt_draft_pass *p); /* Accepts NULL. */
 
+/* Called by the model's forward pass that has it as its listener: all work is queued here. */
+LT_MUST_USE lt_err lt_draft_pass_follow(lt_draft_pass *p, lt_queue *queue);
+
 /* From the model's forward pass (lt_paged_forward_options.listener): x (R, C) enters this layer,
  * slots (R) I32; slot -1: the row is nobody's. */
 LT_MUST_USE lt_err lt_draft_pass_listen(lt_draft_pass *p, int layer, lt_tensor x, lt_tensor slots);
 
 LT_MUST_USE lt_err lt_draft_pass_copy_page(lt_draft_pass *p, int64_t dst, int64_t src);
 
-/* Run the head. rows: ids[r] is the token behind positions[r]; slot -1: the row's key and value are
- * there already, or are not wanted; n_choose and what follows it is not read. hidden[r] >= 0: the
+/* Queue a call of the head. rows: ids[r] is the token behind positions[r]; slot -1: the row's key
+ * and value are there already, or are not wanted. n_choose 0, or n_out with `how` of each wanted
+ * row, of which penalties and masks are not read; what follows is not read. hidden[r] >= 0: the
  * slot of the row's fused hidden state; -1 - k: `last` of wanted row k of the call before. */
 LT_MUST_USE lt_err lt_draft_pass_run(lt_draft_pass *p, const lt_paged_forward_rows *rows,
                                      const int32_t *hidden);
-/* (n_out, Vd) of the last call; valid until the next. */
-const float *lt_draft_pass_logits(const lt_draft_pass *p);
+LT_MUST_USE lt_err lt_draft_pass_wait(lt_draft_pass *p); /* Until the last call is done. */
+/* (n_out, Vd) of the last call in host memory; valid until the next. Waits. */
+LT_MUST_USE lt_err lt_draft_pass_logits(lt_draft_pass *p, const float **logits);
+/* (n_out) the chosen tokens as ids of the model, or LT_CHOOSE_NONE or LT_CHOOSE_NAN. Waits. */
+LT_MUST_USE lt_err lt_draft_pass_chosen(lt_draft_pass *p, const int32_t **ids);
 
 #endif

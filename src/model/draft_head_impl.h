@@ -19,13 +19,13 @@ struct lt_draft_head {
     lt_model_spec spec; /* A Llama of one layer; vocab_size is the model's. */
     int64_t vocab_size; /* Vd */
     int layers[LT_DRAFT_HEAD_STATES];
-    lt_arena arena;
+    lt_arena arena; /* In the backend's memory. */
     lt_draft_matrix fuse[LT_DRAFT_HEAD_STATES]; /* (C, C) */
     lt_draft_matrix qkv_token, qkv_hidden;      /* ((H + 2 G) D, C) of embedding and hidden state */
     lt_draft_matrix attn_out, up, down, head; /* (C, H D), (2 F, C) gate and up, (C, F), (Vd, C) */
     lt_tensor embed;                          /* (V, C); absent: the model's */
     lt_tensor norm_token, norm_hidden, norm_mlp, norm_last; /* (C) F32 */
-    int32_t *ids;                                           /* (Vd) ids of the model */
+    int32_t *ids; /* (Vd) ids of the model, in host memory */
 };
 
 #endif

@@ -5,30 +5,66 @@
  * matrices of 2 C and 3 C columns are kept as
  * halves and thirds, whose products are added, so nothing is written side by side first.
  *
- * Memory is the host's, so rows are gathered and scattered by the host; the products, norms and
- * attention are the backend's ops. Nothing is allocated after open. */
+ *     hidden   a table of rows of C: those of the pool's slots, written as keys are, and behind
+ *              them `last` of the wanted rows of the last call. A row finds its hidden state there
+ *              by its number, as a token finds its embedding
+ *     meta     one block of I32 a call, written on the host and uploaded
+ *
+ * All of it uses the queue of the model's forward pass, so a call needs no order of its own, and
+ * what the model hands over is fused inside its graphs. The calls themselves are not recorded: they
+ * have few ops. Only chosen tokens, or logits, come to the host. Nothing is allocated after
+ * open. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "model/acts.h"
+#include "model/alloc.h"
 #include "model/draft_head_impl.h"
 #include "model/exec.h"
 #include "tensor/cached.h"
+
+#define ROW_PIECE 256 /* Most columns of a row of hidden states that kv_write takes as one head. */
 
 struct lt_draft_pass {
     const lt_draft_head *head;
     lt_draft_pass_options o;
     lt_exec exec;
     lt_arena arena;
-    lt_tensor states;       /* (target_rows, C) F32: the sum of fc's thirds */
-    lt_tensor fused;        /* (n_pages * page_tokens, C) the pool, by slot */
+    int64_t n_slots;
+    lt_tensor states, rounded; /* (target_rows, C) the sum of fc's thirds, F32; the same to keep */
+    lt_tensor table;           /* (n_slots + max_out, C) hidden states */
     lt_tensor keys, values; /* (n_pages, page_tokens, G, D) */
     lt_tensor rope;         /* (max_seq, columns, 2) F32 */
     lt_tensor token, hidden, token_normed, hidden_normed; /* (max_rows, C) */
     lt_tensor qkv, att, branch, sum, up, act;             /* (max_rows, ..) */
-    lt_tensor last, last_normed; /* (max_out, C) of the wanted rows of the last call */
-    lt_tensor logits;            /* (max_out, Vd) F32 */
+    lt_tensor last_normed; /* (max_out, C) of the wanted rows of the last call */
+    lt_tensor logits;      /* (max_out, Vd) F32 */
+    lt_tensor chosen;      /* (max_out) I32 */
+    int32_t *meta, *host_meta, *host_chosen;
+    float *host_logits;
+    int64_t n_out;
+    bool busy; /* The last call may still read host_meta. */
 };
+
+/* The metadata of the call, as the device sees it. */
+typedef struct {
+    lt_tensor ids, positions, slots, hidden; /* (R) */
+    lt_tensor q_start, kv_len, table;
+    lt_tensor out_rows, choose_rows; /* (n_out) */
+    lt_tensor how;                   /* (n_out, LT_CHOOSE_HOW_COUNT) F64 */
+    int64_t q_max, kv_max;
+} call_data;
+
+static int64_t max_pages(const lt_draft_pass *p) {
+    return (p->o.max_seq + p->o.page_tokens - 1) / p->o.page_tokens;
+}
+
+/* I32 words of the metadata of the largest call; one more keeps `how` aligned. */
+static size_t meta_words(const lt_draft_pass *p) {
+    const lt_draft_pass_options *o = &p->o;
+    return (size_t)(4 * o->max_rows + o->max_seqs * (2 + max_pages(p)) + 1 +
+                    o->max_out * (2 + 2 * LT_CHOOSE_HOW_COUNT) + 1);
+}
 
 static void pass_carve(lt_draft_pass *p, lt_arena *a) {
     const lt_model_spec *s = &p->head->spec;
@@ -38,8 +74,10 @@ static void pass_carve(lt_draft_pass *p, lt_arena *a) {
     lt_tensor *const of_width[] = {&p->token,         &p->hidden, &p->token_normed,
                                    &p->hidden_normed, &p->branch, &p->sum};
     const size_t n_kept = (size_t)(o->n_pages * o->page_tokens * G * D);
+    p->n_slots = o->n_pages * o->page_tokens;
     p->states = lt_tensor_take(a, LT_F32, o->target_rows, C, 0);
-    p->fused = lt_tensor_take(a, type, o->n_pages * o->page_tokens, C, 0);
+    p->rounded = lt_tensor_take(a, type, o->target_rows, C, 0);
+    p->table = lt_tensor_take(a, type, p->n_slots + o->max_out, C, 0);
     p->keys = lt_tensor_4d(
         lt_arena_take(a, lt_dtype_row_bytes(o->cache_dtype, (int64_t)n_kept), LT_ARENA_ALIGN),
         o->cache_dtype, o->n_pages, o->page_tokens, G, D);
@@ -54,9 +92,51 @@ static void pass_carve(lt_draft_pass *p, lt_arena *a) {
     p->att = lt_tensor_take(a, type, R, H * D, 0);
     p->up = lt_tensor_take(a, type, R, 2 * s->ffn_width, 0);
     p->act = lt_tensor_take(a, type, R, s->ffn_width, 0);
-    p->last = lt_tensor_take(a, type, o->max_out, C, 0);
     p->last_normed = lt_tensor_take(a, type, o->max_out, C, 0);
     p->logits = lt_tensor_take(a, LT_F32, o->max_out, p->head->vocab_size, 0);
+    p->chosen = lt_tensor_take(a, LT_I32, o->max_out, 0, 0);
+    p->meta = lt_arena_take(a, meta_words(p) * sizeof *p->meta, LT_ARENA_ALIGN);
+}
+
+static size_t logits_bytes(const lt_draft_pass *p) {
+    return (size_t)(p->o.max_out * p->head->vocab_size) * sizeof *p->host_logits;
+}
+
+static size_t chosen_bytes(const lt_draft_pass *p) {
+    return (size_t)p->o.max_out * sizeof *p->host_chosen;
+}
+
+static lt_err open_host(lt_draft_pass *p) {
+    const lt_model *m = p->head->target;
+    LT_TRY(m->backend->host_alloc(m->device, (void **)&p->host_meta,
+                                  meta_words(p) * sizeof *p->host_meta, "a draft head's calls"));
+    return m->backend->host_alloc(m->device, (void **)&p->host_chosen, chosen_bytes(p),
+                                  "draft tokens");
+}
+
+static void close_host(lt_draft_pass *p) {
+    const lt_model *m = p->head->target;
+    m->backend->host_release(m->device, p->host_meta, meta_words(p) * sizeof *p->host_meta);
+    m->backend->host_release(m->device, p->host_chosen, chosen_bytes(p));
+    if (p->host_logits != NULL) {
+        m->backend->host_release(m->device, p->host_logits, logits_bytes(p));
+    }
+}
+
+/* Rotary angles come from the host. */
+static lt_err fill_rope(lt_draft_pass *p) {
+    const lt_model *m = p->head->target;
+    const size_t n = (size_t)lt_tensor_count(&p->rope);
+    lt_err err = LT_OK;
+    float *table = calloc(n, sizeof *table);
+    if (table == NULL) {
+        LT_FAIL(LT_ERR_OOM, "a draft head's rotary table");
+    }
+    LT_TRY_DONE(lt_rope_table(table, &p->head->spec, p->o.max_seq, false, 0));
+    LT_TRY_DONE(lt_model_upload(m, p->rope.data, table, n * sizeof *table));
+done:
+    free(table);
+    return err;
 }
 
 lt_err lt_draft_pass_open(lt_draft_pass **out, const lt_draft_head *h,
@@ -78,12 +158,11 @@ lt_err lt_draft_pass_open(lt_draft_pass **out, const lt_draft_head *h,
     }
     p->head = h;
     p->o = *o;
-    LT_TRY_DONE(lt_exec_open(&p->exec, h->target, NULL));
-    p->exec.fixed_order = o->fixed_order;
     pass_carve(p, &p->arena);
-    LT_TRY_DONE(lt_arena_open(&p->arena, "a draft head's pass"));
+    LT_TRY_DONE(lt_arena_place(&p->arena, h->target->device, "a draft head's pass"));
     pass_carve(p, &p->arena);
-    LT_TRY_DONE(lt_rope_table(p->rope.data, &h->spec, o->max_seq, false, 0));
+    LT_TRY_DONE(open_host(p));
+    LT_TRY_DONE(fill_rope(p));
     *out = p;
     p = NULL;
 done:
@@ -96,8 +175,15 @@ void lt_draft_pass_close(lt_draft_pass *p) {
         return;
     }
     lt_exec_close(&p->exec);
-    lt_arena_close(&p->arena);
+    close_host(p);
+    lt_arena_release(&p->arena, p->head->target->device);
     free(p);
+}
+
+lt_err lt_draft_pass_follow(lt_draft_pass *p, lt_queue *queue) {
+    LT_TRY(lt_exec_open(&p->exec, p->head->target, queue));
+    p->exec.fixed_order = p->o.fixed_order;
+    return LT_OK;
 }
 
 static lt_err product(lt_draft_pass *p, lt_tensor y, lt_tensor x, const lt_draft_matrix *m,
@@ -122,19 +208,30 @@ static lt_err norm(lt_draft_pass *p, lt_tensor y, lt_tensor x, lt_tensor gain, l
 
 /* ---- What the model hands over ---- */
 
-static void *row_of(const lt_tensor *t, int64_t row) {
-    const lt_tensor one = lt_tensor_rows(t, row, 1);
-    return one.data;
+/* The pool's hidden states as pages, whose rows are cut into heads. */
+static lt_tensor table_pages(const lt_draft_pass *p) {
+    const int64_t C = p->head->spec.width;
+    int64_t n = (C + ROW_PIECE - 1) / ROW_PIECE;
+    while (C % n != 0) {
+        n++;
+    }
+    return lt_tensor_4d(p->table.data, p->table.dtype, p->o.n_pages, p->o.page_tokens, n, C / n);
 }
 
-static size_t row_bytes(const lt_draft_pass *p) {
-    return (size_t)p->head->spec.width * lt_dtype_bytes(p->fused.dtype);
+/* The rows of x go to their slots. The op writes keys and values: here both are the same. */
+static lt_err keep(lt_draft_pass *p, lt_tensor x, lt_tensor slots) {
+    const lt_tensor pages = table_pages(p);
+    const lt_tensor rows = lt_row_heads(&x, 0, pages.shape[2], pages.shape[3]);
+    return lt_exec_kv_write(
+        &p->exec,
+        &(lt_kv_write_args){
+            .k_pages = pages, .v_pages = pages, .k = rows, .v = rows, .slots = slots});
 }
 
 lt_err lt_draft_pass_listen(lt_draft_pass *p, int layer, lt_tensor x, lt_tensor slots) {
     const int64_t n = x.shape[0];
-    const lt_tensor states = lt_tensor_rows(&p->states, 0, n);
-    const int32_t *slot = slots.data;
+    const lt_tensor states = lt_tensor_rows(&p->states, 0, n),
+                    rounded = lt_tensor_rows(&p->rounded, 0, n);
     int which = 0;
     LT_ASSERT(n <= p->o.target_rows);
     while (which < LT_DRAFT_HEAD_STATES && p->head->layers[which] != layer) {
@@ -147,64 +244,103 @@ lt_err lt_draft_pass_listen(lt_draft_pass *p, int layer, lt_tensor x, lt_tensor 
     if (which < LT_DRAFT_HEAD_STATES - 1) {
         return LT_OK;
     }
-    for (int64_t r = 0; r < n; r++) {
-        if (slot[r] >= 0) {
-            lt_convert(row_of(&p->fused, slot[r]), p->fused.dtype, row_of(&states, r), LT_F32,
-                       (size_t)p->head->spec.width);
-        }
-    }
-    return LT_OK;
+    LT_TRY(lt_exec_cast(&p->exec, &(lt_cast_args){.y = rounded, .x = states}));
+    return keep(p, rounded, slots);
 }
 
-static void copy_rows(const lt_tensor *t, int64_t dst, int64_t src) {
-    const lt_tensor to = lt_tensor_rows(t, dst, 1), from = lt_tensor_rows(t, src, 1);
-    memcpy(to.data, from.data, lt_dtype_row_bytes(t->dtype, lt_tensor_count(&to)));
+static lt_err copy_rows(lt_draft_pass *p, const lt_tensor *t, int64_t dst, int64_t src, int64_t n) {
+    const lt_tensor to = lt_tensor_rows(t, dst * n, n), from = lt_tensor_rows(t, src * n, n);
+    return p->exec.backend->copy(p->exec.queue, to.data, from.data,
+                                 lt_dtype_row_bytes(t->dtype, lt_tensor_count(&to)));
 }
 
 lt_err lt_draft_pass_copy_page(lt_draft_pass *p, int64_t dst, int64_t src) {
-    const size_t bytes = (size_t)p->o.page_tokens * row_bytes(p);
-    copy_rows(&p->keys, dst, src);
-    copy_rows(&p->values, dst, src);
-    memcpy(row_of(&p->fused, dst * p->o.page_tokens), row_of(&p->fused, src * p->o.page_tokens),
-           bytes);
-    return LT_OK;
+    LT_TRY(copy_rows(p, &p->keys, dst, src, 1));
+    LT_TRY(copy_rows(p, &p->values, dst, src, 1));
+    return copy_rows(p, &p->table, dst, src, p->o.page_tokens);
+}
+
+/* ---- Metadata ---- */
+
+/* n values on their way to the device; the tensor is their place there. values NULL: 0, 1, .. */
+static lt_tensor put(lt_draft_pass *p, int64_t *at, const int32_t *values, int64_t n) {
+    const lt_tensor t = lt_tensor_1d(p->meta + *at, LT_I32, n);
+    for (int64_t i = 0; i < n; i++) {
+        p->host_meta[*at + i] = values != NULL ? values[i] : (int32_t)i;
+    }
+    *at += n;
+    return t;
+}
+
+/* Where `last` of wanted row k stands in the table. */
+static int32_t number_of(const lt_draft_pass *p, int32_t hidden) {
+    return hidden >= 0 ? hidden : (int32_t)(p->n_slots - 1 - hidden);
+}
+
+static lt_err upload(lt_draft_pass *p, call_data *c, const lt_paged_forward_rows *w,
+                     const int32_t *hidden) {
+    const lt_backend *b = p->exec.backend;
+    int64_t at = 0;
+    if (p->busy) {
+        LT_TRY(b->sync(p->exec.queue));
+    }
+    c->ids = put(p, &at, w->ids, w->n_rows);
+    c->positions = put(p, &at, w->positions, w->n_rows);
+    c->slots = put(p, &at, w->slots, w->n_rows);
+    c->hidden = put(p, &at, hidden, w->n_rows);
+    for (int64_t r = 0; r < w->n_rows; r++) {
+        p->host_meta[at - w->n_rows + r] = number_of(p, hidden[r]);
+    }
+    c->q_start = put(p, &at, w->q_start, w->n_seqs + 1);
+    c->kv_len = put(p, &at, w->kv_len, w->n_seqs);
+    c->table = put(p, &at, w->table, w->n_seqs * w->max_pages);
+    c->table = lt_tensor_2d(c->table.data, LT_I32, w->n_seqs, w->max_pages);
+    c->out_rows = put(p, &at, w->out_rows, w->n_out);
+    c->choose_rows = put(p, &at, NULL, w->n_choose);
+    at += at % 2;
+    c->how = lt_tensor_2d(p->meta + at, LT_F64, w->n_choose, LT_CHOOSE_HOW_COUNT);
+    if (w->n_choose > 0) {
+        memcpy(p->host_meta + at, w->how, (size_t)lt_tensor_count(&c->how) * sizeof *w->how);
+    }
+    at += 2 * lt_tensor_count(&c->how);
+    c->q_max = w->q_max;
+    c->kv_max = w->kv_max;
+    p->busy = true;
+    return b->upload(p->exec.queue, p->meta, p->host_meta, (size_t)at * sizeof *p->meta);
 }
 
 /* ---- The head ---- */
 
-/* The embedding of the rows' tokens, and the hidden states that come with them. */
-static lt_err gather(lt_draft_pass *p, const lt_paged_forward_rows *w, const int32_t *hidden) {
-    const lt_tensor token = lt_tensor_rows(&p->token, 0, w->n_rows),
-                    ids = lt_tensor_1d((void *)(uintptr_t)w->ids, LT_I32, w->n_rows);
-    for (int64_t r = 0; r < w->n_rows; r++) {
-        const void *from = hidden[r] >= 0 ? row_of(&p->fused, hidden[r])
-                                          : row_of(&p->last, -1 - (int64_t)hidden[r]);
-        memcpy(row_of(&p->hidden, r), from, row_bytes(p));
-    }
-    return p->head->embed.data == NULL
-               ? lt_embedding_fwd(&p->exec, token, ids)
-               : lt_exec_embed_fwd(
-                     &p->exec, &(lt_embed_args){
-                                   .y = token, .table = p->head->embed, .ids = ids, .scale = 1.0f});
+/* y = the rows of a table that ids name. */
+static lt_err look_up(lt_draft_pass *p, lt_tensor y, lt_tensor table, lt_tensor ids) {
+    return lt_exec_embed_fwd(
+        &p->exec, &(lt_embed_args){.y = y, .table = table, .ids = ids, .scale = 1.0f});
 }
 
-static lt_err attend(lt_draft_pass *p, const lt_paged_forward_rows *w) {
+/* The embedding of the rows' tokens, and the hidden states that come with them. */
+static lt_err gather(lt_draft_pass *p, const call_data *c) {
+    const int64_t R = c->ids.shape[0];
+    const lt_tensor token = lt_tensor_rows(&p->token, 0, R);
+    LT_TRY(look_up(p, lt_tensor_rows(&p->hidden, 0, R), p->table, c->hidden));
+    return p->head->embed.data == NULL ? lt_embedding_fwd(&p->exec, token, c->ids)
+                                       : look_up(p, token, p->head->embed, c->ids);
+}
+
+static lt_err attend(lt_draft_pass *p, const call_data *c) {
     const lt_layer_spec l = lt_model_layer(&p->head->spec, 0);
-    const int64_t R = w->n_rows, H = l.n_heads, G = l.n_kv_heads, D = l.head_dim;
+    const int64_t R = c->ids.shape[0], H = l.n_heads, G = l.n_kv_heads, D = l.head_dim;
     const lt_tensor qkv = lt_tensor_rows(&p->qkv, 0, R), att = lt_tensor_rows(&p->att, 0, R),
                     turned = lt_row_heads(&qkv, 0, H + G, D);
-    LT_TRY(lt_exec_rope(&p->exec, &(lt_rope_args){.y = turned,
-                                                  .x = turned,
-                                                  .positions = lt_tensor_1d(
-                                                      (void *)(uintptr_t)w->positions, LT_I32, R),
-                                                  .table = p->rope}));
+    LT_TRY(lt_exec_rope(
+        &p->exec,
+        &(lt_rope_args){.y = turned, .x = turned, .positions = c->positions, .table = p->rope}));
     LT_TRY(lt_exec_kv_write(
         &p->exec,
         &(lt_kv_write_args){.k_pages = p->keys,
                             .v_pages = p->values,
                             .k = lt_row_heads(&qkv, H * D, G, D),
                             .v = lt_row_heads(&qkv, (H + G) * D, G, D),
-                            .slots = lt_tensor_1d((void *)(uintptr_t)w->slots, LT_I32, R)}));
+                            .slots = c->slots}));
     return lt_exec_attention_paged(
         &p->exec,
         &(lt_attention_paged_args){
@@ -212,18 +348,18 @@ static lt_err attend(lt_draft_pass *p, const lt_paged_forward_rows *w) {
             .q = lt_row_heads(&qkv, 0, H, D),
             .k_pages = p->keys,
             .v_pages = p->values,
-            .table = lt_tensor_2d((void *)(uintptr_t)w->table, LT_I32, w->n_seqs, w->max_pages),
-            .q_start = lt_tensor_1d((void *)(uintptr_t)w->q_start, LT_I32, w->n_seqs + 1),
-            .kv_len = lt_tensor_1d((void *)(uintptr_t)w->kv_len, LT_I32, w->n_seqs),
+            .table = c->table,
+            .q_start = c->q_start,
+            .kv_len = c->kv_len,
             .scale = l.attn_scale,
-            .q_max = w->q_max,
-            .kv_max = w->kv_max,
+            .q_max = c->q_max,
+            .kv_max = c->kv_max,
             .fixed_order = p->o.fixed_order});
 }
 
-static lt_err layer(lt_draft_pass *p, const lt_paged_forward_rows *w) {
+static lt_err layer(lt_draft_pass *p, const call_data *c) {
     const lt_draft_head *h = p->head;
-    const int64_t R = w->n_rows;
+    const int64_t R = c->ids.shape[0];
     const lt_layer_spec l = lt_model_layer(&h->spec, 0);
     const lt_tensor none = {0}, hidden = lt_tensor_rows(&p->hidden, 0, R),
                     qkv = lt_tensor_rows(&p->qkv, 0, R), branch = lt_tensor_rows(&p->branch, 0, R),
@@ -235,7 +371,7 @@ static lt_err layer(lt_draft_pass *p, const lt_paged_forward_rows *w) {
     LT_TRY(norm(p, hidden_normed, hidden, h->norm_hidden, none, none));
     LT_TRY(product(p, qkv, token_normed, &h->qkv_token, false));
     LT_TRY(product(p, qkv, hidden_normed, &h->qkv_hidden, true));
-    LT_TRY(attend(p, w));
+    LT_TRY(attend(p, c));
     LT_TRY(product(p, branch, lt_tensor_rows(&p->att, 0, R), &h->attn_out, false));
     LT_TRY(norm(p, hidden_normed, hidden, h->norm_mlp, branch, sum));
     LT_TRY(product(p, up, hidden_normed, &h->up, false));
@@ -246,27 +382,67 @@ static lt_err layer(lt_draft_pass *p, const lt_paged_forward_rows *w) {
         &p->exec, &(lt_add_args){.y = sum, .a = sum, .b = branch, .alpha = 1.0f, .beta = 1.0f});
 }
 
+/* Tokens of the wanted rows, from their logits. */
+static lt_err choose(lt_draft_pass *p, const call_data *c) {
+    const int64_t n = c->choose_rows.shape[0];
+    return lt_exec_choose(&p->exec, &(lt_choose_args){.id = lt_tensor_rows(&p->chosen, 0, n),
+                                                      .logits = lt_tensor_rows(&p->logits, 0, n),
+                                                      .rows = c->choose_rows,
+                                                      .how = c->how});
+}
+
 lt_err lt_draft_pass_run(lt_draft_pass *p, const lt_paged_forward_rows *rows,
                          const int32_t *hidden) {
     const int64_t n = rows->n_out;
+    const lt_tensor none = {0}, last = lt_tensor_rows(&p->table, p->n_slots, n),
+                    normed = lt_tensor_rows(&p->last_normed, 0, n);
+    call_data c;
     LT_ASSERT(rows->n_rows > 0 && rows->n_rows <= p->o.max_rows && n <= p->o.max_out &&
-              rows->n_seqs <= p->o.max_seqs);
+              rows->n_seqs <= p->o.max_seqs && (rows->n_choose == 0 || rows->n_choose == n));
     p->exec.batch = rows->n_rows;
     p->exec.seq = 1;
-    LT_TRY(gather(p, rows, hidden));
-    LT_TRY(layer(p, rows));
-    for (int64_t i = 0; i < n; i++) {
-        memcpy(row_of(&p->last, i), row_of(&p->sum, rows->out_rows[i]), row_bytes(p));
-    }
+    p->n_out = n;
+    LT_TRY(upload(p, &c, rows, hidden));
+    LT_TRY(gather(p, &c));
+    LT_TRY(layer(p, &c));
     if (n == 0) {
         return LT_OK;
     }
-    const lt_tensor none = {0}, last = lt_tensor_rows(&p->last, 0, n),
-                    normed = lt_tensor_rows(&p->last_normed, 0, n);
+    LT_TRY(look_up(p, last, lt_tensor_rows(&p->sum, 0, rows->n_rows), c.out_rows));
     LT_TRY(norm(p, normed, last, p->head->norm_last, none, none));
-    return product(p, lt_tensor_rows(&p->logits, 0, n), normed, &p->head->head, false);
+    LT_TRY(product(p, lt_tensor_rows(&p->logits, 0, n), normed, &p->head->head, false));
+    return rows->n_choose > 0 ? choose(p, &c) : LT_OK;
 }
 
-const float *lt_draft_pass_logits(const lt_draft_pass *p) {
-    return p->logits.data;
+lt_err lt_draft_pass_wait(lt_draft_pass *p) {
+    p->busy = false;
+    return p->exec.backend->sync(p->exec.queue);
+}
+
+lt_err lt_draft_pass_logits(lt_draft_pass *p, const float **logits) {
+    const lt_model *m = p->head->target;
+    *logits = p->logits.data;
+    if (m->backend->host_memory) {
+        return lt_draft_pass_wait(p);
+    }
+    if (p->host_logits == NULL) {
+        LT_TRY(m->backend->host_alloc(m->device, (void **)&p->host_logits, logits_bytes(p),
+                                      "logits of a draft head"));
+    }
+    *logits = p->host_logits;
+    LT_TRY(m->backend->download(p->exec.queue, p->host_logits, p->logits.data,
+                                (size_t)(p->n_out * p->head->vocab_size) * sizeof **logits));
+    return lt_draft_pass_wait(p);
+}
+
+lt_err lt_draft_pass_chosen(lt_draft_pass *p, const int32_t **ids) {
+    LT_TRY(p->exec.backend->download(p->exec.queue, p->host_chosen, p->chosen.data,
+                                     (size_t)p->n_out * sizeof **ids));
+    LT_TRY(lt_draft_pass_wait(p));
+    for (int64_t i = 0; i < p->n_out; i++) {
+        const int32_t id = p->host_chosen[i];
+        p->host_chosen[i] = id >= 0 ? p->head->ids[id] : id;
+    }
+    *ids = p->host_chosen;
+    return LT_OK;
 }

@@ -177,6 +177,7 @@ lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
     f->exec.lora_rows = m->lora_pool != NULL ? &f->lora_rows : NULL;
     f->alike = lt_layers_alike(&m->spec);
     LT_TRY_DONE(place(f));
+    LT_TRY_DONE(o->listener != NULL ? lt_draft_pass_follow(o->listener, f->exec.queue) : LT_OK);
     *out = f;
     f = NULL;
 done:

@@ -14,7 +14,7 @@
  *                 decoding: Saxena 2023)
  *     model       what a second, smaller model says (step_draft_model.c)
  *     head        what a head says that reads the served model's hidden states
- *                 (model/draft_head.h); on CPUs
+ *                 (model/draft_head.h)
  * A draft that is copied never changes a text: each token is drawn as without it. So it is with a
  * draft model where tokens are not drawn at random, for requests that ask for it, and on devices.
  * Otherwise the draw takes the draft's distribution into account (model/sampler.h), which accepts

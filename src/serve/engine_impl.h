@@ -362,6 +362,16 @@ int64_t lt_step_draft_planned(const lt_sched_item *item);
 
 /* step_draft_chain.c: the drafts of a step on a device. */
 LT_MUST_USE lt_err lt_step_propose_chain(lt_engine *e);
+/* How the draft token at this place is chosen. */
+void lt_step_draft_how(const lt_job_choice *s, int64_t place, double *how);
+/* step_draft_head.c: the pass of a head; a row of it: the token behind position p, and where its
+ * hidden state comes from. */
+LT_MUST_USE lt_err lt_step_open_head(lt_engine *e, const lt_paged_forward_options *o);
+void lt_step_head_row(lt_engine *e, const lt_seq *seq, int64_t row, int64_t p);
+/* On a device: the call chooses draft tokens `place` of the texts; take them. */
+void lt_step_head_chooses(lt_engine *e, lt_paged_forward_rows *call, int64_t place);
+LT_MUST_USE lt_err lt_step_take_head(lt_engine *e, const lt_paged_forward_rows *call,
+                                     int64_t place);
 
 /* step_pick.c: queue the late picks of wanted rows [first, first + n); read the tokens of a step
  * that was sent; of another step, read those of wanted rows [first, first + n), then its hidden

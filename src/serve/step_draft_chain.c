@@ -14,8 +14,7 @@
 #include "base/error.h"
 #include "serve/engine_impl.h"
 
-/* How the draft token at this place is chosen. */
-static void choose_as(const lt_job_choice *s, int64_t place, double *how) {
+void lt_step_draft_how(const lt_job_choice *s, int64_t place, double *how) {
     lt_sampler_args args = lt_job_choice_plain_args(s, s->n_out + place);
     args.n_top = -1;
     lt_sampler_as_op(&args, how);
@@ -41,7 +40,7 @@ static void add_item(lt_engine *e, lt_paged_forward_rows *call, const lt_sched_i
         d->rows.ids[from] = -1 - s->late;
     }
     s->late = (int32_t)(call->n_rows - 1);
-    choose_as(s, place, d->how + (call->n_rows - 1) * LT_CHOOSE_HOW_COUNT);
+    lt_step_draft_how(s, place, d->how + (call->n_rows - 1) * LT_CHOOSE_HOW_COUNT);
 }
 
 /* Draft tokens `place` of the texts; *start_s is the time of the call before. A token that the

@@ -17,14 +17,7 @@
  * they are drawn, the distribution of each is kept for its acceptance (model/sampler.h). A request
  * with fixed_text, and a deterministic engine, accept a token if it is the one that is drawn
  * without drafts; the draft model then draws with the same random numbers. On a device
- * (step_draft_chain.c) it is so for all requests.
- *
- * HEAD      The row of position p is that of token p + 1 and of the hidden state that the served
- *           model had at p, so a head runs a text up to its last token but one, and its call k the
- *           row behind those of call k - 1. Rows with hidden states of its own do not count as run.
- *           What it keeps at the end of a page also depends on the first token of the next page:
- *           texts that share a page may find there what another one wrote, which can only make a
- *           draft worse.
+ * (step_draft_chain.c; a head: step_draft_head.c) it is so for all requests.
  *
  * A wrong draft changes no text, so a failure here only ends the drafts. The draft model knows no
  * adapters and no steering vectors. */
@@ -39,20 +32,6 @@
 #include "serve/engine_impl.h"
 
 #define FEW_ROWS 2 /* Of a text in a call, if its last draft was accepted whole; else 1. */
-
-static lt_err open_head(lt_engine *e, const lt_paged_forward_options *o) {
-    return lt_draft_pass_open(&e->drafter.pass, e->drafter.head,
-                              &(lt_draft_pass_options){.target_rows = o->max_rows,
-                                                       .max_rows = e->drafter.max_rows,
-                                                       .max_seqs = LT_DRAFT_ROWS,
-                                                       .max_out = LT_DRAFT_ROWS / 2,
-                                                       .max_seq = o->max_seq,
-                                                       .n_pages = o->n_pages,
-                                                       .page_tokens = o->page_tokens,
-                                                       .cache_dtype = o->cache_dtype,
-                                                       .value_dtype = o->value_dtype,
-                                                       .fixed_order = o->fixed_order});
-}
 
 static lt_err open_model(lt_engine *e, const lt_paged_forward_options *o) {
     const lt_model_spec *spec = lt_model_get_spec(e->drafter.model);
@@ -78,7 +57,7 @@ static lt_err open_model(lt_engine *e, const lt_paged_forward_options *o) {
 }
 
 lt_err lt_step_open_drafter(lt_engine *e, const lt_paged_forward_options *o) {
-    return e->drafter.head != NULL ? open_head(e, o) : open_model(e, o);
+    return e->drafter.head != NULL ? lt_step_open_head(e, o) : open_model(e, o);
 }
 
 void lt_step_carve_drafter(lt_engine *e, lt_arena *a) {
@@ -145,26 +124,6 @@ lt_paged_forward_rows lt_step_draft_call(lt_engine *e) {
                                    .out_rows = b->out_rows};
 }
 
-/* A row of a head: the token behind position p, and where its hidden state comes from. */
-static void head_row(lt_engine *e, const lt_seq *seq, int64_t row, int64_t p) {
-    const int64_t size = e->o.page_tokens;
-    const lt_job_choice *s = seq->owner;
-    lt_step_drafter *d = &e->drafter;
-    lt_page *page = &e->sched.pages.page[seq->table[p / size]];
-    const int32_t slot = (int32_t)(seq->table[p / size] * size + p % size);
-    d->rows.ids[row] = seq->tokens[p + 1];
-    if (p < seq->n_tokens - 1) {
-        d->hidden[row] = slot;
-        /* What stands there is of this row, too; another text may write it in the same call. */
-        d->rows.slots[row] = page->n_drafted > p % size ? -1 : slot;
-        page->n_drafted = page->n_drafted > p % size ? page->n_drafted : (int32_t)(p % size + 1);
-    } else {
-        d->hidden[row] = -1 - s->head_row;
-        d->rows.slots[row] = slot;
-        page->n_drafted = page->n_drafted < p % size ? page->n_drafted : (int32_t)(p % size);
-    }
-}
-
 static void model_row(lt_engine *e, const lt_seq *seq, int64_t row, int64_t p) {
     const int64_t size = e->o.page_tokens;
     const int32_t n_ids = (int32_t)lt_model_get_spec(e->drafter.model)->vocab_size;
@@ -183,7 +142,7 @@ void lt_step_draft_rows(lt_engine *e, lt_paged_forward_rows *call, const lt_seq 
     for (int64_t k = 0; k < n; k++) {
         d->rows.positions[row + k] = (int32_t)(first + k);
         if (d->head != NULL) {
-            head_row(e, seq, row + k, first + k);
+            lt_step_head_row(e, seq, row + k, first + k);
         } else {
             model_row(e, seq, row + k, first + k);
         }
@@ -209,6 +168,9 @@ static lt_err run_call(lt_engine *e, const lt_paged_forward_rows *call) {
 /* Until the device has run it, for its time. */
 static lt_err wait_for_call(lt_engine *e) {
     lt_paged_forward_picks nothing;
+    if (e->drafter.head != NULL) {
+        return lt_draft_pass_wait(e->drafter.pass);
+    }
     LT_TRY(lt_paged_forward_send_picks(e->drafter.forward, 0));
     return lt_paged_forward_take_picks(e->drafter.forward, &nothing);
 }
@@ -281,18 +243,27 @@ int64_t lt_step_draft_planned(const lt_sched_item *item) {
     return item->seq->n_draft > 0 && s->draft_from == NULL ? item->n - 1 : 0;
 }
 
-/* Logits of the wanted row i of the last call. */
-static const float *logits_of(const lt_engine *e, float *const *rows, int64_t i) {
-    return e->drafter.head != NULL
-               ? lt_draft_pass_logits(e->drafter.pass) + i * lt_draft_head_vocab(e->drafter.head)
-               : rows[i];
+/* Choose on the host, from the logits of the last call. */
+static lt_err propose_all(lt_engine *e, const lt_paged_forward_rows *call, int64_t place) {
+    float *const *rows = NULL;
+    const float *all = NULL;
+    const int64_t own = e->drafter.head != NULL ? lt_draft_head_vocab(e->drafter.head) : 0;
+    LT_TRY(e->drafter.head != NULL
+               ? lt_draft_pass_logits(e->drafter.pass, &all)
+               : lt_paged_forward_logits(e->drafter.forward, 0, call->n_out, NULL, &rows));
+#pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_samplers) if (call->n_out > 1)
+    for (int64_t i = 0; i < call->n_out; i++) {
+        propose_one(e, e->drafter.choices[i], place, all != NULL ? all + i * own : rows[i],
+                    e->room.masks + i * e->mask_words);
+    }
+    return LT_OK;
 }
 
 /* Draft token `place` of all texts that have one. *any: there are such. */
 static lt_err propose_at(lt_engine *e, int64_t place, bool *any) {
     lt_paged_forward_rows call = lt_step_draft_call(e);
     const double start_s = lt_clock_s();
-    float *const *logits = NULL;
+    const bool on_device = lt_step_drafts_on_device(e);
     for (int64_t i = 0; i < e->sched.n_items; i++) {
         const lt_sched_item *item = &e->sched.items[i];
         const int64_t end = most_rows(e, item->seq) + place;
@@ -305,16 +276,14 @@ static lt_err propose_at(lt_engine *e, int64_t place, bool *any) {
     if (!*any) {
         return LT_OK;
     }
-    LT_TRY(run_call(e, &call));
-    if (e->drafter.head == NULL) {
-        LT_TRY(lt_paged_forward_logits(e->drafter.forward, 0, call.n_out, NULL, &logits));
+    if (on_device) {
+        lt_step_head_chooses(e, &call, place);
     }
-#pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_samplers) if (call.n_out > 1)
+    LT_TRY(run_call(e, &call));
     for (int64_t i = 0; i < call.n_out; i++) {
         e->drafter.choices[i]->head_row = (int32_t)i;
-        propose_one(e, e->drafter.choices[i], place, logits_of(e, logits, i),
-                    e->room.masks + i * e->mask_words);
     }
+    LT_TRY(on_device ? lt_step_take_head(e, &call, place) : propose_all(e, &call, place));
     lt_draft_times_note(&e->drafter.times, call.n_rows, lt_clock_s() - start_s);
     return LT_OK;
 }
@@ -346,7 +315,7 @@ static lt_err propose(lt_engine *e) {
     }
     LT_TRY(catch_up(e));
     make_room(e);
-    if (lt_step_drafts_on_device(e)) {
+    if (lt_step_drafts_on_device(e) && e->drafter.head == NULL) {
         return lt_step_propose_chain(e);
     }
     for (int64_t place = 0; place < LT_DRAFT_MOST && any; place++) {
