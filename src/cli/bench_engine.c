@@ -379,7 +379,8 @@ done:
 
 static lt_err open_draft(material *x, const bench_engine_options *o, lt_device *device) {
     if (o->speculate == LT_SPECULATE_HEAD) {
-        LT_TRY(lt_draft_head_open(&x->head, x->m, o->draft));
+        const char *path = o->draft[0] != '\0' ? o->draft : o->model;
+        LT_TRY(lt_draft_head_open(&x->head, x->m, path));
         x->draft_head = x->head;
         return LT_OK;
     }
@@ -389,8 +390,11 @@ static lt_err open_draft(material *x, const bench_engine_options *o, lt_device *
 }
 
 static lt_err check_drafts(const bench_engine_options *o) {
-    if ((o->speculate >= LT_SPECULATE_MODEL) != (o->draft[0] != '\0')) {
-        LT_FAIL(LT_ERR_ARG, "--speculate model or head and --draft PATH go together");
+    if (o->speculate == LT_SPECULATE_MODEL && o->draft[0] == '\0') {
+        LT_FAIL(LT_ERR_ARG, "--speculate model needs --draft PATH");
+    }
+    if (o->speculate < LT_SPECULATE_MODEL && o->draft[0] != '\0') {
+        LT_FAIL(LT_ERR_ARG, "--draft %s is for --speculate model and --speculate head", o->draft);
     }
     if (o->turns > 0 && (o->speculate == LT_SPECULATE_NONE || o->ids || o->profile)) {
         LT_FAIL(LT_ERR_ARG,
@@ -412,7 +416,7 @@ static lt_err bench(const bench_engine_options *o) {
     }
     LT_TRY_DONE(lt_device_open_named(&device, o->device));
     LT_TRY_DONE(open_model(&x.m, o, o->model, device));
-    LT_TRY_DONE(o->draft[0] != '\0' ? open_draft(&x, o, device) : LT_OK);
+    LT_TRY_DONE(o->speculate >= LT_SPECULATE_MODEL ? open_draft(&x, o, device) : LT_OK);
     LT_TRY_DONE(o->text[0] != '\0' ? read_text(o, &x.text) : LT_OK);
     for (int i = 0; i < MAX_RUNS && *at != '\0'; i++) {
         long long n;

@@ -47,14 +47,13 @@ lt_err lt_served_read(lt_served *s, const char *second) {
 lt_err lt_served_draft(lt_served *s, lt_engine_options *engine, const char *path) {
     const bool by_model = engine->speculate == LT_SPECULATE_MODEL,
                by_head = engine->speculate == LT_SPECULATE_HEAD;
-    if ((by_model || by_head) != (path[0] != '\0')) {
-        LT_FAIL(LT_ERR_ARG,
-                by_model  ? "--speculate model needs a draft model: --draft PATH"
-                : by_head ? "--speculate head needs a draft head: --draft FOLDER"
-                          : "--draft %s is for --speculate model and --speculate head",
-                path);
+    if (by_model && path[0] == '\0') {
+        LT_FAIL(LT_ERR_ARG, "--speculate model needs a draft model: --draft PATH");
     }
-    s->draft = path;
+    if (!by_model && !by_head && path[0] != '\0') {
+        LT_FAIL(LT_ERR_ARG, "--draft %s is for --speculate model and --speculate head", path);
+    }
+    s->draft = by_head && path[0] == '\0' ? s->model : path; /* Else the model's own layer. */
     s->draft_is_head = by_head;
     engine->draft = by_model ? &s->draft_model : NULL;
     engine->head = by_head ? &s->draft_head : NULL;

@@ -34,7 +34,8 @@ typedef struct {
 /* A model to be served, and what stands beside it: the names and paths are the caller's. */
 typedef struct {
     const char *model, *lora, *tokenizer, *steer, *reward, *reward_tokenizer, *device;
-    const char *draft; /* Path of the draft model or head; NULL or "": none. */
+    const char
+        *draft; /* Path of the draft model or head, which may be `model`; NULL or "": none. */
     bool draft_is_head;
     lt_opened_dtype dtype;
     int64_t threads;
@@ -51,12 +52,13 @@ typedef struct {
     "verify several tokens in one step. ngram: where a text repeats what it or its prompt said, "  \
     "those that followed there; it changes no answer. model: those that --draft says; answers "    \
     "keep their distribution, and are the same at temperature 0 and with a seed. head: likewise, " \
-    "by the EAGLE-3 head at --draft"
+    "by the EAGLE-3 head at --draft, or without it by the model's own layer of multi-token "       \
+    "prediction"
 #define LT_SPECULATE_CHOICES "none|ngram|model|head"
 #define LT_DRAFT_HELP                                                                              \
     "draft model of --speculate model, a smaller one with the same tokenizer; or the folder of "   \
     "an "                                                                                          \
-    "EAGLE-3 head of the served model, for --speculate head"
+    "EAGLE-3 head of the served model, for --speculate head; empty: the model's own layer"
 
 #define LT_SERVED_OF(o, path, adapters)                                                            \
     (lt_served) {                                                                                  \

@@ -86,6 +86,7 @@ static const struct {
     {"no_rope_layers", READ, BIT(SMOLLM3)},
     {"no_rope_layer_interval", READ, BIT(SMOLLM3)},
     {"max_window_layers", READ, QWENS},
+    {"num_nextn_predict_layers", READ, BIT(QWEN2)}, /* draft_head.c: MiMo's. */
     {"decoder_sparse_step", READ, BIT(QWEN3_MOE)},
     {"mlp_only_layers", READ, BIT(QWEN3_MOE)},
     {"intermediate_size", READ, BIT(QWEN3_MOE)},

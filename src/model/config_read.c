@@ -392,7 +392,10 @@ lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what
     for (int i = 0; i < LT_FAMILY_COUNT; i++) {
         const size_t used = strlen(known);
         const lt_family_row *candidate = lt_family_get((lt_family)i);
-        row = strcmp(candidate->model_type, type) == 0 ? candidate : row;
+        row = strcmp(candidate->model_type, type) == 0 ||
+                      (candidate->alias != NULL && strcmp(candidate->alias, type) == 0)
+                  ? candidate
+                  : row;
         (void)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "",
                        candidate->model_type);
     }

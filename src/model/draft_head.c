@@ -13,6 +13,7 @@
 #include "model/family.h"
 #include "model/params.h"
 #include "model/safetensors.h"
+#include "model/source.h"
 #include "tensor/backend.h"
 #include "tensor/ops.h"
 
@@ -21,12 +22,24 @@
 #define FIRST_LAYER      2 /* The low hidden state enters this layer, */
 #define LAYERS_ABOVE     3 /* and the high one the last but two. */
 
-/* What is being read. */
+/* What is being read: the file of an EAGLE-3 head, or the shards of a model. */
 typedef struct {
     lt_draft_head *head;
     const char *path;
     lt_safetensors file;
+    lt_source source;
 } reading;
+
+static const lt_safetensor *find(const reading *g, const char *name) {
+    const lt_safetensor *t = NULL;
+    if (!g->head->is_mtp) {
+        return lt_safetensors_find(&g->file, name);
+    }
+    for (size_t i = 0; i < g->source.n_shards && t == NULL; i++) {
+        t = lt_safetensors_find(&g->source.shards[i], name);
+    }
+    return t;
+}
 
 /* ---- config.json ---- */
 
@@ -72,8 +85,8 @@ static lt_err check_target(const reading *g, int64_t target_width) {
                 g->path, (long long)target_width, (long long)own->vocab_size, (long long)own->width,
                 (long long)target->width, (long long)target->vocab_size);
     }
-    if (target->n_layers / 2 <= FIRST_LAYER ||
-        target->n_layers - LAYERS_ABOVE <= target->n_layers / 2) {
+    if (!g->head->is_mtp && (target->n_layers / 2 <= FIRST_LAYER ||
+                             target->n_layers - LAYERS_ABOVE <= target->n_layers / 2)) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "%s reads the hidden states that enter layers 2, L / 2 and L - 3, which are three "
                 "from 7 layers on; the served model has %lld",
@@ -110,32 +123,55 @@ static lt_err check_block(const reading *g, bool norm_before_residual) {
 static lt_err check_architecture(const reading *g, const json_t *config) {
     const json_t *list = json_object_get(config, "architectures");
     const char *name = json_string_value(json_array_get(list, 0));
-    if (json_object_get(config, "num_nextn_predict_layers") != NULL) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "%s: heads of multi-token prediction (num_nextn_predict_layers) are not read; "
-                "EAGLE-3 heads, of architecture " ARCHITECTURE ", are",
-                g->path);
-    }
     if (name == NULL || strcmp(name, ARCHITECTURE) != 0) {
-        LT_FAIL(
-            LT_ERR_UNSUPPORTED,
-            "%s: architecture %s; a draft head is an EAGLE-3 head, of architecture " ARCHITECTURE,
-            g->path, name != NULL ? name : "unknown");
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: architecture %s; a draft head is an EAGLE-3 head, of "
+                "architecture " ARCHITECTURE
+                ", or a layer of multi-token prediction (num_nextn_predict_layers) of a model",
+                g->path, name != NULL ? name : "unknown");
     }
     return LT_OK;
 }
 
-static lt_err read_config(reading *g) {
+/* The model's own layer. The folder may be another one with the same layer, so its shape is read
+ * there; it is that of the model's layers. */
+static lt_err read_mtp_config(reading *g, int64_t n) {
+    lt_draft_head *h = g->head;
+    lt_model_spec *s = &h->spec;
+    const lt_model_spec *target = &h->target->spec;
+    lt_layer_spec l;
+    h->is_mtp = true;
+    LT_TRY(lt_weight_source_open(&g->source, s, g->path));
+    if (n != 1) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: num_nextn_predict_layers is %lld; one layer of multi-token prediction is read",
+                g->path, (long long)n);
+    }
+    if (s->family != LT_FAMILY_QWEN2 || target->family != s->family) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: layers of multi-token prediction are read as Xiaomi's MiMo has them, beside "
+                "layers of qwen2; this model is %s, the served one %s",
+                g->path, lt_family_name(s->family), lt_family_name(target->family));
+    }
+    l = lt_model_layer(s, 0);
+    if (l.window > 0 || lt_rope_switch(s) > 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: its first layer has a window of %lld tokens; a layer of multi-token "
+                "prediction has none, and no rotation by length",
+                g->path, (long long)l.window);
+    }
+    s->n_layers = 1;
+    h->vocab_size = s->vocab_size;
+    return check_target(g, s->width);
+}
+
+static lt_err read_eagle_config(reading *g, const json_t *config, const char *path) {
     lt_err err = LT_OK;
     lt_draft_head *h = g->head;
-    char path[LT_PATH_BYTES];
-    json_t *config = NULL, *llama = NULL;
+    json_t *llama = json_copy((json_t *)(uintptr_t)config);
     bool norm_before_residual = false;
     int64_t target_width;
-    LT_TRY(lt_path_join(path, g->path, "config.json"));
-    LT_TRY(lt_json_load(&config, path, MAX_CONFIG_BYTES));
     LT_TRY_DONE(check_architecture(g, config));
-    llama = json_copy(config);
     for (size_t i = 0; i < sizeof own_keys / sizeof *own_keys; i++) {
         (void)json_object_del(llama, own_keys[i]);
     }
@@ -153,14 +189,27 @@ static lt_err read_config(reading *g) {
     LT_TRY_DONE(check_layers(g, config));
 done:
     json_decref(llama);
+    return err;
+}
+
+static lt_err read_config(reading *g) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES];
+    json_t *config = NULL;
+    int64_t n_mtp = 0;
+    LT_TRY(lt_path_join(path, g->path, "config.json"));
+    LT_TRY(lt_json_load(&config, path, MAX_CONFIG_BYTES));
+    LT_TRY_DONE(lt_json_i64(config, "num_nextn_predict_layers", &n_mtp, true, path));
+    err = n_mtp != 0 ? read_mtp_config(g, n_mtp) : read_eagle_config(g, config, path);
+done:
     json_decref(config);
     return err;
 }
 
 /* ---- Tensors ---- */
 
-/* Columns [from, from + C) of a tensor (rows, cols) go to rows [to, to + rows) of dst; cols 0: one
- * row of numbers. */
+/* Columns [from, from + C) of a tensor (rows, cols) go to rows [to, to + rows) of dst; cols 0: a
+ * vector of rows numbers. */
 typedef struct {
     const char *name;
     int64_t rows, cols, from, to;
@@ -169,8 +218,37 @@ typedef struct {
 
 enum { MOST_PIECES = 20 };
 
-/* All of them, in any order. */
-static int list_pieces(lt_draft_head *h, piece out[MOST_PIECES]) {
+#define MTP LT_MTP_LAYERS "0."
+
+/* All of an MTP layer, in any order. */
+static int list_mtp_pieces(lt_draft_head *h, piece out[MOST_PIECES]) {
+    const lt_model_spec *s = &h->spec;
+    const int64_t C = s->width, F = s->ffn_width, Q = s->n_heads * s->head_dim,
+                  K = s->n_kv_heads * s->head_dim;
+    const piece all[] = {{MTP "input_proj.weight", C, 2 * C, 0, 0, &h->join_hidden.w},
+                         {MTP "input_proj.weight", C, 2 * C, C, 0, &h->join_token.w},
+                         {MTP "self_attn.q_proj.weight", Q, C, 0, 0, &h->qkv.w},
+                         {MTP "self_attn.k_proj.weight", K, C, 0, Q, &h->qkv.w},
+                         {MTP "self_attn.v_proj.weight", K, C, 0, Q + K, &h->qkv.w},
+                         {MTP "self_attn.q_proj.bias", Q, 0, 0, 0, &h->qkv_bias},
+                         {MTP "self_attn.k_proj.bias", K, 0, 0, Q, &h->qkv_bias},
+                         {MTP "self_attn.v_proj.bias", K, 0, 0, Q + K, &h->qkv_bias},
+                         {MTP "self_attn.o_proj.weight", C, Q, 0, 0, &h->attn_out.w},
+                         {MTP "mlp.gate_proj.weight", F, C, 0, 0, &h->up.w},
+                         {MTP "mlp.up_proj.weight", F, C, 0, F, &h->up.w},
+                         {MTP "mlp.down_proj.weight", C, F, 0, 0, &h->down.w},
+                         {MTP "token_layernorm.weight", C, 0, 0, 0, &h->norm_token},
+                         {MTP "hidden_layernorm.weight", C, 0, 0, 0, &h->norm_hidden},
+                         {MTP "input_layernorm.weight", C, 0, 0, 0, &h->norm_attn},
+                         {MTP "post_attention_layernorm.weight", C, 0, 0, 0, &h->norm_mlp},
+                         {MTP "final_layernorm.weight", C, 0, 0, 0, &h->norm_last}};
+    static_assert(sizeof all / sizeof *all <= MOST_PIECES, "room for all");
+    memcpy(out, all, sizeof all);
+    return (int)(sizeof all / sizeof *all);
+}
+
+/* All of an EAGLE-3 head, in any order. */
+static int list_eagle_pieces(lt_draft_head *h, piece out[MOST_PIECES]) {
     const lt_model_spec *s = &h->spec;
     const int64_t C = s->width, F = s->ffn_width, Q = s->n_heads * s->head_dim,
                   K = s->n_kv_heads * s->head_dim;
@@ -210,28 +288,42 @@ static lt_draft_matrix take_packed(const lt_draft_head *h, lt_arena *a, int64_t 
     return m;
 }
 
-static void head_carve(lt_draft_head *h, lt_arena *a, bool own_embedding) {
+static void carve_eagle(lt_draft_head *h, lt_arena *a, bool own_embedding) {
     const lt_model_spec *s = &h->spec;
-    const int64_t C = s->width, F = s->ffn_width, Q = s->n_heads * s->head_dim,
-                  all = Q + 2 * s->n_kv_heads * s->head_dim;
-    lt_tensor *const gains[] = {&h->norm_token, &h->norm_hidden, &h->norm_mlp, &h->norm_last};
+    const int64_t C = s->width, all = (s->n_heads + 2 * s->n_kv_heads) * s->head_dim;
     for (int i = 0; i < LT_DRAFT_HEAD_STATES; i++) {
         h->fuse[i] = take_packed(h, a, C, C);
     }
     h->qkv_token = take_packed(h, a, all, C);
     h->qkv_hidden = take_packed(h, a, all, C);
+    h->head = take_packed(h, a, h->vocab_size, C);
+    h->embed = own_embedding ? take_matrix(h, a, s->vocab_size, C) : (lt_tensor){0};
+}
+
+static void head_carve(lt_draft_head *h, lt_arena *a, bool own_embedding) {
+    const lt_model_spec *s = &h->spec;
+    const int64_t C = s->width, F = s->ffn_width, Q = s->n_heads * s->head_dim,
+                  all = Q + 2 * s->n_kv_heads * s->head_dim;
+    lt_tensor *const gains[] = {&h->norm_token, &h->norm_hidden, &h->norm_mlp, &h->norm_last};
+    if (h->is_mtp) {
+        h->join_token = take_packed(h, a, C, C);
+        h->join_hidden = take_packed(h, a, C, C);
+        h->qkv = take_packed(h, a, all, C);
+        h->qkv_bias = lt_tensor_take(a, LT_F32, all, 0, 0);
+        h->norm_attn = lt_tensor_take(a, LT_F32, C, 0, 0);
+    } else {
+        carve_eagle(h, a, own_embedding);
+    }
     h->attn_out = take_packed(h, a, C, Q);
     h->up = take_packed(h, a, 2 * F, C);
     h->down = take_packed(h, a, C, F);
-    h->head = take_packed(h, a, h->vocab_size, C);
-    h->embed = own_embedding ? take_matrix(h, a, s->vocab_size, C) : (lt_tensor){0};
     for (int i = 0; i < 4; i++) {
         *gains[i] = lt_tensor_take(a, LT_F32, C, 0, 0);
     }
 }
 
 static lt_err read_piece(const reading *g, const piece *p) {
-    const lt_safetensor *t = lt_safetensors_find(&g->file, p->name);
+    const lt_safetensor *t = find(g, p->name);
     const int64_t cols = p->cols > 0 ? p->cols : 1;
     const int64_t n = p->cols > 0 ? p->dst->shape[1] : 1;
     const size_t to_bytes = lt_dtype_bytes(p->dst->dtype);
@@ -257,22 +349,21 @@ static lt_err read_piece(const reading *g, const piece *p) {
     return LT_OK;
 }
 
-/* A tensor that is none of the pieces says that the head is of another kind. */
-static lt_err check_names(const reading *g, const piece *pieces, int n) {
-    for (size_t i = 0; i < g->file.n_tensors; i++) {
-        const char *name = g->file.tensors[i].name;
-        bool known = strcmp(name, "d2t") == 0 || strcmp(name, "t2d") == 0;
+/* A tensor that is none of the pieces says that the head is of another kind. A model has others
+ * beside those of its MTP layer. */
+static lt_err check_names(const reading *g, const lt_safetensors *file, const piece *pieces,
+                          int n) {
+    const bool is_mtp = g->head->is_mtp;
+    for (size_t i = 0; i < file->n_tensors; i++) {
+        const char *name = file->tensors[i].name;
+        bool known = is_mtp ? strncmp(name, LT_MTP_LAYERS, strlen(LT_MTP_LAYERS)) != 0
+                            : strcmp(name, "d2t") == 0 || strcmp(name, "t2d") == 0;
         for (int k = 0; k < n && !known; k++) {
             known = strcmp(name, pieces[k].name) == 0;
         }
-        if (strstr(name, "eh_proj") != NULL) {
-            LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "%s: tensor %s is of a head of multi-token prediction, which is not read; "
-                    "EAGLE-3 heads are",
-                    g->path, name);
-        }
         if (!known) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s is none of an EAGLE-3 head", g->path, name);
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s is none of %s", g->path, name,
+                    is_mtp ? "a layer of multi-token prediction" : "an EAGLE-3 head");
         }
     }
     return LT_OK;
@@ -282,7 +373,7 @@ static lt_err check_names(const reading *g, const piece *pieces, int n) {
 
 static lt_err find_map(const reading *g, const char *name, lt_dtype type, int64_t n,
                        const lt_safetensor **out) {
-    const lt_safetensor *t = lt_safetensors_find(&g->file, name);
+    const lt_safetensor *t = find(g, name);
     if (t != NULL && (t->dtype != type || t->n_dims != 1 || t->shape[0] != n)) {
         LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s has %lld elements of type %s; it has %lld of %s",
                 g->path, name, (long long)t->shape[0], lt_dtype_name(t->dtype), (long long)n,
@@ -339,9 +430,9 @@ static lt_err read_map(const reading *g, bool *taken) {
 /* ---- All of it ---- */
 
 static lt_err pack(lt_draft_head *h) {
-    lt_draft_matrix *const all[] = {&h->fuse[0],   &h->fuse[1],    &h->fuse[2],
-                                    &h->qkv_token, &h->qkv_hidden, &h->attn_out,
-                                    &h->up,        &h->down,       &h->head};
+    lt_draft_matrix *const all[] = {&h->fuse[0],    &h->fuse[1],  &h->fuse[2],    &h->qkv_token,
+                                    &h->qkv_hidden, &h->head,     &h->join_token, &h->join_hidden,
+                                    &h->qkv,        &h->attn_out, &h->up,         &h->down};
     lt_exec r;
     lt_err err = LT_OK;
     LT_TRY(lt_exec_open(&r, h->target, NULL));
@@ -385,10 +476,13 @@ static lt_err read_tensors(reading *g) {
     lt_err err = LT_OK;
     lt_draft_head *h = g->head;
     piece pieces[MOST_PIECES];
-    const int n = list_pieces(h, pieces);
-    const bool own_embedding = lt_safetensors_find(&g->file, "embed_tokens.weight") != NULL;
+    const int n = h->is_mtp ? list_mtp_pieces(h, pieces) : list_eagle_pieces(h, pieces);
+    const bool own_embedding = find(g, "embed_tokens.weight") != NULL;
     bool *taken = NULL;
-    LT_TRY(check_names(g, pieces, n));
+    LT_TRY(h->is_mtp ? LT_OK : check_names(g, &g->file, pieces, n));
+    for (size_t i = 0; i < g->source.n_shards; i++) {
+        LT_TRY(check_names(g, &g->source.shards[i], pieces, n));
+    }
     LT_TRY(place(g, pieces, n, own_embedding));
     h->ids = calloc((size_t)h->vocab_size, sizeof *h->ids);
     taken = calloc((size_t)h->spec.vocab_size, sizeof *taken);
@@ -405,6 +499,12 @@ lt_err lt_draft_head_open(lt_draft_head **out, const lt_model *target, const cha
     lt_err err = LT_OK;
     char file[LT_PATH_BYTES];
     reading g = {.path = path};
+    if (!lt_file_is_dir(path)) {
+        LT_FAIL(LT_ERR_NOT_FOUND,
+                "%s is no folder; a draft head is the folder of an EAGLE-3 head, or of a model "
+                "with a layer of multi-token prediction",
+                path);
+    }
     LT_TRY(lt_path_join(file, path, "model.safetensors"));
     g.head = calloc(1, sizeof *g.head);
     if (g.head == NULL) {
@@ -412,12 +512,13 @@ lt_err lt_draft_head_open(lt_draft_head **out, const lt_model *target, const cha
     }
     g.head->target = target;
     LT_TRY_DONE(read_config(&g));
-    LT_TRY_DONE(lt_safetensors_open(&g.file, file));
+    LT_TRY_DONE(g.head->is_mtp ? LT_OK : lt_safetensors_open(&g.file, file));
     LT_TRY_DONE(read_tensors(&g));
     *out = g.head;
     g.head = NULL;
 done:
     lt_safetensors_close(&g.file);
+    lt_weight_source_close(&g.source);
     lt_draft_head_close(g.head);
     return err;
 }

@@ -1,9 +1,9 @@
 /* draft_pass.c: the forward pass of a draft head: see draft_head.h.
  *
- * What the model hands over is fused at once, so that a slot keeps C numbers and not 3 C. That is a
- * product with 3 C * C weights a step; one layer of the model has about four times as many. The
- * matrices of 2 C and 3 C columns are kept as
- * halves and thirds, whose products are added, so nothing is written side by side first.
+ * What the model hands over to an EAGLE-3 head is fused at once, so that a slot keeps C numbers and
+ * not 3 C. That is a product with 3 C * C weights a step; one layer of the model has about four
+ * times as many. The matrices of 2 C and 3 C columns are kept as halves and thirds, whose products
+ * are added, so nothing is written side by side first.
  *
  *     hidden   a table of rows of C: those of the pool's slots, written as keys are, and behind
  *              them `last` of the wanted rows of the last call. A row finds its hidden state there
@@ -33,9 +33,10 @@ struct lt_draft_pass {
     int64_t n_slots;
     lt_tensor states, rounded; /* (target_rows, C) the sum of fc's thirds, F32; the same to keep */
     lt_tensor table;           /* (n_slots + max_out, C) hidden states */
-    lt_tensor keys, values; /* (n_pages, page_tokens, G, D) */
-    lt_tensor rope;         /* (max_seq, columns, 2) F32 */
+    lt_tensor keys, values;    /* (n_pages, page_tokens, G, D) */
+    lt_tensor rope;            /* (max_seq, columns, 2) F32 */
     lt_tensor token, hidden, token_normed, hidden_normed; /* (max_rows, C) */
+    lt_tensor joined;                                     /* (max_rows, C) of an MTP layer */
     lt_tensor qkv, att, branch, sum, up, act;             /* (max_rows, ..) */
     lt_tensor last_normed; /* (max_out, C) of the wanted rows of the last call */
     lt_tensor logits;      /* (max_out, Vd) F32 */
@@ -88,6 +89,7 @@ static void pass_carve(lt_draft_pass *p, lt_arena *a) {
     for (size_t i = 0; i < sizeof of_width / sizeof *of_width; i++) {
         *of_width[i] = lt_tensor_take(a, type, R, C, 0);
     }
+    p->joined = p->head->is_mtp ? lt_tensor_take(a, type, R, C, 0) : (lt_tensor){0};
     p->qkv = lt_tensor_take(a, type, R, (H + 2 * G) * D, 0);
     p->att = lt_tensor_take(a, type, R, H * D, 0);
     p->up = lt_tensor_take(a, type, R, 2 * s->ffn_width, 0);
@@ -180,8 +182,9 @@ void lt_draft_pass_close(lt_draft_pass *p) {
     free(p);
 }
 
-lt_err lt_draft_pass_follow(lt_draft_pass *p, lt_queue *queue) {
-    LT_TRY(lt_exec_open(&p->exec, p->head->target, queue));
+lt_err lt_draft_pass_follow(lt_draft_pass *p, const lt_exec *r) {
+    LT_TRY(lt_exec_open(&p->exec, p->head->target, r->queue));
+    p->exec.packed = r->packed;
     p->exec.fixed_order = p->o.fixed_order;
     return LT_OK;
 }
@@ -223,9 +226,8 @@ static lt_err keep(lt_draft_pass *p, lt_tensor x, lt_tensor slots) {
     const lt_tensor pages = table_pages(p);
     const lt_tensor rows = lt_row_heads(&x, 0, pages.shape[2], pages.shape[3]);
     return lt_exec_kv_write(
-        &p->exec,
-        &(lt_kv_write_args){
-            .k_pages = pages, .v_pages = pages, .k = rows, .v = rows, .slots = slots});
+        &p->exec, &(lt_kv_write_args){
+                      .k_pages = pages, .v_pages = pages, .k = rows, .v = rows, .slots = slots});
 }
 
 lt_err lt_draft_pass_listen(lt_draft_pass *p, int layer, lt_tensor x, lt_tensor slots) {
@@ -234,6 +236,9 @@ lt_err lt_draft_pass_listen(lt_draft_pass *p, int layer, lt_tensor x, lt_tensor 
                     rounded = lt_tensor_rows(&p->rounded, 0, n);
     int which = 0;
     LT_ASSERT(n <= p->o.target_rows);
+    if (p->head->is_mtp) {
+        return layer == p->head->target->spec.n_layers ? keep(p, x, slots) : LT_OK;
+    }
     while (which < LT_DRAFT_HEAD_STATES && p->head->layers[which] != layer) {
         which++;
     }
@@ -313,8 +318,8 @@ static lt_err upload(lt_draft_pass *p, call_data *c, const lt_paged_forward_rows
 
 /* y = the rows of a table that ids name. */
 static lt_err look_up(lt_draft_pass *p, lt_tensor y, lt_tensor table, lt_tensor ids) {
-    return lt_exec_embed_fwd(
-        &p->exec, &(lt_embed_args){.y = y, .table = table, .ids = ids, .scale = 1.0f});
+    return lt_exec_embed_fwd(&p->exec,
+                             &(lt_embed_args){.y = y, .table = table, .ids = ids, .scale = 1.0f});
 }
 
 /* The embedding of the rows' tokens, and the hidden states that come with them. */
@@ -334,46 +339,65 @@ static lt_err attend(lt_draft_pass *p, const call_data *c) {
     LT_TRY(lt_exec_rope(
         &p->exec,
         &(lt_rope_args){.y = turned, .x = turned, .positions = c->positions, .table = p->rope}));
-    LT_TRY(lt_exec_kv_write(
-        &p->exec,
-        &(lt_kv_write_args){.k_pages = p->keys,
-                            .v_pages = p->values,
-                            .k = lt_row_heads(&qkv, H * D, G, D),
-                            .v = lt_row_heads(&qkv, (H + G) * D, G, D),
-                            .slots = c->slots}));
-    return lt_exec_attention_paged(
-        &p->exec,
-        &(lt_attention_paged_args){
-            .out = lt_row_heads(&att, 0, H, D),
-            .q = lt_row_heads(&qkv, 0, H, D),
-            .k_pages = p->keys,
-            .v_pages = p->values,
-            .table = c->table,
-            .q_start = c->q_start,
-            .kv_len = c->kv_len,
-            .scale = l.attn_scale,
-            .q_max = c->q_max,
-            .kv_max = c->kv_max,
-            .fixed_order = p->o.fixed_order});
+    LT_TRY(
+        lt_exec_kv_write(&p->exec, &(lt_kv_write_args){.k_pages = p->keys,
+                                                       .v_pages = p->values,
+                                                       .k = lt_row_heads(&qkv, H * D, G, D),
+                                                       .v = lt_row_heads(&qkv, (H + G) * D, G, D),
+                                                       .slots = c->slots}));
+    return lt_exec_attention_paged(&p->exec,
+                                   &(lt_attention_paged_args){.out = lt_row_heads(&att, 0, H, D),
+                                                              .q = lt_row_heads(&qkv, 0, H, D),
+                                                              .k_pages = p->keys,
+                                                              .v_pages = p->values,
+                                                              .table = c->table,
+                                                              .q_start = c->q_start,
+                                                              .kv_len = c->kv_len,
+                                                              .scale = l.attn_scale,
+                                                              .q_max = c->q_max,
+                                                              .kv_max = c->kv_max,
+                                                              .fixed_order = p->o.fixed_order});
+}
+
+/* Queries, keys and values of the rows; *stream is what the layer adds to. */
+static lt_err enter(lt_draft_pass *p, int64_t R, lt_tensor *stream) {
+    const lt_draft_head *h = p->head;
+    const lt_tensor none = {0}, hidden = lt_tensor_rows(&p->hidden, 0, R),
+                    qkv = lt_tensor_rows(&p->qkv, 0, R),
+                    token_normed = lt_tensor_rows(&p->token_normed, 0, R),
+                    hidden_normed = lt_tensor_rows(&p->hidden_normed, 0, R);
+    LT_TRY(norm(p, token_normed, lt_tensor_rows(&p->token, 0, R), h->norm_token, none, none));
+    LT_TRY(norm(p, hidden_normed, hidden, h->norm_hidden, none, none));
+    if (!h->is_mtp) {
+        *stream = hidden;
+        LT_TRY(product(p, qkv, token_normed, &h->qkv_token, false));
+        return product(p, qkv, hidden_normed, &h->qkv_hidden, true);
+    }
+    *stream = lt_tensor_rows(&p->joined, 0, R);
+    LT_TRY(product(p, *stream, token_normed, &h->join_token, false));
+    LT_TRY(product(p, *stream, hidden_normed, &h->join_hidden, true));
+    LT_TRY(norm(p, token_normed, *stream, h->norm_attn, none, none));
+    return lt_exec_matmul(&p->exec, &(lt_matmul_args){.y = qkv,
+                                                      .a = token_normed,
+                                                      .b = h->qkv.w,
+                                                      .bias = h->qkv_bias,
+                                                      .trans_b = true,
+                                                      .fixed_order = p->o.fixed_order,
+                                                      .b_packed = h->qkv.packed});
 }
 
 static lt_err layer(lt_draft_pass *p, const call_data *c) {
     const lt_draft_head *h = p->head;
     const int64_t R = c->ids.shape[0];
     const lt_layer_spec l = lt_model_layer(&h->spec, 0);
-    const lt_tensor none = {0}, hidden = lt_tensor_rows(&p->hidden, 0, R),
-                    qkv = lt_tensor_rows(&p->qkv, 0, R), branch = lt_tensor_rows(&p->branch, 0, R),
-                    sum = lt_tensor_rows(&p->sum, 0, R),
-                    token_normed = lt_tensor_rows(&p->token_normed, 0, R),
+    const lt_tensor branch = lt_tensor_rows(&p->branch, 0, R), sum = lt_tensor_rows(&p->sum, 0, R),
                     hidden_normed = lt_tensor_rows(&p->hidden_normed, 0, R),
                     up = lt_tensor_rows(&p->up, 0, R), act = lt_tensor_rows(&p->act, 0, R);
-    LT_TRY(norm(p, token_normed, lt_tensor_rows(&p->token, 0, R), h->norm_token, none, none));
-    LT_TRY(norm(p, hidden_normed, hidden, h->norm_hidden, none, none));
-    LT_TRY(product(p, qkv, token_normed, &h->qkv_token, false));
-    LT_TRY(product(p, qkv, hidden_normed, &h->qkv_hidden, true));
+    lt_tensor stream;
+    LT_TRY(enter(p, R, &stream));
     LT_TRY(attend(p, c));
     LT_TRY(product(p, branch, lt_tensor_rows(&p->att, 0, R), &h->attn_out, false));
-    LT_TRY(norm(p, hidden_normed, hidden, h->norm_mlp, branch, sum));
+    LT_TRY(norm(p, hidden_normed, stream, h->norm_mlp, branch, sum));
     LT_TRY(product(p, up, hidden_normed, &h->up, false));
     LT_TRY(lt_exec_act_fwd(
         &p->exec, &(lt_act_args){.y = act, .x = up, .kind = (lt_act_kind)l.act, .gated = true}));
@@ -391,11 +415,25 @@ static lt_err choose(lt_draft_pass *p, const call_data *c) {
                                                       .how = c->how});
 }
 
+/* `last` and the logits of the wanted rows. `last` of an EAGLE-3 head is what its last norm reads,
+ * that of an MTP layer what the norm gives, as the model's final norm does. */
+static lt_err finish(lt_draft_pass *p, const call_data *c) {
+    const lt_draft_head *h = p->head;
+    const int64_t n = c->out_rows.shape[0];
+    const lt_tensor none = {0}, last = lt_tensor_rows(&p->table, p->n_slots, n),
+                    other = lt_tensor_rows(&p->last_normed, 0, n),
+                    logits = lt_tensor_rows(&p->logits, 0, n), before = h->is_mtp ? other : last,
+                    normed = h->is_mtp ? last : other;
+    LT_TRY(look_up(p, before, lt_tensor_rows(&p->sum, 0, c->ids.shape[0]), c->out_rows));
+    LT_TRY(norm(p, normed, before, h->norm_last, none, none));
+    return h->is_mtp ? lt_linear_fwd(&p->exec, logits, normed, lt_param_head(p->exec.spec),
+                                     lt_param_head_bias(p->exec.spec), 0)
+                     : product(p, logits, normed, &h->head, false);
+}
+
 lt_err lt_draft_pass_run(lt_draft_pass *p, const lt_paged_forward_rows *rows,
                          const int32_t *hidden) {
     const int64_t n = rows->n_out;
-    const lt_tensor none = {0}, last = lt_tensor_rows(&p->table, p->n_slots, n),
-                    normed = lt_tensor_rows(&p->last_normed, 0, n);
     call_data c;
     LT_ASSERT(rows->n_rows > 0 && rows->n_rows <= p->o.max_rows && n <= p->o.max_out &&
               rows->n_seqs <= p->o.max_seqs && (rows->n_choose == 0 || rows->n_choose == n));
@@ -408,15 +446,90 @@ lt_err lt_draft_pass_run(lt_draft_pass *p, const lt_paged_forward_rows *rows,
     if (n == 0) {
         return LT_OK;
     }
-    LT_TRY(look_up(p, last, lt_tensor_rows(&p->sum, 0, rows->n_rows), c.out_rows));
-    LT_TRY(norm(p, normed, last, p->head->norm_last, none, none));
-    LT_TRY(product(p, lt_tensor_rows(&p->logits, 0, n), normed, &p->head->head, false));
+    LT_TRY(finish(p, &c));
     return rows->n_choose > 0 ? choose(p, &c) : LT_OK;
 }
 
 lt_err lt_draft_pass_wait(lt_draft_pass *p) {
     p->busy = false;
     return p->exec.backend->sync(p->exec.queue);
+}
+
+/* The i-th warm-up call: drafts of 1, 2, 4, .. texts, then longer and longer texts to catch up
+ * with. False: there is none. */
+static bool idle_shape(const lt_draft_pass *p, int64_t i, int64_t *seqs, int64_t *rows) {
+    const int64_t most = p->o.max_out < p->o.max_seqs ? p->o.max_out : p->o.max_seqs,
+                  longest = p->o.max_rows < p->o.max_seq ? p->o.max_rows : p->o.max_seq;
+    *rows = 1;
+    for (*seqs = 1; *seqs < most; *seqs = 2 * *seqs < most ? 2 * *seqs : most) {
+        if (i-- == 0) {
+            return true;
+        }
+    }
+    *seqs = 1;
+    for (*rows = 2; *rows < longest; *rows *= 2) {
+        if (i-- == 0) {
+            return true;
+        }
+    }
+    *rows = longest;
+    return i == 0;
+}
+
+/* Nobody's rows, which read page 0. */
+static lt_err run_idle(lt_draft_pass *p, int32_t *words, int64_t n, int64_t each) {
+    const int64_t rows = n * each, pages = (each + p->o.page_tokens - 1) / p->o.page_tokens,
+                  n_out = each == 1 ? n : 1;
+    int32_t *const ids = words, *const positions = ids + rows, *const slots = positions + rows,
+                   *const hidden = slots + rows, *const q_start = hidden + rows,
+                   *const kv_len = q_start + n + 1, *const out_rows = kv_len + n,
+                   *const table = out_rows + n_out;
+    double how[LT_CHOOSE_HOW_COUNT] = {0, 0, 1, 0, 0, -1, LT_CHOOSE_PLAIN};
+    for (int64_t r = 0; r < rows; r++) {
+        positions[r] = (int32_t)(r % each);
+        slots[r] = -1;
+    }
+    for (int64_t s = 0; s < n; s++) {
+        q_start[s + 1] = (int32_t)((s + 1) * each);
+        kv_len[s] = (int32_t)each;
+        out_rows[each == 1 ? s : 0] = (int32_t)((s + 1) * each - 1);
+    }
+    LT_TRY(lt_draft_pass_run(p,
+                             &(lt_paged_forward_rows){.n_rows = rows,
+                                                      .n_seqs = n,
+                                                      .n_out = n_out,
+                                                      .n_choose = n_out == 1,
+                                                      .q_max = each,
+                                                      .kv_max = each,
+                                                      .max_pages = pages,
+                                                      .ids = ids,
+                                                      .positions = positions,
+                                                      .slots = slots,
+                                                      .q_start = q_start,
+                                                      .kv_len = kv_len,
+                                                      .table = table,
+                                                      .out_rows = out_rows,
+                                                      .how = how},
+                             hidden));
+    return lt_draft_pass_wait(p);
+}
+
+lt_err lt_draft_pass_warm(lt_draft_pass *p, int64_t i, bool *more) {
+    lt_err err;
+    int64_t n, each, pages;
+    int32_t *words;
+    *more = p->exec.backend->graph_begin != NULL && idle_shape(p, i, &n, &each);
+    if (!*more) {
+        return LT_OK;
+    }
+    pages = (each + p->o.page_tokens - 1) / p->o.page_tokens;
+    words = calloc((size_t)(n * (4 * each + 3 + pages) + 1), sizeof *words);
+    if (words == NULL) {
+        LT_FAIL(LT_ERR_OOM, "metadata of idle calls");
+    }
+    err = run_idle(p, words, n, each);
+    free(words);
+    return err;
 }
 
 lt_err lt_draft_pass_logits(lt_draft_pass *p, const float **logits) {

@@ -309,7 +309,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                     EOS(2),
                                     .pad_id = -1}},
     [LT_FAMILY_QWEN2] = {"qwen2", "Qwen2ForCausalLM", ROW(plain_keys, llama_names, rope_constants),
-                         .prefix = "model.", .window_keys = LT_WINDOW_OPTIONAL,
+                         .alias = "mimo", .prefix = "model.", .window_keys = LT_WINDOW_OPTIONAL,
                          .gguf = {.architecture = "qwen2"},
                          .preset = {.family = LT_FAMILY_QWEN2,
                                     .norm_eps = 1e-6f,

@@ -126,6 +126,7 @@ typedef struct {
 
 typedef struct {
     const char *model_type, *architecture;
+    const char *alias; /* A model_type whose models are these; NULL: none. */
     /* Start of the name of the class with a score head; NULL: that of architecture. */
     const char *score_start;
     lt_model_spec preset;

@@ -177,7 +177,7 @@ lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
     f->exec.lora_rows = m->lora_pool != NULL ? &f->lora_rows : NULL;
     f->alike = lt_layers_alike(&m->spec);
     LT_TRY_DONE(place(f));
-    LT_TRY_DONE(o->listener != NULL ? lt_draft_pass_follow(o->listener, f->exec.queue) : LT_OK);
+    LT_TRY_DONE(o->listener != NULL ? lt_draft_pass_follow(o->listener, &f->exec) : LT_OK);
     *out = f;
     f = NULL;
 done:
@@ -371,7 +371,10 @@ static lt_err gather(lt_paged_forward *f, int64_t n_out, bool in_order) {
                           b->rstd_final};
     const lt_tensor out = lt_tensor_rows(&f->h_out, 0, n_out), h = in_order ? out : b->h_final;
     LT_TRY(lt_final_norm_fwd(r, &norm, h, f->layer.x_mid, b->branch, b->x_final));
-    if (in_order) {
+    LT_TRY(f->o.listener != NULL
+               ? lt_draft_pass_listen(f->o.listener, (int)r->spec->n_layers, h, f->slots)
+               : LT_OK);
+    if (in_order || n_out == 0) {
         return LT_OK;
     }
     return lt_exec_embed_fwd(
@@ -412,7 +415,7 @@ static lt_err run_layers(lt_paged_forward *f, bool in_order) {
         LT_TRY(steer(f, layer));
         stream = f->layer.x_mid;
     }
-    return f->shape.out > 0 ? gather(f, f->shape.out, in_order) : LT_OK;
+    return f->shape.out > 0 || f->o.listener != NULL ? gather(f, f->shape.out, in_order) : LT_OK;
 }
 
 /* With picks where a graph may be made, whether there are any or not: it is for all calls of its

@@ -51,7 +51,8 @@ typedef struct {
     lt_dtype cache_dtype, value_dtype; /* Types of keys and values (tensor/cached.h). */
     /* A row's bits depend on its sequence alone, not on the other rows of the call. */
     bool fixed_order;
-    /* It is told what enters each layer (draft_head.h); NULL: nobody is. */
+    /* It is told what enters each layer, and the final norm's output (draft_head.h); NULL: nobody
+     * is. */
     struct lt_draft_pass *listener;
     bool pad; /* Pad single tokens to buckets even without graphs; for tests. */
 } lt_paged_forward_options;

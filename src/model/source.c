@@ -327,6 +327,9 @@ size_t lt_source_unread(const lt_source *s, const lt_model_spec *spec, const lt_
     for (size_t i = 0; i < s->n_shards; i++) {
         for (size_t k = 0; k < s->shards[i].n_tensors; k++) {
             const char *name = s->shards[i].tensors[k].name;
+            if (strncmp(name, LT_MTP_LAYERS, strlen(LT_MTP_LAYERS)) == 0) {
+                continue;
+            }
             (void)snprintf(whole, sizeof whole, "%s%s", s->prefix != NULL ? s->prefix : "", name);
             if (!lt_name_is_read(s->names, s->n_names, spec, table, name) &&
                 !lt_name_is_read(s->names, s->n_names, spec, table, whole)) {

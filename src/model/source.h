@@ -61,7 +61,9 @@ LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weigh
 LT_MUST_USE lt_err lt_source_find_mxfp4(const lt_source *s, const char *name, lt_weight *out,
                                         bool *found);
 
-/* Tensors of a Hugging Face folder that fill nothing of the model; *first: the first of them. */
+#define LT_MTP_LAYERS "model.mtp_layers." /* Tensors that only drafts need: draft_head.h. */
+/* Tensors of a Hugging Face folder that fill nothing of the model, without those; *first: the first
+ * of them. */
 size_t lt_source_unread(const lt_source *s, const lt_model_spec *spec, const lt_param_table *table,
                         const char **first);
 

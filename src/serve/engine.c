@@ -305,13 +305,14 @@ static lt_err size_engine(lt_engine *e) {
 
 #define WARM_WAIT_US 2000
 
-/* The next warm-up step: of the served model, then of the one that drafts. */
+/* The next warm-up step: of the served model, then of the model or head that drafts. */
 static lt_err warm_step(lt_engine *e) {
     bool more = true;
     lt_paged_forward *f = e->warming_drafter ? e->drafter.forward : e->forward;
-    LT_TRY(lt_paged_forward_warm(f, e->n_warmed++, &more));
+    LT_TRY(f != NULL ? lt_paged_forward_warm(f, e->n_warmed++, &more)
+                     : lt_draft_pass_warm(e->drafter.pass, e->n_warmed++, &more));
     if (!more) {
-        e->warming = e->drafter.forward != NULL && !e->warming_drafter;
+        e->warming = lt_engine_has_drafter(e) && !e->warming_drafter;
         e->warming_drafter = true;
         e->n_warmed = 0;
     }

@@ -1,37 +1,13 @@
-/* Drafts of an EAGLE-3 head: its logits against PyTorch's at each step of a draft; how many draft
- * tokens a greedy text accepts, place by place, against a simulation in PyTorch; texts with and
- * without drafts; the distribution of drawn texts; heads that do not fit. On a CPU, on a simulated
- * device that runs nothing before it is waited for, and on a GPU where there is one.
- * (tools/make_draft_head_goldens.py) */
-#define FLEET_CHOICES 128
-#include "unit/serve/fleet.h"
+/* Drafts of an EAGLE-3 head and of a layer of multi-token prediction: their logits against what the
+ * scripts of tools/ say at each step of a draft; how many draft tokens a greedy text accepts, place
+ * by place, against a simulation there; texts with and without drafts; the distribution of drawn
+ * texts. On a CPU, on a simulated device that runs nothing before it is waited for, and on a GPU
+ * where there is one. */
+#include "unit/serve/draft_heads.h"
+#include "unit/lazy_device.h"
 #include "unit/serve/kinds.h"
 
-#include <sys/stat.h>
-
-#include "model/draft_head.h"
-#include "model/safetensors.h"
-#include "unit/lazy_device.h"
-
-#define GOLDEN "tests/golden/draft_head"
-
-enum { STEPS = 5, MOST = 4, N_PAGES = 6, PAGE = 16, MOST_TOKENS = 160 };
-
-/* What the golden says, and the model and head that it is of. */
-typedef struct {
-    lt_model *model;
-    lt_draft_head *head;
-    lt_safetensors file;
-    int32_t tokens[64], text[MOST_TOKENS], accepted_at[MOST], drafted;
-    int64_t n_tokens, n_text; /* The last of tokens is the first of text. */
-} golden;
-
-static int64_t golden_ids(const golden *g, const char *name, int32_t *out) {
-    const lt_safetensor *t = lt_safetensors_find(&g->file, name);
-    assert_true(t != NULL && t->dtype == LT_I32);
-    memcpy(out, t->data, t->bytes);
-    return t->shape[0];
-}
+enum { N_PAGES = 6, PAGE = 16 };
 
 /* Where the tests run; NULL, of place 0: on a CPU. False: there is no such device. */
 enum { PLACES = 4 };
@@ -40,27 +16,8 @@ static bool backend_of(int place, const lt_backend **out) {
     return place == 0 || *out != NULL;
 }
 
-static void open_golden_on(golden *g, lt_dtype dtype, const lt_backend *backend) {
-    *g = (golden){0};
-    must(lt_model_open(&g->model, GOLDEN "/target",
-                       &(lt_model_options){.dtype = dtype, .device = device_of(backend)}),
-         "model");
-    must(lt_draft_head_open(&g->head, g->model, GOLDEN "/head"), "head");
-    must(lt_safetensors_open(&g->file, GOLDEN "/expected.safetensors"), "golden");
-    g->n_tokens = golden_ids(g, "tokens", g->tokens);
-    g->n_text = golden_ids(g, "text", g->text);
-    assert_int_equal(golden_ids(g, "accepted_at", g->accepted_at), MOST);
-    (void)golden_ids(g, "drafted", &g->drafted);
-}
-
 static void open_golden(golden *g, lt_dtype dtype) {
-    open_golden_on(g, dtype, NULL);
-}
-
-static void close_golden(golden *g) {
-    lt_safetensors_close(&g->file);
-    lt_draft_head_close(g->head);
-    lt_model_close(g->model);
+    open_golden_of(g, EAGLE_3, dtype, NULL);
 }
 
 /* ---- The head alone ---- */
@@ -99,7 +56,7 @@ static lt_paged_forward_rows rows_of(sequence *s, const int32_t *tokens, int64_t
 }
 
 /* The prompt runs in two pieces on both sides, cut at other places. */
-static void compare_logits(lt_dtype dtype, const lt_backend *backend, double most) {
+static void compare_logits(int format, lt_dtype dtype, const lt_backend *backend, double most) {
     golden g;
     sequence s = {0};
     lt_paged_forward *f = NULL;
@@ -108,7 +65,7 @@ static void compare_logits(lt_dtype dtype, const lt_backend *backend, double mos
     const lt_safetensor *t;
     int64_t N, Vd;
     double worst = 0;
-    open_golden_on(&g, dtype, backend);
+    open_golden_of(&g, format, dtype, backend);
     N = g.n_tokens - 1;
     Vd = lt_draft_head_vocab(g.head);
     t = lt_safetensors_find(&g.file, "logits");
@@ -184,13 +141,14 @@ static void compare_logits(lt_dtype dtype, const lt_backend *backend, double mos
 static void logits_are_pytorchs(void **state) {
     const lt_backend *b;
     (void)state;
-    for (int place = 0; place < PLACES; place++) {
-        if (backend_of(place, &b)) {
-            compare_logits(LT_F32, b, 1e-4);
+    for (int i = 0; i < PLACES * FORMATS; i++) {
+        if (backend_of(i / FORMATS, &b)) {
+            compare_logits(i % FORMATS, LT_F32, b, 1e-4);
         }
     }
     if (backend_of(PLACES - 1, &b)) {
-        compare_logits(LT_BF16, b, 0.2);
+        compare_logits(EAGLE_3, LT_BF16, b, 0.2);
+        compare_logits(OWN_LAYER, LT_BF16, b, 0.2);
     }
 }
 
@@ -205,7 +163,7 @@ static lt_engine_options options_of(const lt_draft_head *const *head, int64_t dr
     return o;
 }
 
-static void compare_acceptance(const lt_backend *backend) {
+static void compare_acceptance(int format, const lt_backend *backend) {
     static answer a;
     golden g;
     lt_engine_options o;
@@ -213,7 +171,7 @@ static void compare_acceptance(const lt_backend *backend) {
     lt_engine_stats stats;
     lt_engine *e = NULL;
     const lt_draft_head *head;
-    open_golden_on(&g, LT_F32, backend);
+    open_golden_of(&g, format, LT_F32, backend);
     head = g.head;
     o = options_of(&head, MOST);
     o.ahead = false; /* Else a device has queued the second token when the first is known. */
@@ -240,25 +198,76 @@ static void compare_acceptance(const lt_backend *backend) {
 static void a_greedy_text_accepts_what_pytorch_says(void **state) {
     const lt_backend *b;
     (void)state;
-    for (int place = 0; place < PLACES; place++) {
-        if (backend_of(place, &b)) {
-            compare_acceptance(b);
+    for (int i = 0; i < PLACES * FORMATS; i++) {
+        if (backend_of(i / FORMATS, &b)) {
+            compare_acceptance(i % FORMATS, b);
         }
     }
 }
 
 /* Prompts that are read in pieces, end at the end of a page, share pages and have several choices
  * keep their bits; page by page in a small cache, and where the engine itself chooses lengths. */
+enum { GREEDY = 3 };
+
+/* Greedy texts of several prompts, requests [first, end) at once. */
+static void run_greedy(const golden *g, int first, int end, answer *answers) {
+    const lt_draft_head *head = g->head;
+    lt_engine_options o = options_of(&head, MOST);
+    lt_engine *e = NULL;
+    o.deterministic = true;
+    o.ahead = false;
+    must(lt_engine_open(&e, g->model, &o), "engine");
+    for (int i = first; i < end; i++) {
+        int32_t prompt[64];
+        lt_request r = lt_request_defaults();
+        memcpy(prompt, g->tokens, (size_t)g->n_tokens * sizeof *prompt);
+        prompt[0] += i;
+        r.prompt = prompt;
+        r.n_prompt = g->n_tokens - 1;
+        r.max_tokens = 60;
+        r.ignore_eos = true;
+        r.sampling.temperature = 0;
+        send(e, &r, &answers[i]);
+    }
+    receive_all(e, end - first, 0);
+    lt_engine_close(e);
+}
+
+/* Each row of a call goes on with its own hidden state: with another's it would accept less. */
+static void texts_accept_together_what_they_accept_alone(void **state) {
+    static answer alone[GREEDY], together[GREEDY];
+    const lt_backend *b;
+    (void)state;
+    for (int i = 0; i < (PLACES - 1) * FORMATS; i++) {
+        golden g;
+        int64_t accepted = 0;
+        assert_true(backend_of(i / FORMATS, &b));
+        open_golden_of(&g, i % FORMATS, LT_F32, b);
+        for (int k = 0; k < GREEDY; k++) {
+            run_greedy(&g, k, k + 1, alone);
+            accepted += alone[k].accepted;
+        }
+        run_greedy(&g, 0, GREEDY, together);
+        assert_true(accepted > 10 * GREEDY);
+        for (int k = 0; k < GREEDY; k++) {
+            assert_same(&together[k].choices[0], &alone[k].choices[0], "a text");
+            assert_int_equal(together[k].drafted, alone[k].drafted);
+            assert_int_equal(together[k].accepted, alone[k].accepted);
+        }
+        close_golden(&g);
+    }
+}
+
 enum { TEXTS = 6, PROMPT = 150, CHOICES = 3, TOKENS = 60 };
 
-static void compare_texts(lt_dtype dtype, const lt_backend *backend) {
+static void compare_texts(int format, lt_dtype dtype, const lt_backend *backend) {
     static answer plain[TEXTS], drafted[TEXTS];
     static int32_t prompt[TEXTS][PROMPT];
     /* Emulated, long texts take long. */
     const bool gpu = backend != NULL && backend == gpu_backend();
     const int64_t n_prompt = gpu ? 40 : PROMPT, whole = gpu ? 32 : 128;
     golden g;
-    open_golden_on(&g, dtype, backend);
+    open_golden_of(&g, format, dtype, backend);
     for (int i = 0; i < TEXTS; i++) {
         fill_prompt(prompt[i], n_prompt, 80, 5);
         prompt[i][n_prompt / 2] = i % 3 == 2 ? 7 : prompt[i][n_prompt / 2];
@@ -298,13 +307,13 @@ static void compare_texts(lt_dtype dtype, const lt_backend *backend) {
 static void texts_are_those_without_drafts(void **state) {
     const lt_backend *b;
     (void)state;
-    for (int place = 0; place < PLACES; place++) {
-        if (backend_of(place, &b)) {
-            compare_texts(LT_F32, b);
+    for (int i = 0; i < PLACES * FORMATS; i++) {
+        if (backend_of(i / FORMATS, &b)) {
+            compare_texts(i % FORMATS, LT_F32, b);
         }
     }
     if (backend_of(PLACES - 1, &b)) {
-        compare_texts(LT_BF16, b);
+        compare_texts(EAGLE_3, LT_BF16, b);
     }
 }
 
@@ -329,19 +338,18 @@ static void run_kinds(const golden *g, const lt_draft_head *const *head, answer 
     lt_engine_close(e);
 }
 
-/* On a device all draws are those without drafts, of all kinds of requests in one batch. */
+/* On a device all draws are those without drafts, of all kinds of requests in one batch. A GPU
+ * verifies drafts of a head as those of a model (test_draft_device.c). */
 static void all_kinds_are_those_without_drafts(void **state) {
     static answer want[KINDS_SENT], got[KINDS_SENT];
     (void)state;
-    for (int place = 1; place < PLACES; place++) {
+    for (int place = 1; place < PLACES - 1; place++) {
         const lt_backend *b;
         golden g;
         lt_engine_stats stats;
         const lt_draft_head *head;
-        if (!backend_of(place, &b)) {
-            continue;
-        }
-        open_golden_on(&g, LT_F32, b);
+        assert_true(backend_of(place, &b));
+        open_golden_of(&g, EAGLE_3, LT_F32, b);
         head = g.head;
         run_kinds(&g, NULL, want, &stats);
         run_kinds(&g, &head, got, &stats);
@@ -490,224 +498,14 @@ static void texts_have_the_models_distribution(void **state) {
     close_golden(&g);
 }
 
-/* ---- Heads that do not fit ---- */
-
-static char folder[] = "/tmp/lateen-draft-head-XXXXXX";
-
-static void write_text(const char *path, const char *text) {
-    FILE *f = fopen(path, "w");
-    assert_non_null(f);
-    assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
-}
-
-/* A change of the golden head: a key of config.json, a tensor that is left out or renamed, a number
- * of a map, rows that are missing. */
-typedef struct {
-    const char *key, *value;    /* JSON; value NULL: none */
-    const char *drop, *renamed; /* renamed NULL: none */
-    const char *map;            /* d2t or t2d */
-    int64_t at, number;
-    const char *cut; /* A tensor that loses its last row. */
-    lt_err err;
-    const char *message;
-} fault;
-
-static void write_faulty(const golden *g, const fault *f) {
-    lt_safetensors file;
-    static lt_safetensor_out out[32];
-    static lt_safetensor_memory memory[32];
-    static int64_t d2t[64];
-    static char t2d[128], path[256];
-    json_t *config;
-    char *text;
-    size_t n = 0;
-    (void)g;
-    must(lt_json_load(&config, GOLDEN "/head/config.json", 1 << 16), "config");
-    if (f->key != NULL) {
-        (void)json_object_set_new(config, f->key, json_loads(f->value, JSON_DECODE_ANY, NULL));
-    }
-    text = json_dumps(config, 0);
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    write_text(path, text);
-    free(text);
-    json_decref(config);
-    must(lt_safetensors_open(&file, GOLDEN "/head/model.safetensors"), "head");
-    for (size_t i = 0; i < file.n_tensors; i++) {
-        const lt_safetensor *t = &file.tensors[i];
-        const bool dropped = f->drop != NULL && strcmp(f->drop, t->name) == 0;
-        lt_safetensor_out *o = &out[n];
-        if (dropped && f->renamed == NULL) {
-            continue;
-        }
-        memory[n] = (lt_safetensor_memory){t->data, lt_dtype_bytes(t->dtype)};
-        *o = (lt_safetensor_out){.name = dropped ? f->renamed : t->name,
-                                 .dtype = t->dtype,
-                                 .n_dims = t->n_dims,
-                                 .fill = lt_safetensor_fill_memory,
-                                 .ctx = &memory[n]};
-        memcpy(o->shape, t->shape, sizeof o->shape);
-        if (f->map != NULL && strcmp(f->map, t->name) == 0) {
-            const bool ids = t->dtype == LT_I64;
-            assert_true(t->bytes <= (ids ? sizeof d2t : sizeof t2d));
-            memory[n].data = ids ? (void *)d2t : (void *)t2d;
-            memcpy(ids ? (void *)d2t : (void *)t2d, t->data, t->bytes);
-            if (ids) {
-                d2t[f->at] = f->number;
-            } else {
-                t2d[f->at] = (char)f->number;
-            }
-        }
-        o->shape[0] -= f->cut != NULL && strcmp(f->cut, t->name) == 0;
-        n++;
-    }
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    must(lt_safetensors_write(path, out, n, NULL, NULL), "a head");
-    lt_safetensors_close(&file);
-}
-
-static void heads_that_do_not_fit_are_refused(void **state) {
-    static const fault faults[] = {
-        {.key = "architectures",
-         .value = "[\"LlamaForCausalLM\"]",
-         .err = LT_ERR_UNSUPPORTED,
-         .message = "architecture LlamaForCausalLM; a draft head is"},
-        {.key = "num_nextn_predict_layers",
-         .value = "1",
-         .err = LT_ERR_UNSUPPORTED,
-         .message = "multi-token prediction"},
-        {.drop = "fc.weight",
-         .renamed = "model.layers.61.eh_proj.weight",
-         .err = LT_ERR_UNSUPPORTED,
-         .message = "of a head of multi-token prediction"},
-        {.drop = "norm.weight",
-         .renamed = "norm2.weight",
-         .err = LT_ERR_UNSUPPORTED,
-         .message = "tensor norm2.weight is none of an EAGLE-3 head"},
-        {.key = "num_hidden_layers",
-         .value = "2",
-         .err = LT_ERR_UNSUPPORTED,
-         .message = "num_hidden_layers is 2"},
-        {.key = "attention_bias", .value = "true", .err = LT_ERR_UNSUPPORTED, .message = "biases"},
-        {.key = "norm_before_residual",
-         .value = "true",
-         .err = LT_ERR_UNSUPPORTED,
-         .message = "before its norm"},
-        {.key = "hidden_size",
-         .value = "64",
-         .err = LT_ERR_UNSUPPORTED,
-         .message = "has width 64; the served model has width 32 and 80 tokens"},
-        {.key = "target_hidden_size",
-         .value = "48",
-         .err = LT_ERR_UNSUPPORTED,
-         .message = "for a model of width 48"},
-        {.key = "vocab_size",
-         .value = "96",
-         .err = LT_ERR_UNSUPPORTED,
-         .message = "with 96 tokens"},
-        {.key = "draft_vocab_size",
-         .value = "81",
-         .err = LT_ERR_FORMAT,
-         .message = "draft_vocab_size is 81; it may be 1 to vocab_size, 80"},
-        {.key = "draft_vocab_size",
-         .value = "40",
-         .err = LT_ERR_FORMAT,
-         .message = "lm_head.weight is 48 x 32; by config.json it is 40 x 32"},
-        {.key = "intermediate_size",
-         .value = "64",
-         .err = LT_ERR_FORMAT,
-         .message = "gate_proj.weight is 48 x 32; by config.json it is 64 x 32"},
-        {.key = "eagle_config",
-         .value = "{\"eagle_aux_hidden_state_layer_ids\": [1, 3, 6]}",
-         .err = LT_ERR_UNSUPPORTED,
-         .message = "is [1,3,6]; the hidden states that enter layers 2, "
-                    "4 and 5 are read"},
-        {.drop = "midlayer.hidden_norm.weight",
-         .err = LT_ERR_FORMAT,
-         .message = "a tensor is missing: midlayer.hidden_norm.weight"},
-        {.drop = "d2t",
-         .err = LT_ERR_FORMAT,
-         .message = "d2t is missing: the head has 48 of the 80 tokens"},
-        {.cut = "fc.weight",
-         .err = LT_ERR_FORMAT,
-         .message = "fc.weight is 31 x 96; by config.json it is 32 x 96"},
-        {.map = "d2t",
-         .at = 5,
-         .number = 75,
-         .err = LT_ERR_FORMAT,
-         .message = "d2t[5] is 75: token 5 + 75 is none of the 80"},
-        {.map = "d2t", .at = 5, .number = -6, .err = LT_ERR_FORMAT, .message = "d2t[5] is -6"},
-        {.map = "d2t", .at = 47, .number = INT64_MAX, .err = LT_ERR_FORMAT, .message = "d2t[47]"},
-        {.cut = "t2d", .err = LT_ERR_FORMAT, .message = "t2d has 79 elements"}};
-    golden g;
-    lt_draft_head *h = NULL;
-    char path[256];
-    (void)state;
-    open_golden(&g, LT_F32);
-    assert_non_null(mkdtemp(folder));
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
-        write_faulty(&g, &faults[i]);
-        if (lt_draft_head_open(&h, g.model, folder) != faults[i].err ||
-            strstr(lt_error_message(), faults[i].message) == NULL) {
-            fail_msg("'%s' is not '%s'", lt_error_message(), faults[i].message);
-        }
-    }
-    for (int at = 0; at < 80; at += 79) { /* One that t2d has and d2t has not, or the reverse. */
-        const lt_safetensor *t;
-        lt_safetensors head;
-        must(lt_safetensors_open(&head, GOLDEN "/head/model.safetensors"), "head");
-        t = lt_safetensors_find(&head, "t2d");
-        write_faulty(&g, &(fault){.map = "t2d", .at = at, .number = t->data[at] == 0});
-        lt_safetensors_close(&head);
-        assert_int_equal(lt_draft_head_open(&h, g.model, folder), LT_ERR_FORMAT);
-        assert_non_null(strstr(lt_error_message(), "t2d and d2t disagree about token"));
-    }
-    /* What may be: the layers said as what leaves those before, and no t2d. */
-    write_faulty(&g, &(fault){.key = "eagle_config",
-                              .value = "{\"eagle_aux_hidden_state_layer_ids\": [1, 3, 4]}",
-                              .drop = "t2d"});
-    must(lt_draft_head_open(&h, g.model, folder), "a head without t2d");
-    lt_draft_head_close(h);
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(lt_draft_head_open(&h, g.model, folder), LT_ERR_NOT_FOUND);
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    assert_int_equal(unlink(path), 0);
-    assert_int_equal(rmdir(folder), 0);
-    close_golden(&g);
-}
-
-static void what_cannot_be_is_refused(void **state) {
-    golden g;
-    lt_draft_head *h = NULL;
-    const lt_draft_head *head;
-    lt_engine *e = NULL;
-    lt_engine_options o = lt_engine_defaults();
-    lt_model *small = random_model(80, 64, LT_F32);
-    (void)state;
-    open_golden(&g, LT_F32);
-    head = g.head;
-    o.max_seq = 64;
-    o.speculate = LT_SPECULATE_HEAD;
-    assert_int_equal(lt_engine_open(&e, g.model, &o), LT_ERR_ARG);
-    assert_non_null(strstr(lt_error_message(), "there is no draft head"));
-    o.speculate = LT_SPECULATE_NGRAM;
-    o.head = &head;
-    assert_int_equal(lt_engine_open(&e, g.model, &o), LT_ERR_ARG);
-    assert_non_null(strstr(lt_error_message(), "a draft head, but other drafts"));
-    assert_int_equal(lt_draft_head_open(&h, small, GOLDEN "/head"), LT_ERR_UNSUPPORTED);
-    assert_non_null(strstr(lt_error_message(), "the served model has width 64 and 80 tokens"));
-    lt_model_close(small);
-    close_golden(&g);
-}
-
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(logits_are_pytorchs),
-                                       cmocka_unit_test(a_greedy_text_accepts_what_pytorch_says),
-                                       cmocka_unit_test(texts_are_those_without_drafts),
-                                       cmocka_unit_test(all_kinds_are_those_without_drafts),
-                                       cmocka_unit_test(drawn_texts_accept_more_than_copies),
-                                       cmocka_unit_test(texts_have_the_models_distribution),
-                                       cmocka_unit_test(heads_that_do_not_fit_are_refused),
-                                       cmocka_unit_test(what_cannot_be_is_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_are_pytorchs),
+        cmocka_unit_test(a_greedy_text_accepts_what_pytorch_says),
+        cmocka_unit_test(texts_accept_together_what_they_accept_alone),
+        cmocka_unit_test(texts_are_those_without_drafts),
+        cmocka_unit_test(all_kinds_are_those_without_drafts),
+        cmocka_unit_test(drawn_texts_accept_more_than_copies),
+        cmocka_unit_test(texts_have_the_models_distribution)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
