@@ -306,9 +306,41 @@ static void what_cannot_be_is_refused(void **state) {
     close_golden(&g);
 }
 
+/* The layers whose inputs a head reads are 2, L / 2 and L - 3: three from L = 7 on. */
+static void models_without_the_layers_are_refused(void **state) {
+    static const struct {
+        int64_t n_layers;
+        float embed_scale;
+        const char *message; /* NULL: the head opens. */
+    } cases[] = {{7, 1.0f, NULL},
+                 {6, 1.0f, "three from 7 layers on; the served model has 6"},
+                 {5, 1.0f, "the served model has 5"},
+                 {8, 2.0f, "do not scale their embeddings; the served model's factor is 2"}};
+    golden g;
+    (void)state;
+    open_golden_of(&g, EAGLE_3, LT_F32, NULL);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lt_model_spec spec = *lt_model_get_spec(g.model);
+        lt_model *m = NULL;
+        lt_draft_head *h = NULL;
+        spec.n_layers = cases[i].n_layers;
+        spec.embed_scale = cases[i].embed_scale;
+        must(lt_model_create(&m, &spec, &(lt_model_options){.dtype = LT_F32}, 1), "model");
+        assert_int_equal(lt_draft_head_open(&h, m, GOLDEN "/head"),
+                         cases[i].message == NULL ? LT_OK : LT_ERR_UNSUPPORTED);
+        if (cases[i].message != NULL) {
+            assert_non_null(strstr(lt_error_message(), cases[i].message));
+        }
+        lt_draft_head_close(h);
+        lt_model_close(m);
+    }
+    close_golden(&g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(heads_that_do_not_fit_are_refused),
                                        cmocka_unit_test(own_layers_that_do_not_fit_are_refused),
+                                       cmocka_unit_test(models_without_the_layers_are_refused),
                                        cmocka_unit_test(what_cannot_be_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
