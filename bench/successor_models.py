@@ -4,7 +4,7 @@
 
 Each id belongs to one of 512 classes, and a class has one likely successor, of probability 0.85 at temperature 1; all other ids share the rest. The layers compute all that a model of this shape
 computes, but their last products are zero, so that nothing is added to the residual stream. OUT/target is the model; OUT/small, of a quarter of its layers and an eighth of its width, knows the
-classes of 85 % of the ids; OUT/wrong, of the same shape, knows none. At temperature 0 a text soon runs in a circle, so that drafts copied from it are always right: an upper bound. The folders have
+classes of 85 % of the ids; OUT/wrong, of the same shape, knows none. OUT/head is an EAGLE-3 head of the target, of half its words, which knows what follows 85 % of the classes. At temperature 0 a text soon runs in a circle, so that drafts copied from it are always right: an upper bound. The folders have
 no tokenizer, and are for `lateen bench engine`."""
 import json
 import os
@@ -25,7 +25,7 @@ def write(folder, tensors, config):
         json.dump(config, f)
     header, at = {}, 0
     for name, t in tensors.items():
-        header[name] = {"dtype": "BF16", "shape": list(t.shape), "data_offsets": [at, at + t.nbytes]}
+        header[name] = {"dtype": "I64" if t.dtype == np.int64 else "BF16", "shape": list(t.shape), "data_offsets": [at, at + t.nbytes]}
         at += t.nbytes
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
@@ -62,6 +62,36 @@ def model(folder, layers, width, heads, kv_heads, vocab, class_of, successor):
                             "torch_dtype": "bfloat16"})
 
 
+def head(folder, width, heads, kv_heads, vocab, class_of, successor, share):
+    """The fused hidden state of a word is its class's direction. The MLP moves it to that of the class that comes next, of `share` of the classes: a column a class finds its direction, and turns it
+    into the next one, that of the word behind, whose successor lm_head says, as the model's own does. Call k moves it once more."""
+    rng = np.random.default_rng(width)
+    ffn, dim, half, sharp = 4 * width, width // heads, vocab // 2, 24.0
+    codes = rng.standard_normal((CLASSES, width)).astype(np.float32)  # Those of model().
+    codes /= np.sqrt((codes**2).mean(1, keepdims=True))
+    after = class_of[successor]  # The class of what follows a class.
+    found, moved = np.zeros((ffn, width), np.float32), np.zeros((width, ffn), np.float32)
+    knows = rng.random(CLASSES) < share
+    found[:CLASSES] = codes * (sharp / width)
+    moved[:, :CLASSES] = (np.where(knows[:, None], codes[after], codes[rng.permutation(CLASSES)]) - codes).T / sharp**2
+    ids = np.sort(np.concatenate([successor, rng.choice(np.setdiff1d(np.arange(vocab), successor), half - CLASSES, replace=False)]))
+    rows = np.zeros((half, width), np.float32)
+    rows[np.searchsorted(ids, successor)] = codes / width * 10
+    layer, one, zero = "midlayer.", bf16(np.ones(width)), lambda *shape: np.zeros(shape, np.uint16)
+    fuse = np.zeros((width, 3 * width), np.float32)
+    fuse[:, :width] = np.eye(width)
+    small = bf16(np.resize(rng.standard_normal(1 << 20) * 0.02, (heads * dim, 2 * width)))
+    tensors = {"fc.weight": bf16(fuse), "lm_head.weight": bf16(rows), "norm.weight": one, layer + "input_layernorm.weight": one, layer + "hidden_norm.weight": one,
+               layer + "post_attention_layernorm.weight": one, layer + "self_attn.q_proj.weight": small, layer + "self_attn.k_proj.weight": small[: kv_heads * dim],
+               layer + "self_attn.v_proj.weight": small[: kv_heads * dim], layer + "self_attn.o_proj.weight": zero(width, heads * dim),
+               layer + "mlp.gate_proj.weight": bf16(found), layer + "mlp.up_proj.weight": bf16(found), layer + "mlp.down_proj.weight": bf16(moved),
+               "d2t": ids - np.arange(half)}
+    write(folder, tensors, {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "hidden_size": width, "intermediate_size": ffn, "num_hidden_layers": 1,
+                            "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": dim, "vocab_size": vocab, "draft_vocab_size": half,
+                            "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "hidden_act": "silu", "tie_word_embeddings": False,
+                            "bos_token_id": 1, "eos_token_id": 2, "torch_dtype": "bfloat16"})
+
+
 def main():
     out = sys.argv[1]
     layers, width, vocab = (list(map(int, sys.argv[2:5])) + [16, 2048, 128256][len(sys.argv[2:5]):])
@@ -76,6 +106,7 @@ def main():
     model(os.path.join(out, "target"), layers, width, 4 * groups, groups, vocab, class_of, successor)
     model(os.path.join(out, "small"), *drafts, mistaken(0.15), successor)
     model(os.path.join(out, "wrong"), *drafts, mistaken(1.0), successor)
+    head(os.path.join(out, "head"), width, 4 * groups, groups, vocab, class_of, successor, 0.85)
 
 
 main()
