@@ -199,6 +199,12 @@ const char *lt_expo_label(char *out, size_t room, const char *text) {
         out[n++] = *text;
         out[n - 1] = *text == '\n' ? 'n' : out[n - 1];
     }
+    if ((*text & 0xC0) == 0x80) { /* Cut inside of a character, which is no UTF-8: not at all. */
+        while (n > 0 && (out[n - 1] & 0xC0) == 0x80) {
+            n--;
+        }
+        n -= n > 0;
+    }
     out[n] = '\0';
     return out;
 }

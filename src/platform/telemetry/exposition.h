@@ -51,7 +51,7 @@ void lt_expo_end(lt_expo *e);
 void lt_expo_free(lt_expo *e);
 
 /* text as the value of a label, without quotes: quotes, backslashes and newlines escaped, cut to
- * the room. Returns out. */
+ * the room at the end of a character. Returns out. */
 const char *lt_expo_label(char *out, size_t room, const char *text);
 
 #endif
