@@ -117,6 +117,12 @@ static void long_texts(void **state) {
         assert_int_equal(strlen(e.data), want);
     }
     lt_expo_free(&e);
+    /* A line that is longer than all room there is. */
+    lt_expo_one(&e, LT_EXPO_GAUGE, "g", label, "Long.", 1);
+    assert_false(e.failed);
+    assert_int_equal(e.n, strlen("# HELP g Long.\n# TYPE g gauge\ng{} 1\n") + strlen(label));
+    assert_int_equal(strlen(e.data), e.n);
+    lt_expo_free(&e);
 }
 
 /* What is cut ends with a whole character, and never with half an escape. */
