@@ -206,6 +206,7 @@ static int add_param(lt_lora_plan *p, const lt_lora_site *s, int which, int laye
                   .decays = true};
     if (s->n_experts > 0) {
         q.n_runs = 0;
+        q.experts = true;
         q.n_dims = 3;
         q.shape[0] = s->n_experts;
         q.shape[1] = rows;
@@ -434,12 +435,6 @@ done:
 
 lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec, const lt_lora_options *o,
                          const lt_partition *model, const lt_partition *adapters) {
-    if (spec->n_experts > 0 && (model != NULL || adapters != NULL)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "adapters for a model with %lld experts, of which ranks hold parts (mesh.zero, tp, "
-                "pp): not built",
-                (long long)spec->n_experts);
-    }
     return open_plan(out, spec, o, model, adapters, true);
 }
 

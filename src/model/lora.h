@@ -106,8 +106,7 @@ int lt_lora_n_sites(const lt_model_spec *spec);
 lt_lora_site *lt_lora_top_of(lt_lora_site *sites, const lt_model_spec *spec, lt_param_kind kind);
 
 /* model, adapters: the parts of both that are held here; NULL: all. ARG: a target that is no
- * module; the message names those that are. UNSUPPORTED: a part of a model with experts; DoRA of
- * experts. */
+ * module; the message names those that are. UNSUPPORTED: DoRA of experts. */
 LT_MUST_USE lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec,
                                      const lt_lora_options *o, const lt_partition *model,
                                      const lt_partition *adapters);

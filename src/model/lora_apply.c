@@ -310,10 +310,11 @@ lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer)
 
 /* ---- Experts ---- */
 
-/* A or B of all experts, or their gradients. */
+/* A or B of the experts that are here, or their gradients. */
 static lt_tensor of_experts(const lt_exec *r, const lt_param_buffer *b, int index) {
     const lt_param *p = &r->lora->lora->params->table.params[index];
-    return lt_tensor_3d(lt_param_data(b, p), b->dtype, p->shape[0], p->shape[1], p->shape[2]);
+    return lt_tensor_3d(lt_param_data(b, p), b->dtype, p->local_shape[0], p->local_shape[1],
+                        p->local_shape[2]);
 }
 
 /* u = s x A^T of each row's expert. */

@@ -149,6 +149,17 @@ typedef struct {
     const lt_param_table *table;
 } adapters;
 
+/* Rows of all ranks of ep may come to the experts that are here. */
+static lt_lora_sizes sizes_here(const lt_lora_sizes *of, const lt_pass_options *o) {
+    const int64_t rows = o->batch * o->seq;
+    lt_lora_sizes z = *of;
+    if (lt_pass_n_ep(o) > 1) {
+        const int64_t room = lt_experts_room(rows * z.places, lt_pass_n_ep(o), o->expert_room);
+        z.places = (room + rows - 1) / rows;
+    }
+    return z;
+}
+
 /* Every byte of a pass. */
 static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const lt_param_table *t,
                        const adapters *beside, const lt_pass_options *o, arenas *a) {
@@ -164,8 +175,8 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
         lt_decoded_carve(&p->exec, t, dtype, o->on_device, &a->scratch);
     }
     if (o->lora.rank > 0 && o->joins == 0) {
-        lt_lora_carve(&p->lora, &o->lora, beside->sizes, o->batch * o->seq, dtype, o->train,
-                      &a->scratch);
+        const lt_lora_sizes sizes = sizes_here(beside->sizes, o);
+        lt_lora_carve(&p->lora, &o->lora, &sizes, o->batch * o->seq, dtype, o->train, &a->scratch);
     }
     if (o->train && o->joins == 0) {
         gradients_carve(p, s, o->lora.rank > 0 ? beside->table : t, o, &a->gradients);
@@ -357,7 +368,6 @@ static lt_err check_adapters(const lt_model *m, const lt_pass_options *o) {
         {"lora.dropout on a GPU", drops && !m->backend->host_memory},
         {"lora.dropout and lora.dora", drops && m->lora->options.dora},
         {"lora.dropout of the output head or of experts", drops && has_undroppable(m->lora)},
-        {"ranks that divide experts (ep)", lt_pass_n_ep(o) > 1},
         {"products of 8 bits, in training", o->train && m->stored != NULL && !m->options.decoded},
         {"several batches in flight", o->joins > 0 && n_sets_of(o) > 1},
         {"several at once on ranks that share layers (tp)", o->joins > 0 && lt_pass_n_tp(o) > 1},

@@ -158,8 +158,7 @@ static lt_layer_spec layer_of(const lt_layout *l, const lt_param *p) {
 }
 
 bool lt_layout_expert(const lt_layout *l, const lt_param *p) {
-    return p->role == LT_PARAM_OWN && p->layer >= 0 && of_experts(p->kind) &&
-           layer_of(l, p).n_experts > 0;
+    return p->layer >= 0 && of_experts(p->kind) && layer_of(l, p).n_experts > 0;
 }
 
 /* How tp divides a parameter. What divides the input of a matrix (the words are an embedding's)

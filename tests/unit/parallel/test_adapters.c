@@ -25,7 +25,7 @@ static const lt_lora_options linear = {.rank = 4, .alpha = 8, .targets = LT_LORA
                              lengths = {
                                  .rank = 2, .alpha = 4, .dora = true, .targets = LT_LORA_ALL};
 
-static ranks_adapted dense, gqa, few, tops, rows;
+static ranks_adapted dense, gqa, few, tops, rows, experts;
 
 static int make(void **state) {
     const int failed = run_root_make(state);
@@ -34,6 +34,7 @@ static int make(void **state) {
     ranks_adapt(&few, &one_key, "", &some);
     ranks_adapt(&tops, &tied, "", &top);
     ranks_adapt(&rows, &four, "", &lengths);
+    ranks_adapt(&experts, &ranks_moe, "", &linear);
     return failed;
 }
 
@@ -102,6 +103,20 @@ static void stages(void **state) {
             &ranks_f32);
     compare(&tops, "pp=2,dp=2", 4, "batch.micro=1 mesh.zero=3", &ranks_f32);
     compare(&gqa, "pp=2,cp=2", 4, "batch.micro=2", &ranks_f32);
+}
+
+/* Every expert has an A and a B of its own, which are where its weights are. */
+static void experts_divided(void **state) {
+    (void)state;
+    compare(&experts, "dp=2", 2, "mesh.zero=1", &ranks_f32);
+    compare(&experts, "dp=2", 2, "mesh.zero=3 model.recompute=full batch.micro=2", &ranks_f32);
+    compare(&experts, "tp=2", 2, "steps=20", &ranks_f32);
+    compare(&experts, "dp=2,tp=2", 4, "mesh.zero=2 model.recompute=selective", &ranks_f32);
+    compare(&experts, "pp=2", 2, "batch.micro=2", &ranks_f32);
+    compare(&experts, "dp=2,ep=2", 2, "steps=20", &ranks_f32);
+    compare(&experts, "dp=4,ep=2", 4, "mesh.zero=2 batch.micro=1", &ranks_f32);
+    compare(&experts, "dp=2,ep=2,tp=2", 4, "mesh.expert_room=1.9", &ranks_f32);
+    compare(&experts, "dp=4,ep=2", 4, "model.dtype=bf16 mesh.zero=3", &ranks_bf16);
 }
 
 /* Lengths of rows that are trained apart (DoRA): the norm of a row that ranks divide is that of the
@@ -240,17 +255,26 @@ static void dropout_is_resolved(void **state) {
     }
 }
 
-/* DoRA with ZeRO or tp is not built for GPUs. */
-static void magnitudes_on_gpus(void **state) {
+/* What is built for CPUs alone. */
+static void refused_on_gpus(void **state) {
     static const struct {
+        const ranks_adapted *a;
         const char *mesh, *zero, *says;
-    } cases[] = {{"dp=2", "0", NULL}, {"dp=2", "1", "mesh.zero"}, {"dp=2,tp=2", "0", "tp (mesh)"}};
+    } cases[] = {{&rows, "dp=2", "0", NULL},
+                 {&rows, "dp=2", "1", "lora.dora and mesh.zero on GPUs"},
+                 {&rows, "dp=2,tp=2", "0", "lora.dora and tp (mesh) on GPUs"},
+                 {&gqa, "dp=2,tp=2", "3", NULL},
+                 {&experts, "dp=2", "0", NULL},
+                 {&experts, "dp=2", "2", "experts and mesh.zero on GPUs"},
+                 {&experts, "tp=2", "0", "experts and tp, pp or ep (mesh) on GPUs"},
+                 {&experts, "pp=2", "0", "experts and tp, pp or ep (mesh) on GPUs"},
+                 {&experts, "dp=2,ep=2", "0", "experts and tp, pp or ep (mesh) on GPUs"}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char all[1024];
         lt_model_spec spec;
         lt_mesh_shape shape;
-        (void)snprintf(all, sizeof all, "%s mesh.zero=%s", rows.options, cases[i].zero);
+        (void)snprintf(all, sizeof all, "%s mesh.zero=%s", cases[i].a->options, cases[i].zero);
         must(lt_mesh_parse(&shape, cases[i].mesh), cases[i].mesh);
         for (int on_device = 0; on_device < 2; on_device++) {
             lt_recipe *r = run_recipe("gpus", all);
@@ -324,7 +348,7 @@ static void resumed(void **state) {
         {{"dp=2,tp=2", "mesh.zero=2", 4}, {"pp=2", "", 2}},
         {{"pp=2,dp=2", "mesh.zero=3 batch.micro=1", 4}, {"tp=4", "", 4}},
         {{NULL, "", 1}, {"dp=2,tp=2", "mesh.zero=3 checkpoint.adapters=true", 4}}};
-    const ranks_adapted *const models[] = {&tops, &rows};
+    const ranks_adapted *const models[] = {&tops, &rows, &experts};
     (void)state;
     for (size_t m = 0; m < sizeof models / sizeof *models; m++) {
         ranks_result one = {0};
@@ -344,11 +368,12 @@ static void resumed(void **state) {
 static void refused(void **state) {
     static const struct {
         const char *mesh, *options, *says;
-    } runs[] = {{"tp=2", "lora.base=q8_0", "lora.base = q8_0 with tp"},
-                {"dp=2", "lora.base=nf4 mesh.zero=3", "lora.base = nf4 with mesh.zero = 3"},
-                {"pp=2", "lora.base=nf4", "lora.base = nf4 with pp"},
-                {"dp=2", "objective.kind=grpo mesh.zero=3", "answers of its own and mesh.zero"},
-                {"dp=2,ep=2", "", "ep (mesh)"}};
+    } runs[] = {
+        {"tp=2", "lora.base=q8_0", "lora.base = q8_0 with tp"},
+        {"dp=2", "lora.base=nf4 mesh.zero=3", "lora.base = nf4 with mesh.zero = 3"},
+        {"pp=2", "lora.base=nf4", "lora.base = nf4 with pp"},
+        {"dp=2,ep=2", "objective.kind=dpo", "ep (mesh) and another objective.kind than sft"},
+        {"dp=2", "objective.kind=grpo mesh.zero=3", "answers of its own and mesh.zero"}};
     (void)state;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         char all[1024];
@@ -395,8 +420,9 @@ int main(void) {
                                        cmocka_unit_test(dropped),
                                        cmocka_unit_test(dropout_is_resolved),
                                        cmocka_unit_test(magnitudes),
+                                       cmocka_unit_test(experts_divided),
                                        cmocka_unit_test(new_magnitudes),
-                                       cmocka_unit_test(magnitudes_on_gpus),
+                                       cmocka_unit_test(refused_on_gpus),
                                        cmocka_unit_test(resumed),
                                        cmocka_unit_test(refused),
                                        cmocka_unit_test(quantised)};
