@@ -116,7 +116,7 @@ count() { # name, log, status, seconds, of CPU: user, system; deadline
         echo "$name missed its deadline of $7 s and was ended with all its children (DEADLINE_FACTOR=$factor); above: its last lines" >>"$log"
     elif [ "$bad" -eq 0 ]; then why_incomplete "$log" "$status" $((ok + bad)) >"$log.why" || { bad=1; cat "$log.why" >>"$log"; }
     fi
-    printf '%7d s  %s\n' $((ms / 1000)) "$name" >>"$work/times"
+    echo "$ms $cpu $name" >>"$work/times"
     passed=$((passed + ok - skip)) failed=$((failed + bad)) skipped=$((skipped + skip))
     printf '%-52s %4d passed %3d failed %3d skipped %4d s, CPU %3d.%d s\n' "$name" $((ok - skip)) "$bad" "$skip" $((ms / 1000)) $((cpu / 1000)) $((cpu / 100 % 10))
     grep -Ei '^(not )?ok .*# *skip' "$log" | sed 's/^/    /'
@@ -149,8 +149,15 @@ for name in "${names[@]:$reported}"; do # Killed together with the shell that wa
     echo "$name: did not end"
     failed=$((failed + 1))
 done
+most() { # column of "$work/times": 1: time, 2: CPU time
+    sort -k "$1,$1nr" "$work/times" | head -n 10 | while read -r -a row; do
+        printf '%7d s  %s\n' $((row[$1 - 1] / 1000)) "${row[*]:2}"
+    done
+}
+echo "the most CPU time:"
+most 2
 echo "the slowest:"
-sort -k 1,1nr "$work/times" | head -n 10
+most 1
 if [ -f "$work/failures" ]; then # Once more at the end: a reader of a long log may have only its last lines.
     echo "failed:"
     cat "$work/failures"

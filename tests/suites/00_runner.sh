@@ -40,6 +40,9 @@ runner_itself() {
     says "the slowest ten, the slowest first" 'for i in 1 2 3 4 5 6 7 8 9 10 11; do suite n$i printf "ok 1\n# end\n"; done; suite long bash -c "sleep 1.1; echo ok 1; echo \"# end\""' "12 passed, 0 failed"
     [ "$(sed -n '/^the slowest/,/ in all/p' "$dir/log" | sed -n '2p;$=' | tr -s ' ' | sed -E 's/^ [0-9]+ s /S s /' | paste -sd:)" = "S s long:12" ]
     say "slowest: ten lines" $? "$(cat "$dir/log")"
+    says "the most CPU time first, whoever is slower" 'suite long bash -c "sleep 1; echo ok 1; echo \"# end\""; suite busy bash -c "for i in {1..30000}; do :; done; echo ok 1; echo \"# end\""' "2 passed, 0 failed"
+    [ "$(sed -n '/^the most CPU/,/^the slowest/p' "$dir/log" | sed -n '2p' | tr -s ' ')" = " 0 s busy" ]
+    say "the most CPU time: the busy one" $? "$(cat "$dir/log")"
     echo "suite a sleep $hang" >"$dir/1.sh"
     tests/run.sh "$dir" >/dev/null 2>&1 &
     for _ in $(seq 100); do pgrep -f "sleep $hang" >/dev/null && break; sleep 0.1; done
