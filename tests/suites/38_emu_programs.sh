@@ -2,7 +2,7 @@
 # rarer cases are in tests/long/emu.sh.
 if command -v g++ >/dev/null; then
     for program in kernels/test_moments kernels/test_cuda_quant kernels/test_cuda_cached model/test_cuda model/test_stages model/test_objective model/test_cuda_lora model/test_lora_joined serve/test_device serve/test_families_gpu platform/test_health_work; do
-        beside -t 900 "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP tests/emu/run "build/tests/unit/$program"
+        beside -t 900 "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_CORE=1 tests/emu/run "build/tests/unit/$program"
     done
     beside -t 900 "emulated H100: serve/test_coded_prompts" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_EMU_CAPABILITY=90 tests/emu/run build/tests/unit/serve/test_coded_prompts
     beside -t 900 "two emulated GPUs at the same time" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_EMU_DEVICES=2 tests/emu/run build/tests/unit/serve/test_devices
@@ -12,6 +12,5 @@ if command -v g++ >/dev/null; then
     beside -t 900 "emulated GPU: training" tests/emu/train.sh
     beside -t 900 "two ranks on emulated GPUs: training" tests/emu/train_ranks.sh
     beside -t 900 "two ranks on emulated GPUs: the model divided" tests/emu/train_axes.sh
-    beside -t 900 "emulated GPU: a seed in generate, chat and serve" env SEEDS_DEVICE=cuda tests/e2e/serve.sh seeds
     beside -t 900 "emulated GPU: wrong settings" tests/emu/settings.sh
 fi

@@ -3,6 +3,8 @@
 #ifndef LT_TESTS_UNIT_DEVICE_H
 #define LT_TESTS_UNIT_DEVICE_H
 
+#include <stdlib.h>
+
 #include "base/error.h"
 #include "tensor/backend.h"
 
@@ -15,6 +17,12 @@ static inline lt_device *gpu_device(void) {
         (void)!lt_device_open(&gpu, LT_DEVICE_CUDA, LT_DEVICE_DEFAULT);
     }
     return gpu;
+}
+
+/* LATEEN_TEST_CORE=1: only the core cases, since an emulated GPU is slow
+ * (tests/suites/38_emu_programs.sh); tests/long/emu.sh and a real GPU run all. */
+static inline bool core_only(void) {
+    return getenv("LATEEN_TEST_CORE") != NULL;
 }
 
 /* Its functions; NULL: there is none. */

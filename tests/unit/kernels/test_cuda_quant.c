@@ -214,7 +214,9 @@ static void test_products(void **state) {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         make(t, types[i]);
         place(t, types[i]);
-        for (size_t j = 0; j < sizeof rows / sizeof *rows; j++) {
+        /* Core: every third number of rows for a type, the next types the others. */
+        for (size_t j = core_only() ? i % 3 : 0; j < sizeof rows / sizeof *rows;
+             j += core_only() ? 3 : 1) {
             check(t, types[i], LT_BF16, rows[j], j % 2 == 1);
         }
         check_fixed(t, types[i]);
