@@ -10,12 +10,13 @@
 static const lt_param_kind kinds[LT_DEFERRED_COUNT] = {LT_PARAM_QKV, LT_PARAM_ATTN_OUT, LT_PARAM_UP,
                                                        LT_PARAM_DOWN};
 
-lt_err lt_deferred_open(lt_deferred *a, int n_sets, int first, int end) {
+lt_err lt_deferred_open(lt_deferred *a, int n_sets, int first, int end, bool apart) {
     const size_t n_layers = (size_t)(end - first);
     *a = (lt_deferred){.n_sets = n_sets, .first = first, .n_layers = end - first, .set = -1};
     a->products = calloc((size_t)n_sets * n_layers * LT_DEFERRED_COUNT, sizeof *a->products);
     a->stored = calloc(n_layers, sizeof *a->stored);
-    if (a->products == NULL || a->stored == NULL) {
+    a->apart = apart ? calloc(n_layers, sizeof *a->apart) : NULL;
+    if (a->products == NULL || a->stored == NULL || (apart && a->apart == NULL)) {
         LT_FAIL(LT_ERR_OOM, "operands of %d sets of %zu layers", n_sets, n_layers);
     }
     return LT_OK;
@@ -24,7 +25,13 @@ lt_err lt_deferred_open(lt_deferred *a, int n_sets, int first, int end) {
 void lt_deferred_close(lt_deferred *a) {
     free(a->products);
     free(a->stored);
+    free(a->apart);
     *a = (lt_deferred){0};
+}
+
+bool lt_deferred_has(const lt_deferred *a, const lt_model_spec *s, int layer) {
+    const bool own = layer >= a->first && layer < a->first + a->n_layers;
+    return own && (a->apart == NULL || lt_layer_part(s, layer, 1).n_experts == 0);
 }
 
 static lt_deferred_product *product_of(const lt_deferred *a, int set, int layer, int which) {
@@ -67,7 +74,9 @@ void lt_deferred_carve(lt_deferred *a, const lt_model_spec *s, const lt_acts_sha
     for (int set = 0; set < a->n_sets; set++) {
         for (int layer = a->first; layer < a->first + a->n_layers; layer++) {
             const lt_layer_spec l = lt_layer_part(s, layer, shape->n_tp > 0 ? shape->n_tp : 1);
-            const int n = l.n_experts > 0 ? LT_DEFERRED_UP : LT_DEFERRED_COUNT;
+            const int n = !lt_deferred_has(a, s, layer) ? 0
+                          : l.n_experts > 0             ? LT_DEFERRED_UP
+                                                        : LT_DEFERRED_COUNT;
             for (int which = 0; which < n; which++) {
                 lt_deferred_product *p = product_of(a, set, layer, which);
                 int64_t x, dy;
@@ -78,6 +87,74 @@ void lt_deferred_carve(lt_deferred *a, const lt_model_spec *s, const lt_acts_sha
         }
     }
 }
+
+/* ---- Apart ---- */
+
+static bool is_deferred(lt_param_kind kind) {
+    bool is = false;
+    for (int which = 0; which < LT_DEFERRED_COUNT; which++) {
+        is = is || kinds[which] == kind;
+    }
+    return is;
+}
+
+/* Elements of a layer's place before parameter `end` of the table. */
+static int64_t apart_before(const lt_param_table *t, int layer, int end) {
+    int64_t n = 0;
+    for (int i = t->units[1 + layer].first_param; i < end; i++) {
+        const lt_param *p = &t->params[i];
+        n += is_deferred(p->kind)
+                 ? 0
+                 : (p->local_count + LT_PARAM_ALIGN - 1) / LT_PARAM_ALIGN * LT_PARAM_ALIGN;
+    }
+    return n;
+}
+
+static int64_t apart_count(const lt_param_table *t, int layer) {
+    const lt_unit *u = &t->units[1 + layer];
+    return apart_before(t, layer, u->first_param + u->n_params);
+}
+
+void lt_deferred_carve_apart(lt_deferred *a, const lt_model_spec *s, const lt_param_table *t,
+                             lt_arena *arena) {
+    for (int i = 0; a->apart != NULL && i < a->n_layers; i++) {
+        const int layer = a->first + i;
+        if (lt_deferred_has(a, s, layer)) {
+            a->apart[i] = lt_arena_take(arena, (size_t)apart_count(t, layer) * sizeof(float),
+                                        LT_ARENA_ALIGN);
+        }
+    }
+}
+
+lt_tensor lt_deferred_gradient(const lt_exec *r, lt_param_kind kind, int layer) {
+    const lt_deferred *a = r->deferred;
+    const lt_param_table *t = &r->model->table;
+    const int index = a != NULL && a->apart != NULL ? lt_param_index(t, kind, layer) : -1;
+    if (index < 0 || is_deferred(kind) || t->params[index].local_count == 0) {
+        return (lt_tensor){0};
+    }
+    LT_ASSERT(t->params[index].local_dims == 1); /* A bias, a norm's gain, scalars. */
+    return lt_tensor_1d(a->apart[layer - a->first] + apart_before(t, layer, index), LT_F32,
+                        t->params[index].local_count);
+}
+
+/* A layer's place to where its gradients are now. */
+static lt_err take_apart(lt_exec *r, const lt_deferred *a, int layer) {
+    const lt_param_table *t = &r->model->table;
+    const lt_unit *u = &t->units[1 + layer];
+    float *place = a->apart[layer - a->first];
+    for (int i = u->first_param; i < u->first_param + u->n_params; i++) {
+        const lt_param *p = &t->params[i];
+        if (!is_deferred(p->kind) && p->local_count > 0) {
+            LT_TRY(r->backend->copy(r->queue, lt_param_data(&r->gradients, p),
+                                    place + apart_before(t, layer, i),
+                                    (size_t)p->local_count * sizeof(float)));
+        }
+    }
+    return r->backend->zero(r->queue, place, (size_t)apart_count(t, layer) * sizeof(float));
+}
+
+/* ---- The two parts ---- */
 
 void lt_deferred_begin(lt_deferred *a, int set, int first, int end) {
     a->set = set;
@@ -115,6 +192,7 @@ lt_err lt_deferred_keep(lt_exec *r, lt_param_kind kind, int layer, lt_tensor dy,
 
 lt_err lt_deferred_run(lt_exec *r, lt_deferred *a, int set, int layer) {
     bool *stored = &a->stored[layer - a->first];
+    *stored = *stored && a->apart == NULL;
     for (int which = 0; which < LT_DEFERRED_COUNT; which++) {
         const lt_deferred_product *p = product_of(a, set, layer, which);
         if (p->dy.data != NULL) {
@@ -127,5 +205,5 @@ lt_err lt_deferred_run(lt_exec *r, lt_deferred *a, int set, int layer) {
         }
     }
     *stored = true;
-    return LT_OK;
+    return a->apart != NULL ? take_apart(r, a, layer) : LT_OK;
 }

@@ -175,8 +175,10 @@ lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer) {
 }
 
 lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer) {
-    return beside_adapters(r, kind) ? lt_lora_score(r->lora->lora, kind, &r->lora->gradients)
-                                    : lt_param_view(&r->model->table, kind, layer, &r->gradients);
+    const lt_tensor apart = lt_deferred_gradient(r, kind, layer);
+    return apart.data != NULL         ? apart
+           : beside_adapters(r, kind) ? lt_lora_score(r->lora->lora, kind, &r->lora->gradients)
+                                      : lt_param_view(&r->model->table, kind, layer, &r->gradients);
 }
 
 /* The kinds that ops want in F32, in the order in which a layer's copies lie. */
@@ -388,7 +390,7 @@ lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_par
             r, index, &(lt_fp8_backward_args){dw, dx, dy, x, .add_dw = add_dw, .add_dx = add_dx});
     }
     LT_TRY(lt_lora_gradients(r, &dy, x, kind, layer, add_dw));
-    LT_TRY(dw.data != NULL ? lt_deferred_keep(r, kind, layer, dy, x, &kept) : LT_OK);
+    LT_TRY(lt_deferred_keep(r, kind, layer, dy, x, &kept));
     if (!kept && dw.data != NULL) {
         LT_TRY(lt_exec_matmul(
             r, &(lt_matmul_args){.y = dw, .a = dy, .b = x, .trans_a = true, .accumulate = add_dw}));

@@ -84,9 +84,7 @@ static void sets_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
         p->sets[set].own = part_of(a, own.used_bytes);
         p->sets[set].n_batch = 0; /* Carved at its first batch. */
     }
-    if (o->split_backward && o->lora.rank == 0) { /* Those of adapters are not deferred. */
-        lt_deferred_carve(&p->deferred, s, &shape, a);
-    }
+    lt_deferred_carve(&p->deferred, s, &shape, a);
 }
 
 static lt_stage_options stage_options(const lt_pass_options *o, const lt_model_spec *s) {
@@ -118,6 +116,7 @@ static void gradients_carve(lt_pass *p, const lt_model_spec *s, const lt_param_t
                             const lt_pass_options *o, lt_arena *a) {
     lt_param_buffer *g = o->lora.rank > 0 ? &p->lora.gradients : &p->exec.gradients;
     if (o->gradients_elsewhere) {
+        lt_deferred_carve_apart(&p->deferred, s, t, a);
         return;
     }
     if (o->first_layer == 0 && end_of(o, s) == s->n_layers) {
@@ -184,6 +183,12 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     lt_fp8_carve(&p->fp8, t, o, &a->eight);
 }
 
+/* Are gradients of weights deferred? Those of adapters are not. */
+static bool splits(const lt_pass_options *o) {
+    const bool eight = o->fp8 != LT_FP8_NONE && o->gradients_elsewhere; /* In one product. */
+    return o->split_backward && o->lora.rank == 0 && !eight;
+}
+
 /* The lists of a pass, which hold no activations themselves. */
 static lt_err open_sets(lt_pass *p, const lt_model_spec *s, const lt_pass_options *o) {
     const int n_layers = end_of(o, s) - o->first_layer, n_sets = n_sets_of(o);
@@ -201,12 +206,14 @@ static lt_err open_sets(lt_pass *p, const lt_model_spec *s, const lt_pass_option
     }
     p->first = o->first_layer;
     p->end = end_of(o, s);
-    LT_TRY(o->split_backward ? lt_deferred_open(&p->deferred, n_sets, p->first, p->end) : LT_OK);
+    LT_TRY(splits(o)
+               ? lt_deferred_open(&p->deferred, n_sets, p->first, p->end, o->gradients_elsewhere)
+               : LT_OK);
     p->recomputed = p->recomputed_set = -1;
     for (int64_t i = 0; i <= s->n_layers; i++) {
         p->stored[i] = true; /* Gradients begin as zeros, to add to. */
     }
-    for (int i = 0; o->split_backward && i < p->deferred.n_layers; i++) {
+    for (int i = 0; i < p->deferred.n_layers; i++) {
         p->deferred.stored[i] = true;
     }
     return LT_OK;
@@ -626,11 +633,15 @@ bool lt_pass_has_unit(const lt_pass *p, int unit) {
     return has_unit(&p->options, &p->model->spec, &p->model->table, unit);
 }
 
+bool lt_pass_defers(const lt_pass *p, int unit) {
+    return lt_deferred_has(&p->deferred, &p->model->spec, p->model->table.units[unit].layer);
+}
+
 lt_err lt_pass_zero_gradients(lt_pass *p) {
     LT_ASSERT(p->n_joined > 0 || lt_pass_gradients(p)->base != NULL);
     p->zero_due = true;
     memset(p->stored, 0, (size_t)p->exec.spec->n_layers + 1);
-    if (p->options.split_backward) {
+    if (p->deferred.n_layers > 0) {
         memset(p->deferred.stored, 0, (size_t)p->deferred.n_layers);
     }
     return LT_OK;

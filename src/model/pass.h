@@ -20,10 +20,11 @@ typedef enum { LT_FP8_NONE, LT_FP8_BLOCKWISE, LT_FP8_TENSORWISE } lt_fp8_recipe;
 
 /* Callbacks for weights and gradients that are present only while they are used (parallel/zero.h):
  * enter is called before a unit's weights, its gradients or both are used, and leave afterwards,
- * when its gradients are complete for this batch. Other units may be entered in between. With a
- * tied embedding, unit 0 is entered twice, by the head and by the embedding, and its gradients are
- * left once. Only calls about something in `enters` or `leaves` are made: each of them ends a piece
- * of a recorded pass. */
+ * when its gradients are complete for this batch. Other units may be entered in between. A tied
+ * embedding, unit 0, is entered by the head and by the embedding; its gradients are left once. A
+ * unit that lt_pass_defers is left without its gradients, and entered again when they are computed.
+ * Only calls about something in `enters` or `leaves` are made: each ends a piece of a recorded
+ * pass. */
 enum { LT_UNIT_WEIGHTS = 1, LT_UNIT_GRADIENTS = 2 };
 typedef struct {
     void *of;
@@ -290,6 +291,8 @@ LT_MUST_USE lt_err lt_pass_top(lt_pass *p, const lt_pass_batch *b, int64_t k, fl
  * their sum is the gradient. */
 const lt_param_buffer *lt_pass_gradients(const lt_pass *p);
 bool lt_pass_has_unit(const lt_pass *p, int unit); /* Does it make gradients of the unit? */
+/* Are its gradients complete behind lt_pass_backward_weights only? */
+bool lt_pass_defers(const lt_pass *p, int unit);
 /* Start new gradients with the next batch: results of products are stored, not added, and the rest
  * is zeroed first. Until then the old gradients remain. */
 LT_MUST_USE lt_err lt_pass_zero_gradients(lt_pass *p);

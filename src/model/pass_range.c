@@ -265,14 +265,14 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
     lt_exec *r = &p->exec;
     const lt_batch_acts *b = &p->sets[set].batch;
     const lt_recompute level = p->options.recompute;
-    /* Where products of weights are deferred, a layer's gradients are complete after those. */
-    const unsigned complete = p->options.split_backward ? 0 : LT_UNIT_GRADIENTS;
 
-    if (p->options.split_backward) {
+    if (p->deferred.n_layers > 0) {
         lt_deferred_begin(&p->deferred, set, first, end);
     }
     for (int layer = end - 1; layer >= first; layer--) {
         const lt_layer_acts *t = lt_pass_layer(p, set, layer);
+        /* Where products of weights are deferred, the gradients are complete after those. */
+        const bool defers = lt_pass_defers(p, 1 + layer);
         lt_open_span span;
         LT_TRY(lt_pass_enter(p, 1 + layer, LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS));
         LT_TRY(lt_timeline_begin(p->timeline, &span, LT_SPAN_BACKWARD, layer, 0));
@@ -280,14 +280,15 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
             LT_TRY(layer_fwd(p, set, layer, (lt_tensor){0}, true));
         }
         r->fresh = !p->stored[layer];
-        r->deferred = p->options.split_backward ? &p->deferred : NULL;
+        r->deferred = defers ? &p->deferred : NULL;
         LT_TRY(lt_mlp_block_bwd(r, layer, t, b, level, aux_scale));
         LT_TRY(lt_attention_block_bwd(r, layer, t, b, level));
         r->deferred = NULL;
         p->stored[layer] = true;
         p->recomputed = -1; /* Backward writes over what it has read. */
         LT_TRY(lt_timeline_end(p->timeline, &span));
-        LT_TRY(lt_pass_leave(p, 1 + layer, LT_UNIT_WEIGHTS | complete));
+        LT_TRY(lt_pass_leave(p, 1 + layer,
+                             defers ? LT_UNIT_WEIGHTS : LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS));
     }
     return first > 0 ? LT_OK : embedding_bwd(p, b);
 }
@@ -424,6 +425,9 @@ lt_err lt_pass_backward_weights(lt_pass *p, int set, int first, int end) {
     (void)use_set(p, set);
     for (int layer = end - 1; layer >= first; layer--) {
         lt_open_span span;
+        if (!lt_pass_defers(p, 1 + layer)) {
+            continue;
+        }
         LT_TRY(lt_pass_enter(p, 1 + layer, LT_UNIT_GRADIENTS));
         LT_TRY(lt_timeline_begin(p->timeline, &span, LT_SPAN_WEIGHTS, layer, 0));
         LT_TRY(lt_deferred_run(&p->exec, &p->deferred, set, layer));

@@ -80,7 +80,7 @@ static lt_err wait_for(lt_zero *z, lt_comm_work *work) {
 
 /* ---- Gradients ---- */
 
-/* The pass that a unit's gradients are of: there is one, or a unit is of one chunk of layers. */
+/* The pass that a layer's gradients are of: there is one, or a layer is of one chunk. */
 static lt_pass *pass_of(const lt_zero *z, int unit) {
     int i = z->n_passes - 1;
     while (i > 0 && !lt_pass_has_unit(z->passes[i], unit)) {
@@ -89,9 +89,11 @@ static lt_pass *pass_of(const lt_zero *z, int unit) {
     return z->passes[i];
 }
 
-/* Gradients of a unit, as its pass produces them. */
+/* Gradients of a unit, as the pass that has its room produces them. */
 static const lt_param_buffer *gradients_of(const lt_zero *z, int unit) {
-    return z->shards->level < 2 ? z->whole : lt_pass_gradients(pass_of(z, unit));
+    return z->shards->level < 2
+               ? z->whole
+               : lt_pass_gradients(z->gradient_rooms[room_of(&z->model->table, unit)].pass);
 }
 
 static bool is_held(const lt_zero *z, int unit) {
@@ -118,14 +120,15 @@ static lt_err finish_room(lt_zero *z, lt_zero_room *room) {
     return first ? be->copy(q, to, from, (size_t)size * sizeof *to) : be->ops->add(q, &add);
 }
 
-static lt_err bring_gradients(lt_zero *z, int unit, bool clear) {
+static lt_err bring_gradients(lt_zero *z, lt_pass *pass, int unit, bool clear) {
     lt_zero_room *room = &z->gradient_rooms[room_of(&z->model->table, unit)];
     LT_TRY(finish_room(z, room));
     if (room->unit >= 0 && room->unit != unit) {
-        LT_TRY(lt_pass_bring_gradients(pass_of(z, room->unit), room->unit, NULL, false));
+        LT_TRY(lt_pass_bring_gradients(room->pass, room->unit, NULL, false));
     }
     room->unit = unit;
-    return lt_pass_bring_gradients(pass_of(z, unit), unit, room->data, clear);
+    room->pass = pass;
+    return lt_pass_bring_gradients(pass, unit, room->data, clear);
 }
 
 /* base: all of the unit's gradients; their slices are summed, this rank's slice in place. */
@@ -248,12 +251,13 @@ lt_err lt_zero_begin_batch(lt_zero *z, int pass) {
         return LT_OK;
     }
     for (int i = 2; i < LT_ZERO_ROOMS; i++) { /* Gradients on their way must not be zeroed. */
-        const int unit = z->gradient_rooms[i].unit;
-        LT_TRY(unit >= 0 ? lt_pass_bring_gradients(pass_of(z, unit), unit, NULL, false) : LT_OK);
+        const lt_zero_room *room = &z->gradient_rooms[i];
+        LT_TRY(room->unit >= 0 ? lt_pass_bring_gradients(room->pass, room->unit, NULL, false)
+                               : LT_OK);
     }
     for (int i = 0; i < 2; i++) {
-        const bool has = is_held(z, ends[i]) && pass_of(z, ends[i]) == p;
-        LT_TRY(has ? bring_gradients(z, ends[i], false) : LT_OK);
+        const bool has = is_held(z, ends[i]) && lt_pass_has_unit(p, ends[i]);
+        LT_TRY(has ? bring_gradients(z, p, ends[i], false) : LT_OK);
     }
     return lt_pass_zero_gradients(p);
 }
@@ -358,8 +362,12 @@ static lt_err enter(void *of, int unit, unsigned what) {
         LT_TRY(bring_weights(z, unit, gradients));
     }
     LT_TRY(weights && level > 0 ? lt_pass_derive(pass_of(z, unit), unit) : LT_OK);
-    return gradients && level >= 2 && unit != 0 && unit != head ? bring_gradients(z, unit, true)
-                                                                : LT_OK;
+    if (!gradients || level < 2 || unit == 0 || unit == head) {
+        return LT_OK;
+    }
+    /* Deferred ones come later, without the weights, and are all stored. */
+    lt_pass *pass = pass_of(z, unit);
+    return weights && lt_pass_defers(pass, unit) ? LT_OK : bring_gradients(z, pass, unit, weights);
 }
 
 static lt_err leave(void *of, int unit, unsigned what) {

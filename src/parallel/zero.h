@@ -26,6 +26,9 @@
  *
  * In a pipeline a batch is a micro-batch's backward pass through a chunk of layers: each reduces
  * its gradients, and at level 3 its layers' weights are gathered, once forward and once backward.
+ * Where a schedule defers the gradients of weights, a layer's gradients have a room from then on
+ * (model/deferred.h), and are reduced once, as elsewhere. The embeddings' room is in one of the
+ * passes that a V gives both ends of a tied model.
  *
  * (Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277.) */
 #ifndef LT_PARALLEL_ZERO_H
@@ -38,9 +41,10 @@
 #define LT_ZERO_ROOMS 4 /* Embeddings, head, two layers. */
 
 typedef struct {
-    float *data; /* F32, or the weights' type. */
-    int unit;    /* The unit in it; -1: none. */
-    bool in_use; /* The pass has entered and not left it. */
+    float *data;   /* F32, or the weights' type. */
+    int unit;      /* The unit in it; -1: none. */
+    lt_pass *pass; /* Of gradients: the pass that has it. */
+    bool in_use;   /* The pass has entered and not left it. */
     lt_comm_work work;
 } lt_zero_room;
 
@@ -80,8 +84,8 @@ typedef struct {
     lt_pass *const *passes;
     int n_passes;
 } lt_zero_args;
-/* All arguments outlive it. Levels above 1: no pass defers the gradients of weights, and both
- * stages of a tied embedding hold the same of its unit. Close accepts a zeroed one. */
+/* All arguments outlive it. Levels above 1: both stages of a tied embedding hold the same of its
+ * unit. Close accepts a zeroed one. */
 LT_MUST_USE lt_err lt_zero_open(lt_zero *z, const lt_shards *s, const lt_zero_args *a);
 void lt_zero_close(lt_zero *z);
 /* The memory that open takes, for gradients and for weights. dtype: that of the weights. */

@@ -102,9 +102,8 @@ lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r) {
 }
 
 const char *lt_training_zero_refused(const lt_recipe *r, const lt_model_spec *spec) {
-    return lt_schedule_splits_backward((lt_schedule_kind)r->schedule)
-               ? "with a mesh.schedule that defers gradients of weights"
-           : spec->tied && spec->pos == LT_POS_LEARNED
+    return spec->tied && spec->pos == LT_POS_LEARNED &&
+                   !lt_schedule_is_v((lt_schedule_kind)r->schedule)
                ? "with a tied embedding beside learned positions, which one of its stages has"
                : NULL;
 }
