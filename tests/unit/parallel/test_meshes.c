@@ -1,6 +1,6 @@
 /* Meshes of two to four axes, drawn by a seed, train as one rank does: pp, dp, cp, tp and ep of
  * at most 8 ranks, with ZeRO, every schedule and way of attention, recomputation and micro-
- * batches; for dense, GQA and MoE models, the first two in BF16 too.
+ * batches; for dense, GQA and MoE models, the first two in BF16 and with 8-bit products too.
  *   LATEEN_MESHES       how many (12)
  *   LATEEN_MESH_SEED    which (1); a failure prints the mesh, which ranks_compare takes by itself
  *   LATEEN_MESH_STEPS   steps of each run (4)
@@ -25,11 +25,13 @@ static const char *word_of(lt_rng *r, const char *const *from, int n) {
 /* AdamW's steps of a bias that begins at 0 have the signs of its gradients, and those of the keys'
  * biases are nothing but rounding: in BF16 weights say little, gradients and losses much. */
 static const ranks_bound drawn_bf16 = {3e-2, 5e-3, 3e-2, 2.0};
+/* Where ranks of tp sum in BF16, some values of the next product round to another of 8 bits. */
+static const ranks_bound drawn_eight = {2e-1, 5e-3, 5e-2, 2.0};
 
 /* A mesh, and what is set beside it. */
 typedef struct {
     int pp, dp, cp, tp, ep, zero;
-    const char *context, *schedule, *recompute, *dtype;
+    const char *context, *schedule, *recompute, *dtype, *fp8;
     int micro;
     bool experts, tied;
 } drawn;
@@ -42,27 +44,58 @@ static int n_ranks(const drawn *d) {
     return d->pp * d->dp * d->cp * d->tp;
 }
 
+/* 8-bit products beside BF16. A scale is of a micro-batch's tokens on a rank, so each has one whole
+ * row on any mesh; all weights in 8 bits are kept whole. */
+static void draw_eight(drawn *d, lt_rng *r) {
+    static const char *const kinds[] = {"none", "tensorwise model.fp8_wgrad=false",
+                                        "tensorwise model.fp8_wgrad=true"};
+    d->fp8 = word_of(r, kinds, 3);
+    if (strcmp(d->dtype, "bf16") != 0 || d->cp > 1 || strcmp(d->fp8, "none") == 0) {
+        d->fp8 = "none";
+        return;
+    }
+    d->micro = 1;
+    d->zero = d->zero == 3 ? 2 : d->zero;
+}
+
+/* Schedules with two chunks of layers a rank, of which there are four. */
+static const char *fewer_chunks(const char *schedule) {
+    const bool v = strcmp(schedule, "zbv") == 0 || strcmp(schedule, "v-half") == 0;
+    return v ? "zb-h1" : strcmp(schedule, "interleaved") == 0 ? "gpipe" : schedule;
+}
+
 /* What is refused is not drawn: ZeRO where no two ranks have the same experts, an all-to-all of
  * fewer heads than ranks, two chunks of layers where there is one. */
 static drawn draw(lt_rng *r) {
     static const int sizes[] = {1, 1, 2, 2, 4}, levels[] = {0, 1, 2, 3}, micros[] = {0, 1, 2};
     static const char *const contexts[] = {"gather", "ulysses", "ring"},
-                             *const schedules[] = {"1f1b", "gpipe", "interleaved"},
+                             *const schedules[] = {"1f1b",  "gpipe", "interleaved",
+                                                   "zb-h1", "zbv",   "v-half"},
                              *const recomputes[] = {"none", "selective", "full"},
                              *const dtypes[] = {"fp32", "fp32", "bf16"};
     drawn d;
     do {
-        d = (drawn){one_of(r, sizes, 5),     one_of(r, sizes, 5),      one_of(r, sizes, 5),
-                    one_of(r, sizes, 5),     one_of(r, sizes, 5),      one_of(r, levels, 4),
-                    word_of(r, contexts, 3), word_of(r, schedules, 3), word_of(r, recomputes, 3),
-                    word_of(r, dtypes, 3),   one_of(r, micros, 3),     lt_rng_u64(r) % 3 == 0,
+        d = (drawn){one_of(r, sizes, 5),
+                    one_of(r, sizes, 5),
+                    one_of(r, sizes, 5),
+                    one_of(r, sizes, 5),
+                    one_of(r, sizes, 5),
+                    one_of(r, levels, 4),
+                    word_of(r, contexts, 3),
+                    word_of(r, schedules, 6),
+                    word_of(r, recomputes, 3),
+                    word_of(r, dtypes, 3),
+                    "none",
+                    one_of(r, micros, 3),
+                    lt_rng_u64(r) % 3 == 0,
                     lt_rng_u64(r) % 2 == 0};
         d.ep = d.experts ? d.ep : 1;
         d.dtype = d.experts ? "fp32"
                             : d.dtype; /* Rounding to BF16 changes which expert is chosen. */
         d.context = 4 / d.tp % d.cp != 0 && strcmp(d.context, "ulysses") == 0 ? "ring" : d.context;
-        d.schedule = d.pp == 4 && strcmp(d.schedule, "interleaved") == 0 ? "gpipe" : d.schedule;
+        d.schedule = d.pp == 4 ? fewer_chunks(d.schedule) : d.schedule;
         d.zero = d.ep == d.dp * d.cp ? 0 : d.zero;
+        draw_eight(&d, r);
     } while (n_ranks(&d) < 2 || n_ranks(&d) > 8 || n_axes(&d) < 2 || d.dp * d.cp % d.ep != 0);
     return d;
 }
@@ -73,16 +106,19 @@ static bool takes_gqa(const drawn *d) {
 }
 
 static void compare(const drawn *d, const ranks_model *m, const char *more, uint64_t steps) {
-    char mesh[64], options[320];
+    char mesh[64], options[384];
     (void)snprintf(mesh, sizeof mesh, "pp=%d,dp=%d,cp=%d,tp=%d,ep=%d", d->pp, d->dp, d->cp, d->tp,
                    d->ep);
     (void)snprintf(options, sizeof options,
                    "steps=%d batch.size=8 batch.micro=%d mesh.zero=%d mesh.context=%s "
-                   "mesh.schedule=%s model.recompute=%s model.dtype=%s%s",
+                   "mesh.schedule=%s model.recompute=%s model.dtype=%s model.fp8=%s%s",
                    (int)steps, d->micro, d->zero, d->context, d->pp > 1 ? d->schedule : "1f1b",
-                   d->recompute, d->dtype, more);
+                   d->recompute, d->dtype, d->fp8, more);
+    const bool eight = strcmp(d->fp8, "none") != 0 && d->tp > 1;
     ranks_compare(m, options, mesh, n_ranks(d),
-                  strcmp(d->dtype, "bf16") == 0 ? &drawn_bf16 : &ranks_f32);
+                  eight                           ? &drawn_eight
+                  : strcmp(d->dtype, "bf16") == 0 ? &drawn_bf16
+                                                  : &ranks_f32);
 }
 
 static void meshes(void **state) {
@@ -120,6 +156,7 @@ static void adapters(void **state) {
         while (d.experts) {
             d = draw(&r);
         }
+        d.fp8 = "none"; /* Not built beside adapters. */
         compare(&d,
                 &models[d.tied          ? 2
                         : takes_gqa(&d) ? 1
