@@ -206,6 +206,8 @@ typedef struct {
 /* Parse "dp=2,tp=4": axes in any order, each at most once; an axis that is not named is 1. The
  * message of ARG says what is wrong. */
 LT_MUST_USE lt_err lt_mesh_parse(lt_mesh_shape *out, const char *text);
+/* The divisor of count that is nearest to n, the smaller of two. */
+int64_t lt_mesh_divisor(int64_t count, int64_t n);
 /* ARG unless the product of the axes is n_ranks and ep divides dp * cp. The message names both
  * numbers and the nearest data-parallel size that fits. */
 LT_MUST_USE lt_err lt_mesh_check(const lt_mesh_shape *s, int n_ranks);

@@ -52,23 +52,36 @@ lt_err lt_mesh_parse(lt_mesh_shape *out, const char *text) {
     return LT_OK;
 }
 
+int64_t lt_mesh_divisor(int64_t count, int64_t n) {
+    LT_ASSERT(count >= 1);
+    for (int64_t off = 0;; off++) {
+        if (n - off >= 1 && count % (n - off) == 0) {
+            return n - off;
+        }
+        if (n + off <= count && count % (n + off) == 0) {
+            return n + off;
+        }
+    }
+}
+
 lt_err lt_mesh_check(const lt_mesh_shape *s, int n_ranks) {
     const int64_t rest = (int64_t)s->pp * s->cp * s->tp, all = rest * s->dp;
     if (all != n_ranks) {
         const int64_t dp = n_ranks / rest;
-        char fits[96];
+        char fits[96], are[32];
+        (void)snprintf(are, sizeof are, n_ranks == 1 ? "is %d rank" : "are %d ranks", n_ranks);
         if (dp >= 1) {
             (void)snprintf(fits, sizeof fits, "dp=%lld makes %lld", (long long)dp,
                            (long long)(dp * rest));
         } else {
             (void)snprintf(fits, sizeof fits, "pp, cp and tp alone need %lld", (long long)rest);
         }
-        LT_FAIL(LT_ERR_ARG,
-                "mesh pp=%d,dp=%d,cp=%d,tp=%d has %lld places, and there are %d ranks; %s", s->pp,
-                s->dp, s->cp, s->tp, (long long)all, n_ranks, fits);
+        LT_FAIL(LT_ERR_ARG, "mesh pp=%d,dp=%d,cp=%d,tp=%d has %lld places, and there %s; %s", s->pp,
+                s->dp, s->cp, s->tp, (long long)all, are, fits);
     }
     if (s->dp * s->cp % s->ep != 0) {
-        LT_FAIL(LT_ERR_ARG, "mesh: ep=%d does not divide dp * cp = %d * %d", s->ep, s->dp, s->cp);
+        LT_FAIL(LT_ERR_ARG, "mesh: ep=%d does not divide dp * cp = %d * %d; ep=%lld does", s->ep,
+                s->dp, s->cp, (long long)lt_mesh_divisor((int64_t)s->dp * s->cp, s->ep));
     }
     return LT_OK;
 }

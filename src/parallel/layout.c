@@ -13,42 +13,52 @@ int64_t lt_share_first(int64_t count, int n, int i) {
 
 /* ---- Can the model be divided like this? ---- */
 
-/* The divisor of `count` that is nearest to n, the smaller of two. */
-static int64_t nearest_divisor(int64_t count, int64_t n) {
-    for (int64_t off = 0;; off++) {
-        if (n - off >= 1 && count % (n - off) == 0) {
-            return n - off;
-        }
-        if (n + off <= count && count % (n + off) == 0) {
-            return n + off;
+static bool tp_fits(const lt_model_spec *s, int64_t tp) {
+    for (int64_t layer = 0; layer < s->n_layers; layer++) {
+        const lt_layer_spec l = lt_model_layer(s, layer);
+        const bool keys = l.n_kv_heads % tp == 0 || tp % l.n_kv_heads == 0;
+        if (l.n_heads % tp != 0 || l.ffn_width % tp != 0 || !keys) {
+            return false;
         }
     }
+    return tp <= s->vocab_size;
 }
 
-static lt_err check_divides(const char *axis, int n, const char *what, int64_t count) {
-    if (count % n != 0) {
-        LT_FAIL(LT_ERR_ARG, "mesh: %s=%d does not divide the model's %lld %s; %s=%lld does", axis,
-                n, (long long)count, what, axis, (long long)nearest_divisor(count, n));
+/* The one that is nearest to tp, the smaller of two: 1 at least. */
+static int64_t nearest_tp(const lt_model_spec *s, int tp) {
+    int64_t off = 1;
+    while (!(off < tp && tp_fits(s, tp - off)) && !tp_fits(s, tp + off)) {
+        off++;
     }
-    return LT_OK;
+    return off < tp && tp_fits(s, tp - off) ? tp - off : tp + off;
+}
+
+static lt_err refuse_tp(const lt_model_spec *s, int tp, int64_t count, const char *what) {
+    LT_FAIL(LT_ERR_ARG, "mesh: tp=%d does not divide the model's %lld %s; tp=%lld does", tp,
+            (long long)count, what, (long long)nearest_tp(s, tp));
 }
 
 static lt_err check_tp(const lt_model_spec *s, int tp) {
+    if (tp_fits(s, tp)) {
+        return LT_OK;
+    }
     for (int64_t layer = 0; layer < s->n_layers; layer++) {
         const lt_layer_spec l = lt_model_layer(s, layer);
-        LT_TRY(check_divides("tp", tp, "heads", l.n_heads));
-        LT_TRY(check_divides("tp", tp, "columns of the MLP", l.ffn_width));
+        if (l.n_heads % tp != 0) {
+            return refuse_tp(s, tp, l.n_heads, "heads");
+        }
+        if (l.ffn_width % tp != 0) {
+            return refuse_tp(s, tp, l.ffn_width, "columns of the MLP");
+        }
         if (l.n_kv_heads % tp != 0 && tp % l.n_kv_heads != 0) {
             LT_FAIL(LT_ERR_ARG,
-                    "mesh: tp=%d and the model's %lld key heads: neither divides the other", tp,
-                    (long long)l.n_kv_heads);
+                    "mesh: tp=%d and the model's %lld key heads: neither divides the other; "
+                    "tp=%lld fits",
+                    tp, (long long)l.n_kv_heads, (long long)nearest_tp(s, tp));
         }
     }
-    if (s->vocab_size < tp) {
-        LT_FAIL(LT_ERR_ARG, "mesh: tp=%d is more than the vocabulary's %lld entries", tp,
-                (long long)s->vocab_size);
-    }
-    return LT_OK;
+    LT_FAIL(LT_ERR_ARG, "mesh: tp=%d is more than the vocabulary's %lld entries; tp=%lld fits", tp,
+            (long long)s->vocab_size, (long long)nearest_tp(s, tp));
 }
 
 static lt_err check(const lt_model_spec *s, const lt_mesh_shape *m) {
@@ -58,9 +68,13 @@ static lt_err check(const lt_model_spec *s, const lt_mesh_shape *m) {
                 m->pp, (long long)s->n_layers, (long long)s->n_layers);
     }
     if (m->ep > 1 && s->n_experts == 0) {
-        LT_FAIL(LT_ERR_ARG, "mesh: ep=%d, and the model has no experts", m->ep);
+        LT_FAIL(LT_ERR_ARG, "mesh: ep=%d, and the model has no experts; leave ep out", m->ep);
     }
-    return m->ep > 1 ? check_divides("ep", m->ep, "experts", s->n_experts) : LT_OK;
+    if (m->ep > 1 && s->n_experts % m->ep != 0) {
+        LT_FAIL(LT_ERR_ARG, "mesh: ep=%d does not divide the model's %lld experts; ep=%lld does",
+                m->ep, (long long)s->n_experts, (long long)lt_mesh_divisor(s->n_experts, m->ep));
+    }
+    return LT_OK;
 }
 
 /* ---- A rank's place ---- */

@@ -55,11 +55,11 @@ lt_err lt_schedule_check_shape(const lt_schedule_shape *s) {
                 name, s->ranks, s->chunks, (long long)s->micros);
     }
     if (v ? s->chunks != 2 : rounds ? s->chunks < 2 : s->chunks != 1) {
-        LT_FAIL(LT_ERR_ARG, "schedule %s has %s; %d were asked for", name,
+        LT_FAIL(LT_ERR_ARG, "schedule %s has %s; %d were asked for%s", name,
                 v        ? "two chunks a rank"
                 : rounds ? "two chunks a rank or more"
                          : "one chunk a rank",
-                s->chunks);
+                s->chunks, v || rounds ? "" : ": interleaved has as many");
     }
     if ((double)s->ranks * s->chunks * (double)s->micros > MAX_CELLS) {
         LT_FAIL(LT_ERR_LIMIT,

@@ -30,19 +30,23 @@ static lt_err open_groups(lt_shards *s, int per_group) {
     const int ep = w->shape.ep, all = w->shape.dp * w->shape.cp / ep;
     const int rank = ep > 1 ? w->layout.edp : w->layout.dp * w->shape.cp + w->layout.cp;
     if (ep > 1 && all == 1) {
+        const int fewer = (int)lt_mesh_divisor(ep, ep / 2);
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "mesh.zero = %d with ep=%d on %d ranks of dp x cp: no two ranks have the same "
-                "experts, so there is nothing to divide; ep=%d leaves two",
-                s->level, ep, ep, ep / 2);
+                "experts, so there is nothing to divide; ep=%d leaves %d of them",
+                s->level, ep, ep, fewer, ep / fewer);
     }
     if (ep > 1 && per_group > 0) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
-                "mesh.shard = %d with ep=%d: the %d ranks with the same experts divide the state",
+                "mesh.shard = %d with ep=%d: the %d ranks with the same experts divide the state, "
+                "and groups of them do not; leave mesh.shard out",
                 per_group, ep, all);
     }
     s->n = per_group > 0 ? per_group : all;
     if (all % s->n != 0) {
-        LT_FAIL(LT_ERR_ARG, "mesh.shard = %d does not divide the %d ranks of dp x cp", s->n, all);
+        LT_FAIL(LT_ERR_ARG,
+                "mesh.shard = %d does not divide the %d ranks of dp x cp; mesh.shard = %lld does",
+                s->n, all, (long long)lt_mesh_divisor(all, s->n));
     }
     s->own = rank % s->n;
     if (w->comm == NULL) {

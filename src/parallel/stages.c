@@ -3,7 +3,6 @@
 
 #include <ctype.h>
 #include <float.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -139,20 +138,20 @@ lt_err lt_stages_open(lt_stages *out, const lt_model_spec *spec, lt_schedule_kin
     const lt_schedule_shape shape = {schedule, ranks, s.chunks, 1};
     LT_TRY(lt_schedule_check_shape(&shape));
     if ((int64_t)ranks * s.chunks > spec->n_layers) {
-        const int64_t most = spec->n_layers / s.chunks;
-        char fits[48] = "no pp fits";
-        if (most > 0) {
-            (void)snprintf(fits, sizeof fits, "pp=%lld fits", (long long)most);
-        }
+        const int64_t fits = spec->n_layers / s.chunks, layers = spec->n_layers;
         if (s.chunks == 1) {
-            LT_FAIL(LT_ERR_ARG, "mesh: pp=%d stages, and the model has %lld layers; %s", ranks,
-                    (long long)spec->n_layers, fits);
+            LT_FAIL(LT_ERR_ARG, "mesh: pp=%d stages, and the model has %lld layers; pp=%lld fits",
+                    ranks, (long long)layers, (long long)fits);
         }
         LT_FAIL(LT_ERR_ARG,
                 "mesh: pp=%d with %d chunks a rank (schedule %s) is %lld stages, and the model has "
-                "%lld layers; %s",
+                "%lld layers; pp=%lld fits%s",
                 ranks, s.chunks, lt_schedule_name(schedule), (long long)ranks * s.chunks,
-                (long long)spec->n_layers, fits);
+                (long long)layers,
+                (long long)(fits > 1         ? fits
+                            : ranks < layers ? ranks
+                                             : layers),
+                fits > 1 ? "" : " with mesh.schedule 1f1b");
     }
     LT_TRY(list[0] != '\0' ? read_list(&s, spec, list) : place(&s, spec, seq));
     *out = s;

@@ -60,7 +60,10 @@ static lt_err place(lt_world *w, const char *mesh, int sites) {
         s->dp = s->dp * all / full;
     }
     w->full_dp = s->dp * full / all;
-    LT_TRY(lt_mesh_check(s, each));
+    const lt_err err = lt_mesh_check(s, each);
+    if (err != LT_OK) {
+        return sites > 1 ? lt_error_prefix(err, "each of %d sites", sites) : err;
+    }
     w->first = lt_comm_rank(w->comm) / each * each;
     LT_TRY(lt_mesh_open(&w->mesh, w->comm, s, w->first));
     w->rank = lt_comm_rank(w->comm) - w->first;

@@ -33,16 +33,25 @@ static lt_err check_ramp(const lt_recipe *r) {
     return LT_OK;
 }
 
+/* The multiple of `each` that is nearest to n, the larger of two: `each` at least. */
+static long long nearest_multiple(int64_t n, int64_t each) {
+    const int64_t below = n / each * each, above = below + each;
+    return below > 0 && n - below < above - n ? below : above;
+}
+
 static lt_err check_shares(const lt_recipe *r, const lt_mesh_shape *s) {
     const int64_t plane = (int64_t)s->dp * s->cp;
     if (r->deterministic != 0 && r->groups % s->dp != 0) {
         LT_FAIL(LT_ERR_ARG,
-                "deterministic = mesh-invariant: batch.groups = %lld can not be divided by dp=%d",
-                (long long)r->groups, s->dp);
+                "deterministic = mesh-invariant: batch.groups = %lld can not be divided by dp=%d; "
+                "%lld can",
+                (long long)r->groups, s->dp, nearest_multiple(r->groups, s->dp));
     }
     if (r->zero > 0 && r->shard > 0 && plane % r->shard != 0) {
-        LT_FAIL(LT_ERR_ARG, "mesh.shard = %lld does not divide the %lld ranks of dp x cp",
-                (long long)r->shard, (long long)plane);
+        LT_FAIL(LT_ERR_ARG,
+                "mesh.shard = %lld does not divide the %lld ranks of dp x cp; mesh.shard = %lld "
+                "does",
+                (long long)r->shard, (long long)plane, (long long)lt_mesh_divisor(plane, r->shard));
     }
     return LT_OK;
 }
@@ -55,19 +64,19 @@ lt_err lt_recipe_divides(const lt_recipe *r, const lt_mesh_shape *s) {
     bool ok;
     if (r->batch % dp != 0) {
         LT_FAIL(LT_ERR_ARG, "batch.size = %lld rows cannot be divided by %lld ranks; %lld can",
-                (long long)r->batch, (long long)dp, (long long)((r->batch + dp - 1) / dp * dp));
+                (long long)r->batch, (long long)dp, nearest_multiple(r->batch, dp));
     }
     if (r->seq % pieces != 0) {
         LT_FAIL(LT_ERR_ARG,
                 "data.seq = %lld tokens cannot be divided into %lld pieces, two for each of cp=%d "
                 "ranks; %lld can",
-                (long long)r->seq, (long long)pieces, s->cp,
-                (long long)((r->seq + pieces - 1) / pieces * pieces));
+                (long long)r->seq, (long long)pieces, s->cp, nearest_multiple(r->seq, pieces));
     }
     while (lt_recipe_next_ramp(&p, &size, &from, &ok)) {
         if (size % dp != 0) {
-            LT_FAIL(LT_ERR_ARG, "batch.ramp '%s': %lld rows cannot be divided by %lld ranks",
-                    r->ramp, (long long)size, (long long)dp);
+            LT_FAIL(LT_ERR_ARG,
+                    "batch.ramp '%s': %lld rows cannot be divided by %lld ranks; %lld can", r->ramp,
+                    (long long)size, (long long)dp, nearest_multiple(size, dp));
         }
     }
     return check_shares(r, s);

@@ -52,7 +52,20 @@ static void impossible_meshes(void **state) {
     assert_int_equal(lt_mesh_check(&(lt_mesh_shape){4, 1, 1, 4, 1}, 8), LT_ERR_ARG);
     assert_non_null(strstr(lt_error_message(), "pp, cp and tp alone need 16"));
     assert_int_equal(lt_mesh_check(&(lt_mesh_shape){1, 2, 3, 1, 4}, 6), LT_ERR_ARG);
-    assert_non_null(strstr(lt_error_message(), "ep=4 does not divide dp * cp = 2 * 3"));
+    assert_non_null(strstr(lt_error_message(), "ep=4 does not divide dp * cp = 2 * 3; ep=3 does"));
+    assert_int_equal(lt_mesh_check(&(lt_mesh_shape){1, 2, 1, 1, 1}, 1), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "2 places, and there is 1 rank; dp=1 makes 1"));
+}
+
+/* The nearest, the smaller of two. */
+static void divisors(void **state) {
+    (void)state;
+    assert_int_equal(lt_mesh_divisor(12, 5), 4);
+    assert_int_equal(lt_mesh_divisor(12, 11), 12);
+    assert_int_equal(lt_mesh_divisor(12, 9), 6);
+    assert_int_equal(lt_mesh_divisor(7, 4), 1);
+    assert_int_equal(lt_mesh_divisor(7, 5), 7);
+    assert_int_equal(lt_mesh_divisor(6, 100), 6);
 }
 
 /* This rank's place in a group of the given size. */
@@ -124,6 +137,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parse),
         cmocka_unit_test(impossible_meshes),
+        cmocka_unit_test(divisors),
         cmocka_unit_test(groups_of_a_mesh),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -161,11 +161,32 @@ static void what_does_not_divide(void **state) {
     } cases[] = {
         {{1, 1, 1, 3, 1}, "tp=3 does not divide the model's 4 heads; tp=2 does"},
         {{9, 1, 1, 1, 1}, "pp=9 stages, and the model has 2 layers; pp=2 fits"},
-        {{1, 2, 1, 1, 2}, "ep=2, and the model has no experts"},
-        {{1, 3, 1, 1, 2}, "ep=2 does not divide dp * cp = 3 * 1"},
+        {{1, 2, 1, 1, 2}, "ep=2, and the model has no experts; leave ep out"},
+        {{1, 3, 1, 1, 2}, "ep=2 does not divide dp * cp = 3 * 1; ep=1 does"},
+        {{1, 4, 1, 1, 3}, "ep=3 does not divide dp * cp = 4 * 1; ep=2 does"},
+    };
+    /* 12 heads, 4 key heads, an MLP of 96 columns, 10 words, 4 experts. */
+    static const struct {
+        lt_mesh_shape mesh;
+        const char *why;
+    } others[] = {
+        {{1, 1, 1, 5, 1}, "tp=5 does not divide the model's 12 heads; tp=4 does"},
+        {{1, 1, 1, 3, 1}, "tp=3 and the model's 4 key heads: neither divides the other; tp=2 fits"},
+        {{1, 1, 1, 12, 1}, "tp=12 is more than the vocabulary's 10 entries; tp=4 fits"},
+        {{1, 3, 1, 1, 3}, "ep=3 does not divide the model's 4 experts; ep=2 does"},
     };
     lt_model_spec spec = *spec_of("llama3");
     (void)state;
+    spec.n_heads = 12, spec.n_kv_heads = 4, spec.n_layers = 2, spec.ffn_width = 96;
+    spec.n_experts = 4, spec.top_k = 2, spec.vocab_size = 10;
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        lt_layout l;
+        assert_int_equal(lt_layout_open(&l, &spec, &others[i].mesh, 0), LT_ERR_ARG);
+        if (strstr(lt_error_message(), others[i].why) == NULL) {
+            fail_msg("'%s' instead of '%s'", lt_error_message(), others[i].why);
+        }
+    }
+    spec = *spec_of("llama3");
     spec.n_heads = 4, spec.n_kv_heads = 2, spec.n_layers = 2;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         lt_layout l;

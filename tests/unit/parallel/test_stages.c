@@ -156,9 +156,11 @@ static void impossible_ones_are_refused(void **state) {
     refused(LT_SCHEDULE_INTERLEAVED, 3, 2, "",
             "pp=3 with 2 chunks a rank (schedule interleaved) is 6 stages, and the model has 4 "
             "layers; pp=2 fits");
-    refused(LT_SCHEDULE_INTERLEAVED, 2, 5, "",
-            "is 10 stages, and the model has 4 layers; no pp fits"); /* Even one rank has 5. */
-    refused(LT_SCHEDULE_ONE_F_ONE_B, 2, 2, "", "schedule 1f1b has one chunk a rank; 2 were");
+    refused(LT_SCHEDULE_INTERLEAVED, 3, 3, "", "4 layers; pp=3 fits with mesh.schedule 1f1b");
+    refused(LT_SCHEDULE_INTERLEAVED, 2, 5, "", "10 stages, and the model has 4 layers; pp=2 fits");
+    refused(LT_SCHEDULE_INTERLEAVED, 5, 4, "", "4 layers; pp=4 fits with mesh.schedule 1f1b");
+    refused(LT_SCHEDULE_ONE_F_ONE_B, 2, 2, "",
+            "schedule 1f1b has one chunk a rank; 2 were asked for: interleaved has as many");
     refused(LT_SCHEDULE_ONE_F_ONE_B, 2, 0, "1,2",
             "stages '1,2': 2 stages of together 3 layers; the mesh has 2 stages");
     refused(LT_SCHEDULE_ONE_F_ONE_B, 2, 0, "1,x", "'x' is not a number of layers");
