@@ -4,7 +4,7 @@
 
 DiLoCo as algorithm 1 of Douillard et al. 2023 (arXiv:2311.08105) has it: torch.optim.AdamW inside, torch.optim.SGD with Nesterov's momentum outside, whose gradient is the mean
 of outer minus own parameters. With `overlap` as algorithm 2 of Streaming DiLoCo (arXiv:2501.18512): the deltas of step t reach the outer optimiser behind step
-t + overlap, and the own parameters become merge * own + (1 - merge) * outer. With `fragments` each round is of every so many layers, the embeddings with the first, the head with the last, and
+t + overlap, and the own parameters become merge * own + (1 - merge) * outer; meanwhile rounds of other fragments may begin. With `fragments` each round is of every so many layers, the embeddings with the first, the head with the last, and
 rounds follow each other every / fragments steps apart. Behind the last step there is a round of all parameters without overlap. Double precision throughout; `absent` lists
 (site, step): that site has no part in that round and takes the outer parameters behind it. Data and model are those of make_train_goldens.py; row r of a step is site r's."""
 import array
@@ -54,7 +54,7 @@ def run(c):
     sites = [Site(model, c["lr"], c["decay"]) for _ in range(c["sites"])]
     outer = copy.deepcopy(model)
     outside = torch.optim.SGD(outer.parameters(), lr=c["outer_lr"], momentum=c["outer_momentum"], nesterov=c["outer_momentum"] > 0)
-    steps, sent, n = [[] for _ in sites], None, c["fragments"]
+    steps, sent, n = [[] for _ in sites], [], c["fragments"]  # sent: rounds under way, oldest first.
     of = [fragment_of(name, n) for name, _ in outer.named_parameters()]
 
     @torch.no_grad()
@@ -76,14 +76,12 @@ def run(c):
         for k, s in enumerate(sites):
             steps[k].append(s.step((step - 1) * len(sites) + k, c["clip"]))
         last = step == c["steps"]
-        if sent and (step >= sent[0] + c["overlap"] or last):
-            end_round(*sent, c["merge"])
-            sent = None
+        while sent and (step >= sent[0][0] + c["overlap"] or last):
+            end_round(*sent.pop(0), c["merge"])
         if step % (c["every"] // n) == 0 or last:
-            sent = (step, deltas(), None if last else (step // (c["every"] // n) - 1) % n)
+            sent.append((step, deltas(), None if last else (step // (c["every"] // n) - 1) % n))
             if c["overlap"] == 0 or last:
-                end_round(*sent, 0.0)
-                sent = None
+                end_round(*sent.pop(0), 0.0)
     with torch.no_grad():
         final = sum(loss_of(outer, row).item() for row in range(7)) / 7
     return dict(c, losses=steps, final=final)
@@ -95,7 +93,9 @@ RUNS = [dict(BASE, name="two sites, a round every 10 steps"),
         dict(BASE, name="every step, the mean of the parameters", every=1, steps=12, outer_lr=1.0, outer_momentum=0.0),
         dict(BASE, name="four steps while a round is sent", overlap=4, merge=0.25, every=6, steps=27),
         dict(BASE, name="outer steps of plain SGD", outer_lr=0.5, outer_momentum=0.0, every=4, steps=16),
-        dict(BASE, name="two fragments in turn, two steps while one is sent", overlap=2, every=6, steps=20, fragments=2)]
+        dict(BASE, name="two fragments in turn, two steps while one is sent", overlap=2, every=6, steps=20, fragments=2),
+        dict(BASE, name="two fragments under way at once", overlap=5, merge=0.25, every=6, steps=23, fragments=2),
+        dict(BASE, name="a fragment ends where the next one begins", overlap=3, every=6, steps=20, fragments=2)]
 
 with open(sys.argv[1] + "/diloco.json", "w") as f:
     f.write("[\n" + ",\n".join(json.dumps(run(c)) for c in RUNS) + "\n]\n")

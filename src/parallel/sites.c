@@ -168,10 +168,18 @@ static void pause_look(long *ns) {
     *ns = 2 * *ns < LOOK_MOST_NS ? 2 * *ns : LOOK_MOST_NS;
 }
 
+/* Must another round be decided first? */
+static lt_err is_early(const lt_sites *s, bool *early) {
+    char path[LT_PATH_BYTES];
+    LT_TRY(file_path(path, s, s->round.after, "members"));
+    *early = s->round.after > 0 && !lt_file_exists(path);
+    return LT_OK;
+}
+
 /* Wait until the round is decided, by this rank too where it leads. */
 static lt_err wait_for_members(lt_sites *s) {
     const double since_s = lt_clock_s();
-    bool present[LT_SITES_MAX] = {false}, decided = false;
+    bool present[LT_SITES_MAX] = {false}, decided = false, early = false;
     long look_ns = LOOK_FIRST_NS;
     while (!atomic_load(&s->cancelled)) {
         int n = 0;
@@ -180,7 +188,8 @@ static lt_err wait_for_members(lt_sites *s) {
             return LT_OK;
         }
         LT_TRY(s->o.leads ? look_for_sites(s, present, &n) : LT_OK);
-        if (n == s->o.n_sites || (n > 0 && lt_clock_s() - since_s > s->o.deadline_s)) {
+        LT_TRY(is_early(s, &early));
+        if (!early && (n == s->o.n_sites || (n > 0 && lt_clock_s() - since_s > s->o.deadline_s))) {
             LT_TRY(decide(s, present));
             continue;
         }
@@ -471,7 +480,7 @@ static size_t outer_bytes(const lt_sites *s) {
 
 lt_err lt_sites_keep_outer(const lt_sites *s, int64_t step, const float *both) {
     const size_t bytes = outer_bytes(s);
-    header h = header_of(s, (lt_sites_round){step, 0, bytes}, -1);
+    header h = header_of(s, (lt_sites_round){.step = step, .payload_bytes = bytes}, -1);
     char path[LT_PATH_BYTES];
     uint8_t *file = malloc(sizeof h + bytes);
     lt_err err;
@@ -508,7 +517,8 @@ done:
 }
 
 lt_err lt_sites_map_outer(const lt_sites *s, int64_t step, lt_file_map *map, const float **both) {
-    const header want = header_of(s, (lt_sites_round){step, 0, outer_bytes(s)}, -1);
+    const header want = header_of(
+        s, (lt_sites_round){.step = step, .payload_bytes = outer_bytes(s)}, -1);
     char path[LT_PATH_BYTES];
     uint64_t base;
     LT_TRY(outer_path(path, s, step, s->o.part));

@@ -16,6 +16,8 @@
  *                 `members` with the sites that are there. The first to do so decides for all.
  *     A thread does this while the next inner steps run. A file is written under another name and
  *     renamed, `members` is a hard link to a complete file: both are there whole or not at all.
+ *     Several rounds may be under way, each in an lt_sites of its own. They are decided in the
+ *     order in which they began, so those that are decided are never followed by one that is not.
  *
  * ABSENCE  A site that is not among the members of a round has no part in it. When it comes, it
  *     takes the newest outer parameters: those of the newest `outer` files, and then the rounds
@@ -54,6 +56,7 @@ typedef struct {
     int64_t step;
     int fragment;         /* Which part of each model is sent, counted from 1; 0: all of it. */
     size_t payload_bytes; /* Of this rank's part: at most those of the options. */
+    int64_t after;        /* Step of a round that must be decided before this one; 0: none. */
 } lt_sites_round;
 
 typedef struct {

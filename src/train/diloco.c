@@ -99,6 +99,36 @@ static lt_sites_round round_of(const lt_training *t, int64_t step, int fragment)
     return round;
 }
 
+/* ---- Rounds under way ---- */
+
+/* The most at once: each lasts overlap steps, and one that ends makes room for one that begins. */
+static int most_under_way(const lt_recipe *r) {
+    const int64_t n = (r->overlap + period(r) - 1) / period(r);
+    return n > 1 ? (int)n : 1;
+}
+
+/* i: from the oldest one on. */
+static lt_sites *under_way(const lt_diloco *d, int i) {
+    return &d->flights[(d->oldest + i) % d->n_flights];
+}
+
+/* A place for the next one, and the step of the one before it; 0: there is none. */
+static lt_sites *next_place(lt_diloco *d, int64_t *after) {
+    LT_ASSERT(d->n_under < d->n_flights);
+    d->oldest = d->n_under > 0 ? d->oldest : 0;
+    *after = d->n_under > 0 ? under_way(d, d->n_under - 1)->round.step : 0;
+    return under_way(d, d->n_under);
+}
+
+/* Those up to a step are no longer under way. */
+static void forget_rounds(lt_diloco *d, int64_t step) {
+    while (d->n_under > 0 && under_way(d, 0)->round.step <= step) {
+        lt_sites_end(under_way(d, 0));
+        d->oldest = (d->oldest + 1) % d->n_flights;
+        d->n_under--;
+    }
+}
+
 /* ---- What is held of a parameter, on the host ---- */
 
 typedef struct {
@@ -185,19 +215,20 @@ static lt_err encode_param(lt_training *t, const held *h, int64_t at, void *ctx)
 
 static lt_err begin_round(lt_training *t, int64_t step) {
     lt_diloco *d = &t->diloco;
-    const lt_sites_round round = round_of(t, step, fragment_at(&t->recipe, step));
+    lt_sites_round round = round_of(t, step, fragment_at(&t->recipe, step));
+    lt_sites *sites = next_place(d, &round.after);
     sending s = {.hash = XXH3_createState()};
     lt_err err = s.hash != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "a hash");
     if (err == LT_OK) {
         (void)XXH3_64bits_reset(s.hash);
     }
-    if (err == LT_OK && d->sites.o.part >= 0) {
-        s.out = lt_sites_payload(&d->sites);
+    if (err == LT_OK && sites->o.part >= 0) {
+        s.out = lt_sites_payload(sites);
         err = each_param(t, round.fragment, encode_param, &s);
     }
-    err = err == LT_OK ? lt_sites_begin(&d->sites, round, XXH3_64bits_digest(s.hash)) : err;
+    err = err == LT_OK ? lt_sites_begin(sites, round, XXH3_64bits_digest(s.hash)) : err;
     XXH3_freeState(s.hash);
-    d->sent = step;
+    d->n_under++;
     return err != LT_OK ? lt_error_prefix(err, "round of step %lld", (long long)step) : LT_OK;
 }
 
@@ -205,6 +236,7 @@ static lt_err begin_round(lt_training *t, int64_t step) {
 
 typedef struct {
     float share; /* Share of the own parameters. */
+    int n_members;
     const char *deltas[LT_SITES_MAX];
 } ending;
 
@@ -222,21 +254,20 @@ static lt_err end_param(lt_training *t, const held *h, int64_t at, void *ctx) {
         }
     }
     LT_TRY(spread(d, h->n));
-    lt_outer_step(h->outer, h->momentum, d->room, lt_sites_members(&d->sites), (float)r->outer_lr,
+    lt_outer_step(h->outer, h->momentum, d->room, e->n_members, (float)r->outer_lr,
                   (float)r->outer_momentum, h->n);
     lt_outer_merge(h->own, h->outer, e->share, h->n);
     return LT_OK;
 }
 
 /* Do the outer step of the round that has been read. */
-static lt_err outer_step(lt_training *t, float share) {
-    lt_diloco *d = &t->diloco;
-    ending e = {.share = share};
+static lt_err outer_step(lt_training *t, const lt_sites *s, float share) {
+    ending e = {.share = share, .n_members = lt_sites_members(s)};
     for (int site = 0; site < t->recipe.sites; site++) {
-        e.deltas[site] = lt_sites_deltas(&d->sites, site);
+        e.deltas[site] = lt_sites_deltas(s, site);
     }
-    LT_TRY(each_param(t, d->sites.round.fragment, end_param, &e));
-    t->state.outer_step = d->sites.round.step;
+    LT_TRY(each_param(t, s->round.fragment, end_param, &e));
+    t->state.outer_step = s->round.step;
     return LT_OK;
 }
 
@@ -246,14 +277,14 @@ static lt_err copy_out(lt_training *t, const held *h, int64_t at, void *ctx) {
     float *both = ctx;
     const size_t bytes = (size_t)h->n * sizeof(float);
     memcpy(both + at, h->outer, bytes);
-    memcpy(both + t->diloco.sites.o.n_elements + at, h->momentum, bytes);
+    memcpy(both + t->diloco.flights[0].o.n_elements + at, h->momentum, bytes);
     return LT_OK;
 }
 
 static lt_err copy_in(lt_training *t, const held *h, int64_t at, void *ctx) {
     const lt_diloco *d = &t->diloco;
     const float *both = ctx;
-    const int64_t at_of[] = {at, d->sites.o.n_elements + at};
+    const int64_t at_of[] = {at, d->flights[0].o.n_elements + at};
     float *const to[] = {h->outer, h->momentum};
     for (int i = 0; i < 2; i++) {
         if (both != NULL) {
@@ -275,37 +306,33 @@ static lt_err start_outer(lt_training *t, const held *h, int64_t at, void *ctx) 
 }
 
 /* Does this site keep the outer parameters behind the round that has been read, for all? */
-static bool keeps(const lt_training *t) {
+static bool keeps(const lt_training *t, const lt_sites *s) {
     const lt_recipe *r = &t->recipe;
-    const lt_diloco *d = &t->diloco;
     int first = 0;
-    while (first < r->sites && !d->sites.member[first]) {
+    while (first < r->sites && !s->member[first]) {
         first++;
     }
-    return first == r->site && d->sites.round.step % (r->every * r->keep_rounds) == 0;
+    return first == r->site && s->round.step % (r->every * r->keep_rounds) == 0;
 }
 
-static lt_err keep_outer(lt_training *t) {
-    lt_diloco *d = &t->diloco;
-    const int64_t step = d->sites.round.step, n = d->sites.o.n_elements;
+static lt_err keep_outer(lt_training *t, const lt_sites *s) {
+    const int64_t step = s->round.step, n = s->o.n_elements;
     float *both;
     lt_err err;
-    if (!keeps(t)) {
+    if (!keeps(t, s)) {
         return LT_OK;
     }
-    if (d->sites.o.part >= 0) {
+    if (s->o.part >= 0) {
         both = malloc(2 * (size_t)n * sizeof *both);
         if (both == NULL) {
             LT_FAIL(LT_ERR_OOM, "outer parameters for sites that come later");
         }
         err = each_param(t, 0, copy_out, both);
-        err = err == LT_OK ? lt_sites_keep_outer(&d->sites, step, both) : err;
+        err = err == LT_OK ? lt_sites_keep_outer(s, step, both) : err;
         free(both);
         LT_TRY(err);
     }
-    return d->sites.o.leads
-               ? lt_sites_forget(&d->sites, step - t->recipe.every * t->recipe.keep_rounds)
-               : LT_OK;
+    return s->o.leads ? lt_sites_forget(s, step - t->recipe.every * t->recipe.keep_rounds) : LT_OK;
 }
 
 /* ---- Rounds of others ---- */
@@ -326,7 +353,7 @@ static int64_t next_round(const lt_training *t) {
 }
 
 static lt_err look_back(lt_training *t, past *out) {
-    const lt_sites *s = &t->diloco.sites;
+    const lt_sites *s = &t->diloco.flights[0];
     int64_t *steps = NULL, fields[4] = {-1, -1, -1, 0};
     double told[4];
     size_t n = 0;
@@ -362,20 +389,19 @@ static lt_err take_outer(lt_training *t, const held *h, int64_t at, void *ctx) {
 }
 
 /* Read a round that was decided and do its outer step. */
-static lt_err repeat_round(lt_training *t, int64_t step) {
-    lt_diloco *d = &t->diloco;
+static lt_err repeat_round(lt_training *t, lt_sites *s, int64_t step) {
     int fragment = 0;
-    lt_err err = lt_sites_fragment(&d->sites, step, &fragment);
-    err = err == LT_OK ? lt_sites_read(&d->sites, round_of(t, step, fragment)) : err;
+    lt_err err = lt_sites_fragment(s, step, &fragment);
+    err = err == LT_OK ? lt_sites_read(s, round_of(t, step, fragment)) : err;
     LT_TRY(lt_training_meet(t, err));
-    return outer_step(t, 0.0f);
+    return outer_step(t, s, 0.0f);
 }
 
 static lt_err begin_from(lt_training *t, int64_t step) {
-    lt_diloco *d = &t->diloco;
+    const lt_sites *s = &t->diloco.flights[0];
     lt_file_map map = {0};
     const float *both = NULL;
-    lt_err err = d->sites.o.part >= 0 ? lt_sites_map_outer(&d->sites, step, &map, &both) : LT_OK;
+    lt_err err = s->o.part >= 0 ? lt_sites_map_outer(s, step, &map, &both) : LT_OK;
     err = lt_training_meet(t, err);
     err = err == LT_OK ? each_param(t, 0, copy_in, (void *)(uintptr_t)both) : err;
     lt_file_map_close(&map);
@@ -383,21 +409,23 @@ static lt_err begin_from(lt_training *t, int64_t step) {
     return err;
 }
 
-/* Go to where the others are: outer parameters and steps. */
+/* Go to where the others are: outer parameters and steps. Of the rounds under way, those up to
+ * there are among the others'; what this site has left of later ones counts. */
 static lt_err catch_up(lt_training *t, const past *p) {
     lt_diloco *d = &t->diloco;
-    int64_t *steps = NULL, without;
+    int64_t *steps = NULL, without, after;
+    lt_sites *s;
     size_t n = 0, done = 0;
     lt_err err = LT_OK;
     lt_log_warn("the other sites went on without this one at step %lld: it takes their outer "
                 "parameters of step %lld, and goes on there",
                 (long long)p->without, (long long)p->newest);
-    lt_sites_end(&d->sites);
-    d->sent = -1;
+    forget_rounds(d, p->newest);
+    s = next_place(d, &after);
     LT_TRY(p->from >= 0 ? begin_from(t, p->from) : LT_OK);
-    LT_TRY_DONE(lt_sites_decided(&d->sites, t->state.outer_step, &steps, &n, &without));
+    LT_TRY_DONE(lt_sites_decided(s, t->state.outer_step, &steps, &n, &without));
     for (size_t i = 0; i < n && steps[i] <= p->newest; i++, done++) {
-        LT_TRY_DONE(repeat_round(t, steps[i]));
+        LT_TRY_DONE(repeat_round(t, s, steps[i]));
     }
     if ((int64_t)done != p->n) {
         LT_FAIL_DONE(LT_ERR_IO, "%s: %zu rounds up to step %lld, and the leading rank found %lld",
@@ -405,7 +433,7 @@ static lt_err catch_up(lt_training *t, const past *p) {
     }
     LT_TRY_DONE(each_param(t, 0, take_outer, NULL));
 done:
-    lt_sites_end(&d->sites);
+    lt_sites_end(s);
     free(steps);
     return lt_training_meet(t, err);
 }
@@ -413,17 +441,17 @@ done:
 /* ---- A round ends ---- */
 
 /* Wait until all ranks have read it, or a stop is asked; *r: the record of all ranks. */
-static lt_err wait_for_round(lt_training *t, lt_step_record *r) {
+static lt_err wait_for_round(lt_training *t, lt_sites *s, lt_step_record *r) {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
     lt_diloco *d = &t->diloco;
     const double since_s = lt_clock_s();
     for (;;) {
         bool done = false;
-        const lt_err err = lt_sites_poll(&d->sites, &done);
+        const lt_err err = lt_sites_poll(s, &done);
         *r = (lt_step_record){.late = done ? 0.0 : 1.0, .stop = (double)lt_training_stop_asked(t)};
-        if (done && d->sites.o.part >= 0) {
-            r->received_bytes = (double)lt_sites_received(&d->sites);
-            r->sent_bytes = (double)d->sites.round.payload_bytes;
+        if (done && s->o.part >= 0) {
+            r->received_bytes = (double)lt_sites_received(s);
+            r->sent_bytes = (double)s->round.payload_bytes;
         }
         LT_TRY(lt_ranks_combine(&t->ranks, r, err));
         if (r->late == 0.0 || r->stop != 0.0) {
@@ -434,32 +462,34 @@ static lt_err wait_for_round(lt_training *t, lt_step_record *r) {
     }
 }
 
-static lt_err tell_round(lt_training *t, int64_t step, const lt_step_record *r, double waited_s) {
-    const lt_diloco *d = &t->diloco;
+static lt_err tell_round(lt_training *t, const lt_sites *s, int64_t step, const lt_step_record *r,
+                         double waited_s) {
     json_t *sites = json_array();
     if (!lt_ranks_lead(&t->ranks)) {
         json_decref(sites);
         return LT_OK;
     }
     for (int site = 0; site < t->recipe.sites; site++) {
-        if (d->sites.member[site]) {
+        if (s->member[site]) {
             json_array_append_new(sites, json_integer(site));
         }
     }
     return lt_metrics_put(
         &t->metrics, json_pack("{s:s, s:I, s:I, s:o, s:I, s:I, s:f}", "kind", "outer", "step",
-                               (json_int_t)step, "round", (json_int_t)d->sites.round.step, "sites",
-                               sites, "sent_bytes", (json_int_t)r->sent_bytes, "received_bytes",
+                               (json_int_t)step, "round", (json_int_t)s->round.step, "sites", sites,
+                               "sent_bytes", (json_int_t)r->sent_bytes, "received_bytes",
                                (json_int_t)r->received_bytes, "wait_s", waited_s));
 }
 
+/* The oldest one. */
 static lt_err end_round(lt_training *t, int64_t step, bool *changed, int *stop) {
     lt_diloco *d = &t->diloco;
+    lt_sites *s = under_way(d, 0);
     const double waited_before_s = d->waited_s;
-    const float share = d->sent < step ? (float)t->recipe.merge : 0.0f;
+    const float share = s->round.step < step ? (float)t->recipe.merge : 0.0f;
     lt_step_record r;
     past p;
-    LT_TRY(wait_for_round(t, &r));
+    LT_TRY(wait_for_round(t, s, &r));
     if (r.late != 0.0) {
         *stop = (int)r.stop;
         return LT_OK;
@@ -469,14 +499,13 @@ static lt_err end_round(lt_training *t, int64_t step, bool *changed, int *stop) 
     if (p.without >= 0) {
         return catch_up(t, &p);
     }
-    LT_TRY(outer_step(t, share));
-    LT_TRY(keep_outer(t));
-    LT_TRY(tell_round(t, step, &r, d->waited_s - waited_before_s));
+    LT_TRY(outer_step(t, s, share));
+    LT_TRY(keep_outer(t, s));
+    LT_TRY(tell_round(t, s, step, &r, d->waited_s - waited_before_s));
     d->n_rounds++;
     d->sent_bytes += r.sent_bytes;
     d->received_bytes += r.received_bytes;
-    lt_sites_end(&d->sites);
-    d->sent = -1;
+    forget_rounds(d, s->round.step);
     return LT_OK;
 }
 
@@ -488,8 +517,9 @@ static bool begins(const lt_training *t, int64_t step) {
 }
 
 static bool ends(const lt_training *t, int64_t step) {
-    return t->diloco.sent >= 0 &&
-           (step >= t->diloco.sent + t->recipe.overlap || step >= t->recipe.steps);
+    const lt_diloco *d = &t->diloco;
+    return d->n_under > 0 &&
+           (step >= under_way(d, 0)->round.step + t->recipe.overlap || step >= t->recipe.steps);
 }
 
 bool lt_diloco_is_due(const lt_training *t, int64_t step) {
@@ -498,23 +528,30 @@ bool lt_diloco_is_due(const lt_training *t, int64_t step) {
 }
 
 bool lt_diloco_waits(const lt_training *t) {
-    return t->diloco.on && t->diloco.sent >= 0 && t->state.step >= t->recipe.steps;
+    return t->diloco.on && t->diloco.n_under > 0 && t->state.step >= t->recipe.steps;
 }
 
 lt_err lt_diloco_settle(lt_training *t) {
-    return t->diloco.on ? lt_sites_wait_posted(&t->diloco.sites) : LT_OK;
+    const lt_diloco *d = &t->diloco;
+    for (int i = 0; i < d->n_under; i++) {
+        LT_TRY(lt_sites_wait_posted(under_way(d, i)));
+    }
+    return LT_OK;
 }
 
 lt_err lt_diloco_follow(lt_training *t, int64_t step, bool *changed, int *stop) {
     lt_diloco *d = &t->diloco;
     const double waited_s = t->times.line.waited_s; /* A round is no part of a step's transfers. */
     *changed = false;
+    *stop = 0;
     if (!d->on || !(ends(t, step) || begins(t, step))) {
         return LT_OK;
     }
     LT_TRY(t->device->backend->sync(lt_training_queue(t)));
-    LT_TRY(ends(t, step) ? end_round(t, step, changed, stop) : LT_OK);
-    if (d->sent < 0 && begins(t, step)) {
+    while (ends(t, step) && *stop == 0) {
+        LT_TRY(end_round(t, step, changed, stop));
+    }
+    if (*stop == 0 && begins(t, step)) {
         LT_TRY(begin_round(t, step));
         LT_TRY(ends(t, step) ? end_round(t, step, changed, stop) : LT_OK);
     }
@@ -527,20 +564,28 @@ lt_err lt_diloco_follow(lt_training *t, int64_t step, bool *changed, int *stop) 
 }
 
 /* A round that was under way when the state was saved: its file must be there. */
-static lt_err find_round(lt_training *t) {
+static lt_err find_round(lt_training *t, int64_t began) {
     lt_diloco *d = &t->diloco;
-    const int64_t step = t->state.step, each = period(&t->recipe), began = step / each * each;
-    if (began <= t->state.outer_step || began == step) {
-        return LT_OK; /* None, or the deltas are those of this very state. */
-    }
-    if (!lt_sites_has_posted(&d->sites, began)) {
+    const int64_t step = t->state.step;
+    lt_sites_round round = round_of(t, began, fragment_at(&t->recipe, began));
+    lt_sites *s = next_place(d, &round.after);
+    if (!lt_sites_has_posted(s, began)) {
         LT_FAIL(LT_ERR_STATE,
                 "%s: what this site left there at step %lld is gone, and the checkpoint of step "
                 "%lld needs it; resume from a checkpoint before step %lld",
                 t->recipe.meet, (long long)began, (long long)step, (long long)began);
     }
-    d->sent = began;
-    return lt_sites_begin(&d->sites, round_of(t, began, fragment_at(&t->recipe, began)), 0);
+    d->n_under++;
+    return lt_sites_begin(s, round, 0);
+}
+
+/* All of them. The deltas of one that begins at the step that was saved are those of this very
+ * state. */
+static lt_err find_rounds(lt_training *t) {
+    for (int64_t began = next_round(t); began < t->state.step; began += period(&t->recipe)) {
+        LT_TRY(find_round(t, began));
+    }
+    return LT_OK;
 }
 
 lt_err lt_diloco_join(lt_training *t) {
@@ -553,15 +598,15 @@ lt_err lt_diloco_join(lt_training *t) {
     }
     LT_TRY(t->resume_path[0] == '\0' ? each_param(t, 0, start_outer, NULL) : LT_OK);
     LT_TRY(look_back(t, &p));
-    if (p.without >= 0) {
-        LT_TRY(catch_up(t, &p));
+    const bool late = p.without >= 0;
+    LT_TRY(late ? catch_up(t, &p) : LT_OK);
+    LT_TRY(lt_training_meet(t, find_rounds(t)));
+    LT_TRY(t->state.step > 0 ? lt_diloco_follow(t, t->state.step, &changed, &stop) : LT_OK);
+    if (late && !changed) {
         LT_TRY(lt_model_sync_weights(t->trained));
         t->trained->version++;
-        changed = true;
-    } else {
-        LT_TRY(lt_training_meet(t, find_round(t)));
-        LT_TRY(t->state.step > 0 ? lt_diloco_follow(t, t->state.step, &changed, &stop) : LT_OK);
     }
+    changed = changed || late;
     LT_TRY(lt_training_skip(t, t->state.outer_step));
     t->saved_step = changed ? -1 : t->saved_step; /* What was saved of this step is older. */
     return changed ? lt_training_gather(t) : LT_OK;
@@ -604,6 +649,27 @@ static void find_part(lt_training *t, int *part, int *n_parts) {
     t->diloco.same = same != NULL && lt_group_size(same) > 1 ? same : NULL;
 }
 
+/* Places for rounds, each with room for what it sends. */
+static lt_err open_flights(lt_training *t, lt_sites_options *o, const json_t *facts) {
+    const int most = most_under_way(&t->recipe);
+    lt_diloco *d = &t->diloco;
+    size_t largest = 0;
+    for (int fragment = 1; fragment <= t->recipe.fragments; fragment++) {
+        const size_t bytes = round_of(t, 0, fragment).payload_bytes;
+        largest = bytes > largest ? bytes : largest;
+    }
+    d->flights = calloc((size_t)most, sizeof *d->flights);
+    if (d->flights == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%d rounds under way", most);
+    }
+    for (; d->n_flights < most; d->n_flights++) {
+        o->payload_bytes = d->n_flights == 0 ? round_of(t, 0, 0).payload_bytes : largest;
+        LT_TRY(lt_sites_open(&d->flights[d->n_flights], o, facts));
+        d->bytes += o->part >= 0 ? o->payload_bytes : 0;
+    }
+    return LT_OK;
+}
+
 lt_err lt_diloco_open(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_param_table *table = t->optimiser.share.table;
@@ -638,9 +704,8 @@ lt_err lt_diloco_open(lt_training *t) {
         most = n > most ? n : most;
         o.n_elements += n;
     }
-    o.payload_bytes = round_of(t, 0, 0).payload_bytes;
     facts = facts_of(t, o.n_parts);
-    err = lt_sites_open(&d->sites, &o, facts);
+    err = open_flights(t, &o, facts);
     json_decref(facts);
     LT_TRY(err);
     const size_t room = (t->device->backend->host_memory ? 1 : HOST_ROOM) * (size_t)most;
@@ -648,15 +713,17 @@ lt_err lt_diloco_open(lt_training *t) {
     if (d->room == NULL) {
         LT_FAIL(LT_ERR_OOM, "room for outer steps");
     }
-    d->bytes = room * sizeof *d->room + (o.part >= 0 ? o.payload_bytes : 0);
+    d->bytes += room * sizeof *d->room;
     d->state = lt_optimiser_outer(&t->optimiser);
-    d->sent = -1;
     d->on = true;
     return LT_OK;
 }
 
 void lt_diloco_close(lt_training *t) {
-    lt_sites_close(&t->diloco.sites);
+    for (int i = 0; i < t->diloco.n_flights; i++) {
+        lt_sites_close(&t->diloco.flights[i]);
+    }
+    free(t->diloco.flights);
     free(t->diloco.room);
     t->diloco = (lt_diloco){0};
 }

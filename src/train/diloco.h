@@ -14,18 +14,25 @@
  *   fragments 2, every 100     ... 50 │ layers 0, 2, ... │ ... 100 │ layers 1, 3, ... │ ... 150
  *
  * With `diloco.fragments` each round is of every so many layers alone, so the link carries the same
- * bytes in smaller pieces. A round ends before the next one begins.
+ * bytes in smaller pieces. A fragment's round ends before its next one begins; those of other
+ * fragments may begin meanwhile, so several are under way at once, each of which is merged
+ * `overlap` steps behind its own beginning:
+ *
+ *   every 100, overlap 70      50 ├──── layers 0, 2, ... ────┤ 120
+ *                                     100 ├──── layers 1, 3, ... ────┤ 170
+ *                                                   150 ├──── layers 0, 2, ... ──── ...
  *
  * The batch.size rows of a step are divided among all ranks of all sites. Each site has an inner
  * optimiser of its own, whose moments are never sent.
  *
  * STATE    outer parameters and momentum are buffers of the optimiser (optimiser.h), divided and
  *          saved as moments are; lt_run_state.outer_step is the newest round that they include. A
- *          checkpoint is written only when this site's file of the round under way is on disk, so
- *          that a run that resumes finds it there.
+ *          checkpoint is written only when this site's files of the rounds under way are on disk,
+ *          so that a run that resumes finds them there. Rounds end in the order in which they
+ *          began, so those under way are the ones between outer_step and the step of the run.
  * ABSENCE  Where the other sites have gone on without one, it takes their newest outer parameters
- *          and goes on at their step: steps and rows in between are left out. So does a site that
- *          starts late.
+ *          and goes on at their step: steps and rows in between are left out. Rounds behind those
+ *          parameters that it has begun go on. So does a site that starts late.
  * STOP     A stop request ends the wait for a round. The run is saved as it is, and the next start
  *          finishes the round. */
 #ifndef LT_TRAIN_DILOCO_H
@@ -39,13 +46,15 @@ struct lt_training;
 
 typedef struct {
     bool on;
-    lt_sites sites;
+    /* Rounds under way: n_under from flights[oldest] on, around the end. The first has room for the
+     * whole model, the others for the largest fragment. */
+    lt_sites *flights; /* (n_flights) */
+    int n_flights, oldest, n_under;
     lt_outer_state state;
     /* Ranks that hold the same as member 0 of them, which exchanges it; NULL: this one alone. */
     lt_group *same;
     float *room;  /* On the host: a sum, and off the host three more, of the largest parameter. */
-    size_t bytes; /* Bytes of room and of the own file. */
-    int64_t sent; /* Step of the round under way; -1: none. */
+    size_t bytes; /* Bytes of room and of the own files. */
     /* Rounds of this process, for all ranks of the site. */
     int64_t n_rounds;
     double sent_bytes, received_bytes, waited_s;
@@ -69,7 +78,7 @@ LT_MUST_USE lt_err lt_diloco_follow(struct lt_training *t, int64_t step, bool *c
 bool lt_diloco_is_due(const struct lt_training *t, int64_t step);
 /* Was the run stopped while a round was under way that its last step needs? */
 bool lt_diloco_waits(const struct lt_training *t);
-/* Before a checkpoint: the own file of the round under way is on disk. */
+/* Before a checkpoint: the own files of the rounds under way are on disk. */
 LT_MUST_USE lt_err lt_diloco_settle(struct lt_training *t);
 void lt_diloco_tell_end(const struct lt_training *t);
 

@@ -169,12 +169,11 @@ static lt_err check_sites(const lt_recipe *r) {
         LT_FAIL(LT_ERR_ARG, "diloco.fragments = %lld does not divide diloco.every = %lld",
                 (long long)r->fragments, (long long)r->every);
     }
-    if (r->overlap >= r->every / r->fragments) {
+    if (r->overlap >= r->every) {
         LT_FAIL(LT_ERR_ARG,
-                "diloco.overlap = %lld: a round ends before the next begins, so it is less than "
-                "diloco.every = %lld%s",
-                (long long)r->overlap, (long long)r->every,
-                r->fragments > 1 ? " / diloco.fragments" : "");
+                "diloco.overlap = %lld: a round ends before the next one of the same parameters "
+                "begins, so it is less than diloco.every = %lld",
+                (long long)r->overlap, (long long)r->every);
     }
     if (r->sites > 1 && r->deterministic != 0) {
         LT_FAIL(LT_ERR_UNSUPPORTED,

@@ -102,7 +102,7 @@ def arguments(run, out):
 
 def beside_pytorch(work, runs):
     for i, run in enumerate(runs):
-        if i not in (2, 5) and not long_ones:  # Launches below have three others.
+        if i not in (2, 5, 6) and not long_ones:  # Launches below have three others.
             continue
         args = arguments(run, f"{work}/torch-{i}")
         check(f"PyTorch: {run['name']}", together(args, run["sites"]) or compare(run, args["out"]))
@@ -118,8 +118,8 @@ def beside_pytorch(work, runs):
 def kinds_of_kills():
     """Fragments, overlap, bits, kills and seed of each run."""
     if "FAULT_SEEDS" in os.environ:
-        return [(*random.Random(seed).choice(((1, 2, 4), (1, 0, 8), (1, 3, 32), (1, 0, 4), (2, 2, 4), (2, 0, 32))), 6, seed) for seed in seeds.of(1, 1)]
-    return ((2, 2, 4, 2, 2),) + (((1, 0, 8, 6, 1), (1, 3, 32, 6, 3), (1, 0, 4, 6, 4), (2, 0, 32, 6, 5)) if long_ones else ())
+        return [(*random.Random(seed).choice(((1, 2, 4), (1, 0, 8), (1, 3, 32), (1, 0, 4), (2, 2, 4), (2, 0, 32), (2, 7, 4), (2, 5, 8))), 6, seed) for seed in seeds.of(1, 1)]
+    return ((2, 7, 4, 2, 2),) + (((1, 0, 8, 6, 1), (1, 3, 32, 6, 3), (1, 0, 4, 6, 4), (2, 0, 32, 6, 5), (2, 2, 4, 6, 6), (2, 9, 32, 6, 7)) if long_ones else ())
 
 
 def killed(work):
@@ -190,7 +190,7 @@ def absent(work):
 
 def lagging(work):
     """Site 1 waits for a round and is stopped there. Site 0 takes it into that round, and goes on without it to the end; then site 1 wakes up."""
-    for fragments, overlap in ((2, 2), (2, 0), (1, 2), (1, 0)) if long_ones else ((2, 2),):
+    for fragments, overlap in ((2, 6), (2, 2), (2, 0), (1, 2), (1, 0)) if long_ones else ((2, 6),):
         name = f"{fragments} fragments, overlap {overlap}"
         args = {**SMALL, "out": f"{work}/lagging-{fragments}-{overlap}", "steps": 18, "diloco.every": 4 * fragments, "diloco.fragments": fragments, "diloco.overlap": overlap, "diloco.bits": 4}
         slow = start(args, 1)
@@ -201,10 +201,43 @@ def lagging(work):
         slow.send_signal(signal.SIGCONT)
         check(f"{name}: a site that lags", wrong or slow.wait(PATIENCE) and log_of(args, 1))
         met = [(r["round"], r["sites"]) for r in rows(args["out"], 0, "outer")]
-        check(f"{name}: the other went on without it", met != [(4, [0, 1])] + [(s, [0]) for s in (8, 12, 16, 18)] and met)
+        left = range(4, 4 + max(overlap, 1), 4)  # The rounds that it has begun.
+        check(f"{name}: the other went on without it", met != [(s, [0, 1] if s in left else [0]) for s in (4, 8, 12, 16, 18)] and met)
         check(f"{name}: it goes on where the other is", [r["step"] for r in rows(args["out"], 1, "train")] != list(range(1, 5 + overlap)) and rows(args["out"], 1, "train")[-1])
         last = [weights(args["out"], site, 18) for site in range(2)]
         check(f"{name}: and has what the other has", [n for n in ("weights.safetensors", "outer.safetensors", "outer_momentum.safetensors") if last[0][n] != last[1][n]])
+
+
+def freeze(process):
+    """SIGSTOP, and every thread stands still."""
+    process.send_signal(signal.SIGSTOP)
+    wait_for(lambda: all(open(p).read().rsplit(") ", 1)[1][0] == "T" for p in glob.glob(f"/proc/{process.pid}/task/*/stat")))
+
+
+def late_for_one_of_two(work):
+    """Two rounds of site 1 are under way, and the others decide the first without it: it takes their outer parameters, and its part of the second one counts."""
+    args = {**SMALL, "out": f"{work}/late", "steps": 18, "diloco.every": 8, "diloco.fragments": 2, "diloco.overlap": 6}
+    left = [[f"{args['out']}/rounds/step-{step:09}/site-{site}.part-0" for step in (4, 8)] for site in range(2)]
+    runs = []
+    for site in (1, 0):  # Each waits behind step 10 for the round of step 4, and what site 1 has left is taken away.
+        runs.insert(0, start(args, site))
+        wait_for(lambda: all(map(os.path.exists, left[site])) and os.path.exists(f"{args['out']}/site-{site}/metrics.jsonl") and len(rows(args["out"], site, "train")) == 9)
+        freeze(runs[0])
+        for path in left[site] if site == 1 else left[0][1:]:
+            os.rename(path, path + "-away")
+    json.dump({"step": 4, "sites": [0]}, open(f"{args['out']}/decided", "w"))
+    os.rename(f"{args['out']}/decided", f"{args['out']}/rounds/step-000000004/members")
+    os.rename(left[1][1] + "-away", left[1][1])
+    runs[1].send_signal(signal.SIGCONT)
+    wait_for(lambda: len(rows(args["out"], 1, "train")) == 13 or runs[1].poll() is not None)
+    os.rename(left[0][1] + "-away", left[0][1])
+    runs[0].send_signal(signal.SIGCONT)
+    check("a site that is late for one of two rounds", "".join(log_of(args, site) for site, p in enumerate(runs) if p.wait(PATIENCE) != 0))
+    check("it takes the outer parameters of that round", "takes their outer parameters of step 4," not in open(f"{args['out']}-1.log").read() and log_of(args, 1))
+    met = [(r["round"], r["sites"]) for r in rows(args["out"], 0, "outer")]
+    check("and has a part in the other one", met != [(s, [0] if s == 4 else [0, 1]) for s in (4, 8, 12, 16, 18)] and met)
+    last = [weights(args["out"], site, 18) for site in range(2)]
+    check("both end with the same parameters", [n for n in ("weights.safetensors", "outer.safetensors", "outer_momentum.safetensors") if last[0][n] != last[1][n]])
 
 
 def bytes_sent(work):
@@ -233,7 +266,7 @@ def refused(work):
     wants("a site that is not there", {**base, "diloco.site": 2}, "diloco.site = 2 of diloco.sites = 2")
     wants("an overlap as long as a round", {**base, "diloco.site": 0, "diloco.overlap": 2}, "it is less than diloco.every = 2")
     wants("fragments that do not divide a round", {**base, "diloco.site": 0, "diloco.fragments": 3}, "diloco.fragments = 3 does not divide diloco.every = 2")
-    wants("an overlap as long as a fragment's turn", {**base, "diloco.site": 0, "diloco.fragments": 2, "diloco.overlap": 1}, "less than diloco.every = 2 / diloco.fragments")
+    wants("an overlap as long as a fragment's turn", {**base, "diloco.site": 0, "diloco.fragments": 2, "diloco.overlap": 2}, "it is less than diloco.every = 2")
     wants("more fragments than layers", {**base, "diloco.site": 0, "diloco.every": 64, "diloco.fragments": 64}, "diloco.fragments = 64: the model has")
     wants("a meeting place that is no folder", {**base, "diloco.site": 0, "diloco.meet": "s3://bucket/run"}, "mount it")
     wants("rows that do not divide", {**base, "diloco.site": 0, "batch.size": 3}, "batch.size = 3 rows cannot be divided by 2")
@@ -257,6 +290,7 @@ with tempfile.TemporaryDirectory() as work:
         stopped(work)
         absent(work)
         lagging(work)
+        late_for_one_of_two(work)
         bytes_sent(work)
         refused(work)
 print(f"1..{count}")

@@ -181,10 +181,16 @@ static lt_sites open_site(int site, double deadline_s, const char *seed) {
     return s;
 }
 
-static void post(lt_sites *s, int64_t step, float value, uint64_t base) {
+static void post_after(lt_sites *s, int64_t step, int64_t after, float value, uint64_t base) {
     const float payload[4] = {value, 2 * value, 3 * value, 4 * value};
+    const lt_sites_round round = {
+        .step = step, .payload_bytes = s->o.payload_bytes, .after = after};
     memcpy(lt_sites_payload(s), payload, sizeof payload);
-    must(lt_sites_begin(s, (lt_sites_round){step, 0, s->o.payload_bytes}, base), "begin");
+    must(lt_sites_begin(s, round, base), "begin");
+}
+
+static void post(lt_sites *s, int64_t step, float value, uint64_t base) {
+    post_after(s, step, 0, value, base);
 }
 
 static lt_err finish(lt_sites *s) {
@@ -307,6 +313,39 @@ static void damaged_members_are_told(void **state) {
     }
 }
 
+/* Two rounds under way: the second has all its files and is past its deadline, and is decided
+ * behind the first. */
+static void rounds_are_decided_in_order(void **state) {
+    lt_sites first = open_site(0, PATIENCE, "1"), second = open_site(0, 0.0, "1");
+    lt_sites others[4] = {open_site(1, PATIENCE, "1"), open_site(2, PATIENCE, "1"),
+                          open_site(1, PATIENCE, "1"), open_site(2, PATIENCE, "1")};
+    int64_t *steps, without;
+    bool done = true;
+    size_t n;
+    (void)state;
+    post(&first, 52, 1.0f, 7);
+    post_after(&second, 56, 52, 2.0f, 8);
+    post_after(&others[2], 56, 52, 3.0f, 8);
+    post_after(&others[3], 56, 52, 4.0f, 8);
+    (void)usleep(300000); /* Longer than the pause between two looks. */
+    must(lt_sites_poll(&second, &done), "second");
+    assert_false(done);
+    must(lt_sites_decided(&second, 51, &steps, &n, &without), "decided");
+    assert_int_equal(n, 0);
+    free(steps);
+    post(&others[0], 52, 5.0f, 7);
+    post(&others[1], 52, 6.0f, 7);
+    must(finish(&second), "second");
+    must(finish(&first), "first");
+    assert_int_equal(lt_sites_members(&first), 3);
+    assert_int_equal(lt_sites_members(&second), 3);
+    for (int i = 0; i < 4; i++) {
+        lt_sites_close(&others[i]);
+    }
+    lt_sites_close(&first);
+    lt_sites_close(&second);
+}
+
 static void sites_agree_about_their_run(void **state) {
     const lt_sites_options o = options_of(1, 0.0);
     lt_sites a = open_site(0, 0.0, "1"), b;
@@ -355,6 +394,7 @@ int main(void) {
         cmocka_unit_test(files_are_never_replaced),
         cmocka_unit_test(parted_and_damaged_sites_are_told),
         cmocka_unit_test(damaged_members_are_told),
+        cmocka_unit_test(rounds_are_decided_in_order),
         cmocka_unit_test(sites_agree_about_their_run),
         cmocka_unit_test(outer_parameters_for_those_who_come_later),
     };

@@ -99,7 +99,8 @@ static void relations(void **state) {
         {"optim.kind=ademamix optim.moments=bf16", NULL});
 }
 
-/* Rounds of sites: fragments divide diloco.every, and a round ends before the next begins. */
+/* Rounds of sites: fragments divide diloco.every, and a round ends before the next one of the same
+ * parameters begins. */
 static void sites(void **state) {
     (void)state;
     TRY({"diloco.sites=4 diloco.site=3", NULL},
@@ -110,9 +111,9 @@ static void sites(void **state) {
          "diloco.fragments = 3 does not divide diloco.every = 31"},
         {"diloco.sites=2 diloco.every=30 diloco.overlap=29", NULL},
         {"diloco.sites=2 diloco.every=30 diloco.overlap=30", "less than diloco.every = 30"},
-        {"diloco.sites=2 diloco.every=30 diloco.fragments=3 diloco.overlap=9", NULL},
-        {"diloco.sites=2 diloco.every=30 diloco.fragments=3 diloco.overlap=10",
-         "diloco.every = 30 / diloco.fragments"});
+        {"diloco.sites=2 diloco.every=30 diloco.fragments=3 diloco.overlap=29", NULL},
+        {"diloco.sites=2 diloco.every=30 diloco.fragments=3 diloco.overlap=30",
+         "less than diloco.every = 30"});
     assert_int_equal(check("diloco.sites=2 deterministic=mesh-invariant"), LT_ERR_UNSUPPORTED);
     says("diloco.sites = 2 with deterministic = mesh-invariant");
     assert_int_equal(check("diloco.sites=2 objective.kind=dpo"), LT_ERR_UNSUPPORTED);
@@ -146,10 +147,10 @@ static void meshes_divide(void **state) {
          "28 tokens cannot be divided into 8 pieces, two for each of "
          "cp=4 ranks; 32 can",
          {.pp = 1, .dp = 1, .cp = 4, .tp = 1, .ep = 1}},
-        {"batch.size=4 data.seq=33",
         {"batch.size=9 data.seq=16",
          "batch.size = 9 rows cannot be divided by 4 ranks; 8 can",
          {.pp = 1, .dp = 4, .cp = 1, .tp = 1, .ep = 1}},
+        {"batch.size=4 data.seq=33",
          "33 tokens cannot be divided into 2 pieces, two for each of cp=1 ranks; 34 can",
          {.pp = 1, .dp = 1, .cp = 1, .tp = 1, .ep = 1}},
         {"batch.size=12 deterministic=mesh-invariant batch.groups=4",
