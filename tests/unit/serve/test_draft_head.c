@@ -207,10 +207,10 @@ static void a_greedy_text_accepts_what_pytorch_says(void **state) {
 
 /* Prompts that are read in pieces, end at the end of a page, share pages and have several choices
  * keep their bits; page by page in a small cache, and where the engine itself chooses lengths. */
-enum { GREEDY = 3 };
+enum { GREEDY = 3, CHOICES = 3 };
 
 /* Greedy texts of several prompts, requests [first, end) at once. */
-static void run_greedy(const golden *g, int first, int end, answer *answers) {
+static void run_greedy(const golden *g, int first, int end, int64_t n_choices, answer *answers) {
     const lt_draft_head *head = g->head;
     lt_engine_options o = options_of(&head, MOST);
     lt_engine *e = NULL;
@@ -224,6 +224,7 @@ static void run_greedy(const golden *g, int first, int end, answer *answers) {
         prompt[0] += i;
         r.prompt = prompt;
         r.n_prompt = g->n_tokens - 1;
+        r.n_choices = n_choices;
         r.max_tokens = 60;
         r.ignore_eos = true;
         r.sampling.temperature = 0;
@@ -233,9 +234,10 @@ static void run_greedy(const golden *g, int first, int end, answer *answers) {
     lt_engine_close(e);
 }
 
-/* Each row of a call goes on with its own hidden state: with another's it would accept less. */
+/* Each row of a call goes on with its own hidden state: with another's it would accept less. A
+ * text that forks goes on with a copy of what the head keeps for the last page. */
 static void texts_accept_together_what_they_accept_alone(void **state) {
-    static answer alone[GREEDY], together[GREEDY];
+    static answer alone[GREEDY], together[GREEDY], forked;
     const lt_backend *b;
     (void)state;
     for (int i = 0; i < (PLACES - 1) * FORMATS; i++) {
@@ -244,21 +246,24 @@ static void texts_accept_together_what_they_accept_alone(void **state) {
         assert_true(backend_of(i / FORMATS, &b));
         open_golden_of(&g, i % FORMATS, LT_F32, b);
         for (int k = 0; k < GREEDY; k++) {
-            run_greedy(&g, k, k + 1, alone);
+            run_greedy(&g, k, k + 1, 1, alone);
             accepted += alone[k].accepted;
         }
-        run_greedy(&g, 0, GREEDY, together);
+        run_greedy(&g, 0, GREEDY, 1, together);
+        run_greedy(&g, 0, 1, CHOICES, &forked);
         assert_true(accepted > 10 * GREEDY);
         for (int k = 0; k < GREEDY; k++) {
             assert_same(&together[k].choices[0], &alone[k].choices[0], "a text");
             assert_int_equal(together[k].drafted, alone[k].drafted);
             assert_int_equal(together[k].accepted, alone[k].accepted);
         }
+        assert_int_equal(forked.drafted, CHOICES * alone[0].drafted);
+        assert_int_equal(forked.accepted, CHOICES * alone[0].accepted);
         close_golden(&g);
     }
 }
 
-enum { TEXTS = 6, PROMPT = 150, CHOICES = 3, TOKENS = 60 };
+enum { TEXTS = 6, PROMPT = 150, TOKENS = 60 };
 
 static void compare_texts(int format, lt_dtype dtype, const lt_backend *backend) {
     static answer plain[TEXTS], drafted[TEXTS];
