@@ -331,8 +331,11 @@ static lt_err read_piece(const reading *g, const piece *p) {
     if (t == NULL) {
         LT_FAIL(LT_ERR_FORMAT, "%s: a tensor is missing: %s", g->path, p->name);
     }
-    if (t->n_dims != (p->cols > 0 ? 2 : 1) || t->shape[0] != p->rows ||
-        (p->cols > 0 && t->shape[1] != p->cols)) {
+    if (t->n_dims != (p->cols > 0 ? 2 : 1)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s has %d dimensions, not %d", g->path, p->name,
+                t->n_dims, p->cols > 0 ? 2 : 1);
+    }
+    if (t->shape[0] != p->rows || (p->cols > 0 && t->shape[1] != p->cols)) {
         LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s is %lld x %lld; by config.json it is %lld x %lld",
                 g->path, p->name, (long long)t->shape[0],
                 (long long)(t->n_dims > 1 ? t->shape[1] : 1), (long long)p->rows, (long long)cols);

@@ -20,7 +20,8 @@ typedef struct {
     const char *drop, *renamed; /* renamed NULL: none */
     const char *map;            /* d2t or t2d */
     int64_t at, number;
-    const char *cut; /* A tensor that loses its last row. */
+    const char *cut;  /* A tensor that loses its last row. */
+    const char *deep; /* A vector that has a second dimension of 1. */
     lt_err err;
     const char *message;
 } fault;
@@ -58,6 +59,10 @@ static size_t put_faulty(const lt_safetensors *file, const fault *f, size_t n) {
             } else {
                 t2d[f->at] = (char)f->number;
             }
+        }
+        if (f->deep != NULL && strcmp(f->deep, t->name) == 0) {
+            o->n_dims = 2;
+            o->shape[1] = 1;
         }
         o->shape[0] -= f->cut != NULL && strcmp(f->cut, t->name) == 0;
         n++;
@@ -235,6 +240,9 @@ static void heads_that_do_not_fit_are_refused(void **state) {
         {.cut = "fc.weight",
          .err = LT_ERR_FORMAT,
          .message = "fc.weight is 31 x 96; by config.json it is 32 x 96"},
+        {.deep = "norm.weight",
+         .err = LT_ERR_FORMAT,
+         .message = "tensor norm.weight has 2 dimensions, not 1"},
         {.map = "d2t",
          .at = 5,
          .number = 75,
