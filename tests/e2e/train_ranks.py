@@ -269,7 +269,7 @@ def refusals(work):
             (3, {"mesh": "tp=3"}, "mesh: tp=3 does not divide the model's 2 heads; tp=2 does"),
             (2, {"mesh": "tp=2", "optim.kind": "muon"}, "Muon needs whole matrices"),
             (2, {"mesh": "xx=2"}, "'xx=2' is not AXIS=SIZE"),
-            (0, {"mesh": "dp=2"}, "has 2 places, and there are 1 ranks")):
+            (0, {"mesh": "dp=2"}, "has 2 places, and there is 1 rank")):
         out = f"{work}/refused"
         done = train(ranks, {**SMALL, "out": out, "steps": 2, **args})
         check(f"{args}", (done.returncode == 0 or says not in done.stderr) and f"status {done.returncode}: {done.stderr[-400:]}")
