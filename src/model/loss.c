@@ -4,6 +4,10 @@
  * products pack the head again, which is expensive for few rows (GPT-2 124M, one thread, the three
  * products together: 160 rows 140 GFLOP/s, 512 rows 153).
  *
+ * Of a packed batch (stage.h) the rows that count are copied together, into the scratch of the
+ * residual branch, which is free here; the gradients of these copies are made in dx, which is not
+ * made yet, and spread from there.
+ *
  * Ranks of tp have some words each, of all rows: xent says what it needs of each part, that is
  * gathered, and from all of it each rank makes losses and its own words' gradients.
  *
@@ -66,11 +70,11 @@ static bool any_counted(const int32_t *labels, int64_t n) {
 
 /* Nothing to learn from these rows: loss 0, gradient 0. */
 static lt_err skip_chunk(lt_exec *r, const lt_batch_acts *b, int64_t first, int64_t n,
-                         bool backward) {
+                         const lt_tensor *all_dh) {
     const lt_tensor loss = lt_tensor_rows(&b->loss_rows, first, n);
     LT_TRY(r->backend->zero(r->queue, loss.data, (size_t)n * sizeof(float)));
-    if (backward) {
-        const lt_tensor dh = lt_tensor_rows(&b->dh, first, n);
+    if (all_dh != NULL) {
+        const lt_tensor dh = lt_tensor_rows(all_dh, first, n);
         LT_TRY(r->backend->zero(r->queue, dh.data,
                                 (size_t)lt_tensor_count(&dh) * lt_dtype_bytes(dh.dtype)));
     }
@@ -177,14 +181,16 @@ static lt_err head_backward(lt_exec *r, lt_tensor dh, lt_tensor dlogits, lt_tens
                          false);
 }
 
-static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, int64_t first,
-                        int64_t n, const lt_loss_how *how) {
-    const lt_tensor h = lt_tensor_rows(&b->h_final, first, n);
-    lt_tensor logits = lt_tensor_rows(&l->logits, 0, n);
+/* all_h, all_dh: what the head reads, and the gradients of that; absent without backward. */
+static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
+                        const lt_tensor *all_h, const lt_tensor *all_dh, int64_t first, int64_t n,
+                        const lt_loss_how *how) {
+    const lt_tensor h = lt_tensor_rows(all_h, first, n);
+    lt_tensor logits = how->grad_scale == 0
+                           ? lt_tensor_2d(l->logits.data, LT_F32, n, l->logits.shape[1])
+                           : lt_tensor_rows(&l->logits, 0, n);
 
-    LT_TRY(how->grad_scale == 0 ? lt_loss_logits(r, l, b, first, n, &logits)
-                                : lt_linear_fwd(r, logits, h, lt_param_head(r->spec),
-                                                lt_param_head_bias(r->spec), 0));
+    LT_TRY(lt_linear_fwd(r, logits, h, lt_param_head(r->spec), lt_param_head_bias(r->spec), 0));
     if (r->exact != NULL && how->grad_scale == 0) {
         lt_exact_losses(&logits, r->spec->final_softcap, (const int32_t *)b->labels.data + first,
                         (float *)b->loss_rows.data + first, (int32_t *)b->best.data + first);
@@ -195,7 +201,29 @@ static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, in
     if (how->grad_scale == 0) {
         return LT_OK;
     }
-    return head_backward(r, lt_tensor_rows(&b->dh, first, n), logits, h);
+    return head_backward(r, lt_tensor_rows(all_dh, first, n), logits, h);
+}
+
+/* The rows of a packed batch that the head runs for, copied together. */
+static lt_err gather(lt_exec *r, const lt_batch_acts *b, lt_tensor to, lt_tensor order,
+                     lt_tensor count) {
+    return lt_exec_moe_gather_fwd(
+        r, &(lt_moe_gather_args){.y = to,
+                                 .x = lt_tensor_rows(&b->h_final, 0, r->batch * r->seq),
+                                 .slot_row = order,
+                                 .expert_start = count,
+                                 .top_k = 1});
+}
+
+/* Their gradients to where they came from; those of the others are 0. */
+static lt_err spread(lt_exec *r, const lt_batch_acts *b, lt_tensor from, lt_tensor order,
+                     lt_tensor count) {
+    return lt_exec_moe_gather_bwd(
+        r, &(lt_moe_gather_bwd_args){.dx = lt_tensor_rows(&b->dh, 0, r->batch * r->seq),
+                                     .dy = from,
+                                     .slot_row = order,
+                                     .expert_start = count,
+                                     .top_k = 1});
 }
 
 /* A score head of texts: the value of each row, F32, stands in the place of its loss; backward, a
@@ -220,19 +248,28 @@ static lt_err run_scores(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
 
 lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const lt_loss_how *how) {
     const bool backward = how->grad_scale != 0;
-    const int64_t rows = r->batch * r->seq, chunk = backward ? l->chunk_rows : lt_loss_eval_rows(l);
+    const int64_t rows = how->head_rows, all_rows = r->batch * r->seq,
+                  chunk = backward ? l->chunk_rows : lt_loss_eval_rows(l);
+    const bool packed = rows < all_rows;
+    const lt_tensor h = packed ? b->branch : b->h_final, dh = packed ? b->dx : b->dh,
+                    /* Every row has its place: those that the head does not run for have none. */
+        order = lt_tensor_rows(&b->order, 0, all_rows),
+                    count = lt_tensor_rows(&b->order, all_rows, 1);
 
     if (lt_model_spec_gives_values(r->spec)) {
         return run_scores(r, l, b, how);
     }
+    LT_ASSERT(!packed || how->target == NULL);
+    LT_TRY(packed && rows > 0 ? gather(r, b, h, order, count) : LT_OK);
     for (int64_t first = 0; first < rows; first += chunk) {
         const int64_t n = rows - first < chunk ? rows - first : chunk;
         if (how->host_labels == NULL || any_counted(how->host_labels + first, n)) {
-            LT_TRY(run_chunk(r, l, b, first, n, how));
+            LT_TRY(run_chunk(r, l, b, &h, &dh, first, n, how));
         } else {
-            LT_TRY(skip_chunk(r, b, first, n, backward));
+            LT_TRY(skip_chunk(r, b, first, n, backward ? &dh : NULL));
         }
     }
+    LT_TRY(packed && backward ? spread(r, b, dh, order, count) : LT_OK);
     if (backward && r->fresh && !r->head_stored) { /* No chunk made it. */
         const lt_tensor dw = lt_exec_gradient(r, lt_param_head(r->spec), 0);
         if (dw.data != NULL) {

@@ -29,10 +29,11 @@ typedef struct {
 } lt_loss_target;
 
 typedef struct {
-    /* (B * T): chunks without a counted label are skipped; NULL: none is (the results are the
-     * same). */
+    /* (B * T), as b->labels: chunks without a counted label are skipped; NULL: none is (the results
+     * are the same). */
     const int32_t *host_labels;
-    float grad_scale; /* != 0: backward, too. */
+    int64_t head_rows; /* Of the batch (stage.h). */
+    float grad_scale;  /* != 0: backward, too. */
     float z_coef;
     float temperature;            /* Logits are divided by it, against labels; 0: 1. */
     bool weights;                 /* Rows' gradients are multiplied by b->weights. */

@@ -96,7 +96,10 @@ static lt_stage_options stage_options(const lt_pass_options *o, const lt_model_s
                               .loss = end == s->n_layers,
                               .n_sets = n_sets_of(o),
                               .joins = o->joins,
-                              .weights = o->weights};
+                              .weights = o->weights,
+                              .packs = end == s->n_layers && s->n_scores == 0 && o->joins == 0 &&
+                                       lt_pass_n_tp(o) == 1 && !o->exact && o->lora.dropout == 0.0,
+                              .on_device = o->on_device};
 }
 
 /* A stage has a unit's gradients if it has its layer, the embedding, or the head, which may be the
@@ -449,7 +452,7 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     }
     p->exec.exact = o->exact ? &p->exact : NULL;
     p->exec.fixed_order = o->exact;
-    const lt_stage_options stage = stage_options(o, &m->spec);
+    const lt_stage_options stage = stage_options(&p->options, &m->spec);
     LT_TRY_DONE(lt_stage_open(&p->stage, m->device, &stage));
     LT_TRY_DONE(fill_tables(p));
     *out = p;

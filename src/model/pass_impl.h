@@ -14,7 +14,8 @@
 #include "model/stage.h"
 #include "tensor/timeline.h"
 
-#define LT_PASS_MAX_GRAPHS 32 /* Shapes of a run, fresh and not: a ramp has a few. */
+/* Shapes of a run, fresh and not: a ramp has a few, and prompts of many lengths. */
+#define LT_PASS_MAX_GRAPHS 64
 
 /* A graph, and what is behind it: a callback, a verb between ranks, or the end of the pass. */
 typedef struct {
@@ -38,7 +39,8 @@ typedef struct {
     int64_t batch, seq;
     bool has_documents, has_weights, fresh;
     float grad_scale;
-    uint64_t division;     /* A digest of the batch's rows_of; 0: it has none. */
+    uint64_t division; /* A digest of the batch's rows_of; 0: it has none. */
+    int64_t head_rows;
     lt_pass_piece *pieces; /* (n_pieces) */
     int n_pieces, room;
 } lt_pass_recorded;

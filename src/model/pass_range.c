@@ -319,6 +319,7 @@ lt_err lt_pass_compute(lt_pass *p, const int32_t *labels, float grad_scale) {
                              .host_labels = labels,
                              .grad_scale = grad_scale,
                              .z_coef = p->options.z_coef,
+                             .head_rows = p->sets[0].head_rows,
                              .weights = p->sets[0].has_weights};
     LT_TRY(begin_gradients(p));
     LT_TRY(lt_pass_forward_all(p, 0, true));
@@ -328,10 +329,11 @@ lt_err lt_pass_compute(lt_pass *p, const int32_t *labels, float grad_scale) {
 
 lt_err lt_pass_eval(lt_pass *p, const lt_pass_batch *b, lt_pass_result *result, float *loss_rows) {
     lt_exec *r = &p->exec;
-    const lt_loss_how how = {
-        .target = target_of(p), .temperature = p->temperature, .host_labels = b->labels};
+    lt_loss_how how = {.target = target_of(p), .temperature = p->temperature};
     *result = (lt_pass_result){0};
     LT_TRY(lt_pass_read(p, b));
+    how.host_labels = lt_stage_labels(&p->stage, 0);
+    how.head_rows = p->sets[0].head_rows;
     LT_TRY(head(p, 0, &how));
     return lt_stage_receive(&p->stage, r, 0, &p->sets[0].batch, result, loss_rows);
 }
@@ -358,7 +360,9 @@ lt_err lt_pass_load(lt_pass *p, int set, const lt_pass_batch *b) {
     if (p->recomputed_set == set) {
         p->recomputed = -1;
     }
-    return lt_stage_send(&p->stage, &p->exec, set, b, &p->sets[set].batch);
+    LT_TRY(lt_stage_send(&p->stage, &p->exec, set, b, &p->sets[set].batch));
+    p->sets[set].head_rows = lt_stage_head_rows(&p->stage, set);
+    return LT_OK;
 }
 
 lt_tensor lt_pass_stream(const lt_pass *p, int set, int layer) {
@@ -404,6 +408,7 @@ lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale) {
                              .temperature = p->temperature,
                              .grad_scale = grad_scale,
                              .z_coef = grad_scale != 0 ? p->options.z_coef : 0.0f,
+                             .head_rows = p->sets[set].head_rows,
                              .weights = p->sets[set].has_weights};
     LT_ASSERT(has_head(p));
     if (grad_scale != 0) {
@@ -473,6 +478,7 @@ lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad
     const lt_loss_how how = {.target = target_of(p),
                              .temperature = p->temperature,
                              .grad_scale = grad_scale,
+                             .head_rows = p->sets[set].head_rows,
                              .weights = true};
     const int64_t rows = p->exec.batch * p->exec.seq;
 
@@ -517,6 +523,7 @@ int64_t lt_pass_chunk_rows(const lt_pass *p) {
 
 void lt_pass_aim(lt_pass *p, const lt_pass_target *t) {
     p->aimed = t != NULL;
+    p->stage.in_order = p->aimed; /* As the teacher's rows are. */
     if (t == NULL) {
         return;
     }

@@ -57,7 +57,7 @@ static lt_pass_recorded *find_shape(lt_pass *p, const lt_pass_recorded *shape, b
         if (r->batch == shape->batch && r->seq == shape->seq &&
             r->has_documents == shape->has_documents && r->has_weights == shape->has_weights &&
             r->fresh == shape->fresh && r->grad_scale == shape->grad_scale &&
-            r->division == shape->division) {
+            r->division == shape->division && r->head_rows == shape->head_rows) {
             return r;
         }
     }
@@ -203,6 +203,7 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
     lt_pass_shape_set(p, 0, slot->batch, slot->seq, slot->has_documents);
     lt_pass_divide(p, slot->rows_of, slot->seq);
     p->sets[0].has_weights = slot->has_weights;
+    p->sets[0].head_rows = slot->head_rows;
     LT_TRY(lt_stage_take(&p->stage, r, &p->sets[0].batch));
     LT_TRY(lt_pass_refresh(p));
     p->lora.drop = (lt_lora_dropping){p->options.lora.dropout > 0.0, slot->first_row,
@@ -215,7 +216,8 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
                                                .has_weights = slot->has_weights,
                                                .fresh = p->zero_due,
                                                .grad_scale = grad_scale,
-                                               .division = division_of(p, slot)},
+                                               .division = division_of(p, slot),
+                                               .head_rows = slot->head_rows},
                            &is_new);
     }
     if (shape == NULL || is_new) {

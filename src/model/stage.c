@@ -8,8 +8,18 @@
 
 #include "base/error.h"
 
+/* The head runs for a multiple of these rows: whole register tiles; on a device whole tiles, and few
+ * numbers of them, because a recorded graph is for one. */
+#define HOST_STEP    ((int64_t)16)
+#define DEVICE_STEP  ((int64_t)128)
+#define DEVICE_STEPS 32
+
 static int n_device_fields(const lt_stage_options *o) {
     return o->weights ? LT_STAGE_FIELDS : LT_STAGE_WEIGHTS;
+}
+
+static size_t field_bytes(int64_t rows, int k) {
+    return (size_t)(rows + (k == LT_STAGE_ORDER)) * sizeof(int32_t);
 }
 
 void lt_stage_carve(lt_stage *s, const lt_stage_options *o, lt_arena *a) {
@@ -18,7 +28,7 @@ void lt_stage_carve(lt_stage *s, const lt_stage_options *o, lt_arena *a) {
     }
     for (int i = 0; i < 2; i++) {
         for (int k = 0; k < n_device_fields(o); k++) {
-            s->device[i][k] = lt_arena_take(a, (size_t)o->rows * sizeof(int32_t), LT_ARENA_ALIGN);
+            s->device[i][k] = lt_arena_take(a, field_bytes(o->rows, k), LT_ARENA_ALIGN);
         }
     }
 }
@@ -26,7 +36,7 @@ void lt_stage_carve(lt_stage *s, const lt_stage_options *o, lt_arena *a) {
 static void slot_carve(lt_stage_slot *slot, const lt_stage_options *o, lt_arena *a) {
     const size_t bytes = (size_t)o->rows * sizeof(int32_t);
     for (int k = 0; k < n_device_fields(o); k++) {
-        slot->ids[k] = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
+        slot->ids[k] = lt_arena_take(a, field_bytes(o->rows, k), LT_ARENA_ALIGN);
     }
     slot->weights = (float *)(void *)slot->ids[LT_STAGE_WEIGHTS];
     slot->loss = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
@@ -88,8 +98,43 @@ static double weight_of(const lt_stage_slot *slot, int64_t i) {
     return slot->has_weights ? (double)slot->weights[i] : 1.0;
 }
 
-static void fill_slot(lt_stage_slot *slot, const lt_pass_batch *b, int joins) {
+/* Rows that the head runs for, of n with some that count. */
+static int64_t head_rows_of(const lt_stage *s, int64_t n, int64_t counted) {
+    const int64_t even = n / DEVICE_STEPS,
+                  step = !s->options.on_device ? HOST_STEP : (even / DEVICE_STEP + 1) * DEVICE_STEP,
+                  rows = (counted + step - 1) / step * step;
+    return s->options.packs && !s->in_order && rows < n ? rows : n;
+}
+
+/* Labels and weights of the batch, packed. */
+static void pack(lt_stage_slot *slot, const lt_pass_batch *b) {
     const int64_t n = b->batch * b->seq;
+    int32_t *order = slot->ids[LT_STAGE_ORDER], *labels = slot->ids[LT_STAGE_LABELS];
+    int64_t at = 0;
+    for (int pass = 0; pass < 2; pass++) { /* Rows that count, and then the others. */
+        for (int64_t i = 0; i < n; i++) {
+            if ((b->labels[i] >= 0) == (pass == 0)) {
+                order[at++] = (int32_t)i;
+            }
+        }
+    }
+    order[n] = (int32_t)slot->head_rows;
+    for (int64_t i = 0; i < n; i++) {
+        labels[i] = b->labels[order[i]];
+        if (slot->has_weights) {
+            slot->weights[i] = b->weights[order[i]];
+        }
+    }
+}
+
+/* The row of the batch that stands at i. */
+static int64_t row_at(const lt_stage_slot *slot, int64_t i) {
+    return slot->head_rows < slot->batch * slot->seq ? slot->ids[LT_STAGE_ORDER][i] : i;
+}
+
+static void fill_slot(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batch *b) {
+    const int64_t n = b->batch * b->seq, joins = s->options.joins;
+    int64_t n_counted = 0;
     const size_t bytes = (size_t)n * sizeof(int32_t);
     double counted = 0.0;
 
@@ -109,8 +154,13 @@ static void fill_slot(lt_stage_slot *slot, const lt_pass_batch *b, int joins) {
     }
     for (int64_t i = 0; i < n; i++) {
         counted += b->labels[i] >= 0 ? weight_of(slot, i) : 0.0;
+        n_counted += b->labels[i] >= 0;
     }
     *slot->n_labels = (float)counted;
+    slot->head_rows = head_rows_of(s, n, n_counted);
+    if (slot->head_rows < n) {
+        pack(slot, b);
+    }
     if (b->positions != NULL) {
         memcpy(slot->ids[LT_STAGE_POSITIONS], b->positions, bytes);
     }
@@ -127,6 +177,7 @@ static void *tensor_of(const lt_batch_acts *b, int k) {
            : k == LT_STAGE_LABELS    ? b->labels.data
            : k == LT_STAGE_POSITIONS ? b->positions.data
            : k == LT_STAGE_DOC_START ? b->doc_start.data
+           : k == LT_STAGE_ORDER     ? b->order.data
                                      : b->weights.data;
 }
 
@@ -136,6 +187,7 @@ static size_t id_bytes(const lt_stage_slot *slot) {
 
 static bool has_field(const lt_stage_slot *slot, int k) {
     return k == LT_STAGE_DOC_START ? slot->has_documents
+           : k == LT_STAGE_ORDER   ? slot->head_rows < slot->batch * slot->seq
            : k == LT_STAGE_WEIGHTS ? slot->has_weights
                                    : true;
 }
@@ -148,11 +200,11 @@ lt_err lt_stage_put(lt_stage *s, const lt_pass_batch *b) {
     lt_stage_slot *slot = &s->slots[s->n_put % LT_STAGE_SLOTS];
     LT_ASSERT(!lt_stage_full(s));
     LT_ASSERT(b->batch * b->seq <= s->options.rows);
-    fill_slot(slot, b, s->options.joins);
+    fill_slot(s, slot, b);
     for (int k = 0; k < LT_STAGE_FIELDS; k++) {
         if (has_field(slot, k)) {
             LT_TRY(s->backend->upload(s->queue, s->device[s->n_put % 2][k], slot->ids[k],
-                                      id_bytes(slot)));
+                                      field_bytes(slot->batch * slot->seq, k)));
         }
     }
     if (s->options.n_layers > 0) {
@@ -174,7 +226,7 @@ lt_err lt_stage_take(lt_stage *s, lt_exec *r, const lt_batch_acts *to) {
     for (int k = 0; k < LT_STAGE_FIELDS; k++) {
         if (has_field(slot, k)) {
             LT_TRY(s->backend->copy(r->queue, tensor_of(to, k), s->device[s->n_taken % 2][k],
-                                    id_bytes(slot)));
+                                    field_bytes(slot->batch * slot->seq, k)));
         }
     }
     if (s->options.n_layers > 0) {
@@ -267,15 +319,24 @@ lt_err lt_stage_send(lt_stage *s, lt_exec *r, int set, const lt_pass_batch *b,
                      const lt_batch_acts *to) {
     lt_stage_slot *slot = &s->set_slots[set];
     LT_TRY(wait_for_sent(s, r));
-    fill_slot(slot, b, s->options.joins);
+    fill_slot(s, slot, b);
     for (int k = 0; k < LT_STAGE_FIELDS; k++) {
         if (has_field(slot, k)) {
-            LT_TRY(s->backend->upload(r->queue, tensor_of(to, k), slot->ids[k], id_bytes(slot)));
+            LT_TRY(s->backend->upload(r->queue, tensor_of(to, k), slot->ids[k],
+                                      field_bytes(slot->batch * slot->seq, k)));
         }
     }
     return s->options.n_layers == 0 ? LT_OK
                                     : s->backend->upload(r->queue, to->n_labels.data,
                                                          slot->n_labels, sizeof *slot->n_labels);
+}
+
+const int32_t *lt_stage_labels(const lt_stage *s, int set) {
+    return s->set_slots[set].ids[LT_STAGE_LABELS];
+}
+
+int64_t lt_stage_head_rows(const lt_stage *s, int set) {
+    return s->set_slots[set].head_rows;
 }
 
 lt_err lt_stage_send_weights(lt_stage *s, lt_exec *r, int set, const float *weights, float factor,
@@ -284,7 +345,7 @@ lt_err lt_stage_send_weights(lt_stage *s, lt_exec *r, int set, const float *weig
     LT_ASSERT(s->options.weights);
     LT_TRY(wait_for_sent(s, r));
     for (int64_t i = 0; i < slot->batch * slot->seq; i++) {
-        slot->weights[i] = factor * weights[i];
+        slot->weights[i] = factor * weights[row_at(slot, i)];
     }
     return s->backend->upload(r->queue, to->weights.data, slot->weights, id_bytes(slot));
 }
@@ -296,8 +357,8 @@ lt_err lt_stage_receive(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *f
     LT_TRY(s->backend->sync(r->queue));
     s->sent = false;
     add_slot(s, slot, sum);
-    if (loss_rows != NULL) {
-        memcpy(loss_rows, slot->loss, id_bytes(slot));
+    for (int64_t i = 0; loss_rows != NULL && i < slot->batch * slot->seq; i++) {
+        loss_rows[row_at(slot, i)] = i < slot->head_rows ? slot->loss[i] : 0.0f;
     }
     return LT_OK;
 }

@@ -9,19 +9,27 @@
  *
  * A slot is put, taken, fetched, collected, in this order, and slots one after the other. Sets of
  * activations have a slot each beside those: send and receive may come between a put and its
- * take. */
+ * take.
+ *
+ * The head has work only at rows whose label counts: a prompt's rows have none. So these rows come
+ * first in a packed batch. Its labels, weights, losses and argmax stand in this order, on host and
+ * device, and `order` tells which row of the batch each belongs to; the head runs for the first
+ * head_rows of them. Everything else of a batch stands in its own order. A batch whose labels
+ * nearly all count is not packed. */
 #ifndef LT_MODEL_STAGE_H
 #define LT_MODEL_STAGE_H
 
 #include "model/acts.h"
 
 #define LT_STAGE_SLOTS 8 /* A step of fewer micro-batches than this waits once, at its end. */
-/* Fields of a batch, 4 bytes a row each; documents and weights only where it has them. */
+/* Fields of a batch, 4 bytes a row each; documents, order and weights only where it has them.
+ * Behind the rows of an order stands head_rows. */
 enum {
     LT_STAGE_TOKENS,
     LT_STAGE_LABELS,
     LT_STAGE_POSITIONS,
     LT_STAGE_DOC_START,
+    LT_STAGE_ORDER,
     LT_STAGE_WEIGHTS,
     LT_STAGE_FIELDS
 };
@@ -37,6 +45,7 @@ typedef struct {
     int64_t batch, seq;
     uint64_t first_row, row_step;
     bool has_documents, has_weights;
+    int64_t head_rows; /* batch * seq: not packed. */
 } lt_stage_slot;
 
 /* Options of a stage. */
@@ -48,6 +57,8 @@ typedef struct {
     int n_sets;                    /* A slot each, for lt_stage_send. */
     int joins;                     /* Adapters that have rows of their own; 0: none. */
     bool weights;
+    bool packs;     /* Batches may be packed. */
+    bool on_device; /* Then head_rows has few values: a recorded graph has one. */
 } lt_stage_options;
 
 typedef struct {
@@ -58,6 +69,7 @@ typedef struct {
     lt_stage_slot slots[LT_STAGE_SLOTS]; /* Batches that are put. */
     lt_stage_slot *set_slots;            /* (n_sets): batches that are sent. */
     bool sent;                           /* Since the last wait for the pass's queue. */
+    bool in_order;                       /* Batches to come are not packed. */
     int32_t *device[2][LT_STAGE_FIELDS]; /* (rows) each */
     float *device_labels[2];
     /* Counts of batches in the first LT_STAGE_SLOTS, which are used in turn. */
@@ -88,6 +100,9 @@ LT_MUST_USE lt_err lt_stage_collect(lt_stage *s, lt_exec *r, lt_pass_result *sum
  * loss_rows if not NULL. */
 LT_MUST_USE lt_err lt_stage_send(lt_stage *s, lt_exec *r, int set, const lt_pass_batch *b,
                                  const lt_batch_acts *to);
+/* Labels of the set's batch, on the host and as they stand on the device; rows of its head. */
+const int32_t *lt_stage_labels(const lt_stage *s, int set);
+int64_t lt_stage_head_rows(const lt_stage *s, int set);
 /* Other weights than the batch brought, (batch * seq) F32 times factor. */
 LT_MUST_USE lt_err lt_stage_send_weights(lt_stage *s, lt_exec *r, int set, const float *weights,
                                          float factor, const lt_batch_acts *to);

@@ -234,7 +234,8 @@ with tempfile.TemporaryDirectory() as work:
             ((f"{work}/shipped/adapter",), ("models/polyglot-46m.gguf", "--lora", f"{work}/shipped/adapter"), ("models/polyglot-46m.gguf",))]
     check("chat --lora speaks by the template of the adapters", "" if told[0].returncode == 0 and told[0].stdout == told[1].stdout != told[2].stdout else [t.stdout + t.stderr for t in told])
     start, end = (json.loads(x) for x in itemgetter(0, -1)(open(f"{work}/shipped/metrics.jsonl").readlines()))
-    check("its memory is what was announced, to 5 %", "" if abs(end["peak_bytes"] / end["announced_bytes"] - 1) < 0.05 else (end["peak_bytes"], end["announced_bytes"]))
+    # Logits of rows whose label does not count are not computed, so that a CPU touches only a part of their memory.
+    check("its memory is what was announced, to 5 % and the logits of questions", "" if -0.12 < end["peak_bytes"] / end["announced_bytes"] - 1 < 0.05 else (end["peak_bytes"], end["announced_bytes"]))
     plan = run("plan", "--model", f"{work}/shipped", "--json")
     check("and what plan announces", plan.stderr if plan.returncode != 0 else [(k, v, start["memory"].get(k)) for k, v in json.loads(plan.stdout)["memory"].items() if start["memory"].get(k) != v])
     whole = run("train", "recipes/sft-lora.yaml", "--out", f"{work}/whole", "--steps", "1", "--lr.warmup", "0", "--sample.tokens", "0", "--lora.base", "dtype")
