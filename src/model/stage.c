@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 
-/* The head runs for a multiple of these rows: whole register tiles; on a device whole tiles, and few
- * numbers of them, because a recorded graph is for one. */
+/* The head runs for a multiple of these rows: whole register tiles; on a device whole tiles, and
+ * few numbers of them, because a recorded graph is for one. */
 #define HOST_STEP    ((int64_t)16)
 #define DEVICE_STEP  ((int64_t)128)
 #define DEVICE_STEPS 32
