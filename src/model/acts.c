@@ -140,7 +140,9 @@ static void own_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_sh
     t->labels = lt_tensor_take(a, LT_I32, R, 0, 0);
     t->positions = lt_tensor_take(a, LT_I32, R, 0, 0);
     t->doc_start = lt_tensor_take(a, LT_I32, p->batch, p->seq, 0);
-    t->order = lt_tensor_take(a, LT_I32, R + 1, 0, 0);
+    if (p->packs) {
+        t->order = lt_tensor_take(a, LT_I32, R + 1, 0, 0);
+    }
     if (p->weights) {
         t->weights = lt_tensor_take(a, LT_F32, R, 0, 0);
     }

@@ -106,6 +106,7 @@ typedef struct {
     bool backward;
     int level;          /* lt_recompute, or LT_KEEP_NOTHING */
     bool weights;       /* Rows have weights besides labels. */
+    bool packs;         /* Batches may be packed (stage.h). */
     int n_ep;           /* Ranks that divide the experts; 0: 1. */
     double expert_room; /* expert.h */
     int n_tp, tp_rank;  /* Ranks that share the layers, and this one's place; n_tp 0: 1. */

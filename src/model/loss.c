@@ -252,9 +252,8 @@ lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const l
                   chunk = backward ? l->chunk_rows : lt_loss_eval_rows(l);
     const bool packed = rows < all_rows;
     const lt_tensor h = packed ? b->branch : b->h_final, dh = packed ? b->dx : b->dh,
-                    /* Every row has its place: those that the head does not run for have none. */
-        order = lt_tensor_rows(&b->order, 0, all_rows),
-                    count = lt_tensor_rows(&b->order, all_rows, 1);
+                    order = packed ? lt_tensor_rows(&b->order, 0, all_rows) : (lt_tensor){0},
+                    count = packed ? lt_tensor_rows(&b->order, all_rows, 1) : (lt_tensor){0};
 
     if (lt_model_spec_gives_values(r->spec)) {
         return run_scores(r, l, b, how);

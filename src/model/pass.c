@@ -56,6 +56,7 @@ static lt_acts_shape shape_of(const lt_pass_options *o, lt_dtype dtype, int64_t 
                            .backward = o->train,
                            .level = level_of(o),
                            .weights = o->weights,
+                           .packs = o->masks,
                            .n_ep = lt_pass_n_ep(o),
                            .expert_room = o->expert_room,
                            .n_tp = lt_pass_n_tp(o),
@@ -87,6 +88,12 @@ static void sets_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     lt_deferred_carve(&p->deferred, s, &shape, a);
 }
 
+/* Each of the others knows rows by their places in the batch. */
+static bool packs(const lt_pass_options *o, const lt_model_spec *s) {
+    return o->masks && end_of(o, s) == s->n_layers && s->n_scores == 0 && o->joins == 0 &&
+           lt_pass_n_tp(o) == 1 && !o->exact && o->lora.dropout == 0.0;
+}
+
 static lt_stage_options stage_options(const lt_pass_options *o, const lt_model_spec *s) {
     const int end = end_of(o, s);
     return (lt_stage_options){.spec = s,
@@ -97,8 +104,7 @@ static lt_stage_options stage_options(const lt_pass_options *o, const lt_model_s
                               .n_sets = n_sets_of(o),
                               .joins = o->joins,
                               .weights = o->weights,
-                              .packs = end == s->n_layers && s->n_scores == 0 && o->joins == 0 &&
-                                       lt_pass_n_tp(o) == 1 && !o->exact && o->lora.dropout == 0.0,
+                              .packs = packs(o, s),
                               .on_device = o->on_device};
 }
 

@@ -14,12 +14,14 @@
 #define DEVICE_STEP  ((int64_t)128)
 #define DEVICE_STEPS 32
 
-static int n_device_fields(const lt_stage_options *o) {
-    return o->weights ? LT_STAGE_FIELDS : LT_STAGE_WEIGHTS;
-}
-
 static size_t field_bytes(int64_t rows, int k) {
     return (size_t)(rows + (k == LT_STAGE_ORDER)) * sizeof(int32_t);
+}
+
+/* Room for field k of the largest batch; NULL: no batch has it. */
+static int32_t *take_field(const lt_stage_options *o, int k, lt_arena *a) {
+    const bool has = k == LT_STAGE_ORDER ? o->packs : k == LT_STAGE_WEIGHTS ? o->weights : true;
+    return has ? lt_arena_take(a, field_bytes(o->rows, k), LT_ARENA_ALIGN) : NULL;
 }
 
 void lt_stage_carve(lt_stage *s, const lt_stage_options *o, lt_arena *a) {
@@ -27,16 +29,16 @@ void lt_stage_carve(lt_stage *s, const lt_stage_options *o, lt_arena *a) {
         s->device_labels[i] = lt_arena_take(a, sizeof(float), LT_ARENA_ALIGN);
     }
     for (int i = 0; i < 2; i++) {
-        for (int k = 0; k < n_device_fields(o); k++) {
-            s->device[i][k] = lt_arena_take(a, field_bytes(o->rows, k), LT_ARENA_ALIGN);
+        for (int k = 0; k < LT_STAGE_FIELDS; k++) {
+            s->device[i][k] = take_field(o, k, a);
         }
     }
 }
 
 static void slot_carve(lt_stage_slot *slot, const lt_stage_options *o, lt_arena *a) {
     const size_t bytes = (size_t)o->rows * sizeof(int32_t);
-    for (int k = 0; k < n_device_fields(o); k++) {
-        slot->ids[k] = lt_arena_take(a, field_bytes(o->rows, k), LT_ARENA_ALIGN);
+    for (int k = 0; k < LT_STAGE_FIELDS; k++) {
+        slot->ids[k] = take_field(o, k, a);
     }
     slot->weights = (float *)(void *)slot->ids[LT_STAGE_WEIGHTS];
     slot->loss = lt_arena_take(a, bytes, LT_ARENA_ALIGN);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "parallel/schedule.h"
 #include "train/adapters.h"
+#include "train/chat_data.h"
 #include "train/memory.h"
 
 #define GIB     1073741824.0
@@ -15,20 +16,21 @@
 static const char *const levels[] = {"none", "selective", "full"};
 
 lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device) {
-    return (lt_pass_options){.batch = lt_recipe_together(r) *
-                                      (r->micro > 0 ? r->micro : lt_recipe_largest_batch(r)),
-                             .seq = r->seq,
-                             .train = true,
-                             .exact = r->rl_exact && lt_recipe_is_rl(r),
-                             .recompute = (lt_recompute)r->recompute,
-                             .on_device = on_device,
-                             .z_coef = (float)r->z_coef,
-                             .fp8 = (lt_fp8_recipe)r->fp8,
-                             .fp8_wgrad = r->fp8_wgrad,
-                             /* Through which values have derivatives (objective.h). */
-                             .weights = r->objective != LT_RECIPE_OBJECTIVE_sft,
-                             .lora = lt_recipe_lora(r),
-                             .decoded = lt_adapters_decode(r)};
+    return (lt_pass_options){
+        .batch = lt_recipe_together(r) * (r->micro > 0 ? r->micro : lt_recipe_largest_batch(r)),
+        .seq = r->seq,
+        .train = true,
+        .exact = r->rl_exact && lt_recipe_is_rl(r),
+        .recompute = (lt_recompute)r->recompute,
+        .on_device = on_device,
+        .z_coef = (float)r->z_coef,
+        .fp8 = (lt_fp8_recipe)r->fp8,
+        .fp8_wgrad = r->fp8_wgrad,
+        /* Through which values have derivatives (objective.h). */
+        .weights = r->objective != LT_RECIPE_OBJECTIVE_sft,
+        .masks = r->objective != LT_RECIPE_OBJECTIVE_sft || lt_recipe_has_chats(r),
+        .lora = lt_recipe_lora(r),
+        .decoded = lt_adapters_decode(r)};
 }
 
 lt_err lt_fit_shards_open(lt_shards *s, const lt_world *w, const lt_recipe *r) {
