@@ -31,14 +31,8 @@ typedef struct {
 } reading;
 
 static const lt_safetensor *find(const reading *g, const char *name) {
-    const lt_safetensor *t = NULL;
-    if (!g->head->is_mtp) {
-        return lt_safetensors_find(&g->file, name);
-    }
-    for (size_t i = 0; i < g->source.n_shards && t == NULL; i++) {
-        t = lt_safetensors_find(&g->source.shards[i], name);
-    }
-    return t;
+    return g->head->is_mtp ? lt_source_shard_tensor(&g->source, name)
+                           : lt_safetensors_find(&g->file, name);
 }
 
 /* ---- config.json ---- */

@@ -98,11 +98,18 @@ static lt_err xent(lt_exec *r, const lt_loss *l, lt_xent_args *args) {
     return lt_exec_xent(r, args);
 }
 
+/* Logits of the rows h, F32 or, with gradients to follow, of the activations' type. */
+static lt_err logits_of(lt_exec *r, const lt_loss *l, lt_tensor h, bool backward,
+                        lt_tensor *logits) {
+    const int64_t n = h.shape[0];
+    *logits = backward ? lt_tensor_rows(&l->logits, 0, n)
+                       : lt_tensor_2d(l->logits.data, LT_F32, n, l->logits.shape[1]);
+    return lt_linear_fwd(r, *logits, h, lt_param_head(r->spec), lt_param_head_bias(r->spec), 0);
+}
+
 lt_err lt_loss_logits(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, int64_t first,
                       int64_t n, lt_tensor *logits) {
-    *logits = lt_tensor_2d(l->logits.data, LT_F32, n, l->logits.shape[1]);
-    return lt_linear_fwd(r, *logits, lt_tensor_rows(&b->h_final, first, n), lt_param_head(r->spec),
-                         lt_param_head_bias(r->spec), 0);
+    return logits_of(r, l, lt_tensor_rows(&b->h_final, first, n), false, logits);
 }
 
 /* Evaluation in a training pass: F32 logits, fewer rows. */
@@ -186,11 +193,9 @@ static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
                         const lt_tensor *all_h, const lt_tensor *all_dh, int64_t first, int64_t n,
                         const lt_loss_how *how) {
     const lt_tensor h = lt_tensor_rows(all_h, first, n);
-    lt_tensor logits = how->grad_scale == 0
-                           ? lt_tensor_2d(l->logits.data, LT_F32, n, l->logits.shape[1])
-                           : lt_tensor_rows(&l->logits, 0, n);
+    lt_tensor logits;
 
-    LT_TRY(lt_linear_fwd(r, logits, h, lt_param_head(r->spec), lt_param_head_bias(r->spec), 0));
+    LT_TRY(logits_of(r, l, h, how->grad_scale != 0, &logits));
     if (r->exact != NULL && how->grad_scale == 0) {
         lt_exact_losses(&logits, r->spec->final_softcap, (const int32_t *)b->labels.data + first,
                         (float *)b->loss_rows.data + first, (int32_t *)b->best.data + first);

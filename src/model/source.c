@@ -236,13 +236,19 @@ static lt_err from_gguf(const lt_source *s, const lt_gguf_tensor *t, const char 
     return LT_OK;
 }
 
+const lt_safetensor *lt_source_shard_tensor(const lt_source *s, const char *name) {
+    const lt_safetensor *t = NULL;
+    for (size_t i = 0; i < s->n_shards && t == NULL; i++) {
+        t = lt_safetensors_find(&s->shards[i], name);
+    }
+    return t;
+}
+
 static lt_err find_exact(const lt_source *s, const char *name, lt_weight *out, bool *found) {
+    const lt_safetensor *stored = lt_source_shard_tensor(s, name);
     *found = true;
-    for (size_t i = 0; i < s->n_shards; i++) {
-        const lt_safetensor *t = lt_safetensors_find(&s->shards[i], name);
-        if (t != NULL) {
-            return from_safetensor(s, t, out);
-        }
+    if (stored != NULL) {
+        return from_safetensor(s, stored, out);
     }
     if (s->gguf != NULL) {
         const lt_gguf_tensor *t = lt_gguf_tensor_find(s->gguf, name);
@@ -275,14 +281,10 @@ lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out, bool
 /* Find a tensor of a Hugging Face folder, under its name or without the prefix. */
 static const lt_safetensor *find_safetensor(const lt_source *s, const char *name) {
     const size_t n = s->prefix != NULL ? strlen(s->prefix) : 0;
-    const lt_safetensor *t = NULL;
-    for (size_t i = 0; i < s->n_shards && t == NULL; i++) {
-        t = lt_safetensors_find(&s->shards[i], name);
-        if (t == NULL && n > 0 && strncmp(name, s->prefix, n) == 0) {
-            t = lt_safetensors_find(&s->shards[i], name + n);
-        }
-    }
-    return t;
+    const lt_safetensor *t = lt_source_shard_tensor(s, name);
+    return t == NULL && n > 0 && strncmp(name, s->prefix, n) == 0
+               ? lt_source_shard_tensor(s, name + n)
+               : t;
 }
 
 lt_err lt_source_find_mxfp4(const lt_source *s, const char *name, lt_weight *out, bool *found) {

@@ -57,6 +57,9 @@ LT_MUST_USE lt_err lt_weight_source_has_blocks(bool *out, const char *path);
 LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out,
                                   bool *found);
 
+/* The tensor of exactly this name in the shards of a Hugging Face folder; NULL: there is none. */
+const lt_safetensor *lt_source_shard_tensor(const lt_source *s, const char *name);
+
 /* Blocks under `name`, which ends in _blocks, and their scales, as one matrix. */
 LT_MUST_USE lt_err lt_source_find_mxfp4(const lt_source *s, const char *name, lt_weight *out,
                                         bool *found);
