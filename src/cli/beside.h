@@ -34,8 +34,8 @@ typedef struct {
 /* A model to be served, and what stands beside it: the names and paths are the caller's. */
 typedef struct {
     const char *model, *lora, *tokenizer, *steer, *reward, *reward_tokenizer, *device;
-    const char
-        *draft; /* Path of the draft model or head, which may be `model`; NULL or "": none. */
+    /* Path of the draft model or head, which may be `model`; NULL or "": none. */
+    const char *draft;
     bool draft_is_head;
     lt_opened_dtype dtype;
     int64_t threads;

@@ -85,7 +85,7 @@ typedef struct {
     /* Owned by a set: the inputs of a batch, and what stays until its backward pass. */
     lt_tensor tokens, labels, positions, doc_start; /* (B * T) I32; doc_start (B, T) */
     lt_tensor weights;                              /* (R) F32, of a pass that takes them. */
-    lt_tensor order; /* (R + 1) I32, of a packed batch (stage.h), as loss_rows and best are. */
+    lt_tensor order; /* (R + 1) I32: the order of labels, weights, loss_rows and best (stage.h). */
     lt_tensor x_final, h_final, mean_final, rstd_final;
     lt_tensor aux;             /* (L, 2) F32 with experts. */
     lt_tensor n_labels;        /* (1) F32: counted labels of the batch, the weight of aux losses. */

@@ -138,7 +138,7 @@ lt_tensor lt_deferred_gradient(const lt_exec *r, lt_param_kind kind, int layer) 
                         t->params[index].local_count);
 }
 
-/* A layer's place to where its gradients are now. */
+/* Copy a layer's place to the memory that its gradients have now, and zero it. */
 static lt_err take_apart(lt_exec *r, const lt_deferred *a, int layer) {
     const lt_param_table *t = &r->model->table;
     const lt_unit *u = &t->units[1 + layer];

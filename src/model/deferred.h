@@ -43,7 +43,7 @@ LT_MUST_USE lt_err lt_deferred_open(lt_deferred *a, int n_sets, int first, int e
 void lt_deferred_close(lt_deferred *a);
 /* Is anything of the layer deferred? Of a zeroed one: no. */
 bool lt_deferred_has(const lt_deferred *a, const lt_model_spec *s, int layer);
-/* Room for the largest batch, and the places. */
+/* Take the memory of the operands of the largest batch; and that of the places of APART. */
 void lt_deferred_carve(lt_deferred *a, const lt_model_spec *s, const lt_acts_shape *shape,
                        lt_arena *arena);
 void lt_deferred_carve_apart(lt_deferred *a, const lt_model_spec *s, const lt_param_table *t,

@@ -69,7 +69,7 @@ static lt_err measure_rows(lt_exec *r, const lt_lora_site *s, int index, int64_t
                               .part = LT_NORM_MEASURE});
 }
 
-/* m of a matrix, as a column. */
+/* The magnitudes m of a matrix, as a column. */
 static lt_tensor magnitudes_of(const lt_lora *l, const lt_lora_site *s) {
     const lt_param *m = &l->params->table.params[s->m];
     return l->trained != l->params
@@ -92,7 +92,7 @@ static lt_err derive_site(lt_exec *r, const lt_lora_site *s) {
             LT_TRY(measure_rows(r, s, i, first, left < most ? left : most));
         }
     }
-    if (a->local_shape[1] < a->shape[1]) { /* The ranks have as many columns each. */
+    if (a->local_shape[1] < a->shape[1]) { /* Each rank has an equal share of the columns. */
         LT_TRY(lt_tp_mean(r, inverse));
     }
     LT_TRY(r->backend->zero(r->queue, nothing.data, sizeof(float)));
@@ -111,7 +111,8 @@ static bool is_here(const lt_lora *l, const lt_lora_site *s) {
     return s->n_parts > 0 && l->params->table.params[s->a].local_count > 0;
 }
 
-/* Call it for each site of a layer that is here. No piece of a recording holds what it does. */
+/* Call it for each adapted matrix of the layer that this rank holds. What it does is never part of
+ * a recorded graph. */
 static lt_err each_site(lt_exec *r, int layer, lt_err (*call)(lt_exec *, const lt_lora_site *)) {
     const lt_lora *l = r->lora->lora;
     lt_err (*const between)(void *, const lt_exec_verb *) = r->between_pieces;

@@ -99,9 +99,11 @@ LT_MUST_USE lt_err lt_draft_pass_wait(lt_draft_pass *p); /* Until the last call 
 /* Warm-up call i, as lt_paged_forward_warm: so that no text waits for kernels, and their times say
  * what later calls take. */
 LT_MUST_USE lt_err lt_draft_pass_warm(lt_draft_pass *p, int64_t i, bool *more);
-/* (n_out, Vd) of the last call in host memory; valid until the next. Waits. */
+/* Wait for the last call. *logits: its logits (n_out, Vd) in host memory, valid until the next
+ * call. */
 LT_MUST_USE lt_err lt_draft_pass_logits(lt_draft_pass *p, const float **logits);
-/* (n_out) the chosen tokens as ids of the model, or LT_CHOOSE_NONE or LT_CHOOSE_NAN. Waits. */
+/* Wait for the last call. *ids: the tokens that it chose (n_out), as ids of the model, or
+ * LT_CHOOSE_NONE or LT_CHOOSE_NAN. */
 LT_MUST_USE lt_err lt_draft_pass_chosen(lt_draft_pass *p, const int32_t **ids);
 
 #endif

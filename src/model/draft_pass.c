@@ -125,7 +125,7 @@ static void close_host(lt_draft_pass *p) {
     }
 }
 
-/* Rotary angles come from the host. */
+/* Compute the rotary table on the host and upload it. */
 static lt_err fill_rope(lt_draft_pass *p) {
     const lt_model *m = p->head->target;
     const size_t n = (size_t)lt_tensor_count(&p->rope);
@@ -476,7 +476,7 @@ static bool idle_shape(const lt_draft_pass *p, int64_t i, int64_t *seqs, int64_t
     return i == 0;
 }
 
-/* Nobody's rows, which read page 0. */
+/* A call for warming up: its rows belong to no text, read page 0 and write nothing. */
 static lt_err run_idle(lt_draft_pass *p, int32_t *words, int64_t n, int64_t each) {
     const int64_t rows = n * each, pages = (each + p->o.page_tokens - 1) / p->o.page_tokens,
                   n_out = each == 1 ? n : 1;

@@ -124,7 +124,8 @@ typedef struct {
     lt_tensor magnitudes;
     lt_tensor rows; /* Some rows of W + s B A, F32. */
     lt_arena arena;
-    /* (n_layers): factors and inverse are those of version derived - 1 of the adapters; 0: none. */
+    /* (n_layers): one more than the version of the adapters from which the layer's factors and
+     * inverse were derived; 0: they were not derived yet. */
     uint64_t *derived;
 } lt_dora;
 

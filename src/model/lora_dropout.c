@@ -11,8 +11,8 @@
 
 typedef struct {
     uint64_t seed, stream;
-    uint64_t at;        /* Of the first column of the token's whole row. */
-    int64_t column;     /* Which of those columns is the first of what is here. */
+    uint64_t at;        /* Number of the first column of the token's whole row. */
+    int64_t column;     /* The first of these columns that this rank has. */
     uint32_t threshold; /* Numbers under it are dropped. */
     float factor;
 } mask;
@@ -40,7 +40,7 @@ static void drop_block(const mask *m, const lt_tensor *y, const lt_tensor *x, in
     lt_convert(number_at(y, row, first), y->dtype, sums, LT_F32, (size_t)n);
 }
 
-/* The position in its row of token t of what is here of the row. */
+/* The position in its whole row of the token that is number t of those that this rank has. */
 static int64_t position(const lt_exec *r, int64_t t) {
     const lt_context *c = r->context;
     const int64_t piece = r->seq / 2;

@@ -4,9 +4,10 @@
  * products pack the head again, which is expensive for few rows (GPT-2 124M, one thread, the three
  * products together: 160 rows 140 GFLOP/s, 512 rows 153).
  *
- * Of a packed batch (stage.h) the rows that count are copied together, into the scratch of the
- * residual branch, which is free here; the gradients of these copies are made in dx, which is not
- * made yet, and spread from there.
+ * In a packed batch (stage.h) the rows whose label counts are first copied next to each other. The
+ * copies use the memory of the residual branch, and their gradients that of dx, because neither
+ * holds anything at this point of a pass. Then the gradients are written to dh, each at its own
+ * row.
  *
  * Ranks of tp have some words each, of all rows: xent says what it needs of each part, that is
  * gathered, and from all of it each rank makes losses and its own words' gradients.
@@ -209,7 +210,7 @@ static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
     return head_backward(r, lt_tensor_rows(all_dh, first, n), logits, h);
 }
 
-/* The rows of a packed batch that the head runs for, copied together. */
+/* Copy the rows of a packed batch that the head runs for next to each other. */
 static lt_err gather(lt_exec *r, const lt_batch_acts *b, lt_tensor to, lt_tensor order,
                      lt_tensor count) {
     return lt_exec_moe_gather_fwd(
@@ -220,7 +221,7 @@ static lt_err gather(lt_exec *r, const lt_batch_acts *b, lt_tensor to, lt_tensor
                                  .top_k = 1});
 }
 
-/* Their gradients to where they came from; those of the others are 0. */
+/* Write the gradients of these copies to the rows that they came from, and 0 to the other rows. */
 static lt_err spread(lt_exec *r, const lt_batch_acts *b, lt_tensor from, lt_tensor order,
                      lt_tensor count) {
     return lt_exec_moe_gather_bwd(

@@ -88,7 +88,8 @@ static void sets_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     lt_deferred_carve(&p->deferred, s, &shape, a);
 }
 
-/* Each of the others knows rows by their places in the batch. */
+/* May batches be packed? Not where a row is known by its place in the batch: score heads, several
+ * adapters at once, ranks of tp, exact log-probabilities, and dropout. */
 static bool packs(const lt_pass_options *o, const lt_model_spec *s) {
     return o->masks && end_of(o, s) == s->n_layers && s->n_scores == 0 && o->joins == 0 &&
            lt_pass_n_tp(o) == 1 && !o->exact && o->lora.dropout == 0.0;
@@ -157,7 +158,7 @@ typedef struct {
     const lt_param_table *table;
 } adapters;
 
-/* Rows of all ranks of ep may come to the experts that are here. */
+/* With ranks of ep, the experts of this rank may receive rows of all of these ranks. */
 static lt_lora_sizes sizes_here(const lt_lora_sizes *of, const lt_pass_options *o) {
     const int64_t rows = o->batch * o->seq;
     lt_lora_sizes z = *of;

@@ -64,7 +64,7 @@ typedef struct {
     lt_fp8_recipe fp8;
     bool fp8_wgrad; /* Gradients of weights, too. */
     bool weights;   /* Batches may bring weights; lt_pass_logprobs_backward needs them. */
-    bool masks;     /* Labels of many rows do not count: the head runs without them (stage.h). */
+    bool masks;     /* Many labels may be -1: the head leaves such rows out (stage.h). */
     bool exact;     /* Log-probabilities with the bits of an engine's (exact.h). */
     int n_sets;     /* Batches in flight between lt_pass_load and the end of backward; 0: 1. */
     /* A stage of a pipeline runs the layers [first_layer, end_layer), with the embedding before

@@ -14,7 +14,8 @@
 #include "model/stage.h"
 #include "tensor/timeline.h"
 
-/* Shapes of a run, fresh and not: a ramp has a few, and prompts of many lengths. */
+/* Shapes of batches, each with gradients that are stored or added to. A ramp of the batch size has
+ * a few of them; batches in which different numbers of labels count have more. */
 #define LT_PASS_MAX_GRAPHS 64
 
 /* A graph, and what is behind it: a callback, a verb between ranks, or the end of the pass. */

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 
-/* The head runs for a multiple of these rows: whole register tiles; on a device whole tiles, and
- * few numbers of them, because a recorded graph is for one. */
+/* head_rows is a multiple of this many rows: on the host of a register tile, on a device of a tile
+ * of a product or more, so that it takes at most DEVICE_STEPS values; each needs its own graph. */
 #define HOST_STEP    ((int64_t)16)
 #define DEVICE_STEP  ((int64_t)128)
 #define DEVICE_STEPS 32
@@ -100,7 +100,7 @@ static double weight_of(const lt_stage_slot *slot, int64_t i) {
     return slot->has_weights ? (double)slot->weights[i] : 1.0;
 }
 
-/* Rows that the head runs for, of n with some that count. */
+/* Rows that the head runs for in a batch of n rows, of which `counted` have a label that counts. */
 static int64_t head_rows_of(const lt_stage *s, int64_t n, int64_t counted) {
     const int64_t even = n / DEVICE_STEPS,
                   step = !s->options.on_device ? HOST_STEP : (even / DEVICE_STEP + 1) * DEVICE_STEP,
@@ -129,7 +129,7 @@ static void pack(lt_stage_slot *slot, const lt_pass_batch *b) {
     }
 }
 
-/* The row of the batch that stands at i. */
+/* The row of the batch whose label, weight and loss are stored at place i. */
 static int64_t row_at(const lt_stage_slot *slot, int64_t i) {
     return slot->head_rows < slot->batch * slot->seq ? slot->ids[LT_STAGE_ORDER][i] : i;
 }

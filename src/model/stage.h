@@ -11,11 +11,11 @@
  * activations have a slot each beside those: send and receive may come between a put and its
  * take.
  *
- * The head has work only at rows whose label counts: a prompt's rows have none. So these rows come
- * first in a packed batch. Its labels, weights, losses and argmax stand in this order, on host and
- * device, and `order` tells which row of the batch each belongs to; the head runs for the first
- * head_rows of them. Everything else of a batch stands in its own order. A batch whose labels
- * nearly all count is not packed. */
+ * The head has work only at rows whose label counts, which those of a prompt do not. In a packed
+ * batch such rows come first: its labels, weights, losses and argmax are stored in this order, on
+ * the host and on the device, and `order` tells which row of the batch each belongs to. The head
+ * runs for the first head_rows of them. All other tensors of a batch keep the batch's own order. A
+ * batch in which nearly all labels count is not packed. */
 #ifndef LT_MODEL_STAGE_H
 #define LT_MODEL_STAGE_H
 
@@ -58,7 +58,7 @@ typedef struct {
     int joins;                     /* Adapters that have rows of their own; 0: none. */
     bool weights;
     bool packs;     /* Batches may be packed. */
-    bool on_device; /* Then head_rows has few values: a recorded graph has one. */
+    bool on_device; /* head_rows then takes few values, since each needs a graph of its own. */
 } lt_stage_options;
 
 typedef struct {

@@ -24,7 +24,7 @@ static bool tp_fits(const lt_model_spec *s, int64_t tp) {
     return tp <= s->vocab_size;
 }
 
-/* The one that is nearest to tp, the smaller of two: 1 at least. */
+/* The tp that fits and is nearest to this one; of two at the same distance the smaller one. */
 static int64_t nearest_tp(const lt_model_spec *s, int tp) {
     int64_t off = 1;
     while (!(off < tp && tp_fits(s, tp - off)) && !tp_fits(s, tp + off)) {

@@ -89,7 +89,7 @@ static lt_pass *pass_of(const lt_zero *z, int unit) {
     return z->passes[i];
 }
 
-/* Gradients of a unit, as the pass that has its room produces them. */
+/* The gradients of a unit in the pass to which its room was brought. */
 static const lt_param_buffer *gradients_of(const lt_zero *z, int unit) {
     return z->shards->level < 2
                ? z->whole
@@ -365,7 +365,8 @@ static lt_err enter(void *of, int unit, unsigned what) {
     if (!gradients || level < 2 || unit == 0 || unit == head) {
         return LT_OK;
     }
-    /* Deferred ones come later, without the weights, and are all stored. */
+    /* Gradients that are deferred are brought later, in an entry without the weights, and all of
+     * them are stored then. */
     lt_pass *pass = pass_of(z, unit);
     return weights && lt_pass_defers(pass, unit) ? LT_OK : bring_gradients(z, pass, unit, weights);
 }

@@ -33,7 +33,7 @@ static lt_err check_ramp(const lt_recipe *r) {
     return LT_OK;
 }
 
-/* The multiple of `each` that is nearest to n, the larger of two: `each` at least. */
+/* The positive multiple of `each` that is nearest to n; of two at the same distance the larger. */
 static long long nearest_multiple(int64_t n, int64_t each) {
     const int64_t below = n / each * each, above = below + each;
     return below > 0 && n - below < above - n ? below : above;

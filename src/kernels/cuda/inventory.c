@@ -57,7 +57,7 @@ struct lt_specs {
     const char *told[MAX_TEXTS];
 };
 
-/* Have both words of the same names in the same order ("A=1 B=2", "A=3 B=4")? */
+/* Do both lists of -D words define the same names in the same order ("A=1 B=2", "A=3 B=4")? */
 static bool names_equal(const char *a, const char *b) {
     while (*a != '\0' || *b != '\0') {
         const size_t n = strcspn(a, "= "), m = strcspn(b, "= ");

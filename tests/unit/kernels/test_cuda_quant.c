@@ -214,7 +214,7 @@ static void test_products(void **state) {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         make(t, types[i]);
         place(t, types[i]);
-        /* Core: every third number of rows for a type, the next types the others. */
+        /* Core cases: a third of the numbers of rows for each type, shifted from type to type. */
         for (size_t j = core_only() ? i % 3 : 0; j < sizeof rows / sizeof *rows;
              j += core_only() ? 3 : 1) {
             check(t, types[i], LT_BF16, rows[j], j % 2 == 1);

@@ -83,8 +83,8 @@ static void other_ends_are_failures(void **state) {
     assert_null(said);
 }
 
-/* The deadline counts for a program that prints, for one that has closed its output, and for what
- * it leaves behind with its output open. */
+/* The deadline holds for a program that prints, for one that has closed its output, and for a
+ * process that a program leaves behind with the output still open. */
 static void the_deadline_is_kept(void **state) {
     static const char *const lines[] = {"sleep 60", "echo a; sleep 60", "exec >&-; sleep 60",
                                         "sleep 60 & exit 0", "yes | sleep 60"};

@@ -32,9 +32,9 @@ typedef struct {
      : (codes) == 1 ? (width)                                                                      \
      : (codes) == 2 ? (width) / 32 * 34                                                            \
                     : (width) / 32 * 18)
-/* Dynamic shared memory in bytes: a ring of tiles of 16 keys of K and V of each of 4 warps (of
- * codes as many as let three blocks of heads of 128 stand on an SM of 227 KB), and what warps leave
- * each other at the end of a split: O, max and sum of 16 rows. */
+/* Dynamic shared memory in bytes. Each of the 4 warps has a ring of tiles of 16 keys of K and V.
+ * For codes it has so many tiles that three blocks of heads of 128 fit on an SM of 227 KB. At the
+ * end of a split the warps exchange O, maximum and sum of 16 rows. */
 #define LT_DECODE_WARPS 4
 #define LT_DECODE_STAGES(width, codes)                                                             \
     ((width) <= 64 ? 6 : (codes) > 0 ? 4 : (width) <= 128 ? 3 : 2)

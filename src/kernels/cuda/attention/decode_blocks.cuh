@@ -1,10 +1,13 @@
 /* decode_blocks.cuh: the two products of decode.cu with K and V in blocks of Q8_0 or Q4_0.
  *
- * With c = lane % 4 and n = lane / 4: of K a lane takes eight neighbours of keys n and n + 8, bytes
- * [8 c, 8 c + 8) of a block, or nibbles of its bytes [4 c, 4 c + 4). Of V it takes four columns of
- * keys 2 c, 2 c + 1, 2 c + 8 and 2 c + 9: bytes [4 n, 4 n + 4), or nibbles of bytes 2 n and 2 n +
- * 1. K's numbers are whole in the product, and each sum of 32 columns is scaled; V's are scaled
- * before, as halves. */
+ * What a lane reads of each block, with c = lane % 4 and n = lane / 4:
+ *
+ *     of   keys                              columns             Q8_0: bytes       Q4_0: nibbles of
+ *     K    n and n + 8                       eight               8 c .. 8 c + 7    4 c .. 4 c + 3
+ *     V    2 c, 2 c + 1, 2 c + 8, 2 c + 9    four                4 n .. 4 n + 3    2 n, 2 n + 1
+ *
+ * The product of Q with K takes K's whole numbers, and the sum of each 32 columns is multiplied by
+ * the block's scale. V's numbers are multiplied by their scale before their product, as halves. */
 #ifndef LT_DECODE_BLOCKS_CUH
 #define LT_DECODE_BLOCKS_CUH
 
@@ -15,7 +18,7 @@ INLINE u32 shared_half(u32 at) {
     asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(at) : "memory");
     return x;
 }
-/* Four bytes on an address that is a multiple of 4 or, not even, 2 more. */
+/* The four bytes at `at`, which is a multiple of 4 if `even`, and otherwise 2 more than one. */
 INLINE u32 shared_word(u32 at, bool even) {
     return even ? (u32)ld_shared_s32(at)
                 : __byte_perm((u32)ld_shared_s32(at - 2), (u32)ld_shared_s32(at + 2), 0x5432);
@@ -24,7 +27,7 @@ INLINE u32 shared_word(u32 at, bool even) {
 INLINE u32 block_at(u32 tile, int key, int b) {
     return tile + (u32)(key * ROW_BYTES + b * CODED_BYTES);
 }
-/* The k-th of the keys whose sums and V's numbers a lane has. */
+/* The k-th of the keys whose scores, and numbers of V, this lane holds. */
 INLINE int key_of(int lane, int k) {
     return lane % 4 * 2 + k % 2 + k / 2 * 8;
 }

@@ -19,7 +19,8 @@
 #define TILE    128 /* Most keys that fwd_sm90.cu reads at once. */
 #define ALL     0xffffffffu
 
-/* Whose page x is: the sequence, or -1; its page's index; its first key that is seen. */
+/* The sequence that wide page x belongs to, or -1; which of its pages it is; and the first of its
+ * keys that any row sees. */
 typedef struct {
     int sequence, index, seen;
 } owner;

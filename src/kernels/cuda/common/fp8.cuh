@@ -33,7 +33,8 @@ INLINE float f8_value(u32 code, int e5m2) {
     return __uint_as_float(__float_as_uint(x) | sign);
 }
 
-/* Two codes of e4m3, the first in the low byte, as halves: exact, NaN stays NaN. */
+/* Two codes of e4m3, the first in the low byte, as two halves. The conversion is exact, and NaN
+ * stays NaN. */
 #if __CUDA_ARCH__ >= 890
 #define F8_NATIVE 1
 INLINE u32 f8x2_to_fp16x2(u16 codes) {

@@ -26,17 +26,19 @@ static const char *attention_paged_refuse(const void *args, const lt_device *dev
 
 /* ---- Prompts over pages of codes: their keys and values in 16 bits, side by side. ---- */
 
-/* Above so many bytes such a prompt is decode.cu's: 131,072 tokens of 8 heads of 128 take half. */
+/* The most memory for the copy; prompts that need more take decode.cu. 131,072 tokens of 8 heads of
+ * 128 need half of it. */
 #define WIDE_MOST (1LL << 30)
 
-/* Pages that all prompts of the call have at most. */
+/* An upper bound of the pages that all prompts of the call have together. */
 static int64_t wide_pages(const lt_attention_paged_args *a) {
     const int64_t page = a->k_pages.shape[1], most = lt_cuda_attention_prompts_most(a),
                   by_length = most * LT_CUDA_DIV_UP(a->kv_max, page);
     const int64_t told = a->prompt_keys / page + most;
     return a->prompt_keys > 0 && told < by_length ? told : by_length;
 }
-/* The call with keys and values of 16 bits in `room`, or without data; the bytes that it takes. */
+/* The same call with keys, values and table in `room`, in 16 bits; room NULL: their shapes alone.
+ * *bytes: what they take. */
 static lt_attention_paged_args widened(const lt_attention_paged_args *a, void *room,
                                        size_t *bytes) {
     const lt_tensor *const k = &a->k_pages;
@@ -87,7 +89,7 @@ static lt_err prompts_of(lt_queue *q, const lt_attention_paged_args *a,
     }
     *out = widened(a, NULL, &bytes);
     *takes = lt_cuda_attention_takes_prompts(out, info) && bytes <= WIDE_MOST;
-    /* Without that much memory the prompts are decode.cu's. */
+    /* Where there is not that much memory, decode.cu takes the prompts. */
     if (!*takes || lt_cuda_wide(q, bytes, &room) != LT_OK) {
         *takes = false;
         return LT_OK;
@@ -198,7 +200,7 @@ static const char *kv_write_refuse(const void *args, const lt_device *device) {
 static lt_err kv_write_run(lt_queue *q, const void *args) {
     lt_kv_write_args a = *(const lt_kv_write_args *)args;
     int heads = (int)a.k.shape[1], dim = (int)a.k.shape[2];
-    /* Blocks are written by a thread each. */
+    /* Of block types, one thread writes a block. */
     const int64_t count = lt_tensor_count(&a.k) /
                           (lt_dtype_is_block(a.k_pages.dtype) ? LT_BLOCK_SMALL : 1);
     char defines[LT_CUDA_DEFINES_BYTES];
