@@ -7,6 +7,7 @@ left out: the reward is a number that differs from answer to answer.
     pip install torch transformers trl
     bench/post_training.py build/lateen PYTHON --objective dpo [--shape llama-1b] [--device cuda] [--batch 8] [--prompt 256] [--answer 512] [--mode eager]
     bench/post_training.py build/lateen PYTHON --objective grpo --batch 128 --group 16 --micro 64
+    bench/post_training.py build/lateen PYTHON --objective dpo --alone --also objective.keep_logits=false
 
 --batch counts pairs (DPO) or answers (GRPO). It prints one line of JSON: seconds of a step of each run, and the ratio of the medians."""
 import argparse
@@ -40,6 +41,8 @@ a.add_argument("--steps", type=int, default=8)
 a.add_argument("--rounds", type=int, default=2)
 a.add_argument("--generation", choices=["static", "continuous"], default="static", help="how transformers batches the peer's answers")
 a.add_argument("--mode", choices=["eager", "compile"], default="eager", help="of the peer")
+a.add_argument("--also", metavar="NAME=VALUE", help="run Lateen with this option too, in turn")
+a.add_argument("--alone", action="store_true", help="leave the peer out")
 o = a.parse_args()
 o.micro = o.micro or o.batch
 layers, width, heads, kv_heads, ffn, vocab = SHAPES[o.shape]
@@ -93,19 +96,20 @@ with open(reward, "w") as f:
     f.write("import json, sys\nfor line in sys.stdin:\n    text = json.loads(line)['completion']\n    print(text.count('7') / max(1, len(text)), flush=True)\n")
 
 
-def ours(round):
+def ours(name, options=()):
     # An answer is one token of the end longer in both trainers.
     common = ["--model.init", base, *dtype, "--objective.kind", o.objective, "--data.train", f"{dir}/data.jsonl", "--data.chat_template", "plain", "--data.seq", o.prompt + o.answer + 8,
               "--batch.size", o.batch, "--batch.micro", o.micro, "--steps", o.steps, "--optim.lr", 1e-6, "--optim.beta2", 0.999, "--optim.decay", 0, "--lr.schedule", "constant", "--export", "false"]
     extra = ["--rl.group", o.group, "--rl.tokens", o.answer, "--rl.rewards", "command", "--rl.command", f"{o.python} {reward}"] if o.objective == "grpo" else ["--objective.beta", 0.1]
-    train(f"ours-{round}", *common, *extra)
-    with open(f"{dir}/ours-{round}/metrics.jsonl") as f:
+    train(name, *common, *extra, *options)
+    with open(f"{dir}/{name}/metrics.jsonl") as f:
         lines = [json.loads(line) for line in f]
-    shutil.rmtree(f"{dir}/ours-{round}")
+    shutil.rmtree(f"{dir}/{name}")
     steps = [r for r in lines if r["kind"] == "train"]
     seconds = [r["step_s"] for r in steps[2:]]
     rl = [r for r in lines if r["kind"] == "rl"]
-    return seconds, {"metrics": {**steps[-1], **(rl[-1] if rl else {})}}
+    start = next(r for r in lines if r["kind"] == "start")
+    return seconds, {"losses": [r["loss"] for r in steps], "memory": start["memory"], "metrics": {**steps[-1], **(rl[-1] if rl else {})}}
 
 
 def peer():
@@ -118,12 +122,17 @@ def peer():
     return answer["step_s"][2:], answer
 
 
-times, theirs, notes = [], [], {}
+sides = {"lateen": lambda: ours("ours")}
+if o.also:
+    sides[o.also] = lambda: ours("also", ["--" + o.also.split("=")[0], o.also.split("=", 1)[1]])
+if not o.alone:
+    sides["peer"] = peer
+times, notes = {name: [] for name in sides}, {}
 for round in range(o.rounds):
-    seconds, notes["lateen"] = ours(round)
-    times += seconds
-    seconds, notes["peer"] = peer()
-    theirs += seconds
-    print(f"round {round}: Lateen {statistics.median(times):.3f} s a step, peer {statistics.median(theirs):.3f} s", file=sys.stderr, flush=True)
-mine, other = statistics.median(times), statistics.median(theirs)
-print(json.dumps({"options": vars(o), "lateen_s": times, "peer_s": theirs, "ratio": other / mine, **notes}))
+    for name, run in sides.items():
+        seconds, notes[name] = run()
+        times[name] += seconds
+    print(f"round {round}: " + ", ".join(f"{name} {statistics.median(s):.4f} s a step" for name, s in times.items()), file=sys.stderr, flush=True)
+medians = {name: statistics.median(s) for name, s in times.items()}
+ratios = {"ratio": medians["peer"] / medians["lateen"]} if "peer" in medians else {}
+print(json.dumps({"options": vars(o), **{f"{name}_s": s for name, s in times.items()}, **ratios, **notes}))

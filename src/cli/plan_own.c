@@ -39,6 +39,16 @@ typedef struct {
     double tokens; /* Tokens of a step. */
 } own_plan;
 
+/* As training decides it, by the memory of the kind of GPU, where one is named, or of this machine;
+ * a GPU of no kind has room. */
+static lt_err keep_logits(const own_plan *p, lt_pass_options *o, const lt_shards *shards) {
+    const double gpu = p->cluster.gpu.memory_bytes;
+    return lt_fit_keep_logits(o, &p->run.recipe, &p->run.spec, p->run.dtype, NULL, shards,
+                              !p->on_device ? lt_fit_host_left()
+                              : gpu > 0.0   ? (size_t)gpu
+                                            : SIZE_MAX);
+}
+
 /* What rank 0 of a run holds whose ranks divide rows and, with ZeRO, the state. */
 static lt_err plan_rank(own_plan *p, const lt_mesh_shape *shape) {
     static lt_world world;
@@ -52,6 +62,7 @@ static lt_err plan_rank(own_plan *p, const lt_mesh_shape *shape) {
     LT_TRY_DONE(lt_fit_shards_open(&shards, &world, r));
     parts = lt_fit_parts(&shards, pass.lora.rank > 0);
     lt_fit_divide(&pass, &shards, &parts, shards.level > 0);
+    LT_TRY_DONE(keep_logits(p, &pass, &shards));
     LT_TRY_DONE(lt_memory_buffers(&p->memory, r, &p->run.spec, p->run.dtype, &pass, NULL, &shards));
 done:
     lt_shards_close(&shards);
@@ -82,10 +93,12 @@ static lt_err make(own_plan *p, lt_recipe *r, const char *cluster) {
     }
     LT_TRY(lt_mesh_parse(&shape, r->mesh));
     divide_rows(r, shape.dp);
+    LT_TRY(cluster[0] != '\0' ? lt_plan_cluster_load(&p->cluster, cluster) : LT_OK);
     LT_TRY(lt_own_run_open(&p->run, r, p->on_device));
     if (shape.dp > 1) {
         LT_TRY(plan_rank(p, &shape));
     } else {
+        LT_TRY(keep_logits(p, &p->run.pass, NULL));
         LT_TRY(lt_memory_buffers(&p->memory, &p->run.recipe, &p->run.spec, p->run.dtype,
                                  &p->run.pass, NULL, NULL));
     }
@@ -93,7 +106,6 @@ static lt_err make(own_plan *p, lt_recipe *r, const char *cluster) {
     if (cluster[0] == '\0') {
         return LT_OK;
     }
-    LT_TRY(lt_plan_cluster_load(&p->cluster, cluster));
     LT_TRY(lt_own_rates_find(&p->rates, p->cluster.gpu.name));
     return lt_own_step(&p->step, &p->run, &p->cluster.gpu, &p->rates);
 }

@@ -9,6 +9,11 @@
  * holds anything at this point of a pass. Then the gradients are written to dh, each at its own
  * row.
  *
+ * An objective needs the log-probabilities before it can say their derivatives, so the head runs
+ * forward, and later backward. The logits between the two either stay, rounded to the activations'
+ * type, which is what the backward pass reads (keep_logits), or are computed a second time: the
+ * same bits, for the time of one product.
+ *
  * Ranks of tp have some words each, of all rows: xent says what it needs of each part, that is
  * gathered, and from all of it each rank makes losses and its own words' gradients.
  *
@@ -58,6 +63,9 @@ void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_
     if (n_tp > 1) {
         l->parts = lt_tensor_take(a, LT_F32, n_tp, l->chunk_rows, LT_XENT_PART);
     }
+    if (lt_pass_keeps_logits(o, s)) {
+        l->kept = lt_tensor_take(a, dtype, rows, n_words, 0);
+    }
 }
 
 static bool any_counted(const int32_t *labels, int64_t n) {
@@ -106,6 +114,21 @@ static lt_err logits_of(lt_exec *r, const lt_loss *l, lt_tensor h, bool backward
     *logits = backward ? lt_tensor_rows(&l->logits, 0, n)
                        : lt_tensor_2d(l->logits.data, LT_F32, n, l->logits.shape[1]);
     return lt_linear_fwd(r, *logits, h, lt_param_head(r->spec), lt_param_head_bias(r->spec), 0);
+}
+
+/* The same for rows [first, first + n) of what the head reads, as `how` says: kept from before, or
+ * to be kept. */
+static lt_err logits_for(lt_exec *r, const lt_loss *l, lt_tensor h, int64_t first,
+                         const lt_loss_how *how, lt_tensor *logits) {
+    const int64_t n = h.shape[0];
+    if (how->kept) {
+        *logits = lt_tensor_rows(&l->kept, first, n);
+        return LT_OK;
+    }
+    LT_TRY(logits_of(r, l, h, how->grad_scale != 0, logits));
+    return how->keep ? lt_exec_cast(r, &(lt_cast_args){.y = lt_tensor_rows(&l->kept, first, n),
+                                                       .x = *logits})
+                     : LT_OK;
 }
 
 lt_err lt_loss_logits(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, int64_t first,
@@ -196,7 +219,7 @@ static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
     const lt_tensor h = lt_tensor_rows(all_h, first, n);
     lt_tensor logits;
 
-    LT_TRY(logits_of(r, l, h, how->grad_scale != 0, &logits));
+    LT_TRY(logits_for(r, l, h, first, how, &logits));
     if (r->exact != NULL && how->grad_scale == 0) {
         lt_exact_losses(&logits, r->spec->final_softcap, (const int32_t *)b->labels.data + first,
                         (float *)b->loss_rows.data + first, (int32_t *)b->best.data + first);
@@ -265,6 +288,7 @@ lt_err lt_loss_run(lt_exec *r, const lt_loss *l, const lt_batch_acts *b, const l
         return run_scores(r, l, b, how);
     }
     LT_ASSERT(!packed || how->target == NULL);
+    LT_ASSERT((!how->keep || !backward) && (!how->kept || backward));
     LT_TRY(packed && rows > 0 ? gather(r, b, h, order, count) : LT_OK);
     for (int64_t first = 0; first < rows; first += chunk) {
         const int64_t n = rows - first < chunk ? rows - first : chunk;

@@ -10,6 +10,9 @@ typedef struct {
     /* (chunk_rows, V), or of this rank's words: the act dtype when training, F32 in evaluation. */
     lt_tensor logits;
     lt_tensor parts; /* (ranks of tp, chunk_rows, LT_XENT_PART) F32; absent without them. */
+    /* (B * T, V), or of this rank's words, the act dtype: logits of a batch that stay for its
+     * backward pass (keep_logits); absent without. */
+    lt_tensor kept;
 } lt_loss;
 
 /* Carve the chunk's logits. chunk_rows of o 0: about 32 MiB of them; ranks of tp, whose words are
@@ -35,8 +38,10 @@ typedef struct {
     int64_t head_rows; /* Of the batch (stage.h). */
     float grad_scale;  /* != 0: backward, too. */
     float z_coef;
-    float temperature;            /* Logits are divided by it, against labels; 0: 1. */
-    bool weights;                 /* Rows' gradients are multiplied by b->weights. */
+    float temperature; /* Logits are divided by it, against labels; 0: 1. */
+    bool weights;      /* Rows' gradients are multiplied by b->weights. */
+    bool keep;         /* Without backward: leave the logits in lt_loss.kept as well. */
+    bool kept;         /* Backward: they lie there, and are overwritten. Else they are computed. */
     const lt_loss_target *target; /* NULL: rows are compared with their labels. */
 } lt_loss_how;
 

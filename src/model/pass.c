@@ -145,6 +145,10 @@ static void gradients_carve(lt_pass *p, const lt_model_spec *s, const lt_param_t
     }
 }
 
+bool lt_pass_keeps_logits(const lt_pass_options *o, const lt_model_spec *s) {
+    return o->keep_logits && o->train && s->n_scores == 0 && end_of(o, s) == s->n_layers;
+}
+
 /* Rows of the head that are held here; of a stage without it some, for which there is room. */
 static int64_t words_of(const lt_model_spec *s, const lt_param_table *t) {
     const int head = lt_param_index(t, lt_param_head(s), 0);
@@ -219,7 +223,7 @@ static lt_err open_sets(lt_pass *p, const lt_model_spec *s, const lt_pass_option
     LT_TRY(splits(o)
                ? lt_deferred_open(&p->deferred, n_sets, p->first, p->end, o->gradients_elsewhere)
                : LT_OK);
-    p->recomputed = p->recomputed_set = -1;
+    p->recomputed = p->recomputed_set = p->kept_set = -1;
     for (int64_t i = 0; i <= s->n_layers; i++) {
         p->stored[i] = true; /* Gradients begin as zeros, to add to. */
     }

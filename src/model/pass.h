@@ -65,8 +65,11 @@ typedef struct {
     bool fp8_wgrad; /* Gradients of weights, too. */
     bool weights;   /* Batches may bring weights; lt_pass_logprobs_backward needs them. */
     bool masks;     /* Many labels may be -1: the head leaves such rows out (stage.h). */
-    bool exact;     /* Log-probabilities with the bits of an engine's (exact.h). */
-    int n_sets;     /* Batches in flight between lt_pass_load and the end of backward; 0: 1. */
+    /* Logits stay from lt_pass_logprobs to lt_pass_objective, in memory for those of a whole batch,
+     * so that they are not computed a second time. The gradients have the same bits. */
+    bool keep_logits;
+    bool exact; /* Log-probabilities with the bits of an engine's (exact.h). */
+    int n_sets; /* Batches in flight between lt_pass_load and the end of backward; 0: 1. */
     /* A stage of a pipeline runs the layers [first_layer, end_layer), with the embedding before
      * layer 0 and the head behind the last; end_layer 0: all. */
     int first_layer, end_layer;
@@ -104,6 +107,10 @@ typedef struct {
 
 /* Tokens of a whole sequence, of which `seq` are this rank's. */
 int64_t lt_pass_whole_seq(const lt_pass_options *o);
+
+/* Has a pass with these options memory for the logits of a batch? Not a stage without the head, and
+ * not for a score head, whose few numbers cost nothing. */
+bool lt_pass_keeps_logits(const lt_pass_options *o, const lt_model_spec *s);
 
 static inline int lt_pass_n_tp(const lt_pass_options *o) {
     return o->tp != NULL ? lt_group_size(o->tp) : 1;

@@ -83,6 +83,7 @@ struct lt_pass {
     bool *stored;
     /* The set and its layer whose values the shared tensors hold; -1: none. */
     int recomputed_set, recomputed;
+    int kept_set; /* The set of the batch whose logits loss.kept holds; -1: none. */
 };
 
 /* pass.c. */

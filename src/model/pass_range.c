@@ -360,6 +360,7 @@ lt_err lt_pass_load(lt_pass *p, int set, const lt_pass_batch *b) {
     if (p->recomputed_set == set) {
         p->recomputed = -1;
     }
+    p->kept_set = p->kept_set == set ? -1 : p->kept_set;
     LT_TRY(lt_stage_send(&p->stage, &p->exec, set, b, &p->sets[set].batch));
     p->sets[set].head_rows = lt_stage_head_rows(&p->stage, set);
     return LT_OK;
@@ -401,7 +402,8 @@ lt_err lt_pass_forward_eval(lt_pass *p, int set, int first, int end) {
     return forward_range(p, set, first, end, false);
 }
 
-lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale) {
+/* keep: the logits stay for lt_pass_objective. */
+static lt_err loss(lt_pass *p, int set, float grad_scale, bool keep) {
     const lt_batch_acts *b = use_set(p, set);
     const lt_tensor none = {0};
     const lt_loss_how how = {.target = target_of(p),
@@ -409,6 +411,7 @@ lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale) {
                              .grad_scale = grad_scale,
                              .z_coef = grad_scale != 0 ? p->options.z_coef : 0.0f,
                              .head_rows = p->sets[set].head_rows,
+                             .keep = keep,
                              .weights = p->sets[set].has_weights};
     LT_ASSERT(has_head(p));
     if (grad_scale != 0) {
@@ -416,6 +419,10 @@ lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale) {
     }
     LT_TRY(normed(p, set, b->x_final, none, none));
     return head(p, set, &how);
+}
+
+lt_err lt_pass_loss(lt_pass *p, int set, float grad_scale) {
+    return loss(p, set, grad_scale, false);
 }
 
 lt_err lt_pass_backward(lt_pass *p, int set, int first, int end, float grad_scale) {
@@ -450,8 +457,10 @@ lt_err lt_pass_result_of(lt_pass *p, int set, lt_pass_result *r, float *loss_row
 
 lt_err lt_pass_logprobs_of(lt_pass *p, int set, const int32_t *labels, float *logprobs) {
     const bool scores = lt_model_spec_gives_values(p->exec.spec);
+    const bool keep = lt_pass_keeps_logits(&p->options, p->exec.spec);
     lt_pass_result r = {0};
-    LT_TRY(lt_pass_loss(p, set, 0.0f));
+    LT_TRY(loss(p, set, 0.0f, keep));
+    p->kept_set = keep ? set : -1;
     LT_TRY(lt_pass_result_of(p, set, &r, logprobs));
     for (int64_t i = 0; i < p->exec.batch * p->exec.seq; i++) {
         logprobs[i] = labels[i] < 0 ? 0.0f : scores ? logprobs[i] : -logprobs[i];
@@ -479,6 +488,7 @@ lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad
                              .temperature = p->temperature,
                              .grad_scale = grad_scale,
                              .head_rows = p->sets[set].head_rows,
+                             .kept = p->kept_set == set,
                              .weights = true};
     const int64_t rows = p->exec.batch * p->exec.seq;
 
@@ -497,6 +507,7 @@ lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad
     LT_TRY(lt_stage_send_weights(&p->stage, &p->exec, set, dlogprobs,
                                  lt_model_spec_gives_values(p->exec.spec) ? 1.0f : -1.0f, b));
     LT_TRY(begin_gradients(p));
+    p->kept_set = how.kept ? -1 : p->kept_set; /* Gradients take the place of the logits. */
     return head(p, set, &how);
 }
 

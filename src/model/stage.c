@@ -9,7 +9,8 @@
 #include "base/error.h"
 
 /* head_rows is a multiple of this many rows: on the host of a register tile, on a device of a tile
- * of a product or more, so that it takes at most DEVICE_STEPS values; each needs its own graph. */
+ * of a product; of batches that are put, each of whose values of head_rows needs its own graph, of
+ * more, so that it takes at most DEVICE_STEPS values. */
 #define HOST_STEP    ((int64_t)16)
 #define DEVICE_STEP  ((int64_t)128)
 #define DEVICE_STEPS 32
@@ -101,8 +102,8 @@ static double weight_of(const lt_stage_slot *slot, int64_t i) {
 }
 
 /* Rows that the head runs for in a batch of n rows, of which `counted` have a label that counts. */
-static int64_t head_rows_of(const lt_stage *s, int64_t n, int64_t counted) {
-    const int64_t even = n / DEVICE_STEPS,
+static int64_t head_rows_of(const lt_stage *s, int64_t n, int64_t counted, bool has_graph) {
+    const int64_t even = has_graph ? n / DEVICE_STEPS : 0,
                   step = !s->options.on_device ? HOST_STEP : (even / DEVICE_STEP + 1) * DEVICE_STEP,
                   rows = (counted + step - 1) / step * step;
     return s->options.packs && !s->in_order && rows < n ? rows : n;
@@ -134,7 +135,9 @@ static int64_t row_at(const lt_stage_slot *slot, int64_t i) {
     return slot->head_rows < slot->batch * slot->seq ? slot->ids[LT_STAGE_ORDER][i] : i;
 }
 
-static void fill_slot(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batch *b) {
+/* has_graph: it is put, not sent. */
+static void fill_slot(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batch *b,
+                      bool has_graph) {
     const int64_t n = b->batch * b->seq, joins = s->options.joins;
     int64_t n_counted = 0;
     const size_t bytes = (size_t)n * sizeof(int32_t);
@@ -159,7 +162,7 @@ static void fill_slot(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batc
         n_counted += b->labels[i] >= 0;
     }
     *slot->n_labels = (float)counted;
-    slot->head_rows = head_rows_of(s, n, n_counted);
+    slot->head_rows = head_rows_of(s, n, n_counted, has_graph);
     if (slot->head_rows < n) {
         pack(slot, b);
     }
@@ -202,7 +205,7 @@ lt_err lt_stage_put(lt_stage *s, const lt_pass_batch *b) {
     lt_stage_slot *slot = &s->slots[s->n_put % LT_STAGE_SLOTS];
     LT_ASSERT(!lt_stage_full(s));
     LT_ASSERT(b->batch * b->seq <= s->options.rows);
-    fill_slot(s, slot, b);
+    fill_slot(s, slot, b, true);
     for (int k = 0; k < LT_STAGE_FIELDS; k++) {
         if (has_field(slot, k)) {
             LT_TRY(s->backend->upload(s->queue, s->device[s->n_put % 2][k], slot->ids[k],
@@ -321,7 +324,7 @@ lt_err lt_stage_send(lt_stage *s, lt_exec *r, int set, const lt_pass_batch *b,
                      const lt_batch_acts *to) {
     lt_stage_slot *slot = &s->set_slots[set];
     LT_TRY(wait_for_sent(s, r));
-    fill_slot(s, slot, b);
+    fill_slot(s, slot, b, false);
     for (int k = 0; k < LT_STAGE_FIELDS; k++) {
         if (has_field(slot, k)) {
             LT_TRY(s->backend->upload(r->queue, tensor_of(to, k), slot->ids[k],

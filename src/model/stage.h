@@ -58,7 +58,7 @@ typedef struct {
     int joins;                     /* Adapters that have rows of their own; 0: none. */
     bool weights;
     bool packs;     /* Batches may be packed. */
-    bool on_device; /* head_rows then takes few values, since each needs a graph of its own. */
+    bool on_device; /* head_rows of what is put takes few values, each of which needs a graph. */
 } lt_stage_options;
 
 typedef struct {

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "parallel/schedule.h"
 #include "train/adapters.h"
 #include "train/chat_data.h"
@@ -67,6 +68,39 @@ lt_err lt_fit_bytes(size_t *out, const lt_recipe *r, const lt_model_spec *spec, 
     lt_memory_plan plan;
     LT_TRY(lt_memory_buffers(&plan, r, spec, dtype, o, NULL, shards));
     *out = plan.device_bytes + RESERVE;
+    return LT_OK;
+}
+
+bool lt_fit_asks_logits(const lt_recipe *r) {
+    return r->keep_logits && r->objective != LT_RECIPE_OBJECTIVE_sft &&
+           (lt_recompute)r->recompute != LT_RECOMPUTE_FULL;
+}
+
+size_t lt_fit_host_left(void) {
+    lt_limits limits;
+    lt_limits_read(&limits);
+    return limits.available_bytes < SIZE_MAX ? (size_t)limits.available_bytes : SIZE_MAX;
+}
+
+lt_err lt_fit_keep_logits(lt_pass_options *o, const lt_recipe *r, const lt_model_spec *spec,
+                          lt_dtype dtype, const lt_pass_memory passes[2], const lt_shards *shards,
+                          size_t left) {
+    lt_pass_memory own[2];
+    lt_memory_plan plan;
+    o->keep_logits = false;
+    if (!lt_fit_asks_logits(r)) {
+        return LT_OK;
+    }
+    for (int with = 0; with < 2 && passes == NULL; with++) {
+        lt_pass_options tried = *o;
+        tried.keep_logits = with == 1;
+        LT_TRY(lt_pass_measure(&own[with], spec, dtype, &tried));
+    }
+    passes = passes != NULL ? passes : own;
+    LT_TRY(lt_memory_buffers(&plan, r, spec, dtype, o, &passes[0], shards));
+    const size_t kept = passes[1].logits_bytes - passes[0].logits_bytes,
+                 need = o->on_device ? plan.device_bytes + RESERVE : plan.buffers_bytes;
+    o->keep_logits = kept > 0 && need < left && kept <= (left - need) / 2;
     return LT_OK;
 }
 

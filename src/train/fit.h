@@ -27,6 +27,17 @@ void lt_fit_divide(lt_pass_options *o, const lt_shards *s, const lt_rank_parts *
 LT_MUST_USE lt_err lt_fit_bytes(size_t *out, const lt_recipe *r, const lt_model_spec *spec,
                                 lt_dtype dtype, const lt_pass_options *o, const lt_shards *shards);
 
+/* *o gets keep_logits where the recipe asks for it and the logits of a batch take at most half of
+ * what is left of `left` without them. passes: the memory of a rank's stages of a pipeline without
+ * and with keep_logits; NULL: of one pass, measured here. */
+LT_MUST_USE lt_err lt_fit_keep_logits(lt_pass_options *o, const lt_recipe *r,
+                                      const lt_model_spec *spec, lt_dtype dtype,
+                                      const lt_pass_memory passes[2], const lt_shards *shards,
+                                      size_t left);
+bool lt_fit_asks_logits(const lt_recipe *r); /* Does the recipe ask for it? */
+/* What a run on the host may still take, for `left` of these functions. */
+size_t lt_fit_host_left(void);
+
 /* OOM unless that fits in `left`: the message says what is needed, what is missing, and which
  * batch.micro and model.recompute would fit (or that none does). */
 LT_MUST_USE lt_err lt_fit_check(const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtype,

@@ -131,6 +131,7 @@ const lt_training *lt_training_host(const lt_training *t) {
 lt_pass_options lt_training_pass_options(const lt_training *t) {
     lt_pass_options o = lt_fit_pass_options(&t->recipe, !t->device->backend->host_memory);
     o.weights = o.weights || t->source.weights || t->objective != NULL;
+    o.keep_logits = lt_training_host(t)->keep_logits;
     if (lt_training_has_ranks(t) && t->world->shape.ep > 1) {
         o.experts = lt_world_twin(t->world, t->world->mesh.ep);
         o.experts_host = t->world->mesh.ep;

@@ -24,19 +24,50 @@ static int64_t id_or_none(uint32_t id) {
     return id == LT_TOKEN_NONE ? -1 : (int64_t)id;
 }
 
+/* Do the logits of a batch stay for its backward pass? */
+static lt_err decide_logits(lt_training *t, const lt_model_spec *spec, lt_dtype dtype,
+                            size_t left) {
+    const bool pipeline = lt_training_has_pipeline(t);
+    lt_pass_options o = lt_training_pass_options(t);
+    lt_pass_memory stages[2];
+    if (!lt_fit_asks_logits(&t->recipe)) {
+        return LT_OK;
+    }
+    for (int with = 0; with < 2 && pipeline; with++) {
+        o.keep_logits = with == 1;
+        LT_TRY(lt_training_measure_pipeline(t, dtype, &o));
+        stages[with] = t->pass_memory;
+    }
+    LT_TRY(lt_fit_keep_logits(&o, &t->recipe, spec, dtype, pipeline ? stages : NULL, &t->shards,
+                              left));
+    t->keep_logits = o.keep_logits;
+    o.keep_logits = true;
+    if (!t->keep_logits && !pipeline && lt_pass_keeps_logits(&o, spec)) {
+        lt_log_info("objective.keep_logits: no memory for it; the logits of a batch are computed "
+                    "twice");
+    }
+    return LT_OK;
+}
+
 /* If the device reports its free memory, check it before anything is allocated. */
 static lt_err check_fit(lt_training *t, const lt_model_spec *spec, lt_dtype dtype) {
     const lt_pass_options o = lt_training_pass_options(t);
     size_t left = 0;
-    if (t->device->backend->memory_left == NULL || lt_training_host(t) != t) {
+    if (lt_training_host(t) != t) {
         return LT_OK;
+    }
+    if (t->device->backend->memory_left == NULL) {
+        return decide_logits(t, spec, dtype, lt_fit_host_left());
     }
     LT_TRY(t->device->backend->memory_left(t->device, &left));
     if (lt_training_has_pipeline(t)) {
         LT_TRY(lt_training_measure_pipeline(t, dtype, &o));
-        return lt_fit_check_stages(&t->recipe, spec, dtype, &o, &t->pass_memory, &t->shards, left);
+        LT_TRY(
+            lt_fit_check_stages(&t->recipe, spec, dtype, &o, &t->pass_memory, &t->shards, left));
+    } else {
+        LT_TRY(lt_fit_check(&t->recipe, spec, dtype, &o, &t->shards, left));
     }
-    return lt_fit_check(&t->recipe, spec, dtype, &o, &t->shards, left);
+    return decide_logits(t, spec, dtype, left);
 }
 
 /* A reward model has one score, a process reward model two of each token; a model without a head

@@ -355,6 +355,10 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(STR, align_separator, "objective.separator", "", 0, 0, "TEXT",                               \
       "prm: the text behind each step, at whose last token it is judged; empty: that of "          \
       "model.init, else a line break")                                                             \
+    X(BOOL, keep_logits, "objective.keep_logits", "true", 0, 0, "",                                \
+      "logits of a batch stay for its backward pass if they take at most half of the memory that " \
+      "is left, and model.recompute is not full; else they are computed twice",                    \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     LT_RECIPE_DISTILL_OPTIONS(X)                                                                   \
     LT_RECIPE_RL_OPTIONS(X)                                                                        \
     X(STR, train, "data.train", "", 0, 1, "SHARD|FILE.jsonl[:WEIGHT],...",                         \

@@ -345,6 +345,7 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"objective.good", reads->weights, "objective.kind = kto or apo_zero"},
         {"objective.bad", reads->weights, "objective.kind = kto or apo_zero"},
         {"objective.separator", reads->given == LT_ALIGN_STEPS, "objective.kind = prm"},
+        {"objective.keep_logits", !sft, "an objective.kind other than sft"},
         {"data.packing", sft, of_sft},
         {"data.shuffle_rows",
          sft && r->shuffle == LT_SHUFFLE_ROWS &&

@@ -150,6 +150,7 @@ typedef struct lt_training {
     /* Resident when the run began; and what the tokenizer added. */
     size_t program_bytes, tokenizer_bytes;
     lt_pass_memory pass_memory; /* As the pass was measured. */
+    bool keep_logits;           /* Its logits stay for the backward pass (lt_fit_keep_logits). */
     lt_memory_plan memory;
     double loss_last;
     /* Losses of this process, for the curve at the end: means of losses_each steps, and the next

@@ -15,11 +15,12 @@ said() { # result, name
         bad=1
     fi
 }
+shard="data: {train: $work/shard, seq: 48}"
 same() { # name, lines of the recipe...
     local name=$1 line
     shift
     printf 'out: %s\nsteps: 1\nexport: false\nsample: {tokens: 0}\n' "$work/run" >"$work/recipe.yaml"
-    for line in "data: {train: $work/shard, seq: 48}" "$@"; do echo "$line" >>"$work/recipe.yaml"; done
+    for line in "${data:-$shard}" "$@"; do echo "$line" >>"$work/recipe.yaml"; done
     rm -rf "$work/run"
     "$lateen" train "$work/recipe.yaml" >"$work/log" 2>&1 &&
         "$lateen" plan --model "$work/recipe.yaml" --json >"$work/plan.json" 2>>"$work/log" &&
@@ -55,6 +56,13 @@ same "llama, bf16, 8 bits in blocks" "model: {family: llama, layers: 2, width: 2
     "batch: {size: 2, micro: 2}"
 same "llama, bf16, 8 bits, gradients too" \
     "model: {family: llama, layers: 2, width: 256, heads: 4, vocab: 512, max_seq: 64, dtype: bf16, fp8: tensorwise, fp8_wgrad: true}" "batch: {size: 4, micro: 4}"
+preferences="{train: tests/golden/preference/pairs.jsonl, tokenizer: tests/golden/sft, seq: 96}"
+for keep in true false; do
+    data="data: $preferences" same "dpo, keep_logits: $keep" "model: {init: tests/golden/sft}" "objective: {kind: dpo, keep_logits: $keep}" "batch: {size: 2, micro: 2}"
+    eval "logits_$keep=$(grep -o '"logits": [0-9]*' "$work/plan.json" | head -n 1 | grep -o '[0-9]*')"
+done
+[ "$((logits_true - logits_false))" = $((4 * 96 * $(python3 -c 'import json; print(json.load(open("tests/golden/sft/config.json"))["vocab_size"])') * 4)) ]
+said $? "and the logits that stay are counted"
 "$lateen" plan --model recipes/gpt2-124m.yaml --cluster h100-node --json >"$work/plan.json" 2>"$work/log" &&
     python3 - "$work/plan.json" >>"$work/log" 2>&1 <<'PY'
 import json, sys

@@ -162,8 +162,43 @@ static void the_same_on_the_gpu(void **state) {
     on(gpu_backend(), 128, 2e-5);
 }
 
+/* On a device, a batch that is put needs a graph for its number of rows, which is a multiple of
+ * 1/32 of the batch in tiles of 128; one that is sent needs none, and has as few rows as tiles
+ * allow. */
+static void rows_on_a_device(void **state) {
+    enum { N = 8192, COUNTED = 1000 };
+    static int32_t tokens[N], labels[N], room[LT_STAGE_FIELDS][N + 1];
+    static unsigned char staging[(2 * LT_STAGE_FIELDS + 4) * (N + 64) * sizeof(int32_t)];
+    const lt_backend *be = lt_backend_cpu();
+    const lt_model_spec s = {.n_layers = 1};
+    const lt_stage_options o = {
+        .spec = &s, .rows = N, .loss = true, .n_sets = 1, .packs = true, .on_device = true};
+    const lt_pass_batch b = {.batch = 8, .seq = N / 8, .tokens = tokens, .labels = labels};
+    lt_batch_acts to = {.tokens.data = room[0],
+                        .labels.data = room[1],
+                        .positions.data = room[2],
+                        .order.data = room[LT_STAGE_ORDER]};
+    lt_exec r = {.backend = be, .device = device_of(be)};
+    lt_arena a = {.base = staging, .size_bytes = sizeof staging, .name = "staging"};
+    lt_stage stage = {0};
+    (void)state;
+    for (int64_t i = 0; i < N; i++) {
+        labels[i] = i < COUNTED ? 1 : -1;
+    }
+    must(be->queue_open(r.device, &r.queue), "queue");
+    must(lt_stage_open(&stage, r.device, &o), "stage");
+    lt_stage_carve(&stage, &o, &a);
+    must(lt_stage_put(&stage, &b), "put");
+    assert_int_equal(lt_stage_next(&stage)->head_rows, 1152);
+    must(lt_stage_send(&stage, &r, 0, &b, &to), "send");
+    assert_int_equal(lt_stage_head_rows(&stage, 0), 1024);
+    lt_stage_close(&stage);
+    be->queue_close(r.queue);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(the_same_on_the_cpu),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rows_on_a_device),
+                                       cmocka_unit_test(the_same_on_the_cpu),
                                        cmocka_unit_test(the_same_on_the_gpu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

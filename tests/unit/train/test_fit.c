@@ -88,7 +88,54 @@ static void sums(void **state) {
     }
 }
 
+/* The logits of a batch stay if they take at most half of what the run leaves, which fits to the
+ * byte; not those of sft, which need no second time, nor where the recipe says so. */
+static void logits_stay(void **state) {
+    const lt_train_shape *shape = lt_train_shape_find("gpt2-124m");
+    static lt_recipe r;
+    size_t need;
+    (void)state;
+    lt_options_default(&lt_recipe_table, &r);
+    r.dtype = 1;
+    r.batch = 4;
+    r.seq = 1024;
+    r.objective = LT_RECIPE_OBJECTIVE_dpo;
+    assert_non_null(shape);
+    const lt_model_spec spec = lt_train_shape_spec(shape, r.seq);
+    lt_pass_options o = lt_fit_pass_options(&r, true);
+    const size_t kept = (size_t)(o.batch * r.seq * spec.vocab_size) * 2;
+    assert_int_equal(o.batch, 8); /* Pairs. */
+    must(lt_fit_bytes(&need, &r, &spec, LT_BF16, &o, NULL));
+    const struct {
+        size_t left;
+        int64_t objective, recompute;
+        bool asked, stay;
+    } cases[] = {
+        {need + 2 * kept, LT_RECIPE_OBJECTIVE_dpo, LT_RECOMPUTE_NONE, true, true},
+        {need + 2 * kept, LT_RECIPE_OBJECTIVE_dpo, LT_RECOMPUTE_NONE, false, false},
+        {need + 2 * kept - 1, LT_RECIPE_OBJECTIVE_dpo, LT_RECOMPUTE_NONE, true, false},
+        {need - 1, LT_RECIPE_OBJECTIVE_dpo, LT_RECOMPUTE_NONE, true, false},
+        {SIZE_MAX, LT_RECIPE_OBJECTIVE_dpo, LT_RECOMPUTE_SELECTIVE, true, true},
+        {SIZE_MAX, LT_RECIPE_OBJECTIVE_dpo, LT_RECOMPUTE_FULL, true, false},
+        {SIZE_MAX, LT_RECIPE_OBJECTIVE_grpo, LT_RECOMPUTE_NONE, true, true},
+        {SIZE_MAX, LT_RECIPE_OBJECTIVE_sft, LT_RECOMPUTE_NONE, true, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t with;
+        r.objective = (int)cases[i].objective;
+        r.recompute = (int)cases[i].recompute;
+        r.keep_logits = cases[i].asked;
+        must(lt_fit_keep_logits(&o, &r, &spec, LT_BF16, NULL, NULL, cases[i].left));
+        if (o.keep_logits != cases[i].stay) {
+            fail_msg("case %zu: the logits %s", i, o.keep_logits ? "stay" : "do not stay");
+        }
+        must(lt_fit_bytes(&with, &r, &spec, LT_BF16, &o, NULL));
+        assert_true(i > 0 || with == need + kept);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(state_is_divided), cmocka_unit_test(sums)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(state_is_divided), cmocka_unit_test(sums),
+                                       cmocka_unit_test(logits_stay)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
