@@ -207,6 +207,30 @@ lt_err lt_weight_source_has_blocks(bool *out, const char *path) {
     return LT_OK;
 }
 
+lt_err lt_weight_source_is_fp32(bool *out, const char *path) {
+    lt_source s = {0};
+    lt_model_spec spec;
+    size_t wide = 0;
+    LT_TRY(lt_weight_source_open(&s, &spec, path));
+    for (size_t i = 0; i < s.n_shards; i++) {
+        for (size_t k = 0; k < s.shards[i].n_tensors; k++) {
+            const lt_safetensor *t = &s.shards[i].tensors[k];
+            wide += t->dtype == LT_F32 ? t->bytes : 0;
+        }
+    }
+    for (size_t i = 0; s.gguf != NULL && i < s.gguf->n_tensors; i++) {
+        const lt_gguf_tensor *t = &s.gguf->tensors[i];
+        lt_dtype type;
+        wide += lt_ggml_type_dtype(t->type, &type) && type == LT_F32 ? (size_t)t->bytes : 0;
+    }
+    for (size_t i = 0; i < s.n_bin_weights; i++) { /* Version 1; version 2 has blocks. */
+        wide += s.bin_weights[i].weight.type == LT_F32 ? s.bin.size_bytes : 0;
+    }
+    *out = wide > lt_weight_source_bytes(&s) / 2;
+    lt_weight_source_close(&s);
+    return LT_OK;
+}
+
 static lt_err from_safetensor(const lt_source *s, const lt_safetensor *t, lt_weight *out) {
     if (!lt_block_decodes(t->dtype)) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s has type %s; weights are floating point",

@@ -53,6 +53,9 @@ size_t lt_weight_source_bytes(const lt_source *s);
 /* Are some tensors of a file of block types? Of a folder never. */
 LT_MUST_USE lt_err lt_weight_source_has_blocks(bool *out, const char *path);
 
+/* Are most of its bytes fp32 numbers? */
+LT_MUST_USE lt_err lt_weight_source_is_fp32(bool *out, const char *path);
+
 /* False: there is no such tensor. A tensor of a type we do not decode: UNSUPPORTED. */
 LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out,
                                   bool *found);

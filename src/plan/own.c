@@ -158,9 +158,11 @@ lt_err lt_own_step(lt_dry_step *out, const lt_own_run *run, const lt_plan_gpu *g
 
 lt_err lt_own_run_open(lt_own_run *out, const lt_recipe *r, bool on_device) {
     lt_mesh_shape mesh;
-    *out = (lt_own_run){.recipe = *r, .dtype = r->dtype == 0 ? LT_F32 : LT_BF16};
+    *out = (lt_own_run){.recipe = *r};
     LT_TRY(lt_recipe_check(r));
     LT_TRY(lt_training_spec(&out->spec, r));
+    LT_TRY(lt_training_resolve_dtype(&out->recipe, on_device));
+    out->dtype = lt_recipe_dtype(&out->recipe);
     lt_recipe_resolve(&out->recipe, &out->spec);
     LT_TRY(lt_mesh_parse(&mesh, r->mesh));
     LT_TRY(lt_adapters_resolve(&out->recipe, &out->spec, on_device, &mesh));

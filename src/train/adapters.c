@@ -120,7 +120,7 @@ void lt_adapters_base(lt_model_options *o, const lt_recipe *r) {
 
 /* Can the base be decoded? A GPU multiplies in bf16, a CPU in fp32. */
 static bool decodes_in(const lt_recipe *r, bool on_device) {
-    return (r->dtype == 0) != on_device;
+    return (lt_recipe_dtype(r) == LT_F32) != on_device;
 }
 
 static lt_err check_base(const lt_recipe *r, bool on_device) {

@@ -131,6 +131,7 @@ static void resolve_old(lt_recipe *old, const lt_training *t) {
     const lt_model_spec *s = &t->model->spec;
     lt_model_spec spec;
     (void)!lt_chat_data_resolve(old);
+    old->dtype = old->dtype == LT_RECIPE_DTYPE_AUTO ? t->recipe.dtype : old->dtype;
     if (old->init[0] != '\0' || old->config[0] != '\0') { /* Its sizes were not looked at. */
         lt_recipe_resolve(old, s);
     } else if (lt_recipe_spec(&spec, old,

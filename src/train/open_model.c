@@ -62,8 +62,7 @@ static lt_err check_fit(lt_training *t, const lt_model_spec *spec, lt_dtype dtyp
     LT_TRY(t->device->backend->memory_left(t->device, &left));
     if (lt_training_has_pipeline(t)) {
         LT_TRY(lt_training_measure_pipeline(t, dtype, &o));
-        LT_TRY(
-            lt_fit_check_stages(&t->recipe, spec, dtype, &o, &t->pass_memory, &t->shards, left));
+        LT_TRY(lt_fit_check_stages(&t->recipe, spec, dtype, &o, &t->pass_memory, &t->shards, left));
     } else {
         LT_TRY(lt_fit_check(&t->recipe, spec, dtype, &o, &t->shards, left));
     }
@@ -196,12 +195,38 @@ lt_err lt_training_checksum(uint64_t *out, const lt_training *t) {
                                t->lora != NULL ? t->shards.frozen : &t->shards);
 }
 
+lt_err lt_training_resolve_dtype(lt_recipe *r, bool on_device) {
+    bool wide = true;
+    if (r->dtype != LT_RECIPE_DTYPE_AUTO) {
+        return LT_OK;
+    }
+    if (on_device && r->init[0] != '\0') {
+        LT_TRY(lt_training_about("model.init", lt_weight_source_is_fp32(&wide, r->init)));
+        wide = wide && r->lora_base <= LT_LORA_BASE_AS_STORED;
+    }
+    r->dtype = wide ? LT_RECIPE_DTYPE_FP32 : LT_RECIPE_DTYPE_BF16;
+    return LT_OK;
+}
+
+/* What model.dtype = auto came to, and the other choice. */
+static void tell_dtype(const lt_training *t, bool was_auto) {
+    const bool wide = t->recipe.dtype == LT_RECIPE_DTYPE_FP32,
+               on_device = !t->device->backend->host_memory;
+    if (on_device && wide) {
+        lt_log_info("model.dtype = fp32: on a GPU, training in bf16 is several times as fast");
+    } else if (on_device && was_auto) {
+        lt_log_info("model.dtype = bf16, because most of model.init %s is no fp32 and this is a "
+                    "GPU; --model.dtype fp32 is slower and exact",
+                    t->recipe.init);
+    }
+}
+
 lt_err lt_training_open_model(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_tokenizer_info *i = &t->tokenizer_info;
-    const bool ranks = lt_training_has_ranks(t);
-    lt_model_options options = {.dtype = r->dtype == 0 ? LT_F32 : LT_BF16,
-                                .trainable = true,
+    const bool ranks = lt_training_has_ranks(t), on_device = !t->device->backend->host_memory,
+               was_auto = r->dtype == LT_RECIPE_DTYPE_AUTO;
+    lt_model_options options = {.trainable = true,
                                 .device = t->device,
                                 .n_scores = n_scores_of(r),
                                 .token_scores = has_token_scores(r),
@@ -209,15 +234,14 @@ lt_err lt_training_open_model(lt_training *t) {
 
     t->micro = lt_fit_pass_options(r, false).batch;
     LT_TRY(make_spec(&t->spec, r, i));
-    LT_TRY(lt_adapters_resolve(&t->recipe, &t->spec, !t->device->backend->host_memory,
-                               ranks ? &t->world->shape : NULL));
+    LT_TRY(lt_training_resolve_dtype(&t->recipe, on_device));
+    tell_dtype(t, was_auto);
+    options.dtype = lt_recipe_dtype(r);
+    LT_TRY(lt_adapters_resolve(&t->recipe, &t->spec, on_device, ranks ? &t->world->shape : NULL));
     LT_TRY(ranks ? divide_model(t) : LT_OK);
     lt_adapters_base(&options, r);
     options.partition = lt_training_is_divided(t) && !options.stored ? &t->parts.own_model : NULL;
     LT_TRY(check_fit(t, &t->spec, options.dtype));
-    if (!t->device->backend->host_memory && options.dtype == LT_F32) {
-        lt_log_info("model.dtype = fp32: on a GPU, training in bf16 is several times as fast");
-    }
     if (lt_training_host(t) != t) {
         t->trained = lt_training_host(t)->model;
     } else if (r->init[0] != '\0') {

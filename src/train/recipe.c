@@ -96,6 +96,11 @@ bool lt_recipe_is_rl(const lt_recipe *r) {
     return r->objective >= LT_RECIPE_METHODS_FROM;
 }
 
+lt_dtype lt_recipe_dtype(const lt_recipe *r) {
+    LT_ASSERT(r->dtype == LT_RECIPE_DTYPE_FP32 || r->dtype == LT_RECIPE_DTYPE_BF16);
+    return r->dtype == LT_RECIPE_DTYPE_FP32 ? LT_F32 : LT_BF16;
+}
+
 const lt_align_objective *lt_recipe_align(const lt_recipe *r) {
     size_t n;
     const lt_align_objective *rows_of = lt_align_objectives(&n);

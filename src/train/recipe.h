@@ -21,6 +21,8 @@
 #define LT_RECIPE_ACT(name, text) "|" text
 #define LT_RECIPE_ACTS            "family" LT_ACT_MAP(LT_RECIPE_ACT) /* 1 + lt_act_kind */
 typedef enum { LT_SWITCH_FAMILY, LT_SWITCH_ON, LT_SWITCH_OFF } lt_recipe_switch;
+/* As model.dtype lists them. */
+enum { LT_RECIPE_DTYPE_FP32, LT_RECIPE_DTYPE_BF16, LT_RECIPE_DTYPE_AUTO };
 #define LT_RECIPE_SWITCH "family|true|false"
 /* AUTO, then the values of lt_pack. */
 typedef enum {
@@ -307,8 +309,9 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "weight of the load-balancing loss; -1: the family's")                                       \
     X(F64, router_z_coef, "model.router_z_coef", "-1", -1, 10, "",                                 \
       "weight of the router z-loss; -1: the family's")                                             \
-    X(ENUM, dtype, "model.dtype", "fp32", 0, 0, "fp32|bf16",                                       \
-      "storage of weights and activations (master weights are fp32)")                              \
+    X(ENUM, dtype, "model.dtype", "auto", 0, 0, "fp32|bf16|auto",                                  \
+      "storage of weights and activations (master weights are fp32); auto: bf16 on a GPU if most " \
+      "of model.init is no fp32, or lora.base names a block type; else fp32")                      \
     X(ENUM, fp8, "model.fp8", "none", 0, 0, LT_FP8_CHOICES,                                        \
       "linear layers multiply 8-bit floats, with one scale for 128 numbers or one for a tensor")   \
     X(BOOL, fp8_wgrad, "model.fp8_wgrad", "false", 0, 0, "",                                       \
@@ -568,6 +571,8 @@ LT_MUST_USE lt_err lt_recipe_divides(const lt_recipe *r, const lt_mesh_shape *s)
 int64_t lt_recipe_together(const lt_recipe *r);
 /* The objective's row; NULL: sft, distill, or a method of reinforcement learning. */
 const lt_align_objective *lt_recipe_align(const lt_recipe *r);
+/* model.dtype, once auto has become one of them (lt_training_resolve_dtype). */
+lt_dtype lt_recipe_dtype(const lt_recipe *r);
 bool lt_recipe_is_rl(const lt_recipe *r);
 
 /* Learning rate of step (from 1) as a share of the peak. */

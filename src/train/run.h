@@ -232,6 +232,8 @@ void lt_training_use_adapters(lt_training *t, bool on);
 bool lt_training_has_pipeline(const lt_training *t);
 /* Which layers are which rank's; the model's shape is known. */
 LT_MUST_USE lt_err lt_training_place_stages(lt_training *t);
+/* Set model.dtype where it is auto; before lt_adapters_resolve. */
+LT_MUST_USE lt_err lt_training_resolve_dtype(lt_recipe *r, bool on_device);
 /* Sets pass_memory; before the model is opened. */
 LT_MUST_USE lt_err lt_training_measure_pipeline(lt_training *t, lt_dtype dtype,
                                                 const lt_pass_options *o);

@@ -7,7 +7,7 @@ make -s emu 1>&2
 . tests/emu/train_runs.sh
 golden=tests/golden/preference
 steps=3
-options=(--data.tokenizer tests/golden/sft --data.seq 96 --batch.size 4 --optim.lr 1e-3 --optim.decay 0 --data.shuffle none --sample.tokens 0)
+options=(--model.dtype fp32 --data.tokenizer tests/golden/sft --data.seq 96 --batch.size 4 --optim.lr 1e-3 --optim.decay 0 --data.shuffle none --sample.tokens 0)
 kto=(--model.init tests/golden/sft --data.train $golden/labels.jsonl --objective.kind kto --objective.beta 0.3)
 reward=(--model.init $golden/reward --data.train $golden/pairs.jsonl --objective.kind reward)
 : >"$work/shard"

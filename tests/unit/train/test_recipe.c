@@ -9,10 +9,13 @@
 #include "lateen/train.h"
 #include "train/mixture.h"
 #include "train/recipe.h"
+#include "train/run.h"
 
 static void set(lt_recipe *r, const char *name, const char *value) {
     must(lt_options_set(&lt_recipe_table, r, name, value, "test"), name);
 }
+
+#define FP32_FOLDER "tests/golden/model/llama3/grads"
 
 static lt_recipe fresh(void) {
     lt_recipe r;
@@ -35,6 +38,40 @@ static void families(void **state) {
     }
     assert_string_equal(name, "auto");
     assert_int_equal(r.family, LT_FAMILY_COUNT);
+}
+
+/* model.dtype = auto: 16 bits on a GPU where the weights have no more, or will have blocks beside
+ * adapters; a CPU computes in fp32, and so does what begins without weights. A value that was given
+ * stays. */
+static void types(void **state) {
+    static const struct {
+        const char *init, *base, *dtype;
+        bool on_device;
+        lt_dtype want;
+    } cases[] = {
+        {"tests/golden/sft", "auto", "auto", true, LT_BF16},
+        {"tests/golden/sft", "auto", "auto", false, LT_F32},
+        {"tests/golden/sft", "auto", "fp32", true, LT_F32},
+        {"tests/golden/sft", "auto", "bf16", false, LT_BF16},
+        {"tests/golden/model/gpt_oss_mxfp4", "auto", "auto", true, LT_BF16},
+        {"models/polyglot-46m.gguf", "auto", "auto", true, LT_BF16}, /* Norms are fp32. */
+        {FP32_FOLDER, "auto", "auto", true, LT_F32},
+        {FP32_FOLDER, "dtype", "auto", true, LT_F32},
+        {FP32_FOLDER, "nf4", "auto", true, LT_BF16},
+        {FP32_FOLDER, "nf4", "auto", false, LT_F32},
+        {"", "auto", "auto", true, LT_F32},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lt_recipe r = fresh();
+        set(&r, "model.init", cases[i].init);
+        set(&r, "lora.base", cases[i].base);
+        set(&r, "model.dtype", cases[i].dtype);
+        must(lt_training_resolve_dtype(&r, cases[i].on_device), cases[i].init);
+        if (lt_recipe_dtype(&r) != cases[i].want) {
+            fail_msg("case %zu: %s", i, lt_dtype_name(lt_recipe_dtype(&r)));
+        }
+    }
 }
 
 /* Each family can be made from a recipe, and its effective recipe says what it is. */
@@ -285,6 +322,7 @@ static void overrides(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families),
+        cmocka_unit_test(types),
         cmocka_unit_test(each_family),
         cmocka_unit_test(rates),
         cmocka_unit_test(rates_beyond_the_end),
