@@ -6,18 +6,22 @@
 
 #define LEAST_MATCH   2
 #define MOST_MATCH    64
-#define STALE         256  /* Steps after which a time is measured anew, */
-#define MOST_BELIEVED 16   /* times the number of its measurements, up to this. */
-#define RECENT        64   /* Steps after which one without drafts is measured anew. */
-#define SLOW          1.25 /* A step counts as at most this multiple of the known time. */
-#define CREDIT        2
+#define STALE         256   /* Steps after which a time is measured anew, */
+#define MOST_BELIEVED 16    /* times the number of its measurements, up to this. */
+#define RECENT        64    /* Steps after which one without drafts is measured anew. */
+#define SLOW          1.25  /* A step counts as at most this multiple of the known time. */
+#define CREDIT        2     /* Steps that drafts may cost before they gain; */
+#define SAVED         16    /* gains that are kept for times in which they lose. */
 #define ALLOWED       0.01  /* Share of all steps that they may cost. */
 #define WORST         2     /* Steps that one step may be said to cost. */
 #define DUE           0.005 /* Share of the debt that falls due, a step. */
 #define BELIEF        0.6   /* Rate of acceptance where nothing is known. */
 #define NEW_TIME      0.1   /* Weight of a new measurement. */
-#define FIRST         4     /* Draft tokens that a belief counts as. */
-#define FORGET        0.01  /* Share of the weight of older drafts that a step takes away. */
+#define FIRST         10    /* Draft tokens that a text counts as like all others, */
+#define FIRST_ALL     8     /* and all texts at a place as at the one before it. */
+#define KEPT_RUN      0.97  /* Weight of older tokens that a new one of the same run leaves, */
+#define AGE_RUN       0.998 /* and one of any run. */
+#define FORESEEN      0.3   /* Below this probability the token behind a draft counts as wrong. */
 #define MARGIN        1.03  /* A draft must promise this much more, for estimates are rough. */
 
 int64_t lt_draft_find_in(const int32_t *text, int64_t n_text, const int32_t *tokens, int64_t n) {
@@ -45,20 +49,71 @@ int64_t lt_draft_find(const int32_t *tokens, int64_t n) {
 
 double lt_draft_acceptance_at(const lt_draft_acceptance *l, const lt_draft_acceptance *all,
                               int64_t place) {
-    const double believed = all != NULL ? lt_draft_acceptance_at(all, NULL, place) : BELIEF;
-    return (l->accepted[place] + FIRST * believed) / (l->tried[place] + FIRST);
+    const double believed = all != NULL ? lt_draft_acceptance_at(all, NULL, place) : 0;
+    double rate = BELIEF;
+    if (all != NULL) {
+        return (l->accepted[place] + FIRST * believed) / (l->tried[place] + FIRST);
+    }
+    for (int64_t i = 0; i <= place; i++) { /* A place is like the one before it. */
+        rate = (l->accepted[i] + FIRST_ALL * rate) / (l->tried[i] + FIRST_ALL);
+    }
+    return rate;
 }
 
 /* The token behind n_accepted accepted ones was tried, too, and rejected; those behind it were not
- * tried. */
+ * tried, which says nothing about them. */
 void lt_draft_acceptance_note(lt_draft_acceptance *l, double kept, int64_t n, int64_t n_accepted) {
     const int64_t n_tried = n_accepted < n ? n_accepted + 1 : n;
     for (int64_t i = 0; i < LT_DRAFT_MOST; i++) {
         const bool tried = i < n_tried;
-        const double left = tried ? kept : n == 0 ? 1 - FORGET : 1;
+        const double left = tried ? kept : i >= n ? (1 + kept) / 2 : 1;
         l->accepted[i] = left * l->accepted[i] + (i < n_accepted ? 1 : 0);
         l->tried[i] = left * l->tried[i] + (tried ? 1 : 0);
     }
+}
+
+/* The longest run of each range. */
+static const int16_t run_end[LT_DRAFT_RUNS] = {0,  1,  2,  3,  4,  5,  6,  7,  8,  9,  10,
+                                               11, 12, 13, 14, 15, 19, 23, 31, 47, 63, INT16_MAX};
+
+static int range_of_run(int64_t run) {
+    int i = 0;
+    while (i < LT_DRAFT_RUNS - 1 && run > run_end[i]) {
+        i++;
+    }
+    return i;
+}
+
+static double by_place(const lt_draft_text *t, int64_t place) {
+    return lt_draft_acceptance_at(t->own, t->all,
+                                  place < LT_DRAFT_MOST ? place : LT_DRAFT_MOST - 1);
+}
+
+/* One wrong token, as many as expected, stands for what is not known. */
+double lt_draft_text_accepts(const lt_draft_text *t, int64_t place) {
+    const int i = range_of_run(t->run + place);
+    const double usual = t->runs != NULL ? (t->runs->wrong[i] + 1) / (t->runs->expected[i] + 1) : 1;
+    const double p = 1 - (1 - by_place(t, place)) * usual;
+    return p > 0 ? p : 0;
+}
+
+void lt_draft_runs_note(lt_draft_runs *r, const lt_draft_text *t, int64_t n_accepted) {
+    for (int i = 0; i < LT_DRAFT_RUNS && t->n > 0; i++) {
+        r->wrong[i] *= AGE_RUN;
+        r->expected[i] *= AGE_RUN;
+    }
+    for (int64_t k = 0; k < t->n && k <= n_accepted; k++) {
+        const int i = range_of_run(t->run + k);
+        r->wrong[i] = KEPT_RUN * r->wrong[i] + (k == n_accepted ? 1 : 0);
+        r->expected[i] = KEPT_RUN * r->expected[i] + 1 - by_place(t, k);
+    }
+}
+
+/* Nobody sees whether the token behind a draft that was accepted whole would have been right: it
+ * counts as wrong if that was to be expected. */
+int64_t lt_draft_run_after(const lt_draft_text *t, int64_t n_accepted) {
+    const bool wrong = n_accepted < t->n || (t->n > 0 && lt_draft_text_accepts(t, t->n) < FORESEEN);
+    return wrong ? 0 : t->run + t->n + 1;
 }
 
 /* The largest rows of each range of sizes. */
@@ -137,6 +192,8 @@ void lt_draft_account_begin(lt_draft_account *a) {
 void lt_draft_account_note(lt_draft_account *a, bool drafted, double step_s, double plain_s,
                            int64_t n_accepted, int64_t n_rows) {
     const double due = DUE * a->debt;
+    /* Only gains are saved, not what is allowed. */
+    const double most = a->balance > CREDIT || n_accepted > 0 ? SAVED : CREDIT;
     double net = ALLOWED;
     if (drafted && plain_s > 0) {
         net += (double)n_accepted / (double)n_rows - (step_s - plain_s) / plain_s;
@@ -149,7 +206,7 @@ void lt_draft_account_note(lt_draft_account *a, bool drafted, double step_s, dou
     }
     a->debt -= a->debt < due ? a->debt : due;
     a->balance += net - due;
-    a->balance = a->balance < CREDIT ? a->balance : CREDIT;
+    a->balance = a->balance < most ? a->balance : most;
 }
 
 void lt_draft_account_borrow(lt_draft_account *a, double seconds, double plain_s) {
@@ -186,10 +243,6 @@ static void add_call(model_calls *c, const lt_draft_text *t) {
     c->seconds += lt_draft_times_of(c->times, *rows);
 }
 
-static double acceptance_at(const lt_draft_text *t, int64_t place) {
-    return lt_draft_acceptance_at(t->own, t->all, place);
-}
-
 /* The time of a step of so many rows with drafts: at least that of n_rows without. Below the fewest
  * rows that were measured with drafts, it is interpolated between these and n_rows without. */
 static double time_of_drafts(const lt_draft_times *steps, const lt_draft_times *drafted,
@@ -221,7 +274,7 @@ double lt_draft_choose(const lt_draft_times *steps, const lt_draft_times *drafte
     int64_t n_best = 0, n = 0;
     for (int64_t i = 0; i < n_texts; i++) {
         texts[i].n = 0;
-        next[i] = acceptance_at(&texts[i], 0);
+        next[i] = lt_draft_text_accepts(&texts[i], 0);
     }
     while (plain > 0 && n_rows + n < LT_DRAFT_ROWS) { /* 0: a step must be measured first. */
         const int64_t i = most_likely(texts, next, n_texts);
@@ -237,7 +290,7 @@ double lt_draft_choose(const lt_draft_times *steps, const lt_draft_times *drafte
         order[n++] = (int16_t)i;
         gain += next[i];
         texts[i].n++;
-        next[i] *= texts[i].n < LT_DRAFT_MOST ? acceptance_at(&texts[i], texts[i].n) : 0;
+        next[i] *= texts[i].n < LT_DRAFT_MOST ? lt_draft_text_accepts(&texts[i], texts[i].n) : 0;
         rate = ((double)n_rows + gain) /
                (time_of_drafts(steps, drafted, n_rows, seconds, n_rows + n) + calls.seconds);
         if (rate > best * (n_best == 0 ? MARGIN : 1)) {

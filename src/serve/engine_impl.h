@@ -72,6 +72,7 @@ typedef struct {
     /* Its time says what such steps take: its forward pass ran as usual, and it stood in a queue
      * of steps if it has no draft. */
     bool usual;
+    bool as_usual; /* Only the first of these two. */
 } lt_step;
 
 /* The arguments of the forward pass, which keeps none of them, and of the choice of tokens. All
@@ -210,8 +211,15 @@ struct lt_engine {
     lt_draft_times times[2]; /* Of steps; of those with drafts, where they differ (on devices). */
     bool waited;             /* The next step waited for tokens, to have drafts. */
     lt_step_drafter drafter;
-    lt_draft_acceptance acceptance[2]; /* By all texts: of copied drafts, of the draft model's. */
+    lt_draft_acceptance acceptance[2]; /* By all texts: of copied drafts, of the draft model's; */
+    lt_draft_runs runs[2];             /* the same by runs. */
     lt_draft_account account;
+    /* The last step had drafts; its rows and time, which the next one may make longer, 0: not
+     * measured. */
+    bool behind_drafts;
+    int64_t held_rows;
+    double held_s;
+    double settled_s; /* When the last step ended, if this one follows it at once; else 0. */
     int64_t step_drafted, step_accepted; /* Draft tokens of this step. */
     double plain_s;                      /* Time of the next step without drafts; 0: not known. */
     double usual_tokens; /* Tokens of a choice: a mean in which older ones weigh less. */

@@ -261,7 +261,7 @@ static lt_err queue_plan(lt_engine *e, lt_step *s) {
     }
     LT_TRY(lt_step_begin_penalties(e));
     LT_TRY(lt_paged_forward_run(e->forward, &rows));
-    s->usual = lt_paged_forward_usual(e->forward);
+    s->usual = s->as_usual = lt_paged_forward_usual(e->forward);
     LT_TRY(lt_step_run_beside(e, s, &rows));
     lt_sched_done(&e->sched);
     return LT_OK;
@@ -468,11 +468,12 @@ static void go_ahead(lt_engine *e, lt_step *s) {
 }
 
 bool lt_engine_step(lt_engine *e) {
-    const double start_s = lt_clock_s();
+    const double start_s = lt_clock_s(), since_s = e->settled_s > 0 ? e->settled_s : start_s;
     lt_step *s = &e->steps[e->oldest];
     int64_t n_items = 0, n_rows = 0;
     bool any;
 
+    e->settled_s = 0;
     if (!take_in(e)) {
         return false;
     }
@@ -490,7 +491,8 @@ bool lt_engine_step(lt_engine *e) {
         n_rows = s->n_rows;
         go_ahead(e, s);
         collect(e);
-        lt_step_settle(e, s, lt_clock_s() - start_s);
+        e->settled_s = lt_clock_s();
+        lt_step_settle(e, s, e->settled_s - since_s);
     }
     publish(e, start_s, n_rows, n_items);
     return any;

@@ -6,10 +6,15 @@
  * On a device a step is usually queued before the tokens of the one before it are known (step.c). A
  * step with drafts is not: it waits for them, and the time in which the device idles is part of
  * what such steps take. Whether to wait is decided by what would be chosen for the tokens that are
- * known; if the next token ends the match, the wait was in vain, and counts as a cost of drafts. */
+ * known; if the next token ends the match, the wait was in vain, and counts as a cost of drafts.
+ * The step behind one with drafts is not queued ahead, either: what that costs is added to the time
+ * of the step with drafts. A step is timed from the end of the one before it, because the host's
+ * work between two steps is hidden by the device only where steps are queued ahead. */
 #include "base/error.h"
 #include "serve/engine_impl.h"
 
+#define UNUSUAL_MOST                                                                               \
+    8 /* Steps that a step which records its forward pass is said to cost at most. */
 #define BEHIND_MOST 16 /* Tokens that the draft model runs together with its first draft token. */
 
 bool lt_step_drafts_on_device(const lt_engine *e) {
@@ -111,6 +116,8 @@ static void consider(lt_engine *e, lt_job_choice *s, candidates *c) {
     lt_draft_text text = {.own = &s->acceptance, .most = most_draft(e, &s->seq)};
     if (text.most > 0 && (look_at_prediction(e, s, &text) || (own != NULL && own(e, s, &text)))) {
         text.all = &e->acceptance[s->draft_from == NULL];
+        text.runs = &e->runs[s->draft_from == NULL];
+        text.run = s->run;
         c->choice[c->n] = s;
         c->text[c->n++] = text;
     }
@@ -208,6 +215,14 @@ void lt_step_draft(lt_engine *e) {
 
 void lt_step_count_draft(lt_engine *e, lt_job_choice *c) {
     const int64_t n = c->n_draft, accepted = n - c->n_unchecked;
+    const int from = c->draft_from == NULL;
+    const lt_draft_text text = {.own = &c->acceptance,
+                                .all = &e->acceptance[from],
+                                .runs = &e->runs[from],
+                                .run = c->run,
+                                .n = n};
+    c->run = lt_draft_run_after(&text, accepted);
+    lt_draft_runs_note(&e->runs[from], &text, accepted);
     c->n_draft = c->n_unchecked = 0;
     c->n_verified += n;
     c->n_accepted += accepted;
@@ -219,25 +234,49 @@ void lt_step_count_draft(lt_engine *e, lt_job_choice *c) {
     }
     lt_draft_acceptance_note(&c->acceptance, LT_DRAFT_KEPT, n, accepted);
     if (n > 0) {
-        lt_draft_acceptance_note(&e->acceptance[c->draft_from == NULL], LT_DRAFT_KEPT_ALL, n,
-                                 accepted);
+        lt_draft_acceptance_note(&e->acceptance[from], LT_DRAFT_KEPT_ALL, n, accepted);
         e->step_drafted += n;
         e->step_accepted += accepted;
     }
 }
 
+/* How much longer a step without drafts took because it could not be queued ahead: it stands behind
+ * one with drafts, or waited to have some. */
+static double longer_by_drafts(const lt_engine *e, const lt_step *s, double seconds) {
+    const bool by_drafts = e->behind_drafts || s->in_vain;
+    if (e->model->backend->host_memory || !by_drafts || s->n_draft > 0 || s->ahead ||
+        !s->as_usual || !lt_draft_times_know(&e->times[0], s->n_rows)) {
+        return 0;
+    }
+    return seconds > e->plain_s ? seconds - e->plain_s : 0;
+}
+
+static void note_times(lt_engine *e, const lt_step *s, double seconds, double longer_s) {
+    const bool plain = s->n_draft == 0 && s->usual;
+    if (e->model->backend->host_memory) {
+        lt_draft_times_note(&e->times[0], s->n_rows, seconds);
+        return;
+    }
+    /* Of 0 rows: what is known gets older. */
+    lt_draft_times_note(&e->times[1], e->held_rows, e->held_s + longer_s);
+    lt_draft_times_note(&e->times[0], plain ? s->n_rows : 0, seconds);
+    e->behind_drafts = s->n_draft > 0;
+    e->held_rows = s->n_draft > 0 && s->usual ? s->n_rows : 0;
+    e->held_s = seconds;
+}
+
 /* The times of the step and what its drafts gained. */
 static void keep_account(lt_engine *e, const lt_step *s, double seconds) {
-    const bool usual = s->usual || e->model->backend->host_memory,
-               costs = usual && (e->step_drafted > 0 || s->in_vain);
+    const double longer_s = longer_by_drafts(e, s, seconds), more_s = seconds - e->plain_s;
+    const bool host = e->model->backend->host_memory,
+               costs = longer_s > 0 || ((s->usual || host) && e->step_drafted > 0);
     const int64_t n_plain = s->n_rows - e->step_drafted;
-    lt_draft_times *of = s->n_draft > 0 ? times_with_drafts(e) : &e->times[0];
-    for (int i = 0; i < 2; i++) { /* In the other one, what is known gets older. */
-        const bool is_own = &e->times[i] == of;
-        lt_draft_times_note(&e->times[i], is_own && usual ? s->n_rows : 0,
-                            seconds - e->drafter.seconds);
-    }
+    note_times(e, s, seconds - e->drafter.seconds, longer_s);
     lt_draft_account_borrow(&e->account, e->drafter.catch_up_s, e->plain_s);
+    if (!host && s->n_draft > 0 && !s->as_usual && more_s > 0) {
+        const double most = UNUSUAL_MOST * e->plain_s;
+        lt_draft_account_borrow(&e->account, more_s < most ? more_s : most, e->plain_s);
+    }
     lt_draft_account_note(&e->account, costs, seconds - e->drafter.catch_up_s, e->plain_s,
                           e->step_accepted, n_plain > 0 ? n_plain : 1);
     if (e->step_drafted == 0) { /* What is known gets older. */
