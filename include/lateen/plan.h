@@ -499,6 +499,9 @@ typedef struct {
     int64_t batch;
 } lt_plan_serve;
 
+/* Can q->tp GPUs share a copy of the model? Each has as many heads, and keys and values of whole
+ * heads. ARG with the nearest number that can. */
+LT_MUST_USE lt_err lt_plan_serve_check(const lt_plan_model *m, const lt_plan_serve_query *q);
 lt_plan_serve lt_plan_serve_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
                                      const lt_plan_serve_query *q);
 

@@ -10,6 +10,7 @@
 #include "align/reward_model.h"
 #include "base/error.h"
 #include "base/option.h"
+#include "data/think_marks.h"
 #include "serve/grammar/grammar.h"
 
 #define MOST 11 /* Names of a sum. */
@@ -66,13 +67,25 @@ static const char *once(const char *text, const char *what) {
     return at != NULL && strstr(at + strlen(what), what) == NULL ? at : NULL;
 }
 
+/* The marks whose end the text has; if it has none, the usual ones. */
+static const lt_think_mark *marks_of(const char *text) {
+    int i = 0;
+    while (i < LT_THINK_USUAL && strstr(text, lt_think_marks[i].close) == NULL) {
+        i++;
+    }
+    return &lt_think_marks[i];
+}
+
 /* The opening may have been written by the template. */
 static lt_err think_value(const judged *j, double *out) {
-    static const char open[] = "<think>", close[] = "</think>", space[] = " \t\r\n";
-    const char *begin = j->text + strspn(j->text, space), *opened = strstr(j->text, open);
-    const char *end = once(j->text, close);
-    *out = end != NULL && (opened == NULL || (opened == begin && once(j->text, open) == begin)) &&
-           end[sizeof close - 1 + strspn(end + sizeof close - 1, space)] != '\0';
+    static const char space[] = " \t\r\n";
+    const lt_think_mark *m = marks_of(j->text);
+    const char *begin = j->text + strspn(j->text, space), *opened = strstr(j->text, m->open);
+    const char *end = once(j->text, m->close);
+    const size_t len = strlen(m->close);
+    *out = end != NULL &&
+           (opened == NULL || (opened == begin && once(j->text, m->open) == begin)) &&
+           end[len + strspn(end + len, space)] != '\0';
     return LT_OK;
 }
 

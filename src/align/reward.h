@@ -5,7 +5,8 @@
  *     answer    1 where the checker of the problem accepts the answer, else 0. It is found by a
  *               mark (data/check/answer.h)
  *     found     1 where an answer stands behind a mark, right or wrong
- *     think     1 where the text is <think>...</think>, once, with something behind it
+ *     think     1 where the text is <think>...</think>, once, with something behind it; or other
+ *               marks of reasoning (data/think_marks.h)
  *     schema    1 where the text matches the JSON schema of the problem
  *     ended     1 where the model ended the answer before the limit
  *     length    tokens of the answer / limit: give it a negative weight

@@ -54,6 +54,7 @@ int lt_plan_serve_verb(int argc, char **argv) {
     lt_plan_model m;
     lt_plan_cluster c;
     lt_plan_serve r;
+    lt_plan_serve_query q;
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;
 
@@ -77,16 +78,19 @@ int lt_plan_serve_verb(int argc, char **argv) {
         err = lt_error_set(LT_ERR_ARG, "--tp %lld contradicts cluster %s of %lld GPUs",
                            (long long)o.tp, c.name, (long long)c.gpus);
     }
+    q = (lt_plan_serve_query){.tp = (int)o.tp,
+                              .prompt = o.prompt,
+                              .output = o.output,
+                              .batch = o.batch,
+                              .precision = (lt_plan_precision)o.precision,
+                              .kv_bytes = o.kv == 1 ? 1 : 2};
+    if (err == LT_OK) {
+        err = lt_plan_serve_check(&m, &q);
+    }
     if (err != LT_OK) {
         return lt_verb_fail(err);
     }
-    r = lt_plan_serve_estimate(&m, &c,
-                               &(lt_plan_serve_query){.tp = (int)o.tp,
-                                                      .prompt = o.prompt,
-                                                      .output = o.output,
-                                                      .batch = o.batch,
-                                                      .precision = (lt_plan_precision)o.precision,
-                                                      .kv_bytes = o.kv == 1 ? 1 : 2});
+    r = lt_plan_serve_estimate(&m, &c, &q);
     if (!o.json) {
         print_text(&m, &c, &o, &r);
         return LT_EXIT_DONE;

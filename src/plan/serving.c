@@ -64,6 +64,27 @@ static double step_s(const lt_plan_model *m, const lt_plan_cluster *c, const lt_
     return lt_plan_max(read, compute) + kv + comm + HOST_S;
 }
 
+static bool tp_fits(const lt_plan_model *m, int64_t tp) {
+    const bool keys = m->kv_rank > 0 || m->n_kv_heads % tp == 0 || tp % m->n_kv_heads == 0;
+    return m->n_attn == 0 || (m->n_heads % tp == 0 && keys);
+}
+
+lt_err lt_plan_serve_check(const lt_plan_model *m, const lt_plan_serve_query *q) {
+    int64_t off = 0;
+    while (!(off < q->tp && tp_fits(m, q->tp - off)) &&
+           !(q->tp + off <= m->n_heads && tp_fits(m, q->tp + off))) {
+        off++;
+    }
+    if (off > 0) {
+        LT_FAIL(LT_ERR_ARG,
+                "tp %d does not divide the %lld heads and %lld heads of keys of %s; the nearest "
+                "that does is tp %lld",
+                q->tp, (long long)m->n_heads, (long long)m->n_kv_heads, m->name,
+                (long long)(off < q->tp && tp_fits(m, q->tp - off) ? q->tp - off : q->tp + off));
+    }
+    return LT_OK;
+}
+
 lt_plan_serve lt_plan_serve_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
                                      const lt_plan_serve_query *q) {
     lt_plan_serve r = {0};

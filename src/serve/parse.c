@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "data/think_marks.h"
 #include "serve/parse_impl.h"
 
 /* Shortest beginning of a mark that counts as one when the text is cut off; a shorter one, like
@@ -21,15 +22,6 @@ typedef struct {
 
 /* ---- Formats ---- */
 
-/* Marks around reasoning. They do not follow from the format of the calls. */
-static const char *const think_marks[][2] = {
-    {"[THINK]", "[/THINK]"},                                             /* Magistral. */
-    {"<|inner_prefix|>", "<|inner_suffix|>"},                            /* Apertus. */
-    {"<seed:think>", "</seed:think>"},                                   /* Seed-OSS. */
-    {"\xE2\x97\x81think\xE2\x96\xB7", "\xE2\x97\x81/think\xE2\x96\xB7"}, /* Kimi. */
-    {"<thought>", "</thought>"},                                         /* EXAONE Deep. */
-    {"<think>", "</think>"}}; /* Last: most models, and where nothing else is known. */
-#define N_THINK_MARKS   (sizeof think_marks / sizeof *think_marks)
 #define HARMONY_THOUGHT "<|channel|>analysis<|message|>"
 #define HARMONY_ANSWER  "<|end|><|start|>assistant<|channel|>final<|message|>"
 
@@ -53,11 +45,11 @@ lt_parse_marks lt_parse_detect(const char *template_text) {
             m.format = rows[i].format;
         }
     }
-    for (size_t i = 0; m.format != LT_PARSE_HARMONY && m.think_close == NULL && i < N_THINK_MARKS;
+    for (size_t i = 0; m.format != LT_PARSE_HARMONY && m.think_close == NULL && i < LT_THINK_MARKS;
          i++) {
-        if (strstr(t, think_marks[i][1]) != NULL) {
-            m.think_open = think_marks[i][0];
-            m.think_close = think_marks[i][1];
+        if (strstr(t, lt_think_marks[i].close) != NULL) {
+            m.think_open = lt_think_marks[i].open;
+            m.think_close = lt_think_marks[i].close;
         }
     }
     return m;
@@ -108,8 +100,8 @@ lt_err lt_parser_open(lt_parser **out, const lt_parse_options *o) {
     }
     p->o = *o;
     if (o->think_close == NULL) {
-        p->o.think_open = think_marks[N_THINK_MARKS - 1][0];
-        p->o.think_close = think_marks[N_THINK_MARKS - 1][1];
+        p->o.think_open = lt_think_marks[LT_THINK_USUAL].open;
+        p->o.think_close = lt_think_marks[LT_THINK_USUAL].close;
     }
     p->at = o->thinks && o->reasoning ? LT_IN_REASONING : LT_IN_CONTENT;
     p->strip = p->at == LT_IN_REASONING;

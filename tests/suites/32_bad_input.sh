@@ -48,6 +48,8 @@ bad_input() {
         [ "$(build/lateen --verbose help $words)" = "$(build/lateen $words --help)" ] && echo "ok - help $words" || echo "not ok - help $words"
     done
     refused 2 "unknown verb 'nosuch'" help nosuch
+    refused 2 "tp 3 does not divide the 32 heads and 8 heads of keys of llama3-8b; the nearest that does is tp 2" plan serve --model llama3-8b --cluster h100-node --tp 3
+    refused 2 "the nearest that does is tp 8" plan serve --model llama3-8b --cluster h100-node --tp 7
 
     # Lines.
     printf '\357\273\277{"text": "bom"}\r\n\r\n{"text": "crlf"}\r\n' >"$dir/bom.jsonl"

@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "data/check/chars.h"
+#include "data/think_marks.h"
 
 /* The last occurrence of word in text[from..n), or n. Case is ignored where fold. */
 static size_t last_of(const char *text, size_t from, size_t n, const char *word, bool fold) {
@@ -196,15 +197,14 @@ static lt_answer_mark find(const char *text, size_t from, size_t n, unsigned all
 
 lt_answer_mark lt_answer_find(const char *text, size_t n, unsigned allowed, size_t *begin,
                               size_t *end) {
-    const size_t closed = last_of(text, 0, n, "</think>", false);
-    const size_t opened = last_of(text, 0, n, "<think>", false);
+    const size_t from = lt_think_end(text, n);
     lt_answer_mark mark = LT_ANSWER_NONE;
 
     *begin = *end = 0;
-    if (opened < n && (closed == n || closed < opened)) {
+    if (from == n) {
         return LT_ANSWER_NONE;
     }
-    mark = find(text, closed < n ? closed + 8 : 0, n, allowed, begin, end);
+    mark = find(text, from, n, allowed, begin, end);
     lt_answer_trim(text, begin, end);
     return *begin < *end ? mark : LT_ANSWER_NONE;
 }

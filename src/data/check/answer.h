@@ -1,7 +1,8 @@
 /* answer.h: finds the answer in what a model wrote.
  *
- * Only the text after the last </think> counts; a text whose <think> is not closed has no answer.
- * In it, the first of these that occurs is taken, and of several of one kind the last one:
+ * Only the text after the last </think> counts, or another mark that ends reasoning
+ * (data/think_marks.h); a text whose reasoning is not closed has no answer. In it, the first of
+ * these that occurs is taken, and of several of one kind the last one:
  *
  *     BOXED    \boxed{...}           braces are matched; one that is not closed is none. As
  *                                    Hendrycks' MATH and verl

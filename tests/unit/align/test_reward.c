@@ -92,6 +92,10 @@ static void rows_say_what_they_say(void **state) {
         {"think", "<think>\nso\n</think>\n42", 0, 0, true, 1},
         {"think", " so</think>42", 0, 0, true, 1}, /* The template opened it. */
         {"think", "<think>so</think> ", 0, 0, true, 0},
+        {"think", "[THINK]so[/THINK]42", 0, 0, true, 1},
+        {"think", "so</thought>42", 0, 0, true, 1},
+        {"think", "[THINK]so[/THINK]", 0, 0, true, 0},
+        {"think", "a[THINK]so[/THINK]42", 0, 0, true, 0},
         {"think", "<think>so 42", 0, 0, true, 0},
         {"think", "a<think>so</think>42", 0, 0, true, 0},
         {"think", "<think>so</think>4</think>2", 0, 0, true, 0},

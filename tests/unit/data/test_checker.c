@@ -238,6 +238,19 @@ static void marks(void **state) {
         {"<think>\\boxed{1}</think> 2", LT_ANSWER_LINE, "2"},
         {"<think>\\boxed{1}", LT_ANSWER_NONE, ""},
         {"<think>a</think>b<think>\\boxed{1}", LT_ANSWER_NONE, ""},
+        /* Magistral, Apertus, Seed-OSS, Kimi, EXAONE Deep, gpt-oss. */
+        {"[THINK]\\boxed{1}[/THINK] 2", LT_ANSWER_LINE, "2"},
+        {"[THINK]\\boxed{1}", LT_ANSWER_NONE, ""},
+        {"<|inner_prefix|>\\boxed{1}<|inner_suffix|> 2", LT_ANSWER_LINE, "2"},
+        {"<seed:think>\\boxed{1}</seed:think> 2", LT_ANSWER_LINE, "2"},
+        {"◁think▷\\boxed{1}◁/think▷ 2", LT_ANSWER_LINE, "2"},
+        {"<thought>\\boxed{1}</thought> 2", LT_ANSWER_LINE, "2"},
+        {"<thought>\\boxed{1}", LT_ANSWER_NONE, ""},
+        {"<|channel|>analysis<|message|>\\boxed{1}<|end|><|start|>assistant<|channel|>final"
+         "<|message|>2",
+         LT_ANSWER_LINE, "2"},
+        {"<|channel|>analysis<|message|>\\boxed{1}", LT_ANSWER_NONE, ""},
+        {"\\boxed{1}[/THINK]", LT_ANSWER_NONE, ""}, /* Nothing behind the reasoning. */
         {"", LT_ANSWER_NONE, ""},
         {" \n\n", LT_ANSWER_NONE, ""},
         {"\\boxed{}", LT_ANSWER_NONE, ""},
