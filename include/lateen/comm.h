@@ -65,13 +65,15 @@ LT_MUST_USE lt_err lt_comm_run_threads(int n_ranks, const lt_comm_options *o,
                                        lt_err (*fn)(lt_comm *c, void *ctx), void *ctx);
 
 /* lt_comm_open opens the world that this process was started in: started by `lateen launch`, the
- * process is a rank on this machine and shares memory with the others (_shm); started by mpirun or
+ * process is a rank on this machine and shares memory with the others (_shm), or, with --hosts, a
+ * rank on one of several machines, connected with the others by TCP (_tcp); started by mpirun or
  * srun, it is a rank of their world (_mpi); otherwise it is the only rank (_self). Open MPI is
  * loaded at run time; UNSUPPORTED where it is missing or another MPI is found. Call open once a
  * process. close accepts NULL; it is a collective call unless the world has failed. */
 LT_MUST_USE lt_err lt_comm_open(lt_comm **out, const lt_comm_options *o);
 LT_MUST_USE lt_err lt_comm_open_self(lt_comm **out, const lt_comm_options *o);
 LT_MUST_USE lt_err lt_comm_open_shm(lt_comm **out, const lt_comm_options *o);
+LT_MUST_USE lt_err lt_comm_open_tcp(lt_comm **out, const lt_comm_options *o);
 LT_MUST_USE lt_err lt_comm_open_mpi(lt_comm **out, const lt_comm_options *o);
 /* A world of the same ranks whose buffers lie in the memory of a GPU each, and whose verbs run on a
  * queue of that GPU: NCCL, opened at run time (UNSUPPORTED where it is missing or older than 2.18).

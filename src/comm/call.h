@@ -131,7 +131,7 @@ void lt_comm_reduce(void *dst, const void *const *srcs, int n, int64_t count, lt
 /* Where shard i of n of `count` elements begins: all but the last have the same size. */
 int64_t lt_comm_shard(int64_t count, int n, int i);
 
-extern const lt_transport lt_transport_thread, lt_transport_shm, lt_transport_mpi,
+extern const lt_transport lt_transport_thread, lt_transport_shm, lt_transport_tcp, lt_transport_mpi,
     lt_transport_nccl;
 
 #endif

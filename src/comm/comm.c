@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/call.h"
+#include "comm/launched.h"
 #include "comm/shm.h"
 #include "tensor/timeline.h"
 
@@ -252,9 +253,10 @@ done:
 }
 
 lt_err lt_comm_open(lt_comm **out, const lt_comm_options *o) {
-    return lt_comm_under_launch() ? lt_comm_open_shm(out, o)
-           : lt_comm_under_mpi()  ? lt_comm_open_mpi(out, o)
-                                  : lt_comm_open_self(out, o);
+    return lt_launched_apart()      ? lt_comm_open_tcp(out, o)
+           : lt_comm_under_launch() ? lt_comm_open_shm(out, o)
+           : lt_comm_under_mpi()    ? lt_comm_open_mpi(out, o)
+                                    : lt_comm_open_self(out, o);
 }
 
 bool lt_comm_is_rank(void) {

@@ -30,6 +30,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "comm/launched.h"
 #include "comm/rounds.h"
 
 #define MAGIC 0x6c617465656e7331u
@@ -41,8 +42,6 @@
 #define RING_MOST   ((size_t)512 << 10)
 #define POLL_US     50
 #define LINE        64
-/* Time to wait for all ranks at the start, plus one second per hundred ranks. */
-#define OPEN_S 60.0
 
 typedef struct {
     uint64_t magic, epoch;
@@ -355,23 +354,6 @@ const lt_transport lt_transport_shm = {.name = "shm",
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 
-static lt_err read_number(const char *name, uint64_t most, uint64_t *out) {
-    const char *text = getenv(name);
-    char *end = NULL;
-    *out = text != NULL && *text >= '0' && *text <= '9' ? strtoull(text, &end, 10) : 0;
-    if (end == NULL || *end != '\0' || *out > most) {
-        LT_FAIL(LT_ERR_ARG, "%s='%s': not what lateen launch gives a rank", name,
-                text != NULL ? text : "");
-    }
-    return LT_OK;
-}
-
-static double read_seconds(const char *name) {
-    const char *text = getenv(name);
-    const double s = text != NULL ? atof(text) : 0.0;
-    return s > 0.0 ? s : 0.0;
-}
-
 static lt_err map(shm_world *w, int fd, uint64_t epoch) {
     struct stat st;
     w->bytes = segment_bytes(w->n);
@@ -393,51 +375,31 @@ static lt_err map(shm_world *w, int fd, uint64_t epoch) {
     return LT_OK;
 }
 
-static void on_notice(void *ctx, const char *text) {
-    lt_comm_abort(ctx, text);
-}
-
 lt_err lt_comm_open_shm(lt_comm **out, const lt_comm_options *o) {
     lt_err err = LT_OK;
     lt_comm_options options = o != NULL ? *o : (lt_comm_options){0};
-    const char *address = getenv(LT_ENV_STORE), *token = getenv(LT_ENV_TOKEN);
-    uint64_t rank, n, fd, epoch;
+    lt_launched l;
     lt_comm *c = NULL;
     shm_world *w = NULL;
 
-    LT_TRY(read_number(LT_ENV_RANKS, LT_SHM_MOST_RANKS, &n));
-    LT_TRY(read_number(LT_ENV_RANK, n > 0 ? n - 1 : 0, &rank));
-    LT_TRY(read_number(LT_ENV_SEGMENT, 1 << 20, &fd));
-    LT_TRY(read_number(LT_ENV_EPOCH, UINT64_MAX, &epoch));
-    if (n == 0 || address == NULL || token == NULL) {
-        LT_FAIL(LT_ERR_ARG, "%s without %s, %s and %s: not what lateen launch gives a rank",
-                LT_ENV_SEGMENT, LT_ENV_RANKS, LT_ENV_STORE, LT_ENV_TOKEN);
-    }
+    LT_TRY(lt_launched_read(&l));
     w = calloc(1, sizeof *w);
-    if (w == NULL || (w->peers = calloc(n, sizeof *w->peers)) == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "rank %llu", (unsigned long long)rank);
+    if (w == NULL || (w->peers = calloc((size_t)l.n, sizeof *w->peers)) == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "rank %d", l.rank);
     }
-    w->rank = (int)rank;
-    w->n = (int)n;
-    LT_TRY_DONE(map(w, (int)fd, epoch));
+    w->rank = l.rank;
+    w->n = l.n;
+    LT_TRY_DONE(map(w, l.segment, l.epoch));
     LT_TRY_DONE(lt_rounds_open(&w->rounds, &link_shm, w, w->n));
-    LT_TRY_DONE(lt_comm_store_open(&w->store, address, token, w->rank, epoch, OPEN_S));
-    options.epoch = epoch;
+    LT_TRY_DONE(lt_launched_join(&w->store, &l));
+    options.epoch = l.epoch;
     LT_TRY_DONE(lt_comm_begin(&c, &lt_transport_shm, w, w->rank, w->n, &options, NULL, NULL));
     w = NULL; /* Owned by the rank's comm now. */
-    LT_TRY_DONE(lt_comm_store_live(((shm_world *)c->world)->store, read_seconds(LT_ENV_BEAT),
-                                   read_seconds(LT_ENV_SILENT), on_notice, c));
-    LT_TRY_DONE(lt_comm_store_barrier(((shm_world *)c->world)->store, "open", (int)n,
-                                      OPEN_S + (double)n * 0.01));
-    (void)unsetenv(LT_ENV_SEGMENT); /* Programs that a rank starts are not ranks. */
+    LT_TRY_DONE(lt_launched_begin(((shm_world *)c->world)->store, &l, c));
     *out = c;
     c = NULL;
 done:
     world_free(w);
     lt_comm_close(c);
     return err;
-}
-
-bool lt_comm_under_launch(void) {
-    return getenv(LT_ENV_SEGMENT) != NULL;
 }

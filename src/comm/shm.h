@@ -8,14 +8,19 @@
 #define LT_SHM_MOST_RANKS 256
 
 #define LT_ENV_RANK    "LATEEN_RANK"    /* 0 to n - 1 */
-#define LT_ENV_RANKS   "LATEEN_RANKS"   /* n, all on this machine. */
+#define LT_ENV_RANKS   "LATEEN_RANKS"   /* n */
 #define LT_ENV_FULL    "LATEEN_FULL"    /* n where no rank is missing: the run may have shrunk. */
-#define LT_ENV_SEGMENT "LATEEN_SEGMENT" /* Descriptor of the segment, which the rank inherits. */
+#define LT_ENV_SEGMENT "LATEEN_SEGMENT" /* Descriptor of the segment, which the rank inherits; */
+#define LT_SEGMENT_TCP "tcp"            /* or this: ranks are on several machines (tcp.c). */
 #define LT_ENV_STORE   "LATEEN_STORE"   /* Address of the store. */
 #define LT_ENV_TOKEN   "LATEEN_TOKEN"
 #define LT_ENV_EPOCH   "LATEEN_EPOCH"  /* Job attempt << 32 | generation. */
 #define LT_ENV_BEAT    "LATEEN_BEAT"   /* Seconds between heartbeats; 0: none. */
 #define LT_ENV_SILENT  "LATEEN_SILENT" /* Seconds without one after which a rank has failed. */
+/* Where ranks are on several machines: this one's number among those of its machine, and how many
+ * these are. */
+#define LT_ENV_LOCAL_RANK  "LATEEN_LOCAL_RANK"
+#define LT_ENV_LOCAL_RANKS "LATEEN_LOCAL_RANKS"
 
 /* An unnamed segment for n ranks: it vanishes with its last descriptor and mapping. *fd -1: a new
  * one; otherwise that one begins anew for the next world, and no rank maps it any more. */

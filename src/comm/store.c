@@ -1,6 +1,7 @@
 /* store.c: a client of the store. See store.h. Requests and replies use one connection; heartbeats
  * and the server's notice use another, which has a thread of its own, so a rank that waits for a
  * reply or computes still counts as alive. */
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -246,6 +247,16 @@ done:
     return err;
 }
 
+lt_err lt_comm_store_here(const lt_comm_store *s, char out[LT_STORE_ADDRESS]) {
+    struct sockaddr_in a = {0};
+    socklen_t bytes = sizeof a;
+    if (getsockname(s->fd, (struct sockaddr *)&a, &bytes) != 0 ||
+        inet_ntop(AF_INET, &a.sin_addr, out, LT_STORE_ADDRESS) == NULL) {
+        LT_FAIL(LT_ERR_IO, "store %s: address of this machine: %s", s->address, strerror(errno));
+    }
+    return LT_OK;
+}
+
 /* ---- The heartbeat --------------------------------------------------------------------------- */
 
 static void *live(void *arg) {
@@ -299,6 +310,10 @@ lt_err lt_comm_store_live(lt_comm_store *s, double every_s, double silent_s,
     err = join(s, &s->live_fd, SLACK_S);
     (void)pthread_mutex_unlock(&s->lock);
     LT_TRY(err);
+    if (s->silent_s > 0.0) { /* Beats that reach nobody for so long: the server is gone. */
+        const unsigned ms = milliseconds(s->silent_s);
+        (void)setsockopt(s->live_fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+    }
     s->bell = eventfd(0, EFD_CLOEXEC);
     if (s->bell < 0 || pthread_create(&s->thread, NULL, live, s) != 0) {
         LT_FAIL(LT_ERR_OOM, "store: thread of the heartbeat");

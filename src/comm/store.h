@@ -53,7 +53,8 @@
  *            bound is answered with FULL, or its connection is closed. A frame that breaks the
  *            protocol closes its connection.
  * TOKEN      Whoever has the token may do everything, so it is passed in the environment, which
- *            only the same user can read. It is compared in constant time. Nothing is encrypted. */
+ *            only the same user can read. It is compared in constant time. Nothing is encrypted: on
+ *            several machines, whoever can read their network's packets can read the token, too. */
 #ifndef LT_COMM_STORE_H
 #define LT_COMM_STORE_H
 
@@ -103,6 +104,9 @@ const char *lt_comm_store_server_address(const lt_comm_store_server *s); /* "127
 /* Forget all keys, answer OLD to all waiting clients, and close their connections. */
 void lt_comm_store_server_begin(lt_comm_store_server *s, uint64_t epoch);
 lt_life lt_comm_store_server_life(lt_comm_store_server *s, int rank);
+/* The value of a key that a client has set. False: there is none, or it is larger than room. */
+bool lt_comm_store_server_peek(lt_comm_store_server *s, const char *key, void *value, size_t room,
+                               size_t *bytes, uint64_t *version);
 /* Tell every rank why the world has ended. */
 void lt_comm_store_server_notice(lt_comm_store_server *s, const char *text);
 
@@ -117,6 +121,8 @@ bool lt_comm_store_is_token(const char *token, const char *given);
 typedef struct lt_comm_store lt_comm_store;
 LT_MUST_USE lt_err lt_comm_store_open(lt_comm_store **out, const char *address, const char *token,
                                       int rank, uint64_t epoch, double deadline_s);
+/* This machine's address, as the server sees it. */
+LT_MUST_USE lt_err lt_comm_store_here(const lt_comm_store *s, char out[LT_STORE_ADDRESS]);
 /* From now on the server knows that this rank is alive: a thread sends a beat every every_s seconds
  * (0: none). on_notice is called once, on that thread, when the server says why the world has
  * ended, or when the server itself is gone. */

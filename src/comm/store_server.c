@@ -667,6 +667,22 @@ lt_life lt_comm_store_server_life(lt_comm_store_server *s, int rank) {
     return life;
 }
 
+bool lt_comm_store_server_peek(lt_comm_store_server *s, const char *key, void *value, size_t room,
+                               size_t *bytes, uint64_t *version) {
+    const lt_comm_store_entry *e;
+    bool fits;
+    (void)pthread_mutex_lock(&s->lock);
+    e = lt_comm_store_table_find(&s->table, key);
+    fits = e != NULL && e->bytes <= room;
+    if (fits) {
+        memcpy(value, e->value, e->bytes);
+        *bytes = e->bytes;
+        *version = e->version;
+    }
+    (void)pthread_mutex_unlock(&s->lock);
+    return fits;
+}
+
 void lt_comm_store_server_notice(lt_comm_store_server *s, const char *text) {
     (void)pthread_mutex_lock(&s->lock);
     (void)snprintf(s->notice, sizeof s->notice, "%s", text);

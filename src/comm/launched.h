@@ -1,0 +1,28 @@
+/* launched.h: what a rank that `lateen launch` started does before and after it has the others'
+ * messages, whichever transport carries these (shm.c, tcp.c): it reads which rank it is, meets the
+ * others at the store, and sends heartbeats. */
+#ifndef LT_COMM_LAUNCHED_H
+#define LT_COMM_LAUNCHED_H
+
+#include "comm/call.h"
+#include "comm/store.h"
+
+/* Time to wait for all ranks at the start, plus one second per hundred ranks. */
+#define LT_LAUNCHED_OPEN_S 60.0
+
+typedef struct {
+    int rank, n;
+    int segment; /* Descriptor of the memory segment; -1: ranks are on several machines. */
+    uint64_t epoch;
+    const char *address, *token; /* Of the store. */
+} lt_launched;
+
+bool lt_launched_apart(void); /* Are the ranks on several machines? */
+/* ARG: the environment is not what the launcher gives a rank. */
+LT_MUST_USE lt_err lt_launched_read(lt_launched *l);
+LT_MUST_USE lt_err lt_launched_join(lt_comm_store **out, const lt_launched *l);
+/* From now on the rank's heart beats, and c is aborted when the launcher says so. Waits until all
+ * ranks have come so far. */
+LT_MUST_USE lt_err lt_launched_begin(lt_comm_store *store, const lt_launched *l, lt_comm *c);
+
+#endif
