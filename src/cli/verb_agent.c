@@ -1,4 +1,5 @@
-/* verb_agent.c: `lateen agent`: what `lateen launch --nodes N` starts on each node. */
+/* verb_agent.c: `lateen agent`, which `lateen launch` starts: with --nodes on each node, with
+ * --hosts for each rank of another machine. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -6,11 +7,14 @@
 #include "cli/verb.h"
 #include "comm/shm.h"
 #include "platform/agent/agent.h"
+#include "platform/agent/remote.h"
 
 #define AGENT_OPTIONS(X)                                                                           \
     X(STR, memory, "memory", "", 0, 0, "FOLDER", "the run's folder in shared memory")              \
     X(I64, node, "node", "0", 0, 4095, "", "number of this node")                                  \
-    X(I64, nodes, "nodes", "1", 1, 4096, "", "how many nodes there are")
+    X(I64, nodes, "nodes", "1", 1, 4096, "", "how many nodes there are")                           \
+    X(BOOL, rank, "rank", "false", 0, 0, "",                                                       \
+      "start the rank that standard input describes, and end as it does")
 
 typedef struct {
     AGENT_OPTIONS(LT_OPTION_FIELD)
@@ -19,12 +23,15 @@ typedef struct {
 static const lt_option rows[] = {AGENT_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_agent_options = LT_OPTION_TABLE("agent", rows);
 
-static const char usage[] = "agent --memory FOLDER --node K --nodes N";
+static const char usage[] = "agent --memory FOLDER --node K --nodes N | agent --rank";
 static const char prose[] =
     "Keep the snapshots of a run in memory: send those that ranks of this node have written to "
     "the\n"
     "agent of the next node, and keep those of the node before. `lateen launch --nodes N` starts\n"
-    "one agent a node, and ends it. The environment holds the run's token (LATEEN_TOKEN).";
+    "one agent a node, and ends it. The environment holds the run's token (LATEEN_TOKEN).\n"
+    "With --rank: start a rank of `lateen launch --hosts`, which runs this command on the rank's\n"
+    "machine and describes the rank on standard input. When standard input ends, the rank is "
+    "killed.";
 
 int lt_verb_agent(int argc, char **argv);
 int lt_verb_agent(int argc, char **argv) {
@@ -36,6 +43,10 @@ int lt_verb_agent(int argc, char **argv) {
     if (!lt_verb_parse(&lt_verb_agent_options, &o, argc, argv, usage, prose, NULL, 0, &n,
                        &status)) {
         return status;
+    }
+    if (o.rank) {
+        err = lt_remote_run(&status);
+        return err == LT_OK ? status : lt_verb_fail(err);
     }
     if (o.memory[0] == '\0' || token == NULL || token[0] == '\0' || o.node >= o.nodes) {
         return lt_verb_fail(lt_error_set(

@@ -1,4 +1,5 @@
-/* verb_launch.c: `lateen launch --ranks N VERB ...`: any verb as the ranks of one machine. */
+/* verb_launch.c: `lateen launch --ranks N VERB ...`: any verb as the ranks of one machine, or, with
+ * --hosts, of several. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,13 @@
 
 #define LAUNCH_OPTIONS(X)                                                                          \
     X(I64, ranks, "ranks", "2", 1, 256, "ranks", "how many processes to start")                    \
+    X(STR, hosts, "hosts", "", 0, 0, "HOST:RANKS,...",                                             \
+      "machines and how many ranks each has, instead of --ranks on this one")                      \
+    X(STR, login, "login", "", 0, 0, "COMMAND",                                                    \
+      "runs a command on another machine, whose name and words follow it; empty: ssh, without "    \
+      "questions")                                                                                 \
+    X(STR, address, "address", "", 0, 0, "IPv4",                                                   \
+      "at which the other machines reach this one; empty: that of the route to them")              \
     X(I64, retries, "retries", "0", 0, 1e6, "",                                                    \
       "how often all ranks are started again after one has failed; a fault of hardware does not "  \
       "count")                                                                                     \
@@ -47,13 +55,15 @@ typedef struct {
 static const lt_option rows[] = {LAUNCH_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_launch_options = LT_OPTION_TABLE("launch", rows);
 
-static const char usage[] = "launch [--ranks N] [--retries N] VERB [options]";
+static const char usage[] = "launch [--ranks N | --hosts A:N,B:N] [--retries N] VERB [options]";
 static const char prose[] =
     "Start `lateen VERB options` as N ranks of one run on this machine: processes that exchange\n"
     "messages through shared memory. When a rank fails, the others are told which one and why,\n"
     "and end. With --retries a training goes on from its newest checkpoint, and OUT/events.jsonl\n"
-    "tells what happened. Options of launch stand before VERB. mpirun and srun start the same\n"
-    "programs as ranks on several machines.\n"
+    "tells what happened. Options of launch stand before VERB.\n"
+    "With --hosts the ranks are on several machines, which ssh reaches without a password; they\n"
+    "exchange messages by TCP, and find program, data and run folder at the same paths. mpirun\n"
+    "and srun start the same programs as ranks, too.\n"
     "Exit status: 0 finished, 75 stopped with everything saved, or (--requeue) hardware failed "
     "and\n"
     "the same command goes on elsewhere, 76 a rank was killed, stopped\n"
@@ -85,19 +95,37 @@ static uint32_t attempt(void) {
     return n > 0 ? (uint32_t)n : 0;
 }
 
-static lt_err check_idle(const launch_options *o) {
+/* Is this flag one of the first n words? Its value may be that of the default. */
+static bool is_given(const char *flag, int n, char **argv) {
+    const size_t bytes = strlen(flag);
+    for (int i = 1; i < n; i++) {
+        if (strncmp(argv[i], flag, bytes) == 0 && (argv[i][bytes] == '=' || argv[i][bytes] == 0)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static lt_err check_idle(const launch_options *o, bool ranks) {
     const lt_verb_use uses[] = {
         {"snapshot", o->nodes > 0, "--nodes"},
         {"mtbf", o->nodes > 0 && o->snapshot == 0, "--nodes and --snapshot 0"},
         {"back", o->spares > 0 || o->shrink, "--spares or --shrink"},
         {"silent", o->beat > 0.0, "--beat"},
+        {"login", o->hosts[0] != '\0', "--hosts"},
+        {"address", o->hosts[0] != '\0', "--hosts"},
     };
+    if (o->hosts[0] != '\0' && ranks) {
+        LT_FAIL(LT_ERR_ARG, "--ranks %lld beside --hosts %s, which says how many ranks each has",
+                (long long)o->ranks, o->hosts);
+    }
     return lt_verb_idle(&lt_verb_launch_options, o, uses, sizeof uses / sizeof *uses);
 }
 
 int lt_verb_launch(int argc, char **argv);
 int lt_verb_launch(int argc, char **argv) {
     const int at = verb_at(argc, argv);
+    const bool ranks = is_given("--ranks", at, argv);
     launch_options o;
     lt_launch_options launch;
     char **words;
@@ -111,7 +139,7 @@ int lt_verb_launch(int argc, char **argv) {
         (void)fprintf(stderr, "lateen: launch: no verb to start\nusage: lateen %s\n", usage);
         return LT_EXIT_USAGE;
     }
-    err = check_idle(&o);
+    err = check_idle(&o, ranks);
     if (err != LT_OK) {
         return lt_verb_fail(err);
     }
@@ -122,6 +150,9 @@ int lt_verb_launch(int argc, char **argv) {
     words[0] = (char *)(uintptr_t) "lateen";
     memcpy(words + 1, argv + at, (size_t)(argc - at) * sizeof *words);
     launch = (lt_launch_options){.n_ranks = (int)o.ranks,
+                                 .hosts = o.hosts,
+                                 .login = o.login,
+                                 .address = o.address,
                                  .retries = (int)o.retries,
                                  .hang_s = o.hang,
                                  .keep = o.keep,

@@ -99,6 +99,24 @@ lt_board_sight lt_board_seen(const lt_board *b, int rank) {
     return s;
 }
 
+void lt_board_show(lt_board *b, int rank, const lt_board_sight *s, const char *folder) {
+    place *p = &b->page->places[rank];
+    atomic_store(&p->phase, (int)s->phase);
+    atomic_store(&p->step, s->step);
+    atomic_store(&p->loaded_step, s->loaded_step);
+    atomic_store(&p->step_ns, s->step_ns);
+    atomic_store(&p->stop, s->stop);
+    atomic_store(&p->suspect_step, s->suspect_step);
+    atomic_store(&p->left, s->left);
+    atomic_store(&p->slow, s->slow);
+    for (int i = 0; i < LT_PHASES; i++) {
+        atomic_store(&p->at_ns[i], s->at_ns[i]);
+    }
+    if (folder[0] != '\0') {
+        lt_board_folder(b, folder);
+    }
+}
+
 const char *lt_board_folder_of(const lt_board *b) {
     return atomic_load(&b->page->named) ? b->page->folder : "";
 }

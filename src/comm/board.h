@@ -49,6 +49,8 @@ typedef struct {
 LT_MUST_USE lt_err lt_board_make(lt_board **out, int *fd, int n_ranks);
 void lt_board_clear(lt_board *b); /* Before the ranks start again. The folder stays. */
 lt_board_sight lt_board_seen(const lt_board *b, int rank);
+/* The launcher writes in the place of a rank that another machine has; folder "": not known. */
+void lt_board_show(lt_board *b, int rank, const lt_board_sight *s, const char *folder);
 const char *lt_board_folder_of(const lt_board *b); /* "": no rank has named one. */
 /* Which sizes the run can have: of dp replicas, any number from `least` on that divides `rows`. */
 typedef struct {

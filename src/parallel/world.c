@@ -19,11 +19,12 @@ static int ranks_here(void) {
     return n > 0 ? n : 1;
 }
 
-/* Under launch, and where ranks are threads, all ranks are on this machine. */
+/* Under launch without --hosts, and where ranks are threads, all ranks are on this machine. */
 int lt_world_local_rank(const lt_world *w) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"};
-    for (size_t i = 0; lt_comm_under_mpi() && i < sizeof names / sizeof *names; i++) {
-        const char *text = getenv(names[i]);
+    static const char *const names[] = {LT_ENV_LOCAL_RANK, "OMPI_COMM_WORLD_LOCAL_RANK",
+                                        "SLURM_LOCALID"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *text = i == 0 || lt_comm_under_mpi() ? getenv(names[i]) : NULL;
         if (text != NULL) {
             return atoi(text);
         }

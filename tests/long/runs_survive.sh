@@ -9,5 +9,6 @@ suite -t 14400 "400 seeds of random faults" python3 tests/e2e/run_faults.py buil
 # What faults cost is measured, and simulated from half of it: the other half must agree.
 suite -t 3600 "60 faults, simulated" python3 tests/e2e/simulate_faults.py build/lateen 60
 suite -t 600 "ranks on several machines" python3 tests/e2e/machines.py build/lateen
+suite -t 600 "launch over several machines" python3 tests/e2e/launch_hosts.py build/lateen
 suite -t 600 "an orphan behind a cable" python3 tests/e2e/slurm_orphan.py build/lateen cable
 suite -t 600 "an orphan under a real Slurm" python3 tests/e2e/slurm_orphan.py build/lateen

@@ -49,4 +49,5 @@ beside "ranks that survive a fault" python3 tests/e2e/keep.py build/lateen quick
 beside "nodes that are lost" python3 tests/e2e/nodes.py build/lateen quick
 beside "snapshots in memory" python3 tests/e2e/snapshots.py build/lateen quick
 beside "ranks on several machines" python3 tests/e2e/machines.py build/lateen quick
+beside "launch over several machines" python3 tests/e2e/launch_hosts.py build/lateen quick
 beside "sites that train apart" python3 tests/e2e/diloco.py build/lateen

@@ -21,7 +21,7 @@ void lt_environment_free(char **words) {
     free(words);
 }
 
-enum { N_VALUES = 15 };
+enum { N_VALUES = 17 };
 typedef struct {
     const char *name;
     char value[LT_PATH_BYTES];
@@ -30,9 +30,11 @@ typedef struct {
 /* An empty value: nothing, whatever an outer launcher gave. */
 static void fill(variable v[N_VALUES], const lt_environment *e) {
     static const char *const names[N_VALUES] = {
-        LT_ENV_RANK,  LT_ENV_RANKS,    LT_ENV_SEGMENT, LT_ENV_STORE, LT_ENV_TOKEN,
-        LT_ENV_EPOCH, LT_ENV_BEAT,     LT_ENV_SILENT,  LT_ENV_BOARD, LT_ENV_MEMORY,
-        LT_ENV_NODE,  LT_ENV_SNAPSHOT, LT_ENV_MTBF,    LT_ENV_FULL,  "OMP_NUM_THREADS"};
+        LT_ENV_RANK,        LT_ENV_RANKS,     LT_ENV_SEGMENT, LT_ENV_STORE, LT_ENV_TOKEN,
+        LT_ENV_EPOCH,       LT_ENV_BEAT,      LT_ENV_SILENT,  LT_ENV_BOARD, LT_ENV_MEMORY,
+        LT_ENV_NODE,        LT_ENV_SNAPSHOT,  LT_ENV_MTBF,    LT_ENV_FULL,  LT_ENV_LOCAL_RANK,
+        LT_ENV_LOCAL_RANKS, "OMP_NUM_THREADS"};
+    const int here = e->apart ? e->locals : e->full; /* Ranks of this machine. */
     lt_limits limits;
     size_t k = 0;
     lt_limits_read(&limits);
@@ -41,7 +43,12 @@ static void fill(variable v[N_VALUES], const lt_environment *e) {
     }
     (void)snprintf(v[k++].value, sizeof v->value, "%d", e->rank);
     (void)snprintf(v[k++].value, sizeof v->value, "%d", e->n);
-    (void)snprintf(v[k++].value, sizeof v->value, "%d", e->segment);
+    if (e->apart) {
+        (void)snprintf(v[k].value, sizeof v->value, "%s", LT_SEGMENT_TCP);
+    } else {
+        (void)snprintf(v[k].value, sizeof v->value, "%d", e->segment);
+    }
+    k++;
     (void)snprintf(v[k++].value, sizeof v->value, "%s", e->store);
     (void)snprintf(v[k++].value, sizeof v->value, "%s", e->token);
     (void)snprintf(v[k++].value, sizeof v->value, "%llu", (unsigned long long)e->epoch);
@@ -56,12 +63,17 @@ static void fill(variable v[N_VALUES], const lt_environment *e) {
     }
     k += 4;
     (void)snprintf(v[k++].value, sizeof v->value, "%d", e->full);
+    if (e->apart) {
+        (void)snprintf(v[k].value, sizeof v->value, "%d", e->local);
+        (void)snprintf(v[k + 1].value, sizeof v->value, "%d", e->locals);
+    }
+    k += 2;
     /* Ranks divide the cores among them, unless the environment already says how. */
     (void)snprintf(v[k].value, sizeof v->value, "%s",
                    getenv("OMP_NUM_THREADS") != NULL ? getenv("OMP_NUM_THREADS") : "");
     if (v[k].value[0] == '\0') {
         (void)snprintf(v[k].value, sizeof v->value, "%d",
-                       limits.n_cpus / e->full > 0 ? limits.n_cpus / e->full : 1);
+                       limits.n_cpus / here > 0 ? limits.n_cpus / here : 1);
     }
 }
 

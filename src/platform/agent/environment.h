@@ -3,12 +3,17 @@
 #ifndef LT_PLATFORM_ENVIRONMENT_H
 #define LT_PLATFORM_ENVIRONMENT_H
 
+#include <stdbool.h>
+
 #include "lateen/base.h"
 
 typedef struct {
     int rank, n;        /* This rank, from 0, and how many there are; */
     int full;           /* how many there are when none is missing. */
     int segment, board; /* Descriptors that it inherits. */
+    bool apart;         /* Ranks are on several machines: there is no segment, and */
+    int local, locals;  /* this is the rank's number among those of its machine, of which there are
+                         * so many. */
     const char *store, *token;
     uint64_t epoch;
     double beat_s, silent_s;

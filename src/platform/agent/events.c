@@ -95,3 +95,16 @@ void lt_events_put(lt_events *e, int attempt, json_t *line) {
     json_decref(whole);
     json_decref(line);
 }
+
+json_t *lt_events_words(const char *text, size_t bytes) {
+    json_t *words = json_array();
+    while (bytes > 0) {
+        const char *end = memchr(text, '\n', bytes);
+        const size_t n = end != NULL ? (size_t)(end - text) : bytes;
+        json_t *line = json_stringn(text, n);
+        json_array_append_new(words, line != NULL ? line : json_string("(not UTF-8)"));
+        bytes -= n < bytes ? n + 1 : n;
+        text += n + 1;
+    }
+    return words;
+}

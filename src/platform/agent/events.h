@@ -63,4 +63,7 @@ void lt_events_folder(lt_events *e, const char *folder);
 /* Takes the reference to `line`, and adds time and attempt. */
 void lt_events_put(lt_events *e, int attempt, json_t *line);
 
+/* Lines of text as an array. */
+json_t *lt_events_words(const char *text, size_t bytes);
+
 #endif

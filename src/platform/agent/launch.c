@@ -17,6 +17,7 @@
 #include "comm/shm.h"
 #include "platform/agent/environment.h"
 #include "platform/agent/events.h"
+#include "platform/agent/hosts.h"
 #include "platform/agent/memory.h"
 #include "platform/agent/nodes.h"
 #include "platform/agent/process.h"
@@ -38,6 +39,7 @@ typedef struct {
     const lt_launch_options *o;
     lt_processes ranks;
     lt_nodes nodes;
+    lt_hosts hosts;
     lt_comm_store_server *store;
     char token[LT_STORE_TOKEN];
     int segment, board_fd;
@@ -66,9 +68,13 @@ static int node_of(const launcher *l, int rank) {
 }
 
 static lt_err start_rank(launcher *l, int rank) {
+    const lt_host *host = lt_hosts_of_rank(&l->hosts, rank);
     const lt_environment e = {.rank = rank,
                               .n = l->ranks.n,
                               .full = l->o->n_ranks,
+                              .apart = host != NULL,
+                              .local = host != NULL ? rank - host->first : 0,
+                              .locals = host != NULL ? host->ranks : 0,
                               .segment = l->segment,
                               .board = l->board_fd,
                               .store = lt_comm_store_server_address(l->store),
@@ -80,16 +86,20 @@ static lt_err start_rank(launcher *l, int rank) {
                               .node = node_of(l, rank),
                               .snapshot = l->o->snapshot,
                               .mtbf_s = l->o->mtbf_s};
+    if (lt_hosts_far(&l->hosts, rank)) {
+        return lt_hosts_start(&l->hosts, &l->ranks, &e);
+    }
     char **words = lt_environment_make(&e);
     const lt_err err = words == NULL ? lt_error_set(LT_ERR_OOM, "environment of rank %d", rank)
-                                     : lt_process_start(&l->ranks, rank, words);
+                                     : lt_process_start(&l->ranks, rank, words, NULL);
     lt_environment_free(words);
     return err;
 }
 
 /* Start the ranks that do not run yet. */
 static lt_err start_ranks(launcher *l) {
-    LT_TRY(lt_shm_make(&l->segment, l->ranks.n, l->epoch));
+    LT_TRY(l->hosts.n > 0 ? LT_OK : lt_shm_make(&l->segment, l->ranks.n, l->epoch));
+    lt_hosts_begin(&l->hosts);
     lt_board_begin(l->board, l->epoch);
     for (int r = 0; r < l->ranks.n; r++) {
         LT_TRY(l->ranks.all[r].runs ? LT_OK : start_rank(l, r));
@@ -233,15 +243,22 @@ static void end_attempt(launcher *l) {
 
 static void describe(const launcher *l, int rank, char *out, size_t bytes) {
     const lt_process *p = &l->ranks.all[rank];
+    const lt_host *host = lt_hosts_of_rank(&l->hosts, rank);
+    const char *on = host != NULL ? " on " : "", *name = host != NULL ? host->name : "";
     if (p->silent) {
-        (void)snprintf(out, bytes, "rank %d has stopped answering: no heartbeat for %.3g s", rank,
-                       l->o->silent_s);
+        (void)snprintf(out, bytes, "rank %d%s%s has stopped answering: no heartbeat for %.3g s",
+                       rank, on, name, l->o->silent_s);
+    } else if (p->cut) {
+        (void)snprintf(out, bytes, "rank %d: the connection to %s has ended (%s %d of %s)", rank,
+                       name, WIFSIGNALED(p->status) ? "signal" : "status",
+                       WIFSIGNALED(p->status) ? WTERMSIG(p->status) : WEXITSTATUS(p->status),
+                       l->hosts.login_words[0]);
     } else if (WIFSIGNALED(p->status)) {
-        (void)snprintf(out, bytes, "rank %d was ended by signal %d (%s)", rank, WTERMSIG(p->status),
-                       strsignal(WTERMSIG(p->status)));
+        (void)snprintf(out, bytes, "rank %d%s%s was ended by signal %d (%s)", rank, on, name,
+                       WTERMSIG(p->status), strsignal(WTERMSIG(p->status)));
     } else {
         const int status = WEXITSTATUS(p->status);
-        (void)snprintf(out, bytes, "rank %d ended with status %d%s", rank, status,
+        (void)snprintf(out, bytes, "rank %d%s%s ended with status %d%s", rank, on, name, status,
                        status == LT_RANK_LOST      ? ", because of another rank"
                        : status == LT_RANK_CORRUPT ? ", because ranks do not hold the same bits"
                                                    : "");
@@ -261,24 +278,10 @@ static void tell_phase(launcher *l, double now_s) {
     r->next++;
 }
 
-static json_t *words_of(const launcher *l, int rank) {
-    json_t *words = json_array();
-    const char *at = rank >= 0 ? l->ranks.all[rank].words : "";
-    size_t left = rank >= 0 ? l->ranks.all[rank].n_words : 0;
-    while (left > 0) {
-        const char *end = memchr(at, '\n', left);
-        const size_t n = end != NULL ? (size_t)(end - at) : left;
-        json_t *line = json_stringn(at, n);
-        json_array_append_new(words, line != NULL ? line : json_string("(not UTF-8)"));
-        left -= n < left ? n + 1 : n;
-        at += n + 1;
-    }
-    return words;
-}
-
 /* The event of the attempt's fault, with the last words that have come since. */
 static void tell_fault(launcher *l) {
     const lt_fault *f = &l->control.fault;
+    const lt_process *p = f->rank >= 0 ? &l->ranks.all[f->rank] : NULL;
     char what[LT_STORE_NOTICE] = "";
     if (f->kind == LT_FAULT_TOLD) {
         (void)snprintf(what, sizeof what, "a rank was asked to stop, and all have saved");
@@ -293,10 +296,12 @@ static void tell_fault(launcher *l) {
     } else {
         describe(l, f->rank, what, sizeof what);
     }
-    lt_events_put(&l->events, l->control.attempt,
-                  json_pack("{s:s, s:s, s:i, s:I, s:s, s:o}", "event", "fault", "kind",
-                            lt_fault_name(f->kind), "rank", f->rank, "step", (json_int_t)f->step,
-                            "what", what, "words", words_of(l, f->rank)));
+    lt_events_put(
+        &l->events, l->control.attempt,
+        json_pack("{s:s, s:s, s:i, s:I, s:s, s:o}", "event", "fault", "kind",
+                  lt_fault_name(f->kind), "rank", f->rank, "step", (json_int_t)f->step, "what",
+                  what, "words",
+                  lt_events_words(p != NULL ? p->words : "", p != NULL ? p->n_words : 0)));
 }
 
 /* ---- Finding out ----------------------------------------------------------------------------- */
@@ -373,12 +378,15 @@ static void on_fault(launcher *l, const lt_fault *f, double happened_s) {
 static void fail(launcher *l, int rank) {
     lt_process *p = &l->ranks.all[rank];
     char why[LT_STORE_NOTICE];
-    const bool by_itself = !p->silent && WIFEXITED(p->status) &&
+    const lt_board_sight seen = lt_board_seen(l->board, rank);
+    const bool by_itself = !p->silent && !p->cut && WIFEXITED(p->status) &&
                            WEXITSTATUS(p->status) != LT_RANK_LOST;
-    lt_fault f = {.kind = p->silent ? LT_FAULT_SILENT : lt_fault_of_status(p->status),
+    /* A machine that is lost while it works is hardware; one that was never reached may not be. */
+    const bool silent = p->silent || (p->cut && seen.phase != LT_PHASE_NONE);
+    lt_fault f = {.kind = silent ? LT_FAULT_SILENT : lt_fault_of_status(p->status),
                   .rank = rank,
-                  .status = p->silent ? 0 : p->status,
-                  .step = lt_board_seen(l->board, rank).step};
+                  .status = silent ? 0 : p->status,
+                  .step = seen.step};
     p->failed = true;
     look_at_suspects(l);
     if (f.kind == LT_FAULT_CORRUPT && !p->suspect) {
@@ -410,7 +418,8 @@ static void reap(launcher *l) {
         lt_process *p = &l->ranks.all[r];
         if (p->runs && waitpid(p->pid, &p->status, WNOHANG) == p->pid) {
             p->runs = false;
-            if (!p->failed && !is_stop(l, p->status)) {
+            p->cut = lt_hosts_far(&l->hosts, r) && !lt_hosts_end(l->store, r, &p->status);
+            if (!p->failed && (p->cut || !is_stop(l, p->status))) {
                 fail(l, r);
             }
         }
@@ -681,6 +690,7 @@ static lt_err look(launcher *l) {
     if (waits) {
         return carry_out(l, lt_controller_tick(&l->control, lt_clock_s()));
     }
+    lt_hosts_look(&l->hosts, l->store, l->board);
     reap(l);
     look_at_hearts(l);
     look_at_leavers(l);
@@ -727,7 +737,8 @@ static lt_err open_launcher(launcher *l, const char *path, char *const *argv) {
                                                         .mask = &l->before,
                                                         .token = l->token,
                                                         .events = &l->events}));
-    return lt_comm_store_server_open(&l->store, "127.0.0.1", 0, l->o->n_ranks, l->token, l->epoch);
+    return lt_comm_store_server_open(&l->store, l->hosts.n > 0 ? l->hosts.address : "127.0.0.1", 0,
+                                     l->o->n_ranks, l->token, l->epoch);
 }
 
 static void close_launcher(launcher *l) {
@@ -743,38 +754,28 @@ static void close_launcher(launcher *l) {
     (void)sigprocmask(SIG_SETMASK, &l->before, NULL);
     lt_processes_close(&l->ranks);
     lt_nodes_close(&l->nodes);
+    lt_hosts_close(&l->hosts);
     lt_events_close(&l->events);
 }
 
 lt_err lt_launch(const lt_launch_options *o, const char *path, char *const *argv, int *status) {
     const lt_control_options control = {o->retries, o->grace_s, o->hang_s, o->requeue};
     lt_err err = LT_OK;
-    launcher l = {.o = o,
+    lt_launch_options all = *o;
+    launcher l = {.o = &all,
                   .segment = -1,
                   .board_fd = -1,
                   .ranks = {.signals = -1},
                   .recovery = {.step = -1},
                   .epoch = (uint64_t)o->attempt << 32 | 1};
 
-    if (o->n_ranks < 1 || o->n_ranks > LT_SHM_MOST_RANKS) {
-        LT_FAIL(LT_ERR_ARG, "%d ranks on one machine; 1 to %d are possible", o->n_ranks,
-                LT_SHM_MOST_RANKS);
+    LT_TRY_DONE(lt_hosts_open(&l.hosts, o->hosts != NULL ? o->hosts : "",
+                              o->login != NULL ? o->login : "",
+                              o->address != NULL ? o->address : ""));
+    if (l.hosts.n > 0) {
+        all.n_ranks = l.hosts.n_ranks;
     }
-    if (o->n_nodes + o->spares > LT_NODES_MOST) {
-        LT_FAIL(LT_ERR_ARG, "%d nodes and %d spares; %d nodes are possible", o->n_nodes, o->spares,
-                LT_NODES_MOST);
-    }
-    if ((o->spares > 0 || o->shrink) && (o->n_nodes == 0 || o->retries == 0)) {
-        LT_FAIL(LT_ERR_ARG, "%s needs --nodes and --retries",
-                o->spares > 0 ? "--spares" : "--shrink");
-    }
-    if (o->keep && o->retries == 0) {
-        LT_FAIL(LT_ERR_ARG, "--keep needs --retries");
-    }
-    if (o->shrink && o->n_nodes > o->n_ranks) {
-        LT_FAIL(LT_ERR_ARG, "--shrink with %d nodes for %d ranks: some have none", o->n_nodes,
-                o->n_ranks);
-    }
+    LT_TRY_DONE(lt_launch_check(&all, l.hosts.n));
     lt_events_open(&l.events, is_told(&l), (int)o->attempt);
     LT_TRY_DONE(open_launcher(&l, path, argv));
     lt_controller_open(&l.control, &control, lt_clock_s());

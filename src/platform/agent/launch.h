@@ -1,4 +1,4 @@
-/* launch.h: start a program as the ranks of a run on this machine, and watch it until it ends.
+/* launch.h: start a program as the ranks of a run, and watch it until it ends.
  *
  *   start:   a store (store.h), a memory segment (shm.h), a board (board.h), n processes
  *            (process.h).
@@ -18,6 +18,9 @@
  *   nodes:   ranks of a node that is lost move to a spare one; or the run shrinks: it goes on with
  *            fewer replicas of the model, the same rows a step, and grows again when the node is
  *            back (nodes.h).
+ *
+ *   hosts:   ranks of other machines are started there by a login command (hosts.h), and exchange
+ *            messages by TCP.
  *
  *   requeue: where the controller leaves this machine, Slurm's job SLURM_JOB_ID is put back in the
  *            queue (`scontrol requeue`).
@@ -46,9 +49,15 @@ typedef struct {
     double back_s;    /* A node that was lost is tried again after so long; 0: never. */
     int64_t snapshot; /* Steps between snapshots in memory; 0: by Daly's formula, */
     double mtbf_s;    /* for this time between faults. */
+    /* "a:4,b:4": the machines, instead of n_ranks on this one; how to start a command there, and at
+     * which address they reach this one (hosts.h). NULL or "": this machine, ssh, find it. */
+    const char *hosts, *login, *address;
     uint32_t attempt; /* Attempt of the job, e.g. SLURM_RESTART_COUNT. */
 } lt_launch_options;
 
+/* launch_check.c: ARG or UNSUPPORTED for options that contradict each other. n_hosts 0: there are
+ * no hosts. */
+LT_MUST_USE lt_err lt_launch_check(const lt_launch_options *o, int n_hosts);
 /* path: the program; argv: its words, NULL at the end. *status is what to exit with. A failure is
  * one of the launcher itself. */
 LT_MUST_USE lt_err lt_launch(const lt_launch_options *o, const char *path, char *const *argv,

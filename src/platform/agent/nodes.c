@@ -46,7 +46,7 @@ static lt_err start_agent(lt_nodes *nodes, int node) {
     environment[0] = token; /* The first of a name counts. */
     memcpy(environment + 1, environ, n * sizeof *environment);
     nodes->agents.argv = words;
-    err = lt_process_start(&nodes->agents, node, environment);
+    err = lt_process_start(&nodes->agents, node, environment, NULL);
     nodes->agents.argv = NULL;
     nodes->all[node].started_s = lt_clock_s();
     free(environment);

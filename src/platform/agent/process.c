@@ -16,7 +16,8 @@
 
 /* Time for output after the last rank's end: other processes may hold the pipe open. */
 #define DRAIN_S     1.0
-#define MOST_PIECES 64 /* Reads of a pipe whose process has ended: what a pipe can hold. */
+#define INPUT_BYTES (1 << 20) /* The largest pipe that a user may have, unless it was changed. */
+#define MOST_PIECES 64        /* Reads of a pipe whose process has ended: what a pipe can hold. */
 
 /* ---- Output ---------------------------------------------------------------------------------- */
 
@@ -72,6 +73,13 @@ static void close_stream(lt_processes *p, lt_process_stream *s, int rank) {
     }
 }
 
+static void close_input(lt_process *p) {
+    if (p->in > 0) {
+        (void)close(p->in);
+    }
+    p->in = 0;
+}
+
 /* Pass on the contents of the pipe; lines that are too long are cut. */
 static void pass_on(lt_processes *p, lt_process_stream *s, int rank) {
     char data[LT_LINE_BYTES];
@@ -96,9 +104,10 @@ static void pass_on(lt_processes *p, lt_process_stream *s, int rank) {
 /* ---- Starting -------------------------------------------------------------------------------- */
 
 /* Runs in the child, where only functions that are safe after a fork may be called. */
-static void become_rank(const lt_processes *p, char *const *words, pid_t parent, int out, int err) {
+static void become_rank(const lt_processes *p, char *const *words, pid_t parent, int in, int out,
+                        int err) {
     static const char failed[] = "lateen launch: the program cannot be run\n";
-    const int null = open("/dev/null", O_RDONLY);
+    const int null = in >= 0 ? in : open("/dev/null", O_RDONLY);
     (void)setpgid(0, 0);
     (void)prctl(PR_SET_PDEATHSIG, p->dies_by != 0 ? p->dies_by : SIGKILL);
     if (getppid() != parent || null < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 ||
@@ -106,23 +115,41 @@ static void become_rank(const lt_processes *p, char *const *words, pid_t parent,
         _exit(LT_RANK_CANNOT_RUN);
     }
     (void)sigprocmask(SIG_SETMASK, &p->mask, NULL);
-    (void)execve(p->path, p->argv, words);
+    (void)execvpe(p->path, p->argv, words);
     (void)!write(2, failed, sizeof failed - 1);
     _exit(LT_RANK_CANNOT_RUN);
 }
 
-lt_err lt_process_start(lt_processes *p, int rank, char *const *environment) {
+/* A pipe that holds the whole text, so that nobody waits for its reader. */
+static lt_err make_input(int in[2], const char *text) {
+    const size_t bytes = strlen(text);
+    if (pipe2(in, O_CLOEXEC) != 0) {
+        LT_FAIL(LT_ERR_IO, "standard input: %s", strerror(errno));
+    }
+    (void)fcntl(in[1], F_SETPIPE_SZ, INPUT_BYTES);
+    (void)fcntl(in[1], F_SETFL, O_NONBLOCK);
+    if (write(in[1], text, bytes) != (ssize_t)bytes) {
+        LT_FAIL(LT_ERR_LIMIT,
+                "standard input of %zu bytes does not fit into a pipe: the "
+                "environment and the command line are too large",
+                bytes);
+    }
+    return LT_OK;
+}
+
+lt_err lt_process_start(lt_processes *p, int rank, char *const *environment, const char *input) {
     lt_err err = LT_OK;
-    int out[2] = {-1, -1}, errs[2] = {-1, -1};
+    int out[2] = {-1, -1}, errs[2] = {-1, -1}, in[2] = {-1, -1};
     const pid_t parent = getpid();
     pid_t pid;
 
     if (pipe2(out, O_CLOEXEC) != 0 || pipe2(errs, O_CLOEXEC) != 0) {
         LT_FAIL_DONE(LT_ERR_IO, "pipes of rank %d: %s", rank, strerror(errno));
     }
+    LT_TRY_DONE(input != NULL ? make_input(in, input) : LT_OK);
     pid = fork();
     if (pid == 0) {
-        become_rank(p, environment, parent, out[1], errs[1]);
+        become_rank(p, environment, parent, in[0], out[1], errs[1]);
     }
     if (pid < 0) {
         LT_FAIL_DONE(LT_ERR_IO, "process of rank %d: %s", rank, strerror(errno));
@@ -131,9 +158,13 @@ lt_err lt_process_start(lt_processes *p, int rank, char *const *environment) {
     (void)setpgid(pid, pid);
     (void)fcntl(out[0], F_SETFL, O_NONBLOCK);
     (void)fcntl(errs[0], F_SETFL, O_NONBLOCK);
-    p->all[rank] = (lt_process){
-        .pid = pid, .runs = true, .out = {.fd = out[0], .to = 1}, .err = {.fd = errs[0], .to = 2}};
-    out[0] = errs[0] = -1;
+    close_input(&p->all[rank]);
+    p->all[rank] = (lt_process){.pid = pid,
+                                .runs = true,
+                                .in = in[1] > 0 ? in[1] : 0,
+                                .out = {.fd = out[0], .to = 1},
+                                .err = {.fd = errs[0], .to = 2}};
+    out[0] = errs[0] = in[1] = -1;
 done:
     for (int i = 0; i < 2; i++) {
         if (out[i] >= 0) {
@@ -141,6 +172,9 @@ done:
         }
         if (errs[i] >= 0) {
             (void)close(errs[i]);
+        }
+        if (in[i] >= 0) {
+            (void)close(in[i]);
         }
     }
     return err;
@@ -160,6 +194,9 @@ lt_err lt_processes_open(lt_processes *p, int n) {
 }
 
 void lt_processes_close(lt_processes *p) {
+    for (int r = 0; p->all != NULL && r < p->n; r++) {
+        close_input(&p->all[r]);
+    }
     free(p->all);
     free(p->polls);
     p->all = NULL;
@@ -174,8 +211,11 @@ void lt_processes_clear(lt_processes *p) {
 
 void lt_processes_signal(const lt_processes *p, int number) {
     for (int r = 0; r < p->n; r++) {
-        if (p->all[r].pid > 0 && (p->all[r].runs || number == SIGKILL)) {
-            (void)kill(-p->all[r].pid, number);
+        const lt_process *one = &p->all[r];
+        if (one->in > 0 && number != SIGKILL) {
+            (void)dprintf(one->in, "signal %d\n", number);
+        } else if (one->pid > 0 && (one->runs || number == SIGKILL)) {
+            (void)kill(-one->pid, number);
         }
     }
 }
@@ -216,6 +256,7 @@ void lt_processes_drain(lt_processes *p) {
     while (lt_clock_s() < end_s && lt_processes_wait(p, 100)) {}
     p->signals = signals;
     for (int r = 0; r < p->n; r++) {
+        close_input(&p->all[r]);
         close_stream(p, &p->all[r].out, r);
         close_stream(p, &p->all[r].err, r);
     }
@@ -243,4 +284,5 @@ void lt_process_end(lt_processes *p, int rank) {
     }
     pass_on_rest(p, &one->out, rank);
     pass_on_rest(p, &one->err, rank);
+    close_input(one);
 }

@@ -1,6 +1,9 @@
 /* process.h: the processes of an attempt: each in a process group of its own, killed by the kernel
  * when the launcher ends, with empty standard input. Their output is passed on line by line, each
- * behind "[rank] "; the last lines of standard error are kept as a rank's last words. */
+ * behind "[rank] "; the last lines of standard error are kept as a rank's last words.
+ *
+ * A process with input stands for a rank of another machine (hosts.h): signals but SIGKILL are
+ * lines of its standard input, "signal N", and do not go to the process itself. */
 #ifndef LT_PLATFORM_PROCESS_H
 #define LT_PLATFORM_PROCESS_H
 
@@ -27,6 +30,8 @@ typedef struct {
     bool failed, silent, suspect, slow; /* The launcher's findings. */
     bool lost;  /* It was ended by a signal that is not the launcher's, or is silent. */
     int status; /* As waitpid gives it, once the process has ended. */
+    bool cut;   /* The way to its machine was lost; nobody knows how it has ended. */
+    int in;     /* Its standard input; 0: it has none. */
     lt_process_stream out, err;
     char words[LT_LAST_WORDS]; /* Whole lines. */
     size_t n_words;
@@ -50,7 +55,9 @@ LT_MUST_USE lt_err lt_processes_open(lt_processes *p, int n);
 void lt_processes_close(lt_processes *p);
 /* No process runs, and no output is left of an earlier attempt. */
 void lt_processes_clear(lt_processes *p);
-LT_MUST_USE lt_err lt_process_start(lt_processes *p, int rank, char *const *environment);
+/* input: its standard input begins with this text, and stays open; NULL: it is empty. */
+LT_MUST_USE lt_err lt_process_start(lt_processes *p, int rank, char *const *environment,
+                                    const char *input);
 /* To the process groups of all that run; SIGKILL also to what ended ranks have left behind. */
 void lt_processes_signal(const lt_processes *p, int number);
 /* Wait at most ms for output or a signal, and pass on output. False: no pipe is open any more. */

@@ -18,6 +18,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "comm/launched.h"
 #include "platform/agent/launch.h"
 #include "lateen/comm.h"
 #include "tensor/backend.h"
@@ -665,7 +666,8 @@ static void gpus(void **state) {
 /* A rank of mpirun or launch runs every function above, with or without the check of calls. */
 static int as_process(bool check, bool on_gpu) {
     const lt_comm_options o = {.check = check};
-    const bool launched = lt_comm_under_launch();
+    const bool apart = lt_launched_apart();
+    const char *want = apart ? "tcp" : lt_comm_under_launch() ? "shm" : "mpi";
     lt_comm *c = NULL;
     lt_err err = lt_comm_open(&c, &o);
     for (size_t i = 0; err == LT_OK && i < N_VERB_RANKS && !on_gpu; i++) {
@@ -676,7 +678,7 @@ static int as_process(bool check, bool on_gpu) {
     if (err == LT_OK && on_gpu) {
         err = gpu_rank(c, &check);
     }
-    if (err == LT_OK && strcmp(lt_comm_transport(c), launched ? "shm" : "mpi") != 0) {
+    if (err == LT_OK && strcmp(lt_comm_transport(c), want) != 0) {
         err = lt_error_set(LT_ERR_STATE, "transport %s", lt_comm_transport(c));
     }
     if (err != LT_OK) {
@@ -704,6 +706,21 @@ static void by_launch(void **state) {
         char word[] = "test_verbs", check[] = "check";
         char *const argv[] = {word, i % 2 == 0 ? check : NULL, NULL};
         const lt_launch_options o = {.n_ranks = sizes[i], .grace_s = 10.0};
+        int status = -1;
+        assert_int_equal(lt_launch(&o, "/proc/self/exe", argv, &status), LT_OK);
+        assert_int_equal(status, 0);
+    }
+}
+
+/* As on several machines, which here are all this one: by TCP. */
+static void by_hosts(void **state) {
+    static const char *const hosts[] = {"localhost",   "localhost:2", "localhost:3",
+                                        "localhost:4", "localhost:5", "localhost:8"};
+    (void)state;
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++) {
+        char word[] = "test_verbs", check[] = "check";
+        char *const argv[] = {word, i % 2 == 0 ? check : NULL, NULL};
+        const lt_launch_options o = {.hosts = hosts[i], .grace_s = 10.0};
         int status = -1;
         assert_int_equal(lt_launch(&o, "/proc/self/exe", argv, &status), LT_OK);
         assert_int_equal(status, 0);
@@ -741,7 +758,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(large_messages), cmocka_unit_test(one_member_has_its_turn),
         cmocka_unit_test(alone),          cmocka_unit_test(processes),
         cmocka_unit_test(by_launch),      cmocka_unit_test(gpus),
-        cmocka_unit_test(gpus_by_launch),
+        cmocka_unit_test(gpus_by_launch), cmocka_unit_test(by_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

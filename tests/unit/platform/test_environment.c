@@ -96,6 +96,26 @@ static void without_memory(void **state) {
     lt_environment_free(words);
 }
 
+/* On several machines there is no segment, and a rank has a number among those of its machine. */
+static void apart(void **state) {
+    lt_environment e = full;
+    char **words;
+    (void)state;
+    words = lt_environment_make(&e);
+    assert_non_null(words);
+    assert_null(value_of(words, "LATEEN_LOCAL_RANK"));
+    lt_environment_free(words);
+    e.apart = true;
+    e.local = 1;
+    e.locals = 3;
+    words = lt_environment_make(&e);
+    assert_non_null(words);
+    has(words, "LATEEN_SEGMENT", "tcp");
+    has(words, "LATEEN_LOCAL_RANK", "1");
+    has(words, "LATEEN_LOCAL_RANKS", "3");
+    lt_environment_free(words);
+}
+
 /* Ranks divide the cores, unless the environment says how many threads each has. */
 static void threads(void **state) {
     static const int ranks[] = {1, 2, 1000000};
@@ -123,6 +143,6 @@ static void threads(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(values), cmocka_unit_test(without_memory),
-                                       cmocka_unit_test(threads)};
+                                       cmocka_unit_test(apart), cmocka_unit_test(threads)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

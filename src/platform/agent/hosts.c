@@ -1,0 +1,276 @@
+/* hosts.c: see hosts.h. */
+#include "platform/agent/hosts.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/shm.h"
+#include "platform/agent/remote.h"
+
+extern char **environ;
+
+/* ---- The list -------------------------------------------------------------------------------- */
+
+static bool is_here(const char *name) {
+    char own[256] = "";
+    (void)gethostname(own, sizeof own - 1);
+    return strcmp(name, "localhost") == 0 || strcmp(name, own) == 0;
+}
+
+static lt_err add_host(lt_hosts *h, const char *word, size_t bytes) {
+    char text[256], *colon, *end = NULL;
+    lt_host *x = &h->all[h->n];
+    long ranks = 1;
+    if (bytes == 0 || bytes >= sizeof text || h->n == LT_HOSTS_MOST) {
+        LT_FAIL(LT_ERR_ARG, "--hosts: '%.*s' is not HOST or HOST:RANKS, or one of more than %d",
+                (int)(bytes < 64 ? bytes : 64), word, LT_HOSTS_MOST);
+    }
+    (void)snprintf(text, sizeof text, "%.*s", (int)bytes, word);
+    colon = strrchr(text, ':');
+    if (colon != NULL) {
+        ranks = strtol(colon + 1, &end, 10);
+        if (colon[1] < '0' || colon[1] > '9' || *end != '\0' || ranks < 1 ||
+            ranks > LT_SHM_MOST_RANKS) {
+            LT_FAIL(LT_ERR_ARG, "--hosts: '%s': a machine has 1 to %d ranks", text,
+                    LT_SHM_MOST_RANKS);
+        }
+        *colon = '\0';
+    }
+    if (text[0] == '\0' || text[0] == '-' ||
+        strcspn(text, " '\"\\$`;&|<>()*?!#~\t") != strlen(text)) {
+        LT_FAIL(LT_ERR_ARG, "--hosts: '%s' is not the name of a machine", text);
+    }
+    for (int i = 0; i < h->n; i++) {
+        if (strcmp(h->all[i].name, text) == 0) {
+            LT_FAIL(LT_ERR_ARG, "--hosts: %s stands there twice; %s:%ld has all of its ranks", text,
+                    text, h->all[i].ranks + ranks);
+        }
+    }
+    *x = (lt_host){.ranks = (int)ranks, .first = h->n_ranks, .here = is_here(text)};
+    (void)snprintf(x->name, sizeof x->name, "%s", text);
+    h->n_ranks += x->ranks;
+    h->n++;
+    return LT_OK;
+}
+
+/* The first machine that is not this one; NULL: there is none. */
+static const lt_host *first_other(const lt_hosts *h) {
+    for (int i = 0; i < h->n; i++) {
+        if (!h->all[i].here) {
+            return &h->all[i];
+        }
+    }
+    return NULL;
+}
+
+/* The address from which packets to the first other machine leave. */
+static lt_err find_address(lt_hosts *h) {
+    const struct addrinfo hints = {.ai_family = AF_INET, .ai_socktype = SOCK_DGRAM};
+    const lt_host *other = first_other(h);
+    const char *at = other != NULL ? strchr(other->name, '@') : NULL, *name = at != NULL ? at + 1
+                                                                              : other != NULL
+                                                                                  ? other->name
+                                                                                  : "127.0.0.1";
+    struct addrinfo *list = NULL;
+    struct sockaddr_in a = {0};
+    socklen_t bytes = sizeof a;
+    const int failed = getaddrinfo(name, "9", &hints, &list),
+              fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const bool found = failed == 0 && fd >= 0 &&
+                       connect(fd, list->ai_addr, list->ai_addrlen) == 0 &&
+                       getsockname(fd, (struct sockaddr *)&a, &bytes) == 0 &&
+                       inet_ntop(AF_INET, &a.sin_addr, h->address, sizeof h->address) != NULL;
+    if (list != NULL) {
+        freeaddrinfo(list);
+    }
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    if (!found) {
+        LT_FAIL(LT_ERR_ARG,
+                "--hosts: %s has no IPv4 address here (%s); --address names the one at "
+                "which it reaches this machine",
+                name, failed != 0 ? gai_strerror(failed) : strerror(errno));
+    }
+    return LT_OK;
+}
+
+static lt_err split_login(lt_hosts *h, const char *login) {
+    char *rest = h->login, *word;
+    int n = 0;
+    if (snprintf(h->login, sizeof h->login, "%s", login[0] != '\0' ? login : LT_LOGIN) >=
+        (int)sizeof h->login) {
+        LT_FAIL(LT_ERR_ARG, "--login has more than %zu bytes", sizeof h->login - 1);
+    }
+    while ((word = strtok_r(rest, " ", &rest)) != NULL) {
+        if (n == LT_LOGIN_MOST) {
+            LT_FAIL(LT_ERR_ARG, "--login has more than %d words", LT_LOGIN_MOST);
+        }
+        h->login_words[n++] = word;
+    }
+    return n > 0 ? LT_OK : lt_error_set(LT_ERR_ARG, "--login is no command");
+}
+
+lt_err lt_hosts_open(lt_hosts *h, const char *text, const char *login, const char *address) {
+    const char *at = text;
+    *h = (lt_hosts){.n = 0};
+    while (at[0] != '\0') {
+        const size_t bytes = strcspn(at, ",");
+        LT_TRY(add_host(h, at, bytes));
+        at += bytes + (at[bytes] == ',' && at[bytes + 1] != '\0');
+        if (at[0] == ',') {
+            LT_FAIL(LT_ERR_ARG, "--hosts '%s': a comma without a machine", text);
+        }
+    }
+    if (h->n == 0) {
+        return LT_OK;
+    }
+    if (h->n_ranks > LT_SHM_MOST_RANKS) {
+        LT_FAIL(LT_ERR_ARG, "--hosts: %d ranks; at most %d are possible", h->n_ranks,
+                LT_SHM_MOST_RANKS);
+    }
+    h->seen = calloc((size_t)h->n_ranks, sizeof *h->seen);
+    if (h->seen == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%d ranks", h->n_ranks);
+    }
+    LT_TRY(split_login(h, login));
+    const ssize_t n = readlink("/proc/self/exe", h->program, sizeof h->program - 1);
+    h->program[n > 0 ? n : 0] = '\0';
+    if (first_other(h) != NULL &&
+        (n <= 0 || strcspn(h->program, " '\"\\$`;&|<>()*?!#~\t") != (size_t)n)) {
+        LT_FAIL(LT_ERR_ARG,
+                "--hosts: the path of this program, '%s', has a character that a "
+                "shell reads; move it",
+                h->program);
+    }
+    if (address[0] != '\0') {
+        (void)snprintf(h->address, sizeof h->address, "%s", address);
+        return LT_OK;
+    }
+    return find_address(h);
+}
+
+void lt_hosts_close(lt_hosts *h) {
+    free(h->seen);
+    h->seen = NULL;
+}
+
+const lt_host *lt_hosts_of_rank(const lt_hosts *h, int rank) {
+    for (int i = 0; i < h->n; i++) {
+        if (rank < h->all[i].first + h->all[i].ranks) {
+            return &h->all[i];
+        }
+    }
+    return NULL;
+}
+
+bool lt_hosts_far(const lt_hosts *h, int rank) {
+    const lt_host *x = lt_hosts_of_rank(h, rank);
+    return x != NULL && !x->here;
+}
+
+/* ---- Starting -------------------------------------------------------------------------------- */
+
+/* What the agent over there reads; free it. NULL: no memory, or words that are not UTF-8. */
+static char *describe(const lt_processes *ranks, const lt_environment *e) {
+    json_t *words = json_array(), *environment = json_array(), *all;
+    char folder[LT_PATH_BYTES] = "", *text, *line = NULL;
+    for (int i = 0; ranks->argv[i] != NULL; i++) {
+        json_array_append_new(words, json_string(ranks->argv[i]));
+    }
+    for (int i = 0; environ[i] != NULL; i++) {
+        json_array_append_new(environment, json_string(environ[i])); /* Not UTF-8: left out. */
+    }
+    (void)getcwd(folder, sizeof folder);
+    all = json_pack("{s:s, s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:f, s:f}",
+                    "version", LT_VERSION, "path", ranks->path, "words", words, "folder", folder,
+                    "environment", environment, "rank", e->rank, "ranks", e->n, "local", e->local,
+                    "locals", e->locals, "store", e->store, "token", e->token, "epoch",
+                    (json_int_t)e->epoch, "beat", e->beat_s, "silent", e->silent_s);
+    text = all != NULL ? json_dumps(all, JSON_COMPACT) : NULL;
+    if (text == NULL || asprintf(&line, "%s\n", text) < 0) {
+        line = NULL;
+    }
+    free(text);
+    json_decref(all);
+    return line;
+}
+
+lt_err lt_hosts_start(const lt_hosts *h, lt_processes *ranks, const lt_environment *e) {
+    const lt_host *x = lt_hosts_of_rank(h, e->rank);
+    const char *const after[] = {x->name, h->program, "agent", "--rank"};
+    char *line = describe(ranks, e), *words[LT_LOGIN_MOST + 5];
+    lt_processes far = *ranks;
+    int n = 0;
+    lt_err err;
+    if (line == NULL || strlen(line) >= LT_REMOTE_MOST) {
+        free(line);
+        LT_FAIL(LT_ERR_ARG,
+                "rank %d on %s: its command line is not UTF-8, or it and its "
+                "environment have more than %zu bytes",
+                e->rank, x->name, LT_REMOTE_MOST);
+    }
+    for (; h->login_words[n] != NULL; n++) {
+        words[n] = h->login_words[n];
+    }
+    for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
+        words[n++] = (char *)(uintptr_t)after[i];
+    }
+    words[n] = NULL;
+    far.path = words[0];
+    far.argv = words;
+    err = lt_process_start(&far, e->rank, environ, line);
+    free(line);
+    return err;
+}
+
+/* ---- Watching -------------------------------------------------------------------------------- */
+
+/* NULL: there is none, or none that is newer than *seen. */
+static json_t *value_of(lt_comm_store_server *store, const char *what, int rank, uint64_t *seen) {
+    char key[32], text[LT_BOARD_FOLDER + 1024];
+    size_t bytes;
+    uint64_t version;
+    (void)snprintf(key, sizeof key, "%s/%d", what, rank);
+    if (!lt_comm_store_server_peek(store, key, text, sizeof text, &bytes, &version) ||
+        version == *seen) {
+        return NULL;
+    }
+    *seen = version;
+    return json_loadb(text, bytes, 0, NULL);
+}
+
+void lt_hosts_begin(lt_hosts *h) {
+    if (h->n > 0) {
+        memset(h->seen, 0, (size_t)h->n_ranks * sizeof *h->seen);
+    }
+}
+
+void lt_hosts_look(lt_hosts *h, lt_comm_store_server *store, lt_board *board) {
+    for (int r = 0; r < h->n_ranks; r++) {
+        json_t *j = lt_hosts_far(h, r) ? value_of(store, "sight", r, &h->seen[r]) : NULL;
+        const char *folder = "";
+        lt_board_sight s;
+        if (j != NULL && lt_remote_sight_read(j, &s, &folder, lt_clock_ns())) {
+            lt_board_show(board, r, &s, folder);
+        }
+        json_decref(j);
+    }
+}
+
+bool lt_hosts_end(lt_comm_store_server *store, int rank, int *status) {
+    uint64_t seen = 0;
+    json_t *j = value_of(store, "end", rank, &seen);
+    const bool known = j != NULL && json_unpack(j, "{s:i}", "status", status) == 0;
+    json_decref(j);
+    return known;
+}

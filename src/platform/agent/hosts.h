@@ -1,0 +1,68 @@
+/* hosts.h: the machines of `lateen launch --hosts a:4,b:4`, and how their ranks are started.
+ *
+ * Ranks of this machine ("localhost", or its own name) are processes of the launcher, as they are
+ * without --hosts. For each rank of another machine the launcher runs
+ *
+ *     LOGIN HOST PROGRAM agent --rank         by default: ssh -o BatchMode=yes ... HOST PROGRAM ...
+ *
+ * and that agent (remote.h) starts the rank over there, passes on its output, and ends as it does.
+ * So a rank of another machine is, for the launcher, a process like any other, whose
+ *
+ *     standard input    begins with a line of JSON that describes the rank, with its environment
+ *                       and the run's token: no list of processes shows it. Then a line "signal N"
+ *                       for each signal to the rank; its end kills the rank
+ *     exit status       is the rank's; the store has it, too ("end/R"), with the signal that ended
+ *                       it. Where the store has none, the connection to the machine was lost
+ *     place on the board is written by the launcher, from what the agent tells the store
+ *                       ("sight/R")
+ *
+ * The program, the working folder, the data and the run folder have the same paths on all machines:
+ * they share a file system, as under mpirun. */
+#ifndef LT_PLATFORM_HOSTS_H
+#define LT_PLATFORM_HOSTS_H
+
+#include "base/file.h"
+#include "comm/board.h"
+#include "comm/store.h"
+#include "platform/agent/environment.h"
+#include "platform/agent/process.h"
+
+#define LT_HOSTS_MOST 256
+#define LT_LOGIN_MOST 32 /* Words of the login command. */
+#define LT_LOGIN      "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5"
+
+typedef struct {
+    char name[256];
+    int ranks, first; /* How many ranks; the first of them. */
+    bool here;
+} lt_host;
+
+typedef struct {
+    int n; /* 0: all ranks are on this machine, and share memory. */
+    int n_ranks;
+    lt_host all[LT_HOSTS_MOST];
+    char address[LT_STORE_ADDRESS]; /* At which the others reach this machine. */
+    char program[LT_PATH_BYTES];
+    char login[1024], *login_words[LT_LOGIN_MOST + 1];
+    uint64_t *seen; /* (n_ranks): version of each sight that was read last. */
+} lt_hosts;
+
+/* "a:4,b:4": machines and how many ranks each has (no number: one). "": none. login: the command;
+ * address: "" for that of the route to the first other machine. */
+LT_MUST_USE lt_err lt_hosts_open(lt_hosts *h, const char *text, const char *login,
+                                 const char *address);
+void lt_hosts_close(lt_hosts *h); /* Accepts zeros. */
+/* The machine of a rank; NULL: there are no hosts. */
+const lt_host *lt_hosts_of_rank(const lt_hosts *h, int rank);
+/* Is the rank a process of another machine? */
+bool lt_hosts_far(const lt_hosts *h, int rank);
+/* Start a rank of another machine. */
+LT_MUST_USE lt_err lt_hosts_start(const lt_hosts *h, lt_processes *ranks, const lt_environment *e);
+/* An attempt begins: the store holds nothing yet. */
+void lt_hosts_begin(lt_hosts *h);
+/* Write on the board what the agents have told the store. */
+void lt_hosts_look(lt_hosts *h, lt_comm_store_server *store, lt_board *board);
+/* How a rank has ended, as waitpid would give it. False: nobody knows. */
+bool lt_hosts_end(lt_comm_store_server *store, int rank, int *status);
+
+#endif

@@ -1,0 +1,284 @@
+/* remote.c: see remote.h. */
+#include "platform/agent/remote.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "comm/store.h"
+#include "platform/agent/environment.h"
+#include "platform/agent/process.h"
+
+#define FIRST_S 60.0 /* For the first line. */
+#define LOOK_MS 50
+#define OPEN_S  30.0
+
+/* ---- Sights ---------------------------------------------------------------------------------- */
+
+static json_int_t age(uint64_t at_ns, uint64_t now_ns) {
+    return at_ns == 0 ? -1 : at_ns < now_ns ? (json_int_t)(now_ns - at_ns) : 0;
+}
+
+static uint64_t time_of(json_int_t age_ns, uint64_t now_ns) {
+    return age_ns < 0 ? 0 : (uint64_t)age_ns < now_ns ? now_ns - (uint64_t)age_ns : 1;
+}
+
+json_t *lt_remote_sight(const lt_board_sight *s, const char *folder, uint64_t now_ns) {
+    json_t *ages = json_array();
+    for (int i = 0; i < LT_PHASES; i++) {
+        json_array_append_new(ages, json_integer(age(s->at_ns[i], now_ns)));
+    }
+    return json_pack("{s:i, s:I, s:I, s:I, s:i, s:I, s:f, s:s, s:o}", "phase", (int)s->phase,
+                     "step", (json_int_t)s->step, "loaded", (json_int_t)s->loaded_step, "step_age",
+                     age(s->step_ns, now_ns), "stop", s->stop, "suspect",
+                     (json_int_t)s->suspect_step, "slow", s->slow, "folder", folder, "ages", ages);
+}
+
+bool lt_remote_sight_read(const json_t *j, lt_board_sight *s, const char **folder,
+                          uint64_t now_ns) {
+    json_int_t step, loaded, step_age, suspect;
+    json_t *ages;
+    int phase, stop;
+    double slow;
+    if (json_unpack((json_t *)(uintptr_t)j, "{s:i, s:I, s:I, s:I, s:i, s:I, s:F, s:s, s:o}",
+                    "phase", &phase, "step", &step, "loaded", &loaded, "step_age", &step_age,
+                    "stop", &stop, "suspect", &suspect, "slow", &slow, "folder", folder, "ages",
+                    &ages) != 0 ||
+        phase < 0 || phase >= LT_PHASES || json_array_size(ages) != LT_PHASES) {
+        return false;
+    }
+    *s = (lt_board_sight){.phase = (lt_phase)phase,
+                          .step = step,
+                          .loaded_step = loaded,
+                          .step_ns = time_of(step_age, now_ns),
+                          .stop = stop,
+                          .suspect_step = suspect,
+                          .slow = slow};
+    for (size_t i = 0; i < LT_PHASES; i++) {
+        s->at_ns[i] = time_of(json_integer_value(json_array_get(ages, i)), now_ns);
+    }
+    return true;
+}
+
+/* ---- What to start --------------------------------------------------------------------------- */
+
+/* What standard input still says, line by line. */
+typedef struct {
+    char line[256];
+    size_t n;
+    bool ended;
+} orders;
+
+/* The first line, without its end; free it. */
+static lt_err read_first(char **out) {
+    lt_err err = LT_OK;
+    const double until_s = lt_clock_s() + FIRST_S;
+    char *text = malloc(LT_REMOTE_MOST);
+    size_t n = 0;
+    if (text == NULL) {
+        LT_FAIL(LT_ERR_OOM, "agent: the rank's description");
+    }
+    while (n == 0 || text[n - 1] != '\n') { /* Byte by byte: what follows belongs to others. */
+        struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+        const double left_s = until_s - lt_clock_s();
+        if (n == LT_REMOTE_MOST || left_s <= 0.0 || poll(&p, 1, (int)(left_s * 1e3) + 1) <= 0 ||
+            read(STDIN_FILENO, text + n, 1) != 1) {
+            LT_FAIL_DONE(LT_ERR_FORMAT, "agent: standard input has no line that describes a rank, "
+                                        "as `lateen launch --hosts` writes it");
+        }
+        n++;
+    }
+    text[n - 1] = '\0';
+    *out = text;
+    text = NULL;
+done:
+    free(text);
+    return err;
+}
+
+static lt_err apply_environment(const json_t *list) {
+    size_t i;
+    json_t *word;
+    if (clearenv() != 0) {
+        LT_FAIL(LT_ERR_OOM, "agent: environment");
+    }
+    json_array_foreach(list, i, word) {
+        const char *text = json_string_value(word),
+                   *equals = text != NULL ? strchr(text, '=') : NULL;
+        char *name = equals != NULL ? strndup(text, (size_t)(equals - text)) : NULL;
+        if (name != NULL) {
+            (void)setenv(name, equals + 1, 1);
+        }
+        free(name);
+    }
+    return LT_OK;
+}
+
+typedef struct {
+    json_t *json;
+    const char *path, *folder;
+    char **words;
+    lt_environment e;
+} description;
+
+static lt_err read_description(description *d, const char *text) {
+    json_t *words, *environment;
+    const char *version;
+    json_int_t epoch;
+    d->json = json_loads(text, 0, NULL);
+    if (d->json == NULL ||
+        json_unpack(d->json,
+                    "{s:s, s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:F, s:F}",
+                    "version", &version, "path", &d->path, "words", &words, "folder", &d->folder,
+                    "environment", &environment, "rank", &d->e.rank, "ranks", &d->e.n, "local",
+                    &d->e.local, "locals", &d->e.locals, "store", &d->e.store, "token", &d->e.token,
+                    "epoch", &epoch, "beat", &d->e.beat_s, "silent", &d->e.silent_s) != 0 ||
+        d->e.n < 1 || d->e.rank < 0 || d->e.rank >= d->e.n || d->e.locals < 1) {
+        LT_FAIL(LT_ERR_FORMAT, "agent: standard input describes no rank");
+    }
+    if (strcmp(version, LT_VERSION) != 0) {
+        LT_FAIL(LT_ERR_FORMAT,
+                "agent: the launcher is version %s of lateen, and this machine has "
+                "version %s",
+                version, LT_VERSION);
+    }
+    d->e.epoch = (uint64_t)epoch;
+    d->e.full = d->e.n;
+    d->e.apart = true;
+    d->e.memory = "";
+    d->words = calloc(json_array_size(words) + 1, sizeof *d->words);
+    if (d->words == NULL) {
+        LT_FAIL(LT_ERR_OOM, "agent: command line");
+    }
+    for (size_t i = 0; i < json_array_size(words); i++) {
+        d->words[i] = (char *)(uintptr_t)json_string_value(json_array_get(words, i));
+    }
+    if (chdir(d->folder) != 0) {
+        LT_FAIL(LT_ERR_IO,
+                "agent: the working folder of the launcher, %s, is not on this machine: "
+                "%s",
+                d->folder, strerror(errno));
+    }
+    return apply_environment(environment);
+}
+
+/* ---- While it runs --------------------------------------------------------------------------- */
+
+static void obey(lt_processes *rank, const char *line) {
+    int number = 0;
+    if (sscanf(line, "signal %d", &number) == 1 && number > 0 && number < NSIG) {
+        lt_processes_signal(rank, number);
+    }
+}
+
+static void read_orders(orders *o, lt_processes *rank) {
+    char data[256];
+    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
+    const ssize_t got = !o->ended && poll(&p, 1, 0) > 0 ? read(STDIN_FILENO, data, sizeof data)
+                                                        : -1;
+    o->ended = o->ended || got == 0;
+    for (ssize_t i = 0; i < got; i++) {
+        if (data[i] == '\n') {
+            o->line[o->n] = '\0';
+            obey(rank, o->line);
+            o->n = 0;
+        } else if (o->n + 1 < sizeof o->line) {
+            o->line[o->n++] = data[i];
+        }
+    }
+}
+
+/* Tell the store; a store that is gone is the launcher's affair. */
+static void tell(lt_comm_store *store, const char *what, int rank, json_t *value) {
+    char key[32], *text = json_dumps(value, JSON_COMPACT);
+    (void)snprintf(key, sizeof key, "%s/%d", what, rank);
+    if (store != NULL && text != NULL &&
+        lt_comm_store_set(store, key, text, strlen(text)) != LT_OK) {
+        lt_log_warn("%s", lt_error_message());
+    }
+    free(text);
+    json_decref(value);
+}
+
+static bool same_sight(const lt_board_sight *a, const lt_board_sight *b) {
+    bool same = a->phase == b->phase && a->step == b->step && a->loaded_step == b->loaded_step &&
+                a->step_ns == b->step_ns && a->stop == b->stop &&
+                a->suspect_step == b->suspect_step && a->slow == b->slow;
+    for (int i = 0; i < LT_PHASES; i++) {
+        same = same && a->at_ns[i] == b->at_ns[i];
+    }
+    return same;
+}
+
+static void watch(lt_processes *ranks, const description *d, lt_board *board,
+                  lt_comm_store *store) {
+    lt_process *p = &ranks->all[0];
+    lt_board_sight told = {.step = -2};
+    orders o = {.n = 0};
+    while (p->runs) {
+        const lt_board_sight s = lt_board_seen(board, d->e.rank);
+        if (!same_sight(&s, &told)) {
+            told = s;
+            tell(store, "sight", d->e.rank,
+                 lt_remote_sight(&s, lt_board_folder_of(board), lt_clock_ns()));
+        }
+        (void)lt_processes_wait(ranks, LOOK_MS);
+        read_orders(&o, ranks);
+        ranks->signals = o.ended ? -1 : STDIN_FILENO;
+        if (o.ended) {
+            lt_processes_signal(ranks, SIGKILL);
+        }
+        p->runs = waitpid(p->pid, &p->status, WNOHANG) != p->pid;
+    }
+    lt_processes_drain(ranks);
+    lt_processes_signal(ranks, SIGKILL); /* Whatever it has left behind. */
+}
+
+lt_err lt_remote_run(int *status) {
+    lt_err err = LT_OK;
+    description d = {.json = NULL};
+    lt_processes ranks = {.plain = true, .signals = STDIN_FILENO};
+    lt_comm_store *store = NULL;
+    lt_board *board = NULL;
+    char *text = NULL, **words = NULL;
+    int board_fd = -1;
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)sigemptyset(&ranks.mask);
+    LT_TRY_DONE(read_first(&text));
+    LT_TRY_DONE(read_description(&d, text));
+    LT_TRY_DONE(lt_comm_store_open(&store, d.e.store, d.e.token, -1, d.e.epoch, OPEN_S));
+    LT_TRY_DONE(lt_board_make(&board, &board_fd, d.e.n));
+    d.e.board = board_fd;
+    words = lt_environment_make(&d.e);
+    LT_TRY_DONE(words == NULL ? lt_error_set(LT_ERR_OOM, "agent: environment") : LT_OK);
+    ranks.path = d.path;
+    ranks.argv = d.words;
+    LT_TRY_DONE(lt_processes_open(&ranks, 1));
+    LT_TRY_DONE(lt_process_start(&ranks, 0, words, NULL));
+    watch(&ranks, &d, board, store);
+    tell(store, "end", d.e.rank, json_pack("{s:i}", "status", ranks.all[0].status));
+    *status = WIFSIGNALED(ranks.all[0].status) ? 128 + WTERMSIG(ranks.all[0].status)
+                                               : WEXITSTATUS(ranks.all[0].status);
+done:
+    lt_processes_close(&ranks);
+    lt_environment_free(words);
+    lt_board_close(board);
+    if (board_fd >= 0) {
+        (void)close(board_fd);
+    }
+    lt_comm_store_close(store);
+    free(d.words);
+    json_decref(d.json);
+    free(text);
+    return err;
+}

@@ -1,0 +1,28 @@
+/* remote.h: `lateen agent --rank`: the agent of one rank of `lateen launch --hosts` on its machine.
+ * It reads what to start on standard input (hosts.h), starts it, passes on its output and the
+ * signals that standard input names, and tells the store how far it is and how it ends.
+ *
+ *     {"version", "path", "words": [], "folder", "environment": ["NAME=VALUE"], "rank", "ranks",
+ *      "local", "locals", "store", "token", "epoch", "beat", "silent"}\n
+ *     signal 15\n
+ *
+ * When standard input ends, the launcher or the way to it is gone: the rank is killed. */
+#ifndef LT_PLATFORM_REMOTE_H
+#define LT_PLATFORM_REMOTE_H
+
+#include <jansson.h>
+
+#include "comm/board.h"
+#include "lateen/base.h"
+
+#define LT_REMOTE_MOST ((size_t)1 << 20) /* Bytes of that first line. */
+
+/* *status: what to exit with: the rank's, or 128 + N for signal N. */
+LT_MUST_USE lt_err lt_remote_run(int *status);
+
+/* A rank's place on the board, with the ages of its times: machines have clocks of their own. */
+json_t *lt_remote_sight(const lt_board_sight *s, const char *folder, uint64_t now_ns);
+/* False: it is no such object. *folder: as long as j lives; "": it names none. */
+bool lt_remote_sight_read(const json_t *j, lt_board_sight *s, const char **folder, uint64_t now_ns);
+
+#endif
