@@ -55,6 +55,9 @@ typedef struct {
     bool check;
     /* Between GPUs: sums by NCCL itself, in its own types and in an order that it chooses. */
     bool any_order;
+    /* Between GPUs: NCCL makes every transfer, also those that copy engines could make (as with
+     * LATEEN_PEER_COPIES=0). */
+    bool nccl_only;
     /* Between GPUs: lt_group_open waits for no other rank; groups serve from lt_comm_connect on. */
     bool connect_late;
 } lt_comm_options;

@@ -5,9 +5,14 @@
  * compares with the bandwidth of the wire. The time is that of the slowest rank, the median of the
  * rounds. Every result is checked after the last round.
  *
- *     lateen bench comm --ranks 4            threads of one process
- *     lateen launch --ranks 4 bench comm     processes of one machine
- *     mpirun -n 4 lateen bench comm          processes, through MPI
+ *     lateen bench comm --ranks 4                          threads of one process
+ *     lateen launch --ranks 4 bench comm                   processes of one machine
+ *     mpirun -n 4 lateen bench comm                        processes, through MPI
+ *     lateen launch --ranks 4 bench comm --device cuda     GPUs, beside NCCL's own verbs
+ *
+ * On GPUs a timing is that of CALLS calls, queued one behind the other as nccl-tests does, and each
+ * size is measured twice in turn: by Lateen's transport, whose sums have one order, and by NCCL
+ * alone, whose sums have an order of NCCL's choice.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +23,15 @@
 #include "cli/bench.h"
 #include "cli/verb.h"
 #include "lateen/comm.h"
+#include "lateen/device.h"
+#include "tensor/backend.h"
+
+#define CALLS 10
 
 #define COMM_OPTIONS(X)                                                                            \
     X(I64, ranks, "ranks", "2", 1, 64, "ranks",                                                    \
       "ranks as threads; under launch and mpirun their ranks are measured instead")                \
+    X(STR, device, "device", "cpu", 0, 0, "cpu|cuda", "where the buffers lie")                    \
     X(I64, min_bytes, "min-bytes", "1KiB", 4, 1e10, "bytes", "smallest size")                      \
     X(I64, max_bytes, "max-bytes", "64MiB", 4, 1e10, "bytes", "largest size")                      \
     X(I64, factor, "factor", "4", 2, 1024, "", "factor from one size to the next")                 \
@@ -35,43 +45,52 @@ typedef struct {
 static const lt_option rows[] = {COMM_OPTIONS(LT_OPTION_ROW)};
 static const lt_option_table table = LT_OPTION_TABLE("bench comm", rows);
 
+/* A transport under test. */
 typedef struct {
+    const char *name;
+    lt_comm *comm;
     lt_group *group;
-    float *src, *dst; /* (max_bytes / 4) each */
-    int64_t *sends;   /* (n) */
-    int64_t count;    /* Elements of the larger buffer; a multiple of n. */
+} world;
+
+typedef struct {
+    const world *w;
+    lt_group *host;     /* All ranks, for numbers in host memory. */
+    lt_device *device;  /* NULL: the buffers lie in host memory. */
+    lt_queue *queue;
+    float *src, *dst;   /* (max_bytes / 4) each */
+    int64_t *sends;     /* (n) */
+    int64_t count;      /* Elements of the larger buffer; a multiple of n. */
+    lt_comm_work work, sent; /* The last call; its send, if it is a ring. */
 } job;
 
-static lt_err run_all_reduce(const job *j) {
-    return lt_all_reduce(j->group, j->dst, j->src, j->count, LT_F32, LT_REDUCE_SUM, NULL);
+static lt_err run_all_reduce(job *j) {
+    return lt_all_reduce(j->w->group, j->dst, j->src, j->count, LT_F32, LT_REDUCE_SUM, &j->work);
 }
 
-static lt_err run_reduce_scatter(const job *j) {
-    return lt_reduce_scatter(j->group, j->dst, j->src, j->count / lt_group_size(j->group), LT_F32,
-                             LT_REDUCE_SUM, NULL);
+static lt_err run_reduce_scatter(job *j) {
+    return lt_reduce_scatter(j->w->group, j->dst, j->src, j->count / lt_group_size(j->w->group),
+                             LT_F32, LT_REDUCE_SUM, &j->work);
 }
 
-static lt_err run_all_gather(const job *j) {
-    return lt_all_gather(j->group, j->dst, j->src, j->count / lt_group_size(j->group), LT_F32,
-                         NULL);
+static lt_err run_all_gather(job *j) {
+    return lt_all_gather(j->w->group, j->dst, j->src, j->count / lt_group_size(j->w->group), LT_F32,
+                         &j->work);
 }
 
-static lt_err run_broadcast(const job *j) {
-    return lt_broadcast(j->group, lt_group_rank(j->group) == 0 ? j->src : j->dst, j->count, LT_F32,
-                        0, NULL);
+static lt_err run_broadcast(job *j) {
+    return lt_broadcast(j->w->group, lt_group_rank(j->w->group) == 0 ? j->src : j->dst, j->count,
+                        LT_F32, 0, &j->work);
 }
 
-static lt_err run_all_to_all(const job *j) {
-    return lt_all_to_all(j->group, j->dst, j->sends, j->src, j->sends, LT_F32, NULL);
+static lt_err run_all_to_all(job *j) {
+    return lt_all_to_all(j->w->group, j->dst, j->sends, j->src, j->sends, LT_F32, &j->work);
 }
 
 /* Send to the next member of the ring and receive from the one before. */
-static lt_err run_ring(const job *j) {
-    const int n = lt_group_size(j->group), own = lt_group_rank(j->group);
-    lt_comm_work sent;
-    LT_TRY(lt_send(j->group, (own + 1) % n, j->src, j->count, LT_F32, &sent));
-    LT_TRY(lt_recv(j->group, (own + n - 1) % n, j->dst, j->count, LT_F32, NULL));
-    return lt_comm_wait(lt_group_comm(j->group), sent);
+static lt_err run_ring(job *j) {
+    const int n = lt_group_size(j->w->group), own = lt_group_rank(j->w->group);
+    LT_TRY(lt_send(j->w->group, (own + 1) % n, j->src, j->count, LT_F32, &j->sent));
+    return lt_recv(j->w->group, (own + n - 1) % n, j->dst, j->count, LT_F32, &j->work);
 }
 
 /* Every element of member r's src is r + 1. These give the expected first element of dst. */
@@ -91,7 +110,7 @@ static double before_us(int n, int own) {
 
 static const struct {
     const char *name;
-    lt_err (*run)(const job *j);
+    lt_err (*run)(job *j);
     double (*expect)(int n, int own);
     int share; /* A link carries share * (n - 1) / n of the bytes; 0: all of them. */
 } verbs[] = {{"all_reduce", run_all_reduce, sum_of_all, 2},
@@ -107,103 +126,189 @@ static int by_value(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The median over the rounds of the slowest rank's time. */
-static lt_err measure(const job *j, size_t verb, int64_t rounds, double *times, double *seconds) {
-    for (int64_t i = -1; i < rounds; i++) { /* The first round is a warm-up. */
-        double took;
-        LT_TRY(lt_barrier(j->group));
-        const double start_s = lt_clock_s();
+static lt_err time_calls(job *j, size_t verb, double *took) {
+    lt_comm *c = j->w->comm;
+    LT_TRY(lt_barrier(j->host));
+    const int n = j->device != NULL ? CALLS : 1;
+    const double start_s = lt_clock_s();
+    for (int i = 0; i < n; i++) {
         LT_TRY(verbs[verb].run(j));
-        took = lt_clock_s() - start_s;
-        LT_TRY(lt_all_reduce(j->group, &took, &took, 1, LT_F64, LT_REDUCE_MAX, NULL));
-        times[i < 0 ? 0 : i] = took;
     }
-    qsort(times, (size_t)rounds, sizeof *times, by_value);
-    *seconds = times[rounds / 2];
+    LT_TRY(lt_comm_wait(c, j->work));
+    LT_TRY(j->sent != 0 ? lt_comm_wait(c, j->sent) : LT_OK);
+    *took = (lt_clock_s() - start_s) / n;
+    return lt_all_reduce(j->host, took, took, 1, LT_F64, LT_REDUCE_MAX, NULL);
+}
+
+/* For each world the median over the rounds of the slowest rank's time. times: (worlds, rounds) */
+static lt_err measure(job *j, size_t verb, const world *worlds, int n_worlds, int64_t rounds,
+                      double *times, double *seconds) {
+    for (int64_t i = -1; i < rounds; i++) { /* The first round is a warm-up. */
+        for (int k = 0; k < n_worlds; k++) {
+            j->w = &worlds[k];
+            j->sent = 0;
+            LT_TRY(time_calls(j, verb, &times[k * rounds + (i < 0 ? 0 : i)]));
+        }
+    }
+    for (int k = 0; k < n_worlds; k++) {
+        qsort(times + k * rounds, (size_t)rounds, sizeof *times, by_value);
+        seconds[k] = times[k * rounds + rounds / 2];
+    }
     return LT_OK;
 }
 
 static lt_err check(const job *j, size_t verb) {
-    const int n = lt_group_size(j->group), own = lt_group_rank(j->group);
+    const int n = lt_group_size(j->host), own = lt_group_rank(j->host);
     const float want = (float)verbs[verb].expect(n, own);
     const bool root = verbs[verb].run == run_broadcast && own == 0;
-    if (!root && j->dst[0] != want) {
+    float got = want;
+    if (j->device != NULL && !root) {
+        LT_TRY(j->device->backend->download(j->queue, &got, j->dst, sizeof got));
+        LT_TRY(j->device->backend->sync(j->queue));
+    } else if (!root) {
+        got = j->dst[0];
+    }
+    if (got != want) {
         LT_FAIL(LT_ERR_NUMERIC, "%s of %lld elements: rank %d has %g, not %g", verbs[verb].name,
-                (long long)j->count, own, (double)j->dst[0], (double)want);
+                (long long)j->count, own, (double)got, (double)want);
     }
     return LT_OK;
 }
 
-static void print_row(const comm_options *o, const lt_comm *c, size_t verb, int64_t count,
+static void print_row(const comm_options *o, const world *w, size_t verb, int64_t count,
                       double seconds, bool first) {
-    const int n = lt_comm_size(c);
+    const int n = lt_comm_size(w->comm);
     const double bytes = (double)count * 4.0, gbps = bytes / seconds * 1e-9;
     const double share = verbs[verb].share == 0 ? 1.0 : verbs[verb].share * (n - 1.0) / n;
     if (o->json) {
         printf("%s{\"verb\": \"%s\", \"transport\": \"%s\", \"ranks\": %d, \"bytes\": %.0f, "
                "\"us\": %.2f, \"algbw_gbps\": %.4f, \"busbw_gbps\": %.4f}",
-               first ? "[" : ",\n ", verbs[verb].name, lt_comm_transport(c), n, bytes,
-               seconds * 1e6, gbps, gbps * share);
+               first ? "[" : ",\n ", verbs[verb].name, w->name, n, bytes, seconds * 1e6, gbps,
+               gbps * share);
         return;
     }
     if (first) {
-        printf("%d ranks, transport %s; GB/s by nccl-tests' conventions\n%-16s %12s %12s %10s "
-               "%10s\n",
-               n, lt_comm_transport(c), "verb", "bytes", "us", "algbw", "busbw");
+        printf("%d ranks; GB/s by nccl-tests' conventions\n%-16s %-10s %12s %12s %10s %10s\n", n,
+               "verb", "transport", "bytes", "us", "algbw", "busbw");
     }
-    printf("%-16s %12.0f %12.1f %10.3f %10.3f\n", verbs[verb].name, bytes, seconds * 1e6, gbps,
-           gbps * share);
+    printf("%-16s %-10s %12.0f %12.1f %10.3f %10.3f\n", verbs[verb].name, w->name, bytes,
+           seconds * 1e6, gbps, gbps * share);
 }
 
-static lt_err rank_main(lt_comm *c, void *ctx) {
-    const comm_options *o = ctx;
-    const int n = lt_comm_size(c), own = lt_comm_rank(c);
-    const int64_t most = (o->max_bytes / 4 + n - 1) / n * n;
-    lt_err err = LT_OK;
-    job j = {0};
-    double *times = NULL;
-    int *ranks = NULL;
-    bool first = true;
-
-    j.src = malloc((size_t)most * sizeof *j.src);
-    j.dst = calloc((size_t)most, sizeof *j.dst);
-    j.sends = calloc((size_t)n, sizeof *j.sends);
-    ranks = calloc((size_t)n, sizeof *ranks);
-    times = calloc((size_t)o->rounds, sizeof *times);
-    if (j.src == NULL || j.dst == NULL || j.sends == NULL || ranks == NULL || times == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "two buffers of %lld bytes", (long long)most * 4);
+/* Buffers of `most` elements: src full of `value`, dst of zeros. */
+static lt_err buffers_open(job *j, int64_t most, float value) {
+    const size_t bytes = (size_t)most * sizeof value;
+    float *src = malloc(bytes);
+    void *data = NULL;
+    if (src == NULL) {
+        LT_FAIL(LT_ERR_OOM, "a buffer of %zu bytes", bytes);
     }
     for (int64_t i = 0; i < most; i++) {
-        j.src[i] = (float)(own + 1);
+        src[i] = value;
     }
-    for (int i = 0; i < n; i++) {
-        ranks[i] = i;
+    if (j->device == NULL) {
+        j->src = src;
+        j->dst = calloc((size_t)most, sizeof *j->dst);
+        return j->dst != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "a buffer of %zu bytes", bytes);
     }
-    LT_TRY_DONE(lt_group_open(&j.group, c, "bench", ranks, n));
+    const lt_backend *b = j->device->backend;
+    lt_err err = LT_OK;
+    LT_TRY_DONE(b->queue_open(j->device, &j->queue));
+    LT_TRY_DONE(b->alloc(j->device, &data, bytes, "src"));
+    j->src = data;
+    LT_TRY_DONE(b->alloc(j->device, &data, bytes, "dst"));
+    j->dst = data;
+    LT_TRY_DONE(b->upload(j->queue, j->src, src, bytes));
+    LT_TRY_DONE(b->sync(j->queue));
+done:
+    free(src);
+    return err;
+}
+
+static void buffers_close(job *j, int64_t most) {
+    const size_t bytes = (size_t)most * sizeof(float);
+    if (j->device == NULL) {
+        free(j->src);
+        free(j->dst);
+        return;
+    }
+    if (j->src != NULL) {
+        j->device->backend->release(j->device, j->src, bytes);
+    }
+    if (j->dst != NULL) {
+        j->device->backend->release(j->device, j->dst, bytes);
+    }
+    if (j->queue != NULL) {
+        j->device->backend->queue_close(j->queue);
+    }
+}
+
+static lt_err all_sizes(const comm_options *o, job *j, const world *worlds, int n_worlds,
+                        double *times) {
+    const int n = lt_group_size(j->host), own = lt_group_rank(j->host);
+    double seconds[2];
+    bool first = true;
     for (size_t v = 0; v < N_VERBS; v++) {
         for (int64_t bytes = o->min_bytes; bytes <= o->max_bytes; bytes *= o->factor) {
-            double seconds;
-            j.count = (bytes / 4 + n - 1) / n * n;
+            j->count = (bytes / 4 + n - 1) / n * n;
             for (int i = 0; i < n; i++) {
-                j.sends[i] = j.count / n;
+                j->sends[i] = j->count / n;
             }
             if (n == 1 && verbs[v].run == run_ring) {
                 continue;
             }
-            LT_TRY_DONE(measure(&j, v, o->rounds, times, &seconds));
-            LT_TRY_DONE(check(&j, v));
-            if (own == 0) {
-                print_row(o, c, v, j.count, seconds, first);
+            LT_TRY(measure(j, v, worlds, n_worlds, o->rounds, times, seconds));
+            LT_TRY(check(j, v));
+            for (int k = 0; own == 0 && k < n_worlds; k++) {
+                print_row(o, &worlds[k], v, j->count, seconds[k], first);
+                first = false;
             }
-            first = false;
         }
     }
     if (own == 0 && o->json) {
         printf("]\n");
     }
+    return LT_OK;
+}
+
+static lt_err rank_main(lt_comm *c, void *ctx) {
+    const comm_options *o = ctx;
+    const int n = lt_comm_size(c), own = lt_comm_rank(c);
+    const bool on_gpu = strcmp(o->device, "cuda") == 0;
+    const int64_t most = (o->max_bytes / 4 + n - 1) / n * n;
+    const lt_comm_options options[2] = {{0}, {.any_order = true, .nccl_only = true}};
+    world worlds[2] = {{.name = lt_comm_transport(c), .comm = c}, {.name = "nccl"}};
+    const int n_worlds = on_gpu ? 2 : 1;
+    lt_err err = LT_OK;
+    job j = {0};
+    int *ranks = calloc((size_t)n, sizeof *ranks);
+    double *times = calloc(2 * (size_t)o->rounds, sizeof *times);
+
+    j.sends = calloc((size_t)n, sizeof *j.sends);
+    if (j.sends == NULL || ranks == NULL || times == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%d ranks", n);
+    }
+    for (int i = 0; i < n; i++) {
+        ranks[i] = i;
+    }
+    LT_TRY_DONE(lt_group_open(&j.host, c, "host", ranks, n));
+    if (on_gpu) {
+        LT_TRY_DONE(lt_device_open_rank(&j.device, o->device, own));
+        worlds[0].name = "lateen";
+    }
+    LT_TRY_DONE(buffers_open(&j, most, (float)(own + 1)));
+    for (int k = 0; k < n_worlds; k++) {
+        LT_TRY_DONE(on_gpu ? lt_comm_open_device(&worlds[k].comm, c, j.device, &options[k])
+                           : LT_OK);
+        LT_TRY_DONE(lt_group_open(&worlds[k].group, worlds[k].comm, "bench", ranks, n));
+    }
+    LT_TRY_DONE(all_sizes(o, &j, worlds, n_worlds, times));
 done:
-    free(j.src);
-    free(j.dst);
+    for (int k = 0; on_gpu && k < n_worlds; k++) {
+        lt_comm_close(worlds[k].comm != c ? worlds[k].comm : NULL);
+    }
+    buffers_close(&j, most);
+    lt_device_close(j.device);
     free(j.sends);
     free(ranks);
     free(times);
@@ -226,6 +331,13 @@ int lt_bench_comm(int argc, char **argv) {
     if (o.min_bytes > o.max_bytes) {
         fprintf(stderr, "lateen: --min-bytes %lld is more than --max-bytes %lld\n",
                 (long long)o.min_bytes, (long long)o.max_bytes);
+        return LT_EXIT_USAGE;
+    }
+    if (strcmp(o.device, "cpu") != 0 && (strcmp(o.device, "cuda") != 0 || !lt_comm_is_rank())) {
+        fprintf(stderr,
+                "lateen: --device %s: it is cpu, or cuda for ranks that are processes with a GPU "
+                "each (lateen launch --ranks N bench comm --device cuda)\n",
+                o.device);
         return LT_EXIT_USAGE;
     }
     if (lt_comm_is_rank()) {

@@ -57,9 +57,9 @@ struct lt_transport {
      * the lock. */
     lt_err (*group_open)(lt_group *g);
     void (*group_close)(lt_group *g);
-    /* A call is being made, on its caller's thread; NULL: nothing to do. Called with the lock
-     * held. */
-    lt_err (*begin)(lt_call *call);
+    /* A call is being made, on its caller's thread, and has its turn or not; it may reach
+     * LT_CALL_ISSUED here. NULL: nothing to do. Called with the lock held. */
+    lt_err (*begin)(lt_call *call, bool has_turn);
     /* Let q continue when the call is done, which has reached LT_CALL_ISSUED. NULL: there are no
      * queues. Called with the lock held. */
     lt_err (*order)(lt_call *call, lt_queue *q);

@@ -537,7 +537,7 @@ static lt_err place(lt_comm *c, lt_call *call) {
                                              : ++g->seq;
     put_counts(c, call);
     if (g->n > 1 && c->transport->begin != NULL) {
-        const lt_err err = c->transport->begin(call);
+        const lt_err err = c->transport->begin(call, has_turn(c, call));
         if (err != LT_OK) { /* The others make this call. */
             lt_comm_fail(c, err, lt_error_message());
             return err;

@@ -18,6 +18,8 @@
  *            numbers: NCCL's own sums, which are exact. Other types, and MAX and MIN of floats,
  *            whose NaN NCCL may lose: every rank receives all, and the host reduces (sum.c); these
  *            are a few numbers a step. options.any_order: NCCL's own sums for all.
+ * COPIES     Sums, gathers, exchanges and pairs of ranks on one machine do not go through NCCL at
+ *            all: peer.h. What follows is for the others.
  * PAIRS      A send or receive has a communicator of two ranks and a queue of its own for each
  *            direction between two members, made at its first call, so that it holds nothing else
  *            up.
@@ -107,9 +109,13 @@ static lt_err link_advance(lt_nccl_world *w, const lt_call *call, lt_nccl_link *
     return LT_OK;
 }
 
+static lt_nccl_link *link_of(const lt_call *call) {
+    return &lt_nccl_group_of(call)->links[2 * call->peer + (call->kind == LT_CALL_RECV)];
+}
+
 static lt_err pair(lt_nccl_world *w, lt_call *call) {
     const bool receives = call->kind == LT_CALL_RECV;
-    lt_nccl_link *l = &lt_nccl_group_of(call)->links[2 * call->peer + receives];
+    lt_nccl_link *l = link_of(call);
     const size_t bytes = (size_t)call->count * lt_dtype_bytes(call->dtype);
     bool busy = false;
     if (call->phase == 0) {
@@ -134,13 +140,42 @@ static lt_err pair(lt_nccl_world *w, lt_call *call) {
     return lt_nccl_end_on(w, call, l->queue);
 }
 
-/* ---- The transport --------------------------------------------------------------------------- */
-
 static bool is_pair(const lt_call *call) {
     return call->kind == LT_CALL_SEND || call->kind == LT_CALL_RECV;
 }
 
-static lt_err begin(lt_call *call) {
+/* ---- Copies between GPUs of this machine (peer.h) -------------------------------------------- */
+
+static bool by_copies(const lt_nccl_world *w, const lt_call *call) {
+    return is_pair(call) ? lt_peers_lane(w->peers, call->group, call->peer) >= 0
+                         : lt_peers_serve(w->peers, call);
+}
+
+/* Queue a whole call. */
+static lt_err copy_call(lt_nccl_world *w, lt_call *call) {
+    const size_t place = lt_nccl_place(call);
+    lt_queue *q = w->queue;
+    if (is_pair(call)) {
+        lt_nccl_link *l = link_of(call);
+        LT_TRY(l->queue == NULL ? w->backend->queue_open(w->device, &l->queue) : LT_OK);
+        q = l->queue;
+    }
+    if (is_pair(call)) {
+        const int lane = lt_peers_lane(w->peers, call->group, call->peer);
+        LT_TRY(lt_nccl_begin_on(w, call, q));
+        LT_TRY(lt_peers_pair(w->peers, call, lane, q));
+        return lt_nccl_end_on(w, call, q);
+    }
+    LT_TRY(lt_nccl_begin_on(w, call, lt_peer_sends(w->peers))); /* The sends come first. */
+    LT_TRY(w->follows[place] ? w->backend->moment_follow(q, w->before[place]) : LT_OK);
+    LT_TRY(lt_peers_collective(w->peers, call,
+                               &(lt_peer_place){q, w->sum, w->piece_bytes}));
+    return lt_nccl_end_on(w, call, q);
+}
+
+/* ---- The transport --------------------------------------------------------------------------- */
+
+static lt_err begin(lt_call *call, bool has_turn) {
     lt_nccl_world *w = lt_nccl_world_of(call);
     const size_t place = lt_nccl_place(call);
     w->follows[place] = call->group->comm->queue != NULL;
@@ -148,8 +183,9 @@ static lt_err begin(lt_call *call) {
     w->measured[place] = w->measures;
     LT_TRY(w->follows[place] ? w->backend->moment_mark(call->group->comm->queue, w->before[place])
                              : LT_OK);
-    return call->group->comm->options.check && !is_pair(call) ? lt_nccl_check_begin(w, call)
-                                                              : LT_OK;
+    LT_TRY(call->group->comm->options.check && !is_pair(call) ? lt_nccl_check_begin(w, call)
+                                                              : LT_OK);
+    return has_turn && by_copies(w, call) ? copy_call(w, call) : LT_OK;
 }
 
 static lt_err order(lt_call *call, lt_queue *q) {
@@ -191,13 +227,14 @@ static lt_err advance_call(lt_nccl_world *w, lt_call *call, bool *done) {
     LT_TRY(heed_host(w));
     LT_TRY(lt_nccl_check_advance(w, call, &same));
     if (call->phase < LT_CALL_ISSUED) {
-        LT_TRY(is_pair(call) ? pair(w, call) : lt_nccl_collective(w, call));
+        LT_TRY(by_copies(w, call) ? copy_call(w, call)
+               : is_pair(call)    ? pair(w, call)
+                                  : lt_nccl_collective(w, call));
     }
     if (call->phase == LT_CALL_ISSUED) {
-        const lt_nccl_group *s = call->group->shared;
-        const lt_nccl_link *l =
-            &s->links[is_pair(call) ? 2 * call->peer + (call->kind == LT_CALL_RECV) : 0];
-        LT_TRY(lt_nccl_state(w, is_pair(call) ? l->comm : s->comm, &busy));
+        const lt_nccl_comm comm =
+            is_pair(call) ? link_of(call)->comm : lt_nccl_group_of(call)->comm;
+        LT_TRY(comm != NULL ? lt_nccl_state(w, comm, &busy) : LT_OK);
         LT_TRY(w->backend->moment_passed(w->device, w->done[lt_nccl_place(call)], &passed));
     }
     *done = passed && same;
@@ -213,6 +250,10 @@ static lt_advance advance(lt_call *call) {
 static void missing(const lt_call *call, char *out, size_t out_bytes) {
     if (is_pair(call)) {
         (void)snprintf(out, out_bytes, "rank %d did not come", call->group->ranks[call->peer]);
+        return;
+    }
+    if (call->phase == LT_CALL_ISSUED && by_copies(lt_nccl_world_of(call), call) &&
+        lt_peers_missing(lt_nccl_world_of(call)->peers, call, out, out_bytes)) {
         return;
     }
     lt_comm *host = lt_nccl_world_of(call)->host;
@@ -236,6 +277,7 @@ static void abort_comm(const lt_nccl_world *w, lt_nccl_comm *comm) {
 
 static void abort_all(lt_comm *c) {
     lt_nccl_world *w = c->world;
+    lt_peers_abort(w->peers);
     for (lt_group *g = c->groups; g != NULL; g = g->next) {
         lt_nccl_group *s = g->shared;
         if (s != NULL) {
@@ -277,7 +319,10 @@ static void destroy_links(lt_group *g, bool failed) {
             if (from == g->rank || to == g->rank) {
                 const lt_nccl_link *l = &s->links[from == g->rank ? 2 * to : 2 * from + 1];
                 destroy(w, l->comm, failed);
-                w->backend->queue_close(l->queue);
+                if (l->queue != NULL) {
+                    (void)w->backend->sync(l->queue);
+                    w->backend->queue_close(l->queue);
+                }
             }
         }
     }
@@ -338,8 +383,17 @@ done:
     return err;
 }
 
+static lt_err meet_peers(lt_nccl_world *w, const lt_comm_options *o) {
+    LT_TRY(w->peers != NULL ? lt_peers_meet(w->peers, w->host, o->nccl_only) : LT_OK);
+    if (!lt_peers_all(w->peers)) { /* NCCL's kernels run beside the passes. */
+        w->backend->share(w->device);
+    }
+    return LT_OK;
+}
+
 /* In the reverse order of their opening, which is the same on all ranks. */
 lt_err lt_comm_connect(lt_comm *c) {
+    LT_TRY(c->options.connect_late ? meet_peers(c->world, &c->options) : LT_OK);
     for (lt_group *g = c->groups; g != NULL; g = g->next) {
         const lt_nccl_group *s = g->shared;
         LT_TRY(g->n > 1 && s->comm == NULL ? connect_group(g) : LT_OK);
@@ -377,6 +431,8 @@ static void world_free(lt_nccl_world *w) {
         b->moment_close(w->device, w->down);
         b->moment_close(w->device, w->origin);
         if (w->queue != NULL) {
+            (void)b->sync(w->queue);
+            lt_peers_close(w->peers);
             b->queue_close(w->queue);
         }
         b->release(w->device, w->stage, (size_t)w->host->size * w->piece_bytes);
@@ -415,7 +471,8 @@ static size_t piece_of(size_t n_ranks) {
 
 lt_comm_memory lt_comm_device_measure(int n_ranks) {
     const size_t n = (size_t)n_ranks, piece = piece_of(n);
-    return n_ranks > 1 ? (lt_comm_memory){(n + 1) * piece, n * piece} : (lt_comm_memory){0};
+    return n_ranks > 1 ? (lt_comm_memory){(n + 1) * piece + lt_peers_bytes(n_ranks), n * piece}
+                       : (lt_comm_memory){0};
 }
 
 static lt_err reserve(lt_nccl_world *w) {
@@ -428,7 +485,6 @@ static lt_err reserve(lt_nccl_world *w) {
         LT_TRY(w->backend->moment_open(w->device, &w->began[i], true));
         LT_TRY(w->backend->moment_open(w->device, &w->ended[i], true));
     }
-    w->backend->share(w->device);
     LT_TRY(w->backend->moment_open(w->device, &w->down, false));
     LT_TRY(w->backend->moment_open(w->device, &w->origin, true));
     LT_TRY(w->backend->queue_open(w->device, &w->queue));
@@ -471,6 +527,8 @@ lt_err lt_comm_open_device(lt_comm **out, lt_comm *host, lt_device *device,
     }
     LT_TRY_DONE(lt_nccl_load(&w->nccl));
     LT_TRY_DONE(reserve(w));
+    LT_TRY_DONE(host->size > 1 ? lt_peers_open(&w->peers, host, device) : LT_OK);
+    LT_TRY_DONE(options.connect_late ? LT_OK : meet_peers(w, &options));
     LT_TRY_DONE(
         lt_comm_begin(out, &lt_transport_nccl, w, host->rank, host->size, &options, NULL, NULL));
     w = NULL;

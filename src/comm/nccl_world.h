@@ -6,6 +6,7 @@
 #include "base/file.h"
 #include "comm/call.h"
 #include "comm/nccl_library.h"
+#include "comm/peer.h"
 #include "tensor/backend.h"
 
 #define LT_NCCL_HEADER_WORDS 8 /* Words in which a rank describes a call. */
@@ -33,6 +34,7 @@ typedef struct {
     lt_device *device;
     const lt_backend *backend;
     lt_queue *queue;
+    lt_peers *peers; /* Copies between GPUs of this machine. */
     char records[LT_PATH_BYTES]; /* options.record_dir */
     lt_moment *before[LT_COMM_AHEAD], *done[LT_COMM_AHEAD];
     bool follows[LT_COMM_AHEAD];

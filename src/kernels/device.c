@@ -146,6 +146,9 @@ lt_err lt_device_open_rank(lt_device **out, const char *name, int local_rank) {
         LT_FAIL(LT_ERR_ARG, "device '%s' with several ranks: each takes a GPU of its own; say cuda",
                 name);
     }
+    /* A rank's streams wait for other ranks' (comm/peer.h); one that shared a hardware queue with
+     * such a stream would wait, too. */
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     if ((env == NULL || env[0] == '\0') && lt_cuda_count(&n) == LT_OK && n > 1) {
         w.index = local_rank;
         if (local_rank >= n) {

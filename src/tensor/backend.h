@@ -10,6 +10,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "lateen/base.h"
 #include "lateen/device.h"
@@ -19,6 +20,10 @@
  * member is the queue's device (lt_queue_device). The CPU's queue runs work immediately. */
 typedef struct lt_queue lt_queue;
 typedef struct lt_moment lt_moment;   /* Where a queue was at a call of moment_mark. */
+/* Names an allocation to other ranks, which may be other processes of this machine. */
+typedef struct {
+    unsigned char bytes[128];
+} lt_memory_handle;
 typedef struct lt_graph lt_graph;     /* Work that is recorded once and queued again as a whole. */
 typedef struct lt_ops lt_ops;         /* tensor/ops.h */
 typedef struct lt_op_list lt_op_list; /* kernels/registry.h */
@@ -78,6 +83,17 @@ typedef struct lt_backend {
     lt_err (*moment_passed)(lt_device *d, lt_moment *m, bool *passed);
     lt_err (*moment_between)(lt_device *d, lt_moment *from, lt_moment *to, double *seconds);
     void *(*native)(lt_queue *q);
+    /* For transfers between GPUs of one machine by their copy engines (comm/peer.h). memory_share
+     * names an allocation, from its first byte; memory_reach makes one that is named accessible to
+     * copies and flags of this device (UNSUPPORTED where that is not possible), and memory_leave
+     * ends that. flag_set: the word, in memory of this device or reached, becomes `value` after all
+     * that q holds. flag_wait: q goes on when the word of this device's memory, less `value`, is
+     * not below 0 as a signed number. NULL where moment_open is NULL. */
+    lt_err (*memory_share)(lt_device *d, void *data, lt_memory_handle *out);
+    lt_err (*memory_reach)(lt_device *d, const lt_memory_handle *h, void **out);
+    void (*memory_leave)(lt_device *d, const lt_memory_handle *h, void *data);
+    lt_err (*flag_set)(lt_queue *q, uint32_t *word, uint32_t value);
+    lt_err (*flag_wait)(lt_queue *q, uint32_t *word, uint32_t value);
     /* From now on a library's kernels run beside the ops of this device, and hold some of its
      * multiprocessors at times of their own. NULL where moment_open is NULL. */
     void (*share)(lt_device *d);

@@ -81,12 +81,12 @@ def call_of(e):
 
 
 def wrong_collectives(trace, ranks, group):
-    """Members make the same calls, and nobody ends one that somebody has not begun."""
+    """Members make the same calls, and nobody ends one that somebody has not begun; in an all_to_all a member may receive nothing, so that it waits for nobody."""
     calls = [sorted((e for e in of_rank(trace, r, cat="collective") if e["name"].endswith(" " + group)), key=lambda e: e["args"]["call"]) for r in range(ranks)]
     if not calls[0] or any(list(map(call_of, c)) != list(map(call_of, calls[0])) for c in calls):
         return f"calls of {group}: {[len(c) for c in calls]}"
     for one in zip(*calls):
-        if min(e["ts"] + e["dur"] for e in one) + SLACK_US < max(e["ts"] for e in one):
+        if not one[0]["name"].startswith("all_to_all") and min(e["ts"] + e["dur"] for e in one) + SLACK_US < max(e["ts"] for e in one):
             return f"{one}"
     return ""
 

@@ -14,8 +14,8 @@
  *           opened.
  * CONTEXTS  streams, kernels and memory belong to the GPU that was current when they were made; on
  *           another, streams and kernels are refused as the driver refuses them.
- * Peers are refused with the driver's own code; of tensor maps, what only other layouts than tiles
- * need. */
+ * PEERS     peers.c; GPUs of one process reach each other's memory, which is the host's.
+ * Of tensor maps, what only other layouts than tiles need is refused. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -161,9 +161,7 @@ EXPORT CUresult cuDeviceGetPCIBusId(char *id, int bytes, CUdevice device) {
     return 0;
 }
 EXPORT CUresult cuDeviceCanAccessPeer(int *can, CUdevice a, CUdevice b) {
-    (void)a;
-    (void)b;
-    *can = 0;
+    *can = a != b;
     return 0;
 }
 EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
@@ -195,9 +193,8 @@ EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
     return 0;
 }
 EXPORT CUresult cuCtxEnablePeerAccess(CUcontext context, unsigned int flags) {
-    (void)context;
     (void)flags;
-    return NOT_SUPPORTED;
+    return context != emu_current ? 0 : INVALID_VALUE;
 }
 
 /* ---- Memory ---- */
@@ -221,10 +218,13 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
     if (emu_current == NULL) {
         return INVALID_CONTEXT;
     }
+    const bool pages = bytes >= EMU_SHARED_LEAST; /* Of its own, so that peers.c can share it. */
+    const size_t align = pages ? EMU_PAGE : 512,
+                 whole = (bytes + 2 * guard + align - 1) / align * align;
     pthread_mutex_lock(&gpu.lock);
     if (bytes == 0 || bytes > memory_bytes() - emu_current->used_bytes ||
         (m = calloc(1, sizeof *m)) == NULL ||
-        posix_memalign((void **)&m->base, 512, bytes + 2 * guard) != 0) {
+        posix_memalign((void **)&m->base, align, pages ? whole : bytes + 2 * guard) != 0) {
         free(m);
         r = bytes == 0 ? INVALID_VALUE : r;
         goto done;
@@ -242,6 +242,19 @@ EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t bytes) {
 done:
     pthread_mutex_unlock(&gpu.lock);
     return r;
+}
+
+bool emu_memory_find(CUdeviceptr p, unsigned char **base, size_t *bytes, size_t *guard) {
+    bool found = false;
+    pthread_mutex_lock(&gpu.lock);
+    for (const memory *m = gpu.allocated; m != NULL && !found; m = m->next) {
+        found = m->base + guard_bytes() == (unsigned char *)(uintptr_t)p;
+        *base = m->base;
+        *bytes = m->bytes;
+        *guard = guard_bytes();
+    }
+    pthread_mutex_unlock(&gpu.lock);
+    return found;
 }
 
 /* Every guard is as it was laid; `after`: who ran last. */

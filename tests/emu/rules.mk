@@ -6,7 +6,7 @@ EMU_HEADS := $(wildcard tests/emu/*.h) src/kernels/cuda/driver.h
 .PHONY: emu
 emu: $(EMU_OUT)/libcuda.so.1 $(EMU_OUT)/libnvrtc.so.12 $(EMU_OUT)/libnccl.so.2
 
-$(EMU_OUT)/libcuda.so.1: $(addprefix tests/emu/,block.c copies.c driver.c fiber.c launch.c products.c streams.c words.c) $(EMU_HEADS)
+$(EMU_OUT)/libcuda.so.1: $(addprefix tests/emu/,block.c copies.c driver.c fiber.c launch.c peers.c products.c streams.c words.c) $(EMU_HEADS)
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -std=c17 $(WARN) -Wno-pedantic $(EMU_FLAGS) -O3 -shared -Wl,-soname,libcuda.so.1 -o $@ $(filter %.c,$^) -lpthread -ldl -lm
 

@@ -48,6 +48,11 @@ CUresult emu_do(CUstream s, const node *n, void **args);
 /* Until all streams of a context are empty. */
 void emu_settle(CUcontext context);
 void emu_guards_check(const char *after); /* driver.c */
+/* driver.c: the allocation that begins at p: its guards begin at *base, and follow its *bytes. From
+ * EMU_SHARED_LEAST bytes on it has pages of its own. */
+#define EMU_PAGE         ((size_t)4096)
+#define EMU_SHARED_LEAST ((size_t)1 << 20)
+bool emu_memory_find(CUdeviceptr p, unsigned char **base, size_t *bytes, size_t *guard);
 
 /* Work of somebody else in a stream: begins when all before it is done, and is over when `poll`
  * says so. Both are called by any thread, never at the same time, without locks; free_ctx at the

@@ -91,7 +91,7 @@ fails() { # fault, text, options...
     local fault=$1 text=$2 got status
     shift 2
     n=$((n + 1))
-    got=$(LATEEN_EMU_NCCL_FAULT=$fault train failed cuda 2 --steps 9 --mesh.deadline 8 "$@")
+    got=$(LATEEN_PEER_COPIES=0 LATEEN_EMU_NCCL_FAULT=$fault train failed cuda 2 --steps 9 --mesh.deadline 8 "$@")
     status=$?
     if [ $status -eq 76 ] && grep -qF -- "$text" "$work/failed.log" && grep -qF "step 1/9" "$work/failed.log" && ! grep -qF "step 9/9" "$work/failed.log"; then
         echo "ok $n - fault $fault $*: named, status 76"

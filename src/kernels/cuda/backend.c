@@ -16,6 +16,7 @@
 #include "kernels/cuda/ops/elementwise_args.h"
 #include "kernels/cuda/ops/fuse.h"
 #include "kernels/cuda/ops/matmul_q.h"
+#include "kernels/cuda/peers.h"
 #include "kernels/cuda/preload.h"
 
 /* What each op has, the same on all GPUs: filled in once a process and only read afterwards. */
@@ -240,6 +241,28 @@ static void *backend_native(lt_queue *q) {
     return q->stream;
 }
 
+static lt_err backend_flag_set(lt_queue *q, uint32_t *word, uint32_t value) {
+    LT_TRY(lt_fuse_flush(q, lists));
+    return lt_cuda_flag_set(q->gpu, q->stream, word, value);
+}
+
+static lt_err backend_flag_wait(lt_queue *q, uint32_t *word, uint32_t value) {
+    LT_TRY(lt_fuse_flush(q, lists));
+    return lt_cuda_flag_wait(q->gpu, q->stream, word, value);
+}
+
+static lt_err backend_memory_share(lt_device *d, void *data, lt_memory_handle *out) {
+    return lt_cuda_memory_share(lt_cuda_device_gpu(d), data, out);
+}
+
+static lt_err backend_memory_reach(lt_device *d, const lt_memory_handle *h, void **out) {
+    return lt_cuda_memory_reach(lt_cuda_device_gpu(d), h, out);
+}
+
+static void backend_memory_leave(lt_device *d, const lt_memory_handle *h, void *data) {
+    lt_cuda_memory_leave(lt_cuda_device_gpu(d), h, data);
+}
+
 static void backend_share(lt_device *d) {
     lt_cuda_share(lt_cuda_device_gpu(d));
 }
@@ -378,6 +401,11 @@ const lt_backend *lt_backend_cuda(void) {
                                        .moment_passed = backend_moment_passed,
                                        .moment_between = backend_moment_between,
                                        .native = backend_native,
+                                       .memory_share = backend_memory_share,
+                                       .memory_reach = backend_memory_reach,
+                                       .memory_leave = backend_memory_leave,
+                                       .flag_set = backend_flag_set,
+                                       .flag_wait = backend_flag_wait,
                                        .share = backend_share,
                                        .memory_left = backend_memory_left,
                                        .energy = backend_energy,

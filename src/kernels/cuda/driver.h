@@ -43,6 +43,9 @@ typedef struct CUlaunchAttribute_st {
         uint64_t align;
     } value;
 } CUlaunchAttribute;
+typedef struct CUipcMemHandle_st {
+    char reserved[64];
+} CUipcMemHandle;
 typedef struct CUlaunchConfig_st {
     unsigned int gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
     CUstream hStream;
@@ -59,6 +62,7 @@ enum {
     LT_CU_ERROR_NO_BINARY_FOR_GPU = 209,
     LT_CU_ERROR_UNSUPPORTED_PTX_VERSION = 222,
     LT_CU_ERROR_NOT_READY = 600,
+    LT_CU_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
 
     LT_CU_ATTR_MAX_SHARED_PER_BLOCK = 8,
     LT_CU_ATTR_CLOCK_KHZ = 13,
@@ -85,6 +89,8 @@ enum {
     LT_CU_EVENT_DEFAULT = 0,
     LT_CU_EVENT_DISABLE_TIMING = 2,
     LT_CU_CAPTURE_THREAD_LOCAL = 1,
+    LT_CU_STREAM_WAIT_VALUE_GEQ = 0, /* (int32_t)(word - value) >= 0 */
+    LT_CU_IPC_LAZY_PEER_ACCESS = 1,
 
     LT_CU_TMAP_UINT8 = 0,
     LT_CU_TMAP_UINT32 = 2,
@@ -136,6 +142,13 @@ enum {
     X(cuStreamDestroy, "cuStreamDestroy_v2", (CUstream))                                           \
     X(cuStreamSynchronize, "cuStreamSynchronize", (CUstream))                                      \
     X(cuStreamWaitEvent, "cuStreamWaitEvent", (CUstream, CUevent, unsigned int))                   \
+    X(cuStreamWaitValue32, "cuStreamWaitValue32_v2",                                               \
+      (CUstream, CUdeviceptr, uint32_t, unsigned int))                                             \
+    X(cuStreamWriteValue32, "cuStreamWriteValue32_v2",                                             \
+      (CUstream, CUdeviceptr, uint32_t, unsigned int))                                             \
+    X(cuIpcGetMemHandle, "cuIpcGetMemHandle", (CUipcMemHandle *, CUdeviceptr))                     \
+    X(cuIpcOpenMemHandle, "cuIpcOpenMemHandle_v2", (CUdeviceptr *, CUipcMemHandle, unsigned int))  \
+    X(cuIpcCloseMemHandle, "cuIpcCloseMemHandle", (CUdeviceptr))                                   \
     X(cuStreamBeginCapture, "cuStreamBeginCapture_v2", (CUstream, int))                            \
     X(cuStreamEndCapture, "cuStreamEndCapture", (CUstream, CUgraph *))                             \
     X(cuEventCreate, "cuEventCreate", (CUevent *, unsigned int))                                   \

@@ -1,8 +1,10 @@
 /* NCCL's transport over the emulated library (tests/emu/nccl.c): calls in progress, other versions,
- * ranks that differ, come late, stall, fail or die. The program is its own rank, started by the
+ * ranks that differ, come late, stall, fail or die; and copies between GPUs (comm/peer.h), which do
+ * most of its work on one machine, with the same ranks. The program is its own rank, started by the
  * launcher; what a rank has to say goes into a folder. Skipped where there are not four GPUs, or
  * where they are real: faults are the emulation's. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -49,8 +51,11 @@ static lt_err work(lt_comm *c, lt_device *d, lt_queue *q, float *x, const char *
         for (int i = 0; i < COUNT; i++) {
             host[i] = (float)(own + i % 100 + k);
         }
-        if (culprit && strcmp(how, "late") == 0) {
+        if (culprit && strncmp(how, "late", 4) == 0) {
             (void)usleep(3500000);
+        }
+        if (culprit && strcmp(how, "die") == 0) {
+            (void)raise(SIGKILL);
         }
         LT_TRY(d->backend->upload(q, x, host, sizeof host));
         LT_TRY(lt_all_reduce(g, x, x, culprit && strcmp(how, "differ") == 0 ? 7 : COUNT, LT_F32,
@@ -83,7 +88,7 @@ static lt_err open_world(lt_comm **out, lt_comm *host, lt_device *d, const lt_co
 }
 
 static lt_err run_rank(const char *how, int *rank) {
-    const lt_comm_options o = {.deadline_s = 2.5, .check = strcmp(how, "unchecked") != 0};
+    const lt_comm_options o = {.deadline_s = 2.5, .check = strstr(how, "unchecked") == NULL};
     lt_comm *host = NULL, *c = NULL;
     lt_device *d = NULL;
     lt_queue *q = NULL;
@@ -186,6 +191,7 @@ static void versions_and_progress(void **state) {
     if (!emulated()) {
         skip();
     }
+    set("LATEEN_PEER_COPIES", "0");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         set("LATEEN_EMU_NCCL_VERSION", cases[i].version);
         set("LATEEN_EMU_NCCL_POLLS", cases[i].polls);
@@ -193,6 +199,7 @@ static void versions_and_progress(void **state) {
     }
     set("LATEEN_EMU_NCCL_VERSION", NULL);
     set("LATEEN_EMU_NCCL_POLLS", NULL);
+    set("LATEEN_PEER_COPIES", NULL);
 }
 
 static void ranks_that_differ_or_are_late(void **state) {
@@ -201,9 +208,24 @@ static void ranks_that_differ_or_are_late(void **state) {
         skip();
     }
     set("LATEEN_EMU_NCCL_STRICT", "0");
-    check_case("late", "late", 76, 11, "rank 2 did not come");
-    check_case("differ", "differ", 76, 11, "call 6 of group all differs");
+    for (int copies = 0; copies < 2; copies++) {
+        set("LATEEN_PEER_COPIES", copies != 0 ? NULL : "0");
+        check_case("late", "late", 76, 11, "rank 2 did not come");
+        check_case("differ", "differ", 76, 11, "call 6 of group all differs");
+    }
     set("LATEEN_EMU_NCCL_STRICT", NULL);
+}
+
+/* Nothing but the words of the boxes tells who did not come, and nothing but the end of a world
+ * releases the queues that wait for them. */
+static void copies(void **state) {
+    (void)state;
+    if (!emulated()) {
+        skip();
+    }
+    check_case("copies, unchecked", "unchecked", 0, 15, "ok");
+    check_case("copies, late", "late, unchecked", 76, 11, "rank 2 did not come");
+    check_case("copies, a rank dies", "die", 76, 11, "rank 2 was ended by signal 9");
 }
 
 /* The faults FAULT_SEEDS=A..B (1..8): a rank, a call of NCCL's and a kind, by seed. */
@@ -223,6 +245,7 @@ static void faults(void **state) {
     if (!emulated()) {
         skip();
     }
+    set("LATEEN_PEER_COPIES", "0");
     for (int i = first; i <= last; i++) {
         lt_rng rng = {.seed = (uint64_t)i};
         const int rank = (int)lt_rng_below(&rng, N), call = 1 + (int)lt_rng_below(&rng, CALLS),
@@ -238,6 +261,7 @@ static void faults(void **state) {
     }
     set("LATEEN_EMU_NCCL_FAULT", NULL);
     set("LATEEN_EMU_SEED", NULL);
+    set("LATEEN_PEER_COPIES", NULL);
 }
 
 int main(int argc, char **argv) {
@@ -247,6 +271,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(versions_and_progress),
         cmocka_unit_test(ranks_that_differ_or_are_late),
+        cmocka_unit_test(copies),
         cmocka_unit_test(faults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

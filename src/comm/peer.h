@@ -1,0 +1,88 @@
+/* peer.h: transfers between GPUs of one machine by their copy engines: no kernel of a transfer holds
+ * a multiprocessor while it moves data or waits, as NCCL's do, so that products run at full speed
+ * beside it. Used by the world of nccl.c for sums, gathers, exchanges, sends and receives among
+ * ranks that reach each other's memory; NCCL does the rest. LATEEN_PEER_COPIES=0: NCCL does all.
+ *
+ * BOXES      Each rank has an allocation that its neighbours have mapped, with a box for each of
+ *            them. A box has lanes: one for collectives, PAIR_LANES for sends and receives; a lane
+ *            is a ring of SLOTS slots.
+ *
+ *     sender's queue                                      receiver's queue
+ *     wait until freed >= k - SLOTS + 1 (own word)
+ *     copy piece k into slot k % SLOTS of the box  ─────▶
+ *     arrived = k + 1 (word of the receiver)       ─────▶ wait until arrived >= k + 1 (own word)
+ *                                                         add or copy from the slot
+ *                                                  ◀───── freed = k + 1 (word of the sender)
+ *
+ *            Both sides count the pieces of a lane, so nothing else is sent, and a whole collective
+ *            is queued by the host at once, without waiting.
+ * SUMS       piece by piece in the order of the members, in F32, rounded once: the bits of any
+ *            other transport. The pieces of an all-reduce's two halves alternate:
+ *            raw 0, raw 1, sum 0, raw 2, sum 1, ...
+ * PAIRS      The lane of a group's sends between two ranks is its place among the groups that hold
+ *            both, in the order of their opening; from PAIR_LANES on NCCL does them.
+ * THE END    A world that fails sets all its own words so far ahead that no wait holds. Before an
+ *            allocation is freed each neighbour has said that it will not write any more, or has
+ *            died. */
+#ifndef LT_COMM_PEER_H
+#define LT_COMM_PEER_H
+
+#include "comm/call.h"
+#include "tensor/backend.h"
+
+#define LT_PEER_SLOTS      4
+#define LT_PEER_PAIR_LANES 3
+#define LT_PEER_LANES      (1 + LT_PEER_PAIR_LANES)
+#define LT_PEER_MOST       16 /* Ranks of one machine. */
+
+typedef struct lt_peers lt_peers;
+
+/* Bytes of the GPU for a world of n ranks. */
+size_t lt_peers_bytes(int n_ranks);
+/* Allocate this rank's boxes for a world of the ranks of `host`. */
+LT_MUST_USE lt_err lt_peers_open(lt_peers **out, lt_comm *host, lt_device *device);
+/* Collective over the ranks of `host`: find out who reaches whom; before it nobody does. It
+ * succeeds also where no rank reaches another. off: none shall. */
+LT_MUST_USE lt_err lt_peers_meet(lt_peers *p, lt_comm *host, bool off);
+/* Waits until no neighbour writes any more, a few seconds at most. Accepts NULL. */
+void lt_peers_close(lt_peers *p);
+/* Release every queue that waits for a neighbour. */
+void lt_peers_abort(lt_peers *p);
+/* Do all ranks of the world, or of a group, reach each other? The same answer on all of them. */
+bool lt_peers_all(const lt_peers *p);
+bool lt_peers_reach(const lt_peers *p, const lt_group *g);
+
+/* Queue a whole call: a collective's sums and receipts on q, its sends on lt_peer_sends, for which q
+ * waits at the end. sum: F32 memory of the device for one piece of sum_bytes. */
+typedef struct {
+    lt_queue *q;
+    float *sum;
+    size_t sum_bytes;
+} lt_peer_place;
+bool lt_peers_serve(const lt_peers *p, const lt_call *call);
+LT_MUST_USE lt_err lt_peers_collective(lt_peers *p, const lt_call *call,
+                                       const lt_peer_place *place);
+/* A send or receive; all of it on q. lane: lt_peers_lane of the group and member. */
+LT_MUST_USE lt_err lt_peers_pair(lt_peers *p, const lt_call *call, int lane, lt_queue *q);
+/* The lane of the sends between this rank and a member; -1: NCCL's. */
+int lt_peers_lane(const lt_peers *p, const lt_group *g, int member);
+/* The members whose pieces a collective that is queued still waits for, as "rank 2 did not come";
+ * false: for none. */
+bool lt_peers_missing(lt_peers *p, const lt_call *call, char *out, size_t out_bytes);
+
+/* ---- peer.c, for peer_verbs.c: pieces ---- */
+size_t lt_peer_slot_bytes(const lt_peers *p, int lane);
+/* Put a piece into the box at rank `to`. */
+LT_MUST_USE lt_err lt_peer_put(lt_peers *p, int to, int lane, const void *src, size_t bytes,
+                               lt_queue *q);
+/* q waits for the next piece from a rank, which is at *out until lt_peer_free. */
+LT_MUST_USE lt_err lt_peer_await(lt_peers *p, int from, int lane, lt_queue *q, char **out);
+LT_MUST_USE lt_err lt_peer_free(lt_peers *p, int from, int lane, lt_queue *q);
+/* Call `call` waits first for a piece of lane 0 from this rank, if for any; for lt_peers_missing. */
+void lt_peer_expect(lt_peers *p, uint64_t call, int from, bool any);
+lt_queue *lt_peer_sends(lt_peers *p); /* The queue of a collective's sends. */
+const lt_backend *lt_peer_backend(const lt_peers *p);
+/* For one side of a collective to follow the other. */
+lt_moment *lt_peer_moment(lt_peers *p);
+
+#endif

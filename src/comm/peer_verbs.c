@@ -1,0 +1,263 @@
+/* peer_verbs.c: collectives, sends and receives as pieces that are put and taken; see peer.h. */
+#include "base/error.h"
+#include "comm/peer.h"
+#include "tensor/ops.h"
+
+static bool sums_here(const lt_call *call) {
+    return call->op == LT_REDUCE_SUM && (call->dtype == LT_F32 || call->dtype == LT_BF16) &&
+           !call->group->comm->options.any_order;
+}
+
+bool lt_peers_serve(const lt_peers *p, const lt_call *call) {
+    const bool kind = call->kind == LT_CALL_ALL_GATHER || call->kind == LT_CALL_ALL_TO_ALL ||
+                      ((call->kind == LT_CALL_ALL_REDUCE || call->kind == LT_CALL_REDUCE_SCATTER) &&
+                       sums_here(call));
+    return kind && lt_peers_reach(p, call->group);
+}
+
+static char *element(const void *data, int64_t i, lt_dtype dtype) {
+    return (char *)(uintptr_t)data + (size_t)i * lt_dtype_bytes(dtype);
+}
+
+/* Bytes of piece k of a message in pieces of `each`. */
+static size_t piece_bytes(size_t bytes, int64_t k, size_t each) {
+    const size_t first = (size_t)k * each;
+    return first >= bytes ? 0 : bytes - first < each ? bytes - first : each;
+}
+
+/* A call at work. */
+typedef struct {
+    lt_peers *p;
+    const lt_backend *backend;
+    const lt_call *call;
+    const lt_group *g;
+    lt_queue *q, *sends;
+    float *sum;
+    int64_t each; /* Elements of a piece of a sum. */
+} work;
+
+static lt_err put(const work *w, int member, const char *src, size_t bytes) {
+    return bytes > 0 ? lt_peer_put(w->p, w->g->ranks[member], 0, src, bytes, w->sends) : LT_OK;
+}
+
+/* Copy the next piece from a member to where it belongs. */
+static lt_err take(const work *w, int member, char *dst, size_t bytes) {
+    const int rank = w->g->ranks[member];
+    char *slot;
+    if (bytes == 0) {
+        return LT_OK;
+    }
+    LT_TRY(lt_peer_await(w->p, rank, 0, w->q, &slot));
+    LT_TRY(w->backend->copy(w->q, dst, slot, bytes));
+    return lt_peer_free(w->p, rank, 0, w->q);
+}
+
+/* Members in an order in which no two ranks begin with the same one. */
+static int other(const work *w, int i) {
+    return (w->g->rank + 1 + i) % w->g->n;
+}
+
+/* ---- Gathers and exchanges ------------------------------------------------------------------- */
+
+typedef struct {
+    const char *send;
+    char *recv;
+    size_t send_bytes, recv_bytes;
+} exchange;
+
+static exchange exchange_with(const lt_call *call, int member) {
+    const size_t elem = lt_dtype_bytes(call->dtype);
+    int64_t send_at = 0, recv_at = 0;
+    if (call->kind == LT_CALL_ALL_GATHER) {
+        return (exchange){call->src, element(call->dst, member * call->count, call->dtype),
+                          (size_t)call->count * elem, (size_t)call->count * elem};
+    }
+    for (int j = 0; j < member; j++) {
+        send_at += call->send_counts[j];
+        recv_at += call->recv_counts[j];
+    }
+    return (exchange){element(call->src, send_at, call->dtype),
+                      element(call->dst, recv_at, call->dtype),
+                      (size_t)call->send_counts[member] * elem,
+                      (size_t)call->recv_counts[member] * elem};
+}
+
+static lt_err exchange_all(const work *w) {
+    const size_t each = lt_peer_slot_bytes(w->p, 0);
+    const exchange own = exchange_with(w->call, w->g->rank);
+    size_t most = 0;
+    if (own.send != own.recv && own.send_bytes > 0) {
+        LT_TRY(w->backend->copy(w->q, own.recv, own.send, own.send_bytes));
+    }
+    for (int i = 0; i < w->g->n - 1; i++) {
+        const exchange e = exchange_with(w->call, other(w, i));
+        const size_t larger = e.send_bytes > e.recv_bytes ? e.send_bytes : e.recv_bytes;
+        most = larger > most ? larger : most;
+        lt_peer_expect(w->p, w->call->number, w->g->ranks[other(w, i)], e.recv_bytes > 0);
+    }
+    for (int64_t k = 0; (size_t)k * each < most; k++) {
+        for (int i = 0; i < w->g->n - 1; i++) {
+            const exchange e = exchange_with(w->call, other(w, i));
+            LT_TRY(put(w, other(w, i), e.send + (size_t)k * each,
+                       piece_bytes(e.send_bytes, k, each)));
+        }
+        for (int i = w->g->n - 2; i >= 0; i--) {
+            const exchange e = exchange_with(w->call, other(w, i));
+            LT_TRY(take(w, other(w, i), e.recv + (size_t)k * each,
+                        piece_bytes(e.recv_bytes, k, each)));
+        }
+    }
+    return LT_OK;
+}
+
+/* ---- Sums ------------------------------------------------------------------------------------ */
+
+/* Piece k of a member's shard: elements of src, and of dst where that is whole. */
+typedef struct {
+    int64_t first, count;
+} span;
+
+static span shard_piece(const work *w, int member, int64_t k) {
+    const lt_call *call = w->call;
+    const bool all = call->kind == LT_CALL_ALL_REDUCE;
+    const int64_t begin = all ? lt_comm_shard(call->count, w->g->n, member) : member * call->count,
+                  end = all ? lt_comm_shard(call->count, w->g->n, member + 1)
+                            : begin + call->count,
+                  first = begin + k * w->each < end ? begin + k * w->each : end;
+    return (span){first, end - first < w->each ? end - first : w->each};
+}
+
+/* The largest shard is the first. */
+static int64_t n_pieces(const work *w) {
+    const lt_call *call = w->call;
+    const int64_t largest = call->kind == LT_CALL_ALL_REDUCE
+                                ? lt_comm_shard(call->count, w->g->n, 1)
+                                : call->count;
+    return (largest + w->each - 1) / w->each;
+}
+
+static size_t span_bytes(const work *w, span s) {
+    return (size_t)s.count * lt_dtype_bytes(w->call->dtype);
+}
+
+/* To each member the piece of its shard. */
+static lt_err put_raw(const work *w, int64_t k) {
+    for (int i = 0; i < w->g->n - 1; i++) {
+        const span s = shard_piece(w, other(w, i), k);
+        LT_TRY(put(w, other(w, i), element(w->call->src, s.first, w->call->dtype),
+                   span_bytes(w, s)));
+    }
+    return LT_OK;
+}
+
+/* Add the members' pieces of this rank's shard, in the order of the members. */
+static lt_err add_raw(const work *w, int64_t k) {
+    const lt_call *call = w->call;
+    const int n = w->g->n, own = w->g->rank;
+    const span s = shard_piece(w, own, k);
+    const int64_t to = call->kind == LT_CALL_ALL_REDUCE ? s.first : s.first - own * call->count;
+    lt_add_args a = {.alpha = 1.0f, .beta = 1.0f};
+    char *terms[LT_PEER_MOST];
+    if (s.count == 0) {
+        return LT_OK;
+    }
+    for (int i = 0; i < n; i++) {
+        terms[i] = element(call->src, s.first, call->dtype);
+        LT_TRY(i != own ? lt_peer_await(w->p, w->g->ranks[i], 0, w->q, &terms[i]) : LT_OK);
+    }
+    for (int i = 1; i < n; i++) {
+        a.a = i == 1 ? lt_tensor_1d(terms[0], call->dtype, s.count)
+                     : lt_tensor_1d(w->sum, LT_F32, s.count);
+        a.b = lt_tensor_1d(terms[i], call->dtype, s.count);
+        a.y = i == n - 1 ? lt_tensor_1d(element(call->dst, to, call->dtype), call->dtype, s.count)
+                         : lt_tensor_1d(w->sum, LT_F32, s.count);
+        LT_TRY(w->backend->ops->add(w->q, &a));
+    }
+    for (int i = 0; i < n; i++) {
+        LT_TRY(i != own ? lt_peer_free(w->p, w->g->ranks[i], 0, w->q) : LT_OK);
+    }
+    return LT_OK;
+}
+
+static lt_err put_sum(const work *w, int64_t k) {
+    const span s = shard_piece(w, w->g->rank, k);
+    LT_TRY(w->backend->moment_follow(w->sends, lt_peer_moment(w->p)));
+    for (int i = 0; i < w->g->n - 1; i++) {
+        LT_TRY(put(w, other(w, i), element(w->call->dst, s.first, w->call->dtype),
+                   span_bytes(w, s)));
+    }
+    return LT_OK;
+}
+
+static lt_err take_sums(const work *w, int64_t k) {
+    for (int i = w->g->n - 2; i >= 0; i--) {
+        const span s = shard_piece(w, other(w, i), k);
+        LT_TRY(take(w, other(w, i), element(w->call->dst, s.first, w->call->dtype),
+                    span_bytes(w, s)));
+    }
+    return LT_OK;
+}
+
+static lt_err reduce(const work *w) {
+    const int64_t n = n_pieces(w);
+    const bool all = w->call->kind == LT_CALL_ALL_REDUCE;
+    const bool comes = shard_piece(w, w->g->rank, 0).count > 0;
+    for (int i = 0; i < w->g->n - 1; i++) {
+        lt_peer_expect(w->p, w->call->number, w->g->ranks[other(w, i)],
+                       comes || (all && shard_piece(w, other(w, i), 0).count > 0));
+    }
+    for (int64_t k = 0; k < n + all; k++) {
+        const bool sums = all && k > 0;
+        LT_TRY(k < n ? put_raw(w, k) : LT_OK);
+        LT_TRY(sums ? put_sum(w, k - 1) : LT_OK);
+        LT_TRY(k < n ? add_raw(w, k) : LT_OK);
+        LT_TRY(k < n && all ? w->backend->moment_mark(w->q, lt_peer_moment(w->p)) : LT_OK);
+        LT_TRY(sums ? take_sums(w, k - 1) : LT_OK);
+    }
+    return LT_OK;
+}
+
+/* ---- Calls ----------------------------------------------------------------------------------- */
+
+/* Both sides have the same pieces. */
+static int64_t elements_of_piece(const lt_peers *p, const lt_call *call,
+                                 const lt_peer_place *place) {
+    const int64_t slot = (int64_t)(lt_peer_slot_bytes(p, 0) / lt_dtype_bytes(call->dtype)),
+                  sum = (int64_t)(place->sum_bytes / sizeof *place->sum);
+    return call->group->n > 2 && sum < slot ? sum : slot;
+}
+
+lt_err lt_peers_collective(lt_peers *p, const lt_call *call, const lt_peer_place *place) {
+    const lt_backend *b = lt_peer_backend(p);
+    const work w = {.p = p,
+                    .backend = b,
+                    .call = call,
+                    .g = call->group,
+                    .q = place->q,
+                    .sends = lt_peer_sends(p),
+                    .sum = place->sum,
+                    .each = elements_of_piece(p, call, place)};
+    LT_TRY(call->kind == LT_CALL_ALL_GATHER || call->kind == LT_CALL_ALL_TO_ALL ? exchange_all(&w)
+                                                                               : reduce(&w));
+    LT_TRY(b->moment_mark(w.sends, lt_peer_moment(p)));
+    return b->moment_follow(w.q, lt_peer_moment(p));
+}
+
+lt_err lt_peers_pair(lt_peers *p, const lt_call *call, int lane, lt_queue *q) {
+    const lt_backend *b = lt_peer_backend(p);
+    const int rank = call->group->ranks[call->peer];
+    const size_t bytes = (size_t)call->count * lt_dtype_bytes(call->dtype),
+                 each = lt_peer_slot_bytes(p, lane);
+    for (size_t at = 0; at < bytes; at += each) {
+        const size_t piece = bytes - at < each ? bytes - at : each;
+        char *slot;
+        if (call->kind == LT_CALL_SEND) {
+            LT_TRY(lt_peer_put(p, rank, lane, (const char *)call->src + at, piece, q));
+            continue;
+        }
+        LT_TRY(lt_peer_await(p, rank, lane, q, &slot));
+        LT_TRY(b->copy(q, (char *)call->dst + at, slot, piece));
+        LT_TRY(lt_peer_free(p, rank, lane, q));
+    }
+    return LT_OK;
+}
