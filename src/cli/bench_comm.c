@@ -31,7 +31,7 @@
 #define COMM_OPTIONS(X)                                                                            \
     X(I64, ranks, "ranks", "2", 1, 64, "ranks",                                                    \
       "ranks as threads; under launch and mpirun their ranks are measured instead")                \
-    X(STR, device, "device", "cpu", 0, 0, "cpu|cuda", "where the buffers lie")                    \
+    X(STR, device, "device", "cpu", 0, 0, "cpu|cuda", "where the buffers lie")                     \
     X(I64, min_bytes, "min-bytes", "1KiB", 4, 1e10, "bytes", "smallest size")                      \
     X(I64, max_bytes, "max-bytes", "64MiB", 4, 1e10, "bytes", "largest size")                      \
     X(I64, factor, "factor", "4", 2, 1024, "", "factor from one size to the next")                 \
@@ -54,12 +54,12 @@ typedef struct {
 
 typedef struct {
     const world *w;
-    lt_group *host;     /* All ranks, for numbers in host memory. */
-    lt_device *device;  /* NULL: the buffers lie in host memory. */
+    lt_group *host;    /* All ranks, for numbers in host memory. */
+    lt_device *device; /* NULL: the buffers lie in host memory. */
     lt_queue *queue;
-    float *src, *dst;   /* (max_bytes / 4) each */
-    int64_t *sends;     /* (n) */
-    int64_t count;      /* Elements of the larger buffer; a multiple of n. */
+    float *src, *dst;        /* (max_bytes / 4) each */
+    int64_t *sends;          /* (n) */
+    int64_t count;           /* Elements of the larger buffer; a multiple of n. */
     lt_comm_work work, sent; /* The last call; its send, if it is a ring. */
 } job;
 

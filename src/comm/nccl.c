@@ -166,10 +166,12 @@ static lt_err copy_call(lt_nccl_world *w, lt_call *call) {
         LT_TRY(lt_peers_pair(w->peers, call, lane, q));
         return lt_nccl_end_on(w, call, q);
     }
-    LT_TRY(lt_nccl_begin_on(w, call, lt_peer_sends(w->peers))); /* The sends come first. */
+    LT_TRY(lt_nccl_begin_on(w, call, lt_peer_sends(w->peers, 0))); /* The sends come first. */
+    for (int i = 1; w->follows[place] && i < LT_PEER_SENDS; i++) {
+        LT_TRY(w->backend->moment_follow(lt_peer_sends(w->peers, i), w->before[place]));
+    }
     LT_TRY(w->follows[place] ? w->backend->moment_follow(q, w->before[place]) : LT_OK);
-    LT_TRY(lt_peers_collective(w->peers, call,
-                               &(lt_peer_place){q, w->sum, w->piece_bytes}));
+    LT_TRY(lt_peers_collective(w->peers, call, &(lt_peer_place){q, w->sum, w->piece_bytes}));
     return lt_nccl_end_on(w, call, q);
 }
 
@@ -232,8 +234,8 @@ static lt_err advance_call(lt_nccl_world *w, lt_call *call, bool *done) {
                                   : lt_nccl_collective(w, call));
     }
     if (call->phase == LT_CALL_ISSUED) {
-        const lt_nccl_comm comm =
-            is_pair(call) ? link_of(call)->comm : lt_nccl_group_of(call)->comm;
+        const lt_nccl_comm comm = is_pair(call) ? link_of(call)->comm
+                                                : lt_nccl_group_of(call)->comm;
         LT_TRY(comm != NULL ? lt_nccl_state(w, comm, &busy) : LT_OK);
         LT_TRY(w->backend->moment_passed(w->device, w->done[lt_nccl_place(call)], &passed));
     }

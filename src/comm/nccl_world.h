@@ -34,7 +34,7 @@ typedef struct {
     lt_device *device;
     const lt_backend *backend;
     lt_queue *queue;
-    lt_peers *peers; /* Copies between GPUs of this machine. */
+    lt_peers *peers;             /* Copies between GPUs of this machine. */
     char records[LT_PATH_BYTES]; /* options.record_dir */
     lt_moment *before[LT_COMM_AHEAD], *done[LT_COMM_AHEAD];
     bool follows[LT_COMM_AHEAD];

@@ -1,6 +1,6 @@
 /* peer.c: boxes, lanes and pieces; see peer.h. An allocation:
  *
- *     | words of each neighbour | box of neighbour 0: lane 0, lane 1, ... | box of neighbour 1 | ...
+ *     | words of each neighbour | box of neighbour 0: lane 0, lane 1, ... | box of neighbour 1 |
  *
  * Neighbours are numbered by rank, without the owner. */
 #include "comm/peer.h"
@@ -18,6 +18,7 @@
 
 #define BOXES_BYTES ((size_t)128 << 20) /* Of a rank, at most. */
 #define SLOT_MOST   ((size_t)16 << 20)
+#define PAIR_PART   4 /* A pair's slot is that part of a collective's. */
 #define SLOT_ALIGN  ((size_t)64 << 10)
 #define WORDS_BYTES ((size_t)4096)
 #define PAST        (1u << 30) /* A failed world's words are so far ahead. */
@@ -27,9 +28,9 @@
 
 /* The words that a neighbour writes here. */
 typedef struct {
-    uint32_t arrived[LT_PEER_LANES], freed[LT_PEER_LANES];
+    uint32_t arrived[LT_PEER_LANES][LT_PEER_SLOTS], freed[LT_PEER_LANES][LT_PEER_SLOTS];
     uint32_t ended;
-    uint32_t unused[32 - 2 * LT_PEER_LANES - 1];
+    uint32_t unused[63 - 2 * LT_PEER_LANES * LT_PEER_SLOTS];
 } words;
 _Static_assert(sizeof(words) * LT_PEER_MOST <= WORDS_BYTES, "words of all neighbours");
 
@@ -43,7 +44,7 @@ typedef struct {
 struct lt_peers {
     lt_device *device;
     const lt_backend *backend;
-    int rank, size, own;       /* own: this rank's place among its machine's. */
+    int rank, size, own; /* own: this rank's place among its machine's. */
     char *memory;
     size_t bytes, box_bytes, slot_bytes, pair_bytes;
     lt_memory_handle *handles; /* (size) */
@@ -51,14 +52,14 @@ struct lt_peers {
     int *place_of;             /* (size): -1: on another machine. */
     int n_local;
     neighbour local[LT_PEER_MOST];
-    lt_queue *sends, *control;
-    lt_moment *moment;
-    words *mirror;             /* (LT_PEER_MOST) on the host, for transfers of words. */
-    pthread_t opener;          /* After a failure: keeps all words ahead. */
+    lt_queue *sends[LT_PEER_SENDS], *control;
+    lt_moment *moments[LT_PEER_SENDS];
+    words *mirror;    /* (LT_PEER_MOST) on the host, for transfers of words. */
+    pthread_t opener; /* After a failure: keeps all words ahead. */
     bool has_opener;
     atomic_bool closing;
-    /* Of each call in flight: `arrived` of each neighbour when it has come to it. */
-    uint32_t expects[LT_COMM_AHEAD][LT_PEER_MOST];
+    /* Of each call in flight: the first piece from each neighbour, and whether there is one. */
+    uint64_t expects[LT_COMM_AHEAD][LT_PEER_MOST];
     bool waits[LT_COMM_AHEAD][LT_PEER_MOST];
 };
 
@@ -69,12 +70,13 @@ static int n_boxes(int n_ranks) {
 }
 
 static size_t slot_of(int n_ranks) {
-    const size_t share = BOXES_BYTES / (size_t)n_boxes(n_ranks) * 10 / 16 / LT_PEER_SLOTS;
+    const size_t share = BOXES_BYTES / (size_t)n_boxes(n_ranks) / LT_PEER_SLOTS * PAIR_PART /
+                         (PAIR_PART + LT_PEER_PAIR_LANES);
     return share > SLOT_MOST ? SLOT_MOST : share / SLOT_ALIGN * SLOT_ALIGN;
 }
 
 static size_t pair_slot_of(int n_ranks) {
-    return slot_of(n_ranks) / 8;
+    return slot_of(n_ranks) / PAIR_PART;
 }
 
 static size_t box_of(int n_ranks) {
@@ -99,9 +101,8 @@ static words *words_at(char *memory, size_t box) {
 }
 
 static char *slot_at(const lt_peers *p, char *memory, size_t box, int lane, uint64_t piece) {
-    const size_t before = lane == 0 ? 0
-                                    : LT_PEER_SLOTS * (p->slot_bytes + (size_t)(lane - 1) *
-                                                                           p->pair_bytes);
+    const size_t before =
+        lane == 0 ? 0 : LT_PEER_SLOTS * (p->slot_bytes + (size_t)(lane - 1) * p->pair_bytes);
     return memory + WORDS_BYTES + box * p->box_bytes + before +
            (size_t)(piece % LT_PEER_SLOTS) * lt_peer_slot_bytes(p, lane);
 }
@@ -113,18 +114,25 @@ static neighbour *neighbour_of(lt_peers *p, int rank) {
 
 /* ---- Pieces ---------------------------------------------------------------------------------- */
 
+/* How often the slot of piece k has been filled when k is in it. */
+static uint32_t times_filled(uint64_t k) {
+    return (uint32_t)(k / LT_PEER_SLOTS + 1);
+}
+
 lt_err lt_peer_put(lt_peers *p, int to, int lane, const void *src, size_t bytes, lt_queue *q) {
     neighbour *n = neighbour_of(p, to);
     const int place = (int)(n - p->local);
-    const size_t mine = box_number(p->own, place), there = box_number(place, p->own);
-    const uint64_t k = n->put[lane]++;
+    const uint64_t k = n->put[lane]++, slot = k % LT_PEER_SLOTS;
+    const size_t there = box_number(place, p->own);
+    words *own = words_at(p->memory, box_number(p->own, place));
     LT_ASSERT(bytes <= lt_peer_slot_bytes(p, lane));
+    q = q != NULL ? q : p->sends[k % LT_PEER_SENDS];
     if (k >= LT_PEER_SLOTS) {
-        LT_TRY(p->backend->flag_wait(q, &words_at(p->memory, mine)->freed[lane],
-                                     (uint32_t)(k - LT_PEER_SLOTS + 1)));
+        LT_TRY(p->backend->flag_wait(q, &own->freed[lane][slot], times_filled(k) - 1));
     }
     LT_TRY(p->backend->copy(q, slot_at(p, n->theirs, there, lane, k), src, bytes));
-    return p->backend->flag_set(q, &words_at(n->theirs, there)->arrived[lane], (uint32_t)(k + 1));
+    return p->backend->flag_set(q, &words_at(n->theirs, there)->arrived[lane][slot],
+                                times_filled(k));
 }
 
 lt_err lt_peer_await(lt_peers *p, int from, int lane, lt_queue *q, char **out) {
@@ -132,26 +140,28 @@ lt_err lt_peer_await(lt_peers *p, int from, int lane, lt_queue *q, char **out) {
     const size_t mine = box_number(p->own, (int)(n - p->local));
     const uint64_t k = n->taken[lane];
     *out = slot_at(p, p->memory, mine, lane, k);
-    return p->backend->flag_wait(q, &words_at(p->memory, mine)->arrived[lane], (uint32_t)(k + 1));
+    return p->backend->flag_wait(q, &words_at(p->memory, mine)->arrived[lane][k % LT_PEER_SLOTS],
+                                 times_filled(k));
 }
 
 lt_err lt_peer_free(lt_peers *p, int from, int lane, lt_queue *q) {
     neighbour *n = neighbour_of(p, from);
     const size_t there = box_number((int)(n - p->local), p->own);
     const uint64_t k = n->taken[lane]++;
-    return p->backend->flag_set(q, &words_at(n->theirs, there)->freed[lane], (uint32_t)(k + 1));
+    return p->backend->flag_set(q, &words_at(n->theirs, there)->freed[lane][k % LT_PEER_SLOTS],
+                                times_filled(k));
 }
 
-lt_queue *lt_peer_sends(lt_peers *p) {
-    return p->sends;
+lt_queue *lt_peer_sends(lt_peers *p, int i) {
+    return p->sends[i];
 }
 
 const lt_backend *lt_peer_backend(const lt_peers *p) {
     return p->backend;
 }
 
-lt_moment *lt_peer_moment(lt_peers *p) {
-    return p->moment;
+lt_moment *lt_peer_moment(lt_peers *p, int i) {
+    return p->moments[i];
 }
 
 bool lt_peers_all(const lt_peers *p) {
@@ -189,7 +199,7 @@ void lt_peer_expect(lt_peers *p, uint64_t call, int from, bool any) {
     const neighbour *n = neighbour_of(p, from);
     const size_t place = call % LT_COMM_AHEAD;
     p->waits[place][n - p->local] = any;
-    p->expects[place][n - p->local] = (uint32_t)(n->taken[0] + 1);
+    p->expects[place][n - p->local] = n->taken[0];
 }
 
 static lt_err read_words(lt_peers *p) {
@@ -198,22 +208,23 @@ static lt_err read_words(lt_peers *p) {
     return p->backend->sync(p->control);
 }
 
+static bool has_come(const lt_peers *p, size_t call, int place) {
+    const uint64_t k = p->expects[call][place];
+    const words *w = &p->mirror[box_number(p->own, place)];
+    return (int32_t)(w->arrived[0][k % LT_PEER_SLOTS] - times_filled(k)) >= 0;
+}
+
 bool lt_peers_missing(lt_peers *p, const lt_call *call, char *out, size_t out_bytes) {
-    const size_t place = call->number % LT_COMM_AHEAD;
+    const size_t at = call->number % LT_COMM_AHEAD;
     size_t used = 0;
     if (read_words(p) != LT_OK) {
         return false;
     }
-    for (int i = 0; i < call->group->n; i++) {
-        const int rank = call->group->ranks[i], at = p->place_of[rank];
-        if (rank == p->rank || !p->waits[place][at] ||
-            (int32_t)(p->mirror[box_number(p->own, at)].arrived[0] - p->expects[place][at]) >= 0) {
-            continue;
-        }
-        used += (size_t)snprintf(out + used, out_bytes - used, "%srank %d did not come",
-                                 used > 0 ? ", " : "", rank);
-        if (used >= out_bytes) {
-            return true;
+    for (int i = 0; i < call->group->n && used < out_bytes; i++) {
+        const int rank = call->group->ranks[i], place = p->place_of[rank];
+        if (rank != p->rank && p->waits[at][place] && !has_come(p, at, place)) {
+            used += (size_t)snprintf(out + used, out_bytes - used, "%srank %d did not come",
+                                     used > 0 ? ", " : "", rank);
         }
     }
     return used > 0;
@@ -234,9 +245,11 @@ static lt_err reserve(lt_peers *p, int n_ranks) {
     if (p->handles == NULL || p->good == NULL || p->place_of == NULL) {
         LT_FAIL(LT_ERR_OOM, "neighbours of %d ranks", n_ranks);
     }
-    LT_TRY(p->backend->queue_open(p->device, &p->sends));
+    for (int i = 0; i < LT_PEER_SENDS; i++) {
+        LT_TRY(p->backend->queue_open(p->device, &p->sends[i]));
+        LT_TRY(p->backend->moment_open(p->device, &p->moments[i], false));
+    }
     LT_TRY(p->backend->queue_open(p->device, &p->control));
-    LT_TRY(p->backend->moment_open(p->device, &p->moment, false));
     LT_TRY(p->backend->host_alloc(p->device, &mirror, LT_PEER_MOST * sizeof *p->mirror,
                                   "words of neighbours"));
     p->mirror = mirror;
@@ -250,9 +263,9 @@ static bool map_all(lt_peers *p) {
     bool all = true;
     for (int i = 0; i < p->size; i++) {
         void *memory = p->memory;
-        const lt_err err = i == p->rank ? LT_OK
-                                        : p->backend->memory_reach(p->device, &p->handles[i],
-                                                                   &memory);
+        const lt_err err = i == p->rank
+                               ? LT_OK
+                               : p->backend->memory_reach(p->device, &p->handles[i], &memory);
         p->place_of[i] = -1;
         if (err == LT_ERR_UNSUPPORTED) { /* Another machine. */
             continue;
@@ -287,7 +300,8 @@ lt_err lt_peers_meet(lt_peers *p, lt_comm *host, bool none) {
     if (off || p->backend->memory_share(p->device, p->memory, &p->handles[p->rank]) != LT_OK) {
         memset(&p->handles[p->rank], 0, sizeof p->handles[p->rank]);
     }
-    LT_TRY_DONE(lt_all_gather(g, p->handles, &p->handles[p->rank], sizeof *p->handles, LT_U8, NULL));
+    LT_TRY_DONE(
+        lt_all_gather(g, p->handles, &p->handles[p->rank], sizeof *p->handles, LT_U8, NULL));
     mine = map_all(p) && !off && p->n_local > 1;
     LT_TRY_DONE(lt_all_gather(g, all, &mine, 1, LT_U8, NULL));
     for (int i = 0; i < p->size; i++) {
@@ -329,8 +343,10 @@ static void *keep_open(void *arg) {
     for (int i = 0; ahead != NULL && i < p->n_local; i++) {
         words *w = i != p->own ? &ahead[box_number(p->own, i)] : NULL;
         for (int lane = 0; w != NULL && lane < LT_PEER_LANES; lane++) {
-            w->arrived[lane] = (uint32_t)p->local[i].taken[lane] + PAST;
-            w->freed[lane] = (uint32_t)p->local[i].put[lane] + PAST;
+            for (int slot = 0; slot < LT_PEER_SLOTS; slot++) {
+                w->arrived[lane][slot] = times_filled(p->local[i].taken[lane]) + PAST;
+                w->freed[lane][slot] = times_filled(p->local[i].put[lane]) + PAST;
+            }
         }
     }
     while (ahead != NULL && !atomic_load(&p->closing)) {
@@ -358,9 +374,8 @@ static bool part(lt_peers *p, bool failed) {
     int left = p->n_local - 1;
     for (int i = 0; i < p->n_local; i++) {
         if (i != p->own) {
-            (void)p->backend->flag_set(p->control,
-                                       &words_at(p->local[i].theirs, box_number(i, p->own))->ended,
-                                       1);
+            (void)p->backend->flag_set(
+                p->control, &words_at(p->local[i].theirs, box_number(i, p->own))->ended, 1);
         }
     }
     (void)p->backend->sync(p->control);
@@ -385,16 +400,20 @@ void lt_peers_close(lt_peers *p) {
         return;
     }
     if (p->n_local > 1) {
-        (void)p->backend->sync(p->sends);
+        for (int i = 0; i < LT_PEER_SENDS; i++) {
+            (void)p->backend->sync(p->sends[i]);
+        }
         atomic_store(&p->closing, true);
         if (p->has_opener) {
             (void)pthread_join(p->opener, NULL);
         }
         parted = part(p, p->has_opener);
     }
-    p->backend->queue_close(p->sends);
+    for (int i = 0; i < LT_PEER_SENDS; i++) {
+        p->backend->queue_close(p->sends[i]);
+        p->backend->moment_close(p->device, p->moments[i]);
+    }
     p->backend->queue_close(p->control);
-    p->backend->moment_close(p->device, p->moment);
     if (p->mirror != NULL) {
         p->backend->host_release(p->device, p->mirror, LT_PEER_MOST * sizeof *p->mirror);
     }

@@ -1,21 +1,24 @@
-/* peer.h: transfers between GPUs of one machine by their copy engines: no kernel of a transfer holds
- * a multiprocessor while it moves data or waits, as NCCL's do, so that products run at full speed
- * beside it. Used by the world of nccl.c for sums, gathers, exchanges, sends and receives among
- * ranks that reach each other's memory; NCCL does the rest. LATEEN_PEER_COPIES=0: NCCL does all.
+/* peer.h: transfers between GPUs of one machine by their copy engines: no kernel of a transfer
+ * holds a multiprocessor while it moves data or waits, as NCCL's do, so that products run at full
+ * speed beside it. The world of nccl.c uses it for sums, gathers, exchanges, sends and receives
+ * among ranks that reach each other's memory; NCCL does the rest. LATEEN_PEER_COPIES=0: NCCL does
+ * all.
  *
  * BOXES      Each rank has an allocation that its neighbours have mapped, with a box for each of
  *            them. A box has lanes: one for collectives, PAIR_LANES for sends and receives; a lane
  *            is a ring of SLOTS slots.
  *
- *     sender's queue                                      receiver's queue
- *     wait until freed >= k - SLOTS + 1 (own word)
- *     copy piece k into slot k % SLOTS of the box  ─────▶
- *     arrived = k + 1 (word of the receiver)       ─────▶ wait until arrived >= k + 1 (own word)
- *                                                         add or copy from the slot
- *                                                  ◀───── freed = k + 1 (word of the sender)
+ *     sender's queue                                    receiver's queue
+ *     wait until the slot is freed (own word)
+ *     copy piece k into slot k % SLOTS of the box  ───▶
+ *     arrived, of the slot (receiver's word)       ───▶ wait until it has arrived (own word)
+ *                                                       add or copy from the slot
+ *                                                  ◀─── freed, of the slot (sender's word)
  *
- *            Both sides count the pieces of a lane, so nothing else is sent, and a whole collective
- *            is queued by the host at once, without waiting.
+ *            A word counts how often its slot was filled, or freed. Both sides count the pieces of
+ *            a lane, so nothing else is sent, and a whole collective is queued by the host at once,
+ *            without waiting. Its sends alternate between SENDS queues, because a queue takes some
+ *            microseconds between a copy and the next one.
  * SUMS       piece by piece in the order of the members, in F32, rounded once: the bits of any
  *            other transport. The pieces of an all-reduce's two halves alternate:
  *            raw 0, raw 1, sum 0, raw 2, sum 1, ...
@@ -31,6 +34,7 @@
 #include "tensor/backend.h"
 
 #define LT_PEER_SLOTS      4
+#define LT_PEER_SENDS      2
 #define LT_PEER_PAIR_LANES 3
 #define LT_PEER_LANES      (1 + LT_PEER_PAIR_LANES)
 #define LT_PEER_MOST       16 /* Ranks of one machine. */
@@ -52,8 +56,8 @@ void lt_peers_abort(lt_peers *p);
 bool lt_peers_all(const lt_peers *p);
 bool lt_peers_reach(const lt_peers *p, const lt_group *g);
 
-/* Queue a whole call: a collective's sums and receipts on q, its sends on lt_peer_sends, for which q
- * waits at the end. sum: F32 memory of the device for one piece of sum_bytes. */
+/* Queue a whole call: a collective's sums and receipts on q, its sends on lt_peer_sends, for which
+ * q waits at the end. sum: F32 memory of the device for one piece of sum_bytes. */
 typedef struct {
     lt_queue *q;
     float *sum;
@@ -72,17 +76,18 @@ bool lt_peers_missing(lt_peers *p, const lt_call *call, char *out, size_t out_by
 
 /* ---- peer.c, for peer_verbs.c: pieces ---- */
 size_t lt_peer_slot_bytes(const lt_peers *p, int lane);
-/* Put a piece into the box at rank `to`. */
+/* Put a piece into the box at rank `to`; q: NULL: one of lt_peer_sends. */
 LT_MUST_USE lt_err lt_peer_put(lt_peers *p, int to, int lane, const void *src, size_t bytes,
                                lt_queue *q);
 /* q waits for the next piece from a rank, which is at *out until lt_peer_free. */
 LT_MUST_USE lt_err lt_peer_await(lt_peers *p, int from, int lane, lt_queue *q, char **out);
 LT_MUST_USE lt_err lt_peer_free(lt_peers *p, int from, int lane, lt_queue *q);
-/* Call `call` waits first for a piece of lane 0 from this rank, if for any; for lt_peers_missing. */
+/* Call `call` waits first for a piece of lane 0 from this rank, if for any. */
 void lt_peer_expect(lt_peers *p, uint64_t call, int from, bool any);
-lt_queue *lt_peer_sends(lt_peers *p); /* The queue of a collective's sends. */
+/* Queue i, below LT_PEER_SENDS, of a collective's sends. */
+lt_queue *lt_peer_sends(lt_peers *p, int i);
 const lt_backend *lt_peer_backend(const lt_peers *p);
 /* For one side of a collective to follow the other. */
-lt_moment *lt_peer_moment(lt_peers *p);
+lt_moment *lt_peer_moment(lt_peers *p, int i);
 
 #endif

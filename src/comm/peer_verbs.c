@@ -31,13 +31,13 @@ typedef struct {
     const lt_backend *backend;
     const lt_call *call;
     const lt_group *g;
-    lt_queue *q, *sends;
+    lt_queue *q;
     float *sum;
     int64_t each; /* Elements of a piece of a sum. */
 } work;
 
 static lt_err put(const work *w, int member, const char *src, size_t bytes) {
-    return bytes > 0 ? lt_peer_put(w->p, w->g->ranks[member], 0, src, bytes, w->sends) : LT_OK;
+    return bytes > 0 ? lt_peer_put(w->p, w->g->ranks[member], 0, src, bytes, NULL) : LT_OK;
 }
 
 /* Copy the next piece from a member to where it belongs. */
@@ -76,10 +76,9 @@ static exchange exchange_with(const lt_call *call, int member) {
         send_at += call->send_counts[j];
         recv_at += call->recv_counts[j];
     }
-    return (exchange){element(call->src, send_at, call->dtype),
-                      element(call->dst, recv_at, call->dtype),
-                      (size_t)call->send_counts[member] * elem,
-                      (size_t)call->recv_counts[member] * elem};
+    return (exchange){
+        element(call->src, send_at, call->dtype), element(call->dst, recv_at, call->dtype),
+        (size_t)call->send_counts[member] * elem, (size_t)call->recv_counts[member] * elem};
 }
 
 static lt_err exchange_all(const work *w) {
@@ -98,8 +97,8 @@ static lt_err exchange_all(const work *w) {
     for (int64_t k = 0; (size_t)k * each < most; k++) {
         for (int i = 0; i < w->g->n - 1; i++) {
             const exchange e = exchange_with(w->call, other(w, i));
-            LT_TRY(put(w, other(w, i), e.send + (size_t)k * each,
-                       piece_bytes(e.send_bytes, k, each)));
+            LT_TRY(
+                put(w, other(w, i), e.send + (size_t)k * each, piece_bytes(e.send_bytes, k, each)));
         }
         for (int i = w->g->n - 2; i >= 0; i--) {
             const exchange e = exchange_with(w->call, other(w, i));
@@ -121,8 +120,7 @@ static span shard_piece(const work *w, int member, int64_t k) {
     const lt_call *call = w->call;
     const bool all = call->kind == LT_CALL_ALL_REDUCE;
     const int64_t begin = all ? lt_comm_shard(call->count, w->g->n, member) : member * call->count,
-                  end = all ? lt_comm_shard(call->count, w->g->n, member + 1)
-                            : begin + call->count,
+                  end = all ? lt_comm_shard(call->count, w->g->n, member + 1) : begin + call->count,
                   first = begin + k * w->each < end ? begin + k * w->each : end;
     return (span){first, end - first < w->each ? end - first : w->each};
 }
@@ -144,8 +142,8 @@ static size_t span_bytes(const work *w, span s) {
 static lt_err put_raw(const work *w, int64_t k) {
     for (int i = 0; i < w->g->n - 1; i++) {
         const span s = shard_piece(w, other(w, i), k);
-        LT_TRY(put(w, other(w, i), element(w->call->src, s.first, w->call->dtype),
-                   span_bytes(w, s)));
+        LT_TRY(
+            put(w, other(w, i), element(w->call->src, s.first, w->call->dtype), span_bytes(w, s)));
     }
     return LT_OK;
 }
@@ -181,10 +179,12 @@ static lt_err add_raw(const work *w, int64_t k) {
 
 static lt_err put_sum(const work *w, int64_t k) {
     const span s = shard_piece(w, w->g->rank, k);
-    LT_TRY(w->backend->moment_follow(w->sends, lt_peer_moment(w->p)));
+    for (int i = 0; i < LT_PEER_SENDS; i++) {
+        LT_TRY(w->backend->moment_follow(lt_peer_sends(w->p, i), lt_peer_moment(w->p, 0)));
+    }
     for (int i = 0; i < w->g->n - 1; i++) {
-        LT_TRY(put(w, other(w, i), element(w->call->dst, s.first, w->call->dtype),
-                   span_bytes(w, s)));
+        LT_TRY(
+            put(w, other(w, i), element(w->call->dst, s.first, w->call->dtype), span_bytes(w, s)));
     }
     return LT_OK;
 }
@@ -192,8 +192,8 @@ static lt_err put_sum(const work *w, int64_t k) {
 static lt_err take_sums(const work *w, int64_t k) {
     for (int i = w->g->n - 2; i >= 0; i--) {
         const span s = shard_piece(w, other(w, i), k);
-        LT_TRY(take(w, other(w, i), element(w->call->dst, s.first, w->call->dtype),
-                    span_bytes(w, s)));
+        LT_TRY(
+            take(w, other(w, i), element(w->call->dst, s.first, w->call->dtype), span_bytes(w, s)));
     }
     return LT_OK;
 }
@@ -211,7 +211,7 @@ static lt_err reduce(const work *w) {
         LT_TRY(k < n ? put_raw(w, k) : LT_OK);
         LT_TRY(sums ? put_sum(w, k - 1) : LT_OK);
         LT_TRY(k < n ? add_raw(w, k) : LT_OK);
-        LT_TRY(k < n && all ? w->backend->moment_mark(w->q, lt_peer_moment(w->p)) : LT_OK);
+        LT_TRY(k < n && all ? w->backend->moment_mark(w->q, lt_peer_moment(w->p, 0)) : LT_OK);
         LT_TRY(sums ? take_sums(w, k - 1) : LT_OK);
     }
     return LT_OK;
@@ -234,13 +234,15 @@ lt_err lt_peers_collective(lt_peers *p, const lt_call *call, const lt_peer_place
                     .call = call,
                     .g = call->group,
                     .q = place->q,
-                    .sends = lt_peer_sends(p),
                     .sum = place->sum,
                     .each = elements_of_piece(p, call, place)};
     LT_TRY(call->kind == LT_CALL_ALL_GATHER || call->kind == LT_CALL_ALL_TO_ALL ? exchange_all(&w)
-                                                                               : reduce(&w));
-    LT_TRY(b->moment_mark(w.sends, lt_peer_moment(p)));
-    return b->moment_follow(w.q, lt_peer_moment(p));
+                                                                                : reduce(&w));
+    for (int i = 0; i < LT_PEER_SENDS; i++) {
+        LT_TRY(b->moment_mark(lt_peer_sends(p, i), lt_peer_moment(p, i)));
+        LT_TRY(b->moment_follow(w.q, lt_peer_moment(p, i)));
+    }
+    return LT_OK;
 }
 
 lt_err lt_peers_pair(lt_peers *p, const lt_call *call, int lane, lt_queue *q) {

@@ -19,7 +19,7 @@
 /* An ordered stream of work on one device. Each backend has its own struct lt_queue, whose first
  * member is the queue's device (lt_queue_device). The CPU's queue runs work immediately. */
 typedef struct lt_queue lt_queue;
-typedef struct lt_moment lt_moment;   /* Where a queue was at a call of moment_mark. */
+typedef struct lt_moment lt_moment; /* Where a queue was at a call of moment_mark. */
 /* Names an allocation to other ranks, which may be other processes of this machine. */
 typedef struct {
     unsigned char bytes[128];

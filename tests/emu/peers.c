@@ -91,8 +91,7 @@ EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, CUipcMemHandle handle, u
     if (fd < 0) {
         return INVALID_VALUE;
     }
-    unsigned char *const base =
-        mmap(NULL, n.whole, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    unsigned char *const base = mmap(NULL, n.whole, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     (void)close(fd);
     if (base == MAP_FAILED) {
         return LT_CU_ERROR_OUT_OF_MEMORY;
@@ -116,8 +115,7 @@ EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr p) {
 
 /* ---- Words ---- */
 
-EXPORT CUresult cuStreamWriteValue32_v2(CUstream s, CUdeviceptr p, uint32_t value,
-                                        unsigned flags) {
+EXPORT CUresult cuStreamWriteValue32_v2(CUstream s, CUdeviceptr p, uint32_t value, unsigned flags) {
     (void)flags;
     return emu_do(
         s, &(node){.kind = NODE_FILL, .dst = (void *)(uintptr_t)p, .bytes = 4, .word = value},

@@ -81,9 +81,9 @@ lt_err lt_cuda_memory_reach(lt_cuda *c, const lt_memory_handle *memory, void **o
         *out = (void *)(uintptr_t)h.data;
         return h.device != info->index ? reach_device(c, &h) : LT_OK;
     }
-    LT_TRY(lt_cu_check(
-        lt_cuda_api(c)->cuIpcOpenMemHandle(&mapped, h.name, LT_CU_IPC_LAZY_PEER_ACCESS),
-        "GPU %d: map the memory of another process's GPU", info->index));
+    LT_TRY(
+        lt_cu_check(lt_cuda_api(c)->cuIpcOpenMemHandle(&mapped, h.name, LT_CU_IPC_LAZY_PEER_ACCESS),
+                    "GPU %d: map the memory of another process's GPU", info->index));
     *out = (void *)(uintptr_t)mapped;
     return LT_OK;
 }
