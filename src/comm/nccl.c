@@ -18,8 +18,9 @@
  *            numbers: NCCL's own sums, which are exact. Other types, and MAX and MIN of floats,
  *            whose NaN NCCL may lose: every rank receives all, and the host reduces (sum.c); these
  *            are a few numbers a step. options.any_order: NCCL's own sums for all.
- * COPIES     Sums, gathers, exchanges and pairs of ranks on one machine do not go through NCCL at
- *            all: peer.h. What follows is for the others.
+ * COPIES     A group whose members are on one machine and reach each other's GPUs has no
+ *            communicator of NCCL's: peer.h; sums of other types than F32 and BF16 are gathered and
+ *            reduced as below. Where all groups are such, NCCL is not opened.
  * PAIRS      A send or receive has a communicator of two ranks and a queue of its own for each
  *            direction between two members, made at its first call, so that it holds nothing else
  *            up.
@@ -79,6 +80,7 @@ lt_err lt_nccl_end_on(lt_nccl_world *w, lt_call *call, lt_queue *q) {
 /* The sender makes an id, and the host world takes it to the receiver. */
 static lt_err link_begin(lt_nccl_world *w, const lt_call *call, lt_nccl_link *l) {
     lt_group *twin = lt_nccl_group_of(call)->twin;
+    LT_TRY(w->nccl == NULL ? lt_nccl_load(&w->nccl) : LT_OK);
     LT_TRY(w->backend->queue_open(w->device, &l->queue));
     l->state = LINK_ID;
     if (call->kind == LT_CALL_RECV) {
@@ -148,7 +150,15 @@ static bool is_pair(const lt_call *call) {
 
 static bool by_copies(const lt_nccl_world *w, const lt_call *call) {
     return is_pair(call) ? lt_peers_lane(w->peers, call->group, call->peer) >= 0
-                         : lt_peers_serve(w->peers, call);
+                         : lt_nccl_group_of(call)->comm == NULL && lt_peers_serve(w->peers, call);
+}
+
+lt_err lt_nccl_sends_follow(lt_nccl_world *w, const lt_call *call) {
+    const size_t place = lt_nccl_place(call);
+    for (int i = 0; w->follows[place] && i < LT_PEER_SENDS; i++) {
+        LT_TRY(w->backend->moment_follow(lt_peer_sends(w->peers, i), w->before[place]));
+    }
+    return LT_OK;
 }
 
 /* Queue a whole call. */
@@ -167,9 +177,7 @@ static lt_err copy_call(lt_nccl_world *w, lt_call *call) {
         return lt_nccl_end_on(w, call, q);
     }
     LT_TRY(lt_nccl_begin_on(w, call, lt_peer_sends(w->peers, 0))); /* The sends come first. */
-    for (int i = 1; w->follows[place] && i < LT_PEER_SENDS; i++) {
-        LT_TRY(w->backend->moment_follow(lt_peer_sends(w->peers, i), w->before[place]));
-    }
+    LT_TRY(lt_nccl_sends_follow(w, call));
     LT_TRY(w->follows[place] ? w->backend->moment_follow(q, w->before[place]) : LT_OK);
     LT_TRY(lt_peers_collective(w->peers, call, &(lt_peer_place){q, w->sum, w->piece_bytes}));
     return lt_nccl_end_on(w, call, q);
@@ -254,7 +262,7 @@ static void missing(const lt_call *call, char *out, size_t out_bytes) {
         (void)snprintf(out, out_bytes, "rank %d did not come", call->group->ranks[call->peer]);
         return;
     }
-    if (call->phase == LT_CALL_ISSUED && by_copies(lt_nccl_world_of(call), call) &&
+    if (call->phase == LT_CALL_ISSUED && lt_nccl_group_of(call)->comm == NULL &&
         lt_peers_missing(lt_nccl_world_of(call)->peers, call, out, out_bytes)) {
         return;
     }
@@ -363,12 +371,18 @@ static lt_err wait_for_comm(const lt_nccl_world *w, const lt_group *g, lt_nccl_c
     }
 }
 
+/* Members whose GPUs copy directly need none, unless NCCL shall choose the order of sums. */
 static lt_err connect_group(lt_group *g) {
     lt_nccl_world *w = g->comm->world;
     lt_nccl_group *s = g->shared;
-    lt_nccl_config config = lt_nccl_config_make(w->nccl, g->name);
+    lt_nccl_config config;
     lt_nccl_id id = {{0}};
     lt_err err = LT_OK;
+    if (lt_peers_reach(w->peers, g) && !g->comm->options.any_order) {
+        return LT_OK;
+    }
+    LT_TRY(w->nccl == NULL ? lt_nccl_load(&w->nccl) : LT_OK);
+    config = lt_nccl_config_make(w->nccl, g->name);
     if (g->rank == 0) {
         LT_TRY(lt_nccl_check(w->nccl, w->nccl->GetUniqueId(&id), "id"));
     }
@@ -527,7 +541,6 @@ lt_err lt_comm_open_device(lt_comm **out, lt_comm *host, lt_device *device,
     if (options.deadline_s == 0.0) {
         options.deadline_s = host->options.deadline_s;
     }
-    LT_TRY_DONE(lt_nccl_load(&w->nccl));
     LT_TRY_DONE(reserve(w));
     LT_TRY_DONE(host->size > 1 ? lt_peers_open(&w->peers, host, device) : LT_OK);
     LT_TRY_DONE(options.connect_late ? LT_OK : meet_peers(w, &options));

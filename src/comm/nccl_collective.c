@@ -11,8 +11,13 @@ static bool is_reduction(const lt_call *call) {
 
 typedef enum { BY_NCCL, BY_DEVICE, BY_HOST } who_sums;
 
+/* Among ranks whose GPUs copy directly, which have no communicator of NCCL's, peer_verbs.c has the
+ * sums of F32 and BF16, and the host all others. */
 static who_sums sums_by(const lt_call *call) {
     const lt_dtype t = call->dtype;
+    if (lt_nccl_group_of(call)->comm == NULL) {
+        return BY_HOST;
+    }
     if (t == LT_I64 || t == LT_I32 || t == LT_U8 || call->group->comm->options.any_order) {
         return BY_NCCL;
     }
@@ -147,6 +152,15 @@ static lt_err gather_piece(lt_nccl_world *w, const lt_call *call, int64_t k) {
                   all = call->kind == LT_CALL_ALL_REDUCE ? call->count : call->count * n,
                   count = all - k * each < each ? all - k * each : each;
     const lt_nccl_comm comm = lt_nccl_group_of(call)->comm;
+    if (comm == NULL) {
+        lt_call gather = *call;
+        LT_TRY(lt_nccl_sends_follow(w, call));
+        gather.kind = LT_CALL_ALL_GATHER;
+        gather.src = element(call->src, k * each, call->dtype);
+        gather.dst = w->stage;
+        gather.count = count;
+        return lt_peers_collective(w->peers, &gather, &(lt_peer_place){.q = w->queue});
+    }
     w->settling = comm;
     return lt_nccl_check(m,
                          m->AllGather(element(call->src, k * each, call->dtype), w->stage,
@@ -270,6 +284,8 @@ lt_err lt_nccl_collective(lt_nccl_world *w, lt_call *call) {
                 return LT_OK;
             }
             w->settling = NULL;
+        }
+        if (!w->on_host) {
             LT_TRY(end_step(w, call));
         }
         if (w->on_host) {

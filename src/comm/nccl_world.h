@@ -23,13 +23,13 @@ typedef struct {
 } lt_nccl_link;
 
 typedef struct {
-    lt_nccl_comm comm;
+    lt_nccl_comm comm;   /* NULL: all members' GPUs copy directly. */
     lt_group *twin;      /* The same group in the host world. */
     lt_nccl_link *links; /* (n, 2): to a member, from it. */
 } lt_nccl_group;
 
 typedef struct {
-    const lt_nccl_library *nccl;
+    const lt_nccl_library *nccl; /* NULL: nothing has needed it so far. */
     lt_comm *host;
     lt_device *device;
     const lt_backend *backend;
@@ -75,6 +75,9 @@ lt_err lt_nccl_state(const lt_nccl_world *w, lt_nccl_comm comm, bool *busy);
 /* A call begins on q, behind what its caller had queued; and ends there. */
 lt_err lt_nccl_begin_on(lt_nccl_world *w, const lt_call *call, lt_queue *q);
 lt_err lt_nccl_end_on(lt_nccl_world *w, lt_call *call, lt_queue *q);
+
+/* The queues of peer.h's sends go on behind what the caller had queued, too. */
+lt_err lt_nccl_sends_follow(lt_nccl_world *w, const lt_call *call);
 
 /* nccl_check.c: tell the others what this rank calls; *done: they call the same. */
 lt_err lt_nccl_check_begin(lt_nccl_world *w, const lt_call *call);

@@ -4,15 +4,12 @@
 #include "tensor/ops.h"
 
 static bool sums_here(const lt_call *call) {
-    return call->op == LT_REDUCE_SUM && (call->dtype == LT_F32 || call->dtype == LT_BF16) &&
-           !call->group->comm->options.any_order;
+    return call->op == LT_REDUCE_SUM && (call->dtype == LT_F32 || call->dtype == LT_BF16);
 }
 
 bool lt_peers_serve(const lt_peers *p, const lt_call *call) {
-    const bool kind = call->kind == LT_CALL_ALL_GATHER || call->kind == LT_CALL_ALL_TO_ALL ||
-                      ((call->kind == LT_CALL_ALL_REDUCE || call->kind == LT_CALL_REDUCE_SCATTER) &&
-                       sums_here(call));
-    return kind && lt_peers_reach(p, call->group);
+    const bool sums = call->kind == LT_CALL_ALL_REDUCE || call->kind == LT_CALL_REDUCE_SCATTER;
+    return lt_peers_reach(p, call->group) && (!sums || sums_here(call));
 }
 
 static char *element(const void *data, int64_t i, lt_dtype dtype) {
@@ -40,7 +37,7 @@ static lt_err put(const work *w, int member, const char *src, size_t bytes) {
     return bytes > 0 ? lt_peer_put(w->p, w->g->ranks[member], 0, src, bytes, NULL) : LT_OK;
 }
 
-/* Copy the next piece from a member to where it belongs. */
+/* Copy the next piece from a member to where it belongs; dst NULL: nowhere. */
 static lt_err take(const work *w, int member, char *dst, size_t bytes) {
     const int rank = w->g->ranks[member];
     char *slot;
@@ -48,7 +45,7 @@ static lt_err take(const work *w, int member, char *dst, size_t bytes) {
         return LT_OK;
     }
     LT_TRY(lt_peer_await(w->p, rank, 0, w->q, &slot));
-    LT_TRY(w->backend->copy(w->q, dst, slot, bytes));
+    LT_TRY(dst != NULL ? w->backend->copy(w->q, dst, slot, bytes) : LT_OK);
     return lt_peer_free(w->p, rank, 0, w->q);
 }
 
@@ -57,7 +54,7 @@ static int other(const work *w, int i) {
     return (w->g->rank + 1 + i) % w->g->n;
 }
 
-/* ---- Gathers and exchanges ------------------------------------------------------------------- */
+/* ---- Movements ------------------------------------------------------------------------------- */
 
 typedef struct {
     const char *send;
@@ -65,12 +62,24 @@ typedef struct {
     size_t send_bytes, recv_bytes;
 } exchange;
 
-static exchange exchange_with(const lt_call *call, int member) {
-    const size_t elem = lt_dtype_bytes(call->dtype);
+#define BARRIER_BYTES 4 /* Anything. */
+
+static exchange exchange_with(const work *w, int member) {
+    const lt_call *call = w->call;
+    const size_t elem = lt_dtype_bytes(call->dtype), all = (size_t)call->count * elem;
+    const int own = call->group->rank;
     int64_t send_at = 0, recv_at = 0;
-    if (call->kind == LT_CALL_ALL_GATHER) {
-        return (exchange){call->src, element(call->dst, member * call->count, call->dtype),
-                          (size_t)call->count * elem, (size_t)call->count * elem};
+    switch (call->kind) {
+    case LT_CALL_BARRIER:
+        return (exchange){(const char *)w->sum, NULL, BARRIER_BYTES, BARRIER_BYTES};
+    case LT_CALL_BROADCAST:
+        return (exchange){call->src, call->dst, own == call->peer ? all : 0,
+                          member == call->peer ? all : 0};
+    case LT_CALL_ALL_GATHER:
+        return (exchange){call->src, element(call->dst, member * call->count, call->dtype), all,
+                          all};
+    default:
+        break;
     }
     for (int j = 0; j < member; j++) {
         send_at += call->send_counts[j];
@@ -83,26 +92,26 @@ static exchange exchange_with(const lt_call *call, int member) {
 
 static lt_err exchange_all(const work *w) {
     const size_t each = lt_peer_slot_bytes(w->p, 0);
-    const exchange own = exchange_with(w->call, w->g->rank);
+    const exchange own = exchange_with(w, w->g->rank);
     size_t most = 0;
-    if (own.send != own.recv && own.send_bytes > 0) {
+    if (own.recv != NULL && own.send != own.recv && own.send_bytes > 0) {
         LT_TRY(w->backend->copy(w->q, own.recv, own.send, own.send_bytes));
     }
     for (int i = 0; i < w->g->n - 1; i++) {
-        const exchange e = exchange_with(w->call, other(w, i));
+        const exchange e = exchange_with(w, other(w, i));
         const size_t larger = e.send_bytes > e.recv_bytes ? e.send_bytes : e.recv_bytes;
         most = larger > most ? larger : most;
         lt_peer_expect(w->p, w->call->number, w->g->ranks[other(w, i)], e.recv_bytes > 0);
     }
     for (int64_t k = 0; (size_t)k * each < most; k++) {
         for (int i = 0; i < w->g->n - 1; i++) {
-            const exchange e = exchange_with(w->call, other(w, i));
+            const exchange e = exchange_with(w, other(w, i));
             LT_TRY(
                 put(w, other(w, i), e.send + (size_t)k * each, piece_bytes(e.send_bytes, k, each)));
         }
         for (int i = w->g->n - 2; i >= 0; i--) {
-            const exchange e = exchange_with(w->call, other(w, i));
-            LT_TRY(take(w, other(w, i), e.recv + (size_t)k * each,
+            const exchange e = exchange_with(w, other(w, i));
+            LT_TRY(take(w, other(w, i), e.recv != NULL ? e.recv + (size_t)k * each : NULL,
                         piece_bytes(e.recv_bytes, k, each)));
         }
     }
