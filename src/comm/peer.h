@@ -1,7 +1,7 @@
 /* peer.h: transfers between GPUs of one machine by their copy engines: no kernel of a transfer
  * holds a multiprocessor while it moves data or waits, as NCCL's do, so that products run at full
- * speed beside it. The world of nccl.c uses it among ranks that reach each other's memory; where all
- * do, NCCL is not even opened. LATEEN_PEER_COPIES=0: NCCL does all.
+ * speed beside it. The world of nccl.c uses it among ranks that reach each other's memory; where
+ * all do, NCCL is not even opened. LATEEN_PEER_COPIES=0: NCCL does all.
  *
  * BOXES      Each rank has an allocation that its neighbours have mapped, with a box for each of
  *            them. A box has lanes: one for collectives, PAIR_LANES for sends and receives; a lane
