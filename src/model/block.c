@@ -4,8 +4,8 @@
  *     begin   x = stream + branch;  h = norm(x), in one op; without a pre-norm the half reads x
  *     end     branch = residual_scale * norm(y); without a post-norm y was written to branch
  *
- * With ranks of tp (tp.h) the stream has own rows; begin ends with a gather of h, or of x into h's
- * place, and end begins with the scatter of what the last product wrote to branch, all rows of
+ * With ranks of tp (tp.h) the stream has own rows; begin is followed by a gather of h, or of x into
+ * h's place, and end begins with the scatter of what the last product wrote to branch, all rows of
  * it. */
 #include "model/block.h"
 
@@ -17,22 +17,22 @@ static lt_err add(lt_exec *r, lt_tensor y, lt_tensor a, float alpha, lt_tensor b
                .y = y, .a = a, .b = b, .alpha = alpha, .beta = b.data != NULL ? 1.0f : 0.0f});
 }
 
-/* All rows of what the half reads, of which own rows are there. */
-static lt_err gather_input(lt_exec *r, const lt_layer_spec *l, lt_tensor h, lt_tensor x) {
-    return r->n_tp == 1 ? LT_OK : lt_tp_gather(r, h, l->pre_norms ? lt_tp_own_rows(r, h) : x);
+lt_tensor lt_block_own_input(const lt_exec *r, const lt_layer_spec *l, lt_tensor h, lt_tensor x) {
+    return l->pre_norms ? lt_tp_own_rows(r, h) : x;
+}
+
+lt_err lt_block_gather(lt_exec *r, const lt_layer_spec *l, lt_tensor h, lt_tensor x) {
+    return r->n_tp == 1 ? LT_OK : lt_tp_gather(r, h, lt_block_own_input(r, l, h, x));
 }
 
 lt_err lt_block_begin_fwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *norm, lt_tensor h,
                           lt_tensor x, lt_tensor stream, lt_tensor branch) {
     const lt_tensor none = {0}, own_h = lt_tp_own_rows(r, h), own = lt_tp_own_rows(r, branch);
     if (!l->pre_norms) {
-        LT_TRY(stream.data == NULL ? LT_OK : add(r, x, stream, 1.0f, own));
-    } else if (stream.data == NULL) {
-        LT_TRY(lt_norm_fwd(r, norm, own_h, x, none, none));
-    } else {
-        LT_TRY(lt_norm_fwd(r, norm, own_h, stream, own, x));
+        return stream.data == NULL ? LT_OK : add(r, x, stream, 1.0f, own);
     }
-    return gather_input(r, l, h, x);
+    return stream.data == NULL ? lt_norm_fwd(r, norm, own_h, x, none, none)
+                               : lt_norm_fwd(r, norm, own_h, stream, own, x);
 }
 
 lt_tensor lt_block_input(const lt_exec *r, const lt_layer_spec *l, lt_tensor h, lt_tensor x) {
@@ -59,7 +59,7 @@ lt_err lt_block_again(lt_exec *r, const lt_layer_spec *l, const lt_norm *norm, l
                       lt_tensor x) {
     const lt_tensor none = {0};
     LT_TRY(l->pre_norms ? lt_norm_fwd(r, norm, lt_tp_own_rows(r, h), x, none, none) : LT_OK);
-    return gather_input(r, l, h, x);
+    return lt_block_gather(r, l, h, x);
 }
 
 lt_err lt_block_end_bwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *post,
@@ -74,6 +74,10 @@ lt_err lt_block_end_bwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *post,
         LT_TRY(lt_norm_bwd(r, post, own, *dy, y, false));
         *dy = own;
     }
+    return LT_OK;
+}
+
+lt_err lt_block_gather_bwd(lt_exec *r, const lt_batch_acts *b, lt_tensor *dy) {
     if (r->n_tp > 1) {
         LT_TRY(lt_tp_gather(r, b->branch, *dy));
         *dy = b->branch;

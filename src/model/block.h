@@ -44,22 +44,26 @@ lt_err lt_mlp_activate(lt_exec *r, const lt_layer_spec *l, int layer, const lt_l
 lt_err lt_mlp_activate_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t);
 
 /* What both halves share (block.c). Begin: x = stream + branch, unless stream is absent and x is
- * there already; h = norm(x) where the layer has pre-norms, gathered. Input: what the half's first
- * product reads, h or x. Output: where its last product writes. End: branch = what is added to the
+ * there already; h = norm(x) where the layer has pre-norms; with tp own rows of these, and gather,
+ * or lt_tp_linear_fwd, brings the others from own_input. Input: what the half's first product
+ * reads, h or x. Output: where its last product writes. End: branch = what is added to the
  * stream, from y where the layer has post-norms, else branch holds it already. */
 lt_err lt_block_begin_fwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *norm, lt_tensor h,
                           lt_tensor x, lt_tensor stream, lt_tensor branch);
+lt_tensor lt_block_own_input(const lt_exec *r, const lt_layer_spec *l, lt_tensor h, lt_tensor x);
+lt_err lt_block_gather(lt_exec *r, const lt_layer_spec *l, lt_tensor h, lt_tensor x);
 lt_tensor lt_block_input(const lt_exec *r, const lt_layer_spec *l, lt_tensor h, lt_tensor x);
 lt_tensor lt_block_output(const lt_exec *r, const lt_layer_spec *l, lt_tensor branch, lt_tensor y);
 lt_err lt_block_end_fwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *post, lt_tensor branch,
                         lt_tensor y);
 /* Backward. Again: recompute the input where it was dropped. End: *dy = the gradient of what came
- * before norm and scale, of all rows, b->dx or b->branch. Begin: b->dx += the gradient of the
- * stream through b->dh, of own rows. */
+ * before norm and scale, of own rows, in b->dx or b->branch; gather: of all rows. Begin: b->dx +=
+ * the gradient of the stream through b->dh, of own rows. */
 lt_err lt_block_again(lt_exec *r, const lt_layer_spec *l, const lt_norm *norm, lt_tensor h,
                       lt_tensor x);
 lt_err lt_block_end_bwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *post,
                         const lt_batch_acts *b, lt_tensor y, lt_tensor *dy);
+lt_err lt_block_gather_bwd(lt_exec *r, const lt_batch_acts *b, lt_tensor *dy);
 lt_err lt_block_begin_bwd(lt_exec *r, const lt_layer_spec *l, const lt_norm *norm,
                           const lt_batch_acts *b, lt_tensor x);
 

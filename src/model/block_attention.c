@@ -145,7 +145,9 @@ lt_err lt_attention_qkv_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const
     const lt_layer_spec l = lt_exec_layer(r, layer);
     const lt_norm norm = norm1(layer, t);
     LT_TRY(lt_block_begin_fwd(r, &l, &norm, t->h1, t->x_in, stream, b->branch));
-    LT_TRY(lt_linear_fwd(r, t->qkv, qkv_input(r, &l, t), LT_PARAM_QKV, LT_PARAM_QKV_BIAS, layer));
+    LT_TRY(lt_tp_linear_fwd(r, t->qkv, qkv_input(r, &l, t),
+                            lt_block_own_input(r, &l, t->h1, t->x_in), LT_PARAM_QKV,
+                            LT_PARAM_QKV_BIAS, layer));
     return qk_fwd(r, &l, layer, t);
 }
 
@@ -229,8 +231,8 @@ lt_err lt_attention_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, con
         LT_TRY(l.qk_norm ? qk_fwd(r, &l, layer, t) : LT_OK);
     }
     LT_TRY(lt_block_end_bwd(r, &l, &post, b, t->proj, &dproj));
-    LT_TRY(lt_linear_bwd(r, b->datt, dproj, t->att, LT_PARAM_ATTN_OUT, LT_PARAM_ATTN_OUT_BIAS,
-                         layer, false));
+    LT_TRY(lt_tp_linear_bwd_gathered(r, b->datt, r->n_tp > 1 ? b->branch : dproj, dproj, t->att,
+                                     LT_PARAM_ATTN_OUT, LT_PARAM_ATTN_OUT_BIAS, layer));
     LT_TRY(lt_context_attention_bwd(
         r, &(lt_attention_bwd_args){.dq = q_of(r, &l, &b->dqkv),
                                     .dk = k_of(r, &l, &b->dqkv),
@@ -240,8 +242,7 @@ lt_err lt_attention_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, con
                                     .dout = lt_heads(r, &b->datt, 0, l.n_heads, l.value_dim),
                                     .fwd = attention_args(r, &l, layer, t)}));
     LT_TRY(qk_bwd(r, &l, layer, t, b));
-    LT_TRY(lt_linear_bwd(r, b->dh, b->dqkv, qkv_input(r, &l, t), LT_PARAM_QKV, LT_PARAM_QKV_BIAS,
-                         layer, false));
-    LT_TRY(lt_tp_scatter(r, lt_tp_own_rows(r, b->dh), b->dh));
+    LT_TRY(lt_tp_linear_bwd_scattered(r, b->dh, b->dqkv, qkv_input(r, &l, t), LT_PARAM_QKV,
+                                      LT_PARAM_QKV_BIAS, layer));
     return lt_block_begin_bwd(r, &l, &norm, b, t->x_in);
 }

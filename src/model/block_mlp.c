@@ -47,9 +47,11 @@ static bool plain(const lt_exec *r, const lt_layer_spec *l) {
 static lt_err up_fwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t) {
     const lt_tensor h = up_input(r, l, t);
     if (plain(r, l)) {
+        LT_TRY(lt_block_gather(r, l, t->h2, t->x_mid));
         return lt_linear_act_fwd(r, t->act, t->up, h, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer);
     }
-    LT_TRY(lt_linear_fwd(r, t->up, h, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer));
+    LT_TRY(lt_tp_linear_fwd(r, t->up, h, lt_block_own_input(r, l, t->h2, t->x_mid), LT_PARAM_UP,
+                            LT_PARAM_UP_BIAS, layer));
     return lt_mlp_activate(r, l, layer, t);
 }
 
@@ -61,6 +63,7 @@ lt_err lt_mlp_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_
 
     LT_TRY(lt_block_begin_fwd(r, &l, &norm, t->h2, t->x_mid, t->x_in, b->branch));
     if (l.n_experts > 0) {
+        LT_TRY(lt_block_gather(r, &l, t->h2, t->x_mid));
         LT_TRY(lt_moe_fwd(r, layer, t, b, up_input(r, &l, t), y, capacity));
     } else {
         LT_TRY(up_fwd(r, &l, layer, t));
@@ -80,11 +83,12 @@ static lt_err dense_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_
     if (plain(r, l)) {
         LT_TRY(lt_linear_act_bwd(r, t->act, dy, t->act, t->up, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS,
                                  layer));
-        return lt_linear_bwd(r, b->dh, t->act, h, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer, false);
+        return lt_tp_linear_bwd_scattered(r, b->dh, t->act, h, LT_PARAM_UP, LT_PARAM_UP_BIAS,
+                                          layer);
     }
     LT_TRY(lt_linear_bwd(r, t->act, dy, t->act, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer, false));
     LT_TRY(lt_mlp_activate_bwd(r, l, layer, t));
-    return lt_linear_bwd(r, b->dh, t->up, h, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer, false);
+    return lt_tp_linear_bwd_scattered(r, b->dh, t->up, h, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer);
 }
 
 lt_err lt_mlp_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
@@ -97,11 +101,11 @@ lt_err lt_mlp_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_
         LT_TRY(lt_block_again(r, &l, &norm, t->h2, t->x_mid));
     }
     LT_TRY(lt_block_end_bwd(r, &l, &post, b, t->mlp, &dy));
+    LT_TRY(lt_block_gather_bwd(r, b, &dy)); /* d(act) takes act's place: dw comes first. */
     if (l.n_experts > 0) {
         LT_TRY(lt_moe_bwd(r, layer, t, b, up_input(r, &l, t), dy, level, aux_scale));
     } else {
         LT_TRY(dense_bwd(r, &l, layer, t, b, dy, level));
-        LT_TRY(lt_tp_scatter(r, lt_tp_own_rows(r, b->dh), b->dh));
     }
     return lt_block_begin_bwd(r, &l, &norm, b, t->x_mid);
 }

@@ -112,8 +112,11 @@ static lt_err exchange_evenly(const lt_exec_verb *v, lt_comm_work *work) {
     return lt_all_to_all(v->group, v->dst, counts, v->src, counts, v->dtype, work);
 }
 
-lt_err lt_exec_run_verb_now(const lt_exec *r, const lt_exec_verb *v) {
-    lt_comm_work work = 0;
+lt_err lt_exec_run_verb_now(lt_exec *r, const lt_exec_verb *v) {
+    lt_comm_work work = r->begun;
+    if (v->part == LT_EXEC_END) {
+        return lt_exec_verb_end(r, v->group, work);
+    }
     lt_exec_verb_begin(r, v->group);
     switch (v->kind) {
     case LT_EXEC_GATHER:
@@ -130,10 +133,11 @@ lt_err lt_exec_run_verb_now(const lt_exec *r, const lt_exec_verb *v) {
         LT_TRY(exchange_evenly(v, &work));
         break;
     }
-    return lt_exec_verb_end(r, v->group, work);
+    r->begun = work;
+    return v->part == LT_EXEC_BEGIN ? LT_OK : lt_exec_verb_end(r, v->group, work);
 }
 
-lt_err lt_exec_run_verb(const lt_exec *r, const lt_exec_verb *v) {
+lt_err lt_exec_run_verb(lt_exec *r, const lt_exec_verb *v) {
     return r->between_pieces != NULL ? r->between_pieces(r->pass, v) : lt_exec_run_verb_now(r, v);
 }
 
@@ -373,6 +377,17 @@ static bool adds(lt_exec *r, lt_param_kind kind) {
                again = !r->fresh || (head && r->head_stored);
     r->head_stored = r->head_stored || head;
     return again;
+}
+
+bool lt_linear_is_plain(const lt_exec *r, lt_param_kind kind, int layer) {
+    return is_whole(r, param_index(r, kind, layer)) && !lt_lora_has(r, kind, layer) &&
+           !lt_lora_rows_have(r, kind, layer);
+}
+
+lt_err lt_linear_bwd_input(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_param_kind kind, int layer) {
+    LT_ASSERT(lt_linear_is_plain(r, kind, layer));
+    return lt_exec_matmul(r,
+                          &(lt_matmul_args){.y = dx, .a = dy, .b = lt_exec_weight(r, kind, layer)});
 }
 
 lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,

@@ -25,8 +25,11 @@ typedef enum {
     LT_EXEC_REDUCE,  /* lt_all_reduce by op */
     LT_EXEC_EXCHANGE /* lt_all_to_all of `count` elements to and from each */
 } lt_exec_verb_kind;
+/* A verb may be two: BEGIN, computation that does not touch its buffers, END. */
+typedef enum { LT_EXEC_WHOLE, LT_EXEC_BEGIN, LT_EXEC_END } lt_exec_verb_part;
 typedef struct {
     lt_exec_verb_kind kind;
+    lt_exec_verb_part part;
     lt_group *group;
     void *dst;
     const void *src;
@@ -82,12 +85,13 @@ typedef struct {
     /* While a pass is recorded: runs a verb between two pieces; NULL: verbs run at once. */
     lt_err (*between_pieces)(void *pass, const lt_exec_verb *v);
     void *pass;
+    lt_comm_work begun; /* The verb between its BEGIN and its END. */
 } lt_exec;
 
 /* Run a verb; of a pass that is being recorded, between two pieces. */
-LT_MUST_USE lt_err lt_exec_run_verb(const lt_exec *r, const lt_exec_verb *v);
+LT_MUST_USE lt_err lt_exec_run_verb(lt_exec *r, const lt_exec_verb *v);
 /* The same at once. */
-LT_MUST_USE lt_err lt_exec_run_verb_now(const lt_exec *r, const lt_exec_verb *v);
+LT_MUST_USE lt_err lt_exec_run_verb_now(lt_exec *r, const lt_exec_verb *v);
 /* Around other verbs, which no recording holds. */
 void lt_exec_verb_begin(const lt_exec *r, lt_group *g);
 lt_err lt_exec_verb_end(const lt_exec *r, lt_group *g, lt_comm_work work);
@@ -154,6 +158,12 @@ lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, l
 /* The same without adapters, and a bias that is given; absent: none. */
 lt_err lt_linear_base(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_param_kind kind,
                       int layer);
+/* Is the layer one product of whole matrices, without adapters or 8-bit products? Then rows of y
+ * may be computed apart, and so may the two halves of its backward pass: this one, and
+ * lt_linear_bwd without dx. */
+bool lt_linear_is_plain(const lt_exec *r, lt_param_kind kind, int layer);
+LT_MUST_USE lt_err lt_linear_bwd_input(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_param_kind kind,
+                                       int layer);
 /* lt_linear_fwd followed by the spec's plain activation: y = f(x), and x is kept for the backward
  * pass. */
 lt_err lt_linear_act_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_param_kind kind,

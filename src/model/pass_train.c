@@ -94,7 +94,7 @@ static lt_err add_piece(lt_pass_recorded *shape, lt_pass_piece **out) {
 }
 
 static lt_err run_piece(lt_pass *p, const lt_pass_piece *piece) {
-    const lt_exec *r = &p->exec;
+    lt_exec *r = &p->exec;
     LT_TRY(r->backend->graph_launch(r->queue, piece->graph));
     LT_TRY(piece->verb.group != NULL ? lt_exec_run_verb_now(r, &piece->verb) : LT_OK);
     return piece->tell != NULL ? piece->tell(p->units->of, piece->unit, piece->what) : LT_OK;

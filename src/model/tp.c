@@ -87,11 +87,15 @@ lt_tensor lt_tp_own_rows(const lt_exec *r, lt_tensor all) {
     return lt_tensor_rows(&all, run.first, run.count);
 }
 
-/* timed: LT_TIMED_*; whole: elements of all ranks' buffers. */
+/* timed: LT_TIMED_*, of a verb in two parts the wait for its end; whole: elements of all ranks'
+ * buffers. */
 static lt_err run(lt_exec *r, int timed, int64_t whole, lt_exec_verb v) {
     const double sent = (double)(r->n_tp - 1) / r->n_tp * (double)whole;
     const lt_cost least = {.bytes = sent * (double)lt_dtype_bytes(v.dtype)};
     v.group = r->tp;
+    if (v.part == LT_EXEC_BEGIN) {
+        return lt_exec_run_verb(r, &v);
+    }
     LT_TRY(lt_exec_begin(r, timed, &least));
     LT_TRY(lt_exec_run_verb(r, &v));
     return lt_exec_end(r, timed);
@@ -109,20 +113,40 @@ static int64_t run_count(const lt_exec *r, const lt_tensor *all) {
     return lt_tp_run_of(all->shape[0], r->n_tp, 0).each * all->shape[1];
 }
 
+static lt_err gather(lt_exec *r, lt_tensor all, lt_exec_verb_part part) {
+    const int64_t count = run_count(r, &all);
+    return run(r, LT_TIMED_GATHER, count * r->n_tp,
+               (lt_exec_verb){.kind = LT_EXEC_GATHER,
+                              .part = part,
+                              .dst = all.data,
+                              .src = lt_tp_own_rows(r, all).data,
+                              .count = count,
+                              .dtype = all.dtype});
+}
+
+static lt_err scatter(lt_exec *r, lt_tensor all, lt_exec_verb_part part) {
+    const int64_t count = run_count(r, &all);
+    return run(r, LT_TIMED_SCATTER, count * r->n_tp,
+               (lt_exec_verb){.kind = LT_EXEC_SCATTER,
+                              .part = part,
+                              .dst = lt_tp_own_rows(r, all).data,
+                              .src = all.data,
+                              .count = count,
+                              .dtype = all.dtype});
+}
+
+static lt_err put_own(lt_exec *r, lt_tensor all, lt_tensor own) {
+    const lt_tensor place = lt_tp_own_rows(r, all);
+    return own.data == place.data ? LT_OK : copy(r, place, own);
+}
+
 lt_err lt_tp_gather(lt_exec *r, lt_tensor all, lt_tensor own) {
     if (r->n_tp == 1) {
         LT_ASSERT(own.data == all.data);
         return LT_OK;
     }
-    const lt_tensor place = lt_tp_own_rows(r, all);
-    const int64_t count = run_count(r, &all);
-    LT_TRY(own.data == place.data ? LT_OK : copy(r, place, own));
-    return run(r, LT_TIMED_GATHER, count * r->n_tp,
-               (lt_exec_verb){.kind = LT_EXEC_GATHER,
-                              .dst = all.data,
-                              .src = place.data,
-                              .count = count,
-                              .dtype = all.dtype});
+    LT_TRY(put_own(r, all, own));
+    return gather(r, all, LT_EXEC_WHOLE);
 }
 
 lt_err lt_tp_scatter(lt_exec *r, lt_tensor own, lt_tensor all) {
@@ -131,15 +155,83 @@ lt_err lt_tp_scatter(lt_exec *r, lt_tensor own, lt_tensor all) {
         return LT_OK;
     }
     const lt_tensor place = lt_tp_own_rows(r, all);
-    const int64_t count = run_count(r, &all);
-    LT_TRY(run(r, LT_TIMED_SCATTER, count * r->n_tp,
-               (lt_exec_verb){.kind = LT_EXEC_SCATTER,
-                              .dst = place.data,
-                              .src = all.data,
-                              .count = count,
-                              .dtype = all.dtype}));
+    LT_TRY(scatter(r, all, LT_EXEC_WHOLE));
     return own.data == place.data ? LT_OK : copy(r, own, place);
 }
+
+/* ---- Linear layers beside a verb ---- */
+
+static bool overlaps(const lt_exec *r, lt_param_kind kind, int layer) {
+    return r->backend->moment_open != NULL && lt_linear_is_plain(r, kind, layer);
+}
+
+/* Rows of all that are not this rank's: up to two runs of them, of which some may be empty. */
+static void others(const lt_exec *r, int64_t rows, lt_tp_run out[2]) {
+    const lt_tp_run own = lt_tp_run_of(rows, r->n_tp, r->tp_rank);
+    const int64_t behind = own.first + own.count;
+    out[0] = (lt_tp_run){.first = 0, .count = own.first};
+    out[1] = (lt_tp_run){.first = behind, .count = rows - behind};
+}
+
+lt_err lt_tp_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor all, lt_tensor own, lt_param_kind kind,
+                        lt_param_kind bias, int layer) {
+    lt_tp_run runs[2];
+    if (r->n_tp == 1 || !overlaps(r, kind, layer)) {
+        LT_TRY(lt_tp_gather(r, all, own));
+        return lt_linear_fwd(r, y, all, kind, bias, layer);
+    }
+    LT_TRY(put_own(r, all, own));
+    LT_TRY(gather(r, all, LT_EXEC_BEGIN));
+    LT_TRY(lt_linear_fwd(r, lt_tp_own_rows(r, y), lt_tp_own_rows(r, all), kind, bias, layer));
+    LT_TRY(gather(r, all, LT_EXEC_END));
+    others(r, all.shape[0], runs);
+    for (int i = 0; i < 2; i++) {
+        LT_TRY(runs[i].count == 0
+                   ? LT_OK
+                   : lt_linear_fwd(r, lt_tensor_rows(&y, runs[i].first, runs[i].count),
+                                   lt_tensor_rows(&all, runs[i].first, runs[i].count), kind, bias,
+                                   layer));
+    }
+    return LT_OK;
+}
+
+lt_err lt_tp_linear_bwd_gathered(lt_exec *r, lt_tensor dx, lt_tensor all, lt_tensor own,
+                                 lt_tensor x, lt_param_kind kind, lt_param_kind bias, int layer) {
+    const lt_tensor none = {0};
+    lt_tp_run runs[2];
+    if (r->n_tp == 1 || !overlaps(r, kind, layer)) {
+        LT_TRY(lt_tp_gather(r, all, own));
+        return lt_linear_bwd(r, dx, all, x, kind, bias, layer, false);
+    }
+    LT_TRY(put_own(r, all, own));
+    LT_TRY(gather(r, all, LT_EXEC_BEGIN));
+    LT_TRY(lt_linear_bwd_input(r, lt_tp_own_rows(r, dx), lt_tp_own_rows(r, all), kind, layer));
+    LT_TRY(gather(r, all, LT_EXEC_END));
+    others(r, all.shape[0], runs);
+    for (int i = 0; i < 2; i++) {
+        LT_TRY(runs[i].count == 0
+                   ? LT_OK
+                   : lt_linear_bwd_input(r, lt_tensor_rows(&dx, runs[i].first, runs[i].count),
+                                         lt_tensor_rows(&all, runs[i].first, runs[i].count), kind,
+                                         layer));
+    }
+    return lt_linear_bwd(r, none, all, x, kind, bias, layer, false);
+}
+
+lt_err lt_tp_linear_bwd_scattered(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x,
+                                  lt_param_kind kind, lt_param_kind bias, int layer) {
+    const lt_tensor none = {0};
+    if (r->n_tp == 1 || !overlaps(r, kind, layer)) {
+        LT_TRY(lt_linear_bwd(r, dx, dy, x, kind, bias, layer, false));
+        return lt_tp_scatter(r, lt_tp_own_rows(r, dx), dx);
+    }
+    LT_TRY(lt_linear_bwd_input(r, dx, dy, kind, layer));
+    LT_TRY(scatter(r, dx, LT_EXEC_BEGIN));
+    LT_TRY(lt_linear_bwd(r, none, dy, x, kind, bias, layer, false));
+    return scatter(r, dx, LT_EXEC_END);
+}
+
+/* ---- Sums ---- */
 
 static lt_err reduce(lt_exec *r, lt_tensor x, lt_reduce op) {
     const int64_t count = lt_tensor_count(&x);

@@ -52,6 +52,22 @@ lt_tensor lt_tp_own_rows(const lt_exec *r, lt_tensor all);
  * every rank's `all`, which is left undefined elsewhere. */
 LT_MUST_USE lt_err lt_tp_gather(lt_exec *r, lt_tensor all, lt_tensor own);
 LT_MUST_USE lt_err lt_tp_scatter(lt_exec *r, lt_tensor own, lt_tensor all);
+/* Linear layers beside a verb: where they are plain (lt_linear_is_plain) and the device has queues,
+ * the copies go on while products compute that need none of the rows under way.
+ *
+ *     lt_tp_linear_fwd           all = every rank's own | y of own rows ║ y of the others' rows
+ *     lt_tp_linear_bwd_gathered  all = every rank's own | dx of own rows ║ dx of the others', dw
+ *     lt_tp_linear_bwd_scattered dx | own = own rows of the sum of every rank's dx, meanwhile dw ║
+ *
+ * Without a group they are lt_linear_fwd and lt_linear_bwd. */
+LT_MUST_USE lt_err lt_tp_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor all, lt_tensor own,
+                                    lt_param_kind kind, lt_param_kind bias, int layer);
+LT_MUST_USE lt_err lt_tp_linear_bwd_gathered(lt_exec *r, lt_tensor dx, lt_tensor all, lt_tensor own,
+                                             lt_tensor x, lt_param_kind kind, lt_param_kind bias,
+                                             int layer);
+LT_MUST_USE lt_err lt_tp_linear_bwd_scattered(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x,
+                                              lt_param_kind kind, lt_param_kind bias, int layer);
+
 /* x = the sum of every rank's, contiguous. */
 LT_MUST_USE lt_err lt_tp_sum(lt_exec *r, lt_tensor x);
 /* The same over the number of ranks. */

@@ -33,6 +33,9 @@ axis dense tp=2 --mesh tp=2
 # Norms of q and k that span the heads of both ranks.
 for device in cpu cuda; do train olmo2-$device $device 2 --model.dtype fp32 --model.family olmo2 --mesh tp=2; done
 compare "tp=2 of olmo2 on two GPUs, fp32: two CPU ranks" olmo2-cpu olmo2-cuda 1e-5 1e-4
+# Rows of other ranks before and behind a rank's own: their products wait for the gather, its own does not.
+train tp=4 cuda 4 --model.dtype fp32 ${models[dense]} --mesh tp=4
+compare "tp=4 on four GPUs, fp32: one GPU" dense-fp32 tp=4 1e-6 1e-5
 axis dense pp=2 --mesh pp=2
 # A V: each rank has two stages, and gradients of weights wait for their turn.
 train four cpu 1 --model.layers 4

@@ -155,7 +155,7 @@ typedef struct {
     char key[LT_SET_KEY_BYTES];
     int64_t bytes;
     double used_s;
-    bool busy, near; /* near: see mark_near. */
+    bool busy;
 } held_key;
 
 /* Sizes by key; names are sorted, so those of one key are neighbours. *rows is the caller's. */
@@ -222,30 +222,26 @@ static bool follows_soon(const lt_shard_cache *c, int64_t from, int64_t to) {
     return at == to && between < near_bytes;
 }
 
-static int by_key(const void *key, const void *row) {
-    return strcmp(key, ((const held_key *)row)->key);
-}
-
-/* Which rows, sorted by their keys, are what was read last of a source, or what the window there
- * may read? Asked once each time that room is made. */
-static void mark_near(const lt_shard_cache *c, held_key *rows, size_t n) {
+/* Is it what was read last of its source, or may the window there read it? */
+static bool is_near(const lt_shard_cache *c, const char *key) {
     for (size_t i = 0; i < c->n; i++) {
         const lt_set_shard *e = c->entries[i];
         const int64_t at = atomic_load(&c->entries[e->first]->at);
-        held_key *r = at >= 0 ? bsearch(e->key, rows, n, sizeof *rows, by_key) : NULL;
-        if (r != NULL && !r->near) {
-            r->near = at == e->index || follows_soon(c, e->index, at) ||
-                      follows_soon(c, at, e->index);
+        if (at >= 0 && strcmp(e->key, key) == 0 &&
+            (at == e->index || follows_soon(c, e->index, at) || follows_soon(c, at, e->index))) {
+            return true;
         }
     }
+    return false;
 }
 
-static held_key *oldest(held_key *rows, size_t n, const char *but, bool spare) {
+static held_key *oldest(const lt_shard_cache *c, held_key *rows, size_t n, const char *but,
+                        bool spare) {
     held_key *found = NULL;
     for (size_t i = 0; i < n; i++) {
         held_key *r = &rows[i];
         if (r->bytes > 0 && !r->busy && strcmp(r->key, but) != 0 &&
-            (found == NULL || r->used_s < found->used_s) && !(spare && r->near)) {
+            (found == NULL || r->used_s < found->used_s) && !(spare && is_near(c, r->key))) {
             found = r;
         }
     }
@@ -287,12 +283,9 @@ static lt_err make_room_locked(lt_shard_cache *c, const lt_set_shard *e, bool ah
     for (size_t i = 0; i < n; i++) {
         total += strcmp(rows[i].key, e->key) != 0 ? rows[i].bytes : 0;
     }
-    if (total + need > c->budget_bytes) {
-        mark_near(c, rows, n);
-    }
     while (total + need > c->budget_bytes && (!ahead || c->in_order) &&
-           ((old = oldest(rows, n, e->key, true)) != NULL ||
-            (!ahead && (old = oldest(rows, n, e->key, false)) != NULL))) {
+           ((old = oldest(c, rows, n, e->key, true)) != NULL ||
+            (!ahead && (old = oldest(c, rows, n, e->key, false)) != NULL))) {
         old->busy = true;
         if (delete_key(c, old->key)) {
             total -= old->bytes;

@@ -36,31 +36,6 @@ bool lt_state_check(lt_call *call, char owner[LT_OWNER_NAME_BYTES]) {
     return true;
 }
 
-const char *lt_state_purpose(const char *text, size_t n, lt_api_error *e) {
-    static const char *const sent[] = {"batch", "fine-tune"};
-    for (size_t i = 0; text != NULL && i < sizeof sent / sizeof *sent; i++) {
-        if (n == strlen(sent[i]) && memcmp(text, sent[i], n) == 0) {
-            return lt_file_purpose_find(sent[i]);
-        }
-    }
-    lt_api_refuse(e, "purpose", "'purpose' must be batch or fine-tune");
-    return NULL;
-}
-
-bool lt_state_form(const lt_multipart *m, const char *const *known, lt_api_error *e) {
-    for (int i = 0; i < m->n; i++) {
-        if (!lt_name_is_one_of(m->parts[i].name, known)) {
-            return lt_api_refuse(e, m->parts[i].name, "the form's field '%.60s' is not known",
-                                 m->parts[i].name);
-        }
-        if (lt_multipart_find(m, m->parts[i].name) != &m->parts[i]) {
-            return lt_api_refuse(e, m->parts[i].name, "the form has the field '%.60s' twice",
-                                 m->parts[i].name);
-        }
-    }
-    return true;
-}
-
 bool lt_state_expires(int64_t seconds, const char *anchor, lt_api_error *e) {
     if (anchor == NULL || strcmp(anchor, "created_at") != 0) {
         return lt_api_refuse(e, "expires_after[anchor]", "the anchor must be created_at");
@@ -110,11 +85,22 @@ static bool read_expiry(const lt_multipart *m, int64_t *seconds, lt_api_error *e
     return lt_state_expires(*seconds, field_is(anchor, "created_at") ? "created_at" : NULL, e);
 }
 
+/* A field that is not honoured is refused by name. */
+static bool check_names(const lt_multipart *m, lt_api_error *e) {
+    static const char *const known[] = {"file", "purpose", "expires_after[seconds]",
+                                        "expires_after[anchor]", NULL};
+    for (int i = 0; i < m->n; i++) {
+        if (!lt_name_is_one_of(m->parts[i].name, known)) {
+            return lt_api_refuse(e, m->parts[i].name, "the form's field '%.60s' is not known",
+                                 m->parts[i].name);
+        }
+    }
+    return true;
+}
+
 /* Read the form; *file points into it. */
 static bool read_form(const lt_call *call, lt_multipart *m, lt_file_entry *f,
                       const lt_multipart_part **file, lt_api_error *e) {
-    static const char *const known[] = {"file", "purpose", "expires_after[seconds]",
-                                        "expires_after[anchor]", NULL};
     const char *why = NULL;
     const lt_multipart_part *purpose;
     int64_t seconds = 0;
@@ -130,11 +116,14 @@ static bool read_form(const lt_call *call, lt_multipart *m, lt_file_entry *f,
     if (purpose == NULL) {
         return lt_api_refuse(e, "purpose", "the form has no 'purpose'");
     }
-    *f = (lt_file_entry){.purpose = lt_state_purpose(purpose->data, purpose->n, e),
-                         .created = (int64_t)lt_clock_unix_s()};
-    if (f->purpose == NULL || !lt_state_form(m, known, e) || !read_expiry(m, &seconds, e)) {
+    if (!field_is(purpose, "batch") && !field_is(purpose, "fine-tune")) {
+        return lt_api_refuse(e, "purpose", "'purpose' must be batch or fine-tune");
+    }
+    if (!check_names(m, e) || !read_expiry(m, &seconds, e)) {
         return false;
     }
+    *f = (lt_file_entry){.purpose = field_is(purpose, "batch") ? "batch" : "fine-tune",
+                         .created = (int64_t)lt_clock_unix_s()};
     f->expires = seconds > 0 ? f->created + seconds : 0;
     snprintf(f->name, sizeof f->name, "%s",
              (*file)->filename[0] != '\0' ? (*file)->filename : "upload");

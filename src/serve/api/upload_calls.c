@@ -49,9 +49,8 @@ static bool read_upload(const lt_api_params *a, lt_upload *t, lt_api_error *e) {
     if (a->filename == NULL || a->purpose == NULL || a->mime_type == NULL || a->file_bytes < 1) {
         return lt_api_refuse(e, NULL, "filename, purpose, bytes and mime_type are required");
     }
-    t->file.purpose = lt_state_purpose(a->purpose, strlen(a->purpose), e);
-    if (t->file.purpose == NULL) {
-        return false;
+    if (strcmp(a->purpose, "batch") != 0 && strcmp(a->purpose, "fine-tune") != 0) {
+        return lt_api_refuse(e, "purpose", "'purpose' must be batch or fine-tune");
     }
     if (n == 0 || n >= sizeof t->file.name || strpbrk(a->filename, "/\\") != NULL) {
         return lt_api_refuse(e, "filename", "'filename' must have 1 to %zu bytes, and no folder",
@@ -63,6 +62,7 @@ static bool read_upload(const lt_api_params *a, lt_upload *t, lt_api_error *e) {
         return false;
     }
     memcpy(t->file.name, a->filename, n + 1);
+    t->file.purpose = lt_file_purpose_find(a->purpose);
     t->bytes = a->file_bytes;
     t->keep_s = json_integer_value(json_object_get(expires, "seconds"));
     return true;
@@ -95,7 +95,6 @@ typedef struct {
 
 /* The form has one field, `data`. */
 static bool add_part(lt_call *call, const which *w, const char *part, lt_api_error *e) {
-    static const char *const known[] = {"data", NULL};
     lt_multipart m;
     const char *why = NULL;
     const lt_multipart_part *data;
@@ -106,8 +105,13 @@ static bool add_part(lt_call *call, const which *w, const char *part, lt_api_err
     if (data == NULL || data->n == 0) {
         return lt_api_refuse(e, "data", "the form has no 'data', or it is empty");
     }
-    return lt_state_form(&m, known, e) &&
-           lt_uploads_add(call->server->uploads, w->id, w->owner, part, data->data, data->n, e);
+    for (int i = 0; i < m.n; i++) {
+        if (&m.parts[i] != data) {
+            return lt_api_refuse(e, m.parts[i].name, "the form's field '%.60s' is not known",
+                                 m.parts[i].name);
+        }
+    }
+    return lt_uploads_add(call->server->uploads, w->id, w->owner, part, data->data, data->n, e);
 }
 
 static bool on_part(lt_call *call, const which *w, lt_api_error *e) {

@@ -1,7 +1,6 @@
 /* uploads.c: see uploads.h. A mutex protects the list of uploads. Parts are written, and joined to
  * the file, without holding it. A part has an entry before it is written, with `there` false; if
- * the upload ends during the write, the writer deletes the part. A folder without its upload.json
- * is none of an upload: the next server deletes it, with whatever a writer has still put there. */
+ * the upload ends during the write, the writer deletes the part. */
 #include "serve/api/uploads.h"
 
 #include <errno.h>
@@ -11,17 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/log.h"
 #include "platform/copy/digest.h"
 
 #define COPY_BYTES ((size_t)1 << 20)
-#define OWN_FILE   "upload.json" /* What was asked for. */
-#define PART       "part_"       /* How names of parts begin. */
 /* Clients send a part again when they do not hear that it came, so parts may take more than the
  * file; not more than twice as much. */
 #define SLACK  2
@@ -48,26 +43,14 @@ struct lt_uploads {
     upload *newest;
 };
 
-/* DIR/uploads/ID/NAME */
-static lt_err path_of(const lt_uploads *u, const char *id, const char *name,
-                      char out[LT_PATH_BYTES]) {
-    char folder[LT_PATH_BYTES];
-    LT_TRY(lt_path_join(folder, u->dir, id));
-    return lt_path_join(out, folder, name);
+static lt_err part_path(const lt_uploads *u, const char *id, char out[LT_PATH_BYTES]) {
+    return lt_path_join(out, u->dir, id);
 }
 
-static void delete_file(const lt_uploads *u, const char *id, const char *name) {
+static void delete_part(const lt_uploads *u, const char *id) {
     char path[LT_PATH_BYTES];
-    if (path_of(u, id, name, path) == LT_OK) {
+    if (part_path(u, id, path) == LT_OK) {
         (void)unlink(path);
-    }
-}
-
-static void delete_folder(const lt_uploads *u, const char *id) {
-    char path[LT_PATH_BYTES];
-    delete_file(u, id, OWN_FILE); /* First: from here on the folder is none of an upload. */
-    if (lt_path_join(path, u->dir, id) != LT_OK || lt_file_remove_tree(path) != LT_OK) {
-        lt_log_warn("%s", lt_error_message());
     }
 }
 
@@ -89,7 +72,11 @@ static void free_upload(upload *t) {
 static void end(const lt_uploads *u, upload *t, lt_upload_state state) {
     t->public.state = state;
     t->ended = (int64_t)lt_clock_unix_s();
-    delete_folder(u, t->public.id);
+    for (int64_t i = 0; i < t->n_parts; i++) {
+        if (t->parts[i].there) {
+            delete_part(u, t->parts[i].id);
+        }
+    }
     free(t->parts);
     t->parts = NULL;
     t->n_parts = t->room = 0;
@@ -223,112 +210,6 @@ static void give_back(upload *t, part *p) {
     *p = t->parts[--t->n_parts];
 }
 
-/* ---- What outlives the server ---- */
-
-static lt_err write_own(const lt_uploads *u, const lt_upload *t) {
-    char path[LT_PATH_BYTES], *text;
-    json_t *j = json_pack("{s:I, s:I, s:I, s:I, s:s, s:s, s:s}", "bytes", (json_int_t)t->bytes,
-                          "created", (json_int_t)t->created, "expires", (json_int_t)t->expires,
-                          "keep_s", (json_int_t)t->keep_s, "owner", t->file.owner, "name",
-                          t->file.name, "purpose", t->file.purpose);
-    lt_err err = LT_OK;
-    text = j != NULL ? json_dumps(j, JSON_COMPACT) : NULL;
-    if (text == NULL) {
-        LT_FAIL_DONE(LT_ERR_ARG, "upload %s: its name or owner is not UTF-8", t->id);
-    }
-    LT_TRY_DONE(lt_path_join(path, u->dir, t->id));
-    LT_TRY_DONE(lt_file_make_dirs(path));
-    LT_TRY_DONE(path_of(u, t->id, OWN_FILE, path));
-    LT_TRY_DONE(lt_file_write_atomic(path, text, strlen(text)));
-done:
-    free(text);
-    json_decref(j);
-    return err;
-}
-
-static bool read_own(const lt_uploads *u, const char *id, lt_upload *t) {
-    char path[LT_PATH_BYTES];
-    json_int_t bytes, created, expires, keep_s;
-    const char *owner, *name, *purpose;
-    json_t *j = path_of(u, id, OWN_FILE, path) == LT_OK ? json_load_file(path, 0, NULL) : NULL;
-    const bool whole = j != NULL && strlen(id) < sizeof t->id &&
-                       json_unpack(j, "{s:I, s:I, s:I, s:I, s:s, s:s, s:s}", "bytes", &bytes,
-                                   "created", &created, "expires", &expires, "keep_s", &keep_s,
-                                   "owner", &owner, "name", &name, "purpose", &purpose) == 0 &&
-                       strlen(owner) < sizeof t->file.owner && strlen(name) < sizeof t->file.name &&
-                       lt_file_purpose_find(purpose) != NULL;
-    if (whole) {
-        *t = (lt_upload){.bytes = bytes, .created = created, .expires = expires, .keep_s = keep_s};
-        (void)snprintf(t->id, sizeof t->id, "%s", id);
-        (void)snprintf(t->file.owner, sizeof t->file.owner, "%s", owner);
-        (void)snprintf(t->file.name, sizeof t->file.name, "%s", name);
-        t->file.purpose = lt_file_purpose_find(purpose);
-    }
-    json_decref(j);
-    return whole;
-}
-
-/* A file of an upload's folder: a part, or what a write that was interrupted has left. */
-static lt_err find_again(const lt_uploads *u, upload *t, const char *name) {
-    char path[LT_PATH_BYTES];
-    struct stat st;
-    lt_api_error e = {0};
-    LT_TRY(path_of(u, t->public.id, name, path));
-    if (strcmp(name, OWN_FILE) == 0) {
-        return LT_OK;
-    }
-    if (strncmp(name, PART, strlen(PART)) != 0 || strlen(name) >= sizeof t->parts->id ||
-        strchr(name, '.') != NULL || stat(path, &st) != 0 ||
-        !take_place(t, name, (size_t)st.st_size, &e)) {
-        (void)unlink(path);
-        return LT_OK;
-    }
-    t->parts[t->n_parts - 1].there = true;
-    return LT_OK;
-}
-
-/* An upload that an earlier server has left. */
-static lt_err take_over(lt_uploads *u, const char *id) {
-    lt_err err = LT_OK;
-    char path[LT_PATH_BYTES], **names = NULL;
-    size_t n = 0;
-    upload *t = calloc(1, sizeof *t);
-    if (t == NULL) {
-        LT_FAIL(LT_ERR_OOM, "upload %s", id);
-    }
-    if (!read_own(u, id, &t->public) || t->public.expires <= (int64_t)lt_clock_unix_s()) {
-        delete_folder(u, id);
-        goto done;
-    }
-    LT_TRY_DONE(lt_path_join(path, u->dir, id));
-    LT_TRY_DONE(lt_file_list(&names, &n, path));
-    for (size_t i = 0; i < n; i++) {
-        LT_TRY_DONE(find_again(u, t, names[i]));
-    }
-    t->next = u->newest;
-    u->newest = t;
-    t = NULL;
-done:
-    lt_file_list_free(names, n);
-    if (t != NULL) {
-        free_upload(t);
-    }
-    return err;
-}
-
-static lt_err take_all_over(lt_uploads *u) {
-    lt_err err = LT_OK;
-    char **names = NULL;
-    size_t n = 0;
-    LT_TRY(lt_file_list(&names, &n, u->dir));
-    for (size_t i = 0; i < n; i++) {
-        LT_TRY_DONE(take_over(u, names[i]));
-    }
-done:
-    lt_file_list_free(names, n);
-    return err;
-}
-
 /* ---- The door ---- */
 
 lt_err lt_uploads_open(lt_uploads **out, const lt_uploads_options *o) {
@@ -340,8 +221,8 @@ lt_err lt_uploads_open(lt_uploads **out, const lt_uploads_options *o) {
     u->o = *o;
     pthread_mutex_init(&u->lock, NULL);
     LT_TRY_DONE(lt_path_join(u->dir, o->dir, "uploads"));
+    LT_TRY_DONE(lt_file_remove_tree(u->dir)); /* Parts of an earlier server's uploads. */
     LT_TRY_DONE(lt_file_make_dirs(u->dir));
-    LT_TRY_DONE(take_all_over(u));
     *out = u;
     u = NULL;
 done:
@@ -376,10 +257,6 @@ bool lt_uploads_create(lt_uploads *u, lt_upload *asked, lt_api_error *e) {
     look_at_clock(u);
     ok = may_begin(u, asked, e);
     if (ok) {
-        const lt_err err = write_own(u, asked);
-        ok = err == LT_OK || lt_api_refuse_error(e, NULL, err);
-    }
-    if (ok) {
         t->next = u->newest;
         u->newest = t;
         t = NULL;
@@ -392,7 +269,7 @@ bool lt_uploads_create(lt_uploads *u, lt_upload *asked, lt_api_error *e) {
 bool lt_uploads_add(lt_uploads *u, const char *id, const char *owner, const char *part_id,
                     const void *data, size_t n, lt_api_error *e) {
     char path[LT_PATH_BYTES];
-    lt_err err = path_of(u, id, part_id, path);
+    lt_err err = part_path(u, part_id, path);
     upload *t;
     part *p;
     bool ok;
@@ -408,10 +285,9 @@ bool lt_uploads_add(lt_uploads *u, const char *id, const char *owner, const char
         return false;
     }
     err = lt_file_write_atomic(path, data, n);
+    ok = err == LT_OK || lt_api_refuse_error(e, NULL, err);
     pthread_mutex_lock(&u->lock);
-    /* An upload that has ended meanwhile has no folder: that is the reason to tell. */
-    ok = find_pending(u, id, owner, e) != NULL &&
-         (err == LT_OK || lt_api_refuse_error(e, NULL, err));
+    ok = ok && find_pending(u, id, owner, e) != NULL;
     t = find(u, id, owner);
     p = t != NULL ? find_part(t, part_id) : NULL;
     if (ok) {
@@ -421,7 +297,7 @@ bool lt_uploads_add(lt_uploads *u, const char *id, const char *owner, const char
     }
     pthread_mutex_unlock(&u->lock);
     if (!ok) {
-        delete_file(u, id, part_id);
+        delete_part(u, part_id);
     }
     return ok;
 }
@@ -483,8 +359,7 @@ done:
 
 /* Write the parts behind each other to a file. md5: the digest, once it is written; NULL: not
  * needed. */
-static lt_err join(const lt_uploads *u, const char *id, const json_t *ids, const char *to,
-                   char *md5) {
+static lt_err join(const lt_uploads *u, const json_t *ids, const char *to, char *md5) {
     unsigned char digest[LT_DIGEST_BYTES];
     char path[LT_PATH_BYTES];
     lt_err err = LT_OK;
@@ -502,7 +377,7 @@ static lt_err join(const lt_uploads *u, const char *id, const json_t *ids, const
         LT_TRY_DONE(lt_digest_open(&d, LT_DIGEST_MD5, 0));
     }
     for (size_t i = 0; i < json_array_size(ids); i++) {
-        LT_TRY_DONE(path_of(u, id, json_string_value(json_array_get(ids, i)), path));
+        LT_TRY_DONE(part_path(u, json_string_value(json_array_get(ids, i)), path));
         LT_TRY_DONE(append_file(fd, to, path, buffer, d));
     }
     if (fsync(fd) != 0) {
@@ -532,7 +407,7 @@ static bool make_file(const lt_uploads *u, const lt_upload *of, const json_t *id
     if (err != LT_OK) {
         return lt_api_refuse_error(e, NULL, err);
     }
-    err = join(u, of->id, ids, to, wanted != NULL ? md5 : NULL);
+    err = join(u, ids, to, wanted != NULL ? md5 : NULL);
     ok = err == LT_OK || lt_api_refuse_error(e, NULL, err);
     if (ok && wanted != NULL && strcasecmp(md5, wanted) != 0) {
         ok = lt_api_refuse(e, "md5", "'md5' = %.40s; that of the file is %s", wanted, md5);

@@ -1,7 +1,6 @@
 /* uploads.h: /v1/uploads: a file that comes in parts.
  *
- *     DIR/uploads/ID/upload.json   what was asked for, until the upload has ended
- *     DIR/uploads/ID/part_ID       a part of it
+ *     DIR/uploads/part_ID     a part, until its upload has ended
  *
  * An upload announces its bytes; its parts come in any order, several at once; at the end the
  * client names them in theirs, and together they become a file of files.h.
@@ -11,9 +10,8 @@
  *        │ └─its time ends▶ EXPIRED        nothing else may change it.
  *
  * What is wrong with a call that completes it leaves it PENDING, so that the client may correct it.
- * Pending uploads outlive the server: the next one takes them over, with the parts that were sent
- * whole, until their time is over. They have an owner, as files have, and other keys do not find
- * them. All functions may be called from any thread. */
+ * Uploads live in memory: the next server deletes their parts. They have an owner, as files have,
+ * and other keys do not find them. All functions may be called from any thread. */
 #ifndef LT_SERVE_UPLOADS_H
 #define LT_SERVE_UPLOADS_H
 
