@@ -42,9 +42,9 @@ endif
 LDLIBS  += $(shell pkg-config --libs $(LIBS) 2>/dev/null) -ldnnl -lm -ldl -lpthread
 
 # Programs of tests are many, and each is linked with the whole library: by the fastest linker that is installed (BFD's takes four times as long as lld),
-# from code that costs little to compile, since what they test is in the library.
+# without optimisation, since what they test is in the library.
 TEST_LINKER  := $(firstword $(foreach l,lld gold,$(if $(shell command -v ld.$l),-fuse-ld=$l)))
-TEST_CFLAGS   = $(patsubst -O3,-O1,$(CFLAGS))
+TEST_CFLAGS   = $(patsubst -O3,-O0,$(CFLAGS))
 
 # Instruction sets for src/kernels/cpu/isa: one source, one object and one symbol suffix each. A multiply and an add there may become one
 # fused instruction (-std=c17 alone would forbid it).

@@ -18,6 +18,8 @@ budget_s=900 # What the suites of `make test` may take together, on two cores; m
 deadline_s=300
 passed=0 failed=0 skipped=0 cpu_ms=0
 names=() limits=() reported=0 # Of suites in the order of their start; how many have been counted and printed.
+waiting=()                    # Suites that sleep, and are to be started: their words, quoted.
+declare -A sleeper            # By the process of a suite that sleeps.
 work=$(mktemp -d)
 # Every process of a suite inherits LATEEN_SUITE=$mark$number; and so they are found, whoever their parent or their group is now.
 # A runner within a suite puts its own mark behind that of the suite.
@@ -38,7 +40,8 @@ end_processes() { # the beginning of their marks
 # A suite is counted and printed in the order of its start, whenever it ends; the output of one that fails is shown.
 #   suite [-t S] NAME COMMAND...    by itself, when all before it have ended: builds, and what is timed or takes all cores
 #   skipped NAME WHY                in the place of one that this machine can not run
-#   beside [-t S] NAME COMMAND...   next to other such ones, as many as there are cores: what takes one core, or sleeps
+#   beside [-t S] NAME COMMAND...   next to other such ones, as many as there are cores: what takes one core
+#   waits [-t S] NAME COMMAND...    next to all of the above, two at once: what mostly sleeps, so that it takes no core from them
 # -t S: its deadline in seconds, where the usual one does not fit.
 suite() {
     beside_done
@@ -47,9 +50,31 @@ suite() {
 }
 
 beside() {
-    while [ "$(jobs -pr | wc -l)" -ge "$slots" ]; do wait -n; done
-    report
+    until_fewer "$slots"
     start "$@"
+}
+
+waits() {
+    waiting+=("$(printf '%q ' "$@")")
+    start_waiting
+}
+
+until_fewer() { # number: of suites that compute
+    while start_waiting && [ "$(running | grep -c computes)" -ge "$1" ]; do wait -n; done
+    report
+}
+
+running() { # a line each: sleeps or computes
+    local pid
+    for pid in $(jobs -pr); do echo "${sleeper[$pid]-computes}"; done
+}
+
+start_waiting() {
+    while [ ${#waiting[@]} -gt 0 ] && [ "$(running | grep -c sleeps)" -lt 2 ]; do
+        eval "start ${waiting[0]}"
+        sleeper[$!]=sleeps
+        waiting=("${waiting[@]:1}")
+    done
 }
 
 start() { # [-t seconds] name, command...
@@ -65,8 +90,7 @@ skipped() { # name, why: a suite that this machine can not run
 }
 
 beside_done() {
-    wait
-    report
+    until_fewer 1
 }
 slots=$(nproc)
 
@@ -144,7 +168,8 @@ long) suites_of tests/long ;;
     if [ ! -d "$1" ]; then echo "usage: tests/run.sh unit|all|long|FOLDER" >&2; exit 2; fi
     suites_of "$1" ;;
 esac
-beside_done
+while start_waiting && [ -n "$(running)" ]; do wait -n; done
+report
 for name in "${names[@]:$reported}"; do # Killed together with the shell that was to say how it ended.
     echo "$name: did not end"
     failed=$((failed + 1))

@@ -397,7 +397,8 @@ static lt_err write_job(pipeline *p, lt_shard_writer *w, const job *j) {
     size_t at = 0;
     for (size_t i = 0; i < j->n_records; at += j->doc_tokens[i++]) {
         const size_t n = j->doc_tokens[i];
-        const unsigned char *mask = masked ? (const unsigned char *)j->mask.data + at : NULL;
+        const unsigned char *mask = masked && n > 0 ? (const unsigned char *)j->mask.data + at
+                                                    : NULL;
         if (n == 0) {
             p->at.empty++;
             continue;

@@ -1,7 +1,7 @@
 """Runs of several ranks, started by mpirun: each of PyTorch's runs (tests/golden/train) on 2 and 3 ranks; a run that goes on with another number of ranks; a rank that
 is told to stop, stopped or killed; pipelines; meshes that are refused. Standard library only; TAP on stdout.
 
-usage: train_ranks.py LATEEN"""
+usage: train_ranks.py LATEEN [ranks | model]    ranks that divide the rows, or the model; both without"""
 import json
 import math
 import os
@@ -281,14 +281,10 @@ if shutil.which("mpirun") is None:
     print("ok 1 - runs of several ranks # SKIP no mpirun\n1..1")
     sys.exit(0)
 with tempfile.TemporaryDirectory() as work:
-    beside_pytorch(work)
-    stages_beside_pytorch(work)
-    layers_beside_pytorch(work)
-    other_mesh(work)
-    tokens_divided(work)
-    other_number_of_ranks(work)
-    zero(work)
-    faults(work)
-    refusals(work)
+    parts = {"ranks": (beside_pytorch, other_number_of_ranks, zero, faults, refusals),
+             "model": (stages_beside_pytorch, layers_beside_pytorch, other_mesh, tokens_divided)}
+    for part in sys.argv[2:] or parts:
+        for test in parts[part]:
+            test(work)
 print(f"1..{count}")
 sys.exit(failed > 0)

@@ -22,6 +22,9 @@ runner_itself() {
     says "a failed test is one failure" 'suite a bash -c "echo not ok 1; echo ok 2; echo 1..2; exit 1"' "1 passed, 1 failed"
     says "a failed test beside which the rest is missing" 'suite a printf "1..3\nnot ok 1\n"' "0 passed, 1 failed"
     says "skipped tests, as scripts and as cmocka say it" 'skipped a "no gadget"; suite b printf "1..2\nok 1\nnot ok 2 # SKIP some_test\n"' "1 passed, 0 failed, 2 skipped"
+    # c waits for what the suite b makes, and a for c: neither begins behind b. d waits until one of these two has ended.
+    says "what sleeps runs beside what runs by itself, two at once" "$(printf 'go() { until [ -e "%s/$1" ]; do sleep 0.05; done; }; said() { touch "%s/$1"; echo ok 1; echo 1..1; }; export -f go said
+        waits -t 60 a bash -c "go c; said a"; waits -t 60 c bash -c "go b; ! [ -e %s/d ] && said c"; waits -t 60 d bash -c "said d"; suite -t 60 b bash -c "said b"' "$dir" "$dir" "$dir")" "4 passed, 0 failed"
     says "killed" 'suite a bash -c "echo ok 1; kill -9 \$\$"' "1 passed, 1 failed"
     says "another script's results: its plan is kept" 'suite a bash -c ". tests/tap.sh; within printf \"ok 1\n1..1\n\"; say b 0; finish"' "2 passed, 0 failed"
     says "another script's results: it stops early" 'suite a bash -c ". tests/tap.sh; within printf \"1..2\nok 1\n\"; say b 0; finish"' "2 passed, 1 failed"
@@ -54,4 +57,4 @@ runner_itself() {
     finish
 }
 export -f runner_itself
-suite "the runner itself" bash -c runner_itself
+waits "the runner itself" bash -c runner_itself

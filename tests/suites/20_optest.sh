@@ -1,8 +1,7 @@
 # Every implementation of every op against the reference in double, gradients against finite differences, the reference against PyTorch.
 # Threads wait passively: the check runs with more of them than there may be cores. Each takes little more than one core, so they run side by side.
-suite -t 1200 "build optest" bash -c 'make -s -j"$(nproc)" build/optest && printf "ok 1 - built\n1..1\n"'
-# All kernels that the CPU can run, including those of smaller instruction sets.
-beside "optest --check" env OMP_WAIT_POLICY=passive build/optest --check --tap
+# All kernels that the CPU can run, including those of smaller instruction sets, in cases of at most 20 million operations (tests/long/optest.sh: all).
+beside "optest --check" env OMP_WAIT_POLICY=passive build/optest --check --mflop 20 --tap
 # On a CPU with a smaller instruction set, only ops that call others through the table, or that ask what the CPU can do, behave differently. Check these again as on such a CPU.
 asking() { grep -lE 'lt_backend_cpu\(|lt_cpu_features_get\(' "$@" | grep -v '/probe\.c$'; }
 through_table() {

@@ -45,4 +45,4 @@ shipped_model() {
     echo "# end"
 }
 export -f shipped_model
-suite "the model that comes with it" bash -c shipped_model
+beside "the model that comes with it" bash -c shipped_model

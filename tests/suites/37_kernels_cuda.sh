@@ -30,8 +30,8 @@ specs() {
 }
 export -f specs
 if find_nvrtc >/dev/null 2>&1; then
-    suite "CUDA kernels: specialisations" bash -c specs
-    suite -t 900 "CUDA kernels: compile, registers, spills" bash -c '
+    beside "CUDA kernels: specialisations" bash -c specs
+    beside -t 900 "CUDA kernels: compile, registers, spills" bash -c '
         if build/lateen bench kernels --compile --sample; then echo "ok 1 - every kernel compiles, no unexplained spill"; else echo "not ok 1 - kernels"; fi
         echo 1..1'
 else

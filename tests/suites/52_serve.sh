@@ -25,4 +25,4 @@ beside "serve: a seed in generate, chat and serve" tests/e2e/serve.sh seeds
 beside "serve: a hostile client and operator" tests/e2e/serve.sh abuse
 beside "serve: memory, keys, hosts" tests/e2e/serve.sh safe
 beside "bench serve" tests/e2e/serve.sh bench
-suite "serve: pages in Chromium" tests/e2e/serve.sh pages # Takes all cores.
+beside "serve: pages in Chromium" tests/e2e/serve.sh pages

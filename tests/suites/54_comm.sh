@@ -41,13 +41,4 @@ comm_programs() {
 }
 export -f comm_programs
 beside "ranks on the command line" bash -c comm_programs
-beside "faults of launched ranks" python3 tests/e2e/launch_faults.py build/lateen 12
-beside "runs that survive" python3 tests/e2e/runs_survive.py build/lateen quick
-beside "a rank that is slow" python3 tests/e2e/stragglers.py build/lateen
-beside "ranks that hold other bits" python3 tests/e2e/replicas.py build/lateen quick
-beside "ranks that survive a fault" python3 tests/e2e/keep.py build/lateen quick
-beside "nodes that are lost" python3 tests/e2e/nodes.py build/lateen quick
-beside "snapshots in memory" python3 tests/e2e/snapshots.py build/lateen quick
-beside "ranks on several machines" python3 tests/e2e/machines.py build/lateen quick
-beside "launch over several machines" python3 tests/e2e/launch_hosts.py build/lateen quick
 beside "sites that train apart" python3 tests/e2e/diloco.py build/lateen

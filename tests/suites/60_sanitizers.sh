@@ -1,14 +1,28 @@
-# A smoke test of the sanitizers: rooms that read foreign input (base, data, platform, serve) under AddressSanitizer with UndefinedBehaviorSanitizer, and Lateen's own
-# threads under ThreadSanitizer. Tests that mostly compute are left out. All other rooms are linked from the release build, without instrumentation.
-# tests/long/sanitizers.sh covers all of them, and 60_fuzz.sh runs the parsers, those of tokenizers too, under AddressSanitizer.
-. tests/sanitized.sh
-lent='src/kernels/%.o src/model/%.o src/tensor/%.o src/plan/%.o src/train/%.o src/cli/%.o src/align/%.o src/comm/%.o src/parallel/%.o tests/ops/%.o'
-strangers="^tests/unit/(base|data|platform|serve)/test_($(printf '%s\n' tests/unit/{base,data,platform,serve}/test_*.c | sed -E 's|.*/test_(.*)\.c|\1|' |
-    grep -vxE 'tokenize|tokenizer|tokenizer_exact|pick|ahead|draft|draft_device|draft_head|draft_model|engine|engine_load|scheduler|launch' | paste -sd '|'))$"
-own_threads='(data/test_loader|test_engine_load|test_compile)$'
-sanitized_build asan "$strangers" "$lent"
-sanitized_build tsan "$own_threads" "$lent src/platform/%.o"
-sanitized_run tsan "$own_threads" 1
-sanitized_run asan "$strangers" 2
-beside "server, asan" env LATEEN=build/asan/lateen tests/e2e/serve.sh raw
+# A smoke test of the sanitizers. AddressSanitizer with UndefinedBehaviorSanitizer: a second of every fuzz target, or 2,000 runs if they take less, and the unit tests of
+# the rooms that read foreign input (base, data, platform, serve), all from the same objects, built by clang without optimisation. ThreadSanitizer: Lateen's own threads.
+# Tests that mostly compute are left out, and all other rooms are linked from the release build, without instrumentation. tests/long/sanitizers.sh covers all of them;
+# tests/long/fuzz.sh: a minute of each target, optimised.
+fuzz_rows() {
+    local target n=0
+    . tests/tap.sh
+    for target in tests/fuzz/fuzz_*.c; do
+        target=${target#tests/fuzz/fuzz_}
+        grep -q "^| ${target%.c} | " tests/fuzz/README.md || { echo "# no row: ${target%.c}"; n=$((n + 1)); }
+    done
+    say "every fuzz target has a row in tests/fuzz/README.md" "$n"
+    finish
+}
+export -f fuzz_rows
+beside "fuzz targets in docs" bash -c fuzz_rows
+sanitized_run tsan "$smoke_threads" 1
 beside "load, tsan" env LATEEN=build/tsan/lateen BENCH=build/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 tests/e2e/serve_load.sh 3 32
+if command -v clang >/dev/null; then
+    beside "server, asan" env LATEEN=build/fuzz-quick/lateen tests/e2e/serve.sh raw
+    sanitized_run fuzz-quick "$smoke_strangers" 2
+    for target in tests/fuzz/fuzz_*.c; do
+        name=${target#tests/fuzz/fuzz_}
+        beside "fuzz ${name%.c}" env FUZZ_MODE=fuzz-quick tests/fuzz/smoke.sh "${name%.c}" "${FUZZ_SECONDS:-1}" -runs=2000
+    done
+else
+    skipped "fuzz targets, and unit tests under asan" "no clang"
+fi
