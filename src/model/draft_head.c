@@ -141,7 +141,7 @@ static lt_err read_mtp_config(reading *g, int64_t n) {
                 "%s: num_nextn_predict_layers is %lld; one layer of multi-token prediction is read",
                 g->path, (long long)n);
     }
-    if (s->family != LT_FAMILY_QWEN2 || target->family != s->family) {
+    if (!lt_family_get(s->family)->mtp_layers || target->family != s->family) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "%s: layers of multi-token prediction are read as Xiaomi's MiMo has them, beside "
                 "layers of qwen2; this model is %s, the served one %s",

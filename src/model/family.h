@@ -145,6 +145,9 @@ typedef struct {
     bool no_rope_keys;    /* no_rope_layers and no_rope_layer_interval are read. */
     bool gelu_new;        /* The name of gelu_pytorch_tanh. */
     bool ffn_four_widths; /* intermediate_size is 4 C unless it is given. */
+    bool own_token_head;  /* Its class for token classification has other names; not read. */
+    bool mtp_layers;      /* Layers of multi-token prediction are read, as MiMo has them. */
+    bool lora_experts;    /* Adapters name all experts at once: mlp.experts.gate_up_proj. */
     lt_gguf_traits gguf;
 } lt_family_row;
 

@@ -58,8 +58,7 @@ static const lt_name_row expert_rows[] = {
     {.kind = LT_PARAM_DOWN, .name = "model.layers.%L.mlp.experts.down_proj"}};
 
 const lt_name_row *lt_lora_expert_row(const lt_model_spec *spec, lt_param_kind kind) {
-    const bool has = spec->n_experts > 0 &&
-                     (spec->family == LT_FAMILY_MIXTRAL || spec->family == LT_FAMILY_QWEN3_MOE);
+    const bool has = spec->n_experts > 0 && lt_family_get(spec->family)->lora_experts;
     return !has                    ? NULL
            : kind == LT_PARAM_UP   ? &expert_rows[0]
            : kind == LT_PARAM_DOWN ? &expert_rows[1]

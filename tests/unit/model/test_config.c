@@ -179,6 +179,9 @@ static void reads_token_scores(void **state) {
     assert_int_equal(parse(&a, "{\"model_type\": \"llama\", " SIZES ", \"step_separator\": 3, "
                                "\"architectures\": [\"LlamaForTokenClassification\"]}"),
                      LT_ERR_FORMAT);
+    assert_int_equal(lt_model_spec_read(&a, "tests/golden/model/gpt2/config.json"), LT_OK);
+    lt_model_spec_add_scores(&a, 3, true);
+    assert_int_equal(lt_model_spec_check(&a), LT_ERR_UNSUPPORTED);
 }
 
 static void reads_gemma_layers(void **state) {
