@@ -10,8 +10,6 @@
 #include "base/file.h"
 #include "data/chat_format.h"
 
-#define TEMPLATE_BYTES ((size_t)4 << 20)
-
 static lt_err choose_template(lt_chat_template **out, const lt_chat_source_options *o) {
     lt_err err;
     char *text = NULL;
@@ -27,7 +25,7 @@ static lt_err choose_template(lt_chat_template **out, const lt_chat_source_optio
     if (lt_chat_format_find(o->template) != NULL) {
         return lt_chat_template_open_format(out, o->template);
     }
-    err = lt_file_read(&text, &n, o->template, TEMPLATE_BYTES);
+    err = lt_file_read(&text, &n, o->template, LT_TEMPLATE_BYTES);
     if (err == LT_ERR_NOT_FOUND) {
         LT_FAIL(err, "%s %s: no such file, nor one of %s", o->option, o->template,
                 lt_chat_format_names());

@@ -11,7 +11,6 @@
 #include "data/jinja/jinja.h"
 #include "data/tokenizer/bpe.h"
 
-#define TEMPLATE_BYTES ((size_t)4 << 20) /* Most bytes of one template. */
 /* Limit of tokenizer_config.json; some list every added token. */
 #define CONFIG_BYTES ((size_t)64 << 20)
 
@@ -51,9 +50,9 @@ lt_err lt_chat_template_open(lt_chat_template **out, const char *text, size_t by
     if (t->name == NULL || t->text == NULL || t->defaults == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s: a template of %zu bytes", name, bytes);
     }
-    if (bytes > TEMPLATE_BYTES) {
+    if (bytes > LT_TEMPLATE_BYTES) {
         LT_FAIL_DONE(LT_ERR_LIMIT, "%s: a template of %zu bytes; at most %zu are read", name, bytes,
-                     TEMPLATE_BYTES);
+                     LT_TEMPLATE_BYTES);
     }
     if (bytes > 0) {
         memcpy(t->text, text, bytes);
@@ -149,7 +148,7 @@ static lt_err format_text(lt_jbuf *b, const lt_chat_format *f) {
 
 lt_err lt_chat_template_open_format(lt_chat_template **out, const char *format) {
     const lt_chat_format *f = lt_chat_format_find(format);
-    lt_jpool pool = {.limit_bytes = TEMPLATE_BYTES};
+    lt_jpool pool = {.limit_bytes = LT_TEMPLATE_BYTES};
     lt_jbuf b = {.pool = &pool};
     lt_err err;
     if (f == NULL) {
@@ -247,7 +246,7 @@ static lt_err find_text(const char *folder, const json_t *config, const char *va
         LT_TRY(lt_path_join(path, folder, more));
     }
     if (lt_file_exists(path)) {
-        return lt_file_read(text, bytes, path, TEMPLATE_BYTES);
+        return lt_file_read(text, bytes, path, LT_TEMPLATE_BYTES);
     }
     member = pick(json_object_get(config, "chat_template"), variant);
     if (member != NULL) {

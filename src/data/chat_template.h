@@ -21,6 +21,8 @@
 #include "base/json.h"
 #include "lateen/tokenizer.h"
 
+#define LT_TEMPLATE_BYTES ((size_t)4 << 20) /* Most bytes of one template. */
+
 typedef struct lt_chat_template lt_chat_template;
 
 /* Compile a template text. Error texts begin with name. FORMAT: a syntax error, with its line. */

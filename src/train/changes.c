@@ -9,8 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/yaml.h"
-
-#define MANIFEST_BYTES_MAX ((size_t)16 << 20)
+#include "train/checkpoint.h"
 
 /* ---- Recipes as JSON ---- */
 
@@ -61,8 +60,8 @@ lt_err lt_changes_recipe_of(json_t **out, json_t **data, bool *resolved, const c
 
     *out = *data = NULL;
     *resolved = true;
-    LT_TRY(lt_path_join(path, checkpoint, "manifest.json"));
-    LT_TRY(lt_json_load(&manifest, path, MANIFEST_BYTES_MAX));
+    LT_TRY(lt_path_join(path, checkpoint, LT_MANIFEST));
+    LT_TRY(lt_json_load(&manifest, path, LT_MANIFEST_BYTES_MAX));
     *out = json_incref(json_object_get(manifest, "recipe"));
     *data = json_incref(json_object_get(manifest, "data"));
     LT_TRY_DONE(lt_path_join(path, checkpoint, "../../recipe.yaml"));

@@ -16,13 +16,11 @@
 #include "model/alloc.h"
 #include "train/checkpoint_parts.h"
 
-#define FORMAT_NAME        "lateen-checkpoint"
-#define VERSION_WHOLE      1 /* One part. */
-#define VERSION_PARTS      2 /* Files of boxes: checkpoint_parts.h. */
-#define MANIFEST           "manifest.json"
-#define MANIFEST_BYTES_MAX ((size_t)16 << 20)
-#define WEIGHTS            "weights"
-#define ENDING             ".safetensors"
+#define FORMAT_NAME   "lateen-checkpoint"
+#define VERSION_WHOLE 1 /* One part. */
+#define VERSION_PARTS 2 /* Files of boxes: checkpoint_parts.h. */
+#define WEIGHTS       "weights"
+#define ENDING        ".safetensors"
 
 void lt_run_state_clear(lt_run_state *s) {
     json_decref(s->loader);
@@ -63,7 +61,7 @@ static lt_err write_manifest(const char *folder, json_t *files, int n_parts, con
     if (text == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s: manifest", folder);
     }
-    LT_TRY_DONE(lt_path_join(path, folder, MANIFEST));
+    LT_TRY_DONE(lt_path_join(path, folder, LT_MANIFEST));
     LT_TRY_DONE(lt_file_write_atomic(path, text, strlen(text)));
 done:
     json_decref(root);
@@ -313,8 +311,8 @@ static lt_err read_manifest(json_t **out, int *n_parts, const char *folder) {
     const json_t *files;
     json_t *root = NULL;
 
-    LT_TRY(lt_path_join(path, folder, MANIFEST));
-    LT_TRY(lt_json_load(&root, path, MANIFEST_BYTES_MAX));
+    LT_TRY(lt_path_join(path, folder, LT_MANIFEST));
+    LT_TRY(lt_json_load(&root, path, LT_MANIFEST_BYTES_MAX));
     LT_TRY_DONE(check_header(n_parts, root, path));
     files = json_object_get(root, "files");
     for (size_t i = 0; i < json_array_size(files); i++) {
@@ -370,7 +368,7 @@ static lt_err verify_part(const char *folder, const char *manifest) {
     json_t *root = NULL;
     const json_t *files;
     LT_TRY(lt_path_join(path, folder, manifest));
-    LT_TRY(lt_json_load(&root, path, MANIFEST_BYTES_MAX));
+    LT_TRY(lt_json_load(&root, path, LT_MANIFEST_BYTES_MAX));
     files = json_object_get(root, "files");
     for (size_t i = 0; i < json_array_size(files); i++) {
         LT_TRY_DONE(lt_part_check_file(folder, json_array_get(files, i)));
@@ -400,8 +398,9 @@ bool lt_checkpoint_is(const char *path) {
     char manifest[LT_PATH_BYTES];
     json_t *root = NULL;
     int n_parts;
-    const bool is = lt_path_join(manifest, path, MANIFEST) == LT_OK && lt_file_exists(manifest) &&
-                    lt_json_load(&root, manifest, MANIFEST_BYTES_MAX) == LT_OK &&
+    const bool is = lt_path_join(manifest, path, LT_MANIFEST) == LT_OK &&
+                    lt_file_exists(manifest) &&
+                    lt_json_load(&root, manifest, LT_MANIFEST_BYTES_MAX) == LT_OK &&
                     check_header(&n_parts, root, manifest) == LT_OK;
     json_decref(root);
     return is;

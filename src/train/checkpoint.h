@@ -50,6 +50,9 @@
 #include "platform/agent/lease.h"
 #include "train/optimiser.h"
 
+#define LT_MANIFEST           "manifest.json" /* In the folder of a checkpoint. */
+#define LT_MANIFEST_BYTES_MAX ((size_t)16 << 20)
+
 /* What a checkpoint holds besides tensors. The JSON objects are owned by the holder; recipe and
  * data are NULL in older checkpoints. */
 typedef struct {

@@ -11,9 +11,8 @@
 #include "base/json.h"
 #include "base/log.h"
 
-#define STEP_PREFIX        "step-"
-#define MANIFEST_BYTES_MAX ((size_t)16 << 20)
-#define ASIDE_MAX          1000
+#define STEP_PREFIX "step-"
+#define ASIDE_MAX   1000
 
 void lt_checkpoint_name(char name[LT_CHECKPOINT_NAME_BYTES], int64_t step, const char *suffix) {
     snprintf(name, LT_CHECKPOINT_NAME_BYTES, STEP_PREFIX "%09lld%s", (long long)step, suffix);
@@ -102,7 +101,7 @@ lt_err lt_checkpoint_remove(const char *path) {
 bool lt_checkpoint_is_good(const char *manifest) {
     json_t *root = NULL;
     bool good = true;
-    if (lt_json_load(&root, manifest, MANIFEST_BYTES_MAX) != LT_OK) {
+    if (lt_json_load(&root, manifest, LT_MANIFEST_BYTES_MAX) != LT_OK) {
         return false;
     }
     good = lt_json_bool(root, "good", &good, true, manifest) == LT_OK && good;
@@ -112,8 +111,7 @@ bool lt_checkpoint_is_good(const char *manifest) {
 
 static bool is_good(const char *path) {
     char manifest[LT_PATH_BYTES];
-    return lt_path_join(manifest, path, "manifest.json") == LT_OK &&
-           lt_checkpoint_is_good(manifest);
+    return lt_path_join(manifest, path, LT_MANIFEST) == LT_OK && lt_checkpoint_is_good(manifest);
 }
 
 lt_err lt_checkpoint_newest(int64_t *step, const char *folder, int64_t before, bool good) {

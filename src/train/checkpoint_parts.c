@@ -14,9 +14,9 @@
 #include "model/safetensors.h"
 #include "tensor/backend.h"
 
-#define FORMAT_NAME        "lateen-checkpoint-part"
-#define MANIFEST_BYTES_MAX ((size_t)256 << 20) /* Millions of boxes. */
-#define NAME_BYTES         (LT_PARAM_NAME_BYTES + 16)
+#define FORMAT_NAME    "lateen-checkpoint-part"
+#define PART_BYTES_MAX ((size_t)256 << 20) /* Millions of boxes. */
+#define NAME_BYTES     (LT_PARAM_NAME_BYTES + 16)
 
 void lt_part_file(char name[LT_PART_NAME_BYTES], const char *stem, int part, int n_parts,
                   const char *ending) {
@@ -326,7 +326,7 @@ static lt_err read_part(lt_stored *s, stored_list *list, const lt_param_table *t
 
     lt_part_file(name, "part", part, s->n_parts, ".json");
     LT_TRY(lt_path_join(path, s->folder, name));
-    LT_TRY(lt_json_load(&s->manifests[part], path, MANIFEST_BYTES_MAX));
+    LT_TRY(lt_json_load(&s->manifests[part], path, PART_BYTES_MAX));
     LT_TRY(lt_json_str(s->manifests[part], "format", &format, false, path));
     LT_TRY(lt_json_i64(s->manifests[part], "part", &index, false, path));
     LT_TRY(lt_json_i64(s->manifests[part], "parts", &count, false, path));

@@ -11,11 +11,10 @@
 #include "lateen/copy.h"
 #include "platform/copy/location.h"
 #include "platform/telemetry/identity.h"
+#include "train/checkpoint.h"
 #include "train/checkpoint_parts.h"
 
-#define MANIFEST           "manifest.json"
-#define MANIFEST_BYTES_MAX ((size_t)16 << 20)
-#define REQUEST_TRIES      5
+#define REQUEST_TRIES 5
 
 /* ---- The copy ---- */
 
@@ -54,7 +53,7 @@ static lt_err place_of(char out[LT_PATH_BYTES], const lt_mirror *m, int64_t step
 static lt_err delete_step(lt_training *t, int64_t step) {
     const lt_copy_options o = how(t);
     char path[LT_PATH_BYTES];
-    LT_TRY(place_of(path, &t->mirror, step, MANIFEST));
+    LT_TRY(place_of(path, &t->mirror, step, LT_MANIFEST));
     LT_TRY(lt_copy_delete(path, &o, NULL));
     LT_TRY(place_of(path, &t->mirror, step, ""));
     return lt_copy_delete(path, &o, NULL);
@@ -65,8 +64,8 @@ static lt_err bring_manifest(lt_training *t, int64_t step, char path[LT_PATH_BYT
     lt_copy_options o = how(t);
     char from[LT_PATH_BYTES];
     o.force = true;
-    LT_TRY(place_of(from, &t->mirror, step, MANIFEST));
-    LT_TRY(lt_path_join(path, t->recipe.out, "mirror-" MANIFEST));
+    LT_TRY(place_of(from, &t->mirror, step, LT_MANIFEST));
+    LT_TRY(lt_path_join(path, t->recipe.out, "mirror-" LT_MANIFEST));
     return lt_copy(from, path, &o, NULL);
 }
 
@@ -107,7 +106,7 @@ static lt_err found(void *ctx, const lt_copy_file *file) {
         }
         l->rows[l->n++] = (mirrored){.step = step};
     }
-    l->rows[l->n - 1].whole |= strcmp(slash + 1, MANIFEST) == 0;
+    l->rows[l->n - 1].whole |= strcmp(slash + 1, LT_MANIFEST) == 0;
     return LT_OK;
 }
 
@@ -137,8 +136,8 @@ static lt_err same_file(const char *a, const char *b, bool *same) {
     lt_err err = LT_OK;
     char *x = NULL, *y = NULL;
     size_t n = 0, k = 0;
-    LT_TRY_DONE(lt_file_read(&x, &n, a, MANIFEST_BYTES_MAX));
-    LT_TRY_DONE(lt_file_read(&y, &k, b, MANIFEST_BYTES_MAX));
+    LT_TRY_DONE(lt_file_read(&x, &n, a, LT_MANIFEST_BYTES_MAX));
+    LT_TRY_DONE(lt_file_read(&y, &k, b, LT_MANIFEST_BYTES_MAX));
     *same = n == k && memcmp(x, y, n) == 0;
 done:
     free(x);
@@ -153,7 +152,7 @@ lt_err lt_mirror_store_clear(lt_training *t) {
     lt_err err;
 
     LT_TRY(lt_checkpoint_path(folder, t->checkpoints, step));
-    LT_TRY(lt_path_join(own, folder, MANIFEST));
+    LT_TRY(lt_path_join(own, folder, LT_MANIFEST));
     if (m->sent == step) {
         m->there = true;
         return LT_OK;
@@ -184,7 +183,7 @@ static lt_err send_files(lt_training *t, const char *names) {
     lt_err err;
 
     o.include = names;
-    o.exclude = MANIFEST;
+    o.exclude = LT_MANIFEST;
     LT_TRY(lt_checkpoint_path(from, t->checkpoints, step));
     LT_TRY(place_of(to, m, step, ""));
     err = lt_copy(from, to, &o, &report);
@@ -208,7 +207,7 @@ static lt_err find_good(lt_training *t, const mirrored_list *l, int64_t *step) {
             continue;
         }
         LT_TRY(lt_checkpoint_path(folder, t->checkpoints, l->rows[i].step));
-        LT_TRY(lt_path_join(path, folder, MANIFEST));
+        LT_TRY(lt_path_join(path, folder, LT_MANIFEST));
         const bool here = lt_file_exists(path);
         LT_TRY(here ? LT_OK : bring_manifest(t, l->rows[i].step, path));
         *step = lt_checkpoint_is_good(path) ? l->rows[i].step : -1;
@@ -258,8 +257,8 @@ lt_err lt_mirror_store_end(lt_training *t) {
 
     o.force = true; /* Whatever is there is of another checkpoint. */
     LT_TRY(lt_checkpoint_path(folder, t->checkpoints, step));
-    LT_TRY(lt_path_join(from, folder, MANIFEST));
-    LT_TRY(place_of(to, m, step, MANIFEST));
+    LT_TRY(lt_path_join(from, folder, LT_MANIFEST));
+    LT_TRY(place_of(to, m, step, LT_MANIFEST));
     /* What no rank has sent, e.g. of a checkpoint that another number of ranks wrote. */
     LT_TRY(m->n_parts > 1 ? send_files(t, "") : LT_OK);
     LT_TRY(lt_lease_check(&t->lease));

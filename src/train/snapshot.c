@@ -137,7 +137,7 @@ static lt_err write_part(lt_training *t) {
 /* What the leading rank adds to the parts (manifest, config) must be on another node, too: it moves
  * to a holder of its own. */
 static lt_err move_rest(lt_training *t) {
-    static const char *const names[] = {"config.json", "manifest.json"};
+    static const char *const names[] = {"config.json", LT_MANIFEST};
     char holder[LT_PATH_BYTES], aside[LT_PATH_BYTES], folder[LT_PATH_BYTES], set[LT_PATH_BYTES],
         from[LT_PATH_BYTES], to[LT_PATH_BYTES];
     LT_TRY(holder_path(holder, t, "-set"));
