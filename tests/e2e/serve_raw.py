@@ -17,7 +17,7 @@ check = tap.check
 
 
 def connect():
-    s = socket.create_connection(("127.0.0.1", port), timeout=60)  # A large body on a busy machine.
+    s = socket.create_connection(("127.0.0.1", port), timeout=180)  # A large body on a busy machine.
     return s
 
 
