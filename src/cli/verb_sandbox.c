@@ -1,4 +1,4 @@
-/* verb_sandbox.c: `lateen sandbox -- COMMAND`: runs a program that nobody trusts. */
+/* verb_sandbox.c: `lateen sandbox -- COMMAND`: runs an untrusted program. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,12 +44,11 @@ const lt_option_table lt_verb_sandbox_options = LT_OPTION_TABLE("sandbox", rows)
 static const char usage[] = "sandbox [options] -- COMMAND...\n"
                             "       lateen sandbox --jobs FILE.json [--parallel N]";
 static const char prose[] =
-    "Run a program without trust: in namespaces of its own, with limits, a filter of system "
-    "calls,\n"
+    "Run an untrusted program in namespaces of its own, with limits, a filter of system calls,\n"
     "no network, and no files but /usr, its libraries and an empty /work. Its output is printed\n"
     "when it has ended, and its exit status is the command's; a signal N gives 128 + N. A limit\n"
     "that ended it is named on standard error. docs/post-training.md says what this protects\n"
-    "against, and what not.";
+    "against, and what it does not.";
 
 /* ---- Inputs ---- */
 

@@ -13,7 +13,7 @@
     X(convert, "convert", "write a model as a Hugging Face folder or a GGUF file")                 \
     X(quantize, "quantize", "write a model with quantised weights, as a GGUF file")                \
     X(copy, "copy", "copy files between folders, object stores and the model hub")                 \
-    X(sandbox, "sandbox", "run a program that nobody trusts, without files and network")           \
+    X(sandbox, "sandbox", "run an untrusted program, without files and network")                   \
     X(align, "align", "tune selections of answers, find watermarks, compare methods")              \
     X(plan, "plan", "predict layout, time, price and failures of a run, or of a server")           \
     X(simulate, "simulate",                                                                        \
