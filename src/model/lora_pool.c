@@ -477,7 +477,7 @@ static const lt_lora_site *site_of(const lt_exec *r, lt_param_kind kind, int lay
     if (s == NULL) {
         return NULL;
     }
-    *ranks = (rows->by_place ? rows->most : rows->ranks) +
+    *ranks = (rows->by_place && r->backend->graph_begin != NULL ? rows->most : rows->ranks) +
              (s - rows->pool->plan.sites) * LT_LORA_PARTS;
     for (int i = 0; i < s->n_parts; i++) {
         any = any || (*ranks)[i] > 0;

@@ -22,7 +22,9 @@
  * On a GPU, steps of single tokens and deterministic calls use another op (lora_add), in which each
  * row reads the adapter of its own place. With few rows and many adapters, latency dominates: it
  * launches fewer kernels, and such a step can be recorded. Its ranks are the largest that any call
- * has used so far, since a recorded step keeps them; when they grow, steps are recorded again.
+ * has used so far, since a recorded step keeps them; when they grow, steps are recorded again. On a
+ * CPU, steps of single tokens use it, too, but not deterministic calls, which compute prompts and
+ * single tokens in one way.
  *
  * So a row's bits depend neither on the other rows of a deterministic call nor on the places. */
 #ifndef LT_MODEL_LORA_POOL_H

@@ -93,10 +93,8 @@ static void acts_carve(lt_paged_forward *f, int64_t rows) {
         const int64_t columns = lt_lora_pool_columns(f->lora_rows.pool);
         f->lora_rows.u = lt_tensor_take(&f->activations, f->exec.dtype, rows, columns, 0);
         f->lora_rows.us = lt_tensor_take(&f->activations, f->exec.dtype, rows, columns, 0);
-        if (f->exec.backend->graph_begin != NULL) {
-            f->lora_rows.sums = lt_tensor_take(&f->activations, LT_F32, rows,
-                                               LT_LORA_PARTS * columns, 0);
-        }
+        f->lora_rows.sums = lt_tensor_take(&f->activations, LT_F32, rows, LT_LORA_PARTS * columns,
+                                           0);
     }
 }
 
@@ -501,7 +499,8 @@ lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w)
     }
     if (w->n_adapted > 0) {
         lt_lora_rows_choose(&f->lora_rows, w->adapter_start);
-        f->lora_rows.by_place = graphs && (pad || r->fixed_order);
+        /* A host's grouped products have bits that no other row changes: no second path. */
+        f->lora_rows.by_place = graphs ? pad || r->fixed_order : w->q_max == 1 && !r->fixed_order;
         f->shape.adapters = pad ? f->lora_rows.growths : 0;
     }
     f->prompt_keys = pad ? 0 : prompt_keys(w);

@@ -164,6 +164,48 @@ static void logprobs_beside_stored_weights(void **state) {
     compare_with_peft(true, 1e-2); /* Activations and the cache in 16 bits. */
 }
 
+/* What single tokens were given, step by step, each row with its own adapter, beside what a prompt
+ * of the same text is given. */
+static void single_tokens_agree_with_prompts(void **state) {
+    enum { NEW = 8 };
+    static answer answers[CASES], again[CASES];
+    static int32_t texts[CASES][N + NEW];
+    fixture f;
+    (void)state;
+    open_fixture_on(&f, false, NULL, false);
+    const json_t *cases = json_object_get(f.root, "cases");
+    lt_request r[CASES];
+    int32_t next = 3;
+    for (int i = 0; i < CASES; i++) {
+        float scale;
+        const int32_t adapter = adapter_of(&f, json_array_get(cases, (size_t)i), next, &scale);
+        r[i] = request_of(f.tokens, adapter, scale);
+        next += adapter == next + 1;
+        send(f.engine, &r[i], &answers[i]);
+    }
+    receive_all(f.engine, CASES, 0);
+    for (int i = 0; i < CASES; i++) {
+        memcpy(texts[i], f.tokens, sizeof f.tokens);
+        memcpy(texts[i] + N, answers[i].choices[0].ids, NEW * sizeof **texts);
+        r[i].prompt = texts[i];
+        r[i].n_prompt = N + NEW;
+        r[i].max_tokens = 1;
+        r[i].prompt_logprobs = 0;
+        send(f.engine, &r[i], &again[i]);
+    }
+    receive_all(f.engine, CASES, 0);
+    for (int i = 0; i < CASES; i++) {
+        for (int k = 0; k < NEW; k++) {
+            const double step = (double)answers[i].choices[0].logprobs[k],
+                         prompt = (double)again[i].prompt_logprobs[N + k];
+            if (!(fabs(step - prompt) < 1e-4)) {
+                fail_msg("case %d, token %d: %.7g, as a prompt %.7g", i, k, step, prompt);
+            }
+        }
+    }
+    close_fixture(&f);
+}
+
 /* In 16 bits, whose rounding the random weights multiply: as on the CPU in 16 bits. */
 static void logprobs_on_a_gpu(void **state) {
     static answer on[2][CASES];
@@ -474,6 +516,7 @@ static void faults_are_told(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logprobs_are_pefts),
+        cmocka_unit_test(single_tokens_agree_with_prompts),
         cmocka_unit_test(logprobs_beside_stored_weights),
         cmocka_unit_test(logprobs_on_a_gpu),
         cmocka_unit_test(every_family),
