@@ -60,20 +60,25 @@ waits() {
 }
 
 until_fewer() { # number: of suites that compute
-    while start_waiting && [ "$(running | grep -c computes)" -ge "$1" ]; do wait -n; done
+    while start_waiting && [ "$n_computing" -ge "$1" ]; do wait -n; done
     report
 }
 
-running() { # a line each: sleeps or computes
+count_running() { # n_computing, n_sleeping; not in a pipeline, where the shell does not know its jobs
     local pid
-    for pid in $(jobs -pr); do echo "${sleeper[$pid]-computes}"; done
+    n_computing=0 n_sleeping=0
+    for pid in $(jobs -pr); do
+        if [ -n "${sleeper[$pid]-}" ]; then n_sleeping=$((n_sleeping + 1)); else n_computing=$((n_computing + 1)); fi
+    done
 }
 
 start_waiting() {
-    while [ ${#waiting[@]} -gt 0 ] && [ "$(running | grep -c sleeps)" -lt 2 ]; do
+    count_running
+    while [ ${#waiting[@]} -gt 0 ] && [ "$n_sleeping" -lt 2 ]; do
         eval "start ${waiting[0]}"
-        sleeper[$!]=sleeps
+        sleeper[$!]=1
         waiting=("${waiting[@]:1}")
+        count_running
     done
 }
 
@@ -168,7 +173,7 @@ long) suites_of tests/long ;;
     if [ ! -d "$1" ]; then echo "usage: tests/run.sh unit|all|long|FOLDER" >&2; exit 2; fi
     suites_of "$1" ;;
 esac
-while start_waiting && [ -n "$(running)" ]; do wait -n; done
+while start_waiting && [ $((n_computing + n_sleeping)) -gt 0 ]; do wait -n; done
 report
 for name in "${names[@]:$reported}"; do # Killed together with the shell that was to say how it ended.
     echo "$name: did not end"

@@ -25,6 +25,7 @@ runner_itself() {
     # c waits for what the suite b makes, and a for c: neither begins behind b. d waits until one of these two has ended.
     says "what sleeps runs beside what runs by itself, two at once" "$(printf 'go() { until [ -e "%s/$1" ]; do sleep 0.05; done; }; said() { touch "%s/$1"; echo ok 1; echo 1..1; }; export -f go said
         waits -t 60 a bash -c "go c; said a"; waits -t 60 c bash -c "go b; ! [ -e %s/d ] && said c"; waits -t 60 d bash -c "said d"; suite -t 60 b bash -c "said b"' "$dir" "$dir" "$dir")" "4 passed, 0 failed"
+    says "a suite by itself begins when all before it have ended, and those after it when it has" "$(printf 'beside a bash -c "sleep 0.5; touch %s/e; echo ok 1; echo 1..1"; suite b bash -c "[ -e %s/e ] && sleep 0.5 && touch %s/f; echo ok 1; echo 1..1"; beside c bash -c "[ -e %s/f ] && echo ok 1; echo 1..1"' "$dir" "$dir" "$dir" "$dir")" "3 passed, 0 failed"
     says "killed" 'suite a bash -c "echo ok 1; kill -9 \$\$"' "1 passed, 1 failed"
     says "another script's results: its plan is kept" 'suite a bash -c ". tests/tap.sh; within printf \"ok 1\n1..1\n\"; say b 0; finish"' "2 passed, 0 failed"
     says "another script's results: it stops early" 'suite a bash -c ". tests/tap.sh; within printf \"1..2\nok 1\n\"; say b 0; finish"' "2 passed, 1 failed"
