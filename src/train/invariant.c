@@ -37,16 +37,27 @@ static int64_t reversed(int64_t i, int k) {
 
 /* ---- Open and close ---- */
 
+/* The largest number of ranks, at most n, that divides the groups of a step. */
+static int largest_dp(int64_t groups, int n) {
+    while (groups % n != 0) {
+        n--;
+    }
+    return n;
+}
+
 static lt_err check_mesh(const lt_recipe *r, const lt_world *w) {
     const lt_mesh_shape *s = &w->shape;
+    const int ranks = s->pp * s->dp * s->cp * s->tp, dp = largest_dp(r->groups, ranks);
     if (!has_ranks(w)) {
         return LT_OK;
     }
     if (s->pp > 1 || s->cp > 1 || s->tp > 1 || s->ep > 1 || r->zero > 0) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "deterministic = mesh-invariant is for meshes that divide rows alone (dp), with "
-                "mesh.zero = 0; here pp=%d, cp=%d, tp=%d, ep=%d, zero=%lld",
-                s->pp, s->cp, s->tp, s->ep, (long long)r->zero);
+                "mesh.zero = 0; here pp=%d, cp=%d, tp=%d, ep=%d, zero=%lld; mesh: dp=%d with "
+                "mesh.zero = 0, which %s %d of the %d ranks, goes with batch.groups = %lld",
+                s->pp, s->cp, s->tp, s->ep, (long long)r->zero, dp, dp < ranks ? "needs" : "has",
+                dp, ranks, (long long)r->groups);
     }
     return LT_OK;
 }

@@ -13,6 +13,8 @@
 #include "base/thread.h"
 #include "train/run.h"
 
+#define PIECE_BYTES ((size_t)4 << 20)
+
 /* ---- Verdicts -------------------------------------------------------------------------------- */
 
 /* The sign of the rank `ahead` slots behind this one in its own set. */
@@ -75,24 +77,36 @@ void lt_replay_judge(lt_replica_verdict *verdicts, const lt_replay_sign *signs, 
 
 /* ---- Open and close -------------------------------------------------------------------------- */
 
+/* The mesh of as many ranks without pp and ep: its stages become replicas. */
+static const char *name_nearest(const lt_mesh_shape *s, char out[96]) {
+    int n = snprintf(out, 96, "mesh: dp=%d", s->dp * s->pp);
+    n += s->cp > 1 ? snprintf(out + n, 96 - (size_t)n, ",cp=%d", s->cp) : 0;
+    n += s->tp > 1 ? snprintf(out + n, 96 - (size_t)n, ",tp=%d", s->tp) : 0;
+    (void)snprintf(out + n, 96 - (size_t)n, " works on these ranks");
+    return out;
+}
+
 static lt_err check(const lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_mesh_shape *s = &t->world->shape;
+    char nearest[96];
     const struct {
         bool refused;
-        const char *why;
-    } rows[] = {{!t->device->backend->host_memory, "on a GPU"},
-                {s->pp > 1, "in a pipeline (pp)"},
-                {s->ep > 1, "with divided experts (ep)"},
-                {t->shards.level > 1, "with mesh.zero 2 and 3, which keep no rank's own gradients"},
-                {t->invariant.n_groups > 0, "with deterministic: mesh-invariant"},
-                {r->sites > 1, "with several sites"},
-                {t->objective != NULL, "with an objective other than the mean loss"}};
+        const char *why, *works;
+    } rows[] = {{s->pp > 1, "in a pipeline (pp)", name_nearest(s, nearest)},
+                {s->ep > 1, "with divided experts (ep)", nearest},
+                {t->shards.level > 1, "with mesh.zero 2 and 3, which keep no rank's own gradients",
+                 "mesh.zero: 1 works"},
+                {t->invariant.n_groups > 0, "with deterministic: mesh-invariant",
+                 "deterministic: run works"},
+                {r->sites > 1, "with several sites", "diloco.sites: 1 works"},
+                {t->objective != NULL, "with an objective other than the mean loss",
+                 "guard.replicas compares what the ranks hold"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (rows[i].refused) {
             LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "guard.replay = %lld: a step's rows are not computed again %s",
-                    (long long)r->guard_replay, rows[i].why);
+                    "guard.replay = %lld: a step's rows are not computed again %s; %s",
+                    (long long)r->guard_replay, rows[i].why, rows[i].works);
         }
     }
     return LT_OK;
@@ -134,8 +148,9 @@ lt_err lt_replay_open(lt_training *t) {
     x->verdicts = calloc(ranks, sizeof *x->verdicts);
     x->send = calloc(dp, sizeof *x->send);
     x->recv = calloc(dp, sizeof *x->recv);
+    x->piece = t->model->backend->host_memory ? NULL : malloc(PIECE_BYTES);
     if (x->rows == NULL || x->signs == NULL || x->verdicts == NULL || x->send == NULL ||
-        x->recv == NULL) {
+        x->recv == NULL || (x->piece == NULL && !t->model->backend->host_memory)) {
         LT_FAIL(LT_ERR_OOM, "guard.replay");
     }
     LT_TRY(lt_step_rows_open(x->rows, lt_recipe_largest_batch(r), r->seq,
@@ -154,6 +169,7 @@ void lt_replay_close(lt_training *t) {
     free(x->verdicts);
     free(x->send);
     free(x->recv);
+    free(x->piece);
     *x = (lt_replay){0};
 }
 
@@ -189,23 +205,42 @@ static lt_err fetch(lt_training *t, const lt_draw *now, int before) {
     return LT_OK;
 }
 
-static int64_t hash_of(const lt_param_table *table, const lt_param_buffer *b) {
+/* Bytes of a unit, in pieces: those of a GPU pass through the host's memory. */
+static lt_err hash_unit(const lt_training *t, const char *data, size_t bytes, XXH64_hash_t *hash) {
+    const lt_backend *be = t->model->backend;
+    lt_queue *q = lt_training_queue(t);
+    for (size_t at = 0, n; at < bytes; at += n) {
+        const char *here = data + at;
+        n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        if (!be->host_memory) {
+            LT_TRY(be->download(q, t->replay.piece, data + at, n));
+            LT_TRY(be->sync(q));
+            here = t->replay.piece;
+        }
+        *hash = XXH3_64bits_withSeed(here, n, *hash);
+    }
+    return LT_OK;
+}
+
+static lt_err hash_of(const lt_training *t, const lt_param_table *table, const lt_param_buffer *b,
+                      int64_t *out) {
     XXH64_hash_t hash = 0;
     for (int u = 0; u < table->n_units; u++) {
-        const size_t bytes = (size_t)table->units[u].n_elements * lt_dtype_bytes(b->dtype);
-        hash = bytes > 0 ? XXH3_64bits_withSeed(b->base[u], bytes, hash) : hash;
+        LT_TRY(hash_unit(t, b->base[u],
+                         (size_t)table->units[u].n_elements * lt_dtype_bytes(b->dtype), &hash));
     }
-    return (int64_t)hash;
+    *out = (int64_t)hash;
+    return LT_OK;
 }
 
 /* Of the gradients that this rank alone has computed. */
-static int64_t hash_of_gradients(const lt_training *t) {
-    return hash_of(&t->zero.model->table, t->zero.whole);
+static lt_err hash_of_gradients(const lt_training *t, int64_t *out) {
+    return hash_of(t, &t->zero.model->table, t->zero.whole, out);
 }
 
 /* Of the summed gradients, or this rank's slices. */
-static int64_t hash_of_sum(const lt_training *t) {
-    return hash_of(t->optimiser.share.table, lt_training_gradients(t));
+static lt_err hash_of_sum(const lt_training *t, int64_t *out) {
+    return hash_of(t, t->optimiser.share.table, lt_training_gradients(t), out);
 }
 
 /* Forward and backward of n rows; their gradients stay here, without a sum. */
@@ -232,8 +267,7 @@ static lt_err replay(lt_training *t, const lt_draw *now, int before, int64_t *ha
     double loss;
     LT_TRY(fetch(t, now, before));
     LT_TRY(compute_alone(t, &t->replay.rows->batch, now->n_rows, &loss));
-    *hash = hash_of_gradients(t);
-    return LT_OK;
+    return hash_of_gradients(t, hash);
 }
 
 static lt_err gather(lt_training *t) {
@@ -335,14 +369,17 @@ static lt_err explain(lt_training *t, int64_t step, const char *why) {
 /* Behind a skipped update. */
 static lt_err replay_skipped(lt_training *t, const lt_draw *now, const char *why) {
     lt_replay *x = &t->replay;
-    const int64_t step = now->plan.step, before = hash_of_sum(t);
+    const int64_t step = now->plan.step;
+    int64_t before, after;
     double loss;
     bool right;
+    LT_TRY(hash_of_sum(t, &before));
     LT_TRY(compute_alone(t, &now->rows.batch, now->n_rows, &loss));
-    x->sign.own = hash_of_gradients(t);
+    LT_TRY(hash_of_gradients(t, &x->sign.own));
     LT_TRY(lt_zero_sum_step(&t->zero));
     LT_TRY(lt_zero_end_step(&t->zero));
-    x->sign.sum_changed = hash_of_sum(t) != before;
+    LT_TRY(hash_of_sum(t, &after));
+    x->sign.sum_changed = after != before;
     x->sign.loss_changed = memcmp(&loss, &x->loss, sizeof loss) != 0;
     LT_TRY(replay(t, now, 1, &x->sign.other));
     LT_TRY(judge(t, now, step, &right));
@@ -366,7 +403,7 @@ lt_err lt_replay_before(lt_training *t, const lt_draw *now) {
 }
 
 lt_err lt_replay_own(lt_training *t) {
-    t->replay.sign.own = hash_of_gradients(t);
+    LT_TRY(hash_of_gradients(t, &t->replay.sign.own));
     return lt_zero_sum_step(&t->zero);
 }
 

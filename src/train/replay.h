@@ -58,6 +58,7 @@ typedef struct {
     lt_replay_sign *signs;     /* (ranks) */
     lt_replica_verdict *verdicts;
     int64_t *send, *recv; /* (dp): counts. */
+    char *piece;          /* Of the gradients of a GPU, on their way into the hash; else NULL. */
     lt_replay_sign sign;  /* This rank's. */
     double loss;          /* Of its rows in the step. */
     int64_t n_replayed;

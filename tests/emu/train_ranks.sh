@@ -86,6 +86,11 @@ fi
 parts two-fp32-3 --mesh.zero 3
 train other cuda 1 --checkpoint.every 1
 compare "a checkpoint of two GPU ranks, mesh.zero 3, continues on one" one-fp32 other 1e-6 1e-5
+# guard.replay runs the passes of another rank's rows in parts, and compares hashes with those of the recorded whole.
+train replayed cuda 2 --mesh.zero 1 --guard.replay 1
+compare "two GPU ranks, guard.replay: the bits of a run without" two-fp32-1 replayed 0 0
+n=$((n + 1))
+if grep -q "the rows of 3 steps were computed on another rank, too" "$work/replayed.log"; then echo "ok $n - each step was computed again"; else echo "not ok $n - $(tail -n 3 "$work/replayed.log" | tr '\n' ' ')"; fi
 # A rank dies in the middle of a pass, or its transfer never ends: the other one says so within the deadline of 8 s, and the run ends with the status of a failed rank.
 fails() { # fault, text, options...
     local fault=$1 text=$2 got status

@@ -1,5 +1,6 @@
 /* disturbed.h: a small run on ranks that are threads, in which a test disturbs one of them: what it
- * holds, what it computes, or nothing. */
+ * holds, what it computes, or nothing. LATEEN_TEST_DEVICE=cuda: on GPUs, whose memory the test can
+ * write where they are emulated. */
 #ifndef TESTS_TRAIN_DISTURBED_H
 #define TESTS_TRAIN_DISTURBED_H
 
@@ -50,7 +51,9 @@ static lt_err run_disturbed(run *r, const char *out, const char *options, const 
     char all[512];
     lt_recipe *recipe;
     lt_err err;
-    (void)snprintf(all, sizeof all, MODEL "threads=0 device=cpu %s", options);
+    (void)snprintf(all, sizeof all, MODEL "threads=0 device=%s %s",
+                   getenv("LATEEN_TEST_DEVICE") != NULL ? getenv("LATEEN_TEST_DEVICE") : "cpu",
+                   options);
     recipe = run_recipe(out, all);
     run_set(recipe, "mesh", mesh);
     r->recipe = recipe;

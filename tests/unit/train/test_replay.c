@@ -273,10 +273,22 @@ static void what_it_does_not_go_with_is_refused(void **state) {
         int n;
         const char *why; /* NULL: it has no effect. */
     } rows[] = {
-        {"mesh.zero=2", "dp=2", 2, "mesh.zero 2 and 3"},
-        {"model.layers=2 batch.micro=2", "pp=2,dp=2", 4, "in a pipeline (pp)"},
-        {"deterministic=mesh-invariant", "dp=2", 2, "mesh-invariant"},
-        {"model.family=mixtral model.experts=4 model.top_k=2", "dp=2,ep=2", 2, "(ep)"},
+        {"mesh.zero=2", "dp=2", 2,
+         "mesh.zero 2 and 3, which keep no rank's own gradients; mesh.zero: 1 works"},
+        {"model.layers=2 batch.micro=2", "pp=2,dp=2", 4,
+         "in a pipeline (pp); mesh: dp=4 works on these ranks"},
+        {"batch.size=16 deterministic=mesh-invariant", "dp=2", 2,
+         "mesh-invariant; deterministic: run works"},
+        {"model.family=mixtral model.experts=4 model.top_k=2", "dp=2,ep=2", 2,
+         "(ep); mesh: dp=2 works"},
+        {"model.family=mixtral model.experts=4 model.top_k=2", "dp=2,cp=2,ep=2", 4,
+         "mesh: dp=2,cp=2 works"},
+        {"batch.size=16 deterministic=mesh-invariant", "dp=2,tp=2", 4,
+         "mesh: dp=4 with mesh.zero = 0, which has 4 of the 4 ranks, goes with batch.groups = "},
+        {"batch.size=16 deterministic=mesh-invariant model.layers=3 batch.micro=2", "pp=3", 3,
+         "mesh: dp=2 with mesh.zero = 0, which needs 2 of the 3 ranks"},
+        {"batch.size=16 deterministic=mesh-invariant mesh.zero=1", "dp=2", 2,
+         "mesh: dp=2 with mesh.zero = 0, which has 2 of the 2"},
         {"", "cp=2", 2, NULL},
     };
     (void)state;
