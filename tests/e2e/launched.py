@@ -82,8 +82,8 @@ def bits(out):
 
 
 def undisturbed(ranks, args, more=()):
-    """The bits of a run that nobody disturbs."""
-    done = subprocess.run(command(ranks, args, more), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
+    """The bits of a run that nobody disturbs. A rank of it that gets no core for longer than SILENT is not stopped."""
+    done = subprocess.run(command(ranks, args, ("--silent", "60", *more)), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
     assert done.returncode == 0, done.stderr[-600:]
     return bits(args["out"])
 
