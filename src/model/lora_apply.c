@@ -101,21 +101,20 @@ static lt_tensor like(const lt_exec *r, const lt_tensor *x) {
 }
 
 /* What a product with A reads: x, or, in scratch, what dropout leaves of it. */
-static lt_tensor input_of(const lt_exec *r, const lt_lora_site *s, lt_tensor x, int product) {
-    if (r->lora->drop.on) {
-        const lt_tensor dropped = like(r, &x);
-        lt_lora_drop(r, s, product, dropped, x, false);
-        return dropped;
-    }
-    return x;
+static lt_err input_of(lt_exec *r, const lt_lora_site *s, lt_tensor x, int product,
+                       lt_tensor *out) {
+    *out = r->lora->drop.on ? like(r, &x) : x;
+    return r->lora->drop.on ? lt_lora_drop(r, s, product, *out, x, false) : LT_OK;
 }
 
 /* u = s x A^T */
 static lt_err down(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor x) {
     const lt_tensor a = lt_lora_view(r, &r->lora->lora->params->weights, s->a);
     for (int i = 0; i < n_products(r, s); i++) {
+        lt_tensor input;
+        LT_TRY(input_of(r, s, x, i, &input));
         LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = columns_of(r, &u, i),
-                                                   .a = input_of(r, s, x, i),
+                                                   .a = input,
                                                    .b = rows_of(r, &a, i),
                                                    .trans_b = true,
                                                    .fixed_order = r->fixed_order}));
@@ -257,9 +256,11 @@ static lt_err gradients(lt_exec *r, lt_tensor *all_dy, lt_tensor x, lt_param_kin
     }
     LT_TRY(times_scale(r, du));
     for (int i = 0; i < n_products(r, s); i++) {
+        lt_tensor input;
+        LT_TRY(input_of(r, s, x, i, &input));
         LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = rows_of(r, &da, i),
                                                    .a = columns_of(r, &du, i),
-                                                   .b = input_of(r, s, x, i),
+                                                   .b = input,
                                                    .trans_a = true,
                                                    .accumulate = add}));
     }
@@ -291,9 +292,7 @@ static lt_err backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer) 
                                                    .a = columns_of(r, &du, i),
                                                    .b = rows_of(r, &a, i),
                                                    .accumulate = !r->lora->drop.on}));
-        if (r->lora->drop.on) {
-            lt_lora_drop(r, s, i, dx, to, true);
-        }
+        LT_TRY(r->lora->drop.on ? lt_lora_drop(r, s, i, dx, to, true) : LT_OK);
     }
     return LT_OK;
 }

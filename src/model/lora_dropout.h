@@ -14,8 +14,9 @@
 #include "model/adapted.h"
 
 /* y = d(x), or y += d(x) if add, with the mask of a part of the site: (rows, columns that are here)
- * both, of one type, in host memory; rows are those of r's batch. */
-void lt_lora_drop(const lt_exec *r, const lt_lora_site *s, int part, lt_tensor y, lt_tensor x,
-                  bool add);
+ * both, of one type; rows are those of r's batch. Which rows of the run they are differs from batch
+ * to batch, so a pass with dropout is not recorded. */
+LT_MUST_USE lt_err lt_lora_drop(lt_exec *r, const lt_lora_site *s, int part, lt_tensor y,
+                                lt_tensor x, bool add);
 
 #endif

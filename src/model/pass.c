@@ -386,7 +386,6 @@ static lt_err check_adapters(const lt_model *m, const lt_pass_options *o) {
         bool asked;
     } refused[] = {
         {"8-bit linear layers (fp8)", o->fp8 != LT_FP8_NONE},
-        {"lora.dropout on a GPU", drops && !m->backend->host_memory},
         {"lora.dropout and lora.dora", drops && m->lora->options.dora},
         {"lora.dropout of the output head or of experts", drops && has_undroppable(m->lora)},
         {"products of 8 bits, in training", o->train && m->stored != NULL && !m->options.decoded},

@@ -39,14 +39,15 @@ static bool has_other_verbs(const lt_pass *p) {
     return lt_pass_n_ep(&p->options) > 1 || ring;
 }
 
-/* A recorded pass either stores all gradients or adds to all. */
+/* A recorded pass either stores all gradients or adds to all. A mask of dropout is no part of one:
+ * it differs from batch to batch. */
 static bool can_record(const lt_pass *p) {
     bool same = true;
     for (int i = 0; i <= p->exec.spec->n_layers; i++) {
         same = same && p->stored[i] == !p->zero_due;
     }
     return same && p->exec.backend->graph_begin != NULL && !p->options.eager &&
-           p->exec.watch == NULL && p->timeline == NULL && !has_other_verbs(p);
+           !p->lora.drop.on && p->exec.watch == NULL && p->timeline == NULL && !has_other_verbs(p);
 }
 
 /* The entry of this shape; *is_new: seen for the first time. NULL: no room for more. */

@@ -331,6 +331,12 @@ static lt_cost matmul_lora(const lt_matmul_lora_args *a) {
     return cost;
 }
 
+/* A comparison and a product; the random words are not counted. */
+static lt_cost drop(const lt_drop_args *a) {
+    return (lt_cost){(a->add ? 3.0 : 2.0) * count(&a->x),
+                     bytes(&a->x) + (a->add ? twice(&a->y) : bytes(&a->y))};
+}
+
 /* As many adapters as there can be are read: all rows have one, and different ones. */
 static lt_cost lora_add(const lt_lora_add_args *a) {
     const double n = (double)a->x.shape[0], places = (double)a->a.shape[0],

@@ -593,6 +593,25 @@ typedef struct {
     lt_tensor y, x;
 } lt_cast_args;
 
+/* Dropout: y (R, C) [+]= d(x), x (R, C), where d makes numbers 0 and multiplies the others by
+ * `factor`. A number becomes 0 if its random word is less than `threshold`: column c of row r has
+ * word (column + c) % 4 of lt_rng_block (base/rng.h) of seed and stream at
+ *
+ *     ((first_row + r / seq * row_step) 2^LT_DROP_ROW_BITS + place) blocks + (column + c) / 4
+ *
+ * with place = starts[t / piece] + t % piece and t = r % seq. So `blocks` is four times at least
+ * the columns of a whole row, of which these are C from `column` on, and place is less than
+ * 2^LT_DROP_ROW_BITS. y may be x. */
+#define LT_DROP_ROW_BITS 22
+typedef struct {
+    lt_tensor y, x;
+    uint64_t seed, stream, first_row, row_step;
+    int64_t seq, piece, starts[2], blocks, column;
+    uint32_t threshold;
+    float factor;
+    bool add;
+} lt_drop_args;
+
 /* Matrices of 8-bit floats (F8_E4M3, F8_E5M2; lateen/tensor.h) with an F32 scale per block: an
  * element is code * scale. A scale is a power of two (lt_scale_of), so scaling is exact, the only
  * rounding is that to 8 bits, and a BF16 or F32 matrix can hold the same numbers.
@@ -676,6 +695,7 @@ typedef struct {
     X(sumsq, lt_sumsq_args)                                                                        \
     X(clip, lt_clip_args)                                                                          \
     X(cast, lt_cast_args)                                                                          \
+    X(drop, lt_drop_args)                                                                          \
     X(cast_scaled, lt_cast_scaled_args)                                                            \
     X(matmul_scaled, lt_matmul_scaled_args)
 

@@ -32,6 +32,7 @@ void lt_spec(lt_specs *l, int archs, const char *file, const char *format, ...) 
     X(decode)                                                                                      \
     X(decode_q)                                                                                    \
     X(distill)                                                                                     \
+    X(drop)                                                                                        \
     X(lora)                                                                                        \
     X(few)                                                                                         \
     X(gemm)                                                                                        \

@@ -129,18 +129,25 @@ static void equals_peft(void **state) {
 /* A mask of (ROWS, SEQ) tokens and n columns. */
 static void draw(const lt_lora *l, int part, uint64_t first_row, int64_t seq, float *y, int64_t n) {
     lt_lora_run run = {.lora = l};
-    lt_exec r = {.lora = &run, .batch = ROWS * SEQ / seq, .seq = seq};
+    lt_exec r;
     float *ones = malloc((size_t)(ROWS * SEQ * n) * sizeof *ones);
     assert_non_null(ones);
+    must(lt_exec_open(&r, l->base, NULL), "exec");
+    r.lora = &run;
+    r.batch = ROWS * SEQ / seq;
+    r.seq = seq;
     run.drop.first_row = first_row;
     run.drop.row_step = 1;
     for (int64_t i = 0; i < ROWS * SEQ * n; i++) {
         ones[i] = 1.0f;
         y[i] = 2.0f;
     }
-    lt_lora_drop(&r, lt_lora_site_of(l->sites, LT_PARAM_QKV, 1), part,
-                 lt_tensor_2d(y, LT_F32, ROWS * SEQ, n), lt_tensor_2d(ones, LT_F32, ROWS * SEQ, n),
-                 false);
+    must(lt_lora_drop(&r, lt_lora_site_of(l->sites, LT_PARAM_QKV, 1), part,
+                      lt_tensor_2d(y, LT_F32, ROWS * SEQ, n),
+                      lt_tensor_2d(ones, LT_F32, ROWS * SEQ, n), false),
+         "drop");
+    must(r.backend->sync(r.queue), "wait");
+    lt_exec_close(&r);
     free(ones);
 }
 

@@ -111,6 +111,8 @@ static void losses_and_optimisers(void **state) {
                                    .v = lt_tensor_2d(memory, LT_BF16, 6, 2),
                                    .n_parts = 2,
                                    .parts = {{0, 0, 3}, {3, 3, 3}}};
+    lt_drop_args o = {.y = lt_tensor_2d(memory, LT_BF16, 4, 10),
+                      .x = lt_tensor_2d(memory, LT_BF16, 4, 10)};
     lt_adamw_args a = {.p = lt_tensor_1d(memory, LT_F32, 7),
                        .g = lt_tensor_1d(memory, LT_F32, 7),
                        .m = lt_tensor_1d(memory, LT_F32, 7),
@@ -127,6 +129,10 @@ static void losses_and_optimisers(void **state) {
     assert_cost(lt_op_cost(LT_OP_lora_add, &l), 208, 380);
     /* 2 * 4 * 6 * (10 + 2); y 48, a 80, b 120, u 32, v 24. */
     assert_cost(lt_op_cost(LT_OP_matmul_lora, &p), 576, 304);
+    /* 2 an element, 80 bytes twice; 3 an element, y twice. */
+    assert_cost(lt_op_cost(LT_OP_drop, &o), 80, 160);
+    o.add = true;
+    assert_cost(lt_op_cost(LT_OP_drop, &o), 120, 240);
     /* 16 an element; g, and p, m, v twice: 7 * 4 * 7 bytes; copy 14. */
     assert_cost(lt_op_cost(LT_OP_adamw, &a), 112, 210);
 }

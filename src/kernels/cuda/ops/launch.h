@@ -96,6 +96,7 @@ LT_MUST_USE lt_err lt_cuda_run_early(lt_queue *q, const char *file, const char *
     X(ademamix)                                                                                    \
     X(sumsq)                                                                                       \
     X(cast)                                                                                        \
+    X(drop)                                                                                        \
     X(colsum)                                                                                      \
     X(matmul)                                                                                      \
     X(matmul_pack)                                                                                 \
