@@ -571,17 +571,6 @@ static lt_err begin_score(lt_lora *l, const lt_model *base, lt_param_kind kind) 
     return err;
 }
 
-static lt_err check_experts(const lt_lora_plan *plan, const lt_model *base) {
-    for (int i = 0; i < lt_lora_n_sites(&base->spec) && !base->backend->host_memory; i++) {
-        if (plan->sites[i].n_experts > 0) {
-            LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "lora.targets: adapters of experts on a GPU: not built; those of attention "
-                    "are: q_proj,k_proj,v_proj,o_proj");
-        }
-    }
-    return LT_OK;
-}
-
 lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o, uint64_t seed) {
     return lt_lora_open_parts(out, base, o, seed, &(lt_lora_parts){.held = NULL});
 }
@@ -600,7 +589,6 @@ lt_err lt_lora_open_parts(lt_lora **out, lt_model *base, const lt_lora_options *
         LT_FAIL(LT_ERR_UNSUPPORTED, "DoRA beside weights whose products are of 8 bits: not built");
     }
     LT_TRY(lt_lora_plan_open(&plan, &base->spec, o, parts->model, parts->held));
-    LT_TRY_DONE(check_experts(&plan, base));
     l = calloc(1, sizeof *l);
     if (l == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "adapters");

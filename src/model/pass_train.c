@@ -46,8 +46,8 @@ static bool can_record(const lt_pass *p) {
     for (int i = 0; i <= p->exec.spec->n_layers; i++) {
         same = same && p->stored[i] == !p->zero_due;
     }
-    return same && p->exec.backend->graph_begin != NULL && !p->options.eager &&
-           !p->lora.drop.on && p->exec.watch == NULL && p->timeline == NULL && !has_other_verbs(p);
+    return same && p->exec.backend->graph_begin != NULL && !p->options.eager && !p->lora.drop.on &&
+           p->exec.watch == NULL && p->timeline == NULL && !has_other_verbs(p);
 }
 
 /* The entry of this shape; *is_new: seen for the first time. NULL: no room for more. */

@@ -182,37 +182,10 @@ done:
     return err;
 }
 
-/* Ranks on GPUs. */
-static lt_err check_on_gpus(const lt_recipe *r, const lt_model_spec *spec,
-                            const lt_mesh_shape *mesh) {
-    const bool experts = r->lora_rank > 0 && spec->n_experts > 0, zero = r->zero > 0;
-    const struct {
-        const char *what;
-        bool asked;
-    } refused[] = {{"lora.dora and mesh.zero", r->lora_dora && zero},
-                   {"lora.dora and tp (mesh)", r->lora_dora && mesh->tp > 1},
-                   {"experts and mesh.zero", experts && zero},
-                   {"experts and tp, pp or ep (mesh)",
-                    experts && (mesh->tp > 1 || mesh->pp > 1 || mesh->ep > 1)}};
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        if (refused[i].asked) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "lora.rank with %s on GPUs: not built", refused[i].what);
-        }
-    }
-    return LT_OK;
-}
-
 lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_device,
                            const lt_mesh_shape *mesh) {
     LT_TRY(resolve_init(r, spec));
     LT_TRY(lt_adapters_check(r, mesh, (int)r->zero)); /* Of what lora.init says, too. */
-    LT_TRY(on_device && mesh != NULL ? check_on_gpus(r, spec, mesh) : LT_OK);
-    if (r->lora_rank > 0 && r->lora_dropout > 0.0 && on_device) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "lora.dropout = %g on a GPU: not built; with lora.dropout = 0 training goes on "
-                "without",
-                r->lora_dropout);
-    }
     return resolve_base(r, on_device, mesh);
 }
 

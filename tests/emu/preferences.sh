@@ -19,6 +19,11 @@ train reward-cpu cpu 1 "${reward[@]}" && train reward-gpu cuda 1 "${reward[@]}"
 compare "reward: a GPU takes the CPU's steps" reward-cpu reward-gpu 1e-5 1e-4
 train reward-gpus cuda 2 "${reward[@]}" --mesh pp=2
 compare "reward: so does a pipeline of two" reward-cpu reward-gpus 1e-5 1e-4
+adapters=("${reward[@]}" --lora.rank 4 --lora.alpha 64)
+train head-cpu cpu 1 "${adapters[@]}" && train head-gpu cuda 1 "${adapters[@]}"
+compare "reward: adapters and the score head beside them, a GPU takes the CPU's steps" head-cpu head-gpu 1e-5 1e-4
+train head-gpus cuda 2 "${adapters[@]}" --mesh tp=2
+compare "reward: so do two that share the layers" head-cpu head-gpus 1e-5 1e-4
 distill=(--model.init tests/golden/sft --data.train tests/golden/sft/chat.jsonl --data.seq 112 --optim.lr 3e-3 --objective.kind distill --distill.teacher tests/golden/distill/teacher
     --distill.beta 0.5 --distill.labels 0.6)
 train distill-cpu cpu 1 "${distill[@]}" && train distill-gpu cuda 1 "${distill[@]}"

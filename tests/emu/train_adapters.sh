@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Adapters on meshes of emulated GPUs: losses and gradient norms are those of one CPU rank in fp32, and of one GPU in bf16. The base comes unit by unit at mesh.zero 3, with a family whose small
-# parameters ops want in fp32 beside bf16 weights. Prints TAP.
+# Adapters on meshes of emulated GPUs, beside experts, too, with magnitudes of their own (DoRA), and with dropout: losses and gradient norms are those of one CPU rank in fp32, and of one GPU in
+# bf16. The base comes unit by unit at mesh.zero 3, with a family whose small parameters ops want in fp32 beside bf16 weights. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
 make -s emu 1>&2
@@ -9,34 +9,53 @@ export LATEEN_EMU_MIB=1000 LATEEN_EMU_NCCL_DELAY_US=50
 steps=2
 options=(--data.seq 16 --batch.size 2 --batch.micro 1)
 shard 20000 23
-base() { # family
-    train "base-$1" cpu 1 --model.vocab 259 --model.layers 2 --model.width 64 --model.heads 4 --model.kv_heads 2 --model.family "$1" --steps 1 --export true
+base() { # name, options...
+    train "base-$1" cpu 1 --model.vocab 259 --model.layers 2 --model.width 64 --model.heads 4 --model.kv_heads 2 --steps 1 --export true "${@:2}"
 }
+all="--lora.targets all-linear,embed_tokens,lm_head"
+declare -A base_of=([llama]=llama [apertus]=apertus [experts]=experts [dora]=apertus [dropout]=llama)
+declare -A options_of=([llama]=$all [apertus]=$all [experts]=$all [dora]="--lora.dora true" [dropout]="--lora.dropout 0.25")
 # The factor is large so that the clip decides something in the first steps.
-adapt() { # family, folder, device, ranks, options...
-    local family=$1
+adapt() { # kind, folder, device, ranks, options...
+    local kind=$1
     shift
-    train "$@" --model.init "$work/base-$family/model" --lora.rank 4 --lora.alpha 64 --lora.targets all-linear,embed_tokens,lm_head --optim.lr 1e-3
+    # shellcheck disable=SC2086
+    train "$@" --model.init "$work/base-${base_of[$kind]}/model" --lora.rank 4 --lora.alpha 64 --optim.lr 1e-3 ${options_of[$kind]}
 }
-base llama
-base apertus
-for family in llama apertus; do
-    adapt $family $family cpu 1 --model.dtype fp32 &
-    adapt $family $family-bf16 cuda 1 --model.dtype bf16
+base llama --model.family llama
+base apertus --model.family apertus
+base experts --model.family mixtral --model.experts 4 --model.top_k 2 --model.aux_coef 0
+alone() { # kind
+    adapt "$1" "$1" cpu 1 --model.dtype fp32 &
+    adapt "$1" "$1-bf16" cuda 1 --model.dtype bf16
     wait
-done
-mesh() { # family, name, options of the mesh...
-    local family=$1 name=$2
+}
+for kind in llama apertus experts dora; do alone $kind; done
+mesh() { # kind, name, options of the mesh...
+    local kind=$1 name=$1-$2
     shift 2
-    adapt "$family" "$name" cuda 2 --model.dtype fp32 "$@" &
-    adapt "$family" "$name-bf16" cuda 2 --model.dtype bf16 "$@"
+    adapt "$kind" "$name" cuda 2 --model.dtype fp32 "$@" &
+    adapt "$kind" "$name-bf16" cuda 2 --model.dtype bf16 "$@"
     wait
-    compare "adapters of $family, $* on two GPUs, fp32: one CPU rank" "$family" "$name" 1e-5 1e-4
-    compare "adapters of $family, $* on two GPUs, bf16: one GPU" "$family-bf16" "$name-bf16" 1e-3 1e-2
+    compare "adapters: $kind, $* on two GPUs, fp32: one CPU rank" "$kind" "$name" 1e-5 1e-4
+    compare "adapters: $kind, $* on two GPUs, bf16: one GPU" "$kind-bf16" "$name-bf16" 1e-3 1e-2
 }
 mesh llama tp --mesh tp=2
 mesh llama pp --mesh pp=2
 mesh llama cp --mesh cp=2
 mesh llama zero2 --mesh dp=2 --mesh.zero 2
 mesh apertus zero3 --mesh dp=2 --mesh.zero 3
+mesh experts tp --mesh tp=2
+mesh experts pp --mesh pp=2
+mesh experts ep --mesh dp=2,ep=2
+mesh experts zero3 --mesh dp=2 --mesh.zero 3
+mesh dora tp --mesh tp=2
+mesh dora zero3 --mesh dp=2 --mesh.zero 3
+steps=3 # By the third, a pass of other adapters is replayed from its record, whose masks would be old.
+alone dropout
+adapt dropout dropout-gpu cuda 1 --model.dtype fp32
+compare "adapters: dropout, one GPU, fp32: one CPU rank" dropout dropout-gpu 1e-5 1e-4
+mesh dropout tp --mesh tp=2
+mesh dropout cp --mesh cp=2
+mesh dropout pp --mesh pp=2
 echo "1..$n"

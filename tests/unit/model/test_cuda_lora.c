@@ -1,5 +1,6 @@
-/* Adapters on a GPU, where there is one: their gradients are near the CPU's, in F32 and BF16, and
- * have the same bits eager, as a recorded graph, and for another level of recompute. Beside weights
+/* Adapters on a GPU, where there is one, beside experts, too, and with dropout: their gradients are
+ * near the CPU's, in F32 and BF16, and have the same bits eager, as a recorded graph, and for
+ * another level of recompute. Beside weights
  * in block types, gradients and logits have the bits that they have beside the decoded numbers in
  * BF16. */
 #include "unit/model/adapters.h"
@@ -14,7 +15,7 @@
 #define TOLERANCE_BF16 0.03
 
 static void on_a_gpu(void **state) {
-    static const char *const names[] = {"llama3", "gpt2", "apertus", "gpt2"};
+    static const char *const names[] = {"llama3", "gpt2", "apertus", "gpt2", "mixtral", "llama3"};
     (void)state;
     if (gpu_backend() == NULL) {
         skip();
@@ -35,6 +36,7 @@ static void on_a_gpu(void **state) {
                 lt_lora *l = NULL;
                 lt_lora_options o = adapters_of_all;
                 o.dora = i == 3; /* With biases. */
+                o.dropout = i == 5 ? 0.25 : 0.0;
                 o.targets = i == 0 ? "q_proj,v_proj,o_proj,down_proj,embed_tokens,lm_head"
                                    : o.targets;
                 must(lt_lora_open(&l, m, &o, 1), path);

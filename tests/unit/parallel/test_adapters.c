@@ -224,7 +224,7 @@ static void dropped(void **state) {
     ranks_result_free(&one);
 }
 
-/* lora.dropout, or, without it, the folder's; a GPU refuses it. */
+/* lora.dropout, or, without it, the folder's. */
 static void dropout_is_resolved(void **state) {
     static const ranks_model model = {"drop", "model.layers=1 model.width=32 model.heads=4 "
                                               "model.kv_heads=2 model.ffn=64 model.family=qwen3"};
@@ -244,47 +244,9 @@ static void dropout_is_resolved(void **state) {
         for (int on_device = 0; on_device < 2; on_device++) {
             lt_recipe *r = run_recipe("drop", all);
             must(lt_training_spec(&spec, r), all);
-            const lt_err err = lt_adapters_resolve(r, &spec, on_device != 0, NULL);
+            must(lt_training_resolve_dtype(r, on_device != 0), all);
+            must(lt_adapters_resolve(r, &spec, on_device != 0, NULL), all);
             assert_true(r->lora_dropout == cases[i].is);
-            assert_int_equal(err, on_device && cases[i].is > 0.0 ? LT_ERR_UNSUPPORTED : LT_OK);
-            if (err != LT_OK) {
-                says("on a GPU");
-            }
-            free(r);
-        }
-    }
-}
-
-/* What is built for CPUs alone. */
-static void refused_on_gpus(void **state) {
-    static const struct {
-        const ranks_adapted *a;
-        const char *mesh, *zero, *says;
-    } cases[] = {{&rows, "dp=2", "0", NULL},
-                 {&rows, "dp=2", "1", "lora.dora and mesh.zero on GPUs"},
-                 {&rows, "dp=2,tp=2", "0", "lora.dora and tp (mesh) on GPUs"},
-                 {&gqa, "dp=2,tp=2", "3", NULL},
-                 {&experts, "dp=2", "0", NULL},
-                 {&experts, "dp=2", "2", "experts and mesh.zero on GPUs"},
-                 {&experts, "tp=2", "0", "experts and tp, pp or ep (mesh) on GPUs"},
-                 {&experts, "pp=2", "0", "experts and tp, pp or ep (mesh) on GPUs"},
-                 {&experts, "dp=2,ep=2", "0", "experts and tp, pp or ep (mesh) on GPUs"}};
-    (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        char all[1024];
-        lt_model_spec spec;
-        lt_mesh_shape shape;
-        (void)snprintf(all, sizeof all, "%s mesh.zero=%s", cases[i].a->options, cases[i].zero);
-        must(lt_mesh_parse(&shape, cases[i].mesh), cases[i].mesh);
-        for (int on_device = 0; on_device < 2; on_device++) {
-            lt_recipe *r = run_recipe("gpus", all);
-            must(lt_training_spec(&spec, r), all);
-            const bool refused = on_device && cases[i].says != NULL;
-            assert_int_equal(lt_adapters_resolve(r, &spec, on_device != 0, &shape),
-                             refused ? LT_ERR_UNSUPPORTED : LT_OK);
-            if (refused) {
-                says(cases[i].says);
-            }
             free(r);
         }
     }
@@ -422,7 +384,6 @@ int main(void) {
                                        cmocka_unit_test(magnitudes),
                                        cmocka_unit_test(experts_divided),
                                        cmocka_unit_test(new_magnitudes),
-                                       cmocka_unit_test(refused_on_gpus),
                                        cmocka_unit_test(resumed),
                                        cmocka_unit_test(refused),
                                        cmocka_unit_test(quantised)};
