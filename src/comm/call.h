@@ -77,6 +77,8 @@ struct lt_transport {
     void (*missing)(const lt_call *call, char *out, size_t out_bytes);
     /* Tell every reachable rank that the world has ended. Called with the lock held. */
     void (*abort)(lt_comm *c);
+    /* Has another rank done so? Its reason, else NULL; never waits. NULL: calls find out. */
+    const char *(*over)(const lt_comm *c);
     void (*close)(lt_comm *c);
 };
 

@@ -53,8 +53,15 @@ lt_err lt_nccl_state(const lt_nccl_world *w, lt_nccl_comm comm, bool *busy) {
 }
 
 static lt_err heed_host(const lt_nccl_world *w) {
+    const char *over = NULL;
     lt_err err = LT_OK;
     (void)pthread_mutex_lock(w->host->lock);
+    over = w->host->failed == LT_OK && w->host->transport->over != NULL
+               ? w->host->transport->over(w->host)
+               : NULL;
+    if (over != NULL) {
+        lt_comm_fail(w->host, LT_ERR_REMOTE, over);
+    }
     if (w->host->failed != LT_OK) {
         err = lt_error_set(LT_ERR_REMOTE, "%s", w->host->why);
     }
@@ -248,7 +255,8 @@ static lt_err advance_call(lt_nccl_world *w, lt_call *call, bool *done) {
         LT_TRY(w->backend->moment_passed(w->device, w->done[lt_nccl_place(call)], &passed));
     }
     *done = passed && same;
-    return LT_OK;
+    /* What a world that has ended still sends is nobody's data (peer.h, THE END). */
+    return *done ? heed_host(w) : LT_OK;
 }
 
 static lt_advance advance(lt_call *call) {
@@ -287,6 +295,7 @@ static void abort_comm(const lt_nccl_world *w, lt_nccl_comm *comm) {
 
 static void abort_all(lt_comm *c) {
     lt_nccl_world *w = c->world;
+    lt_comm_abort(w->host, c->why); /* The others know before any queue is released. */
     lt_peers_abort(w->peers);
     for (lt_group *g = c->groups; g != NULL; g = g->next) {
         lt_nccl_group *s = g->shared;
@@ -297,7 +306,6 @@ static void abort_all(lt_comm *c) {
             }
         }
     }
-    lt_comm_abort(w->host, c->why);
 }
 
 /* ---- Opening and closing --------------------------------------------------------------------- */

@@ -23,9 +23,10 @@
  *            raw 0, raw 1, sum 0, raw 2, sum 1, ...
  * PAIRS      The lane of a group's sends between two ranks is its place among the groups that hold
  *            both, in the order of their opening; from PAIR_LANES on NCCL does them.
- * THE END    A world that fails sets all its own words so far ahead that no wait holds. Before an
- *            allocation is freed each neighbour has said that it will not write any more, or has
- *            died. */
+ * THE END    A world that fails sets all its own words so far ahead that no wait holds; what its
+ *            queues then send is garbage. Before that it tells the host world, at which each call
+ *            looks before it counts as done. Before an allocation is freed each neighbour has said
+ *            that it will not write any more, or has died. */
 #ifndef LT_COMM_PEER_H
 #define LT_COMM_PEER_H
 

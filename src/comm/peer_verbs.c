@@ -245,8 +245,9 @@ lt_err lt_peers_collective(lt_peers *p, const lt_call *call, const lt_peer_place
                     .q = place->q,
                     .sum = place->sum,
                     .each = elements_of_piece(p, call, place)};
-    LT_TRY(call->kind == LT_CALL_ALL_GATHER || call->kind == LT_CALL_ALL_TO_ALL ? exchange_all(&w)
-                                                                                : reduce(&w));
+    LT_TRY(call->kind == LT_CALL_ALL_REDUCE || call->kind == LT_CALL_REDUCE_SCATTER
+               ? reduce(&w)
+               : exchange_all(&w));
     for (int i = 0; i < LT_PEER_SENDS; i++) {
         LT_TRY(b->moment_mark(lt_peer_sends(p, i), lt_peer_moment(p, i)));
         LT_TRY(b->moment_follow(w.q, lt_peer_moment(p, i)));

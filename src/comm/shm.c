@@ -328,6 +328,12 @@ static void tell_all(lt_comm *c) {
     }
 }
 
+static const char *over(const lt_comm *c) {
+    const shm_world *w = c->world;
+    return atomic_load_explicit(&w->head->failed, memory_order_acquire) == 2 ? w->head->reason
+                                                                             : NULL;
+}
+
 static void world_free(shm_world *w) {
     if (w != NULL) {
         lt_comm_store_close(w->store);
@@ -350,6 +356,7 @@ const lt_transport lt_transport_shm = {.name = "shm",
                                        .advance = advance,
                                        .missing = missing,
                                        .abort = tell_all,
+                                       .over = over,
                                        .close = close_world};
 
 /* ---- Opening --------------------------------------------------------------------------------- */
