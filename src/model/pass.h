@@ -243,6 +243,11 @@ lt_tensor lt_pass_stream(const lt_pass *p, int set, int layer);
 int64_t lt_pass_stream_rows(const lt_pass *p, int64_t batch, int64_t seq);
 lt_tensor lt_pass_stream_gradient(const lt_pass *p, int set);
 LT_MUST_USE lt_err lt_pass_result_of(lt_pass *p, int set, lt_pass_result *r, float *loss_rows);
+/* The same in two parts: queue the results, and add them when the queue has been waited for, before
+ * the set has been loaded twice again. */
+typedef struct lt_stage_slot lt_pass_fetched;
+LT_MUST_USE lt_err lt_pass_fetch_of(lt_pass *p, int set, lt_pass_fetched **out);
+void lt_pass_add_fetched(const lt_pass *p, lt_pass_fetched *f, lt_pass_result *r);
 
 /* Objectives over log-probabilities. logprobs: load, forward, and ln p(label | what is before it)
  * of each place (B, T), host, 0 where the label is ignored; of a model with a score head, the value

@@ -453,6 +453,14 @@ lt_err lt_pass_result_of(lt_pass *p, int set, lt_pass_result *r, float *loss_row
     return lt_stage_receive(&p->stage, &p->exec, set, use_set(p, set), r, loss_rows);
 }
 
+lt_err lt_pass_fetch_of(lt_pass *p, int set, lt_pass_fetched **out) {
+    return lt_stage_fetch_set(&p->stage, &p->exec, set, use_set(p, set), out);
+}
+
+void lt_pass_add_fetched(const lt_pass *p, lt_pass_fetched *f, lt_pass_result *r) {
+    lt_stage_add_set(&p->stage, f, r);
+}
+
 /* ---- Objectives over log-probabilities ---- */
 
 lt_err lt_pass_logprobs_of(lt_pass *p, int set, const int32_t *labels, float *logprobs) {

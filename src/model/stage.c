@@ -49,13 +49,13 @@ static void slot_carve(lt_stage_slot *slot, const lt_stage_options *o, lt_arena 
     slot->rows_of = lt_arena_take(a, (size_t)o->joins * sizeof(int64_t), LT_ARENA_ALIGN);
 }
 
-/* set_slots: (n_sets), or NULL to measure. */
+/* set_slots: (n_sets, 2), or NULL to measure. */
 static void host_carve(lt_stage_slot *slots, lt_stage_slot *set_slots, const lt_stage_options *o,
                        lt_arena *a) {
     for (int i = 0; i < LT_STAGE_SLOTS; i++) {
         slot_carve(&slots[i], o, a);
     }
-    for (int i = 0; i < o->n_sets; i++) {
+    for (int i = 0; i < 2 * o->n_sets; i++) {
         lt_stage_slot measured = {0};
         slot_carve(set_slots != NULL ? &set_slots[i] : &measured, o, a);
     }
@@ -73,11 +73,15 @@ lt_err lt_stage_open(lt_stage *s, lt_device *device, const lt_stage_options *o) 
     const size_t bytes = lt_stage_host_bytes(o);
     s->backend = device->backend;
     s->options = *o;
-    s->set_slots = calloc((size_t)o->n_sets, sizeof *s->set_slots);
-    if (s->set_slots == NULL) {
+    s->set_slots = calloc(2 * (size_t)o->n_sets, sizeof *s->set_slots);
+    s->turns = calloc((size_t)o->n_sets, sizeof *s->turns);
+    if (s->set_slots == NULL || s->turns == NULL) {
         LT_FAIL(LT_ERR_OOM, "%d sets of activations", o->n_sets);
     }
     LT_TRY(s->backend->queue_open(device, &s->queue));
+    for (int i = 0; s->backend->moment_open != NULL && i < 2 * o->n_sets; i++) {
+        LT_TRY(s->backend->moment_open(device, &s->set_slots[i].sent, false));
+    }
     LT_TRY(s->backend->host_alloc(device, &base, bytes, "batches on the host"));
     s->host = (lt_arena){.base = base, .size_bytes = bytes, .name = "batches on the host"};
     host_carve(s->slots, s->set_slots, o, &s->host);
@@ -93,7 +97,13 @@ void lt_stage_close(lt_stage *s) {
     if (s->host.base != NULL) {
         s->backend->host_release(device, s->host.base, s->host.size_bytes);
     }
+    for (int i = 0; s->set_slots != NULL && device != NULL && i < 2 * s->options.n_sets; i++) {
+        if (s->set_slots[i].sent != NULL) {
+            s->backend->moment_close(device, s->set_slots[i].sent);
+        }
+    }
     free(s->set_slots);
+    free(s->turns);
     *s = (lt_stage){0};
 }
 
@@ -311,19 +321,30 @@ lt_err lt_stage_collect(lt_stage *s, lt_exec *r, lt_pass_result *sum) {
     return LT_OK;
 }
 
-/* What is sent is written by the host only when the copy before it is done. */
-static lt_err wait_for_sent(lt_stage *s, lt_exec *r) {
-    if (s->sent) {
-        LT_TRY(s->backend->sync(r->queue));
+static lt_stage_slot *slot_of(const lt_stage *s, int set) {
+    return &s->set_slots[2 * set + s->turns[set]];
+}
+
+/* The host writes to a slot only when what was sent from it has been read. */
+static lt_err wait_for_sent(const lt_stage *s, lt_exec *r, lt_stage_slot *slot) {
+    if (slot->is_sent && slot->sent != NULL) {
+        LT_TRY(s->backend->moment_reach(r->device, slot->sent));
     }
-    s->sent = true;
+    slot->is_sent = false;
     return LT_OK;
+}
+
+static lt_err mark_sent(const lt_stage *s, lt_exec *r, lt_stage_slot *slot) {
+    slot->is_sent = true;
+    return slot->sent != NULL ? s->backend->moment_mark(r->queue, slot->sent) : LT_OK;
 }
 
 lt_err lt_stage_send(lt_stage *s, lt_exec *r, int set, const lt_pass_batch *b,
                      const lt_batch_acts *to) {
-    lt_stage_slot *slot = &s->set_slots[set];
-    LT_TRY(wait_for_sent(s, r));
+    s->turns[set] ^= 1;
+    lt_stage_slot *slot = slot_of(s, set);
+    LT_ASSERT(!slot->fetched);
+    LT_TRY(wait_for_sent(s, r, slot));
     fill_slot(s, slot, b, false);
     for (int k = 0; k < LT_STAGE_FIELDS; k++) {
         if (has_field(slot, k)) {
@@ -331,37 +352,52 @@ lt_err lt_stage_send(lt_stage *s, lt_exec *r, int set, const lt_pass_batch *b,
                                       field_bytes(slot->batch * slot->seq, k)));
         }
     }
-    return s->options.n_layers == 0 ? LT_OK
-                                    : s->backend->upload(r->queue, to->n_labels.data,
-                                                         slot->n_labels, sizeof *slot->n_labels);
+    if (s->options.n_layers > 0) {
+        LT_TRY(s->backend->upload(r->queue, to->n_labels.data, slot->n_labels,
+                                  sizeof *slot->n_labels));
+    }
+    return mark_sent(s, r, slot);
 }
 
 const int32_t *lt_stage_labels(const lt_stage *s, int set) {
-    return s->set_slots[set].ids[LT_STAGE_LABELS];
+    return slot_of(s, set)->ids[LT_STAGE_LABELS];
 }
 
 int64_t lt_stage_head_rows(const lt_stage *s, int set) {
-    return s->set_slots[set].head_rows;
+    return slot_of(s, set)->head_rows;
 }
 
 lt_err lt_stage_send_weights(lt_stage *s, lt_exec *r, int set, const float *weights, float factor,
                              const lt_batch_acts *to) {
-    lt_stage_slot *slot = &s->set_slots[set];
+    lt_stage_slot *slot = slot_of(s, set);
     LT_ASSERT(s->options.weights);
-    LT_TRY(wait_for_sent(s, r));
+    LT_TRY(wait_for_sent(s, r, slot));
     for (int64_t i = 0; i < slot->batch * slot->seq; i++) {
         slot->weights[i] = factor * weights[row_at(slot, i)];
     }
-    return s->backend->upload(r->queue, to->weights.data, slot->weights, id_bytes(slot));
+    LT_TRY(s->backend->upload(r->queue, to->weights.data, slot->weights, id_bytes(slot)));
+    return mark_sent(s, r, slot);
+}
+
+lt_err lt_stage_fetch_set(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *from,
+                          lt_stage_slot **slot) {
+    *slot = slot_of(s, set);
+    (*slot)->fetched = true;
+    return fetch_slot(s, *slot, r, from);
+}
+
+void lt_stage_add_set(const lt_stage *s, lt_stage_slot *slot, lt_pass_result *sum) {
+    LT_ASSERT(slot->fetched);
+    slot->fetched = false;
+    add_slot(s, slot, sum);
 }
 
 lt_err lt_stage_receive(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *from,
                         lt_pass_result *sum, float *loss_rows) {
-    const lt_stage_slot *slot = &s->set_slots[set];
-    LT_TRY(fetch_slot(s, slot, r, from));
+    lt_stage_slot *slot;
+    LT_TRY(lt_stage_fetch_set(s, r, set, from, &slot));
     LT_TRY(s->backend->sync(r->queue));
-    s->sent = false;
-    add_slot(s, slot, sum);
+    lt_stage_add_set(s, slot, sum);
     for (int64_t i = 0; loss_rows != NULL && i < slot->batch * slot->seq; i++) {
         loss_rows[row_at(slot, i)] = i < slot->head_rows ? slot->loss[i] : 0.0f;
     }

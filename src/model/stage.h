@@ -8,8 +8,9 @@
  *              on every backend
  *
  * A slot is put, taken, fetched, collected, in this order, and slots one after the other. Sets of
- * activations have a slot each beside those: send and receive may come between a put and its
- * take.
+ * activations have two slots each beside those, which are used in turn: send and receive may come
+ * between a put and its take, and a set's next batch may be sent while the results of the one
+ * before are on their way.
  *
  * The head has work only at rows whose label counts, which those of a prompt do not. In a packed
  * batch such rows come first: its labels, weights, losses and argmax are stored in this order, on
@@ -34,7 +35,7 @@ enum {
     LT_STAGE_FIELDS
 };
 
-typedef struct {
+typedef struct lt_stage_slot {
     int32_t *ids[LT_STAGE_FIELDS]; /* (rows) each, host; in the order of LT_STAGE_TOKENS and on. */
     float *weights;                /* The last of them, as what it is. */
     float *loss;                   /* (rows) */
@@ -46,6 +47,10 @@ typedef struct {
     uint64_t first_row, row_step;
     bool has_documents, has_weights;
     int64_t head_rows; /* batch * seq: not packed. */
+    /* Slots of sets: the pass's queue has read the batch; NULL: work runs at once. fetched: its
+     * results are on their way. */
+    lt_moment *sent;
+    bool is_sent, fetched;
 } lt_stage_slot;
 
 /* Options of a stage. */
@@ -54,7 +59,7 @@ typedef struct {
     int64_t rows;
     int64_t first_layer, n_layers; /* Layers with auxiliary losses; n_layers 0: none. */
     bool loss;                     /* The pass has the head: rows have losses. */
-    int n_sets;                    /* A slot each, for lt_stage_send. */
+    int n_sets;                    /* Two slots each, for lt_stage_send. */
     int joins;                     /* Adapters that have rows of their own; 0: none. */
     bool weights;
     bool packs;     /* Batches may be packed. */
@@ -67,8 +72,8 @@ typedef struct {
     lt_arena host;   /* Memory from host_alloc. */
     lt_stage_options options;
     lt_stage_slot slots[LT_STAGE_SLOTS]; /* Batches that are put. */
-    lt_stage_slot *set_slots;            /* (n_sets): batches that are sent. */
-    bool sent;                           /* Since the last wait for the pass's queue. */
+    lt_stage_slot *set_slots;            /* (n_sets, 2): batches that are sent. */
+    int *turns;                          /* (n_sets): the slot of a set's batch. */
     bool in_order;                       /* Batches to come are not packed. */
     int32_t *device[2][LT_STAGE_FIELDS]; /* (rows) each */
     float *device_labels[2];
@@ -108,5 +113,10 @@ LT_MUST_USE lt_err lt_stage_send_weights(lt_stage *s, lt_exec *r, int set, const
                                          float factor, const lt_batch_acts *to);
 LT_MUST_USE lt_err lt_stage_receive(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *from,
                                     lt_pass_result *sum, float *loss_rows);
+/* The same in two parts. fetch_set queues the results; add_set adds them when the queue has been
+ * waited for, before the set's batch after the next is sent. */
+LT_MUST_USE lt_err lt_stage_fetch_set(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *from,
+                                      lt_stage_slot **slot);
+void lt_stage_add_set(const lt_stage *s, lt_stage_slot *slot, lt_pass_result *sum);
 
 #endif

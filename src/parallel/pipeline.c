@@ -1,5 +1,8 @@
-/* pipeline.c: see pipeline.h. All passes of a rank compute on one queue. The host waits for each
- * operation's end, so what the table's next operation sends, or receives into, is not in use. */
+/* pipeline.c: see pipeline.h. All passes of a rank compute on one queue, which waits for messages;
+ * what the host asks for follows what the queue holds, so a buffer is written only when nothing
+ * before reads it. The host stays at most AHEAD operations before the device: then results of an
+ * operation are added, and a call of the transport is not so early that it misses its deadline.
+ * Work of a device of host memory runs at once. */
 #include "parallel/pipeline.h"
 
 #include <stdlib.h>
@@ -15,6 +18,7 @@
 #include "tensor/timeline.h"
 
 #define MAX_WARM 64
+#define AHEAD    2
 
 /* A set of activations of a chunk: the sends from it that may be under way; 0: none. */
 typedef struct {
@@ -30,6 +34,15 @@ typedef struct {
     int64_t n_ops[3];
 } chunk_state;
 
+/* An operation that is queued. */
+typedef struct {
+    lt_moment *began, *ended; /* NULL: work runs at once. */
+    double start_s;           /* Then the clock at its begin. */
+    lt_open_span span;
+    const lt_schedule_op *op;
+    lt_pass_fetched *fetched; /* Its results, if it has some. */
+} queued_op;
+
 struct lt_pipeline {
     lt_model *model;
     lt_stages stages;
@@ -41,7 +54,9 @@ struct lt_pipeline {
     lt_arena arena;       /* Memory of the backend: buffers of messages. */
     size_t message_bytes; /* The longest. */
     unsigned char *messages;
-    lt_comm_work *receives; /* The receives of the current row. */
+    lt_comm_work *receives;  /* The receives of the current row. */
+    queued_op queued[AHEAD]; /* The last operations, in turn. */
+    int64_t n_queued, n_done;
     lt_param_buffer gradients;
     lt_pipeline_times times;
     int64_t warm[MAX_WARM]; /* Rows of micro-batches whose kernels are loaded. */
@@ -199,6 +214,15 @@ static lt_err merge_gradients(lt_pipeline *p) {
     return LT_OK;
 }
 
+static lt_err open_queued(lt_pipeline *p) {
+    const lt_backend *b = p->model->backend;
+    for (int i = 0; b->moment_open != NULL && i < AHEAD; i++) {
+        LT_TRY(b->moment_open(p->model->device, &p->queued[i].began, true));
+        LT_TRY(b->moment_open(p->model->device, &p->queued[i].ended, true));
+    }
+    return LT_OK;
+}
+
 lt_err lt_pipeline_open(lt_pipeline **out, lt_model *m, const lt_pass_options *options,
                         const lt_stages *stages, lt_group *group, const int64_t *micros,
                         int n_micros) {
@@ -217,6 +241,7 @@ lt_err lt_pipeline_open(lt_pipeline **out, lt_model *m, const lt_pass_options *o
     LT_TRY_DONE(open_tables(p, &n, micros, n_micros));
     LT_TRY_DONE(open_chunks(p, options, &n));
     LT_TRY_DONE(open_messages(p, options, &n));
+    LT_TRY_DONE(open_queued(p));
     LT_TRY_DONE(options->train ? merge_gradients(p) : LT_OK);
     *out = p;
     p = NULL;
@@ -234,6 +259,10 @@ void lt_pipeline_close(lt_pipeline *p) {
         free(p->chunks[c].sets);
         free(p->chunks[c].set_of);
     }
+    for (int i = 0; p->model->backend->moment_open != NULL && i < AHEAD; i++) {
+        p->model->backend->moment_close(p->model->device, p->queued[i].began);
+        p->model->backend->moment_close(p->model->device, p->queued[i].ended);
+    }
     for (int i = 0; i < p->n_tables; i++) {
         lt_schedule_close(&p->tables[i]);
     }
@@ -247,10 +276,13 @@ void lt_pipeline_close(lt_pipeline *p) {
 
 /* ---- Messages ---- */
 
+/* The queue goes on behind this call. */
 static lt_err wait_for(lt_pipeline *p, lt_comm_work *work) {
     const lt_comm_work number = *work;
     *work = 0;
-    return number != 0 ? lt_comm_wait(lt_group_comm(p->group), number) : LT_OK;
+    return number != 0
+               ? lt_comm_order(lt_group_comm(p->group), number, lt_pass_queue(p->chunks[0].pass))
+               : LT_OK;
 }
 
 /* The residual stream in the shape of the loaded batch: the tensor that arrives or leaves. */
@@ -306,36 +338,64 @@ static lt_err take_input(walk *w, const lt_schedule_op *op, lt_pass *pass, lt_te
 
 /* ---- Operations ---- */
 
-/* An operation that has its input and has begun. */
-typedef struct {
-    double start_s;
-    lt_open_span span;
-} begun;
+/* Wait for the oldest operation's end. */
+static lt_err retire(walk *w) {
+    lt_pipeline *p = w->p;
+    const lt_backend *b = p->model->backend;
+    queued_op *q = &p->queued[p->n_done++ % AHEAD];
+    chunk_state *c = &p->chunks[q->op->chunk];
+    double seconds = 0.0;
+    if (q->ended != NULL) {
+        LT_TRY(b->moment_reach(p->model->device, q->ended));
+        LT_TRY(b->moment_between(p->model->device, q->began, q->ended, &seconds));
+    } else {
+        seconds = lt_clock_s() - q->start_s;
+    }
+    if (q->fetched != NULL) {
+        lt_pass_add_fetched(c->pass, q->fetched, w->sum);
+    }
+    p->times.busy_s += seconds;
+    c->seconds[q->op->kind] += seconds;
+    c->n_ops[q->op->kind]++;
+    return LT_OK;
+}
 
-static lt_err begin(lt_pipeline *p, const lt_schedule_op *op, begun *b) {
+/* The operation has its input. */
+static lt_err begin(lt_pipeline *p, const lt_schedule_op *op) {
     const lt_span_kind kind = op->kind == LT_OP_FORWARD    ? LT_SPAN_STAGE_FORWARD
                               : op->kind == LT_OP_BACKWARD ? LT_SPAN_STAGE_BACKWARD
                                                            : LT_SPAN_STAGE_WEIGHTS;
-    b->start_s = lt_clock_s();
-    return lt_timeline_begin(p->timeline, &b->span, kind, op->chunk, op->micro);
+    queued_op *q = &p->queued[p->n_queued++ % AHEAD];
+    LT_ASSERT(p->n_queued - p->n_done <= AHEAD);
+    q->op = op;
+    q->fetched = NULL;
+    q->start_s = lt_clock_s();
+    LT_TRY(q->began != NULL
+               ? p->model->backend->moment_mark(lt_pass_queue(p->chunks[0].pass), q->began)
+               : LT_OK);
+    return lt_timeline_begin(p->timeline, &q->span, kind, op->chunk, op->micro);
 }
 
-/* The host waits for the end of the operation. */
-static lt_err end(lt_pipeline *p, const lt_schedule_op *op, const begun *b) {
-    chunk_state *c = &p->chunks[op->chunk];
-    LT_TRY(p->model->backend->sync(lt_pass_queue(c->pass)));
-    const double seconds = lt_clock_s() - b->start_s;
-    p->times.busy_s += seconds;
-    c->seconds[op->kind] += seconds;
-    c->n_ops[op->kind]++;
-    return lt_timeline_end(p->timeline, &b->span);
+/* It is queued. */
+static lt_err end(walk *w) {
+    lt_pipeline *p = w->p;
+    queued_op *q = &p->queued[(p->n_queued - 1) % AHEAD];
+    LT_TRY(lt_timeline_end(p->timeline, &q->span));
+    return q->ended != NULL
+               ? p->model->backend->moment_mark(lt_pass_queue(p->chunks[0].pass), q->ended)
+               : retire(w);
+}
+
+/* Its results, if it has some, are to be added. */
+static lt_err fetch(walk *w, lt_pass *pass, int set) {
+    lt_pipeline *p = w->p;
+    return lt_pass_fetch_of(pass, set, &p->queued[(p->n_queued - 1) % AHEAD].fetched);
 }
 
 static lt_err forward(walk *w, const lt_schedule_op *op) {
     lt_pipeline *p = w->p;
     chunk_state *c = &p->chunks[op->chunk];
     set_state *set = &c->sets[op->set];
-    begun b;
     LT_TRY(wait_for(p, &set->sent[0]));
     LT_TRY(wait_for(p, &set->sent[1]));
     LT_TRY(lt_pass_load(c->pass, op->set, &w->batches[op->micro]));
@@ -343,9 +403,9 @@ static lt_err forward(walk *w, const lt_schedule_op *op) {
     if (c->first > 0) {
         LT_TRY(take_input(w, op, c->pass, lt_pass_stream(c->pass, op->set, c->first)));
     }
-    LT_TRY(begin(p, op, &b));
+    LT_TRY(begin(p, op));
     LT_TRY(lt_pass_forward(c->pass, op->set, c->first, c->end));
-    LT_TRY(end(p, op, &b));
+    LT_TRY(end(w));
     return op->to < 0 ? LT_OK
                       : send(p, lt_pass_stream(c->pass, op->set, c->end), op->to, &set->sent[0]);
 }
@@ -354,11 +414,10 @@ static lt_err backward(walk *w, const lt_schedule_op *op) {
     lt_pipeline *p = w->p;
     chunk_state *c = &p->chunks[op->chunk];
     const bool last = is_last(p, &w->table->shape, op->chunk);
-    begun b;
     if (!last) {
         LT_TRY(take_input(w, op, c->pass, lt_pass_stream_gradient(c->pass, op->set)));
     }
-    LT_TRY(begin(p, op, &b));
+    LT_TRY(begin(p, op));
     LT_TRY(p->begins.call != NULL ? p->begins.call(p->begins.of, op->chunk) : LT_OK);
     if (last) {
         LT_TRY(p->head.call != NULL
@@ -366,10 +425,8 @@ static lt_err backward(walk *w, const lt_schedule_op *op) {
                    : lt_pass_loss(c->pass, op->set, w->grad_scale));
     }
     LT_TRY(lt_pass_backward(c->pass, op->set, c->first, c->end, w->grad_scale));
-    LT_TRY(end(p, op, &b));
-    if (last || p->model->spec.n_experts > 0) {
-        LT_TRY(lt_pass_result_of(c->pass, op->set, w->sum, NULL));
-    }
+    LT_TRY(last || p->model->spec.n_experts > 0 ? fetch(w, c->pass, op->set) : LT_OK);
+    LT_TRY(end(w));
     return op->to < 0 ? LT_OK
                       : send(p, lt_pass_stream_gradient(c->pass, op->set), op->to,
                              &c->sets[op->set].sent[1]);
@@ -378,10 +435,9 @@ static lt_err backward(walk *w, const lt_schedule_op *op) {
 static lt_err weights(walk *w, const lt_schedule_op *op) {
     lt_pipeline *p = w->p;
     const chunk_state *c = &p->chunks[op->chunk];
-    begun b;
-    LT_TRY(begin(p, op, &b));
+    LT_TRY(begin(p, op));
     LT_TRY(lt_pass_backward_weights(c->pass, op->set, c->first, c->end));
-    return end(p, op, &b);
+    return end(w);
 }
 
 /* This rank has both stages of a tied embedding: add the head's gradients to the embedding's. */
@@ -404,14 +460,18 @@ static lt_err add_tied(lt_pipeline *p) {
         &(lt_add_args){.y = sum, .a = sum, .b = head, .alpha = 1.0f, .beta = 1.0f});
 }
 
-static lt_err end_walk(lt_pipeline *p) {
+static lt_err end_walk(walk *w) {
+    lt_pipeline *p = w->p;
+    while (p->n_done < p->n_queued) {
+        LT_TRY(retire(w));
+    }
     for (int c = 0; c < p->stages.chunks; c++) {
         for (int set = 0; set < p->chunks[c].n_sets; set++) {
             LT_TRY(wait_for(p, &p->chunks[c].sets[set].sent[0]));
             LT_TRY(wait_for(p, &p->chunks[c].sets[set].sent[1]));
         }
     }
-    return LT_OK;
+    return p->model->backend->sync(lt_pass_queue(p->chunks[0].pass));
 }
 
 static const lt_schedule *table_of(const lt_pipeline *p, int64_t micros) {
@@ -563,6 +623,7 @@ lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batches, int64_t n
         LT_FAIL(LT_ERR_STATE, "pipeline: no table for %lld micro-batches", (long long)n);
     }
     p->times = (lt_pipeline_times){.micros = n};
+    p->n_queued = p->n_done = 0;
     w.row = &w.table->rows[p->rank];
     LT_TRY(warm_up(p, w.table, batches, grad_scale));
     start_s = lt_clock_s();
@@ -571,6 +632,7 @@ lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batches, int64_t n
     }
     for (int64_t i = 0; i < w.row->n_ops; i++) {
         const lt_schedule_op *op = &w.row->ops[i];
+        LT_TRY(p->n_queued - p->n_done == AHEAD ? retire(&w) : LT_OK);
         LT_TRY(post_receives(&w, i));
         if (op->kind == LT_OP_FORWARD) {
             LT_TRY(forward(&w, op));
@@ -580,7 +642,7 @@ lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batches, int64_t n
             LT_TRY(weights(&w, op));
         }
     }
-    LT_TRY(end_walk(p));
+    LT_TRY(end_walk(&w));
     LT_TRY(add_tied(p));
     p->times.step_s = lt_clock_s() - start_s;
     return LT_OK;

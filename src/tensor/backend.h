@@ -81,6 +81,7 @@ typedef struct lt_backend {
     lt_err (*moment_mark)(lt_queue *q, lt_moment *m);
     lt_err (*moment_follow)(lt_queue *q, lt_moment *m); /* q goes on when m has passed. */
     lt_err (*moment_passed)(lt_device *d, lt_moment *m, bool *passed);
+    lt_err (*moment_reach)(lt_device *d, lt_moment *m); /* The host goes on when m has passed. */
     lt_err (*moment_between)(lt_device *d, lt_moment *from, lt_moment *to, double *seconds);
     void *(*native)(lt_queue *q);
     /* For transfers between GPUs of one machine by their copy engines (comm/peer.h). memory_share

@@ -24,9 +24,9 @@
     X(BACKWARD, true, "backward", "layer", "")                                                     \
     X(EMBED_BACKWARD, true, "backward of the embedding", "", "")                                   \
     X(WEIGHTS, true, "gradients of weights", "layer", "")                                          \
-    X(STAGE_FORWARD, false, "stage forward", "chunk", "micro_batch")                               \
-    X(STAGE_BACKWARD, false, "stage backward", "chunk", "micro_batch")                             \
-    X(STAGE_WEIGHTS, false, "stage, gradients of weights", "chunk", "micro_batch")                 \
+    X(STAGE_FORWARD, true, "stage forward", "chunk", "micro_batch")                                \
+    X(STAGE_BACKWARD, true, "stage backward", "chunk", "micro_batch")                              \
+    X(STAGE_WEIGHTS, true, "stage, gradients of weights", "chunk", "micro_batch")                  \
     X(HOST_WAIT, false, "wait", "call", "")                                                        \
     X(STEP, false, "step", "step", "")                                                             \
     X(ROWS, false, "rows of the next step", "", "")                                                \

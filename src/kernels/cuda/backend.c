@@ -229,6 +229,10 @@ static lt_err backend_moment_passed(lt_device *d, lt_moment *m, bool *passed) {
     return lt_cuda_event_passed(lt_cuda_device_gpu(d), (CUevent)m, passed);
 }
 
+static lt_err backend_moment_reach(lt_device *d, lt_moment *m) {
+    return lt_cuda_event_reach(lt_cuda_device_gpu(d), (CUevent)m);
+}
+
 static lt_err backend_moment_between(lt_device *d, lt_moment *from, lt_moment *to,
                                      double *seconds) {
     double ms = 0.0;
@@ -399,6 +403,7 @@ const lt_backend *lt_backend_cuda(void) {
                                        .moment_mark = backend_moment_mark,
                                        .moment_follow = backend_moment_follow,
                                        .moment_passed = backend_moment_passed,
+                                       .moment_reach = backend_moment_reach,
                                        .moment_between = backend_moment_between,
                                        .native = backend_native,
                                        .memory_share = backend_memory_share,
