@@ -173,49 +173,50 @@ static void others(const lt_exec *r, int64_t rows, lt_tp_run out[2]) {
     out[1] = (lt_tp_run){.first = behind, .count = rows - behind};
 }
 
-lt_err lt_tp_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor all, lt_tensor own, lt_param_kind kind,
-                        lt_param_kind bias, int layer) {
+/* y = product of x, a layer's forward one or that of its input's gradient. */
+static lt_err product(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
+                      int layer, bool back) {
+    return back ? lt_linear_bwd_input(r, y, x, kind, layer)
+                : lt_linear_fwd(r, y, x, kind, bias, layer);
+}
+
+/* all = every rank's own, beside the product of own rows; then those of the others' rows. */
+static lt_err gather_beside(lt_exec *r, lt_tensor y, lt_tensor all, lt_tensor own,
+                            lt_param_kind kind, lt_param_kind bias, int layer, bool back) {
     lt_tp_run runs[2];
-    if (r->n_tp == 1 || !overlaps(r, kind, layer)) {
-        LT_TRY(lt_tp_gather(r, all, own));
-        return lt_linear_fwd(r, y, all, kind, bias, layer);
-    }
     LT_TRY(put_own(r, all, own));
     LT_TRY(gather(r, all, LT_EXEC_BEGIN));
-    LT_TRY(lt_linear_fwd(r, lt_tp_own_rows(r, y), lt_tp_own_rows(r, all), kind, bias, layer));
+    LT_TRY(product(r, lt_tp_own_rows(r, y), lt_tp_own_rows(r, all), kind, bias, layer, back));
     LT_TRY(gather(r, all, LT_EXEC_END));
     others(r, all.shape[0], runs);
     for (int i = 0; i < 2; i++) {
-        LT_TRY(runs[i].count == 0
-                   ? LT_OK
-                   : lt_linear_fwd(r, lt_tensor_rows(&y, runs[i].first, runs[i].count),
-                                   lt_tensor_rows(&all, runs[i].first, runs[i].count), kind, bias,
-                                   layer));
+        LT_TRY(runs[i].count == 0 ? LT_OK
+                                  : product(r, lt_tensor_rows(&y, runs[i].first, runs[i].count),
+                                            lt_tensor_rows(&all, runs[i].first, runs[i].count),
+                                            kind, bias, layer, back));
     }
     return LT_OK;
+}
+
+lt_err lt_tp_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor all, lt_tensor own, lt_param_kind kind,
+                        lt_param_kind bias, int layer) {
+    if (r->n_tp > 1 && overlaps(r, kind, layer)) {
+        return gather_beside(r, y, all, own, kind, bias, layer, false);
+    }
+    LT_TRY(lt_tp_gather(r, all, own));
+    return lt_linear_fwd(r, y, all, kind, bias, layer);
 }
 
 lt_err lt_tp_linear_bwd_gathered(lt_exec *r, lt_tensor dx, lt_tensor all, lt_tensor own,
                                  lt_tensor x, lt_param_kind kind, lt_param_kind bias, int layer) {
     const lt_tensor none = {0};
-    lt_tp_run runs[2];
-    if (r->n_tp == 1 || !overlaps(r, kind, layer)) {
-        LT_TRY(lt_tp_gather(r, all, own));
-        return lt_linear_bwd(r, dx, all, x, kind, bias, layer, false);
+    if (r->n_tp > 1 && overlaps(r, kind, layer)) {
+        LT_ASSERT(dx.data != x.data); /* The input's gradient comes first. */
+        LT_TRY(gather_beside(r, dx, all, own, kind, bias, layer, true));
+        return lt_linear_bwd(r, none, all, x, kind, bias, layer, false);
     }
-    LT_TRY(put_own(r, all, own));
-    LT_TRY(gather(r, all, LT_EXEC_BEGIN));
-    LT_TRY(lt_linear_bwd_input(r, lt_tp_own_rows(r, dx), lt_tp_own_rows(r, all), kind, layer));
-    LT_TRY(gather(r, all, LT_EXEC_END));
-    others(r, all.shape[0], runs);
-    for (int i = 0; i < 2; i++) {
-        LT_TRY(runs[i].count == 0
-                   ? LT_OK
-                   : lt_linear_bwd_input(r, lt_tensor_rows(&dx, runs[i].first, runs[i].count),
-                                         lt_tensor_rows(&all, runs[i].first, runs[i].count), kind,
-                                         layer));
-    }
-    return lt_linear_bwd(r, none, all, x, kind, bias, layer, false);
+    LT_TRY(lt_tp_gather(r, all, own));
+    return lt_linear_bwd(r, dx, all, x, kind, bias, layer, false);
 }
 
 lt_err lt_tp_linear_bwd_scattered(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x,
