@@ -87,6 +87,7 @@ parts two-fp32-3 --mesh.zero 3
 train other cuda 1 --checkpoint.every 1
 compare "a checkpoint of two GPU ranks, mesh.zero 3, continues on one" one-fp32 other 1e-6 1e-5
 # guard.replay runs the passes of another rank's rows in parts, and compares hashes with those of the recorded whole.
+[ -e "$work/two-fp32-1" ] || train two-fp32-1 cuda 2 --mesh.zero 1
 train replayed cuda 2 --mesh.zero 1 --guard.replay 1
 compare "two GPU ranks, guard.replay: the bits of a run without" two-fp32-1 replayed 0 0
 n=$((n + 1))
