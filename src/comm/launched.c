@@ -7,6 +7,12 @@
 #include "base/error.h"
 #include "comm/shm.h"
 
+#define OPEN_S 60.0 /* And one more for each hundred ranks. */
+
+double lt_launched_open_s(const lt_launched *l) {
+    return OPEN_S + (double)l->n * 0.01;
+}
+
 static lt_err read_number(const char *name, uint64_t most, uint64_t *out) {
     const char *text = getenv(name);
     char *end = NULL;
@@ -51,7 +57,7 @@ lt_err lt_launched_read(lt_launched *l) {
 }
 
 lt_err lt_launched_join(lt_comm_store **out, const lt_launched *l) {
-    return lt_comm_store_open(out, l->address, l->token, l->rank, l->epoch, LT_LAUNCHED_OPEN_S);
+    return lt_comm_store_open(out, l->address, l->token, l->rank, l->epoch, OPEN_S);
 }
 
 static void on_notice(void *ctx, const char *text) {
@@ -61,7 +67,7 @@ static void on_notice(void *ctx, const char *text) {
 lt_err lt_launched_begin(lt_comm_store *store, const lt_launched *l, lt_comm *c) {
     LT_TRY(lt_comm_store_live(store, read_seconds(LT_ENV_BEAT), read_seconds(LT_ENV_SILENT),
                               on_notice, c));
-    LT_TRY(lt_comm_store_barrier(store, "open", l->n, LT_LAUNCHED_OPEN_S + (double)l->n * 0.01));
+    LT_TRY(lt_comm_store_barrier(store, "open", l->n, lt_launched_open_s(l)));
     (void)unsetenv(LT_ENV_SEGMENT); /* Programs that a rank starts are not ranks. */
     return LT_OK;
 }

@@ -7,9 +7,6 @@
 #include "comm/call.h"
 #include "comm/store.h"
 
-/* Time to wait for all ranks at the start, plus one second per hundred ranks. */
-#define LT_LAUNCHED_OPEN_S 60.0
-
 typedef struct {
     int rank, n;
     int segment; /* Descriptor of the memory segment; -1: ranks are on several machines. */
@@ -17,6 +14,8 @@ typedef struct {
     const char *address, *token; /* Of the store. */
 } lt_launched;
 
+/* Seconds to wait for all ranks at the start. */
+double lt_launched_open_s(const lt_launched *l);
 bool lt_launched_apart(void); /* Are the ranks on several machines? */
 /* ARG: the environment is not what the launcher gives a rank. */
 LT_MUST_USE lt_err lt_launched_read(lt_launched *l);

@@ -122,12 +122,7 @@ static lt_err heed(mpi_world *w) {
 
 static lt_advance advance(lt_call *call) {
     mpi_world *w = call->group->comm->world;
-    bool done = false;
-    lt_err err = heed(w);
-    if (err == LT_OK) {
-        err = lt_rounds_advance(&w->rounds, call, &done);
-    }
-    return err != LT_OK ? LT_ADVANCE_FAILED : done ? LT_ADVANCE_DONE : LT_ADVANCE_WAITING;
+    return heed(w) == LT_OK ? lt_rounds_advance(&w->rounds, call) : LT_ADVANCE_FAILED;
 }
 
 static void missing(const lt_call *call, char *out, size_t out_bytes) {

@@ -3,7 +3,7 @@
 
 #include "base/error.h"
 #include "comm/nccl_world.h"
-#include "tensor/ops.h"
+#include "comm/piece.h"
 
 static bool is_reduction(const lt_call *call) {
     return call->kind == LT_CALL_ALL_REDUCE || call->kind == LT_CALL_REDUCE_SCATTER;
@@ -29,28 +29,12 @@ static int64_t piece_elements(const lt_nccl_world *w, const lt_call *call) {
     return (int64_t)(w->piece_bytes / (bytes > sizeof(float) ? bytes : sizeof(float)));
 }
 
-/* Elements [*first, *first + *count) of a member's shard of the result are those of piece k. */
-static void shard_piece(const lt_nccl_world *w, const lt_call *call, int member, int64_t k,
-                        int64_t *first, int64_t *count) {
-    const int n = call->group->n;
-    const bool all = call->kind == LT_CALL_ALL_REDUCE;
-    const int64_t begin = all ? lt_comm_shard(call->count, n, member) : member * call->count,
-                  end = all ? lt_comm_shard(call->count, n, member + 1) : begin + call->count,
-                  each = piece_elements(w, call);
-    *first = begin + k * each < end ? begin + k * each : end;
-    *count = end - *first < each ? end - *first : each;
-}
-
 /* Pieces of the largest shard, which is the first; of all elements, where the host sums. */
 static int64_t n_pieces(const lt_nccl_world *w, const lt_call *call) {
     const int64_t each = piece_elements(w, call), n = call->group->n;
     const int64_t all = call->kind == LT_CALL_ALL_REDUCE ? call->count : call->count * n;
     const int64_t largest = sums_by(call) == BY_HOST ? all : (all + n - 1) / n;
     return (largest + each - 1) / each;
-}
-
-static char *element(const void *data, int64_t i, lt_dtype dtype) {
-    return (char *)(uintptr_t)data + (size_t)i * lt_dtype_bytes(dtype);
 }
 
 /* What an exchange sends to and receives from each member, in bytes. */
@@ -63,28 +47,30 @@ typedef struct {
 static exchange exchange_of(const lt_nccl_world *w, const lt_call *call, int i, int64_t step) {
     const size_t elem = lt_dtype_bytes(call->dtype);
     const int own = call->group->rank, n = call->group->n;
-    int64_t first, count, own_first, own_count, send_at = 0, recv_at = 0;
+    int64_t first, own_first, send_at = 0, recv_at = 0;
     if (call->kind == LT_CALL_ALL_TO_ALL) {
         for (int j = 0; j < i; j++) {
             send_at += call->send_counts[j];
             recv_at += call->recv_counts[j];
         }
-        return (exchange){element(call->src, send_at, call->dtype),
-                          element(call->dst, recv_at, call->dtype),
+        return (exchange){lt_piece_element(call->src, send_at, call->dtype),
+                          lt_piece_element(call->dst, recv_at, call->dtype),
                           (size_t)call->send_counts[i] * elem, (size_t)call->recv_counts[i] * elem};
     }
     if (step >= n_pieces(w, call)) { /* The shards of the result. */
         first = lt_comm_shard(call->count, n, i);
         own_first = lt_comm_shard(call->count, n, own);
-        return (exchange){element(call->dst, own_first, call->dtype),
-                          element(call->dst, first, call->dtype),
+        return (exchange){lt_piece_element(call->dst, own_first, call->dtype),
+                          lt_piece_element(call->dst, first, call->dtype),
                           (size_t)(lt_comm_shard(call->count, n, own + 1) - own_first) * elem,
                           (size_t)(lt_comm_shard(call->count, n, i + 1) - first) * elem};
     }
-    shard_piece(w, call, i, step, &first, &count);
-    shard_piece(w, call, own, step, &own_first, &own_count);
-    return (exchange){element(call->src, first, call->dtype), w->stage + (size_t)i * w->piece_bytes,
-                      (size_t)count * elem, (size_t)own_count * elem};
+    const int64_t each = piece_elements(w, call);
+    const lt_piece piece = lt_piece_of(call, i, step, each),
+                   mine = lt_piece_of(call, own, step, each);
+    return (exchange){lt_piece_element(call->src, piece.first, call->dtype),
+                      w->stage + (size_t)i * w->piece_bytes, (size_t)piece.count * elem,
+                      (size_t)mine.count * elem};
 }
 
 /* One group of sends and receives. */
@@ -123,26 +109,17 @@ static lt_err copy_own(const lt_nccl_world *w, const lt_call *call) {
 
 /* Add the members' pieces that have come, in their order, in F32; round once. */
 static lt_err add_piece(lt_nccl_world *w, const lt_call *call, int64_t k) {
-    const int n = call->group->n, own = call->group->rank;
-    int64_t first, count;
-    lt_add_args a = {.alpha = 1.0f, .beta = 1.0f};
-    shard_piece(w, call, own, k, &first, &count);
-    if (count == 0) {
+    const int own = call->group->rank;
+    const lt_piece piece = lt_piece_of(call, own, k, piece_elements(w, call));
+    void *terms[LT_COMM_MAX_RANKS];
+    if (piece.count == 0) {
         return LT_OK;
     }
-    const int64_t to = call->kind == LT_CALL_ALL_REDUCE ? first : first - own * call->count;
-    const char *mine = element(call->src, first, call->dtype);
-    for (int i = 1; i < n; i++) {
-        void *first_term = own == 0 ? (void *)(uintptr_t)mine : w->stage;
-        void *term = own == i ? (void *)(uintptr_t)mine : w->stage + (size_t)i * w->piece_bytes;
-        a.a = i == 1 ? lt_tensor_1d(first_term, call->dtype, count)
-                     : lt_tensor_1d(w->sum, LT_F32, count);
-        a.b = lt_tensor_1d(term, call->dtype, count);
-        a.y = i == n - 1 ? lt_tensor_1d(element(call->dst, to, call->dtype), call->dtype, count)
-                         : lt_tensor_1d(w->sum, LT_F32, count);
-        LT_TRY(w->backend->ops->add(w->queue, &a));
+    for (int i = 0; i < call->group->n; i++) {
+        terms[i] = i == own ? lt_piece_element(call->src, piece.first, call->dtype)
+                            : w->stage + (size_t)i * w->piece_bytes;
     }
-    return LT_OK;
+    return lt_piece_add(w->backend, w->queue, call, piece, terms, w->sum);
 }
 
 /* Every member's elements of piece k, to all; they come down to the host. */
@@ -156,14 +133,14 @@ static lt_err gather_piece(lt_nccl_world *w, const lt_call *call, int64_t k) {
         lt_call gather = *call;
         LT_TRY(lt_nccl_sends_follow(w, call));
         gather.kind = LT_CALL_ALL_GATHER;
-        gather.src = element(call->src, k * each, call->dtype);
+        gather.src = lt_piece_element(call->src, k * each, call->dtype);
         gather.dst = w->stage;
         gather.count = count;
         return lt_peers_collective(w->peers, &gather, &(lt_peer_place){.q = w->queue});
     }
     w->settling = comm;
     return lt_nccl_check(m,
-                         m->AllGather(element(call->src, k * each, call->dtype), w->stage,
+                         m->AllGather(lt_piece_element(call->src, k * each, call->dtype), w->stage,
                                       (size_t)count * lt_dtype_bytes(call->dtype), LT_NCCL_UINT8,
                                       comm, w->backend->native(w->queue)),
                          "all_gather");
@@ -194,7 +171,8 @@ static lt_err reduce_on_host(lt_nccl_world *w, const lt_call *call, int64_t k) {
         srcs[i] = w->pinned + (size_t)(i * count) * elem;
     }
     lt_comm_reduce(w->pinned, srcs, n, count, call->dtype, call->op);
-    return begin < end ? w->backend->upload(w->queue, element(call->dst, begin - from, call->dtype),
+    return begin < end ? w->backend->upload(w->queue,
+                                            lt_piece_element(call->dst, begin - from, call->dtype),
                                             w->pinned + (size_t)(begin - first) * elem,
                                             (size_t)(end - begin) * elem)
                        : LT_OK;

@@ -45,8 +45,8 @@ typedef struct lt_peers lt_peers;
 size_t lt_peers_bytes(int n_ranks);
 /* Allocate this rank's boxes for a world of the ranks of `host`. */
 LT_MUST_USE lt_err lt_peers_open(lt_peers **out, lt_comm *host, lt_device *device);
-/* Collective over the ranks of `host`: find out who reaches whom; before it nobody does. It
- * succeeds also where no rank reaches another. off: none shall. */
+/* A collective call of the ranks of `host`: find out which ranks reach each other. Until then no
+ * rank counts as reached. It succeeds also where none is. off: let none be. */
 LT_MUST_USE lt_err lt_peers_meet(lt_peers *p, lt_comm *host, bool off);
 /* Waits until no neighbour writes any more, a few seconds at most. Accepts NULL. */
 void lt_peers_close(lt_peers *p);

@@ -1,7 +1,7 @@
 /* peer_verbs.c: collectives, sends and receives as pieces that are put and taken; see peer.h. */
 #include "base/error.h"
 #include "comm/peer.h"
-#include "tensor/ops.h"
+#include "comm/piece.h"
 
 static bool sums_here(const lt_call *call) {
     return call->op == LT_REDUCE_SUM && (call->dtype == LT_F32 || call->dtype == LT_BF16);
@@ -10,10 +10,6 @@ static bool sums_here(const lt_call *call) {
 bool lt_peers_serve(const lt_peers *p, const lt_call *call) {
     const bool sums = call->kind == LT_CALL_ALL_REDUCE || call->kind == LT_CALL_REDUCE_SCATTER;
     return lt_peers_reach(p, call->group) && (!sums || sums_here(call));
-}
-
-static char *element(const void *data, int64_t i, lt_dtype dtype) {
-    return (char *)(uintptr_t)data + (size_t)i * lt_dtype_bytes(dtype);
 }
 
 /* Bytes of piece k of a message in pieces of `each`. */
@@ -76,8 +72,8 @@ static exchange exchange_with(const work *w, int member) {
         return (exchange){call->src, call->dst, own == call->peer ? all : 0,
                           member == call->peer ? all : 0};
     case LT_CALL_ALL_GATHER:
-        return (exchange){call->src, element(call->dst, member * call->count, call->dtype), all,
-                          all};
+        return (exchange){call->src, lt_piece_element(call->dst, member * call->count, call->dtype),
+                          all, all};
     default:
         break;
     }
@@ -85,9 +81,10 @@ static exchange exchange_with(const work *w, int member) {
         send_at += call->send_counts[j];
         recv_at += call->recv_counts[j];
     }
-    return (exchange){
-        element(call->src, send_at, call->dtype), element(call->dst, recv_at, call->dtype),
-        (size_t)call->send_counts[member] * elem, (size_t)call->recv_counts[member] * elem};
+    return (exchange){lt_piece_element(call->src, send_at, call->dtype),
+                      lt_piece_element(call->dst, recv_at, call->dtype),
+                      (size_t)call->send_counts[member] * elem,
+                      (size_t)call->recv_counts[member] * elem};
 }
 
 static lt_err exchange_all(const work *w) {
@@ -120,18 +117,8 @@ static lt_err exchange_all(const work *w) {
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
-/* Piece k of a member's shard: elements of src, and of dst where that is whole. */
-typedef struct {
-    int64_t first, count;
-} span;
-
-static span shard_piece(const work *w, int member, int64_t k) {
-    const lt_call *call = w->call;
-    const bool all = call->kind == LT_CALL_ALL_REDUCE;
-    const int64_t begin = all ? lt_comm_shard(call->count, w->g->n, member) : member * call->count,
-                  end = all ? lt_comm_shard(call->count, w->g->n, member + 1) : begin + call->count,
-                  first = begin + k * w->each < end ? begin + k * w->each : end;
-    return (span){first, end - first < w->each ? end - first : w->each};
+static lt_piece shard_piece(const work *w, int member, int64_t k) {
+    return lt_piece_of(w->call, member, k, w->each);
 }
 
 /* The largest shard is the first. */
@@ -143,16 +130,16 @@ static int64_t n_pieces(const work *w) {
     return (largest + w->each - 1) / w->each;
 }
 
-static size_t span_bytes(const work *w, span s) {
+static size_t bytes_of(const work *w, lt_piece s) {
     return (size_t)s.count * lt_dtype_bytes(w->call->dtype);
 }
 
 /* To each member the piece of its shard. */
 static lt_err put_raw(const work *w, int64_t k) {
     for (int i = 0; i < w->g->n - 1; i++) {
-        const span s = shard_piece(w, other(w, i), k);
-        LT_TRY(
-            put(w, other(w, i), element(w->call->src, s.first, w->call->dtype), span_bytes(w, s)));
+        const lt_piece s = shard_piece(w, other(w, i), k);
+        LT_TRY(put(w, other(w, i), lt_piece_element(w->call->src, s.first, w->call->dtype),
+                   bytes_of(w, s)));
     }
     return LT_OK;
 }
@@ -161,25 +148,18 @@ static lt_err put_raw(const work *w, int64_t k) {
 static lt_err add_raw(const work *w, int64_t k) {
     const lt_call *call = w->call;
     const int n = w->g->n, own = w->g->rank;
-    const span s = shard_piece(w, own, k);
-    const int64_t to = call->kind == LT_CALL_ALL_REDUCE ? s.first : s.first - own * call->count;
-    lt_add_args a = {.alpha = 1.0f, .beta = 1.0f};
-    char *terms[LT_PEER_MOST];
+    const lt_piece s = shard_piece(w, own, k);
+    void *terms[LT_PEER_MOST];
+    char *slot;
     if (s.count == 0) {
         return LT_OK;
     }
     for (int i = 0; i < n; i++) {
-        terms[i] = element(call->src, s.first, call->dtype);
-        LT_TRY(i != own ? lt_peer_await(w->p, w->g->ranks[i], 0, w->q, &terms[i]) : LT_OK);
+        slot = lt_piece_element(call->src, s.first, call->dtype);
+        LT_TRY(i != own ? lt_peer_await(w->p, w->g->ranks[i], 0, w->q, &slot) : LT_OK);
+        terms[i] = slot;
     }
-    for (int i = 1; i < n; i++) {
-        a.a = i == 1 ? lt_tensor_1d(terms[0], call->dtype, s.count)
-                     : lt_tensor_1d(w->sum, LT_F32, s.count);
-        a.b = lt_tensor_1d(terms[i], call->dtype, s.count);
-        a.y = i == n - 1 ? lt_tensor_1d(element(call->dst, to, call->dtype), call->dtype, s.count)
-                         : lt_tensor_1d(w->sum, LT_F32, s.count);
-        LT_TRY(w->backend->ops->add(w->q, &a));
-    }
+    LT_TRY(lt_piece_add(w->backend, w->q, call, s, terms, w->sum));
     for (int i = 0; i < n; i++) {
         LT_TRY(i != own ? lt_peer_free(w->p, w->g->ranks[i], 0, w->q) : LT_OK);
     }
@@ -187,22 +167,22 @@ static lt_err add_raw(const work *w, int64_t k) {
 }
 
 static lt_err put_sum(const work *w, int64_t k) {
-    const span s = shard_piece(w, w->g->rank, k);
+    const lt_piece s = shard_piece(w, w->g->rank, k);
     for (int i = 0; i < LT_PEER_SENDS; i++) {
         LT_TRY(w->backend->moment_follow(lt_peer_sends(w->p, i), lt_peer_moment(w->p, 0)));
     }
     for (int i = 0; i < w->g->n - 1; i++) {
-        LT_TRY(
-            put(w, other(w, i), element(w->call->dst, s.first, w->call->dtype), span_bytes(w, s)));
+        LT_TRY(put(w, other(w, i), lt_piece_element(w->call->dst, s.first, w->call->dtype),
+                   bytes_of(w, s)));
     }
     return LT_OK;
 }
 
 static lt_err take_sums(const work *w, int64_t k) {
     for (int i = w->g->n - 2; i >= 0; i--) {
-        const span s = shard_piece(w, other(w, i), k);
-        LT_TRY(
-            take(w, other(w, i), element(w->call->dst, s.first, w->call->dtype), span_bytes(w, s)));
+        const lt_piece s = shard_piece(w, other(w, i), k);
+        LT_TRY(take(w, other(w, i), lt_piece_element(w->call->dst, s.first, w->call->dtype),
+                    bytes_of(w, s)));
     }
     return LT_OK;
 }

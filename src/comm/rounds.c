@@ -393,9 +393,11 @@ void lt_rounds_missing(const lt_rounds *w, const lt_call *call, char *out, size_
     }
 }
 
-lt_err lt_rounds_advance(lt_rounds *w, lt_call *call, bool *done) {
-    return call->kind == LT_CALL_SEND || call->kind == LT_CALL_RECV ? pair(w, call, done)
-                                                                    : collective(w, call, done);
+lt_advance lt_rounds_advance(lt_rounds *w, lt_call *call) {
+    const bool is_pair = call->kind == LT_CALL_SEND || call->kind == LT_CALL_RECV;
+    bool done = false;
+    const lt_err err = is_pair ? pair(w, call, &done) : collective(w, call, &done);
+    return err != LT_OK ? LT_ADVANCE_FAILED : done ? LT_ADVANCE_DONE : LT_ADVANCE_WAITING;
 }
 
 lt_err lt_rounds_open(lt_rounds *w, const lt_link *link, void *of, int size) {

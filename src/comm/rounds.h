@@ -54,7 +54,7 @@ LT_MUST_USE lt_err lt_rounds_open(lt_rounds *w, const lt_link *link, void *of, i
 void lt_rounds_close(lt_rounds *w);
 /* Refuses a group whose tag another group of the rank has. */
 LT_MUST_USE lt_err lt_rounds_group_open(lt_group *g);
-LT_MUST_USE lt_err lt_rounds_advance(lt_rounds *w, lt_call *call, bool *done);
+lt_advance lt_rounds_advance(lt_rounds *w, lt_call *call); /* See lt_transport. */
 /* The members that a call waits for; see lt_transport. */
 void lt_rounds_missing(const lt_rounds *w, const lt_call *call, char *out, size_t out_bytes);
 

@@ -303,15 +303,20 @@ static const lt_link link_shm = {send_bytes, receive_bytes, test_request};
 
 /* ---- The transport --------------------------------------------------------------------------- */
 
+static const char *over(const lt_comm *c) {
+    const shm_world *w = c->world;
+    return atomic_load_explicit(&w->head->failed, memory_order_acquire) == 2 ? w->head->reason
+                                                                             : NULL;
+}
+
 static lt_advance advance(lt_call *call) {
     shm_world *w = call->group->comm->world;
-    bool done = false;
-    lt_err err = LT_OK;
-    if (atomic_load_explicit(&w->head->failed, memory_order_acquire) == 2) {
-        err = lt_error_set(LT_ERR_REMOTE, "%s", w->head->reason);
+    const char *reason = over(call->group->comm);
+    if (reason != NULL) {
+        (void)!lt_error_set(LT_ERR_REMOTE, "%s", reason);
+        return LT_ADVANCE_FAILED;
     }
-    err = err == LT_OK ? lt_rounds_advance(&w->rounds, call, &done) : err;
-    return err != LT_OK ? LT_ADVANCE_FAILED : done ? LT_ADVANCE_DONE : LT_ADVANCE_WAITING;
+    return lt_rounds_advance(&w->rounds, call);
 }
 
 static void missing(const lt_call *call, char *out, size_t out_bytes) {
@@ -326,12 +331,6 @@ static void tell_all(lt_comm *c) {
         memcpy(w->head->reason, c->why, sizeof w->head->reason);
         atomic_store_explicit(&w->head->failed, 2, memory_order_release);
     }
-}
-
-static const char *over(const lt_comm *c) {
-    const shm_world *w = c->world;
-    return atomic_load_explicit(&w->head->failed, memory_order_acquire) == 2 ? w->head->reason
-                                                                             : NULL;
 }
 
 static void world_free(shm_world *w) {

@@ -317,9 +317,7 @@ static const lt_link link_tcp = {send_bytes, receive_bytes, test_request};
 
 static lt_advance advance(lt_call *call) {
     tcp_world *w = call->group->comm->world;
-    bool done = false;
-    const lt_err err = lt_rounds_advance(&w->rounds, call, &done);
-    return err != LT_OK ? LT_ADVANCE_FAILED : done ? LT_ADVANCE_DONE : LT_ADVANCE_WAITING;
+    return lt_rounds_advance(&w->rounds, call);
 }
 
 static void missing(const lt_call *call, char *out, size_t out_bytes) {
@@ -542,7 +540,7 @@ static lt_err accept_all(tcp_world *w, int listener, const greeting *own, double
 
 static lt_err connect_all(tcp_world *w, const lt_launched *l) {
     lt_err err = LT_OK;
-    const double until_s = lt_clock_s() + LT_LAUNCHED_OPEN_S + (double)l->n * 0.01;
+    const double until_s = lt_clock_s() + lt_launched_open_s(l);
     greeting own = {.magic = MAGIC, .epoch = l->epoch, .rank = l->rank, .n = l->n};
     char address[64], key[32];
     int listener = -1;

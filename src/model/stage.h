@@ -47,8 +47,8 @@ typedef struct lt_stage_slot {
     uint64_t first_row, row_step;
     bool has_documents, has_weights;
     int64_t head_rows; /* batch * seq: not packed. */
-    /* Slots of sets: the pass's queue has read the batch; NULL: work runs at once. fetched: its
-     * results are on their way. */
+    /* Only in slots of sets. sent: the moment at which the pass's queue has read the batch, if
+     * is_sent; NULL where work runs at once. fetched: the batch's results are on their way. */
     lt_moment *sent;
     bool is_sent, fetched;
 } lt_stage_slot;

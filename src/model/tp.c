@@ -180,7 +180,8 @@ static lt_err product(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, 
                 : lt_linear_fwd(r, y, x, kind, bias, layer);
 }
 
-/* all = every rank's own, beside the product of own rows; then those of the others' rows. */
+/* Gather every rank's rows into all. The product of this rank's rows is computed meanwhile, and the
+ * products of the other ranks' rows afterwards. */
 static lt_err gather_beside(lt_exec *r, lt_tensor y, lt_tensor all, lt_tensor own,
                             lt_param_kind kind, lt_param_kind bias, int layer, bool back) {
     lt_tp_run runs[2];

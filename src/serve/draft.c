@@ -19,8 +19,8 @@
 #define NEW_TIME      0.1   /* Weight of a new measurement. */
 #define FIRST         10    /* Draft tokens that a text counts as like all others, */
 #define FIRST_ALL     8     /* and all texts at a place as at the one before it. */
-#define KEPT_RUN      0.97  /* Weight of older tokens that a new one of the same run leaves, */
-#define AGE_RUN       0.998 /* and one of any run. */
+#define KEPT_RUN      0.97  /* Weight that older tokens of a run keep when a new one is noted, */
+#define AGE_RUN       0.998 /* and that those of all runs keep when a draft is noted. */
 #define FORESEEN      0.3   /* Below this probability the token behind a draft counts as wrong. */
 #define MARGIN        1.03  /* A draft must promise this much more, for estimates are rough. */
 

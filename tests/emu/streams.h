@@ -48,8 +48,8 @@ CUresult emu_do(CUstream s, const node *n, void **args);
 /* Until all streams of a context are empty. */
 void emu_settle(CUcontext context);
 void emu_guards_check(const char *after); /* driver.c */
-/* driver.c: the allocation that begins at p: its guards begin at *base, and follow its *bytes. From
- * EMU_SHARED_LEAST bytes on it has pages of its own. */
+/* driver.c: find the allocation that begins at p. *base: where the guard before it begins; *bytes:
+ * its size without guards. From EMU_SHARED_LEAST bytes on it shares its pages with no other. */
 #define EMU_PAGE         ((size_t)4096)
 #define EMU_SHARED_LEAST ((size_t)1 << 20)
 bool emu_memory_find(CUdeviceptr p, unsigned char **base, size_t *bytes, size_t *guard);

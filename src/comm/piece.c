@@ -1,0 +1,36 @@
+/* piece.c: see piece.h. */
+#include "comm/piece.h"
+
+#include "base/error.h"
+#include "tensor/ops.h"
+
+char *lt_piece_element(const void *data, int64_t i, lt_dtype dtype) {
+    return (char *)(uintptr_t)data + (size_t)i * lt_dtype_bytes(dtype);
+}
+
+lt_piece lt_piece_of(const lt_call *call, int member, int64_t k, int64_t each) {
+    const int n = call->group->n;
+    const bool all = call->kind == LT_CALL_ALL_REDUCE;
+    const int64_t begin = all ? lt_comm_shard(call->count, n, member) : member * call->count,
+                  end = all ? lt_comm_shard(call->count, n, member + 1) : begin + call->count,
+                  first = begin + k * each < end ? begin + k * each : end;
+    return (lt_piece){first, end - first < each ? end - first : each};
+}
+
+lt_err lt_piece_add(const lt_backend *b, lt_queue *q, const lt_call *call, lt_piece piece,
+                    void *const *terms, float *sum) {
+    const int n = call->group->n, own = call->group->rank;
+    const bool all = call->kind == LT_CALL_ALL_REDUCE;
+    void *dst = lt_piece_element(call->dst, all ? piece.first : piece.first - own * call->count,
+                                 call->dtype);
+    lt_add_args a = {.alpha = 1.0f, .beta = 1.0f};
+    for (int i = 1; i < n; i++) {
+        a.a = i == 1 ? lt_tensor_1d(terms[0], call->dtype, piece.count)
+                     : lt_tensor_1d(sum, LT_F32, piece.count);
+        a.b = lt_tensor_1d(terms[i], call->dtype, piece.count);
+        a.y = i == n - 1 ? lt_tensor_1d(dst, call->dtype, piece.count)
+                         : lt_tensor_1d(sum, LT_F32, piece.count);
+        LT_TRY(b->ops->add(q, &a));
+    }
+    return LT_OK;
+}

@@ -1,0 +1,23 @@
+/* piece.h: a sum between GPUs piece by piece, for the two ways in which pieces come: NCCL's sends
+ * and receives (nccl_collective.c), and copies (peer_verbs.c). Each member adds the pieces of its
+ * shard that all members have, in the order of the members, in F32, and rounds once. */
+#ifndef LT_COMM_PIECE_H
+#define LT_COMM_PIECE_H
+
+#include "comm/call.h"
+#include "tensor/backend.h"
+
+/* Elements of src, and of dst where that is whole. */
+typedef struct {
+    int64_t first, count;
+} lt_piece;
+
+char *lt_piece_element(const void *data, int64_t i, lt_dtype dtype);
+/* Piece k, in pieces of `each` elements, of a member's shard of an all_reduce or reduce_scatter. */
+lt_piece lt_piece_of(const lt_call *call, int member, int64_t k, int64_t each);
+/* Where this rank's piece has its place in dst = the sum of terms[0], terms[1], ..., one a member.
+ * sum: memory of the device for the piece in F32, which groups of two do not use. */
+LT_MUST_USE lt_err lt_piece_add(const lt_backend *b, lt_queue *q, const lt_call *call,
+                                lt_piece piece, void *const *terms, float *sum);
+
+#endif
