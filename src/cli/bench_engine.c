@@ -62,11 +62,13 @@
     X(I64, turns, "turns", "0", 0, MAX_TURNS, "N",                                                 \
       "with --speculate: runs with drafts and without, in turn, so many of each; print the "       \
       "medians and their ratio; 0: one run with drafts")                                           \
-    X(I64, draft_tokens, "draft-tokens", "0", 0, 8, "N", "of each draft; 0: as many as pay")       \
+    X(STR, draft_tokens, "draft-tokens", "0", 0, 0, "list",                                        \
+      "of each draft, at most 8, one run each; 0: as many as pay")                                 \
     X(I64, threads, "threads", "0", 0, 4096, "N", "0: all cores of this process")                  \
     X(BOOL, ids, "ids", "false", 0, 0, "",                                                         \
       "also print the ids that each stream decoded, one line for each")                            \
-    X(BOOL, profile, "profile", "false", 0, 0, "", "also print the share of each op")              \
+    X(BOOL, profile, "profile", "false", 0, 0, "",                                                 \
+      "also print the share of each op; with --turns, the times of steps by their rows")           \
     X(BOOL, json, "json", "false", 0, 0, "", "print one JSON object a run")
 
 typedef struct {
@@ -228,7 +230,7 @@ typedef struct {
 } material;
 
 static lt_engine_options engine_options(const bench_engine_options *o, const material *x,
-                                        int64_t streams) {
+                                        int64_t streams, int64_t draft_tokens) {
     lt_engine_options eo = lt_engine_defaults();
     eo.warm = LT_WARM_ALL;
     eo.max_running = streams;
@@ -240,7 +242,7 @@ static lt_engine_options engine_options(const bench_engine_options *o, const mat
     eo.speculate = (lt_speculate)o->speculate;
     eo.draft = x->draft != NULL ? &x->draft_model : NULL;
     eo.head = x->head != NULL ? &x->draft_head : NULL;
-    eo.draft_tokens = o->draft_tokens;
+    eo.draft_tokens = draft_tokens;
     eo.cache_dtype = LT_OPENED_CACHE_DTYPE(o->cache);
     eo.prefix_cache = o->turns == 0; /* In each turn all prompts are read. */
     return eo;
@@ -251,10 +253,11 @@ static void free_run(run *w) {
     free(w->ids);
 }
 
-static lt_err bench_one(const bench_engine_options *o, const material *x, int64_t streams) {
+static lt_err bench_one(const bench_engine_options *o, const material *x, int64_t streams,
+                        int64_t draft_tokens) {
     lt_err err = LT_OK;
     lt_engine *e = NULL;
-    const lt_engine_options eo = engine_options(o, x, streams);
+    const lt_engine_options eo = engine_options(o, x, streams, draft_tokens);
     run w = {.streams = streams, .text = &x->text};
 
     LT_TRY_DONE(lt_engine_open(&e, x->m, &eo));
@@ -272,25 +275,52 @@ done:
     return err;
 }
 
+/* What the engine has measured of steps and of calls of what drafts, by ranges of rows. */
+static void print_times(const lt_engine *e) {
+    const struct {
+        const char *name;
+        const lt_draft_times *times;
+    } all[] = {{"steps without drafts", &e->times[0]},
+               {"steps with drafts", &e->times[1]},
+               {"calls of the draft model", &e->drafter.times}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        printf("    %s, ms by rows:", all[i].name);
+        for (int k = 0; k < LT_DRAFT_SIZES; k++) {
+            if (all[i].times->of[k].n > 0) {
+                printf("  %.1f: %.3f (%lld)", all[i].times->of[k].rows,
+                       1e3 * all[i].times->of[k].seconds, (long long)all[i].times->of[k].n);
+            }
+        }
+        putchar('\n');
+    }
+    printf("    %lld steps with drafts were recorded, which took %.3f s\n",
+           (long long)e->n_recorded, e->recorded_s);
+}
+
 static void print_turns(const bench_engine_options *o, const lt_engine *e, int64_t streams,
-                        double rates[2][MAX_TURNS]) {
+                        int64_t draft_tokens, double rates[2][MAX_TURNS]) {
     const double plain = lt_bench_median(rates[0], o->turns);
     const double drafts = lt_bench_median(rates[1], o->turns); /* The rates are sorted now. */
     lt_engine_stats s;
     lt_engine_get_stats(e, &s);
     if (o->json) {
-        json_t *j = json_pack("{s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I}", "streams",
-                              (json_int_t)streams, "turns", (json_int_t)o->turns,
-                              "decode_tokens_per_s", plain, "drafts_tokens_per_s", drafts, "ratio",
-                              drafts / plain, "drafts", (json_int_t)s.drafts, "drafted",
-                              (json_int_t)s.drafted, "accepted", (json_int_t)s.accepted);
+        json_t *j = json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I}", "streams",
+                              (json_int_t)streams, "draft_tokens", (json_int_t)draft_tokens,
+                              "turns", (json_int_t)o->turns, "decode_tokens_per_s", plain,
+                              "drafts_tokens_per_s", drafts, "ratio", drafts / plain, "drafts",
+                              (json_int_t)s.drafts, "drafted", (json_int_t)s.drafted, "accepted",
+                              (json_int_t)s.accepted);
         json_dumpf(j, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(j);
     } else {
-        printf("%6lld streams   decoding %8.1f tok/s, with drafts %8.1f (%.1f to %.1f): %.3f "
+        char fixed[32] = "";
+        if (draft_tokens > 0) {
+            (void)snprintf(fixed, sizeof fixed, " of %lld tokens", (long long)draft_tokens);
+        }
+        printf("%6lld streams   decoding %8.1f tok/s, with drafts%s %8.1f (%.1f to %.1f): %.3f "
                "times   %lld drafts of %.2f tokens, %.1f %% accepted\n",
-               (long long)streams, plain, drafts, rates[1][0], rates[1][o->turns - 1],
+               (long long)streams, plain, fixed, drafts, rates[1][0], rates[1][o->turns - 1],
                drafts / plain, (long long)s.drafts,
                s.drafts > 0 ? (double)s.drafted / (double)s.drafts : 0,
                s.drafted > 0 ? 100 * (double)s.accepted / (double)s.drafted : 0);
@@ -300,11 +330,12 @@ static void print_turns(const bench_engine_options *o, const lt_engine *e, int64
 
 /* The same streams on an engine with drafts and on one without, in turn. The first turn of each is
  * not counted: the engine measures its steps in it. */
-static lt_err bench_in_turn(const bench_engine_options *o, const material *x, int64_t streams) {
+static lt_err bench_in_turn(const bench_engine_options *o, const material *x, int64_t streams,
+                            int64_t draft_tokens) {
     lt_err err = LT_OK;
     lt_engine *engines[2] = {NULL};
     double rates[2][MAX_TURNS];
-    lt_engine_options eo = engine_options(o, x, streams);
+    lt_engine_options eo = engine_options(o, x, streams, draft_tokens);
 
     LT_TRY_DONE(lt_engine_open(&engines[1], x->m, &eo));
     eo.speculate = LT_SPECULATE_NONE;
@@ -321,7 +352,10 @@ static lt_err bench_in_turn(const bench_engine_options *o, const material *x, in
             LT_TRY_DONE(err);
         }
     }
-    print_turns(o, engines[1], streams, rates);
+    print_turns(o, engines[1], streams, draft_tokens, rates);
+    if (o->profile) {
+        print_times(engines[1]);
+    }
 done:
     lt_engine_close(engines[0]);
     lt_engine_close(engines[1]);
@@ -396,10 +430,23 @@ static lt_err check_drafts(const bench_engine_options *o) {
     if (o->speculate < LT_SPECULATE_MODEL && o->draft[0] != '\0') {
         LT_FAIL(LT_ERR_ARG, "--draft %s is for --speculate model and --speculate head", o->draft);
     }
-    if (o->turns > 0 && (o->speculate == LT_SPECULATE_NONE || o->ids || o->profile)) {
+    if (o->turns > 0 && (o->speculate == LT_SPECULATE_NONE || o->ids)) {
         LT_FAIL(LT_ERR_ARG,
-                "--turns compares --speculate ngram, model or head with none, without --ids "
-                "and --profile");
+                "--turns compares --speculate ngram, model or head with none, without --ids");
+    }
+    return LT_OK;
+}
+
+/* A run for each number of draft tokens. */
+static lt_err bench_lengths(const bench_engine_options *o, const material *x, int64_t streams) {
+    const char *at = o->draft_tokens;
+    for (int i = 0; i < MAX_RUNS && *at != '\0'; i++) {
+        long long n;
+        if (!lt_cli_next_number(&at, &n) || n < 0 || n > LT_DRAFT_MOST) {
+            LT_FAIL(LT_ERR_ARG, "draft-tokens %s: numbers from 0 to %d, with commas",
+                    o->draft_tokens, LT_DRAFT_MOST);
+        }
+        LT_TRY((o->turns > 0 ? bench_in_turn : bench_one)(o, x, streams, n));
     }
     return LT_OK;
 }
@@ -424,7 +471,7 @@ static lt_err bench(const bench_engine_options *o) {
             LT_FAIL_DONE(LT_ERR_ARG, "streams %s: numbers from 1 to 65536, with commas",
                          o->streams);
         }
-        LT_TRY_DONE((o->turns > 0 ? bench_in_turn : bench_one)(o, &x, n));
+        LT_TRY_DONE(bench_lengths(o, &x, n));
     }
 done:
     lt_ids_free(&x.text);

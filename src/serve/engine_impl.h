@@ -219,7 +219,9 @@ struct lt_engine {
     bool behind_drafts;
     int64_t held_rows;
     double held_s;
-    double settled_s; /* When the last step ended, if this one follows it at once; else 0. */
+    int64_t n_recorded; /* Steps with drafts that recorded their forward pass, */
+    double recorded_s;  /* and how much longer they took for that, in all. */
+    double settled_s;   /* When the last step ended, if this one follows it at once; else 0. */
     int64_t step_drafted, step_accepted; /* Draft tokens of this step. */
     double plain_s;                      /* Time of the next step without drafts; 0: not known. */
     double usual_tokens; /* Tokens of a choice: a mean in which older ones weigh less. */

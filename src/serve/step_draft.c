@@ -275,6 +275,8 @@ static void keep_account(lt_engine *e, const lt_step *s, double seconds) {
     lt_draft_account_borrow(&e->account, e->drafter.catch_up_s, e->plain_s);
     if (!host && s->n_draft > 0 && !s->as_usual && more_s > 0) {
         const double most = UNUSUAL_MOST * e->plain_s;
+        e->n_recorded++;
+        e->recorded_s += more_s;
         lt_draft_account_borrow(&e->account, more_s < most ? more_s : most, e->plain_s);
     }
     lt_draft_account_note(&e->account, costs, seconds - e->drafter.catch_up_s, e->plain_s,
