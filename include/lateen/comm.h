@@ -125,6 +125,12 @@ LT_MUST_USE lt_err lt_all_reduce(lt_group *g, void *dst, const void *src, int64_
  * be row i of its own src. */
 LT_MUST_USE lt_err lt_reduce_scatter(lt_group *g, void *dst, const void *src, int64_t count,
                                      lt_dtype dtype, lt_reduce op, lt_comm_work *work);
+/* Row `member` of the src of the reduce_scatter that this group calls next is complete, of a device
+ * behind what the followed queue holds, and may go to that member while other rows are still being
+ * computed. This is no call: members need not do the same, and where the transport has no use for
+ * it nothing happens. Until that reduce_scatter the members call no other collective together. */
+LT_MUST_USE lt_err lt_reduce_scatter_early(lt_group *g, int member, const void *src, int64_t count,
+                                           lt_dtype dtype);
 /* Row i of dst (n, count) becomes member i's src (count). src may be this member's row of dst. */
 LT_MUST_USE lt_err lt_all_gather(lt_group *g, void *dst, const void *src, int64_t count,
                                  lt_dtype dtype, lt_comm_work *work);

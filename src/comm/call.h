@@ -60,6 +60,9 @@ struct lt_transport {
     /* A call is being made, on its caller's thread, and has its turn or not; it may reach
      * LT_CALL_ISSUED here. NULL: nothing to do. Called with the lock held. */
     lt_err (*begin)(lt_call *call, bool has_turn);
+    /* See lt_reduce_scatter_early: such a call is to come, and would have its turn; peer is the
+     * member. NULL: nothing to do. Called with the lock held. */
+    lt_err (*early)(const lt_call *call);
     /* Let q continue when the call is done, which has reached LT_CALL_ISSUED. NULL: there are no
      * queues. Called with the lock held. */
     lt_err (*order)(lt_call *call, lt_queue *q);

@@ -636,6 +636,30 @@ lt_err lt_reduce_scatter(lt_group *g, void *dst, const void *src, int64_t count,
                  work_number);
 }
 
+lt_err lt_reduce_scatter_early(lt_group *g, int member, const void *src, int64_t count,
+                               lt_dtype dtype) {
+    lt_comm *c = g->comm;
+    lt_err err = LT_OK;
+    lt_call call = {.kind = LT_CALL_REDUCE_SCATTER,
+                    .group = g,
+                    .src = src,
+                    .count = count,
+                    .dtype = dtype,
+                    .op = LT_REDUCE_SUM,
+                    .peer = member};
+    LT_TRY(check_member(g, member, "reduce_scatter"));
+    if (member == g->rank || c->transport->early == NULL) {
+        return LT_OK;
+    }
+    (void)pthread_mutex_lock(c->lock);
+    call.number = c->issued + 1;
+    if (c->failed == LT_OK && has_turn(c, &call)) {
+        err = c->transport->early(&call);
+    }
+    (void)pthread_mutex_unlock(c->lock);
+    return err;
+}
+
 lt_err lt_all_gather(lt_group *g, void *dst, const void *src, int64_t count, lt_dtype dtype,
                      lt_comm_work *work_number) {
     return issue((lt_call){.kind = LT_CALL_ALL_GATHER,

@@ -205,6 +205,12 @@ static lt_err begin(lt_call *call, bool has_turn) {
     return has_turn && by_copies(w, call) ? copy_call(w, call) : LT_OK;
 }
 
+static lt_err early(const lt_call *call) {
+    lt_nccl_world *w = call->group->comm->world;
+    const lt_peer_place behind = {call->group->comm->queue, w->sum, w->piece_bytes};
+    return behind.q != NULL && by_copies(w, call) ? lt_peers_early(w->peers, call, &behind) : LT_OK;
+}
+
 static lt_err order(lt_call *call, lt_queue *q) {
     lt_nccl_world *w = lt_nccl_world_of(call);
     return w->backend->moment_follow(q, w->done[lt_nccl_place(call)]);
@@ -480,6 +486,7 @@ const lt_transport lt_transport_nccl = {.name = "nccl",
                                         .group_open = group_open,
                                         .group_close = group_free,
                                         .begin = begin,
+                                        .early = early,
                                         .order = order,
                                         .measure = measure,
                                         .took = took,

@@ -39,6 +39,7 @@ typedef struct {
     int rank;
     char *theirs; /* Its allocation; NULL: this rank itself. */
     uint64_t put[LT_PEER_LANES], taken[LT_PEER_LANES];
+    int64_t early; /* Pieces that were put before their call was made. */
 } neighbour;
 
 struct lt_peers {
@@ -150,6 +151,10 @@ lt_err lt_peer_free(lt_peers *p, int from, int lane, lt_queue *q) {
     const uint64_t k = n->taken[lane]++;
     return p->backend->flag_set(q, &words_at(n->theirs, there)->freed[lane][k % LT_PEER_SLOTS],
                                 times_filled(k));
+}
+
+int64_t *lt_peer_early(lt_peers *p, int to) {
+    return &neighbour_of(p, to)->early;
 }
 
 lt_queue *lt_peer_sends(lt_peers *p, int i) {

@@ -66,6 +66,10 @@ typedef struct {
 bool lt_peers_serve(const lt_peers *p, const lt_call *call);
 LT_MUST_USE lt_err lt_peers_collective(lt_peers *p, const lt_call *call,
                                        const lt_peer_place *place);
+/* Put what a reduce_scatter that is to come sends to call->peer, behind what place->q holds: a
+ * ring's worth, for which the receiver need not have made the call; the call itself puts the rest.
+ */
+LT_MUST_USE lt_err lt_peers_early(lt_peers *p, const lt_call *call, const lt_peer_place *place);
 /* A send or receive; all of it on q. lane: lt_peers_lane of the group and member. */
 LT_MUST_USE lt_err lt_peers_pair(lt_peers *p, const lt_call *call, int lane, lt_queue *q);
 /* The lane of the sends between this rank and a member; -1: NCCL's. */
@@ -79,6 +83,8 @@ size_t lt_peer_slot_bytes(const lt_peers *p, int lane);
 /* Put a piece into the box at rank `to`; q: NULL: one of lt_peer_sends. */
 LT_MUST_USE lt_err lt_peer_put(lt_peers *p, int to, int lane, const void *src, size_t bytes,
                                lt_queue *q);
+/* Pieces of lane 0 that were put for `to` before their call was made. */
+int64_t *lt_peer_early(lt_peers *p, int to);
 /* q waits for the next piece from a rank, which is at *out until lt_peer_free. */
 LT_MUST_USE lt_err lt_peer_await(lt_peers *p, int from, int lane, lt_queue *q, char **out);
 LT_MUST_USE lt_err lt_peer_free(lt_peers *p, int from, int lane, lt_queue *q);

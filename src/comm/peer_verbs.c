@@ -134,12 +134,16 @@ static size_t bytes_of(const work *w, lt_piece s) {
     return (size_t)s.count * lt_dtype_bytes(w->call->dtype);
 }
 
-/* To each member the piece of its shard. */
+static lt_err put_shard(const work *w, int member, int64_t k) {
+    const lt_piece s = shard_piece(w, member, k);
+    return put(w, member, lt_piece_element(w->call->src, s.first, w->call->dtype), bytes_of(w, s));
+}
+
+/* To each member the piece of its shard, unless it was put early. */
 static lt_err put_raw(const work *w, int64_t k) {
     for (int i = 0; i < w->g->n - 1; i++) {
-        const lt_piece s = shard_piece(w, other(w, i), k);
-        LT_TRY(put(w, other(w, i), lt_piece_element(w->call->src, s.first, w->call->dtype),
-                   bytes_of(w, s)));
+        LT_TRY(k < *lt_peer_early(w->p, w->g->ranks[other(w, i)]) ? LT_OK
+                                                                  : put_shard(w, other(w, i), k));
     }
     return LT_OK;
 }
@@ -203,6 +207,9 @@ static lt_err reduce(const work *w) {
         LT_TRY(k < n && all ? w->backend->moment_mark(w->q, lt_peer_moment(w->p, 0)) : LT_OK);
         LT_TRY(sums ? take_sums(w, k - 1) : LT_OK);
     }
+    for (int i = 0; i < w->g->n - 1; i++) {
+        *lt_peer_early(w->p, w->g->ranks[other(w, i)]) = 0;
+    }
     return LT_OK;
 }
 
@@ -216,15 +223,43 @@ static int64_t elements_of_piece(const lt_peers *p, const lt_call *call,
     return call->group->n > 2 && sum < slot ? sum : slot;
 }
 
+static work work_of(lt_peers *p, const lt_call *call, const lt_peer_place *place) {
+    return (work){.p = p,
+                  .backend = lt_peer_backend(p),
+                  .call = call,
+                  .g = call->group,
+                  .q = place->q,
+                  .sum = place->sum,
+                  .each = elements_of_piece(p, call, place)};
+}
+
+static bool none_is_early(const work *w) {
+    bool none = true;
+    for (int i = 0; i < w->g->n - 1; i++) {
+        none = none && *lt_peer_early(w->p, w->g->ranks[other(w, i)]) == 0;
+    }
+    return none;
+}
+
+lt_err lt_peers_early(lt_peers *p, const lt_call *call, const lt_peer_place *place) {
+    const work w = work_of(p, call, place);
+    int64_t *early = lt_peer_early(p, w.g->ranks[call->peer]);
+    const int64_t most = n_pieces(&w) < LT_PEER_SLOTS ? n_pieces(&w) : LT_PEER_SLOTS;
+    LT_ASSERT(*early == 0);
+    LT_TRY(w.backend->moment_mark(place->q, lt_peer_moment(p, 0)));
+    for (int i = 0; i < LT_PEER_SENDS; i++) {
+        LT_TRY(w.backend->moment_follow(lt_peer_sends(p, i), lt_peer_moment(p, 0)));
+    }
+    for (; *early < most; ++*early) {
+        LT_TRY(put_shard(&w, call->peer, *early));
+    }
+    return LT_OK;
+}
+
 lt_err lt_peers_collective(lt_peers *p, const lt_call *call, const lt_peer_place *place) {
     const lt_backend *b = lt_peer_backend(p);
-    const work w = {.p = p,
-                    .backend = b,
-                    .call = call,
-                    .g = call->group,
-                    .q = place->q,
-                    .sum = place->sum,
-                    .each = elements_of_piece(p, call, place)};
+    const work w = work_of(p, call, place);
+    LT_ASSERT(call->kind == LT_CALL_REDUCE_SCATTER || none_is_early(&w));
     LT_TRY(call->kind == LT_CALL_ALL_REDUCE || call->kind == LT_CALL_REDUCE_SCATTER
                ? reduce(&w)
                : exchange_all(&w));

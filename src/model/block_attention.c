@@ -145,17 +145,17 @@ lt_err lt_attention_qkv_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const
     const lt_layer_spec l = lt_exec_layer(r, layer);
     const lt_norm norm = norm1(layer, t);
     LT_TRY(lt_block_begin_fwd(r, &l, &norm, t->h1, t->x_in, stream, b->branch));
-    LT_TRY(lt_tp_linear_fwd(r, t->qkv, qkv_input(r, &l, t),
-                            lt_block_own_input(r, &l, t->h1, t->x_in), LT_PARAM_QKV,
-                            LT_PARAM_QKV_BIAS, layer));
+    LT_TRY(lt_tp_linear_fwd_gathered(r, t->qkv, qkv_input(r, &l, t),
+                                     lt_block_own_input(r, &l, t->h1, t->x_in), LT_PARAM_QKV,
+                                     LT_PARAM_QKV_BIAS, layer));
     return qk_fwd(r, &l, layer, t);
 }
 
 lt_err lt_attention_out_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b) {
     const lt_layer_spec l = lt_exec_layer(r, layer);
     const lt_norm post = post_norm(layer, t);
-    LT_TRY(lt_linear_fwd(r, lt_block_output(r, &l, b->branch, t->proj), t->att, LT_PARAM_ATTN_OUT,
-                         LT_PARAM_ATTN_OUT_BIAS, layer));
+    LT_TRY(lt_tp_linear_fwd_scattered(r, lt_block_output(r, &l, b->branch, t->proj), t->att,
+                                      LT_PARAM_ATTN_OUT, LT_PARAM_ATTN_OUT_BIAS, layer));
     return lt_block_end_fwd(r, &l, &post, b->branch, t->proj);
 }
 

@@ -50,8 +50,8 @@ static lt_err up_fwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_lay
         LT_TRY(lt_block_gather(r, l, t->h2, t->x_mid));
         return lt_linear_act_fwd(r, t->act, t->up, h, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer);
     }
-    LT_TRY(lt_tp_linear_fwd(r, t->up, h, lt_block_own_input(r, l, t->h2, t->x_mid), LT_PARAM_UP,
-                            LT_PARAM_UP_BIAS, layer));
+    LT_TRY(lt_tp_linear_fwd_gathered(r, t->up, h, lt_block_own_input(r, l, t->h2, t->x_mid),
+                                     LT_PARAM_UP, LT_PARAM_UP_BIAS, layer));
     return lt_mlp_activate(r, l, layer, t);
 }
 
@@ -67,26 +67,29 @@ lt_err lt_mlp_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_
         LT_TRY(lt_moe_fwd(r, layer, t, b, up_input(r, &l, t), y, capacity));
     } else {
         LT_TRY(up_fwd(r, &l, layer, t));
-        LT_TRY(lt_linear_fwd(r, y, t->act, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer));
+        LT_TRY(lt_tp_linear_fwd_scattered(r, y, t->act, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer));
     }
     return lt_block_end_fwd(r, &l, &post, b->branch, t->mlp);
 }
 
 /* d(act) overwrites act, and d(up) overwrites up, or act if one op makes both; their contents are
- * no longer needed by then. */
+ * no longer needed by then. own: rows of dy that are held here. */
 static lt_err dense_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t,
-                        const lt_batch_acts *b, lt_tensor dy, lt_recompute level) {
+                        const lt_batch_acts *b, lt_tensor own, lt_recompute level) {
     const lt_tensor h = up_input(r, l, t);
+    lt_tensor dy = own;
     if (level == LT_RECOMPUTE_SELECTIVE) {
         LT_TRY(lt_mlp_activate(r, l, layer, t));
     }
     if (plain(r, l)) {
+        LT_TRY(lt_block_gather_bwd(r, b, &dy));
         LT_TRY(lt_linear_act_bwd(r, t->act, dy, t->act, t->up, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS,
                                  layer));
         return lt_tp_linear_bwd_scattered(r, b->dh, t->act, h, LT_PARAM_UP, LT_PARAM_UP_BIAS,
                                           layer);
     }
-    LT_TRY(lt_linear_bwd(r, t->act, dy, t->act, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer, false));
+    LT_TRY(lt_tp_linear_bwd_gathered(r, t->act, r->n_tp > 1 ? b->branch : own, own, t->act,
+                                     LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer));
     LT_TRY(lt_mlp_activate_bwd(r, l, layer, t));
     return lt_tp_linear_bwd_scattered(r, b->dh, t->up, h, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer);
 }
@@ -101,8 +104,8 @@ lt_err lt_mlp_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_
         LT_TRY(lt_block_again(r, &l, &norm, t->h2, t->x_mid));
     }
     LT_TRY(lt_block_end_bwd(r, &l, &post, b, t->mlp, &dy));
-    LT_TRY(lt_block_gather_bwd(r, b, &dy)); /* d(act) takes act's place: dw comes first. */
     if (l.n_experts > 0) {
+        LT_TRY(lt_block_gather_bwd(r, b, &dy));
         LT_TRY(lt_moe_bwd(r, layer, t, b, up_input(r, &l, t), dy, level, aux_scale));
     } else {
         LT_TRY(dense_bwd(r, &l, layer, t, b, dy, level));

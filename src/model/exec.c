@@ -118,6 +118,9 @@ lt_err lt_exec_run_verb_now(lt_exec *r, const lt_exec_verb *v) {
         return lt_exec_verb_end(r, v->group, work);
     }
     lt_exec_verb_begin(r, v->group);
+    if (v->part == LT_EXEC_EARLY) {
+        return lt_reduce_scatter_early(v->group, v->member, v->src, v->count, v->dtype);
+    }
     switch (v->kind) {
     case LT_EXEC_GATHER:
         LT_TRY(lt_all_gather(v->group, v->dst, v->src, v->count, v->dtype, &work));

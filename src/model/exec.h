@@ -25,8 +25,9 @@ typedef enum {
     LT_EXEC_REDUCE,  /* lt_all_reduce by op */
     LT_EXEC_EXCHANGE /* lt_all_to_all of `count` elements to and from each */
 } lt_exec_verb_kind;
-/* A verb may be two: BEGIN, computation that does not touch its buffers, END. */
-typedef enum { LT_EXEC_WHOLE, LT_EXEC_BEGIN, LT_EXEC_END } lt_exec_verb_part;
+/* A verb may be two: BEGIN, computation that does not touch its buffers, END. Before a SCATTER, an
+ * EARLY one says that the rows of `member` are complete (lt_reduce_scatter_early). */
+typedef enum { LT_EXEC_WHOLE, LT_EXEC_BEGIN, LT_EXEC_END, LT_EXEC_EARLY } lt_exec_verb_part;
 typedef struct {
     lt_exec_verb_kind kind;
     lt_exec_verb_part part;
@@ -36,6 +37,7 @@ typedef struct {
     int64_t count;
     lt_dtype dtype;
     lt_reduce op;
+    int member;
 } lt_exec_verb;
 
 typedef struct {

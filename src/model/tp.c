@@ -93,7 +93,7 @@ static lt_err run(lt_exec *r, int timed, int64_t whole, lt_exec_verb v) {
     const double sent = (double)(r->n_tp - 1) / r->n_tp * (double)whole;
     const lt_cost least = {.bytes = sent * (double)lt_dtype_bytes(v.dtype)};
     v.group = r->tp;
-    if (v.part == LT_EXEC_BEGIN) {
+    if (v.part == LT_EXEC_BEGIN || v.part == LT_EXEC_EARLY) {
         return lt_exec_run_verb(r, &v);
     }
     LT_TRY(lt_exec_begin(r, timed, &least));
@@ -135,6 +135,18 @@ static lt_err scatter(lt_exec *r, lt_tensor all, lt_exec_verb_part part) {
                               .dtype = all.dtype});
 }
 
+/* The rows of a member are complete, which a scatter of `all` will send to it. */
+static lt_err send_early(lt_exec *r, lt_tensor all, int member) {
+    const int64_t count = run_count(r, &all);
+    return run(r, LT_TIMED_SCATTER, 0,
+               (lt_exec_verb){.kind = LT_EXEC_SCATTER,
+                              .part = LT_EXEC_EARLY,
+                              .src = all.data,
+                              .count = count,
+                              .dtype = all.dtype,
+                              .member = member});
+}
+
 static lt_err put_own(lt_exec *r, lt_tensor all, lt_tensor own) {
     const lt_tensor place = lt_tp_own_rows(r, all);
     return own.data == place.data ? LT_OK : copy(r, place, own);
@@ -165,59 +177,101 @@ static bool overlaps(const lt_exec *r, lt_param_kind kind, int layer) {
     return r->backend->moment_open != NULL && lt_linear_is_plain(r, kind, layer);
 }
 
-/* Rows of all that are not this rank's: up to two runs of them, of which some may be empty. */
-static void others(const lt_exec *r, int64_t rows, lt_tp_run out[2]) {
+/* y = product of x, a layer's forward one or that of its input's gradient, of the rows of a run. */
+static lt_err product(lt_exec *r, lt_tensor y, lt_tensor x, lt_tp_run rows, lt_param_kind kind,
+                      lt_param_kind bias, int layer, bool back) {
+    const lt_tensor y_run = lt_tensor_rows(&y, rows.first, rows.count),
+                    x_run = lt_tensor_rows(&x, rows.first, rows.count);
+    return back ? lt_linear_bwd_input(r, y_run, x_run, kind, layer)
+                : lt_linear_fwd(r, y_run, x_run, kind, bias, layer);
+}
+
+/* The weight's gradient from the rows of a run; more: it is added to that of other rows. */
+static lt_err weight_gradient(lt_exec *r, lt_tensor dy, lt_tensor x, lt_tp_run rows,
+                              lt_param_kind kind, lt_param_kind bias, int layer, bool more) {
+    const lt_tensor none = {0};
+    const bool fresh = r->fresh;
+    lt_err err;
+    r->fresh = fresh && !more;
+    err = lt_linear_bwd(r, none, lt_tensor_rows(&dy, rows.first, rows.count),
+                        lt_tensor_rows(&x, rows.first, rows.count), kind, bias, layer, false);
+    r->fresh = fresh;
+    return err;
+}
+
+/* Rows of all that are not this rank's: up to two runs of them; returns how many. */
+static int others(const lt_exec *r, int64_t rows, lt_tp_run out[2]) {
     const lt_tp_run own = lt_tp_run_of(rows, r->n_tp, r->tp_rank);
     const int64_t behind = own.first + own.count;
-    out[0] = (lt_tp_run){.first = 0, .count = own.first};
-    out[1] = (lt_tp_run){.first = behind, .count = rows - behind};
+    int n = 0;
+    if (own.first > 0) {
+        out[n++] = (lt_tp_run){.first = 0, .count = own.first};
+    }
+    if (behind < rows) {
+        out[n++] = (lt_tp_run){.first = behind, .count = rows - behind};
+    }
+    return n;
 }
 
-/* y = product of x, a layer's forward one or that of its input's gradient. */
-static lt_err product(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
-                      int layer, bool back) {
-    return back ? lt_linear_bwd_input(r, y, x, kind, layer)
-                : lt_linear_fwd(r, y, x, kind, bias, layer);
-}
-
-/* Gather every rank's rows into all. The product of this rank's rows is computed meanwhile, and the
- * products of the other ranks' rows afterwards. */
-static lt_err gather_beside(lt_exec *r, lt_tensor y, lt_tensor all, lt_tensor own,
-                            lt_param_kind kind, lt_param_kind bias, int layer, bool back) {
-    lt_tp_run runs[2];
-    LT_TRY(put_own(r, all, own));
-    LT_TRY(gather(r, all, LT_EXEC_BEGIN));
-    LT_TRY(product(r, lt_tp_own_rows(r, y), lt_tp_own_rows(r, all), kind, bias, layer, back));
-    LT_TRY(gather(r, all, LT_EXEC_END));
-    others(r, all.shape[0], runs);
-    for (int i = 0; i < 2; i++) {
-        LT_TRY(runs[i].count == 0 ? LT_OK
-                                  : product(r, lt_tensor_rows(&y, runs[i].first, runs[i].count),
-                                            lt_tensor_rows(&all, runs[i].first, runs[i].count),
-                                            kind, bias, layer, back));
+/* The rows of each other member go to it as soon as they are complete; this rank's come last. */
+static lt_err product_then_scatter(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind,
+                                   lt_param_kind bias, int layer, bool back) {
+    for (int i = 1; i <= r->n_tp; i++) {
+        const int member = (r->tp_rank + i) % r->n_tp;
+        LT_TRY(
+            product(r, y, x, lt_tp_run_of(y.shape[0], r->n_tp, member), kind, bias, layer, back));
+        LT_TRY(member != r->tp_rank ? send_early(r, y, member) : LT_OK);
     }
     return LT_OK;
 }
 
-lt_err lt_tp_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor all, lt_tensor own, lt_param_kind kind,
-                        lt_param_kind bias, int layer) {
-    if (r->n_tp > 1 && overlaps(r, kind, layer)) {
-        return gather_beside(r, y, all, own, kind, bias, layer, false);
+lt_err lt_tp_linear_fwd_gathered(lt_exec *r, lt_tensor y, lt_tensor all, lt_tensor own,
+                                 lt_param_kind kind, lt_param_kind bias, int layer) {
+    const lt_tp_run own_rows = lt_tp_run_of(all.shape[0], r->n_tp, r->tp_rank);
+    lt_tp_run runs[2];
+    if (r->n_tp == 1 || !overlaps(r, kind, layer)) {
+        LT_TRY(lt_tp_gather(r, all, own));
+        return lt_linear_fwd(r, y, all, kind, bias, layer);
     }
-    LT_TRY(lt_tp_gather(r, all, own));
-    return lt_linear_fwd(r, y, all, kind, bias, layer);
+    LT_TRY(put_own(r, all, own));
+    LT_TRY(gather(r, all, LT_EXEC_BEGIN));
+    LT_TRY(product(r, y, all, own_rows, kind, bias, layer, false));
+    LT_TRY(gather(r, all, LT_EXEC_END));
+    for (int i = 0, n = others(r, all.shape[0], runs); i < n; i++) {
+        LT_TRY(product(r, y, all, runs[i], kind, bias, layer, false));
+    }
+    return LT_OK;
 }
 
+lt_err lt_tp_linear_fwd_scattered(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind,
+                                  lt_param_kind bias, int layer) {
+    return r->n_tp > 1 && overlaps(r, kind, layer)
+               ? product_then_scatter(r, y, x, kind, bias, layer, false)
+               : lt_linear_fwd(r, y, x, kind, bias, layer);
+}
+
+/* A gradient of weights that is deferred is one product of all rows. */
 lt_err lt_tp_linear_bwd_gathered(lt_exec *r, lt_tensor dx, lt_tensor all, lt_tensor own,
                                  lt_tensor x, lt_param_kind kind, lt_param_kind bias, int layer) {
+    const lt_tp_run own_rows = lt_tp_run_of(all.shape[0], r->n_tp, r->tp_rank);
+    const bool in_place = dx.data == x.data, whole = r->deferred != NULL;
     const lt_tensor none = {0};
-    if (r->n_tp > 1 && overlaps(r, kind, layer)) {
-        LT_ASSERT(dx.data != x.data); /* The input's gradient comes first. */
-        LT_TRY(gather_beside(r, dx, all, own, kind, bias, layer, true));
-        return lt_linear_bwd(r, none, all, x, kind, bias, layer, false);
+    lt_tp_run runs[2];
+    if (r->n_tp == 1 || !overlaps(r, kind, layer)) {
+        LT_TRY(lt_tp_gather(r, all, own));
+        return lt_linear_bwd(r, dx, all, x, kind, bias, layer, false);
     }
-    LT_TRY(lt_tp_gather(r, all, own));
-    return lt_linear_bwd(r, dx, all, x, kind, bias, layer, false);
+    LT_TRY(put_own(r, all, own));
+    LT_TRY(gather(r, all, LT_EXEC_BEGIN));
+    LT_TRY(in_place ? LT_OK : product(r, dx, all, own_rows, kind, bias, layer, true));
+    LT_TRY(whole ? LT_OK : weight_gradient(r, all, x, own_rows, kind, bias, layer, false));
+    LT_TRY(gather(r, all, LT_EXEC_END));
+    for (int i = 0, n = others(r, all.shape[0], runs); i < n; i++) {
+        LT_TRY(whole ? LT_OK : weight_gradient(r, all, x, runs[i], kind, bias, layer, true));
+        LT_TRY(in_place ? LT_OK : product(r, dx, all, runs[i], kind, bias, layer, true));
+    }
+    LT_TRY(whole ? lt_linear_bwd(r, none, all, x, kind, bias, layer, false) : LT_OK);
+    return in_place ? lt_linear_bwd_input(r, dx, all, kind, layer) : LT_OK;
 }
 
 lt_err lt_tp_linear_bwd_scattered(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x,
@@ -227,7 +281,7 @@ lt_err lt_tp_linear_bwd_scattered(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_ten
         LT_TRY(lt_linear_bwd(r, dx, dy, x, kind, bias, layer, false));
         return lt_tp_scatter(r, lt_tp_own_rows(r, dx), dx);
     }
-    LT_TRY(lt_linear_bwd_input(r, dx, dy, kind, layer));
+    LT_TRY(product_then_scatter(r, dx, dy, kind, bias, layer, true));
     LT_TRY(scatter(r, dx, LT_EXEC_BEGIN));
     LT_TRY(lt_linear_bwd(r, none, dy, x, kind, bias, layer, false));
     return scatter(r, dx, LT_EXEC_END);

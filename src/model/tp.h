@@ -53,15 +53,21 @@ lt_tensor lt_tp_own_rows(const lt_exec *r, lt_tensor all);
 LT_MUST_USE lt_err lt_tp_gather(lt_exec *r, lt_tensor all, lt_tensor own);
 LT_MUST_USE lt_err lt_tp_scatter(lt_exec *r, lt_tensor own, lt_tensor all);
 /* Linear layers beside a verb: where they are plain (lt_linear_is_plain) and the device has queues,
- * the copies go on while products compute that need none of the rows under way.
+ * rows go between the ranks while products compute that need none of the rows under way.
  *
- *     lt_tp_linear_fwd           all = every rank's own | y of own rows ║ y of the others' rows
- *     lt_tp_linear_bwd_gathered  all = every rank's own | dx of own rows ║ dx of the others', dw
- *     lt_tp_linear_bwd_scattered dx | own = own rows of the sum of every rank's dx, meanwhile dw ║
+ *     fwd_gathered   all = every rank's own; meanwhile y of own rows, then y of the others' rows
+ *     fwd_scattered  y of the others' rows, which go to them; meanwhile y of own rows. A scatter of
+ *                    y must follow (lt_tp_scatter)
+ *     bwd_gathered   all = every rank's own; meanwhile dx and dw of own rows, then of the others'.
+ *                    dx may be x: then it comes last
+ *     bwd_scattered  dx of the others' rows, which go to them; meanwhile dx of own rows and dw. Own
+ *                    rows of dx then hold the sum of every rank's
  *
  * Without a group they are lt_linear_fwd and lt_linear_bwd. */
-LT_MUST_USE lt_err lt_tp_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor all, lt_tensor own,
-                                    lt_param_kind kind, lt_param_kind bias, int layer);
+LT_MUST_USE lt_err lt_tp_linear_fwd_gathered(lt_exec *r, lt_tensor y, lt_tensor all, lt_tensor own,
+                                             lt_param_kind kind, lt_param_kind bias, int layer);
+LT_MUST_USE lt_err lt_tp_linear_fwd_scattered(lt_exec *r, lt_tensor y, lt_tensor x,
+                                              lt_param_kind kind, lt_param_kind bias, int layer);
 LT_MUST_USE lt_err lt_tp_linear_bwd_gathered(lt_exec *r, lt_tensor dx, lt_tensor all, lt_tensor own,
                                              lt_tensor x, lt_param_kind kind, lt_param_kind bias,
                                              int layer);

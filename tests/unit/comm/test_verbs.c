@@ -14,6 +14,7 @@
 
 #include <cmocka.h>
 
+#include "mirror.h"
 #include "mpirun.h"
 
 #include "base/error.h"
@@ -22,59 +23,6 @@
 #include "platform/agent/launch.h"
 #include "lateen/comm.h"
 #include "tensor/backend.h"
-
-/* ---- Buffers, which a world of GPUs has in their memory ------------------------------------- */
-
-#define MIRROR_BYTES ((size_t)24 << 20)
-
-/* Of this thread's rank: host memory and the memory of its GPU, byte for byte; NULL: a world of
- * host memory. */
-static _Thread_local struct {
-    lt_device *device;
-    lt_queue *queue;
-    char *host;
-    void *data;
-    size_t used;
-} mirror;
-
-static void *take(size_t bytes) {
-    void *p = mirror.host + mirror.used;
-    if (mirror.host == NULL) {
-        return malloc(bytes);
-    }
-    mirror.used += (bytes + 255) / 256 * 256;
-    LT_ASSERT(mirror.used <= MIRROR_BYTES);
-    return p;
-}
-
-static void give(void *p) {
-    if (mirror.host == NULL) {
-        free(p);
-    } else {
-        mirror.used = 0; /* A case gives all that it has taken. */
-    }
-}
-
-static void *on(const void *p) {
-    return mirror.host == NULL ? (void *)(uintptr_t)p
-                               : (char *)mirror.data + ((const char *)p - mirror.host);
-}
-
-static lt_err up(const void *p, size_t bytes) {
-    if (mirror.host == NULL || bytes == 0) {
-        return LT_OK;
-    }
-    LT_TRY(mirror.device->backend->upload(mirror.queue, on(p), p, bytes));
-    return mirror.device->backend->sync(mirror.queue);
-}
-
-static lt_err down(void *p, size_t bytes) {
-    if (mirror.host == NULL || bytes == 0) {
-        return LT_OK;
-    }
-    LT_TRY(mirror.device->backend->download(mirror.queue, p, on(p), bytes));
-    return mirror.device->backend->sync(mirror.queue);
-}
 
 static lt_err all_reduce(lt_group *g, void *dst, const void *src, int64_t count, lt_dtype dtype,
                          lt_reduce op) {
@@ -608,6 +556,63 @@ done:
     return err;
 }
 
+/* Rows of a reduce_scatter that go as soon as they are complete, which they are after a while, when
+ * `release` is set; this rank's own is completed when the others are under way. Some members' rows
+ * go early, and the rest with the call. */
+static lt_err early_case(lt_group *g, lt_queue *q, int64_t count, lt_dtype dtype) {
+    const int n = lt_group_size(g), own = lt_group_rank(g);
+    const size_t bytes = (size_t)count * lt_dtype_bytes(dtype);
+    const lt_backend *b = mirror.device->backend;
+    char *ready = take((size_t)n * bytes), *src = take((size_t)n * bytes), *dst = take(bytes);
+    uint32_t *release = take(sizeof *release);
+    lt_comm_work work;
+    lt_err err = LT_OK;
+    *release = 0;
+    LT_TRY_DONE(up(release, sizeof *release));
+    memset(src, 0, (size_t)n * bytes);
+    LT_TRY_DONE(up(src, (size_t)n * bytes));
+    fill(ready, own, 0, n * count, dtype);
+    LT_TRY_DONE(up(ready, (size_t)n * bytes));
+    LT_TRY_DONE(b->flag_wait(q, on(release), 1));
+    for (int i = 1; i <= n; i++) {
+        const int member = (own + i) % n;
+        const size_t row = (size_t)member * bytes;
+        LT_TRY_DONE(b->copy(q, on(src + row), on(ready + row), bytes));
+        if (member == own || (own + member + (int)count) % 4 != 0) {
+            LT_TRY_DONE(lt_reduce_scatter_early(g, member, on(src), count, dtype));
+        }
+    }
+    LT_TRY_DONE(lt_reduce_scatter(g, on(dst), on(src), count, dtype, LT_REDUCE_SUM, &work));
+    LT_TRY_DONE(lt_comm_order(lt_group_comm(g), work, q));
+    (void)usleep(5000);
+    LT_TRY_DONE(b->flag_set(mirror.queue, on(release), 1));
+    LT_TRY_DONE(b->sync(q));
+    LT_TRY_DONE(down(dst, bytes));
+    for (int64_t i = 0; i < count; i++) {
+        LT_TRY_DONE(same(dst, i, dtype, reduction(n, own * count + i, dtype, LT_REDUCE_SUM),
+                         "early reduce_scatter"));
+    }
+done:
+    give(ready);
+    give(src);
+    give(dst);
+    give(release);
+    return err;
+}
+
+static lt_err early_rank(lt_comm *c, lt_queue *q) {
+    static const int64_t sizes[] = {1, 1000, 300001, 600001};
+    lt_err err = LT_OK;
+    lt_group *g;
+    LT_TRY(open_all(&g, c));
+    lt_comm_follow(c, q);
+    for (size_t k = 0; k < 2 * sizeof sizes / sizeof *sizes && err == LT_OK; k++) {
+        err = early_case(g, q, sizes[k / 2], k % 2 == 0 ? LT_F32 : LT_BF16);
+    }
+    lt_comm_follow(c, NULL);
+    return err;
+}
+
 /* Run every function above on this rank's GPU: of its number. */
 static lt_err gpu_rank(lt_comm *host, void *ctx) {
     const lt_comm_options o = {.check = *(const bool *)ctx, .deadline_s = 60.0};
@@ -626,6 +631,7 @@ static lt_err gpu_rank(lt_comm *host, void *ctx) {
         }
     }
     LT_TRY_DONE(queue_rank(c, q));
+    LT_TRY_DONE(early_rank(c, q));
 done:
     lt_comm_close(c);
     if (mirror.device != NULL) {
