@@ -281,7 +281,8 @@ static void print_times(const lt_engine *e) {
         const char *name;
         const lt_draft_times *times;
     } all[] = {{"steps without drafts", &e->times[0]},
-               {"steps with drafts", &e->times[1]},
+               {"steps with short drafts", &e->times[1]},
+               {"steps with long drafts", &e->times[2]},
                {"calls of the draft model", &e->drafter.times}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         printf("    %s, ms by rows:", all[i].name);
@@ -293,8 +294,9 @@ static void print_times(const lt_engine *e) {
         }
         putchar('\n');
     }
-    printf("    %lld steps with drafts were recorded, which took %.3f s\n",
-           (long long)e->n_recorded, e->recorded_s);
+    printf(
+        "    %lld steps with drafts were recorded or stood beside prompts, and took %.3f s more\n",
+        (long long)e->n_unusual, e->unusual_s);
 }
 
 static void print_turns(const bench_engine_options *o, const lt_engine *e, int64_t streams,

@@ -305,15 +305,15 @@ static int64_t least(int64_t a, int64_t b) {
  * first 256 tokens (docs/speed/decoding.md). */
 #define LEAST_TOKENS 512
 
-#define FEW_Q 4 /* Rows of a sequence: a group of four heads fills a row tile of attention. */
-
 /* The shape of the bucket of a call of few rows a sequence. False: it is too large for one. */
 static bool shape_padded(const lt_paged_forward *f, const lt_paged_forward_rows *w,
                          lt_paged_forward_shape *out) {
     const int64_t few = least(f->o.out_rows, f->o.max_rows),
                   most = w->q_max > 1 ? few : least(few, f->o.max_seqs),
                   rows = least(bucket_of(w->n_rows), most);
-    const int64_t q = w->q_max == 1 ? 1 : w->q_max <= FEW_Q ? FEW_Q : f->o.few_rows;
+    const int64_t q = w->q_max == 1                      ? 1
+                      : w->q_max <= LT_PAGED_FORWARD_FEW ? LT_PAGED_FORWARD_FEW
+                                                         : f->o.few_rows;
     /* One at least pads, so that calls with and without padding rows are of one shape. */
     const int64_t padding = (rows - w->n_rows + q - 1) / q,
                   needed = w->n_seqs + (q > 1 && padding == 0 ? 1 : padding);

@@ -36,6 +36,10 @@
 #include "lateen/model.h"
 #include "tensor/ops.h"
 
+/* Calls of few rows a sequence are padded to at most so many of each, or else to few_rows: a group
+ * of four heads with four rows fills a row tile of attention. */
+#define LT_PAGED_FORWARD_FEW 4
+
 typedef struct lt_paged_forward lt_paged_forward;
 struct lt_draft_pass;
 

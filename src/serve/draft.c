@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdbool.h>
+#include <string.h>
 
 #define LEAST_MATCH   2
 #define MOST_MATCH    64
@@ -117,8 +118,8 @@ int64_t lt_draft_run_after(const lt_draft_text *t, int64_t n_accepted) {
 }
 
 /* The largest rows of each range of sizes. */
-static const int16_t size_end[LT_DRAFT_SIZES] = {1,  2,  3,  4,  6,  8,  12,           16,
-                                                 24, 32, 48, 64, 80, 96, LT_DRAFT_ROWS};
+static const int16_t size_end[LT_DRAFT_SIZES] = {1,  2,  3,  4,  6,  8,  12,
+                                                 16, 24, 32, 48, 64, 96, LT_DRAFT_ROWS};
 
 static int size_of(int64_t rows) {
     int i = 0;
@@ -126,6 +127,11 @@ static int size_of(int64_t rows) {
         i++;
     }
     return i;
+}
+
+/* The rows that such a step runs. */
+static double rows_run(const lt_draft_times *t, int64_t rows) {
+    return t->padded ? size_end[size_of(rows)] : (double)rows;
 }
 
 /* What was confirmed is believed for longer. */
@@ -147,7 +153,7 @@ void lt_draft_times_note(lt_draft_times *t, int64_t rows, double seconds) {
     }
     weight = t->of[i].n < 1 / NEW_TIME ? 1 / (double)(t->of[i].n + 1) : NEW_TIME;
     t->of[i].seconds += weight * (seconds - t->of[i].seconds);
-    t->of[i].rows += weight * ((double)rows - t->of[i].rows);
+    t->of[i].rows += weight * (rows_run(t, rows) - t->of[i].rows);
     t->of[i].n++;
     t->of[i].step = t->n_steps;
 }
@@ -164,10 +170,10 @@ static double between(double rows, double low, double low_s, double high, double
 }
 
 /* The points on both sides; -1: there is none. */
-static void find_points(const lt_draft_times *t, int64_t rows, int *low, int *high) {
+static void find_points(const lt_draft_times *t, double rows, int *low, int *high) {
     *low = *high = -1;
     for (int i = 0; i < LT_DRAFT_SIZES; i++) {
-        if (known(t, i) && t->of[i].rows <= (double)rows) {
+        if (known(t, i) && t->of[i].rows <= rows) {
             *low = i;
         } else if (known(t, i) && *high < 0) {
             *high = i;
@@ -176,13 +182,13 @@ static void find_points(const lt_draft_times *t, int64_t rows, int *low, int *hi
 }
 
 double lt_draft_times_of(const lt_draft_times *t, int64_t rows) {
+    const double run = rows_run(t, rows);
     int low, high;
-    find_points(t, rows, &low, &high);
+    find_points(t, run, &low, &high);
     if (low < 0 || high < 0) {
         return low >= 0 ? t->of[low].seconds : high >= 0 ? t->of[high].seconds : 0;
     }
-    return between((double)rows, t->of[low].rows, t->of[low].seconds, t->of[high].rows,
-                   t->of[high].seconds);
+    return between(run, t->of[low].rows, t->of[low].seconds, t->of[high].rows, t->of[high].seconds);
 }
 
 void lt_draft_account_begin(lt_draft_account *a) {
@@ -214,11 +220,15 @@ void lt_draft_account_borrow(lt_draft_account *a, double seconds, double plain_s
 }
 
 /* The text whose next draft token is accepted with the highest probability, among those that may
- * have another; -1: there is none. */
-static int64_t most_likely(const lt_draft_text *texts, const double *next, int64_t n_texts) {
+ * have another, of at most `most`, and for whose first one the draft model's first call has `room`;
+ * -1: there is none. */
+static int64_t most_likely(const lt_draft_text *texts, const double *next, int64_t n_texts,
+                           int64_t most, int64_t room) {
     int64_t best = -1;
     for (int64_t i = 0; i < n_texts; i++) {
-        if (texts[i].n < texts[i].most && (best < 0 || next[i] > next[best])) {
+        const lt_draft_text *t = &texts[i];
+        if (t->n < t->most && t->n < most && (t->n > 0 || t->behind <= room) &&
+            (best < 0 || next[i] > next[best])) {
             best = i;
         }
     }
@@ -245,61 +255,91 @@ static void add_call(model_calls *c, const lt_draft_text *t) {
 
 /* The time of a step of so many rows with drafts: at least that of n_rows without. Below the fewest
  * rows that were measured with drafts, it is interpolated between these and n_rows without. */
-static double time_of_drafts(const lt_draft_times *steps, const lt_draft_times *drafted,
-                             int64_t n_rows, double plain_s, int64_t rows) {
+static double time_among(const lt_draft_known *k, const lt_draft_times *drafted, int64_t n_rows,
+                         double plain_s, int64_t rows) {
+    const double run = rows_run(drafted, rows);
     double s = lt_draft_times_of(drafted, rows);
     int low, high;
-    if (steps == drafted || s == 0) {
-        return s > 0 ? s : lt_draft_times_of(steps, rows);
+    if (k->plain == drafted || s == 0) {
+        return s > 0 ? s : lt_draft_times_of(k->plain, rows);
     }
-    find_points(drafted, rows, &low, &high);
+    find_points(drafted, run, &low, &high);
     if (low < 0) {
-        s = between((double)rows, (double)n_rows, plain_s, drafted->of[high].rows,
+        s = between(run, (double)n_rows, plain_s, drafted->of[high].rows,
                     drafted->of[high].seconds);
     }
     return s > plain_s ? s : plain_s;
 }
 
-double lt_draft_choose(const lt_draft_times *steps, const lt_draft_times *drafted,
-                       const lt_draft_times *model, int64_t n_rows, lt_draft_text *texts,
-                       int64_t n_texts) {
+/* A step with longer drafts is as long as one with shorter ones until one was measured. */
+static double time_of_drafts(const lt_draft_known *k, int64_t longest, int64_t n_rows,
+                             double plain_s, int64_t rows) {
+    const bool is_long = longest > k->few && lt_draft_times_of(k->drafted[1], rows) > 0;
+    return time_among(k, k->drafted[is_long], n_rows, plain_s, rows);
+}
+
+/* A choice of draft tokens, in the order in which they were added. */
+typedef struct {
+    double rate; /* Tokens a second. */
+    int64_t n;
+    int16_t order[LT_DRAFT_ROWS]; /* Their texts. */
+} choice;
+
+/* The best choice with at most `most` draft tokens a text; *c holds what must be surpassed. */
+static void choose_up_to(const lt_draft_known *k, int64_t most, int64_t n_rows, double plain_s,
+                         lt_draft_text *texts, int64_t n_texts, choice *c) {
     double next[LT_DRAFT_ROWS], gain = 0; /* gain: expected tokens from drafts. */
     int16_t order[LT_DRAFT_ROWS];
-    model_calls calls = {.times = model};
-    const double seconds = n_rows < LT_DRAFT_ROWS && lt_draft_times_know(steps, n_rows)
-                               ? lt_draft_times_of(steps, n_rows)
-                               : 0;
-    const double plain = seconds > 0 ? (double)n_rows / seconds : 0;
-    double best = plain;
-    int64_t n_best = 0, n = 0;
+    model_calls calls = {.times = k->model};
+    int64_t longest = 0;
+    bool found = false;
     for (int64_t i = 0; i < n_texts; i++) {
         texts[i].n = 0;
         next[i] = lt_draft_text_accepts(&texts[i], 0);
     }
-    while (plain > 0 && n_rows + n < LT_DRAFT_ROWS) { /* 0: a step must be measured first. */
-        const int64_t i = most_likely(texts, next, n_texts);
+    for (int64_t n = 1; n_rows + n <= LT_DRAFT_ROWS; n++) {
+        const int64_t i = most_likely(texts, next, n_texts, most, LT_DRAFT_ROWS - calls.rows[0]);
         double rate;
         if (i < 0) {
             break;
         }
-        if (texts[i].n == 0 && calls.rows[0] + texts[i].behind > LT_DRAFT_ROWS) {
-            texts[i].most = 0; /* The draft model's first call is full. */
-            continue;
-        }
         add_call(&calls, &texts[i]);
-        order[n++] = (int16_t)i;
+        order[n - 1] = (int16_t)i;
         gain += next[i];
         texts[i].n++;
+        longest = texts[i].n > longest ? texts[i].n : longest;
         next[i] *= texts[i].n < LT_DRAFT_MOST ? lt_draft_text_accepts(&texts[i], texts[i].n) : 0;
         rate = ((double)n_rows + gain) /
-               (time_of_drafts(steps, drafted, n_rows, seconds, n_rows + n) + calls.seconds);
-        if (rate > best * (n_best == 0 ? MARGIN : 1)) {
-            best = rate;
-            n_best = n;
+               (time_of_drafts(k, longest, n_rows, plain_s, n_rows + n) + calls.seconds);
+        if (rate > c->rate * (c->n == 0 ? MARGIN : 1)) {
+            c->rate = rate;
+            c->n = n;
+            found = true;
         }
     }
-    while (n > n_best) {
-        texts[order[--n]].n--;
+    if (found) {
+        memcpy(c->order, order, (size_t)c->n * sizeof *order);
     }
-    return n_best > 0 ? 1 - plain / best : 0;
+}
+
+double lt_draft_choose(const lt_draft_known *k, int64_t n_rows, lt_draft_text *texts,
+                       int64_t n_texts) {
+    const double plain_s = n_rows < LT_DRAFT_ROWS && lt_draft_times_know(k->plain, n_rows)
+                               ? lt_draft_times_of(k->plain, n_rows)
+                               : 0;
+    const double plain = plain_s > 0 ? (double)n_rows / plain_s : 0;
+    choice c = {.rate = plain};
+    if (plain > 0) { /* 0: a step must be measured first. */
+        choose_up_to(k, k->few, n_rows, plain_s, texts, n_texts, &c);
+    }
+    if (plain > 0 && k->few < LT_DRAFT_MOST) {
+        choose_up_to(k, LT_DRAFT_MOST, n_rows, plain_s, texts, n_texts, &c);
+    }
+    for (int64_t i = 0; i < n_texts; i++) {
+        texts[i].n = 0;
+    }
+    for (int64_t i = 0; i < c.n; i++) {
+        texts[c.order[i]].n++;
+    }
+    return c.n > 0 ? 1 - plain / c.rate : 0;
 }

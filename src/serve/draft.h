@@ -95,7 +95,7 @@ void lt_draft_runs_note(lt_draft_runs *r, const lt_draft_text *t, int64_t n_acce
 /* The run of the text after that, its next token included. */
 int64_t lt_draft_run_after(const lt_draft_text *t, int64_t n_accepted);
 
-#define LT_DRAFT_SIZES 15 /* Sizes of steps that are told apart. */
+#define LT_DRAFT_SIZES 14 /* Sizes of steps that are told apart. */
 
 /* Seconds of steps by their rows, as they were lately: of each range of sizes a point, the mean of
  * what was measured. */
@@ -108,6 +108,7 @@ typedef struct {
     /* A time is known for so many steps after its last measurement, but for at most 32 for each
      * measurement; 0: for 64. */
     int64_t recent;
+    bool padded; /* A step runs as many rows as the largest one of its range. */
 } lt_draft_times;
 
 void lt_draft_times_note(lt_draft_times *t, int64_t rows, double seconds);
@@ -132,11 +133,19 @@ void lt_draft_account_note(lt_draft_account *a, bool drafted, double step_s, dou
                            int64_t n_accepted, int64_t n_rows);
 void lt_draft_account_borrow(lt_draft_account *a, double seconds, double plain_s);
 
-/* Choose n of each text in a step that runs n_rows without drafts. drafted: the times of steps with
- * drafts, which may be `steps`. model: the times of the draft model's calls; NULL: there is none.
- * Returns the share of time that the drafts save a token. */
-double lt_draft_choose(const lt_draft_times *steps, const lt_draft_times *drafted,
-                       const lt_draft_times *model, int64_t n_rows, lt_draft_text *texts,
+/* What is known of the times of the next step. */
+typedef struct {
+    const lt_draft_times *plain; /* Of steps without drafts. */
+    /* Of steps in which no draft has more than `few` tokens, and of the others. They may be one,
+     * and that of steps without drafts. */
+    const lt_draft_times *drafted[2];
+    int64_t few;
+    const lt_draft_times *model; /* Of calls of the draft model; NULL: there is none. */
+} lt_draft_known;
+
+/* Choose n of each text in a step that runs n_rows without drafts. Returns the share of time that
+ * the drafts save a token. */
+double lt_draft_choose(const lt_draft_known *k, int64_t n_rows, lt_draft_text *texts,
                        int64_t n_texts);
 
 #endif

@@ -300,6 +300,10 @@ static lt_err size_engine(lt_engine *e) {
     e->usual_tokens = USUAL_TOKENS;
     lt_draft_account_begin(&e->account);
     e->times[0].recent = lt_step_drafts_on_device(e) ? RECENT_DEVICE : 0;
+    for (int i = 0; i < 3; i++) {
+        e->times[i].padded = e->model->backend->graph_begin != NULL;
+    }
+    e->drafter.times.padded = e->times[0].padded && e->drafter.model != NULL;
     return LT_OK;
 }
 

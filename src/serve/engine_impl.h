@@ -66,7 +66,8 @@ typedef struct {
      * (paged_forward.h, send_picks), so the engine can queue the next step. */
     bool sent;
     bool late, whole; /* late: some picks are late. whole: all of it has been queued. */
-    int64_t n_draft;  /* Its draft tokens. */
+    int64_t n_draft;  /* Its draft tokens, */
+    int64_t longest;  /* and those of its longest draft. */
     bool in_vain;     /* It has none, but waited to have some. */
     bool ahead;       /* It was queued ahead of another step. */
     /* Its time says what such steps take: its forward pass ran as usual, and it stood in a queue
@@ -208,8 +209,10 @@ struct lt_engine {
     uint64_t version; /* Version of the weights. */
     lt_job *touched;  /* Jobs that changed in this step; published at its end. */
     int64_t n_new_tokens, n_prompt_tokens, n_cached_tokens, n_steps_ahead;
-    lt_draft_times times[2]; /* Of steps; of those with drafts, where they differ (on devices). */
-    bool waited;             /* The next step waited for tokens, to have drafts. */
+    /* Of steps; on devices of those without drafts, of those with short drafts, and of the others
+     * (draft.h). */
+    lt_draft_times times[3];
+    bool waited; /* The next step waited for tokens, to have drafts. */
     lt_step_drafter drafter;
     lt_draft_acceptance acceptance[2]; /* By all texts: of copied drafts, of the draft model's; */
     lt_draft_runs runs[2];             /* the same by runs. */
@@ -218,10 +221,11 @@ struct lt_engine {
      * measured. */
     bool behind_drafts;
     int64_t held_rows;
+    bool held_long; /* They were long. */
     double held_s;
-    int64_t n_recorded; /* Steps with drafts that recorded their forward pass, */
-    double recorded_s;  /* and how much longer they took for that, in all. */
-    double settled_s;   /* When the last step ended, if this one follows it at once; else 0. */
+    int64_t n_unusual; /* Steps with drafts that did not run as such steps usually do, */
+    double unusual_s;  /* and how much longer than without drafts they took, in all. */
+    double settled_s;  /* When the last step ended, if this one follows it at once; else 0. */
     int64_t step_drafted, step_accepted; /* Draft tokens of this step. */
     double plain_s;                      /* Time of the next step without drafts; 0: not known. */
     double usual_tokens; /* Tokens of a choice: a mean in which older ones weigh less. */

@@ -13,8 +13,7 @@
 #include "base/error.h"
 #include "serve/engine_impl.h"
 
-#define UNUSUAL_MOST                                                                               \
-    8 /* Steps that a step which records its forward pass is said to cost at most. */
+#define SHORT       (LT_PAGED_FORWARD_FEW - 1) /* Tokens of a draft that is called short. */
 #define BEHIND_MOST 16 /* Tokens that the draft model runs together with its first draft token. */
 
 bool lt_step_drafts_on_device(const lt_engine *e) {
@@ -146,9 +145,14 @@ static bool pays_to_catch_up(const lt_engine *e, const lt_job_choice *s, const c
            (double)behind * e->drafter.row_s <= more * c->saved * e->plain_s / (double)c->n_rows;
 }
 
-/* The times of steps with drafts. On a device they contain a wait, so they are kept apart. */
-static lt_draft_times *times_with_drafts(lt_engine *e) {
-    return &e->times[e->model->backend->host_memory ? 0 : 1];
+/* On a device the times of steps with drafts contain a wait, so they are kept apart; and steps with
+ * short drafts run fewer rows a text than others. */
+static lt_draft_known known_times(const lt_engine *e) {
+    const bool host = e->model->backend->host_memory;
+    return (lt_draft_known){.plain = &e->times[0],
+                            .drafted = {&e->times[host ? 0 : 1], &e->times[host ? 0 : 2]},
+                            .few = host ? LT_DRAFT_MOST : SHORT,
+                            .model = &e->drafter.times};
 }
 
 /* Look at all running texts, and choose the drafts of the next step. */
@@ -172,8 +176,8 @@ static void look(lt_engine *e, candidates *c) {
     if (is_small && e->o.draft_tokens > 0) {
         choose_fixed(e, c);
     } else if (is_small && e->account.balance >= 0) {
-        c->saved = lt_draft_choose(&e->times[0], times_with_drafts(e), &e->drafter.times, c->n_rows,
-                                   c->text, c->n);
+        const lt_draft_known known = known_times(e);
+        c->saved = lt_draft_choose(&known, c->n_rows, c->text, c->n);
     }
     for (int64_t i = 0; i < c->n; i++) {
         lt_job_choice *s = c->choice[i];
@@ -258,26 +262,28 @@ static void note_times(lt_engine *e, const lt_step *s, double seconds, double lo
         return;
     }
     /* Of 0 rows: what is known gets older. */
-    lt_draft_times_note(&e->times[1], e->held_rows, e->held_s + longer_s);
+    for (int i = 1; i <= 2; i++) {
+        lt_draft_times_note(&e->times[i], e->held_long == (i == 2) ? e->held_rows : 0,
+                            e->held_s + longer_s);
+    }
     lt_draft_times_note(&e->times[0], plain ? s->n_rows : 0, seconds);
     e->behind_drafts = s->n_draft > 0;
     e->held_rows = s->n_draft > 0 && s->usual ? s->n_rows : 0;
+    e->held_long = s->longest > SHORT;
     e->held_s = seconds;
 }
 
 /* The times of the step and what its drafts gained. */
 static void keep_account(lt_engine *e, const lt_step *s, double seconds) {
-    const double longer_s = longer_by_drafts(e, s, seconds), more_s = seconds - e->plain_s;
+    const double longer_s = longer_by_drafts(e, s, seconds);
     const bool host = e->model->backend->host_memory,
                costs = longer_s > 0 || ((s->usual || host) && e->step_drafted > 0);
     const int64_t n_plain = s->n_rows - e->step_drafted;
     note_times(e, s, seconds - e->drafter.seconds, longer_s);
     lt_draft_account_borrow(&e->account, e->drafter.catch_up_s, e->plain_s);
-    if (!host && s->n_draft > 0 && !s->as_usual && more_s > 0) {
-        const double most = UNUSUAL_MOST * e->plain_s;
-        e->n_recorded++;
-        e->recorded_s += more_s;
-        lt_draft_account_borrow(&e->account, more_s < most ? more_s : most, e->plain_s);
+    if (s->n_draft > 0 && !s->as_usual) {
+        e->n_unusual++;
+        e->unusual_s += seconds - e->plain_s;
     }
     lt_draft_account_note(&e->account, costs, seconds - e->drafter.catch_up_s, e->plain_s,
                           e->step_accepted, n_plain > 0 ? n_plain : 1);

@@ -192,7 +192,7 @@ static void take_items(lt_engine *e, lt_step *s) {
     const int32_t place = (int32_t)(s - e->steps);
     s->n_items = e->sched.n_items;
     s->n_rows = e->sched.n_rows;
-    s->n_draft = 0;
+    s->n_draft = s->longest = 0;
     lt_step_order(e);
     for (int64_t k = 0; k < s->n_items; k++) {
         const lt_sched_item *item = &e->sched.items[k];
@@ -205,6 +205,7 @@ static void take_items(lt_engine *e, lt_step *s) {
         choice->n_draft = choice->n_unchecked = item->seq->n_draft > 0 ? item->n - 1 : 0;
         choice->rejected = false;
         s->n_draft += choice->n_draft;
+        s->longest = choice->n_draft > s->longest ? choice->n_draft : s->longest;
     }
 }
 
