@@ -13,8 +13,8 @@
     X(STR, hosts, "hosts", "", 0, 0, "HOST:RANKS,...",                                             \
       "machines and how many ranks each has, instead of --ranks on this one")                      \
     X(STR, login, "login", "", 0, 0, "COMMAND",                                                    \
-      "runs a command on another machine, whose name and words follow it; empty: ssh, without "    \
-      "questions")                                                                                 \
+      "runs a command on another machine, whose name and words follow it; words with spaces are "  \
+      "quoted; empty: ssh, without questions")                                                     \
     X(STR, address, "address", "", 0, 0, "IPv4",                                                   \
       "at which the other machines reach this one; empty: that of the route to them")              \
     X(I64, retries, "retries", "0", 0, 1e6, "",                                                    \
@@ -106,7 +106,7 @@ static bool is_given(const char *flag, int n, char **argv) {
     return false;
 }
 
-static lt_err check_idle(const launch_options *o, bool ranks) {
+static lt_err check_idle(const launch_options *o, bool ranks, bool hosts) {
     const lt_verb_use uses[] = {
         {"snapshot", o->nodes > 0, "--nodes"},
         {"mtbf", o->nodes > 0 && o->snapshot == 0, "--nodes and --snapshot 0"},
@@ -115,6 +115,9 @@ static lt_err check_idle(const launch_options *o, bool ranks) {
         {"login", o->hosts[0] != '\0', "--hosts"},
         {"address", o->hosts[0] != '\0', "--hosts"},
     };
+    if (hosts && o->hosts[0] == '\0') {
+        LT_FAIL(LT_ERR_ARG, "--hosts '' names no machine; --ranks starts ranks on this one");
+    }
     if (o->hosts[0] != '\0' && ranks) {
         LT_FAIL(LT_ERR_ARG, "--ranks %lld beside --hosts %s, which says how many ranks each has",
                 (long long)o->ranks, o->hosts);
@@ -125,7 +128,7 @@ static lt_err check_idle(const launch_options *o, bool ranks) {
 int lt_verb_launch(int argc, char **argv);
 int lt_verb_launch(int argc, char **argv) {
     const int at = verb_at(argc, argv);
-    const bool ranks = is_given("--ranks", at, argv);
+    const bool ranks = is_given("--ranks", at, argv), hosts = is_given("--hosts", at, argv);
     launch_options o;
     lt_launch_options launch;
     char **words;
@@ -139,7 +142,7 @@ int lt_verb_launch(int argc, char **argv) {
         (void)fprintf(stderr, "lateen: launch: no verb to start\nusage: lateen %s\n", usage);
         return LT_EXIT_USAGE;
     }
-    err = check_idle(&o, ranks);
+    err = check_idle(&o, ranks, hosts);
     if (err != LT_OK) {
         return lt_verb_fail(err);
     }

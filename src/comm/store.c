@@ -390,6 +390,16 @@ lt_err lt_comm_store_get(lt_comm_store *s, const char *key, void *value, size_t 
     return fetch(s, &q, key, NULL, value, room, bytes);
 }
 
+lt_err lt_comm_store_heed(lt_comm_store *s) {
+    lt_comm_store_request q = {.op = LT_STORE_GET, .key = "nothing"}; /* Nobody sets it. */
+    lt_comm_store_reply r = {.status = LT_STORE_SAYS};
+    lt_err err;
+    (void)pthread_mutex_lock(&s->lock);
+    err = ask(s, s->fd, &q, &r);
+    (void)pthread_mutex_unlock(&s->lock);
+    return r.status == LT_STORE_TIMEOUT ? LT_OK : err;
+}
+
 lt_err lt_comm_store_watch(lt_comm_store *s, const char *key, uint64_t *version, void *value,
                            size_t room, size_t *bytes, double deadline_s) {
     lt_comm_store_request q = {

@@ -139,6 +139,8 @@ LT_MUST_USE lt_err lt_comm_store_get(lt_comm_store *s, const char *key, void *va
 /* Waits until the key's version is larger than *version, then stores the new one there. 0: any. */
 LT_MUST_USE lt_err lt_comm_store_watch(lt_comm_store *s, const char *key, uint64_t *version,
                                        void *value, size_t room, size_t *bytes, double deadline_s);
+/* Fails if the server has said why the world has ended. Waits for nothing else. */
+LT_MUST_USE lt_err lt_comm_store_heed(lt_comm_store *s);
 LT_MUST_USE lt_err lt_comm_store_add(lt_comm_store *s, const char *key, int64_t number,
                                      int64_t *sum);
 /* Waits until ranks 0 to n - 1 have come; a key can be used repeatedly. */

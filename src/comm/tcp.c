@@ -510,8 +510,9 @@ static int hear(tcp_world *w, strangers *s, const greeting *own) {
     return came;
 }
 
-/* Wait until all ranks of larger numbers have connected. */
+/* Wait until all ranks of larger numbers have connected, or one is known not to come. */
 static lt_err accept_all(tcp_world *w, int listener, const greeting *own, double until_s) {
+    lt_err err = LT_OK;
     strangers s = {.n = 0};
     struct pollfd polls[1 + STRANGERS];
     int left = w->n - 1 - w->rank;
@@ -520,22 +521,25 @@ static lt_err accept_all(tcp_world *w, int listener, const greeting *own, double
         for (int i = 0; i < s.n; i++) {
             polls[1 + i] = (struct pollfd){.fd = s.all[i].fd, .events = POLLIN};
         }
-        (void)poll(polls, (nfds_t)(1 + s.n), 100);
+        if (poll(polls, (nfds_t)(1 + s.n), 100) == 0) {
+            LT_TRY_DONE(lt_comm_store_heed(w->store));
+        }
         if ((polls[0].revents & POLLIN) != 0) {
             accept_one(&s, listener);
         }
         left -= hear(w, &s, own);
     }
+    for (int r = w->rank + 1; left > 0 && r < w->n; r++) {
+        if (w->peers[r].fd < 0) {
+            LT_FAIL_DONE(LT_ERR_REMOTE, "rank %d and %d others have not connected to rank %d", r,
+                         left - 1, w->rank);
+        }
+    }
+done:
     while (s.n > 0) {
         drop(&s, 0, true);
     }
-    for (int r = w->rank + 1; left > 0 && r < w->n; r++) {
-        if (w->peers[r].fd < 0) {
-            LT_FAIL(LT_ERR_REMOTE, "rank %d and %d others have not connected to rank %d", r,
-                    left - 1, w->rank);
-        }
-    }
-    return LT_OK;
+    return err;
 }
 
 static lt_err connect_all(tcp_world *w, const lt_launched *l) {

@@ -146,7 +146,7 @@ def flap(h):
 
 def refusals(h):
     """What cannot be is said before anything starts; a machine that is not reached ends the run after three tries."""
-    for more, says in ((("--hosts", "a:0"), "a machine has 1 to 256 ranks"), (("--hosts", "a:2,a:1"), "a stands there twice; a:3"), (("--hosts", "a,,b"), "a comma without a machine"),
+    for more, says in ((("--hosts", "a:0"), "a machine has 1 to 256 ranks"), (("--hosts", "a:2,a:1"), "a and a are the same machine; a:3"), (("--hosts", "a,,b"), "a comma without a machine"),
                        (("--hosts", "a;b"), "not the name of a machine"), (("--hosts", "h0:2", "--ranks", "2"), "--ranks 2 beside --hosts h0:2"),
                        (("--hosts", "h0:2", "--nodes", "2"), "--nodes with --hosts: not built"), (("--hosts", "no.such.machine.invalid"), "has no IPv4 address here"),
                        (("--login", "ssh"), "--login ssh has no effect without --hosts")):

@@ -10,5 +10,6 @@ suite -t 14400 "400 seeds of random faults" python3 tests/e2e/run_faults.py buil
 suite -t 3600 "60 faults, simulated" python3 tests/e2e/simulate_faults.py build/lateen 60
 suite -t 600 "ranks on several machines" python3 tests/e2e/machines.py build/lateen
 suite -t 600 "launch over several machines" python3 tests/e2e/launch_hosts.py build/lateen
+suite -t 600 "launch by ssh" python3 tests/e2e/launch_ssh.py build/lateen
 suite -t 600 "an orphan behind a cable" python3 tests/e2e/slurm_orphan.py build/lateen cable
 suite -t 600 "an orphan under a real Slurm" python3 tests/e2e/slurm_orphan.py build/lateen

@@ -10,6 +10,7 @@ beside_others "ranks that survive a fault" keep quick
 beside_others "nodes that are lost" nodes quick
 beside_others "ranks on several machines" machines quick
 beside_others "launch over several machines" launch_hosts quick
+beside_others "launch by ssh" launch_ssh quick
 beside_others "snapshots in memory" snapshots quick
 beside_others "ranks that hold other bits" replicas quick
 beside_others "a rank that is slow" stragglers

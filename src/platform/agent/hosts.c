@@ -16,6 +16,8 @@
 #include "comm/shm.h"
 #include "platform/agent/remote.h"
 
+#define UNREACHED 255 /* ssh's exit status when it cannot reach a machine. */
+
 extern char **environ;
 
 /* ---- The list -------------------------------------------------------------------------------- */
@@ -46,13 +48,15 @@ static lt_err add_host(lt_hosts *h, const char *word, size_t bytes) {
         *colon = '\0';
     }
     if (text[0] == '\0' || text[0] == '-' ||
-        strcspn(text, " '\"\\$`;&|<>()*?!#~\t") != strlen(text)) {
-        LT_FAIL(LT_ERR_ARG, "--hosts: '%s' is not the name of a machine", text);
+        strcspn(text, " '\"\\$`;&|<>()*?!#~\t:[]") != strlen(text)) {
+        LT_FAIL(LT_ERR_ARG, "--hosts: '%.*s' is not the name or the IPv4 address of a machine",
+                (int)bytes, word);
     }
     for (int i = 0; i < h->n; i++) {
-        if (strcmp(h->all[i].name, text) == 0) {
-            LT_FAIL(LT_ERR_ARG, "--hosts: %s stands there twice; %s:%ld has all of its ranks", text,
-                    text, h->all[i].ranks + ranks);
+        if (strcmp(h->all[i].name, text) == 0 || (h->all[i].here && is_here(text))) {
+            LT_FAIL(LT_ERR_ARG,
+                    "--hosts: %s and %s are the same machine; %s:%ld has the ranks of both",
+                    h->all[i].name, text, text, h->all[i].ranks + ranks);
         }
     }
     *x = (lt_host){.ranks = (int)ranks, .first = h->n_ranks, .here = is_here(text)};
@@ -104,18 +108,44 @@ static lt_err find_address(lt_hosts *h) {
     return LT_OK;
 }
 
+/* The next word of *rest, which is changed: up to a space that is not within quotes, and without
+ * them. NULL: there is none. An open quote ends with the text, and *open says so. */
+static char *next_word(char **rest, bool *open) {
+    char *from = *rest + strspn(*rest, " "), *word = from, *to = from, quote = '\0';
+    if (*from == '\0') {
+        return NULL;
+    }
+    for (; *from != '\0' && (quote != '\0' || *from != ' '); from++) {
+        if (*from == quote) {
+            quote = '\0';
+        } else if (quote == '\0' && (*from == '"' || *from == '\'')) {
+            quote = *from;
+        } else {
+            *to++ = *from;
+        }
+    }
+    *open = quote != '\0';
+    *rest = *from != '\0' ? from + 1 : from;
+    *to = '\0';
+    return word;
+}
+
 static lt_err split_login(lt_hosts *h, const char *login) {
     char *rest = h->login, *word;
+    bool open = false;
     int n = 0;
     if (snprintf(h->login, sizeof h->login, "%s", login[0] != '\0' ? login : LT_LOGIN) >=
         (int)sizeof h->login) {
         LT_FAIL(LT_ERR_ARG, "--login has more than %zu bytes", sizeof h->login - 1);
     }
-    while ((word = strtok_r(rest, " ", &rest)) != NULL) {
+    while ((word = next_word(&rest, &open)) != NULL) {
         if (n == LT_LOGIN_MOST) {
             LT_FAIL(LT_ERR_ARG, "--login has more than %d words", LT_LOGIN_MOST);
         }
         h->login_words[n++] = word;
+    }
+    if (open) {
+        LT_FAIL(LT_ERR_ARG, "--login %s: a quote without its end", login);
     }
     return n > 0 ? LT_OK : lt_error_set(LT_ERR_ARG, "--login is no command");
 }
@@ -183,19 +213,23 @@ bool lt_hosts_far(const lt_hosts *h, int rank) {
 /* What the agent over there reads; free it. NULL: no memory, or words that are not UTF-8. */
 static char *describe(const lt_processes *ranks, const lt_environment *e) {
     json_t *words = json_array(), *environment = json_array(), *all;
-    char folder[LT_PATH_BYTES] = "", *text, *line = NULL;
+    char folder[LT_PATH_BYTES] = "", program[LT_REMOTE_PROGRAM], *text, *line = NULL;
     for (int i = 0; ranks->argv[i] != NULL; i++) {
         json_array_append_new(words, json_string(ranks->argv[i]));
     }
     for (int i = 0; environ[i] != NULL; i++) {
         json_array_append_new(environment, json_string(environ[i])); /* Not UTF-8: left out. */
     }
-    (void)getcwd(folder, sizeof folder);
-    all = json_pack("{s:s, s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:f, s:f}",
-                    "version", LT_VERSION, "path", ranks->path, "words", words, "folder", folder,
-                    "environment", environment, "rank", e->rank, "ranks", e->n, "local", e->local,
-                    "locals", e->locals, "store", e->store, "token", e->token, "epoch",
-                    (json_int_t)e->epoch, "beat", e->beat_s, "silent", e->silent_s);
+    if (getcwd(folder, sizeof folder) == NULL || lt_remote_program(program) != LT_OK) {
+        json_decref(words);
+        json_decref(environment);
+        return NULL;
+    }
+    all = json_pack("{s:s, s:s, s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:f, s:f}",
+                    "version", LT_VERSION, "program", program, "path", ranks->path, "words", words,
+                    "folder", folder, "environment", environment, "rank", e->rank, "ranks", e->n,
+                    "local", e->local, "locals", e->locals, "store", e->store, "token", e->token,
+                    "epoch", (json_int_t)e->epoch, "beat", e->beat_s, "silent", e->silent_s);
     text = all != NULL ? json_dumps(all, JSON_COMPACT) : NULL;
     if (text == NULL || asprintf(&line, "%s\n", text) < 0) {
         line = NULL;
@@ -252,6 +286,16 @@ static json_t *value_of(lt_comm_store_server *store, const char *what, int rank,
 void lt_hosts_begin(lt_hosts *h) {
     if (h->n > 0) {
         memset(h->seen, 0, (size_t)h->n_ranks * sizeof *h->seen);
+        h->began_s = lt_clock_s();
+    }
+}
+
+void lt_hosts_find_late(const lt_hosts *h, int rank, lt_process *p, double now_s) {
+    p->late = p->runs && lt_hosts_far(h, rank) && h->seen[rank] == 0 &&
+              now_s > h->began_s + LT_HOSTS_LATE;
+    if (p->late) {
+        p->cut = true;
+        p->status = UNREACHED << 8;
     }
 }
 

@@ -28,7 +28,8 @@
 #include "platform/agent/process.h"
 
 #define LT_HOSTS_MOST 256
-#define LT_LOGIN_MOST 32 /* Words of the login command. */
+#define LT_LOGIN_MOST 32   /* Words of the login command. */
+#define LT_HOSTS_LATE 45.0 /* s: less than what ranks wait for each other (launched.c). */
 #define LT_LOGIN      "ssh -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5"
 
 typedef struct {
@@ -45,10 +46,11 @@ typedef struct {
     char program[LT_PATH_BYTES];
     char login[1024], *login_words[LT_LOGIN_MOST + 1];
     uint64_t *seen; /* (n_ranks): version of each sight that was read last. */
+    double began_s; /* When the attempt began. */
 } lt_hosts;
 
-/* "a:4,b:4": machines and how many ranks each has (no number: one). "": none. login: the command;
- * address: "" for that of the route to the first other machine. */
+/* "a:4,b:4": machines and how many ranks each has (no number: one). "": none. login: the command,
+ * words with spaces within quotes; address: "" for that of the route to the first other machine. */
 LT_MUST_USE lt_err lt_hosts_open(lt_hosts *h, const char *text, const char *login,
                                  const char *address);
 void lt_hosts_close(lt_hosts *h); /* Accepts zeros. */
@@ -62,6 +64,9 @@ LT_MUST_USE lt_err lt_hosts_start(const lt_hosts *h, lt_processes *ranks, const 
 void lt_hosts_begin(lt_hosts *h);
 /* Write on the board what the agents have told the store. */
 void lt_hosts_look(lt_hosts *h, lt_comm_store_server *store, lt_board *board);
+/* A rank whose machine has not started it although there was time is `late`, and its login command
+ * has failed with ssh's status for a machine that it cannot reach. */
+void lt_hosts_find_late(const lt_hosts *h, int rank, lt_process *p, double now_s);
 /* How a rank has ended, as waitpid would give it. False: nobody knows. */
 bool lt_hosts_end(lt_comm_store_server *store, int rank, int *status);
 

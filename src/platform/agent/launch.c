@@ -123,7 +123,7 @@ static void clear_ranks(launcher *l) {
     for (int r = 0; r < l->ranks.n; r++) {
         lt_process *p = &l->ranks.all[r];
         if (p->runs) {
-            p->failed = p->silent = p->suspect = p->slow = p->lost = false;
+            p->failed = p->late = p->silent = p->suspect = p->slow = p->lost = false;
             p->n_words = 0;
         } else {
             *p = (lt_process){.out = {.fd = -1}, .err = {.fd = -1}};
@@ -245,7 +245,11 @@ static void describe(const launcher *l, int rank, char *out, size_t bytes) {
     const lt_process *p = &l->ranks.all[rank];
     const lt_host *host = lt_hosts_of_rank(&l->hosts, rank);
     const char *on = host != NULL ? " on " : "", *name = host != NULL ? host->name : "";
-    if (p->silent) {
+    if (p->late) {
+        (void)snprintf(out, bytes,
+                       "rank %d: %s runs, but %s has not started the rank within %.3g s", rank,
+                       l->hosts.login_words[0], name, LT_HOSTS_LATE);
+    } else if (p->silent) {
         (void)snprintf(out, bytes, "rank %d%s%s has stopped answering: no heartbeat for %.3g s",
                        rank, on, name, l->o->silent_s);
     } else if (p->cut) {
@@ -456,8 +460,9 @@ static bool is_empty(const launcher *l) {
 static void look_at_hearts(launcher *l) {
     for (int r = 0; l->control.fault.kind == LT_FAULT_NONE && r < l->ranks.n; r++) {
         lt_process *p = &l->ranks.all[r];
-        if (p->runs && lt_comm_store_server_life(l->store, r) == LT_LIFE_SILENT) {
-            p->silent = true;
+        lt_hosts_find_late(&l->hosts, r, p, lt_clock_s());
+        p->silent = p->runs && lt_comm_store_server_life(l->store, r) == LT_LIFE_SILENT;
+        if (p->late || p->silent) {
             fail(l, r);
             /* It answers nobody: nothing is gained by the time that the others have to end. */
             lt_process_kill(&l->ranks, r);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -103,12 +104,25 @@ static void pass_on(lt_processes *p, lt_process_stream *s, int rank) {
 
 /* ---- Starting -------------------------------------------------------------------------------- */
 
+/* A login command that asks for a password at the terminal would be stopped by the kernel, since it
+ * is not in the foreground. Without a terminal it fails, and says so. */
+static void leave_terminal(void) {
+    const int fd = open("/dev/tty", O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (fd >= 0) {
+        (void)ioctl(fd, TIOCNOTTY);
+        (void)close(fd);
+    }
+}
+
 /* Runs in the child, where only functions that are safe after a fork may be called. */
 static void become_rank(const lt_processes *p, char *const *words, pid_t parent, int in, int out,
                         int err) {
     static const char failed[] = "lateen launch: the program cannot be run\n";
     const int null = in >= 0 ? in : open("/dev/null", O_RDONLY);
     (void)setpgid(0, 0);
+    if (in >= 0) {
+        leave_terminal();
+    }
     (void)prctl(PR_SET_PDEATHSIG, p->dies_by != 0 ? p->dies_by : SIGKILL);
     if (getppid() != parent || null < 0 || dup2(null, 0) < 0 || dup2(out, 1) < 0 ||
         dup2(err, 2) < 0) {

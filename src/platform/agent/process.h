@@ -3,7 +3,8 @@
  * behind "[rank] "; the last lines of standard error are kept as a rank's last words.
  *
  * A process with input stands for a rank of another machine (hosts.h): signals but SIGKILL are
- * lines of its standard input, "signal N", and do not go to the process itself. */
+ * lines of its standard input, "signal N", and do not go to the process itself. It has no terminal,
+ * so it cannot ask for a password. */
 #ifndef LT_PLATFORM_PROCESS_H
 #define LT_PLATFORM_PROCESS_H
 
@@ -31,6 +32,7 @@ typedef struct {
     bool lost;  /* It was ended by a signal that is not the launcher's, or is silent. */
     int status; /* As waitpid gives it, once the process has ended. */
     bool cut;   /* The way to its machine was lost; nobody knows how it has ended. */
+    bool late;  /* Its machine has not started it in time. */
     int in;     /* Its standard input; 0: it has none. */
     lt_process_stream out, err;
     char words[LT_LAST_WORDS]; /* Whole lines. */

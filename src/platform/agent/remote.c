@@ -10,9 +10,11 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "comm/store.h"
 #include "platform/agent/environment.h"
@@ -67,6 +69,15 @@ bool lt_remote_sight_read(const json_t *j, lt_board_sight *s, const char **folde
         s->at_ns[i] = time_of(json_integer_value(json_array_get(ages, i)), now_ns);
     }
     return true;
+}
+
+lt_err lt_remote_program(char out[LT_REMOTE_PROGRAM]) {
+    lt_file_map m;
+    LT_TRY(lt_file_map_open(&m, "/proc/self/exe"));
+    (void)snprintf(out, LT_REMOTE_PROGRAM, "%016llx",
+                   (unsigned long long)XXH3_64bits(m.data, m.size_bytes));
+    lt_file_map_close(&m);
+    return LT_OK;
 }
 
 /* ---- What to start --------------------------------------------------------------------------- */
@@ -132,16 +143,17 @@ typedef struct {
 
 static lt_err read_description(description *d, const char *text) {
     json_t *words, *environment;
-    const char *version;
+    const char *version, *program;
+    char own[LT_REMOTE_PROGRAM];
     json_int_t epoch;
     d->json = json_loads(text, 0, NULL);
     if (d->json == NULL ||
-        json_unpack(d->json,
-                    "{s:s, s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:F, s:F}",
-                    "version", &version, "path", &d->path, "words", &words, "folder", &d->folder,
-                    "environment", &environment, "rank", &d->e.rank, "ranks", &d->e.n, "local",
-                    &d->e.local, "locals", &d->e.locals, "store", &d->e.store, "token", &d->e.token,
-                    "epoch", &epoch, "beat", &d->e.beat_s, "silent", &d->e.silent_s) != 0 ||
+        json_unpack(
+            d->json, "{s:s, s:s, s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:F, s:F}",
+            "version", &version, "program", &program, "path", &d->path, "words", &words, "folder",
+            &d->folder, "environment", &environment, "rank", &d->e.rank, "ranks", &d->e.n, "local",
+            &d->e.local, "locals", &d->e.locals, "store", &d->e.store, "token", &d->e.token,
+            "epoch", &epoch, "beat", &d->e.beat_s, "silent", &d->e.silent_s) != 0 ||
         d->e.n < 1 || d->e.rank < 0 || d->e.rank >= d->e.n || d->e.locals < 1) {
         LT_FAIL(LT_ERR_FORMAT, "agent: standard input describes no rank");
     }
@@ -150,6 +162,13 @@ static lt_err read_description(description *d, const char *text) {
                 "agent: the launcher is version %s of lateen, and this machine has "
                 "version %s",
                 version, LT_VERSION);
+    }
+    LT_TRY(lt_remote_program(own));
+    if (strcmp(program, own) != 0) {
+        LT_FAIL(LT_ERR_FORMAT,
+                "agent: the program of this machine is another build of version %s than the "
+                "launcher's; ranks need the same file",
+                version);
     }
     d->e.epoch = (uint64_t)epoch;
     d->e.full = d->e.n;
@@ -219,7 +238,8 @@ static bool same_sight(const lt_board_sight *a, const lt_board_sight *b) {
     return same;
 }
 
-static void watch(lt_processes *ranks, const description *d, lt_board *board,
+/* Until the rank has ended. False: it was killed, since the launcher or the way to it is gone. */
+static bool watch(lt_processes *ranks, const description *d, lt_board *board,
                   lt_comm_store *store) {
     lt_process *p = &ranks->all[0];
     lt_board_sight told = {.step = -2};
@@ -241,6 +261,7 @@ static void watch(lt_processes *ranks, const description *d, lt_board *board,
     }
     lt_processes_drain(ranks);
     lt_processes_signal(ranks, SIGKILL); /* Whatever it has left behind. */
+    return !o.ended;
 }
 
 lt_err lt_remote_run(int *status) {
@@ -265,8 +286,9 @@ lt_err lt_remote_run(int *status) {
     ranks.argv = d.words;
     LT_TRY_DONE(lt_processes_open(&ranks, 1));
     LT_TRY_DONE(lt_process_start(&ranks, 0, words, NULL));
-    watch(&ranks, &d, board, store);
-    tell(store, "end", d.e.rank, json_pack("{s:i}", "status", ranks.all[0].status));
+    if (watch(&ranks, &d, board, store)) {
+        tell(store, "end", d.e.rank, json_pack("{s:i}", "status", ranks.all[0].status));
+    }
     *status = WIFSIGNALED(ranks.all[0].status) ? 128 + WTERMSIG(ranks.all[0].status)
                                                : WEXITSTATUS(ranks.all[0].status);
 done:

@@ -2,8 +2,8 @@
  * It reads what to start on standard input (hosts.h), starts it, passes on its output and the
  * signals that standard input names, and tells the store how far it is and how it ends.
  *
- *     {"version", "path", "words": [], "folder", "environment": ["NAME=VALUE"], "rank", "ranks",
- *      "local", "locals", "store", "token", "epoch", "beat", "silent"}\n
+ *     {"version", "program", "path", "words": [], "folder", "environment": ["NAME=VALUE"], "rank",
+ *      "ranks", "local", "locals", "store", "token", "epoch", "beat", "silent"}\n
  *     signal 15\n
  *
  * When standard input ends, the launcher or the way to it is gone: the rank is killed. */
@@ -15,10 +15,14 @@
 #include "comm/board.h"
 #include "lateen/base.h"
 
-#define LT_REMOTE_MOST ((size_t)1 << 20) /* Bytes of that first line. */
+#define LT_REMOTE_MOST    ((size_t)1 << 20) /* Bytes of that first line. */
+#define LT_REMOTE_PROGRAM 17
 
 /* *status: what to exit with: the rank's, or 128 + N for signal N. */
 LT_MUST_USE lt_err lt_remote_run(int *status);
+
+/* A number, as text, that differs between two builds of this program. */
+LT_MUST_USE lt_err lt_remote_program(char out[LT_REMOTE_PROGRAM]);
 
 /* A rank's place on the board, with the ages of its times: machines have clocks of their own. */
 json_t *lt_remote_sight(const lt_board_sight *s, const char *folder, uint64_t now_ns);

@@ -1,0 +1,183 @@
+"""`lateen launch --hosts` by ssh: two machines of network namespaces (hosts.py), each with an sshd, keys and a port of its own (openssh-server). A run from a folder whose name has spaces, with an
+environment that a shell would read, has the bits of one on one machine; what goes wrong with a login is said at once, and no login waits for a person. TAP on stdout.
+
+usage: launch_ssh.py LATEEN [quick]      quick: a run, a refused key, and a password that nobody gives"""
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import hosts
+from launched import TRAIN, alive, bits, events, losses, undisturbed, variable_of, wait_for
+from tap import Tap
+
+lateen = os.path.abspath(sys.argv[1])
+quick = sys.argv[2:] == ["quick"]
+tap = Tap(detail_chars=3000)
+SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
+why = hosts.why_not() or (None if os.path.exists(SSHD) and shutil.which("ssh") else "no openssh-server (packages-test.txt)")
+if why:
+    tap.skip("launch by ssh", why)
+    sys.exit(tap.end())
+work = tempfile.TemporaryDirectory(prefix="lateen ssh ")  # With spaces: so are the names of keys, of the folder and of the runs.
+at = work.name
+ARGS = {"steps": 40, "checkpoint.every": 10, "threads": 1}
+truth = {}
+ODD = {"ODD": "two  words, 'a quote', $HOME, `id`\nand \u00fcnic\u00f6de", "OMP_NUM_THREADS": "1"}
+
+
+def write(name, text, mode=0o600):
+    with open(f"{at}/{name}", "w") as f:
+        f.write(text)
+    os.chmod(f"{at}/{name}", mode)
+    return f"{at}/{name}"
+
+
+def serve(h):
+    """An sshd on each machine; what ssh reads: its own keys, and nothing of this user's."""
+    for key in ("host", "user", "stranger"):
+        if not os.path.exists(f"{at}/{key}"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", f"{at}/{key}"], check=True, stdin=subprocess.DEVNULL)
+    os.makedirs("/run/sshd", exist_ok=True)
+    shutil.copy(f"{at}/user.pub", f"{at}/allowed")
+    if not os.path.exists(f"{at}/tests"):
+        os.symlink(os.path.abspath("tests"), f"{at}/tests")
+    for k in range(h.n):
+        path = write(f"sshd{k}", f'Port 2222\nListenAddress {h.address(k)}\nHostKey "{at}/host"\nPidFile "{at}/pid{k}"\nAuthorizedKeysFile "{at}/allowed"\nStrictModes no\nUsePAM no\n'
+                                 "PermitRootLogin yes\nPasswordAuthentication yes\nKbdInteractiveAuthentication no\n")
+        subprocess.run(h.words(k, [SSHD, "-f", path, "-E", f"{at}/log{k}"]), check=True, stdin=subprocess.DEVNULL)
+    write("known", "".join(f"[{h.address(k)}]:2222 {open(f'{at}/host.pub').read()}" for k in range(h.n)))
+    write("empty", "")
+
+
+def login(key="user", known="known", batch=True):
+    write(f"config-{key}-{known}", f'Host *\n  Port 2222\n  User root\n  IdentityFile "{at}/{key}"\n  IdentitiesOnly yes\n  IdentityAgent none\n  UserKnownHostsFile "{at}/{known}"\n'
+                                   "  GlobalKnownHostsFile /dev/null\n")
+    return f"ssh -F '{at}/config-{key}-{known}' -o ConnectTimeout=5" + (" -o BatchMode=yes" if batch else "")
+
+
+def words(h, out, by, where=None, more=()):
+    all = [lateen, "launch", "--hosts", f"h0:1,{h.address(1)}:1" if where is None else where, "--login", by, "--beat", "0.2", "--silent", "5", "--grace", "5", *more, "train"]
+    return h.words(0, all + [w for n, v in {**TRAIN, **ARGS, "out": out}.items() for w in (f"--{n}", str(v))])
+
+
+def start(h, out, by, where=None, more=()):
+    return subprocess.Popen(words(h, out, by, where, more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, cwd=at, env={**os.environ, **ODD})
+
+
+def ranks_on(h, k):
+    return {int(r): p for p in h.processes(k) if alive(p) and (r := variable_of(p, "LATEEN_RANK"))}
+
+
+def whole():
+    steps = ARGS["steps"]
+    if steps not in truth:
+        truth[steps] = undisturbed(2, {**ARGS, "out": f"{at}/whole-{steps}"})
+    return truth[steps]
+
+
+def runs(h):
+    out, seen = f"{at}/a run", []
+    p = start(h, out, login())
+    wait_for(lambda: p.poll() is not None or seen or seen.extend(variable_of(q, "ODD") for q in ranks_on(h, 1).values()), 30)
+    text = p.communicate(timeout=60)[0]
+    tap.check("two machines that ssh reaches have the bits of one, from a folder with spaces", p.returncode == 0 and bits(out) == whole(), f"{p.returncode} {text[-900:]}")
+    tap.check("the rank over there has the launcher's environment, as it is", seen and seen[0] == ODD["ODD"], seen)
+
+
+def refused(h, name, by, says, where=None, within=30, more=()):
+    began = time.time()
+    p = start(h, f"{at}/never", by, where, more)
+    text = p.communicate(timeout=90)[0]
+    took = time.time() - began
+    tap.check(f"{name}: said, and all ranks end", p.returncode in (1, 2, 76) and all(re.search(s, text) for s in says) and took < within, f"{took:.1f} s {p.returncode} {text[-900:]}")
+    return took
+
+
+def key(h):
+    """The others end at once, and not when their grace is over."""
+    refused(h, "a key that is refused", login(key="stranger"), ("Permission denied", r"the connection to 10.77.0.2 has ended \(status 255 of ssh\)"), within=30, more=("--grace", "40"))
+
+
+def password(h):
+    """At a terminal, ssh asks for a password there; a background process that does is stopped by the kernel."""
+    began, text = time.time(), b""
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.chdir(at)
+        w = words(h, f"{at}/never", login(key="stranger", batch=False))
+        os.execvp(w[0], w)
+    while time.time() < began + 30 and select.select([fd], [], [], 1)[0] is not None:
+        try:
+            text += os.read(fd, 4096) if select.select([fd], [], [], 0)[0] else b""
+        except OSError:
+            break
+    ended = os.waitpid(pid, os.WNOHANG if time.time() >= began + 30 else 0)[0] == pid
+    if not ended:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    os.close(fd)
+    tap.check("a machine that wants a password, at a terminal: no one is asked, and it is said", ended and b"Permission denied" in text and b"(status 255 of ssh)" in text, text[-900:])
+
+
+def names(h):
+    refused(h, "a host key that is not known", login(known="empty"), ("Host key verification failed", r"the connection to 10.77.0.2 has ended"))
+    refused(h, "a name that no one knows", login(), ("no.such.machine.invalid has no IPv4 address here", "--address names"), "h0:1,no.such.machine.invalid:1")
+    refused(h, "a name that ssh does not know", login(), ("Could not resolve hostname", r"the connection to no.such.machine.invalid has ended"), "h0:1,no.such.machine.invalid:1",
+            more=("--address", "10.77.0.1"))
+    refused(h, "IPv6", login(), ("'::1' is not the name or the IPv4 address of a machine",), "h0:1,::1")
+    refused(h, "one machine by two names", login(), ("h0 and localhost are the same machine; localhost:3",), "h0:1,localhost:2")
+    refused(h, "no machine", login(), ("--hosts '' names no machine",), "")
+    refused(h, "a quote without its end", "ssh -F 'x", ("a quote without its end",))
+
+
+def build(h):
+    """A file that is one byte longer is another build."""
+    shutil.copy(lateen, f"{at}/other")
+    with open(f"{at}/other", "ab") as f:
+        f.write(b"\n")
+    by = write("by", f"#!/bin/sh\nhost=$1; shift 2; exec {login()} $host \"'{at}/other'\" \"$@\"\n", 0o755)
+    refused(h, "another build over there", f"'{by}'", ("another build of version [0-9.]+ than the launcher's",))
+
+
+def hangs(h):
+    """A login that neither starts the rank nor ends, as by a proxy that swallows it."""
+    by = write("hang", "#!/bin/sh\nexec sleep 1000\n", 0o755)
+    refused(h, "a login that hangs", f"'{by}'", ("hang runs, but 10.77.0.2 has not started the rank within 45 s",), within=75)
+
+
+def fault(h, name, disturb, says):
+    out = f"{at}/{name}"
+    p = start(h, out, login(), None, ("--retries", "3"))
+    wait_for(lambda: p.poll() is not None or len(losses(out) if os.path.exists(out + "/metrics.jsonl") else ()) >= 12, 60)
+    disturb(ranks_on(h, 1))
+    text = p.communicate(timeout=120)[0]
+    tap.check(f"{name}: named, and the run goes on with the same bits", p.returncode == 0 and bits(out) == whole() and re.search(says, text) and events(out, "fault"), f"{p.returncode} {text[:1500]} {bits(out) == whole()}")
+
+
+def cut(ranks):
+    """The sshd of the connection is killed, as by a firewall that forgets it."""
+    pid = ranks[1]
+    while b"sshd" not in open(f"/proc/{pid}/cmdline", "rb").read():
+        pid = int(re.search(r"PPid:\s+(\d+)", open(f"/proc/{pid}/status").read()).group(1))
+    os.kill(pid, signal.SIGKILL)
+
+
+def faults(h):
+    ARGS["steps"] = 300
+    fault(h, "a rank that is killed", lambda r: os.kill(r[1], signal.SIGKILL), r"rank 1 on 10.77.0.2 was ended by signal 9")
+    fault(h, "a connection that is cut", cut, r"the connection to 10.77.0.2 has ended")
+
+
+with hosts.Hosts(2) as h:
+    serve(h)
+    for case in (runs, key, password) if quick else (runs, key, password, names, build, hangs, faults):
+        tap.case(lambda: case(h))
+work.cleanup()
+sys.exit(tap.end())
