@@ -11,13 +11,15 @@
 
 #include "base/error.h"
 #include "model/alloc.h"
+#include "parallel/whole.h"
 
 #define PIECE_BYTES ((size_t)16 << 20)
 
 typedef struct {
     const lt_model *m;
     const lt_world *world; /* NULL: this rank is alone. */
-    void *piece;           /* What comes from a device; NULL: memory is the host's. */
+    const lt_shards *shards;
+    void *piece; /* What comes from a device; NULL: memory is the host's. */
     uint64_t sum;
 } summing;
 
@@ -58,8 +60,7 @@ static lt_err add_run(summing *s, const char *data, int64_t first, int64_t n) {
 
 /* Is this the one rank, of those that hold the box, that adds it to the sum? */
 static bool counts(const summing *s, const lt_param *p, const lt_box *box) {
-    const lt_layout *l = s->world != NULL ? &s->world->layout : NULL;
-    return l == NULL || (lt_layout_answers(l, p, box) && (l->ep == 0 || lt_layout_expert(l, p)));
+    return s->world == NULL || lt_whole_sends(s->world, s->shards, p, box);
 }
 
 static lt_err add_param(summing *s, const lt_param *p) {
@@ -119,7 +120,7 @@ static lt_err add_model(summing *s) {
 lt_err lt_weights_checksum(uint64_t *out, const lt_model *m, const lt_world *world,
                            const lt_shards *shards) {
     const bool ranks = world != NULL && world->comm != NULL;
-    summing s = {.m = m, .world = ranks ? world : NULL};
+    summing s = {.m = m, .world = ranks ? world : NULL, .shards = shards};
     int n_parts;
     const int part = !ranks           ? 0
                      : shards != NULL ? lt_shards_part(shards, &n_parts)

@@ -15,6 +15,7 @@
 #include "data/tokenizer/bring.h"
 #include "model/alloc.h"
 #include "model/generation.h"
+#include "parallel/whole.h"
 #include "train/changes.h"
 #include "train/run.h"
 
@@ -103,7 +104,7 @@ lt_err lt_training_prune(lt_training *t) {
 
 /* ---- Adapters ---- */
 
-/* What this rank writes of a parameter, into its place among all values. */
+/* What this rank sends of a parameter, into its place among all values. */
 static lt_err put_values(const lt_training *t, const lt_param *p, float *values) {
     const lt_model *m = t->trained;
     const size_t bytes = (size_t)p->local_count * sizeof *values;
@@ -116,7 +117,7 @@ static lt_err put_values(const lt_training *t, const lt_param *p, float *values)
         while (at >= end) {
             end += lt_box_count(&boxes[b++], p->n_dims);
         }
-        if (lt_layout_answers(&t->world->layout, p, &boxes[b - 1])) {
+        if (lt_whole_sends(t->world, &t->shards, p, &boxes[b - 1])) {
             memcpy(values + p->whole_at + whole, held + at, (size_t)run * sizeof *values);
         }
     }
@@ -130,7 +131,6 @@ static lt_err bring_values(const lt_training *t, float **out) {
     const lt_param_table *table = &t->trained->table;
     float *values = NULL;
     lt_err err = LT_OK;
-    int n_parts;
     *out = NULL;
     if (!lt_training_is_divided(t)) {
         return LT_OK;
@@ -139,8 +139,7 @@ static lt_err bring_values(const lt_training *t, float **out) {
     if (values == NULL) {
         LT_FAIL(LT_ERR_OOM, "%lld values of adapters", (long long)table->whole_elements);
     }
-    const bool writes = lt_shards_part(&t->shards, &n_parts) >= 0;
-    for (int i = 0; writes && i < table->n_params; i++) {
+    for (int i = 0; i < table->n_params; i++) {
         const lt_param *p = &table->params[i];
         LT_TRY_DONE(p->local_count > 0 ? put_values(t, p, values) : LT_OK);
     }

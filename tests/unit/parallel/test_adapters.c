@@ -326,6 +326,20 @@ static void resumed(void **state) {
     }
 }
 
+/* Ranks with other experts hold the same of everything else, which one of them writes. */
+static void experts_resumed(void **state) {
+    static const half_run halves[][2] = {{{"dp=2,ep=2", "", 2}, {"dp=2,ep=2", "", 2}},
+                                         {{"dp=2", "", 2}, {"dp=4,ep=2", "mesh.zero=2", 4}}};
+    ranks_result one = {0};
+    char all[1024];
+    (void)state;
+    (void)snprintf(all, sizeof all, "steps=8 batch.size=8 %s", experts.options);
+    must(ranks_try(&one, "whole-experts", all, NULL, 1, false), all);
+    resume(&experts, halves[0], &one, "resumed-ep");
+    resume(&experts, halves[1], &one, "resumed-ep-zero");
+    ranks_result_free(&one);
+}
+
 /* What is not built says so by its options' names. */
 static void refused(void **state) {
     static const struct {
@@ -385,6 +399,7 @@ int main(void) {
                                        cmocka_unit_test(experts_divided),
                                        cmocka_unit_test(new_magnitudes),
                                        cmocka_unit_test(resumed),
+                                       cmocka_unit_test(experts_resumed),
                                        cmocka_unit_test(refused),
                                        cmocka_unit_test(quantised)};
     return cmocka_run_group_tests(tests, make, run_root_remove);

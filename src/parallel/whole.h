@@ -1,0 +1,25 @@
+/* whole.h: brings all weights of a model that ranks divide to each of these ranks, for code that
+ * runs on a whole model: an engine that draws answers.
+ *
+ *     unit by unit   zeros ─▶ each rank puts in the boxes that it sends ─▶ sum over all ranks
+ *
+ * The words of that sum are integers, and all but one of each are 0, so every bit arrives, whatever
+ * divides the model: tp, pp, ep, and ZeRO's slices. A rank sends and receives 2 (n - 1) / n times
+ * the bytes of the model; it needs no memory beside the model that the weights come into. */
+#ifndef LT_PARALLEL_WHOLE_H
+#define LT_PARALLEL_WHOLE_H
+
+#include "parallel/shards.h"
+
+/* Does this rank send the box, as the only one of those that hold it? shards: those of which it
+ * keeps a slice; NULL: it keeps all that the layout gives it. */
+bool lt_whole_sends(const lt_world *w, const lt_shards *shards, const lt_param *p,
+                    const lt_box *box);
+
+/* A collective call of all ranks: the weights of `from`, of which each rank has its part, into
+ * `to`, which has room for all and takes on their version. shards: as above. queue: on which both
+ * are used. */
+LT_MUST_USE lt_err lt_whole_bring(const lt_world *w, const lt_shards *shards, const lt_model *from,
+                                  lt_model *to, lt_queue *queue);
+
+#endif
