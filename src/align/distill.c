@@ -107,7 +107,7 @@ static lt_err open_teacher(lt_distill *d) {
                 " positions of distill.teacher",
                 t->recipe.seq, lt_model_spec_context(&d->teacher->spec));
     }
-    return lt_objective_open_beside(t, &d->target.teacher, d->teacher);
+    return lt_objective_open_beside(t, &d->target.teacher, d->teacher, false);
 }
 
 static lt_err open_words(lt_distill *d, lt_distill_set *set, const char *folder,

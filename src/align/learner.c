@@ -54,7 +54,7 @@ static lt_err open_reference(lt_learner *l) {
         return LT_OK;
     }
     LT_TRY(lt_model_open(&l->reference, t->recipe.init, &how));
-    LT_TRY(lt_objective_open_beside(t, &l->reference_pass, l->reference));
+    LT_TRY(lt_objective_open_beside(t, &l->reference_pass, l->reference, true));
     lt_pass_set_temperature(l->reference_pass, (float)t->recipe.rl_temperature);
     return LT_OK;
 }
@@ -119,37 +119,80 @@ static const lt_row_batch *lay_out(lt_learner *l, const lt_drawn *all, int64_t n
     return rows;
 }
 
-/* Log-probabilities of the reference, as lt_objective_values has those of the model. */
-static lt_err reference_values(lt_learner *l, const lt_row_batch *rows, int64_t n,
-                               const float **values, int64_t *seq) {
+/* Log-probabilities under the weights that drew, of n answers, by a pass of the run. */
+static lt_err score_old(lt_learner *l, lt_drawn *all, int64_t n) {
+    const float *values;
+    int64_t seq;
+    LT_TRY(lt_objective_values(l->t, lay_out(l, all, n), 0, n, &values, &seq));
+    for (int64_t i = 0; i < n; i++) {
+        LT_TRY(lt_reinforce_keep_old(&l->r, &all[i], values + i * seq));
+    }
+    return LT_OK;
+}
+
+/* The same of the reference: of a second model, by this rank alone; or by a pass of the run with
+ * the adapters switched off. */
+static lt_err score_reference(lt_learner *l, lt_drawn *all, int64_t n) {
+    lt_training *t = l->t;
+    const lt_row_batch *rows = lay_out(l, all, n);
     const lt_batch *b = &rows->ids;
     const lt_pass_batch batch = {
         .batch = n, .seq = b->seq, .tokens = b->tokens, .labels = b->labels};
-    float *out = l->t->objective_room.values;
-    *values = out;
-    *seq = b->seq;
-    return l->reference_pass != NULL ? lt_pass_logprobs(l->reference_pass, 0, &batch, out)
-                                     : lt_pass_logprobs_base(l->t->pass, 0, &batch, out);
+    const float *values = t->objective_room.values;
+    int64_t seq = b->seq;
+    lt_err err;
+    if (l->reference_pass != NULL) {
+        err = lt_pass_logprobs(l->reference_pass, 0, &batch, t->objective_room.values);
+    } else {
+        lt_training_use_adapters(t, false);
+        err = lt_objective_values(t, rows, 0, n, &values, &seq);
+        lt_training_use_adapters(t, true);
+    }
+    for (int64_t i = 0; err == LT_OK && i < n; i++) {
+        err = lt_reinforce_keep_ref(&all[i], values + i * seq);
+    }
+    return err;
 }
 
-/* What later steps, or the divergence, compare with, of n answers. */
-static lt_err score(lt_learner *l, lt_drawn *all, int64_t n, bool old, bool reference) {
-    const lt_row_batch *rows = lay_out(l, all, n);
-    const float *values;
-    int64_t seq;
-    if (old) {
-        LT_TRY(lt_objective_values(l->t, rows, 0, n, &values, &seq));
-        for (int64_t i = 0; i < n; i++) {
-            LT_TRY(lt_reinforce_keep_old(&l->r, &all[i], values + i * seq));
-        }
-    }
-    if (reference) {
-        LT_TRY(reference_values(l, rows, n, &values, &seq));
-        for (int64_t i = 0; i < n; i++) {
-            LT_TRY(lt_reinforce_keep_ref(&all[i], values + i * seq));
-        }
+/* One of these for answers [first, end) of the draw. */
+static lt_err score(lt_learner *l, int64_t first, int64_t end,
+                    lt_err (*some)(lt_learner *l, lt_drawn *all, int64_t n)) {
+    const int64_t micro = l->t->micro;
+    for (int64_t at = first; at < end; at += micro) {
+        LT_TRY(some(l, &l->r.drawn[at], end - at < micro ? end - at : micro));
     }
     return LT_OK;
+}
+
+/* Every rank of the same rows has the second model, and scores some of the answers with it. */
+static lt_err share_reference(lt_learner *l) {
+    lt_reinforce *r = &l->r;
+    int64_t first, end, total = 0;
+    float *all;
+    lt_err err = LT_OK;
+    lt_share_part(r->o.sharers, r->n_drawn, &first, &end);
+    LT_TRY(score(l, first, end, score_reference));
+    if (r->o.sharers == NULL) {
+        return LT_OK;
+    }
+    for (int64_t i = 0; i < r->n_drawn; i++) {
+        total += r->drawn[i].answer.n;
+    }
+    all = calloc((size_t)total + 1, sizeof *all);
+    if (all == NULL) {
+        LT_FAIL(LT_ERR_OOM, "log-probabilities of %" PRId64 " tokens", total);
+    }
+    for (int64_t i = 0, at = 0; i < end; at += r->drawn[i++].answer.n) {
+        if (i >= first) {
+            memcpy(all + at, r->drawn[i].ref, (size_t)r->drawn[i].answer.n * sizeof *all);
+        }
+    }
+    err = lt_share_words(r->o.sharers, all, total);
+    for (int64_t i = 0, at = 0; err == LT_OK && i < r->n_drawn; at += r->drawn[i++].answer.n) {
+        err = lt_reinforce_set_ref(&r->drawn[i], all + at);
+    }
+    free(all);
+    return err;
 }
 
 /* A group of answers, and the means of the draw's rewards. */
@@ -208,9 +251,10 @@ static lt_err draw(lt_learner *l) {
     const int64_t step = l->t->state.step + 1, every = l->t->recipe.sample_every;
     r->done = step - 1;
     LT_TRY(draw_answers(l));
-    for (int64_t first = 0, n; (old || reference) && first < r->n_drawn; first += n) {
-        n = r->n_drawn - first < l->t->micro ? r->n_drawn - first : l->t->micro;
-        LT_TRY(score(l, &r->drawn[first], n, old, reference));
+    LT_TRY(old ? score(l, 0, r->n_drawn, score_old) : LT_OK);
+    if (reference) {
+        LT_TRY(l->reference_pass != NULL ? share_reference(l)
+                                         : score(l, 0, r->n_drawn, score_reference));
     }
     return step == 1 || (every > 0 && step % every == 0) ? tell_answers(l) : LT_OK;
 }
@@ -314,6 +358,7 @@ static lt_err learner_open(void *of, lt_training *t) {
     l->t = t;
     LT_TRY(lt_reinforce_check_recipe(&t->recipe, !t->device->backend->host_memory));
     LT_TRY(lt_reinforce_read(&o, t));
+    LT_TRY(lt_objective_open_sharers(t, &o.sharers));
     LT_TRY(read_problems(l));
     LT_TRY(open_rewards(l, &o));
     LT_TRY(open_reference(l));
@@ -322,7 +367,7 @@ static lt_err learner_open(void *of, lt_training *t) {
         lt_thread_set_count(own);
     }
     LT_TRY(open_engine(l, &o)); /* Last: its cache takes up to half of the memory that is left. */
-    lt_pass_set_temperature(t->pass, (float)t->recipe.rl_temperature);
+    lt_training_set_temperature(t, (float)t->recipe.rl_temperature);
     t->source = (lt_row_source){
         .of = l, .next = next, .place = place, .print = print, .seek = seek};
     LT_TRY(lt_reinforce_open(&l->r, &o, &l->problems, l->rewards, &l->answerer));

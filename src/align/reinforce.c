@@ -70,6 +70,7 @@ typedef struct {
     lt_answer *given;            /* (answers) */
     char **texts;                /* (answers) */
     double *rewards, *parts;     /* (answers), (answers, rewards) */
+    lt_shared_answers shared;    /* What came of other ranks. */
 } round_of;
 
 static void round_close(round_of *k) {
@@ -82,6 +83,8 @@ static void round_close(round_of *k) {
     free(k->texts);
     free(k->rewards);
     free(k->parts);
+    free(k->shared.ids);
+    free(k->shared.logp);
 }
 
 static lt_err round_open(round_of *k, const lt_reinforce *r, int64_t questions, int64_t group) {
@@ -123,8 +126,9 @@ static void ask(round_of *k, int64_t i, const lt_problem *p, uint64_t seed) {
     }
 }
 
-static lt_err read_texts(const lt_reinforce *r, round_of *k) {
-    for (int64_t i = 0; i < k->answers; i++) {
+/* Of answers [first, end). */
+static lt_err read_texts(const lt_reinforce *r, round_of *k, int64_t first, int64_t end) {
+    for (int64_t i = first; i < end; i++) {
         LT_TRY(lt_answer_text(&k->texts[i], &k->given[i], r->o.tokenizer));
     }
     return LT_OK;
@@ -141,19 +145,42 @@ static void count_round(const round_of *k, lt_draw_stats *sum) {
     sum->groups += (double)k->questions;
 }
 
-/* Answers and rewards of a round whose questions are chosen; adds to *sum. */
-static lt_err run_round(lt_reinforce *r, round_of *k, lt_draw_stats *sum) {
-    const lt_rollout_args asked = {k->asked, k->questions, k->group, k->greedy};
+/* Answers to questions [first, end) of a round, and their rewards. */
+static lt_err run_part(lt_reinforce *r, round_of *k, int64_t first, int64_t end,
+                       lt_draw_stats *sum) {
+    const lt_rollout_args asked = {k->asked + first, end - first, k->group, k->greedy};
+    const int64_t at = first * k->group, n = asked.n * k->group;
     lt_rollout_stats stats = {0};
     double start_s;
-    LT_TRY(r->answerer.draw(r->answerer.of, &asked, k->given, &stats));
+    if (n == 0) {
+        return LT_OK;
+    }
+    LT_TRY(r->answerer.draw(r->answerer.of, &asked, k->given + at, &stats));
     sum->refresh_s += stats.refresh_s;
     sum->draw_s += stats.draw_s;
     start_s = lt_clock_s();
-    LT_TRY(read_texts(r, k));
-    LT_TRY(lt_rewards_judge(r->rewards, k->problems, k->given, (const char *const *)k->texts,
-                            k->answers, k->rewards, k->parts));
+    LT_TRY(read_texts(r, k, at, at + n));
+    LT_TRY(lt_rewards_judge(r->rewards, k->problems + at, k->given + at,
+                            (const char *const *)k->texts + at, n, k->rewards + at,
+                            k->parts + at * lt_rewards_count(r->rewards)));
     sum->judge_s += lt_clock_s() - start_s;
+    return LT_OK;
+}
+
+/* Answers and rewards of a round whose questions are chosen; adds to *sum. */
+static lt_err run_round(lt_reinforce *r, round_of *k, lt_draw_stats *sum) {
+    int64_t first, end;
+    lt_share_part(r->o.sharers, k->questions, &first, &end);
+    k->shared = (lt_shared_answers){.answers = k->given,
+                                    .n = k->answers,
+                                    .first = first * k->group,
+                                    .end = end * k->group,
+                                    .rewards = k->rewards,
+                                    .parts = k->parts,
+                                    .n_parts = lt_rewards_count(r->rewards)};
+    LT_TRY(lt_share_answers(r->o.sharers, &k->shared, run_part(r, k, first, end, sum)));
+    LT_TRY(read_texts(r, k, 0, k->shared.first));
+    LT_TRY(read_texts(r, k, k->shared.end, k->answers));
     count_round(k, sum);
     return LT_OK;
 }
@@ -362,9 +389,13 @@ static double mismatch_of(const lt_drawn *d, const float *logp) {
     return most;
 }
 
+/* Those of the answer's tokens in its row. */
+static const float *of_answer(const lt_drawn *d, const float *logp) {
+    return logp + d->problem->n_prompt - 1;
+}
+
 /* Rounding may put the logarithm of a certain token above 0. */
-static lt_err copy_logp(float **out, const float *logp, const lt_drawn *d) {
-    const float *from = logp + d->problem->n_prompt - 1;
+static lt_err copy_logp(float **out, const float *from, const lt_drawn *d) {
     float *to = malloc((size_t)d->answer.n * sizeof *to);
     if (to == NULL) {
         LT_FAIL(LT_ERR_OOM, "log-probabilities of %lld tokens", (long long)d->answer.n);
@@ -378,12 +409,16 @@ static lt_err copy_logp(float **out, const float *logp, const lt_drawn *d) {
 }
 
 lt_err lt_reinforce_keep_old(lt_reinforce *r, lt_drawn *d, const float *logp) {
-    LT_TRY(copy_logp(&d->old, logp, d));
+    LT_TRY(copy_logp(&d->old, of_answer(d, logp), d));
     r->draw.mismatch_most = fmax(r->draw.mismatch_most, mismatch_of(d, d->old));
     return LT_OK;
 }
 
 lt_err lt_reinforce_keep_ref(lt_drawn *d, const float *logp) {
+    return copy_logp(&d->ref, of_answer(d, logp), d);
+}
+
+lt_err lt_reinforce_set_ref(lt_drawn *d, const float *logp) {
     return copy_logp(&d->ref, logp, d);
 }
 
@@ -410,7 +445,7 @@ lt_err lt_reinforce_loss(const lt_reinforce *r, const lt_drawn *d, const float *
     if (slopes == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "gradients of %lld tokens", (long long)n);
     }
-    LT_TRY_DONE(copy_logp(&own, logp, d));
+    LT_TRY_DONE(copy_logp(&own, of_answer(d, logp), d));
     const lt_align_rollout one = rollout_of(r, d, own, slopes);
     LT_TRY_DONE(lt_align_policy(&r->o.policy, &r->step, &one, 1, &part,
                                 dlogp != NULL ? &stats->policy : &unused));

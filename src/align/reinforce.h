@@ -24,6 +24,7 @@
 #include "align/problems.h"
 #include "align/reward.h"
 #include "align/rollout.h"
+#include "align/share.h"
 #include "lateen/align.h"
 #include "lateen/data.h"
 
@@ -42,6 +43,7 @@ typedef struct {
     /* Ranks that share the questions of a step, each of which it asks the same number: question i
      * of this one is question i * ranks + rank of the run. */
     int64_t ranks, rank;
+    lt_group *sharers; /* Ranks of the same questions, which share them out; NULL: none. */
     uint64_t seed;
     bool exact;
     lt_ends ends;
@@ -147,6 +149,8 @@ LT_MUST_USE lt_err lt_reinforce_loss(const lt_reinforce *r, const lt_drawn *d, c
  * reference. */
 LT_MUST_USE lt_err lt_reinforce_keep_old(lt_reinforce *r, lt_drawn *d, const float *logp);
 LT_MUST_USE lt_err lt_reinforce_keep_ref(lt_drawn *d, const float *logp);
+/* The same of the answer's tokens alone (n), which another rank has scored. */
+LT_MUST_USE lt_err lt_reinforce_set_ref(lt_drawn *d, const float *logp);
 
 void lt_reinforce_end(lt_reinforce *r); /* The step is done. */
 

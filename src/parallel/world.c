@@ -266,6 +266,28 @@ lt_err lt_world_divide(lt_world *w, const lt_model_spec *spec, const lt_stages *
     return open_stages(w);
 }
 
+lt_err lt_world_open_rows(lt_world *w, lt_group **out) {
+    const lt_mesh_shape *s = &w->shape;
+    const int n = s->pp * s->cp * s->tp, at = w->rank / (s->cp * s->tp) % s->dp;
+    lt_err err = LT_OK;
+    int *ranks;
+    *out = NULL;
+    if (w->comm == NULL || n == 1) {
+        return LT_OK;
+    }
+    ranks = calloc((size_t)n, sizeof *ranks);
+    if (ranks == NULL) {
+        LT_FAIL(LT_ERR_OOM, "group of %d ranks", n);
+    }
+    for (int i = 0; i < n; i++) {
+        const int pp = i / (s->cp * s->tp), within = i % (s->cp * s->tp);
+        ranks[i] = w->first + (pp * s->dp + at) * s->cp * s->tp + within;
+    }
+    err = lt_group_open(out, w->comm, "rows", ranks, n);
+    free(ranks);
+    return err;
+}
+
 bool lt_world_is_divided(const lt_world *w) {
     return w->comm != NULL && (w->shape.pp > 1 || w->shape.tp > 1 || w->shape.ep > 1);
 }

@@ -74,6 +74,10 @@ void lt_world_close(lt_world *w, lt_err err);
  * world. ARG: the model cannot be divided like this. */
 LT_MUST_USE lt_err lt_world_divide(lt_world *w, const lt_model_spec *spec, const lt_stages *stages);
 
+/* A collective call: the ranks of pp x cp x tp around this one, which see the same rows, as a group
+ * for host memory. NULL: this rank alone. */
+LT_MUST_USE lt_err lt_world_open_rows(lt_world *w, lt_group **out);
+
 /* Does any rank hold only a part of the model? */
 bool lt_world_is_divided(const lt_world *w);
 

@@ -53,6 +53,8 @@ lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh, int zero
                    {"lora.dropout and diloco.sites", drops && r->sites > 1},
                    {"a score head and mesh.zero = 3", zero == 3 && trains_scores(r)},
                    {"answers of its own and mesh.zero = 3", zero == 3 && draws_answers(r)},
+                   {"answers of its own and tp, pp or ep (mesh)",
+                    mesh != NULL && mesh->tp * mesh->pp * mesh->ep > 1 && draws_answers(r)},
                    {"ep (mesh) and another objective.kind than sft",
                     mesh != NULL && mesh->ep > 1 && r->objective != LT_RECIPE_OBJECTIVE_sft}};
     if (r->lora_rank == 0 && r->lora_init[0] == '\0') {

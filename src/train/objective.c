@@ -8,24 +8,26 @@
 #include "base/error.h"
 #include "model/alloc.h"
 #include "model/context.h"
+#include "parallel/whole.h"
 #include "train/run.h"
 
 lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
     static const lt_mesh_shape one = {1, 1, 1, 1, 1};
     const lt_mesh_shape *s = mesh != NULL ? mesh : &one;
-    const bool distills = r->objective == LT_RECIPE_OBJECTIVE_distill, rl = lt_recipe_is_rl(r);
-    /* An engine draws answers from weights that are whole here, and its answers are this rank's. */
-    const bool draws = rl || (distills && r->distill_on_policy > 0.0);
+    const bool distills = r->objective == LT_RECIPE_OBJECTIVE_distill;
+    const bool draws = distills && r->distill_on_policy > 0.0;
     const struct {
         const char *what;
         bool asked;
-    } refused[] = {{"deterministic = mesh-invariant", r->deterministic != 0},
-                   {"model.fp8", r->fp8 != LT_FP8_NONE},
-                   {"loss.z", r->z_coef > 0.0},
-                   {"pp (mesh)", s->pp > 1 && (rl || distills)},
-                   {"cp (mesh)", s->cp > 1 && draws},
-                   {"tp (mesh)", s->tp > 1 && (rl || distills)},
-                   {"ep (mesh)", s->ep > 1 && draws}};
+    } refused[] = {
+        {"deterministic = mesh-invariant", r->deterministic != 0},
+        {"model.fp8", r->fp8 != LT_FP8_NONE},
+        {"loss.z", r->z_coef > 0.0},
+        {"pp (mesh)", s->pp > 1 && distills},
+        {"cp (mesh)", s->cp > 1 && draws},
+        {"tp (mesh)", s->tp > 1 && distills},
+        {"rl.staleness and tp, cp or pp (mesh)", r->rl_staleness > 0 && s->tp * s->cp * s->pp > 1},
+        {"ep (mesh)", s->ep > 1 && draws}};
     if (r->objective == LT_RECIPE_OBJECTIVE_sft) {
         return LT_OK;
     }
@@ -440,6 +442,11 @@ lt_err lt_objective_sum(const lt_training *t, double *numbers, int64_t n) {
     return lt_all_reduce(t->world->mesh.world, numbers, numbers, n, LT_F64, LT_REDUCE_SUM, NULL);
 }
 
+lt_err lt_objective_open_sharers(const lt_training *t, lt_group **out) {
+    *out = NULL;
+    return lt_training_has_ranks(t) ? lt_world_open_rows(t->world, out) : LT_OK;
+}
+
 lt_err lt_objective_all(const lt_training *t, bool *yes) {
     int32_t no = *yes ? 0 : 1;
     if (lt_training_has_ranks(t)) {
@@ -451,16 +458,21 @@ lt_err lt_objective_all(const lt_training *t, bool *yes) {
 
 /* ---- Other models, and all weights at once ---- */
 
-lt_err lt_objective_open_beside(lt_training *t, lt_pass **out, lt_model *m) {
+lt_err lt_objective_open_beside(lt_training *t, lt_pass **out, lt_model *m, bool alone) {
     lt_pass_options o = lt_training_pass_options(t);
     lt_pass_memory memory;
+    if (alone) {
+        o.seq = lt_pass_whole_seq(&o);
+        o.context = (lt_context_options){NULL, LT_CONTEXT_GATHER};
+        o.tp = NULL;
+    }
     o.train = o.weights = o.master_elsewhere = o.gradients_elsewhere = false;
     o.recompute = LT_RECOMPUTE_NONE;
     o.lora = (lt_lora_options){0};
     o.partition = NULL;
     o.experts = o.experts_host = NULL;
-    o.queue = lt_pass_queue(t->pass);
-    o.loss_chunk_rows = lt_pass_chunk_rows(t->pass);
+    o.queue = lt_training_queue(t);
+    o.loss_chunk_rows = t->pass != NULL ? lt_pass_chunk_rows(t->pass) : 0;
     LT_TRY(lt_pass_measure(&memory, &m->spec, m->options.dtype, &o));
     t->objective_bytes += memory.host_bytes + lt_model_host_bytes(m);
     if (t->device->backend->host_memory) {
@@ -469,14 +481,24 @@ lt_err lt_objective_open_beside(lt_training *t, lt_pass **out, lt_model *m) {
     return lt_pass_open(out, m, &o);
 }
 
+/* No rank has all layers, heads or experts. */
+static bool divides_layers(const lt_training *t) {
+    return lt_training_has_ranks(t) && lt_world_is_divided(t->world);
+}
+
+/* At mesh.zero = 3: the slices of the weights with which passes compute. */
+static const lt_model *kept_weights(const lt_training *t) {
+    return t->kept != NULL ? t->kept : t->trained;
+}
+
 lt_err lt_objective_open_whole(lt_training *t, bool apart, const lt_model **out) {
+    const bool layers = divides_layers(t), slices = lt_shards_of_weights(&t->shards) != NULL;
     const lt_model_options options = {.dtype = t->model->options.dtype,
                                       .device = t->device,
                                       .n_scores = t->model->options.n_scores,
                                       .token_scores = t->model->options.token_scores,
-                                      .partition = lt_training_is_divided(t) ? &t->parts.model
-                                                                             : NULL};
-    if (apart || lt_shards_of_weights(&t->shards) != NULL) {
+                                      .partition = slices && !layers ? &t->parts.model : NULL};
+    if (apart || slices || layers) {
         LT_TRY(lt_model_alloc(&t->whole, &t->model->spec, &options));
         t->whole->version = UINT64_MAX; /* No weights have this version. */
         t->objective_bytes += lt_model_host_bytes(t->whole);
@@ -486,11 +508,19 @@ lt_err lt_objective_open_whole(lt_training *t, bool apart, const lt_model **out)
 }
 
 lt_err lt_objective_bring_whole(lt_training *t) {
+    const lt_shards *slices = lt_shards_of_weights(&t->shards);
     lt_model *to = t->whole, *from = t->model;
     if (to == NULL || to->version == from->version) {
         return lt_training_settle(t);
     }
-    if (lt_shards_of_weights(&t->shards) != NULL) {
+    if (divides_layers(t)) {
+        LT_TRY(lt_training_settle(t));
+        LT_TRY(lt_whole_bring(t->world, slices, slices != NULL ? kept_weights(t) : from, to,
+                              lt_training_queue(t)));
+        to->version = from->version;
+        return lt_training_settle(t);
+    }
+    if (slices != NULL) {
         LT_TRY(lt_zero_copy_whole(&t->zero, to));
         return lt_training_settle(t);
     }

@@ -125,16 +125,23 @@ LT_MUST_USE lt_err lt_objective_sum(const struct lt_training *t, double *numbers
 /* *yes: on all ranks of the mesh. */
 LT_MUST_USE lt_err lt_objective_all(const struct lt_training *t, bool *yes);
 
+/* The ranks that see the same rows, and may share out what each would else do of them; NULL: this
+ * one alone. A collective call. The group lives as long as the world. */
+LT_MUST_USE lt_err lt_objective_open_sharers(const struct lt_training *t, lt_group **out);
+
 /* A pass without gradients over another model, which is whole on this rank, for the rows of the
  * run's own: a teacher, a reference. It computes on the queue of the run's pass, in chunks of as
- * many logits. Its memory on the host is announced. */
-LT_MUST_USE lt_err lt_objective_open_beside(struct lt_training *t, lt_pass **out, lt_model *m);
+ * many logits. alone: whole rows, by this rank; else it has tokens of them, as a pass of the run
+ * has. Its memory on the host is announced. */
+LT_MUST_USE lt_err lt_objective_open_beside(struct lt_training *t, lt_pass **out, lt_model *m,
+                                            bool alone);
 
 /* The model for code that reads all weights, such as an engine that draws answers: that of the
- * passes, or a second one with room for all weights, where the first keeps none between passes
- * (mesh.zero 3) or where the code reads them while updates go on (`apart`). bring, a collective
- * call, waits for the last update and copies its weights into the second model, where there is one.
- * They stay until the next update; apart, until the next bring. */
+ * passes, or a second one with room for all weights, where the first has a part of them (tp, pp,
+ * ep), keeps none between passes (mesh.zero 3) or where the code reads them while updates go on
+ * (`apart`). bring, a collective call, waits for the last update and copies its weights into the
+ * second model, where there is one. They stay until the next update; apart, until the next
+ * bring. */
 LT_MUST_USE lt_err lt_objective_open_whole(struct lt_training *t, bool apart, const lt_model **out);
 LT_MUST_USE lt_err lt_objective_bring_whole(struct lt_training *t);
 

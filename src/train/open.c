@@ -176,6 +176,14 @@ void lt_training_use_adapters(lt_training *t, bool on) {
     }
 }
 
+void lt_training_set_temperature(lt_training *t, float temperature) {
+    lt_pass *passes[LT_MAX_LAYERS];
+    const int n = all_passes(t, passes);
+    for (int i = 0; i < n; i++) {
+        lt_pass_set_temperature(passes[i], temperature);
+    }
+}
+
 /* The ranks that hold the same, over the passes of this one. */
 static lt_err open_zero(lt_training *t) {
     lt_pass *passes[LT_MAX_LAYERS];

@@ -227,6 +227,8 @@ void lt_training_close(lt_training *t);
 lt_queue *lt_training_queue(const lt_training *t); /* The queue on which gradients are computed. */
 /* All passes compute with the adapters, or, for a while, without. */
 void lt_training_use_adapters(lt_training *t, bool on);
+/* All passes compute log-probabilities at this temperature. */
+void lt_training_set_temperature(lt_training *t, float temperature);
 
 /* pipeline.c: a run whose layers are a pipeline's. */
 bool lt_training_has_pipeline(const lt_training *t);

@@ -120,6 +120,27 @@ with tempfile.TemporaryDirectory() as work:
         tap.check("a command that ends on a rank ends the run", r.returncode != 0 and "ended with status 5" in r.stderr, r.stderr[-500:])
 
     @tap.case
+    def meshes():
+        keys = ("reward", "reward_std", "equal_groups", "answer_tokens", "ended", "entropy", "questions")
+        # Where all rewards are equal the gradient is rounding noise, which Adam makes large.
+        with open(f"{work}/differ.py", "w") as f:
+            f.write("import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'reward': sum(map(ord, json.loads(line)['completion'])) % 11}), flush=True)\n")
+        more = ["--rl.rewards", "command", "--rl.command", f"exec {sys.executable} {work}/differ.py", "--steps", "4", "--rl.group", "4", "--rl.passes", "2", "--rl.kl", "0.1"]
+        r = train(f"{work}/undivided", *more, "--rl.exact", "true")
+        one = lines(f"{work}/undivided", "rl") if r.returncode == 0 else []
+        for mesh, ranks, options in (("tp=2", 2, []), ("cp=2", 2, []), ("pp=2", 2, ["--rl.exact", "true"]), ("dp=2,tp=2", 4, ["--mesh.zero", "3"])):
+            r = train(f"{work}/{mesh}", *more, "--mesh", mesh, *options, ranks=ranks)
+            many = lines(f"{work}/{mesh}", "rl") if r.returncode == 0 else []
+            near = len(one) == len(many) == 4 and all(abs(a.get(k, 0) - b.get(k, 0)) < 1e-4 for a, b in zip(one, many) for k in keys) and all(b["mismatch"] < 1e-5 for b in many if "mismatch" in b)
+            tap.check(f"ranks of {mesh} share out the questions, and answer as one rank does", near, (r.stderr[-300:] if not many else [[(k, a.get(k), b.get(k)) for k in (*keys, "mismatch")] for a, b in zip(one, many)]))
+            if mesh == "pp=2":
+                tap.check("stages compute a token's log-probability with the bits of the engine", near and [b["mismatch"] for b in many if "mismatch" in b] == [0, 0], many)
+        r = train(f"{work}/tp-dead", "--rl.rewards", "command", "--rl.command", "read -r line; exit 5", "--mesh", "tp=2", ranks=2)
+        tap.check("a command that ends on a rank of tp ends the run", r.returncode != 0 and "ended with status 5" in r.stderr, r.stderr[-500:])
+        r = train(f"{work}/refused", "--rl.staleness", "1", "--rl.correction", "token-truncate", "--mesh", "tp=2", ranks=2)
+        tap.check("answers drawn ahead on such a mesh are refused by name", r.returncode != 0 and "rl.staleness and tp, cp or pp (mesh)" in r.stderr, r.stderr[-500:])
+
+    @tap.case
     def dead_command():
         r = train(f"{work}/dead", "--rl.rewards", "command", "--rl.command", "read -r line; exit 5")
         tap.check("a command that ends", r.returncode == 1 and "ended with status 5 at answer 1 of 16" in r.stderr, r.stderr[-500:])

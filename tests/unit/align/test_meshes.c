@@ -84,9 +84,15 @@ static const kind grpo = {&reinforcement,
                           "objective.kind=grpo rl.group=4 rl.tokens=16 rl.passes=2 rl.kl=0.1 "
                           "rl.rewards=ended,length:-0.5 data.train=" CHAT};
 
+/* The loss is a mean over tokens: that of grpo is 0 up to rounding where ratios are 1. */
+static const kind dapo = {&reinforcement,
+                          "objective.kind=dapo rl.group=4 rl.tokens=16 rl.passes=2 rl.kl=0.1 "
+                          "rl.temperature=0.7 "
+                          "rl.rewards=ended,length:-0.5 data.train=" CHAT};
+
 /* Each rank knows the pass rates of all problems. */
 static const kind taught = {&reinforcement,
-                            "objective.kind=grpo rl.group=2 rl.tokens=16 rl.prefer=failed "
+                            "objective.kind=dapo rl.group=2 rl.tokens=16 rl.prefer=failed "
                             "rl.pass=0.6 rl.rewards=ended,length:-0.5 data.train=" CHAT};
 
 /* The reference is the model without its adapters. */
@@ -169,18 +175,23 @@ static void compare_preferences(const char *first, const char *second) {
 static void tensors(void **state) {
     (void)state;
     compare_preferences("tp=2", "dp=2,tp=2 mesh.zero=3 batch.micro=2");
+    compare(&dapo, MODEL, (const char *const[]){"tp=2", "dp=2,tp=2 mesh.zero=3", NULL});
+    compare(&taught, MODEL, (const char *const[]){"tp=2 batch.micro=3", NULL});
 }
 
 static void contexts(void **state) {
     (void)state;
     compare_preferences("cp=2", "cp=2,tp=2");
     compare(&distilled, MODEL, (const char *const[]){"dp=2,cp=2 mesh.zero=3", NULL});
+    compare(&dapo, MODEL, (const char *const[]){"cp=2", "cp=2,tp=2", NULL});
 }
 
 static void pipelines(void **state) {
     (void)state;
     compare_preferences("pp=2,tp=2", "pp=2,dp=2 mesh.zero=3 batch.micro=2");
     compare(&dpo, MODEL, (const char *const[]){"pp=2,cp=2 batch.micro=3", NULL});
+    compare(&dapo, MODEL, (const char *const[]){"pp=2,tp=2", "pp=2,dp=2 mesh.zero=1", NULL});
+    compare(&taught, MODEL, (const char *const[]){"pp=2 batch.micro=3", NULL});
 }
 
 static void adapters(void **state) {
@@ -207,6 +218,7 @@ static void experts(void **state) {
     lt_model_close(m);
     free(r);
     compare(&dpo, folder, (const char *const[]){"dp=2,ep=2", "dp=2,tp=2,ep=2", NULL});
+    compare(&dapo, folder, (const char *const[]){"dp=2,ep=2", "dp=2,tp=2,ep=2", NULL});
 }
 
 int main(void) {
