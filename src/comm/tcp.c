@@ -109,10 +109,6 @@ static void put_frame(peer *p, head h, int32_t of) {
     p->out[p->out_end++ % (2 * LANES)] = (outgoing){h, of};
 }
 
-static void close_peer(peer *p) {
-    p->closed_s = p->closed_s > 0.0 ? p->closed_s : lt_clock_s();
-}
-
 /* As much as the connection takes. */
 static void send_frames(tcp_world *w, peer *p) {
     while (p->out_first != p->out_end && p->closed_s == 0.0) {
@@ -127,7 +123,7 @@ static void send_frames(tcp_world *w, peer *p) {
         const ssize_t n = sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0) {
             if (errno != EAGAIN && errno != EINTR) {
-                close_peer(p);
+                p->closed_s = lt_clock_s();
             }
             return;
         }
@@ -244,7 +240,7 @@ static void receive_frames(tcp_world *w, peer *p) {
             return;
         }
         if (n <= 0) {
-            close_peer(p);
+            p->closed_s = lt_clock_s();
             return;
         }
         p->in_at += (size_t)n;
@@ -341,7 +337,7 @@ static void tell_all(lt_comm *c) {
                             MSG_NOSIGNAL | MSG_DONTWAIT);
             }
             (void)shutdown(p->fd, SHUT_WR);
-            close_peer(p);
+            p->closed_s = lt_clock_s();
         }
     }
 }

@@ -209,6 +209,46 @@ static void missing_names_fit_in_their_room(void **state) {
     assert_string_equal(out, "rank 1, rank 3, rank 4 did not come");
 }
 
+/* The same among ranks as threads, while rank 0 waits for the others. */
+static lt_err waits_for_three(lt_comm *c, void *ctx) {
+    static const char all[] =
+        "rank 1 (at call 0), rank 2 (at call 0), rank 3 (at call 0) did not come";
+    atomic_bool *seen = ctx;
+    const lt_call *call = &c->calls[1 % LT_COMM_AHEAD]; /* The first. */
+    float x = 1.0f;
+    char out[512];
+    lt_comm_work w;
+    lt_group *g;
+    LT_TRY(open_all(&g, c));
+    while (lt_comm_rank(c) != 0 && !atomic_load(seen)) {
+        (void)usleep(1000);
+    }
+    LT_TRY(lt_all_reduce(g, &x, &x, 1, LT_F32, LT_REDUCE_SUM, &w));
+    while (lt_comm_rank(c) == 0 && !atomic_load(seen)) {
+        bool fits = true;
+        (void)pthread_mutex_lock(c->lock);
+        for (size_t room = 1; room < 200 && call->phase == 1; room++) {
+            memset(out, '#', sizeof out);
+            c->transport->missing(call, out, room);
+            fits = fits && strlen(out) < room && strspn(out + room, "#") == sizeof out - room;
+        }
+        atomic_store(seen, call->phase == 1);
+        (void)pthread_mutex_unlock(c->lock);
+        if (!fits || (atomic_load(seen) && strcmp(out, all) != 0)) {
+            LT_FAIL(LT_ERR_STATE, "'%.200s'", out);
+        }
+    }
+    return lt_comm_wait(c, w);
+}
+
+static void missing_threads_fit_in_their_room(void **state) {
+    atomic_bool seen = false;
+    (void)state;
+    if (lt_comm_run_threads(N, NULL, waits_for_three, &seen) != LT_OK) {
+        fail_msg("%s", lt_error_message());
+    }
+}
+
 static void the_first_failure_is_told(void **state) {
     const double start_s = lt_clock_s();
     (void)state;
@@ -399,6 +439,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(who_calls_something_else_is_named),
         cmocka_unit_test(unequal_counts_are_named),
         cmocka_unit_test(missing_names_fit_in_their_room),
+        cmocka_unit_test(missing_threads_fit_in_their_room),
         cmocka_unit_test(the_first_failure_is_told),
         cmocka_unit_test(an_abort_reaches_all),
         cmocka_unit_test(blame_of_bad_folders),

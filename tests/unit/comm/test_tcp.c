@@ -131,12 +131,12 @@ static lt_err sum_rank(lt_comm *c, lt_group *g) {
 /* Each of them is closed, and does not take the place of rank 1, which comes last. */
 static void strangers(void **state) {
     const greeting good = {.magic = MAGIC, .epoch = EPOCH, .rank = 1, .n = 2, .token = TOKEN};
-    greeting bad[7];
+    greeting bad[8];
     pid_t knocker;
     lt_comm *c = NULL;
     lt_group *g;
     (void)state;
-    for (size_t i = 0; i < 7; i++) {
+    for (size_t i = 0; i < 8; i++) {
         bad[i] = good;
     }
     bad[0].magic++;
@@ -146,11 +146,12 @@ static void strangers(void **state) {
     bad[4].n = 3;
     (void)snprintf(bad[5].token, sizeof bad[5].token, "%s", "another token");
     memset(bad[6].token, 't', sizeof bad[6].token); /* Without an end. */
+    bad[7].rank = 1 << 30;                          /* Nothing is there in memory. */
     knocker = fork();
     assert_true(knocker >= 0);
     if (knocker == 0) { /* While rank 0 waits for rank 1. */
         int wrong = 0;
-        for (size_t i = 0; i < 7; i++) {
+        for (size_t i = 0; i < 8; i++) {
             char byte;
             const int fd = knock(0, &bad[i], sizeof bad[i]);
             wrong += fd < 0 || recv(fd, &byte, 1, 0) > 0; /* Waits until it is closed. */
@@ -279,11 +280,11 @@ static void another_size_is_named(void **state) {
     fails("rank 1 sends 12 bytes, rank 0 awaits 8", 10.0, sends_more);
 }
 
-/* The test itself is rank 1, and sends a frame. */
-static void forged(const void *frame, size_t bytes) {
+/* The test itself is rank 1, and sends a frame, or ends its side of the connection. */
+static void forged(const void *frame, size_t bytes, const char *says) {
     const greeting good = {.magic = MAGIC, .epoch = EPOCH, .rank = 1, .n = 2, .token = TOKEN};
     const pid_t pid = fork();
-    int status = -1, fd;
+    int status = -1, fd, later;
     lt_comm_store *s = NULL;
     assert_true(pid >= 0);
     if (pid == 0) {
@@ -291,19 +292,28 @@ static void forged(const void *frame, size_t bytes) {
         lt_group *g = open_rank_0(&c);
         float x[2];
         const bool right = lt_recv(g, 1, x, 2, LT_F32, NULL) == LT_ERR_REMOTE &&
-                           strstr(lt_error_message(), "sends a frame that no rank sends") != NULL;
+                           strstr(lt_error_message(), says) != NULL;
         (void)fprintf(stderr, "%s", right ? "" : lt_error_message());
         _exit(right ? 0 : 1);
     }
-    fd = knock(0, &good, sizeof good);
-    assert_true(fd >= 0);
+    fd = knock(0, "", 0);
+    later = knock(0, "", 0); /* Does not take the place of the one that says who it is. */
+    (void)usleep(10000);
+    assert_true(fd >= 0 && later >= 0);
+    assert_int_equal(send(fd, &good, sizeof good, MSG_NOSIGNAL), sizeof good);
     assert_int_equal(
         lt_comm_store_open(&s, lt_comm_store_server_address(store), TOKEN, 1, EPOCH, 10.0), LT_OK);
     assert_int_equal(lt_comm_store_barrier(s, "open", 2, 10.0), LT_OK);
-    assert_int_equal(send(fd, frame, bytes, MSG_NOSIGNAL), (ssize_t)bytes);
+    if (frame != NULL) {
+        assert_int_equal(send(fd, frame, bytes, MSG_NOSIGNAL), (ssize_t)bytes);
+    } else {
+        (void)usleep(50000); /* Rank 0 has found nothing to read before. */
+        assert_int_equal(shutdown(fd, SHUT_WR), 0);
+    }
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_int_equal(status, 0);
     (void)close(fd);
+    (void)close(later);
     lt_comm_store_close(s);
 }
 
@@ -321,10 +331,16 @@ static void forged_frames(void **state) {
     (void)state;
     for (size_t i = 0; i < sizeof frames / sizeof *frames; i++) {
         begin(NULL);
-        forged(&frames[i], sizeof frames[i]);
+        forged(&frames[i], sizeof frames[i], "sends a frame that no rank sends");
         lt_comm_store_server_close(store);
     }
     store = NULL;
+}
+
+/* An end without an error: everything that was sent has been read. */
+static void a_stream_that_ends(void **state) {
+    (void)state;
+    forged(NULL, 0, "rank 1 has closed its connection (127.0.0.1:");
 }
 
 int main(void) {
@@ -336,6 +352,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(an_end_is_noticed, begin, end),
         cmocka_unit_test_setup_teardown(another_size_is_named, begin, end),
         cmocka_unit_test(forged_frames),
+        cmocka_unit_test_setup_teardown(a_stream_that_ends, begin, end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
