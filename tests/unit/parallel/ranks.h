@@ -60,6 +60,7 @@ typedef struct {
     lt_objective (*open)(void *state, const lt_recipe *r);
 } ranks_objective;
 static const ranks_objective *ranks_trained_for; /* NULL: the mean loss of the labels. */
+static void (*ranks_prepare)(lt_comm *c);        /* Called by each rank first, unless NULL. */
 
 /* What all ranks of a run share. */
 typedef struct {
@@ -193,6 +194,9 @@ static inline lt_err ranks_main(lt_comm *c, void *ctx) {
     if (with != NULL) {
         LT_ASSERT(state != NULL);
         objective = with->open(state, run->recipe);
+    }
+    if (c != NULL && ranks_prepare != NULL) {
+        ranks_prepare(c);
     }
     if (err == LT_OK && c != NULL) {
         err = lt_world_open_on(&world, c, run->mesh);

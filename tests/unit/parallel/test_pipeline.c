@@ -2,6 +2,9 @@
  * on the same micro-batches, for every schedule that trains, with layers, micro-batches and rows
  * that do not divide evenly; a tied embedding's two parts are summed, and differ by the order of
  * sums. */
+#include <unistd.h>
+
+#include "comm/call.h"
 #include "unit/parallel/ranks.h"
 
 /* The norm is summed rank by rank, and only reported here: nothing is clipped. */
@@ -86,6 +89,42 @@ static void beside_other_axes(void **state) {
                   &ranks_f32);
 }
 
+/* ---- Messages that are taken late ---- */
+
+/* A message is copied from the sender's buffer at least a millisecond after the send, in which a
+ * rank computes dozens of operations of these models. The worker looks again at all its calls,
+ * whose state may have changed meanwhile. */
+static lt_advance advance_late(lt_call *call) {
+    pthread_mutex_t *lock = call->group->comm->lock;
+    if (call->kind == LT_CALL_RECV) {
+        (void)pthread_mutex_unlock(lock);
+        (void)usleep(1000);
+        (void)pthread_mutex_lock(lock);
+        call->phase ^= 1; /* Progress. */
+    }
+    return lt_transport_thread.advance(call);
+}
+
+static void take_late(lt_comm *c) {
+    static lt_transport late;
+    (void)pthread_mutex_lock(c->lock); /* That of all ranks. */
+    late = lt_transport_thread;
+    late.advance = advance_late;
+    c->transport = &late;
+    (void)pthread_mutex_unlock(c->lock);
+}
+
+/* A buffer is not written again before its message has left: gradients for the stage before, and
+ * what an evaluation sends. */
+static void buffers_wait_for_their_messages(void **state) {
+    (void)state;
+    ranks_prepare = take_late;
+    ranks_compare(&small, "steps=2 batch.size=4 batch.micro=1" PLAIN, "pp=2", 2, &same);
+    ranks_compare(&llama, "steps=1 batch.size=4 batch.micro=1 mesh.schedule=interleaved" PLAIN,
+                  "pp=2", 2, &same);
+    ranks_prepare = NULL;
+}
+
 /* Saved on one mesh, and on with another: as if nothing had happened. */
 static void goes_on_at_another_mesh(void **state) {
     static const struct {
@@ -123,6 +162,7 @@ int main(void) {
                                        cmocka_unit_test(zero_bubble),
                                        cmocka_unit_test(tied_embeddings),
                                        cmocka_unit_test(beside_other_axes),
+                                       cmocka_unit_test(buffers_wait_for_their_messages),
                                        cmocka_unit_test(goes_on_at_another_mesh)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }
