@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "train/checkpoint.h"
 
 static char folder[] = "/tmp/lateen-keep-XXXXXX";
@@ -203,9 +204,29 @@ static int drop(void **state) {
     return lt_file_remove_tree(folder) == LT_OK ? 0 : -1;
 }
 
+/* A checkpoint takes the place of a broken one of the same step, whose files are gone then. */
+static void takes_the_place_of_a_broken_one(void **state) {
+    char path[256];
+    (void)state;
+    clear();
+    put_step(7, "{\"broken\": true}");
+    put("step-000000007.tmp", "{\"whole\": true}");
+    must(lt_checkpoint_take_name(folder, 7, NULL));
+    expect("7");
+    (void)snprintf(path, sizeof path, "%s/step-000000007.tmp", folder);
+    assert_false(lt_file_exists(path));
+    (void)snprintf(path, sizeof path, "%s/step-000000007/manifest.json", folder);
+    json_t *manifest = NULL;
+    must(lt_json_load(&manifest, path, 1000));
+    assert_true(json_is_true(json_object_get(manifest, "whole")));
+    json_decref(manifest);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(prune), cmocka_unit_test(one_more),
-                                       cmocka_unit_test(newest), cmocka_unit_test(names),
-                                       cmocka_unit_test(ends)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prune),  cmocka_unit_test(one_more),
+        cmocka_unit_test(newest), cmocka_unit_test(names),
+        cmocka_unit_test(ends),   cmocka_unit_test(takes_the_place_of_a_broken_one),
+    };
     return cmocka_run_group_tests(tests, make, drop);
 }

@@ -556,6 +556,90 @@ static void broken_newest(void **state) {
     assert_true(run_has("broken", "checkpoints/step-000000010.broken"));
 }
 
+static json_t *manifest_of(const char *out, int step) {
+    char path[LT_PATH_BYTES], name[256];
+    json_t *manifest = NULL;
+    (void)snprintf(name, sizeof name, "%s/checkpoints/step-%09d/manifest.json", out, step);
+    run_path(path, name);
+    must(lt_json_load(&manifest, path, 1 << 20), path);
+    return manifest;
+}
+
+/* The newest one is broken: the one before it is compared with the recipe of its own time. Where
+ * even the manifest cannot be read, it is skipped, too. */
+static void broken_manifest(void **state) {
+    char path[LT_PATH_BYTES];
+    json_t *manifest;
+    (void)state;
+    must(run_train("cut", "steps=2 checkpoint.keep_last=9", NULL), "begins");
+    must(run_train("cut", "steps=4 optim.beta1=0.8 allow_change=optim.beta1", NULL), "changed");
+    run_path(path, "cut/checkpoints/step-000000004/m.safetensors");
+    assert_int_equal(truncate(path, 100), 0);
+    assert_int_equal(run_train("cut", "steps=6 optim.beta1=0.8", NULL), LT_ERR_STATE);
+    says("optim.beta1 was 0.9, now 0.8");
+    must(run_train("cut", "steps=3", NULL), "the older one's recipe");
+    run_path(path, "cut/checkpoints/step-000000003/manifest.json");
+    assert_int_equal(truncate(path, 100), 0);
+    must(run_train("cut", "steps=3", NULL), "from the older one");
+    run_holds("cut", "2 3");
+    manifest = manifest_of("cut", 3);
+    assert_null(json_object_get(manifest, "outer_step")); /* There are no sites. */
+    json_decref(manifest);
+}
+
+/* What was the best loss, and how losses spread, stays; under an allowed change it begins again. */
+static void guard_of_other_data(void **state) {
+    static const char *const options[] = {"steps=3", "steps=4 seed=7 allow_change=seed"};
+    (void)state;
+    must(run_train("guard", "steps=2", NULL), "begins");
+    for (int i = 0; i < 2; i++) {
+        char path[LT_PATH_BYTES], name[64];
+        json_t *manifest = manifest_of("guard", 2 + i), *guard = json_object_get(manifest, "guard");
+        json_object_set_new(guard, "best", json_real(0.25));
+        json_object_set_new(guard, "spread", json_real(50.0));
+        (void)snprintf(name, sizeof name, "guard/checkpoints/step-%09d/manifest.json", 2 + i);
+        run_path(path, name);
+        assert_int_equal(json_dump_file(manifest, path, 0), 0);
+        json_decref(manifest);
+        must(run_train("guard", options[i], NULL), options[i]);
+        manifest = manifest_of("guard", 3 + i);
+        guard = json_object_get(manifest, "guard");
+        const double best = json_real_value(json_object_get(guard, "best"));
+        assert_true(i == 0 ? best == 0.25 : best > 1.0);
+        assert_true(json_real_value(json_object_get(guard, "spread")) == (i == 0 ? 50.0 : 0.0));
+        json_decref(manifest);
+    }
+}
+
+/* A checkpoint's folder as a model; a broken one and one of adapters are none. */
+static void as_a_model(void **state) {
+    char path[LT_PATH_BYTES], file[LT_PATH_BYTES];
+    lt_model *m = NULL;
+    json_t *manifest;
+    (void)state;
+    must(run_train("model", "steps=2", NULL), "begins");
+    run_path(path, "model");
+    assert_false(lt_checkpoint_is(path));
+    run_path(path, "model/checkpoints/step-000000002");
+    assert_true(lt_checkpoint_is(path));
+    must(lt_checkpoint_open_model(&m, path), path);
+    lt_model_close(m);
+    m = NULL;
+    manifest = manifest_of("model", 2);
+    json_object_set_new(json_object_get(manifest, "recipe"), "lora.rank", json_string("4"));
+    run_path(file, "model/checkpoints/step-000000002/manifest.json");
+    assert_int_equal(json_dump_file(manifest, file, 0), 0);
+    assert_int_equal(lt_checkpoint_open_model(&m, path), LT_ERR_UNSUPPORTED);
+    says("holds adapters, not a model");
+    json_object_set_new(manifest, "version", json_integer(99));
+    assert_int_equal(json_dump_file(manifest, file, 0), 0);
+    assert_false(lt_checkpoint_is(path));
+    assert_int_not_equal(lt_checkpoint_open_model(&m, path), LT_OK);
+    says("version 99");
+    assert_null(m);
+    json_decref(manifest);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_option_is_decided),
                                        cmocka_unit_test(fields_by_name),
@@ -568,6 +652,9 @@ int main(void) {
                                        cmocka_unit_test(tokenizer_content),
                                        cmocka_unit_test(mixture_weights),
                                        cmocka_unit_test(explicit_folder),
-                                       cmocka_unit_test(broken_newest)};
+                                       cmocka_unit_test(broken_newest),
+                                       cmocka_unit_test(broken_manifest),
+                                       cmocka_unit_test(guard_of_other_data),
+                                       cmocka_unit_test(as_a_model)};
     return cmocka_run_group_tests(tests, base, run_root_remove);
 }
