@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/thread.h"
+#include "data/chat_shape.h"
 #include "data/encode_workers.h"
 #include "data/text_reader.h"
 #include "data/tokenizer/bpe.h"
@@ -102,13 +103,20 @@ done:
 }
 
 /* Two whole conversations become a prompt, which both begin with, and what each goes on with. */
-static void take_prompt(json_t *prompt, json_t *chosen, json_t *rejected) {
+static lt_err take_prompt(json_t *prompt, json_t *chosen, json_t *rejected) {
+    const char *role;
     while (json_array_size(chosen) > 0 && json_array_size(rejected) > 0 &&
            json_equal(json_array_get(chosen, 0), json_array_get(rejected, 0))) {
         (void)json_array_append(prompt, json_array_get(chosen, 0));
         (void)json_array_remove(chosen, 0);
         (void)json_array_remove(rejected, 0);
     }
+    role = json_string_value(json_object_get(json_array_get(chosen, 0), "role"));
+    if (json_array_size(prompt) == 0 && role != NULL && strcmp(role, "assistant") != 0) {
+        LT_FAIL(LT_ERR_FORMAT, "chosen and rejected begin with different messages: they answer "
+                               "different prompts");
+    }
+    return LT_OK;
 }
 
 static lt_err read_pair(reading *r, int worker, line *l, const json_t *object) {
@@ -123,10 +131,11 @@ static lt_err read_pair(reading *r, int worker, line *l, const json_t *object) {
     LT_TRY_DONE(messages_of(&rejected, object, "rejected", "assistant"));
     if (whole) {
         prompt = json_array();
-        take_prompt(prompt, chosen, rejected);
+        LT_TRY_DONE(take_prompt(prompt, chosen, rejected));
     } else {
         LT_TRY_DONE(messages_of(&prompt, object, "prompt", "user"));
     }
+    LT_TRY_DONE(lt_chat_shape_system(object, prompt));
     if (json_equal(chosen, rejected)) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "chosen and rejected are the same text");
     }
@@ -184,6 +193,7 @@ static lt_err read_single(reading *r, int worker, line *l, const json_t *object)
     json_t *prompt = NULL, *completion = NULL;
 
     LT_TRY_DONE(messages_of(&prompt, object, "prompt", "user"));
+    LT_TRY_DONE(lt_chat_shape_system(object, prompt));
     LT_TRY_DONE(messages_of(&completion, object, "completion", "assistant"));
     if (r->o->quantiles) {
         LT_TRY_DONE(read_quantile(l, object));

@@ -144,15 +144,24 @@ static lt_err take_messages(conversation *v) {
 /* Data sets keep tools as JSON text where their columns have one type. */
 static lt_err read_tools(conversation *v) {
     const json_t *tools = json_object_get(v->line, "tools");
+    const json_t *tool;
     json_t *list;
-    if (!json_is_string(tools)) {
+    size_t i;
+    if (tools == NULL) {
         return LT_OK;
     }
-    list = json_string_length(tools) > 0 ? json_loads(json_string_value(tools), 0, NULL)
-                                         : json_null();
+    list = !json_is_string(tools)          ? json_incref((json_t *)(uintptr_t)tools)
+           : json_string_length(tools) > 0 ? json_loads(json_string_value(tools), 0, NULL)
+                                           : json_null();
     if (!json_is_array(list) && !json_is_null(list)) {
         json_decref(list);
         LT_FAIL(LT_ERR_FORMAT, "'tools' is neither a list nor JSON text of one");
+    }
+    json_array_foreach(list, i, tool) {
+        if (!json_is_object(tool)) {
+            json_decref(list);
+            LT_FAIL(LT_ERR_FORMAT, "tools[%zu] is not an object", i);
+        }
     }
     return json_object_set_new(v->line, "tools", list) == 0
                ? LT_OK

@@ -1,6 +1,7 @@
 /* chat_shape.c: see chat_shape.h. */
 #include "data/chat_shape.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -10,17 +11,12 @@ static bool given(const json_t *line, const char *name) {
     return value != NULL && !json_is_null(value);
 }
 
-/* A string member; "" where it is absent. */
-static lt_err text_of(const json_t *line, const char *name, const char **out) {
-    const json_t *value = json_object_get(line, name);
-    *out = "";
-    if (!given(line, name)) {
-        return LT_OK;
-    }
-    if (!json_is_string(value)) {
+/* A string member; NULL where it is absent. Strings stay JSON: they may hold U+0000. */
+static lt_err text_of(const json_t *line, const char *name, const json_t **out) {
+    *out = given(line, name) ? json_object_get(line, name) : NULL;
+    if (*out != NULL && !json_is_string(*out)) {
         LT_FAIL(LT_ERR_FORMAT, "'%s' is not a string", name);
     }
-    *out = json_string_value(value);
     return LT_OK;
 }
 
@@ -30,14 +26,6 @@ static lt_err say(json_t *out, const char *role, const json_t *content) {
         LT_FAIL(LT_ERR_OOM, "messages of a line");
     }
     return LT_OK;
-}
-
-static lt_err say_text(json_t *out, const char *role, const char *text) {
-    json_t *content = json_string(text);
-    const lt_err err = content != NULL ? say(out, role, content)
-                                       : lt_error_set(LT_ERR_OOM, "messages of a line");
-    json_decref(content);
-    return err;
 }
 
 /* ---- ShareGPT ---- */
@@ -168,8 +156,8 @@ static lt_err from_completion(const json_t *line, json_t *out) {
 static lt_err add_history(const json_t *line, json_t *out) {
     const json_t *history = json_object_get(line, "history"), *pair;
     size_t i;
-    if (!given(line, "history")) {
-        return LT_OK;
+    if (given(line, "history") && !json_is_array(history)) {
+        LT_FAIL(LT_ERR_FORMAT, "'history' is not a list");
     }
     json_array_foreach(history, i, pair) {
         if (json_array_size(pair) != 2 || !json_is_string(json_array_get(pair, 0)) ||
@@ -182,24 +170,39 @@ static lt_err add_history(const json_t *line, json_t *out) {
     return LT_OK;
 }
 
+/* An instruction, a line break and its input; where one of them is empty, the other. */
+static json_t *join(const json_t *instruction, const json_t *input) {
+    const size_t a = json_string_length(instruction), b = json_string_length(input),
+                 line_break = a > 0 && b > 0;
+    char *text = malloc(a + line_break + b + 1);
+    json_t *joined = NULL;
+    if (text != NULL) {
+        memcpy(text, a > 0 ? json_string_value(instruction) : "", a);
+        memset(text + a, '\n', line_break);
+        memcpy(text + a + line_break, b > 0 ? json_string_value(input) : "", b);
+        joined = json_stringn(text, a + line_break + b);
+    }
+    free(text);
+    return joined;
+}
+
 static lt_err from_alpaca(const json_t *line, json_t *out) {
-    const char *instruction, *input, *answer;
+    const json_t *instruction, *input, *answer;
     json_t *question;
     lt_err err;
     LT_TRY(text_of(line, "instruction", &instruction));
     LT_TRY(text_of(line, "input", &input));
     LT_TRY(text_of(line, "output", &answer));
-    if (!given(line, "output")) {
+    if (answer == NULL) {
         LT_FAIL(LT_ERR_NOT_FOUND, "no member 'output' beside 'instruction'");
     }
     LT_TRY(add_history(line, out));
-    question = json_sprintf("%s%s%s", instruction,
-                            instruction[0] != '\0' && input[0] != '\0' ? "\n" : "", input);
+    question = join(instruction, input);
     err = question != NULL ? say(out, "user", question)
                            : lt_error_set(LT_ERR_OOM, "messages of a line");
     json_decref(question);
     LT_TRY(err);
-    return say_text(out, "assistant", answer);
+    return say(out, "assistant", answer);
 }
 
 /* ---- The table ---- */
@@ -213,14 +216,49 @@ static const struct {
     {"instruction", NULL, from_alpaca},
 };
 
+lt_err lt_chat_shape_system(const json_t *line, json_t *messages) {
+    const json_t *first = json_array_get(messages, 0), *text;
+    const char *role = json_string_value(json_object_get(first, "role"));
+    json_t *message;
+    LT_TRY(text_of(line, "system", &text));
+    if (json_string_length(text) == 0) {
+        return LT_OK;
+    }
+    if (role != NULL && strcmp(role, "system") == 0) {
+        if (json_equal(json_object_get(first, "content"), text)) {
+            return LT_OK;
+        }
+        LT_FAIL(LT_ERR_FORMAT, "'system' is another text than the system message of the line");
+    }
+    message = json_pack("{s:s, s:O}", "role", "system", "content", text);
+    if (message == NULL || json_array_insert_new(messages, 0, message) != 0) {
+        LT_FAIL(LT_ERR_OOM, "messages of a line");
+    }
+    return LT_OK;
+}
+
+/* The list of a line that has one may belong to others, too. */
+static lt_err add_system(json_t *line, const char *messages) {
+    json_t *copy = json_is_array(json_object_get(line, messages))
+                       ? json_copy(json_object_get(line, messages))
+                       : NULL;
+    const lt_err err = copy != NULL ? lt_chat_shape_system(line, copy) : LT_OK;
+    if (err != LT_OK || copy == NULL) {
+        json_decref(copy);
+        return err;
+    }
+    return json_object_set_new(line, messages, copy) == 0
+               ? LT_OK
+               : lt_error_set(LT_ERR_OOM, "messages of a line");
+}
+
 lt_err lt_chat_shape(json_t *line, const char *messages) {
     lt_err err = LT_OK;
-    const char *system;
     json_t *out = NULL;
     size_t i = 0;
 
     if (given(line, messages)) {
-        return LT_OK;
+        return add_system(line, messages);
     }
     while (i < sizeof shapes / sizeof *shapes &&
            (!given(line, shapes[i].member) ||
@@ -231,9 +269,8 @@ lt_err lt_chat_shape(json_t *line, const char *messages) {
         return LT_OK;
     }
     out = json_array();
-    LT_TRY_DONE(text_of(line, "system", &system));
-    LT_TRY_DONE(system[0] != '\0' ? say_text(out, "system", system) : LT_OK);
     LT_TRY_DONE(shapes[i].messages(line, out));
+    LT_TRY_DONE(lt_chat_shape_system(line, out));
     if (json_object_set(line, messages, out) != 0) {
         LT_FAIL_DONE(LT_ERR_OOM, "messages of a line");
     }

@@ -5,7 +5,7 @@
  *     prompt, completion           lists of messages, or two strings          TRL
  *     instruction, input, output   strings; history: [[question, answer]...]  Alpaca
  *
- * A member "system" beside the last three becomes a system message before the others. Roles of
+ * A member "system" beside any of them becomes a system message before the others. Roles of
  * ShareGPT are those that LLaMA-Factory and Axolotl know (human, gpt, observation, function_call,
  * ...); Alpaca's instruction and input are joined by a line break, as in LLaMA-Factory. */
 #ifndef LT_DATA_CHAT_SHAPE_H
@@ -18,5 +18,7 @@
  * no known shape stays as it is. FORMAT: a member of the shape has another type; the message names
  * it. */
 LT_MUST_USE lt_err lt_chat_shape(json_t *line, const char *messages);
+/* Put the member "system" of a line before these messages. FORMAT: they begin with another one. */
+LT_MUST_USE lt_err lt_chat_shape_system(const json_t *line, json_t *messages);
 
 #endif

@@ -132,6 +132,10 @@ static void hostile_lines(void **state) {
         "{\"chosen\": [], \"rejected\": [1]}",
         "{\"chosen\": [{\"role\": 1}], \"rejected\": [{\"role\": \"user\"}]}",
         "{\"chosen\": [{}], \"rejected\": [[]]}",
+        "{\"chosen\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", "
+        "\"content\": \"b\"}], \"rejected\": [{\"role\": \"user\", \"content\": \"other\"}, "
+        "{\"role\": \"assistant\", \"content\": \"c\"}]}",
+        "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", \"system\": 3}",
         "{\"prompt\": {\"role\": \"user\"}, \"chosen\": \"a\", \"rejected\": \"b\"}",
         "{\"prompt\": \"a\", \"chosen\": \"\", \"rejected\": \"\"}",
         "{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\", \"tools\": \"{\"}",

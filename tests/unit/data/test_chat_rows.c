@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "data/chat_shape.h"
 #include "data/chat_rows.h"
 #include "data/json_line.h"
 #include "data/tokenize.h"
@@ -188,9 +189,17 @@ static void other_shapes(void **state) {
         {"{'instruction': 'a', 'input': 'b'}", "no member 'output'"},
         {"{'instruction': 1, 'output': 'b'}", "'instruction' is not a string"},
         {"{'instruction': 'a', 'output': 'b', 'history': [['q']]}", "'history'[0]"},
+        {"{'instruction': 'a', 'output': 'b', 'history': 'q'}", "'history' is not a list"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}], 'system': 3}",
+         "'system' is not a string"},
+        {"{'messages': [{'role': 'system', 'content': 'a'}], 'system': 'b'}",
+         "'system' is another text"},
         {"{'prompt': 1, 'completion': 'b'}", "'prompt' is neither"},
         {"{'messages': [{'role': 'user', 'weight': 2}]}", "'weight' is neither 0 nor 1"},
         {"{'messages': [{'role': 'user', 'content': 'a'}], 'tools': '3'}", "'tools' is neither"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}], 'tools': {}}", "'tools' is neither"},
+        {"{'messages': [{'role': 'user', 'content': 'a'}], 'tools': ['f']}",
+         "tools[0] is not an object"},
     };
     lt_chat_template *t = NULL;
     lt_chat_rows c;
@@ -216,6 +225,43 @@ static void other_shapes(void **state) {
         free(line);
     }
     lt_chat_template_close(t);
+}
+
+/* A text with U+0000 is whole, and a member `system` comes first, whatever the shape. */
+static void whole_lines(void **state) {
+    static const struct {
+        const char *line, *says;
+        size_t bytes;
+    } cases[] = {
+        {"{\"instruction\": \"a\\u0000b\", \"output\": \"c\\u0000d\"}", "user:a\0b;assistant:c\0d;",
+         23},
+        {"{\"instruction\": \"\", \"input\": \"i\\u0000\", \"output\": \"\", \"system\": \"s\"}",
+         "system:s;user:i\0;assistant:;", 28},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"system\": \"s\"}",
+         "system:s;user:a;", 16},
+        {"{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}], \"system\": \"s\"}",
+         "system:s;", 9},
+        {"{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}], \"system\": \"s\"}",
+         "system:s;user:a;", 16},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *line = json_loads(cases[i].line, JSON_ALLOW_NUL, NULL), *message;
+        char text[64];
+        size_t at, n = 0;
+        assert_int_equal(lt_chat_shape(line, "messages"), LT_OK);
+        json_array_foreach(json_object_get(line, "messages"), at, message) {
+            const json_t *content = json_object_get(message, "content");
+            n += (size_t)snprintf(text + n, sizeof text - n,
+                                  "%s:", json_string_value(json_object_get(message, "role")));
+            memcpy(text + n, json_string_value(content), json_string_length(content));
+            n += json_string_length(content);
+            text[n++] = ';';
+        }
+        assert_int_equal(n, cases[i].bytes);
+        assert_memory_equal(text, cases[i].says, n);
+        json_decref(line);
+    }
 }
 
 /* With {% generation %} too, an answer of weight 0 is read and not learnt; where spans and answers
@@ -397,7 +443,7 @@ int main(void) {
         cmocka_unit_test(equals_transformers), cmocka_unit_test(which_turns),
         cmocka_unit_test(bad_lines_are_named), cmocka_unit_test(lone_surrogates),
         cmocka_unit_test(into_a_shard),        cmocka_unit_test(other_shapes),
-        cmocka_unit_test(silent_answers),
+        cmocka_unit_test(whole_lines),         cmocka_unit_test(silent_answers),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
