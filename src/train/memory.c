@@ -51,6 +51,11 @@ size_t lt_memory_resident(void) {
     return (size_t)lt_limits_resident_bytes();
 }
 
+size_t lt_memory_grown(size_t before) {
+    const size_t now = lt_memory_resident();
+    return now > before ? now - before : 0;
+}
+
 /* Not from getrusage, whose figure includes the memory of the parent process when it started this
  * one. */
 size_t lt_memory_peak(void) {

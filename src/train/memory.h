@@ -49,6 +49,7 @@ json_t *lt_memory_plan_json(const lt_memory_plan *p); /* {name: bytes}; NULL: no
 
 /* Resident bytes of this process: current, and peak. */
 size_t lt_memory_resident(void);
+size_t lt_memory_grown(size_t before); /* By how much since then; 0: it shrank. */
 size_t lt_memory_peak(void);
 
 #endif

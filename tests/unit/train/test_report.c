@@ -177,6 +177,7 @@ static size_t status_kib(const char *key) {
 static void memory(void **state) {
     const size_t more = (size_t)64 << 20, near_bytes = (size_t)2 << 20;
     const size_t before = lt_memory_resident();
+    assert_int_equal(lt_memory_grown(before + more), 0); /* Less than nothing is not announced. */
     char *p = mmap(NULL, more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     (void)state;
     assert_true(p != MAP_FAILED);
