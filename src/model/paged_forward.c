@@ -515,28 +515,33 @@ lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w)
     return pad ? run_padded(f) : run_layers(f, false);
 }
 
-/* A step that warms: n sequences of `each` rows, the last n_out of which are wanted. */
+/* A step that warms: n sequences of `each` rows, the last n_out of which are wanted. rows > 0: only
+ * so many rows in all, one at least of each sequence. */
 typedef struct {
-    int64_t n, each, n_out;
+    int64_t n, each, n_out, rows;
 } idle_shape;
+
+static int64_t idle_rows(const idle_shape *s) {
+    return s->rows > 0 ? s->rows : s->n * s->each;
+}
 
 /* It says nothing: nobody's keys are written (slots -1), all sequences read page 0, and nothing is
  * chosen. */
 static lt_err run_idle(lt_paged_forward *f, int32_t *words, const idle_shape *s) {
-    const int64_t rows = s->n * s->each,
-                  pages = (s->each + f->o.page_tokens - 1) / f->o.page_tokens;
+    const int64_t rows = idle_rows(s), pages = (s->each + f->o.page_tokens - 1) / f->o.page_tokens;
     int32_t *const ids = words, *const positions = ids + rows, *const slots = positions + rows,
                    *const q_start = slots + rows, *const kv_len = q_start + s->n + 1,
                    *const out_rows = kv_len + s->n, *const table = out_rows + s->n_out;
     lt_paged_forward_picks nothing;
     memset(words, 0, (size_t)(table + s->n * pages - words) * sizeof *words);
-    for (int64_t i = 0; i < rows; i++) {
-        positions[i] = (int32_t)(i % s->each);
-        slots[i] = -1;
-    }
-    for (int64_t i = 0; i < s->n; i++) {
-        q_start[i + 1] = (int32_t)((i + 1) * s->each);
-        kv_len[i] = (int32_t)s->each;
+    for (int64_t i = 0, row = 0; i < s->n; i++) {
+        const int64_t own = least(s->each, rows - row - (s->n - i - 1));
+        for (int64_t k = 0; k < own; k++, row++) {
+            positions[row] = (int32_t)k;
+            slots[row] = -1;
+        }
+        q_start[i + 1] = (int32_t)row;
+        kv_len[i] = (int32_t)own;
     }
     for (int64_t i = 0; i < s->n_out; i++) {
         out_rows[i] = (int32_t)(rows - s->n_out + i);
@@ -566,14 +571,40 @@ static lt_err run_idle(lt_paged_forward *f, int32_t *words, const idle_shape *s)
  * its first requests. */
 #define ROWS_STEP 32
 
+/* The i-th step of few rows a sequence. The shape of its bucket depends on the rows, on the least
+ * power of two that exceeds the sequences, and on whether one has more rows than
+ * LT_PAGED_FORWARD_FEW. */
+static bool idle_few(const lt_paged_forward *f, int64_t i, idle_shape *s) {
+    const int64_t most = least(f->o.few_most, least(f->o.out_rows, f->o.max_rows));
+    for (int64_t n = 1; n <= f->o.max_seqs && n < most; n *= 2) {
+        const int64_t n_most = least(2 * n - 1, f->o.max_seqs);
+        for (int longer = 0; longer <= (f->o.few_rows > LT_PAGED_FORWARD_FEW); longer++) {
+            const int64_t each = longer ? f->o.few_rows
+                                        : least(f->o.few_rows, LT_PAGED_FORWARD_FEW);
+            int64_t last = 0;
+            for (int64_t rows = bucket_of(n + (longer ? LT_PAGED_FORWARD_FEW : 1));
+                 each > 1 && last < least(n_most * each, most); rows = bucket_of(rows + 1)) {
+                last = least(rows, least(n_most * each, most));
+                if (i-- == 0) {
+                    const int64_t seqs = (last + each - 1) / each;
+                    *s = (idle_shape){
+                        .n = seqs > n ? seqs : n, .each = each, .n_out = last, .rows = last};
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
+}
+
 /* The i-th of them. One token and a short prompt; more and more tokens; each length of a prompt,
  * all of whose rows are wanted, as beside single tokens they may be; then longer and longer ones;
- * then a sequence of each number of few rows. cuBLASLt, which takes 0.2 s to load, is asked for
+ * then those of few rows a sequence. cuBLASLt, which takes 0.2 s to load, is asked for
  * long ones at the earliest. False: there is none. */
 static bool idle_step(const lt_paged_forward *f, int64_t i, idle_shape *s) {
     const int64_t most = least(f->o.out_rows, least(f->o.max_seqs, f->o.max_rows)),
                   prompt = least(f->o.max_rows, f->o.max_seq);
-    *s = (idle_shape){1, i == 1 ? least(FIRST_PROMPT, prompt) : 1, 1};
+    *s = (idle_shape){1, i == 1 ? least(FIRST_PROMPT, prompt) : 1, 1, 0};
     if (i < 2) {
         return true;
     }
@@ -591,15 +622,14 @@ static bool idle_step(const lt_paged_forward *f, int64_t i, idle_shape *s) {
             return true;
         }
     }
-    s->each = s->n_out = 2 + i;
-    return s->each <= least(f->o.few_rows, least(prompt, f->o.out_rows));
+    return idle_few(f, i, s);
 }
 
 /* The i-th of them, so many times over. */
 static lt_err run_step(lt_paged_forward *f, int64_t i, const idle_shape *s, int times) {
     lt_err err = LT_OK;
     int32_t *const words = malloc(
-        (size_t)(3 * s->n * s->each + 2 * s->n + 1 + s->n_out + s->n * f->o.max_pages) *
+        (size_t)(3 * idle_rows(s) + 2 * s->n + 1 + s->n_out + s->n * f->o.max_pages) *
         sizeof *words);
     if (words == NULL) {
         LT_FAIL(LT_ERR_OOM, "metadata of idle steps");
@@ -650,7 +680,7 @@ lt_err lt_paged_forward_warm(lt_paged_forward *f, int64_t i, bool *more) {
     *more = idle_step(f, i + 1, &after);
     /* Of a call that is recorded, the first run makes the kernels, the second records one side, and
      * the third records the other. */
-    recorded = s.each == 1 || (s.each <= f->o.few_rows && s.n_out == s.each);
+    recorded = s.each == 1 || (s.each <= f->o.few_rows && s.n_out == idle_rows(&s));
     return run_step(f, i, &s, recorded ? 3 : 1);
 }
 

@@ -50,8 +50,9 @@ typedef struct {
     int64_t max_seq;                         /* Tokens of a sequence. */
     int64_t n_pages, page_tokens, max_pages; /* In the pool; in a page; of a sequence. */
     /* Calls in which each sequence has at most so many rows, all of them wanted, are padded and
-     * recorded: 1, or more where drafts are verified (serve/draft.h). 0: 1. */
-    int64_t few_rows;
+     * recorded: 1, or more where drafts are verified (serve/draft.h). 0: 1. Warm-up steps record
+     * those of at most few_most rows in all. */
+    int64_t few_rows, few_most;
     lt_dtype cache_dtype, value_dtype; /* Types of keys and values (tensor/cached.h). */
     /* A row's bits depend on its sequence alone, not on the other rows of the call. */
     bool fixed_order;

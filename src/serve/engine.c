@@ -390,6 +390,7 @@ static lt_err open_forwards(lt_engine *e) {
                                   .page_tokens = e->o.page_tokens,
                                   .max_pages = e->max_pages,
                                   .few_rows = lt_step_drafts_on_device(e) ? 1 + LT_DRAFT_MOST : 1,
+                                  .few_most = LT_DRAFT_ROWS,
                                   .cache_dtype = e->o.cache_dtype,
                                   .value_dtype = e->o.value_dtype,
                                   .fixed_order = e->o.deterministic};

@@ -4,6 +4,7 @@
 #include "unit/model/adapters.h"
 
 #include "model/paged_forward.h"
+#include "base/rng.h"
 #include "unit/lazy_device.h"
 
 /* ---- sequences in pages ---- */
@@ -196,10 +197,88 @@ static void with_adapters(void **state) {
     }
 }
 
+enum { FEW = 9, FEW_SEQS = 16, FEW_MOST = 64 };
+
+/* A call of n sequences of 1 to FEW rows, of FEW_MOST rows at most, one of which has several. Its
+ * keys are not written. */
+static void run_few(lt_paged_forward *f, lt_rng *rng, int64_t n) {
+    static const int32_t zeros[FEW_MOST + FEW_SEQS * MAX_PAGES];
+    int32_t positions[FEW_MOST], slots[FEW_MOST], out_rows[FEW_MOST], kv_len[FEW_SEQS],
+        q_start[FEW_SEQS + 1] = {0};
+    lt_paged_forward_picks picks;
+    int64_t rows = 0, longest = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t room = FEW_MOST - rows - (n - 1 - i);
+        int64_t own = i == 0 ? 2 + (int64_t)lt_rng_below(rng, FEW - 1)
+                             : 1 + (int64_t)lt_rng_below(rng, FEW);
+        own = own < room ? own : room;
+        for (int64_t k = 0; k < own; k++, rows++) {
+            positions[rows] = (int32_t)k;
+            slots[rows] = -1;
+            out_rows[rows] = (int32_t)rows;
+        }
+        longest = own > longest ? own : longest;
+        kv_len[i] = (int32_t)own;
+        q_start[i + 1] = (int32_t)rows;
+    }
+    must(lt_paged_forward_run(f, &(lt_paged_forward_rows){.n_rows = rows,
+                                                          .n_seqs = n,
+                                                          .n_out = rows,
+                                                          .q_max = longest,
+                                                          .kv_max = longest,
+                                                          .max_pages = 1,
+                                                          .ids = zeros,
+                                                          .positions = positions,
+                                                          .slots = slots,
+                                                          .q_start = q_start,
+                                                          .kv_len = kv_len,
+                                                          .table = zeros,
+                                                          .out_rows = out_rows}),
+         "run");
+    must(lt_paged_forward_read_picks(f, 0, rows, &picks), "picks");
+    if (!lt_paged_forward_usual(f)) {
+        fail_msg("%lld sequences, %lld rows, %lld of one: not recorded", (long long)n,
+                 (long long)rows, (long long)longest);
+    }
+}
+
+/* After the warm-up no step that verifies drafts is recorded. */
+static void steps_of_few_rows_are_warmed(void **state) {
+    golden g;
+    lt_paged_forward *f = NULL;
+    lt_rng rng = {.seed = 1};
+    bool more = true;
+    (void)state;
+    golden_open(&g, "llama3", lazy_device(true), LT_F32);
+    must(lt_paged_forward_open(&f, g.model,
+                               &(lt_paged_forward_options){.max_rows = FEW_MOST,
+                                                           .max_seqs = FEW_SEQS,
+                                                           .max_out = FEW_MOST,
+                                                           .out_rows = FEW_MOST,
+                                                           .max_seq = LEN,
+                                                           .n_pages = MAX_PAGES,
+                                                           .page_tokens = PAGE,
+                                                           .max_pages = MAX_PAGES,
+                                                           .few_rows = FEW,
+                                                           .few_most = FEW_MOST,
+                                                           .cache_dtype = LT_F32,
+                                                           .value_dtype = LT_F32}),
+         "forward");
+    for (int64_t i = 0; more; i++) {
+        must(lt_paged_forward_warm(f, i, &more), "warm");
+    }
+    for (int i = 0; i < 400; i++) {
+        run_few(f, &rng, 1 + i % FEW_SEQS);
+    }
+    lt_paged_forward_close(f);
+    golden_close(&g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pages_hold_what_a_session_holds),
         cmocka_unit_test(with_adapters),
+        cmocka_unit_test(steps_of_few_rows_are_warmed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
