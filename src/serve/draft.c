@@ -11,6 +11,8 @@
 #define MOST_BELIEVED 16    /* times the number of its measurements, up to this. */
 #define RECENT        64    /* Steps after which one without drafts is measured anew. */
 #define SLOW          1.25  /* A step counts as at most this multiple of the known time. */
+#define FAST          2     /* A mean of less than FEW measurements that is this multiple of the */
+#define FEW           10    /* next one is forgotten. */
 #define CREDIT        2     /* Steps that drafts may cost before they gain; */
 #define SAVED         16    /* gains that are kept for times in which they lose. */
 #define ALLOWED       0.01  /* Share of all steps that they may cost. */
@@ -23,6 +25,7 @@
 #define KEPT_RUN      0.97  /* Weight that older tokens of a run keep when a new one is noted, */
 #define AGE_RUN       0.998 /* and that those of all runs keep when a draft is noted. */
 #define FORESEEN      0.3   /* Below this probability the token behind a draft counts as wrong. */
+#define KEPT_PACE     0.985 /* Weight that the pace keeps in a step. */
 #define MARGIN        1.03  /* A draft must promise this much more, for estimates are rough. */
 
 int64_t lt_draft_find_in(const int32_t *text, int64_t n_text, const int32_t *tokens, int64_t n) {
@@ -117,6 +120,10 @@ int64_t lt_draft_run_after(const lt_draft_text *t, int64_t n_accepted) {
     return wrong ? 0 : t->run + t->n + 1;
 }
 
+double lt_draft_pace_after(double pace, int64_t n_tokens) {
+    return KEPT_PACE * (pace > 0 ? pace : 1) + (1 - KEPT_PACE) * (double)n_tokens;
+}
+
 /* The largest rows of each range of sizes. */
 static const int16_t size_end[LT_DRAFT_SIZES] = {1,  2,  3,  4,  6,  8,  12,
                                                  16, 24, 32, 48, 64, 96, LT_DRAFT_ROWS};
@@ -147,9 +154,13 @@ void lt_draft_times_note(lt_draft_times *t, int64_t rows, double seconds) {
     if (rows < 1 || rows > LT_DRAFT_ROWS || !(seconds > 0)) {
         return;
     }
-    /* A single slow step says little. */
+    /* A single slow step says little, and less if it was the first one. */
     if (t->of[i].n > 0 && seconds > SLOW * t->of[i].seconds) {
         seconds = SLOW * t->of[i].seconds;
+    }
+    if (t->of[i].n < FEW && FAST * seconds < t->of[i].seconds) {
+        t->of[i].n = 0;
+        t->of[i].rows = t->of[i].seconds = 0;
     }
     weight = t->of[i].n < 1 / NEW_TIME ? 1 / (double)(t->of[i].n + 1) : NEW_TIME;
     t->of[i].seconds += weight * (seconds - t->of[i].seconds);
@@ -222,24 +233,28 @@ void lt_draft_account_borrow(lt_draft_account *a, double seconds, double plain_s
 /* The text whose next draft token is accepted with the highest probability, among those that may
  * have another, of at most `most`, and for whose first one the draft model's first call has `room`;
  * -1: there is none. */
-static int64_t most_likely(const lt_draft_text *texts, const double *next, int64_t n_texts,
-                           int64_t most, int64_t room) {
+static int64_t most_likely(const lt_draft_text *texts, const double *next, const double *weight,
+                           int64_t n_texts, int64_t most, int64_t room) {
     int64_t best = -1;
+    double highest = -1;
     for (int64_t i = 0; i < n_texts; i++) {
         const lt_draft_text *t = &texts[i];
-        if (t->n < t->most && t->n < most && (t->n > 0 || t->behind <= room) &&
-            (best < 0 || next[i] > next[best])) {
+        const double rank = weight[i] * next[i];
+        if (t->n < t->most && t->n < most && (t->n > 0 || t->behind <= room) && rank > highest) {
             best = i;
+            highest = rank;
         }
     }
     return best;
 }
 
 /* Seconds of the calls of the draft model: call k runs a row of each text that has more than k
- * draft tokens, and the first one also what it has not run yet. */
+ * draft tokens, and the first one also what it has not run yet. Where that is more than it is in
+ * texts that always have drafts, it is run once for many drafts, and its time does not count. */
 typedef struct {
     const lt_draft_times *times;
     int64_t rows[LT_DRAFT_MOST];
+    int64_t first; /* Rows of the first call. */
     double seconds;
 } model_calls;
 
@@ -249,7 +264,8 @@ static void add_call(model_calls *c, const lt_draft_text *t) {
         return;
     }
     c->seconds -= *rows > 0 ? lt_draft_times_of(c->times, *rows) : 0;
-    *rows += t->n == 0 ? t->behind : 1;
+    c->first += t->n == 0 ? t->behind : 0;
+    *rows += t->n == 0 && t->behind > 1 ? 2 : 1;
     c->seconds += lt_draft_times_of(c->times, *rows);
 }
 
@@ -280,8 +296,9 @@ static double time_of_drafts(const lt_draft_known *k, int64_t longest, int64_t n
 
 /* A choice of draft tokens, in the order in which they were added. */
 typedef struct {
-    double rate; /* Tokens a second. */
+    double rate; /* Tokens a second, weighted. */
     int64_t n;
+    double weight[LT_DRAFT_ROWS]; /* What a token of each text counts. */
     int16_t order[LT_DRAFT_ROWS]; /* Their texts. */
 } choice;
 
@@ -298,14 +315,15 @@ static void choose_up_to(const lt_draft_known *k, int64_t most, int64_t n_rows, 
         next[i] = lt_draft_text_accepts(&texts[i], 0);
     }
     for (int64_t n = 1; n_rows + n <= LT_DRAFT_ROWS; n++) {
-        const int64_t i = most_likely(texts, next, n_texts, most, LT_DRAFT_ROWS - calls.rows[0]);
+        const int64_t i = most_likely(texts, next, c->weight, n_texts, most,
+                                      LT_DRAFT_ROWS - calls.first);
         double rate;
         if (i < 0) {
             break;
         }
         add_call(&calls, &texts[i]);
         order[n - 1] = (int16_t)i;
-        gain += next[i];
+        gain += c->weight[i] * next[i];
         texts[i].n++;
         longest = texts[i].n > longest ? texts[i].n : longest;
         next[i] *= texts[i].n < LT_DRAFT_MOST ? lt_draft_text_accepts(&texts[i], texts[i].n) : 0;
@@ -322,6 +340,18 @@ static void choose_up_to(const lt_draft_known *k, int64_t most, int64_t n_rows, 
     }
 }
 
+/* A token of a text counts the less the more it has had, 1 on average. */
+static void weigh(const lt_draft_text *texts, int64_t n_texts, double *weight) {
+    double sum = 0;
+    for (int64_t i = 0; i < n_texts; i++) {
+        weight[i] = texts[i].pace > 0 ? 1 / (texts[i].pace * texts[i].pace) : 1;
+        sum += weight[i];
+    }
+    for (int64_t i = 0; i < n_texts; i++) {
+        weight[i] *= (double)n_texts / sum;
+    }
+}
+
 double lt_draft_choose(const lt_draft_known *k, int64_t n_rows, lt_draft_text *texts,
                        int64_t n_texts) {
     const double plain_s = n_rows < LT_DRAFT_ROWS && lt_draft_times_know(k->plain, n_rows)
@@ -329,6 +359,7 @@ double lt_draft_choose(const lt_draft_known *k, int64_t n_rows, lt_draft_text *t
                                : 0;
     const double plain = plain_s > 0 ? (double)n_rows / plain_s : 0;
     choice c = {.rate = plain};
+    weigh(texts, n_texts, c.weight);
     if (plain > 0) { /* 0: a step must be measured first. */
         choose_up_to(k, k->few, n_rows, plain_s, texts, n_texts, &c);
     }

@@ -132,6 +132,7 @@ typedef struct {
     bool *choose;    /* On a device (LT_DRAFT_ROWS), and how, LT_CHOOSE_HOW_COUNT each. */
     double *how;
     double seconds;    /* Time of the calls of this step. */
+    bool recorded;     /* A call of this step was recorded. */
     double row_s;      /* Time of a row when it last caught up with a text; 0: not known. */
     double catch_up_s; /* Time that this step spent on that. */
 } lt_step_drafter;

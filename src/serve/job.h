@@ -46,6 +46,7 @@ typedef struct {
     int64_t n_out, n_public, n_told; /* Output tokens: written, visible, told. */
     lt_draft_acceptance acceptance;
     int64_t run; /* Tokens since its last wrong draft token. */
+    double pace; /* Tokens that it had a step, lately. */
     /* The draft of the step: what it is copied from, or NULL: the draft model makes it, and catches
      * up with the text if there is no draft yet. */
     const int32_t *draft_from;

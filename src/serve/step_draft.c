@@ -117,6 +117,7 @@ static void consider(lt_engine *e, lt_job_choice *s, candidates *c) {
         text.all = &e->acceptance[s->draft_from == NULL];
         text.runs = &e->runs[s->draft_from == NULL];
         text.run = s->run;
+        text.pace = s->pace;
         c->choice[c->n] = s;
         c->text[c->n++] = text;
     }
@@ -226,6 +227,7 @@ void lt_step_count_draft(lt_engine *e, lt_job_choice *c) {
                                 .run = c->run,
                                 .n = n};
     c->run = lt_draft_run_after(&text, accepted);
+    c->pace = c->n_out > 0 ? lt_draft_pace_after(c->pace, accepted + 1) : 0;
     lt_draft_runs_note(&e->runs[from], &text, accepted);
     c->n_draft = c->n_unchecked = 0;
     c->n_verified += n;
@@ -277,11 +279,12 @@ static void note_times(lt_engine *e, const lt_step *s, double seconds, double lo
 static void keep_account(lt_engine *e, const lt_step *s, double seconds) {
     const double longer_s = longer_by_drafts(e, s, seconds);
     const bool host = e->model->backend->host_memory,
-               costs = longer_s > 0 || ((s->usual || host) && e->step_drafted > 0);
+               costs = longer_s > 0 ||
+                       ((s->usual || host) && !e->drafter.recorded && e->step_drafted > 0);
     const int64_t n_plain = s->n_rows - e->step_drafted;
     note_times(e, s, seconds - e->drafter.seconds, longer_s);
     lt_draft_account_borrow(&e->account, e->drafter.catch_up_s, e->plain_s);
-    if (s->n_draft > 0 && !s->as_usual) {
+    if (s->n_draft > 0 && (!s->as_usual || e->drafter.recorded)) {
         e->n_unusual++;
         e->unusual_s += seconds - e->plain_s;
     }
@@ -294,6 +297,7 @@ static void keep_account(lt_engine *e, const lt_step *s, double seconds) {
     }
     e->step_drafted = e->step_accepted = 0;
     e->drafter.seconds = e->drafter.catch_up_s = e->plain_s = 0;
+    e->drafter.recorded = false;
 }
 
 void lt_step_settle(lt_engine *e, const lt_step *s, double seconds) {

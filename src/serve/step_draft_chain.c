@@ -44,10 +44,10 @@ static void add_item(lt_engine *e, lt_paged_forward_rows *call, const lt_sched_i
 }
 
 /* Draft tokens `place` of the texts; *start_s is the time of the call before. A token that the
- * served model does not have becomes 0, which is verified like any other. usual: the call, and the
- * one that was queued behind it meanwhile, were not recorded. */
+ * served model does not have becomes 0, which is verified like any other. The time of a
+ * call that was recorded, or behind which one was, is not noted. */
 static lt_err take(lt_engine *e, int64_t place, int64_t n_rows, lt_job_choice *const *choices,
-                   bool usual, double *start_s) {
+                   double *start_s) {
     lt_paged_forward_picks picks;
     const double before_s = *start_s;
     LT_TRY(lt_paged_forward_take_picks(e->drafter.forward, &picks));
@@ -59,7 +59,7 @@ static lt_err take(lt_engine *e, int64_t place, int64_t n_rows, lt_job_choice *c
         }
     }
     *start_s = lt_clock_s();
-    lt_draft_times_note(&e->drafter.times, usual ? n_rows : 0, *start_s - before_s);
+    lt_draft_times_note(&e->drafter.times, e->drafter.recorded ? 0 : n_rows, *start_s - before_s);
     return LT_OK;
 }
 
@@ -68,7 +68,6 @@ lt_err lt_step_propose_chain(lt_engine *e) {
     lt_job_choice **choices[2] = {d->choices, d->choices + LT_DRAFT_ROWS};
     double start_s = lt_clock_s();
     int64_t n_rows = 0; /* Of the call whose picks were not taken. */
-    bool usual = true;
     for (int64_t place = 0; place <= LT_DRAFT_MOST; place++) {
         lt_paged_forward_rows call = lt_step_draft_call(e);
         for (int64_t i = 0; i < e->sched.n_items; i++) {
@@ -82,10 +81,9 @@ lt_err lt_step_propose_chain(lt_engine *e) {
             call.how = d->how;
             LT_TRY(lt_paged_forward_run(d->forward, &call));
             LT_TRY(lt_paged_forward_send_picks(d->forward, call.n_rows));
-            usual = usual && lt_paged_forward_usual(d->forward);
+            d->recorded = d->recorded || !lt_paged_forward_usual(d->forward);
         }
-        LT_TRY(n_rows > 0 ? take(e, place - 1, n_rows, choices[(place + 1) % 2], usual, &start_s)
-                          : LT_OK);
+        LT_TRY(n_rows > 0 ? take(e, place - 1, n_rows, choices[(place + 1) % 2], &start_s) : LT_OK);
         n_rows = call.n_rows;
         if (n_rows == 0) {
             return LT_OK;

@@ -266,6 +266,88 @@ static void the_best_rate_is_taken(void **state) {
     }
 }
 
+/* A first measurement that was far too slow is forgotten at the next one, but not a confirmed
+ * one. */
+static void a_slow_first_step_is_forgotten(void **state) {
+    static lt_draft_times t;
+    (void)state;
+    lt_draft_times_note(&t, 4, 1.0);
+    lt_draft_times_note(&t, 4, 0.010);
+    assert_true(fabs(lt_draft_times_of(&t, 4) - 0.010) < 1e-12);
+    for (int i = 0; i < 20; i++) {
+        lt_draft_times_note(&t, 4, 0.010);
+    }
+    lt_draft_times_note(&t, 4, 0.001);
+    assert_true(fabs(lt_draft_times_of(&t, 4) - 0.0091) < 1e-12);
+}
+
+/* Padded steps take what a step of the largest rows of their range takes. */
+static void padded_steps_have_steps_of_times(void **state) {
+    static lt_draft_times t;
+    (void)state;
+    t.padded = true;
+    lt_draft_times_note(&t, 17, 0.010); /* Up to 24. */
+    lt_draft_times_note(&t, 48, 0.022); /* From 33 on. */
+    assert_true(fabs(lt_draft_times_of(&t, 18) - 0.010) < 1e-12);
+    assert_true(fabs(lt_draft_times_of(&t, 24) - 0.010) < 1e-12);
+    assert_true(fabs(lt_draft_times_of(&t, 25) - 0.014) < 1e-12); /* 32 of 24 to 48. */
+    assert_true(fabs(lt_draft_times_of(&t, 33) - 0.022) < 1e-12);
+}
+
+/* Steps with long drafts have their own times; until one was measured, those of short ones. */
+static void long_drafts_have_their_own_times(void **state) {
+    static lt_draft_times plain, few, many;
+    const lt_draft_acceptance good = rated(0.95);
+    const lt_draft_known known = {.plain = &plain, .drafted = {&few, &many}, .few = 3};
+    lt_draft_text text = {.own = &good, .all = &good, .most = LT_DRAFT_MOST};
+    (void)state;
+    lt_draft_times_note(&plain, 1, 0.010);
+    for (int rows = 2; rows <= 9; rows++) {
+        lt_draft_times_note(&few, rows, 0.012);
+    }
+    (void)lt_draft_choose(&known, 1, &text, 1);
+    assert_int_equal(text.n, LT_DRAFT_MOST);
+    for (int rows = 5; rows <= 9; rows++) {
+        lt_draft_times_note(&many, rows, 0.030);
+    }
+    (void)lt_draft_choose(&known, 1, &text, 1);
+    assert_int_equal(text.n, 3);
+}
+
+/* Where there is room for few draft tokens, the text that had fewer tokens has them. What other
+ * texts gain must be worth that its steps are longer. */
+static void slow_texts_count_more(void **state) {
+    static lt_draft_times t;
+    const lt_draft_acceptance good = rated(0.9), bad = rated(0.02);
+    lt_draft_text texts[2];
+    (void)state;
+    for (int rows = 1; rows <= LT_DRAFT_ROWS; rows++) {
+        lt_draft_times_note(&t, rows, rows < 126 ? 0.010 : 0.020);
+    }
+    lt_draft_times_note(&t, 124, 0.010);
+    for (int slow = 0; slow < 2; slow++) {
+        for (int i = 0; i < 2; i++) {
+            texts[i] = (lt_draft_text){
+                .own = &good, .all = &good, .most = 8, .pace = i == slow ? 1 : 3};
+        }
+        assert_true(choose(&t, NULL, 124, texts, 2) > 0);
+        assert_true(texts[slow].n > texts[1 - slow].n);
+    }
+    lt_draft_times_note(&t, 2, 0.010);
+    for (int slow = 0; slow < 2; slow++) { /* A draft token makes a step 1.5 times as long. */
+        static lt_draft_times steep;
+        lt_draft_times_note(&steep, 2, 0.010);
+        for (int rows = 3; rows <= 10; rows++) {
+            lt_draft_times_note(&steep, rows, 0.018);
+        }
+        texts[0] = (lt_draft_text){.own = &good, .all = &good, .most = 8, .pace = slow ? 4 : 1};
+        texts[1] = (lt_draft_text){.own = &bad, .all = &bad, .most = 8, .pace = 1};
+        assert_true((choose(&steep, NULL, 2, texts, 2) > 0) == !slow);
+    }
+    assert_true(fabs(lt_draft_pace_after(0, 1) - 1) < 1e-12);
+    assert_true(lt_draft_pace_after(1, 5) > 1.05 && lt_draft_pace_after(5, 1) < 4.95);
+}
+
 /* A world in which a step takes (1 + slope (rows - 1)) (a number around 1), a call of the draft
  * model `call` of that, and a draft token is accepted with probability `rate` if those before it
  * were. wait > 0: a device, on which a step with drafts takes so much longer. Returns the tokens a
@@ -368,6 +450,10 @@ int main(void) {
                                        cmocka_unit_test(ranges_of_rows),
                                        cmocka_unit_test(the_first_call_is_full),
                                        cmocka_unit_test(the_best_rate_is_taken),
+                                       cmocka_unit_test(a_slow_first_step_is_forgotten),
+                                       cmocka_unit_test(padded_steps_have_steps_of_times),
+                                       cmocka_unit_test(long_drafts_have_their_own_times),
+                                       cmocka_unit_test(slow_texts_count_more),
                                        cmocka_unit_test(drafts_never_cost_much)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
