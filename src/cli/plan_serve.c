@@ -65,7 +65,11 @@ int lt_plan_serve_verb(int argc, char **argv) {
             NULL, 0, &n, &status)) {
         return status;
     }
-    err = lt_plan_model_load(&m, o.model);
+    err = o.model[0] != '\0' && o.cluster[0] != '\0'
+              ? lt_plan_model_load(&m, o.model)
+              : lt_error_set(LT_ERR_ARG, "plan serve needs %s: a name under recipes/%s or a file",
+                             o.model[0] == '\0' ? "--model" : "--cluster",
+                             o.model[0] == '\0' ? "models" : "clusters");
     if (err == LT_OK) {
         err = lt_plan_cluster_load(&c, o.cluster);
     }

@@ -50,8 +50,11 @@ int lt_verb_agent(int argc, char **argv) {
     }
     if (o.memory[0] == '\0' || token == NULL || token[0] == '\0' || o.node >= o.nodes) {
         return lt_verb_fail(lt_error_set(
-            LT_ERR_ARG, "agent: node %lld of %lld, memory '%s', %s LATEEN_TOKEN", (long long)o.node,
-            (long long)o.nodes, o.memory, token == NULL ? "no" : "with"));
+            LT_ERR_ARG,
+            "agent needs --memory FOLDER (it is '%s'), --node below --nodes (%lld of %lld), and "
+            "the run's LATEEN_TOKEN in the environment (%s)",
+            o.memory, (long long)o.node, (long long)o.nodes,
+            token == NULL || token[0] == '\0' ? "it is not" : "it is"));
     }
     err = lt_agent_run(&(lt_agent_options){o.memory, token, (int)o.node, (int)o.nodes});
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);

@@ -164,6 +164,12 @@ static lt_err run(const copy_options *o, const char *const *words, int n) {
     if (o->list || o->delete) {
         return o->list ? list(words[0], &c, o->json) : delete_objects(words[0], &c, o->json);
     }
+    if (n == 1 && (strstr(words[0], "://") == NULL || strncmp(words[0], "file:", 5) == 0)) {
+        LT_FAIL(LT_ERR_ARG,
+                "%s: copy takes a source and a target; only s3://, https:// and hf:// "
+                "are brought into the cache without one",
+                words[0]);
+    }
     lt_copying_show(&c, o->json, true);
     if (n == 1) {
         err = lt_copy_bring(path, words[0], &c);

@@ -50,6 +50,12 @@ bad_input() {
     refused 2 "unknown verb 'nosuch'" help nosuch
     refused 2 "tp 3 does not divide the 32 heads and 8 heads of keys of llama3-8b; the nearest that does is tp 2" plan serve --model llama3-8b --cluster h100-node --tp 3
     refused 2 "the nearest that does is tp 8" plan serve --model llama3-8b --cluster h100-node --tp 7
+    refused 2 "plan serve needs --model: a name under recipes/models or a file" plan serve --cluster h100-node
+    refused 2 "plan serve needs --cluster: a name under recipes/clusters or a file" plan serve --model llama3-8b
+    # A source without a target is fetched into the cache, so it must be a place that can be fetched.
+    refused 2 "$dir: copy takes a source and a target" copy "$dir"
+    refused 2 "file:///etc/hosts: copy takes a source and a target" copy file:///etc/hosts
+    refused 2 "agent needs --memory FOLDER (it is ''), --node below --nodes (0 of 1), and the run's LATEEN_TOKEN in the environment (it is not)" agent
 
     # Lines.
     printf '\357\273\277{"text": "bom"}\r\n\r\n{"text": "crlf"}\r\n' >"$dir/bom.jsonl"
