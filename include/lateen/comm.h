@@ -91,6 +91,8 @@ typedef struct {
     size_t device_bytes, host_bytes;
 } lt_comm_memory;
 lt_comm_memory lt_comm_device_measure(int n_ranks);
+/* Bytes that one of n GPUs of a machine copies to another at a time in collectives. */
+size_t lt_comm_device_piece(int n_ranks);
 /* A collective call of all ranks, once, after which no group is opened: makes NCCL's communicators
  * of a world that was opened with connect_late. All ranks have opened their groups of more than one
  * member in the same order. */

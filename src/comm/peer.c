@@ -88,6 +88,10 @@ size_t lt_peers_bytes(int n_ranks) {
     return n_ranks > 1 ? WORDS_BYTES + (size_t)n_boxes(n_ranks) * box_of(n_ranks) : 0;
 }
 
+size_t lt_comm_device_piece(int n_ranks) {
+    return slot_of(n_ranks);
+}
+
 size_t lt_peer_slot_bytes(const lt_peers *p, int lane) {
     return lane == 0 ? p->slot_bytes : p->pair_bytes;
 }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "comm/call.h"
+#include "model/layer.h"
 #include "parallel/pipeline.h"
 #include "plan/plan.h"
 #include "train/adapters.h"
@@ -18,6 +19,12 @@
 #define MEMORY_SHARE 0.92
 #define HIDDEN_SHARE 0.9 /* Share of the passes beside which gradients and weights move. */
 #define RING_SHARE   0.3 /* Share of a ring's transfers that its attention does not hide. */
+/* Copies between GPUs of one machine (comm/peer.h), as two H200 made them: the share of a link that
+ * large ones reach, and what each piece loses (docs/speed/parallel.md, 3 and 4). */
+#define COPY_SHARE   0.84
+#define COPY_PIECE_S 20e-6
+#define COPY_MOST    16    /* LT_PEER_MOST */
+#define COPY_LEAST_S 15e-6 /* What the passes wait for a transfer that came in time. */
 /* CPU ranks: what a core reaches in F32 products, and what messages through memory reach; rough
  * values for the choice, which depends on their ratio. */
 #define CORE_FLOPS 30e9
@@ -196,32 +203,47 @@ static lt_err compute_of(finder *f, int64_t micro, double *pass_s, double *updat
     return LT_OK;
 }
 
-/* The seconds that are waited for when transfers of `seconds` run beside passes of `beside`. The
- * transfer of the last of the `units` runs beside nothing. */
-static double exposed(double seconds, double beside, double units) {
-    return lt_plan_max(seconds - HIDDEN_SHARE * beside, seconds / units);
+/* Seconds of a gather or a reduction to shards of `bytes` together, among n ranks, `stride` apart. */
+static double transfer_s(const finder *f, lt_plan_verb verb, double bytes, int64_t n,
+                         int64_t stride) {
+    const lt_plan_gpu *gpu = &f->machine->cluster.gpu;
+    if (!f->machine->on_device || n * stride > gpu->node_gpus || f->n_ranks > COPY_MOST || n == 1) {
+        return lt_plan_collective_s(&f->machine->cluster, verb, bytes, n, stride);
+    }
+    const double shard = bytes / (double)n, others = (double)n - 1.0;
+    const double pieces = ceil(shard / (double)lt_comm_device_piece(f->n_ranks));
+    return others * (shard / (gpu->link_gbps * LT_PLAN_GB * COPY_SHARE) + pieces * COPY_PIECE_S);
+}
+
+/* The seconds that are waited for when transfers of `seconds` run beside passes of `beside`. A
+ * share of them, that of the last or first unit, runs beside nothing. */
+static double exposed(double seconds, double beside, double alone) {
+    return lt_plan_max(seconds - HIDDEN_SHARE * beside, seconds * alone);
 }
 
 static double dp_wait(const finder *f, const lt_auto_layout *l, double passes_s, double micros) {
-    const lt_plan_cluster *c = &f->machine->cluster;
     const lt_mesh_shape *s = &l->mesh;
+    const lt_model_spec *spec = &f->run.spec;
     const double experts = f->params.moe / s->ep, others = f->params.total - f->params.moe;
-    const double held = (others + experts) / (s->tp * s->pp), units = (double)f->run.spec.n_layers;
+    const double held = (others + experts) / (s->tp * s->pp);
+    /* The embedding is the first unit forward and the last backward, and in one stage. */
+    const double first = (double)(spec->vocab_size * spec->width) / s->tp,
+                 alone = lt_plan_max(first / s->pp / held, 1.0 / (double)spec->n_layers);
     const double weight = (double)lt_dtype_bytes(f->run.dtype);
     const int64_t n = (int64_t)s->dp * s->cp;
-    const double sum = lt_plan_collective_s(c, LT_PLAN_REDUCE_SCATTER, 4.0 * held, n, s->tp);
-    const double gather = lt_plan_collective_s(c, LT_PLAN_ALL_GATHER, weight * held, n, s->tp);
+    const double sum = transfer_s(f, LT_PLAN_REDUCE_SCATTER, 4.0 * held, n, s->tp);
+    const double gather = transfer_s(f, LT_PLAN_ALL_GATHER, weight * held, n, s->tp);
     const double forward = passes_s / 3.0, backward = passes_s - forward;
     switch (l->zero) {
     case 0:
-        return exposed(2.0 * sum, backward / micros, units);
+        return exposed(2.0 * sum, backward / micros, alone);
     case 1:
-        return exposed(sum, backward / micros, units) + exposed(gather, forward / micros, units);
+        return exposed(sum, backward / micros, alone) + exposed(gather, forward / micros, alone);
     case 2:
-        return exposed(micros * sum, backward, units) + exposed(gather, forward / micros, units);
+        return exposed(micros * sum, backward, alone) + exposed(gather, forward / micros, alone);
     default:
-        return exposed(micros * gather, forward, units) +
-               exposed(micros * (gather + sum), backward, units);
+        return exposed(micros * gather, forward, alone) +
+               exposed(micros * (gather + sum), backward, alone);
     }
 }
 
@@ -231,15 +253,44 @@ static double stream_bytes(const finder *f, const lt_auto_layout *l) {
            (double)lt_dtype_bytes(f->run.dtype);
 }
 
+/* Seconds of a product of a rank's own rows, of `columns` that the ranks of tp divide. */
+static double own_product_s(const finder *f, const lt_auto_layout *l, double columns) {
+    const double rows = (double)(l->micro * f->run.recipe.seq) / l->mesh.cp / l->mesh.tp;
+    const double flops = 2.0 * rows * (double)f->run.spec.width * columns / l->mesh.tp;
+    return flops /
+           (f->machine->cluster.gpu.peak_tflops[LT_PLAN_BF16] * 1e12 * f->machine->rates.gemm);
+}
+
+/* What a layer waits for its 8 gathers and scatters. On GPUs products of a rank's own rows run
+ * beside them (model/tp.h): one forward; backward two, or one and the whole gradient of the weight.
+ * Experts, and products that are one op with their activation, wait. */
+static double tp_layer_s(const finder *f, const lt_auto_layout *l, double transfer) {
+    const lt_layer_spec layer = lt_layer_part(&f->run.spec, 0, 1);
+    const double n = l->mesh.tp, mlp = layer.n_experts > 0 ? 0.0 : 1.0,
+                 apart = layer.gated ? mlp : 0.0;
+    const struct {
+        double columns, forward, backward; /* Own products beside the transfer. */
+    } products[] = {{(double)lt_layer_qkv_cols(&layer), 1.0, 1.0 + n},
+                    {(double)lt_layer_att_cols(&layer), 1.0, 2.0},
+                    {(double)lt_layer_up_rows(&layer), apart, mlp * (1.0 + n)},
+                    {(double)layer.ffn_width, mlp, apart * 2.0}};
+    double sum = 0.0;
+    for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
+        const double own = f->machine->on_device ? own_product_s(f, l, products[i].columns) : 0.0;
+        sum += lt_plan_max(COPY_LEAST_S, transfer - products[i].forward * own) +
+               lt_plan_max(COPY_LEAST_S, transfer - products[i].backward * own);
+    }
+    return sum;
+}
+
 static double tp_wait(const finder *f, const lt_auto_layout *l, double micros) {
     const lt_mesh_shape *s = &l->mesh;
     const double layers = (double)f->run.spec.n_layers / s->pp;
     const double again = f->run.recipe.recompute == LT_RECOMPUTE_FULL        ? 4.0
                          : f->run.recipe.recompute == LT_RECOMPUTE_SELECTIVE ? 2.0
                                                                              : 0.0;
-    return micros * layers * (8.0 + again) *
-           lt_plan_collective_s(&f->machine->cluster, LT_PLAN_ALL_GATHER, stream_bytes(f, l), s->tp,
-                                1);
+    const double transfer = transfer_s(f, LT_PLAN_ALL_GATHER, stream_bytes(f, l), s->tp, 1);
+    return micros * layers * (tp_layer_s(f, l, transfer) + again * transfer);
 }
 
 static double cp_wait(const finder *f, const lt_auto_layout *l, double micros) {
@@ -250,7 +301,7 @@ static double cp_wait(const finder *f, const lt_auto_layout *l, double micros) {
                       (double)lt_dtype_bytes(f->run.dtype);
     const double share = f->run.recipe.context == LT_CONTEXT_RING ? RING_SHARE : 1.0;
     return share * micros * (double)spec->n_layers / s->pp * 3.0 *
-           lt_plan_collective_s(&f->machine->cluster, LT_PLAN_ALL_GATHER, kv, s->cp, s->tp);
+           transfer_s(f, LT_PLAN_ALL_GATHER, kv, s->cp, s->tp);
 }
 
 static double ep_wait(const finder *f, const lt_auto_layout *l, double micros) {

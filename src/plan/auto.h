@@ -8,8 +8,10 @@
  *              divided over pp, cp and tp; plus what each axis sends, by collective.c
  *
  *       dp       sums of gradients and gathers of weights (docs/parallel.md has the bytes), hidden
- *                behind the passes that run beside them up to a share of those
- *       tp       8 gathers or scatters of a micro-batch's stream a layer, not hidden
+ *                behind the passes that run beside them up to a share of those, but for the
+ *                embedding's, beside which nothing runs
+ *       tp       8 gathers or scatters of a micro-batch's stream a layer; on GPUs hidden behind
+ *                products of a rank's own rows
  *       cp       gathers of keys and values a layer, not hidden; by `ring` mostly hidden
  *       ep       4 exchanges of the chosen rows a layer, not hidden
  *       pp       the sends of each micro-batch, and the schedule's bubble, by its closed form
