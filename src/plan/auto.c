@@ -203,7 +203,7 @@ static lt_err compute_of(finder *f, int64_t micro, double *pass_s, double *updat
     return LT_OK;
 }
 
-/* Seconds of a gather or a reduction to shards, of `bytes` together, among n ranks that are `stride`
+/* Seconds of a gather, or a reduction to shards, of `bytes` together. Its n ranks are `stride`
  * apart. */
 static double transfer_s(const finder *f, lt_plan_verb verb, double bytes, int64_t n,
                          int64_t stride) {
