@@ -224,6 +224,8 @@ typedef struct {
     double price_gpu_h, price_mwh, pue;
 } lt_plan_cluster;
 
+/* path: a YAML file, a name of recipes/clusters, or a kind of GPU (gpus.yaml), which is one node of
+ * them. NOT_FOUND: none of these. */
 LT_MUST_USE lt_err lt_plan_cluster_load(lt_plan_cluster *out, const char *path);
 LT_MUST_USE lt_err lt_plan_gpu_find(lt_plan_gpu *out, const char *name);
 /* The stack of that name on that GPU; else the GPU's default with anchored = false. */

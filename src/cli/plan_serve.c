@@ -10,7 +10,8 @@
 #define SERVE_OPTIONS(X)                                                                           \
     X(STR, model, "model", "", 1, 0, "name|path",                                                  \
       "recipes/models name, Hugging Face folder or config.json")                                   \
-    X(STR, cluster, "cluster", "", 1, 0, "name|path", "recipes/clusters name or YAML file")        \
+    X(STR, cluster, "cluster", "", 1, 0, "name|path",                                              \
+      "recipes/clusters name, YAML file, or kind of GPU: one node of them")                        \
     X(I64, tp, "tp", "1", 1, 1024, "", "GPUs that share one copy of the model")                    \
     X(I64, prompt, "prompt", "1000", 1, 1e7, "tokens", "per request")                              \
     X(I64, output, "output", "1000", 1, 1e7, "tokens", "per request")                              \

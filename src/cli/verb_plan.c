@@ -13,7 +13,8 @@
 #define PLAN_OPTIONS(X)                                                                            \
     X(STR, model, "model", "", 1, 0, "name|path",                                                  \
       "recipes/models name, Hugging Face folder, config.json; or a recipe or run folder of ours")  \
-    X(STR, cluster, "cluster", "", 1, 0, "name|path", "recipes/clusters name or YAML file")        \
+    X(STR, cluster, "cluster", "", 1, 0, "name|path",                                              \
+      "recipes/clusters name, YAML file, or kind of GPU: one node of them")                        \
     X(I64, gpus, "gpus", "0", 0, 1e7, "",                                                          \
       "number of GPUs (0: all of the cluster); with a recipe: of ranks, whose layouts are ranked") \
     X(I64, tokens, "tokens", "1T", 1, 1e18, "", "tokens of the whole run")                         \

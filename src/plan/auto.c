@@ -33,13 +33,10 @@
 /* ---- The machine ---- */
 
 lt_err lt_auto_machine_gpu(lt_auto_machine *out, const char *name, int n_ranks) {
-    lt_plan_gpu gpu;
-    lt_plan_stack stack;
     *out = (lt_auto_machine){.on_device = true};
-    if (lt_plan_cluster_load(&out->cluster, name) != LT_OK) {
-        LT_TRY(lt_plan_gpu_find(&gpu, name));
-        LT_TRY(lt_plan_stack_find(&stack, gpu.name, "default"));
-        lt_plan_cluster_plain(&out->cluster, &gpu, &stack, n_ranks);
+    LT_TRY(lt_plan_cluster_load(&out->cluster, name));
+    if (strcmp(out->cluster.name, out->cluster.gpu.name) == 0) { /* A kind: as many as needed. */
+        out->cluster.gpus = n_ranks;
     }
     out->memory_bytes = MEMORY_SHARE * out->cluster.gpu.memory_bytes;
     return lt_own_rates_find(&out->rates, out->cluster.gpu.name);

@@ -529,8 +529,15 @@ lt_err lt_plan_cluster_load(lt_plan_cluster *out, const char *path) {
     size_t n = 0;
     char found[LT_PATH_BYTES];
     const char *base;
+    lt_plan_gpu gpu;
+    lt_plan_stack stack;
 
     LT_ASSERT(out != NULL && path != NULL);
+    if (lt_plan_gpu_find(&gpu, path) == LT_OK) {
+        LT_TRY(lt_plan_stack_find(&stack, gpu.name, "default"));
+        lt_plan_cluster_plain(out, &gpu, &stack, gpu.node_gpus);
+        return LT_OK;
+    }
     LT_TRY(lt_plan_recipe_find(found, sizeof found, "clusters", path, ".yaml"));
     LT_TRY(lt_yaml_load(&rows, &n, found));
     LT_TRY_DONE(cluster_read(out, rows, n, found));

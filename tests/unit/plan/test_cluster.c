@@ -653,8 +653,20 @@ static void a_file_elsewhere_gives_the_name_up_to_its_first_dot(void **state) {
     says("no file 'nowhere' and no recipes/clusters/nowhere.yaml");
 }
 
+static void a_kind_of_gpu_is_one_node_of_them(void **state) {
+    lt_plan_cluster c;
+    lt_plan_gpu gpu;
+    (void)state;
+    assert_int_equal(lt_plan_gpu_find(&gpu, "beta"), LT_OK);
+    assert_int_equal(lt_plan_cluster_load(&c, "beta"), LT_OK);
+    assert_string_equal(c.name, "beta");
+    assert_string_equal(c.gpu.name, "beta");
+    assert_int_equal(c.gpus, gpu.node_gpus);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_kind_of_gpu_is_one_node_of_them),
         cmocka_unit_test(each_field_of_a_gpu_is_its_own),
         cmocka_unit_test(a_gpu_without_units_of_eight_bits_has_no_peak_there),
         cmocka_unit_test(the_longest_spelling_that_occurs_names_the_gpu),
