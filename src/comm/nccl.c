@@ -186,7 +186,7 @@ static lt_err copy_call(lt_nccl_world *w, lt_call *call) {
     LT_TRY(lt_nccl_begin_on(w, call, lt_peer_sends(w->peers, 0))); /* The sends come first. */
     LT_TRY(lt_nccl_sends_follow(w, call));
     LT_TRY(w->follows[place] ? w->backend->moment_follow(q, w->before[place]) : LT_OK);
-    LT_TRY(lt_peers_collective(w->peers, call, &(lt_peer_place){q, w->sum, w->piece_bytes}));
+    LT_TRY(lt_peers_collective(w->peers, call, &(lt_peer_place){q, w->sum}));
     return lt_nccl_end_on(w, call, q);
 }
 
@@ -207,7 +207,7 @@ static lt_err begin(lt_call *call, bool has_turn) {
 
 static lt_err early(const lt_call *call) {
     lt_nccl_world *w = call->group->comm->world;
-    const lt_peer_place behind = {call->group->comm->queue, w->sum, w->piece_bytes};
+    const lt_peer_place behind = {call->group->comm->queue, w->sum};
     return behind.q != NULL && by_copies(w, call) ? lt_peers_early(w->peers, call, &behind) : LT_OK;
 }
 

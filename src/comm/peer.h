@@ -57,11 +57,10 @@ bool lt_peers_all(const lt_peers *p);
 bool lt_peers_reach(const lt_peers *p, const lt_group *g);
 
 /* Queue a whole call: a collective's sums and receipts on q, its sends on lt_peer_sends, for which
- * q waits at the end. sum: F32 memory of the device for one piece of sum_bytes. */
+ * q waits at the end. scratch: a few bytes of the device, which a barrier sends. */
 typedef struct {
     lt_queue *q;
-    float *sum;
-    size_t sum_bytes;
+    float *scratch;
 } lt_peer_place;
 bool lt_peers_serve(const lt_peers *p, const lt_call *call);
 LT_MUST_USE lt_err lt_peers_collective(lt_peers *p, const lt_call *call,

@@ -2,6 +2,9 @@
 #include "base/error.h"
 #include "comm/peer.h"
 #include "comm/piece.h"
+#include "tensor/ops.h"
+
+_Static_assert(LT_PEER_MOST <= LT_SUM_MOST, "a sum of all ranks of a machine is one op");
 
 static bool sums_here(const lt_call *call) {
     return call->op == LT_REDUCE_SUM && (call->dtype == LT_F32 || call->dtype == LT_BF16);
@@ -25,7 +28,7 @@ typedef struct {
     const lt_call *call;
     const lt_group *g;
     lt_queue *q;
-    float *sum;
+    float *scratch;
     int64_t each; /* Elements of a piece of a sum. */
 } work;
 
@@ -67,7 +70,7 @@ static exchange exchange_with(const work *w, int member) {
     int64_t send_at = 0, recv_at = 0;
     switch (call->kind) {
     case LT_CALL_BARRIER:
-        return (exchange){(const char *)w->sum, NULL, BARRIER_BYTES, BARRIER_BYTES};
+        return (exchange){(const char *)w->scratch, NULL, BARRIER_BYTES, BARRIER_BYTES};
     case LT_CALL_BROADCAST:
         return (exchange){call->src, call->dst, own == call->peer ? all : 0,
                           member == call->peer ? all : 0};
@@ -163,7 +166,7 @@ static lt_err add_raw(const work *w, int64_t k) {
         LT_TRY(i != own ? lt_peer_await(w->p, w->g->ranks[i], 0, w->q, &slot) : LT_OK);
         terms[i] = slot;
     }
-    LT_TRY(lt_piece_add(w->backend, w->q, call, s, terms, w->sum));
+    LT_TRY(lt_piece_add(w->backend, w->q, call, s, terms, w->scratch));
     for (int i = 0; i < n; i++) {
         LT_TRY(i != own ? lt_peer_free(w->p, w->g->ranks[i], 0, w->q) : LT_OK);
     }
@@ -215,22 +218,14 @@ static lt_err reduce(const work *w) {
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
-/* Both sides have the same pieces. */
-static int64_t elements_of_piece(const lt_peers *p, const lt_call *call,
-                                 const lt_peer_place *place) {
-    const int64_t slot = (int64_t)(lt_peer_slot_bytes(p, 0) / lt_dtype_bytes(call->dtype)),
-                  sum = (int64_t)(place->sum_bytes / sizeof *place->sum);
-    return call->group->n > 2 && sum < slot ? sum : slot;
-}
-
 static work work_of(lt_peers *p, const lt_call *call, const lt_peer_place *place) {
     return (work){.p = p,
                   .backend = lt_peer_backend(p),
                   .call = call,
                   .g = call->group,
                   .q = place->q,
-                  .sum = place->sum,
-                  .each = elements_of_piece(p, call, place)};
+                  .scratch = place->scratch,
+                  .each = (int64_t)(lt_peer_slot_bytes(p, 0) / lt_dtype_bytes(call->dtype))};
 }
 
 static bool none_is_early(const work *w) {

@@ -23,14 +23,18 @@ lt_err lt_piece_add(const lt_backend *b, lt_queue *q, const lt_call *call, lt_pi
     const bool all = call->kind == LT_CALL_ALL_REDUCE;
     void *dst = lt_piece_element(call->dst, all ? piece.first : piece.first - own * call->count,
                                  call->dtype);
-    lt_add_args a = {.alpha = 1.0f, .beta = 1.0f};
-    for (int i = 1; i < n; i++) {
-        a.a = i == 1 ? lt_tensor_1d(terms[0], call->dtype, piece.count)
-                     : lt_tensor_1d(sum, LT_F32, piece.count);
-        a.b = lt_tensor_1d(terms[i], call->dtype, piece.count);
-        a.y = i == n - 1 ? lt_tensor_1d(dst, call->dtype, piece.count)
-                         : lt_tensor_1d(sum, LT_F32, piece.count);
-        LT_TRY(b->ops->add(q, &a));
+    for (int i = 0; i < n; i += LT_SUM_MOST) {
+        const bool last = i + LT_SUM_MOST >= n;
+        lt_sum_args a = {.n = last ? n - i : LT_SUM_MOST};
+        a.y = last ? lt_tensor_1d(dst, call->dtype, piece.count)
+                   : lt_tensor_1d(sum, LT_F32, piece.count);
+        if (i > 0) {
+            a.part = lt_tensor_1d(sum, LT_F32, piece.count);
+        }
+        for (int k = 0; k < a.n; k++) {
+            a.x[k] = lt_tensor_1d(terms[i + k], call->dtype, piece.count);
+        }
+        LT_TRY(b->ops->sum(q, &a));
     }
     return LT_OK;
 }

@@ -381,6 +381,15 @@ static lt_cost muon(const lt_muon_args *a) {
                      bytes(&a->g) + twice(&a->p) + twice(&a->m) + bytes(&a->copy)};
 }
 
+static lt_cost sum(const lt_sum_args *a) {
+    const double n = a->n + (a->part.data != NULL);
+    lt_cost cost = {(n - 1.0) * count(&a->y), bytes(&a->y) + bytes(&a->part)};
+    for (int k = 0; k < a->n; k++) {
+        cost.bytes += bytes(&a->x[k]);
+    }
+    return cost;
+}
+
 static lt_cost add(const lt_add_args *a) {
     return (lt_cost){count(&a->y) * (a->b.data != NULL ? 3.0 : 1.0),
                      bytes(&a->y) + bytes(&a->a) + bytes(&a->b)};

@@ -272,6 +272,15 @@ typedef struct {
     float alpha, beta;
 } lt_add_args;
 
+/* y = part + x[0] + x[1] + ... + x[n - 1], in this order, in F32, rounded once; part F32 or absent.
+ * All (C), contiguous; the x have one type, F32 or BF16; y has it, too, or is F32. y may be part or
+ * any of the x. */
+#define LT_SUM_MOST 16
+typedef struct {
+    lt_tensor y, part, x[LT_SUM_MOST];
+    int n;
+} lt_sum_args;
+
 /* Cross-entropy of logits (R, V), F32 or BF16, against labels (R) I32, -1 = ignored. The caller
  * passes a chunk of rows at a time, so that the logits of all rows never exist at once. l =
  * softcap(logits) first if softcap > 0. Per row: lse; loss = lse - l[label]; z = z_coef * lse^2
@@ -673,6 +682,7 @@ typedef struct {
     X(act_bwd, lt_act_bwd_args)                                                                    \
     X(matmul_act, lt_matmul_act_args)                                                              \
     X(add, lt_add_args)                                                                            \
+    X(sum, lt_sum_args)                                                                            \
     X(xent, lt_xent_args)                                                                          \
     X(distill, lt_distill_args)                                                                    \
     X(penalty_set, lt_penalty_set_args)                                                            \

@@ -54,6 +54,7 @@ void lt_spec(lt_specs *l, int archs, const char *file, const char *format, ...) 
     X(rows)                                                                                        \
     X(scaled)                                                                                      \
     X(sgemm)                                                                                       \
+    X(sum)                                                                                         \
     X(sgemm_ladder)
 #define LT_SPEC_DECLARE(name) void lt_specs_##name(lt_specs *l);
 LT_SPEC_TELLERS(LT_SPEC_DECLARE)

@@ -1,4 +1,5 @@
-/* elementwise.c (ref): y = alpha a (+ beta b), y = x converted, and the sum of squares. */
+/* elementwise.c (ref): y = alpha a (+ beta b), sums of several, y = x converted, and the sum of
+ * squares. */
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 
@@ -20,6 +21,22 @@ lt_err lt_ref_add(lt_queue *q, const lt_add_args *a) {
             }
             set(&a->y, at_flat(&a->y, row, c), y);
         }
+    }
+    return LT_OK;
+}
+
+/* In F32, unlike the other references: it defines the bits of sums over ranks. */
+lt_err lt_ref_sum(lt_queue *q, const lt_sum_args *a) {
+    (void)q;
+    LT_ASSERT(a->n >= 1 && a->n <= LT_SUM_MOST);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < lt_tensor_count(&a->y); i++) {
+        float y = present(&a->part) ? (float)get(&a->part, i) : 0.0f;
+        for (int k = 0; k < a->n; k++) {
+            const float x = (float)get(&a->x[k], i);
+            y = k == 0 && !present(&a->part) ? x : y + x;
+        }
+        set(&a->y, i, y);
     }
     return LT_OK;
 }

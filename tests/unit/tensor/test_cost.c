@@ -113,6 +113,11 @@ static void losses_and_optimisers(void **state) {
                                    .parts = {{0, 0, 3}, {3, 3, 3}}};
     lt_drop_args o = {.y = lt_tensor_2d(memory, LT_BF16, 4, 10),
                       .x = lt_tensor_2d(memory, LT_BF16, 4, 10)};
+    const lt_sum_args t = {
+        .y = lt_tensor_1d(memory, LT_BF16, 9),
+        .part = lt_tensor_1d(memory, LT_F32, 9),
+        .x = {lt_tensor_1d(memory, LT_BF16, 9), lt_tensor_1d(memory, LT_BF16, 9)},
+        .n = 2};
     lt_adamw_args a = {.p = lt_tensor_1d(memory, LT_F32, 7),
                        .g = lt_tensor_1d(memory, LT_F32, 7),
                        .m = lt_tensor_1d(memory, LT_F32, 7),
@@ -133,6 +138,8 @@ static void losses_and_optimisers(void **state) {
     assert_cost(lt_op_cost(LT_OP_drop, &o), 80, 160);
     o.add = true;
     assert_cost(lt_op_cost(LT_OP_drop, &o), 120, 240);
+    /* Two sums of 9; 18 bytes three times, 36. */
+    assert_cost(lt_op_cost(LT_OP_sum, &t), 18, 90);
     /* 16 an element; g, and p, m, v twice: 7 * 4 * 7 bytes; copy 14. */
     assert_cost(lt_op_cost(LT_OP_adamw, &a), 112, 210);
 }
