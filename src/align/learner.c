@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -215,11 +216,16 @@ static lt_err tell_answers(const lt_learner *l) {
 
 /* The answers of this step: drawn ahead, or now. */
 static lt_err draw_answers(lt_learner *l) {
+    const double start_s = lt_clock_s();
+    double brought_s;
     if (l->ahead.pending) {
         return lt_ahead_take(&l->ahead, &l->r);
     }
     LT_TRY(lt_objective_bring_whole(l->t));
-    return lt_reinforce_draw(&l->r);
+    brought_s = lt_clock_s() - start_s;
+    LT_TRY(lt_reinforce_draw(&l->r));
+    l->r.draw.refresh_s += brought_s;
+    return LT_OK;
 }
 
 /* The answers of the next step, drawn with the weights of this one; none if a checkpoint is due

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "model/alloc.h"
 #include "model/source.h"
+#include "train/objective.h"
 
 lt_lora_options lt_recipe_lora(const lt_recipe *r) {
     return (lt_lora_options){.rank = r->lora_rank,
@@ -18,18 +19,13 @@ lt_lora_options lt_recipe_lora(const lt_recipe *r) {
                              .targets = r->lora_targets};
 }
 
-/* Weights in block types are kept whole. NULL: nothing divides them. */
+/* What divides the model's weights between the passes of a step; NULL: nothing does. Weights in
+ * block types are kept whole. */
 static const char *divides_base(const lt_mesh_shape *mesh, int zero) {
     return zero == 3                      ? "mesh.zero = 3"
            : mesh != NULL && mesh->tp > 1 ? "tp (mesh)"
            : mesh != NULL && mesh->pp > 1 ? "pp (mesh)"
                                           : NULL;
-}
-
-/* An engine draws them from the whole model. */
-static bool draws_answers(const lt_recipe *r) {
-    return lt_recipe_is_rl(r) ||
-           (r->objective == LT_RECIPE_OBJECTIVE_distill && r->distill_on_policy > 0.0);
 }
 
 static bool trains_scores(const lt_recipe *r) {
@@ -52,9 +48,8 @@ lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh, int zero
                    {"lora.dropout and guard.replay", drops && r->guard_replay > 0},
                    {"lora.dropout and diloco.sites", drops && r->sites > 1},
                    {"a score head and mesh.zero = 3", zero == 3 && trains_scores(r)},
-                   {"answers of its own and mesh.zero = 3", zero == 3 && draws_answers(r)},
-                   {"answers of its own and tp, pp or ep (mesh)",
-                    mesh != NULL && mesh->tp * mesh->pp * mesh->ep > 1 && draws_answers(r)},
+                   {"lora.dora and answers of its own with mesh.zero = 3, tp or pp (mesh)",
+                    r->lora_dora && divides != NULL && lt_objective_draws(r)},
                    {"ep (mesh) and another objective.kind than sft",
                     mesh != NULL && mesh->ep > 1 && r->objective != LT_RECIPE_OBJECTIVE_sft}};
     if (r->lora_rank == 0 && r->lora_init[0] == '\0') {

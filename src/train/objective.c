@@ -11,11 +11,16 @@
 #include "parallel/whole.h"
 #include "train/run.h"
 
+bool lt_objective_draws(const lt_recipe *r) {
+    return lt_recipe_is_rl(r) ||
+           (r->objective == LT_RECIPE_OBJECTIVE_distill && r->distill_on_policy > 0.0);
+}
+
 lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
     static const lt_mesh_shape one = {1, 1, 1, 1, 1};
     const lt_mesh_shape *s = mesh != NULL ? mesh : &one;
     const bool distills = r->objective == LT_RECIPE_OBJECTIVE_distill;
-    const bool draws = distills && r->distill_on_policy > 0.0;
+    const bool draws = distills && lt_objective_draws(r);
     const struct {
         const char *what;
         bool asked;
@@ -84,7 +89,9 @@ void lt_objective_close(lt_training *t) {
     if (t->objective != NULL && t->objective->close != NULL) {
         t->objective->close(t->objective->of);
     }
+    lt_lora_close(t->whole_lora);
     lt_model_close(t->whole);
+    t->whole_lora = NULL;
     t->whole = NULL;
     free(o->tokens);
     free(o->labels);
@@ -481,52 +488,68 @@ lt_err lt_objective_open_beside(lt_training *t, lt_pass **out, lt_model *m, bool
     return lt_pass_open(out, m, &o);
 }
 
-/* No rank has all layers, heads or experts. */
-static bool divides_layers(const lt_training *t) {
-    return lt_training_has_ranks(t) && lt_world_is_divided(t->world);
+/* No rank has all layers, heads or experts; or, beside adapters, none has all weights. */
+static bool brings_boxes(const lt_training *t) {
+    return lt_training_has_ranks(t) &&
+           (lt_world_is_divided(t->world) ||
+            (t->lora != NULL && lt_shards_of_weights(&t->shards) != NULL));
 }
 
-/* At mesh.zero = 3: the slices of the weights with which passes compute. */
-static const lt_model *kept_weights(const lt_training *t) {
-    return t->kept != NULL ? t->kept : t->trained;
+/* Adapters beside the second model, whose weights are brought to it as the model's are. */
+static lt_err open_adapters_of_whole(lt_training *t) {
+    if (t->lora == NULL) {
+        return LT_OK;
+    }
+    LT_TRY(lt_lora_open(&t->whole_lora, t->whole, &t->lora->options, t->lora->seed));
+    t->whole_lora->params->version = UINT64_MAX;
+    t->objective_bytes += lt_model_host_bytes(t->whole_lora->params);
+    return LT_OK;
 }
 
 lt_err lt_objective_open_whole(lt_training *t, bool apart, const lt_model **out) {
-    const bool layers = divides_layers(t), slices = lt_shards_of_weights(&t->shards) != NULL;
+    const bool boxes = brings_boxes(t), slices = lt_shards_of_weights(&t->shards) != NULL;
     const lt_model_options options = {.dtype = t->model->options.dtype,
                                       .device = t->device,
                                       .n_scores = t->model->options.n_scores,
                                       .token_scores = t->model->options.token_scores,
-                                      .partition = slices && !layers ? &t->parts.model : NULL};
-    if (apart || slices || layers) {
+                                      .partition = slices && !boxes ? &t->parts.model : NULL};
+    if (apart || slices || boxes) {
         LT_TRY(lt_model_alloc(&t->whole, &t->model->spec, &options));
         t->whole->version = UINT64_MAX; /* No weights have this version. */
         t->objective_bytes += lt_model_host_bytes(t->whole);
+        LT_TRY(open_adapters_of_whole(t));
     }
     *out = t->whole != NULL ? t->whole : t->model;
     return LT_OK;
 }
 
-lt_err lt_objective_bring_whole(lt_training *t) {
+/* The weights of the model, which has another version than the second one. */
+static lt_err bring_model(lt_training *t) {
     const lt_shards *slices = lt_shards_of_weights(&t->shards);
     lt_model *to = t->whole, *from = t->model;
-    if (to == NULL || to->version == from->version) {
-        return lt_training_settle(t);
+    lt_queue *queue = lt_training_queue(t);
+    if (brings_boxes(t)) {
+        const lt_model *kept = t->kept != NULL ? t->kept : t->trained;
+        LT_TRY(lt_whole_bring(t->world, slices, slices != NULL ? kept : from, to, queue));
+    } else if (slices != NULL) {
+        return lt_zero_copy_whole(&t->zero, to);
+    } else {
+        LT_TRY(from->backend->copy(queue, to->weights.flat, from->weights.flat,
+                                   lt_param_buffer_bytes(&from->table, from->weights.dtype)));
     }
-    if (divides_layers(t)) {
-        LT_TRY(lt_training_settle(t));
-        LT_TRY(lt_whole_bring(t->world, slices, slices != NULL ? kept_weights(t) : from, to,
-                              lt_training_queue(t)));
-        to->version = from->version;
-        return lt_training_settle(t);
-    }
-    if (slices != NULL) {
-        LT_TRY(lt_zero_copy_whole(&t->zero, to));
-        return lt_training_settle(t);
-    }
-    LT_TRY(lt_training_settle(t));
-    LT_TRY(from->backend->copy(lt_training_queue(t), to->weights.flat, from->weights.flat,
-                               lt_param_buffer_bytes(&from->table, from->weights.dtype)));
     to->version = from->version;
-    return from->backend->sync(lt_training_queue(t));
+    return LT_OK;
+}
+
+lt_err lt_objective_bring_whole(lt_training *t) {
+    lt_lora *to = t->whole_lora;
+    LT_TRY(lt_training_settle(t));
+    if (t->whole == NULL) {
+        return LT_OK;
+    }
+    LT_TRY(t->whole->version != t->model->version ? bring_model(t) : LT_OK);
+    if (to != NULL && to->params->version != t->lora->params->version) {
+        LT_TRY(lt_whole_bring(t->world, NULL, t->lora->params, to->params, lt_training_queue(t)));
+    }
+    return lt_training_settle(t);
 }

@@ -90,6 +90,9 @@ typedef struct lt_objective {
  * without an objective passes. */
 LT_MUST_USE lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh);
 
+/* Does an engine draw answers from the model that is trained? */
+bool lt_objective_draws(const lt_recipe *r);
+
 /* Memory for values and rows of one pass. */
 LT_MUST_USE lt_err lt_objective_open(struct lt_training *t);
 void lt_objective_close(struct lt_training *t);

@@ -163,6 +163,9 @@ static lt_err divide_model(lt_training *t) {
     LT_TRY(lt_fit_shards_open(&t->shards, t->world, r));
     LT_TRY(lt_world_add_twin(t->world, t->shards.ranks));
     LT_TRY(lt_world_add_twin(t->world, t->shards.replicas));
+    if (lt_objective_draws(r) && (r->zero == 3 || lt_world_is_divided(t->world))) {
+        LT_TRY(lt_world_add_twin(t->world, t->world->mesh.world));
+    }
     t->parts = lt_fit_parts(&t->shards, r->lora_rank > 0);
     return LT_OK;
 }

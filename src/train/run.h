@@ -86,9 +86,10 @@ typedef struct lt_training {
     lt_model *model; /* What passes run on, */
     /* and what the optimiser and checkpoints know; the same without ZeRO and without adapters. */
     lt_model *trained;
-    lt_lora *lora;   /* Adapters beside the model, which are what is trained; NULL: it is. */
-    lt_model *kept;  /* This rank's slices of the model beside them; NULL: it has the model. */
-    lt_model *whole; /* All weights at once, see lt_objective_open_whole; NULL: not needed. */
+    lt_lora *lora;       /* Adapters beside the model, which are what is trained; NULL: it is. */
+    lt_model *kept;      /* This rank's slices of the model beside them; NULL: it has the model. */
+    lt_model *whole;     /* All weights at once, see lt_objective_open_whole; NULL: not needed. */
+    lt_lora *whole_lora; /* Its adapters; NULL: none. */
     lt_shards shards;
     lt_zero zero;
     lt_pass *pass;           /* NULL: the layers are a pipeline's. */

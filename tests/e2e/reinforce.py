@@ -135,6 +135,14 @@ with tempfile.TemporaryDirectory() as work:
             tap.check(f"ranks of {mesh} share out the questions, and answer as one rank does", near, (r.stderr[-300:] if not many else [[(k, a.get(k), b.get(k)) for k in (*keys, "mismatch")] for a, b in zip(one, many)]))
             if mesh == "pp=2":
                 tap.check("stages compute a token's log-probability with the bits of the engine", near and [b["mismatch"] for b in many if "mismatch" in b] == [0, 0], many)
+        adapted = [*more, "--lora.rank", "4", "--lora.targets", "all-linear"]
+        r = train(f"{work}/undivided-adapters", *adapted)
+        one = lines(f"{work}/undivided-adapters", "rl") if r.returncode == 0 else []
+        for mesh, ranks, options in (("tp=2", 2, []), ("dp=2", 2, ["--mesh.zero", "3"]), ("pp=2", 2, [])):
+            r = train(f"{work}/adapters-{mesh}", *adapted, "--mesh", mesh, *options, ranks=ranks)
+            many = lines(f"{work}/adapters-{mesh}", "rl") if r.returncode == 0 else []
+            near = len(one) == len(many) == 4 and all(abs(a.get(k, 0) - b.get(k, 0)) < 1e-4 for a, b in zip(one, many) for k in keys) and all(b["mismatch"] < 1e-5 for b in many if "mismatch" in b)
+            tap.check(f"so do the adapters of ranks of {mesh}", near, r.stderr[-300:] if not many else [[(k, a.get(k), b.get(k)) for k in (*keys, "mismatch")] for a, b in zip(one, many)])
         r = train(f"{work}/tp-dead", "--rl.rewards", "command", "--rl.command", "read -r line; exit 5", "--mesh", "tp=2", ranks=2)
         tap.check("a command that ends on a rank of tp ends the run", r.returncode != 0 and "ended with status 5" in r.stderr, r.stderr[-500:])
         r = train(f"{work}/refused", "--rl.staleness", "1", "--rl.correction", "token-truncate", "--mesh", "tp=2", ranks=2)

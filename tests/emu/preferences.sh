@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Objectives over preferences, and distillation, on emulated GPUs: the steps that the CPU takes, on one GPU and on two. Prints TAP.
+# Objectives over preferences, distillation, and reinforcement learning, on emulated GPUs: the steps that the CPU takes, on one GPU and on two. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
 make -s emu 1>&2
@@ -28,4 +28,17 @@ distill=(--model.init tests/golden/sft --data.train tests/golden/sft/chat.jsonl 
     --distill.beta 0.5 --distill.labels 0.6)
 train distill-cpu cpu 1 "${distill[@]}" && train distill-gpu cuda 1 "${distill[@]}"
 compare "distillation: a GPU takes the CPU's steps" distill-cpu distill-gpu 1e-5 1e-4
+# Engines draw the answers from weights that came to each GPU. Advantages of answers of one length sum to 0, so the losses are rounding; the norms are not.
+cat >"$work/differ.py" <<'PY'
+import json, sys
+for line in sys.stdin:
+    print(json.dumps({"reward": sum(map(ord, json.loads(line)["completion"])) % 11}), flush=True)
+PY
+printf '{"prompt": "2+2?", "answer": "4"}\n{"prompt": "6*7?", "answer": "42"}\n' >"$work/problems.jsonl"
+rl=(--model.init tests/golden/sft --data.train "$work/problems.jsonl" --data.seq 48 --data.shuffle rows --batch.size 8 --objective.kind dapo --rl.group 4 --rl.tokens 8 --rl.kl 0.1 --rl.rewards command
+    --rl.command "exec python3 $work/differ.py")
+train rl-cpu cpu 1 "${rl[@]}" && train rl-gpus cuda 2 "${rl[@]}" --mesh tp=2
+compare "reinforcement learning: two that share the layers take the CPU's steps" rl-cpu rl-gpus inf 1e-4
+train rl-adapters-cpu cpu 1 "${rl[@]}" --lora.rank 4 --lora.alpha 64 && train rl-adapters-gpus cuda 2 "${rl[@]}" --lora.rank 4 --lora.alpha 64 --mesh.zero 3
+compare "reinforcement learning: so do the adapters of two that divide the model beside them" rl-adapters-cpu rl-adapters-gpus inf 1e-4
 echo "1..$n"

@@ -97,11 +97,14 @@ static const kind taught = {&reinforcement,
 
 /* The reference is the model without its adapters. */
 #define ADAPTED " lora.rank=4 lora.targets=all-linear"
-static const kind adapted_dpo = {&preferences,
-                                 "objective.kind=dpo objective.beta=0.5 data.train=" PAIRS
+static const kind
+    adapted_dpo = {&preferences, "objective.kind=dpo objective.beta=0.5 data.train=" PAIRS
                                  " data.valid=" PAIRS ADAPTED},
-                  adapted_reward = {&preferences, "objective.kind=reward data.train=" PAIRS
-                                                  " data.valid=" PAIRS ADAPTED};
+    adapted_dapo = {&reinforcement,
+                    "objective.kind=dapo rl.group=4 rl.tokens=16 rl.passes=2 "
+                    "rl.kl=0.1 rl.rewards=ended,length:-0.5 data.train=" CHAT ADAPTED},
+    adapted_reward = {&preferences,
+                      "objective.kind=reward data.train=" PAIRS " data.valid=" PAIRS ADAPTED};
 
 /* mesh: "", or a mesh and options behind it. Returns the loss of a validation: of one rank, and
  * where ranks take part in each other's passes. */
@@ -200,6 +203,7 @@ static void adapters(void **state) {
     (void)state;
     compare(&adapted_dpo, MODEL, shared);
     compare(&adapted_reward, MODEL, heads);
+    compare(&adapted_dapo, MODEL, shared);
 }
 
 /* Ranks that divide experts send each other rows, so all of them take part in each pass. */

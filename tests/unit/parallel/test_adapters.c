@@ -349,7 +349,7 @@ static void refused(void **state) {
         {"dp=2", "lora.base=nf4 mesh.zero=3", "lora.base = nf4 with mesh.zero = 3"},
         {"pp=2", "lora.base=nf4", "lora.base = nf4 with pp"},
         {"dp=2,ep=2", "objective.kind=dpo", "ep (mesh) and another objective.kind than sft"},
-        {"dp=2", "objective.kind=grpo mesh.zero=3", "answers of its own and mesh.zero"}};
+        {"tp=2", "objective.kind=grpo lora.dora=true", "lora.dora and answers of its own"}};
     (void)state;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
         char all[1024];
