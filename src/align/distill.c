@@ -175,6 +175,7 @@ static lt_err open_rollouts(lt_distill *d) {
     if (d->questions == NULL || d->ended == NULL || d->answers == NULL) {
         LT_FAIL(LT_ERR_OOM, "%" PRId64 " answers", rows);
     }
+    LT_TRY(lt_objective_open_sharers(t, &d->sharers));
     LT_TRY(lt_objective_open_whole(t, false, &whole));
     LT_TRY(lt_rollouts_open(&d->rollouts, whole, &o));
     if (t->device->backend->host_memory) {
@@ -259,9 +260,21 @@ static void put_answer(lt_distill *d, const lt_answer *a, const lt_batch *to, in
     d->ended[row] = a->ended;
 }
 
-/* Answers to the questions that were kept of n rows. */
-static lt_err draw_answers(lt_distill *d, int64_t n, lt_row_batch *out) {
+/* Answers to questions [first, end) of those that were asked. */
+static lt_err draw_part(lt_distill *d, const lt_question *asked, int64_t first, int64_t end) {
+    const lt_rollout_args some = {.questions = asked + first, .n = end - first, .group = 1};
     lt_rollout_stats stats = {0};
+    const lt_err err = end > first
+                           ? lt_rollouts_draw(d->rollouts, &some, d->answers + first, &stats)
+                           : LT_OK;
+    d->draw_s = stats.refresh_s + stats.draw_s;
+    return err;
+}
+
+/* Answers to the questions that were kept of n rows; ranks that see the same rows share them
+ * out. */
+static lt_err draw_answers(lt_distill *d, int64_t n, lt_row_batch *out) {
+    lt_shared_answers shared = {.answers = d->answers};
     lt_question *asked = malloc((size_t)n * sizeof *asked);
     int64_t n_asked = 0;
     lt_err err = LT_OK;
@@ -274,11 +287,10 @@ static lt_err draw_answers(lt_distill *d, int64_t n, lt_row_batch *out) {
         }
     }
     LT_TRY_DONE(lt_objective_bring_whole(d->t)); /* All ranks do, also those without a question. */
-    if (n_asked > 0) {
-        const lt_rollout_args all = {.questions = asked, .n = n_asked, .group = 1};
-        LT_TRY_DONE(lt_rollouts_draw(d->rollouts, &all, d->answers, &stats));
-    }
-    d->draw_s = stats.refresh_s + stats.draw_s;
+    shared.n = n_asked;
+    lt_share_part(d->sharers, n_asked, &shared.first, &shared.end);
+    LT_TRY_DONE(
+        lt_share_answers(d->sharers, &shared, draw_part(d, asked, shared.first, shared.end)));
     for (int64_t i = 0, k = 0; i < n; i++) {
         if (d->questions[i].n_prompt > 0) {
             put_answer(d, &d->answers[k++], &out->ids, i);
@@ -287,6 +299,8 @@ static lt_err draw_answers(lt_distill *d, int64_t n, lt_row_batch *out) {
     }
 done:
     free(asked);
+    free(shared.ids);
+    free(shared.logp);
     return err;
 }
 

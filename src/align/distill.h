@@ -22,6 +22,7 @@
 #define LT_ALIGN_DISTILL_H
 
 #include "align/rollout.h"
+#include "align/share.h"
 #include "align/teacher_words.h"
 #include "train/run.h"
 
@@ -39,6 +40,7 @@ typedef struct {
     int32_t *ids;      /* and on the host, where they are gathered: (rows of a pass, k). */
     float *logp;
     lt_rollouts *rollouts; /* NULL: all is off policy. */
+    lt_group *sharers;     /* Ranks of the same rows, which share its answers out; NULL: none. */
     int64_t at;            /* Examples of this rank since the beginning of the run. */
     int64_t at_held_out;
     int32_t *row_ids; /* (seq) */

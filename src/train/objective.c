@@ -20,7 +20,6 @@ lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
     static const lt_mesh_shape one = {1, 1, 1, 1, 1};
     const lt_mesh_shape *s = mesh != NULL ? mesh : &one;
     const bool distills = r->objective == LT_RECIPE_OBJECTIVE_distill;
-    const bool draws = distills && lt_objective_draws(r);
     const struct {
         const char *what;
         bool asked;
@@ -29,10 +28,9 @@ lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
         {"model.fp8", r->fp8 != LT_FP8_NONE},
         {"loss.z", r->z_coef > 0.0},
         {"pp (mesh)", s->pp > 1 && distills},
-        {"cp (mesh)", s->cp > 1 && draws},
         {"tp (mesh)", s->tp > 1 && distills},
         {"rl.staleness and tp, cp or pp (mesh)", r->rl_staleness > 0 && s->tp * s->cp * s->pp > 1},
-        {"ep (mesh)", s->ep > 1 && draws}};
+        {"distill.on_policy and ep (mesh)", s->ep > 1 && distills && lt_objective_draws(r)}};
     if (r->objective == LT_RECIPE_OBJECTIVE_sft) {
         return LT_OK;
     }

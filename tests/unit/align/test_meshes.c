@@ -80,6 +80,10 @@ static const kind kto = {&preferences, "objective.kind=kto objective.beta=0.5 da
 static const kind distilled = {&distillation,
                                "objective.kind=distill distill.teacher=" TEACHER
                                " distill.beta=0.5 data.train=" CHAT " data.valid=" CHAT};
+/* Half of the answers are the student's, drawn by the engine. */
+static const kind drawn = {&distillation, "objective.kind=distill distill.teacher=" TEACHER
+                                          " distill.beta=0.5 distill.on_policy=0.5 "
+                                          "distill.tokens=8 data.train=" CHAT " data.valid=" CHAT};
 static const kind grpo = {&reinforcement,
                           "objective.kind=grpo rl.group=4 rl.tokens=16 rl.passes=2 rl.kl=0.1 "
                           "rl.rewards=ended,length:-0.5 data.train=" CHAT};
@@ -187,6 +191,7 @@ static void contexts(void **state) {
     compare_preferences("cp=2", "cp=2,tp=2");
     compare(&distilled, MODEL, (const char *const[]){"dp=2,cp=2 mesh.zero=3", NULL});
     compare(&dapo, MODEL, (const char *const[]){"cp=2", "cp=2,tp=2", NULL});
+    compare(&drawn, MODEL, (const char *const[]){"cp=2", "dp=2,cp=2 mesh.zero=3", NULL});
 }
 
 static void pipelines(void **state) {
