@@ -172,6 +172,7 @@ lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
     f->steering = m->steering;
     lt_lora_attach(&f->exec, &f->lora);
     LT_TRY_DONE(lt_lora_rows_open(&f->lora_rows, m->lora_pool));
+    LT_TRY_DONE(lt_lora_refresh(&f->exec)); /* What DoRA derives, of the model's own adapters. */
     f->exec.lora_rows = m->lora_pool != NULL ? &f->lora_rows : NULL;
     f->alike = lt_layers_alike(&m->spec);
     LT_TRY_DONE(place(f));
