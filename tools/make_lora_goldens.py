@@ -7,6 +7,7 @@ The model is tests/golden/model/llama3.
     red     rank 4 on q_proj and v_proj
     green   rank 6, rsLoRA, on every linear layer; q_proj has rank 3 and an alpha of its own (rank_pattern, alpha_pattern)
     blue    rank 2 on gate_proj and down_proj of layer 1 alone (layers_to_transform), in BF16
+    gold    rank 3, DoRA, on q_proj, o_proj, up_proj and down_proj, with magnitudes away from the lengths of the rows
     lora.json   tokens; cases of {adapters, scales, logprobs}: the log-probability of each token but the first, with the adapters that are named, each
                 times its scale; without one, those of the base
 """
@@ -25,9 +26,10 @@ KINDS = {
     "red": dict(r=4, lora_alpha=8, target_modules=["q_proj", "v_proj"]),
     "green": dict(r=6, lora_alpha=9, use_rslora=True, target_modules="all-linear", rank_pattern={"q_proj": 3}, alpha_pattern={"q_proj": 5}),
     "blue": dict(r=2, lora_alpha=6, target_modules=["gate_proj", "down_proj"], layers_to_transform=[1]),
+    "gold": dict(r=3, lora_alpha=5, use_dora=True, target_modules=["q_proj", "o_proj", "up_proj", "down_proj"]),
 }
 CASES = [((), ()), (("red",), (1.0,)), (("green",), (1.0,)), (("blue",), (1.0,)), (("red",), (0.5,)), (("green",), (-1.5,)), (("red", "blue"), (1.0, 1.0)),
-         (("red", "blue"), (0.25, 2.0))]
+         (("red", "blue"), (0.25, 2.0)), (("gold",), (1.0,)), (("gold",), (-0.5,))]
 
 
 def base():
@@ -39,7 +41,7 @@ def make(name, how):
     m = peft.get_peft_model(base().float(), peft.LoraConfig(task_type="CAUSAL_LM", init_lora_weights=False, **how))
     for key, p in m.named_parameters():
         if "lora_" in key:
-            p.data = torch.randn_like(p) * 0.3
+            p.data = p.data * (1 + 0.3 * torch.randn_like(p)) if "magnitude" in key else torch.randn_like(p) * 0.3
     m.save_pretrained(OUT / name)
     (OUT / name / "README.md").unlink(missing_ok=True)
     config = json.loads((OUT / name / "adapter_config.json").read_text())

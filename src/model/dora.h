@@ -26,6 +26,9 @@
 
 #include "model/adapted.h"
 
+/* The name of a module's magnitudes in PEFT's files. */
+#define LT_DORA_TENSOR "base_model.model.%s.lora_magnitude_vector"
+
 /* Memory for what is derived. begin: with the magnitudes of the base, which has all its weights. */
 LT_MUST_USE lt_err lt_dora_open(lt_lora *l, lt_model *base, bool begin);
 void lt_dora_close(lt_lora *l);

@@ -310,10 +310,10 @@ static void add_site(lt_lora_plan *p, const lt_model_spec *spec, const lt_param_
                      param->shape[param->n_dims - 1]);
     s->b = add_param(p, s, which, layer, LT_PARAM_LORA_B, rows, o->rank);
     p->sizes.in = larger(p->sizes.in, param->shape[param->n_dims - 1]);
+    s->m_at = p->sizes.n_magnitudes;
+    p->sizes.n_magnitudes += rows;
     if (o->dora) {
         s->m = add_param(p, s, which, layer, LT_PARAM_LORA_M, rows, 0);
-        s->m_at = p->sizes.n_magnitudes;
-        p->sizes.n_magnitudes += rows;
         p->sizes.width = larger(p->sizes.width, param->shape[0]);
     }
 }

@@ -22,6 +22,7 @@
 #include "base/json.h"
 #include "lateen/tensor.h"
 #include "model/alloc.h"
+#include "model/dora.h"
 #include "model/lora.h"
 #include "model/names.h"
 #include "model/safetensors.h"
@@ -110,7 +111,7 @@ static lt_err each_part(const lt_lora *l, const lt_lora_site *s, int i, tensor_f
         return LT_OK;
     }
     tensor m = {.param = &params[s->m], .first = p->b_row, .rows = p->n_rows};
-    snprintf(m.name, sizeof m.name, "base_model.model.%s.lora_magnitude_vector", module);
+    snprintf(m.name, sizeof m.name, LT_DORA_TENSOR, module);
     return fn(ctx, &m);
 }
 

@@ -14,32 +14,17 @@
 #include "lateen/tensor.h"
 #include "model/alloc.h"
 #include "model/lora_gguf.h"
-#include "tensor/backend.h"
+#include "model/lora_pool_impl.h"
 
 #define RANK_STEP 8 /* Rows of u and B begin on 16 bytes in 16 bits, as fast products ask for. */
-
-typedef struct {
-    atomic_int holds;
-    atomic_uint_fast64_t digest;
-} place_state;
-
-struct lt_lora_pool {
-    lt_model *model;
-    lt_lora_plan plan;
-    int64_t most, rank; /* The largest rank of an adapter; the same, rounded up. */
-    int32_t n;
-    place_state *places; /* (n) */
-    uint16_t *ranks;     /* (n, sites, LT_LORA_PARTS) as in lt_lora_image */
-    void *data;          /* (n, plan's elements) in the model's type, the backend's memory. */
-};
 
 /* A rank as products have it. */
 static int64_t stepped(int64_t rank) {
     return (rank + RANK_STEP - 1) / RANK_STEP * RANK_STEP;
 }
 
-static size_t all_bytes(const lt_lora_pool *p) {
-    return (size_t)p->n * lt_lora_pool_place_bytes(p);
+static size_t weights_bytes(const lt_lora_pool *p) {
+    return lt_param_buffer_bytes(&p->plan.table, p->model->options.dtype);
 }
 
 /* Places of modules in an array: of some there is none. */
@@ -47,7 +32,7 @@ static size_t n_modules(const lt_lora_pool *p) {
     return (size_t)p->model->spec.n_layers * LT_LORA_LAYER_KINDS * LT_LORA_PARTS;
 }
 
-lt_err lt_lora_pool_open(lt_model *m, int32_t n_places, int64_t rank) {
+lt_err lt_lora_pool_open(lt_model *m, int32_t n_places, int64_t rank, bool dora) {
     lt_err err = LT_OK;
     lt_lora_pool *p = NULL;
 
@@ -71,7 +56,9 @@ lt_err lt_lora_pool_open(lt_model *m, int32_t n_places, int64_t rank) {
     if (p->places == NULL || p->ranks == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "adapters");
     }
-    LT_TRY_DONE(m->backend->alloc(m->device, &p->data, all_bytes(p), "adapters"));
+    LT_TRY_DONE(
+        m->backend->alloc(m->device, &p->data, (size_t)p->n * weights_bytes(p), "adapters"));
+    LT_TRY_DONE(dora ? lt_lora_pool_open_dora(p) : LT_OK);
     m->lora_pool = p;
     p = NULL;
 done:
@@ -84,8 +71,9 @@ void lt_lora_pool_close(lt_lora_pool *p) {
         return;
     }
     if (p->data != NULL) {
-        p->model->backend->release(p->model->device, p->data, all_bytes(p));
+        p->model->backend->release(p->model->device, p->data, (size_t)p->n * weights_bytes(p));
     }
+    lt_lora_pool_close_dora(p);
     lt_lora_plan_close(&p->plan);
     free(p->places);
     free(p->ranks);
@@ -105,7 +93,11 @@ int64_t lt_lora_pool_columns(const lt_lora_pool *p) {
 }
 
 size_t lt_lora_pool_place_bytes(const lt_lora_pool *p) {
-    return lt_param_buffer_bytes(&p->plan.table, p->model->options.dtype);
+    return weights_bytes(p) + lt_lora_pool_dora_bytes(p);
+}
+
+bool lt_lora_pool_has_factors(const lt_lora_pool *p, int32_t place) {
+    return atomic_load(&p->places[place].scaled);
 }
 
 uint64_t lt_lora_pool_digest(const lt_lora_pool *p, int32_t place) {
@@ -137,8 +129,11 @@ typedef struct {
     char path[LT_PATH_BYTES]; /* The file's. */
     double alpha;             /* A GGUF's; 0: the rank. */
     bool by_root;
+    bool alone;     /* The image has no other source. */
+    bool dora;      /* Modules have magnitudes. */
     float scale;    /* The source's. */
     char *data;     /* The image's. */
+    float *factors; /* The image's, or NULL. */
     uint16_t *used; /* (sites, LT_LORA_PARTS) rows of A that other folders have taken */
     size_t n_read;
 } reading;
@@ -175,13 +170,11 @@ static void put(const reading *r, const lt_param *param, int64_t first, int64_t 
 
 /* A and B of rank `rank` of a part. */
 static lt_err put_part(reading *r, const lt_lora_site *s, int i, uint16_t *used, int64_t rank,
-                       double alpha, const float *a, const float *b) {
+                       float factor, const float *a, const float *b) {
     const lt_param *params = r->pool->plan.table.params;
     const lt_param *pa = &params[s->a], *pb = &params[s->b];
     const lt_lora_part *p = &s->parts[i];
     const int64_t R = r->pool->rank, cols = pa->shape[1], all_rows = pb->shape[0];
-    const float factor = (float)(alpha / (r->by_root ? sqrt((double)rank) : (double)rank)) *
-                         r->scale;
     float *t = NULL;
     LT_TRY(lt_lora_transpose(&t, b, p->n_rows, rank, factor));
     put(r, pa, (i * R + *used) * cols, cols, a, rank, cols);
@@ -192,16 +185,23 @@ static lt_err put_part(reading *r, const lt_lora_site *s, int i, uint16_t *used,
     return LT_OK;
 }
 
-/* The name in the file of A or B of a part; false: the file has no names for it. */
+/* The name in the file of A, B or DoRA's magnitudes M of a part; false: the file has none. */
 static bool tensor_name(char out[LT_LORA_TENSOR_BYTES], const reading *r, const lt_lora_site *s,
                         int i, char letter) {
     const lt_param *a = &r->pool->plan.table.params[s->a];
     char module[LT_FOREIGN_NAME_BYTES];
+    if (letter == 'M' && !r->dora) {
+        return false;
+    }
     if (r->gguf != NULL) {
         return lt_lora_gguf_name(out, r->pool->model, a, &s->parts[i], letter == 'A' ? 'a' : 'b');
     }
     lt_lora_module(module, &s->parts[i], a->layer);
-    (void)snprintf(out, LT_LORA_TENSOR_BYTES, LT_LORA_TENSOR, module, letter);
+    if (letter == 'M') {
+        (void)snprintf(out, LT_LORA_TENSOR_BYTES, LT_DORA_TENSOR, module);
+    } else {
+        (void)snprintf(out, LT_LORA_TENSOR_BYTES, LT_LORA_TENSOR, module, letter);
+    }
     return true;
 }
 
@@ -232,6 +232,27 @@ static lt_err values_of(float **a, float **b, const reading *r, const lt_lora_si
     return lt_lora_values(b, r->file, r->path, b_name, p->n_rows, rank);
 }
 
+/* B (rows, rank) becomes c B, and the factors of the part's rows are written. scale: of B. */
+static lt_err scale_part(reading *r, const lt_lora_site *s, int i, const lt_dora_part *part,
+                         float *b) {
+    const int64_t n = s->parts[i].n_rows;
+    char name[LT_LORA_TENSOR_BYTES];
+    lt_err err = LT_OK;
+    float *m = NULL, *c = r->factors + s->m_at + s->parts[i].b_row;
+    LT_ASSERT(tensor_name(name, r, s, i, 'M'));
+    LT_TRY(lt_lora_values(&m, r->file, r->path, name, n, 0));
+    LT_TRY_DONE(lt_lora_pool_derive(r->pool, c, part, m));
+    for (int64_t row = 0; row < n; row++) {
+        for (int64_t k = 0; k < part->rank; k++) {
+            b[row * part->rank + k] *= c[row];
+        }
+    }
+    r->n_read++;
+done:
+    free(m);
+    return err;
+}
+
 /* The adapter of a module, if the file has one. */
 static lt_err read_part(reading *r, const lt_lora_site *s, int i, uint16_t *used) {
     char module[LT_FOREIGN_NAME_BYTES], name[LT_LORA_TENSOR_BYTES], other[LT_LORA_TENSOR_BYTES];
@@ -239,6 +260,7 @@ static lt_err read_part(reading *r, const lt_lora_site *s, int i, uint16_t *used
     lt_err err = LT_OK;
     int64_t rank;
     double alpha;
+    float factor;
 
     if (!tensor_name(name, r, s, i, 'A') || !tensor_name(other, r, s, i, 'B')) {
         return LT_OK;
@@ -259,7 +281,12 @@ static lt_err read_part(reading *r, const lt_lora_site *s, int i, uint16_t *used
     }
     LT_TRY_DONE(alpha_of(&alpha, r, module, rank));
     LT_TRY_DONE(values_of(&a_values, &b_values, r, s, i, rank, name, other));
-    LT_TRY_DONE(put_part(r, s, i, used, rank, alpha, a_values, b_values));
+    factor = (float)(alpha / (r->by_root ? sqrt((double)rank) : (double)rank)) * r->scale;
+    LT_TRY_DONE(
+        r->dora
+            ? scale_part(r, s, i, &(lt_dora_part){s, i, rank, factor, a_values, b_values}, b_values)
+            : LT_OK);
+    LT_TRY_DONE(put_part(r, s, i, used, rank, factor, a_values, b_values));
 done:
     free(a_values);
     free(b_values);
@@ -274,11 +301,11 @@ static size_t n_tensors(const reading *r) {
 static bool is_known(const reading *r, const char *name, size_t bytes) {
     const lt_lora_plan *plan = &r->pool->plan;
     const int n = (int)r->pool->model->spec.n_layers * LT_LORA_LAYER_KINDS * LT_LORA_PARTS;
-    for (int k = 0; k < 2 * n; k++) {
-        const lt_lora_site *s = &plan->sites[k / 2 / LT_LORA_PARTS];
-        const int i = k / 2 % LT_LORA_PARTS;
+    for (int k = 0; k < 3 * n; k++) {
+        const lt_lora_site *s = &plan->sites[k / 3 / LT_LORA_PARTS];
+        const int i = k / 3 % LT_LORA_PARTS;
         char expected[LT_LORA_TENSOR_BYTES];
-        if (i < s->n_parts && tensor_name(expected, r, s, i, k % 2 == 0 ? 'A' : 'B') &&
+        if (i < s->n_parts && tensor_name(expected, r, s, i, "ABM"[k % 3]) &&
             strlen(expected) == bytes && memcmp(expected, name, bytes) == 0) {
             return true;
         }
@@ -317,17 +344,22 @@ static lt_err read_parts(reading *r) {
 static lt_err read_folder(reading *r, const lt_lora_source *source) {
     lt_err err = LT_OK;
     json_t *config = NULL;
-    bool dora = false;
     lt_safetensors file = {0};
     LT_TRY(lt_lora_check_folder(source->path));
     LT_TRY(lt_lora_config_load(&config, source->path, &r->pool->model->spec));
     r->config = config;
     r->file = &file;
-    LT_TRY_DONE(lt_json_bool(config, "use_dora", &dora, true, source->path));
-    if (dora) {
+    LT_TRY_DONE(lt_json_bool(config, "use_dora", &r->dora, true, source->path));
+    if (r->dora && r->factors == NULL) {
         LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
-                     "%s: use_dora is set, which is not built for requests: lateen convert merges "
-                     "such adapters, and as the model itself they are opened as they are",
+                     "%s: use_dora is set, which this server has no room for: name an adapter with "
+                     "use_dora when it starts, or let it load adapters (--lora-updating)",
+                     source->path);
+    }
+    if (r->dora && !r->alone) {
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
+                     "%s: use_dora is set: such an adapter is not added to others, since the "
+                     "lengths of rows would depend on the order in which they are added",
                      source->path);
     }
     LT_TRY_DONE(lt_json_bool(config, "use_rslora", &r->by_root, true, source->path));
@@ -359,17 +391,28 @@ lt_err lt_lora_image_open(lt_lora_image *out, const lt_lora_pool *p, const lt_lo
     lt_err err = LT_OK;
     lt_lora_image i = {.digest = 0};
 
-    i.data = calloc(1, lt_lora_pool_place_bytes(p));
+    i.data = calloc(1, weights_bytes(p));
     i.ranks = calloc(n_modules(p), sizeof *i.ranks);
     if (i.data == NULL || i.ranks == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "an adapter of %zu bytes", lt_lora_pool_place_bytes(p));
     }
+    LT_TRY_DONE(lt_lora_pool_begin_factors(p, &i.factors));
     for (int k = 0; k < n; k++) {
-        reading r = {.pool = p, .scale = sources[k].scale, .data = i.data, .used = i.ranks};
+        reading r = {.pool = p,
+                     .alone = n == 1,
+                     .scale = sources[k].scale,
+                     .data = i.data,
+                     .factors = i.factors,
+                     .used = i.ranks};
         LT_TRY_DONE(lt_lora_is_gguf_path(sources[k].path) ? read_gguf(&r, &sources[k])
                                                           : read_folder(&r, &sources[k]));
+        i.dora = r.dora;
     }
-    i.digest = XXH3_64bits(i.data, lt_lora_pool_place_bytes(p));
+    LT_TRY_DONE(i.dora ? lt_lora_pool_find_offsets(p, i.factors) : LT_OK);
+    i.digest = XXH3_64bits(i.data, weights_bytes(p));
+    if (i.dora) {
+        i.digest = XXH3_64bits_withSeed(i.factors, lt_lora_pool_dora_bytes(p), i.digest);
+    }
     *out = i;
     i = (lt_lora_image){.digest = 0};
 done:
@@ -417,13 +460,16 @@ lt_err lt_lora_rank_of(int64_t *rank, const char *path) {
 void lt_lora_image_close(lt_lora_image *i) {
     free(i->data);
     free(i->ranks);
+    free(i->factors);
     *i = (lt_lora_image){.digest = 0};
 }
 
 lt_err lt_lora_pool_fill(lt_lora_pool *p, int32_t place, const lt_lora_image *i) {
-    const size_t bytes = lt_lora_pool_place_bytes(p);
+    const size_t bytes = weights_bytes(p);
     LT_ASSERT(place >= 0 && place < p->n && lt_lora_pool_holds(p, place) == 0);
+    LT_TRY(i->factors != NULL ? lt_lora_pool_fill_factors(p, place, i->factors) : LT_OK);
     atomic_store(&p->places[place].digest, i->digest);
+    atomic_store(&p->places[place].scaled, i->dora);
     memcpy(p->ranks + (size_t)place * n_modules(p), i->ranks, n_modules(p) * sizeof *p->ranks);
     return lt_model_upload(p->model, (char *)p->data + (size_t)place * bytes, i->data, bytes);
 }
@@ -450,7 +496,10 @@ void lt_lora_rows_choose(lt_lora_rows *r, const int32_t *start) {
     const size_t n = n_modules(r->pool);
     bool grown = false;
     memset(r->ranks, 0, n * sizeof *r->ranks);
+    r->dora = false;
     for (int32_t place = 0; place < r->pool->n; place++) {
+        r->dora = r->dora ||
+                  (start[place] < start[place + 1] && lt_lora_pool_has_factors(r->pool, place));
         const uint16_t *own = r->pool->ranks + (size_t)place * n;
         for (size_t i = 0; start[place] < start[place + 1] && i < n; i++) {
             r->ranks[i] = own[i] > r->ranks[i] ? own[i] : r->ranks[i];
@@ -463,7 +512,14 @@ void lt_lora_rows_choose(lt_lora_rows *r, const int32_t *start) {
             grown = true;
         }
     }
+    grown = grown || (r->dora && !r->any_dora);
+    r->any_dora = r->any_dora || r->dora;
     r->growths += grown;
+}
+
+/* Is the call one of those that a device records, with what any call so far has needed? */
+static bool is_kept(const lt_exec *r) {
+    return r->lora_rows->by_place && r->backend->graph_begin != NULL;
 }
 
 /* The site of a matrix, and the ranks of its parts; NULL: no row has an adapter there. */
@@ -477,8 +533,7 @@ static const lt_lora_site *site_of(const lt_exec *r, lt_param_kind kind, int lay
     if (s == NULL) {
         return NULL;
     }
-    *ranks = (rows->by_place && r->backend->graph_begin != NULL ? rows->most : rows->ranks) +
-             (s - rows->pool->plan.sites) * LT_LORA_PARTS;
+    *ranks = (is_kept(r) ? rows->most : rows->ranks) + (s - rows->pool->plan.sites) * LT_LORA_PARTS;
     for (int i = 0; i < s->n_parts; i++) {
         any = any || (*ranks)[i] > 0;
     }
@@ -579,6 +634,9 @@ lt_err lt_lora_rows_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind 
     const lt_lora_site *s = site_of(r, kind, layer, &ranks);
     if (s == NULL) {
         return LT_OK;
+    }
+    if (is_kept(r) ? r->lora_rows->any_dora : r->lora_rows->dora) {
+        LT_TRY(lt_lora_pool_scale(r, s, kind, y));
     }
     if (r->lora_rows->by_place) {
         return add_by_place(r, s, ranks, y, x);

@@ -26,7 +26,13 @@
  * CPU, steps of single tokens use it, too, but not deterministic calls, which compute prompts and
  * single tokens in one way.
  *
- * So a row's bits depend neither on the other rows of a deterministic call nor on the places. */
+ * So a row's bits depend neither on the other rows of a deterministic call nor on the places.
+ *
+ * DORA      An adapter with magnitudes (dora.h) computes y = c (W x + s B A x) + bias. c, a number
+ *           a row of W, is derived when the adapter is read, from W as the model has it; s c B is
+ *           what its place holds. The op lora_scale multiplies what the base gave, W x + bias, by
+ *           c and adds (1 - c) bias, before A and B add theirs. c depends on the scale, so a
+ *           request's scale is part of what such a place holds. Other places have c = 1. */
 #ifndef LT_MODEL_LORA_POOL_H
 #define LT_MODEL_LORA_POOL_H
 
@@ -39,8 +45,9 @@
 typedef struct lt_lora_pool lt_lora_pool;
 
 /* Places for adapters of at most this rank beside a model, which closes them; a paged forward that
- * is opened later computes with them. OOM: the message has the bytes. */
-LT_MUST_USE lt_err lt_lora_pool_open(lt_model *m, int32_t n_places, int64_t rank);
+ * is opened later computes with them. dora: with room for DoRA's factors. OOM: the message has the
+ * bytes. */
+LT_MUST_USE lt_err lt_lora_pool_open(lt_model *m, int32_t n_places, int64_t rank, bool dora);
 void lt_lora_pool_close(lt_lora_pool *p); /* Called by lt_model_close. Accepts NULL. */
 
 int32_t lt_lora_pool_places(const lt_lora_pool *p);  /* p may be NULL. */
@@ -60,12 +67,16 @@ typedef struct {
 typedef struct {
     void *data;
     uint16_t *ranks; /* (sites, LT_LORA_PARTS) rows of A that each module uses */
+    float
+        *factors; /* DoRA's c and (1 - c) bias of all rows; NULL: the pool has no room for them. */
+    bool dora;    /* Some c is not 1. */
     uint64_t digest; /* Digest of the numbers. */
 } lt_lora_image;
 
 /* FORMAT, UNSUPPORTED, NOT_FOUND: as lt_lora_config_load and lt_lora_load say, and those of
  * lora_gguf.h; ranks may differ among modules, and modules and layers may be left out. UNSUPPORTED,
- * too: the ranks are together more than the pool's. */
+ * too: the ranks are together more than the pool's; one of several has magnitudes, or the pool has
+ * no room for them. */
 LT_MUST_USE lt_err lt_lora_image_open(lt_lora_image *out, const lt_lora_pool *p,
                                       const lt_lora_source *sources, int n);
 void lt_lora_image_close(lt_lora_image *i);
@@ -77,6 +88,9 @@ LT_MUST_USE lt_err lt_lora_rank_of(int64_t *rank, const char *path);
 LT_MUST_USE lt_err lt_lora_pool_fill(lt_lora_pool *p, int32_t place, const lt_lora_image *i);
 /* The digest of what a place holds. */
 uint64_t lt_lora_pool_digest(const lt_lora_pool *p, int32_t place);
+
+/* Does it hold an adapter with magnitudes, whose rows have the scale 1? */
+bool lt_lora_pool_has_factors(const lt_lora_pool *p, int32_t place);
 
 /* A place that is held keeps its contents: by requests that were accepted, until they are done. */
 void lt_lora_pool_hold(lt_lora_pool *p, int32_t place);
@@ -93,12 +107,13 @@ typedef struct lt_lora_rows {
     lt_tensor scale; /* F32, one a row; by_place: (rows); grouped: (n), absent: all are 1 */
     uint16_t *ranks; /* (sites, LT_LORA_PARTS) the most that these rows' adapters use, rounded up */
     uint16_t *most;  /* The same of all calls, which a recorded step keeps. */
-    int64_t growths; /* Calls so far that changed `most`. */
+    bool dora, any_dora; /* Some row's adapter has magnitudes, in this call and in any. */
+    int64_t growths;     /* Calls so far that changed `most` or any_dora. */
     /* Grouped. */
     lt_tensor start;  /* (places + 1) I32: rows of each place */
     lt_tensor number; /* (n) I32: 0, 1, 2, ...; with scale. */
     lt_tensor u, us;  /* (max rows, the pool's rank) of the model's type; us: u times scale */
-    /* By place. */
+    /* By place, or with magnitudes. */
     lt_tensor place; /* (rows) I32, -1: the row has no adapter */
     lt_tensor sums;  /* (max rows, LT_LORA_PARTS times the pool's rank) F32: lora_add's u */
 } lt_lora_rows;

@@ -100,7 +100,7 @@ static inline int64_t lt_paged_forward_call_words(const lt_paged_forward *f) {
                       o->max_out * (1 + LT_PAGED_FORWARD_PICK_WORDS) +
                       (steer > 0 ? steer + LT_PAGED_FORWARD_STEER_ALIGN : 0) +
                       (f->lora_rows.pool != NULL
-                           ? lt_lora_pool_places(f->lora_rows.pool) + 1 + 2 * o->max_rows
+                           ? lt_lora_pool_places(f->lora_rows.pool) + 1 + 3 * o->max_rows
                            : 0);
     return (n + 3) / 2 * 2; /* how is of doubles. */
 }

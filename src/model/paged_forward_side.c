@@ -243,23 +243,32 @@ static lt_tensor put_steer(lt_paged_forward *f, int64_t *at, const lt_paged_forw
     return t;
 }
 
-/* The place and the scale of each row. */
+/* The place of each row. */
 static void put_places(lt_paged_forward *f, int64_t *at, const lt_paged_forward_rows *w) {
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     const int64_t rows = f->shape.rows;
     int32_t *place = side->host_meta + *at;
-    float *scale = (float *)(place + rows);
     f->lora_rows.place = lt_tensor_1d(side->meta + *at, LT_I32, rows);
-    f->lora_rows.scale = lt_tensor_1d(side->meta + *at + rows, LT_F32, rows);
-    *at += 2 * rows;
+    *at += rows;
     for (int64_t i = 0; i < rows; i++) {
         place[i] = -1;
-        scale[i] = i < w->n_adapted && w->adapter_scale != NULL ? w->adapter_scale[i] : 1.0f;
     }
     for (int32_t p = 0; p < lt_lora_pool_places(f->lora_rows.pool); p++) {
         for (int32_t i = w->adapter_start[p]; i < w->adapter_start[p + 1]; i++) {
             place[i] = p;
         }
+    }
+}
+
+/* The scale of each row. */
+static void put_scales(lt_paged_forward *f, int64_t *at, const lt_paged_forward_rows *w) {
+    const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
+    const int64_t rows = f->shape.rows;
+    float *scale = (float *)(side->host_meta + *at);
+    f->lora_rows.scale = lt_tensor_1d(side->meta + *at, LT_F32, rows);
+    *at += rows;
+    for (int64_t i = 0; i < rows; i++) {
+        scale[i] = i < w->n_adapted && w->adapter_scale != NULL ? w->adapter_scale[i] : 1.0f;
     }
 }
 
@@ -275,8 +284,11 @@ static void put_adapters(lt_paged_forward *f, int64_t *at, const lt_paged_forwar
     }
     const int64_t n_start = lt_lora_pool_places(rows->pool) + 1;
     LT_ASSERT(n <= w->n_rows && w->adapter_start[n_start - 1] == n);
-    if (rows->by_place) {
+    if (rows->by_place || rows->dora) {
         put_places(f, at, w);
+    }
+    if (rows->by_place) {
+        put_scales(f, at, w);
         return;
     }
     rows->start = put(f, at, w->adapter_start, n_start, n_start, 0);

@@ -228,6 +228,13 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
                 (int)lt_lora_pool_places(limits->adapters), (double)r->adapter_scale,
                 LT_LORA_SCALE);
     }
+    if (r->adapter > 0 && r->adapter_scale != 1.0f &&
+        lt_lora_pool_has_factors(limits->adapters, r->adapter - 1)) {
+        LT_FAIL(LT_ERR_ARG,
+                "adapter %d with the scale %g: it has magnitudes (use_dora), so its "
+                "place is filled with its scale, and requests have 1",
+                (int)r->adapter, (double)r->adapter_scale);
+    }
     LT_TRY(check_ids("prompt", r->prompt, r->n_prompt, V));
     LT_TRY(check_ids("prediction", r->predicted, r->n_predicted, V));
     LT_TRY(check_ids("stop ids", r->stop_ids, r->n_stop_ids, V));

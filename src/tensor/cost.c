@@ -352,6 +352,15 @@ static lt_cost lora_add(const lt_lora_add_args *a) {
                                             2.0 * n * columns * (double)lt_dtype_bytes(a->y.dtype)};
 }
 
+/* A product and a sum; the factors and offsets of every row, at most those of all places. */
+static lt_cost lora_scale(const lt_lora_scale_args *a) {
+    const double n = (double)a->y.shape[0], places = (double)a->factor.shape[0],
+                 adapters = n < places ? n : places;
+    return (lt_cost){2.0 * count(&a->y),
+                     adapters / places * (bytes(&a->factor) + bytes(&a->offset)) + twice(&a->y) +
+                         bytes(&a->place)};
+}
+
 /* g' 1, m 3, v 4, decay 1, m^ 1, v^ 1, sqrt, plus eps, divide, times lr, minus. */
 static lt_cost adamw(const lt_adamw_args *a) {
     return (lt_cost){16.0 * count(&a->p),

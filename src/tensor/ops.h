@@ -504,6 +504,16 @@ typedef struct {
     lt_lora_add_part parts[LT_LORA_ADD_PARTS];
 } lt_lora_add_args;
 
+/* What DoRA (model/dora.h) makes of the product with the base, before an adapter's own is added:
+ *
+ *     y (n, columns) = factor[place] (columns) * y + offset[place] (columns)
+ *
+ * factor, offset (places, columns) F32, offset absent: 0; place (n) I32, -1: the row of y is left
+ * alone. y is rounded once. All but y exist before the step. */
+typedef struct {
+    lt_tensor y, factor, offset, place;
+} lt_lora_scale_args;
+
 /* A linear layer with an adapter (Hu et al. 2021, arXiv:2106.09685), or the gradient of its input:
  * the product `base`, then for each part of y's columns
  *
@@ -697,6 +707,7 @@ typedef struct {
     X(moe_bias_bwd, lt_moe_bias_bwd_args)                                                          \
     X(matmul_grouped, lt_matmul_grouped_args)                                                      \
     X(lora_add, lt_lora_add_args)                                                                  \
+    X(lora_scale, lt_lora_scale_args)                                                              \
     X(matmul_lora, lt_matmul_lora_args)                                                            \
     X(adamw, lt_adamw_args)                                                                        \
     X(ademamix, lt_ademamix_args)                                                                  \

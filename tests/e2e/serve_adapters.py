@@ -20,7 +20,7 @@ SIZES = {"q_proj": (64, 64), "k_proj": (32, 64), "v_proj": (32, 64), "o_proj": (
 LAYERS = 5
 
 
-def write_adapter(folder, seed, rank, modules, width=64, **config):
+def write_adapter(folder, seed, rank, modules, width=64, magnitudes=False, **config):
     """A PEFT folder with random numbers, large enough to change every text."""
     draw = random.Random(seed)
     header, data = {}, b""
@@ -33,6 +33,10 @@ def write_adapter(folder, seed, rank, modules, width=64, **config):
                 header[f"base_model.model.model.layers.{layer}.{where}.{module}.{name}.weight"] = {
                     "dtype": "F32", "shape": list(shape), "data_offsets": [len(data), len(data) + 4 * count]}
                 data += struct.pack(f"<{count}f", *(draw.uniform(-0.3, 0.3) for _ in range(count)))
+            if magnitudes:
+                header[f"base_model.model.model.layers.{layer}.{where}.{module}.lora_magnitude_vector"] = {
+                    "dtype": "F32", "shape": [rows], "data_offsets": [len(data), len(data) + 4 * rows]}
+                data += struct.pack(f"<{rows}f", *(draw.uniform(0.5, 1.5) for _ in range(rows)))
     text = json.dumps(header).encode()
     folder.mkdir(parents=True)
     (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
@@ -46,7 +50,8 @@ if sys.argv[1] == "make":
     write_adapter(out / "blue", 3, 2, ("gate_proj", "down_proj"))
     write_adapter(out / "other_base", 4, 2, ("q_proj",), width=48)
     write_adapter(out / "rank", 5, 16, ("q_proj",))
-    write_adapter(out / "dora", 6, 2, ("q_proj",), use_dora=True)
+    write_adapter(out / "dora", 6, 2, ("q_proj",), use_dora=True)  # Without its magnitudes.
+    write_adapter(out / "gold", 7, 2, ("q_proj", "v_proj", "up_proj"), magnitudes=True, use_dora=True)
     sys.exit()
 
 base, folder, lateen, model, tokenizer = sys.argv[1:6]
@@ -160,12 +165,20 @@ def updates():
         loaded = call(load, {"lora_name": f"{name}.gguf", "lora_path": f"{folder}/{name}.gguf"})
         check(f"{name} as a GGUF: the same text", loaded[0] == 200 and ids(f"{name}.gguf") == alone, loaded)
         call(unload, {"lora_name": f"{name}.gguf"})
+    check("one with magnitudes is loaded", call(load, {"lora_name": "gold", "lora_path": f"{folder}/gold"})[0] == 200)
+    gold, half = ids("gold"), ids(lora=[{"id": "gold", "scale": 0.5}])
+    text, alone = ask("gold")[1]["choices"][0]["text"], merged("gold").rstrip("\n")
+    check("its text is that of the merged model", text.strip() and text == alone, (text, alone))
+    check("another scale takes a place of its own", isinstance(half, list) and half not in (gold, plain) and ids("gold") == gold and ids(lora=[{"id": "gold", "scale": 0.5}]) == half, half)
+    status, text = send(base + "/v1/completions", {**PROMPT, "lora": [{"id": "gold", "scale": 1}, {"id": "red", "scale": 1}]})
+    check("it is not added to others", status == 400 and "is not added to others" in text, (status, text))
+    call(unload, {"lora_name": "gold"})
     both = ids(lora=[{"id": "red", "scale": 0.5}, {"id": "blue", "scale": 0.5}])
     check("two added up: red is half of itself twice", both == red, both)
     missing = call(load, {"lora_name": "x"})
     check("no path: vLLM's 400", missing[0] == 400 and "Both 'lora_name' and 'lora_path'" in error_of(missing)["message"], missing)
     for name, status, words in (("nowhere", 404, "adapter_config.json"), ("nowhere.gguf", 404, "nowhere.gguf"), ("other_base", 400, "(2, 48) where (2, 64)"),
-                                ("rank", 400, "rank 16"), ("dora", 400, "use_dora")):
+                                ("rank", 400, "rank 16"), ("dora", 400, "lora_magnitude_vector")):
         answer = call(load, {"lora_name": name, "lora_path": f"{folder}/{name}"})
         check(f"{name}: {status}, and why", answer[0] == status and words in error_of(answer)["message"], answer)
     check("unloaded", call(unload, {"lora_name": "blue"}) == (200, "Success: LoRA adapter 'blue' removed successfully."))

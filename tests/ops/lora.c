@@ -1,5 +1,6 @@
-/* lora.c: cases of matmul_lora, below, and of lora_add. E adapters of rank C; R rows, every fifth
- * without one; K numbers in, N out of each of S parts. weights: rows have scales. */
+/* lora.c: cases of matmul_lora and lora_scale, below, and of lora_add. E adapters of rank C; R
+ * rows, every fifth without one; K numbers in, N out of each of S parts. weights: rows have
+ * scales. */
 #include "ops/case.h"
 
 static const lt_case cases[] = {
@@ -54,6 +55,35 @@ const lt_op_cases lt_cases_lora_add = {
     .f32 = {0x1p-18, 0x1p-17},
     .bf16 = {0x1p-8, 0x1p-8},
     .why = "two F32 sums, of at most 4160 and 16 terms that cancel; BF16 rounds y once"};
+
+/* R rows of N columns, E places. bias: with offsets. */
+static const lt_case scale_cases[] = {
+    {"one", LT_CASE_CHECK, .R = 1, .N = 1, .E = 1},
+    {"odd", LT_CASE_CHECK, .R = 7, .N = 13, .E = 3, .bias = true},
+    {"wide", LT_CASE_CHECK, .R = 21, .N = 2056, .E = 4, .aligned = true},
+    {"offsets", LT_CASE_CHECK, .R = 6, .N = 1024, .E = 2, .bias = true, .aligned = true},
+    {"llama-1b qkv", LT_CASE_BENCH, .R = 64, .N = 3072, .E = 64},
+};
+
+static void scale_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_lora_scale_args *a = (lt_lora_scale_args *)s->args;
+    lt_setup_inout(s, "y", &a->y, s->act, LT_SHAPE(c->R, c->N));
+    lt_setup_in(s, "factor", &a->factor, LT_F32, LT_SHAPE(c->E, c->N));
+    if (c->bias) {
+        lt_setup_in(s, "offset", &a->offset, LT_F32, LT_SHAPE(c->E, c->N));
+    }
+    lt_setup_in(s, "place", &a->place, LT_I32, LT_SHAPE(c->R))->fill = fill_places;
+}
+
+const lt_op_cases lt_cases_lora_scale = {
+    .op = LT_OP_lora_scale,
+    .forward = LT_OP_COUNT,
+    LT_CASES(scale_cases),
+    .build = scale_build,
+    .f32 = {0x1p-23, 0x1p-23},
+    .bf16 = {0x1p-8, 0x1p-8},
+    .why = "one product and one sum in F32; BF16 rounds y once"};
 
 /* M rows, K numbers in, N out of each of S parts of rank R; trans_b: as forward, else as backward,
  * with one part. weights: the second part has no adapter. */

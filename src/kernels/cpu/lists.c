@@ -420,6 +420,12 @@ static const char *check_lora_add(const void *args) {
     return bad_acts(t, COUNT_OF(t));
 }
 
+static const char *check_lora_scale(const void *args) {
+    const lt_lora_scale_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->factor, &a->offset)));
+    return bad_acts(TENSORS(&a->y));
+}
+
 static const char *check_moe_route_fwd(const void *args) {
     const lt_moe_route_args *a = args;
     return bad_f32(TENSORS(&a->logits, &a->probs, &a->weights, &a->aux));
@@ -670,8 +676,8 @@ static const lt_op_impl attention_fwd_impls[] = {
     X(layernorm_bwd) X(rope) X(attention_bwd) X(attention_merge) X(kv_write) X(attention_paged)    \
     X(act_fwd) X(act_bwd) X(add) X(qk_norm_fwd) X(qk_norm_bwd) X(xent) X(distill)                  \
     X(moe_route_fwd) X(moe_route_bwd) X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd)       \
-    X(moe_combine_bwd) X(moe_bias_fwd) X(moe_bias_bwd) X(lora_add) X(adamw) X(ademamix) X(lion)    \
-    X(muon) X(sumsq) X(cast) X(cast_scaled) X(matmul_scaled)
+    X(moe_combine_bwd) X(moe_bias_fwd) X(moe_bias_bwd) X(lora_add) X(lora_scale) X(adamw)          \
+    X(ademamix) X(lion) X(muon) X(sumsq) X(cast) X(cast_scaled) X(matmul_scaled)
 /* clang-format on */
 #define PLAIN_OP(op)                                                                               \
     ISA_REFUSALS(op)                                                                               \

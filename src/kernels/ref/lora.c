@@ -49,3 +49,17 @@ lt_err lt_ref_lora_add(lt_queue *q, const lt_lora_add_args *a) {
     }
     return LT_OK;
 }
+
+lt_err lt_ref_lora_scale(lt_queue *q, const lt_lora_scale_args *a) {
+    (void)q;
+    for (int64_t row = 0; row < a->y.shape[0]; row++) {
+        const int64_t place = get_i32(&a->place, at1(&a->place, row));
+        for (int64_t c = 0; place >= 0 && c < a->y.shape[1]; c++) {
+            const int64_t at = at2(&a->y, row, c);
+            const double offset = present(&a->offset) ? get(&a->offset, at2(&a->offset, place, c))
+                                                      : 0.0;
+            set(&a->y, at, get(&a->factor, at2(&a->factor, place, c)) * get(&a->y, at) + offset);
+        }
+    }
+    return LT_OK;
+}

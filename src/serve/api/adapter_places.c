@@ -24,12 +24,18 @@ static lt_reply *reply_of(lt_adapter_choice *c) {
     return (lt_reply *)((char *)c - offsetof(lt_reply, adapters));
 }
 
-/* Do n uses have the same contents in memory as those of a choice? The scale of one adapter is each
- * request's own; those of several are part of the sum. */
+/* Is the scale of a request's adapters each row's own? Those of several are part of their sum, and
+ * DoRA's lengths of rows depend on it (model/lora_pool.h). */
+static bool scales_rows(const lt_adapter_choice *c) {
+    return c->n == 1 && !c->uses[0].dora;
+}
+
+/* Do n uses have the same contents in memory as those of a choice? */
 static bool are_same(const lt_adapter_use *uses, int n, const lt_adapter_choice *c) {
     bool same = n == c->n;
     for (int i = 0; same && i < n; i++) {
-        same = uses[i].number == c->uses[i].number && (n == 1 || uses[i].scale == c->uses[i].scale);
+        same = uses[i].number == c->uses[i].number &&
+               (scales_rows(c) || uses[i].scale == c->uses[i].scale);
     }
     return same;
 }
@@ -155,7 +161,7 @@ static lt_adapter_take fill_place(lt_adapter_set *a, lt_adapter_place *p,
         const lt_adapter *d = lt_adapter_of_number(a, c->uses[i].number);
         known = d != NULL;
         snprintf(f->paths[i], LT_PATH_BYTES, "%s", known ? d->path : "");
-        f->sources[i] = (lt_lora_source){f->paths[i], c->n > 1 ? c->uses[i].scale : 1.0f};
+        f->sources[i] = (lt_lora_source){f->paths[i], scales_rows(c) ? 1.0f : c->uses[i].scale};
     }
     pthread_mutex_unlock(&a->lock);
     if (!known) {
@@ -186,7 +192,7 @@ static lt_adapter_take find_place(lt_adapter_set *a, lt_reply *j, lt_api_error *
         lt_lora_pool_hold(a->pool, c->place - 1);
         p->used = ++a->clock;
         j->request.adapter = c->place;
-        j->request.adapter_scale = c->n == 1 ? c->uses[0].scale : 1.0f;
+        j->request.adapter_scale = scales_rows(c) ? c->uses[0].scale : 1.0f;
         return LT_ADAPTER_TAKEN;
     }
     if (p != NULL) {

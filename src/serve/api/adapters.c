@@ -179,6 +179,18 @@ static bool name_at(lt_adapter_set *a, size_t i, int64_t *number, char path[LT_P
     return found;
 }
 
+/* Has one of the named adapters magnitudes? Where adapters are loaded later, one may. */
+static lt_err choose_dora(lt_adapter_set *a, bool *dora) {
+    char path[LT_PATH_BYTES];
+    int64_t number;
+    *dora = a->server->o.lora_updating;
+    for (size_t i = 0; !*dora && name_at(a, i, &number, path); i++) {
+        const bool folder = path[0] != '\0' && !lt_lora_is_gguf_path(path);
+        LT_TRY(folder ? lt_lora_dora_of(dora, path) : LT_OK);
+    }
+    return LT_OK;
+}
+
 /* The largest rank of the adapters that are named or will be made, unless the options say. */
 static lt_err choose_rank(lt_adapter_set *a, int64_t *rank) {
     const lt_server_options *o = &a->server->o;
@@ -210,12 +222,18 @@ static lt_err load_one(lt_adapter_set *a, size_t i, int64_t number, const char *
     lt_lora_image image = {0};
     LT_TRY(lt_lora_image_open(&image, a->pool, &(lt_lora_source){path, 1.0f}, 1));
     lt_err err = LT_OK;
+    pthread_mutex_lock(&a->lock);
+    lt_adapter *d = lt_adapter_of_number(a, number);
+    if (d != NULL) {
+        d->dora = image.dora;
+    }
+    pthread_mutex_unlock(&a->lock);
     if (i < (size_t)a->n_places) {
         lt_adapter_place *p = &a->places[i];
         err = lt_lora_pool_fill(a->pool, (int32_t)i, &image);
         *p = (lt_adapter_place){
             .state = LT_PLACE_FILLED, .n = 1, .used = ++a->clock, .filled = a->clock};
-        p->uses[0] = (lt_adapter_use){number, 1.0f};
+        p->uses[0] = (lt_adapter_use){number, 1.0f, image.dora};
     }
     lt_lora_image_close(&image);
     return err;
@@ -225,6 +243,7 @@ lt_err lt_adapter_set_load(lt_adapter_set *a) {
     char path[LT_PATH_BYTES];
     int64_t rank = 0, number;
     size_t i;
+    bool dora = false;
     if (a == NULL) {
         return LT_OK;
     }
@@ -234,7 +253,8 @@ lt_err lt_adapter_set_load(lt_adapter_set *a) {
     if (a->places == NULL) {
         LT_FAIL(LT_ERR_OOM, "adapters");
     }
-    LT_TRY(lt_lora_pool_open(a->server->model, a->n_places, rank));
+    LT_TRY(choose_dora(a, &dora));
+    LT_TRY(lt_lora_pool_open(a->server->model, a->n_places, rank, dora));
     a->pool = a->server->model->lora_pool;
     for (i = 0; name_at(a, i, &number, path); i++) {
         LT_TRY(path[0] != '\0' ? load_one(a, i, number, path) : LT_OK);
@@ -286,7 +306,8 @@ void lt_adapter_set_end_read(lt_adapter_set *a) {
 
 /* ---- What a request asks for ---- */
 
-static bool add_use(lt_adapter_choice *c, int64_t number, double scale, lt_api_error *e) {
+static bool add_use(lt_adapter_choice *c, const lt_adapter *d, double scale, lt_api_error *e) {
+    const int64_t number = d->number;
     int at = c->n;
     if (scale == 0.0) {
         return true;
@@ -305,7 +326,7 @@ static bool add_use(lt_adapter_choice *c, int64_t number, double scale, lt_api_e
         c->uses[at] = c->uses[at - 1];
         at--;
     }
-    c->uses[at] = (lt_adapter_use){number, (float)scale};
+    c->uses[at] = (lt_adapter_use){number, (float)scale, d->dora};
     c->n++;
     return true;
 }
@@ -358,7 +379,7 @@ static bool read_list(lt_adapter_set *a, const json_t *list, const char *owner,
         lt_adapter *d = NULL;
         double scale = 1.0;
         if (!read_entry(a, json_array_get(list, i), owner, &d, &scale, e) ||
-            !add_use(c, d->number, scale, e)) {
+            !add_use(c, d, scale, e)) {
             return false;
         }
     }
@@ -384,10 +405,10 @@ static bool choose(lt_adapter_set *a, const lt_api_params *p, const char *owner,
     }
     if (named != NULL) {
         c->name = p->model;
-        return add_use(c, named->number, 1.0, e);
+        return add_use(c, named, 1.0, e);
     }
     for (size_t i = 0; i < a->n_names; i++) {
-        if (!add_use(c, a->names[i]->number, (double)a->names[i]->scale, e)) {
+        if (!add_use(c, a->names[i], (double)a->names[i]->scale, e)) {
             return false;
         }
     }
@@ -436,6 +457,7 @@ bool lt_adapter_set_add(lt_adapter_set *a, const char *name, const char *folder,
     lt_lora_image image = {0};
     lt_adapter *d;
     lt_err err;
+    bool dora;
     if (strlen(name) > 255 || strlen(folder) >= LT_PATH_BYTES) {
         return refuse_input(e, "lora_name", "The name or the path of the lora adapter", name,
                             "is too long");
@@ -452,6 +474,7 @@ bool lt_adapter_set_add(lt_adapter_set *a, const char *name, const char *folder,
         return false;
     }
     err = lt_lora_image_open(&image, a->pool, &(lt_lora_source){folder, 1.0f}, 1);
+    dora = image.dora;
     lt_lora_image_close(&image);
     lt_adapter_set_end_read(a);
     if (err != LT_OK) {
@@ -461,8 +484,12 @@ bool lt_adapter_set_add(lt_adapter_set *a, const char *name, const char *folder,
     d = find(a, name);
     if (d != NULL && inplace) {
         point_at(a, d, folder);
+        d->dora = dora;
     } else if (d == NULL && a->n_names < LT_ADAPTERS_MOST) {
         err = append(a, name, folder);
+        if (err == LT_OK) {
+            a->names[a->n_names - 1]->dora = dora;
+        }
     } else {
         err = LT_ERR_LIMIT;
     }

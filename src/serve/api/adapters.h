@@ -41,6 +41,7 @@ struct lt_reply;
 typedef struct {
     int64_t number;
     float scale;
+    bool dora; /* Its scale is part of what a place holds. */
 } lt_adapter_use;
 
 /* The part of a reply. */

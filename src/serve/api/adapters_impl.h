@@ -12,6 +12,7 @@ typedef struct {
     char name[256], path[LT_PATH_BYTES];
     int64_t number;
     float scale; /* Scale for requests that name no adapter. */
+    bool dora;   /* It has magnitudes; false until it was read. */
     int64_t created;
     /* Of a job of fine-tuning: only requests of its owner may use it, and it is read when one
      * does. owner NULL: none of the server's keys is its owner's. */

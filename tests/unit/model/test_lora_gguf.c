@@ -117,7 +117,7 @@ static void as_peft_in_a_pool(void **state) {
                  {SFT "/adapter-rs-end", SFT "/adapter-rs-end.gguf", 3, 3e-7f}};
     lt_model *m = open_base(SFT, lt_backend_cpu(), LT_F32);
     (void)state;
-    must(lt_lora_pool_open(m, 1, 8), SFT);
+    must(lt_lora_pool_open(m, 1, 8, false), SFT);
     for (size_t i = 0; i < 2; i++) {
         const lt_lora_source both[] = {{cases[i].folder, 0.5f}, {cases[i].file, 0.5f}};
         const size_t bytes = lt_lora_pool_place_bytes(m->lora_pool);
@@ -153,8 +153,8 @@ static void refused_in_a_pool(void **state) {
              *other = open_base(GOLDEN_ROOT "llama3", lt_backend_cpu(), LT_F32);
     lt_lora_image image;
     (void)state;
-    must(lt_lora_pool_open(m, 1, 2), SFT);
-    must(lt_lora_pool_open(other, 1, 8), "llama3");
+    must(lt_lora_pool_open(m, 1, 2, false), SFT);
+    must(lt_lora_pool_open(other, 1, 8, false), "llama3");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(
             lt_lora_image_open(&image, m->lora_pool, &(lt_lora_source){cases[i].path, 1.0f}, 1),

@@ -1,10 +1,12 @@
 /* Adapters that requests choose: log-probabilities against PEFT's (tools/make_lora_goldens.py), all
- * in one step, on each backend; every family against a model that is opened with the adapter;
- * requests keep their bits among others, and share pages with equals only; places are held and
- * filled again; faulty folders are refused by name and change nothing. */
+ * in one step, on each backend; DoRA's against PEFT's merged model, too; every family against a
+ * model that is opened with the adapter; requests keep their bits among others, and share pages
+ * with equals only; places are held and filled again; faulty folders are refused by name and change
+ * nothing. */
 #include "unit/serve/fleet.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "model/alloc.h"
@@ -14,7 +16,8 @@
 
 #define ROOT  "tests/golden/serve/lora/"
 #define MODEL "tests/golden/model/llama3"
-enum { N = 20, PLACES = 6, RANK = 16 };
+#define SFT   "tests/golden/sft"
+enum { N = 20, PLACES = 8, RANK = 16 };
 
 typedef struct {
     json_t *root;
@@ -45,11 +48,11 @@ static void put_one(lt_model *m, int32_t place, const char *folder) {
 static lt_model *open_model(const char *path, const lt_model_options *o, int32_t places) {
     lt_model *m = NULL;
     must(lt_model_open(&m, path, o), path);
-    must(lt_lora_pool_open(m, places, RANK), "places");
+    must(lt_lora_pool_open(m, places, RANK, true), "places");
     return m;
 }
 
-/* Places 0, 1 and 2 have red, green and blue. */
+/* Places 0 to 3 have red, green, blue and gold. */
 static void open_fixture_on(fixture *f, bool deterministic, const lt_backend *b, bool stored) {
     lt_engine_options o = lt_engine_defaults();
     *f = (fixture){.root = NULL};
@@ -62,6 +65,7 @@ static void open_fixture_on(fixture *f, bool deterministic, const lt_backend *b,
     put_one(f->model, 0, ROOT "red");
     put_one(f->model, 1, ROOT "green");
     put_one(f->model, 2, ROOT "blue");
+    put_one(f->model, 3, ROOT "gold");
     assert_int_equal(read_ids(json_object_get(f->root, "tokens"), f->tokens), N);
     o.max_seq = 64;
     o.deterministic = deterministic;
@@ -91,13 +95,18 @@ static lt_request request_of(const int32_t *tokens, int32_t adapter, float scale
 }
 
 static int32_t place_of(const char *name) {
-    return strcmp(name, "red") == 0 ? 0 : strcmp(name, "green") == 0 ? 1 : 2;
+    static const char *const names[] = {"red", "green", "blue", "gold"};
+    int32_t place = 0;
+    while (strcmp(name, names[place]) != 0) {
+        place++;
+    }
+    return place;
 }
 
 /* The adapter of a case, from 1: of one adapter its place, with the scale in *scale; of several,
- * which are added up, the place `next`. */
+ * which are added up, and of DoRA's with a scale, the place `next`. */
 static int32_t adapter_of(fixture *f, const json_t *c, int32_t next, float *scale) {
-    static const char *const folders[] = {ROOT "red", ROOT "green", ROOT "blue"};
+    static const char *const folders[] = {ROOT "red", ROOT "green", ROOT "blue", ROOT "gold"};
     const json_t *names = json_object_get(c, "adapters"), *scales = json_object_get(c, "scales");
     const int n = (int)json_array_size(names);
     lt_lora_source sources[2];
@@ -107,22 +116,23 @@ static int32_t adapter_of(fixture *f, const json_t *c, int32_t next, float *scal
             folders[place_of(json_string_value(json_array_get(names, (size_t)i)))],
             (float)json_real_value(json_array_get(scales, (size_t)i))};
     }
-    if (n == 1) {
+    const int32_t place = n == 1 ? place_of(json_string_value(json_array_get(names, 0))) : 0;
+    if (n == 1 && (place != 3 || sources[0].scale == 1.0f)) {
         *scale = sources[0].scale;
-        return place_of(json_string_value(json_array_get(names, 0))) + 1;
+        return place + 1;
     }
-    if (n > 1) {
+    if (n > 0) {
         must(put(f->model, next, sources, n), "several");
     }
-    return n > 1 ? next + 1 : 0;
+    return n > 0 ? next + 1 : 0;
 }
 
-enum { CASES = 8 };
+enum { CASES = 10 };
 
 /* All in one step. */
 static void ask_all(fixture *f, answer answers[CASES]) {
     const json_t *cases = json_object_get(f->root, "cases");
-    int32_t next = 3;
+    int32_t next = 4;
     assert_int_equal(json_array_size(cases), CASES);
     for (int i = 0; i < CASES; i++) {
         float scale;
@@ -175,7 +185,7 @@ static void single_tokens_agree_with_prompts(void **state) {
     open_fixture_on(&f, false, NULL, false);
     const json_t *cases = json_object_get(f.root, "cases");
     lt_request r[CASES];
-    int32_t next = 3;
+    int32_t next = 4;
     for (int i = 0; i < CASES; i++) {
         float scale;
         const int32_t adapter = adapter_of(&f, json_array_get(cases, (size_t)i), next, &scale);
@@ -206,6 +216,70 @@ static void single_tokens_agree_with_prompts(void **state) {
     close_fixture(&f);
 }
 
+/* The log-probabilities of a text with the adapter of a place. */
+static void with_place(lt_model *m, const int32_t *tokens, int32_t adapter, answer *a) {
+    lt_engine_options o = lt_engine_defaults();
+    lt_engine *e = NULL;
+    lt_request r = request_of(tokens, adapter, 1.0f);
+    o.max_seq = 64;
+    r.prompt_logprobs = 0;
+    must(lt_engine_open(&e, m, &o), "engine");
+    send(e, &r, a);
+    receive_all(e, 1, 0);
+    lt_engine_close(e);
+}
+
+/* As far apart as they are at most. */
+static double apart(const answer *a, const answer *b) {
+    double most = 0;
+    for (int k = 1; k < N; k++) {
+        most = fmax(most, fabs((double)(a->prompt_logprobs[k] - b->prompt_logprobs[k])));
+    }
+    return most;
+}
+
+/* PEFT's merged model has the numbers of PEFT's adapter beside its base: in F32, beside weights as
+ * the file has them, and beside blocks of 8 bits, whose rounding the lengths of rows share. */
+static void magnitudes_are_pefts(void **state) {
+    static const struct {
+        lt_model_options o;
+        double bound;
+    } kinds[] = {{{.dtype = LT_F32}, 2e-5},
+                 {{.dtype = LT_F32, .stored = true}, 1e-2},
+                 {{.dtype = LT_F32, .stored = true, .stored_as = LT_Q8_0}, 0.05}};
+    char folder[] = "/tmp/lateen-merged-XXXXXX", from[LT_PATH_BYTES], to[LT_PATH_BYTES],
+         root[LT_PATH_BYTES];
+    static answer want, got, plain;
+    int32_t tokens[N];
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    assert_non_null(getcwd(root, sizeof root - 64));
+    static const char *const files[][2] = {{"config.json", "config.json"},
+                                           {"merged-dora.safetensors", "model.safetensors"}};
+    for (int i = 0; i < 2; i++) {
+        (void)snprintf(from, sizeof from, "%.900s/" SFT "/%s", root, files[i][0]);
+        must(lt_path_join(to, folder, files[i][1]), folder);
+        assert_int_equal(symlink(from, to), 0);
+    }
+    fill_prompt(tokens, N, 320, 3);
+    lt_model *m = open_model(folder, &(lt_model_options){.dtype = LT_F32}, 1);
+    with_place(m, tokens, 0, &want);
+    lt_model_close(m);
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        m = open_model(SFT, &kinds[i].o, 2);
+        put_one(m, 0, SFT "/adapter-all-end");
+        put_one(m, 1, SFT "/adapter-dora-end");
+        with_place(m, tokens, 2, &got);
+        with_place(m, tokens, 0, &plain);
+        if (!(apart(&got, &want) < kinds[i].bound) || !(apart(&plain, &want) > 0.1)) {
+            fail_msg("kind %zu: log-probabilities are %g apart, without an adapter %g", i,
+                     apart(&got, &want), apart(&plain, &want));
+        }
+        lt_model_close(m);
+    }
+    must(lt_file_remove_tree(folder), folder);
+}
+
 /* In 16 bits, whose rounding the random weights multiply: as on the CPU in 16 bits. */
 static void logprobs_on_a_gpu(void **state) {
     static answer on[2][CASES];
@@ -228,6 +302,41 @@ static void logprobs_on_a_gpu(void **state) {
             }
         }
     }
+}
+
+/* Steps are recorded with a plain adapter first, and then have magnitudes: single tokens beside
+ * what a prompt of the same text is given. */
+static void recorded_steps_get_magnitudes(void **state) {
+    enum { NEW = 8 };
+    static answer plain, step, prompt;
+    int32_t text[N + NEW];
+    fixture f;
+    (void)state;
+    if (gpu_backend() == NULL) {
+        skip();
+    }
+    open_fixture_on(&f, false, gpu_backend(), false);
+    lt_request r = request_of(f.tokens, 2, 1.0f); /* Green, of larger ranks in all modules. */
+    send(f.engine, &r, &plain);
+    receive_all(f.engine, 1, 0);
+    r.adapter = 4;
+    send(f.engine, &r, &step);
+    receive_all(f.engine, 1, 0);
+    memcpy(text, f.tokens, sizeof f.tokens);
+    memcpy(text + N, step.choices[0].ids, NEW * sizeof *text);
+    r.prompt = text;
+    r.n_prompt = N + NEW;
+    r.max_tokens = 1;
+    r.prompt_logprobs = 0;
+    send(f.engine, &r, &prompt);
+    receive_all(f.engine, 1, 0);
+    for (int k = 0; k < NEW; k++) {
+        const float x = step.choices[0].logprobs[k], y = prompt.prompt_logprobs[N + k];
+        if (!(fabsf(x - y) < 0.05f)) {
+            fail_msg("token %d: %.7g, as a prompt %.7g", k, (double)x, (double)y);
+        }
+    }
+    close_fixture(&f);
 }
 
 /* Numbers of some size in A and B alike. */
@@ -266,12 +375,13 @@ static void every_family(void **state) {
                                            "smollm3", "granite",    "phi4"};
     static answer own, placed;
     (void)state;
-    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+    for (size_t n = 0; n < 2 * sizeof families / sizeof *families; n++) {
+        const size_t i = n / 2;
         char folder[] = "/tmp/lateen-lora-XXXXXX", path[256];
-        const lt_lora_options o = {.rank = 3, .alpha = 4.5, .targets = LT_LORA_ALL};
+        const lt_lora_options o = {
+            .rank = 3, .alpha = 4.5, .targets = LT_LORA_ALL, .dora = n % 2 == 1};
         lt_model *m = NULL;
         lt_lora *l = NULL;
-        double apart = 0;
         (void)snprintf(path, sizeof path, "tests/golden/model/%s", families[i]);
         assert_non_null(mkdtemp(folder));
         must(lt_model_open(&m, path, &(lt_model_options){.dtype = LT_F32}), path);
@@ -284,31 +394,29 @@ static void every_family(void **state) {
         m = open_model(path, &(lt_model_options){.dtype = LT_F32}, 2);
         put_one(m, 1, folder);
         prompt_logprobs(m, 2, &placed);
-        for (int k = 1; k < N; k++) {
-            apart = fmax(apart, fabs((double)(own.prompt_logprobs[k] - placed.prompt_logprobs[k])));
-        }
-        if (!(apart < 1e-4)) { /* F32 sums in another order. */
-            fail_msg("%s: log-probabilities are %g apart", families[i], apart);
+        if (!(apart(&own, &placed) < 1e-4)) { /* F32 sums in another order. */
+            fail_msg("%s, %s: log-probabilities are %g apart", families[i],
+                     o.dora ? "with magnitudes" : "without", apart(&own, &placed));
         }
         lt_model_close(m);
         must(lt_file_remove_tree(folder), folder);
     }
 }
 
-/* The fixture with two adapters in place 3, whose ranks are more than those of the others. */
+/* The fixture with two adapters in place 4, whose ranks are more than those of the others. */
 static void open_with_two(fixture *f) {
     const lt_lora_source both[] = {{ROOT "green", 1.0f}, {ROOT "red", 1.0f}};
     open_fixture_on(f, true, NULL, false);
-    must(put(f->model, 3, both, 2), "two");
+    must(put(f->model, 4, both, 2), "two");
 }
 
 /* Alone and between others; from the prefix cache and fresh. */
 static void requests_keep_their_bits(void **state) {
-    enum { KINDS = 6, EACH = 3 };
+    enum { KINDS = 7, EACH = 3 };
     static const struct {
         int32_t adapter;
         float scale;
-    } kinds[KINDS] = {{0, 1}, {1, 1}, {2, 1}, {2, -0.5f}, {3, 1}, {4, 1}};
+    } kinds[KINDS] = {{0, 1}, {1, 1}, {2, 1}, {2, -0.5f}, {3, 1}, {4, 1}, {5, 1}};
     static answer alone[KINDS], among[KINDS * EACH];
     fixture f;
     (void)state;
@@ -417,6 +525,50 @@ static void places_are_filled_again(void **state) {
 
 /* ---- Faults ---- */
 
+/* Adapters that differ in their magnitudes alone, B being zero, share no pages. */
+static void magnitudes_are_in_the_digest(void **state) {
+    const lt_lora_options o = {.rank = 2, .alpha = 2, .targets = "q_proj", .dora = true};
+    lt_model *m = NULL;
+    lt_lora *l = NULL;
+    (void)state;
+    must(lt_model_open(&m, MODEL, &(lt_model_options){.dtype = LT_F32}), MODEL);
+    must(lt_lora_pool_open(m, 2, RANK, true), "places");
+    lt_model *base = NULL;
+    must(lt_model_open(&base, MODEL, &(lt_model_options){.dtype = LT_F32}), MODEL);
+    must(lt_lora_open(&l, base, &o, 1), "adapters");
+    for (int32_t place = 0; place < 2; place++) {
+        char folder[] = "/tmp/lateen-lora-XXXXXX";
+        assert_non_null(mkdtemp(folder));
+        must(lt_lora_save(l, folder, MODEL), folder);
+        put_one(m, place, folder);
+        must(lt_file_remove_tree(folder), folder);
+        for (int i = 0; i < l->params->table.n_params; i++) {
+            const lt_param *p = &l->params->table.params[i];
+            const float x = 7.0f;
+            if (p->n_dims == 1) {
+                lt_model_set(l->params, p, 0, &x, LT_F32, 1);
+            }
+        }
+        must(lt_model_settle(l->params), "settle");
+    }
+    assert_true(lt_lora_pool_digest(m->lora_pool, 0) != lt_lora_pool_digest(m->lora_pool, 1));
+    lt_lora_close(l);
+    lt_model_close(base);
+    lt_model_close(m);
+}
+
+/* A server that has no room for magnitudes says how it would have. */
+static void no_room_is_told(void **state) {
+    lt_model *m = NULL;
+    (void)state;
+    must(lt_model_open(&m, MODEL, &(lt_model_options){.dtype = LT_F32}), MODEL);
+    must(lt_lora_pool_open(m, 1, RANK, false), "places");
+    assert_int_equal(put(m, 0, &(lt_lora_source){ROOT "gold", 1.0f}, 1), LT_ERR_UNSUPPORTED);
+    says("name an adapter with use_dora when it starts");
+    must(put(m, 0, &(lt_lora_source){ROOT "red", 1.0f}, 1), "red");
+    lt_model_close(m);
+}
+
 /* A folder with one tensor, and keys that its configuration has more. */
 static void write_folder(const char *folder, const char *name, int64_t rows, int64_t cols,
                          float value, const char *more) {
@@ -449,6 +601,7 @@ static void write_folder(const char *folder, const char *name, int64_t rows, int
 
 #define Q_A "base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight"
 #define Q_B "base_model.model.model.layers.1.self_attn.q_proj.lora_B.weight"
+#define Q_M "base_model.model.model.layers.1.self_attn.q_proj.lora_magnitude_vector"
 
 static void faults_are_told(void **state) {
     static const struct {
@@ -474,7 +627,9 @@ static void faults_are_told(void **state) {
          "q_proj has an adapter of rank 4, of which adapter_config.json says rank 0"},
         {Q_A, 4, 32, 1, "{\"r\": 5, \"rank_pattern\": {\"q_proj\": 4}}", LT_ERR_FORMAT,
          "no tensor " Q_B},
-        {Q_A, 4, 32, 1, "{\"use_dora\": true}", LT_ERR_UNSUPPORTED, "use_dora is set"},
+        {Q_A, 4, 32, 1, "{\"use_dora\": true}", LT_ERR_FORMAT, "no tensor " Q_B},
+        {Q_M, 4, 32, 1, "{\"use_dora\": true}", LT_ERR_FORMAT, "has no tensor of an adapter"},
+        {Q_M, 4, 32, 1, "{}", LT_ERR_UNSUPPORTED, Q_M " belongs to no linear layer"},
         {Q_A, 4, 32, 1, "{\"modules_to_save\": [\"lm_head\"]}", LT_ERR_UNSUPPORTED, "'lm_head'"},
         {Q_A, 4, 32, 1, "{\"peft_type\": \"IA3\"}", LT_ERR_UNSUPPORTED, "only LORA"}};
     char folder[] = "/tmp/lateen-lora-XXXXXX";
@@ -501,11 +656,18 @@ static void faults_are_told(void **state) {
         {ROOT "green", 1.0f}, {ROOT "green", 0.5f}, {ROOT "green", 0.25f}};
     assert_int_equal(put(f.model, 0, three, 3), LT_ERR_UNSUPPORTED); /* 6 each of 16. */
     says("has rank 6, where 4 are left");
+    const lt_lora_source gold[] = {{ROOT "red", 1.0f}, {ROOT "gold", 1.0f}};
+    assert_int_equal(put(f.model, 0, gold, 2), LT_ERR_UNSUPPORTED);
+    says("is not added to others");
     send(f.engine, &r, &after);
     receive_all(f.engine, 1, 0);
     assert_equal(&after.choices[0], &before.choices[0], "after faults");
     r.adapter = PLACES + 1;
     assert_int_equal(lt_engine_submit(f.engine, &r, NULL, &id), LT_ERR_ARG);
+    r.adapter = 4; /* gold */
+    r.adapter_scale = 0.5f;
+    assert_int_equal(lt_engine_submit(f.engine, &r, NULL, &id), LT_ERR_ARG);
+    says("adapter 4 with the scale 0.5: it has magnitudes");
     r.adapter = 1;
     r.adapter_scale = NAN;
     assert_int_equal(lt_engine_submit(f.engine, &r, NULL, &id), LT_ERR_ARG);
@@ -518,11 +680,15 @@ int main(void) {
         cmocka_unit_test(logprobs_are_pefts),
         cmocka_unit_test(single_tokens_agree_with_prompts),
         cmocka_unit_test(logprobs_beside_stored_weights),
+        cmocka_unit_test(magnitudes_are_pefts),
         cmocka_unit_test(logprobs_on_a_gpu),
+        cmocka_unit_test(recorded_steps_get_magnitudes),
         cmocka_unit_test(every_family),
         cmocka_unit_test(requests_keep_their_bits),
         cmocka_unit_test(other_features_keep_working),
         cmocka_unit_test(places_are_filled_again),
+        cmocka_unit_test(magnitudes_are_in_the_digest),
+        cmocka_unit_test(no_room_is_told),
         cmocka_unit_test(faults_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

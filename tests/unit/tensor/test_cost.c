@@ -103,6 +103,10 @@ static void losses_and_optimisers(void **state) {
                                 .place = lt_tensor_1d(memory, LT_I32, 4),
                                 .n_parts = 1,
                                 .parts = {{3, 0, 5}}};
+    const lt_lora_scale_args ls = {.y = lt_tensor_2d(memory, LT_BF16, 4, 10),
+                                   .factor = lt_tensor_2d(memory, LT_F32, 3, 10),
+                                   .offset = lt_tensor_2d(memory, LT_F32, 3, 10),
+                                   .place = lt_tensor_1d(memory, LT_I32, 4)};
     const lt_matmul_lora_args p = {.base = {.y = lt_tensor_2d(memory, LT_BF16, 4, 6),
                                             .a = lt_tensor_2d(memory, LT_BF16, 4, 10),
                                             .b = lt_tensor_2d(memory, LT_BF16, 6, 10),
@@ -132,6 +136,8 @@ static void losses_and_optimisers(void **state) {
     assert_cost(lt_op_cost(LT_OP_distill, &d), 2200, 864);
     /* 2 * 4 rows * (16 + 10); three adapters of 26 bf16, x 64, u twice 32, places 16, y 2 * 40. */
     assert_cost(lt_op_cost(LT_OP_lora_add, &l), 208, 380);
+    /* 2 * 40; y twice 80, factors and offsets 120 each, places 16. */
+    assert_cost(lt_op_cost(LT_OP_lora_scale, &ls), 80, 416);
     /* 2 * 4 * 6 * (10 + 2); y 48, a 80, b 120, u 32, v 24. */
     assert_cost(lt_op_cost(LT_OP_matmul_lora, &p), 576, 304);
     /* 2 an element, 80 bytes twice; 3 an element, y twice. */

@@ -1,4 +1,4 @@
-/* lora.c: adapters of rows that each have their own (lora_add in tensor/ops.h).
+/* lora.c: adapters of rows that each have their own (lora_add and lora_scale in tensor/ops.h).
  *
  * BOUND     Memory: with as many adapters as rows, a number of A or B is read once, for 2 flops.
  * MAP       One parallel region for both products of all parts, where products of experts are two
@@ -115,5 +115,31 @@ lt_err LT_ISA_NAME(lt_cpu_lora_add)(lt_queue *q, const void *args) {
     const lt_lora_add_args *a = args;
     (void)q;
     BY_DTYPE(a->x.dtype, add_all, a);
+    return LT_OK;
+}
+
+/* DoRA's factors: one pass over y, its rows divided among the threads. */
+LT_INLINE void scale_rows(const lt_lora_scale_args *a, const lt_dtype dtype) {
+    const int64_t rows = a->y.shape[0], cols = a->y.shape[1];
+#pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t place = ((const int32_t *)a->place.data)[row * a->place.stride[0]],
+                      y = row * a->y.stride[0];
+        for (int64_t c = 0; place >= 0 && c < cols; c += VEC) {
+            const int64_t left = cols - c;
+            const vf factor = v_get(a->factor.data, LT_F32, place * a->factor.stride[0] + c, left);
+            const vf offset = a->offset.data != NULL ? v_get(a->offset.data, LT_F32,
+                                                             place * a->offset.stride[0] + c, left)
+                                                     : v_set(0.0f);
+            v_put(a->y.data, dtype, y + c,
+                  v_fma(factor, v_get(a->y.data, dtype, y + c, left), offset), left);
+        }
+    }
+}
+
+lt_err LT_ISA_NAME(lt_cpu_lora_scale)(lt_queue *q, const void *args) {
+    const lt_lora_scale_args *a = args;
+    (void)q;
+    BY_DTYPE(a->y.dtype, scale_rows, a);
     return LT_OK;
 }

@@ -94,6 +94,42 @@ static lt_err lora_add_run(lt_queue *q, const void *args) {
 const lt_op_impl lt_cuda_lora_add_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"rows", lora_add_refuse, lora_add_run}};
 
+static const char *lora_scale_refuse(const void *args, const lt_device *device) {
+    (void)device;
+    const lt_lora_scale_args *a = args;
+    const lt_tensor *const y = &a->y, *const f32[] = {&a->factor, &a->offset};
+    const char *why = lt_cuda_refuse_rows(&y, 1, a->y.dtype);
+    why = why == NULL ? lt_cuda_refuse_rows(f32, 2, LT_F32) : why;
+    if (why == NULL && a->place.stride[0] != 1) {
+        return "place: not contiguous";
+    }
+    return why == NULL && a->y.shape[0] > MOST_ROWS ? "more than 65,535 rows" : why;
+}
+
+static lt_err lora_scale_run(lt_queue *q, const void *args) {
+    const lt_lora_scale_args *a = args;
+    const lt_tensor *const y = &a->y;
+    const int64_t columns = a->y.shape[1];
+    const int width = lt_cuda_piece(&y, 1, a->y.dtype, columns);
+    char defines[LT_CUDA_DEFINES_BYTES];
+    lt_cuda_lora_scale_args call = {.y = a->y.data,
+                                    .factor = a->factor.data,
+                                    .offset = a->offset.data,
+                                    .place = a->place.data,
+                                    .ld_y = a->y.stride[0],
+                                    .next_factor = a->factor.stride[0],
+                                    .next_offset = a->offset.stride[0],
+                                    .columns = (int)columns};
+    void *list[] = {&call};
+    snprintf(defines, sizeof defines, LORA_WORDS, lt_cuda_dtype_word(a->y.dtype), width);
+    return lt_cuda_run_early(q, "ops/lora.cu", "lora_scale", defines,
+                             LT_CUDA_DIV_UP(columns, (int64_t)THREADS * width), (int)a->y.shape[0],
+                             THREADS, list);
+}
+
+const lt_op_impl lt_cuda_lora_scale_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"rows", lora_scale_refuse, lora_scale_run}};
+
 void lt_specs_lora(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "bf16", 8);
     lt_spec(l, LT_SM_ALL, "ops/lora.cu", LORA_WORDS, "bf16", 1);

@@ -8,6 +8,7 @@
  *           8 warps has every eighth span of 32 W elements of x, and multiplies it with that span
  *           of all these rows of A.
  *           lora_expand: a thread has W columns of one row and adds its rank products to them.
+ *           lora_scale: a thread multiplies W columns of one row by the factors of its place.
  * MOVEMENT  x row: L2 ──▶ registers, once a block; A and B: HBM once a row, or L2 where rows share
  *           an adapter; u: 4 bytes a number, through L2.
  * EARLY     place is uploaded before a step's first kernel, and A and B are weights. So the first
@@ -152,6 +153,30 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int i = 0; i < W; i++) {
         fy[i] += scale * sum[i];
+    }
+    piece_store(y, fy);
+}
+
+/* A thread has W columns of one row. */
+extern "C" __global__ void __launch_bounds__(THREADS) lora_scale(const lt_cuda_lora_scale_args s) {
+    const int row = blockIdx.y, place = s.place[row],
+              c = ((int)blockIdx.x * THREADS + (int)threadIdx.x) * W;
+    DTYPE *const y = s.y + row * s.ld_y + c;
+    float factor[W], offset[W], fy[W];
+    const bool mine = place >= 0 && c < s.columns;
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        factor[i] = mine ? s.factor[place * s.next_factor + c + i] : 1.0f;
+        offset[i] = mine && s.offset != NULL ? s.offset[place * s.next_offset + c + i] : 0.0f;
+    }
+    wait_for_others();
+    if (!mine) {
+        return;
+    }
+    piece_load(fy, y);
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        fy[i] = factor[i] * fy[i] + offset[i];
     }
     piece_store(y, fy);
 }

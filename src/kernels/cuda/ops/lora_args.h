@@ -27,7 +27,16 @@ typedef struct {
         block[LT_LORA_MOST_PARTS];
 } lt_cuda_lora_expand_args;
 
+typedef struct {
+    LT_ELEM(DTYPE) * y;
+    const float *factor, *offset; /* offset NULL: 0. */
+    const int *place;
+    long long ld_y, next_factor, next_offset; /* From one row or place to the next. */
+    int columns;
+} lt_cuda_lora_scale_args;
+
 static_assert(sizeof(lt_cuda_lora_shrink_args) == 80, "the same on host and device");
 static_assert(sizeof(lt_cuda_lora_expand_args) == 120, "the same on host and device");
+static_assert(sizeof(lt_cuda_lora_scale_args) == 64, "the same on host and device");
 
 #endif
