@@ -43,6 +43,8 @@
     X(STR, device, "device", "auto", 0, 1, LT_DEVICE_NAMES,                                        \
       "where to compute; auto: the GPU if there is one")                                           \
     X(ENUM, cache, "cache", "model", 0, 0, LT_OPENED_CACHE_TYPES, "type of keys and values")       \
+    X(ENUM, cache_v, "cache-v", "cache", 0, 0, "cache|" LT_OPENED_CACHE_TYPES,                     \
+      "type of values alone")                                                                      \
     X(F64, temperature, "temperature", "0", 0, 100, "", "0: always the most likely token")         \
     X(F64, repetition, "repetition", "1", 1e-3, 1e3, "", "penalty; 1: none")                       \
     X(F64, frequency, "frequency", "0", -1e3, 1e3, "", "penalty")                                  \
@@ -244,6 +246,7 @@ static lt_engine_options engine_options(const bench_engine_options *o, const mat
     eo.head = x->head != NULL ? &x->draft_head : NULL;
     eo.draft_tokens = draft_tokens;
     eo.cache_dtype = LT_OPENED_CACHE_DTYPE(o->cache);
+    eo.value_dtype = LT_OPENED_CACHE_PART(o->cache_v, o->cache);
     eo.prefix_cache = o->turns == 0; /* In each turn all prompts are read. */
     return eo;
 }

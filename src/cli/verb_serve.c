@@ -83,7 +83,7 @@
       "most that they take there")                                                                 \
     X(ENUM, cache_dtype, "cache-dtype", "model", 0, 0, LT_OPENED_CACHE_TYPES,                      \
       "type of keys and values; model: the model's compute type; fp8: e4m3; q8_0, q4_0: a scale "  \
-      "for each 32 values. On a GPU both are of one type. auto, f32, f16, fp8_e4m3: other names")  \
+      "for each 32 values. auto, f32, f16, fp8_e4m3: other names")                                 \
     X(ENUM, cache_k, "cache-type-k", "cache-dtype", 0, 0, "cache-dtype|" LT_OPENED_CACHE_TYPES,    \
       "type of keys alone")                                                                        \
     X(ENUM, cache_v, "cache-type-v", "cache-dtype", 0, 0, "cache-dtype|" LT_OPENED_CACHE_TYPES,    \

@@ -119,9 +119,6 @@ lt_err lt_paged_forward_check_types(const lt_model *m, lt_dtype keys, lt_dtype v
     const lt_dtype types[] = {keys, values};
     for (int i = 0; i < 2; i++) {
         const char *why = lt_cached_refusal(types[i], m->spec.head_dim);
-        if (why == NULL && !m->backend->host_memory && types[0] != types[1]) {
-            why = "on this device both are of one type";
-        }
         if (why != NULL) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "%s in %s, heads of %lld dimensions, on %s: %s",
                     i == 0 ? "keys" : "values", lt_dtype_name(types[i]),

@@ -109,8 +109,7 @@ LT_MUST_USE lt_err lt_paged_forward_preload(lt_paged_forward *f, int64_t first);
 /* Is the background still compiling? */
 bool lt_paged_forward_compiling(const lt_paged_forward *f);
 
-/* UNSUPPORTED: the model's keys and values cannot be held in these types on its device. Only CPUs
- * read pages of 8 and 4 bits, or keys of one type and values of another. */
+/* UNSUPPORTED: the model's keys and values cannot be held in these types. */
 LT_MUST_USE lt_err lt_paged_forward_check_types(const lt_model *m, lt_dtype keys, lt_dtype values);
 /* Bytes of keys and values of one page, all layers. */
 size_t lt_paged_forward_page_bytes(const lt_model_spec *spec, int64_t page_tokens, lt_dtype keys,

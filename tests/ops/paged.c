@@ -1,7 +1,7 @@
 /* paged.c: cases of kv_write and attention_paged. B sequences; sequence b brings T, 1 or T / 2 rows
  * (by b % 3) and has S, S - 3, .. tokens; pages of P tokens, scattered; H query and G key heads (0:
  * H). y_f16, y_f32, y_f8, b_type: a cache of F16, F32, F8_E4M3 or that type of blocks, whatever the
- * activations are. */
+ * activations are; v_type: values of this type. */
 #include <math.h>
 
 #include "ops/case.h"
@@ -14,6 +14,8 @@ static const lt_case write_cases[] = {
     {"F8 cache", LT_CASE_CHECK, .R = 21, .G = 3, .D = 20, .P = 16, .y_f8 = true},
     {"F8 cache, edges", LT_CASE_CHECK, .R = 9, .G = 2, .D = 64, .P = 16, .y_f8 = true,
      .extreme = true},
+    {"F16 keys, F8 values", LT_CASE_CHECK, .R = 21, .G = 3, .D = 20, .P = 16, .y_f16 = true,
+     .v_type = LT_F8_E4M3},
     {"many rows", LT_CASE_CHECK, .R = 300, .G = 4, .D = 64, .P = 64},
     {"smollm2 prefill", LT_CASE_BENCH, .R = 512, .G = 3, .D = 64, .P = 16},
 };
@@ -84,6 +86,27 @@ static const lt_case cases[] = {
      .P = 16, .b_type = LT_Q4_0},
     {"Q4_0 cache, prompts", LT_CASE_CHECK, .B = 2, .T = 90, .S = 200, .H = 2, .G = 1, .D = 64,
      .P = 32, .aligned = true, .b_type = LT_Q4_0},
+    {"F8 keys, Q4_0 values, narrow", LT_CASE_CHECK, .B = 4, .T = 6, .S = 140, .H = 4, .G = 2,
+     .D = 32, .P = 16, .y_f8 = true, .v_type = LT_Q4_0},
+    {"F8 keys, Q4_0 values, decode", LT_CASE_CHECK, .B = 5, .T = 1, .S = 300, .H = 9, .G = 3,
+     .D = 64, .P = 16, .y_f8 = true, .v_type = LT_Q4_0},
+    {"Q8_0 keys, Q4_0 values, splits", LT_CASE_CHECK, .B = 2, .T = 2, .S = 1200, .H = 4, .G = 2,
+     .D = 128, .P = 16, .b_type = LT_Q8_0, .v_type = LT_Q4_0},
+    {"Q8_0 keys, Q4_0 values, everything", LT_CASE_CHECK, .B = 2, .T = 20, .S = 200, .H = 2, .G = 1,
+     .D = 256, .P = 64, .window = 150, .softcap = 5, .sinks = true, .alibi = true,
+     .b_type = LT_Q8_0, .v_type = LT_Q4_0},
+    {"Q4_0 keys, F8 values, heads of 192", LT_CASE_CHECK, .B = 3, .T = 9, .S = 100, .H = 2, .G = 1,
+     .D = 192, .P = 16, .b_type = LT_Q4_0, .v_type = LT_F8_E4M3},
+    {"Q8_0 values alone", LT_CASE_CHECK, .B = 2, .T = 2, .S = 1200, .H = 4, .G = 2, .D = 64,
+     .P = 16, .v_type = LT_Q8_0},
+    {"F8 values alone, wide heads", LT_CASE_CHECK, .B = 3, .T = 3, .S = 90, .H = 2, .G = 1,
+     .D = 256, .P = 16, .v_type = LT_F8_E4M3},
+    {"Q4_0 keys alone", LT_CASE_CHECK, .B = 3, .T = 2, .S = 300, .H = 4, .G = 2, .D = 128, .P = 32,
+     .b_type = LT_Q4_0, .v_type = LT_BF16},
+    {"F8 keys, Q8_0 values, prompts", LT_CASE_CHECK, .B = 2, .T = 90, .S = 200, .H = 2, .G = 1,
+     .D = 64, .P = 32, .aligned = true, .y_f8 = true, .v_type = LT_Q8_0},
+    {"Q4_0 values alone, prompts", LT_CASE_CHECK, .B = 5, .T = 140, .S = 200, .H = 2, .G = 1,
+     .D = 64, .P = 16, .aligned = true, .v_type = LT_Q4_0},
     {"prompts in fixed order", LT_CASE_CHECK, .B = 2, .T = 70, .S = 100, .H = 4, .G = 2, .D = 64,
      .P = 16},
     {"a prompt", LT_CASE_CHECK, .B = 1, .T = 200, .S = 200, .H = 2, .G = 1, .D = 64, .P = 16,
@@ -123,6 +146,10 @@ static lt_dtype cache_dtype(const lt_setup *s) {
                              : s->act;
 }
 
+static lt_dtype value_dtype(const lt_setup *s) {
+    return s->c->v_type != 0 ? (lt_dtype)s->c->v_type : cache_dtype(s);
+}
+
 /* Distinct slots, every fourth row dropped. */
 static void fill_slots(double *values, const lt_case_tensor *t, lt_rng *r) {
     const uint64_t seed = lt_rng_u64(r);
@@ -156,7 +183,7 @@ static void write_build(lt_setup *s) {
                                            LT_SHAPE(n_pages, c->P, c->G, c->D));
     pages->contiguous = true;
     pages->may_be_nan = c->extreme;
-    lt_setup_inout(s, "v_pages", &a->v_pages, cache_dtype(s), LT_SHAPE(n_pages, c->P, c->G, c->D))
+    lt_setup_inout(s, "v_pages", &a->v_pages, value_dtype(s), LT_SHAPE(n_pages, c->P, c->G, c->D))
         ->contiguous = true;
 }
 
@@ -225,7 +252,7 @@ static void paged_build(lt_setup *s) {
     lt_setup_in(s, "q", &a->q, s->act, LT_SHAPE(rows, c->H, c->D));
     lt_setup_in(s, "k_pages", &a->k_pages, cache_dtype(s), LT_SHAPE(n_pages, c->P, g, c->D))
         ->contiguous = true;
-    lt_case_tensor *values = lt_setup_in(s, "v_pages", &a->v_pages, cache_dtype(s),
+    lt_case_tensor *values = lt_setup_in(s, "v_pages", &a->v_pages, value_dtype(s),
                                          LT_SHAPE(n_pages, c->P, g, c->D));
     values->contiguous = true;
     values->fill = c->extreme ? fill_not_a_number : values->fill;

@@ -1,13 +1,18 @@
 /* any_paged.cu: attention over a paged cache for what decode.cu refuses (fp32, other types of
  * cache, any head width); and writing that cache.
  *
- * SHAPES    as ops.h: q, out (R, H, D) of QTYPE, views; pages (n, page, G, D) of CTYPE or, CODES 2
- *           and 3, in blocks (coded.cuh; CTYPE is u8); D <= 32 * COLS.
+ * SHAPES    as ops.h: q, out (R, H, D) of QTYPE, views; pages (n, page, G, D) of keys of CTYPE or,
+ *           CODES 2 and 3, in blocks (coded.cuh; CTYPE is u8), and of values by VTYPE and VCODES;
+ *           D <= 32 * COLS.
  * MAP       paged_any: a warp a (row, head), keys 32 at a time as any.cu; the row's sequence is
  *           found in q_start by bisection. kv_write_any: a thread an element, or a block, of K, V.
  * NUMERICS  f32; keys in order, whatever else is in the batch: a row's bits are its own. */
 #ifndef CODES
 #define CODES 0
+#endif
+#ifndef VCODES
+#define VCODES CODES
+#define VTYPE  CTYPE
 #endif
 #include "attention/coded.cuh"
 #include "common/early.cuh"
@@ -18,12 +23,16 @@
 #define THREADS  (WARPS * WARP)
 #define INFINITE __int_as_float(0x7f800000)
 
+#define AT_ONCE (CODES >= CODES_Q8 || VCODES >= CODES_Q8 ? CODED_BLOCK : 1) /* A thread writes. */
 #if CODES >= CODES_Q8
-#define CACHED(pages, at) coded_at(pages, at)
-#define AT_ONCE           CODED_BLOCK /* numbers that a thread writes */
+#define KEY(pages, at) coded_at(pages, at, CODES)
 #else
-#define CACHED(pages, at) TO_F32(CTYPE, (pages)[at])
-#define AT_ONCE           1
+#define KEY(pages, at) TO_F32(CTYPE, (pages)[at])
+#endif
+#if VCODES >= CODES_Q8
+#define VALUE(pages, at) coded_at(pages, at, VCODES)
+#else
+#define VALUE(pages, at) TO_F32(VTYPE, (pages)[at])
 #endif
 
 INLINE i64 slot_of(const lt_attn_any_paged_args *w, int b, int s) {
@@ -68,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         if (s >= from && s < to) {
             x = 0.0f;
             for (int d = 0; d < w.dim; d++) {
-                x += q[d] * CACHED(w.k, at + d);
+                x += q[d] * KEY(w.k, at + d);
             }
             x *= w.scale;
             if (w.softcap > 0.0f) {
@@ -93,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int c = 0; c < COLS; c++) {
                 if (f != 0.0f && lane + WARP * c < w.dim) { /* Unseen keys may hold anything. */
-                    out[c] += f * CACHED(w.v, row + lane + WARP * c);
+                    out[c] += f * VALUE(w.v, row + lane + WARP * c);
                 }
             }
         }
@@ -107,19 +116,27 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-#if CODES >= CODES_Q8
-INLINE void put(CTYPE *pages, i64 to, const QTYPE *from) {
-    float x[AT_ONCE];
+INLINE void load_numbers(float x[AT_ONCE], const QTYPE *from) {
 #pragma unroll
     for (int i = 0; i < AT_ONCE; i++) {
         x[i] = TO_F32(QTYPE, from[i]);
     }
-    coded_block(pages + CODED_SIZE(to), x);
 }
+#if CODES >= CODES_Q8
+#define PUT_KEYS(pages, to, x) coded_block(pages + CODED_SIZE(CODES, to), x, CODES)
 #else
-INLINE void put(CTYPE *pages, i64 to, const QTYPE *from) {
-    pages[to] = FROM_F32(CTYPE, TO_F32(QTYPE, *from));
-}
+#define PUT_KEYS(pages, to, x)                                                                     \
+    for (int i = 0; i < AT_ONCE; i++) {                                                            \
+        (pages)[to + i] = FROM_F32(CTYPE, x[i]);                                                   \
+    }
+#endif
+#if VCODES >= CODES_Q8
+#define PUT_VALUES(pages, to, x) coded_block(pages + CODED_SIZE(VCODES, to), x, VCODES)
+#else
+#define PUT_VALUES(pages, to, x)                                                                   \
+    for (int i = 0; i < AT_ONCE; i++) {                                                            \
+        (pages)[to + i] = FROM_F32(VTYPE, x[i]);                                                   \
+    }
 #endif
 
 extern "C" __global__ void __launch_bounds__(256) kv_write_any(const lt_cuda_kv_write_any_args a) {
@@ -133,7 +150,10 @@ extern "C" __global__ void __launch_bounds__(256) kv_write_any(const lt_cuda_kv_
     const i64 r = item / pieces / a.heads, slot = a.slots[r];
     if (slot >= 0) {
         const i64 to = (slot * a.heads + g) * a.dim + d;
-        put(a.k_pages, to, a.k + r * a.k_r + g * a.k_h + d);
-        put(a.v_pages, to, a.v + r * a.v_r + g * a.v_h + d);
+        float x[AT_ONCE];
+        load_numbers(x, a.k + r * a.k_r + g * a.k_h + d);
+        PUT_KEYS(a.k_pages, to, x);
+        load_numbers(x, a.v + r * a.v_r + g * a.v_h + d);
+        PUT_VALUES(a.v_pages, to, x);
     }
 }

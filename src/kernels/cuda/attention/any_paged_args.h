@@ -7,7 +7,8 @@
 typedef struct {
     const LT_ELEM(QTYPE) * q;
     LT_ELEM(QTYPE) * out;
-    const LT_ELEM(CTYPE) * k, *v;
+    const LT_ELEM(CTYPE) * k;
+    const LT_ELEM(VTYPE) * v;
     const int *table, *q_start, *kv_len;
     const float *alibi, *sinks;
     long long q_r, q_h, o_r, o_h, table_ld, window;
@@ -16,7 +17,8 @@ typedef struct {
 } lt_attn_any_paged_args;
 
 typedef struct {
-    LT_ELEM(CTYPE) * k_pages, *v_pages;
+    LT_ELEM(CTYPE) * k_pages;
+    LT_ELEM(VTYPE) * v_pages;
     const LT_ELEM(QTYPE) * k, *v;
     const int *slots;
     long long k_r, k_h, v_r, v_h, count; /* count: of threads */

@@ -1,5 +1,6 @@
 /* coded.cuh: what pages of keys and values can hold other than numbers of 16 or 32 bits
- * (tensor/cached.h): CODES = 1 e4m3, 2 Q8_0, 3 Q4_0. Blocks of Q8_0 and Q4_0 are 32 neighbours of
+ * (tensor/cached.h): codes = 1 e4m3, 2 Q8_0, 3 Q4_0, a constant wherever it is an argument, since
+ * keys and values may differ. Blocks of Q8_0 and Q4_0 are 32 neighbours of
  * a head: a scale of 16 bits, then bytes, or nibbles (byte i: element i and, above it, 16 + i).
  *
  * HALVES    codes become pairs of halves exactly: e4m3 by the instruction of sm_89 or by f8_placed;
@@ -15,7 +16,6 @@
 #define CODES_Q4 3
 
 #define CODED_BLOCK      32
-#define CODED_BYTES      (CODES == CODES_Q8 ? 34 : 18)
 #define CODED_LEAST      8.67361738e-19f /* LT_CACHED_LEAST, 2^-60 */
 #define CODED_NAN        0x7e00u         /* LT_CACHED_NAN */
 #define HALF_ONE         0x3c003c00u
@@ -23,8 +23,10 @@
 #define HALF_1024        0x64006400u
 #define HALF_SIGNED_1024 0x64806480u /* Turns a signed byte into 1024 + 128 + it. */
 
+#define CODED_BYTES(codes) ((codes) == CODES_Q8 ? 34 : 18) /* Of a block. */
 /* Bytes of `count` numbers. */
-#define CODED_SIZE(count) (CODES == CODES_F8 ? (count) : (count) / CODED_BLOCK * CODED_BYTES)
+#define CODED_SIZE(codes, count)                                                                   \
+    ((codes) == CODES_F8 ? (count) : (count) / CODED_BLOCK * CODED_BYTES(codes))
 
 INLINE u32 and_xor(u32 a, u32 b, u32 c) {
     u32 y;
@@ -48,55 +50,51 @@ INLINE u32 high_nibbles_to_halves(u32 x) {
 
 /* ---- One number, and eight neighbours ---- */
 
-#if CODES >= CODES_Q8
-INLINE float coded_at(const u8 *codes, i64 at) {
-    const u8 *const block = codes + at / CODED_BLOCK * CODED_BYTES;
+/* Of blocks. */
+INLINE float coded_at(const u8 *pages, i64 at, const int codes) {
+    const u8 *const block = pages + at / CODED_BLOCK * CODED_BYTES(codes);
     const int i = (int)(at % CODED_BLOCK);
     fp16 scale;
     scale.bits = *(const u16 *)block;
-    const int n = CODES == CODES_Q8 ? (int)(signed char)block[2 + i]
+    const int n = codes == CODES_Q8 ? (int)(signed char)block[2 + i]
                                     : (block[2 + i % 16] >> i / 16 * 4 & 15) - 8;
     return fp16_to_f32(scale) * (float)n;
 }
-#endif
 /* Numbers at .. at + 7; at is a multiple of 8. */
-#if CODES
-INLINE void coded_eight(float f[8], const u8 *codes, i64 at) {
-#if CODES == CODES_F8
-    const uint2 c = *(const uint2 *)(codes + at);
-    f8_unpack4(f, c.x);
-    f8_unpack4(f + 4, c.y);
-#else
-    const u16 *const block = (const u16 *)(codes + at / CODED_BLOCK * CODED_BYTES);
+INLINE void coded_eight(float f[8], const u8 *pages, i64 at, const int codes) {
+    if (codes == CODES_F8) {
+        const uint2 c = *(const uint2 *)(pages + at);
+        f8_unpack4(f, c.x);
+        f8_unpack4(f + 4, c.y);
+        return;
+    }
+    const u16 *const block = (const u16 *)(pages + at / CODED_BLOCK * CODED_BYTES(codes));
     const int i = (int)(at % CODED_BLOCK);
     fp16 scale;
     scale.bits = block[0];
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-#if CODES == CODES_Q8
-        const u32 two = block[1 + i / 2 + k];
-        f[2 * k] = (float)(signed char)(two & 0xffu);
-        f[2 * k + 1] = (float)(signed char)(two >> 8);
-#else
-        const u32 two = (u32)block[1 + i % 16 / 2 + k] >> i / 16 * 4;
-        f[2 * k] = (float)(two & 15u) - 8.0f;
-        f[2 * k + 1] = (float)(two >> 8 & 15u) - 8.0f;
-#endif
+        if (codes == CODES_Q8) {
+            const u32 two = block[1 + i / 2 + k];
+            f[2 * k] = (float)(signed char)(two & 0xffu);
+            f[2 * k + 1] = (float)(signed char)(two >> 8);
+        } else {
+            const u32 two = (u32)block[1 + i % 16 / 2 + k] >> i / 16 * 4;
+            f[2 * k] = (float)(two & 15u) - 8.0f;
+            f[2 * k + 1] = (float)(two >> 8 & 15u) - 8.0f;
+        }
     }
 #pragma unroll
     for (int k = 0; k < 8; k++) {
         f[k] *= fp16_to_f32(scale);
     }
-#endif
 }
-#endif
 
 /* ---- Writing ---- */
 
-#if CODES >= CODES_Q8
-INLINE int coded_code(float x, float inverse) {
+INLINE int coded_code(float x, float inverse, const int codes) {
     const float y = __fmul_rn(x, inverse);
-    if (CODES == CODES_Q4) {
+    if (codes == CODES_Q4) {
         const int n = (int)__fadd_rn(y, 8.5f);
         return n < 15 ? n : 15;
     }
@@ -104,7 +102,7 @@ INLINE int coded_code(float x, float inverse) {
     return y < 0.0f ? -n : n; /* Halves away from 0. */
 }
 /* 32 numbers to a block; x[i] as they were before. */
-INLINE void coded_block(u8 *block, const float *x) {
+INLINE void coded_block(u8 *block, const float *x, const int codes) {
     float most = 0.0f, extreme = 0.0f;
     bool finite = true;
 #pragma unroll
@@ -116,24 +114,23 @@ INLINE void coded_block(u8 *block, const float *x) {
         }
     }
     const bool plain = finite && most >= CODED_LEAST;
-    const float d = CODES == CODES_Q8 ? most / 127.0f : extreme / -8.0f,
+    const float d = codes == CODES_Q8 ? most / 127.0f : extreme / -8.0f,
                 inverse = plain ? 1.0f / d : 0.0f;
     *(u16 *)block = plain    ? f32_to_fp16(d).bits
-                    : finite ? (u16)(CODES == CODES_Q4 ? 0x8000u : 0u)
+                    : finite ? (u16)(codes == CODES_Q4 ? 0x8000u : 0u)
                              : (u16)CODED_NAN;
 #pragma unroll
     for (int i = 0; i < CODED_BLOCK / 2; i++) {
-        const int one = CODES == CODES_Q8 ? 2 * i : i, other = CODES == CODES_Q8 ? one + 1 : i + 16;
-        const u32 zero = CODES == CODES_Q8 ? 0u : 8u,
-                  low = plain ? (u32)coded_code(x[one], inverse) & 0xffu : zero,
-                  high = plain ? (u32)coded_code(x[other], inverse) & 0xffu : zero;
-        if (CODES == CODES_Q8) {
+        const int one = codes == CODES_Q8 ? 2 * i : i, other = codes == CODES_Q8 ? one + 1 : i + 16;
+        const u32 zero = codes == CODES_Q8 ? 0u : 8u,
+                  low = plain ? (u32)coded_code(x[one], inverse, codes) & 0xffu : zero,
+                  high = plain ? (u32)coded_code(x[other], inverse, codes) & 0xffu : zero;
+        if (codes == CODES_Q8) {
             ((u16 *)block)[1 + i] = (u16)(low | high << 8); /* Blocks begin on 2 bytes. */
         } else {
             block[2 + i] = (u8)(low | high << 4);
         }
     }
 }
-#endif
 
 #endif

@@ -11,7 +11,7 @@
 /* Words of the kernels, as launches and lt_specs_decode write them. */
 #define WORDS        "HEAD_DIM=%d PAGE=%d DTYPE=%s"
 #define OPTION_WORDS " SOFTCAP=%d ALIBI=%d SINKS=%d"
-#define CODES_WORDS  " CODES=%d"
+#define CODES_WORDS  " CODES=%d VCODES=%d"
 
 #define ROWS        16 /* Query rows of a tile, keys of a tile (decode.cu). */
 #define WARPS       LT_DECODE_WARPS
@@ -64,7 +64,7 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
     const lt_cuda_info *info = lt_cuda_get_info(c);
     const char *why = lt_cuda_decode_refusal(a, info);
     const int width = (int)a->q.shape[3];
-    const size_t ring = (size_t)LT_DECODE_RING_BYTES(width, 0),
+    const size_t ring = (size_t)LT_DECODE_RING_BYTES(width, 0, 0),
                  meet = (size_t)LT_DECODE_MEET_BYTES(width);
     lt_attn_decode_args w = {.batch = (int)a->q.shape[0],
                              .q_heads = (int)a->q.shape[2],
@@ -148,9 +148,9 @@ const char *lt_cuda_paged_refusal(const lt_attention_paged_args *a, const lt_cud
     if ((a->q.dtype != LT_BF16 && a->q.dtype != LT_F16) || a->out.dtype != a->q.dtype) {
         return "not 16-bit and of one type";
     }
-    if (a->v_pages.dtype != a->k_pages.dtype ||
-        (a->k_pages.dtype != a->q.dtype && lt_cuda_codes_of(a->k_pages.dtype) == 0)) {
-        return "keys and values not both as q, nor both F8_E4M3, Q8_0 or Q4_0";
+    if ((a->k_pages.dtype != a->q.dtype && lt_cuda_codes_of(a->k_pages.dtype) == 0) ||
+        (a->v_pages.dtype != a->q.dtype && lt_cuda_codes_of(a->v_pages.dtype) == 0)) {
+        return "keys or values neither as q nor F8_E4M3, Q8_0 or Q4_0";
     }
     if (width % 64 != 0 || width > 256) {
         return "head width not 64, 128, 192 or 256";
@@ -201,8 +201,9 @@ static lt_attn_decode_args paged_args(const lt_attention_paged_args *a, void *pa
 
 lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, lt_scratch scratch) {
     const lt_cuda_info *info = lt_cuda_get_info(c);
-    const int width = (int)a->q.shape[2], codes = lt_cuda_codes_of(a->k_pages.dtype);
-    const size_t ring = (size_t)LT_DECODE_RING_BYTES(width, codes),
+    const int width = (int)a->q.shape[2], codes = lt_cuda_codes_of(a->k_pages.dtype),
+              vcodes = lt_cuda_codes_of(a->v_pages.dtype);
+    const size_t ring = (size_t)LT_DECODE_RING_BYTES(width, codes, vcodes),
                  result = (size_t)LT_DECODE_RESULT_BYTES(width),
                  meet = (size_t)LT_DECODE_MEET_BYTES(width);
     const size_t rows = (size_t)(a->q_max * (a->q.shape[1] / a->k_pages.shape[2])),
@@ -220,7 +221,7 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
     }
     snprintf(text, sizeof text, WORDS OPTION_WORDS CODES_WORDS, width, (int)a->k_pages.shape[1],
              a->q.dtype == LT_F16 ? "fp16" : "bf16", a->softcap > 0.0f, a->alibi.data != NULL,
-             a->sinks.data != NULL, codes);
+             a->sinks.data != NULL, codes, vcodes);
     if (walks(a, info)) {
         w.result = (int)meet_bytes;
         LT_TRY(lt_cuda_kernel_get(c, &split, "attention/decode.cu", "decode_walk", text));
@@ -262,9 +263,16 @@ void lt_specs_decode(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS, 64, 16, "bf16");
     lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS, 128, 128, "fp16");
     lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS OPTION_WORDS, 64, 16, "bf16", 1, 1, 1);
-    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 64, 16, "fp16", 1);
+    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 64, 16, "fp16", 1, 1);
     for (int codes = 1; codes <= 3; codes++) {
-        lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 64, 16, "bf16", codes);
-        lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 128, 16, "bf16", codes);
+        lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 64, 16, "bf16", codes,
+                codes);
+        lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 128, 16, "bf16", codes,
+                codes);
+        for (int vcodes = 0; vcodes <= 3; vcodes++) { /* And keys that are numbers. */
+            const int kcodes = vcodes == codes ? 0 : codes;
+            lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 128, 16, "bf16", kcodes,
+                    vcodes);
+        }
     }
 }

@@ -2,8 +2,8 @@
  * serving.
  *
  * SHAPES    q, out: rows q_start[b] .. q_start[b + 1] of sequence b (or T rows each), H heads,
- *           strides of their own; pages (n, PAGE, G, D) of K and of V, of DTYPE or, CODES, of what
- *           coded.cuh names; table (B, table_ld) page
+ *           strides of their own; pages (n, PAGE, G, D) of K and of V, of DTYPE or, CODES (K) and
+ *           VCODES (V, as K if not given), of what coded.cuh names; table (B, table_ld) page
  *           numbers; kv_len (B), the new tokens included. D = HEAD_DIM, a multiple of 64 up to 256;
  *           PAGE a multiple of 16; T * H / G rows share a key head, 16 a row tile.
  * MAP       keys are cut in splits (of `share` tiles of 16, or in `splits` parts). decode_split: a
@@ -43,41 +43,56 @@
 #ifndef CODES
 #define CODES 0
 #endif
-#if CODES
+#ifndef VCODES
+#define VCODES CODES
+#endif
+#if CODES || VCODES
 #include "attention/coded.cuh"
-typedef u8 kv_elem;
-#define MMA            mma_16x8x16_fp16
+#endif
+#if CODES
+typedef u8 k_elem;
+#define MMA_K mma_16x8x16_fp16
+#else
+typedef elem k_elem;
+#define MMA_K mma_16x8x16
+#endif
+#if VCODES
+typedef u8 v_elem;
+#define MMA_V          mma_16x8x16_fp16
 #define PACK_P(lo, hi) f32x2_to_fp16x2(lo, hi)
 #else
-typedef elem kv_elem;
-#define MMA    mma_16x8x16
+typedef elem v_elem;
+#define MMA_V  mma_16x8x16
 #define PACK_P PACK_ELEM
 #endif
 #include "kernels/cuda/attention/decode_args.h"
 
 #ifndef STAGES
-#define STAGES LT_DECODE_STAGES(HEAD_DIM, CODES)
+#define STAGES LT_DECODE_STAGES(HEAD_DIM, CODES, VCODES)
 #endif
 #define WARPS   4
 #define KEYS    16
 #define COMBINE 8 /* splits that decode_combine reads at once */
-#define BLOCKED (CODES >= 2)
-/* Bytes of a row and of a piece of it that is copied at once; a piece begins on its own size. */
-#define ROW_BYTES  LT_DECODE_ROW_BYTES(HEAD_DIM, CODES)
-#define PIECE      (ROW_BYTES % 16 == 0 ? 16 : ROW_BYTES % 8 == 0 ? 8 : 4)
-#define PIECES     (ROW_BYTES / PIECE)
-#define LANES      (BLOCKED || PIECES % 8 != 0 ? 4 : PIECES % 16 != 0 ? 8 : 16) /* a row */
-#define SPAN       (PIECES % 8 == 0 ? 8 : 4) /* pieces that change places */
-#define TILE_BYTES (KEYS * ROW_BYTES)
-#define RING_BYTES (STAGES * 2 * TILE_BYTES) /* of one warp */
+/* Of K or of V, by its codes. Bytes of a row and of a piece of it that is copied at once; a piece
+ * begins on its own size. */
+#define BLOCKED(codes)   ((codes) >= 2)
+#define ROW_BYTES(codes) LT_DECODE_ROW_BYTES(HEAD_DIM, codes)
+#define PIECE(codes)     (ROW_BYTES(codes) % 16 == 0 ? 16 : ROW_BYTES(codes) % 8 == 0 ? 8 : 4)
+#define PIECES(codes)    (ROW_BYTES(codes) / PIECE(codes))
+#define LANES(codes)     /* a row */                                                               \
+    (BLOCKED(codes) || PIECES(codes) % 8 != 0 ? 4 : PIECES(codes) % 16 != 0 ? 8 : 16)
+#define SPAN(codes)       (PIECES(codes) % 8 == 0 ? 8 : 4) /* pieces that change places */
+#define TILE_BYTES(codes) (KEYS * ROW_BYTES(codes))
+#define SLOT_BYTES        (TILE_BYTES(CODES) + TILE_BYTES(VCODES))
+#define RING_BYTES        (STAGES * SLOT_BYTES) /* of one warp */
 /* Blocks of decode_split that should stand on an SM at once; before Hopper rings of heads of 128
  * leave room for two. */
-#if CODES && HEAD_DIM <= 128
+#if CODES && VCODES && HEAD_DIM <= 128
 #define SPLIT_BOUNDS __launch_bounds__(32 * WARPS, __CUDA_ARCH__ < 900 ? 2 : HEAD_DIM > 64 ? 3 : 4)
 #else
 #define SPLIT_BOUNDS __launch_bounds__(32 * WARPS)
 #endif
-static_assert(WARPS * RING_BYTES == LT_DECODE_RING_BYTES(HEAD_DIM, CODES), "rings");
+static_assert(WARPS * RING_BYTES == LT_DECODE_RING_BYTES(HEAD_DIM, CODES, VCODES), "rings");
 static_assert(PAGE % KEYS == 0, "a tile of keys lies in one page");
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width");
 
@@ -120,12 +135,13 @@ INLINE void join(float *m, float other, float *keep, float *take) {
     *m = top;
 }
 
-/* Place of piece c of row r, swizzled where ldmatrix reads. */
-INLINE u32 place(u32 tile, int r, int c) {
-    const int turn = SPAN == 8 ? r : r / 2; /* Two rows of 64 bytes fill the banks. */
-    return tile + (u32)(BLOCKED
-                            ? r * ROW_BYTES + c * PIECE
-                            : (r * PIECES + (c & ~(SPAN - 1)) + ((c ^ turn) & (SPAN - 1))) * 16);
+/* Place of piece c of row r of a tile of K or of V, swizzled where ldmatrix reads. */
+INLINE u32 place(u32 tile, int r, int c, const int codes) {
+    const int turn = SPAN(codes) == 8 ? r : r / 2; /* Two rows of 64 bytes fill the banks. */
+    return tile + (u32)(BLOCKED(codes) ? r * ROW_BYTES(codes) + c * PIECE(codes)
+                                       : (r * PIECES(codes) + (c & ~(SPAN(codes) - 1)) +
+                                          ((c ^ turn) & (SPAN(codes) - 1))) *
+                                             16);
 }
 
 /* 1. Start the copies of key tile `t` (16 keys), which lies in the page, into slot; nothing when t
@@ -133,102 +149,121 @@ INLINE u32 place(u32 tile, int r, int c) {
 INLINE int page_of(const lt_attn_decode_args *a, int t, int end, int b) {
     return t < end ? a->table[(i64)b * a->table_ld + t * KEYS / PAGE] : 0;
 }
-INLINE void fetch(const lt_attn_decode_args *a, u32 ring, int slot, int t, int page, int end,
-                  int g) {
-    const int lane = (int)threadIdx.x % 32;
-    const u32 k_tile = ring + slot * 2 * TILE_BYTES, v_tile = k_tile + TILE_BYTES;
-    if (t < end) {
-        const i64 step = (i64)a->kv_heads * ROW_BYTES;
-        const int row = lane / LANES, first = lane % LANES;
-        i64 at = ((i64)page * PAGE + t * KEYS % PAGE + row) * step + g * ROW_BYTES + first * PIECE;
+/* The tile of 16 keys that begins with key `first` of the pool, of one of K and V, or of both where
+ * their rows are alike (other NULL: there is no second). */
+INLINE void copy_tile(u32 tile, const u8 *pages, u32 other_tile, const u8 *other, i64 first,
+                      int heads, int g, const int codes) {
+    const i64 step = (i64)heads * ROW_BYTES(codes);
+    const int lane = (int)threadIdx.x % 32, row = lane / LANES(codes), piece = lane % LANES(codes);
+    i64 at = (first + row) * step + g * ROW_BYTES(codes) + piece * PIECE(codes);
 #pragma unroll
-        for (int r = 0; r < KEYS; r += 32 / LANES) {
+    for (int r = 0; r < KEYS; r += 32 / LANES(codes)) {
 #pragma unroll
-            for (int c = 0; c < PIECES; c += LANES) {
-                if (c + LANES <= PIECES || c + first < PIECES) {
-                    cp_async(place(k_tile, r + row, c + first), (const u8 *)a->k + at + c * PIECE,
-                             PIECE);
-                    cp_async(place(v_tile, r + row, c + first), (const u8 *)a->v + at + c * PIECE,
-                             PIECE);
+        for (int c = 0; c < PIECES(codes); c += LANES(codes)) {
+            if (c + LANES(codes) <= PIECES(codes) || c + piece < PIECES(codes)) {
+                cp_async(place(tile, r + row, c + piece, codes), pages + at + c * PIECE(codes),
+                         PIECE(codes));
+                if (other != NULL) {
+                    cp_async(place(other_tile, r + row, c + piece, codes),
+                             other + at + c * PIECE(codes), PIECE(codes));
                 }
             }
-            at += 32 / LANES * step;
         }
+        at += 32 / LANES(codes) * step;
+    }
+}
+INLINE void fetch(const lt_attn_decode_args *a, u32 ring, int slot, int t, int page, int end,
+                  int g) {
+    const u32 k_tile = ring + slot * SLOT_BYTES, v_tile = k_tile + TILE_BYTES(CODES);
+    const u8 *const k = (const u8 *)a->k, *const v = (const u8 *)a->v;
+    if (t < end) {
+        const i64 first = (i64)page * PAGE + t * KEYS % PAGE;
+#if CODES == VCODES
+        copy_tile(k_tile, k, v_tile, v, first, a->kv_heads, g, CODES);
+#else
+        copy_tile(k_tile, k, 0, NULL, first, a->kv_heads, g, CODES);
+        copy_tile(v_tile, v, 0, NULL, first, a->kv_heads, g, VCODES);
+#endif
     }
     cp_async_commit();
 }
 
-/* 2. S (16 rows, 16 keys) of a tile, and O += P V. */
-#if BLOCKED
+/* 2. S (16 rows, 16 keys) of a tile, by what K holds, and the columns of Q that its product takes:
+ *    pair_of, the first column of pair i (0, 1) of fragment d, and the step to its second. */
+#if CODES >= 2 || VCODES >= 2
 #include "attention/decode_blocks.cuh"
-#elif CODES
+#endif
+#if CODES == 1
 /* Matrices: keys 0-7 and 8-15 of 16 columns, then of the next 16. */
 INLINE void scores(float s[2][4], const rows16 *r, u32 k_tile) {
     const int lane = (int)threadIdx.x % 32;
     u32 f[4], first[4], second[4];
 #pragma unroll
     for (int d = 0; d < HEAD_DIM / 32; d++) {
-        ldmatrix_x4(f, place(k_tile, lane % 16, 2 * d + lane / 16));
+        ldmatrix_x4(f, place(k_tile, lane % 16, 2 * d + lane / 16, CODES));
         f8_halves4(first, second, f);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            MMA(s[i % 2], r->q[2 * d + i / 2], first[i], second[i]);
+            MMA_K(s[i % 2], r->q[2 * d + i / 2], first[i], second[i]);
         }
     }
 }
-INLINE void gather(float o[HEAD_DIM / 8][4], const u32 p[4], u32 v_tile) {
-    const int lane = (int)threadIdx.x % 32;
-    u32 f[4], even[4], odd[4];
-#pragma unroll
-    for (int d = 0; d < PIECES / 2; d++) {
-        ldmatrix_x4_trans(f, place(v_tile, lane % 16, 2 * d + lane / 16));
-        f8_halves4_apart(even, odd, f);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            MMA(o[4 * d + 2 * i], p, even[2 * i], even[2 * i + 1]);
-            MMA(o[4 * d + 2 * i + 1], p, odd[2 * i], odd[2 * i + 1]);
-        }
-    }
-}
-/* The column of sum i (0, 1) of o[d]. */
-INLINE int column_of(int d, int lane, int i) {
-    return d / 2 * 16 + lane % 4 * 4 + i * 2 + d % 2;
-}
-/* The first column of pair i (0, 1) of fragment d of Q, and the step to its second. */
 INLINE int pair_of(int d, int lane, int i) {
     return 16 * d + lane % 4 * 4 + (F8_NATIVE ? 2 * i : i);
 }
 #define PAIR_STEP (F8_NATIVE ? 1 : 2)
-#else
+#elif CODES == 0
 INLINE void scores(float s[2][4], const rows16 *r, u32 k_tile) {
     const int lane = (int)threadIdx.x % 32;
     u32 f[4];
 #pragma unroll
     /* Matrices: keys 0-7 and 8-15 by the two halves of 16 columns. */
     for (int d = 0; d < HEAD_DIM / 16; d++) {
-        ldmatrix_x4(f, place(k_tile, lane % 8 + lane / 16 * 8, 2 * d + lane / 8 % 2));
-        MMA(s[0], r->q[d], f[0], f[1]);
-        MMA(s[1], r->q[d], f[2], f[3]);
+        ldmatrix_x4(f, place(k_tile, lane % 8 + lane / 16 * 8, 2 * d + lane / 8 % 2, CODES));
+        MMA_K(s[0], r->q[d], f[0], f[1]);
+        MMA_K(s[1], r->q[d], f[2], f[3]);
     }
 }
+INLINE int pair_of(int d, int lane, int i) {
+    return 16 * d + lane % 4 * 2 + 8 * i;
+}
+#define PAIR_STEP 1
+#endif
+
+/*    O += P V, by what V holds, and the column of sum i (0, 1) of o[d]. */
+#if VCODES == 1
+INLINE void gather(float o[HEAD_DIM / 8][4], const u32 p[4], u32 v_tile) {
+    const int lane = (int)threadIdx.x % 32;
+    u32 f[4], even[4], odd[4];
+#pragma unroll
+    for (int d = 0; d < PIECES(VCODES) / 2; d++) {
+        ldmatrix_x4_trans(f, place(v_tile, lane % 16, 2 * d + lane / 16, VCODES));
+        f8_halves4_apart(even, odd, f);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            MMA_V(o[4 * d + 2 * i], p, even[2 * i], even[2 * i + 1]);
+            MMA_V(o[4 * d + 2 * i + 1], p, odd[2 * i], odd[2 * i + 1]);
+        }
+    }
+}
+INLINE int column_of(int d, int lane, int i) {
+    return d / 2 * 16 + lane % 4 * 4 + i * 2 + d % 2;
+}
+#elif VCODES == 0
 INLINE void gather(float o[HEAD_DIM / 8][4], const u32 p[4], u32 v_tile) {
     const int lane = (int)threadIdx.x % 32;
     u32 f[4];
 #pragma unroll
     /* Matrices: keys 0-7 and 8-15 of 8 columns, then of the next 8. */
     for (int d = 0; d < HEAD_DIM / 16; d++) {
-        ldmatrix_x4_trans(f, place(v_tile, lane % 16, 2 * d + lane / 16));
-        MMA(o[2 * d], p, f[0], f[1]);
-        MMA(o[2 * d + 1], p, f[2], f[3]);
+        ldmatrix_x4_trans(f, place(v_tile, lane % 16, 2 * d + lane / 16, VCODES));
+        MMA_V(o[2 * d], p, f[0], f[1]);
+        MMA_V(o[2 * d + 1], p, f[2], f[3]);
     }
 }
 INLINE int column_of(int d, int lane, int i) {
     return d * 8 + lane % 4 * 2 + i;
 }
-INLINE int pair_of(int d, int lane, int i) {
-    return 16 * d + lane % 4 * 2 + 8 * i;
-}
-#define PAIR_STEP 1
 #endif
 
 /* 3. One tile of 16 keys for the warp's 16 rows. What all rows see needs no mask; and while no
@@ -292,7 +327,7 @@ INLINE void attend(const lt_attn_decode_args *a, const work *w, const rows16 *r,
             }
         }
     }
-    gather(o, p, k_tile + TILE_BYTES);
+    gather(o, p, k_tile + TILE_BYTES(CODES));
 }
 
 INLINE elem *row_out(const lt_attn_decode_args *a, const work *w, int row, int *head) {
@@ -390,7 +425,7 @@ INLINE int split(const lt_attn_decode_args *a, const work *w, const rows16 *r, i
         const int then = t + (STAGES - 1) * WARPS, page = page_of(a, then, end, w->b);
         cp_async_wait(STAGES - 2);
         __syncwarp();
-        attend(a, w, r, o, top, sum, ring + i % STAGES * 2 * TILE_BYTES, t * KEYS);
+        attend(a, w, r, o, top, sum, ring + i % STAGES * SLOT_BYTES, t * KEYS);
         __syncwarp(); /* All lanes have read the slot that the next copies may fill. */
         fetch(a, ring, (i + STAGES - 1) % STAGES, then, page, end, w->g);
     }

@@ -17,7 +17,8 @@ typedef struct {
     int head_ld;
     float scale, softcap;
     const LT_ELEM(elem) * q;
-    const LT_ELEM(kv_elem) * k, *v;
+    const LT_ELEM(k_elem) * k;
+    const LT_ELEM(v_elem) * v;
     const int *table, *kv_len, *q_start; /* q_start NULL: q_tokens each */
     const float *alibi, *sinks;
     LT_ELEM(elem) * out;
@@ -26,7 +27,7 @@ typedef struct {
     int result;             /* decode_walk: where in shared memory a split's result lies */
 } lt_attn_decode_args;
 
-/* What a page holds (CODES of decode.cu): numbers of 16 bits, e4m3, Q8_0 or Q4_0. */
+/* What a page holds (CODES and VCODES of decode.cu): numbers of 16 bits, e4m3, Q8_0 or Q4_0. */
 #define LT_DECODE_ROW_BYTES(width, codes)                                                          \
     ((codes) == 0   ? 2 * (width)                                                                  \
      : (codes) == 1 ? (width)                                                                      \
@@ -36,10 +37,11 @@ typedef struct {
  * For codes it has so many tiles that three blocks of heads of 128 fit on an SM of 227 KB. At the
  * end of a split the warps exchange O, maximum and sum of 16 rows. */
 #define LT_DECODE_WARPS 4
-#define LT_DECODE_STAGES(width, codes)                                                             \
-    ((width) <= 64 ? 6 : (codes) > 0 ? 4 : (width) <= 128 ? 3 : 2)
-#define LT_DECODE_RING_BYTES(width, codes)                                                         \
-    (LT_DECODE_WARPS * LT_DECODE_STAGES(width, codes) * 32 * LT_DECODE_ROW_BYTES(width, codes))
+#define LT_DECODE_STAGES(width, codes, vcodes)                                                     \
+    ((width) <= 64 ? 6 : (codes) > 0 && (vcodes) > 0 ? 4 : (width) <= 128 ? 3 : 2)
+#define LT_DECODE_RING_BYTES(width, codes, vcodes)                                                 \
+    (LT_DECODE_WARPS * LT_DECODE_STAGES(width, codes, vcodes) * 16 *                               \
+     (LT_DECODE_ROW_BYTES(width, codes) + LT_DECODE_ROW_BYTES(width, vcodes)))
 #define LT_DECODE_RESULT_BYTES(width) (16 * ((width) + 2) * 4)
 #define LT_DECODE_MEET_BYTES(width)   (LT_DECODE_WARPS * LT_DECODE_RESULT_BYTES(width))
 

@@ -1,4 +1,5 @@
-/* decode_blocks.cuh: the two products of decode.cu with K and V in blocks of Q8_0 or Q4_0.
+/* decode_blocks.cuh: the two products of decode.cu with K (CODES) or V (VCODES) in blocks of Q8_0
+ * or Q4_0.
  *
  * What a lane reads of each block, with c = lane % 4 and n = lane / 4:
  *
@@ -24,14 +25,15 @@ INLINE u32 shared_word(u32 at, bool even) {
                 : __byte_perm((u32)ld_shared_s32(at - 2), (u32)ld_shared_s32(at + 2), 0x5432);
 }
 /* Where block b of a key begins; the codes behind its scale begin on 4 bytes if b is odd. */
-INLINE u32 block_at(u32 tile, int key, int b) {
-    return tile + (u32)(key * ROW_BYTES + b * CODED_BYTES);
+INLINE u32 block_at(u32 tile, int key, int b, const int codes) {
+    return tile + (u32)(key * ROW_BYTES(codes) + b * CODED_BYTES(codes));
 }
 /* The k-th of the keys whose scores, and numbers of V, this lane holds. */
 INLINE int key_of(int lane, int k) {
     return lane % 4 * 2 + k % 2 + k / 2 * 8;
 }
 
+#if CODES >= CODES_Q8
 /* The numbers of K of a block, as the halves of two steps of the product. */
 INLINE void k_halves(u32 f[4], u32 block, int lane, bool odd) {
 #if CODES == CODES_Q8
@@ -49,9 +51,39 @@ INLINE void k_halves(u32 f[4], u32 block, int lane, bool odd) {
     f[3] = high_nibbles_to_halves(eight >> 8);
 #endif
 }
+INLINE void scores(float s[2][4], const rows16 *r, u32 k_tile) {
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int b = 0; b < HEAD_DIM / CODED_BLOCK; b++) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float part[4] = {0.0f};
+            u32 f[4];
+            k_halves(f, block_at(k_tile, lane / 4 + 8 * i, b, CODES), lane, b % 2 == 1);
+            mma_16x8x16_fp16(part, r->q[2 * b], f[0], f[1]);
+            mma_16x8x16_fp16(part, r->q[2 * b + 1], f[2], f[3]);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                fp16 scale;
+                scale.bits = (u16)shared_half(block_at(k_tile, key_of(lane, 2 * i + k), b, CODES));
+                s[i][k] = __fmaf_rn(part[k], fp16_to_f32(scale), s[i][k]);
+                s[i][2 + k] = __fmaf_rn(part[2 + k], fp16_to_f32(scale), s[i][2 + k]);
+            }
+        }
+    }
+}
+INLINE int pair_of(int d, int lane, int i) {
+    return CODES == CODES_Q8 ? d / 2 * CODED_BLOCK + lane % 4 * 8 + d % 2 * 4 + 2 * i
+                             : 16 * d + lane % 4 * 4 + i;
+}
+#define PAIR_STEP (CODES == CODES_Q8 ? 1 : 2)
+
+#endif
+
+#if VCODES >= CODES_Q8
 /* The numbers of V of a block for a pair of keys: a pair of halves a column. */
 INLINE void v_halves(u32 f[4], u32 first, u32 second, int lane, bool odd) {
-#if CODES == CODES_Q8
+#if VCODES == CODES_Q8
     const u32 one = shared_word(first + 2 + lane / 4 * 4, odd),
               other = shared_word(second + 2 + lane / 4 * 4, odd);
 #pragma unroll
@@ -73,27 +105,6 @@ INLINE void v_halves(u32 f[4], u32 first, u32 second, int lane, bool odd) {
     }
 }
 
-INLINE void scores(float s[2][4], const rows16 *r, u32 k_tile) {
-    const int lane = (int)threadIdx.x % 32;
-#pragma unroll
-    for (int b = 0; b < HEAD_DIM / CODED_BLOCK; b++) {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float part[4] = {0.0f};
-            u32 f[4];
-            k_halves(f, block_at(k_tile, lane / 4 + 8 * i, b), lane, b % 2 == 1);
-            mma_16x8x16_fp16(part, r->q[2 * b], f[0], f[1]);
-            mma_16x8x16_fp16(part, r->q[2 * b + 1], f[2], f[3]);
-#pragma unroll
-            for (int k = 0; k < 2; k++) {
-                fp16 scale;
-                scale.bits = (u16)shared_half(block_at(k_tile, key_of(lane, 2 * i + k), b));
-                s[i][k] = __fmaf_rn(part[k], fp16_to_f32(scale), s[i][k]);
-                s[i][2 + k] = __fmaf_rn(part[2 + k], fp16_to_f32(scale), s[i][2 + k]);
-            }
-        }
-    }
-}
 INLINE void gather(float o[HEAD_DIM / 8][4], const u32 p[4], u32 v_tile) {
     const int lane = (int)threadIdx.x % 32;
 #pragma unroll
@@ -101,8 +112,8 @@ INLINE void gather(float o[HEAD_DIM / 8][4], const u32 p[4], u32 v_tile) {
         u32 f[2][4];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            v_halves(f[i], block_at(v_tile, key_of(lane, 2 * i), b),
-                     block_at(v_tile, key_of(lane, 2 * i + 1), b), lane, b % 2 == 1);
+            v_halves(f[i], block_at(v_tile, key_of(lane, 2 * i), b, VCODES),
+                     block_at(v_tile, key_of(lane, 2 * i + 1), b, VCODES), lane, b % 2 == 1);
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -113,12 +124,8 @@ INLINE void gather(float o[HEAD_DIM / 8][4], const u32 p[4], u32 v_tile) {
 INLINE int column_of(int d, int lane, int i) {
     const int n = lane % 4 * 2 + i;
     return d / 4 * CODED_BLOCK +
-           (CODES == CODES_Q8 ? 4 * n + d % 4 : d % 4 / 2 * 16 + 2 * n + d % 2);
+           (VCODES == CODES_Q8 ? 4 * n + d % 4 : d % 4 / 2 * 16 + 2 * n + d % 2);
 }
-INLINE int pair_of(int d, int lane, int i) {
-    return CODES == CODES_Q8 ? d / 2 * CODED_BLOCK + lane % 4 * 8 + d % 2 * 4 + 2 * i
-                             : 16 * d + lane % 4 * 4 + i;
-}
-#define PAIR_STEP (CODES == CODES_Q8 ? 1 : 2)
+#endif
 
 #endif

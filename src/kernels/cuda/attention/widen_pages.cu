@@ -1,5 +1,6 @@
-/* widen_pages.cu: the pages that prompts attend to, from CODES (coded.cuh) to 16 bits, side
- * by side, for fwd_sm90.cu, which the copy engine feeds with 16-bit pages.
+/* widen_pages.cu: the pages that prompts attend to, from CODES (K) and VCODES (V; coded.cuh, 0:
+ * numbers already) to 16 bits, side by side, for fwd_sm90.cu, which the copy engine feeds with
+ * 16-bit pages.
  *
  * SHAPES    pages (n, page, G, D) of K and of V in codes; wide pages of the same shape in
  *           DTYPE, as many as the sequences of at least q_least rows have; D a multiple of 64.
@@ -14,6 +15,9 @@
 #include "common/early.cuh"
 #include "kernels/cuda/attention/widen_pages_args.h"
 
+#ifndef VCODES
+#define VCODES CODES
+#endif
 #define THREADS 256
 #define AT_ONCE 8
 #define TILE    128 /* Most keys that fwd_sm90.cu reads at once. */
@@ -49,6 +53,22 @@ INLINE void owner_find(owner *out, const lt_attn_widen_pages_args *a, int x) {
     }
 }
 
+/* n numbers of the pool from `first` on, of which those from `known` on are zeros. */
+INLINE void widen(DTYPE *dst, const u8 *pages, i64 first, int n, int known, const int codes) {
+    const u8 *const src = pages + (codes == 0 ? 2 * first : CODED_SIZE(codes, first));
+    for (int i = (int)threadIdx.x * AT_ONCE; i < n; i += THREADS * AT_ONCE) {
+        float f[AT_ONCE] = {0.0f};
+        if (i < known && codes == 0) {
+            *(uint4 *)(dst + i) = *(const uint4 *)((const DTYPE *)src + i);
+            continue;
+        }
+        if (i < known) {
+            coded_eight(f, src, i, codes);
+        }
+        *(uint4 *)(dst + i) = PACK(DTYPE, f);
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS)
     widen_pages(const __grid_constant__ lt_attn_widen_pages_args a) {
     __shared__ owner mine;
@@ -69,16 +89,12 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x == 0 && which == 0) {
         a.wide_table[(i64)mine.sequence * a.columns + mine.index] = x;
     }
-    const i64 size = (i64)a.page * a.row;
+    const i64 size = (i64)a.page * a.row, page = a.table[mine.sequence * a.table_ld + mine.index];
     const int left = a.kv_len[mine.sequence] - mine.index * a.page;
-    const u8 *const src = a.coded[which] +
-                          CODED_SIZE(a.table[mine.sequence * a.table_ld + mine.index] * size);
     DTYPE *const dst = a.wide[which] + x * size;
-    for (int i = (int)threadIdx.x * AT_ONCE; i < a.page * a.row; i += THREADS * AT_ONCE) {
-        float f[AT_ONCE] = {0.0f};
-        if (i / a.row < left) {
-            coded_eight(f, src, i);
-        }
-        *(uint4 *)(dst + i) = PACK(DTYPE, f);
+    if (which == 0) {
+        widen(dst, a.coded[0], page * size, a.page * a.row, left * a.row, CODES);
+    } else {
+        widen(dst, a.coded[1], page * size, a.page * a.row, left * a.row, VCODES);
     }
 }

@@ -14,8 +14,8 @@
 #include "tensor/cached.h"
 
 /* Words of the kernels, as launches and lt_specs_paged write them. */
-#define PAGED_WORDS "QTYPE=%s CTYPE=%s COLS=%d CODES=%d"
-#define WIDEN_WORDS "DTYPE=%s CODES=%d"
+#define PAGED_WORDS "QTYPE=%s CTYPE=%s VTYPE=%s COLS=%d CODES=%d VCODES=%d"
+#define WIDEN_WORDS "DTYPE=%s CODES=%d VCODES=%d"
 
 #define WARPS     4 /* Rows a block of any_paged.cu. */
 #define MAX_WIDTH 1024
@@ -72,7 +72,7 @@ static lt_err widen(lt_queue *q, const lt_attention_paged_args *a,
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&w};
     snprintf(defines, sizeof defines, WIDEN_WORDS, lt_cuda_dtype_word(a->q.dtype),
-             lt_cuda_codes_of(a->k_pages.dtype));
+             lt_cuda_codes_of(a->k_pages.dtype), lt_cuda_codes_of(a->v_pages.dtype));
     return lt_cuda_run_early(q, "attention/widen_pages.cu", "widen_pages", defines,
                              wide->k_pages.shape[0], 2, 256, list);
 }
@@ -84,7 +84,8 @@ static lt_err prompts_of(lt_queue *q, const lt_attention_paged_args *a,
     void *room = NULL;
     *out = *a;
     *takes = lt_cuda_attention_takes_prompts(a, info);
-    if (*takes || lt_cuda_codes_of(a->k_pages.dtype) == 0 || a->v_pages.dtype != a->k_pages.dtype) {
+    if (*takes || (lt_cuda_codes_of(a->k_pages.dtype) == 0 && a->k_pages.dtype != a->q.dtype) ||
+        (lt_cuda_codes_of(a->v_pages.dtype) == 0 && a->v_pages.dtype != a->q.dtype)) {
         return LT_OK;
     }
     *out = widened(a, NULL, &bytes);
@@ -131,22 +132,23 @@ static const char *refuse_cache(const lt_tensor *k, const lt_tensor *v,
     if (why != NULL) {
         return why;
     }
-    if (k->dtype != v->dtype || cache_word(k->dtype) == NULL) {
+    if (cache_word(k->dtype) == NULL || cache_word(v->dtype) == NULL) {
         return "types of the cache";
     }
-    if (lt_cached_refusal(k->dtype, k->shape[3]) != NULL) {
+    if (lt_cached_refusal(k->dtype, k->shape[3]) != NULL ||
+        lt_cached_refusal(v->dtype, v->shape[3]) != NULL) {
         return "heads that are not of whole blocks";
     }
     return lt_tensor_contiguous(k) && lt_tensor_contiguous(v) ? NULL : "pages not contiguous";
 }
-static void defines_of(char out[LT_CUDA_DEFINES_BYTES], lt_dtype act, lt_dtype cache,
-                       int64_t width) {
+static void defines_of(char out[LT_CUDA_DEFINES_BYTES], lt_dtype act, lt_dtype keys,
+                       lt_dtype values, int64_t width) {
     int cols = 1;
     while (cols * 32 < width) {
         cols *= 2;
     }
-    snprintf(out, LT_CUDA_DEFINES_BYTES, PAGED_WORDS, lt_cuda_dtype_word(act), cache_word(cache),
-             cols, lt_cuda_codes_of(cache));
+    snprintf(out, LT_CUDA_DEFINES_BYTES, PAGED_WORDS, lt_cuda_dtype_word(act), cache_word(keys),
+             cache_word(values), cols, lt_cuda_codes_of(keys), lt_cuda_codes_of(values));
 }
 
 static const char *any_refuse(const void *args, const lt_device *device) {
@@ -186,7 +188,7 @@ static lt_err any_run(lt_queue *q, const void *args) {
     if (w.sequences == 0) {
         return LT_OK;
     }
-    defines_of(defines, a->q.dtype, a->k_pages.dtype, w.dim);
+    defines_of(defines, a->q.dtype, a->k_pages.dtype, a->v_pages.dtype, w.dim);
     return lt_cuda_run(q, "attention/any_paged.cu", "paged_any", defines,
                        LT_CUDA_DIV_UP((int64_t)w.rows * w.heads, WARPS), 1, WARPS * 32, list);
 }
@@ -200,9 +202,9 @@ static const char *kv_write_refuse(const void *args, const lt_device *device) {
 static lt_err kv_write_run(lt_queue *q, const void *args) {
     lt_kv_write_args a = *(const lt_kv_write_args *)args;
     int heads = (int)a.k.shape[1], dim = (int)a.k.shape[2];
-    /* Of block types, one thread writes a block. */
-    const int64_t count = lt_tensor_count(&a.k) /
-                          (lt_dtype_is_block(a.k_pages.dtype) ? LT_BLOCK_SMALL : 1);
+    /* Where one of both is of a block type, one thread writes a block, or as many numbers. */
+    const bool blocks = lt_dtype_is_block(a.k_pages.dtype) || lt_dtype_is_block(a.v_pages.dtype);
+    const int64_t count = lt_tensor_count(&a.k) / (blocks ? LT_BLOCK_SMALL : 1);
     char defines[LT_CUDA_DEFINES_BYTES];
     lt_cuda_kv_write_any_args call = {.k_pages = a.k_pages.data,
                                       .v_pages = a.v_pages.data,
@@ -217,7 +219,7 @@ static lt_err kv_write_run(lt_queue *q, const void *args) {
                                       .heads = heads,
                                       .dim = dim};
     void *list[] = {&call};
-    defines_of(defines, a.k.dtype, a.k_pages.dtype, 1);
+    defines_of(defines, a.k.dtype, a.k_pages.dtype, a.v_pages.dtype, 1);
     return lt_cuda_run_early(q, "attention/any_paged.cu", "kv_write_any", defines,
                              LT_CUDA_DIV_UP(count, 256), 1, 256, list);
 }
@@ -228,12 +230,19 @@ const lt_op_impl lt_cuda_kv_write_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"elements", kv_write_refuse, kv_write_run}};
 
 void lt_specs_paged(lt_specs *l) {
-    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "fp32", "fp32", 2, 0);
-    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "bf16", "fp16", 4, 0);
-    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "bf16", "f8e4m3", 2, 1);
-    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "bf16", "u8", 2, 2);
-    lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, "bf16", "u8", 2, 3);
+    static const struct {
+        const char *q, *keys, *values;
+        int cols, codes, vcodes;
+    } sets[] = {{"fp32", "fp32", "fp32", 2, 0, 0},     {"bf16", "fp16", "fp16", 4, 0, 0},
+                {"bf16", "f8e4m3", "f8e4m3", 2, 1, 1}, {"bf16", "u8", "u8", 2, 2, 2},
+                {"bf16", "u8", "u8", 2, 3, 3},         {"bf16", "f8e4m3", "u8", 2, 1, 3},
+                {"fp32", "u8", "fp16", 2, 2, 0}};
+    for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
+        lt_spec(l, LT_SM_ALL, "attention/any_paged.cu", PAGED_WORDS, sets[i].q, sets[i].keys,
+                sets[i].values, sets[i].cols, sets[i].codes, sets[i].vcodes);
+    }
     for (int codes = 1; codes <= 3; codes++) {
-        lt_spec(l, LT_SM90, "attention/widen_pages.cu", WIDEN_WORDS, "bf16", codes);
+        lt_spec(l, LT_SM90, "attention/widen_pages.cu", WIDEN_WORDS, "bf16", codes, codes);
+        lt_spec(l, LT_SM90, "attention/widen_pages.cu", WIDEN_WORDS, "bf16", codes, codes - 1);
     }
 }
