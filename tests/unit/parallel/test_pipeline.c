@@ -125,6 +125,32 @@ static void buffers_wait_for_their_messages(void **state) {
     ranks_prepare = NULL;
 }
 
+/* Rows of validation pass one batch after the other through the stages. */
+static void evaluates(void **state) {
+    static const char *const chunks[] = {"", " mesh.schedule=interleaved"};
+    double losses[3] = {0};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        char out[32], options[512];
+        ranks_result r = {0};
+        json_t *rows;
+        (void)snprintf(out, sizeof out, "valid-%d", i);
+        (void)snprintf(options, sizeof options,
+                       "%s steps=2 batch.size=4 batch.micro=1 data.val_fraction=0.03"
+                       " eval.every=1%s" PLAIN,
+                       llama.options, i > 0 ? chunks[i - 1] : "");
+        ranks_prepare = take_late;
+        must(ranks_try(&r, out, options, i > 0 ? "pp=2" : NULL, i > 0 ? 2 : 1, true), options);
+        ranks_prepare = NULL;
+        rows = run_lines(out, "eval");
+        assert_true(json_array_size(rows) > 0);
+        losses[i] = json_real_value(json_object_get(json_array_get(rows, 0), "loss"));
+        json_decref(rows);
+        ranks_result_free(&r);
+    }
+    assert_true(losses[0] > 0 && losses[1] == losses[0] && losses[2] == losses[0]);
+}
+
 /* Saved on one mesh, and on with another: as if nothing had happened. */
 static void goes_on_at_another_mesh(void **state) {
     static const struct {
@@ -163,6 +189,7 @@ int main(void) {
                                        cmocka_unit_test(tied_embeddings),
                                        cmocka_unit_test(beside_other_axes),
                                        cmocka_unit_test(buffers_wait_for_their_messages),
+                                       cmocka_unit_test(evaluates),
                                        cmocka_unit_test(goes_on_at_another_mesh)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }
