@@ -101,7 +101,10 @@ static int as_rank(const char *how, const char *dir) {
         return 1; /* It never comes. */
     }
     if (strcmp(how, "usage") == 0) {
-        put(dir, "usage", (int)(strtoull(getenv(LT_ENV_EPOCH), NULL, 10) & 0xffffffffu), "");
+        const uint64_t epoch = strtoull(getenv(LT_ENV_EPOCH), NULL, 10);
+        char attempt[32];
+        (void)snprintf(attempt, sizeof attempt, "attempt %d", (int)(epoch >> 32));
+        put(dir, "usage", (int)(epoch & 0xffffffffu), attempt);
         return 2;
     }
     if (strcmp(how, "serve") == 0) {
@@ -116,6 +119,15 @@ static int as_rank(const char *how, const char *dir) {
     }
     if (strcmp(how, "hang") == 0) {
         (void)pause();
+    }
+    if (strcmp(how, "slow") == 0) { /* Each step is faster than a hang. */
+        lt_board *board = lt_board_of_rank();
+        lt_board_phase(board, LT_PHASE_STEPPED);
+        for (int i = 0; i < 25; i++) {
+            lt_board_step(board, i);
+            (void)usleep(100000);
+        }
+        return 0;
     }
     (void)printf("rank %d begins\n", rank);
     (void)fflush(stdout);
@@ -206,9 +218,13 @@ static void restarts(void **state) {
     o.retries = 1;
     o.hang_s = 0.5;
     assert_int_equal(launch(&o, "hang", dir), LT_RANK_LOST);
+    o.hang_s = 1.5;
+    o.retries = 0;
+    assert_int_equal(launch(&o, "slow", dir), 0);
     o.hang_s = 0.0;
+    o.retries = 1;
     assert_int_equal(launch(&o, "usage", dir), 2);
-    assert_true(says(dir, "usage", 1, "") && !says(dir, "usage", 2, ""));
+    assert_true(says(dir, "usage", 1, "attempt 9") && !says(dir, "usage", 2, ""));
     assert_int_equal(lt_file_remove_tree(dir), LT_OK);
 }
 

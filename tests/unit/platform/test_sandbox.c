@@ -544,8 +544,39 @@ static void limits_end_it(void **state) {
         if (strcmp(r.limit, "output") == 0) {
             assert_int_equal(r.out_bytes + r.err_bytes, 1000);
         }
+        assert_true(r.peak_bytes > 100000); /* No process is smaller. */
         lt_sandbox_result_free(&r);
     }
+}
+
+/* Where this machine gives unshare (util-linux) its namespaces, it gives them to the sandbox. */
+static void namespaces_that_are_there_are_used(void **state) {
+    static const char unshare[] =
+        "unshare --user --map-root-user --mount --pid --net --ipc --uts --mount-proc --fork "
+        "mount -t tmpfs x /mnt 2>/dev/null";
+    (void)state;
+    if (system(unshare) == 0 && !namespaces) {
+        fail_msg("unshare has them, but: %s", refusal);
+    }
+}
+
+/* A hard limit of the caller that is below what the job asks for is the job's limit. */
+static void limits_of_the_caller_stay(void **state) {
+    const lt_sandbox_kind kind = kind_of(state);
+    const struct rlimit low = {1 << 20, 1 << 20};
+    const pid_t caller = fork();
+    int status = -1;
+    if (caller == 0) {
+        static const char *const command[] = {"sh", "-c", "ulimit -f", NULL};
+        lt_sandbox_job job = job_of(kind, command);
+        lt_sandbox_result r = {0};
+        job.n_files = 0;
+        job.limits.disk_bytes = 4 << 20;
+        _exit(setrlimit(RLIMIT_FSIZE, &low) != 0 || lt_sandbox_run(&r, &job) != LT_OK ||
+              strcmp(r.out, "2048\n") != 0); /* Blocks of 512 bytes. */
+    }
+    assert_int_equal(waitpid(caller, &status, 0), caller);
+    assert_int_equal(status, 0);
 }
 
 static void ignore_signal(int number) {
@@ -744,6 +775,9 @@ int main(int argc, char **argv) {
         WITH(ends_are_told, RLIMITS),
         WITH(limits_end_it, NAMESPACES),
         WITH(limits_end_it, RLIMITS),
+        cmocka_unit_test(namespaces_that_are_there_are_used),
+        WITH(limits_of_the_caller_stay, NAMESPACES),
+        WITH(limits_of_the_caller_stay, RLIMITS),
         WITH(signals_of_the_caller_do_not_hold_it, NAMESPACES),
         WITH(signals_of_the_caller_do_not_hold_it, RLIMITS),
         WITH(runs_end_with_their_caller, NAMESPACES),
