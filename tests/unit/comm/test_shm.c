@@ -1,5 +1,5 @@
 /* What a rank gets in its environment from `lateen launch`: each variable that is missing, is no
- * number, or does not go with the memory segment is named. */
+ * number, or does not go with the memory segment is named. And a message longer than its ring. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -67,7 +68,68 @@ static void segments(void **state) {
             "memory segment of 2 ranks and epoch 3, not of 2 and 4");
 }
 
+/* ---- Messages -------------------------------------------------------------------------------- */
+
+enum { LONG = 1000003 }; /* 4 MB; a ring has 512 KiB. */
+
+/* Rank 0 sends, and is done before it sends again; rank 1 comes late, so that the ring is full. */
+static lt_err long_message(int rank) {
+    static const int ranks[] = {0, 1};
+    static int32_t x[LONG];
+    lt_comm *c = NULL;
+    lt_group *g = NULL;
+    int32_t wrong = 0;
+    lt_err err = lt_comm_open_shm(&c, &(lt_comm_options){.deadline_s = 30.0});
+    err = err == LT_OK ? lt_group_open(&g, c, "all", ranks, 2) : err;
+    for (int32_t again = 0; again < 2 && err == LT_OK; again++) {
+        for (int32_t i = 0; i < LONG && rank == 0; i++) {
+            x[i] = i + again;
+        }
+        (void)usleep(rank == 1 ? 20000 : 0);
+        err = rank == 0 ? lt_send(g, 1, x, LONG, LT_I32, NULL)
+                        : lt_recv(g, 0, x, LONG, LT_I32, NULL);
+        for (int32_t i = 0; i < LONG; i++) {
+            wrong += x[i] != i + again;
+        }
+    }
+    err = err == LT_OK ? lt_barrier(g) : err;
+    lt_comm_close(c);
+    return err == LT_OK && wrong > 0 ? lt_error_set(LT_ERR_STATE, "%d are wrong", (int)wrong) : err;
+}
+
+static void longer_than_the_ring(void **state) {
+    lt_comm_store_server *store = NULL;
+    char number[16];
+    int fd = -1, status = -1;
+    (void)state;
+    assert_int_equal(lt_shm_make(&fd, 2, 3), LT_OK);
+    assert_int_equal(lt_comm_store_server_open(&store, "127.0.0.1", 0, 2, "t", 3), LT_OK);
+    (void)snprintf(number, sizeof number, "%d", fd);
+    put(LT_ENV_RANKS, "2");
+    put(LT_ENV_RANK, "1");
+    put(LT_ENV_SEGMENT, number);
+    put(LT_ENV_EPOCH, "3");
+    put(LT_ENV_STORE, lt_comm_store_server_address(store));
+    put(LT_ENV_TOKEN, "t");
+    const pid_t other = fork();
+    assert_true(other >= 0);
+    if (other == 0) {
+        const lt_err err = long_message(1);
+        (void)fprintf(stderr, "%s", err != LT_OK ? lt_error_message() : "");
+        _exit(err != LT_OK);
+    }
+    put(LT_ENV_RANK, "0");
+    if (long_message(0) != LT_OK) {
+        fail_msg("%s", lt_error_message());
+    }
+    assert_int_equal(waitpid(other, &status, 0), other);
+    assert_int_equal(status, 0);
+    lt_comm_store_server_close(store);
+    (void)close(fd);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(numbers), cmocka_unit_test(segments)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(numbers), cmocka_unit_test(segments),
+                                       cmocka_unit_test(longer_than_the_ring)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
