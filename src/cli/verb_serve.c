@@ -78,7 +78,7 @@
       "is needed, and from where they come back; 0: none")                                         \
     X(STR, cache_disk, "cache-disk", "", 0, 0, "DIR",                                              \
       "folder where the pages of prompts no longer in use go when their memory is needed, and "    \
-      "from where they come back, also after a restart; on CPUs")                                  \
+      "from where they come back, also after a restart; on a GPU by way of --cache-host")          \
     X(I64, cache_disk_bytes, "cache-disk-bytes", "10GiB", 1, 1e16, "BYTES",                        \
       "most that they take there")                                                                 \
     X(ENUM, cache_dtype, "cache-dtype", "model", 0, 0, LT_OPENED_CACHE_TYPES,                      \

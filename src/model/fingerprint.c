@@ -4,46 +4,72 @@
 #include <string.h>
 #include <xxhash.h>
 
+#include "base/error.h"
+#include "model/alloc.h"
 #include "model/params.h"
 #include "tensor/backend.h"
 
-#define SAMPLES      64
-#define SAMPLE_BYTES 1024
+#define SAMPLES        64
+#define DEVICE_SAMPLES 8
+#define SAMPLE_BYTES   1024
 
 static uint64_t add(uint64_t hash, const void *data, size_t bytes) {
     return XXH3_64bits_withSeed(data, bytes, hash);
 }
 
-/* All of a small array; of a large one, samples at equal distances that include both ends. */
-static uint64_t add_sampled(uint64_t hash, const void *data, size_t bytes) {
-    if (data == NULL || bytes <= SAMPLES * SAMPLE_BYTES) {
-        return add(hash, data, data != NULL ? bytes : 0);
+/* What the model's weights are made of, `bytes` from `data` on, wherever that is. */
+static lt_err add_piece(uint64_t *hash, const lt_model *m, const void *data, size_t bytes) {
+    char copy[SAMPLE_BYTES];
+    if (m->backend->host_memory) {
+        *hash = add(*hash, data, bytes);
+        return LT_OK;
     }
-    for (size_t i = 0; i < SAMPLES; i++) {
-        const size_t at = (bytes - SAMPLE_BYTES) / (SAMPLES - 1) * i;
-        hash = add(hash, (const char *)data + at, SAMPLE_BYTES);
+    for (size_t at = 0; at < bytes; at += SAMPLE_BYTES) {
+        const size_t n = bytes - at < SAMPLE_BYTES ? bytes - at : SAMPLE_BYTES;
+        LT_TRY(lt_model_download(m, copy, (const char *)data + at, n));
+        *hash = add(*hash, copy, n);
     }
-    return add(hash, (const char *)data + bytes - SAMPLE_BYTES, SAMPLE_BYTES);
+    return LT_OK;
 }
 
-static uint64_t add_param(uint64_t hash, const lt_model *m, int i) {
+/* All of a small array; of a large one, samples at equal distances that include both ends. */
+static lt_err add_sampled(uint64_t *hash, const lt_model *m, const void *data, size_t bytes) {
+    const size_t samples = m->backend->host_memory ? SAMPLES : DEVICE_SAMPLES;
+    if (data == NULL || bytes <= samples * SAMPLE_BYTES) {
+        return add_piece(hash, m, data, data != NULL ? bytes : 0);
+    }
+    for (size_t i = 0; i < samples; i++) {
+        const size_t at = (bytes - SAMPLE_BYTES) / (samples - 1) * i;
+        LT_TRY(add_piece(hash, m, (const char *)data + at, SAMPLE_BYTES));
+    }
+    return add_piece(hash, m, (const char *)data + bytes - SAMPLE_BYTES, SAMPLE_BYTES);
+}
+
+/* A range of rows in the file's own type, or as the device has packed it. */
+static lt_err add_range(uint64_t *hash, const lt_model *m, const lt_weight_range *range) {
+    const lt_tensor *w = &range->w;
+    *hash ^= (uint64_t)w->dtype;
+    if (m->backend->host_memory || range->packed == NULL) {
+        return add_sampled(hash, m, w->data, lt_dtype_row_bytes(w->dtype, lt_tensor_count(w)));
+    }
+    return add_sampled(hash, m, range->packed, m->backend->matmul_pack_bytes(m->device, w, true));
+}
+
+static lt_err add_param(uint64_t *hash, const lt_model *m, int i) {
     const lt_param *p = &m->table.params[i];
     const lt_stored_weight *stored = m->stored != NULL ? &m->stored[i] : NULL;
-    hash = add(hash, p->name, strlen(p->name));
-    hash = add(hash, p->shape, (size_t)p->n_dims * sizeof *p->shape);
+    *hash = add(*hash, p->name, strlen(p->name));
+    *hash = add(*hash, p->shape, (size_t)p->n_dims * sizeof *p->shape);
     for (int k = 0; stored != NULL && k < stored->n_ranges; k++) {
-        const lt_tensor *w = &stored->ranges[k].w;
-        hash = add_sampled(hash ^ (uint64_t)w->dtype, w->data,
-                           lt_dtype_row_bytes(w->dtype, lt_tensor_count(w)));
+        LT_TRY(add_range(hash, m, &stored->ranges[k]));
     }
-    if (stored == NULL || stored->n_ranges == 0) {
-        hash = add_sampled(hash, lt_param_data(&m->weights, p),
-                           (size_t)p->count * lt_dtype_bytes(m->weights.dtype));
-    }
-    return hash;
+    return stored == NULL || stored->n_ranges == 0
+               ? add_sampled(hash, m, lt_param_data(&m->weights, p),
+                             (size_t)p->count * lt_dtype_bytes(m->weights.dtype))
+               : LT_OK;
 }
 
-uint64_t lt_model_fingerprint(const lt_model *m) {
+lt_err lt_model_fingerprint(uint64_t *out, const lt_model *m) {
     const lt_model_spec *s = &m->spec;
     const double numbers[] = {(double)m->options.dtype, (double)s->n_layers,     (double)s->n_heads,
                               (double)s->n_kv_heads,    (double)s->head_dim,     (double)s->window,
@@ -52,8 +78,13 @@ uint64_t lt_model_fingerprint(const lt_model *m) {
                               s->rope_high_freq,        s->rope_original_seq,    s->rope_beta_fast,
                               s->rope_beta_slow,        s->rope_attention_factor};
     uint64_t hash = add(0, numbers, sizeof numbers);
-    for (int i = 0; m->backend->host_memory && i < m->table.n_params; i++) {
-        hash = add_param(hash, m, i);
+    LT_TRY(lt_model_wait((lt_model *)(uintptr_t)m)); /* Until all weights are loaded. */
+    if (!m->backend->host_memory) {                  /* Its keys and values have other last bits. */
+        hash = add(hash, m->backend->name, strlen(m->backend->name));
     }
-    return hash;
+    for (int i = 0; i < m->table.n_params; i++) {
+        LT_TRY(add_param(&hash, m, i));
+    }
+    *out = hash;
+    return LT_OK;
 }

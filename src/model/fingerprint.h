@@ -5,7 +5,8 @@
 #include "lateen/model.h"
 
 /* A hash of the shapes, the rotary embedding, the windows, the compute type and samples of every
- * weight that the host sees. Reads at most 64 KiB of each range of a weight. */
-uint64_t lt_model_fingerprint(const lt_model *m);
+ * weight, at most 64 KiB of each range; on a device of its kind, too, and at most 8 KiB, which are
+ * copied from there. All weights must be loaded then (lt_model_wait). */
+LT_MUST_USE lt_err lt_model_fingerprint(uint64_t *out, const lt_model *m);
 
 #endif

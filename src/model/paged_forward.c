@@ -169,10 +169,10 @@ lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
     f->steering = m->steering;
     lt_lora_attach(&f->exec, &f->lora);
     LT_TRY_DONE(lt_lora_rows_open(&f->lora_rows, m->lora_pool));
-    LT_TRY_DONE(lt_lora_refresh(&f->exec)); /* What DoRA derives, of the model's own adapters. */
     f->exec.lora_rows = m->lora_pool != NULL ? &f->lora_rows : NULL;
     f->alike = lt_layers_alike(&m->spec);
     LT_TRY_DONE(place(f));
+    LT_TRY_DONE(lt_lora_refresh(&f->exec)); /* What DoRA derives, of the model's own adapters. */
     LT_TRY_DONE(o->listener != NULL ? lt_draft_pass_follow(o->listener, &f->exec) : LT_OK);
     *out = f;
     f = NULL;
@@ -265,14 +265,32 @@ lt_err lt_paged_forward_send_page(lt_paged_forward *f, int64_t page, void *to) {
     return LT_OK;
 }
 
-lt_err lt_paged_forward_fetch_page(lt_paged_forward *f, int64_t page, const void *from) {
+static lt_err upload_page(lt_paged_forward *f, lt_queue *queue, int64_t page, const void *from) {
     const char *at = from;
     size_t bytes;
     for (int64_t i = 0; i < page_parts(f); i++, at += bytes) {
         void *part = page_part(f, page, i, &bytes);
-        LT_TRY(f->exec.backend->upload(f->exec.queue, part, at, bytes));
+        LT_TRY(f->exec.backend->upload(queue, part, at, bytes));
     }
     return LT_OK;
+}
+
+lt_err lt_paged_forward_fetch_page(lt_paged_forward *f, int64_t page, const void *from) {
+    return upload_page(f, f->exec.queue, page, from);
+}
+
+lt_err lt_paged_forward_load_page(lt_paged_forward *f, lt_queue *queue, int64_t page,
+                                  const void *from) {
+    LT_TRY(upload_page(f, queue, page, from));
+    return f->exec.backend->sync(queue);
+}
+
+int64_t lt_paged_forward_next(const lt_paged_forward *f) {
+    return f->n_calls + 1;
+}
+
+bool lt_paged_forward_passed(const lt_paged_forward *f, int64_t number) {
+    return f->n_waited >= number;
 }
 
 /* 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: the first of them that is at least n. */

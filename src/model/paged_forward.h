@@ -128,6 +128,14 @@ void lt_paged_forward_put_page(lt_paged_forward *f, int64_t page, const void *fr
  * (tensor/backend.h), which only further calls of these two may use before they are done. */
 LT_MUST_USE lt_err lt_paged_forward_send_page(lt_paged_forward *f, int64_t page, void *to);
 LT_MUST_USE lt_err lt_paged_forward_fetch_page(lt_paged_forward *f, int64_t page, const void *from);
+/* The number of a send that is queued now; have the steps got so far that its data is there?
+ * Without waiting. */
+int64_t lt_paged_forward_next(const lt_paged_forward *f);
+bool lt_paged_forward_passed(const lt_paged_forward *f, int64_t number);
+LT_MUST_USE lt_err lt_paged_forward_sync(lt_paged_forward *f); /* Wait for all that is queued. */
+/* From any thread, by a queue of its own, and at once: for a page that no step uses. */
+LT_MUST_USE lt_err lt_paged_forward_load_page(lt_paged_forward *f, lt_queue *queue, int64_t page,
+                                              const void *from);
 
 /* The offset added to the positions of a text whose first call has n tokens. */
 int64_t lt_paged_forward_rope_rows(const lt_paged_forward *f, int64_t n);

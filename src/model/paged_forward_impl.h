@@ -125,8 +125,6 @@ static inline size_t lt_paged_forward_chosen_bytes(const lt_paged_forward_option
 void lt_paged_forward_sides_carve(lt_paged_forward *f, lt_arena *a);
 LT_MUST_USE lt_err lt_paged_forward_sides_open(lt_paged_forward *f);
 void lt_paged_forward_sides_close(lt_paged_forward *f);
-/* Wait for all calls. */
-LT_MUST_USE lt_err lt_paged_forward_sync(lt_paged_forward *f);
 LT_MUST_USE lt_err lt_paged_forward_host_logits(lt_paged_forward *f);
 /* Begin a call: it gets the other side, once that is no longer read. */
 LT_MUST_USE lt_err lt_paged_forward_turn(lt_paged_forward *f);

@@ -13,7 +13,14 @@
  * once, before it begins, and only if a file has pages that the pool lacks. Reads go before writes.
  *
  * At the end of the engine the pages of the pool are written as well, so that the next engine finds
- * what this one had. */
+ * what this one had.
+ *
+ * On a device, pages are evicted to host memory first (engine_host.c), and staged when their slot
+ * there gets another page; at the end, those of all slots are written. What is read goes from one
+ * buffer to the device by a queue of this thread's own, behind which the engine's thread publishes
+ * it. The pages taken for it may still be read by copies of their old contents that are queued with
+ * the steps, so the engine waits for those once, before it parks the request. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -30,7 +37,6 @@ static void disk_carve(lt_engine_disk *k, int64_t page_bytes, int64_t page_token
     k->chains = lt_arena_take(a, n * sizeof *k->chains, LT_ARENA_ALIGN);
     k->tokens = lt_arena_take(a, n * (size_t)page_tokens * sizeof *k->tokens, LT_ARENA_ALIGN);
     k->data = lt_arena_take(a, n * (size_t)page_bytes, LT_ARENA_ALIGN);
-    k->page = lt_arena_take(a, (size_t)page_bytes, LT_ARENA_ALIGN);
 }
 
 static char *staged_data(const lt_engine *e, int64_t i) {
@@ -43,15 +49,14 @@ static int32_t *staged_tokens(const lt_engine *e, int64_t i) {
 
 /* ---- The engine's thread ---- */
 
-/* Only this thread adds to the ring, so the slot behind its end is its own. */
-static void stage_evicted(void *engine, int32_t page) {
-    lt_engine *e = engine;
+/* Where in the ring the data of a page goes, or -1: it is on disk already, or there is no room.
+ * Only this thread adds to the ring, so the slot behind its end is its own. */
+static int64_t stage(lt_engine *e, lt_page_chain chain, const int32_t *tokens) {
     lt_engine_disk *k = &e->disk;
-    const lt_page_chain chain = e->sched.pages.page[page].chain;
     int64_t at;
     bool full;
     if (lt_page_disk_touch(k->disk, chain)) {
-        return;
+        return -1;
     }
     pthread_mutex_lock(&k->lock);
     at = (k->first_staged + k->n_staged) % k->most_staged;
@@ -59,16 +64,37 @@ static void stage_evicted(void *engine, int32_t page) {
     k->n_unkept += full;
     pthread_mutex_unlock(&k->lock);
     if (full) {
-        return;
+        return -1;
     }
     k->chains[at] = chain;
-    memcpy(staged_tokens(e, at), lt_pages_tokens(&e->sched.pages, page),
-           (size_t)e->o.page_tokens * sizeof *k->tokens);
-    lt_paged_forward_get_page(e->forward, page, staged_data(e, at));
+    memcpy(staged_tokens(e, at), tokens, (size_t)e->o.page_tokens * sizeof *k->tokens);
+    return at;
+}
+
+/* Its data is there. */
+static void staged(lt_engine_disk *k) {
     pthread_mutex_lock(&k->lock);
     k->n_staged++;
     pthread_cond_signal(&k->wake);
     pthread_mutex_unlock(&k->lock);
+}
+
+static void stage_evicted(void *engine, int32_t page) {
+    lt_engine *e = engine;
+    const int64_t at = stage(e, e->sched.pages.page[page].chain,
+                             lt_pages_tokens(&e->sched.pages, page));
+    if (at >= 0) {
+        lt_paged_forward_get_page(e->forward, page, staged_data(e, at));
+        staged(&e->disk);
+    }
+}
+
+void lt_engine_stage(lt_engine *e, lt_page_chain chain, const int32_t *tokens, const void *data) {
+    const int64_t at = e->disk.disk != NULL ? stage(e, chain, tokens) : -1;
+    if (at >= 0) {
+        memcpy(staged_data(e, at), data, (size_t)e->cache.page_bytes);
+        staged(&e->disk);
+    }
 }
 
 /* The sequence with which a job begins. */
@@ -109,10 +135,15 @@ bool lt_engine_park(lt_engine *e, lt_job *j) {
     if (n == 0 || seq->fresh) {
         return false;
     }
+    lt_engine_bring(e, seq); /* From host memory, where it is nearer. */
     j->n_found = lt_pages_match(&e->sched.pages, seq->salt, seq->tokens, n * e->o.page_tokens,
                                 seq->table, &behind);
     j->n_coming = 0;
     take_pages(e, j, seq, n);
+    if (j->n_coming > 0 && k->queue != NULL && lt_paged_forward_sync(e->forward) != LT_OK) {
+        lt_pages_drop_chain(&e->sched.pages, seq->table, j->n_found, j->n_found + j->n_coming);
+        j->n_coming = 0;
+    }
     if (j->n_coming == 0) {
         lt_pages_drop_chain(&e->sched.pages, seq->table, 0, j->n_found);
         return false;
@@ -151,7 +182,12 @@ static bool read_page(lt_engine *e, lt_page_chain chain, const int32_t *tokens, 
         lt_log_warn("cache on disk: a page is computed again: %s", lt_error_message());
         return false;
     }
-    lt_paged_forward_put_page(e->forward, page, e->disk.page);
+    if (e->disk.queue == NULL) {
+        lt_paged_forward_put_page(e->forward, page, e->disk.page);
+    } else if (lt_paged_forward_load_page(e->forward, e->disk.queue, page, e->disk.page) != LT_OK) {
+        lt_log_warn("cache on disk: a page is computed again: %s", lt_error_message());
+        return false;
+    }
     return true;
 }
 
@@ -223,26 +259,56 @@ static lt_err check(const lt_engine *e) {
                       : e->model->steering != NULL
                           ? "keys and values depend on steering vectors, which have only numbers"
                           : NULL;
-    LT_TRY(lt_engine_check_pages(e));
+    LT_TRY(lt_engine_check_pages(e, true));
     if (why != NULL) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "a cache on disk is not possible: %s", why);
     }
     return LT_OK;
 }
 
+/* The buffer through which pages come and, at the end, go; on a device, its queue. */
+static lt_err open_page(lt_engine *e) {
+    const size_t bytes = (size_t)e->cache.page_bytes;
+    const lt_backend *b = e->model->backend;
+    lt_engine_disk *k = &e->disk;
+    if (b->host_memory) {
+        k->page = malloc(bytes);
+        return k->page != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "a page of %zu bytes", bytes);
+    }
+    LT_TRY(b->host_alloc(e->model->device, &k->page, bytes, "a page of the cache on disk"));
+    return b->queue_open(e->model->device, &k->queue);
+}
+
+static void close_page(lt_engine *e) {
+    const lt_backend *b = e->model->backend;
+    lt_engine_disk *k = &e->disk;
+    if (k->queue != NULL) {
+        b->queue_close(k->queue);
+    }
+    if (b->host_memory) {
+        free(k->page);
+    } else if (k->page != NULL) {
+        b->host_release(e->model->device, k->page, (size_t)e->cache.page_bytes);
+    }
+}
+
 lt_err lt_engine_open_disk(lt_engine *e) {
     lt_engine_disk *k = &e->disk;
-    const lt_page_file_head head = lt_engine_page_head(e, 1);
-    const int64_t n = STAGED_BYTES / head.page_bytes;
+    lt_page_file_head head;
     LT_TRY(check(e));
+    LT_TRY(lt_engine_page_head(&head, e, 1));
+    const int64_t n = STAGED_BYTES / head.page_bytes;
+    LT_TRY(open_page(e));
     LT_TRY(lt_page_disk_open(&k->disk, e->o.disk, e->o.disk_bytes, &head));
     k->most_staged = n > STAGED_LEAST ? n : STAGED_LEAST;
     disk_carve(k, head.page_bytes, head.page_tokens, &k->arena);
     LT_TRY(lt_arena_open(&k->arena, "pages on their way to the disk"));
     disk_carve(k, head.page_bytes, head.page_tokens, &k->arena);
     e->sched.pages.seed = lt_page_disk_seed(k->disk);
-    e->sched.pages.on_evict = stage_evicted;
-    e->sched.pages.owner = e;
+    if (k->queue == NULL) { /* Else the host's memory comes first. */
+        e->sched.pages.on_evict = stage_evicted;
+        e->sched.pages.owner = e;
+    }
     if (pthread_create(&k->thread, NULL, run, e) != 0) {
         LT_FAIL(LT_ERR_OOM, "engine: cannot start the thread of the disk");
     }
@@ -264,8 +330,26 @@ void lt_engine_stop_disk(lt_engine *e) {
 
 static void put_page(lt_engine *e, int32_t page) {
     const lt_pages *p = &e->sched.pages;
-    lt_paged_forward_get_page(e->forward, page, e->disk.page);
+    if (e->disk.queue == NULL) {
+        lt_paged_forward_get_page(e->forward, page, e->disk.page);
+    } else if (lt_paged_forward_send_page(e->forward, page, e->disk.page) != LT_OK ||
+               lt_paged_forward_sync(e->forward) != LT_OK) {
+        return;
+    }
     put(e, p->page[page].chain, lt_pages_tokens(p, page), e->disk.page);
+}
+
+/* Write the pages that the host's memory has, the oldest first; what was queued to fill it has
+ * ended. */
+static void put_host(lt_engine *e) {
+    const lt_engine_host *h = &e->host;
+    if (e->disk.queue == NULL || lt_paged_forward_sync(e->forward) != LT_OK) {
+        return;
+    }
+    for (int32_t s = h->index.oldest; s != LT_NO_SLOT; s = h->index.slots[s].next) {
+        put(e, h->index.slots[s].chain, h->tokens + s * e->o.page_tokens,
+            h->data + s * e->cache.page_bytes);
+    }
 }
 
 /* Write the pages of the pool: the cached ones, the oldest first, then those that are held. */
@@ -294,6 +378,7 @@ void lt_engine_close_disk(lt_engine *e) {
             const int64_t at = k->first_staged % k->most_staged;
             put(e, k->chains[at], staged_tokens(e, at), staged_data(e, at));
         }
+        put_host(e);
         put_pool(e);
         lt_page_disk_get_counts(k->disk, &after);
         lt_log_debug("cache on disk: %lld more pages were written in %.2f s",
@@ -301,6 +386,7 @@ void lt_engine_close_disk(lt_engine *e) {
     }
     lt_page_disk_close(k->disk);
     lt_arena_close(&k->arena);
+    close_page(e);
     pthread_cond_destroy(&k->wake);
     pthread_mutex_destroy(&k->lock);
 }

@@ -7,14 +7,38 @@
  *                       ─▶ pages are taken, their copies to the device are queued, published
  *
  * All copies are in the queue of the steps, so what is read was written before, in slots as in
- * pages: nobody waits, and the host itself never looks at a slot. Only the engine's thread works
- * here. Slots hold the pages of the engine's own weights; a refresh forgets them. */
+ * pages: nobody waits, and the host itself does not look at a slot, unless a cache on disk takes
+ * the page that leaves it (engine_disk.c): its copy was queued long ago, or else is waited for.
+ * Only the engine's thread works here. Slots hold the pages of the engine's own weights; a refresh
+ * forgets them. */
+#include <string.h>
+
 #include "base/error.h"
 #include "base/log.h"
 #include "serve/engine_impl.h"
 
 static char *slot_data(const lt_engine *e, int32_t slot) {
     return e->host.data + slot * e->cache.page_bytes;
+}
+
+/* The page leaves its slot. */
+static void leave(lt_engine *e, int32_t slot, lt_page_chain chain) {
+    const lt_engine_host *h = &e->host;
+    if (h->tokens == NULL || (!lt_paged_forward_passed(e->forward, h->sends[slot]) &&
+                              lt_paged_forward_sync(e->forward) != LT_OK)) {
+        return;
+    }
+    lt_engine_stage(e, chain, h->tokens + slot * e->o.page_tokens, slot_data(e, slot));
+}
+
+/* Whose page it is, and when it will be there, for the disk. */
+static void note(lt_engine *e, int32_t slot, int32_t page) {
+    const lt_engine_host *h = &e->host;
+    if (h->tokens != NULL) {
+        memcpy(h->tokens + slot * e->o.page_tokens, lt_pages_tokens(&e->sched.pages, page),
+               (size_t)e->o.page_tokens * sizeof *h->tokens);
+        h->sends[slot] = lt_paged_forward_next(e->forward);
+    }
 }
 
 static void save_evicted(void *engine, int32_t page) {
@@ -29,11 +53,15 @@ static void save_evicted(void *engine, int32_t page) {
         return;
     }
     slot = lt_page_index_add(&h->index, chain, &gone, &any_gone);
+    if (any_gone) {
+        leave(e, slot, gone);
+    }
     if (lt_paged_forward_send_page(e->forward, page, slot_data(e, slot)) != LT_OK) {
         lt_log_warn("cache in host memory: %s", lt_error_message());
         lt_page_index_remove(&h->index, slot);
         return;
     }
+    note(e, slot, page);
     h->n_written++;
 }
 
@@ -103,6 +131,17 @@ static lt_err check(const lt_engine *e) {
     return LT_OK;
 }
 
+static void host_carve(lt_engine *e, lt_arena *a) {
+    lt_engine_host *h = &e->host;
+    const size_t n = (size_t)h->index.n_slots;
+    lt_page_index_carve(&h->index, a);
+    if (e->o.disk != NULL) {
+        h->tokens = lt_arena_take(a, n * (size_t)e->o.page_tokens * sizeof *h->tokens,
+                                  LT_ARENA_ALIGN);
+        h->sends = lt_arena_take(a, n * sizeof *h->sends, LT_ARENA_ALIGN);
+    }
+}
+
 lt_err lt_engine_open_host(lt_engine *e) {
     lt_engine_host *h = &e->host;
     lt_device *device = e->model->device;
@@ -113,9 +152,9 @@ lt_err lt_engine_open_host(lt_engine *e) {
                 (long long)e->o.host_bytes, (long long)e->cache.page_bytes);
     }
     h->index.n_slots = n < INT32_MAX - 1 ? n : INT32_MAX - 1;
-    lt_page_index_carve(&h->index, &h->arena);
+    host_carve(e, &h->arena);
     LT_TRY(lt_arena_open(&h->arena, "index of the cache in host memory"));
-    lt_page_index_carve(&h->index, &h->arena);
+    host_carve(e, &h->arena);
     lt_page_index_reset(&h->index);
     h->bytes = (size_t)(h->index.n_slots * e->cache.page_bytes);
     LT_TRY(e->model->backend->host_alloc(device, (void **)&h->data, h->bytes, "cached pages"));

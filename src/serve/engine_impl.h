@@ -154,7 +154,8 @@ typedef struct {
     lt_page_chain *chains; /* (most_staged) of pages on their way to the disk, */
     int32_t *tokens;       /* (most_staged, page_tokens) */
     char *data;            /* (most_staged, page_bytes) */
-    void *page;            /* (page_bytes) one that comes from there */
+    void *page;            /* (page_bytes) one that comes from there; a device's: of host_alloc */
+    lt_queue *queue;       /* By which pages go to a device; NULL: there is none. */
     bool failing;          /* The last page could not be written. */
     pthread_mutex_t lock;  /* Of what follows. */
     pthread_cond_t wake;
@@ -170,6 +171,10 @@ typedef struct {
     lt_page_index index;
     char *data; /* (n_slots, page_bytes) of host_alloc; NULL: there is none. */
     size_t bytes;
+    /* For a cache on disk behind it: (n_slots, page_tokens); (n_slots) the number of the send that
+     * fills the slot (lt_paged_forward_passed). */
+    int32_t *tokens;
+    int64_t *sends;
     int64_t n_written, n_read, n_tokens; /* Pages copied there and back; tokens of the latter. */
 } lt_engine_host;
 
@@ -271,10 +276,10 @@ void lt_engine_signal(lt_engine *e); /* Tell the front that there are events to 
 void lt_engine_ask(lt_engine *e, void (*run)(lt_engine *e, void *arg), void *arg);
 void lt_engine_answer(lt_engine *e);
 void lt_engine_count_pages(lt_engine *e); /* Into the statistics, under the lock. */
-/* UNSUPPORTED: the host cannot read and write the engine's pages. The head of a file of n_pages
- * pages. */
-LT_MUST_USE lt_err lt_engine_check_pages(const lt_engine *e);
-lt_page_file_head lt_engine_page_head(const lt_engine *e, int64_t n_pages);
+/* UNSUPPORTED: the host cannot read and write the engine's pages, or, by_host, their copies in its
+ * own memory. The head of a file of n_pages pages. */
+LT_MUST_USE lt_err lt_engine_check_pages(const lt_engine *e, bool by_host);
+LT_MUST_USE lt_err lt_engine_page_head(lt_page_file_head *out, const lt_engine *e, int64_t n_pages);
 
 /* engine_host.c: open the cache in host memory, before the first step; close it, after the forward;
  * copy the pages that it has of a sequence that begins to the device; forget all pages. */
@@ -283,8 +288,11 @@ void lt_engine_close_host(lt_engine *e);
 void lt_engine_bring(lt_engine *e, lt_seq *seq);
 void lt_engine_forget_host(lt_engine *e);
 
-/* engine_disk.c: open the cache on disk, before the engine's thread starts; stop its thread, before
- * the engine's ends; write the pages of the pool, and close it. */
+/* engine_disk.c: write a page of these tokens, whose data is in host memory, if it is not there yet
+ * and there is a cache on disk. */
+void lt_engine_stage(lt_engine *e, lt_page_chain chain, const int32_t *tokens, const void *data);
+/* Open the cache on disk, behind that in host memory, before the engine's thread starts; stop its
+ * thread, before the engine's ends; write the pages of the pool, and close it. */
 LT_MUST_USE lt_err lt_engine_open_disk(lt_engine *e);
 void lt_engine_stop_disk(lt_engine *e);
 void lt_engine_close_disk(lt_engine *e);

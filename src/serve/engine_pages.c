@@ -123,9 +123,13 @@ static lt_err lent_open(lent *w, const lt_engine *e, uint64_t salt, const int32_
     return LT_OK;
 }
 
-lt_err lt_engine_check_pages(const lt_engine *e) {
-    const char *why = !e->model->backend->host_memory ? "keys and values are in a device's memory"
-                      : !e->o.prefix_cache            ? "the prefix cache is off"
+lt_err lt_engine_check_pages(const lt_engine *e, bool by_host) {
+    const bool on_device = !e->model->backend->host_memory;
+    const char *why = on_device && !by_host ? "keys and values are in a device's memory"
+                      : on_device && e->host.data == NULL
+                          ? "keys and values are in a device's memory, whose pages go there by way "
+                            "of a cache in host memory (--cache-host)"
+                      : !e->o.prefix_cache       ? "the prefix cache is off"
                       : lt_engine_has_drafter(e) ? "a draft model has keys and values of its own"
                       : e->model->lora != NULL   ? "adapters are part of the model"
                       : e->limits.rope_switch > 0
@@ -137,23 +141,25 @@ lt_err lt_engine_check_pages(const lt_engine *e) {
     return LT_OK;
 }
 
-lt_page_file_head lt_engine_page_head(const lt_engine *e, int64_t n_pages) {
-    return (lt_page_file_head){.fingerprint = lt_model_fingerprint(e->model),
-                               .keys = e->o.cache_dtype,
+lt_err lt_engine_page_head(lt_page_file_head *out, const lt_engine *e, int64_t n_pages) {
+    *out = (lt_page_file_head){.keys = e->o.cache_dtype,
                                .values = e->o.value_dtype,
                                .page_tokens = e->o.page_tokens,
                                .page_bytes = (int64_t)lt_paged_forward_page_bytes(
                                    e->spec, e->o.page_tokens, e->o.cache_dtype, e->o.value_dtype),
                                .n_pages = n_pages};
+    return lt_model_fingerprint(&out->fingerprint, e->model);
 }
 
 /* ---- Saving ---- */
 
 static lt_err write_pages(const lt_engine *e, const char *path, const lent *w, int64_t *bytes) {
-    const lt_page_file_head head = lt_engine_page_head(e, w->n_found);
+    lt_page_file_head head;
     lt_err err = LT_OK;
     lt_page_file *f = NULL;
-    void *page = malloc((size_t)head.page_bytes);
+    void *page;
+    LT_TRY(lt_engine_page_head(&head, e, w->n_found));
+    page = malloc((size_t)head.page_bytes);
     if (page == NULL) {
         LT_FAIL(LT_ERR_OOM, "a page of %lld bytes", (long long)head.page_bytes);
     }
@@ -173,7 +179,7 @@ lt_err lt_engine_save(lt_engine *e, const char *path, uint64_t salt, const int32
                       int64_t n, lt_engine_kept *out) {
     lt_err err = LT_OK;
     lent w;
-    LT_TRY(lt_engine_check_pages(e));
+    LT_TRY(lt_engine_check_pages(e, false));
     LT_TRY(lent_open(&w, e, salt, tokens, n));
     lt_engine_ask(e, find, &w);
     *out = (lt_engine_kept){.tokens = w.n_found * e->o.page_tokens};
@@ -200,7 +206,9 @@ lt_err lt_engine_save(lt_engine *e, const char *path, uint64_t salt, const int32
 /* ---- Restoring ---- */
 
 static lt_err check_head(const lt_engine *e, const lt_page_file_view *v) {
-    const lt_page_file_head ours = lt_engine_page_head(e, v->head.n_pages), *h = &v->head;
+    const lt_page_file_head *h = &v->head;
+    lt_page_file_head ours;
+    LT_TRY(lt_engine_page_head(&ours, e, v->head.n_pages));
     if (h->chain.low != 0 || h->chain.high != 0) {
         LT_FAIL(LT_ERR_STATE, "%s has a page of the cache on disk, not a text", v->name);
     }
@@ -263,7 +271,7 @@ lt_err lt_engine_restore(lt_engine *e, const char *path, uint64_t salt, lt_engin
     lt_file_map map = {0};
     lt_page_file_view v;
     int32_t *tokens = NULL;
-    LT_TRY(lt_engine_check_pages(e));
+    LT_TRY(lt_engine_check_pages(e, false));
     LT_TRY(lt_file_map_open(&map, path));
     LT_TRY_DONE(lt_page_file_parse(&v, map.data, map.size_bytes, path));
     LT_TRY_DONE(check_head(e, &v));
@@ -281,7 +289,7 @@ done:
 lt_err lt_engine_erase(lt_engine *e, uint64_t salt, const int32_t *tokens, int64_t n,
                        lt_engine_kept *out) {
     lent w;
-    LT_TRY(lt_engine_check_pages(e));
+    LT_TRY(lt_engine_check_pages(e, false));
     LT_TRY(lent_open(&w, e, salt, tokens, n));
     lt_engine_ask(e, erase, &w);
     *out = (lt_engine_kept){.tokens = w.n_found * e->o.page_tokens};
