@@ -215,6 +215,11 @@ static runner *pick(emu_worker *w) {
         thread *const t = &w->threads[w->ready[w->ready_head]];
         w->ready_head = (w->ready_head + 1) % MAX_ALL;
         w->n_ready--;
+        if (w->n_ready > 0) { /* Its stack is far from the one before, and goes on soon. */
+            const thread *const soon = &w->threads[w->ready[w->ready_head]];
+            fiber_prefetch(&soon->on->f);
+            __builtin_prefetch(soon);
+        }
         return t->on;
     }
     return w->n_begun < w->n_threads ? idle_runner(w) : NULL;

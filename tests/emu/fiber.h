@@ -9,11 +9,20 @@
 typedef struct {
     void *sp;
 } fiber;
+/* Ask for the stack's top, so that a switch to it soon finds it in the cache. */
+static inline void fiber_prefetch(const fiber *f) {
+    __builtin_prefetch((const char *)f->sp, 1);
+    __builtin_prefetch((const char *)f->sp + 64, 1);
+    __builtin_prefetch((const char *)f->sp + 128, 1);
+}
 #else
 #include <ucontext.h>
 typedef struct {
     ucontext_t context;
 } fiber;
+static inline void fiber_prefetch(const fiber *f) {
+    (void)f;
+}
 #endif
 
 /* The first switch to f calls entry() on the stack [low, low + bytes); it must not return. */

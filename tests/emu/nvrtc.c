@@ -136,7 +136,8 @@ static bool rewritten_write(const char *dir, int arch) {
         good = good && text != NULL;
         free(text);
     }
-    (void)snprintf(head, sizeof head, "#define __CUDA_ARCH__ %d\n#include \"device.h\"\n", arch);
+    /* device.h first, as make emu has compiled it; the architecture is for what lies behind it. */
+    (void)snprintf(head, sizeof head, "#include \"device.h\"\n#define __CUDA_ARCH__ %d\n", arch);
     emu_text_add(&t, head, strlen(head));
     if (good) {
         emu_rewrite(&t, source, ptx.text);
@@ -220,12 +221,12 @@ static int preprocess(const program *p, const char *dir, const char *cxx, int ar
 static int compile(const char *dir, const char *cxx, const char *log) {
     const char *const more = getenv("LATEEN_EMU_CXXFLAGS");
     char source[PATH_BYTES + 16], image[PATH_BYTES + 16], flags[PATH_BYTES], cuda[PATH_BYTES];
-    char ours[] = "-x c++ -std=c++17 -O1 -g1 -w -fPIC -shared -fno-exceptions -fno-rtti "
-                  "-ffp-contract=off -fno-strict-aliasing -fno-gnu-unique "
-                  "-fvisibility=hidden -march=native -I" EMU_DIR;
-    /* No C++ run time and, of a sanitizer's, what run preloads: linking them took a third of a
-     * small kernel's time. */
-    char libraries[] = "-nostdlib -lm -lc -lgcc";
+    char include[PATH_BYTES + 8];
+    /* rules.mk has the options with which it compiles device.h, too. */
+    char ours[] = "-x c++ " EMU_KERNEL_FLAGS " -shared";
+    /* No C++ run time and, of a sanitizer's, what run preloads; libm and libc come with
+     * libcuda.so.1. Linking them took a third of a small kernel's time. */
+    char libraries[] = "-nostdlib -lgcc";
     char *a[MAX_OPTIONS], *slash;
     Dl_info info;
     int n = 0;
@@ -236,11 +237,19 @@ static int compile(const char *dir, const char *cxx, const char *log) {
     (void)snprintf(image, sizeof image, "%s/image.so", dir);
     (void)snprintf(cuda, sizeof cuda, "%s", info.dli_fname); /* libcuda lies beside this library. */
     slash = strrchr(cuda, '/');
+    /* Its folder has device.h.gch, which the compiler takes if it was made with the same options,
+     * and no device.h. */
+    (void)snprintf(include, sizeof include, "-I%.*s", slash != NULL ? (int)(slash - cuda) : 1,
+                   slash != NULL ? cuda : ".");
     (void)snprintf(slash != NULL ? slash : cuda, 16, "%slibcuda.so.1", slash != NULL ? "/" : "");
     (void)snprintf(flags, sizeof flags, "%s", more != NULL ? more : "");
     a[n++] = (char *)(uintptr_t)cxx;
     n = words_add(a, n, ours);
     n = words_add(a, n, flags);
+    if (more == NULL) {
+        a[n++] = include;
+    }
+    a[n++] = "-I" EMU_DIR;
     a[n++] = source;
     a[n++] = "-x";
     a[n++] = "none";
