@@ -2,26 +2,26 @@
 # Run the cases of ops on the emulated GPU, as many ops at once as there are cores. Prints TAP.
 #   tests/emu/ops.sh [--core | --asan]           every op, on an A100
 #   tests/emu/ops.sh [--core | --asan] --h100    kernels that only an H100 has, in a random order (LATEEN_EMU_SEED, 1), then with random sizes (LATEEN_EMU_ROUNDS, 1)
-#   --core    cases of at most 10 million operations, on an H100 20, no random sizes, one op at once: what make test runs
+#   --core    cases of at most 10 million operations, on an H100 20, each in one type (check.c), no random sizes, one op at once: what make test runs
 set -eu
 cd "$(dirname "$0")/../.."
-kind='' mflop=0 names=build/emu/ops cores=$(nproc) # Before OMP_NUM_THREADS, which nproc obeys.
+kind='' mflop=0 types='' names=build/emu/ops cores=$(nproc) # Before OMP_NUM_THREADS, which nproc obeys.
 for option in "$@"; do
     case $option in
     --asan) kind=--asan ;;
-    --core) mflop=10 cores=1 ;;
+    --core) mflop=10 cores=1 types=--core ;;
     --h100) export LATEEN_EMU_CAPABILITY=90 LATEEN_EMU_SEED="${LATEEN_EMU_SEED:-1}" ;;
     *) echo "usage: tests/emu/ops.sh [--core | --asan] [--h100]" >&2; exit 2 ;;
     esac
     names+=$option
 done
 if [ -n "${LATEEN_EMU_CAPABILITY:-}" ] && [ "$mflop" != 0 ]; then mflop=20; fi # wgmma does not take the small products.
-export kind mflop out=$names
+export kind mflop types out=$names
 mkdir -p "$out" && rm -f "$out"/*
 one() { # op, op:implementation, op:implementation:rounds or op:implementation:rounds:cases; a program that dies without a word is a failure; an op without cases is none.
     local tap=$out/$1 op impl rounds cases
     IFS=: read -r op impl rounds cases <<<"$1"
-    tests/emu/run $kind build/optest --check --backend cuda --op "$op" --impl "$impl" --case "$cases" --mflop "$mflop" --random "${rounds:-0}" --seed "${LATEEN_EMU_SEED:-1}" --tap >"$tap" 2>&1 || grep -qE '^(1\.\.0|not ok)' "$tap" ||
+    tests/emu/run $kind build/optest --check --backend cuda --op "$op" --impl "$impl" --case "$cases" --mflop "$mflop" $types --random "${rounds:-0}" --seed "${LATEEN_EMU_SEED:-1}" --tap >"$tap" 2>&1 || grep -qE '^(1\.\.0|not ok)' "$tap" ||
         echo "not ok - $1 died" >>"$tap"
 }
 export -f one

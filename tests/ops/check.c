@@ -104,14 +104,16 @@ static bool run_variant(lt_world *w, const lt_op_cases *o, const lt_op_impl *imp
 
 typedef struct {
     int n_variants;
+    bool has_type; /* It ran one of the types before. */
     bool ok;
     double worst;
     char why[DETAIL_BYTES];
 } verdict;
 
-/* All implementations with contiguous or strided tensors; verdicts by place in the list. */
+/* All implementations, or those that have run no other type (`rest`), with contiguous or strided
+ * tensors; verdicts by place in the list. */
 static lt_err check_variant(optest *t, const lt_op_cases *o, const lt_case *c, lt_dtype act,
-                            bool strided, const lt_values *v, const lt_values *want,
+                            bool strided, bool rest, const lt_values *v, const lt_values *want,
                             verdict *verdicts) {
     const lt_op_list list = lt_registry_list(t->device->backend, o->op);
     lt_world w = {0};
@@ -123,6 +125,7 @@ static lt_err check_variant(optest *t, const lt_op_cases *o, const lt_case *c, l
         const lt_op_impl *impl = &list.impls[i];
         char why[DETAIL_BYTES] = "";
         if ((t->impl[0] != '\0' && strcmp(t->impl, impl->name) != 0) ||
+            (rest && verdicts[i].has_type) ||
             (impl->refuse != NULL && impl->refuse(w.setup.args, t->device) != NULL)) {
             continue;
         }
@@ -138,8 +141,9 @@ done:
     return err;
 }
 
-/* One element type. Inputs and reference do not depend on strides: made once for both. */
-static void check_dtype(optest *t, const lt_op_cases *o, const lt_case *c, lt_dtype act,
+/* One element type; `rest`: of implementations that have run no other one. Inputs and reference do
+ * not depend on strides: made once for both. */
+static void check_dtype(optest *t, const lt_op_cases *o, const lt_case *c, lt_dtype act, bool rest,
                         verdict *verdicts) {
     static lt_setup s; /* Too large for the stack. */
     lt_values v = {0}, want = {0};
@@ -153,8 +157,11 @@ static void check_dtype(optest *t, const lt_op_cases *o, const lt_case *c, lt_dt
             lt_round_to(s.tensors[i].dtype, want.values[i], s.tensors[i].count);
         }
     }
-    LT_TRY_DONE(check_variant(t, o, c, act, false, &v, &want, verdicts));
-    LT_TRY_DONE(check_variant(t, o, c, act, true, &v, &want, verdicts));
+    LT_TRY_DONE(check_variant(t, o, c, act, false, rest, &v, &want, verdicts));
+    LT_TRY_DONE(check_variant(t, o, c, act, true, rest, &v, &want, verdicts));
+    for (int i = 0; i < LT_REGISTRY_MAX_IMPLS; i++) {
+        verdicts[i].has_type = verdicts[i].n_variants > 0;
+    }
 done:
     if (err != LT_OK) {
         verdicts[0].ok = false;
@@ -165,7 +172,13 @@ done:
     lt_values_free(&want);
 }
 
-static void check_case(optest *t, const lt_op_cases *o, const lt_case *c) {
+/* A bit for each type. With --core the cases of an op take F32 and the other types in turn: each
+ * kernel of an emulated GPU is compiled for its types, which takes much longer than the case. */
+enum { ALL_TYPES = -1, NOT_F32 = ~(1 << LT_F32) };
+
+/* The case in its types that `of` has, and each implementation that accepts it in none of these in
+ * the others. */
+static void check_case(optest *t, const lt_op_cases *o, const lt_case *c, int of) {
     const lt_op_list list = lt_registry_list(t->device->backend, o->op);
     const int dtypes = c->dtypes != 0 ? c->dtypes : 1 << LT_F32 | 1 << LT_BF16;
     verdict verdicts[LT_REGISTRY_MAX_IMPLS] = {0};
@@ -173,9 +186,11 @@ static void check_case(optest *t, const lt_op_cases *o, const lt_case *c) {
     for (int i = 0; i < list.n_impls; i++) {
         verdicts[i].ok = true;
     }
-    for (int dtype = 0; dtype < LT_DTYPE_COUNT; dtype++) {
-        if (dtypes >> dtype & 1) {
-            check_dtype(t, o, c, (lt_dtype)dtype, verdicts);
+    for (int dtype = 0; dtype < 2 * LT_DTYPE_COUNT; dtype++) {
+        const bool rest = dtype >= LT_DTYPE_COUNT;
+        const lt_dtype act = (lt_dtype)(dtype % LT_DTYPE_COUNT);
+        if ((dtypes & (rest ? ~of : of)) >> act & 1) {
+            check_dtype(t, o, c, act, rest, verdicts);
         }
     }
     for (int i = 0; i < list.n_impls; i++) {
@@ -245,7 +260,7 @@ static void check_varied(optest *t, const lt_op_cases *o, void (*vary)(lt_case *
             snprintf(name, sizeof name, "%s: M%d N%d K%d", c.name, (int)c.M, (int)c.N, (int)c.K);
         }
         c.name = name;
-        check_case(t, o, &c);
+        check_case(t, o, &c, ALL_TYPES);
     }
 }
 
@@ -270,7 +285,8 @@ void optest_check(optest *t) {
         const lt_op_cases *o = lt_all_op_cases[op];
         for (int i = 0; i < o->n_cases; i++) {
             if (optest_wants(t, o, &o->cases[i], LT_CASE_CHECK) && is_light(t, o, &o->cases[i])) {
-                check_case(t, o, &o->cases[i]);
+                const int in_turn = i % 2 == 0 ? NOT_F32 : ~NOT_F32;
+                check_case(t, o, &o->cases[i], t->core ? in_turn : ALL_TYPES);
             }
         }
     }

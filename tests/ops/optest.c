@@ -38,6 +38,8 @@
     X(STR, case_name, "case", "", 0, 0, "", "only cases whose name contains this")                 \
     X(F64, mflop, "mflop", "0", 0, 1e9, "",                                                        \
       "check only cases of at most so many million operations; 0: all")                            \
+    X(BOOL, core, "core", "false", 0, 0, "",                                                       \
+      "check each case in one type: in F32, or in BF16, in turn")                                  \
     X(I64, random, "random", "0", 0, 1000000, "rounds",                                            \
       "check products and attention with random sizes, so many times; 0: all with their own")      \
     X(I64, seed, "seed", "1", 0, 9e18, "", "which random sizes")                                   \
@@ -119,6 +121,7 @@ int main(int argc, char **argv) {
                  .impl = o.impl,
                  .case_name = o.case_name,
                  .mflop = o.mflop,
+                 .core = o.core,
                  .rounds = (int)o.random,
                  .seed = (uint64_t)o.seed,
                  .tap = o.tap,
