@@ -115,7 +115,7 @@ static void on(const lt_backend *be, int64_t step, double tolerance) {
     lt_pass *p = NULL;
     batches b;
     float *got, *want;
-    s.n_layers = 2;
+    s.n_layers = 1;
     s.width = 64;
     s.n_heads = 4;
     s.n_kv_heads = 2;
