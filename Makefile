@@ -45,6 +45,8 @@ LDLIBS  += $(shell pkg-config --libs $(LIBS) 2>/dev/null) -ldnnl -lm -ldl -lpthr
 # without optimisation, since what they test is in the library.
 TEST_LINKER  := $(firstword $(foreach l,lld gold,$(if $(shell command -v ld.$l),-fuse-ld=$l)))
 TEST_CFLAGS   = $(patsubst -O3,-O0,$(CFLAGS))
+# Half of this program's time is its own sums, which it compares with those of the library.
+$(OUT)/tests/unit/comm/test_verbs: TEST_CFLAGS = $(CFLAGS)
 
 # Instruction sets for src/kernels/cpu/isa: one source, one object and one symbol suffix each. A multiply and an add there may become one
 # fused instruction (-std=c17 alone would forbid it).

@@ -7,7 +7,7 @@ if command -v g++ >/dev/null; then
     beside -t 900 "emulated H100: serve/test_coded_prompts" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_EMU_CAPABILITY=90 tests/emu/run build/tests/unit/serve/test_coded_prompts
     beside -t 900 "two emulated GPUs at the same time" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_EMU_DEVICES=2 tests/emu/run build/tests/unit/serve/test_devices
     for program in test_verbs test_nccl; do
-        beside -t 900 "four emulated GPUs: $program" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_EMU_DEVICES=4 LATEEN_EMU_MIB=512 tests/emu/run "build/tests/unit/comm/$program"
+        beside -t 900 "four emulated GPUs: $program" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_CORE=1 LATEEN_EMU_DEVICES=4 LATEEN_EMU_MIB=512 tests/emu/run "build/tests/unit/comm/$program"
     done
     beside -t 900 "emulated GPU: training" tests/emu/train.sh
     beside -t 900 "two ranks on emulated GPUs: training" tests/emu/train_ranks.sh
