@@ -6,7 +6,8 @@ set -u
 cd "$(dirname "$0")/../.."
 make -s emu 1>&2
 . tests/emu/train_runs.sh
-[ "${1:-}" = all ] && schedules=(zbv v-half) levels=(2 3) || schedules=(zbv) levels=(3)
+# Of the core, BF16 is that of tp, whose parts of weights are narrow, and of experts, whose rows travel.
+[ "${1:-}" = all ] && schedules=(zbv v-half) levels=(2 3) in_bf16='*' || schedules=(zbv) levels=(3) in_bf16='tp=2 ep=2'
 export LATEEN_EMU_MIB=1000 LATEEN_EMU_NCCL_DELAY_US=50
 steps=2
 options=(--model.vocab 259 --model.layers 2 --model.width 64 --model.heads 4 --model.kv_heads 2 --data.seq 16 --batch.size 2 --batch.micro 1)
@@ -17,11 +18,11 @@ axis() { # model, name, options of the mesh...
     shift 2
     train "$name" cuda 2 --model.dtype fp32 ${models[$model]} "$@" &
     train "$name-cpu" cpu 2 --model.dtype fp32 ${models[$model]} "$@"
-    train "$name-bf16" cuda 2 --model.dtype bf16 ${models[$model]} "$@"
+    [[ " $in_bf16 " == *" $name "* || $in_bf16 = '*' ]] && train "$name-bf16" cuda 2 --model.dtype bf16 ${models[$model]} "$@"
     wait
     compare "$name on two GPUs, fp32: one GPU" "$model-fp32" "$name" 1e-6 1e-5
     compare "$name on two GPUs, fp32: two CPU ranks" "$name-cpu" "$name" 1e-5 1e-4
-    compare "$name on two GPUs, bf16: one GPU" "$model-bf16" "$name-bf16" 5e-4 5e-3
+    [ ! -e "$work/$name-bf16.log" ] || compare "$name on two GPUs, bf16: one GPU" "$model-bf16" "$name-bf16" 5e-4 5e-3
 }
 # The load-balancing loss is that of a rank's own rows, so it is left out.
 declare -A models=([dense]=--model.family=llama [experts]="--model.family=mixtral --model.experts=4 --model.top_k=2 --model.aux_coef=0")
