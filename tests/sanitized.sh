@@ -3,9 +3,13 @@
 # AddressSanitizer with UndefinedBehaviorSanitizer, tsan is ThreadSanitizer. OpenMP's runtime is not built for ThreadSanitizer, so parallel loops run on
 # one thread there, and only Lateen's own threads are tested (loader, page, bench, engine).
 long_first='(train/test_device|test_ahead|test_engine|test_engine_load|test_tokenize|test_tokenizer|test_tokenizer_exact)$'
-# What the smoke test takes: tests of rooms that read foreign input, but for those that mostly compute; tests of Lateen's own threads; objects without instrumentation.
+# What the smoke test takes: tests of rooms that read foreign input, but for those that compute (the engine and what it draws, GPUs), and of sources that no fuzz target links;
+# tests of Lateen's own threads; objects without instrumentation.
+not_strangers='tokenize|tokenizer|tokenizer_exact|pick|ahead|draft|draft_device|draft_head|draft_lengths|draft_model|engine|engine_load|scheduler|launch'
+not_strangers+='|adapters|background|beam|blend|coded_prompts|confidence|device|devices|families_gpu|guidance|health_work|narrow|page_host|refresh|scores|select|steering|warm|window'
+not_strangers+='|agent|controller|environment|events|goldfish|lease|loader|make|memory|nodes|progress|sandbox|score|worker_pool'
 smoke_strangers="^tests/unit/(base|data|platform|serve)/test_($(printf '%s\n' tests/unit/{base,data,platform,serve}/test_*.c | sed -E 's|.*/test_(.*)\.c|\1|' |
-    grep -vxE 'tokenize|tokenizer|tokenizer_exact|pick|ahead|draft|draft_device|draft_head|draft_model|engine|engine_load|scheduler|launch' | paste -sd '|'))$"
+    grep -vxE "$not_strangers" | paste -sd '|'))$"
 smoke_threads='(data/test_loader|test_engine_load|test_compile)$'
 smoke_lent='src/kernels/%.o src/model/%.o src/tensor/%.o src/plan/%.o src/train/%.o src/cli/%.o src/align/%.o src/comm/%.o src/parallel/%.o src/platform/%.o tests/ops/%.o'
 sanitized_names() { # tests (a pattern)

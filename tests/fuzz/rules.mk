@@ -3,7 +3,7 @@
 #   make fuzz-smoke        run each FUZZ_SECONDS (default 5) seconds
 # The library is built once more for it in build/fuzz. OpenMP loops run on one thread there.
 #   FUZZ_MODE=fuzz-quick   in build/fuzz-quick without optimisation: built in a quarter of the time, for runs of a second (tests/suites/60_sanitizers.sh).
-#                          FUZZ_MORE names programs of that folder to build too: unit tests and build/fuzz-quick/lateen share its objects.
+#                          FUZZ_MORE names unit tests of that folder to build too; they share its objects.
 FUZZ_CC      ?= $(if $(shell command -v ccache),ccache )clang
 FUZZ_SECONDS ?= 5
 FUZZ_MODE    ?= fuzz
@@ -28,9 +28,9 @@ ifneq (,$(filter fuzz-programs,$(MAKECMDGOALS)))
 LINKED := $(shell ld -r -z muldefs -t -t -o $(OUT)/all.o $(FUZZ_OBJ) build/liblateen.a | sed -n 's/^(build.liblateen.a)//p')
 $(if $(LINKED),,$(error the linker does not say what the fuzz targets pull in))
 endif
-# The quick build's unit tests are those of rooms that read foreign input.
-FUZZ_ROOMS := $(if $(filter fuzz-quick,$(MODE)),src/base/% src/data/% src/platform/% src/serve/%)
-OBJ := $(foreach o,$(OBJ),$(if $(filter $(FUZZ_ROOMS),$(o:$(OUT)/%=%)),$o,$(if $(filter src/kernels/%,$(o:$(OUT)/%=%))$(filter-out $(LINKED),$(notdir $o)),$(o:$(OUT)/%=build/%),$o)))
+# The quick build's are those of the rooms that read foreign input, alone, and of serve all but the engine.
+FUZZ_ROOMS := $(if $(filter fuzz-quick,$(MODE)),src/base/% src/data/% src/platform/% $(addprefix src/serve/,api/% grammar/% http/% page_% pages% parse% stop_scan%),$(addsuffix /%,$(filter-out src/kernels,$(wildcard src/*))))
+OBJ := $(foreach o,$(OBJ),$(if $(and $(filter $(FUZZ_ROOMS),$(o:$(OUT)/%=%)),$(filter $(LINKED),$(notdir $o))),$o,$(o:$(OUT)/%=build/%)))
 BORROW := src/cli/%.o tests/ops/%.o
 # Sources whose buffers and limits are small for fuzz targets, but not for unit tests, are compiled twice by the quick build.
 SMALL_OBJ := $(if $(filter fuzz-quick,$(MODE)),$(patsubst %.c,$(OUT)/%.small.o,$(shell grep -lE 'FUZZING_BUILD_MODE|LT_VOCAB_MAX|LT_NORM_BYTES_MAX' $(SRC))))
