@@ -27,6 +27,10 @@ static const char *word_of(lt_rng *r, const char *const *from, int n) {
 static const ranks_bound drawn_bf16 = {3e-2, 5e-3, 3e-2, 2.0};
 /* Where ranks of tp sum in BF16, some values of the next product round to another of 8 bits. */
 static const ranks_bound drawn_eight = {2e-1, 5e-3, 5e-2, 2.0};
+/* In dozens of steps a token comes whose two next experts are equal but for rounding: with seed
+ * 1234 and pp=2,dp=2,ep=2 at step 19, while eight other seeds and its axes alone keep ranks_f32. */
+static const ranks_bound drawn_experts = {1e-3, 1e-4, 1e-3, 2e-2};
+#define FEW_STEPS 4
 
 /* A mesh, and what is set beside it. */
 typedef struct {
@@ -116,9 +120,10 @@ static void compare(const drawn *d, const ranks_model *m, const char *more, uint
                    d->recompute, d->dtype, d->fp8, more);
     const bool eight = strcmp(d->fp8, "none") != 0 && d->tp > 1;
     ranks_compare(m, options, mesh, n_ranks(d),
-                  eight                           ? &drawn_eight
-                  : strcmp(d->dtype, "bf16") == 0 ? &drawn_bf16
-                                                  : &ranks_f32);
+                  eight                                  ? &drawn_eight
+                  : strcmp(d->dtype, "bf16") == 0        ? &drawn_bf16
+                  : m == &ranks_moe && steps > FEW_STEPS ? &drawn_experts
+                                                         : &ranks_f32);
 }
 
 static void meshes(void **state) {
