@@ -173,11 +173,17 @@ static lt_err add_raw(const work *w, int64_t k) {
     return LT_OK;
 }
 
-static lt_err put_sum(const work *w, int64_t k) {
-    const lt_piece s = shard_piece(w, w->g->rank, k);
+/* The sends go on behind the mark of moment 0. */
+static lt_err sends_follow(const work *w) {
     for (int i = 0; i < LT_PEER_SENDS; i++) {
         LT_TRY(w->backend->moment_follow(lt_peer_sends(w->p, i), lt_peer_moment(w->p, 0)));
     }
+    return LT_OK;
+}
+
+static lt_err put_sum(const work *w, int64_t k) {
+    const lt_piece s = shard_piece(w, w->g->rank, k);
+    LT_TRY(sends_follow(w));
     for (int i = 0; i < w->g->n - 1; i++) {
         LT_TRY(put(w, other(w, i), lt_piece_element(w->call->dst, s.first, w->call->dtype),
                    bytes_of(w, s)));
@@ -242,9 +248,7 @@ lt_err lt_peers_early(lt_peers *p, const lt_call *call, const lt_peer_place *pla
     const int64_t most = n_pieces(&w) < LT_PEER_SLOTS ? n_pieces(&w) : LT_PEER_SLOTS;
     LT_ASSERT(*early == 0);
     LT_TRY(w.backend->moment_mark(place->q, lt_peer_moment(p, 0)));
-    for (int i = 0; i < LT_PEER_SENDS; i++) {
-        LT_TRY(w.backend->moment_follow(lt_peer_sends(p, i), lt_peer_moment(p, 0)));
-    }
+    LT_TRY(sends_follow(&w));
     for (; *early < most; ++*early) {
         LT_TRY(put_shard(&w, call->peer, *early));
     }

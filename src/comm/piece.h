@@ -1,6 +1,7 @@
-/* piece.h: a sum between GPUs piece by piece, for the two ways in which pieces come: NCCL's sends
- * and receives (nccl_collective.c), and copies (peer_verbs.c). Each member adds the pieces of its
- * shard that all members have, in the order of the members, in F32, and rounds once. */
+/* piece.h: a sum over GPUs, piece by piece. Pieces arrive through NCCL's sends and receives
+ * (nccl_collective.c) or as copies (peer_verbs.c); both add them here. A member's shard is cut into
+ * pieces, and for each piece the member adds what all members hold of it, in the order of the
+ * members, in F32, and rounds once. */
 #ifndef LT_COMM_PIECE_H
 #define LT_COMM_PIECE_H
 

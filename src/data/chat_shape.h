@@ -5,7 +5,7 @@
  *     prompt, completion           lists of messages, or two strings          TRL
  *     instruction, input, output   strings; history: [[question, answer]...]  Alpaca
  *
- * A member "system" beside any of them becomes a system message before the others. Roles of
+ * A string "system" in the same line becomes the first message, of role system. Roles of
  * ShareGPT are those that LLaMA-Factory and Axolotl know (human, gpt, observation, function_call,
  * ...); Alpaca's instruction and input are joined by a line break, as in LLaMA-Factory. */
 #ifndef LT_DATA_CHAT_SHAPE_H

@@ -5,8 +5,9 @@
 #include "lateen/model.h"
 
 /* A hash of the shapes, the rotary embedding, the windows, the compute type and samples of every
- * weight, at most 64 KiB of each range; on a device of its kind, too, and at most 8 KiB, which are
- * copied from there. All weights must be loaded then (lt_model_wait). */
+ * weight: at most 64 KiB of each range in host memory. Of a model on a device it contains the kind
+ * of the device, too, and samples of at most 8 KiB, which are copied from there. All weights must
+ * have been loaded before (lt_model_wait). */
 LT_MUST_USE lt_err lt_model_fingerprint(uint64_t *out, const lt_model *m);
 
 #endif

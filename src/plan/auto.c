@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "comm/call.h"
+#include "comm/peer.h"
 #include "model/layer.h"
 #include "parallel/pipeline.h"
 #include "plan/plan.h"
@@ -23,7 +24,6 @@
  * large ones reach, and what each piece loses (docs/speed/parallel.md, 3 and 4). */
 #define COPY_SHARE   0.84
 #define COPY_PIECE_S 20e-6
-#define COPY_MOST    16    /* LT_PEER_MOST */
 #define COPY_LEAST_S 15e-6 /* What the passes wait for a transfer that came in time. */
 /* CPU ranks: what a core reaches in F32 products, and what messages through memory reach; rough
  * values for the choice, which depends on their ratio. */
@@ -205,7 +205,8 @@ static lt_err compute_of(finder *f, int64_t micro, double *pass_s, double *updat
 static double transfer_s(const finder *f, lt_plan_verb verb, double bytes, int64_t n,
                          int64_t stride) {
     const lt_plan_gpu *gpu = &f->machine->cluster.gpu;
-    if (!f->machine->on_device || n * stride > gpu->node_gpus || f->n_ranks > COPY_MOST || n == 1) {
+    if (!f->machine->on_device || n * stride > gpu->node_gpus || f->n_ranks > LT_PEER_MOST ||
+        n == 1) {
         return lt_plan_collective_s(&f->machine->cluster, verb, bytes, n, stride);
     }
     const double shard = bytes / (double)n, others = (double)n - 1.0;

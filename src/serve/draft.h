@@ -38,8 +38,8 @@
  * GPUS      run padded steps: as many rows as the next bucket has, and as many of each text as a
  *           draft of up to 3 tokens needs, or one of LT_DRAFT_MOST (model/paged_forward.h). Times
  *           are kept in the same way, and the best choice is looked for with short drafts alone,
- *           too. Steps that are recorded, which the first ones of each bucket are, are neither
- *           measured nor charged to the drafts: they come once.
+ *           too. The first steps of each bucket are recorded, which takes longer and happens once:
+ *           they are neither measured nor charged to the drafts.
  * ACCEPTED  How often depends on three things. Each text has rates by the place in the draft. A
  *           text that has shown little has those of all texts, and a place that was tried little
  *           has the rate of the place before it. A place that is not tried is forgotten slowly, so

@@ -45,7 +45,7 @@ static void add_item(lt_engine *e, lt_paged_forward_rows *call, const lt_sched_i
 
 /* Draft tokens `place` of the texts; *start_s is the time of the call before. A token that the
  * served model does not have becomes 0, which is verified like any other. The time of a
- * call that was recorded, or behind which one was, is not noted. */
+ * call is not noted if it was recorded, or if the call behind it was. */
 static lt_err take(lt_engine *e, int64_t place, int64_t n_rows, lt_job_choice *const *choices,
                    double *start_s) {
     lt_paged_forward_picks picks;

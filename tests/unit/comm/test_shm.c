@@ -1,5 +1,6 @@
-/* What a rank gets in its environment from `lateen launch`: each variable that is missing, is no
- * number, or does not go with the memory segment is named. And a message longer than its ring. */
+/* Ranks that share memory. `lateen launch` gives a rank variables of the environment: one that is
+ * missing, is not a number or contradicts the memory segment is refused by name. A message that is
+ * longer than its ring arrives whole. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

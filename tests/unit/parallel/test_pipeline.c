@@ -91,8 +91,9 @@ static void beside_other_axes(void **state) {
 
 /* ---- Messages that are taken late ---- */
 
-/* A message is copied from the sender's buffer at least a millisecond after the send, in which a
- * rank computes dozens of operations of these models. The worker looks again at all its calls,
+/* A message is copied from the sender's buffer at least a millisecond after it was sent. In this
+ * time a rank computes dozens of operations of these models, so a buffer that is used again too
+ * soon changes the message. The worker looks again at all its calls,
  * whose state may have changed meanwhile. */
 static lt_advance advance_late(lt_call *call) {
     pthread_mutex_t *lock = call->group->comm->lock;

@@ -99,7 +99,7 @@ static void evicted_pages_come_back(void **state) {
     lt_model_close(m);
 }
 
-/* Until the disk has as many pages. */
+/* Wait until the disk holds n pages. */
 static void wait_for_pages(const lt_engine *e, int64_t n) {
     const double start_s = lt_clock_s();
     lt_engine_stats st;

@@ -217,7 +217,7 @@ INLINE void scores(float s[2][4], const rows16 *r, u32 k_tile) {
     const int lane = (int)threadIdx.x % 32;
     u32 f[4];
 #pragma unroll
-    /* Matrices: keys 0-7 and 8-15 by the two halves of 16 columns. */
+    /* Four matrices: keys 0-7 and keys 8-15, each in columns 0-7 and in columns 8-15. */
     for (int d = 0; d < HEAD_DIM / 16; d++) {
         ldmatrix_x4(f, place(k_tile, lane % 8 + lane / 16 * 8, 2 * d + lane / 8 % 2, CODES));
         MMA_K(s[0], r->q[d], f[0], f[1]);
