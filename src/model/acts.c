@@ -37,6 +37,11 @@ static int n_tp_of(const lt_acts_shape *p) {
     return p->n_tp > 0 ? p->n_tp : 1;
 }
 
+/* Rows that another rank's batch may have. */
+static int64_t most_rows_of(const lt_acts_shape *p) {
+    return p->most_rows > 0 ? p->most_rows : p->batch * p->seq;
+}
+
 static rows rows_of(const lt_acts_shape *p) {
     const int64_t R = p->batch * p->seq;
     const lt_tp_run run = lt_tp_run_of(R, n_tp_of(p), p->tp_rank);
@@ -60,7 +65,7 @@ static lt_layer_spec layer_of(const lt_model_spec *s, int64_t layer, const lt_ac
     const int64_t F = l->ffn_width, E = l->n_experts, K = l->top_k, N = E > 0 ? R * K : R;         \
     const int64_t S = n.own, P = n.room;                                                           \
     const int n_ep = E > 0 && p->n_ep > 0 ? p->n_ep : 1;                                           \
-    const int64_t M = n_ep > 1 ? lt_experts_room(N, n_ep, p->expert_room) : N;                     \
+    const int64_t M = n_ep > 1 ? lt_experts_room(most_rows_of(p) * K, n_ep, p->expert_room) : N;   \
     const bool layer_norm = l->norm == LT_NORM_LAYER, divided = n_tp_of(p) > 1;                    \
     const lt_dtype dtype = p->dtype
 

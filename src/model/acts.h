@@ -108,6 +108,7 @@ typedef struct {
     bool weights;       /* Rows have weights besides labels. */
     bool packs;         /* Batches may be packed (stage.h). */
     int n_ep;           /* Ranks that divide the experts; 0: 1. */
+    int64_t most_rows;  /* Rows that a batch of any of these ranks may have; 0: B * T. */
     double expert_room; /* expert.h */
     int n_tp, tp_rank;  /* Ranks that share the layers, and this one's place; n_tp 0: 1. */
 } lt_acts_shape;

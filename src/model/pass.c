@@ -58,6 +58,7 @@ static lt_acts_shape shape_of(const lt_pass_options *o, lt_dtype dtype, int64_t 
                            .weights = o->weights,
                            .packs = o->masks,
                            .n_ep = lt_pass_n_ep(o),
+                           .most_rows = o->batch * o->seq,
                            .expert_room = o->expert_room,
                            .n_tp = lt_pass_n_tp(o),
                            .tp_rank = o->tp != NULL ? lt_group_rank(o->tp) : 0};

@@ -29,8 +29,7 @@ lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
         {"loss.z", r->z_coef > 0.0},
         {"pp (mesh)", s->pp > 1 && distills},
         {"tp (mesh)", s->tp > 1 && distills},
-        {"rl.staleness and tp, cp or pp (mesh)", r->rl_staleness > 0 && s->tp * s->cp * s->pp > 1},
-        {"distill.on_policy and ep (mesh)", s->ep > 1 && distills && lt_objective_draws(r)}};
+        {"rl.staleness and tp, cp or pp (mesh)", r->rl_staleness > 0 && s->tp * s->cp * s->pp > 1}};
     if (r->objective == LT_RECIPE_OBJECTIVE_sft) {
         return LT_OK;
     }

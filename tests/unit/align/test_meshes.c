@@ -102,6 +102,9 @@ static const kind taught = {&reinforcement,
 /* The reference is the model without its adapters. */
 #define ADAPTED " lora.rank=4 lora.targets=all-linear"
 static const kind
+    adapted_drawn = {&distillation, "objective.kind=distill distill.teacher=" TEACHER
+                                    " distill.beta=0.5 distill.on_policy=0.5 distill.tokens=8 "
+                                    "data.train=" CHAT " data.valid=" CHAT ADAPTED},
     adapted_dpo = {&preferences, "objective.kind=dpo objective.beta=0.5 data.train=" PAIRS
                                  " data.valid=" PAIRS ADAPTED},
     adapted_dapo = {&reinforcement,
@@ -211,7 +214,8 @@ static void adapters(void **state) {
     compare(&adapted_dapo, MODEL, shared);
 }
 
-/* Ranks that divide experts send each other rows, so all of them take part in each pass. */
+/* Ranks that divide experts send each other rows, so all of them take part in each pass, and one
+ * whose rows are short has room for those of the others. */
 static void experts(void **state) {
     lt_recipe *r = run_recipe("moe", "model.family=mixtral model.layers=2 model.width=32 "
                                      "model.heads=4 model.kv_heads=2 model.ffn=32 model.experts=4 "
@@ -228,6 +232,12 @@ static void experts(void **state) {
     free(r);
     compare(&dpo, folder, (const char *const[]){"dp=2,ep=2", "dp=2,tp=2,ep=2", NULL});
     compare(&dapo, folder, (const char *const[]){"dp=2,ep=2", "dp=2,tp=2,ep=2", NULL});
+    compare(&distilled, folder, (const char *const[]){"dp=2,ep=2", NULL});
+    compare(&drawn, folder, (const char *const[]){"cp=2,ep=2", "dp=4,ep=2 mesh.zero=3", NULL});
+    compare(&adapted_dpo, folder, (const char *const[]){"dp=4,ep=2 mesh.zero=3", NULL});
+    compare(&adapted_reward, folder, (const char *const[]){"dp=2,pp=2,ep=2", NULL});
+    compare(&adapted_dapo, folder, (const char *const[]){"dp=2,tp=2,ep=2", NULL});
+    compare(&adapted_drawn, folder, (const char *const[]){"dp=2,ep=2", NULL});
 }
 
 int main(void) {

@@ -348,7 +348,6 @@ static void refused(void **state) {
         {"tp=2", "lora.base=q8_0", "lora.base = q8_0 with tp"},
         {"dp=2", "lora.base=nf4 mesh.zero=3", "lora.base = nf4 with mesh.zero = 3"},
         {"pp=2", "lora.base=nf4", "lora.base = nf4 with pp"},
-        {"dp=2,ep=2", "objective.kind=dpo", "ep (mesh) and another objective.kind than sft"},
         {"tp=2", "objective.kind=grpo lora.dora=true", "lora.dora and answers of its own"}};
     (void)state;
     for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
