@@ -3,6 +3,7 @@
 
 #include "model/expert.h"
 #include "model/layer.h"
+#include "model/shared.h"
 #include "model/tp.h"
 
 /* A layer's tensors, in the order of the table. */
@@ -33,6 +34,15 @@ typedef struct {
     int64_t all, own, room; /* R, S, P of acts.h. */
 } rows;
 
+/* B and T of attention. */
+static int64_t batch_of(const lt_acts_shape *p) {
+    return p->given_batch > 0 ? p->given_batch : p->batch;
+}
+
+static int64_t seq_of(const lt_acts_shape *p) {
+    return p->given_batch > 0 ? p->given_seq : p->seq;
+}
+
 static int n_tp_of(const lt_acts_shape *p) {
     return p->n_tp > 0 ? p->n_tp : 1;
 }
@@ -61,7 +71,7 @@ static lt_layer_spec layer_of(const lt_model_spec *s, int64_t layer, const lt_ac
 /* What the rows of the table refer to. */
 #define TABLE_NAMES                                                                                \
     const rows n = rows_of(p);                                                                     \
-    const int64_t B = p->batch, T = p->seq, R = n.all, H = l->n_heads, G = l->n_kv_heads;          \
+    const int64_t B = batch_of(p), T = seq_of(p), R = n.all, H = l->n_heads, G = l->n_kv_heads;    \
     const int64_t F = l->ffn_width, E = l->n_experts, K = l->top_k, N = E > 0 ? R * K : R;         \
     const int64_t S = n.own, P = n.room;                                                           \
     const int n_ep = E > 0 && p->n_ep > 0 ? p->n_ep : 1;                                           \
@@ -151,6 +161,9 @@ static void own_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_sh
     if (p->weights) {
         t->weights = lt_tensor_take(a, LT_F32, R, 0, 0);
     }
+    if (p->shares) {
+        t->shared = lt_tensor_take(a, LT_I32, lt_shared_room(batch_of(p) * seq_of(p)), 0, 0);
+    }
     t->x_final = lt_tensor_take(a, p->dtype, S, C, 0);
     t->h_final = take_rows(a, &n, p->dtype, C);
     t->mean_final = lt_tensor_take(a, LT_F32, S, 0, 0);
@@ -170,7 +183,7 @@ static void scratch_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_act
                           lt_arena *a) {
     const lt_layer_spec l = widest(s, p);
     const rows n = rows_of(p);
-    const int64_t B = p->batch, T = p->seq, R = n.all, C = s->width, N = R * l.top_k;
+    const int64_t B = batch_of(p), T = seq_of(p), R = n.all, C = s->width, N = R * l.top_k;
 
     t->branch = take_rows(a, &n, p->dtype, C);
     if (!p->backward) {
@@ -215,6 +228,8 @@ void lt_acts_carve_own(lt_acts_set *set, const lt_layer_acts *shared_layer,
     own_carve(&set->batch, s, shape, a);
     set->n_batch = shape->batch;
     set->seq = shape->seq;
+    set->given_batch = shape->given_batch;
+    set->given_seq = shape->given_seq;
 }
 
 lt_err lt_arena_place(lt_arena *a, lt_device *device, const char *name) {

@@ -85,7 +85,8 @@ typedef struct {
     /* Owned by a set: the inputs of a batch, and what stays until its backward pass. */
     lt_tensor tokens, labels, positions, doc_start; /* (B * T) I32; doc_start (B, T) */
     lt_tensor weights;                              /* (R) F32, of a pass that takes them. */
-    lt_tensor order; /* (R + 1) I32: the order of labels, weights, loss_rows and best (stage.h). */
+    lt_tensor order;  /* (R + 1) I32: the order of labels, weights, loss_rows and best (stage.h). */
+    lt_tensor shared; /* Tables of shared.h, of a pass that shares rows. */
     lt_tensor x_final, h_final, mean_final, rstd_final;
     lt_tensor aux;             /* (L, 2) F32 with experts. */
     lt_tensor n_labels;        /* (1) F32: counted labels of the batch, the weight of aux losses. */
@@ -101,7 +102,11 @@ typedef struct {
 } lt_batch_acts;
 
 typedef struct {
-    int64_t batch, seq; /* B, T */
+    int64_t batch, seq; /* B, T: R = B T rows. */
+    /* Of attention, where rows are shared (shared.h): B and T of the batch as it was given; else
+     * 0. */
+    int64_t given_batch, given_seq;
+    bool shares; /* Batches may have shared rows. */
     lt_dtype dtype;
     bool backward;
     int level;          /* lt_recompute, or LT_KEEP_NOTHING */
@@ -120,6 +125,7 @@ typedef struct {
     lt_batch_acts batch;
     lt_arena own;         /* A part of the pass's arena. */
     int64_t n_batch, seq; /* The shape for which it is carved. */
+    int64_t given_batch, given_seq;
     bool has_documents, has_weights;
     int64_t head_rows; /* Of the batch (stage.h). */
 } lt_acts_set;

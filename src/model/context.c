@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "model/layer.h"
+#include "model/shared.h"
 
 /* ---- Opening ---- */
 
@@ -277,6 +278,9 @@ lt_err lt_context_starts(lt_exec *r, lt_tensor *out) {
 /* ---- Which way ---- */
 
 lt_err lt_context_attention_fwd(lt_exec *r, const lt_attention_args *a) {
+    if (r->shared != NULL) {
+        return lt_shared_attention_fwd(r, a);
+    }
     if (r->context == NULL) {
         return lt_exec_attention_fwd(r, a);
     }
@@ -286,6 +290,9 @@ lt_err lt_context_attention_fwd(lt_exec *r, const lt_attention_args *a) {
 }
 
 lt_err lt_context_attention_bwd(lt_exec *r, const lt_attention_bwd_args *a) {
+    if (r->shared != NULL) {
+        return lt_shared_attention_bwd(r, a);
+    }
     if (r->context == NULL) {
         return lt_exec_attention_bwd(r, a);
     }

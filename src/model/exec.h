@@ -71,7 +71,8 @@ typedef struct {
     struct lt_fp8 *fp8;           /* NULL: linear layers multiply what is stored. */
     struct lt_experts *experts;   /* NULL: all experts are here (expert.h). */
     struct lt_context *context;   /* NULL: sequences are whole (context.h). */
-    struct lt_exact *exact;       /* NULL: the pass has an order of its own (exact.h). */
+    struct lt_shared *shared; /* NULL: each token of the batch has a row of its own (shared.h). */
+    struct lt_exact *exact;   /* NULL: the pass has an order of its own (exact.h). */
     lt_group *tp;       /* The ranks that share every layer with this one (tp.h); NULL: none. */
     int n_tp, tp_rank;  /* 1 and 0 without them. */
     int64_t first_word; /* The first of the rows of embedding and head that are held here. */

@@ -48,8 +48,20 @@ static int end_of(const lt_pass_options *o, const lt_model_spec *s) {
     return o->end_layer > 0 ? o->end_layer : (int)s->n_layers;
 }
 
-static lt_acts_shape shape_of(const lt_pass_options *o, lt_dtype dtype, int64_t batch,
-                              int64_t seq) {
+/* May batches be packed? Not where a row is known by its place in the batch: score heads, several
+ * adapters at once, ranks of tp, exact log-probabilities, and dropout. */
+static bool packs(const lt_pass_options *o, const lt_model_spec *s) {
+    return o->masks && end_of(o, s) == s->n_layers && s->n_scores == 0 && o->joins == 0 &&
+           lt_pass_n_tp(o) == 1 && !o->exact && o->lora.dropout == 0.0;
+}
+
+/* May they have shared rows? Their labels are packed then. */
+static bool shares(const lt_pass_options *o, const lt_model_spec *s) {
+    return packs(o, s) && lt_shared_possible(o, s);
+}
+
+static lt_acts_shape shape_of(const lt_pass_options *o, const lt_model_spec *s, lt_dtype dtype,
+                              int64_t batch, int64_t seq) {
     return (lt_acts_shape){.batch = batch,
                            .seq = seq,
                            .dtype = dtype,
@@ -57,6 +69,7 @@ static lt_acts_shape shape_of(const lt_pass_options *o, lt_dtype dtype, int64_t 
                            .level = level_of(o),
                            .weights = o->weights,
                            .packs = o->masks,
+                           .shares = shares(o, s),
                            .n_ep = lt_pass_n_ep(o),
                            .most_rows = o->batch * o->seq,
                            .expert_room = o->expert_room,
@@ -73,7 +86,7 @@ static lt_arena part_of(lt_arena *a, size_t bytes) {
 /* The activations of all sets: measured in arenas without memory, then taken as parts. */
 static void sets_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
                        lt_arena *a) {
-    const lt_acts_shape shape = shape_of(o, dtype, o->batch, o->seq);
+    const lt_acts_shape shape = shape_of(o, s, dtype, o->batch, o->seq);
     const int64_t n_layers = end_of(o, s) - o->first_layer;
     lt_arena shared = {0}, own = {0};
     lt_layer_acts layer;
@@ -81,19 +94,12 @@ static void sets_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
 
     lt_acts_carve_shared(&layer, &batch, s, &shape, &shared);
     lt_acts_carve_own(&p->sets[0], &layer, &batch, o->first_layer, n_layers, s, &shape, &own);
-    p->shared = part_of(a, shared.used_bytes);
+    p->shared_acts = part_of(a, shared.used_bytes);
     for (int set = 0; set < n_sets_of(o); set++) {
         p->sets[set].own = part_of(a, own.used_bytes);
         p->sets[set].n_batch = 0; /* Carved at its first batch. */
     }
     lt_deferred_carve(&p->deferred, s, &shape, a);
-}
-
-/* May batches be packed? Not where a row is known by its place in the batch: score heads, several
- * adapters at once, ranks of tp, exact log-probabilities, and dropout. */
-static bool packs(const lt_pass_options *o, const lt_model_spec *s) {
-    return o->masks && end_of(o, s) == s->n_layers && s->n_scores == 0 && o->joins == 0 &&
-           lt_pass_n_tp(o) == 1 && !o->exact && o->lora.dropout == 0.0;
 }
 
 static lt_stage_options stage_options(const lt_pass_options *o, const lt_model_spec *s) {
@@ -107,6 +113,7 @@ static lt_stage_options stage_options(const lt_pass_options *o, const lt_model_s
                               .joins = o->joins,
                               .weights = o->weights,
                               .packs = packs(o, s),
+                              .shares = shares(o, s),
                               .on_device = o->on_device};
 }
 
@@ -183,6 +190,9 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
     tables_carve(&p->rope, &p->rope_local, &p->f32, s, o, &a->scratch);
     lt_stage_carve(&p->stage, &stage, &a->scratch);
     lt_context_carve(&p->context, s, dtype, o, &a->scratch);
+    if (shares(o, s)) {
+        lt_shared_carve(&p->shared, s, dtype, o, &a->scratch);
+    }
     lt_experts_carve(&p->experts, s, dtype, o, &a->scratch);
     lt_exact_carve(&p->exact, s, o, &a->scratch);
     if (o->decoded) {
@@ -611,32 +621,40 @@ lt_err lt_pass_check_batch(const lt_pass *p, const lt_pass_batch *b) {
 
 /* A batch of another shape: the same carves, smaller, in the same memory. Other sets keep their own
  * views of the shared part, where nothing stays. */
-static void reshape(lt_pass *p, lt_acts_set *set, int64_t batch, int64_t seq) {
-    const lt_acts_shape shape = shape_of(&p->options, p->exec.dtype, batch, seq);
+static void reshape(lt_pass *p, lt_acts_set *set, const lt_pass_shape *to) {
+    lt_acts_shape shape = shape_of(&p->options, p->exec.spec, p->exec.dtype, to->batch, to->seq);
     lt_layer_acts layer;
     lt_batch_acts shared;
-    if (batch != set->n_batch || seq != set->seq) {
-        lt_arena_rewind(&p->shared);
+    if (to->batch != set->n_batch || to->seq != set->seq || to->given_batch != set->given_batch ||
+        to->given_seq != set->given_seq) {
+        shape.given_batch = to->given_batch;
+        shape.given_seq = to->given_seq;
+        lt_arena_rewind(&p->shared_acts);
         lt_arena_rewind(&set->own);
-        lt_acts_carve_shared(&layer, &shared, p->exec.spec, &shape, &p->shared);
+        lt_acts_carve_shared(&layer, &shared, p->exec.spec, &shape, &p->shared_acts);
         lt_acts_carve_own(set, &layer, &shared, p->first, p->end - p->first, p->exec.spec, &shape,
                           &set->own);
         p->recomputed = -1;
     }
 }
 
-void lt_pass_shape_set(lt_pass *p, int set, int64_t batch, int64_t seq, bool has_documents) {
+void lt_pass_shape_set(lt_pass *p, int set, const lt_pass_shape *shape) {
     lt_exec *r = &p->exec;
     lt_acts_set *acts = &p->sets[set];
-    reshape(p, acts, batch, seq);
-    acts->has_documents = has_documents;
+    reshape(p, acts, shape);
+    acts->has_documents = shape->has_documents;
     if (r->exact != NULL) {
-        lt_exact_shape(r->exact, batch, seq);
+        lt_exact_shape(r->exact, shape->batch, shape->seq);
     }
-    r->batch = batch;
-    r->seq = seq;
+    r->batch = shape->batch;
+    r->seq = shape->seq;
     r->positions = acts->batch.positions;
-    r->doc_start = has_documents ? acts->batch.doc_start : (lt_tensor){0};
+    r->doc_start = shape->has_documents ? acts->batch.doc_start : (lt_tensor){0};
+    p->shared.batch = shape->given_batch;
+    p->shared.seq = shape->given_seq;
+    p->shared.rows = shape->given_batch > 0 ? shape->seq : 0;
+    p->shared.memory = acts->batch.shared.data;
+    r->shared = p->shared.rows > 0 ? &p->shared : NULL;
 }
 
 const lt_param_buffer *lt_pass_gradients(const lt_pass *p) {
@@ -685,6 +703,10 @@ float *lt_pass_f32(lt_pass *p) {
 
 lt_queue *lt_pass_queue(const lt_pass *p) {
     return p->exec.queue;
+}
+
+lt_pass_shares lt_pass_shared(const lt_pass *p) {
+    return p->shares;
 }
 
 int64_t lt_pass_graphs(const lt_pass *p) {

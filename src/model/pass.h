@@ -65,6 +65,9 @@ typedef struct {
     bool fp8_wgrad; /* Gradients of weights, too. */
     bool weights;   /* Batches may bring weights; lt_pass_logprobs_backward needs them. */
     bool masks;     /* Many labels may be -1: the head leaves such rows out (stage.h). */
+    /* What rows of a batch that is loaded have in common is computed once, and what follows their
+     * last label is not computed (shared.h). */
+    bool shares;
     /* Logits stay from lt_pass_logprobs to lt_pass_objective, in memory for those of a whole batch,
      * so that they are not computed a second time. The gradients have the same bits. */
     bool keep_logits;
@@ -332,6 +335,12 @@ LT_MUST_USE lt_err lt_pass_bring_gradients(lt_pass *p, int unit, float *base, bo
 float *lt_pass_f32(lt_pass *p);
 struct lt_queue *lt_pass_queue(const lt_pass *p); /* The queue on which gradients are computed. */
 int64_t lt_pass_graphs(const lt_pass *p);         /* Recorded so far: every piece is one. */
+/* Tokens of the batches that were loaded, and rows that were computed for them, of a pass that
+ * shares rows; of others 0. */
+typedef struct {
+    int64_t tokens, rows;
+} lt_pass_shares;
+lt_pass_shares lt_pass_shared(const lt_pass *p);
 
 /* From now on each layer's part of a batch is a span of t, whose queue is the pass's, and no graph
  * is used; NULL: no longer. */

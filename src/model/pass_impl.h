@@ -11,6 +11,7 @@
 #include "model/fp8.h"
 #include "model/loss.h"
 #include "model/pass.h"
+#include "model/shared.h"
 #include "model/stage.h"
 #include "tensor/timeline.h"
 
@@ -54,12 +55,14 @@ struct lt_pass {
     lt_arena activations, gradients, logits, scratch, eight; /* Arenas in the backend's memory. */
     lt_fp8 fp8;
     lt_context context;
+    lt_shared shared;      /* Of the set that the context works on; rows 0: not shared. */
+    lt_pass_shares shares; /* Of all batches. */
     lt_exact exact;
     lt_experts experts;
     lt_deferred deferred;  /* What options.split_backward defers. */
     lt_acts_set *sets;     /* (n_sets) */
     lt_layer_acts *layers; /* (n_sets, end - first) */
-    lt_arena shared;       /* The part of the activations that all sets share. */
+    lt_arena shared_acts;  /* The part of the activations that all sets share. */
     lt_loss loss;
     float temperature;       /* Set by lt_pass_set_temperature; 0: 1. */
     lt_loss_target target;   /* Set by lt_pass_aim, */
@@ -88,8 +91,13 @@ struct lt_pass {
 
 /* pass.c. */
 lt_err lt_pass_check_batch(const lt_pass *p, const lt_pass_batch *b);
-/* The set's tensors in this shape, and the context's; what they hold comes from the stage. */
-void lt_pass_shape_set(lt_pass *p, int set, int64_t batch, int64_t seq, bool has_documents);
+/* The set's tensors in this shape, and the context's; what they hold comes from the stage. given: B
+ * and T of the batch, if its rows are shared, else 0. */
+typedef struct {
+    int64_t batch, seq, given_batch, given_seq;
+    bool has_documents;
+} lt_pass_shape;
+void lt_pass_shape_set(lt_pass *p, int set, const lt_pass_shape *shape);
 /* The adapters that have joined have these rows of the batches to come, of seq tokens each. */
 void lt_pass_divide(lt_pass *p, const int64_t *rows_of, int64_t seq);
 

@@ -344,15 +344,26 @@ lt_err lt_pass_eval(lt_pass *p, const lt_pass_batch *b, lt_pass_result *result, 
 static lt_batch_acts *use_set(lt_pass *p, int set) {
     lt_acts_set *acts = &p->sets[set];
     LT_ASSERT(set >= 0 && set < p->stage.options.n_sets && acts->n_batch > 0);
-    lt_pass_shape_set(p, set, acts->n_batch, acts->seq, acts->has_documents);
+    lt_pass_shape_set(p, set,
+                      &(lt_pass_shape){acts->n_batch, acts->seq, acts->given_batch, acts->given_seq,
+                                       acts->has_documents});
     p->lora.drop = p->drops[set];
     return &acts->batch;
 }
 
 lt_err lt_pass_load(lt_pass *p, int set, const lt_pass_batch *b) {
+    const lt_stage_slot *slot;
+    lt_pass_shape shape;
     LT_ASSERT(set >= 0 && set < p->stage.options.n_sets);
     LT_TRY(lt_pass_check_batch(p, b));
-    lt_pass_shape_set(p, set, b->batch, b->seq, b->doc_start != NULL);
+    LT_TRY(lt_stage_fill(&p->stage, &p->exec, set, b, &slot));
+    shape = (lt_pass_shape){
+        .batch = slot->batch, .seq = slot->seq, .has_documents = slot->has_documents};
+    if (slot->shares) {
+        shape.given_batch = b->batch;
+        shape.given_seq = b->seq;
+    }
+    lt_pass_shape_set(p, set, &shape);
     lt_pass_divide(p, b->rows_of, b->seq);
     p->sets[set].has_weights = b->weights != NULL;
     p->drops[set] = (lt_lora_dropping){false, b->first_row, b->row_step};
@@ -361,9 +372,12 @@ lt_err lt_pass_load(lt_pass *p, int set, const lt_pass_batch *b) {
         p->recomputed = -1;
     }
     p->kept_set = p->kept_set == set ? -1 : p->kept_set;
-    LT_TRY(lt_stage_send(&p->stage, &p->exec, set, b, &p->sets[set].batch));
-    p->sets[set].head_rows = lt_stage_head_rows(&p->stage, set);
-    return LT_OK;
+    if (p->stage.options.shares) {
+        p->shares.tokens += b->batch * b->seq;
+        p->shares.rows += slot->batch * slot->seq;
+    }
+    p->sets[set].head_rows = slot->head_rows;
+    return lt_stage_send(&p->stage, &p->exec, set, &p->sets[set].batch);
 }
 
 lt_tensor lt_pass_stream(const lt_pass *p, int set, int layer) {
@@ -470,7 +484,7 @@ lt_err lt_pass_logprobs_of(lt_pass *p, int set, const int32_t *labels, float *lo
     LT_TRY(loss(p, set, 0.0f, keep));
     p->kept_set = keep ? set : -1;
     LT_TRY(lt_pass_result_of(p, set, &r, logprobs));
-    for (int64_t i = 0; i < p->exec.batch * p->exec.seq; i++) {
+    for (int64_t i = 0; i < lt_stage_tokens(&p->stage, set); i++) {
         logprobs[i] = labels[i] < 0 ? 0.0f : scores ? logprobs[i] : -logprobs[i];
     }
     return LT_OK;
@@ -498,17 +512,16 @@ lt_err lt_pass_objective(lt_pass *p, int set, const float *dlogprobs, float grad
                              .head_rows = p->sets[set].head_rows,
                              .kept = p->kept_set == set,
                              .weights = true};
-    const int64_t rows = p->exec.batch * p->exec.seq;
+    const int64_t n = lt_stage_tokens(&p->stage, set), seq = lt_stage_seq(&p->stage, set);
 
     LT_ASSERT(has_head(p) && grad_scale != 0);
     if (!p->options.weights) {
         LT_FAIL(LT_ERR_ARG, "gradients of log-probabilities in a pass opened without weights");
     }
-    for (int64_t i = 0; i < rows; i++) {
+    for (int64_t i = 0; i < n; i++) {
         if (!isfinite(dlogprobs[i])) {
             LT_FAIL(LT_ERR_NUMERIC, "gradient %g of the log-probability at row %lld, column %lld",
-                    (double)dlogprobs[i], (long long)(i / p->exec.seq),
-                    (long long)(i % p->exec.seq));
+                    (double)dlogprobs[i], (long long)(i / seq), (long long)(i % seq));
         }
     }
     /* A label's loss is minus its log-probability; a score is what it is. */

@@ -201,7 +201,10 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
     bool is_new = true;
 
     LT_ASSERT(p->options.train && grad_scale != 0 && slot != NULL);
-    lt_pass_shape_set(p, 0, slot->batch, slot->seq, slot->has_documents);
+    lt_pass_shape_set(p, 0,
+                      &(lt_pass_shape){.batch = slot->batch,
+                                       .seq = slot->seq,
+                                       .has_documents = slot->has_documents});
     lt_pass_divide(p, slot->rows_of, slot->seq);
     p->sets[0].has_weights = slot->has_weights;
     p->sets[0].head_rows = slot->head_rows;

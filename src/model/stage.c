@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "model/shared.h"
 
 /* head_rows is a multiple of this many rows: on the host of a register tile, on a device of a tile
  * of a product; of batches that are put, each of whose values of head_rows needs its own graph, of
@@ -36,7 +37,8 @@ void lt_stage_carve(lt_stage *s, const lt_stage_options *o, lt_arena *a) {
     }
 }
 
-static void slot_carve(lt_stage_slot *slot, const lt_stage_options *o, lt_arena *a) {
+/* sent: a slot of a set. */
+static void slot_carve(lt_stage_slot *slot, const lt_stage_options *o, bool sent, lt_arena *a) {
     const size_t bytes = (size_t)o->rows * sizeof(int32_t);
     for (int k = 0; k < LT_STAGE_FIELDS; k++) {
         slot->ids[k] = take_field(o, k, a);
@@ -47,17 +49,22 @@ static void slot_carve(lt_stage_slot *slot, const lt_stage_options *o, lt_arena 
     slot->n_labels = lt_arena_take(a, sizeof(float), LT_ARENA_ALIGN);
     slot->aux = lt_arena_take(a, (size_t)o->n_layers * 2 * sizeof(float), LT_ARENA_ALIGN);
     slot->rows_of = lt_arena_take(a, (size_t)o->joins * sizeof(int64_t), LT_ARENA_ALIGN);
+    slot->places = o->packs ? lt_arena_take(a, bytes, LT_ARENA_ALIGN) : NULL;
+    slot->shared = sent && o->shares
+                       ? lt_arena_take(a, (size_t)lt_shared_room(o->rows) * sizeof(int32_t),
+                                       LT_ARENA_ALIGN)
+                       : NULL;
 }
 
 /* set_slots: (n_sets, 2), or NULL to measure. */
 static void host_carve(lt_stage_slot *slots, lt_stage_slot *set_slots, const lt_stage_options *o,
                        lt_arena *a) {
     for (int i = 0; i < LT_STAGE_SLOTS; i++) {
-        slot_carve(&slots[i], o, a);
+        slot_carve(&slots[i], o, false, a);
     }
     for (int i = 0; i < 2 * o->n_sets; i++) {
         lt_stage_slot measured = {0};
-        slot_carve(set_slots != NULL ? &set_slots[i] : &measured, o, a);
+        slot_carve(set_slots != NULL ? &set_slots[i] : &measured, o, true, a);
     }
 }
 
@@ -111,50 +118,103 @@ static double weight_of(const lt_stage_slot *slot, int64_t i) {
     return slot->has_weights ? (double)slot->weights[i] : 1.0;
 }
 
+static int64_t rows_of(const lt_stage_slot *slot) {
+    return slot->batch * slot->seq;
+}
+
+static int64_t tokens_of(const lt_stage_slot *slot) {
+    return slot->given_batch * slot->given_seq;
+}
+
+static bool is_packed(const lt_stage_slot *slot) {
+    return slot->head_rows < rows_of(slot);
+}
+
+static int64_t round_up(int64_t n, int64_t step) {
+    return (n + step - 1) / step * step;
+}
+
 /* Rows that the head runs for in a batch of n rows, of which `counted` have a label that counts. */
 static int64_t head_rows_of(const lt_stage *s, int64_t n, int64_t counted, bool has_graph) {
     const int64_t even = has_graph ? n / DEVICE_STEPS : 0,
                   step = !s->options.on_device ? HOST_STEP : (even / DEVICE_STEP + 1) * DEVICE_STEP,
-                  rows = (counted + step - 1) / step * step;
+                  rows = round_up(counted, step);
     return s->options.packs && !s->in_order && rows < n ? rows : n;
+}
+
+/* Plan the sharing of rows of a batch that is sent; returns their number, 0: none is shared. There
+ * are more of them than the head runs for, so that the batch is packed. */
+static int64_t share(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batch *b,
+                     int64_t counted) {
+    const int64_t step = s->options.on_device ? DEVICE_STEP : HOST_STEP;
+    if (slot->shared == NULL || s->in_order || b->positions != NULL || b->doc_start != NULL) {
+        return 0;
+    }
+    return lt_shared_plan(slot->shared, b, step, round_up(counted, step) + 1);
+}
+
+/* The token of each row; of rows that are shared the first, or -1. */
+static const int32_t *token_of_rows(const lt_stage_slot *slot) {
+    return slot->shares ? lt_shared_tables_in(slot->shared, tokens_of(slot), rows_of(slot)).place
+                        : NULL;
+}
+
+static int64_t token_of(const int32_t *of_rows, int64_t row) {
+    return of_rows != NULL ? of_rows[row] : row;
 }
 
 /* Labels and weights of the batch, packed. */
 static void pack(lt_stage_slot *slot, const lt_pass_batch *b) {
-    const int64_t n = b->batch * b->seq;
+    const int64_t n = rows_of(slot);
+    const int32_t *const of_rows = token_of_rows(slot);
     int32_t *order = slot->ids[LT_STAGE_ORDER], *labels = slot->ids[LT_STAGE_LABELS];
     int64_t at = 0;
     for (int pass = 0; pass < 2; pass++) { /* Rows that count, and then the others. */
         for (int64_t i = 0; i < n; i++) {
-            if ((b->labels[i] >= 0) == (pass == 0)) {
-                order[at++] = (int32_t)i;
+            const int64_t token = token_of(of_rows, i);
+            if ((token >= 0 && b->labels[token] >= 0) == (pass == 0)) {
+                order[at] = (int32_t)i;
+                slot->places[at++] = (int32_t)token;
             }
         }
     }
     order[n] = (int32_t)slot->head_rows;
     for (int64_t i = 0; i < n; i++) {
-        labels[i] = b->labels[order[i]];
+        const int32_t token = slot->places[i];
+        labels[i] = token >= 0 ? b->labels[token] : -1;
         if (slot->has_weights) {
-            slot->weights[i] = b->weights[order[i]];
+            slot->weights[i] = token >= 0 ? b->weights[token] : 0.0f;
         }
     }
 }
 
-/* The row of the batch whose label, weight and loss are stored at place i. */
-static int64_t row_at(const lt_stage_slot *slot, int64_t i) {
-    return slot->head_rows < slot->batch * slot->seq ? slot->ids[LT_STAGE_ORDER][i] : i;
+/* The token of the batch whose label, weight and loss are stored at place i; -1: none. */
+static int64_t token_at(const lt_stage_slot *slot, int64_t i) {
+    return is_packed(slot) ? slot->places[i] : i;
+}
+
+/* Tokens and their positions. */
+static void fill_tokens(lt_stage_slot *slot, const lt_pass_batch *b) {
+    const int32_t *const of_rows = token_of_rows(slot);
+    for (int64_t i = 0; i < rows_of(slot); i++) {
+        const int64_t token = token_of(of_rows, i);
+        slot->ids[LT_STAGE_TOKENS][i] = token >= 0 ? b->tokens[token] : 0;
+        slot->ids[LT_STAGE_POSITIONS][i] = token < 0              ? 0
+                                           : b->positions != NULL ? b->positions[token]
+                                                                  : (int32_t)(token % b->seq);
+    }
 }
 
 /* has_graph: it is put, not sent. */
 static void fill_slot(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batch *b,
                       bool has_graph) {
     const int64_t n = b->batch * b->seq, joins = s->options.joins;
-    int64_t n_counted = 0;
+    int64_t n_counted = 0, n_shared;
     const size_t bytes = (size_t)n * sizeof(int32_t);
     double counted = 0.0;
 
-    slot->batch = b->batch;
-    slot->seq = b->seq;
+    slot->given_batch = b->batch;
+    slot->given_seq = b->seq;
     slot->has_documents = b->doc_start != NULL;
     if (joins > 0) {
         memcpy(slot->rows_of, b->rows_of, (size_t)joins * sizeof *b->rows_of);
@@ -162,25 +222,25 @@ static void fill_slot(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batc
     slot->has_weights = b->weights != NULL;
     slot->first_row = b->first_row;
     slot->row_step = b->row_step;
-    memcpy(slot->ids[LT_STAGE_TOKENS], b->tokens, bytes);
-    memcpy(slot->ids[LT_STAGE_LABELS], b->labels, bytes);
-    if (b->weights != NULL) {
-        memcpy(slot->weights, b->weights, bytes);
-    }
     for (int64_t i = 0; i < n; i++) {
-        counted += b->labels[i] >= 0 ? weight_of(slot, i) : 0.0;
+        const double weight = b->weights != NULL ? (double)b->weights[i] : 1.0;
+        counted += b->labels[i] >= 0 ? weight : 0.0;
         n_counted += b->labels[i] >= 0;
     }
     *slot->n_labels = (float)counted;
-    slot->head_rows = head_rows_of(s, n, n_counted, has_graph);
-    if (slot->head_rows < n) {
+    n_shared = share(s, slot, b, n_counted);
+    slot->shares = n_shared > 0;
+    slot->batch = slot->shares ? 1 : b->batch;
+    slot->seq = slot->shares ? n_shared : b->seq;
+    slot->head_rows = head_rows_of(s, rows_of(slot), n_counted, has_graph);
+    fill_tokens(slot, b);
+    if (is_packed(slot)) {
         pack(slot, b);
-    }
-    if (b->positions != NULL) {
-        memcpy(slot->ids[LT_STAGE_POSITIONS], b->positions, bytes);
-    }
-    for (int64_t i = 0; b->positions == NULL && i < n; i++) {
-        slot->ids[LT_STAGE_POSITIONS][i] = (int32_t)(i % b->seq);
+    } else {
+        memcpy(slot->ids[LT_STAGE_LABELS], b->labels, bytes);
+        if (b->weights != NULL) {
+            memcpy(slot->weights, b->weights, bytes);
+        }
     }
     if (b->doc_start != NULL) {
         memcpy(slot->ids[LT_STAGE_DOC_START], b->doc_start, bytes);
@@ -197,12 +257,12 @@ static void *tensor_of(const lt_batch_acts *b, int k) {
 }
 
 static size_t id_bytes(const lt_stage_slot *slot) {
-    return (size_t)(slot->batch * slot->seq) * sizeof(int32_t);
+    return (size_t)rows_of(slot) * sizeof(int32_t);
 }
 
 static bool has_field(const lt_stage_slot *slot, int k) {
     return k == LT_STAGE_DOC_START ? slot->has_documents
-           : k == LT_STAGE_ORDER   ? slot->head_rows < slot->batch * slot->seq
+           : k == LT_STAGE_ORDER   ? is_packed(slot)
            : k == LT_STAGE_WEIGHTS ? slot->has_weights
                                    : true;
 }
@@ -219,7 +279,7 @@ lt_err lt_stage_put(lt_stage *s, const lt_pass_batch *b) {
     for (int k = 0; k < LT_STAGE_FIELDS; k++) {
         if (has_field(slot, k)) {
             LT_TRY(s->backend->upload(s->queue, s->device[s->n_put % 2][k], slot->ids[k],
-                                      field_bytes(slot->batch * slot->seq, k)));
+                                      field_bytes(rows_of(slot), k)));
         }
     }
     if (s->options.n_layers > 0) {
@@ -241,7 +301,7 @@ lt_err lt_stage_take(lt_stage *s, lt_exec *r, const lt_batch_acts *to) {
     for (int k = 0; k < LT_STAGE_FIELDS; k++) {
         if (has_field(slot, k)) {
             LT_TRY(s->backend->copy(r->queue, tensor_of(to, k), s->device[s->n_taken % 2][k],
-                                    field_bytes(slot->batch * slot->seq, k)));
+                                    field_bytes(rows_of(slot), k)));
         }
     }
     if (s->options.n_layers > 0) {
@@ -339,18 +399,29 @@ static lt_err mark_sent(const lt_stage *s, lt_exec *r, lt_stage_slot *slot) {
     return slot->sent != NULL ? s->backend->moment_mark(r->queue, slot->sent) : LT_OK;
 }
 
-lt_err lt_stage_send(lt_stage *s, lt_exec *r, int set, const lt_pass_batch *b,
-                     const lt_batch_acts *to) {
+lt_err lt_stage_fill(lt_stage *s, lt_exec *r, int set, const lt_pass_batch *b,
+                     const lt_stage_slot **slot) {
     s->turns[set] ^= 1;
+    lt_stage_slot *next = slot_of(s, set);
+    LT_ASSERT(!next->fetched);
+    LT_TRY(wait_for_sent(s, r, next));
+    fill_slot(s, next, b, false);
+    *slot = next;
+    return LT_OK;
+}
+
+lt_err lt_stage_send(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *to) {
     lt_stage_slot *slot = slot_of(s, set);
-    LT_ASSERT(!slot->fetched);
-    LT_TRY(wait_for_sent(s, r, slot));
-    fill_slot(s, slot, b, false);
     for (int k = 0; k < LT_STAGE_FIELDS; k++) {
         if (has_field(slot, k)) {
             LT_TRY(s->backend->upload(r->queue, tensor_of(to, k), slot->ids[k],
-                                      field_bytes(slot->batch * slot->seq, k)));
+                                      field_bytes(rows_of(slot), k)));
         }
+    }
+    if (slot->shares) {
+        const int64_t n = lt_shared_elements(tokens_of(slot), rows_of(slot));
+        LT_TRY(s->backend->upload(r->queue, to->shared.data, slot->shared,
+                                  (size_t)n * sizeof *slot->shared));
     }
     if (s->options.n_layers > 0) {
         LT_TRY(s->backend->upload(r->queue, to->n_labels.data, slot->n_labels,
@@ -363,8 +434,12 @@ const int32_t *lt_stage_labels(const lt_stage *s, int set) {
     return slot_of(s, set)->ids[LT_STAGE_LABELS];
 }
 
-int64_t lt_stage_head_rows(const lt_stage *s, int set) {
-    return slot_of(s, set)->head_rows;
+int64_t lt_stage_tokens(const lt_stage *s, int set) {
+    return tokens_of(slot_of(s, set));
+}
+
+int64_t lt_stage_seq(const lt_stage *s, int set) {
+    return slot_of(s, set)->given_seq;
 }
 
 lt_err lt_stage_send_weights(lt_stage *s, lt_exec *r, int set, const float *weights, float factor,
@@ -372,8 +447,9 @@ lt_err lt_stage_send_weights(lt_stage *s, lt_exec *r, int set, const float *weig
     lt_stage_slot *slot = slot_of(s, set);
     LT_ASSERT(s->options.weights);
     LT_TRY(wait_for_sent(s, r, slot));
-    for (int64_t i = 0; i < slot->batch * slot->seq; i++) {
-        slot->weights[i] = factor * weights[row_at(slot, i)];
+    for (int64_t i = 0; i < rows_of(slot); i++) {
+        const int64_t token = token_at(slot, i);
+        slot->weights[i] = token >= 0 ? factor * weights[token] : 0.0f;
     }
     LT_TRY(s->backend->upload(r->queue, to->weights.data, slot->weights, id_bytes(slot)));
     return mark_sent(s, r, slot);
@@ -393,13 +469,20 @@ void lt_stage_add_set(const lt_stage *s, lt_stage_slot *slot, lt_pass_result *su
 }
 
 lt_err lt_stage_receive(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *from,
-                        lt_pass_result *sum, float *loss_rows) {
+                        lt_pass_result *sum, float *losses) {
     lt_stage_slot *slot;
     LT_TRY(lt_stage_fetch_set(s, r, set, from, &slot));
     LT_TRY(s->backend->sync(r->queue));
     lt_stage_add_set(s, slot, sum);
-    for (int64_t i = 0; loss_rows != NULL && i < slot->batch * slot->seq; i++) {
-        loss_rows[row_at(slot, i)] = i < slot->head_rows ? slot->loss[i] : 0.0f;
+    if (losses == NULL) {
+        return LT_OK;
+    }
+    memset(losses, 0, (size_t)tokens_of(slot) * sizeof *losses);
+    for (int64_t i = 0; i < slot->head_rows; i++) {
+        const int64_t token = token_at(slot, i);
+        if (token >= 0) {
+            losses[token] = slot->loss[i];
+        }
     }
     return LT_OK;
 }

@@ -16,7 +16,10 @@
  * batch such rows come first: its labels, weights, losses and argmax are stored in this order, on
  * the host and on the device, and `order` tells which row of the batch each belongs to. The head
  * runs for the first head_rows of them. All other tensors of a batch keep the batch's own order. A
- * batch in which nearly all labels count is not packed. */
+ * batch in which nearly all labels count is not packed.
+ *
+ * A batch that is sent may have shared rows (shared.h). Then the slot has 1 row of R tokens, and is
+ * packed; `places` tells which token of the batch each label belongs to. */
 #ifndef LT_MODEL_STAGE_H
 #define LT_MODEL_STAGE_H
 
@@ -36,17 +39,23 @@ enum {
 };
 
 typedef struct lt_stage_slot {
-    int32_t *ids[LT_STAGE_FIELDS]; /* (rows) each, host; in the order of LT_STAGE_TOKENS and on. */
-    float *weights;                /* The last of them, as what it is. */
-    float *loss;                   /* (rows) */
-    int32_t *best;                 /* (rows) */
-    float *aux;                    /* (L, 2) */
-    float *n_labels;               /* (1): counted labels, or the sum of their weights. */
-    int64_t *rows_of;              /* (joins) */
-    int64_t batch, seq;
+    int32_t *ids[LT_STAGE_FIELDS];  /* (rows) each, host; in the order of LT_STAGE_TOKENS and on. */
+    float *weights;                 /* The last of them, as what it is. */
+    float *loss;                    /* (rows) */
+    int32_t *best;                  /* (rows) */
+    float *aux;                     /* (L, 2) */
+    float *n_labels;                /* (1): counted labels, or the sum of their weights. */
+    int64_t *rows_of;               /* (joins) */
+    int64_t batch, seq;             /* Of the rows that are computed. */
+    int64_t given_batch, given_seq; /* Of the batch. */
     uint64_t first_row, row_step;
     bool has_documents, has_weights;
     int64_t head_rows; /* batch * seq: not packed. */
+    bool shares;
+    int32_t *shared; /* Tables of shared.h, in slots of sets. */
+    /* (rows), of a packed batch: the token of the batch whose label, weight and loss are at this
+     * place; -1: none. */
+    int32_t *places;
     /* Only in slots of sets. sent: the moment at which the pass's queue has read the batch, if
      * is_sent; NULL where work runs at once. fetched: the batch's results are on their way. */
     lt_moment *sent;
@@ -62,7 +71,8 @@ typedef struct {
     int n_sets;                    /* Two slots each, for lt_stage_send. */
     int joins;                     /* Adapters that have rows of their own; 0: none. */
     bool weights;
-    bool packs;     /* Batches may be packed. */
+    bool packs;     /* Batches may be packed, */
+    bool shares;    /* and those that are sent may have shared rows. */
     bool on_device; /* head_rows of what is put takes few values, each of which needs a graph. */
 } lt_stage_options;
 
@@ -101,18 +111,21 @@ LT_MUST_USE lt_err lt_stage_fetch(lt_stage *s, lt_exec *r, const lt_batch_acts *
  * to its own sum: sum (joins). */
 LT_MUST_USE lt_err lt_stage_collect(lt_stage *s, lt_exec *r, lt_pass_result *sum);
 
-/* The same in one go, of one set: to the device now; results into *sum, and each row's loss into
- * loss_rows if not NULL. */
-LT_MUST_USE lt_err lt_stage_send(lt_stage *s, lt_exec *r, int set, const lt_pass_batch *b,
-                                 const lt_batch_acts *to);
-/* Labels of the set's batch, on the host and as they stand on the device; rows of its head. */
+/* The same of one set: copy a checked batch to its next slot, and then send that to the device;
+ * results into *sum, and the loss of each token of the batch into losses if not NULL. */
+LT_MUST_USE lt_err lt_stage_fill(lt_stage *s, lt_exec *r, int set, const lt_pass_batch *b,
+                                 const lt_stage_slot **slot);
+LT_MUST_USE lt_err lt_stage_send(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *to);
+/* Labels of the set's batch, on the host and as they stand on the device. */
 const int32_t *lt_stage_labels(const lt_stage *s, int set);
-int64_t lt_stage_head_rows(const lt_stage *s, int set);
-/* Other weights than the batch brought, (batch * seq) F32 times factor. */
+/* Tokens of the set's batch as it was given, and of each of its rows. */
+int64_t lt_stage_tokens(const lt_stage *s, int set);
+int64_t lt_stage_seq(const lt_stage *s, int set);
+/* Other weights than the batch brought, one a token of it, F32, times factor. */
 LT_MUST_USE lt_err lt_stage_send_weights(lt_stage *s, lt_exec *r, int set, const float *weights,
                                          float factor, const lt_batch_acts *to);
 LT_MUST_USE lt_err lt_stage_receive(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *from,
-                                    lt_pass_result *sum, float *loss_rows);
+                                    lt_pass_result *sum, float *losses);
 /* The same in two parts. fetch_set queues the results; add_set adds them when the queue has been
  * waited for, before the set's batch after the next is sent. */
 LT_MUST_USE lt_err lt_stage_fetch_set(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *from,

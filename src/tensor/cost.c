@@ -399,6 +399,13 @@ static lt_cost sum(const lt_sum_args *a) {
     return cost;
 }
 
+static lt_cost gather_rows(const lt_gather_rows_args *a) {
+    const double rows = (double)a->index.shape[0], width = (double)a->y.shape[1];
+    return (lt_cost){(rows - (double)a->y.shape[0]) * width, rows * width * elem_bytes(a->x.dtype) +
+                                                                 bytes(&a->y) + bytes(&a->index) +
+                                                                 bytes(&a->start)};
+}
+
 static lt_cost add(const lt_add_args *a) {
     return (lt_cost){count(&a->y) * (a->b.data != NULL ? 3.0 : 1.0),
                      bytes(&a->y) + bytes(&a->a) + bytes(&a->b)};

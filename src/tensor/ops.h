@@ -281,6 +281,14 @@ typedef struct {
     int n;
 } lt_sum_args;
 
+/* y[i] = the sum of rows index[start[i]], ..., index[start[i + 1] - 1] of x, in this order, in F32,
+ * rounded once; without start, row index[i] alone. An index of -1 stands for a row of zeros, and an
+ * empty sum is one. y (N, C), x (M, C), F32 or BF16, rows contiguous; index (K) and start (N + 1)
+ * I32. */
+typedef struct {
+    lt_tensor y, x, index, start;
+} lt_gather_rows_args;
+
 /* Cross-entropy of logits (R, V), F32 or BF16, against labels (R) I32, -1 = ignored. The caller
  * passes a chunk of rows at a time, so that the logits of all rows never exist at once. l =
  * softcap(logits) first if softcap > 0. Per row: lse; loss = lse - l[label]; z = z_coef * lse^2
@@ -693,6 +701,7 @@ typedef struct {
     X(matmul_act, lt_matmul_act_args)                                                              \
     X(add, lt_add_args)                                                                            \
     X(sum, lt_sum_args)                                                                            \
+    X(gather_rows, lt_gather_rows_args)                                                            \
     X(xent, lt_xent_args)                                                                          \
     X(distill, lt_distill_args)                                                                    \
     X(penalty_set, lt_penalty_set_args)                                                            \

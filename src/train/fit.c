@@ -16,6 +16,13 @@
 
 static const char *const levels[] = {"none", "selective", "full"};
 
+/* Not of a student, whose rows stand beside its teacher's; nor of a run that has the same bits on
+ * any number of ranks, since the number of rows of a product may decide its order of sums. */
+static bool shares_prompts(const lt_recipe *r) {
+    return r->share_prompts && r->objective != LT_RECIPE_OBJECTIVE_sft &&
+           r->objective != LT_RECIPE_OBJECTIVE_distill && r->deterministic == 0;
+}
+
 lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device) {
     return (lt_pass_options){
         .batch = lt_recipe_together(r) * (r->micro > 0 ? r->micro : lt_recipe_largest_batch(r)),
@@ -30,6 +37,7 @@ lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device) {
         /* Through which values have derivatives (objective.h). */
         .weights = r->objective != LT_RECIPE_OBJECTIVE_sft,
         .masks = r->objective != LT_RECIPE_OBJECTIVE_sft || lt_recipe_has_chats(r),
+        .shares = shares_prompts(r),
         .lora = lt_recipe_lora(r),
         .decoded = lt_adapters_decode(r)};
 }

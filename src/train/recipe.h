@@ -362,6 +362,11 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "logits of a batch stay for its backward pass if they take at most half of the memory that " \
       "is left, and model.recompute is not full; else they are computed twice",                    \
       LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(BOOL, share_prompts, "objective.share_prompts", "true", 0, 0, "",                            \
+      "tokens with which neighbouring rows of a micro-batch begin are computed once, as are the "  \
+      "prompt of a pair and that of a group of answers; what follows a row's last label is not "   \
+      "computed",                                                                                  \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     LT_RECIPE_DISTILL_OPTIONS(X)                                                                   \
     LT_RECIPE_RL_OPTIONS(X)                                                                        \
     X(STR, train, "data.train", "", 0, 1, "SHARD|FILE.jsonl[:WEIGHT],...",                         \

@@ -346,6 +346,8 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"objective.bad", reads->weights, "objective.kind = kto or apo_zero"},
         {"objective.separator", reads->given == LT_ALIGN_STEPS, "objective.kind = prm"},
         {"objective.keep_logits", !sft, "an objective.kind other than sft"},
+        {"objective.share_prompts", !sft && r->objective != LT_RECIPE_OBJECTIVE_distill,
+         "an objective.kind other than sft and distill"},
         {"data.packing", sft, of_sft},
         {"data.shuffle_rows",
          sft && r->shuffle == LT_SHUFFLE_ROWS &&

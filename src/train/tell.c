@@ -177,6 +177,17 @@ static void tell_peak(const lt_training *t, size_t peak) {
     }
 }
 
+/* What objective.share_prompts has saved. */
+static void tell_shared(const lt_training *t) {
+    const lt_pass_shares s = t->pass != NULL ? lt_pass_shared(t->pass) : (lt_pass_shares){0};
+    if (s.rows < s.tokens) {
+        lt_log_info("of %lld tokens of micro-batches %lld were computed (%.0f %%), the others are "
+                    "shared or padding (objective.share_prompts)",
+                    (long long)s.tokens, (long long)s.rows,
+                    100.0 * (double)s.rows / (double)s.tokens);
+    }
+}
+
 lt_err lt_training_report(const lt_training *t) {
     return lt_report_write(t->recipe.out, &t->lease);
 }
@@ -195,6 +206,7 @@ lt_err lt_training_tell_end(lt_training *t) {
     LT_TRY(lt_training_report(t));
     print_curve(t);
     tell_peak(t, peak);
+    tell_shared(t);
     lt_diloco_tell_end(t);
     if (t->state.suspect) {
         lt_log_warn(

@@ -51,7 +51,8 @@ def lines(out, kind):
 def near(name, want, got, scale):
     """Rewards are differences of log-probabilities: as exact as those are."""
     if name in ("loss", "grad_norm"):
-        return math.isclose(want, got, rel_tol=LOSS if name == "loss" else NORM)
+        # The loss of dpo_robust is a difference of two near log 2 and passes through 0.
+        return math.isclose(want, got, rel_tol=LOSS, abs_tol=LOSS / 10) if name == "loss" else math.isclose(want, got, rel_tol=NORM)
     return abs(want - got) <= LOGP * max(1.0, scale)
 
 

@@ -441,6 +441,11 @@ static const char *check_moe_gather_fwd(const void *args) {
     return bad_acts(TENSORS(&a->x, &a->y));
 }
 
+static const char *check_gather_rows(const void *args) {
+    const lt_gather_rows_args *a = args;
+    return bad_acts(TENSORS(&a->x, &a->y));
+}
+
 static const char *check_moe_gather_bwd(const void *args) {
     const lt_moe_gather_bwd_args *a = args;
     return bad_acts(TENSORS(&a->dx, &a->dy));
@@ -674,7 +679,7 @@ static const lt_op_impl attention_fwd_impls[] = {
 #define PLAIN_OP_MAP(X)                                                                            \
     X(colsum) X(embed_fwd) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd)             \
     X(layernorm_bwd) X(rope) X(attention_bwd) X(attention_merge) X(kv_write) X(attention_paged)    \
-    X(act_fwd) X(act_bwd) X(add) X(qk_norm_fwd) X(qk_norm_bwd) X(xent) X(distill)                  \
+    X(act_fwd) X(act_bwd) X(add) X(qk_norm_fwd) X(qk_norm_bwd) X(xent) X(distill) X(gather_rows)   \
     X(moe_route_fwd) X(moe_route_bwd) X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd)       \
     X(moe_combine_bwd) X(moe_bias_fwd) X(moe_bias_bwd) X(lora_add) X(lora_scale) X(adamw)          \
     X(ademamix) X(lion) X(muon) X(sumsq) X(cast) X(cast_scaled) X(matmul_scaled)

@@ -52,6 +52,7 @@ void lt_spec(lt_specs *l, int archs, const char *file, const char *format, ...) 
     X(pointwise)                                                                                   \
     X(qk_norm)                                                                                     \
     X(rows)                                                                                        \
+    X(gather_rows)                                                                                 \
     X(scaled)                                                                                      \
     X(sgemm)                                                                                       \
     X(sum)                                                                                         \

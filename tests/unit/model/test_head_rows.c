@@ -180,6 +180,7 @@ static void rows_on_a_device(void **state) {
                         .order.data = room[LT_STAGE_ORDER]};
     lt_exec r = {.backend = be, .device = device_of(be)};
     lt_arena a = {.base = staging, .size_bytes = sizeof staging, .name = "staging"};
+    const lt_stage_slot *slot;
     lt_stage stage = {0};
     (void)state;
     for (int64_t i = 0; i < N; i++) {
@@ -190,8 +191,9 @@ static void rows_on_a_device(void **state) {
     lt_stage_carve(&stage, &o, &a);
     must(lt_stage_put(&stage, &b), "put");
     assert_int_equal(lt_stage_next(&stage)->head_rows, 1152);
-    must(lt_stage_send(&stage, &r, 0, &b, &to), "send");
-    assert_int_equal(lt_stage_head_rows(&stage, 0), 1024);
+    must(lt_stage_fill(&stage, &r, 0, &b, &slot), "fill");
+    must(lt_stage_send(&stage, &r, 0, &to), "send");
+    assert_int_equal(slot->head_rows, 1024);
     lt_stage_close(&stage);
     be->queue_close(r.queue);
 }

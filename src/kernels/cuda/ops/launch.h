@@ -89,6 +89,7 @@ LT_MUST_USE lt_err lt_cuda_run_early(lt_queue *q, const char *file, const char *
     X(act_bwd)                                                                                     \
     X(add)                                                                                         \
     X(sum)                                                                                         \
+    X(gather_rows)                                                                                 \
     X(xent)                                                                                        \
     X(distill)                                                                                     \
     X(penalty_set)                                                                                 \

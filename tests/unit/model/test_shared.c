@@ -1,0 +1,287 @@
+/* Rows that are shared (shared.h): the tables of small batches, worked out by hand; and passes that
+ * share rows against passes that do not, on the CPU and, where there is one, on the GPU.
+ *
+ * Log-probabilities are computed by the same products of other numbers of rows: 1e-5. Gradients of
+ * a prompt are added up before a product instead of after it: 5e-6 of the largest; on a GPU, whose
+ * products of F32 are those of test_cuda.c, 2e-5. */
+#include "unit/model/golden.h"
+
+#include "model/alloc.h"
+#include "model/family.h"
+#include "model/pass_impl.h"
+
+/* ---- Tables ---- */
+
+typedef struct {
+    lt_pass_batch b;
+    int32_t memory[5 * 64 + 1], tokens[64], labels[64];
+} small;
+
+/* labels 1 where `learnt` has an x. */
+static lt_pass_batch *batch_of(small *s, int64_t batch, int64_t seq, const char *tokens,
+                               const char *learnt) {
+    for (int64_t i = 0; i < batch * seq; i++) {
+        s->tokens[i] = tokens[i];
+        s->labels[i] = learnt[i] == 'x' ? 1 : -1;
+    }
+    s->b = (lt_pass_batch){.batch = batch, .seq = seq, .tokens = s->tokens, .labels = s->labels};
+    return &s->b;
+}
+
+static void assert_ids(const int32_t *got, const int32_t *want, int64_t n, const char *what) {
+    for (int64_t i = 0; i < n; i++) {
+        if (got[i] != want[i]) {
+            fail_msg("%s[%lld] = %d, not %d", what, (long long)i, (int)got[i], (int)want[i]);
+        }
+    }
+}
+#define ASSERT_IDS(got, ...)                                                                       \
+    do {                                                                                           \
+        static const int32_t want[] = {__VA_ARGS__};                                               \
+        assert_ids(got, want, (int64_t)(sizeof want / sizeof *want), #got);                        \
+    } while (0)
+
+/* Two answers to a prompt of three tokens and one to another, whose first two are the same. What
+ * has a label, as the last token of a prompt has, is not shared; what follows the last label is not
+ * needed, nor is a row without labels. */
+static void tables_of_three_rows(void **state) {
+    small s;
+    lt_shared_tables t;
+    (void)state;
+    batch_of(&s, 4, 6,
+             "abcpq."
+             "abcrst"
+             "abxy.."
+             "zz....",
+             "  xx  "
+             "  xxx "
+             " xx   "
+             "      ");
+    assert_int_equal(lt_shared_plan(s.memory, &s.b, 1, 0), 9);
+    t = lt_shared_tables_in(s.memory, 24, 9);
+    ASSERT_IDS(t.spread, 0, 1, 2, 3, -1, -1, 0, 1, 4, 5, 6, -1, 0, 7, 8, -1, -1, -1, -1, -1, -1, -1,
+               -1, -1);
+    ASSERT_IDS(t.first, 0, 1, 2, 3, -1, -1, -1, -1, 4, 5, 6, -1, -1, 7, 8, -1, -1, -1, -1, -1, -1,
+               -1, -1, -1);
+    ASSERT_IDS(t.tokens, 0, 6, 12, 1, 7, 2, 3, 8, 9, 10, 13, 14);
+    ASSERT_IDS(t.start, 0, 3, 5, 6, 7, 8, 9, 10, 11, 12);
+    ASSERT_IDS(t.place, 0, 1, 2, 3, 8, 9, 10, 13, 14);
+    /* Whole tiles, and at least so many. */
+    assert_int_equal(lt_shared_plan(s.memory, &s.b, 4, 0), 12);
+    t = lt_shared_tables_in(s.memory, 24, 12);
+    ASSERT_IDS(t.start, 0, 3, 5, 6, 7, 8, 9, 10, 11, 12, 12, 12, 12);
+    ASSERT_IDS(t.place, 0, 1, 2, 3, 8, 9, 10, 13, 14, -1, -1, -1);
+    assert_int_equal(lt_shared_plan(s.memory, &s.b, 4, 13), 16);
+}
+
+/* Nothing is saved by sharing less than a sixteenth. */
+static void few_are_not_shared(void **state) {
+    small s;
+    (void)state;
+    batch_of(&s, 2, 16,
+             "abcdefghijklmnop"
+             "abcdefghijklmnop",
+             " xxxxxxxxxxxxxxx"
+             " xxxxxxxxxxxxxxx");
+    assert_int_equal(lt_shared_plan(s.memory, &s.b, 1, 0), 0);
+    batch_of(&s, 2, 16,
+             "abcdefghijklmnop"
+             "abcdefghijklmnop",
+             "  xxxxxxxxxxxxxx"
+             "  xxxxxxxxxxxxxx");
+    assert_int_equal(lt_shared_plan(s.memory, &s.b, 1, 0), 30);
+    assert_int_equal(lt_shared_plan(s.memory, &s.b, 16, 0), 0); /* 32, in whole tiles. */
+    batch_of(&s, 2, 16,
+             "abcdefghijklmnop"
+             "abcdefghijklmnop",
+             "                "
+             "                ");
+    assert_int_equal(lt_shared_plan(s.memory, &s.b, 1, 0), 0);
+}
+
+/* ---- Passes ---- */
+
+enum { B = 6, T = 96, N = B * T, VOCAB = 300, COPIES = 3 };
+
+typedef struct {
+    int32_t tokens[N], labels[N];
+    float d[N];
+    lt_pass_batch b;
+} batch;
+
+/* Groups of three answers to prompts of 37 and of 60 tokens; answers of 8 to 30 tokens. */
+static void make(batch *x) {
+    static const int64_t prompts[] = {37, 60}, answers[] = {30, 8, 21, 9, 30, 13};
+    *x = (batch){.b = {.batch = B, .seq = T}};
+    for (int64_t row = 0; row < B; row++) {
+        const int64_t prompt = prompts[row / COPIES], end = prompt + answers[row];
+        for (int64_t t = 0; t < T; t++) {
+            const int64_t i = row * T + t, key = t < prompt ? row / COPIES : 10 + row;
+            x->tokens[i] = t < end ? (int32_t)((t * 7919 + key * 104729) % VOCAB) : 0;
+            x->labels[i] = -1;
+            x->d[i] = (float)(i % 11 - 5) / 8.0f;
+        }
+        for (int64_t t = prompt; t < end; t++) {
+            x->labels[row * T + t - 1] = x->tokens[row * T + t];
+        }
+    }
+    x->b.tokens = x->tokens;
+    x->b.labels = x->labels;
+}
+
+typedef struct {
+    float logprobs[N], losses[N], *gradients;
+    lt_pass_result eval;
+    int64_t rows;
+} outcome;
+
+/* A batch of another shape before, whose gradients are left in all scratch. */
+static void run(lt_pass *p, const batch *x, outcome *out) {
+    const lt_param_buffer *g = lt_pass_gradients(p);
+    lt_pass_batch one = x->b;
+    one.batch = 1;
+    must(lt_pass_logprobs(p, 0, &one, out->logprobs), "one row");
+    must(lt_pass_logprobs_backward(p, 0, x->d, 1.0f), "backward of one row");
+    must(lt_pass_eval(p, &x->b, &out->eval, out->losses), "eval");
+    must(lt_pass_zero_gradients(p), "zero");
+    must(lt_pass_logprobs(p, 0, &x->b, out->logprobs), "log-probabilities");
+    out->rows = p->shared.rows;
+    must(lt_pass_logprobs_backward(p, 0, x->d, 0.5f), "backward");
+    must(p->exec.backend->sync(lt_pass_queue(p)), "wait"); /* A model's copies have their own. */
+    must(lt_model_download(p->model, out->gradients, lt_param_floats(g),
+                           lt_param_buffer_bytes(&p->model->table, LT_F32)),
+         "gradients");
+}
+
+static void outcome_of(lt_model *m, lt_pass_options o, bool shares, const batch *x, outcome *out) {
+    lt_pass *p = NULL;
+    o.shares = shares;
+    must(lt_pass_open(&p, m, &o), "pass");
+    out->gradients = malloc(lt_param_buffer_bytes(&m->table, LT_F32));
+    assert_true(out->gradients != NULL);
+    run(p, x, out);
+    lt_pass_close(p);
+}
+
+static void compare(lt_model *m, const lt_pass_options *o, int64_t rows, double tolerance) {
+    static batch x;
+    static outcome want, got;
+    make(&x);
+    outcome_of(m, *o, false, &x, &want);
+    outcome_of(m, *o, true, &x, &got);
+    assert_int_equal(want.rows, 0);
+    assert_int_equal(got.rows, rows);
+    for (int64_t i = 0; i < N; i++) {
+        const float error = 1e-5f * fmaxf(1.0f, -want.logprobs[i]);
+        if (fabsf(got.logprobs[i] - want.logprobs[i]) > error ||
+            fabsf(got.losses[i] - want.losses[i]) > error) {
+            fail_msg("token %lld: log-probability %.7g, not %.7g; loss %.7g, not %.7g",
+                     (long long)i, (double)got.logprobs[i], (double)want.logprobs[i],
+                     (double)got.losses[i], (double)want.losses[i]);
+        }
+    }
+    assert_int_equal(got.eval.n_labels, want.eval.n_labels);
+    assert_true(fabs(got.eval.loss_sum - want.eval.loss_sum) <= 1e-5 * want.eval.loss_sum);
+    assert_params_near(&m->table, got.gradients, want.gradients, tolerance, "gradients");
+    free(want.gradients);
+    free(got.gradients);
+}
+
+/* Small, of the kinds of attention that there are: learned positions and biases; norms of q and k,
+ * apart from v; windows, soft caps and scales of their own. */
+static lt_model *model_of(lt_family family, const lt_backend *be) {
+    lt_model_spec s = lt_family_get(family)->preset;
+    lt_model *m = NULL;
+    s.n_layers = 2;
+    s.width = 64;
+    s.n_heads = 4;
+    s.n_kv_heads = family == LT_FAMILY_GPT2 ? 4 : 2;
+    s.head_dim = 16;
+    s.ffn_width = 96;
+    s.vocab_size = VOCAB;
+    s.max_seq = T;
+    s.window = s.window > 0 ? 24 : 0;
+    s.embed_scale = family == LT_FAMILY_GEMMA2 ? 8.0f : s.embed_scale;
+    must(lt_model_create(
+             &m, &s,
+             &(lt_model_options){.dtype = LT_F32, .trainable = true, .device = device_of(be)}, 1),
+         be->name);
+    return m;
+}
+
+/* Rows: 36 + 59 tokens of prompts, and of each row its last token of the prompt and its answer, but
+ * the last token, behind the last label: 36 + 59 + 6 + 111 - 6 = 206. */
+static void on(const lt_backend *be, int64_t rows, double tolerance) {
+    static const lt_family families[] = {LT_FAMILY_GPT2, LT_FAMILY_APERTUS, LT_FAMILY_GEMMA2};
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        lt_model *m = model_of(families[i], be);
+        for (lt_recompute level = LT_RECOMPUTE_NONE; level <= LT_RECOMPUTE_FULL; level++) {
+            const lt_pass_options o = {.batch = B,
+                                       .seq = T,
+                                       .train = true,
+                                       .recompute = level,
+                                       .loss_chunk_rows = 48,
+                                       .weights = true,
+                                       .masks = true,
+                                       .keep_logits = level == LT_RECOMPUTE_NONE};
+            compare(m, &o, rows, tolerance);
+        }
+        lt_model_close(m);
+    }
+}
+
+static void the_same_on_the_cpu(void **state) {
+    (void)state;
+    on(lt_backend_cpu(), 208, 5e-6); /* In tiles of 16. */
+}
+
+static void the_same_on_the_gpu(void **state) {
+    (void)state;
+    if (gpu_backend() == NULL) {
+        skip();
+    }
+    on(gpu_backend(), 256, 2e-5); /* In tiles of 128. */
+}
+
+/* Documents and positions of a packed batch are its own; dropout and the places of a batch in exact
+ * order are those of its rows. */
+static void packed_rows_are_not_shared(void **state) {
+    static batch x;
+    static int32_t documents[N];
+    static float logprobs[N];
+    lt_model *m = model_of(LT_FAMILY_APERTUS, lt_backend_cpu());
+    lt_pass *p = NULL;
+    const lt_pass_options o = {
+        .batch = B, .seq = T, .weights = true, .masks = true, .shares = true};
+    lt_pass_options refused[] = {o, o, o};
+    (void)state;
+    make(&x);
+    must(lt_pass_open(&p, m, &o), "pass");
+    must(lt_pass_logprobs(p, 0, &x.b, logprobs), "shared");
+    assert_int_equal(p->shared.rows, 208);
+    x.b.doc_start = documents;
+    must(lt_pass_logprobs(p, 0, &x.b, logprobs), "with documents");
+    assert_int_equal(p->shared.rows, 0);
+    lt_pass_close(p);
+    refused[0].exact = true;
+    refused[1].lora.dropout = 0.1;
+    refused[2].joins = 2;
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        const lt_model_spec *s = lt_model_get_spec(m);
+        lt_pass_options without = refused[i];
+        lt_pass_memory with, want;
+        without.shares = false;
+        must(lt_pass_measure(&with, s, LT_F32, &refused[i]), "measure");
+        must(lt_pass_measure(&want, s, LT_F32, &without), "measure");
+        assert_int_equal(with.scratch_bytes, want.scratch_bytes);
+    }
+    lt_model_close(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tables_of_three_rows), cmocka_unit_test(few_are_not_shared),
+        cmocka_unit_test(packed_rows_are_not_shared), cmocka_unit_test(the_same_on_the_cpu),
+        cmocka_unit_test(the_same_on_the_gpu)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
