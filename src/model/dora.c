@@ -69,8 +69,7 @@ static lt_err measure_rows(lt_exec *r, const lt_lora_site *s, int index, int64_t
                               .part = LT_NORM_MEASURE});
 }
 
-/* The magnitudes m of a matrix, as a column. */
-static lt_tensor magnitudes_of(const lt_lora *l, const lt_lora_site *s) {
+lt_tensor lt_dora_magnitudes(const lt_lora *l, const lt_lora_site *s) {
     const lt_param *m = &l->params->table.params[s->m];
     return l->trained != l->params
                ? column(&l->dora.magnitudes, s->m_at, m->local_count)
@@ -81,7 +80,7 @@ static lt_tensor magnitudes_of(const lt_lora *l, const lt_lora_site *s) {
 static lt_err derive_site(lt_exec *r, const lt_lora_site *s) {
     const lt_lora *l = r->lora->lora;
     const lt_param *a = &l->params->table.params[s->a];
-    const lt_tensor m = magnitudes_of(l, s),
+    const lt_tensor m = lt_dora_magnitudes(l, s),
                     inverse = lt_tensor_1d((float *)l->dora.inverse.data + s->m_at, LT_F32,
                                            m.shape[0]),
                     nothing = lt_tensor_1d(l->dora.rows.data, LT_F32, 1);

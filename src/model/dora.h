@@ -36,6 +36,9 @@ void lt_dora_close(lt_lora *l);
  * ranks of tp, each calls it. lt_model_settle(l->trained) is the caller's. */
 LT_MUST_USE lt_err lt_dora_begin(lt_exec *r, int layer);
 
+/* m of a matrix, of the rows that are here: (rows, 1) F32, whatever the type of the weights is. */
+lt_tensor lt_dora_magnitudes(const lt_lora *l, const lt_lora_site *s);
+
 /* y (rows, out) holds z, the product without bias. Multiply its adapted columns by c, then add the
  * bias to all columns. */
 LT_MUST_USE lt_err lt_dora_scale(lt_exec *r, const lt_lora_site *s, lt_tensor y, lt_tensor bias);

@@ -9,6 +9,7 @@
 #ifndef LT_PARALLEL_WHOLE_H
 #define LT_PARALLEL_WHOLE_H
 
+#include "model/lora.h"
 #include "parallel/shards.h"
 
 /* Does this rank send the box, as the only one of those that hold it? shards: those of which it
@@ -21,5 +22,10 @@ bool lt_whole_sends(const lt_world *w, const lt_shards *shards, const lt_param *
  * are used. */
 LT_MUST_USE lt_err lt_whole_bring(const lt_world *w, const lt_shards *shards, const lt_model *from,
                                   lt_model *to, lt_queue *queue);
+
+/* The same of adapters, which each rank keeps as the layout says. The magnitudes of DoRA come in
+ * F32. */
+LT_MUST_USE lt_err lt_whole_bring_adapters(const lt_world *w, const lt_lora *from, lt_lora *to,
+                                           lt_queue *queue);
 
 #endif

@@ -34,7 +34,7 @@ static bool trains_scores(const lt_recipe *r) {
 
 lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh, int zero) {
     const char *divides = divides_base(mesh, zero);
-    const bool drops = r->lora_dropout > 0.0, experts = mesh != NULL && mesh->ep > 1;
+    const bool drops = r->lora_dropout > 0.0;
     char base[LT_OPTION_STR_BYTES];
     const struct {
         const char *what;
@@ -47,9 +47,7 @@ lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh, int zero
                     drops && r->objective != LT_RECIPE_OBJECTIVE_sft},
                    {"lora.dropout and guard.replay", drops && r->guard_replay > 0},
                    {"lora.dropout and diloco.sites", drops && r->sites > 1},
-                   {"a score head and mesh.zero = 3", zero == 3 && trains_scores(r)},
-                   {"lora.dora and answers of its own with mesh.zero = 3, tp, pp or ep (mesh)",
-                    r->lora_dora && (divides != NULL || experts) && lt_objective_draws(r)}};
+                   {"a score head and mesh.zero = 3", zero == 3 && trains_scores(r)}};
     if (r->lora_rank == 0 && r->lora_init[0] == '\0') {
         return LT_OK;
     }

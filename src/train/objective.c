@@ -546,7 +546,7 @@ lt_err lt_objective_bring_whole(lt_training *t) {
     }
     LT_TRY(t->whole->version != t->model->version ? bring_model(t) : LT_OK);
     if (to != NULL && to->params->version != t->lora->params->version) {
-        LT_TRY(lt_whole_bring(t->world, NULL, t->lora->params, to->params, lt_training_queue(t)));
+        LT_TRY(lt_whole_bring_adapters(t->world, t->lora, to, lt_training_queue(t)));
     }
     return lt_training_settle(t);
 }

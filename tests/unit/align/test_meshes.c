@@ -54,9 +54,16 @@ static lt_objective reinforce(void *state, const lt_recipe *r) {
     return lt_learner_objective(&s->learner);
 }
 
+/* A learner whose answers the engine draws. */
+static lt_objective draw(void *state, const lt_recipe *r) {
+    (void)r;
+    return lt_learner_objective(state);
+}
+
 static const ranks_objective preferences = {sizeof(lt_preference_objective), prefer},
                              distillation = {sizeof(lt_distill), distill},
-                             reinforcement = {sizeof(scripted), reinforce};
+                             reinforcement = {sizeof(scripted), reinforce},
+                             drawing = {sizeof(lt_learner), draw};
 
 /* ---- Runs ---- */
 
@@ -113,6 +120,12 @@ static const kind
     adapted_reward = {&preferences,
                       "objective.kind=reward data.train=" PAIRS " data.valid=" PAIRS ADAPTED};
 
+/* The engine has the lengths of rows, which it gets apart from the adapters' other numbers. */
+static const kind dora = {&drawing, "objective.kind=dapo rl.group=4 rl.tokens=8 rl.passes=2 "
+                                    "rl.rewards=ended,length:-0.5 optim.lr=2e-4 data.train=" CHAT
+                                    " lora.rank=4 lora.targets=q_proj,o_proj lora.dora=true"};
+#define MOST_MISMATCH 1 /* Among the numbers of a step's record (learner.c). */
+
 /* mesh: "", or a mesh and options behind it. Returns the loss of a validation: of one rank, and
  * where ranks take part in each other's passes. */
 static double run(ranks_result *result, const kind *k, const char *model, const char *mesh) {
@@ -136,7 +149,7 @@ static double run(ranks_result *result, const kind *k, const char *model, const 
     must(ranks_try(result, out, all, axes[0] != '\0' ? axes : NULL, s.pp * s.dp * s.cp * s.tp,
                    validates),
          all);
-    if (validates && k->trains != &reinforcement) {
+    if (validates && (k->trains == &preferences || k->trains == &distillation)) {
         json_t *rows = run_lines(out, "eval");
         assert_int_equal(json_array_size(rows), 1);
         loss = json_number_value(json_object_get(json_array_get(rows, 0), "loss"));
@@ -214,6 +227,22 @@ static void adapters(void **state) {
     compare(&adapted_dapo, MODEL, shared);
 }
 
+/* Engine and trainer agree: in BF16, where lengths are rounded unless they come in F32, as far as
+ * two ways to compute do. */
+static void magnitudes(void **state) {
+    static const char *const meshes[] = {"tp=2", "pp=2", "dp=2 mesh.zero=3", NULL};
+    (void)state;
+    compare(&dora, MODEL, meshes);
+    for (int i = 0; meshes[i] != NULL; i++) {
+        ranks_result r = {0};
+        char mesh[64];
+        (void)snprintf(mesh, sizeof mesh, "%s model.dtype=bf16", meshes[i]);
+        (void)run(&r, &dora, MODEL, mesh);
+        assert_true(r.most[MOST_MISMATCH] > 0.0 && r.most[MOST_MISMATCH] < 0.05);
+        ranks_result_free(&r);
+    }
+}
+
 /* Ranks that divide experts send each other rows, so all of them take part in each pass, and one
  * whose rows are short has room for those of the others. */
 static void experts(void **state) {
@@ -237,12 +266,14 @@ static void experts(void **state) {
     compare(&adapted_dpo, folder, (const char *const[]){"dp=4,ep=2 mesh.zero=3", NULL});
     compare(&adapted_reward, folder, (const char *const[]){"dp=2,pp=2,ep=2", NULL});
     compare(&adapted_dapo, folder, (const char *const[]){"dp=2,tp=2,ep=2", NULL});
+    compare(&dora, folder, (const char *const[]){"dp=2,ep=2", NULL});
     compare(&adapted_drawn, folder, (const char *const[]){"dp=2,ep=2", NULL});
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(zero_three), cmocka_unit_test(tensors),
                                        cmocka_unit_test(contexts),   cmocka_unit_test(pipelines),
-                                       cmocka_unit_test(adapters),   cmocka_unit_test(experts)};
+                                       cmocka_unit_test(adapters),   cmocka_unit_test(magnitudes),
+                                       cmocka_unit_test(experts)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }

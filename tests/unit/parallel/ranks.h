@@ -48,7 +48,8 @@ static const ranks_bound ranks_bf16 = {3e-2, 5e-3, 3e-2, 3e-2};
 typedef struct {
     int64_t steps;
     double losses[RANKS_MAX_STEPS], norms[RANKS_MAX_STEPS];
-    double rows, labels;        /* Of the last step. */
+    double rows, labels;            /* Of the last step. */
+    double most[LT_OBJECTIVE_MOST]; /* Of all steps (train/record.h). */
     float *gradients, *weights; /* (whole_elements): of the first step, a label's sum; the last. */
     bool *has_gradient, *has_weight;
     lt_param_table table; /* Of the whole model, or of the adapters that are trained beside it. */
@@ -173,6 +174,9 @@ static inline lt_err ranks_steps(ranks_run *run, lt_training *t) {
             r->norms[r->steps++] = o.decision.grad_norm;
             r->rows = o.record.rows;
             r->labels = o.record.labels;
+            for (int i = 0; i < LT_OBJECTIVE_MOST; i++) {
+                r->most[i] = fmax(r->most[i], o.record.most[i]);
+            }
         }
     }
     LT_TRY(lt_training_settle(t));
