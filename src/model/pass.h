@@ -335,10 +335,12 @@ LT_MUST_USE lt_err lt_pass_bring_gradients(lt_pass *p, int unit, float *base, bo
 float *lt_pass_f32(lt_pass *p);
 struct lt_queue *lt_pass_queue(const lt_pass *p); /* The queue on which gradients are computed. */
 int64_t lt_pass_graphs(const lt_pass *p);         /* Recorded so far: every piece is one. */
-/* Tokens of the batches that were loaded, and rows that were computed for them, of a pass that
- * shares rows; of others 0. */
+/* Of the batches that were loaded into a pass that shares rows: their tokens, padding among them;
+ * those up to the last label of each row, for which the result is what it would be without sharing;
+ * and the rows that were computed for them. A batch whose rows were not shared counts whole. Of
+ * other passes 0. */
 typedef struct {
-    int64_t tokens, rows;
+    int64_t tokens, needed, rows;
 } lt_pass_shares;
 lt_pass_shares lt_pass_shared(const lt_pass *p);
 

@@ -374,6 +374,7 @@ lt_err lt_pass_load(lt_pass *p, int set, const lt_pass_batch *b) {
     p->kept_set = p->kept_set == set ? -1 : p->kept_set;
     if (p->stage.options.shares) {
         p->shares.tokens += b->batch * b->seq;
+        p->shares.needed += slot->needed;
         p->shares.rows += slot->batch * slot->seq;
     }
     p->sets[set].head_rows = slot->head_rows;

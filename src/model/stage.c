@@ -153,10 +153,13 @@ static int64_t share(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batch
     return lt_shared_plan(slot->shared, b, step, round_up(counted, step) + 1);
 }
 
+static lt_shared_tables tables_of(const lt_stage_slot *slot) {
+    return lt_shared_tables_in(slot->shared, tokens_of(slot), rows_of(slot));
+}
+
 /* The token of each row; of rows that are shared the first, or -1. */
 static const int32_t *token_of_rows(const lt_stage_slot *slot) {
-    return slot->shares ? lt_shared_tables_in(slot->shared, tokens_of(slot), rows_of(slot)).place
-                        : NULL;
+    return slot->shares ? tables_of(slot).place : NULL;
 }
 
 static int64_t token_of(const int32_t *of_rows, int64_t row) {
@@ -232,6 +235,7 @@ static void fill_slot(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batc
     slot->shares = n_shared > 0;
     slot->batch = slot->shares ? 1 : b->batch;
     slot->seq = slot->shares ? n_shared : b->seq;
+    slot->needed = slot->shares ? tables_of(slot).start[n_shared] : n;
     slot->head_rows = head_rows_of(s, rows_of(slot), n_counted, has_graph);
     fill_tokens(slot, b);
     if (is_packed(slot)) {

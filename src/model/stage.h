@@ -53,6 +53,7 @@ typedef struct lt_stage_slot {
     int64_t head_rows; /* batch * seq: not packed. */
     bool shares;
     int32_t *shared; /* Tables of shared.h, in slots of sets. */
+    int64_t needed;  /* Tokens for which rows are computed. */
     /* (rows), of a packed batch: the token of the batch whose label, weight and loss are at this
      * place; -1: none. */
     int32_t *places;

@@ -11,6 +11,13 @@
 #define PLOT_WIDTH  72
 #define PLOT_HEIGHT 12
 
+/* Of the tokens that a step learns from, the share for which something was computed: with shared
+ * prompts not all, and what was saved is no arithmetic of the model. */
+static double computed_share(const lt_training *t) {
+    const lt_pass_shares s = t->pass != NULL ? lt_pass_shared(t->pass) : (lt_pass_shares){0};
+    return s.rows < s.needed ? (double)s.rows / (double)s.needed : 1.0;
+}
+
 static void show_progress(lt_training *t, const lt_step_outcome *o, double mfu) {
     char eta[LT_CLOCK_TEXT_BYTES], brief[LT_OBJECTIVE_BRIEF_BYTES] = "";
     if (t->objective != NULL && t->objective->brief != NULL) {
@@ -90,8 +97,8 @@ lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o) {
     bool present[LT_TRAIN_METRIC_COUNT];
 
     count_time(t, o);
-    LT_TRY(lt_matmul_peak_share(&mfu, &t->peak_flops, rate * t->flops_per_token, t->model->device,
-                                t->model->options.dtype));
+    LT_TRY(lt_matmul_peak_share(&mfu, &t->peak_flops, rate * t->flops_per_token * computed_share(t),
+                                t->model->device, t->model->options.dtype));
     if (!d->apply) {
         lt_log_warn("step %lld: update skipped: %s", (long long)t->state.step, d->why);
         LT_TRY(lt_metrics_put(&t->metrics, json_pack("{s:s, s:I, s:s}", "kind", "skip", "step",

@@ -259,9 +259,13 @@ static void packed_rows_are_not_shared(void **state) {
     must(lt_pass_open(&p, m, &o), "pass");
     must(lt_pass_logprobs(p, 0, &x.b, logprobs), "shared");
     assert_int_equal(p->shared.rows, 208);
+    assert_int_equal(lt_pass_shared(p).needed, 3 * 37 + 3 * 60 + 111 - 6);
     x.b.doc_start = documents;
     must(lt_pass_logprobs(p, 0, &x.b, logprobs), "with documents");
     assert_int_equal(p->shared.rows, 0);
+    assert_int_equal(lt_pass_shared(p).tokens, 2 * N);
+    assert_int_equal(lt_pass_shared(p).needed, 3 * 37 + 3 * 60 + 111 - 6 + N);
+    assert_int_equal(lt_pass_shared(p).rows, 208 + N);
     lt_pass_close(p);
     refused[0].exact = true;
     refused[1].lora.dropout = 0.1;
