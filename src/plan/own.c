@@ -16,12 +16,18 @@
  * h200/train.json (products: 4 % off in the mean of 13 rows). */
 #define K_RAMP   684.0 /* Depth at which half of a product's time is not its inner loop. */
 #define LAUNCH_S 3e-6
-/* Causal attention reaches share * T / (T + ramp) of the peak, heads of 64; wider heads by the
- * ratio of rows of 4096 tokens in bench/results/kernels_attention_h100.json. */
-#define FORWARD_SHARE  0.486
-#define FORWARD_RAMP   674.0
-#define BACKWARD_SHARE 0.356
-#define BACKWARD_RAMP  369.0
+/* Causal attention with heads of 64 within steps of training: the share of the peak that it reaches
+ * at some lengths of rows, between which the logarithm of the length is interpolated; below the
+ * shortest it falls as T / (T + ramp), beyond the longest it stays. The means of the rows in
+ * bench/results/h200/train.json, and of longer ones there. The steps are limited by power, so that
+ * attention is the faster, the less of a step products take. Wider heads: by the ratio of rows of
+ * 4096 tokens in bench/results/kernels_attention_h100.json. */
+static const struct {
+    double tokens, forward, backward;
+} by_length[] = {{1024, 0.294, 0.261},  {2048, 0.369, 0.316},  {4096, 0.420, 0.332},
+                 {16384, 0.496, 0.389}, {32768, 0.523, 0.480}, {65536, 0.569, 0.548}};
+#define FORWARD_RAMP  674.0
+#define BACKWARD_RAMP 369.0
 static const struct {
     int64_t width;
     double forward, backward;
@@ -55,19 +61,38 @@ static lt_plan_precision precision_of(const lt_tensor *a) {
     return a->dtype == LT_F32 ? LT_PLAN_FP32 : LT_PLAN_BF16;
 }
 
+static double share_of(double tokens, bool backward) {
+    const size_t n = sizeof by_length / sizeof *by_length;
+    const double ramp = backward ? BACKWARD_RAMP : FORWARD_RAMP, shortest = by_length[0].tokens,
+                 first = backward ? by_length[0].backward : by_length[0].forward;
+    size_t i = 1;
+    if (tokens < shortest) {
+        return first * tokens / (tokens + ramp) * (shortest + ramp) / shortest;
+    }
+    while (i < n && by_length[i].tokens <= tokens) {
+        i++;
+    }
+    if (i == n) {
+        return backward ? by_length[n - 1].backward : by_length[n - 1].forward;
+    }
+    const double low = backward ? by_length[i - 1].backward : by_length[i - 1].forward,
+                 high = backward ? by_length[i].backward : by_length[i].forward,
+                 way = log(tokens / by_length[i - 1].tokens) /
+                       log(by_length[i].tokens / by_length[i - 1].tokens);
+    return low + way * (high - low);
+}
+
 static double attention_s(const machine *m, lt_cost cost, const lt_attention_args *a,
                           bool backward) {
-    const double tokens = (double)a->k.shape[1], ramp = backward ? BACKWARD_RAMP : FORWARD_RAMP;
     const int64_t width = a->q.shape[3];
-    double share = backward ? BACKWARD_SHARE : FORWARD_SHARE;
+    double share = share_of((double)a->k.shape[1], backward);
     size_t i = 0;
     while (i + 1 < sizeof by_width / sizeof *by_width && by_width[i].width < width) {
         i++;
     }
     share *= (backward ? by_width[i].backward : by_width[i].forward) * (double)width /
              (double)by_width[i].width;
-    return cost.flops / (m->gpu->peak_tflops[LT_PLAN_BF16] * 1e12 * m->rates->attention * share) *
-               (tokens + ramp) / tokens +
+    return cost.flops / (m->gpu->peak_tflops[LT_PLAN_BF16] * 1e12 * m->rates->attention * share) +
            LAUNCH_S;
 }
 

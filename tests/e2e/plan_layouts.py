@@ -98,7 +98,7 @@ def measured_meshes():
         told = [l for l in plan(path, ranks, "--cluster", "h200")["layouts"] if l["mesh"] == row["mesh"] and l["zero"] == row["zero"]]
         off = told[0]["step_s"] / step - 1 if told else None
         name = f"{row['model']['family']} of width {row['model']['width']}, {row['mesh']}, rows of {row['seq']}"
-        tap.check(f"{name}: predicted within {15 if row['seq'] <= 4096 else 30} %", told and abs(off) < (0.15 if row["seq"] <= 4096 else 0.3), (off, told))
+        tap.check(f"{name}: predicted within 15 %", told and abs(off) < 0.15, (off, told))
         if "tp=" in row["mesh"] and "tp=2" != row["mesh"] or row["zero"] == 1 and row["model"]["family"] == "llama":
             waits = sum(row["exposed_ms"]) / len(row["exposed_ms"]) / 1e3
             tap.check(f"{name}: what it waits for", told and 0.4 * waits < told[0]["comm_s"] < 1.2 * waits, (waits, told))
