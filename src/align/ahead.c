@@ -16,10 +16,16 @@ void lt_ahead_close(lt_ahead *a) {
     *a = (lt_ahead){.pending = false};
 }
 
+/* What a thread of its own draws: with other ranks of the same questions this rank's share, because
+ * only the trainer's thread calls other ranks. */
+static lt_err draw_apart(lt_reinforce *r) {
+    return r->o.sharers != NULL ? lt_reinforce_draw_own(r) : lt_reinforce_draw(r);
+}
+
 static void *draw(void *of) {
     lt_ahead *a = of;
     lt_thread_set_count(a->threads);
-    lt_failure_keep(&a->failure, lt_reinforce_draw(&a->r));
+    lt_failure_keep(&a->failure, draw_apart(&a->r));
     return NULL;
 }
 
@@ -28,12 +34,13 @@ lt_err lt_ahead_begin(lt_ahead *a, const lt_reinforce *now) {
     a->r.asked = now->asked;
     a->r.done = now->done + 1;
     a->pending = true;
+    a->apart = a->r.o.sharers != NULL;
     if (a->serial) {
-        lt_failure_keep(&a->failure, lt_reinforce_draw(&a->r));
+        lt_failure_keep(&a->failure, draw_apart(&a->r));
         return LT_OK;
     }
     if (pthread_create(&a->thread, NULL, draw, a) != 0) {
-        a->pending = false;
+        a->pending = a->apart = false;
         LT_FAIL(LT_ERR_OOM, "a thread that draws answers ahead");
     }
     a->running = true;
@@ -47,10 +54,19 @@ void lt_ahead_wait(lt_ahead *a) {
     }
 }
 
+void lt_ahead_settle(lt_ahead *a) {
+    lt_ahead_wait(a);
+    if (a->apart) {
+        a->apart = false;
+        lt_failure_keep(&a->failure,
+                        lt_reinforce_draw_others(&a->r, lt_failure_raise(&a->failure)));
+    }
+}
+
 lt_err lt_ahead_take(lt_ahead *a, lt_reinforce *into) {
     const lt_reinforce before = *into;
     LT_ASSERT(a->pending);
-    lt_ahead_wait(a);
+    lt_ahead_settle(a);
     a->pending = false;
     LT_TRY(lt_failure_raise(&a->failure));
     into->drawn = a->r.drawn;

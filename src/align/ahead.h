@@ -25,6 +25,7 @@ typedef struct {
     lt_reinforce r; /* Holds the answers that are drawn ahead. */
     pthread_t thread;
     bool pending; /* Answers are drawn, or were drawn, and nobody has taken them. */
+    bool apart;   /* Of these, other ranks of the same questions have a part. */
     bool running; /* The thread draws them, or has ended and was not joined. */
     bool serial;  /* For tests: the draw is done when begin returns. */
     int threads;  /* For judging. */
@@ -35,11 +36,13 @@ typedef struct {
  * also after a failure; a zeroed one is closed. */
 LT_MUST_USE lt_err lt_ahead_open(lt_ahead *a, const lt_reinforce *of, int threads);
 void lt_ahead_close(lt_ahead *a);
-/* Draw answers to the questions that follow those of `now`. Until wait or take returns, nobody else
- * uses the engine, its weights and the rewards. */
+/* Draw answers to the questions that follow those of `now`. Until settle or take returns, nobody
+ * else uses the engine, its weights and the rewards. */
 LT_MUST_USE lt_err lt_ahead_begin(lt_ahead *a, const lt_reinforce *now);
 void lt_ahead_wait(lt_ahead *a); /* Waits until nothing is drawn. */
-/* The answers become those of `into`. Returns the failure of the draw. */
+/* The same, and gets the answers of other ranks, a collective call of them: the engine is free. */
+void lt_ahead_settle(lt_ahead *a);
+/* The same, and the answers become those of `into`. Returns the failure of the draw. */
 LT_MUST_USE lt_err lt_ahead_take(lt_ahead *a, lt_reinforce *into);
 
 #endif

@@ -516,9 +516,10 @@ static lt_err learner_evaluate(void *of, lt_training *t) {
     if (l->held_out.n == 0 || t->evaluated_step == t->state.step) {
         return LT_OK;
     }
-    lt_ahead_wait(&l->ahead); /* The engine is needed. */
+    lt_ahead_settle(&l->ahead); /* The engine is needed. */
     LT_TRY(lt_objective_bring_whole(t));
-    err = lt_reinforce_evaluate(&l->r, &l->held_out, most, &s);
+    err = lt_failure_raise(&l->ahead.failure);
+    err = err == LT_OK ? lt_reinforce_evaluate(&l->r, &l->held_out, most, &s) : err;
     LT_TRY(lt_ranks_combine(&t->ranks, &record, err));
     LT_TRY(lt_objective_sum(t, &s.answers, LT_DRAW_SUMS));
     t->evaluated_step = t->state.step;

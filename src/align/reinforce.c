@@ -39,30 +39,8 @@ lt_err lt_reinforce_open(lt_reinforce *r, const lt_reinforce_options *o, lt_prob
     return LT_OK;
 }
 
-static void forget(lt_drawn *d) {
-    free(d->text);
-    free(d->old);
-    free(d->ref);
-    free(d->answer.ids);
-    free(d->answer.logp);
-    *d = (lt_drawn){0};
-}
-
-void lt_reinforce_close(lt_reinforce *r) {
-    for (int64_t i = 0; i < r->n_drawn && r->drawn != NULL; i++) {
-        forget(&r->drawn[i]);
-    }
-    free(r->drawn);
-    free(r->parts);
-    free(r->chosen.problems);
-    free(r->chosen.passed);
-    *r = (lt_reinforce){0};
-}
-
-/* ---- A draw ---- */
-
 /* What one call of the engine gave, before the groups that teach nothing are taken out. */
-typedef struct {
+typedef struct lt_reinforce_round {
     int64_t questions, group, answers;
     bool greedy;
     const lt_problem **problems; /* (answers) of each answer */
@@ -70,6 +48,7 @@ typedef struct {
     lt_answer *given;            /* (answers) */
     char **texts;                /* (answers) */
     double *rewards, *parts;     /* (answers), (answers, rewards) */
+    int64_t first, end;          /* Of the questions, those that this rank asks. */
     lt_shared_answers shared;    /* What came of other ranks. */
 } round_of;
 
@@ -86,6 +65,37 @@ static void round_close(round_of *k) {
     free(k->shared.ids);
     free(k->shared.logp);
 }
+
+static void forget_round(lt_reinforce *r) {
+    if (r->round != NULL) {
+        round_close(r->round);
+        free(r->round);
+        r->round = NULL;
+    }
+}
+
+static void forget(lt_drawn *d) {
+    free(d->text);
+    free(d->old);
+    free(d->ref);
+    free(d->answer.ids);
+    free(d->answer.logp);
+    *d = (lt_drawn){0};
+}
+
+void lt_reinforce_close(lt_reinforce *r) {
+    forget_round(r);
+    for (int64_t i = 0; i < r->n_drawn && r->drawn != NULL; i++) {
+        forget(&r->drawn[i]);
+    }
+    free(r->drawn);
+    free(r->parts);
+    free(r->chosen.problems);
+    free(r->chosen.passed);
+    *r = (lt_reinforce){0};
+}
+
+/* ---- A draw ---- */
 
 static lt_err round_open(round_of *k, const lt_reinforce *r, int64_t questions, int64_t group) {
     const size_t answers = (size_t)(questions * group);
@@ -145,11 +155,11 @@ static void count_round(const round_of *k, lt_draw_stats *sum) {
     sum->groups += (double)k->questions;
 }
 
-/* Answers to questions [first, end) of a round, and their rewards. */
-static lt_err run_part(lt_reinforce *r, round_of *k, int64_t first, int64_t end,
-                       lt_draw_stats *sum) {
-    const lt_rollout_args asked = {k->asked + first, end - first, k->group, k->greedy};
-    const int64_t at = first * k->group, n = asked.n * k->group;
+/* Answers to this rank's part of the questions of a round, and their rewards. */
+static lt_err run_part(lt_reinforce *r, round_of *k, lt_draw_stats *sum) {
+    lt_share_part(r->o.sharers, k->questions, &k->first, &k->end);
+    const lt_rollout_args asked = {k->asked + k->first, k->end - k->first, k->group, k->greedy};
+    const int64_t at = k->first * k->group, n = asked.n * k->group;
     lt_rollout_stats stats = {0};
     double start_s;
     if (n == 0) {
@@ -167,18 +177,17 @@ static lt_err run_part(lt_reinforce *r, round_of *k, int64_t first, int64_t end,
     return LT_OK;
 }
 
-/* Answers and rewards of a round whose questions are chosen; adds to *sum. */
-static lt_err run_round(lt_reinforce *r, round_of *k, lt_draw_stats *sum) {
-    int64_t first, end;
-    lt_share_part(r->o.sharers, k->questions, &first, &end);
+/* All answers and rewards of a round, of which this rank has its part, or failed with err; adds to
+ * *sum. A collective call of the ranks of the same questions. */
+static lt_err share_round(lt_reinforce *r, round_of *k, lt_draw_stats *sum, lt_err err) {
     k->shared = (lt_shared_answers){.answers = k->given,
                                     .n = k->answers,
-                                    .first = first * k->group,
-                                    .end = end * k->group,
+                                    .first = k->first * k->group,
+                                    .end = k->end * k->group,
                                     .rewards = k->rewards,
                                     .parts = k->parts,
                                     .n_parts = lt_rewards_count(r->rewards)};
-    LT_TRY(lt_share_answers(r->o.sharers, &k->shared, run_part(r, k, first, end, sum)));
+    LT_TRY(lt_share_answers(r->o.sharers, &k->shared, err));
     LT_TRY(read_texts(r, k, 0, k->shared.first));
     LT_TRY(read_texts(r, k, k->shared.end, k->answers));
     count_round(k, sum);
@@ -279,48 +288,67 @@ void lt_reinforce_learn_rates(lt_reinforce *r) {
     }
 }
 
-/* As many questions as groups are missing. */
-static lt_err draw_round(lt_reinforce *r, bool last, int64_t *have) {
-    const int n = lt_rewards_count(r->rewards);
-    round_of k = {0};
-    lt_err err = LT_OK;
-    LT_TRY_DONE(round_open(&k, r, (r->n_drawn - *have) / r->o.group, r->o.group));
-    LT_TRY_DONE(choose_problems(r, k.questions));
-    for (int64_t i = 0; i < k.questions; i++, r->asked++) {
+/* Ask as many questions as groups are missing of the draw. */
+static lt_err ask_round(lt_reinforce *r, round_of *k, int64_t have) {
+    LT_TRY(round_open(k, r, (r->n_drawn - have) / r->o.group, r->o.group));
+    LT_TRY(choose_problems(r, k->questions));
+    for (int64_t i = 0; i < k->questions; i++, r->asked++) {
         const int64_t which = r->asked * r->o.ranks + r->o.rank;
-        ask(&k, i,
+        ask(k, i,
             r->curriculum == NULL
                 ? problem_of(r, which)
-                : &r->problems->items[r->chosen.problems[chosen_at(r, i, k.questions)]],
+                : &r->problems->items[r->chosen.problems[chosen_at(r, i, k->questions)]],
             seed_of(r, which));
     }
-    LT_TRY_DONE(run_round(r, &k, &r->draw));
-    count_passed(r, &k);
-    for (int64_t i = 0; i < k.answers * n; i++) {
-        r->parts[i % n] += k.parts[i];
-    }
-    LT_TRY_DONE(take_groups(r, &k, last, have));
-done:
-    round_close(&k);
-    return err;
+    return run_part(r, k, &r->draw);
 }
 
-lt_err lt_reinforce_draw(lt_reinforce *r) {
-    int64_t have = 0;
-    LT_ASSERT(lt_reinforce_draws_next(r));
+/* Take the answers of a round; err: of asking it. */
+static lt_err take_round(lt_reinforce *r, round_of *k, bool last, int64_t *have, lt_err err) {
+    const int n = lt_rewards_count(r->rewards);
+    LT_TRY(share_round(r, k, &r->draw, err));
+    count_passed(r, k);
+    for (int64_t i = 0; i < k->answers * n; i++) {
+        r->parts[i % n] += k->parts[i];
+    }
+    return take_groups(r, k, last, have);
+}
+
+lt_err lt_reinforce_draw_own(lt_reinforce *r) {
+    LT_ASSERT(lt_reinforce_draws_next(r) && r->round == NULL);
     r->draw = (lt_draw_stats){0};
     r->chosen.n = 0;
     if (r->curriculum != NULL) {
         lt_curriculum_begin(r->curriculum);
     }
     memset(r->parts, 0, (size_t)lt_rewards_count(r->rewards) * sizeof *r->parts);
-    for (int64_t round = 0; have < r->n_drawn; round++) {
-        LT_TRY(draw_round(r, round == r->o.resample, &have));
+    r->round = calloc(1, sizeof *r->round);
+    if (r->round == NULL) {
+        LT_FAIL(LT_ERR_OOM, "a draw");
     }
-    for (int i = 0; i < lt_rewards_count(r->rewards); i++) {
+    return ask_round(r, r->round, 0);
+}
+
+lt_err lt_reinforce_draw_others(lt_reinforce *r, lt_err err) {
+    int64_t have = 0;
+    if (r->round == NULL) { /* The others wait for the deadline of the call. */
+        return err;
+    }
+    err = take_round(r, r->round, r->o.resample == 0, &have, err);
+    for (int64_t round = 1; err == LT_OK && have < r->n_drawn; round++) {
+        round_close(r->round);
+        err = ask_round(r, r->round, have);
+        err = take_round(r, r->round, round == r->o.resample, &have, err);
+    }
+    for (int i = 0; err == LT_OK && i < lt_rewards_count(r->rewards); i++) {
         r->parts[i] /= r->draw.answers;
     }
-    return LT_OK;
+    forget_round(r);
+    return err;
+}
+
+lt_err lt_reinforce_draw(lt_reinforce *r) {
+    return lt_reinforce_draw_others(r, lt_reinforce_draw_own(r));
 }
 
 lt_err lt_reinforce_evaluate(lt_reinforce *r, const lt_problems *problems, int64_t most,
@@ -337,7 +365,7 @@ lt_err lt_reinforce_evaluate(lt_reinforce *r, const lt_problems *problems, int64
             ask(&k, i, &problems->items[(first + i) * r->o.ranks + r->o.rank], 0);
         }
         k.greedy = true;
-        err = err == LT_OK ? run_round(r, &k, out) : err;
+        err = err == LT_OK ? share_round(r, &k, out, run_part(r, &k, out)) : err;
         round_close(&k);
     }
     return err;

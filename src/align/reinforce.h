@@ -103,7 +103,8 @@ typedef struct lt_reinforce {
         double *passed;
         int64_t n, room;
     } chosen;
-    int64_t within; /* Steps of this draw that are done. */
+    struct lt_reinforce_round *round; /* Between draw_own and draw_others. */
+    int64_t within;                   /* Steps of this draw that are done. */
     lt_draw_stats draw;
     double *parts;      /* (lt_rewards_count) means of the draw. */
     lt_align_step step; /* Totals of the current step. */
@@ -119,8 +120,13 @@ int64_t lt_reinforce_steps_a_draw(const lt_reinforce *r);
 /* Does the next step draw? Then the weights are those of the draw. */
 bool lt_reinforce_draws_next(const lt_reinforce *r);
 
-/* Draw, judge, and compute the advantages. */
+/* Draw, judge, and compute the advantages. A collective call of o.sharers. */
 LT_MUST_USE lt_err lt_reinforce_draw(lt_reinforce *r);
+/* The same in two parts: first draw and judge this rank's share, which calls no other rank; then
+ * get those of the others, with err, the result of the first part, and draw again for o.resample. A
+ * call of draw_others, also after a failure, belongs to each of draw_own. */
+LT_MUST_USE lt_err lt_reinforce_draw_own(lt_reinforce *r);
+LT_MUST_USE lt_err lt_reinforce_draw_others(lt_reinforce *r, lt_err err);
 /* The curriculum learns how many answers passed, with r->chosen summed over all ranks. */
 void lt_reinforce_learn_rates(lt_reinforce *r);
 

@@ -16,7 +16,7 @@ lt_err lt_exact_check(const lt_model *m, const lt_pass_options *o) {
                    {"model.dtype = bf16", m->options.dtype != LT_F32},
                    {"experts", m->spec.n_experts > 0},
                    {"model.fp8", o->fp8 != LT_FP8_NONE},
-                   {"ranks that share a sequence or a layer (mesh)",
+                   {"cp or tp (mesh), whose sums have another order than the engine's",
                     lt_pass_n_tp(o) > 1 || lt_pass_whole_seq(o) != o->seq}};
     for (size_t i = 0; o->exact && i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].asked) {

@@ -23,13 +23,11 @@ lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
     const struct {
         const char *what;
         bool asked;
-    } refused[] = {
-        {"deterministic = mesh-invariant", r->deterministic != 0},
-        {"model.fp8", r->fp8 != LT_FP8_NONE},
-        {"loss.z", r->z_coef > 0.0},
-        {"pp (mesh)", s->pp > 1 && distills},
-        {"tp (mesh)", s->tp > 1 && distills},
-        {"rl.staleness and tp, cp or pp (mesh)", r->rl_staleness > 0 && s->tp * s->cp * s->pp > 1}};
+    } refused[] = {{"deterministic = mesh-invariant", r->deterministic != 0},
+                   {"model.fp8", r->fp8 != LT_FP8_NONE},
+                   {"loss.z", r->z_coef > 0.0},
+                   {"pp (mesh)", s->pp > 1 && distills},
+                   {"tp (mesh)", s->tp > 1 && distills}};
     if (r->objective == LT_RECIPE_OBJECTIVE_sft) {
         return LT_OK;
     }

@@ -145,8 +145,12 @@ with tempfile.TemporaryDirectory() as work:
             tap.check(f"so do the adapters of ranks of {mesh}", near, r.stderr[-300:] if not many else [[(k, a.get(k), b.get(k)) for k in (*keys, "mismatch")] for a, b in zip(one, many)])
         r = train(f"{work}/tp-dead", "--rl.rewards", "command", "--rl.command", "read -r line; exit 5", "--mesh", "tp=2", ranks=2)
         tap.check("a command that ends on a rank of tp ends the run", r.returncode != 0 and "ended with status 5" in r.stderr, r.stderr[-500:])
-        r = train(f"{work}/refused", "--rl.staleness", "1", "--rl.correction", "token-truncate", "--mesh", "tp=2", ranks=2)
-        tap.check("answers drawn ahead on such a mesh are refused by name", r.returncode != 0 and "rl.staleness and tp, cp or pp (mesh)" in r.stderr, r.stderr[-500:])
+        stale = [*more[:more.index("--rl.passes")], "--rl.staleness", "1", "--rl.correction", "token-truncate", "--checkpoint.every", "3", "--data.valid", f"{work}/problems.jsonl", "--eval.every", "1"]
+        one, two = train(f"{work}/stale-one", *stale), train(f"{work}/stale-two", *stale, "--mesh", "tp=2", ranks=2)
+        a, b = (lines(f"{work}/stale-{out}", "rl") for out in ("one", "two")) if one.returncode == two.returncode == 0 else ([], [])
+        tap.check("ranks of tp=2 draw ahead as one rank does", len(a) == len(b) == 4 and all(abs(x[k] - y[k]) < 1e-4 for x, y in zip(a, b) for k in keys), two.stderr[-600:] or one.stderr[-600:] or (a, b))
+        r = train(f"{work}/stale-dead", *stale, "--rl.command", "for i in $(seq 11); do read -r line; echo 1; done; exit 5", "--mesh", "tp=2", ranks=2)
+        tap.check("a command that ends on one of them meanwhile ends the run", r.returncode != 0 and "ended with status 5" in r.stderr, r.stderr[-500:])
 
     @tap.case
     def dead_command():

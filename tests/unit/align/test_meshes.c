@@ -106,6 +106,13 @@ static const kind taught = {&reinforcement,
                             "objective.kind=dapo rl.group=2 rl.tokens=16 rl.prefer=failed "
                             "rl.pass=0.6 rl.rewards=ended,length:-0.5 data.train=" CHAT};
 
+/* Answers for the next step, drawn ahead in steps after which no checkpoint is due. */
+#define STALE "rl.staleness=1 rl.correction=token-truncate checkpoint.every=4 data.train=" CHAT
+static const kind stale = {&reinforcement, "objective.kind=dapo rl.tokens=16 rl.group=4 "
+                                           "rl.rewards=ended,length:-0.5 " STALE},
+                  resampled = {&reinforcement, "objective.kind=dapo rl.tokens=16 rl.group=2 "
+                                               "rl.rewards=ended rl.resample=2 " STALE};
+
 /* The reference is the model without its adapters. */
 #define ADAPTED " lora.rank=4 lora.targets=all-linear"
 static const kind
@@ -200,6 +207,8 @@ static void tensors(void **state) {
     compare_preferences("tp=2", "dp=2,tp=2 mesh.zero=3 batch.micro=2");
     compare(&dapo, MODEL, (const char *const[]){"tp=2", "dp=2,tp=2 mesh.zero=3", NULL});
     compare(&taught, MODEL, (const char *const[]){"tp=2 batch.micro=3", NULL});
+    compare(&stale, MODEL, (const char *const[]){"dp=2,tp=2 mesh.zero=3", NULL});
+    compare(&resampled, MODEL, (const char *const[]){"tp=2", NULL});
 }
 
 static void contexts(void **state) {
@@ -216,6 +225,7 @@ static void pipelines(void **state) {
     compare(&dpo, MODEL, (const char *const[]){"pp=2,cp=2 batch.micro=3", NULL});
     compare(&dapo, MODEL, (const char *const[]){"pp=2,tp=2", "pp=2,dp=2 mesh.zero=1", NULL});
     compare(&taught, MODEL, (const char *const[]){"pp=2 batch.micro=3", NULL});
+    compare(&stale, MODEL, (const char *const[]){"pp=2,cp=2", NULL});
 }
 
 static void adapters(void **state) {
