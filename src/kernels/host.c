@@ -265,13 +265,6 @@ lt_err lt_matmul_lora_in_parts(const lt_ops *ops, lt_queue *q, const lt_matmul_l
     return LT_OK;
 }
 
-lt_err lt_matmul_lora_add_in_parts(const lt_ops *ops, lt_queue *q,
-                                   const lt_matmul_lora_add_args *a) {
-    const lt_lora_add_args add = lt_lora_add_beside(a);
-    LT_TRY(ops->matmul(q, &a->base));
-    return ops->lora_add(q, &add);
-}
-
 lt_err lt_matmul_act_in_parts(const lt_ops *ops, lt_queue *q, const lt_matmul_act_args *a) {
     LT_ASSERT(a->kind != LT_ACT_XIELU && (!a->backward || a->d.data != NULL));
     LT_TRY(ops->matmul(q, &(lt_matmul_args){.y = a->backward ? a->d : a->x,

@@ -30,9 +30,6 @@ lt_matmul_args lt_matmul_of_expert(const lt_matmul_grouped_args *a, int64_t e, i
 
 /* matmul_lora in an op for the base and one for each part. */
 lt_err lt_matmul_lora_in_parts(const lt_ops *ops, lt_queue *q, const lt_matmul_lora_args *a);
-/* matmul_lora_add in its two ops. */
-lt_err lt_matmul_lora_add_in_parts(const lt_ops *ops, lt_queue *q,
-                                   const lt_matmul_lora_add_args *a);
 /* matmul_act in two ops. */
 lt_err lt_matmul_act_in_parts(const lt_ops *ops, lt_queue *q, const lt_matmul_act_args *a);
 

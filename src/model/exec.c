@@ -369,10 +369,6 @@ lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, l
         const lt_matmul_args product = whole_product(r, y, x, b, kind, layer);
         return lt_lora_product(r, &product, kind, layer);
     }
-    if (lt_lora_rows_join(r, kind, layer) && is_whole(r, index) && r->lora == NULL) {
-        const lt_matmul_args product = whole_product(r, y, x, b, kind, layer);
-        return lt_lora_rows_product(r, &product, kind, layer);
-    }
     LT_TRY(lt_linear_base(r, y, x, lt_lora_early_bias(r, b, kind, layer), kind, layer));
     LT_TRY(lt_lora_rows_forward(r, y, x, kind, layer));
     return lt_lora_forward(r, y, x, b, kind, layer);

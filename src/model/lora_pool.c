@@ -600,19 +600,21 @@ static lt_err add_part(lt_exec *r, const lt_lora_site *s, int i, int64_t rank, l
                                                                .fixed_order = r->fixed_order});
 }
 
-/* All modules of a matrix, each row by its place; n rows. */
-static lt_lora_add_args by_place(const lt_exec *r, const lt_lora_site *s, const uint16_t *ranks,
-                                 int64_t n) {
+/* All modules of a matrix, each row by its place. */
+static lt_err add_by_place(lt_exec *r, const lt_lora_site *s, const uint16_t *ranks, lt_tensor y,
+                           lt_tensor x) {
     const lt_lora_rows *rows = r->lora_rows;
     const lt_lora_pool *p = rows->pool;
     const lt_param *params = p->plan.table.params;
-    const int64_t in = params[s->a].shape[1], out = params[s->b].shape[0];
+    const int64_t in = params[s->a].shape[1], out = params[s->b].shape[0], n = x.shape[0];
     int64_t rank = 0;
     for (int i = 0; i < s->n_parts; i++) {
         rank = ranks[i] > rank ? ranks[i] : rank;
     }
     const lt_tensor a = in_places(p, s->a, 0, rank, in, in);
-    lt_lora_add_args call = {.a = lt_tensor_4d(a.data, a.dtype, p->n, s->n_parts, rank, in),
+    lt_lora_add_args call = {.y = y,
+                             .x = x,
+                             .a = lt_tensor_4d(a.data, a.dtype, p->n, s->n_parts, rank, in),
                              .b = in_places(p, s->b, 0, rank, out, out),
                              .u = lt_tensor_2d(rows->sums.data, LT_F32, n, s->n_parts * rank),
                              .place = rows->place,
@@ -624,21 +626,7 @@ static lt_lora_add_args by_place(const lt_exec *r, const lt_lora_site *s, const 
         call.parts[i] = (lt_lora_add_part){s->parts[i].first_row, s->parts[i].b_row,
                                            s->parts[i].n_rows};
     }
-    return call;
-}
-
-bool lt_lora_rows_join(const lt_exec *r, lt_param_kind kind, int layer) {
-    const uint16_t *ranks;
-    return site_of(r, kind, layer, &ranks) != NULL && r->lora_rows->by_place &&
-           !(is_kept(r) ? r->lora_rows->any_dora : r->lora_rows->dora);
-}
-
-lt_err lt_lora_rows_product(lt_exec *r, const lt_matmul_args *base, lt_param_kind kind, int layer) {
-    const uint16_t *ranks;
-    const lt_lora_site *s = site_of(r, kind, layer, &ranks);
-    return lt_exec_matmul_lora_add(
-        r,
-        &(lt_matmul_lora_add_args){.base = *base, .add = by_place(r, s, ranks, base->a.shape[0])});
+    return lt_exec_lora_add(r, &call);
 }
 
 lt_err lt_lora_rows_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, int layer) {
@@ -651,10 +639,7 @@ lt_err lt_lora_rows_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind 
         LT_TRY(lt_lora_pool_scale(r, s, kind, y));
     }
     if (r->lora_rows->by_place) {
-        lt_lora_add_args call = by_place(r, s, ranks, x.shape[0]);
-        call.y = y;
-        call.x = x;
-        return lt_exec_lora_add(r, &call);
+        return add_by_place(r, s, ranks, y, x);
     }
     x = lt_tensor_rows(&x, 0, r->lora_rows->n);
     y = lt_tensor_rows(&y, 0, r->lora_rows->n);

@@ -126,11 +126,6 @@ void lt_lora_rows_close(lt_lora_rows *r);
 void lt_lora_rows_choose(lt_lora_rows *r, const int32_t *start);
 /* Do rows of this call have an adapter beside the matrix? */
 bool lt_lora_rows_have(const lt_exec *r, lt_param_kind kind, int layer);
-/* Can the product with the base and what the adapters add be one op (matmul_lora_add)? Then the
- * call. */
-bool lt_lora_rows_join(const lt_exec *r, lt_param_kind kind, int layer);
-LT_MUST_USE lt_err lt_lora_rows_product(lt_exec *r, const lt_matmul_args *base, lt_param_kind kind,
-                                        int layer);
 /* y += what the adapters of the rows say, behind the product with the base. */
 LT_MUST_USE lt_err lt_lora_rows_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind,
                                         int layer);

@@ -352,22 +352,6 @@ static lt_cost lora_add(const lt_lora_add_args *a) {
                                             2.0 * n * columns * (double)lt_dtype_bytes(a->y.dtype)};
 }
 
-/* One pass: y is written once, x is read once. */
-static lt_cost matmul_lora_add(const lt_matmul_lora_add_args *a) {
-    const lt_lora_add_args beside = lt_lora_add_beside(a);
-    const lt_cost add = lora_add(&beside);
-    lt_cost cost = matmul(&a->base);
-    double columns = 0.0;
-    for (int i = 0; i < beside.n_parts; i++) {
-        columns += (double)beside.parts[i].columns;
-    }
-    cost.flops += add.flops;
-    cost.bytes += add.bytes - bytes(&beside.x) -
-                  2.0 * (double)beside.y.shape[0] * columns *
-                      (double)lt_dtype_bytes(beside.y.dtype);
-    return cost;
-}
-
 /* A product and a sum; the factors and offsets of every row, at most those of all places. */
 static lt_cost lora_scale(const lt_lora_scale_args *a) {
     const double n = (double)a->y.shape[0], places = (double)a->factor.shape[0],

@@ -512,19 +512,6 @@ typedef struct {
     lt_lora_add_part parts[LT_LORA_ADD_PARTS];
 } lt_lora_add_args;
 
-/* A linear layer whose rows have such adapters: the product `base`, then lora_add with its a and y
- * (add.x and add.y are absent). In one pass y is rounded once and u to x's type, in two y twice. */
-typedef struct {
-    lt_matmul_args base;
-    lt_lora_add_args add;
-} lt_matmul_lora_add_args;
-static inline lt_lora_add_args lt_lora_add_beside(const lt_matmul_lora_add_args *a) {
-    lt_lora_add_args add = a->add;
-    add.x = a->base.a;
-    add.y = a->base.y;
-    return add;
-}
-
 /* What DoRA (model/dora.h) makes of the product with the base, before an adapter's own is added:
  *
  *     y (n, columns) = factor[place] (columns) * y + offset[place] (columns)
@@ -731,7 +718,6 @@ typedef struct {
     X(lora_add, lt_lora_add_args)                                                                  \
     X(lora_scale, lt_lora_scale_args)                                                              \
     X(matmul_lora, lt_matmul_lora_args)                                                            \
-    X(matmul_lora_add, lt_matmul_lora_add_args)                                                    \
     X(adamw, lt_adamw_args)                                                                        \
     X(ademamix, lt_ademamix_args)                                                                  \
     X(lion, lt_lion_args)                                                                          \

@@ -28,7 +28,7 @@ export -f one
 export OMP_NUM_THREADS=1 LATEEN_EMU_WORKERS=1 LATEEN_EMU_MADE=1
 make -s emu
 if [ -n "${LATEEN_EMU_CAPABILITY:-}" ]; then
-    varied=(attention_bwd:wgmma attention_fwd:wgmma matmul:{wgmma,few} matmul_act:wgmma matmul_lora_add:few matmul_scaled:wgmma)
+    varied=(attention_bwd:wgmma attention_fwd:wgmma matmul:{wgmma,few} matmul_act:wgmma matmul_scaled:wgmma)
     rounds=("${varied[@]/%/:${LATEEN_EMU_ROUNDS:-1}}")
     choose=choose
     [ "$mflop" = 0 ] || { rounds=() choose=choose:::slices; } # One slice of a row is chosen from as on an A100.

@@ -6,8 +6,6 @@
  * kernels that start early, which none does. */
 static inline void ptx_prefetch_tensormap(const void *) {
 }
-static inline void ptx_prefetch_global_L2(const void *) {
-}
 static inline void ptx_cp_async_bulk_prefetch_L2_global(const void *, uint32_t) {
 }
 static inline void ptx_cp_async_bulk_prefetch_tensor_4d_L2_global_tile(const void *, int, int, int,

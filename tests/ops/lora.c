@@ -1,6 +1,6 @@
-/* lora.c: cases of matmul_lora, matmul_lora_add and lora_scale, below, and of lora_add. E adapters
- * of rank C; R rows, every fifth without one; K numbers in, N out of each of S parts. weights: rows
- * have scales. */
+/* lora.c: cases of matmul_lora and lora_scale, below, and of lora_add. E adapters of rank C; R
+ * rows, every fifth without one; K numbers in, N out of each of S parts. weights: rows have
+ * scales. */
 #include "ops/case.h"
 
 static const lt_case cases[] = {
@@ -23,9 +23,9 @@ static void fill_places(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* All but x and y. */
-static void add_build(lt_setup *s, lt_lora_add_args *a) {
+static void build(lt_setup *s) {
     const lt_case *c = s->c;
+    lt_lora_add_args *a = (lt_lora_add_args *)s->args;
     lt_case_tensor *t;
 
     /* In y the parts stand in turn, in b the other way round. */
@@ -33,8 +33,10 @@ static void add_build(lt_setup *s, lt_lora_add_args *a) {
     for (int i = 0; i < a->n_parts; i++) {
         a->parts[i] = (lt_lora_add_part){i * c->N, (c->S - 1 - i) * c->N, c->N};
     }
-    lt_setup_in(s, "lora_a", &a->a, s->act, LT_SHAPE(c->E, c->S, c->C, c->K))->fill_b = 0.125;
-    lt_setup_in(s, "lora_b", &a->b, s->act, LT_SHAPE(c->E, c->C, c->S * c->N));
+    lt_setup_inout(s, "y", &a->y, s->act, LT_SHAPE(c->R, c->S * c->N));
+    lt_setup_in(s, "x", &a->x, s->act, LT_SHAPE(c->R, c->K));
+    lt_setup_in(s, "a", &a->a, s->act, LT_SHAPE(c->E, c->S, c->C, c->K))->fill_b = 0.125;
+    lt_setup_in(s, "b", &a->b, s->act, LT_SHAPE(c->E, c->C, c->S * c->N));
     t = lt_setup_in(s, "place", &a->place, LT_I32, LT_SHAPE(c->R));
     t->fill = fill_places;
     if (c->weights) {
@@ -43,14 +45,6 @@ static void add_build(lt_setup *s, lt_lora_add_args *a) {
     t = lt_setup_out(s, "u", &a->u, LT_F32, LT_SHAPE(c->R, c->S * c->C));
     t->role = LT_ROLE_SCRATCH;
     t->contiguous = true;
-}
-
-static void build(lt_setup *s) {
-    const lt_case *c = s->c;
-    lt_lora_add_args *a = (lt_lora_add_args *)s->args;
-    lt_setup_inout(s, "y", &a->y, s->act, LT_SHAPE(c->R, c->S * c->N));
-    lt_setup_in(s, "x", &a->x, s->act, LT_SHAPE(c->R, c->K));
-    add_build(s, a);
 }
 
 const lt_op_cases lt_cases_lora_add = {
@@ -152,61 +146,3 @@ const lt_op_cases lt_cases_matmul_lora = {
     .f32 = {0x1p-19, 0x1p-18},
     .bf16 = {0x1p-6, 0x1p-7},
     .why = "F32 sums of 264 and 136 products; BF16 rounds y once, or once for each product"};
-
-/* Beside the product with the base, as a server decodes: E adapters, or one that every row has. */
-static const lt_case rows_cases[] = {
-    {"odd", LT_CASE_CHECK, .R = 7, .N = 5, .K = 13, .E = 3, .C = 3, .S = 2},
-    {"accumulate, scales", LT_CASE_CHECK, .R = 9, .N = 24, .K = 40, .E = 4, .C = 8, .S = 3,
-     .weights = true, .accumulate = true, .aligned = true},
-    {"onto y, scales", LT_CASE_CHECK, .R = 9, .N = 32, .K = 40, .E = 4, .C = 8, .S = 3,
-     .weights = true, .accumulate = true, .aligned = true},
-    {"two groups", LT_CASE_CHECK, .R = 27, .N = 512, .K = 136, .E = 20, .C = 16, .S = 3,
-     .aligned = true},
-    {"one adapter", LT_CASE_CHECK, .R = 64, .N = 96, .K = 192, .E = 1, .C = 16, .S = 2,
-     .aligned = true},
-    {"rank 8, bias", LT_CASE_CHECK, .R = 12, .N = 64, .K = 256, .E = 5, .C = 8, .S = 3,
-     .bias = true, .aligned = true},
-    {"rank 40, scales", LT_CASE_CHECK, .R = 37, .N = 112, .K = 384, .E = 9, .C = 40, .S = 1,
-     .weights = true, .aligned = true},
-    {"clusters", LT_CASE_CHECK, .R = 64, .N = 256, .K = 1024, .E = 64, .C = 16, .S = 1,
-     .aligned = true},
-    {"several tiles a block", LT_CASE_CHECK, .R = 20, .N = 1040, .K = 136, .E = 8, .C = 16, .S = 2,
-     .aligned = true},
-    {"llama-1b qkv", LT_CASE_BENCH, .R = 64, .N = 1024, .K = 2048, .E = 64, .C = 16, .S = 3,
-     .aligned = true},
-    {"llama-1b gate, up", LT_CASE_BENCH, .R = 64, .N = 8192, .K = 2048, .E = 64, .C = 16, .S = 2,
-     .aligned = true},
-    {"llama-1b down", LT_CASE_BENCH, .R = 64, .N = 2048, .K = 8192, .E = 64, .C = 16, .S = 1,
-     .aligned = true},
-    {"llama-1b down, one adapter", LT_CASE_BENCH, .R = 64, .N = 2048, .K = 8192, .E = 1, .C = 16,
-     .S = 1, .aligned = true},
-};
-
-static void rows_build(lt_setup *s) {
-    const lt_case *c = s->c;
-    lt_matmul_lora_add_args *a = (lt_matmul_lora_add_args *)s->args;
-    lt_matmul_args *m = &a->base;
-
-    m->trans_b = true;
-    m->accumulate = c->accumulate;
-    if (c->accumulate) {
-        lt_setup_inout(s, "y", &m->y, s->act, LT_SHAPE(c->R, c->S * c->N));
-    } else {
-        lt_setup_out(s, "y", &m->y, s->act, LT_SHAPE(c->R, c->S * c->N));
-    }
-    lt_setup_in(s, "a", &m->a, s->act, LT_SHAPE(c->R, c->K));
-    lt_setup_in(s, "b", &m->b, s->act, LT_SHAPE(c->S * c->N, c->K))->fill_b = 0.125;
-    if (c->bias) {
-        lt_setup_in(s, "bias", &m->bias, s->act, LT_SHAPE(c->S * c->N));
-    }
-    add_build(s, &a->add);
-}
-
-const lt_op_cases lt_cases_matmul_lora_add = {
-    .op = LT_OP_matmul_lora_add,
-    .forward = LT_OP_COUNT,
-    LT_CASES(rows_cases),
-    .build = rows_build,
-    .f32 = {0x1p-18, 0x1p-17},
-    .bf16 = {0x1p-6, 0x1p-7},
-    .why = "F32 sums of 1024, 1024 and 40 terms; BF16 rounds y once, or once for each part"};

@@ -659,17 +659,6 @@ static const char *check_matmul_lora(const void *args) {
 CHECK_REFUSAL(matmul_lora)
 static const lt_op_impl matmul_lora_impls[] = {{"parts", refuse_matmul_lora, matmul_lora_run}};
 
-static lt_err matmul_lora_add_run(lt_queue *q, const void *args) {
-    return lt_matmul_lora_add_in_parts(lt_backend_cpu()->ops, q, args);
-}
-static const char *check_matmul_lora_add(const void *args) {
-    const lt_lora_add_args add = lt_lora_add_beside(args);
-    return check_lora_add(&add);
-}
-CHECK_REFUSAL(matmul_lora_add)
-static const lt_op_impl matmul_lora_add_impls[] = {
-    {"parts", refuse_matmul_lora_add, matmul_lora_add_run}};
-
 CHECK_REFUSAL(matmul_grouped)
 static const lt_op_impl matmul_grouped_impls[] = {
     {"experts", refuse_matmul_grouped, matmul_grouped_run}};
@@ -703,7 +692,7 @@ PLAIN_OP_MAP(PLAIN_OP)
 #define OP_LIST(op) [LT_OP_##op] = {op##_impls, COUNT_OF(op##_impls)},
 const lt_op_list lt_cpu_lists[LT_OP_COUNT] = {
     OP_LIST(matmul) OP_LIST(matmul_grouped) OP_LIST(matmul_pack) OP_LIST(matmul_act)
-        OP_LIST(matmul_lora) OP_LIST(matmul_lora_add) OP_LIST(attention_fwd) PLAIN_OP_MAP(OP_LIST)};
+        OP_LIST(matmul_lora) OP_LIST(attention_fwd) PLAIN_OP_MAP(OP_LIST)};
 
 /* Only block types are packed: training weights change every step, and products of few rows read
  * plain weights directly. */

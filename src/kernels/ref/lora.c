@@ -7,10 +7,6 @@ lt_err lt_ref_matmul_lora(lt_queue *q, const lt_matmul_lora_args *a) {
     return lt_matmul_lora_in_parts(lt_backend_ref()->ops, q, a);
 }
 
-lt_err lt_ref_matmul_lora_add(lt_queue *q, const lt_matmul_lora_add_args *a) {
-    return lt_matmul_lora_add_in_parts(lt_backend_ref()->ops, q, a);
-}
-
 static void shrink_row(const lt_lora_add_args *a, int64_t row, int64_t place) {
     const int64_t rank = a->b.shape[1];
     for (int64_t j = 0; j < a->u.shape[1]; j++) {

@@ -33,7 +33,6 @@ typedef struct {
     int window;
     int slack; /* Elements that rows of the stream stand further apart. */
     bool unfused;
-    bool lora; /* Two adapters beside gate and up, which rows have in turn; every third has none. */
 } shape;
 
 #define ALL(t)                                                                                     \
@@ -67,12 +66,6 @@ static const shape shapes[] = {
      ALL(LT_Q8_0), LT_ACT_SILU, .gated = true},
     {"33 rows of blocks, GELU, bias", 33, 256, 4, 2, 64, 288, 100, 16, 33, LT_BF16, ALL(LT_Q5_1),
      LT_ACT_GELU_TANH, .gated = true, .bias = true},
-    {"20 rows with adapters", 20, 128, 2, 1, 64, 208, 100, 16, 33, LT_BF16, ALL(LT_BF16),
-     LT_ACT_SILU, .gated = true, .lora = true},
-    {"64 rows with adapters, GELU, bias", 64, 256, 2, 1, 64, 1040, 100, 16, 33, LT_BF16,
-     ALL(LT_BF16), LT_ACT_GELU_TANH, .gated = true, .bias = true, .lora = true},
-    {"5 fp16 rows with adapters: rotation and pages", 5, 128, 2, 1, 64, 208, 100, 16, 33, LT_F16,
-     ALL(LT_F16), LT_ACT_SILU, .gated = true, .lora = true},
     {"70 rows, a part of the head turns: none", 70, 128, 2, 1, 64, 96, 100, 16, 33, LT_BF16,
      ALL(LT_BF16), LT_ACT_SILU, .gated = true, .part_rope = true, .unfused = true},
     {"Q8_0", 1, 352, 4, 2, 64, 224, 77, 16, 40, LT_BF16, ALL(LT_Q8_0), LT_ACT_SILU, .gated = true},
@@ -110,7 +103,6 @@ typedef struct {
     lt_tensor w[LAYERS][MATRICES], bias[LAYERS][MATRICES], gain[LAYERS][4], gain_bias[LAYERS][2],
         k_pages[LAYERS], v_pages[LAYERS];
     void *packed[LAYERS][MATRICES];
-    lt_lora_add_args lora;
     lt_tensor embed, head, table, ids, positions, slots, q_start, kv_len, pages, xielu;
     lt_tensor x, x2, branch, h, qkv, qk, att, up, act, logits, rstd;
 } net;
@@ -253,24 +245,6 @@ static void rotations(net *t) {
     free(f);
 }
 
-enum { ADAPTERS = 2, RANK = 16 };
-static void adapters(net *t) {
-    const shape *s = t->s;
-    int32_t place[MOST_ROWS];
-    t->lora = (lt_lora_add_args){.n_parts = 2, .parts = {{0, 0, s->ffn}, {s->ffn, s->ffn, s->ffn}}};
-    const lt_tensor a = make(t, s->act, ADAPTERS * 2 * RANK, s->width, s->width, 0, 0.1f),
-                    b = make(t, s->act, ADAPTERS * RANK, 2 * s->ffn, 2 * s->ffn, 0, 0.1f);
-    t->lora.a = lt_tensor_4d(a.data, s->act, ADAPTERS, 2, RANK, s->width);
-    t->lora.b = lt_tensor_3d(b.data, s->act, ADAPTERS, RANK, 2 * s->ffn);
-    t->lora.u = make(t, LT_F32, s->rows, 2 * RANK, 2 * RANK, 0, 0);
-    for (int i = 0; i < s->rows; i++) {
-        place[i] = i % 3 == 2 ? -1 : i % ADAPTERS;
-    }
-    t->lora.place = lt_tensor_1d(take(t, sizeof place), LT_I32, s->rows);
-    must(t->b->upload(t->q, t->lora.place.data, place, (size_t)s->rows * sizeof *place));
-    must(t->b->sync(t->q));
-}
-
 static void net_open(net *t, const shape *s, const lt_backend *b) {
     *t = (net){.s = s, .b = b, .rng = {.seed = 3, .stream = (uint64_t)(s - shapes)}};
     const int R = s->rows, all = (s->heads + 2 * s->kv_heads) * s->dim, ld = s->width + s->slack;
@@ -293,9 +267,6 @@ static void net_open(net *t, const shape *s, const lt_backend *b) {
     t->att = make(t, s->act, R, s->heads * s->dim, s->heads * s->dim, 0, 1);
     t->up = make(t, s->act, R, s->ffn * (s->gated ? 2 : 1), s->ffn * (s->gated ? 2 : 1), 0, 1);
     t->act = make(t, s->act, R, s->ffn, s->ffn, 0, 1);
-    if (s->lora) {
-        adapters(t);
-    }
     t->logits = make(t, LT_F32, R, s->vocab, s->vocab, 0, 1);
     t->rstd = vector(t, LT_F32, R * s->heads, 0, 1);
 }
@@ -332,15 +303,12 @@ static lt_err norm(net *t, int layer, int which, lt_tensor y, lt_tensor x, lt_te
                                  .eps = 1e-5f});
 }
 static lt_err linear(net *t, int layer, int which, lt_tensor y, lt_tensor x) {
-    const lt_matmul_args product = {.y = y,
-                                    .a = x,
-                                    .b = t->w[layer][which],
-                                    .bias = t->bias[layer][which],
-                                    .trans_b = true,
-                                    .b_packed = t->packed[layer][which]};
-    return t->s->lora && which == UP
-               ? t->b->ops->matmul_lora_add(t->q, &(lt_matmul_lora_add_args){product, t->lora})
-               : t->b->ops->matmul(t->q, &product);
+    return t->b->ops->matmul(t->q, &(lt_matmul_args){.y = y,
+                                                     .a = x,
+                                                     .b = t->w[layer][which],
+                                                     .bias = t->bias[layer][which],
+                                                     .trans_b = true,
+                                                     .b_packed = t->packed[layer][which]});
 }
 static lt_err attention_half(net *t, int layer, lt_tensor stream) {
     const shape *s = t->s;

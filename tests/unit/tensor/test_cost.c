@@ -115,13 +115,6 @@ static void losses_and_optimisers(void **state) {
                                    .v = lt_tensor_2d(memory, LT_BF16, 6, 2),
                                    .n_parts = 2,
                                    .parts = {{0, 0, 3}, {3, 3, 3}}};
-    const lt_matmul_lora_add_args la = {
-        .base = {.y = lt_tensor_2d(memory, LT_BF16, 4, 10),
-                 .a = lt_tensor_2d(memory, LT_BF16, 4, 8),
-                 .b = lt_tensor_2d(memory, LT_BF16, 10, 8),
-                 .trans_b = true},
-        .add = {
-            .a = l.a, .b = l.b, .u = l.u, .place = l.place, .n_parts = 1, .parts = {{3, 0, 5}}}};
     lt_drop_args o = {.y = lt_tensor_2d(memory, LT_BF16, 4, 10),
                       .x = lt_tensor_2d(memory, LT_BF16, 4, 10)};
     const lt_gather_rows_args u = {.y = lt_tensor_2d(memory, LT_BF16, 4, 10),
@@ -151,8 +144,6 @@ static void losses_and_optimisers(void **state) {
     assert_cost(lt_op_cost(LT_OP_lora_scale, &ls), 80, 416);
     /* 2 * 4 * 6 * (10 + 2); y 48, a 80, b 120, u 32, v 24. */
     assert_cost(lt_op_cost(LT_OP_matmul_lora, &p), 576, 304);
-    /* 2 * 4 * 10 * 8 and 208; y 80, a 64, b 160, three adapters of 26 bf16, u twice 32, places. */
-    assert_cost(lt_op_cost(LT_OP_matmul_lora_add, &la), 848, 540);
     /* 2 an element, 80 bytes twice; 3 an element, y twice. */
     assert_cost(lt_op_cost(LT_OP_drop, &o), 80, 160);
     o.add = true;

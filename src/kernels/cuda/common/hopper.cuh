@@ -194,9 +194,6 @@ INLINE void bulk_load_hint(u32 dst, const void *src, u32 bytes, u32 bar, u64 pol
                  "l"(src), "r"(bytes), "r"(bar), "l"(policy)
                  : "memory");
 }
-INLINE void prefetch_l2(const void *src) { /* The sector of 32 bytes, and what L2 brings with it. */
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(src));
-}
 INLINE void bulk_prefetch(const void *src, u32 bytes) { /* To the L2. */
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
 }

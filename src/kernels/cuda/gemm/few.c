@@ -10,7 +10,6 @@
 /* Words of the kernels, as launches and lt_specs_few write them. */
 #define FEW_WORDS   "BN=%d GROUPS=%d SPLITS=%d STAGES=%d OUT=%s DTYPE=%s"
 #define GATED_WORDS " GATED=1 KIND=%d"
-#define LORA_WORDS  " LORA=1"
 
 #define MOST_ROWS                                                                                  \
     64 /* At 128 x costs the L2 as much as W the memory: 0.56 to 1.0 of cuBLASLt's speed. */
@@ -26,44 +25,8 @@ static size_t stage_bytes(const lt_gemm_few_tile *t, int rows) {
     return (size_t)LT_FEW_STAGE_BYTES(t->groups, rows);
 }
 /* All but the ring: see the kernel. */
-static size_t fixed_bytes(const lt_gemm_few_tile *t, const lt_gemm_args *a) {
-    return (size_t)LT_FEW_FIXED_BYTES(t->groups, t->splits, rows_of(a) / 8) +
-           (a->lora != NULL ? (size_t)LT_FEW_LORA_BYTES(t->groups) : 0);
-}
-
-static_assert(LT_LORA_ADD_PARTS == LT_GEMM_FEW_LORA_PARTS, "the same number of parts");
-
-const char *lt_gemm_few_lora_refusal(const lt_lora_add_args *a) {
-    if (a->b.dtype != LT_BF16 || a->u.dtype != LT_F32) {
-        return "adapters are not BF16";
-    }
-    if ((uintptr_t)a->b.data % 16 != 0 || a->b.stride[0] % 8 != 0 || a->b.stride[1] % 8 != 0) {
-        return "rows of b are not 16-byte aligned";
-    }
-    for (int i = 0; i < a->n_parts; i++) {
-        const lt_lora_add_part *p = &a->parts[i];
-        if (p->first_of_y % 16 != 0 || p->columns % 16 != 0 || p->first_of_b % 8 != 0) {
-            return "a part is not in columns of 16";
-        }
-    }
-    return NULL;
-}
-
-static lt_gemm_few_lora_args lora_args(const lt_lora_add_args *a) {
-    lt_gemm_few_lora_args l = {.b = a->b.data,
-                               .u = a->u.data,
-                               .scale = a->scale.data,
-                               .place = a->place.data,
-                               .ld_b = a->b.stride[1],
-                               .next_b = a->b.stride[0],
-                               .n_u = (int)a->u.shape[1],
-                               .rank = (int)a->b.shape[1]};
-    for (int i = 0; i < a->n_parts; i++) {
-        l.first[i] = (int)a->parts[i].first_of_y;
-        l.end[i] = (int)(a->parts[i].first_of_y + a->parts[i].columns);
-        l.shift[i] = (int)(a->parts[i].first_of_b - a->parts[i].first_of_y);
-    }
-    return l;
+static size_t fixed_bytes(const lt_gemm_few_tile *t, int rows) {
+    return (size_t)LT_FEW_FIXED_BYTES(t->groups, t->splits, rows / 8);
 }
 
 const char *lt_gemm_few_refusal(const lt_gemm_args *a, const lt_cuda_info *info) {
@@ -85,7 +48,7 @@ bool lt_gemm_few_fit(lt_gemm_few_tile *t, const lt_gemm_args *a, const lt_cuda_i
     const int rows = rows_of(a);
     const int64_t tiles = lt_cuda_div_up(a->n, 64 * t->groups),
                   share = lt_cuda_div_up(lt_cuda_div_up(a->k, 64 * DEPTH), t->splits);
-    const size_t room = SM_BYTES - 1024 /* the system's */, fixed = fixed_bytes(t, a);
+    const size_t room = SM_BYTES - 1024 /* the system's */, fixed = fixed_bytes(t, rows);
     int64_t stages = room > fixed ? (int64_t)((room - fixed) / stage_bytes(t, rows)) : 0,
             blocks = info->n_sms, work;
     blocks = blocks < tiles && t->splits == 1 ? blocks : tiles;
@@ -130,16 +93,13 @@ lt_gemm_few_tile lt_gemm_few_choose(const lt_gemm_args *a, const lt_cuda_info *i
 
 static void defines_of(char out[256], const lt_gemm_few_tile *t, const lt_gemm_args *a,
                        const lt_gemm_gated *gated) {
-    int at = snprintf(out, 256, FEW_WORDS, rows_of(a), t->groups, t->splits, t->stages,
-                      a->out == LT_F32   ? "fp32"
-                      : a->out == LT_F16 ? "fp16"
-                                         : "bf16",
-                      a->in == LT_F16 ? "fp16" : "bf16");
+    const int at = snprintf(out, 256, FEW_WORDS, rows_of(a), t->groups, t->splits, t->stages,
+                            a->out == LT_F32   ? "fp32"
+                            : a->out == LT_F16 ? "fp16"
+                                               : "bf16",
+                            a->in == LT_F16 ? "fp16" : "bf16");
     if (gated != NULL) {
-        at += snprintf(out + at, 256 - (size_t)at, GATED_WORDS, (int)gated->kind);
-    }
-    if (a->lora != NULL) {
-        snprintf(out + at, 256 - (size_t)at, LORA_WORDS);
+        snprintf(out + at, 256 - (size_t)at, GATED_WORDS, (int)gated->kind);
     }
 }
 
@@ -163,14 +123,10 @@ static lt_err few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_g
                           .accumulate = a->accumulate,
                           .act = gated != NULL ? gated->y : NULL,
                           .ld_act = gated != NULL ? gated->ld : 0};
-    lt_gemm_few_lora_args lora = {0};
-    void *args[] = {&map_w, &map_x, &w, &lora};
+    void *args[] = {&map_w, &map_x, &w};
     if (why != NULL) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "gemm of few rows, %lld x %lld x %lld: %s", (long long)a->m,
                 (long long)a->n, (long long)a->k, why);
-    }
-    if (a->lora != NULL) {
-        lora = lora_args(a->lora);
     }
     defines_of(text, t, a, gated);
     LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_few.cu", "gemm_few", text));
@@ -185,7 +141,7 @@ static lt_err few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_g
         &(lt_cuda_dims){.grid = {(unsigned)t->blocks},
                         .block = {(unsigned)(128 * t->groups + 32)},
                         .cluster = {cluster > 1 ? cluster : 0, cluster > 1, cluster > 1},
-                        .dynamic_shared_bytes = fixed_bytes(t, a) +
+                        .dynamic_shared_bytes = fixed_bytes(t, rows_of(a)) +
                                                 (size_t)t->stages * stage_bytes(t, rows_of(a)),
                         .overlap_previous = true},
         args);
@@ -215,9 +171,4 @@ void lt_specs_few(lt_specs *l) {
     lt_spec(l, LT_SM90, "gemm/gemm_few.cu", FEW_WORDS, 8, 2, 4, 4, "bf16", "bf16");
     lt_spec(l, LT_SM90, "gemm/gemm_few.cu", FEW_WORDS GATED_WORDS, 32, 2, 1, 5, "bf16", "bf16", 2);
     lt_spec(l, LT_SM90, "gemm/gemm_few.cu", FEW_WORDS GATED_WORDS, 8, 1, 4, 4, "bf16", "bf16", 0);
-    lt_spec(l, LT_SM90, "gemm/gemm_few.cu", FEW_WORDS LORA_WORDS, 64, 2, 1, 3, "bf16", "bf16");
-    lt_spec(l, LT_SM90, "gemm/gemm_few.cu", FEW_WORDS LORA_WORDS, 64, 2, 4, 3, "bf16", "bf16");
-    lt_spec(l, LT_SM90, "gemm/gemm_few.cu", FEW_WORDS LORA_WORDS, 32, 1, 6, 3, "bf16", "bf16");
-    lt_spec(l, LT_SM90, "gemm/gemm_few.cu", FEW_WORDS GATED_WORDS LORA_WORDS, 64, 2, 1, 3, "bf16",
-            "bf16", 2);
 }

@@ -13,17 +13,6 @@ typedef struct {
     long long ld_act;
 } lt_gemm_few_args;
 
-/* Adapters of rows (few_lora.cuh): columns first .. end of y are columns first + shift .. of b. */
-#define LT_GEMM_FEW_LORA_PARTS 3
-typedef struct {
-    const LT_ELEM(elem) * b;
-    const float *u, *scale; /* u (m, n_u); scale NULL: 1 */
-    const int *place;
-    long long ld_b, next_b; /* From one row or place to the next. */
-    int n_u, rank;
-    int first[LT_GEMM_FEW_LORA_PARTS], end[LT_GEMM_FEW_LORA_PARTS], shift[LT_GEMM_FEW_LORA_PARTS];
-} lt_gemm_few_lora_args;
-
 /* Stages of the rings of gemm_q_sm90.cu. x: 2 at least: the next 64 columns are waited for before
  * the last are given back. */
 typedef struct {
@@ -42,15 +31,12 @@ typedef struct {
 #define LT_FEW_STAGE_BYTES(groups, rows) (2 * (64 * (groups) + (rows)) * 128)
 #define LT_FEW_FIXED_BYTES(groups, splits, octets)                                                 \
     (1024 + LT_FEW_SUMS_BYTES(groups, splits, octets) + 16 * LT_FEW_MOST_STAGES + 64)
-#define LT_FEW_LORA_WARP_BYTES                2048 /* four tiles of B */
-#define LT_FEW_LORA_BYTES(groups)             (4 * LT_FEW_LORA_WARP_BYTES * (groups))
 #define LT_GEMM_Q_W_BYTES(tile_bytes, groups) ((tile_bytes)*4 * (groups))
 #define LT_GEMM_Q_X_BYTES(rows)               ((rows)*128)
 #define LT_GEMM_Q_FIXED_BYTES(groups, splits, octets)                                              \
     (1024 + LT_FEW_SUMS_BYTES(groups, splits, octets) + 2 * 16 * LT_FEW_MOST_STAGES + 64)
 
 static_assert(sizeof(lt_gemm_few_args) == 64, "the same on host and device");
-static_assert(sizeof(lt_gemm_few_lora_args) == 96, "the same on host and device");
 static_assert(sizeof(lt_gemm_q_depths) == 8, "the same on host and device");
 
 #endif

@@ -37,7 +37,6 @@ typedef struct {
         int n_parts;
         const lt_lora_add_part *parts;
     } beside;
-    const lt_lora_add_args *lora; /* gemm_few.cu: what lora_add adds, with u made; NULL: nothing. */
 } lt_gemm_args;
 
 /* The matmul op's arguments (tensor/ops.h) as a GEMM's; NULL, or why they are none: operands not
@@ -91,8 +90,6 @@ LT_MUST_USE lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a,
 typedef struct {
     int groups, splits, stages, blocks;
 } lt_gemm_few_tile;
-/* NULL when it adds what lora_add adds, too. */
-const char *lt_gemm_few_lora_refusal(const lt_lora_add_args *a);
 const char *lt_gemm_few_refusal(const lt_gemm_args *a, const lt_cuda_info *info);
 bool lt_gemm_few_fit(lt_gemm_few_tile *t, const lt_gemm_args *a, const lt_cuda_info *info);
 /* What the shape suggests; the call with that. */

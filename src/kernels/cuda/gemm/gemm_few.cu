@@ -8,7 +8,6 @@
  *           ring runs over their ends.
  * GATED     1: N = 2 F, and act = f(first F columns) * others, too (KIND 0: GELU's tanh form, 2:
  *           SiLU): each consumer's 64 columns are 32 and their 32 factors.
- * LORA      1: rows' own adapters are added (few_lora.cuh).
  * MOVEMENT
  *     W ──TMA, 128-byte swizzle──▶ ring of STAGES x DEPTH x 64 of K ─┐
  *     x ──TMA, from the L2───────▶ the same stages ──────────────────┴─wgmma─▶ acc[BN / 2]
@@ -25,12 +24,6 @@
 #include "common/early.cuh"
 #include "common/ring.cuh"
 #include "gemm/few_sums.cuh"
-#ifndef LORA
-#define LORA 0
-#endif
-#if LORA
-#include "gemm/few_lora.cuh"
-#endif
 
 #define THREADS     (128 * GROUPS + 32) /* Consumers, then one warp of which a thread copies. */
 #define TILE        (64 * GROUPS)       /* Columns of y. */
@@ -124,9 +117,13 @@ INLINE void produce(const void *map_w, const void *map_x, const lt_gemm_few_args
     }
 }
 
-/* 2. 64 columns over this block's part of K, added to acc. */
+/* 2. 64 columns over this block's part of K. */
 INLINE void multiply(float acc[BN / 2], ring_pos *r, int steps, int group, u32 ring, u32 full,
                      u32 empty) {
+#pragma unroll
+    for (int i = 0; i < BN / 2; i++) {
+        acc[i] = 0.0f;
+    }
     for (int step = 0; step < steps; step++) {
         const u32 stage = ring + r->slot * STAGE_BYTES;
         const u64 w = wgmma_desc(stage + group * 8192, 8192),
@@ -156,12 +153,7 @@ static_assert(STAGES <= LT_FEW_MOST_STAGES && STAGE_BYTES == LT_FEW_STAGE_BYTES(
               "the ring, sums, barriers");
 extern "C" __global__ void __launch_bounds__(THREADS)
     gemm_few(const __grid_constant__ tensor_map map_w, const __grid_constant__ tensor_map map_x,
-#if LORA
-             const __grid_constant__ lt_gemm_few_args a,
-             const __grid_constant__ lt_gemm_few_lora_args l) {
-#else
              const __grid_constant__ lt_gemm_few_args a) {
-#endif
     extern __shared__ __align__(1024) u8 smem[];
     const u32 ring = (smem_addr(smem) + 1023) & ~1023u; /* Ring, sums, barriers; see few.c. */
     const u32 sums = ring + STAGES * STAGE_BYTES, full = sums + GROUPS * GROUP_BYTES,
@@ -203,26 +195,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const u32 my_sums = sums + group * GROUP_BYTES;
     ring_pos r = {0, 0};
     float acc[BN / 2];
-#if LORA
-    lora_warp warp;
-    lora_open(&warp, &l, a.m, rank,
-              ((given + 8 * GROUPS + 15) & ~15u) + threadIdx.x / 32 * LT_FEW_LORA_WARP_BYTES);
-    lora_start(&warp, &l, (s.first * GROUPS + group) * COLS, cols_of(&a));
-#endif
     wait_for_others();
     for (int tile = s.first; tile < s.tiles; tile += s.stride) {
         const int col = (tile * GROUPS + group) * COLS;
-#if LORA
-        lora_begin(acc, &warp, &l);
-        if (tile + s.stride < s.tiles) {
-            lora_start(&warp, &l, col + s.stride * GROUPS * COLS, cols_of(&a));
-        }
-#else
-#pragma unroll
-        for (int i = 0; i < BN / 2; i++) {
-            acc[i] = 0.0f;
-        }
-#endif
         multiply(acc, &r, s.end - s.begin, group, ring, full, empty);
 #if SPLITS == 1
         store_own(acc, &a, my_sums, group, 0, col);

@@ -93,11 +93,8 @@ static void begin(lt_fuse_ops *f, lt_op op, const void *args) {
     if (op == LT_OP_rmsnorm_fwd) {
         f->norm = *(const lt_rmsnorm_args *)args;
         f->has_norm = f->norm.x.n_dims == 2 && f->norm.x.shape[0] <= LT_FUSE_ROWS;
-    } else if (op == LT_OP_matmul || op == LT_OP_matmul_lora_add) {
-        const lt_matmul_lora_add_args *with = args;
-        f->has_lora = op == LT_OP_matmul_lora_add;
-        f->product = f->has_lora ? with->base : *(const lt_matmul_args *)args;
-        f->lora = f->has_lora ? lt_lora_add_beside(with) : (lt_lora_add_args){0};
+    } else if (op == LT_OP_matmul) {
+        f->product = *(const lt_matmul_args *)args;
         f->has_product = f->product.y.n_dims == 2 && f->product.y.shape[0] <= LT_FUSE_ACT_ROWS;
     } else if (op == LT_OP_rope) {
         f->rope = *(const lt_rope_args *)args;
@@ -113,23 +110,17 @@ static bool turns(const lt_fuse_ops *f) {
 
 /* The activation is part of a product of few rows. */
 static bool gates(const lt_queue *q, const lt_fuse_ops *f) {
-    return f->has_product && f->has_act &&
-           lt_cuda_few_gated_takes(q, &f->product, f->has_lora ? &f->lora : NULL, &f->act);
-}
-static lt_err gate(lt_queue *q, const lt_fuse_ops *f, bool launch) {
-    return lt_cuda_few_gated_run(q, &f->product, f->has_lora ? &f->lora : NULL, &f->act, launch);
+    return f->has_product && f->has_act && lt_cuda_few_gated_takes(q, &f->product, &f->act);
 }
 
 static lt_err run_held(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *f) {
-    const bool both = turns(f), gated = gates(q, f), plain = f->has_product && !gated;
-    const lt_matmul_lora_add_args with = {f->product, f->lora};
+    const bool both = turns(f), gated = gates(q, f);
     const struct {
         bool has;
         lt_op op;
         const void *args;
     } ops[] = {{f->has_norm, LT_OP_rmsnorm_fwd, &f->norm},
-               {plain && !f->has_lora, LT_OP_matmul, &f->product},
-               {plain && f->has_lora, LT_OP_matmul_lora_add, &with},
+               {f->has_product && !gated, LT_OP_matmul, &f->product},
                {f->has_act && !gated, LT_OP_act_fwd, &f->act},
                {f->has_rope && !both, LT_OP_rope, &f->rope},
                {f->has_kv && !both, LT_OP_kv_write, &f->kv}};
@@ -137,7 +128,7 @@ static lt_err run_held(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *
         LT_TRY(ops[i].has ? lt_registry_run(&lists[ops[i].op], ops[i].op, q, ops[i].args) : LT_OK);
     }
     q->fuse->n_fused += both || gated;
-    LT_TRY(gated ? gate(q, f, true) : LT_OK);
+    LT_TRY(gated ? lt_cuda_few_gated_run(q, &f->product, &f->act, true) : LT_OK);
     return both ? lt_cuda_rope_kv_run(q, &f->rope, &f->kv, true) : LT_OK;
 }
 
@@ -162,7 +153,8 @@ static lt_err let_go(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *f)
     const bool takes = lt_cuda_ring_takes(&whole, info);
     if (!q->fuse->records) {
         LT_TRY(takes ? lt_cuda_ring_run(q, &whole, false) : LT_OK);
-        LT_TRY(!takes && gates(q, f) ? gate(q, f, false) : LT_OK);
+        LT_TRY(!takes && gates(q, f) ? lt_cuda_few_gated_run(q, &f->product, &f->act, false)
+                                     : LT_OK);
         return !(takes && whole.has_kv) && turns(f)
                    ? lt_cuda_rope_kv_run(q, &f->rope, &f->kv, false)
                    : LT_OK;

@@ -12,8 +12,7 @@
  *                                                              y = heads of q, k, v
  *
  * Behind any other product rotation and pages are a kernel of their own (rope.cu), and a gated
- * activation is part of gemm_few.cu's, also of one with adapters (matmul_lora_add), and of
- * gemm_q_sm90.cu's.
+ * activation is part of gemm_few.cu's and gemm_q_sm90.cu's.
  *
  * Every tensor that the ops would have written is written, with the same bits: who reads it later
  * does not matter. Ops whose results lie where others of the kernel still read are left alone, as
@@ -44,10 +43,9 @@ typedef struct {
 /* Ops that one kernel may stand for. */
 typedef struct {
     lt_fuse_rows most;
-    bool has_norm, has_product, has_lora, has_act, has_rope, has_kv;
+    bool has_norm, has_product, has_act, has_rope, has_kv;
     lt_rmsnorm_args norm;
     lt_matmul_args product;
-    lt_lora_add_args lora; /* has_lora: the product is a matmul_lora_add. */
     lt_act_args act;
     lt_rope_args rope;
     lt_kv_write_args kv;
@@ -74,13 +72,10 @@ bool lt_fuse_apart(const lt_tensor *a, const lt_tensor *b);
 bool lt_cuda_ring_takes(const lt_fuse_ops *f, const lt_cuda_info *info);
 /* launch false: only fetch the kernel. */
 LT_MUST_USE lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch);
-/* In matmul.c: gemm_few.cu, or gemm_q_sm90.cu, with a gated activation behind it; lora: NULL, or
- * what is added before it. */
-bool lt_cuda_few_gated_takes(const lt_queue *q, const lt_matmul_args *a,
-                             const lt_lora_add_args *lora, const lt_act_args *act);
+/* In matmul.c: gemm_few.cu, or gemm_q_sm90.cu, with a gated activation behind it. */
+bool lt_cuda_few_gated_takes(const lt_queue *q, const lt_matmul_args *a, const lt_act_args *act);
 LT_MUST_USE lt_err lt_cuda_few_gated_run(lt_queue *q, const lt_matmul_args *a,
-                                         const lt_lora_add_args *lora, const lt_act_args *act,
-                                         bool launch);
+                                         const lt_act_args *act, bool launch);
 /* In pointwise.c: rotation in place and the way to the pages as one kernel. */
 bool lt_cuda_rope_kv_takes(const lt_rope_args *a, const lt_kv_write_args *w);
 LT_MUST_USE lt_err lt_cuda_rope_kv_run(lt_queue *q, const lt_rope_args *a,

@@ -139,8 +139,7 @@ static bool takes_ops(const lt_fuse_ops *f, const lt_cuda_info *info) {
                            *const early[] = {&f->norm.sum, &f->norm.y, &f->norm.rstd},
                            *const late[] = {&a->y, &f->act.y};
     const int n_late = f->has_act ? 2 : 1;
-    if (info->cc < 80 || f->has_lora || !takes_product(a, &f->most) ||
-        !apart(reads, 2, late, n_late)) {
+    if (info->cc < 80 || !takes_product(a, &f->most) || !apart(reads, 2, late, n_late)) {
         return false;
     }
     if (f->has_norm &&

@@ -115,7 +115,6 @@ LT_MUST_USE lt_err lt_cuda_run_early(lt_queue *q, const char *file, const char *
     X(lora_add)                                                                                    \
     X(lora_scale)                                                                                  \
     X(matmul_lora)                                                                                 \
-    X(matmul_lora_add)                                                                             \
     X(matmul_act)                                                                                  \
     X(moe_route_fwd)                                                                               \
     X(moe_route_bwd)                                                                               \

@@ -3,10 +3,8 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "kernels/cuda/ops/fuse.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/lora_args.h"
-#include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/specs.h"
 
 #define LORA_WORDS "DTYPE=%s W=%d"
@@ -15,7 +13,7 @@
 
 static_assert(LT_LORA_ADD_PARTS == LT_LORA_MOST_PARTS, "the same number of parts");
 
-const char *lt_cuda_lora_add_refuse(const void *args, const lt_device *device) {
+static const char *lora_add_refuse(const void *args, const lt_device *device) {
     (void)device;
     const lt_lora_add_args *a = args;
     const lt_tensor *const rows[] = {&a->y, &a->x}, *const weights[] = {&a->a, &a->b},
@@ -29,7 +27,7 @@ const char *lt_cuda_lora_add_refuse(const void *args, const lt_device *device) {
     return why == NULL && a->x.shape[0] > MOST_ROWS ? "more than 65,535 rows" : why;
 }
 
-lt_err lt_cuda_lora_shrink(lt_queue *q, const lt_lora_add_args *a) {
+static lt_err shrink(lt_queue *q, const lt_lora_add_args *a) {
     const int64_t in = a->x.shape[1];
     const int width = lt_cuda_piece((const lt_tensor *const[]){&a->x, &a->a}, 2, a->x.dtype, in);
     char defines[LT_CUDA_DEFINES_BYTES];
@@ -89,45 +87,12 @@ static lt_err expand(lt_queue *q, const lt_lora_add_args *a) {
 }
 
 static lt_err lora_add_run(lt_queue *q, const void *args) {
-    LT_TRY(lt_cuda_lora_shrink(q, args));
+    LT_TRY(shrink(q, args));
     return expand(q, args);
 }
 
 const lt_op_impl lt_cuda_lora_add_impls[LT_REGISTRY_MAX_IMPLS] = {
-    {"rows", lt_cuda_lora_add_refuse, lora_add_run}};
-
-/* ---- Beside the product with the base ----
- * u comes first: while it is made, the product's weights are on their way (common/early.cuh). */
-
-static const char *around_refuse(const void *args, const lt_device *device) {
-    const lt_lora_add_args add = lt_lora_add_beside(args);
-    return lt_cuda_lora_add_refuse(&add, device);
-}
-static lt_err around_run(lt_queue *q, const void *args) {
-    const lt_matmul_lora_add_args *a = args;
-    const lt_lora_add_args add = lt_lora_add_beside(a);
-    const lt_op_list products = lt_registry_list(q->device->backend, LT_OP_matmul);
-    LT_TRY(lt_cuda_lora_shrink(q, &add));
-    LT_TRY(lt_registry_run(&products, LT_OP_matmul, q, &a->base));
-    return expand(q, &add);
-}
-static const char *few_refuse(const void *args, const lt_device *device) {
-    const lt_matmul_lora_add_args *a = args;
-    const lt_lora_add_args add = lt_lora_add_beside(a);
-    return lt_cuda_few_lora_refuse(&a->base, &add, device);
-}
-static lt_err few_run(lt_queue *q, const void *args) {
-    const lt_matmul_lora_add_args *a = args;
-    const lt_lora_add_args add = lt_lora_add_beside(a);
-    if (q->fuse->off) {
-        return around_run(q, args);
-    }
-    LT_TRY(lt_cuda_lora_shrink(q, &add));
-    return lt_cuda_few_lora_run(q, &a->base, &add);
-}
-
-const lt_op_impl lt_cuda_matmul_lora_add_impls[LT_REGISTRY_MAX_IMPLS] = {
-    {"few", few_refuse, few_run}, {"around", around_refuse, around_run}};
+    {"rows", lora_add_refuse, lora_add_run}};
 
 static const char *lora_scale_refuse(const void *args, const lt_device *device) {
     (void)device;

@@ -194,25 +194,9 @@ static lt_err few_run(lt_queue *q, const void *args) {
     return lt_gemm_few(q->gpu, q->stream, &g);
 }
 
-/* With adapters of rows, whose u is made. */
-const char *lt_cuda_few_lora_refuse(const lt_matmul_args *a, const lt_lora_add_args *add,
-                                    const lt_device *device) {
-    const char *why = lt_cuda_lora_add_refuse(add, device);
-    why = why != NULL ? why : few_refuse(a, device);
-    return why != NULL ? why : lt_gemm_few_lora_refusal(add);
-}
-lt_err lt_cuda_few_lora_run(lt_queue *q, const lt_matmul_args *a, const lt_lora_add_args *add) {
-    lt_gemm_args g;
-    (void)lt_gemm_from_matmul(&g, a);
-    g.lora = add;
-    return lt_gemm_few(q->gpu, q->stream, &g);
-}
-
 /* With a gated activation behind it (fuse.h). */
-bool lt_cuda_few_gated_takes(const lt_queue *q, const lt_matmul_args *a,
-                             const lt_lora_add_args *lora, const lt_act_args *act) {
-    const bool few = lora != NULL ? lt_cuda_few_lora_refuse(a, lora, q->device) == NULL
-                     : a->b_packed != NULL
+bool lt_cuda_few_gated_takes(const lt_queue *q, const lt_matmul_args *a, const lt_act_args *act) {
+    const bool few = a->b_packed != NULL
                          ? lt_cuda_wgmma_q_gates(q, a)
                          : q->fuse->most.plain < a->y.shape[0] && few_refuse(a, q->device) == NULL;
     return few && !a->accumulate && a->y.dtype == a->a.dtype && act->gated &&
@@ -221,8 +205,8 @@ bool lt_cuda_few_gated_takes(const lt_queue *q, const lt_matmul_args *a,
            act->y.shape[1] * 2 == a->y.shape[1] && lt_fuse_apart(&act->y, &a->a) &&
            lt_fuse_apart(&act->y, &a->y);
 }
-lt_err lt_cuda_few_gated_run(lt_queue *q, const lt_matmul_args *a, const lt_lora_add_args *lora,
-                             const lt_act_args *act, bool launch) {
+lt_err lt_cuda_few_gated_run(lt_queue *q, const lt_matmul_args *a, const lt_act_args *act,
+                             bool launch) {
     const lt_gemm_gated gated = {
         .kind = act->kind, .y = launch ? act->y.data : NULL, .ld = act->y.stride[0]};
     lt_gemm_args g;
@@ -230,8 +214,6 @@ lt_err lt_cuda_few_gated_run(lt_queue *q, const lt_matmul_args *a, const lt_lora
         return lt_gemm_q(q->gpu, q->stream, a, &gated);
     }
     (void)lt_gemm_from_matmul(&g, a);
-    g.lora = lora;
-    LT_TRY(lora != NULL && launch ? lt_cuda_lora_shrink(q, lora) : LT_OK);
     return lt_gemm_few_gated(q->gpu, q->stream, &g, &gated);
 }
 

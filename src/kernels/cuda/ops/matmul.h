@@ -13,14 +13,6 @@ const char *lt_matmul_refuse_types(const lt_matmul_args *a);
 /* Stride of the last dimension, which does not matter where that has one element. */
 bool lt_matmul_dense(const lt_tensor *t);
 
-/* Of lora_add (lora.c): its refusal and its first kernel, u; and gemm_few.cu with the rest. */
-const char *lt_cuda_lora_add_refuse(const void *args, const lt_device *device);
-LT_MUST_USE lt_err lt_cuda_lora_shrink(lt_queue *q, const lt_lora_add_args *a);
-const char *lt_cuda_few_lora_refuse(const lt_matmul_args *a, const lt_lora_add_args *add,
-                                    const lt_device *device);
-LT_MUST_USE lt_err lt_cuda_few_lora_run(lt_queue *q, const lt_matmul_args *a,
-                                        const lt_lora_add_args *add);
-
 /* At most 8 rows (matmul_gemv.c). */
 const char *lt_cuda_gemv_refuse(const void *args, const lt_device *device);
 int lt_cuda_gemv_split(int64_t n, int64_t k, int n_sms); /* Warps that share K. */
