@@ -1,5 +1,5 @@
 /* verb_agent.c: `lateen agent`, which `lateen launch` starts: with --nodes on each node, with
- * --hosts for each rank of another machine. */
+ * --hosts for each rank of another machine and for the snapshots of each machine. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -14,7 +14,9 @@
     X(I64, node, "node", "0", 0, 4095, "", "number of this node")                                  \
     X(I64, nodes, "nodes", "1", 1, 4096, "", "how many nodes there are")                           \
     X(BOOL, rank, "rank", "false", 0, 0, "",                                                       \
-      "start the rank that standard input describes, and end as it does")
+      "start the rank that standard input describes, and end as it does")                          \
+    X(BOOL, machine, "machine", "false", 0, 0, "",                                                 \
+      "keep the snapshots of the run that standard input describes on this machine")
 
 typedef struct {
     AGENT_OPTIONS(LT_OPTION_FIELD)
@@ -23,7 +25,8 @@ typedef struct {
 static const lt_option rows[] = {AGENT_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_agent_options = LT_OPTION_TABLE("agent", rows);
 
-static const char usage[] = "agent --memory FOLDER --node K --nodes N | agent --rank";
+static const char usage[] = "agent --memory FOLDER --node K --nodes N | agent --rank | "
+                            "agent --machine";
 static const char prose[] =
     "Keep the snapshots of a run in memory: send those that ranks of this node have written to "
     "the\n"
@@ -31,7 +34,9 @@ static const char prose[] =
     "one agent a node, and ends it. The environment holds the run's token (LATEEN_TOKEN).\n"
     "With --rank: start a rank of `lateen launch --hosts`, which runs this command on the rank's\n"
     "machine and describes the rank on standard input. When standard input ends, the rank is "
-    "killed.";
+    "killed.\n"
+    "With --machine: keep the snapshots of a machine of `lateen launch --hosts`, and send them to\n"
+    "the others. When standard input ends, they are removed.";
 
 int lt_verb_agent(int argc, char **argv);
 int lt_verb_agent(int argc, char **argv) {
@@ -48,6 +53,10 @@ int lt_verb_agent(int argc, char **argv) {
         err = lt_remote_run(&status);
         return err == LT_OK ? status : lt_verb_fail(err);
     }
+    if (o.machine) {
+        err = lt_agent_run_machine();
+        return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
+    }
     if (o.memory[0] == '\0' || token == NULL || token[0] == '\0' || o.node >= o.nodes) {
         return lt_verb_fail(lt_error_set(
             LT_ERR_ARG,
@@ -56,6 +65,7 @@ int lt_verb_agent(int argc, char **argv) {
             o.memory, (long long)o.node, (long long)o.nodes,
             token == NULL || token[0] == '\0' ? "it is not" : "it is"));
     }
-    err = lt_agent_run(&(lt_agent_options){o.memory, token, (int)o.node, (int)o.nodes});
+    err = lt_agent_run(&(lt_agent_options){
+        .root = o.memory, .token = token, .node = (int)o.node, .n_nodes = (int)o.nodes});
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
 }

@@ -35,9 +35,11 @@
       "put Slurm's job back in the queue when hardware fails and a retry here brings no new step") \
     X(I64, nodes, "nodes", "0", 0, 64, "nodes",                                                    \
       "keep snapshots of a training in memory, with an agent for each of so many parts of this "   \
-      "machine; 0: none")                                                                          \
+      "machine, or, with --hosts, on each machine that is not spare; 0: none")                     \
     X(I64, spares, "spares", "0", 0, 64, "nodes",                                                  \
-      "further nodes, to which the ranks of a node move that is lost or suspect")                  \
+      "further nodes, to which the ranks of a node move that is lost or suspect; with --hosts, "   \
+      "the "                                                                                       \
+      "last machines")                                                                             \
     X(BOOL, shrink, "shrink", "false", 0, 0, "",                                                   \
       "without a spare node, go on with fewer replicas of the model and the same rows a step; "    \
       "grow again when the node is back")                                                          \
@@ -107,9 +109,10 @@ static bool is_given(const char *flag, int n, char **argv) {
 }
 
 static lt_err check_idle(const launch_options *o, bool ranks, bool hosts) {
+    const bool nodes = o->nodes > 0 || (o->hosts[0] != '\0' && (o->spares > 0 || o->shrink));
     const lt_verb_use uses[] = {
-        {"snapshot", o->nodes > 0, "--nodes"},
-        {"mtbf", o->nodes > 0 && o->snapshot == 0, "--nodes and --snapshot 0"},
+        {"snapshot", nodes, "--nodes"},
+        {"mtbf", nodes && o->snapshot == 0, "--nodes and --snapshot 0"},
         {"back", o->spares > 0 || o->shrink, "--spares or --shrink"},
         {"silent", o->beat > 0.0, "--beat"},
         {"login", o->hosts[0] != '\0', "--hosts"},

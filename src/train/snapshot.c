@@ -5,6 +5,8 @@
  *     rank 0     begin set/step-N.tmp ─┐         ┌─ write ─ link ─┐         ┌─ publish set/step-N
  *     others                           └─ meet ──┴─ write ─ link ─┴─ meet ──┘
  *
+ * On several machines snapshot_apart.c brings together what this file finds under set/ on one.
+ *
  * A snapshot that fails (no memory left, say) is told and left out: the run does not depend on
  * it. */
 #include "train/snapshot.h"
@@ -25,7 +27,7 @@ static const lt_checkpoint_keep keep = {.last = LT_MEMORY_KEEP, .also = -1}; /* 
 /* ---- The choice ------------------------------------------------------------------------------ */
 
 /* The newest step under set/, at most `most`, of which this rank finds every byte; -1: none. */
-static int64_t newest_whole(const char *set, int64_t most) {
+int64_t lt_snapshot_newest(const char *set, int64_t most) {
     char path[LT_PATH_BYTES];
     int64_t *steps = NULL, found = -1;
     size_t n = 0;
@@ -47,15 +49,11 @@ static int64_t newest_whole(const char *set, int64_t most) {
     return found;
 }
 
-lt_err lt_training_agree(lt_snapshots *s, const lt_world *w) {
+/* Ranks of one machine find the same folder. */
+static lt_err agree_here(lt_snapshots *s, const lt_world *w) {
     double most = (double)INT32_MAX, least;
-    *s = (lt_snapshots){.from = -1, .next = INT64_MAX};
-    s->wanted = w->comm != NULL && lt_node_memory_of_rank(&s->memory);
-    if (!s->wanted) {
-        return LT_OK;
-    }
     for (;;) { /* Each round ends it or lowers `most`. */
-        const int64_t own = newest_whole(s->memory.set, (int64_t)most);
+        const int64_t own = lt_snapshot_newest(s->memory.set, (int64_t)most);
         LT_TRY(lt_world_range(w, (double)own, &least, &most));
         if (least == most || least < 0.0) {
             s->from = (int64_t)least;
@@ -63,6 +61,16 @@ lt_err lt_training_agree(lt_snapshots *s, const lt_world *w) {
         }
         most = least;
     }
+}
+
+lt_err lt_training_agree(lt_snapshots *s, const lt_world *w) {
+    *s = (lt_snapshots){.from = -1, .next = INT64_MAX};
+    s->wanted = w->comm != NULL && lt_node_memory_of_rank(&s->memory);
+    if (!s->wanted) {
+        return LT_OK;
+    }
+    s->near = true;
+    return s->memory.apart ? lt_snapshot_agree_apart(s, w) : agree_here(s, w);
 }
 
 /* ---- Taking one ------------------------------------------------------------------------------ */
@@ -129,8 +137,10 @@ static lt_err write_part(lt_training *t) {
     LT_TRY(lt_checkpoint_aside(aside, holder, step, &t->lease));
     LT_TRY(lt_checkpoint_path(folder, holder, step));
     LT_TRY(rename_aside(aside, folder));
-    LT_TRY(lt_checkpoint_aside(set, t->snapshots.memory.set, step, &t->lease));
-    LT_TRY(link_files(folder, set));
+    if (t->snapshots.near) {
+        LT_TRY(lt_checkpoint_aside(set, t->snapshots.memory.set, step, &t->lease));
+        LT_TRY(link_files(folder, set));
+    }
     return lt_checkpoint_prune(holder, &keep, &t->lease);
 }
 
@@ -170,6 +180,9 @@ static lt_err take_parts(lt_training *t) {
     LT_TRY(lt_training_meet(
         t, leads ? lt_checkpoint_begin(t->snapshots.memory.set, t->state.step, &t->lease) : LT_OK));
     err = lt_training_meet(t, write_part(t));
+    if (err == LT_OK && t->snapshots.memory.apart) {
+        err = lt_training_meet(t, lt_snapshot_gather_parts(t));
+    }
     if (err == LT_OK && leads) {
         err = publish_set(t);
     }

@@ -4,6 +4,8 @@
  *
  *     agree    before anything is opened, all ranks choose the newest snapshot that each of them
  *              finds whole; none counts that one of them does not see or whose checksums are wrong
+ *              Where ranks are on several machines, one of each machine puts together what its
+ *              memory holds, and a machine that lacks the newest snapshot gets it from another
  *     take     after a step that is due: every rank writes what a checkpoint needs of it, and the
  *              training goes on; agents copy it to another node meanwhile
  *
@@ -14,21 +16,31 @@
 #ifndef LT_TRAIN_SNAPSHOT_H
 #define LT_TRAIN_SNAPSHOT_H
 
+#include "parallel/world.h"
 #include "platform/agent/memory.h"
 
 #define LT_SNAPSHOT_SHARE 0.03
 
 struct lt_training;
-struct lt_world;
 
 typedef struct {
     bool wanted;
+    bool near; /* On the machine of the leading rank, which puts snapshots together. */
     lt_node_memory memory;
     int64_t from;    /* The snapshot to go on from, agreed by all; -1: none. */
     int64_t next;    /* The step after which one is due. */
     double step_s;   /* Mean of the steps since the last one, on the leading rank. */
     int64_t n_steps; /* Their number. */
 } lt_snapshots;
+
+/* The newest step under set/, at most `most`, of which this rank finds every byte; -1: none. */
+int64_t lt_snapshot_newest(const char *set, int64_t most);
+
+/* snapshot_apart.c: collective calls of ranks on several machines. The choice, after which every
+ * machine has the snapshot under its set/; and the manifests of the parts that other machines have
+ * written, into what the leading rank puts together. */
+LT_MUST_USE lt_err lt_snapshot_agree_apart(lt_snapshots *s, const lt_world *w);
+LT_MUST_USE lt_err lt_snapshot_gather_parts(struct lt_training *t);
 
 /* How many steps to the next snapshot. */
 int64_t lt_snapshot_interval(double mtbf_s, double save_s, double step_s);

@@ -34,16 +34,19 @@ def enter_own_network():
 
 
 class Hosts:
-    def __init__(self, n, switch=None):
-        """switch: a process whose network has the bridge; None: nobody's."""
+    def __init__(self, n, switch=None, own_memory=False):
+        """switch: a process whose network has the bridge; None: nobody's. own_memory: each host has a /dev/shm of its own, too."""
         self.n, self.holders = n, []
+        self.spaces_of = ["--net", "--uts", *(["--mount"] if own_memory else [])]
         try:
             self.switch = switch or self._space("--net")
             self._in(self.switch, "ip", "link", "add", "br0", "type", "bridge")
             self._in(self.switch, "ip", "address", "add", "10.77.0.254/24", "dev", "br0")
             self._in(self.switch, "ip", "link", "set", "br0", "up")
-            self.spaces = [self._space("--net", "--uts") for _ in range(n)]
+            self.spaces = [self._space(*self.spaces_of) for _ in range(n)]
             for k, pid in enumerate(self.spaces):
+                if own_memory:
+                    subprocess.run(self.words(k, ["mount", "-t", "tmpfs", "shm", "/dev/shm"]), check=True, stdin=subprocess.DEVNULL)
                 self._in(pid, "hostname", f"h{k}")
                 self._in(self.switch, "ip", "link", "add", f"v{k}", "type", "veth", "peer", "name", "eth0", "netns", str(pid))
                 self._in(self.switch, "ip", "link", "set", f"v{k}", "master", "br0", "up")
@@ -78,7 +81,14 @@ class Hosts:
 
     def words(self, k, words):
         """The command on host k."""
-        return ["nsenter", "--net", "--uts", "--target", str(self.spaces[k]), *words]
+        enter = ["nsenter", *self.spaces_of, "--target", str(self.spaces[k])]
+        if "--mount" not in self.spaces_of:
+            return [*enter, *words]
+        return ["sh", "-c", f"HERE=$(pwd) exec {' '.join(enter)} sh -c 'cd \"$HERE\" && unset HERE && exec \"$@\"' sh \"$@\"", "sh", *words]  # Of another mount namespace it would be /.
+
+    def memory(self, k):
+        """/dev/shm of host k, as this process sees it."""
+        return os.path.join("/proc", str(self.spaces[k]), "root", "dev/shm")
 
     def link(self, k, up):
         """Pull or plug its cable, at the switch: the host itself sees no change but that packets are lost."""

@@ -1,7 +1,8 @@
 """`lateen launch --hosts` by ssh: two machines of network namespaces (hosts.py), each with an sshd, keys and a port of its own (openssh-server). A run from a folder whose name has spaces, with an
 environment that a shell would read, has the bits of one on one machine; what goes wrong with a login is said at once, and no login waits for a person. TAP on stdout.
 
-usage: launch_ssh.py LATEEN [quick]      quick: a run, a refused key, and a password that nobody gives"""
+usage: launch_ssh.py LATEEN [quick]      quick: a run, a refused key, a password that nobody gives, and a lost machine with a spare one"""
+import glob
 import os
 import pty
 import re
@@ -175,9 +176,102 @@ def faults(h):
     fault(h, "a connection that is cut", cut, r"the connection to 10.77.0.2 has ended")
 
 
+def copied(h, n):
+    """Has what the ranks have written last been copied to every other one of n hosts?"""
+    def newest(folder):
+        return sorted(os.path.basename(s) for s in glob.glob(folder + "/step-?????????"))[-1:]
+    own = [(k, f) for k in range(n) for f in glob.glob(f"{h.memory(k)}/lateen-run-*/node-*/own/*")]
+    return own and all(newest(f) in [newest(g) for g in glob.glob(f"{h.memory(i)}/lateen-run-*/node-*/kept/{os.path.basename(f)}")] for k, f in own for i in range(n) if i != k)
+
+
+LONG = {"steps": 150, "checkpoint.every": 100000, "batch.size": 24, "deterministic": "mesh-invariant"}
+
+
+def lose(h, name, args, more, each=1, lost=1, wants=(), machines=3):
+    """A machine of h.n with `each` ranks loses its power: the end of the run, and what is wrong. There is no checkpoint on disk meanwhile."""
+    out, n = f"{at}/{name}", machines
+    where = ",".join(f"{'h0' if k == 0 else h.address(k)}:{each}" for k in range(n))
+    args = {**LONG, **args}
+    words = [lateen, "launch", "--hosts", where, "--login", login(), "--beat", "0.2", "--silent", "5", "--grace", "5", "--retries", "9", "--snapshot", "5", *more, "train"]
+    words += [w for k, v in {**TRAIN, **ARGS, **args, "out": out}.items() for w in (f"--{k}", str(v))]
+    p = subprocess.Popen(h.words(0, words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, cwd=at)
+    wait_for(lambda: p.poll() is not None or len(losses(out) if os.path.exists(out + "/metrics.jsonl") else ()) >= 20, 60)
+    pids = [q for k in range(h.n) for q in ranks_on(h, k).values()]
+    for _ in range(10):  # Ranks that wait, so that the agents of a busy machine catch up; not for so long that they count as silent.
+        for q in filter(alive, pids):
+            os.kill(q, signal.SIGSTOP)
+        until = time.time() + 3
+        while not (done := copied(h, n)) and time.time() < until:
+            time.sleep(0.02)
+        if done:
+            h.kill(lost)
+            for m in glob.glob(h.memory(lost) + "/*"):
+                shutil.rmtree(m)
+        for q in filter(alive, pids):
+            os.kill(q, signal.SIGCONT)
+        if done:
+            break
+    text = p.communicate(timeout=200)[0]
+    key = (each, tuple(sorted(args.items())))
+    ranks = each * (n - (1 if "--spares" in more else 0))
+    if key not in truth:
+        truth[key] = undisturbed(ranks, {**ARGS, **args, "out": f"{at}/whole-{len(truth)}"})
+    states = [(e["node"], e["state"], e["spare"]) for e in events(out, "node")]
+    wrong = [] if p.returncode == 0 else [f"status {p.returncode}"]
+    wrong += [f"{w} is not among {states}" for w in wants if w not in states]
+    wrong += [] if p.returncode == 0 and bits(out) == truth[key] else ["other bits"]
+    back = events(out, "recovered")
+    wrong += [] if back and back[0]["steps_lost"] <= 11 else [f"not from memory: {back}"]
+    until = time.time() + 10  # The agents of other machines remove it when they notice the end.
+    while (left := [m for k in range(n) if k != lost for m in glob.glob(h.memory(k) + "/lateen-run-*")]) and time.time() < until:
+        time.sleep(0.1)
+    wrong += [f"left in memory: {left}"] if left else []
+    return out, f"{wrong} {text[:2500]}" if wrong else "", text
+
+
+def sizes(out):
+    return [e["ranks"] for e in events(out, "start")]
+
+
+def spare(h):
+    out, wrong, text = lose(h, "spare", {}, ("--spares", "1", "--back", "0"), wants=[(1, "lost", -1), (1, "moved", 2)])
+    tap.check("a machine loses its power: its ranks move to the spare one, from the memory of another, with the bits of a run without a fault",
+              not wrong and sizes(out) == [2, 2] and "node 1 (10.77.0.2) is lost" in text, wrong or sizes(out))
+
+
+def spare_parts(h):
+    for zero, each in ((2, 2), (3, 1)):
+        again(h)
+        out, wrong, text = lose(h, f"zero {zero}", {"mesh.zero": zero, "deterministic": "run"}, ("--spares", "1", "--back", "0"), each, wants=[(1, "moved", 2)])
+        tap.check(f"the same with mesh.zero {zero}, whose snapshots have parts of every rank", not wrong, wrong)
+
+
+def shrink(h):
+    out, wrong, text = lose(h, "shrink", {}, ("--shrink", "--back", "0"), 2, wants=[(1, "lost", -1)], machines=2)
+    tap.check("without a spare the run goes on with fewer ranks, with the same bits", not wrong and sizes(out) == [4, 2] and "goes on with 2 of 4 ranks" in text, wrong or sizes(out))
+
+
+def again(h):
+    """Each machine is there again, with its sshd and without what was in its memory."""
+    for k in range(h.n):
+        h.link(k, True)
+        shutil.rmtree(h.memory(k), ignore_errors=True)
+        if not any(b"sshd" in open(f"/proc/{p}/cmdline", "rb").read() for p in h.processes(k)):
+            subprocess.run(h.words(k, [SSHD, "-f", f"{at}/sshd{k}", "-E", f"{at}/log{k}"]), check=True, stdin=subprocess.DEVNULL)
+
+
+def survive(cases):
+    with hosts.Hosts(3, own_memory=True) as h:
+        serve(h)
+        for case in cases:
+            again(h)
+            tap.case(lambda: case(h))
+
+
 with hosts.Hosts(2) as h:
     serve(h)
     for case in (runs, key, password) if quick else (runs, key, password, names, build, hangs, faults):
         tap.case(lambda: case(h))
+survive((spare,) if quick else (spare, spare_parts, shrink))
 work.cleanup()
 sys.exit(tap.end())

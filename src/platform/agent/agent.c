@@ -22,16 +22,26 @@
 #include "base/log.h"
 #include "comm/store.h"
 #include "platform/agent/memory.h"
+#include "platform/agent/orders.h"
+#include "platform/agent/remote.h"
 
 #define HEAD_BYTES_MAX ((size_t)1 << 16)
 #define PIECE_BYTES    ((size_t)1 << 20)
 #define CONFIRMED      "ok\n"
 
 typedef struct {
+    char address[LT_AGENT_ADDRESS]; /* "": unknown, or gone. */
+    json_t *sent;                   /* "rank-0/step-000000012": true */
+} peer;
+
+typedef struct {
     const lt_agent_options *o;
     char own[LT_PATH_BYTES], kept[LT_PATH_BYTES];
     int listener;
-    json_t *sent; /* "rank-0/step-000000012": true */
+    peer *peers; /* (n_nodes); of parts of one machine, the first one stands for whichever answers.
+                  */
+    lt_orders orders;
+    double heard_s; /* When standard input said something last. */
 } agent;
 
 /* ---- Sockets --------------------------------------------------------------------------------- */
@@ -70,25 +80,20 @@ static bool receive_bytes(int fd, void *data, size_t bytes) {
 
 /* ---- Sending --------------------------------------------------------------------------------- */
 
-/* -1: its agent has not started yet, or is gone. */
-static int connect_to(const agent *a, int node) {
+/* -1: nobody answers at "10.0.0.2:4711". */
+static int connect_to(const char *address) {
     struct sockaddr_in to = {.sin_family = AF_INET};
-    char path[LT_PATH_BYTES], *text = NULL, *colon;
-    size_t bytes;
+    char host[LT_AGENT_ADDRESS], *colon;
     int fd = -1;
-    if (snprintf(path, sizeof path, "%s/node-%d/agent", a->o->root, node) >= LT_PATH_BYTES ||
-        lt_file_read(&text, &bytes, path, 64) != LT_OK) {
-        return -1;
-    }
-    colon = strchr(text, ':');
+    (void)snprintf(host, sizeof host, "%s", address);
+    colon = strchr(host, ':');
     if (colon != NULL) {
         *colon = '\0';
         to.sin_port = htons((uint16_t)strtoul(colon + 1, NULL, 10));
-        fd = inet_pton(AF_INET, text, &to.sin_addr) == 1
+        fd = inet_pton(AF_INET, host, &to.sin_addr) == 1
                  ? socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)
                  : -1;
     }
-    free(text);
     if (fd >= 0) {
         set_limits(fd);
         if (connect(fd, (struct sockaddr *)&to, sizeof to) != 0) {
@@ -99,11 +104,18 @@ static int connect_to(const agent *a, int node) {
     return fd;
 }
 
-/* To the next node whose agent answers. */
+/* To the next node whose agent answers; -1: none does. */
 static int connect_to_next(const agent *a) {
     int fd = -1;
     for (int k = 1; fd < 0 && k < a->o->n_nodes; k++) {
-        fd = connect_to(a, (a->o->node + k) % a->o->n_nodes);
+        char path[LT_PATH_BYTES], *text = NULL;
+        size_t bytes;
+        if (snprintf(path, sizeof path, "%s/node-%d/agent", a->o->root,
+                     (a->o->node + k) % a->o->n_nodes) < LT_PATH_BYTES &&
+            lt_file_read(&text, &bytes, path, LT_AGENT_ADDRESS - 1) == LT_OK) {
+            fd = connect_to(text);
+        }
+        free(text);
     }
     return fd;
 }
@@ -158,17 +170,18 @@ static int64_t step_of(const char *name) {
     return step >= 0 && *end == '\0' ? step : -1;
 }
 
-static void send_new(agent *a, const char *holder, const char *folder, const char *name) {
+static void send_new(const agent *a, peer *to, const char *holder, const char *folder,
+                     const char *name) {
     char key[LT_PATH_BYTES], path[LT_PATH_BYTES];
     const int64_t step = step_of(name);
     int fd;
     if (step < 0 || lt_path_join(key, holder, name) != LT_OK ||
-        lt_path_join(path, folder, name) != LT_OK || json_object_get(a->sent, key) != NULL) {
+        lt_path_join(path, folder, name) != LT_OK || json_object_get(to->sent, key) != NULL) {
         return;
     }
-    fd = connect_to_next(a);
+    fd = a->o->address != NULL ? connect_to(to->address) : connect_to_next(a);
     if (fd >= 0 && send_snapshot(a, fd, holder, step, path)) {
-        json_object_set_new(a->sent, key, json_true());
+        json_object_set_new(to->sent, key, json_true());
     }
     if (fd >= 0) {
         (void)close(fd);
@@ -176,19 +189,19 @@ static void send_new(agent *a, const char *holder, const char *folder, const cha
 }
 
 /* Folders that are gone need not be remembered. */
-static void forget_gone(agent *a) {
+static void forget_gone(const agent *a, peer *to) {
     char path[LT_PATH_BYTES];
     const char *key;
     void *next;
     json_t *value;
-    json_object_foreach_safe(a->sent, next, key, value) {
+    json_object_foreach_safe(to->sent, next, key, value) {
         if (lt_path_join(path, a->own, key) == LT_OK && !lt_file_exists(path)) {
-            json_object_del(a->sent, key);
+            json_object_del(to->sent, key);
         }
     }
 }
 
-static void look(agent *a) {
+static void look(const agent *a, peer *to) {
     char **holders = NULL, **names, folder[LT_PATH_BYTES];
     size_t n = 0, n_names;
     if (lt_file_list(&holders, &n, a->own) != LT_OK) {
@@ -200,12 +213,21 @@ static void look(agent *a) {
             continue;
         }
         for (size_t k = n_names; k > 0; k--) { /* The newest first. */
-            send_new(a, holders[i], folder, names[k - 1]);
+            send_new(a, to, holders[i], folder, names[k - 1]);
         }
         lt_file_list_free(names, n_names);
     }
     lt_file_list_free(holders, n);
-    forget_gone(a);
+    forget_gone(a, to);
+}
+
+static void look_for_all(const agent *a) {
+    const bool machines = a->o->address != NULL;
+    for (int k = 0; a->o->n_nodes > 1 && k < (machines ? a->o->n_nodes : 1); k++) {
+        if (!machines || a->peers[k].address[0] != '\0') {
+            look(a, &a->peers[k]);
+        }
+    }
 }
 
 /* ---- Receiving ------------------------------------------------------------------------------- */
@@ -332,27 +354,95 @@ static lt_err paths(agent *a) {
     return lt_file_make_dirs(a->kept);
 }
 
-/* Listen at any free port, and say so in ROOT/node-K/agent. */
+/* Listen at any free port, and say so: in ROOT/node-K/agent, or on standard output. */
 static lt_err listen_for_others(agent *a) {
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    const char *host = a->o->address != NULL ? a->o->address : "127.0.0.1";
+    struct sockaddr_in at = {.sin_family = AF_INET};
     socklen_t bytes = sizeof at;
     char path[LT_PATH_BYTES], text[64];
     a->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (a->listener < 0 || bind(a->listener, (struct sockaddr *)&at, sizeof at) != 0 ||
-        listen(a->listener, 16) != 0 ||
+    if (a->listener < 0 || inet_pton(AF_INET, host, &at.sin_addr) != 1 ||
+        bind(a->listener, (struct sockaddr *)&at, sizeof at) != 0 || listen(a->listener, 16) != 0 ||
         getsockname(a->listener, (struct sockaddr *)&at, &bytes) != 0) {
-        LT_FAIL(LT_ERR_IO, "agent of node %d: %s", a->o->node, strerror(errno));
+        LT_FAIL(LT_ERR_IO, "agent of node %d at %s: %s", a->o->node, host, strerror(errno));
     }
-    (void)snprintf(text, sizeof text, "127.0.0.1:%u\n", (unsigned)ntohs(at.sin_port));
+    (void)snprintf(text, sizeof text, "%s:%u\n", host, (unsigned)ntohs(at.sin_port));
+    if (a->o->address != NULL) {
+        (void)printf("listens %s", text);
+        (void)fflush(stdout);
+        return LT_OK;
+    }
     (void)snprintf(path, sizeof path, "%s/node-%d/agent", a->o->root, a->o->node);
     return lt_file_write_atomic(path, text, strlen(text));
 }
 
+/* False: it shall end. */
+static bool obey(agent *a, const char *line) {
+    char address[LT_AGENT_ADDRESS] = "";
+    int node = -1, number = 0;
+    if (sscanf(line, "peer %d %31s", &node, address) == 2 && node >= 0 && node < a->o->n_nodes &&
+        node != a->o->node) {
+        peer *p = &a->peers[node];
+        if (strcmp(p->address, address) != 0) { /* It has none of what the one before had. */
+            json_object_clear(p->sent);
+        }
+        (void)snprintf(p->address, sizeof p->address, "%s", address[0] == '-' ? "" : address);
+    }
+    return sscanf(line, "signal %d", &number) != 1 || (number != SIGTERM && number != SIGINT);
+}
+
+/* Wait for the next look. False: the agent shall end. */
+static bool wait_for_orders(agent *a) {
+    double wait_s = LT_AGENT_LOOK_S;
+    const char *line;
+    bool go = true;
+    while ((line = lt_orders_next(&a->orders, STDIN_FILENO, wait_s)) != NULL) {
+        a->heard_s = lt_clock_s();
+        go = obey(a, line) && go;
+        wait_s = 0.0;
+    }
+    return go && !a->orders.ended && lt_clock_s() < a->heard_s + LT_AGENT_ALONE_S;
+}
+
+static bool is_asked_to_end(agent *a, const sigset_t *ends) {
+    const struct timespec pause = {.tv_nsec = (long)(LT_AGENT_LOOK_S * 1e9)}, none = {0};
+    if (a->o->address != NULL && !wait_for_orders(a)) {
+        return true;
+    }
+    return sigtimedwait(ends, NULL, a->o->address != NULL ? &none : &pause) >= 0;
+}
+
+static lt_err make_peers(agent *a) {
+    a->peers = calloc((size_t)a->o->n_nodes, sizeof *a->peers);
+    if (a->peers == NULL) {
+        LT_FAIL(LT_ERR_OOM, "agent of node %d", a->o->node);
+    }
+    for (int k = 0; k < a->o->n_nodes; k++) {
+        a->peers[k].sent = json_object();
+    }
+    return LT_OK;
+}
+
+static void close_agent(agent *a, pthread_t *thread) {
+    if (a->listener >= 0) {
+        (void)shutdown(a->listener, SHUT_RDWR); /* accept4 returns. */
+    }
+    if (thread != NULL) {
+        (void)pthread_join(*thread, NULL);
+    }
+    if (a->listener >= 0) {
+        (void)close(a->listener);
+    }
+    for (int k = 0; a->peers != NULL && k < a->o->n_nodes; k++) {
+        json_decref(a->peers[k].sent);
+    }
+    free(a->peers);
+}
+
 lt_err lt_agent_run(const lt_agent_options *o) {
     lt_err err = LT_OK;
-    agent a = {.o = o, .listener = -1, .sent = json_object()};
+    agent a = {.o = o, .listener = -1, .heard_s = lt_clock_s()};
     const pid_t launcher = getppid();
-    const struct timespec pause = {.tv_nsec = (long)(LT_AGENT_LOOK_S * 1e9)};
     pthread_t thread;
     bool runs = false;
     sigset_t ends;
@@ -361,32 +451,85 @@ lt_err lt_agent_run(const lt_agent_options *o) {
     (void)sigaddset(&ends, SIGTERM);
     (void)sigaddset(&ends, SIGINT);
     (void)pthread_sigmask(SIG_BLOCK, &ends, NULL);
+    LT_TRY_DONE(make_peers(&a));
     LT_TRY_DONE(paths(&a));
     LT_TRY_DONE(listen_for_others(&a));
     runs = pthread_create(&thread, NULL, receive, &a) == 0;
-    if (!runs || a.sent == NULL) {
+    if (!runs) {
         LT_FAIL_DONE(LT_ERR_OOM, "agent of node %d", o->node);
     }
-    while (sigtimedwait(&ends, NULL, &pause) < 0) {
-        if (o->n_nodes > 1) {
-            look(&a);
-        }
+    while (!is_asked_to_end(&a, &ends)) {
+        look_for_all(&a);
     }
 done:
-    if (a.listener >= 0) {
-        (void)shutdown(a.listener, SHUT_RDWR); /* accept4 returns. */
-    }
-    if (runs) {
-        (void)pthread_join(thread, NULL);
-    }
-    if (a.listener >= 0) {
-        (void)close(a.listener);
-    }
-    json_decref(a.sent);
-    if (getppid() != launcher) {
+    close_agent(&a, runs ? &thread : NULL);
+    if (o->address == NULL && getppid() != launcher) {
         /* It was killed, and its ranks with it, so nobody needs the memory. Other agents remove
          * it, too. */
         (void)!lt_file_remove_tree(o->root);
     }
+    return err;
+}
+
+/* ---- On a machine of its own ----------------------------------------------------------------- */
+
+/* The address from which packets to `to` leave. */
+static lt_err find_address(char out[LT_AGENT_ADDRESS], const char *to) {
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(9)};
+    socklen_t bytes = sizeof a;
+    const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const bool found = fd >= 0 && inet_pton(AF_INET, to, &a.sin_addr) == 1 &&
+                       connect(fd, (struct sockaddr *)&a, sizeof a) == 0 &&
+                       getsockname(fd, (struct sockaddr *)&a, &bytes) == 0 &&
+                       inet_ntop(AF_INET, &a.sin_addr, out, LT_AGENT_ADDRESS) != NULL;
+    if (fd >= 0) {
+        (void)close(fd);
+    }
+    return found ? LT_OK : lt_error_set(LT_ERR_REMOTE, "agent: no way to the launcher's %s", to);
+}
+
+/* The memory goes, and with it that of other machines whose agents use the same folder, if this
+ * process has made it. */
+static void remove_memory(const lt_agent_options *o, bool owner) {
+    char path[LT_PATH_BYTES];
+    if (snprintf(path, sizeof path, "%s/node-%d", o->root, o->node) < LT_PATH_BYTES) {
+        (void)!lt_file_remove_tree(owner ? o->root : path);
+    }
+}
+
+lt_err lt_agent_run_machine(void) {
+    lt_err err = LT_OK;
+    lt_agent_options o;
+    const char *version, *program, *launcher;
+    char *text = NULL, address[LT_AGENT_ADDRESS];
+    json_t *j = NULL;
+    bool owner = false, joined = false;
+    int keeps;
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    LT_TRY_DONE(lt_remote_first_line(&text));
+    j = json_loads(text, 0, NULL);
+    if (j == NULL ||
+        json_unpack(j, "{s:s, s:s, s:s, s:i, s:i, s:s, s:s, s:b}", "version", &version, "program",
+                    &program, "memory", &o.root, "node", &o.node, "nodes", &o.n_nodes, "token",
+                    &o.token, "launcher", &launcher, "keep", &keeps) != 0 ||
+        o.n_nodes < 1 || o.node < 0 || o.node >= o.n_nodes) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "agent: standard input describes no machine");
+    }
+    LT_TRY_DONE(lt_remote_check_build(version, program));
+    LT_TRY_DONE(find_address(address, launcher));
+    o.address = address;
+    LT_TRY_DONE(lt_memory_join(o.root, &owner));
+    joined = true;
+    if (!keeps) {
+        remove_memory(&o, false);
+    }
+    LT_TRY_DONE(lt_agent_run(&o));
+done:
+    if (joined) {
+        remove_memory(&o, owner);
+    }
+    json_decref(j);
+    free(text);
     return err;
 }

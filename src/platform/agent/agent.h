@@ -3,6 +3,21 @@
  * (memory.h). No step of the training waits for it. When it is killed, the launcher starts it
  * again; the memory stays.
  *
+ * Where nodes are machines (`lateen agent --machine`), it sends them to the agents of all others.
+ * Standard input begins with a line of JSON, and tells it where those are; standard output tells
+ * the launcher where it listens itself:
+ *
+ *     {"version", "program", "memory", "node", "nodes", "token", "launcher", "keep"}\n
+ *     peer K ADDRESS\n      or "-": the agent of node K is gone. A new address has nothing yet
+ *     alive\n               now and then
+ *     signal 15\n           it ends; so it does at the end of standard input, or after
+ *                           LT_AGENT_ALONE_S without a line
+ *
+ *     listens ADDRESS\n
+ *
+ * "launcher" is an address of that machine: the agent listens where it leaves for it. Unless "keep"
+ * is true, the memory of the node is empty at the start.
+ *
  * PROTOCOL over TCP, one snapshot of one holder a connection:
  *
  *     sender     {"token", "holder": "rank-0", "step": 12, "files": [{"name", "bytes", "xxh3"}]}\n
@@ -19,13 +34,21 @@
 
 #define LT_AGENT_LOOK_S   0.1
 #define LT_AGENT_SILENT_S 10.0
+#define LT_AGENT_ALONE_S  300.0
+#define LT_AGENT_ADDRESS  32 /* "10.0.0.2:4711" */
 
 typedef struct {
     const char *root, *token;
     int node, n_nodes; /* One node: nothing is sent. */
+    /* The address at which it listens where nodes are machines; NULL: they are parts of this one,
+     * and ROOT/node-K/agent says where they listen. */
+    const char *address;
 } lt_agent_options;
 
-/* Runs until SIGTERM or SIGINT. If the launcher is gone by then, the run's memory is removed. */
+/* Runs until SIGTERM or SIGINT. If the launcher is gone by then, the run's memory is removed; so is
+ * that of a machine's agent in any case. */
 LT_MUST_USE lt_err lt_agent_run(const lt_agent_options *o);
+/* `lateen agent --machine`: the same, as standard input describes. */
+LT_MUST_USE lt_err lt_agent_run_machine(void);
 
 #endif

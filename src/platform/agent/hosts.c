@@ -59,9 +59,8 @@ static lt_err add_host(lt_hosts *h, const char *word, size_t bytes) {
                     h->all[i].name, text, text, h->all[i].ranks + ranks);
         }
     }
-    *x = (lt_host){.ranks = (int)ranks, .first = h->n_ranks, .here = is_here(text)};
+    *x = (lt_host){.ranks = (int)ranks, .here = is_here(text)};
     (void)snprintf(x->name, sizeof x->name, "%s", text);
-    h->n_ranks += x->ranks;
     h->n++;
     return LT_OK;
 }
@@ -150,7 +149,35 @@ static lt_err split_login(lt_hosts *h, const char *login) {
     return n > 0 ? LT_OK : lt_error_set(LT_ERR_ARG, "--login is no command");
 }
 
-lt_err lt_hosts_open(lt_hosts *h, const char *text, const char *login, const char *address) {
+/* Ranks of a machine are neighbours; spare machines have none. */
+static lt_err place_ranks(lt_hosts *h, int spares) {
+    int rank = 0;
+    if (spares >= h->n) {
+        LT_FAIL(LT_ERR_ARG, "--spares %d of the %d machines of --hosts: none is left for the ranks",
+                spares, h->n);
+    }
+    for (int i = 0; i < h->n - spares; i++) {
+        h->n_ranks += h->all[i].ranks;
+    }
+    if (h->n_ranks > LT_SHM_MOST_RANKS) {
+        LT_FAIL(LT_ERR_ARG, "--hosts: %d ranks; at most %d are possible", h->n_ranks,
+                LT_SHM_MOST_RANKS);
+    }
+    h->seen = calloc((size_t)h->n_ranks, sizeof *h->seen);
+    h->places = calloc((size_t)h->n_ranks, sizeof *h->places);
+    if (h->seen == NULL || h->places == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%d ranks", h->n_ranks);
+    }
+    for (int i = 0; i < h->n - spares; i++) {
+        for (int k = 0; k < h->all[i].ranks; k++) {
+            h->places[rank++] = i;
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_hosts_open(lt_hosts *h, const char *text, int spares, const char *login,
+                     const char *address) {
     const char *at = text;
     *h = (lt_hosts){.n = 0};
     while (at[0] != '\0') {
@@ -164,14 +191,7 @@ lt_err lt_hosts_open(lt_hosts *h, const char *text, const char *login, const cha
     if (h->n == 0) {
         return LT_OK;
     }
-    if (h->n_ranks > LT_SHM_MOST_RANKS) {
-        LT_FAIL(LT_ERR_ARG, "--hosts: %d ranks; at most %d are possible", h->n_ranks,
-                LT_SHM_MOST_RANKS);
-    }
-    h->seen = calloc((size_t)h->n_ranks, sizeof *h->seen);
-    if (h->seen == NULL) {
-        LT_FAIL(LT_ERR_OOM, "%d ranks", h->n_ranks);
-    }
+    LT_TRY(place_ranks(h, spares));
     LT_TRY(split_login(h, login));
     const ssize_t n = readlink("/proc/self/exe", h->program, sizeof h->program - 1);
     h->program[n > 0 ? n : 0] = '\0';
@@ -191,16 +211,26 @@ lt_err lt_hosts_open(lt_hosts *h, const char *text, const char *login, const cha
 
 void lt_hosts_close(lt_hosts *h) {
     free(h->seen);
+    free(h->places);
     h->seen = NULL;
+    h->places = NULL;
+}
+
+void lt_hosts_place(lt_hosts *h, int rank, int host) {
+    LT_ASSERT(rank < h->n_ranks && host < h->n);
+    h->places[rank] = host;
 }
 
 const lt_host *lt_hosts_of_rank(const lt_hosts *h, int rank) {
-    for (int i = 0; i < h->n; i++) {
-        if (rank < h->all[i].first + h->all[i].ranks) {
-            return &h->all[i];
-        }
+    return h->n > 0 ? &h->all[h->places[rank]] : NULL;
+}
+
+void lt_hosts_count(const lt_hosts *h, int rank, int n_ranks, int *local, int *locals) {
+    *local = *locals = 0;
+    for (int r = 0; h->n > 0 && r < n_ranks; r++) {
+        *local += h->places[r] == h->places[rank] && r < rank;
+        *locals += h->places[r] == h->places[rank];
     }
-    return NULL;
 }
 
 bool lt_hosts_far(const lt_hosts *h, int rank) {
@@ -225,11 +255,14 @@ static char *describe(const lt_processes *ranks, const lt_environment *e) {
         json_decref(environment);
         return NULL;
     }
-    all = json_pack("{s:s, s:s, s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:f, s:f}",
+    all = json_pack("{s:s, s:s, s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:f, "
+                    "s:f, s:s, s:i, s:I, s:f}",
                     "version", LT_VERSION, "program", program, "path", ranks->path, "words", words,
                     "folder", folder, "environment", environment, "rank", e->rank, "ranks", e->n,
-                    "local", e->local, "locals", e->locals, "store", e->store, "token", e->token,
-                    "epoch", (json_int_t)e->epoch, "beat", e->beat_s, "silent", e->silent_s);
+                    "full", e->full, "local", e->local, "locals", e->locals, "store", e->store,
+                    "token", e->token, "epoch", (json_int_t)e->epoch, "beat", e->beat_s, "silent",
+                    e->silent_s, "memory", e->memory, "node", e->node, "snapshot",
+                    (json_int_t)e->snapshot, "mtbf", e->mtbf_s);
     text = all != NULL ? json_dumps(all, JSON_COMPACT) : NULL;
     if (text == NULL || asprintf(&line, "%s\n", text) < 0) {
         line = NULL;
@@ -239,12 +272,28 @@ static char *describe(const lt_processes *ranks, const lt_environment *e) {
     return line;
 }
 
+/* `lateen agent FLAG` on a machine, as a process whose standard input begins with the line. */
+static lt_err start_agent(const lt_hosts *h, const lt_host *x, const lt_processes *of, int process,
+                          const char *flag, const char *line) {
+    const char *const after[] = {x->name, h->program, "agent", flag};
+    char *words[LT_LOGIN_MOST + 5];
+    lt_processes far = *of;
+    int n = 0;
+    for (; !x->here && h->login_words[n] != NULL; n++) {
+        words[n] = h->login_words[n];
+    }
+    for (size_t i = x->here; i < sizeof after / sizeof *after; i++) {
+        words[n++] = (char *)(uintptr_t)after[i];
+    }
+    words[n] = NULL;
+    far.path = words[0];
+    far.argv = words;
+    return lt_process_start(&far, process, environ, line);
+}
+
 lt_err lt_hosts_start(const lt_hosts *h, lt_processes *ranks, const lt_environment *e) {
     const lt_host *x = lt_hosts_of_rank(h, e->rank);
-    const char *const after[] = {x->name, h->program, "agent", "--rank"};
-    char *line = describe(ranks, e), *words[LT_LOGIN_MOST + 5];
-    lt_processes far = *ranks;
-    int n = 0;
+    char *line = describe(ranks, e);
     lt_err err;
     if (line == NULL || strlen(line) >= LT_REMOTE_MOST) {
         free(line);
@@ -253,18 +302,14 @@ lt_err lt_hosts_start(const lt_hosts *h, lt_processes *ranks, const lt_environme
                 "environment have more than %zu bytes",
                 e->rank, x->name, LT_REMOTE_MOST);
     }
-    for (; h->login_words[n] != NULL; n++) {
-        words[n] = h->login_words[n];
-    }
-    for (size_t i = 0; i < sizeof after / sizeof *after; i++) {
-        words[n++] = (char *)(uintptr_t)after[i];
-    }
-    words[n] = NULL;
-    far.path = words[0];
-    far.argv = words;
-    err = lt_process_start(&far, e->rank, environ, line);
+    err = start_agent(h, x, ranks, e->rank, "--rank", line);
     free(line);
     return err;
+}
+
+lt_err lt_hosts_start_agent(const lt_hosts *h, int host, const lt_processes *agents,
+                            const char *line) {
+    return start_agent(h, &h->all[host], agents, host, "--machine", line);
 }
 
 /* ---- Watching -------------------------------------------------------------------------------- */
@@ -304,8 +349,10 @@ void lt_hosts_look(lt_hosts *h, lt_comm_store_server *store, lt_board *board) {
         json_t *j = lt_hosts_far(h, r) ? value_of(store, "sight", r, &h->seen[r]) : NULL;
         const char *folder = "";
         lt_board_sight s;
-        if (j != NULL && lt_remote_sight_read(j, &s, &folder, lt_clock_ns())) {
+        lt_board_room room;
+        if (j != NULL && lt_remote_sight_read(j, &s, &room, &folder, lt_clock_ns())) {
             lt_board_show(board, r, &s, folder);
+            lt_board_sizes(board, room.dp, room.least, room.rows);
         }
         json_decref(j);
     }

@@ -16,6 +16,8 @@
  *     place on the board is written by the launcher, from what the agent tells the store
  *                       ("sight/R")
  *
+ * Where the machines are nodes (nodes.h), the last ones may be spare, without ranks at first.
+ *
  * The program, the working folder, the data and the run folder have the same paths on all machines:
  * they share a file system, as under mpirun. */
 #ifndef LT_PLATFORM_HOSTS_H
@@ -34,14 +36,15 @@
 
 typedef struct {
     char name[256];
-    int ranks, first; /* How many ranks; the first of them. */
+    int ranks; /* How many it has, or, spare, would have. */
     bool here;
 } lt_host;
 
 typedef struct {
-    int n; /* 0: all ranks are on this machine, and share memory. */
+    int n; /* 0: all ranks are on this machine, and share memory. Spare ones included. */
     int n_ranks;
     lt_host all[LT_HOSTS_MOST];
+    int *places;                    /* (n_ranks): the machine of each rank. */
     char address[LT_STORE_ADDRESS]; /* At which the others reach this machine. */
     char program[LT_PATH_BYTES];
     char login[1024], *login_words[LT_LOGIN_MOST + 1];
@@ -49,17 +52,27 @@ typedef struct {
     double began_s; /* When the attempt began. */
 } lt_hosts;
 
-/* "a:4,b:4": machines and how many ranks each has (no number: one). "": none. login: the command,
- * words with spaces within quotes; address: "" for that of the route to the first other machine. */
-LT_MUST_USE lt_err lt_hosts_open(lt_hosts *h, const char *text, const char *login,
+/* "a:4,b:4": machines and how many ranks each has (no number: one). "": none. The last `spares`
+ * have none at first. login: the command, words with spaces within quotes; address: "" for that of
+ * the route to the first other machine. */
+LT_MUST_USE lt_err lt_hosts_open(lt_hosts *h, const char *text, int spares, const char *login,
                                  const char *address);
 void lt_hosts_close(lt_hosts *h); /* Accepts zeros. */
+/* From the next attempt on, a rank is on this machine. */
+void lt_hosts_place(lt_hosts *h, int rank, int host);
 /* The machine of a rank; NULL: there are no hosts. */
 const lt_host *lt_hosts_of_rank(const lt_hosts *h, int rank);
+/* The rank's number among those of its machine, and how many of n_ranks are there; 0 and 0: there
+ * are no hosts. */
+void lt_hosts_count(const lt_hosts *h, int rank, int n_ranks, int *local, int *locals);
 /* Is the rank a process of another machine? */
 bool lt_hosts_far(const lt_hosts *h, int rank);
 /* Start a rank of another machine. */
 LT_MUST_USE lt_err lt_hosts_start(const lt_hosts *h, lt_processes *ranks, const lt_environment *e);
+/* Start a machine's agent of snapshots, as process `host` of `agents`; line: what it reads first.
+ */
+LT_MUST_USE lt_err lt_hosts_start_agent(const lt_hosts *h, int host, const lt_processes *agents,
+                                        const char *line);
 /* An attempt begins: the store holds nothing yet. */
 void lt_hosts_begin(lt_hosts *h);
 /* Write on the board what the agents have told the store. */

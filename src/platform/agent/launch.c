@@ -68,24 +68,22 @@ static int node_of(const launcher *l, int rank) {
 }
 
 static lt_err start_rank(launcher *l, int rank) {
-    const lt_host *host = lt_hosts_of_rank(&l->hosts, rank);
-    const lt_environment e = {.rank = rank,
-                              .n = l->ranks.n,
-                              .full = l->o->n_ranks,
-                              .apart = host != NULL,
-                              .local = host != NULL ? rank - host->first : 0,
-                              .locals = host != NULL ? host->ranks : 0,
-                              .segment = l->segment,
-                              .board = l->board_fd,
-                              .store = lt_comm_store_server_address(l->store),
-                              .token = l->token,
-                              .epoch = l->epoch,
-                              .beat_s = l->o->beat_s,
-                              .silent_s = l->o->silent_s,
-                              .memory = l->nodes.root,
-                              .node = node_of(l, rank),
-                              .snapshot = l->o->snapshot,
-                              .mtbf_s = l->o->mtbf_s};
+    lt_environment e = {.rank = rank,
+                        .n = l->ranks.n,
+                        .full = l->o->n_ranks,
+                        .apart = l->hosts.n > 0,
+                        .segment = l->segment,
+                        .board = l->board_fd,
+                        .store = lt_comm_store_server_address(l->store),
+                        .token = l->token,
+                        .epoch = l->epoch,
+                        .beat_s = l->o->beat_s,
+                        .silent_s = l->o->silent_s,
+                        .memory = l->nodes.root,
+                        .node = node_of(l, rank),
+                        .snapshot = l->o->snapshot,
+                        .mtbf_s = l->o->mtbf_s};
+    lt_hosts_count(&l->hosts, rank, l->ranks.n, &e.local, &e.locals);
     if (lt_hosts_far(&l->hosts, rank)) {
         return lt_hosts_start(&l->hosts, &l->ranks, &e);
     }
@@ -133,27 +131,8 @@ static void clear_ranks(launcher *l) {
 
 /* With how many ranks the run can go on when so many of its seats have a node; 0: it cannot. */
 static int ranks_on(const launcher *l, int seats) {
-    const int full = l->o->n_ranks;
     const lt_board_room room = lt_board_sizes_of(l->board);
-    const int each = room.dp > 0 ? full / room.dp : 0; /* Ranks of a replica. */
-    int dp;
-    if (seats == l->nodes.n_full) {
-        return full;
-    }
-    dp = each > 0 ? full * seats / l->nodes.n_full / each : 0;
-    while (dp > 0 && room.rows % dp != 0) {
-        dp--;
-    }
-    return dp >= room.least ? dp * each : 0;
-}
-
-/* Is a node lost, with its agent and all of its ranks? */
-static bool is_lost(const launcher *l, int node) {
-    bool lost = l->nodes.all[node].gone;
-    for (int r = 0; r < l->ranks.n; r++) {
-        lost = lost && (node_of(l, r) != node || l->ranks.all[r].lost);
-    }
-    return lost;
+    return lt_nodes_ranks_on(&l->nodes, seats, l->o->n_ranks, &room);
 }
 
 /* Does a rank of it hold wrong bits, or has its device failed? */
@@ -170,10 +149,11 @@ static bool is_suspect(const launcher *l, int node) {
  * filled, which decides how many ranks there are. */
 static void place_ranks(launcher *l) {
     const bool takes_out = l->nodes.n > 0 && (l->o->spares > 0 || l->o->shrink);
-    bool out[LT_NODES_MOST] = {false};
+    bool out[LT_NODES_MOST] = {false}, lost[LT_NODES_MOST] = {false};
     int n;
     for (int k = 0; takes_out && l->control.attempt > 1 && k < l->nodes.n; k++) {
-        out[k] = l->nodes.all[k].state == LT_NODE_USED && (is_lost(l, k) || is_suspect(l, k));
+        lost[k] = lt_nodes_is_lost(&l->nodes, &l->ranks, k);
+        out[k] = l->nodes.all[k].state == LT_NODE_USED && (lost[k] || is_suspect(l, k));
     }
     for (int r = 0; r < l->ranks.n; r++) {
         if (node_of(l, r) >= 0 && out[node_of(l, r)]) {
@@ -182,7 +162,7 @@ static void place_ranks(launcher *l) {
     }
     for (int k = 0; takes_out && k < l->nodes.n; k++) {
         if (out[k]) {
-            lt_nodes_take_out(&l->nodes, k, !is_lost(l, k), l->control.attempt);
+            lt_nodes_take_out(&l->nodes, k, !lost[k], l->control.attempt);
         }
     }
     lt_nodes_seat(&l->nodes, l->o->shrink, l->control.attempt);
@@ -196,6 +176,9 @@ static void place_ranks(launcher *l) {
         lt_log_info("the run goes on with %d of %d ranks", n, l->o->n_ranks);
     }
     l->ranks.n = n;
+    for (int r = 0; l->hosts.n > 0 && l->nodes.n > 0 && r < n; r++) {
+        lt_hosts_place(&l->hosts, r, node_of(l, r));
+    }
 }
 
 static lt_err begin_attempt(launcher *l) {
@@ -403,7 +386,7 @@ static void fail(launcher *l, int rank) {
     if (l->killed && !by_itself && !p->silent) {
         return; /* The launcher itself has killed it. */
     }
-    p->lost = p->silent || WIFSIGNALED(p->status);
+    p->lost = p->silent || p->cut || WIFSIGNALED(p->status);
     lt_log_error("%s", why);
     if (l->control.fault.kind == LT_FAULT_NONE) {
         lt_comm_store_server_notice(l->store, why);
@@ -423,6 +406,9 @@ static void reap(launcher *l) {
         if (p->runs && waitpid(p->pid, &p->status, WNOHANG) == p->pid) {
             p->runs = false;
             p->cut = lt_hosts_far(&l->hosts, r) && !lt_hosts_end(l->store, r, &p->status);
+            /* Of a machine that is off, only the first rank is killed because it is silent. */
+            p->silent = p->silent ||
+                        (p->cut && lt_comm_store_server_life(l->store, r) == LT_LIFE_SILENT);
             if (!p->failed && (p->cut || !is_stop(l, p->status))) {
                 fail(l, r);
             }
@@ -737,6 +723,7 @@ static lt_err open_launcher(launcher *l, const char *path, char *const *argv) {
     LT_TRY(lt_comm_store_token(l->token));
     LT_TRY(lt_nodes_open(&l->nodes, &(lt_nodes_options){.n = l->o->n_nodes,
                                                         .spares = l->o->spares,
+                                                        .hosts = &l->hosts,
                                                         .back_s = l->o->back_s,
                                                         .path = "/proc/self/exe",
                                                         .mask = &l->before,
@@ -774,13 +761,10 @@ lt_err lt_launch(const lt_launch_options *o, const char *path, char *const *argv
                   .recovery = {.step = -1},
                   .epoch = (uint64_t)o->attempt << 32 | 1};
 
-    LT_TRY_DONE(lt_hosts_open(&l.hosts, o->hosts != NULL ? o->hosts : "",
+    LT_TRY_DONE(lt_hosts_open(&l.hosts, o->hosts != NULL ? o->hosts : "", o->spares,
                               o->login != NULL ? o->login : "",
                               o->address != NULL ? o->address : ""));
-    if (l.hosts.n > 0) {
-        all.n_ranks = l.hosts.n_ranks;
-    }
-    LT_TRY_DONE(lt_launch_check(&all, l.hosts.n));
+    LT_TRY_DONE(lt_launch_check(&all, &l.hosts));
     lt_events_open(&l.events, is_told(&l), (int)o->attempt);
     LT_TRY_DONE(open_launcher(&l, path, argv));
     lt_controller_open(&l.control, &control, lt_clock_s());

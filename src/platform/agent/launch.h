@@ -35,6 +35,7 @@
 #include <stdbool.h>
 
 #include "platform/agent/controller.h"
+#include "platform/agent/hosts.h"
 
 typedef struct {
     int n_ranks, retries;
@@ -43,7 +44,7 @@ typedef struct {
     bool plain;                       /* Lines of output as they are, without their rank. */
     bool keep;        /* Ranks that survive a fault wait for the next attempt in their process. */
     bool requeue;     /* A machine that fails is left: the job is put back in the queue. */
-    int n_nodes;      /* Parts of this machine with an agent each (nodes.h); 0: no snapshots. */
+    int n_nodes;      /* Nodes with an agent each (nodes.h); 0: no snapshots. */
     int spares;       /* Further nodes, for the ranks of those that are lost. */
     bool shrink;      /* Where there is no spare, the run goes on with fewer ranks. */
     double back_s;    /* A node that was lost is tried again after so long; 0: never. */
@@ -55,9 +56,9 @@ typedef struct {
     uint32_t attempt; /* Attempt of the job, e.g. SLURM_RESTART_COUNT. */
 } lt_launch_options;
 
-/* launch_check.c: ARG or UNSUPPORTED for options that contradict each other. n_hosts 0: there are
- * no hosts. */
-LT_MUST_USE lt_err lt_launch_check(const lt_launch_options *o, int n_hosts);
+/* launch_check.c: ARG or UNSUPPORTED for options that contradict each other. Where there are hosts,
+ * they say how many ranks and nodes there are, and *o gets these numbers. */
+LT_MUST_USE lt_err lt_launch_check(lt_launch_options *o, const lt_hosts *hosts);
 /* path: the program; argv: its words, NULL at the end. *status is what to exit with. A failure is
  * one of the launcher itself. */
 LT_MUST_USE lt_err lt_launch(const lt_launch_options *o, const char *path, char *const *argv,

@@ -4,35 +4,49 @@
 #include "platform/agent/launch.h"
 #include "platform/agent/nodes.h"
 
-static lt_err check_hosts(const lt_launch_options *o) {
-    const struct {
-        bool asked;
-        const char *name;
-    } refused[] = {{o->n_nodes > 0, "--nodes"}, {o->keep, "--keep"}};
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        if (refused[i].asked) {
-            LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "%s with --hosts: not built. Without it, all ranks are started again from the "
-                    "newest checkpoint on disk",
-                    refused[i].name);
+/* Each machine is a node. */
+static lt_err check_nodes(lt_launch_options *o, const lt_hosts *h) {
+    const int n = h->n - o->spares;
+    if (o->n_nodes > 0 && o->n_nodes != n) {
+        LT_FAIL(LT_ERR_ARG,
+                "--nodes %d with --hosts of %d machines, %d of them spare: each machine is a node, "
+                "so it is %d",
+                o->n_nodes, h->n, o->spares, n);
+    }
+    for (int i = 1; i < h->n; i++) {
+        if (h->all[i].ranks != h->all[0].ranks) {
+            LT_FAIL(LT_ERR_ARG,
+                    "--hosts: %s has %d ranks and %s %d; --nodes, --spares and --shrink need as "
+                    "many on each",
+                    h->all[0].name, h->all[0].ranks, h->all[i].name, h->all[i].ranks);
         }
     }
+    o->n_nodes = n;
     return LT_OK;
 }
 
-lt_err lt_launch_check(const lt_launch_options *o, int n_hosts) {
+static lt_err check_hosts(lt_launch_options *o, const lt_hosts *h) {
+    if (o->keep) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "--keep with --hosts: not built. Without it, all ranks are started again");
+    }
+    o->n_ranks = h->n_ranks;
+    return o->n_nodes > 0 || o->spares > 0 || o->shrink ? check_nodes(o, h) : LT_OK;
+}
+
+lt_err lt_launch_check(lt_launch_options *o, const lt_hosts *hosts) {
+    LT_TRY(hosts->n > 0 ? check_hosts(o, hosts) : LT_OK);
     if (o->n_ranks < 1 || o->n_ranks > LT_SHM_MOST_RANKS) {
         LT_FAIL(LT_ERR_ARG, "%d ranks on one machine; 1 to %d are possible", o->n_ranks,
                 LT_SHM_MOST_RANKS);
     }
-    LT_TRY(n_hosts > 0 ? check_hosts(o) : LT_OK);
     if (o->n_nodes + o->spares > LT_NODES_MOST) {
         LT_FAIL(LT_ERR_ARG, "%d nodes and %d spares; %d nodes are possible", o->n_nodes, o->spares,
                 LT_NODES_MOST);
     }
     if ((o->spares > 0 || o->shrink) && (o->n_nodes == 0 || o->retries == 0)) {
-        LT_FAIL(LT_ERR_ARG, "%s needs --nodes and --retries",
-                o->spares > 0 ? "--spares" : "--shrink");
+        LT_FAIL(LT_ERR_ARG, "%s needs %s--retries", o->spares > 0 ? "--spares" : "--shrink",
+                hosts->n > 0 ? "" : "--nodes and ");
     }
     if (o->keep && o->retries == 0) {
         LT_FAIL(LT_ERR_ARG, "--keep needs --retries");

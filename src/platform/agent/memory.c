@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "comm/shm.h"
 
 #define SHARED        "/dev/shm"
 #define PREFIX        "lateen-run-"
@@ -19,14 +20,18 @@
 
 bool lt_node_memory_of_rank(lt_node_memory *m) {
     const char *root = getenv(LT_ENV_MEMORY), *node = getenv(LT_ENV_NODE),
-               *every = getenv(LT_ENV_SNAPSHOT), *mtbf = getenv(LT_ENV_MTBF);
+               *every = getenv(LT_ENV_SNAPSHOT), *mtbf = getenv(LT_ENV_MTBF),
+               *local = getenv(LT_ENV_LOCAL_RANK);
     *m = (lt_node_memory){0};
     if (root == NULL || node == NULL || every == NULL || mtbf == NULL) {
         return false;
     }
     m->every = strtoll(every, NULL, 10);
     m->mtbf_s = strtod(mtbf, NULL);
-    return snprintf(m->set, sizeof m->set, "%s/set", root) < (int)sizeof m->set &&
+    m->node = atoi(node);
+    m->apart = local != NULL; /* Only ranks of several machines are told. */
+    return snprintf(m->root, sizeof m->root, "%s", root) < (int)sizeof m->root &&
+           snprintf(m->set, sizeof m->set, "%s/set", root) < (int)sizeof m->set &&
            snprintf(m->own, sizeof m->own, "%s/node-%s/own", root, node) < (int)sizeof m->own;
 }
 
@@ -52,28 +57,43 @@ double lt_daly_interval_s(double mtbf_s, double save_s) {
 
 /* ---- The launcher ---------------------------------------------------------------------------- */
 
+/* Does ROOT/launcher name a process that has ended? */
+static bool is_left(const char *root) {
+    char path[LT_PATH_BYTES], *text = NULL;
+    size_t bytes;
+    bool left;
+    if (lt_path_join(path, root, "launcher") != LT_OK ||
+        lt_file_read(&text, &bytes, path, PID_BYTES_MAX) != LT_OK) {
+        return false;
+    }
+    left = kill((pid_t)strtol(text, NULL, 10), 0) != 0 && errno == ESRCH;
+    free(text);
+    return left;
+}
+
 /* Remove the memory that is left of this user's launchers if they and their agents were killed. */
 static void sweep(void) {
-    char **names = NULL, root[LT_PATH_BYTES], path[LT_PATH_BYTES], *text = NULL;
-    size_t n = 0, bytes;
+    char **names = NULL, root[LT_PATH_BYTES];
+    size_t n = 0;
     if (lt_file_list(&names, &n, SHARED) != LT_OK) {
         return;
     }
     for (size_t i = 0; i < n; i++) {
-        if (strncmp(names[i], PREFIX, strlen(PREFIX)) != 0 ||
-            lt_path_join(root, SHARED, names[i]) != LT_OK ||
-            lt_path_join(path, root, "launcher") != LT_OK ||
-            lt_file_read(&text, &bytes, path, PID_BYTES_MAX) != LT_OK) {
-            continue;
-        }
-        if (kill((pid_t)strtol(text, NULL, 10), 0) != 0 && errno == ESRCH &&
+        if (strncmp(names[i], PREFIX, strlen(PREFIX)) == 0 &&
+            lt_path_join(root, SHARED, names[i]) == LT_OK && is_left(root) &&
             lt_file_remove_tree(root) != LT_OK) {
             lt_log_warn("%s", lt_error_message());
         }
-        free(text);
-        text = NULL;
     }
     lt_file_list_free(names, n);
+}
+
+/* Whoever ROOT/launcher names removes ROOT; sweep() does when that process is gone. */
+static lt_err take(const char *root) {
+    char path[LT_PATH_BYTES], name[64];
+    (void)snprintf(name, sizeof name, "%lld\n", (long long)getpid());
+    LT_TRY(lt_path_join(path, root, "launcher"));
+    return lt_file_write_atomic(path, name, strlen(name));
 }
 
 lt_err lt_memory_make(char root[LT_PATH_BYTES], int n_nodes) {
@@ -83,9 +103,7 @@ lt_err lt_memory_make(char root[LT_PATH_BYTES], int n_nodes) {
     if (mkdtemp(root) == NULL) { /* Only this user may enter it. */
         LT_FAIL(LT_ERR_IO, "%s: %s", root, strerror(errno));
     }
-    (void)snprintf(name, sizeof name, "%lld\n", (long long)getpid());
-    LT_TRY(lt_path_join(path, root, "launcher"));
-    LT_TRY(lt_file_write_atomic(path, name, strlen(name)));
+    LT_TRY(take(root));
     LT_TRY(lt_path_join(path, root, "set"));
     LT_TRY(lt_file_make_dirs(path));
     for (int k = 0; k < n_nodes; k++) {
@@ -96,6 +114,111 @@ lt_err lt_memory_make(char root[LT_PATH_BYTES], int n_nodes) {
         }
     }
     return LT_OK;
+}
+
+lt_err lt_memory_enter(const char *root) {
+    struct stat st;
+    if (strncmp(root, SHARED "/" PREFIX, strlen(SHARED "/" PREFIX)) != 0 ||
+        strchr(root + strlen(SHARED "/"), '/') != NULL) {
+        LT_FAIL(LT_ERR_ARG, "%s is not the memory of a run", root);
+    }
+    if (mkdir(root, 0700) == 0) {
+        return LT_OK;
+    }
+    if (errno != EEXIST || lstat(root, &st) != 0 || !S_ISDIR(st.st_mode) ||
+        st.st_uid != geteuid() || (st.st_mode & 077) != 0) {
+        LT_FAIL(LT_ERR_IO, "%s: %s", root,
+                errno != EEXIST ? strerror(errno) : "it is there, and is not this user's alone");
+    }
+    return LT_OK;
+}
+
+lt_err lt_memory_join(const char *root, bool *owner) {
+    char path[LT_PATH_BYTES];
+    LT_TRY(lt_memory_enter(root));
+    LT_TRY(lt_path_join(path, root, "launcher"));
+    *owner = !lt_file_exists(path) || is_left(root);
+    LT_TRY(*owner ? take(root) : LT_OK); /* Before sweep, which would remove it, too. */
+    sweep();
+    return LT_OK;
+}
+
+/* ---- The set of a machine -------------------------------------------------------------------- */
+
+typedef lt_err (*on_name)(const char *path, const char *name, void *ctx);
+
+/* For each name in a folder; one that is not there has none. */
+static lt_err for_each(const char *folder, on_name fn, void *ctx) {
+    lt_err err = LT_OK;
+    char **names = NULL, path[LT_PATH_BYTES];
+    size_t n = 0;
+    if (lt_file_list(&names, &n, folder) != LT_OK) {
+        return lt_file_exists(folder) ? LT_ERR_IO : LT_OK;
+    }
+    for (size_t i = 0; i < n; i++) {
+        LT_TRY_DONE(lt_path_join(path, folder, names[i]));
+        LT_TRY_DONE(fn(path, names[i], ctx));
+    }
+done:
+    lt_file_list_free(names, n);
+    return err;
+}
+
+static lt_err link_file(const char *path, const char *name, void *to) {
+    char link[LT_PATH_BYTES];
+    LT_TRY(lt_path_join(link, to, name));
+    return lt_file_exists(link) ? LT_OK : lt_memory_link(path, link);
+}
+
+/* A holder's step-N. One that is being received has another name; one that is replaced meanwhile
+ * leaves a set that is not whole, which its checksums reveal. */
+static lt_err link_step(const char *path, const char *name, void *set) {
+    char to[LT_PATH_BYTES];
+    if (strncmp(name, "step-", 5) != 0 || strchr(name, '.') != NULL) {
+        return LT_OK;
+    }
+    LT_TRY(lt_path_join(to, set, name));
+    LT_TRY(lt_file_make_dirs(to));
+    return for_each(path, link_file, to);
+}
+
+static lt_err link_holder(const char *path, const char *name, void *set) {
+    (void)name;
+    return for_each(path, link_step, set);
+}
+
+typedef struct {
+    char *set;
+    const char *part; /* "own", "kept" */
+} source;
+
+static lt_err link_node(const char *path, const char *name, void *of) {
+    const source *s = of;
+    char holders[LT_PATH_BYTES];
+    if (strncmp(name, "node-", 5) != 0) {
+        return LT_OK;
+    }
+    LT_TRY(lt_path_join(holders, path, s->part));
+    return for_each(holders, link_holder, s->set);
+}
+
+/* Without a manifest it is no checkpoint. */
+static lt_err drop_partial(const char *path, const char *name, void *ctx) {
+    char manifest[LT_PATH_BYTES];
+    (void)name, (void)ctx;
+    LT_TRY(lt_path_join(manifest, path, "manifest.json"));
+    return lt_file_exists(manifest) ? LT_OK : lt_file_remove_tree(path);
+}
+
+lt_err lt_memory_assemble(const char *root) {
+    char set[LT_PATH_BYTES];
+    source own = {.set = set, .part = "own"}, kept = {.set = set, .part = "kept"};
+    LT_TRY(lt_path_join(set, root, "set"));
+    LT_TRY(lt_file_remove_tree(set));
+    LT_TRY(lt_file_make_dirs(set));
+    LT_TRY(for_each(root, link_node, &own)); /* What was written here is newer than copies. */
+    LT_TRY(for_each(root, link_node, &kept));
+    return for_each(set, drop_partial, NULL);
 }
 
 /* ".../node-K/own/REST" or ".../node-K/kept/REST": the same REST, where any node has it. */

@@ -9,6 +9,11 @@
  *     ROOT/launcher                      the process that removes ROOT; the next launcher does, if
  *                                        it is gone
  *
+ * On several machines (`lateen launch --hosts`) each has a ROOT of the same name in its own memory,
+ * and each agent sends to all others, so that every machine has every snapshot whole. There, set/
+ * is put together when an attempt begins, by one rank of each machine, from what its own/ and kept/
+ * hold.
+ *
  * A snapshot has the format of a checkpoint (train/checkpoint.h), with the same checksums. Each
  * node's agent (agent.h) sends the folders under own/ to the agent of the next node, which keeps
  * them. When a node's memory is lost, links into it are repaired: they lead to the copies. */
@@ -29,7 +34,10 @@
 
 /* What a rank knows of it. */
 typedef struct {
+    char root[LT_PATH_BYTES];
     char set[LT_PATH_BYTES], own[LT_PATH_BYTES]; /* ROOT/set, ROOT/node-K/own */
+    int node;
+    bool apart; /* Other nodes are other machines. */
     int64_t every;
     double mtbf_s;
 } lt_node_memory;
@@ -41,6 +49,13 @@ LT_MUST_USE lt_err lt_memory_link(const char *target, const char *path);
 
 /* The launcher: make ROOT for n nodes, and remove those of launchers that are gone. */
 LT_MUST_USE lt_err lt_memory_make(char root[LT_PATH_BYTES], int n_nodes);
+/* Whichever agent comes to a machine first makes ROOT there, for this user alone. */
+LT_MUST_USE lt_err lt_memory_enter(const char *root);
+/* The agent of a machine: the same, and ROOTs of agents that are gone are removed. *owner: this
+ * process removes it. */
+LT_MUST_USE lt_err lt_memory_join(const char *root, bool *owner);
+/* Put set/ together from all that the nodes' own/ and kept/ hold here; what was in it goes. */
+LT_MUST_USE lt_err lt_memory_assemble(const char *root);
 /* Links into files that are gone lead to copies of them, wherever a node has one. */
 void lt_memory_repair(const char *root, int n_nodes);
 

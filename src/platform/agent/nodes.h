@@ -1,6 +1,7 @@
-/* nodes.h: the nodes of a launch: parts of this machine that stand for machines of their own. Each
- * has a share of the ranks, an agent (agent.h) and a part of the run's memory (memory.h). An agent
- * that ends is started again; neither the ranks nor the memory depend on it.
+/* nodes.h: the nodes of a launch: the machines of `--hosts`, or parts of this machine that stand
+ * for machines of their own. Each has a share of the ranks, an agent (agent.h) and a part of the
+ * run's memory (memory.h). An agent that ends is started again; neither the ranks nor the memory
+ * depend on it.
  *
  * SEATS  A run has a seat for each node that it was started on. A node is in one of three states:
  *
@@ -14,11 +15,18 @@
  *
  * Before each attempt, seats whose node is out get a spare. Where there is none, the run shrinks:
  * the seat stays empty, and the ranks are spread over the others. Where it may not shrink, the node
- * is used again. */
+ * is used again.
+ *
+ * LOST  A node is lost when its agent and all of its ranks have ended in one attempt. A machine is
+ * lost, too, when all of its ranks are silent or cut off, whatever the connection to its agent
+ * still says. */
 #ifndef LT_PLATFORM_NODES_H
 #define LT_PLATFORM_NODES_H
 
+#include "comm/board.h"
+#include "platform/agent/agent.h"
 #include "platform/agent/events.h"
+#include "platform/agent/hosts.h"
 #include "platform/agent/process.h"
 
 #define LT_NODES_MOST 128 /* Spares included. */
@@ -31,6 +39,10 @@ typedef struct {
     bool suspect;     /* OUT for good. */
     double started_s; /* When its agent was started last; */
     double out_s;     /* when it was taken out. */
+    /* A machine's agent: where it listens ("": not yet), and has it ever since the node was empty?
+     */
+    char address[LT_AGENT_ADDRESS];
+    bool holds;
 } lt_node;
 
 typedef struct {
@@ -42,13 +54,16 @@ typedef struct {
     double back_s; /* A lost node is tried again after so long; 0: never. */
     char root[LT_PATH_BYTES];
     lt_processes agents;
-    char *token; /* In the environment of the agents. */
+    const lt_hosts *hosts; /* The machines that are the nodes; NULL: parts of this one. */
+    double alive_s;        /* When the agents of machines were told that this process lives. */
+    char *token;           /* In the environment of the agents. */
     lt_events *events;
 } lt_nodes;
 
 /* The events are those of an attempt, or of no attempt (0). */
 typedef struct {
     int n, spares;
+    const lt_hosts *hosts; /* n + spares machines; NULL or none: parts of this machine. */
     double back_s;
     const char *path;     /* This program. */
     const sigset_t *mask; /* Signals that the agents handle. */
@@ -62,6 +77,11 @@ void lt_nodes_look(lt_nodes *nodes, int attempt);
 /* An attempt begins: links into memory that is gone lead to copies. */
 void lt_nodes_repair(lt_nodes *nodes);
 int lt_nodes_of_rank(const lt_nodes *nodes, int rank, int n_ranks);
+/* Is a node lost, with the ranks that it had in the attempt? */
+bool lt_nodes_is_lost(const lt_nodes *nodes, const lt_processes *ranks, int node);
+/* With how many of `full` ranks can a run of these sizes go on when so many of its seats have a
+ * node? 0: it cannot. */
+int lt_nodes_ranks_on(const lt_nodes *nodes, int seats, int full, const lt_board_room *room);
 /* Between two attempts: a node is lost or suspect. */
 void lt_nodes_take_out(lt_nodes *nodes, int node, bool suspect, int attempt);
 /* Give seats without a node to spares. shrink: others stay empty; else their nodes are used again.

@@ -52,6 +52,12 @@ static void remember(lt_process *p, const char *line, size_t bytes) {
 static void put_line(lt_processes *p, lt_process_stream *s, int rank) {
     char text[LT_LINE_BYTES + 32];
     int n = 0;
+    if (s->to == STDOUT_FILENO && p->takes != NULL) {
+        (void)snprintf(text, sizeof text, "%.*s", (int)s->n, s->line);
+        if (p->takes(p->ctx, rank, text)) {
+            return;
+        }
+    }
     if (!p->plain) {
         n = snprintf(text, sizeof text, "[%s%d] ", p->label != NULL ? p->label : "", rank);
     }

@@ -46,8 +46,12 @@ typedef struct {
     int dies_by;       /* The signal that a process gets when the launcher ends; 0: SIGKILL. */
     const char *path;
     char *const *argv;
-    sigset_t mask;   /* Signals that a rank blocks. */
-    int signals;     /* A descriptor that ends a wait, too; -1: none. */
+    sigset_t mask; /* Signals that a rank blocks. */
+    int signals;   /* A descriptor that ends a wait, too; -1: none. */
+    /* Is a line of a process's standard output for the launcher itself? Then it is not passed on.
+     * NULL: none is. */
+    bool (*takes)(void *ctx, int rank, const char *line);
+    void *ctx;
     lt_process *all; /* (n) */
     struct pollfd *polls;
 } lt_processes;

@@ -18,6 +18,8 @@
 #include "base/log.h"
 #include "comm/store.h"
 #include "platform/agent/environment.h"
+#include "platform/agent/memory.h"
+#include "platform/agent/orders.h"
 #include "platform/agent/process.h"
 
 #define FIRST_S 60.0 /* For the first line. */
@@ -34,27 +36,30 @@ static uint64_t time_of(json_int_t age_ns, uint64_t now_ns) {
     return age_ns < 0 ? 0 : (uint64_t)age_ns < now_ns ? now_ns - (uint64_t)age_ns : 1;
 }
 
-json_t *lt_remote_sight(const lt_board_sight *s, const char *folder, uint64_t now_ns) {
+json_t *lt_remote_sight(const lt_board_sight *s, const lt_board_room *room, const char *folder,
+                        uint64_t now_ns) {
     json_t *ages = json_array();
     for (int i = 0; i < LT_PHASES; i++) {
         json_array_append_new(ages, json_integer(age(s->at_ns[i], now_ns)));
     }
-    return json_pack("{s:i, s:I, s:I, s:I, s:i, s:I, s:f, s:s, s:o}", "phase", (int)s->phase,
-                     "step", (json_int_t)s->step, "loaded", (json_int_t)s->loaded_step, "step_age",
-                     age(s->step_ns, now_ns), "stop", s->stop, "suspect",
-                     (json_int_t)s->suspect_step, "slow", s->slow, "folder", folder, "ages", ages);
+    return json_pack("{s:i, s:I, s:I, s:I, s:i, s:I, s:f, s:[i, i, I], s:s, s:o}", "phase",
+                     (int)s->phase, "step", (json_int_t)s->step, "loaded",
+                     (json_int_t)s->loaded_step, "step_age", age(s->step_ns, now_ns), "stop",
+                     s->stop, "suspect", (json_int_t)s->suspect_step, "slow", s->slow, "sizes",
+                     room->dp, room->least, (json_int_t)room->rows, "folder", folder, "ages", ages);
 }
 
-bool lt_remote_sight_read(const json_t *j, lt_board_sight *s, const char **folder,
-                          uint64_t now_ns) {
-    json_int_t step, loaded, step_age, suspect;
+bool lt_remote_sight_read(const json_t *j, lt_board_sight *s, lt_board_room *room,
+                          const char **folder, uint64_t now_ns) {
+    json_int_t step, loaded, step_age, suspect, rows;
     json_t *ages;
     int phase, stop;
     double slow;
-    if (json_unpack((json_t *)(uintptr_t)j, "{s:i, s:I, s:I, s:I, s:i, s:I, s:F, s:s, s:o}",
-                    "phase", &phase, "step", &step, "loaded", &loaded, "step_age", &step_age,
-                    "stop", &stop, "suspect", &suspect, "slow", &slow, "folder", folder, "ages",
-                    &ages) != 0 ||
+    if (json_unpack((json_t *)(uintptr_t)j,
+                    "{s:i, s:I, s:I, s:I, s:i, s:I, s:F, s:[i, i, I], s:s, s:o}", "phase", &phase,
+                    "step", &step, "loaded", &loaded, "step_age", &step_age, "stop", &stop,
+                    "suspect", &suspect, "slow", &slow, "sizes", &room->dp, &room->least, &rows,
+                    "folder", folder, "ages", &ages) != 0 ||
         phase < 0 || phase >= LT_PHASES || json_array_size(ages) != LT_PHASES) {
         return false;
     }
@@ -65,6 +70,7 @@ bool lt_remote_sight_read(const json_t *j, lt_board_sight *s, const char **folde
                           .stop = stop,
                           .suspect_step = suspect,
                           .slow = slow};
+    room->rows = rows;
     for (size_t i = 0; i < LT_PHASES; i++) {
         s->at_ns[i] = time_of(json_integer_value(json_array_get(ages, i)), now_ns);
     }
@@ -82,28 +88,20 @@ lt_err lt_remote_program(char out[LT_REMOTE_PROGRAM]) {
 
 /* ---- What to start --------------------------------------------------------------------------- */
 
-/* What standard input still says, line by line. */
-typedef struct {
-    char line[256];
-    size_t n;
-    bool ended;
-} orders;
-
-/* The first line, without its end; free it. */
-static lt_err read_first(char **out) {
+lt_err lt_remote_first_line(char **out) {
     lt_err err = LT_OK;
     const double until_s = lt_clock_s() + FIRST_S;
     char *text = malloc(LT_REMOTE_MOST);
     size_t n = 0;
     if (text == NULL) {
-        LT_FAIL(LT_ERR_OOM, "agent: the rank's description");
+        LT_FAIL(LT_ERR_OOM, "agent: the first line of standard input");
     }
     while (n == 0 || text[n - 1] != '\n') { /* Byte by byte: what follows belongs to others. */
         struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
         const double left_s = until_s - lt_clock_s();
         if (n == LT_REMOTE_MOST || left_s <= 0.0 || poll(&p, 1, (int)(left_s * 1e3) + 1) <= 0 ||
             read(STDIN_FILENO, text + n, 1) != 1) {
-            LT_FAIL_DONE(LT_ERR_FORMAT, "agent: standard input has no line that describes a rank, "
+            LT_FAIL_DONE(LT_ERR_FORMAT, "agent: standard input has no line that says what to do, "
                                         "as `lateen launch --hosts` writes it");
         }
         n++;
@@ -134,29 +132,8 @@ static lt_err apply_environment(const json_t *list) {
     return LT_OK;
 }
 
-typedef struct {
-    json_t *json;
-    const char *path, *folder;
-    char **words;
-    lt_environment e;
-} description;
-
-static lt_err read_description(description *d, const char *text) {
-    json_t *words, *environment;
-    const char *version, *program;
+lt_err lt_remote_check_build(const char *version, const char *program) {
     char own[LT_REMOTE_PROGRAM];
-    json_int_t epoch;
-    d->json = json_loads(text, 0, NULL);
-    if (d->json == NULL ||
-        json_unpack(
-            d->json, "{s:s, s:s, s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:F, s:F}",
-            "version", &version, "program", &program, "path", &d->path, "words", &words, "folder",
-            &d->folder, "environment", &environment, "rank", &d->e.rank, "ranks", &d->e.n, "local",
-            &d->e.local, "locals", &d->e.locals, "store", &d->e.store, "token", &d->e.token,
-            "epoch", &epoch, "beat", &d->e.beat_s, "silent", &d->e.silent_s) != 0 ||
-        d->e.n < 1 || d->e.rank < 0 || d->e.rank >= d->e.n || d->e.locals < 1) {
-        LT_FAIL(LT_ERR_FORMAT, "agent: standard input describes no rank");
-    }
     if (strcmp(version, LT_VERSION) != 0) {
         LT_FAIL(LT_ERR_FORMAT,
                 "agent: the launcher is version %s of lateen, and this machine has "
@@ -170,10 +147,38 @@ static lt_err read_description(description *d, const char *text) {
                 "launcher's; ranks need the same file",
                 version);
     }
+    return LT_OK;
+}
+
+typedef struct {
+    json_t *json;
+    const char *path, *folder;
+    char **words;
+    lt_environment e;
+} description;
+
+static lt_err read_description(description *d, const char *text) {
+    json_t *words, *environment;
+    const char *version, *program;
+    json_int_t epoch, snapshot;
+    d->json = json_loads(text, 0, NULL);
+    if (d->json == NULL ||
+        json_unpack(
+            d->json,
+            "{s:s, s:s, s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:F, s:F, s:s, "
+            "s:i, s:I, s:F}",
+            "version", &version, "program", &program, "path", &d->path, "words", &words, "folder",
+            &d->folder, "environment", &environment, "rank", &d->e.rank, "ranks", &d->e.n, "full",
+            &d->e.full, "local", &d->e.local, "locals", &d->e.locals, "store", &d->e.store, "token",
+            &d->e.token, "epoch", &epoch, "beat", &d->e.beat_s, "silent", &d->e.silent_s, "memory",
+            &d->e.memory, "node", &d->e.node, "snapshot", &snapshot, "mtbf", &d->e.mtbf_s) != 0 ||
+        d->e.n < 1 || d->e.rank < 0 || d->e.rank >= d->e.n || d->e.locals < 1) {
+        LT_FAIL(LT_ERR_FORMAT, "agent: standard input describes no rank");
+    }
+    LT_TRY(lt_remote_check_build(version, program));
     d->e.epoch = (uint64_t)epoch;
-    d->e.full = d->e.n;
+    d->e.snapshot = snapshot;
     d->e.apart = true;
-    d->e.memory = "";
     d->words = calloc(json_array_size(words) + 1, sizeof *d->words);
     if (d->words == NULL) {
         LT_FAIL(LT_ERR_OOM, "agent: command line");
@@ -196,23 +201,6 @@ static void obey(lt_processes *rank, const char *line) {
     int number = 0;
     if (sscanf(line, "signal %d", &number) == 1 && number > 0 && number < NSIG) {
         lt_processes_signal(rank, number);
-    }
-}
-
-static void read_orders(orders *o, lt_processes *rank) {
-    char data[256];
-    struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
-    const ssize_t got = !o->ended && poll(&p, 1, 0) > 0 ? read(STDIN_FILENO, data, sizeof data)
-                                                        : -1;
-    o->ended = o->ended || got == 0;
-    for (ssize_t i = 0; i < got; i++) {
-        if (data[i] == '\n') {
-            o->line[o->n] = '\0';
-            obey(rank, o->line);
-            o->n = 0;
-        } else if (o->n + 1 < sizeof o->line) {
-            o->line[o->n++] = data[i];
-        }
     }
 }
 
@@ -243,16 +231,20 @@ static bool watch(lt_processes *ranks, const description *d, lt_board *board,
                   lt_comm_store *store) {
     lt_process *p = &ranks->all[0];
     lt_board_sight told = {.step = -2};
-    orders o = {.n = 0};
+    lt_orders o = {.n = 0};
+    const char *line;
     while (p->runs) {
         const lt_board_sight s = lt_board_seen(board, d->e.rank);
         if (!same_sight(&s, &told)) {
+            const lt_board_room room = lt_board_sizes_of(board); /* Told before LOADED. */
             told = s;
             tell(store, "sight", d->e.rank,
-                 lt_remote_sight(&s, lt_board_folder_of(board), lt_clock_ns()));
+                 lt_remote_sight(&s, &room, lt_board_folder_of(board), lt_clock_ns()));
         }
         (void)lt_processes_wait(ranks, LOOK_MS);
-        read_orders(&o, ranks);
+        while ((line = lt_orders_next(&o, STDIN_FILENO, 0.0)) != NULL) {
+            obey(ranks, line);
+        }
         ranks->signals = o.ended ? -1 : STDIN_FILENO;
         if (o.ended) {
             lt_processes_signal(ranks, SIGKILL);
@@ -275,8 +267,9 @@ lt_err lt_remote_run(int *status) {
 
     (void)signal(SIGPIPE, SIG_IGN);
     (void)sigemptyset(&ranks.mask);
-    LT_TRY_DONE(read_first(&text));
+    LT_TRY_DONE(lt_remote_first_line(&text));
     LT_TRY_DONE(read_description(&d, text));
+    LT_TRY_DONE(d.e.memory[0] != '\0' ? lt_memory_enter(d.e.memory) : LT_OK);
     LT_TRY_DONE(lt_comm_store_open(&store, d.e.store, d.e.token, -1, d.e.epoch, OPEN_S));
     LT_TRY_DONE(lt_board_make(&board, &board_fd, d.e.n));
     d.e.board = board_fd;

@@ -3,7 +3,8 @@
  * signals that standard input names, and tells the store how far it is and how it ends.
  *
  *     {"version", "program", "path", "words": [], "folder", "environment": ["NAME=VALUE"], "rank",
- *      "ranks", "local", "locals", "store", "token", "epoch", "beat", "silent"}\n
+ *      "ranks", "full", "local", "locals", "store", "token", "epoch", "beat", "silent", "memory",
+ *      "node", "snapshot", "mtbf"}\n
  *     signal 15\n
  *
  * When standard input ends, the launcher or the way to it is gone: the rank is killed. */
@@ -24,9 +25,16 @@ LT_MUST_USE lt_err lt_remote_run(int *status);
 /* A number, as text, that differs between two builds of this program. */
 LT_MUST_USE lt_err lt_remote_program(char out[LT_REMOTE_PROGRAM]);
 
+/* The first line of standard input, without its end; free it. FORMAT: none came in time. */
+LT_MUST_USE lt_err lt_remote_first_line(char **out);
+/* FORMAT: this program is not the launcher's. */
+LT_MUST_USE lt_err lt_remote_check_build(const char *version, const char *program);
+
 /* A rank's place on the board, with the ages of its times: machines have clocks of their own. */
-json_t *lt_remote_sight(const lt_board_sight *s, const char *folder, uint64_t now_ns);
+json_t *lt_remote_sight(const lt_board_sight *s, const lt_board_room *room, const char *folder,
+                        uint64_t now_ns);
 /* False: it is no such object. *folder: as long as j lives; "": it names none. */
-bool lt_remote_sight_read(const json_t *j, lt_board_sight *s, const char **folder, uint64_t now_ns);
+bool lt_remote_sight_read(const json_t *j, lt_board_sight *s, lt_board_room *room,
+                          const char **folder, uint64_t now_ns);
 
 #endif

@@ -2,6 +2,7 @@
  * does not know the token, lies about a checksum or names a path is refused. Each agent is a
  * process. */
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -20,6 +21,7 @@
 #include "base/clock.h"
 #include "platform/agent/agent.h"
 #include "platform/agent/memory.h"
+#include "platform/agent/remote.h"
 
 #define TOKEN "a-token"
 #define NODES 2
@@ -30,7 +32,10 @@ static pid_t agents[NODES];
 static pid_t start(int node) {
     const pid_t pid = fork();
     if (pid == 0) {
-        _exit(lt_agent_run(&(lt_agent_options){root, TOKEN, node, NODES}) == LT_OK ? 0 : 1);
+        _exit(lt_agent_run(&(lt_agent_options){
+                  .root = root, .token = TOKEN, .node = node, .n_nodes = NODES}) == LT_OK
+                  ? 0
+                  : 1);
     }
     return pid;
 }
@@ -193,11 +198,134 @@ static void refuses(void **state) {
     assert_false(there("x"));
 }
 
+/* ---- On machines ----------------------------------------------------------------------------- */
+
+typedef struct {
+    pid_t pid;
+    int in;
+    char address[LT_AGENT_ADDRESS];
+    char root[64];
+} machine;
+
+/* This program, with its standard input and output held by the test, as another machine: its memory
+ * has a name of its own. */
+static void start_machine(machine *m, int node, int n, bool keep, const char *token) {
+    int in[2], out[2];
+    char program[LT_REMOTE_PROGRAM], text[512], said[64] = "";
+    size_t got = 0;
+    assert_int_equal(pipe(in), 0);
+    assert_int_equal(pipe(out), 0);
+    m->pid = fork();
+    if (m->pid == 0) {
+        (void)dup2(in[0], 0);
+        (void)dup2(out[1], 1);
+        for (int fd = 3; fd < 64; fd++) {
+            (void)close(fd); /* The standard inputs of other machines. */
+        }
+        _exit(lt_agent_run_machine() == LT_OK ? 0 : 1);
+    }
+    (void)close(in[0]);
+    (void)close(out[1]);
+    m->in = in[1];
+    assert_int_equal(fcntl(m->in, F_SETFD, FD_CLOEXEC), 0);
+    assert_int_equal(lt_remote_program(program), LT_OK);
+    (void)snprintf(m->root, sizeof m->root, "/dev/shm/lateen-run-m%d.%d", (int)getpid(), node);
+    (void)snprintf(text, sizeof text,
+                   "{\"version\": \"%s\", \"program\": \"%s\", \"memory\": \"%s\", \"node\": "
+                   "%d, \"nodes\": %d, \"token\": \"%s\", \"launcher\": \"127.0.0.1\", "
+                   "\"keep\": %s}\n",
+                   LT_VERSION, program, m->root, node, n, token, keep ? "true" : "false");
+    assert_int_equal(write(m->in, text, strlen(text)), (ssize_t)strlen(text));
+    while (got + 1 < sizeof said && strchr(said, '\n') == NULL) {
+        const ssize_t k = read(out[0], said + got, sizeof said - 1 - got);
+        assert_true(k > 0);
+        got += (size_t)k;
+    }
+    (void)close(out[0]);
+    assert_int_equal(sscanf(said, "listens %31s", m->address), 1);
+    assert_int_equal(strncmp(m->address, "127.0.0.1:", 10), 0);
+}
+
+static void tell(const machine *m, const char *format, ...) {
+    va_list more;
+    va_start(more, format);
+    assert_true(vdprintf(m->in, format, more) > 0);
+    va_end(more);
+}
+
+static void end_machine(machine *m, const char *how) {
+    int status;
+    if (how != NULL) {
+        tell(m, "%s", how);
+    }
+    (void)close(m->in);
+    assert_int_equal(waitpid(m->pid, &status, 0), m->pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_false(lt_file_exists(m->root)); /* Nothing of it is left. */
+}
+
+/* As `there`, of a machine. */
+static void wait_on(const machine *m, const char *name, bool want) {
+    (void)snprintf(root, sizeof root, "%s", m->root);
+    wait_until(name, want);
+}
+
+static void write_on(const machine *m, const char *folder) {
+    (void)snprintf(root, sizeof root, "%s", m->root);
+    publish(folder);
+}
+
+/* Each machine sends to all others that it knows; one that starts anew gets all again. */
+static void machines(void **state) {
+    machine m[3];
+    char was[sizeof root];
+    (void)state;
+    memcpy(was, root, sizeof was);
+    for (int k = 0; k < 3; k++) {
+        start_machine(&m[k], k, 3, false, TOKEN);
+    }
+    write_on(&m[0], "node-0/own/rank-0/step-000000005");
+    tell(&m[0], "alive\npeer 1 %s\npeer 0 127.0.0.1:1\npeer 7 127.0.0.1:1\n", m[1].address);
+    wait_on(&m[1], "node-1/kept/rank-0/step-000000005/weights", true);
+    wait_on(&m[2], "node-2/kept/rank-0", false); /* It is not known yet. */
+    tell(&m[0], "peer 2 %s\n", m[2].address);
+    wait_on(&m[2], "node-2/kept/rank-0/step-000000005/weights", true);
+
+    /* Its end is told; the next one sends to whoever is left, and to its successor all there is. */
+    end_machine(&m[1], "signal 15\n");
+    tell(&m[0], "peer 1 -\n");
+    write_on(&m[0], "node-0/own/rank-0/step-000000010");
+    wait_on(&m[2], "node-2/kept/rank-0/step-000000010/weights", true);
+    start_machine(&m[1], 1, 3, false, TOKEN);
+    tell(&m[0], "peer 1 %s\n", m[1].address);
+    wait_on(&m[1], "node-1/kept/rank-0/step-000000005/weights", true);
+    wait_on(&m[1], "node-1/kept/rank-0/step-000000010/weights", true);
+
+    /* Killed, it keeps what it has, if it is told to. */
+    write_on(&m[1], "node-1/own/rank-1/step-000000010");
+    (void)kill(m[1].pid, SIGKILL);
+    assert_int_equal(waitpid(m[1].pid, NULL, 0), m[1].pid);
+    (void)close(m[1].in);
+    start_machine(&m[1], 1, 3, true, TOKEN);
+    wait_on(&m[1], "node-1/own/rank-1/step-000000010/weights", true);
+    (void)kill(m[1].pid, SIGKILL);
+    assert_int_equal(waitpid(m[1].pid, NULL, 0), m[1].pid);
+    (void)close(m[1].in);
+    start_machine(&m[1], 1, 3, false, TOKEN);
+    wait_on(&m[1], "node-1/own/rank-1", false);
+
+    end_machine(&m[0], NULL); /* The launcher is gone. */
+    end_machine(&m[1], NULL);
+    end_machine(&m[2], "signal 2\n");
+    memcpy(root, was, sizeof root);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(arrives),
         cmocka_unit_test(comes_back),
         cmocka_unit_test(refuses),
+        cmocka_unit_test(machines),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

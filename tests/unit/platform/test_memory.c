@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -83,6 +84,64 @@ static void sweeps(void **state) {
     assert_int_equal(lt_file_remove_tree(again), LT_OK);
 }
 
+/* Several agents of a machine: the first makes the folder, one owns it, and nobody else's is
+ * used. */
+static void joins(void **state) {
+    char root[LT_PATH_BYTES], other[LT_PATH_BYTES];
+    struct stat st;
+    bool owner = true;
+    (void)state;
+    assert_int_equal(lt_memory_make(other, 1), LT_OK);
+    put(other, "launcher", "2147483646\n");
+    (void)snprintf(root, sizeof root, "/dev/shm/lateen-run-t%d", (int)getpid());
+    assert_int_equal(lt_memory_enter(root), LT_OK); /* The agent of a rank. */
+    assert_int_equal(lstat(root, &st), 0);
+    assert_int_equal(st.st_mode & 0777, 0700);
+    assert_int_equal(lt_memory_join(root, &owner), LT_OK);
+    assert_true(owner && !lt_file_exists(other)); /* What a launcher that is gone has left. */
+    assert_true(lt_file_exists(root));
+    assert_int_equal(lt_memory_join(root, &owner), LT_OK);
+    assert_false(owner); /* This process has it. */
+    put(root, "launcher", "2147483646\n");
+    put(root, "node-0/own/x", "kept");
+    assert_int_equal(lt_memory_join(root, &owner), LT_OK);
+    assert_true(owner && holds(root, "node-0/own/x", "kept"));
+    assert_int_equal(chmod(root, 0755), 0);
+    assert_int_equal(lt_memory_enter(root), LT_ERR_IO);
+    assert_int_equal(lt_file_remove_tree(root), LT_OK);
+    assert_int_equal(symlink("/tmp", root), 0);
+    assert_int_equal(lt_memory_enter(root), LT_ERR_IO);
+    assert_int_equal(unlink(root), 0);
+    assert_int_equal(lt_memory_enter("/dev/shm/lateen-run-x/../../tmp/y"), LT_ERR_ARG);
+    assert_int_equal(lt_memory_enter("/tmp/lateen-run-x"), LT_ERR_ARG);
+}
+
+/* A machine's set: files of all holders of a step, its own before copies; a step without a manifest
+ * is none, nor is what is being received. */
+static void assembles(void **state) {
+    char root[LT_PATH_BYTES];
+    (void)state;
+    assert_int_equal(lt_memory_make(root, 3), LT_OK);
+    put(root, "node-1/own/rank-1/step-000000010/part-1", "written here");
+    put(root, "node-1/kept/rank-1/step-000000010/part-1", "an older copy");
+    put(root, "node-1/kept/rank-0/step-000000010/part-0", "of node 0");
+    put(root, "node-1/kept/rank-0-set/step-000000010/manifest.json", "{}");
+    put(root, "node-1/kept/rank-0/step-000000015.tmp/manifest.json", "{}");
+    put(root, "node-1/own/rank-1/step-000000020/part-1", "no manifest");
+    put(root, "set/step-000000005/manifest.json", "left over");
+    assert_int_equal(lt_memory_assemble(root), LT_OK);
+    assert_true(holds(root, "set/step-000000010/part-0", "of node 0"));
+    assert_true(holds(root, "set/step-000000010/part-1", "written here"));
+    assert_true(holds(root, "set/step-000000010/manifest.json", "{}"));
+    char set[LT_PATH_BYTES], **names;
+    size_t n;
+    assert_int_equal(lt_path_join(set, root, "set"), LT_OK);
+    assert_int_equal(lt_file_list(&names, &n, set), LT_OK);
+    assert_int_equal(n, 1);
+    lt_file_list_free(names, n);
+    assert_int_equal(lt_file_remove_tree(root), LT_OK);
+}
+
 static void ranks(void **state) {
     lt_node_memory m;
     (void)state;
@@ -96,6 +155,10 @@ static void ranks(void **state) {
     assert_string_equal(m.set, "/m/set");
     assert_string_equal(m.own, "/m/node-3/own");
     assert_true(m.every == 7 && m.mtbf_s == 600.0);
+    assert_string_equal(m.root, "/m");
+    assert_true(m.node == 3 && !m.apart);
+    (void)setenv("LATEEN_LOCAL_RANK", "0", 1); /* Only ranks of several machines have it. */
+    assert_true(lt_node_memory_of_rank(&m) && m.apart);
 }
 
 /* Daly's formula where it decides, the bound of three per cent where it does not. */
@@ -111,10 +174,8 @@ static void intervals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(repairs),
-        cmocka_unit_test(sweeps),
-        cmocka_unit_test(ranks),
-        cmocka_unit_test(intervals),
+        cmocka_unit_test(repairs),   cmocka_unit_test(sweeps), cmocka_unit_test(joins),
+        cmocka_unit_test(assembles), cmocka_unit_test(ranks),  cmocka_unit_test(intervals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

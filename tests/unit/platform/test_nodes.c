@@ -108,6 +108,75 @@ static void ranks(void **state) {
     }
 }
 
+/* A node is lost with its agent and all of its ranks; a machine also when all are out of reach. */
+static void losses(void **state) {
+    static const struct {
+        bool machines, gone;
+        struct {
+            bool lost, silent, cut;
+        } ranks[2]; /* Of node 1. */
+        bool is;
+    } rows[] = {
+        {false, true, {{true, false, false}, {true, false, false}}, true},
+        {false, false, {{true, false, false}, {true, false, false}}, false}, /* Its agent lives. */
+        {false, false, {{true, true, false}, {true, true, false}}, false},
+        {false, true, {{true, false, false}, {false, false, false}}, false}, /* A rank does. */
+        {true, true, {{true, false, false}, {true, false, false}}, true},
+        {true, false, {{true, false, false}, {true, false, true}}, false}, /* One was killed. */
+        {true, false, {{true, true, false}, {true, false, true}}, true},
+        {true, false, {{true, false, true}, {true, false, true}}, true},
+        {true, true, {{false, false, false}, {true, false, true}}, false},
+    };
+    static const int used[2] = {U, U}, seats_of[2] = {0, 1};
+    static lt_hosts hosts;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        lt_process all[4] = {0};
+        const lt_processes p = {.n = 4, .all = all};
+        fleet f;
+        make(&f, 2, used, 2, seats_of);
+        f.nodes.n_seats = 2;
+        f.nodes.hosts = rows[i].machines ? &hosts : NULL;
+        f.all[1].gone = rows[i].gone;
+        for (int r = 0; r < 2; r++) {
+            all[2 + r].lost = rows[i].ranks[r].lost;
+            all[2 + r].silent = rows[i].ranks[r].silent;
+            all[2 + r].cut = rows[i].ranks[r].cut;
+        }
+        if (lt_nodes_is_lost(&f.nodes, &p, 1) != rows[i].is) {
+            fail_msg("row %zu", i);
+        }
+        assert_false(lt_nodes_is_lost(&f.nodes, &p, 0));
+    }
+}
+
+/* How many ranks go on: whole replicas, as many as the seats hold, which divide the rows. */
+static void sizes(void **state) {
+    static const struct {
+        int n_full, seats, full;
+        lt_board_room room;
+        int n;
+    } rows[] = {
+        {4, 4, 8, {.dp = 0}, 8}, /* All are there. */
+        {4, 3, 4, {.dp = 4, .least = 1, .rows = 12}, 3},
+        {4, 3, 4, {.dp = 4, .least = 1, .rows = 16}, 2}, /* Three do not divide 16 rows. */
+        {4, 3, 8, {.dp = 4, .least = 1, .rows = 12}, 6}, /* Replicas of two ranks. */
+        {2, 1, 8, {.dp = 2, .least = 1, .rows = 12}, 4},
+        {2, 1, 8, {.dp = 2, .least = 2, .rows = 12}, 0}, /* It needs two. */
+        {2, 1, 8, {.dp = 1, .least = 1, .rows = 12}, 0}, /* One replica has all ranks. */
+        {2, 1, 8, {.dp = 0}, 0},                         /* Of no other size. */
+        {8, 7, 8, {.dp = 8, .least = 1, .rows = 10}, 5},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const lt_nodes nodes = {.n_full = rows[i].n_full};
+        const int n = lt_nodes_ranks_on(&nodes, rows[i].seats, rows[i].full, &rows[i].room);
+        if (n != rows[i].n) {
+            fail_msg("row %zu: %d ranks, not %d", i, n, rows[i].n);
+        }
+    }
+}
+
 /* ---- Agents ---------------------------------------------------------------------------------- */
 
 /* It says that it answers, as an agent does, and what it was given; then it waits. */
@@ -246,8 +315,9 @@ static void a_run_without_nodes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(seats), cmocka_unit_test(ranks),
-                                       cmocka_unit_test(agents_live),
-                                       cmocka_unit_test(a_run_without_nodes)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(seats),       cmocka_unit_test(ranks),
+        cmocka_unit_test(losses),      cmocka_unit_test(sizes),
+        cmocka_unit_test(agents_live), cmocka_unit_test(a_run_without_nodes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,19 @@
+/* orders.h: what the launcher writes on the standard input of an agent after the first line, line
+ * by line (hosts.h, agent.h). */
+#ifndef LT_PLATFORM_ORDERS_H
+#define LT_PLATFORM_ORDERS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef struct {
+    char line[256], data[256];
+    size_t n, at, bytes; /* Of the line; of data: what is read, and where the rest begins. */
+    bool ended;          /* Nothing comes any more. */
+} lt_orders;
+
+/* The next line, without its end, which is valid until the next call; what does not fit is cut.
+ * NULL: none has come within wait_s. */
+const char *lt_orders_next(lt_orders *o, int fd, double wait_s);
+
+#endif
