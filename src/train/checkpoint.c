@@ -439,7 +439,7 @@ done:
     return err;
 }
 
-lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt_optimiser *o,
+lt_err lt_checkpoint_load_newest(const char *folder, int64_t most, lt_model *m, lt_optimiser *o,
                                  lt_run_state *state, int64_t *n_broken) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
@@ -449,6 +449,9 @@ lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt_optimiser *
     *n_broken = 0;
     LT_TRY_DONE(lt_checkpoint_list(&steps, &n, folder));
     for (size_t i = 0; i < n; i++) {
+        if (steps[i] > most) {
+            continue;
+        }
         LT_TRY_DONE(lt_checkpoint_path(path, folder, steps[i]));
         err = lt_checkpoint_load(path, m, o, state);
         if (err == LT_OK || err == LT_ERR_STATE || err == LT_ERR_OOM) {

@@ -101,11 +101,12 @@ LT_MUST_USE lt_err lt_checkpoint_give_up(const char *folder, int64_t step, const
 LT_MUST_USE lt_err lt_checkpoint_parse(lt_run_state *state, const char *text, size_t bytes,
                                        const char *path);
 
-/* Load the newest whole checkpoint under folder; those passed over are named with the reason in a
- * warning. NOT_FOUND: there is none (an empty or absent folder, or only broken ones: *n_broken
- * tells). */
-LT_MUST_USE lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt_optimiser *o,
-                                             lt_run_state *state, int64_t *n_broken);
+/* Load the newest whole checkpoint under folder of a step up to `most`; those passed over are named
+ * with the reason in a warning. NOT_FOUND: there is none (an empty or absent folder, or only broken
+ * ones: *n_broken tells). */
+LT_MUST_USE lt_err lt_checkpoint_load_newest(const char *folder, int64_t most, lt_model *m,
+                                             lt_optimiser *o, lt_run_state *state,
+                                             int64_t *n_broken);
 
 /* Load one checkpoint folder. FORMAT or IO: it is broken. STATE: it belongs to another model or
  * optimiser. */

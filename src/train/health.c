@@ -122,17 +122,17 @@ lt_err lt_training_give_up(lt_training *t) {
             why, path);
 }
 
-lt_err lt_training_go_back(lt_training *t) {
+lt_err lt_training_find_back(lt_training *t) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
     int64_t step = -1, newest = -1;
     json_t *note = NULL;
 
+    t->back_to = INT64_MAX;
     LT_TRY(note_path(path, t));
     if (!lt_file_exists(path)) {
         return LT_OK;
     }
-    LT_TRY_DONE(lt_lease_check(&t->lease));
     LT_TRY_DONE(lt_json_load(&note, path, NOTE_BYTES_MAX));
     LT_TRY_DONE(lt_json_i64(note, "go_on_from", &step, false, path));
     LT_TRY_DONE(lt_checkpoint_newest(&newest, t->checkpoints, INT64_MAX, false));
@@ -142,13 +142,27 @@ lt_err lt_training_go_back(lt_training *t) {
                      "again with another --out, or choose one with --resume FOLDER",
                      path);
     }
-    if (newest > step) {
-        LT_TRY_DONE(lt_training_leave_branch(t, step));
-    }
-    if (unlink(path) != 0) {
-        LT_FAIL_DONE(LT_ERR_IO, "%s cannot be removed", path);
-    }
+    t->back_to = step;
 done:
     json_decref(note);
     return err;
+}
+
+lt_err lt_training_go_back(lt_training *t) {
+    char path[LT_PATH_BYTES];
+    int64_t newest = -1;
+    if (t->back_to == INT64_MAX) {
+        return LT_OK;
+    }
+    LT_TRY(note_path(path, t));
+    LT_TRY(lt_lease_check(&t->lease));
+    LT_TRY(lt_checkpoint_newest(&newest, t->checkpoints, INT64_MAX, false));
+    if (newest > t->back_to) {
+        LT_TRY(lt_training_leave_branch(t, t->back_to));
+    }
+    if (unlink(path) != 0) {
+        LT_FAIL(LT_ERR_IO, "%s cannot be removed", path);
+    }
+    t->back_to = INT64_MAX;
+    return LT_OK;
 }

@@ -42,13 +42,15 @@ static lt_err choose(lt_training *t) {
 
     t->resume_path[0] = '\0';
     t->resume_newest = !is_path;
+    t->back_to = INT64_MAX;
     if (strcmp(how, "auto") == 0) {
-        LT_TRY(lt_training_go_back(t));
+        LT_TRY(lt_training_find_back(t));
     }
     if (lt_ranks_lead(&t->ranks) && t->snapshots.from < 0) {
         LT_TRY(lt_mirror_fetch(t));
     }
-    LT_TRY(lt_checkpoint_newest(&newest, t->checkpoints, INT64_MAX, false));
+    LT_TRY(lt_checkpoint_newest(&newest, t->checkpoints,
+                                t->back_to == INT64_MAX ? INT64_MAX : t->back_to + 1, false));
     if (newest >= 0) {
         LT_TRY(lt_checkpoint_path(path, t->checkpoints, newest));
     }
@@ -68,6 +70,24 @@ static lt_err choose(lt_training *t) {
     return LT_OK;
 }
 
+/* A broken one is not what the run goes on from: the one before it is compared when it is
+ * loaded. */
+static lt_err compare_whole(lt_training *t, json_t *then, const json_t *data, bool resolved) {
+    const lt_err err = lt_changes_compare(t, then, data, resolved, t->resume_path);
+    lt_failure refusal;
+    if (err == LT_OK) {
+        t->compared = json_incref(then);
+        return LT_OK;
+    }
+    lt_failure_keep(&refusal, err);
+    if (err == LT_ERR_STATE && t->resume_newest && lt_checkpoint_verify(t->resume_path) != LT_OK) {
+        json_array_clear(t->changes);
+        t->n_allowed = 0;
+        return LT_OK;
+    }
+    return lt_failure_raise(&refusal);
+}
+
 lt_err lt_training_compare(lt_training *t) {
     lt_err err = LT_OK;
     json_t *then = NULL, *data = NULL;
@@ -75,9 +95,6 @@ lt_err lt_training_compare(lt_training *t) {
 
     t->changes = json_array();
     LT_TRY_DONE(lt_changes_check_allowed(t->recipe.allow_change));
-    LT_TRY_DONE(lt_checkpoint_prune(t->checkpoints,
-                                    &(lt_checkpoint_keep){.last = INT64_MAX, .also = -1},
-                                    &t->lease)); /* Leftovers of a crash only. */
     LT_TRY_DONE(choose(t));
     if (t->resume_path[0] == '\0') {
         goto done;
@@ -92,8 +109,7 @@ lt_err lt_training_compare(lt_training *t) {
         goto done;
     }
     if (then != NULL) {
-        LT_TRY_DONE(lt_changes_compare(t, then, data, resolved, t->resume_path));
-        t->compared = json_incref(then);
+        LT_TRY_DONE(compare_whole(t, then, data, resolved));
     } else {
         lt_log_warn("%s: it does not say with which recipe it was made, so it was not compared",
                     t->resume_path);
@@ -288,18 +304,25 @@ static lt_err refuse_checkpoints(const lt_training *t) {
     return LT_OK;
 }
 
-static lt_err load_newest(lt_training *t) {
-    int64_t n_broken = 0;
-    const lt_err err = lt_checkpoint_load_newest(t->checkpoints, t->trained, &t->optimiser,
-                                                 &t->state, &n_broken);
-    if (err == LT_ERR_NOT_FOUND && n_broken > 0) {
+static lt_err load_newest(lt_training *t, int64_t *n_broken) {
+    const lt_err err = lt_checkpoint_load_newest(t->checkpoints, t->back_to, t->trained,
+                                                 &t->optimiser, &t->state, n_broken);
+    if (err == LT_ERR_NOT_FOUND && *n_broken > 0) {
         LT_FAIL(LT_ERR_FORMAT,
                 "all %lld checkpoints under %s are broken (see above); --resume none and another "
                 "--out start again",
-                (long long)n_broken, t->checkpoints);
+                (long long)*n_broken, t->checkpoints);
     }
-    LT_TRY(err);
-    if (n_broken > 0) { /* They must not count as the newest when old ones are removed. */
+    return err;
+}
+
+/* What a start changes in the folder, once nothing refuses it any more. Broken checkpoints must not
+ * count as the newest when old ones are removed. */
+static lt_err set_aside(lt_training *t, int64_t n_broken) {
+    LT_TRY(lt_checkpoint_prune(t->checkpoints, &(lt_checkpoint_keep){.last = INT64_MAX, .also = -1},
+                               &t->lease)); /* Leftovers of a crash only. */
+    LT_TRY(lt_training_go_back(t));
+    if (n_broken > 0) {
         LT_TRY(lt_lease_check(&t->lease));
         LT_TRY(lt_checkpoint_set_aside(t->checkpoints, t->state.step, ".broken"));
     }
@@ -318,16 +341,17 @@ lt_err lt_training_leave_branch(lt_training *t, int64_t step) {
 }
 
 lt_err lt_training_resume(lt_training *t) {
-    int64_t newest = -1;
+    int64_t newest = -1, n_broken = 0;
 
     if (strcmp(t->recipe.resume, "none") == 0 && t->snapshots.from < 0) {
         LT_TRY(refuse_checkpoints(t));
     }
     if (t->resume_path[0] == '\0') {
-        return fingerprint_data(t, NULL); /* A new run. */
+        LT_TRY(fingerprint_data(t, NULL)); /* A new run. */
+        return set_aside(t, 0);
     }
     if (t->resume_newest) {
-        LT_TRY(load_newest(t));
+        LT_TRY(load_newest(t, &n_broken));
     } else {
         LT_TRY(lt_checkpoint_load(t->resume_path, t->trained, &t->optimiser, &t->state));
     }
@@ -336,6 +360,7 @@ lt_err lt_training_resume(lt_training *t) {
     }
     LT_TRY(fingerprint_data(t, t->state.data));
     LT_TRY(restore(t));
+    LT_TRY(set_aside(t, n_broken));
     LT_TRY(lt_checkpoint_newest(&newest, t->checkpoints, INT64_MAX, false));
     if (t->snapshots.from > newest) { /* A stop at this step has to write it to disk. */
         t->saved_step = newest;

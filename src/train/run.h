@@ -134,6 +134,8 @@ typedef struct lt_training {
     char resume_path[LT_PATH_BYTES]; /* The checkpoint to resume from; "": a new run. */
     /* It is the newest of this run, so an older one is taken if it is broken. */
     bool resume_newest;
+    /* The run had diverged: the step to resume from at most (health.c); INT64_MAX: it had not. */
+    int64_t back_to;
     lt_snapshots snapshots; /* In the memory of the nodes. */
     json_t *changes;        /* Options that differ from the checkpoint's, see resume.c. */
     json_t *compared;       /* With this recipe. */
@@ -312,7 +314,9 @@ LT_MUST_USE lt_err lt_training_history_path(const lt_training *t, char path[LT_P
  * what to resume, and records that for the next start. */
 LT_MUST_USE lt_err lt_training_judge(lt_training *t, bool *publish);
 lt_err lt_training_give_up(lt_training *t);
-/* After such an end: rename the checkpoints from which the run does not resume. */
+/* After such an end: t->back_to, the step to resume from at most; then, once nothing refuses the
+ * start any more, rename the newer checkpoints. */
+LT_MUST_USE lt_err lt_training_find_back(lt_training *t);
 LT_MUST_USE lt_err lt_training_go_back(lt_training *t);
 
 /* evaluate.c: validation, and a sample of text. Both write their line of metrics. check: fail

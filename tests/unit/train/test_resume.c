@@ -557,6 +557,69 @@ static void broken_newest(void **state) {
     assert_true(run_has("broken", "checkpoints/step-000000010.broken"));
 }
 
+/* Every file of a run folder with its checksum, but for what each attempt adds to: the log, and the
+ * lease. free() it. */
+static char *contents(const char *out) {
+    char path[LT_PATH_BYTES], command[LT_PATH_BYTES + 256], *text = calloc(1, 1 << 16);
+    FILE *from;
+    run_path(path, out);
+    (void)snprintf(
+        command, sizeof command,
+        "cd '%s' && find . -path ./lease -prune -o ! -name log.txt ! -name .lock -print | "
+        "sort && find checkpoints *.json* -type f | sort | xargs cksum",
+        path);
+    from = popen(command, "r");
+    assert_true(text != NULL && from != NULL);
+    assert_true(fread(text, 1, (1 << 16) - 1, from) > 100);
+    assert_int_equal(pclose(from), 0);
+    return text;
+}
+
+static void refused_without_trace(const char *out, const char *options, const char *why) {
+    char *before = contents(out), *after;
+    assert_int_equal(run_train(out, options, NULL), LT_ERR_STATE);
+    says(why);
+    after = contents(out);
+    assert_string_equal(after, before);
+    free(before);
+    free(after);
+}
+
+/* A start that is refused changes nothing: a broken checkpoint keeps its name, those after a
+ * divergence keep theirs, and so does what a crash has left. The next start does all that. */
+static void refused_starts(void **state) {
+    static const char note[] = "{\"step\": 8, \"why\": \"a test\", \"go_on_from\": 4}";
+    char path[LT_PATH_BYTES];
+    (void)state;
+    must(run_train("refused", "steps=8 checkpoint.every=2 checkpoint.keep_last=9", NULL), "begins");
+    run_holds("refused", "2 4 6 8");
+    run_path(path, "refused/checkpoints/step-000000008/m.safetensors");
+    assert_int_equal(truncate(path, 100), 0);
+    run_path(path, "refused/checkpoints/step-000000009.tmp");
+    assert_int_equal(mkdir(path, 0700), 0);
+    refused_without_trace("refused", "steps=9 optim.beta1=0.8", "optim.beta1 was 0.9, now 0.8");
+
+    /* It is the whole one before it that is compared. */
+    must(run_train("refused", "steps=7 checkpoint.every=9 checkpoint.keep_last=9", NULL),
+         "goes on");
+    run_holds("refused", "2 4 6 7");
+    assert_true(run_has("refused", "checkpoints/step-000000008.broken"));
+    assert_false(run_has("refused", "checkpoints/step-000000009.tmp"));
+
+    run_path(path, "refused/diverged.json");
+    must(lt_file_write_atomic(path, note, strlen(note)), path);
+    refused_without_trace("refused", "steps=9 optim.beta1=0.8", "optim.beta1 was 0.9, now 0.8");
+    run_path(path, "refused/checkpoints/step-000000004/m.safetensors");
+    assert_int_equal(truncate(path, 100), 0);
+    refused_without_trace("refused", "steps=9 optim.beta1=0.8", "optim.beta1 was 0.9, now 0.8");
+    must(run_train("refused", "steps=5 checkpoint.every=9 checkpoint.keep_last=9", NULL), "back");
+    run_holds("refused", "2 5");
+    assert_true(run_has("refused", "checkpoints/step-000000004.broken"));
+    assert_true(run_has("refused", "checkpoints/step-000000006.left"));
+    assert_true(run_has("refused", "checkpoints/step-000000007.left"));
+    assert_false(run_has("refused", "diverged.json"));
+}
+
 static json_t *manifest_of(const char *out, int step) {
     char path[LT_PATH_BYTES], name[256];
     json_t *manifest = NULL;
@@ -654,6 +717,7 @@ int main(void) {
                                        cmocka_unit_test(mixture_weights),
                                        cmocka_unit_test(explicit_folder),
                                        cmocka_unit_test(broken_newest),
+                                       cmocka_unit_test(refused_starts),
                                        cmocka_unit_test(broken_manifest),
                                        cmocka_unit_test(guard_of_other_data),
                                        cmocka_unit_test(as_a_model)};
