@@ -290,6 +290,47 @@ lt_err lt_options_set(const lt_option_table *t, void *obj, const char *name, con
     return set_row(row, obj, value, origin);
 }
 
+/* "NAME,...": a STR of several. */
+static bool takes_list(const lt_option *row) {
+    const size_t n = strlen(row->unit), end = strlen(",...");
+    return row->type == LT_OPTION_STR && n > end && strcmp(row->unit + n - end, ",...") == 0;
+}
+
+static lt_err check_kind(const lt_option *row, const lt_yaml_entry *e, const char *origin) {
+    static const struct {
+        lt_yaml_kind kind;
+        const char *is;
+    } rows[] = {{LT_YAML_NULL, "null"},
+                {LT_YAML_BOOL, "true or false"},
+                {LT_YAML_LIST, "a list"},
+                {LT_YAML_EMPTY_LIST, "an empty list"},
+                {LT_YAML_EMPTY_MAP, "an empty mapping"}};
+    const bool list = e->kind == LT_YAML_LIST || e->kind == LT_YAML_EMPTY_LIST;
+    if (e->kind == LT_YAML_TEXT || (e->kind == LT_YAML_BOOL && row->type != LT_OPTION_STR) ||
+        (list && takes_list(row) && !e->holds_null)) {
+        return LT_OK;
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].kind == e->kind) {
+            LT_FAIL(LT_ERR_ARG, "%s: %s is %s%s; it takes %s%s", origin, row->name, rows[i].is,
+                    list && e->holds_null ? " with a null" : "",
+                    row->type == LT_OPTION_STR ? "text" : "one value",
+                    e->kind == LT_YAML_NULL   ? ", or is left out for its default"
+                    : e->kind == LT_YAML_BOOL ? ", in quotes if that is meant"
+                                              : "");
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_options_set_yaml(const lt_option_table *t, void *obj, const char *name,
+                           const lt_yaml_entry *e, const char *origin) {
+    const lt_option *row = NULL;
+    LT_TRY(lt_option_need(&row, t, name, origin));
+    LT_TRY(check_kind(row, e, origin));
+    return set_row(row, obj, e->value, origin);
+}
+
 lt_err lt_options_load_yaml(const lt_option_table *t, void *obj, const char *path) {
     lt_err err = LT_OK;
     char origin[LT_OPTION_STR_BYTES];
@@ -299,7 +340,7 @@ lt_err lt_options_load_yaml(const lt_option_table *t, void *obj, const char *pat
     LT_TRY_DONE(lt_yaml_load(&entries, &n, path));
     for (size_t i = 0; i < n; i++) {
         snprintf(origin, sizeof origin, "%s:%d", path, entries[i].line);
-        LT_TRY_DONE(lt_options_set(t, obj, entries[i].key, entries[i].value, origin));
+        LT_TRY_DONE(lt_options_set_yaml(t, obj, entries[i].key, &entries[i], origin));
     }
 done:
     lt_yaml_free(entries, n);

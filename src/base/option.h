@@ -13,10 +13,11 @@
  *
  * Name: a dotted YAML path; the flag is "--" + the same name ('_' and '-' are equal). Type: BOOL,
  * I64 (accepts K M G T B and KiB MiB GiB suffixes, 1e9), F64, STR (at most LT_OPTION_STR_BYTES -
- * 1), ENUM (int index into the choices listed under `unit`). min and max apply to numbers and are
- * inclusive, unless a ninth column says otherwise; for STR, max 1 means "must not be empty". The
- * ninth column is optional: an OR of lt_option_flag, whose upper bits are free for the owner of the
- * table. A flag overrides the recipe, which overrides the default. */
+ * 1), ENUM (int index into the choices listed under `unit`). A recipe may give a STR whose unit
+ * ends with ",..." as a YAML list; every other option takes one value. min and max apply to numbers
+ * and are inclusive, unless a ninth column says otherwise; for STR, max 1 means "must not be
+ * empty". The ninth column is optional: an OR of lt_option_flag, whose upper bits are free for the
+ * owner of the table. A flag overrides the recipe, which overrides the default. */
 #ifndef LT_BASE_OPTION_H
 #define LT_BASE_OPTION_H
 
@@ -25,6 +26,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/yaml.h"
 #include "lateen/base.h"
 
 #define LT_OPTION_STR_BYTES 1024
@@ -88,6 +90,11 @@ void lt_options_default(const lt_option_table *t, void *obj);
  * unknown name fails with ARG; the message suggests the nearest one. */
 LT_MUST_USE lt_err lt_options_set(const lt_option_table *t, void *obj, const char *name,
                                   const char *value, const char *origin);
+
+/* The same from a recipe, whose values have kinds: a list, a null, a plain true or false, or an
+ * empty mapping is refused where the option does not take it. */
+LT_MUST_USE lt_err lt_options_set_yaml(const lt_option_table *t, void *obj, const char *name,
+                                       const lt_yaml_entry *e, const char *origin);
 
 /* Read a YAML mapping (nested keys joined with dots; a sequence of scalars joined with commas). */
 LT_MUST_USE lt_err lt_options_load_yaml(const lt_option_table *t, void *obj, const char *path);

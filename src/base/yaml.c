@@ -49,7 +49,27 @@ static lt_err push_name(reader *r, const char *word, int line) {
     return LT_OK;
 }
 
-static lt_err add_row(reader *r, const char *value, int line) {
+static bool is_word(const char *text, const char *const *words) {
+    while (*words != NULL && strcmp(text, *words) != 0) {
+        words++;
+    }
+    return *words != NULL;
+}
+
+/* Of a scalar, by YAML 1.2's core schema. A key that is followed by nothing has an empty text. */
+static lt_yaml_kind kind_of(const char *text, bool plain) {
+    static const char *const nulls[] = {"null", "Null", "NULL", "~", NULL}, *const bools[] = {
+                                                                                "true",  "True",
+                                                                                "TRUE",  "false",
+                                                                                "False", "FALSE",
+                                                                                NULL};
+    return !plain                 ? LT_YAML_TEXT
+           : is_word(text, nulls) ? LT_YAML_NULL
+           : is_word(text, bools) ? LT_YAML_BOOL
+                                  : LT_YAML_TEXT;
+}
+
+static lt_err add_row(reader *r, const char *value, lt_yaml_kind kind, int line) {
     for (size_t i = 0; i < r->n; i++) {
         if (strcmp(r->rows[i].key, r->path) == 0) {
             LT_FAIL(LT_ERR_FORMAT, "%s:%d: key '%s' is already on line %d", r->name, line, r->path,
@@ -65,7 +85,8 @@ static lt_err add_row(reader *r, const char *value, int line) {
         r->rows = grown;
         r->room = room;
     }
-    r->rows[r->n] = (lt_yaml_entry){.key = strdup(r->path), .value = strdup(value), .line = line};
+    r->rows[r->n] = (lt_yaml_entry){
+        .key = strdup(r->path), .value = strdup(value), .line = line, .kind = kind};
     r->n++;
     if (r->rows[r->n - 1].key == NULL || r->rows[r->n - 1].value == NULL) {
         LT_FAIL(LT_ERR_OOM, "%s: key %s", r->name, r->path);
@@ -84,7 +105,8 @@ static lt_err append_scalar(reader *r, size_t entry, const char *value) {
     return LT_OK;
 }
 
-static lt_err on_scalar(reader *r, const char *value, int line) {
+static lt_err on_scalar(reader *r, const char *value, bool plain, int line) {
+    const lt_yaml_kind kind = kind_of(value, plain);
     frame *f;
     if (r->depth == 0) {
         LT_FAIL(LT_ERR_FORMAT, "%s:%d: expected 'key: value'", r->name, line);
@@ -93,13 +115,15 @@ static lt_err on_scalar(reader *r, const char *value, int line) {
     if (f->is_sequence) {
         if (f->index++ == 0) {
             f->holds_scalars = true;
-            LT_TRY(add_row(r, value, line));
+            LT_TRY(add_row(r, value, LT_YAML_LIST, line));
             f->entry = r->n - 1;
+            r->rows[f->entry].holds_null = kind == LT_YAML_NULL;
             return LT_OK;
         }
         if (!f->holds_scalars) {
             LT_FAIL(LT_ERR_FORMAT, "%s:%d: a list mixes scalars and mappings", r->name, line);
         }
+        r->rows[f->entry].holds_null = r->rows[f->entry].holds_null || kind == LT_YAML_NULL;
         return append_scalar(r, f->entry, value);
     }
     if (!f->has_key) {
@@ -107,7 +131,7 @@ static lt_err on_scalar(reader *r, const char *value, int line) {
         return push_name(r, value, line);
     }
     f->has_key = false;
-    return add_row(r, value, line);
+    return add_row(r, value, kind, line);
 }
 
 static lt_err open_frame(reader *r, bool is_sequence, int line) {
@@ -140,7 +164,8 @@ static lt_err on_event(reader *r, const yaml_event_t *event) {
     const int line = (int)event->start_mark.line + 1;
     switch (event->type) {
     case YAML_SCALAR_EVENT:
-        return on_scalar(r, (const char *)event->data.scalar.value, line);
+        return on_scalar(r, (const char *)event->data.scalar.value,
+                         event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE, line);
     case YAML_MAPPING_START_EVENT:
         return open_frame(r, false, line);
     case YAML_SEQUENCE_START_EVENT:
@@ -148,7 +173,10 @@ static lt_err on_event(reader *r, const yaml_event_t *event) {
     case YAML_MAPPING_END_EVENT:
     case YAML_SEQUENCE_END_EVENT:
         if (r->depth > 1 && is_empty(&r->stack[r->depth - 1])) {
-            LT_TRY(add_row(r, "", line));
+            LT_TRY(add_row(r, "",
+                           event->type == YAML_MAPPING_END_EVENT ? LT_YAML_EMPTY_MAP
+                                                                 : LT_YAML_EMPTY_LIST,
+                           line));
         }
         r->depth--;
         r->path[r->depth > 0 ? r->stack[r->depth - 1].prefix_len : 0] = '\0';

@@ -4,14 +4,28 @@
 #ifndef LT_BASE_YAML_H
 #define LT_BASE_YAML_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "lateen/base.h"
+
+/* What a value is where its text alone does not say: a plain word that YAML reads as null, or as
+ * true or false; a sequence of scalars; a mapping or a sequence without anything in it. */
+typedef enum {
+    LT_YAML_TEXT,
+    LT_YAML_NULL,
+    LT_YAML_BOOL,
+    LT_YAML_LIST,
+    LT_YAML_EMPTY_LIST,
+    LT_YAML_EMPTY_MAP
+} lt_yaml_kind;
 
 typedef struct {
     char *key;   /* "optim.lr" */
     char *value; /* Text of the scalar. */
     int line;    /* 1-based, for messages. */
+    lt_yaml_kind kind;
+    bool holds_null; /* One of the elements of a list is null. */
 } lt_yaml_entry;
 
 /* Read the file (at most 16 MiB). A duplicate key is an error. Free with lt_yaml_free. */

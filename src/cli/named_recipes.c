@@ -66,16 +66,16 @@ static lt_err refuse_value(const list *l, const char *name, const char *value, c
 }
 
 /* One option of one of them. */
-static lt_err set_option(const list *l, lt_named_recipe *of, const char *option, const char *value,
-                         const char *origin) {
+static lt_err set_option(const list *l, lt_named_recipe *of, const char *option,
+                         const lt_yaml_entry *e, const char *origin) {
     const lt_option *row = lt_option_find(&lt_recipe_table, option);
     if (row == NULL && strcmp(option, "name") == 0) {
-        return refuse_value(l, "name", value, origin);
+        return refuse_value(l, "name", e->value, origin);
     }
     if (row != NULL && l->kind->may_have != NULL) {
         LT_TRY(l->kind->may_have(row, of->name, origin));
     }
-    return lt_options_set(&lt_recipe_table, of->recipe, option, value, origin);
+    return lt_options_set_yaml(&lt_recipe_table, of->recipe, option, e, origin);
 }
 
 /* apply: also what they add to the common options. */
@@ -96,7 +96,7 @@ static lt_err read_list(const list *l, const lt_yaml_entry *entries, size_t n, c
         const size_t length = dot != NULL ? (size_t)(dot - rest) : strlen(rest);
         LT_TRY(find_or_add(l, &of, rest, length, origin));
         if (apply && dot != NULL) {
-            LT_TRY(set_option(l, of, dot + 1, entries[i].value, origin));
+            LT_TRY(set_option(l, of, dot + 1, &entries[i], origin));
         } else if (apply && entries[i].value[0] == '\0') {
             continue; /* It has no options of its own. */
         } else if (apply && l->kind->value != NULL) {
@@ -114,7 +114,7 @@ static lt_err read_common(lt_recipe *r, const lt_named_kind *kind, const lt_yaml
         char origin[LT_OPTION_STR_BYTES];
         (void)snprintf(origin, sizeof origin, "%s:%d", path, entries[i].line);
         if (key_of_list(entries[i].key, kind) == NULL) {
-            LT_TRY(lt_options_set(&lt_recipe_table, r, entries[i].key, entries[i].value, origin));
+            LT_TRY(lt_options_set_yaml(&lt_recipe_table, r, entries[i].key, &entries[i], origin));
         }
     }
     return LT_OK;

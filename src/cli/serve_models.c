@@ -51,7 +51,7 @@ static lt_err read_entry(lt_serve_models *m, const lt_yaml_entry *e, const char 
     }
     LT_TRY(find_or_add(m, &row, e->key, (size_t)(dot - e->key), defaults, origin));
     snprintf(origin, sizeof origin, "%s:%d: %s", path, e->line, row->name);
-    return lt_options_set(&table, &row->o, dot + 1, e->value, origin);
+    return lt_options_set_yaml(&table, &row->o, dot + 1, e, origin);
 }
 
 static lt_err read_file(lt_serve_models *m, const char *path,

@@ -12,7 +12,7 @@
 
 #define SERVE_MODEL_OPTIONS(X)                                                                     \
     X(STR, path, "path", "", 0, 1, "PATH", "as MODEL")                                             \
-    X(STR, alias, "alias", "", 0, 0, "NAMES", "further names, separated by commas")                \
+    X(STR, alias, "alias", "", 0, 0, "NAME,...", "further names, separated by commas")             \
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE", "empty: the model's own")                     \
     X(ENUM, dtype, "dtype", "stored", 0, 0, "stored|fp32|bf16", "as --dtype")                      \
     X(STR, device, "device", "auto", 0, 1, LT_DEVICE_NAMES, "as --device")                         \

@@ -140,6 +140,9 @@ lt_err lt_plan_yaml_number(const lt_yaml_entry *e, size_t n, const char *key, do
         return LT_OK;
     }
     value = strtod(row->value, &end);
+    if (row->kind == LT_YAML_LIST) {
+        LT_FAIL(LT_ERR_FORMAT, "%s:%d: %s is a list; it takes one number", path, row->line, key);
+    }
     if (end == row->value || *end != 0 || !isfinite(value)) {
         LT_FAIL(LT_ERR_FORMAT, "%s:%d: %s: '%s' is not a number", path, row->line, key, row->value);
     }

@@ -88,9 +88,9 @@ static lt_err read_entry(lt_policy *p, const lt_yaml_entry *e, const char *path)
         LT_TRY(check_name(name, (size_t)(dot - name), origin));
         LT_TRY(entry_of(lists[i].list, lists[i].n, lists[i].bytes, lists[i].table, name,
                         (size_t)(dot - name), &entry));
-        return lt_options_set(lists[i].table, entry, dot + 1, e->value, origin);
+        return lt_options_set_yaml(lists[i].table, entry, dot + 1, e, origin);
     }
-    return lt_options_set(&table, p, e->key, e->value, origin);
+    return lt_options_set_yaml(&table, p, e->key, e, origin);
 }
 
 static lt_err read_file(lt_policy *p, const char *path) {

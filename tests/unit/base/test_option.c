@@ -20,7 +20,8 @@
     X(BOOL, resume, "resume", "true", 0, 0, "", "go on from a checkpoint")                         \
     X(F64, lr, "optim.lr", "3e-4", 0, 10, "", "peak learning rate")                                \
     X(ENUM, kind, "optim.kind", "adamw", 0, 0, "adamw|muon|lion", "optimiser")                     \
-    X(STR, data, "data.train", "", 0, 0, "", "mixture")
+    X(STR, data, "data.train", "", 0, 0, "", "mixture")                                            \
+    X(STR, names, "names", "", 0, 0, "NAME,...", "several")
 
 typedef struct {
     DEMO_OPTIONS(LT_OPTION_FIELD)
@@ -116,6 +117,68 @@ static void dump_reads_back(void **state) {
     assert_false(e.resume);
     assert_string_equal(e.data, d.data);
     unlink(path);
+}
+
+/* A recipe's values have kinds; the texts of lists of one would be taken for their element. */
+static void kinds_are_checked(void **state) {
+    static const struct {
+        const char *yaml, *says; /* NULL: it is taken. */
+    } cases[] = {
+        {"optim: {lr: [1]}", ": optim.lr is a list; it takes one value"},
+        {"optim: {lr: [1, 2]}", ": optim.lr is a list; it takes one value"},
+        {"optim: {lr: []}", ": optim.lr is an empty list; it takes one value"},
+        {"optim: {lr: {}}", ": optim.lr is an empty mapping; it takes one value"},
+        {"optim: {lr: null}", ": optim.lr is null; it takes one value, or is left out"},
+        {"optim: {lr: true}", ": optim.lr: 'true' is not a number"},
+        {"optim: {lr: {a: 1}}", ": unknown option 'optim.lr.a'"},
+        {"steps: [5]", ": steps is a list"},
+        {"steps: ~", ": steps is null"},
+        {"steps: false", ": steps: 'false' is not a number"},
+        {"resume: [true]", ": resume is a list"},
+        {"resume: Null", ": resume is null"},
+        {"resume: {}", ": resume is an empty mapping"},
+        {"resume: \"true\"", NULL},
+        {"optim: {kind: [lion]}", ": optim.kind is a list"},
+        {"optim: {kind: NULL}", ": optim.kind is null"},
+        {"optim: {kind: true}", ": optim.kind: 'true' is not one of adamw|muon|lion"},
+        {"out: [a]", ": out is a list; it takes text"},
+        {"out: [a, b]", ": out is a list"},
+        {"out: {}", ": out is an empty mapping"},
+        {"out: ~", ": out is null; it takes text, or is left out for its default"},
+        {"out: False", ": out is true or false; it takes text, in quotes if that is meant"},
+        {"out: 5", NULL},
+        {"out: 'null'", NULL},
+        {"out: \"false\"", NULL},
+        {"out: truely", NULL},
+        {"names: [a]", NULL},
+        {"names: [a, b]", NULL},
+        {"names: []", NULL},
+        {"names: a,b", NULL},
+        {"names: [a, null]", ": names is a list with a null; it takes text"},
+        {"names: [~, a]", ": names is a list with a null"},
+        {"names: {}", ": names is an empty mapping"},
+        {"names: ['~']", NULL},
+        {"names:", NULL},
+    };
+    char path[] = "/tmp/lt_kinds_XXXXXX", whole[256];
+    const int fd = mkstemp(path);
+    (void)state;
+    assert_true(fd >= 0);
+    (void)close(fd);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        FILE *to = fopen(path, "we");
+        demo d;
+        assert_true(to != NULL && fputs(cases[i].yaml, to) >= 0 && fclose(to) == 0);
+        lt_options_default(&table, &d);
+        const lt_err err = lt_options_load_yaml(&table, &d, path);
+        (void)snprintf(whole, sizeof whole, "%s:1%s", path,
+                       cases[i].says != NULL ? cases[i].says : "");
+        if ((err == LT_OK) != (cases[i].says == NULL) ||
+            (err != LT_OK && strncmp(lt_error_message(), whole, strlen(whole)) != 0)) {
+            fail_msg("%s: %s", cases[i].yaml, err != LT_OK ? lt_error_message() : "taken");
+        }
+    }
+    assert_int_equal(unlink(path), 0);
 }
 
 static void yaml_is_flattened(void **state) {
@@ -348,6 +411,7 @@ int main(void) {
         cmocka_unit_test(bad_values_are_refused),
         cmocka_unit_test(nearest_names),
         cmocka_unit_test(dump_reads_back),
+        cmocka_unit_test(kinds_are_checked),
         cmocka_unit_test(yaml_is_flattened),
         cmocka_unit_test(bad_yaml_is_refused),
         cmocka_unit_test(flags_in_every_form),
