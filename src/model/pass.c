@@ -48,16 +48,21 @@ static int end_of(const lt_pass_options *o, const lt_model_spec *s) {
     return o->end_layer > 0 ? o->end_layer : (int)s->n_layers;
 }
 
-/* May batches be packed? Not where a row is known by its place in the batch: score heads, several
- * adapters at once, ranks of tp, exact log-probabilities, and dropout. */
-static bool packs(const lt_pass_options *o, const lt_model_spec *s) {
-    return o->masks && end_of(o, s) == s->n_layers && s->n_scores == 0 && o->joins == 0 &&
-           lt_pass_n_tp(o) == 1 && !o->exact && o->lora.dropout == 0.0;
+/* Is no row known by its place in the batch, as rows are by several adapters at once, ranks of tp,
+ * exact log-probabilities and dropout? */
+static bool rows_move(const lt_pass_options *o, const lt_model_spec *s) {
+    return o->masks && end_of(o, s) == s->n_layers && o->joins == 0 && lt_pass_n_tp(o) == 1 &&
+           !o->exact && o->lora.dropout == 0.0;
 }
 
-/* May they have shared rows? Their labels are packed then. */
+/* May batches be packed? A score head's few numbers cost nothing. */
+static bool packs(const lt_pass_options *o, const lt_model_spec *s) {
+    return rows_move(o, s) && s->n_scores == 0;
+}
+
+/* May they have shared rows? */
 static bool shares(const lt_pass_options *o, const lt_model_spec *s) {
-    return packs(o, s) && lt_shared_possible(o, s);
+    return rows_move(o, s) && lt_shared_possible(o, s);
 }
 
 static lt_acts_shape shape_of(const lt_pass_options *o, const lt_model_spec *s, lt_dtype dtype,

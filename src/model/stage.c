@@ -142,15 +142,16 @@ static int64_t head_rows_of(const lt_stage *s, int64_t n, int64_t counted, bool 
     return s->options.packs && !s->in_order && rows < n ? rows : n;
 }
 
-/* Plan the sharing of rows of a batch that is sent; returns their number, 0: none is shared. There
- * are more of them than the head runs for, so that the batch is packed. */
+/* Plan the sharing of rows of a batch that is sent; returns their number, 0: none is shared. Where
+ * batches are packed there are more of them than the head runs for, so that this one is. */
 static int64_t share(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batch *b,
                      int64_t counted) {
     const int64_t step = s->options.on_device ? DEVICE_STEP : HOST_STEP;
     if (slot->shared == NULL || s->in_order || b->positions != NULL || b->doc_start != NULL) {
         return 0;
     }
-    return lt_shared_plan(slot->shared, b, step, round_up(counted, step) + 1);
+    return lt_shared_plan(slot->shared, b, step,
+                          s->options.packs ? round_up(counted, step) + 1 : 0);
 }
 
 static lt_shared_tables tables_of(const lt_stage_slot *slot) {
@@ -166,13 +167,13 @@ static int64_t token_of(const int32_t *of_rows, int64_t row) {
     return of_rows != NULL ? of_rows[row] : row;
 }
 
-/* Labels and weights of the batch, packed. */
+/* The order of a packed batch: rows that count, and then the others. */
 static void pack(lt_stage_slot *slot, const lt_pass_batch *b) {
     const int64_t n = rows_of(slot);
     const int32_t *const of_rows = token_of_rows(slot);
-    int32_t *order = slot->ids[LT_STAGE_ORDER], *labels = slot->ids[LT_STAGE_LABELS];
+    int32_t *order = slot->ids[LT_STAGE_ORDER];
     int64_t at = 0;
-    for (int pass = 0; pass < 2; pass++) { /* Rows that count, and then the others. */
+    for (int pass = 0; pass < 2; pass++) {
         for (int64_t i = 0; i < n; i++) {
             const int64_t token = token_of(of_rows, i);
             if ((token >= 0 && b->labels[token] >= 0) == (pass == 0)) {
@@ -182,18 +183,22 @@ static void pack(lt_stage_slot *slot, const lt_pass_batch *b) {
         }
     }
     order[n] = (int32_t)slot->head_rows;
-    for (int64_t i = 0; i < n; i++) {
-        const int32_t token = slot->places[i];
-        labels[i] = token >= 0 ? b->labels[token] : -1;
-        if (slot->has_weights) {
-            slot->weights[i] = token >= 0 ? b->weights[token] : 0.0f;
-        }
-    }
 }
 
 /* The token of the batch whose label, weight and loss are stored at place i; -1: none. */
 static int64_t token_at(const lt_stage_slot *slot, int64_t i) {
-    return is_packed(slot) ? slot->places[i] : i;
+    return is_packed(slot) ? slot->places[i] : token_of(token_of_rows(slot), i);
+}
+
+/* Labels and weights in the order of the device. */
+static void fill_labels(lt_stage_slot *slot, const lt_pass_batch *b) {
+    for (int64_t i = 0; i < rows_of(slot); i++) {
+        const int64_t token = token_at(slot, i);
+        slot->ids[LT_STAGE_LABELS][i] = token >= 0 ? b->labels[token] : -1;
+        if (slot->has_weights) {
+            slot->weights[i] = token >= 0 ? b->weights[token] : 0.0f;
+        }
+    }
 }
 
 /* Tokens and their positions. */
@@ -240,12 +245,8 @@ static void fill_slot(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batc
     fill_tokens(slot, b);
     if (is_packed(slot)) {
         pack(slot, b);
-    } else {
-        memcpy(slot->ids[LT_STAGE_LABELS], b->labels, bytes);
-        if (b->weights != NULL) {
-            memcpy(slot->weights, b->weights, bytes);
-        }
     }
+    fill_labels(slot, b);
     if (b->doc_start != NULL) {
         memcpy(slot->ids[LT_STAGE_DOC_START], b->doc_start, bytes);
     }

@@ -18,8 +18,8 @@
  * runs for the first head_rows of them. All other tensors of a batch keep the batch's own order. A
  * batch in which nearly all labels count is not packed.
  *
- * A batch that is sent may have shared rows (shared.h). Then the slot has 1 row of R tokens, and is
- * packed; `places` tells which token of the batch each label belongs to. */
+ * A batch that is sent may have shared rows (shared.h). Then the slot has 1 row of R tokens. If it
+ * is packed, `places` tells which token of the batch each label belongs to. */
 #ifndef LT_MODEL_STAGE_H
 #define LT_MODEL_STAGE_H
 
