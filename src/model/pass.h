@@ -283,9 +283,9 @@ void lt_pass_set_temperature(lt_pass *p, float temperature);
  *     lt_pass_logprobs(p, 0, &batch, values), lt_pass_logprobs_backward(p, 0, dvalues, scale)
  *
  * The teacher is a pass of one set, which runs on the queue of p and whose chunks of logits have at
- * least as many rows (loss_chunk_rows = lt_pass_chunk_rows(p)); it holds the batch until the next
- * call of it. Or its words are given: ids, logp (at least B * T, K) in the backend's memory, as the
- * op takes them. Not with ranks of tp. */
+ * least as many rows (loss_chunk_rows = lt_pass_chunk_rows(p)); it does not share rows, and holds
+ * the batch until the next call of it. Or its words are given: ids, logp (at least B * T, K) in the
+ * backend's memory, as the op takes them. Not with ranks of tp. */
 typedef struct {
     lt_pass *teacher; /* NULL: ids and logp. */
     lt_tensor ids, logp;

@@ -568,6 +568,7 @@ void lt_pass_aim(lt_pass *p, const lt_pass_target *t) {
                                  .rest = t->rest};
     LT_ASSERT(p->exec.n_tp == 1);
     if (t->teacher != NULL) {
+        LT_ASSERT(!t->teacher->stage.options.shares);
         LT_ASSERT(lt_loss_eval_rows(&t->teacher->loss) >= p->loss.chunk_rows);
         p->target.teacher = &t->teacher->exec;
         p->target.loss = &t->teacher->loss;

@@ -45,19 +45,18 @@ static int64_t common(const lt_pass_batch *b, int64_t row, int64_t most) {
 
 /* The row of each token, and of the first one of each row; returns how many rows there are. */
 static int64_t number_rows(const lt_shared_tables *t, const lt_pass_batch *b) {
-    int64_t n = 0, first_before = 0;
+    int64_t n = 0, end_before = 0;
     for (int64_t row = 0; row < b->batch; row++) {
         int32_t *spread = t->spread + row * b->seq, *first = t->first + row * b->seq;
-        int64_t first_label, end, most, shared;
+        int64_t first_label, end, shared;
         labels_of(b, row, &first_label, &end);
-        most = first_label < first_before ? first_label : first_before;
-        shared = row > 0 ? common(b, row, most) : 0;
+        shared = common(b, row, first_label < end_before ? first_label : end_before);
         for (int64_t i = 0; i < b->seq; i++) {
             const bool is_new = i >= shared && i < end;
             spread[i] = is_new ? (int32_t)n++ : i < shared ? spread[i - b->seq] : -1;
             first[i] = is_new ? spread[i] : -1;
         }
-        first_before = first_label;
+        end_before = end;
     }
     return n;
 }
@@ -88,14 +87,11 @@ static void list_tokens(const lt_shared_tables *t, int64_t n_tokens, int64_t row
     t->start[0] = 0;
 }
 
-int64_t lt_shared_plan(int32_t *memory, const lt_pass_batch *b, int64_t step, int64_t least) {
+int64_t lt_shared_plan(int32_t *memory, const lt_pass_batch *b, int64_t step) {
     const int64_t n_tokens = b->batch * b->seq;
     lt_shared_tables t = lt_shared_tables_in(memory, n_tokens, 0);
-    int64_t rows = number_rows(&t, b);
-    const bool some = rows > 0;
-    rows = rows > least ? rows : least;
-    rows = (rows + step - 1) / step * step;
-    if (!some || rows > n_tokens - n_tokens / LEAST_SAVED) {
+    const int64_t rows = (number_rows(&t, b) + step - 1) / step * step;
+    if (rows == 0 || rows > n_tokens - n_tokens / LEAST_SAVED) {
         return 0;
     }
     t = lt_shared_tables_in(memory, n_tokens, rows);

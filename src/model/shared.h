@@ -14,8 +14,8 @@
  * gradient of a row is the sum over the tokens that it stands for. A token of the result is read
  * once, from the first of these, so the gradients of the others' results are 0.
  *
- * Tokens are the same where all before them are, too, which is looked for between neighbours. A
- * token with a label is never shared, since rows differ in what follows.
+ * Tokens are the same where all before them are, too, which is looked for between neighbours. A row
+ * shares no token of its own that has a label, so a label's row is known.
  *
  * The gradients are those of separate rows up to the order of sums. What is saved are all products,
  * norms and activations of prompts but one of each group; attention itself is not cheaper. (For
@@ -51,9 +51,9 @@ static inline int64_t lt_shared_room(int64_t n_tokens) {
 }
 lt_shared_tables lt_shared_tables_in(int32_t *memory, int64_t n_tokens, int64_t rows);
 
-/* Write the tables of a batch to memory of lt_shared_room elements. Returns R, a multiple of `step`
- * and at least `least`; 0: too little would be saved, and rows are computed one by one. */
-int64_t lt_shared_plan(int32_t *memory, const lt_pass_batch *b, int64_t step, int64_t least);
+/* Write the tables of a batch to memory of lt_shared_room elements. Returns R, a multiple of
+ * `step`; 0: too little would be saved, and rows are computed one by one. */
+int64_t lt_shared_plan(int32_t *memory, const lt_pass_batch *b, int64_t step);
 
 /* The rows of a pass's batch. */
 typedef struct lt_shared {

@@ -142,16 +142,12 @@ static int64_t head_rows_of(const lt_stage *s, int64_t n, int64_t counted, bool 
     return s->options.packs && !s->in_order && rows < n ? rows : n;
 }
 
-/* Plan the sharing of rows of a batch that is sent; returns their number, 0: none is shared. Where
- * batches are packed there are more of them than the head runs for, so that this one is. */
-static int64_t share(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batch *b,
-                     int64_t counted) {
-    const int64_t step = s->options.on_device ? DEVICE_STEP : HOST_STEP;
+/* Plan the sharing of rows of a batch that is sent; returns their number, 0: none is shared. */
+static int64_t share(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batch *b) {
     if (slot->shared == NULL || s->in_order || b->positions != NULL || b->doc_start != NULL) {
         return 0;
     }
-    return lt_shared_plan(slot->shared, b, step,
-                          s->options.packs ? round_up(counted, step) + 1 : 0);
+    return lt_shared_plan(slot->shared, b, s->options.on_device ? DEVICE_STEP : HOST_STEP);
 }
 
 static lt_shared_tables tables_of(const lt_stage_slot *slot) {
@@ -236,7 +232,7 @@ static void fill_slot(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batc
         n_counted += b->labels[i] >= 0;
     }
     *slot->n_labels = (float)counted;
-    n_shared = share(s, slot, b, n_counted);
+    n_shared = share(s, slot, b);
     slot->shares = n_shared > 0;
     slot->batch = slot->shares ? 1 : b->batch;
     slot->seq = slot->shares ? n_shared : b->seq;

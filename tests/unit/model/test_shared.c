@@ -41,9 +41,9 @@ static void assert_ids(const int32_t *got, const int32_t *want, int64_t n, const
         assert_ids(got, want, (int64_t)(sizeof want / sizeof *want), #got);                        \
     } while (0)
 
-/* Two answers to a prompt of three tokens and one to another, whose first two are the same. What
- * has a label, as the last token of a prompt has, is not shared; what follows the last label is not
- * needed, nor is a row without labels. */
+/* Two answers to a prompt of three tokens and one to another, whose first two are the same. A row's
+ * own token with a label, as the last of a prompt is, is not shared; what follows the last label is
+ * not needed, nor is a row without labels. */
 static void tables_of_three_rows(void **state) {
     small s;
     lt_shared_tables t;
@@ -57,7 +57,7 @@ static void tables_of_three_rows(void **state) {
              "  xxx "
              " xx   "
              "      ");
-    assert_int_equal(lt_shared_plan(s.memory, &s.b, 1, 0), 9);
+    assert_int_equal(lt_shared_plan(s.memory, &s.b, 1), 9);
     t = lt_shared_tables_in(s.memory, 24, 9);
     ASSERT_IDS(t.spread, 0, 1, 2, 3, -1, -1, 0, 1, 4, 5, 6, -1, 0, 7, 8, -1, -1, -1, -1, -1, -1, -1,
                -1, -1);
@@ -66,12 +66,28 @@ static void tables_of_three_rows(void **state) {
     ASSERT_IDS(t.tokens, 0, 6, 12, 1, 7, 2, 3, 8, 9, 10, 13, 14);
     ASSERT_IDS(t.start, 0, 3, 5, 6, 7, 8, 9, 10, 11, 12);
     ASSERT_IDS(t.place, 0, 1, 2, 3, 8, 9, 10, 13, 14);
-    /* Whole tiles, and at least so many. */
-    assert_int_equal(lt_shared_plan(s.memory, &s.b, 4, 0), 12);
+    /* Whole tiles. */
+    assert_int_equal(lt_shared_plan(s.memory, &s.b, 4), 12);
     t = lt_shared_tables_in(s.memory, 24, 12);
     ASSERT_IDS(t.start, 0, 3, 5, 6, 7, 8, 9, 10, 11, 12, 12, 12, 12);
     ASSERT_IDS(t.place, 0, 1, 2, 3, 8, 9, 10, 13, 14, -1, -1, -1);
-    assert_int_equal(lt_shared_plan(s.memory, &s.b, 4, 13), 16);
+}
+
+/* The second row shares a token that has a label in the first one, and none that the first one has
+ * behind its last label. */
+static void labels_of_the_row_before(void **state) {
+    small s;
+    lt_shared_tables t;
+    (void)state;
+    batch_of(&s, 2, 6,
+             "abcde."
+             "abcdef",
+             " xx   "
+             "    xx");
+    assert_int_equal(lt_shared_plan(s.memory, &s.b, 1), 6);
+    t = lt_shared_tables_in(s.memory, 12, 6);
+    ASSERT_IDS(t.spread, 0, 1, 2, -1, -1, -1, 0, 1, 2, 3, 4, 5);
+    ASSERT_IDS(t.place, 0, 1, 2, 9, 10, 11);
 }
 
 /* Nothing is saved by sharing less than a sixteenth. */
@@ -83,25 +99,25 @@ static void few_are_not_shared(void **state) {
              "abcdefghijklmnop",
              " xxxxxxxxxxxxxxx"
              " xxxxxxxxxxxxxxx");
-    assert_int_equal(lt_shared_plan(s.memory, &s.b, 1, 0), 0);
+    assert_int_equal(lt_shared_plan(s.memory, &s.b, 1), 0);
     batch_of(&s, 2, 16,
              "abcdefghijklmnop"
              "abcdefghijklmnop",
              "  xxxxxxxxxxxxxx"
              "  xxxxxxxxxxxxxx");
-    assert_int_equal(lt_shared_plan(s.memory, &s.b, 1, 0), 30);
-    assert_int_equal(lt_shared_plan(s.memory, &s.b, 16, 0), 0); /* 32, in whole tiles. */
+    assert_int_equal(lt_shared_plan(s.memory, &s.b, 1), 30);
+    assert_int_equal(lt_shared_plan(s.memory, &s.b, 16), 0); /* 32, in whole tiles. */
     batch_of(&s, 2, 16,
              "abcdefghijklmnop"
              "abcdefghijklmnop",
              "                "
              "                ");
-    assert_int_equal(lt_shared_plan(s.memory, &s.b, 1, 0), 0);
+    assert_int_equal(lt_shared_plan(s.memory, &s.b, 1), 0);
 }
 
 /* ---- Passes ---- */
 
-enum { B = 6, T = 96, N = B * T, VOCAB = 300, COPIES = 3 };
+enum { B = 6, T = 96, CUT = 90, N = B * T, VOCAB = 300, COPIES = 3 };
 
 typedef struct {
     int32_t tokens[N], labels[N];
@@ -135,13 +151,21 @@ typedef struct {
     int64_t rows;
 } outcome;
 
-/* A batch of another shape before, whose gradients are left in all scratch. */
+/* Batches of other shapes before, whose gradients are left in all scratch: one row, and the same
+ * rows with less padding, so that as many are computed. */
 static void run(lt_pass *p, const batch *x, outcome *out) {
+    static int32_t tokens[N], labels[N];
     const lt_param_buffer *g = lt_pass_gradients(p);
-    lt_pass_batch one = x->b;
+    lt_pass_batch one = x->b, cut = {B, CUT, tokens, labels, NULL, NULL, NULL, NULL, 0, 0};
     one.batch = 1;
     must(lt_pass_logprobs(p, 0, &one, out->logprobs), "one row");
     must(lt_pass_logprobs_backward(p, 0, x->d, 1.0f), "backward of one row");
+    for (int64_t i = 0; i < B * CUT; i++) {
+        tokens[i] = x->tokens[i / CUT * T + i % CUT];
+        labels[i] = x->labels[i / CUT * T + i % CUT];
+    }
+    must(lt_pass_logprobs(p, 0, &cut, out->logprobs), "shorter rows");
+    must(lt_pass_logprobs_backward(p, 0, x->d, 1.0f), "backward of shorter rows");
     must(lt_pass_eval(p, &x->b, &out->eval, out->losses), "eval");
     must(lt_pass_zero_gradients(p), "zero");
     must(lt_pass_logprobs(p, 0, &x->b, out->logprobs), "log-probabilities");
@@ -254,9 +278,10 @@ static void the_same_on_the_gpu(void **state) {
     scores_on(gpu_backend(), 256, 2e-5);
 }
 
-/* Documents and positions of a packed batch are its own; dropout and the places of a batch in exact
- * order are those of its rows. */
-static void packed_rows_are_not_shared(void **state) {
+/* Documents of a packed batch are its own, and a teacher's rows stand in the batch's order.
+ * Dropout, exact log-probabilities and several adapters know a row by its place; a stage of a
+ * pipeline holds no labels, or no tokens; experts count their load. */
+static void some_rows_are_not_shared(void **state) {
     static batch x;
     static int32_t documents[N];
     static float logprobs[N];
@@ -264,8 +289,11 @@ static void packed_rows_are_not_shared(void **state) {
     lt_pass *p = NULL;
     const lt_pass_options o = {
         .batch = B, .seq = T, .weights = true, .masks = true, .shares = true};
-    lt_pass_options refused[] = {o, o, o};
+    lt_pass_options refused[] = {o, o, o, o, o};
+    lt_model_spec experts = *lt_model_get_spec(m);
     (void)state;
+    experts.n_experts = 4;
+    experts.top_k = 2;
     make(&x);
     must(lt_pass_open(&p, m, &o), "pass");
     must(lt_pass_logprobs(p, 0, &x.b, logprobs), "shared");
@@ -277,12 +305,18 @@ static void packed_rows_are_not_shared(void **state) {
     assert_int_equal(lt_pass_shared(p).tokens, 2 * N);
     assert_int_equal(lt_pass_shared(p).needed, 3 * 37 + 3 * 60 + 111 - 6 + N);
     assert_int_equal(lt_pass_shared(p).rows, 208 + N);
+    x.b.doc_start = NULL;
+    lt_pass_aim(p, &(lt_pass_target){.temperature = 1.0f});
+    must(lt_pass_load(p, 0, &x.b), "load for a teacher");
+    assert_int_equal(p->shared.rows, 0);
+    lt_pass_aim(p, NULL);
     lt_pass_close(p);
     refused[0].exact = true;
     refused[1].lora.dropout = 0.1;
     refused[2].joins = 2;
+    refused[3].first_layer = 1;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        const lt_model_spec *s = lt_model_get_spec(m);
+        const lt_model_spec *s = i == 4 ? &experts : lt_model_get_spec(m);
         lt_pass_options without = refused[i];
         lt_pass_memory with, want;
         without.shares = false;
@@ -295,8 +329,8 @@ static void packed_rows_are_not_shared(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(tables_of_three_rows), cmocka_unit_test(few_are_not_shared),
-        cmocka_unit_test(packed_rows_are_not_shared), cmocka_unit_test(the_same_on_the_cpu),
-        cmocka_unit_test(the_same_on_the_gpu)};
+        cmocka_unit_test(tables_of_three_rows), cmocka_unit_test(labels_of_the_row_before),
+        cmocka_unit_test(few_are_not_shared),   cmocka_unit_test(some_rows_are_not_shared),
+        cmocka_unit_test(the_same_on_the_cpu),  cmocka_unit_test(the_same_on_the_gpu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

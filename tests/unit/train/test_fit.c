@@ -136,8 +136,34 @@ static void logits_stay(void **state) {
     }
 }
 
+/* Prompts are shared where rows are judged by their values: not of texts, not of a student, whose
+ * rows stand beside its teacher's, and not where any number of ranks gives the same bits. */
+static void prompts_are_shared(void **state) {
+    static const struct {
+        int64_t objective, deterministic;
+        bool asked, shared;
+    } cases[] = {
+        {LT_RECIPE_OBJECTIVE_dpo, 0, true, true},      {LT_RECIPE_OBJECTIVE_dpo, 0, false, false},
+        {LT_RECIPE_OBJECTIVE_dpo, 1, true, false},     {LT_RECIPE_OBJECTIVE_grpo, 0, true, true},
+        {LT_RECIPE_OBJECTIVE_sft, 0, true, false},     {LT_RECIPE_OBJECTIVE_reward, 0, true, true},
+        {LT_RECIPE_OBJECTIVE_distill, 0, true, false},
+    };
+    lt_recipe r;
+    (void)state;
+    lt_options_default(&lt_recipe_table, &r);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        r.objective = (int)cases[i].objective;
+        r.deterministic = (int)cases[i].deterministic;
+        r.share_prompts = cases[i].asked;
+        if (lt_fit_pass_options(&r, false).shares != cases[i].shared) {
+            fail_msg("case %zu: prompts are%s shared", i, cases[i].shared ? " not" : "");
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(state_is_divided), cmocka_unit_test(sums),
-                                       cmocka_unit_test(logits_stay)};
+                                       cmocka_unit_test(logits_stay),
+                                       cmocka_unit_test(prompts_are_shared)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
