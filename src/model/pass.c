@@ -48,16 +48,17 @@ static int end_of(const lt_pass_options *o, const lt_model_spec *s) {
     return o->end_layer > 0 ? o->end_layer : (int)s->n_layers;
 }
 
-/* Is no row known by its place in the batch, as rows are by several adapters at once, ranks of tp,
- * exact log-probabilities and dropout? */
+/* Is no row known by its place in the batch, as rows are by several adapters at once, exact
+ * log-probabilities and dropout? */
 static bool rows_move(const lt_pass_options *o, const lt_model_spec *s) {
-    return o->masks && end_of(o, s) == s->n_layers && o->joins == 0 && lt_pass_n_tp(o) == 1 &&
-           !o->exact && o->lora.dropout == 0.0;
+    return o->masks && end_of(o, s) == s->n_layers && o->joins == 0 && !o->exact &&
+           o->lora.dropout == 0.0;
 }
 
-/* May batches be packed? A score head's few numbers cost nothing. */
+/* May batches be packed? A score head's few numbers cost nothing, and ranks of tp hold a part of
+ * the rows each. */
 static bool packs(const lt_pass_options *o, const lt_model_spec *s) {
-    return rows_move(o, s) && s->n_scores == 0;
+    return rows_move(o, s) && s->n_scores == 0 && lt_pass_n_tp(o) == 1;
 }
 
 /* May they have shared rows? */
@@ -119,6 +120,7 @@ static lt_stage_options stage_options(const lt_pass_options *o, const lt_model_s
                               .weights = o->weights,
                               .packs = packs(o, s),
                               .shares = shares(o, s),
+                              .n_tp = lt_pass_n_tp(o),
                               .on_device = o->on_device};
 }
 

@@ -111,7 +111,7 @@ void lt_shared_carve(lt_shared *x, const lt_model_spec *s, lt_dtype dtype, const
     const size_t tokens = (size_t)(o->batch * o->seq) * lt_dtype_bytes(dtype);
     int64_t qkv = 0, att = 0;
     for (int64_t i = 0; i < s->n_layers; i++) {
-        const lt_layer_spec l = lt_model_layer(s, i);
+        const lt_layer_spec l = lt_layer_part(s, i, lt_pass_n_tp(o));
         qkv = lt_layer_qkv_cols(&l) > qkv ? lt_layer_qkv_cols(&l) : qkv;
         att = lt_layer_att_cols(&l) > att ? lt_layer_att_cols(&l) : att;
     }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "model/shared.h"
+#include "model/tp.h"
 
 /* head_rows is a multiple of this many rows: on the host of a register tile, on a device of a tile
  * of a product; of batches that are put, each of whose values of head_rows needs its own graph, of
@@ -144,10 +145,13 @@ static int64_t head_rows_of(const lt_stage *s, int64_t n, int64_t counted, bool 
 
 /* Plan the sharing of rows of a batch that is sent; returns their number, 0: none is shared. */
 static int64_t share(const lt_stage *s, lt_stage_slot *slot, const lt_pass_batch *b) {
+    const int n_tp = s->options.n_tp;
+    int64_t rows;
     if (slot->shared == NULL || s->in_order || b->positions != NULL || b->doc_start != NULL) {
         return 0;
     }
-    return lt_shared_plan(slot->shared, b, s->options.on_device ? DEVICE_STEP : HOST_STEP);
+    rows = lt_shared_plan(slot->shared, b, s->options.on_device ? DEVICE_STEP : HOST_STEP);
+    return lt_tp_run_of(rows, n_tp, n_tp - 1).count > 0 ? rows : 0;
 }
 
 static lt_shared_tables tables_of(const lt_stage_slot *slot) {

@@ -133,6 +133,9 @@ static const kind dora = {&drawing, "objective.kind=dapo rl.group=4 rl.tokens=8 
                                     " lora.rank=4 lora.targets=q_proj,o_proj lora.dora=true"};
 #define MOST_MISMATCH 1 /* Among the numbers of a step's record (learner.c). */
 
+/* One rank computes each row apart; meshes share prompts where they can. */
+#define ALONE " objective.share_prompts=false"
+
 /* mesh: "", or a mesh and options behind it. Returns the loss of a validation: of one rank, and
  * where ranks take part in each other's passes. */
 static double run(ranks_result *result, const kind *k, const char *model, const char *mesh) {
@@ -149,8 +152,9 @@ static double run(ranks_result *result, const kind *k, const char *model, const 
     (void)snprintf(all, sizeof all,
                    "steps=10 model.vocab=0 model.layers=0 model.width=0 model.heads=0 "
                    "model.init=%s data.tokenizer=" MODEL " data.seq=64 sample.tokens=0 "
-                   "optim.decay=0 optim.lr=1e-3 batch.size=8 eval.rows=5 %s%s",
-                   model, k->options, more != NULL ? more : "");
+                   "optim.decay=0 optim.lr=1e-3 batch.size=8 eval.rows=5 %s%s%s",
+                   model, k->options, more != NULL ? more : "",
+                   mesh[0] == '\0' && k->trains != &distillation ? ALONE : "");
     must(axes[0] != '\0' ? lt_mesh_parse(&s, axes) : LT_OK, mesh);
     ranks_trained_for = k->trains;
     must(ranks_try(result, out, all, axes[0] != '\0' ? axes : NULL, s.pp * s.dp * s.cp * s.tp,

@@ -171,8 +171,13 @@ static void rows_on_a_device(void **state) {
     static unsigned char staging[(2 * LT_STAGE_FIELDS + 4) * (N + 64) * sizeof(int32_t)];
     const lt_backend *be = lt_backend_cpu();
     const lt_model_spec s = {.n_layers = 1};
-    const lt_stage_options o = {
-        .spec = &s, .rows = N, .loss = true, .n_sets = 1, .packs = true, .on_device = true};
+    const lt_stage_options o = {.spec = &s,
+                                .rows = N,
+                                .loss = true,
+                                .n_sets = 1,
+                                .packs = true,
+                                .n_tp = 1,
+                                .on_device = true};
     const lt_pass_batch b = {.batch = 8, .seq = N / 8, .tokens = tokens, .labels = labels};
     lt_batch_acts to = {.tokens.data = room[0],
                         .labels.data = room[1],

@@ -327,10 +327,44 @@ static void some_rows_are_not_shared(void **state) {
     lt_model_close(m);
 }
 
+/* 16 rows leave the last of five ranks of tp without one. */
+static void each_rank_has_rows(void **state) {
+    static const struct {
+        int n_tp;
+        bool shares;
+    } cases[] = {{1, true}, {4, true}, {5, false}};
+    const lt_backend *be = lt_backend_cpu();
+    const lt_model_spec spec = {.n_layers = 1};
+    lt_exec r = {.backend = be, .device = device_of(be)};
+    small s;
+    (void)state;
+    batch_of(&s, 2, 16,
+             "abcdefgh........"
+             "abcdefij........",
+             "      xx        "
+             "      xx        ");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const lt_stage_options o = {.spec = &spec,
+                                    .rows = 32,
+                                    .loss = true,
+                                    .n_sets = 1,
+                                    .shares = true,
+                                    .n_tp = cases[i].n_tp};
+        const lt_stage_slot *slot;
+        lt_stage stage = {0};
+        must(lt_stage_open(&stage, r.device, &o), "stage");
+        must(lt_stage_fill(&stage, &r, 0, &s.b, &slot), "fill");
+        assert_int_equal(slot->shares, cases[i].shares);
+        assert_int_equal(slot->batch * slot->seq, cases[i].shares ? 16 : 32);
+        lt_stage_close(&stage);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables_of_three_rows), cmocka_unit_test(labels_of_the_row_before),
         cmocka_unit_test(few_are_not_shared),   cmocka_unit_test(some_rows_are_not_shared),
-        cmocka_unit_test(the_same_on_the_cpu),  cmocka_unit_test(the_same_on_the_gpu)};
+        cmocka_unit_test(each_rank_has_rows),   cmocka_unit_test(the_same_on_the_cpu),
+        cmocka_unit_test(the_same_on_the_gpu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
