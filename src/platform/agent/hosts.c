@@ -244,13 +244,14 @@ bool lt_hosts_far(const lt_hosts *h, int rank) {
 static char *describe(const lt_processes *ranks, const lt_environment *e) {
     json_t *words = json_array(), *environment = json_array(), *all;
     char folder[LT_PATH_BYTES] = "", program[LT_REMOTE_PROGRAM], *text, *line = NULL;
+    bool whole = true;
     for (int i = 0; ranks->argv[i] != NULL; i++) {
-        json_array_append_new(words, json_string(ranks->argv[i]));
+        whole = json_array_append_new(words, json_string(ranks->argv[i])) == 0 && whole;
     }
     for (int i = 0; environ[i] != NULL; i++) {
         json_array_append_new(environment, json_string(environ[i])); /* Not UTF-8: left out. */
     }
-    if (getcwd(folder, sizeof folder) == NULL || lt_remote_program(program) != LT_OK) {
+    if (!whole || getcwd(folder, sizeof folder) == NULL || lt_remote_program(program) != LT_OK) {
         json_decref(words);
         json_decref(environment);
         return NULL;

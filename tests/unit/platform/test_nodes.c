@@ -301,6 +301,167 @@ static void agents_live(void **state) {
     assert_int_equal(unlink(path), 0);
 }
 
+/* ---- Machines -------------------------------------------------------------------------------- */
+
+/* This program as the agent of a machine: it says where it listens, and leaves what it was told in
+ * its first line and since. */
+static int as_machine(void) {
+    char line[4096], path[128];
+    json_t *j = fgets(line, sizeof line, stdin) != NULL ? json_loads(line, 0, NULL) : NULL;
+    const int node = j != NULL ? (int)json_integer_value(json_object_get(j, "node")) : -1;
+    FILE *f;
+    (void)snprintf(path, sizeof path, "%s/told-%d", getenv("LT_NODES_LEFT"), node);
+    f = fopen(path, "we");
+    if (f == NULL || node < 0) {
+        return 1;
+    }
+    (void)fprintf(f, "%s %d %d %s %s\n", json_string_value(json_object_get(j, "token")),
+                  (int)json_integer_value(json_object_get(j, "nodes")),
+                  json_is_true(json_object_get(j, "keep")),
+                  json_string_value(json_object_get(j, "launcher")),
+                  json_string_value(json_object_get(j, "memory")));
+    (void)fflush(f);
+    (void)printf("hello\nlistens 10.0.0.%d:7\n", node);
+    (void)fflush(stdout);
+    while (fgets(line, sizeof line, stdin) != NULL && strncmp(line, "signal", 6) != 0) {
+        (void)fputs(line, f);
+        (void)fflush(f);
+    }
+    return fclose(f) == 0 ? 0 : 1;
+}
+
+static char left[] = "/tmp/lt_nodes_XXXXXX";
+
+/* Lines that a machine's agent was told, without the first one; *first: that one. */
+static void told(int node, char *first, char *rest) {
+    char path[128], *text = NULL, *end;
+    size_t bytes;
+    (void)snprintf(path, sizeof path, "%s/told-%d", left, node);
+    first[0] = rest[0] = '\0';
+    if (lt_file_exists(path) && lt_file_read(&text, &bytes, path, 1 << 12) == LT_OK &&
+        (end = strchr(text, '\n')) != NULL) {
+        *end = '\0';
+        (void)snprintf(first, 512, "%s", text);
+        (void)snprintf(rest, 4096, "%s", end + 1);
+    }
+    free(text);
+}
+
+/* Until the last line is this one. */
+static void told_at_last(lt_nodes *nodes, int node, const char *line) {
+    const double until_s = lt_clock_s() + 60.0;
+    char first[512], rest[4096], want[256];
+    size_t n = 0;
+    (void)snprintf(want, sizeof want, "%s\n", line);
+    while (n < strlen(want) || strcmp(rest + n - strlen(want), want) != 0) {
+        if (lt_clock_s() > until_s) {
+            fail_msg("node %d was told '%s', and not '%s'", node, rest, line);
+        }
+        lt_nodes_look(nodes, 1);
+        (void)usleep(2000);
+        told(node, first, rest);
+        n = strlen(rest);
+    }
+}
+
+static bool all_listen(const lt_nodes *nodes) {
+    return nodes->all[0].holds && nodes->all[1].holds && nodes->all[2].holds;
+}
+
+static bool second_listens(const lt_nodes *nodes) {
+    return nodes->all[1].address[0] != '\0';
+}
+
+static bool second_is_spare(const lt_nodes *nodes) {
+    return nodes->all[1].state == LT_NODE_SPARE;
+}
+
+static bool second_has_ended(const lt_nodes *nodes) {
+    return !nodes->agents.all[1].runs;
+}
+
+static void machines(void **state) {
+    static lt_hosts hosts;
+    char login[128], first[512], rest[4096], want[5000], root[LT_PATH_BYTES];
+    lt_events events;
+    lt_nodes nodes;
+    sigset_t mask;
+    FILE *f;
+    (void)state;
+    lt_events_open(&events, false, 0);
+    (void)sigemptyset(&mask);
+    assert_non_null(mkdtemp(left));
+    assert_int_equal(setenv("LT_NODES_LEFT", left, 1), 0);
+    (void)snprintf(login, sizeof login, "%s/login", left);
+    f = fopen(login, "we");
+    assert_true(f != NULL && fputs("#!/bin/sh\nshift\nexec \"$@\"\n", f) >= 0);
+    assert_true(fchmod(fileno(f), 0700) == 0 && fclose(f) == 0);
+    assert_int_equal(lt_hosts_open(&hosts, "localhost:1,b:1,c:1", 1, login, "10.9.9.9"), LT_OK);
+    const lt_nodes_options options = {.n = 2,
+                                      .spares = 1,
+                                      .hosts = &hosts,
+                                      .back_s = 0.2,
+                                      .path = "/proc/self/exe",
+                                      .mask = &mask,
+                                      .token = "secret",
+                                      .events = &events};
+    assert_int_equal(lt_nodes_open(&nodes, &options), LT_OK);
+    until(&nodes, all_listen, "all agents listen");
+    for (int k = 0; k < 3; k++) {
+        told(k, first, rest);
+        (void)snprintf(want, sizeof want, "secret 3 0 10.9.9.9 %s", nodes.root);
+        assert_string_equal(first, want);
+        (void)snprintf(want, sizeof want, "10.0.0.%d:7", k);
+        assert_string_equal(nodes.all[k].address, want);
+    }
+    /* Everyone knows everyone else, and nobody itself. */
+    for (int k = 0; k < 3; k++) {
+        for (int other = 0; other < 3; other++) {
+            (void)snprintf(want, sizeof want, "peer %d 10.0.0.%d:7\n", other, other);
+            const double until_s = lt_clock_s() + 60.0;
+            do {
+                told(k, first, rest);
+            } while (k != other && strstr(rest, want) == NULL && lt_clock_s() < until_s);
+            assert_true((strstr(rest, want) != NULL) == (k != other));
+        }
+    }
+    nodes.alive_s = lt_clock_s() - 9.0; /* Not yet. */
+    lt_nodes_look(&nodes, 1);
+    assert_true(nodes.alive_s < lt_clock_s() - 8.0);
+    nodes.alive_s = lt_clock_s() - 10.5;
+    lt_nodes_look(&nodes, 1);
+    assert_true(nodes.alive_s > lt_clock_s() - 5.0);
+    told_at_last(&nodes, 2, "alive");
+
+    /* One ends: the others are told, now and when it is there again, with what it has kept. */
+    assert_int_equal(kill(-nodes.agents.all[1].pid, SIGKILL), 0);
+    until(&nodes, second_has_ended, "its end is seen");
+    assert_true(nodes.all[1].gone && nodes.all[1].address[0] == '\0');
+    told_at_last(&nodes, 0, "peer 1 -");
+    until(&nodes, second_listens, "it is started again");
+    told_at_last(&nodes, 2, "peer 1 10.0.0.1:7");
+    told(1, first, rest);
+    (void)snprintf(want, sizeof want, "secret 3 1 10.9.9.9 %s", nodes.root);
+    assert_string_equal(first, want);
+
+    /* One that was lost begins without. */
+    lt_nodes_take_out(&nodes, 1, false, 1);
+    assert_true(nodes.all[1].address[0] == '\0' && !nodes.all[1].holds);
+    told_at_last(&nodes, 0, "peer 1 -");
+    until(&nodes, second_is_spare, "it is back");
+    told(1, first, rest);
+    (void)snprintf(want, sizeof want, "secret 3 0 10.9.9.9 %s", nodes.root);
+    assert_string_equal(first, want);
+    lt_nodes_repair(&nodes);
+
+    memcpy(root, nodes.root, sizeof root);
+    lt_nodes_close(&nodes);
+    assert_false(lt_file_exists(root));
+    lt_hosts_close(&hosts);
+    lt_events_close(&events);
+    assert_int_equal(lt_file_remove_tree(left), LT_OK);
+}
+
 static void a_run_without_nodes(void **state) {
     sigset_t mask;
     lt_nodes nodes;
@@ -314,10 +475,16 @@ static void a_run_without_nodes(void **state) {
     lt_nodes_close(&nodes);
 }
 
-int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(seats),       cmocka_unit_test(ranks),
-        cmocka_unit_test(losses),      cmocka_unit_test(sizes),
-        cmocka_unit_test(agents_live), cmocka_unit_test(a_run_without_nodes)};
+int main(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "agent") == 0) {
+        return as_machine();
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(seats),
+                                       cmocka_unit_test(ranks),
+                                       cmocka_unit_test(losses),
+                                       cmocka_unit_test(sizes),
+                                       cmocka_unit_test(agents_live),
+                                       cmocka_unit_test(machines),
+                                       cmocka_unit_test(a_run_without_nodes)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
