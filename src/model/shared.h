@@ -5,9 +5,11 @@
  * same. And what stands behind the last label of a row decides nothing. So a pass over a batch of
  * (B, T) tokens holds R rows, one of each token that is needed, and no padding:
  *
- *     batch (B, T)         R = 8 rows                attention, (B, T)
- *     a b c p q .          a b c p q r s t           a b c p q .
- *     a b c r s t                                    a b c r s t
+ *     batch (B, T)         R = 7 rows                attention, (B, T)
+ *     a b c p q .          a b c p c r s             a b c p . .
+ *     a b c r s t                                    a b c r s .
+ *
+ * (a b c is a prompt; c has the label p in one row and r in the other, and q and t have none.)
  *
  * Only attention reads other tokens than its own. It works on the batch as it was given: q, k and v
  * of the R rows are gathered into it, and its results are gathered back. In the backward pass the
