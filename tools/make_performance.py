@@ -45,7 +45,7 @@ def training():
     h100, h200 = load("train_h100.json")["rows"], load("h200/train.json")["rows"]
     models = [("GPT-2 124M, 64 rows of 1,024", "gpt2-124m", 64), ("Llama-1B shape, 4 rows of 4,096", "llama-1b", 4),
               ("MoE 8 x 125M, 16 rows of 2,048", "moe-8x125m", 16), ("Apertus-style 300M, 12 rows of 2,048", "apertus-300m", 12)]
-    return table(["model", "H100, 23 November 2026: Lateen, peer, ratio", "H200, 23 November 2026: Lateen, peer, ratio"],
+    return table(["model", "H100, 23 November 2026: Lateen, peer, ratio", "H200, 29 November 2026: Lateen, peer, ratio"],
                  [[name, cell(find(h100, shape, batch)), cell(find(h200, shape, batch))] for name, shape, batch in models])
 
 
