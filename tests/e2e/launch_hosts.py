@@ -66,12 +66,14 @@ def both(h):
 def runs(h):
     for mesh in ["dp"] if quick else MESHES:
         out = f"{work.name}/run-{mesh}"
-        p = start(h, both(h), {**MESHES[mesh], "out": out}, env={"OMP_NUM_THREADS": "1"})
+        p = start(h, both(h), {**MESHES[mesh], "out": out}, env={"OMP_NUM_THREADS": "1", "LATIN_1": "caf\udce9"})
         trains(out, p, 5)
+        variables = [variable_of(q, "LATIN_1") for q in ranks_on(h, 1).values()]
         seen = [sorted(ranks_on(h, k)) for k in range(2)]
         secrets = [c for k in range(2) for q in h.processes(k) for c in (open(f"/proc/{q}/cmdline").read(),) if (t := variable_of(q, "LATEEN_TOKEN")) and t in c]
         text = p.communicate(timeout=120)[0]
         tap.check(f"{mesh}: two machines have the bits of one", p.returncode == 0 and bits(out) == whole(mesh), f"{p.returncode} {text[-900:]}")
+        tap.check(f"{mesh}: the other machine's ranks have a variable that is no UTF-8", variables == ["caf\udce9"] * 2, ascii(variables))
         tap.check(f"{mesh}: two ranks on each, and no command line shows the token", seen == [[0, 1], [2, 3]] and not secrets, f"{seen} {secrets}")
 
 

@@ -40,7 +40,7 @@ def variable_of(pid, name):
         found = re.search(rb"(?:^|\0)%s=([^\0]+)\0" % name.encode(), open(f"/proc/{pid}/environ", "rb").read())
     except OSError:
         return None
-    return found and found.group(1).decode()
+    return found and os.fsdecode(found.group(1))
 
 
 def rank_of(pid):

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/encoding.h"
 #include "base/error.h"
 #include "comm/shm.h"
 #include "platform/agent/remote.h"
@@ -240,6 +241,22 @@ bool lt_hosts_far(const lt_hosts *h, int rank) {
 
 /* ---- Starting -------------------------------------------------------------------------------- */
 
+/* A variable of the environment: its text or, where that is no UTF-8, its bytes as hexadecimal
+ * digits, the one word of a list. */
+static json_t *variable_of(const char *text) {
+    json_t *word = json_string(text);
+    if (word == NULL) {
+        const size_t n = strlen(text);
+        char *digits = malloc(2 * n + 1);
+        if (digits != NULL) {
+            lt_hex_write(digits, (const unsigned char *)text, n);
+            word = json_pack("[s]", digits);
+        }
+        free(digits);
+    }
+    return word;
+}
+
 /* What the agent over there reads; free it. NULL: no memory, or words that are not UTF-8. */
 static char *describe(const lt_processes *ranks, const lt_environment *e) {
     json_t *words = json_array(), *environment = json_array(), *all;
@@ -249,7 +266,7 @@ static char *describe(const lt_processes *ranks, const lt_environment *e) {
         whole = json_array_append_new(words, json_string(ranks->argv[i])) == 0 && whole;
     }
     for (int i = 0; environ[i] != NULL; i++) {
-        json_array_append_new(environment, json_string(environ[i])); /* Not UTF-8: left out. */
+        json_array_append_new(environment, variable_of(environ[i]));
     }
     if (!whole || getcwd(folder, sizeof folder) == NULL || lt_remote_program(program) != LT_OK) {
         json_decref(words);

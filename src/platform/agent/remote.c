@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #include "base/clock.h"
+#include "base/encoding.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -114,6 +115,22 @@ done:
     return err;
 }
 
+/* NAME=VALUE as hosts.c writes it; free it. NULL: no memory, or it is none. */
+static char *variable_of(const json_t *word) {
+    const char *text = json_string_value(json_is_array(word) ? json_array_get(word, 0) : word);
+    const size_t n = text != NULL ? strlen(text) : 0;
+    char *bytes;
+    if (text == NULL || !json_is_array(word)) {
+        return text != NULL ? strdup(text) : NULL;
+    }
+    bytes = n % 2 == 0 && lt_hex_is(text, n) ? malloc(n / 2 + 1) : NULL;
+    if (bytes != NULL) {
+        lt_hex_read((unsigned char *)bytes, text, n / 2);
+        bytes[n / 2] = '\0';
+    }
+    return bytes;
+}
+
 static lt_err apply_environment(const json_t *list) {
     size_t i;
     json_t *word;
@@ -121,13 +138,12 @@ static lt_err apply_environment(const json_t *list) {
         LT_FAIL(LT_ERR_OOM, "agent: environment");
     }
     json_array_foreach(list, i, word) {
-        const char *text = json_string_value(word),
-                   *equals = text != NULL ? strchr(text, '=') : NULL;
-        char *name = equals != NULL ? strndup(text, (size_t)(equals - text)) : NULL;
-        if (name != NULL) {
-            (void)setenv(name, equals + 1, 1);
+        char *text = variable_of(word), *equals = text != NULL ? strchr(text, '=') : NULL;
+        if (equals != NULL) {
+            *equals = '\0';
+            (void)setenv(text, equals + 1, 1);
         }
-        free(name);
+        free(text);
     }
     return LT_OK;
 }
