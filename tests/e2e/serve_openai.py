@@ -365,6 +365,10 @@ def tools():
         {"role": "tool", "tool_call_id": "c", "content": "sunny"}]}).encode())))["prompt"]
     check("tools: a template without tools tells of them", all(x in told for x in ("The weather", '{"name":"get_weather","arguments":{"city":"Bern"}}', "sunny")), told)
     refused("tools: a name that no prompt should hold", 400, "tools", lambda: chat(tools=[{"type": "function", "function": {"name": "a\"b"}}]))
+    weather, tomorrow = ({"type": "function", "function": {"name": "weather", "description": d}} for d in ("of today", "of tomorrow"))
+    refused("tools: two of one name", 400, "tools", lambda: chat(tools=[weather, tomorrow]))
+    refused("responses: two tools of one name", 400, "tools", lambda: client.responses.create(model=model, input="a", tools=[{"type": "function", "name": "weather", "description": d} for d in ("a", "b")]))
+    check("tools: the same one twice", chat(tools=[weather, weather], max_tokens=2).choices[0].finish_reason is not None)
     refused("tools: a schema beyond masks, by name", 400, "tools", lambda: chat(tool_choice="required", tools=[
         {"type": "function", "function": {"name": "f", "parameters": {"not": {"format": "date"}}}}]))
     r = client.responses.create(model=model, input="Hi", tool_choice="required", max_output_tokens=200, tools=[

@@ -17,6 +17,20 @@ static bool plain_name(const json_t *name) {
     return text != NULL && n > 0 && n <= NAME_BYTES && strspn(text, allowed) == n;
 }
 
+/* The first tool of a name that one has. */
+static size_t first_of_name(const json_t *tools, const char *name) {
+    size_t i;
+    const json_t *tool;
+    json_array_foreach(tools, i, tool) {
+        const char *own = json_string_value(
+            json_object_get(json_object_get(tool, "function"), "name"));
+        if (own != NULL && strcmp(own, name) == 0) {
+            break;
+        }
+    }
+    return i;
+}
+
 static bool check_tools(const json_t *tools, lt_api_error *e) {
     if (tools != NULL && !json_is_array(tools)) {
         return lt_api_refuse(e, "tools", "'tools' must be a list");
@@ -38,6 +52,12 @@ static bool check_tools(const json_t *tools, lt_api_error *e) {
         if (schema != NULL && !json_is_object(schema) && !json_is_null(schema)) {
             return lt_api_refuse(e, "tools", "'tools[%zu].function.parameters' must be an object",
                                  i);
+        }
+        const char *name = json_string_value(json_object_get(f, "name"));
+        const size_t first = first_of_name(tools, name);
+        if (!json_equal(json_array_get(tools, first), tool)) {
+            return lt_api_refuse(e, "tools", "'tools[%zu]' and 'tools[%zu]' are both called '%s'",
+                                 first, i, name);
         }
     }
     return true;
