@@ -6,6 +6,7 @@
  * products of F32 are those of test_cuda.c, 2e-5. */
 #include "unit/model/golden.h"
 
+#include "base/rng.h"
 #include "model/alloc.h"
 #include "model/family.h"
 #include "model/pass_impl.h"
@@ -327,6 +328,87 @@ static void some_rows_are_not_shared(void **state) {
     lt_model_close(m);
 }
 
+/* Of three ids, so that rows begin alike by chance, some wholly; any labels, or none. */
+static void draw(batch *x, lt_rng *r) {
+    const int64_t n_rows = 1 + (int64_t)lt_rng_below(r, B), seq = 2 + (int64_t)lt_rng_below(r, 31);
+    *x = (batch){.b = {.batch = n_rows, .seq = seq, .tokens = x->tokens, .labels = x->labels}};
+    for (int64_t row = 0; row < n_rows; row++) {
+        const int64_t alike = row > 0 ? (int64_t)lt_rng_below(r, (uint64_t)seq + 1) : 0;
+        const uint64_t often = lt_rng_below(r, 8); /* 0: no labels. */
+        for (int64_t t = 0; t < seq; t++) {
+            const int64_t i = row * seq + t;
+            x->tokens[i] = t < alike ? x->tokens[i - seq] : (int32_t)lt_rng_below(r, 3);
+            x->labels[i] = lt_rng_below(r, 8) < often && t >= alike / 2
+                               ? (int32_t)lt_rng_below(r, 3)
+                               : -1;
+            x->d[i] = x->labels[i] >= 0 ? (float)lt_rng_below(r, 9) - 4.0f : 0.0f;
+        }
+    }
+}
+
+static void objective(lt_pass *p, const batch *x, float *logprobs, float *gradients) {
+    must(lt_pass_zero_gradients(p), "zero");
+    must(lt_pass_logprobs(p, 0, &x->b, logprobs), "log-probabilities");
+    must(lt_pass_logprobs_backward(p, 0, x->d, 1.0f), "backward");
+    must(lt_model_download(p->model, gradients, lt_param_floats(lt_pass_gradients(p)),
+                           lt_param_buffer_bytes(&p->model->table, LT_F32)),
+         "gradients");
+}
+
+/* Gradients of q and k are 0 but for rounding where only first tokens have labels: so errors are
+ * parts of the parameter's largest gradient, or of a thousandth of the largest of all. */
+static void assert_near_all(const lt_param_table *t, const float *got, const float *want, int k) {
+    const int64_t n = (int64_t)(lt_param_buffer_bytes(t, LT_F32) / sizeof(float));
+    const double least = 1e-3 * max_abs(want, n);
+    for (int i = 0; i < t->n_params; i++) {
+        const lt_param *p = &t->params[i];
+        const double largest = max_abs(want + p->whole_at, p->count);
+        const double scale = fmax(largest, least),
+                     error = largest * distance(got + p->whole_at, want + p->whole_at, p->count);
+        if (!(error <= 1e-5 * scale)) {
+            fail_msg("batch %d: the gradient of %s is off by %.3g of %.3g", k, p->name, error,
+                     scale);
+        }
+    }
+}
+
+/* The same two passes for all batches, so that each finds what the ones before have left. */
+static void drawn_batches(void **state) {
+    static batch x;
+    static float want[N], got[N];
+    lt_model *m = model_of(LT_FAMILY_APERTUS, 0, lt_backend_cpu());
+    const size_t bytes = lt_param_buffer_bytes(&m->table, LT_F32);
+    float *wanted = malloc(bytes), *gradients = malloc(bytes);
+    lt_pass *apart = NULL, *shared = NULL;
+    lt_pass_options o = {.batch = B, .seq = T, .train = true, .weights = true, .masks = true};
+    lt_rng r = {.seed = 20261129};
+    int n_shared = 0;
+    (void)state;
+    assert_true(wanted != NULL && gradients != NULL);
+    must(lt_pass_open(&apart, m, &o), "pass");
+    o.shares = true;
+    must(lt_pass_open(&shared, m, &o), "pass that shares");
+    for (int k = 0; k < 60; k++) {
+        draw(&x, &r);
+        objective(apart, &x, want, wanted);
+        objective(shared, &x, got, gradients);
+        n_shared += shared->shared.rows > 0;
+        for (int64_t i = 0; i < x.b.batch * x.b.seq; i++) {
+            if (fabsf(got[i] - want[i]) > 1e-5f * fmaxf(1.0f, -want[i])) {
+                fail_msg("batch %d, token %lld: %.7g, not %.7g", k, (long long)i, (double)got[i],
+                         (double)want[i]);
+            }
+        }
+        assert_near_all(&m->table, gradients, wanted, k);
+    }
+    assert_in_range(n_shared, 20, 55);
+    lt_pass_close(apart);
+    lt_pass_close(shared);
+    lt_model_close(m);
+    free(wanted);
+    free(gradients);
+}
+
 /* 16 rows leave the last of five ranks of tp without one. */
 static void each_rank_has_rows(void **state) {
     static const struct {
@@ -364,7 +446,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables_of_three_rows), cmocka_unit_test(labels_of_the_row_before),
         cmocka_unit_test(few_are_not_shared),   cmocka_unit_test(some_rows_are_not_shared),
-        cmocka_unit_test(each_rank_has_rows),   cmocka_unit_test(the_same_on_the_cpu),
-        cmocka_unit_test(the_same_on_the_gpu)};
+        cmocka_unit_test(each_rank_has_rows),   cmocka_unit_test(drawn_batches),
+        cmocka_unit_test(the_same_on_the_cpu),  cmocka_unit_test(the_same_on_the_gpu)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
