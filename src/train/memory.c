@@ -319,7 +319,7 @@ lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model
     add(out, "activations", m.activations_bytes, false);
     add(out, "logits", m.logits_bytes, false);
     add(out, "8-bit weights", m.fp8_bytes, false);
-    add(out, "tables", m.scratch_bytes, false);
+    add(out, "tables and scratch", m.scratch_bytes, false);
     if (comm.device_bytes > 0) {
         add(out, "sums over ranks", comm.device_bytes, false);
     }
@@ -363,7 +363,7 @@ static void assert_placed(const lt_memory_plan *p, const lt_training *t) {
     LT_ASSERT(bytes_of(p, "activations") == m->activations_bytes);
     LT_ASSERT(bytes_of(p, "logits") == m->logits_bytes);
     LT_ASSERT(bytes_of(p, "8-bit weights") == m->fp8_bytes);
-    LT_ASSERT(bytes_of(p, "tables") == m->scratch_bytes);
+    LT_ASSERT(bytes_of(p, "tables and scratch") == m->scratch_bytes);
     LT_ASSERT(bytes_of(p, "copy for checkpoints") == t->saver.bytes);
     LT_ASSERT((bytes_of(p, "sums over ranks") > 0) ==
               (t->world != NULL && t->world->device != NULL));
