@@ -110,22 +110,34 @@ static lt_err keep_state(work *w) {
 /* ---- Completions ---- */
 
 /* The completion that a line has: "completion", or its assistant's turns at the end, of which a
- * reward judges one. NULL: it has none. */
-static const char *own_completion(const lt_problem *p) {
-    const json_t *c = json_object_get(p->line, "completion"),
+ * reward judges one. NULL: it has none. FORMAT: one that is no text. */
+static lt_err own_completion(const lt_problem *p, const char **out) {
+    const json_t *given = json_object_get(p->line, "completion"),
                  *messages = json_object_get(p->line, "messages");
-    const json_t *last = json_array_get(c, json_array_size(c) - 1);
-    if (json_is_string(c)) {
-        return json_string_value(c);
+    const bool has = given != NULL && !json_is_null(given);
+    const json_t *list = has ? given : messages,
+                 *last = json_array_get(list, json_array_size(list) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+    const bool answers = role != NULL && strcmp(role, "assistant") == 0;
+    *out = json_is_string(given) ? json_string_value(given)
+           : answers             ? json_string_value(json_object_get(last, "content"))
+                                 : NULL;
+    if (*out == NULL && (has || answers)) {
+        LT_FAIL(LT_ERR_FORMAT,
+                "%s:%" PRIu64 ": %s is neither a string nor a list whose last message is the "
+                "assistant's and has a string as 'content'",
+                p->path, p->line_number, has ? "'completion'" : "the answer in 'messages'");
     }
-    last = last != NULL ? last : json_array_get(messages, json_array_size(messages) - 1);
-    if (strcmp(json_string_value(json_object_get(last, "role")) != NULL
-                   ? json_string_value(json_object_get(last, "role"))
-                   : "",
-               "assistant") != 0) {
-        return NULL;
+    return LT_OK;
+}
+
+/* All lines' own completions are texts. */
+static lt_err check_completions(const lt_problems *all) {
+    for (int64_t i = 0; i < all->n; i++) {
+        const char *text;
+        LT_TRY(own_completion(&all->items[i], &text));
     }
-    return json_string_value(json_object_get(last, "content"));
+    return LT_OK;
 }
 
 /* A line's own completion as an answer that the model ended. */
@@ -239,7 +251,8 @@ static lt_err run_some(work *w, int64_t first, int64_t prompts) {
     LT_TRY(draw(w, first, prompts));
     for (int64_t i = 0; i < prompts; i++) {
         const lt_problem *p = &o->problems->items[first + i];
-        const char *text = own_completion(p);
+        const char *text;
+        LT_TRY(own_completion(p, &text));
         LT_TRY(text != NULL ? add_own(w, p, text) : LT_OK);
     }
     LT_TRY(lt_rewards_judge(o->rewards, w->problems, w->answers, (const char *const *)w->texts,
@@ -289,6 +302,7 @@ lt_err lt_reference_rewards_run(const lt_reference_rewards_options *o,
         w.rewards == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%zu completions", most);
     }
+    LT_TRY_DONE(check_completions(o->problems));
     LT_TRY_DONE(name_files(&w));
     LT_TRY_DONE(lt_tokenizer_scratch_open(&w.scratch, o->tokenizer));
     LT_TRY_DONE(open_part(&w));

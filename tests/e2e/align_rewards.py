@@ -73,6 +73,11 @@ with tempfile.TemporaryDirectory() as work:
     both = rewards(given, f"{work}/sum.jsonl", rewards="model:2,ended:0.5", prompts=3)
     check("a weighted sum with another reward", both.stderr[-400:] if both.returncode != 0 else [(g["score"], x["reward"]) for g, x in zip(golden, lines(f"{work}/sum.jsonl")) if not near(x["reward"], 2 * g["score"] + 0.5)])
 
+    for own in ({"prompt": "a", "completion": 5}, {"prompt": "a", "completion": [{"role": "user", "content": "b"}]}, {"prompt": "a", "completion": []},
+                {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": [{"type": "text", "text": "b"}]}]}):
+        done = rewards(write(f"{work}/odd.jsonl", [own]), f"{work}/odd-out.jsonl")
+        check("a completion that is no text is refused, not drawn", "" if done.returncode == 1 and "odd.jsonl:1: " in done.stderr and "is neither a string nor" in done.stderr else (own, done.stderr[-300:]))
+
     # A process reward model: the least of the probabilities that transformers gives the steps.
     subprocess.run([sys.executable, "tests/e2e/serve_steps.py", "folder", f"{work}/prm"], check=True)
     rows = [json.loads(x) for x in open("tests/golden/prm/steps.jsonl", encoding="utf-8")][:4]
