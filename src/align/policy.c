@@ -87,7 +87,10 @@ lt_err lt_align_policy_check(const lt_align_policy_options *o) {
         const double x = numbers[i].value;
         if (!(isfinite(x) && x >= 0 && x <= numbers[i].most) ||
             (numbers[i].read && numbers[i].positive && x <= 0)) {
-            LT_FAIL(LT_ERR_ARG, "%s is %g, out of its range", numbers[i].name, x);
+            LT_FAIL(LT_ERR_ARG, "%s is %g, but must be %s", numbers[i].name, x,
+                    numbers[i].most == 1  ? "from 0 to 1"
+                    : numbers[i].positive ? "over 0"
+                                          : "0 or more");
         }
         if (x > 0 && !numbers[i].read) {
             LT_FAIL(LT_ERR_ARG, "%s is %g, but nothing reads it here", numbers[i].name, x);

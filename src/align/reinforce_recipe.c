@@ -110,7 +110,8 @@ static lt_err read_policy(lt_reinforce_options *o, const lt_recipe *r) {
         p->weight_low = r->rl_weight_low;
         p->weight_high = r->rl_weight_high;
     }
-    return lt_align_policy_check(p);
+    const lt_err err = lt_align_policy_check(p);
+    return err == LT_OK ? LT_OK : lt_error_prefix(err, "rl.* with objective.kind = %s", name);
 }
 
 lt_err lt_reinforce_read(lt_reinforce_options *o, const lt_training *t) {

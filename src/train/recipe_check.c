@@ -118,10 +118,24 @@ static lt_err check_rounding(const lt_recipe *r) {
     return LT_OK;
 }
 
-/* -1 stands for the family's value; other negative numbers are invalid. */
-static lt_err check_family_or(const char *name, double value) {
-    if (value < 0.0 && value != -1.0) {
-        LT_FAIL(LT_ERR_ARG, "%s = %g is neither -1 (the family's) nor 0 or more", name, value);
+/* -1 stands for a value that something else says; other negative numbers are invalid. */
+static lt_err check_own_values(const lt_recipe *r) {
+    const struct {
+        const char *name;
+        double value;
+        const char *whose;
+    } values[] = {{"model.capacity", r->capacity, "the family's"},
+                  {"model.aux_coef", r->aux_coef, "the family's"},
+                  {"model.router_z_coef", r->router_z_coef, "the family's"},
+                  {"lora.dropout", r->lora_dropout, "that of lora.init"},
+                  {"rl.clip_low", r->rl_clip_low, "the method's"},
+                  {"rl.clip_high", r->rl_clip_high, "the method's"},
+                  {"rl.cap", r->rl_cap, "the method's"}};
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        if (values[i].value < 0.0 && values[i].value != -1.0) {
+            LT_FAIL(LT_ERR_ARG, "%s = %g is neither -1 (%s) nor 0 or more", values[i].name,
+                    values[i].value, values[i].whose);
+        }
     }
     return LT_OK;
 }
@@ -147,9 +161,6 @@ static lt_err check_model(const lt_recipe *r) {
         LT_FAIL(LT_ERR_ARG, "model.rope_theta = %g is neither 0 (the family's) nor 1 or more",
                 r->rope_theta);
     }
-    LT_TRY(check_family_or("model.capacity", r->capacity));
-    LT_TRY(check_family_or("model.aux_coef", r->aux_coef));
-    LT_TRY(check_family_or("model.router_z_coef", r->router_z_coef));
     if (r->fp8_wgrad && r->fp8 == LT_FP8_NONE) {
         LT_FAIL(LT_ERR_ARG, "model.fp8_wgrad = true, but model.fp8 = none: choose how to scale");
     }
@@ -195,6 +206,7 @@ lt_err lt_recipe_check(const lt_recipe *r) {
     LT_TRY(check_ramp(r));
     LT_TRY(check_schedule(r));
     LT_TRY(check_rounding(r));
+    LT_TRY(check_own_values(r));
     LT_TRY(check_model(r));
     if (r->micro > r->batch) {
         LT_FAIL(LT_ERR_ARG, "batch.micro = %lld is larger than batch.size = %lld",

@@ -70,8 +70,10 @@ static void bounds(void **state) {
         {"data.prefetch=65536", NULL}, {"data.prefetch=65537", "outside [0, 65536]"},
         {"steps=1.5", "is not a whole number"}, {"steps=1.5K", NULL}, {"model.capacity=-1", NULL},
         {"model.capacity=-0.5", "neither -1"}, {"model.aux_coef=-0.001", "neither -1"},
-        {"model.router_z_coef=-0.9", "neither -1"}, {"model.rope_theta=0", NULL},
-        {"model.rope_theta=1", NULL},
+        {"model.router_z_coef=-0.9", "neither -1"},
+        {"lora.dropout=-0.5", "neither -1 (that of lora.init)"}, {"rl.clip_low=-0.5", "neither -1"},
+        {"rl.clip_high=-0.1", "neither -1"}, {"rl.cap=-0.5", "neither -1 (the method's)"},
+        {"model.rope_theta=0", NULL}, {"model.rope_theta=1", NULL},
         {"model.rope_theta=0.99", "neither 0 (the family's) nor 1 or more"});
 }
 
