@@ -121,6 +121,18 @@ static bool holds_adapters(const char *path) {
     return lt_lora_is_folder(path) || lt_lora_is_gguf(path);
 }
 
+/* Fails with what is wrong with a path that holds no adapters: it is not there, or cannot be read,
+ * or is something else. */
+static lt_err no_adapters(const char *option, const char *path) {
+    lt_gguf *g = NULL;
+    if (access(path, F_OK) != 0) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "%s: %s: no such file or folder", option, path);
+    }
+    LT_TRY(lt_lora_is_gguf_path(path) ? lt_gguf_open(&g, path) : LT_OK);
+    lt_gguf_close(g);
+    LT_FAIL(LT_ERR_ARG, "%s: %s holds no adapters", option, path);
+}
+
 /* Adapters as adapters; their model gives names and shapes, and its weights are not read. */
 static lt_err write_adapters(const char *from, const char *given, const char *to) {
     const lt_model_options options = {.stored = true, .decoded = true};
@@ -129,7 +141,7 @@ static lt_err write_adapters(const char *from, const char *given, const char *to
     lt_model *m = NULL;
     lt_lora *l = NULL;
     if (!holds_adapters(from)) {
-        LT_FAIL(LT_ERR_ARG, "--adapter: %s holds no adapters", from);
+        return no_adapters("--adapter", from);
     }
     LT_TRY(base_of(&base, from, given));
     LT_TRY_DONE(lt_model_open(&m, base, &options));
@@ -149,11 +161,11 @@ done:
 static lt_err open_source(lt_model **out, char **owner, const char *from, const char *base) {
     char path[LT_PATH_BYTES];
     if (!holds_adapters(from)) {
+        if (base[0] != '\0') {
+            return no_adapters("--base", from);
+        }
         *owner = strdup(from);
         LT_TRY(*owner != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "name of a model"));
-        if (base[0] != '\0') {
-            LT_FAIL(LT_ERR_ARG, "--base %s: %s holds no adapters", base, from);
-        }
         return lt_checkpoint_is(from) ? lt_checkpoint_open_model(out, from)
                                       : lt_model_open(out, from, NULL);
     }

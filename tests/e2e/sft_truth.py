@@ -173,6 +173,10 @@ with tempfile.TemporaryDirectory() as work:
     check("chat refuses two templates", "" if both.returncode == 2 and "give one of them" in both.stderr else both.stderr)
     no = [run("convert", f"{work}/adapter.gguf", f"{work}/no"), run("convert", f"{work}/lora-dora/adapter", f"{work}/no.gguf", "--adapter"), run("convert", golden, f"{work}/no", "--adapter")]
     check("refused by name: no base, DoRA, a model", [n.stderr for n, w in zip(no, ("name it with --base", "no place for the magnitudes of DoRA", "holds no adapters")) if n.returncode == 0 or w not in n.stderr])
+    with open(f"{work}/adapter.gguf", "rb") as whole, open(f"{work}/half.gguf", "wb") as half:
+        half.write(whole.read()[:900])
+    no = [run("convert", f"{work}/{name}.gguf", f"{work}/no", *more, "--base", golden) for name in ("half", "nowhere") for more in (("--adapter",), ())]
+    check("adapters that cannot be read, and that are not there, are no other thing", [n.stderr for n, w in zip(no, ("half.gguf", "half.gguf", "no such file", "no such file")) if n.returncode == 0 or w not in n.stderr or "holds no adapters" in n.stderr])
     dora = run("convert", f"{work}/lora-dora/adapter", f"{work}/merged-dora", "--dtype", "fp32")
     check("and those of DoRA", dora.stderr if dora.returncode != 0 else apart(f"{work}/merged-dora", f"{golden}/merged-dora.safetensors", 2e-4))
     # The embedding and the output head, which are two matrices or one.
