@@ -119,6 +119,11 @@ static lt_err take_prompt(json_t *prompt, json_t *chosen, json_t *rejected) {
     return LT_OK;
 }
 
+static bool same_tokens(const line *l) {
+    return l->ids[0].n == l->ids[1].n &&
+           memcmp(l->ids[0].data, l->ids[1].data, l->ids[0].n * sizeof *l->ids[0].data) == 0;
+}
+
 static lt_err read_pair(reading *r, int worker, line *l, const json_t *object) {
     const json_t *chosen_text = json_object_get(object, "chosen");
     const json_t *prompt_text = json_object_get(object, "prompt");
@@ -142,8 +147,7 @@ static lt_err read_pair(reading *r, int worker, line *l, const json_t *object) {
     LT_TRY_DONE(encode_one(r, worker, object, prompt, chosen, "chosen", &l->ids[0], &l->first[0]));
     LT_TRY_DONE(
         encode_one(r, worker, object, prompt, rejected, "rejected", &l->ids[1], &l->first[1]));
-    if (l->ids[0].n == l->ids[1].n &&
-        memcmp(l->ids[0].data, l->ids[1].data, l->ids[0].n * sizeof *l->ids[0].data) == 0) {
+    if (same_tokens(l)) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "chosen and rejected are the same tokens");
     }
     if (r->o->given == LT_ALIGN_SCORES) {
@@ -438,6 +442,11 @@ static lt_err judge(reading *r, line *l, lt_preferences *p) {
     }
     for (int side = 0; side < p->together && what[0] == '\0'; side++) {
         judge_row(r, l, side, what, sizeof what, &cut);
+    }
+    if (cut && what[0] == '\0' && p->together == 2 && same_tokens(l)) {
+        (void)snprintf(what, sizeof what,
+                       "chosen and rejected are the same in the %" PRId64 " tokens that rows hold",
+                       o->longest);
     }
     if (what[0] != '\0') {
         if (fails || (longer && o->too_long == LT_TOO_LONG_FAIL)) {

@@ -204,7 +204,7 @@ with tempfile.TemporaryDirectory() as work:
     user, answer = [{"role": "user", "content": "Hi"}], [{"role": "assistant", "content": "Hello"}]
     bad = [("not JSON", "column"), ({"prompt": "a", "chosen": "b"}, "no member 'rejected'"), ({"prompt": "a", "chosen": "same", "rejected": "same"}, "the same text"),
            ({"chosen": "a", "rejected": "b"}, "no member 'prompt'"), ({"chosen": user + answer, "rejected": user}, "'rejected' has no message of its own"), ({"prompt": 3, "chosen": "a", "rejected": "b"}, "'prompt' is neither a string"),
-           ({"prompt": "why " * 120, "chosen": "a", "rejected": "b"}, "are all of the prompt")]
+           ({"prompt": "why " * 120, "chosen": "a", "rejected": "b"}, "are all of the prompt"), ({"prompt": "a", "chosen": "why " * 120 + "1", "rejected": "why " * 120 + "2"}, "the same in the 96 tokens")]
     path = write(f"{work}/bad.jsonl", good + [row for row, _ in bad] + [{"prompt": "a", "chosen": "b", "rejected": "why " * 120}])
     told = train(f"{work}/bad", "dpo", steps=1, **{"data.train": path})
     check("bad lines are named and left out, long ones are cut", said(told, *(f"bad.jsonl:{len(good) + 1 + i}: " for i in range(len(bad) + 1)), *(why for _, why in bad), "the end is cut off", f"{len(good) + 1} examples", f"{len(bad)} examples left out, 1 cut", code=0))
