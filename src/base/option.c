@@ -290,10 +290,9 @@ lt_err lt_options_set(const lt_option_table *t, void *obj, const char *name, con
     return set_row(row, obj, value, origin);
 }
 
-/* "NAME,...": a STR of several. */
+/* "NAME,...", "WARN, DRAIN, EVICT": a STR of several. */
 static bool takes_list(const lt_option *row) {
-    const size_t n = strlen(row->unit), end = strlen(",...");
-    return row->type == LT_OPTION_STR && n > end && strcmp(row->unit + n - end, ",...") == 0;
+    return row->type == LT_OPTION_STR && strchr(row->unit, ',') != NULL;
 }
 
 static lt_err check_kind(const lt_option *row, const lt_yaml_entry *e, const char *origin) {

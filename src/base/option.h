@@ -14,10 +14,10 @@
  * Name: a dotted YAML path; the flag is "--" + the same name ('_' and '-' are equal). Type: BOOL,
  * I64 (accepts K M G T B and KiB MiB GiB suffixes, 1e9), F64, STR (at most LT_OPTION_STR_BYTES -
  * 1), ENUM (int index into the choices listed under `unit`). A recipe may give a STR whose unit
- * ends with ",..." as a YAML list; every other option takes one value. min and max apply to numbers
- * and are inclusive, unless a ninth column says otherwise; for STR, max 1 means "must not be
- * empty". The ninth column is optional: an OR of lt_option_flag, whose upper bits are free for the
- * owner of the table. A flag overrides the recipe, which overrides the default. */
+ * has a comma ("NAME,...") as a YAML list; every other option takes one value. min and max apply to
+ * numbers and are inclusive, unless a ninth column says otherwise; for STR, max 1 means "must not
+ * be empty". The ninth column is optional: an OR of lt_option_flag, whose upper bits are free for
+ * the owner of the table. A flag overrides the recipe, which overrides the default. */
 #ifndef LT_BASE_OPTION_H
 #define LT_BASE_OPTION_H
 

@@ -91,6 +91,9 @@ static void lists(void **state) {
     open_hosts("a:256", 0, "", "1.2.3.4");
     assert_int_equal(h.n_ranks, 256);
     lt_hosts_close(&h);
+    open_hosts("a:9", 0, "", "1.2.3.4");
+    assert_int_equal(h.n_ranks, 9);
+    lt_hosts_close(&h);
     open_hosts("a:200,b:56", 0, "", "1.2.3.4");
     assert_int_equal(h.n_ranks, 256);
     lt_hosts_close(&h);
@@ -441,6 +444,9 @@ static void starts(void **state) {
     lt_processes_close(&p);
     lt_hosts_close(&h);
     assert_int_equal(lt_file_remove_tree(left), LT_OK);
+
+    assert_int_equal(lt_hosts_open(&h, "no.such.machine.invalid,localhost", 0, "", ""), LT_ERR_ARG);
+    lt_hosts_close(&h);
 
     /* The address is looked for on the way to the first machine that is not this one. */
     assert_int_equal(lt_hosts_open(&h, "localhost,no.such.machine.invalid", 0, "", ""), LT_ERR_ARG);

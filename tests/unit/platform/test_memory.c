@@ -45,6 +45,12 @@ static void repairs(void **state) {
     char root[LT_PATH_BYTES], lost[LT_PATH_BYTES];
     (void)state;
     assert_int_equal(lt_memory_make(root, 2), LT_OK);
+    static const char *const made[] = {"set",        "node-0/own",  "node-0/kept",
+                                       "node-1/own", "node-1/kept", NULL};
+    for (int i = 0; made[i] != NULL; i++) {
+        assert_true(lt_path_join(lost, root, made[i]) == LT_OK && lt_file_is_dir(lost));
+    }
+    assert_true(lt_path_join(lost, root, "node-2") == LT_OK && !lt_file_exists(lost));
     put(root, "node-0/own/rank-0/step-000000005/weights", "five");
     put(root, "node-0/own/rank-0/step-000000010/weights", "ten");
     put(root, "node-1/own/rank-1/step-000000010/other", "of node 1");

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "platform/agent/memory.h"
 #include "platform/agent/nodes.h"
 
 enum { MOST = 6, U = LT_NODE_USED, S = LT_NODE_SPARE, O = LT_NODE_OUT };
@@ -211,6 +212,21 @@ static bool all_say(const lt_nodes *nodes) {
     return says(nodes, 0) && says(nodes, 1) && says(nodes, 2);
 }
 
+/* A link under set/ to a file that node 0 has lost, and of which node 1 has a copy. */
+static void break_link(const lt_nodes *nodes, char path[LT_PATH_BYTES]) {
+    static const char *const names[] = {"node-0/own/rank-0/step-000000005", "set/step-000000005",
+                                        "node-1/kept/rank-0/step-000000005"};
+    char at[3][LT_PATH_BYTES];
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(lt_path_join(at[i], nodes->root, names[i]), LT_OK);
+    }
+    assert_int_equal(lt_file_make_parent(at[1]), LT_OK);
+    assert_int_equal(lt_memory_link(at[0], at[1]), LT_OK);
+    assert_int_equal(lt_file_make_dirs(at[2]), LT_OK);
+    assert_false(lt_file_exists(at[1]));
+    memcpy(path, at[1], LT_PATH_BYTES);
+}
+
 static bool second_is_gone(const lt_nodes *nodes) {
     return nodes->all[1].gone && !nodes->agents.all[1].runs;
 }
@@ -263,8 +279,11 @@ static void agents_live(void **state) {
     assert_true(nodes.all[1].started_s - before_s >= 1.0);
     assert_int_not_equal(nodes.agents.all[1].pid, pid);
     assert_true(nodes.all[1].gone);
+    nodes.all[0].gone = true;
+    break_link(&nodes, node);
     lt_nodes_repair(&nodes);
-    assert_false(nodes.all[1].gone);
+    assert_false(nodes.all[0].gone || nodes.all[1].gone);
+    assert_true(lt_file_exists(node)); /* It leads to the copy. */
 
     /* A node that is lost leaves nothing, and is a spare one when it answers again. */
     before_s = lt_clock_s();
@@ -382,7 +401,7 @@ static bool second_has_ended(const lt_nodes *nodes) {
 
 static void machines(void **state) {
     static lt_hosts hosts;
-    char login[128], first[512], rest[4096], want[5000], root[LT_PATH_BYTES];
+    char login[128], first[512], rest[4096], want[5000], root[LT_PATH_BYTES], link[LT_PATH_BYTES];
     lt_events events;
     lt_nodes nodes;
     sigset_t mask;
@@ -452,7 +471,9 @@ static void machines(void **state) {
     told(1, first, rest);
     (void)snprintf(want, sizeof want, "secret 3 0 10.9.9.9 %s", nodes.root);
     assert_string_equal(first, want);
+    break_link(&nodes, link);
     lt_nodes_repair(&nodes);
+    assert_false(lt_file_exists(link)); /* Ranks put theirs together themselves. */
 
     memcpy(root, nodes.root, sizeof root);
     lt_nodes_close(&nodes);
