@@ -36,6 +36,11 @@ for case in json.load(open("tests/golden/serve/shift.json")):
 once = {"prompt": "Once upon a time", "n_keep": 4, "n_predict": 150}
 want = complete(**once)
 check("an answer that fits is not truncated", complete("Once upon a time", n_predict=20)["truncated"] is False)
+# The first token fills the context, which is shifted at once; the second is of the shifted one.
+ids = (complete("Once upon a time", n_predict=1)["tokens"] * 63)[:63]
+first = complete(ids, n_predict=1, add_special_tokens=False)["content"]
+check("an answer that a stop string ends before the shift is not truncated", complete(ids, n_predict=9, add_special_tokens=False, stop=[first])["truncated"] is False, first)
+check("one that ends behind it is", complete(ids, n_predict=2, add_special_tokens=False)["truncated"] is True)
 check("without a limit: as many tokens as the context has", complete("Once upon a time", n_predict=-1)["tokens_predicted"] == 64)
 beside = [complete(**once, seed=i) for i in range(3)]
 check("again, with pages of the prefix cache", all(b["tokens"] == want["tokens"] for b in beside))

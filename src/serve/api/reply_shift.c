@@ -47,6 +47,8 @@ lt_shift lt_reply_shift(const lt_reply *j) {
                       .discard = j->params.n_discard};
 }
 
+/* Behind a stop string the engine goes on until it hears of it: a shift there changes nothing. */
 bool lt_reply_is_truncated(const lt_reply_choice *c) {
-    return c->part->cut || c->dropped > 0;
+    const int64_t read = (int64_t)c->part->prompt.n + c->new_tokens;
+    return c->part->cut || (c->dropped > 0 && read > lt_server_context(c->reply->model));
 }
