@@ -2,7 +2,7 @@
 EMU_OUT   := $(OUT)/emu
 EMU_FLAGS := -O2 -march=native -ffp-contract=off -fPIC -ftls-model=initial-exec -fno-semantic-interposition -Itests/emu -DEMU_DIR='"$(CURDIR)/tests/emu"'
 # Of kernels, and of device.h, which is compiled once for all of them.
-EMU_KERNEL_FLAGS := -std=c++17 -O1 -g1 -w -fPIC -fno-exceptions -fno-rtti -ffp-contract=off -fno-strict-aliasing -fno-gnu-unique -fvisibility=hidden -march=native
+EMU_KERNEL_FLAGS := -std=c++17 -O1 -g0 -w -fPIC -fno-exceptions -fno-rtti -ffp-contract=off -fno-strict-aliasing -fno-gnu-unique -fvisibility=hidden -march=native
 EMU_HEADS := $(wildcard tests/emu/*.h) src/kernels/cuda/driver.h
 
 .PHONY: emu

@@ -10,7 +10,9 @@ all() { [ "$what" = all ]; } # Of make test-long only.
 what=${1:-}
 export LATEEN_EMU_MIB=3000
 steps=3
-options=(--model.vocab 256 --model.layers 2 --model.width 64 --model.heads 4 --data.seq 32 --batch.size 8 --batch.micro 2)
+# What is exchanged and when does not depend on sizes, so that the core has small ones.
+all && sizes=(--model.vocab 256 --model.width 64 --model.heads 4 --data.seq 32) || sizes=(--model.vocab 128 --model.width 32 --model.heads 2 --data.seq 16)
+options=(--model.layers 2 "${sizes[@]}" --batch.size 8 --batch.micro 2)
 shard 60000 700
 # The third step replays what the second has recorded.
 for dtype in fp32 bf16; do
