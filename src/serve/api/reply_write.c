@@ -71,17 +71,20 @@ void lt_reply_reports_write(lt_json_out *o, const lt_reply *j) {
     }
 }
 
-/* Counts draft tokens of all choices. Rejected tokens are no part of completion_tokens. */
+/* Counts draft tokens of all choices. Accepted ones are a part of completion_tokens, so none behind
+ * a stop string counts; no text begins with one. Rejected ones are no part. */
 static void put_drafts(lt_json_out *o, const lt_reply *j) {
-    int64_t drafted = 0, accepted = 0;
+    int64_t rejected = 0, accepted = 0;
     for (int64_t i = 0; i < j->n_parts; i++) {
         for (int64_t k = 0; k < j->n_choices; k++) {
-            drafted += j->parts[i].choices[k].drafted;
-            accepted += j->parts[i].choices[k].accepted;
+            const lt_reply_choice *c = &j->parts[i].choices[k];
+            const int64_t most = c->new_tokens > 0 ? c->new_tokens - 1 : 0;
+            accepted += c->accepted < most ? c->accepted : most;
+            rejected += c->drafted - c->accepted;
         }
     }
     lt_out_key_int(o, "accepted_prediction_tokens", accepted);
-    lt_out_key_int(o, "rejected_prediction_tokens", drafted - accepted);
+    lt_out_key_int(o, "rejected_prediction_tokens", rejected);
 }
 
 void lt_usage_write(lt_json_out *o, const lt_reply *j, const char *key) {
