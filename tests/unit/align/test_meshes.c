@@ -275,6 +275,7 @@ static void experts(void **state) {
     free(r);
     compare(&dpo, folder, (const char *const[]){"dp=2,ep=2", "dp=2,tp=2,ep=2", NULL});
     compare(&dapo, folder, (const char *const[]){"dp=2,ep=2", "dp=2,tp=2,ep=2", NULL});
+    compare(&stale, folder, (const char *const[]){"dp=2,ep=2", NULL});
     compare(&distilled, folder, (const char *const[]){"dp=2,ep=2", NULL});
     compare(&drawn, folder, (const char *const[]){"cp=2,ep=2", "dp=4,ep=2 mesh.zero=3", NULL});
     compare(&adapted_dpo, folder, (const char *const[]){"dp=4,ep=2 mesh.zero=3", NULL});
