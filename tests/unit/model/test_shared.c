@@ -217,7 +217,7 @@ static void compare(lt_model *m, const lt_pass_options *o, int64_t rows, double 
 static lt_model *model_of(lt_family family, int64_t n_scores, const lt_backend *be) {
     lt_model_spec s = lt_family_get(family)->preset;
     lt_model *m = NULL;
-    s.n_layers = 2;
+    s.n_layers = be->host_memory ? 2 : 1; /* An emulated GPU is slow. */
     s.width = 64;
     s.n_heads = 4;
     s.n_kv_heads = family == LT_FAMILY_GPT2 ? 4 : 2;
@@ -244,7 +244,8 @@ static void scores_on(const lt_backend *be, int64_t rows, double tolerance) {
 }
 
 /* Rows: 36 + 59 tokens of prompts, and of each row its last token of the prompt and its answer, but
- * the last token, behind the last label: 36 + 59 + 6 + 111 - 6 = 206. */
+ * the last token, behind the last label: 36 + 59 + 6 + 111 - 6 = 206. On a GPU, which may be
+ * emulated, each family has a level of recomputation. */
 static void on(const lt_backend *be, int64_t rows, double tolerance) {
     static const lt_family families[] = {LT_FAMILY_GPT2, LT_FAMILY_APERTUS, LT_FAMILY_GEMMA2};
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
@@ -258,7 +259,9 @@ static void on(const lt_backend *be, int64_t rows, double tolerance) {
                                        .weights = true,
                                        .masks = true,
                                        .keep_logits = level == LT_RECOMPUTE_NONE};
-            compare(m, &o, rows, tolerance);
+            if (be->host_memory || (size_t)level == i) {
+                compare(m, &o, rows, tolerance);
+            }
         }
         lt_model_close(m);
     }
