@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "platform/health/checks.h"
 
 static lt_check_levels l;
@@ -110,6 +111,13 @@ static void printed(void **state) {
     assert_non_null(to);
     lt_check_levels_print(&before, to);
     assert_int_equal(fclose(to), 0);
+    char *text = NULL;
+    size_t bytes;
+    assert_int_equal(lt_file_read(&text, &bytes, path, 1 << 16), LT_OK);
+    assert_non_null(strstr(text, "# temperature, C: bad at or above a level\n"
+                                 "gpu.temperature_c: \"87, 93, off\"\n"));
+    assert_non_null(strstr(text, "# free space by all space: bad below a level\n"));
+    free(text);
     assert_int_equal(lt_check_levels_load(&l, path), LT_OK);
     assert_memory_equal(l.text, before.text, sizeof l.text);
 }

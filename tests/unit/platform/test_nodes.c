@@ -76,6 +76,9 @@ static void seats(void **state) {
         assert_int_equal(lt_nodes_seats_ahead(&f.nodes), rows[i].ahead);
         lt_nodes_seat(&f.nodes, rows[i].shrink, 2);
         assert_int_equal(f.nodes.n_seats, rows[i].n_seats);
+        for (int k = 0; k < rows[i].n; k++) {
+            assert_int_equal(f.agents[k].pid, 0); /* Those that run are not started again. */
+        }
         for (int k = 0; k < rows[i].n_full; k++) {
             assert_int_equal(f.seats[k], rows[i].now[k]);
             assert_true(f.seats[k] < 0 ||
@@ -491,6 +494,7 @@ static void a_run_without_nodes(void **state) {
     const lt_nodes_options none = {.spares = 2, .mask = &mask, .token = ""};
     assert_int_equal(lt_nodes_open(&nodes, &none), LT_OK);
     assert_int_equal(nodes.n, 0);
+    assert_string_equal(nodes.root, ""); /* And no memory is made. */
     lt_nodes_look(&nodes, 0);
     lt_nodes_repair(&nodes);
     lt_nodes_close(&nodes);
