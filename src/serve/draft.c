@@ -26,6 +26,7 @@
 #define AGE_RUN       0.998 /* and that those of all runs keep when a draft is noted. */
 #define FORESEEN      0.3   /* Below this probability the token behind a draft counts as wrong. */
 #define KEPT_PACE     0.985 /* Weight that the pace keeps in a step. */
+#define UNUSUAL       8     /* A call that takes so many times what is expected is not charged. */
 #define MARGIN        1.03  /* A draft must promise this much more, for estimates are rough. */
 
 int64_t lt_draft_find_in(const int32_t *text, int64_t n_text, const int32_t *tokens, int64_t n) {
@@ -200,6 +201,14 @@ double lt_draft_times_of(const lt_draft_times *t, int64_t rows) {
         return low >= 0 ? t->of[low].seconds : high >= 0 ? t->of[high].seconds : 0;
     }
     return between(run, t->of[low].rows, t->of[low].seconds, t->of[high].rows, t->of[high].seconds);
+}
+
+double lt_draft_catch_up_note(lt_draft_catch_up *c, double seconds, int64_t rows) {
+    const double more = c->rows > 0 && rows > c->rows ? (double)rows / (double)c->rows : 1.0;
+    const double expected = more * c->seconds;
+    const bool unusual = c->rows > 0 && seconds > UNUSUAL * expected;
+    *c = (lt_draft_catch_up){unusual ? UNUSUAL * expected : seconds, rows};
+    return unusual ? expected : seconds;
 }
 
 void lt_draft_account_begin(lt_draft_account *a) {

@@ -132,6 +132,16 @@ double lt_draft_times_of(const lt_draft_times *t, int64_t rows);
 /* Is the time of such steps known, not only of others? */
 bool lt_draft_times_know(const lt_draft_times *t, int64_t rows);
 
+/* The last call in which the draft model caught up with texts; zeroed: none. */
+typedef struct {
+    double seconds;
+    int64_t rows;
+} lt_draft_catch_up;
+
+/* Another one took so long. Returns what it counts as: a call that took many times what the last one
+ * lets expect had kernels to compile, which happens once for a number of rows. */
+double lt_draft_catch_up_note(lt_draft_catch_up *c, double seconds, int64_t rows);
+
 /* What drafts have gained and cost, in steps without drafts. They may cost more than they gain only
  * by a hundredth of all steps, and by a few steps at once. Gains are saved, up to a bound, so that
  * drafts that pay on average do not pause after a few bad ones. */

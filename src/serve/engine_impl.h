@@ -135,6 +135,7 @@ typedef struct {
     bool recorded;     /* A call of this step was recorded. */
     double row_s;      /* Time of a row when it last caught up with a text; 0: not known. */
     double catch_up_s; /* Time that this step spent on that. */
+    lt_draft_catch_up caught_up;
 } lt_step_drafter;
 
 /* What another thread asks the engine's thread to do between two steps: see engine_pages.c. */

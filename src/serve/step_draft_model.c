@@ -195,7 +195,8 @@ static lt_err catch_up(lt_engine *e) {
     start_s = lt_clock_s();
     LT_TRY(run_call(e, &call));
     LT_TRY(lt_step_drafts_on_device(e) ? wait_for_call(e) : LT_OK);
-    e->drafter.catch_up_s = lt_clock_s() - start_s;
+    e->drafter.catch_up_s = lt_draft_catch_up_note(&e->drafter.caught_up, lt_clock_s() - start_s,
+                                                   call.n_rows);
     e->drafter.row_s = e->drafter.catch_up_s / (double)call.n_rows;
     return LT_OK;
 }

@@ -296,6 +296,21 @@ static void padded_steps_have_steps_of_times(void **state) {
 }
 
 /* Steps with long drafts have their own times; until one was measured, those of short ones. */
+/* 10 rows in 1 ms; 100 in 8; then a call of 10 that compiles for 300 ms counts as the last one did,
+ * and one that is slow again is believed more and more. */
+static void a_call_that_compiles_is_not_charged(void **state) {
+    lt_draft_catch_up c = {0};
+    (void)state;
+    assert_true(lt_draft_catch_up_note(&c, 0.001, 10) == 0.001);
+    assert_true(lt_draft_catch_up_note(&c, 0.008, 100) == 0.008);
+    assert_true(lt_draft_catch_up_note(&c, 0.300, 10) == 0.008);
+    assert_true(lt_draft_catch_up_note(&c, 0.300, 10) == 0.300);
+    assert_true(lt_draft_catch_up_note(&c, 0.001, 10) == 0.001);
+    assert_true(lt_draft_catch_up_note(&c, 0.0079, 10) == 0.0079);
+    /* Ten times the rows may take ten times 8 times as long. */
+    assert_true(lt_draft_catch_up_note(&c, 0.6, 100) == 0.6);
+}
+
 static void long_drafts_have_their_own_times(void **state) {
     static lt_draft_times plain, few, many;
     const lt_draft_acceptance good = rated(0.95);
@@ -464,6 +479,7 @@ int main(void) {
                                        cmocka_unit_test(the_best_rate_is_taken),
                                        cmocka_unit_test(a_slow_first_step_is_forgotten),
                                        cmocka_unit_test(padded_steps_have_steps_of_times),
+                                       cmocka_unit_test(a_call_that_compiles_is_not_charged),
                                        cmocka_unit_test(long_drafts_have_their_own_times),
                                        cmocka_unit_test(slow_texts_count_more),
                                        cmocka_unit_test(drafts_never_cost_much)};
