@@ -138,8 +138,8 @@ typedef struct {
     int64_t rows;
 } lt_draft_catch_up;
 
-/* Another one took so long. Returns what it counts as: a call that took many times what the last one
- * lets expect had kernels to compile, which happens once for a number of rows. */
+/* Another one took so long. Returns what it counts as: a call that took many times what the last
+ * one lets expect had kernels to compile, which happens once for a number of rows. */
 double lt_draft_catch_up_note(lt_draft_catch_up *c, double seconds, int64_t rows);
 
 /* What drafts have gained and cost, in steps without drafts. They may cost more than they gain only
