@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import hosts
@@ -187,8 +188,9 @@ def copied(h, n):
 LONG = {"steps": 150, "checkpoint.every": 100000, "batch.size": 24, "deterministic": "mesh-invariant"}
 
 
-def lose(h, name, args, more, each=1, lost=1, wants=(), machines=3):
-    """A machine of h.n with `each` ranks loses its power: the end of the run, and what is wrong. There is no checkpoint on disk meanwhile."""
+def lose(h, name, args, more, each=1, lost=1, wants=(), machines=3, back_s=0):
+    """A machine of h.n with `each` ranks loses its power: the end of the run, and what is wrong. There is no checkpoint on disk meanwhile. back_s: it is there again so
+    long after."""
     out, n = f"{at}/{name}", machines
     where = ",".join(f"{'h0' if k == 0 else h.address(k)}:{each}" for k in range(n))
     args = {**LONG, **args}
@@ -205,6 +207,8 @@ def lose(h, name, args, more, each=1, lost=1, wants=(), machines=3):
             time.sleep(0.02)
         if done:
             h.kill(lost)
+            if back_s:
+                threading.Timer(back_s, again, (h,)).start()
             for m in glob.glob(h.memory(lost) + "/*"):
                 shutil.rmtree(m)
         for q in filter(alive, pids):
@@ -251,6 +255,12 @@ def shrink(h):
     tap.check("without a spare the run goes on with fewer ranks, with the same bits", not wrong and sizes(out) == [4, 2] and "goes on with 2 of 4 ranks" in text, wrong or sizes(out))
 
 
+def grow(h):
+    out, wrong, text = lose(h, "grow", {"steps": 4000}, ("--shrink", "--back", "1"), wants=[(1, "lost", -1), (1, "back", -1)], machines=2, back_s=14)
+    tap.check("the machine is there again: the run grows, with the same bits", not wrong and sizes(out) == [2, 1, 2] and [e["kind"] for e in events(out, "fault")] == ["silent", "grow"],
+              f"{wrong} {sizes(out)}")
+
+
 def again(h):
     """Each machine is there again, with its sshd and without what was in its memory."""
     for k in range(h.n):
@@ -272,6 +282,6 @@ with hosts.Hosts(2) as h:
     serve(h)
     for case in (runs, key, password) if quick else (runs, key, password, names, build, hangs, faults):
         tap.case(lambda: case(h))
-survive((spare,) if quick else (spare, spare_parts, shrink))
+survive((spare,) if quick else (spare, spare_parts, shrink, grow))
 work.cleanup()
 sys.exit(tap.end())
