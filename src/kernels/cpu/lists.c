@@ -426,6 +426,11 @@ static const char *check_lora_scale(const void *args) {
     return bad_acts(TENSORS(&a->y));
 }
 
+static const char *check_gather_rows(const void *args) {
+    const lt_gather_rows_args *a = args;
+    return bad_acts(TENSORS(&a->x, &a->y));
+}
+
 static const char *check_moe_route_fwd(const void *args) {
     const lt_moe_route_args *a = args;
     return bad_f32(TENSORS(&a->logits, &a->probs, &a->weights, &a->aux));
@@ -438,11 +443,6 @@ static const char *check_moe_route_bwd(const void *args) {
 
 static const char *check_moe_gather_fwd(const void *args) {
     const lt_moe_gather_args *a = args;
-    return bad_acts(TENSORS(&a->x, &a->y));
-}
-
-static const char *check_gather_rows(const void *args) {
-    const lt_gather_rows_args *a = args;
     return bad_acts(TENSORS(&a->x, &a->y));
 }
 

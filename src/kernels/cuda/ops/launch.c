@@ -1,6 +1,8 @@
 /* launch.c: see launch.h. */
 #include "kernels/cuda/ops/launch.h"
 
+#include <stdio.h>
+
 #include "base/error.h"
 
 lt_err lt_cuda_scratch_counted(lt_queue *q, size_t bytes, void **out) {
@@ -100,6 +102,16 @@ bool lt_cuda_all_contiguous(const lt_tensor *const *tensors, int n) {
 
 int64_t lt_cuda_width(const lt_tensor *t) {
     return t->shape[t->n_dims - 1];
+}
+
+void lt_cuda_team_defines(char out[LT_CUDA_DEFINES_BYTES], const lt_tensor *const *rows, int n,
+                          int64_t count, int64_t *blocks) {
+    const int64_t width = lt_cuda_width(rows[0]);
+    const int w = lt_cuda_piece(rows, n, rows[0]->dtype, width);
+    const int team = width <= (int64_t)w * 32 * 4 ? 32 : LT_CUDA_TEAM_THREADS;
+    *blocks = LT_CUDA_DIV_UP(count, LT_CUDA_TEAM_THREADS / team);
+    snprintf(out, LT_CUDA_DEFINES_BYTES, LT_CUDA_TEAM_WORDS, lt_cuda_dtype_word(rows[0]->dtype), w,
+             team);
 }
 
 int64_t lt_cuda_rows(const lt_tensor *t) {

@@ -64,6 +64,14 @@ bool lt_cuda_all_contiguous(const lt_tensor *const *tensors, int n);
 int64_t lt_cuda_width(const lt_tensor *t); /* Size of the last dimension. */
 int64_t lt_cuda_rows(const lt_tensor *t);  /* Product of all other sizes. */
 
+/* The -D words of kernels that give a team of threads to a row: a warp where it has up to 4 pieces
+ * a lane, else a block. rows: the tensors whose rows they are, of one width; *blocks: of a launch
+ * over `count` rows. */
+#define LT_CUDA_TEAM_WORDS   "DTYPE=%s W=%d TEAM=%d"
+#define LT_CUDA_TEAM_THREADS 256
+void lt_cuda_team_defines(char out[LT_CUDA_DEFINES_BYTES], const lt_tensor *const *rows, int n,
+                          int64_t count, int64_t *blocks);
+
 /* Get the kernel and launch it with n blocks of `threads`. */
 LT_MUST_USE lt_err lt_cuda_run(lt_queue *q, const char *file, const char *entry,
                                const char *defines, int64_t blocks, int blocks_y, int threads,

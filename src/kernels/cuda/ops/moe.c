@@ -12,12 +12,11 @@
 #include "kernels/cuda/specs.h"
 
 /* Words of the kernels, as launches and lt_specs_moe write them. */
-#define TEAM_WORDS "DTYPE=%s W=%d TEAM=%d"
 #define HELD_WORDS "DTYPE=fp32 W=1 HELD=%d"
 
 #define FILE_NAME   "ops/moe.cu"
 #define BIAS_FILE   "ops/moe_bias.cu"
-#define THREADS     256
+#define THREADS     LT_CUDA_TEAM_THREADS
 #define ROWS        8 /* A block of the routing kernels: one a warp. */
 #define MAX_EXPERTS 1024
 #define TOTAL_BLOCKS                                                                               \
@@ -233,16 +232,6 @@ static lt_err moe_route_bwd_run(lt_queue *q, const void *args) {
 
 /* ---- Rows ---- */
 
-/* A row's -D words; *blocks: of a launch over so many rows. A warp a row of up to 4 pieces a
- * lane. */
-static void row_defines(char out[LT_CUDA_DEFINES_BYTES], const lt_tensor *const *rows, int n,
-                        int64_t count, int64_t *blocks) {
-    const int64_t width = lt_cuda_width(rows[0]);
-    const int w = lt_cuda_piece(rows, n, rows[0]->dtype, width);
-    const int team = width <= (int64_t)w * 32 * 4 ? 32 : THREADS;
-    *blocks = LT_CUDA_DIV_UP(count, THREADS / team);
-    snprintf(out, LT_CUDA_DEFINES_BYTES, TEAM_WORDS, lt_cuda_dtype_word(rows[0]->dtype), w, team);
-}
 /* Where the number of kept rows stands. */
 static void *n_kept(const lt_tensor *expert_start) {
     return (int32_t *)expert_start->data + expert_start->shape[0] - 1;
@@ -282,7 +271,7 @@ static lt_err moe_gather_fwd_run(lt_queue *q, const void *args) {
                                     .top_k = top_k,
                                     .n = n};
     void *list[] = {&call};
-    row_defines(defines, rows, 2, n, &blocks);
+    lt_cuda_team_defines(defines, rows, 2, n, &blocks);
     return lt_cuda_run_early(q, FILE_NAME, "moe_gather", defines, blocks, 1, THREADS, list);
 }
 
@@ -307,7 +296,7 @@ static lt_err sum_rows(lt_queue *q, lt_tensor y, lt_tensor x, lt_tensor weights,
     void *list[] = {&call};
     LT_TRY(invert(q, &inverse, *slot_row, start));
     call.inverse = inverse;
-    row_defines(defines, rows, 2, n, &blocks);
+    lt_cuda_team_defines(defines, rows, 2, n, &blocks);
     return lt_cuda_run_early(q, FILE_NAME, "moe_sum", defines, blocks, 1, THREADS, list);
 }
 
@@ -368,7 +357,7 @@ static lt_err moe_combine_bwd_run(lt_queue *q, const void *args) {
     void *list[] = {&call};
     LT_TRY(invert(q, &inverse, a.slot_row, &a.expert_start));
     call.inverse = inverse;
-    row_defines(defines, rows, 3, n, &blocks);
+    lt_cuda_team_defines(defines, rows, 3, n, &blocks);
     return lt_cuda_run_early(q, FILE_NAME, "moe_combine_bwd", defines, blocks, 1, THREADS, list);
 }
 
@@ -395,7 +384,7 @@ static lt_err moe_bias_fwd_run(lt_queue *q, const void *args) {
                                   .experts = experts,
                                   .n = n};
     void *list[] = {&call};
-    row_defines(defines, rows, 2, n, &blocks);
+    lt_cuda_team_defines(defines, rows, 2, n, &blocks);
     return lt_cuda_run_early(q, BIAS_FILE, "moe_bias", defines, blocks, 1, THREADS, list);
 }
 
@@ -420,7 +409,7 @@ static lt_err moe_bias_bwd_run(lt_queue *q, const void *args) {
                                       .cols = cols,
                                       .n = n};
     void *list[] = {&call};
-    row_defines(defines, rows, 1, n, &blocks);
+    lt_cuda_team_defines(defines, rows, 1, n, &blocks);
     const int w = lt_cuda_piece(rows, 1, a.dy.dtype, cols);
     return lt_cuda_run_early(q, BIAS_FILE, "moe_bias_bwd", defines, LT_CUDA_DIV_UP(cols, 32 * w),
                              (int)a.dbias.shape[0], THREADS, list);
@@ -439,10 +428,10 @@ ENTRY(moe_bias_fwd)
 ENTRY(moe_bias_bwd)
 
 void lt_specs_moe(lt_specs *l) {
-    lt_spec(l, LT_SM_ALL, "ops/moe.cu", TEAM_WORDS, "bf16", 8, 32);
-    lt_spec(l, LT_SM_ALL, "ops/moe.cu", TEAM_WORDS, "fp32", 4, 256);
-    lt_spec(l, LT_SM_ALL, BIAS_FILE, TEAM_WORDS, "bf16", 8, 256);
-    lt_spec(l, LT_SM_ALL, BIAS_FILE, TEAM_WORDS, "fp32", 4, 32);
+    lt_spec(l, LT_SM_ALL, "ops/moe.cu", LT_CUDA_TEAM_WORDS, "bf16", 8, 32);
+    lt_spec(l, LT_SM_ALL, "ops/moe.cu", LT_CUDA_TEAM_WORDS, "fp32", 4, 256);
+    lt_spec(l, LT_SM_ALL, BIAS_FILE, LT_CUDA_TEAM_WORDS, "bf16", 8, 256);
+    lt_spec(l, LT_SM_ALL, BIAS_FILE, LT_CUDA_TEAM_WORDS, "fp32", 4, 32);
     lt_spec(l, LT_SM_ALL, "ops/moe.cu", HELD_WORDS, 1);
     lt_spec(l, LT_SM_ALL, "ops/moe.cu", HELD_WORDS, 32);
 }
