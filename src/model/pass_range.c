@@ -481,11 +481,12 @@ void lt_pass_add_fetched(const lt_pass *p, lt_pass_fetched *f, lt_pass_result *r
 lt_err lt_pass_logprobs_of(lt_pass *p, int set, const int32_t *labels, float *logprobs) {
     const bool scores = lt_model_spec_gives_values(p->exec.spec);
     const bool keep = lt_pass_keeps_logits(&p->options, p->exec.spec);
+    const int64_t n = lt_stage_tokens(&p->stage, set);
     lt_pass_result r = {0};
     LT_TRY(loss(p, set, 0.0f, keep));
     p->kept_set = keep ? set : -1;
     LT_TRY(lt_pass_result_of(p, set, &r, logprobs));
-    for (int64_t i = 0; i < lt_stage_tokens(&p->stage, set); i++) {
+    for (int64_t i = 0; i < n; i++) {
         logprobs[i] = labels[i] < 0 ? 0.0f : scores ? logprobs[i] : -logprobs[i];
     }
     return LT_OK;

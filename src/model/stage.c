@@ -123,6 +123,10 @@ static int64_t rows_of(const lt_stage_slot *slot) {
     return slot->batch * slot->seq;
 }
 
+static size_t id_bytes(const lt_stage_slot *slot) {
+    return (size_t)rows_of(slot) * sizeof(int32_t);
+}
+
 static int64_t tokens_of(const lt_stage_slot *slot) {
     return slot->given_batch * slot->given_seq;
 }
@@ -158,19 +162,25 @@ static lt_shared_tables tables_of(const lt_stage_slot *slot) {
     return lt_shared_tables_in(slot->shared, tokens_of(slot), rows_of(slot));
 }
 
-/* The token of each row; of rows that are shared the first, or -1. */
-static const int32_t *token_of_rows(const lt_stage_slot *slot) {
+/* The token of each row; of rows that are shared the first, or -1. NULL: row i has token i. */
+static const int32_t *tokens_of_rows(const lt_stage_slot *slot) {
     return slot->shares ? tables_of(slot).place : NULL;
 }
 
-static int64_t token_of(const int32_t *of_rows, int64_t row) {
-    return of_rows != NULL ? of_rows[row] : row;
+/* The token of the batch whose label, weight and loss are stored at each place, or -1. NULL: place
+ * i has token i. */
+static const int32_t *tokens_of_places(const lt_stage_slot *slot) {
+    return is_packed(slot) ? slot->places : tokens_of_rows(slot);
+}
+
+static int64_t token_of(const int32_t *tokens, int64_t i) {
+    return tokens != NULL ? tokens[i] : i;
 }
 
 /* The order of a packed batch: rows that count, and then the others. */
 static void pack(lt_stage_slot *slot, const lt_pass_batch *b) {
     const int64_t n = rows_of(slot);
-    const int32_t *const of_rows = token_of_rows(slot);
+    const int32_t *const of_rows = tokens_of_rows(slot);
     int32_t *order = slot->ids[LT_STAGE_ORDER];
     int64_t at = 0;
     for (int pass = 0; pass < 2; pass++) {
@@ -185,31 +195,41 @@ static void pack(lt_stage_slot *slot, const lt_pass_batch *b) {
     order[n] = (int32_t)slot->head_rows;
 }
 
-/* The token of the batch whose label, weight and loss are stored at place i; -1: none. */
-static int64_t token_at(const lt_stage_slot *slot, int64_t i) {
-    return is_packed(slot) ? slot->places[i] : token_of(token_of_rows(slot), i);
-}
-
 /* Labels and weights in the order of the device. */
 static void fill_labels(lt_stage_slot *slot, const lt_pass_batch *b) {
-    for (int64_t i = 0; i < rows_of(slot); i++) {
-        const int64_t token = token_at(slot, i);
-        slot->ids[LT_STAGE_LABELS][i] = token >= 0 ? b->labels[token] : -1;
+    const int32_t *const tokens = tokens_of_places(slot);
+    const size_t bytes = id_bytes(slot);
+    if (tokens == NULL) {
+        memcpy(slot->ids[LT_STAGE_LABELS], b->labels, bytes);
         if (slot->has_weights) {
-            slot->weights[i] = token >= 0 ? b->weights[token] : 0.0f;
+            memcpy(slot->weights, b->weights, bytes);
+        }
+        return;
+    }
+    for (int64_t i = 0; i < rows_of(slot); i++) {
+        slot->ids[LT_STAGE_LABELS][i] = tokens[i] >= 0 ? b->labels[tokens[i]] : -1;
+        if (slot->has_weights) {
+            slot->weights[i] = tokens[i] >= 0 ? b->weights[tokens[i]] : 0.0f;
         }
     }
 }
 
 /* Tokens and their positions. */
 static void fill_tokens(lt_stage_slot *slot, const lt_pass_batch *b) {
-    const int32_t *const of_rows = token_of_rows(slot);
-    for (int64_t i = 0; i < rows_of(slot); i++) {
-        const int64_t token = token_of(of_rows, i);
-        slot->ids[LT_STAGE_TOKENS][i] = token >= 0 ? b->tokens[token] : 0;
-        slot->ids[LT_STAGE_POSITIONS][i] = token < 0              ? 0
-                                           : b->positions != NULL ? b->positions[token]
-                                                                  : (int32_t)(token % b->seq);
+    const int32_t *const tokens = tokens_of_rows(slot);
+    int32_t *const ids = slot->ids[LT_STAGE_TOKENS], *const at = slot->ids[LT_STAGE_POSITIONS];
+    if (tokens == NULL) {
+        memcpy(ids, b->tokens, id_bytes(slot));
+    }
+    if (b->positions != NULL) { /* Such rows are not shared. */
+        memcpy(at, b->positions, id_bytes(slot));
+    }
+    for (int64_t i = 0; tokens != NULL && i < rows_of(slot); i++) {
+        ids[i] = tokens[i] >= 0 ? b->tokens[tokens[i]] : 0;
+    }
+    for (int64_t i = 0; b->positions == NULL && i < rows_of(slot); i++) {
+        const int64_t token = token_of(tokens, i);
+        at[i] = token >= 0 ? (int32_t)(token % b->seq) : 0;
     }
 }
 
@@ -259,10 +279,6 @@ static void *tensor_of(const lt_batch_acts *b, int k) {
            : k == LT_STAGE_DOC_START ? b->doc_start.data
            : k == LT_STAGE_ORDER     ? b->order.data
                                      : b->weights.data;
-}
-
-static size_t id_bytes(const lt_stage_slot *slot) {
-    return (size_t)rows_of(slot) * sizeof(int32_t);
 }
 
 static bool has_field(const lt_stage_slot *slot, int k) {
@@ -450,10 +466,11 @@ int64_t lt_stage_seq(const lt_stage *s, int set) {
 lt_err lt_stage_send_weights(lt_stage *s, lt_exec *r, int set, const float *weights, float factor,
                              const lt_batch_acts *to) {
     lt_stage_slot *slot = slot_of(s, set);
+    const int32_t *const tokens = tokens_of_places(slot);
     LT_ASSERT(s->options.weights);
     LT_TRY(wait_for_sent(s, r, slot));
     for (int64_t i = 0; i < rows_of(slot); i++) {
-        const int64_t token = token_at(slot, i);
+        const int64_t token = token_of(tokens, i);
         slot->weights[i] = token >= 0 ? factor * weights[token] : 0.0f;
     }
     LT_TRY(s->backend->upload(r->queue, to->weights.data, slot->weights, id_bytes(slot)));
@@ -483,8 +500,9 @@ lt_err lt_stage_receive(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *f
         return LT_OK;
     }
     memset(losses, 0, (size_t)tokens_of(slot) * sizeof *losses);
+    const int32_t *const tokens = tokens_of_places(slot);
     for (int64_t i = 0; i < slot->head_rows; i++) {
-        const int64_t token = token_at(slot, i);
+        const int64_t token = token_of(tokens, i);
         if (token >= 0) {
             losses[token] = slot->loss[i];
         }

@@ -11,10 +11,15 @@
 #define PLOT_WIDTH  72
 #define PLOT_HEIGHT 12
 
+/* Of a pipeline, which shares nothing, all 0. */
+static lt_pass_shares shares_of(const lt_training *t) {
+    return t->pass != NULL ? lt_pass_shared(t->pass) : (lt_pass_shares){0};
+}
+
 /* Of the tokens that a step learns from, the share for which something was computed: with shared
  * prompts not all, and what was saved is no arithmetic of the model. */
 static double computed_share(const lt_training *t) {
-    const lt_pass_shares s = t->pass != NULL ? lt_pass_shared(t->pass) : (lt_pass_shares){0};
+    const lt_pass_shares s = shares_of(t);
     return s.rows < s.needed ? (double)s.rows / (double)s.needed : 1.0;
 }
 
@@ -186,7 +191,7 @@ static void tell_peak(const lt_training *t, size_t peak) {
 
 /* What objective.share_prompts has saved. */
 static void tell_shared(const lt_training *t) {
-    const lt_pass_shares s = t->pass != NULL ? lt_pass_shared(t->pass) : (lt_pass_shares){0};
+    const lt_pass_shares s = shares_of(t);
     if (s.rows < s.tokens) {
         lt_log_info("of %lld tokens of micro-batches %lld were computed (%.0f %%), the others are "
                     "shared or padding (objective.share_prompts)",
