@@ -58,11 +58,8 @@ static bool is_word(const char *text, const char *const *words) {
 
 /* Of a scalar, by YAML 1.2's core schema. A key that is followed by nothing has an empty text. */
 static lt_yaml_kind kind_of(const char *text, bool plain) {
-    static const char *const nulls[] = {"null", "Null", "NULL", "~", NULL}, *const bools[] = {
-                                                                                "true",  "True",
-                                                                                "TRUE",  "false",
-                                                                                "False", "FALSE",
-                                                                                NULL};
+    static const char *const nulls[] = {"null", "Null", "NULL", "~", NULL};
+    static const char *const bools[] = {"true", "True", "TRUE", "false", "False", "FALSE", NULL};
     return !plain                 ? LT_YAML_TEXT
            : is_word(text, nulls) ? LT_YAML_NULL
            : is_word(text, bools) ? LT_YAML_BOOL

@@ -37,9 +37,8 @@
       "keep snapshots of a training in memory, with an agent for each of so many parts of this "   \
       "machine, or, with --hosts, on each machine that is not spare; 0: none")                     \
     X(I64, spares, "spares", "0", 0, 64, "nodes",                                                  \
-      "further nodes, to which the ranks of a node move that is lost or suspect; with --hosts, "   \
-      "the "                                                                                       \
-      "last machines")                                                                             \
+      "further nodes, to which the ranks of a node move that is lost or suspect; with "            \
+      "--hosts, the last machines")                                                                \
     X(BOOL, shrink, "shrink", "false", 0, 0, "",                                                   \
       "without a spare node, go on with fewer replicas of the model and the same rows a step; "    \
       "grow again when the node is back")                                                          \

@@ -159,7 +159,7 @@ static lt_err gather(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor index, lt_t
         r, &(lt_gather_rows_args){.y = y, .x = x, .index = index, .start = start});
 }
 
-/* q, k and v of all tokens side by side in `memory`, and its columns as heads. */
+/* Rows of `memory` in which q, k and v of a token lie side by side, and views of their heads. */
 typedef struct {
     lt_tensor rows, q, k, v;
 } side_by_side;

@@ -101,9 +101,9 @@ LT_MUST_USE lt_err lt_checkpoint_give_up(const char *folder, int64_t step, const
 LT_MUST_USE lt_err lt_checkpoint_parse(lt_run_state *state, const char *text, size_t bytes,
                                        const char *path);
 
-/* Load the newest whole checkpoint under folder of a step up to `most`; those passed over are named
- * with the reason in a warning. NOT_FOUND: there is none (an empty or absent folder, or only broken
- * ones: *n_broken tells). */
+/* Load the newest whole checkpoint under folder whose step is at most `most`. A warning names each
+ * broken one that is newer, with the reason, and *n_broken counts them. NOT_FOUND: the folder is
+ * empty or absent, or holds only broken ones. */
 LT_MUST_USE lt_err lt_checkpoint_load_newest(const char *folder, int64_t most, lt_model *m,
                                              lt_optimiser *o, lt_run_state *state,
                                              int64_t *n_broken);

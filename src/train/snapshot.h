@@ -3,7 +3,7 @@
  * are made often; those on disk stay behind them for faults that memory does not survive.
  *
  *     agree    before anything is opened, all ranks choose the newest snapshot that each of them
- *              finds whole; none counts that one of them does not see or whose checksums are wrong
+ *              finds whole; none counts that one of them does not see or whose checksums are wrong.
  *              Where ranks are on several machines, one of each machine puts together what its
  *              memory holds, and a machine that lacks the newest snapshot gets it from another
  *     take     after a step that is due: every rank writes what a checkpoint needs of it, and the
@@ -36,9 +36,10 @@ typedef struct {
 /* The newest step under set/, at most `most`, of which this rank finds every byte; -1: none. */
 int64_t lt_snapshot_newest(const char *set, int64_t most);
 
-/* snapshot_apart.c: collective calls of ranks on several machines. The choice, after which every
- * machine has the snapshot under its set/; and the manifests of the parts that other machines have
- * written, into what the leading rank puts together. */
+/* snapshot_apart.c: collective calls of ranks on several machines. The first chooses the snapshot
+ * to go on from, which every machine has under its set/ afterwards. The second sends the manifests
+ * of the parts that other machines have written to the leading rank, which needs them to put a
+ * snapshot together. */
 LT_MUST_USE lt_err lt_snapshot_agree_apart(lt_snapshots *s, const lt_world *w);
 LT_MUST_USE lt_err lt_snapshot_gather_parts(struct lt_training *t);
 

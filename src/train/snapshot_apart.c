@@ -53,8 +53,8 @@ done:
     return err;
 }
 
-/* A file of rank `from` becomes one of `folder` on ranks that want it. What goes wrong with either
- * is found when the snapshot is verified. */
+/* Copy a file of rank `from` into `folder`, on the ranks that name one. A file that cannot be read
+ * or written is noticed when the snapshot is verified. */
 static lt_err share_file(const lt_world *w, int from, const char *source, const char *name,
                          const char *folder) {
     const bool gives = lt_group_rank(w->mesh.world) == from;

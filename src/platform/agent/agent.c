@@ -38,8 +38,7 @@ typedef struct {
     const lt_agent_options *o;
     char own[LT_PATH_BYTES], kept[LT_PATH_BYTES];
     int listener;
-    peer *peers; /* (n_nodes); of parts of one machine, the first one stands for whichever answers.
-                  */
+    peer *peers; /* (n_nodes). On one machine only the first is used, for whichever node answers. */
     lt_orders orders;
     double heard_s; /* When standard input said something last. */
 } agent;
@@ -376,7 +375,7 @@ static lt_err listen_for_others(agent *a) {
     return lt_file_write_atomic(path, text, strlen(text));
 }
 
-/* False: it shall end. */
+/* False: the agent is to end. */
 static bool obey(agent *a, const char *line) {
     char address[LT_AGENT_ADDRESS] = "";
     int node = -1, number = 0;
@@ -391,7 +390,8 @@ static bool obey(agent *a, const char *line) {
     return sscanf(line, "signal %d", &number) != 1 || (number != SIGTERM && number != SIGINT);
 }
 
-/* Wait for the next look. False: the agent shall end. */
+/* Do what the launcher writes, until it is time to look for new snapshots again. False: the agent
+ * is to end. */
 static bool wait_for_orders(agent *a) {
     double wait_s = LT_AGENT_LOOK_S;
     const char *line;

@@ -35,14 +35,12 @@ typedef enum { LT_NODE_USED, LT_NODE_SPARE, LT_NODE_OUT } lt_node_state;
 
 typedef struct {
     lt_node_state state;
-    bool gone;        /* Its agent has ended since the attempt began. */
-    bool suspect;     /* OUT for good. */
-    double started_s; /* When its agent was started last; */
-    double out_s;     /* when it was taken out. */
-    /* A machine's agent: where it listens ("": not yet), and has it ever since the node was empty?
-     */
-    char address[LT_AGENT_ADDRESS];
-    bool holds;
+    bool gone;                      /* Its agent has ended since the attempt began. */
+    bool suspect;                   /* OUT for good. */
+    double started_s;               /* When its agent was started last; */
+    double out_s;                   /* when it was taken out. */
+    char address[LT_AGENT_ADDRESS]; /* Where a machine's agent listens; "": not yet. */
+    bool holds; /* A machine's agent has run since the node was empty: it may hold snapshots. */
 } lt_node;
 
 typedef struct {

@@ -27,7 +27,7 @@ LT_MUST_USE lt_err lt_remote_program(char out[LT_REMOTE_PROGRAM]);
 
 /* The first line of standard input, without its end; free it. FORMAT: none came in time. */
 LT_MUST_USE lt_err lt_remote_first_line(char **out);
-/* FORMAT: this program is not the launcher's. */
+/* Fails with FORMAT if this program has another version or is another file than the launcher's. */
 LT_MUST_USE lt_err lt_remote_check_build(const char *version, const char *program);
 
 /* A rank's place on the board, with the ages of its times: machines have clocks of their own. */

@@ -212,8 +212,8 @@ static void compare(lt_model *m, const lt_pass_options *o, int64_t rows, double 
     free(got.gradients);
 }
 
-/* Small, of the kinds of attention that there are: learned positions and biases; norms of q and k,
- * apart from v; windows, soft caps and scales of their own. */
+/* A small model. The attention of the families differs: GPT-2 has learned positions and biases;
+ * Apertus normalises q and k, which then lie apart from v; Gemma 2 has windows and soft caps. */
 static lt_model *model_of(lt_family family, int64_t n_scores, const lt_backend *be) {
     lt_model_spec s = lt_family_get(family)->preset;
     lt_model *m = NULL;
@@ -358,8 +358,9 @@ static void objective(lt_pass *p, const batch *x, float *logprobs, float *gradie
          "gradients");
 }
 
-/* Gradients of q and k are 0 but for rounding where only first tokens have labels: so errors are
- * parts of the parameter's largest gradient, or of a thousandth of the largest of all. */
+/* Where only first tokens have labels, the gradients of q and k are 0 but for rounding. So an error
+ * is compared with the parameter's largest gradient or, if that is more, with a thousandth of the
+ * largest gradient of all. */
 static void assert_near_all(const lt_param_table *t, const float *got, const float *want, int k) {
     const int64_t n = (int64_t)(lt_param_buffer_bytes(t, LT_F32) / sizeof(float));
     const double least = 1e-3 * max_abs(want, n);
