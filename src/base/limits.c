@@ -3,6 +3,7 @@
 #include "base/limits.h"
 
 #include <dirent.h>
+#include <malloc.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -388,4 +389,13 @@ int64_t lt_limits_open_files(void) {
     }
     closedir(d);
     return n - 3; /* ".", ".." and the folder's own. */
+}
+
+/* ---- Freed memory ---- */
+
+void lt_limits_return_memory(void) {
+#ifdef __GLIBC__
+    (void)mallopt(M_MMAP_THRESHOLD, LT_LIMITS_LARGE_BYTES);
+    (void)mallopt(M_TRIM_THRESHOLD, LT_LIMITS_LARGE_BYTES);
+#endif
 }

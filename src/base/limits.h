@@ -23,7 +23,8 @@
 
 #include <stdint.h>
 
-#define LT_LIMIT_UNKNOWN UINT64_MAX
+#define LT_LIMIT_UNKNOWN      UINT64_MAX
+#define LT_LIMITS_LARGE_BYTES (1 << 20)
 
 typedef struct {
     /* The smaller of the machine's memory and the limits; LT_LIMIT_UNKNOWN: no file says. */
@@ -41,5 +42,10 @@ void lt_limits_read_under(lt_limits *out, const char *root);
 uint64_t lt_limits_resident_bytes(void);
 uint64_t lt_limits_virtual_bytes(void);
 int64_t lt_limits_open_files(void); /* Its open file descriptors. */
+
+/* Buffers from LT_LIMITS_LARGE_BYTES on return to the system when they are freed. By default the
+ * GNU allocator raises this threshold to the largest buffer freed so far, up to 32 MiB, and then
+ * keeps free memory of up to 64 MiB at the end of each thread's heap. */
+void lt_limits_return_memory(void);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "cli/adapter_list.h"
 #include "cli/beside.h"
 #include "cli/opened.h"
@@ -435,6 +436,7 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
         LT_FAIL_DONE(LT_ERR_ARG, "MODEL and --model are the same option: give one of them; further "
                                  "models are --models NAME=PATH,...");
     }
+    lt_limits_return_memory();
     fill(&options, o);
     options.model = j.model;
     j.served = LT_SERVED_OF(o, j.model, "");

@@ -12,7 +12,6 @@
  * on the output does not end the run. */
 #include "train/run.h"
 
-#include <malloc.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -22,6 +21,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/thread.h"
 #include "comm/shm.h"
 #include "kernels/peak.h"
@@ -29,8 +29,6 @@
 #include "platform/telemetry/identity.h"
 #include "tensor/backend.h"
 #include "train/changes.h"
-
-#define LARGE_BYTES (1 << 20)
 
 static volatile sig_atomic_t stop_signal;
 
@@ -55,9 +53,7 @@ void lt_training_prepare_process(void) {
         }
     }
     signal(SIGPIPE, SIG_IGN);
-    /* Large buffers return to the system when they are freed. */
-    (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES);
-    (void)mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
+    lt_limits_return_memory();
 }
 
 int lt_training_stop_asked(const lt_training *t) {

@@ -9,6 +9,9 @@
 
 /* Bytes of a text from which the allocator's free memory is returned to the system. */
 #define BIG ((size_t)1 << 20)
+/* A piece that glibc's free() takes as a reason to look at the end of the heap (64 KiB at least),
+ * and does not map by itself. */
+#define PIECE ((size_t)128 << 10)
 
 struct lt_worker_pool {
     struct event *on_done;
@@ -22,7 +25,8 @@ struct lt_worker_pool {
     int64_t n; /* In waiting. */
     /* Bytes of jobs that have begun and not been taken, and of trees that are being freed. */
     size_t busy_bytes;
-    bool closing, trim; /* trim: memory is to be given back. */
+    bool closing;
+    unsigned trim; /* A bit for each thread that is to return freed memory, once it is idle. */
 };
 
 static lt_pool_job *pop(lt_fifo *l) {
@@ -45,16 +49,26 @@ static lt_pool_job *next_job(lt_worker_pool *a) {
 }
 
 /* malloc_trim merges freed memory under the lock of each of the allocator's arenas in turn; after a
- * tree of a million values this takes a second on a busy machine. */
-static void give_back(void) {
+ * tree of a million values this takes a second on a busy machine. It leaves what is free at the end
+ * of the arena of a thread; that is returned when the thread frees a large enough piece. */
+static void give_back(bool all_arenas) {
 #ifdef __GLIBC__
-    malloc_trim(0);
+    void *volatile piece = malloc(PIECE);
+    free(piece);
+    if (all_arenas) {
+        malloc_trim(0);
+    }
 #endif
+}
+
+static unsigned all_threads(const lt_worker_pool *a) {
+    return (1u << a->n_threads) - 1;
 }
 
 static void *run(void *arg) {
     lt_worker_pool *a = arg;
-    pthread_mutex_lock(&a->lock);
+    pthread_mutex_lock(&a->lock); /* From here on a->threads is complete. */
+    const unsigned mine = 1u << lt_worker_pool_thread(a);
     for (;;) {
         lt_pool_job *job = next_job(a);
         size_t bytes;
@@ -62,10 +76,11 @@ static void *run(void *arg) {
         if (job == NULL && a->closing) {
             break;
         }
-        if (job == NULL && a->trim) {
-            a->trim = false;
+        if (job == NULL && (a->trim & mine) != 0) {
+            const bool first = a->trim == all_threads(a);
+            a->trim &= ~mine;
             pthread_mutex_unlock(&a->lock);
-            give_back();
+            give_back(first);
             pthread_mutex_lock(&a->lock);
             continue;
         }
@@ -156,12 +171,12 @@ void lt_worker_pool_give_back(lt_worker_pool *a, size_t bytes) {
         return;
     }
     if (a == NULL || a->n_threads == 0) {
-        give_back();
+        give_back(true);
         return;
     }
     pthread_mutex_lock(&a->lock);
-    a->trim = true;
-    pthread_cond_signal(&a->wake);
+    a->trim = all_threads(a);
+    pthread_cond_broadcast(&a->wake);
     pthread_mutex_unlock(&a->lock);
 }
 
@@ -169,12 +184,11 @@ void lt_worker_pool_give_back(lt_worker_pool *a, size_t bytes) {
 
 static void free_tree(lt_pool_job *job) {
     lt_body *b = (lt_body *)job;
+    lt_worker_pool *a = b->pool;
     const size_t bytes = job->bytes;
     json_decref(b->root);
     free(b);
-    if (bytes > BIG) {
-        give_back();
-    }
+    lt_worker_pool_give_back(a, bytes);
 }
 
 lt_body *lt_body_open(lt_worker_pool *a, const char *text, size_t bytes) {
