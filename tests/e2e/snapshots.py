@@ -1,7 +1,7 @@
 """Snapshots in memory: ranks and agents are killed, the memory of a node is lost, a snapshot is damaged; the run goes on from the newest one that all ranks find whole, and ends with
 the bits of a run that nobody disturbed. No checkpoint is on disk meanwhile. TAP on stdout.
 
-usage: snapshots.py LATEEN [quick]      quick: the core case"""
+usage: snapshots.py LATEEN [quick]      quick: the core cases"""
 import glob
 import os
 import shutil
@@ -115,14 +115,13 @@ if not quick:
     disturbed("parts-rank", PARTS, kill_rank, recovered)
     disturbed("parts-node", PARTS, lose_node, lambda e, t: recovered(e, t, 11))
     disturbed("parts-damage", PARTS, damage, older)
-if not quick:
-    p, pids = begin(4, {**ARGS, "steps": 100000, "out": work.name + "/gone"}, NODES)
-    root = memory_of(pids[0])
-    p.kill()
-    p.communicate()
-    until = time.time() + 10
-    while os.path.exists(root) and time.time() < until:
-        time.sleep(0.05)
-    tap.check("a launcher that is killed leaves no memory", not os.path.exists(root), root)
+p, pids = begin(4, {**ARGS, "steps": 100000, "out": work.name + "/gone"}, NODES)
+root = memory_of(pids[0])
+p.kill()
+p.communicate()
+until = time.time() + 10
+while os.path.exists(root) and time.time() < until:
+    time.sleep(0.05)
+tap.check("a launcher that is killed leaves no memory", not os.path.exists(root), root)
 work.cleanup()
 sys.exit(tap.end())

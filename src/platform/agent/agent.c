@@ -41,6 +41,7 @@ typedef struct {
     peer *peers; /* (n_nodes). On one machine only the first is used, for whichever node answers. */
     lt_orders orders;
     double heard_s; /* When standard input said something last. */
+    int ended_by;   /* The signal; below 0: none. */
 } agent;
 
 /* ---- Sockets --------------------------------------------------------------------------------- */
@@ -409,7 +410,8 @@ static bool is_asked_to_end(agent *a, const sigset_t *ends) {
     if (a->o->address != NULL && !wait_for_orders(a)) {
         return true;
     }
-    return sigtimedwait(ends, NULL, a->o->address != NULL ? &none : &pause) >= 0;
+    a->ended_by = sigtimedwait(ends, NULL, a->o->address != NULL ? &none : &pause);
+    return a->ended_by >= 0;
 }
 
 static lt_err make_peers(agent *a) {
@@ -442,7 +444,6 @@ static void close_agent(agent *a, pthread_t *thread) {
 lt_err lt_agent_run(const lt_agent_options *o) {
     lt_err err = LT_OK;
     agent a = {.o = o, .listener = -1, .heard_s = lt_clock_s()};
-    const pid_t launcher = getppid();
     pthread_t thread;
     bool runs = false;
     sigset_t ends;
@@ -450,6 +451,7 @@ lt_err lt_agent_run(const lt_agent_options *o) {
     (void)sigemptyset(&ends);
     (void)sigaddset(&ends, SIGTERM);
     (void)sigaddset(&ends, SIGINT);
+    (void)sigaddset(&ends, LT_AGENT_ORPHANED);
     (void)pthread_sigmask(SIG_BLOCK, &ends, NULL);
     LT_TRY_DONE(make_peers(&a));
     LT_TRY_DONE(paths(&a));
@@ -463,8 +465,8 @@ lt_err lt_agent_run(const lt_agent_options *o) {
     }
 done:
     close_agent(&a, runs ? &thread : NULL);
-    if (o->address == NULL && getppid() != launcher) {
-        /* It was killed, and its ranks with it, so nobody needs the memory. Other agents remove
+    if (a.ended_by == LT_AGENT_ORPHANED) {
+        /* The ranks were killed with the launcher, so nobody needs the memory. Other agents remove
          * it, too. */
         (void)!lt_file_remove_tree(o->root);
     }

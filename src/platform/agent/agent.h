@@ -30,12 +30,18 @@
 #ifndef LT_PLATFORM_AGENT_H
 #define LT_PLATFORM_AGENT_H
 
+#include <signal.h>
+
 #include "base/file.h"
 
 #define LT_AGENT_LOOK_S   0.1
 #define LT_AGENT_SILENT_S 10.0
 #define LT_AGENT_ALONE_S  300.0
 #define LT_AGENT_ADDRESS  32 /* "10.0.0.2:4711" */
+/* What the kernel sends to agents on the launcher's machine when the launcher is killed. Nobody
+ * else sends it. The parent does not tell: the kernel may send this while threads of the launcher
+ * still end, and until then they are the parent. */
+#define LT_AGENT_ORPHANED (SIGRTMIN + 1)
 
 typedef struct {
     const char *root, *token;
@@ -45,8 +51,8 @@ typedef struct {
     const char *address;
 } lt_agent_options;
 
-/* Runs until SIGTERM or SIGINT. If the launcher is gone by then, the run's memory is removed; so is
- * that of a machine's agent in any case. */
+/* Runs until SIGTERM, SIGINT or LT_AGENT_ORPHANED. After the last the run's memory is removed; that
+ * of a machine's agent is in any case. */
 LT_MUST_USE lt_err lt_agent_run(const lt_agent_options *o);
 /* `lateen agent --machine`: the same, as standard input describes. */
 LT_MUST_USE lt_err lt_agent_run_machine(void);

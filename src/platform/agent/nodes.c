@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/shm.h"
+#include "platform/agent/agent.h"
 #include "platform/agent/memory.h"
 #include "platform/agent/remote.h"
 
@@ -147,7 +148,7 @@ lt_err lt_nodes_open(lt_nodes *nodes, const lt_nodes_options *o) {
                                    .signals = -1,
                                    .takes = nodes->hosts != NULL ? takes_line : NULL,
                                    .ctx = nodes,
-                                   .dies_by = SIGTERM};
+                                   .dies_by = nodes->hosts != NULL ? SIGTERM : LT_AGENT_ORPHANED};
     if (n == 0) {
         return LT_OK;
     }

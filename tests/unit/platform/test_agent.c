@@ -130,6 +130,23 @@ static void comes_back(void **state) {
     wait_until("node-1/kept/rank-2/step-000000007", true);
 }
 
+/* An agent that is told to end leaves the memory to the launcher. One whose launcher was killed
+ * removes it, also if threads of the launcher still run, so that it is still the parent. */
+static void orphan(void **state) {
+    (void)state;
+    (void)kill(agents[0], SIGTERM);
+    assert_int_equal(waitpid(agents[0], NULL, 0), agents[0]);
+    assert_true(there("launcher"));
+    agents[0] = start(0);
+    publish("node-0/own/rank-3/step-000000001");
+    wait_until("node-1/kept/rank-3/step-000000001", true);
+    (void)kill(agents[0], LT_AGENT_ORPHANED);
+    assert_int_equal(waitpid(agents[0], NULL, 0), agents[0]);
+    assert_false(lt_file_has_name(root));
+    agents[0] = start(0);
+    wait_until("node-0/agent", true);
+}
+
 /* What the agent of node 1 answers; "": it has closed the connection. */
 static void say(char answer[8], const char *text, size_t bytes) {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -322,10 +339,8 @@ static void machines(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(arrives),
-        cmocka_unit_test(comes_back),
-        cmocka_unit_test(refuses),
-        cmocka_unit_test(machines),
+        cmocka_unit_test(arrives),  cmocka_unit_test(comes_back), cmocka_unit_test(refuses),
+        cmocka_unit_test(machines), cmocka_unit_test(orphan),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
