@@ -61,7 +61,7 @@ ISA_BF16 := gemm_pairs probe_bf16
 
 SRC     := $(sort $(shell find src -name '*.c' -not -path 'src/cli/*' -not -path 'src/kernels/cpu/isa/*'))
 SRC_ISA := $(sort $(wildcard src/kernels/cpu/isa/*.c))
-SRC_CLI := $(sort $(wildcard src/cli/*.c))
+SRC_CLI := $(sort $(shell find src/cli -name '*.c'))
 OBJ     := $(SRC:%.c=$(OUT)/%.o) $(foreach isa,$(ISAS),$(SRC_ISA:%.c=$(OUT)/%.$(isa).o))
 # Objects (src/%.o) that are taken from the release build, without this mode's instrumentation (tests/suites/60_sanitizers.sh).
 BORROW  ?=

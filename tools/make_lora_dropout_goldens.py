@@ -3,7 +3,7 @@
 
     python tools/make_lora_dropout_goldens.py          (peft 0.21.2, transformers 5.24, torch 2.15; CPU)
 
-The model is tests/golden/sft with adapter-all-end. The masks are those of src/model/lora_dropout.c, computed here anew: Philox 4x32-10 (Salmon et al.
+The model is tests/golden/sft with adapter-all-end. The masks are those of src/model/lora/lora_dropout.c, computed here anew: Philox 4x32-10 (Salmon et al.
 2011) over (seed, module, row of the run, position, column). Each lora_dropout of PEFT is replaced by the product with its mask, divided by 1 - p.
     tokens      (3, 8); the last is the label of the one before it, so 7 labels a row
     loss        sum over all labels

@@ -1,6 +1,6 @@
 /* sampling.h: how tokens are chosen from logits. `generate`, `chat` and `serve` read these options
- * and share one implementation (model/sampler.h), so the same options, seed and prompt give the
- * same tokens from each of them. */
+ * and share one implementation (model/infer/sampler.h), so the same options, seed and prompt give
+ * the same tokens from each of them. */
 #ifndef LATEEN_SAMPLING_H
 #define LATEEN_SAMPLING_H
 

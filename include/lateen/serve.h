@@ -90,7 +90,7 @@ typedef struct {
     /* Where the draft model stands, read at open; NULL: there is none. It reads the same ids, works
      * on the same device, and must outlive the engine. Its keys and values count in cache_bytes. */
     const lt_model *const *draft;
-    /* The same for a head of the served model (model/draft_head.h). */
+    /* The same for a head of the served model (model/infer/draft_head.h). */
     const struct lt_draft_head *const *head;
     int64_t draft_tokens; /* Tokens of each draft, at most 8; 0: as many as pay. */
     lt_ends ends;         /* Tokens that end a text; none: the model's own. */
@@ -191,12 +191,12 @@ typedef struct {
     const int32_t *bad;
     const int64_t *bad_ends;
     int64_t n_bad;
-    /* The number of a steering vector of the model, from 1 (model/steering.h), and its factor, at
-     * most 1000. steer 0: none. */
+    /* The number of a steering vector of the model, from 1 (model/infer/steering.h), and its
+     * factor, at most 1000. steer 0: none. */
     int32_t steer;
     float steer_scale;
-    /* The place of an adapter in the model's pool, from 1 (model/lora_pool.h), and its factor, at
-     * most 1000. The place is held until the request is done. adapter 0: none. */
+    /* The place of an adapter in the model's pool, from 1 (model/lora/lora_pool.h), and its factor,
+     * at most 1000. The place is held until the request is done. adapter 0: none. */
     int32_t adapter;
     float adapter_scale;
     const lt_grammar *grammar; /* NULL: none. Must live until the request is done. */

@@ -11,9 +11,9 @@
 #include "base/rng.h"
 #include "data/text_reader.h"
 #include "lateen/generate.h"
-#include "model/acts.h"
+#include "model/pass/acts.h"
 #include "model/alloc.h"
-#include "model/context.h"
+#include "model/blocks/context.h"
 #include "train/chat_data.h"
 
 /* Streams of the seed: which examples are on policy, and the seeds of their answers. */

@@ -5,7 +5,7 @@
 __asm__(".section .rodata\n"
         ".global lt_experiment_page\n"
         "lt_experiment_page:\n"
-        ".incbin \"src/train/report_head.html\"\n"
+        ".incbin \"src/train/report/report_head.html\"\n"
         ".incbin \"src/align/experiment.html\"\n"
         ".byte 0\n"
         ".previous\n");

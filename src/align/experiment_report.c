@@ -8,7 +8,7 @@
 #include "align/experiment_page.h"
 #include "base/error.h"
 #include "serve/api/json_out.h"
-#include "train/report.h"
+#include "train/report/report.h"
 
 #define Z95 1.959963984540054
 

@@ -16,8 +16,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "model/alloc.h"
-#include "model/safetensors.h"
-#include "train/checksum.h"
+#include "model/files/safetensors.h"
+#include "train/checkpoint/checksum.h"
 
 #define TENSOR "log_probabilities"
 #define MODEL  "model"

@@ -12,7 +12,7 @@
 #include "data/steps.h"
 #include "data/tokenizer/bpe.h"
 #include "model/alloc.h"
-#include "model/paged_forward.h"
+#include "model/infer/paged_forward.h"
 #include "tensor/backend.h"
 
 #define RUNNING     16   /* Texts in the cache: a step reads a few hundred tokens of them. */

@@ -6,8 +6,8 @@
  *
  * The score is the head's value, without an activation, at the last token that is not padding. Of a
  * process reward model it is the lowest of the steps' probabilities to be good; steps are divided
- * and read as `lateen serve --reward` does by default (serve/api/judge.h). The reward model has a
- * tokenizer and a template of its own, which need not be the judged model's.
+ * and read as `lateen serve --reward` does by default (serve/api/align/judge.h). The reward model
+ * has a tokenizer and a template of its own, which need not be the judged model's.
  *
  * REPRODUCIBLE   Texts are submitted while the engine is at rest, and no page outlives a call, so
  * that the bits of the scores are a function of the texts. The cache has the size that the steps

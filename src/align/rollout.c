@@ -8,7 +8,7 @@
 #include "align/gather.h"
 #include "base/clock.h"
 #include "base/error.h"
-#include "model/exec.h"
+#include "model/blocks/exec.h"
 
 #define PAGE_TOKENS 16
 

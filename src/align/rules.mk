@@ -1,2 +1,2 @@
 $(OUT)/src/align/unit_tests.o: src/align/unit_tests.py
-$(OUT)/src/align/experiment_page.o: src/train/report_head.html src/align/experiment.html
+$(OUT)/src/align/experiment_page.o: src/train/report/report_head.html src/align/experiment.html

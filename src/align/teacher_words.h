@@ -24,8 +24,8 @@
 
 #include "align/dialogues.h"
 #include "base/file.h"
-#include "model/pass.h"
-#include "model/safetensors.h"
+#include "model/pass/pass.h"
+#include "model/files/safetensors.h"
 
 #define LT_TEACHER_WORDS_FILE   "logprobs.json"
 #define LT_TEACHER_WORDS_FORMAT "lateen-logprobs-1"

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "model/alloc.h"
 #include "model/params.h"
-#include "train/checksum.h"
+#include "train/checkpoint/checksum.h"
 
 #define SEQ_STEP 16 /* Tokens of a pass are a multiple of this: few shapes. */
 

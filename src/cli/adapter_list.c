@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "cli/copying.h"
-#include "model/lora_pool.h"
+#include "cli/platform/copying.h"
+#include "model/lora/lora_pool.h"
 
 #define FLAG "--lora"
 

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "model/steering.h"
+#include "model/infer/steering.h"
 
 static lt_err add(lt_beside *b, const char *text, size_t n) {
     const char *equals = memchr(text, '=', n);

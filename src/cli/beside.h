@@ -5,7 +5,7 @@
 
 #include "cli/opened.h"
 #include "lateen/serve.h"
-#include "model/draft_head.h"
+#include "model/infer/draft_head.h"
 
 typedef struct {
     int n;

@@ -1,5 +1,5 @@
 /* generate_aligned.h: `lateen generate --align JSON`: one prompt by a method of alignment, by the
- * server's code and its table of methods (serve/api/group_read.c), in this process. */
+ * server's code and its table of methods (serve/api/align/group_read.c), in this process. */
 #ifndef LT_CLI_GENERATE_ALIGNED_H
 #define LT_CLI_GENERATE_ALIGNED_H
 

@@ -3,7 +3,7 @@
 #define LT_CLI_GGUF_OUT_H
 
 #include "lateen/model.h"
-#include "model/gguf_save.h"
+#include "model/files/gguf_save.h"
 
 /* tokenizer "": the model's own. A folder without one, or llama2.c's .bin alone, gives a file
  * without tokenizer, with a warning. */

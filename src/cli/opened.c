@@ -11,9 +11,9 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "cli/copying.h"
+#include "cli/platform/copying.h"
 #include "lateen/generate.h"
-#include "model/lora_gguf.h"
+#include "model/lora/lora_gguf.h"
 #include "model/params.h"
 #include "tensor/backend.h"
 

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "cli/copying.h"
+#include "cli/platform/copying.h"
 #include "cli/gguf_out.h"
 #include "cli/opened.h"
 #include "cli/verb.h"
@@ -16,8 +16,8 @@
 #include "data/tokenizer/gguf_tokenizer.h"
 #include "data/tokenizer/save.h"
 #include "lateen/model.h"
-#include "model/lora_gguf.h"
-#include "train/checkpoint.h"
+#include "model/lora/lora_gguf.h"
+#include "train/checkpoint/checkpoint.h"
 
 #define CONVERT_OPTIONS(X)                                                                         \
     X(ENUM, dtype, "dtype", "bf16", 0, 0, "fp32|bf16|fp16", "type of the weights written")         \

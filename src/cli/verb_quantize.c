@@ -8,7 +8,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/thread.h"
-#include "cli/copying.h"
+#include "cli/platform/copying.h"
 #include "cli/gguf_out.h"
 #include "cli/verb.h"
 

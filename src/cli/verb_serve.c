@@ -12,7 +12,7 @@
 #include "cli/opened.h"
 #include "cli/serve_models.h"
 #include "cli/verb.h"
-#include "model/lora_pool.h"
+#include "model/lora/lora_pool.h"
 #include "serve/api/api.h"
 #include "serve/api/openapi.h"
 #include "tensor/backend.h"

@@ -39,7 +39,8 @@ typedef struct {
     uint64_t at_ns[LT_PHASES]; /* When each phase began; 0: it has not. */
     uint64_t step_ns;          /* When that step ended. */
     int stop; /* Why the rank stops (train/record.h); 0: it has not been told to. */
-    /* The step after which its state was found to be wrong (train/replicas.h); -1: it was not. */
+    /* The step after which its state was found to be wrong (train/watch/replicas.h); -1: it was
+     * not. */
     int64_t suspect_step;
     bool left;   /* Its world has failed; it lives, and waits for the next one. */
     double slow; /* How much longer it computes than the others, as a share; 0: it is not slow. */

@@ -18,11 +18,11 @@
 
 #include "base/error.h"
 #include "base/thread.h"
-#include "model/generation.h"
-#include "model/stored_weights.h"
-#include "model/lora_pool.h"
-#include "model/source.h"
-#include "model/steering.h"
+#include "model/infer/generation.h"
+#include "model/files/stored_weights.h"
+#include "model/lora/lora_pool.h"
+#include "model/files/source.h"
+#include "model/infer/steering.h"
 #include "tensor/ops.h"
 
 #define LEAST_BYTES ((size_t)1 << 20) /* A matrix of some MB goes by several lanes. */

@@ -12,7 +12,7 @@
 #include "base/rng.h"
 #include "base/thread.h"
 #include "model/alloc.h"
-#include "model/stored_weights.h"
+#include "model/files/stored_weights.h"
 #include "model/init.h"
 #include "tensor/block.h"
 

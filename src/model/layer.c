@@ -6,7 +6,7 @@
 #include <math.h>
 
 #include "base/error.h"
-#include "model/exec.h"
+#include "model/blocks/exec.h"
 
 static int64_t window_of(const lt_model_spec *s, int64_t layer) {
     const bool global = s->no_window[layer] ||

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "model/family.h"
-#include "model/exec.h"
+#include "model/blocks/exec.h"
 #include "tensor/ops.h"
 
 #define MAX_WIDTH    ((int64_t)1 << 20)

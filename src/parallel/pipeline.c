@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/rng.h"
-#include "model/acts.h"
+#include "model/pass/acts.h"
 #include "tensor/backend.h"
 #include "tensor/ops.h"
 #include "tensor/timeline.h"

@@ -22,7 +22,7 @@
 #define LT_PARALLEL_PIPELINE_H
 
 #include "lateen/comm.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 #include "parallel/stages.h"
 
 typedef struct lt_pipeline lt_pipeline;

@@ -11,16 +11,16 @@
  * for all slices, and `own`, slice `own` of each. The bytes are laid out in the same way, so a
  * gather is a copy.
  *
- * Where adapters are trained (model/lora.h), units are those of the adapters. Level 3 divides them
- * as level 2 does: they are small, and each rank has all that it computes with. The weights of the
- * model beside them are divided too, and have shards of their own.
+ * Where adapters are trained (model/lora/lora.h), units are those of the adapters. Level 3 divides
+ * them as level 2 does: they are small, and each rank has all that it computes with. The weights of
+ * the model beside them are divided too, and have shards of their own.
  *
  * With experts divided over ranks (ep), the ranks that hold the same are those with the same
  * experts: each such group slices all that it holds. */
 #ifndef LT_PARALLEL_SHARDS_H
 #define LT_PARALLEL_SHARDS_H
 
-#include "model/lora.h"
+#include "model/lora/lora.h"
 #include "parallel/world.h"
 
 typedef struct lt_shards {

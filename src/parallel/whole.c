@@ -2,7 +2,7 @@
 #include "parallel/whole.h"
 
 #include "base/error.h"
-#include "model/dora.h"
+#include "model/lora/dora.h"
 #include "tensor/ops.h"
 
 bool lt_whole_sends(const lt_world *w, const lt_shards *shards, const lt_param *p,

@@ -9,7 +9,7 @@
 #ifndef LT_PARALLEL_WHOLE_H
 #define LT_PARALLEL_WHOLE_H
 
-#include "model/lora.h"
+#include "model/lora/lora.h"
 #include "parallel/shards.h"
 
 /* Does this rank send the box, as the only one of those that hold it? shards: those of which it

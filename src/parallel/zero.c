@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "model/acts.h"
-#include "model/exec.h"
+#include "model/pass/acts.h"
+#include "model/blocks/exec.h"
 #include "parallel/gradients.h"
 #include "tensor/ops.h"
 
@@ -430,8 +430,8 @@ static lt_err gather_f32(lt_zero *z) {
                   : sum_f32(z, f32, z->shards, z->trained);
 }
 
-/* The magnitudes of adapters (model/dora.h), in F32 whatever the type of the weights is: each rank
- * adds its own to zeros. */
+/* The magnitudes of adapters (model/lora/dora.h), in F32 whatever the type of the weights is: each
+ * rank adds its own to zeros. */
 static lt_err gather_magnitudes(lt_zero *z) {
     const lt_lora *l = z->lora;
     const lt_backend *be = z->trained->backend;

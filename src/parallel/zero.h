@@ -11,8 +11,8 @@
  * There are two models: `trained` has the weights that this rank keeps, with their master; the
  * optimiser, checkpoints and initial weights use only this one. Passes run on `model`, whose
  * weights are gathered from the trained ones of all ranks. At level 0 both are the same. Adapters
- * (model/lora.h) are such a pair. The model beside them is not trained; at level 3 its weights are
- * gathered from `kept` when they are used.
+ * (model/lora/lora.h) are such a pair. The model beside them is not trained; at level 3 its weights
+ * are gathered from `kept` when they are used.
  *
  * All transfers work unit by unit and overlap with the computation: the pass says when it enters
  * and leaves a unit (lt_pass_units). Units whose gradients are complete are reduced while the
@@ -27,15 +27,15 @@
  * In a pipeline a batch is a micro-batch's backward pass through a chunk of layers: each reduces
  * its gradients, and at level 3 its layers' weights are gathered, once forward and once backward.
  * Where a schedule defers the gradients of weights, a layer's gradients have a room from then on
- * (model/deferred.h), and are reduced once, as elsewhere. The embeddings' room is in one of the
- * passes that a V gives both ends of a tied model.
+ * (model/blocks/deferred.h), and are reduced once, as elsewhere. The embeddings' room is in one of
+ * the passes that a V gives both ends of a tied model.
  *
  * (Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277.) */
 #ifndef LT_PARALLEL_ZERO_H
 #define LT_PARALLEL_ZERO_H
 
 #include "base/arena.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 #include "parallel/shards.h"
 
 #define LT_ZERO_ROOMS 4 /* Embeddings, head, two layers. */

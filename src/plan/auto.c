@@ -13,7 +13,7 @@
 #include "parallel/pipeline.h"
 #include "plan/plan.h"
 #include "train/adapters.h"
-#include "train/fit.h"
+#include "train/recipe/fit.h"
 #include "train/run.h"
 
 /* Usable share of a GPU's memory; the rest is the driver's, NCCL's and the kernels'. */
@@ -261,8 +261,8 @@ static double own_product_s(const finder *f, const lt_auto_layout *l, double col
 }
 
 /* What a layer waits for its 8 gathers and scatters. On GPUs products of a rank's own rows run
- * beside them (model/tp.h): one forward; backward two, or one and the whole gradient of the weight.
- * Experts, and products that are one op with their activation, wait. */
+ * beside them (model/blocks/tp.h): one forward; backward two, or one and the whole gradient of the
+ * weight. Experts, and products that are one op with their activation, wait. */
 static double tp_layer_s(const finder *f, const lt_auto_layout *l, double transfer) {
     const lt_layer_spec layer = lt_layer_part(&f->run.spec, 0, 1);
     const double n = l->mesh.tp, mlp = layer.n_experts > 0 ? 0.0 : 1.0,

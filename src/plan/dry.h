@@ -9,7 +9,7 @@
 #define LT_PLAN_DRY_H
 
 #include "tensor/ops.h"
-#include "train/recipe.h"
+#include "train/recipe/recipe.h"
 
 /* Seconds that an op with these arguments takes; ctx belongs to the caller. */
 typedef double lt_dry_clock(const void *ctx, lt_op op, const void *args);

@@ -9,7 +9,7 @@
 #include "plan/plan.h"
 #include "tensor/cost.h"
 #include "train/adapters.h"
-#include "train/fit.h"
+#include "train/recipe/fit.h"
 #include "train/run.h"
 
 /* One for all GPU kinds, chosen on the ops' times in bench/results/train_h100.json and

@@ -1,9 +1,9 @@
 /* own.h: predicts training with Lateen on one GPU: the bytes that `lateen train` announces, and the
  * time of a step.
  *
- * Bytes come from the carve functions that training calls (train/memory.h). Time comes from the ops
- * that training queues (dry.h), each from its minimum work (tensor/cost.h) and three efficiencies,
- * which are fitted for a GPU kind on bench/results:
+ * Bytes come from the carve functions that training calls (train/recipe/memory.h). Time comes from
+ * the ops that training queues (dry.h), each from its minimum work (tensor/cost.h) and three
+ * efficiencies, which are fitted for a GPU kind on bench/results:
  *
  *     products    flops / (peak * gemm * k / (k + 684)), or bytes / memory where that is longer
  *     attention   flops / (peak * attention * a share by head size and length)
@@ -14,7 +14,7 @@
 
 #include "lateen/plan.h"
 #include "plan/dry.h"
-#include "train/memory.h"
+#include "train/recipe/memory.h"
 
 typedef struct {
     double gemm, attention, memory;

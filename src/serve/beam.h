@@ -15,7 +15,7 @@
 #define LT_SERVE_BEAM_H
 
 #include "lateen/serve.h"
-#include "model/sampler.h"
+#include "model/infer/sampler.h"
 
 /* Log-probabilities of a row of tokens: (n), (n, n_top). NULL where not requested. */
 typedef struct {

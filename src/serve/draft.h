@@ -14,15 +14,15 @@
  *                 decoding: Saxena 2023)
  *     model       what a second, smaller model says (step_draft_model.c)
  *     head        what a head says that reads the served model's hidden states
- *                 (model/draft_head.h)
+ *                 (model/infer/draft_head.h)
  * A draft that is copied never changes a text: each token is drawn as without it. So it is with a
  * draft model where tokens are not drawn at random, for requests that ask for it, and on devices.
- * Otherwise the draw takes the draft's distribution into account (model/sampler.h), which accepts
- * more tokens and changes the text, but not its distribution.
+ * Otherwise the draw takes the draft's distribution into account (model/infer/sampler.h), which
+ * accepts more tokens and changes the text, but not its distribution.
  *
  * DEVICES   A device chooses a token from each row of a draft at once, each as if the draft tokens
  *           before it were those of the text; the host keeps those up to the first that differs
- *           from the draft. Steps of few rows a text are recorded (model/paged_forward.h).
+ *           from the draft. Steps of few rows a text are recorded (model/infer/paged_forward.h).
  *
  * HOW MANY  More rows make a step longer. The times of steps by their number of rows are measured
  *           while the engine runs, likewise those of the draft model, and how often draft tokens
@@ -36,10 +36,10 @@
  *           it texts whose drafts were worse had none, and ran alone at last: where 16 texts ran
  *           in circles, 0.75 instead of 0.94 of the speed with the best fixed length (simulated).
  * GPUS      run padded steps: as many rows as the next bucket has, and as many of each text as a
- *           draft of up to 3 tokens needs, or one of LT_DRAFT_MOST (model/paged_forward.h). Times
- *           are kept in the same way, and the best choice is looked for with short drafts alone,
- *           too. The first steps of each bucket are recorded, which takes longer and happens once:
- *           they are neither measured nor charged to the drafts.
+ *           draft of up to 3 tokens needs, or one of LT_DRAFT_MOST (model/infer/paged_forward.h).
+ *           Times are kept in the same way, and the best choice is looked for with short drafts
+ *           alone, too. The first steps of each bucket are recorded, which takes longer and happens
+ *           once: they are neither measured nor charged to the drafts.
  * ACCEPTED  How often depends on three things. Each text has rates by the place in the draft. A
  *           text that has shown little has those of all texts, and a place that was tried little
  *           has the rate of the place before it. A place that is not tried is forgotten slowly, so

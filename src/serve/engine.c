@@ -21,9 +21,9 @@
 #include "base/thread.h"
 #include "lateen/generate.h"
 #include "model/alloc.h"
-#include "model/exec.h"
+#include "model/blocks/exec.h"
 #include "model/layer.h"
-#include "model/steering.h"
+#include "model/infer/steering.h"
 #include "serve/engine_impl.h"
 
 /* A GPU reads its weights once per step and is not busy with 512 rows: an H100 runs 2,048 rows of

@@ -12,8 +12,8 @@
 
 #include <pthread.h>
 
-#include "model/draft_head.h"
-#include "model/paged_forward.h"
+#include "model/infer/draft_head.h"
+#include "model/infer/paged_forward.h"
 #include "model/params.h"
 #include "tensor/backend.h"
 #include "serve/job.h"

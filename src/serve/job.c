@@ -8,8 +8,8 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/rng.h"
-#include "model/lora_pool.h"
-#include "model/steering.h"
+#include "model/lora/lora_pool.h"
+#include "model/infer/steering.h"
 #include "serve/narrow.h"
 
 #define SHIFT_LEAST 16 /* Tokens of a context that is shifted. */

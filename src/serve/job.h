@@ -16,7 +16,7 @@
 
 #include "lateen/serve.h"
 #include "serve/grammar/grammar.h"
-#include "model/sampler.h"
+#include "model/infer/sampler.h"
 #include "serve/beam.h"
 #include "serve/draft.h"
 #include "serve/scheduler.h"

@@ -1,9 +1,9 @@
 /* step_adapters.c: which rows of a step have which adapter. The forward wants rows with adapters
- * first, place by place (model/lora_pool.h), so the plan's items are put into that order; items of
- * one adapter keep theirs. Without a pool of adapters nothing is done. */
+ * first, place by place (model/lora/lora_pool.h), so the plan's items are put into that order;
+ * items of one adapter keep theirs. Without a pool of adapters nothing is done. */
 #include <string.h>
 
-#include "model/lora_pool.h"
+#include "model/lora/lora_pool.h"
 #include "serve/engine_impl.h"
 
 void lt_step_carve_adapters(lt_engine *e, lt_arena *a) {

@@ -19,8 +19,8 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "model/logits.h"
-#include "model/exec.h"
+#include "model/infer/logits.h"
+#include "model/blocks/exec.h"
 #include "serve/engine_impl.h"
 
 static bool mixes(const lt_request *r, int model) {

@@ -9,7 +9,8 @@
  * A draft token is chosen with the temperature, the cuts and the random number of its request: it
  * is what the served model would choose if it had the same logits. Penalties and grammars, which
  * depend on tokens that the host does not know yet, are left to the verification. All rows of a
- * call are wanted, so that it is a recorded one (model/paged_forward.h); most choose nothing. */
+ * call are wanted, so that it is a recorded one (model/infer/paged_forward.h); most
+ * choose nothing. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "serve/engine_impl.h"

@@ -1,5 +1,5 @@
-/* step_draft_head.c: drafts of a head of the served model (model/draft_head.h), where they are not
- * those of a draft model (step_draft_model.c).
+/* step_draft_head.c: drafts of a head of the served model (model/infer/draft_head.h), where they
+ * are not those of a draft model (step_draft_model.c).
  *
  * ROWS      The row of position p is that of token p + 1 and of the hidden state that the served
  *           model had at p, so a head runs a text up to its last token but one, and its call k the

@@ -1,5 +1,5 @@
 /* step_draft_model.c: drafts of a second, smaller model of the same vocabulary, or of a head of the
- * served model (model/draft_head.h).
+ * served model (model/infer/draft_head.h).
  *
  * Its keys and values lie in a pool of its own, in pages with the numbers of the served model's, so
  * the scheduler decides for both, and prompts that share pages share them here. A page says how
@@ -14,9 +14,9 @@
  *          ─▶ the step of the served model verifies them
  *
  * Draft tokens are chosen as the request says: temperature, cuts, penalties, biases, grammar. Where
- * they are drawn, the distribution of each is kept for its acceptance (model/sampler.h). A request
- * with fixed_text, and a deterministic engine, accept a token if it is the one that is drawn
- * without drafts; the draft model then draws with the same random numbers. On a device
+ * they are drawn, the distribution of each is kept for its acceptance (model/infer/sampler.h). A
+ * request with fixed_text, and a deterministic engine, accept a token if it is the one that is
+ * drawn without drafts; the draft model then draws with the same random numbers. On a device
  * (step_draft_chain.c; a head: step_draft_head.c) it is so for all requests.
  *
  * A wrong draft changes no text, so a failure here only ends the drafts. The draft model knows no
@@ -28,7 +28,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "model/exec.h"
+#include "model/blocks/exec.h"
 #include "serve/engine_impl.h"
 
 #define FEW_ROWS 2 /* Of a text in a call, if its last draft was accepted whole; else 1. */

@@ -15,7 +15,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "model/logits.h"
+#include "model/infer/logits.h"
 #include "serve/engine_impl.h"
 
 static double log_sum(const float *x, int64_t n, float *high) {

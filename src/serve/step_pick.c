@@ -1,7 +1,7 @@
 /* step_pick.c: what a step does with its rows of logits, in batches: log-probabilities of prompts,
  * and a token for every choice that is up to date; and with its hidden states.
  *
- *     a host's backend ── the row's V logits ─▶ model/sampler.h, a thread a row
+ *     a host's backend ── the row's V logits ─▶ model/infer/sampler.h, a thread a row
  *     a device         ── picked on the device: 12 bytes come back (172 with the most likely ids);
  *                         the log-probability of a prompt's token is that of a forced pick
  *
@@ -18,7 +18,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "model/score_ends.h"
+#include "model/pass/score_ends.h"
 #include "serve/engine_impl.h"
 
 _Static_assert(LT_ENGINE_TOP == LT_CHOOSE_TOP, "a token has as many alternatives on a device");

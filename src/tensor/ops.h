@@ -361,9 +361,9 @@ typedef struct {
 } lt_penalty_set_args;
 
 /* Choose one token for each of P picks from a row of logits (R, V) F32 on the device, as
- * model/sampler.h does on the host. rows (P) I32 is the row of each pick; -1: the pick is idle;
- * LT_CHOOSE_SKIP: the pick is ignored. how (P, LT_CHOOSE_HOW_COUNT) F64, contiguous, holds its
- * options, named here in capitals. l = softcap(logits) if softcap > 0, else the logits.
+ * model/infer/sampler.h does on the host. rows (P) I32 is the row of each pick; -1: the pick is
+ * idle; LT_CHOOSE_SKIP: the pick is ignored. how (P, LT_CHOOSE_HOW_COUNT) F64, contiguous, holds
+ * its options, named here in capitals. l = softcap(logits) if softcap > 0, else the logits.
  *
  * SLOT >= 0 is a row of penalties (-1: none). First, the output count of id NEW in that row grows
  * by 1, unless NEW is LT_CHOOSE_NO_NEW; NEW = -1 - k stands for late[k], of late (K) I32, or for 0
@@ -512,7 +512,8 @@ typedef struct {
     lt_lora_add_part parts[LT_LORA_ADD_PARTS];
 } lt_lora_add_args;
 
-/* What DoRA (model/dora.h) makes of the product with the base, before an adapter's own is added:
+/* What DoRA (model/lora/dora.h) makes of the product with the base, before an adapter's own is
+ * added:
  *
  *     y (n, columns) = factor[place] (columns) * y + offset[place] (columns)
  *

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "model/alloc.h"
-#include "model/source.h"
+#include "model/files/source.h"
 #include "train/objective.h"
 
 lt_lora_options lt_recipe_lora(const lt_recipe *r) {

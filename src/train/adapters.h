@@ -1,12 +1,12 @@
-/* adapters.h: a run that trains adapters (model/lora.h) and leaves the model as it is. */
+/* adapters.h: a run that trains adapters (model/lora/lora.h) and leaves the model as it is. */
 #ifndef LT_TRAIN_ADAPTERS_H
 #define LT_TRAIN_ADAPTERS_H
 
 #include <jansson.h>
 
-#include "model/lora.h"
+#include "model/lora/lora.h"
 #include "parallel/layout.h"
-#include "train/recipe.h"
+#include "train/recipe/recipe.h"
 
 /* The adapters that a recipe trains; rank 0: none. The strings are the recipe's. */
 lt_lora_options lt_recipe_lora(const lt_recipe *r);
@@ -20,7 +20,8 @@ LT_MUST_USE lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *me
  * above. */
 LT_MUST_USE lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_device,
                                        const lt_mesh_shape *mesh);
-/* Is the base kept in other types than model.dtype (model/decoded.h)? Of a resolved recipe. */
+/* Whether the base of a resolved recipe is kept in other types than model.dtype
+ * (model/files/decoded.h). */
 bool lt_adapters_decode(const lt_recipe *r);
 /* How the model of a run is opened: to be trained, or beside adapters; other options are left as
  * they are. */

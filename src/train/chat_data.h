@@ -5,7 +5,7 @@
 
 #include "data/chat_source.h"
 #include "train/mixture.h"
-#include "train/recipe.h"
+#include "train/recipe/recipe.h"
 
 /* Do data.train or data.valid name files of conversations (JSON lines by their names)? */
 bool lt_recipe_has_chats(const lt_recipe *r);

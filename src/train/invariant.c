@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "model/acts.h"
+#include "model/pass/acts.h"
 #include "tensor/ops.h"
 
 #define GRID 0x1p24

@@ -16,10 +16,10 @@
 #define LT_TRAIN_INVARIANT_H
 
 #include "base/arena.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 #include "parallel/world.h"
 #include "tensor/backend.h"
-#include "train/recipe.h"
+#include "train/recipe/recipe.h"
 
 #define LT_INVARIANT_LEVELS 12
 

@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "model/alloc.h"
-#include "model/context.h"
+#include "model/blocks/context.h"
 #include "parallel/whole.h"
 #include "train/run.h"
 

@@ -37,7 +37,7 @@
 #ifndef LT_TRAIN_OBJECTIVE_H
 #define LT_TRAIN_OBJECTIVE_H
 
-#include "train/metrics.h"
+#include "train/report/metrics.h"
 #include "train/record.h"
 #include "train/rows.h"
 

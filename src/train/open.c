@@ -15,7 +15,7 @@
 #include "platform/telemetry/identity.h"
 #include "tensor/ops.h"
 #include "train/adapters.h"
-#include "train/fit.h"
+#include "train/recipe/fit.h"
 #include "train/run.h"
 #include "train/together_impl.h"
 

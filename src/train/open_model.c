@@ -7,10 +7,10 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "model/alloc.h"
-#include "model/source.h"
+#include "model/files/source.h"
 #include "train/adapters.h"
-#include "train/checksum.h"
-#include "train/fit.h"
+#include "train/checkpoint/checksum.h"
+#include "train/recipe/fit.h"
 #include "train/run.h"
 
 lt_err lt_training_about(const char *option, lt_err err) {

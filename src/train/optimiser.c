@@ -4,7 +4,7 @@
 #include <math.h>
 
 #include "base/error.h"
-#include "model/acts.h"
+#include "model/pass/acts.h"
 #include "tensor/ops.h"
 
 static const struct {

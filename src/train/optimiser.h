@@ -20,7 +20,7 @@
 #include "model/params.h"
 #include "parallel/owners.h"
 #include "tensor/backend.h"
-#include "train/recipe.h"
+#include "train/recipe/recipe.h"
 
 #define LT_OPTIM_OUTER       2 /* Buffers of outer steps. */
 #define LT_OPTIM_MAX_MOMENTS (3 + LT_OPTIM_OUTER)

@@ -14,7 +14,7 @@
 
 #include <stdbool.h>
 
-#include "train/guard.h"
+#include "train/watch/guard.h"
 
 /* Fields of a record: name, how the values of ranks are combined, description. All are F64, which
  * holds counts below 2^53 exactly, so that a record is one short vector to gather. */

@@ -9,7 +9,7 @@
 #include <jansson.h>
 
 #include "lateen/data.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 
 /* A position in a source's rows; of fixed size, because each step records one. */
 typedef union {

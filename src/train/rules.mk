@@ -1,1 +1,1 @@
-$(OUT)/src/train/report_page.o: src/train/report_head.html src/train/report.html
+$(OUT)/src/train/report/report_page.o: src/train/report/report_head.html src/train/report/report.html

@@ -28,7 +28,7 @@
 #include "lateen/train.h"
 #include "platform/telemetry/identity.h"
 #include "tensor/backend.h"
-#include "train/changes.h"
+#include "train/recipe/changes.h"
 
 static volatile sig_atomic_t stop_signal;
 

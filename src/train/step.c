@@ -21,7 +21,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "model/context.h"
+#include "model/blocks/context.h"
 #include "tensor/ops.h"
 #include "train/norm.h"
 #include "train/run.h"

@@ -10,9 +10,9 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "lateen/comm.h"
-#include "model/lora.h"
+#include "model/lora/lora.h"
 #include "platform/telemetry/identity.h"
-#include "train/memory.h"
+#include "train/recipe/memory.h"
 #include "train/run.h"
 #include "train/together_impl.h"
 

@@ -16,11 +16,11 @@
 #ifndef LT_TRAIN_TOGETHER_H
 #define LT_TRAIN_TOGETHER_H
 
-#include "train/recipe.h"
+#include "train/recipe/recipe.h"
 
 #define LT_TOGETHER_MAX 64
 
-/* The recipe of an adapter, or of a stage (cli/train_stages.h), by its name. */
+/* The recipe of an adapter, or of a stage (cli/train/train_stages.h), by its name. */
 typedef struct {
     char name[64];
     lt_recipe *recipe;

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "serve/api/batch_line.h"
+#include "serve/api/files/batch_line.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *text = (const char *)data;

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "serve/api/api_params.h"
 #include "serve/stop_scan.h"
-#include "serve/api/tools_convert.h"
+#include "serve/api/formats/tools_convert.h"
 
 static const lt_field fields[] = {LT_JSON("messages", messages),
                                   LT_JSON("system", system),

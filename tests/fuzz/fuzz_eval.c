@@ -1,7 +1,7 @@
 /* Fuzz target: questions of the evaluation tasks; the first byte chooses the task. Whatever reads
  * has its answer among its choices. */
 #include "fuzz_file.h"
-#include "train/eval_items.h"
+#include "train/eval/eval_items.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

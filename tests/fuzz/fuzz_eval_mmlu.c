@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "fuzz_file.h"
-#include "train/eval_items.h"
+#include "train/eval/eval_items.h"
 
 #define BLOCK 512
 

@@ -4,7 +4,7 @@
 
 #include "base/log.h"
 #include "fuzz_file.h"
-#include "model/generation.h"
+#include "model/infer/generation.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "fuzz_file.h"
-#include "model/source.h"
+#include "model/files/source.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include "lateen/data.h"
-#include "train/checkpoint.h"
-#include "train/guard.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/watch/guard.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -3,7 +3,7 @@
 #include <jansson.h>
 
 #include "fuzz_file.h"
-#include "train/report.h"
+#include "train/report/report.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "serve/api/multipart.h"
+#include "serve/api/files/multipart.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *body = (const char *)data, *at = body, *why = NULL;

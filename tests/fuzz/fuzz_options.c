@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/option.h"
-#include "train/recipe.h"
+#include "train/recipe/recipe.h"
 
 #define OPTIONS(X)                                                                                 \
     X(BOOL, on, "on", "false", 0, 0, "", "a flag")                                                 \

@@ -5,7 +5,7 @@
 
 #include "fuzz_file.h"
 #include "train/mixture.h"
-#include "train/recipe.h"
+#include "train/recipe/recipe.h"
 
 static void dump(char text[1 << 16], const lt_recipe *r) {
     FILE *to = fmemopen(text, 1 << 16, "w");

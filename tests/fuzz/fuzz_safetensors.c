@@ -1,5 +1,5 @@
 /* Fuzz target: a safetensors file in memory; on success every byte of every tensor is read. */
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "fuzz_file.h"
-#include "model/source.h"
+#include "model/files/source.h"
 
 static const char config[] = "{\"model_type\":\"gpt2\",\"n_layer\":1,\"n_embd\":8,\"n_head\":2,"
                              "\"vocab_size\":16,\"n_positions\":8}";

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "model/params.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 
 #define SCORE_ROOT "tests/golden/objective/llama3/"
 

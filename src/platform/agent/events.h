@@ -9,9 +9,10 @@
  *   {..., "event": "recovered", "seconds", "step", "steps_lost"}
  *   {..., "event": "agent", "node", "what"}          an agent has ended and is started again
  *   {..., "event": "suspect", "rank", "node", "step"}  what it holds or computes was
- *                              wrong (train/replicas.h, train/replay.h); node -1: of no agent's
+ *                              wrong (train/watch/replicas.h, train/watch/replay.h); node -1: of no
+ *                              agent's
  *   {..., "event": "straggler", "rank", "node", "slow", "share"}  a rank has become slow, or is no
- *                                                                 longer (train/stragglers.h)
+ *                                                                 longer (train/watch/stragglers.h)
  *   {..., "event": "node", "node", "state", "spare"}  lost, suspect, back, used again; moved: its
  *                                                     ranks are on the node `spare` now
  *   {..., "event": "requeue", "job", "queued"}       this machine is left; queued: scontrol did it

@@ -14,9 +14,10 @@
  * is put together when an attempt begins, by one rank of each machine, from what its own/ and kept/
  * hold.
  *
- * A snapshot has the format of a checkpoint (train/checkpoint.h), with the same checksums. Each
- * node's agent (agent.h) sends the folders under own/ to the agent of the next node, which keeps
- * them. When a node's memory is lost, links into it are repaired: they lead to the copies. */
+ * A snapshot has the format of a checkpoint (train/checkpoint/checkpoint.h), with the same
+ * checksums. Each node's agent (agent.h) sends the folders under own/ to the agent of the next
+ * node, which keeps them. When a node's memory is lost, links into it are repaired: they lead to
+ * the copies. */
 #ifndef LT_PLATFORM_MEMORY_H
 #define LT_PLATFORM_MEMORY_H
 

@@ -5,7 +5,7 @@
 __asm__(".section .rodata\n"
         ".global lt_cluster_page\n"
         "lt_cluster_page:\n"
-        ".incbin \"src/train/report_head.html\"\n"
+        ".incbin \"src/train/report/report_head.html\"\n"
         ".incbin \"src/platform/cluster/page.html\"\n"
         ".byte 0\n"
         ".previous\n");

@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "serve/api/files.h"
+#include "serve/api/files/files.h"
 
 #define MAX_HOST 256
 

@@ -25,7 +25,7 @@ static lt_reply *reply_of(lt_adapter_choice *c) {
 }
 
 /* Is the scale of a request's adapters each row's own? Those of several are part of their sum, and
- * DoRA's lengths of rows depend on it (model/lora_pool.h). */
+ * DoRA's lengths of rows depend on it (model/lora/lora_pool.h). */
 static bool scales_rows(const lt_adapter_choice *c) {
     return c->n == 1 && !c->uses[0].dora;
 }

@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "model/lora_gguf.h"
+#include "model/lora/lora_gguf.h"
 #include "serve/api/adapters_impl.h"
 #include "serve/api/models.h"
 

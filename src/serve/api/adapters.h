@@ -1,4 +1,4 @@
-/* adapters.h: adapters that requests choose by name; model/lora_pool.h holds their numbers.
+/* adapters.h: adapters that requests choose by name; model/lora/lora_pool.h holds their numbers.
  *
  *     names    each adapter of --lora or loaded since: its name, path and number
  *     places   of the pool, in memory: each of one adapter, or of several that a request adds up

@@ -5,7 +5,7 @@
 #include <pthread.h>
 
 #include "base/file.h"
-#include "model/lora_pool.h"
+#include "model/lora/lora_pool.h"
 #include "serve/api/reply.h"
 
 typedef struct {

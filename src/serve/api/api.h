@@ -8,7 +8,7 @@
 
 #include "lateen/serve.h"
 #include "lateen/tokenizer.h"
-#include "serve/api/store.h"
+#include "serve/api/stored/store.h"
 
 #define LT_SERVER_MAX_KEYS 64
 

@@ -16,7 +16,7 @@
 #include "serve/api/access.h"
 #include "serve/api/listing.h"
 #include "serve/api/models.h"
-#include "serve/api/ollama.h"
+#include "serve/api/formats/ollama.h"
 #include "serve/api/reply.h"
 #include "serve/api/route.h"
 

@@ -10,11 +10,11 @@
 #include "base/error.h"
 #include "base/limits.h"
 #include "serve/api/access.h"
-#include "serve/api/batch.h"
+#include "serve/api/files/batch.h"
 #include "serve/api/models.h"
 #include "serve/api/reply.h"
 #include "serve/api/route.h"
-#include "serve/api/tuning.h"
+#include "serve/api/files/tuning.h"
 
 /* A context is known once the model was loaded. */
 static void put_length(lt_json_out *o, const char *key, const lt_server *s) {

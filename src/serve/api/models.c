@@ -13,7 +13,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "model/alloc.h"
-#include "serve/api/batch.h"
+#include "serve/api/files/batch.h"
 #include "serve/api/open_model.h"
 #include "serve/api/reply.h"
 

@@ -17,10 +17,10 @@
 
 #include "serve/api/adapters.h"
 #include "serve/api/compile.h"
-#include "serve/api/blocks.h"
-#include "serve/api/borders.h"
-#include "serve/api/control.h"
-#include "serve/api/group.h"
+#include "serve/api/align/blocks.h"
+#include "serve/api/align/borders.h"
+#include "serve/api/align/control.h"
+#include "serve/api/align/group.h"
 #include "serve/api/server.h"
 #include "serve/stop_scan.h"
 

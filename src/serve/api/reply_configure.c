@@ -8,8 +8,8 @@
 #include "base/error.h"
 #include "base/option.h"
 #include "base/rng.h"
-#include "serve/api/conversation.h"
-#include "serve/api/guide.h"
+#include "serve/api/formats/conversation.h"
+#include "serve/api/align/guide.h"
 #include "serve/api/reply.h"
 
 #define MAX_BIAS 4096

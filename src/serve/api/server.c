@@ -23,15 +23,15 @@
 #include "base/rng.h"
 #include "base/thread.h"
 #include "serve/api/access.h"
-#include "serve/api/batch.h"
+#include "serve/api/files/batch.h"
 #include "serve/api/models.h"
 #include "serve/api/open_model.h"
-#include "serve/api/tuning.h"
-#include "serve/api/uploads.h"
+#include "serve/api/files/tuning.h"
+#include "serve/api/files/uploads.h"
 #include "serve/http/tls.h"
 #include "serve/api/reply.h"
 #include "serve/api/route.h"
-#include "serve/api/chat_output.h"
+#include "serve/api/formats/chat_output.h"
 
 #define POLL_ROUNDS 16                /* Then the loop serves its sockets again. */
 #define BIG_REQUEST ((size_t)1 << 20) /* Bytes from which its memory is released at once. */

@@ -23,8 +23,8 @@
 #include "serve/http/http.h"
 #include "serve/api/metrics.h"
 #include "serve/parse.h"
-#include "serve/api/seal.h"
-#include "serve/api/store.h"
+#include "serve/api/stored/seal.h"
+#include "serve/api/stored/store.h"
 
 typedef struct lt_reply lt_reply;
 

@@ -10,9 +10,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "serve/api/conversation.h"
+#include "serve/api/formats/conversation.h"
 #include "serve/api/listing.h"
-#include "serve/api/prompts.h"
+#include "serve/api/formats/prompts.h"
 #include "serve/api/reply.h"
 #include "serve/api/route.h"
 

@@ -2,7 +2,7 @@
 #ifndef LT_SERVE_STATE_CALLS_H
 #define LT_SERVE_STATE_CALLS_H
 
-#include "serve/api/files.h"
+#include "serve/api/files/files.h"
 #include "serve/api/json_out.h"
 #include "serve/api/server.h"
 

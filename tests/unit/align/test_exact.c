@@ -14,7 +14,7 @@
 
 #include "align/reinforce.h"
 #include "base/error.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 
 enum { QUESTIONS = 3, GROUP = 3, ANSWERS = QUESTIONS * GROUP, LENGTH = 19, SEQ = 32 };
 

@@ -6,7 +6,7 @@
 
 #include "base/rng.h"
 #include "model/alloc.h"
-#include "model/lora.h"
+#include "model/lora/lora.h"
 #include "tensor/block.h"
 
 static const lt_lora_options adapters_of_all = {.rank = 3, .alpha = 4.5, .targets = LT_LORA_ALL};

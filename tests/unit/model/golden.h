@@ -16,8 +16,8 @@
 
 #include "base/error.h"
 #include "base/thread.h"
-#include "model/pass.h"
-#include "model/safetensors.h"
+#include "model/pass/pass.h"
+#include "model/files/safetensors.h"
 #include "unit/device.h"
 #include "tensor/ops.h"
 

@@ -16,10 +16,10 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "model/exec.h"
+#include "model/blocks/exec.h"
 #include "model/family.h"
-#include "model/safetensors.h"
-#include "model/source.h"
+#include "model/files/safetensors.h"
+#include "model/files/source.h"
 
 #define GOLDEN "tests/golden/config_keys.json"
 

@@ -5,7 +5,7 @@
 
 #include <pthread.h>
 
-#include "model/context.h"
+#include "model/blocks/context.h"
 
 static const char *const kinds[] = {"mesh.context=gather", "mesh.context=ulysses",
                                     "mesh.context=ring"};

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "model/gguf_save.h"
+#include "model/files/gguf_save.h"
 
 #define TOLERANCE_F32  2e-5
 #define TOLERANCE_BF16 0.03

@@ -13,8 +13,8 @@
 #include "unit/model/golden.h"
 #include "unit/model/tiny.h"
 
-#include "model/paged_forward.h"
-#include "model/gguf_save.h"
+#include "model/infer/paged_forward.h"
+#include "model/files/gguf_save.h"
 
 #define TOLERANCE     0.025
 #define TOLERANCE_ROW 0.04

@@ -1,5 +1,5 @@
-/* Adapters beside weights in block types (model/decoded.h): losses, gradients and logits have the
- * bits that they have beside the decoded numbers held in F32; where a matrix is multiplied in
+/* Adapters beside weights in block types (model/files/decoded.h): losses, gradients and logits have
+ * the bits that they have beside the decoded numbers held in F32; where a matrix is multiplied in
  * pieces, they differ by the rounding of sums. */
 #include "unit/model/adapters.h"
 #include "unit/model/tiny.h"
@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "model/gguf_save.h"
+#include "model/files/gguf_save.h"
 
 #define WIDTH 256
 #define VOCAB 128

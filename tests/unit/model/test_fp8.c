@@ -2,7 +2,7 @@
  * recompute, number of threads and device memory, and always use the present weights. */
 #include "unit/model/golden.h"
 
-#include "model/fp8.h"
+#include "model/blocks/fp8.h"
 
 static const lt_backend *(*const backends[])(void) = {lt_backend_ref, lt_backend_cpu};
 static const struct how {

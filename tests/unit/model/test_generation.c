@@ -16,7 +16,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "lateen/generate.h"
-#include "model/gguf_save.h"
+#include "model/files/gguf_save.h"
 #include "model/params.h"
 #include "unit/letters.h"
 

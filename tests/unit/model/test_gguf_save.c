@@ -20,9 +20,9 @@
 #include "lateen/model.h"
 #include "lateen/tokenizer.h"
 #include "model/family.h"
-#include "model/gguf_save.h"
+#include "model/files/gguf_save.h"
 #include "model/params.h"
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 #include "unit/model/tiny.h"
 
 #define N_IDS 20

@@ -7,7 +7,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "lateen/model.h"
-#include "model/acts.h"
+#include "model/pass/acts.h"
 #include "model/alloc.h"
 #include "model/family.h"
 

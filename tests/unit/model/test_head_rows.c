@@ -9,7 +9,7 @@
 
 #include "model/alloc.h"
 #include "model/family.h"
-#include "model/pass_impl.h"
+#include "model/pass/pass_impl.h"
 
 enum { B = 2, T = 136, ROWS = B * T, VOCAB = 300 };
 

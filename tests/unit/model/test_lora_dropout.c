@@ -4,9 +4,9 @@
  * seeds are others; and what is not built is refused. */
 #include "unit/model/adapters.h"
 
-#include "model/adapted.h"
-#include "model/lora_dropout.h"
-#include "model/safetensors.h"
+#include "model/lora/adapted.h"
+#include "model/lora/lora_dropout.h"
+#include "model/files/safetensors.h"
 
 #define SFT    "tests/golden/sft"
 #define GOLDEN "tests/golden/lora_dropout.safetensors"

@@ -7,8 +7,8 @@
 
 #include "base/file.h"
 #include "data/gguf.h"
-#include "model/lora_gguf.h"
-#include "model/lora_pool.h"
+#include "model/lora/lora_gguf.h"
+#include "model/lora/lora_pool.h"
 
 #define SFT "tests/golden/sft"
 

@@ -3,7 +3,7 @@
  * of ops, repeats them at each launch, and runs nothing before it is waited for. */
 #include "unit/model/adapters.h"
 
-#include "model/paged_forward.h"
+#include "model/infer/paged_forward.h"
 #include "base/rng.h"
 #include "unit/lazy_device.h"
 

@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "model/alloc.h"
-#include "model/gguf_save.h"
+#include "model/files/gguf_save.h"
 #include "model/family.h"
 
 /* ---- Boxes ---- */

@@ -11,8 +11,8 @@
 #include "base/file.h"
 #include "lateen/model.h"
 #include "model/family.h"
-#include "model/gguf_save.h"
-#include "model/exec.h"
+#include "model/files/gguf_save.h"
+#include "model/blocks/exec.h"
 
 #define TOLERANCE 5e-6
 #define ROOT      "tests/golden/rope/"

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "model/safetensors.h"
+#include "model/files/safetensors.h"
 
 static void written_is_read(void **state) {
     char path[] = "/tmp/lateen-st-XXXXXX";

@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/rng.h"
-#include "model/sampler.h"
+#include "model/infer/sampler.h"
 #include "tensor/backend.h"
 
 enum { BIG = 131072 };

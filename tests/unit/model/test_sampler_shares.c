@@ -2,7 +2,7 @@
  * temperature, repetition. */
 #include "unit/model/golden.h"
 
-#include "model/sampler.h"
+#include "model/infer/sampler.h"
 
 #define DRAWS 6000
 

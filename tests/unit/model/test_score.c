@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "model/alloc.h"
-#include "model/gguf_save.h"
+#include "model/files/gguf_save.h"
 #include "unit/score_golden.h"
 
 enum { ROOM = 256 };

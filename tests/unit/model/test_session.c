@@ -5,7 +5,7 @@
 #include <malloc.h>
 
 #include "lateen/model.h"
-#include "model/exec.h"
+#include "model/blocks/exec.h"
 
 #define V 64
 

@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "model/alloc.h"
 #include "model/family.h"
-#include "model/pass_impl.h"
+#include "model/pass/pass_impl.h"
 
 /* ---- Tables ---- */
 

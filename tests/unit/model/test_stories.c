@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "lateen/model.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 
 #define FOLDER  "tests/golden/stories260k/"
 #define N_STEPS 200

@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "lateen/watermark.h"
-#include "model/sampler.h"
+#include "model/infer/sampler.h"
 
 enum { V = 6, DRAWS = 100000, TEXT = 200, WORDS = 500 };
 

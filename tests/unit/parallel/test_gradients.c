@@ -10,7 +10,7 @@
 #include "base/thread.h"
 #include "parallel/gradients.h"
 #include "parallel/slice.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/norm.h"
 
 static char root[] = "/tmp/lateen-gradients-XXXXXX";

@@ -14,8 +14,8 @@
 #include <jansson.h>
 
 #include "plan/own.h"
-#include "train/fit.h"
-#include "train/shapes.h"
+#include "train/recipe/fit.h"
+#include "train/recipe/shapes.h"
 
 #define MAX_POINTS 16
 #define WITHIN     0.05

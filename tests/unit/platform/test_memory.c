@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "platform/agent/memory.h"
-#include "train/snapshot.h"
+#include "train/checkpoint/snapshot.h"
 
 static void put(const char *root, const char *name, const char *text) {
     char path[LT_PATH_BYTES];

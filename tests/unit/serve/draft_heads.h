@@ -6,8 +6,8 @@
 #define FLEET_CHOICES 128
 #include "unit/serve/fleet.h"
 
-#include "model/draft_head.h"
-#include "model/safetensors.h"
+#include "model/infer/draft_head.h"
+#include "model/files/safetensors.h"
 
 #define GOLDEN "tests/golden/draft_head"
 #define MTP    "tests/golden/draft_mtp"

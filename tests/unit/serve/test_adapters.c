@@ -10,8 +10,8 @@
 
 #include "base/file.h"
 #include "model/alloc.h"
-#include "model/lora_pool.h"
-#include "model/safetensors.h"
+#include "model/lora/lora_pool.h"
+#include "model/files/safetensors.h"
 #include "tensor/backend.h"
 
 #define ROOT  "tests/golden/serve/lora/"

@@ -10,7 +10,7 @@
 
 #include "base/json.h"
 #include "serve/api/api_params.h"
-#include "serve/api/ollama.h"
+#include "serve/api/formats/ollama.h"
 
 static const lt_field fields[] = {LT_JSON("messages", messages),
                                   LT_STR("model", model),

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "serve/api/batch_line.h"
+#include "serve/api/files/batch_line.h"
 
 #define CHAT   "/v1/chat/completions"
 #define PREFIX "{\"custom_id\": \"a\", \"method\": \"POST\", \"url\": \"" CHAT "\", "

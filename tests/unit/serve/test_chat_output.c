@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "serve/api/chat_output.h"
+#include "serve/api/formats/chat_output.h"
 
 static void on(lt_reply_choice *c, int item, bool fresh, const char *text, size_t n) {
     lt_json_out *heard = c->reply->format_state;

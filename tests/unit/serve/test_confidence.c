@@ -8,7 +8,7 @@
 #include <cmocka.h>
 
 #include "lateen/select.h"
-#include "serve/api/confidence.h"
+#include "serve/api/align/confidence.h"
 
 /* numpy.percentile([12, 7.5, 9, 31, 8], 100 * (1 - eta)) */
 static void thresholds(void **state) {

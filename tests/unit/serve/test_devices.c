@@ -9,7 +9,7 @@
 
 #include "base/thread.h"
 #include "model/alloc.h"
-#include "model/pass.h"
+#include "model/pass/pass.h"
 #include "tensor/ops.h"
 #include "train/optimiser.h"
 

@@ -1,8 +1,8 @@
 /* Lengths of drafts that the engine chooses, in simulated worlds, beside the best fixed length.
  *
  * The times are those of one NVIDIA H200 (bench/results/speculation.md). A step runs as many rows
- * as the next bucket has (model/paged_forward.c), whose first uses are recorded. Texts are as long
- * as each other, and end: those for which the drafts are bad run alone at last. */
+ * as the next bucket has (model/infer/paged_forward.c), whose first uses are recorded. Texts are as
+ * long as each other, and end: those for which the drafts are bad run alone at last. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,7 +5,7 @@
 #define FLEET_CHOICES 128
 #include "unit/serve/fleet.h"
 
-#include "model/sampler.h"
+#include "model/infer/sampler.h"
 
 /* 0.9999 quantile of chi-square (Wilson and Hilferty). */
 static double most_chi_square(int degrees) {

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "serve/api/multipart.h"
+#include "serve/api/files/multipart.h"
 
 #define PART(disposition) "--xyz\r\nContent-Disposition: form-data; " disposition "\r\n"
 

@@ -8,7 +8,7 @@
 #include <stdatomic.h>
 #include <time.h>
 
-#include "model/pass.h"
+#include "model/pass/pass.h"
 #include "tensor/ops.h"
 #include "train/optimiser.h"
 

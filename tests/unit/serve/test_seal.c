@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "serve/api/seal.h"
+#include "serve/api/stored/seal.h"
 
 static void opens_what_it_sealed(void **state) {
     lt_seal_key key, again, other, none;

@@ -7,8 +7,8 @@
 
 #include "base/file.h"
 #include "base/json.h"
-#include "model/safetensors.h"
-#include "model/steering.h"
+#include "model/files/safetensors.h"
+#include "model/infer/steering.h"
 #include "tensor/backend.h"
 
 #define ROOT  "tests/golden/serve/guides/"

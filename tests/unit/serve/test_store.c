@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "lateen/base.h"
-#include "serve/api/store.h"
+#include "serve/api/stored/store.h"
 
 static lt_store *opened(int64_t entries, size_t bytes, double lifetime_s) {
     lt_store *s = NULL;

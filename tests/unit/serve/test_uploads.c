@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "serve/api/uploads.h"
+#include "serve/api/files/uploads.h"
 
 #define PART_BYTES ((size_t)16 << 20)
 #define N_THREADS  4

@@ -5,7 +5,7 @@
 
 #include <unistd.h>
 
-#include "model/paged_forward.h"
+#include "model/infer/paged_forward.h"
 
 enum { ROWS = 64, MAX_ROWS = 256, SEQS = 64, PAGE = 16, V = 700 };
 

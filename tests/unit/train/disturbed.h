@@ -6,7 +6,7 @@
 
 #include "unit/parallel/ranks.h"
 
-#include "train/checksum.h"
+#include "train/checkpoint/checksum.h"
 
 #define MODEL      "model.layers=1 model.width=16 model.heads=2 model.ffn=32 batch.size=12 steps=8 "
 #define MOST_RANKS 4

@@ -12,7 +12,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 static char folder[] = "/tmp/lateen-keep-XXXXXX";
 

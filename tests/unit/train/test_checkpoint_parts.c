@@ -9,8 +9,8 @@
 
 #include "base/file.h"
 #include "base/thread.h"
-#include "model/safetensors.h"
-#include "train/checkpoint.h"
+#include "model/files/safetensors.h"
+#include "train/checkpoint/checkpoint.h"
 
 static char root[] = "/tmp/lateen-ckpt-parts-XXXXXX";
 

@@ -9,8 +9,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "lateen/tokenizer.h"
-#include "train/eval_items.h"
-#include "train/score.h"
+#include "train/eval/eval_items.h"
+#include "train/eval/score.h"
 
 #define DATA    "tests/golden/eval/"
 #define STORIES "tests/golden/stories260k/"

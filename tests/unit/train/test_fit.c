@@ -10,8 +10,8 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "train/fit.h"
-#include "train/shapes.h"
+#include "train/recipe/fit.h"
+#include "train/recipe/shapes.h"
 
 #define N 4 /* Ranks. */
 

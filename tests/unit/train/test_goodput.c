@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
-#include "train/goodput.h"
+#include "train/watch/goodput.h"
 
 #define SLOW 60.0 /* A busy machine takes less between two lines. */
 

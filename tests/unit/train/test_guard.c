@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "base/error.h"
-#include "train/guard.h"
+#include "train/watch/guard.h"
 
 static lt_recipe *recipe(int64_t window) {
     lt_recipe *r = calloc(1, sizeof *r);

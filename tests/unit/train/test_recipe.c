@@ -8,7 +8,7 @@
 #include "base/option.h"
 #include "lateen/train.h"
 #include "train/mixture.h"
-#include "train/recipe.h"
+#include "train/recipe/recipe.h"
 #include "train/run.h"
 
 static void set(lt_recipe *r, const char *name, const char *value) {

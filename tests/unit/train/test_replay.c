@@ -6,7 +6,7 @@
 #include "unit/train/disturbed.h"
 
 #include "base/rng.h"
-#include "train/replay.h"
+#include "train/watch/replay.h"
 
 #define FAULT_STEP 5
 

@@ -5,7 +5,7 @@
 #include "unit/train/disturbed.h"
 
 #include "base/rng.h"
-#include "train/replicas.h"
+#include "train/watch/replicas.h"
 
 #define FLIP_STEP 5
 

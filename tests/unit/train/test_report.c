@@ -7,9 +7,9 @@
 #include <sys/mman.h>
 
 #include "base/file.h"
-#include "train/memory.h"
-#include "train/metrics.h"
-#include "train/report.h"
+#include "train/recipe/memory.h"
+#include "train/report/metrics.h"
+#include "train/report/report.h"
 
 static char folder[] = "/tmp/lateen-report-XXXXXX", metrics[64];
 

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "train/stragglers.h"
+#include "train/watch/stragglers.h"
 
 enum { MOST = 6 };
 

@@ -1,6 +1,6 @@
 /* decode_q.cu: rows of a table in block types (tensor/block.h), as files hold them, by id: the
  * embedding of a quantised model, and the weights of one that adapters are trained beside
- * (model/decoded.h), whose ids are 0, 1, 2, ...
+ * (model/files/decoded.h), whose ids are 0, 1, 2, ...
  *
  * SHAPES    table (V, C) of TYPE; ids (rows) int32; y (rows, C) of DTYPE; C whole blocks. Rows of y
  *           and of pos_table begin at 16 bytes.

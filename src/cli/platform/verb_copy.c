@@ -1,0 +1,216 @@
+/* verb_copy.c: `lateen copy SRC DST`: files between folders, object stores, web servers and the
+ * model hub. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include <jansson.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/platform/copying.h"
+#include "cli/verb.h"
+
+#define COPY_OPTIONS(X)                                                                            \
+    X(I64, connections, "connections", "8", 1, 256, "N", "parts under way at a time")              \
+    X(I64, part_bytes, "part-bytes", "16MiB", 4096, 2147483648.0, "BYTES",                         \
+      "size of a part; larger where an upload would have more than 10,000 of them")                \
+    X(I64, limit_rate, "limit-rate", "0", 0, 1e15, "BYTES/S",                                      \
+      "most bytes a second of all connections together; 0: no limit")                              \
+    X(STR, include, "include", "", 0, 0, "PATTERNS",                                               \
+      "copy only files whose names match one of these, e.g. '*.json,*.safetensors'")               \
+    X(STR, exclude, "exclude", "", 0, 0, "PATTERNS", "do not copy files whose names match one")    \
+    X(STR, sha256, "sha256", "", 0, 0, "HEX", "what a single file must have")                      \
+    X(BOOL, force, "force", "false", 0, 0, "", "copy also what is at the target already")          \
+    X(BOOL, list, "list", "false", 0, 0, "",                                                       \
+      "list the files of a place instead: date, size, name")                                       \
+    X(BOOL, delete, "delete", "false", 0, 0, "",                                                   \
+      "delete an object of s3 instead, or all objects below s3://BUCKET/PREFIX/")                  \
+    X(STR, endpoint, "endpoint", "", 0, 0, "URL",                                                  \
+      "object store; empty: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, ~/.aws/config, Amazon's")       \
+    X(STR, region, "region", "", 0, 0, "NAME",                                                     \
+      "its region; empty: AWS_REGION, ~/.aws/config, us-east-1")                                   \
+    X(STR, profile, "profile", "", 0, 0, "NAME",                                                   \
+      "section of ~/.aws/credentials and ~/.aws/config; empty: the keys of the environment, "      \
+      "AWS_PROFILE, default")                                                                      \
+    X(ENUM, addressing, "addressing", "auto", 0, 0, "auto|path|host",                              \
+      "where a bucket's name stands; auto: in the host for Amazon, in the path for others")        \
+    X(BOOL, anonymous, "anonymous", "false", 0, 0, "", "send no keys, for public buckets")         \
+    X(I64, tries, "tries", "8", 1, 1000, "N", "how often a request that brings nothing is tried")  \
+    X(F64, delay_s, "delay-s", "0.5", 0, 60, "S",                                                  \
+      "mean wait before the second try; it doubles with each, up to 20 s")                         \
+    X(F64, stall_s, "stall-s", "30", 1, 3600, "S",                                                 \
+      "a connection without a byte for so long is given up, and tried again")                      \
+    X(BOOL, json, "json", "false", 0, 0, "", "progress and result as lines of JSON")
+
+typedef struct {
+    COPY_OPTIONS(LT_OPTION_FIELD)
+} copy_options;
+#define LT_OPTION_STRUCT copy_options
+static const lt_option rows[] = {COPY_OPTIONS(LT_OPTION_ROW)};
+const lt_option_table lt_verb_copy_options = LT_OPTION_TABLE("copy", rows);
+
+static void print_report(const lt_copy_report *r, const char *source, const char *target,
+                         bool json) {
+    char took[LT_CLOCK_TEXT_BYTES];
+    if (json) {
+        printf("{\"event\": \"done\", \"files\": %lld, \"files_same\": %lld, \"bytes\": %lld, "
+               "\"moved_bytes\": %lld, \"seconds\": %.3f, \"retries\": %lld, \"checked_by\": "
+               "\"%s\"}\n",
+               (long long)r->n_files, (long long)r->n_files_same, (long long)r->total_bytes,
+               (long long)r->moved_bytes, r->seconds, (long long)r->n_retries, r->checked_by);
+    } else if (r->n_files_same == r->n_files) {
+        lt_log_info("%s: all of %s is there already (%lld file%s, %.1f MB)", target, source,
+                    (long long)r->n_files, r->n_files == 1 ? "" : "s",
+                    (double)r->total_bytes * 1e-6);
+    } else {
+        lt_log_info("%s: %lld file%s, %.1f MB; %.1f MB moved in %s (%.1f MB/s), %lld requests "
+                    "repeated, checked by %s",
+                    target, (long long)r->n_files, r->n_files == 1 ? "" : "s",
+                    (double)r->total_bytes * 1e-6, (double)r->moved_bytes * 1e-6,
+                    lt_duration_text(took, r->seconds),
+                    (double)r->moved_bytes * 1e-6 / (r->seconds > 1e-6 ? r->seconds : 1e-6),
+                    (long long)r->n_retries, r->checked_by);
+    }
+}
+
+/* What a list has counted so far. */
+typedef struct {
+    bool json;
+    int64_t n_files, n_bytes;
+} listed;
+
+static lt_err print_file(void *ctx, const lt_copy_file *file) {
+    listed *l = ctx;
+    const time_t at = (time_t)file->modified_s;
+    struct tm tm;
+    char date[32] = "-";
+    l->n_files++;
+    l->n_bytes += file->size_bytes;
+    if (l->json) {
+        json_t *line = json_pack("{s:s, s:s, s:I, s:f}", "name", file->name, "address", file->shown,
+                                 "bytes", (json_int_t)file->size_bytes, "modified_s",
+                                 file->modified_s);
+        if (line == NULL) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: a name that is not UTF-8", file->shown);
+        }
+        (void)json_dumpf(line, stdout, 0);
+        (void)putchar('\n');
+        json_decref(line);
+        return LT_OK;
+    }
+    if (file->modified_s > 0.0 && gmtime_r(&at, &tm) != NULL) {
+        (void)strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", &tm);
+    }
+    printf("%19s %15lld  %s\n", date, (long long)file->size_bytes, file->name);
+    return LT_OK;
+}
+
+static lt_err list(const char *place, const lt_copy_options *c, bool json) {
+    listed l = {.json = json};
+    LT_TRY(lt_copy_list(place, c, print_file, &l));
+    if (!json) {
+        lt_log_info("%s: %lld file%s, %.1f MB", place, (long long)l.n_files,
+                    l.n_files == 1 ? "" : "s", (double)l.n_bytes * 1e-6);
+    }
+    return LT_OK;
+}
+
+static lt_err delete_objects(const char *place, const lt_copy_options *c, bool json) {
+    int64_t n = 0;
+    const char *prefix = strncmp(place, "s3://", 5) == 0 ? strchr(place + 5, '/') : NULL;
+    if (prefix == NULL || prefix[1] == '\0') {
+        LT_FAIL(LT_ERR_ARG, "--delete %s: give s3://BUCKET/KEY or s3://BUCKET/PREFIX/", place);
+    }
+    LT_TRY(lt_copy_delete(place, c, &n));
+    if (n == 0) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "%s: there is no such object%s", place,
+                place[strlen(place) - 1] == '/' ? "" : " (all below it: with a slash at the end)");
+    }
+    if (json) {
+        printf("{\"event\": \"deleted\", \"files\": %lld}\n", (long long)n);
+    } else {
+        lt_log_info("%s: %lld object%s deleted", place, (long long)n, n == 1 ? "" : "s");
+    }
+    return LT_OK;
+}
+
+static lt_err run(const copy_options *o, const char *const *words, int n) {
+    lt_copy_options c = lt_copy_defaults();
+    lt_copy_report r = {0};
+    char path[LT_PATH_BYTES];
+    lt_err err;
+
+    if ((o->list || o->delete) && (n != 1 || (o->list && o->delete))) {
+        LT_FAIL(LT_ERR_ARG, "--%s takes one place and no target", o->list ? "list" : "delete");
+    }
+    c.n_connections = o->connections;
+    c.part_bytes = o->part_bytes;
+    c.rate_bytes = o->limit_rate;
+    c.n_tries = o->tries;
+    c.delay_s = o->delay_s;
+    c.stall_s = o->stall_s;
+    c.profile = o->profile;
+    c.region = o->region;
+    c.endpoint = o->endpoint;
+    c.addressing = o->addressing;
+    c.anonymous = o->anonymous;
+    c.include = o->include;
+    c.exclude = o->exclude;
+    c.sha256 = o->sha256;
+    c.force = o->force;
+    if (o->list || o->delete) {
+        return o->list ? list(words[0], &c, o->json) : delete_objects(words[0], &c, o->json);
+    }
+    if (n == 1 && (strstr(words[0], "://") == NULL || strncmp(words[0], "file:", 5) == 0)) {
+        LT_FAIL(LT_ERR_ARG,
+                "%s: copy takes a source and a target; only s3://, https:// and hf:// "
+                "are brought into the cache without one",
+                words[0]);
+    }
+    lt_copying_show(&c, o->json, true);
+    if (n == 1) {
+        err = lt_copy_bring(path, words[0], &c);
+        lt_copying_shown();
+        LT_TRY(err);
+        printf("%s\n", path);
+        return LT_OK;
+    }
+    err = lt_copy(words[0], words[1], &c, &r);
+    lt_copying_shown();
+    if (err == LT_ERR_INTERRUPTED) {
+        return lt_error_set(err, "stopped; the same command goes on from here");
+    }
+    LT_TRY(err);
+    print_report(&r, words[0], words[1], o->json);
+    return LT_OK;
+}
+
+int lt_verb_copy(int argc, char **argv);
+int lt_verb_copy(int argc, char **argv) {
+    static const char usage[] =
+        "copy SOURCE TARGET [options] | copy hf://ORG/NAME | copy --list PLACE | "
+        "copy --delete s3://...";
+    static const char prose[] =
+        "Copy files between folders, object stores and the model hub. Source: a file or folder, "
+        "s3://BUCKET/KEY, s3://BUCKET/PREFIX/ (all below it), https://..., "
+        "hf://[datasets/]ORG/NAME[@REVISION][/FILE]. Target: a file or folder, s3://... A source "
+        "without a target is brought into the cache, and its path is printed.\nA target appears "
+        "whole or not at all; the same command goes on after any interruption. docs/platform/"
+        "copy.md has examples.";
+    const char *words[2];
+    copy_options o;
+    int n = 0, status = LT_EXIT_DONE;
+    lt_err err;
+
+    if (!lt_verb_parse(&lt_verb_copy_options, &o, argc, argv, usage, prose, words, 2, &n,
+                       &status)) {
+        return status;
+    }
+    err = n > 0 ? run(&o, words, n)
+                : lt_error_set(LT_ERR_ARG, "copy takes a source and a target; usage: lateen %s",
+                               usage);
+    return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
+}

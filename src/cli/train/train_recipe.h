@@ -1,0 +1,12 @@
+/* train_recipe.h: the recipe that a command line of `lateen train` means. */
+#ifndef LT_CLI_TRAIN_RECIPE_H
+#define LT_CLI_TRAIN_RECIPE_H
+
+#include "train/recipe/recipe.h"
+
+/* argv[1..]: the words after `train`, a recipe and flags that override it. Refuses flags without
+ * effect and recipes without `out` or `data.train`. Of a recipe with stages: the one that --stage
+ * names. *help: --help was among them; r is not read. */
+LT_MUST_USE lt_err lt_cli_recipe_load(lt_recipe *r, int argc, char **argv, bool *help);
+
+#endif

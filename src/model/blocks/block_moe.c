@@ -1,0 +1,161 @@
+/* block_moe.c: a mixture of experts in the place of the MLP. The router chooses top_k experts a
+ * row; the chosen rows are gathered in expert order, each expert's rows go through its own two
+ * matrices, and combine weighs and adds them back.
+ *
+ * The number of rows of each expert stays on the device: the grouped products read expert_start
+ * there. Between them, the activation runs over all R * K places; those beyond expert_start[E]
+ * (rows dropped for capacity) hold old values, and their results are never read.
+ *
+ * Ranks of tp have columns of every expert. Each sends its own rows through the router and all
+ * choose from the gathered logits; what an expert's result is worth to a row is known when the
+ * parts of all ranks are summed.
+ *
+ * Ranks that divide the experts (expert.h) send the gathered rows to those that hold their experts
+ * before the products and take the results back behind them; `here` are the layer's tensors as the
+ * products see them. */
+#include "model/blocks/block.h"
+
+#include "model/lora/adapted.h"
+#include "model/blocks/expert.h"
+#include "model/blocks/tp.h"
+
+/* y rows of each expert = x rows of it times its matrix's transpose [+ its bias]. */
+static lt_err experts_fwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
+                          lt_param_kind bias, lt_tensor y, lt_tensor x) {
+    const lt_tensor b = lt_exec_bias(r, bias, layer);
+    LT_TRY(lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = y,
+                                                               .a = x,
+                                                               .b = lt_exec_weight(r, kind, layer),
+                                                               .expert_start = t->expert_start,
+                                                               .trans_b = true,
+                                                               .fixed_order = r->fixed_order}));
+    LT_TRY(lt_lora_experts_forward(r, y, x, t->expert_start, kind, layer));
+    return b.data == NULL
+               ? LT_OK
+               : lt_exec_moe_bias_fwd(
+                     r, &(lt_moe_bias_args){.y = y, .bias = b, .expert_start = t->expert_start});
+}
+
+/* dw += dy^T x of each expert (the gradient of an expert that no row chose is left unchanged;
+ * beside adapters there is none, and theirs are made), dbias likewise, then dx = dy w; dx may be
+ * x. */
+static lt_err experts_bwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
+                          lt_param_kind bias, lt_tensor dx, lt_tensor dy, lt_tensor x) {
+    const lt_tensor dw = lt_exec_gradient(r, kind, layer),
+                    dbias = lt_exec_bias_gradient(r, bias, layer);
+    if (dbias.data != NULL) {
+        LT_TRY(lt_exec_moe_bias_bwd(
+            r, &(lt_moe_bias_bwd_args){.dbias = dbias, .dy = dy, .expert_start = t->expert_start}));
+    }
+    LT_TRY(lt_lora_experts_gradients(r, dy, x, t->expert_start, kind, layer));
+    if (dw.data != NULL) {
+        LT_TRY(lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = dw,
+                                                                   .a = dy,
+                                                                   .b = x,
+                                                                   .expert_start = t->expert_start,
+                                                                   .weights = true,
+                                                                   .accumulate = true}));
+    }
+    LT_TRY(lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = dx,
+                                                               .a = dy,
+                                                               .b = lt_exec_weight(r, kind, layer),
+                                                               .expert_start = t->expert_start}));
+    return lt_lora_experts_backward(r, dx, t->expert_start, kind, layer);
+}
+
+static lt_err gather(lt_exec *r, const lt_layer_spec *l, const lt_layer_acts *t, lt_tensor h) {
+    return lt_exec_moe_gather_fwd(r, &(lt_moe_gather_args){.y = lt_experts_own_rows(r, t),
+                                                           .x = h,
+                                                           .slot_row = t->slot_row,
+                                                           .expert_start = t->expert_start,
+                                                           .top_k = l->top_k});
+}
+
+lt_err lt_moe_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
+                  lt_tensor h, lt_tensor y, int64_t capacity) {
+    const lt_layer_spec l = lt_exec_layer(r, layer);
+    const lt_tensor aux = lt_tensor_1d((float *)b->aux.data + 2 * layer, LT_F32, 2);
+
+    LT_TRY(lt_linear_fwd(r, lt_tp_own_rows(r, t->logits), lt_tp_own_rows(r, h), LT_PARAM_ROUTER,
+                         LT_PARAM_ROUTER_BIAS, layer));
+    LT_TRY(lt_tp_gather(r, t->logits, lt_tp_own_rows(r, t->logits)));
+    LT_TRY(lt_exec_moe_route_fwd(r, &(lt_moe_route_args){.probs = t->probs,
+                                                         .experts = t->experts,
+                                                         .weights = t->weights,
+                                                         .slot_row = t->slot_row,
+                                                         .expert_start = t->expert_start,
+                                                         .aux = aux,
+                                                         .logits = t->logits,
+                                                         .capacity = capacity,
+                                                         .normalise = l.moe_normalise}));
+    LT_TRY(gather(r, &l, t, h));
+    LT_TRY(lt_experts_meet(r, layer, t));
+    const lt_layer_acts here = lt_experts_here(r, t);
+    LT_TRY(lt_experts_send(r, t, here.xg, lt_experts_own_rows(r, t)));
+    LT_TRY(experts_fwd(r, layer, &here, LT_PARAM_UP, LT_PARAM_UP_BIAS, here.up, here.xg));
+    LT_TRY(lt_mlp_activate(r, &l, layer, &here));
+    LT_TRY(experts_fwd(r, layer, &here, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, here.down, here.act));
+    LT_TRY(lt_experts_return(r, t, t->down, here.down));
+    return lt_exec_moe_combine_fwd(r, &(lt_moe_combine_args){.y = y,
+                                                             .x = t->down,
+                                                             .weights = t->weights,
+                                                             .slot_row = t->slot_row,
+                                                             .expert_start = t->expert_start});
+}
+
+/* Through the router: dh += dlogits W, dW += dlogits^T h. The products need one type, so BF16
+ * rounds dlogits first. */
+static lt_err router_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
+                         lt_tensor h, float aux_scale) {
+    const lt_layer_spec l = lt_exec_layer(r, layer);
+    LT_TRY(lt_exec_moe_route_bwd(
+        r, &(lt_moe_route_bwd_args){.dlogits = b->dlogits,
+                                    .dweights = b->dweights,
+                                    .logits = t->logits,
+                                    .probs = t->probs,
+                                    .experts = t->experts,
+                                    .weights = t->weights,
+                                    .expert_start = t->expert_start,
+                                    .aux_scale = b->n_labels,
+                                    .aux_coef = r->spec->moe_aux_coef * aux_scale,
+                                    .z_coef = r->spec->moe_z_coef * aux_scale,
+                                    .normalise = l.moe_normalise}));
+    if (b->dlogits_cast.data != b->dlogits.data) {
+        LT_TRY(lt_exec_cast(r, &(lt_cast_args){.y = b->dlogits_cast, .x = b->dlogits}));
+    }
+    return lt_linear_bwd(r, lt_tp_own_rows(r, b->dh), lt_tp_own_rows(r, b->dlogits_cast),
+                         lt_tp_own_rows(r, h), LT_PARAM_ROUTER, LT_PARAM_ROUTER_BIAS, layer, true);
+}
+
+lt_err lt_moe_bwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
+                  lt_tensor h, lt_tensor dy, lt_recompute level, float aux_scale) {
+    const lt_layer_spec l = lt_exec_layer(r, layer);
+    const lt_layer_acts here = lt_experts_here(r, t);
+    const lt_tensor ddown = lt_experts_results(r, t, b->ddown);
+    if (level == LT_RECOMPUTE_SELECTIVE) {
+        LT_TRY(gather(r, &l, t, h));
+        LT_TRY(lt_experts_send(r, t, here.xg, lt_experts_own_rows(r, t)));
+        LT_TRY(lt_mlp_activate(r, &l, layer, &here));
+    }
+    LT_TRY(lt_exec_moe_combine_bwd(r, &(lt_moe_combine_bwd_args){.dx = b->ddown,
+                                                                 .dweights = b->dweights,
+                                                                 .dy = dy,
+                                                                 .x = t->down,
+                                                                 .weights = t->weights,
+                                                                 .slot_row = t->slot_row,
+                                                                 .expert_start = t->expert_start}));
+    LT_TRY(lt_tp_sum(r, b->dweights));
+    LT_TRY(lt_experts_send(r, t, ddown, b->ddown));
+    LT_TRY(
+        experts_bwd(r, layer, &here, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, here.act, ddown, here.act));
+    LT_TRY(lt_mlp_activate_bwd(r, &l, layer, &here));
+    LT_TRY(experts_bwd(r, layer, &here, LT_PARAM_UP, LT_PARAM_UP_BIAS, here.xg, here.up, here.xg));
+    LT_TRY(lt_experts_return(r, t, lt_experts_own_rows(r, t), here.xg));
+    LT_TRY(lt_exec_moe_gather_bwd(r, &(lt_moe_gather_bwd_args){.dx = b->dh,
+                                                               .dy = lt_experts_own_rows(r, t),
+                                                               .slot_row = t->slot_row,
+                                                               .expert_start = t->expert_start,
+                                                               .top_k = l.top_k}));
+    LT_TRY(lt_tp_scatter(r, lt_tp_own_rows(r, b->dh), b->dh));
+    return router_bwd(r, layer, t, b, h, aux_scale);
+}

@@ -1,0 +1,102 @@
+/* context.h: context parallelism: the tokens of each sequence are divided over a group of ranks.
+ *
+ * A sequence of T tokens is cut into 2n equal pieces. Rank r of n holds pieces r and 2n - 1 - r,
+ * one behind the other, so that causal attention costs every rank the same:
+ *
+ *     n = 3     pieces  0 1 2 3 4 5         rank 0: 0 5    rank 1: 1 4    rank 2: 2 3
+ *
+ * Everything but attention works on a row alone. Attention needs the keys and values of other
+ * ranks, and gets them in one of three ways:
+ *
+ *   gather    Keys and values of all ranks are gathered, of one layer at a time. Each piece of
+ *             queries attends to the keys up to its own end. The forward pass has the bits of one
+ *             rank where pieces are whole tiles. (Llama 3, arXiv:2407.21783, 3.3.2)
+ *   ulysses   An all-to-all turns "some tokens of all heads" into "all tokens of some heads", and
+ *             another turns the result back. It has the bits of one rank; the ranks must divide the
+ *             heads. (Jacobs et al. 2023, arXiv:2309.14509)
+ *   ring      Keys and values go round a ring while those that are here are attended to; results
+ *             are merged by their log-sum-exp. It holds the keys of two ranks at any time. (Liu et
+ *             al. 2023, arXiv:2310.01889)
+ *
+ * Bytes that a rank sends for a layer of G key heads of D columns, rows of R tokens (of T / n
+ * each), elements of e bytes, k = 2 R G D e:
+ *
+ *             forward              backward
+ *   gather    (n - 1) k            (n - 1) k again, then (n - 1) k in F32
+ *   ring      (n - 1) k            (n - 1) k, and n k in F32
+ *   ulysses   (1 - 1/n) R (2 H + 2 G) D e      the same, and as much again for what is sent anew
+ *
+ * Document starts are indices in the whole sequence. */
+#ifndef LT_MODEL_CONTEXT_H
+#define LT_MODEL_CONTEXT_H
+
+#include "base/arena.h"
+#include "model/blocks/exec.h"
+#include "model/pass/pass.h"
+
+typedef struct lt_context {
+    lt_group *group;
+    lt_context_kind kind;
+    int n, rank;
+    /* Scratch of one attention call; which are there depends on the kind. */
+    void *mine, *sent, *received, *whole, *dwhole, *part, *out, *dout;
+    float *acc, *dq_acc, *lse, *travel[2];
+    int32_t *starts;     /* Document starts, see context_ring.c. */
+    int32_t *all_starts; /* (B, T) of whole sequences. */
+} lt_context;
+
+/* Piece `half` (0 or 1) of rank r of n, among the 2n. */
+static inline int lt_context_piece(int n, int r, int half) {
+    return half == 0 ? r : 2 * n - 1 - r;
+}
+
+/* Can the group divide this model's attention so? ARG names the numbers. */
+LT_MUST_USE lt_err lt_context_check(const lt_model_spec *s, const lt_pass_options *o);
+/* Take the scratch; and set up what does not depend on memory. Without a group: nothing. */
+void lt_context_carve(lt_context *c, const lt_model_spec *s, lt_dtype dtype,
+                      const lt_pass_options *o, lt_arena *a);
+void lt_context_set(lt_context *c, const lt_pass_options *o);
+
+/* The attention op over whole sequences: args are those of this rank's rows. Without a context
+ * (r->context NULL) they are the ops themselves. */
+LT_MUST_USE lt_err lt_context_attention_fwd(lt_exec *r, const lt_attention_args *a);
+LT_MUST_USE lt_err lt_context_attention_bwd(lt_exec *r, const lt_attention_bwd_args *a);
+
+/* This rank's columns of rows (n_rows, seq) of 4-byte values, in place: what was at [row * seq + t]
+ * of the whole goes to [row * (seq / n) + local t]. seq must be a multiple of 2n. */
+void lt_context_take(void *rows, int64_t n_rows, int64_t seq, int n, int rank);
+/* The way back: whole rows (n_rows, seq) of those of all ranks, by_rank (n, n_rows, seq / n). */
+void lt_context_put(void *rows, const void *by_rank, int64_t n_rows, int64_t seq, int n);
+
+/* ---- What the three ways share (context.c) ---- */
+
+/* x (B, T, heads, D), of which heads lie side by side, as (B, T, heads * D). */
+lt_tensor lt_context_rows(const lt_tensor *x);
+/* Contiguous (B, T, W) over memory. */
+lt_tensor lt_context_block(void *data, lt_dtype dtype, int64_t B, int64_t T, int64_t W);
+/* Columns [first, first + n) of the last dimension; tokens likewise of the one before. */
+lt_tensor lt_context_cols(const lt_tensor *x, int64_t first, int64_t n);
+lt_tensor lt_context_tokens(const lt_tensor *x, int64_t first, int64_t n);
+/* Columns of (B, T, W) as (B, T, heads, d). */
+lt_tensor lt_context_heads(const lt_tensor *x, int64_t first, int64_t heads, int64_t d);
+LT_MUST_USE lt_err lt_context_copy(lt_exec *r, lt_tensor y, lt_tensor x);
+/* Lines (B, H, n) F32 without gaps, which attention on GPUs wants, over memory. */
+lt_tensor lt_context_lines(const lt_tensor *of, void *data, int64_t n);
+/* Columns [first, first + n) of starts (B, T) I32, without gaps in memory. */
+LT_MUST_USE lt_err lt_context_some_starts(lt_exec *r, lt_tensor *out, int32_t *memory,
+                                          const lt_tensor *starts, int64_t first, int64_t n);
+/* by_rank (n, B, T, W) of all ranks' rows, and whole (B, n T, W) in the sequence's order. */
+LT_MUST_USE lt_err lt_context_join(lt_exec *r, lt_tensor whole, void *by_rank, lt_dtype dtype);
+LT_MUST_USE lt_err lt_context_part(lt_exec *r, void *by_rank, lt_dtype dtype, lt_tensor whole);
+/* Whole document starts (B, n T) of this batch, or absent where there are none. */
+LT_MUST_USE lt_err lt_context_starts(lt_exec *r, lt_tensor *out);
+
+/* context_gather.c, context_ulysses.c, context_ring.c. */
+LT_MUST_USE lt_err lt_context_gather_fwd(lt_exec *r, const lt_attention_args *a);
+LT_MUST_USE lt_err lt_context_gather_bwd(lt_exec *r, const lt_attention_bwd_args *a);
+LT_MUST_USE lt_err lt_context_ulysses_fwd(lt_exec *r, const lt_attention_args *a);
+LT_MUST_USE lt_err lt_context_ulysses_bwd(lt_exec *r, const lt_attention_bwd_args *a);
+LT_MUST_USE lt_err lt_context_ring_fwd(lt_exec *r, const lt_attention_args *a);
+LT_MUST_USE lt_err lt_context_ring_bwd(lt_exec *r, const lt_attention_bwd_args *a);
+
+#endif

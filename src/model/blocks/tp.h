@@ -1,0 +1,86 @@
+/* tp.h: tensor and sequence parallelism of a pass: the ranks of a group share every layer.
+ *
+ * Between two halves of a layer each rank holds some rows of the batch (sequence parallelism,
+ * Korthikanti et al. 2022, arXiv:2205.05198); inside a half it works on all rows with its heads and
+ * its columns of the MLP (Shoeybi et al. 2019, arXiv:1909.08053):
+ *
+ *     own rows      x ──norm──▶ h │                        │ branch ──▶ x + branch
+ *                              gather                   scatter
+ *     all rows                    └▶ qkv ─ attention ─ out ┘
+ *                                    own heads          a part of the sum
+ *
+ * gather is an all-gather of rows; scatter a reduce-scatter: the sum of all ranks' parts, of which
+ * each gets its rows. Backward each takes the other's place. So a layer sends four times R C
+ * (n - 1) / n elements forward and as much backward. What several ranks hold (norms, routers,
+ * biases behind a sum, gains of q and k, xIELU's scalars) gets from each rank a part of its
+ * gradient: the sum over the group is the gradient. A bias behind a sum is added by the first rank.
+ *
+ *     embedding   rank i holds some rows of the vocabulary, and makes 0 of other ids; scatter
+ *     head, loss  each rank its words of all rows; what the softmax needs of each part, 16 bytes a
+ *                 row, is gathered and summed in the order of the ranks: all get the same bits
+ *     experts     each rank some columns of all of them. The router sees own rows; its logits are
+ *                 gathered, so all ranks choose alike; gradients of the experts' weights are summed
+ *
+ * ROWS      R rows are cut into n runs of ceil(R / n), the last ones shorter; each rank has at
+ *           least one. A tensor of all rows has room for n whole runs, so a rank's run is in its
+ *           place there and the verbs work in place. What lies behind row R is never read.
+ * MEMORY    Products' inputs are kept gathered where they are kept (recompute: none); with
+ *           selective recompute they are gathered again on the way back. */
+#ifndef LT_MODEL_TP_H
+#define LT_MODEL_TP_H
+
+#include "model/blocks/exec.h"
+
+/* `rows` rows cut into n runs. */
+typedef struct {
+    int64_t each, first, count; /* Rows of a whole run; the first row and the count of a rank's. */
+} lt_tp_run;
+lt_tp_run lt_tp_run_of(int64_t rows, int n, int rank);
+
+/* ARG unless rows of `seq` tokens, 1 to `batch` of them together, leave each of n ranks some; the
+ * message names a length that does. */
+LT_MUST_USE lt_err lt_tp_check_rows(int64_t batch, int64_t seq, int n);
+/* Join the group: what the pass computes is this rank's part from now on. The model holds that part
+ * (src/parallel/layout.h), or ARG. */
+LT_MUST_USE lt_err lt_tp_join(lt_exec *r, lt_group *tp);
+
+/* Own rows of a tensor of all rows; the tensor itself without a group. */
+lt_tensor lt_tp_own_rows(const lt_exec *r, lt_tensor all);
+
+/* Without a group each of these does nothing, and `own` is `all`. Otherwise own may be the own rows
+ * of `all`, or lie elsewhere. gather: all = every rank's own. scatter: own = own rows of the sum of
+ * every rank's `all`, which is left undefined elsewhere. */
+LT_MUST_USE lt_err lt_tp_gather(lt_exec *r, lt_tensor all, lt_tensor own);
+LT_MUST_USE lt_err lt_tp_scatter(lt_exec *r, lt_tensor own, lt_tensor all);
+/* Linear layers beside a verb: where they are plain (lt_linear_is_plain) and the device has queues,
+ * rows go between the ranks while products compute that need none of the rows under way.
+ *
+ *     fwd_gathered   all = every rank's own; meanwhile y of own rows, then y of the others' rows
+ *     fwd_scattered  y of the others' rows, which go to them; meanwhile y of own rows. A scatter of
+ *                    y must follow (lt_tp_scatter)
+ *     bwd_gathered   all = every rank's own; meanwhile dx and dw of own rows, then of the others'.
+ *                    dx may be x: then it comes last
+ *     bwd_scattered  dx of the others' rows, which go to them; meanwhile dx of own rows and dw. Own
+ *                    rows of dx then hold the sum of every rank's
+ *
+ * Without a group they are lt_linear_fwd and lt_linear_bwd. */
+LT_MUST_USE lt_err lt_tp_linear_fwd_gathered(lt_exec *r, lt_tensor y, lt_tensor all, lt_tensor own,
+                                             lt_param_kind kind, lt_param_kind bias, int layer);
+LT_MUST_USE lt_err lt_tp_linear_fwd_scattered(lt_exec *r, lt_tensor y, lt_tensor x,
+                                              lt_param_kind kind, lt_param_kind bias, int layer);
+LT_MUST_USE lt_err lt_tp_linear_bwd_gathered(lt_exec *r, lt_tensor dx, lt_tensor all, lt_tensor own,
+                                             lt_tensor x, lt_param_kind kind, lt_param_kind bias,
+                                             int layer);
+LT_MUST_USE lt_err lt_tp_linear_bwd_scattered(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x,
+                                              lt_param_kind kind, lt_param_kind bias, int layer);
+
+/* x = the sum of every rank's, contiguous. */
+LT_MUST_USE lt_err lt_tp_sum(lt_exec *r, lt_tensor x);
+/* The same over the number of ranks. */
+LT_MUST_USE lt_err lt_tp_mean(lt_exec *r, lt_tensor x);
+/* x = the largest of every rank's. */
+LT_MUST_USE lt_err lt_tp_max(lt_exec *r, lt_tensor x);
+/* x (n, ...), contiguous: x[i] = rank i's x[i]. */
+LT_MUST_USE lt_err lt_tp_share(lt_exec *r, lt_tensor x);
+
+#endif

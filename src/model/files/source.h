@@ -1,0 +1,86 @@
+/* source.h: sources of weights behind one interface: find the bytes of a tensor by name.
+ *
+ *   Hugging Face folder   model.safetensors, or the shards named by model.safetensors.index.json
+ *   GGUF                  one file
+ *   llama2.c .bin         versions 0 and 1; shown under GGUF's tensor names
+ */
+#ifndef LT_MODEL_SOURCE_H
+#define LT_MODEL_SOURCE_H
+
+#include "data/gguf.h"
+#include "model/family.h"
+#include "model/files/safetensors.h"
+
+/* One stored tensor, row-major: shape[0] is the slowest dimension. Its rows are whole numbers of
+ * blocks. */
+typedef struct {
+    lt_dtype type;
+    int n_dims;
+    int64_t shape[LT_MAX_DIMS];
+    const unsigned char *data;
+    const unsigned char *scales; /* MXFP4 as transformers stores it (tensor/block.h), or NULL. */
+} lt_weight;
+
+typedef struct {
+    char *name;
+    lt_weight weight;
+} lt_named_weight;
+
+typedef struct lt_source {
+    const char *path;       /* For messages; the caller keeps it. */
+    lt_safetensors *shards; /* Hugging Face */
+    size_t n_shards;
+    lt_gguf *gguf;   /* GGUF */
+    lt_file_map bin; /* llama2.c */
+    lt_named_weight *bin_weights;
+    size_t n_bin_weights;
+    const lt_name_row *names; /* The source's names of our parameters. */
+    int n_names;
+    const char *embed_as_head; /* The embedding's name, where the file has it under the head's. */
+    const char *prefix;        /* Some files leave this start of the names out; NULL: none do. */
+    /* Rows of q and k stand in pairs (2i, 2i+1): to be brought into halves. */
+    bool rope_interleaved;
+    bool norms_plus_one; /* GGUF keeps gemma's 1 + gain. */
+    bool new_scores;     /* The model has a score head that the source has not. */
+} lt_source;
+
+/* Open a source and fill the spec from its metadata. Free with lt_weight_source_close. */
+LT_MUST_USE lt_err lt_weight_source_open(lt_source *out, lt_model_spec *spec, const char *path);
+void lt_weight_source_close(lt_source *s);
+/* Bytes of the tensors in the mapped files: what reading all of them makes resident. */
+size_t lt_weight_source_bytes(const lt_source *s);
+
+/* Are some tensors of a file of block types? Of a folder never. */
+LT_MUST_USE lt_err lt_weight_source_has_blocks(bool *out, const char *path);
+
+/* Are most of its bytes fp32 numbers? */
+LT_MUST_USE lt_err lt_weight_source_is_fp32(bool *out, const char *path);
+
+/* False: there is no such tensor. A tensor of a type we do not decode: UNSUPPORTED. */
+LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out,
+                                  bool *found);
+
+/* The tensor of exactly this name in the shards of a Hugging Face folder; NULL: there is none. */
+const lt_safetensor *lt_source_shard_tensor(const lt_source *s, const char *name);
+
+/* Blocks under `name`, which ends in _blocks, and their scales, as one matrix. */
+LT_MUST_USE lt_err lt_source_find_mxfp4(const lt_source *s, const char *name, lt_weight *out,
+                                        bool *found);
+
+#define LT_MTP_LAYERS "model.mtp_layers." /* Tensors that only drafts need: draft_head.h. */
+/* Tensors of a Hugging Face folder that fill nothing of the model, without those; *first: the first
+ * of them. */
+size_t lt_source_unread(const lt_source *s, const lt_model_spec *spec, const lt_param_table *table,
+                        const char **first);
+
+/* The parts of lt_weight_source_open. */
+LT_MUST_USE lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s);
+#define LT_GGUF_ENDS "lateen.eos_token_ids" /* I32: lt_model_spec's eos, in order. */
+/* The scale of attention that a reader of GGUF takes, which has no key for it: 1 / sqrt(D), but
+ * Gemma 3 27B, known by its 62 layers, divides by its width over its heads. */
+float lt_gguf_attn_scale(const lt_model_spec *spec);
+LT_MUST_USE lt_err lt_llama2c_open(lt_source *s, lt_model_spec *spec, const char *path);
+extern const lt_name_row lt_gguf_names[];
+extern const int lt_n_gguf_names;
+
+#endif

@@ -1,0 +1,370 @@
+/* stored_pack.c: places the matrices that stored_weights.c found where the products read them.
+ *
+ *     copy      host: ranges whose rows come in pairs (llama's q and k), or lie unaligned, or are
+ *               random
+ *     pack      ranges into the backend's layout; from then on the map is only read for embedding
+ *               rows. On a device every range is packed, through one buffer for the largest one,
+ *               and nothing else is kept: embedding rows are read from the packed matrix, too.
+ *
+ * A model that decodes is not packed: on a device, a copy of every range is made there. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/thread.h"
+#include "model/alloc.h"
+#include "model/files/stored_weights.h"
+#include "model/init.h"
+#include "tensor/block.h"
+#include "tensor/ops.h"
+
+#define ALIGN 64
+
+/* Where ranges come from: a file, with rows in pairs or not, or random numbers. */
+typedef struct {
+    lt_model *m;
+    const lt_stored_origin (*origins)[LT_STORED_RANGES]; /* NULL: random */
+    uint64_t seed;
+} making;
+
+static size_t range_bytes(const lt_weight_range *range) {
+    return (size_t)range->w.shape[0] * lt_dtype_row_bytes(range->w.dtype, range->w.shape[1]);
+}
+
+static size_t aligned(size_t bytes) {
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* NF4_DOUBLE is encoded by way of NF4. */
+static lt_dtype encoded_first(lt_dtype type) {
+    return type == LT_NF4_DOUBLE ? LT_NF4 : type;
+}
+
+static int64_t n_blocks(const lt_weight_range *range) {
+    size_t bytes;
+    return range->w.shape[0] * range->w.shape[1] / lt_dtype_block(range->w.dtype, &bytes);
+}
+
+size_t lt_stored_range_bytes(const lt_weight_range *range) {
+    const bool has_scales = range->w.dtype == LT_NF4_DOUBLE;
+    return aligned(range_bytes(range)) +
+           (has_scales ? aligned((size_t)lt_nf4_scales_count(n_blocks(range)) * sizeof(float)) : 0);
+}
+
+bool lt_stored_range_moves(const lt_weight_range *range, const lt_stored_origin *origin) {
+    const lt_tensor *w = &range->w;
+    const size_t align = lt_dtype_is_block(w->dtype) ? 1 : lt_dtype_bytes(w->dtype);
+    return origin->copied || origin->pair_rows > 0 || origin->type != w->dtype ||
+           (uintptr_t)w->data % align != 0;
+}
+
+/* Do the range's bytes differ from the file's, or lie where the host cannot read them? */
+static bool needs_rewrite(const making *k, int param, int range) {
+    return k->origins == NULL ||
+           lt_stored_range_moves(&k->m->stored[param].ranges[range], &k->origins[param][range]);
+}
+
+static bool needs_copy(const making *k, int param, int range) {
+    return !k->m->backend->host_memory || needs_rewrite(k, param, range);
+}
+
+/* One range on its way to `dst`: rows in their place, in its type. */
+typedef struct {
+    const lt_weight_range *range;
+    lt_stored_origin origin;
+    size_t from_bytes, to_bytes; /* Bytes of a row. */
+    unsigned char *dst;
+} row_copy;
+
+/* A row in the range's type, a piece of whole blocks at a time. */
+static void encode_row(const row_copy *c, unsigned char *dst, const unsigned char *src) {
+    const int64_t cols = c->range->w.shape[1];
+    const lt_dtype type = encoded_first(c->range->w.dtype);
+    float values[LT_BLOCK_SUPER];
+    for (int64_t at = 0; at < cols; at += LT_BLOCK_SUPER) {
+        const int64_t n = cols - at < LT_BLOCK_SUPER ? cols - at : LT_BLOCK_SUPER;
+        lt_block_decode(values, c->origin.type, src + lt_dtype_row_bytes(c->origin.type, at),
+                        (size_t)n);
+        lt_block_encode(dst + lt_dtype_row_bytes(type, at), type, values, (size_t)n);
+    }
+}
+
+static void copy_row(void *ctx, size_t row) {
+    const row_copy *c = ctx;
+    const int64_t target = lt_weight_target_row(c->origin.pair_rows, (int64_t)row);
+    const unsigned char *src = (const unsigned char *)c->range->w.data + row * c->from_bytes;
+    unsigned char *dst = c->dst + (size_t)target * c->to_bytes;
+    if (c->origin.type == c->range->w.dtype) {
+        memcpy(dst, src, c->to_bytes);
+    } else {
+        encode_row(c, dst, src);
+    }
+}
+
+/* The blocks of a range, of NF4_DOUBLE still in NF4, to dst on the host. What was encoded is not
+ * read again, and need not stay in memory. */
+static void write_blocks(const making *k, int param, int range, unsigned char *dst) {
+    const lt_weight_range *w = &k->m->stored[param].ranges[range];
+    const lt_dtype type = encoded_first(w->w.dtype);
+    if (k->origins == NULL) {
+        lt_init_blocks(dst, type, k->m, &k->m->table.params[param], k->seed);
+        return;
+    }
+    const lt_stored_origin origin = k->origins[param][range];
+    row_copy c = {w, origin, lt_dtype_row_bytes(origin.type, w->w.shape[1]),
+                  lt_dtype_row_bytes(type, w->w.shape[1]), dst};
+    lt_parallel_for((size_t)w->w.shape[0], copy_row, &c);
+    if (origin.type != w->w.dtype) {
+        lt_file_span_forget(w->w.data, (size_t)w->w.shape[0] * c.from_bytes);
+    }
+}
+
+/* A range as it is to be multiplied, to dst on the host, and behind it its scales. */
+static lt_err write_range(const making *k, int param, int range, unsigned char *dst) {
+    const lt_weight_range *w = &k->m->stored[param].ranges[range];
+    if (w->w.dtype != LT_NF4_DOUBLE) {
+        write_blocks(k, param, range, dst);
+        return LT_OK;
+    }
+    const size_t bytes = lt_dtype_row_bytes(LT_NF4, w->w.shape[0] * w->w.shape[1]);
+    unsigned char *once = malloc(bytes);
+    if (once == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%zu bytes of a weight in NF4", bytes);
+    }
+    write_blocks(k, param, range, once);
+    lt_nf4_double_encode(dst, (float *)(dst + aligned(range_bytes(w))), once, n_blocks(w));
+    free(once);
+    return LT_OK;
+}
+
+/* The largest range. */
+static size_t most_bytes(const lt_model *m) {
+    size_t most = 0;
+    for (int i = 0; i < m->table.n_params; i++) {
+        for (int j = 0; j < m->stored[i].n_ranges; j++) {
+            const size_t bytes = lt_stored_range_bytes(&m->stored[i].ranges[j]);
+            most = bytes > most ? bytes : most;
+        }
+    }
+    return most;
+}
+
+/* A range to `dst` in the backend's memory; room: of the host, where that is elsewhere. */
+static lt_err copy_range(const making *k, int param, int range, unsigned char *dst, void *room) {
+    lt_weight_range *w = &k->m->stored[param].ranges[range];
+    const bool rewritten = needs_rewrite(k, param, range);
+    const void *bytes = rewritten ? room : w->w.data;
+    LT_TRY(rewritten ? write_range(k, param, range, room != NULL ? room : dst) : LT_OK);
+    LT_TRY(room != NULL ? lt_model_upload(k->m, dst, bytes,
+                                          rewritten ? lt_stored_range_bytes(w) : range_bytes(w))
+                        : LT_OK);
+    w->w.data = dst;
+    if (w->w.dtype == LT_NF4_DOUBLE) {
+        w->scales = lt_tensor_1d(dst + aligned(range_bytes(w)), LT_F32,
+                                 lt_nf4_scales_count(n_blocks(w)));
+    }
+    return LT_OK;
+}
+
+/* All ranges that may not stay where they are, in one allocation. */
+static lt_err copy_to(const making *k, void *room) {
+    lt_model *m = k->m;
+    size_t total = 0, at = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < m->table.n_params; i++) {
+            for (int j = 0; j < m->stored[i].n_ranges; j++) {
+                lt_weight_range *range = &m->stored[i].ranges[j];
+                if (!needs_copy(k, i, j)) {
+                    continue;
+                }
+                if (pass == 0) {
+                    total += lt_stored_range_bytes(range);
+                    continue;
+                }
+                LT_TRY(copy_range(k, i, j, (unsigned char *)m->stored_copies + at, room));
+                at += lt_stored_range_bytes(range);
+            }
+        }
+        if (pass == 0 && total > 0) {
+            LT_TRY(m->backend->alloc(m->device, &m->stored_copies, total, "weights"));
+            m->stored_copies_bytes = total;
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err copy_all(const making *k) {
+    const size_t bytes = k->m->backend->host_memory ? 0 : most_bytes(k->m);
+    void *room = bytes > 0 ? malloc(bytes) : NULL;
+    lt_err err;
+    if (bytes > 0 && room == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%zu bytes of a weight on their way to the device", bytes);
+    }
+    err = copy_to(k, room);
+    free(room);
+    return err;
+}
+
+/* Are two packed neighbours one matrix? The first must end where a group of packed rows does:
+ * there, and only there, one row more takes more room. */
+static bool joins(const lt_model *m, const lt_weight_range *a, const lt_weight_range *b) {
+    const size_t bytes = m->backend->matmul_pack_bytes(m->device, &a->w, true);
+    lt_tensor more = a->w;
+    more.shape[0]++;
+    return a->packed != NULL && b->packed != NULL && a->w.dtype == b->w.dtype &&
+           b->first_row == a->first_row + a->w.shape[0] && aligned(bytes) == bytes &&
+           m->backend->matmul_pack_bytes(m->device, &more, true) > bytes;
+}
+
+/* The state of packing, one range at a time. raw, host: room for the largest range in device and
+ * host memory; NULL on a CPU. */
+typedef struct {
+    const making *k;
+    lt_queue *q;
+    unsigned char *at; /* In stored_packed. */
+    void *raw, *host;
+    size_t raw_bytes;
+} packing;
+
+static lt_err packing_open(packing *p, const making *k) {
+    const lt_model *m = k->m;
+    *p = (packing){.k = k, .at = m->stored_packed};
+    p->raw_bytes = m->backend->host_memory ? 0 : most_bytes(m);
+    if (p->raw_bytes > 0) {
+        p->host = malloc(p->raw_bytes);
+        if (p->host == NULL) {
+            LT_FAIL(LT_ERR_OOM, "%zu bytes of a weight on their way to the device", p->raw_bytes);
+        }
+        LT_TRY(m->backend->alloc(m->device, &p->raw, p->raw_bytes, "weights on their way"));
+    }
+    return m->backend->queue_open(m->device, &p->q);
+}
+
+static void packing_close(packing *p) {
+    const lt_backend *b = p->k->m->backend;
+    if (p->q != NULL) {
+        b->queue_close(p->q);
+    }
+    if (p->raw != NULL) {
+        b->release(p->k->m->device, p->raw, p->raw_bytes);
+    }
+    free(p->host);
+}
+
+/* On a device: the range's bytes to where the packing kernel reads them. */
+static lt_err bring(packing *p, int param, int range) {
+    lt_weight_range *r = &p->k->m->stored[param].ranges[range];
+    const void *bytes = r->w.data;
+    if (needs_rewrite(p->k, param, range)) {
+        LT_TRY(write_range(p->k, param, range, p->host));
+        bytes = p->host;
+    }
+    LT_TRY(lt_model_upload(p->k->m, p->raw, bytes, range_bytes(r)));
+    r->w.data = p->raw;
+    return LT_OK;
+}
+
+static lt_err pack_range(packing *p, int param, int range) {
+    const lt_backend *b = p->k->m->backend;
+    lt_weight_range *r = &p->k->m->stored[param].ranges[range];
+    const size_t bytes = b->matmul_pack_bytes(p->k->m->device, &r->w, true);
+    if (bytes == 0) {
+        return LT_OK;
+    }
+    LT_TRY(p->raw != NULL ? bring(p, param, range) : LT_OK);
+    LT_TRY(b->ops->matmul_pack(p->q,
+                               &(lt_matmul_pack_args){.dst = p->at, .b = r->w, .trans_b = true}));
+    if (p->raw != NULL) { /* Another range's place next. */
+        LT_TRY(b->sync(p->q));
+        r->w.data = NULL;
+    }
+    r->packed = p->at;
+    p->at += aligned(bytes);
+    return LT_OK;
+}
+
+/* Ranges packed side by side are one matrix from now on, whose plain rows lie apart. */
+static lt_err pack_param(packing *p, int param) {
+    lt_stored_weight *h = &p->k->m->stored[param];
+    int n = 0;
+    for (int j = 0; j < h->n_ranges; j++) {
+        LT_TRY(pack_range(p, param, j));
+        if (n > 0 && joins(p->k->m, &h->ranges[n - 1], &h->ranges[j])) {
+            h->ranges[n - 1].w.shape[0] += h->ranges[j].w.shape[0];
+            h->ranges[n - 1].w.data = NULL;
+        } else {
+            h->ranges[n++] = h->ranges[j];
+        }
+    }
+    h->n_ranges = n;
+    return LT_OK;
+}
+
+/* A host looks embedding rows up in the plain blocks. */
+static bool is_packed(const lt_model *m, int param) {
+    return m->stored[param].n_ranges > 0 && (m->table.params[param].kind != LT_PARAM_EMBED ||
+                                             m->spec.tied || !m->backend->host_memory);
+}
+
+static lt_err pack_all(const making *k) {
+    lt_err err = LT_OK;
+    lt_model *m = k->m;
+    packing p = {.k = k};
+    size_t total = 0;
+
+    for (int i = 0; i < m->table.n_params; i++) {
+        for (int j = 0; is_packed(m, i) && j < m->stored[i].n_ranges; j++) {
+            total += aligned(
+                m->backend->matmul_pack_bytes(m->device, &m->stored[i].ranges[j].w, true));
+        }
+    }
+    if (total == 0) {
+        return LT_OK;
+    }
+    LT_TRY(m->backend->alloc(m->device, &m->stored_packed, total, "packed weights"));
+    m->stored_packed_bytes = total;
+    LT_TRY_DONE(packing_open(&p, k));
+    for (int i = 0; i < m->table.n_params; i++) {
+        LT_TRY_DONE(is_packed(m, i) ? pack_param(&p, i) : LT_OK);
+    }
+    LT_TRY_DONE(m->backend->sync(p.q));
+done:
+    packing_close(&p);
+    return err;
+}
+
+/* The ids by which rows are decoded, as many as the longest range has. */
+static lt_err number_rows(lt_model *m) {
+    int64_t most = 0;
+    lt_err err;
+    int32_t *numbers;
+    for (int i = 0; i < m->table.n_params; i++) {
+        for (int j = 0; j < m->stored[i].n_ranges; j++) {
+            const int64_t rows = m->stored[i].ranges[j].w.shape[0];
+            most = rows > most ? rows : most;
+        }
+    }
+    m->row_numbers_bytes = (size_t)most * sizeof *numbers;
+    numbers = malloc(m->row_numbers_bytes);
+    if (numbers == NULL) {
+        LT_FAIL(LT_ERR_OOM, "numbers of %lld rows", (long long)most);
+    }
+    for (int64_t i = 0; i < most; i++) {
+        numbers[i] = (int32_t)i;
+    }
+    err = m->backend->alloc(m->device, &m->row_numbers, m->row_numbers_bytes, "row numbers");
+    err = err == LT_OK ? lt_model_upload(m, m->row_numbers, numbers, m->row_numbers_bytes) : err;
+    free(numbers);
+    return err;
+}
+
+lt_err lt_stored_weights_place(lt_model *m, const lt_stored_origin (*origins)[LT_STORED_RANGES],
+                               uint64_t seed) {
+    const making k = {m, origins, seed};
+    LT_TRY(m->backend->host_memory || m->options.decoded ? copy_all(&k) : LT_OK);
+    LT_TRY(m->options.decoded ? LT_OK : pack_all(&k));
+    LT_TRY(m->options.decoded ? number_rows(m) : LT_OK);
+    lt_param_table_skip_stored(&m->table, m->stored);
+    return LT_OK;
+}

@@ -1,0 +1,334 @@
+/* stored_weights.c: see stored_weights.h. Every matrix whose tensors are all of a type that
+ * products take stays as it is stored: its ranges point into the map until stored_pack.c has placed
+ * them. Block types that are widened instead are reported. Values are not checked: NaN in a file
+ * leads to NaN logits. */
+#include "model/files/stored_weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "model/alloc.h"
+#include "tensor/block.h"
+#include "tensor/ops.h"
+
+/* Block types that are widened: how many tensors for which reason, a line of the log each. */
+#define MAX_REASONS 16
+typedef struct {
+    lt_dtype type;
+    const char *why;
+    int64_t count;
+    char first[LT_FOREIGN_NAME_BYTES];
+} widened;
+typedef struct {
+    widened of[MAX_REASONS];
+    int n;
+} widened_list;
+
+typedef struct {
+    const lt_source *source;
+    const lt_model *m;
+    bool on_device; /* Where they are to be. */
+    const lt_param *param;
+    widened_list *widened;
+    lt_stored_weight stored;
+    lt_stored_origin origins[LT_STORED_RANGES];
+    bool holdable;
+} finding;
+
+bool lt_stored_weights_is_matrix(lt_param_kind kind) {
+    return kind == LT_PARAM_EMBED || kind == LT_PARAM_QKV || kind == LT_PARAM_ATTN_OUT ||
+           kind == LT_PARAM_UP || kind == LT_PARAM_DOWN || kind == LT_PARAM_HEAD;
+}
+
+/* Is a matrix of this kind to be encoded in options.stored_as? In NF4, embedding and output head
+ * are not, as transformers leaves them with bitsandbytes. */
+static bool is_encoded(const lt_model *m, lt_param_kind kind) {
+    const lt_dtype type = m->options.stored_as;
+    const bool top = kind == LT_PARAM_EMBED || kind == LT_PARAM_HEAD,
+               nf4 = type == LT_NF4 || type == LT_NF4_DOUBLE;
+    return type != LT_F32 && lt_stored_weights_is_matrix(kind) && !(top && nf4);
+}
+
+/* The type that a matrix of the file is kept in. */
+static lt_dtype kept_type(const lt_model *m, lt_param_kind kind, lt_dtype stored, int64_t cols) {
+    const lt_dtype type = m->options.stored_as;
+    size_t bytes;
+    return is_encoded(m, kind) && cols % lt_dtype_block(type, &bytes) == 0 ? type : stored;
+}
+
+/* A device packs the blocks that it multiplies, or keeps those that it decodes, which are the ones
+ * that can be encoded; all else becomes BF16 there. */
+static bool product_takes(const lt_model *m, bool on_device, const lt_tensor *w) {
+    if (on_device && m->options.decoded) {
+        return w->dtype == LT_NF4_DOUBLE ||
+               (lt_dtype_is_block(w->dtype) && lt_block_encodes(w->dtype));
+    }
+    if (on_device) {
+        return lt_dtype_is_block(w->dtype) && m->backend->matmul_pack_bytes(m->device, w, true) > 0;
+    }
+    return w->dtype == LT_F32 || w->dtype == LT_F16 || w->dtype == LT_BF16 ||
+           lt_block_partner(w->dtype) != LT_PARTNER_NONE ||
+           (m->options.decoded && (w->dtype == LT_NF4_DOUBLE || lt_block_decodes(w->dtype)));
+}
+
+/* NULL, or why this part cannot stay as it is stored. */
+static const char *refuse_part(const finding *f, const lt_weight *w, const lt_name_place *p,
+                               const lt_tensor *rows) {
+    return p->stacked || f->param->n_dims != 2 || w->scales != NULL ? "experts"
+           : p->transposed || w->n_dims != 2                        ? "not stored (rows, columns)"
+           : !product_takes(f->m, f->on_device, rows)               ? "no kernel for this type"
+           : f->stored.n_ranges == LT_STORED_RANGES                 ? "too many parts"
+                                                                    : NULL;
+}
+
+static void note_widened(widened_list *l, lt_dtype type, const char *why, const char *name) {
+    int i = 0;
+    while (i < l->n && (l->of[i].type != type || strcmp(l->of[i].why, why) != 0)) {
+        i++;
+    }
+    if (i == MAX_REASONS) {
+        return;
+    }
+    if (i == l->n) {
+        l->of[l->n++] = (widened){.type = type, .why = why};
+        strncpy(l->of[i].first, name, sizeof l->of[i].first - 1);
+    }
+    l->of[i].count++;
+}
+
+static void tell_widened(const widened_list *l, const lt_model *m) {
+    for (int i = 0; i < l->n; i++) {
+        const widened *w = &l->of[i];
+        lt_log_info("%lld tensor%s of %s, %s%s, become%s %s on %s: %s", (long long)w->count,
+                    w->count == 1 ? "" : "s", lt_dtype_name(w->type), w->first,
+                    w->count == 1 ? "" : " the first", w->count == 1 ? "s" : "",
+                    lt_dtype_name(m->options.dtype), m->backend->name, w->why);
+    }
+}
+
+static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const lt_name_place *p) {
+    finding *f = ctx;
+    const lt_tensor rows = lt_tensor_2d(
+        (void *)(uintptr_t)w->data, kept_type(f->m, p->kind, w->type, p->cols), p->rows, p->cols);
+    const char *why = refuse_part(f, w, p, &rows);
+    lt_weight_range *range;
+    if (why != NULL) {
+        if (lt_dtype_is_block(w->type) ||
+            (f->m->options.decoded && w->type != f->m->options.dtype)) {
+            note_widened(f->widened, w->type, why, name);
+        }
+        f->holdable = false;
+        return LT_OK;
+    }
+    f->origins[f->stored.n_ranges] = (lt_stored_origin){
+        .pair_rows = lt_weight_pair_rows(f->source, &f->m->spec, p),
+        .type = w->type,
+        .copied = f->m->options.stored_as != LT_F32};
+    range = &f->stored.ranges[f->stored.n_ranges++];
+    range->first_row = p->first / p->cols;
+    range->w = rows;
+    return LT_OK;
+}
+
+static lt_err alloc_held(lt_model *m) {
+    m->stored = calloc((size_t)m->table.n_params, sizeof *m->stored);
+    if (m->stored == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%d weights", m->table.n_params);
+    }
+    return LT_OK;
+}
+
+lt_err lt_stored_weights_make(lt_model *m, uint64_t seed) {
+    const lt_dtype type = m->options.stored_as;
+    int n = 0;
+    if (type != LT_NF4_DOUBLE && !lt_block_encodes(type)) {
+        LT_FAIL(LT_ERR_ARG, "random weights as %s: not a block type", lt_dtype_name(type));
+    }
+    LT_TRY(alloc_held(m));
+    for (int i = 0; i < m->table.n_params; i++) {
+        const lt_param *p = &m->table.params[i];
+        const lt_tensor w = lt_tensor_2d(NULL, type, p->shape[0], p->shape[1]);
+        size_t bytes;
+        if (is_encoded(m, p->kind) && p->n_dims == 2 &&
+            p->shape[1] % (int64_t)lt_dtype_block(type, &bytes) == 0 &&
+            product_takes(m, !m->backend->host_memory, &w)) {
+            m->stored[i] = (lt_stored_weight){.n_ranges = 1, .ranges = {{.w = w}}};
+            n++;
+        }
+    }
+    if (n == 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "no matrix of this model can be of %s on %s",
+                lt_dtype_name(type), m->backend->name);
+    }
+    return lt_stored_weights_place(m, NULL, seed);
+}
+
+/* On a device, a model that holds nothing runs like any other in BF16. */
+static void drop_empty(lt_model *m) {
+    bool any = m->backend->host_memory;
+    for (int i = 0; i < m->table.n_params; i++) {
+        any = any || m->stored[i].n_ranges > 0;
+    }
+    if (!any) {
+        free(m->stored);
+        m->stored = NULL;
+        m->options.stored = m->options.decoded = false;
+    }
+}
+
+/* Matrices that are not in the type that was asked for. */
+static lt_err check_type(const lt_model *m) {
+    const lt_dtype type = m->options.stored_as;
+    int64_t n = 0, cols = 0;
+    size_t bytes;
+    bool any = false;
+    for (int i = 0; i < m->table.n_params; i++) {
+        const lt_param *p = &m->table.params[i];
+        const bool is = m->stored[i].n_ranges > 0 && m->stored[i].ranges[0].w.dtype == type;
+        any = any || is;
+        if (is_encoded(m, p->kind) && !is) {
+            cols = n == 0 ? p->shape[p->n_dims - 1] : cols;
+            n++;
+        }
+    }
+    if (type != LT_F32 && !any) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "no matrix of this model can be of %s: rows of %lld numbers are no whole blocks of "
+                "%lld, or are not stored as rows",
+                lt_dtype_name(type), (long long)cols, (long long)lt_dtype_block(type, &bytes));
+    }
+    if (n > 0) {
+        lt_log_info("%lld matrices stay in the type of their file, not in %s: rows of %lld numbers",
+                    (long long)n, lt_dtype_name(type), (long long)cols);
+    }
+    return LT_OK;
+}
+
+/* Fills m->stored with ranges that point into the source, and origins, (n_params). */
+static lt_err find_all(lt_model *m, bool on_device, const lt_source *source,
+                       lt_stored_origin (*origins)[LT_STORED_RANGES], widened_list *told) {
+    LT_TRY(alloc_held(m));
+    for (int i = 0; i < m->table.n_params; i++) {
+        finding f = {.source = source,
+                     .m = m,
+                     .on_device = on_device,
+                     .param = &m->table.params[i],
+                     .widened = told,
+                     .holdable = true};
+        if (!lt_stored_weights_is_matrix(f.param->kind)) {
+            continue;
+        }
+        LT_TRY(lt_weight_each_part(source, &m->spec, f.param, find_part, &f));
+        if (f.holdable) {
+            m->stored[i] = f.stored;
+            memcpy(origins[i], f.origins, sizeof f.origins);
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_stored_weights_open(lt_model *m, const lt_source *source) {
+    lt_err err = LT_OK;
+    widened_list told = {.n = 0};
+    lt_stored_origin(*origins)[LT_STORED_RANGES] = calloc((size_t)m->table.n_params,
+                                                          sizeof *origins);
+
+    if (origins == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%d weights", m->table.n_params);
+    }
+    LT_TRY_DONE(find_all(m, !m->backend->host_memory, source, origins, &told));
+    LT_TRY_DONE(check_type(m));
+    tell_widened(&told, m);
+    LT_TRY_DONE(
+        lt_stored_weights_place(m, (const lt_stored_origin(*)[LT_STORED_RANGES])origins, 0));
+    drop_empty(m);
+done:
+    free(origins);
+    return err;
+}
+
+lt_err lt_stored_weights_measure(size_t *out, const char *path, const lt_model_options *o,
+                                 bool on_device) {
+    lt_err err = LT_OK;
+    widened_list told = {.n = 0};
+    lt_source source = {0};
+    lt_model_spec spec;
+    lt_model *m = NULL;
+    lt_stored_origin(*origins)[LT_STORED_RANGES] = NULL;
+    size_t copied = 0, numbers = 0;
+    bool mapped = false;
+
+    LT_TRY(lt_weight_source_open(&source, &spec, path));
+    LT_TRY_DONE(lt_model_begin(&m, &spec, o));
+    m->options.dtype = on_device ? LT_BF16 : LT_F32;
+    origins = calloc((size_t)m->table.n_params, sizeof *origins);
+    if (origins == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%d weights", m->table.n_params);
+    }
+    LT_TRY_DONE(find_all(m, on_device, &source, origins, &told));
+    for (int i = 0; i < m->table.n_params; i++) {
+        for (int j = 0; j < m->stored[i].n_ranges; j++) {
+            const lt_weight_range *range = &m->stored[i].ranges[j];
+            const bool moves = on_device || lt_stored_range_moves(range, &origins[i][j]);
+            const size_t rows = (size_t)range->w.shape[0];
+            copied += moves ? lt_stored_range_bytes(range) : 0;
+            mapped = mapped || !moves;
+            numbers = o->decoded && rows > numbers ? rows : numbers;
+        }
+    }
+    lt_param_table_skip_stored(&m->table, m->stored);
+    *out = lt_model_weights_bytes(&m->table, &m->options) + copied + numbers * sizeof(int32_t) +
+           (mapped ? lt_weight_source_bytes(&source) : 0);
+done:
+    free(origins);
+    lt_model_close(m);
+    lt_weight_source_close(&source);
+    return err;
+}
+
+/* Do any ranges lie in the mapped files still? */
+static bool reads_source(const lt_model *m) {
+    const char *const first = m->stored_copies, *const end = first + m->stored_copies_bytes;
+    for (int i = 0; i < m->table.n_params; i++) {
+        for (int j = 0; j < m->stored[i].n_ranges; j++) {
+            const char *at = m->stored[i].ranges[j].w.data;
+            if (at != NULL && (first == NULL || at < first || at >= end)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+lt_err lt_stored_weights_keep(lt_model *m, lt_source *source) {
+    if (!m->backend->host_memory || (m->options.decoded && !reads_source(m))) {
+        return LT_OK;
+    }
+    m->stored_source = malloc(sizeof *m->stored_source);
+    if (m->stored_source == NULL) {
+        LT_FAIL(LT_ERR_OOM, "model");
+    }
+    *m->stored_source = *source;
+    m->stored_source->path = NULL; /* The caller's. */
+    *source = (lt_source){0};
+    return LT_OK;
+}
+
+void lt_stored_weights_close(lt_model *m) {
+    if (m->stored_copies != NULL) {
+        m->backend->release(m->device, m->stored_copies, m->stored_copies_bytes);
+    }
+    if (m->row_numbers != NULL) {
+        m->backend->release(m->device, m->row_numbers, m->row_numbers_bytes);
+    }
+    if (m->stored_packed != NULL) {
+        m->backend->release(m->device, m->stored_packed, m->stored_packed_bytes);
+    }
+    if (m->stored_source != NULL) {
+        lt_weight_source_close(m->stored_source);
+    }
+    free(m->stored_source);
+    free(m->stored);
+}

@@ -1,0 +1,59 @@
+/* stored_weights.h: weights in the types of their file: matrices stay where they are mapped, or in
+ * a copy with reordered rows; only vectors are in the flat buffer. On a GPU, matrices of block
+ * types exist once, packed, or, to be decoded, as in the file; all other weights are in the flat
+ * buffer. For inference, and for
+ * adapters beside them (decoded.h): such a model cannot be trained or saved.
+ *
+ * A parameter made of several tensors (q, k and v of qkv) has several ranges of rows, each with its
+ * own type. On a backend that packs, ranges are packed at open, and ranges of one type become
+ * one. */
+#ifndef LT_MODEL_STORED_WEIGHTS_H
+#define LT_MODEL_STORED_WEIGHTS_H
+
+#include "model/names.h"
+#include "model/files/source.h"
+
+/* Find what can stay as it is stored: fills m->stored and closes up the table's offsets. With
+ * options.stored_as, what can be encoded in that type is; UNSUPPORTED: nothing can. */
+LT_MUST_USE lt_err lt_stored_weights_open(lt_model *m, const lt_source *source);
+/* Bytes of the weights of a file that is opened with these options and `decoded`, on the host or on
+ * a device: what lt_model_bytes says of the open model. Reads only the file's head; o->device is
+ * not needed. */
+LT_MUST_USE lt_err lt_stored_weights_measure(size_t *out, const char *path,
+                                             const lt_model_options *o, bool on_device);
+bool lt_stored_weights_is_matrix(lt_param_kind kind);
+/* Random matrices in options.stored_as, the values of lt_model_create, encoded. */
+LT_MUST_USE lt_err lt_stored_weights_make(lt_model *m, uint64_t seed);
+/* How the rows of a range lie in the file: in pairs, as lt_weight_pair_rows says, and of this type,
+ * where the range is to have another. copied: it is not mapped even if it could be, because most
+ * others are encoded, so that the file need not stay mapped. */
+typedef struct {
+    int64_t pair_rows;
+    lt_dtype type;
+    bool copied;
+} lt_stored_origin;
+/* stored_pack.c: place and pack the ranges in m->stored, whose data point to host memory (origins:
+ * of each parameter's ranges) or are random (origins NULL); then close up the table's offsets. */
+LT_MUST_USE lt_err lt_stored_weights_place(lt_model *m,
+                                           const lt_stored_origin (*origins)[LT_STORED_RANGES],
+                                           uint64_t seed);
+/* Must this range be copied on the host, and how many bytes does it then take? */
+bool lt_stored_range_moves(const lt_weight_range *range, const lt_stored_origin *origin);
+size_t lt_stored_range_bytes(const lt_weight_range *range);
+/* The model takes over the open source, which is left empty; on a device nothing more is read from
+ * it. */
+LT_MUST_USE lt_err lt_stored_weights_keep(lt_model *m, lt_source *source);
+void lt_stored_weights_close(lt_model *m);
+
+/* weights.c: each tensor of a parameter, checked; they cover it exactly, or FORMAT. */
+typedef lt_err lt_weight_part_fn(void *ctx, const char *name, const lt_weight *w,
+                                 const lt_name_place *p);
+LT_MUST_USE lt_err lt_weight_each_part(const lt_source *s, const lt_model_spec *spec,
+                                       const lt_param *param, lt_weight_part_fn *fn, void *ctx);
+/* > 0: rows come in pairs within heads of this many rows. */
+int64_t lt_weight_pair_rows(const lt_source *s, const lt_model_spec *spec, const lt_name_place *p);
+/* Where row r of the file goes then: pairs (2i, 2i + 1) of a head become rows i and i + half. head
+ * 0: r. */
+int64_t lt_weight_target_row(int64_t head, int64_t r);
+
+#endif

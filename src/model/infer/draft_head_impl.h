@@ -1,0 +1,39 @@
+/* draft_head_impl.h: what the reader of a draft head (draft_head.c) and its pass (draft_pass.c)
+ * share. */
+#ifndef LT_MODEL_DRAFT_HEAD_IMPL_H
+#define LT_MODEL_DRAFT_HEAD_IMPL_H
+
+#include "base/arena.h"
+#include "model/infer/draft_head.h"
+
+#define LT_DRAFT_HEAD_STATES 3 /* Hidden states of the model that the head fuses. */
+
+/* A matrix (out, in) of the model's type, and the same as the backend's products prefer it. */
+typedef struct {
+    lt_tensor w;
+    void *packed; /* NULL: not packed. */
+} lt_draft_matrix;
+
+struct lt_draft_head {
+    const lt_model *target;
+    lt_model_spec spec;               /* Of one layer; vocab_size is the model's. */
+    int64_t vocab_size;               /* Vd */
+    bool is_mtp;                      /* A layer of multi-token prediction, else an EAGLE-3 head. */
+    int layers[LT_DRAFT_HEAD_STATES]; /* Of an EAGLE-3 head. */
+    lt_arena arena;                   /* In the backend's memory. */
+    /* Of an EAGLE-3 head. */
+    lt_draft_matrix fuse[LT_DRAFT_HEAD_STATES]; /* (C, C) */
+    lt_draft_matrix qkv_token, qkv_hidden;      /* ((H + 2 G) D, C) of embedding and hidden state */
+    lt_draft_matrix head;                       /* (Vd, C) */
+    lt_tensor embed;                            /* (V, C); absent: the model's */
+    /* Of a layer of multi-token prediction; embedding and head are the model's. */
+    lt_draft_matrix join_token, join_hidden; /* (C, C) of embedding and hidden state */
+    lt_draft_matrix qkv;                     /* ((H + 2 G) D, C) */
+    lt_tensor qkv_bias, norm_attn;           /* ((H + 2 G) D), (C) F32 */
+    /* Of both. */
+    lt_draft_matrix attn_out, up, down; /* (C, H D), (2 F, C) gate and up, (C, F) */
+    lt_tensor norm_token, norm_hidden, norm_mlp, norm_last; /* (C) F32 */
+    int32_t *ids; /* (Vd) ids of the model, in host memory */
+};
+
+#endif

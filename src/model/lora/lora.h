@@ -1,0 +1,290 @@
+/* lora.h: adapters beside linear layers (Hu et al. 2021, "LoRA", arXiv:2106.09685).
+ *
+ *     y = x W^T + s (x A^T) B^T          A (r, in), B (out, r), s = alpha / r, or alpha / sqrt(r)
+ *                                        (Kalajdzievski 2023, rsLoRA, arXiv:2312.03732)
+ *
+ * W, the base, stays as it is: it has no gradients and no state of an optimiser. The modules of a
+ * Hugging Face model that we keep in one matrix (q, k and v; gate and up) have an adapter each, so
+ * that a PEFT folder says the same. Their A's lie one below the other, and are one product:
+ *
+ *     x (R, in) ──A (3 r, in)──▶ u (R, 3 r), times s
+ *                                │ columns of q ──B_q──▶ added to the columns of q in y
+ *                                │ columns of k ──B_k──▶            of k
+ *                                └ columns of v ──B_v──▶            of v
+ *
+ * Backward, with u and du = s dy B made again for each batch, in scratch that all layers share:
+ *     dB = dy^T u     dA = du^T x     dx = dy W + du A
+ *
+ * The parameters, in the order of the table; the unit of a layer is the base's (params.h):
+ *     layers.N.qkv.lora_a (3 r, C), .lora_b ((H + 2G) D, r)       attn_out, up, down likewise
+ *     embed.lora_a (V, r), .lora_b (C, r); head.lora_a (r, C), .lora_b (V, r)    if asked for
+ *     score (n_scores, C)                                         a score head only
+ *     layers.N.qkv.lora_m ((H + 2G) D), ...                      DoRA only (dora.h)
+ * The experts of a layer have adapters of their own, of one rank; A and B have a leading dimension,
+ * and gate and up are one module, as in transformers (PEFT's target_parameters):
+ *     layers.N.up.lora_a (E, r, C), .lora_b (E, 2 F, r); down likewise
+ * An embedding has an adapter only where a target names it: y = W[id] + s A[id] B^T, A (V, r) zero
+ * and B random in new ones, as PEFT has them. So has the output head; if it is tied, its adapter
+ * changes the head and not the embedding, and the other way round.
+ *
+ * A score head is trained whole, as PEFT does for SEQ_CLS (modules_to_save): what stands here takes
+ * the place of the base's, from which it begins.
+ *
+ * Every linear layer of a pass, a session or an engine goes through lt_linear_fwd and _bwd, which
+ * call the functions of adapted.h where a model has adapters. Training has several at once, each
+ * with rows of its own (lt_pass_join); serving has many: lora_pool.h. */
+#ifndef LT_MODEL_LORA_H
+#define LT_MODEL_LORA_H
+
+#include "base/arena.h"
+#include "model/family.h"
+#include "model/files/safetensors.h"
+#include "tensor/ops.h"
+
+/* What the factor of an adapter is alpha divided by. */
+typedef enum { LT_LORA_BY_RANK, LT_LORA_BY_ROOT } lt_lora_scaling;
+#define LT_LORA_SCALINGS "rank|sqrt"
+/* How the model beside them is kept (decoded.h); behind AS_STORED, the block types to encode it in.
+ * AUTO: AS_STORED where the file has block types that can be trained beside, else DTYPE. */
+typedef enum { LT_LORA_BASE_AUTO, LT_LORA_BASE_DTYPE, LT_LORA_BASE_AS_STORED } lt_lora_base;
+#define LT_LORA_BASES       "auto|dtype|as_stored|nf4|nf4_double|q4_0|q5_0|q8_0|q4_k|q5_k|q6_k"
+#define LT_LORA_ALL         "all-linear"
+#define LT_LORA_LAYER_KINDS 4 /* qkv, attn_out, up, down */
+#define LT_LORA_TOP_KINDS   2 /* The embedding and the head, behind all layers. */
+#define LT_LORA_PARTS       3 /* q, k and v */
+
+typedef struct {
+    int64_t rank; /* 0: no adapters. */
+    double alpha;
+    lt_lora_scaling scaling;
+    bool dora; /* Train the length of each row of a weight apart from its direction (dora.h). */
+    double dropout; /* In training: the share of the adapters' input that is 0 (lora_dropout.h). */
+    /* Modules, "q_proj,v_proj,...", by the ends of their names as in PEFT; LT_LORA_ALL: all of
+     * layers. */
+    const char *targets;
+} lt_lora_options;
+
+/* The adapter of one module. */
+typedef struct {
+    const lt_name_row *name;   /* The module's weight. */
+    int64_t first_row, n_rows; /* Rows of our matrix. */
+    int64_t b_row;             /* Its first row in lora_b. */
+    /* The same, of what is held here of both. */
+    struct {
+        int64_t first_row, n_rows, b_row;
+    } held;
+} lt_lora_part;
+
+/* The adapters beside one of our matrices. */
+typedef struct {
+    int a, b, m;       /* Indexes among the parameters; -1: there are none. m: DoRA only. */
+    int64_t m_at;      /* Index of its first row in lt_dora's vectors. */
+    int64_t n_experts; /* Over 0: A and B have this many, one behind the other. */
+    int n_parts;
+    lt_lora_part parts[LT_LORA_PARTS];
+} lt_lora_site;
+
+/* What the memory beside the parameters depends on. */
+typedef struct {
+    int64_t columns;      /* Columns of the widest u. */
+    int64_t places;       /* Rows of u for each row of a batch: those of its experts, or 1. */
+    int64_t in;           /* The most columns of a matrix with adapters. */
+    int64_t width;        /* DoRA: the most rows of one. */
+    int64_t n_magnitudes; /* DoRA: of all matrices. */
+} lt_lora_sizes;
+
+/* Which adapters there are: for measuring, before there are weights. */
+typedef struct {
+    lt_param_table table;
+    lt_lora_site *sites; /* (lt_lora_n_sites) */
+    lt_lora_sizes sizes;
+    int n_modules;
+} lt_lora_plan;
+/* (n_layers, LT_LORA_LAYER_KINDS), then LT_LORA_TOP_KINDS. */
+int lt_lora_n_sites(const lt_model_spec *spec);
+/* That of the embedding or of the head (EMBED, HEAD); n_parts 0: it has no adapter. */
+lt_lora_site *lt_lora_top_of(lt_lora_site *sites, const lt_model_spec *spec, lt_param_kind kind);
+
+/* model, adapters: the parts of both that are held here; NULL: all. ARG: a target that is no
+ * module; the message names those that are. UNSUPPORTED: DoRA of experts. */
+LT_MUST_USE lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec,
+                                     const lt_lora_options *o, const lt_partition *model,
+                                     const lt_partition *adapters);
+/* Adapters of one rank beside every linear layer that may have one, for serving (lora_pool.h):
+ * experts have none, and neither has a score head. */
+LT_MUST_USE lt_err lt_lora_plan_all(lt_lora_plan *out, const lt_model_spec *spec, int64_t rank);
+void lt_lora_plan_close(lt_lora_plan *p);
+/* NULL: the matrix has none. */
+const lt_lora_site *lt_lora_site_of(const lt_lora_site *sites, lt_param_kind kind, int layer);
+
+/* What DoRA derives from base and adapters (dora.h); without memory otherwise. */
+typedef struct {
+    lt_tensor factors, inverse; /* (n_magnitudes) F32: c, and sqrt(in) / ||W + s B A||. */
+    /* (n_magnitudes) F32: m, where ranks keep slices of it; lt_zero_gather writes it. */
+    lt_tensor magnitudes;
+    lt_tensor rows; /* Some rows of W + s B A, F32. */
+    lt_arena arena;
+    /* (n_layers): one more than the version of the adapters from which the layer's factors and
+     * inverse were derived; 0: they were not derived yet. */
+    uint64_t *derived;
+} lt_dora;
+
+typedef struct lt_lora {
+    lt_lora_options options;
+    char *targets; /* What options.targets points to. */
+    float scale;
+    uint64_t seed;           /* Of new numbers, and of dropout. */
+    lt_model *base;          /* NULL: it is closed. */
+    const lt_model *weights; /* The base, or the slices of its weights that this rank keeps. */
+    /* The adapters' weights, and a score head: a model of the base's spec whose table has just
+     * these. */
+    lt_model *params;
+    /* What is trained: params, or the slices of them that this rank keeps (parallel/shards.h). */
+    lt_model *trained;
+    lt_lora_site *sites;
+    lt_lora_sizes sizes;
+    int n_modules;
+    lt_dora dora;
+} lt_lora;
+
+/* Put new adapters beside the linear layers of a model, which must outlive them: A uniform in
+ * +- 1 / sqrt(in) (PEFT's Kaiming uniform with a = sqrt 5), B zero. From then on the model computes
+ * with them. Each number is a function of (seed, name, index). */
+LT_MUST_USE lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o,
+                                uint64_t seed);
+/* The same beside a part of a model, as ranks of a mesh have it. model: the part of the base; held:
+ * of the adapters with which this rank computes; NULL: all. kept: the part that it trains, from
+ * which all ranks gather what they hold, so that lora->params is zero until then; NULL: that of
+ * held. Each number is that of the whole; but the magnitudes of DoRA are zero until they are loaded
+ * or lt_pass_begin_magnitudes sets them. UNSUPPORTED: a score head whose weights are not here. */
+typedef struct {
+    const lt_partition *model, *held, *kept;
+    const lt_model *weights; /* What of the base's weights is here; NULL: the base has them. */
+} lt_lora_parts;
+LT_MUST_USE lt_err lt_lora_open_parts(lt_lora **out, lt_model *base, const lt_lora_options *o,
+                                      uint64_t seed, const lt_lora_parts *parts);
+/* Accepts NULL. The base, unless it is closed already, is without adapters again. */
+void lt_lora_close(lt_lora *l);
+/* What is opened on the base from now on computes with these of its adapters; NULL: with none. So
+ * several can stand beside it: lt_lora_open needs a base that computes with none. */
+void lt_lora_use(lt_model *base, lt_lora *l);
+/* Can these adapters share a batch with others (lt_pass_join)? UNSUPPORTED names what is not
+ * built. */
+LT_MUST_USE lt_err lt_lora_check_shared(const lt_lora *l);
+
+/* Bytes of what adapters hold beside their parameters. */
+size_t lt_lora_derived_bytes(const lt_lora_options *o, const lt_lora_sizes *z);
+
+/* Give the weights of the base, in F32 on the host, the values that it computes with, and leave
+ * adapters that change nothing: B zero, and of DoRA the magnitudes of these weights. */
+LT_MUST_USE lt_err lt_lora_merge(lt_lora *l);
+
+/* The name of a part's module, "model.layers.0.self_attn.q_proj". */
+void lt_lora_module(char out[LT_FOREIGN_NAME_BYTES], const lt_lora_part *part, int layer);
+/* The same without what all layers share, as short as it is unique: "q_proj". */
+void lt_lora_short_name(char out[LT_FOREIGN_NAME_BYTES], const lt_model_spec *spec,
+                        const lt_name_row *row);
+/* May a module have an adapter? Of layers; and, where a target names it, the embedding or the
+ * head. */
+bool lt_lora_is_module(const lt_name_row *row);
+/* The module of all experts of a layer, of kind UP or DOWN, as transformers has it:
+ * model.layers.%L.mlp.experts.gate_up_proj, .down_proj; NULL: the family has none of this form. */
+const lt_name_row *lt_lora_expert_row(const lt_model_spec *spec, lt_param_kind kind);
+bool lt_lora_is_top(const lt_name_row *row);
+/* Does a target of PEFT's name this module, or the end of its name? */
+bool lt_lora_target_is(const char *target, size_t length, const char *module);
+
+/* ---- Files of PEFT (lora_config.c, lora_files.c) ---- */
+
+#define LT_LORA_CONFIG  "adapter_config.json"
+#define LT_LORA_WEIGHTS "adapter_model.safetensors"
+/* Name of a module's matrix A or B. */
+#define LT_LORA_TENSOR       "base_model.model.%s.lora_%c.weight"
+#define LT_LORA_EMBEDDING    "base_model.model.%s.lora_embedding_%c"
+#define LT_LORA_TENSOR_BYTES (LT_FOREIGN_NAME_BYTES + 48)
+
+/* What adapter_config.json says. Close it. UNSUPPORTED: what it says would not be honoured (ranks
+ * that differ, modules that are saved whole, ...). */
+typedef struct {
+    lt_lora_options options;
+    char *targets;  /* What options.targets points to. */
+    double dropout; /* Dropout in training; inference has none. */
+} lt_lora_config;
+LT_MUST_USE lt_err lt_lora_config_read(lt_lora_config *out, const char *folder,
+                                       const lt_model_spec *spec);
+/* Only the tree of adapter_config.json, for a reader that takes ranks and layers from the tensors:
+ * UNSUPPORTED as above, except that ranks may differ and layers be left out. Free with
+ * json_decref. */
+LT_MUST_USE lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec *spec);
+/* What such a tree says of one module, "model.layers.0.self_attn.q_proj". linear: all-linear means
+ * it. path: the file, for messages. FORMAT: an expression that is none. */
+typedef struct {
+    bool has; /* It has an adapter. */
+    int64_t rank;
+    double alpha;
+} lt_lora_module_config;
+LT_MUST_USE lt_err lt_lora_config_module(lt_lora_module_config *out, const json_t *config,
+                                         const char *module, bool linear, const char *path);
+/* The score head that the folder holds, as PEFT's SEQ_CLS and TOKEN_CLS have one: n_scores and
+ * token_scores of the options with which the base is opened; n_scores 0: none. */
+LT_MUST_USE lt_err lt_lora_scores_of(lt_model_options *out, const char *folder);
+/* use_dora */
+LT_MUST_USE lt_err lt_lora_dora_of(bool *dora, const char *folder);
+/* base_model_name_or_path, or ""; free it. */
+LT_MUST_USE lt_err lt_lora_base_of(char **out, const char *folder);
+void lt_lora_config_close(lt_lora_config *c);
+bool lt_lora_is_folder(const char *path); /* Does it hold an adapter? */
+/* NOT_FOUND: one of its two files is not there. */
+LT_MUST_USE lt_err lt_lora_check_folder(const char *folder);
+
+/* Read adapter_model.safetensors into lora->trained, of adapters of the same options. FORMAT: a
+ * tensor is missing, of another shape, not finite, or of no adapter. */
+LT_MUST_USE lt_err lt_lora_load(lt_lora *l, const char *folder);
+/* Read the (rows, cols) numbers of a tensor of such a file; cols 0: (rows). Free them with
+ * free(). */
+LT_MUST_USE lt_err lt_lora_values(float **out, const lt_safetensors *file, const char *path,
+                                  const char *name, int64_t rows, int64_t cols);
+/* x (rows, cols) times factor, as (cols, rows); free with free(). */
+LT_MUST_USE lt_err lt_lora_transpose(float **out, const float *x, int64_t rows, int64_t cols,
+                                     float factor);
+/* Write both files, tensors in F32. base: what base_model_name_or_path says. */
+LT_MUST_USE lt_err lt_lora_save(const lt_lora *l, const char *folder, const char *base);
+/* The same with values in host memory, (whole_elements) F32 as lt_param.whole_at counts: of
+ * adapters of which this rank holds a part. */
+LT_MUST_USE lt_err lt_lora_write(const lt_lora *l, const float *values, const char *folder,
+                                 const char *base);
+/* Set elements [first, first + count) of the whole of a parameter, as far as they are held, in any
+ * table that has it at the same index. */
+void lt_lora_set(lt_model *m, const lt_param *whole, int64_t first, const float *values,
+                 int64_t count);
+
+/* ---- Computing ---- */
+
+/* Dropout of a batch: its row k is row first_row + k row_step of the run. */
+typedef struct {
+    bool on;
+    uint64_t first_row, row_step;
+} lt_lora_dropping;
+
+/* What a pass or a session needs to compute with adapters. Of a list, each computes with rows of
+ * its own (lt_pass_join); one alone computes with all. */
+typedef struct lt_lora_run {
+    const lt_lora *lora;
+    struct lt_lora_run *next;
+    bool divides; /* It has the n_rows rows from first_row on, and others have others. */
+    int64_t first_row, n_rows; /* Of the calls to come; n_rows 0: none. */
+    lt_param_buffer gradients; /* F32 over the adapters' table; without units in inference. */
+    lt_lora_dropping drop;     /* Of the batch to come. */
+    lt_tensor x;               /* Dropout, of training: (rows, in) of the model's type, dropped. */
+    lt_tensor u, du;           /* (rows, columns) of the model's type; du: of training. */
+    /* DoRA. (rows) F32 each: of its norms (dora.c); (rows, 1) and (1, width): zeros, of the model's
+     * type, where the base has biases. Of training: (rows, width), the product before its rows are
+     * multiplied, and its gradient; (2, width) F32. */
+    lt_tensor rstd, mean, zeros, zero_row, z, dz, dc;
+} lt_lora_run;
+
+/* Take the scratch for `rows` rows of a batch: with an arena without memory, measure it. */
+void lt_lora_carve(lt_lora_run *run, const lt_lora_options *o, const lt_lora_sizes *z, int64_t rows,
+                   lt_dtype dtype, bool backward, lt_arena *a);
+
+#endif

@@ -1,0 +1,563 @@
+/* lora_config.c: adapter_config.json, as PEFT 0.21 writes it.
+ *
+ * One table says what becomes of each key of PEFT's LoraConfig. Four kinds:
+ *
+ *     READ    by code of its own, below or by what trains adapters (lora_dropout)
+ *     ANY     without effect on what trained adapters compute
+ *     OFF     refused unless it is null, false, 0 or empty
+ *     NONE    refused unless it is null or "none"
+ *
+ * A key that is not in the table is refused unless it is null. test_lora_config.c holds the table
+ * to PEFT's own list of keys.
+ *
+ * Which modules have adapters, of which rank and alpha, is decided as in PEFT. target_modules is a
+ * list of names or ends of names, a regular expression of the whole name, or all-linear.
+ * exclude_modules takes some away. layers_to_transform and layers_pattern leave layers, which are
+ * the first number in a name, unless a list has the whole name. rank_pattern and alpha_pattern
+ * have regular expressions of names or of their ends; the first that matches counts.
+ *
+ * A model that computes with adapters as with a part of itself (lt_lora_open) has them in all
+ * layers, of one rank and one alpha: an adapter that differs is refused there. A server's places
+ * (lora_pool.h) take ranks and layers as the tensors have them. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "model/lora/lora.h"
+#include "model/names.h"
+
+#define CONFIG_BYTES  ((size_t)4 << 20)
+#define TARGETS_BYTES 4096
+#define MATCH_LIMIT   100000 /* Steps of an expression over one name; 100 are usual. */
+
+/* ---- Keys ---- */
+
+typedef enum { READ, ANY, OFF, NONE } rule;
+
+static const struct {
+    const char *key;
+    rule rule;
+} rules[] = {
+    {"peft_type", READ},
+    {"base_model_name_or_path", READ},
+    {"r", READ},
+    {"lora_alpha", READ},
+    {"use_rslora", READ},
+    {"use_dora", READ},
+    {"lora_dropout", READ},
+    {"target_modules", READ},
+    {"exclude_modules", READ},
+    {"layers_to_transform", READ},
+    {"layers_pattern", READ},
+    {"rank_pattern", READ},
+    {"alpha_pattern", READ},
+    {"target_parameters", READ},
+    {"modules_to_save", READ},
+    {"init_lora_weights", READ},
+    /* What the adapter computes would be another function. */
+    {"bias", NONE},
+    {"lora_bias", OFF},
+    {"use_qalora", OFF},
+    {"use_bdlora", OFF},
+    {"arrow_config", OFF},
+    {"kasa_config", OFF},
+    {"velora_config", OFF}, /* Of the backward pass. */
+    {"monteclora_config", OFF},
+    {"alora_invocation_tokens", OFF},
+    {"layer_replication", OFF},
+    {"trainable_token_indices", OFF},
+    {"ensure_weight_tying", OFF}, /* One adapter for embedding and head. */
+    {"megatron_config", OFF},     /* Its layers are parts of matrices. */
+    {"enable_lora", OFF},         /* PEFT 0.2: parts of one matrix. */
+    /* Where the initial numbers came from: init_lora_weights decides. */
+    {"loftq_config", ANY},
+    {"eva_config", ANY},
+    {"corda_config", ANY},
+    {"lora_ga_config", ANY},
+    /* How PEFT runs it; labels. */
+    {"qalora_group_size", ANY}, /* Of use_qalora. */
+    {"megatron_core", ANY},     /* Of megatron_config. */
+    {"fan_in_fan_out", ANY},    /* How the base's file has its matrices; the family's row says. */
+    {"runtime_config", ANY},
+    {"merge_weights", ANY}, /* PEFT 0.2. */
+    {"inference_mode", ANY},
+    {"task_type", ANY}, /* The tensors say which head there is. */
+    {"auto_mapping", ANY},
+    {"revision", ANY}, /* Of the name of the base, which is opened as the caller says. */
+    {"peft_version", ANY},
+};
+
+static bool allowed(const char *key, const json_t *value) {
+    const char *text = json_string_value(value);
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        if (strcmp(rules[i].key, key) == 0) {
+            return rules[i].rule == READ || rules[i].rule == ANY ||
+                   (rules[i].rule == OFF && lt_json_is_off(value)) ||
+                   (rules[i].rule == NONE &&
+                    (json_is_null(value) || (text != NULL && strcmp(text, "none") == 0)));
+        }
+    }
+    return json_is_null(value);
+}
+
+static bool is_known(const char *key) {
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
+        if (strcmp(rules[i].key, key) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* "FILE: KEY is VALUE" and why. */
+static lt_err refuse(const char *path, const char *key, const json_t *value, const char *why) {
+    char text[128];
+    const size_t n = json_dumpb(value, text, sizeof text - 1, JSON_ENCODE_ANY);
+    text[n < sizeof text ? n : sizeof text - 1] = '\0';
+    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s is %s: %s", path, key, text, why);
+}
+
+static lt_err check_keys(const json_t *config, const char *path) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)config, key, value) {
+        if (!allowed(key, value)) {
+            return refuse(path, key, value,
+                          is_known(key) ? "not built" : "not a key that is known here");
+        }
+    }
+    return LT_OK;
+}
+
+/* Initialisations that leave the base as it is; without the change of the others, the adapter says
+ * nothing. */
+static bool keeps_base(const json_t *init) {
+    static const char *const kept[] = {"gaussian", "eva", "orthogonal", "mica"};
+    const char *name = json_string_value(init);
+    for (size_t i = 0; name != NULL && i < sizeof kept / sizeof *kept; i++) {
+        if (strcmp(name, kept[i]) == 0) {
+            return true;
+        }
+    }
+    return init == NULL || json_is_null(init) || json_is_boolean(init);
+}
+
+/* Modules that are trained whole: the score head, which PEFT calls by two names. */
+static lt_err check_saved(const json_t *config, const lt_model_spec *spec, const char *path) {
+    const json_t *list = json_object_get(config, "modules_to_save");
+    if (!json_is_array(list) && !lt_json_is_off(list)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: modules_to_save is no list of names", path);
+    }
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        const bool is_score = name != NULL &&
+                              (strcmp(name, "score") == 0 || strcmp(name, "classifier") == 0);
+        if (!is_score || spec->n_scores == 0) {
+            LT_FAIL(LT_ERR_UNSUPPORTED,
+                    "%s: modules_to_save has '%s': only the score head of a model that has one is "
+                    "read",
+                    path, name != NULL ? name : "?");
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err check_config(const json_t *config, const lt_model_spec *spec, const char *path) {
+    const json_t *init = json_object_get(config, "init_lora_weights");
+    const char *type = NULL;
+    LT_TRY(lt_json_str(config, "peft_type", &type, false, path));
+    if (strcmp(type, "LORA") != 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: peft_type is \"%s\": only LORA is read", path, type);
+    }
+    LT_TRY(check_keys(config, path));
+    LT_TRY(check_saved(config, spec, path));
+    return keeps_base(init) ? LT_OK
+                            : refuse(path, "init_lora_weights", init,
+                                     "it changes the base, so the adapter alone is not enough");
+}
+
+lt_err lt_lora_check_folder(const char *folder) {
+    static const char *const files[] = {LT_LORA_CONFIG, LT_LORA_WEIGHTS};
+    char path[LT_PATH_BYTES];
+    for (int i = 0; i < 2; i++) {
+        LT_TRY(lt_path_join(path, folder, files[i]));
+        if (!lt_file_has_name(path)) {
+            LT_FAIL(LT_ERR_NOT_FOUND,
+                    "%s is no adapter: %s is not there (PEFT's folder is read, with " LT_LORA_CONFIG
+                    " and " LT_LORA_WEIGHTS ")",
+                    folder, path);
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err load_config(json_t **out, const char *folder) {
+    char path[LT_PATH_BYTES];
+    LT_TRY(lt_path_join(path, folder, LT_LORA_CONFIG));
+    return lt_json_load(out, path, CONFIG_BYTES);
+}
+
+/* with_experts: adapters of experts are read. */
+static lt_err load_checked(json_t **out, const char *folder, const lt_model_spec *spec,
+                           bool with_experts) {
+    char path[LT_PATH_BYTES];
+    json_t *config = NULL;
+    lt_err err;
+    LT_TRY(lt_path_join(path, folder, LT_LORA_CONFIG));
+    LT_TRY(load_config(&config, folder));
+    err = check_config(config, spec, path);
+    const json_t *experts = json_object_get(config, "target_parameters");
+    if (err == LT_OK && !with_experts && !lt_json_is_off(experts)) {
+        err = refuse(path, "target_parameters", experts, "not built for requests");
+    }
+    if (err != LT_OK) {
+        json_decref(config);
+        return err;
+    }
+    *out = config;
+    return LT_OK;
+}
+
+lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec *spec) {
+    return load_checked(out, folder, spec, false);
+}
+
+/* ---- Modules ---- */
+
+/* Is all of the name what the expression means? key: where it stands. */
+static lt_err match_all(bool *out, const char *expression, const char *name, const char *key,
+                        const char *path) {
+    int why = 0, hit = 0;
+    size_t at = 0;
+    char message[128] = "";
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)expression, PCRE2_ZERO_TERMINATED,
+                                     PCRE2_ANCHORED | PCRE2_ENDANCHORED | PCRE2_UTF, &why, &at,
+                                     NULL);
+    pcre2_match_data *data = pcre2_match_data_create(1, NULL);
+    pcre2_match_context *context = pcre2_match_context_create(NULL);
+    if (code != NULL && data != NULL && context != NULL) {
+        pcre2_set_match_limit(context, MATCH_LIMIT);
+        hit = why = pcre2_match(code, (PCRE2_SPTR)name, strlen(name), 0, 0, data, context);
+    }
+    pcre2_match_context_free(context);
+    pcre2_match_data_free(data);
+    *out = hit >= 0;
+    if (code == NULL || (hit < 0 && hit != PCRE2_ERROR_NOMATCH)) {
+        pcre2_code_free(code);
+        pcre2_get_error_message(why, (PCRE2_UCHAR *)message, sizeof message);
+        LT_FAIL(LT_ERR_FORMAT, "%s: %s: expression '%s': %s", path, key, expression, message);
+    }
+    pcre2_code_free(code);
+    return LT_OK;
+}
+
+/* Does a list of names or ends of names, or an expression, mean this module? */
+static lt_err names_module(bool *out, const json_t *value, const char *module, const char *key,
+                           const char *path) {
+    const char *expression = json_string_value(value);
+    const json_t *target;
+    size_t i;
+    *out = false;
+    if (lt_json_is_off(value) || (expression != NULL && expression[0] == '\0')) {
+        return LT_OK;
+    }
+    if (expression != NULL) {
+        return match_all(out, expression, module, key, path);
+    }
+    if (!json_is_array(value)) {
+        return refuse(path, key, value, "neither a list of names nor an expression");
+    }
+    json_array_foreach(value, i, target) {
+        const char *name = json_string_value(target);
+        if (name == NULL) {
+            return refuse(path, key, value, "a list of other things than names");
+        }
+        *out = *out || lt_lora_target_is(name, strlen(name), module);
+    }
+    return LT_OK;
+}
+
+/* Does a list have the whole name? */
+static bool lists(const json_t *list, const char *module) {
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        if (name != NULL && strcmp(name, module) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Is the word before a layer's number one that layers_pattern allows? */
+static lt_err allows_word(bool *out, const json_t *pattern, const char *word, const char *path) {
+    static const char key[] = "layers_pattern";
+    *out = lt_json_is_off(pattern) || (json_is_string(pattern) && json_string_length(pattern) == 0);
+    if (json_is_string(pattern) && !*out) {
+        return match_all(out, json_string_value(pattern), word, key, path);
+    }
+    for (size_t i = 0; i < json_array_size(pattern) && !*out; i++) {
+        const char *one = json_string_value(json_array_get(pattern, i));
+        LT_TRY(match_all(out, one != NULL ? one : "", word, key, path));
+    }
+    return LT_OK;
+}
+
+/* Is the module in a layer of layers_to_transform? The layer is the first number in its name that
+ * stands behind a word and a dot; layers_pattern names the word. */
+static lt_err in_layers(bool *out, const json_t *config, const char *module, const char *path) {
+    const json_t *layers = json_object_get(config, "layers_to_transform"),
+                 *targets = json_object_get(config, "target_modules");
+    const char *number = strpbrk(module, "0123456789"), *word;
+    char before[LT_FOREIGN_NAME_BYTES];
+    bool is_listed = false;
+    *out = layers == NULL || json_is_null(layers) ||
+           (json_is_array(layers) && json_array_size(layers) == 0);
+    if (!*out && !json_is_array(targets)) {
+        return refuse(path, "layers_to_transform", layers, "target_modules is no list");
+    }
+    *out = *out || lists(targets, module);
+    if (*out || number == NULL) {
+        return LT_OK;
+    }
+    const json_int_t layer = strtoll(number, NULL, 10);
+    is_listed = json_is_integer(layers) && json_integer_value(layers) == layer;
+    for (size_t i = 0; i < json_array_size(layers); i++) {
+        const json_t *one = json_array_get(layers, i);
+        is_listed = is_listed || (json_is_integer(one) && json_integer_value(one) == layer);
+    }
+    for (word = number - 1; word > module && word[-1] != '.'; word--) {}
+    (void)snprintf(before, sizeof before, "%.*s", (int)(number - 1 - word), word);
+    LT_TRY(allows_word(out, json_object_get(config, "layers_pattern"), before, path));
+    *out = *out && is_listed;
+    return LT_OK;
+}
+
+static bool is_all_linear(const json_t *config) {
+    const char *text = json_string_value(json_object_get(config, "target_modules"));
+    return text != NULL && strcmp(text, LT_LORA_ALL) == 0;
+}
+
+/* What a pattern has for a module; NULL: nothing. */
+static lt_err pattern_value(const json_t **out, const json_t *config, const char *key,
+                            const char *module, const char *path) {
+    const char *name;
+    json_t *value;
+    *out = NULL;
+    json_object_foreach(json_object_get(config, key), name, value) {
+        char expression[LT_FOREIGN_NAME_BYTES * 2];
+        bool hit;
+        if (snprintf(expression, sizeof expression, "(.*\\.)?(%s)", name) >=
+            (int)sizeof expression) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s has a key of %zu bytes", path, key, strlen(name));
+        }
+        LT_TRY(match_all(&hit, expression, module, key, path));
+        if (hit) {
+            *out = value;
+            return LT_OK;
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_lora_config_module(lt_lora_module_config *out, const json_t *config, const char *module,
+                             bool linear, const char *path) {
+    const json_t *targets = json_object_get(config, "target_modules"), *rank, *alpha;
+    bool here = linear, left_out = false, in = true;
+    out->rank = 0;
+    LT_TRY(lt_json_i64(config, "r", &out->rank, false, path));
+    LT_TRY(lt_json_f64(config, "lora_alpha", &out->alpha, false, path));
+    if (!is_all_linear(config)) {
+        LT_TRY(names_module(&here, targets, module, "target_modules", path));
+    }
+    LT_TRY(names_module(&left_out, json_object_get(config, "exclude_modules"), module,
+                        "exclude_modules", path));
+    LT_TRY(in_layers(&in, config, module, path));
+    LT_TRY(pattern_value(&rank, config, "rank_pattern", module, path));
+    LT_TRY(pattern_value(&alpha, config, "alpha_pattern", module, path));
+    if (rank != NULL && !json_is_integer(rank)) {
+        return refuse(path, "rank_pattern", rank, "not a rank");
+    }
+    if (alpha != NULL && !json_is_number(alpha)) {
+        return refuse(path, "alpha_pattern", alpha, "not a number");
+    }
+    out->rank = rank != NULL ? json_integer_value(rank) : out->rank;
+    out->alpha = alpha != NULL ? json_number_value(alpha) : out->alpha;
+    if (out->rank < 1) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: r = %lld", path, (long long)out->rank);
+    }
+    out->has = here && in && !left_out;
+    return LT_OK;
+}
+
+/* ---- All modules alike ---- */
+
+typedef struct {
+    const json_t *config;
+    const lt_model_spec *spec;
+    const char *path;
+    char targets[TARGETS_BYTES]; /* "q_proj,v_proj" */
+    lt_lora_module_config of_all;
+    bool any; /* of_all has the rank and the alpha of the modules before. */
+} reading;
+
+/* Ranks and alphas of all modules are the same. */
+static lt_err compare(reading *r, const char *module, const lt_lora_module_config *one) {
+    if (r->any && (one->rank != r->of_all.rank || one->alpha != r->of_all.alpha)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: by rank_pattern and alpha_pattern %s has rank %lld and alpha %g, others have "
+                "%lld and %g: not built, except for a server's --lora",
+                r->path, module, (long long)one->rank, one->alpha, (long long)r->of_all.rank,
+                r->of_all.alpha);
+    }
+    r->of_all = *one;
+    r->any = true;
+    return LT_OK;
+}
+
+static void add_target(reading *r, const lt_name_row *row) {
+    char name[LT_FOREIGN_NAME_BYTES];
+    lt_lora_short_name(name, r->spec, row);
+    (void)snprintf(r->targets + strlen(r->targets), sizeof r->targets - strlen(r->targets), "%s%s",
+                   r->targets[0] != '\0' ? "," : "", name);
+}
+
+/* Does the module of this name have adapters, in all layers? */
+static lt_err add_row(reading *r, const lt_name_row *row) {
+    char module[LT_FOREIGN_NAME_BYTES];
+    int64_t n = 0;
+    for (int64_t layer = 0; layer < r->spec->n_layers; layer++) {
+        lt_lora_module_config one;
+        lt_lora_module(module, &(lt_lora_part){.name = row}, (int)layer);
+        LT_TRY(lt_lora_config_module(&one, r->config, module, lt_lora_is_module(row), r->path));
+        LT_TRY(one.has ? compare(r, module, &one) : LT_OK);
+        n += one.has;
+    }
+    if (n > 0 && n < r->spec->n_layers) {
+        lt_lora_short_name(module, r->spec, row);
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: %s has adapters in %lld of %lld layers: not built, except for a server's "
+                "--lora",
+                r->path, module, (long long)n, (long long)r->spec->n_layers);
+    }
+    if (n > 0) {
+        add_target(r, row);
+    }
+    return LT_OK;
+}
+
+/* Add the experts' modules of one kind if target_parameters names them in every layer. */
+static lt_err add_experts(reading *r, lt_param_kind kind, size_t *found) {
+    const json_t *list = json_object_get(r->config, "target_parameters");
+    const lt_name_row *row = lt_lora_expert_row(r->spec, kind);
+    lt_lora_module_config one;
+    bool in_all = row != NULL;
+    for (int64_t layer = 0; layer < r->spec->n_layers && in_all; layer++) {
+        char module[LT_FOREIGN_NAME_BYTES];
+        lt_lora_module(module, &(lt_lora_part){.name = row}, (int)layer);
+        LT_TRY(names_module(&in_all, list, module, "target_parameters", r->path));
+        LT_TRY(in_all ? lt_lora_config_module(&one, r->config, module, false, r->path) : LT_OK);
+        LT_TRY(in_all ? compare(r, module, &one) : LT_OK);
+    }
+    if (in_all) {
+        add_target(r, row);
+        (*found)++;
+    }
+    return LT_OK;
+}
+
+/* The short names of the modules that have adapters, and what they share. */
+static lt_err read_modules(reading *r) {
+    const lt_family_row *family = lt_family_get(r->spec->family);
+    const json_t *parameters = json_object_get(r->config, "target_parameters");
+    const bool all = is_all_linear(r->config) &&
+                     lt_json_is_off(json_object_get(r->config, "exclude_modules"));
+    size_t found = 0;
+    for (int i = 0; i < family->n_names; i++) {
+        const lt_name_row *row = &family->names[i];
+        LT_TRY(lt_lora_is_module(row) || lt_lora_is_top(row) ? add_row(r, row) : LT_OK);
+    }
+    LT_TRY(add_experts(r, LT_PARAM_UP, &found));
+    LT_TRY(add_experts(r, LT_PARAM_DOWN, &found));
+    if (found < json_array_size(parameters) ||
+        (!json_is_array(parameters) && !lt_json_is_off(parameters))) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: target_parameters has more than the experts' gate_up_proj and down_proj of "
+                "all layers, as mixtral and qwen3_moe have them",
+                r->path);
+    }
+    if (r->targets[0] == '\0') {
+        LT_FAIL(LT_ERR_FORMAT, "%s: target_modules names no module of %s that can have adapters",
+                r->path, lt_family_name(r->spec->family));
+    }
+    if (all) {
+        (void)snprintf(r->targets, sizeof r->targets, "%s", LT_LORA_ALL);
+    }
+    return LT_OK;
+}
+
+lt_err lt_lora_config_read(lt_lora_config *out, const char *folder, const lt_model_spec *spec) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES];
+    json_t *config = NULL;
+    bool rs = false, dora = false;
+    lt_lora_config c = {.targets = NULL};
+    reading r = {.spec = spec, .path = path};
+
+    LT_TRY(lt_path_join(path, folder, LT_LORA_CONFIG));
+    LT_TRY_DONE(load_checked(&config, folder, spec, true));
+    r.config = config;
+    LT_TRY_DONE(lt_json_bool(config, "use_rslora", &rs, true, path));
+    LT_TRY_DONE(lt_json_bool(config, "use_dora", &dora, true, path));
+    LT_TRY_DONE(lt_json_f64(config, "lora_dropout", &c.dropout, true, path));
+    LT_TRY_DONE(read_modules(&r));
+    c.targets = strdup(r.targets);
+    if (c.targets == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s", path);
+    }
+    c.options = (lt_lora_options){.rank = r.of_all.rank,
+                                  .alpha = r.of_all.alpha,
+                                  .scaling = rs ? LT_LORA_BY_ROOT : LT_LORA_BY_RANK,
+                                  .dora = dora,
+                                  .targets = c.targets};
+    *out = c;
+    c = (lt_lora_config){.targets = NULL};
+done:
+    lt_lora_config_close(&c);
+    json_decref(config);
+    return err;
+}
+
+lt_err lt_lora_dora_of(bool *dora, const char *folder) {
+    json_t *config = NULL;
+    lt_err err;
+    *dora = false;
+    LT_TRY(load_config(&config, folder));
+    err = lt_json_bool(config, "use_dora", dora, true, folder);
+    json_decref(config);
+    return err;
+}
+
+lt_err lt_lora_base_of(char **out, const char *folder) {
+    json_t *config = NULL;
+    const char *base;
+    LT_TRY(load_config(&config, folder));
+    base = json_string_value(json_object_get(config, "base_model_name_or_path"));
+    *out = strdup(base != NULL ? base : "");
+    json_decref(config);
+    return *out != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "%s", folder);
+}
+
+void lt_lora_config_close(lt_lora_config *c) {
+    free(c->targets);
+    *c = (lt_lora_config){.targets = NULL};
+}
+
+bool lt_lora_is_folder(const char *path) {
+    char config[LT_PATH_BYTES];
+    return lt_path_join(config, path, LT_LORA_CONFIG) == LT_OK && lt_file_exists(config);
+}

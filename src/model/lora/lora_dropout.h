@@ -1,0 +1,22 @@
+/* lora_dropout.h: dropout of what adapters read, in training, as PEFT has it:
+ *
+ *     y = x W^T + s (d(x) A^T) B^T        d(x) = m x / (1 - p), m 0 with probability p, else 1
+ *
+ * Each module draws masks of its own, q, k and v, too, which read the same x. A number of a mask is
+ * a function of the seed, the module, the row of the run, the position in the row and the column:
+ * the same in the forward pass, in a layer that is computed again and in the backward pass, on any
+ * number of ranks, and in a run that goes on from a checkpoint. Ranks of tp that have some columns
+ * of x, and ranks of cp that have some positions, draw those of the whole. Evaluation has no
+ * dropout. */
+#ifndef LT_MODEL_LORA_DROPOUT_H
+#define LT_MODEL_LORA_DROPOUT_H
+
+#include "model/lora/adapted.h"
+
+/* y = d(x), or y += d(x) if add, with the mask of a part of the site: (rows, columns that are here)
+ * both, of one type; rows are those of r's batch. Which rows of the run they are differs from batch
+ * to batch, so a pass with dropout is not recorded. */
+LT_MUST_USE lt_err lt_lora_drop(lt_exec *r, const lt_lora_site *s, int part, lt_tensor y,
+                                lt_tensor x, bool add);
+
+#endif

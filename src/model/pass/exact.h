@@ -1,0 +1,46 @@
+/* exact.h: a pass whose log-probabilities have the bits of a deterministic engine's.
+ *
+ * Reinforcement learning weighs a token by the ratio of two probabilities: under the weights that
+ * are trained, and under those that drew it. Where trainer and engine compute the same weights in a
+ * different order, this ratio is not 1 although nothing has changed. In an exact pass every number
+ * of the forward pass that depends on an order of sums is computed as the engine computes it with
+ * `deterministic`:
+ *
+ *     products       fixed_order: a row has the same bits for every number of rows
+ *     attention      the engine's op over pages of keys and values, with fixed_order. The own op of
+ *                    a pass runs before it for the statistics that backward reads; its result is
+ *                    replaced
+ *     log-softmax    the sampler's (logits.h), instead of the op xent's
+ *
+ * Norms, rotations, activations and sums are functions of one row in both. Backward is not changed.
+ * On CPUs only, in F32, for models without experts. Attention runs twice, and products run as those
+ * of few rows do. */
+#ifndef LT_MODEL_EXACT_H
+#define LT_MODEL_EXACT_H
+
+#include "model/pass/acts.h"
+#include "model/pass/pass.h"
+
+typedef struct lt_exact {
+    lt_tensor k_pages, v_pages;              /* (pages, LT_EXACT_PAGE, G, D) F32 */
+    lt_tensor slots, table, q_start, kv_len; /* I32 as of lt_attention_paged_args */
+    int64_t seq;
+} lt_exact;
+
+#define LT_EXACT_PAGE 16
+
+/* UNSUPPORTED: what an exact pass does not go with. */
+LT_MUST_USE lt_err lt_exact_check(const lt_model *m, const lt_pass_options *o);
+/* Take the memory for the largest batch; without o->exact none. */
+void lt_exact_carve(lt_exact *e, const lt_model_spec *s, const lt_pass_options *o, lt_arena *a);
+/* Each batch: where its rows lie. */
+void lt_exact_shape(lt_exact *e, int64_t batch, int64_t seq);
+
+/* Replace the result of attention, whose arguments were these. */
+LT_MUST_USE lt_err lt_exact_attention(lt_exec *r, const lt_attention_args *a);
+/* -ln p(label) of rows of F32 logits, 0 where there is none, and the most likely ids. softcap: of
+ * the logits, which are overwritten; 0: none. */
+void lt_exact_losses(const lt_tensor *logits, float softcap, const int32_t *labels, float *loss,
+                     int32_t *best);
+
+#endif

@@ -1,0 +1,232 @@
+/* tuning.h: /v1/fine_tuning/jobs: adapters that tenants have trained on the served model, by
+ * `lateen train` in a process of its own, and that are served when they are done. Jobs are kept on
+ * disk and survive the end of the server, at any moment.
+ *
+ *     from                 to            when
+ *     created              VALIDATING
+ *     VALIDATING           QUEUED        every line of its files is right
+ *     QUEUED               RUNNING       fewer than --fine-tuning-jobs trainers run
+ *     RUNNING              SUCCEEDED     the trainer has ended well
+ *     RUNNING              QUEUED        the trainer died of a signal or its device, fewer than
+ *                                        three times: it goes on from its newest checkpoint
+ *     QUEUED, RUNNING      PAUSED        its owner pauses it; the trainer saves and ends
+ *     PAUSED               QUEUED        its owner resumes it
+ *     any but the ended    CANCELLED     its owner cancels it; the trainer is killed
+ *     VALIDATING, RUNNING  FAILED        a line is wrong, or the trainer fails
+ * After a restart a job that was VALIDATING is so again, and one that was RUNNING is QUEUED.
+ * With --fine-tuning-submit slurm, trainers are jobs of Slurm (tuning_slurm.c), and then
+ *     QUEUED               RUNNING       Slurm's job begins
+ *     RUNNING              QUEUED        it queues again by itself: it met its time limit, gave
+ *                                        way or lost its node
+ *     QUEUED, RUNNING      CANCELLED     somebody else cancels it
+ * and a restart changes nothing.
+ *
+ *     DIR/ftjob-ID/job.json       the job; written at each change of its state
+ *     DIR/ftjob-ID/events.jsonl   what happened, a line each, as clients see it
+ *     DIR/ftjob-ID/train.jsonl    its data, as `lateen train` reads them; valid.jsonl;
+ *                                 template.jinja
+ *     DIR/ftjob-ID/run            the run folder: run/adapter, and run/adapters/step-N of its
+ *                                 newest checkpoints
+ *     DIR/ftjob-ID/log            what the trainer says
+ *     DIR/ftjob-ID/job.sbatch     Slurm's script of it
+ *
+ * PROCESSES  A trainer has the lowest priority and a session of its own. When the server dies, the
+ * kernel sends it SIGTERM, on which it saves and ends. The next server starts a trainer for the
+ * job only when the run folder's lock is free (platform/agent/lease.h), so that two never run.
+ * EVENTS     Each step that metrics.jsonl tells becomes an event once: a step that is told already
+ * is known by the last event of the file.
+ * NAMES      ft:BASE:SUFFIX:ID, and ft:BASE:SUFFIX:ID:ckpt-step-N of a checkpoint, which are owned
+ * adapters (adapters.h). A model of this kind may be the base of another job, which begins with its
+ * numbers.
+ * DISK       An ended job keeps its adapters and metrics alone.
+ *
+ * Everything is on the loop's thread, except that lines are checked on the worker pool, a slice at
+ * a time. */
+#ifndef LT_SERVE_TUNING_H
+#define LT_SERVE_TUNING_H
+
+#include <sys/types.h>
+
+#include "platform/cluster/queue.h"
+#include "platform/command.h"
+#include "serve/api/files/files.h"
+#include "serve/api/server.h"
+
+#define LT_TUNING_SUFFIX 64 /* Characters: OpenAI's bound. */
+
+typedef enum {
+    LT_TUNING_VALIDATING,
+    LT_TUNING_QUEUED,
+    LT_TUNING_RUNNING,
+    LT_TUNING_PAUSED,
+    LT_TUNING_SUCCEEDED,
+    LT_TUNING_FAILED,
+    LT_TUNING_CANCELLED,
+    LT_TUNING_STATES
+} lt_tuning_state;
+
+typedef struct lt_tunings lt_tunings;
+typedef struct lt_tuning lt_tuning;
+typedef struct lt_tuning_check lt_tuning_check; /* The check of its files, while it runs. */
+
+typedef enum { LT_TUNING_SBATCH, LT_TUNING_SCANCEL, LT_TUNING_SACCT } lt_tuning_call;
+
+/* A hyperparameter that is "auto" is 0 until the lines have been counted. */
+struct lt_tuning {
+    lt_tunings *all;
+    char id[48], owner[LT_OWNER_NAME_BYTES];
+    char model[256]; /* Named by the request: the served model, or one that a job has made. */
+    char from[160];  /* Folder below DIR of the adapter that it begins with; "": a new one. */
+    char training[LT_FILE_ID_BYTES], validation[LT_FILE_ID_BYTES]; /* Files; "": none. */
+    char suffix[LT_TUNING_SUFFIX + 1];
+    bool pairs; /* Method dpo. */
+    int64_t seed, epochs, batch;
+    double multiplier, beta;
+    json_t *metadata;                    /* NULL: none. */
+    int64_t state;                       /* lt_tuning_state */
+    int64_t order_us, created, finished; /* Unix; finished 0: not yet. */
+    /* Known when the lines are checked. */
+    int64_t examples, tokens, longest, held_out, steps;
+    int64_t deaths; /* How many of its trainers have died. */
+    int64_t bytes;  /* On disk, once it has ended. */
+    bool deleted;   /* Its owner has deleted the model. */
+    /* FAILED. */
+    char why[400], code[32], param[24];
+    int64_t line; /* Line of the file that is wrong, from 1; 0: none. */
+    /* Trained by Slurm. */
+    int64_t slurm_job;    /* Its number; 0: none has it. */
+    bool slurm_ending;    /* That job is to be cancelled, until Slurm says that it has ended. */
+    char slurm_told[300]; /* What an event told last of it. */
+
+    /* Not on disk. */
+    lt_tuning_check *check;
+    pid_t trainer;          /* 0: none runs. */
+    lt_command call;        /* A command of Slurm for this job, */
+    lt_tuning_call calling; /* and which. */
+    double slurm_known_s;   /* When its number was known. */
+    double slurm_next_s;    /* No earlier is sbatch tried again. */
+    double started_s;
+    int64_t step, first_step; /* Newest step; the step at which this trainer began. */
+    int64_t told, told_valid; /* Last steps of training and of validation with an event. */
+    int64_t n_events;
+    int64_t read_at;  /* Bytes of metrics.jsonl that were read, */
+    uint64_t read_of; /* and the inode of that file. */
+    int64_t saved[8]; /* (n_saved) steps of the checkpoints whose adapters are served */
+    int n_saved;
+    lt_tuning *next; /* Created later. */
+};
+
+struct lt_tunings {
+    lt_server *server;
+    char dir[LT_PATH_BYTES];
+    lt_tuning *first;
+    struct event *on_time;
+    bool runs;
+    /* Slurm. */
+    lt_queue_words words;        /* Further options of sbatch. */
+    char program[LT_PATH_BYTES]; /* This one. */
+    lt_command squeue;
+    double squeue_s;    /* When it began last. */
+    bool squeue_failed; /* The last one. */
+    bool squeue_seen;   /* It has answered this server. */
+};
+
+/* Open the jobs of the server's folder and name their adapters; lt_tunings_begin, once the model is
+ * loaded, lets them go on. */
+LT_MUST_USE lt_err lt_tunings_open(lt_tunings **out, lt_server *s);
+void lt_tunings_begin(lt_tunings *f); /* Accepts NULL. */
+/* Stop: trainers save and end; nobody waits for them. Accepts NULL. */
+void lt_tunings_stop(lt_tunings *f);
+void lt_tunings_close(lt_tunings *f); /* Stopped, and the worker pool too. Accepts NULL. */
+
+/* Create a job. *asked has what a request gives, and owner and from. NULL: *e says why. */
+lt_tuning *lt_tuning_create(lt_tunings *f, const lt_tuning *asked, lt_api_error *e);
+lt_tuning *lt_tuning_find(const lt_tunings *f, const char *id, const char *owner);
+bool lt_tuning_cancel(lt_tuning *t, lt_api_error *e);
+bool lt_tuning_pause(lt_tuning *t, lt_api_error *e);
+bool lt_tuning_resume(lt_tuning *t, lt_api_error *e);
+
+/* When this checkpoint was written, in Unix seconds; 0: it is gone. */
+int64_t lt_tuning_saved_at(const lt_tuning *t, int64_t step);
+/* The job that has made the model of this name: *step is -1, or the step of the checkpoint. */
+lt_tuning *lt_tuning_of_model(const lt_tunings *f, const char *name, const char *owner,
+                              int64_t *step);
+bool lt_tuning_delete_model(lt_tuning *t, int64_t step, lt_api_error *e);
+/* The folder below DIR of its adapter; step -1: of the adapter that it has at its end. */
+void lt_tuning_adapter(const lt_tuning *t, int64_t step, char out[160]);
+
+/* The job as clients see it. */
+void lt_tuning_write(lt_json_out *o, const lt_tuning *t);
+void lt_tunings_metrics(const lt_tunings *f, lt_expo *e);
+
+/* ---- Between tuning.c (what is on disk), tuning_models.c (adapters), tuning_check.c (lines),
+ * tuning_run.c (trainers) and tuning_slurm.c (trainers by Slurm) ---- */
+
+#define LT_TUNING_NAME_BYTES   256
+#define LT_TUNING_EVENTS_BYTES ((size_t)64 << 20) /* Most bytes of events.jsonl. */
+void lt_tuning_name(const lt_tuning *t, int64_t step, char out[LT_TUNING_NAME_BYTES]);
+bool lt_tuning_has_ended(const lt_tuning *t); /* SUCCEEDED, FAILED or CANCELLED. */
+/* A file of the job. */
+LT_MUST_USE lt_err lt_tuning_path(const lt_tuning *t, const char *name, char out[LT_PATH_BYTES]);
+LT_MUST_USE lt_err lt_tuning_save(const lt_tuning *t);
+/* The file of its metrics among /v1/files. */
+void lt_tuning_result_id(const lt_tuning *t, char id[LT_FILE_ID_BYTES]);
+/* Serve its adapter, or that of a checkpoint. */
+void lt_tuning_own(lt_tuning *t, int64_t step);
+/* Come to a state, and write that; an event tells of it. A failure to write is logged. */
+void lt_tuning_come_to(lt_tuning *t, lt_tuning_state state);
+void lt_tuning_fail(lt_tuning *t, const char *code, const char *param, int64_t line,
+                    const char *why);
+/* Append an event; data: members of its "data", or NULL. */
+void lt_tuning_tell(lt_tuning *t, const char *level, const char *type, const lt_json_out *data,
+                    const char *fmt, ...) LT_PRINTF(5, 6);
+/* Remove what an ended job does not need, and note how much is left. */
+void lt_tuning_tidy(lt_tuning *t);
+/* What metrics.jsonl of its run tells of a step; NAN: nothing. */
+typedef struct {
+    int64_t step;
+    double loss, accuracy, valid_loss, valid_accuracy;
+} lt_tuning_step;
+/* malloc'ed, by step; NULL: none. */
+lt_tuning_step *lt_tuning_steps(const lt_tuning *t, size_t *n);
+/* A member of an object, unless the value is NAN. */
+void lt_tuning_put_known(lt_json_out *o, const char *key, double value);
+/* Add what a line of metrics.jsonl tells. False: it tells of no step of training or validation. */
+bool lt_tuning_step_read(lt_tuning_step *s, const char *line, size_t n);
+/* Name the adapters of its checkpoints that are new, forget those that are gone. */
+void lt_tuning_name_saved(lt_tuning *t);
+
+/* Check the job's files; in the end it is QUEUED or FAILED. */
+void lt_tuning_begin_check(lt_tuning *t);
+void lt_tuning_end_check(lt_tuning *t);  /* Give it up. Accepts a job without one. */
+void lt_tuning_drop_check(lt_tuning *t); /* The same when the worker pool has stopped. */
+
+void lt_tunings_wake(lt_tunings *f); /* Look for something to do, soon. */
+void lt_tuning_stop_trainer(lt_tuning *t, int signal);
+/* Does it have a trainer, or a job of Slurm that has not ended? */
+bool lt_tuning_is_trained(const lt_tuning *t);
+/* A trainer begins with what the last event told. */
+void lt_tuning_has_begun(lt_tuning *t);
+/* Its trainer has ended well; or badly: the last line of its log follows `ended`. */
+void lt_tuning_succeed(lt_tuning *t);
+void lt_tuning_fail_by_log(lt_tuning *t, const char *ended);
+/* How often trainers may die in a row of what is not the job's fault. */
+#define LT_TUNING_MOST_DEATHS 3
+
+/* Can Slurm train jobs? Opens what is needed for that. */
+LT_MUST_USE lt_err lt_tunings_open_slurm(lt_tunings *f);
+/* Submit a job; words: behind `lateen train`, NULL at the end. */
+LT_MUST_USE lt_err lt_tuning_submit(lt_tuning *t, const char *const *words);
+/* May it be submitted now? */
+bool lt_tuning_may_submit(const lt_tuning *t);
+/* Cores of a trainer. */
+int64_t lt_tunings_slurm_cores(const lt_tunings *f);
+/* Has this server still to learn which jobs an earlier one has submitted? */
+bool lt_tunings_seek(const lt_tunings *f);
+/* What Slurm says of all jobs, and what follows; calls nothing that waits. */
+void lt_tunings_ask_slurm(lt_tunings *f);
+void lt_tunings_close_slurm(lt_tunings *f);
+/* Read what its trainer has written since the last look. */
+void lt_tuning_read_run(lt_tuning *t);
+
+#endif

@@ -1,0 +1,240 @@
+/* speech_prepare.c: which parts a reply separates, and the grammar that enforces them;
+ * parse_grammar.c has the language. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "serve/api/formats/chat_output.h"
+
+#define NAME_BYTES 128
+
+/* Names go into prompts and grammars as they are. */
+static bool plain_name(const json_t *name) {
+    static const char allowed[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
+    const char *text = json_string_value(name);
+    const size_t n = json_string_length(name);
+    return text != NULL && n > 0 && n <= NAME_BYTES && strspn(text, allowed) == n;
+}
+
+/* The first tool of a name that one has. */
+static size_t first_of_name(const json_t *tools, const char *name) {
+    size_t i;
+    const json_t *tool;
+    json_array_foreach(tools, i, tool) {
+        const char *own = json_string_value(
+            json_object_get(json_object_get(tool, "function"), "name"));
+        if (own != NULL && strcmp(own, name) == 0) {
+            break;
+        }
+    }
+    return i;
+}
+
+static bool check_tools(const json_t *tools, lt_api_error *e) {
+    if (tools != NULL && !json_is_array(tools)) {
+        return lt_api_refuse(e, "tools", "'tools' must be a list");
+    }
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i), *f = json_object_get(tool, "function");
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        const json_t *schema = json_object_get(f, "parameters");
+        if (type == NULL || strcmp(type, "function") != 0 || !json_is_object(f)) {
+            return lt_api_refuse(e, "tools",
+                                 "'tools[%zu]' must be {type: function, function: {name, ...}}", i);
+        }
+        if (!plain_name(json_object_get(f, "name"))) {
+            return lt_api_refuse(e, "tools",
+                                 "'tools[%zu].function.name' must be 1 to %d of A-Z, a-z, 0-9, _, "
+                                 ". and -",
+                                 i, NAME_BYTES);
+        }
+        if (schema != NULL && !json_is_object(schema) && !json_is_null(schema)) {
+            return lt_api_refuse(e, "tools", "'tools[%zu].function.parameters' must be an object",
+                                 i);
+        }
+        const char *name = json_string_value(json_object_get(f, "name"));
+        const size_t first = first_of_name(tools, name);
+        if (!json_equal(json_array_get(tools, first), tool)) {
+            return lt_api_refuse(e, "tools", "'tools[%zu]' and 'tools[%zu]' are both called '%s'",
+                                 first, i, name);
+        }
+    }
+    return true;
+}
+
+/* A mark that is a special token would not be in the text. */
+static void keep_mark(lt_reply *r, const char *mark) {
+    const uint32_t id = mark != NULL ? lt_tokenizer_find(r->server->tokenizer, mark, strlen(mark))
+                                     : LT_TOKEN_NONE;
+    if (id != LT_TOKEN_NONE && lt_tokenizer_is_special(r->server->tokenizer, id)) {
+        r->params.skip_special = false;
+    }
+}
+
+static void keep_marks(lt_reply *r) {
+    const lt_parse_marks *m = &r->server->marks;
+    if (r->listen.think) {
+        keep_mark(r, m->think_open);
+    }
+    if (r->listen.tools || m->format == LT_PARSE_HARMONY) {
+        for (const char *const *p = lt_parse_call_marks(m->format); *p != NULL; p++) {
+            keep_mark(r, *p);
+        }
+    }
+}
+
+static const char *name_of(const json_t *tool) {
+    const json_t *f = json_object_get(tool, "function");
+    return json_string_value(json_object_get(f != NULL ? f : tool, "name"));
+}
+
+static json_t *find_tool(const json_t *tools, const char *name) {
+    size_t i;
+    json_t *tool;
+    json_array_foreach(tools, i, tool) {
+        if (name != NULL && strcmp(name_of(tool), name) == 0) {
+            return tool;
+        }
+    }
+    return NULL;
+}
+
+static bool no_such_tool(const char *name, lt_api_error *e) {
+    return lt_api_refuse(e, "tool_choice", "'tool_choice': there is no tool %.60s",
+                         name != NULL ? name : "at all");
+}
+
+/* {type: allowed_tools, allowed_tools: {mode: auto | required, tools}}; in responses mode and tools
+ * stand beside the type. */
+static bool read_allowed(lt_reply *r, const json_t *choice, lt_api_error *e) {
+    const json_t *inner = json_object_get(choice, "allowed_tools"), *tool;
+    const char *mode;
+    json_t *allowed = json_array();
+    size_t i;
+
+    choice = inner != NULL ? inner : choice;
+    mode = json_string_value(json_object_get(choice, "mode"));
+    json_object_set_new(r->params.root, "allowed_tools", allowed); /* The parameters own it. */
+    if (mode == NULL || (strcmp(mode, "auto") != 0 && strcmp(mode, "required") != 0)) {
+        return lt_api_refuse(e, "tool_choice", "'tool_choice.mode' must be auto or required");
+    }
+    json_array_foreach(json_object_get(choice, "tools"), i, tool) {
+        json_t *found = find_tool(r->params.tools, name_of(tool));
+        if (found == NULL) {
+            return no_such_tool(name_of(tool), e);
+        }
+        json_array_append(allowed, found);
+    }
+    if (json_array_size(allowed) == 0) {
+        return no_such_tool(NULL, e);
+    }
+    r->listen.callable = allowed;
+    r->listen.forced = mode[0] == 'r';
+    return true;
+}
+
+/* auto, none, required, {type: function, function: {name}}, allowed_tools. */
+static bool read_choice(lt_reply *r, lt_api_error *e) {
+    const json_t *choice = r->params.tool_choice;
+    const char *word = json_string_value(choice);
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    lt_listen *l = &r->listen;
+
+    l->callable = r->params.tools;
+    if (choice == NULL || (word != NULL && strcmp(word, "auto") == 0)) {
+        return true;
+    }
+    if (word != NULL && strcmp(word, "none") == 0) {
+        r->params.tools = l->callable = NULL;
+        return true;
+    }
+    if (type != NULL && strcmp(type, "allowed_tools") == 0) {
+        return read_allowed(r, choice, e);
+    }
+    l->forced = true;
+    if (word != NULL && strcmp(word, "required") == 0) {
+        return json_array_size(r->params.tools) > 0 || no_such_tool(NULL, e);
+    }
+    l->tool = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+    if (l->tool == NULL) {
+        return lt_api_refuse(e, "tool_choice",
+                             "'tool_choice' must be auto, none, required, {type: function, "
+                             "function: {name}} or {type: allowed_tools, ...}");
+    }
+    return find_tool(r->params.tools, l->tool) != NULL || no_such_tool(l->tool, e);
+}
+
+/* llama-server's names: none leaves the reasoning in the content, the others take it out. */
+static bool check_format(const char *format, lt_api_error *e) {
+    static const char *const known[] = {"none", "auto", "deepseek", "deepseek-legacy"};
+    for (size_t i = 0; format != NULL && i < sizeof known / sizeof *known; i++) {
+        if (strcmp(format, known[i]) == 0) {
+            return true;
+        }
+    }
+    return format == NULL || lt_api_refuse(e, "reasoning_format",
+                                           "'reasoning_format' = %.40s; it may be none, auto, "
+                                           "deepseek or deepseek-legacy",
+                                           format);
+}
+
+bool lt_chat_output_prepare(lt_reply *r, lt_api_error *e) {
+    lt_api_params *a = &r->params;
+    lt_listen *l = &r->listen;
+
+    if (!check_tools(a->tools, e) || !read_choice(r, e) || !check_format(a->reasoning_format, e)) {
+        return false;
+    }
+    if (json_array_size(a->tools) == 0) {
+        a->tools = l->callable = NULL;
+    }
+    l->tools = a->tools != NULL;
+    l->think = lt_parse_reasons(&r->server->marks) &&
+               (a->reasoning_format == NULL || strcmp(a->reasoning_format, "none") != 0);
+    keep_marks(r);
+    if (l->forced && r->control != NULL && r->server->marks.format == LT_PARSE_HARMONY) {
+        return lt_api_refuse(e, "tool_choice",
+                             "'reasoning.control' ends the reasoning with the channel of an "
+                             "answer in this model's format, so no call can be required");
+    }
+    if (l->forced) {
+        r->form.text = NULL; /* The form applies to text, of which there will be none. */
+    }
+    return true;
+}
+
+/* ---- Rules ---- */
+
+static bool rule(lt_reply *r, lt_api_error *e) {
+    const lt_listen *l = &r->listen;
+
+    if (!lt_reply_think(r, r->listen.opened, e)) {
+        return false;
+    }
+    if (!l->tools && r->form.text == NULL) {
+        return true;
+    }
+    r->ruled = r->compile.chat = true;
+    r->compile.what = (lt_parse_grammar_options){.marks = r->server->marks,
+                                                 .reasoning = lt_parse_reasons(&r->server->marks),
+                                                 .thinks = l->opened,
+                                                 .tools = l->callable,
+                                                 .forced = l->forced,
+                                                 .name = l->tool,
+                                                 .parallel = r->params.parallel_tools &&
+                                                             l->tool == NULL, /* Named: that one. */
+                                                 .has_form = r->form.text != NULL,
+                                                 .kind = r->form.kind,
+                                                 .form = r->form.text,
+                                                 .form_bytes = r->form.bytes};
+    return true;
+}
+
+bool lt_chat_output_add(lt_reply *r, lt_ids *prompt, lt_api_error *e) {
+    if (!rule(r, e)) {
+        lt_ids_free(prompt);
+        return false;
+    }
+    return lt_reply_add(r, prompt, e);
+}

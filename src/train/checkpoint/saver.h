@@ -1,0 +1,72 @@
+/* saver.h: checkpoints that are written while the run goes on (checkpoint.async).
+ *
+ *     step N      ── the state is copied to host memory ── steps N + 1, N + 2, ...
+ *     thread                 └─ write own files ─────────── all have written ── publish, prune
+ *
+ * The copy has the master weights and moments that this rank writes: on CPUs it is made at once, on
+ * a GPU on a queue of its own beside the next step's passes, and the next update comes after it.
+ * From then on a thread needs nothing of the run. It writes as a save that waits does
+ * (checkpoint.h), so every crash case is the same: until the folder has its name, the checkpoint
+ * before it counts.
+ *
+ *     IDLE ── start ──▶ WRITING ── no rank's thread runs ──▶ PUBLISHING ── nor does this ──▶ IDLE
+ *                                  (of several parts)         rank 0's thread
+ *
+ * No thread calls other ranks. Whether one still runs stands in the record of each step, so all
+ * ranks go to the next phase behind the same step; lt_saver_wait does so at once. A failure of a
+ * thread is the failure of the step that finds it. A new save waits for the one before. */
+#ifndef LT_TRAIN_SAVER_H
+#define LT_TRAIN_SAVER_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "base/error.h"
+#include "train/checkpoint/checkpoint.h"
+
+struct lt_training;
+
+typedef enum { LT_SAVER_IDLE, LT_SAVER_WRITING, LT_SAVER_PUBLISHING } lt_saver_phase;
+
+typedef struct {
+    void *memory; /* Memory of the copy; NULL: this rank writes nothing, or saves wait. */
+    size_t bytes;
+    lt_param_buffer master;
+    lt_queue *queue; /* The queue that copies; NULL: in host memory. */
+    bool copying;    /* The queue of the passes has not been ordered behind the copy. */
+    /* What is written from: the run's own, with the copy in place of their buffers. */
+    lt_model model;
+    lt_optimiser optimiser;
+    lt_run_state state;
+    lt_saver_phase phase; /* The same on all ranks. */
+    double start_s;
+    pthread_t thread;
+    bool has_thread;
+    atomic_bool done; /* The thread has ended, with this result. */
+    lt_err err;
+    lt_failure failure;
+} lt_saver;
+
+/* Bytes of the copy on this rank. r and table: of the optimiser's share; shards NULL: one rank. */
+size_t lt_saver_bytes(const lt_recipe *r, const lt_param_table *table, const lt_shards *shards);
+
+/* The optimiser is open. */
+LT_MUST_USE lt_err lt_saver_open(struct lt_training *t);
+void lt_saver_close(struct lt_training *t); /* Waits for this rank's thread. */
+
+/* Save the current state, of which the leading rank has made t->state complete. The saver is idle;
+ * where the model is divided, the folder is there. */
+LT_MUST_USE lt_err lt_saver_start(struct lt_training *t);
+/* Before an update: it must not change what is being copied. */
+LT_MUST_USE lt_err lt_saver_before_update(struct lt_training *t);
+/* Fill in a rank's part of the record of a step: whether its thread runs. Returns the thread's
+ * failure, if it has failed. */
+LT_MUST_USE lt_err lt_saver_look(struct lt_training *t, bool *runs);
+/* After the record has been exchanged; any_runs: a thread of some rank still runs. */
+LT_MUST_USE lt_err lt_saver_advance(struct lt_training *t, bool any_runs);
+/* A collective call: return when the checkpoint that is being written is published. */
+LT_MUST_USE lt_err lt_saver_wait(struct lt_training *t);
+/* The same for this rank alone, before it reads the checkpoints: what its thread does is done. */
+void lt_saver_settle(struct lt_training *t);
+
+#endif

@@ -1,0 +1,36 @@
+/* live.h: numbers of a run while it trains, for Prometheus: `metrics.listen` of the recipe. The
+ * training loop copies numbers into this object under a lock that is held for microseconds; a
+ * thread of its own answers /metrics.
+ *
+ *   lateen_train_NAME, lateen_eval_NAME  the last line of metrics.jsonl, by the tables of
+ *                                        metrics.h, with units spelt out: step_s is
+ *                                        lateen_train_step_seconds
+ *   lateen_train_seconds_total{kind}     where the time of this process went (goodput.h)
+ *   lateen_train_steps_total, ...        counters of this process
+ *
+ * Each has the label run, the name of the run folder; lateen_train_info tells the rest. */
+#ifndef LT_TRAIN_LIVE_H
+#define LT_TRAIN_LIVE_H
+
+#include "train/report/metrics.h"
+#include "train/watch/goodput.h"
+
+typedef struct lt_live lt_live;
+
+/* at: "HOST:PORT". run_folder's last part is the run's name. target: the step of the end. */
+LT_MUST_USE lt_err lt_live_open(lt_live **out, const char *at, const char *run_folder,
+                                const char *family, int64_t target);
+const char *lt_live_address(const lt_live *l);
+void lt_live_close(lt_live *l);
+
+/* All of them accept NULL, which does nothing. */
+void lt_live_step(lt_live *l, int64_t step, bool applied, const lt_goodput *goodput);
+void lt_live_goodput(lt_live *l, const lt_goodput *goodput);
+void lt_live_saved(lt_live *l, int64_t step);
+/* step: the newest in checkpoint.mirror, -1: none; failed: checkpoints given up. */
+void lt_live_mirrored(lt_live *l, int64_t step, int64_t failed);
+/* A lt_metrics_sink. */
+lt_err lt_live_row(void *live, const char *kind, const lt_metric *table, int n,
+                   const double *values, const bool *present);
+
+#endif

@@ -1,0 +1,489 @@
+/* replicas.c: see replicas.h. Pieces of some megabytes are hashed by all threads of the rank, then
+ * their hashes; on a difference the ranks of the set exchange the hashes of all pieces, so that the
+ * message can name the tensor. */
+#include "train/watch/replicas.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "train/run.h"
+
+#define PIECE_BYTES      ((size_t)4 << 20)
+#define FILE_BYTES_MAX   ((size_t)1 << 22)
+#define BUFFERS          (3 + LT_OPTIM_MAX_MOMENTS) /* Master, moments, weights, gradients. */
+#define GRADIENTS        (BUFFERS - 1)
+#define PERCENT_OF(a, b) ((b) > 0.0 ? 100.0 * (a) / (b) : 0.0)
+
+/* ---- Verdicts -------------------------------------------------------------------------------- */
+
+static int count(const lt_replica_sign *signs, int n, int64_t set, const int64_t *hash) {
+    int found = 0;
+    for (int i = 0; i < n; i++) {
+        found += signs[i].set == set && (hash == NULL || signs[i].hash == *hash);
+    }
+    return found;
+}
+
+/* Do all ranks of this one's set have its hash? */
+static bool is_one(const lt_replica_sign *signs, int n, int i) {
+    const int64_t set = signs[i].set;
+    return count(signs, n, set, &signs[i].hash) == count(signs, n, set, NULL);
+}
+
+/* The hash of more than half of a set: the one that is left when each cancels another one (Boyer
+ * and Moore), if it is that many. */
+static bool majority_of(const lt_replica_sign *signs, int n, int64_t set, int64_t *hash) {
+    int left = 0;
+    for (int i = 0; i < n; i++) {
+        if (signs[i].set == set) {
+            *hash = left == 0 ? signs[i].hash : *hash;
+            left += signs[i].hash == *hash ? 1 : -1;
+        }
+    }
+    return 2 * count(signs, n, set, hash) > count(signs, n, set, NULL);
+}
+
+static bool agree(const lt_replica_sign *signs, int n) {
+    for (int i = 0; i < n; i++) {
+        if (signs[i].hash != signs[signs[i].set].hash) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool lt_replicas_judge(lt_replica_verdict *verdicts, const lt_replica_sign *signs, int n) {
+    if (agree(signs, n)) {
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        int64_t right = 0;
+        verdicts[i] = !majority_of(signs, n, signs[i].set, &right) ? LT_REPLICA_UNKNOWN
+                      : signs[i].hash == right                     ? LT_REPLICA_RIGHT
+                                                                   : LT_REPLICA_WRONG;
+    }
+    return true;
+}
+
+bool lt_replicas_judge_again(lt_replica_verdict *verdicts, const lt_replica_sign *before,
+                             const lt_replica_sign *now, int n) {
+    bool found = false;
+    for (int i = 0; i < n; i++) {
+        int again = 0; /* Ranks of the set that have come to the same hash twice. */
+        for (int k = 0; k < n; k++) {
+            again += now[k].set == now[i].set && now[k].hash == before[k].hash;
+        }
+        if (is_one(before, n, i)) {
+            verdicts[i] = LT_REPLICA_RIGHT;
+        } else if (again == 0 || again == count(now, n, now[i].set, NULL)) {
+            verdicts[i] = LT_REPLICA_UNKNOWN;
+        } else {
+            verdicts[i] = now[i].hash == before[i].hash ? LT_REPLICA_RIGHT : LT_REPLICA_WRONG;
+        }
+        found = found || verdicts[i] != LT_REPLICA_RIGHT;
+    }
+    return found;
+}
+
+const char *lt_replicas_list(char out[LT_REPLICAS_LIST], const lt_replica_verdict *verdicts, int n,
+                             lt_replica_verdict of) {
+    int left = 0;
+    size_t used = 0;
+    bool first = true;
+    out[0] = '\0';
+    for (int i = 0; i < n; i++) {
+        left += verdicts[i] == of;
+    }
+    for (int i = 0; i < n && used < LT_REPLICAS_LIST - 16; i++) {
+        if (verdicts[i] == of) {
+            left--;
+            used += (size_t)snprintf(out + used, LT_REPLICAS_LIST - used, "%s%d",
+                                     first       ? ""
+                                     : left == 0 ? " and "
+                                                 : ", ",
+                                     i);
+            first = false;
+        }
+    }
+    if (left > 0) {
+        (void)snprintf(out + used, LT_REPLICAS_LIST - used, ", ...");
+    }
+    return out;
+}
+
+static int number_of(const lt_replica_verdict *verdicts, int n, lt_replica_verdict of) {
+    int found = 0;
+    for (int i = 0; i < n; i++) {
+        found += verdicts[i] == of;
+    }
+    return found;
+}
+
+/* ---- Hashes ---------------------------------------------------------------------------------- */
+
+/* The buffers of the optimiser's share, in the order of the pieces; NULL: there is none. */
+static const lt_param_buffer *buffer_of(const lt_training *t, int i) {
+    const lt_optimiser *o = &t->optimiser;
+    return i == 0                 ? o->share.master
+           : i == 1               ? o->share.copy
+           : i == GRADIENTS       ? lt_training_gradients(t)
+           : i - 2 < o->n_moments ? &o->moments[i - 2]
+                                  : NULL;
+}
+
+static const char *name_of(const lt_training *t, int buffer) {
+    return buffer <= 1           ? "weight"
+           : buffer == GRADIENTS ? "summed gradient"
+                                 : t->optimiser.moment_names[buffer - 2];
+}
+
+static const void *bytes_of(const lt_training *t, const lt_replica_piece *p) {
+    const lt_param *param = &t->optimiser.share.table->params[p->param];
+    const char *data = lt_param_data(buffer_of(t, p->buffer), param);
+    LT_ASSERT(data != NULL);
+    return data + p->at;
+}
+
+/* Write the pieces of a buffer behind those that there are; pieces NULL: count them. */
+static int cut(const lt_training *t, int buffer, lt_replica_piece *pieces, int n) {
+    const lt_param_table *table = t->optimiser.share.table;
+    const lt_param_buffer *b = buffer_of(t, buffer);
+    for (int i = 0; b != NULL && i < table->n_params; i++) {
+        const size_t bytes = (size_t)table->params[i].local_count * lt_dtype_bytes(b->dtype);
+        for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
+            const size_t left = bytes - at;
+            if (pieces != NULL) {
+                pieces[n] = (lt_replica_piece){buffer, i, at,
+                                               left < PIECE_BYTES ? left : PIECE_BYTES};
+            }
+            n++;
+        }
+    }
+    return n;
+}
+
+static void hash_pieces(const lt_training *t, int n) {
+    const lt_replicas *x = &t->replicas;
+#pragma omp parallel for schedule(dynamic)
+    for (int i = 0; i < n; i++) {
+        x->hashes[i] = (int64_t)XXH3_64bits(bytes_of(t, &x->pieces[i]), x->pieces[i].bytes);
+    }
+}
+
+/* ---- Open and close -------------------------------------------------------------------------- */
+
+/* The ranks that hold the same of everything; NULL: no other rank does. */
+static lt_group *set_of(const lt_training *t) {
+    const lt_mesh *m = &t->world->mesh;
+    const bool experts = t->world->shape.ep > 1;
+    lt_group *g = t->shards.level > 0 ? (experts ? NULL : t->shards.replicas)
+                  : experts           ? m->edp
+                                      : m->grad;
+    return g != NULL && lt_group_size(g) > 1 ? g : NULL;
+}
+
+static lt_err check(const lt_training *t) {
+    const lt_recipe *r = &t->recipe;
+    if (!t->device->backend->host_memory) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "guard.replicas = %lld: the state of ranks is compared on CPUs alone, and this "
+                "run is on a GPU",
+                (long long)r->guard_replicas);
+    }
+    if (set_of(t) == NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "guard.replicas = %lld: no two ranks hold the same of everything (mesh '%s', "
+                "mesh.zero = %lld%s)",
+                (long long)r->guard_replicas, r->mesh, (long long)r->zero,
+                t->shards.level > 0 ? "; with mesh.shard there are copies" : "");
+    }
+    return LT_OK;
+}
+
+static lt_err allocate(lt_training *t) {
+    lt_replicas *x = &t->replicas;
+    const size_t ranks = (size_t)lt_group_size(t->world->mesh.world),
+                 set = (size_t)lt_group_size(x->set);
+    int n = 0;
+    for (int b = 0; b < BUFFERS; b++) {
+        x->n_state = b == GRADIENTS ? n : x->n_state;
+        n = cut(t, b, NULL, n);
+    }
+    x->n_pieces = n;
+    x->pieces = calloc((size_t)n, sizeof *x->pieces);
+    x->hashes = calloc((size_t)n, sizeof *x->hashes);
+    x->hashes_of_set = calloc((size_t)n * set, sizeof *x->hashes_of_set);
+    x->signs = calloc(ranks, sizeof *x->signs);
+    x->verdicts = calloc(ranks, sizeof *x->verdicts);
+    if (x->pieces == NULL || x->hashes == NULL || x->hashes_of_set == NULL || x->signs == NULL ||
+        x->verdicts == NULL) {
+        LT_FAIL(LT_ERR_OOM, "guard.replicas: hashes of %d pieces", n);
+    }
+    n = 0;
+    for (int b = 0; b < BUFFERS; b++) {
+        n = cut(t, b, x->pieces, n);
+    }
+    return LT_OK;
+}
+
+static lt_err note_path(char path[LT_PATH_BYTES], const lt_training *t) {
+    return lt_path_join(path, t->recipe.out, LT_REPLICAS_FILE);
+}
+
+/* The hashes that an attempt before this one has left, if this one comes to their step. */
+static lt_err read_before(lt_training *t) {
+    lt_err err = LT_OK;
+    lt_replicas *x = &t->replicas;
+    const int n = lt_group_size(t->world->mesh.world);
+    char path[LT_PATH_BYTES];
+    const char *mesh = "";
+    json_t *note = NULL, *signs, *one;
+    size_t i;
+    LT_TRY(note_path(path, t));
+    if (!lt_file_exists(path)) {
+        return LT_OK;
+    }
+    LT_TRY_DONE(lt_json_load(&note, path, FILE_BYTES_MAX));
+    LT_TRY_DONE(lt_json_i64(note, "step", &x->before_step, false, path));
+    LT_TRY_DONE(lt_json_bool(note, "saving", &x->before_saving, false, path));
+    LT_TRY_DONE(lt_json_str(note, "mesh", &mesh, false, path));
+    signs = json_object_get(note, "signs");
+    if ((int)json_array_size(signs) != n || strcmp(mesh, t->recipe.mesh) != 0 ||
+        x->before_step <= t->state.step) {
+        goto done; /* Other ranks, or the steps are not made again. */
+    }
+    x->before = calloc((size_t)n, sizeof *x->before);
+    if (x->before == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s", path);
+    }
+    json_array_foreach(signs, i, one) {
+        const char *hash = "";
+        LT_TRY_DONE(lt_json_i64(one, "set", &x->before[i].set, false, path));
+        LT_TRY_DONE(lt_json_str(one, "hash", &hash, false, path));
+        x->before[i].hash = (int64_t)strtoull(hash, NULL, 16);
+    }
+done:
+    json_decref(note);
+    return err;
+}
+
+lt_err lt_replicas_open(lt_training *t) {
+    lt_replicas *x = &t->replicas;
+    *x = (lt_replicas){.saved = -1};
+    if (t->recipe.guard_replicas == 0) {
+        return LT_OK;
+    }
+    if (!lt_training_has_ranks(t) || lt_group_size(t->world->mesh.grad) == 1) {
+        lt_log_warn("guard.replicas has no effect: no two ranks hold the same");
+        return LT_OK;
+    }
+    LT_TRY(check(t));
+    x->every = t->recipe.guard_replicas;
+    x->set = set_of(t);
+    x->set_rank = lt_group_ranks(x->set)[0] - t->world->first;
+    LT_TRY(allocate(t));
+    return read_before(t);
+}
+
+void lt_replicas_close(lt_training *t) {
+    lt_replicas *x = &t->replicas;
+    free(x->pieces);
+    free(x->hashes);
+    free(x->hashes_of_set);
+    free(x->signs);
+    free(x->verdicts);
+    free(x->before);
+    *x = (lt_replicas){0};
+}
+
+/* ---- A difference ---------------------------------------------------------------------------- */
+
+/* For the next start, which decides. */
+static lt_err write_note(const lt_training *t, int64_t step, bool saving) {
+    const lt_replicas *x = &t->replicas;
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES], hash[24];
+    json_t *signs = json_array(), *note = NULL;
+    char *text = NULL;
+    for (int i = 0; i < lt_group_size(t->world->mesh.world); i++) {
+        (void)snprintf(hash, sizeof hash, "%016" PRIx64, (uint64_t)x->signs[i].hash);
+        json_array_append_new(
+            signs, json_pack("{s:I, s:s}", "set", (json_int_t)x->signs[i].set, "hash", hash));
+    }
+    note = json_pack("{s:I, s:b, s:s, s:o}", "step", (json_int_t)step, "saving", saving, "mesh",
+                     t->recipe.mesh, "signs", signs);
+    text = note != NULL ? json_dumps(note, JSON_INDENT(1)) : NULL;
+    if (text == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "hashes of the ranks");
+    }
+    LT_TRY_DONE(note_path(path, t));
+    LT_TRY_DONE(lt_lease_write(&t->lease, path, text, strlen(text)));
+done:
+    json_decref(note);
+    free(text);
+    return err;
+}
+
+json_t *lt_replicas_json(const lt_replica_verdict *verdicts, int n, lt_replica_verdict of) {
+    json_t *ranks = json_array();
+    for (int i = 0; i < n; i++) {
+        if (verdicts[i] == of) {
+            json_array_append_new(ranks, json_integer(i));
+        }
+    }
+    return ranks;
+}
+
+static lt_err tell(lt_training *t, int64_t step, bool again) {
+    const lt_replicas *x = &t->replicas;
+    const int n = lt_group_size(t->world->mesh.world);
+    return lt_metrics_put(&t->metrics,
+                          json_pack("{s:s, s:I, s:b, s:o, s:o}", "kind", "corrupt", "step",
+                                    (json_int_t)step, "replayed", again, "wrong",
+                                    lt_replicas_json(x->verdicts, n, LT_REPLICA_WRONG), "unknown",
+                                    lt_replicas_json(x->verdicts, n, LT_REPLICA_UNKNOWN)));
+}
+
+/* The first tensor of which the ranks of this one's set do not hold the same. */
+static lt_err name_difference(lt_training *t, int n, char *out, size_t bytes) {
+    const lt_replicas *x = &t->replicas;
+    LT_TRY(lt_all_gather(x->set, x->hashes_of_set, x->hashes, n, LT_I64, NULL));
+    for (int i = 0; i < n; i++) {
+        const lt_replica_piece *p = &x->pieces[i];
+        bool same = true;
+        for (int k = 1; k < lt_group_size(x->set); k++) {
+            same = same && x->hashes_of_set[(int64_t)k * n + i] == x->hashes_of_set[i];
+        }
+        if (!same) {
+            (void)snprintf(out, bytes, "%s of %s", name_of(t, p->buffer),
+                           t->optimiser.share.table->params[p->param].name);
+            return LT_OK;
+        }
+    }
+    LT_FAIL(LT_ERR_STATE, "the hashes of all pieces are equal");
+}
+
+/* Ranks differ: the run ends. */
+static lt_err end_run(lt_training *t, int64_t step, int n_pieces, bool saving) {
+    const lt_replicas *x = &t->replicas;
+    const int n = lt_group_size(t->world->mesh.world);
+    const lt_replica_verdict own = x->verdicts[t->ranks.rank];
+    const int n_unknown = number_of(x->verdicts, n, LT_REPLICA_UNKNOWN);
+    char wrong[LT_REPLICAS_LIST], unknown[LT_REPLICAS_LIST], what[128];
+    if (own == LT_REPLICA_WRONG) {
+        lt_board_suspect(lt_training_board(t), step);
+    }
+    if (is_one(x->signs, n, t->ranks.rank) || name_difference(t, n_pieces, what, sizeof what)) {
+        (void)snprintf(what, sizeof what, "some of what they hold");
+    }
+    /* The first rank that fails ends the world; before that, all must have got the signs. */
+    if (lt_barrier(t->world->mesh.world) != LT_OK) {
+        lt_log_debug("%s", lt_error_message());
+    }
+    if (lt_ranks_lead(&t->ranks)) {
+        LT_TRY(n_unknown > 0 ? write_note(t, step, saving) : LT_OK);
+        LT_TRY(tell(t, step, false));
+    }
+    (void)lt_replicas_list(wrong, x->verdicts, n, LT_REPLICA_WRONG);
+    (void)lt_replicas_list(unknown, x->verdicts, n, LT_REPLICA_UNKNOWN);
+    if (own == LT_REPLICA_WRONG) {
+        LT_FAIL(LT_ERR_CORRUPT,
+                "step %lld: rank %d holds other bits than the ranks that hold the same (%s): "
+                "memory or arithmetic has failed there without an error; nothing of it was saved",
+                (long long)step, t->ranks.rank, what);
+    }
+    if (own == LT_REPLICA_UNKNOWN) {
+        LT_FAIL(LT_ERR_CORRUPT,
+                "step %lld: ranks %s should hold the same bits and do not (%s); the next start "
+                "makes these steps again and tells which rank was wrong",
+                (long long)step, unknown, what);
+    }
+    LT_FAIL(LT_ERR_REMOTE, "step %lld: rank %s holds other bits than the ranks that hold the same",
+            (long long)step, wrong[0] != '\0' ? wrong : unknown);
+}
+
+/* The step at which ranks had differed has been made again. */
+static lt_err decide_again(lt_training *t, int64_t step) {
+    lt_replicas *x = &t->replicas;
+    const int n = lt_group_size(t->world->mesh.world);
+    char path[LT_PATH_BYTES], ranks[LT_REPLICAS_LIST];
+    (void)lt_replicas_judge_again(x->verdicts, x->before, x->signs, n);
+    free(x->before);
+    x->before = NULL;
+    if (x->verdicts[t->ranks.rank] == LT_REPLICA_WRONG) {
+        lt_board_suspect(lt_training_board(t), step);
+    }
+    if (!lt_ranks_lead(&t->ranks)) {
+        return LT_OK;
+    }
+    (void)lt_replicas_list(ranks, x->verdicts, n, LT_REPLICA_WRONG);
+    if (ranks[0] != '\0') {
+        lt_log_warn("step %lld was made again: it was rank %s that held other bits before",
+                    (long long)step, ranks);
+    } else {
+        lt_log_warn("step %lld was made again: it cannot be told which of ranks %s was wrong",
+                    (long long)step, lt_replicas_list(ranks, x->verdicts, n, LT_REPLICA_UNKNOWN));
+    }
+    LT_TRY(tell(t, step, true));
+    LT_TRY(lt_lease_check(&t->lease));
+    LT_TRY(note_path(path, t));
+    (void)unlink(path);
+    return LT_OK;
+}
+
+/* ---- Comparing ------------------------------------------------------------------------------- */
+
+static lt_err compare(lt_training *t, int64_t step, int n_pieces, bool saving) {
+    lt_replicas *x = &t->replicas;
+    const double start_s = lt_clock_s();
+    lt_replica_sign own = {.set = x->set_rank};
+    hash_pieces(t, n_pieces);
+    own.hash = (int64_t)XXH3_64bits(x->hashes, (size_t)n_pieces * sizeof *x->hashes);
+    LT_TRY(lt_all_gather(t->world->mesh.world, x->signs, &own, sizeof own / sizeof(int64_t), LT_I64,
+                         NULL));
+    x->n_compared++;
+    x->spent_s += lt_clock_s() - start_s;
+    if (x->before != NULL && step == x->before_step && saving == x->before_saving) {
+        LT_TRY(decide_again(t, step));
+    }
+    return lt_replicas_judge(x->verdicts, x->signs, lt_group_size(t->world->mesh.world))
+               ? end_run(t, step, n_pieces, saving)
+               : LT_OK;
+}
+
+lt_err lt_replicas_compare_gradients(lt_training *t) {
+    const lt_replicas *x = &t->replicas;
+    const int64_t step = t->state.step + 1;
+    const bool open = x->before != NULL && step == x->before_step && !x->before_saving;
+    return x->every > 0 && (step % x->every == 0 || open) ? compare(t, step, x->n_pieces, false)
+                                                          : LT_OK;
+}
+
+lt_err lt_replicas_compare_state(lt_training *t) {
+    lt_replicas *x = &t->replicas;
+    if (x->every == 0 || x->saved == t->state.step) {
+        return LT_OK;
+    }
+    x->saved = t->state.step;
+    return compare(t, t->state.step, x->n_state, true);
+}
+
+lt_err lt_replicas_tell(lt_training *t) {
+    const lt_replicas *x = &t->replicas;
+    const double run_s = lt_clock_s() - t->start_s;
+    if (x->every == 0 || !lt_ranks_lead(&t->ranks)) {
+        return LT_OK;
+    }
+    lt_log_info("the state of the ranks was compared %lld times, in %.3f s: %.2f %% of the run",
+                (long long)x->n_compared, x->spent_s, PERCENT_OF(x->spent_s, run_s));
+    return lt_metrics_put(&t->metrics, json_pack("{s:s, s:I, s:I, s:f}", "kind", "replicas", "step",
+                                                 (json_int_t)t->state.step, "compared",
+                                                 (json_int_t)x->n_compared, "seconds", x->spent_s));
+}
