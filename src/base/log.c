@@ -105,6 +105,16 @@ static size_t utf8_length(const unsigned char *text) {
     return n;
 }
 
+void lt_log_tame(char *text, bool lines) {
+    for (unsigned char *p = (unsigned char *)text; *p != '\0'; p++) {
+        if (p[0] == 0xC2 && p[1] >= 0x80 && p[1] < 0xA0) { /* U+0080 to U+009F in UTF-8. */
+            p[0] = p[1] = '?';
+        } else if ((p[0] < ' ' || p[0] == 127) && !(lines && (p[0] == '\n' || p[0] == '\t'))) {
+            p[0] = '?';
+        }
+    }
+}
+
 /* A string of JSON. What is not UTF-8 becomes '?'. */
 static void write_string(FILE *to, const char *text) {
     fputc('"', to);
@@ -174,6 +184,7 @@ void lt_log(lt_log_level level, const char *fmt, ...) {
     if (logger.json) {
         write_json(stderr, level, text);
     } else {
+        lt_log_tame(text, true);
         fprintf(stderr, "%s%s%s\n", level == LT_LOG_INFO ? "" : level_names[level],
                 level == LT_LOG_INFO ? "" : ": ", text);
     }

@@ -21,11 +21,13 @@ const volatile sig_atomic_t *lt_verb_stop_signal(void) {
 }
 
 int lt_verb_fail(lt_err err) {
-    char trace[LT_ERROR_TRACE_BYTES];
+    char trace[LT_ERROR_TRACE_BYTES], text[LT_ERROR_MESSAGE_BYTES];
     if (lt_log_is_json()) {
         lt_log_error("%s", lt_error_message());
     } else {
-        fprintf(stderr, "lateen: %s\n", lt_error_message());
+        (void)snprintf(text, sizeof text, "%s", lt_error_message());
+        lt_log_tame(text, true);
+        fprintf(stderr, "lateen: %s\n", text);
     }
     if (lt_log_shows(LT_LOG_DEBUG)) {
         fputs(lt_error_trace_text(trace), stderr);

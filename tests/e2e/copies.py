@@ -554,6 +554,34 @@ def web():
     store.fault = random_faults(3, 0.3, [("cut", None), ("status", 503, "x")])
     r = run(f"{store.url}/web/dir/f.bin", path("web3"), "--tries", "30")
     tap.check("and breaks off", r.status == 0 and read("web3") == BIG, r)
+    for tags, date in (("strong", 1600000000), ("weak", 1600000000), ("none", 1600000005)):
+        fresh()
+        store.tags, store.web["moves"] = tags, Object(BIG, modified=1600000000)
+
+        def replace(q, date=date):
+            if len(store.requests) == 5:
+                store.web["moves"] = Object(BIG[::-1], modified=date)
+        store.fault = replace
+        r = run(f"{store.url}/web/moves", path(f"moves-{tags}"))
+        tap.check(f"a file that is replaced by another of its length is not mixed with it (ETag: {tags})", r.status == 1 and "changed while it was copied" in r.err
+                  and read(f"moves-{tags}") is None, r)
+    fresh()
+    store.tags, store.web["moves"] = "weak", Object(BIG, modified=1600000000)
+    r = run(f"{store.url}/web/moves", path("moves-weak"))
+    tap.check("the same command copies the new one", r.status == 0 and read("moves-weak") == BIG, r)
+    store.tags = "strong"
+    fresh()
+    os.mkfifo(path("pipe"))
+    r = run(path("pipe"), path("from-pipe"))
+    tap.check("a pipe is refused, and not waited for", r.status == 2 and "not a regular file" in r.err, r)
+    store.fault = lambda q: ("vast",)
+    r = run(f"{store.url}/web/moves", path("vast"))
+    tap.check("a length that no file has", r.status == 1 and "is said to have 9223372036854775807 bytes" in r.err and read("vast") is None, r)
+    store.put("bucket", "list/red\x1b[31m\u009b1m\x7f", b"")
+    r = run("--list", "s3://bucket/list/")
+    tap.check("names that a terminal would obey are shown with '?'", r.status == 0 and r.out.endswith("0  red?[31m??1m?\n"), repr(r.out))
+    r = run("s3://bucket/list/red\x1b[31m/", path("red"))
+    tap.check("in messages, too", r.status == 1 and "\x1b" not in r.err and "red?[31m" in r.err, repr(r.err))
     fresh()
     r = run(f"{store.url}/web/none?token={HUB_TOKEN}", path("web4"))
     tap.check("404", r.status == 1 and "status 404" in r.err, r)

@@ -335,7 +335,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.fault and self.fault[0] == "range":
             shift = min(self.fault[1], len(data) - 1 - last)
             first, last = first + shift, last + shift
-        total = len(data) + (1 if self.fault and self.fault[0] == "total" else 0)
+        total = {"total": len(data) + 1, "vast": 2**63 - 1}.get(self.fault[0] if self.fault else "", len(data))
         return 206, data[first:last + 1], {**headers, "Content-Range": f"bytes {first}-{last}/{total}"}
 
     def other(self, raw, r):
@@ -351,7 +351,8 @@ class Handler(BaseHTTPRequestHandler):
             o = store.web[name]
             if self.headers.get("Authorization"):
                 raise Error(400, "AuthorizationLeaked")
-            return self.answer(*self.range(o.data, {"ETag": f'"{o.etag}"', "Last-Modified": email.utils.formatdate(o.modified, usegmt=True)}))
+            tag = {"strong": {"ETag": f'"{o.etag}"'}, "weak": {"ETag": f'W/"{o.etag}"'}, "none": {}}[store.tags]
+            return self.answer(*self.range(o.data, {**tag, "Last-Modified": email.utils.formatdate(o.modified, usegmt=True)}))
         if raw.startswith("/cdn/"):
             if self.headers.get("Authorization"):
                 raise Error(400, "AuthorizationLeaked")
@@ -424,6 +425,7 @@ class Store:
         self.buckets, self.uploads, self.requests, self.history, self.deleted = {"bucket": {}}, {}, [], [], []
         self.web, self.repositories, self.blobs = {}, {}, {}
         self.fault, self.skew_s, self.region, self.page, self.ranges, self.rate = None, 0, "us-east-1", 1000, True, 0
+        self.tags = "strong"  # What the web server says of a file: an ETag, strong or weak, or none. It does not heed If-Match.
         self.cdn_epoch, self.other_host, self.kms, self.public, self.wrong_end = 1, True, False, False, False
         self.server = Server(("127.0.0.1", 0), Handler)
         self.server.store = self

@@ -86,7 +86,7 @@ static lt_err print_file(void *ctx, const lt_copy_file *file) {
     listed *l = ctx;
     const time_t at = (time_t)file->modified_s;
     struct tm tm;
-    char date[32] = "-";
+    char date[32] = "-", name[LT_PATH_BYTES];
     l->n_files++;
     l->n_bytes += file->size_bytes;
     if (l->json) {
@@ -104,7 +104,11 @@ static lt_err print_file(void *ctx, const lt_copy_file *file) {
     if (file->modified_s > 0.0 && gmtime_r(&at, &tm) != NULL) {
         (void)strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", &tm);
     }
-    printf("%19s %15lld  %s\n", date, (long long)file->size_bytes, file->name);
+    if (snprintf(name, sizeof name, "%s", file->name) >= (int)sizeof name) {
+        LT_FAIL(LT_ERR_LIMIT, "a name of %zu bytes", strlen(file->name));
+    }
+    lt_log_tame(name, false);
+    printf("%19s %15lld  %s\n", date, (long long)file->size_bytes, name);
     return LT_OK;
 }
 

@@ -9,8 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 
-/* What went wrong, in a line: "503 SlowDown: Please reduce your request rate". Characters that a
- * terminal would obey are replaced, since a server wrote the text. */
+/* What went wrong, in a line: "503 SlowDown: Please reduce your request rate". */
 static void describe(const lt_caller *c, const lt_web_reply *reply, const char *problem,
                      char out[LT_CALL_TEXT_BYTES]) {
     char words[LT_CALL_TEXT_BYTES] = "";
@@ -25,9 +24,7 @@ static void describe(const lt_caller *c, const lt_web_reply *reply, const char *
         (void)snprintf(out, LT_CALL_TEXT_BYTES, "status %d%s%.300s", reply->status,
                        words[0] != '\0' ? " " : "", words);
     }
-    for (char *p = out; *p != '\0'; p++) {
-        *p = (char)((unsigned char)*p < ' ' || *p == 127 ? '?' : *p);
-    }
+    lt_log_tame(out, false);
 }
 
 static lt_err gave_up(const lt_caller *c, const char *doing, const lt_web_reply *reply,
@@ -95,10 +92,36 @@ typedef enum {
     IS_WHOLE,      /* The whole content instead of its rest: all of it is asked for again. */
     IS_UNRANGED,   /* The whole content instead of a range of it. */
     IS_NO_CONTENT, /* Another status than 200 and 206. */
+    IS_CHANGED,    /* Bytes of another version. */
 } answer;
 
+/* A version is an ETag, which may be weak, or else a date, or "". */
+static bool is_etag(const char *version) {
+    return version[0] == '"' || strncmp(version, "W/", 2) == 0;
+}
+
+/* Does the answer say that its bytes are of another version? Not every server heeds If-Match and
+ * If-Unmodified-Since, and If-Match is not for weak ETags. */
+static bool changed(const char *version, const lt_web_reply *reply) {
+    const bool etag = is_etag(version);
+    char text[LT_CALL_VERSION_BYTES];
+    if (version[0] == '\0' ||
+        !lt_web_header(reply, etag ? "etag" : "last-modified", text, sizeof text)) {
+        return false;
+    }
+    return strcmp(version + (etag && version[0] == 'W' ? 2 : 0),
+                  text + (etag && text[0] == 'W' ? 2 : 0)) != 0;
+}
+
+static const char *condition_of(const char *version) {
+    return version[0] == '"'                          ? "If-Match"
+           : version[0] == '\0' || is_etag(version) ? NULL
+                                                     : "If-Unmodified-Since";
+}
+
 /* What kind of answer is it? problem says what is wrong with it, where its status does not. */
-static answer judge(const range *g, const lt_web_reply *reply, bool whole, char problem[200]) {
+static answer judge(const range *g, const lt_web_reply *reply, const char *version, bool whole,
+                    char problem[200]) {
     char text[128];
     long long first = -1, last = -1, total = -1;
     const int64_t want = g->at + g->got, end = g->at + g->n - 1;
@@ -106,6 +129,9 @@ static answer judge(const range *g, const lt_web_reply *reply, bool whole, char 
     problem[0] = '\0';
     if (reply->status != 200 && reply->status != 206) {
         return IS_NO_CONTENT;
+    }
+    if (changed(version, reply)) {
+        return IS_CHANGED;
     }
     if (reply->status == 200 && !whole) {
         if (g->at != 0 || g->n != g->size_bytes) {
@@ -137,6 +163,7 @@ static answer judge(const range *g, const lt_web_reply *reply, bool whole, char 
 lt_err lt_call_range(const lt_caller *c, lt_web *h, const char *version, int64_t size_bytes,
                      int64_t at, int64_t n, unsigned char *into) {
     const double begin_s = lt_clock_s();
+    const char *condition = condition_of(version);
     range g = {.at = at, .n = n, .size_bytes = size_bytes};
     lt_retry retry;
 
@@ -144,8 +171,8 @@ lt_err lt_call_range(const lt_caller *c, lt_web *h, const char *version, int64_t
     while (g.got < n) {
         char bytes[64], problem[200];
         const bool whole = at + g.got == 0 && n == size_bytes;
-        const lt_pair headers[] = {{"If-Match", version}, {"Range", bytes}};
-        const size_t first = version[0] != '\0' ? 0 : 1;
+        const lt_pair headers[] = {{condition, version}, {"Range", bytes}};
+        const size_t first = condition != NULL ? 0 : 1;
         const lt_web_request r = {.method = "GET",
                                   .headers = headers + first,
                                   .n_headers = (whole ? 1 : 2) - first,
@@ -160,7 +187,7 @@ lt_err lt_call_range(const lt_caller *c, lt_web *h, const char *version, int64_t
         (void)snprintf(bytes, sizeof bytes, "bytes=%lld-%lld", (long long)(at + g.got),
                        (long long)(at + n - 1));
         LT_TRY(c->send(c->ctx, h, &r, &reply));
-        a = judge(&g, &reply, whole, problem);
+        a = judge(&g, &reply, version, whole, problem);
         if (a == IS_RANGE) {
             g.got += (int64_t)reply.got;
             retry.n = reply.got > 0 ? 0 : retry.n;
@@ -172,6 +199,8 @@ lt_err lt_call_range(const lt_caller *c, lt_web *h, const char *version, int64_t
         if (a == IS_UNRANGED) {
             err = lt_error_set(LT_ERR_UNSUPPORTED, "%s: the server ignores ranges of bytes",
                                c->shown);
+        } else if (a == IS_CHANGED) {
+            err = lt_error_set(LT_ERR_STATE, "%s changed while it was copied", c->shown);
         } else if (a == IS_NO_CONTENT && !lt_retry_may_help(&reply) &&
                    (c->passes == NULL || !c->passes(c->ctx, &reply))) {
             err = lt_call_refused(c, "GET", &reply);

@@ -14,6 +14,16 @@
 #include "base/error.h"
 #include "platform/copy/target.h"
 
+#define MOST_BYTES ((int64_t)1 << 50) /* No service holds a file of a pebibyte. */
+
+static lt_err check_size(const char *shown, int64_t size_bytes) {
+    if (size_bytes < 0 || size_bytes > MOST_BYTES) {
+        LT_FAIL(LT_ERR_LIMIT, "%s is said to have %lld bytes; at most %lld", shown,
+                (long long)size_bytes, (long long)MOST_BYTES);
+    }
+    return LT_OK;
+}
+
 static void item_free(lt_item *item) {
     free(item->from);
     free(item->name);
@@ -28,6 +38,7 @@ lt_err lt_items_add(lt_items *l, const char *from, const char *name, const char 
     if (l->n == LT_MOST_ITEMS) {
         LT_FAIL(LT_ERR_LIMIT, "more than %zu files", LT_MOST_ITEMS);
     }
+    LT_TRY(check_size(shown, size_bytes));
     item.from = strdup(from);
     item.name = strdup(name);
     item.shown = strdup(shown);
@@ -204,7 +215,7 @@ lt_err lt_copy_source_check(const lt_opened_item *o) {
 
 static lt_err open_file(const lt_item *item, lt_opened_item *o) {
     struct stat st;
-    o->fd = open(item->from, O_RDONLY | O_CLOEXEC);
+    o->fd = open(item->from, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* A pipe would wait. */
     if (o->fd < 0 || fstat(o->fd, &st) != 0) {
         LT_FAIL(errno == ENOENT ? LT_ERR_NOT_FOUND : LT_ERR_IO, "%s: %s", item->from,
                 strerror(errno));
@@ -248,10 +259,8 @@ static lt_err open_web(lt_opened_item *o, lt_web *h) {
     if (lt_web_header(&reply, "last-modified", text, sizeof text)) {
         o->modified_s = lt_s3_time(text);
     }
-    if (lt_web_header(&reply, "etag", text, sizeof text) && text[0] == '"') {
-        (void)snprintf(o->version, sizeof o->version, "%s", text);
-    } else {
-        (void)snprintf(o->version, sizeof o->version, "%.0f", o->modified_s);
+    if (!lt_web_header(&reply, "etag", o->version, sizeof o->version)) {
+        (void)lt_web_header(&reply, "last-modified", o->version, sizeof o->version);
     }
 done:
     lt_web_reply_free(&reply);
@@ -298,6 +307,7 @@ lt_err lt_copy_source_open(const lt_copy_source *s, lt_web *h, const lt_item *it
         LT_TRY_DONE(open_hub(&o));
         break;
     }
+    LT_TRY_DONE(check_size(item->shown, o.size_bytes));
     *out = o;
     return LT_OK;
 done:
@@ -340,8 +350,7 @@ lt_err lt_copy_source_read(const lt_opened_item *o, lt_web *h, int64_t at, int64
     case LT_AT_S3:
         return lt_s3_read(s->s3, h, s->at.place, o->item->from, &o->object, at, n, into);
     case LT_AT_WEB:
-        return lt_hub_file_read(o->hub_file, h, o->version[0] == '"' ? o->version : "",
-                                o->size_bytes, at, n, into);
+        return lt_hub_file_read(o->hub_file, h, o->version, o->size_bytes, at, n, into);
     case LT_AT_HUB:
         return lt_hub_file_read(o->hub_file, h, "", o->size_bytes, at, n, into);
     }
