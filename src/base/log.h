@@ -34,8 +34,8 @@ void lt_log(lt_log_level level, const char *fmt, ...) LT_PRINTF(2, 3);
 /* Write to the file only, where the program prints the same on stderr in another form. */
 void lt_log_note(lt_log_level level, const char *fmt, ...) LT_PRINTF(2, 3);
 
-/* Replace every character that a terminal would obey by '?': names and words from elsewhere may hold
- * them. lines: line feeds and tabs stay. Messages of lt_log pass through it. */
+/* Replace every character that a terminal would obey by '?': names and words from elsewhere may
+ * hold them. lines: line feeds and tabs stay. Messages of lt_log pass through it. */
 void lt_log_tame(char *text, bool lines);
 
 /* Is a message of this level shown? */

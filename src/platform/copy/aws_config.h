@@ -4,12 +4,14 @@
  *     keys       AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN (not if a profile was
  *                asked for), else the profile's section of ~/.aws/credentials, else of
  *                ~/.aws/config
- *     profile    the option, AWS_PROFILE, "default"
- *     region     the option, AWS_REGION, AWS_DEFAULT_REGION, the profile in ~/.aws/config,
- *                "us-east-1"
- *     endpoint   the option, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile in ~/.aws/config
- *                (endpoint_url, or that of its section `services` for s3), else Amazon's
+ *     profile    the option, AWS_DEFAULT_PROFILE, AWS_PROFILE, "default"
+ *     region     the option, AWS_REGION, AWS_DEFAULT_REGION, the profile, "us-east-1"
+ *     endpoint   the option, AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, the profile (endpoint_url, or
+ *                that of its section `services` for s3), else Amazon's
+ *     style      the profile's s3.addressing_style
  *
+ * Where a profile has a role, single sign-on or a process that makes keys, botocore prefers these
+ * to keys beside them. They are refused then, since other keys than the user's would be used.
  * AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE move the files. No function prints a key, and
  * lt_aws_config_wipe overwrites them. */
 #ifndef LT_PLATFORM_COPY_AWS_CONFIG_H
@@ -23,6 +25,7 @@
 typedef struct {
     char access[256], secret[256], token[8192]; /* token "": none. */
     char region[64], endpoint[1024];            /* endpoint "": Amazon's. */
+    char addressing[16];                        /* "", "auto", "path" or "virtual" */
     bool anonymous;                             /* Requests are not signed. */
 } lt_aws_config;
 
@@ -31,12 +34,13 @@ typedef struct {
     bool anonymous;
 } lt_aws_wanted;
 
-/* NOT_FOUND: no keys; the message says where they were looked for. UNSUPPORTED: the profile gets
- * its keys in a way that is not supported, which is named. */
+/* NOT_FOUND: no keys, or no such profile; the message says where they were looked for. UNSUPPORTED:
+ * the profile gets its keys in a way that is not supported, which is named. */
 LT_MUST_USE lt_err lt_aws_config_read(lt_aws_config *out, const lt_aws_wanted *wanted);
 void lt_aws_config_wipe(lt_aws_config *c);
 
-/* The value of `name` in [section] of an ini text, which may be NULL. An indented name belongs to
+/* The value of `name` in [section] of an ini text, which may be NULL; name NULL: is there such a
+ * section? An indented name belongs to
  * the name without a value before it: "s3.endpoint_url". *found: it is there. FORMAT: a line is no
  * comment, section or "name = value"; LIMIT: the value has room bytes or more. */
 LT_MUST_USE lt_err lt_ini_get(const char *text, const char *section, const char *name, char *out,

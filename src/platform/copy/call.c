@@ -114,9 +114,9 @@ static bool changed(const char *version, const lt_web_reply *reply) {
 }
 
 static const char *condition_of(const char *version) {
-    return version[0] == '"'                          ? "If-Match"
+    return version[0] == '"'                        ? "If-Match"
            : version[0] == '\0' || is_etag(version) ? NULL
-                                                     : "If-Unmodified-Since";
+                                                    : "If-Unmodified-Since";
 }
 
 /* What kind of answer is it? problem says what is wrong with it, where its status does not. */

@@ -35,8 +35,8 @@ LT_MUST_USE lt_err lt_call(const lt_caller *c, lt_web *h, const lt_web_request *
  * read), else REMOTE. `doing` is e.g. "GET". */
 lt_err lt_call_refused(const lt_caller *c, const char *doing, const lt_web_reply *reply);
 
-/* version: the ETag, which may be weak, or the date "Last-Modified" of the answer that told the size;
- * "": the service says neither. STATE: an answer is of another version. */
+/* version: the ETag, which may be weak, or the date "Last-Modified" of the answer that told the
+ * size; "": the service says neither. STATE: an answer is of another version. */
 LT_MUST_USE lt_err lt_call_range(const lt_caller *c, lt_web *h, const char *version,
                                  int64_t size_bytes, int64_t at, int64_t n, unsigned char *into);
 

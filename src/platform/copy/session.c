@@ -75,7 +75,11 @@ lt_err lt_copying_open(lt_copying *c, const lt_copy_options *o) {
                                                             .region = o->region,
                                                             .endpoint = o->endpoint,
                                                             .anonymous = o->anonymous}));
-        err = lt_s3_open(&c->s3, &config, (lt_s3_style)o->addressing);
+        err = lt_s3_open(&c->s3, &config,
+                         o->addressing != LT_S3_AUTO                 ? (lt_s3_style)o->addressing
+                         : strcmp(config.addressing, "path") == 0    ? LT_S3_PATH
+                         : strcmp(config.addressing, "virtual") == 0 ? LT_S3_VIRTUAL
+                                                                     : LT_S3_AUTO);
         lt_aws_config_wipe(&config);
         LT_TRY(err);
     }

@@ -30,9 +30,21 @@ static int end(void **state) {
 }
 
 static int clear(void **state) {
-    static const char *const names[] = {
-        "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN",   "AWS_PROFILE",
-        "AWS_REGION",        "AWS_DEFAULT_REGION",    "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"};
+    static const char *const names[] = {"AWS_ACCESS_KEY_ID",
+                                        "AWS_SECRET_ACCESS_KEY",
+                                        "AWS_SESSION_TOKEN",
+                                        "AWS_PROFILE",
+                                        "AWS_DEFAULT_PROFILE",
+                                        "AWS_REGION",
+                                        "AWS_DEFAULT_REGION",
+                                        "AWS_ENDPOINT_URL_S3",
+                                        "AWS_ENDPOINT_URL",
+                                        "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+                                        "AWS_WEB_IDENTITY_TOKEN_FILE",
+                                        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+                                        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+                                        "AWS_USE_FIPS_ENDPOINT",
+                                        "AWS_USE_DUALSTACK_ENDPOINT"};
     (void)state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         unsetenv(names[i]);
@@ -163,12 +175,101 @@ static void credentials_before_config(void **state) {
     assert_string_equal(c.region, "r");
 }
 
+/* What botocore 1.44.8 makes of the same files: `says` is the key that it uses; an error stands
+ * where it would use others than the files hold (a role's, those of a process), or none. */
+static void as_botocore(void **state) {
+#define KEYS "aws_access_key_id = A\naws_secret_access_key = S\n"
+    static const struct {
+        const char *credentials, *config, *profile, *variable, *value;
+        lt_err err;
+        const char *says, *region, *endpoint, *addressing;
+    } rows[] = {
+        {"[p]\n" KEYS, "[profile p]\nrole_arn = r\nsource_profile = p\n", "p", "", "",
+         LT_ERR_UNSUPPORTED, "role_arn", "", "", ""},
+        {"[p]\n" KEYS "role_arn = r\n", "", "p", "", "", LT_ERR_UNSUPPORTED, "role_arn", "", "",
+         ""},
+        {"[p]\n" KEYS, "[profile p]\nsso_start_url = u\n", "p", "", "", LT_ERR_UNSUPPORTED,
+         "sso_start_url", "", "", ""},
+        {"[p]\n" KEYS, "[profile p]\nsso_session = u\n", "p", "", "", LT_ERR_UNSUPPORTED,
+         "sso_session", "", "", ""},
+        {"[p]\n" KEYS, "[profile p]\nweb_identity_token_file = u\n", "p", "", "",
+         LT_ERR_UNSUPPORTED, "web_identity_token_file", "", "", ""},
+        {"[p]\n" KEYS, "[profile p]\ncredential_process = c\n", "p", "", "", LT_OK, "A",
+         "us-east-1", "", ""},
+        {"", "[profile p]\n" KEYS "credential_process = c\n", "p", "", "", LT_ERR_UNSUPPORTED,
+         "credential_process", "", "", ""},
+        {"[default]\n" KEYS, "", "", "AWS_WEB_IDENTITY_TOKEN_FILE", "f", LT_ERR_UNSUPPORTED,
+         "AWS_WEB_IDENTITY_TOKEN_FILE", "", "", ""},
+        {"[default]\n" KEYS, "", "default", "AWS_WEB_IDENTITY_TOKEN_FILE", "f", LT_OK, "A",
+         "us-east-1", "", ""},
+        {"", "", "", "AWS_CONTAINER_CREDENTIALS_FULL_URI", "u", LT_ERR_UNSUPPORTED,
+         "AWS_CONTAINER_CREDENTIALS_FULL_URI", "", "", ""},
+        {"", "", "", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "u", LT_ERR_UNSUPPORTED,
+         "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI", "", "", ""},
+        {"[default]\n" KEYS, "[default]\naws_session_token = T\n", "", "", "", LT_OK, "A",
+         "us-east-1", "", ""},
+        {"[default]\n" KEYS, "", "", "AWS_PROFILE", "nope", LT_ERR_NOT_FOUND, "'nope'", "", "", ""},
+        {"[default]\n" KEYS, "", "nope", "", "", LT_ERR_NOT_FOUND, "'nope'", "", "", ""},
+        {"[a]\n" KEYS, "", "", "AWS_DEFAULT_PROFILE", "a", LT_OK, "A", "us-east-1", "", ""},
+        {"[default]\nAWS_Access_Key_ID = A\naws_secret_access_key = S\nregion = r-9\n"
+         "endpoint_url = http://c\n",
+         "[default]\nregion = r-1\n", "", "", "", LT_OK, "A", "r-9", "http://c", ""},
+        {"[my p]\n" KEYS, "[profile   \"my p\"]\nregion = r-2\n", "my p", "", "", LT_OK, "A", "r-2",
+         "", ""},
+        {"[p]\n" KEYS, "[profile\t'p']\nregion = r-2\n[profilep]\nregion = r-3\n", "p", "", "",
+         LT_OK, "A", "r-2", "", ""},
+        {"", "[default]\nregion = r-1\n[profile default]\n" KEYS "region = r-3\n", "", "", "",
+         LT_OK, "A", "r-3", "", ""},
+        {"[default]\n" KEYS, "[default]\ns3 =\n  addressing_style = path\n", "", "", "", LT_OK, "A",
+         "us-east-1", "", "path"},
+        {"[default]\n" KEYS, "[default]\ns3 =\n  addressing_style = host\n", "", "", "", LT_ERR_ARG,
+         "'host'", "", "", ""},
+        {"[default]\n" KEYS, "[default]\nendpoint_url = http://c\n", "",
+         "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "True", LT_OK, "A", "us-east-1", "", ""},
+        {"[default]\n" KEYS "ignore_configured_endpoint_urls = true\n", "", "", "AWS_ENDPOINT_URL",
+         "http://e", LT_OK, "A", "us-east-1", "", ""},
+        /* Refused here, where botocore would go elsewhere, or refuses, too. */
+        {"[default]\n" KEYS, "", "", "AWS_USE_FIPS_ENDPOINT", "true", LT_ERR_UNSUPPORTED,
+         "use_fips_endpoint", "", "", ""},
+        {"[default]\n" KEYS, "", "", "AWS_USE_FIPS_ENDPOINT", "false", LT_OK, "A", "us-east-1", "",
+         ""},
+        {"[default]\n" KEYS, "[default]\ns3 =\n  use_accelerate_endpoint = true\n", "", "", "",
+         LT_ERR_UNSUPPORTED, "use_accelerate_endpoint", "", "", ""},
+        {"[default]\n" KEYS, "[default]\ns3 =\n  use_accelerate_endpoint = true\n", "",
+         "AWS_ENDPOINT_URL", "http://e", LT_OK, "A", "us-east-1", "http://e", ""},
+        {"[default]\n" KEYS, "", "", "AWS_REGION", "evil.com/x", LT_ERR_ARG, "'evil.com/x'", "", "",
+         ""},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        lt_aws_config c;
+        (void)clear(state);
+        put(credentials, rows[i].credentials);
+        put(config, rows[i].config);
+        if (rows[i].variable[0] != '\0') {
+            setenv(rows[i].variable, rows[i].value, 1);
+        }
+        assert_int_equal(get(&c, rows[i].profile), rows[i].err);
+        if (rows[i].err != LT_OK) {
+            assert_non_null(strstr(lt_error_message(), rows[i].says));
+            continue;
+        }
+        assert_string_equal(c.access, rows[i].says);
+        assert_string_equal(c.secret, "S");
+        assert_string_equal(c.token, "");
+        assert_string_equal(c.region, rows[i].region);
+        assert_string_equal(c.endpoint, rows[i].endpoint);
+        assert_string_equal(c.addressing, rows[i].addressing);
+    }
+#undef KEYS
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ini),
         cmocka_unit_test_setup(order, clear),
         cmocka_unit_test_setup(missing, clear),
         cmocka_unit_test_setup(credentials_before_config, clear),
+        cmocka_unit_test_setup(as_botocore, clear),
     };
     return cmocka_run_group_tests(tests, begin, end);
 }
