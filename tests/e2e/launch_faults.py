@@ -90,6 +90,12 @@ def at_start(work):
     for flags, needs in ((("--snapshot", "5"), "--nodes"), (("--mtbf", "60"), "--nodes"), (("--back", "5"), "--spares"), (("--beat", "0", "--silent", "5"), "--beat")):
         done = subprocess.run([lateen, "launch", *flags, "train"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
         check(f"{' '.join(flags)}: no effect, refused", "" if done.returncode == 2 and f"has no effect without {needs}" in done.stderr else done.stderr[-300:])
+    done = subprocess.run([lateen, "launch", "--beat", "1", "--silent", "1.9", "train"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+    check("ranks that would be given up between two heartbeats: refused", "" if done.returncode == 2 and "less than two heartbeats" in done.stderr else done.stderr[-300:])
+    done = subprocess.run([lateen, "launch", "--ranks", "2", "--retries", "9", "train", work + "/no.yaml"], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60)
+    noticed = [float(s) for s in re.findall(r"the fault was noticed within ([0-9.]+) s", done.stderr)]
+    check("ranks that end before the launcher has looked at them: their fault was after their start, and the pause before it (2 s) does not count",
+          "" if len(noticed) == 3 and noticed[0] < 60 and noticed[2] < 1.9 else f"{noticed} {done.stderr[-300:]}")
     done = subprocess.run(command(8, {"out": work + "/eight", "batch.size": 16, "steps": 3}), capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=120)
     check("eight ranks, whatever the cores", "" if done.returncode == 0 and len(losses(work + "/eight")) == 3 else f"status {done.returncode}: {done.stderr[-500:]}")
 

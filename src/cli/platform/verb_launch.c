@@ -124,6 +124,12 @@ static lt_err check_idle(const launch_options *o, bool ranks, bool hosts) {
         LT_FAIL(LT_ERR_ARG, "--ranks %lld beside --hosts %s, which says how many ranks each has",
                 (long long)o->ranks, o->hosts);
     }
+    if (o->silent > 0.0 && o->silent < 2.0 * o->beat) { /* One that is late is no fault. */
+        LT_FAIL(LT_ERR_ARG,
+                "--silent %g is less than two heartbeats of --beat %g s: ranks that live would be "
+                "taken for silent",
+                o->silent, o->beat);
+    }
     return lt_verb_idle(&lt_verb_launch_options, o, uses, sizeof uses / sizeof *uses);
 }
 

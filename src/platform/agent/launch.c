@@ -49,10 +49,10 @@ typedef struct {
     lt_controller control;
     lt_events events;
     recovery recovery;
-    int asked, own_status; /* The last stop signal; the status of the first rank that failed. */
-    bool killed, growing;  /* The ranks were killed; told to save, since a node is back. */
-    double look_s;         /* When the ranks were looked at last. */
-    uint64_t progress;     /* Progress of all ranks together, as a number that only grows. */
+    int asked, own_status;  /* The last stop signal; the status of the first rank that failed. */
+    bool killed, growing;   /* The ranks were killed; told to save, since a node is back. */
+    double begun_s, look_s; /* When the attempt began; when its ranks were looked at last. */
+    uint64_t progress;      /* Progress of all ranks together, as a number that only grows. */
 } launcher;
 
 /* Are faults, decisions and recoveries told? */
@@ -191,6 +191,7 @@ static lt_err begin_attempt(launcher *l) {
     clear_ranks(l);
     lt_events_put(&l->events, l->control.attempt,
                   json_pack("{s:s, s:i}", "event", "start", "ranks", l->ranks.n));
+    l->begun_s = l->look_s = lt_clock_s(); /* No fault of this attempt happened before. */
     return start_ranks(l);
 }
 
@@ -299,7 +300,7 @@ static double last_sign_s(const launcher *l, int rank) {
     for (int i = 0; i < LT_PHASES; i++) {
         ns = s.at_ns[i] > ns ? s.at_ns[i] : ns;
     }
-    return (double)ns * 1e-9;
+    return (double)ns * 1e-9 > l->begun_s ? (double)ns * 1e-9 : l->begun_s;
 }
 
 /* Ranks that are slow, or no longer. */
