@@ -95,6 +95,15 @@ static void check_family(const char *family, bool served) {
     }
     must(lt_rollouts_draw(r, &(lt_rollout_args){questions, QUESTIONS, GROUP, false}, answers,
                           &stats));
+    int64_t n_prompts = 0, n_new = 0;
+    for (int q = 0; q < QUESTIONS; q++) {
+        n_prompts += problems[q].n_prompt;
+    }
+    for (int i = 0; i < ANSWERS; i++) {
+        n_new += answers[i].n;
+    }
+    assert_int_equal(stats.prompt_tokens, n_prompts); /* Once a group. */
+    assert_int_equal(stats.new_tokens, n_new);
     for (int i = 0; i < ANSWERS; i++) {
         drawn[i] = (lt_drawn){.problem = &problems[i / GROUP], .answer = answers[i]};
     }
@@ -145,8 +154,22 @@ static void texts_whose_rotation_changes(void **state) {
     lt_model_close(m);
 }
 
+/* What the engine refuses, the rollouts refuse: GPT-2 has a vector for each position. */
+static void no_engine(void **state) {
+    const lt_rollout_options o = {
+        .max_tokens = LENGTH, .max_seq = 4096, .questions = 1, .running = 2, .temperature = 1.0};
+    lt_rollouts *r = NULL;
+    lt_model *m = NULL;
+    (void)state;
+    must(lt_model_open(&m, "tests/golden/model/gpt2", NULL));
+    assert_int_equal(lt_rollouts_open(&r, m, &o), LT_ERR_ARG);
+    assert_null(r);
+    lt_model_close(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_family),
-                                       cmocka_unit_test(texts_whose_rotation_changes)};
+                                       cmocka_unit_test(texts_whose_rotation_changes),
+                                       cmocka_unit_test(no_engine)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -91,7 +91,7 @@ static void lists(void **state) {
     open_hosts("a:256", 0, "", "1.2.3.4");
     assert_int_equal(h.n_ranks, 256);
     lt_hosts_close(&h);
-    open_hosts("a:9", 0, "", "1.2.3.4");
+    open_hosts("a:09", 0, "", "1.2.3.4");
     assert_int_equal(h.n_ranks, 9);
     lt_hosts_close(&h);
     open_hosts("a:200,b:56", 0, "", "1.2.3.4");

@@ -112,6 +112,9 @@ static void joins(void **state) {
     put(root, "node-0/own/x", "kept");
     assert_int_equal(lt_memory_join(root, &owner), LT_OK);
     assert_true(owner && holds(root, "node-0/own/x", "kept"));
+    assert_true(lt_path_join(other, root, "launcher") == LT_OK && unlink(other) == 0);
+    put(root, "launcher.tmp/x", ""); /* Its name cannot be written: nobody would sweep it. */
+    assert_int_not_equal(lt_memory_join(root, &owner), LT_OK);
     assert_int_equal(chmod(root, 0755), 0);
     assert_int_equal(lt_memory_enter(root), LT_ERR_IO);
     assert_int_equal(lt_file_remove_tree(root), LT_OK);
@@ -151,7 +154,9 @@ static void assembles(void **state) {
 static void ranks(void **state) {
     lt_node_memory m;
     (void)state;
+    memset(&m, 1, sizeof m);
     assert_false(lt_node_memory_of_rank(&m));
+    assert_true(m.every == 0 && m.root[0] == '\0' && !m.apart);
     (void)setenv(LT_ENV_MEMORY, "/m", 1);
     (void)setenv(LT_ENV_NODE, "3", 1);
     (void)setenv(LT_ENV_SNAPSHOT, "7", 1);
@@ -172,6 +177,8 @@ static void intervals(void **state) {
     (void)state;
     assert_true(fabs(lt_daly_interval_s(10000.0, 2.0) - 199.3) < 1.0); /* sqrt(2 w M) = 200 */
     assert_true(lt_daly_interval_s(10.0, 30.0) == 10.0);
+    /* Up to a save of twice the time between faults: 17.32 (1 + 0.2887 + 0.0833) - 15. */
+    assert_true(fabs(lt_daly_interval_s(10.0, 15.0) - 8.764) < 1e-3);
     assert_int_equal(lt_snapshot_interval(10000.0, 2.0, 1.0), 199);
     assert_int_equal(lt_snapshot_interval(100.0, 2.0, 1.0), 67); /* 2 s are 3 % of 66.7 s. */
     assert_int_equal(lt_snapshot_interval(10000.0, 0.0, 1.0), 1);

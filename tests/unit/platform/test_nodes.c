@@ -2,6 +2,7 @@
  * empty, which nodes are used again, and on which node a rank runs. There, no agent is started; the
  * tests behave as if all of them ran. Then the agents' lives: a script stands for each. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -9,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -314,6 +316,8 @@ static void agents_live(void **state) {
 
     memcpy(root, nodes.root, sizeof root);
     pid = nodes.agents.all[1].pid;
+    assert_int_equal(kill(pid, SIGSTOP), 0); /* One that cannot end by itself is killed. */
+    assert_int_equal(waitpid(pid, NULL, WUNTRACED), pid);
     lt_nodes_close(&nodes);
     assert_false(lt_file_exists(root));
     assert_int_equal(kill(pid, 0), -1); /* It has ended and was waited for. */
