@@ -361,9 +361,12 @@ typedef struct {
     int64_t pages, page_tokens, page_bytes;
     int64_t max_seq;     /* Tokens of a sequence at most. */
     int64_t most_unused; /* Pages without a sequence that are kept at most. */
-    /* > 0: no layer reads behind so many tokens, and a sequence gives back the pages behind them
-     * while it runs. 0: sequences keep all pages. */
-    int64_t window;
+    /* A page has the keys and values of page_tokens tokens in one group of page_layers layers
+     * (model/infer/page_groups.h); each token has one page a group. */
+    int64_t groups, page_layers;
+    /* > 0: in windowed_groups of the groups no layer reads behind so many tokens, and a sequence
+     * gives back the pages behind them while it runs. 0: sequences keep all pages. */
+    int64_t window, windowed_groups;
     int64_t most_pages;          /* Pages that the longest sequence holds at once at most. */
     lt_dtype dtype, value_dtype; /* Types of keys and of values. */
     char why[320];               /* What set the number of pages. */

@@ -171,20 +171,47 @@ static const lt_model *model_at(const lt_engine *e, int k) {
     return k == 0 ? e->model : k <= e->o.n_beside ? e->o.beside[k - 1] : e->drafter.model;
 }
 
-/* The longest window of the models: no layer reads tokens before it. 0: sequences keep all their
- * pages. So they do beside a draft model or head, which may catch up with a text later, and beside
- * a cache on disk or in host memory, which finds a page by those before it. */
-static int64_t pages_window(const lt_engine *e) {
+/* The longest window of the models: no layer reads tokens before it. 0: some layer reads all. */
+static int64_t common_window(const lt_engine *e) {
     int64_t window = 0;
     for (int k = 0; k < n_models(e); k++) {
         const int64_t own = lt_layers_window(lt_model_get_spec(model_at(e, k)));
-        if (own == 0 || own >= e->o.max_seq || lt_engine_has_drafter(e) || e->o.disk != NULL ||
-            e->o.host_bytes > 0) {
+        if (own == 0 || own >= e->o.max_seq) {
             return 0;
         }
         window = own > window ? own : window;
     }
     return window;
+}
+
+/* Sequences keep all their pages beside a draft model or head, which may catch up with a text
+ * later, and beside a cache on disk or in host memory, which finds a page by those before it. Else
+ * they give back what lies behind the window where all layers have one. */
+static void choose_groups(lt_engine *e) {
+    const lt_engine_options *o = &e->o;
+    lt_pages *p = &e->sched.pages;
+    const bool all = lt_engine_has_drafter(e) || o->disk != NULL || o->host_bytes > 0;
+    p->window = all ? 0 : common_window(e);
+    lt_page_groups_one(&e->groups, e->spec, p->window > 0);
+    p->n_full = e->groups.n_full;
+    p->n_windowed = e->groups.n_windowed;
+    p->window = p->n_windowed > 0 ? p->window : 0;
+}
+
+/* Bytes of a page: of the served model's, those of a group. */
+static int64_t bytes_of_page(const lt_engine *e) {
+    const lt_engine_options *o = &e->o;
+    int64_t bytes = e->groups.n_places *
+                    (int64_t)lt_paged_forward_layer_bytes(e->spec, o->page_tokens, o->cache_dtype,
+                                                          o->value_dtype);
+    for (int k = 1; k < n_models(e); k++) {
+        bytes += (int64_t)lt_paged_forward_page_bytes(
+            lt_model_get_spec(model_at(e, k)), o->page_tokens, o->cache_dtype, o->value_dtype);
+    }
+    return bytes + (e->drafter.head == NULL
+                        ? 0
+                        : (int64_t)lt_draft_head_page_bytes(e->drafter.head, o->page_tokens,
+                                                            o->cache_dtype, o->value_dtype));
 }
 
 /* Compute the number of pages, the longest sequence that fits, and the number of unused pages to
@@ -198,23 +225,25 @@ static lt_err size_cache(lt_engine *e) {
         LT_FAIL(LT_ERR_ARG, "engine: sequences of %lld tokens, but the model has %lld positions",
                 (long long)o->max_seq, (long long)e->spec->max_seq);
     }
-    e->cache.page_bytes = 0;
-    for (int k = 0; k < n_models(e); k++) {
-        const lt_model_spec *spec = lt_model_get_spec(model_at(e, k));
-        e->cache.page_bytes += (int64_t)lt_paged_forward_page_bytes(spec, o->page_tokens,
-                                                                    o->cache_dtype, o->value_dtype);
-    }
-    e->cache.page_bytes += e->drafter.head == NULL
-                               ? 0
-                               : (int64_t)lt_draft_head_page_bytes(e->drafter.head, o->page_tokens,
-                                                                   o->cache_dtype, o->value_dtype);
     e->sched.pages.page_tokens = o->page_tokens;
-    e->sched.pages.window = e->cache.window = pages_window(e);
+    choose_groups(e);
+    e->cache.window = e->sched.pages.window;
+    e->cache.groups = lt_page_groups_count(&e->groups);
+    e->cache.windowed_groups = e->groups.n_windowed;
+    e->cache.page_layers = e->groups.n_places;
+    e->cache.page_bytes = bytes_of_page(e);
     LT_TRY(count_pages(e, &n));
     if (lt_sched_most_pages(&e->sched, o->max_seq) > n) {
+        const int64_t longest = lt_sched_longest(&e->sched, n);
+        if (longest == 0) {
+            LT_FAIL(LT_ERR_LIMIT,
+                    "engine: a cache of %lld pages of %lld bytes holds no sequence, which has a "
+                    "page in each of %lld groups of layers",
+                    (long long)n, (long long)e->cache.page_bytes, (long long)e->cache.groups);
+        }
         lt_log_info("the cache holds %lld tokens: that bounds a sequence, not the model's %lld",
-                    (long long)(n * o->page_tokens), (long long)o->max_seq);
-        o->max_seq = n * o->page_tokens;
+                    (long long)longest, (long long)o->max_seq);
+        o->max_seq = longest;
     }
     e->cache.pages = n;
     e->cache.page_tokens = o->page_tokens;
@@ -280,6 +309,7 @@ static lt_err size_engine(lt_engine *e) {
     e->limits = (lt_job_limits){.spec = e->spec,
                                 .max_seq = o->max_seq,
                                 .page_tokens = o->page_tokens,
+                                .n_groups = e->cache.groups,
                                 .ends = o->ends,
                                 .max_running = o->max_running,
                                 .n_pages = e->sched.pages.n_pages,
@@ -397,6 +427,7 @@ static lt_err open_forwards(lt_engine *e) {
     LT_TRY(lt_step_open_beside(e, &o));
     LT_TRY(lt_engine_has_drafter(e) ? lt_step_open_drafter(e, &o) : LT_OK);
     o.listener = e->drafter.pass;
+    o.groups = &e->groups;
     return lt_paged_forward_open(&e->forward, e->model, &o);
 }
 

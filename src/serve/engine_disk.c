@@ -84,7 +84,7 @@ static void stage_evicted(void *engine, int32_t page) {
     const int64_t at = stage(e, e->sched.pages.page[page].chain,
                              lt_pages_tokens(&e->sched.pages, page));
     if (at >= 0) {
-        lt_paged_forward_get_page(e->forward, page, staged_data(e, at));
+        lt_paged_forward_get_set(e->forward, &page, staged_data(e, at));
         staged(&e->disk);
     }
 }
@@ -164,9 +164,8 @@ static void unpark(lt_engine *e, void *arg) {
     lt_job *j = arg;
     lt_seq *seq = first_seq(j);
     for (int64_t i = j->n_found; i < j->n_found + j->n_read; i++) {
-        seq->table[i] = lt_pages_publish(&e->sched.pages, seq->table[i],
-                                         i > 0 ? seq->table[i - 1] : LT_NO_PAGE, seq->salt,
-                                         seq->tokens + i * e->o.page_tokens);
+        lt_pages_publish(&e->sched.pages, &seq->table[i], i > 0 ? &seq->table[i - 1] : NULL,
+                         seq->salt, seq->tokens + i * e->o.page_tokens);
     }
     lt_pages_drop_chain(&e->sched.pages, seq->table, 0, j->n_found + j->n_coming);
     e->n_disk_tokens += j->n_read * e->o.page_tokens;
@@ -183,7 +182,7 @@ static bool read_page(lt_engine *e, lt_page_chain chain, const int32_t *tokens, 
         return false;
     }
     if (e->disk.queue == NULL) {
-        lt_paged_forward_put_page(e->forward, page, e->disk.page);
+        lt_paged_forward_put_set(e->forward, &page, e->disk.page);
     } else if (lt_paged_forward_load_page(e->forward, e->disk.queue, page, e->disk.page) != LT_OK) {
         lt_log_warn("cache on disk: a page is computed again: %s", lt_error_message());
         return false;
@@ -331,7 +330,7 @@ void lt_engine_stop_disk(lt_engine *e) {
 static void put_page(lt_engine *e, int32_t page) {
     const lt_pages *p = &e->sched.pages;
     if (e->disk.queue == NULL) {
-        lt_paged_forward_get_page(e->forward, page, e->disk.page);
+        lt_paged_forward_get_set(e->forward, &page, e->disk.page);
     } else if (lt_paged_forward_send_page(e->forward, page, e->disk.page) != LT_OK ||
                lt_paged_forward_sync(e->forward) != LT_OK) {
         return;

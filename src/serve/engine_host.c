@@ -67,8 +67,8 @@ static void save_evicted(void *engine, int32_t page) {
 
 /* The next page of a text from the host, held and published; LT_NO_PAGE: it is not there, or no
  * page is free for it. */
-static int32_t bring_page(lt_engine *e, lt_page_chain chain, int32_t parent, const lt_seq *seq,
-                          const int32_t *tokens) {
+static int32_t bring_page(lt_engine *e, lt_page_chain chain, const int32_t *parent,
+                          const lt_seq *seq, const int32_t *tokens) {
     lt_engine_host *h = &e->host;
     const int32_t slot = lt_page_index_find(&h->index, chain);
     int32_t page;
@@ -83,7 +83,8 @@ static int32_t bring_page(lt_engine *e, lt_page_chain chain, int32_t parent, con
         return LT_NO_PAGE;
     }
     h->n_read++;
-    return lt_pages_publish(&e->sched.pages, page, parent, seq->salt, tokens);
+    lt_pages_publish(&e->sched.pages, &page, parent, seq->salt, tokens);
+    return page;
 }
 
 void lt_engine_bring(lt_engine *e, lt_seq *seq) {
@@ -100,8 +101,8 @@ void lt_engine_bring(lt_engine *e, lt_seq *seq) {
     for (; n_held < n; n_held++) {
         const int32_t *tokens = seq->tokens + n_held * p->page_tokens;
         chain = lt_pages_chain_next(p, chain, tokens);
-        seq->table[n_held] = bring_page(e, chain, n_held > 0 ? seq->table[n_held - 1] : LT_NO_PAGE,
-                                        seq, tokens);
+        seq->table[n_held] = bring_page(e, chain, n_held > 0 ? &seq->table[n_held - 1] : NULL, seq,
+                                        tokens);
         if (seq->table[n_held] == LT_NO_PAGE) {
             break;
         }

@@ -79,15 +79,16 @@ typedef struct {
 /* The arguments of the forward pass, which keeps none of them, and of the choice of tokens. All
  * sizes are fixed at open. */
 typedef struct {
-    int32_t *ids, *positions, *slots, *out_rows; /* (step_tokens) */
-    int32_t *q_start, *kv_len;                   /* (max_running + 1) */
+    int32_t *ids, *positions, *out_rows; /* (step_tokens) */
+    int32_t *slots;                      /* (groups, step_tokens) */
+    int32_t *q_start, *kv_len;           /* (max_running + 1) */
     int32_t *steer; /* (step_tokens) numbers of steering vectors, and their scales */
     float *steer_scale;
     /* (max_running) places of the plan's items among the step's; (places + 1) rows of each place of
      * the pool of adapters; (step_tokens) their scales */
     int32_t *item_at, *adapter_start;
     float *adapter_scale;
-    int32_t *table;         /* (max_running, max_pages) */
+    int32_t *table;         /* (groups, max_running, max_pages) */
     bool *choose, *on_host; /* (step_tokens) by wanted row; (out_rows) */
     /* (step_tokens), (out_rows) times LT_CHOOSE_HOW_COUNT: options of choose */
     double *how, *more_how;
@@ -188,6 +189,7 @@ struct lt_engine {
     lt_engine_options o;
     lt_job_limits limits;
     lt_engine_cache cache;
+    lt_page_groups groups;
     lt_arena arena; /* Everything below that has a length. */
     /* The engine's thread. */
     lt_sched sched;

@@ -63,14 +63,18 @@ void lt_engine_answer(lt_engine *e) {
 typedef struct {
     uint64_t salt, version; /* version: of the weights that made the pages. */
     const int32_t *tokens;
-    int64_t n_pages;          /* Whole pages of the text. */
-    int32_t *table;           /* (n_pages) those that are held: */
+    int64_t n_pages;          /* Whole sets of pages (pages.h) of the text. */
+    int32_t *table;           /* (n_pages, groups) those that are held: */
     int64_t n_found, n_taken; /* published ones, then new ones; */
-    int64_t n_behind;         /* not the first, which lie behind the window (pages.h). */
+    int64_t n_behind;         /* not the first of windowed groups. */
 } lent;
 
 static void drop(lt_engine *e, const lent *w) {
-    lt_pages_drop_chain(&e->sched.pages, w->table, w->n_behind, w->n_found + w->n_taken);
+    lt_pages_drop_text(&e->sched.pages, w->table, w->n_behind, w->n_found + w->n_taken);
+}
+
+static int32_t *set_of(const lt_engine *e, const lent *w, int64_t i) {
+    return w->table + i * lt_pages_groups(&e->sched.pages);
 }
 
 static void find(lt_engine *e, void *arg) {
@@ -89,10 +93,14 @@ static void give_back(lt_engine *e, void *arg) {
 /* New pages for the rest of the text, as long as each running sequence can get one more. */
 static void find_and_take(lt_engine *e, void *arg) {
     lent *w = arg;
+    const int64_t groups = lt_pages_groups(&e->sched.pages);
     find(e, w);
     while (w->n_found + w->n_taken < w->n_pages &&
-           lt_pages_available(&e->sched.pages) > e->sched.running.n) {
-        w->table[w->n_found + w->n_taken++] = lt_pages_take(&e->sched.pages);
+           lt_pages_available(&e->sched.pages) >= (e->sched.running.n + 1) * groups) {
+        int32_t *set = set_of(e, w, w->n_found + w->n_taken++);
+        for (int64_t g = 0; g < groups; g++) {
+            set[g] = lt_pages_take(&e->sched.pages);
+        }
     }
 }
 
@@ -100,9 +108,8 @@ static void find_and_take(lt_engine *e, void *arg) {
 static void publish(lt_engine *e, void *arg) {
     lent *w = arg;
     for (int64_t i = w->n_found; i < w->n_found + w->n_taken && w->version == e->version; i++) {
-        w->table[i] = lt_pages_publish(&e->sched.pages, w->table[i],
-                                       i > 0 ? w->table[i - 1] : LT_NO_PAGE, w->salt,
-                                       w->tokens + i * e->o.page_tokens);
+        lt_pages_publish(&e->sched.pages, set_of(e, w, i), i > 0 ? set_of(e, w, i - 1) : NULL,
+                         w->salt, w->tokens + i * e->o.page_tokens);
     }
     give_back(e, w);
 }
@@ -116,7 +123,8 @@ static void erase(lt_engine *e, void *arg) {
 static lt_err lent_open(lent *w, const lt_engine *e, uint64_t salt, const int32_t *tokens,
                         int64_t n) {
     *w = (lent){.salt = salt, .tokens = tokens, .n_pages = n / e->o.page_tokens};
-    w->table = malloc((size_t)(w->n_pages + 1) * sizeof *w->table);
+    w->table = malloc((size_t)((w->n_pages + 1) * lt_pages_groups(&e->sched.pages)) *
+                      sizeof *w->table);
     if (w->table == NULL) {
         LT_FAIL(LT_ERR_OOM, "a table of %lld pages", (long long)w->n_pages);
     }
@@ -165,7 +173,7 @@ static lt_err write_pages(const lt_engine *e, const char *path, const lent *w, i
     }
     LT_TRY_DONE(lt_page_file_create(&f, path, &head, w->tokens));
     for (int64_t i = 0; i < w->n_found; i++) {
-        lt_paged_forward_get_page(e->forward, w->table[i], page);
+        lt_paged_forward_get_set(e->forward, set_of(e, w, i), page);
         LT_TRY_DONE(lt_page_file_put(f, page));
     }
     LT_TRY_DONE(lt_page_file_commit(f, true, bytes));
@@ -243,7 +251,7 @@ static lt_err fill_pages(lt_engine *e, const lt_page_file_view *v, const lent *w
         const void *page;
         LT_TRY(lt_page_file_page(v, i, &page));
         if (i >= w->n_found && i < w->n_found + w->n_taken) {
-            lt_paged_forward_put_page(e->forward, w->table[i], page);
+            lt_paged_forward_put_set(e->forward, set_of(e, w, i), page);
         }
     }
     return LT_OK;

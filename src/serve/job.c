@@ -34,7 +34,7 @@ static int64_t n_endings_of(const lt_request *r, const lt_job_limits *limits) {
  * must fit the pool together, since they wait for each other. */
 static lt_err check_beam(const lt_request *r, const lt_job_limits *limits) {
     const lt_sampling *s = &r->sampling;
-    const int64_t pages = (r->n_prompt + r->max_tokens) / limits->page_tokens + 2;
+    const int64_t pages = lt_job_pages(limits, r->n_prompt + r->max_tokens, 2);
     const int64_t n_endings = n_endings_of(r, limits);
     const int n_candidates = lt_beam_candidates(r, n_endings);
     if (r->n_given > 0 || r->min_tokens > 0 || r->embed || r->n_allowed > 0 || r->n_bad > 0 ||
@@ -73,7 +73,7 @@ static int64_t n_negative(const lt_request *r) {
 static lt_err check_guidance(const lt_request *r, const lt_job_limits *limits) {
     const lt_guidance *g = &r->guidance;
     const int64_t longest = n_negative(r) + r->max_tokens;
-    const int64_t pages = (r->n_prompt + r->max_tokens + longest) / limits->page_tokens + 4;
+    const int64_t pages = lt_job_pages(limits, r->n_prompt + r->max_tokens + longest, 4);
     if (r->n_choices != 1 || r->embed || r->beam.on) {
         LT_FAIL(LT_ERR_ARG, "guidance by a negative prompt is for one choice, without beam search");
     }
@@ -255,7 +255,7 @@ static void guide_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     g = j->guide != NULL ? j->guide : &dummy;
     g->shadow.tokens = lt_arena_take(a, (size_t)longest * sizeof(int32_t), 8);
     g->shadow.seq.table = lt_arena_take(
-        a, (size_t)(longest / limits->page_tokens + 1) * sizeof(int32_t), 8);
+        a, (size_t)lt_job_pages(limits, longest, 1) * sizeof(int32_t), 8);
     g->rows[0] = lt_arena_take(a, row, LT_ARENA_ALIGN);
     g->rows[1] = lt_arena_take(a, row, LT_ARENA_ALIGN);
 }
@@ -265,7 +265,7 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     const lt_request *r = &j->r;
     const int64_t longest = r->n_prompt + r->max_tokens;
     const int64_t at_once = longest < limits->max_seq ? longest : limits->max_seq;
-    const int64_t n_pages = at_once / limits->page_tokens + 1;
+    const int64_t n_pages = lt_job_pages(limits, at_once, 1);
     const size_t window = r->shift.on ? (size_t)limits->max_seq : 0;
     const size_t width = r->embed && !r->score ? (size_t)limits->spec->width : 0;
     const size_t words = (size_t)(limits->spec->vocab_size + 31) / 32;

@@ -121,8 +121,8 @@ struct lt_job {
 /* Limits of the model. */
 typedef struct {
     const lt_model_spec *spec;
-    int64_t max_seq, page_tokens;
-    lt_ends ends;                  /* Ends of the model. */
+    int64_t max_seq, page_tokens, n_groups; /* Groups of pages: pages.h. */
+    lt_ends ends;                           /* Ends of the model. */
     int64_t rope_switch;           /* lt_rope_switch, where a sequence may be longer; else 0. */
     int n_beside;                  /* Models beside the served one. */
     int32_t n_steering;            /* Steering vectors. */
@@ -130,6 +130,11 @@ typedef struct {
     int64_t max_running, n_pages;
     bool drafts; /* A draft model makes drafts, or a device verifies them. */
 } lt_job_limits;
+
+/* Pages, in all groups, of n tokens and of `more` sets. */
+static inline int64_t lt_job_pages(const lt_job_limits *limits, int64_t n, int64_t more) {
+    return (n / limits->page_tokens + more) * limits->n_groups;
+}
 
 /* The index of a token of the prompt among those at which the head is read; -1: it is none. */
 static inline int64_t lt_job_score_place(const lt_request *r, int64_t token) {

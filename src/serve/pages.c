@@ -19,6 +19,8 @@ void lt_pages_carve(lt_pages *p, lt_arena *a) {
 }
 
 void lt_pages_reset(lt_pages *p) {
+    LT_ASSERT(lt_pages_groups(p) > 0 && (p->window > 0) == (p->n_windowed > 0));
+    LT_ASSERT(p->n_windowed > 0 || p->n_full == 1);
     for (int64_t i = 0; i < p->n_pages; i++) {
         p->page[i] = (lt_page){.parent = LT_NO_PAGE,
                                .hash_next = LT_NO_PAGE,
@@ -40,6 +42,7 @@ static lt_page *at(const lt_pages *p, int32_t page) {
     return &p->page[page];
 }
 
+/* The pages of a set are in one bucket. */
 static int32_t *bucket_of(const lt_pages *p, lt_page_chain chain) {
     return &p->bucket[chain.low & (uint64_t)(p->n_buckets - 1)];
 }
@@ -201,9 +204,32 @@ void lt_pages_drop(lt_pages *p, int32_t page) {
     }
 }
 
+/* Of the set `at` of a table, the pages of groups [0, n). */
+static void drop_set(lt_pages *p, const int32_t *table, int64_t at, int64_t n) {
+    for (int64_t g = n - 1; g >= 0; g--) {
+        lt_pages_drop(p, table[at * lt_pages_groups(p) + g]);
+    }
+}
+
 void lt_pages_drop_chain(lt_pages *p, const int32_t *table, int64_t first, int64_t end) {
     while (end > first) {
-        lt_pages_drop(p, table[--end]);
+        drop_set(p, table, --end, lt_pages_groups(p));
+    }
+}
+
+void lt_pages_drop_text(lt_pages *p, const int32_t *table, int64_t behind, int64_t n) {
+    lt_pages_drop_chain(p, table, behind, n);
+    while (behind > 0) {
+        drop_set(p, table, --behind, p->n_full);
+    }
+}
+
+void lt_pages_hold_text(lt_pages *p, const int32_t *table, int64_t behind, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        const int64_t held = i < behind ? p->n_full : lt_pages_groups(p);
+        for (int64_t g = 0; g < held; g++) {
+            lt_pages_hold(p, table[i * lt_pages_groups(p) + g]);
+        }
     }
 }
 
@@ -214,16 +240,16 @@ void lt_pages_forget(lt_pages *p) {
     }
 }
 
-/* Find the published page with these tokens after parent. */
-static int32_t find(const lt_pages *p, lt_page_chain chain, int32_t parent, uint64_t salt,
-                    const int32_t *tokens) {
+/* Find the published page of the group with these tokens after parent. */
+static int32_t find(const lt_pages *p, lt_page_chain chain, int32_t group, int32_t parent,
+                    uint64_t salt, const int32_t *tokens) {
     const size_t bytes = (size_t)p->page_tokens * sizeof *tokens;
     int32_t page = *bucket_of(p, chain);
     parent = p->window > 0 ? LT_NO_PAGE : parent;
     while (page != LT_NO_PAGE) {
         const lt_page *g = at(p, page);
-        if (lt_page_chain_same(g->chain, chain) && g->parent == parent && g->salt == salt &&
-            memcmp(lt_pages_tokens(p, page), tokens, bytes) == 0) {
+        if (lt_page_chain_same(g->chain, chain) && g->group == group && g->parent == parent &&
+            g->salt == salt && memcmp(lt_pages_tokens(p, page), tokens, bytes) == 0) {
             return page;
         }
         page = g->hash_next;
@@ -231,25 +257,38 @@ static int32_t find(const lt_pages *p, lt_page_chain chain, int32_t parent, uint
     return LT_NO_PAGE;
 }
 
-/* The published pages of a text, or LT_NO_PAGE, in table. Without a window it ends where the first
- * is missing. Returns their count. */
+/* Are the pages of groups [first, end) of a set there? */
+static bool has_all(const int32_t *set, int64_t first, int64_t end) {
+    bool all = true;
+    for (int64_t g = first; g < end; g++) {
+        all = all && set[g] != LT_NO_PAGE;
+    }
+    return all;
+}
+
+/* The published pages of a text, or LT_NO_PAGE, in table. It ends where a page of a full group is
+ * missing. Returns the count of its sets. */
 static int64_t walk(const lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
                     int32_t *table) {
+    const int64_t groups = lt_pages_groups(p);
     lt_page_chain chain = lt_pages_chain_of(p, LT_NO_PAGE, salt);
     int64_t i = 0;
     for (; (i + 1) * p->page_tokens <= n; i++) {
         const int32_t *piece = tokens + i * p->page_tokens;
+        const int32_t parent = i > 0 ? table[(i - 1) * groups] : LT_NO_PAGE;
         chain = lt_pages_chain_next(p, chain, piece);
-        table[i] = find(p, chain, i > 0 ? table[i - 1] : LT_NO_PAGE, salt, piece);
-        if (table[i] == LT_NO_PAGE && p->window == 0) {
+        for (int32_t g = 0; g < groups; g++) {
+            table[i * groups + g] = find(p, chain, g, parent, salt, piece);
+        }
+        if (!has_all(table + i * groups, 0, p->n_full)) {
             break;
         }
     }
     return i;
 }
 
-/* Pages behind the window of the row that follows n pages; the last page is always held, so that
- * the next one has its parent. */
+/* Sets behind the window of the row that follows n sets; the last set is always held, so that the
+ * next one has its parent. */
 static int64_t behind_of(const lt_pages *p, int64_t n) {
     const int64_t behind = lt_pages_behind(p, n * p->page_tokens);
     return behind < n ? behind : n - 1;
@@ -257,48 +296,52 @@ static int64_t behind_of(const lt_pages *p, int64_t n) {
 
 int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n, int32_t *table,
                        int64_t *behind) {
-    const int64_t walked = walk(p, salt, tokens, n, table);
-    int64_t count = p->window == 0 ? walked : 0, in_a_row = 0;
-    for (int64_t i = 0; i < walked && p->window > 0; i++) {
-        in_a_row = table[i] == LT_NO_PAGE ? 0 : in_a_row + 1;
+    const int64_t groups = lt_pages_groups(p), walked = walk(p, salt, tokens, n, table);
+    int64_t count = p->n_windowed == 0 ? walked : 0, in_a_row = 0;
+    for (int64_t i = 0; i < walked && p->n_windowed > 0; i++) {
+        in_a_row = has_all(table + i * groups, p->n_full, groups) ? in_a_row + 1 : 0;
         if (in_a_row > 0 && in_a_row >= i + 1 - behind_of(p, i + 1)) {
             count = i + 1;
         }
     }
     *behind = count > 0 ? behind_of(p, count) : 0;
-    for (int64_t i = *behind; i < count; i++) {
-        lt_pages_hold(p, table[i]);
-    }
+    lt_pages_hold_text(p, table, *behind, count);
     for (int64_t i = 0; i < *behind; i++) {
-        table[i] = table[*behind];
+        for (int64_t g = p->n_full; g < groups; g++) {
+            table[i * groups + g] = table[*behind * groups + g];
+        }
     }
     return count;
 }
 
 int64_t lt_pages_erase(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
                        int32_t *table) {
+    const int64_t groups = lt_pages_groups(p);
     int64_t erased = 0;
     for (int64_t i = walk(p, salt, tokens, n, table) - 1; i >= 0; i--) {
-        const lt_page *g = table[i] != LT_NO_PAGE ? at(p, table[i]) : NULL;
-        if (g != NULL && g->refs == 0 && g->n_children == 0) {
-            age_remove(p, table[i]);
-            forget(p, table[i]);
-            set_free(p, table[i]);
-            erased++;
+        bool any = false;
+        for (int64_t k = i * groups; k < (i + 1) * groups; k++) {
+            const lt_page *g = table[k] != LT_NO_PAGE ? at(p, table[k]) : NULL;
+            if (g != NULL && g->refs == 0 && g->n_children == 0) {
+                age_remove(p, table[k]);
+                forget(p, table[k]);
+                set_free(p, table[k]);
+                any = true;
+            }
         }
+        erased += any;
     }
     return erased;
 }
 
-int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t salt,
-                         const int32_t *tokens) {
-    const lt_page_chain chain = lt_pages_chain_next(p, lt_pages_chain_of(p, parent, salt), tokens);
-    const int32_t equal = find(p, chain, parent, salt, tokens);
+/* Publish the page of one group. Returns it, or an equal page, held, after dropping this one. */
+static int32_t publish(lt_pages *p, int32_t page, lt_page_chain chain, int32_t group,
+                       int32_t parent, uint64_t salt, const int32_t *tokens) {
+    const int32_t equal = find(p, chain, group, parent, salt, tokens);
     lt_page *g = at(p, page);
     int32_t *bucket = bucket_of(p, chain);
 
     LT_ASSERT(g->refs > 0 && !g->published);
-    LT_ASSERT(parent == LT_NO_PAGE || at(p, parent)->published);
     if (equal != LT_NO_PAGE) {
         lt_pages_hold(p, equal);
         lt_pages_drop(p, page);
@@ -307,6 +350,7 @@ int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t sal
     memcpy(p->tokens + page * p->page_tokens, tokens, (size_t)p->page_tokens * sizeof *tokens);
     g->chain = chain;
     g->salt = salt;
+    g->group = group;
     g->parent = p->window > 0 ? LT_NO_PAGE : parent;
     g->published = true;
     g->hash_next = *bucket;
@@ -315,6 +359,16 @@ int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t sal
         at(p, parent)->n_children++;
     }
     return page;
+}
+
+void lt_pages_publish(lt_pages *p, int32_t *set, const int32_t *parent, uint64_t salt,
+                      const int32_t *tokens) {
+    const int32_t before = parent != NULL ? *parent : LT_NO_PAGE;
+    const lt_page_chain chain = lt_pages_chain_next(p, lt_pages_chain_of(p, before, salt), tokens);
+    LT_ASSERT(before == LT_NO_PAGE || at(p, before)->published);
+    for (int32_t g = 0; g < lt_pages_groups(p); g++) {
+        set[g] = publish(p, set[g], chain, g, before, salt, tokens);
+    }
 }
 
 /* Count the pages of an age list. False: one is held, unpublished, badly linked, or in the wrong

@@ -22,12 +22,20 @@
  * first. Two sequences may fill equal pages independently; publish then gives the second one the
  * page of the first.
  *
- * WINDOW   Where every layer of the model sees the last `window` tokens only, a sequence drops the
- *          pages behind its window while it runs, so they are evicted before their children, and a
- *          page cannot be named by its parent. Its identity is then (hash of the chain before it,
- *          salt, tokens), with a hash of 128 bits from a secret seed. A prompt that begins with the
- *          tokens of c pages can go on behind them if those are there that the next row reads:
- *          match looks for the largest such c, and says how many pages lie behind the window.
+ * GROUPS   A page holds the keys and values of page_tokens tokens in the layers of one group
+ *          (model/infer/page_groups.h): the first n_full groups have layers that see all tokens,
+ *          the n_windowed groups behind them layers that see the last `window` tokens. The pages of
+ *          all groups for the same tokens are a set, and a table has one set after the other:
+ *          table[k * n_groups + g] is the page of group g for tokens [k, k + 1) * page_tokens. All
+ *          groups take their pages from the same pool, as a page is equally large in each. Most
+ *          models have one group, where a set is a page.
+ * WINDOW   A sequence drops the pages of windowed groups behind its window while it runs, so they
+ *          are evicted before their children. So where there is a windowed group, no page is named
+ *          by its parent: its identity is (group, hash of the chain before it, salt, tokens), with
+ *          a hash of 128 bits from a secret seed. A prompt that begins with the tokens of c sets
+ *          can go on behind them if those pages are there that the next row reads: in full groups
+ *          all, in windowed ones those of the window. match looks for the largest such c, and says
+ *          how many sets lie behind the window.
  *
  * Invariants (lt_pages_check): every page is in exactly one of free list, age lists, or held; the
  * parent of a page that is kept is kept at least as long; a cached page is published; a published
@@ -52,6 +60,7 @@ typedef struct {
     int32_t refs;
     /* LT_NO_PAGE: it begins a sequence, or there is a window. Published pages only, as are: */
     int32_t parent;
+    int32_t group;       /* of its layers; */
     int32_t n_children;  /* published pages whose parent it is, */
     int32_t hash_next;   /* the next in its bucket. */
     int32_t prev, next;  /* In an age list; the free list uses next. */
@@ -68,8 +77,10 @@ typedef struct {
 
 typedef struct {
     int64_t n_pages, page_tokens; /* Set before carving. */
-    /* Tokens that each row reads at most, its own included; 0: all before it. Set before the reset,
-     * as is the seed of the hashes. */
+    /* Groups of layers; at least one. Set before the reset, as are: */
+    int64_t n_full, n_windowed;
+    /* the tokens that each row reads in windowed groups, its own included, 0 where there is none,
+     * and the seed of the hashes. */
     int64_t window;
     uint64_t seed;
     /* Most pages without a holder that are kept; beyond that, the oldest becomes free. Set before
@@ -100,14 +111,27 @@ void lt_pages_reset(lt_pages *p);              /* All free. Once after placing. 
 int32_t lt_pages_take(lt_pages *p);
 void lt_pages_hold(lt_pages *p, int32_t page);
 void lt_pages_drop(lt_pages *p, int32_t page);
-/* Drop pages [first, end) of a table, the last one first, so that a chain is evicted from its
+/* Drop sets [first, end) of a table, the last one first, so that a chain is evicted from its
  * end. */
 void lt_pages_drop_chain(lt_pages *p, const int32_t *table, int64_t first, int64_t end);
+/* Drop, likewise, what a sequence of n sets holds: of windowed groups not the first `behind`. */
+void lt_pages_drop_text(lt_pages *p, const int32_t *table, int64_t behind, int64_t n);
+/* Hold what lt_pages_drop_text drops. */
+void lt_pages_hold_text(lt_pages *p, const int32_t *table, int64_t behind, int64_t n);
 
 /* Free all cached pages, so that none is found. No page may be held. */
 void lt_pages_forget(lt_pages *p);
 
-/* Pages, from the start of a text, that no row at position `at` or later reads. */
+static inline int64_t lt_pages_groups(const lt_pages *p) {
+    return p->n_full + p->n_windowed;
+}
+/* Pages that a sequence of n sets holds, the first `behind` of which lie behind its window. */
+static inline int64_t lt_pages_held(const lt_pages *p, int64_t behind, int64_t n) {
+    return p->n_full * n + p->n_windowed * (n - behind);
+}
+
+/* Sets, from the start of a text, of which windowed groups need nothing at position `at` or later.
+ */
 static inline int64_t lt_pages_behind(const lt_pages *p, int64_t at) {
     return p->window > 0 && at >= p->window ? (at - p->window + 1) / p->page_tokens : 0;
 }
@@ -124,19 +148,21 @@ static inline const int32_t *lt_pages_tokens(const lt_pages *p, int32_t page) {
     return p->tokens + page * p->page_tokens;
 }
 
-/* Find the longest chain of published pages with which tokens (n) begin, and hold those of them
- * that later rows read; writes page numbers to table (n / page_tokens) and returns their count. The
- * first *behind are not held: any valid number stands in their place. Whole pages only. */
+/* Find the longest chain of published sets with which tokens (n) begin, and hold those pages of
+ * them that later rows read; writes page numbers to table (n / page_tokens sets) and returns the
+ * count of sets. In windowed groups the first *behind are not held: any valid number stands in
+ * their place. Whole sets only. */
 int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n, int32_t *table,
                        int64_t *behind);
 /* Free those pages of such a chain that nobody holds, from its end on; table has room for all.
- * Returns their count. */
+ * Returns the count of sets that lost a page. */
 int64_t lt_pages_erase(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
                        int32_t *table);
-/* Publish a held page that is full with `tokens` (page_tokens) after parent. Returns it, or an
- * equal page, held, after dropping this one. */
-int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t salt,
-                         const int32_t *tokens);
+/* Publish a held set that is full with `tokens` (page_tokens), after the set `parent`; NULL: it
+ * begins a text. Where an equal page is published already, that is held instead, and stands in the
+ * set afterwards. */
+void lt_pages_publish(lt_pages *p, int32_t *set, const int32_t *parent, uint64_t salt,
+                      const int32_t *tokens);
 
 /* Keep a held, published page until then, if that is later than now: other cached pages are evicted
  * before it. Not if most_kept pages are kept, or if its parent is not kept as long. */

@@ -9,7 +9,9 @@ void lt_sched_carve(lt_sched *s, lt_arena *a) {
     LT_ASSERT(s->max_running > 0 && s->step_tokens >= s->max_running);
     lt_pages_carve(&s->pages, a);
     s->items = lt_arena_take(a, (size_t)s->max_running * sizeof *s->items, LT_ARENA_ALIGN);
-    s->copies = lt_arena_take(a, (size_t)s->max_running * sizeof *s->copies, LT_ARENA_ALIGN);
+    s->copies = lt_arena_take(
+        a, (size_t)(s->max_running * lt_pages_groups(&s->pages)) * sizeof *s->copies,
+        LT_ARENA_ALIGN);
 }
 
 void lt_sched_reset(lt_sched *s) {
@@ -60,26 +62,42 @@ static int64_t pages_for(const lt_sched *s, int64_t n_tokens) {
  * page with the one that is not published yet. */
 #define PAGES_BESIDE 3
 
+int64_t lt_sched_near_pages(const lt_sched *s, int64_t n_tokens) {
+    return least(pages_for(s, n_tokens),
+                 pages_for(s, s->pages.window + s->step_tokens) + PAGES_BESIDE);
+}
+
 int64_t lt_sched_most_pages(const lt_sched *s, int64_t n_tokens) {
-    const int64_t all = pages_for(s, n_tokens);
-    return s->pages.window == 0
-               ? all
-               : least(all, pages_for(s, s->pages.window + s->step_tokens) + PAGES_BESIDE);
+    return s->pages.n_full * pages_for(s, n_tokens) +
+           s->pages.n_windowed * lt_sched_near_pages(s, n_tokens);
+}
+
+int64_t lt_sched_longest(const lt_sched *s, int64_t n_pages) {
+    const lt_pages *p = &s->pages;
+    const int64_t near = pages_for(s, p->window + s->step_tokens) + PAGES_BESIDE;
+    int64_t sets = n_pages / lt_pages_groups(p);
+    if (p->n_full > 0 && p->n_windowed > 0 && sets > near) {
+        sets = (n_pages - p->n_windowed * near) / p->n_full;
+    }
+    return sets * p->page_tokens;
 }
 
 static void drop_pages(lt_sched *s, lt_seq *seq) {
-    lt_pages_drop_chain(&s->pages, seq->table, seq->n_behind, seq->n_pages);
+    lt_pages_drop_text(&s->pages, seq->table, seq->n_behind, seq->n_pages);
     seq->n_pages = seq->n_behind = seq->n_done = seq->n_published = 0;
 }
 
 /* Give back the pages that no row from n_done on reads. */
 static void drop_behind(lt_sched *s, lt_seq *seq) {
-    int64_t end = least(lt_pages_behind(&s->pages, seq->n_done), seq->n_pages);
+    const lt_pages *p = &s->pages;
+    int64_t end = least(lt_pages_behind(p, seq->n_done), seq->n_pages);
     if (s->caching) {
         end = least(end, seq->n_published - 1);
     }
-    while (seq->n_behind < end) {
-        lt_pages_drop(&s->pages, seq->table[seq->n_behind++]);
+    for (; seq->n_behind < end; seq->n_behind++) {
+        for (int64_t g = p->n_full; g < lt_pages_groups(p); g++) {
+            lt_pages_drop(&s->pages, seq->table[seq->n_behind * lt_pages_groups(p) + g]);
+        }
     }
 }
 
@@ -115,10 +133,9 @@ bool lt_sched_fork(lt_sched *s, const lt_seq *seq, lt_seq *child) {
     if (s->running.n == s->max_running) {
         return false;
     }
-    memcpy(child->table, seq->table, (size_t)seq->n_pages * sizeof *seq->table);
-    for (int64_t i = seq->n_behind; i < seq->n_pages; i++) {
-        lt_pages_hold(&s->pages, seq->table[i]);
-    }
+    memcpy(child->table, seq->table,
+           (size_t)(seq->n_pages * lt_pages_groups(&s->pages)) * sizeof *seq->table);
+    lt_pages_hold_text(&s->pages, seq->table, seq->n_behind, seq->n_pages);
     place(s, child, seq->key);
     child->n_done = seq->n_done;
     child->n_pages = seq->n_pages;
@@ -181,12 +198,10 @@ static int32_t take_page(lt_sched *s, const lt_seq *seq, bool may_preempt) {
     return page;
 }
 
-/* The page of the next token is shared: give seq its own. False: there is no page. */
-static bool own_page(lt_sched *s, lt_seq *seq) {
-    const int64_t at = seq->n_done / s->pages.page_tokens;
-    int32_t page, *place = &seq->table[at];
-    if (seq->n_done % s->pages.page_tokens == 0 || at >= seq->n_pages ||
-        s->pages.page[*place].refs == 1) {
+/* The page of the next token in a group is shared: give seq its own. False: there is no page. */
+static bool own_page(lt_sched *s, const lt_seq *seq, int32_t *place) {
+    int32_t page;
+    if (s->pages.page[*place].refs == 1) {
         return true;
     }
     page = take_page(s, seq, true);
@@ -204,6 +219,37 @@ static bool own_page(lt_sched *s, lt_seq *seq) {
     return true;
 }
 
+/* Likewise in all groups. What was copied of a set when there is no page for the rest of it remains
+ * the sequence's own. */
+static bool own_set(lt_sched *s, const lt_seq *seq) {
+    const int64_t groups = lt_pages_groups(&s->pages), at = seq->n_done / s->pages.page_tokens;
+    bool own = true;
+    if (seq->n_done % s->pages.page_tokens == 0 || at >= seq->n_pages) {
+        return true;
+    }
+    for (int64_t g = 0; g < groups && own; g++) {
+        own = own_page(s, seq, &seq->table[at * groups + g]);
+    }
+    return own;
+}
+
+/* A set of pages behind those of seq. False: there are too few pages. */
+static bool take_set(lt_sched *s, lt_seq *seq, bool may_preempt) {
+    const int64_t groups = lt_pages_groups(&s->pages);
+    int32_t *set = &seq->table[seq->n_pages * groups];
+    for (int64_t g = 0; g < groups; g++) {
+        set[g] = take_page(s, seq, may_preempt);
+        if (set[g] == LT_NO_PAGE) {
+            while (g > 0) {
+                lt_pages_drop(&s->pages, set[--g]);
+            }
+            return false;
+        }
+    }
+    seq->n_pages++;
+    return true;
+}
+
 /* Plan up to n rows of seq: as many as there are pages for. */
 static void plan_rows(lt_sched *s, lt_seq *seq, int64_t n) {
     const int64_t size = s->pages.page_tokens;
@@ -215,16 +261,14 @@ static void plan_rows(lt_sched *s, lt_seq *seq, int64_t n) {
         return;
     }
     drop_behind(s, seq);
-    if (!own_page(s, seq)) {
+    if (!own_set(s, seq)) {
         return;
     }
     while (seq->n_pages < pages_for(s, seq->n_done + n)) {
         const bool stuck = seq->n_pages * size <= seq->n_done; /* Not even one token fits. */
-        const int32_t page = take_page(s, seq, stuck);
-        if (page == LT_NO_PAGE) {
+        if (!take_set(s, seq, stuck)) {
             break;
         }
-        seq->table[seq->n_pages++] = page;
     }
     room = seq->n_pages * size - seq->n_done;
     n = n < room ? n : room;
@@ -239,32 +283,41 @@ static int64_t left_of(const lt_seq *seq) {
     return seq->n_tokens + seq->n_ahead - seq->n_done;
 }
 
-/* Published page k of seq stays cached for the time that seq asks for. */
-static void keep_page(lt_sched *s, const lt_seq *seq, int64_t k) {
+/* The pages that seq holds of its published set k stay cached for the time that it asks for. */
+static void keep_set(lt_sched *s, const lt_seq *seq, int64_t k) {
+    const int64_t groups = lt_pages_groups(&s->pages),
+                  held = k < seq->n_behind ? s->pages.n_full : groups;
     if (seq->keep_s > 0.0 && k * s->pages.page_tokens < seq->n_keep) {
-        lt_pages_keep(&s->pages, seq->table[k], s->pages.now_s + seq->keep_s);
+        for (int64_t g = 0; g < held; g++) {
+            lt_pages_keep(&s->pages, seq->table[k * groups + g], s->pages.now_s + seq->keep_s);
+        }
     }
+}
+
+/* One more page in each group for each running sequence. */
+static int64_t spare_pages(const lt_sched *s) {
+    return s->running.n * lt_pages_groups(&s->pages);
 }
 
 /* Start the first of the queue if there are free pages for all its tokens and the next one. */
 static bool admit(lt_sched *s) {
     lt_seq *seq = s->waiting.first;
-    const int64_t spare = s->running.n, whole = lt_sched_most_pages(s, seq->n_tokens + 1);
-    const int64_t need = whole < s->pages.n_pages ? whole : s->pages.n_pages;
+    const int64_t need = least(lt_sched_most_pages(s, seq->n_tokens + 1), s->pages.n_pages);
 
     /* At least one token must run, to have logits: the last page of a cached prompt is not
      * taken. */
     seq->n_pages = seq->fresh ? 0
                               : lt_pages_match(&s->pages, salt_of(seq), seq->tokens,
                                                seq->n_tokens - 1, seq->table, &seq->n_behind);
-    if (lt_pages_available(&s->pages) < need - (seq->n_pages - seq->n_behind) + spare) {
+    if (lt_pages_available(&s->pages) <
+        need - lt_pages_held(&s->pages, seq->n_behind, seq->n_pages) + spare_pages(s)) {
         drop_pages(s, seq);
         return false;
     }
     seq->n_published = seq->n_pages;
     seq->n_done = seq->n_cached = seq->n_pages * s->pages.page_tokens;
-    for (int64_t k = seq->n_behind; k < seq->n_pages; k++) {
-        keep_page(s, seq, k);
+    for (int64_t k = 0; k < seq->n_pages; k++) {
+        keep_set(s, seq, k);
     }
     take_out(&s->waiting, seq);
     seq->state = LT_SEQ_RUNNING;
@@ -290,7 +343,7 @@ static void begin_again(lt_sched *s) {
 static void make_way(lt_sched *s) {
     const int64_t need = lt_sched_most_pages(s, s->waiting.first->n_tokens + 1);
     while (s->running.n_background > 0 && (s->running.n == s->max_running ||
-                                           lt_pages_available(&s->pages) < need + s->running.n)) {
+                                           lt_pages_available(&s->pages) < need + spare_pages(s))) {
         preempt(s, s->running.last);
     }
 }
@@ -369,14 +422,14 @@ bool lt_sched_unblock(lt_sched *s) {
 }
 
 void lt_sched_learn(lt_sched *s, lt_seq *seq) {
-    const int64_t size = s->pages.page_tokens;
+    const int64_t size = s->pages.page_tokens, groups = lt_pages_groups(&s->pages);
     const int64_t known = seq->n_done < seq->n_tokens ? seq->n_done : seq->n_tokens;
     while (s->caching && (seq->n_published + 1) * size <= known) {
         const int64_t k = seq->n_published++;
-        seq->table[k] = lt_pages_publish(&s->pages, seq->table[k],
-                                         k > 0 ? seq->table[k - 1] : LT_NO_PAGE, salt_of(seq),
-                                         seq->tokens + k * size);
-        keep_page(s, seq, k);
+        int32_t *set = seq->table + k * groups;
+        lt_pages_publish(&s->pages, set, k > 0 ? set - groups : NULL, salt_of(seq),
+                         seq->tokens + k * size);
+        keep_set(s, seq, k);
     }
 }
 
@@ -410,12 +463,11 @@ static const char *check_list(const lt_sched *s, const lt_seq_list *list, lt_seq
             return "a page is published whose tokens are not known";
         }
         if (seq->n_behind > lt_pages_behind(&s->pages, seq->n_done) ||
-            (s->pages.window > 0 &&
-             seq->n_pages - seq->n_behind >
-                 lt_sched_most_pages(s, seq->n_pages * s->pages.page_tokens))) {
+            lt_pages_held(&s->pages, seq->n_behind, seq->n_pages) >
+                lt_sched_most_pages(s, seq->n_pages * s->pages.page_tokens)) {
             return "a sequence gave back a page that it reads, or holds too many";
         }
-        *n_refs += seq->n_pages - seq->n_behind;
+        *n_refs += lt_pages_held(&s->pages, seq->n_behind, seq->n_pages);
     }
     return n == list->n ? NULL : "a list miscounted";
 }

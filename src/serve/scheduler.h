@@ -27,9 +27,11 @@
  * PAGES     When a sequence needs a page and none is left, the last running sequence is preempted:
  *           it gives up its pages and later recomputes its tokens, mostly from the prefix cache. A
  *           prompt uses the pages that are left before it preempts another sequence.
- * WINDOW    Where every layer has a sliding window (pages.h), a sequence gives back the pages that
- *           no row of it reads any more, before it takes new ones, and holds at most
- *           lt_sched_most_pages at once. It keeps its last published page, the parent of the next.
+ * WINDOW    In groups of layers with a sliding window (pages.h) a sequence gives back the pages
+ *           that no row of it reads any more, before it takes new ones; it holds at most
+ *           lt_sched_most_pages at once. Rows of drafts that are not accepted yet count as not run,
+ *           so what they may be cut back to is there. It keeps its last published set, the parent
+ *           of the next.
  * WRITING   A shared page is copied before a token is written to it (copies); full pages are
  *           published for others to find.
  *
@@ -67,7 +69,7 @@ struct lt_seq {
      * if it is the only one left, as far as there is room; then the owner sets n_done to the tokens
      * that are right, before lt_sched_learn. */
     int64_t n_draft;
-    int32_t *table;   /* Room for the pages of its longest state. */
+    int32_t *table;   /* Room for the sets of pages (pages.h) of its longest state. */
     int64_t max_rows; /* Rows of a step at most; 0: no limit. */
     bool fresh;       /* All its tokens must be computed; the prefix cache is not used. */
     uint64_t salt;    /* Pages are shared by sequences of the same salt. */
@@ -90,9 +92,9 @@ struct lt_seq {
     lt_seq_state state;
     int64_t key, serial;
     int64_t n_done;  /* Tokens whose keys and values are in its pages. */
-    int64_t n_pages; /* In table. */
-    /* The first of them lie behind its window and are not held: kernels may read them, and ignore
-     * what they read. */
+    int64_t n_pages; /* Sets in table. */
+    /* The first of them lie behind its window and are not held in windowed groups: kernels may read
+     * them, and ignore what they read. */
     int64_t n_behind;
     int64_t n_published; /* The first of all. */
     int64_t n_cached;    /* Tokens found in the prefix cache when it was last admitted. */
@@ -123,16 +125,21 @@ typedef struct {
     bool caching; /* Publish full pages. */
     lt_seq_list running, waiting;
     lt_sched_item *items; /* (max_running) the plan */
-    lt_page_copy *copies; /* (max_running) to do before it, in order */
+    lt_page_copy *copies; /* (max_running, groups) to do before it, in order */
     int64_t n_items, n_copies, n_rows;
     int64_t n_steps, n_added, n_preemptions;
 } lt_sched;
 
-void lt_sched_carve(lt_sched *s, lt_arena *a); /* With pages.n_pages, pages.page_tokens set. */
+/* With n_pages, page_tokens and the groups of pages set. */
+void lt_sched_carve(lt_sched *s, lt_arena *a);
 void lt_sched_reset(lt_sched *s);
 
-/* Pages that a sequence of n_tokens holds at once at most. */
+/* Pages that a sequence of n_tokens holds at once at most, in all groups; sets of which it holds
+ * those of windowed groups. */
 int64_t lt_sched_most_pages(const lt_sched *s, int64_t n_tokens);
+int64_t lt_sched_near_pages(const lt_sched *s, int64_t n_tokens);
+/* Tokens of the longest sequence that holds at most so many pages. */
+int64_t lt_sched_longest(const lt_sched *s, int64_t n_pages);
 
 /* The sequence must fit the pool alone: lt_sched_most_pages of its longest state <=
  * pages.n_pages. */

@@ -42,7 +42,7 @@ static void carve_penalty_states(lt_engine *e, lt_arena *a) {
 void lt_step_carve(lt_engine *e, lt_arena *a) {
     lt_step_room *s = &e->room;
     const size_t rows = (size_t)e->o.step_tokens, seqs = (size_t)e->o.max_running;
-    const size_t width = (size_t)e->spec->width;
+    const size_t width = (size_t)e->spec->width, groups = (size_t)lt_pages_groups(&e->sched.pages);
 
     e->out_rows = LOGITS_ROWS;
     if (!e->model->backend->host_memory) {
@@ -67,7 +67,7 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     }
     s->ids = lt_arena_take(a, rows * sizeof *s->ids, LT_ARENA_ALIGN);
     s->positions = lt_arena_take(a, rows * sizeof *s->positions, LT_ARENA_ALIGN);
-    s->slots = lt_arena_take(a, rows * sizeof *s->slots, LT_ARENA_ALIGN);
+    s->slots = lt_arena_take(a, groups * rows * sizeof *s->slots, LT_ARENA_ALIGN);
     s->out_rows = lt_arena_take(a, rows * sizeof *s->out_rows, LT_ARENA_ALIGN);
     const size_t steered = e->model->steering != NULL ? rows : 0;
     s->steer = lt_arena_take(a, steered * sizeof *s->steer, LT_ARENA_ALIGN);
@@ -75,7 +75,8 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     lt_step_carve_adapters(e, a);
     s->q_start = lt_arena_take(a, (seqs + 1) * sizeof *s->q_start, LT_ARENA_ALIGN);
     s->kv_len = lt_arena_take(a, (seqs + 1) * sizeof *s->kv_len, LT_ARENA_ALIGN);
-    s->table = lt_arena_take(a, seqs * (size_t)e->max_pages * sizeof *s->table, LT_ARENA_ALIGN);
+    s->table = lt_arena_take(a, groups * seqs * (size_t)e->max_pages * sizeof *s->table,
+                             LT_ARENA_ALIGN);
     s->choose = lt_arena_take(a, rows * sizeof *s->choose, LT_ARENA_ALIGN);
     s->on_host = lt_arena_take(a, (size_t)e->out_rows * sizeof *s->on_host, LT_ARENA_ALIGN);
     s->how = lt_arena_take(a, rows * LT_CHOOSE_HOW_COUNT * sizeof *s->how, LT_ARENA_ALIGN);
@@ -153,7 +154,8 @@ static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
     const lt_job_choice *choice = item->choice;
     const lt_seq *seq = &choice->seq;
     lt_job *j = choice->job;
-    const int64_t page = e->o.page_tokens, end = item->first + item->n,
+    const int64_t page = e->o.page_tokens, groups = lt_pages_groups(&e->sched.pages),
+                  end = item->first + item->n,
                   rope = seq->long_text ? lt_paged_forward_rope_rows(e->forward, seq->n_tokens) : 0;
     const bool shadow = j->guide != NULL && choice == &j->guide->shadow;
     const bool judged = j->r.prompt_logprobs >= 0 && j->n_prompt_out < j->r.n_prompt && !shadow;
@@ -164,7 +166,10 @@ static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
                                      : p + 1 >= seq->n_tokens + seq->n_ahead && !j->r.embed;
         r->ids[row + k] = p < seq->n_tokens + seq->n_draft ? seq->tokens[p] : -1 - choice->late;
         r->positions[row + k] = (int32_t)(p + rope);
-        r->slots[row + k] = (int32_t)(seq->table[p / page] * page + p % page);
+        for (int64_t g = 0; g < groups; g++) {
+            r->slots[g * s->n_rows + row + k] = (int32_t)(seq->table[p / page * groups + g] * page +
+                                                          p % page);
+        }
         if (next || (judged && p + 1 < j->r.n_prompt && p + 1 >= j->n_prompt_out)) {
             LT_TRY(want(e, s, i, p, row + k, next));
         }
@@ -185,6 +190,22 @@ static bool steer_item(lt_engine *e, const lt_step_item *item, int64_t row) {
         e->room.steer_scale[k] = r->steer_scale;
     }
     return r->steer > 0;
+}
+
+/* The pages of item i in all groups, in tables of `most` columns. */
+static void put_tables(lt_engine *e, const lt_step *s, int64_t i, int64_t most) {
+    const int64_t groups = lt_pages_groups(&e->sched.pages);
+    const lt_seq *seq = &s->items[i].choice->seq;
+    if (groups == 1) {
+        memcpy(e->room.table + i * most, seq->table, (size_t)seq->n_pages * sizeof *seq->table);
+        return;
+    }
+    for (int64_t g = 0; g < groups; g++) {
+        int32_t *table = e->room.table + (g * s->n_items + i) * most;
+        for (int64_t k = 0; k < seq->n_pages; k++) {
+            table[k] = seq->table[k * groups + g];
+        }
+    }
 }
 
 /* The plan's items are the step's. */
@@ -240,8 +261,7 @@ lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_paged_forward_rows *out) {
     }
     for (int64_t i = 0; i < s->n_items; i++) {
         const lt_step_item *item = &s->items[i];
-        memcpy(r->table + i * most, item->choice->seq.table,
-               (size_t)item->choice->seq.n_pages * sizeof *r->table);
+        put_tables(e, s, i, most);
         for (int64_t k = 0; k < item->n && item->embed; k++) {
             r->out_rows[s->n_logits + s->n_hidden++] = r->q_start[i] + (int32_t)k;
         }

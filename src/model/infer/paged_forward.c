@@ -1,8 +1,9 @@
 /* paged_forward.c: see paged_forward.h. The blocks are those of the pass; between q k v and the
  * output projection are kv_write and attention_paged.
  *
- *     pool       for each layer its pages of keys (n_pages, P, G, D) cache_dtype, then those of
- *                values, of value_dtype
+ *     pool       for each place of a group (page_groups.h) the pages of keys (n_pages, P, G, D)
+ *                cache_dtype, then those of values, of value_dtype. Layers of several groups have
+ *                the same place, and different pages there
  *     metadata   one block of I32, written by the caller's arrays and uploaded once a call:
  *                paged_forward_side.c
  *     out        h_final of the wanted rows, gathered by an embedding lookup, unless they are all
@@ -46,10 +47,14 @@ static size_t page_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dtype d
     return lt_dtype_row_bytes(dtype, page_tokens * s->n_kv_heads * s->head_dim);
 }
 
+size_t lt_paged_forward_layer_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dtype keys,
+                                    lt_dtype values) {
+    return page_bytes(s, page_tokens, keys) + page_bytes(s, page_tokens, values);
+}
+
 size_t lt_paged_forward_page_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dtype keys,
                                    lt_dtype values) {
-    return (page_bytes(s, page_tokens, keys) + page_bytes(s, page_tokens, values)) *
-           (size_t)s->n_layers;
+    return lt_paged_forward_layer_bytes(s, page_tokens, keys, values) * (size_t)s->n_layers;
 }
 
 /* What keeps its place whatever the shape of a call. */
@@ -101,9 +106,9 @@ static void acts_carve(lt_paged_forward *f, int64_t rows) {
 static lt_err place(lt_paged_forward *f) {
     lt_device *device = f->exec.device;
     const lt_model_spec *s = f->exec.spec;
-    const size_t pool = (size_t)f->o.n_pages * lt_paged_forward_page_bytes(s, f->o.page_tokens,
-                                                                           f->o.cache_dtype,
-                                                                           f->o.value_dtype);
+    const size_t pool = (size_t)(f->o.n_pages * f->groups.n_places) *
+                        lt_paged_forward_layer_bytes(s, f->o.page_tokens, f->o.cache_dtype,
+                                                     f->o.value_dtype);
     (void)lt_arena_take(&f->cache, pool, LT_ARENA_ALIGN);
     LT_TRY(lt_arena_place(&f->cache, device, "key/value pages"));
     f->pool = lt_arena_take(&f->cache, pool, LT_ARENA_ALIGN);
@@ -164,6 +169,12 @@ lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
     }
     f->o = *o;
     f->o.few_rows = o->few_rows > 1 ? o->few_rows : 1;
+    f->o.groups = NULL;
+    if (o->groups != NULL) {
+        f->groups = *o->groups;
+    } else {
+        lt_page_groups_one(&f->groups, &m->spec, false);
+    }
     LT_TRY_DONE(lt_exec_prepare(&f->exec, &f->prepared, m, o->max_seq, true));
     f->exec.fixed_order = o->fixed_order;
     f->steering = m->steering;
@@ -205,18 +216,18 @@ void lt_paged_forward_close(lt_paged_forward *f) {
     free(f);
 }
 
-/* Pages of keys (values: which 1) of a layer. */
-static lt_tensor pool_view(const lt_paged_forward *f, int64_t layer, int64_t which) {
+/* Pages of keys (values: which 1) of a place. */
+static lt_tensor pool_view(const lt_paged_forward *f, int64_t place, int64_t which) {
     const lt_model_spec *s = f->exec.spec;
     const size_t keys = page_bytes(s, f->o.page_tokens, f->o.cache_dtype),
                  values = page_bytes(s, f->o.page_tokens, f->o.value_dtype);
-    const size_t before = (size_t)layer * (keys + values) + (which == 1 ? keys : 0);
+    const size_t before = (size_t)place * (keys + values) + (which == 1 ? keys : 0);
     return lt_tensor_4d((char *)f->pool + before * (size_t)f->o.n_pages,
                         which == 1 ? f->o.value_dtype : f->o.cache_dtype, f->o.n_pages,
                         f->o.page_tokens, s->n_kv_heads, s->head_dim);
 }
 
-/* A page has two parts for each layer, its keys and its values. Where part i is, and its size. */
+/* A page has two parts for each place, its keys and its values. Where part i is, and its size. */
 static void *page_part(const lt_paged_forward *f, int64_t page, int64_t i, size_t *bytes) {
     const lt_tensor pages = pool_view(f, i / 2, i % 2), one = lt_tensor_rows(&pages, page, 1);
     *bytes = lt_dtype_row_bytes(pages.dtype, lt_tensor_count(&one));
@@ -224,7 +235,7 @@ static void *page_part(const lt_paged_forward *f, int64_t page, int64_t i, size_
 }
 
 static int64_t page_parts(const lt_paged_forward *f) {
-    return 2 * f->exec.spec->n_layers;
+    return 2 * f->groups.n_places;
 }
 
 lt_err lt_paged_forward_copy_page(lt_paged_forward *f, int64_t dst, int64_t src) {
@@ -237,20 +248,26 @@ lt_err lt_paged_forward_copy_page(lt_paged_forward *f, int64_t dst, int64_t src)
     return LT_OK;
 }
 
-void lt_paged_forward_get_page(const lt_paged_forward *f, int64_t page, void *to) {
+/* A set has two parts for each layer, likewise. */
+static void *set_part(const lt_paged_forward *f, const int32_t *set, int64_t i, size_t *bytes) {
+    const int64_t layer = i / 2;
+    return page_part(f, set[f->groups.group[layer]], 2 * f->groups.place[layer] + i % 2, bytes);
+}
+
+void lt_paged_forward_get_set(const lt_paged_forward *f, const int32_t *set, void *to) {
     char *at = to;
     size_t bytes;
-    for (int64_t i = 0; i < page_parts(f); i++, at += bytes) {
-        const void *part = page_part(f, page, i, &bytes);
+    for (int64_t i = 0; i < 2 * f->exec.spec->n_layers; i++, at += bytes) {
+        const void *part = set_part(f, set, i, &bytes);
         memcpy(at, part, bytes);
     }
 }
 
-void lt_paged_forward_put_page(lt_paged_forward *f, int64_t page, const void *from) {
+void lt_paged_forward_put_set(lt_paged_forward *f, const int32_t *set, const void *from) {
     const char *at = from;
     size_t bytes;
-    for (int64_t i = 0; i < page_parts(f); i++, at += bytes) {
-        void *part = page_part(f, page, i, &bytes);
+    for (int64_t i = 0; i < 2 * f->exec.spec->n_layers; i++, at += bytes) {
+        void *part = set_part(f, set, i, &bytes);
         memcpy(part, at, bytes);
     }
 }
@@ -258,6 +275,7 @@ void lt_paged_forward_put_page(lt_paged_forward *f, int64_t page, const void *fr
 lt_err lt_paged_forward_send_page(lt_paged_forward *f, int64_t page, void *to) {
     char *at = to;
     size_t bytes;
+    LT_ASSERT(lt_page_groups_count(&f->groups) == 1);
     for (int64_t i = 0; i < page_parts(f); i++, at += bytes) {
         const void *part = page_part(f, page, i, &bytes);
         LT_TRY(f->exec.backend->download(f->exec.queue, at, part, bytes));
@@ -268,6 +286,7 @@ lt_err lt_paged_forward_send_page(lt_paged_forward *f, int64_t page, void *to) {
 static lt_err upload_page(lt_paged_forward *f, lt_queue *queue, int64_t page, const void *from) {
     const char *at = from;
     size_t bytes;
+    LT_ASSERT(lt_page_groups_count(&f->groups) == 1);
     for (int64_t i = 0; i < page_parts(f); i++, at += bytes) {
         void *part = page_part(f, page, i, &bytes);
         LT_TRY(f->exec.backend->upload(queue, part, at, bytes));
@@ -351,19 +370,20 @@ static lt_err attend(lt_paged_forward *f, int layer) {
     const lt_layer_spec l = lt_model_layer(r->spec, layer);
     const int64_t H = l.n_heads, G = l.n_kv_heads, D = l.head_dim, Dv = l.value_dim;
     const lt_tensor *qk = lt_attention_qk(&l, &f->layer);
-    const lt_tensor k_pages = pool_view(f, layer, 0), v_pages = pool_view(f, layer, 1);
+    const int64_t group = f->groups.group[layer], place = f->groups.place[layer];
+    const lt_tensor k_pages = pool_view(f, place, 0), v_pages = pool_view(f, place, 1);
     LT_TRY(lt_exec_kv_write(
         r, &(lt_kv_write_args){.k_pages = k_pages,
                                .v_pages = v_pages,
                                .k = lt_row_heads(qk, H * D, G, D),
                                .v = lt_row_heads(&f->layer.qkv, (H + G) * D, G, Dv),
-                               .slots = f->slots}));
+                               .slots = f->slots[group]}));
     return lt_exec_attention_paged(
         r, &(lt_attention_paged_args){.out = lt_row_heads(&f->layer.att, 0, H, Dv),
                                       .q = lt_row_heads(qk, 0, H, D),
                                       .k_pages = k_pages,
                                       .v_pages = v_pages,
-                                      .table = f->table,
+                                      .table = f->table[group],
                                       .q_start = f->q_start,
                                       .kv_len = f->kv_len,
                                       .sinks = lt_exec_sinks(r, layer),
@@ -386,7 +406,7 @@ static lt_err gather(lt_paged_forward *f, int64_t n_out, bool in_order) {
     const lt_tensor out = lt_tensor_rows(&f->h_out, 0, n_out), h = in_order ? out : b->h_final;
     LT_TRY(lt_final_norm_fwd(r, &norm, h, f->layer.x_mid, b->branch, b->x_final));
     LT_TRY(f->o.listener != NULL
-               ? lt_draft_pass_listen(f->o.listener, (int)r->spec->n_layers, h, f->slots)
+               ? lt_draft_pass_listen(f->o.listener, (int)r->spec->n_layers, h, *f->slots)
                : LT_OK);
     if (in_order || n_out == 0) {
         return LT_OK;
@@ -421,7 +441,7 @@ static lt_err run_layers(lt_paged_forward *f, bool in_order) {
         }
         LT_TRY(lt_attention_qkv_fwd(r, layer, &f->layer, &f->batch, stream));
         LT_TRY(f->o.listener != NULL
-                   ? lt_draft_pass_listen(f->o.listener, layer, f->layer.x_in, f->slots)
+                   ? lt_draft_pass_listen(f->o.listener, layer, f->layer.x_in, *f->slots)
                    : LT_OK);
         LT_TRY(attend(f, layer));
         LT_TRY(lt_attention_out_fwd(r, layer, &f->layer, &f->batch));
@@ -545,19 +565,22 @@ static int64_t idle_rows(const idle_shape *s) {
  * chosen. */
 static lt_err run_idle(lt_paged_forward *f, int32_t *words, const idle_shape *s) {
     const int64_t rows = idle_rows(s), pages = (s->each + f->o.page_tokens - 1) / f->o.page_tokens;
+    const int64_t groups = lt_page_groups_count(&f->groups);
     int32_t *const ids = words, *const positions = ids + rows, *const slots = positions + rows,
-                   *const q_start = slots + rows, *const kv_len = q_start + s->n + 1,
+                   *const q_start = slots + groups * rows, *const kv_len = q_start + s->n + 1,
                    *const out_rows = kv_len + s->n, *const table = out_rows + s->n_out;
     lt_paged_forward_picks nothing;
-    memset(words, 0, (size_t)(table + s->n * pages - words) * sizeof *words);
+    memset(words, 0, (size_t)(table + groups * s->n * pages - words) * sizeof *words);
     for (int64_t i = 0, row = 0; i < s->n; i++) {
         const int64_t own = least(s->each, rows - row - (s->n - i - 1));
         for (int64_t k = 0; k < own; k++, row++) {
             positions[row] = (int32_t)k;
-            slots[row] = -1;
         }
         q_start[i + 1] = (int32_t)row;
         kv_len[i] = (int32_t)own;
+    }
+    for (int64_t i = 0; i < groups * rows; i++) {
+        slots[i] = -1;
     }
     for (int64_t i = 0; i < s->n_out; i++) {
         out_rows[i] = (int32_t)(rows - s->n_out + i);
@@ -644,9 +667,10 @@ static bool idle_step(const lt_paged_forward *f, int64_t i, idle_shape *s) {
 /* The i-th of them, so many times over. */
 static lt_err run_step(lt_paged_forward *f, int64_t i, const idle_shape *s, int times) {
     lt_err err = LT_OK;
-    int32_t *const words = malloc(
-        (size_t)(3 * idle_rows(s) + 2 * s->n + 1 + s->n_out + s->n * f->o.max_pages) *
-        sizeof *words);
+    const int64_t groups = lt_page_groups_count(&f->groups);
+    int32_t *const words = malloc((size_t)((2 + groups) * idle_rows(s) + 2 * s->n + 1 + s->n_out +
+                                           groups * s->n * f->o.max_pages) *
+                                  sizeof *words);
     if (words == NULL) {
         LT_FAIL(LT_ERR_OOM, "metadata of idle steps");
     }

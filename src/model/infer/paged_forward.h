@@ -5,11 +5,12 @@
  * forward pass owns the pool of pages, the activations and the transfers. Rows may be prompts,
  * pieces of prompts and single new tokens, mixed:
  *
- *     rows       ids, positions, slots (R): row r is the token ids[r] at positions[r]; its key and
- *                value go to slots[r]. positions are rows of the rotary table: where the length of
- *                a text decides its rotation (longrope), with lt_paged_forward_rope_rows added
+ *     rows       ids, positions (R), slots (groups, R): row r is the token ids[r] at positions[r];
+ *                its key and value go to slots[g, r] in layers of group g (page_groups.h).
+ *                positions are rows of the rotary table: where the length of a text decides its
+ *                rotation (longrope), with lt_paged_forward_rope_rows added
  *     sequences  q_start (N + 1): rows of sequence n; kv_len (N): its tokens after this call; table
- *                (N, max_pages): where they lie
+ *                (groups, N, max_pages): where they lie
  *     wanted     out_rows (O): rows whose logits or hidden states are wanted; choose, how: for
  *                which rows a token is chosen on the device, and how
  *     penalties  penalty states of sequences (tensor/ops.h, op penalty_set), which picks need
@@ -34,6 +35,7 @@
 #define LT_MODEL_PAGED_FORWARD_H
 
 #include "lateen/model.h"
+#include "model/infer/page_groups.h"
 #include "tensor/ops.h"
 
 /* Calls of few rows a sequence are padded to at most so many of each, or else to few_rows: a group
@@ -48,7 +50,8 @@ typedef struct {
     int64_t out_rows;                        /* Rows of logits at a time. */
     int64_t n_penalty_states;                /* Sequences that can have penalty states. */
     int64_t max_seq;                         /* Tokens of a sequence. */
-    int64_t n_pages, page_tokens, max_pages; /* In the pool; in a page; of a sequence. */
+    int64_t n_pages, page_tokens, max_pages; /* In the pool; in a page; sets of a sequence. */
+    const lt_page_groups *groups;            /* NULL: all layers are one. It is copied. */
     /* Calls in which each sequence has at most so many rows, all of them wanted, are padded and
      * recorded: 1, or more where drafts are verified (serve/draft.h). 0: 1. Warm-up steps record
      * those of at most few_most rows in all. */
@@ -66,8 +69,9 @@ typedef struct {
     int64_t n_rows, n_seqs, n_out;
     int64_t q_max, kv_max;                   /* The largest of the sequences' rows and kv_len. */
     int64_t max_pages;                       /* Columns of table in this call. */
-    const int32_t *ids, *positions, *slots;  /* ids: -1 - k is pick k that the call before sent. */
-    const int32_t *q_start, *kv_len, *table; /* table: (n_seqs, max_pages) */
+    const int32_t *ids, *positions;          /* ids: -1 - k is pick k that the call before sent. */
+    const int32_t *slots;                    /* (groups, n_rows) */
+    const int32_t *q_start, *kv_len, *table; /* table: (groups, n_seqs, max_pages) */
     const int32_t *out_rows;
     /* For wanted rows [0, n_choose): whether a token is chosen, and (n_choose, LT_CHOOSE_HOW_COUNT)
      * how, as the op choose defines it. */
@@ -111,21 +115,25 @@ bool lt_paged_forward_compiling(const lt_paged_forward *f);
 
 /* UNSUPPORTED: the model's keys and values cannot be held in these types. */
 LT_MUST_USE lt_err lt_paged_forward_check_types(const lt_model *m, lt_dtype keys, lt_dtype values);
-/* Bytes of keys and values of one page, all layers. */
+/* Bytes of keys and values of page_tokens tokens in one layer, and in all layers. A page has those
+ * of the n_places layers of its group. */
+size_t lt_paged_forward_layer_bytes(const lt_model_spec *spec, int64_t page_tokens, lt_dtype keys,
+                                    lt_dtype values);
 size_t lt_paged_forward_page_bytes(const lt_model_spec *spec, int64_t page_tokens, lt_dtype keys,
                                    lt_dtype values);
 
-/* Copy page src to page dst, all layers, in order with the other calls. */
+/* Copy page src to page dst, all of its layers, in order with the other calls. */
 LT_MUST_USE lt_err lt_paged_forward_copy_page(lt_paged_forward *f, int64_t dst, int64_t src);
 
-/* Copy what a page holds to the caller's page_bytes, or from there: for each layer its keys, then
- * its values. Where memory is the host's, from any thread; no call may write the page meanwhile, or
- * read one that is put. */
-void lt_paged_forward_get_page(const lt_paged_forward *f, int64_t page, void *to);
-void lt_paged_forward_put_page(lt_paged_forward *f, int64_t page, const void *from);
+/* Copy what a set of pages holds, one a group, to the caller's page_bytes, or from there: for each
+ * layer its keys, then its values. Where memory is the host's, from any thread; no call may write
+ * the pages meanwhile, or read those that are put. */
+void lt_paged_forward_get_set(const lt_paged_forward *f, const int32_t *set, void *to);
+void lt_paged_forward_put_set(lt_paged_forward *f, const int32_t *set, const void *from);
 
-/* The same on any device, queued in order with the other calls, to or from memory of host_alloc
- * (tensor/backend.h), which only further calls of these two may use before they are done. */
+/* The same where there is one group, on any device, queued in order with the other calls, to or
+ * from memory of host_alloc (tensor/backend.h), which only further calls of these two may use
+ * before they are done. */
 LT_MUST_USE lt_err lt_paged_forward_send_page(lt_paged_forward *f, int64_t page, void *to);
 LT_MUST_USE lt_err lt_paged_forward_fetch_page(lt_paged_forward *f, int64_t page, const void *from);
 /* The number of a send that is queued now; have the steps got so far that its data is there?

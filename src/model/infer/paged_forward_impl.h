@@ -53,9 +53,11 @@ struct lt_paged_forward {
     lt_batch_acts batch;
     lt_lora_run lora; /* The adapters of a model that has some. */
     void *pool;
-    lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of the metadata */
-    lt_lora_rows lora_rows;                            /* pool NULL: requests choose no adapters. */
-    const lt_steering *steering;                       /* Steering of the model; NULL: none. */
+    lt_page_groups groups;
+    lt_tensor q_start, kv_len, out_rows; /* I32, views of the metadata */
+    lt_tensor slots[LT_MAX_PAGE_GROUPS], table[LT_MAX_PAGE_GROUPS];
+    lt_lora_rows lora_rows;      /* pool NULL: requests choose no adapters. */
+    const lt_steering *steering; /* Steering of the model; NULL: none. */
     lt_tensor steer; /* S of steering.h, a view of the metadata; absent: no row is steered. */
     lt_paged_forward_side sides[2];
     int turn;            /* The side of the last call. */
@@ -96,7 +98,8 @@ static inline int64_t lt_paged_forward_call_words(const lt_paged_forward *f) {
     const lt_paged_forward_options *o = &f->o;
     const int64_t steer = o->max_rows * lt_steering_columns(f->steering);
     const int64_t seqs = o->max_seqs + (o->few_rows > 1 ? LT_PAGED_FORWARD_PADDING : 0);
-    const int64_t n = 3 * o->max_rows + seqs * (2 + o->max_pages) + 1 +
+    const int64_t groups = lt_page_groups_count(&f->groups);
+    const int64_t n = (2 + groups) * o->max_rows + seqs * (2 + groups * o->max_pages) + 1 +
                       o->max_out * (1 + LT_PAGED_FORWARD_PICK_WORDS) +
                       (steer > 0 ? steer + LT_PAGED_FORWARD_STEER_ALIGN : 0) +
                       (f->lora_rows.pool != NULL

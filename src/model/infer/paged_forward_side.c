@@ -193,7 +193,8 @@ static lt_tensor put(lt_paged_forward *f, int64_t *at, const int32_t *values, in
  * may be left for the last ones. */
 static void pad_sequences(lt_paged_forward *f, const lt_paged_forward_rows *w) {
     const lt_paged_forward_shape *c = &f->shape;
-    int32_t *q_start = lt_paged_forward_side_of_call(f)->host_meta + 3 * c->rows,
+    int32_t *q_start = lt_paged_forward_side_of_call(f)->host_meta +
+                       (2 + lt_page_groups_count(&f->groups)) * c->rows,
             *kv_len = q_start + c->seqs + 1;
     for (int64_t n = w->n_seqs; n < c->seqs; n++) {
         const int64_t left = c->rows - q_start[n], rows = left < c->q_max ? left : c->q_max;
@@ -203,14 +204,16 @@ static void pad_sequences(lt_paged_forward *f, const lt_paged_forward_rows *w) {
 }
 
 /* Pages of padding sequences: 0, of which they read what is there. */
-static lt_tensor put_table(lt_paged_forward *f, int64_t *at, const lt_paged_forward_rows *w) {
+static lt_tensor put_table(lt_paged_forward *f, int64_t *at, const lt_paged_forward_rows *w,
+                           int64_t group) {
     const lt_paged_forward_shape *c = &f->shape;
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
+    const int32_t *table = w->table + group * w->n_seqs * w->max_pages;
     int32_t *host = side->host_meta + *at;
     const lt_tensor t = lt_tensor_2d(side->meta + *at, LT_I32, c->seqs, c->max_pages);
     memset(host, 0, (size_t)(c->seqs * c->max_pages) * sizeof *host);
     for (int64_t n = 0; n < w->n_seqs; n++) {
-        memcpy(host + n * c->max_pages, w->table + n * w->max_pages,
+        memcpy(host + n * c->max_pages, table + n * w->max_pages,
                (size_t)w->max_pages * sizeof *host);
     }
     *at += c->seqs * c->max_pages;
@@ -309,15 +312,20 @@ lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows 
     lt_exec *r = &f->exec;
     lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     const lt_paged_forward_shape *c = &f->shape;
+    const int64_t groups = lt_page_groups_count(&f->groups);
     int64_t at = 0;
     f->batch.tokens = put(f, &at, w->ids, w->n_rows, c->rows, 0);
     f->batch.positions = put(f, &at, w->positions, w->n_rows, c->rows, 0);
-    f->slots = put(f, &at, w->slots, w->n_rows, c->rows, -1);
+    for (int64_t g = 0; g < groups; g++) {
+        f->slots[g] = put(f, &at, w->slots + g * w->n_rows, w->n_rows, c->rows, -1);
+    }
     f->q_start = put(f, &at, w->q_start, w->n_seqs + 1, c->seqs + 1, 0);
     f->kv_len = put(f, &at, w->kv_len, w->n_seqs, c->seqs, 1);
     f->out_rows = put(f, &at, w->out_rows, w->n_out, c->out, 0);
     pad_sequences(f, w);
-    f->table = put_table(f, &at, w);
+    for (int64_t g = 0; g < groups; g++) {
+        f->table[g] = put_table(f, &at, w, g);
+    }
     f->any_top = false;
     lt_paged_forward_put_picks(f, &at, w->n_choose, c->out, NULL, w->choose, LT_CHOOSE_IDLE,
                                w->how);

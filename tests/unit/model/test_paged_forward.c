@@ -1,6 +1,7 @@
 /* Many sequences in pages against one session each: prompts in pieces, decoding, both mixed,
- * scattered pages; padded to buckets; and recorded as graphs by a device that keeps the arguments
- * of ops, repeats them at each launch, and runs nothing before it is waited for. */
+ * scattered pages, those of each group of layers in places of their own; padded to buckets; and
+ * recorded as graphs by a device that keeps the arguments of ops, repeats them at each launch, and
+ * runs nothing before it is waited for. */
 #include "unit/model/adapters.h"
 
 #include "model/infer/paged_forward.h"
@@ -9,7 +10,7 @@
 
 /* ---- sequences in pages ---- */
 
-enum { N = 5, LEN = 24, PAGE = 16, MAX_PAGES = 2, V = 64 };
+enum { N = 5, LEN = 24, PAGE = 16, MAX_PAGES = 2, V = 64, MAX_GROUPS = 3 };
 
 /* A pick, kept beyond the next call. */
 typedef struct {
@@ -43,11 +44,26 @@ static void check_pick(const kept_pick *k, const float *logits, int n_top) {
     }
 }
 
-/* Sequences run in steps of so many rows each; pages are dealt out in a scrambled order. */
-static void run_steps(lt_paged_forward *f, const int32_t *tokens, const int64_t *n_rows,
-                      int64_t *done, float *logits) {
-    static int32_t ids[N * LEN], positions[N * LEN], slots[N * LEN], out_rows[N];
-    int32_t q_start[N + 1] = {0}, kv_len[N], table[N * MAX_PAGES];
+/* Page p of sequence s in group g of so many: all pages are dealt out in a scrambled order. */
+static int32_t page_of(int64_t s, int64_t p, int64_t g, int64_t n_groups) {
+    return (int32_t)(((s * MAX_PAGES + p) * 3 % (N * MAX_PAGES)) * n_groups + (g + s) % n_groups);
+}
+
+/* A windowed group has lost the pages behind the window: another sequence's stand in their
+ * place. */
+static int32_t table_of(const lt_page_groups *of, int64_t s, int64_t p, int64_t g, int64_t first,
+                        int64_t window) {
+    const bool lost = of != NULL && g >= of->n_full && first - window + 1 >= (p + 1) * PAGE;
+    return page_of(lost ? (s + 1) % N : s, p, g, of != NULL ? lt_page_groups_count(of) : 1);
+}
+
+/* Sequences run in steps of so many rows each. of NULL: all layers are one group. */
+static void run_steps(lt_paged_forward *f, const lt_page_groups *of, int64_t window,
+                      const int32_t *tokens, const int64_t *n_rows, int64_t *done, float *logits) {
+    static int32_t ids[N * LEN], positions[N * LEN], slots[MAX_GROUPS * N * LEN], out_rows[N];
+    int32_t q_start[N + 1] = {0}, kv_len[N], table[MAX_GROUPS * N * MAX_PAGES];
+    const int64_t n_groups = of != NULL ? lt_page_groups_count(of) : 1;
+    int64_t all_rows = 0, all_seqs = 0;
     lt_paged_forward_rows w = {.ids = ids,
                                .positions = positions,
                                .slots = slots,
@@ -65,18 +81,27 @@ static void run_steps(lt_paged_forward *f, const int32_t *tokens, const int64_t 
     kept_pick kept[N], more[2];
     int64_t which[N];
     for (int64_t s = 0; s < N; s++) {
+        all_rows += n_rows[s];
+        all_seqs += n_rows[s] > 0;
+    }
+    for (int64_t s = 0; s < N; s++) {
         const int64_t n = w.n_seqs;
         if (n_rows[s] == 0) {
             continue;
         }
-        for (int64_t p = 0; p < MAX_PAGES; p++) {
-            table[n * MAX_PAGES + p] = (int32_t)((s * MAX_PAGES + p) * 3 % (N * MAX_PAGES));
+        for (int64_t i = 0; i < n_groups * MAX_PAGES; i++) {
+            const int64_t g = i / MAX_PAGES, p = i % MAX_PAGES;
+            table[(g * all_seqs + n) * MAX_PAGES + p] = table_of(of, s, p, g, done[s], window);
         }
         for (int64_t k = 0; k < n_rows[s]; k++) {
             const int64_t at = done[s] + k;
             ids[w.n_rows] = tokens[s * LEN + at];
             positions[w.n_rows] = (int32_t)(at + lt_paged_forward_rope_rows(f, LEN));
-            slots[w.n_rows++] = (int32_t)(table[n * MAX_PAGES + at / PAGE] * PAGE + at % PAGE);
+            for (int64_t g = 0; g < n_groups; g++) {
+                slots[g * all_rows + w.n_rows] =
+                    (int32_t)(page_of(s, at / PAGE, g, n_groups) * PAGE + at % PAGE);
+            }
+            w.n_rows++;
         }
         done[s] += n_rows[s];
         kv_len[n] = (int32_t)done[s];
@@ -113,7 +138,7 @@ static void run_steps(lt_paged_forward *f, const int32_t *tokens, const int64_t 
     }
 }
 
-static void check(const golden *g, lt_dtype cache, bool pad) {
+static void check_groups(const golden *g, lt_dtype cache, bool pad, const lt_page_groups *of) {
     static const int64_t steps[][N] = {
         {5, 0, 7, 1, 0}, {1, 9, 1, 1, 3},   {1, 1, 1, 1, 1}, {1, 0, 1, 0, 1}, {9, 1, 0, 4, 1},
         {1, 1, 1, 1, 1}, {0, 0, 0, 12, 16}, {1, 1, 1, 1, 0}, {1, 1, 1, 0, 1}, {1, 1, 1, 0, 0}};
@@ -122,6 +147,8 @@ static void check(const golden *g, lt_dtype cache, bool pad) {
     int32_t tokens[N * LEN];
     int64_t done[N] = {0};
     lt_paged_forward *f = NULL;
+    const int64_t n_groups = of != NULL ? lt_page_groups_count(of) : 1,
+                  window = lt_model_get_spec(g->model)->window;
     for (int s = 0; s < N; s++) {
         lt_session *one = NULL;
         for (int i = 0; i < LEN; i++) {
@@ -137,7 +164,8 @@ static void check(const golden *g, lt_dtype cache, bool pad) {
                                                            .max_out = N,
                                                            .out_rows = N,
                                                            .max_seq = LEN,
-                                                           .n_pages = N * MAX_PAGES,
+                                                           .n_pages = N * MAX_PAGES * n_groups,
+                                                           .groups = of,
                                                            .page_tokens = PAGE,
                                                            .max_pages = MAX_PAGES,
                                                            .cache_dtype = cache,
@@ -145,7 +173,7 @@ static void check(const golden *g, lt_dtype cache, bool pad) {
                                                            .pad = pad}),
          g->name);
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        run_steps(f, tokens, steps[i], done, logits);
+        run_steps(f, of, window, tokens, steps[i], done, logits);
         for (int s = 0; s < N; s++) {
             if (steps[i][s] > 0) {
                 const double d = distance(logits + s * V, all[s] + (done[s] - 1) * V, V);
@@ -156,6 +184,33 @@ static void check(const golden *g, lt_dtype cache, bool pad) {
         }
     }
     lt_paged_forward_close(f);
+}
+
+static void check(const golden *g, lt_dtype cache, bool pad) {
+    check_groups(g, cache, pad, NULL);
+}
+
+/* The models of which some layers have a window of 7 tokens. */
+static void groups_hold_what_a_session_holds(void **state) {
+    static const struct {
+        const char *name;
+        int64_t n_full, n_windowed, n_places;
+    } rows[] = {
+        {"gemma3", 1, 2, 1}, {"gpt_oss", 1, 2, 1}, {"gpt_oss_mxfp4", 1, 1, 1}, {"gemma2", 1, 2, 1}};
+    (void)state;
+    for (size_t i = 0; i < 3 * sizeof rows / sizeof *rows; i++) {
+        const lt_backend *backends[] = {lt_backend_ref(), lt_backend_cpu(), lazy_device(true)};
+        lt_page_groups of;
+        golden g;
+        golden_open(&g, rows[i / 3].name, backends[i % 3], LT_F32);
+        lt_page_groups_choose(&of, lt_model_get_spec(g.model), 100, 4);
+        assert_int_equal(of.n_full, rows[i / 3].n_full);
+        assert_int_equal(of.n_windowed, rows[i / 3].n_windowed);
+        assert_int_equal(of.n_places, rows[i / 3].n_places);
+        check_groups(&g, LT_F32, false, &of);
+        check_groups(&g, LT_F32, true, &of);
+        golden_close(&g);
+    }
 }
 
 static void pages_hold_what_a_session_holds(void **state) {
@@ -277,6 +332,7 @@ static void steps_of_few_rows_are_warmed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pages_hold_what_a_session_holds),
+        cmocka_unit_test(groups_hold_what_a_session_holds),
         cmocka_unit_test(with_adapters),
         cmocka_unit_test(steps_of_few_rows_are_warmed),
     };

@@ -19,9 +19,12 @@ typedef struct {
 } world;
 
 static void open_world(world *w) {
-    *w = (world){
-        .p = {
-            .n_pages = N, .page_tokens = PAGE, .most_cached = N, .most_kept = N / 2, .now_s = 100}};
+    *w = (world){.p = {.n_pages = N,
+                       .page_tokens = PAGE,
+                       .n_full = 1,
+                       .most_cached = N,
+                       .most_kept = N / 2,
+                       .now_s = 100}};
     lt_pages_carve(&w->p, &w->arena);
     assert_int_equal(lt_arena_open(&w->arena, "pages"), LT_OK);
     lt_pages_carve(&w->p, &w->arena);
@@ -43,8 +46,8 @@ static void use(world *w, int32_t text, int64_t n, double keep_s) {
     found = lt_pages_match(&w->p, 0, tokens, n * PAGE, table, &behind);
     for (int64_t i = 0; i < n; i++) {
         if (i >= found) {
-            table[i] = lt_pages_publish(&w->p, lt_pages_take(&w->p),
-                                        i > 0 ? table[i - 1] : LT_NO_PAGE, 0, tokens + i * PAGE);
+            table[i] = lt_pages_take(&w->p);
+            lt_pages_publish(&w->p, &table[i], i > 0 ? &table[i - 1] : NULL, 0, tokens + i * PAGE);
         }
         if (keep_s > 0.0) {
             lt_pages_keep(&w->p, table[i], w->p.now_s + keep_s);
@@ -141,13 +144,15 @@ static void six_but(world *w, unsigned evicted, int32_t *tokens) {
     int64_t n_taken = 0;
     open_world(w);
     w->p.window = WINDOW;
+    w->p.n_full = 0;
+    w->p.n_windowed = 1;
     lt_pages_reset(&w->p);
     for (int32_t i = 0; i < TEXT * PAGE; i++) {
         tokens[i] = 100 + i;
     }
     for (int64_t i = 0; i < TEXT; i++) {
-        table[i] = lt_pages_publish(&w->p, lt_pages_take(&w->p), i > 0 ? table[i - 1] : LT_NO_PAGE,
-                                    0, tokens + i * PAGE);
+        table[i] = lt_pages_take(&w->p);
+        lt_pages_publish(&w->p, &table[i], i > 0 ? &table[i - 1] : NULL, 0, tokens + i * PAGE);
     }
     for (unsigned older = 1; older <= 1; older--) { /* Those that go are dropped first. */
         for (unsigned i = 0; i < TEXT; i++) {
@@ -208,6 +213,87 @@ static void a_window_needs_its_last_pages(void **state) {
         assert_int_equal(table[TEXT], 77);
         assert_int_equal(lt_pages_available(&w.p), N - (rows[i].count - behind));
         lt_pages_drop_chain(&w.p, table, behind, rows[i].count);
+        close_world(&w);
+    }
+}
+
+/* The same text with a group of layers that see all and one with the window, each without the pages
+ * in its mask. */
+static void six_sets_but(world *w, const unsigned evicted[2], int32_t *tokens) {
+    int32_t table[4 * N];
+    int64_t n_taken = 2 * N - 2 * TEXT;
+    *w = (world){.p = {.n_pages = 2 * N,
+                       .page_tokens = PAGE,
+                       .n_full = 1,
+                       .n_windowed = 1,
+                       .window = WINDOW,
+                       .most_cached = 2 * N}};
+    lt_pages_carve(&w->p, &w->arena);
+    assert_int_equal(lt_arena_open(&w->arena, "pages"), LT_OK);
+    lt_pages_carve(&w->p, &w->arena);
+    lt_pages_reset(&w->p);
+    for (int32_t i = 0; i < TEXT * PAGE; i++) {
+        tokens[i] = 100 + i;
+    }
+    for (int64_t i = 0; i < TEXT; i++) {
+        int32_t *set = table + 2 * i;
+        set[0] = lt_pages_take(&w->p);
+        set[1] = lt_pages_take(&w->p);
+        lt_pages_publish(&w->p, set, i > 0 ? set - 2 : NULL, 0, tokens + i * PAGE);
+    }
+    for (unsigned older = 1; older <= 1; older--) { /* Those that go are dropped first. */
+        for (unsigned i = 0; i < 2 * TEXT; i++) {
+            if ((evicted[i % 2] >> i / 2 & 1) == older) {
+                lt_pages_drop(&w->p, table[i]);
+                n_taken += older;
+            }
+        }
+    }
+    for (int64_t i = 0; i < n_taken; i++) {
+        table[i] = lt_pages_take(&w->p);
+    }
+    for (int64_t i = 0; i < n_taken; i++) {
+        lt_pages_drop(&w->p, table[i]);
+    }
+    assert_null(lt_pages_check(&w->p));
+}
+
+/* All pages of the first group, and of the second those in the window. */
+static void groups_need_what_their_layers_read(void **state) {
+    static const struct {
+        unsigned evicted[2];
+        int64_t count, behind;
+    } rows[] = {
+        {{0, 0}, 6, 4},           {{0, 1 << 3}, 6, 4},
+        {{0, 1 << 4}, 4, 2},      {{0, 63}, 0, 0},
+        {{1 << 5, 0}, 5, 3},      {{1 << 3, 0}, 3, 1}, /* Behind the window, and yet read. */
+        {{1 << 0, 0}, 0, 0},      {{1 << 3, 1 << 2}, 2, 0},
+        {{1 << 5, 1 << 4}, 4, 2}, {{1 << 5, 1 << 3}, 3, 1}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        int32_t tokens[TEXT * PAGE], table[2 * TEXT + 1];
+        int64_t behind = -1;
+        world w;
+        six_sets_but(&w, rows[i].evicted, tokens);
+        table[2 * TEXT] = 77;
+        assert_int_equal(lt_pages_match(&w.p, 0, tokens, TEXT * PAGE + 3, table, &behind),
+                         rows[i].count);
+        assert_int_equal(behind, rows[i].behind);
+        for (int64_t k = 0; k < 2 * rows[i].count; k++) {
+            const bool held = k % 2 == 0 || k / 2 >= behind;
+            assert_in_range(table[k], 0, 2 * N - 1);
+            if (held) {
+                assert_int_equal(w.p.page[table[k]].refs, 1);
+                assert_int_equal(w.p.page[table[k]].group, k % 2);
+                assert_memory_equal(lt_pages_tokens(&w.p, table[k]), tokens + k / 2 * PAGE,
+                                    PAGE * sizeof *tokens);
+            }
+        }
+        assert_int_equal(table[2 * TEXT], 77);
+        assert_int_equal(lt_pages_available(&w.p), 2 * N - (2 * rows[i].count - behind));
+        assert_int_equal(lt_pages_held(&w.p, behind, rows[i].count), 2 * rows[i].count - behind);
+        lt_pages_drop_text(&w.p, table, behind, rows[i].count);
+        assert_int_equal(lt_pages_available(&w.p), 2 * N);
         close_world(&w);
     }
 }
@@ -367,6 +453,7 @@ int main(void) {
                                        cmocka_unit_test(a_part_at_most_is_kept),
                                        cmocka_unit_test(they_give_way_to_sequences),
                                        cmocka_unit_test(a_window_needs_its_last_pages),
+                                       cmocka_unit_test(groups_need_what_their_layers_read),
                                        cmocka_unit_test(a_text_is_erased),
                                        cmocka_unit_test(drafts_of_a_page_end_with_it),
                                        cmocka_unit_test(each_damage_is_named)};

@@ -4,7 +4,8 @@
  * keeps, for each row of each page, a hash of the tokens up to it, in the order in which steps are
  * queued; every key that a sequence would read must belong to its own tokens. With drafts some
  * tokens run ahead of a text, and a random number of them is accepted. With a sliding window only
- * the keys of the window are read, and a sequence holds few pages however long it is. */
+ * the keys of the window are read, and a sequence holds few pages however long it is. With groups
+ * of layers (pages.h) each token has a row in a page of each group, whose hash tells the group. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,10 +19,11 @@
 
 enum { UNKNOWN = -12345 }; /* In the place of a token that only the device knows. */
 enum { PAGE = 4, N_PAGES = 48, MAX_LEN = 96, MAX_PAGES = MAX_LEN / PAGE, N_SEQS = 40 };
+enum { MAX_GROUPS = 3 };
 
 typedef struct {
     lt_seq seq; /* First: a sequence is its world's. */
-    int32_t tokens[MAX_LEN], table[MAX_PAGES];
+    int32_t tokens[MAX_LEN], table[MAX_PAGES * MAX_GROUPS];
     uint64_t prefix[MAX_LEN]; /* Hash of tokens[0..i] */
     int64_t target, n_prompt, born, last_progress;
     int32_t coming; /* What the device chose, while the step is on its way. */
@@ -59,9 +61,13 @@ static void put_token(life *l, int64_t i, int32_t token) {
     l->prefix[i] = lt_rng_mix((i > 0 ? l->prefix[i - 1] : 1) * 31 + (uint64_t)token);
 }
 
-static void open_world(world *w, uint64_t seed, int64_t max_running, int64_t step_tokens) {
+static void open_groups(world *w, uint64_t seed, int64_t max_running, int64_t step_tokens,
+                        int64_t n_full, int64_t n_windowed, int64_t window) {
     *w = (world){.s = {.pages = {.n_pages = N_PAGES,
                                  .page_tokens = PAGE,
+                                 .n_full = n_full,
+                                 .n_windowed = n_windowed,
+                                 .window = window,
                                  .most_cached = seed % 2 == 1 ? N_PAGES : N_PAGES / 4,
                                  .most_kept = N_PAGES / 3},
                        .max_running = max_running,
@@ -72,6 +78,10 @@ static void open_world(world *w, uint64_t seed, int64_t max_running, int64_t ste
     assert_int_equal(lt_arena_open(&w->arena, "world"), LT_OK);
     lt_sched_carve(&w->s, &w->arena);
     lt_sched_reset(&w->s);
+}
+
+static void open_world(world *w, uint64_t seed, int64_t max_running, int64_t step_tokens) {
+    open_groups(w, seed, max_running, step_tokens, 1, 0, 0);
 }
 
 static life *idle_life(world *w) {
@@ -115,8 +125,29 @@ static void be_born(world *w) {
     lt_sched_add(&w->s, &l->seq);
 }
 
+/* The row of token p in the shadow memory of a group, and what it holds. */
+static uint64_t *row_of(world *w, const life *l, int64_t p, int64_t g) {
+    const int32_t page = l->table[p / PAGE * lt_pages_groups(&w->s.pages) + g];
+    return &w->memory[page * PAGE + p % PAGE];
+}
+
+static uint64_t key_of(const life *l, int64_t p, int64_t g) {
+    return l->prefix[p] + (uint64_t)g;
+}
+
+/* The keys that tokens from `first` to `end` read in a group are the sequence's own. */
+static void read_keys(world *w, const life *l, int64_t first, int64_t end, int64_t g) {
+    const lt_pages *pages = &w->s.pages;
+    const bool windowed = g >= pages->n_full;
+    for (int64_t p = windowed && first >= pages->window ? first - pages->window + 1 : 0; p < end;
+         p++) {
+        assert_true(*row_of(w, l, p, g) == key_of(l, p, g));
+    }
+}
+
 /* Run the plan on the shadow memory. */
 static void run_plan(world *w) {
+    const int64_t groups = lt_pages_groups(&w->s.pages);
     int64_t rows = 0;
     for (int64_t i = 0; i < w->s.n_copies; i++) {
         memcpy(w->memory + w->s.copies[i].dst * PAGE, w->memory + w->s.copies[i].src * PAGE,
@@ -128,9 +159,12 @@ static void run_plan(world *w) {
         assert_true(item->n > 0 && item->first == l->seq.n_done);
         assert_true(l->seq.max_rows == 0 || item->n <= l->seq.max_rows);
         for (int64_t p = item->first; p < item->first + item->n; p++) {
-            const int32_t page = l->table[p / PAGE];
-            assert_int_equal(w->s.pages.page[page].refs, 1); /* None writes where others read. */
-            w->memory[page * PAGE + p % PAGE] = l->prefix[p];
+            for (int64_t g = 0; g < groups; g++) {
+                const int32_t page = l->table[p / PAGE * groups + g];
+                assert_int_equal(w->s.pages.page[page].refs,
+                                 1); /* None writes where others read. */
+                *row_of(w, l, p, g) = key_of(l, p, g);
+            }
         }
         rows += item->n;
     }
@@ -139,10 +173,8 @@ static void run_plan(world *w) {
     for (int64_t i = 0; i < w->s.n_items; i++) {
         const lt_sched_item *item = &w->s.items[i];
         const life *l = (const life *)item->seq;
-        const int64_t window = w->s.pages.window;
-        for (int64_t p = window > 0 && item->first >= window ? item->first - window + 1 : 0;
-             p < item->first + item->n; p++) {
-            assert_true(w->memory[l->table[p / PAGE] * PAGE + p % PAGE] == l->prefix[p]);
+        for (int64_t g = 0; g < groups; g++) {
+            read_keys(w, l, item->first, item->first + item->n, g);
         }
         w->n_slid += l->seq.n_behind > 0;
         w->n_found_behind += l->seq.n_behind > 0 && item->first == l->seq.n_cached;
@@ -377,13 +409,18 @@ static void step(world *w, int64_t at, uint64_t births, uint64_t ahead) {
     }
 }
 
+typedef struct {
+    int64_t n_full, n_windowed, window;
+} groups;
+
+static const groups one = {1, 0, 0};
+
 /* The first of all always runs; at the end all pages come back. */
 static void simulate(uint64_t seed, int64_t steps, int64_t max_running, int64_t step_tokens,
                      uint64_t births, uint64_t ahead, bool drafts, int64_t background_rows,
-                     int64_t window) {
+                     groups of) {
     static world w;
-    open_world(&w, seed, max_running, step_tokens);
-    w.s.pages.window = window;
+    open_groups(&w, seed, max_running, step_tokens, of.n_full, of.n_windowed, of.window);
     w.s.background_rows = background_rows;
     w.drafts = drafts;
     for (int64_t i = 0; i < steps; i++) {
@@ -400,7 +437,7 @@ static void simulate(uint64_t seed, int64_t steps, int64_t max_running, int64_t 
                   (long long)w.age_max, (long long)w.n_ahead, (long long)w.n_vain);
     assert_true(!drafts || (w.n_right > steps / 10 && w.n_wrong > steps / 10));
     assert_true(background_rows == 0 || w.n_behind > steps / 100);
-    assert_true(window == 0 || (w.n_slid > steps / 10 && w.n_found_behind > 0));
+    assert_true(of.window == 0 || (w.n_slid > steps / 10 && w.n_found_behind > 0));
     assert_true(ahead == 0 || (w.n_ahead > steps / 2 && w.n_vain > steps / 1000));
     assert_true(w.n_finished > steps / 200 && w.n_forked > 0 && w.s.n_preemptions > 0);
     assert_true(w.n_cached > 0 && w.s.pages.n_evicted > 0);
@@ -419,31 +456,44 @@ static void a_million_steps(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 2; i++) { /* One by one, and ahead. */
         /* More pages wanted than there are. */
-        simulate(1 + i, 400000, 12, 24, 4, 99 * i, false, 0, 0);
+        simulate(1 + i, 400000, 12, 24, 4, 99 * i, false, 0, one);
         /* Few slots, no budget beside the decoding. */
-        simulate(3 + i, 300000, 4, 4, 12, 99 * i, false, 0, 0);
-        simulate(5 + i, 200000, 30, 64, 3, 99 * i, false, 0, 0);  /* Overload. */
-        simulate(7 + i, 100000, 12, 200, 8, 60 * i, false, 0, 0); /* Whole prompts in a step. */
+        simulate(3 + i, 300000, 4, 4, 12, 99 * i, false, 0, one);
+        simulate(5 + i, 200000, 30, 64, 3, 99 * i, false, 0, one);  /* Overload. */
+        simulate(7 + i, 100000, 12, 200, 8, 60 * i, false, 0, one); /* Whole prompts in a step. */
     }
-    simulate(9, 100000, 12, 24, 4, 0, true, 0, 0);
-    simulate(10, 100000, 4, 4, 12, 0, true, 0, 0);
-    simulate(11, 100000, 30, 64, 3, 0, true, 0, 0);
-    simulate(12, 100000, 12, 24, 6, 0, false, 5, 0); /* Half of them in the background. */
-    simulate(13, 100000, 4, 4, 12, 99, false, 1, 0);
-    simulate(14, 100000, 12, 200, 8, 60, false, 200, 0);
-    simulate(15, 100000, 12, 24, 6, 0, true, 8, 0);
+    simulate(9, 100000, 12, 24, 4, 0, true, 0, one);
+    simulate(10, 100000, 4, 4, 12, 0, true, 0, one);
+    simulate(11, 100000, 30, 64, 3, 0, true, 0, one);
+    simulate(12, 100000, 12, 24, 6, 0, false, 5, one); /* Half of them in the background. */
+    simulate(13, 100000, 4, 4, 12, 99, false, 1, one);
+    simulate(14, 100000, 12, 200, 8, 60, false, 200, one);
+    simulate(15, 100000, 12, 24, 6, 0, true, 8, one);
 }
 
 /* Windows of one token, of less than a page, of some pages; pieces of prompts longer than they. */
 static void sequences_with_a_window_hold_few_pages(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 2; i++) {
-        simulate(16 + i, 100000, 12, 24, 4, 99 * i, false, 0, 9);
-        simulate(18 + i, 50000, 12, 64, 3, 99 * i, false, 0, 1);
-        simulate(20 + i, 50000, 30, 64, 3, 60 * i, false, 0, 30);
+        simulate(16 + i, 100000, 12, 24, 4, 99 * i, false, 0, (groups){0, 1, 9});
+        simulate(18 + i, 50000, 12, 64, 3, 99 * i, false, 0, (groups){0, 1, 1});
+        simulate(20 + i, 50000, 30, 64, 3, 60 * i, false, 0, (groups){0, 1, 30});
     }
-    simulate(22, 100000, 12, 24, 4, 0, true, 0, 7);
-    simulate(23, 100000, 12, 24, 6, 0, true, 8, 16);
+    simulate(22, 100000, 12, 24, 4, 0, true, 0, (groups){0, 1, 7});
+    simulate(23, 100000, 12, 24, 6, 0, true, 8, (groups){0, 1, 16});
+}
+
+/* A group of layers that see all, and one or two with a window, in the same pool: a million steps
+ * of all kinds. A sequence that is cut at any of them leaves no page behind in any group. */
+static void groups_of_layers_give_back_what_is_theirs(void **state) {
+    (void)state;
+    for (uint64_t i = 0; i < 2; i++) {
+        simulate(24 + i, 200000, 12, 24, 6, 99 * i, false, 0, (groups){1, 1, 9});
+        simulate(26 + i, 100000, 12, 64, 6, 99 * i, false, 0, (groups){1, 1, 1});
+        simulate(28 + i, 100000, 12, 24, 8, 60 * i, false, 0, (groups){1, 2, 6});
+    }
+    simulate(30, 100000, 12, 24, 6, 0, true, 0, (groups){1, 1, 7});
+    simulate(31, 100000, 12, 24, 8, 0, true, 8, (groups){1, 1, 16});
 }
 
 /* ---- what single steps do ---- */
@@ -642,6 +692,7 @@ int main(void) {
         cmocka_unit_test(a_family_that_waits_gives_way),
         cmocka_unit_test(a_million_steps),
         cmocka_unit_test(sequences_with_a_window_hold_few_pages),
+        cmocka_unit_test(groups_of_layers_give_back_what_is_theirs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
