@@ -67,6 +67,9 @@ typedef struct {
     int64_t cache_most; /* With cache_bytes 0: its upper bound instead of that half; 0: none. */
     /* Bytes of the cache that may keep pages which no sequence holds, for later prompts; 0: all. */
     int64_t unused_bytes;
+    /* Keep all pages of a sequence where only some of the model's layers have a sliding window:
+     * more memory, but longer texts than the window can be saved ("Pages in files"). */
+    bool whole_pages;
     /* On a GPU: host memory where evicted pages go, to come back when a prompt begins with them. 0:
      * none. */
     int64_t host_bytes;
@@ -338,7 +341,8 @@ LT_MUST_USE lt_err lt_engine_refresh(lt_engine *e, uint64_t *version);
  * The prefix cache has whole pages of a text; a file can keep them beyond the engine's life
  * (serve/page_file.h). From any thread but the engine's own, while requests run; not while the
  * engine is closed. salt: that of the requests whose pages they are, or are to be. UNSUPPORTED: on
- * a GPU, without a prefix cache, with a draft model, or where keys depend on a text's length. */
+ * a GPU, without a prefix cache, with a draft model, or where keys depend on a text's length; and
+ * of a text whose beginning lies behind a sliding window and was given back (whole_pages). */
 typedef struct {
     int64_t tokens; /* Tokens of the text, in whole pages. */
     int64_t bytes;  /* Written or read. */

@@ -123,7 +123,9 @@
     X(F64, store_s, "store-s", "3600", 0, 1e9, "s",                                                \
       "time after the last use until they are forgotten")                                          \
     X(STR, slot_save_path, "slot-save-path", "", 0, 0, "DIR",                                      \
-      "folder where clients may save the keys and values of texts, and restore them")              \
+      "folder where clients may save the keys and values of texts, and restore them; all pages "   \
+      "of "                                                                                        \
+      "a model some of whose layers have a sliding window are kept")                               \
     X(STR, state, "state", "", 0, 0, "DIR",                                                        \
       "folder of files and batches, which outlive the server; empty: /v1/files, /v1/uploads and "  \
       "/v1/batches are refused")                                                                   \
@@ -277,6 +279,7 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->store = (lt_store_options){o->store_entries, (size_t)o->store_bytes, o->store_s};
     s->state = o->state;
     s->pages_folder = o->slot_save_path;
+    s->engine.whole_pages = o->slot_save_path[0] != '\0';
     s->max_files = o->files;
     s->max_files_bytes = o->files_bytes;
     s->upload_s = o->upload_s;

@@ -186,13 +186,20 @@ static int64_t common_window(const lt_engine *e) {
 
 /* Sequences keep all their pages beside a draft model or head, which may catch up with a text
  * later, and beside a cache on disk or in host memory, which finds a page by those before it. Else
- * they give back what lies behind the window where all layers have one. */
+ * they give back what lies behind the window: of pages of all layers where all have one; of the
+ * groups of those that have one where one model is served. */
 static void choose_groups(lt_engine *e) {
     const lt_engine_options *o = &e->o;
     lt_pages *p = &e->sched.pages;
     const bool all = lt_engine_has_drafter(e) || o->disk != NULL || o->host_bytes > 0;
     p->window = all ? 0 : common_window(e);
     lt_page_groups_one(&e->groups, e->spec, p->window > 0);
+    if (!all && p->window == 0 && !o->whole_pages && o->n_beside == 0 && e->spec->window > 0 &&
+        e->spec->window < o->max_seq) {
+        p->window = e->spec->window;
+        lt_page_groups_choose(&e->groups, e->spec, div_up(o->max_seq, o->page_tokens),
+                              lt_sched_near_pages(&e->sched, o->max_seq));
+    }
     p->n_full = e->groups.n_full;
     p->n_windowed = e->groups.n_windowed;
     p->window = p->n_windowed > 0 ? p->window : 0;

@@ -100,12 +100,20 @@ static void choose_context(lt_server *s) {
     *asked = *asked > 0 && *asked < model ? *asked : model;
 }
 
-static void say_window(const lt_engine_cache *c) {
-    if (c->window > 0) {
+static void say_window(const lt_engine_cache *c, int64_t n_layers) {
+    const int64_t sets = (c->max_seq + c->page_tokens - 1) / c->page_tokens;
+    if (c->window > 0 && c->groups == 1) {
         lt_log_info("serve: every layer has a window of %lld tokens: a sequence of %lld holds at "
                     "most %lld of its %lld pages at a time",
                     (long long)c->window, (long long)c->max_seq, (long long)c->most_pages,
-                    (long long)((c->max_seq + c->page_tokens - 1) / c->page_tokens));
+                    (long long)sets);
+    } else if (c->window > 0) {
+        lt_log_info("serve: a page has %lld of %lld layers; %lld of the %lld groups of layers have "
+                    "a window of %lld tokens: a sequence of %lld holds at most %lld of its %lld "
+                    "pages at a time",
+                    (long long)c->page_layers, (long long)n_layers, (long long)c->windowed_groups,
+                    (long long)c->groups, (long long)c->window, (long long)c->max_seq,
+                    (long long)c->most_pages, (long long)(sets * c->groups));
     }
 }
 
@@ -124,7 +132,7 @@ static void find_context(lt_server *s) {
     lt_engine_cache c;
     int64_t held;
     lt_engine_get_cache(s->engine, &c);
-    held = c.pages * c.page_tokens;
+    held = c.pages / c.groups * c.page_tokens; /* Where no sequence gives pages back. */
     s->context = c.max_seq;
     if (!s->o.quiet) {
         lt_log_info("serve: keys and values of %lld tokens in %lld pages of %lld, %s%s%s, %.1f MiB "
@@ -135,7 +143,7 @@ static void find_context(lt_server *s) {
                     (double)(c.pages * c.page_bytes) / 1048576.0, c.why,
                     s->o.engine.prefix_cache ? (double)(c.most_unused * c.page_bytes) / 1048576.0
                                              : 0.0);
-        say_window(&c);
+        say_window(&c, lt_model_get_spec(s->model)->n_layers);
         say_disk(s);
     }
 }
