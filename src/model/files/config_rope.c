@@ -407,10 +407,12 @@ const char *lt_config_rope_lost(const lt_model_spec *a, const lt_model_spec *b) 
         SAME(rope_low_freq);
         SAME(rope_high_freq);
         SAME(rope_original_seq);
+        SAME(rope_attention_factor);
+    }
+    if (a->rope_scaling == LT_ROPE_YARN) {
         SAME(rope_beta_fast);
         SAME(rope_beta_slow);
         SAME(rope_truncate);
-        SAME(rope_attention_factor);
     }
 #undef SAME
     return memcmp(a->rope_short, b->rope_short, (size_t)n * sizeof *a->rope_short) != 0 ||

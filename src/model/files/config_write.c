@@ -84,8 +84,12 @@ static void write_window(const lt_model_spec *spec, lt_window_keys keys, json_t 
     if (keys == LT_WINDOW_NONE) {
         return;
     }
-    (void)json_object_set_new(config, "sliding_window",
-                              spec->window > 0 ? json_integer(spec->window) : json_null());
+    /* transformers makes the mask of sliding layers for these families even if no layer slides, and
+     * needs a number for it: its own default, if there is none here. */
+    if (spec->window > 0 || keys != LT_WINDOW_PATTERN) {
+        (void)json_object_set_new(config, "sliding_window",
+                                  spec->window > 0 ? json_integer(spec->window) : json_null());
+    }
     if (keys == LT_WINDOW_SWITCHED) {
         (void)json_object_set_new(config, "use_sliding_window", json_boolean(spec->window > 0));
     }

@@ -283,7 +283,7 @@ const char *lt_gguf_rope_inexpressible(const lt_model_spec *s) {
         }
     }
     if (lt_rope_columns(s) > LT_MAX_ROPE_FACTORS && s->rope_scaling > LT_ROPE_LINEAR) {
-        return "so many rotary frequencies";
+        return "more rotary frequencies than such files can hold";
     }
     return NULL;
 }

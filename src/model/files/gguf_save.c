@@ -143,21 +143,21 @@ static const char *window_inexpressible(const lt_model_spec *s, lt_gguf_window w
 
     for (int64_t i = 0; i < s->n_layers; i++) {
         if (s->window > 0 && s->no_window[i]) {
-            return "windows in layers that no period names";
+            return "sliding windows in layers that do not repeat with a period";
         }
     }
     if (window == LT_GGUF_WINDOW_KNOWN &&
         (s->window == 0 || s->window_every != own->window_every)) {
-        return "another period of windows than two layers";
+        return "sliding windows that do not repeat every two layers";
     }
     if (period && s->window > 0 && s->window_every == 0) {
-        return "a window in every layer";
+        return "a sliding window in every layer";
     }
     if (!period && s->window > 0 && s->window_every > 0) {
-        return "some layers with a window";
+        return "a sliding window in some layers only";
     }
     if (window == LT_GGUF_WINDOW_NONE && s->window > 0) {
-        return "a window";
+        return "a sliding window";
     }
     return s->moe_capacity > 0 ? "an expert capacity" : lt_gguf_rope_inexpressible(s);
 }
@@ -169,10 +169,10 @@ static const char *inexpressible(const lt_model_spec *s) {
     const lt_gguf_traits *traits = &lt_family_get(s->family)->gguf;
 
     if (s->act != own->act) {
-        return "another activation";
+        return "an activation function other than the one that such files imply";
     }
     if (s->swiglu_alpha != own->swiglu_alpha || s->swiglu_limit != own->swiglu_limit) {
-        return "another alpha or limit of its activation";
+        return "another alpha or limit of its activation than such files imply";
     }
     if (s->sinks != own->sinks || s->router_bias != own->router_bias) {
         return s->sinks != own->sinks ? "sinks" : "biases of the router";
@@ -181,28 +181,28 @@ static const char *inexpressible(const lt_model_spec *s) {
         return s->gated ? "a gated feed-forward" : "a feed-forward without a gate";
     }
     if (!lt_layers_alike(s)) {
-        return "layers without experts beside others";
+        return "layers without experts beside layers with experts";
     }
     if (s->qk_norm != own->qk_norm) {
         return s->qk_norm ? "norms of queries and keys" : "a lack of norms of queries and keys";
     }
     if (s->moe_normalise != (own->moe_normalise || traits->normalised) && s->n_experts > 0) {
-        return "experts' weights that are not divided by their sum";
+        return "weights of experts that are not divided by their sum";
     }
     if ((s->attn_softcap > 0 && !traits->attn_cap) ||
         (s->final_softcap > 0 && !traits->final_cap)) {
-        return "a softcap";
+        return "a softcap of logits";
     }
     if (traits->attn_cap && (s->attn_softcap == 0 || s->final_softcap == 0)) {
-        return "a lack of softcaps";
+        return "no softcaps of logits, which such files imply";
     }
     if (!traits->scales &&
         fabsf(lt_model_layer(s, 0).attn_scale / lt_gguf_attn_scale(s) - 1.0f) > 1e-5f) {
-        return "an attention scale";
+        return "a scale of attention other than the one that such files imply";
     }
     for (int64_t i = 0; i < s->n_layers; i++) {
         if (s->no_rope[i] != (traits->no_rope_every > 0 && (i + 1) % traits->no_rope_every == 0)) {
-            return "which layers do not rotate";
+            return "layers without rotary embedding other than such files imply";
         }
     }
     return window_inexpressible(s, traits->window);
@@ -212,7 +212,8 @@ static const char *inexpressible(const lt_model_spec *s) {
 static lt_err check_expressible(const lt_model_spec *s, const char *path) {
     const char *what = inexpressible(s);
     if (what != NULL) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: GGUF's %s has no words for %s", path,
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: a GGUF file of family %s cannot describe this model: it has %s", path,
                 lt_family_name(s->family), what);
     }
     return LT_OK;

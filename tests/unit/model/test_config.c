@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -246,6 +247,27 @@ static void windows_that_are_not_given(void **state) {
                      LT_ERR_FORMAT);
 }
 
+/* transformers makes Gemma 2's mask of sliding layers whatever layer_types says: with a null
+ * sliding_window it fails, without the key it takes its default. */
+static void no_window_is_null(const lt_model_spec *of) {
+    char folder[] = "/tmp/lateen-test-XXXXXX", path[LT_PATH_BYTES];
+    lt_model_spec s = *of, back;
+    json_t *config;
+    s.window = s.window_every = 0;
+    memset(s.no_window, 0, sizeof s.no_window);
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(lt_path_join(path, folder, "config.json"), LT_OK);
+    assert_int_equal(lt_model_spec_write(&s, LT_F32, path), LT_OK);
+    assert_int_equal(lt_json_load(&config, path, 1 << 20), LT_OK);
+    assert_int_equal(json_array_size(json_object_get(config, "layer_types")), s.n_layers);
+    assert_null(json_object_get(config, "sliding_window"));
+    json_decref(config);
+    assert_int_equal(lt_model_spec_read(&back, path), LT_OK);
+    assert_int_equal(lt_model_layer(&back, 0).window, 0);
+    (void)unlink(path);
+    (void)rmdir(folder);
+}
+
 /* Any pattern of layer_types, and Qwen's max_window_layers, which lets the first layers see all
  * (transformers' Qwen2Config). */
 static void windows_of_any_layers(void **state) {
@@ -262,6 +284,7 @@ static void windows_of_any_layers(void **state) {
         assert_int_equal(lt_model_layer(&s, i).window, listed[i]);
     }
     assert_int_equal(lt_model_spec_writable(&s), LT_OK);
+    no_window_is_null(&s);
     assert_int_equal(parse(&s, "{\"model_type\": \"qwen2\", " SIZES
                                ", \"num_key_value_heads\": 2, \"use_sliding_window\": true, "
                                "\"sliding_window\": 9, \"max_window_layers\": 2}"),
@@ -269,6 +292,22 @@ static void windows_of_any_layers(void **state) {
     for (int i = 0; i < 6; i++) {
         assert_int_equal(lt_model_layer(&s, i).window, behind[i]);
     }
+    assert_int_equal(lt_model_spec_writable(&s), LT_OK);
+}
+
+/* What only another kind of RoPE reads, such as a GGUF's defaults for yarn, is no reason to refuse. */
+static void fields_of_another_rope(void **state) {
+    lt_model_spec s;
+    (void)state;
+    assert_int_equal(parse(&s, "{\"model_type\": \"llama\", " SIZES
+                               ", \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}}"),
+                     LT_OK);
+    s.rope_beta_fast = 32;
+    s.rope_beta_slow = 1;
+    s.rope_truncate = !s.rope_truncate;
+    assert_int_equal(lt_model_spec_writable(&s), LT_OK);
+    s.rope_scaling = LT_ROPE_YARN;
+    s.rope_original_seq = 16;
     assert_int_equal(lt_model_spec_writable(&s), LT_OK);
 }
 
@@ -418,6 +457,7 @@ int main(void) {
         cmocka_unit_test(reads_gemma2),
         cmocka_unit_test(windows_that_are_not_given),
         cmocka_unit_test(windows_of_any_layers),
+        cmocka_unit_test(fields_of_another_rope),
         cmocka_unit_test(layers_without_experts),
         cmocka_unit_test(every_family_survives_its_file),
         cmocka_unit_test(refuses_what_it_can_not_run),
