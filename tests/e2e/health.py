@@ -299,6 +299,14 @@ if "long" in sys.argv:
 r = run("--tier", "2", "--machine", sound)
 check("tier 2 of a recorded machine is refused", r.returncode == 2 and "tier 1 only" in r.stderr, r.stderr)
 
+for words, needs in ((("--every-s", "5"), "--listen"), (("--burn-s", "1"), "--tier 3"), (("--memory-share", "0.1", "--tier", "2"), "--tier 3")):
+    r = run(*words)
+    check(f"{words[0]} where nothing reads it is refused", r.returncode == 2 and f"has no effect without {needs}" in r.stderr, r.stderr)
+os.makedirs(f"{scratch}/list")
+open(f"{scratch}/list/recorded.json", "w").write("[]")
+r = run("--machine", f"{scratch}/list")
+check("a recorded machine that is no object is not fit", r.returncode == 1 and "recorded.json is no JSON object" in r.stderr, r.stdout + r.stderr)
+
 # NVML: a library of that name with known readings.
 os.makedirs(f"{scratch}/lib")
 built = subprocess.run(["cc", "-shared", "-fPIC", "-o", f"{scratch}/lib/libnvidia-ml.so.1", os.path.dirname(os.path.abspath(__file__)) + "/../inject/nvml.c"],

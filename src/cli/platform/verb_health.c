@@ -182,6 +182,13 @@ int lt_verb_health(int argc, char **argv) {
                        &status)) {
         return status;
     }
+    const lt_verb_use uses[] = {{"every-s", o.listen[0] != '\0', "--listen"},
+                                {"burn-s", o.tier == 3, "--tier 3"},
+                                {"memory-share", o.tier == 3, "--tier 3"}};
+    err = lt_verb_idle(&lt_verb_health_options, &o, uses, sizeof uses / sizeof *uses);
+    if (err != LT_OK) {
+        return lt_verb_fail(err);
+    }
     err = lt_health_open(&h, &(lt_health_options){.tier = (int)o.tier,
                                                   .levels = o.levels,
                                                   .machine = o.machine,

@@ -101,6 +101,9 @@ lt_err lt_machine_open_recorded(lt_machine_source *s, const char *folder) {
 
     LT_TRY(lt_path_join(path, folder, name));
     LT_TRY(lt_json_load(&s->recorded, path, RECORDED_BYTES));
+    if (!json_is_object(s->recorded)) { /* Nothing would be read, and nothing found. */
+        LT_FAIL(LT_ERR_FORMAT, "%s is no JSON object", path);
+    }
     json_object_foreach(s->recorded, key, value) {
         if (!lt_name_is_one_of(key, keys)) {
             LT_FAIL(LT_ERR_FORMAT, "%s: unknown key '%s'", path, key);
