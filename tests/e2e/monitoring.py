@@ -196,6 +196,10 @@ def cluster_page():
     check("lateen cluster: the page loads nothing from elsewhere", "<title>" in page and not re.search(r"""(src|href)=["']?(https?:)?//""", page))
     if len(sys.argv) > 2:
         draw(url)
+        for name in ("sinfo", "squeue", "sacct"):
+            slurm(name, "", 1)
+        p = start(lateen, "cluster", "--listen", ":0", "--prometheus", "http://127.0.0.1:1", env=env, stderr=subprocess.PIPE)
+        draw_unknown(told(p, r"cluster: (http://\S+)/"))
 
 
 def draw(url):
@@ -217,6 +221,20 @@ def draw(url):
         b.shot("cluster-" + name)
     errors = [e for e in b.events if e["method"] in ("Runtime.exceptionThrown", "Log.entryAdded")]
     check("page: no error of the browser", not errors, errors)
+    b.close()
+
+
+def draw_unknown(url):
+    """What nobody tells is not 0: no source answers."""
+    from browser import Browser
+    b = Browser(sys.argv[2], url, None)
+    b.size(390, 900, mobile=True)
+    b.go("/")
+    b.wait("document.body.dataset.drawn >= 1")
+    facts = b.js("[...document.querySelectorAll('.fact b')].map(x => x.textContent).join(' ')")
+    parts = b.js("['alerts', 'runs', 'nodes', 'queues', 'jobs'].map(x => document.getElementById(x).innerText).join('|')")
+    check("page without any source: counts are unknown", facts == "? ? ? ? ? ?", facts)
+    check("page without any source: each part says who does not answer", parts.split("|") == [f"not known: {x} does not answer" for x in ("prometheus", "prometheus", "sinfo", "sinfo", "squeue")], parts)
     b.close()
 
 
