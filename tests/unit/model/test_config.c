@@ -295,7 +295,7 @@ static void windows_of_any_layers(void **state) {
     assert_int_equal(lt_model_spec_writable(&s), LT_OK);
 }
 
-/* What only another kind of RoPE reads, such as a GGUF's defaults for yarn, is no reason to refuse. */
+/* What only another kind of RoPE reads (a GGUF has defaults for yarn) is no reason to refuse. */
 static void fields_of_another_rope(void **state) {
     lt_model_spec s;
     (void)state;
