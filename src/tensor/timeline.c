@@ -82,17 +82,18 @@ lt_err lt_timeline_end(lt_timeline *t, const lt_open_span *s) {
     return LT_OK;
 }
 
-/* Fill in a span of the stopwatch. */
+/* Fill in a span of the stopwatch. Where spans are kept, both of its marks are measured from mark
+ * 0: a stopwatch rounds distances, so a begin and a length could reach behind the next begin. */
 static lt_err measure(lt_timeline *t, int64_t i) {
     lt_span *s = &t->spans[i];
-    double from_s = 0.0, seconds;
-    LT_TRY(t->backend->between(t->queue, 2 * i + 1, 2 * i + 2, &seconds));
+    double from_s = 0.0, to_s;
     if (t->keeps) {
         LT_TRY(t->backend->between(t->queue, 0, 2 * i + 1, &from_s));
     }
+    LT_TRY(t->backend->between(t->queue, t->keeps ? 0 : 2 * i + 1, 2 * i + 2, &to_s));
     s->from_ns = t->origin_ns + (uint64_t)(from_s * 1e9);
-    s->to_ns = s->from_ns + (uint64_t)(seconds * 1e9);
-    t->waited_s += s->kind == LT_SPAN_WAIT ? seconds : 0.0;
+    s->to_ns = t->origin_ns + (uint64_t)(to_s * 1e9);
+    t->waited_s += s->kind == LT_SPAN_WAIT ? to_s - from_s : 0.0;
     return LT_OK;
 }
 

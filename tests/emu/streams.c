@@ -12,6 +12,7 @@
  */
 #include "streams.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -577,7 +578,8 @@ EXPORT CUresult cuEventElapsedTime(float *ms, CUevent from, CUevent to) {
     pthread_mutex_lock(&line.lock);
     if (from->at != NULL && to->at != NULL) {
         r = from->at->passed && to->at->passed ? 0 : NOT_READY;
-        *ms = (float)(to->at->at_ms - from->at->at_ms);
+        /* In steps of half a microsecond, which is what CUDA promises. */
+        *ms = (float)(rint((to->at->at_ms - from->at->at_ms) * 2e3) * 0.5e-3);
     }
     pthread_mutex_unlock(&line.lock);
     return r;
