@@ -66,6 +66,8 @@ def files():
     check("HEAD has no body", head == (200, b""), head)
     check("it is described", call(s, "GET", f"/v1/files/{f['id']}") == (200, f))
     check("another key does not find it", call(s, "GET", f"/v1/files/{f['id']}", key="two")[0] == 404 and call(s, "DELETE", f"/v1/files/{f['id']}", key="two")[0] == 404)
+    said = [call(s, m, p)[1]["error"]["message"] for m, p in (("GET", "/v1/files/file-none/content"), ("GET", "/v1/files/file-none"), ("POST", "/v1/batches/batch_none/cancel"))]
+    check("what is not there is named by its id alone", said == ["No such File object: file-none"] * 2 + ["No batch found with id 'batch_none'."], said)
     check("nor reads it, nor lists it", call(s, "GET", f"/v1/files/{f['id']}/content", key="two")[0] == 404 and call(s, "GET", "/v1/files", key="two")[1]["data"] == [])
     g = upload(s, b"x" * 300000)
     check("a file over the bytes of a key is refused, with the numbers", g[0] == 400 and "300000" in g[1]["error"]["message"], g)

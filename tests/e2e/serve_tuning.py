@@ -178,6 +178,8 @@ def refused():
     check("a file of batches is none of fine-tuning", create(s, upload(s, lines([talk(0)]))[1]["id"])[0] == 400)
     check("jobs and paths that do not exist", [call(s, *x)[0] for x in (("GET", "/v1/fine_tuning/jobs/ftjob-x"), ("POST", "/v1/fine_tuning/jobs/ftjob-x/cancel"),
           ("GET", "/v1/fine_tuning/jobs/..%2F..%2Flock"))] == [404, 404, 404])
+    said = call(s, "GET", "/v1/fine_tuning/jobs/ftjob-x/events")[1]["error"]["message"]
+    check("a job that does not exist is named by its id alone", said == "No fine-tuning job found with id 'ftjob-x'.", said)
     s.end()
     plain = Server(command, "--quiet")
     check("without --fine-tuning, jobs are refused by name", create(plain, "file-x")[0] == 501 and "--fine-tuning" in create(plain, "file-x")[1]["error"]["message"])

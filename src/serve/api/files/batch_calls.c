@@ -164,7 +164,8 @@ static lt_batch *find(lt_call *call, const char *rest) {
     memcpy(id, call->tail, n < sizeof id ? n : 0);
     t = strcmp(call->tail + n, rest) == 0 ? lt_batch_find(call->server->batches, id, owner) : NULL;
     if (t == NULL) {
-        lt_api_refuse(&e, "batch_id", "No batch found with id '%.80s'.", call->tail);
+        lt_api_refuse(&e, "batch_id", "No batch found with id '%.*s'.", (int)(n < 80 ? n : 80),
+                      call->tail);
         e.status = 404;
         lt_call_error(call, &e);
     }

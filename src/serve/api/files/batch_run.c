@@ -453,7 +453,7 @@ bool lt_batch_cancel(lt_batch *t, lt_api_error *e) {
         return true;
     }
     if (t->state != LT_BATCH_VALIDATING && t->state != LT_BATCH_IN_PROGRESS) {
-        return lt_api_refuse(e, "batch_id", "%s has ended, or is about to: it can not be cancelled",
+        return lt_api_refuse(e, "batch_id", "%s has ended, or is about to: it cannot be cancelled",
                              t->id);
     }
     lt_batch_come_to(t, LT_BATCH_CANCELLING);

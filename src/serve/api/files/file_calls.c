@@ -204,8 +204,9 @@ void lt_api_file_list(lt_call *call) {
 /* ---- One file ---- */
 
 static void absent(lt_call *call, const char *id) {
+    const size_t n = strcspn(id, "/"); /* Behind it, /content. */
     lt_api_error e;
-    lt_api_refuse(&e, "file_id", "No such File object: %.80s", id);
+    lt_api_refuse(&e, "file_id", "No such File object: %.*s", (int)(n < 80 ? n : 80), id);
     e.status = 404;
     lt_call_error(call, &e);
 }

@@ -319,7 +319,7 @@ lt_tuning *lt_tuning_find(const lt_tunings *f, const char *id, const char *owner
 }
 
 static bool refuse_state(const lt_tuning *t, const char *what, lt_api_error *e) {
-    return lt_api_refuse(e, "fine_tuning_job_id", "%s is %s: it can not be %s", t->id,
+    return lt_api_refuse(e, "fine_tuning_job_id", "%s is %s: it cannot be %s", t->id,
                          states[t->state].name, what);
 }
 

@@ -350,8 +350,8 @@ static lt_tuning *find(lt_call *call, const char **rest) {
     *rest = call->tail + n;
     t = lt_tuning_find(call->server->tunings, id, owner);
     if (t == NULL) {
-        lt_api_refuse(&e, "fine_tuning_job_id", "No fine-tuning job found with id '%.80s'.",
-                      call->tail);
+        lt_api_refuse(&e, "fine_tuning_job_id", "No fine-tuning job found with id '%.*s'.",
+                      (int)(n < 80 ? n : 80), call->tail);
         e.status = 404;
         lt_call_error(call, &e);
     }
