@@ -52,9 +52,19 @@ typedef struct {
 static const lt_option rows[] = {COPY_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_copy_options = LT_OPTION_TABLE("copy", rows);
 
+/* "812 bytes", "26.8 MB" */
+static const char *size_text(char out[32], int64_t bytes) {
+    if (bytes < 50000) { /* It would be 0.0 MB. */
+        (void)snprintf(out, 32, "%lld byte%s", (long long)bytes, bytes == 1 ? "" : "s");
+    } else {
+        (void)snprintf(out, 32, "%.1f MB", (double)bytes * 1e-6);
+    }
+    return out;
+}
+
 static void print_report(const lt_copy_report *r, const char *source, const char *target,
                          bool json) {
-    char took[LT_CLOCK_TEXT_BYTES];
+    char took[LT_CLOCK_TEXT_BYTES], total[32], moved[32];
     if (json) {
         printf("{\"event\": \"done\", \"files\": %lld, \"files_same\": %lld, \"bytes\": %lld, "
                "\"moved_bytes\": %lld, \"seconds\": %.3f, \"retries\": %lld, \"checked_by\": "
@@ -62,14 +72,14 @@ static void print_report(const lt_copy_report *r, const char *source, const char
                (long long)r->n_files, (long long)r->n_files_same, (long long)r->total_bytes,
                (long long)r->moved_bytes, r->seconds, (long long)r->n_retries, r->checked_by);
     } else if (r->n_files_same == r->n_files) {
-        lt_log_info("%s: all of %s is there already (%lld file%s, %.1f MB)", target, source,
+        lt_log_info("%s: all of %s is there already (%lld file%s, %s)", target, source,
                     (long long)r->n_files, r->n_files == 1 ? "" : "s",
-                    (double)r->total_bytes * 1e-6);
+                    size_text(total, r->total_bytes));
     } else {
-        lt_log_info("%s: %lld file%s, %.1f MB; %.1f MB moved in %s (%.1f MB/s), %lld requests "
+        lt_log_info("%s: %lld file%s, %s; %s moved in %s (%.1f MB/s), %lld requests "
                     "repeated, checked by %s",
                     target, (long long)r->n_files, r->n_files == 1 ? "" : "s",
-                    (double)r->total_bytes * 1e-6, (double)r->moved_bytes * 1e-6,
+                    size_text(total, r->total_bytes), size_text(moved, r->moved_bytes),
                     lt_duration_text(took, r->seconds),
                     (double)r->moved_bytes * 1e-6 / (r->seconds > 1e-6 ? r->seconds : 1e-6),
                     (long long)r->n_retries, r->checked_by);
@@ -114,10 +124,11 @@ static lt_err print_file(void *ctx, const lt_copy_file *file) {
 
 static lt_err list(const char *place, const lt_copy_options *c, bool json) {
     listed l = {.json = json};
+    char total[32];
     LT_TRY(lt_copy_list(place, c, print_file, &l));
     if (!json) {
-        lt_log_info("%s: %lld file%s, %.1f MB", place, (long long)l.n_files,
-                    l.n_files == 1 ? "" : "s", (double)l.n_bytes * 1e-6);
+        lt_log_info("%s: %lld file%s, %s", place, (long long)l.n_files, l.n_files == 1 ? "" : "s",
+                    size_text(total, l.n_bytes));
     }
     return LT_OK;
 }

@@ -35,8 +35,8 @@ static lt_err gave_up(const lt_caller *c, const char *doing, const lt_web_reply 
         LT_FAIL(LT_ERR_REMOTE, "%s: %s: %s; the server asks to wait %.0f s", c->shown, doing, text,
                 reply->retry_after_s);
     }
-    LT_FAIL(LT_ERR_REMOTE, "%s: %s: %s; gave up after %lld tries in %.1f s", c->shown, doing, text,
-            (long long)tries, lt_clock_s() - begin_s);
+    LT_FAIL(LT_ERR_REMOTE, "%s: %s: %s; gave up after %lld %s in %.1f s", c->shown, doing, text,
+            (long long)tries, tries == 1 ? "try" : "tries", lt_clock_s() - begin_s);
 }
 
 static void report(const lt_caller *c, const char *doing, const lt_web_reply *reply,
