@@ -165,8 +165,9 @@ lt_err lt_model_begin(lt_model **out, const lt_model_spec *spec, const lt_model_
         m->options.dtype = m->backend->host_memory ? LT_F32 : LT_BF16;
     }
     LT_TRY_DONE(lt_model_spec_check(spec));
-    if (m->options.stored && m->options.partition != NULL) {
-        LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "model: weights as stored are not held in part");
+    if (m->options.stored && !m->options.decoded && m->options.partition != NULL) {
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
+                     "model: weights as stored are held in part only where they are decoded");
     }
     LT_TRY_DONE(lt_param_table_open_part(&m->table, spec, m->options.partition));
     LT_TRY_DONE(open_mover(m));
@@ -236,7 +237,8 @@ void lt_model_close(lt_model *m) {
 size_t lt_model_bytes(const lt_model *m) {
     const bool mapped = m->backend->host_memory && m->stored_source != NULL;
     return m->weights_bytes + m->stored_copies_bytes + m->stored_packed_bytes +
-           m->row_numbers_bytes + (mapped ? lt_weight_source_bytes(m->stored_source) : 0);
+           m->row_numbers_bytes +
+           (mapped ? lt_stored_mapped_bytes(m->stored_source, &m->table) : 0);
 }
 
 size_t lt_model_host_bytes(const lt_model *m) {

@@ -440,17 +440,22 @@ static lt_err weights(walk *w, const lt_schedule_op *op) {
     return end(w);
 }
 
-/* This rank has both stages of a tied embedding: add the head's gradients to the embedding's. */
+/* This rank has both stages of a tied embedding: add the head's gradients to the embedding's. Those
+ * of adapters are two. */
 static lt_err add_tied(lt_pipeline *p) {
     const lt_param_table *t = &p->model->table;
     const lt_param *embed = &t->params[lt_param_index(t, LT_PARAM_EMBED, -1)];
-    float *to = lt_param_data(&p->gradients, embed);
+    float *to;
     const float *from = NULL;
+    if (!p->model->spec.tied || p->model->lora != NULL) {
+        return LT_OK;
+    }
+    to = lt_param_data(&p->gradients, embed);
     for (int c = 1; c < p->stages.chunks; c++) {
         const lt_param_buffer *g = lt_pass_gradients(p->chunks[c].pass);
         from = lt_param_data(g, embed) != NULL ? lt_param_data(g, embed) : from;
     }
-    if (!p->model->spec.tied || from == NULL || to == NULL || from == to) {
+    if (from == NULL || to == NULL || from == to) {
         return LT_OK;
     }
     const lt_tensor sum = lt_tensor_1d(to, LT_F32, embed->local_count),

@@ -85,7 +85,7 @@ static bool accepts(const finder *f, const lt_mesh_shape *s, int zero) {
     const bool dense = s->pp * s->cp * s->tp * s->ep == 1;
     lt_layout layout;
     if (lt_recipe_divides(r, s) != LT_OK || lt_layout_open(&layout, &f->run.spec, s, 0) != LT_OK ||
-        lt_adapters_check(r, s, zero) != LT_OK || lt_objective_check(r, s) != LT_OK) {
+        lt_adapters_check(r, zero) != LT_OK || lt_objective_check(r, s) != LT_OK) {
         return false;
     }
     return !(zero > 0 && (s->dp * s->cp == s->ep || (s->ep > 1 && r->shard > 0))) &&

@@ -190,7 +190,7 @@ lt_err lt_own_run_open(lt_own_run *out, const lt_recipe *r, bool on_device) {
     out->dtype = lt_recipe_dtype(&out->recipe);
     lt_recipe_resolve(&out->recipe, &out->spec);
     LT_TRY(lt_mesh_parse(&mesh, r->mesh));
-    LT_TRY(lt_adapters_resolve(&out->recipe, &out->spec, on_device, &mesh));
+    LT_TRY(lt_adapters_resolve(&out->recipe, &out->spec, on_device));
     out->pass = lt_fit_pass_options(&out->recipe, on_device);
     out->micros = lt_recipe_largest_batch(&out->recipe) / out->pass.batch;
     out->micros = out->micros > 0 ? out->micros : 1;

@@ -76,6 +76,9 @@ void lt_nf4_double_encode(void *dst, float *scales, const void *src, int64_t n_b
 /* n blocks at src, whose first is the first_block-th of its matrix. */
 void lt_nf4_double_decode(float *dst, const void *src, const float *scales, int64_t first_block,
                           int64_t n_blocks);
+/* The same numbers in NF4: blocks whose scales are those d. */
+void lt_nf4_double_to_nf4(void *dst, const void *src, const float *scales, int64_t first_block,
+                          int64_t n_blocks);
 
 /* Which types encode: F32, F16, BF16, NF4 and the formats with a partner. */
 bool lt_block_encodes(lt_dtype type);

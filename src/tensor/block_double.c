@@ -93,12 +93,27 @@ void lt_nf4_double_encode(void *dst, float *scales, const void *src, int64_t n_b
     }
 }
 
+/* The scale of a block with this code. */
+static float scale_in(const float *scales, int64_t block, unsigned char code) {
+    return scales[CODES_AT + code] * scales[GROUPS_AT + block / OF_GROUP] + scales[0];
+}
+
+void lt_nf4_double_to_nf4(void *dst, const void *src, const float *scales, int64_t first_block,
+                          int64_t n_blocks) {
+    for (int64_t b = 0; b < n_blocks; b++) {
+        const unsigned char *const block = (const unsigned char *)src + b * BYTES;
+        unsigned char *const to = (unsigned char *)dst + b * NF4_BYTES;
+        const float d = scale_in(scales, first_block + b, block[0]);
+        memcpy(to, &d, sizeof d);
+        memcpy(to + sizeof d, block + 1, HALF);
+    }
+}
+
 void lt_nf4_double_decode(float *dst, const void *src, const float *scales, int64_t first_block,
                           int64_t n_blocks) {
     for (int64_t b = 0; b < n_blocks; b++) {
         const unsigned char *const block = (const unsigned char *)src + b * BYTES;
-        const float of_group = scales[GROUPS_AT + (first_block + b) / OF_GROUP],
-                    d = scales[CODES_AT + block[0]] * of_group + scales[0];
+        const float d = scale_in(scales, first_block + b, block[0]);
         for (int i = 0; i < HALF; i++) {
             dst[b * LT_BLOCK_NF4 + 2 * i] = lt_nf4_values[block[1 + i] >> 4] * d;
             dst[b * LT_BLOCK_NF4 + 2 * i + 1] = lt_nf4_values[block[1 + i] & 15] * d;

@@ -19,21 +19,11 @@ lt_lora_options lt_recipe_lora(const lt_recipe *r) {
                              .targets = r->lora_targets};
 }
 
-/* What divides the model's weights between the passes of a step; NULL: nothing does. Weights in
- * block types are kept whole. */
-static const char *divides_base(const lt_mesh_shape *mesh, int zero) {
-    return zero == 3                      ? "mesh.zero = 3"
-           : mesh != NULL && mesh->tp > 1 ? "tp (mesh)"
-           : mesh != NULL && mesh->pp > 1 ? "pp (mesh)"
-                                          : NULL;
-}
-
 static bool trains_scores(const lt_recipe *r) {
     return r->objective == LT_RECIPE_OBJECTIVE_reward || r->objective == LT_RECIPE_OBJECTIVE_prm;
 }
 
-lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh, int zero) {
-    const char *divides = divides_base(mesh, zero);
+lt_err lt_adapters_check(const lt_recipe *r, int zero) {
     const bool drops = r->lora_dropout > 0.0;
     char base[LT_OPTION_STR_BYTES];
     const struct {
@@ -60,10 +50,10 @@ lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh, int zero
             LT_FAIL(LT_ERR_UNSUPPORTED, "lora.rank with %s: not built", refused[i].what);
         }
     }
-    if (r->lora_base >= LT_LORA_BASE_AS_STORED && divides != NULL) {
+    if (r->lora_base >= LT_LORA_BASE_AS_STORED && zero == 3) {
         lt_option_text(lt_option_find(&lt_recipe_table, "lora.base"), r, base, sizeof base);
-        LT_FAIL(LT_ERR_UNSUPPORTED, "lora.base = %s with %s: not built; with dtype it is", base,
-                divides);
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "lora.base = %s with mesh.zero = 3: not built; with dtype it is", base);
     }
     return LT_OK;
 }
@@ -128,13 +118,12 @@ static lt_err check_base(const lt_recipe *r, bool on_device) {
     return LT_OK;
 }
 
-static lt_err resolve_base(lt_recipe *r, bool on_device, const lt_mesh_shape *mesh) {
+static lt_err resolve_base(lt_recipe *r, bool on_device) {
     bool blocks = false;
     if (r->lora_rank == 0) {
         return LT_OK;
     }
-    if (r->lora_base == LT_LORA_BASE_AUTO && decodes_in(r, on_device) &&
-        divides_base(mesh, (int)r->zero) == NULL) {
+    if (r->lora_base == LT_LORA_BASE_AUTO && decodes_in(r, on_device) && r->zero < 3) {
         LT_TRY(lt_weight_source_has_blocks(&blocks, r->init));
         r->lora_base = blocks ? LT_LORA_BASE_AS_STORED : LT_LORA_BASE_AUTO;
     }
@@ -175,11 +164,10 @@ done:
     return err;
 }
 
-lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_device,
-                           const lt_mesh_shape *mesh) {
+lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_device) {
     LT_TRY(resolve_init(r, spec));
-    LT_TRY(lt_adapters_check(r, mesh, (int)r->zero)); /* Of what lora.init says, too. */
-    return resolve_base(r, on_device, mesh);
+    LT_TRY(lt_adapters_check(r, (int)r->zero)); /* Of what lora.init says, too. */
+    return resolve_base(r, on_device);
 }
 
 lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r,

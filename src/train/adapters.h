@@ -11,15 +11,12 @@
 /* The adapters that a recipe trains; rank 0: none. The strings are the recipe's. */
 lt_lora_options lt_recipe_lora(const lt_recipe *r);
 
-/* Refuse what adapters do not go with; UNSUPPORTED: it is not built. mesh: of the run's ranks;
- * NULL: there is one. zero: mesh.zero on it. */
-LT_MUST_USE lt_err lt_adapters_check(const lt_recipe *r, const lt_mesh_shape *mesh, int zero);
+/* Refuse what adapters do not go with; UNSUPPORTED: it is not built. zero: mesh.zero of the run. */
+LT_MUST_USE lt_err lt_adapters_check(const lt_recipe *r, int zero);
 
 /* Write what lora.init says over the recipe's values, and refuse given ones that differ; decide
- * what lora.base = auto is. spec: of the base. on_device: the run computes on a GPU. mesh: as
- * above. */
-LT_MUST_USE lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_device,
-                                       const lt_mesh_shape *mesh);
+ * what lora.base = auto is. spec: of the base. on_device: the run computes on a GPU. */
+LT_MUST_USE lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_device);
 /* Whether the base of a resolved recipe is kept in other types than model.dtype
  * (model/files/decoded.h). */
 bool lt_adapters_decode(const lt_recipe *r);

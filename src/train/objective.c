@@ -9,6 +9,7 @@
 #include "model/alloc.h"
 #include "model/blocks/context.h"
 #include "parallel/whole.h"
+#include "train/adapters.h"
 #include "train/run.h"
 
 bool lt_objective_draws(const lt_recipe *r) {
@@ -483,6 +484,8 @@ lt_err lt_objective_open_beside(lt_training *t, lt_pass **out, lt_model *m, bool
     return lt_pass_open(out, m, &o);
 }
 
+#define NO_VERSION UINT64_MAX /* No weights have it. */
+
 /* No rank has all layers, heads or experts; or, beside adapters, none has all weights. */
 static bool brings_boxes(const lt_training *t) {
     return lt_training_has_ranks(t) &&
@@ -496,9 +499,19 @@ static lt_err open_adapters_of_whole(lt_training *t) {
         return LT_OK;
     }
     LT_TRY(lt_lora_open(&t->whole_lora, t->whole, &t->lora->options, t->lora->seed));
-    t->whole_lora->params->version = UINT64_MAX;
+    t->whole_lora->params->version = NO_VERSION;
     t->objective_bytes += lt_model_host_bytes(t->whole_lora->params);
     return LT_OK;
+}
+
+/* A base in blocks, as its file has it: it does not change, and ranks do not send blocks. */
+static lt_err open_stored_whole(lt_training *t) {
+    lt_model_options o = {.device = t->device,
+                          .dtype = t->model->options.dtype,
+                          .n_scores = t->model->options.n_scores,
+                          .token_scores = t->model->options.token_scores};
+    lt_adapters_base(&o, &t->recipe);
+    return lt_model_open(&t->whole, t->recipe.init, &o);
 }
 
 lt_err lt_objective_open_whole(lt_training *t, bool apart, const lt_model **out) {
@@ -509,8 +522,10 @@ lt_err lt_objective_open_whole(lt_training *t, bool apart, const lt_model **out)
                                       .token_scores = t->model->options.token_scores,
                                       .partition = slices && !boxes ? &t->parts.model : NULL};
     if (apart || slices || boxes) {
-        LT_TRY(lt_model_alloc(&t->whole, &t->model->spec, &options));
-        t->whole->version = UINT64_MAX; /* No weights have this version. */
+        const bool stored = lt_adapters_decode(&t->recipe);
+        LT_TRY(stored ? open_stored_whole(t)
+                      : lt_model_alloc(&t->whole, &t->model->spec, &options));
+        t->whole->version = stored ? t->model->version : NO_VERSION;
         t->objective_bytes += lt_model_host_bytes(t->whole);
         LT_TRY(open_adapters_of_whole(t));
     }

@@ -564,8 +564,7 @@ static lt_err open_all(lt_training *t) {
                 "layout = auto: `lateen train` chooses the mesh; here it must be given");
     }
     LT_TRY(lt_chat_data_resolve(&t->recipe));
-    LT_TRY(lt_adapters_check(&t->recipe, lt_training_has_ranks(t) ? &t->world->shape : NULL,
-                             (int)t->recipe.zero));
+    LT_TRY(lt_adapters_check(&t->recipe, (int)t->recipe.zero));
     LT_TRY(lt_objective_check(&t->recipe, lt_training_has_ranks(t) ? &t->world->shape : NULL));
     LT_TRY(lt_invariant_check(&t->recipe, t->world));
     LT_TRY(divide_rows(t));

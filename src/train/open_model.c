@@ -240,10 +240,10 @@ lt_err lt_training_open_model(lt_training *t) {
     LT_TRY(lt_training_resolve_dtype(&t->recipe, on_device));
     tell_dtype(t, was_auto);
     options.dtype = lt_recipe_dtype(r);
-    LT_TRY(lt_adapters_resolve(&t->recipe, &t->spec, on_device, ranks ? &t->world->shape : NULL));
+    LT_TRY(lt_adapters_resolve(&t->recipe, &t->spec, on_device));
     LT_TRY(ranks ? divide_model(t) : LT_OK);
     lt_adapters_base(&options, r);
-    options.partition = lt_training_is_divided(t) && !options.stored ? &t->parts.own_model : NULL;
+    options.partition = lt_training_is_divided(t) ? &t->parts.own_model : NULL;
     LT_TRY(check_fit(t, &t->spec, options.dtype));
     if (lt_training_host(t) != t) {
         t->trained = lt_training_host(t)->model;

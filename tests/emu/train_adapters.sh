@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Adapters on meshes of emulated GPUs, beside experts, too, with magnitudes of their own (DoRA), and with dropout: losses and gradient norms are those of one CPU rank in fp32, and of one GPU in
-# bf16. The base comes unit by unit at mesh.zero 3, with a family whose small parameters ops want in fp32 beside bf16 weights. Prints TAP.
+# bf16. The base comes unit by unit at mesh.zero 3, with a family whose small parameters ops want in fp32 beside bf16 weights; in blocks, it is divided by rows, columns and layers. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
 make -s emu 1>&2
@@ -13,8 +13,8 @@ base() { # name, options...
     train "base-$1" cpu 1 --model.vocab 259 --model.layers 2 --model.width 64 --model.heads 4 --model.kv_heads 2 --steps 1 --export true "${@:2}"
 }
 all="--lora.targets all-linear,embed_tokens,lm_head"
-declare -A base_of=([llama]=llama [apertus]=apertus [experts]=experts [dora]=apertus [dropout]=llama)
-declare -A options_of=([llama]=$all [apertus]=$all [experts]=$all [dora]="--lora.dora true" [dropout]="--lora.dropout 0.25")
+declare -A base_of=([llama]=llama [apertus]=apertus [experts]=experts [dora]=apertus [dropout]=llama [blocks]=llama)
+declare -A options_of=([llama]=$all [apertus]=$all [experts]=$all [dora]="--lora.dora true" [dropout]="--lora.dropout 0.25" [blocks]="--lora.base q8_0 --model.dtype bf16")
 # The factor is large so that the clip decides something in the first steps.
 adapt() { # kind, folder, device, ranks, options...
     local kind=$1
@@ -51,6 +51,11 @@ mesh experts ep --mesh dp=2,ep=2
 mesh experts zero3 --mesh dp=2 --mesh.zero 3
 mesh dora tp --mesh tp=2
 mesh dora zero3 --mesh dp=2 --mesh.zero 3
+adapt blocks blocks cuda 1
+for mesh in tp=2 pp=2; do
+    adapt blocks "blocks-$mesh" cuda 2 --mesh $mesh
+    compare "adapters: a base in blocks of 8 bits, $mesh on two GPUs: one GPU" blocks "blocks-$mesh" 1e-3 1e-2
+done
 steps=3 # By the third, a pass of other adapters is replayed from its record, whose masks would be old.
 alone dropout
 adapt dropout dropout-gpu cuda 1 --model.dtype fp32

@@ -17,7 +17,7 @@ static int64_t layer_elements(const lt_param_table *t) {
         const lt_param *p = &t->params[i];
         const bool in_layer = p->kind != LT_PARAM_EMBED && p->kind != LT_PARAM_HEAD;
         if (in_layer && lt_stored_weights_is_matrix(p->kind) && p->n_dims == 2) {
-            most = p->count > most ? p->count : most;
+            most = p->local_count > most ? p->local_count : most;
         }
     }
     return most;
@@ -30,11 +30,11 @@ static int64_t most_elements(const lt_param_table *t, bool on_device) {
     int64_t most = 0;
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
-        if (!lt_stored_weights_is_matrix(p->kind) || p->n_dims != 2) {
+        if (!lt_stored_weights_is_matrix(p->kind) || p->n_dims != 2 || p->local_count == 0) {
             continue;
         }
-        const int64_t rows = rows_at_once(room, p->shape[1]),
-                      n = (rows < p->shape[0] ? rows : p->shape[0]) * p->shape[1];
+        const int64_t *shape = p->local_shape, rows = rows_at_once(room, shape[1]),
+                      n = (rows < shape[0] ? rows : shape[0]) * shape[1];
         most = n > most ? n : most;
     }
     return most;
@@ -92,7 +92,7 @@ lt_err lt_decoded_rows(lt_exec *r, lt_tensor *out, lt_param_kind kind, int layer
 }
 
 lt_err lt_decoded_forward(lt_exec *r, int index, lt_tensor y, lt_tensor x, lt_tensor bias) {
-    const int64_t all = r->model->table.params[index].shape[0],
+    const int64_t all = r->model->table.params[index].local_shape[0],
                   most = rows_at_once(r->decoded.shape[0], x.shape[1]);
     for (int64_t first = 0; first < all; first += most) {
         const int64_t n = all - first < most ? all - first : most;
@@ -110,7 +110,7 @@ lt_err lt_decoded_forward(lt_exec *r, int index, lt_tensor y, lt_tensor x, lt_te
 }
 
 lt_err lt_decoded_backward(lt_exec *r, int index, lt_tensor dx, lt_tensor dy, bool add_dx) {
-    const int64_t all = r->model->table.params[index].shape[0],
+    const int64_t all = r->model->table.params[index].local_shape[0],
                   most = rows_at_once(r->decoded.shape[0], dx.shape[1]);
     for (int64_t first = 0; first < all; first += most) {
         const int64_t n = all - first < most ? all - first : most;

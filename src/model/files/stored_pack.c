@@ -56,7 +56,7 @@ bool lt_stored_range_moves(const lt_weight_range *range, const lt_stored_origin 
     const lt_tensor *w = &range->w;
     const size_t align = lt_dtype_is_block(w->dtype) ? 1 : lt_dtype_bytes(w->dtype);
     return origin->copied || origin->pair_rows > 0 || origin->type != w->dtype ||
-           (uintptr_t)w->data % align != 0;
+           w->shape[1] < origin->cols || (uintptr_t)w->data % align != 0;
 }
 
 /* Do the range's bytes differ from the file's, or lie where the host cannot read them? */
@@ -69,60 +69,99 @@ static bool needs_copy(const making *k, int param, int range) {
     return !k->m->backend->host_memory || needs_rewrite(k, param, range);
 }
 
-/* One range on its way to `dst`: rows in their place, in its type. */
+/* Rows of `cols` numbers of a matrix of the file on their way to `dst`: in their place, in a
+ * type. */
 typedef struct {
-    const lt_weight_range *range;
     lt_stored_origin origin;
-    size_t from_bytes, to_bytes; /* Bytes of a row. */
+    int64_t cols;
+    lt_dtype type;
+    size_t from_bytes, to_bytes; /* Of a row of the file, and of one here. */
     unsigned char *dst;
 } row_copy;
 
-/* A row in the range's type, a piece of whole blocks at a time. */
+/* A row in another type, a piece of whole blocks at a time. */
 static void encode_row(const row_copy *c, unsigned char *dst, const unsigned char *src) {
-    const int64_t cols = c->range->w.shape[1];
-    const lt_dtype type = encoded_first(c->range->w.dtype);
     float values[LT_BLOCK_SUPER];
-    for (int64_t at = 0; at < cols; at += LT_BLOCK_SUPER) {
-        const int64_t n = cols - at < LT_BLOCK_SUPER ? cols - at : LT_BLOCK_SUPER;
+    for (int64_t at = 0; at < c->cols; at += LT_BLOCK_SUPER) {
+        const int64_t n = c->cols - at < LT_BLOCK_SUPER ? c->cols - at : LT_BLOCK_SUPER;
         lt_block_decode(values, c->origin.type, src + lt_dtype_row_bytes(c->origin.type, at),
                         (size_t)n);
-        lt_block_encode(dst + lt_dtype_row_bytes(type, at), type, values, (size_t)n);
+        lt_block_encode(dst + lt_dtype_row_bytes(c->type, at), c->type, values, (size_t)n);
     }
 }
 
 static void copy_row(void *ctx, size_t row) {
     const row_copy *c = ctx;
-    const int64_t target = lt_weight_target_row(c->origin.pair_rows, (int64_t)row);
-    const unsigned char *src = (const unsigned char *)c->range->w.data + row * c->from_bytes;
-    unsigned char *dst = c->dst + (size_t)target * c->to_bytes;
-    if (c->origin.type == c->range->w.dtype) {
+    const lt_stored_origin *o = &c->origin;
+    const int64_t from = lt_weight_source_row(o->pair_rows, o->row + (int64_t)row);
+    const unsigned char *src = o->data + (size_t)from * c->from_bytes +
+                               lt_dtype_row_bytes(o->type, o->col);
+    unsigned char *dst = c->dst + row * c->to_bytes;
+    if (o->type == c->type) {
         memcpy(dst, src, c->to_bytes);
     } else {
         encode_row(c, dst, src);
     }
 }
 
-/* The blocks of a range, of NF4_DOUBLE still in NF4, to dst on the host. What was encoded is not
- * read again, and need not stay in memory. */
+/* (rows, cols) of a matrix of the file, in this type. What was encoded is not read again, and need
+ * not stay in memory. */
+static void copy_rows(const lt_stored_origin *o, int64_t rows, int64_t cols, lt_dtype type,
+                      unsigned char *dst) {
+    row_copy c = {
+        *o, cols, type, lt_dtype_row_bytes(o->type, o->cols), lt_dtype_row_bytes(type, cols), dst};
+    lt_parallel_for((size_t)rows, copy_row, &c);
+    if (o->type != type) {
+        lt_file_span_forget(o->data + (size_t)o->row * c.from_bytes, (size_t)rows * c.from_bytes);
+    }
+}
+
+/* The blocks of a range, of NF4_DOUBLE still in NF4, to dst on the host. */
 static void write_blocks(const making *k, int param, int range, unsigned char *dst) {
-    const lt_weight_range *w = &k->m->stored[param].ranges[range];
-    const lt_dtype type = encoded_first(w->w.dtype);
+    const lt_tensor *w = &k->m->stored[param].ranges[range].w;
+    const lt_dtype type = encoded_first(w->dtype);
     if (k->origins == NULL) {
         lt_init_blocks(dst, type, k->m, &k->m->table.params[param], k->seed);
-        return;
+    } else {
+        copy_rows(&k->origins[param][range], w->shape[0], w->shape[1], type, dst);
     }
-    const lt_stored_origin origin = k->origins[param][range];
-    row_copy c = {w, origin, lt_dtype_row_bytes(origin.type, w->w.shape[1]),
-                  lt_dtype_row_bytes(type, w->w.shape[1]), dst};
-    lt_parallel_for((size_t)w->w.shape[0], copy_row, &c);
-    if (origin.type != w->w.dtype) {
-        lt_file_span_forget(w->w.data, (size_t)w->w.shape[0] * c.from_bytes);
+}
+
+/* A part of a matrix in NF4_DOUBLE, in NF4 with the scales that its blocks have in the whole. */
+static lt_err write_doubled(const lt_stored_origin *o, const lt_tensor *w, unsigned char *dst) {
+    const int64_t n = o->rows * o->cols / LT_BLOCK_NF4;
+    const size_t row_bytes = lt_dtype_row_bytes(LT_NF4, o->cols),
+                 part_bytes = lt_dtype_row_bytes(LT_NF4, w->shape[1]),
+                 at = lt_dtype_row_bytes(LT_NF4, o->col), once_bytes = (size_t)o->rows * row_bytes,
+                 twice_bytes = lt_dtype_row_bytes(LT_NF4_DOUBLE, o->rows * o->cols),
+                 scales_bytes = (size_t)lt_nf4_scales_count(n) * sizeof(float);
+    lt_stored_origin whole = *o;
+    unsigned char *once = malloc(once_bytes + twice_bytes);
+    float *scales = malloc(scales_bytes);
+    if (once == NULL || scales == NULL) {
+        free(once);
+        free(scales);
+        LT_FAIL(LT_ERR_OOM, "%zu bytes of a weight in NF4", once_bytes + twice_bytes);
     }
+    whole.row = whole.col = 0;
+    copy_rows(&whole, o->rows, o->cols, LT_NF4, once);
+    lt_nf4_double_encode(once + once_bytes, scales, once, n);
+    lt_nf4_double_to_nf4(once, once + once_bytes, scales, 0, n);
+    for (int64_t i = 0; i < w->shape[0]; i++) {
+        memcpy(dst + (size_t)i * part_bytes, once + (size_t)(o->row + i) * row_bytes + at,
+               part_bytes);
+    }
+    free(scales);
+    free(once);
+    return LT_OK;
 }
 
 /* A range as it is to be multiplied, to dst on the host, and behind it its scales. */
 static lt_err write_range(const making *k, int param, int range, unsigned char *dst) {
     const lt_weight_range *w = &k->m->stored[param].ranges[range];
+    if (k->origins != NULL && k->origins[param][range].doubled) {
+        return write_doubled(&k->origins[param][range], &w->w, dst);
+    }
     if (w->w.dtype != LT_NF4_DOUBLE) {
         write_blocks(k, param, range, dst);
         return LT_OK;

@@ -108,12 +108,48 @@ static void tell_widened(const widened_list *l, const lt_model *m) {
     }
 }
 
+/* Columns are cut between blocks of both types: the file's, and the one that it is kept in. */
+static lt_err check_cut(const finding *f, lt_dtype kept, const lt_stored_origin *o, int64_t cols) {
+    const lt_dtype types[] = {kept, o->type};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        size_t bytes;
+        const int64_t block = lt_dtype_block(types[i], &bytes);
+        if (cols < o->cols && (o->col % block != 0 || cols % block != 0)) {
+            LT_FAIL(LT_ERR_UNSUPPORTED,
+                    "%s: ranks divide its rows of %lld numbers into %lld each, which are no whole "
+                    "blocks of %lld (%s); fewer ranks of tp, or lora.base = dtype",
+                    f->param->name, (long long)o->cols, (long long)cols, (long long)block,
+                    lt_dtype_name(types[i]));
+        }
+    }
+    return LT_OK;
+}
+
+/* What a box of the parameter has of a matrix of the file becomes a range, from this row of what is
+ * held on. */
+static lt_err add_range(finding *f, lt_dtype type, lt_stored_origin o, const lt_box *held,
+                        int64_t first_row) {
+    const int64_t rows = held->extent[0], cols = held->extent[1];
+    const bool part = rows < o.rows || cols < o.cols;
+    LT_TRY(check_cut(f, type, &o, cols));
+    LT_ASSERT(f->stored.n_ranges < LT_STORED_RANGES);
+    o.doubled = part && type == LT_NF4_DOUBLE;
+    f->origins[f->stored.n_ranges] = o;
+    f->stored.ranges[f->stored.n_ranges++] = (lt_weight_range){
+        .first_row = first_row,
+        .w = lt_tensor_2d(
+            (void *)(uintptr_t)(o.data + (size_t)o.row * lt_dtype_row_bytes(o.type, o.cols)),
+            o.doubled ? LT_NF4 : type, rows, cols)};
+    return LT_OK;
+}
+
 static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const lt_name_place *p) {
     finding *f = ctx;
+    const lt_box *boxes = lt_param_boxes(&f->m->table, f->param);
     const lt_tensor rows = lt_tensor_2d(
         (void *)(uintptr_t)w->data, kept_type(f->m, p->kind, w->type, p->cols), p->rows, p->cols);
     const char *why = refuse_part(f, w, p, &rows);
-    lt_weight_range *range;
+    int64_t box_row = 0;
     if (why != NULL) {
         if (lt_dtype_is_block(w->type) ||
             (f->m->options.decoded && w->type != f->m->options.dtype)) {
@@ -122,13 +158,24 @@ static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const l
         f->holdable = false;
         return LT_OK;
     }
-    f->origins[f->stored.n_ranges] = (lt_stored_origin){
-        .pair_rows = lt_weight_pair_rows(f->source, &f->m->spec, p),
-        .type = w->type,
-        .copied = f->m->options.stored_as != LT_F32};
-    range = &f->stored.ranges[f->stored.n_ranges++];
-    range->first_row = p->first / p->cols;
-    range->w = rows;
+    const lt_box place = {.first = {p->first / p->cols}, .extent = {p->rows, p->cols}};
+    for (int i = 0; i < f->param->n_boxes; i++) {
+        lt_box held;
+        if (lt_box_intersect(&held, &boxes[i], &place, 2)) {
+            const lt_stored_origin origin = {
+                .data = w->data,
+                .rows = p->rows,
+                .cols = p->cols,
+                .row = held.first[0] - place.first[0],
+                .col = held.first[1],
+                .pair_rows = lt_weight_pair_rows(f->source, &f->m->spec, p),
+                .type = w->type,
+                .copied = f->m->options.stored_as != LT_F32};
+            LT_TRY(add_range(f, rows.dtype, origin, &held,
+                             box_row + held.first[0] - boxes[i].first[0]));
+        }
+        box_row += boxes[i].extent[0];
+    }
     return LT_OK;
 }
 
@@ -146,6 +193,7 @@ lt_err lt_stored_weights_make(lt_model *m, uint64_t seed) {
     if (type != LT_NF4_DOUBLE && !lt_block_encodes(type)) {
         LT_FAIL(LT_ERR_ARG, "random weights as %s: not a block type", lt_dtype_name(type));
     }
+    LT_ASSERT(m->options.partition == NULL);
     LT_TRY(alloc_held(m));
     for (int i = 0; i < m->table.n_params; i++) {
         const lt_param *p = &m->table.params[i];
@@ -186,14 +234,15 @@ static lt_err check_type(const lt_model *m) {
     bool any = false;
     for (int i = 0; i < m->table.n_params; i++) {
         const lt_param *p = &m->table.params[i];
-        const bool is = m->stored[i].n_ranges > 0 && m->stored[i].ranges[0].w.dtype == type;
+        const lt_dtype kept = m->stored[i].n_ranges > 0 ? m->stored[i].ranges[0].w.dtype : LT_F32;
+        const bool is = kept == type || (kept == LT_NF4 && type == LT_NF4_DOUBLE);
         any = any || is;
-        if (is_encoded(m, p->kind) && !is) {
+        if (is_encoded(m, p->kind) && p->n_boxes > 0 && !is) {
             cols = n == 0 ? p->shape[p->n_dims - 1] : cols;
             n++;
         }
     }
-    if (type != LT_F32 && !any) {
+    if (type != LT_F32 && !any && n > 0) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "no matrix of this model can be of %s: rows of %lld numbers are no whole blocks of "
                 "%lld, or are not stored as rows",
@@ -217,7 +266,7 @@ static lt_err find_all(lt_model *m, bool on_device, const lt_source *source,
                      .param = &m->table.params[i],
                      .widened = told,
                      .holdable = true};
-        if (!lt_stored_weights_is_matrix(f.param->kind)) {
+        if (!lt_stored_weights_is_matrix(f.param->kind) || f.param->n_boxes == 0) {
             continue;
         }
         LT_TRY(lt_weight_each_part(source, &m->spec, f.param, find_part, &f));
@@ -280,12 +329,21 @@ lt_err lt_stored_weights_measure(size_t *out, const char *path, const lt_model_o
     }
     lt_param_table_skip_stored(&m->table, m->stored);
     *out = lt_model_weights_bytes(&m->table, &m->options) + copied + numbers * sizeof(int32_t) +
-           (mapped ? lt_weight_source_bytes(&source) : 0);
+           (mapped ? lt_stored_mapped_bytes(&source, &m->table) : 0);
 done:
     free(origins);
     lt_model_close(m);
     lt_weight_source_close(&source);
     return err;
+}
+
+size_t lt_stored_mapped_bytes(const lt_source *source, const lt_param_table *t) {
+    int64_t held = 0, all = 0;
+    for (int i = 0; i < t->n_params; i++) {
+        held += t->params[i].local_count;
+        all += t->params[i].count;
+    }
+    return (size_t)((double)lt_weight_source_bytes(source) * ((double)held / (double)all));
 }
 
 /* Do any ranges lie in the mapped files still? */

@@ -6,7 +6,12 @@
  *
  * A parameter made of several tensors (q, k and v of qkv) has several ranges of rows, each with its
  * own type. On a backend that packs, ranges are packed at open, and ranges of one type become
- * one. */
+ * one.
+ *
+ * A model that is to be decoded may be held in part (options.partition): its ranges are those rows
+ * or columns of the file's matrices, with the numbers that they have in the whole. Blocks lie
+ * within rows, so columns are cut between blocks, or not at all. The scales of NF4_DOUBLE belong
+ * to a whole matrix: a part of one is kept in NF4, with the scale that each block then has. */
 #ifndef LT_MODEL_STORED_WEIGHTS_H
 #define LT_MODEL_STORED_WEIGHTS_H
 
@@ -24,19 +29,23 @@ LT_MUST_USE lt_err lt_stored_weights_measure(size_t *out, const char *path,
 bool lt_stored_weights_is_matrix(lt_param_kind kind);
 /* Random matrices in options.stored_as, the values of lt_model_create, encoded. */
 LT_MUST_USE lt_err lt_stored_weights_make(lt_model *m, uint64_t seed);
-/* How the rows of a range lie in the file: in pairs, as lt_weight_pair_rows says, and of this type,
- * where the range is to have another. copied: it is not mapped even if it could be, because most
- * others are encoded, so that the file need not stay mapped. */
+/* The matrix of the file, (rows, cols) as ours, of which a range is the rows from `row` and the
+ * columns from `col` on; of this type, where the range is to have another. Its rows lie in pairs,
+ * as lt_weight_pair_rows says. copied: it is not mapped even if it could be, because most others
+ * are encoded, so that the file need not stay mapped. doubled: a part of a matrix in NF4_DOUBLE. */
 typedef struct {
-    int64_t pair_rows;
+    const unsigned char *data;
+    int64_t rows, cols, row, col, pair_rows;
     lt_dtype type;
-    bool copied;
+    bool copied, doubled;
 } lt_stored_origin;
 /* stored_pack.c: place and pack the ranges in m->stored, whose data point to host memory (origins:
  * of each parameter's ranges) or are random (origins NULL); then close up the table's offsets. */
 LT_MUST_USE lt_err lt_stored_weights_place(lt_model *m,
                                            const lt_stored_origin (*origins)[LT_STORED_RANGES],
                                            uint64_t seed);
+/* Bytes of the mapped files that become resident when what this table holds of them is read. */
+size_t lt_stored_mapped_bytes(const lt_source *source, const lt_param_table *t);
 /* Must this range be copied on the host, and how many bytes does it then take? */
 bool lt_stored_range_moves(const lt_weight_range *range, const lt_stored_origin *origin);
 size_t lt_stored_range_bytes(const lt_weight_range *range);
@@ -55,5 +64,7 @@ int64_t lt_weight_pair_rows(const lt_source *s, const lt_model_spec *spec, const
 /* Where row r of the file goes then: pairs (2i, 2i + 1) of a head become rows i and i + half. head
  * 0: r. */
 int64_t lt_weight_target_row(int64_t head, int64_t r);
+/* The inverse: where row r of ours stands in the file. */
+int64_t lt_weight_source_row(int64_t head, int64_t r);
 
 #endif

@@ -68,6 +68,11 @@ int64_t lt_weight_target_row(int64_t head, int64_t r) {
     return head == 0 ? r : r / head * head + r % head / 2 + (r % 2) * (head / 2);
 }
 
+int64_t lt_weight_source_row(int64_t head, int64_t r) {
+    const int64_t half = head / 2, inside = head == 0 ? 0 : r % head;
+    return head == 0 ? r : r - inside + (inside < half ? 2 * inside : 2 * (inside - half) + 1);
+}
+
 /* Note an element that is not finite among values, which begin at element `first` of the matrix. */
 static void find_bad(transfer *t, const float *values, int64_t first, int64_t n) {
     int64_t at = 0;
@@ -88,12 +93,6 @@ static bool takes_whole_rows(const transfer *t) {
 static bool is_copy(const transfer *t) {
     return t->w.type == LT_BF16 && t->m->options.dtype == LT_BF16 && !lt_model_has_master(t->m) &&
            takes_whole_rows(t) && t->add == 0.0f;
-}
-
-/* Where row r of ours stands in the file: the inverse of lt_weight_target_row. */
-static int64_t source_row(int64_t head, int64_t r) {
-    const int64_t half = head / 2, inside = head == 0 ? 0 : r % head;
-    return head == 0 ? r : r - inside + (inside < half ? 2 * inside : 2 * (inside - half) + 1);
 }
 
 /* Bytes of so many elements, whole blocks of them. */
@@ -133,7 +132,7 @@ static int64_t span_room(const transfer *t) {
 /* Rows [begin, end) of those that are held, one by one. */
 static void decode_rows(transfer *t, int64_t begin, int64_t end, float *values, float *room) {
     for (int64_t r = begin; r < end; r++) {
-        const int64_t from = source_row(t->pair_rows, t->row + r);
+        const int64_t from = lt_weight_source_row(t->pair_rows, t->row + r);
         float *row = values + (r - begin) * t->n_cols;
         decode_span(row, &t->w, t->data + from * t->row_bytes, t->col, t->n_cols, room);
         find_bad(t, row, from * t->cols + t->col, t->n_cols);
@@ -143,7 +142,7 @@ static void decode_rows(transfer *t, int64_t begin, int64_t end, float *values, 
 /* Elements [t->col, t->col + n) of a vector whose elements come in pairs. */
 static void decode_pairs(transfer *t, float *values, float *room, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        const int64_t from = source_row(t->pair_rows, t->col + i);
+        const int64_t from = lt_weight_source_row(t->pair_rows, t->col + i);
         decode_span(&values[i], &t->w, t->data, from, 1, room);
         find_bad(t, &values[i], from, 1);
     }
@@ -155,7 +154,7 @@ static void decode_transposed(transfer *t, int64_t begin, int64_t end, float *va
     float *const line = room, *const blocks = room + t->rows;
     int64_t low = t->rows, high = 0;
     for (int64_t r = begin; r < end; r++) {
-        const int64_t from = source_row(t->pair_rows, t->row + r);
+        const int64_t from = lt_weight_source_row(t->pair_rows, t->row + r);
         low = from < low ? from : low;
         high = from + 1 > high ? from + 1 : high;
     }
@@ -163,7 +162,8 @@ static void decode_transposed(transfer *t, int64_t begin, int64_t end, float *va
         decode_span(line, &t->w, t->data + (t->col + c) * t->row_bytes, low, high - low, blocks);
         find_bad(t, line, (t->col + c) * t->rows + low, high - low);
         for (int64_t r = begin; r < end; r++) {
-            values[(r - begin) * t->n_cols + c] = line[source_row(t->pair_rows, t->row + r) - low];
+            values[(r - begin) * t->n_cols + c] =
+                line[lt_weight_source_row(t->pair_rows, t->row + r) - low];
         }
     }
 }

@@ -12,8 +12,10 @@
 #include "base/error.h"
 #include "model/alloc.h"
 #include "parallel/whole.h"
+#include "tensor/block.h"
 
 #define PIECE_BYTES ((size_t)16 << 20)
+#define PLACES      8 /* Places of bytes for an element of another type: at least its size. */
 
 typedef struct {
     const lt_model *m;
@@ -91,20 +93,105 @@ static lt_err add_bytes(summing *s, const char *data, size_t bytes) {
     return LT_OK;
 }
 
-/* Weights in other types: on a host their ranges, on a device the bytes into which they are
- * packed. */
+/* Rows of bytes; the first byte of the first is the `first`-th, that of the next one `step` after
+ * it. */
+static uint64_t sum_of_rows(const unsigned char *data, int64_t n, int64_t bytes, uint64_t first,
+                            uint64_t step) {
+    uint64_t sum = 0;
+#pragma omp parallel for reduction(+ : sum) if (n * bytes > 65536)
+    for (int64_t r = 0; r < n; r++) {
+        const unsigned char *row = data + r * bytes;
+        const uint64_t row_at = first + (uint64_t)r * step;
+        const uint32_t high = (uint32_t)(row_at >> 32) * 0xC2B2AE35u, low = (uint32_t)row_at;
+        for (int64_t i = 0; i < bytes; i++) {
+            const uint32_t at = low + (uint32_t)i + high;
+            sum += (uint64_t)(row[i] + at * 0x9E3779B9u) * (at * 0x85EBCA6Bu | 1u);
+        }
+    }
+    return sum;
+}
+
+/* n rows of a range, from its row `first` on, on the host; of NF4_DOUBLE as NF4, as a part of them
+ * would be kept. *type: that of the rows. Free it with free(). */
+static lt_err rows_of(const summing *s, unsigned char **out, lt_dtype *type,
+                      const lt_weight_range *range, int64_t first, int64_t n) {
+    const lt_tensor *w = &range->w, *c = &range->scales;
+    const bool doubled = w->dtype == LT_NF4_DOUBLE;
+    const size_t bytes = lt_dtype_row_bytes(w->dtype, w->shape[1]), all = (size_t)n * bytes,
+                 scales = doubled ? (size_t)c->shape[0] * sizeof(float) : 0;
+    const int64_t blocks = w->shape[1] / LT_BLOCK_NF4;
+    unsigned char *const rows = malloc(all), *wide = NULL;
+    float *const of = malloc(scales + 1);
+    lt_err err = rows != NULL && of != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "%zu bytes", all);
+    *type = doubled ? LT_NF4 : w->dtype;
+    err = err == LT_OK
+              ? lt_model_download(s->m, rows, (const char *)w->data + (size_t)first * bytes, all)
+              : err;
+    if (err == LT_OK && doubled) {
+        err = lt_model_download(s->m, of, c->data, scales);
+        wide = malloc((size_t)n * lt_dtype_row_bytes(LT_NF4, w->shape[1]));
+        err = err == LT_OK && wide == NULL ? lt_error_set(LT_ERR_OOM, "%zu bytes", all) : err;
+    }
+    if (err == LT_OK && doubled) {
+        lt_nf4_double_to_nf4(wide, rows, of, first * blocks, n * blocks);
+    }
+    *out = doubled ? wide : rows;
+    free(doubled ? rows : NULL);
+    free(of);
+    return err;
+}
+
+/* Rows [first, end) of what is held of a matrix, which lie in one box, as far as a range has them:
+ * by their bytes and by their place in the whole, so that the sum does not depend on who has
+ * them. */
+static lt_err add_rows(summing *s, const lt_param *p, const lt_weight_range *range, int64_t first,
+                       int64_t end) {
+    const int64_t cols = range->w.shape[1], range_end = range->first_row + range->w.shape[0];
+    const int64_t most = (int64_t)(PIECE_BYTES / lt_dtype_row_bytes(range->w.dtype, cols)) + 1;
+    first = first > range->first_row ? first : range->first_row;
+    end = end < range_end ? end : range_end;
+    for (int64_t at = first; at < end; at += most) {
+        const int64_t n = end - at < most ? end - at : most;
+        int64_t run;
+        const int64_t whole = lt_param_whole_index(&s->m->table, p, at * cols, &run),
+                      row = whole / p->shape[1] * p->shape[1];
+        unsigned char *rows = NULL;
+        lt_dtype type;
+        const lt_err err = rows_of(s, &rows, &type, range, at - range->first_row, n);
+        if (err == LT_OK) {
+            s->sum += sum_of_rows(rows, n, (int64_t)lt_dtype_row_bytes(type, cols),
+                                  (uint64_t)(p->whole_at + row) * PLACES +
+                                      lt_dtype_row_bytes(type, whole - row),
+                                  (uint64_t)p->shape[1] * PLACES);
+        }
+        free(rows);
+        LT_TRY(err);
+    }
+    return LT_OK;
+}
+
+static lt_err add_matrix(summing *s, const lt_param *p) {
+    const lt_stored_weight *h = &s->m->stored[p->number];
+    int64_t row = 0;
+    for (int b = 0; h->n_ranges > 0 && b < p->n_boxes; b++) {
+        const lt_box *box = &lt_param_boxes(&s->m->table, p)[b];
+        const int64_t end = row + box->extent[0];
+        for (int j = 0; counts(s, p, box) && j < h->n_ranges; j++) {
+            LT_TRY(add_rows(s, p, &h->ranges[j], row, end));
+        }
+        row = end;
+    }
+    return LT_OK;
+}
+
+/* Weights in other types: their ranges, or on a device the bytes into which they are packed. */
 static lt_err add_stored(summing *s) {
     const lt_model *m = s->m;
     if (m->stored_packed != NULL) {
         return add_bytes(s, m->stored_packed, m->stored_packed_bytes);
     }
     for (int i = 0; m->stored != NULL && i < m->table.n_params; i++) {
-        for (int j = 0; j < m->stored[i].n_ranges; j++) {
-            const lt_tensor *w = &m->stored[i].ranges[j].w, *c = &m->stored[i].ranges[j].scales;
-            LT_TRY(add_bytes(s, w->data,
-                             (size_t)w->shape[0] * lt_dtype_row_bytes(w->dtype, w->shape[1])));
-            LT_TRY(add_bytes(s, c->data, (size_t)c->shape[0] * sizeof(float)));
-        }
+        LT_TRY(add_matrix(s, &m->table.params[i]));
     }
     return LT_OK;
 }

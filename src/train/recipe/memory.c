@@ -189,12 +189,13 @@ typedef struct {
     size_t copy_bytes; /* For checkpoints, on the host. */
 } state_memory;
 
-/* Bytes of the model beside adapters. */
+/* Bytes of what a pass holds of the model beside adapters; t: its table. */
 static lt_err measure_base(size_t *out, const lt_recipe *r, const lt_param_table *t,
-                           lt_model_options o, bool on_device) {
+                           lt_model_options o, const lt_pass_options *pass) {
     lt_adapters_base(&o, r);
+    o.partition = pass->partition;
     if (o.decoded) {
-        return lt_stored_weights_measure(out, r->init, &o, on_device);
+        return lt_stored_weights_measure(out, r->init, &o, pass->on_device);
     }
     *out = lt_model_weights_bytes(t, &o);
     return LT_OK;
@@ -216,7 +217,8 @@ static lt_err measure_slices(size_t *out, const lt_recipe *r, const lt_model_spe
  * what is trained. The same unless ZeRO divides them. */
 static lt_err measure_adapters(state_memory *out, const lt_recipe *r, const lt_model_spec *spec,
                                lt_dtype dtype, const lt_param_table *t, const lt_shards *shards,
-                               bool on_device, const lt_lora_plan *held, const lt_lora_plan *own) {
+                               const lt_pass_options *pass, const lt_lora_plan *held,
+                               const lt_lora_plan *own) {
     const lt_lora_options lora = lt_recipe_lora(r);
     const lt_model_options trained = {.dtype = dtype, .trainable = true}, fixed = {.dtype = dtype};
     const bool divided = shards != NULL && shards->level > 0;
@@ -224,7 +226,7 @@ static lt_err measure_adapters(state_memory *out, const lt_recipe *r, const lt_m
     size_t base_bytes;
     LT_TRY(divided && shards->frozen != NULL
                ? measure_slices(&base_bytes, r, spec, shards->frozen, trained)
-               : measure_base(&base_bytes, r, t, trained, on_device));
+               : measure_base(&base_bytes, r, t, trained, pass));
     if (divided) {
         lt_zero_measure(&zero, shards, dtype);
     }
@@ -247,8 +249,7 @@ static lt_err measure_adapted(state_memory *out, const lt_recipe *r, const lt_mo
     lt_err err = LT_OK;
     LT_TRY_DONE(lt_lora_plan_open(&held, spec, &lora, o->partition, o->lora_partition));
     LT_TRY_DONE(divided ? lt_lora_plan_open(&own, spec, &lora, NULL, &part) : LT_OK);
-    LT_TRY_DONE(measure_adapters(out, r, spec, dtype, t, shards, o->on_device, &held,
-                                 divided ? &own : &held));
+    LT_TRY_DONE(measure_adapters(out, r, spec, dtype, t, shards, o, &held, divided ? &own : &held));
 done:
     lt_lora_plan_close(&held);
     lt_lora_plan_close(&own);

@@ -131,6 +131,15 @@ static const kind
 static const kind dora = {&drawing, "objective.kind=dapo rl.group=4 rl.tokens=8 rl.passes=2 "
                                     "rl.rewards=ended,length:-0.5 optim.lr=2e-4 data.train=" CHAT
                                     " lora.rank=4 lora.targets=q_proj,o_proj lora.dora=true"};
+/* The model is kept as its file has it: each rank has its part, and the engine the whole file. */
+#define STORED " lora.base=as_stored"
+static const kind stored_dpo = {&preferences,
+                                "objective.kind=dpo objective.beta=0.5 data.train=" PAIRS
+                                " data.valid=" PAIRS ADAPTED STORED},
+                  stored_dapo = {
+                      &drawing,
+                      "objective.kind=dapo rl.group=4 rl.tokens=8 rl.passes=2 "
+                      "rl.rewards=ended,length:-0.5 optim.lr=2e-4 data.train=" CHAT ADAPTED STORED};
 #define MOST_MISMATCH 1 /* Among the numbers of a step's record (learner.c). */
 
 /* One rank computes each row apart; meshes share prompts where they can. */
@@ -239,6 +248,8 @@ static void adapters(void **state) {
     compare(&adapted_dpo, MODEL, shared);
     compare(&adapted_reward, MODEL, heads);
     compare(&adapted_dapo, MODEL, shared);
+    compare(&stored_dpo, MODEL, (const char *const[]){"pp=2,tp=2", NULL});
+    compare(&stored_dapo, MODEL, (const char *const[]){"tp=2", NULL});
 }
 
 /* Engine and trainer agree: in BF16, where lengths are rounded unless they come in F32, as far as

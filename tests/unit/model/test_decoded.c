@@ -8,11 +8,19 @@
 
 #include "base/file.h"
 #include "model/files/gguf_save.h"
+#include "model/files/stored_weights.h"
+#include "parallel/layout.h"
 
 #define WIDTH 256
 #define VOCAB 128
 /* F32 sums of 70,000 terms in another order, over gradients that are sums of these. */
 #define TOLERANCE_PIECES 2e-5
+
+static void says(const char *text) {
+    if (strstr(lt_error_message(), text) == NULL) {
+        fail_msg("'%s' is not in: %s", text, lt_error_message());
+    }
+}
 
 static lt_model *open_decoded(const char *path, lt_dtype type) {
     lt_model *m = NULL;
@@ -105,6 +113,107 @@ static void beside_decoded_numbers(void **state) {
     }
 }
 
+/* The numbers that are held of a matrix in blocks; free it. */
+static float *numbers_of(const lt_model *m, int param) {
+    const lt_stored_weight *h = &m->stored[param];
+    float *all = calloc((size_t)m->table.params[param].local_count, sizeof *all);
+    assert_non_null(all);
+    for (int j = 0; j < h->n_ranges; j++) {
+        const lt_tensor *w = &h->ranges[j].w;
+        const int64_t n = w->shape[0] * w->shape[1];
+        float *to = all + h->ranges[j].first_row * w->shape[1];
+        if (w->dtype == LT_NF4_DOUBLE) {
+            lt_nf4_double_decode(to, w->data, h->ranges[j].scales.data, 0, n / LT_BLOCK_NF4);
+        } else {
+            lt_block_decode(to, w->dtype, w->data, (size_t)n);
+        }
+    }
+    return all;
+}
+
+/* What a rank of a mesh holds has the bits of the whole, and takes the bytes that are announced. */
+static void check_part(const char *path, const lt_model *whole, lt_dtype type, const char *mesh,
+                       int rank) {
+    lt_layout layout;
+    lt_mesh_shape shape;
+    lt_model *m = NULL;
+    size_t bytes = 0;
+    must(lt_mesh_parse(&shape, mesh), mesh);
+    must(lt_layout_open(&layout, &whole->spec, &shape, rank), mesh);
+    const lt_partition part = lt_layout_partition(&layout);
+    const lt_model_options o = {
+        .stored = true, .decoded = true, .stored_as = type, .partition = &part};
+    must(lt_model_open(&m, path, &o), path);
+    must(lt_stored_weights_measure(&bytes, path, &o, false), path);
+    assert_int_equal(lt_model_bytes(m), bytes);
+    assert_true(bytes < lt_model_bytes(whole));
+    for (int i = 0; i < m->table.n_params; i++) {
+        const lt_param *p = &m->table.params[i];
+        const bool has = m->stored[i].n_ranges > 0;
+        assert_int_equal(has, p->n_boxes > 0 && whole->stored[i].n_ranges > 0);
+        if (has) {
+            float *const got = numbers_of(m, i), *const want = numbers_of(whole, i);
+            for (int64_t at = 0, run; at < p->local_count; at += run) {
+                const int64_t index = lt_param_whole_index(&m->table, p, at, &run);
+                assert_memory_equal(got + at, want + index, (size_t)run * sizeof *got);
+            }
+            free(got);
+            free(want);
+        }
+    }
+    lt_model_close(m);
+}
+
+static void in_parts(void **state) {
+    static const struct {
+        lt_dtype type;
+        lt_gguf_mix mix;
+        bool folder;
+    } cases[] = {{LT_F32, LT_GGUF_MIX_Q8_0, false},
+                 {LT_Q4_0, LT_GGUF_MIX_Q8_0, false},
+                 {LT_NF4, LT_GGUF_MIX_F32, false},
+                 {LT_NF4_DOUBLE, LT_GGUF_MIX_F32, true}};
+    static const char *const meshes[] = {"tp=2", "pp=2", "pp=2,tp=2"};
+    char folder[] = "/tmp/lateen-parts-XXXXXX", path[LT_PATH_BYTES];
+    lt_model *from = tiny_llama(128, 128, 64, 64, false), *m = NULL;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        must(lt_path_join(path, folder, cases[i].folder ? "model" : "model.gguf"), path);
+        must(cases[i].folder ? lt_model_save(from, path, LT_BF16, 0)
+                             : lt_model_save_gguf(from, path, "", cases[i].mix),
+             path);
+        lt_model *whole = open_decoded(path, cases[i].type);
+        for (size_t k = 0; k < sizeof meshes / sizeof *meshes; k++) {
+            for (int rank = 0; rank < (k == 2 ? 4 : 2); rank++) {
+                check_part(path, whole, cases[i].type, meshes[k], rank);
+            }
+        }
+        lt_model_close(whole);
+    }
+    lt_model_close(from);
+    /* Neither blocks that are kept nor those of the file are cut. */
+    from = tiny_llama(256, 256, 32, 64, true);
+    must(lt_path_join(path, folder, "model.gguf"), path);
+    must(lt_model_save_gguf(from, path, "", LT_GGUF_MIX_Q4_K_M), path);
+    lt_layout layout;
+    lt_mesh_shape shape;
+    must(lt_mesh_parse(&shape, "tp=2"), "mesh");
+    must(lt_layout_open(&layout, &from->spec, &shape, 1), "mesh");
+    const lt_partition part = lt_layout_partition(&layout);
+    for (int same = 0; same < 2; same++) {
+        const lt_model_options o = {.stored = true,
+                                    .decoded = true,
+                                    .stored_as = same ? LT_F32 : LT_Q8_0,
+                                    .partition = &part};
+        assert_int_equal(lt_model_open(&m, path, &o), LT_ERR_UNSUPPORTED);
+        says("layers.0.attn_out: ranks divide its rows of 256 numbers into 128 each, which are no "
+             "whole blocks of 256 (Q4_K)");
+    }
+    lt_model_close(from);
+    assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+}
+
 /* An output head of more numbers than are decoded at a time. */
 static void in_pieces(void **state) {
     const lt_model_options blocks = {.stored = true, .decoded = true, .stored_as = LT_Q8_0};
@@ -144,12 +253,6 @@ static void in_pieces(void **state) {
     lt_model_close(m[1]);
 }
 
-static void says(const char *text) {
-    if (strstr(lt_error_message(), text) == NULL) {
-        fail_msg("'%s' is not in: %s", text, lt_error_message());
-    }
-}
-
 static void refused(void **state) {
     lt_model *m = NULL;
     lt_pass *p = NULL;
@@ -169,6 +272,7 @@ static void refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(beside_decoded_numbers),
+        cmocka_unit_test(in_parts),
         cmocka_unit_test(in_pieces),
         cmocka_unit_test(refused),
     };

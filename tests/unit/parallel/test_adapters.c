@@ -245,7 +245,7 @@ static void dropout_is_resolved(void **state) {
             lt_recipe *r = run_recipe("drop", all);
             must(lt_training_spec(&spec, r), all);
             must(lt_training_resolve_dtype(r, on_device != 0), all);
-            must(lt_adapters_resolve(r, &spec, on_device != 0, NULL), all);
+            must(lt_adapters_resolve(r, &spec, on_device != 0), all);
             assert_true(r->lora_dropout == cases[i].is);
             free(r);
         }
@@ -342,24 +342,14 @@ static void experts_resumed(void **state) {
 
 /* What is not built says so by its options' names. */
 static void refused(void **state) {
-    static const struct {
-        const char *mesh, *options, *says;
-    } runs[] = {{"tp=2", "lora.base=q8_0", "lora.base = q8_0 with tp"},
-                {"dp=2", "lora.base=nf4 mesh.zero=3", "lora.base = nf4 with mesh.zero = 3"},
-                {"pp=2", "lora.base=nf4", "lora.base = nf4 with pp"}};
+    char text[1024];
     (void)state;
-    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
-        char all[1024];
-        lt_mesh_shape shape;
-        (void)snprintf(all, sizeof all, "model.init=%.240s lora.rank=2 %s", gqa.base,
-                       runs[i].options);
-        lt_recipe *r = run_recipe("refused", all);
-        must(lt_mesh_parse(&shape, runs[i].mesh), runs[i].mesh);
-        assert_int_equal(lt_adapters_check(r, &shape, (int)r->zero), LT_ERR_UNSUPPORTED);
-        says(runs[i].says);
-        assert_int_equal(lt_adapters_check(r, NULL, 0), LT_OK);
-        free(r);
-    }
+    (void)snprintf(text, sizeof text, "model.init=%.240s lora.rank=2 lora.base=nf4", gqa.base);
+    lt_recipe *blocks = run_recipe("refused", text);
+    assert_int_equal(lt_adapters_check(blocks, 3), LT_ERR_UNSUPPORTED);
+    says("lora.base = nf4 with mesh.zero = 3");
+    assert_int_equal(lt_adapters_check(blocks, 2), LT_OK);
+    free(blocks);
     static const char *const alone[][2] = {
         {"lora.dora=true", "lora.dropout and lora.dora"},
         {"objective.kind=dpo", "lora.dropout and another objective.kind"},
@@ -370,19 +360,37 @@ static void refused(void **state) {
         (void)snprintf(all, sizeof all, "model.init=%.240s lora.rank=2 lora.dropout=0.5 %s",
                        gqa.base, alone[i][0]);
         lt_recipe *r = run_recipe("refused", all);
-        assert_int_equal(lt_adapters_check(r, NULL, 0), LT_ERR_UNSUPPORTED);
+        assert_int_equal(lt_adapters_check(r, 0), LT_ERR_UNSUPPORTED);
         says(alone[i][1]);
         r->lora_dropout = 0.0;
-        assert_int_equal(lt_adapters_check(r, NULL, 0), LT_OK);
+        assert_int_equal(lt_adapters_check(r, 0), LT_OK);
         free(r);
     }
 }
 
-/* A base in blocks of 4 bits, which each rank has whole. */
+/* A base in blocks: whole on each rank, by rows and columns, by layers. A part has the numbers of
+ * the whole: of NF4_DOUBLE, whose scales are of a whole matrix, and at a resume beside the base,
+ * whose checksum does not depend on the mesh. */
 static void quantised(void **state) {
+    static const half_run halves[2] = {{"dp=2,tp=2", "lora.base=nf4_double mesh.zero=2", 4},
+                                       {"pp=2", "lora.base=nf4_double batch.micro=2", 2}};
+    static const ranks_model wide = {"wide", "model.layers=2 model.width=128 model.heads=4 "
+                                             "model.kv_heads=2 model.ffn=256 model.family=qwen3"};
+    ranks_adapted blocks;
+    ranks_result one = {0};
+    char all[1024];
     (void)state;
+    ranks_adapt(&blocks, &wide, "", &linear);
     compare(&gqa, "dp=2", 2, "lora.base=nf4 mesh.zero=2", &ranks_f32);
     compare(&gqa, "dp=2,cp=2", 4, "lora.base=q8_0 mesh.zero=1", &ranks_f32);
+    compare(&blocks, "tp=2", 2, "lora.base=nf4 steps=20", &ranks_f32);
+    compare(&blocks, "tp=4", 4, "lora.base=q8_0 lora.init= lora.rank=2 lora.dora=true", &ranks_f32);
+    compare(&blocks, "pp=2,tp=2", 4, "lora.base=q4_0 batch.micro=2 mesh.schedule=zb-h1",
+            &ranks_f32);
+    (void)snprintf(all, sizeof all, "steps=8 batch.size=8 %s lora.base=nf4_double", blocks.options);
+    must(ranks_try(&one, "whole-blocks", all, NULL, 1, false), all);
+    resume(&blocks, halves, &one, "resumed-blocks");
+    ranks_result_free(&one);
 }
 
 int main(void) {

@@ -34,9 +34,6 @@ const char *lt_cuda_decode_q_refuse(const void *args, const lt_device *device) {
     if (!takes(a->table.dtype) || a->table.data == NULL) {
         return "table is not of blocks";
     }
-    if (a->part) {
-        return "a part of the vocabulary";
-    }
     return !begins_at_16(&a->y) || !begins_at_16(&a->pos_table)
                ? "rows not 16-byte aligned"
                : lt_cuda_refuse_rows(rows, 2, a->y.dtype);
@@ -56,6 +53,8 @@ lt_err lt_cuda_decode_q_run(lt_queue *q, const void *args) {
                                   .rows = rows,
                                   .row_bytes = (int64_t)lt_dtype_row_bytes(a.table.dtype, cols),
                                   .groups = (int)(cols / GROUP),
+                                  .first = a.part ? (int)a.first : 0,
+                                  .n_ids = (int)a.table.shape[0],
                                   .scale = a.scale,
                                   .ldy = a.y.stride[0],
                                   .ld_pos = a.pos_table.stride[0]};

@@ -4,6 +4,7 @@
  *
  * SHAPES    table (V, C) of TYPE; ids (rows) int32; y (rows, C) of DTYPE; C whole blocks. Rows of y
  *           and of pos_table begin at 16 bytes.
+ * PART      table holds ids first .. first + n_ids - 1; rows of other ids are 0.
  * MAP       a thread 32 neighbours of a row: one block of 32, or a part of a larger one.
  * BOUND     2 bytes an element (bf16) are written, and 0.56 (Q4_K, NF4) to 1.06 (Q8_0) read.
  * NUMERICS  the F32 numbers that lt_block_decode makes, rounded once, at the store: products and
@@ -77,12 +78,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) decode_q(const lt_cuda_dec
     if (row >= a.rows) {
         return;
     }
-    decode(x, &a, late_id(a.ids[row], a.late), group, values);
+    const int id = late_id(a.ids[row], a.late) - a.first;
+    const bool held = id >= 0 && id < a.n_ids;
+    if (held) {
+        decode(x, &a, id, group, values);
+    }
 #pragma unroll
     for (int i = 0; i < GROUP; i++) {
-        x[i] = __fmul_rn(a.scale, x[i]);
+        x[i] = held ? __fmul_rn(a.scale, x[i]) : 0.0f;
     }
-    if (a.pos_table) {
+    if (a.pos_table && held) {
         const DTYPE *const pos = a.pos_table + a.positions[row] * a.ld_pos + first;
         for (int i = 0; i < GROUP; i++) {
             x[i] = __fadd_rn(x[i], TO_F32(DTYPE, pos[i]));

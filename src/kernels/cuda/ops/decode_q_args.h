@@ -14,10 +14,11 @@ typedef struct {
     int groups;                /* Groups of 32 elements in a row. */
     float scale;
     long long ldy, ld_pos;
+    int first, n_ids;    /* The table has the rows of ids first .. first + n_ids - 1. */
     float values[16];    /* lt_nf4_values */
     const float *scales; /* NF4_DOUBLE: lt_nf4_double_encode */
 } lt_cuda_decode_q_args;
 
-static_assert(sizeof(lt_cuda_decode_q_args) == 160, "the same on host and device");
+static_assert(sizeof(lt_cuda_decode_q_args) == 168, "the same on host and device");
 
 #endif
