@@ -378,8 +378,9 @@ lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec *spec) {
     return lt_param_table_open_part(out, spec, NULL);
 }
 
-void lt_param_table_skip_stored(lt_param_table *t, const lt_stored_weight *weights) {
-    place_units(t, weights, NULL);
+void lt_param_table_skip_stored(lt_param_table *t, const lt_stored_weight *weights,
+                                const lt_partition *partition) {
+    place_units(t, weights, partition);
 }
 
 void lt_param_table_close(lt_param_table *t) {

@@ -219,14 +219,17 @@ typedef struct {
     const void *packed;
     lt_tensor scales; /* F32: of NF4_DOUBLE; else absent. */
     int64_t first_row;
+    size_t at; /* Of slices (stored_weights.h): where it begins among the blocks of its unit. */
 } lt_weight_range;
 typedef struct {
     int n_ranges; /* 0: the parameter lies in the flat buffer. */
     lt_weight_range ranges[LT_STORED_RANGES];
 } lt_stored_weight;
 
-/* Leave stored weights out of the layout, so that they have no place in buffers. */
-void lt_param_table_skip_stored(lt_param_table *t, const lt_stored_weight *weights);
+/* Leave stored weights out of the layout, so that they have no place in buffers. partition: that of
+ * the table, for the room of its units; NULL: none. */
+void lt_param_table_skip_stored(lt_param_table *t, const lt_stored_weight *weights,
+                                const lt_partition *partition);
 
 struct lt_model {
     lt_model_spec spec;
@@ -253,6 +256,7 @@ struct lt_model {
     struct lt_source *stored_source;     /* The mapped source into which stored points. */
     void *stored_copies, *stored_packed; /* The backend's memory. */
     size_t stored_copies_bytes, stored_packed_bytes;
+    struct lt_stored_slices *slices; /* Of blocks that ranks divide; NULL: these are whole. */
     float *score_ends; /* score_ends.h: (spec.score_ends, n_scores), then the bias; or NULL. */
     void *row_numbers; /* For options.decoded: 0, 1, ... I32, the backend's memory (decoded.h). */
     size_t row_numbers_bytes;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "model/files/stored_weights.h"
 #include "parallel/slice.h"
 
 /* Ranks `from`, `from + step`, ... of the dp x cp plane that this rank belongs to. */
@@ -114,6 +115,9 @@ static lt_err own_boxes(const void *ctx, const lt_param *p, lt_box_list *out) {
     const lt_param_table *t = &s->full;
     const lt_param *q = &t->params[p->number];
     int64_t from, to;
+    if (q->at < 0) { /* In blocks. */
+        return LT_OK;
+    }
     lt_shards_range(s, q, s->own, &from, &to);
     return from < to ? lt_box_cut(out, lt_param_boxes(t, q), q->n_boxes, q->n_dims, from, to)
                      : LT_OK;
@@ -171,8 +175,16 @@ lt_err lt_shards_open_adapters(lt_shards *s, const lt_world *w, int level, int p
     return LT_OK;
 }
 
+void lt_shards_keep_blocks(lt_shards *s, const lt_stored_weight *stored, size_t *bytes) {
+    const lt_partition full = lt_shards_full(s);
+    s->block_bytes = bytes;
+    s->numbered_rows = lt_stored_most_rows(&s->full, stored);
+    lt_param_table_skip_stored(&s->full, stored, &full);
+}
+
 void lt_shards_close(lt_shards *s) {
     if (s->frozen != NULL) {
+        free(s->frozen->block_bytes);
         lt_param_table_close(&s->frozen->full);
         free(s->frozen);
     }

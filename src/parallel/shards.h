@@ -36,6 +36,10 @@ typedef struct lt_shards {
     /* Of adapters: the model beside them, whose weights are divided and not trained; NULL: each
      * rank has what it computes with. */
     struct lt_shards *frozen;
+    /* (n_units): bytes of the blocks that a unit of a frozen model has beside the elements of
+     * `full` (model/files/stored_weights.h), which are divided too; NULL: there are none. */
+    size_t *block_bytes;
+    int64_t numbered_rows; /* lt_stored_most_rows of them. */
 } lt_shards;
 
 /* per_group: mesh.shard, how many ranks divide a model among them; 0: all that hold the same. A
@@ -46,6 +50,8 @@ LT_MUST_USE lt_err lt_shards_open(lt_shards *s, const lt_world *w, int level, in
 /* The same of adapters. */
 LT_MUST_USE lt_err lt_shards_open_adapters(lt_shards *s, const lt_world *w, int level,
                                            int per_group, const lt_lora_options *adapters);
+/* Some matrices of the model are kept in blocks, and have no elements. Takes the bytes. */
+void lt_shards_keep_blocks(lt_shards *s, const lt_stored_weight *stored, size_t *bytes);
 void lt_shards_close(lt_shards *s);
 
 /* The part of the model that passes run on, and the part that this rank keeps; both point to the

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "model/pass/acts.h"
 #include "model/blocks/exec.h"
+#include "model/files/stored_weights.h"
 #include "parallel/gradients.h"
 #include "tensor/ops.h"
 
@@ -48,10 +49,25 @@ static void carve_gradients(lt_zero *z, const lt_shards *s, lt_arena *a) {
     }
 }
 
+static void carve_blocks(lt_zero_room rooms[LT_ZERO_ROOMS], const lt_shards *s, lt_arena *a) {
+    for (int i = 0; i < LT_ZERO_ROOMS; i++) {
+        size_t most = 0;
+        for (int u = 0; u < s->full.n_units; u++) {
+            const bool larger = room_of(&s->full, u) == i && s->block_bytes[u] > most;
+            most = larger ? s->block_bytes[u] : most;
+        }
+        rooms[i].blocks = lt_arena_take(a, most, LT_ARENA_ALIGN);
+    }
+}
+
 static void carve_weights(lt_zero *z, const lt_shards *s, lt_dtype dtype, lt_arena *a) {
     const lt_shards *coming = lt_shards_of_weights(s);
-    if (coming != NULL) {
-        carve_rooms(z->weight_rooms, &coming->full, dtype, a);
+    if (coming == NULL) {
+        return;
+    }
+    carve_rooms(z->weight_rooms, &coming->full, dtype, a);
+    if (coming->block_bytes != NULL) {
+        carve_blocks(z->weight_rooms, coming, a);
     }
 }
 
@@ -294,11 +310,14 @@ const lt_param_buffer *lt_zero_gradients(const lt_zero *z) {
 
 /* ---- Weights ---- */
 
-static void place_weights(lt_zero *z, int unit, void *base) {
+static void place_weights(lt_zero *z, int unit, void *base, unsigned char *blocks) {
     lt_model *m = z->coming.model;
     m->weights.base[unit] = base;
     if (m->weights.dtype == LT_F32) {
         m->master.base[unit] = base;
+    }
+    if (m->slices != NULL) {
+        lt_stored_slices_use(m, unit, blocks);
     }
 }
 
@@ -310,6 +329,15 @@ static lt_err gather(lt_zero *z, const lt_shards *s, const lt_model *from, int u
 
 static lt_err gather_coming(lt_zero *z, int unit, void *dst, lt_comm_work *work) {
     return gather(z, z->coming.shards, z->coming.kept, unit, dst, work);
+}
+
+/* What is kept in blocks. */
+static lt_err gather_blocks(lt_zero *z, int unit, unsigned char *dst, lt_comm_work *work) {
+    const lt_stored_slices *s = z->coming.model->slices;
+    return s == NULL || s->bytes[unit] == 0
+               ? LT_OK
+               : lt_all_gather(slice_ranks(z), dst, s->base[unit],
+                               (int64_t)(s->bytes[unit] / sizeof(int32_t)), LT_I32, work);
 }
 
 /* Does this rank compute with weights of the unit that come and go? */
@@ -326,11 +354,12 @@ static lt_err begin_room(lt_zero *z, int unit, bool *begun) {
     }
     LT_TRY(wait_for(z, &room->work)); /* Wait for a unit that was gathered and not used. */
     if (room->unit >= 0) {
-        place_weights(z, room->unit, NULL);
+        place_weights(z, room->unit, NULL, NULL);
     }
     room->unit = unit;
-    place_weights(z, unit, room->data);
-    return gather_coming(z, unit, room->data, &room->work);
+    place_weights(z, unit, room->data, room->blocks);
+    LT_TRY(gather_coming(z, unit, room->data, &room->work));
+    return gather_blocks(z, unit, room->blocks, &room->work);
 }
 
 /* Gather the unit, and begin with the next one: the unit above in a forward pass, below in a
@@ -483,7 +512,7 @@ static lt_err settle_rooms(lt_zero *z) {
         lt_zero_room *room = &z->weight_rooms[i];
         LT_TRY(wait_for(z, &room->work));
         if (room->unit >= 0) {
-            place_weights(z, room->unit, NULL);
+            place_weights(z, room->unit, NULL, NULL);
         }
         room->unit = -1;
     }

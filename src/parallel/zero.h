@@ -24,6 +24,9 @@
  *                                       leaves the other
  *     the embeddings and the head have rooms of their own
  *
+ * A frozen model may be kept in blocks (model/files/stored_weights.h): the bytes of a unit's blocks
+ * are divided and gathered beside its other weights.
+ *
  * In a pipeline a batch is a micro-batch's backward pass through a chunk of layers: each reduces
  * its gradients, and at level 3 its layers' weights are gathered, once forward and once backward.
  * Where a schedule defers the gradients of weights, a layer's gradients have a room from then on
@@ -41,10 +44,11 @@
 #define LT_ZERO_ROOMS 4 /* Embeddings, head, two layers. */
 
 typedef struct {
-    float *data;   /* F32, or the weights' type. */
-    int unit;      /* The unit in it; -1: none. */
-    lt_pass *pass; /* Of gradients: the pass that has it. */
-    bool in_use;   /* The pass has entered and not left it. */
+    float *data;           /* F32, or the weights' type. */
+    unsigned char *blocks; /* Of weights: those in block types; NULL: there are none. */
+    int unit;              /* The unit in it; -1: none. */
+    lt_pass *pass;         /* Of gradients: the pass that has it. */
+    bool in_use;           /* The pass has entered and not left it. */
     lt_comm_work work;
 } lt_zero_room;
 

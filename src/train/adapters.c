@@ -25,7 +25,6 @@ static bool trains_scores(const lt_recipe *r) {
 
 lt_err lt_adapters_check(const lt_recipe *r, int zero) {
     const bool drops = r->lora_dropout > 0.0;
-    char base[LT_OPTION_STR_BYTES];
     const struct {
         const char *what;
         bool asked;
@@ -49,11 +48,6 @@ lt_err lt_adapters_check(const lt_recipe *r, int zero) {
         if (refused[i].asked) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "lora.rank with %s: not built", refused[i].what);
         }
-    }
-    if (r->lora_base >= LT_LORA_BASE_AS_STORED && zero == 3) {
-        lt_option_text(lt_option_find(&lt_recipe_table, "lora.base"), r, base, sizeof base);
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "lora.base = %s with mesh.zero = 3: not built; with dtype it is", base);
     }
     return LT_OK;
 }
@@ -123,7 +117,7 @@ static lt_err resolve_base(lt_recipe *r, bool on_device) {
     if (r->lora_rank == 0) {
         return LT_OK;
     }
-    if (r->lora_base == LT_LORA_BASE_AUTO && decodes_in(r, on_device) && r->zero < 3) {
+    if (r->lora_base == LT_LORA_BASE_AUTO && decodes_in(r, on_device)) {
         LT_TRY(lt_weight_source_has_blocks(&blocks, r->init));
         r->lora_base = blocks ? LT_LORA_BASE_AS_STORED : LT_LORA_BASE_AUTO;
     }

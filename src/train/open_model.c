@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "model/alloc.h"
 #include "model/files/source.h"
+#include "model/files/stored_weights.h"
 #include "train/adapters.h"
 #include "train/checkpoint/checksum.h"
 #include "train/recipe/fit.h"
@@ -176,12 +177,17 @@ static lt_err open_adapters(lt_training *t, const lt_model_options *opened) {
     lt_lora_parts parts = {divided ? &t->parts.model : NULL, divided ? &t->parts.lora : NULL,
                            t->shards.level > 0 ? &t->parts.own_lora : NULL, NULL};
     lt_model_options all = *opened;
+    all.partition = &t->parts.model;
+    all.elsewhere = true;
     if (t->shards.frozen == NULL) {
         t->model = t->trained;
+    } else if (all.decoded) {
+        LT_TRY(lt_stored_slices_open(&t->model, t->recipe.init, &t->trained->spec, &all,
+                                     t->shards.n, t->shards.own));
     } else {
-        all.partition = &t->parts.model;
-        all.elsewhere = true;
         LT_TRY(lt_model_alloc(&t->model, &t->trained->spec, &all));
+    }
+    if (t->shards.frozen != NULL) {
         parts.weights = t->kept = t->trained;
     }
     LT_TRY(lt_adapters_open(&t->lora, t->model, &t->recipe, &parts));
@@ -194,8 +200,14 @@ static lt_err open_adapters(lt_training *t, const lt_model_options *opened) {
 
 lt_err lt_training_checksum(uint64_t *out, const lt_training *t) {
     const lt_model *held = t->lora == NULL ? t->trained : t->kept != NULL ? t->kept : t->model;
-    return lt_weights_checksum(out, held, t->world,
-                               t->lora != NULL ? t->shards.frozen : &t->shards);
+    uint64_t blocks = 0;
+    if (t->model->slices != NULL) {
+        LT_TRY(lt_weights_checksum(&blocks, t->model, t->world, t->shards.frozen));
+    }
+    LT_TRY(
+        lt_weights_checksum(out, held, t->world, t->lora != NULL ? t->shards.frozen : &t->shards));
+    *out += blocks;
+    return LT_OK;
 }
 
 lt_err lt_training_resolve_dtype(lt_recipe *r, bool on_device) {
@@ -248,7 +260,11 @@ lt_err lt_training_open_model(lt_training *t) {
     if (lt_training_host(t) != t) {
         t->trained = lt_training_host(t)->model;
     } else if (r->init[0] != '\0') {
-        LT_TRY(lt_model_open(&t->trained, r->init, &options));
+        lt_model_options own = options;
+        if (t->shards.frozen != NULL) { /* Blocks are apart. */
+            own.stored = own.decoded = false;
+        }
+        LT_TRY(lt_model_open(&t->trained, r->init, &own));
         LT_TRY(lt_recipe_adopt(&t->trained->spec, r, r->init));
         if (t->tokenizer != NULL && (int64_t)i->n_ids > t->trained->spec.vocab_size) {
             LT_FAIL(LT_ERR_ARG,

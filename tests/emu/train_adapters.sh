@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Adapters on meshes of emulated GPUs, beside experts, too, with magnitudes of their own (DoRA), and with dropout: losses and gradient norms are those of one CPU rank in fp32, and of one GPU in
-# bf16. The base comes unit by unit at mesh.zero 3, with a family whose small parameters ops want in fp32 beside bf16 weights; in blocks, it is divided by rows, columns and layers. Prints TAP.
+# bf16. The base comes unit by unit at mesh.zero 3, with a family whose small parameters ops want in fp32 beside bf16 weights; in blocks, it is divided by rows, columns, layers and bytes. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
 make -s emu 1>&2
@@ -52,9 +52,10 @@ mesh experts zero3 --mesh dp=2 --mesh.zero 3
 mesh dora tp --mesh tp=2
 mesh dora zero3 --mesh dp=2 --mesh.zero 3
 adapt blocks blocks cuda 1
-for mesh in tp=2 pp=2; do
-    adapt blocks "blocks-$mesh" cuda 2 --mesh $mesh
-    compare "adapters: a base in blocks of 8 bits, $mesh on two GPUs: one GPU" blocks "blocks-$mesh" 1e-3 1e-2
+for mesh in tp=2 pp=2 "dp=2 --mesh.zero 3"; do
+    # shellcheck disable=SC2086
+    adapt blocks "blocks-${mesh%% *}" cuda 2 --mesh $mesh
+    compare "adapters: a base in blocks of 8 bits, $mesh on two GPUs: one GPU" blocks "blocks-${mesh%% *}" 1e-3 1e-2
 done
 steps=3 # By the third, a pass of other adapters is replayed from its record, whose masks would be old.
 alone dropout

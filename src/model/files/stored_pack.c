@@ -19,8 +19,6 @@
 #include "tensor/block.h"
 #include "tensor/ops.h"
 
-#define ALIGN 64
-
 /* Where ranges come from: a file, with rows in pairs or not, or random numbers. */
 typedef struct {
     lt_model *m;
@@ -33,7 +31,7 @@ static size_t range_bytes(const lt_weight_range *range) {
 }
 
 static size_t aligned(size_t bytes) {
-    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    return (bytes + LT_STORED_ALIGN - 1) / LT_STORED_ALIGN * LT_STORED_ALIGN;
 }
 
 /* NF4_DOUBLE is encoded by way of NF4. */
@@ -175,6 +173,12 @@ static lt_err write_range(const making *k, int param, int range, unsigned char *
     lt_nf4_double_encode(dst, (float *)(dst + aligned(range_bytes(w))), once, n_blocks(w));
     free(once);
     return LT_OK;
+}
+
+lt_err lt_stored_range_write(lt_model *m, const lt_stored_origin (*origins)[LT_STORED_RANGES],
+                             int param, int range, unsigned char *dst) {
+    const making k = {m, origins, 0};
+    return write_range(&k, param, range, dst);
 }
 
 /* The largest range. */
@@ -373,17 +377,21 @@ done:
     return err;
 }
 
-/* The ids by which rows are decoded, as many as the longest range has. */
-static lt_err number_rows(lt_model *m) {
+int64_t lt_stored_most_rows(const lt_param_table *t, const lt_stored_weight *stored) {
     int64_t most = 0;
-    lt_err err;
-    int32_t *numbers;
-    for (int i = 0; i < m->table.n_params; i++) {
-        for (int j = 0; j < m->stored[i].n_ranges; j++) {
-            const int64_t rows = m->stored[i].ranges[j].w.shape[0];
+    for (int i = 0; i < t->n_params; i++) {
+        for (int j = 0; j < stored[i].n_ranges; j++) {
+            const int64_t rows = stored[i].ranges[j].w.shape[0];
             most = rows > most ? rows : most;
         }
     }
+    return most;
+}
+
+lt_err lt_stored_number_rows(lt_model *m) {
+    const int64_t most = lt_stored_most_rows(&m->table, m->stored);
+    lt_err err;
+    int32_t *numbers;
     m->row_numbers_bytes = (size_t)most * sizeof *numbers;
     numbers = malloc(m->row_numbers_bytes);
     if (numbers == NULL) {
@@ -403,7 +411,7 @@ lt_err lt_stored_weights_place(lt_model *m, const lt_stored_origin (*origins)[LT
     const making k = {m, origins, seed};
     LT_TRY(m->backend->host_memory || m->options.decoded ? copy_all(&k) : LT_OK);
     LT_TRY(m->options.decoded ? LT_OK : pack_all(&k));
-    LT_TRY(m->options.decoded ? number_rows(m) : LT_OK);
-    lt_param_table_skip_stored(&m->table, m->stored);
+    LT_TRY(m->options.decoded ? lt_stored_number_rows(m) : LT_OK);
+    lt_param_table_skip_stored(&m->table, m->stored, NULL);
     return LT_OK;
 }

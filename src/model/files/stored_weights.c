@@ -130,7 +130,7 @@ static lt_err check_cut(const finding *f, lt_dtype kept, const lt_stored_origin 
 static lt_err add_range(finding *f, lt_dtype type, lt_stored_origin o, const lt_box *held,
                         int64_t first_row) {
     const int64_t rows = held->extent[0], cols = held->extent[1];
-    const bool part = rows < o.rows || cols < o.cols;
+    const bool part = rows < o.rows || cols < o.cols || f->m->options.elsewhere;
     LT_TRY(check_cut(f, type, &o, cols));
     LT_ASSERT(f->stored.n_ranges < LT_STORED_RANGES);
     o.doubled = part && type == LT_NF4_DOUBLE;
@@ -298,42 +298,56 @@ done:
     return err;
 }
 
+void lt_stored_weights_found_close(lt_stored_found *f) {
+    free(f->origins);
+    lt_model_close(f->m);
+    lt_weight_source_close(&f->source);
+}
+
+lt_err lt_stored_weights_find(lt_stored_found *f, const char *path, const lt_model_spec *spec,
+                              const lt_model_options *o, bool on_device) {
+    widened_list told = {.n = 0};
+    lt_model_spec read;
+    *f = (lt_stored_found){.m = NULL};
+    LT_TRY(lt_weight_source_open(&f->source, &read, path));
+    LT_TRY(lt_model_begin(&f->m, spec != NULL ? spec : &read, o));
+    f->m->options.dtype = on_device ? LT_BF16 : LT_F32;
+    f->origins = calloc((size_t)f->m->table.n_params, sizeof *f->origins);
+    if (f->origins == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%d weights", f->m->table.n_params);
+    }
+    LT_TRY(find_all(f->m, on_device, &f->source, f->origins, &told));
+    if (spec != NULL) { /* To be opened. */
+        LT_TRY(check_type(f->m));
+        tell_widened(&told, f->m);
+    }
+    return LT_OK;
+}
+
 lt_err lt_stored_weights_measure(size_t *out, const char *path, const lt_model_options *o,
                                  bool on_device) {
     lt_err err = LT_OK;
-    widened_list told = {.n = 0};
-    lt_source source = {0};
-    lt_model_spec spec;
-    lt_model *m = NULL;
-    lt_stored_origin(*origins)[LT_STORED_RANGES] = NULL;
-    size_t copied = 0, numbers = 0;
+    lt_stored_found f;
+    lt_model *m;
+    size_t copied = 0, numbers;
     bool mapped = false;
 
-    LT_TRY(lt_weight_source_open(&source, &spec, path));
-    LT_TRY_DONE(lt_model_begin(&m, &spec, o));
-    m->options.dtype = on_device ? LT_BF16 : LT_F32;
-    origins = calloc((size_t)m->table.n_params, sizeof *origins);
-    if (origins == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "%d weights", m->table.n_params);
-    }
-    LT_TRY_DONE(find_all(m, on_device, &source, origins, &told));
+    LT_TRY_DONE(lt_stored_weights_find(&f, path, NULL, o, on_device));
+    m = f.m;
     for (int i = 0; i < m->table.n_params; i++) {
         for (int j = 0; j < m->stored[i].n_ranges; j++) {
             const lt_weight_range *range = &m->stored[i].ranges[j];
-            const bool moves = on_device || lt_stored_range_moves(range, &origins[i][j]);
-            const size_t rows = (size_t)range->w.shape[0];
+            const bool moves = on_device || lt_stored_range_moves(range, &f.origins[i][j]);
             copied += moves ? lt_stored_range_bytes(range) : 0;
             mapped = mapped || !moves;
-            numbers = o->decoded && rows > numbers ? rows : numbers;
         }
     }
-    lt_param_table_skip_stored(&m->table, m->stored);
+    numbers = o->decoded ? (size_t)lt_stored_most_rows(&m->table, m->stored) : 0;
+    lt_param_table_skip_stored(&m->table, m->stored, NULL);
     *out = lt_model_weights_bytes(&m->table, &m->options) + copied + numbers * sizeof(int32_t) +
-           (mapped ? lt_stored_mapped_bytes(&source, &m->table) : 0);
+           (mapped ? lt_stored_mapped_bytes(&f.source, &m->table) : 0);
 done:
-    free(origins);
-    lt_model_close(m);
-    lt_weight_source_close(&source);
+    lt_stored_weights_found_close(&f);
     return err;
 }
 
@@ -389,4 +403,5 @@ void lt_stored_weights_close(lt_model *m) {
     }
     free(m->stored_source);
     free(m->stored);
+    lt_stored_slices_close(m->slices);
 }

@@ -44,6 +44,9 @@ typedef struct {
 LT_MUST_USE lt_err lt_stored_weights_place(lt_model *m,
                                            const lt_stored_origin (*origins)[LT_STORED_RANGES],
                                            uint64_t seed);
+/* Rows of the longest range, and the ids 0, 1, ... of so many by which rows are decoded. */
+int64_t lt_stored_most_rows(const lt_param_table *t, const lt_stored_weight *stored);
+LT_MUST_USE lt_err lt_stored_number_rows(lt_model *m);
 /* Bytes of the mapped files that become resident when what this table holds of them is read. */
 size_t lt_stored_mapped_bytes(const lt_source *source, const lt_param_table *t);
 /* Must this range be copied on the host, and how many bytes does it then take? */
@@ -51,6 +54,49 @@ bool lt_stored_range_moves(const lt_weight_range *range, const lt_stored_origin 
 size_t lt_stored_range_bytes(const lt_weight_range *range);
 /* The model takes over the open source, which is left empty; on a device nothing more is read from
  * it. */
+/* A range as it is to be multiplied, to dst on the host, and behind it its scales. */
+LT_MUST_USE lt_err lt_stored_range_write(lt_model *m,
+                                         const lt_stored_origin (*origins)[LT_STORED_RANGES],
+                                         int param, int range, unsigned char *dst);
+/* A model without memory whose ranges point into its file. spec: what it is opened as, with a line
+ * of the log about what stays in other types; NULL: that of the file, and none. Close it also after
+ * a failure. */
+typedef struct {
+    lt_source source;
+    lt_model *m;
+    lt_stored_origin (*origins)[LT_STORED_RANGES];
+} lt_stored_found;
+LT_MUST_USE lt_err lt_stored_weights_find(lt_stored_found *f, const char *path,
+                                          const lt_model_spec *spec, const lt_model_options *o,
+                                          bool on_device);
+void lt_stored_weights_found_close(lt_stored_found *f);
+
+/* ---- Slices (stored_slices.c) ----
+ * The blocks of a unit lie one range behind the other, and n ranks divide their bytes into equal
+ * slices, wherever that cuts them. A layer computes once all of its unit's have been gathered
+ * (parallel/zero.h). All matrices of NF4_DOUBLE are kept in NF4, as parts are. */
+
+#define LT_STORED_ALIGN 64 /* Bytes: where ranges and slices begin. */
+
+typedef struct lt_stored_slices {
+    int n, own;
+    size_t *bytes;        /* (n_units): of one slice. */
+    unsigned char **base; /* (n_units): this rank's; NULL: the unit has no blocks. */
+} lt_stored_slices;
+
+/* Sets where ranges lie; bytes (n_units): of a unit's blocks, n slices. */
+void lt_stored_unit_bytes(size_t *bytes, const lt_param_table *t, lt_stored_weight *stored, int n);
+/* The same of a file, of the part that o->partition says; free *stored. */
+LT_MUST_USE lt_err lt_stored_slices_plan(lt_stored_weight **stored, size_t *bytes, const char *path,
+                                         const lt_model_options *o, bool on_device, int n);
+/* A model whose blocks are this rank's slices; its other weights are elsewhere. */
+LT_MUST_USE lt_err lt_stored_slices_open(lt_model **out, const char *path,
+                                         const lt_model_spec *spec, const lt_model_options *o,
+                                         int n, int own);
+/* From now on the blocks of the unit lie here; NULL: nowhere. unit -1: those of all. */
+void lt_stored_slices_use(lt_model *m, int unit, unsigned char *blocks);
+void lt_stored_slices_close(lt_stored_slices *s); /* Accepts NULL. */
+
 LT_MUST_USE lt_err lt_stored_weights_keep(lt_model *m, lt_source *source);
 void lt_stored_weights_close(lt_model *m);
 

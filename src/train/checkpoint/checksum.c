@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "model/alloc.h"
+#include "model/files/stored_weights.h"
 #include "parallel/whole.h"
 #include "tensor/block.h"
 
@@ -141,6 +142,14 @@ static lt_err rows_of(const summing *s, unsigned char **out, lt_dtype *type,
     return err;
 }
 
+/* The place of a row's first byte: that of element `local` of what is held of a matrix. */
+static uint64_t place_of(const summing *s, const lt_param *p, int64_t local, lt_dtype type) {
+    int64_t run;
+    const int64_t whole = lt_param_whole_index(&s->m->table, p, local, &run),
+                  row = whole / p->shape[1] * p->shape[1];
+    return (uint64_t)(p->whole_at + row) * PLACES + lt_dtype_row_bytes(type, whole - row);
+}
+
 /* Rows [first, end) of what is held of a matrix, which lie in one box, as far as a range has them:
  * by their bytes and by their place in the whole, so that the sum does not depend on who has
  * them. */
@@ -152,22 +161,46 @@ static lt_err add_rows(summing *s, const lt_param *p, const lt_weight_range *ran
     end = end < range_end ? end : range_end;
     for (int64_t at = first; at < end; at += most) {
         const int64_t n = end - at < most ? end - at : most;
-        int64_t run;
-        const int64_t whole = lt_param_whole_index(&s->m->table, p, at * cols, &run),
-                      row = whole / p->shape[1] * p->shape[1];
         unsigned char *rows = NULL;
         lt_dtype type;
         const lt_err err = rows_of(s, &rows, &type, range, at - range->first_row, n);
         if (err == LT_OK) {
             s->sum += sum_of_rows(rows, n, (int64_t)lt_dtype_row_bytes(type, cols),
-                                  (uint64_t)(p->whole_at + row) * PLACES +
-                                      lt_dtype_row_bytes(type, whole - row),
-                                  (uint64_t)p->shape[1] * PLACES);
+                                  place_of(s, p, at * cols, type), (uint64_t)p->shape[1] * PLACES);
         }
         free(rows);
         LT_TRY(err);
     }
     return LT_OK;
+}
+
+/* What of a range lies in the slice of its unit's blocks that this rank keeps. */
+static lt_err add_slice(summing *s, const lt_param *p, const lt_weight_range *range) {
+    const lt_stored_slices *of = s->m->slices;
+    const lt_tensor *w = &range->w;
+    const size_t row_bytes = lt_dtype_row_bytes(w->dtype, w->shape[1]), first = range->at,
+                 slice = (size_t)of->own * of->bytes[p->unit],
+                 slice_end = slice + of->bytes[p->unit];
+    size_t at = slice > first ? slice - first : 0, end = (size_t)w->shape[0] * row_bytes;
+    end = slice_end < first + end ? (slice_end > first ? slice_end - first : 0) : end;
+    unsigned char *const bytes = malloc(end > at ? end - at : 1), *from = bytes;
+    lt_err err = LT_OK;
+    if (bytes == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%zu bytes", end - at);
+    }
+    if (at < end) {
+        err = lt_model_download(s->m, bytes, of->base[p->unit] + (first + at - slice), end - at);
+    }
+    while (err == LT_OK && at < end) {
+        const size_t in_row = at % row_bytes, left = row_bytes - in_row,
+                     n = end - at < left ? end - at : left;
+        const int64_t local = (range->first_row + (int64_t)(at / row_bytes)) * w->shape[1];
+        s->sum += sum_of_rows(from, 1, (int64_t)n, place_of(s, p, local, w->dtype) + in_row, 0);
+        from += n;
+        at += n;
+    }
+    free(bytes);
+    return err;
 }
 
 static lt_err add_matrix(summing *s, const lt_param *p) {
@@ -177,7 +210,10 @@ static lt_err add_matrix(summing *s, const lt_param *p) {
         const lt_box *box = &lt_param_boxes(&s->m->table, p)[b];
         const int64_t end = row + box->extent[0];
         for (int j = 0; counts(s, p, box) && j < h->n_ranges; j++) {
-            LT_TRY(add_rows(s, p, &h->ranges[j], row, end));
+            const bool in_box = h->ranges[j].first_row >= row && h->ranges[j].first_row < end;
+            LT_TRY(s->m->slices == NULL ? add_rows(s, p, &h->ranges[j], row, end)
+                   : in_box             ? add_slice(s, p, &h->ranges[j])
+                                        : LT_OK);
         }
         row = end;
     }
@@ -199,7 +235,8 @@ static lt_err add_stored(summing *s) {
 static lt_err add_model(summing *s) {
     for (int i = 0; i < s->m->table.n_params; i++) {
         const lt_param *p = &s->m->table.params[i];
-        LT_TRY(p->at >= 0 && p->local_count > 0 ? add_param(s, p) : LT_OK);
+        const bool here = p->at >= 0 && p->local_count > 0 && !s->m->options.elsewhere;
+        LT_TRY(here ? add_param(s, p) : LT_OK);
     }
     return add_stored(s);
 }

@@ -2,10 +2,12 @@
 #include "train/recipe/fit.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/limits.h"
+#include "model/files/stored_weights.h"
 #include "parallel/schedule.h"
 #include "train/adapters.h"
 #include "train/chat_data.h"
@@ -42,10 +44,34 @@ lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device) {
         .decoded = lt_adapters_decode(r)};
 }
 
+/* Which matrices of model.init are kept in blocks, and how large they are. */
+static lt_err divide_blocks(lt_shards *frozen, const lt_recipe *r) {
+    const lt_partition full = lt_shards_full(frozen);
+    lt_model_options o = {.partition = &full, .elsewhere = true};
+    lt_stored_weight *stored = NULL;
+    size_t *bytes = calloc((size_t)frozen->full.n_units, sizeof *bytes);
+    if (bytes == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%d units", frozen->full.n_units);
+    }
+    lt_adapters_base(&o, r);
+    const lt_err err = lt_stored_slices_plan(&stored, bytes, r->init, &o,
+                                             lt_recipe_dtype(r) != LT_F32, frozen->n);
+    if (err != LT_OK) {
+        free(bytes);
+        return err;
+    }
+    lt_shards_keep_blocks(frozen, stored, bytes);
+    free(stored);
+    return LT_OK;
+}
+
 lt_err lt_fit_shards_open(lt_shards *s, const lt_world *w, const lt_recipe *r) {
     const lt_lora_options lora = lt_recipe_lora(r);
-    return lora.rank > 0 ? lt_shards_open_adapters(s, w, (int)r->zero, (int)r->shard, &lora)
-                         : lt_shards_open(s, w, (int)r->zero, (int)r->shard);
+    if (lora.rank == 0) {
+        return lt_shards_open(s, w, (int)r->zero, (int)r->shard);
+    }
+    LT_TRY(lt_shards_open_adapters(s, w, (int)r->zero, (int)r->shard, &lora));
+    return s->frozen != NULL && lt_adapters_decode(r) ? divide_blocks(s->frozen, r) : LT_OK;
 }
 
 lt_rank_parts lt_fit_parts(const lt_shards *s, bool adapters) {

@@ -209,6 +209,10 @@ static lt_err measure_slices(size_t *out, const lt_recipe *r, const lt_model_spe
     LT_TRY(lt_param_table_open_part(&own, spec, &part));
     lt_adapters_base(&o, r);
     *out = lt_model_weights_bytes(&own, &o);
+    for (int u = 0; frozen->block_bytes != NULL && u < frozen->full.n_units; u++) {
+        *out += frozen->block_bytes[u] / (size_t)frozen->n;
+    }
+    *out += (size_t)frozen->numbered_rows * sizeof(int32_t);
     lt_param_table_close(&own);
     return LT_OK;
 }

@@ -249,7 +249,7 @@ static void adapters(void **state) {
     compare(&adapted_reward, MODEL, heads);
     compare(&adapted_dapo, MODEL, shared);
     compare(&stored_dpo, MODEL, (const char *const[]){"pp=2,tp=2", NULL});
-    compare(&stored_dapo, MODEL, (const char *const[]){"tp=2", NULL});
+    compare(&stored_dapo, MODEL, (const char *const[]){"tp=2", "dp=2 mesh.zero=3", NULL});
 }
 
 /* Engine and trainer agree: in BF16, where lengths are rounded unless they come in F32, as far as

@@ -344,12 +344,13 @@ static void experts_resumed(void **state) {
 static void refused(void **state) {
     char text[1024];
     (void)state;
-    (void)snprintf(text, sizeof text, "model.init=%.240s lora.rank=2 lora.base=nf4", gqa.base);
-    lt_recipe *blocks = run_recipe("refused", text);
-    assert_int_equal(lt_adapters_check(blocks, 3), LT_ERR_UNSUPPORTED);
-    says("lora.base = nf4 with mesh.zero = 3");
-    assert_int_equal(lt_adapters_check(blocks, 2), LT_OK);
-    free(blocks);
+    (void)snprintf(text, sizeof text, "model.init=%.240s lora.rank=2 objective.kind=reward",
+                   gqa.base);
+    lt_recipe *scores = run_recipe("refused", text);
+    assert_int_equal(lt_adapters_check(scores, 3), LT_ERR_UNSUPPORTED);
+    says("a score head and mesh.zero = 3");
+    assert_int_equal(lt_adapters_check(scores, 2), LT_OK);
+    free(scores);
     static const char *const alone[][2] = {
         {"lora.dora=true", "lora.dropout and lora.dora"},
         {"objective.kind=dpo", "lora.dropout and another objective.kind"},
@@ -368,12 +369,16 @@ static void refused(void **state) {
     }
 }
 
-/* A base in blocks: whole on each rank, by rows and columns, by layers. A part has the numbers of
- * the whole: of NF4_DOUBLE, whose scales are of a whole matrix, and at a resume beside the base,
- * whose checksum does not depend on the mesh. */
+/* A base in blocks: whole on each rank, by rows and columns, by layers, by bytes. A part has the
+ * numbers of the whole: of NF4_DOUBLE, whose scales are of a whole matrix, and at a resume beside
+ * the base, whose checksum does not depend on the mesh. */
 static void quantised(void **state) {
-    static const half_run halves[2] = {{"dp=2,tp=2", "lora.base=nf4_double mesh.zero=2", 4},
-                                       {"pp=2", "lora.base=nf4_double batch.micro=2", 2}};
+    static const half_run halves[][2] = {
+        {{"dp=2,tp=2", "lora.base=nf4_double mesh.zero=2 batch.size=10", 4},
+         {"pp=2", "lora.base=nf4_double batch.micro=2 batch.size=10", 2}},
+        /* Slices of five ranks are cut inside rows. */
+        {{"dp=5", "lora.base=nf4_double mesh.zero=3 batch.size=10", 5},
+         {"dp=2,tp=2", "lora.base=nf4_double mesh.zero=3 batch.size=10", 4}}};
     static const ranks_model wide = {"wide", "model.layers=2 model.width=128 model.heads=4 "
                                              "model.kv_heads=2 model.ffn=256 model.family=qwen3"};
     ranks_adapted blocks;
@@ -387,10 +392,14 @@ static void quantised(void **state) {
     compare(&blocks, "tp=4", 4, "lora.base=q8_0 lora.init= lora.rank=2 lora.dora=true", &ranks_f32);
     compare(&blocks, "pp=2,tp=2", 4, "lora.base=q4_0 batch.micro=2 mesh.schedule=zb-h1",
             &ranks_f32);
-    (void)snprintf(all, sizeof all, "steps=8 batch.size=8 %s lora.base=nf4_double", blocks.options);
+    (void)snprintf(all, sizeof all, "steps=8 batch.size=10 %s lora.base=nf4_double",
+                   blocks.options);
     must(ranks_try(&one, "whole-blocks", all, NULL, 1, false), all);
-    resume(&blocks, halves, &one, "resumed-blocks");
+    resume(&blocks, halves[0], &one, "resumed-blocks");
+    resume(&blocks, halves[1], &one, "resumed-slices");
     ranks_result_free(&one);
+    compare(&blocks, "pp=2,dp=2", 4, "lora.base=q4_0 batch.micro=1 mesh.zero=3", &ranks_f32);
+    compare(&rows, "dp=2", 2, "lora.base=q8_0 mesh.zero=3 model.recompute=full", &ranks_f32);
 }
 
 int main(void) {
