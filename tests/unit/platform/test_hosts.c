@@ -63,6 +63,7 @@ static void lists(void **state) {
     counts_are(5, 6, 2, 3);
     counts_are(3, 4, 0, 1); /* Only four run. */
     lt_hosts_close(&h);
+    lt_hosts_close(&h); /* One that is closed is closed again. */
 
     /* The last ones are spare, until a rank is placed there. */
     open_hosts("a:2,b:2,c:2,d:2", 2, "", "10.0.0.9");

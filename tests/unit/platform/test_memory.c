@@ -55,6 +55,9 @@ static void repairs(void **state) {
     put(root, "node-0/own/rank-0/step-000000010/weights", "ten");
     put(root, "node-1/own/rank-1/step-000000010/other", "of node 1");
     put(root, "node-1/kept/rank-0/step-000000005/weights", "five");
+    put(root, "node-0/own/rank-0/step-000000001/first", "one");
+    put(root, "node-1/kept/rank-0/step-000000001/first", "one");
+    point(root, "set/step-000000001/first", "node-0/own/rank-0/step-000000001/first");
     point(root, "set/step-000000005", "node-0/own/rank-0/step-000000005");
     point(root, "set/step-000000010/weights", "node-0/own/rank-0/step-000000010/weights");
     point(root, "set/step-000000010/other", "node-1/own/rank-1/step-000000010/other");
@@ -66,6 +69,7 @@ static void repairs(void **state) {
     assert_int_equal(lt_file_remove_tree(lost), LT_OK);
     assert_false(holds(root, "set/step-000000005/weights", "five"));
     lt_memory_repair(root, 2);
+    assert_true(holds(root, "set/step-000000001/first", "one"));
     assert_true(holds(root, "set/step-000000005/weights", "five"));
     assert_true(holds(root, "set/step-000000010/other", "of node 1"));
     assert_true(holds(root, "set/step-000000015/other", "fifteen"));

@@ -298,6 +298,11 @@ static void agents_live(void **state) {
     assert_true(nodes.all[0].out_s >= before_s && nodes.all[0].out_s <= lt_clock_s());
     assert_int_equal(lt_path_join(node, nodes.root, "node-0"), LT_OK);
     assert_false(lt_file_exists(node));
+    nodes.back_s = 0.0; /* Never. */
+    (void)usleep(10000);
+    lt_nodes_look(&nodes, 1);
+    assert_false(nodes.agents.all[0].runs);
+    nodes.back_s = 0.2;
     lt_nodes_look(&nodes, 1);
     assert_false(nodes.agents.all[0].runs && lt_clock_s() - before_s < 0.2);
     until(&nodes, first_is_spare, "it is back");
