@@ -637,6 +637,29 @@ static void forks_copy_a_page_when_they_write(void **state) {
     lt_arena_close(&w.arena);
 }
 
+/* Beside a sequence that runs, one starts only if a page of each group is left for the former. A
+ * sequence of k sets, at least 12, holds k + 12 pages: 12 sets are those of 9 + 24 tokens and 3. */
+static void one_more_page_is_left_in_each_group(void **state) {
+    (void)state;
+    for (int64_t left = 1; left <= 2; left++) {
+        static world w;
+        const life *b;
+        int64_t sets;
+        open_groups(&w, 1, 8, 24, 1, 1, 9);
+        (void)add(&w, 60, 0, 1);
+        for (int i = 0; i < 3; i++) { /* In steps of 24 tokens. */
+            plan_and_run(&w);
+        }
+        sets = lt_pages_available(&w.s.pages) - left - 12;
+        assert_in_range(sets, 12, MAX_PAGES);
+        b = add(&w, sets * PAGE - 1, 0, 2);
+        assert_int_equal(lt_sched_most_pages(&w.s, sets * PAGE), sets + 12);
+        plan_and_run(&w);
+        assert_int_equal(b->seq.state, left == 2 ? LT_SEQ_RUNNING : LT_SEQ_WAITING);
+        lt_arena_close(&w.arena);
+    }
+}
+
 /* Two families of two sequences of 16 pages, in 48 pages: the first members wait, done, for the
  * second ones, for which there is no room. A family's members stand side by side, so the later
  * family gives way. */
@@ -690,6 +713,7 @@ int main(void) {
         cmocka_unit_test(pages_are_kept_for_their_time),
         cmocka_unit_test(forks_copy_a_page_when_they_write),
         cmocka_unit_test(a_family_that_waits_gives_way),
+        cmocka_unit_test(one_more_page_is_left_in_each_group),
         cmocka_unit_test(a_million_steps),
         cmocka_unit_test(sequences_with_a_window_hold_few_pages),
         cmocka_unit_test(groups_of_layers_give_back_what_is_theirs),
