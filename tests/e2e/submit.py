@@ -110,7 +110,7 @@ r = submit(*TENANT, "--gpus", "8..24", "--", "--data.valid", "it's $HOME", name=
 check("it is submitted, and stays in the run folder", r.stdout == "Submitted batch job 7\n" and os.path.exists(f"{scratch}/run/job.sbatch"), (r.stdout, r.stderr))
 p, runs, told = job(0)
 check("three nodes: dp=24", p.returncode == 0 and told == "" and len(runs) == 1 and runs[0][-7:] == [lateen, "train", ODD, "--data.valid", "it's $HOME", "--mesh", "dp=24"] and
-      {"--nodes=3", "--ntasks=24", "--nodelist=n1,n2,n3", "--mpi=pmix"} <= set(runs[0]), (runs, p.stderr_text))
+      {"--nodes=3", "--ntasks=24", "--nodelist=n1,n2,n3", "--mpi=pmix", "--wait=600"} <= set(runs[0]), (runs, p.stderr_text))
 p, runs, told = job(0, fit="n1 n3")
 check("two of them are fit: dp=16", runs[0][-1] == "dp=16" and "--nodelist=n1,n3" in runs[0], runs)
 p, runs, told = job(0, fit="n2")

@@ -73,8 +73,8 @@ run_on() { # nodes, their names
     if [ "$1" = 1 ]; then # The launcher keeps heartbeats, and starts ranks again after a fault.
         srun --nodes=1 --ntasks=1 --nodelist="$2" --cpus-per-task=$((node_gpus * cpus)) --no-kill "${in_step[@]}" "${in_image[@]}" \
             "$lateen" launch --ranks "$node_gpus" --retries "$retries" train "${train[@]}" --mesh "$mesh"
-    else
-        srun --mpi="$mpi" --nodes="$1" --ntasks=$(($1 * node_gpus)) --ntasks-per-node="$node_gpus" --nodelist="$2" --cpus-per-task="$cpus" \
+    else # Ranks end by themselves after a fault. Where one dies while MPI starts, MPI lets the others wait for ever: srun ends them.
+        srun --mpi="$mpi" --wait=600 --nodes="$1" --ntasks=$(($1 * node_gpus)) --ntasks-per-node="$node_gpus" --nodelist="$2" --cpus-per-task="$cpus" \
             --no-kill --kill-on-bad-exit=0 "${in_step[@]}" "${in_image[@]}" "$lateen" train "${train[@]}" --mesh "$mesh"
     fi
 }
