@@ -129,9 +129,11 @@ lt_err lt_opened_adapters(lt_lora **out, lt_model *m, const char *path) {
     lt_lora_config c = {.targets = NULL};
     lt_lora *l = NULL;
     LT_TRY_DONE(gguf ? lt_lora_gguf_config_read(&c, path, lt_model_get_spec(m))
-                     : lt_lora_config_read(&c, path, lt_model_get_spec(m)));
+                     : lt_lora_config_read_uneven(&c, path, lt_model_get_spec(m)));
     LT_TRY_DONE(lt_lora_open(&l, m, &c.options, 0));
-    LT_TRY_DONE(gguf ? lt_lora_gguf_load(l, path) : lt_lora_load(l, path));
+    LT_TRY_DONE(gguf       ? lt_lora_gguf_load(l, path)
+                : c.uneven ? lt_lora_load_uneven(l, path)
+                           : lt_lora_load(l, path));
     *out = l;
     l = NULL;
 done:

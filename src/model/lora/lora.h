@@ -209,9 +209,15 @@ typedef struct {
     lt_lora_options options;
     char *targets;  /* What options.targets points to. */
     double dropout; /* Dropout in training; inference has none. */
+    bool uneven;    /* Ranks, alphas or layers differ; see below. */
 } lt_lora_config;
 LT_MUST_USE lt_err lt_lora_config_read(lt_lora_config *out, const char *folder,
                                        const lt_model_spec *spec);
+/* The same where ranks and alphas may differ from module to module, and modules may have adapters
+ * in some layers only: `uneven` says whether they do. The options are then those of even adapters
+ * that compute the same: the largest rank, and a scale of 1. lt_lora_load_uneven reads them. */
+LT_MUST_USE lt_err lt_lora_config_read_uneven(lt_lora_config *out, const char *folder,
+                                              const lt_model_spec *spec);
 /* Only the tree of adapter_config.json, for a reader that takes ranks and layers from the tensors:
  * UNSUPPORTED as above, except that ranks may differ and layers be left out. Free with
  * json_decref. */
@@ -240,6 +246,10 @@ LT_MUST_USE lt_err lt_lora_check_folder(const char *folder);
 /* Read adapter_model.safetensors into lora->trained, of adapters of the same options. FORMAT: a
  * tensor is missing, of another shape, not finite, or of no adapter. */
 LT_MUST_USE lt_err lt_lora_load(lt_lora *l, const char *folder);
+/* The same into new adapters whose options lt_lora_config_read_uneven found: A gets rows of zeros
+ * up to the rank, B such columns and the module's scale as a factor. A module without adapters in a
+ * layer keeps a B of zeros. To be trained further they are no equals: their gradients differ. */
+LT_MUST_USE lt_err lt_lora_load_uneven(lt_lora *l, const char *folder);
 /* Read the (rows, cols) numbers of a tensor of such a file; cols 0: (rows). Free them with
  * free(). */
 LT_MUST_USE lt_err lt_lora_values(float **out, const lt_safetensors *file, const char *path,

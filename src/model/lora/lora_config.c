@@ -17,10 +17,12 @@
  * have regular expressions of names or of their ends; the first that matches counts.
  *
  * A model that computes with adapters as with a part of itself (lt_lora_open) has them in all
- * layers, of one rank and one alpha: an adapter that differs is refused there. A server's places
- * (lora_pool.h) take ranks and layers as the tensors have them. */
+ * layers, of one rank and one alpha. Training refuses a folder that differs; where adapters are
+ * only used or merged, it is read as even adapters that compute the same (lt_lora_load_uneven). A
+ * server's places (lora_pool.h) take ranks and layers as the tensors have them. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -402,15 +404,23 @@ typedef struct {
     const char *path;
     char targets[TARGETS_BYTES]; /* "q_proj,v_proj" */
     lt_lora_module_config of_all;
-    bool any; /* of_all has the rank and the alpha of the modules before. */
+    /* of_all has the rank and alpha of those before; where they are uneven, their largest rank. */
+    bool any;
+    bool may_differ, uneven; /* Ranks, alphas and layers: may they, and do they? */
 } reading;
 
-/* Ranks and alphas of all modules are the same. */
+/* Ranks and alphas of all modules are the same, unless they may differ. */
 static lt_err compare(reading *r, const char *module, const lt_lora_module_config *one) {
-    if (r->any && (one->rank != r->of_all.rank || one->alpha != r->of_all.alpha)) {
+    const bool same = !r->any || (one->rank == r->of_all.rank && one->alpha == r->of_all.alpha);
+    if (!same && r->may_differ) {
+        r->uneven = true;
+        r->of_all.rank = one->rank > r->of_all.rank ? one->rank : r->of_all.rank;
+        return LT_OK;
+    }
+    if (!same) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "%s: by rank_pattern and alpha_pattern %s has rank %lld and alpha %g, others have "
-                "%lld and %g: not built, except for a server's --lora",
+                "%lld and %g: not built for training",
                 r->path, module, (long long)one->rank, one->alpha, (long long)r->of_all.rank,
                 r->of_all.alpha);
     }
@@ -437,12 +447,13 @@ static lt_err add_row(reading *r, const lt_name_row *row) {
         LT_TRY(one.has ? compare(r, module, &one) : LT_OK);
         n += one.has;
     }
-    if (n > 0 && n < r->spec->n_layers) {
+    if (n > 0 && n < r->spec->n_layers && r->may_differ) {
+        r->uneven = true;
+    } else if (n > 0 && n < r->spec->n_layers) {
         lt_lora_short_name(module, r->spec, row);
         LT_FAIL(LT_ERR_UNSUPPORTED,
-                "%s: %s has adapters in %lld of %lld layers: not built, except for a server's "
-                "--lora",
-                r->path, module, (long long)n, (long long)r->spec->n_layers);
+                "%s: %s has adapters in %lld of %lld layers: not built for training", r->path,
+                module, (long long)n, (long long)r->spec->n_layers);
     }
     if (n > 0) {
         add_target(r, row);
@@ -494,19 +505,25 @@ static lt_err read_modules(reading *r) {
         LT_FAIL(LT_ERR_FORMAT, "%s: target_modules names no module of %s that can have adapters",
                 r->path, lt_family_name(r->spec->family));
     }
+    if (r->uneven && found > 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: ranks, alphas or layers of adapters differ, and experts have some: not built",
+                r->path);
+    }
     if (all) {
         (void)snprintf(r->targets, sizeof r->targets, "%s", LT_LORA_ALL);
     }
     return LT_OK;
 }
 
-lt_err lt_lora_config_read(lt_lora_config *out, const char *folder, const lt_model_spec *spec) {
+static lt_err config_read(lt_lora_config *out, const char *folder, const lt_model_spec *spec,
+                          bool may_differ) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
     json_t *config = NULL;
     bool rs = false, dora = false;
     lt_lora_config c = {.targets = NULL};
-    reading r = {.spec = spec, .path = path};
+    reading r = {.spec = spec, .path = path, .may_differ = may_differ};
 
     LT_TRY(lt_path_join(path, folder, LT_LORA_CONFIG));
     LT_TRY_DONE(load_checked(&config, folder, spec, true));
@@ -524,12 +541,25 @@ lt_err lt_lora_config_read(lt_lora_config *out, const char *folder, const lt_mod
                                   .scaling = rs ? LT_LORA_BY_ROOT : LT_LORA_BY_RANK,
                                   .dora = dora,
                                   .targets = c.targets};
+    c.uneven = r.uneven;
+    if (r.uneven) { /* A scale of 1: lt_lora_load_uneven puts each module's own into its B. */
+        c.options.alpha = rs ? sqrt((double)c.options.rank) : (double)c.options.rank;
+    }
     *out = c;
     c = (lt_lora_config){.targets = NULL};
 done:
     lt_lora_config_close(&c);
     json_decref(config);
     return err;
+}
+
+lt_err lt_lora_config_read(lt_lora_config *out, const char *folder, const lt_model_spec *spec) {
+    return config_read(out, folder, spec, false);
+}
+
+lt_err lt_lora_config_read_uneven(lt_lora_config *out, const char *folder,
+                                  const lt_model_spec *spec) {
+    return config_read(out, folder, spec, true);
 }
 
 lt_err lt_lora_dora_of(bool *dora, const char *folder) {

@@ -38,8 +38,10 @@ typedef struct {
     char name[LT_LORA_TENSOR_BYTES];
     const lt_param *param;
     int64_t first, rows, cols;
-    bool transposed;   /* Here (cols, rows). */
-    int64_t n_experts; /* Over 0: here (n_experts, rows, cols / n_experts), see above. */
+    bool transposed;          /* Here (cols, rows). */
+    char matrix;              /* 'A', 'B'; 0: another tensor. */
+    const lt_lora_part *part; /* NULL: of no module of a layer, or of experts. */
+    int64_t n_experts;        /* Over 0: here (n_experts, rows, cols / n_experts), see above. */
 } tensor;
 
 static int dims_of(const tensor *t) {
@@ -94,8 +96,18 @@ static lt_err each_part(const lt_lora *l, const lt_lora_site *s, int i, tensor_f
     const lt_lora_part *p = &s->parts[i];
     const int64_t rank = l->options.rank, cols = params[s->a].shape[1];
     char module[LT_FOREIGN_NAME_BYTES];
-    tensor a = {.param = &params[s->a], .first = i * rank * cols, .rows = rank, .cols = cols},
-           b = {.param = &params[s->b], .first = p->b_row * rank, .rows = p->n_rows, .cols = rank};
+    tensor a = {.param = &params[s->a],
+                .first = i * rank * cols,
+                .rows = rank,
+                .cols = cols,
+                .matrix = 'A',
+                .part = p},
+           b = {.param = &params[s->b],
+                .first = p->b_row * rank,
+                .rows = p->n_rows,
+                .cols = rank,
+                .matrix = 'B',
+                .part = p};
     lt_lora_module(module, p, a.param->layer);
     snprintf(a.name, sizeof a.name, LT_LORA_TENSOR, module, 'A');
     snprintf(b.name, sizeof b.name, LT_LORA_TENSOR, module, 'B');
@@ -110,7 +122,7 @@ static lt_err each_part(const lt_lora *l, const lt_lora_site *s, int i, tensor_f
     if (s->m < 0) {
         return LT_OK;
     }
-    tensor m = {.param = &params[s->m], .first = p->b_row, .rows = p->n_rows};
+    tensor m = {.param = &params[s->m], .first = p->b_row, .rows = p->n_rows, .part = p};
     snprintf(m.name, sizeof m.name, LT_DORA_TENSOR, module);
     return fn(ctx, &m);
 }
@@ -146,6 +158,8 @@ typedef struct {
     const lt_safetensors *file;
     const char *path;
     size_t n_read;
+    const json_t *config; /* Of uneven adapters; else NULL. */
+    bool by_root;         /* Uneven: the scale is alpha over the root of the rank. */
 } reading;
 
 /* "(4, 24)", "(24)" */
@@ -209,11 +223,61 @@ lt_err lt_lora_transpose(float **out, const float *x, int64_t rows, int64_t cols
     return LT_OK;
 }
 
+/* A or B of a module, (rows, cols), from one of a smaller rank in the file: zeros behind it. */
+static lt_err read_widened(float **out, const reading *r, const tensor *t,
+                           const lt_lora_module_config *module) {
+    const bool a = t->matrix == 'A';
+    const int64_t rows = a ? module->rank : t->rows, cols = a ? t->cols : module->rank;
+    const double scale = module->alpha /
+                         (r->by_root ? sqrt((double)module->rank) : (double)module->rank);
+    const float factor = a ? 1.0f : (float)(scale / (double)r->l->scale);
+    float *values = NULL, *wide = NULL;
+    lt_err err = LT_OK;
+    LT_TRY(lt_lora_values(&values, r->file, r->path, t->name, rows, cols));
+    wide = calloc((size_t)count_of(t), sizeof *wide);
+    if (wide == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s: %lld numbers", t->name, (long long)count_of(t));
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t k = 0; k < cols; k++) {
+            wide[i * t->cols + k] = factor * values[i * cols + k];
+        }
+    }
+    *out = wide;
+done:
+    free(values);
+    return err;
+}
+
+/* Does the file have this tensor, and of which rank? Those of even adapters it has all. */
+static lt_err module_of(lt_lora_module_config *out, const reading *r, const tensor *t) {
+    char module[LT_FOREIGN_NAME_BYTES];
+    *out = (lt_lora_module_config){.has = true, .rank = r->l->options.rank};
+    if (r->config == NULL || t->part == NULL) {
+        return LT_OK;
+    }
+    lt_lora_module(module, t->part, t->param->layer);
+    LT_TRY(
+        lt_lora_config_module(out, r->config, module, lt_lora_is_module(t->part->name), r->path));
+    if (!out->has && lt_safetensors_find(r->file, t->name) != NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "%s has %s, but " LT_LORA_CONFIG " has no adapter for %s", r->path,
+                t->name, module);
+    }
+    return LT_OK;
+}
+
 static lt_err read_tensor(void *ctx, const tensor *t) {
     reading *r = ctx;
     lt_err err = LT_OK;
     float *values = NULL, *turned = NULL;
-    LT_TRY_DONE(lt_lora_values(&values, r->file, r->path, t->name, t->rows, t->cols));
+    lt_lora_module_config module;
+    LT_TRY(module_of(&module, r, t));
+    if (!module.has) {
+        return LT_OK;
+    }
+    LT_TRY_DONE(r->config != NULL && t->matrix != 0
+                    ? read_widened(&values, r, t, &module)
+                    : lt_lora_values(&values, r->file, r->path, t->name, t->rows, t->cols));
     LT_TRY_DONE(t->transposed      ? lt_lora_transpose(&turned, values, t->rows, t->cols, 1.0f)
                 : t->n_experts > 0 ? turn_experts(&turned, values, t, false)
                                    : LT_OK);
@@ -325,11 +389,16 @@ static lt_err name_other(const lt_lora *l, const lt_safetensors *file, const cha
     return LT_OK;
 }
 
-lt_err lt_lora_load(lt_lora *l, const char *folder) {
+/* config: of uneven adapters. */
+static lt_err load(lt_lora *l, const char *folder, const json_t *config) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
     lt_safetensors file = {0};
-    reading r = {.l = l, .file = &file, .path = path};
+    reading r = {.l = l,
+                 .file = &file,
+                 .path = path,
+                 .config = config,
+                 .by_root = l->options.scaling == LT_LORA_BY_ROOT};
     LT_TRY(lt_path_join(path, folder, LT_LORA_WEIGHTS));
     LT_TRY(lt_safetensors_open(&file, path));
     LT_TRY_DONE(each_tensor(l, read_tensor, &r));
@@ -338,6 +407,19 @@ lt_err lt_lora_load(lt_lora *l, const char *folder) {
     l->params->version++;
 done:
     lt_safetensors_close(&file);
+    return err;
+}
+
+lt_err lt_lora_load(lt_lora *l, const char *folder) {
+    return load(l, folder, NULL);
+}
+
+lt_err lt_lora_load_uneven(lt_lora *l, const char *folder) {
+    json_t *config = NULL;
+    lt_err err;
+    LT_TRY(lt_lora_config_load(&config, folder, &l->base->spec));
+    err = load(l, folder, config);
+    json_decref(config);
     return err;
 }
 

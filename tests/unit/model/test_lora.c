@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/json.h"
 
-#define SFT "tests/golden/sft"
+#define SFT    "tests/golden/sft"
+#define UNEVEN "tests/golden/serve/lora/"
 
 /* F32 sums in another order: W x + s B (A x), or (W + s B A) x. */
 #define TOLERANCE_SUMS 3e-6
@@ -405,6 +407,98 @@ static void written_as_it_was_read(void **state) {
     }
 }
 
+/* Ranks and alphas that differ, and layers without adapters, beside the model and merged: the
+ * log-probabilities of PEFT in float64 (tools/make_lora_goldens.py). */
+static void uneven_as_peft(void **state) {
+    json_t *peft, *one;
+    size_t k;
+    int n_uneven = 0;
+    (void)state;
+    must(lt_json_load(&peft, UNEVEN "lora.json", (size_t)1 << 20), "golden");
+    json_array_foreach(json_object_get(peft, "cases"), k, one) {
+        const json_t *names = json_object_get(one, "adapters"),
+                     *want = json_object_get(one, "logprobs");
+        char folder[128];
+        int32_t ids[32];
+        float loss[32];
+        int32_t best[32];
+        lt_lora_config c;
+        lt_lora *l = NULL;
+        lt_model *m;
+        const int64_t n = (int64_t)json_array_size(json_object_get(peft, "tokens"));
+        if (json_array_size(names) != 1 ||
+            json_number_value(json_array_get(json_object_get(one, "scales"), 0)) != 1.0) {
+            continue;
+        }
+        (void)snprintf(folder, sizeof folder, UNEVEN "%s",
+                       json_string_value(json_array_get(names, 0)));
+        for (int64_t i = 0; i < n; i++) {
+            ids[i] = (int32_t)json_integer_value(
+                json_array_get(json_object_get(peft, "tokens"), (size_t)i));
+        }
+        m = open_base("tests/golden/model/llama3", lt_backend_cpu(), LT_F32);
+        must(lt_lora_config_read_uneven(&c, folder, &m->spec), folder);
+        n_uneven += c.uneven;
+        must(lt_lora_open(&l, m, &c.options, 1), folder);
+        must(c.uneven ? lt_lora_load_uneven(l, folder) : lt_lora_load(l, folder), folder);
+        lt_lora_config_close(&c);
+        for (int merged = 0; merged < 2; merged++) {
+            lt_session *s = NULL;
+            must(merged == 1 ? lt_lora_merge(l) : LT_OK, folder);
+            must(lt_session_open(&s, m, 1, n), folder);
+            must(lt_session_score(s, 0, ids, n - 1, ids + 1, loss, best), folder);
+            for (int64_t i = 0; i < n - 1; i++) {
+                const double wanted = json_number_value(json_array_get(want, (size_t)i));
+                if (fabs((double)loss[i] + wanted) > 1e-4 * (1.0 + fabs(wanted))) {
+                    fail_msg("%s: token %d: %g, not %g", folder, (int)i, -(double)loss[i], wanted);
+                }
+            }
+            lt_session_close(s);
+        }
+        lt_lora_close(l);
+        lt_model_close(m);
+    }
+    assert_int_equal(n_uneven, 2);
+    json_decref(peft);
+}
+
+/* A tensor of a module that adapter_config.json leaves out is not passed over. */
+static void uneven_with_another_tensor(void **state) {
+    char folder[] = "/tmp/lateen-lora-XXXXXX", path[LT_PATH_BYTES];
+    static const char text[] =
+        "{\"peft_type\": \"LORA\", \"r\": 6, \"lora_alpha\": 9, \"use_rslora\": true, "
+        "\"target_modules\": \"all-linear\", \"exclude_modules\": [\"layers.1.mlp.up_proj\"], "
+        "\"rank_pattern\": {\"q_proj\": 3}}";
+    static const char last[] =
+        "{\"peft_type\": \"LORA\", \"r\": 6, \"lora_alpha\": 9, "
+        "\"target_modules\": [\"q_proj\", \"down_proj\"], \"rank_pattern\": {\"down_proj\": 3}}";
+    lt_model *m = open_base("tests/golden/model/llama3", lt_backend_cpu(), LT_F32);
+    lt_lora_config c;
+    lt_lora *l = NULL;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    must(lt_path_join(path, folder, "adapter_model.safetensors"), path);
+    must(lt_file_copy(UNEVEN "green/adapter_model.safetensors", path, 1 << 20), path);
+    must(lt_path_join(path, folder, "adapter_config.json"), path);
+    must(lt_file_write_atomic(path, text, sizeof text - 1), path);
+    must(lt_lora_config_read_uneven(&c, folder, &m->spec), folder);
+    assert_true(c.uneven && c.options.rank == 6);
+    must(lt_lora_open(&l, m, &c.options, 1), folder);
+    lt_lora_config_close(&c);
+    assert_int_equal(lt_lora_load_uneven(l, folder), LT_ERR_FORMAT);
+    says("has no adapter for model.layers.1.mlp.up_proj");
+    /* The largest rank, also if a smaller one comes last. */
+    must(lt_file_write_atomic(path, last, sizeof last - 1), path);
+    must(lt_lora_config_read_uneven(&c, folder, &m->spec), folder);
+    assert_true(c.uneven && c.options.rank == 6 && c.options.alpha == 6.0);
+    lt_lora_config_close(&c);
+    assert_int_equal(lt_lora_config_read(&c, folder, &m->spec), LT_ERR_UNSUPPORTED);
+    says("has rank 3");
+    lt_lora_close(l);
+    lt_model_close(m);
+    assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+}
+
 static void refused_by_name(void **state) {
     static const char *const cases[][2] = {
         {"{\"use_dora\": true}",
@@ -482,6 +576,7 @@ int main(void) {
         cmocka_unit_test(targets),         cmocka_unit_test(new_ones),
         cmocka_unit_test(merges_as_peft),  cmocka_unit_test(written_as_it_was_read),
         cmocka_unit_test(refused_by_name), cmocka_unit_test(passes_refuse),
+        cmocka_unit_test(uneven_as_peft),  cmocka_unit_test(uneven_with_another_tensor),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
