@@ -184,7 +184,7 @@ static const char *inexpressible(const lt_model_spec *s) {
         return "layers without experts beside layers with experts";
     }
     if (s->qk_norm != own->qk_norm) {
-        return s->qk_norm ? "norms of queries and keys" : "a lack of norms of queries and keys";
+        return s->qk_norm ? "norms of queries and keys" : "no norms of queries and keys";
     }
     if (s->moe_normalise != (own->moe_normalise || traits->normalised) && s->n_experts > 0) {
         return "weights of experts that are not divided by their sum";
@@ -198,7 +198,7 @@ static const char *inexpressible(const lt_model_spec *s) {
     }
     if (!traits->scales &&
         fabsf(lt_model_layer(s, 0).attn_scale / lt_gguf_attn_scale(s) - 1.0f) > 1e-5f) {
-        return "a scale of attention other than the one that such files imply";
+        return "another attention scale than the one that such files imply";
     }
     for (int64_t i = 0; i < s->n_layers; i++) {
         if (s->no_rope[i] != (traits->no_rope_every > 0 && (i + 1) % traits->no_rope_every == 0)) {

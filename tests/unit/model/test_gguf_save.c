@@ -379,7 +379,7 @@ static void windows_are_read_layer_by_layer(void **state) {
         }
         unlink(path);
         if (cases[c].flags == uneven) {
-            refused(&s, "windows in layers that no period names");
+            refused(&s, "sliding windows in layers that do not repeat with a period");
         }
     }
 }
@@ -389,10 +389,10 @@ static void other_arithmetic_than_the_architectures_is_refused(void **state) {
     (void)state;
     s.n_kv_heads = 4;
     s.act = LT_ACT_RELU;
-    refused(&s, "another activation");
+    refused(&s, "an activation function other than");
     s = small(LT_FAMILY_LLAMA);
     s.act = LT_ACT_GELU;
-    refused(&s, "another activation");
+    refused(&s, "an activation function other than");
     s.act = LT_ACT_SILU;
     s.gated = false;
     refused(&s, "without a gate");
