@@ -194,14 +194,15 @@ def lagging(work):
         name = f"{fragments} fragments, overlap {overlap}"
         args = {**SMALL, "out": f"{work}/lagging-{fragments}-{overlap}", "steps": 18, "diloco.every": 4 * fragments, "diloco.fragments": fragments, "diloco.overlap": overlap, "diloco.bits": 4}
         slow = start(args, 1)
-        wait_for(lambda: os.path.exists(f"{args['out']}/rounds/step-000000004/site-1.part-0"))
+        left = range(4, 4 + max(overlap, 1), 4)  # The rounds that it begins: their parts are written while it computes.
+        for step in left:
+            wait_for(lambda: glob.glob(f"{args['out']}/rounds/step-{step:09}/site-1.part-[0-9]"))
         wait_for(lambda: os.path.exists(f"{args['out']}/site-1/metrics.jsonl") and len(rows(args["out"], 1, "train")) == 4 + max(overlap - 1, -1))
         slow.send_signal(signal.SIGSTOP)
         wrong = start({**args, "diloco.deadline": 0.2}, 0).wait(PATIENCE) and log_of(args, 0)
         slow.send_signal(signal.SIGCONT)
         check(f"{name}: a site that lags", wrong or slow.wait(PATIENCE) and log_of(args, 1))
         met = [(r["round"], r["sites"]) for r in rows(args["out"], 0, "outer")]
-        left = range(4, 4 + max(overlap, 1), 4)  # The rounds that it has begun.
         check(f"{name}: the other went on without it", met != [(s, [0, 1] if s in left else [0]) for s in (4, 8, 12, 16, 18)] and met)
         check(f"{name}: it goes on where the other is", [r["step"] for r in rows(args["out"], 1, "train")] != list(range(1, 5 + overlap)) and rows(args["out"], 1, "train")[-1])
         last = [weights(args["out"], site, 18) for site in range(2)]
