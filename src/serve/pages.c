@@ -18,14 +18,22 @@ void lt_pages_carve(lt_pages *p, lt_arena *a) {
     p->bucket = lt_arena_take(a, (size_t)p->n_buckets * sizeof *p->bucket, LT_ARENA_ALIGN);
 }
 
+/* The i-th page that is taken from a new pool. A set takes one for each group; the pages of a group
+ * lie behind each other, since attention reads them in turn. */
+static int32_t nth_free(const lt_pages *p, int64_t i) {
+    const int64_t groups = lt_pages_groups(p), of_group = p->n_pages / groups;
+    return (int32_t)(i < groups * of_group ? i % groups * of_group + i / groups : i);
+}
+
 void lt_pages_reset(lt_pages *p) {
     LT_ASSERT(lt_pages_groups(p) > 0 && (p->window > 0) == (p->n_windowed > 0));
     LT_ASSERT(p->n_windowed > 0 || p->n_full == 1);
     for (int64_t i = 0; i < p->n_pages; i++) {
-        p->page[i] = (lt_page){.parent = LT_NO_PAGE,
-                               .hash_next = LT_NO_PAGE,
-                               .prev = LT_NO_PAGE,
-                               .next = i + 1 < p->n_pages ? (int32_t)(i + 1) : LT_NO_PAGE};
+        p->page[nth_free(p, i)] = (lt_page){.parent = LT_NO_PAGE,
+                                            .hash_next = LT_NO_PAGE,
+                                            .prev = LT_NO_PAGE,
+                                            .next = i + 1 < p->n_pages ? nth_free(p, i + 1)
+                                                                       : LT_NO_PAGE};
     }
     for (int64_t i = 0; i < p->n_buckets; i++) {
         p->bucket[i] = LT_NO_PAGE;

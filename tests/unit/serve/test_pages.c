@@ -298,6 +298,31 @@ static void groups_need_what_their_layers_read(void **state) {
     }
 }
 
+/* Sets are taken from a new pool such that the pages of a group lie behind each other; what remains
+ * of 8 pages for 3 groups comes last. */
+static void new_pages_of_a_group_are_neighbours(void **state) {
+    static const int32_t order[N] = {0, 2, 4, 1, 3, 5, 6, 7};
+    world w = {.p = {.n_pages = N,
+                     .page_tokens = PAGE,
+                     .n_full = 1,
+                     .n_windowed = 2,
+                     .window = WINDOW,
+                     .most_cached = N}};
+    (void)state;
+    lt_pages_carve(&w.p, &w.arena);
+    assert_int_equal(lt_arena_open(&w.arena, "pages"), LT_OK);
+    lt_pages_carve(&w.p, &w.arena);
+    lt_pages_reset(&w.p);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(lt_pages_take(&w.p), order[i]);
+    }
+    assert_int_equal(lt_pages_take(&w.p), LT_NO_PAGE);
+    for (int32_t i = 0; i < N; i++) {
+        lt_pages_drop(&w.p, i);
+    }
+    close_world(&w);
+}
+
 /* A text that is erased leaves the others alone, and pages that are held or have children. */
 static void a_text_is_erased(void **state) {
     int32_t tokens[N * PAGE], table[N], held[N];
@@ -454,6 +479,7 @@ int main(void) {
                                        cmocka_unit_test(they_give_way_to_sequences),
                                        cmocka_unit_test(a_window_needs_its_last_pages),
                                        cmocka_unit_test(groups_need_what_their_layers_read),
+                                       cmocka_unit_test(new_pages_of_a_group_are_neighbours),
                                        cmocka_unit_test(a_text_is_erased),
                                        cmocka_unit_test(drafts_of_a_page_end_with_it),
                                        cmocka_unit_test(each_damage_is_named)};
