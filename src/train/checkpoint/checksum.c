@@ -26,18 +26,26 @@ typedef struct {
     uint64_t sum;
 } summing;
 
+/* What the upper 32 bits of a place add to its lower ones. */
+static uint32_t high_of(uint64_t place) {
+    return (uint32_t)(place >> 32) * 0xC2B2AE35u;
+}
+
+/* Of the value x at a place of the whole model. */
+static uint64_t product(uint32_t x, uint32_t at) {
+    return (uint64_t)(x + at * 0x9E3779B9u) * (at * 0x85EBCA6Bu | 1u);
+}
+
 /* n elements from element `first` of the whole model on. */
 static uint64_t sum_of(const void *data, lt_dtype dtype, int64_t first, int64_t n) {
     const uint32_t *wide = data;
     const uint16_t *narrow = data;
     const bool is_wide = dtype == LT_F32;
-    const uint32_t high = (uint32_t)((uint64_t)first >> 32) * 0xC2B2AE35u;
+    const uint32_t high = high_of((uint64_t)first);
     uint64_t sum = 0;
 #pragma omp parallel for simd reduction(+ : sum) if (n > 65536)
     for (int64_t i = 0; i < n; i++) {
-        const uint32_t at = (uint32_t)(first + i) + high;
-        const uint32_t x = is_wide ? wide[i] : narrow[i];
-        sum += (uint64_t)(x + at * 0x9E3779B9u) * (at * 0x85EBCA6Bu | 1u);
+        sum += product(is_wide ? wide[i] : narrow[i], (uint32_t)(first + i) + high);
     }
     return sum;
 }
@@ -94,8 +102,8 @@ static lt_err add_bytes(summing *s, const char *data, size_t bytes) {
     return LT_OK;
 }
 
-/* Rows of bytes; the first byte of the first is the `first`-th, that of the next one `step` after
- * it. */
+/* n rows of bytes. The first row begins at place `first` of the whole model, and each row begins
+ * `step` places behind the one before. */
 static uint64_t sum_of_rows(const unsigned char *data, int64_t n, int64_t bytes, uint64_t first,
                             uint64_t step) {
     uint64_t sum = 0;
@@ -103,10 +111,9 @@ static uint64_t sum_of_rows(const unsigned char *data, int64_t n, int64_t bytes,
     for (int64_t r = 0; r < n; r++) {
         const unsigned char *row = data + r * bytes;
         const uint64_t row_at = first + (uint64_t)r * step;
-        const uint32_t high = (uint32_t)(row_at >> 32) * 0xC2B2AE35u, low = (uint32_t)row_at;
+        const uint32_t high = high_of(row_at), low = (uint32_t)row_at;
         for (int64_t i = 0; i < bytes; i++) {
-            const uint32_t at = low + (uint32_t)i + high;
-            sum += (uint64_t)(row[i] + at * 0x9E3779B9u) * (at * 0x85EBCA6Bu | 1u);
+            sum += product(row[i], low + (uint32_t)i + high);
         }
     }
     return sum;
@@ -142,7 +149,8 @@ static lt_err rows_of(const summing *s, unsigned char **out, lt_dtype *type,
     return err;
 }
 
-/* The place of a row's first byte: that of element `local` of what is held of a matrix. */
+/* The place in the whole model of the first byte of a row, whose first element is element `local`
+ * of the part of the matrix that this rank holds. */
 static uint64_t place_of(const summing *s, const lt_param *p, int64_t local, lt_dtype type) {
     int64_t run;
     const int64_t whole = lt_param_whole_index(&s->m->table, p, local, &run),
