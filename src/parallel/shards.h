@@ -50,7 +50,8 @@ LT_MUST_USE lt_err lt_shards_open(lt_shards *s, const lt_world *w, int level, in
 /* The same of adapters. */
 LT_MUST_USE lt_err lt_shards_open_adapters(lt_shards *s, const lt_world *w, int level,
                                            int per_group, const lt_lora_options *adapters);
-/* Some matrices of the model are kept in blocks, and have no elements. Takes the bytes. */
+/* Leave matrices that are kept in blocks (stored) out of the elements that are divided. bytes
+ * (n_units), the size of each unit's blocks, becomes s->block_bytes, freed by lt_shards_close. */
 void lt_shards_keep_blocks(lt_shards *s, const lt_stored_weight *stored, size_t *bytes);
 void lt_shards_close(lt_shards *s);
 

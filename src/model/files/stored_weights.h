@@ -84,7 +84,8 @@ typedef struct lt_stored_slices {
     unsigned char **base; /* (n_units): this rank's; NULL: the unit has no blocks. */
 } lt_stored_slices;
 
-/* Sets where ranges lie; bytes (n_units): of a unit's blocks, n slices. */
+/* Sets the offset `at` of each range within its unit, and bytes (n_units): the size of each unit's
+ * blocks, padded for n equal slices. */
 void lt_stored_unit_bytes(size_t *bytes, const lt_param_table *t, lt_stored_weight *stored, int n);
 /* The same of a file, of the part that o->partition says; free *stored. */
 LT_MUST_USE lt_err lt_stored_slices_plan(lt_stored_weight **stored, size_t *bytes, const char *path,

@@ -1,23 +1,24 @@
 /* page_groups.h: which layers of a model share a page of the key/value cache.
  *
- * A page (serve/pages.h) holds the keys and values of some tokens in the layers of one group. Where
- * some layers see all tokens and others only those of a window, the two kinds have groups of their
- * own, so that a sequence can give back what lies behind the window and keep the rest. All groups
- * have room for the same number of layers, `n_places`: so a page is equally large in each, one pool
- * has the pages of all, and memory that short texts use for the windows serves long texts for the
- * other layers. Gemma 3's 48 layers, every sixth of which sees all, are six groups of eight:
+ * A page (serve/pages.h) holds the keys and values of some tokens for the layers of one group. Full
+ * layers attend to all tokens, and windowed layers to the last tokens only. The two kinds are in
+ * different groups, so that a sequence can free the pages behind the window of windowed layers and
+ * keep those of full layers. Each group has room for the same number of layers, `n_places`.
+ * Therefore all pages have the same size and come from one pool, and memory that short texts use
+ * for windowed layers can hold full layers of long texts. Gemma 3 12B has 48 layers, and every
+ * sixth is full. They form six groups of eight:
  *
  *     group      0               1             2             ...   5
  *     layers     5 11 17 .. 47   0 1 2 .. 8    9 10 12 ..          .. 45 46
  *     of L tokens it holds
  *                all             those of the window and of a step
  *
- * Where a kind's layers do not divide by n_places, its last group has places that no layer uses;
- * they cost memory. So n_places is chosen such that the longest sequence takes the least, padding
- * counted, and if no division saves anything, all layers are one group that keeps all. vLLM's
- * hybrid cache (docs.vllm.ai, design/hybrid_kv_cache_manager) divides layers in the same way; pools
- * of fixed sizes for each kind, as in TensorRT-LLM, would bind memory to a guess of how long texts
- * are. */
+ * If the number of layers of a kind is not a multiple of n_places, the last group of that kind has
+ * unused places, which take memory too. n_places is chosen so that the longest sequence takes the
+ * least memory, unused places included. If no division saves memory, all layers form one group that
+ * keeps all pages. vLLM's hybrid cache (docs.vllm.ai, design/hybrid_kv_cache_manager) divides
+ * layers in the same way. TensorRT-LLM has a pool of fixed size for each kind, which must be chosen
+ * for an expected length of texts. */
 #ifndef LT_MODEL_PAGE_GROUPS_H
 #define LT_MODEL_PAGE_GROUPS_H
 

@@ -249,7 +249,8 @@ done:
     return err;
 }
 
-/* Does the file have this tensor, and of which rank? Those of even adapters it has all. */
+/* Whether the file must have this tensor, and the rank of its module. If all adapters have the same
+ * rank and layers, the file must have every tensor. */
 static lt_err module_of(lt_lora_module_config *out, const reading *r, const tensor *t) {
     char module[LT_FOREIGN_NAME_BYTES];
     *out = (lt_lora_module_config){.has = true, .rank = r->l->options.rank};

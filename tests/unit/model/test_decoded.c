@@ -131,7 +131,8 @@ static float *numbers_of(const lt_model *m, int param) {
     return all;
 }
 
-/* What a rank of a mesh holds has the bits of the whole, and takes the bytes that are announced. */
+/* The part that a rank of a mesh holds equals that part of the whole model, bit for bit, and takes
+ * the number of bytes that was announced. */
 static void check_part(const char *path, const lt_model *whole, lt_dtype type, const char *mesh,
                        int rank) {
     lt_layout layout;

@@ -407,8 +407,8 @@ static void written_as_it_was_read(void **state) {
     }
 }
 
-/* Ranks and alphas that differ, and layers without adapters, beside the model and merged: the
- * log-probabilities of PEFT in float64 (tools/make_lora_goldens.py). */
+/* Adapters whose modules have different ranks and alphas, or that some layers lack, give PEFT's
+ * log-probabilities in float64 (tools/make_lora_goldens.py), beside the model and merged. */
 static void uneven_as_peft(void **state) {
     json_t *peft, *one;
     size_t k;

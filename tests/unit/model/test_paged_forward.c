@@ -44,7 +44,8 @@ static void check_pick(const kept_pick *k, const float *logits, int n_top) {
     }
 }
 
-/* Page p of sequence s in group g of so many: all pages are dealt out in a scrambled order. */
+/* The pool's number of page p of sequence s in group g. The order is scrambled, so that a mix-up of
+ * pages is noticed. */
 static int32_t page_of(int64_t s, int64_t p, int64_t g, int64_t n_groups) {
     return (int32_t)(((s * MAX_PAGES + p) * 3 % (N * MAX_PAGES)) * n_groups + (g + s) % n_groups);
 }

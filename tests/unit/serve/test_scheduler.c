@@ -483,8 +483,8 @@ static void sequences_with_a_window_hold_few_pages(void **state) {
     simulate(23, 100000, 12, 24, 6, 0, true, 8, (groups){0, 1, 16});
 }
 
-/* A group of layers that see all, and one or two with a window, in the same pool: a million steps
- * of all kinds. A sequence that is cut at any of them leaves no page behind in any group. */
+/* One group of layers that see all tokens and one or two groups with a window share a pool for a
+ * million random steps. A sequence that ends after any step leaves no page in use. */
 static void groups_of_layers_give_back_what_is_theirs(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 2; i++) {
