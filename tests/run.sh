@@ -38,9 +38,10 @@ end_processes() { # the beginning of their marks
 }
 
 # A suite is counted and printed in the order of its start, whenever it ends; the output of one that fails is shown.
-#   suite [-t S] NAME COMMAND...    by itself, when all before it have ended: builds, and what is timed or takes all cores
+#   suite [-t S] NAME COMMAND...    by itself, when all before it have ended: what is timed or takes all cores
 #   skipped NAME WHY                in the place of one that this machine can not run
-#   beside [-t S] NAME COMMAND...   next to other such ones, as many as there are cores: what takes one core
+#   beside [-t S] NAME COMMAND...   next to other such ones, one more than there are cores, since each sleeps now and then: what takes one core
+#   beside_done                     waits until all of these have ended: behind builds
 #   waits [-t S] NAME COMMAND...    next to all of the above, two at once: what mostly sleeps, so that it takes no core from them
 # -t S: its deadline in seconds, where the usual one does not fit.
 suite() {
@@ -52,6 +53,7 @@ suite() {
 beside() {
     until_fewer "$slots"
     start "$@"
+    report # Behind the start, so that no core is idle meanwhile.
 }
 
 waits() {
@@ -61,7 +63,6 @@ waits() {
 
 until_fewer() { # number: of suites that compute
     while start_waiting && [ "$n_computing" -ge "$1" ]; do wait -n; done
-    report
 }
 
 count_running() { # n_computing, n_sleeping; not in a pipeline, where the shell does not know its jobs
@@ -91,13 +92,14 @@ start() { # [-t seconds] name, command...
 }
 
 skipped() { # name, why: a suite that this machine can not run
-    suite "$1" printf 'ok 1 - %s # SKIP %s\n1..1\n' "$1" "$2"
+    beside "$1" printf 'ok 1 - %s # SKIP %s\n1..1\n' "$1" "$2"
 }
 
 beside_done() {
     until_fewer 1
+    report
 }
-slots=$(nproc)
+slots=$(($(nproc) + 1))
 
 run_numbered() { # number, command...: its output in NUMBER.log; then status, seconds and those of CPU (user, system) in NUMBER.end, at once
     local n=$1 limit=${limits[$1]} status TIMEFORMAT='%3R %3U %3S' began=$SECONDS
@@ -115,40 +117,46 @@ run_numbered() { # number, command...: its output in NUMBER.log; then status, se
 
 report() { # Those that have ended, up to the first that has not.
     while [ "$reported" -lt ${#names[@]} ] && [ -f "$work/$reported.end" ]; do
-        count "${names[$reported]}" "$work/$reported.log" $(cat "$work/$reported.end") "${limits[$reported]}"
+        count "${names[$reported]}" "$work/$reported.log" $(<"$work/$reported.end") "${limits[$reported]}"
         rm -f "$work/$reported".*
         reported=$((reported + 1))
     done
 }
 
-why_incomplete() { # log, status, number of results: false and the reason if this is not the whole output of a suite that passes
-    local log=$1 status=$2 n=$3 plans
-    plans=$(sed -nE 's/^1\.\.([0-9]+)[[:space:]]*(#.*)?$/\1/p' "$log" | tr '\n' ' ')
+tally() { # log: results that passed, failed, were skipped; 1 if its last line is "# end"; the plans
+    awk '{ end = $0 == "# end" }
+        tolower($0) ~ /^(not )?ok .*# *skip/ { skip++; next } # cmocka says "not ok N # SKIP name".
+        /^ok / { ok++ }
+        /^not ok / { bad++ }
+        /^1\.\.[0-9]+[ \t]*(#.*)?$/ { plans = plans " " substr($1, 4) + 0 }
+        END { print ok + 0, bad + 0, skip + 0, end + 0 plans }' "$1"
+}
+
+why_incomplete() { # status, number of results, 1 if it ends with "# end", plans: false and the reason if this is not the whole output of a suite that passes
+    local status=$1 n=$2 end=$3 plans=$4
     if [ "$status" -ne 0 ]; then echo "ended with status $status, but no test failed"
     elif [ "$n" -eq 0 ]; then echo "no test ran"
     elif [ -z "$plans" ]; then
-        [ "$(tail -n 1 "$log")" = "# end" ] && return
+        [ "$end" = 1 ] && return
         echo "stopped early: $n results, then neither a plan (1..$n) nor '# end' as the last line"
-    elif [ "$plans" != "$n " ]; then echo "stopped early or lost results: $n results, planned: $plans"
+    elif [ "$plans" != "$n" ]; then echo "stopped early or lost results: $n results, planned: $plans"
     else return 0; fi
     return 1
 }
 
 count() { # name, log, status, seconds, of CPU: user, system; deadline
-    local name=$1 log=$2 status=$3 ms=$((10#${4/[.,]/})) cpu=$((10#${5/[.,]/} + 10#${6/[.,]/})) ok bad skip
+    local name=$1 log=$2 status=$3 ms=$((10#${4/[.,]/})) cpu=$((10#${5/[.,]/} + 10#${6/[.,]/})) ok bad skip end plans
     cpu_ms=$((cpu_ms + cpu))
-    skip=$(grep -Eci '^(not )?ok .*# *skip' "$log") # cmocka says "not ok N # SKIP name".
-    ok=$(($(grep -c '^ok ' "$log") + $(grep -Eci '^not ok .*# *skip' "$log")))
-    bad=$(($(grep -c '^not ok ' "$log") - $(grep -Eci '^not ok .*# *skip' "$log")))
+    read -r ok bad skip end plans < <(tally "$log")
     if [ "$3" = late ]; then
         bad=$((bad + 1))
         echo "$name missed its deadline of $7 s and was ended with all its children (DEADLINE_FACTOR=$factor); above: its last lines" >>"$log"
-    elif [ "$bad" -eq 0 ]; then why_incomplete "$log" "$status" $((ok + bad)) >"$log.why" || { bad=1; cat "$log.why" >>"$log"; }
+    elif [ "$bad" -eq 0 ]; then why_incomplete "$status" $((ok + skip)) "$end" "$plans" >"$log.why" || { bad=1; cat "$log.why" >>"$log"; }
     fi
     echo "$ms $cpu $name" >>"$work/times"
-    passed=$((passed + ok - skip)) failed=$((failed + bad)) skipped=$((skipped + skip))
-    printf '%-52s %4d passed %3d failed %3d skipped %4d s, CPU %3d.%d s\n' "$name" $((ok - skip)) "$bad" "$skip" $((ms / 1000)) $((cpu / 1000)) $((cpu / 100 % 10))
-    grep -Ei '^(not )?ok .*# *skip' "$log" | sed 's/^/    /'
+    passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + skip))
+    printf '%-52s %4d passed %3d failed %3d skipped %4d s, CPU %3d.%d s\n' "$name" "$ok" "$bad" "$skip" $((ms / 1000)) $((cpu / 1000)) $((cpu / 100 % 10))
+    if [ "$skip" -ne 0 ]; then grep -Ei '^(not )?ok .*# *skip' "$log" | sed 's/^/    /'; fi
     if [ "$bad" -ne 0 ]; then
         sed 's/^/    /' "$log" | tail -n 60
         { echo "    $name"; grep '^not ok ' "$log" | grep -Eiv '# *skip' | head -n 10 | sed 's/^/        /'; tail -n 3 "$log" | sed 's/^/        | /'; } >>"$work/failures"

@@ -15,9 +15,9 @@ smoke_lent='src/kernels/%.o src/model/%.o src/tensor/%.o src/plan/%.o src/train/
 sanitized_names() { # tests (a pattern)
     find tests/unit -name 'test_*.c' | sed 's/\.c$//' | grep -E "$1" | sort
 }
-sanitized_build() { # mode, tests, objects that the release build lends (patterns of make)
+sanitized_build() { # mode, tests, objects that the release build lends (patterns of make); beside_done is to follow
     local mode=$1
-    suite -t 1800 "build $mode" bash -c "make -s -j\$(nproc) MODE=$mode BORROW='$3' all $(sanitized_names "$2" | sed "s|^|build/$mode/|" | tr '\n' ' ') && printf 'ok 1 - built\n1..1\n'"
+    beside -t 1800 "build $mode" bash -c "make -s -j\$(nproc) MODE=$mode BORROW='$3' all $(sanitized_names "$2" | sed "s|^|build/$mode/|" | tr '\n' ' ') && printf 'ok 1 - built\n1..1\n'"
 }
 sanitized_run() { # mode, tests, threads of a parallel loop; the long ones first, so that none is left over at the end
     local mode=$1 program

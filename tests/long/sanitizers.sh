@@ -17,6 +17,7 @@ rm -f build/asan/liblateen.a build/asan/lateen build/tsan/liblateen.a build/tsan
 with_threads='(loader|test_weights|test_tokenize|test_tokenizer|test_engine|test_engine_load|test_ahead|test_compile|test_refresh|test_devices)$'
 sanitized_build asan . "$(never_run | tr '\n' ' ')"
 sanitized_build tsan "$with_threads" "$(never_run | tr '\n' ' ')"
+beside_done
 sanitized_run tsan "$with_threads" 1
 sanitized_run asan . 2
 for what in "raw life" abuse safe state; do

@@ -26,6 +26,13 @@ runner_itself() {
     says "what sleeps runs beside what runs by itself, two at once" "$(printf 'go() { until [ -e "%s/$1" ]; do sleep 0.05; done; }; said() { touch "%s/$1"; echo ok 1; echo 1..1; }; export -f go said
         waits -t 60 a bash -c "go c; said a"; waits -t 60 c bash -c "go b; ! [ -e %s/d ] && said c"; waits -t 60 d bash -c "said d"; suite -t 60 b bash -c "said b"' "$dir" "$dir" "$dir")" "4 passed, 0 failed"
     says "a suite by itself begins when all before it have ended, and those after it when it has" "$(printf 'beside a bash -c "sleep 0.5; touch %s/e; echo ok 1; echo 1..1"; suite b bash -c "[ -e %s/e ] && sleep 0.5 && touch %s/f; echo ok 1; echo 1..1"; beside c bash -c "[ -e %s/f ] && echo ok 1; echo 1..1"' "$dir" "$dir" "$dir" "$dir")" "3 passed, 0 failed"
+    # The first waits until all of them run, and finds that one more does not; the others wait for it.
+    local n_beside=$(($(nproc) + 1)) i suites=''
+    for ((i = 1; i <= n_beside; i++)); do
+        suites+="beside -t 60 n$i bash -c 'touch $dir/n$i; go() { for _ in {1..500}; do \$1 && return; sleep 0.05; done; false; }; all() { [ \$(ls $dir/n* | wc -l) = $n_beside ]; }; checked() { [ -e $dir/checked ]; }
+            if [ $i = 1 ]; then go all && sleep 0.3 && all && touch $dir/checked; fi; go checked && echo ok 1; echo 1..1'"$'\n'
+    done
+    says "one more than there are cores run beside each other, and no other" "${suites}beside -t 60 more bash -c 'touch $dir/n; echo ok 1; echo 1..1'" "$((n_beside + 1)) passed, 0 failed"
     says "killed" 'suite a bash -c "echo ok 1; kill -9 \$\$"' "1 passed, 1 failed"
     says "another script's results: its plan is kept" 'suite a bash -c ". tests/tap.sh; within printf \"ok 1\n1..1\n\"; say b 0; finish"' "2 passed, 0 failed"
     says "another script's results: it stops early" 'suite a bash -c ". tests/tap.sh; within printf \"1..2\nok 1\n\"; say b 0; finish"' "2 passed, 1 failed"
