@@ -8,6 +8,7 @@
 #include <spawn.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,10 +19,12 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 
-#define OUTPUT_MOST ((size_t)64 << 20)
-#define FIRST_ROOM  8192
-#define LOOK_NS     5000000 /* Between two looks of somebody who waits. */
+#define OUTPUT_MOST   ((size_t)64 << 20)
+#define FIRST_ROOM    8192
+#define LOOK_NS       5000000 /* Between two looks of somebody who waits. */
+#define MESSAGE_BYTES 300
 
 extern char **environ;
 
@@ -79,9 +82,9 @@ static int status_of(pid_t child, double end_s, bool *late) {
     return status;
 }
 
-/* Start it with its output at `to`, and its messages there or with ours, in a group of its own:
- * Ctrl-C reaches this process alone, which may go on or save something first. */
-static int start(pid_t *child, const char *const *words, int to, bool messages) {
+/* Start it with its output at `to` and its messages at `messages`, in a group of its own: Ctrl-C
+ * reaches this process alone, which may go on or save something first. */
+static int start(pid_t *child, const char *const *words, int to, int messages, bool silent) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t how;
     int failed;
@@ -90,8 +93,8 @@ static int start(pid_t *child, const char *const *words, int to, bool messages) 
     (void)posix_spawnattr_setpgroup(&how, 0);
     (void)posix_spawn_file_actions_init(&actions);
     (void)posix_spawn_file_actions_adddup2(&actions, to, STDOUT_FILENO);
-    if (messages) {
-        (void)posix_spawn_file_actions_adddup2(&actions, to, STDERR_FILENO);
+    (void)posix_spawn_file_actions_adddup2(&actions, messages, STDERR_FILENO);
+    if (silent) {
         (void)posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     }
     failed = posix_spawnp(child, words[0], &actions, &how, (char *const *)(uintptr_t)words,
@@ -101,18 +104,63 @@ static int start(pid_t *child, const char *const *words, int to, bool messages) 
     return failed;
 }
 
+static char *output_of(int fd) {
+    struct stat st;
+    size_t bytes = fstat(fd, &st) == 0 ? (size_t)st.st_size : 0;
+    char *text;
+    bytes = bytes < OUTPUT_MOST ? bytes : OUTPUT_MOST;
+    text = malloc(bytes + 1);
+    if (text != NULL) {
+        const ssize_t n = pread(fd, text, bytes, 0);
+        text[n > 0 ? n : 0] = '\0';
+    }
+    return text;
+}
+
+/* The messages of a program as the end of a line: ": first; second", without those that do not fit.
+ * "": none. */
+static void one_line(char out[MESSAGE_BYTES], const char *said) {
+    size_t used = 0;
+    out[0] = '\0';
+    for (const char *line = said; *line != '\0' && used < MESSAGE_BYTES - 1;) {
+        const size_t n = strcspn(line, "\r\n");
+        if (n > 0) {
+            used += (size_t)snprintf(out + used, MESSAGE_BYTES - used, "%s%.*s",
+                                     used == 0 ? ": " : "; ", (int)n, line);
+        }
+        line += n;
+        line += strspn(line, "\r\n");
+    }
+    lt_log_tame(out, false);
+}
+
+/* What a program said besides its output: to our standard error if it succeeded, else into why. */
+static void tell(int messages, bool succeeded, char why[MESSAGE_BYTES]) {
+    char *said = output_of(messages);
+    why[0] = '\0';
+    if (said != NULL && succeeded) {
+        (void)fputs(said, stderr);
+    } else if (said != NULL) {
+        one_line(why, said);
+    }
+    free(said);
+}
+
 lt_err lt_command_run(char **out, const char *const *words, double deadline_s) {
     const double end_s = lt_clock_s() + deadline_s;
     lt_err err = LT_OK;
     int ends[2], failed, status = 0;
+    const int messages = memfd_create("messages", MFD_CLOEXEC);
     bool late = false;
     pid_t child = 0;
-    char *text = NULL;
+    char *text = NULL, why[MESSAGE_BYTES];
 
-    if (pipe2(ends, O_CLOEXEC) != 0) {
-        LT_FAIL(LT_ERR_IO, "pipe: %s", strerror(errno));
+    if (messages < 0 || pipe2(ends, O_CLOEXEC) != 0) {
+        err = lt_error_set(LT_ERR_IO, "the output of %s: %s", words[0], strerror(errno));
+        close(messages);
+        return err;
     }
-    failed = start(&child, words, ends[1], false);
+    failed = start(&child, words, ends[1], messages, false);
     close(ends[1]);
     if (failed != 0) {
         LT_FAIL_DONE(LT_ERR_NOT_FOUND, "%s: %s", words[0], strerror(failed));
@@ -127,13 +175,14 @@ lt_err lt_command_run(char **out, const char *const *words, double deadline_s) {
     if (err == LT_ERR_LIMIT) {
         err = lt_error_prefix(err, "%s %s", words[0], words[1] != NULL ? words[1] : "");
     }
+    tell(messages, err == LT_OK && !late && WIFEXITED(status) && WEXITSTATUS(status) == 0, why);
     if (err == LT_OK && late) {
-        LT_FAIL_DONE(LT_ERR_REMOTE, "%s has not ended after %g s", words[0], deadline_s);
+        LT_FAIL_DONE(LT_ERR_REMOTE, "%s has not ended after %g s%s", words[0], deadline_s, why);
     }
     if (err == LT_OK && (!WIFEXITED(status) || WEXITSTATUS(status) != 0)) {
-        LT_FAIL_DONE(LT_ERR_REMOTE, "%s %s: exit status %d", words[0],
-                     words[1] != NULL ? words[1] : "",
-                     WIFEXITED(status) ? WEXITSTATUS(status) : -1);
+        LT_FAIL_DONE(LT_ERR_REMOTE, "%s %s: exit status %d%s", words[0],
+                     words[1] != NULL ? words[1] : "", WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+                     why);
     }
     if (err == LT_OK) {
         *out = text;
@@ -141,6 +190,7 @@ lt_err lt_command_run(char **out, const char *const *words, double deadline_s) {
     }
 done:
     close(ends[0]);
+    close(messages);
     free(text);
     return err;
 }
@@ -151,7 +201,7 @@ lt_err lt_command_begin(lt_command *c, const char *const *words, double deadline
     if (c->output < 0) {
         LT_FAIL(LT_ERR_IO, "the output of %s: %s", words[0], strerror(errno));
     }
-    failed = start(&c->pid, words, c->output, true);
+    failed = start(&c->pid, words, c->output, c->output, true);
     c->end_s = lt_clock_s() + deadline_s;
     if (failed != 0) {
         close(c->output);
@@ -159,19 +209,6 @@ lt_err lt_command_begin(lt_command *c, const char *const *words, double deadline
         LT_FAIL(LT_ERR_NOT_FOUND, "%s: %s", words[0], strerror(failed));
     }
     return LT_OK;
-}
-
-static char *output_of(int fd) {
-    struct stat st;
-    size_t bytes = fstat(fd, &st) == 0 ? (size_t)st.st_size : 0;
-    char *text;
-    bytes = bytes < OUTPUT_MOST ? bytes : OUTPUT_MOST;
-    text = malloc(bytes + 1);
-    if (text != NULL) {
-        const ssize_t n = pread(fd, text, bytes, 0);
-        text[n > 0 ? n : 0] = '\0';
-    }
-    return text;
 }
 
 bool lt_command_has_ended(lt_command *c, char **said, int *status) {

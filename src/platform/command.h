@@ -10,10 +10,11 @@
 #include "lateen/base.h"
 
 /* Run words[0], found in PATH, without a shell; words ends with NULL. *out: its standard output, of
- * at most 64 MiB with the 0 that follows it; free it. Its other messages go to our standard error.
- * NOT_FOUND: there is no such program; REMOTE: it ended with another status than 0, or has not
- * ended after deadline_s; LIMIT: it prints more. In the last two cases it was killed with what it
- * started. It has a process group of its own. */
+ * at most 64 MiB with the 0 that follows it; free it. Its other messages go to our standard error
+ * when it has succeeded, else into ours, so that a caller who asks again and again decides whether
+ * they are shown. NOT_FOUND: there is no such program; REMOTE: it ended with another status than 0,
+ * or has not ended after deadline_s; LIMIT: it prints more. In the last two cases it was killed
+ * with what it started. It has a process group of its own. */
 LT_MUST_USE lt_err lt_command_run(char **out, const char *const *words, double deadline_s);
 
 /* A program that runs while its caller does something else; {0}: none. */

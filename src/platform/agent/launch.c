@@ -639,7 +639,8 @@ static void leave_machine(launcher *l, int *status) {
     const bool queued = job != NULL && lt_command_run(&text, words, REQUEUE_S) == LT_OK;
     *status = LT_RANK_STOPPED;
     if (job != NULL && !queued) {
-        lt_log_warn("scontrol requeue %s failed; whoever starts this command again goes on", job);
+        lt_log_warn("job %s is not queued again (%s); whoever starts this command again goes on",
+                    job, lt_error_message());
     }
     lt_events_put(&l->events, l->control.attempt,
                   json_pack("{s:s, s:s, s:b}", "event", "requeue", "job", job != NULL ? job : "",

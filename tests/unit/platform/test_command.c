@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -83,6 +84,36 @@ static void other_ends_are_failures(void **state) {
     assert_null(said);
 }
 
+/* The message of a failure has what the program said, in a line; that of a success passes. */
+static void messages_belong_to_the_failure(void **state) {
+    static const struct {
+        const char *line, *error, *passed;
+    } rows[] = {
+        {"echo a >&2; echo; printf '\\r\\n\\033b\\n' >&2; exit 4", "sh -c: exit status 4: a; ?b",
+         ""},
+        {"echo late >&2; sleep 60", "sh has not ended after 0.3 s: late", ""},
+        {"echo a >&2", "", "a\n"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        FILE *aside = tmpfile();
+        const int before = dup(STDERR_FILENO);
+        char *said = NULL, passed[16] = "";
+        lt_err err;
+        assert_true(aside != NULL && before >= 0 && dup2(fileno(aside), STDERR_FILENO) >= 0);
+        err = run(&said, rows[i].line, i == 1 ? 0.3 : 60.0);
+        assert_true(dup2(before, STDERR_FILENO) >= 0);
+        assert_int_equal(err, rows[i].error[0] != '\0' ? LT_ERR_REMOTE : LT_OK);
+        assert_string_equal(err != LT_OK ? lt_error_message() : "", rows[i].error);
+        rewind(aside);
+        assert_string_equal(fgets(passed, sizeof passed, aside) != NULL ? passed : "",
+                            rows[i].passed);
+        (void)fclose(aside);
+        (void)close(before);
+        free(said);
+    }
+}
+
 /* The deadline holds for a program that prints, for one that has closed its output, and for a
  * process that a program leaves behind with the output still open. */
 static void the_deadline_is_kept(void **state) {
@@ -126,6 +157,7 @@ int main(void) {
         cmocka_unit_test(does_not_wait),
         cmocka_unit_test(what_it_prints_is_read_whole),
         cmocka_unit_test(other_ends_are_failures),
+        cmocka_unit_test(messages_belong_to_the_failure),
         cmocka_unit_test(the_deadline_is_kept),
         cmocka_unit_test(too_much_output),
         cmocka_unit_test(names_a_program_that_is_not_there),
