@@ -23,7 +23,7 @@
  *            messages by TCP.
  *
  *   requeue: where the controller leaves this machine, Slurm's job SLURM_JOB_ID is put back in the
- *            queue (`scontrol requeue`).
+ *            queue (`scontrol requeue`). Refused outside a job of Slurm.
  *
  * The exit status: 0 all ranks are done; 75 stopped with everything saved, or this machine is left
  * (the same command goes on); 77 a later attempt has taken the run folder; 128 + N: stopped by

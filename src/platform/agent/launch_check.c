@@ -1,4 +1,6 @@
 /* launch_check.c: which options of a launch go together. */
+#include <stdlib.h>
+
 #include "base/error.h"
 #include "comm/shm.h"
 #include "platform/agent/launch.h"
@@ -50,6 +52,9 @@ lt_err lt_launch_check(lt_launch_options *o, const lt_hosts *hosts) {
     }
     if (o->keep && o->retries == 0) {
         LT_FAIL(LT_ERR_ARG, "--keep needs --retries");
+    }
+    if (o->requeue && getenv("SLURM_JOB_ID") == NULL) {
+        LT_FAIL(LT_ERR_ARG, "--requeue outside a job of Slurm: SLURM_JOB_ID is not set");
     }
     if (o->shrink && o->n_nodes > o->n_ranks) {
         LT_FAIL(LT_ERR_ARG, "--shrink with %d nodes for %d ranks: some have none", o->n_nodes,

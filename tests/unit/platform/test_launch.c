@@ -311,6 +311,11 @@ static void refused(void **state) {
     (void)state;
     assert_int_equal(lt_launch(&none, "/bin/true", argv, &status), LT_ERR_ARG);
     assert_int_equal(lt_launch(&many, "/bin/true", argv, &status), LT_ERR_ARG);
+    (void)unsetenv("SLURM_JOB_ID"); /* Nobody could put the job back. */
+    assert_int_equal(
+        lt_launch(&(lt_launch_options){.n_ranks = 1, .requeue = true}, "/bin/true", argv, &status),
+        LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "--requeue outside a job of Slurm"));
     assert_int_equal(
         lt_launch(&(lt_launch_options){.n_ranks = 2, .grace_s = 1.0}, "/no/such", argv, &status),
         LT_OK);
