@@ -238,7 +238,20 @@ def credentials():
     fresh()
     store.put("bucket", "k", b"hello")
     r = run("s3://bucket/k", path("k1"), AWS_SECRET_ACCESS_KEY="another-secret-of-mine")
-    tap.check("a wrong secret is refused, once", r.status == 1 and "403" in r.err and len(store.requests) <= 2 and "another-secret" not in r.err, r)
+    tap.check("a wrong secret is refused, once", r.status == 1 and "403" in r.err and len(store.requests) <= 3 and "another-secret" not in r.err, r)
+    tap.check("with the service's reason, which an answer to HEAD cannot have", "HEAD: status 403 SignatureDoesNotMatch" in r.err and "may not read" not in r.err, r)
+    for code, headers in (("AccessDenied", {}), ("ExpiredToken", {})):
+        store.fault = lambda q: ("status", 403, code)
+        r = run("s3://bucket/k", path("k1"))
+        tap.check(f"{code}", r.status == 1 and f"403 {code}" in r.err and ("may not list its bucket" in r.err) == (code == "AccessDenied"), r)
+    store.fault = lambda q: ("status", 403, "AccessDenied") if q.method in ("GET", "HEAD") else None
+    one, many = run(write("little", b"little"), "s3://bucket/little"), run(path("big"), "s3://bucket/written")
+    tap.check("keys that may write and not read can send files", one.status == many.status == 0 and store.buckets["bucket"]["little"].data == b"little"
+              and store.buckets["bucket"]["written"].data == BIG, f"{one} {many}")
+    store.fault = lambda q: ("status", 403, "AccessDenied")
+    r = run(path("big"), "s3://bucket/refused")
+    tap.check("and those that may not write are told so, and leave nothing", r.status == 1 and "403 AccessDenied" in r.err and not left_over("cache"), f"{r} {left_over('cache')}")
+    store.fault = None
     r = run("s3://bucket/k", path("k2"), AWS_ACCESS_KEY_ID="AKIDTOKEN", AWS_SECRET_ACCESS_KEY=KEYS["AKIDTOKEN"], AWS_SESSION_TOKEN=TOKEN)
     tap.check("a session's token", r.status == 0 and read("k2") == b"hello", r)
     write("home/.aws/credentials", f"# keys\n[other]\naws_access_key_id=wrong\n[lab]\naws_access_key_id = AKIDEXAMPLE\naws_secret_access_key = {KEYS['AKIDEXAMPLE']}\n".encode())

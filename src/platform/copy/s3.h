@@ -21,6 +21,7 @@ typedef struct {
     double mtime_s;
     char etag[160]; /* With its quotes. */
     lt_checksum check;
+    bool denied; /* It may exist, but these keys may not read it: nothing else is known. */
 } lt_s3_object;
 
 /* A key of a list. Return an error to stop. */
@@ -32,7 +33,8 @@ LT_MUST_USE lt_err lt_s3_open(lt_s3 **out, const lt_aws_config *config, lt_s3_st
 void lt_s3_close(lt_s3 *s);
 
 /* check: also find the checksum of its content, which takes a second request for an object that was
- * uploaded in parts. NOT_FOUND: no such object. */
+ * uploaded in parts. NOT_FOUND: no such object. An object that may not be read is an error, but
+ * without check it is only out->denied: keys that may write and not read are no fault. */
 LT_MUST_USE lt_err lt_s3_head(lt_s3 *s, lt_web *h, const char *bucket, const char *key, bool check,
                               lt_s3_object *out);
 /* Do all parts of an object have the size that its checksum assumes (the last one what is left)?

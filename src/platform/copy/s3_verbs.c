@@ -126,6 +126,32 @@ static lt_err part_size(lt_s3 *s, lt_web *h, const char *bucket, const char *key
     return LT_OK;
 }
 
+/* HEAD was refused. Its answer has no body, so the same is asked by GET, whose answer says why. */
+static lt_err head_refused(const lt_caller *c, lt_web *h, const lt_web_reply *refusal) {
+    const lt_pair range = {"Range", "bytes=0-0"};
+    char code[64], message[256];
+    unsigned char byte[1];
+    lt_web_reply said;
+    lt_err err;
+
+    if (refusal->status == 404) {
+        return lt_call_refused(c, "HEAD", refusal);
+    }
+    LT_TRY(c->send(
+        c->ctx, h,
+        &(lt_web_request){
+            .method = "GET", .headers = &range, .n_headers = 1, .into = byte, .into_bytes = 1},
+        &said));
+    err = lt_call_refused(c, "HEAD", said.status == refusal->status ? &said : refusal);
+    lt_s3_error(said.body, said.body_bytes, code, message);
+    lt_web_reply_free(&said);
+    if (refusal->status == 403 && (code[0] == '\0' || strcmp(code, "AccessDenied") == 0)) {
+        return lt_error_prefix(err, "the keys may not read it, or it does not exist and they may "
+                                    "not list its bucket");
+    }
+    return err;
+}
+
 lt_err lt_s3_head(lt_s3 *s, lt_web *h, const char *bucket, const char *key, bool check,
                   lt_s3_object *out) {
     lt_s3_call call = {.s3 = s, .bucket = bucket, .key = key};
@@ -140,8 +166,13 @@ lt_err lt_s3_head(lt_s3 *s, lt_web *h, const char *bucket, const char *key, bool
     LT_TRY(lt_call(
         &c, h, &(lt_web_request){.method = "HEAD", .headers = &mode, .n_headers = check ? 1 : 0},
         &reply));
+    o.denied = !check && reply.status == 403;
+    if (o.denied) {
+        *out = o;
+        goto done;
+    }
     if (reply.status / 100 != 2) {
-        LT_TRY_DONE(lt_call_refused(&c, "HEAD", &reply));
+        LT_TRY_DONE(head_refused(&c, h, &reply));
     }
     if (!header_number(&reply, "content-length", &o.size_bytes)) {
         LT_FAIL_DONE(LT_ERR_REMOTE, "%s: the service does not say how long it is", c.shown);

@@ -71,7 +71,7 @@ lt_err lt_target_has(const lt_target *t, lt_web *h, const lt_opened_item *o, boo
     if (t->at.at == LT_AT_S3) {
         lt_s3_object there;
         const lt_err err = lt_s3_head(t->s3, h, t->at.place, to, false, &there);
-        *same = err == LT_OK && there.size_bytes == o->size_bytes &&
+        *same = err == LT_OK && !there.denied && there.size_bytes == o->size_bytes &&
                 same_second(o->modified_s, there.mtime_s);
         return err == LT_ERR_NOT_FOUND ? LT_OK : err;
     }
@@ -308,8 +308,9 @@ void lt_landing_close(lt_landing *l, lt_web *h, bool keep) {
     if (l == NULL) {
         return;
     }
-    /* A single part leaves nothing to go on from. */
-    keep = keep && !l->ended && l->n_parts > 1;
+    /* A single part, and an upload that never began, leave nothing to go on from. */
+    keep = keep && !l->ended && l->n_parts > 1 &&
+           (l->target->at.at != LT_AT_S3 || l->upload[0] != '\0');
     if (!l->ended && !keep) {
         if (l->fd >= 0) {
             (void)unlink(l->data_path);
