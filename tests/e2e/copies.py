@@ -578,6 +578,24 @@ def web():
         r = run(f"{store.url}/web/moves", path(f"moves-{tags}"))
         tap.check(f"a file that is replaced by another of its length is not mixed with it (ETag: {tags})", r.status == 1 and "changed while it was copied" in r.err
                   and read(f"moves-{tags}") is None, r)
+    for words in ([], ["--sha256", hashlib.sha256(BIG).hexdigest()]):
+        fresh()
+        store.tags, store.web["moves"] = "none", Object(BIG, modified=0)
+        asked = iter(range(100))
+
+        def cut(q):
+            if next(asked) != 1:
+                return None
+            return ("cut", 100000)
+
+        def replace_after_cut(q):
+            if len(store.requests) == 3:
+                store.web["moves"] = Object(BIG[::-1], modified=0)
+            return cut(q)
+        store.fault = cut if words else replace_after_cut
+        r = run(f"{store.url}/web/moves", path("moves-untold"), *words, "--connections", "1", "--force")
+        tap.check("a file without ETag and date: a cut does not mix two versions" if not words else "but with --sha256 it comes in parts", r.status == 0
+                  and read("moves-untold") == (BIG if words else BIG[::-1]) and len(requests("GET")) == (15 if words else 3), f"{len(requests('GET'))} {r}")
     fresh()
     store.tags, store.web["moves"] = "weak", Object(BIG, modified=1600000000)
     r = run(f"{store.url}/web/moves", path("moves-weak"))

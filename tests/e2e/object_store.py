@@ -352,7 +352,8 @@ class Handler(BaseHTTPRequestHandler):
             if self.headers.get("Authorization"):
                 raise Error(400, "AuthorizationLeaked")
             tag = {"strong": {"ETag": f'"{o.etag}"'}, "weak": {"ETag": f'W/"{o.etag}"'}, "none": {}}[store.tags]
-            return self.answer(*self.range(o.data, {**tag, "Last-Modified": email.utils.formatdate(o.modified, usegmt=True)}))
+            date = {"Last-Modified": email.utils.formatdate(o.modified, usegmt=True)} if o.modified else {}
+            return self.answer(*self.range(o.data, {**tag, **date}))
         if raw.startswith("/cdn/"):
             if self.headers.get("Authorization"):
                 raise Error(400, "AuthorizationLeaked")

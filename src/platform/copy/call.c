@@ -188,6 +188,13 @@ lt_err lt_call_range(const lt_caller *c, lt_web *h, const char *version, int64_t
                        (long long)(at + n - 1));
         LT_TRY(c->send(c->ctx, h, &r, &reply));
         a = judge(&g, &reply, version, whole, problem);
+        if (a == IS_RANGE && c->in_one && (int64_t)reply.got < n) {
+            (void)snprintf(problem, sizeof problem,
+                           "cut behind %zu of %lld bytes: from the beginning, since the server "
+                           "names no version (--sha256 helps)",
+                           reply.got, (long long)n);
+            a = IS_WRONG;
+        }
         if (a == IS_RANGE) {
             g.got += (int64_t)reply.got;
             retry.n = reply.got > 0 ? 0 : retry.n;

@@ -23,6 +23,9 @@ struct lt_caller {
     /* Is this an answer after which the same request may succeed, besides those of
      * lt_retry_may_help? NULL: none. */
     bool (*passes)(void *ctx, const lt_web_reply *reply);
+    /* lt_call_range does not go on behind a cut: nothing says that the rest would be of the same
+     * version. */
+    bool in_one;
     /* The service's words for an error; NULL: the status alone. */
     void (*explain)(const lt_web_reply *reply, char out[LT_CALL_TEXT_BYTES]);
 };

@@ -84,6 +84,17 @@ static lt_err divide(job *j, const lt_copy_options *o) {
     if ((n + j->part_bytes - 1) / j->part_bytes > LT_S3_MOST_PARTS) {
         j->part_bytes = (n / LT_S3_MOST_PARTS / PART_UNIT + 1) * PART_UNIT;
     }
+    if (j->opened.source->at.at == LT_AT_WEB && j->opened.version[0] == '\0' &&
+        o->sha256[0] == '\0') { /* Two answers may be of two versions, and nothing would tell. */
+        j->opened.in_one = n <= MOST_IN_ONE;
+        if (j->opened.in_one) {
+            j->part_bytes = n > j->part_bytes ? n : j->part_bytes;
+        } else {
+            lt_log_warn("%s: the server sends neither an ETag nor a date: if the file is replaced "
+                        "during the copy, only --sha256 notices it",
+                        j->opened.item->shown);
+        }
+    }
     if (!j->opened.ranges && n > j->part_bytes) {
         if (n > MOST_IN_ONE) {
             LT_FAIL(LT_ERR_UNSUPPORTED,

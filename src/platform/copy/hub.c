@@ -304,9 +304,10 @@ lt_err lt_hub_file_open(lt_hub_file **out, const lt_hub *hub, const char *url, c
     return LT_OK;
 }
 
-lt_err lt_hub_file_read(lt_hub_file *f, lt_web *h, const char *version, int64_t size_bytes,
-                        int64_t at, int64_t n, unsigned char *into) {
-    const lt_caller c = caller_of(f);
+lt_err lt_hub_file_read(lt_hub_file *f, lt_web *h, const char *version, bool in_one,
+                        int64_t size_bytes, int64_t at, int64_t n, unsigned char *into) {
+    lt_caller c = caller_of(f);
+    c.in_one = in_one;
     return lt_call_range(&c, h, version, size_bytes, at, n, into);
 }
 

@@ -43,7 +43,8 @@ LT_MUST_USE lt_err lt_hub_list_read(const char *json, size_t bytes,
  * web address. shown: for messages, lives as long as the file. */
 LT_MUST_USE lt_err lt_hub_file_open(lt_hub_file **out, const lt_hub *hub, const char *url,
                                     const char *shown);
-LT_MUST_USE lt_err lt_hub_file_read(lt_hub_file *f, lt_web *h, const char *version,
+/* version, in_one: as for lt_call_range and its caller. */
+LT_MUST_USE lt_err lt_hub_file_read(lt_hub_file *f, lt_web *h, const char *version, bool in_one,
                                     int64_t size_bytes, int64_t at, int64_t n, unsigned char *into);
 /* Ask for its first byte, for its headers. */
 LT_MUST_USE lt_err lt_hub_file_probe(lt_hub_file *f, lt_web *h, lt_web_reply *reply);

@@ -350,9 +350,9 @@ lt_err lt_copy_source_read(const lt_opened_item *o, lt_web *h, int64_t at, int64
     case LT_AT_S3:
         return lt_s3_read(s->s3, h, s->at.place, o->item->from, &o->object, at, n, into);
     case LT_AT_WEB:
-        return lt_hub_file_read(o->hub_file, h, o->version, o->size_bytes, at, n, into);
+        return lt_hub_file_read(o->hub_file, h, o->version, o->in_one, o->size_bytes, at, n, into);
     case LT_AT_HUB:
-        return lt_hub_file_read(o->hub_file, h, "", o->size_bytes, at, n, into);
+        return lt_hub_file_read(o->hub_file, h, "", false, o->size_bytes, at, n, into);
     }
     return LT_OK;
 }

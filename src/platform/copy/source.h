@@ -49,6 +49,7 @@ typedef struct {
     int fd;            /* At FILE; else -1. */
     lt_s3_object object;
     bool ranges;           /* At WEB: the server can send them. */
+    bool in_one;           /* At WEB: all bytes must come in one answer. */
     lt_hub_file *hub_file; /* At HUB and WEB: where redirections lead. */
 } lt_opened_item;
 
