@@ -697,6 +697,54 @@ def hub():
 
 
 @tap.case
+def hubs_that_refuse():
+    """As huggingface.co answers: with X-Error-Code and X-Error-Message."""
+    fresh()
+    files = {"config.json": b"{}", "model.safetensors": BIG}
+    large = ["config.json", "model.safetensors"]
+    put = lambda name, **how: store.repositories.update({name: Repository(files, large, **how)})
+    put("org/gated", gated=True), put("org/hidden", private=True), put("org/old", renamed="org/gated"), put("org/moved", renamed="org/near"), put("org/near", private=True, own_host=True)
+    put("org/cut", only=5 * MIB // 2)
+    other, none, bad = dict(HF_TOKEN="hf_of_another"), dict(HF_TOKEN="", HF_HOME=path("hf-none")), dict(HF_TOKEN="hf_that_has_expired")
+    for name, token, says in (("gated", none, "401 Access to this model is restricted. (HF_TOKEN"), ("gated", other, "403 Access to this model is restricted."),
+                              ("old", other, "403 Access to this model is restricted."), ("hidden", none, "HF_TOKEN is not set"), ("near", none, "Invalid username or password."),
+                              ("near", bad, "Invalid credentials in Authorization header"), ("none", {}, "Repository not found): there is no such repository, or it is private"),
+                              ("gated@none", {}, "404 Revision Not Found")):
+        store.requests.clear()
+        r = run(f"hf://org/{name}", "--tries", "5", **token)
+        tap.check(f"org/{name} with {token.get('HF_TOKEN', 'its token') or 'no token'} is refused in the hub's words, at once", r.status == 1 and says in r.err and "; try" not in r.err,
+                  f"{len(store.requests)} {r}")
+    r = run("hf://org/moved", path("moved"))
+    tap.check("a repository that was renamed, and whose files lie at the hub itself", r.status == 0 and read("moved/model.safetensors") == BIG, r)
+    r = run("hf://org/cut", path("cut"), "--delay-s", "0.005", fast=False)
+    tap.check("a file that is shorter than the list says", r.status == 1 and "it is shorter than the 3158073 bytes that were announced" in r.err and read("cut/model.safetensors") is None, r)
+    r = run(f"{store.url}/web/from?to={store.url}/web/none", path("nowhere"), "--tries", "5")
+    tap.check("a redirection that leads nowhere is not tried again", r.status == 1 and "status 404" in r.err and "; try" not in r.err, r)
+
+
+@tap.case
+def variables_of_the_hub():
+    """As huggingface_hub reads them; the token goes to the hub alone."""
+    fresh()
+    repo = store.repositories["org/model"] = Repository({"config.json": b"{}", "model.safetensors": BIG}, ["model.safetensors"], private=True)
+    write("home/elsewhere/token", f"{HUB_TOKEN}\n".encode()), write("home/secret", HUB_TOKEN.encode())
+    there = lambda folder: os.path.exists(path(f"{folder}/models--org--model/snapshots/{repo.commit}/config.json"))
+    base = dict(HF_TOKEN="", HF_HOME="")
+    for more, folder in ((dict(HF_HOME="~/elsewhere"), "home/elsewhere/hub"), (dict(HF_TOKEN_PATH="~/secret", XDG_CACHE_HOME=path("xdg")), "xdg/huggingface/hub"),
+                         (dict(HUGGING_FACE_HUB_TOKEN=HUB_TOKEN, HUGGINGFACE_HUB_CACHE=path("older")), "older"), (dict(HF_TOKEN=HUB_TOKEN, HF_HUB_CACHE="~/newer"), "home/newer")):
+        r = run("hf://org/model", **{**base, **more})
+        tap.check(f"{' '.join(more)}", r.status == 0 and there(folder), r)
+        store.requests.clear()
+        r = run("hf://org/model", **{**base, **more, "TRANSFORMERS_OFFLINE": "1"})
+        tap.check("and without the network", r.status == 0 and r.out.strip() == path(f"{folder}/models--org--model/snapshots/{repo.commit}") and not store.requests, r)
+    r = run("hf://org/model", HF_HUB_DISABLE_IMPLICIT_TOKEN="1", HF_HOME=path("hf-none"))
+    tap.check("HF_HUB_DISABLE_IMPLICIT_TOKEN: no token is sent", r.status == 1 and "status 401" in r.err and not any(q.headers.get("Authorization") for q in store.requests), r)
+    r = run("hf://org/model", HF_HOME="$SCRATCH/hf")
+    tap.check("a variable within a path is refused", r.status == 2 and "HF_HOME='$SCRATCH/hf'" in r.err, r)
+    shutil.rmtree(path("home"))
+
+
+@tap.case
 def models():
     """Verbs take models by these addresses."""
     fresh()

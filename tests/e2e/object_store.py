@@ -338,6 +338,10 @@ class Handler(BaseHTTPRequestHandler):
         total = {"total": len(data) + 1, "vast": 2**63 - 1}.get(self.fault[0] if self.fault else "", len(data))
         return 206, data[first:last + 1], {**headers, "Content-Range": f"bytes {first}-{last}/{total}"}
 
+    def check_token(self):
+        if self.headers.get("Authorization", "Bearer hf_of_another") not in (f"Bearer {HUB_TOKEN}", "Bearer hf_of_another"):
+            raise Error(401, "Unauthorized", "", {"X-Error-Message": "Invalid credentials in Authorization header"})
+
     def other(self, raw, r):
         """The hub at /hub, where its redirections lead at /cdn, a web server at /web."""
         store = self.server.store
@@ -364,8 +368,13 @@ class Handler(BaseHTTPRequestHandler):
         found = re.fullmatch(r"/hub/api/(?:models/|(?=datasets/))((?:datasets/)?[^/]+/[^/]+)/revision/(.+)", path)
         if found:
             repo = store.repositories.get(found[1])
+            self.check_token()
+            if repo and repo.renamed:
+                return self.answer(307, b"", {"Location": self.path.replace(found[1], repo.renamed)})
             if repo and repo.private and self.headers.get("Authorization") != f"Bearer {HUB_TOKEN}":
-                raise Error(401, "Unauthorized")
+                raise Error(401, "Unauthorized", "", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Invalid username or password."})
+            if not repo:
+                raise Error(404, "NotFound", "", {"X-Error-Code": "RepoNotFound", "X-Error-Message": "Repository not found"})
             if not repo or found[2] not in (*repo.revisions, repo.commit):
                 raise Error(404, "NotFound", "", {"X-Error-Message": "Revision Not Found"})
             return self.answer(200, json.dumps(repo.listing()).encode(), {"Content-Type": "application/json"})
@@ -375,17 +384,29 @@ class Handler(BaseHTTPRequestHandler):
                      **({"lfs": {"oid": s["lfs"]["sha256"], "size": s["size"], "pointerSize": 134}} if "lfs" in s else {})}
                     for s in store.repositories[found[1]].listing()["siblings"]]
             return self.answer(200, json.dumps(rows).encode(), {"Content-Type": "application/json"})
+        found = re.fullmatch(r"/hub/resolve-cache/([^/]+/[^/]+)/(\w+)", path)
+        if found:
+            if store.repositories[found[1]].private and self.headers.get("Authorization") != f"Bearer {HUB_TOKEN}":
+                raise Error(401, "Unauthorized")
+            return self.answer(*self.range(store.blobs[found[2]], {}))
         found = re.fullmatch(r"/hub/((?:datasets/)?[^/]+/[^/]+)/resolve/([0-9a-f]{40})/(.+)", path)
         if found:
             repo = store.repositories[found[1]]
+            if repo.renamed:
+                return self.answer(307, b"", {"Location": self.path.replace(found[1], repo.renamed)})
+            if repo.gated and self.headers.get("Authorization") != f"Bearer {HUB_TOKEN}":
+                raise Error(403 if "Authorization" in self.headers else 401, "Restricted", "",
+                            {"X-Error-Code": "GatedRepo", "X-Error-Message": "Access to this model is restricted."})
             if repo.private and self.headers.get("Authorization") != f"Bearer {HUB_TOKEN}":
                 raise Error(401, "Unauthorized")
-            data = repo.files[found[3]]
+            data = repo.files[found[3]][:repo.only]
             info = {"X-Repo-Commit": repo.commit, "ETag": f'"{repo.checksum(found[3])}"', "X-Linked-Etag": f'"{repo.checksum(found[3])}"',
                     "X-Linked-Size": str(len(data)), "Accept-Ranges": "bytes"}
             if found[3] not in repo.large:
                 return self.answer(*(self.range(data, info) if self.command != "HEAD" else (200, b"", info, True, len(data))))
             store.blobs[repo.checksum(found[3])] = data
+            if repo.own_host:  # As for small files: to another path of the hub, relative.
+                return self.answer(307, b"", {"Location": f"/hub/resolve-cache/{found[1]}/{repo.checksum(found[3])}", **info}, faulty=False)
             host = "localhost" if store.other_host else "127.0.0.1"
             to = f"{store.scheme}://{host}:{store.port}/cdn/{repo.checksum(found[3])}?Expires={store.cdn_epoch}&Signature={HUB_TOKEN}"
             return self.answer(302, b"", {"Location": to, **info}, faulty=False)
@@ -393,8 +414,10 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Repository:
-    def __init__(self, files, large=(), private=False, revisions=("main",)):
-        self.files, self.large, self.private, self.revisions = files, set(large), private, revisions
+    def __init__(self, files, large=(), private=False, revisions=("main",), gated=False, renamed=None, only=None, own_host=False):
+        """gated: its list is public and its files are not; renamed: where it is now; only: as many bytes of each file are really there; own_host: files lie at the hub, too."""
+        self.files, self.large, self.private, self.revisions, self.gated = files, set(large), private, revisions, gated
+        self.renamed, self.only, self.own_host = renamed, only, own_host
         self.commit = hashlib.sha1(json.dumps({n: md5(d) for n, d in files.items()}, sort_keys=True).encode()).hexdigest()
 
     @functools.lru_cache(None)

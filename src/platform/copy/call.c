@@ -208,6 +208,11 @@ lt_err lt_call_range(const lt_caller *c, lt_web *h, const char *version, int64_t
                                c->shown);
         } else if (a == IS_CHANGED) {
             err = lt_error_set(LT_ERR_STATE, "%s changed while it was copied", c->shown);
+        } else if (a == IS_NO_CONTENT && reply.status == 416) {
+            err = lt_error_set(LT_ERR_STATE,
+                               "%s: there are no bytes %s: it is shorter than the %lld bytes that "
+                               "were announced",
+                               c->shown, bytes + strlen("bytes="), (long long)size_bytes);
         } else if (a == IS_NO_CONTENT && !lt_retry_may_help(&reply) &&
                    (c->passes == NULL || !c->passes(c->ctx, &reply))) {
             err = lt_call_refused(c, "GET", &reply);

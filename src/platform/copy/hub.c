@@ -12,6 +12,7 @@
 #include "base/encoding.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 
 #define TOKEN_BYTES 512
 
@@ -26,35 +27,65 @@ struct lt_hub_file {
     char *url;
     pthread_mutex_t lock;
     char direct[4096]; /* Where url leads; "": not known. */
-    bool used_direct;
 };
 
-/* The folder of the hub's files: HF_HOME, else XDG_CACHE_HOME/huggingface. */
-static lt_err home_folder(char out[LT_PATH_BYTES]) {
-    const char *own = getenv("HF_HOME"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    int n;
-    if (own != NULL && own[0] != '\0') {
-        n = snprintf(out, LT_PATH_BYTES, "%s", own);
-    } else if (xdg != NULL && xdg[0] != '\0') {
-        n = snprintf(out, LT_PATH_BYTES, "%s/huggingface", xdg);
-    } else {
-        n = snprintf(out, LT_PATH_BYTES, "%s/.cache/huggingface",
-                     home != NULL && home[0] != '\0' ? home : "/tmp");
+/* The value of the first of two variables that is set; NULL: neither is. */
+static const char *setting(const char *name, const char *older) {
+    const char *value = getenv(name);
+    if ((value == NULL || value[0] == '\0') && older != NULL) {
+        value = getenv(older);
     }
-    if (n >= LT_PATH_BYTES) {
-        LT_FAIL(LT_ERR_LIMIT, "HF_HOME: a path of %d bytes", n);
+    return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+static bool is_on(const char *value) {
+    static const char *const words[] = {"1", "true", "yes", "on"};
+    for (size_t i = 0; i < sizeof words / sizeof *words && value != NULL; i++) {
+        if (strcasecmp(value, words[i]) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A path that a variable holds. Where no shell has read it (a unit of systemd, a container), it may
+ * still begin with ~, which huggingface_hub replaces, too. */
+static lt_err path_of(char out[LT_PATH_BYTES], const char *name, const char *value) {
+    const char *home = getenv("HOME");
+    const bool at_home = value[0] == '~' && (value[1] == '/' || value[1] == '\0');
+    if (strchr(value, '$') != NULL || (at_home && home == NULL)) {
+        LT_FAIL(LT_ERR_ARG, "%s='%s': %s", name, value,
+                at_home ? "HOME is not set" : "variables within a path are not replaced");
+    }
+    if (snprintf(out, LT_PATH_BYTES, "%s%s", at_home ? home : "", value + at_home) >=
+        LT_PATH_BYTES) {
+        LT_FAIL(LT_ERR_LIMIT, "%s: a path of %zu bytes", name, strlen(value));
     }
     return LT_OK;
 }
 
+/* The folder of the hub's files: HF_HOME, else XDG_CACHE_HOME/huggingface. */
+static lt_err home_folder(char out[LT_PATH_BYTES]) {
+    const char *own = setting("HF_HOME", NULL), *xdg = setting("XDG_CACHE_HOME", NULL),
+               *home = setting("HOME", NULL);
+    char base[LT_PATH_BYTES];
+    if (own != NULL) {
+        return path_of(out, "HF_HOME", own);
+    }
+    if (xdg != NULL) {
+        LT_TRY(path_of(base, "XDG_CACHE_HOME", xdg));
+    } else {
+        LT_TRY(lt_path_join(base, home != NULL ? home : "/tmp", ".cache"));
+    }
+    return lt_path_join(out, base, "huggingface");
+}
+
 lt_err lt_hub_cache(char out[LT_PATH_BYTES], const lt_location *at) {
-    const char *own = getenv("HF_HUB_CACHE");
+    const char *own = setting("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE");
     char base[LT_PATH_BYTES], name[300];
     size_t n = 0;
-    if (own != NULL && own[0] != '\0') {
-        if (snprintf(base, sizeof base, "%s", own) >= (int)sizeof base) {
-            LT_FAIL(LT_ERR_LIMIT, "HF_HUB_CACHE: a path of %zu bytes", strlen(own));
-        }
+    if (own != NULL) {
+        LT_TRY(path_of(base, "HF_HUB_CACHE", own));
     } else {
         char home[LT_PATH_BYTES];
         LT_TRY(home_folder(home));
@@ -68,24 +99,29 @@ lt_err lt_hub_cache(char out[LT_PATH_BYTES], const lt_location *at) {
 }
 
 bool lt_hub_is_offline(void) {
-    const char *text = getenv("HF_HUB_OFFLINE");
-    return text != NULL && (strcmp(text, "1") == 0 || strcasecmp(text, "true") == 0 ||
-                            strcasecmp(text, "yes") == 0 || strcasecmp(text, "on") == 0);
+    return is_on(setting("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"));
 }
 
 /* HF_TOKEN, else the first line of the file that `hf auth login` writes; or none. */
 static lt_err read_token(char out[TOKEN_BYTES]) {
-    const char *own = getenv("HF_TOKEN"), *file = getenv("HF_TOKEN_PATH");
+    const char *own = setting("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
+               *file = setting("HF_TOKEN_PATH", NULL);
     char path[LT_PATH_BYTES], *text = NULL;
     lt_err err;
 
     out[0] = '\0';
-    if (own == NULL || own[0] == '\0') {
-        char home[LT_PATH_BYTES];
-        LT_TRY(home_folder(home));
-        LT_TRY(lt_path_join(path, home, "token"));
-        file = file != NULL && file[0] != '\0' ? file : path;
-        err = lt_file_read(&text, NULL, file, 1 << 16);
+    if (is_on(getenv("HF_HUB_DISABLE_IMPLICIT_TOKEN"))) {
+        return LT_OK;
+    }
+    if (own == NULL) {
+        if (file != NULL) {
+            LT_TRY(path_of(path, "HF_TOKEN_PATH", file));
+        } else {
+            char home[LT_PATH_BYTES];
+            LT_TRY(home_folder(home));
+            LT_TRY(lt_path_join(path, home, "token"));
+        }
+        err = lt_file_read(&text, NULL, path, 1 << 16);
         if (err == LT_ERR_NOT_FOUND) {
             return LT_OK;
         }
@@ -228,6 +264,14 @@ done:
 
 static void explain(const lt_web_reply *reply, char out[LT_CALL_TEXT_BYTES]) {
     (void)lt_web_header(reply, "x-error-message", out, LT_CALL_TEXT_BYTES);
+    if (reply->status == 401 && strlen(out) + 60 < LT_CALL_TEXT_BYTES) {
+        strcat(out, " (HF_TOKEN, or `hf auth login`, opens it)");
+    }
+}
+
+static bool is_at(const lt_hub *hub, const char *url) {
+    const size_t n = strlen(hub->endpoint);
+    return strncmp(url, hub->endpoint, n) == 0 && url[n] == '/';
 }
 
 /* lt_caller's send for both kinds of address. */
@@ -249,8 +293,7 @@ static lt_err send(void *ctx, lt_web *h, const lt_web_request *r, lt_web_reply *
         memcpy(headers, r->headers, n * sizeof *headers);
     }
     if (f->hub != NULL && f->hub->bearer[0] != '\0') {
-        const size_t own = strlen(f->hub->endpoint);
-        if (strncmp(full.url, f->hub->endpoint, own) == 0 && full.url[own] == '/') {
+        if (is_at(f->hub, full.url)) {
             headers[n++] = (lt_pair){"Authorization", f->hub->bearer};
         }
     }
@@ -272,8 +315,9 @@ static bool passes(void *ctx, const lt_web_reply *reply) {
         reply->status != 404 && reply->status != 410) {
         return false;
     }
-    if (strcmp(reply->final_url, f->url) == 0) {
-        return false; /* The hub itself refused. */
+    if (strcmp(reply->final_url, f->url) == 0 ||
+        (reply->redirected && (f->hub == NULL || is_at(f->hub, reply->final_url)))) {
+        return false; /* The hub itself refused, or the place to which it leads right now. */
     }
     pthread_mutex_lock(&f->lock);
     if (strcmp(f->direct, reply->final_url) == 0) { /* Another thread may have a new one. */
@@ -349,7 +393,7 @@ void lt_hub_file_close(lt_hub_file *f) {
 
 lt_err lt_hub_list(lt_hub *hub, lt_web *h, const lt_location *at, char commit[LT_HUB_COMMIT_BYTES],
                    lt_hub_found found, void *ctx) {
-    char middle[40], *url = NULL;
+    char middle[40], code[64], words[200] = "", *url = NULL;
     lt_hub_file *f = NULL;
     lt_web_reply reply = {0};
     lt_caller c;
@@ -360,12 +404,16 @@ lt_err lt_hub_list(lt_hub *hub, lt_web *h, const lt_location *at, char commit[LT
     LT_TRY_DONE(lt_hub_file_open(&f, hub, url, at->shown));
     c = caller_of(f);
     LT_TRY_DONE(lt_call(&c, h, &(lt_web_request){.method = "GET"}, &reply));
-    if (reply.status == 401 || reply.status == 403) {
+    (void)lt_web_header(&reply, "x-error-code", code, sizeof code);
+    if (reply.status == 401 || reply.status == 403 || strcmp(code, "RepoNotFound") == 0) {
+        (void)lt_web_header(&reply, "x-error-message", words, sizeof words);
+        lt_log_tame(words, false);
         LT_FAIL_DONE(LT_ERR_NOT_FOUND,
-                     "%s: the hub refuses it (status %d): there is no such repository, or it is "
-                     "private or gated and %s",
-                     at->shown, reply.status,
-                     hub->bearer[0] != '\0' ? "the token does not open it" : "HF_TOKEN is not set");
+                     "%s: the hub refuses it (status %d%s%s): there is no such repository, or it "
+                     "is private or gated and %s",
+                     at->shown, reply.status, words[0] != '\0' ? ": " : "", words,
+                     hub->bearer[0] != '\0' ? "the token does not open it, or is no longer valid"
+                                            : "HF_TOKEN is not set");
     }
     if (reply.status != 200) {
         LT_TRY_DONE(lt_call_refused(&c, "list of files", &reply));

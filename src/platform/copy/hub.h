@@ -11,7 +11,7 @@
  *                                  /refs/REVISION         the commit, as text
  *
  * HF_ENDPOINT names another hub; HF_TOKEN, or the file HF_HOME/token, opens private
- * repositories. */
+ * repositories. The other variables of huggingface_hub are those of docs/platform/copy.md. */
 #ifndef LT_PLATFORM_COPY_HUB_H
 #define LT_PLATFORM_COPY_HUB_H
 

@@ -361,7 +361,7 @@ lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
     struct curl_slist *headers = NULL;
     curl_off_t after_s = 0;
     const char *final = NULL;
-    long status = 0;
+    long status = 0, redirects = 0;
     CURLcode code;
 
     *reply = (lt_web_reply){0};
@@ -379,6 +379,8 @@ lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
     curl.slist_free_all(headers);
     (void)curl.easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
     (void)curl.easy_getinfo(h->curl, CURLINFO_RETRY_AFTER, &after_s);
+    (void)curl.easy_getinfo(h->curl, CURLINFO_REDIRECT_COUNT, &redirects);
+    reply->redirected = redirects > 0;
     (void)curl.easy_getinfo(h->curl, CURLINFO_EFFECTIVE_URL, &final);
     reply->status = (int)status;
     reply->retry_after_s = (double)after_s;
