@@ -47,7 +47,7 @@ log.every: 1
 def run(*words, cwd=folder):
     return subprocess.run(words, capture_output=True, text=True, timeout=600, cwd=cwd)
 
-def until(what, seconds=300):
+def until(what, seconds=660):  # srun --wait=600 may leave the job that long after its first rank ended.
     end = time.time() + seconds
     while not what() and time.time() < end:
         time.sleep(0.5)
