@@ -7,13 +7,16 @@
  *
  * A stop is requested by SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 (Slurm's warning before a time
  * limit), SIGXCPU or a file named `exit` in the run folder, and is obeyed at the next step's edge.
- * A second SIGINT kills the process at once; only the steps since the last checkpoint are lost. A
- * run that was stopped returns LT_ERR_INTERRUPTED. SIGHUP stays ignored under nohup; a closed pipe
+ * A second SIGINT kills the process at once; only the steps since the last checkpoint are lost. It
+ * counts from a second behind the first one on: srun and scancel send the same SIGINT to the
+ * launcher, which passes it on, and to each rank. A run that was stopped returns
+ * LT_ERR_INTERRUPTED. SIGHUP stays ignored under nohup; a closed pipe
  * on the output does not end the run. */
 #include "train/run.h"
 
 #include <math.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -30,10 +33,16 @@
 #include "tensor/backend.h"
 #include "train/recipe/changes.h"
 
+#define SAME_INT_NS 1000000000u /* Two SIGINTs within this time are one. */
+
 static volatile sig_atomic_t stop_signal;
+static atomic_ullong first_int_ns; /* 0: there was none. */
 
 static void on_signal(int number) {
-    if (number == SIGINT && stop_signal == SIGINT) {
+    const unsigned long long now_ns = lt_clock_ns(), first_ns = atomic_load(&first_int_ns);
+    if (number == SIGINT && first_ns == 0) {
+        atomic_store(&first_int_ns, now_ns);
+    } else if (number == SIGINT && now_ns - first_ns >= SAME_INT_NS) {
         signal(SIGINT, SIG_DFL);
         raise(SIGINT);
     }
@@ -45,6 +54,7 @@ void lt_training_prepare_process(void) {
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
     sigemptyset(&action.sa_mask);
     stop_signal = 0;
+    atomic_store(&first_int_ns, 0);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         const bool ignored = numbers[i] == SIGHUP && sigaction(SIGHUP, NULL, &before) == 0 &&
                              before.sa_handler == SIG_IGN;

@@ -13,7 +13,7 @@ import tempfile
 import time
 
 import seeds
-from launched import GRACE, SILENT, alive, begin, command, lateen, losses
+from launched import GRACE, SILENT, alive, begin, checkpoints, command, lateen, losses, ranks_of
 
 n_seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 12
 first = int(sys.argv[3]) if len(sys.argv) > 3 else 1
@@ -100,8 +100,39 @@ def at_start(work):
     check("eight ranks, whatever the cores", "" if done.returncode == 0 and len(losses(work + "/eight")) == 3 else f"status {done.returncode}: {done.stderr[-500:]}")
 
 
+def signals(work):
+    """As srun, scancel, a terminal and nohup send them: to every process, twice, or to a launcher that should not heed it."""
+    endless = {"steps": 1000000, "checkpoint.every": 1000000}
+    p, pids = begin(2, {**endless, "out": work + "/int"})
+    for pid in (p.pid, *pids):
+        os.kill(pid, signal.SIGINT)
+    text = p.communicate(timeout=60)[0]
+    check("a SIGINT that the launcher and each rank get: they save", "" if p.returncode == 75 and checkpoints(work + "/int") else f"status {p.returncode}: {text[-500:]}")
+    p, pids = begin(2, {**endless, "out": work + "/twice"}, ("--silent", "60"))
+    os.kill(pids[1], signal.SIGSTOP)
+    p.send_signal(signal.SIGINT)
+    time.sleep(1.1)
+    p.send_signal(signal.SIGINT)
+    start, text = time.time(), p.communicate(timeout=90)[0]
+    check("a second SIGINT, a second later: all end at once, even one that does not answer", "" if p.returncode == 137 and time.time() - start < 10 and not any(map(alive, pids)) else
+          f"status {p.returncode} after {time.time() - start:.1f} s: {text[-500:]}")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    p, pids = begin(2, {**endless, "out": work + "/nohup"}, ("--retries", "3"))
+    signal.signal(signal.SIGHUP, before)
+    p.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    os.kill(pids[0], signal.SIGKILL)
+    until = time.time() + 30
+    while time.time() < until and p.poll() is None and ranks_of(p.pid).get(0, pids[0]) == pids[0]:
+        time.sleep(0.05)
+    p.kill()
+    text = p.communicate(timeout=60)[0]
+    check("under nohup SIGHUP is no wish to stop: the run goes on behind a fault", "" if "attempt 2 begins" in text else text[-500:])
+
+
 with tempfile.TemporaryDirectory() as folder:
     at_start(folder)
+    signals(folder)
     goes_on(folder)
     for k in seeds.of(first, n_seeds):
         fault(folder, k)

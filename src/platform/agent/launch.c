@@ -25,6 +25,7 @@
 
 #define LOOK_MS      100  /* Interval between checks of the ranks. */
 #define LOOK_FAST_MS 10   /* While a recovery is timed. */
+#define SAME_INT_S   1.0  /* Two SIGINTs within this time are one. */
 #define REQUEUE_S    30.0 /* scontrol gives up by itself after MessageTimeout, which is 10 s. */
 
 /* A recovery that is under way: when its phases ended, in the order of LT_RECOVERY_MAP. */
@@ -50,6 +51,7 @@ typedef struct {
     lt_events events;
     recovery recovery;
     int asked, own_status;  /* The last stop signal; the status of the first rank that failed. */
+    double int_s;           /* When the first SIGINT came; 0: none did. */
     bool killed, growing;   /* The ranks were killed; told to save, since a node is back. */
     double begun_s, look_s; /* When the attempt began; when its ranks were looked at last. */
     uint64_t progress;      /* Progress of all ranks together, as a number that only grows. */
@@ -465,7 +467,11 @@ static void heed_signals(launcher *l) {
             lt_processes_signal(&l->ranks, SIGSTOP);
             (void)raise(SIGSTOP);
             lt_processes_signal(&l->ranks, SIGCONT);
+        } else if (number == SIGINT && l->int_s > 0.0 && lt_clock_s() - l->int_s >= SAME_INT_S) {
+            l->killed = true;
+            lt_processes_signal(&l->ranks, SIGKILL);
         } else if (number != SIGCHLD && number != SIGCONT) {
+            l->int_s = number == SIGINT && l->int_s == 0.0 ? lt_clock_s() : l->int_s;
             l->asked = number;
             lt_processes_signal(&l->ranks, number);
         }
@@ -702,10 +708,14 @@ static lt_err look(launcher *l) {
 static lt_err open_launcher(launcher *l, const char *path, char *const *argv) {
     const int numbers[] = {SIGCHLD, SIGTERM, SIGINT,  SIGHUP, SIGUSR1,
                            SIGUSR2, SIGXCPU, SIGTSTP, SIGCONT};
+    struct sigaction hup;
     sigset_t set;
     (void)sigemptyset(&set);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         (void)sigaddset(&set, numbers[i]);
+    }
+    if (sigaction(SIGHUP, NULL, &hup) == 0 && hup.sa_handler == SIG_IGN) {
+        (void)sigdelset(&set, SIGHUP); /* nohup: a signalfd would see it all the same. */
     }
     (void)sigprocmask(SIG_BLOCK, &set, &l->before); /* Before the store's thread starts. */
     (void)signal(SIGPIPE, SIG_IGN);

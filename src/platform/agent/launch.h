@@ -3,7 +3,8 @@
  *   start:   a store (store.h), a memory segment (shm.h), a board (board.h), n processes
  *            (process.h).
  *   watch:   output is passed on; SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU go to all
- *            ranks; SIGTSTP stops all until SIGCONT.
+ *            ranks; SIGTSTP stops all until SIGCONT. A second SIGINT, a second or more behind the
+ *            first, kills them. Under nohup SIGHUP is ignored.
  *   failure: a rank ends with another status than 0 or 75 or by a signal, sends no heartbeat for
  *            silent_s, or makes no progress for hang_s. The others are told through the store and
  *            have grace_s to end by themselves; then all process groups are killed.
