@@ -201,6 +201,10 @@ check("notes become signals, and signals a score", [value(told, "lemon." + s) fo
 with open(history) as f:
     old = f.read()
 with open(history, "w") as f:
+    f.write(old.replace(f'"time":{int(time.time()) // 100000}', f'"time":{int(time.time()) // 100000 + 26}'))  # 30 days later
+status, told = checked(later)
+check("nor does what a clock that was ahead has written", value(told, "lemon.score") == 0 and value(told, "lemon.exclusions") == 0)
+with open(history, "w") as f:
     f.write(old.replace(f'"time":{int(time.time()) // 100000}', f'"time":{int(time.time()) // 100000 - 26}'))  # 30 days earlier
 status, told = checked(later)
 check("what is older than 28 days no longer counts", value(told, "lemon.score") == 0 and value(told, "lemon.exclusions") == 0)
