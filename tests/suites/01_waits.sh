@@ -14,5 +14,6 @@ beside_others "launch by ssh" launch_ssh quick
 beside_others "snapshots in memory" snapshots quick
 beside_others "ranks that hold other bits" replicas quick
 beside_others "a rank that is slow" stragglers
+beside_others "clocks that jump" clocks
 # Alerts, dashboards and targets of deploy/, and the page of the cluster, against a real Prometheus that scrapes a run, a node and a server.
 beside_others "monitoring" monitoring

@@ -367,7 +367,7 @@ static void watch(engine *e, double begin_s) {
     pthread_mutex_lock(&e->lock);
     while (e->n_running > 0) {
         struct timespec until;
-        (void)clock_gettime(CLOCK_REALTIME, &until);
+        (void)clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += (long)(TICK_S * 1e9);
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
@@ -393,10 +393,15 @@ lt_err lt_engine_run(const lt_engine_work *w, lt_copy_report *report) {
     const int64_t n = w->options->n_connections;
     engine e = {.w = w, .report.n_files = (int64_t)w->items->n};
     worker *workers = calloc((size_t)n, sizeof *workers);
+    pthread_condattr_t clock;
     lt_web *http = NULL;
     lt_err err = LT_OK;
 
-    LT_ASSERT(pthread_mutex_init(&e.lock, NULL) == 0 && pthread_cond_init(&e.changed, NULL) == 0);
+    /* The clock that nobody sets: with the time of day, a tick would take as long as it goes back. */
+    LT_ASSERT(pthread_condattr_init(&clock) == 0 &&
+              pthread_condattr_setclock(&clock, CLOCK_MONOTONIC) == 0 &&
+              pthread_mutex_init(&e.lock, NULL) == 0 && pthread_cond_init(&e.changed, &clock) == 0);
+    (void)pthread_condattr_destroy(&clock);
     for (size_t i = 0; i < w->items->n; i++) {
         e.report.total_bytes += w->items->rows[i].size_bytes;
     }

@@ -31,7 +31,7 @@ typedef struct {
     int n_rows;
     lt_goodput goodput;
     int64_t step, steps, skipped, saves, saved_step, mirrored_step, mirror_failed;
-    double step_unix_s, save_unix_s, save_interval_s;
+    double step_unix_s, save_unix_s, save_s, save_interval_s; /* save_s: by lt_clock_s. */
 } told;
 
 struct lt_live {
@@ -235,8 +235,9 @@ void lt_live_saved(lt_live *l, int64_t step) {
     }
     pthread_mutex_lock(&l->lock);
     if (l->told.saves > 0) {
-        l->told.save_interval_s = lt_clock_unix_s() - l->told.save_unix_s;
+        l->told.save_interval_s = lt_clock_s() - l->told.save_s;
     }
+    l->told.save_s = lt_clock_s();
     l->told.saves++;
     l->told.saved_step = step;
     l->told.save_unix_s = lt_clock_unix_s();
