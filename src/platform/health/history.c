@@ -90,7 +90,8 @@ static void count_line(reader *r, const char *text, size_t bytes) {
     json_t *line = json_loadb(text, bytes, 0, NULL);
     const double age_s = r->h->time - number_of(line, "time");
     /* What a clock that was ahead has written counts as little as what is old. */
-    const bool counts = fabs(age_s) <= LT_HISTORY_DAYS * DAY_S, is_check = is(line, "kind", "check");
+    const bool counts = fabs(age_s) <= LT_HISTORY_DAYS * DAY_S,
+               is_check = is(line, "kind", "check");
     const note_row *note = is(line, "kind", "note") ? note_of(line) : NULL;
 
     if (!json_is_number(json_object_get(line, "time")) || (!is_check && note == NULL)) {
