@@ -397,7 +397,7 @@ lt_err lt_engine_run(const lt_engine_work *w, lt_copy_report *report) {
     lt_web *http = NULL;
     lt_err err = LT_OK;
 
-    /* The clock that nobody sets: a tick by the time of day would take as long as that goes back. */
+    /* A clock that nobody sets: a tick by the time of day would last as long as that goes back. */
     LT_ASSERT(pthread_condattr_init(&clock) == 0 &&
               pthread_condattr_setclock(&clock, CLOCK_MONOTONIC) == 0 &&
               pthread_mutex_init(&e.lock, NULL) == 0 && pthread_cond_init(&e.changed, &clock) == 0);
