@@ -58,6 +58,8 @@ struct lt_pipeline {
     queued_op queued[AHEAD]; /* The last operations, in turn. */
     int64_t n_queued, n_done;
     lt_param_buffer gradients;
+    lt_param_buffer *joined; /* (n_joins): gradients of adapters, of which n_joined have joined. */
+    int n_joins, n_joined;
     lt_pipeline_times times;
     int64_t warm[MAX_WARM]; /* Rows of micro-batches whose kernels are loaded. */
     int n_warm;
@@ -203,15 +205,48 @@ static lt_err open_messages(lt_pipeline *p, const lt_pass_options *o, const need
 
 /* Each unit's gradients are in the pass that holds it; those of a tied embedding, if this rank has
  * both stages, are in the pass of the first one. */
+static void merge(lt_param_buffer *into, const lt_param_buffer *of_chunk, int n_units) {
+    for (int u = 0; u < n_units; u++) {
+        into->base[u] = of_chunk->base[u] != NULL ? of_chunk->base[u] : into->base[u];
+    }
+}
+
 static lt_err merge_gradients(lt_pipeline *p) {
     LT_TRY(lt_param_buffer_open(&p->gradients, &p->model->table, LT_F32));
     for (int c = p->stages.chunks - 1; c >= 0; c--) {
-        const lt_param_buffer *g = lt_pass_gradients(p->chunks[c].pass);
-        for (int u = 0; u < p->model->table.n_units; u++) {
-            p->gradients.base[u] = g->base[u] != NULL ? g->base[u] : p->gradients.base[u];
-        }
+        merge(&p->gradients, lt_pass_gradients(p->chunks[c].pass), p->model->table.n_units);
     }
     return LT_OK;
+}
+
+lt_err lt_pipeline_join(lt_pipeline *p, lt_lora *l, int64_t max_rows) {
+    const int which = p->n_joined++;
+    LT_ASSERT(which < p->n_joins);
+    LT_TRY(lt_param_buffer_open(&p->joined[which], &l->params->table, LT_F32));
+    for (int c = p->stages.chunks - 1; c >= 0; c--) {
+        lt_pass *pass = p->chunks[c].pass;
+        LT_TRY(lt_pass_join(pass, l, max_rows));
+        merge(&p->joined[which], lt_pass_gradients_of(pass, which), l->params->table.n_units);
+    }
+    return LT_OK;
+}
+
+size_t lt_pipeline_join_bytes(const lt_pipeline *p, int which) {
+    size_t bytes = 0;
+    for (int c = 0; c < p->stages.chunks; c++) {
+        bytes += lt_pass_join_bytes(p->chunks[c].pass, which);
+    }
+    return bytes;
+}
+
+/* Adapters that join bring theirs. */
+static lt_err open_gradients(lt_pipeline *p, const lt_pass_options *o) {
+    p->n_joins = o->joins;
+    p->joined = calloc((size_t)o->joins + 1, sizeof *p->joined);
+    if (p->joined == NULL) {
+        LT_FAIL(LT_ERR_OOM, "gradients of %d adapters", o->joins);
+    }
+    return o->train && o->joins == 0 ? merge_gradients(p) : LT_OK;
 }
 
 static lt_err open_queued(lt_pipeline *p) {
@@ -242,7 +277,7 @@ lt_err lt_pipeline_open(lt_pipeline **out, lt_model *m, const lt_pass_options *o
     LT_TRY_DONE(open_chunks(p, options, &n));
     LT_TRY_DONE(open_messages(p, options, &n));
     LT_TRY_DONE(open_queued(p));
-    LT_TRY_DONE(options->train ? merge_gradients(p) : LT_OK);
+    LT_TRY_DONE(open_gradients(p, options));
     *out = p;
     p = NULL;
 done:
@@ -267,6 +302,10 @@ void lt_pipeline_close(lt_pipeline *p) {
         lt_schedule_close(&p->tables[i]);
     }
     lt_param_buffer_close(&p->gradients);
+    for (int i = 0; i < p->n_joined; i++) {
+        lt_param_buffer_close(&p->joined[i]);
+    }
+    free(p->joined);
     lt_arena_release(&p->arena, p->model->device);
     free(p->tables);
     free(p->chunks);
@@ -447,7 +486,7 @@ static lt_err add_tied(lt_pipeline *p) {
     const lt_param *embed = &t->params[lt_param_index(t, LT_PARAM_EMBED, -1)];
     float *to;
     const float *from = NULL;
-    if (!p->model->spec.tied || p->model->lora != NULL) {
+    if (!p->model->spec.tied || p->model->lora != NULL || p->n_joins > 0) {
         return LT_OK;
     }
     to = lt_param_data(&p->gradients, embed);
@@ -718,6 +757,10 @@ void lt_pipeline_trace(lt_pipeline *p, lt_timeline *t) {
 
 const lt_param_buffer *lt_pipeline_gradients(const lt_pipeline *p) {
     return &p->gradients;
+}
+
+const lt_param_buffer *lt_pipeline_gradients_of(const lt_pipeline *p, int which) {
+    return &p->joined[which];
 }
 
 int lt_pipeline_passes(const lt_pipeline *p, lt_pass *passes[LT_MAX_LAYERS]) {

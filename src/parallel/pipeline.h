@@ -40,6 +40,9 @@ LT_MUST_USE lt_err lt_pipeline_open(lt_pipeline **out, lt_model *m, const lt_pas
                                     const lt_stages *stages, lt_group *group, const int64_t *micros,
                                     int n_micros);
 void lt_pipeline_close(lt_pipeline *p);
+/* options.joins: adapters join all passes of the rank (lt_pass_join). They live as long. */
+LT_MUST_USE lt_err lt_pipeline_join(lt_pipeline *p, lt_lora *l, int64_t max_rows);
+size_t lt_pipeline_join_bytes(const lt_pipeline *p, int which);
 /* The memory that open would take on a rank of the pipeline. */
 LT_MUST_USE lt_err lt_pipeline_measure(lt_pass_memory *out, const lt_model_spec *spec,
                                        lt_dtype dtype, const lt_pass_options *options,
@@ -47,7 +50,8 @@ LT_MUST_USE lt_err lt_pipeline_measure(lt_pass_memory *out, const lt_model_spec 
                                        int n_micros);
 
 /* A collective call: forward and backward of n micro-batches; n must be in `micros`. Gradients
- * start from zero. Adds this rank's results to *sum. */
+ * start from zero. Adds this rank's results to *sum; with options.joins, those of each adapter to
+ * its own: sum (joins). */
 LT_MUST_USE lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batches, int64_t n,
                                      float grad_scale, lt_pass_result *sum);
 /* A collective call: losses of a batch, on the rank of the last stage; loss_rows likewise. */
@@ -77,8 +81,9 @@ int lt_pipeline_head_rank(const lt_pipeline *p);
 
 /* From now on operations and their layers are spans of t (lt_pass_trace). */
 void lt_pipeline_trace(lt_pipeline *p, lt_timeline *t);
-/* In F32, of the units in the rank's stages. */
+/* In F32, of the units in the rank's stages; of a model, or of one of several adapters. */
 const lt_param_buffer *lt_pipeline_gradients(const lt_pipeline *p);
+const lt_param_buffer *lt_pipeline_gradients_of(const lt_pipeline *p, int which);
 /* The rank's passes, at most one per layer; returns their number. */
 int lt_pipeline_passes(const lt_pipeline *p, lt_pass *passes[LT_MAX_LAYERS]);
 struct lt_queue *lt_pipeline_queue(const lt_pipeline *p); /* Idle between calls. */

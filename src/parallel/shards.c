@@ -158,21 +158,32 @@ static lt_err open_frozen(lt_shards *s) {
     return lt_param_table_open_part(&of->full, s->world->layout.spec, &full);
 }
 
+static lt_err open_full(lt_shards *s, const lt_lora_options *adapters) {
+    const lt_partition full = lt_shards_full(s);
+    lt_lora_plan plan;
+    LT_TRY(lt_lora_plan_open(&plan, s->world->layout.spec, adapters, NULL, &full));
+    s->full = plan.table;
+    plan.table = (lt_param_table){0};
+    lt_lora_plan_close(&plan);
+    return LT_OK;
+}
+
 lt_err lt_shards_open_adapters(lt_shards *s, const lt_world *w, int level, int per_group,
                                const lt_lora_options *adapters) {
-    lt_lora_plan plan;
     *s = (lt_shards){.world = w, .level = level < 2 ? level : 2, .n = 1};
     if (level == 0) {
         return LT_OK;
     }
     LT_TRY(open_groups(s, per_group));
     LT_TRY(level == 3 ? open_frozen(s) : LT_OK);
-    const lt_partition full = lt_shards_full(s);
-    LT_TRY(lt_lora_plan_open(&plan, w->layout.spec, adapters, NULL, &full));
-    s->full = plan.table;
-    plan.table = (lt_param_table){0};
-    lt_lora_plan_close(&plan);
-    return LT_OK;
+    return open_full(s, adapters);
+}
+
+lt_err lt_shards_open_beside(lt_shards *s, const lt_shards *of, const lt_lora_options *adapters) {
+    *s = *of;
+    s->beside = true;
+    s->full = (lt_param_table){0};
+    return s->level == 0 ? LT_OK : open_full(s, adapters);
 }
 
 void lt_shards_keep_blocks(lt_shards *s, const lt_stored_weight *stored, size_t *bytes) {
@@ -183,7 +194,7 @@ void lt_shards_keep_blocks(lt_shards *s, const lt_stored_weight *stored, size_t 
 }
 
 void lt_shards_close(lt_shards *s) {
-    if (s->frozen != NULL) {
+    if (s->frozen != NULL && !s->beside) {
         free(s->frozen->block_bytes);
         lt_param_table_close(&s->frozen->full);
         free(s->frozen);

@@ -40,6 +40,7 @@ typedef struct lt_shards {
      * `full` (model/files/stored_weights.h), which are divided too; NULL: there are none. */
     size_t *block_bytes;
     int64_t numbered_rows; /* lt_stored_most_rows of them. */
+    bool beside;           /* Groups and `frozen` are those of others (lt_shards_open_beside). */
 } lt_shards;
 
 /* per_group: mesh.shard, how many ranks divide a model among them; 0: all that hold the same. A
@@ -50,6 +51,10 @@ LT_MUST_USE lt_err lt_shards_open(lt_shards *s, const lt_world *w, int level, in
 /* The same of adapters. */
 LT_MUST_USE lt_err lt_shards_open_adapters(lt_shards *s, const lt_world *w, int level,
                                            int per_group, const lt_lora_options *adapters);
+/* The same of further adapters of the model of `of`, which outlives them: the groups of ranks and
+ * the shards of the model are those of `of`. */
+LT_MUST_USE lt_err lt_shards_open_beside(lt_shards *s, const lt_shards *of,
+                                         const lt_lora_options *adapters);
 /* Leave matrices that are kept in blocks (stored) out of the elements that are divided. bytes
  * (n_units), the size of each unit's blocks, becomes s->block_bytes, freed by lt_shards_close. */
 void lt_shards_keep_blocks(lt_shards *s, const lt_stored_weight *stored, size_t *bytes);

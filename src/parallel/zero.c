@@ -62,7 +62,7 @@ static void carve_blocks(lt_zero_room rooms[LT_ZERO_ROOMS], const lt_shards *s, 
 
 static void carve_weights(lt_zero *z, const lt_shards *s, lt_dtype dtype, lt_arena *a) {
     const lt_shards *coming = lt_shards_of_weights(s);
-    if (coming == NULL) {
+    if (coming == NULL || s->beside) {
         return;
     }
     carve_rooms(z->weight_rooms, &coming->full, dtype, a);
@@ -107,9 +107,15 @@ static lt_pass *pass_of(const lt_zero *z, int unit) {
 
 /* The gradients of a unit in the pass to which its room was brought. */
 static const lt_param_buffer *gradients_of(const lt_zero *z, int unit) {
-    return z->shards->level < 2
-               ? z->whole
-               : lt_pass_gradients(z->gradient_rooms[room_of(&z->model->table, unit)].pass);
+    const lt_pass *pass = z->gradient_rooms[room_of(&z->model->table, unit)].pass;
+    return z->shards->level < 2 ? z->whole
+           : z->joined >= 0     ? lt_pass_gradients_of(pass, z->joined)
+                                : lt_pass_gradients(pass);
+}
+
+/* Does the batch that goes backward make gradients of the unit? */
+static bool has_rows(const lt_zero *z, int unit) {
+    return z->joined < 0 || lt_pass_has_rows_of(pass_of(z, unit), z->joined);
 }
 
 static bool is_held(const lt_zero *z, int unit) {
@@ -136,15 +142,23 @@ static lt_err finish_room(lt_zero *z, lt_zero_room *room) {
     return first ? be->copy(q, to, from, (size_t)size * sizeof *to) : be->ops->add(q, &add);
 }
 
+static lt_err give_memory(const lt_zero *z, lt_pass *pass, int unit, float *base, bool clear) {
+    if (z->joined >= 0) {
+        lt_pass_bring_gradients_of(pass, z->joined, unit, base);
+        return LT_OK;
+    }
+    return lt_pass_bring_gradients(pass, unit, base, clear);
+}
+
 static lt_err bring_gradients(lt_zero *z, lt_pass *pass, int unit, bool clear) {
     lt_zero_room *room = &z->gradient_rooms[room_of(&z->model->table, unit)];
     LT_TRY(finish_room(z, room));
     if (room->unit >= 0 && room->unit != unit) {
-        LT_TRY(lt_pass_bring_gradients(room->pass, room->unit, NULL, false));
+        LT_TRY(give_memory(z, room->pass, room->unit, NULL, false));
     }
     room->unit = unit;
     room->pass = pass;
-    return lt_pass_bring_gradients(pass, unit, room->data, clear);
+    return give_memory(z, pass, unit, room->data, clear);
 }
 
 /* base: all of the unit's gradients; their slices are summed, this rank's slice in place. */
@@ -225,12 +239,15 @@ static lt_err leave_gradients(lt_zero *z, int unit) {
     if (!is_held(z, unit)) {
         return LT_OK;
     }
+    if (s->level >= 2 && !has_rows(z, unit)) {
+        return LT_OK;
+    }
     if (s->level >= 2) {
         lt_zero_room *room = &z->gradient_rooms[room_of(&z->model->table, unit)];
         LT_ASSERT(room->unit == unit && gradients_of(z, unit)->base[unit] == room->data);
         return scatter_sum(z, unit, room->data, &room->work);
     }
-    if (++z->left[unit] < z->n_batches || waits_for_stages(z, unit)) {
+    if (++z->left[unit] != z->n_batches || waits_for_stages(z, unit)) {
         return LT_OK;
     }
     return sum_unit(z, unit);
@@ -243,12 +260,14 @@ void lt_zero_begin_step(lt_zero *z, int64_t n_batches) {
     memset(z->left, 0, n_units * sizeof *z->left);
 }
 
-lt_err lt_zero_drop(lt_zero *z) {
-    LT_ASSERT(z->shards->level >= 2);
-    for (int i = 0; i < LT_ZERO_ROOMS; i++) {
-        LT_TRY(wait_for(z, &z->gradient_rooms[i].work));
+lt_err lt_zero_drop(lt_zero *first) {
+    for (lt_zero *z = first; z != NULL; z = z->next) {
+        LT_ASSERT(z->shards->level >= 2);
+        for (int i = 0; i < LT_ZERO_ROOMS; i++) {
+            LT_TRY(wait_for(z, &z->gradient_rooms[i].work));
+        }
+        lt_zero_begin_step(z, z->n_batches);
     }
-    lt_zero_begin_step(z, z->n_batches);
     return LT_OK;
 }
 
@@ -260,20 +279,26 @@ lt_err lt_zero_sum_step(lt_zero *z) {
     return LT_OK;
 }
 
-lt_err lt_zero_begin_batch(lt_zero *z, int pass) {
-    lt_pass *p = z->passes[pass];
+static lt_err begin_batch(lt_zero *z, lt_pass *p) {
     const int ends[] = {0, z->model->table.n_units - 1};
-    if (z->shards->level < 2) {
-        return LT_OK;
-    }
     for (int i = 2; i < LT_ZERO_ROOMS; i++) { /* Gradients on their way must not be zeroed. */
         const lt_zero_room *room = &z->gradient_rooms[i];
-        LT_TRY(room->unit >= 0 ? lt_pass_bring_gradients(room->pass, room->unit, NULL, false)
-                               : LT_OK);
+        LT_TRY(room->unit >= 0 ? give_memory(z, room->pass, room->unit, NULL, false) : LT_OK);
     }
     for (int i = 0; i < 2; i++) {
         const bool has = is_held(z, ends[i]) && lt_pass_has_unit(p, ends[i]);
         LT_TRY(has ? bring_gradients(z, p, ends[i], false) : LT_OK);
+    }
+    return LT_OK;
+}
+
+lt_err lt_zero_begin_batch(lt_zero *first, int pass) {
+    lt_pass *p = first->passes[pass];
+    if (first->shards->level < 2) {
+        return LT_OK;
+    }
+    for (lt_zero *z = first; z != NULL; z = z->next) {
+        LT_TRY(begin_batch(z, p));
     }
     return lt_pass_zero_gradients(p);
 }
@@ -379,8 +404,7 @@ static lt_err bring_weights(lt_zero *z, int unit, bool backward) {
     return LT_OK;
 }
 
-static lt_err enter(void *of, int unit, unsigned what) {
-    lt_zero *z = of;
+static lt_err enter_one(lt_zero *z, int unit, unsigned what) {
     const int level = z->shards->level;
     const bool weights = (what & LT_UNIT_WEIGHTS) != 0, gradients = (what & LT_UNIT_GRADIENTS) != 0;
     const int head = z->model->table.n_units - 1;
@@ -391,7 +415,7 @@ static lt_err enter(void *of, int unit, unsigned what) {
         LT_TRY(bring_weights(z, unit, gradients));
     }
     LT_TRY(weights && level > 0 ? lt_pass_derive(pass_of(z, unit), unit) : LT_OK);
-    if (!gradients || level < 2 || unit == 0 || unit == head) {
+    if (!gradients || level < 2 || unit == 0 || unit == head || !has_rows(z, unit)) {
         return LT_OK;
     }
     /* Gradients that are deferred are brought later, in an entry without the weights, and all of
@@ -400,12 +424,25 @@ static lt_err enter(void *of, int unit, unsigned what) {
     return weights && lt_pass_defers(pass, unit) ? LT_OK : bring_gradients(z, pass, unit, weights);
 }
 
-static lt_err leave(void *of, int unit, unsigned what) {
-    lt_zero *z = of;
+static lt_err leave_one(lt_zero *z, int unit, unsigned what) {
     if ((what & LT_UNIT_WEIGHTS) != 0 && z->coming.shards != NULL) {
         z->weight_rooms[room_of(&z->model->table, unit)].in_use = false;
     }
     return (what & LT_UNIT_GRADIENTS) != 0 ? leave_gradients(z, unit) : LT_OK;
+}
+
+static lt_err enter(void *first, int unit, unsigned what) {
+    for (lt_zero *z = first; z != NULL; z = z->next) {
+        LT_TRY(enter_one(z, unit, what));
+    }
+    return LT_OK;
+}
+
+static lt_err leave(void *first, int unit, unsigned what) {
+    for (lt_zero *z = first; z != NULL; z = z->next) {
+        LT_TRY(leave_one(z, unit, what));
+    }
+    return LT_OK;
 }
 
 /* Copy what this rank keeps of a small parameter to dst, as F32: its master, or, of a model that is
@@ -451,7 +488,7 @@ static lt_err sum_f32(lt_zero *z, float *f32, const lt_shards *s, const lt_model
 static lt_err gather_f32(lt_zero *z) {
     float *f32 = lt_pass_f32(z->passes[0]);
     const bool frozen = z->shards->frozen != NULL;
-    if (f32 == NULL || (frozen && z->has_small)) {
+    if (f32 == NULL || (frozen && (z->has_small || z->shards->beside))) {
         return LT_OK;
     }
     z->has_small = true;
@@ -565,12 +602,13 @@ static void point_into_pass(lt_zero *z) {
 }
 
 static void set_coming(lt_zero *z, const lt_shards *s, const lt_zero_args *a) {
-    z->coming.shards = lt_shards_of_weights(s);
+    z->coming.shards = s->beside ? NULL : lt_shards_of_weights(s);
     z->coming.model = s->frozen != NULL ? a->base : a->model;
     z->coming.kept = s->frozen != NULL ? a->kept : a->trained;
 }
 
-/* Callbacks of the passes: only those in which something is done. */
+/* Callbacks of the passes: only those in which something is done. Those of the first of several
+ * adapters are all others', too. */
 static void tell_passes(lt_zero *z, const lt_zero_args *a) {
     const unsigned all = LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS;
     const int level = z->shards->level;
@@ -582,7 +620,16 @@ static void tell_passes(lt_zero *z, const lt_zero_args *a) {
     z->n_passes = a->n_passes;
     for (int i = 0; i < a->n_passes; i++) {
         z->passes[i] = a->passes[i];
-        lt_pass_tell_units(a->passes[i], &z->units);
+        if (a->before == NULL) {
+            lt_pass_tell_units(a->passes[i], &z->units);
+        }
+    }
+}
+
+static void join(lt_zero *z, const lt_zero_args *a) {
+    z->joined = !a->joins ? -1 : a->before == NULL ? 0 : a->before->joined + 1;
+    if (a->before != NULL) {
+        a->before->next = z;
     }
 }
 
@@ -598,6 +645,7 @@ lt_err lt_zero_open(lt_zero *z, const lt_shards *s, const lt_zero_args *args) {
                    .whole = args->gradients};
     set_coming(z, s, args);
     tell_passes(z, args);
+    join(z, args);
     z->gathers = calloc(n_units, sizeof *z->gathers);
     z->begun = calloc(n_units, sizeof *z->begun);
     z->summed = calloc(n_units, sizeof *z->summed);

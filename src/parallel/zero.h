@@ -33,6 +33,9 @@
  * (model/blocks/deferred.h), and are reduced once, as elsewhere. The embeddings' room is in one of
  * the passes that a V gives both ends of a tied model.
  *
+ * Several adapters of one pass (lt_pass_join) have an lt_zero each, one behind the other, with
+ * rooms and slices of their own; the weights of the model come to the first.
+ *
  * (Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277.) */
 #ifndef LT_PARALLEL_ZERO_H
 #define LT_PARALLEL_ZERO_H
@@ -52,10 +55,12 @@ typedef struct {
     lt_comm_work work;
 } lt_zero_room;
 
-typedef struct {
+typedef struct lt_zero {
     const lt_shards *shards;
     lt_model *model, *trained;
-    const lt_lora *lora; /* As in lt_zero_args. */
+    const lt_lora *lora;  /* As in lt_zero_args. */
+    int joined;           /* Which of the adapters of the passes these are; -1: they have one. */
+    struct lt_zero *next; /* Of the adapters that joined next. */
     /* Weights that are gathered unit by unit when they are used: those of `model`, or those of the
      * model beside adapters. shards NULL: none. */
     struct {
@@ -87,9 +92,11 @@ typedef struct {
     const lt_param_buffer *gradients; /* Those of the passes. */
     lt_pass *const *passes;
     int n_passes;
+    bool joins;      /* The adapters have joined the passes; */
+    lt_zero *before; /* the lt_zero of those that joined before them; NULL: they are the first. */
 } lt_zero_args;
 /* All arguments outlive it. Levels above 1: both stages of a tied embedding hold the same of its
- * unit. Close accepts a zeroed one. */
+ * unit. Close accepts a zeroed one; of adapters that have joined, no pass runs any more. */
 LT_MUST_USE lt_err lt_zero_open(lt_zero *z, const lt_shards *s, const lt_zero_args *a);
 void lt_zero_close(lt_zero *z);
 /* The memory that open takes, for gradients and for weights. dtype: that of the weights. */
@@ -99,9 +106,11 @@ typedef struct {
 void lt_zero_measure(lt_zero_memory *out, const lt_shards *s, lt_dtype dtype);
 
 /* begin_step: before the first batch of a step. begin_batch: before each batch, at levels above 1.
- * end_step: after the last batch; then gradients are complete. pass: which one goes backward. */
+ * end_step: after the last batch; then gradients are complete. pass: which one goes backward. Of
+ * several adapters in the passes, those for which no step was begun have no part in it. */
 void lt_zero_begin_step(lt_zero *z, int64_t n_batches);
-/* Levels above 1: the batches since begin_step do not count; the step begins again. */
+/* Levels above 1: the batches since begin_step do not count; the step begins again. Of adapters
+ * that have joined, drop of the first is that of all. */
 LT_MUST_USE lt_err lt_zero_drop(lt_zero *z);
 LT_MUST_USE lt_err lt_zero_begin_batch(lt_zero *z, int pass);
 LT_MUST_USE lt_err lt_zero_end_step(lt_zero *z);

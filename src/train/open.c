@@ -71,11 +71,14 @@ static lt_err lead_lock(lt_training *t) {
 
     lt_lease_identify(&t->lease);
     LT_TRY(lt_lease_take(&t->lease, out));
+    if (t->together != NULL) { /* Folder and log are those of all. */
+        return LT_OK;
+    }
     if (!lt_training_has_ranks(t) || lt_comm_rank(t->world->comm) == 0) {
         lt_board_folder(lt_training_board(t), out);
     }
     LT_TRY(lt_path_join(path, out, "log.txt"));
-    return t->together == NULL ? lt_log_to_file(path) : LT_OK;
+    return lt_log_to_file(path);
 }
 
 /* ---- Work of every rank ---- */
@@ -163,14 +166,14 @@ static lt_err drop_batches(void *of) {
     return lt_zero_drop(of);
 }
 
-static int all_passes(const lt_training *t, lt_pass *passes[LT_MAX_LAYERS]) {
+int lt_training_passes_of(const lt_training *t, lt_pass *passes[LT_MAX_LAYERS]) {
     passes[0] = t->pass;
     return t->pipeline != NULL ? lt_pipeline_passes(t->pipeline, passes) : 1;
 }
 
 void lt_training_use_adapters(lt_training *t, bool on) {
     lt_pass *passes[LT_MAX_LAYERS];
-    const int n = all_passes(t, passes);
+    const int n = lt_training_passes_of(t, passes);
     for (int i = 0; i < n; i++) {
         lt_pass_use_adapters(passes[i], on);
     }
@@ -178,7 +181,7 @@ void lt_training_use_adapters(lt_training *t, bool on) {
 
 void lt_training_set_temperature(lt_training *t, float temperature) {
     lt_pass *passes[LT_MAX_LAYERS];
-    const int n = all_passes(t, passes);
+    const int n = lt_training_passes_of(t, passes);
     for (int i = 0; i < n; i++) {
         lt_pass_set_temperature(passes[i], temperature);
     }
@@ -187,8 +190,9 @@ void lt_training_set_temperature(lt_training *t, float temperature) {
 /* The ranks that hold the same, over the passes of this one. */
 static lt_err open_zero(lt_training *t) {
     lt_pass *passes[LT_MAX_LAYERS];
-    const int n = all_passes(t, passes);
-    if (t->pipeline != NULL && t->shards.level > 1) {
+    const int n = lt_training_passes_of(t, passes);
+    lt_zero *before = t->member > 0 ? &t->together->runs[t->member - 1].zero : NULL;
+    if (t->pipeline != NULL && t->shards.level > 1 && before == NULL) {
         lt_pipeline_tell_begins(t->pipeline,
                                 (lt_pipeline_begins){backward_begins, drop_batches, &t->zero});
     }
@@ -200,31 +204,46 @@ static lt_err open_zero(lt_training *t) {
                                         .lora = t->lora,
                                         .gradients = lt_training_pass_gradients(t),
                                         .passes = passes,
-                                        .n_passes = n});
+                                        .n_passes = n,
+                                        .joins = t->together != NULL,
+                                        .before = before});
 }
 
 static lt_err unit_updated(void *of, int unit) {
     return lt_zero_updated(of, unit);
 }
 
+/* Into the pass of the first of several runs, or its pipeline. */
+static lt_err join(lt_training *t) {
+    return t->pipeline != NULL ? lt_pipeline_join(t->pipeline, t->lora, t->micro)
+                               : lt_pass_join(t->pass, t->lora, t->micro);
+}
+
+size_t lt_training_join_bytes(const lt_training *t) {
+    return t->pipeline != NULL ? lt_pipeline_join_bytes(t->pipeline, t->member)
+                               : lt_pass_join_bytes(t->pass, t->member);
+}
+
 static lt_err open_pass(lt_training *t) {
     const lt_recipe *r = &t->recipe;
+    const lt_training *host = lt_training_host(t);
     const lt_pass_options o = lt_training_pass_options(t);
 
     if (r->seq > lt_model_spec_context(&t->model->spec)) {
         LT_FAIL(LT_ERR_ARG, "data.seq = %lld is longer than the model's %lld positions",
                 (long long)r->seq, (long long)lt_model_spec_context(&t->model->spec));
     }
-    if (lt_training_has_pipeline(t)) {
+    if (host != t) {
+        t->pass = host->pass;
+        t->pipeline = host->pipeline;
+        t->pass_memory = host->pass_memory;
+    } else if (lt_training_has_pipeline(t)) {
         LT_TRY(lt_training_open_pipeline(t, &o));
-    } else if (lt_training_host(t) != t) {
-        t->pass = lt_training_host(t)->pass;
-        t->pass_memory = lt_training_host(t)->pass_memory;
     } else {
         LT_TRY(lt_pass_measure(&t->pass_memory, &t->model->spec, t->model->options.dtype, &o));
         LT_TRY(lt_pass_open(&t->pass, t->model, &o));
     }
-    LT_TRY(t->together != NULL ? lt_pass_join(t->pass, t->lora, t->micro) : LT_OK);
+    LT_TRY(t->together != NULL ? join(t) : LT_OK);
     const lt_optimiser_share share = {
         &t->trained->table, &t->trained->master,
         t->trained->options.dtype != LT_F32 ? &t->trained->weights : NULL, &t->shards};
@@ -532,7 +551,7 @@ static lt_err divide_rows(lt_training *t) {
     const int64_t most = lt_recipe_largest_batch(r) / lt_training_shares(t);
     if (lt_training_has_ranks(t)) {
         LT_TRY(t->device->backend->host_memory ? LT_OK : check_gpus(t));
-        LT_TRY(lt_world_open_device(t->world, t->device));
+        LT_TRY(lt_training_host(t) == t ? lt_world_open_device(t->world, t->device) : LT_OK);
     } else if (r->sites == 1) {
         return LT_OK;
     }
@@ -653,94 +672,6 @@ lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_device *devi
     return LT_OK;
 }
 
-/* What an objective does on all ranks together, behind the weights of the first step. */
-static lt_err start_objective(lt_training *t) {
-    const lt_objective *o = t->objective;
-    return o != NULL && o->start != NULL ? o->start(o->of, t) : LT_OK;
-}
-
-/* The leading rank opens first, then the others. */
-static lt_err open_in_turn(lt_training *t, const lt_recipe *r, lt_device *device, lt_world *world,
-                           const lt_training_with *common) {
-    lt_training_with with = *common;
-    const bool leads = lt_ranks_lead(&with.ranks);
-    lt_rank_records *records = NULL;
-    lt_step_record record = {0};
-    lt_err err = LT_OK;
-    LT_TRY(lt_rank_records_open(&records, world, r));
-    with.ranks.of = t->rank_records = records;
-    if (!leads) {
-        LT_TRY(lt_ranks_combine(&with.ranks, &record, LT_OK));
-    }
-    with.epoch = (int64_t)record.epoch;
-    err = lt_training_open_with(t, r, device, &with);
-    t->rank_records = records;
-    if (leads) {
-        record.epoch = (double)t->lease.epoch;
-        LT_TRY(lt_ranks_combine(&with.ranks, &record, err));
-    }
-    record = (lt_step_record){0};
-    return lt_ranks_combine(&with.ranks, &record, err);
-}
-
-/* Have all ranks loaded the checkpoint of the same step? Each rank checks only the files that it
- * reads, so a checkpoint that is damaged for one rank may be whole for the others. */
-static lt_err agree_on_step(const lt_training *t, const lt_world *w, bool *same) {
-    double least, most;
-    LT_TRY(lt_world_range(w, (double)t->state.step, &least, &most));
-    *same = least == most;
-    if (!*same) {
-        lt_log_warn("the checkpoint of step %.0f is whole for some ranks only; all go on from that "
-                    "of step %.0f",
-                    most, least);
-    }
-    return LT_OK;
-}
-
-/* Where no rank had all weights when the adapters were opened, or did not have what it trains. */
-static lt_err begin_magnitudes(lt_training *t) {
-    lt_pass *passes[LT_MAX_LAYERS];
-    const int n = all_passes(t, passes);
-    const bool begins = t->lora != NULL && t->recipe.lora_dora && t->recipe.lora_init[0] == '\0' &&
-                        t->resume_path[0] == '\0';
-    for (int i = 0; begins && i < n; i++) {
-        LT_TRY(lt_pass_begin_magnitudes(passes[i]));
-    }
-    return LT_OK;
-}
-
-lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
-                              lt_world *world, const lt_objective *objective) {
-    lt_snapshots snapshots;
-    const lt_training_with with = {
-        .ranks = {.rank = world->rank, .combine = lt_rank_records_combine},
-        .world = world,
-        .objective = objective,
-        .snapshots = &snapshots};
-    bool same = false;
-    if (world->comm == NULL) {
-        LT_TRY(lt_training_open_with(t, r, device, &(lt_training_with){.objective = objective}));
-        LT_TRY(lt_diloco_join(t));
-        return start_objective(t);
-    }
-    LT_TRY(lt_training_agree(&snapshots, world));
-    LT_TRY(open_in_turn(t, r, device, world, &with));
-    LT_TRY(agree_on_step(t, world, &same));
-    while (!same) { /* Ends: the rank that found a checkpoint damaged has set it aside. */
-        lt_training_close(t);
-        *t = (lt_training){.lease.lock_fd = -1};
-        LT_TRY(open_in_turn(t, r, device, world, &with));
-        LT_TRY(agree_on_step(t, world, &same));
-    }
-    LT_TRY(lt_replay_meet(t));
-    LT_TRY(lt_world_connect(world, lt_training_queue(t)));
-    LT_TRY(begin_magnitudes(t));
-    LT_TRY(lt_training_gather(t));
-    LT_TRY(lt_training_compare_base(t));
-    LT_TRY(lt_diloco_join(t));
-    return start_objective(t);
-}
-
 void lt_training_close(lt_training *t) {
     const bool guest = lt_training_host(t) != t;
     lt_saver_close(t);
@@ -759,7 +690,7 @@ void lt_training_close(lt_training *t) {
         lt_optimiser_close(&t->optimiser);
     }
     lt_pass_close(guest ? NULL : t->pass);
-    lt_pipeline_close(t->pipeline);
+    lt_pipeline_close(guest ? NULL : t->pipeline);
     free(t->batches);
     lt_zero_close(&t->zero);
     lt_times_close(t);

@@ -153,6 +153,14 @@ static lt_err check_zero_stages(const lt_training *t) {
 /* What this rank holds and what it trains. */
 static lt_err divide_model(lt_training *t) {
     const lt_recipe *r = &t->recipe;
+    const lt_training *host = lt_training_host(t);
+    if (host != t) { /* The model's parts are known. */
+        const lt_lora_options lora = lt_recipe_lora(r);
+        t->stages = host->stages;
+        LT_TRY(lt_shards_open_beside(&t->shards, &host->shards, &lora));
+        t->parts = lt_fit_parts(&t->shards, true);
+        return LT_OK;
+    }
     LT_TRY(lt_training_place_stages(t));
     LT_TRY(lt_world_divide(t->world, &t->spec, lt_training_has_pipeline(t) ? &t->stages : NULL));
     if (r->zero == 3 && r->fp8 != LT_FP8_NONE) {
@@ -173,13 +181,17 @@ static lt_err divide_model(lt_training *t) {
 
 /* Adapters beside the model that was opened, which at mesh.zero = 3 is this rank's slices. */
 static lt_err open_adapters(lt_training *t, const lt_model_options *opened) {
+    const lt_training *host = lt_training_host(t);
     const bool divided = lt_training_is_divided(t);
     lt_lora_parts parts = {divided ? &t->parts.model : NULL, divided ? &t->parts.lora : NULL,
                            t->shards.level > 0 ? &t->parts.own_lora : NULL, NULL};
     lt_model_options all = *opened;
     all.partition = &t->parts.model;
     all.elsewhere = true;
-    if (t->shards.frozen == NULL) {
+    if (host != t) {
+        t->model = host->model;
+        t->trained = host->kept;
+    } else if (t->shards.frozen == NULL) {
         t->model = t->trained;
     } else if (all.decoded) {
         LT_TRY(lt_stored_slices_open(&t->model, t->recipe.init, &t->trained->spec, &all,
@@ -258,8 +270,9 @@ lt_err lt_training_open_model(lt_training *t) {
     options.partition = lt_training_is_divided(t) ? &t->parts.own_model : NULL;
     LT_TRY(check_fit(t, &t->spec, options.dtype));
     if (lt_training_host(t) != t) {
-        t->trained = lt_training_host(t)->model;
-    } else if (r->init[0] != '\0') {
+        return open_adapters(t, &options);
+    }
+    if (r->init[0] != '\0') {
         lt_model_options own = options;
         if (t->shards.frozen != NULL) { /* Blocks are apart. */
             own.stored = own.decoded = false;

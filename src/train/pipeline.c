@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "train/run.h"
+#include "train/together_impl.h"
 
 #define MAX_SIZES 64 /* Numbers of micro-batches that the steps of a run have. */
 
@@ -25,9 +26,10 @@ lt_err lt_training_place_stages(lt_training *t) {
 
 /* ---- Opening ---- */
 
-static lt_err add_size(int64_t sizes[MAX_SIZES], int *n, const lt_training *t, int64_t batch) {
-    const int64_t rows = batch / lt_training_shares(t) * lt_recipe_together(&t->recipe),
-                  micros = (rows + t->micro - 1) / t->micro;
+static lt_err add_size(int64_t sizes[MAX_SIZES], int *n, const lt_training *t, const lt_recipe *r,
+                       int64_t micro, int64_t batch) {
+    const int64_t rows = batch / lt_training_shares(t) * lt_recipe_together(r),
+                  micros = (rows + micro - 1) / micro;
     for (int i = 0; i < *n; i++) {
         if (sizes[i] == micros) {
             return LT_OK;
@@ -40,18 +42,27 @@ static lt_err add_size(int64_t sizes[MAX_SIZES], int *n, const lt_training *t, i
     return LT_OK;
 }
 
-/* The numbers of micro-batches of all steps. */
-static lt_err step_sizes(int64_t sizes[MAX_SIZES], int *n, const lt_training *t) {
-    const char *p = t->recipe.ramp;
+static lt_err add_sizes(int64_t sizes[MAX_SIZES], int *n, const lt_training *t, const lt_recipe *r,
+                        int64_t micro) {
+    const char *p = r->ramp;
     int64_t size;
     uint64_t from;
     bool ok;
-    *n = 0;
-    LT_TRY(add_size(sizes, n, t, t->recipe.batch));
+    LT_TRY(add_size(sizes, n, t, r, micro, r->batch));
     while (lt_recipe_next_ramp(&p, &size, &from, &ok)) {
-        LT_TRY(add_size(sizes, n, t, size));
+        LT_TRY(add_size(sizes, n, t, r, micro, size));
     }
     return LT_OK;
+}
+
+/* The numbers of micro-batches of all steps; a step of several runs has as many as one of them. */
+static lt_err step_sizes(int64_t sizes[MAX_SIZES], int *n, const lt_training *t) {
+    const lt_together *g = t->together;
+    *n = 0;
+    for (int i = 0; g != NULL && i < g->n; i++) {
+        LT_TRY(add_sizes(sizes, n, t, g->named[i].recipe, g->micros[i]));
+    }
+    return g != NULL ? LT_OK : add_sizes(sizes, n, t, &t->recipe, t->micro);
 }
 
 /* Layers of each stage, and the costliest stage's part of the work. */

@@ -49,7 +49,7 @@ static void on_signal(int number) {
     stop_signal = number;
 }
 
-void lt_training_prepare_process(void) {
+static void prepare_process(void) {
     const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
     struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
     sigemptyset(&action.sa_mask);
@@ -336,20 +336,37 @@ static lt_err check_keeps(const lt_objective *objective) {
     return LT_OK;
 }
 
-lt_err lt_run_training_with(const lt_recipe *r, lt_device *device, const lt_objective *objective) {
+lt_err lt_training_in_worlds(lt_err (*run)(const void *of), const void *of) {
     const char *given = getenv(LT_ENV_SEGMENT);
     char segment[24];
     const int threads = lt_thread_count();
     lt_err err;
-    LT_TRY(check_keeps(objective));
     (void)snprintf(segment, sizeof segment, "%s", given != NULL ? given : "");
-    lt_training_prepare_process();
+    prepare_process();
     do {
-        err = run_in_world(r, device, objective);
+        err = run(of);
         lt_thread_set_count(threads); /* For the next world, or the next stage of a recipe. */
     } while (err == LT_ERR_REMOTE && wait_for_next_world(segment));
     LT_TRY(err);
     return LT_OK;
+}
+
+/* A run for lt_training_in_worlds. */
+typedef struct {
+    const lt_recipe *recipe;
+    lt_device *device;
+    const lt_objective *objective;
+} one_run;
+
+static lt_err run_one(const void *of) {
+    const one_run *x = of;
+    return run_in_world(x->recipe, x->device, x->objective);
+}
+
+lt_err lt_run_training_with(const lt_recipe *r, lt_device *device, const lt_objective *objective) {
+    const one_run x = {r, device, objective};
+    LT_TRY(check_keeps(objective));
+    return lt_training_in_worlds(run_one, &x);
 }
 
 lt_err lt_train(const char *recipe_path, const char *const *overrides, int n_overrides) {

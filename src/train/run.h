@@ -67,7 +67,7 @@ typedef struct lt_draw {
 
 typedef struct lt_training {
     lt_recipe recipe;
-    struct lt_together *together; /* Runs that share model and pass with this one (together.h); */
+    struct lt_together *together; /* Runs that share model and passes with this one (together.h); */
     int member;                   /* its place among them. NULL: it is alone. */
     lt_device *device;
     lt_device *own_device; /* Closed with the run; NULL: the device is the caller's. */
@@ -200,6 +200,14 @@ LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_
  * then the others read it. A world without ranks means a run of one rank. */
 LT_MUST_USE lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
                                           lt_world *world, const lt_objective *objective);
+/* The parts of that, for runs that share a world (together.c), which then connects its GPUs: the
+ * leading rank opens first, then the others; have all loaded the checkpoint of the same step (if
+ * not, those that loaded a later one shall open again); what the ranks do together before the first
+ * step. */
+LT_MUST_USE lt_err lt_training_open_in_turn(lt_training *t, const lt_recipe *r, lt_device *device,
+                                            lt_world *world, const lt_training_with *common);
+LT_MUST_USE lt_err lt_training_agree_on_step(const lt_training *t, const lt_world *w, bool *same);
+LT_MUST_USE lt_err lt_training_begin(lt_training *t);
 /* The run that has opened the model and the pass: this one, or the first of those together. */
 const lt_training *lt_training_host(const lt_training *t);
 lt_pass_options lt_training_pass_options(const lt_training *t);
@@ -228,6 +236,10 @@ void lt_training_number(const lt_training *t, lt_pass_batch *b, uint64_t seen, i
 void lt_training_tell_once(const lt_training *t, lt_step_record *r);
 void lt_training_close(lt_training *t);
 lt_queue *lt_training_queue(const lt_training *t); /* The queue on which gradients are computed. */
+/* The pass, or those of the pipeline's chunks; returns their number. */
+int lt_training_passes_of(const lt_training *t, lt_pass *passes[LT_MAX_LAYERS]);
+/* Bytes of gradients and scratch of one of several adapters in these passes. */
+size_t lt_training_join_bytes(const lt_training *t);
 /* All passes compute with the adapters, or, for a while, without. */
 void lt_training_use_adapters(lt_training *t, bool on);
 /* All passes compute log-probabilities at this temperature. */
@@ -262,12 +274,14 @@ typedef struct {
     lt_open_span span; /* The step, in a trace. */
 } lt_step_outcome;
 LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_outcome *out);
-/* The same in parts, for a caller that computes the gradients (together.c): the rows of the step,
- * in lt_training_draw; behind its last pass the squares of the gradients and the next rows; what
- * the passes brought, when the queue is done; and what follows from it. err: of a part before. */
+/* The same in parts, for a caller that computes the gradients (together_step.c): the rows of the
+ * step, in lt_training_draw; behind its last pass the sums over ranks, the squares of the gradients
+ * and the next rows; what the passes brought, when the queue is done; and what follows from it.
+ * err: of a part before. */
 LT_MUST_USE lt_err lt_training_step_begin(lt_training *t, lt_step_outcome *out);
 LT_MUST_USE lt_err lt_training_step_ahead(lt_training *t);
-void lt_training_step_add(lt_training *t, lt_step_outcome *out, const lt_pass_result *r);
+LT_MUST_USE lt_err lt_training_step_add(lt_training *t, lt_step_outcome *out,
+                                        const lt_pass_result *r);
 LT_MUST_USE lt_err lt_training_step_end(lt_training *t, lt_step_outcome *out, lt_err err);
 static inline const lt_draw *lt_training_draw(const lt_training *t) {
     return &t->draws[(t->state.step + 1) % 2];
@@ -365,16 +379,17 @@ const char *lt_training_product(const lt_training *t); /* Its folder: "model", o
 int lt_training_stop_asked(const lt_training *t);
 LT_MUST_USE lt_err lt_training_ask_stop(const lt_training *t, int *stop);
 LT_MUST_USE lt_err lt_training_settle(lt_training *t);
-/* The parts of a run for a caller that takes its steps (together.c): signals and memory of the
- * process; what is done before the first step; what was decided behind a step (*slow: it took a
- * while); the end of a complete run, and of one that is asked to stop, which returns INTERRUPTED;
- * err in the log. */
-void lt_training_prepare_process(void);
+/* The parts of a run for a caller that takes its steps (together.c): what is done before the first
+ * step; what was decided behind a step (*slow: it took a while); the end of a complete run, and of
+ * one that is asked to stop, which returns INTERRUPTED; err in the log. */
 LT_MUST_USE lt_err lt_training_sample_first(lt_training *t);
 LT_MUST_USE lt_err lt_training_follow(lt_training *t, const lt_step_decision *d, bool *slow);
 LT_MUST_USE lt_err lt_training_finish(lt_training *t);
 LT_MUST_USE lt_err lt_training_stop(lt_training *t, int why);
 void lt_training_note_end(lt_err err);
+/* run(of), which opens a world and closes it; and again where its world failed and the launcher
+ * keeps ranks for the next one. Stop signals are followed from here on. */
+LT_MUST_USE lt_err lt_training_in_worlds(lt_err (*run)(const void *of), const void *of);
 LT_MUST_USE lt_err lt_run_training(const lt_recipe *r,
                                    lt_device *device); /* NULL: the recipe's, opened here. */
 /* The same with an objective, which stays the caller's; NULL: none. */

@@ -201,9 +201,12 @@ static lt_err look_ahead(lt_training *t, lt_draw *next, uint64_t seen) {
 }
 
 const lt_param_buffer *lt_training_pass_gradients(const lt_training *t) {
-    return t->pipeline != NULL   ? lt_pipeline_gradients(t->pipeline)
-           : t->together != NULL ? lt_pass_gradients_of(t->pass, t->member)
-                                 : lt_pass_gradients(t->pass);
+    if (t->pipeline != NULL) {
+        return t->together != NULL ? lt_pipeline_gradients_of(t->pipeline, t->member)
+                                   : lt_pipeline_gradients(t->pipeline);
+    }
+    return t->together != NULL ? lt_pass_gradients_of(t->pass, t->member)
+                               : lt_pass_gradients(t->pass);
 }
 
 const lt_param_buffer *lt_training_gradients(const lt_training *t) {
@@ -358,14 +361,16 @@ lt_err lt_training_step_begin(lt_training *t, lt_step_outcome *out) {
 
 lt_err lt_training_step_ahead(lt_training *t) {
     const int64_t step = t->state.step + 1;
+    LT_TRY(lt_training_has_ranks(t) ? sum_over_ranks(t, step) : LT_OK);
     LT_TRY(square_gradients(t));
     return look_ahead(t, &t->draws[(step + 1) % 2],
                       t->state.rows + (uint64_t)t->draws[step % 2].plan.rows);
 }
 
-void lt_training_step_add(lt_training *t, lt_step_outcome *out, const lt_pass_result *r) {
+lt_err lt_training_step_add(lt_training *t, lt_step_outcome *out, const lt_pass_result *r) {
     add_result(&out->record, r);
     out->record.sumsq = *t->optimiser.host_sumsq;
+    return lt_times_note(t, &out->record, out->start_s);
 }
 
 lt_err lt_training_step_end(lt_training *t, lt_step_outcome *out, lt_err err) {
@@ -415,12 +420,13 @@ static lt_err eval_own(const lt_training *t, lt_pass_batch b, lt_pass_result *r)
     int64_t rows_of[LT_TOGETHER_MAX] = {0};
     rows_of[t->member] = b.batch;
     b.rows_of = rows_of;
-    return lt_pass_eval(t->pass, &b, r, NULL);
+    return t->pipeline != NULL ? lt_pipeline_eval(t->pipeline, &b, r, NULL)
+                               : lt_pass_eval(t->pass, &b, r, NULL);
 }
 
 lt_err lt_training_eval(lt_training *t, const lt_pass_batch *b, lt_pass_result *r) {
-    return t->pipeline != NULL   ? lt_pipeline_eval(t->pipeline, b, r, NULL)
-           : t->together != NULL ? eval_own(t, *b, r)
+    return t->together != NULL   ? eval_own(t, *b, r)
+           : t->pipeline != NULL ? lt_pipeline_eval(t->pipeline, b, r, NULL)
                                  : lt_pass_eval(t->pass, b, r, NULL);
 }
 

@@ -9,6 +9,9 @@
  *     run 1   rows ─┼─▶ one batch ── one model, each ─┼─                   1 ─▶ clip, update 1
  *     run 2   rows ─┘                adapter its rows └─                   2 ─▶ clip, update 2
  *
+ * On a mesh each rank has its share of the rows of every run, and a part of model and adapters as a
+ * run of one adapter has it; each run's gradients are summed and divided apart (parallel/zero.h).
+ *
  * Run 0 opens the model and the pass, and is closed last. A run that has taken its steps writes
  * its adapter and leaves; so does one whose loss is no longer finite, while the others go on. Each
  * run resumes from its own newest checkpoint. The runs need not be at the same step: no step of one
@@ -16,6 +19,7 @@
 #ifndef LT_TRAIN_TOGETHER_H
 #define LT_TRAIN_TOGETHER_H
 
+#include "parallel/world.h"
 #include "train/recipe/recipe.h"
 
 #define LT_TOGETHER_MAX 64
@@ -32,10 +36,14 @@ bool lt_together_own(const lt_option *row);
 /* UNSUPPORTED: a recipe asks for what is not built for adapters that are trained together. */
 LT_MUST_USE lt_err lt_together_check(const lt_named_recipe *named, int n);
 
-/* Trains them to their ends. micro: most rows of all in one pass, but at least one of each run; 0:
- * all rows of a step. out: the folder above those of the runs; its log.txt has the messages
- * of all, and a file `exit` there stops them. INTERRUPTED: they were stopped, and are saved. */
+/* Trains them to their ends, on the mesh of their recipes. micro: most rows of all in one pass of a
+ * rank, but at least one of each run; 0: all rows of a step, or as many as suit a pipeline. out:
+ * the folder above those of the runs; its log.txt has the messages of all, and a file `exit` there
+ * stops them. INTERRUPTED: they were stopped, and are saved. */
 LT_MUST_USE lt_err lt_run_together(const lt_named_recipe *named, int n, int64_t micro,
                                    const char *out);
+/* The same as a rank of a world, which it closes. */
+LT_MUST_USE lt_err lt_run_together_in(lt_world *world, const lt_named_recipe *named, int n,
+                                      int64_t micro, const char *out);
 
 #endif

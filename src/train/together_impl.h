@@ -11,15 +11,40 @@ typedef enum { LT_TOGETHER_RUNS, LT_TOGETHER_DONE, LT_TOGETHER_FAILED } lt_toget
 typedef struct lt_together {
     const lt_named_recipe *named; /* (n) */
     int n, n_opened;
-    int64_t pass_rows;                /* Rows of all runs in one pass, at most. */
-    lt_training *runs;                /* (n) */
-    lt_step_rows rows;                /* The batch of a pass. */
-    int64_t rows_of[LT_TOGETHER_MAX]; /* Rows of each run in it. */
+    lt_world *world;                 /* The caller's; without ranks: this process is alone. */
+    int64_t micros[LT_TOGETHER_MAX]; /* Rows of each run in one pass, at most; */
+    int64_t pass_rows;               /* of all together. */
+    lt_training *runs;               /* (n) */
+    /* The rows of a pass, or, of a pipeline, those of the n_places passes of a step; and how many
+     * are whose, (n_places, n). */
+    lt_step_rows rows;
+    int64_t n_places;
+    int64_t *rows_of;
     lt_step_outcome outcomes[LT_TOGETHER_MAX];
     lt_together_state state[LT_TOGETHER_MAX];
+    int timed;          /* The first run that still runs: its step is measured (times.c). */
     lt_failure failure; /* Of the first run that could not go on. */
     lt_progress progress;
     char exit_path[LT_PATH_BYTES];
 } lt_together;
+
+static inline bool lt_together_runs(const lt_together *g, int i) {
+    return g->state[i] == LT_TOGETHER_RUNS;
+}
+static inline bool lt_together_leads(const lt_together *g) {
+    return g->world->comm == NULL || g->world->rank == 0;
+}
+
+/* From now on what is opened on the model computes with the adapters of run i. */
+lt_training *lt_together_turn_to(lt_together *g, int i);
+/* err of run i. A run that cannot go on (NUMERIC) leaves the others; any other error ends all. */
+LT_MUST_USE lt_err lt_together_leave_or(lt_together *g, int i, lt_err err);
+/* Take a run that has taken its steps to its end. */
+LT_MUST_USE lt_err lt_together_finish_if_done(lt_together *g, int i);
+
+/* together_step.c: the rows that passes need; and a step of all. *stop: why all are to stop; 0:
+ * they are not. */
+LT_MUST_USE lt_err lt_together_open_rows(lt_together *g);
+LT_MUST_USE lt_err lt_together_step(lt_together *g, int *stop);
 
 #endif

@@ -1,5 +1,5 @@
 """Adapters that are trained at once beside one model end as if each had been trained alone: losses, gradient norms and weights; with other data, ranks, modules, rates and steps; when they go
-on from checkpoints, also of different steps; and while one of them diverges. Standard library only; TAP on stdout.
+on from checkpoints, also of different steps; while one of them diverges; and on two ranks, where tests/unit/parallel/test_adapters_at_once.c has more meshes. Standard library only; TAP on stdout.
 
 usage: train_adapters.py LATEEN [--device DEVICE]"""
 import json
@@ -22,7 +22,7 @@ COMMON = {"device": device, "model.init": golden, "data.train": f"{golden}/chat.
           "checkpoint.keep_last": 9}
 ADAPTERS = {
     "plain": {},
-    "support": {"optim.lr": 1e-3, "data.valid": f"{golden}/chat.jsonl"},
+    "support": {"optim.lr": 1e-3, "data.valid": f"{golden}/chat.jsonl", "eval.every": 6},
     "legal": {"data.train": "{work}/half.jsonl", "data.shuffle": "none", "lora.rank": 8, "lora.alpha": 16, "lora.targets": "q_proj,v_proj", "lora.scale": "sqrt", "steps": 8},
     "short": {"seed": 7, "batch.size": 3, "optim.clip": 0.1, "optim.kind": "lion", "optim.lr": 2e-4, "data.packing": "single"},
 }
@@ -40,6 +40,10 @@ def write(name, common, adapters):
 
 def train(*args, **more):
     return subprocess.run([lateen, "train", *args], capture_output=True, text=True, **more)
+
+
+def on_ranks(recipe, *args, launch=()):
+    return subprocess.run([lateen, "launch", "--ranks", "2", *launch, "train", recipe, *args], capture_output=True, text=True)
 
 
 def alone(adapter, **more):
@@ -100,6 +104,20 @@ with tempfile.TemporaryDirectory() as work:
     wrong = {name: apart(f"{micro}/{name}", f"{work}/alone/{name}") for name in ADAPTERS} if done.returncode == 0 else done.stderr[-400:]
     tap.check("rows of a step in several passes", done.returncode == 0 and not any(wrong.values()), wrong)
 
+    # Two ranks that divide each row, which "short" cuts on one rank; then two that have half of the layers each.
+    mesh, legal = f"{work}/mesh", ADAPTERS["legal"]
+    first = on_ranks(write("mesh.yaml", {**COMMON, "out": mesh, "mesh": "cp=2", "threads": 1}, {**ADAPTERS, "legal": {**legal, "steps": 6}}), "--steps", "6")
+    second = on_ranks(write("mesh.yaml", {**COMMON, "out": mesh, "mesh": "pp=2", "threads": 1}, ADAPTERS), launch=("--retries", "1"))
+    ended = first.returncode == second.returncode == 0
+    wrong = {name: apart(f"{mesh}/{name}", f"{work}/alone/{name}") for name in ADAPTERS} if ended else first.stderr[-400:] + second.stderr[-400:]
+    tap.check("two ranks, and on another mesh", ended and not any(wrong.values()), wrong)
+    tap.check("the launcher's events are beside the folders of all", os.path.exists(f"{mesh}/events.jsonl") and not os.path.exists(f"{mesh}/plain/events.jsonl"))
+    done = on_ranks(write("mesh.yaml", {**COMMON, "out": f"{work}/nodes"}, ADAPTERS), launch=("--nodes", "2"))
+    tap.check("refused: snapshots in memory", done.returncode == 1 and "leave --nodes out" in done.stderr, f"{done.returncode}: {done.stderr[-300:]}")
+
+    done = on_ranks(write("mesh.yaml", {**COMMON, "out": f"{work}/replay", "mesh": "dp=2", "guard.replay": 2}, {"a": {}}))
+    tap.check("refused: guard.replay", done.returncode == 1 and "not computed again with several adapters at once" in done.stderr, f"{done.returncode}: {done.stderr[-300:]}")
+
     # Half of the steps, then the rest: the same bits. legal has all of its steps at once.
     parts = f"{work}/parts"
     first = train(write("parts.yaml", {**COMMON, "out": parts}, {**ADAPTERS, "legal": {**ADAPTERS["legal"], "steps": 6}}), "--steps", "6")
@@ -117,22 +135,24 @@ with tempfile.TemporaryDirectory() as work:
 
     # An adapter whose loss is not finite leaves; the others end as ever.
     bad = f"{work}/bad"
-    recipe = write("bad.yaml", {**COMMON, "out": bad, "guard.limit": 2}, {**ADAPTERS, "wild": {"optim.lr": 90, "optim.clip": 0, "optim.kind": "lion"}})
-    done = train(recipe)
-    wrong = {name: apart(f"{bad}/{name}", f"{work}/alone/{name}") for name in ADAPTERS} if "wild" in done.stderr else done.stderr[-400:]
-    tap.check("one diverges, the others do not notice", done.returncode == 1 and "adapter wild" in done.stderr and not any(wrong.values()), wrong or done.stderr[-300:])
+    for who, run, more in (("one diverges", train, {}), ("one diverges on two ranks", on_ranks, {"mesh": "tp=2", "threads": 1, "out": f"{bad}-2"})):
+        out = more.get("out", bad)
+        done = run(write("bad.yaml", {**COMMON, "out": bad, "guard.limit": 2, **more}, {**ADAPTERS, "wild": {"optim.lr": 90, "optim.clip": 0, "optim.kind": "lion"}}))
+        wrong = {name: apart(f"{out}/{name}", f"{work}/alone/{name}") for name in ADAPTERS} if "wild" in done.stderr else done.stderr[-400:]
+        tap.check(f"{who}, the others do not notice", done.returncode == 1 and "adapter wild" in done.stderr and not any(wrong.values()), wrong or done.stderr[-300:])
 
     # The file `exit` stops all, and everything is saved.
-    long = f"{work}/long"
-    recipe = write("long.yaml", {**COMMON, "out": long, "steps": 1000000, "checkpoint.every": 0}, {k: {**v, "steps": 1000000} for k, v in ADAPTERS.items()})
-    process = subprocess.Popen([lateen, "train", recipe], stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 120
-    while time.monotonic() < until and not (os.path.exists(f"{long}/short/metrics.jsonl") and rows(f"{long}/short", "train")):
-        time.sleep(0.05)
-    open(f"{long}/exit", "w").close()
-    status = process.wait(120)
-    saved = [os.listdir(f"{long}/{name}/checkpoints") for name in ADAPTERS]
-    tap.check("a stop saves all", status == 75 and len({s[0] for s in saved}) == 1 and not os.path.exists(f"{long}/exit"), f"{status} {saved}")
+    for ranks, start, mesh in (1, (), ""), (2, ("launch", "--ranks", "2"), "cp=2"):
+        long = f"{work}/long-{ranks}"
+        recipe = write("long.yaml", {**COMMON, "out": long, "steps": 1000000, "checkpoint.every": 0, "mesh": mesh}, {k: {**v, "steps": 1000000} for k, v in ADAPTERS.items()})
+        process = subprocess.Popen([lateen, *start, "train", recipe], stderr=subprocess.DEVNULL)
+        until = time.monotonic() + 120
+        while time.monotonic() < until and not (os.path.exists(f"{long}/short/metrics.jsonl") and rows(f"{long}/short", "train")):
+            time.sleep(0.05)
+        open(f"{long}/exit", "w").close()
+        status = process.wait(120)
+        saved = [os.listdir(f"{long}/{name}/checkpoints") for name in ADAPTERS]
+        tap.check(f"a stop saves all, ranks: {ranks}", status == 75 and len({s[0] for s in saved}) == 1 and not os.path.exists(f"{long}/exit"), f"{status} {saved}")
 
     one = {"a": {}}
     for text, common, adapters in (

@@ -12,6 +12,7 @@ if command -v g++ >/dev/null; then
     beside -t 900 "two ranks on emulated GPUs: training, all of it" tests/emu/train_ranks.sh all
     beside -t 900 "two ranks on emulated GPUs: the model divided, all of it" tests/emu/train_axes.sh all
     beside -t 900 "two ranks on emulated GPUs: adapters" tests/emu/train_adapters.sh
+    beside -t 900 "emulated GPUs: several adapters at once, all of it" tests/emu/train_at_once.sh all
     beside -t 900 "emulated GPUs: objectives over preferences" tests/emu/preferences.sh
     beside -t 900 "emulated GPU: families served" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_ALL=1 tests/emu/run build/tests/unit/serve/test_families_gpu
 else

@@ -12,5 +12,6 @@ if command -v g++ >/dev/null; then
     beside -t 900 "emulated GPU: training" tests/emu/train.sh
     beside -t 900 "two ranks on emulated GPUs: training" tests/emu/train_ranks.sh
     beside -t 900 "two ranks on emulated GPUs: the model divided" tests/emu/train_axes.sh
+    beside -t 900 "emulated GPUs: several adapters at once" tests/emu/train_at_once.sh
     beside -t 900 "emulated GPU: wrong settings" tests/emu/settings.sh
 fi

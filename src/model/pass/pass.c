@@ -124,6 +124,10 @@ static lt_stage_options stage_options(const lt_pass_options *o, const lt_model_s
                               .on_device = o->on_device};
 }
 
+static bool trains_adapters(const lt_pass_options *o) {
+    return o->lora.rank > 0 || o->joins > 0;
+}
+
 /* A stage has a unit's gradients if it has its layer, the embedding, or the head, which may be the
  * embedding's table; the head's adapter is one of its own. */
 static bool has_unit(const lt_pass_options *o, const lt_model_spec *s, const lt_param_table *t,
@@ -131,19 +135,12 @@ static bool has_unit(const lt_pass_options *o, const lt_model_spec *s, const lt_
     const int layer = t->units[unit].layer;
     const bool head = end_of(o, s) == s->n_layers;
     return layer >= 0  ? layer >= o->first_layer && layer < end_of(o, s)
-           : unit == 0 ? o->first_layer == 0 || (head && s->tied && o->lora.rank == 0)
+           : unit == 0 ? o->first_layer == 0 || (head && s->tied && !trains_adapters(o))
                        : head;
 }
 
-/* Gradients of a whole model, or of its adapters, are one piece; those of a stage are carved unit
- * by unit. */
-static void gradients_carve(lt_pass *p, const lt_model_spec *s, const lt_param_table *t,
-                            const lt_pass_options *o, lt_arena *a) {
-    lt_param_buffer *g = o->lora.rank > 0 ? &p->lora.gradients : &p->exec.gradients;
-    if (o->gradients_elsewhere) {
-        lt_deferred_carve_apart(&p->deferred, s, t, a);
-        return;
-    }
+void lt_pass_carve_gradients(lt_param_buffer *g, const lt_model_spec *s, const lt_param_table *t,
+                             const lt_pass_options *o, lt_arena *a) {
     if (o->first_layer == 0 && end_of(o, s) == s->n_layers) {
         void *flat = lt_arena_take(a, lt_param_buffer_bytes(t, LT_F32), LT_ARENA_ALIGN);
         if (flat != NULL) {
@@ -209,8 +206,12 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
         const lt_lora_sizes sizes = sizes_here(beside->sizes, o);
         lt_lora_carve(&p->lora, &o->lora, &sizes, o->batch * o->seq, dtype, o->train, &a->scratch);
     }
-    if (o->train && o->joins == 0) {
-        gradients_carve(p, s, o->lora.rank > 0 ? beside->table : t, o, &a->gradients);
+    if (o->train && o->gradients_elsewhere) {
+        lt_deferred_carve_apart(&p->deferred, s, t, &a->gradients);
+    } else if (o->train && o->joins == 0 && o->lora.rank > 0) {
+        lt_pass_carve_gradients(&p->lora.gradients, s, beside->table, o, &a->gradients);
+    } else if (o->train && o->joins == 0) {
+        lt_pass_carve_gradients(&p->exec.gradients, s, t, o, &a->gradients);
     }
     lt_fp8_carve(&p->fp8, t, o, &a->eight);
 }
@@ -218,7 +219,7 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
 /* Are gradients of weights deferred? Those of adapters are not. */
 static bool splits(const lt_pass_options *o) {
     const bool eight = o->fp8 != LT_FP8_NONE && o->gradients_elsewhere; /* In one product. */
-    return o->split_backward && o->lora.rank == 0 && !eight;
+    return o->split_backward && !trains_adapters(o) && !eight;
 }
 
 /* The lists of a pass, which hold no activations themselves. */
@@ -407,10 +408,6 @@ static lt_err check_adapters(const lt_model *m, const lt_pass_options *o) {
         {"lora.dropout and lora.dora", drops && m->lora->options.dora},
         {"lora.dropout of the output head or of experts", drops && has_undroppable(m->lora)},
         {"products of 8 bits, in training", o->train && m->stored != NULL && !m->options.decoded},
-        {"several batches in flight", o->joins > 0 && n_sets_of(o) > 1},
-        {"several at once on ranks that share layers (tp)", o->joins > 0 && lt_pass_n_tp(o) > 1},
-        {"several at once and gradients that lie elsewhere (mesh.zero)",
-         o->joins > 0 && o->gradients_elsewhere},
     };
     for (size_t i = 0; has_adapters(m, o) && i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].asked) {
@@ -490,68 +487,6 @@ done:
     return err;
 }
 
-/* ---- Several adapters ---- */
-
-static void joined_carve(lt_pass_joined *j, const lt_lora *l, const lt_exec *r, int64_t tokens,
-                         lt_arena *a) {
-    void *flat = lt_arena_take(a, lt_param_buffer_bytes(&l->params->table, LT_F32), LT_ARENA_ALIGN);
-    lt_lora_carve(&j->run, &l->options, &l->sizes, tokens, r->dtype, true, a);
-    if (flat != NULL) {
-        lt_param_buffer_place(&j->run.gradients, &l->params->table, flat);
-    }
-}
-
-lt_err lt_pass_join(lt_pass *p, lt_lora *l, int64_t max_rows) {
-    lt_pass_joined *j = &p->joined[p->n_joined];
-    const int64_t tokens = max_rows * p->options.seq;
-    lt_arena a = {0};
-    LT_ASSERT(p->n_joined < p->options.joins && l->base == p->model);
-    LT_TRY(lt_lora_check_shared(l));
-    joined_carve(j, l, &p->exec, tokens, &a);
-    LT_TRY(lt_arena_place(&a, p->exec.device, "gradients and products of adapters"));
-    j->arena = a;
-    p->n_joined++;
-    LT_TRY(lt_param_buffer_open(&j->run.gradients, &l->params->table, LT_F32));
-    joined_carve(j, l, &p->exec, tokens, &a);
-    j->max_rows = max_rows;
-    j->run.lora = l;
-    j->run.divides = true;
-    if (p->n_joined > 1) {
-        j[-1].run.next = &j->run;
-    }
-    p->exec.lora = &p->joined[0].run;
-    return LT_OK;
-}
-
-size_t lt_pass_join_bytes(const lt_pass *p, int which) {
-    return p->joined[which].arena.size_bytes;
-}
-
-const lt_param_buffer *lt_pass_gradients_of(const lt_pass *p, int which) {
-    return &p->joined[which].run.gradients;
-}
-
-void lt_pass_divide(lt_pass *p, const int64_t *rows_of, int64_t seq) {
-    int64_t at = 0;
-    for (int i = 0; i < p->n_joined; i++) {
-        p->joined[i].run.first_row = at * seq;
-        p->joined[i].run.n_rows = rows_of[i] * seq;
-        at += rows_of[i];
-    }
-}
-
-/* The rows of a batch, divided. */
-static void check_division(const lt_pass *p, const lt_pass_batch *b) {
-    int64_t rows = 0;
-    LT_ASSERT(p->n_joined == p->options.joins);
-    LT_ASSERT((b->rows_of != NULL) == (p->n_joined > 0));
-    for (int i = 0; i < p->n_joined; i++) {
-        LT_ASSERT(b->rows_of[i] >= 0 && b->rows_of[i] <= p->joined[i].max_rows);
-        rows += b->rows_of[i];
-    }
-    LT_ASSERT(p->n_joined == 0 || rows == b->batch);
-}
-
 void lt_pass_close(lt_pass *p) {
     if (p == NULL) {
         return;
@@ -597,7 +532,7 @@ static lt_err check_ids(const lt_pass_batch *b, const int32_t *ids, int64_t low,
 lt_err lt_pass_check_batch(const lt_pass *p, const lt_pass_batch *b) {
     const lt_model_spec *s = p->exec.spec;
     LT_ASSERT(b->tokens != NULL && b->labels != NULL);
-    check_division(p, b);
+    lt_pass_check_division(p, b);
     if (b->batch < 1 || b->seq < 1 || b->batch > p->options.batch || b->seq > p->options.seq) {
         LT_FAIL(LT_ERR_ARG, "batch of %lld x %lld tokens in a pass opened for %lld x %lld",
                 (long long)b->batch, (long long)b->seq, (long long)p->options.batch,

@@ -203,13 +203,18 @@ LT_MUST_USE lt_err lt_pass_collect(lt_pass *p, lt_pass_result *r);
  * of the pass, becomes the next of options.joins adapters, with at most max_rows rows of a batch;
  * UNSUPPORTED: lt_lora_check_shared. All have joined before the first batch. The first batch behind
  * lt_pass_zero_gradients has rows of each adapter whose gradients are read afterwards.
- * lt_pass_train_staged and lt_pass_eval take such batches. The pass outlives no adapter. */
+ * lt_pass_train_staged, lt_pass_eval and the functions of a pass in parts take such batches. A
+ * stage of a pipeline has gradients of its own layers alone. The pass outlives no adapter. */
 LT_MUST_USE lt_err lt_pass_join(lt_pass *p, lt_lora *l, int64_t max_rows);
 /* Bytes of what it takes. */
 size_t lt_pass_join_bytes(const lt_pass *p, int which);
 /* The gradients of one of them, as lt_pass_gradients; and lt_pass_collect with a sum for each:
  * sums (options.joins). */
 const lt_param_buffer *lt_pass_gradients_of(const lt_pass *p, int which);
+/* gradients_elsewhere: as lt_pass_bring_gradients; products store all of them. */
+void lt_pass_bring_gradients_of(lt_pass *p, int which, int unit, float *base);
+/* Has it rows of the batch that the pass works on? Else its gradients are left as they are. */
+bool lt_pass_has_rows_of(const lt_pass *p, int which);
 LT_MUST_USE lt_err lt_pass_collect_each(lt_pass *p, lt_pass_result *sums);
 
 /* A pass in parts: ranges of layers over sets of activations. A batch is loaded into a set, and
@@ -247,7 +252,7 @@ int64_t lt_pass_stream_rows(const lt_pass *p, int64_t batch, int64_t seq);
 lt_tensor lt_pass_stream_gradient(const lt_pass *p, int set);
 LT_MUST_USE lt_err lt_pass_result_of(lt_pass *p, int set, lt_pass_result *r, float *loss_rows);
 /* The same in two parts: queue the results, and add them when the queue has been waited for, before
- * the set has been loaded twice again. */
+ * the set has been loaded twice again; with options.joins, to a sum for each adapter: r (joins). */
 typedef struct lt_stage_slot lt_pass_fetched;
 LT_MUST_USE lt_err lt_pass_fetch_of(lt_pass *p, int set, lt_pass_fetched **out);
 void lt_pass_add_fetched(const lt_pass *p, lt_pass_fetched *f, lt_pass_result *r);

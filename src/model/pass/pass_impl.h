@@ -1,5 +1,6 @@
 /* pass_impl.h: private declarations of a pass: pass.c opens it and owns its memory, pass_range.c
- * computes ranges of layers, pass_train.c queues whole training batches, recorded. */
+ * computes ranges of layers, pass_train.c queues whole training batches, recorded; pass_join.c has
+ * several adapters. */
 #ifndef LT_MODEL_PASS_IMPL_H
 #define LT_MODEL_PASS_IMPL_H
 
@@ -91,6 +92,10 @@ struct lt_pass {
 
 /* pass.c. */
 lt_err lt_pass_check_batch(const lt_pass *p, const lt_pass_batch *b);
+/* Gradients of a whole model, or of its adapters, are one piece; those of a stage are carved unit
+ * by unit. t: of the model, or of the adapters. */
+void lt_pass_carve_gradients(lt_param_buffer *g, const lt_model_spec *s, const lt_param_table *t,
+                             const lt_pass_options *o, lt_arena *a);
 /* The set's tensors in this shape, and the context's; what they hold comes from the stage. given: B
  * and T of the batch, if its rows are shared, else 0. */
 typedef struct {
@@ -98,8 +103,11 @@ typedef struct {
     bool has_documents;
 } lt_pass_shape;
 void lt_pass_shape_set(lt_pass *p, int set, const lt_pass_shape *shape);
-/* The adapters that have joined have these rows of the batches to come, of seq tokens each. */
+
+/* pass_join.c. The adapters that have joined have these rows of the batches to come, of seq tokens
+ * each. Asserted: those of a batch are its rows. */
 void lt_pass_divide(lt_pass *p, const int64_t *rows_of, int64_t seq);
+void lt_pass_check_division(const lt_pass *p, const lt_pass_batch *b);
 
 /* pass_range.c. The whole of a batch that lies in set 0: forward to h_final; and loss and gradients
  * of it. labels: of the host, to skip what has none; NULL: skip nothing. */

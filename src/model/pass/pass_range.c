@@ -219,7 +219,8 @@ static lt_err head_run(lt_pass *p, int set, const lt_loss_how *how) {
  * layer has then all gradients of the embedding that it makes; the head's adapter is in its own
  * unit. */
 static lt_err head(lt_pass *p, int set, const lt_loss_how *how) {
-    const bool tied = p->exec.spec->tied, of_table = p->first > 0 && p->lora.lora == NULL;
+    const bool tied = p->exec.spec->tied, adapters = p->lora.lora != NULL || p->n_joined > 0,
+               of_table = p->first > 0 && !adapters;
     const unsigned what = LT_UNIT_WEIGHTS | (how->grad_scale != 0 ? LT_UNIT_GRADIENTS : 0);
     lt_open_span span;
     LT_TRY(lt_pass_enter(p, head_unit(p), what));
@@ -347,6 +348,7 @@ static lt_batch_acts *use_set(lt_pass *p, int set) {
     lt_pass_shape_set(p, set,
                       &(lt_pass_shape){acts->n_batch, acts->seq, acts->given_batch, acts->given_seq,
                                        acts->has_documents});
+    lt_pass_divide(p, lt_stage_rows_of(&p->stage, set), acts->seq);
     p->lora.drop = p->drops[set];
     return &acts->batch;
 }
@@ -473,7 +475,11 @@ lt_err lt_pass_fetch_of(lt_pass *p, int set, lt_pass_fetched **out) {
 }
 
 void lt_pass_add_fetched(const lt_pass *p, lt_pass_fetched *f, lt_pass_result *r) {
-    lt_stage_add_set(&p->stage, f, r);
+    if (p->n_joined > 0) {
+        lt_stage_add_each(&p->stage, f, r);
+    } else {
+        lt_stage_add_set(&p->stage, f, r);
+    }
 }
 
 /* ---- Objectives over log-probabilities ---- */

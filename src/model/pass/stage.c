@@ -463,6 +463,10 @@ int64_t lt_stage_seq(const lt_stage *s, int set) {
     return slot_of(s, set)->given_seq;
 }
 
+const int64_t *lt_stage_rows_of(const lt_stage *s, int set) {
+    return slot_of(s, set)->rows_of;
+}
+
 lt_err lt_stage_send_weights(lt_stage *s, lt_exec *r, int set, const float *weights, float factor,
                              const lt_batch_acts *to) {
     lt_stage_slot *slot = slot_of(s, set);
@@ -488,6 +492,12 @@ void lt_stage_add_set(const lt_stage *s, lt_stage_slot *slot, lt_pass_result *su
     LT_ASSERT(slot->fetched);
     slot->fetched = false;
     add_slot(s, slot, sum);
+}
+
+void lt_stage_add_each(const lt_stage *s, lt_stage_slot *slot, lt_pass_result *sums) {
+    LT_ASSERT(slot->fetched);
+    slot->fetched = false;
+    add_each(s, slot, sums);
 }
 
 lt_err lt_stage_receive(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *from,

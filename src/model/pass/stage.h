@@ -123,15 +123,19 @@ const int32_t *lt_stage_labels(const lt_stage *s, int set);
 /* Tokens of the set's batch as it was given, and of each of its rows. */
 int64_t lt_stage_tokens(const lt_stage *s, int set);
 int64_t lt_stage_seq(const lt_stage *s, int set);
+/* The rows of each adapter in it, (joins). */
+const int64_t *lt_stage_rows_of(const lt_stage *s, int set);
 /* Other weights than the batch brought, one a token of it, F32, times factor. */
 LT_MUST_USE lt_err lt_stage_send_weights(lt_stage *s, lt_exec *r, int set, const float *weights,
                                          float factor, const lt_batch_acts *to);
 LT_MUST_USE lt_err lt_stage_receive(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *from,
                                     lt_pass_result *sum, float *losses);
 /* The same in two parts. fetch_set queues the results; add_set adds them when the queue has been
- * waited for, before the set's batch after the next is sent. */
+ * waited for, before the set's batch after the next is sent; add_each those of each adapter's rows
+ * to its own sum: sums (joins). */
 LT_MUST_USE lt_err lt_stage_fetch_set(lt_stage *s, lt_exec *r, int set, const lt_batch_acts *from,
                                       lt_stage_slot **slot);
 void lt_stage_add_set(const lt_stage *s, lt_stage_slot *slot, lt_pass_result *sum);
+void lt_stage_add_each(const lt_stage *s, lt_stage_slot *slot, lt_pass_result *sums);
 
 #endif

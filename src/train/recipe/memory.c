@@ -395,7 +395,7 @@ lt_err lt_memory_plan_make(lt_memory_plan *out, const lt_training *t) {
         add(out, buffers.rows[i].name, buffers.rows[i].bytes, false);
     }
     if (t->together != NULL) {
-        add(out, "gradients of this adapter", lt_pass_join_bytes(t->pass, t->member), false);
+        add(out, "gradients of this adapter", lt_training_join_bytes(t), false);
     }
     add(out, "loader", loader.memory_bytes, false);
     add(out, "mapped data", loader.mapped_bytes, false);

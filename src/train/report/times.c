@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "train/run.h"
+#include "train/together_impl.h"
 
 #define MIB              1048576.0
 #define LAYOUT_BYTES_MAX ((size_t)1 << 16)
@@ -131,8 +132,17 @@ static lt_err begin_trace(lt_training *t) {
     return LT_OK;
 }
 
+/* A step of several runs is measured once, for the first of them. */
+static bool is_timed(const lt_training *t) {
+    return t->together == NULL || t->together->timed == t->member;
+}
+
 lt_err lt_times_begin(lt_training *t, int64_t step) {
     lt_times *x = &t->times;
+    if (!is_timed(t)) {
+        x->measured = false;
+        return LT_OK;
+    }
     listen_to_waits(t, true);
     x->traced = step == t->recipe.trace_step;
     x->measured = x->traced || step % t->recipe.log_every == 0;
@@ -159,7 +169,7 @@ lt_err lt_times_note(lt_training *t, lt_step_record *r, double start_s) {
     lt_times *x = &t->times;
     const int64_t step = t->state.step + 1;
     const bool host = t->device->backend->host_memory;
-    if (!lt_training_has_ranks(t)) {
+    if (!lt_training_has_ranks(t) || !is_timed(t)) {
         return LT_OK;
     }
     LT_TRY(lt_timeline_settle(&x->line));

@@ -101,6 +101,8 @@ static lt_err check(const lt_training *t) {
                  "deterministic: run works"},
                 {r->sites > 1, "with several sites", "diloco.sites: 1 works"},
                 {t->objective != NULL, "with an objective other than the mean loss",
+                 "guard.replicas compares what the ranks hold"},
+                {t->together != NULL, "with several adapters at once",
                  "guard.replicas compares what the ranks hold"}};
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (rows[i].refused) {
