@@ -60,6 +60,14 @@ refuses("a user that a shell would read", [("alice,bob", "alice,b'; reboot '")],
 refuses("no nodes", [("nodes: 4, ", "")], "cluster.nodes")
 refuses("more alive than there are", [], "33", "32", more=("--live", "33"))
 refuses("fewer alive than the guarantees of that time", [], "8 GPUs", "7", more=("--live", "7", "--at", "2027-01-11T00:00:00"))
+for name, says in (("root", "Slurm itself has an account"), ("normal", "Slurm itself has a QOS"), ("physics-borrow", "a QOS of tenant physics"), ("physics-guarantee", "a QOS of tenant physics")):
+    refuses(f"a tenant {name}", [("chemistry:", f"{name}:")], f"tenant {name}", says)
+check("a tenant whose name only ends like a QOS is accepted", policy(GOOD.replace("chemistry:", "late-borrow:"), "--check").returncode == 0)
+refuses("a user that sacctmgr would take for an option", [("alice,bob", "alice,-b")], "users", "'-' cannot stand at the beginning")
+refuses("two partitions", [("node_gpus: 8", "node_gpus: 8, partition: 'a, b'")], "cluster.partition", "','")
+refuses("a cluster of no nodes", [("nodes: 4", "nodes: 0")], "cluster.nodes is missing, or 0")
+refuses("--at without --live", [], "--at", more=("--at", "2027-01-11T00:00:00"))
+refuses("--out beside --check", [], "--out", more=("--check", "--out", f"{scratch}/none"))
 check("another time", policy(GOOD, "--check", "--live", "7", "--at", "2027-01-13T00:00:00").returncode == 0)
 check("no file: usage", subprocess.run([lateen, "cluster", "policy"], capture_output=True).returncode == 2)
 

@@ -27,6 +27,8 @@ tenants:
   physics: {quota: 4, borrow: 3, share: 3, priority: 200, users: root}
   chemistry: {quota: 0, users: root}
 guarantees:
+  over: {tenant: chemistry, gpus: 2, from: "2020-01-10T08:00:00", until: "2020-01-11T08:00:00"}
+  now: {tenant: chemistry, gpus: 2, from: "2020-02-10T08:00:00", until: "2099-01-11T08:00:00"}
   paper: {tenant: chemistry, gpus: 2, from: "2100-01-10T08:00:00", until: "2100-01-11T08:00:00"}
 preempt: {grace_s: 5, exempt_s: 0}
 """
@@ -92,7 +94,12 @@ try:
     check("QOS of a guarantee", have["chemistry-guarantee"][4:] == ["gres/gpu=2", "RequiresReservation"], have)
     lines = run("sacctmgr", "--noheader", "--parsable2", "list", "associations", "format=account,user,fairshare,qos,defaultqos").stdout.splitlines()
     check("accounts", any(line.startswith("physics||3|") and line.endswith("|physics") for line in lines) and any(line.startswith("chemistry|root|") for line in lines), lines)
-    r = run("sh", f"{scratch}/policy/reservations.sh")
+    for time_of in ("once", "twice"):
+        r = run("sh", f"{scratch}/policy/reservations.sh")
+        shown = run("scontrol", "show", "reservation").stdout
+        check(f"guarantees are reservations from their begin or from now on, loaded {time_of}", r.returncode == 0 and shown.count("ReservationName=") == 2 and
+              "ReservationName=now" in shown and "State=ACTIVE" in shown, (r.stderr, shown))
+    run("scontrol", "delete", "ReservationName=now")
     shown = run("scontrol", "show", "reservation").stdout
     check("the guarantee is a reservation", r.returncode == 0 and "ReservationName=paper" in shown and "NodeCnt=1" in shown and "Accounts=chemistry" in shown and "REPLACE_DOWN" in shown, (r.stderr, shown))
 
@@ -105,9 +112,9 @@ try:
     check("who has a quota preempts one who has borrowed, who queues again", until(lambda: jobs().get("own", [""])[0] == "RUNNING" and jobs()["borrowed"][0] == "PENDING"), jobs())
     run("scancel", "--name=own")
 
-    r = run(lateen, "cluster", "policy", f"{scratch}/policy.yaml", "--live", "2", "--out", f"{scratch}/less")
+    r = run(lateen, "cluster", "policy", f"{scratch}/policy.yaml", "--live", "4", "--out", f"{scratch}/less")
     run("sh", f"{scratch}/less/accounts.sh")
-    check("two GPUs live: the quotas follow", qos()["physics"][4] == "gres/gpu=2" and qos()["chemistry-borrow"][4] == "gres/gpu=2", (r.stderr, qos()))
+    check("four GPUs live, two of them promised: the quotas follow", qos()["physics"][4] == "gres/gpu=2" and qos()["chemistry-borrow"][4] == "gres/gpu=4", (r.stderr, qos()))
 except Exception as e:
     check("nothing unexpected", False, repr(e))
 finally:

@@ -63,6 +63,9 @@ static void print_table(const lt_policy *p) {
 }
 
 static lt_err run(lt_policy *p, const char *path, const policy_options *o) {
+    const lt_verb_use uses[] = {{"at", o->live >= 0, "--live"},
+                                {"out", !o->check, "leaving out --check"}};
+    LT_TRY(lt_verb_idle(&table, o, uses, sizeof uses / sizeof *uses));
     LT_TRY(lt_policy_open(p, path, o->live, o->at));
     if (o->check) {
         print_table(p);

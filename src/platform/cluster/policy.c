@@ -174,12 +174,37 @@ static lt_err check_guarantee(const lt_policy *p, const lt_policy_guarantee *g) 
 
 /* ---- Quotas ---- */
 
-/* Users and partitions stand in commands. */
-static lt_err check_words(const char *what, const char *text) {
-    const size_t good = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                     "0123456789._-, ");
-    if (text[good] != '\0') {
-        LT_FAIL(LT_ERR_ARG, "%s '%s': '%c' cannot stand in a name", what, text, text[good]);
+/* Users and partitions stand in commands. between: what may stand between several. */
+static lt_err check_words(const char *what, const char *text, const char *between) {
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                  "0123456789._-";
+    for (const char *p = text; *p != '\0'; p++) {
+        const bool begins = p == text || strchr(between, p[-1]) != NULL;
+        if (strchr(between, *p) == NULL && (strchr(letters, *p) == NULL || (begins && *p == '-'))) {
+            LT_FAIL(LT_ERR_ARG, "%s '%s': '%c' cannot stand %s", what, text, *p,
+                    *p == '-' ? "at the beginning of a name" : "in a name");
+        }
+    }
+    return LT_OK;
+}
+
+/* Accounts and QOS that are Slurm's own, or that this policy makes for another tenant. */
+static lt_err check_place(const lt_policy *p, const lt_policy_tenant *t) {
+    static const char *const ends[] = {"-borrow", "-guarantee"};
+    if (strcmp(t->name, "root") == 0 || strcmp(t->name, "normal") == 0) {
+        LT_FAIL(LT_ERR_ARG, "tenant %s: Slurm itself has %s of this name, for everybody", t->name,
+                t->name[0] == 'r' ? "an account" : "a QOS");
+    }
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        char base[LT_POLICY_NAME_BYTES];
+        const size_t n = strlen(t->name), end = strlen(ends[i]);
+        if (n <= end || strcmp(t->name + n - end, ends[i]) != 0) {
+            continue;
+        }
+        (void)snprintf(base, sizeof base, "%.*s", (int)(n - end), t->name);
+        if (tenant_of(p, base) != NULL) {
+            LT_FAIL(LT_ERR_ARG, "tenant %s: a QOS of tenant %s has this name", t->name, base);
+        }
     }
     return LT_OK;
 }
@@ -188,7 +213,8 @@ static lt_err check_tenant(const lt_policy *p, const lt_policy_tenant *t) {
     if (t->quota < 0) {
         LT_FAIL(LT_ERR_ARG, "tenant %s has no quota", t->name);
     }
-    LT_TRY(check_words("users", t->users));
+    LT_TRY(check_place(p, t));
+    LT_TRY(check_words("users", t->users, ", "));
     if (t->borrow > p->gpus - t->quota) {
         LT_FAIL(LT_ERR_ARG,
                 "tenant %s: a quota of %lld and %lld to borrow are more than the cluster's %lld "
@@ -286,7 +312,8 @@ static lt_err check(lt_policy *p, int64_t live, const char *at) {
     p->gpus = p->nodes * p->node_gpus;
     p->live = live >= 0 ? live : p->gpus;
     if (p->gpus == 0 || p->n_tenants == 0) {
-        LT_FAIL(LT_ERR_ARG, p->gpus == 0 ? "cluster.nodes is missing" : "there are no tenants");
+        LT_FAIL(LT_ERR_ARG,
+                p->gpus == 0 ? "cluster.nodes is missing, or 0" : "there are no tenants");
     }
     if (p->live > p->gpus) {
         LT_FAIL(LT_ERR_ARG, "--live %lld: the cluster has %lld GPUs", (long long)live,
@@ -302,7 +329,7 @@ static lt_err check(lt_policy *p, int64_t live, const char *at) {
     }
     p->peak = lt_policy_peak(p, NULL, &p->peak_at);
     LT_TRY(check_sum(p, quotas));
-    LT_TRY(check_words("cluster.partition", p->partition));
+    LT_TRY(check_words("cluster.partition", p->partition, ""));
     LT_TRY(find_time(moment, at));
     promised = guaranteed(p, NULL, moment);
     if (promised > p->live) {

@@ -97,15 +97,30 @@ void lt_policy_write_accounts(const lt_policy *p, FILE *to) {
 }
 
 void lt_policy_write_reservations(const lt_policy *p, FILE *to) {
-    fputs("#!/bin/sh\n# From `lateen cluster policy`: guarantees as reservations. A node of one "
-          "that fails is replaced.\nset -eu\n",
+    fputs("#!/bin/sh\n"
+          "# From `lateen cluster policy`: guarantees as reservations; run again, it changes what "
+          "is there.\n"
+          "# A node of one that fails is replaced. One that is over is left out.\n"
+          "set -eu\n"
+          "reservation() { # NAME FROM UNTIL OPTION...\n"
+          "    name=$1 from=$2 until=$3 now=$(date +%Y-%m-%dT%H:%M:%S) verb=create\n"
+          "    shift 3\n"
+          "    expr \"$until\" '>' \"$now\" >/dev/null || return 0\n"
+          "    scontrol show reservation \"$name\" >/dev/null 2>&1 && verb=update\n"
+          "    if expr \"$from\" '>' \"$now\" >/dev/null; then\n"
+          "        set -- StartTime=\"$from\" \"$@\"\n"
+          "    elif [ $verb = create ]; then # Slurm takes no time that has passed.\n"
+          "        set -- StartTime=now \"$@\"\n"
+          "    fi\n"
+          "    scontrol $verb reservation ReservationName=\"$name\" EndTime=\"$until\" \"$@\"\n"
+          "}\n\n",
           to);
     for (size_t i = 0; i < p->n_guarantees; i++) {
         const lt_policy_guarantee *g = &p->guarantees[i];
         fprintf(to,
-                "scontrol create reservation ReservationName='%s' PartitionName='%s' StartTime=%s "
-                "EndTime=%s NodeCnt=%lld Accounts='%s' Flags=REPLACE_DOWN\n",
-                g->name, p->partition, g->from, g->until, (long long)(g->gpus / p->node_gpus),
+                "reservation '%s' %s %s PartitionName='%s' NodeCnt=%lld Accounts='%s' "
+                "Flags=REPLACE_DOWN\n",
+                g->name, g->from, g->until, p->partition, (long long)(g->gpus / p->node_gpus),
                 g->tenant);
     }
 }
