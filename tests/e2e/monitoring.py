@@ -1,15 +1,18 @@
 #!/usr/bin/env python3
 """What deploy/ holds for Prometheus and Grafana: rules and their tests (promtool), targets from Slurm's commands, and every expression of the dashboards and
-rules run against a real Prometheus, which has scraped a run, a node and a server; and `lateen cluster`, the page that is made of both. Skipped without
+rules run against a real Prometheus, which has scraped a run, a node and a server; alerts that reach an Alertmanager, and end there; and `lateen cluster`, the page that is made of both. Skipped without
 Prometheus (packages-test.txt). monitoring.py LATEEN [CHROMIUM [SCREENSHOTS]]: CHROMIUM draws the page."""
 import glob
+import http.server
 import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.parse
 import urllib.request
@@ -129,6 +132,38 @@ with open("deploy/prometheus/lateen.rules.yml") as f:
 with open(f"{scratch}/lateen.rules.yml", "w") as f:
     f.write(rules)
 listen = "127.0.0.1:" + str(20000 + os.getpid() % 20000)
+alerted = []  # What Alertmanager tells: (status, name of the alert, its labels).
+
+
+class Webhook(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        alerted.extend((a["status"], a["labels"]["alertname"], a["labels"]) for a in body["alerts"])
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+def start_alertmanager():
+    """Every alert by itself and at once, to a page of this script; its address."""
+    hook = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Webhook)
+    threading.Thread(target=hook.serve_forever, daemon=True).start()
+    with open(f"{scratch}/alertmanager.yml", "w") as f:
+        json.dump({"route": {"receiver": "us", "group_by": ["..."], "group_wait": "0s", "group_interval": "1s", "repeat_interval": "1h"},
+                   "receivers": [{"name": "us", "webhook_configs": [{"url": f"http://127.0.0.1:{hook.server_address[1]}/", "send_resolved": True}]}]}, f)
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        address = "127.0.0.1:%d" % s.getsockname()[1]
+    start("prometheus-alertmanager", f"--config.file={scratch}/alertmanager.yml", f"--storage.path={scratch}/alerts", f"--web.listen-address={address}", "--cluster.listen-address=",
+          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return address
+
+
+if shutil.which("prometheus-alertmanager"):
+    with open(f"{scratch}/prometheus.yml", "w") as f:
+        f.write(config.replace("127.0.0.1:9093", start_alertmanager()))
 prometheus = start("prometheus", f"--config.file={scratch}/prometheus.yml", f"--storage.tsdb.path={scratch}/tsdb", f"--web.listen-address={listen}", "--log.level=error",
                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -238,6 +273,25 @@ def draw_unknown(url):
     b.close()
 
 
+def ends_of_alerts():
+    """The run is killed, and then its job is over; the node stays as broken as it was."""
+    def told_of(status, alert):
+        until = time.time() + 30
+        while time.time() < until and not any(a[:2] == (status, alert) for a in alerted):
+            time.sleep(0.2)
+        return [a[2] for a in alerted if a[:2] == (status, alert)]
+    check("Alertmanager is told that the node is unfit", [x["node"] for x in told_of("firing", "LateenNodeUnfit")][:1] == ["n1"], alerted)
+    trainer.kill()
+    trainer.wait()
+    gone = told_of("firing", "LateenRunGone")
+    check("that a run has died, with the labels of its job", gone and gone[0]["job_id"] == "17" and gone[0]["tenant"] == "lab", alerted)
+    with open(f"{scratch}/sd/runs.json.new", "w") as f:
+        f.write("[]")
+    os.rename(f"{scratch}/sd/runs.json.new", f"{scratch}/sd/runs.json")
+    check("and that the alert is over when the job is", told_of("resolved", "LateenRunGone") != [], alerted)
+    check("while that of the node goes on", not any(a[:2] == ("resolved", "LateenNodeUnfit") for a in alerted), alerted)
+
+
 try:
     wanted = [(name, filled(e)) for name, e in expressions()]
     missing, deadline = wanted, time.time() + 60
@@ -258,6 +312,10 @@ try:
     check("their texts are whole", "Node n1 is unfit" in texts and "n1, GPU 0: a row of memory waits to be remapped, or could not be" in texts and not any("error" in t for t in texts), texts)
     cluster_page()
     check("labels of Slurm are on the samples", {x["metric"]["tenant"] for x in ask("lateen_train_info")} == {"lab"})
+    if shutil.which("prometheus-alertmanager"):
+        ends_of_alerts()
+    else:
+        tap.skip("Alertmanager", "not installed (packages-test.txt)")
 except Exception as e:
     check("nothing unexpected", False, repr(e))
 finally:
