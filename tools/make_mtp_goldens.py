@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Writes tests/golden/draft_mtp: a tiny model in the form of Xiaomi's MiMo, Qwen2 layers and one layer of multi-token prediction, which is trained for it; that layer's logits at each step of a
-draft, and what drafts of a greedy text accept.
+"""Writes tests/golden/draft_mtp and draft_mtp3: tiny models in the form of Xiaomi's MiMo, Qwen2 layers and one layer of multi-token prediction, or three, which are trained for them; the logits at
+each step of a draft, and what drafts of a greedy text accept.
 
 usage: make_mtp_goldens.py    (from the repository's root; needs numpy and autograd)
 
 Written out from what is published: the layers of Qwen2 as in transformers (whose goldens hold Lateen's Qwen2 already: tests/golden/models), and the layer of multi-token prediction as in the class
 MiMoMTPLayers of MiMo's modeling_mimo.py: the normed hidden state and the normed embedding side by side, in this order, into input_proj, a Qwen2 layer, final_layernorm. What the layer reads is as
-in Xiaomi's vLLM (mimo_mtp.py): the output of the model's final norm, and behind the first draft token its own output. Weights are rounded to BF16 and used in F64. The model's folder has two
-shards, the second with the layer. expected.safetensors is as in tests/golden/draft_head (make_draft_head_goldens.py)."""
+in Xiaomi's vLLM (mimo_mtp.py): the output of the model's final norm, and behind the first draft token its own output. Of several layers, layer k (from 0) is DeepSeek-V3's module k + 1 (equations 21
+to 23 of arXiv:2412.19437): its row p has the output of layer k - 1 in row p, the model's for k = 0, and token p + k + 1; its logits are those of token p + k + 2. Draft token k is made by layer k, and
+those behind the last layer's by that layer from its own output. All rows of all layers are computed anew for each draft token. Weights are rounded to BF16 and used in F64. The model's folder has two
+shards, the second with these layers. expected.safetensors is as in tests/golden/draft_head (make_draft_head_goldens.py)."""
 import json
 import math
 import pathlib
@@ -16,12 +18,13 @@ import struct
 import autograd.numpy as np
 from autograd import grad
 
-OUT = pathlib.Path("tests/golden/draft_mtp")
+GOLDEN = pathlib.Path("tests/golden")
 WIDTH, HEADS, GROUPS, DIM, FFN, LAYERS, VOCAB = 32, 4, 2, 8, 48, 3, 80
 TOKENS, STEPS, MOST, TEXT, EPS, THETA = 15, 5, 4, 120, 1e-5, 640000.0
 TRAIN_STEPS, BATCH, LENGTH = 400, 96, 32
-MTP = "model.mtp_layers.0."
-random = np.random.RandomState(12)
+MTP = "model.mtp_layers."
+FOLDERS = {"draft_mtp": (1, 12), "draft_mtp3": (3, 16)}  # Layers of multi-token prediction, and the seed.
+random = np.random.RandomState()
 
 
 def bits(x):
@@ -136,10 +139,12 @@ def sample(m, n):
 # ---- Training ----
 
 
-def train(m, w, texts):
-    """The layer learns the model's distributions of the next tokens but one, from its own last output at the second step, too. Adam."""
+def train(m, layers, texts):
+    """Layer k learns the model's distributions of the tokens k + 2 places behind its rows; the last one also what is behind them, from its own last output. Adam."""
     states = final_states(m, texts)
     goal = softmax(logits_of(m, states))
+    w = {(k, name): t for k, layer in enumerate(layers) for name, t in layer.items()}
+    n = len(layers)
 
     def cross(p, x):
         x = logits_of(m, x)
@@ -147,9 +152,11 @@ def train(m, w, texts):
         return -np.mean(np.sum(p * (x - np.log(np.sum(np.exp(x), axis=-1, keepdims=True))), axis=-1))
 
     def loss(w):
-        last = run_mtp(w, m, texts[:, 1:], states[:, :-1])
-        again = run_mtp(w, m, texts[:, 2:], last[:, :-1])
-        return cross(goal[:, 1:], last) + 0.5 * cross(goal[:, 2:], again)
+        total, last = 0, states
+        for k in range(n + 1):  # Another time the last layer.
+            last = run_mtp({name: t for (layer, name), t in w.items() if layer == min(k, n - 1)}, m, texts[:, k + 1 :], last[:, :-1])
+            total = total + cross(goal[:, k + 1 :], last) * (1 if k < n else 0.5)
+        return total
 
     slope, first, second = grad(loss), {k: 0 for k in w}, {k: 0 for k in w}
     for step in range(1, TRAIN_STEPS + 1):
@@ -158,31 +165,34 @@ def train(m, w, texts):
             second[name] = 0.999 * second[name] + 0.001 * g * g
             w[name] = w[name] - 3e-3 * first[name] / (1 - 0.9**step) / (np.sqrt(second[name] / (1 - 0.999**step)) + 1e-8)
     print(f"loss {loss(w):.3f}")
-    return {name: rounded(t) for name, t in w.items()}
+    return [{name: rounded(t) for (layer, name), t in w.items() if layer == k} for k in range(n)]
 
 
 # ---- Drafts ----
 
 
-def draft(w, m, text, states, steps):
+def draft(layers, m, text, states, steps):
     """Logits and tokens of `steps` draft tokens behind text, whose last token has no hidden state."""
-    tokens, hidden, logits, drafts = list(text[1:]), states[: len(text) - 1], [], []
-    for _ in range(steps):
-        last = run_mtp(w, m, np.array(tokens), hidden)[-1]
-        logits.append(logits_of(m, last))
+    tokens, n, logits, drafts, more = list(text), len(text) - 1, [], [], []
+    for step in range(steps):
+        last = states[:n]
+        for k in range(min(step + 1, len(layers))):
+            reads = last if k < len(layers) - 1 else np.concatenate([last] + more)
+            last = run_mtp(layers[k], m, np.array(tokens[k + 1 : k + 1 + len(reads)]), reads)
+        more += [last[-1:]] if step + 1 >= len(layers) else []  # The last layer goes on with its own output.
+        logits.append(logits_of(m, last[-1]))
         drafts.append(int(logits[-1].argmax()))
         tokens.append(drafts[-1])
-        hidden = np.concatenate([hidden, last[None]])
     return logits, drafts
 
 
-def write_with_drafts(m, w, prompt):
+def write_with_drafts(m, layers, prompt):
     """The greedy text, TEXT tokens, and what its drafts accept."""
     text, accepted_at, drafted = list(prompt), [0] * MOST, 0
     text.append(int(logits_of(m, final_states(m, np.array(text)))[-1].argmax()))
     while len(text) - len(prompt) < TEXT:
         n = min(MOST, TEXT - (len(text) - len(prompt)) - 1)
-        drafts = draft(w, m, text, final_states(m, np.array(text)), n)[1]
+        drafts = draft(layers, m, text, final_states(m, np.array(text)), n)[1]
         best = logits_of(m, final_states(m, np.array(text + drafts)))[len(text) - 1 :].argmax(-1).tolist()
         n_accepted = 0
         while n_accepted < n and drafts[n_accepted] == best[n_accepted]:
@@ -193,36 +203,38 @@ def write_with_drafts(m, w, prompt):
     return text[len(prompt) :], accepted_at, drafted
 
 
-def save_model(m, layer):
+def save_model(out, m, layers):
     """Two shards and their index; config.json with the keys that MiMo's has."""
-    folder = OUT / "target"
+    folder = out / "target"
     folder.mkdir(parents=True, exist_ok=True)
     base = [(name, "BF16", t) for name, t in m.items() if name != "layers"]
     base += [(f"model.layers.{i}.{name}", "BF16", t) for i, w in enumerate(m["layers"]) for name, t in w.items()]
-    shards = {"model-00001-of-00002.safetensors": base, "model-00002-of-00002.safetensors": [(MTP + name, "BF16", t) for name, t in layer.items()]}
+    shards = {"model-00001-of-00002.safetensors": base, "model-00002-of-00002.safetensors": [(f"{MTP}{k}.{name}", "BF16", t) for k, w in enumerate(layers) for name, t in w.items()]}
     for name, tensors in shards.items():
         save(folder / name, tensors)
     index = {"metadata": {"total_size": sum(2 * t.size for s in shards.values() for _, _, t in s)}, "weight_map": {key: name for name, s in shards.items() for key, _, _ in s}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
     config = {"architectures": ["MiMoForCausalLM"], "attention_bias": True, "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "head_dim": DIM, "hidden_act": "silu",
               "hidden_size": WIDTH, "initializer_range": 0.02, "intermediate_size": FFN, "max_position_embeddings": 256, "max_window_layers": LAYERS, "model_type": "mimo",
-              "num_attention_heads": HEADS, "num_hidden_layers": LAYERS, "num_key_value_heads": GROUPS, "num_nextn_predict_layers": 1, "rms_norm_eps": EPS,
+              "num_attention_heads": HEADS, "num_hidden_layers": LAYERS, "num_key_value_heads": GROUPS, "num_nextn_predict_layers": len(layers), "rms_norm_eps": EPS,
               "rope_scaling": None, "rope_theta": THETA, "sliding_window": 32768, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True, "use_mrope": False,
               "use_sliding_window": False, "vocab_size": VOCAB}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
-def main():
+def write_golden(folder, n_layers, seed):
+    random.seed(seed)
     m = random_model()
-    layer = train(m, random_mtp(), sample(m, BATCH))
-    save_model(m, layer)
+    layers = train(m, [random_mtp() for _ in range(n_layers)], sample(m, BATCH))
+    save_model(GOLDEN / folder, m, layers)
     prompt = [int(x) for x in sample(m, 1)[0, :TOKENS]]
-    text, accepted_at, drafted = write_with_drafts(m, layer, prompt)
-    print(f"{drafted} drafted, accepted by place {accepted_at}, {len(set(text))} different tokens")
-    logits, drafts = draft(layer, m, prompt + text[:1], final_states(m, np.array(prompt)), STEPS)
+    text, accepted_at, drafted = write_with_drafts(m, layers, prompt)
+    print(f"{folder}: {drafted} drafted, accepted by place {accepted_at}, {len(set(text))} different tokens")
+    logits, drafts = draft(layers, m, prompt + text[:1], final_states(m, np.array(prompt)), STEPS)
     print(f"largest logit {np.abs(np.array(logits)).max():.2f}")
-    save(OUT / "expected.safetensors", [("tokens", "I32", prompt + text[:1]), ("logits", "F32", np.array(logits)), ("drafts", "I32", drafts), ("text", "I32", text),
-                                        ("accepted_at", "I32", accepted_at), ("drafted", "I32", [drafted])])
+    save(GOLDEN / folder / "expected.safetensors", [("tokens", "I32", prompt + text[:1]), ("logits", "F32", np.array(logits)), ("drafts", "I32", drafts), ("text", "I32", text),
+                                                    ("accepted_at", "I32", accepted_at), ("drafted", "I32", [drafted])])
 
 
-main()
+for folder, (n_layers, seed) in FOLDERS.items():
+    write_golden(folder, n_layers, seed)

@@ -52,7 +52,7 @@ typedef struct {
     "verify several tokens in one step. ngram: where a text repeats what it or its prompt said, "  \
     "those that followed there; it changes no answer. model: those that --draft says; answers "    \
     "keep their distribution, and are the same at temperature 0 and with a seed. head: likewise, " \
-    "by the EAGLE-3 head at --draft, or without it by the model's own layer of multi-token "       \
+    "by the EAGLE-3 head at --draft, or without it by the model's own layers of multi-token "      \
     "prediction"
 #define LT_SPECULATE_CHOICES "none|ngram|model|head"
 #define LT_DRAFT_HELP                                                                              \

@@ -259,23 +259,35 @@ static int64_t most_likely(const lt_draft_text *texts, const double *next, const
 
 /* Seconds of the calls of the draft model: call k runs a row of each text that has more than k
  * draft tokens, and the first one also what it has not run yet. Where that is more than it is in
- * texts that always have drafts, it is run once for many drafts, and its time does not count. */
+ * texts that always have drafts, it is run once for many drafts, and its time does not count. Each
+ * layer of a head with several runs the rows of the first call, in a call of its own, and of each
+ * text as many again as there are further layers. */
 typedef struct {
     const lt_draft_times *times;
+    int64_t layers;
     int64_t rows[LT_DRAFT_MOST];
     int64_t first; /* Rows of the first call. */
     double seconds;
 } model_calls;
 
+static void add_rows(model_calls *c, int64_t call, int64_t n) {
+    int64_t *rows = &c->rows[call];
+    c->seconds -= *rows > 0 ? lt_draft_times_of(c->times, *rows) : 0;
+    *rows += n;
+    c->seconds += lt_draft_times_of(c->times, *rows);
+}
+
 static void add_call(model_calls *c, const lt_draft_text *t) {
-    int64_t *rows = &c->rows[t->n];
     if (t->behind == 0 || c->times == NULL) {
         return;
     }
-    c->seconds -= *rows > 0 ? lt_draft_times_of(c->times, *rows) : 0;
+    if (t->n >= c->layers) {
+        add_rows(c, t->n, 1);
+    }
+    for (int64_t call = 0; t->n == 0 && call < c->layers; call++) {
+        add_rows(c, call, c->layers + (t->behind > c->layers));
+    }
     c->first += t->n == 0 ? t->behind : 0;
-    *rows += t->n == 0 && t->behind > 1 ? 2 : 1;
-    c->seconds += lt_draft_times_of(c->times, *rows);
 }
 
 /* The time of a step of so many rows with drafts: at least that of n_rows without. Below the fewest
@@ -316,7 +328,7 @@ static void choose_up_to(const lt_draft_known *k, int64_t most, int64_t n_rows, 
                          lt_draft_text *texts, int64_t n_texts, choice *c) {
     double next[LT_DRAFT_ROWS], gain = 0; /* gain: expected tokens from drafts. */
     int16_t order[LT_DRAFT_ROWS];
-    model_calls calls = {.times = k->model};
+    model_calls calls = {.times = k->model, .layers = k->model_layers > 1 ? k->model_layers : 1};
     int64_t longest = 0;
     bool found = false;
     for (int64_t i = 0; i < n_texts; i++) {

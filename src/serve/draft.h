@@ -13,8 +13,8 @@
  *     ngram       what follows the longest earlier match of the end of the text (prompt lookup
  *                 decoding: Saxena 2023)
  *     model       what a second, smaller model says (step_draft_model.c)
- *     head        what a head says that reads the served model's hidden states
- *                 (model/infer/draft_head.h)
+ *     head        what a head says that reads the served model's hidden states, of one layer or of
+ *                 several (model/infer/draft_head.h)
  * A draft that is copied never changes a text: each token is drawn as without it. So it is with a
  * draft model where tokens are not drawn at random, for requests that ask for it, and on devices.
  * Otherwise the draw takes the draft's distribution into account (model/infer/sampler.h), which
@@ -165,6 +165,7 @@ typedef struct {
     const lt_draft_times *drafted[2];
     int64_t few;
     const lt_draft_times *model; /* Of calls of the draft model; NULL: there is none. */
+    int64_t model_layers;        /* Of a head: calls that every draft needs; 0: as 1. */
 } lt_draft_known;
 
 /* Choose n of each text in a step that runs n_rows without drafts. Returns the share of time that

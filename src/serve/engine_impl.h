@@ -123,7 +123,9 @@ typedef struct {
     lt_paged_forward *forward;
     const lt_draft_head *head; /* NULL: there is none. */
     lt_draft_pass *pass;
-    int32_t *hidden;          /* (max_rows) where a head's rows read their hidden states */
+    /* (max_rows) where a head's rows read their hidden states; slots of the first layer's rows */
+    int32_t *hidden, *first_slots;
+    int64_t n_layers;         /* Of the head; 1 of a draft model. */
     lt_draft_times times;     /* Times of its calls, by their rows. */
     int64_t max_rows;         /* Of a call; */
     lt_step_beside_rows rows; /* such a call's: max_rows rows and LT_DRAFT_ROWS sequences. */
@@ -380,20 +382,23 @@ void lt_step_draft_cut(lt_engine *e, const lt_seq *seq);
  * a failure the draft model is not used any more. */
 void lt_step_propose(lt_engine *e);
 /* A call of the draft model begins; tokens [first, first + n) of a sequence join it, and the logits
- * of the last may be wanted. Draft tokens that the plan has given an item. */
+ * of the last may be wanted, for draft token `place`. Draft tokens that the plan has given an
+ * item. */
 lt_paged_forward_rows lt_step_draft_call(lt_engine *e);
-void lt_step_draft_rows(lt_engine *e, lt_paged_forward_rows *call, const lt_seq *seq, int64_t first,
-                        int64_t n, bool wanted);
+void lt_step_draft_rows(lt_engine *e, lt_paged_forward_rows *call, const lt_seq *seq, int64_t place,
+                        int64_t first, int64_t n, bool wanted);
 int64_t lt_step_draft_planned(const lt_sched_item *item);
 
 /* step_draft_chain.c: the drafts of a step on a device. */
 LT_MUST_USE lt_err lt_step_propose_chain(lt_engine *e);
 /* How the draft token at this place is chosen. */
 void lt_step_draft_how(const lt_job_choice *s, int64_t place, double *how);
-/* step_draft_head.c: the pass of a head; a row of it: the token behind position p, and where its
- * hidden state comes from. */
+/* step_draft_head.c: the pass of a head; the layer that makes draft token `place`; rows of it,
+ * positions [first, first + n): their tokens, slots, and where their hidden states come from. */
 LT_MUST_USE lt_err lt_step_open_head(lt_engine *e, const lt_paged_forward_options *o);
-void lt_step_head_row(lt_engine *e, const lt_seq *seq, int64_t row, int64_t p);
+int64_t lt_step_head_layer(const lt_engine *e, int64_t place);
+void lt_step_head_rows(lt_engine *e, const lt_seq *seq, int64_t place, int64_t row, int64_t first,
+                       int64_t n);
 /* On a device: the call chooses draft tokens `place` of the texts; take them. */
 void lt_step_head_chooses(lt_engine *e, lt_paged_forward_rows *call, int64_t place);
 LT_MUST_USE lt_err lt_step_take_head(lt_engine *e, const lt_paged_forward_rows *call,

@@ -51,7 +51,11 @@ typedef struct {
      * up with the text if there is no draft yet. */
     const int32_t *draft_from;
     bool catches_up;
-    int32_t head_row; /* Its wanted row in the last call of a draft head. */
+    /* Its rows in calls of the draft model or head: positions [run_first, run_first + run_n) of the
+     * first one. Of a head: the number of its first row in the first call, and in the last one,
+     * which is that of position last_first. */
+    int64_t run_first, run_n, last_first;
+    int32_t first_row, last_row;
     /* Distributions (n_drawn, V) that its first tokens were drawn from, if acceptance depends on
      * them. */
     float *proposed;

@@ -153,7 +153,8 @@ static lt_draft_known known_times(const lt_engine *e) {
     return (lt_draft_known){.plain = &e->times[0],
                             .drafted = {&e->times[host ? 0 : 1], &e->times[host ? 0 : 2]},
                             .few = host ? LT_DRAFT_MOST : SHORT,
-                            .model = &e->drafter.times};
+                            .model = &e->drafter.times,
+                            .model_layers = e->drafter.n_layers};
 }
 
 /* Look at all running texts, and choose the drafts of the next step. */

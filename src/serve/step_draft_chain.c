@@ -30,7 +30,7 @@ static void add_item(lt_engine *e, lt_paged_forward_rows *call, const lt_sched_i
     lt_job_choice *s = seq->owner;
     const int64_t first = place > 0 ? seq->n_tokens + place - 1 : lt_step_draft_known(e, seq);
     const int64_t from = call->n_rows;
-    lt_step_draft_rows(e, call, seq, first, seq->n_tokens + place - first, false);
+    lt_step_draft_rows(e, call, seq, place, first, seq->n_tokens + place - first, false);
     for (int64_t row = from; row < call->n_rows; row++) {
         const bool last = row + 1 == call->n_rows;
         d->rows.out_rows[row] = (int32_t)row;

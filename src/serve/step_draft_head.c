@@ -7,6 +7,19 @@
  *           What it keeps at the end of a page also depends on the first token of the next page:
  *           texts that share a page may find there what another one wrote, which can only make a
  *           draft worse.
+ * LAYERS    Layer k of a head with several (of multi-token prediction) makes draft token k. It runs
+ *           the rows of layer 0 behind one another in call k, with the tokens k places further on,
+ *           from what layer k - 1 said in the call before, so nothing of a layer is kept but keys
+ *           and values. In layer k the last k rows read draft tokens. So the last rows of a text,
+ *           one fewer than there are layers, do not count as run: the next first call begins with
+ *           them. A text with a draft runs all layers, even if its draft is shorter, so that all
+ *           have the keys of all tokens. Calls behind the last layer are those of a head of one
+ *           layer, by the last.
+ *
+ *               text  a b c d e f      the model has run a to e; draft tokens x y z
+ *               layer 0  a/b  b/c  c/d  d/e  e/f ─▶ x       row of a token / token that it reads
+ *               layer 1  a/c  b/d  c/e  d/f  e/x ─▶ y
+ *               layer 2  a/d  b/e  c/f  d/x  e/y ─▶ z       rows a to c count as run
  * DEVICES   Hidden states stay on the device, from the served model's rows to those of the next
  *           call. The device chooses each draft token as a draft model's (step_draft_chain.c), but
  *           from the head's own ids, and the host waits for it before it queues the next call:
@@ -29,23 +42,63 @@ lt_err lt_step_open_head(lt_engine *e, const lt_paged_forward_options *o) {
                                                        .fixed_order = o->fixed_order});
 }
 
-void lt_step_head_row(lt_engine *e, const lt_seq *seq, int64_t row, int64_t p) {
+int64_t lt_step_head_layer(const lt_engine *e, int64_t place) {
+    return place < e->drafter.n_layers ? place : e->drafter.n_layers - 1;
+}
+
+/* Has an earlier row of the first call this slot? */
+static bool is_taken(const lt_step_drafter *d, int64_t n_rows, int32_t slot) {
+    for (int64_t i = 0; i < n_rows; i++) {
+        if (d->first_slots[i] == slot) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Where the row of position p, behind n_rows of the first call, writes its keys, -1: nowhere; its
+ * page is told what counts as run. In a page of several texts a row that does not count gives way
+ * to one that does, and to one of another text in the same call. */
+static int32_t slot_of(lt_engine *e, const lt_seq *seq, int64_t p, int64_t n_rows) {
     const int64_t size = e->o.page_tokens;
-    const lt_job_choice *s = seq->owner;
-    lt_step_drafter *d = &e->drafter;
     lt_page *page = &e->sched.pages.page[seq->table[p / size]];
     const int32_t slot = (int32_t)(seq->table[p / size] * size + p % size);
-    d->rows.ids[row] = seq->tokens[p + 1];
-    if (p < seq->n_tokens - 1) {
-        d->hidden[row] = slot;
-        /* What stands there is of this row, too; another text may write it in the same call. */
-        d->rows.slots[row] = page->n_drafted > p % size ? -1 : slot;
-        page->n_drafted = page->n_drafted > p % size ? page->n_drafted : (int32_t)(p % size + 1);
-    } else {
-        d->hidden[row] = -1 - s->head_row;
-        d->rows.slots[row] = slot;
+    const bool counts = p + e->drafter.n_layers < seq->n_tokens, alone = page->refs == 1;
+    if (!counts && alone) {
         page->n_drafted = page->n_drafted < p % size ? page->n_drafted : (int32_t)(p % size);
     }
+    /* What stands there is of this row, too; another text may write it in the same call. */
+    if (page->n_drafted > p % size || (!counts && !alone && is_taken(&e->drafter, n_rows, slot))) {
+        return -1;
+    }
+    page->n_drafted = counts ? (int32_t)(p % size + 1) : page->n_drafted;
+    return slot;
+}
+
+void lt_step_head_rows(lt_engine *e, const lt_seq *seq, int64_t place, int64_t row, int64_t first,
+                       int64_t n) {
+    const int64_t size = e->o.page_tokens, layer = lt_step_head_layer(e, place);
+    lt_job_choice *s = seq->owner;
+    lt_step_drafter *d = &e->drafter;
+    /* Rows behind those of the first call read what the row before them said. */
+    const int64_t back = place > layer;
+    for (int64_t k = 0; k < n; k++) {
+        const int64_t p = first + k;
+        LT_ASSERT(p + layer + 1 < seq->n_tokens + seq->n_draft); /* The token is known. */
+        d->rows.ids[row + k] = seq->tokens[p + layer + 1];
+        if (place > 0) {
+            d->hidden[row + k] = (int32_t)(-1 - (s->last_row + p - back - s->last_first));
+        } else {
+            d->hidden[row + k] = (int32_t)(seq->table[p / size] * size + p % size);
+            d->first_slots[row + k] = slot_of(e, seq, p, row + k);
+        }
+        d->rows.slots[row + k] = place > layer
+                                     ? slot_of(e, seq, p, 0)
+                                     : d->first_slots[(place > 0 ? s->first_row : row) + k];
+    }
+    s->last_first = first;
+    s->last_row = (int32_t)row;
+    s->first_row = place > 0 ? s->first_row : (int32_t)row;
 }
 
 void lt_step_head_chooses(lt_engine *e, lt_paged_forward_rows *call, int64_t place) {
@@ -59,6 +112,9 @@ void lt_step_head_chooses(lt_engine *e, lt_paged_forward_rows *call, int64_t pla
 
 lt_err lt_step_take_head(lt_engine *e, const lt_paged_forward_rows *call, int64_t place) {
     const int32_t *ids;
+    if (call->n_out == 0) {
+        return LT_OK;
+    }
     LT_TRY(lt_draft_pass_chosen(e->drafter.pass, &ids));
     for (int64_t i = 0; i < call->n_out; i++) {
         lt_job_choice *s = e->drafter.choices[i];

@@ -11,6 +11,7 @@
  *          ─▶ call 1: each text's last token (and one before it, if the last draft was accepted
  *             whole) ─▶ draft token 1
  *          ─▶ call k: draft token k - 1 of each text that has k or more ─▶ draft token k
+ *             (the layers of a head run the rows of call 1 one after another: step_draft_head.c)
  *          ─▶ the step of the served model verifies them
  *
  * Draft tokens are chosen as the request says: temperature, cuts, penalties, biases, grammar. Where
@@ -68,7 +69,10 @@ void lt_step_carve_drafter(lt_engine *e, lt_arena *a) {
     d->max_rows = on_device > 0 && e->o.step_tokens > LT_DRAFT_ROWS ? e->o.step_tokens
                                                                     : (int64_t)rows;
     most = (size_t)d->max_rows;
+    d->n_layers = d->head != NULL ? lt_draft_head_layers(d->head) : 1;
     d->hidden = lt_arena_take(a, (d->head != NULL ? most : 0) * sizeof *d->hidden, LT_ARENA_ALIGN);
+    d->first_slots = lt_arena_take(a, (d->head != NULL ? most : 0) * sizeof *d->first_slots,
+                                   LT_ARENA_ALIGN);
     d->rows.ids = lt_arena_take(a, most * sizeof(int32_t), LT_ARENA_ALIGN);
     d->rows.positions = lt_arena_take(a, most * sizeof(int32_t), LT_ARENA_ALIGN);
     d->rows.slots = lt_arena_take(a, most * sizeof(int32_t), LT_ARENA_ALIGN);
@@ -88,13 +92,21 @@ static int64_t most_rows(const lt_engine *e, const lt_seq *seq) {
     return seq->n_tokens - (e->drafter.head != NULL);
 }
 
+/* Those of them that catching up may run: without the last, which makes a draft token, and without
+ * those that read a draft token in a head's last layer. */
+static int64_t most_known(const lt_engine *e, const lt_seq *seq) {
+    const int64_t n_layers = e->drafter.n_layers,
+                  n = most_rows(e, seq) - (n_layers > 2 ? n_layers - 1 : 1);
+    return n > 0 ? n : 0;
+}
+
 int64_t lt_step_draft_known(const lt_engine *e, const lt_seq *seq) {
-    const int64_t size = e->o.page_tokens;
+    const int64_t size = e->o.page_tokens, most = most_known(e, seq);
     int64_t known = 0;
     for (int64_t i = 0; i < seq->n_pages && known == i * size; i++) {
         known += e->sched.pages.page[seq->table[i]].n_drafted;
     }
-    return known < most_rows(e, seq) - 1 ? known : most_rows(e, seq) - 1;
+    return known < most ? known : most;
 }
 
 int64_t lt_step_draft_behind(const lt_engine *e, const lt_seq *seq) {
@@ -134,18 +146,19 @@ static void model_row(lt_engine *e, const lt_seq *seq, int64_t row, int64_t p) {
     e->sched.pages.page[page].n_drafted = (int32_t)(p % size + 1);
 }
 
-void lt_step_draft_rows(lt_engine *e, lt_paged_forward_rows *call, const lt_seq *seq, int64_t first,
-                        int64_t n, bool wanted) {
+void lt_step_draft_rows(lt_engine *e, lt_paged_forward_rows *call, const lt_seq *seq, int64_t place,
+                        int64_t first, int64_t n, bool wanted) {
     const int64_t at = call->n_seqs++, row = call->n_rows;
     lt_step_drafter *d = &e->drafter;
     LT_ASSERT(row + n <= d->max_rows && at < LT_DRAFT_ROWS);
     for (int64_t k = 0; k < n; k++) {
         d->rows.positions[row + k] = (int32_t)(first + k);
-        if (d->head != NULL) {
-            lt_step_head_row(e, seq, row + k, first + k);
-        } else {
+        if (d->head == NULL) {
             model_row(e, seq, row + k, first + k);
         }
+    }
+    if (d->head != NULL) {
+        lt_step_head_rows(e, seq, place, row, first, n);
     }
     memcpy(d->rows.table + at * call->max_pages, seq->table,
            (size_t)seq->n_pages * sizeof *d->rows.table);
@@ -160,9 +173,11 @@ void lt_step_draft_rows(lt_engine *e, lt_paged_forward_rows *call, const lt_seq 
     }
 }
 
-static lt_err run_call(lt_engine *e, const lt_paged_forward_rows *call) {
-    return e->drafter.head != NULL ? lt_draft_pass_run(e->drafter.pass, call, e->drafter.hidden)
-                                   : lt_paged_forward_run(e->drafter.forward, call);
+static lt_err run_call(lt_engine *e, const lt_paged_forward_rows *call, int64_t place) {
+    const lt_step_drafter *d = &e->drafter;
+    return d->head != NULL
+               ? lt_draft_pass_run(d->pass, lt_step_head_layer(e, place), call, d->hidden)
+               : lt_paged_forward_run(d->forward, call);
 }
 
 /* Until the device has run it, for its time. */
@@ -175,29 +190,43 @@ static lt_err wait_for_call(lt_engine *e) {
     return lt_paged_forward_take_picks(e->drafter.forward, &nothing);
 }
 
-static lt_err catch_up(lt_engine *e) {
+/* The rows of the texts that catch up: of the first layer as many as there is room for, of a
+ * further one the same. */
+static lt_paged_forward_rows rows_to_catch_up(lt_engine *e, int64_t layer) {
     lt_paged_forward_rows call = lt_step_draft_call(e);
-    double start_s;
-    for (int64_t i = 0; i < e->sched.n_items && call.n_rows < e->drafter.max_rows; i++) {
+    for (int64_t i = 0; i < e->sched.n_items; i++) {
         const lt_seq *seq = e->sched.items[i].seq;
         lt_job_choice *s = seq->owner;
-        const int64_t first = s->catches_up ? lt_step_draft_known(e, seq) : 0;
-        const int64_t left = most_rows(e, seq) - 1 - first,
-                      room = e->drafter.max_rows - call.n_rows;
-        if (s->catches_up && left > 0) {
-            lt_step_draft_rows(e, &call, seq, first, left < room ? left : room, false);
+        const int64_t room = e->drafter.max_rows - call.n_rows;
+        if (layer == 0) {
+            s->run_first = s->catches_up ? lt_step_draft_known(e, seq) : 0;
+            s->run_n = s->catches_up ? most_known(e, seq) - s->run_first : 0;
+            s->run_n = s->run_n < room ? s->run_n : room;
+            /* A step that is queued ahead does not decide anew. */
+            s->catches_up = s->catches_up && room == 0;
         }
-        s->catches_up = false; /* A step that is queued ahead does not decide anew. */
+        if (s->run_n > 0) {
+            lt_step_draft_rows(e, &call, seq, layer, s->run_first, s->run_n, false);
+        }
     }
-    if (call.n_rows == 0) {
-        return LT_OK;
+    return call;
+}
+
+static lt_err catch_up(lt_engine *e) {
+    const double start_s = lt_clock_s();
+    int64_t n_rows = 0;
+    for (int64_t layer = 0; layer < e->drafter.n_layers; layer++) {
+        const lt_paged_forward_rows call = rows_to_catch_up(e, layer);
+        n_rows = call.n_rows;
+        if (n_rows == 0) {
+            return LT_OK;
+        }
+        LT_TRY(run_call(e, &call, layer));
     }
-    start_s = lt_clock_s();
-    LT_TRY(run_call(e, &call));
     LT_TRY(lt_step_drafts_on_device(e) ? wait_for_call(e) : LT_OK);
     e->drafter.catch_up_s = lt_draft_catch_up_note(&e->drafter.caught_up, lt_clock_s() - start_s,
-                                                   call.n_rows);
-    e->drafter.row_s = e->drafter.catch_up_s / (double)call.n_rows;
+                                                   n_rows);
+    e->drafter.row_s = e->drafter.catch_up_s / (double)n_rows;
     return LT_OK;
 }
 
@@ -260,18 +289,34 @@ static lt_err propose_all(lt_engine *e, const lt_paged_forward_rows *call, int64
     return LT_OK;
 }
 
-/* Draft token `place` of all texts that have one. *any: there are such. */
+/* The rows of an item's text in the call that makes draft tokens `place`: what is not run, or the
+ * draft token of the call before. Each layer of a head runs the rows of its first one; of a text
+ * whose draft is shorter those that will not be written again. */
+static void add_item(lt_engine *e, lt_paged_forward_rows *call, const lt_sched_item *item,
+                     int64_t place) {
+    const int64_t again = e->drafter.n_layers - 1, planned = lt_step_draft_planned(item);
+    const int64_t n_rows = most_rows(e, item->seq);
+    lt_job_choice *s = item->seq->owner;
+    if (planned > 0 && place == 0) {
+        s->run_first = lt_step_draft_known(e, item->seq);
+        s->run_n = n_rows - s->run_first;
+    }
+    if (planned > place && place <= again) {
+        lt_step_draft_rows(e, call, item->seq, place, s->run_first, s->run_n, true);
+    } else if (planned > place) {
+        lt_step_draft_rows(e, call, item->seq, place, n_rows + place - again - 1, 1, true);
+    } else if (planned > 0 && place <= again && s->run_n > again) {
+        lt_step_draft_rows(e, call, item->seq, place, s->run_first, s->run_n - again, false);
+    }
+}
+
+/* Draft token `place` of all texts that have one. *any: there are rows to run for it. */
 static lt_err propose_at(lt_engine *e, int64_t place, bool *any) {
     lt_paged_forward_rows call = lt_step_draft_call(e);
     const double start_s = lt_clock_s();
     const bool on_device = lt_step_drafts_on_device(e);
     for (int64_t i = 0; i < e->sched.n_items; i++) {
-        const lt_sched_item *item = &e->sched.items[i];
-        const int64_t end = most_rows(e, item->seq) + place;
-        const int64_t known = place > 0 ? end - 1 : lt_step_draft_known(e, item->seq);
-        if (lt_step_draft_planned(item) > place) {
-            lt_step_draft_rows(e, &call, item->seq, known, end - known, true);
-        }
+        add_item(e, &call, &e->sched.items[i], place);
     }
     *any = call.n_rows > 0;
     if (!*any) {
@@ -280,10 +325,7 @@ static lt_err propose_at(lt_engine *e, int64_t place, bool *any) {
     if (on_device) {
         lt_step_head_chooses(e, &call, place);
     }
-    LT_TRY(run_call(e, &call));
-    for (int64_t i = 0; i < call.n_out; i++) {
-        e->drafter.choices[i]->head_row = (int32_t)i;
-    }
+    LT_TRY(run_call(e, &call, place));
     LT_TRY(on_device ? lt_step_take_head(e, &call, place) : propose_all(e, &call, place));
     lt_draft_times_note(&e->drafter.times, call.n_rows, lt_clock_s() - start_s);
     return LT_OK;

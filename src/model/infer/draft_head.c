@@ -46,7 +46,7 @@ static const char *const own_keys[] = {"draft_vocab_size", "eagle_config", "targ
 static lt_err check_layers(const reading *g, const json_t *config) {
     const json_t *ids = json_object_get(json_object_get(config, "eagle_config"),
                                         "eagle_aux_hidden_state_layer_ids");
-    const int *want = g->head->layers;
+    const int *want = g->head->reads;
     char *text = NULL;
     for (int i = 0; i < 2 && ids != NULL; i++) { /* What enters; what leaves. */
         bool same = json_array_size(ids) == LT_DRAFT_HEAD_STATES;
@@ -121,14 +121,14 @@ static lt_err check_architecture(const reading *g, const json_t *config) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "%s: architecture %s; a draft head is an EAGLE-3 head, of "
                 "architecture " ARCHITECTURE
-                ", or a layer of multi-token prediction (num_nextn_predict_layers) of a model",
+                ", or the layers of multi-token prediction (num_nextn_predict_layers) of a model",
                 g->path, name != NULL ? name : "unknown");
     }
     return LT_OK;
 }
 
-/* The model's own layer. The folder may be another one with the same layer, so its shape is read
- * there; it is that of the model's layers. */
+/* The model's own layers. The folder may be another one with the same layers, so their shape is
+ * read there; it is that of the model's layers. */
 static lt_err read_mtp_config(reading *g, int64_t n) {
     lt_draft_head *h = g->head;
     lt_model_spec *s = &h->spec;
@@ -136,11 +136,13 @@ static lt_err read_mtp_config(reading *g, int64_t n) {
     lt_layer_spec l;
     h->is_mtp = true;
     LT_TRY(lt_weight_source_open(&g->source, s, g->path));
-    if (n != 1) {
+    if (n < 1 || n > LT_DRAFT_HEAD_LAYERS) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
-                "%s: num_nextn_predict_layers is %lld; one layer of multi-token prediction is read",
-                g->path, (long long)n);
+                "%s: num_nextn_predict_layers is %lld; 1 to %d layers of multi-token prediction "
+                "are read",
+                g->path, (long long)n, LT_DRAFT_HEAD_LAYERS);
     }
+    h->n_layers = n;
     if (!lt_family_get(s->family)->mtp_layers || target->family != s->family) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "%s: layers of multi-token prediction are read as Xiaomi's MiMo has them, beside "
@@ -170,6 +172,7 @@ static lt_err read_eagle_config(reading *g, const json_t *config, const char *pa
         (void)json_object_del(llama, own_keys[i]);
     }
     LT_TRY_DONE(lt_config_read(&h->spec, llama, path));
+    h->n_layers = 1;
     h->vocab_size = h->spec.vocab_size;
     target_width = h->spec.width;
     LT_TRY_DONE(lt_json_i64(config, "draft_vocab_size", &h->vocab_size, true, path));
@@ -177,9 +180,9 @@ static lt_err read_eagle_config(reading *g, const json_t *config, const char *pa
     LT_TRY_DONE(lt_json_bool(config, "norm_before_residual", &norm_before_residual, true, path));
     LT_TRY_DONE(check_target(g, target_width));
     LT_TRY_DONE(check_block(g, norm_before_residual));
-    h->layers[0] = FIRST_LAYER;
-    h->layers[1] = (int)(h->target->spec.n_layers / 2);
-    h->layers[2] = (int)h->target->spec.n_layers - LAYERS_ABOVE;
+    h->reads[0] = FIRST_LAYER;
+    h->reads[1] = (int)(h->target->spec.n_layers / 2);
+    h->reads[2] = (int)h->target->spec.n_layers - LAYERS_ABOVE;
     LT_TRY_DONE(check_layers(g, config));
 done:
     json_decref(llama);
@@ -205,37 +208,36 @@ done:
 /* Columns [from, from + C) of a tensor (rows, cols) go to rows [to, to + rows) of dst; cols 0: a
  * vector of rows numbers. */
 typedef struct {
-    const char *name;
+    const char *name; /* Of an MTP layer's tensor, what follows the layer's number. */
     int64_t rows, cols, from, to;
     lt_tensor *dst;
 } piece;
 
-enum { MOST_PIECES = 20 };
-
-#define MTP LT_MTP_LAYERS "0."
+enum { MOST_PIECES = 20, NAME_BYTES = 96 };
 
 /* All of an MTP layer, in any order. */
-static int list_mtp_pieces(lt_draft_head *h, piece out[MOST_PIECES]) {
+static int list_mtp_pieces(lt_draft_head *h, int64_t layer, piece out[MOST_PIECES]) {
+    lt_draft_layer *l = &h->layer[layer];
     const lt_model_spec *s = &h->spec;
     const int64_t C = s->width, F = s->ffn_width, Q = s->n_heads * s->head_dim,
                   K = s->n_kv_heads * s->head_dim;
-    const piece all[] = {{MTP "input_proj.weight", C, 2 * C, 0, 0, &h->join_hidden.w},
-                         {MTP "input_proj.weight", C, 2 * C, C, 0, &h->join_token.w},
-                         {MTP "self_attn.q_proj.weight", Q, C, 0, 0, &h->qkv.w},
-                         {MTP "self_attn.k_proj.weight", K, C, 0, Q, &h->qkv.w},
-                         {MTP "self_attn.v_proj.weight", K, C, 0, Q + K, &h->qkv.w},
-                         {MTP "self_attn.q_proj.bias", Q, 0, 0, 0, &h->qkv_bias},
-                         {MTP "self_attn.k_proj.bias", K, 0, 0, Q, &h->qkv_bias},
-                         {MTP "self_attn.v_proj.bias", K, 0, 0, Q + K, &h->qkv_bias},
-                         {MTP "self_attn.o_proj.weight", C, Q, 0, 0, &h->attn_out.w},
-                         {MTP "mlp.gate_proj.weight", F, C, 0, 0, &h->up.w},
-                         {MTP "mlp.up_proj.weight", F, C, 0, F, &h->up.w},
-                         {MTP "mlp.down_proj.weight", C, F, 0, 0, &h->down.w},
-                         {MTP "token_layernorm.weight", C, 0, 0, 0, &h->norm_token},
-                         {MTP "hidden_layernorm.weight", C, 0, 0, 0, &h->norm_hidden},
-                         {MTP "input_layernorm.weight", C, 0, 0, 0, &h->norm_attn},
-                         {MTP "post_attention_layernorm.weight", C, 0, 0, 0, &h->norm_mlp},
-                         {MTP "final_layernorm.weight", C, 0, 0, 0, &h->norm_last}};
+    const piece all[] = {{"input_proj.weight", C, 2 * C, 0, 0, &l->join_hidden.w},
+                         {"input_proj.weight", C, 2 * C, C, 0, &l->join_token.w},
+                         {"self_attn.q_proj.weight", Q, C, 0, 0, &l->qkv.w},
+                         {"self_attn.k_proj.weight", K, C, 0, Q, &l->qkv.w},
+                         {"self_attn.v_proj.weight", K, C, 0, Q + K, &l->qkv.w},
+                         {"self_attn.q_proj.bias", Q, 0, 0, 0, &l->qkv_bias},
+                         {"self_attn.k_proj.bias", K, 0, 0, Q, &l->qkv_bias},
+                         {"self_attn.v_proj.bias", K, 0, 0, Q + K, &l->qkv_bias},
+                         {"self_attn.o_proj.weight", C, Q, 0, 0, &l->attn_out.w},
+                         {"mlp.gate_proj.weight", F, C, 0, 0, &l->up.w},
+                         {"mlp.up_proj.weight", F, C, 0, F, &l->up.w},
+                         {"mlp.down_proj.weight", C, F, 0, 0, &l->down.w},
+                         {"token_layernorm.weight", C, 0, 0, 0, &l->norm_token},
+                         {"hidden_layernorm.weight", C, 0, 0, 0, &l->norm_hidden},
+                         {"input_layernorm.weight", C, 0, 0, 0, &l->norm_attn},
+                         {"post_attention_layernorm.weight", C, 0, 0, 0, &l->norm_mlp},
+                         {"final_layernorm.weight", C, 0, 0, 0, &l->norm_last}};
     static_assert(sizeof all / sizeof *all <= MOST_PIECES, "room for all");
     memcpy(out, all, sizeof all);
     return (int)(sizeof all / sizeof *all);
@@ -243,31 +245,44 @@ static int list_mtp_pieces(lt_draft_head *h, piece out[MOST_PIECES]) {
 
 /* All of an EAGLE-3 head, in any order. */
 static int list_eagle_pieces(lt_draft_head *h, piece out[MOST_PIECES]) {
+    lt_draft_layer *l = &h->layer[0];
     const lt_model_spec *s = &h->spec;
     const int64_t C = s->width, F = s->ffn_width, Q = s->n_heads * s->head_dim,
                   K = s->n_kv_heads * s->head_dim;
     const piece all[] = {{"fc.weight", C, 3 * C, 0, 0, &h->fuse[0].w},
                          {"fc.weight", C, 3 * C, C, 0, &h->fuse[1].w},
                          {"fc.weight", C, 3 * C, 2 * C, 0, &h->fuse[2].w},
-                         {"midlayer.self_attn.q_proj.weight", Q, 2 * C, 0, 0, &h->qkv_token.w},
-                         {"midlayer.self_attn.k_proj.weight", K, 2 * C, 0, Q, &h->qkv_token.w},
-                         {"midlayer.self_attn.v_proj.weight", K, 2 * C, 0, Q + K, &h->qkv_token.w},
-                         {"midlayer.self_attn.q_proj.weight", Q, 2 * C, C, 0, &h->qkv_hidden.w},
-                         {"midlayer.self_attn.k_proj.weight", K, 2 * C, C, Q, &h->qkv_hidden.w},
-                         {"midlayer.self_attn.v_proj.weight", K, 2 * C, C, Q + K, &h->qkv_hidden.w},
-                         {"midlayer.self_attn.o_proj.weight", C, Q, 0, 0, &h->attn_out.w},
-                         {"midlayer.mlp.gate_proj.weight", F, C, 0, 0, &h->up.w},
-                         {"midlayer.mlp.up_proj.weight", F, C, 0, F, &h->up.w},
-                         {"midlayer.mlp.down_proj.weight", C, F, 0, 0, &h->down.w},
+                         {"midlayer.self_attn.q_proj.weight", Q, 2 * C, 0, 0, &l->qkv_token.w},
+                         {"midlayer.self_attn.k_proj.weight", K, 2 * C, 0, Q, &l->qkv_token.w},
+                         {"midlayer.self_attn.v_proj.weight", K, 2 * C, 0, Q + K, &l->qkv_token.w},
+                         {"midlayer.self_attn.q_proj.weight", Q, 2 * C, C, 0, &l->qkv_hidden.w},
+                         {"midlayer.self_attn.k_proj.weight", K, 2 * C, C, Q, &l->qkv_hidden.w},
+                         {"midlayer.self_attn.v_proj.weight", K, 2 * C, C, Q + K, &l->qkv_hidden.w},
+                         {"midlayer.self_attn.o_proj.weight", C, Q, 0, 0, &l->attn_out.w},
+                         {"midlayer.mlp.gate_proj.weight", F, C, 0, 0, &l->up.w},
+                         {"midlayer.mlp.up_proj.weight", F, C, 0, F, &l->up.w},
+                         {"midlayer.mlp.down_proj.weight", C, F, 0, 0, &l->down.w},
                          {"lm_head.weight", h->vocab_size, C, 0, 0, &h->head.w},
-                         {"midlayer.input_layernorm.weight", C, 0, 0, 0, &h->norm_token},
-                         {"midlayer.hidden_norm.weight", C, 0, 0, 0, &h->norm_hidden},
-                         {"midlayer.post_attention_layernorm.weight", C, 0, 0, 0, &h->norm_mlp},
-                         {"norm.weight", C, 0, 0, 0, &h->norm_last},
+                         {"midlayer.input_layernorm.weight", C, 0, 0, 0, &l->norm_token},
+                         {"midlayer.hidden_norm.weight", C, 0, 0, 0, &l->norm_hidden},
+                         {"midlayer.post_attention_layernorm.weight", C, 0, 0, 0, &l->norm_mlp},
+                         {"norm.weight", C, 0, 0, 0, &l->norm_last},
                          {"embed_tokens.weight", s->vocab_size, C, 0, 0, &h->embed}};
     static_assert(sizeof all / sizeof *all <= MOST_PIECES, "room for all");
     memcpy(out, all, sizeof all);
     return (int)(sizeof all / sizeof *all);
+}
+
+static int list_pieces(lt_draft_head *h, int64_t layer, piece out[MOST_PIECES]) {
+    return h->is_mtp ? list_mtp_pieces(h, layer, out) : list_eagle_pieces(h, out);
+}
+
+static void name_of(const reading *g, int64_t layer, const piece *p, char name[NAME_BYTES]) {
+    if (g->head->is_mtp) {
+        (void)snprintf(name, NAME_BYTES, LT_MTP_LAYERS "%lld.%s", (long long)layer, p->name);
+    } else {
+        (void)snprintf(name, NAME_BYTES, "%s", p->name);
+    }
 }
 
 static lt_tensor take_matrix(const lt_draft_head *h, lt_arena *a, int64_t rows, int64_t cols) {
@@ -282,61 +297,68 @@ static lt_draft_matrix take_packed(const lt_draft_head *h, lt_arena *a, int64_t 
     return m;
 }
 
-static void carve_eagle(lt_draft_head *h, lt_arena *a, bool own_embedding) {
-    const lt_model_spec *s = &h->spec;
-    const int64_t C = s->width, all = (s->n_heads + 2 * s->n_kv_heads) * s->head_dim;
-    for (int i = 0; i < LT_DRAFT_HEAD_STATES; i++) {
-        h->fuse[i] = take_packed(h, a, C, C);
-    }
-    h->qkv_token = take_packed(h, a, all, C);
-    h->qkv_hidden = take_packed(h, a, all, C);
-    h->head = take_packed(h, a, h->vocab_size, C);
-    h->embed = own_embedding ? take_matrix(h, a, s->vocab_size, C) : (lt_tensor){0};
-}
-
-static void head_carve(lt_draft_head *h, lt_arena *a, bool own_embedding) {
+static void carve_layer(lt_draft_head *h, lt_draft_layer *l, lt_arena *a) {
     const lt_model_spec *s = &h->spec;
     const int64_t C = s->width, F = s->ffn_width, Q = s->n_heads * s->head_dim,
                   all = Q + 2 * s->n_kv_heads * s->head_dim;
-    lt_tensor *const gains[] = {&h->norm_token, &h->norm_hidden, &h->norm_mlp, &h->norm_last};
+    lt_tensor *const gains[] = {&l->norm_token, &l->norm_hidden, &l->norm_mlp, &l->norm_last};
     if (h->is_mtp) {
-        h->join_token = take_packed(h, a, C, C);
-        h->join_hidden = take_packed(h, a, C, C);
-        h->qkv = take_packed(h, a, all, C);
-        h->qkv_bias = lt_tensor_take(a, LT_F32, all, 0, 0);
-        h->norm_attn = lt_tensor_take(a, LT_F32, C, 0, 0);
+        l->join_token = take_packed(h, a, C, C);
+        l->join_hidden = take_packed(h, a, C, C);
+        l->qkv = take_packed(h, a, all, C);
+        l->qkv_bias = lt_tensor_take(a, LT_F32, all, 0, 0);
+        l->norm_attn = lt_tensor_take(a, LT_F32, C, 0, 0);
     } else {
-        carve_eagle(h, a, own_embedding);
+        l->qkv_token = take_packed(h, a, all, C);
+        l->qkv_hidden = take_packed(h, a, all, C);
     }
-    h->attn_out = take_packed(h, a, C, Q);
-    h->up = take_packed(h, a, 2 * F, C);
-    h->down = take_packed(h, a, C, F);
+    l->attn_out = take_packed(h, a, C, Q);
+    l->up = take_packed(h, a, 2 * F, C);
+    l->down = take_packed(h, a, C, F);
     for (int i = 0; i < 4; i++) {
         *gains[i] = lt_tensor_take(a, LT_F32, C, 0, 0);
     }
 }
 
-static lt_err read_piece(const reading *g, const piece *p) {
-    const lt_safetensor *t = find(g, p->name);
+static void head_carve(lt_draft_head *h, lt_arena *a, bool own_embedding) {
+    const int64_t C = h->spec.width;
+    for (int64_t i = 0; i < h->n_layers; i++) {
+        carve_layer(h, &h->layer[i], a);
+    }
+    if (h->is_mtp) {
+        return;
+    }
+    for (int i = 0; i < LT_DRAFT_HEAD_STATES; i++) {
+        h->fuse[i] = take_packed(h, a, C, C);
+    }
+    h->head = take_packed(h, a, h->vocab_size, C);
+    h->embed = own_embedding ? take_matrix(h, a, h->spec.vocab_size, C) : (lt_tensor){0};
+}
+
+static lt_err read_piece(const reading *g, int64_t layer, const piece *p) {
+    char name[NAME_BYTES];
+    const lt_safetensor *t;
     const int64_t cols = p->cols > 0 ? p->cols : 1;
     const int64_t n = p->cols > 0 ? p->dst->shape[1] : 1;
     const size_t to_bytes = lt_dtype_bytes(p->dst->dtype);
     char *dst = (char *)p->dst->data + (size_t)(p->to * n) * to_bytes;
+    name_of(g, layer, p, name);
+    t = find(g, name);
     if (t == NULL) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: a tensor is missing: %s", g->path, p->name);
+        LT_FAIL(LT_ERR_FORMAT, "%s: a tensor is missing: %s", g->path, name);
     }
     if (t->n_dims != (p->cols > 0 ? 2 : 1)) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s has %d dimensions, not %d", g->path, p->name,
-                t->n_dims, p->cols > 0 ? 2 : 1);
+        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s has %d dimensions, not %d", g->path, name, t->n_dims,
+                p->cols > 0 ? 2 : 1);
     }
     if (t->shape[0] != p->rows || (p->cols > 0 && t->shape[1] != p->cols)) {
         LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s is %lld x %lld; by config.json it is %lld x %lld",
-                g->path, p->name, (long long)t->shape[0],
-                (long long)(t->n_dims > 1 ? t->shape[1] : 1), (long long)p->rows, (long long)cols);
+                g->path, name, (long long)t->shape[0], (long long)(t->n_dims > 1 ? t->shape[1] : 1),
+                (long long)p->rows, (long long)cols);
     }
     if (t->dtype != LT_F32 && t->dtype != LT_BF16 && t->dtype != LT_F16) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s is %s; F32, BF16 and F16 are read", g->path,
-                p->name, lt_dtype_name(t->dtype));
+                name, lt_dtype_name(t->dtype));
     }
     for (int64_t r = 0; r < p->rows; r++) {
         const size_t at = (size_t)(r * cols + p->from) * lt_dtype_bytes(t->dtype);
@@ -346,21 +368,34 @@ static lt_err read_piece(const reading *g, const piece *p) {
     return LT_OK;
 }
 
+static bool is_piece(const reading *g, const char *name) {
+    piece pieces[MOST_PIECES];
+    char piece_name[NAME_BYTES];
+    for (int64_t layer = 0; layer < g->head->n_layers; layer++) {
+        const int n = list_pieces(g->head, layer, pieces);
+        for (int k = 0; k < n; k++) {
+            name_of(g, layer, &pieces[k], piece_name);
+            if (strcmp(name, piece_name) == 0) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 /* A tensor that is none of the pieces says that the head is of another kind. A model has others
- * beside those of its MTP layer. */
-static lt_err check_names(const reading *g, const lt_safetensors *file, const piece *pieces,
-                          int n) {
+ * beside those of its MTP layers. */
+static lt_err check_names(const reading *g, const lt_safetensors *file) {
     const bool is_mtp = g->head->is_mtp;
     for (size_t i = 0; i < file->n_tensors; i++) {
         const char *name = file->tensors[i].name;
-        bool known = is_mtp ? strncmp(name, LT_MTP_LAYERS, strlen(LT_MTP_LAYERS)) != 0
-                            : strcmp(name, "d2t") == 0 || strcmp(name, "t2d") == 0;
-        for (int k = 0; k < n && !known; k++) {
-            known = strcmp(name, pieces[k].name) == 0;
-        }
-        if (!known) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s is none of %s", g->path, name,
-                    is_mtp ? "a layer of multi-token prediction" : "an EAGLE-3 head");
+        const bool others = is_mtp ? strncmp(name, LT_MTP_LAYERS, strlen(LT_MTP_LAYERS)) != 0
+                                   : strcmp(name, "d2t") == 0 || strcmp(name, "t2d") == 0;
+        if (!others && !is_piece(g, name)) {
+            LT_FAIL(
+                LT_ERR_UNSUPPORTED, "%s: tensor %s is none of %s", g->path, name,
+                is_mtp ? "the layers of multi-token prediction that num_nextn_predict_layers counts"
+                       : "an EAGLE-3 head");
         }
     }
     return LT_OK;
@@ -426,19 +461,28 @@ static lt_err read_map(const reading *g, bool *taken) {
 
 /* ---- All of it ---- */
 
-static lt_err pack(lt_draft_head *h) {
-    lt_draft_matrix *const all[] = {&h->fuse[0],    &h->fuse[1],  &h->fuse[2],    &h->qkv_token,
-                                    &h->qkv_hidden, &h->head,     &h->join_token, &h->join_hidden,
-                                    &h->qkv,        &h->attn_out, &h->up,         &h->down};
+static lt_err pack_all(lt_exec *r, const lt_draft_matrix *const *all, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (all[i]->packed != NULL) {
+            LT_TRY(lt_exec_matmul_pack(
+                r, &(lt_matmul_pack_args){.dst = all[i]->packed, .b = all[i]->w, .trans_b = true}));
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err pack(const lt_draft_head *h) {
+    const lt_draft_matrix *const whole[] = {&h->fuse[0], &h->fuse[1], &h->fuse[2], &h->head};
     lt_exec r;
     lt_err err = LT_OK;
     LT_TRY(lt_exec_open(&r, h->target, NULL));
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        if (all[i]->packed != NULL) {
-            LT_TRY_DONE(lt_exec_matmul_pack(
-                &r,
-                &(lt_matmul_pack_args){.dst = all[i]->packed, .b = all[i]->w, .trans_b = true}));
-        }
+    LT_TRY_DONE(pack_all(&r, whole, sizeof whole / sizeof *whole));
+    for (int64_t i = 0; i < h->n_layers; i++) {
+        const lt_draft_layer *l = &h->layer[i];
+        const lt_draft_matrix *const all[] = {&l->qkv_token,   &l->qkv_hidden, &l->join_token,
+                                              &l->join_hidden, &l->qkv,        &l->attn_out,
+                                              &l->up,          &l->down};
+        LT_TRY_DONE(pack_all(&r, all, sizeof all / sizeof *all));
     }
     LT_TRY_DONE(r.backend->sync(r.queue));
 done:
@@ -446,9 +490,18 @@ done:
     return err;
 }
 
+static lt_err read_layer(const reading *g, int64_t layer) {
+    piece pieces[MOST_PIECES];
+    const int n = list_pieces(g->head, layer, pieces);
+    for (int i = 0; i < n; i++) {
+        LT_TRY(pieces[i].dst->data != NULL ? read_piece(g, layer, &pieces[i]) : LT_OK);
+    }
+    return LT_OK;
+}
+
 /* Where the device has memory of its own, tensors are read into host memory laid out alike, and
  * sent at once. */
-static lt_err place(reading *g, const piece *pieces, int n, bool own_embedding) {
+static lt_err place(reading *g, bool own_embedding) {
     lt_err err = LT_OK;
     lt_draft_head *h = g->head;
     const lt_model *m = h->target;
@@ -458,8 +511,8 @@ static lt_err place(reading *g, const piece *pieces, int n, bool own_embedding) 
     LT_TRY(lt_arena_open(&host, "a draft head"));
     LT_TRY_DONE(lt_arena_place(&h->arena, m->device, "a draft head"));
     head_carve(h, &host, own_embedding);
-    for (int i = 0; i < n; i++) {
-        LT_TRY_DONE(pieces[i].dst->data != NULL ? read_piece(g, &pieces[i]) : LT_OK);
+    for (int64_t layer = 0; layer < h->n_layers; layer++) {
+        LT_TRY_DONE(read_layer(g, layer));
     }
     head_carve(h, &h->arena, own_embedding);
     LT_TRY_DONE(lt_model_upload(m, h->arena.base, host.base, host.used_bytes));
@@ -472,15 +525,13 @@ done:
 static lt_err read_tensors(reading *g) {
     lt_err err = LT_OK;
     lt_draft_head *h = g->head;
-    piece pieces[MOST_PIECES];
-    const int n = h->is_mtp ? list_mtp_pieces(h, pieces) : list_eagle_pieces(h, pieces);
     const bool own_embedding = find(g, "embed_tokens.weight") != NULL;
     bool *taken = NULL;
-    LT_TRY(h->is_mtp ? LT_OK : check_names(g, &g->file, pieces, n));
+    LT_TRY(h->is_mtp ? LT_OK : check_names(g, &g->file));
     for (size_t i = 0; i < g->source.n_shards; i++) {
-        LT_TRY(check_names(g, &g->source.shards[i], pieces, n));
+        LT_TRY(check_names(g, &g->source.shards[i]));
     }
-    LT_TRY(place(g, pieces, n, own_embedding));
+    LT_TRY(place(g, own_embedding));
     h->ids = calloc((size_t)h->vocab_size, sizeof *h->ids);
     taken = calloc((size_t)h->spec.vocab_size, sizeof *taken);
     if (h->ids == NULL || taken == NULL) {
@@ -499,7 +550,7 @@ lt_err lt_draft_head_open(lt_draft_head **out, const lt_model *target, const cha
     if (!lt_file_is_dir(path)) {
         LT_FAIL(LT_ERR_NOT_FOUND,
                 "%s is no folder; a draft head is the folder of an EAGLE-3 head, or of a model "
-                "with a layer of multi-token prediction",
+                "with layers of multi-token prediction",
                 path);
     }
     LT_TRY(lt_path_join(file, path, "model.safetensors"));
@@ -533,6 +584,10 @@ int64_t lt_draft_head_vocab(const lt_draft_head *h) {
     return h->vocab_size;
 }
 
+int64_t lt_draft_head_layers(const lt_draft_head *h) {
+    return h->n_layers;
+}
+
 void lt_draft_head_widen(const lt_draft_head *h, const float *logits, float *wide) {
     for (int64_t id = 0; id < h->spec.vocab_size; id++) {
         wide[id] = -INFINITY;
@@ -544,6 +599,6 @@ void lt_draft_head_widen(const lt_draft_head *h, const float *logits, float *wid
 
 size_t lt_draft_head_page_bytes(const lt_draft_head *h, int64_t page_tokens, lt_dtype keys,
                                 lt_dtype values) {
-    return lt_paged_forward_page_bytes(&h->spec, page_tokens, keys, values) +
+    return (size_t)h->n_layers * lt_paged_forward_page_bytes(&h->spec, page_tokens, keys, values) +
            (size_t)(page_tokens * h->spec.width) * lt_dtype_bytes(h->target->options.dtype);
 }

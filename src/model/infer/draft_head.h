@@ -1,6 +1,6 @@
 /* draft_head.h: a head beside a model that drafts its next tokens from what the model computed for
  * the tokens before them: an EAGLE-3 head (Li et al. 2025, arXiv:2503.01840), or the model's own
- * layer of multi-token prediction (MTP; Gloeckle et al. 2024, DeepSeek-V3, arXiv:2412.19437).
+ * layers of multi-token prediction (MTP; Gloeckle et al. 2024, DeepSeek-V3, arXiv:2412.19437).
  *
  * EAGLE-3
  *     model     hidden states that enter layers 2, L / 2 and L - 3, of every row that it runs
@@ -12,15 +12,19 @@
  *
  * MTP, in the form of Xiaomi's MiMo
  *     model     the final norm's output of every row that it runs = fused[p] (C), kept likewise
- *     head      token[p + 1] ─▶ embedding ─▶ token_layernorm ──┐
+ *     layer 0   token[p + 1] ─▶ embedding ─▶ token_layernorm ──┐
  *               fused[p]     ─▶ hidden_layernorm ─▶ first half ┴▶ input_proj
  *                 ─▶ a layer of the model's kind ─▶ final_layernorm ─▶ last[p] (C)
  *               last[p] ─▶ the model's head ─▶ logits (V) of token p + 2
+ *     layer k   the same with token[p + k + 1], and `last` of layer k - 1 in the place of `fused`:
+ *               logits of token p + k + 2 (equations 21 to 23 of DeepSeek-V3)
  *
- * For the first draft token p is the last position that the model has run. For each further one the
- * row of the next position has `last` of the row before in the place of `fused`. The head has keys
- * and values of its own, in pages with the numbers of the model's. Those of rows with `last` are
- * not those of the text: they are written again when the model has run their tokens.
+ * For the first draft token p is the last position that the model has run. Layer k makes draft
+ * token k (from 0) in the same row. Behind the last layer, as behind an EAGLE-3 head, the row of
+ * the next position has `last` of the row before in the place of `fused`. Each layer has keys and
+ * values of its own, in pages with the numbers of the model's. Those of rows that read `last` in
+ * that way, or a draft token, are not those of the text: they are written again when the tokens
+ * are known.
  *
  * EAGLE-3   config.json with the architecture LlamaForCausalLMEagle3 and the keys of a Llama of one
  *           layer; vocab_size is the model's, draft_vocab_size (Vd; absent: V) the head's own.
@@ -33,33 +37,36 @@
  *               d2t (Vd) I64: id i of the head is the model's id i + d2t[i]; absent where Vd = V
  *               t2d (V) BOOL: the model's ids that the head has; may be absent
  *               embed_tokens.weight (V, C); absent: the model's embedding
- * MTP       the model's folder: config.json of a Qwen2 or MiMo with num_nextn_predict_layers 1, and
- *           in its shards model.mtp_layers.0. followed by
+ * MTP       the model's folder: config.json of a Qwen2 or MiMo with num_nextn_predict_layers N of 1
+ *           to 8, and in its shards model.mtp_layers.0. to model.mtp_layers.N-1. followed by
  *               {token_layernorm,hidden_layernorm,final_layernorm}.weight (C)
  *               input_proj.weight (C, 2 C)   hidden state, then embedding
  *               {input_layernorm,post_attention_layernorm}.weight, self_attn.{q,k,v,o}_proj.weight,
  *               self_attn.{q,k,v}_proj.bias, mlp.{gate,up,down}_proj.weight   as in other layers
  * DEVICES   Hidden states, keys and values stay on the model's device. Draft tokens are chosen
  *           there by the op choose, from the head's own ids.
- * REFUSED   MTP in other forms or of several layers, trees of drafts, biases of EAGLE-3 heads,
- *           hidden states of other layers, models that scale their embeddings. */
+ * REFUSED   MTP in other forms, biases of EAGLE-3 heads, hidden states of other layers, models that
+ *           scale their embeddings. Drafts are chains, not trees. */
 #ifndef LT_MODEL_DRAFT_HEAD_H
 #define LT_MODEL_DRAFT_HEAD_H
 
 #include "model/blocks/exec.h"
 #include "model/infer/paged_forward.h"
 
+#define LT_DRAFT_HEAD_LAYERS 8 /* Most layers of multi-token prediction. */
+
 typedef struct lt_draft_head lt_draft_head;
 typedef struct lt_draft_pass lt_draft_pass;
 
 /* Read a head for this model, which outlives it: from the folder of an EAGLE-3 head, or from one of
- * a model with a layer of multi-token prediction, usually this one's. FORMAT, UNSUPPORTED: what
- * does not fit, with the numbers of both. */
+ * a model with layers of multi-token prediction, usually this one's. FORMAT, UNSUPPORTED: what does
+ * not fit, with the numbers of both. */
 LT_MUST_USE lt_err lt_draft_head_open(lt_draft_head **out, const lt_model *target,
                                       const char *path);
 void lt_draft_head_close(lt_draft_head *h); /* Accepts NULL. */
 
-int64_t lt_draft_head_vocab(const lt_draft_head *h); /* Vd */
+int64_t lt_draft_head_vocab(const lt_draft_head *h);  /* Vd */
+int64_t lt_draft_head_layers(const lt_draft_head *h); /* 1 for an EAGLE-3 head. */
 /* logits (Vd) of the head as those of the model's ids (V): -inf where the head has none. */
 void lt_draft_head_widen(const lt_draft_head *h, const float *logits, float *wide);
 /* Bytes of a page: keys, values and fused hidden states. */
@@ -89,12 +96,13 @@ LT_MUST_USE lt_err lt_draft_pass_listen(lt_draft_pass *p, int layer, lt_tensor x
 
 LT_MUST_USE lt_err lt_draft_pass_copy_page(lt_draft_pass *p, int64_t dst, int64_t src);
 
-/* Queue a call of the head. rows: ids[r] is the token behind positions[r]; slot -1: the row's key
- * and value are there already, or are not wanted. n_choose 0, or n_out with `how` of each wanted
- * row, of which penalties and masks are not read; what follows is not read. hidden[r] >= 0: the
- * slot of the row's fused hidden state; -1 - k: `last` of wanted row k of the call before. */
-LT_MUST_USE lt_err lt_draft_pass_run(lt_draft_pass *p, const lt_paged_forward_rows *rows,
-                                     const int32_t *hidden);
+/* Queue a call of a layer of the head. rows: ids[r] is the token of that layer's row of
+ * positions[r]; slot -1: the row's key and value are there already, or are not wanted. n_choose 0,
+ * or n_out with `how` of each wanted row, of which penalties and masks are not read; what follows
+ * is not read. hidden[r] >= 0: the slot of the row's fused hidden state; -1 - k: `last` of row k of
+ * the call before, in which the last layer must have had wanted rows. */
+LT_MUST_USE lt_err lt_draft_pass_run(lt_draft_pass *p, int64_t layer,
+                                     const lt_paged_forward_rows *rows, const int32_t *hidden);
 LT_MUST_USE lt_err lt_draft_pass_wait(lt_draft_pass *p); /* Until the last call is done. */
 /* Warm-up call i, as lt_paged_forward_warm: so that no text waits for kernels, and their times say
  * what later calls take. */

@@ -14,26 +14,32 @@ typedef struct {
     void *packed; /* NULL: not packed. */
 } lt_draft_matrix;
 
-struct lt_draft_head {
-    const lt_model *target;
-    lt_model_spec spec;               /* Of one layer; vocab_size is the model's. */
-    int64_t vocab_size;               /* Vd */
-    bool is_mtp;                      /* A layer of multi-token prediction, else an EAGLE-3 head. */
-    int layers[LT_DRAFT_HEAD_STATES]; /* Of an EAGLE-3 head. */
-    lt_arena arena;                   /* In the backend's memory. */
+typedef struct {
     /* Of an EAGLE-3 head. */
-    lt_draft_matrix fuse[LT_DRAFT_HEAD_STATES]; /* (C, C) */
-    lt_draft_matrix qkv_token, qkv_hidden;      /* ((H + 2 G) D, C) of embedding and hidden state */
-    lt_draft_matrix head;                       /* (Vd, C) */
-    lt_tensor embed;                            /* (V, C); absent: the model's */
-    /* Of a layer of multi-token prediction; embedding and head are the model's. */
+    lt_draft_matrix qkv_token, qkv_hidden; /* ((H + 2 G) D, C) of embedding and hidden state */
+    /* Of a layer of multi-token prediction. */
     lt_draft_matrix join_token, join_hidden; /* (C, C) of embedding and hidden state */
     lt_draft_matrix qkv;                     /* ((H + 2 G) D, C) */
     lt_tensor qkv_bias, norm_attn;           /* ((H + 2 G) D), (C) F32 */
     /* Of both. */
     lt_draft_matrix attn_out, up, down; /* (C, H D), (2 F, C) gate and up, (C, F) */
     lt_tensor norm_token, norm_hidden, norm_mlp, norm_last; /* (C) F32 */
-    int32_t *ids; /* (Vd) ids of the model, in host memory */
+} lt_draft_layer;
+
+struct lt_draft_head {
+    const lt_model *target;
+    lt_model_spec spec;              /* Of one layer; vocab_size is the model's. */
+    int64_t vocab_size;              /* Vd */
+    bool is_mtp;                     /* Layers of multi-token prediction, else an EAGLE-3 head. */
+    int reads[LT_DRAFT_HEAD_STATES]; /* Layers of the model whose inputs an EAGLE-3 head reads. */
+    lt_arena arena;                  /* In the backend's memory. */
+    int64_t n_layers;                /* 1 for an EAGLE-3 head. */
+    lt_draft_layer layer[LT_DRAFT_HEAD_LAYERS];
+    /* Of an EAGLE-3 head; else embedding and head are the model's. */
+    lt_draft_matrix fuse[LT_DRAFT_HEAD_STATES]; /* (C, C) */
+    lt_draft_matrix head;                       /* (Vd, C) */
+    lt_tensor embed;                            /* (V, C); absent: the model's */
+    int32_t *ids;                               /* (Vd) ids of the model, in host memory */
 };
 
 #endif

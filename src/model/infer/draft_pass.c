@@ -6,8 +6,8 @@
  * are added, so nothing is written side by side first.
  *
  *     hidden   a table of rows of C: those of the pool's slots, written as keys are, and behind
- *              them `last` of the wanted rows of the last call. A row finds its hidden state there
- *              by its number, as a token finds its embedding
+ *              them `last` of the rows of the last call. A row finds its hidden state there by its
+ *              number, as a token finds its embedding
  *     meta     one block of I32 a call, written on the host and uploaded
  *
  * All of it uses the queue of the model's forward pass, so a call needs no order of its own, and
@@ -32,15 +32,16 @@ struct lt_draft_pass {
     lt_arena arena;
     int64_t n_slots;
     lt_tensor states, rounded; /* (target_rows, C) the sum of fc's thirds, F32; the same to keep */
-    lt_tensor table;           /* (n_slots + max_out, C) hidden states */
-    lt_tensor keys, values;    /* (n_pages, page_tokens, G, D) */
-    lt_tensor rope;            /* (max_seq, columns, 2) F32 */
+    lt_tensor table;           /* (n_slots + max_rows, C) hidden states */
+    lt_tensor keys[LT_DRAFT_HEAD_LAYERS], values[LT_DRAFT_HEAD_LAYERS]; /* (n_pages, page_tokens,
+                                                                         * G, D) of each layer */
+    lt_tensor rope;                                       /* (max_seq, columns, 2) F32 */
     lt_tensor token, hidden, token_normed, hidden_normed; /* (max_rows, C) */
     lt_tensor joined;                                     /* (max_rows, C) of an MTP layer */
     lt_tensor qkv, att, branch, sum, up, act;             /* (max_rows, ..) */
-    lt_tensor last_normed; /* (max_out, C) of the wanted rows of the last call */
-    lt_tensor logits;      /* (max_out, Vd) F32 */
-    lt_tensor chosen;      /* (max_out) I32 */
+    lt_tensor out;    /* (max_out, C) what the wanted rows' logits are computed from */
+    lt_tensor logits; /* (max_out, Vd) F32 */
+    lt_tensor chosen; /* (max_out) I32 */
     int32_t *meta, *host_meta, *host_chosen;
     float *host_logits;
     int64_t n_out;
@@ -67,34 +68,41 @@ static size_t meta_words(const lt_draft_pass *p) {
                     o->max_out * (2 + 2 * LT_CHOOSE_HOW_COUNT) + 1);
 }
 
+static lt_tensor take_pages(const lt_draft_pass *p, lt_arena *a, lt_dtype type) {
+    const lt_model_spec *s = &p->head->spec;
+    const int64_t n = p->n_slots * s->n_kv_heads * s->head_dim;
+    void *data = lt_arena_take(a, lt_dtype_row_bytes(type, n), LT_ARENA_ALIGN);
+    return lt_tensor_4d(data, type, p->o.n_pages, p->o.page_tokens, s->n_kv_heads, s->head_dim);
+}
+
 static void pass_carve(lt_draft_pass *p, lt_arena *a) {
     const lt_model_spec *s = &p->head->spec;
     const lt_draft_pass_options *o = &p->o;
     const lt_dtype type = p->head->target->options.dtype;
     const int64_t C = s->width, R = o->max_rows, H = s->n_heads, G = s->n_kv_heads, D = s->head_dim;
-    lt_tensor *const of_width[] = {&p->token,         &p->hidden, &p->token_normed,
-                                   &p->hidden_normed, &p->branch, &p->sum};
-    const size_t n_kept = (size_t)(o->n_pages * o->page_tokens * G * D);
+    lt_tensor *const of_width[] = {&p->token, &p->hidden, &p->token_normed, &p->hidden_normed,
+                                   &p->branch};
     p->n_slots = o->n_pages * o->page_tokens;
     p->states = lt_tensor_take(a, LT_F32, o->target_rows, C, 0);
     p->rounded = lt_tensor_take(a, type, o->target_rows, C, 0);
-    p->table = lt_tensor_take(a, type, p->n_slots + o->max_out, C, 0);
-    p->keys = lt_tensor_4d(
-        lt_arena_take(a, lt_dtype_row_bytes(o->cache_dtype, (int64_t)n_kept), LT_ARENA_ALIGN),
-        o->cache_dtype, o->n_pages, o->page_tokens, G, D);
-    p->values = lt_tensor_4d(
-        lt_arena_take(a, lt_dtype_row_bytes(o->value_dtype, (int64_t)n_kept), LT_ARENA_ALIGN),
-        o->value_dtype, o->n_pages, o->page_tokens, G, D);
+    p->table = lt_tensor_take(a, type, p->n_slots + R, C, 0);
+    for (int64_t i = 0; i < p->head->n_layers; i++) {
+        p->keys[i] = take_pages(p, a, o->cache_dtype);
+        p->values[i] = take_pages(p, a, o->value_dtype);
+    }
     p->rope = lt_tensor_take(a, LT_F32, o->max_seq, lt_rope_columns(s), 2);
     for (size_t i = 0; i < sizeof of_width / sizeof *of_width; i++) {
         *of_width[i] = lt_tensor_take(a, type, R, C, 0);
     }
+    /* `last` of an EAGLE-3 head is the sum itself. */
+    p->sum = p->head->is_mtp ? lt_tensor_take(a, type, R, C, 0)
+                             : lt_tensor_rows(&p->table, p->n_slots, R);
     p->joined = p->head->is_mtp ? lt_tensor_take(a, type, R, C, 0) : (lt_tensor){0};
     p->qkv = lt_tensor_take(a, type, R, (H + 2 * G) * D, 0);
     p->att = lt_tensor_take(a, type, R, H * D, 0);
     p->up = lt_tensor_take(a, type, R, 2 * s->ffn_width, 0);
     p->act = lt_tensor_take(a, type, R, s->ffn_width, 0);
-    p->last_normed = lt_tensor_take(a, type, o->max_out, C, 0);
+    p->out = lt_tensor_take(a, type, o->max_out, C, 0);
     p->logits = lt_tensor_take(a, LT_F32, o->max_out, p->head->vocab_size, 0);
     p->chosen = lt_tensor_take(a, LT_I32, o->max_out, 0, 0);
     p->meta = lt_arena_take(a, meta_words(p) * sizeof *p->meta, LT_ARENA_ALIGN);
@@ -239,7 +247,7 @@ lt_err lt_draft_pass_listen(lt_draft_pass *p, int layer, lt_tensor x, lt_tensor 
     if (p->head->is_mtp) {
         return layer == p->head->target->spec.n_layers ? keep(p, x, slots) : LT_OK;
     }
-    while (which < LT_DRAFT_HEAD_STATES && p->head->layers[which] != layer) {
+    while (which < LT_DRAFT_HEAD_STATES && p->head->reads[which] != layer) {
         which++;
     }
     if (which == LT_DRAFT_HEAD_STATES) {
@@ -260,8 +268,10 @@ static lt_err copy_rows(lt_draft_pass *p, const lt_tensor *t, int64_t dst, int64
 }
 
 lt_err lt_draft_pass_copy_page(lt_draft_pass *p, int64_t dst, int64_t src) {
-    LT_TRY(copy_rows(p, &p->keys, dst, src, 1));
-    LT_TRY(copy_rows(p, &p->values, dst, src, 1));
+    for (int64_t i = 0; i < p->head->n_layers; i++) {
+        LT_TRY(copy_rows(p, &p->keys[i], dst, src, 1));
+        LT_TRY(copy_rows(p, &p->values[i], dst, src, 1));
+    }
     return copy_rows(p, &p->table, dst, src, p->o.page_tokens);
 }
 
@@ -277,7 +287,7 @@ static lt_tensor put(lt_draft_pass *p, int64_t *at, const int32_t *values, int64
     return t;
 }
 
-/* Where `last` of wanted row k stands in the table. */
+/* Where `last` of row k of the last call stands in the table. */
 static int32_t number_of(const lt_draft_pass *p, int32_t hidden) {
     return hidden >= 0 ? hidden : (int32_t)(p->n_slots - 1 - hidden);
 }
@@ -331,7 +341,7 @@ static lt_err gather(lt_draft_pass *p, const call_data *c) {
                                        : look_up(p, token, p->head->embed, c->ids);
 }
 
-static lt_err attend(lt_draft_pass *p, const call_data *c) {
+static lt_err attend(lt_draft_pass *p, const call_data *c, int64_t layer) {
     const lt_layer_spec l = lt_model_layer(&p->head->spec, 0);
     const int64_t R = c->ids.shape[0], H = l.n_heads, G = l.n_kv_heads, D = l.head_dim;
     const lt_tensor qkv = lt_tensor_rows(&p->qkv, 0, R), att = lt_tensor_rows(&p->att, 0, R),
@@ -340,16 +350,16 @@ static lt_err attend(lt_draft_pass *p, const call_data *c) {
         &p->exec,
         &(lt_rope_args){.y = turned, .x = turned, .positions = c->positions, .table = p->rope}));
     LT_TRY(
-        lt_exec_kv_write(&p->exec, &(lt_kv_write_args){.k_pages = p->keys,
-                                                       .v_pages = p->values,
+        lt_exec_kv_write(&p->exec, &(lt_kv_write_args){.k_pages = p->keys[layer],
+                                                       .v_pages = p->values[layer],
                                                        .k = lt_row_heads(&qkv, H * D, G, D),
                                                        .v = lt_row_heads(&qkv, (H + G) * D, G, D),
                                                        .slots = c->slots}));
     return lt_exec_attention_paged(&p->exec,
                                    &(lt_attention_paged_args){.out = lt_row_heads(&att, 0, H, D),
                                                               .q = lt_row_heads(&qkv, 0, H, D),
-                                                              .k_pages = p->keys,
-                                                              .v_pages = p->values,
+                                                              .k_pages = p->keys[layer],
+                                                              .v_pages = p->values[layer],
                                                               .table = c->table,
                                                               .q_start = c->q_start,
                                                               .kv_len = c->kv_len,
@@ -360,48 +370,47 @@ static lt_err attend(lt_draft_pass *p, const call_data *c) {
 }
 
 /* Queries, keys and values of the rows; *stream is what the layer adds to. */
-static lt_err enter(lt_draft_pass *p, int64_t R, lt_tensor *stream) {
-    const lt_draft_head *h = p->head;
+static lt_err enter(lt_draft_pass *p, const lt_draft_layer *w, int64_t R, lt_tensor *stream) {
     const lt_tensor none = {0}, hidden = lt_tensor_rows(&p->hidden, 0, R),
                     qkv = lt_tensor_rows(&p->qkv, 0, R),
                     token_normed = lt_tensor_rows(&p->token_normed, 0, R),
                     hidden_normed = lt_tensor_rows(&p->hidden_normed, 0, R);
-    LT_TRY(norm(p, token_normed, lt_tensor_rows(&p->token, 0, R), h->norm_token, none, none));
-    LT_TRY(norm(p, hidden_normed, hidden, h->norm_hidden, none, none));
-    if (!h->is_mtp) {
+    LT_TRY(norm(p, token_normed, lt_tensor_rows(&p->token, 0, R), w->norm_token, none, none));
+    LT_TRY(norm(p, hidden_normed, hidden, w->norm_hidden, none, none));
+    if (!p->head->is_mtp) {
         *stream = hidden;
-        LT_TRY(product(p, qkv, token_normed, &h->qkv_token, false));
-        return product(p, qkv, hidden_normed, &h->qkv_hidden, true);
+        LT_TRY(product(p, qkv, token_normed, &w->qkv_token, false));
+        return product(p, qkv, hidden_normed, &w->qkv_hidden, true);
     }
     *stream = lt_tensor_rows(&p->joined, 0, R);
-    LT_TRY(product(p, *stream, token_normed, &h->join_token, false));
-    LT_TRY(product(p, *stream, hidden_normed, &h->join_hidden, true));
-    LT_TRY(norm(p, token_normed, *stream, h->norm_attn, none, none));
+    LT_TRY(product(p, *stream, token_normed, &w->join_token, false));
+    LT_TRY(product(p, *stream, hidden_normed, &w->join_hidden, true));
+    LT_TRY(norm(p, token_normed, *stream, w->norm_attn, none, none));
     return lt_exec_matmul(&p->exec, &(lt_matmul_args){.y = qkv,
                                                       .a = token_normed,
-                                                      .b = h->qkv.w,
-                                                      .bias = h->qkv_bias,
+                                                      .b = w->qkv.w,
+                                                      .bias = w->qkv_bias,
                                                       .trans_b = true,
                                                       .fixed_order = p->o.fixed_order,
-                                                      .b_packed = h->qkv.packed});
+                                                      .b_packed = w->qkv.packed});
 }
 
-static lt_err layer(lt_draft_pass *p, const call_data *c) {
-    const lt_draft_head *h = p->head;
+static lt_err run_layer(lt_draft_pass *p, const call_data *c, int64_t layer) {
+    const lt_draft_layer *w = &p->head->layer[layer];
     const int64_t R = c->ids.shape[0];
-    const lt_layer_spec l = lt_model_layer(&h->spec, 0);
+    const lt_layer_spec l = lt_model_layer(&p->head->spec, 0);
     const lt_tensor branch = lt_tensor_rows(&p->branch, 0, R), sum = lt_tensor_rows(&p->sum, 0, R),
                     hidden_normed = lt_tensor_rows(&p->hidden_normed, 0, R),
                     up = lt_tensor_rows(&p->up, 0, R), act = lt_tensor_rows(&p->act, 0, R);
     lt_tensor stream;
-    LT_TRY(enter(p, R, &stream));
-    LT_TRY(attend(p, c));
-    LT_TRY(product(p, branch, lt_tensor_rows(&p->att, 0, R), &h->attn_out, false));
-    LT_TRY(norm(p, hidden_normed, stream, h->norm_mlp, branch, sum));
-    LT_TRY(product(p, up, hidden_normed, &h->up, false));
+    LT_TRY(enter(p, w, R, &stream));
+    LT_TRY(attend(p, c, layer));
+    LT_TRY(product(p, branch, lt_tensor_rows(&p->att, 0, R), &w->attn_out, false));
+    LT_TRY(norm(p, hidden_normed, stream, w->norm_mlp, branch, sum));
+    LT_TRY(product(p, up, hidden_normed, &w->up, false));
     LT_TRY(lt_exec_act_fwd(
         &p->exec, &(lt_act_args){.y = act, .x = up, .kind = (lt_act_kind)l.act, .gated = true}));
-    LT_TRY(product(p, branch, act, &h->down, false));
+    LT_TRY(product(p, branch, act, &w->down, false));
     return lt_exec_add(
         &p->exec, &(lt_add_args){.y = sum, .a = sum, .b = branch, .alpha = 1.0f, .beta = 1.0f});
 }
@@ -415,26 +424,37 @@ static lt_err choose(lt_draft_pass *p, const call_data *c) {
                                                       .how = c->how});
 }
 
-/* `last` and the logits of the wanted rows. `last` of an EAGLE-3 head is what its last norm reads,
- * that of an MTP layer what the norm gives, as the model's final norm does. */
-static lt_err finish(lt_draft_pass *p, const call_data *c) {
+/* `last` of the rows, and the logits of the wanted ones. `last` of an EAGLE-3 head is what its last
+ * norm reads, that of an MTP layer what the norm gives, as the model's final norm does. */
+static lt_err finish(lt_draft_pass *p, const call_data *c, int64_t layer) {
     const lt_draft_head *h = p->head;
-    const int64_t n = c->out_rows.shape[0];
-    const lt_tensor none = {0}, last = lt_tensor_rows(&p->table, p->n_slots, n),
-                    other = lt_tensor_rows(&p->last_normed, 0, n),
-                    logits = lt_tensor_rows(&p->logits, 0, n), before = h->is_mtp ? other : last,
-                    normed = h->is_mtp ? last : other;
-    LT_TRY(look_up(p, before, lt_tensor_rows(&p->sum, 0, c->ids.shape[0]), c->out_rows));
-    LT_TRY(norm(p, normed, before, h->norm_last, none, none));
-    return h->is_mtp ? lt_linear_fwd(&p->exec, logits, normed, lt_param_head(p->exec.spec),
-                                     lt_param_head_bias(p->exec.spec), 0)
-                     : product(p, logits, normed, &h->head, false);
+    const int64_t n = c->out_rows.shape[0], R = c->ids.shape[0];
+    const lt_tensor none = {0}, gain = h->layer[layer].norm_last,
+                    sum = lt_tensor_rows(&p->sum, 0, R),
+                    last = lt_tensor_rows(&p->table, p->n_slots, R),
+                    out = lt_tensor_rows(&p->out, 0, n), logits = lt_tensor_rows(&p->logits, 0, n),
+                    before = lt_tensor_rows(&p->branch, 0, n);
+    if (h->is_mtp && (n > 0 || layer + 1 < h->n_layers)) { /* Else no call reads `last`. */
+        LT_TRY(norm(p, last, sum, gain, none, none));
+    }
+    if (n == 0) {
+        return LT_OK;
+    }
+    if (h->is_mtp) {
+        LT_TRY(look_up(p, out, last, c->out_rows));
+        return lt_linear_fwd(&p->exec, logits, out, lt_param_head(p->exec.spec),
+                             lt_param_head_bias(p->exec.spec), 0);
+    }
+    LT_TRY(look_up(p, before, sum, c->out_rows));
+    LT_TRY(norm(p, out, before, gain, none, none));
+    return product(p, logits, out, &h->head, false);
 }
 
-lt_err lt_draft_pass_run(lt_draft_pass *p, const lt_paged_forward_rows *rows,
+lt_err lt_draft_pass_run(lt_draft_pass *p, int64_t layer, const lt_paged_forward_rows *rows,
                          const int32_t *hidden) {
     const int64_t n = rows->n_out;
     call_data c;
+    LT_ASSERT(layer >= 0 && layer < p->head->n_layers);
     LT_ASSERT(rows->n_rows > 0 && rows->n_rows <= p->o.max_rows && n <= p->o.max_out &&
               rows->n_seqs <= p->o.max_seqs && (rows->n_choose == 0 || rows->n_choose == n));
     p->exec.batch = rows->n_rows;
@@ -442,11 +462,8 @@ lt_err lt_draft_pass_run(lt_draft_pass *p, const lt_paged_forward_rows *rows,
     p->n_out = n;
     LT_TRY(upload(p, &c, rows, hidden));
     LT_TRY(gather(p, &c));
-    LT_TRY(layer(p, &c));
-    if (n == 0) {
-        return LT_OK;
-    }
-    LT_TRY(finish(p, &c));
+    LT_TRY(run_layer(p, &c, layer));
+    LT_TRY(finish(p, &c, layer));
     return rows->n_choose > 0 ? choose(p, &c) : LT_OK;
 }
 
@@ -494,7 +511,7 @@ static lt_err run_idle(lt_draft_pass *p, int32_t *words, int64_t n, int64_t each
         kv_len[s] = (int32_t)each;
         out_rows[each == 1 ? s : 0] = (int32_t)((s + 1) * each - 1);
     }
-    LT_TRY(lt_draft_pass_run(p,
+    LT_TRY(lt_draft_pass_run(p, 0,
                              &(lt_paged_forward_rows){.n_rows = rows,
                                                       .n_seqs = n,
                                                       .n_out = n_out,

@@ -11,13 +11,15 @@
 
 #define GOLDEN "tests/golden/draft_head"
 #define MTP    "tests/golden/draft_mtp"
+#define MTP_3  "tests/golden/draft_mtp3"
 
-/* tools/make_draft_head_goldens.py and make_mtp_goldens.py. */
-enum { EAGLE_3, OWN_LAYER, FORMATS };
+/* tools/make_draft_head_goldens.py and make_mtp_goldens.py, of one layer and of three. */
+enum { EAGLE_3, OWN_LAYER, OWN_LAYERS, FORMATS };
 static const struct {
     const char *model, *head, *expected;
 } formats[FORMATS] = {{GOLDEN "/target", GOLDEN "/head", GOLDEN "/expected.safetensors"},
-                      {MTP "/target", MTP "/target", MTP "/expected.safetensors"}};
+                      {MTP "/target", MTP "/target", MTP "/expected.safetensors"},
+                      {MTP_3 "/target", MTP_3 "/target", MTP_3 "/expected.safetensors"}};
 
 enum { STEPS = 5, MOST = 4, MOST_TOKENS = 160 };
 

@@ -330,6 +330,37 @@ static void long_drafts_have_their_own_times(void **state) {
     assert_int_equal(text.n, 3);
 }
 
+/* A step takes 10 ms, a call of the head 2 or 3. Of one layer, drafts of n tokens take n calls; of
+ * three, three calls at least: what is expected a ms is 1.6 / 12, 1.96 / 14 and 2.176 / 16, or
+ * 1.96 / 16 and 2.176 / 16 (0.6 accepted); 1.5 / 13, or at most 1.875 / 19 (0.5), less than 1 / 10.
+ * Each layer runs three rows of a text, one more behind a draft that was accepted whole. */
+static void each_draft_costs_all_layers_of_a_head(void **state) {
+    static const struct {
+        double accepted, call_s;
+        int64_t layers, behind, n;
+    } cases[] = {{0.6, 0.002, 1, 1, 2}, {0.6, 0.002, 3, 3, 3}, {0.5, 0.003, 1, 1, 1},
+                 {0.5, 0.003, 3, 3, 0}, {0.6, 0.002, 3, 4, 0}, {0.6, 0.002, 4, 4, 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        static lt_draft_times steps, calls;
+        const lt_draft_acceptance rate = rated(cases[i].accepted);
+        const lt_draft_known known = {.plain = &steps,
+                                      .drafted = {&steps, &steps},
+                                      .few = LT_DRAFT_MOST,
+                                      .model = &calls,
+                                      .model_layers = cases[i].layers};
+        lt_draft_text text = {
+            .own = &rate, .all = &rate, .most = LT_DRAFT_MOST, .behind = cases[i].behind};
+        steps = calls = (lt_draft_times){0};
+        for (int64_t rows = 1; rows <= 16; rows++) {
+            lt_draft_times_note(&steps, rows, 0.010);
+            lt_draft_times_note(&calls, rows, rows > 3 ? 0.010 : cases[i].call_s);
+        }
+        (void)lt_draft_choose(&known, 1, &text, 1);
+        assert_int_equal(text.n, cases[i].n);
+    }
+}
+
 /* Where there is room for few draft tokens, the text that had fewer tokens has them. What other
  * texts gain must be worth that its steps are longer. */
 static void slow_texts_count_more(void **state) {
@@ -481,6 +512,7 @@ int main(void) {
                                        cmocka_unit_test(padded_steps_have_steps_of_times),
                                        cmocka_unit_test(a_call_that_compiles_is_not_charged),
                                        cmocka_unit_test(long_drafts_have_their_own_times),
+                                       cmocka_unit_test(each_draft_costs_all_layers_of_a_head),
                                        cmocka_unit_test(slow_texts_count_more),
                                        cmocka_unit_test(drafts_never_cost_much)};
     return cmocka_run_group_tests(tests, NULL, NULL);

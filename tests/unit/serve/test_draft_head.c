@@ -1,4 +1,4 @@
-/* Drafts of an EAGLE-3 head and of a layer of multi-token prediction: their logits against what the
+/* Drafts of an EAGLE-3 head and of layers of multi-token prediction: their logits against what the
  * scripts of tools/ say at each step of a draft; how many draft tokens a greedy text accepts, place
  * by place, against a simulation there; texts with and without drafts; the distribution of drawn
  * texts. On a CPU, on a simulated device that runs nothing before it is waited for, and on a GPU
@@ -55,6 +55,17 @@ static lt_paged_forward_rows rows_of(sequence *s, const int32_t *tokens, int64_t
                                    .out_rows = &s->out_row};
 }
 
+/* The rows of a layer: its tokens are further on. Those of the first call read the model's hidden
+ * states, those of further layers what the layer before said in the same rows of the last call. */
+static void run_head(lt_draft_pass *p, sequence *s, const int32_t *tokens, int64_t layer,
+                     int64_t first, int64_t n, bool wanted) {
+    const lt_paged_forward_rows w = rows_of(s, tokens + 1 + layer, first, n, wanted);
+    for (int64_t k = 0; k < n && layer > 0; k++) {
+        s->hidden[k] = (int32_t)(-1 - k);
+    }
+    must(lt_draft_pass_run(p, layer, &w, s->hidden), "a call of the head");
+}
+
 /* The prompt runs in two pieces on both sides, cut at other places. */
 static void compare_logits(int format, lt_dtype dtype, const lt_backend *backend, double most) {
     golden g;
@@ -63,11 +74,12 @@ static void compare_logits(int format, lt_dtype dtype, const lt_backend *backend
     lt_draft_pass *p = NULL;
     int32_t drafts[STEPS];
     const lt_safetensor *t;
-    int64_t N, Vd;
+    int64_t N, Vd, n_layers, from;
     double worst = 0;
     open_golden_of(&g, format, dtype, backend);
     N = g.n_tokens - 1;
     Vd = lt_draft_head_vocab(g.head);
+    n_layers = lt_draft_head_layers(g.head);
     t = lt_safetensors_find(&g.file, "logits");
     assert_true(t->shape[0] == STEPS && t->shape[1] == Vd);
     assert_int_equal(golden_ids(&g, "drafts", drafts), STEPS);
@@ -99,10 +111,11 @@ static void compare_logits(int format, lt_dtype dtype, const lt_backend *backend
         const lt_paged_forward_rows w = rows_of(&s, g.tokens, first, n, true);
         must(lt_paged_forward_run(f, &w), "model");
     }
-    for (int64_t first = 0, n = 5; first < N; first += n, n = N - first) {
-        const lt_paged_forward_rows w = rows_of(&s, g.tokens + 1, first, n, first + n == N);
-        must(lt_draft_pass_run(p, &w, s.hidden), "head");
+    from = 5;
+    for (int64_t layer = 0; layer < n_layers; layer++) {
+        run_head(p, &s, g.tokens, layer, 0, from, false);
     }
+    run_head(p, &s, g.tokens, 0, from, N - from, true);
     for (int step = 0; step < STEPS; step++) {
         const float *want = (const float *)(const void *)t->data + step * Vd;
         float *wide = calloc((size_t)lt_model_get_spec(g.model)->vocab_size, sizeof *wide);
@@ -120,12 +133,14 @@ static void compare_logits(int format, lt_dtype dtype, const lt_backend *backend
         }
         free(wide);
         assert_true(dtype != LT_F32 || best == drafts[step]);
-        best = drafts[step];
-        if (step + 1 < STEPS) {
-            g.tokens[g.n_tokens + step] = best;
-            const lt_paged_forward_rows w = rows_of(&s, g.tokens + 1, N + step, 1, true);
-            s.hidden[0] = -1; /* Of the wanted row of the call before. */
-            must(lt_draft_pass_run(p, &w, s.hidden), "a draft token");
+        g.tokens[g.n_tokens + step] = drafts[step];
+        if (step + 1 < n_layers) {
+            run_head(p, &s, g.tokens, step + 1, from, N - from, true);
+        } else if (step + 1 < STEPS) { /* One row, behind the last of the call before. */
+            const int64_t n = step + 1 == n_layers ? N - from : 1, row = N + step + 1 - n_layers;
+            const lt_paged_forward_rows w = rows_of(&s, g.tokens + n_layers, row, 1, true);
+            s.hidden[0] = (int32_t)-n;
+            must(lt_draft_pass_run(p, n_layers - 1, &w, s.hidden), "a draft token");
         }
     }
     if (!(worst < most)) {
@@ -149,6 +164,7 @@ static void logits_are_pytorchs(void **state) {
     if (backend_of(PLACES - 1, &b)) {
         compare_logits(EAGLE_3, LT_BF16, b, 0.2);
         compare_logits(OWN_LAYER, LT_BF16, b, 0.2);
+        compare_logits(OWN_LAYERS, LT_BF16, b, 0.2);
     }
 }
 
@@ -261,6 +277,88 @@ static void texts_accept_together_what_they_accept_alone(void **state) {
         assert_int_equal(forked.accepted, CHOICES * alone[0].accepted);
         close_golden(&g);
     }
+}
+
+/* The text goes on behind `n` tokens of the golden's, with drafts of at most `most` tokens; then
+ * n_received answers are received. */
+static void go_on(lt_engine *e, const golden *g, int64_t n, int64_t most, int64_t n_received,
+                  answer *a) {
+    int32_t prompt[64 + MOST_TOKENS];
+    lt_request r = lt_request_defaults();
+    memcpy(prompt, g->tokens, (size_t)(g->n_tokens - 1) * sizeof *prompt);
+    memcpy(prompt + g->n_tokens - 1, g->text, (size_t)n * sizeof *prompt);
+    r.prompt = prompt;
+    r.n_prompt = g->n_tokens - 1 + n;
+    r.max_tokens = g->n_text - n;
+    r.ignore_eos = true;
+    r.most_drafts = most;
+    r.sampling.temperature = 0;
+    send(e, &r, a);
+    if (n_received > 0) {
+        receive_all(e, n_received, 0);
+    }
+}
+
+/* Short drafts leave pages in which all layers have run the text: a request that finds them accepts
+ * what it accepts behind drafts that all layers made. */
+static void short_drafts_run_all_layers(void **state) {
+    static answer before, want, got;
+    const lt_backend *b;
+    (void)state;
+    for (int i = 0; i < (PLACES - 1) * MOST; i++) {
+        const int most = MOST - i % MOST;
+        golden g;
+        const lt_draft_head *head;
+        lt_engine_options o;
+        lt_engine *e = NULL;
+        assert_true(backend_of(i / MOST, &b));
+        open_golden_of(&g, OWN_LAYERS, LT_F32, b);
+        head = g.head;
+        o = options_of(&head, MOST);
+        o.ahead = false;
+        must(lt_engine_open(&e, g.model, &o), "engine");
+        go_on(e, &g, 0, most, 1, &before);
+        go_on(e, &g, g.n_text - 40, MOST, 1, most == MOST ? &want : &got);
+        lt_engine_close(e);
+        assert_true(want.cached_tokens > 64 && want.accepted > 10 && before.accepted > 20);
+        if (most < MOST) {
+            assert_same(&got.choices[0], &want.choices[0], "a text");
+            assert_int_equal(got.cached_tokens, want.cached_tokens);
+            assert_int_equal(got.drafted, want.drafted);
+            assert_int_equal(got.accepted, want.accepted);
+        }
+        close_golden(&g);
+    }
+}
+
+/* A text whose end lies in a page that another one has, too, leaves what the head has run there:
+ * the other one accepts what it accepts alone. */
+static void an_end_in_a_page_of_another_text_changes_nothing(void **state) {
+    static answer first, alone, beside, shorter;
+    enum { GIVEN = 80, SHORT = 33 }; /* A token more than two pages. */
+    (void)state;
+    for (int two = 0; two < 2; two++) {
+        golden g;
+        const lt_draft_head *head;
+        lt_engine_options o;
+        lt_engine *e = NULL;
+        open_golden_of(&g, OWN_LAYERS, LT_F32, NULL);
+        head = g.head;
+        o = options_of(&head, MOST);
+        o.ahead = false;
+        must(lt_engine_open(&e, g.model, &o), "engine");
+        go_on(e, &g, GIVEN, MOST, 1, &first);
+        go_on(e, &g, GIVEN, MOST, !two, two ? &beside : &alone);
+        if (two) {
+            go_on(e, &g, SHORT - (g.n_tokens - 1), MOST, 2, &shorter);
+        }
+        lt_engine_close(e);
+        close_golden(&g);
+    }
+    assert_int_equal(shorter.cached_tokens, SHORT - 1);
+    assert_true(alone.cached_tokens > SHORT && alone.drafted > 10);
+    assert_int_equal(beside.drafted, alone.drafted);
+    assert_int_equal(beside.accepted, alone.accepted);
 }
 
 enum { TEXTS = 6, PROMPT = 150, TOKENS = 60 };
@@ -508,6 +606,8 @@ int main(void) {
         cmocka_unit_test(logits_are_pytorchs),
         cmocka_unit_test(a_greedy_text_accepts_what_pytorch_says),
         cmocka_unit_test(texts_accept_together_what_they_accept_alone),
+        cmocka_unit_test(short_drafts_run_all_layers),
+        cmocka_unit_test(an_end_in_a_page_of_another_text_changes_nothing),
         cmocka_unit_test(texts_are_those_without_drafts),
         cmocka_unit_test(all_kinds_are_those_without_drafts),
         cmocka_unit_test(drawn_texts_accept_more_than_copies),

@@ -118,8 +118,16 @@ static void own_layers_that_do_not_fit_are_refused(void **state) {
     static const fault faults[] = {
         {.key = "num_nextn_predict_layers",
          .value = "2",
+         .err = LT_ERR_FORMAT,
+         .message = "a tensor is missing: model.mtp_layers.1.input_proj.weight"},
+        {.key = "num_nextn_predict_layers",
+         .value = "9",
          .err = LT_ERR_UNSUPPORTED,
-         .message = "num_nextn_predict_layers is 2; one layer"},
+         .message = "num_nextn_predict_layers is 9; 1 to 8 layers"},
+        {.key = "num_nextn_predict_layers",
+         .value = "-1",
+         .err = LT_ERR_UNSUPPORTED,
+         .message = "num_nextn_predict_layers is -1; 1 to 8 layers"},
         {.key = "num_nextn_predict_layers",
          .value = "0",
          .err = LT_ERR_UNSUPPORTED,
@@ -150,7 +158,7 @@ static void own_layers_that_do_not_fit_are_refused(void **state) {
         {.drop = LAYER "final_layernorm.weight",
          .renamed = "model.mtp_layers.1.final_layernorm.weight",
          .err = LT_ERR_UNSUPPORTED,
-         .message = "model.mtp_layers.1.final_layernorm.weight is none of a layer of multi-token"},
+         .message = "model.mtp_layers.1.final_layernorm.weight is none of the layers of multi-"},
         {.cut = LAYER "self_attn.q_proj.bias",
          .err = LT_ERR_FORMAT,
          .message = "q_proj.bias is 31 x 1; by config.json it is 32 x 1"},
@@ -345,10 +353,26 @@ static void models_without_the_layers_are_refused(void **state) {
     close_golden(&g);
 }
 
+/* A page has the keys and values of each layer, and once the hidden states. */
+static void each_layer_has_its_keys(void **state) {
+    enum { PAGE = 16, WIDTH = 32, KEPT = 2 * 8 }; /* Two heads of 8 dimensions. */
+    (void)state;
+    for (int format = OWN_LAYER; format <= OWN_LAYERS; format++) {
+        golden g;
+        const size_t n_layers = format == OWN_LAYER ? 1 : 3;
+        open_golden_of(&g, format, LT_F32, NULL);
+        assert_int_equal(lt_draft_head_layers(g.head), n_layers);
+        assert_int_equal(lt_draft_head_page_bytes(g.head, PAGE, LT_BF16, LT_F32),
+                         PAGE * (n_layers * KEPT * (2 + 4) + WIDTH * 4));
+        close_golden(&g);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(heads_that_do_not_fit_are_refused),
                                        cmocka_unit_test(own_layers_that_do_not_fit_are_refused),
                                        cmocka_unit_test(models_without_the_layers_are_refused),
+                                       cmocka_unit_test(each_layer_has_its_keys),
                                        cmocka_unit_test(what_cannot_be_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
