@@ -4,7 +4,8 @@
 
 Each id belongs to one of 512 classes, and a class has one likely successor, of probability 0.85 at temperature 1; all other ids share the rest. The layers compute all that a model of this shape
 computes, but their last products are zero, so that nothing is added to the residual stream. OUT/target is the model; OUT/small, of a quarter of its layers and an eighth of its width, knows the
-classes of 85 % of the ids; OUT/wrong, of the same shape, knows none. OUT/head is an EAGLE-3 head of the target, of half its words, which knows what follows 85 % of the classes. At temperature 0 a text soon runs in a circle, so that drafts copied from it are always right: an upper bound. The folders have
+classes of 85 % of the ids; OUT/wrong, of the same shape, knows none. OUT/head is an EAGLE-3 head of the target, of half its words, which knows what follows 85 % of the classes. OUT/mtp1 and OUT/mtp3 are the target in MiMo's form
+with one and three layers of multi-token prediction, each of which knows 85 % of the classes. At temperature 0 a text soon runs in a circle, so that drafts copied from it are always right: an upper bound. The folders have
 no tokenizer, and are for `lateen bench engine`."""
 import json
 import os
@@ -35,7 +36,24 @@ def write(folder, tensors, config):
             t.tofile(f)
 
 
-def model(folder, layers, width, heads, kv_heads, vocab, class_of, successor):
+def predictor(layer, width, heads, kv_heads, codes, share, rng):
+    """A layer of multi-token prediction: it takes its token's embedding, which is its class's direction. The MLP moves that of 1 - share of the classes to another one."""
+    ffn, dim, sharp = 4 * width, width // heads, 24.0
+    knows = rng.random(CLASSES) < share
+    found, moved = np.zeros((ffn, width), np.float32), np.zeros((width, ffn), np.float32)
+    found[:CLASSES] = codes * (sharp / width)
+    moved[:, :CLASSES] = (np.where(knows[:, None], codes, codes[rng.permutation(CLASSES)]) - codes).T / sharp**2
+    takes = np.concatenate([np.zeros((width, width), np.float32), np.eye(width, dtype=np.float32)], 1)
+    small = bf16(np.resize(rng.standard_normal(1 << 20) * 0.02, (heads * dim, width)))
+    one, rows = bf16(np.ones(width)), {"q": heads * dim, "k": kv_heads * dim, "v": kv_heads * dim}
+    tensors = {"input_proj.weight": bf16(takes), "self_attn.o_proj.weight": np.zeros((width, heads * dim), np.uint16), "mlp.gate_proj.weight": bf16(found), "mlp.up_proj.weight": bf16(found),
+               "mlp.down_proj.weight": bf16(moved)}
+    tensors |= {f"self_attn.{name}_proj.weight": small[:n] for name, n in rows.items()} | {f"self_attn.{name}_proj.bias": np.zeros(n, np.uint16) for name, n in rows.items()}
+    tensors |= {f"{name}_layernorm.weight": one for name in ("token", "hidden", "input", "post_attention", "final")}
+    return {f"model.mtp_layers.{layer}.{name}": t for name, t in tensors.items()}
+
+
+def model(folder, layers, width, heads, kv_heads, vocab, class_of, successor, predictors=0):
     """class_of (vocab), successor (CLASSES): ids. A class is a random direction, which the embedding of its ids is, and which the head's row of its successor finds."""
     rng = np.random.default_rng(width)
     ffn, dim = 4 * width, width // heads
@@ -56,10 +74,16 @@ def model(folder, layers, width, heads, kv_heads, vocab, class_of, successor):
                     p + "self_attn.v_proj.weight": random(kv_heads * dim, width), p + "self_attn.o_proj.weight": np.zeros((width, heads * dim), np.uint16),
                     p + "mlp.gate_proj.weight": random(ffn, width), p + "mlp.up_proj.weight": random(ffn, width),
                     p + "mlp.down_proj.weight": np.zeros((width, ffn), np.uint16)}
-    write(folder, tensors, {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": width, "intermediate_size": ffn, "num_hidden_layers": layers,
-                            "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": dim, "vocab_size": vocab, "max_position_embeddings": 8192,
-                            "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2,
-                            "torch_dtype": "bfloat16"})
+        if predictors > 0:
+            tensors |= {f"{p}self_attn.{name}_proj.bias": np.zeros(n * dim, np.uint16) for name, n in (("q", heads), ("k", kv_heads), ("v", kv_heads))}
+    for i in range(predictors):
+        tensors |= predictor(i, width, heads, kv_heads, codes, 0.85, rng)
+    kind = ({"architectures": ["MiMoForCausalLM"], "model_type": "mimo", "num_nextn_predict_layers": predictors} if predictors > 0 else
+            {"architectures": ["LlamaForCausalLM"], "model_type": "llama"})
+    write(folder, tensors, kind | {"hidden_size": width, "intermediate_size": ffn, "num_hidden_layers": layers,
+                                   "num_attention_heads": heads, "num_key_value_heads": kv_heads, "head_dim": dim, "vocab_size": vocab, "max_position_embeddings": 8192,
+                                   "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "hidden_act": "silu", "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2,
+                                   "torch_dtype": "bfloat16"})
 
 
 def head(folder, width, heads, kv_heads, vocab, class_of, successor, share):
@@ -103,7 +127,8 @@ def main():
 
     groups, small = max(1, width // 256), max(64, width // 8)
     drafts = (max(1, layers // 4), small, max(1, small // 64), max(1, small // 128), vocab)
-    model(os.path.join(out, "target"), layers, width, 4 * groups, groups, vocab, class_of, successor)
+    for name, predictors in (("target", 0), ("mtp1", 1), ("mtp3", 3)):
+        model(os.path.join(out, name), layers, width, 4 * groups, groups, vocab, class_of, successor, predictors)
     model(os.path.join(out, "small"), *drafts, mistaken(0.15), successor)
     model(os.path.join(out, "wrong"), *drafts, mistaken(1.0), successor)
     head(os.path.join(out, "head"), width, 4 * groups, groups, vocab, class_of, successor, 0.85)
