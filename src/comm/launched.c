@@ -30,6 +30,10 @@ static double read_seconds(const char *name) {
     return s > 0.0 ? s : 0.0;
 }
 
+double lt_launched_silent_s(void) {
+    return read_seconds(LT_ENV_BEAT) > 0.0 ? read_seconds(LT_ENV_SILENT) : 0.0;
+}
+
 bool lt_comm_under_launch(void) {
     return getenv(LT_ENV_SEGMENT) != NULL;
 }

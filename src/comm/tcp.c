@@ -21,7 +21,9 @@
  * FAILURES   A rank that fails sends FAILED to all others. A connection that has closed fails the
  * calls that wait for its rank, but only CLOSED_S seconds later: the launcher, which tells all
  * ranks through the store (launched.h), usually knows better why. A machine that cannot be reached
- * is found by the heartbeats, and by the deadline of each verb. */
+ * is found by the heartbeats. Where two machines do not reach each other, but both the launcher,
+ * their connection counts as closed after as long a silence as a heart's: the kernel tells of
+ * bytes that nobody acknowledges, and asks where none are on their way. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -81,6 +83,7 @@ typedef struct {
     int fd;           /* -1: this rank itself. */
     char address[64]; /* "10.0.0.2:4711" */
     double closed_s;  /* When the connection was found closed; 0: it is not. */
+    int closed_by;    /* errno of that; 0: the other side closed it. */
     outgoing out[2 * LANES];
     uint32_t out_first, out_end;
     size_t out_at; /* Bytes sent of the first frame, what follows it included. */
@@ -123,6 +126,7 @@ static void send_frames(tcp_world *w, peer *p) {
         const ssize_t n = sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
         if (n < 0) {
             if (errno != EAGAIN && errno != EINTR) {
+                p->closed_by = errno;
                 p->closed_s = lt_clock_s();
             }
             return;
@@ -240,6 +244,7 @@ static void receive_frames(tcp_world *w, peer *p) {
             return;
         }
         if (n <= 0) {
+            p->closed_by = n < 0 ? errno : 0;
             p->closed_s = lt_clock_s();
             return;
         }
@@ -302,6 +307,10 @@ static lt_err test_request(void *of, void **out, size_t *bytes) {
         LT_FAIL(LT_ERR_REMOTE, "%s", p->why);
     }
     if (p->closed_s > 0.0 && lt_clock_s() > p->closed_s + CLOSED_S) {
+        if (p->closed_by != 0 && p->closed_by != ECONNRESET && p->closed_by != EPIPE) {
+            LT_FAIL(LT_ERR_REMOTE, "rank %d (%s) is not reached any more: %s", r->rank, p->address,
+                    strerror(p->closed_by));
+        }
         LT_FAIL(LT_ERR_REMOTE, "rank %d has closed its connection (%s)", r->rank, p->address);
     }
     return LT_OK;
@@ -403,8 +412,15 @@ static bool wait_until(int fd, short events, double until_s) {
 }
 
 static void use_connection(peer *p, int fd) {
-    const int one = 1;
+    const double silent_s = lt_launched_silent_s();
+    const int one = 1, ms = (int)(silent_s * 1e3), ask_s = silent_s < 6.0 ? 1 : (int)(silent_s / 3);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    if (silent_s > 0.0) {
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &ask_s, sizeof ask_s);
+        (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &ask_s, sizeof ask_s);
+        (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    }
     p->fd = fd;
 }
 

@@ -134,6 +134,25 @@ def cable(h):
     print(f"# a cable stays out: all ranks had ended after {took:.1f} s", flush=True)
 
 
+def apart(h):
+    """The two machines of the ranks do not reach each other, while the launcher reaches both, until it has started them again."""
+    def cut(yes):
+        for k, other in ((1, 2), (2, 1)):
+            subprocess.run(["nsenter", "--net", "--target", str(h.spaces[k]), "ip", "route", "add" if yes else "del", "blackhole", f"{h.address(other)}/32"], check=True)
+    out = work.name + "/apart"
+    p = start(h, f"{h.address(1)}:2,{h.address(2)}:2", {"out": out}, ("--retries", "9"))
+    trains(out, p)
+    cut(True)
+    began = time.time()
+    wait_for(lambda: p.poll() is not None or events(out, "fault"), 40)
+    took = time.time() - began
+    cut(False)
+    text = p.communicate(timeout=200)[0]
+    tap.check("two machines that do not reach each other: their ranks notice it as soon as the launcher would, and the run goes on when it is over",
+              took < 15 and p.returncode == 0 and bits(out) == whole("dp") and "is not reached any more: " in text,
+              f"{took:.1f} {p.returncode} {[line for line in text.splitlines() if not line.startswith('[0]')][-16:]} {bits(out) == whole('dp')}")
+
+
 def flap(h):
     out = work.name + "/flap"
     p = start(h, both(h), {"out": out}, ("--silent", "20"))
@@ -195,8 +214,8 @@ def power(h):
     fault("a machine that loses its power", lambda h, r: (h.kill(1), h.link(1, True)), r"rank [23]: the connection to 10.77.0.2 has ended", "silent", h)
 
 
-for case in (runs, killed) if quick else (runs, killed, crash, stopped, power, stop_asked, launcher_dies, cable, flap, refusals, stranger):
-    with hosts.Hosts(2) as h:
+for case in (runs, killed, apart) if quick else (runs, killed, crash, stopped, power, stop_asked, launcher_dies, cable, apart, flap, refusals, stranger):
+    with hosts.Hosts(3 if case == apart else 2) as h:
         tap.case(lambda: case(h))
 work.cleanup()
 sys.exit(tap.end())
