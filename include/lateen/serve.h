@@ -82,6 +82,9 @@ typedef struct {
     lt_warm warm;
     /* A request's tokens do not depend, bit for bit, on the other requests in the batch. */
     bool deterministic;
+    /* Over 1, with deterministic: sums are made as so many ranks of tp make them, so that a trainer
+     * on such a mesh computes the same bits. On CPUs, without experts and adapters. */
+    int tp;
     bool ahead; /* On a GPU: queue the next step before the tokens of this one are known. */
     /* Speculative decoding. NGRAM: where a text repeats what it or its prompt said before, what
      * followed there is a draft that one step verifies; it changes no text. MODEL: `draft` says

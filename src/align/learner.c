@@ -73,7 +73,8 @@ static lt_err open_engine(lt_learner *l, const lt_reinforce_options *o) {
                                                   .running = o->running,
                                                   .temperature = l->t->recipe.rl_temperature,
                                                   .ends = o->ends,
-                                                  .exact = o->exact}));
+                                                  .exact = o->exact,
+                                                  .tp = lt_training_tp(l->t)}));
     l->answerer = (lt_answerer){l->rollouts, lt_rollouts_draw};
     if (l->t->device->backend->host_memory) {
         l->t->objective_bytes += lt_rollouts_cache_bytes(l->rollouts);

@@ -69,6 +69,7 @@ lt_err lt_rollouts_open(lt_rollouts **out, const lt_model *m, const lt_rollout_o
     how.page_tokens = PAGE_TOKENS;
     how.prefix_cache = false; /* Groups share the pages of their question all the same. */
     how.deterministic = o->exact;
+    how.tp = o->exact ? o->tp : 0;
     how.ends = o->ends;
     LT_TRY_DONE(lt_engine_open(&r->engine, m, &how));
     LT_TRY_DONE(lt_engine_hold(r->engine, LT_HOLD_FINISH));

@@ -60,6 +60,27 @@ lt_request lt_request_defaults(void) {
                         .sampling = lt_sampling_defaults()};
 }
 
+/* Whether sums can be made as ranks of tp make them. */
+static lt_err check_tp(const lt_model *m, const lt_engine_options *o) {
+    const struct {
+        const char *what;
+        bool is;
+    } refused[] = {{"without deterministic", !o->deterministic},
+                   {"on another device than a CPU", !m->backend->host_memory},
+                   {"with experts", m->spec.n_experts > 0},
+                   {"with adapters", m->lora != NULL || m->lora_pool != NULL},
+                   {"with weights as they are stored", m->stored != NULL},
+                   {"that do not divide heads and columns of the MLP",
+                    m->spec.n_heads % o->tp != 0 || m->spec.ffn_width % o->tp != 0}};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        if (refused[i].is) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "engine: sums as those of %d ranks of tp %s: not built",
+                    o->tp, refused[i].what);
+        }
+    }
+    return LT_OK;
+}
+
 static lt_err check_options(const lt_engine_options *o) {
     if (o->max_running < 1 || o->max_running > 65536 || o->max_waiting < 0 ||
         o->max_waiting > (1 << 20) || o->step_tokens < 0 || o->step_tokens > (1 << 20) ||
@@ -430,7 +451,8 @@ static lt_err open_forwards(lt_engine *e) {
                                   .few_most = LT_DRAFT_ROWS,
                                   .cache_dtype = e->o.cache_dtype,
                                   .value_dtype = e->o.value_dtype,
-                                  .fixed_order = e->o.deterministic};
+                                  .fixed_order = e->o.deterministic,
+                                  .pieces = e->o.tp};
     LT_TRY(lt_step_open_beside(e, &o));
     LT_TRY(lt_engine_has_drafter(e) ? lt_step_open_drafter(e, &o) : LT_OK);
     o.listener = e->drafter.pass;
@@ -466,6 +488,7 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
         e->o.warm = LT_WARM_NONE;
     }
     LT_TRY_DONE(check_options(&e->o));
+    LT_TRY_DONE(e->o.tp > 1 ? check_tp(m, &e->o) : LT_OK);
     LT_TRY_DONE(size_engine(e));
     engine_carve(e, &e->arena);
     LT_TRY_DONE(lt_arena_open(&e->arena, "engine"));

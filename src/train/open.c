@@ -31,6 +31,10 @@ int lt_training_shares(const lt_training *t) {
     return lt_training_dp(t) * (int)t->recipe.sites;
 }
 
+int lt_training_tp(const lt_training *t) {
+    return lt_training_has_ranks(t) ? t->world->shape.tp : 1;
+}
+
 int lt_training_cp(const lt_training *t) {
     return lt_training_has_ranks(t) ? t->world->shape.cp : 1;
 }

@@ -213,7 +213,8 @@ const lt_training *lt_training_host(const lt_training *t);
 lt_pass_options lt_training_pass_options(const lt_training *t);
 int lt_training_dp(const lt_training *t);          /* Ranks that share the rows of a step; */
 int lt_training_dp_rank(const lt_training *t);     /* this one's place among them; */
-int lt_training_cp(const lt_training *t);          /* those that share the tokens of a row. */
+int lt_training_cp(const lt_training *t);          /* those that share the tokens of a row; */
+int lt_training_tp(const lt_training *t);          /* those that share every layer. */
 int lt_training_shares(const lt_training *t);      /* lt_training_dp of all sites together. */
 bool lt_training_has_ranks(const lt_training *t);  /* There are other ranks. */
 lt_board *lt_training_board(const lt_training *t); /* NULL: no launcher watches this rank. */

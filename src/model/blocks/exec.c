@@ -357,11 +357,32 @@ lt_err lt_linear_base(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_p
     return LT_OK;
 }
 
+/* As ranks of tp compute it that have some columns of x and of the matrix each (exec.pieces). */
+static lt_err product_in_pieces(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
+                                lt_param_kind kind, int layer) {
+    const lt_tensor w = lt_exec_weight(r, kind, layer), none = {0};
+    const int64_t each = x.shape[1] / r->pieces;
+    LT_ASSERT(x.shape[1] % r->pieces == 0 && is_whole(r, param_index(r, kind, layer)));
+    for (int i = 0; i < r->pieces; i++) {
+        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = y,
+                                                   .a = lt_tensor_cols(&x, i * each, each),
+                                                   .b = lt_tensor_cols(&w, i * each, each),
+                                                   .bias = i == 0 ? bias : none,
+                                                   .trans_b = true,
+                                                   .accumulate = i > 0,
+                                                   .fixed_order = r->fixed_order}));
+    }
+    return LT_OK;
+}
+
 lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
                      int layer) {
     const int index = param_index(r, kind, layer);
     const lt_tensor b = lt_exec_bias(r, bias, layer);
 
+    if (r->pieces > 1 && (kind == LT_PARAM_ATTN_OUT || kind == LT_PARAM_DOWN)) {
+        return product_in_pieces(r, y, x, b, kind, layer);
+    }
     if (in_fp8(r, index)) {
         return lt_fp8_forward(r, index, y, x, b);
     }

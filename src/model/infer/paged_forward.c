@@ -177,6 +177,7 @@ lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
     }
     LT_TRY_DONE(lt_exec_prepare(&f->exec, &f->prepared, m, o->max_seq, true));
     f->exec.fixed_order = o->fixed_order;
+    f->exec.pieces = o->pieces;
     f->steering = m->steering;
     lt_lora_attach(&f->exec, &f->lora);
     LT_TRY_DONE(lt_lora_rows_open(&f->lora_rows, m->lora_pool));

@@ -59,6 +59,7 @@ typedef struct {
     lt_dtype cache_dtype, value_dtype; /* Types of keys and values (tensor/cached.h). */
     /* A row's bits depend on its sequence alone, not on the other rows of the call. */
     bool fixed_order;
+    int pieces; /* As that of lt_exec. */
     /* It is told what enters each layer, and the final norm's output (draft_head.h); NULL: nobody
      * is. */
     struct lt_draft_pass *listener;

@@ -16,8 +16,11 @@ lt_err lt_exact_check(const lt_model *m, const lt_pass_options *o) {
                    {"model.dtype = bf16", m->options.dtype != LT_F32},
                    {"experts", m->spec.n_experts > 0},
                    {"model.fp8", o->fp8 != LT_FP8_NONE},
-                   {"cp or tp (mesh), whose sums have another order than the engine's",
-                    lt_pass_n_tp(o) > 1 || lt_pass_whole_seq(o) != o->seq}};
+                   {"cp (mesh), whose sums have another order than the engine's",
+                    lt_pass_whole_seq(o) != o->seq},
+                   {"tp (mesh) and adapters", lt_pass_n_tp(o) > 1 && m->lora != NULL},
+                   {"tp (mesh) and norms of q and k over all heads",
+                    lt_pass_n_tp(o) > 1 && m->spec.qk_norm_whole}};
     for (size_t i = 0; o->exact && i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].asked) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "rl.exact with %s: not built", refused[i].what);
@@ -84,18 +87,25 @@ static lt_tensor rows_of(lt_tensor x) {
     return rows;
 }
 
+/* With ranks of tp, pages of the key heads that are here. */
+static lt_tensor pages_of(const lt_tensor *pages, const lt_tensor *x) {
+    return lt_tensor_4d(pages->data, LT_F32, pages->shape[0], LT_EXACT_PAGE, x->shape[2],
+                        pages->shape[3]);
+}
+
 lt_err lt_exact_attention(lt_exec *r, const lt_attention_args *a) {
     const lt_exact *e = r->exact;
+    const lt_tensor k_pages = pages_of(&e->k_pages, &a->k), v_pages = pages_of(&e->v_pages, &a->v);
     LT_ASSERT(a->doc_start.data == NULL); /* A row is one document. */
-    LT_TRY(lt_exec_kv_write(r, &(lt_kv_write_args){.k_pages = e->k_pages,
-                                                   .v_pages = e->v_pages,
+    LT_TRY(lt_exec_kv_write(r, &(lt_kv_write_args){.k_pages = k_pages,
+                                                   .v_pages = v_pages,
                                                    .k = rows_of(a->k),
                                                    .v = rows_of(a->v),
                                                    .slots = e->slots}));
     return lt_exec_attention_paged(r, &(lt_attention_paged_args){.out = rows_of(a->out),
                                                                  .q = rows_of(a->q),
-                                                                 .k_pages = e->k_pages,
-                                                                 .v_pages = e->v_pages,
+                                                                 .k_pages = k_pages,
+                                                                 .v_pages = v_pages,
                                                                  .table = e->table,
                                                                  .q_start = e->q_start,
                                                                  .kv_len = e->kv_len,

@@ -14,7 +14,9 @@
  *
  * Norms, rotations, activations and sums are functions of one row in both. Backward is not changed.
  * On CPUs only, in F32, for models without experts. Attention runs twice, and products run as those
- * of few rows do. */
+ * of few rows do. Ranks of tp add parts of sums in their order, and so does an engine that knows
+ * how many they are (lt_engine_options.tp); the logits of all words come together for the
+ * log-softmax. */
 #ifndef LT_MODEL_EXACT_H
 #define LT_MODEL_EXACT_H
 

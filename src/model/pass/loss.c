@@ -22,6 +22,8 @@
  * gradients of its own. */
 #include "model/pass/loss.h"
 
+#include <string.h>
+
 #include "model/lora/adapted.h"
 #include "model/pass/exact.h"
 #include "model/blocks/tp.h"
@@ -60,6 +62,9 @@ void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_
     l->chunk_rows = chunk < rows ? chunk : rows;
     /* At least two rows: an evaluation keeps half as many, in F32, in the place of BF16 ones. */
     l->logits = lt_tensor_take(a, logits, l->chunk_rows > 2 ? l->chunk_rows : 2, n_words, 0);
+    if (n_tp > 1 && o->exact) {
+        l->whole = lt_tensor_take(a, LT_F32, l->chunk_rows, lt_model_spec_outputs(s), 0);
+    }
     if (n_tp > 1) {
         l->parts = lt_tensor_take(a, LT_F32, n_tp, l->chunk_rows, LT_XENT_PART);
     }
@@ -212,6 +217,23 @@ static lt_err head_backward(lt_exec *r, lt_tensor dh, lt_tensor dlogits, lt_tens
                          false);
 }
 
+/* Logits of all words, of those that each rank of tp has: the others' are zeros in a sum. */
+static lt_err whole_logits(lt_exec *r, const lt_loss *l, lt_tensor *logits) {
+    const int64_t n = logits->shape[0];
+    const lt_tensor whole = lt_tensor_2d(l->whole.data, LT_F32, n, l->whole.shape[1]);
+    if (r->n_tp == 1) {
+        return LT_OK;
+    }
+    memset(whole.data, 0, (size_t)lt_tensor_count(&whole) * sizeof(float));
+    for (int64_t i = 0; i < n; i++) {
+        memcpy((float *)whole.data + i * whole.stride[0] + r->first_word,
+               (const float *)logits->data + i * logits->stride[0],
+               (size_t)logits->shape[1] * sizeof(float));
+    }
+    *logits = whole;
+    return lt_tp_sum(r, whole);
+}
+
 /* all_h, all_dh: what the head reads, and the gradients of that; absent without backward. */
 static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
                         const lt_tensor *all_h, const lt_tensor *all_dh, int64_t first, int64_t n,
@@ -221,6 +243,7 @@ static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
 
     LT_TRY(logits_for(r, l, h, first, how, &logits));
     if (r->exact != NULL && how->grad_scale == 0) {
+        LT_TRY(whole_logits(r, l, &logits));
         lt_exact_losses(&logits, r->spec->final_softcap, (const int32_t *)b->labels.data + first,
                         (float *)b->loss_rows.data + first, (int32_t *)b->best.data + first);
         return LT_OK;

@@ -10,6 +10,7 @@ typedef struct {
     /* (chunk_rows, V), or of this rank's words: the act dtype when training, F32 in evaluation. */
     lt_tensor logits;
     lt_tensor parts; /* (ranks of tp, chunk_rows, LT_XENT_PART) F32; absent without them. */
+    lt_tensor whole; /* (chunk_rows, V) F32: of an exact pass with ranks of tp; else absent. */
     /* (B * T, V), or of this rank's words, the act dtype: logits of a batch that stay for its
      * backward pass (keep_logits); absent without. */
     lt_tensor kept;

@@ -1,6 +1,6 @@
 /* The log-probabilities that the engine gives to the tokens it draws, and those of an exact pass
  * with the same weights, have the same bits: for each family that is served, in batches of any
- * shape. */
+ * shape, and where ranks of tp divide the pass. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +15,7 @@
 #include "align/reinforce.h"
 #include "base/error.h"
 #include "model/pass/pass.h"
+#include "parallel/world.h"
 
 enum { QUESTIONS = 3, GROUP = 3, ANSWERS = QUESTIONS * GROUP, LENGTH = 19, SEQ = 32 };
 
@@ -31,9 +32,11 @@ typedef struct {
     float logp[ANSWERS * SEQ];
 } room;
 
-/* The largest difference over all answers, in passes of `micro` rows of `seq` tokens. */
-static double gap(lt_model *m, const lt_drawn *drawn, int64_t micro, int64_t seq, bool exact) {
-    lt_pass_options o = {.batch = micro, .seq = seq, .exact = exact};
+/* The largest difference over all answers, in passes of `micro` rows of `seq` tokens. tp: the ranks
+ * that share them; NULL: none. */
+static double gap_of(lt_model *m, const lt_drawn *drawn, int64_t micro, int64_t seq, bool exact,
+                     lt_group *tp) {
+    lt_pass_options o = {.batch = micro, .seq = seq, .exact = exact, .tp = tp};
     room *b = calloc(1, sizeof *b);
     lt_pass *p = NULL;
     double most = 0.0;
@@ -67,7 +70,99 @@ static double gap(lt_model *m, const lt_drawn *drawn, int64_t micro, int64_t seq
     return most;
 }
 
-static void check_family(const char *family, bool served) {
+static double gap(lt_model *m, const lt_drawn *drawn, int64_t micro, int64_t seq, bool exact) {
+    return gap_of(m, drawn, micro, seq, exact, NULL);
+}
+
+/* The same of ranks of tp, each of which holds a part of the model. */
+typedef struct {
+    const char *path;
+    const lt_model_spec *spec;
+    const lt_drawn *drawn;
+    int tp;
+    double most; /* Of rank 0. */
+} divided;
+
+static lt_err rank_main(lt_comm *c, void *ctx) {
+    divided *d = ctx;
+    char mesh[16];
+    lt_world w = {0};
+    lt_model *m = NULL;
+    (void)snprintf(mesh, sizeof mesh, "tp=%d", d->tp);
+    LT_TRY(lt_world_open_on(&w, c, mesh));
+    LT_TRY(lt_world_divide(&w, d->spec, NULL));
+    const lt_partition part = lt_layout_partition(&w.layout);
+    LT_TRY(lt_model_open(&m, d->path, &(lt_model_options){.partition = &part}));
+    const double some = gap_of(m, d->drawn, 4, 29, true, w.mesh.tp),
+                 all = gap_of(m, d->drawn, ANSWERS, SEQ, true, w.mesh.tp);
+    if (w.rank == 0) {
+        d->most = fmax(some, all);
+    }
+    lt_model_close(m);
+    lt_world_close(&w, LT_OK);
+    return LT_OK;
+}
+
+/* Norms of q and k over all heads: ranks add their squares in another order than one of them. */
+static lt_err refusing_rank(lt_comm *c, void *ctx) {
+    divided *d = ctx;
+    lt_world w = {0};
+    lt_model *m = NULL;
+    lt_pass *p = NULL;
+    LT_TRY(lt_world_open_on(&w, c, "tp=2"));
+    LT_TRY(lt_world_divide(&w, d->spec, NULL));
+    const lt_partition part = lt_layout_partition(&w.layout);
+    LT_TRY(lt_model_open(&m, d->path, &(lt_model_options){.partition = &part}));
+    const lt_pass_options o = {.batch = 1, .seq = SEQ, .exact = true, .tp = w.mesh.tp};
+    LT_ASSERT(lt_pass_open(&p, m, &o) == LT_ERR_UNSUPPORTED);
+    LT_ASSERT(strstr(lt_error_message(), "norms of q and k over all heads") != NULL);
+    lt_model_close(m);
+    lt_world_close(&w, LT_OK);
+    return LT_OK;
+}
+
+static void refused(void **state) {
+    static const struct {
+        const char *path, *says;
+        int tp;
+        bool deterministic;
+    } engines[] = {{"llama3", "without deterministic", 2, false},
+                   {"mixtral", "with experts", 2, true},
+                   {"llama3", "that do not divide heads", 3, true}};
+    const lt_comm_options o = {.deadline_s = 120, .check = true};
+    divided d = {.path = "tests/golden/model/olmo2"};
+    lt_model *m = NULL;
+    (void)state;
+    must(lt_model_open(&m, d.path, NULL));
+    d.spec = lt_model_get_spec(m);
+    must(lt_comm_run_threads(2, &o, refusing_rank, &d));
+    lt_model_close(m);
+    for (size_t i = 0; i < sizeof engines / sizeof *engines; i++) {
+        char path[128];
+        lt_engine_options how = lt_engine_defaults();
+        lt_engine *e = NULL;
+        how.tp = engines[i].tp;
+        how.deterministic = engines[i].deterministic;
+        (void)snprintf(path, sizeof path, "tests/golden/model/%s", engines[i].path);
+        must(lt_model_open(&m, path, NULL));
+        assert_int_equal(lt_engine_open(&e, m, &how), LT_ERR_UNSUPPORTED);
+        assert_non_null(strstr(lt_error_message(), engines[i].says));
+        lt_model_close(m);
+    }
+}
+
+static void on_ranks(const char *path, const lt_model *m, const lt_drawn *drawn, int tp) {
+    const lt_comm_options o = {.deadline_s = 120, .check = true};
+    divided d = {
+        .path = path, .spec = lt_model_get_spec(m), .drawn = drawn, .tp = tp, .most = INFINITY};
+    must(lt_comm_run_threads(tp, &o, rank_main, &d));
+    if (d.most != 0.0) {
+        fail_msg("%s: log-probabilities of %d ranks of tp differ by %g", path, tp, d.most);
+    }
+}
+
+/* tp: the ranks that the engine computes as; 1: none. */
+static void check_family(const char *family, bool served, int tp) {
     char path[128];
     lt_model *m = NULL;
     lt_rollouts *r = NULL;
@@ -85,7 +180,8 @@ static void check_family(const char *family, bool served) {
                                                 .questions = QUESTIONS,
                                                 .running = 5,
                                                 .temperature = 1.0,
-                                                .exact = true}));
+                                                .exact = true,
+                                                .tp = tp}));
     for (int q = 0; q < QUESTIONS; q++) {
         problems[q] = (lt_problem){.prompt = prompts[q], .n_prompt = 1 + 4 * q};
         for (int64_t i = 0; i < problems[q].n_prompt; i++) {
@@ -107,7 +203,10 @@ static void check_family(const char *family, bool served) {
     for (int i = 0; i < ANSWERS; i++) {
         drawn[i] = (lt_drawn){.problem = &problems[i / GROUP], .answer = answers[i]};
     }
-    if (served) {
+    if (tp > 1) {
+        on_ranks(path, m, drawn, tp);
+        assert_true(gap(m, drawn, 4, SEQ, true) > 0.0); /* One rank has sums of another order. */
+    } else if (served) {
         assert_true(gap(m, drawn, 1, SEQ, true) == 0.0);
         assert_true(gap(m, drawn, 4, 29, true) == 0.0);
         assert_true(gap(m, drawn, ANSWERS, SEQ, true) == 0.0);
@@ -136,7 +235,19 @@ static void every_family(void **state) {
                     {"llama_bias", true}, {"gemma2", true},  {"mixtral", false}};
     (void)state;
     for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
-        check_family(families[i].name, families[i].served);
+        check_family(families[i].name, families[i].served, 1);
+    }
+}
+
+/* Biases, gated and not, key heads that ranks hold alike, a tied head; three and more ranks add in
+ * an order. */
+static void divided_layers(void **state) {
+    static const char *const families[] = {"apertus", "gemma2", "gpt2", "llama_bias",
+                                           "qwen2",   "qwen3",  "yarn"};
+    (void)state;
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        check_family(families[i], true, 2);
+        check_family(families[i], true, 4);
     }
 }
 
@@ -168,8 +279,8 @@ static void no_engine(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_family),
-                                       cmocka_unit_test(texts_whose_rotation_changes),
-                                       cmocka_unit_test(no_engine)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_family), cmocka_unit_test(divided_layers), cmocka_unit_test(refused),
+        cmocka_unit_test(texts_whose_rotation_changes), cmocka_unit_test(no_engine)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
