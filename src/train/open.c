@@ -517,7 +517,7 @@ static lt_err lead_telemetry(lt_training *t) {
 static lt_err lead_begin(lt_training *t) {
     t->peak_flops = lt_training_host(t)->peak_flops;
     LT_TRY(t->peak_flops == 0.0
-               ? lt_matmul_peak(&t->peak_flops, t->model->device, t->model->options.dtype)
+               ? lt_matmul_peak_known(&t->peak_flops, t->model->device, t->model->options.dtype)
                : LT_OK);
     LT_TRY(lt_metrics_open(&t->metrics, t->metrics_path, t->state.step, &t->lease));
     begin_times(t);

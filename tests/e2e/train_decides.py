@@ -20,6 +20,7 @@ SMALL = {"model.vocab": 64, "model.layers": 1, "model.width": 16, "model.heads":
          "data.train": golden + "tokens"}
 tap = Tap()
 check = tap.check
+os.environ.pop("LATEEN_PEAK_GFLOPS", None)  # Here the peak is measured, as users' runs measure it.
 
 
 def train(out, **options):
@@ -64,6 +65,12 @@ with tempfile.TemporaryDirectory() as work:
     shares = [(r["mfu"], r["tokens_per_s"] * flops / (start["peak_gflops"] * 1e9)) for r in rows]  # A rate above the peak has it measured anew.
     check("MFU: tokens a second times 6N + 12LHDT over the measured peak", all(0 < mfu <= 1 and mfu <= share * 1.00001 for mfu, share in shares)
           and (math.isclose(*shares[0], rel_tol=1e-5) or shares[0][1] > 1), shares)
+    os.environ["LATEEN_PEAK_GFLOPS"] = "123456"
+    k, saved = train(work + "/known", steps=2)
+    known, known_rows = (k["start"][-1], k["train"]) if k else ({}, [])
+    check("MFU: a share of LATEEN_PEAK_GFLOPS, where that is set", known.get("peak_gflops") == 123456 and known_rows and all(
+        math.isclose(r["mfu"], r["tokens_per_s"] * flops / 123456e9, rel_tol=1e-5) for r in known_rows), saved if k is None else (known, known_rows))
+    del os.environ["LATEEN_PEAK_GFLOPS"]
     check("tokens a second: of the step's rows and time", all(math.isclose(r["tokens_per_s"] * r["step_s"], 64, rel_tol=1e-6) for r in rows), rows[-1])
     check("times: steps follow one another, none waits longer than it takes", all(0 <= r["wait_s"] <= r["step_s"] + 0.1 and 0 < r["step_s"] < 20 for r in rows)
           and all(b["time_s"] >= a["time_s"] for a, b in zip(rows, rows[1:])), [(r["time_s"], r["step_s"], r["wait_s"]) for r in rows])

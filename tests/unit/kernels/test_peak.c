@@ -3,6 +3,9 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
@@ -36,11 +39,34 @@ static void a_share_is_at_most_1(void **state) {
     assert_true(share == 1.0 && peak == 1e18);
 }
 
+/* The environment's peak is taken as it is; what is none is refused, and nothing is measured. */
+static void a_known_peak_is_not_measured(void **state) {
+    static const char *const none[] = {"", "fast", "0", "-3", "7x", "inf", "nan", "1e400"};
+    double peak = 0.0;
+    (void)state;
+    setenv("LATEEN_PEAK_GFLOPS", "0.25", 1);
+    assert_int_equal(lt_matmul_peak_known(&peak, device_of(lt_backend_cpu()), LT_F32), LT_OK);
+    assert_true(peak == 2.5e8);
+    for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+        char want[80];
+        (void)snprintf(want, sizeof want, "LATEEN_PEAK_GFLOPS is '%s', not a number above 0",
+                       none[i]);
+        setenv("LATEEN_PEAK_GFLOPS", none[i], 1);
+        assert_int_equal(lt_matmul_peak_known(&peak, device_of(lt_backend_cpu()), LT_F32),
+                         LT_ERR_ARG);
+        assert_non_null(strstr(lt_error_message(), want));
+    }
+    unsetenv("LATEEN_PEAK_GFLOPS");
+    assert_int_equal(lt_matmul_peak_known(&peak, device_of(lt_backend_cpu()), LT_F32), LT_OK);
+    assert_true(peak > 2.5e8); /* A quarter of a GFLOP/s: whatever this machine is. */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_share_is_of_the_peak),
         cmocka_unit_test(a_peak_too_low_is_measured_again),
         cmocka_unit_test(a_share_is_at_most_1),
+        cmocka_unit_test(a_known_peak_is_not_measured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
