@@ -9,8 +9,8 @@
 /* FLOP/s of a square product in dtype, the best of a few runs (0.1 s). */
 LT_MUST_USE lt_err lt_matmul_peak(double *flops, lt_device *device, lt_dtype dtype);
 
-/* The peak of a training run: LATEEN_PEAK_GFLOPS of the environment if it is set, for machines whose
- * peak is known and for many short runs, else measured. */
+/* The peak of a training run: LATEEN_PEAK_GFLOPS of the environment if it is set, for machines
+ * whose peak is known and for many short runs, else measured. */
 LT_MUST_USE lt_err lt_matmul_peak_known(double *flops, lt_device *device, lt_dtype dtype);
 
 /* MFU: rate, the FLOP/s that a step reached, as a share of *peak, 0 to 1. A rate above the peak
