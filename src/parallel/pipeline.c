@@ -486,7 +486,7 @@ static lt_err add_tied(lt_pipeline *p) {
     const lt_param *embed = &t->params[lt_param_index(t, LT_PARAM_EMBED, -1)];
     float *to;
     const float *from = NULL;
-    if (!p->model->spec.tied || p->model->lora != NULL || p->n_joins > 0) {
+    if (!p->model->spec.tied || p->model->lora != NULL) {
         return LT_OK;
     }
     to = lt_param_data(&p->gradients, embed);

@@ -173,6 +173,38 @@ static void on_a_gpu(void **state) {
     on_backend(gpu_backend(), LT_BF16, TOLERANCE_BF16, 3);
 }
 
+/* Bytes of gradients and scratch of an adapter in a pass with these options. */
+static size_t bytes_in(lt_model *m, lt_lora *l, lt_pass_options o) {
+    lt_pass *p = NULL;
+    size_t bytes;
+    o.batch = o.joins = 1;
+    o.seq = SEQ;
+    o.train = true;
+    must(lt_pass_open(&p, m, &o), "pass");
+    must(lt_pass_join(p, l, 1), "join");
+    bytes = lt_pass_join_bytes(p, 0);
+    lt_pass_close(p);
+    return bytes;
+}
+
+/* A stage has memory for the gradients of its own layers; and none where the caller brings it. */
+static void memory(void **state) {
+    lt_lora *l = NULL;
+    (void)state;
+    lt_model *m = open_base(GOLDEN_ROOT "llama3", lt_backend_cpu(), LT_F32);
+    must(lt_lora_open(&l, m, &options[0], 1), "adapters");
+    lt_lora_use(m, NULL);
+    const lt_param_table *t = &l->params->table;
+    const size_t all = lt_param_buffer_bytes(t, LT_F32),
+                 whole = bytes_in(m, l, (lt_pass_options){.end_layer = 0}),
+                 first = bytes_in(m, l, (lt_pass_options){.end_layer = 1}),
+                 elsewhere = bytes_in(m, l, (lt_pass_options){.gradients_elsewhere = true});
+    assert_int_equal(whole - elsewhere, all);
+    assert_int_equal(first - elsewhere, (size_t)t->units[1].n_elements * sizeof(float));
+    lt_lora_close(l);
+    lt_model_close(m);
+}
+
 static void refusals(void **state) {
     static const struct {
         const char *model, *targets, *says;
@@ -205,6 +237,6 @@ static void refusals(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_alone), cmocka_unit_test(on_a_gpu),
-                                       cmocka_unit_test(refusals)};
+                                       cmocka_unit_test(memory), cmocka_unit_test(refusals)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
