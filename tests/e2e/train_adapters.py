@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import struct
 import subprocess
 import sys
@@ -117,6 +118,23 @@ with tempfile.TemporaryDirectory() as work:
 
     done = on_ranks(write("mesh.yaml", {**COMMON, "out": f"{work}/replay", "mesh": "dp=2", "guard.replay": 2}, {"a": {}}))
     tap.check("refused: guard.replay", done.returncode == 1 and "not computed again with several adapters at once" in done.stderr, f"{done.returncode}: {done.stderr[-300:]}")
+
+    # A rank is killed. The other one keeps its process, and both go on to the bits of a run that nobody disturbed.
+    pair = {"first": {"optim.lr": 1e-3}, "second": {"lora.rank": 2}}
+    for name in ("calm", "killed"):
+        out = f"{work}/{name}"
+        recipe = write(f"{name}.yaml", {**COMMON, "out": out, "steps": 200, "checkpoint.every": 10, "mesh": "dp=2", "mesh.zero": 2, "threads": 1}, pair)
+        process = subprocess.Popen([lateen, "launch", "--ranks", "2", "--retries", "1", "--keep", "train", recipe], stderr=subprocess.PIPE, text=True)
+        until = time.monotonic() + 120
+        while name == "killed" and time.monotonic() < until and not (os.path.exists(f"{out}/first/metrics.jsonl") and len(rows(f"{out}/first", "train")) > 20):
+            time.sleep(0.01)
+        with open(f"/proc/{process.pid}/task/{process.pid}/children") as f:
+            ranks = [int(pid) for pid in f.read().split()]
+        if name == "killed" and len(ranks) == 2:
+            os.kill(ranks[1], signal.SIGKILL)
+        said = process.communicate()[1]
+    wrong = [name for name in pair if process.returncode == 0 and bits(f"{work}/killed/{name}") != bits(f"{work}/calm/{name}")]
+    tap.check("a rank is killed, the other one keeps its process: the same bits", process.returncode == 0 and "ended by signal 9" in said and "ended with status 76" not in said and not wrong, wrong or said[-600:])
 
     # Half of the steps, then the rest: the same bits. legal has all of its steps at once.
     parts = f"{work}/parts"
