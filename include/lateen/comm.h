@@ -159,6 +159,9 @@ LT_MUST_USE lt_err lt_comm_wait(lt_comm *c, lt_comm_work work);
  * waits no longer than until the call has been queued. In a world of host memory it is
  * lt_comm_wait. */
 LT_MUST_USE lt_err lt_comm_order(lt_comm *c, lt_comm_work work, lt_queue *q);
+/* The same for a member's row of dst of an all_gather, which may be complete before others are:
+ * first that of the member before this one, last that of the member after it. */
+LT_MUST_USE lt_err lt_comm_order_member(lt_comm *c, lt_comm_work work, int member, lt_queue *q);
 /* Verbs called from now on come after what q holds at their call; NULL: after nothing. */
 void lt_comm_follow(lt_comm *c, lt_queue *q);
 bool lt_comm_done(lt_comm *c, lt_comm_work work); /* Has it finished or failed? Never waits. */

@@ -63,9 +63,10 @@ struct lt_transport {
     /* See lt_reduce_scatter_early: such a call is to come, and would have its turn; peer is the
      * member. NULL: nothing to do. Called with the lock held. */
     lt_err (*early)(const lt_call *call);
-    /* Let q continue when the call is done, which has reached LT_CALL_ISSUED. NULL: there are no
-     * queues. Called with the lock held. */
-    lt_err (*order)(lt_call *call, lt_queue *q);
+    /* Let q continue when the call is done, which has reached LT_CALL_ISSUED; member: not -1: when
+     * what an all_gather brings from that member is there, or later. NULL: there are no queues.
+     * Called with the lock held. */
+    lt_err (*order)(lt_call *call, int member, lt_queue *q);
     /* Calls from now on are measured, or not; see lt_comm_measure. NULL: all are, by the clock.
      * Called with the lock held. */
     lt_err (*measure)(lt_comm *c, bool on, bool in_place);

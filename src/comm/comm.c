@@ -461,15 +461,19 @@ bool lt_comm_done(lt_comm *c, lt_comm_work work_number) {
     return done;
 }
 
-/* q goes on behind the call, which the device has not ended. */
-static lt_err order(lt_comm *c, lt_call *call, lt_queue *q) {
+/* q goes on behind the call, which the device has not ended, or behind a member's part of it. */
+static lt_err order(lt_comm *c, lt_call *call, int member, lt_queue *q) {
     lt_open_span span;
     LT_TRY(lt_timeline_begin(c->timeline, &span, LT_SPAN_WAIT, (int64_t)call->number, 0));
-    LT_TRY(c->transport->order(call, q));
+    LT_TRY(c->transport->order(call, member, q));
     return lt_timeline_end(c->timeline, &span);
 }
 
 lt_err lt_comm_order(lt_comm *c, lt_comm_work work_number, lt_queue *q) {
+    return lt_comm_order_member(c, work_number, -1, q);
+}
+
+lt_err lt_comm_order_member(lt_comm *c, lt_comm_work work_number, int member, lt_queue *q) {
     lt_err err = LT_OK;
     lt_call *call = call_of(c, work_number);
     if (c->transport == NULL || c->transport->order == NULL) {
@@ -484,7 +488,7 @@ lt_err lt_comm_order(lt_comm *c, lt_comm_work work_number, lt_queue *q) {
     if (c->failed != LT_OK && call->number == work_number && call->state != LT_CALL_DONE) {
         err = failed(c);
     } else if (call->number == work_number && call->state != LT_CALL_DONE) {
-        err = order(c, call, q);
+        err = order(c, call, member, q);
     }
     (void)pthread_mutex_unlock(c->lock);
     return err;

@@ -162,10 +162,40 @@ static bool by_copies(const lt_nccl_world *w, const lt_call *call) {
 
 lt_err lt_nccl_sends_follow(lt_nccl_world *w, const lt_call *call) {
     const size_t place = lt_nccl_place(call);
-    for (int i = 0; w->follows[place] && i < LT_PEER_SENDS; i++) {
-        LT_TRY(w->backend->moment_follow(lt_peer_sends(w->peers, i), w->before[place]));
+    return w->follows[place] ? w->backend->moment_follow(lt_peer_sends(w->peers), w->before[place])
+                             : LT_OK;
+}
+
+/* Bytes that a call reads at src, or writes at dst. */
+static size_t bytes_at(const lt_call *call, bool dst) {
+    const size_t elem = lt_dtype_bytes(call->dtype);
+    const int64_t *counts = dst ? call->recv_counts : call->send_counts;
+    int64_t count = call->count;
+    if (call->kind == LT_CALL_ALL_TO_ALL) {
+        count = 0;
+        for (int i = 0; i < call->group->n; i++) {
+            count += counts[i];
+        }
+    } else if (call->kind == (dst ? LT_CALL_ALL_GATHER : LT_CALL_REDUCE_SCATTER)) {
+        count *= call->group->n;
     }
-    return LT_OK;
+    return (size_t)count * elem;
+}
+
+/* Does a call read what an earlier one writes that has not ended? Its sends have queues of their
+ * own. */
+static bool reads_what_comes(const lt_call *call) {
+    const lt_comm *c = call->group->comm;
+    const char *src = call->src;
+    for (uint64_t k = c->finished + 1; k < call->number && src != NULL; k++) {
+        const lt_call *other = &c->calls[k % LT_COMM_AHEAD];
+        const char *dst = other->dst;
+        if (other->state != LT_CALL_DONE && dst != NULL && src < dst + bytes_at(other, true) &&
+            dst < src + bytes_at(call, false)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* Queue a whole call. */
@@ -183,8 +213,11 @@ static lt_err copy_call(lt_nccl_world *w, lt_call *call) {
         LT_TRY(lt_peers_pair(w->peers, call, lane, q));
         return lt_nccl_end_on(w, call, q);
     }
-    LT_TRY(lt_nccl_begin_on(w, call, lt_peer_sends(w->peers, 0))); /* The sends come first. */
+    LT_TRY(lt_nccl_begin_on(w, call, lt_peer_sends(w->peers))); /* The sends come first. */
     LT_TRY(lt_nccl_sends_follow(w, call));
+    if (reads_what_comes(call)) {
+        LT_TRY(lt_peers_sends_follow(w->peers, q));
+    }
     LT_TRY(w->follows[place] ? w->backend->moment_follow(q, w->before[place]) : LT_OK);
     LT_TRY(lt_peers_collective(w->peers, call, &(lt_peer_place){q, w->sum}));
     return lt_nccl_end_on(w, call, q);
@@ -211,8 +244,11 @@ static lt_err early(const lt_call *call) {
     return behind.q != NULL && by_copies(w, call) ? lt_peers_early(w->peers, call, &behind) : LT_OK;
 }
 
-static lt_err order(lt_call *call, lt_queue *q) {
+static lt_err order(lt_call *call, int member, lt_queue *q) {
     lt_nccl_world *w = lt_nccl_world_of(call);
+    if (member >= 0 && call->kind == LT_CALL_ALL_GATHER && by_copies(w, call)) {
+        return lt_peers_follow(w->peers, call, member, q);
+    }
     return w->backend->moment_follow(q, w->done[lt_nccl_place(call)]);
 }
 
@@ -518,7 +554,7 @@ static lt_err reserve(lt_nccl_world *w) {
     }
     LT_TRY(w->backend->moment_open(w->device, &w->down, false));
     LT_TRY(w->backend->moment_open(w->device, &w->origin, true));
-    LT_TRY(w->backend->queue_open(w->device, &w->queue));
+    LT_TRY(w->backend->queue_open_first(w->device, &w->queue));
     LT_TRY(w->backend->alloc(w->device, &stage, n * w->piece_bytes, "sums over ranks"));
     w->stage = stage;
     LT_TRY(w->backend->alloc(w->device, &sum, w->piece_bytes, "sums over ranks"));

@@ -16,7 +16,7 @@
 #include "base/error.h"
 #include "base/log.h"
 
-#define BOXES_BYTES ((size_t)128 << 20) /* Of a rank, at most. */
+#define BOXES_BYTES ((size_t)192 << 20) /* Of a rank, at most. */
 #define SLOT_MOST   ((size_t)16 << 20)
 #define PAIR_PART   4 /* A pair's slot is that part of a collective's. */
 #define SLOT_ALIGN  ((size_t)64 << 10)
@@ -39,7 +39,8 @@ typedef struct {
     int rank;
     char *theirs; /* Its allocation; NULL: this rank itself. */
     uint64_t put[LT_PEER_LANES], taken[LT_PEER_LANES];
-    int64_t early; /* Pieces that were put before their call was made. */
+    lt_moment *came[LT_COMM_AHEAD]; /* Of each call in flight; opened when one is first marked. */
+    int64_t early;                  /* Pieces that were put before their call was made. */
 } neighbour;
 
 struct lt_peers {
@@ -53,8 +54,8 @@ struct lt_peers {
     int *place_of;             /* (size): -1: on another machine. */
     int n_local;
     neighbour local[LT_PEER_MOST];
-    lt_queue *sends[LT_PEER_SENDS], *control;
-    lt_moment *moments[LT_PEER_SENDS];
+    lt_queue *sends, *takes[LT_PEER_TAKES], *control;
+    lt_moment *moments[LT_PEER_TAKES];
     words *mirror;    /* (LT_PEER_MOST) on the host, for transfers of words. */
     pthread_t opener; /* After a failure: keeps all words ahead. */
     bool has_opener;
@@ -131,7 +132,7 @@ lt_err lt_peer_put(lt_peers *p, int to, int lane, const void *src, size_t bytes,
     const size_t there = box_number(place, p->own);
     words *own = words_at(p->memory, box_number(p->own, place));
     LT_ASSERT(bytes <= lt_peer_slot_bytes(p, lane));
-    q = q != NULL ? q : p->sends[k % LT_PEER_SENDS];
+    q = q != NULL ? q : p->sends;
     if (k >= LT_PEER_SLOTS) {
         LT_TRY(p->backend->flag_wait(q, &own->freed[lane][slot], times_filled(k) - 1));
     }
@@ -161,8 +162,12 @@ int64_t *lt_peer_early(lt_peers *p, int to) {
     return &neighbour_of(p, to)->early;
 }
 
-lt_queue *lt_peer_sends(lt_peers *p, int i) {
-    return p->sends[i];
+lt_queue *lt_peer_sends(lt_peers *p) {
+    return p->sends;
+}
+
+lt_queue *lt_peer_takes(lt_peers *p, int i) {
+    return p->takes[i];
 }
 
 const lt_backend *lt_peer_backend(const lt_peers *p) {
@@ -211,6 +216,19 @@ void lt_peer_expect(lt_peers *p, uint64_t call, int from, bool any) {
     p->expects[place][n - p->local] = n->taken[0];
 }
 
+lt_err lt_peer_has_come(lt_peers *p, uint64_t call, int from, lt_queue *q) {
+    lt_moment **came = &neighbour_of(p, from)->came[call % LT_COMM_AHEAD];
+    LT_TRY(*came == NULL ? p->backend->moment_open(p->device, came, false) : LT_OK);
+    return p->backend->moment_mark(q, *came);
+}
+
+lt_err lt_peers_follow(lt_peers *p, const lt_call *call, int member, lt_queue *q) {
+    lt_moment *came =
+        neighbour_of(p, call->group->ranks[member])->came[call->number % LT_COMM_AHEAD];
+    LT_ASSERT(came != NULL);
+    return p->backend->moment_follow(q, came);
+}
+
 static lt_err read_words(lt_peers *p) {
     const size_t bytes = (size_t)(p->n_local > 1 ? p->n_local - 1 : 1) * sizeof *p->mirror;
     LT_TRY(p->backend->download(p->control, p->mirror, p->memory, bytes));
@@ -254,8 +272,9 @@ static lt_err reserve(lt_peers *p, int n_ranks) {
     if (p->handles == NULL || p->good == NULL || p->place_of == NULL) {
         LT_FAIL(LT_ERR_OOM, "neighbours of %d ranks", n_ranks);
     }
-    for (int i = 0; i < LT_PEER_SENDS; i++) {
-        LT_TRY(p->backend->queue_open(p->device, &p->sends[i]));
+    LT_TRY(p->backend->queue_open_first(p->device, &p->sends));
+    for (int i = 0; i < LT_PEER_TAKES; i++) {
+        LT_TRY(p->backend->queue_open_first(p->device, &p->takes[i]));
         LT_TRY(p->backend->moment_open(p->device, &p->moments[i], false));
     }
     LT_TRY(p->backend->queue_open(p->device, &p->control));
@@ -409,20 +428,22 @@ void lt_peers_close(lt_peers *p) {
         return;
     }
     if (p->n_local > 1) {
-        for (int i = 0; i < LT_PEER_SENDS; i++) {
-            (void)p->backend->sync(p->sends[i]);
-        }
+        (void)p->backend->sync(p->sends);
         atomic_store(&p->closing, true);
         if (p->has_opener) {
             (void)pthread_join(p->opener, NULL);
         }
         parted = part(p, p->has_opener);
     }
-    for (int i = 0; i < LT_PEER_SENDS; i++) {
-        p->backend->queue_close(p->sends[i]);
+    p->backend->queue_close(p->sends);
+    for (int i = 0; i < LT_PEER_TAKES; i++) {
+        p->backend->queue_close(p->takes[i]);
         p->backend->moment_close(p->device, p->moments[i]);
     }
     p->backend->queue_close(p->control);
+    for (int i = 0; i < p->n_local * LT_COMM_AHEAD; i++) {
+        p->backend->moment_close(p->device, p->local[i / LT_COMM_AHEAD].came[i % LT_COMM_AHEAD]);
+    }
     if (p->mirror != NULL) {
         p->backend->host_release(p->device, p->mirror, LT_PEER_MOST * sizeof *p->mirror);
     }

@@ -16,8 +16,10 @@
  *
  *            A word counts how often its slot was filled, or freed. Both sides count the pieces of
  *            a lane, so nothing else is sent, and a whole collective is queued by the host at once,
- *            without waiting. Its sends alternate between SENDS queues, because a queue takes some
- *            microseconds between a copy and the next one.
+ *            without waiting. In step i of a collective each rank sends to the member i places
+ *            after it, in pieces as large as a slot: a piece costs some microseconds beside its
+ *            bytes, and two copies at a time are slower than one behind the other. What comes from
+ *            different members is copied out of the slots by TAKES queues.
  * SUMS       piece by piece in the order of the members, in F32, rounded once: the bits of any
  *            other transport. The pieces of an all-reduce's two halves alternate:
  *            raw 0, raw 1, sum 0, raw 2, sum 1, ...
@@ -33,8 +35,8 @@
 #include "comm/call.h"
 #include "tensor/backend.h"
 
-#define LT_PEER_SLOTS      4
-#define LT_PEER_SENDS      2
+#define LT_PEER_SLOTS      2
+#define LT_PEER_TAKES      3
 #define LT_PEER_PAIR_LANES 3
 #define LT_PEER_LANES      (1 + LT_PEER_PAIR_LANES)
 #define LT_PEER_MOST       16 /* Ranks of one machine. */
@@ -65,6 +67,10 @@ typedef struct {
 bool lt_peers_serve(const lt_peers *p, const lt_call *call);
 LT_MUST_USE lt_err lt_peers_collective(lt_peers *p, const lt_call *call,
                                        const lt_peer_place *place);
+/* The sends that are queued from now on go behind what q holds. */
+LT_MUST_USE lt_err lt_peers_sends_follow(lt_peers *p, lt_queue *q);
+/* q goes on when what an all_gather that is queued brings from a member is there. */
+LT_MUST_USE lt_err lt_peers_follow(lt_peers *p, const lt_call *call, int member, lt_queue *q);
 /* Put what a reduce_scatter that is to come sends to call->peer, behind what place->q holds: a
  * ring's worth, for which the receiver need not have made the call; the call itself puts the rest.
  */
@@ -79,7 +85,7 @@ bool lt_peers_missing(lt_peers *p, const lt_call *call, char *out, size_t out_by
 
 /* ---- peer.c, for peer_verbs.c: pieces ---- */
 size_t lt_peer_slot_bytes(const lt_peers *p, int lane);
-/* Put a piece into the box at rank `to`; q: NULL: one of lt_peer_sends. */
+/* Put a piece into the box at rank `to`; q: NULL: lt_peer_sends. */
 LT_MUST_USE lt_err lt_peer_put(lt_peers *p, int to, int lane, const void *src, size_t bytes,
                                lt_queue *q);
 /* Pieces of lane 0 that were put for `to` before their call was made. */
@@ -89,10 +95,14 @@ LT_MUST_USE lt_err lt_peer_await(lt_peers *p, int from, int lane, lt_queue *q, c
 LT_MUST_USE lt_err lt_peer_free(lt_peers *p, int from, int lane, lt_queue *q);
 /* Call `call` waits first for a piece of lane 0 from this rank, if for any. */
 void lt_peer_expect(lt_peers *p, uint64_t call, int from, bool any);
-/* Queue i, below LT_PEER_SENDS, of a collective's sends. */
-lt_queue *lt_peer_sends(lt_peers *p, int i);
+/* The queue of a collective's sends; and queue i, below LT_PEER_TAKES, of its copies out of
+ * slots. */
+lt_queue *lt_peer_sends(lt_peers *p);
+lt_queue *lt_peer_takes(lt_peers *p, int i);
 const lt_backend *lt_peer_backend(const lt_peers *p);
-/* For one side of a collective to follow the other. */
+/* Moment i, below LT_PEER_TAKES: for one side of a collective to follow the other. */
 lt_moment *lt_peer_moment(lt_peers *p, int i);
+/* Mark that all that a call brings from this rank has come. */
+LT_MUST_USE lt_err lt_peer_has_come(lt_peers *p, uint64_t call, int from, lt_queue *q);
 
 #endif

@@ -37,18 +37,18 @@ static lt_err put(const work *w, int member, const char *src, size_t bytes) {
 }
 
 /* Copy the next piece from a member to where it belongs; dst NULL: nowhere. */
-static lt_err take(const work *w, int member, char *dst, size_t bytes) {
+static lt_err take(const work *w, int member, char *dst, size_t bytes, lt_queue *q) {
     const int rank = w->g->ranks[member];
     char *slot;
     if (bytes == 0) {
         return LT_OK;
     }
-    LT_TRY(lt_peer_await(w->p, rank, 0, w->q, &slot));
-    LT_TRY(dst != NULL ? w->backend->copy(w->q, dst, slot, bytes) : LT_OK);
-    return lt_peer_free(w->p, rank, 0, w->q);
+    LT_TRY(lt_peer_await(w->p, rank, 0, q, &slot));
+    LT_TRY(dst != NULL ? w->backend->copy(q, dst, slot, bytes) : LT_OK);
+    return lt_peer_free(w->p, rank, 0, q);
 }
 
-/* Members in an order in which no two ranks begin with the same one. */
+/* The member i + 1 places after this one. */
 static int other(const work *w, int i) {
     return (w->g->rank + 1 + i) % w->g->n;
 }
@@ -90,32 +90,59 @@ static exchange exchange_with(const work *w, int member) {
                       (size_t)call->recv_counts[member] * elem};
 }
 
-static lt_err exchange_all(const work *w) {
+static lt_err put_all(const work *w, int member) {
+    const exchange e = exchange_with(w, member);
     const size_t each = lt_peer_slot_bytes(w->p, 0);
+    for (int64_t k = 0; (size_t)k * each < e.send_bytes; k++) {
+        LT_TRY(put(w, member, e.send + (size_t)k * each, piece_bytes(e.send_bytes, k, each)));
+    }
+    return LT_OK;
+}
+
+static lt_err take_all(const work *w, int member, lt_queue *q) {
+    const exchange e = exchange_with(w, member);
+    const size_t each = lt_peer_slot_bytes(w->p, 0);
+    for (int64_t k = 0; (size_t)k * each < e.recv_bytes; k++) {
+        LT_TRY(take(w, member, e.recv != NULL ? e.recv + (size_t)k * each : NULL,
+                    piece_bytes(e.recv_bytes, k, each), q));
+    }
+    return lt_peer_has_come(w->p, w->call->number, w->g->ranks[member], q);
+}
+
+/* From several members a queue each, behind what the call's own holds, which then goes on behind
+ * all of them. */
+static lt_err take_from_all(const work *w) {
+    const int n = w->g->n - 1, n_queues = n < LT_PEER_TAKES ? n : LT_PEER_TAKES;
+    LT_TRY(w->backend->moment_mark(w->q, lt_peer_moment(w->p, 0)));
+    for (int i = 0; n_queues > 1 && i < n_queues; i++) {
+        LT_TRY(w->backend->moment_follow(lt_peer_takes(w->p, i), lt_peer_moment(w->p, 0)));
+    }
+    for (int i = 0; i < n; i++) {
+        lt_queue *q = n_queues > 1 ? lt_peer_takes(w->p, i % n_queues) : w->q;
+        LT_TRY(take_all(w, other(w, n - 1 - i), q));
+    }
+    for (int i = 0; n_queues > 1 && i < n_queues; i++) {
+        LT_TRY(w->backend->moment_mark(lt_peer_takes(w->p, i), lt_peer_moment(w->p, i)));
+        LT_TRY(w->backend->moment_follow(w->q, lt_peer_moment(w->p, i)));
+    }
+    return LT_OK;
+}
+
+/* In step i each rank sends to the member i places after it, and takes from the one i places before
+ * it: at any time every GPU receives from one. */
+static lt_err exchange_all(const work *w) {
     const exchange own = exchange_with(w, w->g->rank);
-    size_t most = 0;
     if (own.recv != NULL && own.send != own.recv && own.send_bytes > 0) {
         LT_TRY(w->backend->copy(w->q, own.recv, own.send, own.send_bytes));
     }
     for (int i = 0; i < w->g->n - 1; i++) {
         const exchange e = exchange_with(w, other(w, i));
-        const size_t larger = e.send_bytes > e.recv_bytes ? e.send_bytes : e.recv_bytes;
-        most = larger > most ? larger : most;
         lt_peer_expect(w->p, w->call->number, w->g->ranks[other(w, i)], e.recv_bytes > 0);
     }
-    for (int64_t k = 0; (size_t)k * each < most; k++) {
-        for (int i = 0; i < w->g->n - 1; i++) {
-            const exchange e = exchange_with(w, other(w, i));
-            LT_TRY(
-                put(w, other(w, i), e.send + (size_t)k * each, piece_bytes(e.send_bytes, k, each)));
-        }
-        for (int i = w->g->n - 2; i >= 0; i--) {
-            const exchange e = exchange_with(w, other(w, i));
-            LT_TRY(take(w, other(w, i), e.recv != NULL ? e.recv + (size_t)k * each : NULL,
-                        piece_bytes(e.recv_bytes, k, each)));
-        }
+    for (int i = 0; i < w->g->n - 1; i++) {
+        LT_TRY(put_all(w, other(w, i)));
     }
-    return LT_OK;
+    return take_from_all(w);
 }
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
@@ -174,16 +201,18 @@ static lt_err add_raw(const work *w, int64_t k) {
 }
 
 /* The sends go on behind the mark of moment 0. */
-static lt_err sends_follow(const work *w) {
-    for (int i = 0; i < LT_PEER_SENDS; i++) {
-        LT_TRY(w->backend->moment_follow(lt_peer_sends(w->p, i), lt_peer_moment(w->p, 0)));
-    }
-    return LT_OK;
+static lt_err sends_follow(lt_peers *p) {
+    return lt_peer_backend(p)->moment_follow(lt_peer_sends(p), lt_peer_moment(p, 0));
+}
+
+lt_err lt_peers_sends_follow(lt_peers *p, lt_queue *q) {
+    LT_TRY(lt_peer_backend(p)->moment_mark(q, lt_peer_moment(p, 0)));
+    return sends_follow(p);
 }
 
 static lt_err put_sum(const work *w, int64_t k) {
     const lt_piece s = shard_piece(w, w->g->rank, k);
-    LT_TRY(sends_follow(w));
+    LT_TRY(sends_follow(w->p));
     for (int i = 0; i < w->g->n - 1; i++) {
         LT_TRY(put(w, other(w, i), lt_piece_element(w->call->dst, s.first, w->call->dtype),
                    bytes_of(w, s)));
@@ -195,7 +224,7 @@ static lt_err take_sums(const work *w, int64_t k) {
     for (int i = w->g->n - 2; i >= 0; i--) {
         const lt_piece s = shard_piece(w, other(w, i), k);
         LT_TRY(take(w, other(w, i), lt_piece_element(w->call->dst, s.first, w->call->dtype),
-                    bytes_of(w, s)));
+                    bytes_of(w, s), w->q));
     }
     return LT_OK;
 }
@@ -247,8 +276,7 @@ lt_err lt_peers_early(lt_peers *p, const lt_call *call, const lt_peer_place *pla
     int64_t *early = lt_peer_early(p, w.g->ranks[call->peer]);
     const int64_t most = n_pieces(&w) < LT_PEER_SLOTS ? n_pieces(&w) : LT_PEER_SLOTS;
     LT_ASSERT(*early == 0);
-    LT_TRY(w.backend->moment_mark(place->q, lt_peer_moment(p, 0)));
-    LT_TRY(sends_follow(&w));
+    LT_TRY(lt_peers_sends_follow(p, place->q));
     for (; *early < most; ++*early) {
         LT_TRY(put_shard(&w, call->peer, *early));
     }
@@ -262,11 +290,8 @@ lt_err lt_peers_collective(lt_peers *p, const lt_call *call, const lt_peer_place
     LT_TRY(call->kind == LT_CALL_ALL_REDUCE || call->kind == LT_CALL_REDUCE_SCATTER
                ? reduce(&w)
                : exchange_all(&w));
-    for (int i = 0; i < LT_PEER_SENDS; i++) {
-        LT_TRY(b->moment_mark(lt_peer_sends(p, i), lt_peer_moment(p, i)));
-        LT_TRY(b->moment_follow(w.q, lt_peer_moment(p, i)));
-    }
-    return LT_OK;
+    LT_TRY(b->moment_mark(lt_peer_sends(p), lt_peer_moment(p, 0)));
+    return b->moment_follow(w.q, lt_peer_moment(p, 0));
 }
 
 lt_err lt_peers_pair(lt_peers *p, const lt_call *call, int lane, lt_queue *q) {

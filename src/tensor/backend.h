@@ -39,6 +39,9 @@ typedef struct lt_backend {
     lt_err (*alloc)(lt_device *d, void **out, size_t bytes, const char *what); /* Zeroed. */
     void (*release)(lt_device *d, void *data, size_t bytes);
     lt_err (*queue_open)(lt_device *d, lt_queue **out);
+    /* The same: its ops get free multiprocessors before those of other queues. NULL where
+     * moment_open is NULL. */
+    lt_err (*queue_open_first)(lt_device *d, lt_queue **out);
     void (*queue_close)(lt_queue *q);
     lt_err (*sync)(lt_queue *q); /* Wait until all queued work is done; reports its failure. */
     /* Transfers are queued like other work: until a sync has returned, the host must not change

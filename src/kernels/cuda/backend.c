@@ -43,7 +43,7 @@ static void backend_release(lt_device *d, void *data, size_t bytes) {
     lt_cuda_free(lt_cuda_device_gpu(d), data);
 }
 
-static lt_err backend_queue_open(lt_device *d, lt_queue **out) {
+static lt_err open_queue(lt_device *d, lt_queue **out, bool first) {
     lt_queue *q = calloc(1, sizeof *q);
     lt_err err;
     if (q == NULL) {
@@ -52,7 +52,7 @@ static lt_err backend_queue_open(lt_device *d, lt_queue **out) {
     q->device = d;
     q->gpu = lt_cuda_device_gpu(d);
     q->fuse = calloc(1, sizeof *q->fuse);
-    err = q->fuse != NULL ? lt_cuda_stream_open(q->gpu, &q->stream)
+    err = q->fuse != NULL ? lt_cuda_stream_open(q->gpu, &q->stream, first)
                           : lt_error_set(LT_ERR_OOM, "queue");
     if (err != LT_OK) {
         free(q->fuse);
@@ -61,6 +61,14 @@ static lt_err backend_queue_open(lt_device *d, lt_queue **out) {
     }
     *out = q;
     return lt_fuse_record(q, lists, false);
+}
+
+static lt_err backend_queue_open(lt_device *d, lt_queue **out) {
+    return open_queue(d, out, false);
+}
+
+static lt_err backend_queue_open_first(lt_device *d, lt_queue **out) {
+    return open_queue(d, out, true);
 }
 
 static void backend_queue_close(lt_queue *q) {
@@ -381,6 +389,7 @@ const lt_backend *lt_backend_cuda(void) {
                                        .alloc = backend_alloc,
                                        .release = backend_release,
                                        .queue_open = backend_queue_open,
+                                       .queue_open_first = backend_queue_open_first,
                                        .queue_close = backend_queue_close,
                                        .sync = backend_sync,
                                        .upload = backend_upload,

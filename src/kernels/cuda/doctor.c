@@ -64,7 +64,7 @@ static lt_err measure_into(json_t *o, lt_cuda *gpu) {
               product = {.name = "bf16 product", .queue = product_queue, .ctx = &x};
     const lt_timing_plan plan = {.n_sets = 1, .rounds = ROUNDS, .inner_ms = 1.0};
 
-    LT_TRY_DONE(lt_cuda_stream_open(gpu, &s));
+    LT_TRY_DONE(lt_cuda_stream_open(gpu, &s, false));
     LT_TRY_DONE(lt_cuda_alloc(gpu, &x.a, COPY_BYTES, "doctor"));
     LT_TRY_DONE(lt_cuda_alloc(gpu, &x.b, COPY_BYTES, "doctor"));
     LT_TRY_DONE(lt_cuda_alloc(gpu, &x.d, COPY_BYTES, "doctor"));

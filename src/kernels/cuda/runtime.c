@@ -254,10 +254,14 @@ void lt_cuda_arena_close(lt_cuda *c, lt_arena *a) {
 
 /* ---- Streams, events, graphs ---- */
 
-lt_err lt_cuda_stream_open(lt_cuda *c, CUstream *out) {
+lt_err lt_cuda_stream_open(lt_cuda *c, CUstream *out, bool first) {
+    int least = 0, greatest = 0;
     LT_TRY(lt_cuda_make_current(c));
-    return lt_cu_check(c->cu->cuStreamCreate(out, LT_CU_STREAM_NON_BLOCKING), "GPU %d: stream",
-                       c->info.index);
+    LT_TRY(lt_cu_check(c->cu->cuCtxGetStreamPriorityRange(&least, &greatest),
+                       "GPU %d: priorities of streams", c->info.index));
+    return lt_cu_check(
+        c->cu->cuStreamCreateWithPriority(out, LT_CU_STREAM_NON_BLOCKING, first ? greatest : least),
+        "GPU %d: stream", c->info.index);
 }
 
 void lt_cuda_stream_close(lt_cuda *c, CUstream s) {

@@ -126,7 +126,8 @@ LT_MUST_USE lt_err lt_cuda_arena_open(lt_cuda *c, lt_arena *a, const char *name)
 void lt_cuda_arena_close(lt_cuda *c, lt_arena *a);
 
 /* ---- Streams, events, graphs (the driver's own handles) ---- */
-LT_MUST_USE lt_err lt_cuda_stream_open(lt_cuda *c, CUstream *out);
+/* first: its kernels get free multiprocessors before those of other streams. */
+LT_MUST_USE lt_err lt_cuda_stream_open(lt_cuda *c, CUstream *out, bool first);
 void lt_cuda_stream_close(lt_cuda *c, CUstream s);
 /* The i-th side stream of s, for what may run at the same time as s's own work within an op: its
  * blocks go before those of s where both wait for an SM. Made when first asked for, closed with s.

@@ -38,6 +38,56 @@ static void put(const char *dir, int rank, const char *text) {
     }
 }
 
+/* Transfers of which one reads what another brings, and the host waits for none: a sum over pairs
+ * of ranks, and over the other pairs of those sums; then rows of all ranks, each of which is read
+ * as soon as it is there. */
+static lt_err chain(lt_comm *c, lt_device *d, lt_queue *q, float *x, lt_group *all) {
+    const int own = lt_comm_rank(c), first[2] = {own & ~1, own | 1}, then[2] = {own & 1, own | 2};
+    float host[COUNT], row[COUNT];
+    void *rows;
+    lt_group *a, *b;
+    LT_TRY(lt_group_open(&a, c, "a", first, 2));
+    LT_TRY(lt_group_open(&b, c, "b", then, 2));
+    LT_TRY(d->backend->alloc(d, &rows, N * sizeof row, "rows"));
+    for (int k = 0; k < CALLS; k++) {
+        lt_comm_work work;
+        for (int i = 0; i < COUNT; i++) {
+            host[i] = (float)(own + i % 100 + k);
+        }
+        LT_TRY(d->backend->upload(q, x, host, sizeof host));
+        LT_TRY(lt_all_reduce(a, x, x, COUNT, LT_F32, LT_REDUCE_SUM, &work));
+        LT_TRY(lt_all_reduce(b, x, x, COUNT, LT_F32, LT_REDUCE_SUM, &work));
+        LT_TRY(lt_comm_order(c, work, q));
+        LT_TRY(d->backend->download(q, row, x, sizeof row));
+        LT_TRY(d->backend->sync(q));
+        for (int i = 0; i < COUNT; i++) {
+            const float want = (float)(N * (i % 100 + k) + N * (N - 1) / 2);
+            if (row[i] != want) {
+                LT_FAIL(LT_ERR_STATE, "sum of sums %d of %d: %g, not %g", i, k, (double)row[i],
+                        (double)want);
+            }
+        }
+        LT_TRY(d->backend->upload(q, x, host, sizeof host));
+        LT_TRY(lt_all_gather(all, rows, x, COUNT, LT_F32, &work));
+        for (int step = 1; step < N; step++) {
+            const int member = (own - step + N) % N;
+            LT_TRY(lt_comm_order_member(c, work, member, q));
+            LT_TRY(
+                d->backend->download(q, row, (float *)rows + (size_t)member * COUNT, sizeof row));
+            LT_TRY(d->backend->sync(q));
+            for (int i = 0; i < COUNT; i++) {
+                if (row[i] != (float)(member + i % 100 + k)) {
+                    LT_FAIL(LT_ERR_STATE, "row of rank %d, %d of %d: %g", member, i, k,
+                            (double)row[i]);
+                }
+            }
+        }
+        LT_TRY(lt_comm_order(c, work, q));
+    }
+    d->backend->release(d, rows, N * sizeof row);
+    return lt_barrier(all);
+}
+
 /* Sums of small whole numbers, which are exact in any order. */
 static lt_err work(lt_comm *c, lt_device *d, lt_queue *q, float *x, const char *how) {
     static const int ranks[N] = {0, 1, 2, 3};
@@ -46,6 +96,9 @@ static lt_err work(lt_comm *c, lt_device *d, lt_queue *q, float *x, const char *
     lt_group *g;
     LT_TRY(lt_group_open(&g, c, "all", ranks, n));
     lt_comm_follow(c, q);
+    if (strncmp(how, "chain", 5) == 0) {
+        return chain(c, d, q, x, g);
+    }
     for (int k = 0; k < CALLS; k++) {
         const bool culprit = own == 2 && k == 5;
         for (int i = 0; i < COUNT; i++) {
@@ -185,6 +238,7 @@ static void versions_and_progress(void **state) {
     } cases[] = {{"work", "21800", "3", "ok", 0},
                  {"work", "23203", "7", "ok", 0},
                  {"unchecked", NULL, "1", "ok", 0},
+                 {"chain", NULL, NULL, "ok", 0},
                  {"work", "21705", NULL, "NCCL 2.17.5 is too old; 2.18 or newer is needed", 1},
                  {"same", NULL, NULL, "Duplicate GPU detected", 76}};
     (void)state;
@@ -224,6 +278,7 @@ static void copies(void **state) {
         skip();
     }
     check_case("copies, unchecked", "unchecked", 0, 15, "ok");
+    check_case("copies, one behind the other", "chain, unchecked", 0, 15, "ok");
     check_case("copies, late", "late, unchecked", 76, 11, "rank 2 did not come");
     check_case("copies, a rank dies", "die", 76, 11, "rank 2 was ended by signal 9");
 }

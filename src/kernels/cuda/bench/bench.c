@@ -315,7 +315,7 @@ lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o) {
     b.rows = json_array();
     LT_TRY_DONE(lt_device_open(&b.device, LT_DEVICE_CUDA, LT_DEVICE_DEFAULT));
     b.gpu = lt_cuda_device_gpu(b.device);
-    LT_TRY_DONE(lt_cuda_stream_open(b.gpu, &b.stream));
+    LT_TRY_DONE(lt_cuda_stream_open(b.gpu, &b.stream, false));
     info = lt_cuda_get_info(b.gpu);
     fprintf(to, "%s, %d SMs, %.0f GiB, CUDA %d.%d", info->name, info->n_sms,
             (double)info->memory_bytes / 1073741824.0, info->driver_version / 1000,

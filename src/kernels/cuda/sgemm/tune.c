@@ -339,7 +339,7 @@ lt_err lt_sgemm_tune(FILE *to, lt_cuda *c, int m, int n, int k, double seconds_m
     if (all == NULL) {
         LT_FAIL(LT_ERR_OOM, "tuner");
     }
-    LT_TRY_DONE(lt_cuda_stream_open(c, &s));
+    LT_TRY_DONE(lt_cuda_stream_open(c, &s, false));
     LT_TRY_DONE(operands_make(c, &a));
     n_all = space_fill(all, MAX_TILES, info, &a, counts);
     for (int i = 0; i < n_all; i++) {
