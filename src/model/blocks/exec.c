@@ -117,6 +117,9 @@ lt_err lt_exec_run_verb_now(lt_exec *r, const lt_exec_verb *v) {
     if (v->part == LT_EXEC_END) {
         return lt_exec_verb_end(r, v->group, work);
     }
+    if (v->part == LT_EXEC_MEMBER) {
+        return lt_comm_order_member(lt_group_comm(v->group), work, v->member, r->queue);
+    }
     lt_exec_verb_begin(r, v->group);
     if (v->part == LT_EXEC_EARLY) {
         return lt_reduce_scatter_early(v->group, v->member, v->src, v->count, v->dtype);
@@ -136,8 +139,11 @@ lt_err lt_exec_run_verb_now(lt_exec *r, const lt_exec_verb *v) {
         LT_TRY(exchange_evenly(v, &work));
         break;
     }
+    if (v->part != LT_EXEC_BEGIN) {
+        return lt_exec_verb_end(r, v->group, work);
+    }
     r->begun = work;
-    return v->part == LT_EXEC_BEGIN ? LT_OK : lt_exec_verb_end(r, v->group, work);
+    return r->beside != NULL ? r->beside(r->beside_of) : LT_OK;
 }
 
 lt_err lt_exec_run_verb(lt_exec *r, const lt_exec_verb *v) {

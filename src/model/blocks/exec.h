@@ -25,9 +25,16 @@ typedef enum {
     LT_EXEC_REDUCE,  /* lt_all_reduce by op */
     LT_EXEC_EXCHANGE /* lt_all_to_all of `count` elements to and from each */
 } lt_exec_verb_kind;
-/* A verb may be two: BEGIN, computation that does not touch its buffers, END. Before a SCATTER, an
- * EARLY one says that the rows of `member` are complete (lt_reduce_scatter_early). */
-typedef enum { LT_EXEC_WHOLE, LT_EXEC_BEGIN, LT_EXEC_END, LT_EXEC_EARLY } lt_exec_verb_part;
+/* A verb may be two: BEGIN, computation that does not touch its buffers, END. Between those of a
+ * GATHER, a MEMBER waits for the rows of `member` alone. Before a SCATTER, an EARLY one says that
+ * the rows of `member` are complete (lt_reduce_scatter_early). */
+typedef enum {
+    LT_EXEC_WHOLE,
+    LT_EXEC_BEGIN,
+    LT_EXEC_MEMBER,
+    LT_EXEC_END,
+    LT_EXEC_EARLY
+} lt_exec_verb_part;
 typedef struct {
     lt_exec_verb_kind kind;
     lt_exec_verb_part part;
@@ -92,6 +99,10 @@ typedef struct {
     lt_err (*between_pieces)(void *pass, const lt_exec_verb *v);
     void *pass;
     lt_comm_work begun; /* The verb between its BEGIN and its END. */
+    /* Called after each BEGIN: collectives for which no rank waits yet may be called behind it.
+     * NULL: there are none. */
+    lt_err (*beside)(void *of);
+    void *beside_of;
 } lt_exec;
 
 /* Run a verb; of a pass that is being recorded, between two pieces. */

@@ -124,6 +124,19 @@ static lt_err gather(lt_exec *r, lt_tensor all, lt_exec_verb_part part) {
                               .dtype = all.dtype});
 }
 
+/* The same of the rows of a member, of a gather that has begun; of the last that comes, all of it.
+ * i: 1 for the one that comes first, to n - 1. */
+static lt_err gather_next(lt_exec *r, lt_tensor all, int i, int member) {
+    const int64_t count = run_count(r, &all);
+    return i == r->n_tp - 1 ? gather(r, all, LT_EXEC_END)
+                            : run(r, LT_TIMED_GATHER, 0,
+                                  (lt_exec_verb){.kind = LT_EXEC_GATHER,
+                                                 .part = LT_EXEC_MEMBER,
+                                                 .count = count,
+                                                 .dtype = all.dtype,
+                                                 .member = member});
+}
+
 static lt_err scatter(lt_exec *r, lt_tensor all, lt_exec_verb_part part) {
     const int64_t count = run_count(r, &all);
     return run(r, LT_TIMED_SCATTER, count * r->n_tp,
@@ -199,18 +212,9 @@ static lt_err weight_gradient(lt_exec *r, lt_tensor dy, lt_tensor x, lt_tp_run r
     return err;
 }
 
-/* Rows of all that are not this rank's: up to two runs of them; returns how many. */
-static int others(const lt_exec *r, int64_t rows, lt_tp_run out[2]) {
-    const lt_tp_run own = lt_tp_run_of(rows, r->n_tp, r->tp_rank);
-    const int64_t behind = own.first + own.count;
-    int n = 0;
-    if (own.first > 0) {
-        out[n++] = (lt_tp_run){.first = 0, .count = own.first};
-    }
-    if (behind < rows) {
-        out[n++] = (lt_tp_run){.first = behind, .count = rows - behind};
-    }
-    return n;
+/* The member whose rows a gather brings as the i-th, from 1; 0: this rank. */
+static int coming(const lt_exec *r, int i) {
+    return (r->tp_rank - i + r->n_tp) % r->n_tp;
 }
 
 /* The rows of each other member go to it as soon as they are complete; this rank's come last. */
@@ -227,18 +231,16 @@ static lt_err product_then_scatter(lt_exec *r, lt_tensor y, lt_tensor x, lt_para
 
 lt_err lt_tp_linear_fwd_gathered(lt_exec *r, lt_tensor y, lt_tensor all, lt_tensor own,
                                  lt_param_kind kind, lt_param_kind bias, int layer) {
-    const lt_tp_run own_rows = lt_tp_run_of(all.shape[0], r->n_tp, r->tp_rank);
-    lt_tp_run runs[2];
     if (r->n_tp == 1 || !overlaps(r, kind, layer)) {
         LT_TRY(lt_tp_gather(r, all, own));
         return lt_linear_fwd(r, y, all, kind, bias, layer);
     }
     LT_TRY(put_own(r, all, own));
     LT_TRY(gather(r, all, LT_EXEC_BEGIN));
-    LT_TRY(product(r, y, all, own_rows, kind, bias, layer, false));
-    LT_TRY(gather(r, all, LT_EXEC_END));
-    for (int i = 0, n = others(r, all.shape[0], runs); i < n; i++) {
-        LT_TRY(product(r, y, all, runs[i], kind, bias, layer, false));
+    for (int i = 0; i < r->n_tp; i++) {
+        const lt_tp_run rows = lt_tp_run_of(all.shape[0], r->n_tp, coming(r, i));
+        LT_TRY(i > 0 ? gather_next(r, all, i, coming(r, i)) : LT_OK);
+        LT_TRY(product(r, y, all, rows, kind, bias, layer, false));
     }
     return LT_OK;
 }
@@ -253,22 +255,19 @@ lt_err lt_tp_linear_fwd_scattered(lt_exec *r, lt_tensor y, lt_tensor x, lt_param
 /* A gradient of weights that is deferred is one product of all rows. */
 lt_err lt_tp_linear_bwd_gathered(lt_exec *r, lt_tensor dx, lt_tensor all, lt_tensor own,
                                  lt_tensor x, lt_param_kind kind, lt_param_kind bias, int layer) {
-    const lt_tp_run own_rows = lt_tp_run_of(all.shape[0], r->n_tp, r->tp_rank);
     const bool in_place = dx.data == x.data, whole = r->deferred != NULL;
     const lt_tensor none = {0};
-    lt_tp_run runs[2];
     if (r->n_tp == 1 || !overlaps(r, kind, layer)) {
         LT_TRY(lt_tp_gather(r, all, own));
         return lt_linear_bwd(r, dx, all, x, kind, bias, layer, false);
     }
     LT_TRY(put_own(r, all, own));
     LT_TRY(gather(r, all, LT_EXEC_BEGIN));
-    LT_TRY(in_place ? LT_OK : product(r, dx, all, own_rows, kind, bias, layer, true));
-    LT_TRY(whole ? LT_OK : weight_gradient(r, all, x, own_rows, kind, bias, layer, false));
-    LT_TRY(gather(r, all, LT_EXEC_END));
-    for (int i = 0, n = others(r, all.shape[0], runs); i < n; i++) {
-        LT_TRY(whole ? LT_OK : weight_gradient(r, all, x, runs[i], kind, bias, layer, true));
-        LT_TRY(in_place ? LT_OK : product(r, dx, all, runs[i], kind, bias, layer, true));
+    for (int i = 0; i < r->n_tp; i++) {
+        const lt_tp_run rows = lt_tp_run_of(all.shape[0], r->n_tp, coming(r, i));
+        LT_TRY(i > 0 ? gather_next(r, all, i, coming(r, i)) : LT_OK);
+        LT_TRY(in_place ? LT_OK : product(r, dx, all, rows, kind, bias, layer, true));
+        LT_TRY(whole ? LT_OK : weight_gradient(r, all, x, rows, kind, bias, layer, i > 0));
     }
     LT_TRY(whole ? lt_linear_bwd(r, none, all, x, kind, bias, layer, false) : LT_OK);
     return in_place ? lt_linear_bwd_input(r, dx, all, kind, layer) : LT_OK;
