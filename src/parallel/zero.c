@@ -234,6 +234,14 @@ static bool waits_for_stages(const lt_zero *z, int unit) {
     return unit == 0 && z->lora == NULL && (both || z->shards->world->stages != NULL);
 }
 
+/* Call the sums of the unit that waits, if one does. */
+static lt_err sum_waiting(void *zero) {
+    lt_zero *z = zero;
+    const int unit = z->waiting;
+    z->waiting = -1;
+    return unit >= 0 ? sum_unit(z, unit) : LT_OK;
+}
+
 static lt_err leave_gradients(lt_zero *z, int unit) {
     const lt_shards *s = z->shards;
     if (!is_held(z, unit)) {
@@ -250,7 +258,9 @@ static lt_err leave_gradients(lt_zero *z, int unit) {
     if (++z->left[unit] != z->n_batches || waits_for_stages(z, unit)) {
         return LT_OK;
     }
-    return sum_unit(z, unit);
+    LT_TRY(sum_waiting(z));
+    z->waiting = unit;
+    return z->shards->world->shape.tp > 1 ? LT_OK : sum_waiting(z);
 }
 
 void lt_zero_begin_step(lt_zero *z, int64_t n_batches) {
@@ -316,6 +326,7 @@ static lt_err sum_stages(lt_zero *z) {
 
 lt_err lt_zero_end_step(lt_zero *z) {
     if (z->shards->level < 2) {
+        LT_TRY(sum_waiting(z));
         LT_TRY(waits_for_stages(z, 0) && is_held(z, 0) ? sum_unit(z, 0) : LT_OK);
         return wait_for(z, &z->last_sum);
     }
@@ -612,7 +623,10 @@ static void set_coming(lt_zero *z, const lt_shards *s, const lt_zero_args *a) {
 static void tell_passes(lt_zero *z, const lt_zero_args *a) {
     const unsigned all = LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS;
     const int level = z->shards->level;
-    z->units = (lt_pass_units){z, enter, leave,
+    z->units = (lt_pass_units){z,
+                               enter,
+                               leave,
+                               sum_waiting,
                                level > 1   ? all
                                : level > 0 ? LT_UNIT_WEIGHTS
                                            : 0,
@@ -642,6 +656,7 @@ lt_err lt_zero_open(lt_zero *z, const lt_shards *s, const lt_zero_args *args) {
                    .model = model,
                    .trained = args->trained,
                    .lora = args->lora,
+                   .waiting = -1,
                    .whole = args->gradients};
     set_coming(z, s, args);
     tell_passes(z, args);

@@ -27,6 +27,10 @@
  * A frozen model may be kept in blocks (model/files/stored_weights.h): the bytes of a unit's blocks
  * are divided and gathered beside its other weights.
  *
+ * Where tp has several ranks, the passes wait for its transfers, and all transfers go in the order
+ * of their calls. So the sums of a unit, of which those over tp are small and slow, are called
+ * when the next unit has begun such a transfer, and are done while it computes.
+ *
  * In a pipeline a batch is a micro-batch's backward pass through a chunk of layers: each reduces
  * its gradients, and at level 3 its layers' weights are gathered, once forward and once backward.
  * Where a schedule defers the gradients of weights, a layer's gradients have a room from then on
@@ -81,6 +85,7 @@ typedef struct lt_zero {
     bool *summed;          /* (n_units): the step's gradients have their first summand. */
     int64_t *left;         /* (n_units): batches of the step whose gradients are there. */
     int64_t n_batches;
+    int waiting; /* Levels 0, 1: the unit whose sum waits for a transfer of tp to begin, or -1. */
     lt_comm_work last_sum;
     lt_pass_units units;
 } lt_zero;

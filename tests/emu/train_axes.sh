@@ -8,7 +8,7 @@ make -s emu 1>&2
 . tests/emu/train_runs.sh
 # Of the core, BF16 is that of tp, whose parts of weights are narrow, and of experts, whose rows travel.
 [ "${1:-}" = all ] && schedules=(zbv v-half) levels=(2 3) in_bf16='*' || schedules=(zbv) levels=(3) in_bf16='tp=2 ep=2'
-export LATEEN_EMU_MIB=1000 LATEEN_EMU_NCCL_DELAY_US=50
+export LATEEN_EMU_MIB=1100 LATEEN_EMU_NCCL_DELAY_US=50
 steps=2
 options=(--model.vocab 259 --model.layers 2 --model.width 64 --model.heads 4 --model.kv_heads 2 --data.seq 16 --batch.size 2 --batch.micro 1)
 shard 20000 23

@@ -632,6 +632,8 @@ void lt_pass_mute(lt_pass *p, bool on) {
 
 void lt_pass_tell_units(lt_pass *p, const lt_pass_units *units) {
     p->units = units;
+    p->exec.beside = units->beside;
+    p->exec.beside_of = units->of;
 }
 
 void lt_pass_trace(lt_pass *p, lt_timeline *t) {

@@ -30,6 +30,9 @@ typedef struct {
     void *of;
     lt_err (*enter)(void *of, int unit, unsigned what);
     lt_err (*leave)(void *of, int unit, unsigned what);
+    /* The pass has begun a transfer between the ranks of tp beside which it computes: collectives
+     * for which no rank waits yet may be called behind it. NULL: there are none. */
+    lt_err (*beside)(void *of);
     unsigned enters, leaves; /* LT_UNIT_*: what the callbacks do something about. */
 } lt_pass_units;
 
