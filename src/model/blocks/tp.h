@@ -55,11 +55,12 @@ LT_MUST_USE lt_err lt_tp_scatter(lt_exec *r, lt_tensor own, lt_tensor all);
 /* Linear layers beside a verb: where they are plain (lt_linear_is_plain) and the device has queues,
  * rows go between the ranks while products compute that need none of the rows under way.
  *
- *     fwd_gathered   all = every rank's own; meanwhile y of own rows, then y of the others' rows
+ *     fwd_gathered   all = every rank's own; meanwhile y of own rows, then of each other rank's, as
+ *                    they come
  *     fwd_scattered  y of the others' rows, which go to them; meanwhile y of own rows. A scatter of
  *                    y must follow (lt_tp_scatter)
- *     bwd_gathered   all = every rank's own; meanwhile dx and dw of own rows, then of the others'.
- *                    dx may be x: then it comes last
+ *     bwd_gathered   all = every rank's own; meanwhile dx and dw of own rows, then of each other
+ *                    rank's, as they come. dx may be x: then it comes last
  *     bwd_scattered  dx of the others' rows, which go to them; meanwhile dx of own rows and dw. Own
  *                    rows of dx then hold the sum of every rank's
  *
