@@ -116,6 +116,12 @@ def signals(work):
     start, text = time.time(), p.communicate(timeout=90)[0]
     check("a second SIGINT, a second later: all end at once, even one that does not answer", "" if p.returncode == 137 and time.time() - start < 10 and not any(map(alive, pids)) else
           f"status {p.returncode} after {time.time() - start:.1f} s: {text[-500:]}")
+    p, pids = begin(2, {**endless, "out": work + "/storm"}, ("--nodes", "2"))
+    while p.poll() is None:
+        p.send_signal(signal.SIGTERM)
+        time.sleep(0.001)
+    text = p.communicate(timeout=60)[0]
+    check("a launcher that is asked again and again until it has ended says that all is saved", "" if p.returncode == 75 and checkpoints(work + "/storm") else f"status {p.returncode}: {text[-500:]}")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     p, pids = begin(2, {**endless, "out": work + "/nohup"}, ("--retries", "3"))
     signal.signal(signal.SIGHUP, before)

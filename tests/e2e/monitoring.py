@@ -59,9 +59,9 @@ check("dashboards are those of tools/make_dashboards.py", r.returncode == 0, r.s
 os.makedirs(f"{scratch}/bin")
 
 
-def slurm(name, text, status=0):
+def slurm(name, text, status=0, seconds=0):
     with open(f"{scratch}/bin/{name}", "w") as f:
-        f.write(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >{scratch}/{name}.words\ncat <<'EOT'\n{text}EOT\nexit {status}\n")
+        f.write(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >{scratch}/{name}.words\nsleep {seconds}\ncat <<'EOT'\n{text}EOT\nexit {status}\n")
     os.chmod(f"{scratch}/bin/{name}", 0o755)
 
 
@@ -170,10 +170,11 @@ prometheus = start("prometheus", f"--config.file={scratch}/prometheus.yml", f"--
 
 def api(path, **query):
     try:
-        with urllib.request.urlopen(f"http://{listen}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=20) as r:
-            return json.load(r)
-    except urllib.error.HTTPError as e:
-        return json.load(e)
+        try:
+            with urllib.request.urlopen(f"http://{listen}/api/v1/{path}?{urllib.parse.urlencode(query)}", timeout=20) as r:
+                return json.load(r)
+        except urllib.error.HTTPError as e:
+            return json.load(e)  # While it starts, it answers without JSON.
     except (OSError, ValueError):
         return {"status": "error", "error": "no answer", "data": {"result": []}}
 
@@ -235,6 +236,19 @@ def cluster_page():
             slurm(name, "", 1)
         p = start(lateen, "cluster", "--listen", ":0", "--prometheus", "http://127.0.0.1:1", env=env, stderr=subprocess.PIPE)
         draw_unknown(told(p, r"cluster: (http://\S+)/"))
+    for name in ("sinfo", "squeue", "sacct"):
+        slurm(name, "", seconds=4)
+        os.remove(f"{scratch}/{name}.words")
+    p = start(lateen, "cluster", "--listen", ":0", "--prometheus", "", env=env, stderr=subprocess.PIPE)
+    with socket.create_connection(told(p, r"cluster: http://(\S+)/").rsplit(":", 1)) as s:
+        s.sendall(b"GET /data.json HTTP/1.0\r\n\r\n")
+        begin = time.time()
+        while not os.path.exists(f"{scratch}/sinfo.words") and time.time() < begin + 20:
+            time.sleep(0.02)
+        begin = time.time()
+        p.terminate()
+        p.wait(timeout=60)
+    check("lateen cluster: it ends behind the command of Slurm that it waits for, not behind all three", p.returncode == 0 and time.time() - begin < 9, time.time() - begin)
 
 
 def draw(url):

@@ -1,5 +1,6 @@
 /* verb_launch.c: `lateen launch --ranks N VERB ...`: any verb as the ranks of one machine, or, with
  * --hosts, of several. */
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,6 +97,18 @@ static uint32_t attempt(void) {
     return n > 0 ? (uint32_t)n : 0;
 }
 
+/* The launcher reads these signals. They stay blocked when it has ended, so that one that comes so
+ * late does not replace the exit status. */
+static void block_signals(void) {
+    const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
+    sigset_t set;
+    (void)sigemptyset(&set);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        (void)sigaddset(&set, numbers[i]);
+    }
+    (void)sigprocmask(SIG_BLOCK, &set, NULL);
+}
+
 /* Is this flag one of the first n words? Its value may be that of the default. */
 static bool is_given(const char *flag, int n, char **argv) {
     const size_t bytes = strlen(flag);
@@ -179,6 +192,7 @@ int lt_verb_launch(int argc, char **argv) {
                                  .silent_s = o.silent,
                                  .plain = o.plain,
                                  .attempt = attempt()};
+    block_signals();
     err = lt_launch(&launch, "/proc/self/exe", words, &status);
     free(words);
     return err == LT_OK ? status : lt_verb_fail(err);

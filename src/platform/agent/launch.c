@@ -45,7 +45,7 @@ typedef struct {
     char token[LT_STORE_TOKEN];
     int segment, board_fd;
     lt_board *board;
-    sigset_t before;
+    sigset_t before, none; /* Signals that the caller blocked; what ranks and agents block. */
     uint64_t epoch;
     lt_controller control;
     lt_events events;
@@ -710,6 +710,7 @@ static lt_err open_launcher(launcher *l, const char *path, char *const *argv) {
                            SIGUSR2, SIGXCPU, SIGTSTP, SIGCONT};
     struct sigaction hup;
     sigset_t set;
+    (void)sigemptyset(&l->none);
     (void)sigemptyset(&set);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         (void)sigaddset(&set, numbers[i]);
@@ -722,7 +723,7 @@ static lt_err open_launcher(launcher *l, const char *path, char *const *argv) {
     l->ranks = (lt_processes){.plain = l->o->plain,
                               .path = path,
                               .argv = argv,
-                              .mask = l->before,
+                              .mask = l->none,
                               .signals = signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC)};
     LT_TRY(lt_processes_open(&l->ranks, l->o->n_ranks));
     if (l->ranks.signals < 0) {
@@ -738,7 +739,7 @@ static lt_err open_launcher(launcher *l, const char *path, char *const *argv) {
                                                         .hosts = &l->hosts,
                                                         .back_s = l->o->back_s,
                                                         .path = "/proc/self/exe",
-                                                        .mask = &l->before,
+                                                        .mask = &l->none,
                                                         .token = l->token,
                                                         .events = &l->events}));
     return lt_comm_store_server_open(&l->store, l->hosts.n > 0 ? l->hosts.address : "127.0.0.1", 0,

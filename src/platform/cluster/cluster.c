@@ -136,8 +136,8 @@ static json_t *read_line(char *line, char separator, const char *const *fields) 
     return o;
 }
 
-static void ask_slurm(json_t *data, json_t *errors) {
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+static void ask_slurm(json_t *data, json_t *errors, const lt_cluster_options *o) {
+    for (size_t i = 0; i < sizeof commands / sizeof *commands && *o->stop == 0; i++) {
         char *text = NULL, *rest, *line;
         json_t *lines;
         if (lt_command_run(&text, commands[i].words, COMMAND_S) != LT_OK) {
@@ -169,7 +169,7 @@ lt_err lt_cluster_data(char **out, const lt_cluster_options *o) {
         LT_TRY_DONE(ask_prometheus(data, errors, o));
     }
     if (o->slurm) {
-        ask_slurm(data, errors);
+        ask_slurm(data, errors, o);
     }
     (void)json_object_set(data, "errors", errors);
     *out = json_dumps(data, JSON_COMPACT);
