@@ -24,7 +24,9 @@
  * large ones reach, and what each piece loses (docs/speed/parallel.md, 3 and 4). */
 #define COPY_SHARE   0.84
 #define COPY_PIECE_S 20e-6
-#define COPY_LEAST_S 15e-6 /* What the passes wait for a transfer that came in time. */
+/* What the passes wait for each transfer of tp, also one that products hide: ranks come at
+ * different times, and the last rows are copied or added. Measured with tp of two and of four. */
+#define COPY_LATE_S 80e-6
 /* CPU ranks: what a core reaches in F32 products, and what messages through memory reach; rough
  * values for the choice, which depends on their ratio. */
 #define CORE_FLOPS 30e9
@@ -260,24 +262,26 @@ static double own_product_s(const finder *f, const lt_auto_layout *l, double col
            (f->machine->cluster.gpu.peak_tflops[LT_PLAN_BF16] * 1e12 * f->machine->rates.gemm);
 }
 
-/* What a layer waits for its 8 gathers and scatters. On GPUs products of a rank's own rows run
- * beside them (model/blocks/tp.h): one forward; backward two, or one and the whole gradient of the
- * weight. Experts, and products that are one op with their activation, wait. */
+/* What a layer waits for its 8 gathers and scatters. On GPUs the products of all ranks' rows but
+ * the last one's run beside them (model/blocks/tp.h): one of each rank's rows forward; backward two,
+ * or one and the whole gradient of the weight. Experts, and products that are one op with their
+ * activation, wait. */
 static double tp_layer_s(const finder *f, const lt_auto_layout *l, double transfer) {
     const lt_layer_spec layer = lt_layer_part(&f->run.spec, 0, 1);
-    const double n = l->mesh.tp, mlp = layer.n_experts > 0 ? 0.0 : 1.0,
+    const double n = l->mesh.tp, others = n - 1.0, mlp = layer.n_experts > 0 ? 0.0 : 1.0,
                  apart = layer.gated ? mlp : 0.0;
     const struct {
-        double columns, forward, backward; /* Own products beside the transfer. */
-    } products[] = {{(double)lt_layer_qkv_cols(&layer), 1.0, 1.0 + n},
-                    {(double)lt_layer_att_cols(&layer), 1.0, 2.0},
-                    {(double)lt_layer_up_rows(&layer), apart, mlp * (1.0 + n)},
-                    {(double)layer.ffn_width, mlp, apart * 2.0}};
+        double columns, forward, backward; /* Products of a rank's rows beside the transfer. */
+    } products[] = {{(double)lt_layer_qkv_cols(&layer), others, others + n},
+                    {(double)lt_layer_att_cols(&layer), others, 2.0 * others},
+                    {(double)lt_layer_up_rows(&layer), apart * others, mlp * (others + n)},
+                    {(double)layer.ffn_width, mlp * others, apart * 2.0 * others}};
     double sum = 0.0;
     for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
-        const double own = f->machine->on_device ? own_product_s(f, l, products[i].columns) : 0.0;
-        sum += lt_plan_max(COPY_LEAST_S, transfer - products[i].forward * own) +
-               lt_plan_max(COPY_LEAST_S, transfer - products[i].backward * own);
+        const double beside = f->machine->on_device ? own_product_s(f, l, products[i].columns)
+                                                    : 0.0;
+        sum += 2.0 * COPY_LATE_S + lt_plan_max(0.0, transfer - products[i].forward * beside) +
+               lt_plan_max(0.0, transfer - products[i].backward * beside);
     }
     return sum;
 }
