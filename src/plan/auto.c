@@ -263,9 +263,9 @@ static double own_product_s(const finder *f, const lt_auto_layout *l, double col
 }
 
 /* What a layer waits for its 8 gathers and scatters. On GPUs the products of all ranks' rows but
- * the last one's run beside them (model/blocks/tp.h): one of each rank's rows forward; backward two,
- * or one and the whole gradient of the weight. Experts, and products that are one op with their
- * activation, wait. */
+ * the last one's run beside them (model/blocks/tp.h): one of each rank's rows forward; backward
+ * two, or one and the whole gradient of the weight. Experts, and products that are one op with
+ * their activation, wait. */
 static double tp_layer_s(const finder *f, const lt_auto_layout *l, double transfer) {
     const lt_layer_spec layer = lt_layer_part(&f->run.spec, 0, 1);
     const double n = l->mesh.tp, others = n - 1.0, mlp = layer.n_experts > 0 ? 0.0 : 1.0,
