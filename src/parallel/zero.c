@@ -235,11 +235,17 @@ static bool waits_for_stages(const lt_zero *z, int unit) {
 }
 
 /* Call the sums of the unit that waits, if one does. */
-static lt_err sum_waiting(void *zero) {
-    lt_zero *z = zero;
+static lt_err sum_waiting(lt_zero *z) {
     const int unit = z->waiting;
     z->waiting = -1;
     return unit >= 0 ? sum_unit(z, unit) : LT_OK;
+}
+
+static lt_err sum_all_waiting(void *first) {
+    for (lt_zero *z = first; z != NULL; z = z->next) {
+        LT_TRY(sum_waiting(z));
+    }
+    return LT_OK;
 }
 
 static lt_err leave_gradients(lt_zero *z, int unit) {
@@ -626,7 +632,7 @@ static void tell_passes(lt_zero *z, const lt_zero_args *a) {
     z->units = (lt_pass_units){z,
                                enter,
                                leave,
-                               sum_waiting,
+                               sum_all_waiting,
                                level > 1   ? all
                                : level > 0 ? LT_UNIT_WEIGHTS
                                            : 0,
