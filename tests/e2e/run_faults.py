@@ -9,11 +9,12 @@
     full disk                 for a while the disk is full (root: the run folder is a small tmpfs)
     slurmd                    the slurmd of the job's node is killed (root and Debian's slurm-wlm: slurm_orphan.py)
 
-usage: run_faults.py LATEEN [SEEDS [FIRST]] [--seconds S] [--events FILE]
+usage: run_faults.py LATEEN [SEEDS [FIRST]] [--seconds S] [--events FILE] [--device cuda]
        run_faults.py --table FILE
 
 Each seed is a run of 1 to 5 faults; a fault that finds nothing to disturb, because the run is over, does not count. FAULT_SEEDS and FAULT_RESULTS: seeds.py; --table makes a table in Markdown of the file of
-results. --seconds: begin no further seed after so long. --events: append the runs' events.jsonl, as `lateen simulate --recoveries` reads them."""
+results. --seconds: begin no further seed after so long. --events: append the runs' events.jsonl, as `lateen simulate --recoveries` reads them. --device cuda: on four
+GPUs, where no bit of the weights is flipped, because they are not in the memory of the process."""
 import argparse
 import glob
 import json
@@ -63,12 +64,15 @@ parser.add_argument("seeds", nargs="?", type=int, default=4)
 parser.add_argument("first", nargs="?", type=int, default=1)
 parser.add_argument("--seconds", type=float, default=float("inf"))
 parser.add_argument("--events")
+parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
 options = parser.parse_args()
 tap = Tap()
 work = tempfile.TemporaryDirectory()
 MESHES = {"dp": {"guard.replicas": 5, **UNREAD}, "zero": {"mesh.zero": 2}, "tp": {"mesh": "dp=2,tp=2"}, "pp": {"mesh": "pp=2,dp=2", "batch.micro": 2},
           "shrink": {"deterministic": "mesh-invariant", "batch.size": 16, "guard.replicas": 7, **UNREAD}}
-ARGS = {"steps": 400, "checkpoint.every": 40}
+if options.device == "cuda":  # Replicas are compared on CPUs alone.
+    MESHES = {mesh: {n: v for n, v in args.items() if n != "guard.replicas"} for mesh, args in MESHES.items()}
+ARGS = {"steps": 400, "checkpoint.every": 40, "device": options.device}
 STUCK_S = 180  # A run that makes no new step for so long is stuck; a slow machine is not a fault.
 SLURM_SHARE = 0.02
 OWN_NETWORK = ["unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
