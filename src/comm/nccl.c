@@ -160,12 +160,6 @@ static bool by_copies(const lt_nccl_world *w, const lt_call *call) {
                          : lt_nccl_group_of(call)->comm == NULL && lt_peers_serve(w->peers, call);
 }
 
-lt_err lt_nccl_sends_follow(lt_nccl_world *w, const lt_call *call) {
-    const size_t place = lt_nccl_place(call);
-    return w->follows[place] ? w->backend->moment_follow(lt_peer_sends(w->peers), w->before[place])
-                             : LT_OK;
-}
-
 /* Bytes that a call reads at src, or writes at dst. */
 static size_t bytes_at(const lt_call *call, bool dst) {
     const size_t elem = lt_dtype_bytes(call->dtype);
@@ -198,6 +192,13 @@ static bool reads_what_comes(const lt_call *call) {
     return false;
 }
 
+lt_err lt_nccl_sends_follow(lt_nccl_world *w, const lt_call *call) {
+    const size_t place = lt_nccl_place(call);
+    LT_TRY(reads_what_comes(call) ? lt_peers_sends_follow(w->peers, w->queue) : LT_OK);
+    return w->follows[place] ? w->backend->moment_follow(lt_peer_sends(w->peers), w->before[place])
+                             : LT_OK;
+}
+
 /* Queue a whole call. */
 static lt_err copy_call(lt_nccl_world *w, lt_call *call) {
     const size_t place = lt_nccl_place(call);
@@ -215,9 +216,6 @@ static lt_err copy_call(lt_nccl_world *w, lt_call *call) {
     }
     LT_TRY(lt_nccl_begin_on(w, call, lt_peer_sends(w->peers))); /* The sends come first. */
     LT_TRY(lt_nccl_sends_follow(w, call));
-    if (reads_what_comes(call)) {
-        LT_TRY(lt_peers_sends_follow(w->peers, q));
-    }
     LT_TRY(w->follows[place] ? w->backend->moment_follow(q, w->before[place]) : LT_OK);
     LT_TRY(lt_peers_collective(w->peers, call, &(lt_peer_place){q, w->sum}));
     return lt_nccl_end_on(w, call, q);

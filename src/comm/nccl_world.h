@@ -76,7 +76,8 @@ lt_err lt_nccl_state(const lt_nccl_world *w, lt_nccl_comm comm, bool *busy);
 lt_err lt_nccl_begin_on(lt_nccl_world *w, const lt_call *call, lt_queue *q);
 lt_err lt_nccl_end_on(lt_nccl_world *w, lt_call *call, lt_queue *q);
 
-/* The queues of peer.h's sends go on behind what the caller had queued, too. */
+/* The sends of peer.h go on behind what the caller had queued, and behind what earlier calls bring
+ * to the call's source. */
 lt_err lt_nccl_sends_follow(lt_nccl_world *w, const lt_call *call);
 
 /* nccl_check.c: tell the others what this rank calls; *done: they call the same. */
