@@ -257,7 +257,8 @@ static float *told_gradients(const golden *g, lt_model *m, bool eager, char *cal
     const lt_pass_options o = {
         .batch = g->batch.batch, .seq = g->batch.seq, .train = true, .eager = eager};
     told t = {.model = m};
-    const lt_pass_units units = {&t, enter_unit, leave_unit, LT_UNIT_WEIGHTS, LT_UNIT_GRADIENTS};
+    const lt_pass_units units = {&t,   enter_unit,      leave_unit,
+                                 NULL, LT_UNIT_WEIGHTS, LT_UNIT_GRADIENTS};
     float *out = malloc(bytes), *copies = malloc(bytes);
     void *data = NULL;
     lt_pass_result r;
