@@ -133,9 +133,10 @@ check(f"nothing of them is kept: {grew} MiB", max(grew.values()) < 12 or "san" i
 check("it is well", s.get("/health")[0] == 200 and s.idle())
 check("SIGTERM with nothing to do: exit 0", s.end() == 0)
 
-s = Server("--quiet", "--max-connections", "20")
+s = Server("--quiet", "--max-connections", "20", limit=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+s.p.send_signal(signal.SIGHUP)
 held = [s.connect() for _ in range(60)]
-check("more idle connections than are allowed lock nobody out", s.get("/health")[0] == 200 and s.stats()["connections"] <= 20)
+check("a server that nohup has started goes on after SIGHUP, and more idle connections than are allowed lock nobody out", s.get("/health")[0] == 200 and s.stats()["connections"] <= 20)
 busy = [s.connect() for _ in range(19)]
 for c in busy:
     c.sendall(post_bytes("/v1/completions", LONG))

@@ -361,6 +361,14 @@ static void drain(lt_server *s) {
     lt_server_ended(s);
 }
 
+/* A SIGHUP that nohup has let the process ignore stays ignored. */
+static const int ending_signals[LT_SERVER_SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
+
+static bool is_ignored(int number) {
+    struct sigaction now;
+    return sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
 static void on_signal(evutil_socket_t fd, short what, void *arg) {
     (void)fd;
     (void)what;
@@ -403,11 +411,15 @@ static lt_err open_events(lt_server *s) {
     }
     s->on_loaded = event_new(s->base, -1, EV_PERSIST, on_loaded, s);
     s->on_drained = event_new(s->base, -1, 0, on_drained, s);
-    s->on_term = evsignal_new(s->base, SIGTERM, on_signal, s);
-    s->on_int = evsignal_new(s->base, SIGINT, on_signal, s);
-    if (s->on_loaded == NULL || s->on_drained == NULL || s->on_term == NULL || s->on_int == NULL ||
-        event_add(s->on_term, NULL) != 0 || event_add(s->on_int, NULL) != 0) {
+    if (s->on_loaded == NULL || s->on_drained == NULL) {
         LT_FAIL(LT_ERR_OOM, "server: events");
+    }
+    for (int i = 0; i < LT_SERVER_SIGNALS; i++) {
+        s->on_signals[i] = evsignal_new(s->base, ending_signals[i], on_signal, s);
+        if (s->on_signals[i] == NULL ||
+            (!is_ignored(ending_signals[i]) && event_add(s->on_signals[i], NULL) != 0)) {
+            LT_FAIL(LT_ERR_OOM, "server: events");
+        }
     }
     /* Requests are answered, and the pool releases their memory, while another thread still loads
      * the model; so the pool is opened first. */
@@ -611,7 +623,7 @@ lt_err lt_server_run(lt_server *s) {
 }
 
 void lt_server_stop(lt_server *s) {
-    event_active(s->on_term, EV_SIGNAL, 1);
+    event_active(s->on_signals[0], EV_SIGNAL, 1);
 }
 
 static void free_replies(lt_server *s) {
@@ -637,7 +649,12 @@ void lt_server_close(lt_server *s) {
     }
     lt_models_close(s->models);
     lt_server_close_model(s);
-    struct event *const events[] = {s->on_loaded, s->on_term, s->on_int, s->on_drained};
+    for (int i = 0; i < LT_SERVER_SIGNALS; i++) {
+        if (s->on_signals[i] != NULL) {
+            event_free(s->on_signals[i]);
+        }
+    }
+    struct event *const events[] = {s->on_loaded, s->on_drained};
     for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
         if (events[i] != NULL) {
             event_free(events[i]);

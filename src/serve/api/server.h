@@ -38,6 +38,8 @@ typedef enum {
 
 typedef enum { LT_SERVER_LOADING, LT_SERVER_READY, LT_SERVER_FAILED } lt_server_state;
 
+#define LT_SERVER_SIGNALS 3 /* That end a server: SIGTERM, SIGINT, SIGHUP. */
+
 struct lt_server {
     lt_server_options o;
     /* Several models: models.h. models is the front's; the others' front is the server that
@@ -48,7 +50,7 @@ struct lt_server {
     struct event_base *base;
     lt_http *http;
     struct lt_tls *tls; /* NULL: plain. */
-    struct event *on_engine, *on_loaded, *on_term, *on_int, *on_drained;
+    struct event *on_engine, *on_loaded, *on_drained, *on_signals[LT_SERVER_SIGNALS];
 
     /* Set by the loading thread before state becomes READY; read-only afterwards. */
     _Atomic lt_server_state state;
