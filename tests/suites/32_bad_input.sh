@@ -39,7 +39,7 @@ bad_input() {
     }
     traced "src/model/files/llama2c.c in spec_from_header" "src/cli/verb_generate.c in run" --verbose generate --model README.md --prompt a
     traced "src/model/files/llama2c.c in spec_from_header" "src/cli/verb_generate.c in run" generate --model README.md --verbose --prompt a
-    traced "src/train/recipe/recipe.c in lt_recipe_spec" "src/train/run.c in lt_run_training_with" train --verbose --out "$dir/run" --data.train nosuch
+    traced "src/train/recipe/recipe.c in lt_recipe_spec" "src/train/run.c in lt_training_in_worlds" train --verbose --out "$dir/run" --data.train nosuch
     timeout 60 build/lateen generate --model README.md --prompt a 2>"$dir/err" >"$dir/out" </dev/null
     grep -q '^  at ' "$dir/err" && echo "not ok - a trace without --verbose" || echo "ok - no trace without --verbose"
     rm -rf "$dir"/trace "$dir"/run

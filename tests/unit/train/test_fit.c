@@ -79,11 +79,11 @@ static void state_is_divided(void **state) {
 
 /* For sums 16 MiB for each rank and 16 more, up to 8 ranks; then 128 MiB in all and one piece; at
  * least 1 MiB a rank: 48, 144, 136, 257. For what neighbours send, comm/peer.h, 4 KiB of words and
- * a box for each of at most 15, of 4 slots of 16 MiB and 12 of a quarter of that, or as much less
- * as 128 MiB for all boxes allow: 112, 125.6, 124.7. */
+ * a box for each of at most 15, of 2 slots of 16 MiB and 6 of a quarter of that, or as much less
+ * as 192 MiB for all boxes allow: 56, 191.4, 190.3. */
 static void sums(void **state) {
     const int ranks[] = {1, 2, 8, 16, 256};
-    const size_t mib[] = {0, 160, 269, 260, 381};
+    const size_t mib[] = {0, 104, 335, 326, 447};
     (void)state;
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
         assert_int_equal(lt_comm_device_measure(ranks[i]).device_bytes >> 20, mib[i]);
