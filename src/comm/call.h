@@ -127,6 +127,8 @@ LT_MUST_USE lt_err lt_comm_begin(lt_comm **out, const lt_transport *t, void *wor
 void lt_comm_fail(lt_comm *c, lt_err err, const char *reason);
 /* The bytes of a call's src, or of the data that it receives. */
 size_t lt_call_bytes(const lt_call *call);
+/* The bytes at its src, or at its dst. */
+size_t lt_call_side_bytes(const lt_call *call, bool dst);
 
 /* sum.c: dst[i] = reduction of srcs[0][i] ... srcs[n - 1][i], in this order, in F32 (F64 for F64,
  * integers in their own type), rounded once. dst may be any of the sources. MAX and MIN keep a NaN,

@@ -502,17 +502,22 @@ void lt_comm_follow(lt_comm *c, lt_queue *q) {
 
 /* ---- Verbs ----------------------------------------------------------------------------------- */
 
-size_t lt_call_bytes(const lt_call *call) {
+size_t lt_call_side_bytes(const lt_call *call, bool dst) {
     int64_t count = call->count;
     if (call->kind == LT_CALL_ALL_TO_ALL) {
+        const int64_t *counts = dst ? call->recv_counts : call->send_counts;
         count = 0;
         for (int i = 0; i < call->group->n; i++) {
-            count += call->send_counts[i];
+            count += counts[i];
         }
-    } else if (call->kind == LT_CALL_REDUCE_SCATTER || call->kind == LT_CALL_ALL_GATHER) {
+    } else if (call->kind == (dst ? LT_CALL_ALL_GATHER : LT_CALL_REDUCE_SCATTER)) {
         count *= call->group->n;
     }
     return (size_t)count * lt_dtype_bytes(call->dtype);
+}
+
+size_t lt_call_bytes(const lt_call *call) {
+    return lt_call_side_bytes(call, call->kind == LT_CALL_ALL_GATHER);
 }
 
 static void put_counts(lt_comm *c, lt_call *call) {

@@ -160,32 +160,17 @@ static bool by_copies(const lt_nccl_world *w, const lt_call *call) {
                          : lt_nccl_group_of(call)->comm == NULL && lt_peers_serve(w->peers, call);
 }
 
-/* Bytes that a call reads at src, or writes at dst. */
-static size_t bytes_at(const lt_call *call, bool dst) {
-    const size_t elem = lt_dtype_bytes(call->dtype);
-    const int64_t *counts = dst ? call->recv_counts : call->send_counts;
-    int64_t count = call->count;
-    if (call->kind == LT_CALL_ALL_TO_ALL) {
-        count = 0;
-        for (int i = 0; i < call->group->n; i++) {
-            count += counts[i];
-        }
-    } else if (call->kind == (dst ? LT_CALL_ALL_GATHER : LT_CALL_REDUCE_SCATTER)) {
-        count *= call->group->n;
-    }
-    return (size_t)count * elem;
-}
-
-/* Does a call read what an earlier one writes that has not ended? Its sends have queues of their
+/* Does a call read what an earlier one writes that has not ended? Its sends have a queue of their
  * own. */
 static bool reads_what_comes(const lt_call *call) {
     const lt_comm *c = call->group->comm;
-    const char *src = call->src;
+    const char *src = call->src,
+               *src_end = src != NULL ? src + lt_call_side_bytes(call, false) : src;
     for (uint64_t k = c->finished + 1; k < call->number && src != NULL; k++) {
         const lt_call *other = &c->calls[k % LT_COMM_AHEAD];
         const char *dst = other->dst;
-        if (other->state != LT_CALL_DONE && dst != NULL && src < dst + bytes_at(other, true) &&
-            dst < src + bytes_at(call, false)) {
+        if (other->state != LT_CALL_DONE && dst != NULL && dst < src_end &&
+            src < dst + lt_call_side_bytes(other, true)) {
             return true;
         }
     }

@@ -106,7 +106,9 @@ static lt_err take_all(const work *w, int member, lt_queue *q) {
         LT_TRY(take(w, member, e.recv != NULL ? e.recv + (size_t)k * each : NULL,
                     piece_bytes(e.recv_bytes, k, each), q));
     }
-    return lt_peer_has_come(w->p, w->call->number, w->g->ranks[member], q);
+    return w->call->kind == LT_CALL_ALL_GATHER /* Others are followed as a whole. */
+               ? lt_peer_has_come(w->p, w->call->number, w->g->ranks[member], q)
+               : LT_OK;
 }
 
 /* From several members a queue each, behind what the call's own holds, which then goes on behind

@@ -254,8 +254,8 @@ static double stream_bytes(const finder *f, const lt_auto_layout *l) {
            (double)lt_dtype_bytes(f->run.dtype);
 }
 
-/* Seconds of a product of a rank's own rows, of `columns` that the ranks of tp divide. */
-static double own_product_s(const finder *f, const lt_auto_layout *l, double columns) {
+/* Seconds of a product of one rank's rows, of `columns` that the ranks of tp divide. */
+static double rows_product_s(const finder *f, const lt_auto_layout *l, double columns) {
     const double rows = (double)(l->micro * f->run.recipe.seq) / l->mesh.cp / l->mesh.tp;
     const double flops = 2.0 * rows * (double)f->run.spec.width * columns / l->mesh.tp;
     return flops /
@@ -278,7 +278,7 @@ static double tp_layer_s(const finder *f, const lt_auto_layout *l, double transf
                     {(double)layer.ffn_width, mlp * others, apart * 2.0 * others}};
     double sum = 0.0;
     for (size_t i = 0; i < sizeof products / sizeof *products; i++) {
-        const double beside = f->machine->on_device ? own_product_s(f, l, products[i].columns)
+        const double beside = f->machine->on_device ? rows_product_s(f, l, products[i].columns)
                                                     : 0.0;
         sum += 2.0 * COPY_LATE_S + lt_plan_max(0.0, transfer - products[i].forward * beside) +
                lt_plan_max(0.0, transfer - products[i].backward * beside);

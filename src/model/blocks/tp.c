@@ -127,12 +127,10 @@ static lt_err gather(lt_exec *r, lt_tensor all, lt_exec_verb_part part) {
 /* The same of the rows of a member, of a gather that has begun; of the last that comes, all of it.
  * i: 1 for the one that comes first, to n - 1. */
 static lt_err gather_next(lt_exec *r, lt_tensor all, int i, int member) {
-    const int64_t count = run_count(r, &all);
     return i == r->n_tp - 1 ? gather(r, all, LT_EXEC_END)
                             : run(r, LT_TIMED_GATHER, 0,
                                   (lt_exec_verb){.kind = LT_EXEC_GATHER,
                                                  .part = LT_EXEC_MEMBER,
-                                                 .count = count,
                                                  .dtype = all.dtype,
                                                  .member = member});
 }
