@@ -21,9 +21,9 @@
  * FAILURES   A rank that fails sends FAILED to all others. A connection that has closed fails the
  * calls that wait for its rank, but only CLOSED_S seconds later: the launcher, which tells all
  * ranks through the store (launched.h), usually knows better why. A machine that cannot be reached
- * is found by the heartbeats. Where two machines do not reach each other, but both the launcher,
- * their connection counts as closed after as long a silence as a heart's: the kernel tells of
- * bytes that nobody acknowledges, and asks where none are on their way. */
+ * is found by the heartbeats. Two machines may both reach the launcher, but not each other. Their
+ * connection then counts as closed after the time that a missing heartbeat has: the kernel reports
+ * bytes that were not acknowledged for so long, and probes a connection on which none are sent. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

@@ -17,7 +17,7 @@
  *           layer, by the last.
  *
  *               text  a b c d e f      the model has run a to e; draft tokens x y z
- *               layer 0  a/b  b/c  c/d  d/e  e/f ─▶ x       row of a token / token that it reads
+ *               layer 0  a/b  b/c  c/d  d/e  e/f ─▶ x   row of a token / token it reads
  *               layer 1  a/c  b/d  c/e  d/f  e/x ─▶ y
  *               layer 2  a/d  b/e  c/f  d/x  e/y ─▶ z       rows a to c count as run
  * DEVICES   Hidden states stay on the device, from the served model's rows to those of the next

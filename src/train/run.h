@@ -380,9 +380,10 @@ const char *lt_training_product(const lt_training *t); /* Its folder: "model", o
 int lt_training_stop_asked(const lt_training *t);
 LT_MUST_USE lt_err lt_training_ask_stop(const lt_training *t, int *stop);
 LT_MUST_USE lt_err lt_training_settle(lt_training *t);
-/* The parts of a run for a caller that takes its steps (together.c): what is done before the first
- * step; what was decided behind a step (*slow: it took a while); the end of a complete run, and of
- * one that is asked to stop, which returns INTERRUPTED; err in the log. */
+/* The parts of a run, for a caller that takes its steps (together.c). sample_first: what is done
+ * before the first step. follow: does what was decided after a step, and sets *slow if that took a
+ * while. finish: ends a complete run. stop: ends one that was asked to stop, and returns
+ * INTERRUPTED. note_end: writes err to the log. */
 LT_MUST_USE lt_err lt_training_sample_first(lt_training *t);
 LT_MUST_USE lt_err lt_training_follow(lt_training *t, const lt_step_decision *d, bool *slow);
 LT_MUST_USE lt_err lt_training_finish(lt_training *t);

@@ -1,8 +1,11 @@
 /* together_step.c: a step of several runs of one model (together.h): their rows in common passes,
  * or through a common pipeline; then, run by run, what each does with its own gradients.
  *
- *     pass 0   | rows of run 0 | run 1 | run 2 |     a step has as many passes as the run with the
- *     pass 1   | run 0 | run 2 |                     most; a run without rows left is not in them
+ *     pass 0   | rows of run 0 | rows of run 1 | rows of run 2 |
+ *     pass 1   | rows of run 0 | rows of run 2 |
+ *
+ * A step has as many passes as the run with the most rows needs. A run whose rows are used up has
+ * no part in further passes.
  *
  * Ranks of a mesh have the same numbers of rows of every run, so they make the same passes, and
  * sums over ranks are called in the same order: unit by unit, and of a unit run by run. */

@@ -96,11 +96,13 @@ LT_MUST_USE lt_err lt_draft_pass_listen(lt_draft_pass *p, int layer, lt_tensor x
 
 LT_MUST_USE lt_err lt_draft_pass_copy_page(lt_draft_pass *p, int64_t dst, int64_t src);
 
-/* Queue a call of a layer of the head. rows: ids[r] is the token of that layer's row of
- * positions[r]; slot -1: the row's key and value are there already, or are not wanted. n_choose 0,
- * or n_out with `how` of each wanted row, of which penalties and masks are not read; what follows
- * is not read. hidden[r] >= 0: the slot of the row's fused hidden state; -1 - k: `last` of row k of
- * the call before, in which the last layer must have had wanted rows. */
+/* Queue a call of a layer of the head. rows:
+ *     ids[r]       the token that this layer reads in its row of positions[r]
+ *     slots[r]     -1: the row's key and value exist already, or are not wanted
+ *     n_choose     0, or n_out with `how` of each wanted row. Penalties and masks of `how`, and the
+ *                  members of rows behind it, are not read
+ * hidden[r] >= 0 is the slot of the row's fused hidden state; -1 - k means `last` of row k of the
+ * call before. If that call was one of the last layer, it must have had wanted rows. */
 LT_MUST_USE lt_err lt_draft_pass_run(lt_draft_pass *p, int64_t layer,
                                      const lt_paged_forward_rows *rows, const int32_t *hidden);
 LT_MUST_USE lt_err lt_draft_pass_wait(lt_draft_pass *p); /* Until the last call is done. */

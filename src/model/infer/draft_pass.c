@@ -5,10 +5,10 @@
  * times as many. The matrices of 2 C and 3 C columns are kept as halves and thirds, whose products
  * are added, so nothing is written side by side first.
  *
- *     hidden   a table of rows of C: those of the pool's slots, written as keys are, and behind
- *              them `last` of the rows of the last call. A row finds its hidden state there by its
- *              number, as a token finds its embedding
- *     meta     one block of I32 a call, written on the host and uploaded
+ *     hidden   a table with rows of C numbers. The first rows belong to the pool's slots and are
+ *              written as keys are; behind them stands `last` of each row of the last call. A row
+ *              of a call looks its hidden state up by number, as a token does its embedding
+ *     meta     one block of I32 for each call, written on the host and uploaded
  *
  * All of it uses the queue of the model's forward pass, so a call needs no order of its own, and
  * what the model hands over is fused inside its graphs. The calls themselves are not recorded: they

@@ -63,7 +63,7 @@ typedef struct {
     char headers[LT_WEB_HEADERS_MOST]; /* Headers of the last reply, as lines of "name: value". */
     double retry_after_s;              /* 0: the server did not say. */
     char final_url[4096];              /* After redirections; "": too long. May hold secrets. */
-    bool redirected;                   /* final_url is not the address that was asked. */
+    bool redirected;                   /* final_url differs from the address of the request. */
     char failure[256];
 } lt_web_reply;
 

@@ -103,7 +103,8 @@ static lt_err rank_main(lt_comm *c, void *ctx) {
     return LT_OK;
 }
 
-/* Norms of q and k over all heads: ranks add their squares in another order than one of them. */
+/* Norms of q and k over all heads are refused: several ranks add the squares in another order than
+ * one rank does. */
 static lt_err refusing_rank(lt_comm *c, void *ctx) {
     divided *d = ctx;
     lt_world w = {0};

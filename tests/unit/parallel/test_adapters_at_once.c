@@ -227,7 +227,7 @@ static void stages(void **state) {
     compare(&blocks, "pp=2,dp=2", 4, 0, "mesh.zero=3 lora.base=q8_0");
 }
 
-/* The lines of a kind that each run has. */
+/* Fail unless exactly the runs with want[i] 1 have lines of this kind in their metrics. */
 static void lines_of(const char *out, const char *kind, const size_t want[N]) {
     for (int i = 0; i < N; i++) {
         char name[64];
