@@ -131,6 +131,17 @@ const char *lt_name_list(char *out, size_t out_bytes, const void *rows, size_t r
     return out;
 }
 
+/* " MiB", or nothing for a unit that stands for the value itself, as N and PORT do. */
+static const char *shown_unit(const lt_option *row, char out[LT_NAME_HINT_BYTES]) {
+    const char *c = row->unit;
+    while (*c != '\0' && !islower((unsigned char)*c)) {
+        c++;
+    }
+    (void)snprintf(out, LT_NAME_HINT_BYTES, "%s%s", *c != '\0' ? " " : "",
+                   *c != '\0' ? row->unit : "");
+    return out;
+}
+
 static lt_err unknown_name(const lt_option_table *t, const char *name, const char *origin) {
     const char *nearest = nearest_of(name, &t->rows->name, sizeof *t->rows, t->n_rows);
     if (nearest != NULL) {
@@ -209,15 +220,15 @@ static lt_err set_number(const lt_option *row, void *at, const char *value, cons
     double x = 0.0;
     char *end = NULL;
     int64_t exact;
+    char unit[LT_NAME_HINT_BYTES];
 
     if (!parse_number(value, &x)) {
         LT_FAIL(LT_ERR_ARG, "%s: %s: '%s' is not a number", origin, row->name, value);
     }
     if (!in_range(row, x)) {
-        LT_FAIL(LT_ERR_ARG, "%s: %s = %s is outside %c%g, %g%c%s%s", origin, row->name, value,
+        LT_FAIL(LT_ERR_ARG, "%s: %s = %s is outside %c%.15g, %.15g%c%s", origin, row->name, value,
                 (row->flags & LT_OPTION_ABOVE_MIN) != 0 ? '(' : '[', row->min, row->max,
-                (row->flags & LT_OPTION_BELOW_MAX) != 0 ? ')' : ']',
-                row->unit[0] != '\0' ? " " : "", row->unit);
+                (row->flags & LT_OPTION_BELOW_MAX) != 0 ? ')' : ']', shown_unit(row, unit));
     }
     if (!whole) {
         *(double *)at = x;

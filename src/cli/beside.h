@@ -49,16 +49,15 @@ typedef struct {
 
 /* Fill it from the options of a verb that has LT_OPENED_OPTIONS and LT_BESIDE_OPTIONS. */
 #define LT_SPECULATE_HELP                                                                          \
-    "verify several tokens in one step. ngram: where a text repeats what it or its prompt said, "  \
-    "those that followed there; it changes no answer. model: those that --draft says; answers "    \
-    "keep their distribution, and are the same at temperature 0 and with a seed. head: likewise, " \
-    "by the EAGLE-3 head at --draft, or without it by the model's own layers of multi-token "      \
-    "prediction"
+    "verify several drafted tokens in one step. ngram: draft what followed the newest words "      \
+    "earlier in the text or its prompt; answers do not change. model: draft with the model "       \
+    "--draft; answers keep their distribution, and are the same at temperature 0 and with a "      \
+    "seed. head: the same, with the EAGLE-3 head at --draft, or without --draft with the model's " \
+    "own layers of multi-token prediction"
 #define LT_SPECULATE_CHOICES "none|ngram|model|head"
 #define LT_DRAFT_HELP                                                                              \
-    "draft model of --speculate model, a smaller one with the same tokenizer; or the folder of "   \
-    "an "                                                                                          \
-    "EAGLE-3 head of the served model, for --speculate head; empty: the model's own layer"
+    "for --speculate model: a smaller model with the same tokenizer; for --speculate head: the "   \
+    "folder of an EAGLE-3 head of the served model, or empty for the model's own layers"
 
 #define LT_SERVED_OF(o, path, adapters)                                                            \
     (lt_served) {                                                                                  \

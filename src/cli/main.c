@@ -36,9 +36,9 @@ static int unknown_verb(const char *word) {
         names[i] = lt_verbs[i].name;
     }
     nearest = lt_name_nearest(word, names, lt_n_verbs);
-    fprintf(stderr, "lateen: unknown verb '%s'%s%s%s; see lateen --help\n", word,
-            nearest != NULL ? "; did you mean '" : "", nearest != NULL ? nearest : "",
-            nearest != NULL ? "'?" : "");
+    fprintf(stderr, "lateen: unknown verb '%s'%s%s%s; `lateen help` lists all verbs\n", word,
+            nearest != NULL ? " (did you mean '" : "", nearest != NULL ? nearest : "",
+            nearest != NULL ? "'?)" : "");
     return LT_EXIT_USAGE;
 }
 

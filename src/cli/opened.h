@@ -111,7 +111,7 @@ LT_MUST_USE lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const cha
 #define LT_GENERATION_CONFIG_OPTION(X)                                                             \
     X(ENUM, generation_config, "generation-config", "auto", 0, 0, "auto|none",                     \
       "where sampling defaults come from; auto: the model's generation_config.json (a GGUF's "     \
-      "general.sampling); none: not from there")
+      "general.sampling); none: that file is not read")
 /* All options except the biases, which lt_bias_read reads. */
 #define LT_SAMPLING_OF(o)                                                                          \
     (lt_sampling) {                                                                                \

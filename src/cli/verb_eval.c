@@ -160,8 +160,8 @@ static lt_err run(const eval_options *o, const char **files, int n_files) {
 
     if (n_files == 0 || (o->task[0] != '\0' && n_files != 1)) {
         LT_FAIL(LT_ERR_ARG,
-                o->task[0] != '\0' ? "a task takes one data file, %d given"
-                                   : "no text file to evaluate (%d given)",
+                o->task[0] != '\0' ? "--task takes one data file; %d were given"
+                                   : "eval needs a text file to evaluate; %d were given",
                 n_files);
     }
     LT_TRY_DONE(lt_opened_open(&m, o->model, o->lora, o->tokenizer, (lt_opened_dtype)o->dtype,

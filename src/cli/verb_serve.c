@@ -31,11 +31,12 @@
       "memory of all loaded models with their caches: those idle longest are unloaded; 0: no "     \
       "limit")                                                                                     \
     X(F64, models_idle_s, "models-idle-s", "0", 0, 1e9, "s",                                       \
-      "unload a model without requests for so long; 0: never")                                     \
+      "unload a model that has had no request for this long; 0: never")                            \
     X(STR, api_key, "api-key", "", 0, 0, "KEYS",                                                   \
       "accepted keys, separated by commas; default: LATEEN_API_KEY of the environment")            \
     X(STR, api_key_file, "api-key-file", "", 0, 0, "FILE",                                         \
-      "file of accepted keys, one a line; models=NAME,... behind a key: those that it may use")    \
+      "file of accepted keys, one a line; models=NAME,... after a key limits it to these "         \
+      "models")                                                                                    \
     X(BOOL, auth, "auth", "true", 0, 0, "",                                                        \
       "--no-auth: no keys, on purpose; without it, a server without keys on a reachable address "  \
       "warns")                                                                                     \
@@ -73,15 +74,16 @@
       "memory of keys and values; 0: what the running sequences need, at most half of free "       \
       "memory")                                                                                    \
     X(I64, prefix_cache_bytes, "prefix-cache-bytes", "0", 0, 1e15, "BYTES",                        \
-      "most of that memory that may hold prompts no longer in use; 0: all")                        \
+      "how much of that memory prompts no longer in use may keep; 0: all")                         \
     X(I64, cache_host, "cache-host", "0", 0, 1e15, "BYTES",                                        \
-      "host memory where the pages of prompts no longer in use go when their memory on the GPU "   \
-      "is needed, and from where they come back; 0: none")                                         \
+      "host memory to which the pages of prompts no longer in use move when the GPU needs "        \
+      "their memory, and from which they are read back; 0: none")                                  \
     X(STR, cache_disk, "cache-disk", "", 0, 0, "DIR",                                              \
-      "folder where the pages of prompts no longer in use go when their memory is needed, and "    \
-      "from where they come back, also after a restart; on a GPU by way of --cache-host")          \
+      "folder to which the pages of prompts no longer in use move when their memory is "           \
+      "needed, and from which they are read back, also after a restart; on a GPU by way of "       \
+      "--cache-host")                                                                              \
     X(I64, cache_disk_bytes, "cache-disk-bytes", "10GiB", 1, 1e16, "BYTES",                        \
-      "most that they take there")                                                                 \
+      "most bytes of these pages on the disk")                                                     \
     X(ENUM, cache_dtype, "cache-dtype", "model", 0, 0, LT_OPENED_CACHE_TYPES,                      \
       "type of keys and values; model: the model's compute type; fp8: e4m3; q8_0, q4_0: a scale "  \
       "for each 32 values. auto, f32, f16, fp8_e4m3: other names")                                 \
@@ -106,8 +108,8 @@
       "adapters in memory at once; others are loaded again when requests name them; 0: all that "  \
       "are given, and at least 4 with --lora-updating")                                            \
     X(I64, max_lora_rank, "max-lora-rank", "0", 0, 4096, "R",                                      \
-      "largest rank of an adapter, which all take the memory of; 0: that of those given, and at "  \
-      "least 16 with --lora-updating")                                                             \
+      "largest rank of an adapter; each adapter takes the memory of this rank. 0: the "            \
+      "largest of those given, and at least 16 with --lora-updating")                              \
     X(BOOL, lora_updating, "lora-updating", "false", 0, 0, "",                                     \
       "clients may load adapters from paths of this machine, and unload them: "                    \
       "/v1/load_lora_adapter, /v1/unload_lora_adapter")                                            \
@@ -136,8 +138,8 @@
     X(I64, batches, "batches", "100", 1, 1e6, "N", "most batches of an API key at work")           \
     X(I64, batch_lines, "batch-lines", "50000", 1, 1e8, "N", "most lines of a batch")              \
     X(I64, batch_tokens, "batch-tokens", "-1", -1, 1e6, "N",                                       \
-      "most tokens of batches in a step that has tokens of others; -1: none on a CPU, 32 on a "    \
-      "GPU")                                                                                       \
+      "most tokens of batches in a step that also has tokens of other requests; -1: none on a "    \
+      "CPU, 32 on a GPU")                                                                          \
     X(STR, fine_tuning, "fine-tuning", "", 0, 0, "DIR",                                            \
       "folder of jobs of fine-tuning, and of files without --state; empty: /v1/fine_tuning is "    \
       "refused")                                                                                   \

@@ -175,7 +175,7 @@ lt_err lt_comm_blame(const char *dir, char *out, size_t out_bytes) {
         char before[LT_PATH_BYTES];
         const bool earlier = lt_path_join(before, dir, LT_RECORDS_BEFORE) == LT_OK &&
                              lt_file_exists(before);
-        LT_FAIL_DONE(LT_ERR_NOT_FOUND, "%s: no rank-N.jsonl%s%s", dir,
+        LT_FAIL_DONE(LT_ERR_NOT_FOUND, "%s: there is no record of a rank (rank-N.jsonl)%s%s", dir,
                      earlier ? "; those of an earlier start are in " : "", earlier ? before : "");
     }
     for (int r = 0; r < size; r++) {

@@ -282,7 +282,8 @@ static lt_err megatron_prefix(char prefix[LT_PATH_BYTES], const char *path) {
     memcpy(prefix + len, ".idx", 5);
     if (!lt_file_exists(prefix) && !(suffixed && lt_path_has_suffix(path, ".idx"))) {
         if (!suffixed) {
-            LT_FAIL(LT_ERR_NOT_FOUND, "shard %s: there is no %s", path, prefix);
+            LT_FAIL(LT_ERR_NOT_FOUND, "shard %s: there is no %s (`lateen tokenize` writes shards)",
+                    path, prefix);
         }
         prefix[0] = '\0';
         return LT_OK;

@@ -145,11 +145,12 @@ lt_err lt_plan_report_make(lt_plan_report *r, double interval_s, bool async_save
                     (long long)r->query.gpus, (long long)r->query.batch_seqs, r->model.name,
                     (long long)r->model.n_heads, (long long)r->model.n_layers);
         }
-        LT_FAIL(LT_ERR_ARG,
-                "%s contradicts %lld x %s: the leanest of %zu layouts needs %.1f GiB a GPU, there "
-                "are %.1f",
-                r->model.name, (long long)r->query.gpus, c->gpu.name, r->found.n_tried,
-                r->found.nearest_bytes / LT_PLAN_GIB, c->gpu.memory_bytes / LT_PLAN_GIB);
+        LT_FAIL(
+            LT_ERR_ARG,
+            "%s does not fit %lld x %s: the smallest of %zu layouts needs %.1f GiB a GPU, and a "
+            "GPU has %.1f GiB",
+            r->model.name, (long long)r->query.gpus, c->gpu.name, r->found.n_tried,
+            r->found.nearest_bytes / LT_PLAN_GIB, c->gpu.memory_bytes / LT_PLAN_GIB);
     }
     LT_TRY(lt_plan_layout_check(&r->found.best[0].layout, &r->model, c));
     step_tokens = (double)(r->query.batch_seqs * r->model.max_seq);

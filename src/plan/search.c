@@ -263,37 +263,36 @@ static lt_err check_degrees(const lt_plan_model *m, const lt_plan_query *q) {
                   cp = q->cp > 0 ? q->cp : 1;
     const int64_t stage = q->pp > 0 ? (m->n_layers + pp - 1) / pp : 0;
     if (q->gpus % (tp * pp * cp) != 0) {
-        LT_FAIL(LT_ERR_ARG,
-                "tp %lld x pp %lld x cp %lld contradicts %lld GPUs: it does not divide them",
-                (long long)tp, (long long)pp, (long long)cp, (long long)q->gpus);
+        LT_FAIL(LT_ERR_ARG, "tp %lld x pp %lld x cp %lld does not divide %lld GPUs", (long long)tp,
+                (long long)pp, (long long)cp, (long long)q->gpus);
     }
     if (m->n_attn > 0 && m->n_heads % tp != 0) {
-        LT_FAIL(LT_ERR_ARG, "tp %lld contradicts the %lld attention heads of %s", (long long)tp,
+        LT_FAIL(LT_ERR_ARG, "tp %lld does not divide the %lld attention heads of %s", (long long)tp,
                 (long long)m->n_heads, m->name);
     }
     if (pp > m->n_layers) {
-        LT_FAIL(LT_ERR_ARG, "pp %lld contradicts the %lld layers of %s", (long long)pp,
+        LT_FAIL(LT_ERR_ARG, "pp %lld is more than the %lld layers of %s", (long long)pp,
                 (long long)m->n_layers, m->name);
     }
     if (cp > 1 && q->seq % (2 * cp) != 0) {
         LT_FAIL(LT_ERR_ARG,
-                "cp %lld contradicts sequences of %lld tokens: they must divide by %lld",
-                (long long)cp, (long long)q->seq, (long long)(2 * cp));
+                "cp %lld needs sequences that are a multiple of %lld tokens; these have %lld",
+                (long long)cp, (long long)(2 * cp), (long long)q->seq);
     }
     if (q->ep > 1 && m->n_experts == 0) {
-        LT_FAIL(LT_ERR_ARG, "ep %d contradicts %s, which has no experts", q->ep, m->name);
+        LT_FAIL(LT_ERR_ARG, "ep %d divides experts, and %s has no experts", q->ep, m->name);
     }
     if (q->ep > 1 && m->n_experts % q->ep != 0) {
-        LT_FAIL(LT_ERR_ARG, "ep %d contradicts the %lld experts of %s", q->ep,
+        LT_FAIL(LT_ERR_ARG, "ep %d does not divide the %lld experts of %s", q->ep,
                 (long long)m->n_experts, m->name);
     }
     if (q->vpp > 1 && q->pp == 1) {
-        LT_FAIL(LT_ERR_ARG, "%d virtual stages contradict pp 1 (no pipeline)", q->vpp);
+        LT_FAIL(LT_ERR_ARG, "%d virtual stages need a pipeline, and pp is 1", q->vpp);
     }
     if (q->vpp > 1 && stage > 0 && stage % q->vpp != 0) {
         LT_FAIL(LT_ERR_ARG,
-                "%d virtual stages contradict the %lld layers of a stage (%s over pp %lld)", q->vpp,
-                (long long)stage, m->name, (long long)pp);
+                "%d virtual stages do not divide the %lld layers of a stage (%s over pp %lld)",
+                q->vpp, (long long)stage, m->name, (long long)pp);
     }
     return LT_OK;
 }
@@ -316,11 +315,10 @@ static lt_err check(const lt_plan_model *m, const lt_plan_cluster *c, const lt_p
                 c->gpu.name);
     }
     if (q->schedule == 1 + LT_PLAN_INTERLEAVED && q->pp == 1) {
-        LT_FAIL(LT_ERR_ARG, "an interleaved schedule contradicts one pipeline stage (pp 1)");
+        LT_FAIL(LT_ERR_ARG, "an interleaved schedule needs a pipeline, and pp is 1");
     }
     if (q->vpp > 1 && q->schedule > 0 && q->schedule != 1 + LT_PLAN_INTERLEAVED) {
-        LT_FAIL(LT_ERR_ARG, "%d virtual stages contradict a schedule that is not interleaved",
-                q->vpp);
+        LT_FAIL(LT_ERR_ARG, "%d virtual stages need the interleaved schedule", q->vpp);
     }
     if (q->exact) {
         LT_TRY(check_degrees(m, q));

@@ -175,7 +175,8 @@ static lt_err count_pages(lt_engine *e, int64_t *n) {
     }
     *n = *n > INT32_MAX / o->page_tokens ? INT32_MAX / o->page_tokens : *n;
     if (*n < 1) {
-        LT_FAIL(LT_ERR_LIMIT, "engine: a page of %lld bytes does not fit the cache of %lld: %s",
+        LT_FAIL(LT_ERR_LIMIT,
+                "engine: a page of the cache has %lld bytes, and the cache has room for %lld (%s)",
                 (long long)page, (long long)(o->cache_bytes > 0 ? o->cache_bytes : (int64_t)half),
                 e->cache.why);
     }

@@ -98,8 +98,7 @@ static lt_err open_tokenizer(lt_training *t) {
         t->tokenizer_info = host->tokenizer_info;
         return LT_OK;
     }
-    LT_TRY(lt_training_about("data.tokenizer",
-                             lt_tokenizer_open(&t->tokenizer, t->recipe.tokenizer, NULL)));
+    LT_TRY(lt_training_open_tokenizer(&t->tokenizer, &t->recipe));
     malloc_trim(0); /* What reading it needed for a moment. */
     t->tokenizer_bytes = lt_memory_grown(t->program_bytes);
     t->tokenizer_info = lt_tokenizer_describe(t->tokenizer);

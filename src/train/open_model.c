@@ -118,13 +118,17 @@ static lt_err make_spec(lt_model_spec *spec, const lt_recipe *r, const lt_tokeni
     return lt_model_spec_writable(spec);
 }
 
+lt_err lt_training_open_tokenizer(lt_tokenizer **out, const lt_recipe *r) {
+    const char *option = strcmp(r->tokenizer, r->init) == 0 ? "model.init" : "data.tokenizer";
+    return lt_training_about(option, lt_tokenizer_open(out, r->tokenizer, NULL));
+}
+
 lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r) {
     lt_tokenizer *tokenizer = NULL;
     lt_tokenizer_info info = lt_training_no_tokenizer;
     lt_err err;
     if (r->tokenizer[0] != '\0') {
-        LT_TRY(
-            lt_training_about("data.tokenizer", lt_tokenizer_open(&tokenizer, r->tokenizer, NULL)));
+        LT_TRY(lt_training_open_tokenizer(&tokenizer, r));
         info = lt_tokenizer_describe(tokenizer);
     }
     err = make_spec(out, r, &info);

@@ -173,6 +173,8 @@ LT_MUST_USE lt_err lt_training_checksum(uint64_t *out, const lt_training *t);
 const char *lt_training_zero_refused(const lt_recipe *r, const lt_model_spec *spec);
 /* err, whose message names the option that it is about: a path that is not there may be of any. */
 lt_err lt_training_about(const char *option, lt_err err);
+/* Open the tokenizer of the recipe, which may be that of model.init; lt_tokenizer_close it. */
+LT_MUST_USE lt_err lt_training_open_tokenizer(lt_tokenizer **out, const lt_recipe *r);
 extern const lt_tokenizer_info lt_training_no_tokenizer;
 
 /* open.c: everything else from the recipe to the first step. */

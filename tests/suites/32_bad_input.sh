@@ -57,6 +57,12 @@ bad_input() {
     refused 2 "file:///etc/hosts: copy takes a source and a target" copy file:///etc/hosts
     refused 2 "agent needs --memory FOLDER (it is ''), --node below --nodes (0 of 1), and the run's LATEEN_TOKEN in the environment (it is not)" agent
 
+    refused 2 "bench generate needs --model" bench generate
+    refused 2 "bench tokenizer needs --tokenizer" bench tokenizer --input README.md
+    refused 1 "docs is not a model: it has no config.json" generate --model docs --prompt a
+    refused 1 "model.init: nosuch: No such file or directory" train --out "$dir/run" --data.train "$dir/no.jsonl" --model.init nosuch --data.seq 32
+    rm -rf "$dir/run"
+
     # Lines.
     printf '\357\273\277{"text": "bom"}\r\n\r\n{"text": "crlf"}\r\n' >"$dir/bom.jsonl"
     accepted 2 tokenize "$dir/bom.jsonl" --tokenizer "$tok" --out "$dir/bom"

@@ -28,13 +28,16 @@ comm_programs() {
     build/lateen launch --ranks 2 2>"$dir/err"
     [ $? = 2 ] && grep -q 'launch: no verb to start' "$dir/err"
     say "nothing to launch is refused" $? "$(cat "$dir/err")"
+    build/lateen launch train recipes/demo.yaml --retries=2 2>"$dir/err"
+    [ $? = 2 ] && grep -q -- '^lateen: --retries is an option of launch and must stand before the verb' "$dir/err"
+    say "an option of launch behind train is refused" $? "$(cat "$dir/err")"
     build/lateen bench comm --ranks 1 --max-bytes 1KiB --rounds 1 2>"$dir/err" | grep -q '^all_reduce'
     say "one rank" $? "$(cat "$dir/err")"
     build/lateen bench comm --min-bytes 1MiB --max-bytes 1KiB 2>"$dir/err"
     [ $? = 2 ] && grep -q -- '--min-bytes 1048576 is more than --max-bytes 1024' "$dir/err"
     say "sizes that contradict are refused" $? "$(cat "$dir/err")"
     build/lateen comm blame "$dir" 2>"$dir/log"
-    [ $? = 1 ] && grep -q 'no rank-N.jsonl' "$dir/log"
+    [ $? = 1 ] && grep -q 'no record of a rank (rank-N.jsonl)' "$dir/log"
     say "a folder without records is refused" $? "$(cat "$dir/log")"
     rm -rf "$dir"
     finish

@@ -249,6 +249,9 @@ int lt_bench_generate(int argc, char **argv) {
                        prose, NULL, 0, &n, &status)) {
         return status;
     }
+    if (o.model[0] == '\0') {
+        return lt_verb_fail(lt_error_set(LT_ERR_ARG, "bench generate needs --model MODEL"));
+    }
     b = calloc(1, sizeof *b);
     if (b == NULL) {
         return lt_verb_fail(lt_error_set(LT_ERR_OOM, "bench"));

@@ -61,6 +61,9 @@ int lt_bench_tokenizer(int argc, char **argv) {
             NULL, 0, &n, &status)) {
         return status;
     }
+    if (o.tokenizer[0] == '\0' || o.input[0] == '\0') {
+        LT_FAIL_DONE(LT_ERR_ARG, "bench tokenizer needs --tokenizer T and --input FILE");
+    }
     LT_TRY_DONE(lt_cli_bring_option(o.tokenizer));
     LT_TRY_DONE(lt_file_map_open(&text, o.input));
     load_s = lt_clock_s();

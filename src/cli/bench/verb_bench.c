@@ -71,8 +71,8 @@ int lt_verb_bench(int argc, char **argv) {
         return status;
     }
     if (n != 1 || strcmp(what[0], "kernels") != 0) {
-        fprintf(stderr, "lateen: bench what? (kernels, comm, cpu, data, engine, generate, serve, "
-                        "tokenizer, train)\n");
+        fprintf(stderr, "lateen: bench needs one of kernels, comm, cpu, data, engine, generate, "
+                        "serve, tokenizer and train\n");
         return LT_EXIT_USAGE;
     }
     err = o.compile ? lt_cuda_inventory(stdout, o.only[0] != '\0' ? o.only : NULL,

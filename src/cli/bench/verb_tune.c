@@ -144,6 +144,6 @@ int lt_verb_tune(int argc, char **argv) {
             return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
         }
     }
-    fprintf(stderr, "lateen: tune what? (sgemm or gemm)\n");
+    fprintf(stderr, "lateen: tune needs sgemm or gemm\n");
     return LT_EXIT_USAGE;
 }

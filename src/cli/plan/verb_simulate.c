@@ -29,7 +29,8 @@
     X(STR, recoveries, "recoveries", "", 0, 0, "FILE",                                             \
       "events.jsonl of runs: restarts as long as these were, in place of --restart")               \
     X(STR, compare, "compare", "", 0, 0, "FILE",                                                   \
-      "events.jsonl of like runs: is what a fault costs there as in the simulation? (1: no)")      \
+      "events.jsonl of similar runs: compare what a fault cost there with the simulation; "        \
+      "exit status 1 if they differ")                                                              \
     X(F64, interval, "interval", "0", 0, 1e5, "min",                                               \
       "minutes between saves (0: by Daly's formula)")                                              \
     X(I64, every, "every", "0", 0, 1e12, "STEPS",                                                  \

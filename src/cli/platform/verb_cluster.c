@@ -12,12 +12,13 @@
 
 #define CLUSTER_OPTIONS(X)                                                                         \
     X(STR, listen, "listen", "127.0.0.1:8400", 0, 1, "HOST:PORT",                                  \
-      "where to serve the page; who may open it sees the jobs of all tenants")                     \
+      "where to serve the page; anyone who can open it sees the jobs of all tenants")              \
     X(STR, prometheus, "prometheus", "http://127.0.0.1:9090", 0, 0, "URL",                         \
       "Prometheus, which scrapes nodes and runs (deploy/prometheus); empty: none")                 \
     X(BOOL, slurm, "slurm", "true", 0, 0, "", "ask sinfo, squeue and sacct")                       \
     X(F64, window, "window", "6", 0.01, 720, "H", "how far back the page looks")                   \
-    X(F64, fresh, "fresh-s", "5", 0, 3600, "S", "age of answers that are given again")             \
+    X(F64, fresh, "fresh-s", "5", 0, 3600, "S",                                                    \
+      "reuse answers of Slurm and Prometheus that are younger than this")                          \
     X(BOOL, json, "json", "false", 0, 0, "", "print the page's data once, and serve nothing")
 
 typedef struct {

@@ -22,8 +22,8 @@
     X(STR, include, "include", "", 0, 0, "PATTERNS",                                               \
       "copy only files whose names match one of these, e.g. '*.json,*.safetensors'")               \
     X(STR, exclude, "exclude", "", 0, 0, "PATTERNS", "do not copy files whose names match one")    \
-    X(STR, sha256, "sha256", "", 0, 0, "HEX", "what a single file must have")                      \
-    X(BOOL, force, "force", "false", 0, 0, "", "copy also what is at the target already")          \
+    X(STR, sha256, "sha256", "", 0, 0, "HEX", "the SHA-256 that the one file must have")           \
+    X(BOOL, force, "force", "false", 0, 0, "", "copy files that the target already has, too")      \
     X(BOOL, list, "list", "false", 0, 0, "",                                                       \
       "list the files of a place instead: date, size, name")                                       \
     X(BOOL, delete, "delete", "false", 0, 0, "",                                                   \
@@ -38,11 +38,11 @@
     X(ENUM, addressing, "addressing", "auto", 0, 0, "auto|path|host",                              \
       "where a bucket's name stands; auto: in the host for Amazon, in the path for others")        \
     X(BOOL, anonymous, "anonymous", "false", 0, 0, "", "send no keys, for public buckets")         \
-    X(I64, tries, "tries", "8", 1, 1000, "N", "how often a request that brings nothing is tried")  \
+    X(I64, tries, "tries", "8", 1, 1000, "N", "tries of a request that makes no progress")         \
     X(F64, delay_s, "delay-s", "0.5", 0, 60, "S",                                                  \
       "mean wait before the second try; it doubles with each, up to 20 s")                         \
     X(F64, stall_s, "stall-s", "30", 1, 3600, "S",                                                 \
-      "a connection without a byte for so long is given up, and tried again")                      \
+      "time without a byte after which a connection is given up and tried again")                  \
     X(BOOL, json, "json", "false", 0, 0, "", "progress and result as lines of JSON")
 
 typedef struct {

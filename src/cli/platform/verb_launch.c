@@ -14,10 +14,10 @@
     X(STR, hosts, "hosts", "", 0, 0, "HOST:RANKS,...",                                             \
       "machines and how many ranks each has, instead of --ranks on this one")                      \
     X(STR, login, "login", "", 0, 0, "COMMAND",                                                    \
-      "runs a command on another machine, whose name and words follow it; words with spaces are "  \
-      "quoted; empty: ssh, without questions")                                                     \
+      "command that runs another one on a machine: the machine's name and the words to run are "   \
+      "appended; put words with spaces in quotes; empty: ssh, without questions")                  \
     X(STR, address, "address", "", 0, 0, "IPv4",                                                   \
-      "at which the other machines reach this one; empty: that of the route to them")              \
+      "address at which the other machines reach this one; empty: that of the route to them")      \
     X(I64, retries, "retries", "0", 0, 1e6, "",                                                    \
       "how often all ranks are started again after one has failed; a fault of hardware does not "  \
       "count")                                                                                     \
@@ -120,6 +120,28 @@ static bool is_given(const char *flag, int n, char **argv) {
     return false;
 }
 
+/* `launch train --ranks 4`: train has no options of these names, so the launcher's are meant. */
+static lt_err check_place(int n, char **words) {
+    char name[LT_OPTION_STR_BYTES];
+    if (n < 1 || strcmp(words[0], "train") != 0) {
+        return LT_OK;
+    }
+    for (int i = 1; i < n; i++) {
+        const size_t bytes = strncmp(words[i], "--", 2) == 0 ? strcspn(words[i] + 2, "=") : 0;
+        if (bytes == 0 || bytes >= sizeof name) {
+            continue;
+        }
+        (void)snprintf(name, sizeof name, "%.*s", (int)bytes, words[i] + 2);
+        if (lt_option_find(&lt_verb_launch_options, name) != NULL) {
+            LT_FAIL(LT_ERR_ARG,
+                    "--%s is an option of launch and must stand before the verb: lateen launch "
+                    "--%s ... %s",
+                    name, name, words[0]);
+        }
+    }
+    return LT_OK;
+}
+
 static lt_err check_idle(const launch_options *o, bool ranks, bool hosts) {
     const bool nodes = o->nodes > 0 || (o->hosts[0] != '\0' && (o->spares > 0 || o->shrink));
     const lt_verb_use uses[] = {
@@ -163,7 +185,8 @@ int lt_verb_launch(int argc, char **argv) {
         (void)fprintf(stderr, "lateen: launch: no verb to start\nusage: lateen %s\n", usage);
         return LT_EXIT_USAGE;
     }
-    err = check_idle(&o, ranks, hosts);
+    err = check_place(argc - at, argv + at);
+    err = err == LT_OK ? check_idle(&o, ranks, hosts) : err;
     if (err != LT_OK) {
         return lt_verb_fail(err);
     }

@@ -25,20 +25,23 @@
     X(I64, node_gpus, "node-gpus", "8", 1, 1024, "N", "GPUs of a node, each with a rank")          \
     X(STR, time, "time", "", 0, 0, "TIME",                                                         \
       "limit of one start, as sbatch reads it; then the job queues again; empty: the partition's") \
-    X(STR, partition, "partition", "", 0, 0, "NAME,...", "empty: the default one")                 \
+    X(STR, partition, "partition", "", 0, 0, "NAME,...",                                           \
+      "partition of Slurm; empty: the default one")                                                \
     X(BOOL, borrow, "borrow", "false", 0, 0, "",                                                   \
       "run on what others leave, beyond the quota, and be preempted: QOS TENANT-borrow")           \
     X(STR, qos, "qos", "", 0, 0, "NAME", "another QOS; empty: the account's default")              \
     X(STR, reservation, "reservation", "", 0, 0, "NAME", "time-boxed guarantee to run in")         \
-    X(STR, name, "name", "", 0, 0, "TEXT", "of the job; empty: the recipe's")                      \
+    X(STR, name, "name", "", 0, 0, "TEXT", "name of the job; empty: the recipe's")                 \
     X(I64, spares, "spares", "0", 0, 1024, "NODES", "further nodes, in place of those that fail")  \
     X(I64, cpus, "cpus", "8", 1, 1024, "N", "cores of each rank")                                  \
     X(I64, lead, "lead", "120", 60, 86400, "S",                                                    \
       "how long before the time limit the ranks are asked to save")                                \
     X(F64, grow, "grow-min", "30", 0, 1e5, "MIN",                                                  \
-      "how often a job on fewer GPUs than its most looks for idle nodes; 0: never")                \
-    X(I64, retries, "retries", "9", 0, 1e6, "", "of `lateen launch`, for jobs of one node")        \
-    X(STR, mpi, "mpi", "pmix", 0, 1, "NAME", "how srun connects ranks of several nodes (--mpi)")   \
+      "how often a job that has fewer GPUs than its maximum looks for idle nodes; 0: never")       \
+    X(I64, retries, "retries", "9", 0, 1e6, "",                                                    \
+      "--retries of `lateen launch`, for jobs of one node")                                        \
+    X(STR, mpi, "mpi", "pmix", 0, 1, "NAME",                                                       \
+      "srun's --mpi: how ranks of several nodes are connected")                                    \
     X(STR, container, "container", "", 0, 0, "IMAGE",                                              \
       "run in this container, in which `lateen` is on the PATH; empty: none")                      \
     X(ENUM, by, "container-by", "pyxis", 0, 0, LT_JOB_CONTAINERS,                                  \

@@ -48,7 +48,7 @@ static lt_err check_idle(const detect_options *o, lt_watermark_scheme scheme) {
         {"tokenizer", !o->ids, "a text: --ids has token ids"},
     };
     if (o->key[0] == '\0') {
-        LT_FAIL(LT_ERR_ARG, "align detect: which key? --key TEXT");
+        LT_FAIL(LT_ERR_ARG, "align detect needs the key of the watermark: --key TEXT");
     }
     return lt_verb_idle(&table, o, uses, sizeof uses / sizeof *uses);
 }
@@ -137,7 +137,7 @@ int lt_align_detect(int argc, char **argv) {
         return status;
     }
     if (n != 1) {
-        return lt_verb_fail(lt_error_set(LT_ERR_ARG, "align detect: which file?"));
+        return lt_verb_fail(lt_error_set(LT_ERR_ARG, "align detect needs a file"));
     }
     err = detect(&o, path);
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);

@@ -23,8 +23,10 @@ const lt_option_table lt_verb_train_options = LT_OPTION_TABLE("a training recipe
 static const char usage[] = "train [RECIPE.yaml] [--KEY VALUE ...]";
 static const char prose[] =
     "Train a model. The recipe gives the options below as YAML (optim.lr is `lr` under `optim`); "
-    "flags override it. A recipe with `stages` trains one behind the other, each from the model of "
-    "the one before; one with `adapters` trains them at once beside one model.\nEverything is "
+    "flags override it. A recipe with `stages` trains them one after the other, each from the "
+    "model "
+    "of the one before; a recipe with `adapters` trains several at once beside one model.\n"
+    "Everything is "
     "written to the run folder --out. The same command continues "
     "a stopped run.\n"
     "Exit status: 0 finished, 1 failed, 2 usage, 74 the device failed, 75 stopped by a signal or "

@@ -53,8 +53,9 @@ static lt_err find_kind(size_t *out, const char *name) {
         }
     }
     near = lt_name_nearest(name, names, N_KINDS + 1);
-    LT_FAIL(LT_ERR_ARG, "no kind of problem is named \"%s\"%s%s", name,
-            near != NULL ? "; did you mean " : "", near != NULL ? near : "");
+    LT_FAIL(LT_ERR_ARG, "no kind of problem is named '%s'%s%s%s; `lateen help data` lists them",
+            name, near != NULL ? " (did you mean '" : "", near != NULL ? near : "",
+            near != NULL ? "'?)" : "");
 }
 
 lt_err lt_maker_open(lt_maker **out, const lt_make_options *o) {

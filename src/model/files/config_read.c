@@ -400,7 +400,8 @@ lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what
                        candidate->model_type);
     }
     if (row == NULL) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: model_type '%s'; we have %s", what, type, known);
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: model_type '%s' is not supported; these are: %s", what,
+                type, known);
     }
     spec = row->preset;
     LT_TRY(lt_config_check_keys(spec.family, config, what));

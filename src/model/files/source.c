@@ -69,6 +69,9 @@ static lt_err open_folder(lt_source *s, lt_model_spec *spec, const char *folder)
     const lt_family_row *family;
 
     LT_TRY(lt_path_join(path, folder, "config.json"));
+    if (!lt_file_has_name(path)) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "%s is not a model: it has no config.json", folder);
+    }
     LT_TRY(lt_model_spec_read(spec, path));
     family = lt_family_get(spec->family);
     s->names = family->names;

@@ -113,7 +113,7 @@ static lt_err check_time(const lt_job *j) {
     const int64_t seconds = j->time[0] != '\0' ? seconds_of(j->time) : INT64_MAX;
     if (seconds <= 0) {
         LT_FAIL(LT_ERR_ARG,
-                "--time '%s' is no time of Slurm: MINUTES, HOURS:MINUTES:SECONDS or "
+                "--time '%s' is not a time that Slurm reads: MINUTES, HOURS:MINUTES:SECONDS or "
                 "DAYS-HOURS:MINUTES:SECONDS",
                 j->time);
     }

@@ -99,7 +99,7 @@ static lt_err read_web(lt_location *l, const char *text) {
     (void)snprintf(l->shown, sizeof l->shown, "%.*s%.*s", (int)(host - text), text,
                    (int)strcspn(shown, "?#"), shown);
     if (host[authority] != '/' || ends_in_slash(l->shown)) {
-        LT_FAIL(LT_ERR_ARG, "%s names no file: a web server has no list of files", l->shown);
+        LT_FAIL(LT_ERR_ARG, "%s names no file, and a web server does not list its files", l->shown);
     }
     return LT_OK;
 }

@@ -23,7 +23,7 @@ lt_err lt_copy_check_options(const lt_copy_options *o) {
                 (long long)LEAST_PART, (long long)MOST_PART, (long long)o->n_tries);
     }
     if (o->sha256[0] != '\0' && !lt_hex_is(o->sha256, 64)) {
-        LT_FAIL(LT_ERR_ARG, "'%s' is no SHA-256 in 64 hexadecimal digits", o->sha256);
+        LT_FAIL(LT_ERR_ARG, "'%s' is not a SHA-256, which has 64 hexadecimal digits", o->sha256);
     }
     return LT_OK;
 }

@@ -258,7 +258,7 @@ lt_err lt_health_note(const lt_health *h, const char *kind, const char *text) {
 
     LT_TRY(lt_history_note_check(kind));
     if (h->history_path[0] == '\0') {
-        LT_FAIL(LT_ERR_ARG, "a note needs a history to write it to");
+        LT_FAIL(LT_ERR_ARG, "--note needs --history FILE.jsonl, to which it is appended");
     }
     LT_TRY_DONE(lt_history_open(&history, h->history_path));
     if (history.n_unread > 0) {

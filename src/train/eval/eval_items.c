@@ -186,8 +186,5 @@ lt_err lt_eval_items_read(lt_eval_items *out, lt_eval_metric *metric, const char
             return read_lines(out, i, data, limit);
         }
     }
-    LT_FAIL(LT_ERR_ARG,
-            "unknown task '%s'; there are arc_easy, arc_challenge, piqa, winogrande, openbookqa, "
-            "mmlu, lambada",
-            task);
+    LT_FAIL(LT_ERR_ARG, "unknown task '%s'; `lateen help eval` lists them", task);
 }

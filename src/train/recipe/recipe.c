@@ -259,7 +259,8 @@ lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size
         out->pad_id = pad_id;
     }
     if (out->vocab_size <= 0) {
-        LT_FAIL(LT_ERR_ARG, "model.vocab = 0 and no data.tokenizer to take it from");
+        LT_FAIL(LT_ERR_ARG, "the size of the vocabulary is not known: give data.tokenizer, "
+                            "model.init or model.vocab");
     }
     if (vocab_size > out->vocab_size) {
         LT_FAIL(LT_ERR_ARG, "the tokenizer has %lld entries, model.vocab only %lld",

@@ -81,8 +81,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "share of the labels' cross-entropy in the loss; the divergence has the rest",               \
       LT_OPTION_BELOW_MAX)                                                                         \
     X(ENUM, distill_rest, "distill.rest", "bucket", 0, 0, "bucket|renormalise",                    \
-      "distill.logprobs: words beyond those that are stored count together as one word, or not "   \
-      "at all, and both distributions are normalised over the stored ones")                        \
+      "distill.logprobs: words that are not stored count together as one word, or are left "       \
+      "out, and both distributions are normalised over the stored ones")                           \
     X(F64, distill_on_policy, "distill.on_policy", "0", 0, 1, "",                                  \
       "share of the conversations whose last answer is drawn from the student (GKD's lambda)")     \
     X(I64, distill_tokens, "distill.tokens", "256", 1, 1e6, "N",                                   \
@@ -118,7 +118,7 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "answers are drawn, and their log-probabilities computed, at this temperature",              \
       LT_OPTION_ABOVE_MIN)                                                                         \
     X(I64, rl_soft, "rl.soft", "0", 0, 1e6, "N",                                                   \
-      "reward overlong: tokens before the limit from which on an answer is punished")              \
+      "reward overlong: tokens before the limit at which the penalty for length begins")           \
     X(I64, rl_running, "rl.running", "0", 0, 65536, "N",                                           \
       "answers that are drawn at once; 0: those of a step, 256 at most", LT_RECIPE_MAY_CHANGE)     \
     X(I64, rl_updates, "rl.updates", "1", 1, 1024, "N",                                            \
@@ -152,14 +152,14 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "largest ratio where the advantage is negative; 0: none")                                    \
     X(F64, rl_cap, "rl.cap", "-1", -1, 1e6, "", "cispo: largest weight; -1: 5")                    \
     X(F64, rl_kl, "rl.kl", "0", 0, 1e3, "",                                                        \
-      "weight of the divergence from the model that the run began with")                           \
+      "weight of the divergence from the model with which the run began")                          \
     X(ENUM, rl_kl_kind, "rl.kl_kind", "k3", 0, 0, "k1|k2|k3",                                      \
       "estimator of the divergence of rl.kl")                                                      \
     X(BOOL, rl_kl_ratio, "rl.kl_ratio", "false", 0, 0, "",                                         \
       "multiply the estimate of rl.kl by the ratio, which makes its gradient unbiased")            \
     X(ENUM, rl_correction, "rl.correction", "none", 0, 0,                                          \
       "none|token-truncate|sequence-truncate|token-mask|sequence-mask",                            \
-      "weights for answers that the engine drew with other probabilities than the trainer's")      \
+      "weights for answers that the engine drew with probabilities other than the trainer's")      \
     X(F64, rl_weight_low, "rl.weight_low", "0", 0, 1e6, "", "smallest weight of rl.correction")    \
     X(F64, rl_weight_high, "rl.weight_high", "2", 0, 1e6, "", "largest weight of rl.correction",   \
       LT_OPTION_ABOVE_MIN)                                                                         \
@@ -209,7 +209,9 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(STR, out, "out", "", 0, 1, "FOLDER",                                                         \
       "run folder: effective recipe, metrics, log, checkpoints, report, model",                    \
       LT_RECIPE_MAY_CHANGE)                                                                        \
-    X(I64, seed, "seed", "1234", 0, 9e18, "N", "seed of initial weights, data order and samples")  \
+    X(I64, seed, "seed", "1234", 0, 9e18, "N",                                                     \
+      "keep the outer parameters once in this many rounds, for sites that come later; rounds "     \
+      "older than the last kept one but one are removed")                                          \
     X(I64, steps, "steps", "1000", 0, 1e12, "N", "optimiser steps", LT_RECIPE_MAY_CHANGE)          \
     X(STR, stage, "stage", "", 0, 0, "NAME",                                                       \
       "of a recipe with `stages`: train this one alone, once those before it are finished",        \
@@ -269,8 +271,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(STR, metrics_listen, "metrics.listen", "", 0, 0, "HOST:PORT",                                \
       "serve numbers of the run at /metrics, for Prometheus; empty: do not", LT_RECIPE_MAY_CHANGE) \
     X(STR, init, "model.init", "", 0, 0, "PATH",                                                   \
-      "weights to start from: Hugging Face folder, GGUF, llama2.c; also hf://ORG/NAME, s3://, "    \
-      "https://; empty: random")                                                                   \
+      "what ranks that would hold the same state divide: 1 the optimiser's state, 2 "              \
+      "gradients too, 3 weights too")                                                              \
     X(STR, config, "model.config", "", 0, 0, "PATH",                                               \
       "config.json that gives the shape; empty: the sizes below")                                  \
     X(ENUM, family, "model.family", "auto", 0, 0, LT_RECIPE_FAMILIES,                              \
@@ -310,8 +312,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(F64, router_z_coef, "model.router_z_coef", "-1", -1, 10, "",                                 \
       "weight of the router z-loss; -1: the family's")                                             \
     X(ENUM, dtype, "model.dtype", "auto", 0, 0, "fp32|bf16|auto",                                  \
-      "storage of weights and activations (master weights are fp32); auto: bf16 on a GPU if most " \
-      "of model.init is no fp32, or lora.base names a block type; else fp32")                      \
+      "storage of weights and activations (master weights are fp32); auto: bf16 on a GPU if "      \
+      "most of model.init is not fp32 or lora.base names a block type, else fp32")                 \
     X(ENUM, fp8, "model.fp8", "none", 0, 0, LT_FP8_CHOICES,                                        \
       "linear layers multiply 8-bit floats, with one scale for 128 numbers or one for a tensor")   \
     X(BOOL, fp8_wgrad, "model.fp8_wgrad", "false", 0, 0, "",                                       \
@@ -339,10 +341,9 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(STR, lora_init, "lora.init", "", 0, 0, "FOLDER",                                             \
       "adapters to start from, a PEFT folder; empty: new ones")                                    \
     X(ENUM, objective, "objective.kind", "sft", 0, 0, LT_RECIPE_OBJECTIVES,                        \
-      "what is learnt: texts and answers (sft); answers as a teacher would give them (distill); "  \
-      "preferences, of pairs, scores or single "                                                   \
-      "completions; what is rewarded (grpo and the names behind it): docs/post-training.md says "  \
-      "of each")                                                                                   \
+      "what is learnt: texts and answers (sft); answers as a teacher would give them "             \
+      "(distill); preferences, of pairs, scores or single completions; what is rewarded "          \
+      "(grpo and those after it). docs/post-training.md describes each")                           \
     X(F64, align_beta, "objective.beta", "0.1", 0, 1e6, "",                                        \
       "preferences: strength of the preference against what the reference model does",             \
       LT_OPTION_ABOVE_MIN)                                                                         \
@@ -356,7 +357,7 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(F64, align_bad, "objective.bad", "1", 0, 1e6, "",                                            \
       "kto, apo_zero: weight of bad completions")                                                  \
     X(STR, align_separator, "objective.separator", "", 0, 0, "TEXT",                               \
-      "prm: the text behind each step, at whose last token it is judged; empty: that of "          \
+      "prm: the text after each step, at whose last token the step is judged; empty: that of "     \
       "model.init, else a line break")                                                             \
     X(BOOL, keep_logits, "objective.keep_logits", "true", 0, 0, "",                                \
       "logits of a batch stay for its backward pass if they take at most half of the memory that " \
@@ -370,9 +371,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     LT_RECIPE_DISTILL_OPTIONS(X)                                                                   \
     LT_RECIPE_RL_OPTIONS(X)                                                                        \
     X(STR, train, "data.train", "", 0, 1, "SHARD|FILE.jsonl[:WEIGHT],...",                         \
-      "training mixture: shards of tokens; files of conversations, of which the assistant's "      \
-      "turns are learnt; what objective.kind learns from: preferences, problems; also s3://, "     \
-      "hf://, https://, fetched first")                                                            \
+      "compute tokens with which neighbouring rows of a micro-batch begin only once, such as "     \
+      "the prompt of a pair or of a group of answers, and nothing after a row's last label")       \
     X(STR, cache, "data.cache", "", 0, 0, "FOLDER",                                                \
       "shards of data.train and data.valid that have an address stream in through this folder, "   \
       "as they are read; several runs may share it; empty: they are fetched whole first",          \
@@ -392,14 +392,15 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(ENUM, chat_turns, "data.chat_turns", "all", 0, 0, "all|last",                                \
       "conversations: which of the assistant's turns are learnt")                                  \
     X(ENUM, bad_rows, "data.bad_rows", "skip", 0, 0, LT_BAD_ROWS_CHOICES,                          \
-      "conversations that the template refuses, or in which nothing is learnt")                    \
+      "conversations that the template refuses, or that have nothing to learn: skip them, or "     \
+      "fail")                                                                                      \
     X(ENUM, too_long, "data.too_long", "cut", 0, 0, LT_TOO_LONG_CHOICES,                           \
-      "conversations of more than data.seq tokens: their end is cut off, they are left out, or "   \
-      "the run fails")                                                                             \
+      "conversations of more than data.seq tokens: cut off their end, skip them, or fail")         \
     X(I64, seq, "data.seq", "256", 1, 1e7, "N", "tokens in a row")                                 \
     X(ENUM, packing, "data.packing", "auto", 0, 0, LT_RECIPE_PACKS,                                \
-      "how documents become rows: one stream that is cut, several whole ones a row, or one a "     \
-      "row, so that batch.size counts examples; auto: best-fit for conversations, else stream")    \
+      "how documents become rows: one stream that is cut into rows, several whole documents "      \
+      "in a row, or one in a row, so that batch.size counts examples; auto: best-fit for "         \
+      "conversations, else stream")                                                                \
     X(ENUM, shuffle, "data.shuffle", "rows", 0, 0, "none|rows|documents", "order of the data")     \
     X(I64, shuffle_rows, "data.shuffle_rows", "0", 0, 1e12, "N",                                   \
       "shuffle rows within windows of N rows, which follow each other as in the files, so that "   \
@@ -469,13 +470,13 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(I64, guard_limit, "guard.limit", "16", 1, 1e9, "STEPS",                                      \
       "give up after this many skipped steps in a row", LT_RECIPE_MAY_CHANGE)                      \
     X(I64, guard_replicas, "guard.replicas", "0", 0, 1e9, "STEPS",                                 \
-      "compare, this often and before each save, what several ranks hold the same of (dp, cp); a " \
-      "difference is memory or arithmetic that failed without an error, and ends the run; 0: do "  \
-      "not",                                                                                       \
+      "compare, this often and before each save, the state of which several ranks hold copies "    \
+      "(dp, cp); a difference means that memory or arithmetic failed without an error, and ends "  \
+      "the run; 0: do not",                                                                        \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, guard_replay, "guard.replay", "0", 0, 1e9, "STEPS",                                     \
-      "compute the rows of a step on another rank, too, this often and when an update is skipped " \
-      "(dp), to tell arithmetic that failed without an error from the data; 0: do not",            \
+      "this often, and when an update is skipped, compute the rows of a step on a second rank "    \
+      "too (dp), to tell arithmetic that failed without an error from bad data; 0: do not",        \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, guard_slow, "guard.slow", "0.1", 0, 1000, "",                                           \
       "report a rank that computes longer than the others by this share; 0: do not",               \
@@ -496,14 +497,14 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "keep the checkpoints at multiples of this forever; 0: none", LT_RECIPE_MAY_CHANGE)          \
     X(STR, mirror, "checkpoint.mirror", "", 0, 0, "PLACE",                                         \
       "copy checkpoints to s3://BUCKET/PREFIX or a folder while the run goes on; a run whose "     \
-      "folder has none, or older ones, begins from there",                                         \
+      "folder has no checkpoint, or only older ones, begins from there",                           \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, mirror_keep, "checkpoint.mirror_keep", "0", 0, 1e6, "N",                                \
       "newest checkpoints to keep there; 0: as checkpoint.keep_last", LT_RECIPE_MAY_CHANGE)        \
     X(I64, mirror_rate, "checkpoint.mirror_rate", "0", 0, 1e15, "BYTES/S",                         \
       "most bytes a second that a rank sends there; 0: no limit", LT_RECIPE_MAY_CHANGE)            \
     X(BOOL, save_adapters, "checkpoint.adapters", "false", 0, 0, "",                               \
-      "lora.rank: write the adapters of each checkpoint to OUT/adapters/step-N, too, for PEFT; "   \
+      "lora.rank: write the adapters of each checkpoint to OUT/adapters/step-N too, for PEFT; "    \
       "as many are kept as checkpoints",                                                           \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, log_every, "log.every", "1", 1, 1e9, "STEPS", "write a line of metrics this often",     \

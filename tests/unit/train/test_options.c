@@ -66,15 +66,20 @@ static void bounds(void **state) {
         {"optim.lr=-1e-9", "outside [0, 100]"}, {"optim.lr=101", "outside [0, 100]"},
         {"lr.min=1", NULL}, {"lr.min=1.01", "outside [0, 1]"}, {"data.val_fraction=0.5", NULL},
         {"data.val_fraction=0.51", "outside [0, 0.5]"},
-        {"checkpoint.keep_last=0", "outside [1, 1e+06]"}, {"guard.limit=0", "outside [1, 1e+09]"},
-        {"data.prefetch=65536", NULL}, {"data.prefetch=65537", "outside [0, 65536]"},
-        {"steps=1.5", "is not a whole number"}, {"steps=1.5K", NULL}, {"model.capacity=-1", NULL},
-        {"model.capacity=-0.5", "neither -1"}, {"model.aux_coef=-0.001", "neither -1"},
-        {"model.router_z_coef=-0.9", "neither -1"},
+        {"checkpoint.keep_last=0", "outside [1, 1000000]"},
+        {"guard.limit=0", "outside [1, 1000000000]"}, {"data.prefetch=65536", NULL},
+        {"data.prefetch=65537", "outside [0, 65536]"}, {"steps=1.5", "is not a whole number"},
+        {"steps=1.5K", NULL}, {"model.capacity=-1", NULL}, {"model.capacity=-0.5", "neither -1"},
+        {"model.aux_coef=-0.001", "neither -1"}, {"model.router_z_coef=-0.9", "neither -1"},
         {"lora.dropout=-0.5", "neither -1 (that of lora.init)"}, {"rl.clip_low=-0.5", "neither -1"},
         {"rl.clip_high=-0.1", "neither -1"}, {"rl.cap=-0.5", "neither -1 (the method's)"},
         {"model.rope_theta=0", NULL}, {"model.rope_theta=1", NULL},
         {"model.rope_theta=0.99", "neither 0 (the family's) nor 1 or more"});
+    { /* N stands for the value and is no unit. */
+        lt_recipe r = {0};
+        assert_int_equal(lt_options_set(&lt_recipe_table, &r, "steps", "-1", "t"), LT_ERR_ARG);
+        assert_string_equal(lt_error_message(), "t: steps = -1 is outside [0, 1000000000000]");
+    }
 }
 
 static void relations(void **state) {
