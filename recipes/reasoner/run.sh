@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole life of a small model that reasons: data, tokenizer, base model, mid-training, fine-tuning, reinforcement learning, evaluation, quantisation.
-#   run.sh [--small] [STAGE ...]      stages: data base mid sft sft_think grpo dr_grpo quantise evaluate; none given: all but dr_grpo
+#   run.sh [--small] [STAGE ...]      stages: data base mid sft sft_think grpo dr_grpo distilled quantise evaluate; none given: all but dr_grpo and distilled
 # A stage that is finished is not repeated, and one that was interrupted goes on where it stopped. Settings are environment variables:
 #   OUT        folder of everything that is made (runs/reasoner)
 #   LATEEN     the program (build/lateen)
@@ -166,6 +166,20 @@ reinforce() {
 stage_grpo() { reinforce grpo; }
 stage_dr_grpo() { reinforce dr_grpo; }
 
+# The model before fine-tuning learns from the right answers of the one after reinforcement learning, to problems of which neither is in the evaluation.
+stage_distilled() {
+    local file=$work/distilled
+    [ -s "$file.jsonl" ] || {
+        $lateen eval --task problems "$work/rl.jsonl" --model "$out/grpo/model" --chat --max-tokens "$rl_tokens" --max-running "${RUNNING:-256}" --device "$device" \
+            --request '{"temperature": 1}' --outputs "$file.answers" --json >"$file.json"
+        sed -nE 's/.*"messages":\[(\{"role":"user","content":"([^"\\]|\\.)*"\}),.*"completions":\["<think>(([^"\\]|\\.)*)<\/think>(([^"\\]|\\.)*)"\],"right":\[true\].*/{"messages": [\1, {"role": "assistant", "reasoning_content": "\3", "content": "\5"}]}/p' \
+            "$file.answers" >"$file.part"
+        rm "$file.answers"
+        mv "$file.part" "$file.jsonl"
+    }
+    tune distilled
+}
+
 # ask NAME MODEL SAMPLES: held-out problems, answered greedily (1 sample) or at temperature 1; the answers, judged, go to eval/NAME.SAMPLES.jsonl.
 ask() {
     local file=$out/eval/$1.$3
@@ -185,7 +199,7 @@ stage_evaluate() {
     local name
     mkdir -p "$out/eval"
     : >"$out/evaluation.jsonl"
-    for name in sft sft_think grpo dr_grpo; do
+    for name in sft sft_think distilled grpo dr_grpo; do
         [ -d "$out/$name/model" ] || continue
         ask $name "$out/$name/model" 1
         ask $name "$out/$name/model" 8
@@ -204,7 +218,7 @@ stage_quantise() {
 [ $# -gt 0 ] || set -- data base mid sft sft_think grpo quantise evaluate
 for stage in "$@"; do
     declare -F "stage_$stage" >/dev/null || {
-        echo "run.sh: no stage $stage; there are data base mid sft sft_think grpo dr_grpo quantise evaluate" >&2
+        echo "run.sh: no stage $stage; there are data base mid sft sft_think grpo dr_grpo distilled quantise evaluate" >&2
         exit 2
     }
     say "$stage begins"
