@@ -1,6 +1,7 @@
 /* All weights of a divided model on each rank, with the bits of a model that was made whole: heads
  * and columns (tp), key heads with copies, stages with a tied embedding on both ends, experts,
- * slices of ZeRO with and without copies, F32 and BF16. */
+ * slices of ZeRO with and without copies, F32 and BF16. And what each rank of a mesh is: its
+ * neighbours, its part of a checkpoint, what it reports. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -101,7 +102,141 @@ static void every_rank_has_all(void **state) {
     }
 }
 
+/* ---- What each rank of a mesh is ---- */
+
+typedef struct {
+    const char *model, *mesh;
+    int n;
+    bool divided;
+    /* Of each rank: its group of the same rows, the stages with the tied embedding, the ranks with
+     * the same key heads; its part of a checkpoint; what it reports: rows, losses, sums of layers;
+     * its place among the ranks that share the rows of a step. */
+    const char *ranks[8];
+} place_case;
+
+static char *members(char *at, const char *what, const lt_group *g) {
+    at += sprintf(at, "%s ", what);
+    for (int i = 0; g != NULL && i < lt_group_size(g); i++) {
+        at += sprintf(at, "%d", lt_group_ranks(g)[i]);
+    }
+    return at + sprintf(at, g == NULL ? "-, " : ", ");
+}
+
+static lt_err place_main(lt_comm *comm, void *ctx) {
+    const place_case *c = ctx;
+    const int rank = lt_comm_rank(comm);
+    char path[256], text[256], *at = text;
+    double least = 0.0, most = 0.0;
+    int n_parts = 0, part;
+    lt_model_spec spec;
+    lt_world w;
+    lt_group *rows = NULL;
+    (void)snprintf(path, sizeof path, "tests/golden/model/%s/config.json", c->model);
+    LT_TRY(lt_model_spec_read(&spec, path));
+    LT_TRY(lt_world_open_on(&w, comm, c->mesh));
+    LT_TRY(lt_world_divide(&w, &spec, NULL));
+    LT_TRY(lt_world_open_rows(&w, &rows));
+    LT_TRY(lt_world_range(&w, (rank - 1) * (rank - 1), &least, &most));
+    LT_TRY(lt_world_connect(&w, NULL));
+    part = lt_world_part(&w, &n_parts);
+    at = members(members(members(at, "rows", rows), "stages", w.stages), "kv", w.kv);
+    at += sprintf(at, "part %d/%d, ", part, n_parts);
+    at += sprintf(at, "tells%s%s%s, ", lt_world_tells_rows(&w) ? " rows" : "",
+                  lt_world_tells_losses(&w) ? " losses" : "",
+                  lt_world_tells_layers(&w) ? " layers" : "");
+    (void)sprintf(at, "dp %d/%d", w.dp_rank, w.dp);
+    if (strcmp(text, c->ranks[rank]) != 0 || lt_world_is_divided(&w) != c->divided ||
+        least != 0.0 || most != (c->n - 2) * (c->n - 2) || w.rank != rank || w.first != 0 ||
+        w.full_dp != w.shape.dp || lt_world_buffers(&w) != comm ||
+        lt_world_twin(&w, rows) != rows) {
+        LT_FAIL(LT_ERR_STATE, "rank %d of %s: %s, not %s; range %g to %g", rank, c->mesh, text,
+                c->ranks[rank], least, most);
+    }
+    lt_world_close(&w, LT_OK);
+    return LT_OK;
+}
+
+static void each_rank_has_its_place(void **state) {
+    static const place_case cases[] = {
+        {"gpt2",
+         "pp=2,dp=2,tp=2",
+         8,
+         true,
+         {"rows 0145, stages 04, kv -, part 0/4, tells layers, dp 0/2",
+          "rows 0145, stages 15, kv -, part 1/4, tells, dp 0/2",
+          "rows 2367, stages 26, kv -, part -1/4, tells layers, dp 1/2",
+          "rows 2367, stages 37, kv -, part -1/4, tells, dp 1/2",
+          "rows 0145, stages 04, kv -, part 2/4, tells rows losses layers, dp 0/2",
+          "rows 0145, stages 15, kv -, part 3/4, tells, dp 0/2",
+          "rows 2367, stages 26, kv -, part -1/4, tells rows losses layers, dp 1/2",
+          "rows 2367, stages 37, kv -, part -1/4, tells, dp 1/2"}},
+        {"gpt2",
+         "cp=2,tp=2",
+         4,
+         true,
+         {"rows 0123, stages -, kv -, part 0/2, tells rows losses layers, dp 0/1",
+          "rows 0123, stages -, kv -, part 1/2, tells, dp 0/1",
+          "rows 0123, stages -, kv -, part -1/2, tells losses layers, dp 0/1",
+          "rows 0123, stages -, kv -, part -1/2, tells, dp 0/1"}},
+        {"llama3", /* Two key heads of four ranks. */
+         "tp=4",
+         4,
+         true,
+         {"rows 0123, stages -, kv 01, part 0/4, tells rows losses layers, dp 0/1",
+          "rows 0123, stages -, kv 01, part 1/4, tells, dp 0/1",
+          "rows 0123, stages -, kv 23, part 2/4, tells, dp 0/1",
+          "rows 0123, stages -, kv 23, part 3/4, tells, dp 0/1"}},
+        {"mixtral",
+         "dp=4,ep=2",
+         4,
+         true,
+         {"rows -, stages -, kv -, part 0/2, tells rows losses layers, dp 0/4",
+          "rows -, stages -, kv -, part 1/2, tells rows losses layers, dp 1/4",
+          "rows -, stages -, kv -, part -1/2, tells rows losses layers, dp 2/4",
+          "rows -, stages -, kv -, part -1/2, tells rows losses layers, dp 3/4"}},
+        {"llama3",
+         "",
+         3,
+         false,
+         {"rows -, stages -, kv -, part 0/1, tells rows losses layers, dp 0/3",
+          "rows -, stages -, kv -, part -1/1, tells rows losses layers, dp 1/3",
+          "rows -, stages -, kv -, part -1/1, tells rows losses layers, dp 2/3"}}};
+    const lt_comm_options o = {.deadline_s = 60, .check = true};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        place_case c = cases[i];
+        if (lt_comm_run_threads(c.n, &o, place_main, &c) != LT_OK) {
+            fail_msg("%s", lt_error_message());
+        }
+    }
+}
+
+/* A process that is no rank is a mesh of one. */
+static void alone(void **state) {
+    lt_world w = {.rank = 5};
+    lt_group *rows = NULL;
+    int n_parts = 0;
+    (void)state;
+    assert_int_equal(lt_world_open(&w, "", 1, 60, NULL), LT_OK);
+    assert_true(w.comm == NULL && w.rank == 0);
+    assert_int_equal(lt_world_divide(&w, NULL, NULL), LT_OK);
+    assert_int_equal(lt_world_open_rows(&w, &rows), LT_OK);
+    assert_null(rows);
+    assert_int_equal(lt_world_part(&w, &n_parts), 0);
+    assert_int_equal(n_parts, 1);
+    assert_int_equal(lt_world_connect(&w, NULL), LT_OK);
+    assert_true(lt_world_tells_rows(&w) && lt_world_tells_losses(&w) && lt_world_tells_layers(&w));
+    assert_false(lt_world_is_divided(&w));
+    lt_world_close(&w, LT_OK);
+    assert_int_equal(lt_world_open(&w, "dp=1", 1, 60, NULL), LT_OK);
+    lt_world_close(&w, LT_OK);
+    assert_int_equal(lt_world_open(&w, "dp=2", 1, 60, NULL), LT_ERR_ARG);
+    assert_int_equal(lt_world_open(&w, "nonsense", 1, 60, NULL), LT_ERR_ARG);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(every_rank_has_all)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_rank_has_all),
+                                       cmocka_unit_test(each_rank_has_its_place),
+                                       cmocka_unit_test(alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
