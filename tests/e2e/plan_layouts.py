@@ -18,7 +18,7 @@ RECIPES = {
     "experts": "model: {family: mixtral, layers: 2, width: 32, heads: 4, kv_heads: 2, experts: 4, top_k: 2, vocab: 300, dtype: bf16}\nbatch: {size: 8, micro: 2}\noptim: {kind: lion}",
     "tight": "model: {family: gpt2, layers: 3, width: 48, heads: 3, vocab: 301, recompute: full}\nbatch: {size: 6}",
 }
-TRIED = {"dense": (4, ["dp=2,tp=2 2", "pp=4 0", "dp=2,pp=2 1", "cp=2,tp=2 3", "tp=4 0"]), "experts": (4, ["dp=4,ep=4 0", "dp=4 3", "dp=2,tp=2,ep=2 0"]), "tight": (3, ["tp=3 0", "pp=3 0", "dp=3 1"])}
+TRIED = {"dense": (4, ["dp=2,tp=2 2", "pp=4 0", "dp=2,pp=2 1", "cp=2,tp=2 3", "tp=4 0", "pp=2,tp=2 0"]), "experts": (4, ["dp=4,ep=4 0", "dp=4 3", "dp=2,tp=2,ep=2 0"]), "tight": (3, ["tp=3 0", "pp=3 0", "dp=3 1"])}
 
 
 def recipe(name, more=""):
