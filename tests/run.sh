@@ -41,7 +41,7 @@ end_processes() { # the beginning of their marks
 
 # A suite is counted and printed in the order of its start, whenever it ends; the output of one that fails is shown.
 #   suite [-t S] NAME COMMAND...    by itself, when all before it have ended: what is timed or takes all cores
-#   skipped NAME WHY                in the place of one that this machine can not run
+#   skipped NAME WHY                in the place of one that this machine cannot run
 #   beside [-t S] NAME COMMAND...   next to other such ones, one more than there are cores, since each sleeps now and then: what takes one core
 #   beside_done                     waits until all of these have ended: behind builds
 #   waits [-t S] NAME COMMAND...    next to all of the above, two at once: what mostly sleeps, so that it takes no core from them
@@ -93,7 +93,7 @@ start() { # [-t seconds] name, command...
     run_numbered $((${#names[@]} - 1)) "${@:2}" </dev/null &
 }
 
-skipped() { # name, why: a suite that this machine can not run
+skipped() { # name, why: a suite that this machine cannot run
     beside "$1" printf 'ok 1 - %s # SKIP %s\n1..1\n' "$1" "$2"
 }
 

@@ -37,8 +37,8 @@ static lt_err read_set(lt_training *t, lt_distill_set *set, lt_mixture *m, const
         }
         if (s->weight != 1.0) {
             LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "%s: %s:%g: weights with objective.kind = distill: not built", option, s->path,
-                    s->weight);
+                    "%s: %s:%g: weights with objective.kind = distill: not supported", option,
+                    s->path, s->weight);
         }
     }
     LT_TRY(lt_chat_data_read(m, option, &t->recipe, &t->chat));
@@ -202,7 +202,7 @@ static lt_err check_recipe(const lt_recipe *r) {
                 r->valid);
     }
     if (r->ramp[0] != '\0') {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "batch.ramp = %s with objective.kind = distill: not built",
+        LT_FAIL(LT_ERR_UNSUPPORTED, "batch.ramp = %s with objective.kind = distill: not supported",
                 r->ramp);
     }
     if (r->distill_on_policy > 0.0 && r->distill_tokens >= r->seq) {

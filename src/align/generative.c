@@ -679,7 +679,7 @@ static lt_err check_code(const evaluation *v) {
         }
     }
     if (o->shots > 0 && o->chat) {
-        LT_FAIL(LT_ERR_ARG, "%s: --shots with --chat: not built", v->task->name);
+        LT_FAIL(LT_ERR_ARG, "%s: --shots with --chat: not supported", v->task->name);
     }
     return lt_unit_tests_probe(&o->tests);
 }

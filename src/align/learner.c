@@ -26,7 +26,7 @@ static lt_err read_mixture(lt_learner *l, lt_problems *out, lt_mixture *m, const
     for (int64_t i = 0; i < m->n_sources; i++) {
         const lt_loader_source *s = &m->sources[i];
         if (s->weight != 1.0) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s:%g: weights with reinforcement learning: not built",
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s:%g: weights with reinforcement learning: not supported",
                     s->path, s->weight);
         }
         LT_TRY(lt_problems_read(out, s->path, &o));

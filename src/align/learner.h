@@ -29,7 +29,7 @@ typedef struct {
 /* The objective of a zeroed learner, which must outlive the run. */
 lt_objective lt_learner_objective(lt_learner *l);
 
-/* What the recipe says. ARG or UNSUPPORTED: what contradicts it, or is not built with it. */
+/* What the recipe says. ARG or UNSUPPORTED: what contradicts it, or is not supported with it. */
 LT_MUST_USE lt_err lt_reinforce_read(lt_reinforce_options *o, const lt_training *t);
 lt_curriculum_options lt_reinforce_curriculum(const lt_recipe *r);
 LT_MUST_USE lt_err lt_reinforce_check_recipe(const lt_recipe *r, bool on_device);

@@ -411,7 +411,7 @@ static lt_err read_set(lt_preference_objective *p, lt_preference_set *set, lt_tr
         if (m->sources[i].weight != 1.0) {
             LT_FAIL(LT_ERR_UNSUPPORTED,
                     "%s: %s has weight %g: files of preferences are read as a whole, one after the "
-                    "other; weights are not built",
+                    "other; weights are not supported",
                     option, paths[i], m->sources[i].weight);
         }
     }

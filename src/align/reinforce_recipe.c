@@ -21,7 +21,7 @@ static lt_err check_staleness(const lt_recipe *r, bool on_device) {
     }
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].asked) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "rl.staleness = %" PRId64 " with %s: not built",
+            LT_FAIL(LT_ERR_UNSUPPORTED, "rl.staleness = %" PRId64 " with %s: not supported",
                     r->rl_staleness, refused[i].what);
         }
     }
@@ -47,21 +47,21 @@ lt_err lt_reinforce_check_recipe(const lt_recipe *r, bool on_device) {
     for (size_t i = 0; i < sizeof unbuilt / sizeof *unbuilt; i++) {
         const lt_option *row = lt_option_find(&lt_recipe_table, unbuilt[i]);
         if (!lt_recipe_is_default(r, row, value)) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s = %s with reinforcement learning: not built", row->name,
-                    value);
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s = %s with reinforcement learning: not supported",
+                    row->name, value);
         }
     }
     LT_TRY(check_staleness(r, on_device));
     if (r->rl_kl > 0.0 && r->lora_init[0] != '\0') {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "rl.kl = %g with lora.init: the reference would be the model without the adapters "
-                "that the run begins with; not built",
+                "that the run begins with; not supported",
                 r->rl_kl);
     }
     if (r->rl_temperature != 1.0 && (r->rl_exact || r->rl_correction > 0)) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "rl.temperature = %g with %s: the engine tells the probabilities of its tokens at "
-                "temperature 1; not built",
+                "temperature 1; not supported",
                 r->rl_temperature, r->rl_exact ? "rl.exact" : "rl.correction");
     }
     if (r->steps % draw != 0) {
@@ -137,7 +137,7 @@ lt_err lt_reinforce_read(lt_reinforce_options *o, const lt_training *t) {
     if (dp > 1 && r->rl_resample > 0) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "rl.resample = %" PRId64 " with %" PRId64 " ranks: each would ask another number "
-                "of questions; not built",
+                "of questions; not supported",
                 r->rl_resample, dp);
     }
     return read_policy(o, r);

@@ -143,7 +143,7 @@ done:
 }
 
 /* How to open the model beside adapters. DoRA and score heads need its numbers; on a GPU, adapters
- * beside blocks are not built. */
+ * beside blocks are not supported. */
 static lt_err choose_options(lt_model_options *options, const lt_opened *o, const char *adapters,
                              lt_opened_dtype dtype) {
     const bool host = o->device->backend->host_memory;

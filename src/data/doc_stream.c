@@ -104,7 +104,7 @@ static lt_err expand(glob_t *found, const char *path) {
     const int status = glob(path, GLOB_NOCHECK, NULL, found);
     if (status != 0) {
         LT_FAIL(status == GLOB_NOSPACE ? LT_ERR_OOM : LT_ERR_IO,
-                "shards %s: can not list the folder", path);
+                "shards %s: cannot list the folder", path);
     }
     if (strpbrk(path, "*?[") != NULL && found->gl_pathc == 1 &&
         strcmp(found->gl_pathv[0], path) == 0 && !lt_file_exists(path)) {

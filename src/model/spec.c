@@ -47,9 +47,10 @@ static lt_err check_sizes(const lt_model_spec *s) {
     LT_TRY(in_range(s, "vocab_size", s->vocab_size, 1, MAX_VOCAB));
     LT_TRY(in_range(s, "n_scores", s->n_scores, 0, MAX_VOCAB));
     if (s->token_scores && lt_family_get(s->family)->own_token_head) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "%s model: its class for token classification names the head otherwise; not built",
-                lt_family_name(s->family));
+        LT_FAIL(
+            LT_ERR_UNSUPPORTED,
+            "%s model: its class for token classification names the head otherwise; not supported",
+            lt_family_name(s->family));
     }
     if (s->n_scores > 0 && s->tied) {
         LT_FAIL(LT_ERR_ARG, "%s model: a score head of %lld values cannot be the embedding's table",

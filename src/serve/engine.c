@@ -74,7 +74,7 @@ static lt_err check_tp(const lt_model *m, const lt_engine_options *o) {
                     m->spec.n_heads % o->tp != 0 || m->spec.ffn_width % o->tp != 0}};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].is) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "engine: sums as those of %d ranks of tp %s: not built",
+            LT_FAIL(LT_ERR_UNSUPPORTED, "engine: sums as those of %d ranks of tp %s: not supported",
                     o->tp, refused[i].what);
         }
     }

@@ -436,7 +436,7 @@ const char *lt_pages_check(const lt_pages *p) {
     }
     return n_free != p->n_free || n_cached != p->n_cached ? "the counts are wrong"
            : n_idle != n_free + n_cached                  ? "a page is lost"
-           : n_found != n_published                       ? "a published page can not be found"
+           : n_found != n_published                       ? "a published page cannot be found"
            : n_children != n_parents                      ? "children are miscounted"
            : n_kept != p->n_kept || n_kept > p->most_kept ? "pages that are kept are miscounted"
                                                           : NULL;

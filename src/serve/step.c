@@ -15,7 +15,7 @@
  *     nothing queued ──launch 1──▶ 1 is on its way ──launch 2, ahead of 1's tokens──▶ 1 and 2 are
  *            ▲                          │                                             │
  *            └─collect 1: nothing is────┘       2 is the 1 of the next turn ◀─collect 1─┘
- *              there to run ahead, or it can not be
+ *              there to run ahead, or it cannot be
  *
  * AHEAD      The next step can be queued ahead of a step that was sent, that is, whose tokens are
  *            all chosen on the device and copied back without a request (engine_impl.h). A step is

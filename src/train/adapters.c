@@ -46,7 +46,7 @@ lt_err lt_adapters_check(const lt_recipe *r, int zero) {
     }
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].asked) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "lora.rank with %s: not built", refused[i].what);
+            LT_FAIL(LT_ERR_UNSUPPORTED, "lora.rank with %s: not supported", refused[i].what);
         }
     }
     return LT_OK;
@@ -104,10 +104,11 @@ static lt_err check_base(const lt_recipe *r, bool on_device) {
     char name[LT_OPTION_STR_BYTES];
     lt_option_text(lt_option_find(&lt_recipe_table, "lora.base"), r, name, sizeof name);
     if (lt_adapters_decode(r) && !decodes_in(r, on_device)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "lora.base = %s with model.dtype = %s on a %s: not built; with %s it is", name,
-                on_device ? "fp32" : "bf16", on_device ? "GPU" : "CPU",
-                on_device ? "bf16" : "fp32");
+        LT_FAIL(
+            LT_ERR_UNSUPPORTED,
+            "lora.base = %s with model.dtype = %s on a %s: not supported; with %s it is supported",
+            name, on_device ? "fp32" : "bf16", on_device ? "GPU" : "CPU",
+            on_device ? "bf16" : "fp32");
     }
     return LT_OK;
 }

@@ -11,7 +11,7 @@
 /* The adapters that a recipe trains; rank 0: none. The strings are the recipe's. */
 lt_lora_options lt_recipe_lora(const lt_recipe *r);
 
-/* Refuse what adapters do not go with; UNSUPPORTED: it is not built. zero: mesh.zero of the run. */
+/* UNSUPPORTED: an option of the recipe that does not work with adapters. zero: mesh.zero. */
 LT_MUST_USE lt_err lt_adapters_check(const lt_recipe *r, int zero);
 
 /* Write what lora.init says over the recipe's values, and refuse given ones that differ; decide

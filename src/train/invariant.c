@@ -65,7 +65,7 @@ static lt_err check_mesh(const lt_recipe *r, const lt_world *w) {
 static lt_err check_rows(const lt_recipe *r, int64_t rows) {
     if (rows % r->groups != 0) {
         LT_FAIL(LT_ERR_ARG,
-                "deterministic = mesh-invariant: a step of %lld rows can not be divided into "
+                "deterministic = mesh-invariant: a step of %lld rows cannot be divided into "
                 "batch.groups = %lld; %lld rows can",
                 (long long)rows, (long long)r->groups,
                 (long long)((rows + r->groups - 1) / r->groups * r->groups));

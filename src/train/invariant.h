@@ -35,7 +35,7 @@ typedef struct {
     int64_t n_elements;
 } lt_invariant;
 
-/* Before the model is opened: the recipe and the mesh, refused where they can not be invariant. A
+/* Before the model is opened: the recipe and the mesh, refused where they cannot be invariant. A
  * micro-batch that is not given becomes a group's rows. world NULL, or without ranks: one rank. */
 LT_MUST_USE lt_err lt_invariant_check(lt_recipe *r, const lt_world *world);
 LT_MUST_USE lt_err lt_invariant_open(lt_invariant *v, const lt_recipe *r, lt_world *world,

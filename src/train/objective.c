@@ -37,7 +37,7 @@ lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
             char kind[LT_OPTION_STR_BYTES];
             lt_option_text(lt_option_find(&lt_recipe_table, "objective.kind"), r, kind,
                            sizeof kind);
-            LT_FAIL(LT_ERR_UNSUPPORTED, "objective.kind = %s with %s: not built", kind,
+            LT_FAIL(LT_ERR_UNSUPPORTED, "objective.kind = %s with %s: not supported", kind,
                     refused[i].what);
         }
     }
@@ -63,7 +63,7 @@ lt_err lt_objective_open(lt_training *t) {
     if (s->n_experts > 0 && (s->moe_aux_coef > 0.0f || s->moe_z_coef > 0.0f)) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "objective.kind with model.aux_coef = %g and model.router_z_coef = %g: losses of "
-                "the router are not built beside an objective; 0 leaves them out",
+                "the router are not supported beside an objective; 0 leaves them out",
                 (double)s->moe_aux_coef, (double)s->moe_z_coef);
     }
     o->tokens = malloc(all * sizeof *o->tokens);

@@ -86,7 +86,7 @@ typedef struct lt_objective {
     void (*close)(void *of);
 } lt_objective;
 
-/* What an objective does not go with; mesh NULL: one rank. UNSUPPORTED: it is not built. A recipe
+/* UNSUPPORTED: an option or a mesh (NULL: one rank) that does not work with the objective. A recipe
  * without an objective passes. */
 LT_MUST_USE lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh);
 

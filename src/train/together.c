@@ -57,8 +57,9 @@ static lt_err check_one(const char *name, const lt_recipe *r) {
     }
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].asked) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "adapter %s: several adapters at once with %s: not built",
-                    name, refused[i].what);
+            LT_FAIL(LT_ERR_UNSUPPORTED,
+                    "adapter %s: several adapters at once with %s: not supported", name,
+                    refused[i].what);
         }
     }
     return LT_OK;

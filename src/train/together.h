@@ -33,7 +33,7 @@ typedef struct {
 /* May each adapter have a value of its own for this option of a recipe? */
 bool lt_together_own(const lt_option *row);
 
-/* UNSUPPORTED: a recipe asks for what is not built for adapters that are trained together. */
+/* UNSUPPORTED: a recipe asks for what is not supported for adapters that are trained together. */
 LT_MUST_USE lt_err lt_together_check(const lt_named_recipe *named, int n);
 
 /* Trains them to their ends, on the mesh of their recipes. micro: most rows of all in one pass of a

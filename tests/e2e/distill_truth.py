@@ -150,7 +150,7 @@ with tempfile.TemporaryDirectory() as work:
             ("answers of the student without a teacher", "words", {"distill.on_policy": 0.5}, "need distill.teacher"), ("another temperature than the files'", "words", {"distill.temperature": 2}, "at temperature 1, distill.temperature is 2"),
             ("files of a validation are missing", "words", {"data.valid": chat}, "needs distill.valid_logprobs"), ("answers as long as the rows", "on-policy", {"distill.tokens": 112}, "leaves no room for a question"),
             ("an option of files", "forward", {"distill.rest": "renormalise"}, "--distill.rest renormalise has no effect: it needs distill.logprobs"), ("an option of distillation", "forward", {"objective.kind": "sft", "distill.beta": 1}, "it needs objective.kind = distill"),
-            ("weights of files", "forward", {"data.train": f"{chat}:2"}, "not built"), ("shards of tokens", "forward", {"data.train": f"{chat},data/none.bin"}, "learns from conversations"), ("fp8", "forward", {"model.fp8": "blockwise"}, "not built"),
+            ("weights of files", "forward", {"data.train": f"{chat}:2"}, "not supported"), ("shards of tokens", "forward", {"data.train": f"{chat},data/none.bin"}, "learns from conversations"), ("fp8", "forward", {"model.fp8": "blockwise"}, "not supported"),
             ("a share of all", "forward", {"distill.labels": 1}, "distill.labels")):
         no = train(f"{work}/no", name, **more)
         check(f"refused by name: {what}", "" if no.returncode in (1, 2) and wanted in no.stderr else f"{no.returncode}: {no.stderr[-400:]}")

@@ -170,7 +170,7 @@ def refusals(h):
     for more, says in ((("--hosts", "a:0"), "a machine has 1 to 256 ranks"), (("--hosts", "a:2,a:1"), "a and a are the same machine; a:3"), (("--hosts", "a,,b"), "a comma without a machine"),
                        (("--hosts", "a;b"), "not the name or the IPv4 address of a machine"), (("--hosts", "h0:2", "--ranks", "2"), "--ranks 2 beside --hosts h0:2"),
                        (("--hosts", "h0:2", "--nodes", "2"), "--nodes 2 with --hosts of 1 machines, 0 of them spare: each machine is a node, so it is 1"),
-                       (("--hosts", "h0:2", "--keep", "--retries", "1"), "--keep with --hosts: not built"),
+                       (("--hosts", "h0:2", "--keep", "--retries", "1"), "--keep with --hosts: not supported"),
                        (("--hosts", "h0:2,a:2", "--address", "10.77.0.1", "--spares", "2", "--retries", "1"), "--spares 2 of the 2 machines of --hosts: none is left for the ranks"),
                        (("--hosts", "h0:2,a:2", "--address", "10.77.0.1", "--shrink"), "--shrink needs --retries"),
                        (("--hosts", "h0:2,a:1", "--address", "10.77.0.1", "--shrink", "--retries", "1"), "h0 has 2 ranks and a 1; --nodes, --spares and --shrink need as many on each"), (("--hosts", "no.such.machine.invalid"), "has no IPv4 address here"),

@@ -221,9 +221,9 @@ with tempfile.TemporaryDirectory() as work:
 
     # Options.
     for what, name, more, wanted, code in (("an option that the objective does not read", "dpo", {"objective.margin": 1}, "--objective.margin 1 has no effect: it needs objective.kind = simpo", 1),
-                                           ("packing", "dpo", {"data.packing": "stream"}, "it needs objective.kind = sft", 1), ("fp8", "dpo", {"model.fp8": "blockwise"}, "objective.kind = dpo with model.fp8: not built", 1),
-                                           ("z-loss", "dpo", {"loss.z": 1e-4}, "objective.kind = dpo with loss.z: not built", 1),
-                                           ("no model", "dpo", {"model.init": None}, "no model.init", 1), ("weights of files", "dpo", {"data.train": f"{golden}/pairs.jsonl:2"}, "weights are not built", 1),
+                                           ("packing", "dpo", {"data.packing": "stream"}, "it needs objective.kind = sft", 1), ("fp8", "dpo", {"model.fp8": "blockwise"}, "objective.kind = dpo with model.fp8: not supported", 1),
+                                           ("z-loss", "dpo", {"loss.z": 1e-4}, "objective.kind = dpo with loss.z: not supported", 1),
+                                           ("no model", "dpo", {"model.init": None}, "no model.init", 1), ("weights of files", "dpo", {"data.train": f"{golden}/pairs.jsonl:2"}, "weights are not supported", 1),
                                            ("shards of tokens", "dpo", {"data.train": "data/none.bin"}, "learns from JSON lines", 1), ("an unknown kind", "dpo", {"objective.kind": "ppo"}, "objective.kind", 2)):
         no = train(f"{work}/no", name, **more)
         check(f"refused by name: {what}", "" if no.returncode in (1, 2) and wanted in no.stderr else f"{no.returncode}: {no.stderr[-400:]}")

@@ -108,7 +108,7 @@ for body in ({"guided_regex": "(((a{1,9}){1,9}){1,9}){1,9}"}, {"guided_regex": "
         worst, why = took, str(body)[:60]
 check(f"no grammar holds up the server: {worst:.2f} s for {why}", worst < 10)
 
-# ---- Megabytes: what can not fit is not even encoded, and nothing of it is kept ----
+# ---- Megabytes: what cannot fit is not even encoded, and nothing of it is kept ----
 before, grew = s.stats()["resident_bytes"], {}
 
 

@@ -167,7 +167,7 @@ def killed():
     s = start("--api-key", "one", "--max-running", "16")
     f = upload(s, "\n".join([line(i, 24) for i in range(n)] + ["{bad"]).encode())[1]
     b = create(s, f["id"])[1]
-    check("the input of a batch at work can not be deleted", call(s, "DELETE", f"/v1/files/{f['id']}")[0] == 400)
+    check("the input of a batch at work cannot be deleted", call(s, "DELETE", f"/v1/files/{f['id']}")[0] == 400)
     while kills < 4:
         until, end = seen + random.randrange(1, 60), time.time() + 20
         while time.time() < end and call(s, "GET", f"/v1/batches/{b['id']}")[1]["request_counts"]["completed"] < until:
@@ -215,7 +215,7 @@ def ends():
     good, bad = results(s, c)
     check("its other lines are told so, each line once", c["status"] == "cancelled" and len(good) + len(bad) == 3000 and c["request_counts"]["total"] == 3000
           and len({r["custom_id"] for r in good + bad}) == 3000 and {r["error"]["code"] for r in bad} == {"batch_cancelled"}, c)
-    check("it can not be cancelled again", call(s, "POST", f"/v1/batches/{b['id']}/cancel")[0] == 400)
+    check("it cannot be cancelled again", call(s, "POST", f"/v1/batches/{b['id']}/cancel")[0] == 400)
     b = create(s, f["id"], window="1s")[1]
     e = wait(s, b["id"], 20)
     good, bad = results(s, e)

@@ -205,7 +205,7 @@ with tempfile.TemporaryDirectory() as work:
           run("convert", other, f"{work}/no", "--dtype", "fp32"), run("serve", golden, "--lora", f"x={work}/top/adapter", "--port", "0"),
           train(f"{work}/no", **{"lora.rank": 2, "lora.dora": "true", "lora.targets": "q_proj,lm_head"}), train(f"{work}/no", **{"lora.rank": 2, "lora.targets": "q_proj,embed"})]
     check("refused by name: two in one matrix, another head, requests, DoRA, no such module", [n.stderr for n, w in zip(no, (
-        "tie_word_embeddings", "no weight of its own", "lm_head.base_layer.weight is not the base's", "lm_head.lora_A.weight belongs to no linear layer", "the output head with DoRA: not built", "it has embed_tokens,")) if n.returncode == 0 or w not in n.stderr])
+        "tie_word_embeddings", "no weight of its own", "lm_head.base_layer.weight is not the base's", "lm_head.lora_A.weight belongs to no linear layer", "the output head with DoRA: not supported", "it has embed_tokens,")) if n.returncode == 0 or w not in n.stderr])
     fresh = train(f"{work}/fresh-top", **{"lora.rank": 4, "lora.targets": "all-linear,embed_tokens,lm_head", "steps": 1})
     check("new ones begin as the model", fresh.stderr[-300:] if fresh.returncode != 0 or not math.isclose(steps_of(f"{work}/fresh-top")[0]["loss"], truth["full"][0]["loss"], rel_tol=LOSS) else "")
     fresh = train(f"{work}/fresh-dora", **{"lora.rank": 4, "lora.alpha": 8, "lora.dora": "true", "steps": 1})
@@ -225,7 +225,7 @@ with tempfile.TemporaryDirectory() as work:
                            enumerate(((dropout, {}), (dropout, {"lora.dropout": 0}), (f"{golden}/adapter-all", {"lora.dropout": 0.1}))))
     third = [steps_of(f"{work}/drops{i}")[2]["loss"] for i in range(3)] if drops.returncode == keeps.returncode == asked.returncode == 0 else drops.stderr[-300:]
     check("dropout is that of the folder, unless it is given", "" if third[0] == third[2] != third[1] and json.load(open(f"{work}/drops0/adapter/adapter_config.json"))["lora_dropout"] == 0.1 else third)
-    for name, more, wanted in (("dropout with DoRA", {"lora.dropout": 0.1, "lora.dora": "true"}, "lora.dropout and lora.dora"), ("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not built"), ("4 bits in bf16", {"lora.base": "nf4", "model.dtype": "bf16"}, "lora.base = nf4 with model.dtype = bf16 on a CPU: not built"), ("rows that are no blocks", {"lora.base": "nf4"}, "rows of 24 numbers are no whole blocks of 64"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not built"),
+    for name, more, wanted in (("dropout with DoRA", {"lora.dropout": 0.1, "lora.dora": "true"}, "lora.dropout and lora.dora"), ("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not supported"), ("4 bits in bf16", {"lora.base": "nf4", "model.dtype": "bf16"}, "lora.base = nf4 with model.dtype = bf16 on a CPU: not supported"), ("rows that are no blocks", {"lora.base": "nf4"}, "rows of 24 numbers are no whole blocks of 64"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not supported"),
                                ("a rank that is not the folder's", {"lora.init": f"{golden}/adapter-all", "lora.rank": 2}, "lora.rank = 2 was given, but lora.init"),
                                ("an unknown layer", {"lora.targets": "x_proj"}, "'x_proj' is no linear layer of llama")):
         no = train(f"{work}/no", **{"lora.rank": 4, **more})

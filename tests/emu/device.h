@@ -6,7 +6,7 @@
  *     __global__ void k(...) { ... }   the same, and an entry behind it that takes the driver's
  *                                      array of arguments
  *
- * Behind the preprocessor, so that names of macros here can not meet a kernel's own. Only what our
+ * Behind the preprocessor, so that names of macros here cannot meet a kernel's own. Only what our
  * kernels use is here; a kernel that needs more does not compile, and says what is missing.
  * Products are not contracted to fused multiply-adds (-ffp-contract=off), except where a kernel
  * says __fmaf_rn. */

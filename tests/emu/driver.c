@@ -400,7 +400,7 @@ EXPORT CUresult cuModuleLoadData(CUmodule *out, const void *image) {
     (void)close(fd);
     m->lib = whole ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
     if (m->lib == NULL) {
-        (void)fprintf(stderr, "emulated GPU: %s\n", whole ? dlerror() : "can not write the module");
+        (void)fprintf(stderr, "emulated GPU: %s\n", whole ? dlerror() : "cannot write the module");
         free(m);
         m = NULL;
     }

@@ -13,7 +13,7 @@ void emu_text_add(emu_text *t, const char *from, size_t n);
 
 /* Append the rewritten source, which a preprocessor has been over: as many lines as before, so that
  * errors and debuggers name the right ones. `ptx` is the text of the headers that have the
- * instructions. Text that can not be read is left as it is, for the compiler to say so. */
+ * instructions. Text that cannot be read is left as it is, for the compiler to say so. */
 void emu_rewrite(emu_text *out, const char *source, const char *ptx);
 
 #endif

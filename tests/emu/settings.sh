@@ -24,10 +24,10 @@ says "device 'gpu' is none of cpu[:CORES]|cuda[:N]|auto" LATEEN_CUDA_DEVICE=0 ge
 says '"index": 1' LATEEN_EMU_DEVICES=2 doctor --no-measure --json
 says "no kernels: LATEEN_NVRTC is no libnvrtc (the CUDA run-time compiler): /nonsense: cannot open" LATEEN_NVRTC=/nonsense doctor --no-measure
 says "kernels by NVRTC 12.4" LATEEN_CUDA_DEVICE= doctor --no-measure
-# Nothing is measured for a file that can not be written.
+# Nothing is measured for a file that cannot be written.
 n=$((n + 1))
 got=$(timeout 60 tests/emu/run build/lateen bench kernels --op quant --json /nonsense/rows.json 2>&1)
-if grep -qF "can not write /nonsense/rows.json: No such file or directory" <<<"$got" && ! grep -q bandwidth <<<"$got"; then
+if grep -qF "cannot write /nonsense/rows.json: No such file or directory" <<<"$got" && ! grep -q bandwidth <<<"$got"; then
     echo "ok $n - an unwritable --json is told before anything is measured"
 else
     echo "not ok $n - an unwritable --json: $(head -c 300 <<<"$got")"

@@ -308,7 +308,8 @@ static lt_err check_mesh(const bench_train_options *o) {
                   {"moments", o->moments != 0}};
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         if (others[i].given) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "bench train --mesh with --%s: not built", others[i].name);
+            LT_FAIL(LT_ERR_UNSUPPORTED, "bench train --mesh with --%s: not supported",
+                    others[i].name);
         }
     }
     if (o->steps > LT_BENCH_MESH_TURNS) {

@@ -2,7 +2,7 @@
  *
  * A decoder of Hugging Face maps a list of tokens to a list of tokens, and a Sequence runs one
  * behind the other: `decode_chain` in its source. Here each step does the same to the tokens as
- * they come, and keeps what it can not yet decide:
+ * they come, and keeps what it cannot yet decide:
  *
  *     token ─▶ step 0 ─▶ tokens ─▶ step 1 ─▶ tokens ... ─▶ text
  *

@@ -30,11 +30,11 @@ lt_err lt_machine_read(lt_machine *out) {
 
     memset(out, 0, sizeof *out);
     if (hwloc_topology_init(&topology) != 0) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "hwloc can not describe this machine");
+        LT_FAIL(LT_ERR_UNSUPPORTED, "hwloc cannot describe this machine");
     }
     if (hwloc_topology_load(topology) != 0) {
         hwloc_topology_destroy(topology);
-        LT_FAIL(LT_ERR_UNSUPPORTED, "hwloc can not read this machine's topology");
+        LT_FAIL(LT_ERR_UNSUPPORTED, "hwloc cannot read this machine's topology");
     }
     out->n_packages = at_least_one(hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PACKAGE));
     out->n_numa = at_least_one(hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE));

@@ -164,7 +164,7 @@ done:
     return good;
 }
 
-/* Best effort: a cache that can not be written costs time, not results. */
+/* Best effort: a cache that cannot be written costs time, not results. */
 static void cache_write(const lt_cubin *c, const char *path, const char *key) {
     cache_head h = {0, (uint32_t)strlen(key), (uint32_t)strlen(c->log), c->size_bytes};
     const size_t body_bytes = h.key_bytes + (size_t)h.log_bytes + 1 + c->size_bytes;
@@ -195,7 +195,7 @@ static void cache_write(const lt_cubin *c, const char *path, const char *key) {
         }
     }
     if (fd < 0) {
-        lt_log_debug("kernel cache: can not write %s: %s", path, strerror(errno));
+        lt_log_debug("kernel cache: cannot write %s: %s", path, strerror(errno));
     }
     free(image);
 }
@@ -301,7 +301,7 @@ void lt_cubin_tell(const char *arch, int n) {
     }
     if (!atomic_exchange(&told, true)) {
         lt_log_info("%skernels for %s are compiled%s%s: a first start takes a while", number, arch,
-                    kept ? " and kept in " : "; they can not be kept in ",
+                    kept ? " and kept in " : "; they cannot be kept in ",
                     kept ? dir : "the cache folder");
     }
 }
@@ -397,7 +397,7 @@ lt_err lt_cubin_costs(const lt_cubin *c, lt_kernel_cost *costs, int max, int *n)
         const char *next = strstr(name, mark), *end = next != NULL ? next : name + strlen(name);
         lt_kernel_cost *k = &costs[*n];
         if (name_end == NULL || *n == max) {
-            LT_FAIL(LT_ERR_LIMIT, "more than %d kernels in a file, or a log we can not read", max);
+            LT_FAIL(LT_ERR_LIMIT, "more than %d kernels in a file, or a log we cannot read", max);
         }
         snprintf(k->entry, sizeof k->entry, "%.*s", (int)(name_end - name), name);
         k->n_regs = number_before(name, end, "registers");

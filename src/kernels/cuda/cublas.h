@@ -45,7 +45,7 @@ typedef struct {
 } lt_cublas_args;
 
 bool lt_cublas_available(void); /* Is there a libcublasLt? */
-/* Is there one, and can it use the GPU? One newer than the driver can not. */
+/* Is there one, and can it use the GPU? One newer than the driver cannot. */
 bool lt_cublas_works(lt_cuda *c);
 
 /* A shape's descriptors and algorithm are made at its first call and kept, those of the 256 latest

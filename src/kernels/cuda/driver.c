@@ -32,7 +32,7 @@ static void load(void) {
     void *lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (lib == NULL) {
         load_failed(LT_ERR_UNSUPPORTED,
-                    "no NVIDIA driver on this machine (libcuda.so.1 can not be opened)");
+                    "no NVIDIA driver on this machine (libcuda.so.1 cannot be opened)");
         return;
     }
     /* The version first: an old driver lacks symbols, and its number says more than their names. */

@@ -240,7 +240,7 @@ static lt_err make_config(json_t **out, const lt_model_spec *spec, lt_dtype dtyp
     LT_TRY_DONE(lt_config_read(&back, config, what));
     lost = lost_field(spec, &back);
     if (lost != NULL) {
-        LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "%s: config.json of family %s can not say this model's %s",
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "%s: config.json of family %s cannot say this model's %s",
                      what, lt_family_name(spec->family), lost);
     }
     *out = config;
@@ -252,7 +252,7 @@ done:
 
 lt_err lt_model_spec_writable(const lt_model_spec *spec) {
     json_t *config = NULL;
-    LT_TRY(make_config(&config, spec, LT_F32, "this model can not be saved"));
+    LT_TRY(make_config(&config, spec, LT_F32, "this model cannot be saved"));
     json_decref(config);
     return LT_OK;
 }

@@ -52,7 +52,7 @@ struct lt_session {
     void *kv;          /* The cache, */
     lt_dtype kv_dtype; /* its type. */
     lt_tensor kv_len;  /* (n_seqs) I32 */
-    float *logits;     /* (rows, V) on a device whose memory the host can not see, else NULL. */
+    float *logits;     /* (rows, V) on a device whose memory the host cannot see, else NULL. */
     int64_t *length;   /* (n_seqs), host */
     /* (n_seqs, max_seq), host: their tokens, where those may run again; or NULL. */
     int32_t *history;

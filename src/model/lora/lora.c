@@ -346,7 +346,7 @@ static lt_err add_top(lt_lora_plan *p, const lt_model_spec *spec, const lt_param
         return LT_OK;
     }
     if (o->dora || (which == TOP_HEAD && spec->n_scores > 0)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "lora.targets: %s with %s: not built",
+        LT_FAIL(LT_ERR_UNSUPPORTED, "lora.targets: %s with %s: not supported",
                 which == TOP_EMBED ? "the embedding" : "the output head",
                 o->dora ? "DoRA" : "a score head, which takes its place");
     }
@@ -386,7 +386,7 @@ static lt_err check_dora(const lt_lora_options *o, const lt_param_table *t) {
     for (int i = 0; o->dora && i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
         if (p->role != LT_PARAM_OWN && p->n_dims == 3) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "lora.targets: experts with DoRA: not built");
+            LT_FAIL(LT_ERR_UNSUPPORTED, "lora.targets: experts with DoRA: not supported");
         }
     }
     return LT_OK;
@@ -555,7 +555,8 @@ static lt_err begin_score(lt_lora *l, const lt_model *base, lt_param_kind kind) 
         return LT_OK;
     }
     if (from.data == NULL) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "adapters beside a score head that ranks divide: not built");
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "adapters beside a score head that ranks divide: not supported");
     }
     const size_t count = (size_t)to->count, bytes = count * lt_dtype_bytes(from.dtype);
     values = malloc(count * sizeof *values + bytes);
@@ -583,10 +584,11 @@ lt_err lt_lora_open_parts(lt_lora **out, lt_model *base, const lt_lora_options *
 
     LT_ASSERT(base->lora == NULL && (parts->kept == NULL || parts->held != NULL));
     if (parts->held == NULL && !lt_param_table_is_whole(&base->table)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "adapters beside a part of a model: not built");
+        LT_FAIL(LT_ERR_UNSUPPORTED, "adapters beside a part of a model: not supported");
     }
     if (base->stored != NULL && !base->options.decoded && o->dora) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "DoRA beside weights whose products are of 8 bits: not built");
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "DoRA beside weights whose products are of 8 bits: not supported");
     }
     LT_TRY(lt_lora_plan_open(&plan, &base->spec, o, parts->model, parts->held));
     l = calloc(1, sizeof *l);
@@ -663,7 +665,7 @@ lt_err lt_lora_check_shared(const lt_lora *l) {
     };
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].asked) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "several adapters in one batch, with %s: not built",
+            LT_FAIL(LT_ERR_UNSUPPORTED, "several adapters in one batch, with %s: not supported",
                     refused[i].what);
         }
     }

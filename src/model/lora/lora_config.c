@@ -130,7 +130,7 @@ static lt_err check_keys(const json_t *config, const char *path) {
     json_object_foreach((json_t *)(uintptr_t)config, key, value) {
         if (!allowed(key, value)) {
             return refuse(path, key, value,
-                          is_known(key) ? "not built" : "not a key that is known here");
+                          is_known(key) ? "not supported" : "not a key that is known here");
         }
     }
     return LT_OK;
@@ -215,7 +215,7 @@ static lt_err load_checked(json_t **out, const char *folder, const lt_model_spec
     err = check_config(config, spec, path);
     const json_t *experts = json_object_get(config, "target_parameters");
     if (err == LT_OK && !with_experts && !lt_json_is_off(experts)) {
-        err = refuse(path, "target_parameters", experts, "not built for requests");
+        err = refuse(path, "target_parameters", experts, "not supported for requests");
     }
     if (err != LT_OK) {
         json_decref(config);
@@ -420,7 +420,7 @@ static lt_err compare(reading *r, const char *module, const lt_lora_module_confi
     if (!same) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "%s: by rank_pattern and alpha_pattern %s has rank %lld and alpha %g, others have "
-                "%lld and %g: not built for training",
+                "%lld and %g: not supported for training",
                 r->path, module, (long long)one->rank, one->alpha, (long long)r->of_all.rank,
                 r->of_all.alpha);
     }
@@ -452,7 +452,7 @@ static lt_err add_row(reading *r, const lt_name_row *row) {
     } else if (n > 0 && n < r->spec->n_layers) {
         lt_lora_short_name(module, r->spec, row);
         LT_FAIL(LT_ERR_UNSUPPORTED,
-                "%s: %s has adapters in %lld of %lld layers: not built for training", r->path,
+                "%s: %s has adapters in %lld of %lld layers: not supported for training", r->path,
                 module, (long long)n, (long long)r->spec->n_layers);
     }
     if (n > 0) {
@@ -506,9 +506,10 @@ static lt_err read_modules(reading *r) {
                 r->path, lt_family_name(r->spec->family));
     }
     if (r->uneven && found > 0) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "%s: ranks, alphas or layers of adapters differ, and experts have some: not built",
-                r->path);
+        LT_FAIL(
+            LT_ERR_UNSUPPORTED,
+            "%s: ranks, alphas or layers of adapters differ, and experts have some: not supported",
+            r->path);
     }
     if (all) {
         (void)snprintf(r->targets, sizeof r->targets, "%s", LT_LORA_ALL);

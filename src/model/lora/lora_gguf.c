@@ -108,7 +108,7 @@ lt_err lt_lora_gguf_check(const lt_gguf *g, const lt_model_spec *spec) {
     LT_TRY(check_word(g, "general.architecture", arch));
     if (lt_gguf_find(g, "adapter.alora.invocation_tokens") != NULL) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
-                "%s: adapter.alora.invocation_tokens is set, which is not built", g->name);
+                "%s: adapter.alora.invocation_tokens is set, which is not supported", g->name);
     }
     return LT_OK;
 }
@@ -276,7 +276,7 @@ lt_err lt_lora_gguf_load(lt_lora *l, const char *path) {
     if (g->n_tensors != 2 * (size_t)l->n_modules) {
         LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
                      "%s: %zu tensors, of which %d are those of linear layers, of the embedding "
-                     "and of the output head: adapters of experts are not built",
+                     "and of the output head: adapters of experts are not supported",
                      path, g->n_tensors, 2 * l->n_modules);
     }
     LT_TRY_DONE(lt_model_settle(l->params));

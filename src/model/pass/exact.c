@@ -23,7 +23,7 @@ lt_err lt_exact_check(const lt_model *m, const lt_pass_options *o) {
                     lt_pass_n_tp(o) > 1 && m->spec.qk_norm_whole}};
     for (size_t i = 0; o->exact && i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].asked) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "rl.exact with %s: not built", refused[i].what);
+            LT_FAIL(LT_ERR_UNSUPPORTED, "rl.exact with %s: not supported", refused[i].what);
         }
     }
     return LT_OK;

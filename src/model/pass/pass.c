@@ -411,7 +411,7 @@ static lt_err check_adapters(const lt_model *m, const lt_pass_options *o) {
     };
     for (size_t i = 0; has_adapters(m, o) && i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].asked) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "adapters (lora) with %s: not built", refused[i].what);
+            LT_FAIL(LT_ERR_UNSUPPORTED, "adapters (lora) with %s: not supported", refused[i].what);
         }
     }
     return LT_OK;
@@ -435,11 +435,11 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     LT_TRY(check_adapters(m, o));
     LT_TRY(lt_exact_check(m, o));
     if (o->train && m->stored != NULL && !has_adapters(m, o)) {
-        LT_FAIL(LT_ERR_STATE, "pass: weights as they are stored can not be trained");
+        LT_FAIL(LT_ERR_STATE, "pass: weights as they are stored cannot be trained");
     }
     if (o->train && !o->master_elsewhere && !lt_model_has_master(m) && !has_adapters(m, o)) {
         LT_FAIL(LT_ERR_STATE,
-                "pass: the model was opened in %s without an F32 master; it can not be trained",
+                "pass: the model was opened in %s without an F32 master; it cannot be trained",
                 lt_dtype_name(m->options.dtype));
     }
     p = calloc(1, sizeof *p);

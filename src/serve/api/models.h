@@ -55,7 +55,7 @@ typedef struct lt_model_slot {
 /* A call that waits for its model. */
 typedef struct lt_models_call {
     lt_fifo_link link;
-    /* The model is loaded (e NULL), or the call can not be answered. */
+    /* The model is loaded (e NULL), or the call cannot be answered. */
     void (*told)(struct lt_models_call *w, const lt_api_error *e);
 } lt_models_call;
 
@@ -77,7 +77,7 @@ int64_t lt_models_replies(const lt_models *m); /* Answers under way, of all mode
 
 /* A call of this model may begin now; its time of use is noted. */
 bool lt_models_ready(lt_model_slot *slot);
-/* Have the call wait. False: it can not, and e says why. */
+/* Have the call wait. False: it cannot, and e says why. */
 bool lt_models_wait(lt_models *m, lt_model_slot *slot, lt_models_call *w, lt_api_error *e);
 /* The client of a waiting call is gone. False: it does not wait any more. */
 bool lt_models_give_up(lt_models *m, lt_models_call *w);

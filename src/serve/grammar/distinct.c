@@ -402,7 +402,7 @@ lt_err lt_gdistinct_mask(lt_grammar *g, lt_gdistinct *d, int32_t config, uint32_
             }
         }
     } else if (d->expects && g->program.few_names && d->open->kind == ENTRY) {
-        return ask(&m, config, NULL); /* A token may begin what can not end. */
+        return ask(&m, config, NULL); /* A token may begin what cannot end. */
     }
     return ask(&m, config, v->several);
 }

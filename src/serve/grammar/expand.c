@@ -588,7 +588,7 @@ static lt_err filter_values(lt_gschema_reader *r, lt_gpending *p) {
     p->shape.values = left;
     p->dead = json_array_size(left) == 0;
     if (p->dead && unknown) {
-        return lt_gschema_refuse(r, "enum or const", "beside what can not be checked");
+        return lt_gschema_refuse(r, "enum or const", "beside what cannot be checked");
     }
     return LT_OK;
 }

@@ -109,7 +109,7 @@ static lt_err name_fits(lt_gschema_reader *r, const lt_gshape *s, const char *na
         json_decref(text);
         if (fits < 0) {
             r->at = p->owner;
-            return lt_gschema_refuse(r, "propertyNames", "of a kind that can not be checked");
+            return lt_gschema_refuse(r, "propertyNames", "of a kind that cannot be checked");
         }
         *out = fits > 0;
     }

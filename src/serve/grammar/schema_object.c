@@ -135,7 +135,7 @@ static lt_err chain(const order *o, lt_gid *out) {
     return lt_gast_check(o->r->g);
 }
 
-/* Members that can not be go; *never: one of them is required. */
+/* Members that cannot be go; *never: one of them is required. */
 static lt_err settle_members(lt_gschema_reader *r, const lt_gshape *s, lt_gmembers *m,
                              int64_t *n_required, bool *never) {
     size_t kept = 0;

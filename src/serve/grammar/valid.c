@@ -1,5 +1,5 @@
 /* grammar/valid.c: is a value that a schema writes out (enum, const) valid under another? JSON
- * schema's own meaning, on values that are small; what can not be told (unevaluated..., a reference
+ * schema's own meaning, on values that are small; what cannot be told (unevaluated..., a reference
  * that runs in circles) is not known. */
 #include <math.h>
 #include <stdlib.h>

@@ -155,6 +155,6 @@ async function importFile(file) {
     drawList();
     notice(n === 1 ? 'One conversation came in.' : n + ' conversations came in.');
   } catch (e) {
-    notice(`${file.name} can not be read: ${e.message}.`);
+    notice(`${file.name} cannot be read: ${e.message}.`);
   }
 }

@@ -43,7 +43,7 @@ static lt_err check_shares(const lt_recipe *r, const lt_mesh_shape *s) {
     const int64_t plane = (int64_t)s->dp * s->cp;
     if (r->deterministic != 0 && r->groups % s->dp != 0) {
         LT_FAIL(LT_ERR_ARG,
-                "deterministic = mesh-invariant: batch.groups = %lld can not be divided by dp=%d; "
+                "deterministic = mesh-invariant: batch.groups = %lld cannot be divided by dp=%d; "
                 "%lld can",
                 (long long)r->groups, s->dp, nearest_multiple(r->groups, s->dp));
     }

@@ -221,7 +221,7 @@ static void recipes_that_contradict(void **state) {
          false},
         {"rl.exact=true rl.correction=token-mask", NULL, false},
         {"rl.staleness=1 rl.correction=token-mask", NULL, false},
-        {"rl.staleness=1 rl.correction=token-mask", "with a GPU: not built", true},
+        {"rl.staleness=1 rl.correction=token-mask", "with a GPU: not supported", true},
         {"rl.staleness=1", "rl.correction = none", false},
         {"rl.staleness=1 rl.correction=token-mask rl.updates=2", "rl.updates or rl.passes over 1",
          false},

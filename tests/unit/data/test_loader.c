@@ -478,7 +478,7 @@ static void silent_tokens_are_no_labels(void **state) {
                 silent += wanted[t] != labels[t];
                 learnt += wanted[t] >= 0;
             }
-            /* Whose an EOD row's lone BOS is can not be told. */
+            /* Whose an EOD row's lone BOS is cannot be told. */
             if (o.n_sources == 1 || !o.add_eod) {
                 assert_memory_equal(wanted, batch.labels, sizeof wanted);
             }

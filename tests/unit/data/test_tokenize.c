@@ -27,7 +27,7 @@ static char folder[] = "/tmp/lateen-tokenize-XXXXXX";
 static char inputs[2][LT_PATH_BYTES];
 static const char *const input_list[] = {inputs[0], inputs[1]};
 
-/* One token a byte. The bytes "!!" can not be encoded. */
+/* One token a byte. The bytes "!!" cannot be encoded. */
 static lt_err encode_bytes(void *ctx, int worker, const char *text, size_t bytes,
                            lt_id_buffer *out) {
     (void)ctx;
@@ -35,7 +35,7 @@ static lt_err encode_bytes(void *ctx, int worker, const char *text, size_t bytes
     LT_TRY(lt_id_buffer_reserve(out, out->n + bytes));
     for (size_t i = 0; i < bytes; i++) {
         if (i > 0 && text[i] == '!' && text[i - 1] == '!') {
-            LT_FAIL(LT_ERR_FORMAT, "byte %zu can not be encoded", i);
+            LT_FAIL(LT_ERR_FORMAT, "byte %zu cannot be encoded", i);
         }
         out->ids[out->n++] = (unsigned char)text[i];
     }
@@ -340,7 +340,7 @@ static void bad_documents_are_named(void **state) {
     o.inputs = &bad;
     o.n_inputs = 1;
     assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_FORMAT);
-    assert_non_null(strstr(lt_error_message(), "bad.jsonl:2: byte 3 can not be encoded"));
+    assert_non_null(strstr(lt_error_message(), "bad.jsonl:2: byte 3 cannot be encoded"));
     assert_false(lt_file_exists(at("bad.journal"))); /* Nothing was written: nothing is left. */
     assert_false(lt_file_exists(at("bad.bin.part")));
     o.inputs = &missing;

@@ -266,7 +266,7 @@ static void refused(void **state) {
     m = open_decoded("tests/golden/sft", LT_F32);
     assert_int_equal(lt_pass_open(&p, m, &(lt_pass_options){.batch = 1, .seq = 8, .train = true}),
                      LT_ERR_STATE);
-    says("weights as they are stored can not be trained");
+    says("weights as they are stored cannot be trained");
     lt_model_close(m);
 }
 

@@ -413,7 +413,7 @@ static void other_arithmetic_than_the_architectures_is_refused(void **state) {
     refused(&s, "layers without experts");
 }
 
-/* This Gemma has an attention scale of its own, which GGUF can not say. */
+/* This Gemma has an attention scale of its own, which GGUF cannot say. */
 static void what_gguf_can_not_say_is_refused(void **state) {
     char path[64];
     lt_model *m = NULL;

@@ -114,7 +114,7 @@ static void each_key_flipped(void **state) {
         {"lora_ga_config", "{\"scale\": \"unit\"}", NULL},
         {"velora_config", "{\"num_groups\": 64}", "velora_config is {\"num_groups\": 64}"},
         {"alora_invocation_tokens", "[5]", "alora_invocation_tokens is [5]"},
-        {"use_qalora", "true", "use_qalora is true: not built"},
+        {"use_qalora", "true", "use_qalora is true: not supported"},
         {"qalora_group_size", "32", NULL},
         {"monteclora_config", "{\"num_samples\": 8}", "monteclora_config is"},
         {"layer_replication", "[[0, 2], [1, 2]]", "layer_replication is [[0, 2], [1, 2]]"},

@@ -1,7 +1,7 @@
 /* Dropout of what adapters read. Loss and gradients are those of PEFT, into which the same masks
  * are fed (golden: tools/make_lora_dropout_goldens.py), at every level of recompute; evaluation has
  * none; masks drop the share that is asked for, and those of other modules, rows, positions and
- * seeds are others; and what is not built is refused. */
+ * seeds are others; and what is not supported is refused. */
 #include "unit/model/adapters.h"
 
 #include "model/lora/adapted.h"

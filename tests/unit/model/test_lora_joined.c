@@ -1,7 +1,7 @@
 /* Several adapters of one model, trained by one pass: gradients and losses of each are those of a
  * pass over its rows alone, for adapters of other ranks, scales and modules, for batches in which
  * one of them has no rows, for each level of recompute, and recorded on a GPU where there is one.
- * What is not built is refused by name. */
+ * What is not supported is refused by name. */
 #include "unit/model/adapters.h"
 
 enum { N = 3, ROWS = 6, SEQ = 24 };

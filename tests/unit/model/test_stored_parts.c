@@ -11,7 +11,7 @@
  * them together are as far from F32 as the stored model is, and as far from that: a rounding that
  * falls the other way, for a last bit of its input, is a whole step of 8 bits, and after a few
  * layers two runs whose first products differ in their last bits round independently. So the two
- * can not be compared token by token; how far each lies from F32 can. The figures are in
+ * cannot be compared token by token; how far each lies from F32 can. The figures are in
  * docs/numerics.md; LATEEN_PARTS_TEXT=FILE.jsonl measures them on other text. */
 #include <setjmp.h>
 #include <stdarg.h>

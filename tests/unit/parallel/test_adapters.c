@@ -340,7 +340,7 @@ static void experts_resumed(void **state) {
     ranks_result_free(&one);
 }
 
-/* What is not built says so by its options' names. */
+/* What is not supported says so by its options' names. */
 static void refused(void **state) {
     char text[1024];
     (void)state;

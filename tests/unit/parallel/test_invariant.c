@@ -1,5 +1,5 @@
 /* deterministic = mesh-invariant: the bits of a run on 1, 2, 4 and 8 ranks, and over changes of
- * their number, are the same: gradients, losses, norms, weights. What it can not be is refused. */
+ * their number, are the same: gradients, losses, norms, weights. What it cannot be is refused. */
 #include "unit/parallel/ranks.h"
 
 #include "train/invariant.h"
@@ -53,10 +53,9 @@ static void refusals(void **state) {
         int n;
         const char *says;
     } rows[] = {
-        {"batch.size=12", NULL, 1,
-         "a step of 12 rows can not be divided into batch.groups = 8; 16"},
+        {"batch.size=12", NULL, 1, "a step of 12 rows cannot be divided into batch.groups = 8; 16"},
         {"batch.size=16 batch.groups=6", NULL, 1, "batch.groups = 6 is not a power of two"},
-        {"batch.size=24", "dp=3", 3, "batch.groups = 8 can not be divided by dp=3"},
+        {"batch.size=24", "dp=3", 3, "batch.groups = 8 cannot be divided by dp=3"},
         {"batch.size=16 mesh.zero=1", "dp=2", 2, "with mesh.zero = 0; here"},
     };
     (void)state;

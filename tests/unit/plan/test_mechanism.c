@@ -155,7 +155,7 @@ static void tensor_parallel_traffic(void **state) {
     near(lt_plan_backward_work(&j).tp_s, layers * 2.0 * 2.0 * half, 1e-9);
     /* Experts are not split: what is left is around attention. A shared expert is. */
     near(lt_plan_forward_work(&je).tp_s, layers * 2.0 * half, 1e-9);
-    /* In 8 bits the gathers halve, the sums stay in bf16; a scale a row can not be cast before. */
+    /* In 8 bits the gathers halve, the sums stay in bf16; a scale a row cannot be cast before. */
     c.stack.quantised_gather = 1;
     l.precision = LT_PLAN_FP8;
     near(lt_plan_forward_work(&j).tp_s, layers * 2.0 * 1.5 * half, 1e-9);

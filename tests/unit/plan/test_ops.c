@@ -282,7 +282,7 @@ static void gathered_inputs_are_cast_before(void **state) {
          s * (gathered * 2 * width + 5 * (2 * head + ffn / 8)), 1e-9);
     near(lt_plan_backward_work(&j).elementwise_s - lt_plan_backward_work(&j0).elementwise_s,
          s * (gathered * 2 * width + 5 * (4 * head + 2 * ffn / 8)), 1e-9);
-    l.precision = LT_PLAN_FP8ROW; /* A scale a row can not be cast before. */
+    l.precision = LT_PLAN_FP8ROW; /* A scale a row cannot be cast before. */
     near(lt_plan_forward_work(&j).elementwise_s - lt_plan_forward_work(&j0).elementwise_s,
          6 * s * (2 * width + 2 * head + ffn / 8), 1e-9);
     l.precision = LT_PLAN_FP8;

@@ -647,7 +647,7 @@ static void endings(void **state) {
     receive_all(e, 1, 0);
     assert_int_equal(a.choices[0].finish, LT_FINISH_STOP_ID);
     assert_true(a.choices[0].n <= 7 && a.choices[0].ids[a.choices[0].n - 1] == stop);
-    r.min_tokens = 20; /* The ending can not be chosen before. */
+    r.min_tokens = 20; /* The ending cannot be chosen before. */
     send(e, &r, &a);
     receive_all(e, 1, 0);
     assert_int_equal(a.choices[0].n, 20);

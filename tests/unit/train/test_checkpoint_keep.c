@@ -80,7 +80,7 @@ static void prune(void **state) {
         {"4g 8g 12s 16s", 2, 4, "4 8 12 16"}, /* keep_every keeps what it keeps. */
         {"4s 8s 12s 16s", 2, 0, "12 16"},     /* None is good: the newest. */
         {"4o 8o 12s 16s", 1, 0, "8 16"},      /* What says nothing is good. */
-        {"4g 8x 12s", 1, 0, "4 12"},          /* What can not be read is not. */
+        {"4g 8x 12s", 1, 0, "4 12"},          /* What cannot be read is not. */
         {"0g 999999999g 1000000000g 1000000001g", 2, 0, "1000000000 1000000001"},
     };
     (void)state;

@@ -106,7 +106,7 @@ static void best(void **state) {
     free(r);
 }
 
-/* A window of 8 can not hold 16: 8 are enough. */
+/* A window of 8 cannot hold 16: 8 are enough. */
 static void best_of_a_small_window(void **state) {
     lt_recipe *r = recipe(8);
     lt_guard *g = calloc(1, sizeof *g);

@@ -164,7 +164,7 @@ static void meshes_divide(void **state) {
          NULL,
          {.pp = 1, .dp = 4, .cp = 1, .tp = 1, .ep = 1}},
         {"batch.size=12 deterministic=mesh-invariant batch.groups=6",
-         "batch.groups = 6 can not be divided by dp=4; 8 can",
+         "batch.groups = 6 cannot be divided by dp=4; 8 can",
          {.pp = 1, .dp = 4, .cp = 1, .tp = 1, .ep = 1}},
         {"batch.size=12 batch.groups=6", NULL, {.pp = 1, .dp = 4, .cp = 1, .tp = 1, .ep = 1}},
         {"batch.size=12 mesh.zero=1 mesh.shard=6",
@@ -488,7 +488,7 @@ static void models_that_no_file_can_say(void **state) {
     (void)state;
     assert_int_equal(run_train("unsaid", "steps=2 model.family=llama model.qk_norm=true", NULL),
                      LT_ERR_UNSUPPORTED);
-    says("this model can not be saved: config.json of family llama can not say this model's "
+    says("this model cannot be saved: config.json of family llama cannot say this model's "
          "qk_norm");
     assert_int_equal(run_train("unsaid", "steps=2 model.family=gpt2 model.head_dim=4", NULL),
                      LT_ERR_UNSUPPORTED);

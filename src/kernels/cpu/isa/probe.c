@@ -30,7 +30,7 @@ typedef float vector __attribute__((vector_size(16)));
 #endif
 
 double NAME(lt_probe_f32, LT_ISA)(int64_t rounds, float *sink) {
-    /* x <- x * 0.5 + 0.5 stays at 1; the compiler can not know the values. */
+    /* x <- x * 0.5 + 0.5 stays at 1; the compiler cannot know the values. */
     const vector half = BROADCAST(sink[0]);
     vector x[NUM];
     union {

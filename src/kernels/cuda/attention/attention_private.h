@@ -7,7 +7,7 @@
 
 #define LT_ATTN_COUNTER_BYTES 256 /* At the start of the scratch; zero between calls. */
 
-/* NULL, or why the copy engine can not read (B, T, H, D) of 16-bit elements there. */
+/* NULL, or why the copy engine cannot read (B, T, H, D) of 16-bit elements there. */
 const char *lt_attn_tensor_refusal(const lt_tensor *t);
 lt_attn_args lt_attn_args_of(const lt_attention_args *a, lt_scratch scratch);
 /* The words that forward and backward share, as lt_attn_flags writes them. */

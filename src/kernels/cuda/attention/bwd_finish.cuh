@@ -12,7 +12,7 @@
  *           bytes is a multiple of ADDS and one for each add, and is read again until it has all of
  *           them. (Modulo ADDS: as many that are all missing behind their counts would not be told;
  *           but tiles add to a piece in different places of their walks. Sums of an earlier head
- *           can not be taken for these: zeroes are released before the first add.)
+ *           cannot be taken for these: zeroes are released before the first add.)
  * FINISH    Two warps a block, and in the end those that had the products, draw pieces in order,
  *           look at the count until it is there, read the sums, which are still in the L2, and
  *           write dQ, 16 bytes a lane.

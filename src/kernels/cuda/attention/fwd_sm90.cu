@@ -488,7 +488,7 @@ INLINE void rows_start(row_state *r, const lt_attn_args *a, const tile_pos *p, i
 }
 
 /* The compiler moves no instruction over it, as it does over an asynchronous wait: a branch, which
- * it can not know to be never taken. */
+ * it cannot know to be never taken. */
 INLINE void order_point(int positive) {
     asm volatile("{ .reg .pred p; setp.gt.s32 p, %0, 0; @!p trap; }" ::"r"(positive) : "memory");
 }

@@ -43,7 +43,7 @@ static void add_text(json_t *o, const char *key, const char *v) {
     }
 }
 
-/* What was measured so far, whatever comes. The first time before anything is: a path that can not
+/* What was measured so far, whatever comes. The first time before anything is: a path that cannot
  * be written costs no run. */
 static lt_err json_write(const lt_bench *b) {
     const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
@@ -61,7 +61,7 @@ static lt_err json_write(const lt_bench *b) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s: text of %zu rows", b->json_path, json_array_size(b->rows));
     }
     if (lt_file_write_atomic(b->json_path, text, strlen(text)) != LT_OK) {
-        LT_FAIL_DONE(LT_ERR_IO, "can not write %s: %s", b->json_path, strerror(errno));
+        LT_FAIL_DONE(LT_ERR_IO, "cannot write %s: %s", b->json_path, strerror(errno));
     }
 done:
     free(text);

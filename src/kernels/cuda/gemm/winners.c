@@ -163,7 +163,7 @@ static lt_err tune_path(char path[LT_PATH_BYTES]) {
     return lt_path_join(path, dir, "gemm.tune");
 }
 
-/* Under the lock. A file that can not be read is as good as none: the list's rules serve every
+/* Under the lock. A file that cannot be read is as good as none: the list's rules serve every
  * shape. */
 static void rows_read(void) {
     char path[LT_PATH_BYTES], *text = NULL;

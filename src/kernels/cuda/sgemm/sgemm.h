@@ -30,7 +30,7 @@ static inline int64_t lt_sgemm_pitch(int64_t cols) {
     return (cols + 3) / 4 * 4;
 }
 
-/* Scratch for copies of the operands that the copy engine can not read where they lie (base, lda or
+/* Scratch for copies of the operands that the copy engine cannot read where they lie (base, lda or
  * ldb), where the copy costs less than it gains; else 0. */
 size_t lt_sgemm_aligned_bytes(const lt_sgemm_args *a);
 

@@ -206,7 +206,7 @@ static void insert(lt_batches *b, lt_batch *t) {
     *at = t;
 }
 
-/* A batch whose results can not go on, e.g. because its input was removed, has failed. */
+/* A batch whose results cannot go on, e.g. because its input was removed, has failed. */
 static void go_on(lt_batch *t) {
     if (lt_batch_has_ended(t)) {
         return;
@@ -370,7 +370,7 @@ lt_err lt_batch_append(lt_batch *t, int which, const char *text, size_t n) {
     if (wrote != (ssize_t)n) {
         const int why = wrote < 0 ? errno : ENOSPC;
         if (ftruncate(w->fds[which], (off_t)w->sizes[which]) != 0) {
-            lt_log_error("serve: %s: its results can not be cut: %s", t->id, strerror(errno));
+            lt_log_error("serve: %s: its results cannot be cut: %s", t->id, strerror(errno));
         }
         LT_FAIL(LT_ERR_IO, "%s: results: %s", t->id, strerror(why));
     }

@@ -22,7 +22,7 @@
  * and its request runs again; the others do not. So each line of the input is answered exactly once
  * in the two files, whenever the server died. They become files of /v1/files when the batch ends.
  *
- * Validation reads the input a slice at a time; a line that can not be a request goes to the
+ * Validation reads the input a slice at a time; a line that cannot be a request goes to the
  * errors. The requests then enter through the endpoints' own handlers, on connections without a
  * socket (http.h), a few more at a time than the engine can run: batches take turns, line by line.
  *

@@ -288,7 +288,7 @@ static bool is_new(lt_batch_work *w, const char *custom_id) {
     return true;
 }
 
-/* False: the error can not be written now. */
+/* False: the error cannot be written now. */
 static bool validate_line(lt_batch *t, const char *text, size_t n) {
     lt_batch_work *w = t->work;
     unsigned char *state = &w->states[w->n_valid];

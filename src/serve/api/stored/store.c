@@ -121,7 +121,7 @@ static bool is_match(const lt_stored *e, const char *prefix, const char *owner) 
 
 /* ---- The door ---- */
 
-/* An entry that is in no list yet; NULL: it can not fit, or there is no memory. */
+/* An entry that is in no list yet; NULL: it cannot fit, or there is no memory. */
 static lt_stored *made(const lt_store *s, const char *id, const char *owner, lt_stored *previous,
                        const char *text, size_t n) {
     const size_t owner_n = strlen(owner) + 1, bytes = sizeof(lt_stored) + owner_n + n + 1;
