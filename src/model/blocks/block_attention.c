@@ -223,6 +223,7 @@ lt_err lt_attention_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, con
                               lt_recompute level) {
     const lt_layer_spec l = lt_exec_layer(r, layer);
     const lt_norm norm = norm1(layer, t), post = post_norm(layer, t);
+    const lt_attention_args fwd = attention_args(r, &l, layer, t);
     lt_tensor dproj = b->dx;
 
     /* Redo what was dropped: h1, and q and k behind their norm. */
@@ -230,6 +231,7 @@ lt_err lt_attention_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, con
         LT_TRY(lt_block_again(r, &l, &norm, t->h1, t->x_in));
         LT_TRY(l.qk_norm ? qk_fwd(r, &l, layer, t) : LT_OK);
     }
+    LT_TRY(lt_context_attention_begin(r, &fwd));
     LT_TRY(lt_block_end_bwd(r, &l, &post, b, t->proj, &dproj));
     LT_TRY(lt_tp_linear_bwd_gathered(r, b->datt, r->n_tp > 1 ? b->branch : dproj, dproj, t->att,
                                      LT_PARAM_ATTN_OUT, LT_PARAM_ATTN_OUT_BIAS, layer));
@@ -240,7 +242,7 @@ lt_err lt_attention_block_bwd(lt_exec *r, int layer, const lt_layer_acts *t, con
                                     .dsinks = lt_exec_gradient(r, LT_PARAM_SINKS, layer),
                                     .delta = b->delta,
                                     .dout = lt_heads(r, &b->datt, 0, l.n_heads, l.value_dim),
-                                    .fwd = attention_args(r, &l, layer, t)}));
+                                    .fwd = fwd}));
     LT_TRY(qk_bwd(r, &l, layer, t, b));
     LT_TRY(lt_tp_linear_bwd_scattered(r, b->dh, b->dqkv, qkv_input(r, &l, t), LT_PARAM_QKV,
                                       LT_PARAM_QKV_BIAS, layer));

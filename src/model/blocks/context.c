@@ -300,3 +300,11 @@ lt_err lt_context_attention_bwd(lt_exec *r, const lt_attention_bwd_args *a) {
            : r->context->kind == LT_CONTEXT_RING  ? lt_context_ring_bwd(r, a)
                                                   : lt_context_gather_bwd(r, a);
 }
+
+/* One verb at a time is under way, and tp has its own in between. */
+lt_err lt_context_attention_begin(lt_exec *r, const lt_attention_args *a) {
+    return r->shared == NULL && r->context != NULL && r->context->kind == LT_CONTEXT_GATHER &&
+                   r->n_tp == 1
+               ? lt_context_gather_begin(r, a)
+               : LT_OK;
+}

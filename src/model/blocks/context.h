@@ -38,6 +38,7 @@ typedef struct lt_context {
     lt_group *group;
     lt_context_kind kind;
     int n, rank;
+    bool begun; /* The gather of a backward pass is under way. */
     /* Scratch of one attention call; which are there depends on the kind. */
     void *mine, *sent, *received, *whole, *dwhole, *part, *out, *dout;
     float *acc, *dq_acc, *lse, *travel[2];
@@ -61,6 +62,9 @@ void lt_context_set(lt_context *c, const lt_pass_options *o);
  * (r->context NULL) they are the ops themselves. */
 LT_MUST_USE lt_err lt_context_attention_fwd(lt_exec *r, const lt_attention_args *a);
 LT_MUST_USE lt_err lt_context_attention_bwd(lt_exec *r, const lt_attention_bwd_args *a);
+/* May be called before lt_context_attention_bwd, with its arguments of the forward pass: keys and
+ * values of other ranks then come beside what is computed in between. */
+LT_MUST_USE lt_err lt_context_attention_begin(lt_exec *r, const lt_attention_args *a);
 
 /* This rank's columns of rows (n_rows, seq) of 4-byte values, in place: what was at [row * seq + t]
  * of the whole goes to [row * (seq / n) + local t]. seq must be a multiple of 2n. */
@@ -93,6 +97,7 @@ LT_MUST_USE lt_err lt_context_starts(lt_exec *r, lt_tensor *out);
 
 /* context_gather.c, context_ulysses.c, context_ring.c. */
 LT_MUST_USE lt_err lt_context_gather_fwd(lt_exec *r, const lt_attention_args *a);
+LT_MUST_USE lt_err lt_context_gather_begin(lt_exec *r, const lt_attention_args *a);
 LT_MUST_USE lt_err lt_context_gather_bwd(lt_exec *r, const lt_attention_bwd_args *a);
 LT_MUST_USE lt_err lt_context_ulysses_fwd(lt_exec *r, const lt_attention_args *a);
 LT_MUST_USE lt_err lt_context_ulysses_bwd(lt_exec *r, const lt_attention_bwd_args *a);
