@@ -36,7 +36,6 @@
 #define MAGIC 0x6c617465656e7331u
 /* A power of two, more than the messages that a rank can have under way to another. */
 #define OFFERS      512
-#define REQUESTS    (LT_COMM_AHEAD + 2 * LT_SHM_MOST_RANKS)
 #define RINGS_BYTES ((size_t)64 << 20) /* All rings together, within the limits of each. */
 #define RING_LEAST  ((size_t)32 << 10)
 #define RING_MOST   ((size_t)512 << 10)
@@ -83,8 +82,8 @@ typedef struct {
 typedef struct {
     offer waiting[OFFERS]; /* Offers without a matching receive, oldest first. */
     int n_waiting;
-    uint32_t n_offers, n_grants; /* Those of the other rank, read so far. */
-    int32_t posted[REQUESTS];    /* Receives without a matching offer, oldest first. */
+    uint32_t n_offers, n_grants;           /* Those of the other rank, read so far. */
+    int32_t posted[LT_SHM_MOST_TRANSFERS]; /* Receives without a matching offer, oldest first. */
     int n_posted;
     queue sends, receives; /* Granted. */
 } peer;
@@ -93,7 +92,7 @@ typedef struct {
     segment_head *head;
     size_t bytes;
     int rank, n;
-    request requests[REQUESTS];
+    request requests[LT_SHM_MOST_TRANSFERS];
     peer *peers; /* (n) */
     lt_rounds rounds;
     lt_comm_store *store;
@@ -255,7 +254,7 @@ static int32_t take_request(shm_world *w, request r) {
     int32_t id = 0;
     while (w->requests[id].used) {
         id++;
-        LT_ASSERT(id < REQUESTS); /* There are fewer calls than slots. */
+        LT_ASSERT(id < LT_SHM_MOST_TRANSFERS); /* There are fewer calls than slots. */
     }
     w->requests[id] = r;
     w->requests[id].used = true;

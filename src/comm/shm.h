@@ -6,6 +6,9 @@
 #include "comm/store.h"
 
 #define LT_SHM_MOST_RANKS 256
+/* Transfers that a rank has under way at most: one for each call, and those of a collective to and
+ * from every rank. */
+#define LT_SHM_MOST_TRANSFERS (LT_COMM_AHEAD + 2 * LT_SHM_MOST_RANKS)
 
 #define LT_ENV_RANK    "LATEEN_RANK"    /* 0 to n - 1 */
 #define LT_ENV_RANKS   "LATEEN_RANKS"   /* n */

@@ -44,7 +44,6 @@
 
 #define MAGIC      0x6c617465656e7431u /* Also tells a machine of another byte order. */
 #define LANES      512
-#define REQUESTS   (LT_COMM_AHEAD + 2 * LT_SHM_MOST_RANKS)
 #define POLL_US    50
 #define AT_ONCE    ((size_t)4 << 20) /* Bytes read of one rank before the others have their turn. */
 #define STRANGERS  64
@@ -93,13 +92,13 @@ typedef struct {
     bool failed;
     head ready[LANES]; /* Receives there without a send here, oldest first. */
     int n_ready;
-    int32_t posted[REQUESTS]; /* Sends without a receive there, oldest first. */
+    int32_t posted[LT_SHM_MOST_TRANSFERS]; /* Sends without a receive there, oldest first. */
     int n_posted;
 } peer;
 
 typedef struct {
     int rank, n;
-    request requests[REQUESTS];
+    request requests[LT_SHM_MOST_TRANSFERS];
     peer *peers; /* (n) */
     lt_rounds rounds;
     lt_comm_store *store;
@@ -170,7 +169,7 @@ static void match(tcp_world *w, peer *p) {
 
 /* The receive that a frame answers; NULL: there is none such. */
 static request *answered(tcp_world *w, const peer *p, const head *h) {
-    request *r = h->id >= 0 && h->id < REQUESTS ? &w->requests[h->id] : NULL;
+    request *r = h->id >= 0 && h->id < LT_SHM_MOST_TRANSFERS ? &w->requests[h->id] : NULL;
     const bool fits = r != NULL && r->used && r->is_recv && !r->done && &w->peers[r->rank] == p &&
                       (h->kind != DATA || h->bytes == r->bytes);
     return fits ? r : NULL;
@@ -259,7 +258,7 @@ static int32_t take_request(tcp_world *w, request r) {
     int32_t id = 0;
     while (w->requests[id].used) {
         id++;
-        LT_ASSERT(id < REQUESTS); /* There are fewer calls than slots. */
+        LT_ASSERT(id < LT_SHM_MOST_TRANSFERS); /* There are fewer calls than slots. */
     }
     w->requests[id] = r;
     w->requests[id].used = true;

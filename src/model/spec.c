@@ -14,8 +14,6 @@
 #define MAX_WIDTH    ((int64_t)1 << 20)
 #define MAX_VOCAB    ((int64_t)1 << 24)
 #define MAX_SEQ      ((int64_t)1 << 26)
-#define MAX_EXPERTS  ((int64_t)1024)
-#define MAX_TOP_K    ((int64_t)64)
 #define MAX_ELEMENTS 0x1p46 /* 70 T parameters. */
 
 static lt_err in_range(const lt_model_spec *s, const char *name, int64_t value, int64_t low,
@@ -126,11 +124,12 @@ static lt_err check_numbers(const lt_model_spec *s) {
 }
 
 static lt_err check_moe(const lt_model_spec *s) {
-    LT_TRY(in_range(s, "n_experts", s->n_experts, 0, MAX_EXPERTS));
+    LT_TRY(in_range(s, "n_experts", s->n_experts, 0, LT_MOE_MAX_EXPERTS));
     if (s->n_experts == 0) {
         return LT_OK;
     }
-    LT_TRY(in_range(s, "top_k", s->top_k, 1, s->n_experts < MAX_TOP_K ? s->n_experts : MAX_TOP_K));
+    LT_TRY(in_range(s, "top_k", s->top_k, 1,
+                    s->n_experts < LT_MOE_MAX_TOP_K ? s->n_experts : LT_MOE_MAX_TOP_K));
     LT_TRY(real_in_range(s, "moe_capacity", s->moe_capacity, 0.0, 1e6));
     LT_TRY(real_in_range(s, "moe_aux_coef", (double)s->moe_aux_coef, 0.0, 1e3));
     LT_TRY(real_in_range(s, "moe_z_coef", (double)s->moe_z_coef, 0.0, 1e3));

@@ -438,6 +438,8 @@ typedef struct {
  * (R, E) from dweights (R, K), plus aux_coef and z_coef times the gradients of the two aux losses
  * (f_e is constant); aux_scale (1) F32, optional, multiplies both on the device, so that a recorded
  * graph reads its current value. */
+#define LT_MOE_MAX_EXPERTS 1024
+#define LT_MOE_MAX_TOP_K   64
 typedef struct {
     lt_tensor probs, experts, weights, slot_row, expert_start, aux, logits;
     int64_t capacity; /* 0: dropless. */

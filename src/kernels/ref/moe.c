@@ -11,8 +11,6 @@
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 
-enum { MAX_TOP_K = 64, MAX_EXPERTS = 1024 };
-
 /* Softmax of row r to probs; returns the log-sum-exp. */
 static double row_lse(const lt_tensor *logits, int64_t r) {
     double max = -INFINITY, sum = 0.0;
@@ -29,7 +27,7 @@ static double row_lse(const lt_tensor *logits, int64_t r) {
  * order like them). */
 static void choose_row(const lt_moe_route_args *a, int64_t r, double lse) {
     const int64_t n_experts = a->logits.shape[1], top_k = a->experts.shape[1];
-    bool taken[MAX_EXPERTS] = {false};
+    bool taken[LT_MOE_MAX_EXPERTS] = {false};
     double sum = 0.0;
 
     for (int64_t e = 0; e < n_experts; e++) {
@@ -76,7 +74,7 @@ static void sort_slots(const lt_moe_route_args *a) {
     }
     set_i32(&a->expert_start, n_experts, slot);
     if (a->capacity > 0) { /* 2. Dropped ones: those that come after `capacity` of their expert. */
-        int64_t seen[MAX_EXPERTS] = {0};
+        int64_t seen[LT_MOE_MAX_EXPERTS] = {0};
         for (int64_t i = 0; i < n; i++) {
             const int32_t e = get_i32(&a->experts, at2(&a->experts, i / top_k, i % top_k));
             if (seen[e]++ >= a->capacity) {
@@ -102,7 +100,7 @@ static void expert_share(double *share, const lt_tensor *experts, int64_t n_expe
 
 static void aux_losses(const lt_moe_route_args *a) {
     const int64_t n_rows_ = a->logits.shape[0], n_experts = a->logits.shape[1];
-    double share[MAX_EXPERTS], balance = 0.0, z = 0.0;
+    double share[LT_MOE_MAX_EXPERTS], balance = 0.0, z = 0.0;
 
     expert_share(share, &a->experts, n_experts);
     for (int64_t r = 0; r < n_rows_; r++) {
@@ -118,7 +116,8 @@ static void aux_losses(const lt_moe_route_args *a) {
 
 lt_err lt_ref_moe_route_fwd(lt_queue *q, const lt_moe_route_args *a) {
     (void)q;
-    LT_ASSERT(a->logits.shape[1] <= MAX_EXPERTS && a->experts.shape[1] <= a->logits.shape[1]);
+    LT_ASSERT(a->logits.shape[1] <= LT_MOE_MAX_EXPERTS &&
+              a->experts.shape[1] <= a->logits.shape[1]);
     LT_ASSERT(lt_tensor_contiguous(&a->slot_row) && lt_tensor_contiguous(&a->expert_start));
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < a->logits.shape[0]; r++) {
@@ -134,7 +133,7 @@ lt_err lt_ref_moe_route_fwd(lt_queue *q, const lt_moe_route_args *a) {
 /* dp_k of the row's chosen experts from dweights. */
 static void chosen_bwd(const lt_moe_route_bwd_args *a, int64_t r, double *dp) {
     const int64_t top_k = a->experts.shape[1];
-    double sum = 0.0, mean = 0.0, dw[MAX_TOP_K], p[MAX_TOP_K];
+    double sum = 0.0, mean = 0.0, dw[LT_MOE_MAX_TOP_K], p[LT_MOE_MAX_TOP_K];
 
     for (int64_t k = 0; k < top_k; k++) {
         const int64_t e = get_i32(&a->experts, at2(&a->experts, r, k));
@@ -155,14 +154,14 @@ static void chosen_bwd(const lt_moe_route_bwd_args *a, int64_t r, double *dp) {
 lt_err lt_ref_moe_route_bwd(lt_queue *q, const lt_moe_route_bwd_args *a) {
     const int64_t n = a->logits.shape[0], n_experts = a->logits.shape[1];
     const double scale = a->aux_scale.data != NULL ? get(&a->aux_scale, 0) : 1.0;
-    double share[MAX_EXPERTS];
+    double share[LT_MOE_MAX_EXPERTS];
 
     (void)q;
-    LT_ASSERT(n_experts <= MAX_EXPERTS && a->experts.shape[1] <= MAX_TOP_K);
+    LT_ASSERT(n_experts <= LT_MOE_MAX_EXPERTS && a->experts.shape[1] <= LT_MOE_MAX_TOP_K);
     expert_share(share, &a->experts, n_experts);
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < n; r++) {
-        double dp[MAX_EXPERTS], inner = 0.0;
+        double dp[LT_MOE_MAX_EXPERTS], inner = 0.0;
         const double z = scale * (double)a->z_coef * 2.0 * row_lse(&a->logits, r) / (double)n;
         for (int64_t e = 0; e < n_experts; e++) {
             dp[e] = scale * (double)a->aux_coef * (double)n_experts * share[e] / (double)n;

@@ -39,15 +39,13 @@ static int64_t find_slots(int64_t *slots, const lt_tensor *slot_row, int64_t n, 
     return found;
 }
 
-enum { MAX_TOP_K = 64 };
-
 lt_err lt_ref_moe_gather_bwd(lt_queue *q, const lt_moe_gather_bwd_args *a) {
     const int64_t n = n_kept(&a->expert_start);
     (void)q;
-    LT_ASSERT(a->top_k <= MAX_TOP_K);
+    LT_ASSERT(a->top_k <= LT_MOE_MAX_TOP_K);
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < a->dx.shape[0]; r++) {
-        int64_t slots[MAX_TOP_K];
+        int64_t slots[LT_MOE_MAX_TOP_K];
         const int64_t n_slots = find_slots(slots, &a->slot_row, n, r, a->top_k);
         for (int64_t c = 0; c < a->dx.shape[1]; c++) {
             double dx = a->add_dx ? get(&a->dx, at2(&a->dx, r, c)) : 0.0;
@@ -63,10 +61,10 @@ lt_err lt_ref_moe_gather_bwd(lt_queue *q, const lt_moe_gather_bwd_args *a) {
 lt_err lt_ref_moe_combine_fwd(lt_queue *q, const lt_moe_combine_args *a) {
     const int64_t n = n_kept(&a->expert_start), top_k = a->weights.shape[1];
     (void)q;
-    LT_ASSERT(top_k <= MAX_TOP_K);
+    LT_ASSERT(top_k <= LT_MOE_MAX_TOP_K);
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < a->y.shape[0]; r++) {
-        int64_t slots[MAX_TOP_K];
+        int64_t slots[LT_MOE_MAX_TOP_K];
         const int64_t n_slots = find_slots(slots, &a->slot_row, n, r, top_k);
         for (int64_t c = 0; c < a->y.shape[1]; c++) {
             double y = 0.0;

@@ -196,6 +196,8 @@ bool lt_lora_target_is(const char *target, size_t length, const char *module);
 
 /* ---- Files of PEFT (lora_config.c, lora_files.c) ---- */
 
+#define LT_LORA_TARGETS_BYTES 4096 /* Of a list of modules that a file adapts: "q_proj,v_proj". */
+
 #define LT_LORA_CONFIG  "adapter_config.json"
 #define LT_LORA_WEIGHTS "adapter_model.safetensors"
 /* Name of a module's matrix A or B. */

@@ -33,9 +33,8 @@
 #include "model/lora/lora.h"
 #include "model/names.h"
 
-#define CONFIG_BYTES  ((size_t)4 << 20)
-#define TARGETS_BYTES 4096
-#define MATCH_LIMIT   100000 /* Steps of an expression over one name; 100 are usual. */
+#define CONFIG_BYTES ((size_t)4 << 20)
+#define MATCH_LIMIT  100000 /* Steps of an expression over one name; 100 are usual. */
 
 /* ---- Keys ---- */
 
@@ -402,7 +401,7 @@ typedef struct {
     const json_t *config;
     const lt_model_spec *spec;
     const char *path;
-    char targets[TARGETS_BYTES]; /* "q_proj,v_proj" */
+    char targets[LT_LORA_TARGETS_BYTES];
     lt_lora_module_config of_all;
     /* of_all has the rank and alpha of those before; where they are uneven, their largest rank. */
     bool any;

@@ -16,8 +16,6 @@
 #include "model/files/stored_weights.h"
 #include "tensor/block.h"
 
-#define TARGETS_BYTES 4096
-
 /* ---- Names ---- */
 
 /* The name of a module's weight in a GGUF; false: it has none of its own. */
@@ -147,7 +145,7 @@ static lt_err add_row(lt_lora_config *c, char *targets, const lt_gguf *g, const 
                 (long long)n, (long long)spec->n_layers);
     }
     if (n > 0) {
-        (void)snprintf(targets + strlen(targets), TARGETS_BYTES - strlen(targets), "%s%s",
+        (void)snprintf(targets + strlen(targets), LT_LORA_TARGETS_BYTES - strlen(targets), "%s%s",
                        targets[0] != '\0' ? "," : "", name);
     }
     return LT_OK;
@@ -156,7 +154,7 @@ static lt_err add_row(lt_lora_config *c, char *targets, const lt_gguf *g, const 
 lt_err lt_lora_gguf_config_read(lt_lora_config *out, const char *path, const lt_model_spec *spec) {
     lt_err err = LT_OK;
     const lt_family_row *family = lt_family_get(spec->family);
-    char targets[TARGETS_BYTES] = "";
+    char targets[LT_LORA_TARGETS_BYTES] = "";
     lt_param_table base = {0};
     lt_gguf *g = NULL;
     lt_lora_config c = {.targets = NULL};

@@ -13,11 +13,8 @@
 
 #include <math.h>
 
-#define MAX_EXPERTS 1024 /* As the reference. */
-#define MAX_TOP_K   64
-
 typedef struct {
-    float values[MAX_EXPERTS + 16];
+    float values[LT_MOE_MAX_EXPERTS + 16];
 } expert_row;
 
 /* Softmax of a row of logits into p (padded with zeros to a whole vector); returns its
@@ -52,7 +49,7 @@ static void choose(const lt_moe_route_args *a, int64_t r, const expert_row *p) {
     const int64_t top_k = a->experts.shape[1];
     int32_t *experts = (int32_t *)a->experts.data + r * a->experts.stride[0];
     float *weights = (float *)a->weights.data + r * a->weights.stride[0];
-    bool taken[MAX_EXPERTS] = {false};
+    bool taken[LT_MOE_MAX_EXPERTS] = {false};
     float sum = 0.0f;
     for (int64_t k = 0; k < top_k; k++) {
         int64_t best = -1;
@@ -78,8 +75,8 @@ static void sort_slots(const lt_moe_route_args *a) {
     const int64_t rows = a->logits.shape[0];
     int32_t *slot_row = a->slot_row.data;
     int32_t *start = a->expert_start.data;
-    int64_t count[MAX_EXPERTS] = {0};
-    int64_t next[MAX_EXPERTS];
+    int64_t count[LT_MOE_MAX_EXPERTS] = {0};
+    int64_t next[LT_MOE_MAX_EXPERTS];
     int64_t total = 0;
     for (int64_t r = 0; r < rows; r++) {
         const int32_t *experts = (const int32_t *)a->experts.data + r * a->experts.stride[0];
@@ -128,7 +125,7 @@ lt_err LT_ISA_NAME(lt_cpu_moe_route_fwd)(lt_queue *q, const void *args) {
     const int64_t n_chunks = row_chunks(rows);
     double *sums = NULL; /* (n_chunks, n_experts + 1): of the probabilities, and of lse^2. */
     (void)q;
-    LT_ASSERT(n_experts <= MAX_EXPERTS && a->experts.shape[1] <= n_experts);
+    LT_ASSERT(n_experts <= LT_MOE_MAX_EXPERTS && a->experts.shape[1] <= n_experts);
     LT_TRY(lt_cpu_scratch(&sums, LT_CPU_SLOT_PARTIAL,
                           (size_t)(n_chunks * (n_experts + 1)) * sizeof *sums));
 #pragma omp parallel for schedule(static) if (rows * n_experts > PARALLEL_MIN)
@@ -149,7 +146,7 @@ lt_err LT_ISA_NAME(lt_cpu_moe_route_fwd)(lt_queue *q, const void *args) {
         }
     }
     if (a->aux.data != NULL) {
-        double share[MAX_EXPERTS];
+        double share[LT_MOE_MAX_EXPERTS];
         double aux[2] = {0.0, 0.0};
         expert_share(share, &a->experts, n_experts);
         for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
@@ -191,9 +188,9 @@ lt_err LT_ISA_NAME(lt_cpu_moe_route_bwd)(lt_queue *q, const void *args) {
     const int64_t n = a->logits.shape[1];
     const float scale = a->aux_scale.data != NULL ? *(const float *)a->aux_scale.data : 1.0f,
                 aux_coef = a->aux_coef * scale, z_coef = a->z_coef * scale;
-    double share[MAX_EXPERTS];
+    double share[LT_MOE_MAX_EXPERTS];
     (void)q;
-    LT_ASSERT(n <= MAX_EXPERTS && a->experts.shape[1] <= MAX_TOP_K);
+    LT_ASSERT(n <= LT_MOE_MAX_EXPERTS && a->experts.shape[1] <= LT_MOE_MAX_TOP_K);
     expert_share(share, &a->experts, n);
 #pragma omp parallel for schedule(static) if (rows * n > PARALLEL_MIN)
     for (int64_t r = 0; r < rows; r++) {
@@ -251,8 +248,8 @@ lt_err LT_ISA_NAME(lt_cpu_moe_gather_fwd)(lt_queue *q, const void *args) {
 LT_INLINE void sum_slots(const lt_tensor *dst, int64_t r, bool add, const lt_tensor *rows,
                          const int32_t *slots, const float *weights, int64_t top_k,
                          const lt_dtype dtype) {
-    int32_t order[MAX_TOP_K];
-    float w[MAX_TOP_K];
+    int32_t order[LT_MOE_MAX_TOP_K];
+    float w[LT_MOE_MAX_TOP_K];
     int64_t n_slots = 0;
     for (int64_t k = 0; k < top_k; k++) { /* Insertion sort of at most K slots. */
         if (slots[r * top_k + k] >= 0) {
@@ -292,7 +289,7 @@ lt_err LT_ISA_NAME(lt_cpu_moe_gather_bwd)(lt_queue *q, const void *args) {
     int32_t *slots = NULL;
     int64_t n;
     (void)q;
-    LT_ASSERT(a->top_k <= MAX_TOP_K);
+    LT_ASSERT(a->top_k <= LT_MOE_MAX_TOP_K);
     LT_TRY(find_slots(&slots, &n, &a->slot_row, &a->expert_start, a->dx.shape[0] * a->top_k));
     BY_DTYPE(a->dx.dtype, gather_bwd_rows, a, slots);
     return LT_OK;
@@ -314,7 +311,7 @@ lt_err LT_ISA_NAME(lt_cpu_moe_combine_fwd)(lt_queue *q, const void *args) {
     int32_t *slots = NULL;
     int64_t n;
     (void)q;
-    LT_ASSERT(top_k <= MAX_TOP_K);
+    LT_ASSERT(top_k <= LT_MOE_MAX_TOP_K);
     LT_TRY(find_slots(&slots, &n, &a->slot_row, &a->expert_start, a->y.shape[0] * top_k));
     BY_DTYPE(a->y.dtype, combine_rows, a, slots);
     return LT_OK;

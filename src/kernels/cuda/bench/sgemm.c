@@ -7,9 +7,8 @@
 #include "kernels/cuda/bench/bench.h"
 #include "kernels/cuda/sgemm/sgemm.h"
 
-#define N_SETS     3 /* Sets of operands: at 4096 one set is 200 MB, four times the L2 cache. */
-#define REPEATS    100
-#define FMA_PER_SM 128
+#define N_SETS  3 /* Sets of operands: at 4096 one set is 200 MB, four times the L2 cache. */
+#define REPEATS 100
 /* |C - ref| / (|alpha| |A| |B| + |beta C|): fp32 sums in k order stay under sqrt(k) roundings
      * of 6e-8. */
 #define SCALED_BOUND 2e-6
@@ -277,7 +276,8 @@ static lt_err shape_time(lt_bench *b, int m, int n, int k, bool ladder) {
                                .flops = 2.0 * m * (double)n * k,
                                .peer = i == vendor,
                                .limit_is_flops = true,
-                               .limit = 2.0 * FMA_PER_SM * info->n_sms * info->clock_mhz * 1e6};
+                               .limit = 2.0 * LT_SGEMM_FMA_PER_SM * info->n_sms * info->clock_mhz *
+                                        1e6};
         if (t[i].err != LT_OK) {
             lt_bench_check(b, "sgemm", t[i].name, false, "%s", t[i].error);
             continue;

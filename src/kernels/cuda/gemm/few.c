@@ -13,7 +13,6 @@
 
 #define MOST_ROWS                                                                                  \
     64 /* At 128 x costs the L2 as much as W the memory: 0.56 to 1.0 of cuBLASLt's speed. */
-#define SM_BYTES    (227 * 1024)
 #define DEPTH       2 /* Depth of the kernel's stages: times 64 of K. */
 #define MOST_STAGES LT_FEW_MOST_STAGES
 #define HELD_BYTES  (100 * 1024) /* Bytes of weights that are on their way at once, for each SM. */
@@ -48,7 +47,8 @@ bool lt_gemm_few_fit(lt_gemm_few_tile *t, const lt_gemm_args *a, const lt_cuda_i
     const int rows = rows_of(a);
     const int64_t tiles = lt_cuda_div_up(a->n, 64 * t->groups),
                   share = lt_cuda_div_up(lt_cuda_div_up(a->k, 64 * DEPTH), t->splits);
-    const size_t room = SM_BYTES - 1024 /* the system's */, fixed = fixed_bytes(t, rows);
+    const size_t room = LT_HOPPER_SHARED_BYTES - 1024 /* the system's */,
+                 fixed = fixed_bytes(t, rows);
     int64_t stages = room > fixed ? (int64_t)((room - fixed) / stage_bytes(t, rows)) : 0,
             blocks = info->n_sms, work;
     blocks = blocks < tiles && t->splits == 1 ? blocks : tiles;

@@ -43,6 +43,9 @@ typedef struct {
  * 2-D with contiguous columns, or packed. */
 const char *lt_gemm_from_matmul(lt_gemm_args *out, const lt_matmul_args *a);
 
+/* Shared memory that a block of Hopper may have. */
+#define LT_HOPPER_SHARED_BYTES (227 * 1024)
+
 /* One specialisation of gemm_sm90.cu (its essay says what the words mean) and in how many parts K
  * is cut. */
 typedef struct {

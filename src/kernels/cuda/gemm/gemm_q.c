@@ -17,7 +17,6 @@
 #define TILE_K      128 /* tile_q.cuh */
 #define TILE_ROWS   16
 #define SLABS       4 /* Slabs of 16 columns, for each warpgroup. */
-#define SM_BYTES    (227 * 1024)
 #define MOST_STAGES LT_FEW_MOST_STAGES
 #define LEAST_STEPS 2 /* Tiles of K of a part. */
 /* Bytes of x's rows that an SM holds at once: the L2 is nearer than the memory. */
@@ -50,7 +49,8 @@ static bool fit(tile *t, const lt_matmul_args *a, const lt_cuda_tile_format *f,
     int64_t x = X_BYTES / x_stage;
     x = least(x < 4 ? 4 : x, 2 * work);
     x = least(x < 2 ? 2 : x, MOST_STAGES);
-    const int64_t room = SM_BYTES - 1024 /* the system's */ - fixed_bytes(t) - x * x_stage,
+    const int64_t room = LT_HOPPER_SHARED_BYTES - 1024 /* the system's */ - fixed_bytes(t) -
+                         x * x_stage,
                   w = least(least(room / w_stage, work), MOST_STAGES);
     t->x_stages = (int)x, t->w_stages = (int)w, t->blocks = (int)blocks * t->splits;
     t->shared_bytes = (size_t)(fixed_bytes(t) + x * x_stage + w * w_stage);

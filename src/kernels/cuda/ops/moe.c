@@ -14,11 +14,10 @@
 /* Words of the kernels, as launches and lt_specs_moe write them. */
 #define HELD_WORDS "DTYPE=fp32 W=1 HELD=%d"
 
-#define FILE_NAME   "ops/moe.cu"
-#define BIAS_FILE   "ops/moe_bias.cu"
-#define THREADS     LT_CUDA_TEAM_THREADS
-#define ROWS        8 /* A block of the routing kernels: one a warp. */
-#define MAX_EXPERTS 1024
+#define FILE_NAME "ops/moe.cu"
+#define BIAS_FILE "ops/moe_bias.cu"
+#define THREADS   LT_CUDA_TEAM_THREADS
+#define ROWS      8 /* A block of the routing kernels: one a warp. */
 #define TOTAL_BLOCKS                                                                               \
     64 /* At most, that count the experts' assignments: each ends with an atomic sum an expert. */
 #define PART_ROWS 256 /* Rows of one partial sum of probabilities. */
@@ -42,7 +41,7 @@ static const char *moe_route_fwd_refuse(const void *args, const lt_device *devic
     (void)device;
     const lt_moe_route_args *a = args;
     const lt_tensor *const f32[] = {&a->probs, &a->weights, &a->logits};
-    if (a->logits.shape[1] > MAX_EXPERTS) {
+    if (a->logits.shape[1] > LT_MOE_MAX_EXPERTS) {
         return "more than 1024 experts";
     }
     if (a->experts.shape[1] > 1 && a->experts.stride[1] != 1) {
@@ -184,7 +183,7 @@ static const char *moe_route_bwd_refuse(const void *args, const lt_device *devic
     (void)device;
     const lt_moe_route_bwd_args *a = args;
     const lt_tensor *const f32[] = {&a->dlogits, &a->dweights, &a->logits, &a->probs, &a->weights};
-    return a->logits.shape[1] > MAX_EXPERTS ? "more than 1024 experts" : refuse_f32(f32, 5);
+    return a->logits.shape[1] > LT_MOE_MAX_EXPERTS ? "more than 1024 experts" : refuse_f32(f32, 5);
 }
 static lt_err moe_route_bwd_run(lt_queue *q, const void *args) {
     lt_moe_route_bwd_args a = *(const lt_moe_route_bwd_args *)args;

@@ -17,11 +17,10 @@
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/moe_args.h"
 
-#define THREADS     256
-#define WARPS       (THREADS / WARP)
-#define MAX_EXPERTS 1024
+#define THREADS 256
+#define WARPS   (THREADS / WARP)
 #ifndef HELD
-#define HELD (MAX_EXPERTS / WARP)
+#define HELD (LT_MOE_MAX_EXPERTS / WARP)
 #endif
 #ifndef TEAM
 #define TEAM THREADS
@@ -61,9 +60,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     for (int k = 0; k < a.top_k; k++) {
         float best = NEGATIVE;
-        int where = MAX_EXPERTS;
+        int where = LT_MOE_MAX_EXPERTS;
         for (int j = 0, e = lane; e < a.experts; j++, e += WARP) {
-            if (!(taken >> j & 1u) && (where == MAX_EXPERTS || in[e] > best)) {
+            if (!(taken >> j & 1u) && (where == LT_MOE_MAX_EXPERTS || in[e] > best)) {
                 best = in[e], where = e;
             }
         }
@@ -71,8 +70,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         for (int d = WARP / 2; d > 0; d /= 2) {
             const float other = __shfl_xor_sync(ALL_LANES, best, d);
             const int there = __shfl_xor_sync(ALL_LANES, where, d);
-            if (there < MAX_EXPERTS &&
-                (where == MAX_EXPERTS || other > best || (other == best && there < where))) {
+            if (there < LT_MOE_MAX_EXPERTS &&
+                (where == LT_MOE_MAX_EXPERTS || other > best || (other == best && there < where))) {
                 best = other, where = there;
             }
         }
@@ -97,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 /* counts (blocks, E): assignments of each expert among a block's 256. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     route_count(const lt_cuda_route_count_args a) {
-    __shared__ int hist[MAX_EXPERTS];
+    __shared__ int hist[LT_MOE_MAX_EXPERTS];
     const int i = blockIdx.x * THREADS + threadIdx.x;
     wait_for_others();
     for (int e = threadIdx.x; e < a.experts; e += THREADS) {
@@ -117,7 +116,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 /* One block of 1024. counts becomes, for each block and expert, how many came before; total (E);
  * start (E + 1); dropped (blocks): before each block. */
 extern "C" __global__ void __launch_bounds__(1024) route_scan(const lt_cuda_route_scan_args a) {
-    __shared__ int kept[MAX_EXPERTS], sums[1024];
+    __shared__ int kept[LT_MOE_MAX_EXPERTS], sums[1024];
     /* A group of threads for each expert; each thread adds up a range of the blocks. */
     const int e = threadIdx.x % a.experts, part = threadIdx.x / a.experts,
               parts = min(1024 / a.experts, 32);
@@ -165,13 +164,13 @@ extern "C" __global__ void __launch_bounds__(1024) route_scan(const lt_cuda_rout
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     route_place(const lt_cuda_route_place_args a) {
-    __shared__ int of_warp[WARPS][MAX_EXPERTS], drops[WARPS];
+    __shared__ int of_warp[WARPS][LT_MOE_MAX_EXPERTS], drops[WARPS];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
               i = blockIdx.x * THREADS + threadIdx.x;
     wait_for_others();
     /* Beyond the end: nobody's like. */
     const int e = i < a.n ? a.chosen[i / a.top_k * a.ld_chosen + i % a.top_k]
-                          : MAX_EXPERTS + threadIdx.x;
+                          : LT_MOE_MAX_EXPERTS + threadIdx.x;
     const unsigned same = __match_any_sync(ALL_LANES, e), below = (1u << lane) - 1u;
     int place = 0;
     for (int at = threadIdx.x; at < WARPS * a.experts; at += THREADS) {
@@ -229,7 +228,7 @@ extern "C" __global__ void __launch_bounds__(1024) route_aux(const lt_cuda_route
  * matter. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     route_total(const lt_cuda_route_total_args a) {
-    __shared__ int hist[MAX_EXPERTS];
+    __shared__ int hist[LT_MOE_MAX_EXPERTS];
     wait_for_others();
     for (int e = threadIdx.x; e < a.experts; e += THREADS) {
         hist[e] = 0;

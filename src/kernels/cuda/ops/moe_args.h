@@ -4,6 +4,10 @@
 
 #include "kernels/cuda/common/args.h"
 
+#ifndef LT_MOE_MAX_EXPERTS /* The host has it from tensor/ops.h. */
+#define LT_MOE_MAX_EXPERTS 1024
+#endif
+
 typedef struct {
     float *probs;
     int *chosen;

@@ -21,7 +21,6 @@
 #define SM_REGISTERS    65536
 #define TMA_BOX_MAX     256 /* Elements of a box dimension. */
 #define MAX_PARTS       8
-#define FMA_PER_SM      128 /* Multiply-adds a clock. */
 #define MAX_CLUSTER     4
 #define FLAGS_BYTES     16384  /* One int a tile, or a share of it. */
 #define PARTS_BYTES_SM  196608 /* Sums that an SM's registers can hold, at most. */
@@ -171,7 +170,7 @@ static double efficiency_of(size_t row, const lt_sgemm_tile *t, double blocks) {
 static double time_us(size_t row, const lt_sgemm_tile *t, const lt_sgemm_args *a,
                       const lt_cuda_info *info) {
     /* FLOP that an SM does in a microsecond. */
-    const double per_us = 2.0 * FMA_PER_SM * info->clock_mhz;
+    const double per_us = 2.0 * LT_SGEMM_FMA_PER_SM * info->clock_mhz;
     const double sharers = t->cluster * t->parts,
                  blocks = ceil((double)tile_count(a, t) * sharers / info->n_sms),
                  fit = t->blocks_per_sm, rest = fmod(blocks, fit), rounds = floor(blocks / fit);

@@ -9,6 +9,8 @@
 
 #include "kernels/cuda/runtime.h"
 
+#define LT_SGEMM_FMA_PER_SM 128 /* Multiply-adds in F32 that an SM makes a clock. */
+
 /* Row-major: a (m, k) with rows lda apart, b (k, n) ldb, c (m, n) ldc. Any sizes from 1. With beta
  * 0, c is not read (NaN there vanishes). */
 typedef struct {
