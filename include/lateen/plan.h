@@ -43,8 +43,9 @@ typedef struct {
     /* MLA (DeepSeek); kv_rank 0 = plain attention. */
     int64_t q_rank, kv_rank, rope_dim, nope_dim, v_dim;
     int64_t mamba_heads, mamba_dim, mamba_state, mamba_groups;
-    int64_t mtp;       /* Multi-token-prediction layers. */
-    int64_t window;    /* Sliding window of half of the attention layers (gpt-oss); 0 = none. */
+    int64_t mtp;    /* Multi-token-prediction layers. */
+    int64_t window; /* Tokens that `n_windowed` of the attention layers look back; 0: none. */
+    int64_t n_windowed;
     int64_t positions; /* Learned position embeddings; 0 = rotary or ALiBi. */
     /* A token's experts come from route_limit of route_groups groups; 0: from all. */
     int64_t route_groups, route_limit;

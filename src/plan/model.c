@@ -129,9 +129,9 @@ lt_plan_params lt_plan_model_params(const lt_plan_model *m) {
 static double attention_pairs(const lt_plan_model *m, double keys) {
     const double qk = m->kv_rank > 0 ? (double)(m->nope_dim + m->rope_dim) : (double)m->head_dim;
     const double v = m->kv_rank > 0 ? (double)m->v_dim : (double)m->head_dim;
-    /* Half of the layers look back `window` tokens only. */
-    const double near = m->window > 0 ? lt_plan_min((double)m->window, keys) : keys;
-    return (double)(m->n_attn + m->mtp) * (double)m->n_heads * (qk + v) * 0.5 * (keys + near);
+    const double near = lt_plan_min((double)m->window, keys);
+    return ((double)(m->n_attn + m->mtp - m->n_windowed) * keys + (double)m->n_windowed * near) *
+           (double)m->n_heads * (qk + v);
 }
 
 double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind, int64_t seq) {
@@ -220,16 +220,18 @@ static lt_err read_sizes(lt_plan_model *m, const json_t *o, const char *what) {
 typedef struct {
     const char *type;
     bool gated, biases, tied, qkv_bias, qk_norm, learned;
-    bool ffn4;  /* intermediate_size defaults to 4 hidden_size. */
-    bool multi; /* multi_query: one key/value head. */
-    /* lt_plan_model has both: no fused kernel; sliding_window is that of half of the layers. */
-    bool unfused_act, half_windows;
+    bool ffn4;        /* intermediate_size defaults to 4 hidden_size. */
+    bool multi;       /* multi_query: one key/value head. */
+    bool unfused_act; /* No fused kernel. */
+    /* Where no layer_types say it: all layers but every n-th look back sliding_window tokens; 1: all
+     * of them, 0: none. */
+    int64_t full_every;
 } family;
 
 static const family families[] = {
     {.type = "llama", .gated = true},
-    {.type = "mistral", .gated = true},
-    {.type = "mixtral", .gated = true},
+    {.type = "mistral", .gated = true, .full_every = 1},
+    {.type = "mixtral", .gated = true, .full_every = 1},
     {.type = "qwen2", .gated = true, .qkv_bias = true},
     {.type = "qwen2_moe", .gated = true, .qkv_bias = true},
     {.type = "qwen3", .gated = true, .qk_norm = true},
@@ -238,15 +240,15 @@ static const family families[] = {
     {.type = "deepseek_v2", .gated = true},
     {.type = "deepseek_v3", .gated = true},
     {.type = "kimi_k2", .gated = true},
-    {.type = "gpt_oss", .gated = true, .qkv_bias = true, .unfused_act = true, .half_windows = true},
+    {.type = "gpt_oss", .gated = true, .qkv_bias = true, .unfused_act = true, .full_every = 2},
     {.type = "gemma", .gated = true, .tied = true},
-    {.type = "gemma2", .gated = true, .tied = true},
-    {.type = "gemma3", .gated = true, .tied = true, .qk_norm = true},
-    {.type = "gemma3_text", .gated = true, .tied = true, .qk_norm = true},
+    {.type = "gemma2", .gated = true, .tied = true, .full_every = 2},
+    {.type = "gemma3", .gated = true, .tied = true, .qk_norm = true, .full_every = 6},
+    {.type = "gemma3_text", .gated = true, .tied = true, .qk_norm = true, .full_every = 6},
     {.type = "llama4_text", .gated = true},
     {.type = "olmo2", .gated = true, .qk_norm = true},
     {.type = "olmoe", .gated = true, .qk_norm = true},
-    {.type = "phi3", .gated = true},
+    {.type = "phi3", .gated = true, .full_every = 1},
     {.type = "cohere", .gated = true, .tied = true},
     {.type = "smollm3", .gated = true, .tied = true},
     {.type = "nemotron"},
@@ -266,7 +268,7 @@ static const family families[] = {
     {.type = "opt", .biases = true, .tied = true, .learned = true, .ffn4 = true},
     {.type = "falcon", .tied = true, .ffn4 = true, .multi = true},
     {.type = "mpt", .tied = true, .ffn4 = true},
-    {.type = "starcoder2", .biases = true, .tied = true},
+    {.type = "starcoder2", .biases = true, .tied = true, .full_every = 1},
 };
 
 static const family *family_of(const char *type, const char *what) {
@@ -282,6 +284,38 @@ static const family *family_of(const char *type, const char *what) {
             what, type);
     }
     return &families[0];
+}
+
+/* How many layers look back `window` tokens only: those that layer_types says, or those of the
+ * family's pattern. */
+static lt_err read_windows(lt_plan_model *m, const json_t *o, int64_t full_every,
+                           const char *what) {
+    const json_t *types = json_object_get(o, "layer_types"), *type;
+    bool used = true;
+    size_t i;
+    LT_TRY(lt_json_bool(o, "use_sliding_window", &used, true, what));
+    if (!used || json_is_null(json_object_get(o, "sliding_window"))) {
+        return LT_OK;
+    }
+    LT_TRY(read_size(o, "sliding_window", &m->window, what));
+    LT_TRY(read_size(o, "sliding_window_pattern", &full_every, what));
+    if (m->window < 0 || full_every < 0) {
+        LT_FAIL(LT_ERR_ARG, "%s: sliding_window %lld with a pattern of %lld layers", what,
+                (long long)m->window, (long long)full_every);
+    }
+    json_array_foreach(types, i, type) {
+        const char *name = json_string_value(type);
+        m->n_windowed += name != NULL && strcmp(name, "sliding_attention") == 0;
+    }
+    if (!json_is_array(types) && m->window > 0 && full_every > 0) {
+        m->n_windowed = full_every == 1 ? m->n_layers : m->n_layers - m->n_layers / full_every;
+    }
+    if (m->n_windowed > m->n_layers) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: %lld layers of layer_types slide, num_hidden_layers is %lld",
+                what, (long long)m->n_windowed, (long long)m->n_layers);
+    }
+    m->window = m->n_windowed > 0 ? m->window : 0;
+    return LT_OK;
 }
 
 static lt_err read_family(lt_plan_model *m, const json_t *o, const char *what) {
@@ -318,9 +352,7 @@ static lt_err read_family(lt_plan_model *m, const json_t *o, const char *what) {
     }
     m->positions = f->learned ? m->max_seq : 0;
     m->unfused_act = f->unfused_act;
-    if (f->half_windows) {
-        LT_TRY(read_size(o, "sliding_window", &m->window, what));
-    }
+    LT_TRY(read_windows(m, o, f->full_every, what));
     if (m->n_experts > 0 && m->expert_ffn_width == 0) {
         m->expert_ffn_width = m->ffn_width;
     }
@@ -416,11 +448,12 @@ done:
 }
 
 void lt_plan_model_from_spec(lt_plan_model *out, const lt_model_spec *spec, const char *name) {
-    int64_t n_moe = 0, dense_width = spec->ffn_width;
+    int64_t n_moe = 0, n_windowed = 0, dense_width = spec->ffn_width;
     LT_ASSERT(out != NULL && spec != NULL && name != NULL);
     for (int64_t i = 0; i < spec->n_layers; i++) {
         const lt_layer_spec l = lt_model_layer(spec, i);
         n_moe += l.n_experts > 0;
+        n_windowed += l.window > 0;
         dense_width = l.n_experts > 0 ? dense_width : l.ffn_width;
     }
     *out = (lt_plan_model){.n_layers = spec->n_layers,
@@ -438,6 +471,7 @@ void lt_plan_model_from_spec(lt_plan_model *out, const lt_model_spec *spec, cons
                            .top_k = spec->top_k,
                            .expert_ffn_width = spec->n_experts > 0 ? spec->ffn_width : 0,
                            .window = spec->window,
+                           .n_windowed = n_windowed,
                            .positions = spec->pos == LT_POS_LEARNED ? spec->max_seq : 0,
                            .gated = spec->gated,
                            .tied = spec->tied,

@@ -214,9 +214,10 @@ static double core_efficiency(const lt_plan_cluster *c, lt_plan_attention kernel
     return forward_of[kernel][generation] * size * (backward ? 0.80 : 1.0);
 }
 
-static void attention_core(tally *t, double seqs, double seq, double heads, double qk, double v,
-                           double window) {
+static void attention_core(tally *t, double seqs, double seq, double heads, double qk, double v) {
     const lt_plan_job *j = t->j;
+    const double window = (double)j->m->window,
+                 near = j->m->n_attn > 0 ? (double)j->m->n_windowed / (double)j->m->n_attn : 0.0;
     const lt_plan_cluster *c = j->c;
     const lt_plan_attention kernel = c->stack.attention;
     const double mem = c->gpu.memory_gbps * LT_PLAN_GB * c->stack.memory;
@@ -225,7 +226,7 @@ static void attention_core(tally *t, double seqs, double seq, double heads, doub
     if (kernel != LT_PLAN_ATTENTION_UNFUSED) {
         pairs *= 0.5 * (1.0 + (1.0 - c->stack.cp_balance) * (1.0 - 1.0 / cp));
         if (window > 0 && window < seq) {
-            pairs *= 0.5 + 0.5 * lt_plan_min(1.0, 2.0 * window / seq);
+            pairs *= 1.0 - near + near * lt_plan_min(1.0, 2.0 * window / seq);
         }
     }
     flops = pairs * 2.0 * (qk + v) *
@@ -313,7 +314,7 @@ static void attention_block(tally *t) {
         linear(t, tokens, r + (double)m->rope_dim, w, 1);
         linear(t, tokens, w, h * v, 1);
         mla_up(t, tokens, h);
-        attention_core(t, (double)j->l->micro, (double)m->max_seq, h, qk, v, 0);
+        attention_core(t, (double)j->l->micro, (double)m->max_seq, h, qk, v);
         return;
     }
     t->wide = j->c->stack.wide_attention > 0;
@@ -326,7 +327,7 @@ static void attention_block(tally *t) {
     stream(t, tokens,
            (m->positions > 0 ? 0.0 : 4.0 * (h + g) * d) + (m->qk_norm ? 4.0 * (h + g) * d : 0.0),
            m->positions > 0 ? 0 : 2);
-    attention_core(t, (double)j->l->micro, (double)m->max_seq, h, d, d, (double)m->window);
+    attention_core(t, (double)j->l->micro, (double)m->max_seq, h, d, d);
 }
 
 static void activation(tally *t, double tokens, double f) {
@@ -557,7 +558,7 @@ static lt_plan_work modules_work(const lt_plan_job *j) {
         const bool mla = m->kv_rank > 0;
         attention_core(&t, (double)j->l->micro, (double)m->max_seq, h,
                        (double)(mla ? m->nope_dim + m->rope_dim : m->head_dim),
-                       (double)(mla ? m->v_dim : m->head_dim), (double)m->window);
+                       (double)(mla ? m->v_dim : m->head_dim));
     }
     if ((again & LT_PLAN_AGAIN_DENSE) != 0 && (t.count = share * (double)m->n_dense) > 0) {
         ffn(&t, tokens, w, (double)m->ffn_width / tp, 1);

@@ -24,12 +24,13 @@
 #define MEMORY_SHARE  0.90 /* Share of the GPU's memory that an engine takes. */
 #define ACTIVATION_GB 2.0
 
-static double kv_token_bytes(const lt_plan_model *m, double each) {
-    const double layers = (double)m->n_attn;
-    if (m->kv_rank > 0) {
-        return layers * (double)(m->kv_rank + m->rope_dim) * each; /* The latent is what is kept. */
-    }
-    return layers * 2.0 * (double)(m->n_kv_heads * m->head_dim) * each;
+/* Keys and values of a sequence of so many tokens; layers with a window keep that many. */
+static double kv_bytes(const lt_plan_model *m, double tokens, double each) {
+    const double width = m->kv_rank > 0 ? (double)(m->kv_rank + m->rope_dim) /* The latent. */
+                                        : 2.0 * (double)(m->n_kv_heads * m->head_dim);
+    const double near = lt_plan_min(tokens, (double)m->window);
+    return ((double)(m->n_attn - m->n_windowed) * tokens + (double)m->n_windowed * near) * width *
+           each;
 }
 
 /* Weight bytes one decode step of b tokens reads, of the whole model. */
@@ -52,7 +53,7 @@ static double step_s(const lt_plan_model *m, const lt_plan_cluster *c, const lt_
                  bandwidth = c->gpu.memory_gbps * LT_PLAN_GB * BANDWIDTH_SHARE;
     const double read = touched_bytes(m, b, each) / q->tp / bandwidth;
     const double kv_split = m->kv_rank > 0 ? 1.0 : lt_plan_min(q->tp, (double)m->n_kv_heads);
-    const double kv = b * context * kv_token_bytes(m, q->kv_bytes) / kv_split / bandwidth;
+    const double kv = b * kv_bytes(m, context, q->kv_bytes) / kv_split / bandwidth;
     const double flops = 2.0 *
                          (lt_plan_model_params(m).active - lt_plan_model_params(m).embedding) * b /
                          q->tp;
@@ -100,7 +101,7 @@ lt_plan_serve lt_plan_serve_estimate(const lt_plan_model *m, const lt_plan_clust
 
     LT_ASSERT(q->tp >= 1 && q->prompt >= 1 && q->output >= 1);
     r.weight_bytes = p.total * each;
-    r.kv_bytes_token = kv_token_bytes(m, q->kv_bytes);
+    r.kv_bytes_token = kv_bytes(m, context, q->kv_bytes) / context;
     r.fits = r.weight_bytes < room;
     if (!r.fits) {
         return r;

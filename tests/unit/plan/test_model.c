@@ -133,12 +133,12 @@ static void flops_of_attention(void **state) {
          1e-15);
     near(lt_plan_model_flops(&m, LT_PLAN_FLOPS_MODEL_CAUSAL, 100) - six_n, 3 * 2 * 3 * 8 * 100,
          1e-15);
-    m.window = 10; /* One of the two layers sees 10 keys. */
+    m.window = 10, m.n_windowed = 1; /* One of the two layers sees 10 keys. */
     near(lt_plan_model_flops(&m, LT_PLAN_FLOPS_MODEL_FULL, 100) - six_n, 6 * 3 * 8 * 110, 1e-15);
     m.window = 200;
     near(lt_plan_model_flops(&m, LT_PLAN_FLOPS_MODEL_FULL, 100) - six_n, 6 * 2 * 3 * 8 * 100,
          1e-15);
-    m.window = 0;
+    m.window = m.n_windowed = 0;
     m.mtp = 1; /* A third layer of attention, and the logits twice. */
     near(lt_plan_model_flops(&m, LT_PLAN_FLOPS_MODEL_FULL, 100) -
              lt_plan_model_flops(&m, LT_PLAN_FLOPS_SIX_N, 100),
@@ -310,7 +310,7 @@ static void families_fill_what_files_leave_out(void **state) {
     static const struct {
         const char *more;
         bool gated, tied;
-        int64_t n_kv_heads, ffn, window, shared, expert;
+        int64_t n_kv_heads, ffn, n_windowed, shared, expert;
     } rows[] = {
         {"", true, false, 4, 8, 0, 0, 0},
         {",\"tie_word_embeddings\":true", true, true, 4, 8, 0, 0, 0},
@@ -325,9 +325,23 @@ static void families_fill_what_files_leave_out(void **state) {
         {",\"multi_query\":true", true, false, 4, 8, 0, 0, 0},
         {",\"model_type\":\"falcon\",\"multi_query\":true", false, true, 1, 8, 0, 0, 0},
         {",\"model_type\":\"falcon\"", false, true, 4, 8, 0, 0, 0},
-        /* Only gpt-oss has windows in half of its layers. */
+        /* Which layers have a window: those of layer_types, or of the family's pattern. */
         {",\"sliding_window\":6", true, false, 4, 8, 0, 0, 0},
-        {",\"model_type\":\"gpt_oss\",\"sliding_window\":6", true, false, 4, 8, 6, 0, 0},
+        {",\"model_type\":\"gpt_oss\",\"sliding_window\":6", true, false, 4, 8, 1, 0, 0},
+        {",\"model_type\":\"mistral\",\"sliding_window\":6", true, false, 4, 8, 2, 0, 0},
+        {",\"model_type\":\"mistral\",\"sliding_window\":null", true, false, 4, 8, 0, 0, 0},
+        {",\"model_type\":\"gemma3\",\"sliding_window\":6", true, true, 4, 8, 2, 0, 0},
+        {",\"model_type\":\"gemma3\",\"sliding_window\":6,\"sliding_window_pattern\":2", true, true,
+         4, 8, 1, 0, 0},
+        {",\"model_type\":\"qwen3\",\"sliding_window\":6,\"use_sliding_window\":false,"
+         "\"layer_types\":[\"sliding_attention\",\"full_attention\"]",
+         true, false, 4, 8, 0, 0, 0},
+        {",\"model_type\":\"qwen3\",\"sliding_window\":6,\"use_sliding_window\":true,"
+         "\"layer_types\":[\"full_attention\",\"sliding_attention\"]",
+         true, false, 4, 8, 1, 0, 0},
+        {",\"model_type\":\"mistral\",\"sliding_window\":6,"
+         "\"layer_types\":[\"full_attention\",\"full_attention\"]",
+         true, false, 4, 8, 0, 0, 0},
         /* Experts as wide as the feed-forward part, unless the file says otherwise. */
         {",\"num_experts\":4,\"num_experts_per_tok\":4", true, false, 4, 8, 0, 0, 8},
         {",\"num_experts\":1,\"num_experts_per_tok\":1", true, false, 4, 8, 0, 0, 8},
@@ -346,12 +360,12 @@ static void families_fill_what_files_leave_out(void **state) {
         m = loaded(text, "x.json");
         if (m.gated != rows[i].gated || m.tied != rows[i].tied ||
             m.n_kv_heads != rows[i].n_kv_heads || m.ffn_width != rows[i].ffn ||
-            m.window != rows[i].window || m.shared_ffn_width != rows[i].shared ||
+            m.n_windowed != rows[i].n_windowed || m.shared_ffn_width != rows[i].shared ||
             m.expert_ffn_width != rows[i].expert) {
-            fail_msg("%s: gated %d tied %d kv_heads %lld ffn %lld window %lld shared %lld expert "
+            fail_msg("%s: gated %d tied %d kv_heads %lld ffn %lld windowed %lld shared %lld expert "
                      "%lld",
                      rows[i].more, m.gated, m.tied, (long long)m.n_kv_heads, (long long)m.ffn_width,
-                     (long long)m.window, (long long)m.shared_ffn_width,
+                     (long long)m.n_windowed, (long long)m.shared_ffn_width,
                      (long long)m.expert_ffn_width);
         }
     }

@@ -368,6 +368,25 @@ static void serving_is_near_published_figures(void **state) {
             .batch > 1024);
 }
 
+/* 24 of 32 layers keep the last 500 tokens only: of 1,500 they keep a third, so a sequence takes
+ * (8 + 24 / 3) / 32 of its memory. */
+static void layers_with_windows_keep_fewer_tokens(void **state) {
+    const lt_plan_cluster c = cluster("h100-node");
+    const lt_plan_serve_query q = {
+        .tp = 1, .prompt = 1000, .output = 1000, .precision = LT_PLAN_BF16, .kv_bytes = 2};
+    lt_plan_model m = model("llama3-8b");
+    const lt_plan_serve all = lt_plan_serve_estimate(&m, &c, &q);
+    (void)state;
+    near(all.kv_bytes_token, 32 * 2 * 8 * 128 * 2, 1e-12);
+    m.window = 500, m.n_windowed = 24;
+    const lt_plan_serve some = lt_plan_serve_estimate(&m, &c, &q);
+    near(some.kv_bytes_token, all.kv_bytes_token / 2, 1e-12);
+    near(some.kv_tokens, all.kv_tokens * 2, 1e-12);
+    assert_true(some.batch >= 2 * all.batch && some.batch <= 2 * all.batch + 1);
+    m.window = 5000; /* Longer than the sequence. */
+    near(lt_plan_serve_estimate(&m, &c, &q).kv_bytes_token, all.kv_bytes_token, 1e-12);
+}
+
 /* ---- What is searched ---- */
 
 /* 8 GPUs whose memory holds everything. */
@@ -567,6 +586,7 @@ int main(void) {
         cmocka_unit_test(schedules_are_searched_as_asked),
         cmocka_unit_test(simulated_steps_and_slow_storage),
         cmocka_unit_test(serving_is_near_published_figures),
+        cmocka_unit_test(layers_with_windows_keep_fewer_tokens),
         cmocka_unit_test(the_space_is_searched_whole),
         cmocka_unit_test(long_sequences_are_split),
         cmocka_unit_test(the_nearest_layout_is_told),

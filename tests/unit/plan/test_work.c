@@ -138,9 +138,10 @@ static void operations_are_counted(void **state) {
     (void)state;
     near(lt_plan_forward_work(&j).flops, layers * (linear + causal), 1e-12);
     near(lt_plan_backward_work(&j).flops, layers * (2 * linear + 2.5 * causal), 1e-12);
-    m.window = 256; /* A query sees 256 keys: a quarter of the mean of 1,024. */
-    near(lt_plan_forward_work(&j).flops, layers * (linear + causal * (0.5 + 0.5 * 2 * 256 / 2048)),
-         1e-12);
+    m.window = 256; /* In a quarter of the layers a query sees 256 keys of the mean of 1,024. */
+    m.n_windowed = m.n_attn / 4;
+    near(lt_plan_forward_work(&j).flops,
+         layers * (linear + causal * (0.75 + 0.25 * 2 * 256 / 2048)), 1e-12);
     m.window = 4096;
     near(lt_plan_forward_work(&j).flops, layers * (linear + causal), 1e-12);
     l.pp = 3; /* The largest stage has two of four layers. */
