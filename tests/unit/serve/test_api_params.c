@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "base/error.h"
 #include "base/json.h"
 #include "serve/api/api_params.h"
 #include "serve/api/formats/ollama.h"
@@ -51,7 +52,10 @@ static void refused(void **state) {
         const char *body, *param, *said;
     } rows[] = {
         {"{\"n\":0}", "n", "between 1 and 8"},
-        {"{\"n\":9}", "n", "is 9"},
+        {"{\"n\":9}", "n", "is 9; it must be between 1 and 8"},
+        {"{\"n\":9000000000000000000}", "n", "is 9000000000000000000;"},
+        {"{\"n\":1e300}", "n", "is 1e+300;"},
+        {"{\"model\":\"a\\u0000b\"}", "model", "holds a zero character"},
         {"{\"n\":1.5}", "n", "whole"},
         {"{\"n\":\"2\"}", "n", "a string"},
         {"{\"stream\":1}", "stream", "true or false"},
@@ -207,11 +211,132 @@ static void durations(void **state) {
     json_decref(number);
 }
 
+/* What a request that names nothing asks for: the defaults that docs/serve.md and docs/alignment.md
+ * print, and -1 where the model or the server decides. */
+static void defaults(void **state) {
+    lt_api_params a;
+    (void)state;
+    lt_api_params_defaults(&a);
+    const struct {
+        const char *name;
+        double got, want;
+    } rows[] = {{"n", (double)a.n, 1},
+                {"best_of", (double)a.best_of, -1},
+                {"temperature", a.temperature, 1},
+                {"top_p", a.top_p, 1},
+                {"top_k", (double)a.top_k, 0},
+                {"min_p", a.min_p, 0},
+                {"typical_p", a.typical_p, 1},
+                {"repetition", a.repetition, 1},
+                {"seed", (double)a.seed, -1},
+                {"max_tokens", (double)a.max_tokens, -1},
+                {"max_completion_tokens", (double)a.max_completion_tokens, -1},
+                {"top_logprobs", (double)a.top_logprobs, -1},
+                {"prompt_logprobs", (double)a.prompt_logprobs, -1},
+                {"n_probs", (double)a.n_probs, -1},
+                {"skip_special", a.skip_special, 1},
+                {"parallel_tools", a.parallel_tools, 1},
+                {"thinking_budget", (double)a.thinking_budget, -1},
+                {"add_generation_prompt", a.add_generation_prompt, 1},
+                {"include_reasoning", a.include_reasoning, 1},
+                {"dimensions", (double)a.dimensions, -1},
+                {"truncate_prompt", (double)a.truncate_prompt, -2},
+                {"parse_special", a.parse_special, 1},
+                {"repeat_last_n", (double)a.repeat_last_n, -1},
+                {"dry_base", a.dry_base, 1.75},
+                {"dry_allowed", (double)a.dry_allowed, 2},
+                {"dry_last_n", (double)a.dry_last_n, -1},
+                {"xtc_threshold", a.xtc_threshold, 0.1},
+                {"length_penalty", a.length_penalty, 1},
+                {"speculate", a.speculate, 1},
+                {"most_drafts", (double)a.most_drafts, 8},
+                {"group.n", (double)a.group.n, 1},
+                {"group.tail", a.group.tail, 0.25},
+                {"group.half_tail", a.group.half_tail, 1},
+                {"group.keep", a.group.keep, 0.5},
+                {"group.every", (double)a.group.every, 64},
+                {"group.window", (double)a.group.window, 2048},
+                {"group.warmup", (double)a.group.warmup, 16},
+                {"group.eta", a.group.eta, 0.1},
+                {"group.tau", a.group.tau, 0.95},
+                {"group.seed", (double)a.group.seed, -1},
+                {"scale", a.scale, 1},
+                {"judge.activate", a.judge.activate, 1},
+                {"judge.with_documents", a.judge.with_documents, 1},
+                {"mark.gamma", a.mark.gamma, -1},
+                {"mark.delta", a.mark.delta, -1},
+                {"control.threshold", a.control.threshold, 0.95},
+                {"control.budget", (double)a.control.budget, -1},
+                {"control.every", (double)a.control.every, 64},
+                {"control.agree", (double)a.control.agree, 3},
+                {"control.probe_tokens", (double)a.control.probe_tokens, 20},
+                {"control.alpha", a.control.alpha, 0.2},
+                {"control.delta", a.control.delta, 1e-3},
+                {"control.repetition", a.control.repetition, 0.5},
+                {"control.window", (double)a.control.window, 256},
+                {"control.folds", (double)a.control.folds, 1}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].got != rows[i].want) {
+            fail_msg("%s is %g, not %g", rows[i].name, rows[i].got, rows[i].want);
+        }
+    }
+    assert_true(a.group.round == INT64_MAX);
+}
+
+/* The status, type and code that clients act on, by what went wrong. */
+static void errors(void **state) {
+    static const struct {
+        lt_err err;
+        int status, retry_after_s;
+        const char *type, *code;
+    } rows[] = {{LT_ERR_LIMIT, 429, 1, "rate_limit_error", "queue_full"},
+                {LT_ERR_ARG, 400, 0, "invalid_request_error", NULL},
+                {LT_ERR_FORMAT, 400, 0, "invalid_request_error", NULL},
+                {LT_ERR_UNSUPPORTED, 400, 0, "invalid_request_error", NULL},
+                {LT_ERR_NOT_FOUND, 400, 0, "invalid_request_error", NULL},
+                {LT_ERR_IO, 500, 0, "server_error", NULL},
+                {LT_ERR_OOM, 500, 0, "server_error", NULL}};
+    static const struct {
+        const char *body, *code;
+    } codes[] = {{"{\"n\":\"2\"}", "invalid_type"},
+                 {"{\"n\":1.5}", "invalid_type"},
+                 {"{\"n\":0}", "invalid_value"},
+                 {"{\"stream\":1}", "invalid_type"},
+                 {"{\"model\":[]}", "invalid_type"},
+                 {"{\"audio\":{}}", "unsupported_parameter"},
+                 {"{\"no_such\":1}", "unknown_parameter"},
+                 {"{\"modalities\":[\"audio\"]}", "unsupported_value"}};
+    lt_api_error e;
+    lt_api_params a;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_int_equal(lt_error_set(rows[i].err, "why"), rows[i].err);
+        assert_false(lt_api_refuse_error(&e, "field", rows[i].err));
+        assert_int_equal(e.status, rows[i].status);
+        assert_int_equal(e.retry_after_s, rows[i].retry_after_s);
+        assert_string_equal(e.type, rows[i].type);
+        assert_true((e.code == NULL) == (rows[i].code == NULL));
+        assert_true(e.code == NULL || strcmp(e.code, rows[i].code) == 0);
+        assert_string_equal(e.param, "field");
+        assert_non_null(strstr(e.message, "why"));
+    }
+    assert_false(lt_api_refuse_oom(&e));
+    assert_true(e.status == 503 && e.retry_after_s == 1 && strcmp(e.type, "server_error") == 0);
+    for (size_t i = 0; i < sizeof codes / sizeof *codes; i++) {
+        assert_false(read(&a, codes[i].body, &e));
+        if (e.code == NULL || strcmp(e.code, codes[i].code) != 0) {
+            fail_msg("%s: code %s", codes[i].body, e.code != NULL ? e.code : "none");
+        }
+        lt_api_params_free(&a);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(good),           cmocka_unit_test(refused),
         cmocka_unit_test(unknown),        cmocka_unit_test(strings),
         cmocka_unit_test(json_read_back), cmocka_unit_test(wide_integers),
-        cmocka_unit_test(durations)};
+        cmocka_unit_test(durations),      cmocka_unit_test(defaults),
+        cmocka_unit_test(errors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

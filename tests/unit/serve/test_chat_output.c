@@ -40,6 +40,7 @@ static void items_in_order(void **state) {
     for (size_t at = 0; at < strlen(text); at++) {
         lt_chat_output_token(&c);
         assert_int_equal(c.reasoning_tokens, at < 7 ? 0 : at < 18 ? at - 6 : 11);
+        c.logs.n = at + 1; /* Each byte is a token. */
         lt_chat_output_text(&c, text + at, 1);
     }
     assert_true(lt_chat_output_finish(&c));
@@ -47,12 +48,26 @@ static void items_in_order(void **state) {
     assert_string_equal(heard.data, "reasoning:hm|content:Yes|f:{\"a\": 1}|g:{}|content:bye");
     assert_int_equal(said->n_items, 5);
     assert_int_equal(said->n_calls, 2);
+    for (int i = 0; i < 5; i++) { /* Of each item the bytes up to its last; of calls, arguments'. */
+        static const size_t logs[5][2] = {{0, 10}, {20, 23}, {62, 70}, {122, 124}, {138, 141}};
+        assert_int_equal(said->items[i].logs_from, logs[i][0]);
+        assert_int_equal(said->items[i].logs_to, logs[i][1]);
+    }
     assert_int_equal(said->items[3].call, 1);
     assert_string_not_equal(said->items[2].id, said->items[3].id);
     assert_memory_equal(said->items[2].id, "call_", 5);
     assert_true(lt_chat_output_has(said, LT_CHAT_REASONING));
     lt_chat_output_gather(said, LT_CHAT_CONTENT, &all);
     assert_string_equal(all.data, "Yesbye");
+    lt_chat_output_close(&c);
+    c = (lt_reply_choice){.reply = &r, .logs = {.n = 1}}; /* The whole text is one token. */
+    lt_chat_output_text(&c, text, strlen(text));
+    assert_true(lt_chat_output_finish(&c));
+    said = c.state;
+    for (int i = 0; i < 5; i++) { /* The first item has it, and no other. */
+        assert_int_equal(said->items[i].logs_from, i > 0);
+        assert_int_equal(said->items[i].logs_to, 1);
+    }
     lt_chat_output_close(&c);
     lt_out_free(&heard);
     lt_out_free(&all);

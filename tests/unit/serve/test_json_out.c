@@ -57,7 +57,31 @@ static void strings(void **state) {
     lt_out_free(&o);
 }
 
+/* Texts of every length around the steps in which the buffer grows, and around the 512 bytes that
+ * formatted ones fit in: as written, with a 0 behind. */
+static void lengths(void **state) {
+    static char text[1100];
+    (void)state;
+    memset(text, 'x', sizeof text - 1);
+    for (int n = 250; n < 1030; n++) {
+        lt_json_out raw = {0}, formatted = {0};
+        lt_out_raw(&raw, text, (size_t)n - 1);
+        lt_out_raw(&raw, "y", 1);
+        lt_out_rawf(&formatted, "%.*s%c", n - 1, text, 'y');
+        assert_true(raw.n == (size_t)n && formatted.n == (size_t)n);
+        assert_memory_equal(raw.data, formatted.data, (size_t)n + 1);
+        assert_true(raw.data[n - 1] == 'y' && raw.data[n] == '\0');
+        assert_true(raw.room >= (size_t)n + 1 && raw.room <= 2 * (size_t)n + 2);
+        lt_out_clear(&raw);
+        assert_int_equal(raw.n, 0);
+        lt_out_free(&raw);
+        lt_out_free(&formatted);
+        assert_null(raw.data);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ints), cmocka_unit_test(strings)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(ints), cmocka_unit_test(strings),
+                                       cmocka_unit_test(lengths)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

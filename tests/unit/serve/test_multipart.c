@@ -110,12 +110,86 @@ static void what_is_wrong_is_said(void **state) {
     assert_non_null(strstr(why, "too many parts"));
 }
 
+/* Bounds, each at its last good value and one beyond it: a name of 255 bytes, a boundary of 70
+ * (RFC 2046), 16 lines of headers, 4,096 bytes of them. */
+static void bounds(void **state) {
+    static char name[LT_MULTIPART_NAME + 1], body[8192], line[4200];
+    static lt_multipart m;
+    const char *why = NULL;
+    (void)state;
+    for (int beyond = 0; beyond < 2; beyond++) {
+        memset(name, 'n', sizeof name);
+        name[LT_MULTIPART_NAME - 1 + beyond] = '\0';
+        snprintf(body, sizeof body, "--b\r\nContent-Disposition: x; name=\"%s\"\r\n\r\nx\r\n--b--",
+                 name);
+        assert_int_equal(read_text(&m, body, &why), beyond == 0);
+        assert_true(beyond == 0 ? strcmp(m.parts[0].name, name) == 0
+                                : strstr(why, "has no name") != NULL);
+
+        name[LT_MULTIPART_BOUNDARY + beyond] = '\0';
+        snprintf(body, sizeof body, "--%s\r\nContent-Disposition: x; name=\"a\"\r\n\r\nx\r\n--%s--",
+                 name, name);
+        assert_int_equal(read_text(&m, body, &why), beyond == 0);
+
+        strcpy(body, "--b\r\nContent-Disposition: x; name=\"a\"\r\n");
+        for (int i = 0; i < 14 + beyond; i++) { /* With the empty line that ends them: 16. */
+            strcat(body, "X: y\r\n");
+        }
+        strcat(body, "\r\nx\r\n--b--");
+        assert_int_equal(read_text(&m, body, &why), beyond == 0);
+        assert_true(beyond == 0 || strstr(why, "too many headers") != NULL);
+
+        /* The first line has 36 bytes, the last 2. */
+        memset(line, 'y', sizeof line);
+        line[4096 - 36 - 2 - 5 + beyond] = '\0';
+        snprintf(body, sizeof body,
+                 "--b\r\nContent-Disposition: x; name=\"abc\"\r\nX: %s\r\n\r\nx\r\n--b--", line);
+        assert_int_equal(strlen("Content-Disposition: x; name=\"abc\"\r\n"), 36);
+        assert_int_equal(read_text(&m, body, &why), beyond == 0);
+        assert_true(beyond == 0 || strstr(why, "or are too long") != NULL);
+    }
+}
+
+/* Parameters that are cut off, or that only look like the name. */
+static void no_names(void **state) {
+    static const char *const dispositions[] = {"x; name=\"a", "x; name=",       "x; name",
+                                               "x;name=a",    "x; names=\"a\"", "x; name=\"",
+                                               "name=\"a\"",  "x; nam"};
+    static const struct {
+        const char *disposition, *name;
+    } good[] = {
+        {"x;name=\"\\\"\"", "\""}, {"x; NAME=\"a\"", "a"}, {"x; y=\"; name=\"; name=\"b\"", "b"}};
+    static const char zero[] = "--b\r\nContent-Disposition: x; name=\"a\0c\"\r\n\r\nx\r\n--b--";
+    char body[400];
+    lt_multipart m;
+    const char *why = NULL;
+    (void)state;
+    for (size_t i = 0; i < sizeof dispositions / sizeof *dispositions; i++) {
+        snprintf(body, sizeof body, "--b\r\nContent-Disposition: %s\r\n\r\nx\r\n--b--",
+                 dispositions[i]);
+        if (read_text(&m, body, &why) || strstr(why, "has no name") == NULL) {
+            fail_msg("%s: %s", dispositions[i], why);
+        }
+    }
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        snprintf(body, sizeof body, "--b\r\nContent-Disposition: %s\r\n\r\nx\r\n--b--",
+                 good[i].disposition);
+        if (!read_text(&m, body, &why) || strcmp(m.parts[0].name, good[i].name) != 0) {
+            fail_msg("%s: %s", good[i].disposition, why);
+        }
+    }
+    assert_false(lt_multipart_read(&m, zero, sizeof zero - 1, &why));
+    assert_non_null(strstr(why, "has no name"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_form_with_a_file),
         cmocka_unit_test(names_as_clients_write_them),
         cmocka_unit_test(an_empty_part_and_a_zero_byte),
         cmocka_unit_test(what_is_wrong_is_said),
+        cmocka_unit_test(bounds),
+        cmocka_unit_test(no_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

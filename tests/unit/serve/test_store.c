@@ -230,12 +230,45 @@ static void searched_by_prefix(void **state) {
     lt_store_close(s);
 }
 
+/* The bound itself is still within it, of one text, and of one that another reader holds while its
+ * successor comes. */
+static void bytes_that_just_fit(void **state) {
+    static char text[1000];
+    lt_store *s = opened(8, 1 << 20, 100);
+    size_t one;
+    (void)state;
+    memset(text, 'x', sizeof text);
+    assert_true(lt_store_put(s, "a", "o", NULL, text, sizeof text, 0));
+    one = lt_store_get_stats(s).bytes;
+    assert_true(one >= sizeof text);
+    lt_store_close(s);
+    for (size_t less = 0; less < 2; less++) {
+        s = opened(8, one - less, 100);
+        assert_int_equal(lt_store_put(s, "a", "o", NULL, text, sizeof text, 0), less == 0);
+        lt_store_close(s);
+        s = opened(8, 2 * one - less, 100);
+        assert_true(lt_store_put(s, "a", "o", NULL, text, sizeof text, 0));
+        lt_stored *held = lt_store_hold(s, "a", "o", 0);
+        text[0] = 'y';
+        assert_int_equal(lt_store_replace(s, held, text, sizeof text, 0), less == 0);
+        text[0] = 'x';
+        lt_store_release(s, held);
+        held = lt_store_hold(s, "a", "o", 0);
+        size_t n = 0;
+        assert_int_equal(lt_stored_text(held, &n)[0], less == 0 ? 'y' : 'x');
+        lt_store_release(s, held);
+        assert_int_equal(lt_store_get_stats(s).bytes, one);
+        lt_store_close(s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(found_by_id_and_owner),
         cmocka_unit_test(longest_unused_goes_first),
         cmocka_unit_test(time_is_since_the_last_use),
         cmocka_unit_test(bytes_are_bounded),
+        cmocka_unit_test(bytes_that_just_fit),
         cmocka_unit_test(nothing_is_kept_where_nothing_may_be),
         cmocka_unit_test(turns_hold_the_ones_before),
         cmocka_unit_test(listed_in_the_order_of_putting),
