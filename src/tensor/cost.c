@@ -477,6 +477,11 @@ static lt_cost sumsq(const lt_sumsq_args *a) {
     return (lt_cost){2.0 * count(&a->x), bytes(&a->x) + (a->accumulate ? 16.0 : 8.0)};
 }
 
+/* Its operations are on integers. */
+static lt_cost hash(const lt_hash_args *a) {
+    return (lt_cost){0.0, bytes(&a->x) + bytes(&a->pieces) + bytes(&a->out)};
+}
+
 static lt_cost cast(const lt_cast_args *a) {
     return (lt_cost){0.0, bytes(&a->x) + bytes(&a->y)};
 }

@@ -618,6 +618,25 @@ typedef struct {
     bool accumulate;
 } lt_sumsq_args;
 
+/* out (n) I64: hashes of n pieces of memory. Piece i has the pieces[i][1] bytes that begin
+ * pieces[i][0] bytes behind x.data; pieces (n, 2) is I64, and any other shape and type of x only
+ * says how much is read. With w_k the 64-bit words of a piece, k = 1, 2, ..., little endian, the
+ * last one filled up with zeros:
+ *
+ *     out[i] = sum over k of mix(w_k xor k LT_HASH_STEP), modulo 2^64
+ *
+ * mix is the 64-bit finaliser of MurmurHash3 (Appleby, github.com/aappleby/smhasher, fmix64), a
+ * permutation of 64-bit numbers. So bits that flip within one word always change the hash; of any
+ * other change, such as two words that change places, it misses one in 2^64. The order of the sum
+ * does not matter, so the bits do not depend on the device. Pieces that begin at multiples of 16
+ * bytes are read fastest. */
+#define LT_HASH_STEP 0x9E3779B97F4A7C15u /* 2^64 / golden ratio (Steele et al. 2014, SplitMix). */
+#define LT_HASH_MIX1 0xFF51AFD7ED558CCDu
+#define LT_HASH_MIX2 0xC4CEB9FE1A85EC53u
+typedef struct {
+    lt_tensor out, pieces, x;
+} lt_hash_args;
+
 /* y = x converted, same shape, F32/BF16/F16. */
 typedef struct {
     lt_tensor y, x;
@@ -727,6 +746,7 @@ typedef struct {
     X(muon, lt_muon_args)                                                                          \
     X(sumsq, lt_sumsq_args)                                                                        \
     X(clip, lt_clip_args)                                                                          \
+    X(hash, lt_hash_args)                                                                          \
     X(cast, lt_cast_args)                                                                          \
     X(drop, lt_drop_args)                                                                          \
     X(cast_scaled, lt_cast_scaled_args)                                                            \

@@ -43,7 +43,10 @@ static lt_err fill(const stage *s, int tensor) {
     for (int64_t i = 0; i < t.count && t.dtype == LT_I32; i++) {
         ((int32_t *)(void *)raw)[i] = (int32_t)values[i];
     }
-    if (t.dtype != LT_I32) {
+    for (int64_t i = 0; i < t.count && t.dtype == LT_I64; i++) {
+        ((int64_t *)(void *)raw)[i] = (int64_t)values[i];
+    }
+    if (t.dtype != LT_I32 && t.dtype != LT_I64) {
         lt_convert(raw, t.dtype, values, LT_F64, (size_t)t.count);
     }
     for (int64_t i = t.count; i < total; i += t.count) {

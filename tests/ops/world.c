@@ -105,7 +105,10 @@ static void load(double *to, const unsigned char *from, lt_dtype dtype, int64_t 
     for (int64_t i = 0; dtype == LT_I32 && i < n; i++) {
         to[i] = (double)((const int32_t *)(const void *)from)[i];
     }
-    if (dtype != LT_I32) {
+    for (int64_t i = 0; dtype == LT_I64 && i < n; i++) {
+        to[i] = (double)((const int64_t *)(const void *)from)[i];
+    }
+    if (dtype != LT_I32 && dtype != LT_I64) {
         lt_convert(to, LT_F64, from, dtype, (size_t)n);
     }
 }
@@ -114,7 +117,10 @@ static void store(unsigned char *to, lt_dtype dtype, const double *from, int64_t
     for (int64_t i = 0; dtype == LT_I32 && i < n; i++) {
         ((int32_t *)(void *)to)[i] = (int32_t)from[i];
     }
-    if (dtype != LT_I32) {
+    for (int64_t i = 0; dtype == LT_I64 && i < n; i++) {
+        ((int64_t *)(void *)to)[i] = (int64_t)from[i];
+    }
+    if (dtype != LT_I32 && dtype != LT_I64) {
         lt_convert(to, dtype, from, LT_F64, (size_t)n);
     }
 }
@@ -398,8 +404,8 @@ double lt_compare(const double *got, const double *want, const lt_case_tensor *t
         largest = isfinite(want[i]) ? fmax(largest, fabs(want[i])) : largest;
     }
     for (int64_t i = 0; i < t->count; i++) {
-        const double limit = t->dtype == LT_I32 ? 0.0
-                                                : tol.rtol * fabs(want[i]) + tol.atol * largest;
+        const bool whole = t->dtype == LT_I32 || t->dtype == LT_I64;
+        const double limit = whole ? 0.0 : tol.rtol * fabs(want[i]) + tol.atol * largest;
         const double error = fabs(got[i] - want[i]);
         double ratio;
         if (isnan(want[i])) {

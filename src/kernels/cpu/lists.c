@@ -523,6 +523,11 @@ static const char *check_sumsq(const void *args) {
     return a->out.dtype != LT_F64 ? "needs an F64 result" : bad_f32(TENSORS(&a->x));
 }
 
+static const char *check_hash(const void *args) {
+    (void)args;
+    return NULL;
+}
+
 /* A check as a refusal: all CPU devices of a process have one instruction set. */
 #define CHECK_REFUSAL(op)                                                                          \
     static const char *refuse_##op(const void *a, const lt_device *device) {                       \
@@ -682,7 +687,7 @@ static const lt_op_impl attention_fwd_impls[] = {
     X(act_fwd) X(act_bwd) X(add) X(qk_norm_fwd) X(qk_norm_bwd) X(xent) X(distill) X(gather_rows)   \
     X(moe_route_fwd) X(moe_route_bwd) X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd)       \
     X(moe_combine_bwd) X(moe_bias_fwd) X(moe_bias_bwd) X(lora_add) X(lora_scale) X(adamw)          \
-    X(ademamix) X(lion) X(muon) X(sumsq) X(cast) X(cast_scaled) X(matmul_scaled)
+    X(ademamix) X(lion) X(muon) X(sumsq) X(cast) X(hash) X(cast_scaled) X(matmul_scaled)
 /* clang-format on */
 #define PLAIN_OP(op)                                                                               \
     ISA_REFUSALS(op)                                                                               \

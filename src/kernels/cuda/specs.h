@@ -53,6 +53,7 @@ void lt_spec(lt_specs *l, int archs, const char *file, const char *format, ...) 
     X(qk_norm)                                                                                     \
     X(rows)                                                                                        \
     X(gather_rows)                                                                                 \
+    X(hash)                                                                                        \
     X(scaled)                                                                                      \
     X(sgemm)                                                                                       \
     X(sum)                                                                                         \

@@ -121,6 +121,9 @@ static void losses_and_optimisers(void **state) {
                                    .x = lt_tensor_2d(memory, LT_BF16, 9, 10),
                                    .index = lt_tensor_1d(memory, LT_I32, 7),
                                    .start = lt_tensor_1d(memory, LT_I32, 5)};
+    const lt_hash_args h = {.out = lt_tensor_1d(memory, LT_I64, 3),
+                            .pieces = lt_tensor_2d(memory, LT_I64, 3, 2),
+                            .x = lt_tensor_1d(memory, LT_I32, 10)};
     const lt_sum_args t = {
         .y = lt_tensor_1d(memory, LT_BF16, 9),
         .part = lt_tensor_1d(memory, LT_F32, 9),
@@ -152,6 +155,8 @@ static void losses_and_optimisers(void **state) {
     assert_cost(lt_op_cost(LT_OP_sum, &t), 18, 90);
     /* 7 rows of 10 are read for 4 sums; 140 bytes, 80 of y, 28 of the index, 20 of the starts. */
     assert_cost(lt_op_cost(LT_OP_gather_rows, &u), 30, 268);
+    /* 40 bytes, three pieces of two numbers, three hashes. */
+    assert_cost(lt_op_cost(LT_OP_hash, &h), 0, 112);
     /* 16 an element; g, and p, m, v twice: 7 * 4 * 7 bytes; copy 14. */
     assert_cost(lt_op_cost(LT_OP_adamw, &a), 112, 210);
 }

@@ -116,6 +116,7 @@ LT_MUST_USE lt_err lt_cuda_run_early(lt_queue *q, const char *file, const char *
     X(attention_starts)                                                                            \
     X(lion)                                                                                        \
     X(clip)                                                                                        \
+    X(hash)                                                                                        \
     X(muon)                                                                                        \
     X(attention_paged)                                                                             \
     X(kv_write)                                                                                    \
