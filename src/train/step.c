@@ -269,6 +269,7 @@ static lt_err compute(lt_training *t, lt_step_record *r, double start_s) {
     LT_TRY(square_gradients(t));
     LT_TRY(lt_timeline_end(&t->times.line, &span));
     LT_TRY(look_ahead(t, next, t->state.rows + (uint64_t)now->plan.rows));
+    LT_TRY(lt_replicas_hash_gradients(t));
     LT_TRY(t->pipeline != NULL ? t->model->backend->sync(lt_training_queue(t))
                                : lt_pass_collect(t->pass, &sum));
     add_result(r, &sum);
@@ -363,8 +364,9 @@ lt_err lt_training_step_ahead(lt_training *t) {
     const int64_t step = t->state.step + 1;
     LT_TRY(lt_training_has_ranks(t) ? sum_over_ranks(t, step) : LT_OK);
     LT_TRY(square_gradients(t));
-    return look_ahead(t, &t->draws[(step + 1) % 2],
-                      t->state.rows + (uint64_t)t->draws[step % 2].plan.rows);
+    LT_TRY(look_ahead(t, &t->draws[(step + 1) % 2],
+                      t->state.rows + (uint64_t)t->draws[step % 2].plan.rows));
+    return lt_replicas_hash_gradients(t);
 }
 
 lt_err lt_training_step_add(lt_training *t, lt_step_outcome *out, const lt_pass_result *r) {

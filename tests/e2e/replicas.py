@@ -1,7 +1,7 @@
 """guard.replicas: a bit of one rank's weights is flipped from outside while a run goes on, through /proc/PID/mem. The rank is named (of two, by the steps that are made again), the run
 goes on from the newest checkpoint, and ends with the bits of one that nobody disturbed. TAP on stdout.
 
-usage: replicas.py LATEEN [quick]      quick: three ranks"""
+usage: replicas.py LATEEN [quick] [cuda]      quick: three ranks; cuda: on emulated GPUs (tests/emu/run), whose memory is that of the process"""
 import os
 import signal
 import sys
@@ -12,9 +12,10 @@ from tap import Tap
 
 tap = Tap()
 work = tempfile.TemporaryDirectory()
-quick = sys.argv[2:] == ["quick"]
+quick, device = "quick" in sys.argv[2:], "cuda" if "cuda" in sys.argv[2:] else "cpu"
+os.environ["LATEEN_PEER_COPIES"] = "0" if device == "cuda" else os.environ.get("LATEEN_PEER_COPIES", "1")  # Else the memory is mapped by others, too.
 COMMON = 45  # A token that is read in most steps.
-ARGS = {"steps": 250, "checkpoint.every": 10, "guard.replicas": 4, **UNREAD}
+ARGS = {"steps": 250 if device == "cpu" else 50, "checkpoint.every": 10, "guard.replicas": 4, "device": device, **UNREAD}
 
 
 def flipped(name, pid, row, **where):

@@ -14,7 +14,7 @@ usage: run_faults.py LATEEN [SEEDS [FIRST]] [--seconds S] [--events FILE] [--dev
 
 Each seed is a run of 1 to 5 faults; a fault that finds nothing to disturb, because the run is over, does not count. FAULT_SEEDS and FAULT_RESULTS: seeds.py; --table makes a table in Markdown of the file of
 results. --seconds: begin no further seed after so long. --events: append the runs' events.jsonl, as `lateen simulate --recoveries` reads them. --device cuda: on four
-GPUs, where no bit of the weights is flipped, because they are not in the memory of the process."""
+GPUs, where replicas are compared, too, but no bit of the weights is flipped, because they are not in the memory of the process."""
 import argparse
 import glob
 import json
@@ -70,8 +70,6 @@ tap = Tap()
 work = tempfile.TemporaryDirectory()
 MESHES = {"dp": {"guard.replicas": 5, **UNREAD}, "zero": {"mesh.zero": 2}, "tp": {"mesh": "dp=2,tp=2"}, "pp": {"mesh": "pp=2,dp=2", "batch.micro": 2},
           "shrink": {"deterministic": "mesh-invariant", "batch.size": 16, "guard.replicas": 7, **UNREAD}}
-if options.device == "cuda":  # Replicas are compared on CPUs alone.
-    MESHES = {mesh: {n: v for n, v in args.items() if n != "guard.replicas"} for mesh, args in MESHES.items()}
 ARGS = {"steps": 400, "checkpoint.every": 40, "device": options.device}
 STUCK_S = 180  # A run that makes no new step for so long is stuck; a slow machine is not a fault.
 SLURM_SHARE = 0.02
@@ -299,7 +297,7 @@ def slurmd(seed, start):
 
 def draw_faults(rng, mesh, snapshots, network, disk):
     """1 to 4 of those that can happen to this run, and the full disk."""
-    can = [f for f in sorted(FAULTS) if f != "full disk" and (f != "flip" or "guard.replicas" in MESHES[mesh]) and (f != "partition" or network) and (f not in ("agent", "node") or snapshots)]
+    can = [f for f in sorted(FAULTS) if f != "full disk" and (f != "flip" or "guard.replicas" in MESHES[mesh] and options.device == "cpu") and (f != "partition" or network) and (f not in ("agent", "node") or snapshots)]
     return [rng.choice(can) for _ in range(rng.randrange(1, 5))] + (["full disk"] if disk else [])
 
 

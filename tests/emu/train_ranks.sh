@@ -94,6 +94,11 @@ train replayed cuda 2 --mesh.zero 1 --guard.replay 1
 compare "two GPU ranks, guard.replay: the bits of a run without" two-fp32-1 replayed 0 0
 n=$((n + 1))
 if grep -q "the rows of 3 steps were computed on another rank, too" "$work/replayed.log"; then echo "ok $n - each step was computed again"; else echo "not ok $n - $(tail -n 3 "$work/replayed.log" | tr '\n' ' ')"; fi
+# guard.replicas hashes on the GPU, behind the sum; what comes back is read behind the wait for the loss, however late it comes. Flips: tests/unit/train/test_replicas.c.
+LATEEN_EMU_LATE_DOWNLOADS_MS=50 train compared cuda 2 --guard.replicas 1
+compare "two GPU ranks, guard.replicas: losses and norms of one" one-fp32 compared 1e-6 1e-5
+n=$((n + 1))
+if grep -q "the state of the ranks was compared 4 times" "$work/compared.log"; then echo "ok $n - three steps and a save were compared"; else echo "not ok $n - $(tail -n 3 "$work/compared.log" | tr '\n' ' ')"; fi
 # A rank dies in the middle of a pass, or its transfer never ends: the other one says so within the deadline of 8 s, and the run ends with the status of a failed rank.
 fails() { # fault, text, options...
     local fault=$1 text=$2 got status

@@ -11,6 +11,7 @@ if command -v g++ >/dev/null; then
     beside -t 900 "emulated GPU: a seed in generate, chat and serve" env SEEDS_DEVICE=cuda tests/e2e/serve.sh seeds
     beside -t 900 "two ranks on emulated GPUs: training, all of it" tests/emu/train_ranks.sh all
     beside -t 900 "two ranks on emulated GPUs: the model divided, all of it" tests/emu/train_axes.sh all
+    beside -t 900 "emulated GPUs: a bit flips in a running rank" env LATEEN_EMU_DEVICES=3 LATEEN_EMU_MIB=1200 tests/emu/run python3 tests/e2e/replicas.py build/lateen quick cuda
     beside -t 900 "two ranks on emulated GPUs: adapters" tests/emu/train_adapters.sh
     beside -t 900 "emulated GPUs: several adapters at once, all of it" tests/emu/train_at_once.sh all
     beside -t 900 "emulated GPUs: objectives over preferences" tests/emu/preferences.sh

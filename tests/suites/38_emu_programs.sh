@@ -1,7 +1,7 @@
 # On the emulated GPU that 36_emu.sh built: quantised weights; families against the goldens; the engine; training compared with the CPU's. Slower programs for
 # rarer cases are in tests/long/emu.sh.
 if command -v g++ >/dev/null; then
-    for program in kernels/test_moments kernels/test_cuda_quant kernels/test_cuda_cached model/test_cuda model/test_stages model/test_objective model/test_head_rows model/test_kept_logits model/test_shared model/test_cuda_lora model/test_lora_joined serve/test_device serve/test_families_gpu platform/test_health_work; do
+    for program in kernels/test_hash kernels/test_moments kernels/test_cuda_quant kernels/test_cuda_cached model/test_cuda model/test_stages model/test_objective model/test_head_rows model/test_kept_logits model/test_shared model/test_cuda_lora model/test_lora_joined serve/test_device serve/test_families_gpu platform/test_health_work; do
         beside -t 900 "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_CORE=1 tests/emu/run "build/tests/unit/$program"
     done
     beside -t 900 "emulated H100: serve/test_coded_prompts" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_EMU_CAPABILITY=90 tests/emu/run build/tests/unit/serve/test_coded_prompts
@@ -9,6 +9,7 @@ if command -v g++ >/dev/null; then
     for program in test_verbs test_nccl; do
         beside -t 900 "four emulated GPUs: $program" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_CORE=1 LATEEN_EMU_DEVICES=4 LATEEN_EMU_MIB=512 tests/emu/run "build/tests/unit/comm/$program"
     done
+    beside -t 900 "three emulated GPUs: train/test_replicas" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_CORE=1 LATEEN_TEST_DEVICE=cuda LATEEN_EMU_DEVICES=3 LATEEN_EMU_MIB=1200 tests/emu/run build/tests/unit/train/test_replicas
     beside -t 900 "emulated GPU: training" tests/emu/train.sh
     beside -t 900 "two ranks on emulated GPUs: training" tests/emu/train_ranks.sh
     beside -t 900 "two ranks on emulated GPUs: the model divided" tests/emu/train_axes.sh

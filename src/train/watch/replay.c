@@ -6,14 +6,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/thread.h"
 #include "train/run.h"
-
-#define PIECE_BYTES ((size_t)4 << 20)
 
 /* ---- Verdicts -------------------------------------------------------------------------------- */
 
@@ -129,6 +126,24 @@ lt_err lt_replay_meet(const lt_training *t) {
     return LT_OK;
 }
 
+/* Of gradients, each unit a span. */
+static lt_err open_pieces(lt_training *t, lt_pieces *p, const lt_param_table *table,
+                          const lt_param_buffer *b) {
+    lt_piece_span *spans = calloc((size_t)table->n_units, sizeof *spans);
+    lt_err err = LT_OK;
+    if (spans == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "guard.replay: %d units", table->n_units);
+    }
+    for (int u = 0; u < table->n_units; u++) {
+        spans[u] = (lt_piece_span){b->base[u],
+                                   (size_t)table->units[u].n_elements * lt_dtype_bytes(b->dtype)};
+    }
+    LT_TRY_DONE(lt_pieces_open(p, t->device, lt_training_queue(t), spans, table->n_units));
+done:
+    free(spans);
+    return err;
+}
+
 lt_err lt_replay_open(lt_training *t) {
     lt_replay *x = &t->replay;
     const lt_recipe *r = &t->recipe;
@@ -150,11 +165,12 @@ lt_err lt_replay_open(lt_training *t) {
     x->verdicts = calloc(ranks, sizeof *x->verdicts);
     x->send = calloc(dp, sizeof *x->send);
     x->recv = calloc(dp, sizeof *x->recv);
-    x->piece = t->model->backend->host_memory ? NULL : malloc(PIECE_BYTES);
     if (x->rows == NULL || x->signs == NULL || x->verdicts == NULL || x->send == NULL ||
-        x->recv == NULL || (x->piece == NULL && !t->model->backend->host_memory)) {
+        x->recv == NULL) {
         LT_FAIL(LT_ERR_OOM, "guard.replay");
     }
+    LT_TRY(open_pieces(t, &x->gradients, &t->zero.model->table, t->zero.whole));
+    LT_TRY(open_pieces(t, &x->sum, t->optimiser.share.table, lt_training_gradients(t)));
     LT_TRY(lt_step_rows_open(x->rows, lt_recipe_largest_batch(r), r->seq,
                              lt_training_pass_options(t).weights));
     x->every = r->guard_replay;
@@ -171,7 +187,8 @@ void lt_replay_close(lt_training *t) {
     free(x->verdicts);
     free(x->send);
     free(x->recv);
-    free(x->piece);
+    lt_pieces_close(&x->gradients);
+    lt_pieces_close(&x->sum);
     *x = (lt_replay){0};
 }
 
@@ -207,42 +224,11 @@ static lt_err fetch(lt_training *t, const lt_draw *now, int before) {
     return LT_OK;
 }
 
-/* Bytes of a unit, in pieces: those of a GPU pass through the host's memory. */
-static lt_err hash_unit(const lt_training *t, const char *data, size_t bytes, XXH64_hash_t *hash) {
-    const lt_backend *be = t->model->backend;
-    lt_queue *q = lt_training_queue(t);
-    for (size_t at = 0, n; at < bytes; at += n) {
-        const char *here = data + at;
-        n = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
-        if (!be->host_memory) {
-            LT_TRY(be->download(q, t->replay.piece, data + at, n));
-            LT_TRY(be->sync(q));
-            here = t->replay.piece;
-        }
-        *hash = XXH3_64bits_withSeed(here, n, *hash);
-    }
+static lt_err hash_of(const lt_training *t, lt_pieces *p, int64_t *out) {
+    LT_TRY(lt_pieces_queue(p, p->n));
+    LT_TRY(t->device->backend->sync(p->queue));
+    *out = lt_pieces_sum(p, p->n);
     return LT_OK;
-}
-
-static lt_err hash_of(const lt_training *t, const lt_param_table *table, const lt_param_buffer *b,
-                      int64_t *out) {
-    XXH64_hash_t hash = 0;
-    for (int u = 0; u < table->n_units; u++) {
-        LT_TRY(hash_unit(t, b->base[u],
-                         (size_t)table->units[u].n_elements * lt_dtype_bytes(b->dtype), &hash));
-    }
-    *out = (int64_t)hash;
-    return LT_OK;
-}
-
-/* Of the gradients that this rank alone has computed. */
-static lt_err hash_of_gradients(const lt_training *t, int64_t *out) {
-    return hash_of(t, &t->zero.model->table, t->zero.whole, out);
-}
-
-/* Of the summed gradients, or this rank's slices. */
-static lt_err hash_of_sum(const lt_training *t, int64_t *out) {
-    return hash_of(t, t->optimiser.share.table, lt_training_gradients(t), out);
 }
 
 /* Forward and backward of n rows; their gradients stay here, without a sum. */
@@ -269,7 +255,7 @@ static lt_err replay(lt_training *t, const lt_draw *now, int before, int64_t *ha
     double loss;
     LT_TRY(fetch(t, now, before));
     LT_TRY(compute_alone(t, &t->replay.rows->batch, now->n_rows, &loss));
-    return hash_of_gradients(t, hash);
+    return hash_of(t, &t->replay.gradients, hash);
 }
 
 static lt_err gather(lt_training *t) {
@@ -375,12 +361,12 @@ static lt_err replay_skipped(lt_training *t, const lt_draw *now, const char *why
     int64_t before, after;
     double loss;
     bool right;
-    LT_TRY(hash_of_sum(t, &before));
+    LT_TRY(hash_of(t, &x->sum, &before));
     LT_TRY(compute_alone(t, &now->rows.batch, now->n_rows, &loss));
-    LT_TRY(hash_of_gradients(t, &x->sign.own));
+    LT_TRY(hash_of(t, &x->gradients, &x->sign.own));
     LT_TRY(lt_zero_sum_step(&t->zero));
     LT_TRY(lt_zero_end_step(&t->zero));
-    LT_TRY(hash_of_sum(t, &after));
+    LT_TRY(hash_of(t, &x->sum, &after));
     x->sign.sum_changed = after != before;
     x->sign.loss_changed = memcmp(&loss, &x->loss, sizeof loss) != 0;
     LT_TRY(replay(t, now, 1, &x->sign.other));
@@ -405,7 +391,7 @@ lt_err lt_replay_before(lt_training *t, const lt_draw *now) {
 }
 
 lt_err lt_replay_own(lt_training *t) {
-    LT_TRY(hash_of_gradients(t, &t->replay.sign.own));
+    LT_TRY(hash_of(t, &t->replay.gradients, &t->replay.sign.own));
     return lt_zero_sum_step(&t->zero);
 }
 

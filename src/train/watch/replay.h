@@ -4,7 +4,7 @@
  * and from there to all ranks alike, so only computing it again finds it.
  *
  *     every N steps   the rank one place before this one in dp sends its rows; this rank computes
- *                     their gradient, then its own; both are hashed (XXH3) before the sum
+ *                     their gradient, then its own; both are hashed (pieces.h) before the sum
  *     an update is    the own rows and those of the rank before are computed again, behind the
  *     skipped         decision: the guard has refused it (guard.h)
  *
@@ -58,7 +58,8 @@ typedef struct {
     lt_replay_sign *signs;     /* (ranks) */
     lt_replica_verdict *verdicts;
     int64_t *send, *recv; /* (dp): counts. */
-    char *piece;          /* Of the gradients of a GPU, on their way into the hash; else NULL. */
+    lt_pieces gradients;  /* That this rank alone has computed; */
+    lt_pieces sum;        /* over all ranks, or this rank's slices of that. */
     lt_replay_sign sign;  /* This rank's. */
     double loss;          /* Of its rows in the step. */
     int64_t n_replayed;

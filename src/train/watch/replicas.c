@@ -1,6 +1,6 @@
-/* replicas.c: see replicas.h. Pieces of some megabytes are hashed by all threads of the rank, then
- * their hashes; on a difference the ranks of the set exchange the hashes of all pieces, so that the
- * message can name the tensor. */
+/* replicas.c: see replicas.h. The hashes of a step are queued behind its gradients, so that waiting
+ * for its loss is waiting for them, too. On a difference the ranks of the set exchange the hashes
+ * of all pieces, so that the message can name the tensor. */
 #include "train/watch/replicas.h"
 
 #include <inttypes.h>
@@ -8,14 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "train/run.h"
 
-#define PIECE_BYTES      ((size_t)4 << 20)
 #define FILE_BYTES_MAX   ((size_t)1 << 22)
 #define BUFFERS          (3 + LT_OPTIM_MAX_MOMENTS) /* Master, moments, weights, gradients. */
 #define GRADIENTS        (BUFFERS - 1)
@@ -144,37 +142,44 @@ static const char *name_of(const lt_training *t, int buffer) {
                                  : t->optimiser.moment_names[buffer - 2];
 }
 
-static const void *bytes_of(const lt_training *t, const lt_replica_piece *p) {
-    const lt_param *param = &t->optimiser.share.table->params[p->param];
-    const char *data = lt_param_data(buffer_of(t, p->buffer), param);
-    LT_ASSERT(data != NULL);
-    return data + p->at;
-}
-
-/* Write the pieces of a buffer behind those that there are; pieces NULL: count them. */
-static int cut(const lt_training *t, int buffer, lt_replica_piece *pieces, int n) {
+/* The parameters of a buffer, as spans behind those that there are. */
+static int add_spans(const lt_training *t, int buffer, lt_piece_span *spans, int n) {
     const lt_param_table *table = t->optimiser.share.table;
     const lt_param_buffer *b = buffer_of(t, buffer);
     for (int i = 0; b != NULL && i < table->n_params; i++) {
-        const size_t bytes = (size_t)table->params[i].local_count * lt_dtype_bytes(b->dtype);
-        for (size_t at = 0; at < bytes; at += PIECE_BYTES) {
-            const size_t left = bytes - at;
-            if (pieces != NULL) {
-                pieces[n] = (lt_replica_piece){buffer, i, at,
-                                               left < PIECE_BYTES ? left : PIECE_BYTES};
-            }
-            n++;
-        }
+        const lt_param *p = &table->params[i];
+        const void *data = lt_param_data(b, p);
+        LT_ASSERT(data != NULL || p->local_count == 0);
+        spans[n++] = (lt_piece_span){data, (size_t)p->local_count * lt_dtype_bytes(b->dtype)};
     }
     return n;
 }
 
-static void hash_pieces(const lt_training *t, int n) {
-    const lt_replicas *x = &t->replicas;
-#pragma omp parallel for schedule(dynamic)
-    for (int i = 0; i < n; i++) {
-        x->hashes[i] = (int64_t)XXH3_64bits(bytes_of(t, &x->pieces[i]), x->pieces[i].bytes);
+static lt_err open_pieces(lt_training *t) {
+    lt_replicas *x = &t->replicas;
+    const int n_params = t->optimiser.share.table->n_params;
+    lt_piece_span *spans = calloc((size_t)(BUFFERS * n_params), sizeof *spans);
+    lt_err err = LT_OK;
+    int n = 0, n_buffers = 0;
+    if (spans == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "guard.replicas: %d parameters", n_params);
     }
+    for (int b = 0; b < BUFFERS; b++) {
+        const int before = n;
+        n = add_spans(t, b, spans, n);
+        if (n > before) {
+            x->buffers[n_buffers++] = b;
+        }
+    }
+    LT_TRY_DONE(lt_pieces_open(&x->pieces, t->device, lt_training_queue(t), spans, n));
+    for (x->n_state = x->pieces.n; x->n_state > 0; x->n_state--) {
+        if (x->buffers[x->pieces.span[x->n_state - 1] / n_params] != GRADIENTS) {
+            break;
+        }
+    }
+done:
+    free(spans);
+    return err;
 }
 
 /* ---- Open and close -------------------------------------------------------------------------- */
@@ -191,12 +196,6 @@ static lt_group *set_of(const lt_training *t) {
 
 static lt_err check(const lt_training *t) {
     const lt_recipe *r = &t->recipe;
-    if (!t->device->backend->host_memory) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "guard.replicas = %lld: the state of ranks is compared on CPUs alone, and this "
-                "run is on a GPU",
-                (long long)r->guard_replicas);
-    }
     if (set_of(t) == NULL) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "guard.replicas = %lld: no two ranks hold the same of everything (mesh '%s', "
@@ -211,26 +210,13 @@ static lt_err allocate(lt_training *t) {
     lt_replicas *x = &t->replicas;
     const size_t ranks = (size_t)lt_group_size(t->world->mesh.world),
                  set = (size_t)lt_group_size(x->set);
-    int n = 0;
-    for (int b = 0; b < BUFFERS; b++) {
-        x->n_state = b == GRADIENTS ? n : x->n_state;
-        n = cut(t, b, NULL, n);
-    }
-    x->n_pieces = n;
-    x->pieces = calloc((size_t)n, sizeof *x->pieces);
-    x->hashes = calloc((size_t)n, sizeof *x->hashes);
-    x->hashes_of_set = calloc((size_t)n * set, sizeof *x->hashes_of_set);
+    x->hashes_of_set = calloc(set * LT_REPLICAS_AT_ONCE, sizeof *x->hashes_of_set);
     x->signs = calloc(ranks, sizeof *x->signs);
     x->verdicts = calloc(ranks, sizeof *x->verdicts);
-    if (x->pieces == NULL || x->hashes == NULL || x->hashes_of_set == NULL || x->signs == NULL ||
-        x->verdicts == NULL) {
-        LT_FAIL(LT_ERR_OOM, "guard.replicas: hashes of %d pieces", n);
+    if (x->hashes_of_set == NULL || x->signs == NULL || x->verdicts == NULL) {
+        LT_FAIL(LT_ERR_OOM, "guard.replicas: hashes of %zu ranks", ranks);
     }
-    n = 0;
-    for (int b = 0; b < BUFFERS; b++) {
-        n = cut(t, b, x->pieces, n);
-    }
-    return LT_OK;
+    return open_pieces(t);
 }
 
 static lt_err note_path(char path[LT_PATH_BYTES], const lt_training *t) {
@@ -294,8 +280,7 @@ lt_err lt_replicas_open(lt_training *t) {
 
 void lt_replicas_close(lt_training *t) {
     lt_replicas *x = &t->replicas;
-    free(x->pieces);
-    free(x->hashes);
+    lt_pieces_close(&x->pieces);
     free(x->hashes_of_set);
     free(x->signs);
     free(x->verdicts);
@@ -354,17 +339,23 @@ static lt_err tell(lt_training *t, int64_t step, bool again) {
 /* The first tensor of which the ranks of this one's set do not hold the same. */
 static lt_err name_difference(lt_training *t, int n, char *out, size_t bytes) {
     const lt_replicas *x = &t->replicas;
-    LT_TRY(lt_all_gather(x->set, x->hashes_of_set, x->hashes, n, LT_I64, NULL));
-    for (int i = 0; i < n; i++) {
-        const lt_replica_piece *p = &x->pieces[i];
-        bool same = true;
-        for (int k = 1; k < lt_group_size(x->set); k++) {
-            same = same && x->hashes_of_set[(int64_t)k * n + i] == x->hashes_of_set[i];
-        }
-        if (!same) {
-            (void)snprintf(out, bytes, "%s of %s", name_of(t, p->buffer),
-                           t->optimiser.share.table->params[p->param].name);
-            return LT_OK;
+    const lt_param_table *table = t->optimiser.share.table;
+    for (int from = 0, some; from < n; from += some) {
+        some = n - from < LT_REPLICAS_AT_ONCE ? n - from : LT_REPLICAS_AT_ONCE;
+        LT_TRY(
+            lt_all_gather(x->set, x->hashes_of_set, x->pieces.hashes + from, some, LT_I64, NULL));
+        for (int i = 0; i < some; i++) {
+            const int span = x->pieces.span[from + i];
+            bool same = true;
+            for (int k = 1; k < lt_group_size(x->set); k++) {
+                same = same && x->hashes_of_set[(int64_t)k * some + i] == x->hashes_of_set[i];
+            }
+            if (!same) {
+                (void)snprintf(out, bytes, "%s of %s",
+                               name_of(t, x->buffers[span / table->n_params]),
+                               table->params[span % table->n_params].name);
+                return LT_OK;
+            }
         }
     }
     LT_FAIL(LT_ERR_STATE, "the hashes of all pieces are equal");
@@ -440,16 +431,17 @@ static lt_err decide_again(lt_training *t, int64_t step) {
 
 /* ---- Comparing ------------------------------------------------------------------------------- */
 
+/* The hashes of the first n pieces are here. */
 static lt_err compare(lt_training *t, int64_t step, int n_pieces, bool saving) {
     lt_replicas *x = &t->replicas;
     const double start_s = lt_clock_s();
-    lt_replica_sign own = {.set = x->set_rank};
-    hash_pieces(t, n_pieces);
-    own.hash = (int64_t)XXH3_64bits(x->hashes, (size_t)n_pieces * sizeof *x->hashes);
+    const lt_replica_sign own = {.set = x->set_rank, .hash = lt_pieces_sum(&x->pieces, n_pieces)};
+    double hashed_s;
     LT_TRY(lt_all_gather(t->world->mesh.world, x->signs, &own, sizeof own / sizeof(int64_t), LT_I64,
                          NULL));
+    LT_TRY(lt_pieces_seconds(&x->pieces, &hashed_s));
     x->n_compared++;
-    x->spent_s += lt_clock_s() - start_s;
+    x->spent_s += hashed_s + lt_clock_s() - start_s;
     if (x->before != NULL && step == x->before_step && saving == x->before_saving) {
         LT_TRY(decide_again(t, step));
     }
@@ -458,12 +450,19 @@ static lt_err compare(lt_training *t, int64_t step, int n_pieces, bool saving) {
                : LT_OK;
 }
 
-lt_err lt_replicas_compare_gradients(lt_training *t) {
-    const lt_replicas *x = &t->replicas;
-    const int64_t step = t->state.step + 1;
+static bool is_due(const lt_replicas *x, int64_t step) {
     const bool open = x->before != NULL && step == x->before_step && !x->before_saving;
-    return x->every > 0 && (step % x->every == 0 || open) ? compare(t, step, x->n_pieces, false)
-                                                          : LT_OK;
+    return x->every > 0 && (step % x->every == 0 || open);
+}
+
+lt_err lt_replicas_hash_gradients(lt_training *t) {
+    lt_replicas *x = &t->replicas;
+    return is_due(x, t->state.step + 1) ? lt_pieces_queue(&x->pieces, x->pieces.n) : LT_OK;
+}
+
+lt_err lt_replicas_compare_gradients(lt_training *t) {
+    const int64_t step = t->state.step + 1;
+    return is_due(&t->replicas, step) ? compare(t, step, t->replicas.pieces.n, false) : LT_OK;
 }
 
 lt_err lt_replicas_compare_state(lt_training *t) {
@@ -472,6 +471,8 @@ lt_err lt_replicas_compare_state(lt_training *t) {
         return LT_OK;
     }
     x->saved = t->state.step;
+    LT_TRY(lt_pieces_queue(&x->pieces, x->n_state));
+    LT_TRY(t->device->backend->sync(lt_training_queue(t)));
     return compare(t, t->state.step, x->n_state, true);
 }
 

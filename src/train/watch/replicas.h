@@ -3,8 +3,8 @@
  *
  * The ranks of a mesh that hold the same part of the model (dp x cp; with mesh.zero those that
  * mesh.shard leaves as copies) have the same bits of master weights, moments, weights and summed
- * gradients. They form a set. A comparison hashes them on each rank (XXH3, 64 bits) and gathers the
- * hashes of all ranks:
+ * gradients. They form a set. A comparison hashes them on each rank, where they are (pieces.h), and
+ * gathers the hashes of all ranks:
  *
  *     every N steps   between the sum of the gradients and the update, gradients included
  *     before a save   of a checkpoint or a snapshot: what is saved has been compared
@@ -29,9 +29,12 @@
 #include <jansson.h>
 
 #include "lateen/comm.h"
+#include "train/optimiser.h"
+#include "train/watch/pieces.h"
 
-#define LT_REPLICAS_FILE "replicas.json"
-#define LT_REPLICAS_LIST 256
+#define LT_REPLICAS_FILE    "replicas.json"
+#define LT_REPLICAS_LIST    256
+#define LT_REPLICAS_AT_ONCE 4096 /* Hashes that are exchanged at a time where ranks differ. */
 
 struct lt_training;
 
@@ -43,21 +46,15 @@ typedef struct {
 
 typedef enum { LT_REPLICA_RIGHT, LT_REPLICA_WRONG, LT_REPLICA_UNKNOWN } lt_replica_verdict;
 
-/* What is hashed at once: a part of a parameter in one of the buffers. */
 typedef struct {
-    int buffer, param;
-    size_t at, bytes;
-} lt_replica_piece;
-
-typedef struct {
-    int64_t every;    /* 0: nothing is compared. */
-    lt_group *set;    /* The ranks that hold the same. */
-    int64_t set_rank; /* The lowest of them in the mesh. */
-    lt_replica_piece *pieces;
-    int n_pieces, n_state; /* Those of gradients come last, behind the state's. */
-    int64_t *hashes;       /* (n_pieces), and room for those of the set: (set, n_pieces). */
-    int64_t *hashes_of_set;
-    lt_replica_sign *signs; /* (ranks) */
+    int64_t every;                         /* 0: nothing is compared. */
+    lt_group *set;                         /* The ranks that hold the same. */
+    int64_t set_rank;                      /* The lowest of them in the mesh. */
+    lt_pieces pieces;                      /* A span is a parameter in a buffer. */
+    int n_state;                           /* Those of gradients come last, behind the state's. */
+    int buffers[3 + LT_OPTIM_MAX_MOMENTS]; /* Which of them there are, in the order of spans. */
+    int64_t *hashes_of_set;                /* (set, LT_REPLICAS_AT_ONCE) */
+    lt_replica_sign *signs;                /* (ranks) */
     lt_replica_verdict *verdicts;
     int64_t saved; /* The last step whose state was compared before a save; -1: none. */
     /* Signs of the attempt before, where nobody knew which rank was wrong; NULL: nothing is
@@ -82,12 +79,15 @@ const char *lt_replicas_list(char out[LT_REPLICAS_LIST], const lt_replica_verdic
                              lt_replica_verdict of);
 json_t *lt_replicas_json(const lt_replica_verdict *verdicts, int n, lt_replica_verdict of);
 
-/* The run is resumed. UNSUPPORTED: on a GPU; or no other rank holds the same. A run of one rank
- * compares nothing, and says so. */
+/* The run is resumed. UNSUPPORTED: no other rank holds the same. A run of one rank compares
+ * nothing, and says so. */
 LT_MUST_USE lt_err lt_replicas_open(struct lt_training *t);
 void lt_replicas_close(struct lt_training *t);
-/* Collective calls. gradients: of the step under way, if it is due. state: before a save. */
+/* If the step under way is due. hash: queue the hashes behind the sum of its gradients; compare, a
+ * collective call: they are here, behind a sync. */
+LT_MUST_USE lt_err lt_replicas_hash_gradients(struct lt_training *t);
 LT_MUST_USE lt_err lt_replicas_compare_gradients(struct lt_training *t);
+/* A collective call before a save. */
 LT_MUST_USE lt_err lt_replicas_compare_state(struct lt_training *t);
 /* On the leading rank, at the end: what the comparisons cost. */
 LT_MUST_USE lt_err lt_replicas_tell(struct lt_training *t);

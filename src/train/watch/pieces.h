@@ -1,0 +1,45 @@
+/* pieces.h: hashes of what a rank holds in its device's memory, by which ranks are compared
+ * (replicas.h, replay.h).
+ *
+ *     open     spans of memory are cut into pieces of 256 KB; their table goes to the device
+ *     queue    the op hash of the first pieces: one kernel on a GPU; 8 bytes a piece come back
+ *     sync     the caller's, which may wait for other work as well
+ *     sum      one hash of all these hashes (XXH3); the hash of a piece tells where it differs
+ *
+ * A piece is as large as a block of a GPU reads in some 70 us, so that the last blocks of a kernel
+ * take a small part of its time, and so that the hashes are a small part of what is read. */
+#ifndef LT_TRAIN_PIECES_H
+#define LT_TRAIN_PIECES_H
+
+#include "tensor/backend.h"
+
+/* Bytes at `data`; 0: none. */
+typedef struct {
+    const void *data;
+    size_t bytes;
+} lt_piece_span;
+
+typedef struct {
+    lt_device *device; /* NULL: it is not open. */
+    lt_queue *queue;
+    int n;
+    int *span;                /* (n): the span that a piece is part of. */
+    const void *base;         /* Places are distances from here. */
+    int64_t *places;          /* (n, 2), on the device: place and bytes. */
+    int64_t *results;         /* (n), on the device. */
+    int64_t *hashes;          /* (n), on the host behind a sync. */
+    lt_moment *began, *ended; /* NULL: the queue's work runs at once. */
+    double seconds;           /* What the last queue took where it ran at once. */
+} lt_pieces;
+
+/* Memory and queue outlive it. Pieces are in the order of their spans. */
+LT_MUST_USE lt_err lt_pieces_open(lt_pieces *p, lt_device *device, lt_queue *queue,
+                                  const lt_piece_span *spans, int n_spans);
+void lt_pieces_close(lt_pieces *p); /* Accepts a zeroed one. */
+/* Queue the hashes of the first n pieces. */
+LT_MUST_USE lt_err lt_pieces_queue(lt_pieces *p, int n);
+/* Behind a sync of the queue: one hash of the first n, and the device's time for them. */
+int64_t lt_pieces_sum(const lt_pieces *p, int n);
+LT_MUST_USE lt_err lt_pieces_seconds(const lt_pieces *p, double *seconds);
+
+#endif
