@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 
 import recorded_machine
 from recorded_machine import CPU, EDAC, FILES, IB, NET, RECORDED, gpu, log, xid
@@ -94,6 +96,7 @@ broken = [
     ("ib.flaps_per_h", "mlx5_0/1", "drain", {f"{IB}/counters/link_error_recovery": "600\n"}, None),
     ("fs.missing", "/scratch", "drain", {"proc/mounts": "/dev/sda1 / ext4 rw 0 0\n"}, None),
     ("fs.read_only", "/scratch", "drain", {"proc/mounts": "/dev/sda1 / ext4 rw 0 0\nfs /scratch nfs ro,hard 0 0\n"}, None),
+    ("fs.read_only", "/scratch", "drain", {"proc/mounts": "/dev/sda1 / ext4 rw 0 0\nfs /scratch nfs ro 0 0\n"}, None),
     ("fs.stalled", "/scratch", "drain", {}, with_(mounts={**RECORDED["mounts"], "/scratch": {"stalled": True}})),
     ("fs.free_share", "/", "warn", {}, with_(mounts={**RECORDED["mounts"], "/": {**RECORDED["mounts"]["/"], "free_bytes": 9e10}})),
     ("fs.free_share", "/", "drain", {}, with_(mounts={**RECORDED["mounts"], "/": {**RECORDED["mounts"]["/"], "free_bytes": 1e9}})),
@@ -288,6 +291,22 @@ r, asked = slurm(sound)
 check("Slurm: and is not resumed", asked == "", asked)
 r, asked = slurm(hot, node="n8")
 check("Slurm: scontrol's failure is a failure", r.returncode == 1 and "scontrol show" in r.stderr, r.stderr)
+
+status, told = report(machine({"proc/mounts": "/dev/sda1 / ext4 rw,errors=remount-ro 0 0\nfs /scratch nfs rootdir=ro,rw 0 0\n"}))
+check("options that only contain ro are not read-only", status == 0 and not bad(told), bad(told))
+
+# /healthz: 503 once no new job may begin.
+for name, folder, want in (("ok", machine(), (200, "ok")), ("warn", machine({}, gpu(temperature_c=87)), (200, "warn: gpu.temperature_c gpu1 = 87")),
+                           ("drain", machine({}, gpu(temperature_c=93)), (503, "drain: gpu.temperature_c gpu1 = 93")), ("evict", machine(xid(79)), (503, "evict: gpu.xid_79 gpu1 = 1"))):
+    p = subprocess.Popen([lateen, "health", "--machine", folder, *MOUNTS, "--listen", "127.0.0.1:0", "--every-s", "100"], stderr=subprocess.PIPE, text=True)
+    url = next((line.split()[-1] for line in p.stderr if "http://" in line), "").replace("/metrics", "/healthz")
+    try:
+        with urllib.request.urlopen(url, timeout=20) as r:
+            got = r.status, r.read().decode()
+    except urllib.error.HTTPError as e:
+        got = e.code, e.read().decode()
+    p.terminate()
+    check(f"/healthz of a machine that is {name}", got[0] == want[0] and got[1].startswith(want[1]) and p.wait(timeout=20) == 0, (got, want))
 
 # This machine.
 start = time.time()

@@ -280,6 +280,13 @@ end = time.time() + 60
 while (later := samples(get(url + "/metrics")[2])["lateen_health_timestamp_seconds"]['node="n7"']) <= first and time.time() < end:
     time.sleep(0.1)
 check("checks go on", later > first, (later, first))
+times = [later]
+while len(times) < 4 and time.time() < end:
+    again = samples(get(url + "/metrics")[2])
+    now = again["lateen_health_timestamp_seconds"]['node="n7"']
+    times += [now] if now != times[-1] else []
+check("at their interval of 0.3 s", len(times) == 4 and all(b - a > 0.25 for a, b in zip(times, times[1:])), times)
+check("each check tells its own values, and no more", {n: set(v) for n, v in again.items()} == {n: set(v) for n, v in told.items()}, set(again) ^ set(told))
 p.send_signal(signal.SIGTERM)
 check("SIGTERM ends it, exit status 0", p.wait(timeout=20) == 0)
 shutil.rmtree(scratch)
