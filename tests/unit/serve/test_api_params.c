@@ -211,6 +211,25 @@ static void durations(void **state) {
     json_decref(number);
 }
 
+/* Of several spellings the one that the request has; null is absent. */
+static void spellings(void **state) {
+    static const char *const names[] = {"seed", "n", "min_p", NULL};
+    static const struct {
+        const char *body, *said;
+    } rows[] = {{"{}", "seed"},
+                {"{\"n\":2}", "n"},
+                {"{\"seed\":null,\"min_p\":0}", "min_p"},
+                {"{\"seed\":1,\"n\":2}", "seed"}};
+    lt_api_error e;
+    lt_api_params a;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        assert_true(read(&a, rows[i].body, &e));
+        assert_string_equal(lt_api_params_said(&a, names), rows[i].said);
+        lt_api_params_free(&a);
+    }
+}
+
 /* What a request that names nothing asks for: the defaults that docs/serve.md and docs/alignment.md
  * print, and -1 where the model or the server decides. */
 static void defaults(void **state) {
@@ -336,7 +355,7 @@ int main(void) {
         cmocka_unit_test(good),           cmocka_unit_test(refused),
         cmocka_unit_test(unknown),        cmocka_unit_test(strings),
         cmocka_unit_test(json_read_back), cmocka_unit_test(wide_integers),
-        cmocka_unit_test(durations),      cmocka_unit_test(defaults),
-        cmocka_unit_test(errors)};
+        cmocka_unit_test(durations),      cmocka_unit_test(spellings),
+        cmocka_unit_test(defaults),       cmocka_unit_test(errors)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

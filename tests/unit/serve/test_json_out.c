@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <math.h>
 
 #include <cmocka.h>
 #include <jansson.h>
@@ -80,8 +81,50 @@ static void lengths(void **state) {
     }
 }
 
+/* Every kind of value, by its text. */
+static void kinds_of_values(void **state) {
+    json_t *tree = json_loads("{\"a\": [1, null, \"\\u00e9\"]}", 0, NULL), *word = json_string("w");
+    lt_json_out o = {0};
+    (void)state;
+    lt_out_open(&o, '{');
+    lt_out_key_value(&o, "tree", tree);
+    lt_out_key_value(&o, "none", NULL);
+    lt_out_key_value(&o, "word", word);
+    lt_out_key_str(&o, "s", NULL);
+    lt_out_key_str(&o, "t", "");
+    lt_out_key_bool(&o, "yes", true);
+    lt_out_key_bool(&o, "no", false);
+    lt_out_key_real(&o, "inf", (double)INFINITY);
+    lt_out_key_real(&o, "r", -0.125);
+    lt_out_key_int(&o, "z", 0);
+    lt_out_key_open(&o, "l", '[');
+    lt_out_real(&o, 1e300);
+    lt_out_bool(&o, true);
+    lt_out_text(&o, "x");
+    lt_out_text(&o, NULL);
+    lt_out_value(&o, word);
+    lt_out_shut(&o, ']');
+    lt_out_shut(&o, '}');
+    assert_false(o.failed);
+    assert_string_equal(o.data,
+                        "{\"tree\":{\"a\":[1,null,\"\xC3\xA9\"]},\"none\":null,\"word\":\"w\","
+                        "\"s\":null,\"t\":\"\",\"yes\":true,\"no\":false,\"inf\":null,"
+                        "\"r\":-0.125,\"z\":0,\"l\":[1e+300,true,\"x\",null,\"w\"]}");
+    o.failed = true; /* What has failed takes nothing more until it is cleared. */
+    lt_out_int(&o, 1);
+    assert_true(o.failed && o.data[o.n - 1] == '}');
+    lt_out_clear(&o);
+    lt_out_int(&o, -7);
+    assert_string_equal(o.data, "-7");
+    assert_false(o.failed);
+    lt_out_free(&o);
+    json_decref(tree);
+    json_decref(word);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(ints), cmocka_unit_test(strings),
-                                       cmocka_unit_test(lengths)};
+                                       cmocka_unit_test(lengths),
+                                       cmocka_unit_test(kinds_of_values)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -92,6 +92,9 @@ static void what_is_wrong_is_said(void **state) {
         {"--b\r\nContent-Disposition: form-data; name=\"a\"\r\nContent-Transfer-Encoding: "
          "base64\r\n\r\nx\r\n--b--",
          "Content-Transfer-Encoding"},
+        {"--b\r\nContent-Disposition: x; "
+         "name=\"a\"\r\nContent-Transfer-Encoding:\r\n\r\nx\r\n--b--",
+         "Content-Transfer-Encoding"},
     };
     char many[4000] = "";
     lt_multipart m;
@@ -125,6 +128,13 @@ static void bounds(void **state) {
         assert_int_equal(read_text(&m, body, &why), beyond == 0);
         assert_true(beyond == 0 ? strcmp(m.parts[0].name, name) == 0
                                 : strstr(why, "has no name") != NULL);
+
+        /* A longer name of a file is none; the part is read all the same. */
+        snprintf(body, sizeof body,
+                 "--b\r\nContent-Disposition: x; name=\"a\"; filename=\"%s\"\r\n\r\nx\r\n--b--",
+                 name);
+        assert_true(read_text(&m, body, &why));
+        assert_string_equal(m.parts[0].filename, beyond == 0 ? name : "");
 
         name[LT_MULTIPART_BOUNDARY + beyond] = '\0';
         snprintf(body, sizeof body, "--%s\r\nContent-Disposition: x; name=\"a\"\r\n\r\nx\r\n--%s--",
