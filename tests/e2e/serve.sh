@@ -79,6 +79,7 @@ bodies() { # Seconds by $SERVE_BODIES_S.
 state() {
     reasons --api-key one,two --store-entries 6 || return
     within python3 tests/e2e/serve_state.py "$port" one two
+    within python3 tests/e2e/serve_messages.py "$port" one two
     stop
     reasons --store-s 1 || return
     local id
