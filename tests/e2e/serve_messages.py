@@ -75,6 +75,11 @@ def thinking():
     r = create()
     hidden = create(thinking={**FEW, "display": "omitted"})["content"][0]
     check("display omitted: no text, a signature", hidden["thinking"] == "" and len(hidden["signature"]) > 40, hidden)
+    check("display summarized: the thinking", create(thinking={**FEW, "display": "summarized"})["content"][0]["thinking"] == r["content"][0]["thinking"] != "")
+    refused("another display", 400, "invalid_request_error", words="it may be summarized or omitted", thinking={**FEW, "display": "short"})
+    begun = create(messages=[*SAY, {"role": "assistant", "content": r["content"][1]["text"][:9]}], thinking={"type": "disabled"}, max_tokens=4)
+    told = count(messages=[*SAY, {"role": "assistant", "content": r["content"][1]["text"][:9]}, {"role": "user", "content": ""}])
+    check("an answer that was begun goes on: no turn and no mark behind it", read(begun) < told and begun["content"][0]["type"] == "text", (begun, told))
     check("disabled: text alone", [b["type"] for b in create(thinking={"type": "disabled"})["content"]] == ["text"])
 
     def of(block):
@@ -130,7 +135,9 @@ def errors():
     refused("no messages", 400, "invalid_request_error", messages=[])
     refused("an image", 400, "invalid_request_error", messages=[{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}]}])
     refused("a prompt that is too long, in the words that agents know", 400, "invalid_request_error", words="prompt is too long", messages=[{"role": "user", "content": "word " * 3000}])
-    refused("more thinking than tokens", 400, "invalid_request_error", max_tokens=4, thinking={"type": "enabled", "budget_tokens": -2})
+    got, a = post("/v1/messages", {"messages": SAY})
+    check("max_tokens is missing", got == 400 and "'max_tokens' is missing" in a["error"]["message"], a)
+    refused("thinking without end", 400, "invalid_request_error", max_tokens=4, thinking={"type": "enabled", "budget_tokens": -2})
 
 
 sys.exit(tap.end())
