@@ -404,6 +404,97 @@ static void rows_in_memory(void **state) {
     }
 }
 
+/* Tokens up to the last label of the rows that are asked for, in whole pieces of 16, at most the
+ * row. In brackets: the place of each row's last label. */
+static void rows_used(void **state) {
+    enum { SEQ = 40, ROWS = 6 };
+    static const int last[ROWS] = {9, 15, 16, 31, 39, -1};
+    static const struct {
+        int first, n;
+        int64_t step, used;
+    } rows[] = {{0, 1, 16, 16}, {1, 1, 16, 16}, {2, 1, 16, 32}, {3, 1, 16, 32}, {4, 1, 16, 40},
+                {5, 1, 16, 16}, {0, 2, 16, 16}, {0, 3, 16, 32}, {0, 5, 16, 40}, {2, 2, 16, 32},
+                {5, 1, 1, 1},   {0, 1, 1, 10},  {3, 3, 1, 40},  {0, 2, 7, 21},  {0, 0, 16, 16}};
+    int32_t labels[ROWS * SEQ];
+    lt_batch b = {.seq = SEQ, .labels = labels};
+    (void)state;
+    for (int r = 0; r < ROWS; r++) {
+        for (int i = 0; i < SEQ; i++) {
+            labels[r * SEQ + i] = i == last[r] ? 0 : -1;
+        }
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const int64_t used = lt_rows_used(&b, rows[i].first, rows[i].n, rows[i].step);
+        if (used != rows[i].used) {
+            fail_msg("%d rows from %d: %lld tokens, not %lld", rows[i].n, rows[i].first,
+                     (long long)used, (long long)rows[i].used);
+        }
+    }
+}
+
+/* Three rows, of which two are drawn at a time: 0 1, 2 0, 1 2. Without starts of documents and
+ * positions a row is one document from 0 on. */
+static void rows_repeat(void **state) {
+    enum { SEQ = 2, ROWS = 3 };
+    static const int32_t tokens[ROWS * SEQ] = {10, 11, 20, 21, 30, 31},
+                                       labels[ROWS * SEQ] = {11, 12, 21, 22, 31, 32},
+                                       starts[ROWS * SEQ] = {0, 1, 0, 0, 0, 1},
+                                       places[] = {5, 0, 7, 8, 9, 0};
+    static const float weights[ROWS * SEQ] = {1, 2, 3, 4, 5, 6};
+    static const int drawn[3][2] = {{0, 1}, {2, 0}, {1, 2}};
+    (void)state;
+    for (int given = 0; given < 2; given++) {
+        lt_rows_memory m = {.rows = {.tokens = tokens,
+                                     .labels = labels,
+                                     .doc_start = given ? starts : NULL,
+                                     .positions = given ? places : NULL,
+                                     .weights = given ? weights : NULL,
+                                     .batch = ROWS,
+                                     .seq = SEQ}};
+        const lt_row_source source = lt_rows_in_memory(&m);
+        int32_t got[4][2 * SEQ];
+        float weight[2 * SEQ] = {0};
+        lt_row_batch out = {.ids = {.seq = SEQ,
+                                    .tokens = got[0],
+                                    .labels = got[1],
+                                    .doc_start = got[2],
+                                    .positions = got[3]},
+                            .weights = weight};
+        json_t *place = NULL;
+        assert_int_equal(source.weights, given);
+        for (int k = 0; k < 3; k++) {
+            lt_row_place at;
+            must(source.next(source.of, 2, &out), "rows");
+            for (int i = 0; i < 2 * SEQ; i++) {
+                const int from = drawn[k][i / SEQ] * SEQ + i % SEQ;
+                assert_int_equal(got[0][i], tokens[from]);
+                assert_int_equal(got[1][i], labels[from]);
+                assert_int_equal(got[2][i], given ? starts[from] : 0);
+                assert_int_equal(got[3][i], given ? places[from] : i % SEQ);
+                assert_true(weight[i] == (given ? weights[from] : 0.0F));
+            }
+            source.place(source.of, &at);
+            assert_int_equal(at.row, (k + 1) * 2 % ROWS);
+            json_decref(place);
+            place = source.print(source.of, &at);
+            assert_int_equal(json_integer_value(json_object_get(place, "row")), at.row);
+        }
+        json_object_set_new(place, "row", json_integer(2));
+        must(source.seek(source.of, place), "seek");
+        assert_int_equal(m.next, 2);
+        for (int bad = -1; bad <= 3; bad += 4) {
+            json_object_set_new(place, "row", json_integer(bad));
+            assert_int_equal(source.seek(source.of, place), LT_ERR_STATE);
+            assert_int_equal(m.next, 2);
+        }
+        json_object_del(place, "row");
+        assert_int_not_equal(source.seek(source.of, place), LT_OK);
+        json_decref(place);
+        out.ids.seq = SEQ + 1;
+        assert_int_equal(source.next(source.of, 1, &out), LT_ERR_ARG);
+    }
+}
+
 /* Lines have jansson's bytes, and cost no memory. */
 static void metrics_rows(void **state) {
     const double values[] = {7, 0.5, NAN, 1e-5, 123456789012.0, 1.0 / 3.0, 9007199254740991.0};
@@ -441,6 +532,8 @@ int main(void) {
                                        cmocka_unit_test(a_part_of_a_draw_waits),
                                        cmocka_unit_test(ranks),
                                        cmocka_unit_test(rows_in_memory),
+                                       cmocka_unit_test(rows_used),
+                                       cmocka_unit_test(rows_repeat),
                                        cmocka_unit_test(metrics_rows)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }
