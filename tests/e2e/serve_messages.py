@@ -66,8 +66,10 @@ def plain():
     check("streamed: usage and reason at the end", events[-2]["usage"]["output_tokens"] == 40 and events[-2]["delta"]["stop_reason"] == "max_tokens"
           and read(events[0]["message"]) == read(r), events[-2])
     stop = r["content"][1]["text"].strip()[3]
-    s = create(stop_sequences=["\x01never", stop])
-    check("the stop sequence that came", s["stop_reason"] == "stop_sequence" and s["stop_sequence"] == stop, (stop, s))
+    for stops in (["\x01never", stop], [stop, "\x01never"]):
+        s = create(stop_sequences=stops)
+        check("the stop sequence that came", s["stop_reason"] == "stop_sequence" and s["stop_sequence"] == stop, (stop, s))
+    check("its kind and role, whole and streamed", all(m["type"] == "message" and m["role"] == "assistant" and m["id"].startswith("msg_") for m in (r, events[0]["message"])), r)
 
 
 @case
