@@ -6,17 +6,18 @@
 #include "base/error.h"
 
 void lt_sched_carve(lt_sched *s, lt_arena *a) {
-    LT_ASSERT(s->max_running > 0 && s->step_tokens >= s->max_running);
+    const int64_t most = s->max_running + s->max_branches;
+    LT_ASSERT(s->max_running > 0 && s->step_tokens >= s->max_running && s->max_branches >= 0);
     lt_pages_carve(&s->pages, a);
-    s->items = lt_arena_take(a, (size_t)s->max_running * sizeof *s->items, LT_ARENA_ALIGN);
-    s->copies = lt_arena_take(
-        a, (size_t)(s->max_running * lt_pages_groups(&s->pages)) * sizeof *s->copies,
-        LT_ARENA_ALIGN);
+    s->items = lt_arena_take(a, (size_t)most * sizeof *s->items, LT_ARENA_ALIGN);
+    s->copies = lt_arena_take(a, (size_t)(most * lt_pages_groups(&s->pages)) * sizeof *s->copies,
+                              LT_ARENA_ALIGN);
 }
 
 void lt_sched_reset(lt_sched *s) {
     lt_pages_reset(&s->pages);
     s->running = s->waiting = (lt_seq_list){0};
+    s->branches = NULL;
     s->n_items = s->n_copies = s->n_rows = 0;
     s->n_steps = s->n_added = s->n_preemptions = 0;
 }
@@ -123,6 +124,7 @@ void lt_sched_add(lt_sched *s, lt_seq *seq) {
     seq->n_done = seq->n_pages = seq->n_published = seq->n_cached = seq->n_preempted = 0;
     seq->n_behind = 0;
     seq->n_ahead = seq->n_draft = 0;
+    seq->branches = NULL;
     seq->state = LT_SEQ_WAITING;
     insert(&s->waiting, seq);
 }
@@ -168,6 +170,7 @@ static void preempt(lt_sched *s, lt_seq *seq) {
     drop_pages(s, seq);
     seq->n_preempted++;
     seq->n_draft = 0;
+    seq->branches = NULL;
     s->n_preemptions++;
     seq->state = LT_SEQ_WAITING;
     insert(&s->waiting, seq);
@@ -395,7 +398,82 @@ bool lt_sched_pauses(const lt_sched *s, const lt_seq *seq) {
     return seq->background && s->background_rows == 0 && has_others(s);
 }
 
+/* Plan a branch of an item's sequence, if there is room for all of it. */
+static void plan_branch(lt_sched *s, const lt_sched_item *item, lt_seq *branch) {
+    const int64_t size = s->pages.page_tokens, groups = lt_pages_groups(&s->pages);
+    const int64_t at = item->first / size, n = 1 + branch->n_draft;
+    const lt_seq *seq = item->seq;
+    LT_ASSERT(branch->state == LT_SEQ_IDLE && branch->n_draft > 0);
+    if (n > s->step_tokens - s->n_rows || (seq->max_rows > 0 && n > seq->max_rows) ||
+        (pages_for(s, item->first + n) - at) * groups > lt_pages_available(&s->pages) ||
+        s->n_items == s->max_running + s->max_branches) {
+        return;
+    }
+    memcpy(branch->table, seq->table, (size_t)(at * groups) * sizeof *seq->table);
+    lt_pages_hold_text(&s->pages, seq->table, seq->n_behind, at);
+    branch->n_pages = at;
+    branch->n_behind = seq->n_behind;
+    branch->n_done = item->first;
+    branch->long_text = seq->long_text;
+    while (branch->n_pages < pages_for(s, item->first + n)) {
+        const bool taken = take_set(s, branch, false);
+        LT_ASSERT(taken);
+    }
+    for (int64_t g = 0; g < groups && item->first % size > 0; g++) {
+        const int64_t place = at * groups + g;
+        s->copies[s->n_copies++] = (lt_page_copy){branch->table[place], seq->table[place]};
+    }
+    branch->state = LT_SEQ_BRANCH;
+    branch->next = s->branches;
+    s->branches = branch;
+    s->items[s->n_items++] = (lt_sched_item){branch, item->first, n};
+    s->n_rows += n;
+}
+
+/* Branches of those that have drafts in the plan; while others run, not of the background. */
+static void plan_branches(lt_sched *s) {
+    const int64_t n_items = s->n_items;
+    for (int64_t i = 0; i < n_items; i++) {
+        lt_seq *seq = s->items[i].seq;
+        const bool may = seq->n_draft > 0 && s->items[i].n > 1 &&
+                         (!seq->background || !has_others(s));
+        for (lt_seq *branch = seq->branches; may && branch != NULL; branch = branch->next_branch) {
+            plan_branch(s, &s->items[i], branch);
+        }
+        seq->branches = NULL;
+    }
+}
+
+void lt_sched_adopt(const lt_sched *s, lt_seq *seq, lt_seq *branch) {
+    const int64_t groups = lt_pages_groups(&s->pages), n_pages = seq->n_pages, n_done = seq->n_done;
+    /* What was published is equal in both. */
+    const int64_t end = n_pages > branch->n_pages ? n_pages : branch->n_pages;
+    LT_ASSERT(seq->state == LT_SEQ_RUNNING && branch->state == LT_SEQ_BRANCH);
+    LT_ASSERT(seq->n_published <= branch->n_pages && seq->n_behind == branch->n_behind);
+    for (int64_t i = seq->n_published * groups; i < end * groups; i++) {
+        const int32_t page = seq->table[i];
+        seq->table[i] = branch->table[i];
+        branch->table[i] = page;
+    }
+    seq->n_pages = branch->n_pages;
+    seq->n_done = branch->n_done;
+    seq->n_draft = branch->n_draft;
+    branch->n_pages = n_pages;
+    branch->n_done = n_done;
+}
+
+void lt_sched_drop_branches(lt_sched *s) {
+    while (s->branches != NULL) {
+        lt_seq *branch = s->branches;
+        s->branches = branch->next;
+        drop_pages(s, branch);
+        branch->next = NULL;
+        branch->state = LT_SEQ_IDLE;
+    }
+}
+
 void lt_sched_plan(lt_sched *s) {
+    LT_ASSERT(s->branches == NULL);
     s->n_items = s->n_copies = s->n_rows = 0;
     begin_again(s);
     for (int background = 0; background <= 1; background++) {
@@ -409,6 +487,7 @@ void lt_sched_plan(lt_sched *s) {
             plan_waiting(s, background, end);
         }
     }
+    plan_branches(s);
     s->n_steps++;
 }
 
@@ -436,9 +515,12 @@ void lt_sched_learn(lt_sched *s, lt_seq *seq) {
 void lt_sched_done(lt_sched *s) {
     for (int64_t i = 0; i < s->n_items; i++) {
         lt_seq *seq = s->items[i].seq;
-        LT_ASSERT(seq->state == LT_SEQ_RUNNING && seq->n_done == s->items[i].first);
+        const bool branch = seq->state == LT_SEQ_BRANCH;
+        LT_ASSERT((branch || seq->state == LT_SEQ_RUNNING) && seq->n_done == s->items[i].first);
         seq->n_done += s->items[i].n;
-        lt_sched_learn(s, seq);
+        if (!branch) {
+            lt_sched_learn(s, seq);
+        }
     }
     s->n_items = s->n_copies = s->n_rows = 0;
 }
@@ -477,6 +559,9 @@ const char *lt_sched_check(const lt_sched *s) {
     int64_t n_refs = 0;
     why = why != NULL ? why : check_list(s, &s->running, LT_SEQ_RUNNING, &n_refs);
     why = why != NULL ? why : check_list(s, &s->waiting, LT_SEQ_WAITING, &n_refs);
+    for (const lt_seq *seq = s->branches; seq != NULL; seq = seq->next) {
+        n_refs += lt_pages_held(&s->pages, seq->n_behind, seq->n_pages);
+    }
     for (int64_t i = 0; i < s->pages.n_pages; i++) {
         n_refs -= s->pages.page[i].refs;
     }

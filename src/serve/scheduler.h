@@ -46,6 +46,12 @@
  *           Their pages are taken like any others and kept; nothing of them is published before
  *           the owner has said what was accepted.
  *
+ * BRANCH    A sequence with a draft may have other drafts beside it: its branches. Each is a
+ *           sequence of one step, which shares the whole pages, has a copy of the last one, and
+ *           runs the last known token once more and then its own draft. Branches come last in a
+ *           plan, with the rows and pages that nobody needs. If the owner adopts one, it exchanges
+ *           its pages with the sequence; all are dropped before the next plan.
+ *
  * One step:  plan ─▶ [copies, forward of items by the owner] ─▶ done
  *                ─▶ [owner: append a token to, or remove, those with n_done == n_tokens]
  * Ahead:     plan ─▶ [...] ─▶ done ─▶ [n_ahead = 1 for those with n_done == n_tokens that go on]
@@ -57,7 +63,7 @@
 
 #define LT_SCHED_AGE 4096 /* Steps of waiting that weigh as much as one level of priority. */
 
-typedef enum { LT_SEQ_IDLE, LT_SEQ_WAITING, LT_SEQ_RUNNING } lt_seq_state;
+typedef enum { LT_SEQ_IDLE, LT_SEQ_WAITING, LT_SEQ_RUNNING, LT_SEQ_BRANCH } lt_seq_state;
 
 typedef struct lt_seq lt_seq;
 struct lt_seq {
@@ -69,6 +75,9 @@ struct lt_seq {
      * if it is the only one left, as far as there is room; then the owner sets n_done to the tokens
      * that are right, before lt_sched_learn. */
     int64_t n_draft;
+    /* The first of its branches that the next plan may run, idle until then, and of a branch the
+     * next one. A branch needs tokens, n_draft, and a table; the plan forgets them. */
+    lt_seq *branches, *next_branch;
     int32_t *table;   /* Room for the sets of pages (pages.h) of its longest state. */
     int64_t max_rows; /* Rows of a step at most; 0: no limit. */
     bool fresh;       /* All its tokens must be computed; the prefix cache is not used. */
@@ -99,7 +108,7 @@ struct lt_seq {
     int64_t n_published; /* The first of all. */
     int64_t n_cached;    /* Tokens found in the prefix cache when it was last admitted. */
     int64_t n_preempted; /* How often. */
-    lt_seq *prev, *next; /* In the list of its state. */
+    lt_seq *prev, *next; /* In the list of its state; branches have only next. */
 };
 
 typedef struct {
@@ -120,12 +129,14 @@ typedef struct {
 typedef struct {
     lt_pages pages;
     int64_t max_running, step_tokens; /* Set before carving; step_tokens >= max_running. */
+    int64_t max_branches;             /* In a step, likewise. */
     /* Most background rows of a step that has others; likewise. */
     int64_t background_rows;
     bool caching; /* Publish full pages. */
     lt_seq_list running, waiting;
-    lt_sched_item *items; /* (max_running) the plan */
-    lt_page_copy *copies; /* (max_running, groups) to do before it, in order */
+    lt_seq *branches;     /* Those that run. */
+    lt_sched_item *items; /* (max_running + max_branches) the plan */
+    lt_page_copy *copies; /* (max_running + max_branches, groups) to do before it, in order */
     int64_t n_items, n_copies, n_rows;
     int64_t n_steps, n_added, n_preemptions;
 } lt_sched;
@@ -168,6 +179,11 @@ void lt_sched_done(lt_sched *s);
 
 /* A token of seq that was in flight is now known: publish full pages. */
 void lt_sched_learn(lt_sched *s, lt_seq *seq);
+
+/* The draft of a branch of seq, which has run, is right, and that of seq is wrong: exchange their
+ * pages and what is done. Drop all branches, before the next plan. */
+void lt_sched_adopt(const lt_sched *s, lt_seq *seq, lt_seq *branch);
+void lt_sched_drop_branches(lt_sched *s);
 
 /* NULL, or the invariant that is violated, including those of the pages. For tests. */
 const char *lt_sched_check(const lt_sched *s);

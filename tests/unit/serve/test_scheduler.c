@@ -3,7 +3,8 @@
  * before the tokens of the step before are known, some of which end their sequence. A shadow memory
  * keeps, for each row of each page, a hash of the tokens up to it, in the order in which steps are
  * queued; every key that a sequence would read must belong to its own tokens. With drafts some
- * tokens run ahead of a text, and a random number of them is accepted. With a sliding window only
+ * tokens run ahead of a text, and a random number of them is accepted, of the draft or of one of
+ * its branches. With a sliding window only
  * the keys of the window are read, and a sequence holds few pages however long it is. With groups
  * of layers (pages.h) each token has a row in a page of each group, whose hash tells the group. */
 #include <setjmp.h>
@@ -28,7 +29,14 @@ typedef struct {
     int64_t target, n_prompt, born, last_progress;
     int32_t coming; /* What the device chose, while the step is on its way. */
     int n_forks;
+    struct branch *branch; /* Of the step: (BRANCHES), or NULL. */
 } life;
+
+enum { BRANCHES = 2 };
+/* Another draft of a life, with the tokens before it. */
+typedef struct branch {
+    life of;
+} branch;
 
 /* A step that was planned and run, and whose tokens were not read. */
 typedef struct {
@@ -41,12 +49,13 @@ typedef struct {
     lt_sched s;
     lt_arena arena;
     life lives[N_SEQS];
+    branch branches[N_SEQS][BRANCHES];
     uint64_t memory[N_PAGES * PAGE];
     lt_rng rng;
     queued steps[2]; /* The older first. */
     int n_steps;
     bool drafts;
-    int64_t n_right, n_wrong, n_behind;
+    int64_t n_right, n_wrong, n_behind, n_branches, n_adopted;
     /* Sequences with a window: times that they gave back pages, and that they began behind some. */
     int64_t n_slid, n_found_behind;
     int64_t n_finished, n_cancelled, n_forked, n_cached, age_max, n_tokens, n_ahead, n_vain;
@@ -72,6 +81,7 @@ static void open_groups(world *w, uint64_t seed, int64_t max_running, int64_t st
                                  .most_kept = N_PAGES / 3},
                        .max_running = max_running,
                        .step_tokens = step_tokens,
+                       .max_branches = 10,
                        .caching = true},
                  .rng = {.seed = seed}};
     lt_sched_carve(&w->s, &w->arena);
@@ -231,6 +241,27 @@ static const lt_seq *first_to_run(const world *w) {
                                                         : NULL;
 }
 
+/* Other drafts behind a sequence, of which none or some will run. */
+static void branch_off(world *w, life *l, int64_t most) {
+    const int64_t n = l->seq.n_tokens;
+    l->branch = w->branches[l - w->lives];
+    for (uint64_t k = chance(w, BRANCHES + 1); k-- > 0;) {
+        life *b = &l->branch[k].of;
+        assert_int_equal(b->seq.state, LT_SEQ_IDLE);
+        memcpy(b->tokens, l->tokens, (size_t)n * sizeof *b->tokens);
+        memcpy(b->prefix, l->prefix, (size_t)n * sizeof *b->prefix);
+        b->seq = (lt_seq){.tokens = b->tokens,
+                          .n_tokens = n,
+                          .n_draft = 1 + (int64_t)chance(w, (uint64_t)most),
+                          .table = b->table,
+                          .next_branch = l->seq.branches};
+        for (int64_t i = 0; i < b->seq.n_draft; i++) {
+            put_token(b, n + i, (int32_t)chance(w, 5));
+        }
+        l->seq.branches = &b->seq;
+    }
+}
+
 /* Drafts behind sequences that decode. */
 static void draft(world *w) {
     for (lt_seq *seq = w->s.running.first; seq != NULL; seq = seq->next) {
@@ -240,11 +271,16 @@ static void draft(world *w) {
             most = seq->again_at - seq->n_tokens;
         }
         seq->n_draft = 0;
+        seq->branches = NULL;
+        l->branch = NULL;
         if (seq->n_done + 1 == seq->n_tokens && seq->n_tokens > l->n_prompt && most > 0) {
             seq->n_draft = (int64_t)chance(w, (uint64_t)(most < 8 ? most : 8) + 1);
         }
         for (int64_t i = 0; i < seq->n_draft; i++) {
             put_token(l, seq->n_tokens + i, (int32_t)chance(w, 5));
+        }
+        if (seq->n_draft > 0) {
+            branch_off(w, l, most < 8 ? most : 8);
         }
     }
 }
@@ -254,6 +290,11 @@ static void background_is_behind(world *w) {
     int64_t rows = 0, others = 0;
     for (int64_t i = 0; i < w->s.n_items; i++) {
         const lt_sched_item *item = &w->s.items[i];
+        if (item->seq->state == LT_SEQ_BRANCH) { /* Behind all others, which only the end has. */
+            w->n_branches++;
+            continue;
+        }
+        assert_true(i == 0 || item[-1].seq->state != LT_SEQ_BRANCH);
         assert_true(item->seq->background || rows == 0);
         *(item->seq->background ? &rows : &others) += item->n;
     }
@@ -286,9 +327,11 @@ static void launch(world *w) {
                 (w->s.n_items > 0 && w->s.items[0].seq == first));
     background_is_behind(w);
     run_plan(w);
-    q->n = w->s.n_items;
-    for (int64_t i = 0; i < q->n; i++) {
-        q->ran[i] = (life *)w->s.items[i].seq;
+    q->n = 0;
+    for (int64_t i = 0; i < w->s.n_items; i++) {
+        if (w->s.items[i].seq->state != LT_SEQ_BRANCH) {
+            q->ran[q->n++] = (life *)w->s.items[i].seq;
+        }
     }
     lt_sched_done(&w->s);
     for (int64_t i = 0; i < q->n; i++) {
@@ -317,10 +360,24 @@ static void finish(world *w, life *l) {
     end(w, l);
 }
 
+/* A branch that ran may take the place of the draft: at least one of its tokens is right. */
+static int64_t adopt(world *w, life *l) {
+    life *b = l->branch != NULL ? &l->branch[chance(w, BRANCHES)].of : NULL;
+    if (b == NULL || b->seq.state != LT_SEQ_BRANCH || chance(w, 2) == 0) {
+        return 0;
+    }
+    for (int64_t i = 0; i < b->seq.n_draft; i++) {
+        put_token(l, l->seq.n_tokens + i, b->tokens[l->seq.n_tokens + i]);
+    }
+    lt_sched_adopt(&w->s, &l->seq, &b->seq);
+    w->n_adopted++;
+    return 1;
+}
+
 /* Some draft tokens that ran are accepted, then one comes that was not in the draft. */
 static void read_draft(world *w, life *l) {
-    const int64_t ran = l->seq.n_done - l->seq.n_tokens;
-    const int64_t right = (int64_t)chance(w, (uint64_t)ran + 1);
+    const int64_t least = adopt(w, l), ran = l->seq.n_done - l->seq.n_tokens;
+    const int64_t right = least + (int64_t)chance(w, (uint64_t)(ran - least) + 1);
     for (int64_t i = 0; i < right; i++) {
         l->seq.n_tokens++;
         lt_sched_learn(&w->s, &l->seq);
@@ -358,6 +415,16 @@ static void read_token(world *w, life *l) {
     }
 }
 
+static void check(world *w, int64_t at) {
+    const char *why = lt_sched_check(&w->s);
+    if (why != NULL) {
+        fail_msg("step %lld: %s", (long long)at, why);
+    }
+    for (int64_t i = 0; i < N_PAGES * PAGE; i++) {
+        assert_true(!w->s.pages.page[i / PAGE].published || w->s.pages.tokens[i] != UNKNOWN);
+    }
+}
+
 /* What the engine does after a step: new tokens, forks, ends. */
 static void collect(world *w) {
     queued *q = &w->steps[0];
@@ -368,18 +435,12 @@ static void collect(world *w) {
         }
         read_token(w, l);
     }
+    if (w->s.branches != NULL && chance(w, 8) == 0) {
+        check(w, 0);
+    }
+    lt_sched_drop_branches(&w->s);
     w->steps[0] = w->steps[1];
     w->n_steps--;
-}
-
-static void check(world *w, int64_t at) {
-    const char *why = lt_sched_check(&w->s);
-    if (why != NULL) {
-        fail_msg("step %lld: %s", (long long)at, why);
-    }
-    for (int64_t i = 0; i < N_PAGES * PAGE; i++) {
-        assert_true(!w->s.pages.page[i / PAGE].published || w->s.pages.tokens[i] != UNKNOWN);
-    }
 }
 
 /* ahead: of 100 steps so many are queued before the tokens of the one before are read. */
@@ -436,6 +497,11 @@ static void simulate(uint64_t seed, int64_t steps, int64_t max_running, int64_t 
                   (long long)w.n_forked, (long long)w.s.n_preemptions, (long long)w.n_cached,
                   (long long)w.age_max, (long long)w.n_ahead, (long long)w.n_vain);
     assert_true(!drafts || (w.n_right > steps / 10 && w.n_wrong > steps / 10));
+    /* Without a budget beside the decoding there are none. */
+    if (drafts && step_tokens > max_running &&
+        (w.n_branches < steps / 100 || w.n_adopted < w.n_branches / 10)) {
+        fail_msg("%lld branches, %lld adopted", (long long)w.n_branches, (long long)w.n_adopted);
+    }
     assert_true(background_rows == 0 || w.n_behind > steps / 100);
     assert_true(of.window == 0 || (w.n_slid > steps / 10 && w.n_found_behind > 0));
     assert_true(ahead == 0 || (w.n_ahead > steps / 2 && w.n_vain > steps / 1000));
