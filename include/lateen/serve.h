@@ -40,6 +40,8 @@ typedef enum {
 } lt_speculate;
 
 #define LT_DRAFT_MOST 8 /* Draft tokens of one text in one step. */
+#define LT_DRAFT_BRANCHES                                                                          \
+    4 /* Drafts of one text in one step, that which is tried first included. */
 
 #define LT_ENGINE_BESIDE 4
 
@@ -99,7 +101,10 @@ typedef struct {
     /* The same for a head of the served model (model/infer/draft_head.h). */
     const struct lt_draft_head *const *head;
     int64_t draft_tokens; /* Tokens of each draft, at most 8; 0: as many as pay. */
-    lt_ends ends;         /* Tokens that end a text; none: the model's own. */
+    /* Drafts of a text in a step that begin with different tokens, at most LT_DRAFT_BRANCHES; 0: as
+     * many as pay; 1: one. On a device only drafts that are copied have others beside them. */
+    int64_t draft_branches;
+    lt_ends ends; /* Tokens that end a text; none: the model's own. */
     /* Type of keys: F32, BF16, F16, on CPUs also F8_E4M3, Q8_0, Q4_0; LT_DTYPE_COUNT: the model's
      * compute type, or F16 on a CPU where weights are as stored. */
     lt_dtype cache_dtype;
@@ -391,6 +396,8 @@ typedef struct {
     int64_t step_tokens, step_sequences;
     int64_t drafts, drafted, accepted;  /* Drafts, their tokens, and those accepted, */
     int64_t accepted_at[LT_DRAFT_MOST]; /* also by the place in the draft. */
+    /* Of these, branches (serve/draft.h): their number, their tokens, and those accepted. */
+    int64_t branches, branch_drafted, branch_accepted;
     int64_t steps_ahead; /* Steps queued before the tokens of the previous step were known. */
     int64_t steps_of[LT_STEP_SIZES]; /* [k]: steps with at most 2^k tokens and more than 2^(k-1). */
     int64_t steps_tokens;            /* Tokens of all steps. */

@@ -59,6 +59,11 @@ typedef struct {
     "for --speculate model: a smaller model with the same tokenizer; for --speculate head: the "   \
     "folder of an EAGLE-3 head of the served model, or empty for the model's own layers"
 
+#define LT_DRAFT_BRANCHES_HELP                                                                     \
+    "drafts of a text in one step that begin with different tokens; 0: as many as pay; 1: one. "   \
+    "On "                                                                                          \
+    "a GPU only copied drafts have others beside them"
+
 #define LT_SERVED_OF(o, path, adapters)                                                            \
     (lt_served) {                                                                                  \
         .model = (path), .lora = (adapters), .tokenizer = (o)->tokenizer, .steer = (o)->steer,     \

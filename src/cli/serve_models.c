@@ -152,6 +152,7 @@ lt_err lt_serve_model_row(lt_serve_model *row, const lt_engine_options *engine,
                          : engine->speculate != LT_SPECULATE_NGRAM ? LT_SPECULATE_NONE
                                                                    : LT_SPECULATE_NGRAM;
     m.engine.draft_tokens = m.engine.speculate != LT_SPECULATE_NONE ? engine->draft_tokens : 0;
+    m.engine.draft_branches = m.engine.speculate != LT_SPECULATE_NONE ? engine->draft_branches : 0;
     *out = m;
     return lt_served_draft(&row->served, &out->engine, o->draft);
 }

@@ -117,6 +117,8 @@
     X(STR, draft, "draft", "", 0, 0, "PATH", LT_DRAFT_HELP)                                        \
     X(I64, draft_tokens, "draft-tokens", "0", 0, 8, "N",                                           \
       "tokens of each draft; 0: as many as pay, by measured times and acceptance")                 \
+    X(I64, draft_branches, "draft-branches", "0", 0, LT_DRAFT_BRANCHES, "N",                       \
+      LT_DRAFT_BRANCHES_HELP)                                                                      \
     X(I64, think_budget, "think-budget", "-1", -1, 1e9, "N",                                       \
       "most tokens of reasoning, unless the request says; -1: no limit")                           \
     X(I64, store_entries, "store-entries", "1024", 0, 1e9, "N",                                    \
@@ -322,6 +324,7 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->engine.deterministic = o->deterministic;
     s->engine.speculate = (lt_speculate)o->speculate;
     s->engine.draft_tokens = o->draft_tokens;
+    s->engine.draft_branches = o->draft_branches;
 }
 
 /* Options of --models that a row does not give are those of the command line. */
@@ -399,6 +402,7 @@ static lt_err check_idle(const serve_options *o) {
         {"store-bytes", o->store_entries > 0, "--store-entries"},
         {"store-s", o->store_entries > 0, "--store-entries"},
         {"draft-tokens", o->speculate != 0 || o->models[0] != '\0', "--speculate"},
+        {"draft-branches", o->speculate != 0 || o->models[0] != '\0', "--speculate"},
         {"models-memory", o->models[0] != '\0', "--models"},
         {"models-idle-s", o->models[0] != '\0', "--models"},
     };

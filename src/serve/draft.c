@@ -19,20 +19,49 @@
 #define WORST         2     /* Steps that one step may be said to cost. */
 #define DUE           0.005 /* Share of the debt that falls due, a step. */
 #define BELIEF        0.6   /* Rate of acceptance where nothing is known. */
-#define NEW_TIME      0.1   /* Weight of a new measurement. */
-#define FIRST         10    /* Draft tokens that a text counts as like all others, */
-#define FIRST_ALL     8     /* and all texts at a place as at the one before it. */
-#define KEPT_RUN      0.97  /* Weight that older tokens of a run keep when a new one is noted, */
+#define BELIEF_OTHER  0.2  /* The same of a branch's first token where those before it are wrong. */
+#define NEW_TIME      0.1  /* Weight of a new measurement. */
+#define FIRST         10   /* Draft tokens that a text counts as like all others, */
+#define FIRST_ALL     8    /* and all texts at a place as at the one before it. */
+#define KEPT_RUN      0.97 /* Weight that older tokens of a run keep when a new one is noted, */
 #define AGE_RUN       0.998 /* and that those of all runs keep when a draft is noted. */
 #define FORESEEN      0.3   /* Below this probability the token behind a draft counts as wrong. */
 #define KEPT_PACE     0.985 /* Weight that the pace keeps in a step. */
 #define UNUSUAL       8     /* A call that takes so many times what is expected is not charged. */
 #define MARGIN        1.03  /* A draft must promise this much more, for estimates are rough. */
 
-int64_t lt_draft_find_in(const int32_t *text, int64_t n_text, const int32_t *tokens, int64_t n) {
-    int64_t best = -1, longest = LEAST_MATCH - 1;
-    for (int64_t end = n_text - 1; n >= LEAST_MATCH && end >= LEAST_MATCH && longest < MOST_MATCH;
-         end--) {
+/* A match of this length, the tokens before text[end], is found: put it at its place. */
+static int put_match(const int32_t *text, int64_t end, int64_t length, int n, int most, int64_t *at,
+                     int64_t *lengths) {
+    int place = 0, last = 0;
+    while (last < n && text[at[last]] != text[end]) {
+        last++;
+    }
+    if (last < n && lengths[last] >= length) {
+        return n;
+    }
+    while (place < last && lengths[place] >= length) {
+        place++;
+    }
+    if (place == most) {
+        return n;
+    }
+    n += last == n && n < most;
+    for (int i = last < n ? last : n - 1; i > place; i--) {
+        at[i] = at[i - 1];
+        lengths[i] = lengths[i - 1];
+    }
+    at[place] = end;
+    lengths[place] = length;
+    return n;
+}
+
+int lt_draft_find_all(const int32_t *text, int64_t n_text, const int32_t *tokens, int64_t n,
+                      int most, int64_t *at) {
+    int64_t lengths[LT_DRAFT_BRANCHES] = {0};
+    int n_found = 0;
+    for (int64_t end = n_text - 1;
+         n >= LEAST_MATCH && end >= LEAST_MATCH && lengths[0] < MOST_MATCH; end--) {
         int64_t k = 0;
         if (text[end - 1] != tokens[n - 1] || text[end - 2] != tokens[n - 2]) {
             continue;
@@ -40,12 +69,14 @@ int64_t lt_draft_find_in(const int32_t *text, int64_t n_text, const int32_t *tok
         while (k < end && k < n && k < MOST_MATCH && text[end - 1 - k] == tokens[n - 1 - k]) {
             k++;
         }
-        if (k > longest) {
-            longest = k;
-            best = end;
-        }
+        n_found = put_match(text, end, k, n_found, most, at, lengths);
     }
-    return best;
+    return n_found;
+}
+
+int64_t lt_draft_find_in(const int32_t *text, int64_t n_text, const int32_t *tokens, int64_t n) {
+    int64_t at;
+    return lt_draft_find_all(text, n_text, tokens, n, 1, &at) > 0 ? at : -1;
 }
 
 int64_t lt_draft_find(const int32_t *tokens, int64_t n) {
@@ -74,6 +105,19 @@ void lt_draft_acceptance_note(lt_draft_acceptance *l, double kept, int64_t n, in
         const double left = tried ? kept : i >= n ? (1 + kept) / 2 : 1;
         l->accepted[i] = left * l->accepted[i] + (i < n_accepted ? 1 : 0);
         l->tried[i] = left * l->tried[i] + (tried ? 1 : 0);
+    }
+}
+
+double lt_draft_others_at(const lt_draft_others *l, const lt_draft_others *all, int branch) {
+    const double believed = all != NULL ? lt_draft_others_at(all, NULL, branch) : BELIEF_OTHER;
+    const double weight = all != NULL ? FIRST : FIRST_ALL;
+    return (l->right[branch] + weight * believed) / (l->tried[branch] + weight);
+}
+
+void lt_draft_others_note(lt_draft_others *l, double kept, int n, int right) {
+    for (int i = 0; i < n && i <= right; i++) {
+        l->right[i] = kept * l->right[i] + (i == right ? 1 : 0);
+        l->tried[i] = kept * l->tried[i] + 1;
     }
 }
 
@@ -277,17 +321,18 @@ static void add_rows(model_calls *c, int64_t call, int64_t n) {
     c->seconds += lt_draft_times_of(c->times, *rows);
 }
 
-static void add_call(model_calls *c, const lt_draft_text *t) {
-    if (t->behind == 0 || c->times == NULL) {
+/* One more token of a draft or branch that has n. */
+static void add_call(model_calls *c, int64_t behind, int64_t n) {
+    if (behind == 0 || c->times == NULL) {
         return;
     }
-    if (t->n >= c->layers) {
-        add_rows(c, t->n, 1);
+    if (n >= c->layers) {
+        add_rows(c, n, 1);
     }
-    for (int64_t call = 0; t->n == 0 && call < c->layers; call++) {
-        add_rows(c, call, c->layers + (t->behind > c->layers));
+    for (int64_t call = 0; n == 0 && call < c->layers; call++) {
+        add_rows(c, call, c->layers + (behind > c->layers));
     }
-    c->first += t->n == 0 ? t->behind : 0;
+    c->first += n == 0 ? behind : 0;
 }
 
 /* The time of a step of so many rows with drafts: at least that of n_rows without. Below the fewest
@@ -342,7 +387,7 @@ static void choose_up_to(const lt_draft_known *k, int64_t most, int64_t n_rows, 
         if (i < 0) {
             break;
         }
-        add_call(&calls, &texts[i]);
+        add_call(&calls, texts[i].behind, texts[i].n);
         order[n - 1] = (int16_t)i;
         gain += c->weight[i] * next[i];
         texts[i].n++;
@@ -373,6 +418,135 @@ static void weigh(const lt_draft_text *texts, int64_t n_texts, double *weight) {
     }
 }
 
+/* ---- Branches ---- */
+
+#define BRANCH_TEXTS 4    /* Steps of more texts have no branches: the choice takes too long. */
+#define LEAST_GAIN   0.01 /* Tokens that a row must bring to be looked at. */
+
+/* A draft (k = 0) or branch k of a text that is being chosen. */
+typedef struct {
+    double next; /* Probability that its next token brings a token, */
+    double rank; /* weighted, for each row that this takes; below 0: it can have no more. */
+    int64_t n;
+} twig;
+
+typedef struct {
+    double rate; /* Tokens a second, weighted. */
+    twig twigs[BRANCH_TEXTS][LT_DRAFT_BRANCHES];
+} tree;
+
+/* Its next token, at place t->n, may be run; the first one of a branch takes two rows. */
+static void set_rank(twig *t, const lt_draft_text *text, int k, int64_t most, double weight) {
+    const bool ends = t->n == text->most || t->n == most;
+    t->rank = ends ? -1 : weight * t->next / (k > 0 && t->n == 0 ? 2 : 1);
+}
+
+/* Branch k of a text can begin: all drafts before it are wrong at their first tokens. */
+static void open_branch(tree *b, const lt_draft_text *text, int i, int k, int64_t most,
+                        double weight) {
+    twig *t = b->twigs[i];
+    double wrong = 1 - lt_draft_text_accepts(text, 0);
+    for (int r = 0; r < k - 1; r++) {
+        wrong *= 1 - lt_draft_others_at(text->own_others, text->all_others, r);
+    }
+    t[k].next = wrong * lt_draft_others_at(text->own_others, text->all_others, k - 1);
+    set_rank(&t[k], text, k, most, weight);
+}
+
+/* The twig whose next token is worth most; NULL: there is none. */
+static twig *best_twig(tree *b, int n_texts, int *text, int *k) {
+    twig *best = NULL;
+    for (int i = 0; i < n_texts; i++) {
+        for (int j = 0; j < LT_DRAFT_BRANCHES; j++) {
+            twig *t = &b->twigs[i][j];
+            if (t->rank >= 0 && (best == NULL || t->rank > best->rank)) {
+                best = t;
+                *text = i;
+                *k = j;
+            }
+        }
+    }
+    return best;
+}
+
+/* As choose_up_to, with branches: tokens are added where a row brings most. *c holds what must be
+ * surpassed. */
+static void choose_tree(const lt_draft_known *k, int64_t most, int64_t n_rows, double plain_s,
+                        lt_draft_text *texts, int n_texts, const double *weight, tree *c) {
+    tree b = {0};
+    model_calls calls = {.times = k->model, .layers = k->model_layers > 1 ? k->model_layers : 1};
+    int64_t rows = n_rows, longest = 0, n_branches = 0;
+    double gain = 0;
+    for (int i = 0; i < n_texts; i++) {
+        for (int j = 0; j < LT_DRAFT_BRANCHES; j++) {
+            b.twigs[i][j].rank = -1;
+        }
+        b.twigs[i][0].next = lt_draft_text_accepts(&texts[i], 0);
+        set_rank(&b.twigs[i][0], &texts[i], 0, most, weight[i]);
+    }
+    for (;;) {
+        int i = 0, j = 0;
+        twig *t = best_twig(&b, n_texts, &i, &j);
+        const int64_t more = j > 0 && t != NULL && t->n == 0 ? 2 : 1;
+        if (t == NULL || t->rank < LEAST_GAIN || rows + more > LT_DRAFT_ROWS) {
+            break;
+        }
+        if (t->n == 0 && ((j > 0 && n_branches == k->most_branches) ||
+                          texts[i].behind > LT_DRAFT_ROWS - calls.first)) {
+            t->rank = -1;
+            continue;
+        }
+        rows += more;
+        n_branches += more - 1;
+        gain += weight[i] * t->next;
+        add_call(&calls, texts[i].behind, t->n);
+        t->n++;
+        if (t->n == 1 && j < texts[i].n_others) {
+            open_branch(&b, &texts[i], i, j + 1, most, weight[i]);
+        }
+        longest = t->n > longest ? t->n : longest;
+        t->next *= t->n == LT_DRAFT_MOST ? 0
+                   : j == 0              ? lt_draft_text_accepts(&texts[i], t->n)
+                                         : by_place(&texts[i], t->n);
+        set_rank(t, &texts[i], j, most, weight[i]);
+        b.rate = ((double)n_rows + gain) /
+                 (time_of_drafts(k, longest, n_rows, plain_s, rows) + calls.seconds);
+        if (n_branches > 0 && b.rate > c->rate) {
+            *c = b;
+        }
+    }
+}
+
+/* Branches must promise more than drafts alone, as these must promise more than none. */
+static double add_branches(const lt_draft_known *k, int64_t n_rows, double plain_s,
+                           lt_draft_text *texts, int64_t n_texts, const choice *chosen) {
+    const double least = chosen->rate * MARGIN;
+    tree c = {.rate = least};
+    bool any = false;
+    for (int64_t i = 0; i < n_texts; i++) {
+        any |= texts[i].n_others > 0;
+    }
+    if (!any || k->most_branches == 0 || n_texts > BRANCH_TEXTS) {
+        return chosen->rate;
+    }
+    /* A longer draft needs one more call of the draft model, which a branch does not. */
+    for (int64_t most = 1; most <= LT_DRAFT_MOST; most++) {
+        if (k->model != NULL || most == k->few || most == LT_DRAFT_MOST) {
+            choose_tree(k, most, n_rows, plain_s, texts, (int)n_texts, chosen->weight, &c);
+        }
+    }
+    if (!(c.rate > least)) {
+        return chosen->rate;
+    }
+    for (int64_t i = 0; i < n_texts; i++) {
+        texts[i].n = c.twigs[i][0].n;
+        for (int j = 0; j < LT_DRAFT_OTHERS; j++) {
+            texts[i].branch[j] = c.twigs[i][j + 1].n;
+        }
+    }
+    return c.rate;
+}
+
 double lt_draft_choose(const lt_draft_known *k, int64_t n_rows, lt_draft_text *texts,
                        int64_t n_texts) {
     const double plain_s = n_rows < LT_DRAFT_ROWS && lt_draft_times_know(k->plain, n_rows)
@@ -389,9 +563,11 @@ double lt_draft_choose(const lt_draft_known *k, int64_t n_rows, lt_draft_text *t
     }
     for (int64_t i = 0; i < n_texts; i++) {
         texts[i].n = 0;
+        memset(texts[i].branch, 0, sizeof texts[i].branch);
     }
     for (int64_t i = 0; i < c.n; i++) {
         texts[c.order[i]].n++;
     }
-    return c.n > 0 ? 1 - plain / c.rate : 0;
+    c.rate = plain > 0 ? add_branches(k, n_rows, plain_s, texts, n_texts, &c) : c.rate;
+    return c.rate > plain ? 1 - plain / c.rate : 0;
 }

@@ -20,6 +20,16 @@
  * Otherwise the draw takes the draft's distribution into account (model/infer/sampler.h), which
  * accepts more tokens and changes the text, but not its distribution.
  *
+ * BRANCHES  The step may verify other drafts of a text, too, that begin with another token: what
+ *           followed another match, or the next most probable token of the model or head. Each is
+ *           a sequence of the step that runs the last token once more (scheduler.h); if the next
+ *           token is its first one, its pages become those of the text. Tokens that are drawn from
+ *           the draft's distribution q are drawn without replacement and tried in this order
+ *           (Jeon et al. 2024, arXiv:2402.14160).
+ *
+ *     text so far: ... ran to the big red ─┬─ fox jumped     the draft
+ *                                          └─ hat fell       a branch
+ *
  * DEVICES   A device chooses a token from each row of a draft at once, each as if the draft tokens
  *           before it were those of the text; the host keeps those up to the first that differs
  *           from the draft. Steps of few rows a text are recorded (model/infer/paged_forward.h).
@@ -64,6 +74,10 @@
 int64_t lt_draft_find(const int32_t *tokens, int64_t n);
 /* The same in another text, text[0..n_text): what follows is text[result], result < n_text. */
 int64_t lt_draft_find_in(const int32_t *text, int64_t n_text, const int32_t *tokens, int64_t n);
+/* The same for up to `most` matches, at most LT_DRAFT_BRANCHES, that are followed by different
+ * tokens, the longest first; the search ends at a match of 64 tokens. Returns how many. */
+int lt_draft_find_all(const int32_t *text, int64_t n_text, const int32_t *tokens, int64_t n,
+                      int most, int64_t *at);
 
 /* What drafts have shown, those of one text or of all together: how often a draft token was
  * accepted, lately, if those before it were, by its place. Zeroed, nothing is known. */
@@ -88,6 +102,18 @@ typedef struct {
     double wrong[LT_DRAFT_RUNS], expected[LT_DRAFT_RUNS];
 } lt_draft_runs;
 
+/* How often, lately, the first token of branch k was right where those of the draft and of the
+ * branches before it were wrong. Zeroed, nothing is known. */
+#define LT_DRAFT_OTHERS (LT_DRAFT_BRANCHES - 1)
+typedef struct {
+    double right[LT_DRAFT_OTHERS], tried[LT_DRAFT_OTHERS];
+} lt_draft_others;
+
+/* all: that of all texts, NULL: l is that. n first tokens were known; branch `right` had the right
+ * one, n: none. */
+double lt_draft_others_at(const lt_draft_others *l, const lt_draft_others *all, int branch);
+void lt_draft_others_note(lt_draft_others *l, double kept, int n, int right);
+
 /* A text that may have a draft. */
 typedef struct {
     const lt_draft_acceptance *own, *all; /* Its acceptance, and that of all texts. */
@@ -96,7 +122,11 @@ typedef struct {
     int64_t most;                         /* Draft tokens at most, up to LT_DRAFT_MOST; */
     int64_t behind; /* by the draft model: tokens that it must run first; 0: copied. */
     double pace;    /* Tokens that it had a step, lately; 0: not known, as 1. */
-    int64_t n;      /* Chosen. */
+    /* Branches that it may have at most, and how often their first tokens are right. */
+    int n_others;
+    const lt_draft_others *own_others, *all_others;
+    int64_t n;                       /* Chosen, and of each branch. */
+    int64_t branch[LT_DRAFT_OTHERS]; /* 0: there is none. */
 } lt_draft_text;
 
 /* The probability that the draft token at this place is accepted if those before it are. */
@@ -166,10 +196,11 @@ typedef struct {
     int64_t few;
     const lt_draft_times *model; /* Of calls of the draft model; NULL: there is none. */
     int64_t model_layers;        /* Of a head: calls that every draft needs; 0: as 1. */
+    int64_t most_branches;       /* Of a step. */
 } lt_draft_known;
 
-/* Choose n of each text in a step that runs n_rows without drafts. Returns the share of time that
- * the drafts save a token. */
+/* Choose n and branches of each text in a step that runs n_rows without drafts. Returns the share
+ * of time that the drafts save a token. */
 double lt_draft_choose(const lt_draft_known *k, int64_t n_rows, lt_draft_text *texts,
                        int64_t n_texts);
 

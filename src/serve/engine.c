@@ -103,6 +103,12 @@ static lt_err check_options(const lt_engine_options *o) {
                 (long long)o->draft_tokens, o->speculate ? "" : " without speculative decoding",
                 LT_DRAFT_MOST);
     }
+    if (o->draft_branches < 0 || o->draft_branches > LT_DRAFT_BRANCHES ||
+        (o->draft_branches > 1 && !o->speculate)) {
+        LT_FAIL(LT_ERR_ARG, "engine: %lld drafts of a text in a step%s; it may have 0 to %d",
+                (long long)o->draft_branches, o->speculate ? "" : " without speculative decoding",
+                LT_DRAFT_BRANCHES);
+    }
     if ((o->speculate == LT_SPECULATE_MODEL) != (o->draft != NULL)) {
         LT_FAIL(LT_ERR_ARG, "engine: %s",
                 o->draft != NULL ? "a draft model, but other drafts were asked for"
@@ -296,6 +302,7 @@ static void engine_carve(lt_engine *e, lt_arena *a) {
     lt_step_carve(e, a);
     lt_step_carve_beside(e, a);
     lt_step_carve_drafter(e, a);
+    lt_step_carve_branches(e, a);
 }
 
 /* Most requests of the background that have no place: those that were preempted, those that come
@@ -330,6 +337,7 @@ static lt_err size_engine(lt_engine *e) {
     o->step_tokens = o->step_tokens > o->max_running ? o->step_tokens : o->max_running + 1;
     e->sched.max_running = o->max_running;
     e->sched.step_tokens = o->step_tokens;
+    LT_TRY(lt_step_size_branches(e));
     LT_TRY(size_cache(e));
     e->sched.background_rows = o->background_tokens >= 0        ? o->background_tokens
                                : e->model->backend->host_memory ? 0
@@ -440,7 +448,7 @@ static lt_err warm_first(lt_engine *e) {
 
 static lt_err open_forwards(lt_engine *e) {
     lt_paged_forward_options o = {.max_rows = e->o.step_tokens,
-                                  .max_seqs = e->o.max_running,
+                                  .max_seqs = e->o.max_running + e->most_branches,
                                   .max_out = e->o.step_tokens,
                                   .out_rows = e->out_rows,
                                   .n_penalty_states = e->n_penalty_slots,

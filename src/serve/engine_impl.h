@@ -48,16 +48,32 @@ typedef struct {
         late;       /* after the tokens of the previous step are known. */
 } lt_wanted;
 
+/* Another draft of a choice in this step: see step_branch.c. */
+typedef struct {
+    /* A copy of the choice, with the branch's sequence, tokens and draft: what lays out its rows
+     * and makes its draft reads it like any other. */
+    lt_job_choice as;
+    lt_job_choice *of;
+    int number;           /* Of the choice's branches. */
+    int32_t *tokens;      /* (max_seq + LT_DRAFT_MOST) */
+    int32_t *table;       /* (max_pages sets) */
+    bool begins;          /* Its first token is known. */
+    struct lt_step *step; /* And its item there; -1: it was not planned. */
+    int64_t item;
+} lt_step_branch;
+
 /* The part of a choice in a step. */
 typedef struct {
-    lt_job_choice *choice; /* NULL: the choice has ended and the result is discarded. */
-    int64_t first, n;      /* Tokens. */
-    bool embed;            /* The request needs their hidden states. */
+    /* NULL: the choice has ended and the result is discarded; of a branch: it is not accepted. */
+    lt_job_choice *choice;
+    int64_t first, n; /* Tokens. */
+    bool branch;
+    bool embed; /* The request needs their hidden states. */
 } lt_step_item;
 
 /* A step in flight: it is in the device's queue and its tokens have not been read. */
-typedef struct {
-    lt_step_item *items;     /* (max_running) */
+typedef struct lt_step {
+    lt_step_item *items;     /* (max_running + branches) */
     lt_wanted *wanted;       /* (step_tokens) */
     int64_t n_items, n_rows; /* Items and rows of the plan. */
     /* The out_rows of the forward: first the wanted rows, then these. */
@@ -81,14 +97,14 @@ typedef struct {
 typedef struct {
     int32_t *ids, *positions, *out_rows; /* (step_tokens) */
     int32_t *slots;                      /* (groups, step_tokens) */
-    int32_t *q_start, *kv_len;           /* (max_running + 1) */
+    int32_t *q_start, *kv_len;           /* (max_running + branches + 1) */
     int32_t *steer; /* (step_tokens) numbers of steering vectors, and their scales */
     float *steer_scale;
-    /* (max_running) places of the plan's items among the step's; (places + 1) rows of each place of
-     * the pool of adapters; (step_tokens) their scales */
+    /* (max_running + branches) places of the plan's items among the step's; (places + 1) rows of
+     * each place of the pool of adapters; (step_tokens) their scales */
     int32_t *item_at, *adapter_start;
     float *adapter_scale;
-    int32_t *table;         /* (groups, max_running, max_pages) */
+    int32_t *table;         /* (groups, max_running + branches, max_pages) */
     bool *choose, *on_host; /* (step_tokens) by wanted row; (out_rows) */
     /* (step_tokens), (out_rows) times LT_CHOOSE_HOW_COUNT: options of choose */
     double *how, *more_how;
@@ -226,7 +242,10 @@ struct lt_engine {
     bool waited; /* The next step waited for tokens, to have drafts. */
     lt_step_drafter drafter;
     lt_draft_acceptance acceptance[2]; /* By all texts: of copied drafts, of the draft model's; */
-    lt_draft_runs runs[2];             /* the same by runs. */
+    lt_draft_runs runs[2];             /* the same by runs; */
+    lt_draft_others others[2];         /* and of other first tokens. */
+    lt_step_branch *branches;          /* (most_branches) those of the step, n_branches. */
+    int64_t most_branches, n_branches;
     lt_draft_account account;
     /* The last step had drafts; its rows and time, which the next one may make longer, 0: not
      * measured. */
@@ -237,10 +256,12 @@ struct lt_engine {
     int64_t n_unusual; /* Steps with drafts that did not run as such steps usually do, */
     double unusual_s;  /* and how much longer than without drafts they took, in all. */
     double settled_s;  /* When the last step ended, if this one follows it at once; else 0. */
-    int64_t step_drafted, step_accepted; /* Draft tokens of this step. */
-    double plain_s;                      /* Time of the next step without drafts; 0: not known. */
+    /* Draft tokens of this step, with the last tokens that branches run again. */
+    int64_t step_drafted, step_accepted;
+    double plain_s;      /* Time of the next step without drafts; 0: not known. */
     double usual_tokens; /* Tokens of a choice: a mean in which older ones weigh less. */
     int64_t n_drafts, n_drafted, n_accepted, n_accepted_at[LT_DRAFT_MOST];
+    int64_t n_all_branches, n_branch_drafted, n_branch_accepted;
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -368,6 +389,19 @@ bool lt_step_waits(lt_engine *e);
 void lt_step_draft(lt_engine *e);
 void lt_step_count_draft(lt_engine *e, lt_job_choice *c);
 void lt_step_settle(lt_engine *e, const lt_step *s, double seconds);
+
+/* step_branch.c: branches of a step at most; carve; may this choice have some? Let branch `number`
+ * of a choice with n draft tokens join the plan; the plan has it as an item; the next token is not
+ * the draft's first one: is it that of a branch, which then takes the draft's place? Count them
+ * and drop them all. */
+LT_MUST_USE lt_err lt_step_size_branches(lt_engine *e);
+void lt_step_carve_branches(lt_engine *e, lt_arena *a);
+bool lt_step_may_branch(const lt_engine *e, const lt_job_choice *s);
+void lt_step_branch_off(lt_engine *e, lt_job_choice *s, int number, int64_t n);
+lt_step_branch *lt_step_branch_of(const lt_sched_item *item); /* NULL: it is none. */
+void lt_step_miss(lt_engine *e, lt_job_choice *s, int32_t id);
+void lt_step_count_branches(lt_engine *e);
+void lt_step_drop_branches(lt_engine *e);
 
 /* step_draft_model.c: open before the served model's forward, which may tell a head what it
  * computes; carve; the tokens of a sequence that the draft model has run, of those that it can run,

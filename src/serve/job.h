@@ -51,6 +51,14 @@ typedef struct {
      * up with the text if there is no draft yet. */
     const int32_t *draft_from;
     bool catches_up;
+    /* First tokens that are not the draft's, and are likely, too: the best first. Of a copied draft
+     * also what they are copied from, and how many tokens. Of one that is drawn n_tried of them are
+     * drawn, too. */
+    int n_others, n_tried;
+    int32_t other[LT_DRAFT_OTHERS];
+    const int32_t *other_from[LT_DRAFT_OTHERS];
+    int64_t other_left[LT_DRAFT_OTHERS];
+    lt_draft_others others; /* What they have shown. */
     /* Its rows in calls of the draft model or head: positions [run_first, run_first + run_n) of the
      * first one. Of a head: the number of its first row in the first call, and in the last one,
      * which is that of position last_first. */
@@ -63,6 +71,10 @@ typedef struct {
     /* Draft tokens of the step, those that are not accepted yet; has one been rejected? */
     int64_t n_draft, n_unchecked;
     bool rejected;
+    /* The branch that was accepted instead of the draft of n_first tokens, -1: none; the draft
+     * tokens of all branches. */
+    int branch;
+    int64_t n_first, n_in_branches;
     int64_t n_verified, n_accepted; /* Draft tokens of all steps. */
     lt_finish finish;               /* NONE while it runs. */
     lt_err failure;

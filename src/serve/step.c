@@ -242,10 +242,11 @@ static void fail_step(lt_engine *e, const lt_step *s, lt_err err) {
     lt_log_trace();
     for (int64_t i = 0; i < s->n_items; i++) {
         lt_job_choice *choice = s->items[i].choice;
-        if (choice != NULL) {
+        if (choice != NULL && choice->seq.state != LT_SEQ_BRANCH) {
             lt_step_fail(e, choice, err);
         }
     }
+    lt_step_drop_branches(e);
     e->room.n_penalty_states = 0;
 }
 
@@ -361,6 +362,8 @@ static void collect(lt_engine *e) {
             choice->place[first] = -1;
         }
     }
+    lt_step_count_branches(e);
+    lt_step_drop_branches(e);
     e->oldest = (first + 1) % LT_STEPS_QUEUED;
     e->n_queued--;
     err = e->n_queued > 0 ? queue_rest(e, &e->steps[e->oldest]) : LT_OK;
@@ -432,6 +435,9 @@ static void publish(lt_engine *e, double start_s, int64_t n_rows, int64_t n_item
     st->drafted = e->n_drafted;
     st->accepted = e->n_accepted;
     memcpy(st->accepted_at, e->n_accepted_at, sizeof st->accepted_at);
+    st->branches = e->n_all_branches;
+    st->branch_drafted = e->n_branch_drafted;
+    st->branch_accepted = e->n_branch_accepted;
     st->new_tokens = e->n_new_tokens;
     st->prompt_tokens = e->n_prompt_tokens;
     st->cached_tokens = e->n_cached_tokens;

@@ -9,7 +9,7 @@
 void lt_step_carve_adapters(lt_engine *e, lt_arena *a) {
     const lt_lora_pool *pool = e->model->lora_pool;
     const size_t places = pool != NULL ? (size_t)lt_lora_pool_places(pool) + 2 : 0;
-    const size_t items = pool != NULL ? (size_t)e->o.max_running : 0;
+    const size_t items = pool != NULL ? (size_t)(e->o.max_running + e->most_branches) : 0;
     const size_t rows = pool != NULL ? (size_t)e->o.step_tokens : 0;
     lt_step_room *s = &e->room;
     s->item_at = lt_arena_take(a, items * sizeof *s->item_at, LT_ARENA_ALIGN);

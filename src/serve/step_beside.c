@@ -110,7 +110,7 @@ lt_err lt_step_run_beside(lt_engine *e, lt_step *s, const lt_paged_forward_rows 
         b->q_start[0] = 0;
         for (int64_t i = 0; i < s->n_items; i++) {
             const int64_t n = rows.n_out;
-            if (mixes(&s->items[i].choice->job->r, k)) {
+            if (s->items[i].choice != NULL && mixes(&s->items[i].choice->job->r, k)) {
                 s->sent = false;
                 add_item(e, s, i, all, &rows);
             }

@@ -1,7 +1,7 @@
 /* step_draft.c: draft tokens of the engine's steps (draft.h): before the plan it is decided which
  * running sequences get how many, after the step it is counted how many were accepted. What is
  * copied is written behind the sequence's tokens at once, what a draft model says
- * (step_draft_model.c) when the plan has given it pages.
+ * (step_draft_model.c) when the plan has given it pages. Branches are step_branch.c's.
  *
  * On a device a step is usually queued before the tokens of the one before it are known (step.c). A
  * step with drafts is not: it waits for them, and the time in which the device idles is part of
@@ -59,32 +59,55 @@ static int64_t most_draft(const lt_engine *e, const lt_seq *seq) {
 
 /* ---- Proposers: can they say what follows? They may lower text->most. ---- */
 
+/* Matches to look for: that of the draft, and those of branches. */
+static int most_matches(const lt_engine *e) {
+    return e->most_branches == 0     ? 1
+           : e->o.draft_branches > 0 ? (int)e->o.draft_branches
+                                     : LT_DRAFT_BRANCHES;
+}
+
+/* What follows the matches at these places of `from`, which has n tokens; 0: it goes on. */
+static void take_matches(lt_job_choice *s, const int32_t *from, int64_t n, const int64_t *at,
+                         int n_found) {
+    s->draft_from = from + at[0];
+    s->n_others = n_found - 1;
+    for (int i = 1; i < n_found; i++) {
+        s->other[i - 1] = from[at[i]];
+        s->other_from[i - 1] = from + at[i];
+        s->other_left[i - 1] = n > 0 ? n - at[i] : LT_DRAFT_MOST;
+    }
+}
+
 static bool look_at_prediction(lt_engine *e, lt_job_choice *s, lt_draft_text *text) {
     const lt_request *r = &s->job->r;
     const int64_t n = s->seq.n_tokens;
-    int64_t match;
-    (void)e;
+    int64_t at[LT_DRAFT_BRANCHES] = {1};
+    int n_found = 1;
     if (r->n_predicted == 0) {
         return false;
     }
-    match = s->n_out == 1 && s->tokens[n - 1] == r->predicted[0]
-                ? 1
-                : lt_draft_find_in(r->predicted, r->n_predicted, s->tokens, n);
-    if (match < 0 || match >= r->n_predicted) {
+    if (s->n_out != 1 || s->tokens[n - 1] != r->predicted[0]) {
+        n_found = lt_draft_find_all(r->predicted, r->n_predicted, s->tokens, n, most_matches(e),
+                                    at);
+    }
+    if (n_found == 0 || at[0] >= r->n_predicted) {
         return false;
     }
-    s->draft_from = r->predicted + match;
-    text->most = text->most < r->n_predicted - match ? text->most : r->n_predicted - match;
+    take_matches(s, r->predicted, r->n_predicted, at, n_found);
+    text->most = text->most < r->n_predicted - at[0] ? text->most : r->n_predicted - at[0];
     return true;
 }
 
 /* Where the match reaches the end of the text, the draft continues itself. */
 static bool look_for_ngram(lt_engine *e, lt_job_choice *s, lt_draft_text *text) {
-    const int64_t match = lt_draft_find(s->tokens, s->seq.n_tokens);
-    (void)e;
+    int64_t at[LT_DRAFT_BRANCHES];
+    const int n = lt_draft_find_all(s->tokens, s->seq.n_tokens, s->tokens, s->seq.n_tokens,
+                                    most_matches(e), at);
     (void)text;
-    s->draft_from = match >= 0 ? s->tokens + match : NULL;
-    return match >= 0;
+    if (n > 0) {
+        take_matches(s, s->tokens, 0, at, n);
+    }
+    return n > 0;
 }
 
 /* A text that is far behind is chosen as if it were not, to see whether it pays to catch up. */
@@ -116,6 +139,11 @@ static void consider(lt_engine *e, lt_job_choice *s, candidates *c) {
     if (text.most > 0 && (look_at_prediction(e, s, &text) || (own != NULL && own(e, s, &text)))) {
         text.all = &e->acceptance[s->draft_from == NULL];
         text.runs = &e->runs[s->draft_from == NULL];
+        text.own_others = &s->others;
+        text.all_others = &e->others[s->draft_from == NULL];
+        text.n_others = !lt_step_may_branch(e, s) ? 0
+                        : s->draft_from != NULL   ? s->n_others
+                                                  : most_matches(e) - 1;
         text.run = s->run;
         text.pace = s->pace;
         c->choice[c->n] = s;
@@ -132,6 +160,25 @@ static void choose_fixed(const lt_engine *e, candidates *c) {
         t->n = most < e->o.draft_tokens ? most : e->o.draft_tokens;
         room -= t->n;
         first -= t->n > 0 ? t->behind : 0;
+    }
+}
+
+/* Each draft has as many branches of its length as the options say, while there is room. */
+static void branch_fixed(const lt_engine *e, candidates *c) {
+    int64_t room = LT_DRAFT_ROWS - c->n_rows, first = LT_DRAFT_ROWS, left = e->most_branches;
+    for (int64_t i = 0; i < c->n; i++) {
+        room -= c->text[i].n;
+        first -= c->text[i].n > 0 ? c->text[i].behind : 0;
+    }
+    for (int64_t i = 0; i < c->n; i++) {
+        lt_draft_text *t = &c->text[i];
+        for (int k = 0;
+             k < t->n_others && t->n > 0 && left > 0 && t->n < room && t->behind <= first;
+             k++, left--) {
+            t->branch[k] = t->n;
+            room -= t->n + 1;
+            first -= t->behind;
+        }
     }
 }
 
@@ -154,7 +201,8 @@ static lt_draft_known known_times(const lt_engine *e) {
                             .drafted = {&e->times[host ? 0 : 1], &e->times[host ? 0 : 2]},
                             .few = host ? LT_DRAFT_MOST : SHORT,
                             .model = &e->drafter.times,
-                            .model_layers = e->drafter.n_layers};
+                            .model_layers = e->drafter.n_layers,
+                            .most_branches = e->o.draft_branches == 0 ? e->most_branches : 0};
 }
 
 /* Look at all running texts, and choose the drafts of the next step. */
@@ -166,7 +214,9 @@ static void look(lt_engine *e, candidates *c) {
         lt_job_choice *s = seq->owner;
         const bool pauses = lt_sched_pauses(&e->sched, seq);
         seq->n_draft = s->n_drawn = 0;
+        seq->branches = NULL;
         s->draft_from = NULL;
+        s->n_others = s->n_tried = 0;
         s->catches_up = false;
         c->n_rows += pauses ? 0 : seq->n_tokens + e->n_queued - seq->n_done;
         if (!pauses && c->n < LT_DRAFT_ROWS) {
@@ -181,12 +231,23 @@ static void look(lt_engine *e, candidates *c) {
         const lt_draft_known known = known_times(e);
         c->saved = lt_draft_choose(&known, c->n_rows, c->text, c->n);
     }
+    if (is_small && e->o.draft_branches > 1) {
+        branch_fixed(e, c);
+    }
     for (int64_t i = 0; i < c->n; i++) {
         lt_job_choice *s = c->choice[i];
         if (s->catches_up) {
             s->catches_up = c->text[i].n > 0 && pays_to_catch_up(e, s, c);
             c->text[i].n = 0;
         }
+    }
+}
+
+/* Branches of a draft that was chosen; a copied one is as long as what it is copied from. */
+static void branch(lt_engine *e, lt_job_choice *s, const lt_draft_text *t) {
+    for (int k = 0; k < t->n_others && t->n > 0 && t->branch[k] > 0; k++) {
+        const int64_t left = s->draft_from != NULL ? s->other_left[k] : LT_DRAFT_MOST;
+        lt_step_branch_off(e, s, k, t->branch[k] < left ? t->branch[k] : left);
     }
 }
 
@@ -216,11 +277,14 @@ void lt_step_draft(lt_engine *e) {
         for (int64_t k = 0; k < t->n && s->draft_from != NULL; k++) {
             s->tokens[s->seq.n_tokens + k] = s->draft_from[k];
         }
+        branch(e, s, t);
     }
 }
 
+/* Where a branch was accepted, the draft's first token was wrong. */
 void lt_step_count_draft(lt_engine *e, lt_job_choice *c) {
-    const int64_t n = c->n_draft, accepted = n - c->n_unchecked;
+    const int64_t n = c->n_first, all = c->n_draft - c->n_unchecked,
+                  accepted = c->branch >= 0 && n > 0 ? 0 : all;
     const int from = c->draft_from == NULL;
     const lt_draft_text text = {.own = &c->acceptance,
                                 .all = &e->acceptance[from],
@@ -228,22 +292,23 @@ void lt_step_count_draft(lt_engine *e, lt_job_choice *c) {
                                 .run = c->run,
                                 .n = n};
     c->run = lt_draft_run_after(&text, accepted);
-    c->pace = c->n_out > 0 ? lt_draft_pace_after(c->pace, accepted + 1) : 0;
+    c->pace = c->n_out > 0 ? lt_draft_pace_after(c->pace, all + 1) : 0;
     lt_draft_runs_note(&e->runs[from], &text, accepted);
-    c->n_draft = c->n_unchecked = 0;
-    c->n_verified += n;
-    c->n_accepted += accepted;
+    c->n_verified += n + c->n_in_branches;
+    c->n_accepted += all;
+    c->n_draft = c->n_unchecked = c->n_first = c->n_in_branches = 0;
     e->n_drafts += n > 0;
     e->n_drafted += n;
-    e->n_accepted += accepted;
-    for (int64_t i = 0; i < accepted; i++) {
+    e->n_accepted += all;
+    e->n_branch_accepted += all - accepted;
+    for (int64_t i = 0; i < all; i++) {
         e->n_accepted_at[i]++;
     }
     lt_draft_acceptance_note(&c->acceptance, LT_DRAFT_KEPT, n, accepted);
     if (n > 0) {
         lt_draft_acceptance_note(&e->acceptance[from], LT_DRAFT_KEPT_ALL, n, accepted);
         e->step_drafted += n;
-        e->step_accepted += accepted;
+        e->step_accepted += all;
     }
 }
 

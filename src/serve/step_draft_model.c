@@ -249,6 +249,37 @@ static const float *widen(const lt_engine *e, const float *logits, float *room) 
     return room;
 }
 
+/* First tokens of the branches of a choice, from the logits or from the distribution that its draft
+ * token was drawn from; if it has no branches, the next most probable token, to learn how often
+ * it is right. */
+static void propose_others(lt_engine *e, lt_job_choice *s, const float *logits,
+                           const lt_sampler_args *args, const float *drawn_from) {
+    lt_sampler *p = &e->samplers[omp_get_thread_num()];
+    int32_t taken[LT_DRAFT_BRANCHES] = {s->tokens[s->seq.n_tokens]};
+    for (int64_t i = 0; i < e->n_branches; i++) {
+        lt_step_branch *b = &e->branches[i];
+        int32_t id;
+        if (b->of != s || b->as.seq.state != LT_SEQ_BRANCH) {
+            continue;
+        }
+        if (lt_sampler_propose_other(p, logits, args, drawn_from, taken, s->n_others + 1, &id) !=
+                LT_OK ||
+            id < 0) {
+            return;
+        }
+        b->tokens[s->seq.n_tokens] = id;
+        b->begins = true;
+        b->as.n_drawn = drawn_from != NULL;
+        s->other[s->n_others++] = id;
+        taken[s->n_others] = id;
+        s->n_tried += drawn_from != NULL;
+    }
+    if (s->n_others == 0 && drawn_from == NULL &&
+        lt_sampler_propose_other(p, logits, args, NULL, taken, 1, &s->other[0]) == LT_OK) {
+        s->n_others = s->other[0] >= 0;
+    }
+}
+
 /* Choose the draft token at this place. Where that is not possible, as at the end of what a grammar
  * allows, the token that stands there stays: it will be rejected. */
 static void propose_one(lt_engine *e, lt_job_choice *s, int64_t place, const float *logits,
@@ -257,15 +288,19 @@ static void propose_one(lt_engine *e, lt_job_choice *s, int64_t place, const flo
     float *room = s->proposed + place * V;
     const bool drawn = !s->job->r.fixed_text && !e->o.deterministic &&
                        lt_sampler_draws(&s->job->r.sampling);
+    const float *wide = widen(e, logits, room);
     lt_sampler_args args;
     int32_t id;
     if (lt_job_choice_draft_args(s, place, V, mask, &args) != LT_OK ||
-        lt_sampler_propose(&e->samplers[omp_get_thread_num()], widen(e, logits, room), &args,
-                           drawn ? room : NULL, &id) != LT_OK) {
+        lt_sampler_propose(&e->samplers[omp_get_thread_num()], wide, &args, drawn ? room : NULL,
+                           &id) != LT_OK) {
         return;
     }
     s->tokens[s->seq.n_tokens + place] = id;
     s->n_drawn += drawn && s->n_drawn == place;
+    if (place == 0 && lt_step_may_branch(e, s)) {
+        propose_others(e, s, wide, &args, drawn ? room : NULL);
+    }
 }
 
 int64_t lt_step_draft_planned(const lt_sched_item *item) {
@@ -301,8 +336,10 @@ static void add_item(lt_engine *e, lt_paged_forward_rows *call, const lt_sched_i
         s->run_first = lt_step_draft_known(e, item->seq);
         s->run_n = n_rows - s->run_first;
     }
+    /* The first token of a branch comes from the row of the draft. */
+    const bool wanted = place > 0 || item->seq->state != LT_SEQ_BRANCH;
     if (planned > place && place <= again) {
-        lt_step_draft_rows(e, call, item->seq, place, s->run_first, s->run_n, true);
+        lt_step_draft_rows(e, call, item->seq, place, s->run_first, s->run_n, wanted);
     } else if (planned > place) {
         lt_step_draft_rows(e, call, item->seq, place, n_rows + place - again - 1, 1, true);
     } else if (planned > 0 && place <= again && s->run_n > again) {

@@ -60,6 +60,8 @@ static void name_proposal(const lt_job_choice *s, int64_t V, lt_sampler_args *ar
     if (s->n_unchecked > 0 && !s->rejected && place < s->n_drawn) {
         args->proposed = s->proposed + place * V;
         args->proposal = s->tokens[s->seq.n_tokens];
+        args->others = s->other;
+        args->n_others = s->n_unchecked == s->n_draft && s->branch < 0 ? s->n_tried : 0;
     }
 }
 
@@ -261,9 +263,12 @@ static void take_judgement(lt_engine *e, lt_job_choice *s, const lt_wanted *w,
 }
 
 /* Is the next token that of the draft? If not, only the tokens before it are done. */
-static void check_draft(lt_job_choice *s, int32_t id) {
+static void check_draft(lt_engine *e, lt_job_choice *s, int32_t id) {
     if (s->n_unchecked == 0 || s->rejected) {
         return;
+    }
+    if (s->n_unchecked == s->n_draft && s->tokens[s->seq.n_tokens] != id) {
+        lt_step_miss(e, s, id);
     }
     s->rejected = s->tokens[s->seq.n_tokens] != id;
     if (s->rejected) {
@@ -286,7 +291,7 @@ void lt_step_append(lt_engine *e, lt_token_pick *c) {
         lt_step_beam(e, s, &c->pick);
         return;
     }
-    check_draft(s, c->pick.id);
+    check_draft(e, s, c->pick.id);
     c->err = lt_job_choice_append(s, &c->pick, e->version);
     if (c->err != LT_OK) {
         lt_log_warn("request %llu: %s", (unsigned long long)s->job->id, lt_error_message());
@@ -392,7 +397,8 @@ static lt_err fetch(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
     LT_TRY(s->late ? lt_step_choose_late(e, s, first, n) : LT_OK);
     for (int64_t i = 0; i < n; i++) {
         const lt_wanted *w = &s->wanted[first + i];
-        on_host[i] = !w->on_device && s->items[w->item].choice != NULL;
+        on_host[i] = !w->on_device &&
+                     (s->items[w->item].choice != NULL || s->items[w->item].branch);
         n_device += w->on_device;
         n_host += on_host[i];
     }

@@ -41,13 +41,14 @@ static void carve_penalty_states(lt_engine *e, lt_arena *a) {
 
 void lt_step_carve(lt_engine *e, lt_arena *a) {
     lt_step_room *s = &e->room;
-    const size_t rows = (size_t)e->o.step_tokens, seqs = (size_t)e->o.max_running;
+    const size_t rows = (size_t)e->o.step_tokens;
+    const size_t seqs = (size_t)(e->o.max_running + e->most_branches);
     const size_t width = (size_t)e->spec->width, groups = (size_t)lt_pages_groups(&e->sched.pages);
 
     e->out_rows = LOGITS_ROWS;
     if (!e->model->backend->host_memory) {
         const int64_t most = LOGITS_BYTES / (e->spec->vocab_size * 4);
-        const int64_t drafts = lt_step_drafts_on_device(e) ? (1 + LT_DRAFT_MOST) * e->o.max_running
+        const int64_t drafts = lt_step_drafts_on_device(e) ? (1 + LT_DRAFT_MOST) * (int64_t)seqs
                                                            : 0;
         const int64_t bound = drafts < LT_DRAFT_ROWS ? drafts : LT_DRAFT_ROWS;
         const int64_t wanted = bound > e->o.max_running ? bound : e->o.max_running;
@@ -118,7 +119,7 @@ static lt_err want(lt_engine *e, lt_step *s, int64_t i, int64_t p, int64_t row, 
     s->wanted[at] = (lt_wanted){.item = i,
                                 .position = p,
                                 .next = next,
-                                .draft = place > 0,
+                                .draft = place > 0 || s->items[i].branch,
                                 .verifies = drafted && on_device,
                                 .on_device = on_device,
                                 .late = late};
@@ -170,6 +171,10 @@ static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
             r->slots[g * s->n_rows + row + k] = (int32_t)(seq->table[p / page * groups + g] * page +
                                                           p % page);
         }
+        /* What follows the last token is known before a branch is; a device wants all rows. */
+        if (item->branch && p + 1 == seq->n_tokens && e->model->backend->host_memory) {
+            continue;
+        }
         if (next || (judged && p + 1 < j->r.n_prompt && p + 1 >= j->n_prompt_out)) {
             LT_TRY(want(e, s, i, p, row + k, next));
         }
@@ -219,12 +224,24 @@ static void take_items(lt_engine *e, lt_step *s) {
         const lt_sched_item *item = &e->sched.items[k];
         const int64_t i = e->model->lora_pool != NULL ? e->room.item_at[k] : k;
         lt_job_choice *choice = item->seq->owner;
+        lt_step_branch *branch = lt_step_branch_of(item);
         LT_ASSERT(choice->place[place] < 0);
-        s->items[i] = (lt_step_item){choice, item->first, item->n,
-                                     choice->job->r.embed && !choice->job->r.score};
+        s->items[i] = (lt_step_item){.choice = choice,
+                                     .first = item->first,
+                                     .n = item->n,
+                                     .branch = branch != NULL,
+                                     .embed = choice->job->r.embed && !choice->job->r.score};
         choice->place[place] = (int32_t)i;
         choice->n_draft = choice->n_unchecked = item->seq->n_draft > 0 ? item->n - 1 : 0;
         choice->rejected = false;
+        choice->branch = -1;
+        choice->n_first = choice->n_draft;
+        choice->n_in_branches = 0;
+        if (branch != NULL) {
+            branch->step = s;
+            branch->item = i;
+            branch->of->n_in_branches += choice->n_draft;
+        }
         s->n_draft += choice->n_draft;
         s->longest = choice->n_draft > s->longest ? choice->n_draft : s->longest;
     }
@@ -267,6 +284,9 @@ lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_paged_forward_rows *out) {
         }
     }
     lt_step_adapt(e, s, out);
+    for (int64_t i = 0; i < s->n_items; i++) { /* Nothing is read of it before it is accepted. */
+        s->items[i].choice = s->items[i].branch ? NULL : s->items[i].choice;
+    }
     s->sent = s->sent && s->n_hidden == 0 && s->n_logits <= e->out_rows;
     out->max_pages = most;
     out->n_rows = row;

@@ -72,6 +72,8 @@
       "medians and their ratio; 0: one run with drafts")                                           \
     X(STR, draft_tokens, "draft-tokens", "0", 0, 0, "list",                                        \
       "of each draft, at most 8, one run each; 0: as many as pay")                                 \
+    X(I64, draft_branches, "draft-branches", "0", 0, LT_DRAFT_BRANCHES, "N",                       \
+      LT_DRAFT_BRANCHES_HELP)                                                                      \
     X(I64, threads, "threads", "0", 0, 4096, "N", "0: all cores of this process")                  \
     X(BOOL, ids, "ids", "false", 0, 0, "",                                                         \
       "also print the ids that each stream decoded, one line for each")                            \
@@ -281,6 +283,7 @@ static lt_engine_options engine_options(const bench_engine_options *o, const mat
     eo.draft = x->draft != NULL ? &x->draft_model : NULL;
     eo.head = x->head != NULL ? &x->draft_head : NULL;
     eo.draft_tokens = draft_tokens;
+    eo.draft_branches = o->draft_branches;
     eo.cache_bytes = o->cache_bytes;
     eo.whole_pages = o->whole_pages;
     eo.cache_dtype = LT_OPENED_CACHE_DTYPE(o->cache);
@@ -350,12 +353,14 @@ static void print_turns(const bench_engine_options *o, const lt_engine *e, int64
     lt_engine_stats s;
     lt_engine_get_stats(e, &s);
     if (o->json) {
-        json_t *j = json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I}", "streams",
-                              (json_int_t)streams, "draft_tokens", (json_int_t)draft_tokens,
-                              "turns", (json_int_t)o->turns, "decode_tokens_per_s", plain,
-                              "drafts_tokens_per_s", drafts, "ratio", drafts / plain, "drafts",
-                              (json_int_t)s.drafts, "drafted", (json_int_t)s.drafted, "accepted",
-                              (json_int_t)s.accepted);
+        json_t *j = json_pack(
+            "{s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:I, s:I, s:I, s:I, s:I}", "streams",
+            (json_int_t)streams, "draft_tokens", (json_int_t)draft_tokens, "turns",
+            (json_int_t)o->turns, "decode_tokens_per_s", plain, "drafts_tokens_per_s", drafts,
+            "ratio", drafts / plain, "drafts", (json_int_t)s.drafts, "drafted",
+            (json_int_t)s.drafted, "accepted", (json_int_t)s.accepted, "branches",
+            (json_int_t)s.branches, "branch_drafted", (json_int_t)s.branch_drafted,
+            "branch_accepted", (json_int_t)s.branch_accepted);
         json_dumpf(j, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(j);
@@ -365,11 +370,13 @@ static void print_turns(const bench_engine_options *o, const lt_engine *e, int64
             (void)snprintf(fixed, sizeof fixed, " of %lld tokens", (long long)draft_tokens);
         }
         printf("%6lld streams   decoding %8.1f tok/s, with drafts%s %8.1f (%.1f to %.1f): %.3f "
-               "times   %lld drafts of %.2f tokens, %.1f %% accepted\n",
+               "times   %lld drafts of %.2f tokens, %.1f %% accepted; %lld branches, %lld of "
+               "their %lld tokens accepted\n",
                (long long)streams, plain, fixed, drafts, rates[1][0], rates[1][o->turns - 1],
                drafts / plain, (long long)s.drafts,
-               s.drafts > 0 ? (double)s.drafted / (double)s.drafts : 0,
-               s.drafted > 0 ? 100 * (double)s.accepted / (double)s.drafted : 0);
+               s.drafts > 0 ? (double)(s.drafted - s.branch_drafted) / (double)s.drafts : 0,
+               s.drafted > 0 ? 100 * (double)s.accepted / (double)s.drafted : 0,
+               (long long)s.branches, (long long)s.branch_accepted, (long long)s.branch_drafted);
     }
     fflush(stdout);
 }
@@ -387,7 +394,7 @@ static lt_err bench_in_turn(const bench_engine_options *o, const material *x, in
     eo.speculate = LT_SPECULATE_NONE;
     eo.draft = NULL;
     eo.head = NULL;
-    eo.draft_tokens = 0;
+    eo.draft_tokens = eo.draft_branches = 0;
     LT_TRY_DONE(lt_engine_open(&engines[0], x->m, &eo));
     for (int64_t turn = -1; turn < o->turns; turn++) {
         for (int side = 0; side < 2; side++) {

@@ -46,7 +46,7 @@
  * DEVICES   Hidden states, keys and values stay on the model's device. Draft tokens are chosen
  *           there by the op choose, from the head's own ids.
  * REFUSED   MTP in other forms, biases of EAGLE-3 heads, hidden states of other layers, models that
- *           scale their embeddings. Drafts are chains, not trees. */
+ *           scale their embeddings. */
 #ifndef LT_MODEL_DRAFT_HEAD_H
 #define LT_MODEL_DRAFT_HEAD_H
 

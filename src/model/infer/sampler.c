@@ -543,26 +543,61 @@ static int32_t draw_of(const pool *w, double u, int32_t best) {
     return w->n > 0 ? w->c[w->n - 1].id : best;
 }
 
-static bool accepts(const pool *w, const lt_sampler_args *a, double total) {
-    const double bar = uniform(a, ACCEPT_STREAM) * (double)a->proposed[a->proposal] * total;
+/* The weight of an id among those that may be drawn. */
+static double weight_of(const pool *w, int32_t id) {
     for (int64_t i = 0; i < w->n; i++) {
-        if (w->c[i].id == a->proposal) {
-            return bar < (double)w->c[i].p;
+        if (w->c[i].id == id) {
+            return (double)w->c[i].p;
+        }
+    }
+    return 0.0;
+}
+
+/* The proposals, in the order in which they are tried. */
+static int32_t proposal_at(const lt_sampler_args *a, int k) {
+    return k == 0 ? a->proposal : a->others[k - 1];
+}
+
+/* What q has left without its first n proposals. */
+static double left_of_proposed(const lt_sampler_args *a, int n) {
+    double left = 1.0;
+    for (int k = 0; k < n; k++) {
+        left -= (double)a->proposed[proposal_at(a, k)];
+    }
+    return fmax(left, (double)a->proposed[proposal_at(a, n)]); /* Which it has, up to rounding. */
+}
+
+static bool was_tried(const lt_sampler_args *a, int n, int32_t id) {
+    for (int k = 0; k < n; k++) {
+        if (proposal_at(a, k) == id) {
+            return true;
         }
     }
     return false;
 }
 
-/* The proposal, or a draw from (p - q)+, times the total of the weights here. Where rounding leaves
- * nothing of the difference, p and q are equal, which nearly always accepts. */
-static int32_t accept_or_draw(pool *w, const lt_sampler_args *a, int32_t best) {
-    const double total = sum_weights(w->c, w->n);
-    if (accepts(w, a, total)) {
-        return a->proposal;
-    }
+/* The weights become (p - q)+, where q is what is left without the first n proposals, times the
+ * total of the weights. */
+static void take_away(pool *w, const lt_sampler_args *a, int n, double total, double left) {
     for (int64_t i = 0; i < w->n; i++) {
-        const double rest = (double)w->c[i].p - total * (double)a->proposed[w->c[i].id];
+        const double q = was_tried(a, n, w->c[i].id) ? 0.0 : (double)a->proposed[w->c[i].id] / left;
+        const double rest = (double)w->c[i].p - total * q;
         w->c[i].p = rest > 0.0 ? (float)rest : 0.0f;
+    }
+}
+
+/* The first proposal that is accepted, or a draw from (p - q)+: each is tried with q without those
+ * before it and with what these have left of p. Where rounding leaves nothing of the difference, p
+ * and q are equal, which nearly always accepts. */
+static int32_t accept_or_draw(pool *w, const lt_sampler_args *a, int32_t best) {
+    for (int k = 0; k <= a->n_others; k++) {
+        const int32_t id = proposal_at(a, k);
+        const double total = sum_weights(w->c, w->n), left = left_of_proposed(a, k);
+        const double q = (double)a->proposed[id] / left;
+        if (uniform(a, (uint64_t)ACCEPT_STREAM + (uint64_t)k) * q * total < weight_of(w, id)) {
+            return id;
+        }
+        take_away(w, a, k, total, left);
     }
     cut_least(w, FLT_MIN);
     return draw_of(w, uniform(a, PICK_STREAM), best);
@@ -624,6 +659,55 @@ lt_err lt_sampler_propose(lt_sampler *p, const float *logits, const lt_sampler_a
     memset(proposed, 0, (size_t)p->vocab_size * sizeof *proposed);
     for (int64_t i = 0; i < w.n; i++) {
         proposed[w.c[i].id] = (float)((double)w.c[i].p / total);
+    }
+    return LT_OK;
+}
+
+static bool among(const int32_t *ids, int n, int64_t id) {
+    for (int i = 0; i < n; i++) {
+        if (ids[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* From q without those that are taken. */
+static int32_t draw_other(const float *q, int64_t n_ids, const int32_t *taken, int n, double u) {
+    double left = 0.0;
+    int32_t id = -1;
+    for (int64_t i = 0; i < n_ids; i++) {
+        left += among(taken, n, i) ? 0.0 : (double)q[i];
+    }
+    left *= u;
+    for (int64_t i = 0; i < n_ids; i++) {
+        if (q[i] > 0.0f && !among(taken, n, i)) {
+            id = (int32_t)i;
+            left -= (double)q[i];
+            if (left < 0.0) {
+                break;
+            }
+        }
+    }
+    return id;
+}
+
+lt_err lt_sampler_propose_other(lt_sampler *p, const float *logits, const lt_sampler_args *a,
+                                const float *proposed, const int32_t *taken, int n, int32_t *id) {
+    const float *wanted;
+    float high;
+    int32_t best;
+    *id = -1;
+    if (proposed != NULL) {
+        *id = draw_other(proposed, p->vocab_size, taken, n,
+                         uniform(a, (uint64_t)DRAFT_STREAM + (uint64_t)n));
+        return LT_OK;
+    }
+    LT_TRY(prepare(p, logits, a, &wanted, &best, &high));
+    for (int64_t i = 0; i < p->vocab_size; i++) {
+        if (wanted[i] > -INFINITY && !among(taken, n, i) && (*id < 0 || wanted[i] > wanted[*id])) {
+            *id = (int32_t)i;
+        }
     }
     return LT_OK;
 }

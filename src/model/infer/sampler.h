@@ -65,6 +65,10 @@ typedef struct {
      * or replaced such that the result has the distribution of a plain draw. NULL: a plain draw. */
     const float *proposed;
     int32_t proposal;
+    /* After it the draft model drew these without replacement (lt_sampler_propose_other): they are
+     * tried in their order. */
+    const int32_t *others;
+    int n_others;
 } lt_sampler_args;
 
 typedef struct {
@@ -83,6 +87,11 @@ LT_MUST_USE lt_err lt_sampler_pick(lt_sampler *p, const float *logits, const lt_
  * n_top is not read. NULL: the token that lt_sampler_pick would choose, with its random numbers. */
 LT_MUST_USE lt_err lt_sampler_propose(lt_sampler *p, const float *logits, const lt_sampler_args *a,
                                       float *proposed, int32_t *id);
+/* Another first token, which is none of taken (n): from proposed (V) without these, or NULL: the
+ * most probable one. -1: there is none. */
+LT_MUST_USE lt_err lt_sampler_propose_other(lt_sampler *p, const float *logits,
+                                            const lt_sampler_args *a, const float *proposed,
+                                            const int32_t *taken, int n, int32_t *id);
 /* May another draw of the same distribution take the place of this one? Not at temperature 0, and
  * not where a watermark replaces the draw. */
 bool lt_sampler_draws(const lt_sampling *how);

@@ -452,15 +452,17 @@ static void other_features_keep_working(void **state) {
     enum { KINDS = 3 };
     static answer plain[KINDS], drafted[KINDS], forked, guided;
     lt_engine_options o = lt_engine_defaults();
+    lt_engine_stats stats;
     fixture f;
     (void)state;
     open_fixture_on(&f, true, NULL, false);
     lt_engine_close(f.engine);
     o.max_seq = 64;
     o.deterministic = true;
-    for (int pass = 0; pass < 2; pass++) {
-        o.speculate = pass == 1;
-        o.draft_tokens = pass == 1 ? 4 : 0;
+    for (int pass = 0; pass < 3; pass++) { /* The last with branches. */
+        o.speculate = pass > 0;
+        o.draft_tokens = pass > 0 ? 4 : 0;
+        o.draft_branches = pass == 2 ? 4 : 0;
         must(lt_engine_open(&f.engine, f.model, &o), "engine");
         for (int k = 0; k < KINDS; k++) {
             lt_request r = request_of(f.tokens, k, 1.0f);
@@ -468,12 +470,14 @@ static void other_features_keep_working(void **state) {
             send(f.engine, &r, pass == 0 ? &plain[k] : &drafted[k]);
         }
         receive_all(f.engine, KINDS, 0);
-        if (pass == 0) {
+        for (int k = 0; k < KINDS && pass > 0; k++) {
+            assert_equal(&drafted[k].choices[0], &plain[k].choices[0], "with drafts");
+        }
+        lt_engine_get_stats(f.engine, &stats);
+        assert_true((stats.branches > 0) == (pass == 2));
+        if (pass < 2) {
             lt_engine_close(f.engine);
         }
-    }
-    for (int k = 0; k < KINDS; k++) {
-        assert_equal(&drafted[k].choices[0], &plain[k].choices[0], "with drafts");
     }
     lt_request r = request_of(f.tokens, 2, 1.0f);
     r.n_choices = 3;

@@ -138,6 +138,101 @@ static void drafts_change_no_bit_on_a_gpu(void **state) {
     }
 }
 
+/* ---- Branches: texts of few ids, which went on in several ways before ---- */
+
+enum { TEXTS = 12, IDS = 8 };
+
+static const struct {
+    const char *name;
+    int64_t tokens, branches, max_running, step_tokens, pages;
+} branch_cases[] = {{"two", 3, 2, 6, 120, 0},
+                    {"four, one text at a time", 8, 4, 1, 80, 0},
+                    {"three, preempted", 3, 3, 12, 200, 40},
+                    {"as many as pay", 0, 0, 4, 120, 0}};
+
+static void run_few_ids(const lt_model *m, lt_engine_options o, answer *answers,
+                        lt_engine_stats *stats) {
+    lt_engine *e = NULL;
+    o.max_seq = SEQ;
+    o.deterministic = true;
+    must(lt_engine_open(&e, m, &o), "engine");
+    for (int64_t i = 0; i < TEXTS; i++) {
+        int32_t prompt[64];
+        lt_request r = lt_request_defaults();
+        r.prompt = prompt;
+        r.n_prompt = 30 + 3 * i;
+        fill_prompt(prompt, r.n_prompt, IDS, (uint64_t)i);
+        r.max_tokens = 40;
+        r.ignore_eos = true;
+        r.n_choices = 1 + i % 3;
+        r.logprobs = (int)(i % 4);
+        r.sampling.seed = (uint64_t)i;
+        r.sampling.temperature = (double)(i % 4) / 3;
+        r.sampling.top_p = i % 2 == 0 ? 0.9 : 1.0;
+        r.sampling.frequency = i % 5 == 4 ? 0.2 : 0; /* These have drafts, and no branches. */
+        send(e, &r, &answers[i]);
+    }
+    receive_all(e, TEXTS, 0);
+    lt_engine_get_stats(e, stats);
+    assert_no_page_held(e);
+    lt_engine_close(e);
+}
+
+static void compare_branches(const lt_model *m, int every) {
+    static answer want[TEXTS], got[TEXTS];
+    lt_engine_options o = lt_engine_defaults();
+    lt_engine_stats stats;
+    run_few_ids(m, o, want, &stats);
+    o.speculate = LT_SPECULATE_NGRAM;
+    for (size_t i = 0; i < sizeof branch_cases / sizeof *branch_cases; i += (size_t)every) {
+        o.draft_tokens = branch_cases[i].tokens;
+        o.draft_branches = branch_cases[i].branches;
+        o.max_running = branch_cases[i].max_running;
+        o.step_tokens = branch_cases[i].step_tokens;
+        o.cache_bytes = branch_cases[i].pages > 0 ? bytes_of_pages(m, &o, branch_cases[i].pages)
+                                                  : 0;
+        run_few_ids(m, o, got, &stats);
+        for (int k = 0; k < TEXTS; k++) {
+            for (int c = 0; c <= k % 3; c++) {
+                assert_equal(&got[k].choices[c], &want[k].choices[c], branch_cases[i].name);
+            }
+        }
+        assert_true((stats.preemptions > 0) == (branch_cases[i].pages > 0));
+        if (branch_cases[i].branches > 1 &&
+            (stats.branches < 100 || stats.branch_accepted < stats.branches / 10)) {
+            fail_msg("%s: %lld branches, %lld of their %lld tokens accepted", branch_cases[i].name,
+                     (long long)stats.branches, (long long)stats.branch_accepted,
+                     (long long)stats.branch_drafted);
+        }
+    }
+}
+
+static void branches_change_no_bit(void **state) {
+    const lt_backend *gpu = gpu_backend();
+    (void)state;
+    for (int place = 0; place < (gpu != NULL ? 3 : 2); place++) {
+        lt_model *m = random_model_on(IDS, SEQ, LT_F32, 0.0f,
+                                      place < 2 ? lazy_device(place == 1) : gpu);
+        compare_branches(m, place < 2 ? 1 : 2);
+        lt_model_close(m);
+    }
+}
+
+static void branches_of_a_draft_model_are_refused(void **state) {
+    lt_model *m = random_model_on(IDS, SEQ, LT_F32, 0.0f, lazy_device(true));
+    const lt_model *draft = m;
+    lt_engine_options o = lt_engine_defaults();
+    lt_engine *e = NULL;
+    (void)state;
+    o.max_seq = SEQ;
+    o.speculate = LT_SPECULATE_MODEL;
+    o.draft = &draft;
+    o.draft_branches = 2;
+    assert_int_equal(lt_engine_open(&e, m, &o), LT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(lt_error_message(), "2 drafts of a text in a step"));
+    lt_model_close(m);
+}
+
 static void grammars_hold_in_drafts(void **state) {
     static const char rule[] = "(Tom|Lily)( and (Tom|Lily))* (ran|sat)[.!]";
     static const char folder[] = "tests/golden/stories260k/";
@@ -166,6 +261,8 @@ int main(void) {
         cmocka_unit_test(drafts_change_no_bit),
         cmocka_unit_test(drafts_change_no_bit_on_a_gpu),
         cmocka_unit_test(grammars_hold_in_drafts),
+        cmocka_unit_test(branches_change_no_bit),
+        cmocka_unit_test(branches_of_a_draft_model_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -375,13 +375,15 @@ static void compare_texts(int format, lt_dtype dtype, const lt_backend *backend)
         fill_prompt(prompt[i], n_prompt, 80, 5);
         prompt[i][n_prompt / 2] = i % 3 == 2 ? 7 : prompt[i][n_prompt / 2];
     }
-    for (int pass = 0; pass < 4; pass += 1 + (gpu && pass > 0)) {
+    const int n_passes = backend == NULL ? 5 : 4; /* The last has branches. */
+    for (int pass = 0; pass < n_passes; pass += 1 + (gpu && pass > 0)) {
         const lt_draft_head *head = g.head;
         lt_engine_options o = options_of(pass > 0 ? &head : NULL, pass == 3 ? 0 : 3);
         lt_engine_stats stats;
         lt_engine *e = NULL;
         o.deterministic = true;
         o.cache_bytes = pass == 2 ? 1 << 19 : 0;
+        o.draft_branches = pass == 4 ? 3 : 0;
         must(lt_engine_open(&e, g.model, &o), "engine");
         for (int i = 0; i < TEXTS; i++) {
             lt_request r = lt_request_defaults();
@@ -396,6 +398,8 @@ static void compare_texts(int format, lt_dtype dtype, const lt_backend *backend)
         receive_all(e, TEXTS, 0);
         lt_engine_get_stats(e, &stats);
         assert_true(pass == 0 || pass == 3 || stats.drafted > TEXTS * CHOICES * (gpu ? 5 : 20));
+        assert_true((pass == 4) == (stats.branches > TEXTS));
+        assert_true(pass != 4 || stats.branch_accepted > TEXTS);
         assert_no_page_held(e);
         lt_engine_close(e);
         for (int i = 0; i < TEXTS && pass > 0; i++) {
@@ -532,8 +536,9 @@ static void softmax(const float *logits, int64_t n, double *p) {
     }
 }
 
-/* The first token is the model's draw, the second the draft's, accepted or replaced. */
-static void texts_have_the_models_distribution(void **state) {
+/* The first token is the model's draw, the second the draft's, or that of a branch, or one that
+ * replaces them. */
+static void texts_have_the_distribution(int64_t branches) {
     static answer answers[AT_ONCE];
     static double law[CELLS], first[80], second[80];
     static float logits[80];
@@ -546,7 +551,7 @@ static void texts_have_the_models_distribution(void **state) {
     const lt_draft_head *head;
     double x = 0, rest = 0, n_rest = 0;
     int degrees = -1;
-    (void)state;
+    memset(counts, 0, sizeof counts);
     open_golden(&g, LT_F32);
     head = g.head;
     must(lt_session_open(&s, g.model, 1, 64), "session");
@@ -565,6 +570,7 @@ static void texts_have_the_models_distribution(void **state) {
     o.max_seq = 32;
     o.max_running = 14; /* Their prompts fit the first call of the head. */
     o.max_waiting = 2048;
+    o.draft_branches = branches;
     must(lt_engine_open(&e, g.model, &o), "engine");
     for (int k = 0; k < DRAWS / FLEET_CHOICES; k += AT_ONCE) {
         for (int i = 0; i < AT_ONCE; i++) {
@@ -586,6 +592,7 @@ static void texts_have_the_models_distribution(void **state) {
     lt_engine_get_stats(e, &stats);
     lt_engine_close(e);
     assert_true(stats.drafted > DRAWS * 9 / 10 && stats.accepted > DRAWS / 20);
+    assert_true((branches > 1) == (stats.branch_accepted > DRAWS / 50));
     for (int c = 0; c < CELLS; c++) {
         const double expected = law[c] * DRAWS, off = (double)counts[c] - expected;
         x += expected >= 5 ? off * off / expected : 0;
@@ -599,6 +606,12 @@ static void texts_have_the_models_distribution(void **state) {
         fail_msg("chi-square %.1f of %d degrees", x, degrees);
     }
     close_golden(&g);
+}
+
+static void texts_have_the_models_distribution(void **state) {
+    (void)state;
+    texts_have_the_distribution(1);
+    texts_have_the_distribution(3);
 }
 
 int main(void) {

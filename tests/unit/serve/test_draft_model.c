@@ -21,6 +21,7 @@ typedef struct {
     const char *name;
     lt_sampling how;
     bool masked;
+    int n_others; /* Proposals beside the first. */
 } rule_case;
 
 static void softmax(const float *logits, double temperature, int n, double *p) {
@@ -44,6 +45,8 @@ static double count_draws(const rule_case *c, const float *p, const float *q, in
     must(lt_sampler_open(&s, IDS), "sampler");
     for (int32_t i = 0; i < DRAWS; i++) {
         float proposed[IDS];
+        int32_t taken[LT_DRAFT_BRANCHES];
+        int n = 0;
         lt_pick pick;
         lt_sampler_args a = {.how = &c->how,
                              .tokens = text,
@@ -54,11 +57,25 @@ static double count_draws(const rule_case *c, const float *p, const float *q, in
                              .n_top = -1};
         must(lt_sampler_propose(&s, q, &a, proposed, &a.proposal), "propose");
         assert_true(proposed[a.proposal] > 0);
+        taken[n++] = a.proposal;
+        while (n <= c->n_others) {
+            int32_t id;
+            must(lt_sampler_propose_other(&s, q, &a, proposed, taken, n, &id), "another");
+            if (id < 0) { /* The cuts left no more. */
+                break;
+            }
+            assert_true(proposed[id] > 0);
+            taken[n++] = id;
+        }
+        a.others = taken + 1;
+        a.n_others = n - 1;
         a.mask = c->masked ? &mask : NULL; /* The draft does not know of it. */
         a.proposed = proposed;
         must(lt_sampler_pick(&s, p, &a, &pick), "pick");
         ruled[pick.id]++;
-        n_accepted += pick.id == a.proposal;
+        for (int k = 0; k < n; k++) {
+            n_accepted += pick.id == taken[k];
+        }
         a.proposed = NULL;
         a.choice = i + DRAWS;
         must(lt_sampler_pick(&s, p, &a, &pick), "pick");
@@ -76,7 +93,9 @@ static void the_rule_keeps_the_distribution(void **state) {
     rule_case cases[] = {
         {.name = "plain"}, {.name = "temperature"}, {.name = "top_k"},
         {.name = "top_p"}, {.name = "min_p"},       {.name = "typical_p"},
-        {.name = "xtc"},   {.name = "penalties"},   {.name = "mask", .masked = true}};
+        {.name = "xtc"},   {.name = "penalties"},   {.name = "mask", .masked = true},
+        {.n_others = 1},   {.n_others = 3},         {.n_others = 3},
+        {.n_others = 2},   {.n_others = 3}};
     const int n_cases = (int)(sizeof cases / sizeof cases[0]);
     (void)state;
     for (int i = 0; i < n_cases; i++) {
@@ -91,6 +110,12 @@ static void the_rule_keeps_the_distribution(void **state) {
     cases[6].how.xtc_threshold = 0.1;
     cases[7].how.presence = 1.0;
     cases[7].how.repetition = 1.3;
+    for (int i = 9; i < n_cases; i++) {
+        cases[i].name = "others";
+    }
+    cases[10].how.temperature = 0.6;
+    cases[11].how.top_k = 3; /* All of q is proposed. */
+    cases[12].masked = true;
     for (int k = 0; k < 3 * n_cases; k++) {
         const rule_case *c = &cases[k / 3];
         const float *q = qs[k % 3];
@@ -108,7 +133,8 @@ static void the_rule_keeps_the_distribution(void **state) {
                 x += off * off / both;
                 degrees++;
             }
-            if (k / 3 < 2 && fabs((double)ruled[i] - want[i] * DRAWS) > 5 * sd) {
+            if ((k / 3 < 2 || k / 3 == 9 || k / 3 == 10) &&
+                fabs((double)ruled[i] - want[i] * DRAWS) > 5 * sd) {
                 fail_msg("%s, draft %d: id %d came %lld times, not %.0f", c->name, k % 3, i,
                          (long long)ruled[i], want[i] * DRAWS);
             }
@@ -208,8 +234,8 @@ static void enumerate(const lt_model *m, const int32_t *prompt, int n_prompt,
 }
 
 /* Texts by their cells; the share of draft tokens accepted. */
-static double sample(const lt_model *m, const lt_model *draft, const lt_request *r, int n,
-                     int64_t *counts) {
+static double sample(const lt_model *m, const lt_model *draft, const lt_request *r, int branches,
+                     int n, int64_t *counts) {
     static answer answers[AT_ONCE];
     lt_engine_options o = lt_engine_defaults();
     lt_engine_stats stats;
@@ -220,6 +246,7 @@ static double sample(const lt_model *m, const lt_model *draft, const lt_request 
     o.speculate = LT_SPECULATE_MODEL;
     o.draft = &draft;
     o.draft_tokens = 2;
+    o.draft_branches = branches;
     must(lt_engine_open(&e, m, &o), "engine");
     for (int k = 0; k < n / FLEET_CHOICES; k += AT_ONCE) {
         lt_request one = *r;
@@ -238,6 +265,7 @@ static double sample(const lt_model *m, const lt_model *draft, const lt_request 
     assert_no_page_held(e);
     lt_engine_close(e);
     assert_true(stats.drafted > n); /* Of 2 places for each text. */
+    assert_true(branches == 1 || stats.branch_accepted > n / 20);
     assert_int_equal(stats.accepted_at[0] + stats.accepted_at[1], stats.accepted);
     return (double)stats.accepted / (double)stats.drafted;
 }
@@ -246,25 +274,25 @@ static void texts_have_the_models_distribution(void **state) {
     static const int32_t prompt[] = {1, 5, 3, 8, 2};
     lt_model *m = model_of_seed(7, V), *draft = model_of_seed(8, V);
     (void)state;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 4; i++) { /* Without and with branches. */
         static double law[CELLS];
         int64_t counts[CELLS] = {0};
         lt_request r = lt_request_defaults();
-        const int n = (i == 0 ? 98 : 20) * 1024;
+        const int n = (i % 2 == 0 ? 98 : 20) * 1024;
         double x = 0, rest = 0, n_rest = 0, accepted;
         int degrees = -1;
         r.prompt = prompt;
         r.n_prompt = 5;
         r.max_tokens = TOKENS + 1;
         r.ignore_eos = true;
-        if (i == 1) {
+        if (i % 2 == 1) {
             r.sampling.temperature = 0.7;
             r.sampling.top_p = 0.8;
             r.sampling.presence = 0.5;
         }
         enumerate(m, prompt, 5, &r.sampling, law);
-        accepted = sample(m, draft, &r, n, counts);
-        assert_true(accepted > 0.1 && accepted < 0.95);
+        accepted = sample(m, draft, &r, i < 2 ? 1 : i == 2 ? 2 : 4, n, counts);
+        assert_true(accepted > (i < 2 ? 0.1 : 0.05) && accepted < 0.95);
         for (int c = 0; c < CELLS; c++) {
             const double expected = law[c] * n, off = (double)counts[c] - expected;
             assert_true(law[c] > 0 || counts[c] == 0);

@@ -318,15 +318,18 @@ static void speculation_changes_nothing(void **state) {
     (void)state;
     run_repeating(m, o, want, &stats);
     assert_int_equal(stats.drafted, 0);
-    for (int i = 0; i < 15; i++) { /* Of 5, the last: more rows than logits are read at a time. */
+    for (int i = 0; i < 30; i++) { /* Of 5, the last: more rows than logits are read at a time. */
         const int kind = i % 5;
-        o.speculate = i < 5 ? LT_SPECULATE_NGRAM : LT_SPECULATE_MODEL;
-        const lt_model *draft = i < 10 ? m : other; /* Itself, or one that knows nothing. */
-        o.draft = i < 5 ? NULL : &draft;
+        const int kind_of = i / 5 % 3;
+        const bool branches = i >= 15;
+        const lt_model *draft = kind_of < 2 ? m : other; /* Itself, or one that knows nothing. */
+        o.speculate = kind_of == 0 ? LT_SPECULATE_NGRAM : LT_SPECULATE_MODEL;
+        o.draft = kind_of == 0 ? NULL : &draft;
+        o.draft_branches = !branches ? 1 : kind == 2 ? 0 : kind == 1 ? 2 : 4;
         o.draft_tokens = kind == 2 ? 0 : kind == 4 ? 8 : 2 + kind; /* 0: as the times say. */
         o.max_running = kind == 0 ? 1 : kind == 1 ? 3 : 40;
         o.step_tokens = kind == 1 ? 9 : kind == 4 ? 512 : 128;
-        o.cache_bytes = kind == 3 ? (i < 5 ? 1 : 2) * 2 * 2 * 2 * 16 * 4 * 16 * 14 : 0;
+        o.cache_bytes = kind == 3 ? (kind_of == 0 ? 1 : 2) * 2 * 2 * 2 * 16 * 4 * 16 * 14 : 0;
         run_repeating(m, o, got, &stats);
         for (int k = 0; k < 24; k++) {
             for (int c = 0; c <= k % 3; c++) {
@@ -335,7 +338,10 @@ static void speculation_changes_nothing(void **state) {
         }
         assert_true(kind == 2 || (stats.drafted > 1000 && stats.accepted > 500));
         assert_true(stats.accepted <= stats.drafted && (stats.preemptions > 0) == (kind == 3));
-        assert_true(i / 5 != 1 || kind == 2 || stats.accepted > stats.drafted * 8 / 10);
+        assert_true(kind_of != 1 || branches || kind == 2 ||
+                    stats.accepted > stats.drafted * 8 / 10);
+        assert_true(kind == 2 || branches == (stats.branches > 0));
+        assert_true(stats.branch_accepted <= stats.branch_drafted);
     }
     lt_model_close(m);
     lt_model_close(other);

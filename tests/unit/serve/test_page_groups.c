@@ -58,6 +58,7 @@ static lt_engine *engine_of(const lt_model *m, kind k) {
     o.cache_dtype = o.value_dtype = k.cache;
     o.speculate = k.draft ? LT_SPECULATE_NGRAM : LT_SPECULATE_NONE;
     o.draft_tokens = k.draft ? 6 : 0;
+    o.draft_branches = k.draft ? 3 : 0;
     o.cache_bytes = k.pages > 0 ? bytes_of_pages(m, &o, k.pages) : 0;
     must(lt_engine_open(&e, m, &o), "engine");
     return e;
