@@ -425,7 +425,7 @@ def gives_up():
 def cut_and_resumed():
     fresh()
     write("big", BIG)
-    for number, name in ((signal.SIGKILL, "killed"), (signal.SIGINT, "interrupted")):
+    for number, name in ((signal.SIGKILL, "killed"), (signal.SIGINT, "interrupted"), (signal.SIGHUP, "hung-up")):
         store.put("bucket", "k", BIG)
         store.rate = 1000000
         p = start("s3://bucket/k", path(name), *FAST, "--connections", "2")
@@ -436,8 +436,8 @@ def cut_and_resumed():
         first = Result(p.returncode, out.decode(), err.decode())
         store.rate = 0
         store.requests.clear()
-        if number == signal.SIGINT:
-            tap.check("SIGINT: status 75, and what it means", first.status == 75 and "goes on" in first.err, first)
+        if number != signal.SIGKILL:
+            tap.check(f"{number.name}: status 75, and what it means", first.status == 75 and "goes on" in first.err, first)
         else:  # A line that a power cut has torn, and a part that it has lost.
             with open(path(f"{name}.lateen-state"), "ab") as f:
                 f.write(b"part 12 00")

@@ -15,14 +15,17 @@
 #define PLAIN_EVERY_S 10.0
 #define RATE_OVER_S   5.0 /* The rate shown is that of about the last five seconds. */
 
+enum { SIGNALS = 3 };
+static const int signals[SIGNALS] = {SIGINT, SIGTERM, SIGHUP};
+
 static struct {
     atomic_bool stop; /* Set by handlers of signals. */
     bool json;
-    bool own_int, own_term; /* Our handler is in the place of before_int, before_term. */
+    bool own[SIGNALS]; /* Our handler is in the place of `before`. */
     lt_progress line;
     double next_json_s, at_s, rate_bytes; /* at_s: of the last call. */
     int64_t moved_bytes;
-    struct sigaction before_int, before_term, before_size;
+    struct sigaction before[SIGNALS], before_size;
 } shown;
 
 static void on_signal(int number) {
@@ -32,16 +35,21 @@ static void on_signal(int number) {
 
 /* Stop the copy and call the handler that was there before, e.g. the server's. */
 static void on_signal_too(int number) {
-    const struct sigaction *before = number == SIGINT ? &shown.before_int : &shown.before_term;
     atomic_store(&shown.stop, true);
-    before->sa_handler(number);
+    for (int i = 0; i < SIGNALS; i++) {
+        if (signals[i] == number) {
+            shown.before[i].sa_handler(number);
+        }
+    }
 }
 
-/* Install our handler for the time of a copy. If the process does more than the copy, a signal that
- * ends it, or that it ignores, is left alone. Returns whether the handler was installed. */
+/* Install our handler for the time of a copy. A SIGHUP that nohup has let the process ignore stays
+ * ignored. If the process does more than the copy, a signal that ends it, or that it ignores, is
+ * left alone. Returns whether the handler was installed. */
 static bool take_signal(int number, bool alone, struct sigaction *before) {
     const struct sigaction own = {.sa_handler = alone ? on_signal : on_signal_too};
     if (sigaction(number, NULL, before) != 0 ||
+        (number == SIGHUP && before->sa_handler == SIG_IGN) ||
         (!alone && (before->sa_handler == SIG_DFL || before->sa_handler == SIG_IGN ||
                     (before->sa_flags & SA_SIGINFO) != 0))) {
         return false;
@@ -112,19 +120,19 @@ void lt_copying_show(lt_copy_options *o, bool json, bool alone) {
     shown.next_json_s = shown.at_s = shown.rate_bytes = 0.0;
     shown.moved_bytes = 0;
     o->tick = tick;
-    shown.own_int = take_signal(SIGINT, alone, &shown.before_int);
-    shown.own_term = take_signal(SIGTERM, alone, &shown.before_term);
+    for (int i = 0; i < SIGNALS; i++) {
+        shown.own[i] = take_signal(signals[i], alone, &shown.before[i]);
+    }
     /* A write beyond `ulimit -f` fails; the signal would end the process. */
     (void)sigaction(SIGXFSZ, &ignored, &shown.before_size);
 }
 
 void lt_copying_shown(void) {
     lt_progress_end(&shown.line);
-    if (shown.own_int) {
-        (void)sigaction(SIGINT, &shown.before_int, NULL);
-    }
-    if (shown.own_term) {
-        (void)sigaction(SIGTERM, &shown.before_term, NULL);
+    for (int i = 0; i < SIGNALS; i++) {
+        if (shown.own[i]) {
+            (void)sigaction(signals[i], &shown.before[i], NULL);
+        }
     }
     (void)sigaction(SIGXFSZ, &shown.before_size, NULL);
 }

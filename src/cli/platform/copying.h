@@ -1,5 +1,5 @@
-/* copying.h: copies as the command line shows them: a line of progress, an end at SIGINT and
- * SIGTERM after which the same command continues; and the models that other verbs name by
+/* copying.h: copies as the command line shows them: a line of progress, an end at SIGINT, SIGTERM
+ * and SIGHUP after which the same command continues; and the models that other verbs name by
  * hf://, s3:// or https://. */
 #ifndef LT_CLI_COPYING_H
 #define LT_CLI_COPYING_H
@@ -9,8 +9,8 @@
 #include "lateen/copy.h"
 
 /* Show the progress of a copy made with these options; `json`: as lines of JSON on standard
- * output; `alone`: SIGINT and SIGTERM stop the copy only; else they stop the copy, and then have
- * the effect that they had before. Ends with lt_copying_shown. */
+ * output; `alone`: SIGINT, SIGTERM and SIGHUP stop the copy only; else they stop the copy, and
+ * then have the effect that they had before. Ends with lt_copying_shown. */
 void lt_copying_show(lt_copy_options *o, bool json, bool alone);
 void lt_copying_shown(void);
 
