@@ -13,7 +13,7 @@ import tempfile
 import time
 
 import seeds
-from launched import GRACE, SILENT, alive, begin, checkpoints, command, lateen, losses, ranks_of
+from launched import GRACE, SILENT, alive, begin, checkpoints, command, lateen, losses, ranks_of, wait_for
 
 n_seeds = int(sys.argv[2]) if len(sys.argv) > 2 else 12
 first = int(sys.argv[3]) if len(sys.argv) > 3 else 1
@@ -108,6 +108,11 @@ def signals(work):
         os.kill(pid, signal.SIGINT)
     text = p.communicate(timeout=60)[0]
     check("a SIGINT that the launcher and each rank get: they save", "" if p.returncode == 75 and checkpoints(work + "/int") else f"status {p.returncode}: {text[-500:]}")
+    p = subprocess.Popen(command(2, {**endless, "out": work + "/early"}), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, stdin=subprocess.DEVNULL)
+    wait_for(lambda: len(ranks_of(p.pid)) == 2)
+    p.send_signal(signal.SIGTERM)  # The ranks are programs that have just begun, without handlers.
+    text = p.communicate(timeout=60)[0]
+    check("a launcher that is asked to stop before its ranks can save: nothing is lost", "" if p.returncode == 75 else f"status {p.returncode}: {text[-500:]}")
     p, pids = begin(2, {**endless, "out": work + "/twice"}, ("--silent", "60"))
     os.kill(pids[1], signal.SIGSTOP)
     p.send_signal(signal.SIGINT)

@@ -560,18 +560,15 @@ static void look_at_progress(launcher *l) {
 /* ---- Carrying out ---------------------------------------------------------------------------- */
 
 static int status_of(const launcher *l) {
-    int status = 0;
+    const char *verb = l->ranks.argv[0] != NULL ? l->ranks.argv[1] : NULL;
+    if (l->own_status == 0 && verb != NULL && strcmp(verb, "train") == 0 &&
+        lt_processes_ended_by(&l->ranks, l->asked)) {
+        return LT_RANK_STOPPED; /* A training had no handler yet, and so nothing to save. */
+    }
     if (l->control.fault.kind != LT_FAULT_NONE && l->control.fault.kind != LT_FAULT_TOLD) {
         return l->own_status != 0 ? l->own_status : LT_RANK_LOST;
     }
-    for (int r = 0; r < l->ranks.n; r++) {
-        const int s = l->ranks.all[r].status;
-        if (WIFSIGNALED(s)) {
-            return 128 + WTERMSIG(s);
-        }
-        status = WEXITSTATUS(s) != 0 ? WEXITSTATUS(s) : status;
-    }
-    return status;
+    return lt_processes_status(&l->ranks);
 }
 
 /* A signal came to a rank and not to the launcher, and the ranks have saved and ended. A stop by

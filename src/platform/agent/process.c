@@ -240,6 +240,27 @@ void lt_processes_signal(const lt_processes *p, int number) {
     }
 }
 
+bool lt_processes_ended_by(const lt_processes *p, int number) {
+    for (int r = 0; r < p->n; r++) {
+        if (WIFSIGNALED(p->all[r].status) && WTERMSIG(p->all[r].status) == number) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int lt_processes_status(const lt_processes *p) {
+    int status = 0;
+    for (int r = 0; r < p->n; r++) {
+        const int s = p->all[r].status;
+        if (WIFSIGNALED(s)) {
+            return 128 + WTERMSIG(s);
+        }
+        status = WEXITSTATUS(s) != 0 ? WEXITSTATUS(s) : status;
+    }
+    return status;
+}
+
 bool lt_processes_run(const lt_processes *p) {
     for (int r = 0; r < p->n; r++) {
         if (p->all[r].runs) {

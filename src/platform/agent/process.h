@@ -69,6 +69,10 @@ void lt_processes_signal(const lt_processes *p, int number);
 /* Wait at most ms for output or a signal, and pass on output. False: no pipe is open any more. */
 bool lt_processes_wait(lt_processes *p, int ms);
 bool lt_processes_run(const lt_processes *p); /* Does any run? */
+/* Has this signal ended one of them? */
+bool lt_processes_ended_by(const lt_processes *p, int number);
+/* Of all that have ended: 128 + N of one that signal N ended, or the last status but 0. */
+int lt_processes_status(const lt_processes *p);
 /* SIGKILL to its group, with whatever it has left behind; does not wait until it has ended. */
 void lt_process_kill(const lt_processes *p, int rank);
 /* End one that runs, and pass on the last of its output. */
