@@ -32,7 +32,7 @@ typedef struct {
     int64_t n;
     _Atomic bool named; /* The folder is complete. */
     _Atomic bool keeps; /* Ranks wait for the next world. */
-    _Atomic uint64_t epoch;
+    _Atomic uint64_t epoch, before_ns;
     _Atomic int dp, least;
     _Atomic int64_t rows;
     char folder[LT_BOARD_FOLDER];
@@ -56,6 +56,22 @@ static lt_err map(lt_board **out, int fd, size_t bytes, int rank) {
     return LT_OK;
 }
 
+lt_board_sight lt_board_seen(const lt_board *b, int rank) {
+    place *p = &b->page->places[rank];
+    lt_board_sight s = {.phase = (lt_phase)atomic_load(&p->phase),
+                        .step = atomic_load(&p->step),
+                        .loaded_step = atomic_load(&p->loaded_step),
+                        .step_ns = atomic_load(&p->step_ns),
+                        .stop = atomic_load(&p->stop),
+                        .suspect_step = atomic_load(&p->suspect_step),
+                        .left = atomic_load(&p->left),
+                        .slow = atomic_load(&p->slow)};
+    for (int i = 0; i < LT_PHASES; i++) {
+        s.at_ns[i] = atomic_load(&p->at_ns[i]);
+    }
+    return s;
+}
+
 lt_err lt_board_make(lt_board **out, int *fd, int n_ranks) {
     const size_t bytes = sizeof(page) + (size_t)n_ranks * sizeof(place);
     lt_err err;
@@ -73,7 +89,21 @@ lt_err lt_board_make(lt_board **out, int *fd, int n_ranks) {
     return err;
 }
 
+/* When rank 0 last came to a phase or ended a step; 0: it has not since the board was cleared. */
+static uint64_t last_sign_ns(const lt_board *b) {
+    const lt_board_sight s = lt_board_seen(b, 0);
+    uint64_t ns = s.step_ns;
+    for (int i = 0; i < LT_PHASES; i++) {
+        ns = s.at_ns[i] > ns ? s.at_ns[i] : ns;
+    }
+    return ns;
+}
+
 void lt_board_clear(lt_board *b) {
+    const uint64_t last_ns = last_sign_ns(b);
+    if (last_ns > 0) {
+        atomic_store(&b->page->before_ns, last_ns);
+    }
     for (int64_t i = 0; i < b->page->n; i++) {
         place *p = &b->page->places[i];
         memset(p, 0, sizeof *p);
@@ -81,22 +111,6 @@ void lt_board_clear(lt_board *b) {
         atomic_store(&p->loaded_step, -1);
         atomic_store(&p->suspect_step, -1);
     }
-}
-
-lt_board_sight lt_board_seen(const lt_board *b, int rank) {
-    place *p = &b->page->places[rank];
-    lt_board_sight s = {.phase = (lt_phase)atomic_load(&p->phase),
-                        .step = atomic_load(&p->step),
-                        .loaded_step = atomic_load(&p->loaded_step),
-                        .step_ns = atomic_load(&p->step_ns),
-                        .stop = atomic_load(&p->stop),
-                        .suspect_step = atomic_load(&p->suspect_step),
-                        .left = atomic_load(&p->left),
-                        .slow = atomic_load(&p->slow)};
-    for (int i = 0; i < LT_PHASES; i++) {
-        s.at_ns[i] = atomic_load(&p->at_ns[i]);
-    }
-    return s;
 }
 
 void lt_board_show(lt_board *b, int rank, const lt_board_sight *s, const char *folder) {
@@ -220,6 +234,10 @@ bool lt_board_leave(lt_board *b) {
     }
     atomic_store(&b->page->places[b->rank].left, true);
     return true;
+}
+
+uint64_t lt_board_before_ns(const lt_board *b) {
+    return b != NULL ? atomic_load(&b->page->before_ns) : 0;
 }
 
 uint64_t lt_board_epoch(const lt_board *b) {

@@ -48,7 +48,8 @@ typedef struct {
 
 /* The launcher: *fd is for the ranks to inherit. */
 LT_MUST_USE lt_err lt_board_make(lt_board **out, int *fd, int n_ranks);
-void lt_board_clear(lt_board *b); /* Before the ranks start again. The folder stays. */
+/* Before the ranks start again. The folder stays, and when rank 0 gave its last sign. */
+void lt_board_clear(lt_board *b);
 lt_board_sight lt_board_seen(const lt_board *b, int rank);
 /* The launcher writes in the place of a rank that another machine has; folder "": not known. */
 void lt_board_show(lt_board *b, int rank, const lt_board_sight *s, const char *folder);
@@ -79,6 +80,9 @@ bool lt_board_keeps(const lt_board *b);
  * next one, until lt_board_epoch is larger than the epoch of the world that it has closed. */
 bool lt_board_leave(lt_board *b);
 uint64_t lt_board_epoch(const lt_board *b);
+/* When rank 0 gave its last sign in an attempt before this one; 0: there was none of this launcher
+ * on this machine. */
+uint64_t lt_board_before_ns(const lt_board *b);
 
 void lt_board_close(lt_board *b); /* Accepts NULL. */
 

@@ -476,11 +476,16 @@ static void tell_idle(const lt_recipe *r) {
     }
 }
 
-/* Before this process nothing was done since the attempt before wrote its last line. */
+/* Before this process nothing was done since the last sign of the attempt before, which the board
+ * knows by the monotonic clock; under another launcher, since its last line by the time of day. */
 static void begin_times(lt_training *t) {
     const double begun_unix_s = lt_clock_unix_s() - (lt_clock_s() - t->start_s);
-    const double before_s = t->metrics.written_unix_s;
-    lt_goodput_begin(&t->goodput, t->start_s, before_s > 0.0 ? begun_unix_s - before_s : 0.0);
+    const double sign_s = (double)lt_board_before_ns(lt_training_board(t)) * 1e-9,
+                 written_s = t->metrics.written_unix_s;
+    lt_goodput_begin(&t->goodput, t->start_s,
+                     sign_s > 0.0      ? t->start_s - sign_s
+                     : written_s > 0.0 ? begun_unix_s - written_s
+                                       : 0.0);
 }
 
 /* A process of the attempt before may still hold the port: that must not keep a run from going on

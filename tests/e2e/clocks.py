@@ -1,6 +1,7 @@
 """A time of day that jumps, as when NTP or an administrator sets it (tests/inject/clock.c), under a run with faults, a training that is scraped, and a copy.
 
 usage: clocks.py LATEEN"""
+import json
 import os
 import re
 import signal
@@ -47,6 +48,8 @@ def faults():
     tap.check("a run through jumps of the clock meets no other fault than the one that it had", p.returncode == 0 and len(events(out, "fault")) == 1, f"{p.returncode} {text[-600:]}")
     tap.check("and ends with the bits of one without", p.returncode == 0 and bits(out) == whole, "other bits")
     spans = [e["seconds"] for e in events(out) if "seconds" in e]
+    restarts = [r["restart"] for r in map(json.loads, open(f"{out}/metrics.jsonl")) if r["kind"] == "goodput"]
+    tap.check("the time between its attempts is that of the machine", restarts and all(0 < s < 60 for s in restarts), restarts)
     tap.check("its phases last as long as they lasted", spans and all(0 <= s < 60 for s in spans), spans)
 
 
