@@ -125,7 +125,7 @@ static void grid_free(grid *g) {
     }
 }
 
-/* "1,2,4" as values; 0: the text is no list of numbers. */
+/* "1,2,4" as values; 0: the text is not a list of numbers. */
 static int64_t split_numbers(const char *text, json_t *values[MAX_VALUES]) {
     int64_t n = 0;
     if (strchr(text, ',') == NULL || strspn(text, "+-.0123456789eE, ") != strlen(text)) {

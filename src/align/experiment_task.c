@@ -245,7 +245,7 @@ static lt_err read_problems(lt_experiment_task *t, const source *s, bool chat) {
         }
     }
     if (t->n_problems == 0) {
-        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: no problem behind %lld examples", s->file,
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: no problem after %lld examples", s->file,
                      (long long)s->shots);
     }
 done:

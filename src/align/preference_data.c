@@ -73,7 +73,7 @@ static lt_err encode_one(reading *r, int worker, const json_t *object, const jso
     json_t *all = json_copy((json_t *)(uintptr_t)prompt);
     json_t *conversation = json_pack("{s:o}", r->o->rows->messages, all);
     if (json_array_size(completion) == 0) {
-        LT_FAIL_DONE(LT_ERR_FORMAT, "'%s' has no message of its own behind the prompt", name);
+        LT_FAIL_DONE(LT_ERR_FORMAT, "'%s' has no message of its own after the prompt", name);
     }
     if (conversation == NULL || json_array_extend(all, (json_t *)(uintptr_t)completion) != 0) {
         LT_FAIL_DONE(LT_ERR_OOM, "messages of a line");
@@ -171,7 +171,7 @@ static lt_err read_quantile(line *l, const json_t *object) {
     lt_err err = LT_OK;
     LT_TRY(lt_json_f64(object, "reward", &reward, false, "the line"));
     if (n == 0) {
-        LT_FAIL(LT_ERR_FORMAT, "'ref_rewards' is no list of rewards of the reference model");
+        LT_FAIL(LT_ERR_FORMAT, "'ref_rewards' is not a list of rewards of the reference model");
     }
     rewards = malloc(n * sizeof *rewards);
     if (rewards == NULL) {

@@ -34,7 +34,7 @@ struct lt_reward_model {
 static lt_err check_head(const lt_model_spec *s, const char *path) {
     if (!lt_model_spec_is_process(s) && (s->n_scores != 1 || s->token_scores)) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
-                "%s is no reward model: it has %s, and needs a score head of one value "
+                "%s is not a reward model: it has %s, and needs a score head of one value "
                 "(AutoModelForSequenceClassification with one label), or one that judges steps "
                 "(AutoModelForTokenClassification with two)",
                 path, s->n_scores == 0 ? "no score head" : "a score head of several values");

@@ -58,7 +58,7 @@ static lt_err check_ids(const lt_safetensor *t, int64_t vocab_size) {
         if (!ends && !(id > before && id < vocab_size && (first || before >= 0))) {
             LT_FAIL(LT_ERR_FORMAT,
                     "'ids' of place %" PRId64 " are not rising ids below %" PRId64
-                    ", with -1 behind them",
+                    ", followed by -1",
                     i / t->shape[1], vocab_size);
         }
     }

@@ -20,7 +20,7 @@ typedef struct {
 #define LT_BESIDE_OPTIONS(X)                                                                       \
     X(STR, steer, "steer", "", 0, 0, "NAME=FILE,...",                                              \
       "steering vectors that requests may name: safetensors with tensors direction.N, added "      \
-      "behind layer N")                                                                            \
+      "after layer N")                                                                             \
     X(STR, second, "second", "", 0, 0, "NAME=MODEL,...",                                           \
       "models beside the served one, with its tokenizer, whose logits requests may blend into "    \
       "its own (contrastive decoding, DExperts, proxy tuning)")                                    \

@@ -18,7 +18,7 @@ static lt_err find_or_add(lt_serve_models *m, lt_serve_model **out, const char *
                           const lt_serve_model_options *defaults, const char *origin) {
     lt_serve_model *rows;
     if (n == 0 || n >= sizeof rows->name || memchr(name, ',', n) != NULL) {
-        LT_FAIL(LT_ERR_ARG, "%s: '%.*s' is no name of a model: 1 to %zu bytes without a comma",
+        LT_FAIL(LT_ERR_ARG, "%s: '%.*s' is not a name of a model: 1 to %zu bytes without a comma",
                 origin, (int)(n < 80 ? n : 80), name, sizeof rows->name - 1);
     }
     for (size_t i = 0; i < m->n; i++) {

@@ -358,7 +358,7 @@ static lt_err check_list(const lt_comm *c, const char *name, const int *ranks, i
         *own = ranks[i] == c->rank ? i : *own;
     }
     if (*own < 0) {
-        LT_FAIL(LT_ERR_ARG, "group %s: rank %d opens it and is no member", name, c->rank);
+        LT_FAIL(LT_ERR_ARG, "group %s: rank %d opens it and is not a member", name, c->rank);
     }
     return LT_OK;
 }

@@ -18,7 +18,7 @@
  *            a lane, so nothing else is sent, and a whole collective is queued by the host at once,
  *            without waiting. In step i of a collective each rank sends to the member i places
  *            after it, in pieces as large as a slot: a piece costs some microseconds beside its
- *            bytes, and two copies at a time are slower than one behind the other. What comes from
+ *            bytes, and two copies at a time are slower than one after the other. What comes from
  *            different members is copied out of the slots by TAKES queues.
  * SUMS       piece by piece in the order of the members, in F32, rounded once: the bits of any
  *            other transport. The pieces of an all-reduce's two halves alternate:

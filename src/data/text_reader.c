@@ -319,7 +319,7 @@ static lt_err next_element(lt_text_reader *r, lt_text_record *out, bool *more) {
     if (c == ']') { /* It is not passed, so that the next call finds it again. */
         from++;
         LT_TRY(skip_white(r, &from, &c));
-        return c == EOF ? LT_OK : bad_array(r, "there is more behind the JSON array");
+        return c == EOF ? LT_OK : bad_array(r, "there is more after the JSON array");
     }
     pass(r, from);
     if (!first) {

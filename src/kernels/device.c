@@ -21,7 +21,7 @@ static lt_err default_index(int *index) {
     wish = wish == NULL || wish[0] == '\0' ? "0" : wish;
     *index = index_of(wish);
     if (*index < 0) {
-        LT_FAIL(LT_ERR_ARG, "LATEEN_CUDA_DEVICE='%.40s' is no number of a GPU", wish);
+        LT_FAIL(LT_ERR_ARG, "LATEEN_CUDA_DEVICE='%.40s' is not the number of a GPU", wish);
     }
     return LT_OK;
 }

@@ -1,8 +1,8 @@
 /* pipeline.c: see pipeline.h. All passes of a rank compute on one queue, which waits for messages;
- * what the host asks for follows what the queue holds, so a buffer is written only when nothing
- * before reads it. The host stays at most AHEAD operations before the device: then results of an
- * operation are added, and a call of the transport is not so early that it misses its deadline.
- * Work of a device of host memory runs at once. */
+ * its work runs in order, so a buffer is written only after everything before has read it. The
+ * host queues at most AHEAD operations ahead of the device, so that a transfer is not called so
+ * early that its deadline passes while it waits for its data. On a device whose memory is the
+ * host's, work runs at once. */
 #include "parallel/pipeline.h"
 
 #include <stdlib.h>

@@ -203,7 +203,7 @@ static lt_err wait_for_members(lt_sites *s) {
 static lt_err check_header(const lt_sites *s, const header *h, const header *want,
                            const char *path) {
     if (memcmp(h->magic, MAGIC, sizeof h->magic) != 0) {
-        LT_FAIL(LT_ERR_FORMAT, "%s is no file of a round", path);
+        LT_FAIL(LT_ERR_FORMAT, "%s is not a file of a round", path);
     }
     if (h->step != want->step || h->site != want->site || h->part != want->part ||
         h->bits != want->bits || h->fragment != want->fragment ||
@@ -453,7 +453,7 @@ lt_err lt_sites_fragment(lt_sites *s, int64_t step, int *fragment) {
     LT_TRY(lt_file_map_open(&map, path));
     if (map.size_bytes < sizeof h) {
         lt_file_map_close(&map);
-        LT_FAIL(LT_ERR_FORMAT, "%s is no file of a round", path);
+        LT_FAIL(LT_ERR_FORMAT, "%s is not a file of a round", path);
     }
     memcpy(&h, map.data, sizeof h);
     lt_file_map_close(&map);

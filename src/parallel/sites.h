@@ -3,11 +3,11 @@
  * run of its own; it needs no connection to the others, and notices them by their files alone.
  *
  *   MEET/run.json               what all sites must agree on, written by the first of them
- *   MEET/step-000000100/        the round that begins behind inner step 100
+ *   MEET/step-000000100/        the round that begins after inner step 100
  *       site-0.part-0 ...       what site 0 brings: its deltas, encoded; a file for each part of
  *                               the model that a rank of it keeps
  *       members                 {"step": 100, "sites": [0, 1]}: the round is decided
- *       outer.part-0 ...        sometimes: outer parameters and momentum behind this round, for
+ *       outer.part-0 ...        sometimes: outer parameters and momentum after this round, for
  *                               sites that come later
  *
  * A ROUND

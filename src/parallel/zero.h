@@ -34,8 +34,8 @@
  * In a pipeline a batch is a micro-batch's backward pass through a chunk of layers: each reduces
  * its gradients, and at level 3 its layers' weights are gathered, once forward and once backward.
  * Where a schedule defers the gradients of weights, a layer's gradients have a room from then on
- * (model/blocks/deferred.h), and are reduced once, as elsewhere. The embeddings' room is in one of
- * the passes that a V gives both ends of a tied model.
+ * (model/blocks/deferred.h), and are reduced once, as elsewhere. Where a V
+ * gives both ends of a tied model to one rank, one of its passes has the room of the embeddings.
  *
  * Several adapters of one pass (lt_pass_join) have an lt_zero each, one behind the other, with
  * rooms and slices of their own; the weights of the model come to the first.

@@ -345,7 +345,7 @@ bool lt_point_job_make(lt_point_job *out, const lt_point *row, char why[LT_PLAN_
         return false;
     }
     if (!(out->measured_s > 1e-6 && out->measured_s < 1e7)) {
-        snprintf(why, LT_PLAN_TEXT_BYTES, "%g s is no time of a step", out->measured_s);
+        snprintf(why, LT_PLAN_TEXT_BYTES, "%g s is not a time of a step", out->measured_s);
         return false;
     }
     return true;

@@ -80,7 +80,7 @@ static lt_err number_at(double *out, const char *line, int column, const char *w
     char *end = NULL;
     *out = f != NULL ? strtod(f, &end) : NAN;
     if (f == NULL || length == 0 || end != f + length || !isfinite(*out) || *out < 0) {
-        LT_FAIL(LT_ERR_FORMAT, "%s:%zu: %s '%.*s' is no number from 0", path, number, what,
+        LT_FAIL(LT_ERR_FORMAT, "%s:%zu: %s '%.*s' is not a number from 0", path, number, what,
                 f != NULL ? (int)length : 0, f != NULL ? f : "");
     }
     return LT_OK;

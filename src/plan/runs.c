@@ -89,7 +89,7 @@ lt_err lt_plan_run_parse(lt_plan_run *out, const char *words) {
             known = starts(w, len, "plain") == len;
         }
         if (!known) {
-            LT_FAIL(LT_ERR_FORMAT, "runs.yaml: '%.*s' of '%s' is no known word", (int)len, w,
+            LT_FAIL(LT_ERR_FORMAT, "runs.yaml: '%.*s' of '%s' is not a known word", (int)len, w,
                     words);
         }
         w += len + (w[len] == ' ');

@@ -407,7 +407,7 @@ lt_err lt_load_url(const char *url, char *host, size_t host_n, int *port, char *
     size_t n;
 
     if (at == NULL) {
-        LT_FAIL(LT_ERR_ARG, "%s is no http:// address", url);
+        LT_FAIL(LT_ERR_ARG, "%s is not an http:// address", url);
     }
     slash = strchr(at, '/');
     n = slash != NULL ? (size_t)(slash - at) : strlen(at);

@@ -246,7 +246,7 @@ static void tell_dtype(const lt_training *t, bool was_auto) {
     if (on_device && wide) {
         lt_log_info("model.dtype = fp32: on a GPU, training in bf16 is several times as fast");
     } else if (on_device && was_auto) {
-        lt_log_info("model.dtype = bf16, because most of model.init %s is no fp32 and this is a "
+        lt_log_info("model.dtype = bf16, because most of model.init %s is not fp32 and this is a "
                     "GPU; --model.dtype fp32 is slower and exact",
                     t->recipe.init);
     }

@@ -136,7 +136,7 @@ with tempfile.TemporaryDirectory() as work:
     check("no reward model", said(rewards(asked, f"{work}/no.jsonl", **{"reward-model": None}), "reward 'model' needs a reward model"))
     check("a reward model that no reward reads", said(rewards(asked, f"{work}/no.jsonl", rewards="ended"), "a reward model is given, but no reward 'model'"))
     check("unit tests, whose sandbox only training sets up", said(rewards(asked, f"{work}/no.jsonl", rewards="unit_tests", **{"reward-model": None}), "rewards 'unit_tests' and 'unit_tests_share' are for training"))
-    check("a language model as a reward model", said(rewards(asked, f"{work}/no.jsonl", **{"reward-model": sft}), "is no reward model: it has no score head"))
+    check("a language model as a reward model", said(rewards(asked, f"{work}/no.jsonl", **{"reward-model": sft}), "is not a reward model: it has no score head"))
     check("a reward model without a tokenizer", said(rewards(asked, f"{work}/no.jsonl", **{"reward-model": scorer}), f"reward model {scorer}"))
     check("a reward model as the reference", said(rewards(asked, f"{work}/no.jsonl", model=judge), "score head of 1 value"))
     check("a temperature with weights for the sampler", said(train(f"{work}/no", asked, **{**rl, "rl.temperature": 0.7, "rl.correction": "token-truncate"}), "rl.temperature = 0.7 with rl.correction"))

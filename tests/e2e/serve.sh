@@ -279,7 +279,7 @@ drafts() {
     [ $? = 1 ] && grep -q "for a model of width 32 with 80 tokens and has width 32; the served model has width 64 and 512 tokens" "$dir/out"
     say "a head of another model: exit 1, and the message has both shapes" $? "$(cat "$dir/out")"
     timeout 20 "$lateen" serve "${model[@]}" --port 0 --speculate head >"$dir/out" 2>&1
-    [ $? = 1 ] && grep -q "${model[0]} is no folder; a draft head is the folder of an EAGLE-3 head, or of a model with layers of multi-token prediction" "$dir/out"
+    [ $? = 1 ] && grep -q "${model[0]} is not a folder; a draft head is the folder of an EAGLE-3 head, or of a model with layers of multi-token prediction" "$dir/out"
     say "a model without a layer of its own: exit 1" $? "$(cat "$dir/out")"
     for flags in "--speculate model" "--draft ${model[0]}" "--speculate ngram --draft ${model[0]}"; do
         # shellcheck disable=SC2086 # Words.

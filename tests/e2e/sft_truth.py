@@ -225,9 +225,9 @@ with tempfile.TemporaryDirectory() as work:
                            enumerate(((dropout, {}), (dropout, {"lora.dropout": 0}), (f"{golden}/adapter-all", {"lora.dropout": 0.1}))))
     third = [steps_of(f"{work}/drops{i}")[2]["loss"] for i in range(3)] if drops.returncode == keeps.returncode == asked.returncode == 0 else drops.stderr[-300:]
     check("dropout is that of the folder, unless it is given", "" if third[0] == third[2] != third[1] and json.load(open(f"{work}/drops0/adapter/adapter_config.json"))["lora_dropout"] == 0.1 else third)
-    for name, more, wanted in (("dropout with DoRA", {"lora.dropout": 0.1, "lora.dora": "true"}, "lora.dropout and lora.dora"), ("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not supported"), ("4 bits in bf16", {"lora.base": "nf4", "model.dtype": "bf16"}, "lora.base = nf4 with model.dtype = bf16 on a CPU: not supported"), ("rows that are no blocks", {"lora.base": "nf4"}, "rows of 24 numbers are no whole blocks of 64"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not supported"),
+    for name, more, wanted in (("dropout with DoRA", {"lora.dropout": 0.1, "lora.dora": "true"}, "lora.dropout and lora.dora"), ("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not supported"), ("4 bits in bf16", {"lora.base": "nf4", "model.dtype": "bf16"}, "lora.base = nf4 with model.dtype = bf16 on a CPU: not supported"), ("rows that are no blocks", {"lora.base": "nf4"}, "rows of 24 numbers are not whole blocks of 64"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not supported"),
                                ("a rank that is not the folder's", {"lora.init": f"{golden}/adapter-all", "lora.rank": 2}, "lora.rank = 2 was given, but lora.init"),
-                               ("an unknown layer", {"lora.targets": "x_proj"}, "'x_proj' is no linear layer of llama")):
+                               ("an unknown layer", {"lora.targets": "x_proj"}, "'x_proj' is not a linear layer of llama")):
         no = train(f"{work}/no", **{"lora.rank": 4, **more})
         check(f"refused by name: {name}", "" if no.returncode in (1, 2) and wanted in no.stderr else no.stderr[-300:])
 

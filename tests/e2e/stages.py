@@ -118,7 +118,7 @@ with tempfile.TemporaryDirectory() as work:
         fails("a stage that leaves no model", train(write("b.yaml", RECIPE.replace("{{steps: 4,", "{{export: false, steps: 4,"), **fresh)), "stage base: export = false leaves no model, with which stage mid begins")
         fails("an option that is not there", train(write("c.yaml", RECIPE.replace("{{steps: 4,", "{{stesp: 4,"), **fresh)), "stesp")
         fails("a stage without data", train(write("d.yaml", RECIPE.replace("data.train: {work}/text", "seed: 3"), **fresh)), "stage base: no data")
-        fails("a name that is no folder", train(write("e.yaml", RECIPE.replace("  base:", "  ../base:"), **fresh)), "is no name of a stage")
+        fails("a name that is no folder", train(write("e.yaml", RECIPE.replace("  base:", "  ../base:"), **fresh)), "is not a name of a stage")
         fails("a list", train(write("f.yaml", "out: x\nstages: [a, b]\n")), "each stage has a name")
         fails("a stage that is not there", train(two, "--stage", "bse"), "the recipe has no such stage")
         fails("--stage without stages", train("--stage", "base", "--out", f"{work}/none", "--data.train", f"{work}/text"), "--stage base needs a recipe with stages")

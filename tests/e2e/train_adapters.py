@@ -180,7 +180,7 @@ with tempfile.TemporaryDirectory() as work:
         ("adapter a: no data", {"data.train": None}, one),
         ("NAME: {steps: 100}", {}, {"a": {"name": "b"}}),
         ("adapter a: it needs a lora.rank", {"lora.rank": 0}, one),
-        ("is no name of an adapter", {}, {"A b": one["a"]}),
+        ("is not a name of an adapter", {}, {"A b": one["a"]}),
         ("several adapters at once with objective.kind other than sft", {"objective.kind": "dpo"}, one),
         ("with page", {"page": 1}, one),
         ("lora.dora", {}, {"a": {**one["a"], "lora.dora": True}}),

@@ -13,7 +13,7 @@ says() { # text, setting, arguments...
     if grep -qF -- "$text" <<<"$got"; then echo "ok $n - $setting: $text"; else echo "not ok $n - $setting: $(head -c 300 <<<"$got")"; fi
 }
 for wrong in abc -1 1x 123456789; do
-    says "LATEEN_CUDA_DEVICE='$wrong' is no number of a GPU" LATEEN_CUDA_DEVICE=$wrong tune gemm --m 64 --n 64 --k 64
+    says "LATEEN_CUDA_DEVICE='$wrong' is not the number of a GPU" LATEEN_CUDA_DEVICE=$wrong tune gemm --m 64 --n 64 --k 64
 done
 says "GPU 7 of 1" LATEEN_CUDA_DEVICE=7 tune gemm --m 64 --n 64 --k 64
 says "GPU 7 of 1" LATEEN_CUDA_DEVICE=7 tune sgemm --m 64 --n 64 --k 64
@@ -22,7 +22,7 @@ says "device cuda: GPU 3 of 2" LATEEN_EMU_DEVICES=2 generate --device cuda:3 --p
 says "device cuda: GPU 1 of 1" LATEEN_CUDA_DEVICE=0 bench train --device cuda:1
 says "device 'gpu' is none of cpu[:CORES]|cuda[:N]|auto" LATEEN_CUDA_DEVICE=0 generate --device gpu --prompt a
 says '"index": 1' LATEEN_EMU_DEVICES=2 doctor --no-measure --json
-says "no kernels: LATEEN_NVRTC is no libnvrtc (the CUDA run-time compiler): /nonsense: cannot open" LATEEN_NVRTC=/nonsense doctor --no-measure
+says "no kernels: LATEEN_NVRTC is not a libnvrtc (the CUDA run-time compiler): /nonsense: cannot open" LATEEN_NVRTC=/nonsense doctor --no-measure
 says "kernels by NVRTC 12.4" LATEEN_CUDA_DEVICE= doctor --no-measure
 # Nothing is measured for a file that cannot be written.
 n=$((n + 1))

@@ -65,7 +65,7 @@
     X(ENUM, speculate, "speculate", "none", 0, 0, LT_SPECULATE_CHOICES, LT_SPECULATE_HELP)         \
     X(STR, draft, "draft", "", 0, 0, "PATH", LT_DRAFT_HELP)                                        \
     X(STR, text, "text", "", 0, 0, "FILE",                                                         \
-      "prompts are pieces of this text, one behind the other; empty: random ids")                  \
+      "prompts are pieces of this text, one after the other; empty: random ids")                   \
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE", "of --text; empty: the model's own")          \
     X(I64, turns, "turns", "0", 0, MAX_TURNS, "N",                                                 \
       "with --speculate: runs with drafts and without, in turn, so many of each; print the "       \

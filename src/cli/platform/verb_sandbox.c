@@ -184,7 +184,8 @@ int lt_verb_sandbox(int argc, char **argv) {
     }
     if ((at + 1 < argc) == (o.jobs[0] != '\0')) {
         return lt_verb_fail(lt_error_set(
-            LT_ERR_ARG, "sandbox: either a command behind -- or --jobs\nusage: lateen %s", usage));
+            LT_ERR_ARG, "sandbox needs either a command after -- or --jobs\nusage: lateen %s",
+            usage));
     }
     job = job_of(&o);
     if (o.jobs[0] != '\0') {

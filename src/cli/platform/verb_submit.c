@@ -64,7 +64,7 @@ const lt_option_table lt_verb_submit_options = LT_OPTION_TABLE("submit", rows);
 static const char usage[] =
     "submit RECIPE.yaml --tenant NAME --gpus N|MIN..MAX [options] [-- --KEY VALUE ...]";
 static const char prose[] =
-    "Submit a training to Slurm. The recipe and the options behind -- are those of `lateen "
+    "Submit a training to Slurm. The recipe and the options after -- are those of `lateen "
     "train`,\n"
     "and are checked before. The job checks its nodes, trains, saves before its time limit and\n"
     "when it is preempted, and queues again until the last step. With MIN..MAX it begins with the\n"
@@ -236,7 +236,7 @@ static lt_err run(const submit_options *o, lt_recipe *r, const char **words, int
     memcpy(argv + 1, words, (size_t)n * sizeof *words);
     LT_TRY(lt_cli_recipe_load(r, n + 1, argv, &help));
     if (help) {
-        LT_FAIL(LT_ERR_ARG, "options behind -- are for training; `lateen train --help` has them");
+        LT_FAIL(LT_ERR_ARG, "options after -- are for training; `lateen train --help` has them");
     }
     LT_TRY(lt_recipe_check(r));
     LT_TRY_DONE(make_elastic(&e, r, o));

@@ -45,7 +45,7 @@
     X(STR, chat_template, "chat-template", "", 0, 0, "NAME|FILE",                                  \
       "template of the prompts; empty: the model's own")                                           \
     X(ENUM, bad_rows, "bad-rows", "skip", 0, 0, LT_BAD_ROWS_CHOICES,                               \
-      "lines that are no prompt, or that the template refuses")                                    \
+      "lines that are not a prompt, or that the template refuses")                                 \
     X(ENUM, too_long, "too-long", "skip", 0, 0, LT_TOO_LONG_CHOICES,                               \
       "prompts of more than --seq less --tokens tokens; cut means skip")                           \
     X(BOOL, quiet, "quiet", "false", 0, 0, "", "print errors only")

@@ -19,11 +19,12 @@ static lt_err check_name(const char *name, size_t n, const lt_named_kind *kind,
                          const char *origin) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_-";
     if (n == 0 || n >= sizeof((lt_named_recipe *)0)->name || strspn(name, letters) < n) {
-        LT_FAIL(LT_ERR_ARG,
-                "%s: '%.*s' is no name of %s %s, which is a folder: up to %zu of a to z, 0 to 9, "
-                "_ and -",
-                origin, (int)n, name, strchr("aeiou", kind->what[0]) != NULL ? "an" : "a",
-                kind->what, sizeof((lt_named_recipe *)0)->name - 1);
+        LT_FAIL(
+            LT_ERR_ARG,
+            "%s: '%.*s' is not a name of %s %s, which is a folder: up to %zu of a to z, 0 to 9, "
+            "_ and -",
+            origin, (int)n, name, strchr("aeiou", kind->what[0]) != NULL ? "an" : "a", kind->what,
+            sizeof((lt_named_recipe *)0)->name - 1);
     }
     return LT_OK;
 }

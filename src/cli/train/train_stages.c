@@ -235,11 +235,10 @@ static lt_err chosen(int *out, const lt_life *l, int finished) {
                 l->stages[*out].name, l->stages[finished].name);
     }
     if (*out < 0 && lt_comm_is_rank()) {
-        LT_FAIL(
-            LT_ERR_UNSUPPORTED,
-            "stages one behind the other with several ranks: not supported; start each stage by "
-            "itself, --stage %s first",
-            l->stages[finished < l->n ? finished : 0].name);
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "stages one after the other with several ranks: not supported; start each stage by "
+                "itself, --stage %s first",
+                l->stages[finished < l->n ? finished : 0].name);
     }
     return LT_OK;
 }

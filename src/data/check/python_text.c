@@ -20,7 +20,7 @@ static lt_err compile(pcre2_code **out, const char *pattern, unsigned flags) {
     PCRE2_SIZE column = 0;
     *out = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, options, &code, &column, NULL);
     if (*out == NULL) {
-        LT_FAIL(LT_ERR_FORMAT, "\"%.100s\" is no regular expression: error %d at %zu", pattern,
+        LT_FAIL(LT_ERR_FORMAT, "\"%.100s\" is not a regular expression: error %d at %zu", pattern,
                 code, (size_t)column + 1);
     }
     return LT_OK;

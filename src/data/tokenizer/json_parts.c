@@ -528,7 +528,7 @@ static lt_err add_post_processor(lt_tokenizer *t, const json_t *o) {
         const json_t *cls = json_array_get(json_object_get(o, "cls"), 1);
         const json_t *sep = json_array_get(json_object_get(o, "sep"), 1);
         if (t->template_read) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: post-processor '%s' behind a template", t->name, type);
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: post-processor '%s' after a template", t->name, type);
         }
         LT_TRY(put_id(t, &t->before, json_is_integer(cls) ? json_integer_value(cls) : -1));
         memmove(t->before.data + 1, t->before.data, (t->before.n - 1) * sizeof *t->before.data);

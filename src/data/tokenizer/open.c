@@ -163,7 +163,7 @@ static lt_err tell(const uint8_t *data, size_t n, const char *name, format *out)
         *out = FORMAT_SPM;
     } else {
         LT_FAIL(LT_ERR_FORMAT,
-                "%s: %zu bytes that are no tokenizer file (tokenizer.json, tekken.json, .model, "
+                "%s: %zu bytes that are not a tokenizer file (tokenizer.json, tekken.json, .model, "
                 "vocab.bpe, .tiktoken, "
                 "tokenizer.bin, GGUF)",
                 name, n);

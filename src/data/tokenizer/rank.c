@@ -34,7 +34,7 @@ lt_err lt_base64_decode(const char *s, size_t n, lt_text *out, const char *name)
                       : c == '/'             ? 63
                                              : -1;
         if (v < 0) {
-            LT_FAIL(LT_ERR_FORMAT, "%s: '%c' is no base64 digit", name,
+            LT_FAIL(LT_ERR_FORMAT, "%s: '%c' is not a base64 digit", name,
                     c >= 32 && c < 127 ? c : '?');
         }
         bits = bits << 6 | (uint32_t)v;

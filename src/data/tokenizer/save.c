@@ -158,8 +158,8 @@ static lt_err pre_tokenizer(const save *s, json_t *steps, bool *ignore_merges, b
             regex = lt_scan_regex(LT_SCAN_GPT2);
         }
         if (regex == NULL) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: pre-tokenizer '%s' is no single pattern", s->g->name,
-                    name);
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: pre-tokenizer '%s' is not a single pattern",
+                    s->g->name, name);
         }
         json_array_append_new(steps, split(regex));
     }

@@ -151,7 +151,8 @@ lt_err lt_unigram_encode(const lt_unigram *u, lt_unigram_scratch *s, const uint8
             const double penalty = u->min_score - UNK_PENALTY;
             if (u->unk == LT_NO_ID && u->vocab != NULL &&
                 (s->from[at + size] == UINT32_MAX || s->best[at] + penalty > s->best[at + size])) {
-                LT_FAIL(LT_ERR_FORMAT, "a character is no piece, and the vocabulary has no unk_id");
+                LT_FAIL(LT_ERR_FORMAT,
+                        "a character is not a piece, and the vocabulary has no unk_id");
             }
             relax(u, s, at, at + size, u->unk, penalty);
         }

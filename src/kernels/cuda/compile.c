@@ -99,8 +99,8 @@ static void nvrtc_load(void) {
 lt_err lt_nvrtc_version(int *version, const char **path) {
     pthread_once(&nvrtc_once, nvrtc_load);
     if (nvrtc.path == NULL && own_nvrtc() != NULL) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "LATEEN_NVRTC is no libnvrtc (the CUDA run-time compiler): %s",
-                nvrtc.why);
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "LATEEN_NVRTC is not a libnvrtc (the CUDA run-time compiler): %s", nvrtc.why);
     }
     if (nvrtc.path == NULL) {
         LT_FAIL(LT_ERR_UNSUPPORTED,

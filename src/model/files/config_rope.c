@@ -246,7 +246,7 @@ static lt_err read_object(const reading *r) {
 static lt_err check_object(const json_t *in, const char *key, const char *what) {
     const json_t *value = json_object_get(in, key);
     if (value != NULL && !json_is_null(value) && !json_is_object(value)) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: %s is no object", what, key);
+        LT_FAIL(LT_ERR_FORMAT, "%s: %s is not an object", what, key);
     }
     return LT_OK;
 }

@@ -116,7 +116,7 @@ static lt_err check_cut(const finding *f, lt_dtype kept, const lt_stored_origin 
         const int64_t block = lt_dtype_block(types[i], &bytes);
         if (cols < o->cols && (o->col % block != 0 || cols % block != 0)) {
             LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "%s: ranks divide its rows of %lld numbers into %lld each, which are no whole "
+                    "%s: ranks divide its rows of %lld numbers into %lld each, which are not whole "
                     "blocks of %lld (%s); fewer ranks of tp, or lora.base = dtype",
                     f->param->name, (long long)o->cols, (long long)cols, (long long)block,
                     lt_dtype_name(types[i]));
@@ -243,10 +243,11 @@ static lt_err check_type(const lt_model *m) {
         }
     }
     if (type != LT_F32 && !any && n > 0) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "no matrix of this model can be of %s: rows of %lld numbers are no whole blocks of "
-                "%lld, or are not stored as rows",
-                lt_dtype_name(type), (long long)cols, (long long)lt_dtype_block(type, &bytes));
+        LT_FAIL(
+            LT_ERR_UNSUPPORTED,
+            "no matrix of this model can be of %s: rows of %lld numbers are not whole blocks of "
+            "%lld, or are not stored as rows",
+            lt_dtype_name(type), (long long)cols, (long long)lt_dtype_block(type, &bytes));
     }
     if (n > 0) {
         lt_log_info("%lld matrices stay in the type of their file, not in %s: rows of %lld numbers",

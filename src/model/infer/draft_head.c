@@ -549,7 +549,7 @@ lt_err lt_draft_head_open(lt_draft_head **out, const lt_model *target, const cha
     reading g = {.path = path};
     if (!lt_file_is_dir(path)) {
         LT_FAIL(LT_ERR_NOT_FOUND,
-                "%s is no folder; a draft head is the folder of an EAGLE-3 head, or of a model "
+                "%s is not a folder; a draft head is the folder of an EAGLE-3 head, or of a model "
                 "with layers of multi-token prediction",
                 path);
     }

@@ -178,7 +178,7 @@ static lt_err check_targets(const lt_model_spec *spec, const char *targets) {
                            known[0] != '\0' ? ", " : "", module);
         }
         if (!found) {
-            LT_FAIL(LT_ERR_ARG, "lora.targets: '%.*s' is no linear layer of %s; it has %s",
+            LT_FAIL(LT_ERR_ARG, "lora.targets: '%.*s' is not a linear layer of %s; it has %s",
                     (int)length, word, lt_family_name(spec->family), known);
         }
     }

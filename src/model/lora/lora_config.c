@@ -152,7 +152,7 @@ static bool keeps_base(const json_t *init) {
 static lt_err check_saved(const json_t *config, const lt_model_spec *spec, const char *path) {
     const json_t *list = json_object_get(config, "modules_to_save");
     if (!json_is_array(list) && !lt_json_is_off(list)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: modules_to_save is no list of names", path);
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: modules_to_save is not a list of names", path);
     }
     for (size_t i = 0; i < json_array_size(list); i++) {
         const char *name = json_string_value(json_array_get(list, i));
@@ -188,10 +188,11 @@ lt_err lt_lora_check_folder(const char *folder) {
     for (int i = 0; i < 2; i++) {
         LT_TRY(lt_path_join(path, folder, files[i]));
         if (!lt_file_has_name(path)) {
-            LT_FAIL(LT_ERR_NOT_FOUND,
-                    "%s is no adapter: %s is not there (PEFT's folder is read, with " LT_LORA_CONFIG
-                    " and " LT_LORA_WEIGHTS ")",
-                    folder, path);
+            LT_FAIL(
+                LT_ERR_NOT_FOUND,
+                "%s is not an adapter: %s is not there (PEFT's folder is read, with " LT_LORA_CONFIG
+                " and " LT_LORA_WEIGHTS ")",
+                folder, path);
         }
     }
     return LT_OK;
@@ -319,7 +320,7 @@ static lt_err in_layers(bool *out, const json_t *config, const char *module, con
     *out = layers == NULL || json_is_null(layers) ||
            (json_is_array(layers) && json_array_size(layers) == 0);
     if (!*out && !json_is_array(targets)) {
-        return refuse(path, "layers_to_transform", layers, "target_modules is no list");
+        return refuse(path, "layers_to_transform", layers, "target_modules is not a list");
     }
     *out = *out || lists(targets, module);
     if (*out || number == NULL) {

@@ -21,7 +21,7 @@
  * PROTOCOL over TCP, one snapshot of one holder a connection:
  *
  *     sender     {"token", "holder": "rank-0", "step": 12, "files": [{"name", "bytes", "xxh3"}]}\n
- *                the bytes of the files, one behind the other
+ *                the bytes of the files, one after the other
  *     receiver   "ok\n" when all is kept and has these checksums; otherwise it closes
  *
  * A snapshot that was not confirmed is sent again with the next look at the folder; one that is

@@ -45,7 +45,7 @@
  *
  * A fault of hardware costs no retry, but LT_FREE_IN_A_ROW of them without a new step end the run.
  *
- * RINGS  A fault is answered by relaunching all ranks here. Where `requeue` is set, a fault of
+ * AFTER A FAULT all ranks are started here again. Where `requeue` is set, however, a fault of
  * hardware without retries, or a second one without a new step, is answered by leaving this machine
  * instead: the run ends with `elsewhere` set, and the launcher puts its job back in the queue.
  *

@@ -147,7 +147,7 @@ static lt_err split_login(lt_hosts *h, const char *login) {
     if (open) {
         LT_FAIL(LT_ERR_ARG, "--login %s: a quote without its end", login);
     }
-    return n > 0 ? LT_OK : lt_error_set(LT_ERR_ARG, "--login is no command");
+    return n > 0 ? LT_OK : lt_error_set(LT_ERR_ARG, "--login has no command");
 }
 
 /* Ranks of a machine are neighbours; spare machines have none. */

@@ -3,7 +3,7 @@
  *   start:   a store (store.h), a memory segment (shm.h), a board (board.h), n processes
  *            (process.h).
  *   watch:   output is passed on; SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU go to all
- *            ranks; SIGTSTP stops all until SIGCONT. A second SIGINT, a second or more behind the
+ *            ranks; SIGTSTP stops all until SIGCONT. A second SIGINT, at least a second after the
  *            first, kills them. Under nohup SIGHUP is ignored.
  *   failure: a rank ends with another status than 0 or 75 or by a signal, sends no heartbeat for
  *            silent_s, or makes no progress for hang_s. The others are told through the store and
@@ -14,7 +14,7 @@
  *
  *   keep:    ranks whose world has failed because of another one do not end. They leave it, which
  *            the board says; once all have left or ended, the next attempt starts only those that
- *            are missing, and the others open the next world in their process (ring one).
+ *            are missing, and the others open the next world in their process.
  *
  *   nodes:   ranks of a node that is lost move to a spare one; or the run shrinks: it goes on with
  *            fewer replicas of the model, the same rows a step, and grows again when the node is

@@ -158,7 +158,7 @@ static lt_err check_guarantee(const lt_policy *p, const lt_policy_guarantee *g) 
         LT_FAIL(LT_ERR_ARG, "guarantee %s: there is no tenant '%s'", g->name, g->tenant);
     }
     if (!is_time(g->from) || !is_time(g->until)) {
-        LT_FAIL(LT_ERR_ARG, "guarantee %s: '%s' is no time YYYY-MM-DDTHH:MM:SS", g->name,
+        LT_FAIL(LT_ERR_ARG, "guarantee %s: '%s' is not a time YYYY-MM-DDTHH:MM:SS", g->name,
                 is_time(g->from) ? g->until : g->from);
     }
     if (strcmp(g->from, g->until) >= 0) {
@@ -301,7 +301,7 @@ static lt_err find_time(char out[32], const char *at) {
         (void)strftime(out, 32, "%Y-%m-%dT%H:%M:%S", localtime_r(&now, &local));
     }
     if (!is_time(out)) {
-        LT_FAIL(LT_ERR_ARG, "'%s' is no time YYYY-MM-DDTHH:MM:SS", at);
+        LT_FAIL(LT_ERR_ARG, "'%s' is not a time YYYY-MM-DDTHH:MM:SS", at);
     }
     return LT_OK;
 }

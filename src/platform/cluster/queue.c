@@ -190,7 +190,7 @@ static bool names_ours(const char *word, const char *name, char letter) {
 static lt_err check_word(const char *word, const char *option) {
     if (word[0] != '-' || word[1] == '\0' || strcmp(word, "--") == 0) {
         LT_FAIL(LT_ERR_ARG,
-                "%s: '%s' is no option of sbatch: they are written --NAME=VALUE, with blanks "
+                "%s: '%s' is not an option of sbatch: they are written --NAME=VALUE, with blanks "
                 "between them",
                 option, word);
     }

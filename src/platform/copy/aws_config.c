@@ -311,7 +311,8 @@ static lt_err read_place(lt_aws_config *c, const files *f) {
     for (const char *p = c->region; *p != '\0'; p++) { /* It becomes a part of a host's name. */
         if (!((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') ||
               *p == '-')) {
-            LT_FAIL(LT_ERR_ARG, "'%s' is no region: it has others than letters, digits and '-'",
+            LT_FAIL(LT_ERR_ARG,
+                    "'%s' is not a region: it has characters other than letters, digits and '-'",
                     c->region);
         }
     }

@@ -190,7 +190,7 @@ lt_err lt_call_range(const lt_caller *c, lt_web *h, const char *version, int64_t
         a = judge(&g, &reply, version, whole, problem);
         if (a == IS_RANGE && c->in_one && (int64_t)reply.got < n) {
             (void)snprintf(problem, sizeof problem,
-                           "cut behind %zu of %lld bytes: from the beginning, since the server "
+                           "cut after %zu of %lld bytes: from the beginning, since the server "
                            "names no version (--sha256 helps)",
                            reply.got, (long long)n);
             a = IS_WRONG;

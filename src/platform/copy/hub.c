@@ -152,7 +152,7 @@ lt_err lt_hub_open(lt_hub **out) {
     own = own != NULL && own[0] != '\0' ? own : "https://huggingface.co";
     if ((strncmp(own, "https://", 8) != 0 && strncmp(own, "http://", 7) != 0) ||
         strpbrk(own, "?#@ \t") != NULL || strlen(own) >= sizeof hub->endpoint) {
-        LT_FAIL_DONE(LT_ERR_ARG, "HF_ENDPOINT is no http(s)://HOST[:PORT][/PATH]");
+        LT_FAIL_DONE(LT_ERR_ARG, "HF_ENDPOINT is not http(s)://HOST[:PORT][/PATH]");
     }
     (void)snprintf(hub->endpoint, sizeof hub->endpoint, "%s", own);
     n = strlen(hub->endpoint);
@@ -247,7 +247,7 @@ lt_err lt_hub_list_read(const char *text, size_t bytes, char commit[LT_HUB_COMMI
     LT_TRY(lt_json_parse(&json, text, bytes, "list of files"));
     LT_TRY_DONE(lt_json_str(json, "sha", &sha, false, "list of files"));
     if (!lt_hex_is(sha, LT_HUB_COMMIT_BYTES - 1)) {
-        LT_FAIL_DONE(LT_ERR_FORMAT, "list of files: 'sha' is no commit");
+        LT_FAIL_DONE(LT_ERR_FORMAT, "list of files: 'sha' is not a commit");
     }
     memcpy(commit, sha, LT_HUB_COMMIT_BYTES);
     list = json_object_get(json, "siblings");

@@ -31,7 +31,7 @@ lt_err lt_s3_open(lt_s3 **out, const lt_aws_config *config, lt_s3_style style) {
     if (e[0] != '\0') {
         if ((strncmp(e, "http://", 7) != 0 && strncmp(e, "https://", 8) != 0) ||
             strpbrk(rest + 3, "?#@ \t") != NULL) {
-            LT_FAIL_DONE(LT_ERR_ARG, "the endpoint of S3 is no http(s)://HOST[:PORT][/PATH]");
+            LT_FAIL_DONE(LT_ERR_ARG, "the endpoint of S3 is not http(s)://HOST[:PORT][/PATH]");
         }
         n = strcspn(rest + 3, "/");
         (void)snprintf(s->host, sizeof s->host, "%.*s", (int)n, rest + 3);

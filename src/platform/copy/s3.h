@@ -28,7 +28,7 @@ typedef struct {
 typedef lt_err (*lt_s3_found)(void *ctx, const char *key, int64_t size_bytes, double modified_s);
 
 /* style AUTO: BUCKET.HOST for Amazon, HOST/BUCKET for any other endpoint and for buckets with dots.
- * ARG: the endpoint is no http(s)://HOST[:PORT][/PATH]. */
+ * ARG: the endpoint is not http(s)://HOST[:PORT][/PATH]. */
 LT_MUST_USE lt_err lt_s3_open(lt_s3 **out, const lt_aws_config *config, lt_s3_style style);
 void lt_s3_close(lt_s3 *s);
 

@@ -26,7 +26,7 @@ static lt_err skip_past(lt_xml *x, const char *word) {
     const size_t n = strlen(word);
     const char *found = memmem(x->at, (size_t)(x->end - x->at), word, n);
     if (found == NULL) {
-        LT_FAIL(LT_ERR_FORMAT, "XML: '%s' is missing behind byte %td", word, x->at - x->text);
+        LT_FAIL(LT_ERR_FORMAT, "XML: '%s' is missing after byte %td", word, x->at - x->text);
     }
     x->at = found + n;
     return LT_OK;

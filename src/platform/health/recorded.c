@@ -40,8 +40,8 @@ static lt_err read_gpu(lt_gpu_reading *g, json_t *object, int index) {
             continue;
         }
         if (row == NULL || !json_is_number(value)) {
-            LT_FAIL(LT_ERR_FORMAT, "%s: gpu %d: '%s' is no reading, or no number", name, index,
-                    key);
+            LT_FAIL(LT_ERR_FORMAT, "%s: gpu %d: '%s' is not a reading, or not a number", name,
+                    index, key);
         }
         *(double *)(void *)((char *)g + row->offset) = json_number_value(value);
     }

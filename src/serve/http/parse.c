@@ -401,12 +401,12 @@ static void chunk_begins(lt_http_parser *p) {
     char *end = NULL;
     p->line[p->line_n] = '\0';
     if (!isxdigit((unsigned char)p->line[0])) {
-        bad(p, 400, "a chunk's size is no number");
+        bad(p, 400, "a chunk's size is not a number");
         return;
     }
     p->left = strtoull(p->line, &end, 16);
     if (*end != '\0' && *end != ' ' && *end != '\t') {
-        bad(p, 400, "a chunk's size is no number");
+        bad(p, 400, "a chunk's size is not a number");
         return;
     }
     p->line_n = 0;
@@ -422,7 +422,7 @@ static void chunk_byte(lt_http_parser *p, char c) {
         } else if (c == ';') {
             p->chunk = CHUNK_EXTENSION;
         } else if (c != '\r' && p->line_n == 16) {
-            bad(p, 400, "a chunk's size is no number");
+            bad(p, 400, "a chunk's size is not a number");
         } else if (c != '\r') {
             p->line[p->line_n++] = c;
         }

@@ -124,7 +124,7 @@ static void elements_of_an_array_are_records(void **state) {
         {"[,{\"text\": \"a\"}]", ":1: an element of the JSON array was expected"},
         {"[{\"text\": \"a\"},\n{\"text\": \"b", ":2: the file ends inside this element"},
         {"[{\"text\": \"a\"}\n", ":2: the JSON array is not closed"},
-        {"[{\"text\": \"a\"}] {", ":1: there is more behind the JSON array"},
+        {"[{\"text\": \"a\"}] {", ":1: there is more after the JSON array"},
         {"[", ":1: the file ends inside this element"},
     };
     (void)state;

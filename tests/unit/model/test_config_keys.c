@@ -125,12 +125,12 @@ static void refusals_name_key_and_value(void **state) {
         {"llama", "rope_parameters", "{\"rope_type\": \"linear\", \"factor\": 2.0, \"twist\": 1}",
          "twist"},
         {"gemma3_text", "rope_parameters", "{\"rope_type\": \"default\"}", "layer type"},
-        {"llama", "rope_parameters", "\"llama3\"", "rope_parameters is no object"},
-        {"llama", "rope_scaling", "[8.0]", "rope_scaling is no object"},
-        {"llama", "rope_scaling", "2.0", "rope_scaling is no object"},
+        {"llama", "rope_parameters", "\"llama3\"", "rope_parameters is not an object"},
+        {"llama", "rope_scaling", "[8.0]", "rope_scaling is not an object"},
+        {"llama", "rope_scaling", "2.0", "rope_scaling is not an object"},
         {"gemma3_text", "rope_parameters", "{\"full_attention\": 1e6}", "full_attention is no"},
         {"gemma3_text", "rope_parameters", "{\"sliding_attention\": \"default\"}",
-         "sliding_attention is no object"},
+         "sliding_attention is not an object"},
         {"phi3", "rope_parameters", "{\"rope_type\": \"llama3\", \"factor\": 2.0}", "llama3"},
     };
     json_t *golden = NULL;

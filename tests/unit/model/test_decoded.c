@@ -262,7 +262,7 @@ static void refused(void **state) {
         lt_model_open(&m, "tests/golden/sft",
                       &(lt_model_options){.stored = true, .decoded = true, .stored_as = LT_NF4}),
         LT_ERR_UNSUPPORTED);
-    says("no matrix of this model can be of NF4: rows of 24 numbers are no whole blocks of 64");
+    says("no matrix of this model can be of NF4: rows of 24 numbers are not whole blocks of 64");
     m = open_decoded("tests/golden/sft", LT_F32);
     assert_int_equal(lt_pass_open(&p, m, &(lt_pass_options){.batch = 1, .seq = 8, .train = true}),
                      LT_ERR_STATE);

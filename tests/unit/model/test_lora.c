@@ -273,7 +273,7 @@ static void targets(void **state) {
     lt_lora_close(l);
     o.targets = "v_proj,nothing";
     assert_int_equal(lt_lora_open(&l, m, &o, 1), LT_ERR_ARG);
-    says("'nothing' is no linear layer of llama; it has embed_tokens, lm_head, q_proj, k_proj, "
+    says("'nothing' is not a linear layer of llama; it has embed_tokens, lm_head, q_proj, k_proj, "
          "v_proj, o_proj, gate_proj, up_proj, down_proj");
     o.targets = "proj"; /* An end of a name, but no word of it. */
     assert_int_equal(lt_lora_open(&l, m, &o, 1), LT_ERR_ARG);

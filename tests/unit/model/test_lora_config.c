@@ -91,7 +91,7 @@ static void each_key_flipped(void **state) {
         {"bias", "\"lora_only\"", "bias is \"lora_only\""},
         {"bias", "null", NULL},
         {"modules_to_save", "[\"lm_head\"]", "modules_to_save has 'lm_head'"},
-        {"modules_to_save", "\"lm_head\"", "modules_to_save is no list"},
+        {"modules_to_save", "\"lm_head\"", "modules_to_save is not a list"},
         {"init_lora_weights", "false", NULL},
         {"init_lora_weights", "\"gaussian\"", NULL},
         {"init_lora_weights", "\"eva\"", NULL},

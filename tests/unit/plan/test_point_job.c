@@ -301,8 +301,8 @@ static void contradictions_are_left_out(void **state) {
         {{C(experts, "1")}, "mixture of experts"},
         {{C(heads, "")}, "sizes of the model are not printed"},
         {{C(iter_time_s, "")}, "no time, rate, FLOP/s or utilisation printed"},
-        {{C(iter_time_s, "1e-7")}, "1e-07 s is no time of a step"},
-        {{C(iter_time_s, "1e8")}, "1e+08 s is no time of a step"}};
+        {{C(iter_time_s, "1e-7")}, "1e-07 s is not a time of a step"},
+        {{C(iter_time_s, "1e8")}, "1e+08 s is not a time of a step"}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const lt_point row = row_of(rows[i].cells);

@@ -128,7 +128,7 @@ static void refusals(void **state) {
     refused("a:2,b,a:1", 0, "", "a and a are the same machine; a:3 has the ranks of both");
     refused("a:200,b:57", 0, "", "257 ranks; at most 256 are possible");
     refused("a,b", 2, "", "--spares 2 of the 2 machines of --hosts: none is left");
-    refused("a", 0, "   ", "--login is no command");
+    refused("a", 0, "   ", "--login has no command");
     refused("a", 0, "ssh 'x", "--login ssh 'x: a quote without its end");
     refused("a", 0, "\"", "a quote without its end");
     memset(long_name, 'x', sizeof long_name - 1);

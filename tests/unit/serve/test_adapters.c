@@ -655,7 +655,7 @@ static void faults_are_told(void **state) {
         says(files[i].words);
     }
     assert_int_equal(put(f.model, 0, &(lt_lora_source){"/nowhere", 1.0f}, 1), LT_ERR_NOT_FOUND);
-    says("/nowhere is no adapter: /nowhere/adapter_config.json is not there");
+    says("/nowhere is not an adapter: /nowhere/adapter_config.json is not there");
     const lt_lora_source three[] = {
         {ROOT "green", 1.0f}, {ROOT "green", 0.5f}, {ROOT "green", 0.25f}};
     assert_int_equal(put(f.model, 0, three, 3), LT_ERR_UNSUPPORTED); /* 6 each of 16. */

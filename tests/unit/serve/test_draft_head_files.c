@@ -293,7 +293,7 @@ static void heads_that_do_not_fit_are_refused(void **state) {
     assert_int_equal(lt_draft_head_open(&h, g.model, folder), LT_ERR_NOT_FOUND);
     assert_int_equal(lt_draft_head_open(&h, g.model, GOLDEN "/expected.safetensors"),
                      LT_ERR_NOT_FOUND);
-    assert_non_null(strstr(lt_error_message(), "expected.safetensors is no folder"));
+    assert_non_null(strstr(lt_error_message(), "expected.safetensors is not a folder"));
     remove_faulty();
     close_golden(&g);
 }

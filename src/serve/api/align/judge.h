@@ -21,7 +21,7 @@ bool lt_judge_has_steps(const lt_server *s);
  * s: the server of a process reward model. May be called on any of the server's threads. */
 bool lt_judge_add_step(lt_server *s, const char *step, size_t n, lt_ids *ids, lt_ids *at,
                        lt_api_error *e);
-/* Refuse 'alignment.reward' where there is no reward model; read how steps are judged. */
+/* Refuse 'alignment.reward' where there is not a reward model; read how steps are judged. */
 bool lt_judge_read(lt_reply *j, lt_api_error *e);
 /* Submit the text of an answer to j's request. p gets the events, and must not move until DONE.
  * known (n_known): scores of its first steps, which are not computed again, except that of the

@@ -38,7 +38,8 @@ static bool check_members(lt_batch_line *l) {
     json_t *value;
     json_object_foreach(l->root, key, value) {
         if (!lt_name_is_one_of(key, known)) {
-            return refuse(l, "unknown_member", "'%.60s' is no member of a request of a batch", key);
+            return refuse(l, "unknown_member", "'%.60s' is not a member of a request of a batch",
+                          key);
         }
     }
     return true;

@@ -129,7 +129,7 @@ static bool read_data(reader *r, lt_multipart_part *p) {
 }
 
 bool lt_multipart_read(lt_multipart *out, const char *body, size_t n, const char **why) {
-    reader r = {.at = body, .end = body + n, .why = "the body is no multipart/form-data"};
+    reader r = {.at = body, .end = body + n, .why = "the body is not multipart/form-data"};
     bool ok = next_line(&r, &r.boundary, &r.boundary_n) && r.boundary_n > 2 &&
               r.boundary_n <= 2 + LT_MULTIPART_BOUNDARY && memcmp(r.boundary, "--", 2) == 0;
 

@@ -18,7 +18,7 @@ static bool check_members(const json_t *object, const char *const *known, const 
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)object, key, value) {
         if (!lt_name_is_one_of(key, known)) {
-            return lt_api_refuse(e, NULL, "'%.60s' is no member of %s", key, what);
+            return lt_api_refuse(e, NULL, "'%.60s' is not a member of %s", key, what);
         }
     }
     return true;

@@ -315,7 +315,7 @@ static bool check_parts(const upload *t, const json_t *ids, lt_api_error *e) {
         const part *p = id != NULL ? find_part(t, id) : NULL;
         if (p == NULL || !p->there) {
             return lt_api_refuse(e, "part_ids", "'part_ids'[%zu]: %s has no part %.80s", i,
-                                 t->public.id, id != NULL ? id : "that is no string");
+                                 t->public.id, id != NULL ? id : "that is not a string");
         }
         for (size_t k = 0; k < i; k++) {
             if (strcmp(json_string_value(json_array_get(ids, k)), id) == 0) {

@@ -471,7 +471,7 @@ static bool add_judged(lt_reply *j, lt_ids *ids, const char *text, size_t n, con
     lt_ids at = {0};
     bool ok = add_steps(j, text, n, ids, &at, e);
     ok = ok && (at.n > 0 || lt_api_refuse(e, param,
-                                          "'%s' has no step: the text behind each, \"%.40s\", is "
+                                          "'%s' has no step: the text after each, \"%.40s\", is "
                                           "not in it",
                                           param, j->model->steps.text));
     if (!ok) {
@@ -522,7 +522,7 @@ static bool add_judged_texts(lt_reply *j, const json_t *input, lt_api_error *e) 
         if (!json_is_string(one)) {
             return lt_api_refuse(e, "input",
                                  "'input' must be a text or a list of texts: steps are found in "
-                                 "them by what stands behind each");
+                                 "them by what follows each");
         }
         if (bos != LT_TOKEN_NONE && lt_ids_append(&ids, &bos, 1) != LT_OK) {
             return lt_api_refuse_oom(e);
