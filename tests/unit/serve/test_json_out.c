@@ -72,7 +72,8 @@ static void lengths(void **state) {
         assert_true(raw.n == (size_t)n && formatted.n == (size_t)n);
         assert_memory_equal(raw.data, formatted.data, (size_t)n + 1);
         assert_true(raw.data[n - 1] == 'y' && raw.data[n] == '\0');
-        assert_true(raw.room >= (size_t)n + 1 && raw.room <= 2 * (size_t)n + 2);
+        /* Doubled from 256 on, and no further than is needed. */
+        assert_true(raw.room >= (size_t)n + 1 && (raw.room == 256 || raw.room / 2 < (size_t)n + 1));
         lt_out_clear(&raw);
         assert_int_equal(raw.n, 0);
         lt_out_free(&raw);

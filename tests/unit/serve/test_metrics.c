@@ -272,8 +272,12 @@ static void page_of_two_models(void **state) {
     has(e.data, "llamacpp:n_tokens_max", "", 90);
     lt_expo_free(&e);
     e = (lt_expo){.format = LT_EXPO_TEXT};
+    a.prompt_s = 0.25; /* 30 tokens. */
+    a.generation_s = 0;
     lt_metrics_write(models, 1, &server, &http, &e);
     lt_expo_end(&e);
+    has(e.data, "llamacpp:prompt_tokens_seconds", "", 120);
+    has(e.data, "llamacpp:predicted_tokens_seconds", "", 0);
     has(e.data, "lateen_http_requests_total", "model_name=\"a\",engine=\"0\"", 61);
     has(e.data, "vllm:cache_config_info",
         "block_size=\"16\",num_gpu_blocks=\"64\",enable_prefix_caching=\"True\",engine=\"0\"", 1);
