@@ -82,9 +82,9 @@ static void what_is_wrong_is_said(void **state) {
     static const struct {
         const char *body, *why;
     } cases[] = {
-        {"", "no multipart"},
-        {"{\"a\": 1}", "no multipart"},
-        {"--\r\n\r\n", "no multipart"},
+        {"", "not multipart"},
+        {"{\"a\": 1}", "not multipart"},
+        {"--\r\n\r\n", "not multipart"},
         {"--b\r\n\r\nx\r\n--b--", "has no name"},
         {"--b\r\nContent-Disposition: form-data; name=\"a\"\r\n", "have no end"},
         {"--b\r\nContent-Disposition: form-data; name=\"a\"\r\n\r\nx", "does not come again"},
