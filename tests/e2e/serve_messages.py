@@ -62,7 +62,8 @@ def plain():
     text = "".join(e["delta"].get("text", "") for e in events if e["type"] == "content_block_delta")
     thought = "".join(e["delta"].get("thinking", "") for e in events if e["type"] == "content_block_delta")
     check("streamed: the same texts, by the same indexes", (thought, text) == (r["content"][0]["thinking"], r["content"][1]["text"])
-          and [e["index"] for e in events if e["type"] == "content_block_start"] == [0, 1], (thought, text, r))
+          and [e["index"] for e in events if e["type"] == "content_block_start"] == [0, 1]
+          == [e["index"] for e in events if e["type"] == "content_block_stop"], (thought, text, r))
     check("streamed: usage and reason at the end", events[-2]["usage"]["output_tokens"] == 40 and events[-2]["delta"]["stop_reason"] == "max_tokens"
           and read(events[0]["message"]) == read(r), events[-2])
     stop = r["content"][1]["text"].strip()[3]
@@ -92,6 +93,7 @@ def thinking():
     turn = [*SAY, {"role": "assistant", "content": [shown, {"type": "text", "text": "So."}]}] * 3 + SAY
     edits = lambda *e: create(max_tokens=4, messages=turn, context_management={"edits": list(e)})
     check("no edit, none applied", edits()["context_management"]["applied_edits"] == [])
+    check("and none is told where none was asked for", "context_management" not in r, r)
     for keep, cleared in (("all", 0), (3, 0), (2, 1), (1, 2)):
         value = keep if keep == "all" else {"type": "thinking_turns", "value": keep}
         a = edits({"type": "clear_thinking_20251015", "keep": value})
