@@ -9,7 +9,7 @@ if command -v g++ >/dev/null; then
     for program in test_verbs test_nccl; do
         beside -t 900 "four emulated GPUs: $program" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_CORE=1 LATEEN_EMU_DEVICES=4 LATEEN_EMU_MIB=512 tests/emu/run "build/tests/unit/comm/$program"
     done
-    beside -t 900 "three emulated GPUs: train/test_replicas" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_CORE=1 LATEEN_TEST_DEVICE=cuda LATEEN_EMU_DEVICES=3 LATEEN_EMU_MIB=1200 tests/emu/run build/tests/unit/train/test_replicas
+    beside -t 900 "three emulated GPUs: train/test_replicas" env CMOCKA_MESSAGE_OUTPUT=TAP LATEEN_TEST_CORE=1 LATEEN_TEST_DEVICE=cuda LATEEN_EMU_LATE_DOWNLOADS_MS=20 LATEEN_EMU_DEVICES=3 LATEEN_EMU_MIB=1200 tests/emu/run build/tests/unit/train/test_replicas
     beside -t 900 "emulated GPU: training" tests/emu/train.sh
     beside -t 900 "two ranks on emulated GPUs: training" tests/emu/train_ranks.sh
     beside -t 900 "two ranks on emulated GPUs: the model divided" tests/emu/train_axes.sh
