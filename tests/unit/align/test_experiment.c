@@ -288,7 +288,7 @@ static void lines_say_what_is_wrong(void **state) {
     static const struct {
         const char *lines, *more, *says;
     } rows[] = {
-        {LINE("q", "1"), ", shots: 1", "no problem behind 1 examples"},
+        {LINE("q", "1"), ", shots: 1", "no problem after 1 examples"},
         {LINE("q", "1") "{\"answer\": \"1\", \"checker\": \"number\"}\n", "",
          "bad.jsonl:2 needs 'messages' or 'prompt'"},
         {"{\"prompt\": \"q\", \"checker\": \"number\"}\n", "", "'answer' and 'checker'"},

@@ -208,7 +208,7 @@ static void in_parts(void **state) {
                                     .stored_as = same ? LT_F32 : LT_Q8_0,
                                     .partition = &part};
         assert_int_equal(lt_model_open(&m, path, &o), LT_ERR_UNSUPPORTED);
-        says("layers.0.attn_out: ranks divide its rows of 256 numbers into 128 each, which are no "
+        says("layers.0.attn_out: ranks divide its rows of 256 numbers into 128 each, which are not "
              "whole blocks of 256 (Q4_K)");
     }
     lt_model_close(from);
