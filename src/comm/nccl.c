@@ -38,8 +38,8 @@
 #include "comm/nccl_world.h"
 
 #define POLL_US     20
-#define STAGE_BYTES ((size_t)128 << 20) /* For what is received and not yet added. */
-#define PIECE_MOST  ((size_t)16 << 20)  /* Most bytes of a shard's piece, in F32. */
+#define STAGE_MIB   128                /* For what is received and not yet added. */
+#define PIECE_MOST  ((size_t)16 << 20) /* Most bytes of a shard's piece, in F32. */
 #define PIECE_LEAST ((size_t)1 << 20)
 #define FINALIZE_S  5.0
 
@@ -515,7 +515,7 @@ const lt_transport lt_transport_nccl = {.name = "nccl",
                                         .close = close_world};
 
 static size_t piece_of(size_t n_ranks) {
-    const size_t each = STAGE_BYTES / n_ranks / 16 * 16;
+    const size_t each = ((size_t)lt_transfer_mib(STAGE_MIB) << 20) / n_ranks / 16 * 16;
     return each > PIECE_MOST ? PIECE_MOST : each < PIECE_LEAST ? PIECE_LEAST : each;
 }
 

@@ -16,7 +16,8 @@
 #include "base/error.h"
 #include "base/log.h"
 
-#define BOXES_BYTES ((size_t)192 << 20) /* Of a rank, at most. */
+#define BOXES_MIB   192 /* Of a rank, at most. */
+#define MIB_MOST    (64 << 10)
 #define SLOT_MOST   ((size_t)16 << 20)
 #define PAIR_PART   4 /* A pair's slot is that part of a collective's. */
 #define SLOT_ALIGN  ((size_t)64 << 10)
@@ -71,10 +72,20 @@ static int n_boxes(int n_ranks) {
     return (n_ranks < LT_PEER_MOST ? n_ranks : LT_PEER_MOST) - 1;
 }
 
+long lt_transfer_mib(long usual) {
+    const char *text = getenv("LATEEN_TRANSFER_MIB");
+    char *end = NULL;
+    const long mib = text != NULL ? strtol(text, &end, 10) : usual;
+    const bool good = mib > 0 && mib <= MIB_MOST && (end == NULL || *end == '\0');
+    return good ? mib : 0;
+}
+
 static size_t slot_of(int n_ranks) {
-    const size_t share = BOXES_BYTES / (size_t)n_boxes(n_ranks) / LT_PEER_SLOTS * PAIR_PART /
-                         (PAIR_PART + LT_PEER_PAIR_LANES);
-    return share > SLOT_MOST ? SLOT_MOST : share / SLOT_ALIGN * SLOT_ALIGN;
+    const size_t share = ((size_t)lt_transfer_mib(BOXES_MIB) << 20) / (size_t)n_boxes(n_ranks) /
+                         LT_PEER_SLOTS * PAIR_PART / (PAIR_PART + LT_PEER_PAIR_LANES);
+    return share > SLOT_MOST    ? SLOT_MOST
+           : share < SLOT_ALIGN ? SLOT_ALIGN
+                                : share / SLOT_ALIGN * SLOT_ALIGN;
 }
 
 static size_t pair_slot_of(int n_ranks) {
@@ -311,6 +322,28 @@ static bool map_all(lt_peers *p) {
     return all;
 }
 
+/* Both sides of a box must cut it alike. */
+static lt_err compare_bytes(const lt_peers *p, lt_group *g) {
+    const int64_t own = (int64_t)p->bytes;
+    int64_t *all = calloc((size_t)p->size, sizeof *all);
+    lt_err err = LT_OK;
+    if (all == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "neighbours of %d ranks", p->size);
+    }
+    LT_TRY_DONE(lt_all_gather(g, all, &own, 1, LT_I64, NULL));
+    for (int i = 1; i < p->size; i++) {
+        if (all[i] != all[0]) {
+            LT_FAIL_DONE(LT_ERR_ARG,
+                         "rank 0 has %lld bytes for transfers between GPUs, rank %d %lld: "
+                         "LATEEN_TRANSFER_MIB must be the same for all",
+                         (long long)all[0], i, (long long)all[i]);
+        }
+    }
+done:
+    free(all);
+    return err;
+}
+
 lt_err lt_peers_meet(lt_peers *p, lt_comm *host, bool none) {
     const char *wanted = getenv("LATEEN_PEER_COPIES");
     const bool off = none || (wanted != NULL && strcmp(wanted, "0") == 0);
@@ -328,6 +361,7 @@ lt_err lt_peers_meet(lt_peers *p, lt_comm *host, bool none) {
     if (off || p->backend->memory_share(p->device, p->memory, &p->handles[p->rank]) != LT_OK) {
         memset(&p->handles[p->rank], 0, sizeof p->handles[p->rank]);
     }
+    LT_TRY_DONE(compare_bytes(p, g));
     LT_TRY_DONE(
         lt_all_gather(g, p->handles, &p->handles[p->rank], sizeof *p->handles, LT_U8, NULL));
     mine = map_all(p) && !off && p->n_local > 1;
@@ -353,6 +387,10 @@ lt_err lt_peers_open(lt_peers **out, lt_comm *host, lt_device *device) {
     p->backend = device->backend;
     p->rank = lt_comm_rank(host);
     p->size = lt_comm_size(host);
+    if (lt_transfer_mib(BOXES_MIB) == 0) {
+        LT_FAIL_DONE(LT_ERR_ARG, "LATEEN_TRANSFER_MIB = '%s' is not a number from 1 to %d",
+                     getenv("LATEEN_TRANSFER_MIB"), MIB_MOST);
+    }
     LT_TRY_DONE(reserve(p, p->size));
     *out = p;
     p = NULL;

@@ -43,6 +43,9 @@
 
 typedef struct lt_peers lt_peers;
 
+/* Most MiB of each buffer for transfers: LATEEN_TRANSFER_MIB, or `usual` where that is not set; 0:
+ * it is not a number of MiB. It must be the same for all ranks. */
+long lt_transfer_mib(long usual);
 /* Bytes of the GPU for a world of n ranks. */
 size_t lt_peers_bytes(int n_ranks);
 /* Allocate this rank's boxes for a world of the ranks of `host`. */

@@ -115,6 +115,7 @@ fails() { # fault, text, options...
 }
 fails 1:20:die "[0] lateen: rank 1 was ended by signal 9"
 fails 1:60:stall "of group grad (2 members): NCCL does not end it" --mesh.zero 3
+LATEEN_TRANSFER_MIB=0 refuses "LATEEN_TRANSFER_MIB = '0' is not a number from 1 to 65536"
 refuses "mesh.shard = 1 on device cuda divides nothing" --mesh.zero 3 --mesh.shard 1
 refuses "each takes a GPU of its own" --device cuda:1
 echo "1..$n"
