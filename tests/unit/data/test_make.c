@@ -123,7 +123,7 @@ static void bad_options(void **state) {
     size_t n;
     (void)state;
     assert_int_equal(lt_maker_open(&m, &o), LT_ERR_ARG);
-    assert_non_null(strstr(lt_error_message(), "did you mean logic"));
+    assert_non_null(strstr(lt_error_message(), "did you mean 'logic'?"));
     o.kind = "logic";
     o.level_max = 6;
     assert_int_equal(lt_maker_open(&m, &o), LT_ERR_ARG);

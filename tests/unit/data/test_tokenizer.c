@@ -169,8 +169,8 @@ static void bad_tokenizer_json_is_refused(void **state) {
          "\"merges\": []}}",
          "Sequence"},
         {"{\"model\": {\"vocab\": {\"a\": 0", "ends at byte"},
-        {"[1]", "no tokenizer"},
-        {"", "no tokenizer"},
+        {"[1]", "not a tokenizer"},
+        {"", "not a tokenizer"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
