@@ -567,20 +567,12 @@ static double left_of_proposed(const lt_sampler_args *a, int n) {
     return fmax(left, (double)a->proposed[proposal_at(a, n)]); /* Which it has, up to rounding. */
 }
 
-static bool was_tried(const lt_sampler_args *a, int n, int32_t id) {
-    for (int k = 0; k < n; k++) {
-        if (proposal_at(a, k) == id) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* The weights become (p - q)+, where q is what is left without the first n proposals, times the
- * total of the weights. */
-static void take_away(pool *w, const lt_sampler_args *a, int n, double total, double left) {
+/* The weights become (p - q)+, where q is what is left without the proposals before, times the
+ * total of the weights. A proposal that was rejected had less weight than that, so it has none from
+ * then on. */
+static void take_away(pool *w, const lt_sampler_args *a, double total, double left) {
     for (int64_t i = 0; i < w->n; i++) {
-        const double q = was_tried(a, n, w->c[i].id) ? 0.0 : (double)a->proposed[w->c[i].id] / left;
+        const double q = (double)a->proposed[w->c[i].id] / left;
         const double rest = (double)w->c[i].p - total * q;
         w->c[i].p = rest > 0.0 ? (float)rest : 0.0f;
     }
@@ -597,7 +589,7 @@ static int32_t accept_or_draw(pool *w, const lt_sampler_args *a, int32_t best) {
         if (uniform(a, (uint64_t)ACCEPT_STREAM + (uint64_t)k) * q * total < weight_of(w, id)) {
             return id;
         }
-        take_away(w, a, k, total, left);
+        take_away(w, a, total, left);
     }
     cut_least(w, FLT_MIN);
     return draw_of(w, uniform(a, PICK_STREAM), best);
