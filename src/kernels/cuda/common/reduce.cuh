@@ -60,6 +60,24 @@ INLINE float block_sum(float x, float *smem, int n_warps) {
     __syncthreads();
     return warp_sum(lane < n_warps ? smem[lane] : 0.0f);
 }
+/* The same of numbers of 64 bits. */
+template <typename T> INLINE T block_sum_of(T x, T *smem, int n_warps) {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
+        x += __shfl_xor_sync(ALL_LANES, x, lanes);
+    }
+    if (lane == 0) {
+        smem[warp] = x;
+    }
+    __syncthreads();
+    x = lane < n_warps ? smem[lane] : 0;
+#pragma unroll
+    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
+        x += __shfl_xor_sync(ALL_LANES, x, lanes);
+    }
+    return x;
+}
 INLINE float block_max(float x, float *smem, int n_warps) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     x = warp_max(x);

@@ -3,8 +3,8 @@
  * SHAPES    out (n); pieces (n, 2): a distance from x and a number of bytes. Pieces that begin at a
  *           multiple of 16 bytes are read in vectors of 16, others byte by byte.
  * MAP       one block of 256 threads a piece; thread t takes vectors t, t + 256, ...
- * MOVEMENT  x HBM ──HELD times 16 B/thread──▶ registers ──mix──▶ 64-bit sums ──shuffles, 8 words of
- *           smem──▶ out[piece] HBM
+ * MOVEMENT  x HBM ──HELD x 16 B/thread──▶ registers ──mix──▶ 64-bit sums
+ *           ──shuffles, 8 words of smem──▶ out[piece] HBM
  * BOUND     bytes read. A word takes 2 products of 64 bits (3 of 32 each), 3 shifts with xor, a key
  *           and a sum: some 20 operations, 2.2 words a clock and SM at 4 TB/s on an H200, of which
  *           128 a clock are issued.
@@ -38,25 +38,8 @@ INLINE u64 word_of(const unsigned char *piece, i64 bytes, i64 at) {
     return word;
 }
 
-INLINE u64 block_sum_words(u64 x) {
-    __shared__ u64 slots[WARPS];
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-#pragma unroll
-    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
-        x += __shfl_xor_sync(ALL_LANES, x, lanes);
-    }
-    if (lane == 0) {
-        slots[warp] = x;
-    }
-    __syncthreads();
-    x = 0;
-    for (int i = 0; threadIdx.x == 0 && i < WARPS; i++) {
-        x += slots[i];
-    }
-    return x;
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS) hash(const lt_cuda_hash_args a) {
+    __shared__ u64 slots[WARPS];
     const i64 *piece = a.pieces + blockIdx.x * a.ld;
     const unsigned char *from = (const unsigned char *)((u64)a.x + (u64)piece[0]);
     const i64 bytes = piece[1], vectors = (u64)from % 16 == 0 ? bytes / 16 : 0;
@@ -85,7 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) hash(const lt_cuda_hash_ar
     for (at = 2 * vectors + threadIdx.x; 8 * at < bytes; at += THREADS) {
         sum += mix(word_of(from, bytes, at) ^ (u64)(at + 1) * STEP);
     }
-    sum = block_sum_words(sum);
+    sum = block_sum_of(sum, slots, WARPS);
     if (threadIdx.x == 0) {
         a.out[blockIdx.x] = sum;
     }

@@ -14,24 +14,6 @@
 #define THREADS 256
 #define BLOCKS  264 /* of muon_momentum: fixed, so that the order of the sum is */
 
-INLINE double block_sum_double(double x, double *slots) {
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-#pragma unroll
-    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
-        x += __shfl_xor_sync(ALL_LANES, x, lanes);
-    }
-    if (lane == 0) {
-        slots[warp] = x;
-    }
-    __syncthreads();
-    x = lane < THREADS / WARP ? slots[lane] : 0.0;
-#pragma unroll
-    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
-        x += __shfl_xor_sync(ALL_LANES, x, lanes);
-    }
-    return x;
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS)
     muon_momentum(const lt_cuda_muon_momentum_args w) {
     __shared__ double slots[THREADS / WARP];
@@ -49,7 +31,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         w.u[i] = step;
         sum += (double)step * step;
     }
-    sum = block_sum_double(sum, slots);
+    sum = block_sum_of(sum, slots, THREADS / WARP);
     if (threadIdx.x == 0) {
         w.parts[blockIdx.x] = sum;
     }
@@ -61,7 +43,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) muon_scale(const lt_cuda_m
     for (int i = threadIdx.x; i < BLOCKS; i += THREADS) {
         sum += w.parts[i];
     }
-    const float inverse = (float)(1.0 / fmax(sqrt(block_sum_double(sum, slots)), 1e-7));
+    const float inverse = (float)(1.0 / fmax(sqrt(block_sum_of(sum, slots, THREADS / WARP)), 1e-7));
     for (i64 i = (i64)blockIdx.x * THREADS + threadIdx.x; i < w.count;
          i += (i64)gridDim.x * THREADS) {
         w.u[i] *= inverse;

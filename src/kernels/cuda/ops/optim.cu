@@ -198,24 +198,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) ademamix(const lt_cuda_ade
     }
 }
 
-INLINE double block_sum_double(double x, double *slots) {
-    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-#pragma unroll
-    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
-        x += __shfl_xor_sync(ALL_LANES, x, lanes);
-    }
-    if (lane == 0) {
-        slots[warp] = x;
-    }
-    __syncthreads();
-    x = lane < THREADS / WARP ? slots[lane] : 0.0;
-#pragma unroll
-    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
-        x += __shfl_xor_sync(ALL_LANES, x, lanes);
-    }
-    return x;
-}
-
 /* parts[blockIdx]: a block's share; the grid is fixed by the launcher, so the order is too. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     sumsq_parts(const lt_cuda_sumsq_parts_args w) {
@@ -243,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
         sum += part;
     }
-    sum = block_sum_double(sum, slots);
+    sum = block_sum_of(sum, slots, THREADS / WARP);
     if (threadIdx.x == 0) {
         w.parts[blockIdx.x] = sum;
     }
@@ -256,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     for (int i = threadIdx.x; i < w.n; i += THREADS) {
         sum += w.parts[i];
     }
-    sum = block_sum_double(sum, slots);
+    sum = block_sum_of(sum, slots, THREADS / WARP);
     if (threadIdx.x == 0) {
         *w.out = (w.accumulate ? *w.out : 0.0) + sum;
     }
