@@ -425,8 +425,10 @@ static void weigh(const lt_draft_text *texts, int64_t n_texts, double *weight) {
 
 /* A draft (k = 0) or branch k of a text that is being chosen. */
 typedef struct {
-    double next; /* Probability that its next token brings a token, */
-    double rank; /* weighted, for each row that this takes; below 0: it can have no more. */
+    double next; /* Probability that its next token is accepted. */
+    /* The same times the text's weight, divided by the rows that the token takes; below 0: there is
+     * no next token. */
+    double rank;
     int64_t n;
 } twig;
 

@@ -4,9 +4,9 @@
  *     plan          ─▶ pages (scheduler.h)
  *     propose       ─▶ a draft model or head writes the branch's tokens (step_draft_model.c)
  *     lay out       ─▶ rows like any other's; the item's choice is then NULL
- *     collect       ─▶ miss: the next token is not the draft's first one. If it is a branch's, the
- *                      branch's pages, rows and tokens become those of the choice, and its other
- *                      tokens are verified like those of any draft
+ *     collect       ─▶ miss: the next token is not the draft's first one. If it is that of a
+ *                      branch, the pages, rows and tokens of the branch become those of the
+ *                      choice, and its other tokens are verified like those of any draft
  *     step's end    ─▶ all are dropped
  *
  * There is one step in flight while branches live, because none is queued ahead of one with drafts.

@@ -66,7 +66,8 @@ static int most_matches(const lt_engine *e) {
                                      : LT_DRAFT_BRANCHES;
 }
 
-/* What follows the matches at these places of `from`, which has n tokens; 0: it goes on. */
+/* The draft and its branches begin at these places of `from`, which has n tokens. n 0: `from` is
+ * the text itself, and a draft that reaches its end continues itself. */
 static void take_matches(lt_job_choice *s, const int32_t *from, int64_t n, const int64_t *at,
                          int n_found) {
     s->draft_from = from + at[0];

@@ -7,7 +7,7 @@
  *     forward    gather of first halves
  *                gather of second halves    │ attention of the first half's queries
  *                                             attention of the second half's queries
- *     backward   gather of both halves      │ the gradient of attention's output (before the call)
+ *     backward   gather of both halves      │ gradient of attention's output, before the call
  *                                             attention of the second half's queries
  *                sums of keys' gradients,   │ attention of the first half's queries
  *                second halves
@@ -106,8 +106,8 @@ static lt_exec_verb gather_both(const lt_exec *r, const sizes *s) {
                           .dtype = r->dtype};
 }
 
-/* Keys and values of a half of all ranks to their place in whole rows. Rank i's is block first + i
- * * step of what was received. */
+/* Copy one half of every rank's keys and values to its place in whole rows. In what was received
+ * the half of rank i is block first + i step. */
 static lt_err join_half(lt_exec *r, const sizes *s, int half, int first, int step) {
     const lt_context *c = r->context;
     const lt_tensor whole = whole_rows(r, s, c->whole);

@@ -26,11 +26,11 @@
  *   requeue: where the controller leaves this machine, Slurm's job SLURM_JOB_ID is put back in the
  *            queue (`scontrol requeue`). Refused outside a job of Slurm.
  *
- * The exit status: 0 all ranks are done; 75 stopped with everything saved, or this machine is left
- * (the same command goes on); 77 a later attempt has taken the run folder; 128 + N: stopped by
- * signal N, which the program does not handle (75 where it is a training whose ranks have only
- * begun); the status of the first rank that failed by itself; LT_RANK_LOST where no rank failed but
- * by a signal, by silence, or because of another. */
+ * The exit status: 0 all ranks are done; 75 stopped with everything saved, or this machine is
+ * left (the same command goes on); 77 a later attempt has taken the run folder; 128 + N: signal
+ * N stopped the ranks, which have no handler for it (75 if they are of a training and had not
+ * installed their handlers yet); the status of the first rank that failed by itself;
+ * LT_RANK_LOST where no rank failed but by a signal, by silence, or because of another. */
 #ifndef LT_PLATFORM_LAUNCH_H
 #define LT_PLATFORM_LAUNCH_H
 

@@ -6,8 +6,8 @@
  *     sync     the caller's, which may wait for other work as well
  *     sum      one hash of all these hashes (XXH3); the hash of a piece tells where it differs
  *
- * A piece is as large as a block of a GPU reads in some 70 us, so that the last blocks of a kernel
- * take a small part of its time, and so that the hashes are a small part of what is read. */
+ * A block of a GPU reads a piece in about 70 us. That is short beside the whole kernel, so that few
+ * blocks are left to run alone at its end; and 8 bytes are little beside a piece. */
 #ifndef LT_TRAIN_PIECES_H
 #define LT_TRAIN_PIECES_H
 
