@@ -202,16 +202,14 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, keep_rounds, "diloco.keep", "16", 2, 1e6, "ROUNDS",                                     \
       "keep the outer parameters once in this many rounds, for sites that come later; rounds "     \
-      "older than the last but one of these are removed",                                          \
+      "older than the second-newest of these are removed",                                         \
       LT_RECIPE_MAY_CHANGE)
 
 #define LT_RECIPE_OPTIONS(X)                                                                       \
     X(STR, out, "out", "", 0, 1, "FOLDER",                                                         \
       "run folder: effective recipe, metrics, log, checkpoints, report, model",                    \
       LT_RECIPE_MAY_CHANGE)                                                                        \
-    X(I64, seed, "seed", "1234", 0, 9e18, "N",                                                     \
-      "keep the outer parameters once in this many rounds, for sites that come later; rounds "     \
-      "older than the last kept one but one are removed")                                          \
+    X(I64, seed, "seed", "1234", 0, 9e18, "N", "seed of initial weights, data order and samples")  \
     X(I64, steps, "steps", "1000", 0, 1e12, "N", "optimiser steps", LT_RECIPE_MAY_CHANGE)          \
     X(STR, stage, "stage", "", 0, 0, "NAME",                                                       \
       "of a recipe with `stages`: train this one alone, once those before it are finished",        \
@@ -246,8 +244,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "gathered, whole sequences of some heads, or keys that go round",                            \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, zero, "mesh.zero", "0", 0, 3, "0|1|2|3",                                                \
-      "what ranks that hold the same divide: 1 the optimiser's state, 2 gradients too, 3 weights " \
-      "too",                                                                                       \
+      "what ranks that would hold the same state divide: 1 the optimiser's state, 2 "              \
+      "gradients too, 3 weights too",                                                              \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, shard, "mesh.shard", "0", 0, 4096, "RANKS",                                             \
       "ranks among which mesh.zero divides, in groups of neighbours; 0: all",                      \
@@ -271,8 +269,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(STR, metrics_listen, "metrics.listen", "", 0, 0, "HOST:PORT",                                \
       "serve numbers of the run at /metrics, for Prometheus; empty: do not", LT_RECIPE_MAY_CHANGE) \
     X(STR, init, "model.init", "", 0, 0, "PATH",                                                   \
-      "what ranks that would hold the same state divide: 1 the optimiser's state, 2 "              \
-      "gradients too, 3 weights too")                                                              \
+      "weights to start from: Hugging Face folder, GGUF, llama2.c; also hf://ORG/NAME, s3://, "    \
+      "https://; empty: random")                                                                   \
     X(STR, config, "model.config", "", 0, 0, "PATH",                                               \
       "config.json that gives the shape; empty: the sizes below")                                  \
     X(ENUM, family, "model.family", "auto", 0, 0, LT_RECIPE_FAMILIES,                              \
@@ -364,15 +362,15 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "is left, and model.recompute is not full; else they are computed twice",                    \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(BOOL, share_prompts, "objective.share_prompts", "true", 0, 0, "",                            \
-      "tokens with which neighbouring rows of a micro-batch begin are computed once, as are the "  \
-      "prompt of a pair and that of a group of answers; what follows a row's last label is not "   \
-      "computed",                                                                                  \
+      "compute tokens with which neighbouring rows of a micro-batch begin only once, such as "     \
+      "the prompt of a pair or of a group of answers, and nothing after a row's last label",       \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     LT_RECIPE_DISTILL_OPTIONS(X)                                                                   \
     LT_RECIPE_RL_OPTIONS(X)                                                                        \
     X(STR, train, "data.train", "", 0, 1, "SHARD|FILE.jsonl[:WEIGHT],...",                         \
-      "compute tokens with which neighbouring rows of a micro-batch begin only once, such as "     \
-      "the prompt of a pair or of a group of answers, and nothing after a row's last label")       \
+      "training mixture: shards of tokens; files of conversations, of which the assistant's "      \
+      "turns are learnt; what objective.kind learns from: preferences, problems; also s3://, "     \
+      "hf://, https://, fetched first")                                                            \
     X(STR, cache, "data.cache", "", 0, 0, "FOLDER",                                                \
       "shards of data.train and data.valid that have an address stream in through this folder, "   \
       "as they are read; several runs may share it; empty: they are fetched whole first",          \

@@ -516,6 +516,21 @@ static void muon_without_a_rate(void **state) {
          "nothing learns");
 }
 
+/* Texts that an edit of the table once moved to the option after their own. */
+static void help_of_its_own_option(void **state) {
+    static const char *const said[][2] = {
+        {"seed", "seed of initial weights"}, {"diloco.keep", "keep the outer parameters"},
+        {"model.init", "weights to start"},  {"mesh.zero", "1 the optimiser's state"},
+        {"data.train", "training mixture"},  {"objective.share_prompts", "the prompt of a pair"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        const lt_option *row = lt_option_find(&lt_recipe_table, said[i][0]);
+        if (row == NULL || strstr(row->help, said[i][1]) == NULL) {
+            fail_msg("the help of %s is '%s'", said[i][0], row != NULL ? row->help : "(none)");
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(bounds),
                                        cmocka_unit_test(relations),
@@ -528,6 +543,7 @@ int main(void) {
                                        cmocka_unit_test(contradictions),
                                        cmocka_unit_test(init_runs),
                                        cmocka_unit_test(models_that_no_file_can_say),
-                                       cmocka_unit_test(muon_without_a_rate)};
+                                       cmocka_unit_test(muon_without_a_rate),
+                                       cmocka_unit_test(help_of_its_own_option)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }
