@@ -36,34 +36,39 @@ const lt_option *lt_option_find(const lt_option_table *t, const char *name) {
     return NULL;
 }
 
-/* The Levenshtein distance if it is below limit, else limit. Stopping at the limit is fast: most
- * pairs differ enough in length, most others in their first rows. Only the first NAME_BYTES - 1
- * characters of long names are compared. */
+/* Insertions, deletions, substitutions and swaps of neighbours that turn a into b (optimal string
+ * alignment; Damerau 1964), if they are below limit, else limit. Stopping at the limit is fast:
+ * most pairs differ enough in length, most others in their first rows. Of long names only the first
+ * NAME_BYTES - 1 characters are compared. */
 static size_t edit_distance(const char *a, const char *b, size_t limit) {
-    size_t row[NAME_BYTES];
+    size_t rows[3][NAME_BYTES]; /* Row i is rows[i % 3]. */
     const size_t na = strlen(a), nb = strnlen(b, NAME_BYTES - 1);
+    size_t least_above = 0;
     if ((na > nb ? na - nb : nb - na) >= limit) {
         return limit;
     }
     for (size_t j = 0; j <= nb; j++) {
-        row[j] = j;
+        rows[0][j] = j;
     }
     for (size_t i = 1; i <= na; i++) {
-        size_t diagonal = row[0], least = i;
+        const size_t *before = rows[(i + 1) % 3], *above = rows[(i + 2) % 3];
+        size_t *row = rows[i % 3], least = i;
         row[0] = i;
         for (size_t j = 1; j <= nb; j++) {
-            const size_t substitute = diagonal + (a[i - 1] != b[j - 1]);
-            const size_t drop = row[j] + 1, insert = row[j - 1] + 1;
-            diagonal = row[j];
+            const bool swapped = i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1];
+            const size_t substitute = above[j - 1] + (a[i - 1] != b[j - 1]);
+            const size_t drop = above[j] + 1, insert = row[j - 1] + 1;
             row[j] = drop < insert ? drop : insert;
             row[j] = substitute < row[j] ? substitute : row[j];
+            row[j] = swapped && before[j - 2] + 1 < row[j] ? before[j - 2] + 1 : row[j];
             least = row[j] < least ? row[j] : least;
         }
-        if (least >= limit) {
+        if (least >= limit && least_above >= limit) {
             return limit;
         }
+        least_above = least;
     }
-    return row[nb] < limit ? row[nb] : limit;
+    return rows[na % 3][nb] < limit ? rows[na % 3][nb] : limit;
 }
 
 static const char *name_at(const void *rows, size_t row_bytes, size_t i) {
@@ -72,16 +77,41 @@ static const char *name_at(const void *rows, size_t row_bytes, size_t i) {
     return name;
 }
 
+/* Edits after which a name of this length still looks like the one meant: a third of its
+ * characters. Otherwise 'foo' would be near 'n', and 'optim.xy' near 'optim.lr'. */
+static size_t most_edits(const char *name) {
+    const size_t n = strlen(name), third = n / 3;
+    return n < 2 ? 0 : third < 1 ? 1 : third < NEAREST_MAX_EDITS ? third : NEAREST_MAX_EDITS;
+}
+
+/* How far a part of a name is from another one: their edits, or the letters that are missing at
+ * its end. At least limit: it is not near. */
+static size_t part_distance(const char *part, const char *other, size_t limit) {
+    const size_t most = most_edits(part) + 1, n = strlen(part);
+    const size_t edits = edit_distance(part, other, most);
+    const size_t missing = n >= 2 && strncmp(part, other, n) == 0 ? strlen(other) - n : limit;
+    const size_t near = edits < most ? edits : limit;
+    return missing <= NEAREST_MAX_EDITS && missing < near ? missing : near;
+}
+
+/* Names of one group ('optim.') are compared by what follows; one without a group also with the
+ * last part of each. */
+static size_t name_distance(const char *name, const char *other, size_t limit) {
+    const char *dot = strrchr(name, '.'), *last = strrchr(other, '.');
+    const size_t group = dot != NULL ? (size_t)(dot - name) + 1 : 0;
+    if (group > 0 && strncmp(name, other, group) == 0) {
+        return part_distance(dot + 1, other + group, limit);
+    }
+    const size_t whole = part_distance(name, other, limit);
+    return last != NULL ? part_distance(name, last + 1, whole) : whole;
+}
+
 static const char *nearest_of(const char *name, const void *rows, size_t row_bytes, size_t n) {
     const char *best = NULL;
-    const size_t half = (strlen(name) + 1) / 2; /* Otherwise 'foo' would be near 'n'. */
-    size_t best_edits = (half < NEAREST_MAX_EDITS ? half : NEAREST_MAX_EDITS) + 1;
+    size_t best_edits = NEAREST_MAX_EDITS + 1;
     for (size_t i = 0; i < n && best_edits > 0; i++) {
-        const char *other = name_at(rows, row_bytes, i), *last = strrchr(other, '.');
-        size_t edits = edit_distance(name, other, best_edits);
-        if (last != NULL) {
-            edits = edit_distance(name, last + 1, edits);
-        }
+        const char *other = name_at(rows, row_bytes, i);
+        const size_t edits = name_distance(name, other, best_edits);
         if (edits < best_edits) {
             best_edits = edits;
             best = other;

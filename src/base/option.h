@@ -123,7 +123,9 @@ LT_MUST_USE lt_err lt_option_need(const lt_option **out, const lt_option_table *
 
 void lt_options_help(const lt_option_table *t, FILE *to);
 
-/* The entry of names[0..n) nearest to `name` by edit distance, or NULL when none is near. */
+/* The entry of names[0..n) nearest to `name` by edit distance, or NULL when none is near: there may
+ * be one edit for each three characters, of names of one group ('optim.lrr') for those of the last
+ * part. */
 const char *lt_name_nearest(const char *name, const char *const *names, size_t n);
 /* Is `name` in the list, which NULL ends? */
 bool lt_name_is_one_of(const char *name, const char *const *names);

@@ -70,7 +70,8 @@ static void bad_values_are_refused(void **state) {
 }
 
 static void nearest_names(void **state) {
-    static const char *const names[] = {"model.width", "batch.size", "batch.sizes", "seed", "n"};
+    static const char *const names[] = {"model.width", "batch.size", "batch.sizes",
+                                        "seed",        "n",          "optim.lr"};
     static const struct {
         const char *name, *nearest;
     } asked[] = {{"model.widht", "model.width"},
@@ -83,17 +84,24 @@ static void nearest_names(void **state) {
                  {"foo", NULL},
                  {"nn", "n"},
                  {"model.wi", "model.width"},
-                 {"model.w", NULL}};
+                 {"model.w", NULL},
+                 {"optim.xy", NULL}, /* It shares only the group. */
+                 {"optim.rl", "optim.lr"},
+                 {"optimm.lr", "optim.lr"},
+                 {"lr", "optim.lr"},
+                 {"xy", NULL},
+                 {"x", NULL},
+                 {"sxxd", NULL}};
     char far[600];
     (void)state;
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
-        const char *got = lt_name_nearest(asked[i].name, names, 5);
+        const char *got = lt_name_nearest(asked[i].name, names, 6);
         assert_true(got == asked[i].nearest || (got != NULL && asked[i].nearest != NULL));
         assert_true(got == NULL || strcmp(got, asked[i].nearest) == 0);
     }
     memset(far, 'x', sizeof far - 1);
     far[sizeof far - 1] = '\0';
-    assert_null(lt_name_nearest(far, names, 5));
+    assert_null(lt_name_nearest(far, names, 6));
 }
 
 static void dump_reads_back(void **state) {
@@ -369,8 +377,8 @@ static void numbers(void **state) {
     assert_int_equal(lt_options_set(&table, &d, "data.train", "", "t"), LT_OK);
 }
 
-/* Known distances (Levenshtein): the nearest wins, of ties the first, and beyond three edits, or
- * half of the name, nobody. */
+/* Known distances (Damerau, optimal string alignment): the nearest wins, of ties the first, and
+ * beyond three edits, or one for each three characters, nobody. */
 static void distances(void **state) {
     static const char *const names[] = {"kitten", "sitting", "flaw", "lawn", "abcd", "abce"};
     (void)state;
@@ -380,9 +388,9 @@ static void distances(void **state) {
     assert_null(lt_name_nearest("kittenabcd", names, 6));
     assert_string_equal(lt_name_nearest("law", names, 6), "flaw");
     assert_string_equal(lt_name_nearest("abcf", names, 6), "abcd");
-    assert_string_equal(lt_name_nearest("acbe", names, 6), "abce");
-    assert_string_equal(lt_name_nearest("xbcx", names, 6), "abcd");
-    assert_null(lt_name_nearest("xbxx", names, 6));
+    assert_string_equal(lt_name_nearest("acbe", names, 6), "abce"); /* One swap. */
+    assert_null(lt_name_nearest("xbcx", names, 6));                 /* Half of it is wrong. */
+    assert_null(lt_name_nearest("sixxixg", names, 6));
     assert_null(lt_name_nearest("kitten", names, 0));
 }
 
