@@ -1,9 +1,30 @@
 /* gguf_out.c: see gguf_out.h. */
 #include "cli/gguf_out.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+
+lt_err lt_cli_check_new(const char *to) {
+    char folder[LT_PATH_BYTES] = ".";
+    const char *slash = strrchr(to, '/');
+    if (to[0] == '\0') {
+        LT_FAIL(LT_ERR_ARG, "the name of what is to be written is empty");
+    }
+    if (lt_file_has_name(to)) {
+        LT_FAIL(LT_ERR_ARG, "%s exists already; give the name of a new file or folder", to);
+    }
+    if (slash != NULL && slash != to) {
+        snprintf(folder, sizeof folder, "%.*s", (int)(slash - to), to);
+    }
+    if (lt_path_has_suffix(to, ".gguf") && !lt_file_is_dir(folder)) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "%s cannot be written: %s is not a folder", to, folder);
+    }
+    return LT_OK;
+}
 
 /* Does the model have a tokenizer that GGUF can hold? */
 static lt_err has_own(bool *yes, const char *model_path) {

@@ -181,6 +181,21 @@ static lt_err open_source(lt_model **out, char **owner, const char *from, const 
     return LT_OK;
 }
 
+/* A folder under a file's name would look like that file. */
+static lt_err check_folder_name(const char *to) {
+    static const char *const files[] = {".safetensors", ".bin",  ".pt",   ".pth",
+                                        ".onnx",        ".json", ".ggml", ".GGUF"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        if (lt_path_has_suffix(to, files[i])) {
+            LT_FAIL(LT_ERR_ARG,
+                    "%s: convert writes a folder, whose name must not end in %s, or a file that "
+                    "ends in .gguf",
+                    to, files[i]);
+        }
+    }
+    return LT_OK;
+}
+
 static lt_err check_idle(const convert_options *o, const char *to) {
     const bool gguf = lt_path_has_suffix(to, ".gguf");
     const lt_verb_use uses[] = {
@@ -200,9 +215,8 @@ static lt_err run(convert_options *o, const char *source, const char *to) {
     bool made = false;
     char from[LT_PATH_BYTES];
 
-    if (lt_file_exists(to)) {
-        LT_FAIL(LT_ERR_ARG, "%s exists already; convert writes a new folder or file", to);
-    }
+    LT_TRY(check_folder_name(to));
+    LT_TRY(lt_cli_check_new(to));
     LT_TRY(check_idle(o, to));
     LT_TRY_DONE(lt_cli_bring(from, source));
     LT_TRY_DONE(lt_cli_bring_option(o->tokenizer));

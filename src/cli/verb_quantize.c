@@ -33,9 +33,10 @@ static lt_err run(quantize_options *o, const char *source, const char *to) {
     struct stat st;
     char from[LT_PATH_BYTES];
 
-    if (lt_file_exists(to)) {
-        LT_FAIL(LT_ERR_ARG, "%s exists already", to);
+    if (!lt_path_has_suffix(to, ".gguf")) {
+        LT_FAIL(LT_ERR_ARG, "%s: quantize writes a GGUF file, so its name must end in .gguf", to);
     }
+    LT_TRY(lt_cli_check_new(to));
     if (o->threads > 0) {
         lt_thread_set_count((int)o->threads);
     }

@@ -152,6 +152,13 @@ bad_input() {
     mkdir "$dir/linked" && cp tests/golden/model/gpt2/config.json "$dir/linked" && ln -s ../../blobs/12ab "$dir/linked/model.safetensors"
     refused 1 "linked/model.safetensors: it is a broken link: its target ../../blobs/12ab is not there" convert "$dir/linked" "$dir/converted"
     refused 1 "r.jsonl.gz: neither GGUF nor llama2.c" convert "$dir/r.jsonl.gz" "$dir/converted"
+    small=tests/golden/stories260k/stories260K.bin
+    refused 2 "its name must end in .gguf" quantize "$small" "$dir/converted.safetensors"
+    refused 2 "its name must end in .gguf" quantize "$small" "$dir/converted"
+    mkdir "$dir/folder.gguf" && refused 2 "exists already" quantize "$small" "$dir/folder.gguf"
+    refused 1 "$dir/converted is not a folder" quantize "$small" "$dir/converted/x.gguf"
+    refused 2 "must not end in .safetensors" convert "$small" "$dir/converted.safetensors"
+    refused 2 "exists already" convert "$small" "$dir"
     for recipe in "stepz: 3|2|did you mean 'steps'" "steps: abc|2|'abc' is not a number" "steps: 3\nsteps: 4|1|is already on line 1" "- a\n- b|1|expected a mapping" \
         "a: *b|1|aliases" "model:\n\twidth: 3|1|cannot start any token" "steps: \"3|1|unexpected end of stream"; do
         IFS='|' read -r text code says <<<"$recipe"
