@@ -101,7 +101,8 @@ static void start_more(asking *s) {
     }
 }
 
-static void ready(void *ctx) {
+static void ready(void *ctx, lt_server *s) {
+    (void)s;
     start_more(ctx);
 }
 

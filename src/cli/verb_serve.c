@@ -426,12 +426,21 @@ static lt_err describe(bool openapi) {
     return LT_OK;
 }
 
+/* Only now, so that a missing or refused model never seems to be served. */
+static void print_url(void *ctx, lt_server *s) {
+    char url[300];
+    (void)ctx;
+    lt_server_url(s, url, sizeof url);
+    printf("%s\n", url);
+    fflush(stdout);
+}
+
 static lt_err run(serve_options *o, const char *positional, int argc, char **argv) {
     lt_err err = LT_OK;
     lt_server_options options = lt_server_defaults();
     lt_server *s = NULL;
     lt_adapter_list adapters = {NULL, 0};
-    char found[LT_PATH_BYTES], url[300], *keys = NULL;
+    char found[LT_PATH_BYTES], *keys = NULL;
     job j = {.o = o, .model = positional != NULL ? positional : o->model};
 
     if (o->describe != 0) {
@@ -458,6 +467,7 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     options.engine.beside = j.served.beside.models;
     options.engine.n_beside = j.served.beside.n;
     options.second = j.served.beside.name_list;
+    options.ready = print_url;
     options.ctx = &j.served;
     if (o->cors[0] != '\0' && o->allowed_origins[0] != '\0') {
         LT_FAIL_DONE(LT_ERR_ARG,
@@ -499,9 +509,6 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     }
     lt_device_few_queues();
     LT_TRY_DONE(lt_server_open(&s, &options));
-    lt_server_url(s, url, sizeof url);
-    printf("%s\n", url);
-    fflush(stdout);
     LT_TRY_DONE(lt_server_run(s));
 done:
     lt_server_close(s);
@@ -517,8 +524,9 @@ int lt_verb_serve(int argc, char **argv) {
     static const char prose[] =
         "Serve a model to many users at once: OpenAI's API (chat, completions, responses, "
         "embeddings, models), Anthropic's messages, llama-server's completion; a chat page at / "
-        "and the server's state at /status and /metrics. The address is printed at once; /health "
-        "says when the model is ready. SIGTERM lets running requests end. docs/serve.md has "
+        "and the server's state at /status and /metrics. The address is printed when the model is "
+        "ready; until then the port answers 503. SIGTERM lets running requests end. docs/serve.md "
+        "has "
         "examples.";
     serve_options o;
     const char *positional[1] = {NULL};

@@ -343,6 +343,13 @@ life() {
     say "--defaults with a wrong field: exit 2, and the nearest name" $(($? != 2)) "$(cat "$dir/out")"
     grep -q "temperature" "$dir/out"
     say "the message names it" $?
+    : >"$dir/empty.gguf"
+    for model_path in "$dir/nowhere" "$dir/empty.gguf"; do
+        "$lateen" serve "$model_path" --port 0 >"$dir/out" 2>"$dir/err"
+        say "a model that is missing or refused: it fails" $(($? != 1)) "$(cat "$dir/err")"
+        [ ! -s "$dir/out" ]
+        say "no address is printed for ${model_path##*/}" $? "$(cat "$dir/out")"
+    done
     : >"$dir/nokeys"
     for keys in "--api-key-file $dir/nokeys" "--api-key ,"; do
         timeout 20 "$lateen" serve "${model[@]}" --port 0 $keys >"$dir/out" 2>&1

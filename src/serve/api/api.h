@@ -99,8 +99,9 @@ typedef struct {
     int64_t models_bytes; /* Memory of the loaded ones together; 0: no limit. */
     /* Names of engine.beside, (engine.n_beside); `load` opens those models. */
     const char *const *second;
-    /* Called on the loop's thread once the model is ready; may be NULL. */
-    void (*ready)(void *ctx);
+    /* Called on the loop's thread once the model is ready (of several: once each that is loaded at
+     * the start is loaded, or has failed); may be NULL. */
+    void (*ready)(void *ctx, lt_server *s);
     /* Called on the compiler's thread before each grammar; may be NULL. */
     void (*before_compile)(void *ctx);
     void *ctx;

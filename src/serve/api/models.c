@@ -28,7 +28,7 @@ struct lt_models {
     int64_t budget; /* Bytes; INT64_MAX: none. */
     struct event *on_turn, *on_worked;
     uint64_t n_asked;
-    bool stopped;
+    bool stopped, told_ready;
     /* The thread's while it works. */
     bool working, has_thread;
     pthread_t thread;
@@ -184,6 +184,18 @@ static void end_load(lt_models *m, lt_model_slot *slot) {
     tell_all(slot, NULL); /* Before the next turn, which might give its memory to another. */
 }
 
+/* Tell the owner once that the models of the start are there. */
+static void tell_ready(lt_models *m) {
+    lt_server *front = m->front;
+    if (!m->told_ready && !lt_models_starting(m) &&
+        atomic_load(&front->state) != LT_SERVER_FAILED) {
+        m->told_ready = true;
+        if (front->o.ready != NULL) {
+            front->o.ready(front->o.ctx, front);
+        }
+    }
+}
+
 static void on_worked(evutil_socket_t fd, short what, void *arg) {
     lt_models *m = arg;
     lt_model_slot *next = m->next;
@@ -202,6 +214,7 @@ static void on_worked(evutil_socket_t fd, short what, void *arg) {
     }
     if (next != NULL && !m->stopped) {
         end_load(m, next);
+        tell_ready(m);
     }
     ask_turn(m);
 }
@@ -600,6 +613,7 @@ done:
 
 void lt_models_begin(lt_models *m) {
     lt_batches_begin(m->front->batches);
+    tell_ready(m);
     ask_turn(m);
 }
 

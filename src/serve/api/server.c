@@ -290,7 +290,7 @@ static void on_loaded(evutil_socket_t fd, short what, void *arg) {
     lt_batches_begin(s->batches);
     lt_tunings_begin(s->tunings);
     if (s->o.ready != NULL) {
-        s->o.ready(s->o.ctx);
+        s->o.ready(s->o.ctx, s);
     }
     if (!s->o.quiet && s->o.host != NULL) {
         char url[300];
