@@ -76,9 +76,9 @@ lt_err lt_together_check(const lt_named_recipe *named, int n) {
 static lt_err check_launch(const lt_world *w) {
     lt_node_memory memory;
     if (w->comm != NULL && lt_node_memory_of_rank(&memory)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
+        LT_FAIL(LT_ERR_ARG, /* So that the launcher does not try it again. */
                 "lateen launch --nodes keeps snapshots of one run in memory, and several adapters "
-                "at once are several: leave --nodes out");
+                "at once are several runs: leave --nodes out, and with it --spares and --shrink");
     }
     return LT_OK;
 }

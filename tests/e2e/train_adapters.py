@@ -113,8 +113,9 @@ with tempfile.TemporaryDirectory() as work:
     wrong = {name: apart(f"{mesh}/{name}", f"{work}/alone/{name}") for name in ADAPTERS} if ended else first.stderr[-400:] + second.stderr[-400:]
     tap.check("two ranks, and on another mesh", ended and not any(wrong.values()), wrong)
     tap.check("the launcher's events are beside the folders of all", os.path.exists(f"{mesh}/events.jsonl") and not os.path.exists(f"{mesh}/plain/events.jsonl"))
-    done = on_ranks(write("mesh.yaml", {**COMMON, "out": f"{work}/nodes"}, ADAPTERS), launch=("--nodes", "2"))
-    tap.check("refused: snapshots in memory", done.returncode == 1 and "leave --nodes out" in done.stderr, f"{done.returncode}: {done.stderr[-300:]}")
+    done = on_ranks(write("mesh.yaml", {**COMMON, "out": f"{work}/nodes"}, ADAPTERS), launch=("--nodes", "2", "--shrink", "--retries", "2"))
+    tap.check("refused in the first attempt: snapshots in memory, and the replicas that --shrink would leave out", done.returncode == 2
+              and "leave --nodes out, and with it --spares and --shrink" in done.stderr and "attempt 2" not in done.stderr, f"{done.returncode}: {done.stderr[-300:]}")
 
     done = on_ranks(write("mesh.yaml", {**COMMON, "out": f"{work}/replay", "mesh": "dp=2", "guard.replay": 2}, {"a": {}}))
     tap.check("refused: guard.replay", done.returncode == 1 and "not computed again with several adapters at once" in done.stderr, f"{done.returncode}: {done.stderr[-300:]}")
