@@ -116,6 +116,12 @@ def tools():
     result = {"type": "tool_result", "tool_use_id": call["id"], "content": [{"type": "text", "text": "Sunny"}]}
     back = [*SAY, {"role": "assistant", "content": r["content"]}, {"role": "user", "content": [result]}]
     check("the result goes back", create(tools=asked["tools"], messages=back)["usage"] and count(tools=asked["tools"], messages=back) > count(tools=asked["tools"]))
+    check("a tool counts", count(tools=asked["tools"]) > count())
+    twice = [*asked["tools"], {"name": "other", "input_schema": schema}, *asked["tools"]]
+    words = "'tools[0]' and 'tools[2]' have the same name, get_weather"
+    refused("two tools of one name", 400, "invalid_request_error", words=words, tools=twice)
+    status, a = post("/v1/messages/count_tokens", {"messages": SAY, "tools": twice})
+    check("which are not counted either", status == 400 and words in a["error"]["message"], a)
     refused("tools of the vendor's", 400, "invalid_request_error", tools=[{"type": "web_search_20250305", "name": "web_search"}])
 
 

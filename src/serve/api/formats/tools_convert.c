@@ -73,8 +73,32 @@ static json_t *convert_tools(const json_t *tools, const char *schema_key, const 
     return list;
 }
 
+/* As Anthropic's API, so that a count of tokens is that of a request which would be answered. */
+static bool unique_names(const json_t *tools, lt_api_error *e) {
+    json_t *places = json_object();
+    bool unique = places != NULL || lt_api_refuse_oom(e);
+    for (size_t i = 0; unique && i < json_array_size(tools); i++) {
+        const char *name = str(json_array_get(tools, i), "name");
+        const json_t *before = json_object_get(places, name);
+        if (before != NULL) {
+            unique = lt_api_refuse(e, "tools",
+                                   "'tools[%lld]' and 'tools[%zu]' have the same name, %.80s",
+                                   (long long)json_integer_value(before), i, name);
+        } else {
+            json_object_set_new(places, name, json_integer((json_int_t)i));
+        }
+    }
+    json_decref(places);
+    return unique;
+}
+
 json_t *lt_convert_anthropic_tools(const json_t *tools, lt_api_error *e) {
-    return convert_tools(tools, "input_schema", "custom", e);
+    json_t *list = convert_tools(tools, "input_schema", "custom", e);
+    if (list != NULL && !unique_names(tools, e)) {
+        json_decref(list);
+        return NULL;
+    }
+    return list;
 }
 
 json_t *lt_convert_responses_tools(const json_t *tools, lt_api_error *e) {
