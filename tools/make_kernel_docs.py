@@ -2,8 +2,8 @@
 """Write docs/kernels.md and docs/img/ladder_*.svg from bench/results/kernels_*.json, which `lateen bench kernels --json` writes.
 
     tools/make_kernel_docs.py            (needs gnuplot for the figures)
-    tools/make_kernel_docs.py --check    name what is out of date and change nothing; figures are checked only with the version of gnuplot that drew them
-The essay of a rung is the header of its kernel file; this script only makes the tables.
+    tools/make_kernel_docs.py --check    name files that are out of date and change nothing; figures are checked only with the version of gnuplot that drew them
+The header of a kernel file explains its rung; this script only makes the tables.
 """
 import filecmp
 import glob
@@ -50,8 +50,8 @@ def passes_table(by_shape):
     with open(os.path.join(HERE, "bench", "results", FA3)) as f:
         fa3 = json.load(f)
     beside = {(r["shape"], r["name"]): r for r in fa3["rows"]}
-    out = ["The kernels that ship. The columns cuDNN and FA3 (FlashAttention-3) give the speed of Lateen's kernel as a share of the peer's in the same run; over 100 %, Lateen is faster.",
-           f"FlashAttention-3 was measured in a run of its own on {fa3['when'][:10]} ([{FA3}](../bench/results/{FA3})): {fa3['note']}.", "",
+    out = ["The columns cuDNN and FA3 (FlashAttention-3) give the speed of Lateen's kernel as a share of the peer's in the same run; over 100 %, Lateen is faster.",
+           f"FlashAttention-3 was measured in a separate run on {fa3['when'][:10]} ([{FA3}](../bench/results/{FA3})): {fa3['note']}.", "",
            "| shape | forward, TFLOP/s | ms | cuDNN | FA3 | backward, TFLOP/s | ms | cuDNN | FA3 |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for shape, p in pairs:
         cells = [shape]
@@ -68,7 +68,7 @@ def products_table(by_shape):
     pairs = [(shape, ours, peer) for shape, ours, peer in pairs if ours]
     if not pairs:
         return []
-    out = ["The kernels that ship, by shape:", "", "| shape | TFLOP/s | cuBLASLt | ratio | sustained: TFLOP/s, MHz, W |", "| --- | --- | --- | --- | --- |"]
+    out = ["| shape | TFLOP/s | cuBLASLt | ratio | sustained: TFLOP/s, MHz, W |", "| --- | --- | --- | --- | --- |"]
     for shape, ours, peer in pairs:
         held = f"{ours['tflops'] * ours['ms'] / ours['ms_sustained']:.1f}, {ours['sm_mhz']:.0f}, {ours['power_w']:.0f}" if "ms_sustained" in ours else ""
         out.append(f"| {shape} | {ours['tflops']:.1f} | {peer['tflops'] if peer else 0:.1f} | {percent(ours, 'of_peer')} | {held} |")
@@ -86,8 +86,8 @@ def thesis_table(results):
     if not points:
         return []
     kinds = ("fp32", "fp16", "bf16")
-    out = ["## The grid of a thesis", "", "Forward attention without a mask, compared with the naive kernel in double on the same inputs (standard normal). The thesis demands of fp32 a greatest",
-           "absolute error of 1e-4 and a mean relative error of 1e-3.", "",
+    out = ["## The grid of a thesis", "", "Forward attention without a mask, compared with the naive kernel in double on the same inputs (standard normal). The thesis requires of fp32 that",
+           "the absolute error is at most 1e-4 and the mean relative error at most 1e-3.", "",
            "| shape | " + " | ".join(f"{k}: max abs | mean rel | ms" for k in kinds) + " |", "| --- |" + " --- |" * 9]
     for shape, p in points.items():
         out.append(f"| {shape} | " + " | ".join(f"{p[k]['error_max']:.1e} | {p[k]['error_relative']:.1e} | {p[k]['ms']:.4f}" if k in p else " | | " for k in kinds) + " |")
@@ -176,7 +176,7 @@ def bytes_table(rows):
 def ladder(number, op, title, vendor, page, results, docs):
     """A ladder's rungs, then its shipped kernel by shape."""
     out = [f"## Ladder {number}: {title}", "", f"The header of each file in [src/kernels/cuda/{op}/ladder](../src/kernels/cuda/{op}/ladder) explains its rung."
-           + (f" [A page of its own](kernels/{page}.md) explains the top rung." if page else ""), ""]
+           + (f" [A separate page](kernels/{page}.md) explains the top rung." if page else ""), ""]
     shipped = []
     for result in results:
         by_shape = {}
@@ -209,12 +209,12 @@ def write(docs):
     """The page and its figures into a folder."""
     os.makedirs(os.path.join(docs, "img"), exist_ok=True)
     out = ["# GPU kernels, measured", "",
-           "A ladder is a sequence of kernels for one op, from a naive one to the one that ships; each rung adds one idea. This page is written by",
-           "`tools/make_kernel_docs.py` from `bench/results`; `lateen bench kernels --ladder --json FILE` measures. Inputs are random normal, buffers",
-           "rotate past the L2 cache, candidates run in turns, and medians count. Every kernel is first checked against products or ops in double (odd",
-           "shapes, poisoned outputs, repeats bit-identical). The limit of a product is what an SM can do in a clock at the boost clock, 128 multiply-adds",
-           "in fp32 and 4,096 flop on the tensor cores. The limit of an op that moves bytes is the copy bandwidth of the same run.",
-           "[Every attempt](speed/index.md) says what was tried and failed.", ""]
+           "A ladder is a sequence of kernels for one op, from a naive one to the one that ships; each rung adds one idea. `lateen bench kernels --ladder",
+           "--json FILE` measures them, and `tools/make_kernel_docs.py` writes this page from `bench/results`. Inputs are random normal numbers, buffers are",
+           "rotated so that no input is in the L2 cache, candidates run in turns, and figures are medians. Every kernel is first checked against products or",
+           "ops in double (odd shapes, poisoned outputs, bit-identical repeats). The limit of a product is what an SM can do in a clock at the boost clock:",
+           "128 multiply-adds in fp32, or 4,096 flop on the tensor cores. The limit of an op that moves bytes is the copy bandwidth of the same run.",
+           "[Every attempt](speed/index.md) tells what was tried and failed.", ""]
     results = []
     for path in sorted(glob.glob(os.path.join(HERE, "bench", "results", "kernels_*.json"))):
         with open(path) as f:
@@ -257,7 +257,7 @@ def main():
         write(fresh)
         names = stale(fresh, docs)
     for name in names:
-        print(f"docs/{name} is not what bench/results makes it")
+        print(f"docs/{name} is out of date: run tools/make_kernel_docs.py")
     sys.exit(1 if names else 0)
 
 

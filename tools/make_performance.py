@@ -2,9 +2,9 @@
 """Write the tables of docs/performance.md whose figures are in bench/results.
 
     tools/make_performance.py           rewrite the tables between <!-- figures NAME --> and <!-- end -->
-    tools/make_performance.py --check   exit 1 if they are not what bench/results makes them
+    tools/make_performance.py --check   exit 1 if they are out of date
 
-Tables without such marks come from runs whose raw results were not kept; their figures are in the *.md of bench/results, or only in the page itself."""
+Tables without such marks come from runs whose raw results were not kept; their figures are in the *.md of bench/results, or only in the page."""
 import json
 import math
 import os
