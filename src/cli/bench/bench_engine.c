@@ -36,7 +36,7 @@
       "Hugging Face folder, GGUF, or llama2.c .bin; a config.json: random weights")                \
     X(STR, streams, "streams", "1,8,32", 0, 0, "list", "numbers of streams at once, one run each") \
     X(I64, prompt, "prompt", "128", 1, 1e6, "tokens", "length of each prompt")                     \
-    X(I64, new, "new", "64", 2, 1e6, "tokens", "tokens that each decodes")                         \
+    X(I64, new, "new", "64", 2, 1e6, "tokens", "tokens that each stream decodes")                  \
     X(I64, step_tokens, "step-tokens", "0", 0, 1e6, "tokens",                                      \
       "most tokens of one step; 0: the engine's choice")                                           \
     X(ENUM, dtype, "dtype", "stored", 0, 0,                                                        \
@@ -48,7 +48,7 @@
     X(ENUM, cache_v, "cache-v", "cache", 0, 0, "cache|" LT_OPENED_CACHE_TYPES,                     \
       "type of values alone")                                                                      \
     X(I64, cache_bytes, "cache-bytes", "0", 0, 1e15, "BYTES",                                      \
-      "of keys and values; 0: room for all streams, as far as half of the memory has it")          \
+      "memory of keys and values; 0: enough for all streams, at most half of the free memory")     \
     X(BOOL, whole_pages, "whole-pages", "false", 0, 0, "",                                         \
       "keep all pages, also where only some layers have a sliding window")                         \
     X(F64, temperature, "temperature", "0", 0, 100, "", "0: always the most likely token")         \
@@ -66,12 +66,13 @@
     X(STR, draft, "draft", "", 0, 0, "PATH", LT_DRAFT_HELP)                                        \
     X(STR, text, "text", "", 0, 0, "FILE",                                                         \
       "prompts are pieces of this text, one after the other; empty: random ids")                   \
-    X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE", "of --text; empty: the model's own")          \
+    X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE",                                               \
+      "tokenizer of --text; empty: the model's own")                                               \
     X(I64, turns, "turns", "0", 0, MAX_TURNS, "N",                                                 \
       "with --speculate: runs with drafts and without, in turn, so many of each; print the "       \
       "medians and their ratio; 0: one run with drafts")                                           \
     X(STR, draft_tokens, "draft-tokens", "0", 0, 0, "list",                                        \
-      "of each draft, at most 8, one run each; 0: as many as pay")                                 \
+      "tokens of each draft, at most 8, one run each; 0: as many as pay")                          \
     X(I64, draft_branches, "draft-branches", "0", 0, LT_DRAFT_BRANCHES, "N",                       \
       LT_DRAFT_BRANCHES_HELP)                                                                      \
     X(I64, threads, "threads", "0", 0, 4096, "N", "0: all cores of this process")                  \

@@ -1,5 +1,5 @@
 /* bench_generate.c: `lateen bench generate`: tokens per second of prefill and of decoding, ours and
- * a peer's in turn, and where our time goes.
+ * a peer's in turn, and where Lateen's time goes.
  *
  * The tests are llama-bench's: a prompt of P random tokens; N random tokens one by one from an
  * empty cache; the choice of tokens is not timed. The peer is a program that takes llama-bench's
@@ -239,7 +239,7 @@ static lt_err run(bench *b) {
 
 int lt_bench_generate(int argc, char **argv) {
     static const char prose[] = "Time reading a prompt and writing tokens, as llama-bench does; a "
-                                "peer runs in turn with us.";
+                                "peer runs in turn with Lateen.";
     bench_generate_options o;
     int n = 0, status = LT_EXIT_DONE;
     bench *b;

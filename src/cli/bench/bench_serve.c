@@ -36,7 +36,7 @@
     X(STR, serve, "serve", "", 0, 0, "FLAGS", "with MODEL: more flags for `lateen serve`")         \
     X(STR, model, "model", "", 0, 0, "NAME",                                                       \
       "the model's name in requests; several, with commas between: in turn; empty: none")          \
-    X(STR, api_key, "api-key", "", 0, 0, "KEY", "sent with each request")                          \
+    X(STR, api_key, "api-key", "", 0, 0, "KEY", "key that is sent with each request")              \
     X(STR, trace, "trace", "", 0, 0, "FILE",                                                       \
       "arrivals and lengths: Azure's .csv or Mooncake's .jsonl, also .zst")                        \
     X(F64, time_scale, "time-scale", "1", 0, 1e6, "X",                                             \
@@ -53,14 +53,15 @@
     X(ENUM, endpoint, "endpoint", "completions", 0, 0, "completions|text|chat",                    \
       "completions: prompts are ids, of exact length; text, chat: prompts are words")              \
     X(I64, vocab, "vocab", "500", 64, 1e7, "N", "ids of prompts are drawn below this")             \
-    X(F64, temperature, "temperature", "0", 0, 10, "", "of the requests")                          \
+    X(F64, temperature, "temperature", "0", 0, 10, "", "temperature of the requests")              \
     X(F64, ttft_limit, "ttft-limit", "0.5", 0, 1e6, "s",                                           \
       "goodput: limit on the time to the first token")                                             \
     X(F64, tpot_limit, "tpot-limit", "0.05", 0, 1e6, "s",                                          \
       "goodput: limit on the time for each further token")                                         \
-    X(F64, timeout, "timeout", "600", 0.1, 1e6, "s", "of one request")                             \
+    X(F64, timeout, "timeout", "600", 0.1, 1e6, "s",                                               \
+      "time after which a request counts as failed")                                               \
     X(F64, drop, "drop", "0", 0, 1, "SHARE", "share of clients that disconnect during the answer") \
-    X(I64, seed, "seed", "1", 0, 9e18, "N", "of prompts and arrivals")                             \
+    X(I64, seed, "seed", "1", 0, 9e18, "N", "seed of prompts and arrivals")                        \
     X(BOOL, json, "json", "false", 0, 0, "", "print one JSON object")
 
 typedef struct {

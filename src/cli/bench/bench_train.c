@@ -1,5 +1,5 @@
 /* bench_train.c: `lateen bench train`: seconds of a whole optimiser step, ours and a peer's in
- * turn, and where our time goes.
+ * turn, and where Lateen's time goes.
  *
  * The peer (base/peer.h; bench/peers/train_torch.py, train_torch_gpu.py) answers a line "N" with
  * the median seconds of one of N steps. The ratio of the medians is reported. */
@@ -34,7 +34,7 @@
     X(BOOL, fp8_wgrad, "fp8-wgrad", "false", 0, 0, "",                                             \
       "compute the gradients of their weights in 8-bit floats too")                                \
     X(ENUM, optim, "optim", "adamw", 0, 0, LT_RECIPE_OPTIMS, "optimiser")                          \
-    X(ENUM, moments, "moments", "fp32", 0, 0, "fp32|bf16", "storage of its moments")               \
+    X(ENUM, moments, "moments", "fp32", 0, 0, "fp32|bf16", "storage of the optimiser's moments")   \
     X(I64, lora, "lora", "0", 0, 4096, "RANK",                                                     \
       "train adapters of this rank beside all linear layers, not the model; 0: the model")         \
     X(I64, steps, "steps", "3", 1, MAX_STEPS, "N", "steps of a turn; the median counts")           \
@@ -360,8 +360,8 @@ static lt_err run_mesh(const bench_train_options *o) {
 
 int lt_bench_train(int argc, char **argv) {
     static const char prose[] =
-        "Time whole optimiser steps on random tokens, in turn with a peer, and print where our "
-        "time goes.\n"
+        "Time whole optimiser steps on random tokens, in turn with a peer, and print where "
+        "Lateen's time goes.\n"
         "Peer: --peer 'python3 bench/peers/train_torch.py $1 $2 compile $3', on a GPU --peer "
         "'python3 bench/peers/train_torch_gpu.py $1 $4 $5'; with --lora --peer 'python3 "
         "bench/peers/train_peft_gpu.py $1 $4 $5 RANK'";

@@ -18,7 +18,7 @@
 #define TUNE_OPTIONS(X)                                                                            \
     X(I64, m, "m", "4096", 1, 1e6, "rows", "rows of A and C")                                      \
     X(I64, n, "n", "4096", 1, 1e6, "columns", "columns of B and C")                                \
-    X(I64, k, "k", "4096", 1, 1e6, "length", "columns of A, rows of B")                            \
+    X(I64, k, "k", "4096", 1, 1e6, "length", "columns of A and rows of B")                         \
     X(F64, seconds, "seconds", "300", 1, 86400, "s",                                               \
       "sgemm: stop the first round of runs after this long")                                       \
     X(ENUM, layout, "layout", "nt", 0, 0, "nn|nt|tn|tt",                                           \
@@ -125,8 +125,8 @@ static const struct {
 int lt_verb_tune(int argc, char **argv);
 int lt_verb_tune(int argc, char **argv) {
     static const char prose[] = "Try every tile of a kernel on this GPU and record the fastest. "
-                                "sgemm: FP32, for the class of the shape. gemm: BF16, our tiles "
-                                "and cuBLASLt's proposals, for exactly the products given.";
+                                "sgemm: FP32, for the class of the shape. gemm: BF16, Lateen's "
+                                "tiles and cuBLASLt's proposals, for exactly the products given.";
     tune_options o;
     const char *what[1] = {""};
     int n = 0, status = LT_EXIT_DONE;

@@ -14,7 +14,7 @@
       "jobs: columns tenant (or vc), arrival_s, gpus (or scale_factor), run_s; also .gz, .zst")    \
     X(STR, runtimes, "runtimes", "", 0, 0, "FILE.csv",                                             \
       "for traces without run_s: a column runtime, from which each job draws its own")             \
-    X(I64, live, "live", "-1", -1, 1e9, "GPUS", "GPUs that live; -1: all")                         \
+    X(I64, live, "live", "-1", -1, 1e9, "GPUS", "GPUs that work; -1: all")                         \
     X(I64, seed, "seed", "1", 0, 1e15, "", "seed of the drawn run times")                          \
     X(BOOL, json, "json", "false", 0, 0, "", "print JSON")
 

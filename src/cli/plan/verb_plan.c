@@ -12,7 +12,8 @@
 
 #define PLAN_OPTIONS(X)                                                                            \
     X(STR, model, "model", "", 1, 0, "name|path",                                                  \
-      "recipes/models name, Hugging Face folder, config.json; or a recipe or run folder of ours")  \
+      "recipes/models name, Hugging Face folder, config.json; or a recipe or run folder of "       \
+      "Lateen's")                                                                                  \
     X(STR, cluster, "cluster", "", 1, 0, "name|path",                                              \
       "recipes/clusters name, YAML file, or kind of GPU: one node of them")                        \
     X(I64, gpus, "gpus", "0", 0, 1e7, "",                                                          \

@@ -13,7 +13,7 @@
     X(STR, out, "out", "", 0, 0, "FOLDER",                                                         \
       "write slurm.conf lines and scripts there; empty: print")                                    \
     X(I64, live, "live", "-1", -1, 1e9, "GPUS",                                                    \
-      "GPUs that live now: slack, then quotas, follow lost nodes; -1: all")                        \
+      "GPUs that work now: for those that are lost, first slack and then quotas shrink; -1: all")  \
     X(STR, at, "at", "", 0, 0, "TIME",                                                             \
       "with --live: when, YYYY-MM-DDTHH:MM:SS; guarantees of that time stay; empty: now")          \
     X(BOOL, check, "check", "false", 0, 0, "", "only check, and print what each tenant gets")

@@ -12,7 +12,7 @@
 #define AGENT_OPTIONS(X)                                                                           \
     X(STR, memory, "memory", "", 0, 0, "FOLDER", "the run's folder in shared memory")              \
     X(I64, node, "node", "0", 0, 4095, "", "number of this node")                                  \
-    X(I64, nodes, "nodes", "1", 1, 4096, "", "how many nodes there are")                           \
+    X(I64, nodes, "nodes", "1", 1, 4096, "", "number of nodes")                                    \
     X(BOOL, rank, "rank", "false", 0, 0, "",                                                       \
       "start the rank that standard input describes, and end as it does")                          \
     X(BOOL, machine, "machine", "false", 0, 0, "",                                                 \

@@ -21,7 +21,8 @@
       "most bytes a second of all connections together; 0: no limit")                              \
     X(STR, include, "include", "", 0, 0, "PATTERNS",                                               \
       "copy only files whose names match one of these, e.g. '*.json,*.safetensors'")               \
-    X(STR, exclude, "exclude", "", 0, 0, "PATTERNS", "do not copy files whose names match one")    \
+    X(STR, exclude, "exclude", "", 0, 0, "PATTERNS",                                               \
+      "do not copy files whose names match one of these")                                          \
     X(STR, sha256, "sha256", "", 0, 0, "HEX", "the SHA-256 that the one file must have")           \
     X(BOOL, force, "force", "false", 0, 0, "", "copy files that the target already has, too")      \
     X(BOOL, list, "list", "false", 0, 0, "",                                                       \
@@ -31,7 +32,7 @@
     X(STR, endpoint, "endpoint", "", 0, 0, "URL",                                                  \
       "object store; empty: AWS_ENDPOINT_URL_S3, AWS_ENDPOINT_URL, ~/.aws/config, Amazon's")       \
     X(STR, region, "region", "", 0, 0, "NAME",                                                     \
-      "its region; empty: AWS_REGION, ~/.aws/config, us-east-1")                                   \
+      "region of the object store; empty: AWS_REGION, ~/.aws/config, us-east-1")                   \
     X(STR, profile, "profile", "", 0, 0, "NAME",                                                   \
       "section of ~/.aws/credentials and ~/.aws/config; empty: the keys of the environment, "      \
       "AWS_PROFILE, default")                                                                      \

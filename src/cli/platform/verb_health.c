@@ -26,7 +26,8 @@
     X(STR, note, "note", "", 0, 0, "KIND[:TEXT]",                                                  \
       "append to the history what happened to the node, and check nothing: exclusion, ticket, "    \
       "out, multi_node_failure, single_node_failure, single_node_job")                             \
-    X(STR, node, "node", "", 0, 0, "NAME", "its name; empty: SLURMD_NODENAME, or the host's name") \
+    X(STR, node, "node", "", 0, 0, "NAME",                                                         \
+      "name of the node; empty: SLURMD_NODENAME, or the host's name")                              \
     X(BOOL, slurm, "slurm", "false", 0, 0, "",                                                     \
       "drain the node by scontrol, with a reason, or resume it when it is fit again")              \
     X(STR, listen, "listen", "", 0, 0, "HOST:PORT",                                                \
@@ -35,7 +36,8 @@
     X(F64, log_window, "log-window", "86400", 1, 1e9, "S",                                         \
       "age of messages of the kernel (XIDs, disk errors) that count")                              \
     X(F64, mount_s, "mount-s", "5", 0.01, 60, "S", "time within which a file system must answer")  \
-    X(F64, burn, "burn-s", "120", 0.01, 1e6, "S", "tier 3: how long to multiply")                  \
+    X(F64, burn, "burn-s", "120", 0.01, 1e6, "S",                                                  \
+      "tier 3: how long every core and GPU multiplies")                                            \
     X(F64, memory_share, "memory-share", "0.5", 0.001, 0.95, "",                                   \
       "tier 3: share of the available memory to test")                                             \
     X(STR, machine, "machine", "", 0, 0, "FOLDER",                                                 \

@@ -21,16 +21,16 @@
       "time after which the program and everything that it started are ended")                     \
     X(F64, cpu, "cpu", "10", 1, 1e6, "s", "CPU time of each process, whole seconds")               \
     X(I64, memory, "memory", "1024", 1, 1e9, "MiB", "address space of each process")               \
-    X(I64, disk, "disk", "64", 1, 1e9, "MiB", "all files; kind rlimits: each file")                \
-    X(I64, output, "output", "1024", 1, 1e6, "KiB", "standard output and error together")          \
+    X(I64, disk, "disk", "64", 1, 1e9, "MiB", "size of all files; kind rlimits: of each file")     \
+    X(I64, output, "output", "1024", 1, 1e6, "KiB", "size of standard output and error together")  \
     X(I64, processes, "processes", "32", 1, 1e6, "", "processes and threads")                      \
-    X(I64, open_files, "open-files", "256", 8, 1e6, "", "files that a process has open")           \
+    X(I64, open_files, "open-files", "256", 8, 1e6, "", "files that a process may have open")      \
     X(STR, files, "files", "", 0, 0, "FILE,...",                                                   \
-      "copied into the folder where the program starts")                                           \
-    X(STR, bind, "bind", "", 0, 0, "PATH,...", "further folders that it sees, read-only")          \
+      "files to copy into the folder where the program starts")                                    \
+    X(STR, bind, "bind", "", 0, 0, "PATH,...", "further folders that the program sees, read-only") \
     X(STR, input, "stdin", "", 0, 0, "FILE", "its standard input; -: that of this command")        \
     X(STR, jobs, "jobs", "", 0, 0, "FILE",                                                         \
-      "run the JSON list of jobs in it and print the list of results; no COMMAND")                 \
+      "run the JSON list of jobs in this file, not COMMAND, and print the list of results")        \
     X(I64, parallel, "parallel", "0", 0, 4096, "N", "jobs at once; 0: as many as cores")           \
     X(BOOL, json, "json", "false", 0, 0, "", "print one JSON object")
 

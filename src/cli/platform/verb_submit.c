@@ -24,11 +24,13 @@
       "GPUs of the job; with two numbers it begins with what is free between them")                \
     X(I64, node_gpus, "node-gpus", "8", 1, 1024, "N", "GPUs of a node, each with a rank")          \
     X(STR, time, "time", "", 0, 0, "TIME",                                                         \
-      "limit of one start, as sbatch reads it; then the job queues again; empty: the partition's") \
+      "time limit of one start, as sbatch reads it; then the job queues again; empty: the "        \
+      "partition's")                                                                               \
     X(STR, partition, "partition", "", 0, 0, "NAME,...",                                           \
       "partition of Slurm; empty: the default one")                                                \
     X(BOOL, borrow, "borrow", "false", 0, 0, "",                                                   \
-      "run on what others leave, beyond the quota, and be preempted: QOS TENANT-borrow")           \
+      "run on GPUs that other tenants do not use, beyond the quota, and be preempted when they "   \
+      "do: QOS TENANT-borrow")                                                                     \
     X(STR, qos, "qos", "", 0, 0, "NAME", "another QOS; empty: the account's default")              \
     X(STR, reservation, "reservation", "", 0, 0, "NAME", "time-boxed guarantee to run in")         \
     X(STR, name, "name", "", 0, 0, "TEXT", "name of the job; empty: the recipe's")                 \
@@ -45,7 +47,7 @@
     X(STR, container, "container", "", 0, 0, "IMAGE",                                              \
       "run in this container, in which `lateen` is on the PATH; empty: none")                      \
     X(ENUM, by, "container-by", "pyxis", 0, 0, LT_JOB_CONTAINERS,                                  \
-      "what starts it: srun --container-image, srun --environment, or apptainer exec")             \
+      "what starts the container: srun --container-image, srun --environment, or apptainer exec")  \
     X(STR, program, "program", "", 0, 0, "PATH",                                                   \
       "lateen on the nodes; empty: this program; in a container `lateen`")                         \
     X(STR, log, "log", "", 0, 0, "FILE", "output of the job; empty: slurm-%j.out")                 \

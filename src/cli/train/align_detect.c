@@ -25,7 +25,7 @@
       "exponential: places of the cycle of numbers")                                               \
     X(I64, resamples, "resamples", "99", 1, 1e6, "N",                                              \
       "exponential: random keys with which the key is compared; p is at least 1 / (N + 1)")        \
-    X(I64, seed, "seed", "0", 0, 9e18, "", "of these keys")                                        \
+    X(I64, seed, "seed", "0", 0, 9e18, "", "seed of these keys")                                   \
     X(BOOL, ids, "ids", "false", 0, 0, "",                                                         \
       "the file is a JSON list of token ids, such as an answer's token_ids")                       \
     X(BOOL, json, "json", "false", 0, 0, "", "print one JSON object")

@@ -22,9 +22,11 @@
     LT_OPENED_MODEL_OPTIONS(X)                                                                     \
     X(ENUM, dtype, "dtype", "fp32", 0, 0, "fp32|bf16", "storage of weights and activations")       \
     X(STR, out, "out", "", 0, 1, "FOLDER", "where the files go, for distill.logprobs")             \
-    X(I64, top_k, "top-k", "64", 1, LT_TEACHER_WORDS_MOST, "K", "words of each token")             \
+    X(I64, top_k, "top-k", "64", 1, LT_TEACHER_WORDS_MOST, "K",                                    \
+      "most likely vocabulary entries to write for each token")                                    \
     X(F64, temperature, "temperature", "1", 0, 1e3, "",                                            \
-      "of the probabilities; distill.temperature must be the same", LT_OPTION_ABOVE_MIN)           \
+      "temperature of the probabilities; distill.temperature must be the same",                    \
+      LT_OPTION_ABOVE_MIN)                                                                         \
     X(I64, seq, "seq", "1024", 2, 1e7, "N",                                                        \
       "tokens of a conversation, as data.seq of the run: what is longer is cut or left out")       \
     X(I64, batch, "batch", "8", 1, 65536, "ROWS", "conversations of one forward pass")             \
@@ -34,7 +36,8 @@
     X(ENUM, chat_turns, "chat-turns", "all", 0, 0, "all|last",                                     \
       "which of the assistant's turns are learnt")                                                 \
     X(ENUM, bad_rows, "bad-rows", "skip", 0, 0, LT_BAD_ROWS_CHOICES,                               \
-      "conversations that the template refuses, or in which nothing is learnt")                    \
+      "conversations that the template refuses, or that have nothing to learn: skip them, or "     \
+      "fail")                                                                                      \
     X(ENUM, too_long, "too-long", "cut", 0, 0, LT_TOO_LONG_CHOICES,                                \
       "conversations of more than --seq tokens")                                                   \
     X(BOOL, quiet, "quiet", "false", 0, 0, "", "print errors only")
@@ -48,11 +51,11 @@ static const lt_option_table table = LT_OPTION_TABLE("align logprobs", rows);
 
 static const char usage[] = "align logprobs FILE.jsonl... --model TEACHER --out FOLDER";
 static const char prose[] =
-    "Write what a teacher says of conversations: of each token that is learnt the most likely "
-    "words and\ntheir log-probabilities, for `lateen train --objective.kind distill "
+    "Write a teacher's log-probabilities of conversations: for each token that is learnt, the most "
+    "likely\nentries of the vocabulary, for `lateen train --objective.kind distill "
     "--distill.logprobs FOLDER`.\nThe options of the conversations must be those of the run, and "
-    "the files those of its data.train,\nin their order. A command that was interrupted goes on "
-    "where it stopped.";
+    "the files those of its data.train,\nin their order. After an interruption, the same command "
+    "continues where it stopped.";
 
 typedef struct {
     const logprobs_options *o;

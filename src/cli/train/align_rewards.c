@@ -27,11 +27,11 @@
     X(I64, n, "n", "8", 1, 512, "N", "completions of each prompt")                                 \
     X(I64, tokens, "tokens", "256", 1, 1e6, "N", "tokens of a completion, at most")                \
     X(I64, seq, "seq", "1024", 2, 1e7, "N", "tokens of a prompt and its completion, at most")      \
-    X(F64, temperature, "temperature", "1", 0, 100, "", "at which completions are drawn",          \
-      LT_OPTION_ABOVE_MIN)                                                                         \
-    X(I64, seed, "seed", "1234", 0, 9e18, "N", "of the completions")                               \
+    X(F64, temperature, "temperature", "1", 0, 100, "",                                            \
+      "temperature at which completions are drawn", LT_OPTION_ABOVE_MIN)                           \
+    X(I64, seed, "seed", "1234", 0, 9e18, "N", "seed of the completions")                          \
     X(I64, prompts, "prompts", "16", 1, 65536, "N",                                                \
-      "prompts whose completions are drawn together; what is written when a command is stopped")   \
+      "prompts whose completions are drawn, and then written, together")                           \
     X(I64, running, "running", "64", 1, 65536, "N", "completions that are drawn at once")          \
     X(STR, rewards, "rewards", "model", 0, 1, "NAME[:WEIGHT],...", "a sum of: " LT_REWARD_NAMES)   \
     X(STR, reward_model, "reward-model", "", 0, 0, "PATH",                                         \
@@ -41,7 +41,7 @@
     X(F64, command_limit, "reward-command-limit", "60", 0, 1e6, "S",                               \
       "seconds that the command may take for one line", LT_OPTION_ABOVE_MIN)                       \
     X(I64, soft, "soft", "0", 0, 1e6, "N",                                                         \
-      "reward overlong: tokens before the limit from which on a completion is punished")           \
+      "reward overlong: tokens before the limit at which the penalty for length begins")           \
     X(STR, chat_template, "chat-template", "", 0, 0, "NAME|FILE",                                  \
       "template of the prompts; empty: the model's own")                                           \
     X(ENUM, bad_rows, "bad-rows", "skip", 0, 0, LT_BAD_ROWS_CHOICES,                               \
