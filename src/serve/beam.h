@@ -1,16 +1,16 @@
 /* beam.h: beam search over the choices of one request: the texts that are followed, those that have
  * ended, and when the search is done. A plain struct; step_beam.c moves the engine's sequences.
  *
- *     of each beam the n_top likeliest next tokens ─▶ all ordered by their sums
+ *     the n_top likeliest next tokens of each beam ─▶ all ordered by their sums
  *         an ending among the first `width` ─▶ a text, scored; the `width` best texts are kept
- *         the first `width` that are no endings ─▶ the beams of the next step
+ *         the first `width` that are not endings ─▶ the beams of the next step
  *
- * Of n_endings tokens that end a text, width + n_endings candidates of a beam suffice: among them
- * are `width` that go on. The rules are those of transformers' generate (5.24, _beam_search): a
- * text's score is sum / n^length_penalty, with n its tokens, the ending included; the search is
- * done when `width` texts have ended and the best beam, scored as if it ended now (NEVER, with a
- * positive penalty: at max_tokens), is no better than the worst of them; FIRST: when `width` texts
- * have ended; at max_tokens in any case. */
+ * If n_endings tokens end a text, width + n_endings candidates of a beam suffice: at least `width`
+ * of them go on. The rules are those of transformers' generate (5.24, _beam_search). The score of
+ * a text is sum / n^length_penalty, where n counts its tokens with the ending. The search is done
+ * when `width` texts have ended and the best beam, scored as if it ended now (NEVER, with a
+ * positive penalty: as if it ended at max_tokens), is no better than the worst of them; with FIRST,
+ * when `width` texts have ended; and at max_tokens in any case. */
 #ifndef LT_SERVE_BEAM_H
 #define LT_SERVE_BEAM_H
 
@@ -70,8 +70,8 @@ int lt_beam_candidates(const lt_request *r, int64_t n_endings);
 void lt_beam_carve(lt_beam *b, const lt_request *r, int64_t n_endings, lt_arena *a);
 /* All beams are ready: order their candidates. */
 void lt_beam_order(lt_beam *b);
-/* Where a text of n tokens and this sum of log-probabilities belongs, to be filled in; NULL: it is
- * worse than the `width` that there are. */
+/* Where to write a text of n tokens and this sum of log-probabilities; NULL: it is worse than the
+ * `width` texts that there are. */
 lt_beam_text *lt_beam_add_text(lt_beam *b, double sum, int64_t n);
 /* Is the search done, after n tokens of at most max_tokens? */
 bool lt_beam_done(const lt_beam *b, int64_t n, int64_t max_tokens);

@@ -4,28 +4,28 @@
  *                          └─ the longest earlier ─┘      └▶ draft: fox ...
  *                             match of its end
  *
- * A step runs the last token and the draft behind it. The logits of the last token give the next
+ * A step runs the last token and the draft after it. The logits of the last token give the next
  * one; if it equals the first draft token, that token's logits give the one after it, and so on.
  * Keys and values of rejected draft tokens are overwritten.
  *
  * PROPOSERS (the table of step_draft.c)
- *     prediction  the request says what it expects: what follows the end of the text there
+ *     prediction  the request contains the expected text: what follows the end of the text there
  *     ngram       what follows the longest earlier match of the end of the text (prompt lookup
  *                 decoding: Saxena 2023)
- *     model       what a second, smaller model says (step_draft_model.c)
- *     head        what a head says that reads the served model's hidden states, of one layer or of
- *                 several (model/infer/draft_head.h)
- * A draft that is copied never changes a text: each token is drawn as without it. So it is with a
+ *     model       the tokens of a second, smaller model (step_draft_model.c)
+ *     head        the tokens of a head that reads the served model's hidden states, of one layer
+ *                 or of several (model/infer/draft_head.h)
+ * A copied draft never changes a text: each token is drawn as without it. The same holds for a
  * draft model where tokens are not drawn at random, for requests that ask for it, and on devices.
  * Otherwise the draw takes the draft's distribution into account (model/infer/sampler.h), which
  * accepts more tokens and changes the text, but not its distribution.
  *
- * BRANCHES  The step may verify other drafts of a text, too, that begin with another token: what
+ * BRANCHES  The step may also verify other drafts of a text, which begin with another token: what
  *           followed another match, or the next most probable token of the model or head. Each is
  *           a sequence of the step that runs the last token once more (scheduler.h); if the next
  *           token is its first one, its pages become those of the text. Tokens that are drawn from
- *           the draft's distribution q are drawn without replacement and tried in this order
- *           (Jeon et al. 2024, arXiv:2402.14160).
+ *           the draft's distribution q are drawn without replacement and tried in the order of the
+ *           draws (Jeon et al. 2024, arXiv:2402.14160).
  *
  *     text so far: ... ran to the big red ─┬─ fox jumped     the draft
  *                                          └─ hat fell       a branch
@@ -34,34 +34,36 @@
  *           before it were those of the text; the host keeps those up to the first that differs
  *           from the draft. Steps of few rows a text are recorded (model/infer/paged_forward.h).
  *
- * HOW MANY  More rows make a step longer. The times of steps by their number of rows are measured
- *           while the engine runs, likewise those of the draft model, and how often draft tokens
- *           are accepted. Draft tokens are added one by one, each to the text where it is accepted
- *           with the highest probability; of all these numbers the one with the most tokens a
- *           second is taken. It may be 0. An account of what drafts have really gained and cost
- *           bounds the cost of wrong estimates.
+ * HOW MANY  More rows make a step longer. While the engine runs, it measures the times of steps by
+ *           their number of rows, those of the draft model, and how often draft tokens are
+ *           accepted. Draft tokens are added one by one, each to the text where it is most
+ *           probably accepted; of all these numbers of tokens, that with the most tokens a second
+ *           is taken. It may be 0. An account of what drafts have really gained and cost bounds
+ *           the cost of wrong estimates.
  * FAIR      Long drafts of some texts make the steps of all texts longer. So a token counts as
- *           1 / pace^2, where pace is the tokens that its text had a step lately: a rule that, in
- *           the long run, minimizes the sum of the times that texts of equal length take. Without
- *           it texts whose drafts were worse had none, and ran alone at last: where 16 texts ran
- *           in circles, 0.75 instead of 0.94 of the speed with the best fixed length (simulated).
- * GPUS      run padded steps: as many rows as the next bucket has, and as many of each text as a
- *           draft of up to 3 tokens needs, or one of LT_DRAFT_MOST (model/infer/paged_forward.h).
- *           Times are kept in the same way, and the best choice is looked for with short drafts
- *           alone, too. The first steps of each bucket are recorded, which takes longer and happens
+ *           1 / pace^2, where pace is the recent number of tokens of its text in a step. In the
+ *           long run this rule minimizes the sum of the times that texts of equal length take.
+ *           Without it, texts with worse drafts got none, and ran alone at last: with 16 texts that
+ *           repeat themselves, the speed was 0.75 instead of 0.94 of that with the best fixed
+ *           length (simulated).
+ * GPUS      run padded steps: as many rows as the next bucket has, and as many rows of each text as
+ *           a draft of up to 3 tokens needs, or one of LT_DRAFT_MOST (model/infer/paged_forward.h).
+ *           Times are kept in the same way, and the best choice among short drafts alone is looked
+ *           for, too. The first steps of each bucket are recorded, which takes longer and happens
  *           once: they are neither measured nor charged to the drafts.
- * ACCEPTED  How often depends on three things. Each text has rates by the place in the draft. A
- *           text that has shown little has those of all texts, and a place that was tried little
- *           has the rate of the place before it. A place that is not tried is forgotten slowly, so
- *           that it is tried again; without that, a length that once did badly would never come
- *           back. And wrong draft tokens come in groups, or at regular distances where a text
- *           repeats itself, so the rate of a place is corrected by the number of tokens since the
- *           last wrong one. A text that repeats 11 tokens, of which the drafter does not know one,
- *           shows the difference: with drafts of 4 tokens every third draft begins at the unknown
- *           one, and nothing but a trial shows that drafts of 5 meet it at their end.
- * TRIED     Comparing each length by the tokens that it has really brought, with trials of other
- *           lengths now and then: as good for texts that repeat themselves, but 5 to 20 % slower
- *           for others, because single lengths are rarely seen and their means vary. */
+ * ACCEPTED  The probability that a draft token is accepted depends on three things. Each text has
+ *           rates by the place in the draft; a text with few drafts so far uses those of all
+ *           texts, and a place that was seldom tried uses the rate of the place before it. A place
+ *           that is not tried is forgotten slowly, so that it is tried again; without that, a
+ *           length that once did badly would never come back. Wrong draft tokens come in groups,
+ *           or at regular distances where a text repeats itself, so the rate of a place is
+ *           corrected by the number of tokens since the last wrong one. For example, a text repeats
+ *           11 tokens, of which the drafter does not know one: with drafts of 4 tokens every third
+ *           draft begins at the unknown one, and only a trial shows that drafts of 5 meet it at
+ *           their end.
+ * TRIED     Comparing lengths by the tokens that each has really brought, with occasional trials of
+ *           other lengths, was as good for texts that repeat themselves, but 5 to 20 % slower for
+ *           others, because each length is rarely seen and its mean varies. */
 #ifndef LT_SERVE_DRAFT_H
 #define LT_SERVE_DRAFT_H
 
@@ -69,18 +71,18 @@
 
 #define LT_DRAFT_ROWS 128 /* Steps of more rows are not measured, and have no draft. */
 
-/* The end of an earlier match of the last tokens of tokens[0..n), the longest (at least 2, at most
- * 64 tokens; of equal ones the last): what follows it is tokens[result]. -1: there is none. */
+/* The end of the longest earlier match of the last tokens of tokens[0..n) (at least 2, at most 64
+ * tokens; of equally long ones the last): tokens[result] follows it. -1: there is none. */
 int64_t lt_draft_find(const int32_t *tokens, int64_t n);
-/* The same in another text, text[0..n_text): what follows is text[result], result < n_text. */
+/* The same in another text, text[0..n_text): text[result] follows the match, result < n_text. */
 int64_t lt_draft_find_in(const int32_t *text, int64_t n_text, const int32_t *tokens, int64_t n);
 /* The same for up to `most` matches, at most LT_DRAFT_BRANCHES, that are followed by different
  * tokens, the longest first; the search ends at a match of 64 tokens. Returns how many. */
 int lt_draft_find_all(const int32_t *text, int64_t n_text, const int32_t *tokens, int64_t n,
                       int most, int64_t *at);
 
-/* What drafts have shown, those of one text or of all together: how often a draft token was
- * accepted, lately, if those before it were, by its place. Zeroed, nothing is known. */
+/* How often a draft token of one text, or of all texts, was accepted lately if those before it
+ * were, by its place in the draft. Zeroed, nothing is known. */
 typedef struct {
     /* Sums in which older drafts weigh less. */
     double accepted[LT_DRAFT_MOST], tried[LT_DRAFT_MOST];
@@ -89,8 +91,8 @@ typedef struct {
 /* all: that of all texts, which is believed of a text that has shown little; NULL: l is that. */
 double lt_draft_acceptance_at(const lt_draft_acceptance *l, const lt_draft_acceptance *all,
                               int64_t place);
-/* n_accepted of n draft tokens were accepted; kept: what is left of the weight of older drafts.
- * Places behind the draft, all of them where n is 0, are forgotten half as fast. */
+/* n_accepted of n draft tokens were accepted; kept: the factor of the weight of older drafts.
+ * Places after the draft, all of them where n is 0, are forgotten half as fast. */
 #define LT_DRAFT_KEPT     0.97 /* Weight that is left, for one text, */
 #define LT_DRAFT_KEPT_ALL 0.99 /* and for all texts. */
 void lt_draft_acceptance_note(lt_draft_acceptance *l, double kept, int64_t n, int64_t n_accepted);
@@ -149,15 +151,15 @@ typedef struct {
         int64_t n, step; /* Measurements, 0: none; and which step was the last. */
     } of[LT_DRAFT_SIZES];
     int64_t n_steps;
-    /* A time is known for so many steps after its last measurement, but for at most 32 for each
+    /* A time is known for this many steps after its last measurement, but for at most 32 for each
      * measurement; 0: for 64. */
     int64_t recent;
     bool padded; /* A step runs as many rows as the largest one of its range. */
 } lt_draft_times;
 
 void lt_draft_times_note(lt_draft_times *t, int64_t rows, double seconds);
-/* What a step of so many rows takes: between the points on both sides; beyond them, as the next
- * one, so that it will be tried. 0: nothing is known. */
+/* The time of a step of so many rows, interpolated between the points on both sides; beyond them,
+ * that of the nearest point, so that such a step will be tried. 0: nothing is known. */
 double lt_draft_times_of(const lt_draft_times *t, int64_t rows);
 /* Is the time of such steps known, not only of others? */
 bool lt_draft_times_know(const lt_draft_times *t, int64_t rows);
@@ -168,8 +170,9 @@ typedef struct {
     int64_t rows;
 } lt_draft_catch_up;
 
-/* Another one took so long. Returns what it counts as: a call that took many times what the last
- * one lets expect had kernels to compile, which happens once for a number of rows. */
+/* Note the time of another such call. Returns the time that it counts as: a call that took many
+ * times longer than the last one suggests had kernels to compile, which happens once for a number
+ * of rows. */
 double lt_draft_catch_up_note(lt_draft_catch_up *c, double seconds, int64_t rows);
 
 /* What drafts have gained and cost, in steps without drafts. They may cost more than they gain only
@@ -181,8 +184,8 @@ typedef struct {
 } lt_draft_account;
 
 void lt_draft_account_begin(lt_draft_account *a);
-/* A step took so long, of which it would have taken plain_s without drafts; n_accepted tokens came
- * beside those of its n_rows. drafted false: it had no drafts. */
+/* A step took step_s, and would have taken plain_s without drafts; n_accepted tokens came beside
+ * those of its n_rows. drafted false: it had no drafts. */
 void lt_draft_account_note(lt_draft_account *a, bool drafted, double step_s, double plain_s,
                            int64_t n_accepted, int64_t n_rows);
 void lt_draft_account_borrow(lt_draft_account *a, double seconds, double plain_s);
@@ -199,8 +202,8 @@ typedef struct {
     int64_t most_branches;       /* Of a step. */
 } lt_draft_known;
 
-/* Choose n and branches of each text in a step that runs n_rows without drafts. Returns the share
- * of time that the drafts save a token. */
+/* Choose n and the branches of each text in a step that runs n_rows without drafts. Returns the
+ * share of the time of a token that the drafts save. */
 double lt_draft_choose(const lt_draft_known *k, int64_t n_rows, lt_draft_text *texts,
                        int64_t n_texts);
 

@@ -8,18 +8,17 @@
  *       for them, park the request ───────────────────▶ read and check the files into the pages
  *     publish the pages, start the request ◀───────────
  *
- * No step waits for a file. A page is copied at once, as the next step writes to its place; when
- * all of `staged` is on its way, it is not kept (n_unkept). A request is parked at most
- * once, before it begins, and only if a file has pages that the pool lacks. Reads go before writes.
- *
- * At the end of the engine the pages of the pool are written as well, so that the next engine finds
- * what this one had.
+ * No step waits for a file. A page is copied at once, because the next step writes to its place; if
+ * all of `staged` is still being written, the page is not kept (n_unkept). A request is parked at
+ * most once, before it begins, and only if a file has pages that the pool lacks. Reads go before
+ * writes. At the end of the engine the pages of the pool are written as well, for the next engine.
  *
  * On a device, pages are evicted to host memory first (engine_host.c), and staged when their slot
- * there gets another page; at the end, those of all slots are written. What is read goes from one
- * buffer to the device by a queue of this thread's own, behind which the engine's thread publishes
- * it. The pages taken for it may still be read by copies of their old contents that are queued with
- * the steps, so the engine waits for those once, before it parks the request. */
+ * there gets another page; at the end, those of all slots are written. Pages that are read go from
+ * one buffer to the device by a queue of the disk's thread; when they are there, the engine's
+ * thread publishes them. Copies that are queued with the steps may still read the old contents of
+ * the pages taken for them, so the engine waits for those copies once, before it parks the
+ * request. */
 #include <stdlib.h>
 #include <string.h>
 

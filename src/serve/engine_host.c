@@ -6,10 +6,10 @@
  *     a request begins, and slots follow the pages that the pool has of its prompt
  *                       ─▶ pages are taken, their copies to the device are queued, published
  *
- * All copies are in the queue of the steps, so what is read was written before, in slots as in
- * pages: nobody waits, and the host itself does not look at a slot, unless a cache on disk takes
- * the page that leaves it (engine_disk.c): its copy was queued long ago, or else is waited for.
- * Only the engine's thread works here. Slots hold the pages of the engine's own weights; a refresh
+ * All copies are in the queue of the steps, so slots and pages are written before they are read,
+ * and nothing waits. The host itself reads a slot only if a cache on disk takes the page that
+ * leaves it (engine_disk.c); then it waits for the page's copy, unless that has ended. Only the
+ * engine's thread runs this file. Slots hold pages of the engine's current weights; a refresh
  * forgets them. */
 #include <string.h>
 

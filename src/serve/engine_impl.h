@@ -86,8 +86,8 @@ typedef struct lt_step {
     int64_t longest;  /* and those of its longest draft. */
     bool in_vain;     /* It has none, but waited to have some. */
     bool ahead;       /* It was queued ahead of another step. */
-    /* Its time says what such steps take: its forward pass ran as usual, and it stood in a queue
-     * of steps if it has no draft. */
+    /* Its time is that of such steps: its forward pass ran as usual and, if it has no draft, it
+     * stood in a queue of steps. */
     bool usual;
     bool as_usual; /* Only the first of these two. */
 } lt_step;
@@ -232,7 +232,7 @@ struct lt_engine {
     lt_hold_state taken_hold;           /* `hold`, as the engine's thread last saw it. */
     lt_job *held_back, *held_back_last; /* Submitted since the hold: they begin after it. */
     int64_t n_held_back;
-    int64_t n_lent;   /* Threads that read or fill pages: see engine_pages.c. */
+    int64_t n_lent;   /* Threads that read or fill pages: engine_pages.c. */
     uint64_t version; /* Version of the weights. */
     lt_job *touched;  /* Jobs that changed in this step; published at its end. */
     int64_t n_new_tokens, n_prompt_tokens, n_cached_tokens, n_steps_ahead;
@@ -302,13 +302,13 @@ void lt_engine_signal(lt_engine *e); /* Tell the front that there are events to 
 void lt_engine_ask(lt_engine *e, void (*run)(lt_engine *e, void *arg), void *arg);
 void lt_engine_answer(lt_engine *e);
 void lt_engine_count_pages(lt_engine *e); /* Into the statistics, under the lock. */
-/* UNSUPPORTED: the host cannot read and write the engine's pages, or, by_host, their copies in its
- * own memory. The head of a file of n_pages pages. */
+/* Returns UNSUPPORTED if the host cannot read and write the engine's pages or, with by_host, their
+ * copies in its own memory. Then: the head of a file of n_pages pages. */
 LT_MUST_USE lt_err lt_engine_check_pages(const lt_engine *e, bool by_host);
 LT_MUST_USE lt_err lt_engine_page_head(lt_page_file_head *out, const lt_engine *e, int64_t n_pages);
 
-/* engine_host.c: open the cache in host memory, before the first step; close it, after the forward;
- * copy the pages that it has of a sequence that begins to the device; forget all pages. */
+/* engine_host.c: open the cache in host memory, before the first step; close it, after the forward
+ * is closed; copy its pages of a sequence that begins to the device; forget all pages. */
 LT_MUST_USE lt_err lt_engine_open_host(lt_engine *e);
 void lt_engine_close_host(lt_engine *e);
 void lt_engine_bring(lt_engine *e, lt_seq *seq);
@@ -317,13 +317,13 @@ void lt_engine_forget_host(lt_engine *e);
 /* engine_disk.c: write a page of these tokens, whose data is in host memory, if it is not there yet
  * and there is a cache on disk. */
 void lt_engine_stage(lt_engine *e, lt_page_chain chain, const int32_t *tokens, const void *data);
-/* Open the cache on disk, behind that in host memory, before the engine's thread starts; stop its
- * thread, before the engine's ends; write the pages of the pool, and close it. */
+/* Open the cache on disk, which backs that in host memory, before the engine's thread starts; stop
+ * its thread before the engine's thread ends; write the pages of the pool, and close it. */
 LT_MUST_USE lt_err lt_engine_open_disk(lt_engine *e);
 void lt_engine_stop_disk(lt_engine *e);
 void lt_engine_close_disk(lt_engine *e);
-/* Let a job that has not begun wait for pages, if the disk has some of its prompt that are not in
- * the pool. True: it waits, and lt_step_begin_parked (step.c) begins it later. */
+/* If the disk has pages of the prompt of a job that has not begun, and they are not in the pool,
+ * let the job wait for them. True: it waits, and lt_step_begin_parked (step.c) begins it later. */
 bool lt_engine_park(lt_engine *e, lt_job *j);
 void lt_step_begin_parked(lt_engine *e, lt_job *j);
 
@@ -381,19 +381,20 @@ LT_MUST_USE lt_err lt_step_blend(const lt_engine *e, const lt_job_choice *from, 
 /* step_pick.c: append the token to its choice, or fail it. */
 void lt_step_append(lt_engine *e, lt_token_pick *c);
 
-/* step_draft.c: are there drafts on a device? Shall the next step wait for the tokens of the one in
- * flight, to have drafts? Choose drafts for running sequences, before the plan; count what was
- * accepted of a choice's draft, when it ends or after the step; of all choices of the step. */
+/* step_draft.c: are there drafts on a device? Should the next step wait for the tokens of the step
+ * in flight, so that it can have drafts? Choose drafts for running sequences, before the plan;
+ * count the accepted tokens of a choice's draft, when it ends or after the step; of all choices of
+ * the step. */
 bool lt_step_drafts_on_device(const lt_engine *e);
 bool lt_step_waits(lt_engine *e);
 void lt_step_draft(lt_engine *e);
 void lt_step_count_draft(lt_engine *e, lt_job_choice *c);
 void lt_step_settle(lt_engine *e, const lt_step *s, double seconds);
 
-/* step_branch.c: branches of a step at most; carve; may this choice have some? Let branch `number`
+/* step_branch.c: the most branches of a step; carve; may this choice have some? Let branch `number`
  * of a choice with n draft tokens join the plan; the plan has it as an item; the next token is not
- * the draft's first one: is it that of a branch, which then takes the draft's place? Count them
- * and drop them all. */
+ * the draft's first one, so if it is that of a branch, the branch takes the draft's place; count
+ * the branches and drop them all. */
 LT_MUST_USE lt_err lt_step_size_branches(lt_engine *e);
 void lt_step_carve_branches(lt_engine *e, lt_arena *a);
 bool lt_step_may_branch(const lt_engine *e, const lt_job_choice *s);
@@ -403,16 +404,16 @@ void lt_step_miss(lt_engine *e, lt_job_choice *s, int32_t id);
 void lt_step_count_branches(lt_engine *e);
 void lt_step_drop_branches(lt_engine *e);
 
-/* step_draft_model.c: open before the served model's forward, which may tell a head what it
- * computes; carve; the tokens of a sequence that the draft model has run, of those that it can run,
- * without the last; how many it must run for its first draft token; forget what it has run behind
- * those that are known now. */
+/* step_draft_model.c: open, before the served model's forward, which may have to keep hidden states
+ * for a head; carve; the number of tokens of a sequence that the draft model has run, of those that
+ * it can run, without the last; how many it must run for its first draft token; forget the tokens
+ * that it has run after those that are known now. */
 LT_MUST_USE lt_err lt_step_open_drafter(lt_engine *e, const lt_paged_forward_options *o);
 void lt_step_carve_drafter(lt_engine *e, lt_arena *a);
 int64_t lt_step_draft_known(const lt_engine *e, const lt_seq *seq);
 int64_t lt_step_draft_behind(const lt_engine *e, const lt_seq *seq);
 void lt_step_draft_cut(lt_engine *e, const lt_seq *seq);
-/* For the plan: copy pages; catch up with texts; write drafts behind the tokens of sequences. After
+/* For the plan: copy pages; catch up with texts; write drafts after the tokens of sequences. After
  * a failure the draft model is not used any more. */
 void lt_step_propose(lt_engine *e);
 /* A call of the draft model begins; tokens [first, first + n) of a sequence join it, and the logits

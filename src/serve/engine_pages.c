@@ -1,16 +1,16 @@
 /* engine_pages.c: a text's pages in a file (lateen/serve.h, "Pages in files").
  *
- * The engine's thread alone changes who holds a page, so it is asked to, between two steps
- * (lt_engine_ask). What takes long, copying and files, runs on the thread of the caller, and no
- * step waits for it:
+ * Only the engine's thread changes who holds a page, so it is asked to, between two steps
+ * (lt_engine_ask). Copies and files, which take long, run on the thread of the caller, and no step
+ * waits for them:
  *
  *     save      ask: find the text's pages, hold them ─▶ write them ─▶ ask: drop them
  *     restore   read the file's head ─▶ ask: hold those that are there, take new ones
  *                 ─▶ check and copy pages ─▶ ask: publish them, drop them
  *
- * A page that is published and held does not change, and one that was taken and not published is
- * seen by nobody else. While pages are lent in this way the weights are not refreshed (refresh.c).
- * On a device pages would have to be copied in the order of its queue: only CPUs do this. */
+ * A page that is published and held does not change, and no other thread uses one that was taken
+ * and not published. While pages are lent in this way the weights are not refreshed (refresh.c).
+ * Only CPUs do this: on a device, pages would have to be copied in the order of its queue. */
 #include <stdlib.h>
 #include <string.h>
 

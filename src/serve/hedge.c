@@ -1,8 +1,9 @@
-/* hedge.c: HedgeTune of select.h: how strong a selection may be before its proxy is hacked.
+/* hedge.c: HedgeTune of select.h: how strong a selection may be before it exploits errors of its
+ * proxy.
  *
- * With the m samples of a prompt sorted by the proxy, rising, best_of_n of n distinct ones drawn at
- * random keeps sample i (from 1) with probability C(i - 1, n - 1) / C(m, n): an unbiased estimate
- * that needs no resampling. */
+ * Let the m samples of a prompt be sorted by rising proxy. best_of_n, of n distinct samples drawn
+ * at random, keeps sample i (from 1) with probability C(i - 1, n - 1) / C(m, n). This gives an
+ * unbiased estimate without resampling. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,9 +8,9 @@
  * the end of a step, under the engine's lock), `n_told` those that poll has reported. So no queue
  * of events can overflow, and a slow front delays nobody.
  *
- *     submit ─▶ SUBMITTED ─▶ (engine) its first choice in the scheduler
- *            ─▶ prompt done: the others fork ─▶ all finished
- *            ─▶ poll tells DONE ─▶ freed at the next poll */
+ *     submit ─▶ SUBMITTED ─▶ (engine) its first choice is in the scheduler
+ *            ─▶ the prompt is done: the others fork ─▶ all are finished
+ *            ─▶ poll reports DONE ─▶ it is freed at the next poll */
 #ifndef LT_SERVE_JOB_H
 #define LT_SERVE_JOB_H
 
@@ -51,17 +51,17 @@ typedef struct {
      * up with the text if there is no draft yet. */
     const int32_t *draft_from;
     bool catches_up;
-    /* First tokens that are not the draft's, and are likely, too: the best first. Of a copied draft
-     * also what they are copied from, and how many tokens. Of one that is drawn n_tried of them are
+    /* Other likely first tokens than the draft's, the best first. For a copied draft also where
+     * they are copied from, and how many tokens. For a draft that is drawn, n_tried of them are
      * drawn, too. */
     int n_others, n_tried;
     int32_t other[LT_DRAFT_OTHERS];
     const int32_t *other_from[LT_DRAFT_OTHERS];
     int64_t other_left[LT_DRAFT_OTHERS];
     lt_draft_others others; /* What they have shown. */
-    /* Its rows in calls of the draft model or head: positions [run_first, run_first + run_n) of the
-     * first one. Of a head: the number of its first row in the first call, and in the last one,
-     * which is that of position last_first. */
+    /* Its rows in calls of the draft model or head: positions [run_first, run_first + run_n) in the
+     * first call. For a head: the number of its first row in the first call, and in the last one,
+     * where that row is position last_first. */
     int64_t run_first, run_n, last_first;
     int32_t first_row, last_row;
     /* Distributions (n_drawn, V) that its first tokens were drawn from, if acceptance depends on
@@ -184,14 +184,14 @@ lt_finish lt_job_ending(const lt_job *j, int32_t id);
 /* Does the choice of the next token depend on the token before it? With a grammar it always counts
  * as late, because its mask is costly. */
 bool lt_job_choice_is_late(const lt_job_choice *s);
-/* How the token behind n_output others is chosen, as far as it depends on no mask. */
+/* How the token after n_output others is chosen, as far as it does not depend on a mask. */
 lt_sampler_args lt_job_choice_plain_args(const lt_job_choice *s, int64_t n_output);
 /* Fill in how the next token of a choice is chosen; if a token is in flight, the one after it. mask
  * (ceil(V / 32) words) is filled when a grammar applies or the request excludes ids. */
 LT_MUST_USE lt_err lt_job_choice_sampler_args(lt_job_choice *s, int64_t vocab_size, uint32_t *mask,
                                               lt_sampler_args *out);
-/* The same for the token of a draft at this place, from 0 on: those before it stand behind the
- * choice's tokens. The places of a draft are asked for in order. */
+/* The same for the draft token at this place, from 0 on: those before it stand after the choice's
+ * tokens. Call it for the places of a draft in order. */
 LT_MUST_USE lt_err lt_job_choice_draft_args(lt_job_choice *s, int64_t place, int64_t vocab_size,
                                             uint32_t *mask, lt_sampler_args *out);
 /* Append a token chosen by weights of this version, with its log-probabilities, and set finish if

@@ -6,13 +6,13 @@
  *
  * A chain stands for all tokens up to the end of the page, and for the salt of those who may share
  * it. Without the secret nobody can make a text with the chain of another one, and a page's own
- * tokens are compared as well. Files have one size, so the bound of bytes is one of files;
- * beyond it, the one whose last use is longest ago is removed. Closing gives the files mtimes in
+ * tokens are compared as well. All files have the same size, so the limit of bytes is a limit of
+ * files; beyond it, the least recently used one is removed. Closing sets the mtimes of the files in
  * the order of their use, which the next engine reads.
  *
  * CRASHES  Files are not synced: a crash of the machine may damage those written last, and a reader
  *          notices it.
- * IGNORED  Files of other models, types and sizes of pages, damaged ones and those that are no
+ * IGNORED  Files of other models, types and sizes of pages, damaged ones and those that are not
  *          files of pages are left as they are, and the log reports them once, at open. A page
  *          whose content turns out to be damaged when it is read is removed.
  * THREADS  has and touch may be called from any thread, and never wait for a file; put and get from

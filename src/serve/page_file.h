@@ -7,7 +7,7 @@
  *      8   4   version: 1, or 2 with a chain
  *     12   4   0
  *     16   8   fingerprint of the model (model/fingerprint.h)
- *     24   8   type of keys, as lt_dtype_name has it, zeros behind it
+ *     24   8   type of keys, as lt_dtype_name gives it, then zeros
  *     32   8   type of values
  *     40   4   tokens of a page, P
  *     44   4   number of pages, N
@@ -70,7 +70,7 @@ typedef struct {
 /* Only the head of a file of so many bytes, without its checksum. */
 LT_MUST_USE lt_err lt_page_file_parse_head(lt_page_file_head *out, const void *data, size_t bytes,
                                            const char *name);
-/* Check all but the pages' content. FORMAT: it is no such file, or a damaged one. */
+/* Check all but the pages' content. FORMAT: it is not such a file, or it is damaged. */
 LT_MUST_USE lt_err lt_page_file_parse(lt_page_file_view *out, const void *data, size_t bytes,
                                       const char *name);
 /* Page i, page_bytes, whose checksum is checked. */

@@ -27,8 +27,8 @@ void lt_page_index_reset(lt_page_index *x); /* All slots free. */
 
 int32_t lt_page_index_find(const lt_page_index *x, lt_page_chain chain); /* Or LT_NO_SLOT. */
 void lt_page_index_touch(lt_page_index *x, int32_t slot);                /* It is the newest now. */
-/* Give a slot to a page that has none. The page becomes the newest. If no slot is free, *any_gone
- * is true: the page takes the slot of the oldest one, whose chain is written to *gone. */
+/* Give a slot to a page that has none. The page becomes the newest. If no slot is free, it takes
+ * that of the oldest page, whose chain is written to *gone, and *any_gone is true. */
 int32_t lt_page_index_add(lt_page_index *x, lt_page_chain chain, lt_page_chain *gone,
                           bool *any_gone);
 void lt_page_index_remove(lt_page_index *x, int32_t slot);

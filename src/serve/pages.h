@@ -10,32 +10,32 @@
  *                                                     ├──evicted by take, oldest first──▶ held
  *                                                     └──over most_cached, oldest first──▶ free
  *
- * Cached pages that are to be kept until some time (lt_pages_keep) have a list of their own, from
- * which one is evicted only if the other list is empty: keeping them changes the order of eviction,
- * and never takes a page from a sequence that needs one.
+ * Cached pages that are to be kept until some time (lt_pages_keep) have a separate list, from which
+ * one is evicted only if the other list is empty. Keeping pages thus changes the order of eviction,
+ * but never takes a page from a sequence that needs one.
  *
  * A published page is found by its content: the page before it and its own tokens. So pages form
  * chains: the identity of a page is (parent page, tokens) and, for the first, a salt, compared
  * exactly, so sequences with different salts share no page. The hash, chained over the parent's,
- * only selects the bucket. A sequence holds all pages of a chain from its start and drops them last
- * first, so a parent is never evicted before its children: evicting the oldest first evicts leaves
- * first. Two sequences may fill equal pages independently; publish then gives the second one the
- * page of the first.
+ * only selects the bucket. A sequence holds all pages of a chain from its start and drops the last
+ * one first, so a parent is never evicted before its children: evicting the oldest first evicts
+ * leaves first. Two sequences may fill equal pages independently; publish then gives the second one
+ * the page of the first.
  *
  * GROUPS   A page holds the keys and values of page_tokens tokens in the layers of one group
  *          (model/infer/page_groups.h): the first n_full groups have layers that see all tokens,
- *          the n_windowed groups behind them layers that see the last `window` tokens. The pages of
+ *          the next n_windowed groups layers that see the last `window` tokens. The pages of
  *          all groups for the same tokens are a set, and a table has one set after the other:
  *          table[k * n_groups + g] is the page of group g for tokens [k, k + 1) * page_tokens. All
  *          groups take their pages from the same pool, as a page is equally large in each. Most
  *          models have one group, where a set is a page.
- * WINDOW   A sequence drops the pages of windowed groups behind its window while it runs, so they
- *          are evicted before their children. So where there is a windowed group, no page is named
- *          by its parent: its identity is (group, hash of the chain before it, salt, tokens), with
- *          a hash of 128 bits from a secret seed. A prompt that begins with the tokens of c sets
- *          can go on behind them if those pages are there that the next row reads: in full groups
- *          all, in windowed ones those of the window. match looks for the largest such c, and says
- *          how many sets lie behind the window.
+ * WINDOW   A sequence drops the pages of windowed groups that its window has left while it runs, so
+ *          they are evicted before their children. Where there is a windowed group, a page is
+ *          therefore not identified by its parent, but by (group, hash of the chain before it,
+ *          salt, tokens), with a hash of 128 bits from a secret seed. A prompt that begins with the
+ *          tokens of c sets can go on after them if the pages that the next row reads are there: in
+ *          full groups all, in windowed groups those of the window. match looks for the largest
+ *          such c, and says how many sets the window has left.
  *
  * Invariants (lt_pages_check): every page is in exactly one of free list, age lists, or held; the
  * parent of a page that is kept is kept at least as long; a cached page is published; a published
@@ -148,10 +148,10 @@ static inline const int32_t *lt_pages_tokens(const lt_pages *p, int32_t page) {
     return p->tokens + page * p->page_tokens;
 }
 
-/* Find the longest chain of published sets with which tokens (n) begin, and hold those pages of
- * them that later rows read; writes page numbers to table (n / page_tokens sets) and returns the
- * count of sets. In windowed groups the first *behind are not held: any valid number stands in
- * their place. Whole sets only. */
+/* Find the longest chain of published sets with which tokens (n) begin, and hold those of its pages
+ * that later rows read. Writes page numbers to table (n / page_tokens sets) and returns the number
+ * of sets. In windowed groups the first *behind are not held: any valid number stands in their
+ * place. Only whole sets are found. */
 int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n, int32_t *table,
                        int64_t *behind);
 /* Free those pages of such a chain that nobody holds, from its end on; table has room for all.
@@ -159,8 +159,7 @@ int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_
 int64_t lt_pages_erase(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
                        int32_t *table);
 /* Publish a held set that is full with `tokens` (page_tokens), after the set `parent`; NULL: it
- * begins a text. Where an equal page is published already, that is held instead, and stands in the
- * set afterwards. */
+ * begins a text. Where an equal page is published already, the set holds that page instead. */
 void lt_pages_publish(lt_pages *p, int32_t *set, const int32_t *parent, uint64_t salt,
                       const int32_t *tokens);
 

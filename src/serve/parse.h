@@ -8,9 +8,9 @@
  *
  * The result does not depend on how the text is cut into pieces, and no part of a mark such as
  * <tool_call> is ever reported as text. The name of a call is reported as soon as it is known, its
- * arguments as they arrive; what looks like a call but is none is content. The text must hold the
- * special tokens that the formats use ([TOOL_CALLS], <|python_tag|>, <|channel|>, ...): decode with
- * skip_special false, without the ending token. */
+ * arguments as they arrive; text that looks like a call but is not one is content. The text must
+ * contain the special tokens that the formats use ([TOOL_CALLS], <|python_tag|>, <|channel|>, ...):
+ * decode with skip_special false, without the ending token. */
 #ifndef LT_SERVE_PARSE_H
 #define LT_SERVE_PARSE_H
 
@@ -34,8 +34,8 @@ typedef struct {
     const char *think_open, *think_close; /* NULL: no marks around reasoning (harmony: channels). */
 } lt_parse_marks;
 
-/* What ends the reasoning where it is not the model that ends it: the closing mark; in harmony, the
- * channel of the answer is opened, too. NULL: there is no reasoning. */
+/* The text that ends the reasoning where the model does not end it itself: the closing mark; in
+ * harmony it also opens the channel of the answer. NULL: there is no reasoning. */
 const char *lt_parse_closing(const lt_parse_marks *m);
 
 /* Detect the format by the marks in the text of a chat template. */
@@ -72,9 +72,9 @@ LT_MUST_USE lt_err lt_parser_feed(lt_parser *p, const char *text, size_t n, lt_p
                                   void *ctx);
 LT_MUST_USE lt_err lt_parser_end(lt_parser *p, lt_parse_fn on, void *ctx);
 /* The same when the model was cut off, at a limit or a stop string. A call that has begun remains a
- * call: if its name is complete, it is reported with the arguments so far, otherwise nothing of it
- * is. The beginning of a mark is dropped. Bare JSON is a call when it names one of the tools
- * (OpenAI's list; NULL: any name), or when only a call was possible. */
+ * call: if its name is complete, it is reported with the arguments so far, otherwise it is dropped.
+ * The beginning of a mark is dropped. Bare JSON is a call when it names one of the tools (OpenAI's
+ * list; NULL: any name), or when only a call was possible. */
 LT_MUST_USE lt_err lt_parser_cut(lt_parser *p, const json_t *tools, bool forced, lt_parse_fn on,
                                  void *ctx);
 bool lt_parser_in_reasoning(const lt_parser *p);

@@ -3,10 +3,10 @@
  *     IN_CALL ── head: {"name": "f", "arguments": {  or  name[ARGS]{ ──▶ IN_ARGS ── value ends ─┐
  *        ▲ └── an object with its members in another order: read when it is whole              │
  *        └── , ; ] fences and marks between calls are skipped ◀── IN_REST (the object's own }) ◀┘
- *     neither ──▶ IN_CONTENT; and if no call came behind the mark, the mark was text.
+ *     neither ──▶ IN_CONTENT; and if no call came after the mark, the mark was text.
  *
- * A head is matched from the beginning of the buffer each time text arrives, as heads are short. Of
- * a head that is cut off only the name counts. */
+ * A head is matched from the beginning of the buffer each time text arrives, as heads are short. If
+ * a head is cut off, only its name counts. */
 #include <string.h>
 
 #include "base/error.h"

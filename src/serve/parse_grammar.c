@@ -2,14 +2,14 @@
  *
  *     answer  = [reasoning] body
  *     body    = calls                         where a call is forced
- *             | form                          response_format and its like
+ *             | form                          response_format and similar fields
  *             | form or calls
  *             | content [calls]               content: any text without the mark that begins a call
  *
  * So when tools are available and none is forced, the text is free until the model writes the mark
  * of a call; from there on the tool's schema applies. Bare formats have no mark: an answer that
- * begins with {"name": is a call. Free text is any bytes: a character may be cut between two
- * tokens, and a thinking budget may cut it for good; special tokens are in it only where a format
+ * begins with {"name": is a call. Free text is any bytes: a character may be split between two
+ * tokens, and a thinking budget may end within it. Special tokens are in it only where a format
  * has them.
  *
  * An answer in harmony is a sequence of messages, each with its channel; a call, or the final

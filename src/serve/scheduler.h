@@ -16,41 +16,41 @@
  *           prompts up to step_tokens, so that long prompts delay no sequence's next token. Then
  *           sequences are admitted from the queue, in order and without overtaking, while slots,
  *           pages for the whole prompt, and one more page for each running sequence are free.
- * BEHIND    Sequences of the background come behind all others in this order, whatever their age,
- *           so they may wait without bound. While there are others, at most background_rows rows
- *           of a step are theirs, and the rest of them pause: they keep slot and pages until
- *           another sequence needs these. When no slot, or no page for a whole prompt, is free for
- *           the first of the queue, running sequences of the background are preempted for it, the
- *           last first.
- * AGAIN     A sequence longer than again_at is preempted there, once, and all its tokens are
- *           computed again as those of a long text.
+ * BEHIND    Background sequences come after all others in this order, whatever their age, so they
+ *           may wait without bound. While there are others, at most background_rows rows of a step
+ *           belong to background sequences, and the rest of these pause: they keep slot and pages
+ *           until another sequence needs them. When no slot, or no page for a whole prompt, is free
+ *           for the first of the queue, running background sequences are preempted for it, the last
+ *           first.
+ * AGAIN     A sequence that grows longer than again_at is preempted there, once, and all its tokens
+ *           are computed again as those of a long text.
  * PAGES     When a sequence needs a page and none is left, the last running sequence is preempted:
  *           it gives up its pages and later recomputes its tokens, mostly from the prefix cache. A
  *           prompt uses the pages that are left before it preempts another sequence.
  * WINDOW    In groups of layers with a sliding window (pages.h) a sequence gives back the pages
- *           that no row of it reads any more, before it takes new ones; it holds at most
+ *           that none of its rows reads any more, before it takes new ones; it holds at most
  *           lt_sched_most_pages at once. Rows of drafts that are not accepted yet count as not run,
- *           so what they may be cut back to is there. It keeps its last published set, the parent
- *           of the next.
+ *           so the pages that are needed after a rejection are still there. A sequence keeps its
+ *           last published set, the parent of the next.
  * WRITING   A shared page is copied before a token is written to it (copies); full pages are
  *           published for others to find.
  *
- * AHEAD     done only means that the step is in the device's queue, which keeps its order. So the
+ * AHEAD     done only means that the step is in the device's queue, which runs in order. So the
  *           owner may plan the next step before the tokens of this one are known: n_ahead says that
  *           a token is in flight, which has a place, is run and may need a page like any other.
  *           Publishing a page needs the value of each of its tokens, so it waits for
  *           lt_sched_learn. A sequence that turns out to have ended is removed, and its pages are
  *           free at once: their next user writes to them after the discarded row has been computed.
  *
- * DRAFT     A step may run draft tokens behind the last token of a sequence (draft.h): n_draft.
- *           Their pages are taken like any others and kept; nothing of them is published before
- *           the owner has said what was accepted.
+ * DRAFT     A step may run draft tokens after the last token of a sequence (draft.h): n_draft.
+ *           Their pages are taken like any others and kept; they are not published before the owner
+ *           has said which tokens were accepted.
  *
  * BRANCH    A sequence with a draft may have other drafts beside it: its branches. Each is a
- *           sequence of one step, which shares the whole pages, has a copy of the last one, and
+ *           sequence of one step, which shares the whole pages, has a copy of the last page, and
  *           runs the last known token once more and then its own draft. Branches come last in a
- *           plan, with the rows and pages that nobody needs. If the owner adopts one, it exchanges
- *           its pages with the sequence; all are dropped before the next plan.
+ *           plan, with the rows and pages that no other sequence needs. If the owner adopts one, it
+ *           exchanges its pages with the sequence; all are dropped before the next plan.
  *
  * One step:  plan ─▶ [copies, forward of items by the owner] ─▶ done
  *                ─▶ [owner: append a token to, or remove, those with n_done == n_tokens]
@@ -71,9 +71,9 @@ struct lt_seq {
     const int32_t *tokens; /* (n_tokens) prompt and what was sampled */
     int64_t n_tokens;
     int64_t n_ahead; /* 0; 1: one more is being chosen, not known yet. */
-    /* Draft tokens behind the known ones: tokens has them, too. They run with the last known token
-     * if it is the only one left, as far as there is room; then the owner sets n_done to the tokens
-     * that are right, before lt_sched_learn. */
+    /* Draft tokens after the known ones, also in tokens. They run with the last known token if it
+     * is the only one left, as far as there is room; then the owner sets n_done to the number of
+     * right tokens, before lt_sched_learn. */
     int64_t n_draft;
     /* The first of its branches that the next plan may run, idle until then, and of a branch the
      * next one. A branch needs tokens, n_draft, and a table; the plan forgets them. */
@@ -87,13 +87,14 @@ struct lt_seq {
     int64_t n_keep;
     int priority;
     bool background;
-    /* For models whose rotation depends on the length of the text (lt_rope_switch): does it run as
-     * a long text, and the number of tokens beyond which it must be computed again as one, or 0. */
+    /* For models whose rotation depends on the length of the text (lt_rope_switch): whether it runs
+     * as a long text, and the number of tokens beyond which it must be computed again as one, or 0.
+     */
     bool long_text;
     int64_t again_at;
     void *owner;
     /* Sequences that wait for each other have neighbouring places in the order: `member` places
-     * behind that of family, which is added first and has itself as family. NULL: alone. */
+     * after that of family, which is added first and has itself as family. NULL: alone. */
     lt_seq *family;
     int64_t member, n_members;
     /* The scheduler's. */
@@ -102,8 +103,8 @@ struct lt_seq {
     int64_t key, serial;
     int64_t n_done;  /* Tokens whose keys and values are in its pages. */
     int64_t n_pages; /* Sets in table. */
-    /* The first of them lie behind its window and are not held in windowed groups: kernels may read
-     * them, and ignore what they read. */
+    /* The window has left the first n_behind of them, which are not held in windowed groups:
+     * kernels may read them, and ignore what they read. */
     int64_t n_behind;
     int64_t n_published; /* The first of all. */
     int64_t n_cached;    /* Tokens found in the prefix cache when it was last admitted. */
@@ -169,8 +170,8 @@ void lt_sched_preempt_all(lt_sched *s);
 
 /* Fill items, copies, n_rows. No items: nothing to run. */
 void lt_sched_plan(lt_sched *s);
-/* Nothing could be planned, and sequences that run wait for others of their family that do not:
- * preempt the last in order, and plan again. False: that is not so. */
+/* If nothing could be planned because running sequences wait for others of their family that do not
+ * run: preempt the last in order, and plan again. False: this is not the case. */
 bool lt_sched_unblock(lt_sched *s);
 /* Will the next plan leave out this running sequence, because it is in the background? */
 bool lt_sched_pauses(const lt_sched *s, const lt_seq *seq);

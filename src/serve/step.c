@@ -12,10 +12,10 @@
  * STATES of lt_engine_step. Each call collects one step; a step is queued once and collected once,
  * in order.
  *
- *     nothing queued ──launch 1──▶ 1 is on its way ──launch 2, ahead of 1's tokens──▶ 1 and 2 are
- *            ▲                          │                                             │
- *            └─collect 1: nothing is────┘       2 is the 1 of the next turn ◀─collect 1─┘
- *              there to run ahead, or it cannot be
+ *     nothing queued ──launch 1──▶ 1 is queued ──launch 2, ahead of 1's tokens──▶ 1 and 2 are
+ *            ▲                          │                                           │
+ *            └─collect 1: there is no───┘        2 becomes the next 1 ◀──collect 1──┘
+ *              step 2, or it cannot run ahead
  *
  * AHEAD      The next step can be queued ahead of a step that was sent, that is, whose tokens are
  *            all chosen on the device and copied back without a request (engine_impl.h). A step is
@@ -33,23 +33,23 @@
  *       device  ... │ layers, head, other picks of 2 │ late picks of 2 │ layers of 3 ...
  *
  *            So a row with a grammar costs the upload of its mask (16 KB for 128k ids, and under
- *            100 us on the host, hidden by the layers of 2). It needs neither a download of its
- *            logits (512 KB and a wait), nor does it stop the other rows from going ahead, and no
- *            row skips a step. Considered and dropped: such rows in every other step (half their
- *            speed), a step split in two (the weights are read twice), masks for all possible
- *            tokens (as many as the mask allows).
- * DRAFTS     (draft.h) stand behind tokens that are known. So the next step is not queued ahead of
- *            one that has drafts, nor where a draft is expected to pay (lt_step_waits): it waits
- *            until the tokens of this one are known.
+ *            100 us on the host, hidden by the layers of 2). Its logits are not downloaded (512 KB
+ *            and a wait), the other rows still go ahead, and no row skips a step. Rejected: such
+ *            rows in every other step (half their speed), a step split in two (the weights are read
+ *            twice), masks for all possible tokens (as many as the mask allows).
+ * DRAFTS     (draft.h) follow known tokens. So the next step is not queued ahead of one that has
+ *            drafts, nor where a draft is expected to pay (lt_step_waits): it waits until the
+ *            tokens of this one are known.
  * FORESEEN   Before 2 is planned, each choice that picks a token in 1 gets seq.n_ahead, unless that
  *            token is certainly its last. Step 2 refers to the token by the number of its pick and
  *            draws by its position, so the tokens are those of one step at a time, bit for bit
  *            where rows do not depend on each other (deterministic).
  * IN VAIN    A choice that ends with 1, or is cancelled, leaves 2: its item becomes empty and its
  *            pick there is discarded. Its pages are free at once; their next user writes to them
- *            after its last row, because the queue keeps its order.
- * ARRIVALS   are in the next launch, a step later than without going ahead. Cancellations take
- *            effect at once; a job that is done is in no step, so it can be freed.
+ *            after its last row, because the queue runs in order.
+ * ARRIVALS   New requests are in the next launch, a step later than without going ahead.
+ *            Cancellations take effect at once; a job that is done is in no step, so it can be
+ *            freed.
  *
  * Nothing is allocated. A failure of the forward pass fails the requests of the steps in flight,
  * not the engine. */

@@ -1,6 +1,6 @@
-/* step_adapters.c: which rows of a step have which adapter. The forward wants rows with adapters
- * first, place by place (model/lora/lora_pool.h), so the plan's items are put into that order;
- * items of one adapter keep theirs. Without a pool of adapters nothing is done. */
+/* step_adapters.c: which rows of a step have which adapter. The forward pass needs rows with
+ * adapters first, place by place (model/lora/lora_pool.h), so the plan's items are put into that
+ * order; items of one adapter keep their order. No-op without a pool of adapters. */
 #include <string.h>
 
 #include "model/lora/lora_pool.h"

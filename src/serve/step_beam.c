@@ -2,9 +2,9 @@
  *
  *     the prompt's last row ─▶ candidates of beam 0 ─▶ up to `width` beams, forked from it
  *     a row of each beam ─▶ ... when all have come: order them, then
- *         a beam of which no candidate is kept ─▶ its pages are dropped
- *         the first candidate of a beam          ─▶ the beam goes on in place
- *         each further one                       ─▶ a fork of the beam, in a place that is free
+ *         a beam of which no candidate is kept   ─▶ its pages are dropped
+ *         the first kept candidate of a beam     ─▶ the beam goes on in place
+ *         each further one                       ─▶ a fork of the beam, in a free place
  *
  * A beam whose candidates have come waits for the others without running. The beams of a search
  * have neighbouring places in the scheduler's order (lt_seq.family), so while one of them waits for

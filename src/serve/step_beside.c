@@ -2,17 +2,17 @@
  *
  *     mixed = own log p + sum over k of weight[k] log p_k
  *
- * and -inf where p < plausibility max p, p being the served model's. With other weights this is
- * contrastive decoding (Li et al. 2022, arXiv:2210.15097; O'Brien and Lewis 2023,
+ * and -inf where p < plausibility max p, with p of the served model. Depending on the weights this
+ * is contrastive decoding (Li et al. 2022, arXiv:2210.15097; O'Brien and Lewis 2023,
  * arXiv:2309.09117), DExperts (Liu et al. 2021, arXiv:2105.03023) and proxy tuning (Liu et al.
  * 2024, arXiv:2401.08565).
  *
  *     the step's rows ─▶ the served model's forward ───────────────▶ logits ─┐
  *         └─ those of requests that mix ─▶ forward of each model beside ─▶ logits ─┴─▶ a token
  *
- * Each model beside has keys and values in pages of its own pool, with the same numbers: what the
- * scheduler decides for a sequence (pages, forks, preemption) holds for all models. Pages are
- * shared only among requests that mix the same models, because others leave nothing in these pools.
+ * Each of these models has keys and values in pages of its own pool, with the same numbers, so that
+ * the scheduler's decisions for a sequence (pages, forks, preemption) hold for all models. Pages
+ * are shared only among requests that mix the same models, because others do not fill these pools.
  * A step with such rows runs alone (it is not sent), so the choices' rows below have one writer.
  * Reported log-probabilities are those of the served model. */
 #include <math.h>

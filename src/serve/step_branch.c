@@ -9,10 +9,10 @@
  *                      choice, and its other tokens are verified like those of any draft
  *     step's end    ─▶ all are dropped
  *
- * There is one step in flight while branches live, because none is queued ahead of one with drafts.
- * A text that a device chooses with a grammar, a budget or penalties, which the host sets row by
- * row, has no branches there; nor has one with a grammar that a draft model or head drafts for,
- * because a choice has only one state of its grammar for drafts. */
+ * Only one step is in flight while branches exist, because none is queued ahead of one with drafts.
+ * A text has no branches if a device chooses its tokens with a grammar, a budget or penalties,
+ * which the host sets row by row, or if a draft model or head drafts it with a grammar, because a
+ * choice has only one state of its grammar for drafts. */
 #include <string.h>
 
 #include "base/error.h"

@@ -1,15 +1,15 @@
-/* step_draft.c: draft tokens of the engine's steps (draft.h): before the plan it is decided which
- * running sequences get how many, after the step it is counted how many were accepted. What is
- * copied is written behind the sequence's tokens at once, what a draft model says
- * (step_draft_model.c) when the plan has given it pages. Branches are step_branch.c's.
+/* step_draft.c: draft tokens of the engine's steps (draft.h). Before the plan it decides how many
+ * each running sequence gets, and after the step it counts how many were accepted. Copied drafts
+ * are written after the sequence's tokens at once, those of a draft model (step_draft_model.c) when
+ * the plan has given them pages. step_branch.c has the branches.
  *
  * On a device a step is usually queued before the tokens of the one before it are known (step.c). A
- * step with drafts is not: it waits for them, and the time in which the device idles is part of
- * what such steps take. Whether to wait is decided by what would be chosen for the tokens that are
- * known; if the next token ends the match, the wait was in vain, and counts as a cost of drafts.
- * The step behind one with drafts is not queued ahead, either: what that costs is added to the time
- * of the step with drafts. A step is timed from the end of the one before it, because the host's
- * work between two steps is hidden by the device only where steps are queued ahead. */
+ * step with drafts is not: it waits for them, and the time in which the device idles is part of the
+ * time of such steps. Whether to wait is decided by the drafts that would be chosen for the known
+ * tokens; if the next token ends the match, the wait was in vain, and counts as a cost of drafts.
+ * The step after one with drafts is not queued ahead, either, and the cost of that is added to the
+ * time of the step with drafts. A step is timed from the end of the one before it, because the
+ * device hides the host's work between two steps only where steps are queued ahead. */
 #include "base/error.h"
 #include "serve/engine_impl.h"
 

@@ -1,16 +1,16 @@
 /* step_draft_chain.c: the drafts of a step on a device (step_draft_model.c). The calls of the draft
- * model are queued one behind the other: the device chooses each draft token, and the next call
- * reads it where it was chosen, so the host waits only for the last one.
+ * model are queued one after another: the device chooses each draft token, and the next call reads
+ * it from the device, so the host waits only for the last one.
  *
  *     call 1 (each text's last tokens) ─▶ call 2 ─▶ call 3 ...
  *         └─▶ picks: draft tokens 1        └─▶ 2      └─▶ 3
  *                 └─ taken when call 2 is queued, and so on
  *
- * A draft token is chosen with the temperature, the cuts and the random number of its request: it
- * is what the served model would choose if it had the same logits. Penalties and grammars, which
- * depend on tokens that the host does not know yet, are left to the verification. All rows of a
- * call are wanted, so that it is a recorded one (model/infer/paged_forward.h); most
- * choose nothing. */
+ * A draft token is chosen with the temperature, the cuts and the random number of its request, so
+ * it is the token that the served model would choose if it had the same logits. Penalties and
+ * grammars, which depend on tokens that the host does not know yet, are left to the verification.
+ * All rows of a call are wanted, so that it can be a recorded one (model/infer/paged_forward.h);
+ * most choose nothing. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "serve/engine_impl.h"

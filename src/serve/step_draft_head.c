@@ -1,20 +1,20 @@
 /* step_draft_head.c: drafts of a head of the served model (model/infer/draft_head.h), where they
  * are not those of a draft model (step_draft_model.c).
  *
- * ROWS      The row of position p is that of token p + 1 and of the hidden state that the served
- *           model had at p, so a head runs a text up to its last token but one, and its call k the
- *           row behind those of call k - 1. Rows with hidden states of its own do not count as run.
- *           What it keeps at the end of a page also depends on the first token of the next page:
- *           texts that share a page may find there what another one wrote, which can only make a
- *           draft worse.
+ * ROWS      The row of position p reads token p + 1 and the hidden state of the served model at p.
+ *           So a head runs a text up to its second-to-last token, and call k runs the row after
+ *           those of call k - 1. Rows with hidden states of the head itself do not count as run.
+ *           The keys and values at the end of a page also depend on the first token of the next
+ *           page: texts that share a page may find there those of another text, which can only
+ *           make a draft worse.
  * LAYERS    Layer k of a head with several (of multi-token prediction) makes draft token k. It runs
- *           the rows of layer 0 behind one another in call k, with the tokens k places further on,
- *           from what layer k - 1 said in the call before, so nothing of a layer is kept but keys
- *           and values. In layer k the last k rows read draft tokens. So the last rows of a text,
+ *           the rows of layer 0 one after another in call k, with the tokens k places further on,
+ *           from the output of layer k - 1 in the call before, so only keys and values of a layer
+ *           are kept. In layer k the last k rows read draft tokens. So the last rows of a text,
  *           one fewer than there are layers, do not count as run: the next first call begins with
  *           them. A text with a draft runs all layers, even if its draft is shorter, so that all
- *           have the keys of all tokens. Calls behind the last layer are those of a head of one
- *           layer, by the last.
+ *           layers have the keys of all tokens. Calls after the last layer repeat the last layer,
+ *           as a head of one layer does.
  *
  *               text  a b c d e f      the model has run a to e; draft tokens x y z
  *               layer 0  a/b  b/c  c/d  d/e  e/f ─▶ x   row of a token / token it reads
@@ -23,8 +23,8 @@
  * DEVICES   Hidden states stay on the device, from the served model's rows to those of the next
  *           call. The device chooses each draft token as a draft model's (step_draft_chain.c), but
  *           from the head's own ids, and the host waits for it before it queues the next call:
- *           4 bytes a text. Queueing calls one behind the other would need the map of ids, which
- *           only the host has, in the device's memory, too. */
+ *           4 bytes a text. To queue calls one after another, the device's memory would need the
+ *           map of ids, which only the host has. */
 #include "base/error.h"
 #include "serve/engine_impl.h"
 

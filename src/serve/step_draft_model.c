@@ -1,13 +1,13 @@
 /* step_draft_model.c: drafts of a second, smaller model of the same vocabulary, or of a head of the
  * served model (model/infer/draft_head.h).
  *
- * Its keys and values lie in a pool of its own, in pages with the numbers of the served model's, so
- * the scheduler decides for both, and prompts that share pages share them here. A page says how
+ * Its keys and values lie in a separate pool, in pages with the same numbers as the served model's,
+ * so the scheduler decides for both, and prompts that share pages share them here. A page knows how
  * many of its tokens the draft model has run (lt_page.n_drafted): it runs a text only when that
  * pays, and then from where it stopped.
  *
- *     plan ─▶ catch up: tokens of texts that it will have drafts for, LT_DRAFT_ROWS a step, on a
- *             device as many as the served model runs
+ *     plan ─▶ catch up: tokens of texts that will have drafts, LT_DRAFT_ROWS a step, on a device as
+ *             many as the served model runs
  *          ─▶ call 1: each text's last token (and one before it, if the last draft was accepted
  *             whole) ─▶ draft token 1
  *          ─▶ call k: draft token k - 1 of each text that has k or more ─▶ draft token k
@@ -18,10 +18,10 @@
  * they are drawn, the distribution of each is kept for its acceptance (model/infer/sampler.h). A
  * request with fixed_text, and a deterministic engine, accept a token if it is the one that is
  * drawn without drafts; the draft model then draws with the same random numbers. On a device
- * (step_draft_chain.c; a head: step_draft_head.c) it is so for all requests.
+ * (step_draft_chain.c; a head: step_draft_head.c) this holds for all requests.
  *
- * A wrong draft changes no text, so a failure here only ends the drafts. The draft model knows no
- * adapters and no steering vectors. */
+ * A wrong draft does not change a text, so a failure here only ends the drafts. The draft model
+ * ignores adapters and steering vectors. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>

@@ -10,9 +10,8 @@
  * before the host does. A step that was queued in vain leaves a wrong count, but only in the state
  * of a choice that has ended. A preempted choice keeps its slot, and its state stays valid while
  * its tokens are computed again; if another choice needs the slot first, the preempted one gets a
- * new slot later and its tokens are counted again. Forks have rows of their own. All this happens
- * in the order of the queue, where a slot is set after the last pick of the choice that had it
- * before.
+ * new slot later and its tokens are counted again. Forks have separate rows. The queue keeps the
+ * order: a slot is set after the last pick of the choice that had it before.
  *
  * Draft tokens (draft.h) are counted as they stand, each by the pick of its row, in turn. If one
  * was rejected, the state is dropped after the step, and the next pick sets a new one. */

@@ -1,16 +1,16 @@
-/* step_pick.c: what a step does with its rows of logits, in batches: log-probabilities of prompts,
- * and a token for every choice that is up to date; and with its hidden states.
+/* step_pick.c: what a step does with its hidden states and, in batches, with its rows of logits:
+ * log-probabilities of prompts, and a token for every choice that is up to date.
  *
  *     a host's backend ── the row's V logits ─▶ model/infer/sampler.h, a thread a row
  *     a device         ── picked on the device: 12 bytes come back (172 with the most likely ids);
  *                         the log-probability of a prompt's token is that of a forced pick
  *
- * On a device a row of which the host must say how to choose (a grammar's mask, step.c) is chosen
- * late, by a call of its own; what no penalty state can hold (over 1,023 biases) brings its logits
- * to the host, row by row, not batch by batch. The first choice of a request to come so far takes
- * the others with it: they fork and choose from the same row. Where all rows of a step are chosen
- * on the device, and none forks, nothing is asked for: what was chosen is on its way (sent), and
- * another step may stand behind it. */
+ * On a device, a row for which the host must say how to choose (a grammar's mask, step.c) is chosen
+ * late, by a separate call. If no penalty state can hold a choice's options (over 1,023 biases),
+ * its logits come to the host, row by row, not batch by batch. When the first choice of a request
+ * has its logits, the other choices fork and choose from the same row. Where all rows of a step are
+ * chosen on the device, and none forks, the device sends the tokens without a request (sent), and
+ * another step may be queued. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* step_rows.c: the plan of a step as rows for the forward: tokens, positions, slots, pages; which
- * logits are wanted and how a token is chosen of each.
+/* step_rows.c: turns the plan of a step into rows for the forward pass: tokens, positions, slots,
+ * pages; which logits are wanted, and how a token is chosen from each.
  *
  * A token in flight (seq.n_ahead) is represented by the number of its pick in the previous step
  * (paged_forward.h). */

@@ -1,17 +1,17 @@
 /* step_shift.c: context shift: a sequence that has reached the longest length drops its oldest
- * tokens behind the first `keep`, and goes on.
+ * tokens after the first `keep`, and goes on.
  *
- * The keys and values of the tokens that stay are computed again, as those of a prompt of these
- * tokens: they depended on the tokens that are gone, and on their positions. So what follows is
- * what the model predicts after the shorter text, for every model and kind of position. Turning the
- * stored keys to their new positions, as llama.cpp does, is cheaper, but keeps the trace of the
- * dropped tokens, and works only where positions are rotations. The price: each shift computes the
- * tokens that stay (less the whole pages of the first `keep`, which the prefix cache has). With the
- * default, which drops half of what is not kept, that is about one token of a prompt for each token
- * of the answer.
+ * The keys and values of the remaining tokens are computed again, as those of a prompt of these
+ * tokens, because they depended on the dropped tokens and on positions. So the next tokens are
+ * those that the model predicts after the shorter text, for every model and kind of position.
+ * Rotating the stored keys to their new positions, as llama.cpp does, is cheaper, but keeps the
+ * influence of the dropped tokens, and works only where positions are rotations. The cost: each
+ * shift computes the remaining tokens (less the whole pages of the first `keep`, which the prefix
+ * cache has). With the default, which drops half of the tokens that are not kept, this is about one
+ * token of a prompt for each token of the answer.
  *
- * All that is written stays in the choice's tokens: penalties, grammar, draws and log-probabilities
- * do not notice. The sequence reads a window of them. A shift happens when no step has the choice:
+ * All output stays in the choice's tokens, so penalties, grammar, draws and log-probabilities are
+ * not affected. The sequence reads a window of them. A shift happens when no step has the choice:
  * the token that fills the window is not foreseen (step.c). */
 #include <string.h>
 
