@@ -12,13 +12,13 @@
  *                    it with every POST of a page
  *           Sec-Fetch-Site  a request with no Origin that a browser says came from another site is
  *                           refused, unless it only reads
- *           Content-Type    text/plain and multipart/form-data are refused: they are what a page
- *                           may send without asking, unless a form comes with Authorization,
- *                           which OpenAI's clients always send and a page may not.
- *                           (application/x-www-form-urlencoded may be sent, too, but curl -d says
- *                           it of JSON; the Origin covers it.)
+ *           Content-Type    text/plain and multipart/form-data are refused, because a page may send
+ *                           them without asking; a form is accepted with Authorization, which
+ *                           OpenAI's clients always send and a page may not. (A page may also send
+ *                           application/x-www-form-urlencoded, but curl -d gives JSON this type;
+ *                           the Origin covers it.)
  * MODELS    A key with a list of models may use these only, and their adapters.
- * With keys, a page of another site can do nothing because it does not know one; --allowed-hosts
+ * With keys, a page of another site can do nothing, because it does not know a key; --allowed-hosts
  * then applies only if it was given. */
 #ifndef LT_SERVE_ACCESS_H
 #define LT_SERVE_ACCESS_H

@@ -1,4 +1,4 @@
-/* adapters.c: see adapters.h: the names, what a request asks for, and what is told of them. */
+/* adapters.c: see adapters.h: the names, the adapters of a request, and reports about them. */
 
 #include <stdio.h>
 #include <stdlib.h>

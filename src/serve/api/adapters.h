@@ -3,8 +3,8 @@
  *     names    each adapter of --lora or loaded since: its name, path and number
  *     places   of the pool, in memory: each of one adapter, or of several that a request adds up
  *
- * A request says which adapters by its model's name, as vLLM's clients do, or by its list `lora` of
- * {id, scale}, as llama-server's do; one that says nothing gets the scales of /lora-adapters, which
+ * A request names adapters by its model, as vLLM's clients do, or by its list `lora` of {id,
+ * scale}, as llama-server's do; a request that names none gets the scales of /lora-adapters, which
  * are 0 at first.
  *
  *     lt_adapter_set_choose ─▶ lt_adapter_set_take: in a place: held ─▶ the reply goes on
@@ -17,8 +17,8 @@
  *          requests of other keys it does not exist.
  * HELD     A place keeps its contents while a reply holds it, or a request of the engine does. So a
  *          request keeps its adapter until it ends, whatever is loaded or unloaded meanwhile.
- * FAIR     Where a reply waits for a place and none is free, the place that was filled first takes
- *          no new requests until it has had another adapter.
+ * FAIR     While a reply waits for a place and none is free, the place that was filled first takes
+ *          no new requests until it has got another adapter.
  * THREADS  Names may be read and changed by any thread, under the lock; everything else is the
  *          loop's. The worker pool reads files and fills a place that is LOADING. */
 #ifndef LT_SERVE_ADAPTERS_H
@@ -54,8 +54,8 @@ typedef struct {
     const char *name; /* The adapter that the request names as its model; NULL: none. */
 } lt_adapter_choice;
 
-/* The names that the server's options give. *out is left alone if they give none, and none can be
- * loaded later. Folders are not read yet. */
+/* Take the names from the server's options; folders are not read yet. *out is not set if there are
+ * none and none can be loaded later. */
 LT_MUST_USE lt_err lt_adapter_set_open(lt_adapter_set **out, struct lt_server *s);
 void lt_adapter_set_close(lt_adapter_set *a); /* Accepts NULL, as all below do. */
 /* Places beside the server's model, before its engine opens; every adapter is read. */
@@ -89,8 +89,8 @@ bool lt_adapter_set_set_scales(lt_adapter_set *a, const json_t *list, lt_api_err
 
 /* The list of llama-server's /lora-adapters, without those that are owned. */
 void lt_adapter_set_write(lt_adapter_set *a, lt_json_out *o);
-/* Entries of /v1/models for a caller, as vLLM writes them; name NULL: of all. False: it is told of
- * no adapter of this name. */
+/* Entries of /v1/models for a caller, as vLLM writes them; name NULL: of all. False: the caller may
+ * see no adapter of this name. */
 bool lt_adapter_set_write_models(lt_adapter_set *a, lt_json_out *o, const char *name,
                                  const char *owner);
 /* "lora": [{id, scale}, ...] of a reply. */

@@ -1,4 +1,4 @@
-/* api/info.c: what the server reports about itself: models, health, version, metrics, the numbers
+/* info.c: what the server reports about itself: models, health, version, metrics, the numbers
  * of the status page. */
 #include <stdio.h>
 #include <stdlib.h>

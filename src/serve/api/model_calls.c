@@ -1,4 +1,4 @@
-/* api/model_calls.c: llama-server's /models/load and /models/unload, of a server with several
+/* model_calls.c: llama-server's /models/load and /models/unload, of a server with several
  * models. Both begin, and are not waited for. */
 #include "serve/api/access.h"
 #include "serve/api/models.h"

@@ -1,7 +1,7 @@
-/* models.h: several models in one server. Each has a struct lt_server of its own, whose loop,
- * connections, worker pool, store and files are those of the server that listens (its front); the
- * first model's is the front itself. A request's body names the model (route.c); a call whose model
- * is not loaded waits here.
+/* models.h: several models in one server. Each has a separate struct lt_server, which shares loop,
+ * connections, worker pool, store and files with the server that listens (its front); the first
+ * model's is the front itself. A request's body names the model (route.c); a call whose model is
+ * not loaded waits here.
  *
  *   UNLOADED ──a call, or preload──▶ LOADING ──▶ LOADED ──room for another, or idle──▶ UNLOADING
  *       ▲                               └──▶ FAILED: calls get the reason until retry_s      │

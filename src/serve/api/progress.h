@@ -1,5 +1,5 @@
-/* progress.h: does a reasoning still lead anywhere? Two published measures, without state of the
- * server.
+/* progress.h: two published measures of whether reasoning still makes progress. They use no state
+ * of the server.
  *
  * Entropy after the closing mark (EAT: Wang et al. 2025, arXiv:2509.26522): at each border of the
  * reasoning, the entropy of the token that would follow if the reasoning ended there. While it

@@ -200,8 +200,8 @@ void lt_reply_truncate(const lt_reply *j, lt_ids *prompt);
 /* reply_shift.c: --context-shift. Does the answer go on at the end of the context, with its oldest
  * tokens dropped? */
 bool lt_reply_shifts(const lt_reply *j);
-/* Cut a prompt that does not fit, as llama-server does: blocks of half the context behind the first
- * n_keep tokens are dropped, as few as possible. True: it was cut. */
+/* Cut a prompt that does not fit, as llama-server does: after the first n_keep tokens, as few
+ * blocks of half the context as possible are dropped. True: it was cut. */
 bool lt_reply_cut(const lt_reply *j, lt_ids *prompt);
 int64_t lt_reply_room(const lt_reply *j, const lt_part *p); /* Tokens that may follow the prompt. */
 lt_shift lt_reply_shift(const lt_reply *j);                 /* What the engine is told of it. */
@@ -221,10 +221,10 @@ void lt_reply_refuse(lt_call *call, lt_reply *j, const lt_api_error *e);
 /* A token that the server itself puts into the text: as if the model had chosen it, with
  * probability 1. */
 void lt_reply_put_token(lt_reply_choice *c, int32_t id);
-/* Go on with a part that was stopped, behind the tokens that it has made. */
+/* Go on with a part that was stopped, after the tokens that it has made. */
 bool lt_reply_resume(lt_part *p, const lt_ids *made, lt_api_error *e);
-/* What the answer waited for beside its parts (parts_left was increased) is done; it ends, and the
- * reply is freed, when nothing is left. */
+/* Something beside the parts for which the answer waited (parts_left was increased) is done. When
+ * nothing is left, the answer ends and the reply is freed. */
 void lt_reply_let_go(lt_reply *j);
 /* A token of the part's choice ev->choice, and its end, as if the engine had told them now. */
 void lt_reply_token(lt_part *p, const lt_event *ev);

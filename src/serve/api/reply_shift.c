@@ -1,5 +1,5 @@
 /* reply_shift.c: answers that go on at the end of the context (serve/step_shift.c): the request's
- * n_keep and n_discard, prompts that do not fit, and what the answer says of it. */
+ * n_keep and n_discard, prompts that do not fit, and the report in the answer. */
 #include <string.h>
 
 #include "serve/api/reply.h"

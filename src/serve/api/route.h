@@ -25,45 +25,45 @@ void lt_route_bad(void *server, lt_http_refusal *r);
 
 /* Every endpoint: one handler each, in the file of its family. */
 #define LT_HANDLER_MAP(X)                                                                          \
-    X(chat) /* api/chat.c */                                                                       \
+    X(chat) /* formats/chat.c */                                                                   \
     X(chat_tokens)                                                                                 \
-    X(chat_list) /* api/stored_chat.c */                                                           \
+    X(chat_list) /* stored/stored_chat.c */                                                        \
     X(chat_get)                                                                                    \
     X(chat_update)                                                                                 \
     X(chat_delete)                                                                                 \
-    X(completions) /* api/completions.c */                                                         \
-    X(responses)   /* api/responses.c */                                                           \
+    X(completions) /* formats/completions.c */                                                     \
+    X(responses)   /* formats/responses.c */                                                       \
     X(response_tokens)                                                                             \
-    X(response_get) /* api/stored.c */                                                             \
+    X(response_get) /* stored/stored.c */                                                          \
     X(response_delete)                                                                             \
     X(response_cancel)                                                                             \
-    X(messages) /* api/messages.c */                                                               \
+    X(messages) /* formats/messages.c */                                                           \
     X(count_tokens)                                                                                \
-    X(file_create) /* api/file_calls.c */                                                          \
+    X(file_create) /* files/file_calls.c */                                                        \
     X(file_list)                                                                                   \
     X(file_get)                                                                                    \
     X(file_delete)                                                                                 \
-    X(upload_create) /* api/upload_calls.c */                                                      \
+    X(upload_create) /* files/upload_calls.c */                                                    \
     X(upload_change)                                                                               \
-    X(batch_create) /* api/batch_calls.c */                                                        \
+    X(batch_create) /* files/batch_calls.c */                                                      \
     X(batch_list)                                                                                  \
     X(batch_get)                                                                                   \
     X(batch_cancel)                                                                                \
-    X(tuning_create) /* api/tuning_calls.c */                                                      \
+    X(tuning_create) /* files/tuning_calls.c */                                                    \
     X(tuning_list)                                                                                 \
     X(tuning_get)                                                                                  \
     X(tuning_change)                                                                               \
     X(model_delete)                                                                                \
-    X(embeddings) /* api/embeddings.c */                                                           \
-    X(score)      /* api/scores.c */                                                               \
+    X(embeddings) /* formats/embeddings.c */                                                       \
+    X(score)      /* formats/scores.c */                                                           \
     X(rerank)                                                                                      \
     X(classify)                                                                                    \
     X(pooling)                                                                                     \
-    X(infill) /* api/native.c */                                                                   \
+    X(infill) /* formats/native.c */                                                               \
     X(completion)                                                                                  \
-    X(ollama_chat) /* api/ollama.c */                                                              \
+    X(ollama_chat) /* formats/ollama.c */                                                          \
     X(ollama_generate)                                                                             \
-    X(ollama_embed) /* api/ollama_info.c */                                                        \
+    X(ollama_embed) /* formats/ollama_info.c */                                                    \
     X(ollama_embeddings)                                                                           \
     X(ollama_tags)                                                                                 \
     X(ollama_ps)                                                                                   \
@@ -71,25 +71,25 @@ void lt_route_bad(void *server, lt_http_refusal *r);
     X(ollama_refuse)                                                                               \
     X(props)                                                                                       \
     X(slots)                                                                                       \
-    X(slot_action) /* api/slot_calls.c */                                                          \
-    X(tokenize)    /* api/tokens.c */                                                              \
+    X(slot_action) /* slot_calls.c */                                                              \
+    X(tokenize)    /* formats/tokens.c */                                                          \
     X(tokenizer_info)                                                                              \
     X(detokenize)                                                                                  \
     X(apply_template)                                                                              \
-    X(lora_load) /* api/adapter_calls.c */                                                         \
+    X(lora_load) /* adapter_calls.c */                                                             \
     X(lora_unload)                                                                                 \
     X(lora_list)                                                                                   \
     X(lora_scale)                                                                                  \
-    X(models) /* api/info.c */                                                                     \
+    X(models) /* info.c */                                                                         \
     X(model)                                                                                       \
-    X(model_load) /* api/model_calls.c */                                                          \
+    X(model_load) /* model_calls.c */                                                              \
     X(model_unload)                                                                                \
     X(health)                                                                                      \
     X(openapi) /* openapi.c */                                                                     \
     X(version)                                                                                     \
     X(metrics)                                                                                     \
     X(status_json)                                                                                 \
-    X(chat_page) /* pages.c */                                                                     \
+    X(chat_page) /* web.c */                                                                       \
     X(status_page)
 
 #define LT_HANDLER_DECLARE(name) void lt_api_##name(lt_call *call);

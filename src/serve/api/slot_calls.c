@@ -1,8 +1,8 @@
 /* slot_calls.c: llama-server's POST /slots/ID?action=save|restore|erase: pages of a text in a file
  * of --slot-save-path (lateen/serve.h, "Pages in files").
  *
- * Slots have no texts of their own here: any request finds the pages of any text. So save and erase
- * name the text, by a prompt or by messages, and ID is only told back. */
+ * Slots have no texts here: any request finds the pages of any text. So save and erase name the
+ * text, by a prompt or by messages, and ID is only returned. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

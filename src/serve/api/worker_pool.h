@@ -45,7 +45,8 @@ void lt_worker_pool_close(lt_worker_pool *a); /* Trees must be free. */
 LT_MUST_USE lt_err lt_worker_pool_submit(lt_worker_pool *a, lt_pool_job *job);
 /* True: it had not begun, and is the caller's again. False: done() will be called for it. */
 bool lt_worker_pool_cancel(lt_worker_pool *a, lt_pool_job *job);
-int lt_worker_pool_thread(const lt_worker_pool *a); /* Which of its threads this is; -1: none. */
+/* Index of the calling thread in the pool; -1: it is not one of its threads. */
+int lt_worker_pool_thread(const lt_worker_pool *a);
 
 /* Tell the pool that memory for a text of this size was freed. For megabytes, an idle thread
  * returns the allocator's free memory to the system. Accepts NULL. */

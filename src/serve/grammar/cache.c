@@ -1,12 +1,11 @@
 /* grammar/cache.c: configurations, stepped by bytes and masked by tokens; see grammar/impl.h.
  *
- * MASK     1. How many plain characters (see grammar/vocab.c) can follow without deciding anything?
- *          If after each of them the same
- *             configuration follows, plain tokens up to that length are allowed without a check; a
- *             string without a length limit is a configuration that returns to itself, so all of
- *             them are.
- *          2. The other tokens by a walk of their trie, skipping subtrees that do not fit. Both
- *          cost a configuration once; then the mask is copied. */
+ * MASK     1. Plain tokens (grammar/vocab.c). If the same configuration follows after each of some
+ *             number of plain characters, plain tokens up to that length are allowed without a
+ *             check. Within a string without a length limit the configuration returns to itself,
+ *             so all plain tokens are allowed.
+ *          2. The other tokens, by a walk of their trie that skips subtrees which do not fit.
+ *          Both are done once for a configuration; afterwards the mask is copied. */
 #include "serve/grammar/impl.h"
 
 #include <stdlib.h>

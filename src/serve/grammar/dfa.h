@@ -55,7 +55,7 @@ typedef struct {
 int32_t lt_gplan_size(const lt_gplan *p, lt_gid node, int depth);
 
 LT_MUST_USE lt_err lt_gdfa_build(lt_gdfa *out, lt_gplan *p, lt_gid node);
-/* The same of a tree that must be regular: its rules are written into it. */
+/* The same for a tree that must be regular: its rules are written into it. */
 LT_MUST_USE lt_err lt_gdfa_regular(lt_gdfa *out, lt_gplan *p, lt_gid node);
 void lt_gdfa_free(lt_gdfa *d);
 

@@ -2,9 +2,9 @@
  *
  * All objects and arrays of the document are listed once, each after its parent, with the resource
  * that it belongs to: the nearest schema around it with an $id. References are resolved against
- * that resource's address: an address that some $id of the document gives, then nothing, a pointer
- * ("/$defs/a") or the name of an $anchor. If a pointer has no target in its resource, the
- * document's root is tried: many schemas have an inner $id but mean the root. */
+ * that resource's address. A reference is an address that some $id of the document gives, followed
+ * by nothing, a pointer ("/$defs/a") or the name of an $anchor. If a pointer has no target in its
+ * resource, the document's root is tried: many schemas have an inner $id but mean the root. */
 #include "serve/grammar/doc.h"
 
 #include <stdio.h>

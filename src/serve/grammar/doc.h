@@ -24,7 +24,7 @@ bool lt_gdoc_names_draft(const lt_gdoc *d); /* $schema named one. */
  * out. */
 const char *lt_gdoc_pointer(const lt_gdoc *d, const json_t *v, char *out, size_t room);
 
-/* What a $ref (dynamic: $dynamicRef) that stands in the schema `from` points at. UNSUPPORTED:
+/* The target of a $ref (dynamic: $dynamicRef) that stands in the schema `from`. UNSUPPORTED: it is
  * outside the document. */
 LT_MUST_USE lt_err lt_gdoc_resolve(const lt_gdoc *d, const json_t *from, const char *ref,
                                    bool dynamic, const json_t **out);

@@ -5,8 +5,8 @@
 
 #include <stdint.h>
 
-/* Read the character at *p (< end), which moves behind it. names, meanings: which characters stand
- * behind a backslash, and for what. NULL, or what is wrong with it. */
+/* Read the character at *p (< end) and advance *p. names, meanings: the characters that may follow
+ * a backslash, and what each stands for. Returns NULL, or what is wrong with the character. */
 const char *lt_gescape_read(const uint8_t **p, const uint8_t *end, const char *names,
                             const char *meanings, uint32_t *cp);
 

@@ -2,7 +2,8 @@
  * pattern is valid by its RFC. Where an RFC cannot be written as a pattern of reasonable size, the
  * pattern covers a part of it:
  *
- *     hostname, email       labels without "--" in third place (xn-- needs a decoder); at most 3
+ *     hostname, email       labels without "--" as third and fourth letters (xn-- needs a decoder);
+ *     at most 3
  *                           labels, or 8 of up to 30 characters
  *     idn-hostname          labels of letters and digits of common scripts that run from left to
  *                           right

@@ -5,7 +5,7 @@
  *
  * Literals and classes know \n \r \t \\ \" \[ \] \xHH \uHHHH \UHHHHHHHH; . is any character; * + ?
  * {m} {m,} {m,n} repeat; parentheses may span lines. <name> is the special token of this name,
- * <[id]> the one of this number. */
+ * <[id]> that of this id. */
 #include "serve/grammar/impl.h"
 #include "serve/grammar/escape.h"
 

@@ -5,8 +5,8 @@
  *   ?greeting: "hello"i | /hi+/ -> short      // ? and ! before a name, aliases and priorities do
  *                                             not change the language
  *   NAME: ("a".."z")+
- *   %import common.WS                         // of the common library all that is a text
- *   %ignore WS                                // may stand before, between and behind the terminals
+ *   %import common.WS                         // any terminal of the common library
+ *   %ignore WS                                // may stand before, between and after the terminals
  *                                             of rules
  *
  * The language is defined on characters: no lexer takes the longest terminal first, so where Lark

@@ -7,8 +7,8 @@
  *            maxProperties, unevaluatedProperties; items, prefixItems, contains, minContains,
  *            maxContains, minItems, maxItems, unevaluatedItems; minLength, uniqueItems of scalars,
  *            maxLength, pattern, format; minimum, maximum, exclusive ones, multipleOf
- * IGNORED    what only describes: title, description, default, examples, formats that no draft
- *            lists, and keywords that none knows
+ * IGNORED    descriptions (title, description, default, examples), formats that no draft lists, and
+ *            keywords that no draft knows
  * REFUSED    by keyword and place: with UNSUPPORTED what a mask cannot enforce, with LIMIT what
  *            would take too long.
  *

@@ -1,4 +1,4 @@
-/* grammar/schema.h: what the reader of schemas consists of.
+/* grammar/schema.h: the parts of the reader of schemas.
  *
  *     schema ──▶ term = a set of literals that all hold (a schema, or the opposite of one):
  *                  │     grammar/terms.c
@@ -9,9 +9,9 @@
  *                  ▼
  *                a rule of the tree (grammar/ast.h)
  *
- * Members and items of a shape are terms again, each a rule of its own, made once: so recursion
- * through $ref ends. A shape that no value has (two types, an enum without a value left, a required
- * member that cannot be) is dropped. */
+ * Members and items of a shape are terms again. Each term is a separate rule, made once, so
+ * recursion through $ref ends. A shape without a value (two types, an enum with no value left, a
+ * required member that cannot exist) is dropped. */
 #ifndef LT_SERVE_GRAMMAR_SCHEMA_H
 #define LT_SERVE_GRAMMAR_SCHEMA_H
 
@@ -121,8 +121,8 @@ typedef struct {
 /* UNSUPPORTED and FORMAT: by keyword and place. */
 LT_MUST_USE lt_err lt_gschema_refuse(const lt_gschema_reader *r, const char *key, const char *why);
 LT_MUST_USE lt_err lt_gschema_wrong(const lt_gschema_reader *r, const char *key, const char *what);
-/* Keywords whose value is of another kind than theirs would rule nothing, without a word: FORMAT.
- * null is as if absent. */
+/* FORMAT: the value of a keyword has the wrong type, so that the keyword would silently have no
+ * effect. null counts as absent. */
 LT_MUST_USE lt_err lt_gschema_check(const lt_gschema_reader *r, const json_t *s);
 /* A count; *out stays when absent. */
 LT_MUST_USE lt_err lt_gschema_count(const lt_gschema_reader *r, const json_t *s, const char *key,
@@ -189,7 +189,7 @@ unsigned lt_gschema_type_of(const json_t *value);
 /* Does the text match the pattern, sought anywhere? */
 LT_MUST_USE lt_err lt_gschema_matches(const json_t *pattern, const char *text, size_t bytes,
                                       bool *out);
-/* The patterns of a format, one of which matches, NULL behind the last; NULL: no draft lists it. */
+/* The patterns of a format, one of which matches, then NULL; NULL: no draft lists the format. */
 const char *const *lt_gschema_format(const char *name);
 
 /* ---- Types ---- */
@@ -208,7 +208,7 @@ LT_MUST_USE lt_err lt_gschema_object(lt_gschema_reader *r, const lt_gshape *s, l
 /* For objects and lists: a rule with a body of its own. */
 lt_gid lt_gschema_named(lt_gschema_reader *r, lt_gid body);
 lt_gid lt_gschema_comma(lt_gschema_reader *r);
-/* More elements of one kind behind n of them: between min and max in all. */
+/* More elements of one kind after n of them: between min and max in all. */
 lt_gid lt_gschema_more(lt_gschema_reader *r, lt_gid item, int64_t n, int64_t min, int64_t max);
 /* Did the literal `inner` come from `outer`, or is it that? */
 bool lt_gschema_within(const lt_gshape *s, int32_t inner, int32_t outer);

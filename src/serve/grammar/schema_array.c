@@ -1,10 +1,10 @@
 /* grammar/schema_array.c: arrays of schemas.
  *
- * Item i must satisfy, of each schema that rules the array, its place in prefixItems or else items.
- * Without contains the places are written from the last one, then a repetition. With contains each
- * item either is of the kind or is not, which a grid counts: at(i, c) is what may follow when i
- * items are written, c of them of the kind; i stops counting where all places and bounds lie
- * behind. */
+ * For each schema that applies to the array, item i must satisfy its place in prefixItems, or else
+ * items. Without contains, the places are written from the last one to the first, then a
+ * repetition. With contains, each item either matches it or does not, which a grid counts: at(i, c)
+ * is what may follow when i items are written, c of which match; i stops counting after all places
+ * and bounds. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* grammar/schema_members.c: the members of an object that a schema lists, and what rules each: of
- * each schema that rules the object, its property and the patterns that the name matches, or else
- * additionalProperties; what unevaluatedProperties leaves. */
+/* grammar/schema_members.c: the members of an object that a schema lists, and the schemas that
+ * apply to each: for each schema of the object, its property and the patterns that the name
+ * matches, or else additionalProperties; then unevaluatedProperties. */
 #include <stdlib.h>
 #include <string.h>
 

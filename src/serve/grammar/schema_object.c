@@ -1,5 +1,5 @@
-/* grammar/schema_object.c: objects of schemas: their members in order, properties as the schema
- * lists them, then required members that none lists, then others.
+/* grammar/schema_object.c: objects of schemas, with their members in order: properties as the
+ * schema lists them, then required members that are not among them, then others.
  *
  *     after(i, c, e)   what may follow when members before i are settled, c of them written; built
  *                      from the last i. c is counted only where minProperties or maxProperties ask

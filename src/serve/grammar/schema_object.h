@@ -1,6 +1,6 @@
-/* grammar/schema_object.h: what the reader of objects consists of: grammar/schema_members.c (which
- * members there are, and what rules them), grammar/schema_others.c (members that are not listed,
- * and demands), grammar/schema_object.c (their order). */
+/* grammar/schema_object.h: the parts of the reader of objects: grammar/schema_members.c (listed
+ * members and the schemas that apply to them), grammar/schema_others.c (members that are not
+ * listed, and demands), grammar/schema_object.c (their order). */
 #ifndef LT_SERVE_GRAMMAR_SCHEMA_OBJECT_H
 #define LT_SERVE_GRAMMAR_SCHEMA_OBJECT_H
 

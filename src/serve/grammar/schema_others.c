@@ -1,10 +1,10 @@
-/* grammar/schema_others.c: members that are not listed. Their names are cut into pieces by the
+/* grammar/schema_others.c: members that are not listed. Their names are divided into pieces by the
  * patterns that they match; each piece has one term for its values. A piece of few names becomes
  * properties.
  *
- * A demand is what is left of additionalProperties, patternProperties or propertyNames in a schema
- * that must not hold: some member, of names that count, has a value that the schema did not allow.
- * Listed members may meet it, or others. */
+ * A demand comes from additionalProperties, patternProperties or propertyNames in a schema that
+ * must not hold: some member to whose name the keyword applies has a value that the schema does not
+ * allow. A listed member or another one may meet it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,12 +1,12 @@
 /* grammar/schema_scalar.c: strings and numbers of schemas.
  *
- * STRINGS   all patterns, formats and lengths at once: the intersection of their automata. Where
- *           something is excluded, or several rule, each text is spelt in one way only, or an
- *           excluded one would come back as A.
- * NUMBERS   bounds as digits (grammar/json.c); multipleOf as an automaton over the remainder of
- *           what was read, in units of the divisor's last digit: 0.25 is 25 hundredths, so 3.5 is
- *           350 of them. Exact arithmetic on the decimal texts: a checker that divides doubles may
- *           differ. */
+ * STRINGS   All patterns, formats and lengths together are the intersection of their automata.
+ *           Where something is excluded, or several constraints apply, each text has only one
+ *           spelling; otherwise an excluded text could return with an escape (A as \u0041).
+ * NUMBERS   Bounds become digits (grammar/json.c). multipleOf is an automaton over the remainder of
+ *           the digits read so far, in units of the divisor's last digit: 0.25 is 25 hundredths,
+ *           and 3.5 is 350 of them. The arithmetic on the decimal texts is exact: a checker that
+ *           divides doubles may differ. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* grammar/valid.c: is a value that a schema writes out (enum, const) valid under another? JSON
- * schema's own meaning, on values that are small; what cannot be told (unevaluated..., a reference
- * that runs in circles) is not known. */
+/* grammar/valid.c: decides whether a small value that a schema lists (enum, const) is valid under
+ * another schema, by the semantics of JSON Schema. The result is "not known" for unevaluated...
+ * keywords and for circular references. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

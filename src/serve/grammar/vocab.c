@@ -1,8 +1,9 @@
 /* grammar/vocab.c: a tokenizer's tokens as tries, once a model.
  *
- * PLAIN    most tokens (about nine in ten) consist of characters that a JSON string takes as they
- *          are. Where a grammar is inside of such a string, all of them are allowed, or all up to
- *          some number of characters: their masks are made here, and only the rest is walked. */
+ * PLAIN    Most tokens (about nine in ten) consist of characters that stand for themselves in a
+ *          JSON string. Inside such a string, a grammar allows all of them, or all up to some
+ *          number of characters: their masks are made here, and only the other tokens are
+ *          walked. */
 #include "serve/grammar/impl.h"
 
 #include <stdlib.h>

@@ -12,7 +12,7 @@
  *
  *     n continuations of the text so far ─▶ scores ─▶ one is kept, and only now becomes part of the
  *          ▲                                          answer: stop strings, items, the stream
- *          └──────── unless it has ended ◀────────────┘
+ *          └──────── if it has not ended ◀────────────┘
  *
  * Each round is a request to the engine that goes on with the tokens so far (lt_request.n_given),
  * so it finds their pages, and with n = 1 the answer is that of a plain request. */
@@ -29,7 +29,7 @@ typedef struct lt_blocks lt_blocks;
 /* Read the method's fields; j->blocks is set. */
 bool lt_blocks_read(lt_reply *j, lt_api_error *e);
 void lt_blocks_free(lt_blocks *b); /* Accepts NULL. */
-/* The request of a part in a round, behind n_given tokens, of at most most_tokens in all. */
+/* The request of a part in a round, after n_given tokens, of at most most_tokens in all. */
 void lt_blocks_shape(const lt_blocks *b, const lt_part *p, lt_request *r, int64_t n_given,
                      int64_t most_tokens);
 /* End the requests that are not those of the answer's own part. j->blocks may be NULL. */

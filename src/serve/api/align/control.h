@@ -3,15 +3,15 @@
  *     "reasoning": {"control": "deer", "threshold": 0.95}
  *
  * At certain places of the reasoning the text is stopped, and a trial asks what the answer would be
- * now: a request of its own whose prompt is the text so far with the words of `probe` behind it. By
- * what the trial says, the reasoning is ended or goes on:
+ * now: a separate request whose prompt is the text so far followed by the words of `probe`. The
+ * result of the trial decides whether the reasoning ends or goes on:
  *
  *            ┌───────────────── goes on ──────────────────┐
  *     runs ──┴─▶ a place is reached ─▶ stops ─▶ trial ────┴─▶ ends: the mark that closes the
  *                                                            reasoning, then the answer
  *
- * The trial finds the text's pages in the prefix cache. What was stopped goes on as if it had not
- * been (lt_request.n_given), so a control that never ends anything changes no token. */
+ * The trial finds the text's pages in the prefix cache. A stopped text goes on as if it had not
+ * been stopped (lt_request.n_given), so a control that never ends anything changes no token. */
 #ifndef LT_SERVE_CONTROL_H
 #define LT_SERVE_CONTROL_H
 

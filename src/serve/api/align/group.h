@@ -3,9 +3,9 @@
  *
  *     "alignment": {"method": "best_of_n", "n": 8}
  *
- * The candidates are the choices of one request to the engine, so they share the prompt's pages and
- * cost what they add. A method is a row: the rule of lateen/select.h that keeps one, and what may
- * be cut before its end:
+ * The candidates are the choices of one request to the engine, so they share the prompt's pages,
+ * and each costs only its own tokens. A method is a row: the rule of lateen/select.h that keeps
+ * one, and which candidates may be cut before their ends:
  *
  *     a choice ends ─▶ its score ─▶ decided? ─▶ the others are cancelled ─┐
  *     a token comes ─▶ its confidence; each `every` tokens the worst are cut   │

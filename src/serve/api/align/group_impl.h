@@ -1,5 +1,5 @@
-/* group_impl.h: a group from the inside: group_read.c reads it from the request, group.c runs it,
- * group_write.c tells what became of it. */
+/* group_impl.h: the internals of a group: group_read.c reads it from the request, group.c runs it,
+ * group_write.c writes its report. */
 #ifndef LT_SERVE_GROUP_IMPL_H
 #define LT_SERVE_GROUP_IMPL_H
 

@@ -2,14 +2,14 @@
  *
  *     a chat         its messages and the answer, by the reward model's chat template
  *     a completion   prompt and text as a user's message and its answer; if the reward model has no
- *                    template, one behind the other
+ *                    template, one after the other
  *
- * The score is what the head says at the last token. Requests of all groups are batched.
+ * The score is the output of the head at the last token. Requests of all groups are batched.
  *
- * A PROCESS REWARD MODEL reads the text in steps, divided at borders (data/steps.h), behind the
- * messages with the opening of an answer, or behind the prompt of a completion, as it was trained
- * (align/preference_data.h). Each step has a score; they become one as 'alignment.aggregate'
- * says. */
+ * A PROCESS REWARD MODEL reads the text in steps, divided at borders (data/steps.h), after the
+ * messages with the opening of an answer, or after the prompt of a completion, as it was trained
+ * (align/preference_data.h). Each step has a score; 'alignment.aggregate' says how they become
+ * one. */
 #ifndef LT_SERVE_JUDGE_H
 #define LT_SERVE_JUDGE_H
 

@@ -1,7 +1,7 @@
 /* tournament.h: a knock-out among the texts of a group's candidates, judged by the served model
  * (Liu et al. 2025, "PairJudge", arXiv:2501.13007).
  *
- *     round    the texts that are left, two by two in their order; an odd one goes on by itself
+ *     round    the remaining texts, two by two in their order; an odd one goes on without a match
  *     match    the model is asked which of two answers is better, A or B, once in each order, so
  *              that a preference for a place cancels out. Of the two letters' probabilities p, an
  *              answer's share is p / (p_A + p_B); the higher mean share wins, the first of equals

@@ -11,7 +11,8 @@
  *     FINALIZING                 COMPLETED, CANCELLED or EXPIRED, as it came there
  *     any of these               FAILED         its input has no line or is gone, or its results
  *                                               cannot be kept
- * After a restart a batch that had not ended is CANCELLING or, otherwise, VALIDATING again.
+ * After a restart, a batch that was CANCELLING is so again, and any other that had not ended is
+ * VALIDATING again.
  *
  *     DIR/batches/batch_ID.json        the batch; written when it begins, is cancelled, and ends
  *     DIR/files/file-batch_ID-output   answers, a line each, appended as they come
@@ -76,7 +77,7 @@ struct lt_batch {
  * is loaded. */
 LT_MUST_USE lt_err lt_batches_open(lt_batches **out, lt_server *s);
 void lt_batches_begin(lt_batches *b); /* The model is loaded. Accepts NULL. */
-/* Stop: what runs is given up, and starts again at the next start. Accepts NULL. */
+/* Stop: abandon the requests that run; they run again after the next start. Accepts NULL. */
 void lt_batches_stop(lt_batches *b);
 void lt_batches_close(lt_batches *b); /* Stopped. Accepts NULL. */
 

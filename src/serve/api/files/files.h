@@ -1,7 +1,7 @@
 /* files.h: the files of /v1/files, kept in a folder, so that they outlive the server.
  *
  *     DIR/files/file-ID         the content
- *     DIR/files/file-ID.json    what is known of it, written last: a file without it does not exist
+ *     DIR/files/file-ID.json    its description, written last: a file without it does not exist
  *
  * The content of a file never changes. Files have an owner, as a digest of the API key, and other
  * keys do not find them. A file that is held can be neither deleted nor forgotten when its time is
@@ -48,8 +48,8 @@ void lt_files_close(lt_files *f); /* Accepts NULL. */
 LT_MUST_USE lt_err lt_files_path(const lt_files *f, const char *id, char out[LT_PATH_BYTES]);
 
 /* Keep a file of n bytes. entry has everything but bytes and order_us, which are set on success.
- * data NULL: the content lies at its path already; n 0: and no limit applies. If it is refused, its
- * content is deleted, unless no limit applies. */
+ * data NULL: the content lies at its path already, and with n 0 no limit applies. If the file is
+ * refused, its content is deleted, unless no limit applies. */
 bool lt_files_put(lt_files *f, lt_file_entry *entry, const void *data, size_t n, lt_api_error *e);
 /* Find a file of the owner; hold: until lt_files_release. */
 bool lt_files_get(lt_files *f, const char *id, const char *owner, bool hold, lt_file_entry *out);

@@ -1,4 +1,4 @@
-/* tuning.c: what is on disk of jobs of fine-tuning, and what their owners do: see tuning.h. */
+/* tuning.c: jobs of fine-tuning on disk, and the actions of their owners: see tuning.h. */
 #include "serve/api/files/tuning.h"
 
 #include <errno.h>

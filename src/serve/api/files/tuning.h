@@ -1,6 +1,6 @@
-/* tuning.h: /v1/fine_tuning/jobs: adapters that tenants have trained on the served model, by
- * `lateen train` in a process of its own, and that are served when they are done. Jobs are kept on
- * disk and survive the end of the server, at any moment.
+/* tuning.h: /v1/fine_tuning/jobs: `lateen train`, in a separate process, trains adapters of the
+ * served model for tenants, and the server serves them when they are done. Jobs are kept on disk
+ * and survive the end of the server at any moment.
  *
  *     from                 to            when
  *     created              VALIDATING
@@ -11,13 +11,13 @@
  *                                        three times: it goes on from its newest checkpoint
  *     QUEUED, RUNNING      PAUSED        its owner pauses it; the trainer saves and ends
  *     PAUSED               QUEUED        its owner resumes it
- *     any but the ended    CANCELLED     its owner cancels it; the trainer is killed
+ *     any that has not ended   CANCELLED its owner cancels it; the trainer is killed
  *     VALIDATING, RUNNING  FAILED        a line is wrong, or the trainer fails
  * After a restart a job that was VALIDATING is so again, and one that was RUNNING is QUEUED.
  * With --fine-tuning-submit slurm, trainers are jobs of Slurm (tuning_slurm.c), and then
  *     QUEUED               RUNNING       Slurm's job begins
- *     RUNNING              QUEUED        it queues again by itself: it met its time limit, gave
- *                                        way or lost its node
+ *     RUNNING              QUEUED        it queues again by itself: it reached its time limit, was
+ *                                        preempted or lost its node
  *     QUEUED, RUNNING      CANCELLED     somebody else cancels it
  * and a restart changes nothing.
  *
@@ -30,15 +30,15 @@
  *     DIR/ftjob-ID/log            what the trainer says
  *     DIR/ftjob-ID/job.sbatch     Slurm's script of it
  *
- * PROCESSES  A trainer has the lowest priority and a session of its own. When the server dies, the
+ * PROCESSES  A trainer has the lowest priority and a separate session. When the server dies, the
  * kernel sends it SIGTERM, on which it saves and ends. The next server starts a trainer for the
  * job only when the run folder's lock is free (platform/agent/lease.h), so that two never run.
- * EVENTS     Each step that metrics.jsonl tells becomes an event once: a step that is told already
- * is known by the last event of the file.
- * NAMES      ft:BASE:SUFFIX:ID, and ft:BASE:SUFFIX:ID:ckpt-step-N of a checkpoint, which are owned
- * adapters (adapters.h). A model of this kind may be the base of another job, which begins with its
+ * EVENTS     Each step in metrics.jsonl becomes an event once: the last event of the file tells
+ * which steps have one.
+ * NAMES      ft:BASE:SUFFIX:ID, and ft:BASE:SUFFIX:ID:ckpt-step-N of a checkpoint, are owned
+ * adapters (adapters.h). Such a model may be the base of another job, which begins with its
  * numbers.
- * DISK       An ended job keeps its adapters and metrics alone.
+ * DISK       An ended job keeps only its adapters and metrics.
  *
  * Everything is on the loop's thread, except that lines are checked on the worker pool, a slice at
  * a time. */
@@ -173,14 +173,14 @@ LT_MUST_USE lt_err lt_tuning_save(const lt_tuning *t);
 void lt_tuning_result_id(const lt_tuning *t, char id[LT_FILE_ID_BYTES]);
 /* Serve its adapter, or that of a checkpoint. */
 void lt_tuning_own(lt_tuning *t, int64_t step);
-/* Come to a state, and write that; an event tells of it. A failure to write is logged. */
+/* Enter a state and write it to disk; an event reports it. A failure to write is logged. */
 void lt_tuning_come_to(lt_tuning *t, lt_tuning_state state);
 void lt_tuning_fail(lt_tuning *t, const char *code, const char *param, int64_t line,
                     const char *why);
 /* Append an event; data: members of its "data", or NULL. */
 void lt_tuning_tell(lt_tuning *t, const char *level, const char *type, const lt_json_out *data,
                     const char *fmt, ...) LT_PRINTF(5, 6);
-/* Remove what an ended job does not need, and note how much is left. */
+/* Remove the files that an ended job does not need, and note the bytes of the others. */
 void lt_tuning_tidy(lt_tuning *t);
 /* What metrics.jsonl of its run tells of a step; NAN: nothing. */
 typedef struct {
@@ -210,7 +210,7 @@ void lt_tuning_has_begun(lt_tuning *t);
 /* Its trainer has ended well; or badly: the last line of its log follows `ended`. */
 void lt_tuning_succeed(lt_tuning *t);
 void lt_tuning_fail_by_log(lt_tuning *t, const char *ended);
-/* How often trainers may die in a row of what is not the job's fault. */
+/* How often trainers may die in a row without a fault of the job. */
 #define LT_TUNING_MOST_DEATHS 3
 
 /* Can Slurm train jobs? Opens what is needed for that. */
@@ -223,7 +223,7 @@ bool lt_tuning_may_submit(const lt_tuning *t);
 int64_t lt_tunings_slurm_cores(const lt_tunings *f);
 /* Has this server still to learn which jobs an earlier one has submitted? */
 bool lt_tunings_seek(const lt_tunings *f);
-/* What Slurm says of all jobs, and what follows; calls nothing that waits. */
+/* Ask Slurm about all jobs, and act on its answers; never waits. */
 void lt_tunings_ask_slurm(lt_tunings *f);
 void lt_tunings_close_slurm(lt_tunings *f);
 /* Read what its trainer has written since the last look. */

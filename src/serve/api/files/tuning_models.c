@@ -1,4 +1,4 @@
-/* tuning_models.c: the adapters of jobs of fine-tuning, and what stays of an ended one: see
+/* tuning_models.c: the adapters of jobs of fine-tuning, and the files that an ended job keeps: see
  * tuning.h. */
 #include <stdio.h>
 #include <stdlib.h>

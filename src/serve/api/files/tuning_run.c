@@ -1,5 +1,5 @@
-/* tuning_run.c: the trainers of jobs of fine-tuning: started, watched by way of metrics.jsonl, and
- * what follows from their end: see tuning.h. */
+/* tuning_run.c: starts the trainers of jobs of fine-tuning, watches them through metrics.jsonl, and
+ * handles their end: see tuning.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>

@@ -2,17 +2,17 @@
  *
  * SUBMITTED  by sbatch with the script of `lateen submit` (platform/cluster/job.h) for one node, so
  *            it saves and queues again before its time limit and when it is preempted, and starts
- *            again after a fault. Its name is the id of the job of fine-tuning, and its
- *            number is kept in job.json. A server that was killed between sbatch and that finds the
- *            job by its name, so nothing is submitted before squeue has answered.
- * WATCHED    by squeue, one call for all jobs, POLL_S after the last one; sacct is asked of a job
- *            that squeue has forgotten. What neither of them knows is submitted again, as after a
- *            death, and goes on from its newest checkpoint.
+ *            again after a fault. Its name is the id of the job of fine-tuning, and its number is
+ *            kept in job.json. A server that was killed before it wrote the number finds the job by
+ *            its name, so nothing is submitted before squeue has answered.
+ * WATCHED    by squeue, one call for all jobs, POLL_S after the last one; sacct is asked about a
+ *            job that squeue no longer lists. A job that neither of them knows is submitted again,
+ *            as after a death, and goes on from its newest checkpoint.
  * ENDED      by scancel, again after each answer of squeue until Slurm says that the job has ended.
  *            Only then is a job that was paused and resumed submitted again.
  *
- * Commands run beside the loop (platform/command.h), which looks whether they have ended. One that
- * fails is tried again later: a job of fine-tuning outlives a Slurm that is out of order. */
+ * Commands run beside the loop (platform/command.h), which checks whether they have ended. One that
+ * fails is tried again later, so that jobs survive when Slurm is down. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

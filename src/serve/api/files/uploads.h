@@ -3,13 +3,13 @@
  *     DIR/uploads/part_ID     a part, until its upload has ended
  *
  * An upload announces its bytes; its parts come in any order, several at once; at the end the
- * client names them in theirs, and together they become a file of files.h.
+ * client lists them in the right order, and together they become a file of files.h.
  *
  *     PENDING ──complete──▶ COMPLETED      An upload that has ended takes no part, and its parts
  *        │ ├─────cancel───▶ CANCELLED      are gone. While it is being completed it is `busy`:
  *        │ └─its time ends▶ EXPIRED        nothing else may change it.
  *
- * What is wrong with a call that completes it leaves it PENDING, so that the client may correct it.
+ * A wrong call to complete an upload leaves it PENDING, so that the client may correct the call.
  * Uploads live in memory: the next server deletes their parts. They have an owner, as files have,
  * and other keys do not find them. All functions may be called from any thread. */
 #ifndef LT_SERVE_UPLOADS_H

@@ -1,4 +1,4 @@
-/* api/chat.c: POST /v1/chat/completions. With `store`, api/stored_chat.c finds the answer again. */
+/* chat.c: POST /v1/chat/completions. With `store`, stored/stored_chat.c finds the answer again. */
 #include <stdlib.h>
 #include <string.h>
 

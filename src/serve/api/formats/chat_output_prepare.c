@@ -1,4 +1,4 @@
-/* speech_prepare.c: which parts a reply separates, and the grammar that enforces them;
+/* chat_output_prepare.c: which parts a reply separates, and the grammar that enforces them;
  * parse_grammar.c has the language. */
 #include <stdlib.h>
 #include <string.h>

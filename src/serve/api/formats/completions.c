@@ -1,4 +1,4 @@
-/* api/completions.c: /v1/completions: continues a text or ids; with echo, logprobs in the older
+/* completions.c: /v1/completions: continues a text or ids; with echo, logprobs in the older
  * format, and best_of. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* api/messages.c: /v1/messages and /v1/messages/count_tokens: Anthropic's format for the same
+/* messages.c: /v1/messages and /v1/messages/count_tokens: Anthropic's format for the same
  * conversation as chat. max_tokens is an upper bound; the space left in the context is another. */
 #include <stdlib.h>
 #include <string.h>

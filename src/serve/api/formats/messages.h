@@ -1,4 +1,4 @@
-/* messages.h: /v1/messages in parts: the request (api/messages.c), its conversation
+/* messages.h: /v1/messages in parts: the request (messages.c), its conversation
  * (messages_read.c), the answer (messages_format.c). */
 #ifndef LT_SERVE_MESSAGES_H
 #define LT_SERVE_MESSAGES_H

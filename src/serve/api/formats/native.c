@@ -1,4 +1,4 @@
-/* api/native.c: llama-server's own endpoints: /completion, /infill, /props, /slots, so that its
+/* native.c: llama-server's own endpoints: /completion, /infill, /props, /slots, so that its
  * clients and pages work. The sampling defaults are llama-server's, not OpenAI's. */
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* api/ollama.c: Ollama's /api/chat and /api/generate: one JSON object per line, the last with done;
+/* ollama.c: Ollama's /api/chat and /api/generate: one JSON object per line, the last with done;
  * a single object with stream false.
  *
  * Options about how Ollama runs its models are accepted, because no answer depends on them; num_ctx

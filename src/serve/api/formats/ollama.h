@@ -1,5 +1,5 @@
-/* ollama.h: Ollama's /api in two files: generation (api/ollama.c); model information and embeddings
- * (api/ollama_info.c). */
+/* ollama.h: Ollama's /api in two files: generation (ollama.c); model information and embeddings
+ * (ollama_info.c). */
 #ifndef LT_SERVE_OLLAMA_H
 #define LT_SERVE_OLLAMA_H
 

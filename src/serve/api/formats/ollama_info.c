@@ -1,4 +1,4 @@
-/* api/ollama_info.c: the rest of Ollama's /api: version, tags, ps, show, embed, embeddings. The
+/* ollama_info.c: the rest of Ollama's /api: version, tags, ps, show, embed, embeddings. The
  * server has the models that it was started with, so requests to pull, push, create, copy or delete
  * one are refused by name. */
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* api/responses.c: /v1/responses: OpenAI's newer API. The request's items, after those of the
+/* responses.c: /v1/responses: OpenAI's newer API. The request's items, after those of the
  * response that it continues, become chat messages; responses_format.c formats the answer.
  *
  * Reasoning of earlier turns is passed back to the model: a reasoning item's sealed text, else its

@@ -1,6 +1,6 @@
-/* responses.h: /v1/responses in parts: the request (api/responses.c), the response object
+/* responses.h: /v1/responses in parts: the request (responses.c), the response object
  * (responses_write.c), the stream's events (responses_format.c), and stored responses
- * (api/stored.c). */
+ * (stored/stored.c). */
 #ifndef LT_SERVE_RESPONSES_H
 #define LT_SERVE_RESPONSES_H
 

@@ -1,10 +1,10 @@
-/* api/scores.c: texts are judged, not written: /score, /rerank, /classify and /pooling, in the
+/* scores.c: texts are judged, not written: /score, /rerank, /classify and /pooling, in the
  * shapes of vLLM and Jina, by the served model or by the reward model beside it.
  *
- *     model with a score head   a prompt is a text, or a query and a document behind it; its values
+ *     model with a score head   a prompt is a text, or a query followed by a document; its values
  *                               are those of the head at the last token
- *     head that judges tokens   pooling gives the values of each token; where the model's folder
- *                               says what stands behind a step, of the ends of steps
+ *     head that judges tokens   pooling gives the values of each token or, where the model's folder
+ *                               says what follows a step, of the ends of steps
  *     language model            score and rerank compare embeddings (their cosine); pooling gives
  *                               the embedding
  *

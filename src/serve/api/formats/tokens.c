@@ -1,4 +1,4 @@
-/* api/tokens.c: /tokenizer_info; /tokenize, /detokenize, /apply-template: in llama-server's shape
+/* tokens.c: /tokenizer_info; /tokenize, /detokenize, /apply-template: in llama-server's shape
  * ({content: ...}) and in vLLM's ({prompt: ...} or {messages: ...}). */
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* store.h: what clients may refer to in later requests: responses of /v1/responses, chat
+/* store.h: objects to which clients may refer in later requests: responses of /v1/responses, chat
  * completions and threads of /v1/messages. The store is in memory and bounded.
  *
- *     put(A)            put(B, behind A)          put(C, behind A)
+ *     put(A)            put(B, after A)           put(C, after A)
  *       A                 A <- B                    A <- B,  A <- C
  *
  * An entry is a JSON text with an id and an owner; a client with another API key does not find it.
@@ -9,10 +9,10 @@
  * holds the earlier entry, which remains readable through it even when it is no longer found by its
  * id.
  *
- * Bounds: entries that can be found, bytes of all that is held, and a time since the last use. The
- * longest unused entry goes first. An entry that a later turn holds counts until that turn is
- * removed, too; an entry that does not fit even alone is refused. All functions may be called from
- * any thread. */
+ * The number of entries that can be found, the bytes of all held entries, and the time since the
+ * last use are bounded. The least recently used entry is removed first. An entry that a later turn
+ * holds counts until that turn is removed, too; an entry that does not fit even alone is refused.
+ * All functions may be called from any thread. */
 #ifndef LT_SERVE_STORE_H
 #define LT_SERVE_STORE_H
 

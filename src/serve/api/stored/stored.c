@@ -1,4 +1,4 @@
-/* api/stored.c: /v1/responses/{id}: reads, lists and deletes stored responses. Those of another key
+/* stored.c: /v1/responses/{id}: reads, lists and deletes stored responses. Those of another key
  * count as not existing. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* api/stored_chat.c: GET /v1/chat/completions and /v1/chat/completions/{id}: lists, reads, labels
+/* stored_chat.c: GET /v1/chat/completions and /v1/chat/completions/{id}: lists, reads, labels
  * and deletes stored chat completions. Those of another key count as not existing.
  *
  * An entry's text is {"completion": {...}, "metadata": {...}, "messages": [...]}, as chat.c writes

@@ -1,5 +1,5 @@
 /* stored_chat.h: the store of chat completions: POST /v1/chat/completions with `store` fills it,
- * api/stored_chat.c reads it. */
+ * stored/stored_chat.c reads it. */
 #ifndef LT_SERVE_STORED_CHAT_H
 #define LT_SERVE_STORED_CHAT_H
 

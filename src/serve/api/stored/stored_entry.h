@@ -1,5 +1,5 @@
-/* stored_entry.h: the entry of the store that a path names, for api/stored.c (responses) and
- * api/stored_chat.c (chat completions). Entries of another key count as not existing. */
+/* stored_entry.h: the entry of the store that a path names, for stored/stored.c (responses) and
+ * stored/stored_chat.c (chat completions). Entries of another key count as not existing. */
 #ifndef LT_SERVE_STORED_ENTRY_H
 #define LT_SERVE_STORED_ENTRY_H
 
