@@ -160,7 +160,8 @@ done:
 }
 
 /* Position where validation begins: (1 - fraction) of the tokens, moved to the nearer end of the
- * document there unless that halves or doubles the validation part. */
+ * document there unless that leaves less than half of the validation part, or nothing before it. An
+ * earlier end is at most as far as the end of all, so the part never more than doubles. */
 static uint64_t split_position(const lt_doc_stream *s, double fraction) {
     const uint64_t end = s->first_position[s->n_shards];
     const uint64_t held = (uint64_t)((double)end * fraction + 0.5);
@@ -175,7 +176,7 @@ static uint64_t split_position(const lt_doc_stream *s, double fraction) {
     shard = last_at_or_before(s->first_document, s->n_shards, d);
     whole_document(s, shard, d - s->first_document[shard], &first, &n);
     near = cut - first <= first + n - cut ? first : first + n;
-    return near > 0 && end - near >= held / 2 && end - near <= 2 * held ? near : cut;
+    return near > 0 && end - near >= held / 2 ? near : cut;
 }
 
 lt_err lt_doc_stream_open(lt_doc_stream *s, const char *path, const lt_loader_options *o) {

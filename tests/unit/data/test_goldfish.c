@@ -71,10 +71,38 @@ static void windows_equal_the_definition(void **state) {
     free(table);
 }
 
+/* A label whose number in the table is exactly 1/k stays, as torch.rand(...) < 1/k says. With h = 1
+ * the label's id is its place in the table. */
+static void the_bound_stays(void **state) {
+    uint32_t *table = malloc(LT_GOLDFISH_TABLE * sizeof *table);
+    int n_at_bound = 0;
+    (void)state;
+    assert_non_null(table);
+    lt_goldfish_table(table);
+    for (uint32_t k = 2; k <= 1 << 14; k *= 2) {
+        lt_goldfish *g = NULL;
+        assert_int_equal(lt_goldfish_open(&g, k, 1), LT_OK);
+        for (int32_t id = 0; id < LT_GOLDFISH_TABLE; id++) {
+            const uint32_t bound = (1u << 24) / k;
+            bool dropped;
+            if (table[id] + 1 < bound || table[id] > bound) {
+                continue;
+            }
+            lt_goldfish_mark(g, &dropped, &id, 1);
+            assert_int_equal(dropped, table[id] < bound);
+            n_at_bound += table[id] == bound;
+        }
+        lt_goldfish_close(g);
+    }
+    assert_true(n_at_bound > 0);
+    free(table);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(table_is_torchs),
         cmocka_unit_test(windows_equal_the_definition),
+        cmocka_unit_test(the_bound_stays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

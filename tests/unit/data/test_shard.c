@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include <cmocka.h>
 
@@ -84,6 +86,62 @@ static void written_is_read_back(void **state) {
     assert_false(lt_file_exists(at("wide.sizes.part")));
     write_four(at("wide"), 65000); /* Over an older one. */
     check_four(at("wide"), 2);
+}
+
+/* Documents around 4,096 tokens, which are narrowed at a time, and around the buffer of 2^20
+ * bytes. */
+static void long_documents_are_whole(void **state) {
+    static const size_t lengths[] = {4095, 4096, 4097, 8193, 300000, 1};
+    enum { LONGEST = 300000 };
+    static int32_t all[LONGEST], back[LONGEST];
+    (void)state;
+    for (int32_t i = 0; i < LONGEST; i++) {
+        all[i] = (i * 31 + i / 4096) % 60000;
+    }
+    for (int64_t vocab_size = 65000; vocab_size <= 70000; vocab_size += 5000) {
+        lt_shard_writer *w = NULL;
+        lt_shard *s = NULL;
+        assert_int_equal(lt_shard_writer_open(&w, at("long"), vocab_size, NULL), LT_OK);
+        for (size_t d = 0; d < sizeof lengths / sizeof *lengths; d++) {
+            assert_int_equal(lt_shard_writer_append(w, all, lengths[d]), LT_OK);
+        }
+        assert_int_equal(lt_shard_writer_finish(w), LT_OK);
+        lt_shard_writer_close(w);
+        assert_int_equal(lt_shard_open(&s, at("long"), -1), LT_OK);
+        assert_int_equal(lt_shard_get_info(s).token_bytes, vocab_size == 65000 ? 2 : 4);
+        for (size_t d = 0; d < sizeof lengths / sizeof *lengths; d++) {
+            uint64_t first, n;
+            lt_shard_document(s, d, &first, &n);
+            assert_int_equal(n, lengths[d]);
+            assert_int_equal(lt_shard_read(s, first, n, back, 60000), LT_OK);
+            assert_memory_equal(back, all, n * sizeof *all);
+        }
+        lt_shard_close(s);
+    }
+}
+
+/* A file that cannot grow: the document that does not fit is refused, and so is the shard. */
+static void a_full_disk_is_told(void **state) {
+    static int32_t many[1 << 18];
+    struct rlimit limit, before;
+    lt_shard_writer *w = NULL;
+    lt_err err;
+    (void)state;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = before;
+    limit.rlim_cur = 1 << 20;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(lt_shard_writer_open(&w, at("full"), 70000, NULL), LT_OK);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    err = lt_shard_writer_append(w, many, 1 << 18); /* Exactly what the file takes. */
+    assert_int_equal(err, LT_OK);
+    err = lt_shard_writer_append(w, many, 1 << 18);
+    assert_int_equal(err, LT_ERR_IO);
+    assert_non_null(strstr(lt_error_message(), "full.bin.part: File too large"));
+    assert_int_equal(lt_shard_writer_finish(w), LT_ERR_IO);
+    lt_shard_writer_close(w);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    assert_false(lt_file_exists(at("full.bin")));
 }
 
 /* A file that Megatron's own preprocessing wrote: tools/golden_megatron.py. */
@@ -266,6 +324,8 @@ static void llmc_files_are_read(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_is_read_back),
+        cmocka_unit_test(long_documents_are_whole),
+        cmocka_unit_test(a_full_disk_is_told),
         cmocka_unit_test(golden_of_megatron_is_read),
         cmocka_unit_test(writer_goes_on_from_a_mark),
         cmocka_unit_test(crash_between_the_renames_is_undone),

@@ -57,8 +57,8 @@ static void poke(const char *name, int64_t at, bool keep_time) {
     close(fd);
 }
 
-static void set_time(const char *name, int64_t seconds) {
-    const struct timespec times[2] = {{.tv_sec = seconds}, {.tv_sec = seconds}};
+static void set_time(const char *name, int64_t seconds, long ns) {
+    const struct timespec times[2] = {{seconds, ns}, {seconds, ns}};
     assert_int_equal(utimensat(AT_FDCWD, place(name), times, 0), 0);
 }
 
@@ -116,8 +116,11 @@ static void small(void **state) {
     assert_int_equal(number(s, 0, "bytes"), 3024);
     assert_int_equal(number(s, 0, "sampled"), 3024);
     compare(s, "small.bin", false, NULL);
-    set_time("small.bin", 1000000000);
+    set_time("small.bin", 1000000000, 987654321);
     compare(s, "small.bin", false, NULL);
+    json_decref(s);
+    s = fingerprint("small.bin", false);
+    assert_true(number(s, 0, "mtime_ns") == 1000000000987654321);
     shard("other.bin", 1000); /* Another name and time. */
     compare(s, "other.bin", false, NULL);
     for (int64_t at = 0; at < 1000; at += 333) {

@@ -300,6 +300,49 @@ static void shapes(void **state) {
     assert_non_null(strstr(lt_error_message(), "131"));
 }
 
+/* What a recipe says of a family's blocks and of experts counts, and what it leaves open is the
+ * family's. The effective recipe has the numbers as a person would write them. */
+static void blocks_and_experts(void **state) {
+    lt_recipe r = fresh();
+    lt_model_spec s;
+    (void)state;
+    set(&r, "model.family", "llama");
+    set(&r, "model.width", "96");
+    must(lt_recipe_spec(&s, &r, 130, 1, 2, -1), "the family's");
+    assert_true(s.gated && !s.tied && !s.qk_norm && s.act == LT_ACT_SILU);
+    set(&r, "model.gated", "false");
+    set(&r, "model.tied", "true");
+    set(&r, "model.qk_norm", "true");
+    must(lt_recipe_spec(&s, &r, 130, 1, 2, -1), "the recipe's");
+    assert_true(!s.gated && s.tied && s.qk_norm);
+    assert_int_equal(s.ffn_width, 4 * 96);
+    set(&r, "model.aux_coef", "0.01");
+    assert_int_equal(lt_recipe_spec(&s, &r, 130, 1, 2, -1), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "has no experts"));
+
+    r = fresh();
+    set(&r, "model.family", "mixtral");
+    set(&r, "model.experts", "4");
+    set(&r, "model.top_k", "2");
+    set(&r, "model.capacity", "1.25");
+    set(&r, "model.aux_coef", "0.02");
+    set(&r, "model.router_z_coef", "0.003");
+    set(&r, "model.init_std", "0.05");
+    must(lt_recipe_spec(&s, &r, 130, 1, 2, -1), "experts");
+    assert_true(s.n_experts == 4 && s.top_k == 2 && s.moe_capacity == 1.25);
+    assert_true(s.moe_aux_coef == 0.02f && s.moe_z_coef == 0.003f && s.init_std == 0.05f);
+    r = fresh();
+    set(&r, "model.family", "mixtral");
+    lt_recipe_resolve(&r, &s);
+    assert_true(r.experts == 4 && r.top_k == 2 && r.capacity == 1.25);
+    assert_true(r.aux_coef == 0.02 && r.router_z_coef == 0.003 && r.init_std == 0.05);
+    assert_true(r.layers == s.n_layers && r.width == s.width && r.heads == s.n_heads &&
+                r.kv_heads == s.n_kv_heads && r.head_dim == s.head_dim && r.ffn == s.ffn_width &&
+                r.vocab == 192 && r.max_seq == s.max_seq && r.rope_theta == s.rope_theta &&
+                r.act == 1 + s.act && r.gated == LT_SWITCH_ON && r.tied == LT_SWITCH_OFF &&
+                r.qk_norm == LT_SWITCH_OFF);
+}
+
 /* lt_train, as programs that embed Lateen call it: each override counts, from the first. */
 static void overrides(void **state) {
     static const struct {
@@ -331,6 +374,7 @@ int main(void) {
         cmocka_unit_test(slow_moment),
         cmocka_unit_test(mixtures),
         cmocka_unit_test(shapes),
+        cmocka_unit_test(blocks_and_experts),
         cmocka_unit_test(overrides),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

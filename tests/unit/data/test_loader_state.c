@@ -1,0 +1,183 @@
+/* The loader's position: what it belongs to, how it is written and read, and what is refused. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/arena.h"
+#include "base/error.h"
+#include "data/batch.h"
+#include "lateen/data.h"
+
+enum { SEQ = 32, VOCAB = 60000, BOS = 50001, EOD = 50000, ROOM = 16 };
+
+#define GOLDEN "tests/golden/data/megatron_u16" /* 9,389 tokens in 40 documents. */
+
+static const lt_loader_source sources[2] = {{GOLDEN, 1}, {GOLDEN, 1}};
+static lt_arena arena;
+static lt_batch batch;
+
+static int set_up(void **state) {
+    (void)state;
+    lt_batch_carve(&batch, ROOM, SEQ, &arena);
+    assert_int_equal(lt_arena_open(&arena, "batch"), LT_OK);
+    lt_batch_carve(&batch, ROOM, SEQ, &arena);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    lt_arena_close(&arena);
+    return 0;
+}
+
+static lt_loader_options small(void) {
+    lt_loader_options o = lt_loader_defaults();
+    o.sources = sources;
+    o.n_sources = 1;
+    o.seq = SEQ;
+    o.vocab_size = VOCAB;
+    o.seed = 5;
+    o.prefetch_rows = 0;
+    return o;
+}
+
+static lt_loader *open_loader(const lt_loader_options *o) {
+    lt_loader *l = NULL;
+    if (lt_loader_open(&l, o) != LT_OK) {
+        fail_msg("%s", lt_error_message());
+    }
+    return l;
+}
+
+/* A position goes on only where it would give the same rows. All that decides which tokens are in a
+ * row is part of what is compared, and what does not is no part of it. */
+static void a_position_belongs_to_its_rows(void **state) {
+    static const lt_loader_source other_weights[2] = {{GOLDEN, 1}, {GOLDEN, 2}},
+                                  shorter[2] = {{GOLDEN, 1}, {"tests/golden/data/megatron_i32", 1}};
+    lt_loader_options o = small(), c[17];
+    lt_loader_state s;
+    enum { OTHERS = 12, SAME = 5 };
+    lt_loader *l;
+    (void)state;
+    o.n_sources = 2;
+    o.bos_id = BOS;
+    o.eod_id = EOD;
+    for (size_t i = 0; i < sizeof c / sizeof *c; i++) {
+        c[i] = o;
+    }
+    c[0].seq = SEQ - 1;
+    c[1].seed++;
+    c[2].packing = LT_PACK_BEST_FIT;
+    c[3].shuffle = LT_SHUFFLE_NONE;
+    c[4].epochs = 1;
+    c[5].add_bos = true;
+    c[6].add_eod = true;
+    c[7].n_sources = 1;
+    c[8].sources = other_weights;
+    c[9].sources = shorter;
+    c[10].shuffle_rows = 8;
+    c[11].split = LT_SPLIT_TRAIN;
+    c[11].val_fraction = 0.1;
+    c[OTHERS].rank = 1;
+    c[OTHERS].world = 2;
+    c[OTHERS + 1].prefetch_rows = 9;
+    c[OTHERS + 2].bos_id = c[OTHERS + 2].eod_id = 3; /* Neither is put in. */
+    c[OTHERS + 3].mask_documents = c[OTHERS + 3].reset_positions = false;
+    c[OTHERS + 4].goldfish_k = 4;
+    l = open_loader(&o);
+    assert_int_equal(lt_loader_next(l, 3, &batch, NULL), LT_OK);
+    lt_loader_get_state(l, &s);
+    lt_loader_close(l);
+    for (size_t i = 0; i < OTHERS + SAME; i++) {
+        l = open_loader(&c[i]);
+        const lt_err err = lt_loader_set_state(l, &s);
+        if (err != (i < OTHERS ? LT_ERR_STATE : LT_OK)) {
+            fail_msg("case %zu: %d: %s", i, (int)err, lt_error_message());
+        }
+        lt_loader_close(l);
+    }
+}
+
+/* The number by which a position is recognised is the same for all versions, or no run could go on
+ * with a newer one. They were computed by Python's integers from the formula of splitmix64. */
+static void positions_outlive_versions(void **state) {
+    lt_loader_options o = small();
+    lt_loader_state s;
+    (void)state;
+    o.epochs = 2;
+    for (int windows = 0; windows < 2; windows++) {
+        o.shuffle_rows = 7 * windows;
+        lt_loader *l = open_loader(&o);
+        lt_loader_get_state(l, &s);
+        assert_true(s.fingerprint == (windows ? 0x949FECF97384384Du : 0xFA931AD2A83DA302u));
+        lt_loader_close(l);
+    }
+    /* Of 2^32 parts a third is 1431655765; the other source has what is left. */
+    const lt_loader_source thirds[2] = {{GOLDEN, 1}, {GOLDEN, 2}};
+    o.sources = thirds;
+    o.n_sources = 2;
+    o.epochs = o.shuffle_rows = 0;
+    lt_loader *l = open_loader(&o);
+    lt_loader_get_state(l, &s);
+    assert_true(s.fingerprint == 0x7750047C936884BAu);
+    lt_loader_close(l);
+}
+
+/* A state is written whole or not at all, and nothing behind the room. */
+static void a_state_fits_its_room(void **state) {
+    static const char text[] = "{\"rows\": 7, \"fingerprint\": \"00000000000000ff\", \"sources\": "
+                               "[[1, 2, 3, 4, 5, -6], [7, 8, 9, 10, 11, 12]]}";
+    const lt_loader_state s = {
+        .rows = 7,
+        .fingerprint = 255,
+        .n_sources = 2,
+        .sources = {{.rows = 1, .epoch = 2, .document = 3, .offset = 4, .row = 5, .credit = -6},
+                    {.rows = 7, .epoch = 8, .document = 9, .offset = 10, .row = 11, .credit = 12}}};
+    lt_loader_state back;
+    (void)state;
+    for (size_t room = 1; room <= sizeof text; room++) {
+        char out[sizeof text + 200];
+        memset(out, '#', sizeof out);
+        const lt_err err = lt_loader_state_print(&s, out, room);
+        assert_int_equal(err, room < sizeof text ? LT_ERR_LIMIT : LT_OK);
+        assert_int_equal(out[room], '#');
+        if (err == LT_OK) {
+            assert_string_equal(out, text);
+            assert_int_equal(lt_loader_state_parse(&back, out, strlen(out)), LT_OK);
+            assert_memory_equal(&back.sources, &s.sources, sizeof s.sources);
+            assert_true(back.rows == 7 && back.fingerprint == 255 && back.n_sources == 2);
+        }
+    }
+}
+
+static void bad_states_are_refused(void **state) {
+    static const char *const states[] = {
+        "{\"rows\":1,\"fingerprint\":\"0123456789abcdef\",\"sources\":[[1,2,3]]}",
+        "{\"rows\":1,\"fingerprint\":\"0123456789abcdef\",\"sources\":[]}",
+        "{\"rows\":-1,\"fingerprint\":\"0123456789abcdef\",\"sources\":[[1,2,3,4,5,6]]}",
+        "{\"rows\":1,\"fingerprint\":\"0123456789abcde\",\"sources\":[[1,2,3,4,5,6]]}",
+        "{\"rows\":1,\"fingerprint\":\"0123456789abcdeg\",\"sources\":[[1,2,3,4,5,6]]}",
+        "{\"rows\":1,\"fingerprint\":\"0123456789abcdef\",\"sources\":[[1,2,3,4,-5,6]]}",
+        "{\"rows\":1,\"fingerprint\":\"0123456789abcdef\",\"sources\":[[1,2,3,4,5,6.5]]}"};
+    lt_loader_state s;
+    (void)state;
+    assert_int_equal(lt_loader_state_parse(&s, "{\"rows\": 1}", 11), LT_ERR_NOT_FOUND);
+    for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
+        assert_int_equal(lt_loader_state_parse(&s, states[i], strlen(states[i])), LT_ERR_FORMAT);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_position_belongs_to_its_rows),
+        cmocka_unit_test(positions_outlive_versions),
+        cmocka_unit_test(a_state_fits_its_room),
+        cmocka_unit_test(bad_states_are_refused),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
