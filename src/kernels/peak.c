@@ -1,8 +1,8 @@
-/* peak.c: see peak.h. A CPU: products from 2.1 GFLOP on, a few milliseconds, doubled in side until
- * one takes long enough to show the peak. A device: from 34 MFLOP to 1.1 TFLOP, all of them,
- * because a small one that waits for another process's work looks slow. It stops after a size that
- * took a tenth of a second twice, which no GPU needs: an emulated device (tests/emu, the tests'
- * device without memory) would need hours. */
+/* peak.c: see peak.h. On a CPU, products start at 2.1 GFLOP, a few milliseconds, and their side
+ * doubles until one takes long enough to show the peak. On a device, all sizes from 34 MFLOP to 1.1
+ * TFLOP run, because a small product that waits for another process's work looks slow. The series
+ * stops after a size that took a tenth of a second twice, which no GPU needs, because an emulated
+ * device (tests/emu, the tests' device without memory) would need hours. */
 #include "kernels/peak.h"
 
 #include <math.h>

@@ -9,8 +9,8 @@
  * BIAS      goes into the tile first, with beta = 1.
  * BF16      is not used here: without AMX the BF16 dot product of Intel cores runs at half the rate
  *           of F32 multiply-adds, so gemm.c widens and is faster.
- * MEASURED  docs/speed/cpu.md: cut so, no faster than gemm.c with AVX2 or AVX-512; it
- *           serves the sets gemm.c has no build for. */
+ * MEASURED  docs/speed/cpu.md: with such tiles it is no faster than gemm.c with AVX2 or AVX-512. It
+ *           serves the instruction sets for which gemm.c has no build. */
 #include <dnnl.h>
 
 #include "base/error.h"

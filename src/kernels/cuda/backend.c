@@ -1,9 +1,8 @@
-/* backend.c: the CUDA backend: memory and queues of a GPU, and its op table. A device's own part is
- * its lt_cuda: context, loaded kernels, what is known of the GPU.
+/* backend.c: the CUDA backend: memory and queues of a GPU, and its op table. Each device has a
+ * lt_cuda: context, loaded kernels, facts about the GPU.
  *
- * Each op's list is its launchers' entries (ops/). An op without a list, or arguments that all
- * refuse, is UNSUPPORTED with the reasons: nothing falls back to the host behind the caller's
- * back. */
+ * The list of an op has the entries of its launchers (ops/). An op without a list, or arguments
+ * that all entries refuse, are UNSUPPORTED with the reasons: nothing silently runs on the host. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,9 +1,9 @@
-/* check.cu — reference products in double, and how far a result is from them: the oracle of the
- * GPU's benches.
+/* check.cu — reference products in double, and the distance of a result from them: the oracle of
+ * the GPU's benches.
  *
  * gemm_ref    ref (m, n) double = alpha op(A) op(B) + beta C0, one thread an element, plain loop.
  *             DTYPE: type of A and B.
- * gemm_bound  the same with absolute values: the scale that rounding errors are measured against.
+ * gemm_bound  the same with absolute values: the scale of rounding errors.
  * diff        x (n of DTYPE) against ref: sums of squares of (x - ref) and ref, greatest |x - ref|
  *             / (bound + tiny), count of elements that are not finite where ref is. Order of the
  *             sums is not fixed: this is a measurement, not a result. */

@@ -3,8 +3,8 @@
  * SHAPES    n_vecs vectors of 16 bytes; any n_vecs.
  * MAP       grid-stride; each thread moves UNROLL vectors a turn, all loads before the first store.
  * MOVEMENT  HBM ──16 B/thread × UNROLL──▶ registers ──▶ HBM
- * BOUND     bytes = 2 · 16 · n_vecs. By definition this measures the bandwidth that the others are
- *           held against. */
+ * BOUND     bytes = 2 · 16 · n_vecs. By definition, other kernels are compared with the bandwidth
+ *           that this measures. */
 #include "common/types.cuh"
 #include "kernels/cuda/copy_args.h"
 

@@ -1,5 +1,5 @@
-/* driver_abi_check.c: where the toolkit's cuda.h is found at build time, prove that driver.h says
- * the same. No code. */
+/* driver_abi_check.c: if the toolkit's cuda.h is found at build time, static assertions prove that
+ * driver.h agrees with it. No code. */
 #ifdef LT_HAVE_CUDA
 #include <cuda.h>
 #include <assert.h>

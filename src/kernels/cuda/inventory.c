@@ -1,5 +1,5 @@
-/* inventory.c: see inventory.h. NVRTC compiles one program at a time in a process, whatever the
- * threads, so children of fork share the jobs. */
+/* inventory.c: see inventory.h. NVRTC compiles one program at a time in a process, however many
+ * threads there are, so forked children share the jobs. */
 #include "kernels/cuda/inventory.h"
 
 #include <errno.h>

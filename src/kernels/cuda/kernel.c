@@ -1,8 +1,8 @@
 /* kernel.c: find, compile, load and launch kernels. See runtime.h.
  *
  * A lookup is one hash of three strings and a probe under a lock (about 0.1 us); launchers may keep
- * the pointer, which stays valid while the device is open. Compilation happens under the lock too:
- * two threads that want the same kernel compile it once. */
+ * the pointer, which stays valid while the device is open. Compilation also happens under the lock,
+ * so two threads that need the same kernel compile it once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* source.c: see source.h. The build writes all texts one behind the other as "name\0text\0 ... \0"
+/* source.c: see source.h. The build writes all texts one after another as "name\0text\0 ... \0"
  * (rules.mk). */
 #include "kernels/cuda/source.h"
 

@@ -1,9 +1,9 @@
-/* act.c (ref): activations, plain and gated, and their backward. Formulas beside each case below;
- * gelu_tanh and silu are differentiated through t = tanh(u) and s = sigmoid(x). Gated: x = [gate |
- * up], y = f(gate) up, so
+/* act.c (ref): activations, plain and gated, and their backward. The formulas stand beside each
+ * case below; gelu_tanh and silu are differentiated through t = tanh(u) and s = sigmoid(x). Gated:
+ * x = [gate | up], y = f(gate) up, so
  *     dgate = dy up f'(gate),  dup = dy f(gate)
- * but for the clamped SwiGLU, whose factor is up + 1 within its limits.
- * xIELU's two parameters get the sums over all elements, rows rising, columns rising. */
+ * except in the clamped SwiGLU, whose factor is up + 1 within its limits.
+ * The gradients of xIELU's two parameters are sums over all elements, rows rising, then columns. */
 #include "kernels/host.h"
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"

@@ -6,8 +6,9 @@
  *     forward, beta 0    d = p log(p/q)                                u = -p
  *     reverse, beta 1    d = q log(q/p)                                u = d
  *     between, m mixed   d = beta p log(p/m) + (1 - beta) q log(q/m)   u = (1 - beta) q log(q/m)
- * Then D is the sum of d, and as q is a softmax over the classes' logits, the derivative by that of
- * class c is u - q U, where U is the sum of u. A word of the rest has its share of that. */
+ * Then D is the sum of d. Since q is a softmax over the classes' logits, the derivative by the
+ * logit of class c is u - q U, where U is the sum of u. A word of the rest has its share of
+ * that. */
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 

@@ -1,4 +1,4 @@
-/* lora.c (ref): adapters of rows that each have their own. ops.h has the formula. */
+/* lora.c (ref): adapters, where each row may have another one. ops.h has the formula. */
 #include "kernels/host.h"
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"

@@ -1,10 +1,11 @@
 /* moe_rows.c (ref): rows into expert order and back. Slot i < n = expert_start[E] holds assignment
  * slot_row[i] = r K + k:
- *     gather   y[i] = x[r]                        backward  dx[r] (+)= sum over the slots of r, i
- *                                                           rising, of dy[i]
- *     combine  y[r] = sum_k weights[r][k] x[i]    backward  dx[i] = weights[r][k] dy[r],
- *                                                           dweights[r][k] = <x[i], dy[r]>
- *     bias     y[i] += bias[e], e the expert of slot i     dbias[e] += sum over its slots of dy[i]
+ *     gather    y[i] = x[r]
+ *     backward  dx[r] (+)= sum over the slots of r, i rising, of dy[i]
+ *     combine   y[r] = sum_k weights[r][k] x[i]
+ *     backward  dx[i] = weights[r][k] dy[r],  dweights[r][k] = <x[i], dy[r]>
+ *     bias      y[i] += bias[e], e the expert of slot i
+ *     backward  dbias[e] += sum over its slots of dy[i]
  * A dropped assignment has no slot: it adds nothing, and its dweight is 0. Rows of y (gather) and
  * dx (combine) from n on are not touched. */
 #include "kernels/ref/element.h"

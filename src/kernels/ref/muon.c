@@ -2,8 +2,9 @@
  * the update, by Newton-Schulz.
  *
  *     m <- momentum m + g';  u = g' + momentum m (Nesterov) or m;  X = u / max(|u|_F, 1e-7)
- *     repeat `steps` times: A = X X^T, B = b A + c A^2, X <- a X + B X (a, b, c) = (3.4445,
- *     -4.7750, 2.0315) p <- (1 - lr decay) p - lr scale X
+ *     repeat `steps` times: A = X X^T, B = b A + c A^2, X <- a X + B X
+ *         with (a, b, c) = (3.4445, -4.7750, 2.0315)
+ *     p <- (1 - lr decay) p - lr scale X
  * X is kept with the shorter side as rows (S x L): u is transposed when N > M. Scratch: X and its
  * successor (S L each), A and B (S S each). Source: Keller Jordan, "Muon: An optimizer for hidden
  * layers in neural networks", 2024. */

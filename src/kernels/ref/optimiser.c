@@ -1,7 +1,7 @@
 /* optimiser.c (ref): AdamW, AdEMAMix and Lion, one element at a time. g' = grad_scale g; formulas
  * in ops.h, with
- *     m <- beta1 m + (1 - beta1) g',  v <- beta2 v + (1 - beta2) g'^2,  m^ = m / (1 - beta1^step),
- *     v^ = v / (1 - beta2^step)
+ *     m <- beta1 m + (1 - beta1) g',  m^ = m / (1 - beta1^step)
+ *     v <- beta2 v + (1 - beta2) g'^2,  v^ = v / (1 - beta2^step)
  * Sources: torch.optim.AdamW; AdEMAMix of swiss-ai's Megatron-LM (m1 bias-corrected, m2 not); Lion,
  * algorithm 2 of its paper. */
 #include <string.h>

@@ -3,8 +3,8 @@
  * kv_write: k_pages[slot / P][slot % P] = k[r], likewise v. Pages of Q8_0 or Q4_0 hold the
  * row of each head as blocks (tensor/cached.h).
  * attention_paged: for row r of sequence n at position p = kv_len[n] - (q_start[n + 1] - r), over
- * keys s in (p - window, p], with k_s at page table[n][s / P], row s % P: x_s = softcap'(scale
- * <q_r, k_s>) + alibi (s - p); out_r = sum_s softmax(x, sink)_s v_s. */
+ * keys s in (p - window, p], with k_s at page table[n][s / P], row s % P:
+ *     x_s = softcap'(scale <q_r, k_s>) + alibi (s - p);  out_r = sum_s softmax(x, sink)_s v_s */
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 #include "tensor/cached.h"

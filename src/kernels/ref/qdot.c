@@ -1,16 +1,16 @@
-/* qdot.c (ref): products with quantised matrices: activations rounded to 8 bits a block, sums of
- * whole numbers within a block exact, and F32 between blocks in this order (x a block of the row, y
- * of the activations; every operation rounds once, none is fused):
+/* qdot.c (ref): products with quantised matrices: activations are rounded to 8 bits a block, sums
+ * of integers within a block are exact, and F32 sums between blocks have this order (x is a block
+ * of the row, y one of the activations; every operation rounds once, none is fused):
  *
  *   Q4_0          sum += (isum * x.d) * y.d
  *   Q5_0, Q8_0    sum += isum * (x.d * y.d)
  *   Q4_1, Q5_1    sum += (x.d * y.d) * isum + x.m * y.s
- *   Q4_K .. Q6_K  eight sums, one for each index modulo 8:  part[l] += (x.d * y.d) * isum[l],
- *   isum[l] = sum of scale * q * a over i = l mod 8;
- *                 sum -= (x.m * y.d) * msum,  msum = sum of min * a;  at the end sum += part[0],
- *                 ..., part[7] in turn
- * blocks in order. It is the order of ggml's generic C, so that any format's product can be
- * compared with ggml's to the last bit. */
+ *   Q4_K .. Q6_K  eight sums, one for each index modulo 8:
+ *                     part[l] += (x.d * y.d) * isum[l],  isum[l] = sum of scale * q * a over i of l
+ *                     sum -= (x.m * y.d) * msum,         msum = sum of min * a
+ *                 at the end sum += part[0], ..., part[7] in turn
+ * Blocks are added in order. This is the order of ggml's generic C, so that any format's product
+ * can be compared with ggml's to the last bit. */
 #include "kernels/ref/qdot.h"
 
 #include <stdlib.h>

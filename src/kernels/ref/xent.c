@@ -2,13 +2,14 @@
  *
  * Per row, l_v = softcap tanh(logit_v / softcap) (or the logit itself), lse = log sum_v exp(l_v):
  *     loss = lse - l[label];  gradient of loss + z_coef lse^2:
- *     dlogit_v = grad_scale ((1 + 2 z_coef lse) exp(l_v - lse) - [v = label]) (1 - (l_v /
- *     softcap)^2)
+ *     dlogit_v = grad_scale ((1 + 2 z_coef lse) exp(l_v - lse) - [v = label])
+ *                (1 - (l_v / softcap)^2)
  * times the row's weight, where there are weights. A row with label -1 has loss 0 and gradient 0;
  * its lse and argmax are still written.
  *
- * Of a part of the vocabulary: max, sum of exp(l - max), own label's l and argmax a row; and from
- * those of all n parts, with M the largest max:  lse = M + log sum_i sum_i exp(max_i - M). */
+ * For part i of the vocabulary, a row has max_i, s_i = sum of exp(l - max_i), the label's l if it
+ * is in the part, and argmax. From all n parts, with M the largest max_i:
+ *     lse = M + log(sum over i of s_i exp(max_i - M)) */
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 

@@ -6,13 +6,13 @@
  *           its group and panel of queries, with P^T, dS^T (key, query):
  *           1. delta = <dO, O>; Q^T, dO^T (columns) and scale Q, dO (rows) packed
  *           for each visible block of keys:
- *           2. S^T = K (scale Q)^T, masked; P^T = exp(S^T - lse)         3. dP^T = V dO^T, dS^T =
- *                                                                        P^T (dP^T - delta) cap'
- *           4. dV += P^T dO       5. dK += dS^T (scale Q)       6. dQ += dS K, scaled when the
- *                                                               panel is written
+ *           2. S^T = K (scale Q)^T, masked; P^T = exp(S^T - lse)
+ *           3. dP^T = V dO^T, dS^T = P^T (dP^T - delta) cap'
+ *           4. dV += P^T dO
+ *           5. dK += dS^T (scale Q)
+ *           6. dQ += dS K, scaled when the panel is written
  * BOUND     10 D flops a visible pair: five products where forward has two.
- * THREADS   B * G tasks: few for a single long sequence with few key heads on a machine of many
- *           cores.
+ * THREADS   B * G tasks, which are few for a single long sequence with few key heads.
  * ORDER     Fixed: heads, then panels, then keys rise. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"

@@ -2,13 +2,14 @@
  * queries by KEYS keys; layout: attention.h.
  *
  * STAGES    0. All threads pack K (panels, transposed) and V (rows), widened to F32, once a call.
- *           For each (sequence, head, panel of queries), over the blocks of keys its mask leaves:
- *           1. S^T = K (scale Q)^T       2. cap, alibi, mask       3. running maximum m, P^T =
- *                                                                  exp(S^T - m), sum l
- *           4. O^T = O^T exp(m_old - m) + V^T P^T      last: O = O^T / l, transposed on the way
- *                                                      out; lse = m + log l.
- * SKIPPED   Blocks of keys no query of the panel sees (causal, window, documents, kv_len) are not
- *           computed.
+ *           For each (sequence, head, panel of queries), over the blocks of keys that it sees:
+ *           1. S^T = K (scale Q)^T
+ *           2. cap, alibi, mask
+ *           3. running maximum m, P^T = exp(S^T - m), sum l
+ *           4. O^T = O^T exp(m_old - m) + V^T P^T
+ *           Last: O = O^T / l, transposed when it is stored; lse = m + log l.
+ * SKIPPED   Blocks of keys that no query of the panel sees (causal, window, documents, kv_len) are
+ *           not computed.
  * BOUND     4 D flops and one exponential a visible (query, key) pair.
  * ORDER     A panel is computed by one thread from the first to the last key, so the bits are the
  *           same for any number of threads. */

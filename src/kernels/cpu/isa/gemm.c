@@ -11,8 +11,8 @@
  *          meanwhile. BF16 and F16 rows are widened first. Where rows run across k (weight
  *          gradients), a is packed as panels of LT_TILE_ROWS rows [k][row], several panels at a
  *          time, because they lie side by side: by all threads before the step or, where one block
- *          takes in all columns, by each thread just before it uses them (own_a). M is dealt evenly
- *          over panels (1024 rows: 62 panels of 14 and 12 of 13), so no panel is nearly empty.
+ *          has all columns, by each thread just before it uses them (own_a). M is divided evenly
+ *          among panels (1024 rows: 62 panels of 14 and 12 of 13), so no panel is nearly empty.
  * LAYOUT   Transpositions of b are undone while packing, by VEC x VEC transposes in registers, so
  *          NN, NT, TN and TT run alike.
  * BF16     On CPUs where a BF16 dot product is no faster than F32 multiply-adds (Intel without AMX:
@@ -22,8 +22,8 @@
  *          in k, and every k here counts pairs.
  * ORDER    Every element of y is one chain of multiply-adds over k within a step, and steps add in
  *          order: no dependence on threads or on M, N.
- * DROPPED  both operands packed by all threads before each step: each had to be written to the
- *          last-level cache and read back (docs/speed/cpu.md). */
+ * REJECTED Packing of both operands by all threads before each step: both went to the last-level
+ *          cache and back (docs/speed/cpu.md). */
 #include <omp.h>
 #include <stdatomic.h>
 

@@ -8,9 +8,9 @@
  * ORDER    each element of y is one chain of dot products over k within a step, as in gemm.c.
  * NUMERICS products are exact in F32; a pair's two products are added to the sum one after the
  * other, each rounded; subnormals count as zero (Intel SDM, VDPBF16PS).
- * CHOICE   lists.c: AMD, where it runs at twice the rate of F32 multiply-adds. LATEEN_BF16_DOT=1
- *          asks for it elsewhere, 0 forbids it. k must be even, and so must the rows of an operand
- *          that run along it; others go to gemm.c. */
+ * CHOICE   lists.c chooses it on AMD, where it runs at twice the rate of F32 multiply-adds.
+ *          LATEEN_BF16_DOT=1 enables it elsewhere, 0 disables it. k must be even, and so must the
+ *          row stride of an operand whose rows run along k; other products go to gemm.c. */
 #include "kernels/cpu/isa/vec.h"
 
 #if defined(LT_ISA_avx512)

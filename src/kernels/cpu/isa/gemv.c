@@ -7,8 +7,8 @@
  *           and contiguous, pass. Sums are vectors along K, BLOCK_N x up to BLOCK_M of them in
  *           registers.
  * ORDER     Each element's sum has the same order for any M, N and number of threads, so a sequence
- *           decodes the same alone and in a batch. v_fma is named, for where the compiler chooses
- *           between it and two roundings it may choose differently for each M. */
+ *           decodes the same alone and in a batch. The code calls v_fma explicitly, because the
+ *           compiler might otherwise choose between it and two roundings differently for each M. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/scratch.h"

@@ -1,12 +1,12 @@
-/* lora.c: adapters of rows that each have their own (lora_add and lora_scale in tensor/ops.h).
+/* lora.c: adapters, where each row may have another one (lora_add, lora_scale in tensor/ops.h).
  *
  * BOUND     Memory: with as many adapters as rows, a number of A or B is read once, for 2 flops.
- * MAP       One parallel region for both products of all parts, where products of experts are two
- *           regions a part. First a thread takes BLOCK_U numbers of u of a row, that is, as many
- *           rows of A; then, behind a barrier, BLOCK_N vectors of columns of a row of y. Rows with
- *           the same adapter follow each other, so what they share is still in a cache.
- * ORDER     A number of u is a sum of vectors along K, one of y a sum over the rank, rising, each
- *           for itself: the bits of a row depend neither on other rows nor on the threads. */
+ * MAP       One parallel region has both products of all parts; products of experts would need two
+ *           regions a part. First a thread computes BLOCK_U numbers of u of a row, which read as
+ *           many rows of A; then, after a barrier, BLOCK_N vectors of columns of a row of y. Rows
+ *           with the same adapter follow each other, so the adapter is still in a cache.
+ * ORDER     A number of u is a sum of vectors along K, and one of y a sum over rising rank. So the
+ *           bits of a row depend neither on other rows nor on the threads. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/rows.h"
 

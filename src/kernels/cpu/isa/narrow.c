@@ -4,8 +4,8 @@
  * BOUND     Memory: b is read once for 2 M flops a number, and y once.
  * MAP       A thread takes blocks of BLOCK_N vectors of columns; the rows of b that a block needs
  *           stay in L1 while all rows of a pass. Nothing is packed, and no sum crosses lanes.
- * ORDER     Each element's sum is over k, rising, for any M, N and number of threads, then bias,
- *           then y. Terms that are zero at the end change nothing. */
+ * ORDER     Each element's sum is over rising k, for any M, N and number of threads, then bias,
+ *           then y. Zero terms at the end of k do not change a result. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/rows.h"
 

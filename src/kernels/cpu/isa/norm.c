@@ -9,7 +9,7 @@
  *           threads.
  * NUMERICS  LayerNorm's variance is two-pass (mean first). With sum, the row is normalised as it
  *           was stored there.
- * IN PLACE  dx may be dy: a row's dy is read wholly before its dx is written. */
+ * IN PLACE  dx may be dy: all of a row's dy is read before its dx is written. */
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/scratch.h"

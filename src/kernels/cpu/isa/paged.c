@@ -9,7 +9,7 @@
  *     ─transpose─▶ logits x (BLOCK, SPLIT) in L1 ─softmax─▶
  *           weights ──▶ V rows of the chunk, 4 queries x 4 vectors of sums
  *               ──▶ (max, sum, out) of the chunk ─join─▶ of all chunks so far.
- *           A group of VEC keys lies in one page: one look at the table each.
+ *           A group of VEC keys lies in one page, so the table is read once a group.
  * DECODED   Pages of 8 or 4 bits, or of two types, are decoded to F32 a chunk of K and then of V at
  *           a time, in L1 or L2, once for all queries of a task. So attention has the bits that it
  *           has over F32 pages with the decoded values.
@@ -18,8 +18,7 @@
  *           chunk's keys; chunks join in order, by the same function whether one thread ran them
  *           all or not. Masked keys weigh exactly 0. So a row has the same bits alone, in a batch,
  *           or as part of a prompt.
- * REFS      PagedAttention, Kwon et al. 2023 (arXiv:2309.06180); Flash-Decoding, Dao et al.
- * 2023. */
+ * REFS      PagedAttention, Kwon et al. 2023 (arXiv:2309.06180); Flash-Decoding, Dao et al. 2023 */
 #include <math.h>
 #include <omp.h>
 

@@ -2,12 +2,11 @@
  * H, D) rows.
  *
  * MOVEMENT  A head is read from memory once and stays in L1 for the second pass. Backward keeps the
- *           head's gradient behind the rotation in a row of its own on the stack, so that dx may be
- *           dy.
+ *           gradient of the head before its rotation in a row on the stack, so that dx may be dy.
  * THREADS   Forward, rows are independent. The gains' gradients: fixed chunks of rows into partial
  *           rows, added in order (rows.h).
- * NUMERICS  As norm.c and rope: the same bits as those two ops one after the other on F32 tensors,
- *           but for what the compiler contracts; in BF16 nothing is rounded between them. */
+ * NUMERICS  On F32 tensors, the bits are those of norm.c and rope one after the other, except where
+ *           the compiler contracts operations; in BF16 nothing is rounded between them. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/scratch.h"

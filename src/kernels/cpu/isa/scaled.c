@@ -1,11 +1,11 @@
 /* scaled.c: rounding matrices to 8-bit floats with scales, and widening them again (formulas:
  * tensor/ops.h).
  *
- * BOUND     Memory in the end: 2 or 4 bytes in, 1 out; some 15 integer and float operations an
- *           element on the way, all in vectors.
- * TRANSPOSE a tile of 128 x 128 transposed in the L1, then rounded as rows.
- * TENSOR    the largest magnitude first: of pieces by all threads, then of those; a maximum is the
- *           same in any order. */
+ * BOUND     Memory: 2 or 4 bytes in, 1 out, for some 15 integer and float operations an element,
+ *           all in vectors.
+ * TRANSPOSE A tile of 128 x 128 is transposed in the L1, then rounded as rows.
+ * TENSOR    The largest magnitude is found first: of pieces by all threads, then of the pieces; a
+ *           maximum is the same in any order. */
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/scratch.h"

@@ -7,10 +7,10 @@
  * BOUND     8 bytes a logit in F32, 4 in BF16; two exponentials a logit.
  * NUMERICS  Sums of softmax.h, in a fixed order, whatever the number of threads. A NaN logit makes
  *           loss and gradient of its row NaN.
- * PARTS     Of a part of the vocabulary the first call makes pass 1, the second pass 2, with the
- *           maximum and the sum of all parts, added up in F64 in their order.
- * CHOICE    Pass 2 takes the exponentials anew: kept in the row they would cost a write more, and
- *           round twice in BF16. */
+ * PARTS     For a part of the vocabulary, the first call makes pass 1, and the second pass 2 with
+ *           the maximum and the sum of all parts, which are added in F64 in their order.
+ * CHOICE    Pass 2 computes the exponentials again: keeping them in the row would cost another
+ *           write, and round twice in BF16. */
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"

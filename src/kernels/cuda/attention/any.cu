@@ -7,8 +7,8 @@
  *           at a time: lane j computes the whole dot product with partner j (the row itself is in
  *           shared memory), then all lanes add partner after partner, COLS columns each.
  * MASKS     plain.cuh.
- * BOUND     fp32 FMA from L1: a few TFLOP/s. Correct first; training runs on the kernels of sm_90
- *           and sm_80, in fp32 on tiled.cu.
+ * BOUND     fp32 FMA from L1: a few TFLOP/s. This kernel is for correctness; training runs on the
+ *           kernels of sm_90 and sm_80, and in fp32 on tiled.cu.
  * NUMERICS  f32, exp and tanh of CUDA's library; sums in order of keys (dQ), of heads and queries
  *           (dK, dV): bit-identical run to run. One rounding. */
 #include "attention/plain.cuh"

@@ -6,7 +6,7 @@
  *           D <= 32 * COLS.
  * MAP       paged_any: a warp a (row, head), keys 32 at a time as any.cu; the row's sequence is
  *           found in q_start by bisection. kv_write_any: a thread an element, or a block, of K, V.
- * NUMERICS  f32; keys in order, whatever else is in the batch: a row's bits are its own. */
+ * NUMERICS  f32; keys in order: a row's bits do not depend on the rest of the batch. */
 #ifndef CODES
 #define CODES 0
 #endif

@@ -2,12 +2,12 @@
  * bwd_wide_sm90.cu.
  *
  * The edges (deltas, bounds and scales before the products) read 270 MB for 16k tokens of 2048
- * columns, about 0.1 ms, whatever the length; the products leave the memory idle, and make dQ from
- * its sums beside (bwd_finish.cuh). Two ways to cut a call:
+ * columns, about 0.1 ms, whatever the length. The products leave the memory idle, so they convert
+ * the sums to dQ meanwhile (bwd_finish.cuh). Two ways to divide a call:
  *     one pass      edges, products.
  *     apart         dQ and deltas by one kernel, dK and dV by another: no edges at all, but 7
  *                   products instead of 5. For short sequences.
- * Heads wider than 128 columns: deltas, dQ, and dK with dV, by a kernel each, 7 products
+ * For heads wider than 128 columns, deltas, dQ, and dK with dV have a kernel each, with 7 products
  * (bwd_wide_sm90.cu). */
 #include <stdio.h>
 

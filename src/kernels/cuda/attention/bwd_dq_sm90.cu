@@ -1,5 +1,5 @@
-/* bwd_dq_sm90.cu: dQ of attention by itself, and on the way delta = sum over D of dO O, on Hopper;
- * bwd_sm90.cu with DQ=0 makes dK and dV behind it. Bit-identical run to run.
+/* bwd_dq_sm90.cu: dQ of attention alone, together with delta = sum over D of dO O, on Hopper;
+ * afterwards bwd_sm90.cu with DQ=0 makes dK and dV. Bit-identical run to run.
  *
  * SHAPES    as bwd_sm90.cu. A tile is 128 queries of one query head, of which two consumers own 64
  *           each.
@@ -11,12 +11,12 @@
  *     dP = dO V^T (smem, smem) ──────────── P (dP - delta) ─▶ dS 16-bit registers
  *     dQ += dS K (registers, smem)
  *     dQ leaves from registers. exp2 runs under dP, everything under the other consumer's products.
- * WHY       S and dP are made twice, here and for dK and dV: 7 products instead of 5. For it dQ
- *           never leaves the registers: no sums in memory that are cleared, added to and converted
- *           (12 D bytes a row), no bounds of K and V (4 D bytes a key), no kernel before or behind.
- *           That pays where there are few keys to a query (backward.c).
+ * WHY       S and dP are computed twice, here and for dK and dV: 7 products instead of 5. In return
+ *           dQ never leaves the registers: there are no sums in memory to clear, add to and convert
+ *           (12 D bytes a row), no bounds of K and V (4 D bytes a key), and no kernel before or
+ *           after. That pays where a query sees few keys (backward.c).
  * BOUND     6 T S D H flop (half if causal) at 4096 a clock an SM. Shared memory gives 16 KB in 192
- *           clocks, of 24 KB it could.
+ *           clocks, and could give 24 KB.
  * MEASURED  docs/speed/attention.md.
  * NUMERICS  S, dP, P, delta in f32; dS rounded to 16 bits; dQ summed in f32, rounded once, at the
  *           store. Fixed order. */

@@ -1,5 +1,5 @@
-/* bwd_edges.cu: what stands before and after attention's backward kernel: delta and scales of the
- * fixed-point dQ; the sinks' gradient.
+/* bwd_edges.cu: the work before and after attention's backward kernel: delta and the scales of the
+ * fixed-point dQ; the gradient of the sinks.
  *
  * SHAPES    q, k, v, o, dO as in bwd_sm90.cu; D a multiple of 8 up to HEAD_DIM.
  * MAP       HEAD_DIM / 8 lanes a row, 16 bytes each.

@@ -15,7 +15,7 @@
  *           two places each, the next step's on their way by cp.async.
  *     S = a x^T ─ mask, exp2(S - lse) ─▶ P in registers ──▶ dV += P y
  *     dP = b y^T ─ P (dP - delta) ─▶ dS in registers ──▶ dQ or dK += dS x
- *     What one product gives is the next one's left operand where it stands; with keys as rows S
+ *     The sums of one product are the next one's left operand without moving; with keys as rows, S
  *     and P are transposed, which needs no instruction.
  * BOUND     14 T S D H flop (half if causal; 16 with a pass for dK) at 2048 flop a clock an SM
  *           (A100).

@@ -1,15 +1,16 @@
 /* bwd_sm90.cu: dQ, dK, dV of attention from Q, K, V, dO and the forward's log-sum-exp, on Hopper;
- * bit-identical run to run. DQ=0: dK and dV only, behind bwd_dq_sm90.cu.
+ * bit-identical run to run. DQ=0: dK and dV only, after bwd_dq_sm90.cu.
  *
  * SHAPES    as fwd_sm90.cu, D <= HEAD_DIM = 64 or 128.
- * MAP       a block makes tiles of BN keys of one key head, one after the other (see
+ * MAP       a block makes tiles of BN keys of one key head, one after another (see
  *           bwd_tiles.cuh), and walks over the queries that see them, BM a step, of every query
- *           head of the group; two consumer warpgroups own half of the keys each, whose dK and dV
- *           take 128 registers a thread: at 64 columns twice 64 keys, at 128 once, but blocks stand
- *           in pairs: a tile of 256 keys halves the number of partial sums of dQ. Of warpgroup 0
- *           one warp copies: K, V and the first queries of the next tile come while dK and dV of
- *           this one are stored; another adds to dQ; two, and in the end the consumers' warps, make
- *           dQ of whole sums (bwd_finish.cuh). dK and dV stay in registers; memory sums dQ.
+ *           head of the group. Two consumer warpgroups own half of the keys each, whose dK and dV
+ *           take 128 registers a thread: twice 64 keys at 64 columns; once 64 keys at 128 columns,
+ *           where two blocks form a pair. A tile of 256 keys halves the number of partial sums of
+ *           dQ. In warpgroup 0 one warp copies: K, V and the first queries of the next tile come
+ *           while dK and dV of this one are stored. Another warp adds to dQ. The other two, and at
+ *           the end the consumers' warps, convert complete sums to dQ (bwd_finish.cuh). dK and dV
+ *           stay in registers; memory sums dQ.
  * MOVEMENT  per step, for each 64 keys of a consumer and BM queries (all five products on wgmma):
  *     S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P^T registers ──▶ dV += P^T dO (registers, smem)
  *     dP^T = V dO^T (smem, smem) ─ P (dP - delta) ─▶ dS^T registers ──▶ dK += dS^T Q (regs, smem)
@@ -17,31 +18,33 @@
  *                                 64 x 64 pieces, one a step a block (WINDOW, DOC: two), in turn
  *     dQ ─ fixed point ─▶ smem ─ bulk add ─▶ HBM (L2), int32
  *     Each piece of other work runs under a product already queued: exp2 under dP, the barrier of
- *     both consumers' dS under dV, dQ goes out under dK. Of several blocks of 64 keys, sums of one
- *     run under the scores of the next; at a mask's edge, in code of its own, blocks that nobody
- *     sees are left out.
+ *     both consumers' dS under dV, and the store of dQ under dK. With several blocks of 64 keys,
+ *     the sums of one run under the scores of the next. Separate code at a mask's edge leaves out
+ *     blocks that no query sees.
  * CLUSTER   two blocks own 256 keys of 128 columns and walk over the same queries. Each copies a
  *           column of Q and dO to both, makes S, dP, dK, dV of its 128 keys, and 64 columns of dQ
- *           over all 256, for which it holds so much of the other's K besides. dS goes to the other
- *           block by a copy into its shared memory, so dQ is made a step behind:
+ *           over all 256, for which it also holds these columns of the other's K. dS goes to the
+ *           other block by a copy into its shared memory, so dQ is made one step later:
  *               consumer   dS n ─▶ own place n % 2 ─ bulk copy ─▶ the other block's
  *                          ds_full[n % 2]: two consumers here, two copies from there
  *               consumer n % 2, in step n + 1: dQ n ─▶ the one place for dQ
  *                          ds_empty[n % 2]: dQ n is made, here and there
- *           K of the columns that dQ is not made of, V and the first queries of the next tile come
- *           when the last step's dV is made, the rest of K when its dQ is. A block has every other
- *           64 of the 256 keys, and a consumer whose keys no query of a step sees goes past it:
- *           along the diagonal both blocks have as much to do. One block for WINDOW and DOC, whose
- *           queries see few keys.
- * DETERMINISM   many blocks add to one dQ, in any order. Integer sums do not depend on it. So each
- *           row of dQ is summed in units of bound / (1.5 2^30), where no partial sum can exceed
- *           bound = 2 |dO row| max|V row| max|K| (|dS| <= P 2 |dO||V|, P sums to 1). For random
- *           data a unit is 1e-5 of a bf16 rounding; one number of four is kept in eight units and
- *           has the count of adds in the place that leaves (bwd_finish.cuh). No ordering, and no
- *           semaphores; blocks may begin anywhere, so as not to add to the same rows at once.
- * DQ=0      without dS and dQ in shared memory consumers have nothing to wait for each other for, K
- *           and V of the next tile come under this one, dV goes out before dP is waited for, and dK
- *           and dV leave from registers.
+ *           The columns of K that dQ does not need, V and the first queries of the next tile come
+ *           when the last step's dV is made, and the rest of K when its dQ is made. A block has
+ *           every other 64 of the 256 keys, and a consumer skips a step of which no query sees its
+ *           keys, so both blocks have as much work along the diagonal. WINDOW and DOC, whose
+ *           queries see few keys, use one block.
+ * DETERMINISM   many blocks add to one dQ, in any order. Integer sums do not depend on the order.
+ *               So
+ *           each row of dQ is summed in units of bound / (1.5 2^30), where no partial sum can
+ *           exceed bound = 2 |dO row| max|V row| max|K| (|dS| <= P 2 |dO||V|, P sums to 1). For
+ *           random data a unit is 1e-5 of a bf16 rounding. One number in four is kept in eight
+ *           units; its lowest bits count the additions (bwd_finish.cuh). No order and no semaphores
+ *           are needed; blocks may begin anywhere, so as not to add to the same rows at once.
+ * DQ=0      without dS and dQ in shared memory, consumers do not wait for each other, K and V of
+ * the
+ *           next tile come under this one, dV is issued before the wait for dP, and dK and dV leave
+ *           from registers.
  * BOUND     10 T S D H flop (half if causal). Shared memory is as busy as the tensor cores (D =
  *           128: about 370 KB a step of 2560 clocks at 128 bytes each; D = 64: 340 KB).
  * MEASURED  docs/speed/attention.md.

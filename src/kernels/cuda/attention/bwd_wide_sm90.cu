@@ -18,12 +18,13 @@
  *         Left operands of dV and dK are registers, right ones smem. P goes through one of two
  *         places in smem, thread by thread; with SOFTCAP it is P times the cap's slope.
  *         Consumer 0 issues S of the next step before dV of this one: exponentials run under dV.
- *         Consumer 1 issues dK before dP of the next step: Q's place, for which the next step but
- *         one waits, is free the sooner.
+ *         Consumer 1 issues dK before dP of the next step, so that Q's place, for which the step
+ *         after the next waits, is free sooner.
  * WHY       dK and dV of 64 keys are 256 registers a thread at 256 columns: two consumers hold one
- *           each. So seven products are made for five; nothing is added to memory.
- * BOUND     14 T S D H flop (half if causal) at 4096 a clock an SM. A step's shared memory is 384
- *           KB for dQ's 3072 clocks, and for the 2048 of dK and dV 288 KB: there it decides.
+ *           each. So there are seven products instead of five, but nothing is added to memory.
+ * BOUND     14 T S D H flop (half if causal) at 4096 a clock an SM. A step reads 384 KB of shared
+ *           memory in dQ's 3072 clocks, and 288 KB in the 2048 of dK and dV, where this is the
+ *           limit.
  * NUMERICS  S, dP, P in f32; P or dS rounded to 16 bits as operand; sums in f32, rounded once, at
  *           the store. Fixed order. */
 #include "attention/bwd.cuh"

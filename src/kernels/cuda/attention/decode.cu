@@ -9,10 +9,10 @@
  * MAP       keys are cut in splits (of `share` tiles of 16, or in `splits` parts). decode_split: a
  *           block of WARPS warps for (`turns` splits, key head and row tile, sequence); warp w
  *           takes tiles w, w + WARPS, .. of a split. decode_combine: a warp a row, joins the splits
- *           in order. decode_walk: a block walks all splits of its row tile and joins them as it
- *           goes: the same sums in the same order, for when row tiles alone fill the GPU. A row's
- *           bits do not depend on which of the two ran, nor on any other row: tiles it does not see
- *           change nothing.
+ *           in order. decode_walk, for launches whose row tiles alone fill the GPU: a block walks
+ *           over all splits of its row tile and joins them, with the same sums in the same order. A
+ *           row's bits do not depend on which of the two ran, nor on any other row: tiles that it
+ *           does not see change nothing.
  * MOVEMENT
  *     Q 16 rows ──▶ fragments in registers, once
  *     K, V 16 keys ──cp.async, 16 bytes a lane──▶ ring of STAGES x (K, V) of this warp in smem,
@@ -22,15 +22,15 @@
  *     A warp waits only for its own copies: no block barrier in the loop.
  * CODES     codes lie in smem as they are in the pages and become halves in registers, whatever
  *           DTYPE is: Q's rows are scaled by a power of two to fit (GAIN), P is rounded to halves.
- *           The product does not care in which order it takes columns of K and Q, nor in which
- *           order columns of O come, so a lane takes codes that lie side by side: of e4m3 by
- *           ldmatrix, four of a key (K) or two columns of two keys (V); of blocks by plain loads,
- *           as these begin on 2 bytes. load_rows and column_of know the orders. Scales of blocks
- *           multiply the sums of 32 columns of K, and V's halves.
+ *           A product may take the columns of K and Q in any order, and give the columns of O in
+ *           any order, so a lane takes adjacent codes: of e4m3 by ldmatrix, four of a key (K) or
+ *           two columns of two keys (V); of blocks by plain loads, as blocks are aligned to 2
+ *           bytes. load_rows and column_of know the orders. Scales of blocks multiply the sums of
+ *           32 columns of K, and V's halves.
  * BOUND     memory: 4 D bytes a key and key head. STAGES - 1 tiles of 64 D bytes in flight a warp:
- *           with 8 warps an SM and D = 128, 128 KB, five times what 3 TB/s x 1 us asks of an SM.
- *           CODES: half of that or less, and what limits is how many instructions turn codes into
- *           halves, so they are few, and more blocks stand on an SM to hide their latency.
+ *           with 8 warps an SM and D = 128, 128 KB, five times what an SM needs at 3 TB/s and 1 us.
+ *           CODES: half of that or less. The limit is the number of instructions that turn codes
+ *           into halves, so they are few, and more blocks run on an SM to hide their latency.
  * MEASURED  docs/speed/attention.md.
  * NUMERICS  f32 sums; fixed order (keys of a warp, warps, splits): bit-identical run to run for the
  *           same number of splits.

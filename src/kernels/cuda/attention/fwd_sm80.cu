@@ -10,9 +10,10 @@
  *     K block (STEP, D) ──cp.async──▶ smem ──ldmatrix──▶ S = Q K^T f32 registers
  *         ─ mask, exp2, row sums ─▶ P 16-bit registers ─────────────────┐
  *     V block (STEP, D) ──cp.async──▶ smem ──ldmatrix.trans────mma.sync─┴─▶ O f32 registers
- *     V comes under Q K^T, the next K under the softmax and P V: one place each, so that two blocks
- *     fit an SM and one's exponentials run under the other's products. With TILES = 2 a fragment of
- *     K or V serves 32 queries: at 16 an SM's shared memory would be as busy as its tensor cores.
+ *     V comes under Q K^T, the next K under the softmax and P V. Each has one place, so that two
+ *     blocks fit an SM and one's exponentials run under the other's products. With TILES = 2 a
+ *     fragment of K or V serves 32 queries: with 16, an SM's shared memory would be as busy as its
+ *     tensor cores.
  * BOUND     4 T S D H flop (half if causal) at 2048 flop a clock an SM (A100); T S H exponentials
  *           at 16 a clock an SM.
  * MEASURED  docs/speed/attention.md.

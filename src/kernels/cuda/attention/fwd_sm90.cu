@@ -2,15 +2,15 @@
  *
  * SHAPES    q, o (B, T, H, D), k, v (B, S, G, D), any strides of 16 bytes; D <= HEAD_DIM (64, 128,
  *           192, 256), the rest read as zero; any T, S. PAGED: q, o (rows, H, D), sequences of
- *           different length one behind the other; k, v pages (n, PAGED, G, D). PAGED divides BN,
- *           or BN it.
+ *           different lengths one after another; k, v pages (n, PAGED, G, D). PAGED divides BN, or
+ *           BN divides PAGED.
  * MAP       persistent blocks that draw tiles from a counter; warpgroup 0 copies, CONSUMERS more
  *           compute, each 64 rows of the block's BM. A row is (token, head of its group): HEADS
  *           query heads that read the same key head share one tile, so that short queries still
  *           fill it.
  *           CLUSTER=2: blocks in pairs make tiles one below the other; each copies half of a block
- *           of keys to both. Causal, the upper one goes through the blocks of the diagonal that
- *           only the lower one sees, too.
+ *           of keys to both. With a causal mask, the upper tile also walks over the blocks of the
+ *           diagonal that only the lower one sees.
  * MOVEMENT
  *     Q 64 rows a consumer ──TMA──▶ smem ─┐ (up to 128 columns, two consumers: ──ldmatrix──▶
  *                                         │ registers)
@@ -19,10 +19,10 @@
  *     V block (BN, D) ──TMA ring──▶ smem ─────────wgmma─┴─▶ O (64, D) f32
  *     O / sum ──stmatrix──▶ smem ──TMA──▶ HBM; O_DIRECT, where shared memory has no place for it:
  *     registers ──▶ HBM
- *     Two overlaps: within a consumer S of the next block is issued before this block's P V, and
- *     its maxima are found under that product; and consumers take turns (named barriers), so that
- *     one's exponentials run under the other's products: behind its own P V, whose place in the
- *     ring is then free for the copies by so much sooner.
+ *     Two overlaps: within a consumer, S of the next block is issued before this block's P V, and
+ *     its maxima are found under that product. And consumers take turns (named barriers), so that
+ *     the exponentials of one run under the products of the other: after its own P V, whose place
+ *     in the ring is then free for copies sooner.
  * BOUND     4 T S D H flop (half if causal) at 4096 flop a clock an SM; T S H exponentials at 16 a
  *           clock an SM: at D = 64 both take the same time, at 128 exponentials are half.
  * MEASURED  docs/speed/attention.md.

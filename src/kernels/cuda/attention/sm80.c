@@ -1,5 +1,5 @@
-/* sm80.c: attention on GPUs before Hopper, and on Hopper for what its kernels refuse: choice of
- * specialisation and launch of fwd_sm80.cu and bwd_sm80.cu.
+/* sm80.c: attention on GPUs before Hopper, and on Hopper where its kernels refuse a call: chooses
+ * the specialisation of fwd_sm80.cu and bwd_sm80.cu, and launches it.
  *
  * A block's shared memory stays under the 99 KB that a GPU of compute capability 8.6 or 8.9 gives
  * to one. */

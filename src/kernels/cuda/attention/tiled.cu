@@ -1,4 +1,4 @@
-/* tiled.cu: attention in fp32, forward and backward, on plain cores: FlashAttention's tiles
+/* tiled.cu: attention in fp32, forward and backward, on CUDA cores: FlashAttention's tiles
  * (ladder/02_tiled.cu), for training in fp32.
  *
  * SHAPES    q, out, dO, dQ (B, T, H, D), k, v, dK, dV (B, S, G, D) of fp32 with

@@ -9,8 +9,8 @@
  * MOVEMENT  HBM codes ──8 bytes a thread──▶ floats ──16 bytes──▶ HBM (L2: fwd_sm90.cu reads soon)
  * BOUND     memory: 3 bytes a number, once a call, where the attention of a prompt of T rows makes
  *           2 T products of each: 3 % of its time from 2,000 rows on.
- * NUMERICS  e4m3 exactly, blocks rounded once. Rows behind a sequence's last token are zeros.
- * WINDOW    pages before the first key that any row sees are left out, to whole tiles of keys. */
+ * NUMERICS  e4m3 exactly, blocks rounded once. Rows after a sequence's last token are zeros.
+ * WINDOW    pages before the first key that any row sees are left out, in whole tiles of keys. */
 #include "attention/coded.cuh"
 #include "common/early.cuh"
 #include "kernels/cuda/attention/widen_pages_args.h"

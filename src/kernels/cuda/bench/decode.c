@@ -1,6 +1,6 @@
 /* bench/decode.c: attention of one new token a sequence over a paged key/value cache, as the op
- * table runs it: share of the copy bandwidth at which keys and values are read. Correctness is
- * optest's matter (attention_paged). Every sequence has pages of its own, scattered over the
+ * table runs it: at which share of the copy bandwidth keys and values are read. optest checks that
+ * results are right (attention_paged). Every sequence has separate pages, scattered over the
  * pool. */
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* bench/memory.c: ops that move bytes, held against the measured copy bandwidth. Their checks are
- * optest's (optest --check --backend cuda), with the same launchers; here they are only timed, at
- * training sizes whose buffers are several times the L2 cache. */
+/* bench/memory.c: ops that move bytes, compared with the measured copy bandwidth. optest checks
+ * them (optest --check --backend cuda), with the same launchers; here they are only timed, at
+ * training sizes whose buffers are several times as large as the L2 cache. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

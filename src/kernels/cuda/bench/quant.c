@@ -1,10 +1,10 @@
-/* bench/quant.c: products with quantised weights, Llama-1B's shapes, as the op table runs them:
- * share of the copy bandwidth at which the packed weights are read, and how much faster than the
- * same product with BF16 weights (the peer). Correctness is a unit test's matter (test_cuda_quant).
+/* bench/quant.c: products with quantised weights in Llama-1B's shapes, as the op table runs them:
+ * at which share of the copy bandwidth the packed weights are read, and how much faster the product
+ * is than with BF16 weights (the peer). A unit test checks the results (test_cuda_quant).
  *
- * RUNS products with different copies of the weights, together more than the L2, are one graph, as
- * a decoding step is one: else the host's part of a launch would count, which is longer than most
- * of these products take. */
+ * RUNS products with different copies of the weights, together larger than the L2, are one graph,
+ * as in a decoding step. Otherwise the host's part of a launch would count, which takes longer than
+ * most of these products. */
 #include <stdio.h>
 
 #include "base/error.h"

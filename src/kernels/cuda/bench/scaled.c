@@ -1,11 +1,11 @@
 /* bench/scaled.c: products of 8-bit floats: every tile of gemm_sm90.cu with FP8 on the products of
  * Llama-1B at 16,384 tokens, beside cuBLASLt's 8-bit products (one scale an operand, sums in the
- * tensor cores: with and without promotion) and the same product in BF16, which is what a step
- * would do instead; and the casts, against the copy bandwidth. Correctness is optest's matter
- * (cast_scaled, matmul_scaled).
+ * tensor cores: with and without promotion) and the same product in BF16, which a step would run
+ * instead; and the casts, compared with the copy bandwidth. optest checks the results (cast_scaled,
+ * matmul_scaled).
  *
- * Power decides here: figures that count are those of --sustained, seconds of the same kernel on
- * random data. */
+ * Power limits these products, so the relevant figures are those of --sustained: seconds of the
+ * same kernel on random data. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* few.c: the launcher of gemm_few.cu and how it shares out a product. As with gemv.cu, the weights
- * are read before the kernels before are done: no kernel under way may write them. */
+/* few.c: the launcher of gemm_few.cu and how it divides a product. As with gemv.cu, the weights are
+ * read before the kernels before it are done, so no running kernel may write them. */
 #include <stdio.h>
 
 #include "base/error.h"

@@ -1,6 +1,6 @@
-/* gemm.c: see gemm.h. The tile table holds what was measured to win somewhere (docs/speed/gemm.md);
- * the estimate below picks among it without a measurement: the same shape always runs the same
- * kernel, so results do not depend on a tuner's mood. */
+/* gemm.c: see gemm.h. The table has the tiles that were the fastest for some shape
+ * (docs/speed/gemm.md). The estimate below picks one of them without a measurement, so the same
+ * shape always runs the same kernel and gives the same bits. */
 #include "kernels/cuda/gemm/gemm.h"
 
 #include <stdio.h>

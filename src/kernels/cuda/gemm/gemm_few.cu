@@ -12,15 +12,15 @@
  *     W ──TMA, 128-byte swizzle──▶ ring of STAGES x DEPTH x 64 of K ─┐
  *     x ──TMA, from the L2───────▶ the same stages ──────────────────┴─wgmma─▶ acc[BN / 2]
  *         ──▶ SPLITS x smem of the block that adds these rows of x ──▶ y
- *     The stages' weights are on their way before the kernels before this one are done
- *     (common/early.cuh), their x behind that wait: what is under way is what the SM holds.
+ *     The weights of the stages are requested before the kernels before this one are done
+ *     (common/early.cuh), and x after that wait, so the whole ring of an SM is in flight.
  * BOUND     bytes of W: each is used once; x comes M / (64 * GROUPS) times as often as W from the
- *           L2, which gives about twice what the memory does. Products: 64 BN 16 in BN / 2 clocks,
- *           of 2 KB of W that the memory brings in 160.
+ *           L2, which is about twice as fast as the memory. Products: 64 BN 16 in BN / 2 clocks,
+ *           with 2 KB of W, for which the memory needs 160 clocks.
  * MEASURED  docs/speed/decoding.md. Weights leave the L2 first (evict_first): 3 to 8 %
  *           faster.
  * NUMERICS  f32 sums in order of K within a part; parts in order; one rounding: bit-identical run
- *           to run. Rows do not meet: a row's bits do not depend on M for equal SPLITS. */
+ *           to run. Rows are independent: a row's bits do not depend on M for equal SPLITS. */
 #include "common/early.cuh"
 #include "common/ring.cuh"
 #include "gemm/few_sums.cuh"

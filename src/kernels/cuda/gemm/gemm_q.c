@@ -1,5 +1,5 @@
-/* gemm_q.c: the launcher of gemm_q_sm90.cu and how it shares out a product. Weights are read before
- * the kernels before are done: no kernel under way may write them (early.cuh). */
+/* gemm_q.c: the launcher of gemm_q_sm90.cu and how it divides a product. Weights are read before
+ * the kernels before it are done, so no running kernel may write them (early.cuh). */
 #include <stdio.h>
 
 #include "base/error.h"

@@ -14,13 +14,13 @@
  *     a time, and a multiply-add takes BASE + OFFSET off. A signed byte is its low seven bits less
  *     its highest one: both under the same exponent.
  * BOUND     bytes of W: 1.06 an element of Q8_0, 0.56 of Q4_0 (0.69 Q5_0, 0.88 Q6_K): DEPTH x 2 KB
- *           (1 KB) under way a warp. Instructions, M up to 8: 2.4 an element of a lane's share: a
- *           quarter (Q4_0: 45 %) of what an H100 issues in the time that the bytes take. 64 rows:
- *           10, and 16 KB from the L1 a tile.
- * NUMERICS  weights exact; f32 sums of 32 (16) in the tensor cores, which cut off, scaled and added
- *           by rounding adds, then parts in order: bit-identical run to run. A row's bits depend on
- *           SPLIT, not on the other rows: the launcher keeps it where that is asked for, else there
- *           is one for up to 8 rows and one for more.
+ *           (1 KB) in flight a warp. Instructions, M up to 8: 2.4 for each element of a lane's
+ *           share, a quarter (Q4_0: 45 %) of those that an H100 issues in the time of the bytes. 64
+ *           rows: 10, and 16 KB from the L1 a tile.
+ * NUMERICS  weights exact; f32 sums of 32 (16) in the tensor cores, which truncate, scaled and
+ *           added by rounding adds, then parts in order: bit-identical run to run. A row's bits
+ *           depend on SPLIT, not on the other rows: the launcher keeps SPLIT constant where that is
+ *           requested; otherwise there is one for up to 8 rows and one for more.
  * REFS      PTX ISA 9.7.14 (mma.sync); Frantar et al. 2024, arXiv:2408.11743 (weights laid out for
  *           mma.sync). */
 #include "common/early.cuh"

@@ -3,7 +3,7 @@
  *
  * SHAPES    M = 1 .. 8; K = WIDTH, a multiple of 32; rows of x 16-byte aligned; any N (TAIL 0),
  *           else N / 2 a multiple of 16 (TAIL 1), or dim / 2 (TAIL 2).
- * MAP       one block an SM (BLOCKS 2: with so few registers that the next kernel's block may stand
+ * MAP       one block an SM (BLOCKS 2: with so few registers that the next kernel's block fits
  *           beside it); each group of SPLIT warps walks over units of SLABS slabs of 16 columns:
  *           one, or two whose columns are pairs: gates and factors, or the numbers that rotate with
  *           each other. A warp of a group has the tiles of its part of K.
@@ -13,9 +13,9 @@
  *     x [+ add] ─ norm, every block by itself ─▶ smem ─ 8 bits a number, a factor a    │
  *         group (eight_q.cuh) ─▶ smem ────────────────────────────────────────────────┴─▶ sums
  *     sums ──smem──▶ y, act, pages
- * FILL      2: the ring is filled by the copy engine (sm_90), a tile a copy, an mbarrier a stage:
- *           one lane's work, and nothing stands in the way of the loads of x; else by all lanes.
- *           gemv_ring.c says which when.
+ * FILL      2: the copy engine (sm_90) fills the ring, a tile a copy, an mbarrier a stage, on
+ *           behalf of one lane, so that the loads of x do not wait; otherwise all lanes fill it.
+ *           gemv_ring.c chooses.
  * NUMERICS  x rounded to 8 bits; then exact sums of 32 (16) products, scaled and added in fp32: by
  *           tiles of a warp's part, then parts in order. Bit-identical run to run; a row's bits
  *           depend on SPLIT alone. */

@@ -16,9 +16,8 @@
  * EXACT     1: numbers without their scales are the operand; a group's sums are scaled and added to
  *           acc by the FP32 units while other warpgroups multiply. Minima: the same rows times
  *           ones. BATCH groups share a wait for the tensor cores. 0: scale and minimum are in the
- *           operand: a multiply-add of 16 bits a pair gives the weights, and another one brings
- *           what the scale lost when it was rounded, in which the numbers of a group would err
- *           alike.
+ *           operand: a multiply-add of 16 bits a pair gives the weights, and another one restores
+ *           what rounding took from the scale, an error that all numbers of a group would share.
  * BOUND     bytes of W; x comes M / (64 * GROUPS) times 2 / (bytes a weight) as often from the L2.
  *           A warp unpacks 16 weights a lane, 22 to 30 instructions, a group of 32 columns, and
  *           EXACT BN / 2 multiply-adds: a tile of 16 x 128 of Q4_0 at 32 rows 269, at 64 340, not
@@ -27,8 +26,8 @@
  * MEASURED  docs/speed/decoding.md.
  * NUMERICS  EXACT: f32 sums of a group (32; 16 of Q6_K) in the tensor cores, scaled and added by
  *           rounding adds in order of K within a part; parts in order. Else f32 sums in order of K.
- *           Bit-identical run to run. Rows do not meet: a row's bits depend on EXACT and SPLITS,
- *           not on M or BN.
+ *           Bit-identical run to run. Rows are independent: a row's bits depend on EXACT and
+ *           SPLITS, not on M or BN.
  * REFS      PTX ISA 9.7.15 (wgmma); Frantar et al. 2024, arXiv:2408.11743. */
 #include "common/early.cuh"
 #include "common/ring.cuh"

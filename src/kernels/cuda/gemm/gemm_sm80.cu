@@ -11,9 +11,9 @@
  *         ──ldmatrix (.trans where K is not contiguous)──▶ registers ──mma.sync──▶ 64 sums a thread
  *         ─ every 128 of K into sums of their own ─▶ bias, y, one rounding ──▶ HBM
  *     Rows are 16 bytes longer in smem, so that the 8 rows of an ldmatrix lie in different banks.
- * BOUND     2 M N K flop; an H100 gives mma.sync about 60 % of what wgmma reaches. Meant for sm_80
- *           and for what gemm_sm90.cu refuses.
- * NUMERICS  the tensor cores cut their sums off (round to zero) at each step; sums of 128 of K are
+ * BOUND     2 M N K flop; on an H100 mma.sync reaches about 60 % of wgmma's rate. For sm_80, and
+ *           for products that gemm_sm90.cu refuses.
+ * NUMERICS  the tensor cores truncate their sums (round to zero) at each step; sums of 128 of K are
  *           added by rounding adds, so long sums do not drift. Fixed order: bit-identical run to
  *           run.
  * REFS      PTX ISA 9.7.14 (mma.sync, ldmatrix). */

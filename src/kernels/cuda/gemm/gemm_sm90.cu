@@ -2,8 +2,8 @@
  * out, on Hopper.
  *
  * SHAPES    any M, N, K > 0. A stored (M, K), or (K, M) with A_MAJOR_M; B stored (N, K), or (K, N)
- *           with B_MAJOR_N; rows of all three 16-byte aligned (others: gemm_sm80.cu). Edges are the
- *           copy engine's: loads past the end give 0, stores there are dropped.
+ *           with B_MAJOR_N; rows of all three 16-byte aligned (others: gemm_sm80.cu). The copy
+ *           engine handles edges: loads past the end give 0, and stores there are dropped.
  * MAP       persistent blocks, one an SM, in clusters of CLUSTER along M; warpgroup 0 copies,
  *           CONSUMERS more multiply. A block makes tiles of BM x BN; each consumer owns 64 * WG_M
  *           rows of the tile, or (PINGPONG) every other tile whole, so that one consumer stores
@@ -18,40 +18,41 @@
  * EPILOGUE  bias and residual in registers. An activation runs on the rounded chunk in smem, 16
  *           bytes a thread in a loop: unrolled over the accumulators its code alone is larger than
  *           the instruction cache (measured: 2.6 times the product's time).
- * PAIR      1: two blocks, a cluster, make one tile, each over half of (this split's) K, and go.
- *           Where few tiles are long they halve what an SM has to do and keep others busy. Each
- *           keeps half of the columns: it gives away its sums of the others to its neighbour's
- *           ring, which nobody reads any more, thread by thread (st.async), and adds what it is
- *           given. Two addends: any order, the same bits.
- * EARLY     where each block makes one tile, it is brought up while the kernel before runs, and
- *           lets the next one be when it has fetched all (common/early.cuh): barriers and tensor
- *           maps are ready when its inputs are. Walks of several tiles lose: their blocks then land
- *           on other SMs, and neighbours no longer share what the L2 gives.
+ * PAIR      1: two blocks, a cluster, make one tile, each over half of (this split's) K. Where
+ *           there are few long tiles, this halves the work of an SM and keeps other SMs busy. Each
+ *           block keeps half of the columns: it sends its sums of the others to its neighbour's
+ *           ring, which is no longer read, thread by thread (st.async), and adds the sums that it
+ *           receives. With two addends the order does not change the bits.
+ * EARLY     where each block makes one tile, it starts while the kernel before runs, and lets the
+ *           next kernel start when it has fetched everything (common/early.cuh): barriers and
+ *           tensor maps are ready when the inputs are. Blocks that walk over several tiles get
+ *           slower, because they then land on other SMs, and neighbours no longer share data in the
+ *           L2.
  * EXPERTS   GROUPED 1: rows [start[e], start[e + 1]) of A and C belong to expert e, whose B is the
  *           e-th of a 3-D map; a tile never spans two experts, and one that ends past its expert's
  *           rows writes its own rows element by element. GROUPED 2: those rows are K: C is 3-D, and
- *           the consumers clear what the last step brought of the next expert. start is read by the
- *           kernel: the host knows no count.
+ *           the consumers clear the rows of the next expert that the last step brought. The kernel
+ *           reads start: the host does not know the counts.
  * ADAPTERS  BESIDE n: the last n steps of K are those of a second pair of operands, u and v (LoRA:
  *           y = x W^T + u B^T). This costs one step for a rank up to 64; a product of its own would
  *           read and write C once more (H200, 16,384 rows of Llama-1B's gate and up, rank 16: 1.46
  *           ms, in parts 2.35 ms). Columns of C belong to parts, each with its own columns of u
- *           and rows of v. A part has fewer columns of u than a step: what the copy engine brings
- *           of its neighbours meets zeros, which it gives past the end of v.
+ *           and rows of v. A part has fewer columns of u than a step: the columns of its neighbours
+ *           meet zeros, which the copy engine gives past the end of v.
  * FP8       FP8 1: A of A_F8 (e4m3, e5m2) and B of e4m3, both with K contiguous: a step is 128
  *           deep, of as many bytes and clocks as 64 of 16 bits. C is DTYPE or f32. SCALES 1: one
  *           scale an operand. 2: of A one a row and 128 of K, stored (K / 128, M); of B one for 128
  *           rows and 128 of K, (N / 128, K / 128). Hopper adds 8-bit products with some 14 bits:
- *           each is shifted to the largest of its sum and cut off (measured by DeepSeek-AI 2024,
- *           arXiv:2412.19437, 3.3.2; about 2 % of error at K 4096). So with PROMOTE a step is a sum
- *           of its own, which the FP32 units scale and add to the real one while the other
- *           consumer's products run: half the accumulators are sums, so BN goes to 192. Scales come
- *           by plain loads, one step ahead. Without PROMOTE (SCALES 1) all of K is summed by the
- *           tensor cores, in wider tiles.
+ *           each is shifted to the largest of its sum and truncated (measured by DeepSeek-AI 2024,
+ *           arXiv:2412.19437, 3.3.2; about 2 % of error at K 4096). So with PROMOTE each step has a
+ *           separate sum, which the FP32 units scale and add to the total while the other
+ *           consumer's products run. Half of the accumulators hold totals, so BN is 192 at most.
+ *           Scales come by plain loads, one step ahead. Without PROMOTE (SCALES 1) the tensor cores
+ *           sum all of K, in wider tiles.
  * BOUND     2 M N K flop at 4096 flop a clock an SM: (8192 with FP8): 989 TFLOP/s at 1.83 GHz; the
- *           700 W limit holds random data near 800. smem: a 64 x 256 x 16 product reads 10 KB in
- *           128 clocks, of 16 KB possible. L2: 128 x 256 tiles in pairs, 32 KB an SM each 1024
- *           clocks.
+ *           700 W limit keeps random data near 800. smem: a 64 x 256 x 16 product reads 10 KB in
+ *           128 clocks, where 16 KB are possible. L2: 128 x 256 tiles in pairs need 32 KB an SM in
+ *           1024 clocks.
  * MEASURED  docs/speed/gemm.md.
  * NUMERICS  f32 accumulation in the tensor cores in order of K; one rounding at the store. No
  *           atomics, except OUT_ADD, which adds each element once: bit-identical run to run. Split

@@ -1,5 +1,5 @@
 /* gemv.cu: few rows times a weight matrix: y (M, N) = x (M, K) W^T, W stored (N, K), M = 1 .. 8:
- * what a decoding step is made of.
+ * the products of a decoding step.
  *
  * SHAPES    K a multiple of 8; rows of x and W 16-byte aligned; any N.
  * MAP       a warp makes ROWS columns of y for all M rows of x; its lanes share K, 8 elements each

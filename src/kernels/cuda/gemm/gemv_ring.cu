@@ -1,5 +1,5 @@
-/* gemv_ring.cu: few rows times a weight matrix, with the small ops that stand before and behind it
- * in a layer that decodes: y (M, N) = x (M, K) W^T, W stored (N, K), M = 1 .. 8.
+/* gemv_ring.cu: few rows times a weight matrix, with the small ops before and after it in a layer
+ * that decodes: y (M, N) = x (M, K) W^T, W stored (N, K), M = 1 .. 8.
  *
  * SHAPES    K a multiple of 8; rows of x and W 16-byte aligned; any N (TAIL 0).
  *           NORM 1: x is what RMSNorm makes of x [+ add], which is stored, too (normed, sum, rstd).
@@ -13,24 +13,24 @@
  *     W ──cp.async, 16 bytes a lane──▶ ring of STAGES x UNROLL x ROWS pieces of this lane ─┐
  *     x [+ add] ─ norm, every block by itself ─▶ smem (HELD 0: the L1) ────────────────────┴─▶
  *         M x ROWS sums a lane ──shuffles──▶ smem ──▶ y, act, pages
- *     A lane reads what it copied itself: nobody waits for anybody but SPLIT warps at the end of a
- *     unit. The ring runs over the ends of units, and is filled before the kernel before this one
- *     is done (common/early.cuh): as deep as the SM allows, 16 to 23 MB of weights are under way
- *     while the rows are normed.
- * FILL      how the ring is filled. 0: what was used last is refilled before what comes next is
- *           multiplied, so a stage is never on its way. 1: all stages are sent before x is there,
- *           each is refilled behind its own products. 2: as 1, by the copy engine (sm_90): one
- *           lane's 512 bytes a column, an mbarrier a stage, and nothing stands in the way of the
- *           loads of x; BEYOND stages behind the ring go to the L2 meanwhile. BLOCKS 2: at most 64
- *           registers a thread, so that the next kernel's block may stand beside. gemv_ring.c says
- *           which when.
+ *     A lane reads the pieces that it copied itself, so only the SPLIT warps of a unit wait for
+ *     each other, at its end. The ring continues across the ends of units, and is filled before the
+ *     kernel before this one is done (common/early.cuh): as deep as the SM allows, 16 to 23 MB of
+ *     weights are in flight while the rows are normalised.
+ * FILL      how the ring is filled. 0: the stage used last is refilled before the next one is
+ *           multiplied, so one stage is always empty. 1: all stages are requested before x is
+ *           there, and each is refilled after its own products. 2: as 1, by the copy engine
+ *           (sm_90), 512 bytes a column for a lane and an mbarrier a stage, so that the loads of x
+ *           do not wait; BEYOND stages after the ring are prefetched to the L2 meanwhile. BLOCKS 2:
+ *           at most 64 registers a thread, so that the next kernel's block fits beside. gemv_ring.c
+ *           chooses.
  * BOUND     bytes of W: each is used once.
  * MEASURED  docs/speed/decoding.md, with what was slower: shallow rings that leave room
  *           for the next kernel's blocks, other prefetches to the L2. Weights leave the L2 first
  *           (evict_first): 1 % faster, 2 % with blocks.
  * NUMERICS  as the ops one by one: f32 multiply-adds, a lane's sum in order of k, a fixed tree over
  *           lanes, warps in order: the bits of gemv.cu for equal SPLIT; the norm's sums in
- *           norm.cu's order; what an op would have read back from y is rounded as in y. */
+ *           norm.cu's order; values that an op would have read back from y are rounded as in y. */
 #define PAIRS   (ROWS / 2)
 #define GROUPS  (WARPS / SPLIT)
 #define THREADS (32 * WARPS)

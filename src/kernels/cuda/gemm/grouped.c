@@ -1,6 +1,6 @@
-/* grouped.c: products of experts through gemm_sm90.cu (GROUPED): how many rows an expert has is
- * read on the device, so the grid is one block an SM and each walks over the experts to its
- * tiles. */
+/* grouped.c: products of experts through gemm_sm90.cu (GROUPED). Only the device knows how many
+ * rows an expert has, so the grid is one block an SM, and each block walks over the experts to find
+ * its tiles. */
 #include <stdio.h>
 
 #include "base/error.h"

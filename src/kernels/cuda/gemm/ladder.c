@@ -1,5 +1,5 @@
 /* ladder.c: the rungs of the bf16 GEMM ladder, one idea each. From rung 4 on they are the shipped
- * kernel with less of its ideas. */
+ * kernel with fewer of its ideas. */
 #include <stdio.h>
 
 #include "base/error.h"

@@ -1,9 +1,8 @@
-/* tune.c: `lateen tune gemm`: who computes a product fastest.
+/* tune.c: `lateen tune gemm`: which kernel computes a product fastest.
  *
- * Each candidate runs as the op's own list would run it (winners.h, force), recorded as serving
- * records it, on sets of operands in turn that together are several times the L2: what is timed is
- * what will be used.
- * A quick round of all, then the best FINALISTS interleaved; the median decides. */
+ * Each candidate runs as the op's list would run it (winners.h, force), recorded as in serving, on
+ * sets of operands in turn that together are several times as large as the L2. After a quick round
+ * of all, the best FINALISTS run interleaved, and the median decides. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -10,10 +10,12 @@
  *     bias     none, or its type
  *     by       wgmma cublaslt gemv few
  *     block    1: not persistent, 2: pairs of blocks
- *     choice, vendor, us   as in lt_gemm_winner; of kinds that came later than the line, none
- * The same lines in winners.txt are part of the program: what was measured on GPUs we had. The
- * file's come before them. A malformed line, or one of a tile that does not exist, is skipped. The
- * file is read once a process; writers replace the whole of it (write aside, rename). */
+ *     choice, vendor, us   as in lt_gemm_winner; without times of kinds that are newer than the
+ *     line
+ * The same kind of lines in winners.txt are part of the program; they were measured on the GPUs of
+ * this project. The file's lines come before them. A malformed line, or one of a tile that does not
+ * exist, is skipped. The file is read once a process; writers replace all of it (write another
+ * file, rename). */
 #include "kernels/cuda/gemm/winners.h"
 
 #include <pthread.h>

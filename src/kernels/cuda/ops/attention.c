@@ -1,5 +1,5 @@
 /* attention.c: the ordered lists of attention: the Hopper kernels, those of sm_80, tiled.cu for
- * fp32, then any.cu, which takes everything that is left. */
+ * fp32, then any.cu, which accepts everything else. */
 #include <stdio.h>
 
 #include "base/error.h"

@@ -1,9 +1,9 @@
 /* choose.c: launchers of penalty_set.cu and choose.cu: how many blocks share a row, and how they
  * synchronise.
  *
- * Blocks of a cluster are alive together. Without clusters they are when all of a launch fit the
- * GPU at once: then at most 64 picks share the counters of the queue's scratch memory, and more
- * picks get a block each. */
+ * Blocks that share a row must run at the same time. Blocks of a cluster do; without clusters,
+ * blocks do if all of a launch fit the GPU at once: then at most 64 picks share the counters of the
+ * queue's scratch memory, and with more picks each gets one block. */
 #include <stdio.h>
 
 #include "base/error.h"

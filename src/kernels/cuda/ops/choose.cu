@@ -17,11 +17,11 @@
  *     3. masses left, by chunk and warp ── meet ─▶ the slice in which the draw lies finds chunk,
  *        warp, lane, id
  *     4. with log-probabilities: sum and rank ── meet; the most likely ids: as 2.
- *     The first meeting is of words sent from each block's shared memory to all others' (CLUSTER:
- *     sm_90); for the rest blocks meet by the cluster's barrier, else by a counter in global
- *     memory, which needs all of a row's blocks alive at once: the launcher sees to it. Greedy
- *     picks meet once, a draw without cuts twice, with top-k 3 to 6 times, with top-p 4 to 7, with
- *     typical 5 to 8 more.
+ *     At the first meeting each block sends words from its shared memory to that of all others
+ *     (CLUSTER: sm_90). At the others, blocks meet by the cluster's barrier, or else by a counter
+ *     in global memory, for which the launcher makes sure that all of a row's blocks run at once.
+ *     Greedy picks meet once, a draw without cuts twice, with top-k 3 to 6 times, with top-p 4 to
+ *     7, with typical 5 to 8 more.
  * ADJUSTED  A row with penalties or a mask is read with them, 1 to 4.1 bytes more per id, and its
  *           adjusted logits lie in shared memory. The model's own distribution is then needed only
  *           for log-probabilities: a second round, over the row as it is. The block whose slice has
@@ -37,10 +37,10 @@
  * MEASURED  docs/speed/serving.md: one row of 128,256 greedy 3.3 us, drawn 12, top-p
  *           40; 256 rows 70, 173, 587.
  * NUMERICS  penalties are applied with the host's arithmetic (ops.h), operation by operation, none
- *           contracted. A weight is exp2 in fp32, then a whole number of 2^-44: sums are exact, so
- *           no order, no PARTS and no HELD shows in a result. Weights below 2^-45 are 0. Relative
- *           to double: 2^-22 as the host's (logits.h), whose order of cuts this is: ids differ only
- *           where rounding decides.
+ *           contracted. A weight is exp2 in fp32, then a multiple of 2^-44: sums are exact, so
+ *           results do not depend on the order, PARTS or HELD. Weights below 2^-45 are 0. The error
+ *           relative to double is 2^-22, as the host's (logits.h), whose order of cuts this is: ids
+ *           differ only where rounding decides.
  * REFS      Holtzman et al. 2019, arXiv:1904.09751 (top-p); Nguyen et al. 2024, arXiv:2407.01082
  *           (min-p); Meister et al. 2023, arXiv:2202.00666 (typical). */
 #include "common/early.cuh"

@@ -7,9 +7,9 @@
  * BACKWARD  Rows with the same id must be added in the order of rows, without atomics on numbers
  *           that round:
  *     1. a stable radix sort of (id, row) by id, 8 bits a pass. digit_count: a block counts the
- *        first digit of its KEYS keys. digit_place: a block adds up what stands before its keys (up
- *        to 64 blocks; for more, digit_scan made running sums), places them in order, and counts
- *        the next pass's digits where they come to stand. After it equal ids stand together, rows
+ *        first digit of its KEYS keys. digit_place: a block adds up the counts before its keys (up
+ *        to 64 blocks; for more, digit_scan made running sums), places its keys in order, and
+ *        counts the next pass's digits at their new places. Then equal ids stand together, rows
  *        ascending.
  *     2. embed_sum: a block walks SPAN sorted rows, BATCH at a time (their rows of dy, and the
  *        table's rows that end in them, are all asked for before the first is added), and adds runs

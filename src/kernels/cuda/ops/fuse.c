@@ -1,13 +1,18 @@
-/* fuse.c: see fuse.h. Here: which op goes on with which; what the kernel takes is gemv_ring.c's.
+/* fuse.c: see fuse.h. This file decides which ops join; gemv_ring.c decides what its kernel
+ * accepts.
  *
- * STATE     right, bit for bit, on an H100 and on the emulated GPU
- *           (tests/unit/kernels/test_cuda_fuse.c; compute-sanitizer's memcheck clean). Llama-1B,
- *           prompt 128, one H100, 2026-11-22, tokens/s op by op and fused: BF16, 1 to 4 streams 960
- *           and 1,027, 1,924 and 2,000, 2,876 and 2,792, 3,666 and 3,550 (op by op with
- *           gemm_few.cu); Q8_0, 1, 2, 4, 8 streams 1,263 and 1,492, 2,489 and 2,946, 4,601 and
- *           5,624, 8,945 and 8,801; Q4_0 1,652 and 1,895, 3,314 and 3,723, 5,904 and 7,502, 11,381
- *           and 11,100; since, in whole numbers, 5 and 8 streams of Q4_0 7,456 and 8,118, 11,462
- *           and 11,330, of Q4_K 6,652 and 7,787, 10,069 and 10,971, 8 of Q8_0 9,286 and 9,644. */
+ * CHECKED   bit for bit on an H100 and on the emulated GPU (tests/unit/kernels/test_cuda_fuse.c;
+ *           compute-sanitizer's memcheck finds nothing).
+ * MEASURED  tokens/s op by op and fused, Llama-1B, prompt 128, one H100, 2026-11-22:
+ *               streams  BF16          Q8_0          Q4_0            Q4_K
+ *               1        960, 1,027    1,263, 1,492  1,652, 1,895
+ *               2        1,924, 2,000  2,489, 2,946  3,314, 3,723
+ *               3        2,876, 2,792
+ *               4        3,666, 3,550  4,601, 5,624  5,904, 7,502
+ *               5                                    7,456, 8,118    6,652, 7,787
+ *               8                      9,286, 9,644  11,462, 11,330  10,069, 10,971
+ *           BF16 op by op runs gemm_few.cu. 5 and 8 streams sum in integers (gemm_q_ring.cu);
+ *           before, 8 streams made 8,945 and 8,801 in Q8_0, and 11,381 and 11,100 in Q4_0. */
 #include "kernels/cuda/ops/fuse.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* gemv_ring.c: the launcher of gemm/gemv_ring.cu and gemm_q_ring.cu: what they take of the ops that
- * fuse.c holds, and how they share out a product. */
+/* gemv_ring.c: the launcher of gemm/gemv_ring.cu and gemm_q_ring.cu: which of the ops that fuse.c
+ * holds they accept, and how they divide a product. */
 #include <stdio.h>
 
 #include "base/error.h"

@@ -1,5 +1,5 @@
-/* lora.cu — adapters of rows that each have their own, in two kernels: u = x A^T, then y += s u B.
- * Formula: tensor/ops.h.
+/* lora.cu — adapters, where each row may have another one, in two kernels: u = x A^T, then y += s u
+ * B. Formula: tensor/ops.h.
  *
  * SHAPES    x (n, in), a (places, parts, rank, in), u (n, n_u = parts rank) fp32; y (n, out),
  *           b (places, rank, out); place (n) int32. Pieces of W elements; W = 1 takes any width and
@@ -18,7 +18,7 @@
  * MEASURED  H200, Llama-1B, rank 16 beside all linear layers, 64 streams: a step of 1.17 ms becomes
  *           1.58 ms with one adapter and 1.76 to 1.86 ms with 64. Where all loads came behind the
  *           wait: 1.77 and 2.17 ms (bench/results/posttrain.md).
- * NUMERICS  fp32; a fixed order of sums, which in, rank and W alone decide. */
+ * NUMERICS  fp32; a fixed order of sums that depends only on `in`, rank and W. */
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/lora_args.h"
 

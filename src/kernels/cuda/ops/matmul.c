@@ -9,10 +9,11 @@
  *     mma        gemm_sm80.cu: 16-bit, any alignment
  *     sgemm      fp32; a transposed operand is transposed back in scratch memory first, a bias
  *                becomes what the sums are added to
- *     any        gemm_any.cu: all the rest
- * Which of few, gemv, cublaslt and wgmma serves a product, and with which tile, the tuner's record
- * decides where it has the shape (gemm/winners.h). None allocates after a queue has seen its
- * largest product, and none waits: a first call outside makes capture into a graph possible. */
+ *     any        gemm_any.cu: everything else
+ * If the tuner's record has the shape (gemm/winners.h), it decides which of few, gemv, cublaslt and
+ * wgmma serves a product, and with which tile. None allocates after a queue has seen its largest
+ * product, and none waits, so that a product can be captured into a graph after one call outside
+ * it. */
 #include <stdio.h>
 
 #include "base/error.h"

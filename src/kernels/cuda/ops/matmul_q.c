@@ -1,11 +1,10 @@
 /* matmul_q.c: products with ggml's block formats (pack_q.cu, gemm_q.cu, gemm_q_sm90.cu).
- * matmul_pack lays a matrix out in tiles of 16 rows and 128 columns, numbers of 4, 5, 6 or 8 bits
- * with their scales behind them (gemm/tile_q.cuh), so that matrices packed one behind the other are
- * one matrix when each has whole tiles of rows. Up to 64 rows, on Hopper any number, multiply that;
- * for more, slabs of it become 16-bit in memory of the queue's own and are multiplied as such.
- * Activations are 16-bit: they are not rounded to 8 bits as a host's are, but for as few rows as a
- * recorded step would fuse (ops/fuse.c): those go to gemm_q_ring.cu, which does that, whether
- * something is fused or not. */
+ * matmul_pack lays a matrix out in tiles of 16 rows and 128 columns: numbers of 4, 5, 6 or 8 bits,
+ * then their scales (gemm/tile_q.cuh). Matrices packed one after another are one matrix if each has
+ * whole tiles of rows. Up to 64 rows, on Hopper any number, are multiplied with the tiles; for more
+ * rows, slabs of the matrix are widened to 16 bits in the queue's scratch memory. Activations are
+ * 16-bit and, unlike a host's, not rounded to 8 bits, except with as few rows as a recorded step
+ * would fuse (ops/fuse.c): gemm_q_ring.cu rounds those, whether something is fused or not. */
 #include <stdio.h>
 
 #include "base/error.h"

@@ -1,5 +1,5 @@
-/* moe.c: launchers of moe.cu and moe_bias.cu. Nothing comes to the host: how many rows an expert
- * got is read by the kernels. */
+/* moe.c: launchers of moe.cu and moe_bias.cu. Nothing is copied to the host: the kernels read how
+ * many rows an expert has got. */
 #include <stdio.h>
 
 #include "base/arena.h"

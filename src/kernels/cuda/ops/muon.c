@@ -1,8 +1,8 @@
 /* muon.c: Muon on one matrix (muon.cu): momentum, five Newton-Schulz iterations through sgemm,
  * update. X has the shorter side as rows (S x L):
- *     A = X X^T,  B = b A + c A A,  X' = a X + B X        scratch: X, X' (S L each), A, B (S S
- *                                                         each), as lt_muon_scratch_count says.
- * X' first holds X^T, as the second operand of A. */
+ *     A = X X^T,  B = b A + c A A,  X' = a X + B X
+ * Scratch: X, X' (S L each), A, B (S S each), as lt_muon_scratch_count says. X' first holds X^T, as
+ * the second operand of A. */
 #include <stdio.h>
 
 #include "base/error.h"

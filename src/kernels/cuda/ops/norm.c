@@ -1,10 +1,10 @@
 /* norm.c: launchers of norm.cu, norm_bwd.cu and norm_part.cu: RMSNorm and LayerNorm.
  *
- * Forward, a row of up to FWD_WARP_VECS pieces a lane belongs to 8, 16 or 32 lanes of a warp, a
- * longer one to a block of 256 threads. Backward, where the columns' sums stay in registers, a row
- * of more than BWD_WARP_VECS pieces a lane belongs to a block of up to 512. Backward runs on as
+ * Forward, 8, 16 or 32 lanes of a warp compute a row of up to FWD_WARP_VECS pieces a lane, and a
+ * block of 256 threads a longer one. Backward, where the sums of columns stay in registers, a block
+ * of up to 512 threads computes a row of more than BWD_WARP_VECS pieces a lane. Backward runs on as
  * many blocks as are resident at once (a second, half-filled wave costs a quarter), so its order of
- * sums depends on the kind of GPU only, not on the run. */
+ * sums depends only on the kind of GPU, not on the run. */
 #include <stdio.h>
 #include <string.h>
 

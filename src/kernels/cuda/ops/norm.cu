@@ -10,8 +10,8 @@
  *           block.
  * MOVEMENT  x (+ add) ──16 B/thread──▶ registers, packed ─sum─▶ shuffle (▶ smem ▶ barrier) ─▶
  *               mean ─sum of squares about it─▶ rstd ──▶ y, sum
- *           Packed rows are unpacked anew for each use: it costs one operation an element and
- *           halves the registers, so that twice the bytes are under way.
+ *           Packed rows are unpacked again for each use: this costs one operation an element and
+ *           halves the registers, so that twice as many bytes are in flight.
  * BOUND     bytes an element (bf16): 4, with add and sum 8. 8192 x 4096: 45, 89 us at 3.0 TB/s.
  * NUMERICS  fp32 sums in a fixed order that LANES and VECS alone decide (same bits every run, with
  *           ADD or from the stored sum, for any ROWS); variance from squares about the means of

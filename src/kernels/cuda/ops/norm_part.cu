@@ -1,6 +1,6 @@
-/* norm_part.cu — RMSNorm of rows whose other columns other ranks hold: each measures its own, the
- * ranks average what they measured, and each goes on from the average (tensor/ops.h,
- * lt_norm_part).
+/* norm_part.cu — RMSNorm of rows whose other columns other ranks hold: each rank takes the mean
+ * square of its own columns, the ranks average these, and each goes on from the average
+ * (tensor/ops.h, lt_norm_part).
  *
  * SHAPES    x, y, dy, dx (rows, C) of DTYPE, rows apart by their strides; gain (C) of PARAM; dgain
  *           (C) fp32; rstd, mean (rows) fp32.

@@ -1,6 +1,6 @@
-/* paged.c: the paged key/value cache: writing it, and attention over it: prompts by fwd_sm90.cu
- * (from pages of codes by way of a copy in 16 bits), single tokens, and prompts on other GPUs, by
- * decode.cu, any_paged.cu for the rest. */
+/* paged.c: launchers of writes to the paged key/value cache and of attention over it. fwd_sm90.cu
+ * has prompts (pages of codes are first copied to 16 bits), decode.cu has single tokens, and
+ * prompts on other GPUs, and any_paged.cu has the rest. */
 #include <stdio.h>
 
 #include "base/error.h"

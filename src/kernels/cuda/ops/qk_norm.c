@@ -1,7 +1,7 @@
 /* qk_norm.c: launchers of qk_norm.cu and qk_norm_any.cu.
  *
- * Backward runs on as many blocks as are resident at once, split between q and k as their heads
- * are, so its order of sums depends on the kind of GPU only, not on the run. */
+ * Backward runs on as many blocks as are resident at once, divided between q and k in proportion to
+ * their heads, so its order of sums depends only on the kind of GPU, not on the run. */
 #include <stdio.h>
 
 #include "base/error.h"

@@ -1,5 +1,5 @@
-/* rearrange.cu: what a product needs done to fp32 matrices before it: a transposed copy, a copy
- * whose rows are aligned, and rows that begin as the bias.
+/* rearrange.cu: preparations of fp32 matrices for a product: a transposed copy, a copy with aligned
+ * rows, and rows that begin as the bias.
  *
  * SHAPES    transpose: dst (cols, rows), rows `pitch` apart, = src (rows, cols), rows ld apart.
  *           copy_rows: dst (rows, cols) = src likewise. bias_rows: y (rows, cols) = bias (+ y).

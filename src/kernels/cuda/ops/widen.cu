@@ -4,8 +4,8 @@
  *
  * SHAPES    x (R, C) of E5M2 or not, rows ld apart; y (R, C) contiguous; scale by KIND: 1 tensor, 2
  *           row, 3 block (scaled.cu).
- * BOUND     3 bytes an element of BF16. One thread, one element: a matrix that is multiplied
- *           afterwards by slower means. */
+ * BOUND     3 bytes an element of BF16. One thread computes one element, since the product after it
+ *           is slower. */
 #include "common/fp8.cuh"
 #include "kernels/cuda/ops/widen_args.h"
 

@@ -1,5 +1,6 @@
 /* xent_part.cu — cross-entropy where this GPU has a part of the vocabulary, and other ranks have
- * the others: facts of the own part, and the result from the facts of all parts. One block a row.
+ * the other parts: facts of the GPU's own part, and the result from the facts of all parts. One
+ * block a row.
  *
  * SHAPES    logits (rows, V) of DTYPE, rows ld apart, ids first .. first + V - 1; labels (rows)
  *           int32 of the whole vocabulary, -1 ignored; part (rows, 4), parts (n, rows, 4) fp32: the

@@ -1,8 +1,8 @@
 /* sgemm.c: launcher of sgemm.cu. See sgemm.h.
  *
- * The tile of a call: the tuner's winner for its shape class, kept in a text file of the kernel
- * cache, one line a class; else the tile of the shipped table, and the number of blocks that share
- * its K, with the least modelled time. */
+ * The tile of a call is the tuner's winner for its shape class, from a text file of the kernel
+ * cache, one line a class. Without one it is the tile of the shipped table, and the number of
+ * blocks that share its K, with the least modelled time. */
 #include "kernels/cuda/ops/rearrange_args.h"
 #include "kernels/cuda/sgemm/sgemm.h"
 #include "kernels/cuda/sgemm/sgemm_args.h"

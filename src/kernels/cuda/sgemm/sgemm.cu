@@ -22,15 +22,15 @@
  *           word. Thread 0 refills a stage as it leaves it. Warps drift apart freely; there is no
  *           block-wide barrier in the loop. Fragments of the next step are read while this one
  *           multiplies: b has two buffers; a[i] is refilled right after its last use.
- * REGISTERS The limit on this chip. A scheduler issues one multiply-add a clock, which wants three
- * operands; the register file has two
- *           banks (even, odd) that give one operand a clock each. Measured on an H100 with patched
- *           machine code: 3 reads a multiply-add run at 44 TFLOP/s, 2.5 at 52, 2.25 at 57, 2.06 at
- *           63. The way out is the operand cache: an operand used by the next instruction again is
- *           not read again. Hence the order of the products: along a row of sums with a[i] held,
- *           back along the next row (b's last operand held at the turn). ptxas at its usual level
- *           reorders this into runs of 2 to 8 and spoils it (2.16 reads and clashes of banks: 47
- *           TFLOP/s); at -O1 it keeps the order (2.05). So -O1 it is.
+ * REGISTERS are the limit on this chip. A scheduler issues one multiply-add a clock, which needs
+ *           three operands; the register file has two banks (even, odd) that give one operand a
+ *           clock each. Measured on an H100 with patched machine code: 3 reads a multiply-add run
+ *           at 44 TFLOP/s, 2.5 at 52, 2.25 at 57, 2.06 at 63. The operand cache helps: an operand
+ *           that the next instruction uses again is not read again. Hence the order of the
+ *           products: along a row of sums with a[i] held, back along the next row (b's last operand
+ *           is held at the turn). ptxas at its usual level reorders this into runs of 2 to 8 and
+ *           spoils it (2.16 reads and bank conflicts: 47 TFLOP/s); at -O1 it keeps the order
+ *           (2.05), so the kernel is compiled with -O1.
  * BOUND     2 m n k flop / (132 SMs x 128 x 1.98 GHz = 66.9 TFLOP/s); issue slots: TM TN 4 / (4 TM
  *           TN + TM + 4 TN / 4 ...) = 95 %.
  * K SHARED  A product of few tiles leaves most SMs without work, so each of CLUSTER x PARTS blocks

@@ -3,9 +3,9 @@
  * The file: <cache>/sgemm-<GPU's name>.tune, one line a shape class:
  *     m n k copy | tm tn lanes_m warps_m warps_n stages blocks_per_sm group_m unroll keep_order
  *     cluster parts tflops
- * m, n, k are rounded up to powers of two: the class. The file is read once a process and kept; a
- * malformed line is skipped, a tile the device refuses is not used. Writers replace the whole file
- * (write aside, rename). */
+ * The class is m, n, k rounded up to powers of two. The file is read once a process and kept; a
+ * malformed line is skipped, and a tile that the device refuses is not used. Writers replace the
+ * whole file (write another file, rename). */
 #include "kernels/cuda/sgemm/tune.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* 01_naive.cu: attention as the formula says: a block a query, all its scores at once, everything
- * read from global memory; also the oracle.
+/* 01_naive.cu: attention by the formula: a block a query, all its scores at once, everything read
+ * from global memory. It is also the oracle of the checks.
  *
  * SHAPES    q, o, dO, dq (B, T, H, D), k, v, dk, dv (B, S, G, D), contiguous; S * 8 + 1024 bytes of
  *           shared memory.

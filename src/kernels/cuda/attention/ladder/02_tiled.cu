@@ -1,5 +1,5 @@
-/* 02_tiled.cu: FlashAttention's idea on plain cores: tiles of keys through shared memory, softmax
- * as they come, the scores never in memory.
+/* 02_tiled.cu: FlashAttention's idea on CUDA cores: tiles of keys come through shared memory, the
+ * softmax is updated with each, and the scores are never in memory.
  *
  * SHAPES    q, o (B, T, H, D), k, v (B, S, G, D), contiguous; D a multiple of 16 up to WIDTH (64 or
  *           128).

@@ -2,7 +2,7 @@
  *
  * IDEA      Swap the roles of threadIdx.x and .y. A warp now reads 32 neighbouring floats of B (one
  *           128-byte line), one float of A that all lanes share (a broadcast), and writes one line
- *           of C. Nothing else changes: memory is read in lines, so who stands beside whom decides
+ *           of C. Nothing else changes: memory is read in lines, so the order of the lanes decides
  *           how many lines are read.
  * BOUND     Still 8 bytes from L1 for each multiply-add a thread does. */
 #include "sgemm/edge.cuh"

@@ -6,8 +6,8 @@
  *           only if the tile is stored transposed, so the store turns it.
  * MOVEMENT  A  HBM ──16 B along k──▶ registers ──4 x 4 B──▶ smem [BK][BM] ──16 B along m──▶ FMA
  *           B  HBM ──16 B along n──▶ registers ──16 B────▶ smem [BK][BN] ──16 B along n──▶ FMA
- * COST      The turning store hits one bank four times (rung 7); so do the reads of B, whose lanes
- *           stand 32 bytes apart. */
+ * COST      The transposing store hits one bank four times (rung 7); so do the reads of B, whose
+ *           lanes are 32 bytes apart. */
 #include "sgemm/edge.cuh"
 #include "kernels/cuda/sgemm/rung_args.h"
 
