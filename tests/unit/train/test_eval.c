@@ -346,6 +346,36 @@ static void a_text(void **state) {
     }
 }
 
+/* Each document is scored by itself: one that is read three times has the loss of one. */
+static void several_texts(void **state) {
+    static const char *const paths[] = {DATA "prose.txt", DATA "prose.txt", DATA "prose.txt"};
+    lt_eval_options o = options();
+    lt_eval_text_result one, r;
+    (void)state;
+    o.seq = 64;
+    must(lt_eval_text(&one, &o, paths, 1), "one text");
+    must(lt_eval_text(&r, &o, paths, 3), "three texts");
+    assert_int_equal(r.documents, 3);
+    assert_int_equal(r.tokens, 3 * one.tokens);
+    assert_int_equal(r.bytes, 3 * one.bytes);
+    assert_near(r.loss / one.loss, 1.0, 1e-12, "mean loss");
+    assert_near(r.bits_per_byte / one.bits_per_byte, 1.0, 1e-12, "bits per byte");
+    o.limit = 2;
+    must(lt_eval_text(&r, &o, paths, 3), "two of three texts");
+    assert_int_equal(r.documents, 2);
+    assert_int_equal(r.tokens, 2 * one.tokens);
+}
+
+/* A question that does not fit ends the evaluation: no score is told for it. */
+static void long_questions_are_told(void **state) {
+    lt_eval_options o = options();
+    lt_eval_task_result r;
+    (void)state;
+    o.seq = 2;
+    assert_int_equal(lt_eval_task(&r, &o, tasks[0].task, tasks[0].data), LT_ERR_LIMIT);
+    assert_non_null(strstr(lt_error_message(), "sequences have 2"));
+}
+
 static void refused(const char *task, const char *line, const char *says) {
     char path[] = "/tmp/lateen-eval-XXXXXX";
     const lt_eval_options o = options();
@@ -453,6 +483,7 @@ int main(void) {
         cmocka_unit_test(examples_of_mmlu), cmocka_unit_test(a_text),
         cmocka_unit_test(broken_questions), cmocka_unit_test(broken_lines_are_named),
         cmocka_unit_test(many_questions),   cmocka_unit_test(edges),
+        cmocka_unit_test(several_texts),    cmocka_unit_test(long_questions_are_told),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

@@ -166,6 +166,7 @@ static lt_err grid_boxes(const void *ctx, const lt_param *p, lt_box_list *out) {
 static double *partials_of(side *s) {
     double *cells = malloc((size_t)lt_norm_cells(&s->model->table) * sizeof *cells);
     assert_non_null(cells);
+    memset(cells, 0x41, (size_t)lt_norm_cells(&s->model->table) * sizeof *cells);
     must(lt_norm_partials(cells, s->model->backend, s->queue, &s->model->table, &s->gradients),
          "partials");
     return cells;

@@ -1,0 +1,277 @@
+/* What a whole run leaves: each recipe that was in force, what is saved and when, the exported
+ * model with its tokenizer, adapters as PEFT loads them; and how a run that is asked to stop
+ * ends. */
+#include "unit/train/run_folder.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define TOKENIZER "tests/golden/data/demo_tokenizer.json"
+/* A run on conversations from a model that is there, whose sizes are not given. */
+#define CHAT                                                                                       \
+    "model.init=tests/golden/sft data.train=tests/golden/sft/chat.jsonl model.vocab=0 "            \
+    "model.layers=0 model.width=0 model.heads=0 data.seq=64 batch.size=2 "
+
+static char *read_of(const char *out, const char *file, size_t *bytes) {
+    char path[LT_PATH_BYTES], name[256], *text = NULL;
+    (void)snprintf(name, sizeof name, "%s/%s", out, file);
+    run_path(path, name);
+    must(lt_file_read(&text, bytes, path, 1 << 24), path);
+    return text;
+}
+
+static void contains(const char *out, const char *file, const char *what) {
+    size_t bytes;
+    char *text = read_of(out, file, &bytes);
+    if (strstr(text, what) == NULL) {
+        fail_msg("%s/%s does not hold '%s':\n%s", out, file, what, text);
+    }
+    free(text);
+}
+
+/* A recipe is kept once it is replaced, under the next number; the same one is not. */
+static void recipes_are_kept(void **state) {
+    char path[LT_PATH_BYTES];
+    (void)state;
+    must(run_train("kept", "steps=2", NULL), "begins");
+    assert_false(run_has("kept", "history"));
+    must(run_train("kept", "steps=4", NULL), "goes on");
+    must(run_train("kept", "steps=4", NULL), "has nothing to do");
+    must(run_train("kept", "steps=5", NULL), "goes on again");
+    contains("kept", "history/recipe-000.yaml", "# In force until step 2.\n");
+    contains("kept", "history/recipe-000.yaml", "\nsteps: 2\n");
+    contains("kept", "history/recipe-001.yaml", "# In force until step 4.\n");
+    contains("kept", "history/recipe-001.yaml", "\nsteps: 4\n");
+    contains("kept", "recipe.yaml", "\nsteps: 5\n");
+    assert_false(run_has("kept", "history/recipe-002.yaml"));
+    /* What cannot be kept is not replaced. */
+    run_path(path, "kept/history");
+    must(lt_file_remove_tree(path), path);
+    must(lt_file_write_atomic(path, "x", 1), path);
+    assert_int_not_equal(run_train("kept", "steps=6", NULL), LT_OK);
+    contains("kept", "recipe.yaml", "\nsteps: 5\n");
+    assert_int_equal(unlink(path), 0);
+    run_path(path, "kept/recipe.yaml");
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkdir(path, 0755), 0);
+    assert_int_not_equal(run_train("kept", "steps=6", NULL), LT_OK);
+}
+
+/* Steps of the lines of metrics of a kind. */
+static void told(const char *out, const char *kind, const char *want) {
+    char text[256] = "";
+    json_t *lines = run_lines(out, kind);
+    for (size_t i = 0; i < json_array_size(lines); i++) {
+        const size_t used = strlen(text);
+        (void)snprintf(
+            text + used, sizeof text - used, "%s%lld", used > 0 ? " " : "",
+            (long long)json_integer_value(json_object_get(json_array_get(lines, i), "step")));
+    }
+    json_decref(lines);
+    if (strcmp(text, want) != 0) {
+        fail_msg("%s: %s at steps %s, not %s", out, kind, text, want);
+    }
+}
+
+static void at_each_step(void **state) {
+    (void)state;
+    run_shard("valid.bin", 100, 3);
+    must(run_train("each",
+                   "steps=3 checkpoint.every=1 checkpoint.keep_last=9 eval.every=1 sample.every=1 "
+                   "sample.tokens=2 model.vocab=2048 data.tokenizer=" TOKENIZER,
+                   NULL),
+         "each");
+    run_holds("each", "1 2 3");
+    told("each", "train", "1 2 3");
+    told("each", "sample", "1 2 3");
+}
+
+/* Of 100 tokens in rows of 16 there are 99 labels: 7 rows, of which the last has 3, and
+ * the labels that training drops count. Perplexity is e to the mean loss. */
+static void a_validation_counts_its_labels(void **state) {
+    static const struct {
+        const char *rows;
+        int labels;
+    } cases[] = {{"0", 99}, {"1", 16}, {"5", 80}, {"6", 96}, {"7", 99}, {"100", 99}};
+    char options[LT_PATH_BYTES + 128], valid[LT_PATH_BYTES], out[32];
+    (void)state;
+    run_shard("valid.bin", 100, 3);
+    run_path(valid, "valid.bin");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        (void)snprintf(out, sizeof out, "valid-%zu", i);
+        (void)snprintf(options, sizeof options,
+                       "steps=1 batch.micro=2 eval.every=1 data.goldfish_k=3 data.goldfish_h=4 "
+                       "eval.rows=%s data.valid=%s",
+                       cases[i].rows, valid);
+        must(run_train(out, options, NULL), out);
+        json_t *lines = run_lines(out, "eval");
+        const json_t *line = json_array_get(lines, 0);
+        const double loss = json_number_value(json_object_get(line, "loss")),
+                     perplexity = json_number_value(json_object_get(line, "perplexity"));
+        assert_int_equal(json_array_size(lines), 1);
+        assert_int_equal(json_number_value(json_object_get(line, "tokens")), cases[i].labels);
+        assert_true(fabs(perplexity / exp(loss) - 1.0) < 1e-6);
+        assert_true(loss > 3.5 && loss < 5.0); /* About ln 64 = 4.16: one step. */
+        assert_null(json_object_get(line, "bits_per_byte"));
+        json_decref(lines);
+    }
+}
+
+/* Rows that cannot be read end the validation, and no loss is told. */
+static void bad_rows_end_a_validation(void **state) {
+    char options[LT_PATH_BYTES + 128], valid[LT_PATH_BYTES];
+    const uint16_t id = 64; /* The vocabulary has 64. */
+    FILE *f;
+    (void)state;
+    run_shard("bad.bin", 100, 3);
+    run_path(valid, "bad.bin");
+    f = fopen(valid, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, 1024 + 2 * 70, SEEK_SET), 0);
+    assert_int_equal(fwrite(&id, sizeof id, 1, f), 1);
+    fclose(f);
+    (void)snprintf(options, sizeof options, "steps=1 eval.every=1 data.valid=%s", valid);
+    assert_int_equal(run_train("bad", options, NULL), LT_ERR_FORMAT);
+    says("token 70 is id 64, the vocabulary has 64");
+    told("bad", "eval", "");
+}
+
+/* More than the last token's text: none of this vocabulary has more than 13 bytes. */
+static void a_sample_is_told_whole(void **state) {
+    json_t *lines;
+    (void)state;
+    must(run_train("sample",
+                   "steps=1 sample.every=1 sample.tokens=60 sample.prompt=is model.vocab=2048 "
+                   "data.tokenizer=" TOKENIZER,
+                   NULL),
+         "sample");
+    lines = run_lines("sample", "sample");
+    assert_int_equal(json_array_size(lines), 1);
+    const json_t *line = json_array_get(lines, 0);
+    assert_string_equal(json_string_value(json_object_get(line, "prompt")), "is");
+    assert_in_range(strlen(json_string_value(json_object_get(line, "text"))), 14, 60 * 13);
+    json_decref(lines);
+}
+
+/* The template stands beside the tokenizer, or in the folder of the model that the run begins
+ * with. One that was named is not looked for elsewhere. */
+static void a_template_is_found(void **state) {
+    char options[2 * LT_PATH_BYTES + 512], path[LT_PATH_BYTES];
+    (void)state;
+    run_path(path, "tokenizer.json");
+    must(lt_file_copy("tests/golden/sft/tokenizer.json", path, 1 << 24), path);
+    (void)snprintf(options, sizeof options, CHAT "steps=1 data.tokenizer=%s", path);
+    must(run_train("of-model", options, NULL), "of the model");
+    (void)snprintf(options, sizeof options,
+                   CHAT "steps=1 data.tokenizer=%s data.chat_template=/no/such.jinja", path);
+    assert_int_not_equal(run_train("named", options, NULL), LT_OK);
+    says("/no/such.jinja");
+    (void)snprintf(options, sizeof options,
+                   "steps=1 model.vocab=0 data.train=tests/golden/sft/chat.jsonl "
+                   "data.tokenizer=%s",
+                   path);
+    assert_int_equal(run_train("nowhere", options, NULL), LT_ERR_NOT_FOUND);
+}
+
+static void an_export_has_its_tokenizer(void **state) {
+    size_t bytes, wanted;
+    char *text, *source = NULL;
+    (void)state;
+    must(run_train("plain", "steps=1 export=true", NULL), "plain");
+    assert_true(run_has("plain", "model/config.json"));
+    assert_true(run_has("plain", "model/model.safetensors"));
+    assert_false(run_has("plain", "model/tokenizer.json"));
+    must(run_train("text", "steps=1 export=true model.vocab=2048 data.tokenizer=" TOKENIZER, NULL),
+         "text");
+    must(lt_file_read(&source, &wanted, TOKENIZER, 1 << 24), TOKENIZER);
+    text = read_of("text", "model/tokenizer.json", &bytes);
+    assert_int_equal(bytes, wanted);
+    assert_memory_equal(text, source, bytes);
+    free(text);
+    free(source);
+    assert_false(run_has("text", "model/chat_template.jinja"));
+    must(run_train("chat", CHAT "steps=1 export=true", NULL), "chat");
+    assert_true(run_has("chat", "model/tokenizer.json"));
+    contains("chat", "model/chat_template.jinja", "message");
+    must(run_train("none", "steps=1 export=false", NULL), "none");
+    assert_false(run_has("none", "model"));
+}
+
+static void adapters_are_kept_as_checkpoints_are(void **state) {
+    (void)state;
+    must(run_train("lora",
+                   CHAT "steps=4 lora.rank=2 checkpoint.every=1 checkpoint.adapters=true "
+                        "checkpoint.keep_last=2 export=true",
+                   NULL),
+         "lora");
+    run_holds("lora", "3 4");
+    assert_false(run_has("lora", "adapters/step-000000002"));
+    for (int step = 3; step <= 4; step++) {
+        char file[128];
+        (void)snprintf(file, sizeof file, "adapters/step-%09d/adapter_config.json", step);
+        contains("lora", file, "\"r\": 2");
+        (void)snprintf(file, sizeof file, "adapters/step-%09d/adapter_model.safetensors", step);
+        assert_true(run_has("lora", file));
+    }
+    assert_true(run_has("lora", "adapter/adapter_model.safetensors"));
+    assert_true(run_has("lora", "adapter/tokenizer.json"));
+    must(run_train("lora-only", CHAT "steps=1 lora.rank=2 export=false", NULL), "lora-only");
+    assert_false(run_has("lora-only", "adapters"));
+    assert_false(run_has("lora-only", "adapter"));
+}
+
+/* The file is written when the third line of metrics is there. */
+static void *ask_to_stop(void *arg) {
+    static const struct timespec pause = {.tv_nsec = 1000000};
+    char path[LT_PATH_BYTES], line[4096];
+    (void)arg;
+    for (int lines = 0; lines < 3;) {
+        FILE *f;
+        run_path(path, "stopped/metrics.jsonl");
+        f = fopen(path, "r");
+        for (lines = 0; f != NULL && fgets(line, sizeof line, f) != NULL; lines++) {}
+        if (f != NULL) {
+            fclose(f);
+        }
+        (void)nanosleep(&pause, NULL);
+    }
+    run_path(path, "stopped/exit");
+    return lt_file_write_atomic(path, "", 0) == LT_OK ? NULL : arg;
+}
+
+static void a_run_stops_when_it_is_asked(void **state) {
+    enum { STEPS = 200000 };
+    pthread_t thread;
+    void *failed = NULL;
+    int64_t *steps = NULL;
+    size_t n = 0;
+    char path[LT_PATH_BYTES];
+    (void)state;
+    assert_int_equal(pthread_create(&thread, NULL, ask_to_stop, path), 0);
+    assert_int_equal(run_train("stopped", "steps=200000", NULL), LT_ERR_INTERRUPTED);
+    says("by the file named exit; everything is saved");
+    assert_int_equal(pthread_join(thread, &failed), 0);
+    assert_null(failed);
+    assert_false(run_has("stopped", "exit")); /* It has been followed. */
+    run_path(path, "stopped/checkpoints");
+    must(lt_checkpoint_list(&steps, &n, path), path);
+    assert_int_equal(n, 1);
+    assert_in_range(steps[0], 3, STEPS - 1);
+    free(steps);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(recipes_are_kept),
+                                       cmocka_unit_test(at_each_step),
+                                       cmocka_unit_test(a_validation_counts_its_labels),
+                                       cmocka_unit_test(bad_rows_end_a_validation),
+                                       cmocka_unit_test(a_sample_is_told_whole),
+                                       cmocka_unit_test(a_template_is_found),
+                                       cmocka_unit_test(an_export_has_its_tokenizer),
+                                       cmocka_unit_test(adapters_are_kept_as_checkpoints_are),
+                                       cmocka_unit_test(a_run_stops_when_it_is_asked)};
+    return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
+}
