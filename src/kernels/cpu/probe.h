@@ -13,8 +13,8 @@ typedef struct {
     /* Bytes read plus bytes written, of buffers far larger than the caches. A streaming copy;
      * reading alone. */
     double copy_gbps, read_gbps;
-    /* Own loops of multiply-adds in registers on all threads, by instruction set; 0 where it does
-     * not run here. */
+    /* Loops of multiply-adds in registers on all threads, by instruction set; 0: this CPU lacks the
+     * set. */
     double f32_gflops[LT_ISA_AVX512 + 1], bf16_gflops;
     /* Rate of oneDNN's matrix product on 1024 x 1024 x 1024; 0 where it refuses the type. */
     double onednn_f32_gflops, onednn_bf16_gflops;

@@ -10,26 +10,21 @@
  *
  * Bytes of one block, r = row of the group, e = byte of a lane:
  *
- *   format      head                                   body
- *   Q4_0        f16 d[16]                              nibbles[4][r][e]: low nibble element 4 i +
- *                                                      e, high 16 + 4 i + e
- *   Q4_1        f16 d[16], m[16]                       the same
- *   Q5_0, Q5_1  as Q4_0, Q4_1                          the same, then fifth[8]: u64 each, bit 4 r +
- *                                                      e for element 4 i + e
- *   Q8_0        f16 d[16]                              bytes[8][r][e]: element 4 i + e, plus 128
- *   Q4_K        f16 d[16], m[16]; u8 scale[8][16];     for each group of 32 elements, for l in
- *                                                      0..7, for r: two bytes, whose low nibbles
- *                                                      are elements
- *               u8 min[4][r][2]                        l and l + 8, high nibbles elements l + 16
- *                                                      and l + 24
- *   Q5_K        the same                               the same, then for each group fifth[2][8]:
- *                                                      u32, bit 2 r + e for the low (0) and the
- *                                                      high (1) nibbles
- *   Q6_K        f16 d[16]; s8 scale[16][16]            for each 32 elements, for l in 0, 2, 4, 6:
- *                                                      nibbles of l, nibbles of l + 1 as in Q4_K,
- *                                                      then 32 bytes of
- *                                                      bit pairs: low of l, high of l, low of l +
- *                                                      1, high of l + 1
+ *   format      head                       body
+ *   Q4_0        f16 d[16]                  nibbles[4][r][e]: low nibble element 4 i + e, high
+ *                                          nibble element 16 + 4 i + e
+ *   Q4_1        f16 d[16], m[16]           the same
+ *   Q5_0, Q5_1  as Q4_0, Q4_1              the same, then fifth[8]: u64 each, bit 4 r + e for
+ *                                          element 4 i + e
+ *   Q8_0        f16 d[16]                  bytes[8][r][e]: element 4 i + e, plus 128
+ *   Q4_K        f16 d[16], m[16];          for each group of 32 elements, for l in 0..7, for r:
+ *               u8 scale[8][16];           two bytes, whose low nibbles are elements l and l + 8,
+ *               u8 min[4][r][2]            and high nibbles elements l + 16 and l + 24
+ *   Q5_K        the same                   the same, then for each group fifth[2][8]: u32, bit
+ *                                          2 r + e, of low (0) and of high (1) nibbles
+ *   Q6_K        f16 d[16];                 for each 32 elements, for l in 0, 2, 4, 6: nibbles of
+ *               s8 scale[16][16]           l, nibbles of l + 1 as in Q4_K, then 32 bytes of bit
+ *                                          pairs: low of l, high of l, low of l + 1, high of l + 1
  * The K formats keep elements of equal index modulo 8 together because ggml's definition sums those
  * apart (kernels/ref/qdot.c). */
 #ifndef LT_CPU_QUANT_H

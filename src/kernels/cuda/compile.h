@@ -5,9 +5,10 @@
  * becomes -D<word>.
  *
  * The cache is a folder ($LATEEN_CACHE_DIR, else $XDG_CACHE_HOME/lateen, else ~/.cache/lateen) of
- * files named by the hash of (texts, defines, arch, NVRTC version). A file is written aside and
- * renamed, so processes that compile the same kernel at the same time each end with a whole file; a
- * damaged or foreign one is compiled anew. Nothing in it is trusted beyond its key and checksum. */
+ * files named by the hash of (texts, defines, arch, NVRTC version). A file is written under another
+ * name and renamed, so processes that compile the same kernel at the same time each end with a
+ * whole file; a damaged or foreign one is compiled again. A file is used only if its key and
+ * checksum match. */
 #ifndef LT_KERNELS_CUDA_COMPILE_H
 #define LT_KERNELS_CUDA_COMPILE_H
 
@@ -32,7 +33,7 @@ LT_MUST_USE lt_err lt_cubin_get(lt_cubin *out, const char *file, const char *def
 void lt_cubin_close(lt_cubin *c); /* Accepts a zeroed one. */
 /* Would it come from the cache? */
 bool lt_cubin_is_cached(const char *file, const char *defines, const char *arch);
-/* Tell people, once a process, that kernels are being compiled; n: how many, 0: not known. */
+/* Print, once a process, that kernels are being compiled; n: how many, 0: not known. */
 void lt_cubin_tell(const char *arch, int n);
 
 /* Version of NVRTC as 1000 * major + 10 * minor, and where it was found. UNSUPPORTED when there is

@@ -1,8 +1,8 @@
 /* driver.h: the part of the CUDA driver's C interface that Lateen calls, opened with dlopen.
  *
  * The driver's ABI is stable, so the few types and numbers needed are declared here, and the build
- * needs no header of the toolkit: every build of Lateen can use a GPU. Where cuda.h is found at
- * build time, driver_abi_check.c proves these declarations equal to it (LT_HAVE_CUDA).
+ * needs no header of the toolkit: every build of Lateen can use a GPU. If cuda.h is found at build
+ * time, driver_abi_check.c proves that these declarations agree with it (LT_HAVE_CUDA).
  *
  *     const lt_cu_api *cu;
  *     LT_TRY(lt_cu_load(&cu));                                     libcuda.so.1, once a process

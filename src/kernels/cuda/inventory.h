@@ -1,9 +1,7 @@
-/* inventory.h: compile everything that ships, without a GPU, and say what it costs (`make
- * kernels`).
+/* inventory.h: compile every shipped kernel, without a GPU, and report its costs (`make kernels`).
  *
- * The launchers tell which specialisations ship (specs.h).
- * A spill to local memory needs a line in spills.txt, "file entry max-bytes reason", else the
- * inventory fails. */
+ * The launchers tell which specialisations ship (specs.h). A spill to local memory needs a line in
+ * spills.txt, "file entry max-bytes reason"; otherwise the inventory fails. */
 #ifndef LT_KERNELS_CUDA_INVENTORY_H
 #define LT_KERNELS_CUDA_INVENTORY_H
 

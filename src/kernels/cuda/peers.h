@@ -1,7 +1,7 @@
-/* peers.h: memory of a GPU that other ranks of this machine write into by their copy engines, and
- * words of it by which streams wait for each other. An allocation is named by a handle; another
- * process maps it (the driver's interprocess memory), another device of this process gets access to
- * it. See tensor/backend.h, memory_share, and comm/peer.h, which is what uses it. */
+/* peers.h: memory of a GPU into which other ranks of this machine write with their copy engines,
+ * and words in it by which streams wait for each other. An allocation is named by a handle; another
+ * process maps it (the driver's interprocess memory), and another device of this process gets
+ * access to it. See tensor/backend.h, memory_share. comm/peer.h uses it. */
 #ifndef LT_KERNELS_CUDA_PEERS_H
 #define LT_KERNELS_CUDA_PEERS_H
 

@@ -1,20 +1,20 @@
-/* preload.h: kernels that are missing are compiled before they are wanted, several at once.
+/* preload.h: missing kernels are compiled before they are needed, several at once.
  *
- *     begin ─▶ this thread's ops: launches do nothing, kernels that the disk cache has are loaded,
- *     those that are missing are noted
- *           ─▶ end: children of fork compile them into the cache, the first ones noted first
- *               ─▶ the same ops in earnest
+ *     begin ─▶ this thread's ops: launches do nothing, kernels in the disk cache are loaded, and
+ *              missing ones are noted
+ *           ─▶ end: forked children compile them into the cache, in the order of the notes
+ *               ─▶ the same ops run
  *
- * NVRTC compiles one program at a time in a process, whatever the threads, so a start with an empty
- * cache took the sum of some 100 compilations, 20 s. Children compile and leave; they touch neither
- * the GPU nor a thread. A kernel whose compilation fails in a child fails again, with its message,
- * where it is wanted. End waits only for the first kernels, those of the first steps: the children
- * go on with the others behind it, and whoever wants one of those before it is there waits for that
- * one alone.
+ * NVRTC compiles one program at a time in a process, however many threads there are, so a start
+ * with an empty cache took the sum of some 100 compilations, 20 s. Children compile and exit; they
+ * touch neither the GPU nor a thread. A kernel whose compilation fails in a child fails again, with
+ * its message, where it is needed. `end` waits only for the first kernels, those of the first
+ * steps. The children then go on with the others, and a launch of one that is not ready waits for
+ * that one alone.
  *
- * All launches are left out, not only those of missing kernels: one that ran behind one that did
- * not would read memory that nobody has written. So an op that is preloaded must decide nothing by
- * what is in device memory; cuBLASLt's products are left out likewise (cublas.c). Transfers and
+ * All launches are left out, not only those of missing kernels: a kernel that ran after one that
+ * did not run would read memory that was never written. So an op that is preloaded must not decide
+ * by the contents of device memory; cuBLASLt's products are left out, too (cublas.c). Transfers and
  * allocations are real. */
 #ifndef LT_KERNELS_CUDA_PRELOAD_H
 #define LT_KERNELS_CUDA_PRELOAD_H
@@ -32,8 +32,8 @@ int64_t lt_preload_missing(void); /* Noted so far. */
 /* Compile what was noted, and return when the first n_first of them have been tried; children go on
  * with the rest. */
 void lt_preload_end(int64_t n_first);
-/* Children are at work, whoever preloaded: the processor and the cache of kernels, which GPUs of
- * one architecture share, are the process's. */
+/* Whether children are compiling, for any GPU: the CPU and the cache of kernels, which GPUs of one
+ * architecture share, belong to the process. */
 bool lt_preload_compiling(void);
 
 /* Return when no child is going to compile this kernel any more. */

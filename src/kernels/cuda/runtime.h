@@ -4,15 +4,16 @@
  *     lt_cuda *gpu;
  *     LT_TRY(lt_cuda_open(&gpu, 0));
  *     const lt_cuda_kernel *k;
- *     LT_TRY(lt_cuda_kernel_get(gpu, &k, "norm/rmsnorm.cu", "rmsnorm_fwd", "DTYPE=bf16 VECS=2"));
- *     compiled or from the cache void *args[] = {&y, &x, &gain, &rows, &eps};
+ *     LT_TRY(lt_cuda_kernel_get(gpu, &k, "ops/norm.cu", "norm_fwd", "DTYPE=bf16 ..."));
+ *     void *args[] = {&a};
  *     LT_TRY(lt_cuda_launch(gpu, stream, k, &(lt_cuda_dims){.grid = {rows}, .block = {256}},
  *     args));
  *
- * Device pointers are plain `void *` (one address space). Every call makes the device's context
- * current on the calling thread by itself. A failed call names the kernel, its defines and the
- * launch. Work is asynchronous: what a kernel does wrong shows at the next synchronisation, which
- * names the last launch; LATEEN_CUDA_SYNC=1 synchronises after each launch to find the culprit.
+ * lt_cuda_kernel_get compiles the kernel or takes it from the cache. Device pointers are plain
+ * `void *` (one address space). Every call makes the device's context current on the calling
+ * thread. A failed call names the kernel, its defines and the launch. Work is asynchronous: an
+ * error in a kernel shows at the next synchronisation, which names the last launch;
+ * LATEEN_CUDA_SYNC=1 synchronises after each launch to find the faulty one.
  *
  * Threads: lookups (kernel_get) are locked; everything else may be called from several threads as
  * CUDA allows. */
@@ -48,8 +49,8 @@ LT_MUST_USE lt_err lt_cuda_open(lt_cuda **out, int device);
 /* Unloads its kernels; the caller has freed its memory. Accepts NULL. */
 void lt_cuda_close(lt_cuda *c);
 const lt_cuda_info *lt_cuda_get_info(const lt_cuda *c);
-/* From now on another library's kernels (NCCL's) run beside those of this program, and hold some
- * multiprocessors at times that this program does not know. Call it before work is queued. */
+/* From now on another library's kernels (NCCL's) run beside those of this program, and occupy some
+ * multiprocessors at unknown times. Call it before work is queued. */
 void lt_cuda_share(lt_cuda *c);
 bool lt_cuda_is_shared(const lt_cuda *c);
 /* For calls this header does not wrap (after lt_cuda_make_current). */
@@ -100,9 +101,10 @@ static inline int64_t lt_cuda_div_up(int64_t n, int64_t d) {
 LT_MUST_USE lt_err lt_cuda_launch(lt_cuda *c, CUstream s, const lt_cuda_kernel *k,
                                   const lt_cuda_dims *d, void **args);
 
-/* All of an SM's memory becomes shared while k runs there, none of it the L1's. By itself the
- * driver gives a kernel about what its blocks need, and an SM divides its memory anew only when it
- * is empty: blocks of kernels that shall stand beside each other must want the same. */
+/* All of an SM's memory becomes shared memory while k runs there, with none for the L1. By default
+ * the driver gives a kernel about what its blocks need, and an SM changes the division of its
+ * memory only when it is empty: kernels whose blocks should run beside each other must have the
+ * same. */
 void lt_cuda_all_shared(lt_cuda *c, const lt_cuda_kernel *k);
 
 /* ---- Memory ---- */
@@ -129,13 +131,13 @@ void lt_cuda_arena_close(lt_cuda *c, lt_arena *a);
 /* first: its kernels get free multiprocessors before those of other streams. */
 LT_MUST_USE lt_err lt_cuda_stream_open(lt_cuda *c, CUstream *out, bool first);
 void lt_cuda_stream_close(lt_cuda *c, CUstream s);
-/* The i-th side stream of s, for what may run at the same time as s's own work within an op: its
- * blocks go before those of s where both wait for an SM. Made when first asked for, closed with s.
- * An op leaves s behind all that it put there (lt_cuda_stream_follow), so that a recording of s
- * holds it, too. */
+/* The i-th side stream of s, for work that may run at the same time as s's own work within an op:
+ * its blocks go before those of s where both wait for an SM. It is made at the first request, and
+ * closed with s. At its end an op makes s wait for the side streams (lt_cuda_stream_follow), so
+ * that a recording of s contains their work, too. */
 #define LT_CUDA_SIDE_STREAMS 2
 LT_MUST_USE lt_err lt_cuda_side_stream(lt_cuda *c, CUstream *out, CUstream s, int i);
-/* `later` goes on when what `earlier` holds by now is done. One of them is a side stream of the
+/* `later` goes on when the work that `earlier` has now is done. One of them is a side stream of the
  * other. */
 LT_MUST_USE lt_err lt_cuda_stream_follow(lt_cuda *c, CUstream later, CUstream earlier);
 LT_MUST_USE lt_err lt_cuda_sync(lt_cuda *c, CUstream s);

@@ -1,5 +1,5 @@
-/* source.h: the text of the kernels: embedded in the binary, or read from LATEEN_KERNEL_DIR while
- * someone edits them.
+/* source.h: the text of the kernels: embedded in the binary, or read from the folder
+ * LATEEN_KERNEL_DIR, so that kernels can be edited without a build.
  *
  * A kernel is named by its path below src/kernels/cuda, e.g. "rmsnorm.cu" or "sgemm/sgemm.cu". Its
  * #include "..." lines name other texts by path from the same root ("common/ptx.cuh"); they are

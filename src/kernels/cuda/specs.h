@@ -1,11 +1,11 @@
-/* specs.h: which specialisations of the kernels ship: asked of those who launch them.
+/* specs.h: which specialisations of the kernels ship, as told by their launchers.
  *
- * A launcher puts a kernel's -D words together by a format of its own. Beside it stands a function
- * that goes through its tables, or through values that real models give, with the same format, so
- * that a word is named in one place only and what is compiled here is what a launch asks for.
- * Readers: `lateen bench kernels --compile` (inventory.h), and through it CI.
+ * A launcher makes a kernel's -D words with a format. Beside it stands a function, the teller, that
+ * goes through the launcher's tables, or through values of real models, with the same format. So
+ * each word is named in one place only, and the specialisations compiled here are those that
+ * launches request. `lateen bench kernels --compile` (inventory.h), and through it CI, read them.
  *
- * A new kernel: write its teller, add it to LT_SPEC_TELLERS. */
+ * A new kernel needs a teller in LT_SPEC_TELLERS. */
 #ifndef LT_KERNELS_CUDA_SPECS_H
 #define LT_KERNELS_CUDA_SPECS_H
 

@@ -3,12 +3,12 @@
  *
  *   simple   q      the bytes in order, four a word (K / 4 words a row)
  *            d, s   of each block
- *            start  what a block's whole-number sum starts from (-offset * sum q)
+ *            start  where a block's integer sum starts (-offset * sum q)
  *   K        q      pairs of 16-bit numbers: word 8 t + l holds elements 16 t + l and 16 t + l + 8
  *                   (K / 2 words a row)
  *            d      of each block
- *            start  four pairs a block, the sums of 32 neighbours each: what the minima are
- *                   multiplied by */
+ *            start  four pairs a block, the sums of 32 neighbours each, which multiply the
+ *            minima */
 #ifndef LT_CPU_ISA_QUANT_ACT_H
 #define LT_CPU_ISA_QUANT_ACT_H
 

@@ -1,7 +1,7 @@
-/* softmax.h: the sum of exponentials of a run of logits, for what reads a softmax without storing
- * it. Blocks of SOFTMAX_BLOCK logits: the block's maximum first, then its exponentials against the
- * new running maximum, summed in F32; the sum of blocks, in F64 (a row of 100,000 would lose two
- * digits), is rescaled when the maximum grows. */
+/* softmax.h: the sum of exponentials of a run of logits, for kernels that use a softmax without
+ * storing it. Of each block of SOFTMAX_BLOCK logits the maximum is found first; then its
+ * exponentials against the new running maximum are summed in F32. The sum of blocks, in F64 (a row
+ * of 100,000 would lose two digits), is rescaled when the maximum grows. */
 #ifndef LT_CPU_ISA_SOFTMAX_H
 #define LT_CPU_ISA_SOFTMAX_H
 

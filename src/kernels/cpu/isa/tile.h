@@ -1,13 +1,13 @@
-/* tile.h: the inner product every matrix kernel on the CPU is made of: acc (mr, 2 VEC) += a (mr, k)
- * . b (k, 2 VEC).
+/* tile.h: the inner product of all matrix kernels on the CPU: acc (mr, 2 VEC) += a (mr, k) . b (k,
+ * 2 VEC).
  *
  * The rows of a arrive as scalars broadcast from memory, the columns of b as two vectors, and mr x
  * 2 accumulators stay in registers over all of k: with AVX-512, 14 x 2 of the 32 registers, 28
  * multiply-adds for 16 loads a step. mr is a constant wherever this is inlined (LT_TILE_SWITCH), so
  * the loops unroll fully.
  *
- * A product may also fetch memory that the next ones will need: next_step bytes a step from `next`
- * on into L2, or NULL.
+ * A product may also prefetch memory for the next ones into L2: next_step bytes a step from `next`
+ * on; NULL: nothing.
  *
  * tile_mul: a element (i, k) lies at a[i * a_row + k * a_col]; a_row or a_col is 1 or LT_TILE_ROWS
  * in all uses that matter; b element (k, j) at b[k * b_row + j]. */

@@ -1,12 +1,10 @@
 /* vec.h: the vector of the instruction set this file is compiled for, and the functions on it that
  * every CPU kernel shares.
  *
- * isa/ *.c is compiled once an instruction set (see the Makefile): LT_ISA_avx512 gives vectors of
- * 16 floats, LT_ISA_avx2 of 8, portable of
- * 4. The source is plain C on GCC's vector extensions; an intrinsic stands only where the extension
- *    has no word for it.
- * Everything is static inline, so that no symbol of a wider instruction set can be linked in place
- * of a narrower one.
+ * isa/ *.c is compiled once for each instruction set (see the Makefile): LT_ISA_avx512 gives
+ * vectors of 16 floats, LT_ISA_avx2 of 8, portable of 4. The source is plain C on GCC's vector
+ * extensions, with an intrinsic only where the extensions lack an operation. Everything is static
+ * inline, so that no symbol of a wider instruction set can be linked in place of a narrower one.
  *
  * ACCURACY (tests/unit/kernels/test_vec.c measures it against double): exp 2 ulp; tanh 4 ulp;
  * sigmoid 4 ulp; normal CDF 2e-7 absolute. NaN in, NaN out. */

@@ -12,8 +12,8 @@
 const char *lt_cuda_attention_refusal(const lt_attention_args *a, const lt_cuda_info *info);
 const char *lt_cuda_attention_bwd_refusal(const lt_attention_bwd_args *a, const lt_cuda_info *info);
 
-/* Scratch the calls need, at its start 256 bytes that were zero once and are the kernels' own from
- * then on. One scratch a stream. */
+/* Scratch that the calls need. Its first 256 bytes must be zero at first, and belong to the kernels
+ * from then on. One scratch a stream. */
 size_t lt_cuda_attention_scratch_bytes(const lt_attention_args *a);
 
 LT_MUST_USE lt_err lt_cuda_attention(lt_cuda *c, CUstream s, const lt_attention_args *a,
@@ -28,7 +28,7 @@ LT_MUST_USE lt_err lt_cuda_attention_sm80(lt_cuda *c, CUstream s, const lt_atten
 LT_MUST_USE lt_err lt_cuda_attention_bwd_sm80(lt_cuda *c, CUstream s,
                                               const lt_attention_bwd_args *a);
 
-/* How a backward pass is cut (backward.c): which is fastest, and a call cut so. */
+/* How a backward pass is divided (backward.c): which way is the fastest, and a call divided so. */
 typedef struct {
     bool apart;
     int places; /* for sums of dQ of a (batch, key head); no more than there are are used */
@@ -39,10 +39,10 @@ size_t lt_cuda_attention_bwd_scratch_bytes(const lt_attention_bwd_args *a, lt_at
 LT_MUST_USE lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
                                          lt_attention_cut cut, lt_scratch scratch);
 
-/* The part of attention_paged that are prompts: sequences of at least LT_PROMPT_ROWS new tokens, by
- * fwd_sm90.cu with keys from their pages, 4 to 5 times as fast there as decode.cu; the others' rows
- * are left alone. Not with fixed_order: a token's bits are not those it has when it comes alone.
- * Scratch as forward's. */
+/* The prompts of a call of attention_paged: sequences of at least LT_PROMPT_ROWS new tokens run
+ * through fwd_sm90.cu with keys from their pages, 4 to 5 times as fast as decode.cu; other rows are
+ * not touched. Not with fixed_order: a token has other bits than when it comes alone. Scratch as
+ * for the forward pass. */
 bool lt_cuda_attention_takes_prompts(const lt_attention_paged_args *a, const lt_cuda_info *info);
 LT_MUST_USE lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s,
                                              const lt_attention_paged_args *a, lt_scratch scratch);

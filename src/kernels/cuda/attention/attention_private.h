@@ -13,8 +13,8 @@ lt_attn_args lt_attn_args_of(const lt_attention_args *a, lt_scratch scratch);
 /* The words that forward and backward share, as lt_attn_flags writes them. */
 #define LT_ATTN_FLAGS "DTYPE=%s CAUSAL=%d WINDOW=%d DOC=%d SOFTCAP=%d ALIBI=%d"
 void lt_attn_flags(char *out, size_t bytes, const lt_attention_args *a);
-/* (batch, head) pairs whose shared bytes stay in the L2 together; a pair's share. All sections are
- * alike: behind a short last one SMs idle (d256 s4096 causal: 8 %). */
+/* Number of (batch, head) pairs whose shared bytes stay in the L2 together; bytes: a pair's share.
+ * All sections have the same size: after a short last one SMs idle (d256 s4096 causal: 8 %). */
 int lt_attn_section(double bytes, int64_t pairs);
 LT_MUST_USE lt_err lt_attn_map(lt_cuda *c, CUtensorMap *map, const lt_tensor *t, int heads,
                                int tokens);

@@ -1,28 +1,29 @@
 /* bwd_finish.cuh: dQ from its sums within bwd_sm90.cu: a piece, 64 query rows x 64 columns, as soon
  * as all tiles of keys that see any of the rows have added theirs.
  *
- * COUNT     w->added has 16 bytes a piece, cleared by attn_bwd_prepare. The adding warp counts by a
- *           bulk add, too, for which nobody waits. A piece is whole at adds_of, the number of tiles
- *           whose walk (tile_locate) includes its rows: a tile of keys key .. last begins at the
- *           rows of first_token(key), so that it includes all rows whose last query's range ends at
- *           or after key, and ends behind the rows of end_token(last), so that it includes all
- *           whose first query's range begins at or before last.
- *           Nothing orders what is counted before the count: to wait for an add and then to release
- *           the count takes microseconds a step. So sums tell themselves: the first of each 16
- *           bytes is a multiple of ADDS and one for each add, and is read again until it has all of
- *           them. (Modulo ADDS: as many that are all missing behind their counts would not be told;
- *           but tiles add to a piece in different places of their walks. Sums of an earlier head
- *           cannot be taken for these: zeroes are released before the first add.)
- * FINISH    Two warps a block, and in the end those that had the products, draw pieces in order,
- *           look at the count until it is there, read the sums, which are still in the L2, and
+ * COUNT     w->added has 16 bytes a piece, cleared by attn_bwd_prepare. The adding warp also counts
+ *           by a bulk add, for which it does not wait. A piece is complete at adds_of, the number
+ *           of tiles whose walk (tile_locate) includes its rows. The walk of a tile of keys key ..
+ *           last begins at the rows of first_token(key), so that it includes all rows whose last
+ *           query's range ends at or after key. It ends after the rows of end_token(last), so that
+ *           it includes all rows whose first query's range begins at or before last.
+ *           The additions are not ordered before their count: waiting for an addition and then
+ *           releasing the count would take microseconds a step. So the sums themselves show whether
+ *           they are complete: the first number of each 16 bytes is a multiple of ADDS plus one for
+ *           each addition, and is read again until it has all of them. (It counts modulo ADDS, so
+ *           ADDS additions that are all missing would not be noticed; but tiles add to a piece at
+ *           different places of their walks. Sums of an earlier head cannot be mistaken for these,
+ *           because zeroes are released before the first addition.)
+ * FINISH    Two warps a block, and at the end those that had the products, draw pieces in order,
+ *           read the count until it is complete, read the sums, which are still in the L2, and
  *           write dQ, 16 bytes a lane.
- * PLACES    Sums of few (batch, key head)s stay in the L2: where there are more, the n-th has place
- *           n % places, a finishing warp leaves zeroes behind (the copy engine writes them: stores
- *           of its own took as long as all else), and who would add to the sums of the n-th waits
- *           until all pieces of the one before in that place are finished. That one is of an
- *           earlier section (bwd_tiles.cuh): its tiles were drawn before, and its pieces before any
- *           later one's. So of all tiles under way the one drawn first waits for none, and nothing
- *           comes to a stand. */
+ * PLACES    The sums of a few (batch, key head)s stay in the L2. Where there are more, the n-th has
+ *           place n % places. A finishing warp leaves zeroes behind (the copy engine writes them:
+ *           stores by the warp took as long as everything else), and a block that would add to the
+ *           sums of the n-th waits until all pieces of the one before in that place are finished.
+ *           That one is of an earlier section (bwd_tiles.cuh): its tiles were drawn before, and its
+ *           pieces before those of any later one. So of all tiles in progress the one drawn first
+ *           waits for none, and there is no deadlock. */
 #ifndef LT_CUDA_ATTENTION_BWD_FINISH_CUH
 #define LT_CUDA_ATTENTION_BWD_FINISH_CUH
 

@@ -1,6 +1,6 @@
-/* bwd_slopes.cuh: of bwd_sm90.cu what stands between its products (2 and 3 there): P^T of S^T and
- * dS^T of dP^T, of BM queries and a warpgroup's 64 keys, in registers as wgmma leaves them (keys
- * are rows: a thread has two, eight apart, and of each eight queries two). */
+/* bwd_slopes.cuh: the steps between the products of bwd_sm90.cu (2 and 3 there): P^T from S^T and
+ * dS^T from dP^T, for BM queries and a warpgroup's 64 keys, in registers as wgmma leaves them (keys
+ * are rows: a thread has two, eight apart, and two of each eight queries). */
 #ifndef LT_CUDA_ATTENTION_BWD_SLOPES_CUH
 #define LT_CUDA_ATTENTION_BWD_SLOPES_CUH
 

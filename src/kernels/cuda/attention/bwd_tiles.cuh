@@ -1,5 +1,5 @@
-/* bwd_tiles.cuh: how bwd_sm90.cu's work is dealt: tiles of TILE_KEYS keys of a key head, which a
- * cluster's blocks (BN keys each: every other 64) walk through steps of BM queries for. */
+/* bwd_tiles.cuh: how the work of bwd_sm90.cu is divided: tiles of TILE_KEYS keys of a key head. For
+ * a tile the blocks of a cluster (BN keys each: every other 64) walk over queries, BM a step. */
 #ifndef LT_CUDA_ATTENTION_BWD_TILES_CUH
 #define LT_CUDA_ATTENTION_BWD_TILES_CUH
 

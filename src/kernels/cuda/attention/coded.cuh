@@ -1,10 +1,10 @@
-/* coded.cuh: what pages of keys and values can hold other than numbers of 16 or 32 bits
- * (tensor/cached.h): codes = 1 e4m3, 2 Q8_0, 3 Q4_0, a constant wherever it is an argument, since
- * keys and values may differ. Blocks of Q8_0 and Q4_0 are 32 neighbours of
- * a head: a scale of 16 bits, then bytes, or nibbles (byte i: element i and, above it, 16 + i).
+/* coded.cuh: pages of keys and values that do not hold numbers of 16 or 32 bits (tensor/cached.h):
+ * codes = 1 e4m3, 2 Q8_0, 3 Q4_0. codes is a constant wherever it is an argument; keys and values
+ * may have different ones. Blocks of Q8_0 and Q4_0 are 32 neighbours of a head: a scale of 16 bits,
+ * then bytes, or nibbles (byte i: element i and, above it, 16 + i).
  *
  * HALVES    codes become pairs of halves exactly: e4m3 by the instruction of sm_89 or by f8_placed;
- *           whole numbers n by their bits in 1024 + n, less 1024 and what the format adds.
+ *           integers n by their bits in 1024 + n, less 1024 and the offset of the format.
  * WRITING   has the bits of lt_cached_encode: nothing is fused. */
 #ifndef LT_CODED_CUH
 #define LT_CODED_CUH

@@ -7,8 +7,8 @@
  *     K    n and n + 8                       eight               8 c .. 8 c + 7    4 c .. 4 c + 3
  *     V    2 c, 2 c + 1, 2 c + 8, 2 c + 9    four                4 n .. 4 n + 3    2 n, 2 n + 1
  *
- * The product of Q with K takes K's whole numbers, and the sum of each 32 columns is multiplied by
- * the block's scale. V's numbers are multiplied by their scale before their product, as halves. */
+ * The product of Q with K takes K's integers, and the sum of each 32 columns is multiplied by the
+ * block's scale. V's numbers are multiplied by their scale before their product, as halves. */
 #ifndef LT_DECODE_BLOCKS_CUH
 #define LT_DECODE_BLOCKS_CUH
 

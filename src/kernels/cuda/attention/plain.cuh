@@ -1,10 +1,10 @@
-/* plain.cuh: what attention's kernels on plain cores (any.cu, tiled.cu) share: their arguments,
- * which keys a query sees, and how a product becomes a logit.
+/* plain.cuh: shared by attention's kernels on CUDA cores (any.cu, tiled.cu): their arguments, which
+ * keys a query sees, and how a product becomes a logit.
  *
  * Query t of a sequence stands at p = n_keys - T + t; it sees keys [max(0, p - window + 1,
  * doc_start), min(n_keys, p + 1 if causal)). Logits are in natural units: x = q.k scale, cap tanh(x
  * / cap) with softcap, plus slope (s - p) with ALiBi. The options are arguments, not -D words: all
- * but softcap's cost these kernels nothing. */
+ * except softcap cost these kernels nothing. */
 #ifndef LT_CUDA_ATTENTION_PLAIN_CUH
 #define LT_CUDA_ATTENTION_PLAIN_CUH
 

@@ -1,4 +1,4 @@
-/* plain_args.h: arguments of attention's kernels on plain cores (any.cu, tiled.cu). */
+/* plain_args.h: arguments of attention's kernels on CUDA cores (any.cu, tiled.cu). */
 #ifndef LT_KERNELS_CUDA_ATTENTION_PLAIN_ARGS_H
 #define LT_KERNELS_CUDA_ATTENTION_PLAIN_ARGS_H
 

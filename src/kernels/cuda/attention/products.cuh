@@ -1,5 +1,5 @@
-/* products.cuh: the two products on wgmma that forward and all backward kernels for Hopper make of
- * a tile's rows and a step of the other side, HEAD_DIM columns each. In shared memory rows lie as
+/* products.cuh: the two products on wgmma of a tile's rows and a step of the other side, HEAD_DIM
+ * columns each, for the forward and all backward kernels on Hopper. In shared memory rows lie as
  * the copy engine leaves them: boxes of 64 columns, TILE_BOX rows high for the tile, STEP_BOX for
  * the step. */
 #ifndef LT_CUDA_ATTENTION_PRODUCTS_CUH

@@ -1,5 +1,5 @@
-/* rows.cuh: rows of sums that lie in a warpgroup's registers as wgmma leaves them, on their way to
- * memory in pieces of 16 bytes: what forward and backward share. */
+/* rows.cuh: stores rows of sums, which lie in a warpgroup's registers as wgmma leaves them, to
+ * memory in pieces of 16 bytes. Shared by forward and backward. */
 #ifndef LT_CUDA_ATTENTION_ROWS_CUH
 #define LT_CUDA_ATTENTION_ROWS_CUH
 

@@ -1,5 +1,5 @@
-/* sm80.cuh: what fwd_sm80.cu and bwd_sm80.cu share: their arguments, tiles in shared memory, and
- * the two products that attention is made of, on mma.sync.
+/* sm80.cuh: shared by fwd_sm80.cu and bwd_sm80.cu: their arguments, tiles in shared memory, and the
+ * two products of attention on mma.sync.
  *
  * A warp owns 16 TILES rows of the block's; a thread holds of each 16 x 8 piece of a product the
  * elements (lane / 4 [+ 8], lane % 4 * 2 [+ 1]), as mma.cuh says. So a row lies in four threads, a

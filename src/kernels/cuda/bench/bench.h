@@ -1,10 +1,10 @@
 /* bench.h: `lateen bench kernels`: checks and timings of the GPU kernels, one function an op, one
  * row a measurement.
  *
- * An op's bench first holds its kernels against products and sums in double on the GPU's own inputs
- * (odd shapes, poisoned outputs, repeats bit-identical), then times them beside the peer with
+ * An op's bench first compares its kernels with products and sums in double on the GPU's own inputs
+ * (odd shapes, poisoned outputs, bit-identical repeats), then times them beside the peer with
  * timing.h. Rows go to the terminal and to a JSON file, from which docs/kernels.md is made. A new
- * op: a function here, a row in bench.c's table. */
+ * op needs a function here and a row in bench.c's table. */
 #ifndef LT_KERNELS_CUDA_BENCH_H
 #define LT_KERNELS_CUDA_BENCH_H
 
@@ -57,18 +57,18 @@ void lt_bench_row(lt_bench *b, const lt_bench_result *r);
 void lt_bench_check(lt_bench *b, const char *op, const char *what, bool good, const char *fmt, ...)
     LT_PRINTF(5, 6);
 
-/* What the kernel that t queues takes of an SM: queues one more run of it. */
+/* Which share of an SM the kernel that t queues takes; this queues one more run of it. */
 LT_MUST_USE lt_err lt_bench_took(lt_bench *b, lt_cuda_launched *out, const lt_timing *t);
 
 /* Whether the options leave this row out. */
 bool lt_bench_skips(const lt_bench *b, const char *shape);
 
-/* err is OK, or a row that could not be measured: says which and why, and counts it; the other rows
- * go on. */
+/* If err is not OK, the row could not be measured: print which and why, and count it; the other
+ * rows go on. */
 void lt_bench_failed(lt_bench *b, const char *op, const char *shape, lt_err err);
 
-/* Fill x with normal numbers of a type named as in types.cuh ("fp32", "bf16"); integers: small
- * whole numbers instead. */
+/* Fill x with normal numbers of a type named as in types.cuh ("fp32", "bf16"); integers: with small
+ * integers instead. */
 LT_MUST_USE lt_err lt_bench_random(lt_bench *b, void *x, int64_t n, const char *dtype,
                                    uint64_t seed, float scale, bool integers);
 /* |x - ref| / |ref|, greatest |x - ref| / bound (bound NULL: 0) and the count of elements not

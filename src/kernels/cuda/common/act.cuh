@@ -1,6 +1,6 @@
-/* act.cuh: activations that both act.cu and the GEMM's epilogue compute: written so that both give
- * the same bits (no contraction is left to choice), since a recomputed activation must equal the
- * one the product made. ex2.approx and rcp.approx: 2 ulp. */
+/* act.cuh: activations that both act.cu and the GEMM's epilogue compute. Both give the same bits
+ * (the compiler has no choice of contractions), since a recomputed activation must equal the one
+ * that the product made. ex2.approx and rcp.approx: 2 ulp. */
 #ifndef LT_ACT_CUH
 #define LT_ACT_CUH
 

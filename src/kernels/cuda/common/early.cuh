@@ -1,7 +1,7 @@
-/* early.cuh: programmatic dependent launch for small kernels: while one runs, the next is brought
- * up, and waits where it first needs what the one before makes. Launched with lt_cuda_run_early;
- * each such kernel calls wait_for_others before it reads or writes what other kernels touch, so
- * that a kernel is over only after all before it. Below sm_90 nothing happens. */
+/* early.cuh: programmatic dependent launch for small kernels: while one runs, the next one starts,
+ * and waits where it first needs the results of the one before. Such kernels are launched with
+ * lt_cuda_run_early. Each calls wait_for_others before it reads or writes memory that other kernels
+ * use, so that a kernel ends only after all before it. No-op below sm_90. */
 #ifndef LT_EARLY_CUH
 #define LT_EARLY_CUH
 

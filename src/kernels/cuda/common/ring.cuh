@@ -1,6 +1,6 @@
-/* ring.cuh: a place in a ring of stages in shared memory, and the parity that its mbarriers are
- * waited for. The reader of a fresh ring begins at {0, 0}; who fills it at {0, 1}, since a wait for
- * the phase before the first passes at once. */
+/* ring.cuh: a place in a ring of stages in shared memory, and the parity of the phase of its
+ * mbarriers. The reader of a fresh ring begins at {0, 0}, and the writer at {0, 1}, since a wait
+ * for the phase before the first passes at once. */
 #ifndef LT_RING_CUH
 #define LT_RING_CUH
 

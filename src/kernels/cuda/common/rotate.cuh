@@ -1,5 +1,5 @@
-/* rotate.cuh: the rotation of one pair, for rope.cu and for products that rotate what they make
- * (gemv_ring.cu): written so that both give the same bits. */
+/* rotate.cuh: the rotation of one pair, with the same bits in rope.cu and in products that rotate
+ * their results (gemv_ring.cu). */
 #ifndef LT_ROTATE_CUH
 #define LT_ROTATE_CUH
 

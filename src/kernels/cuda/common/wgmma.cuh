@@ -2,15 +2,15 @@
  * 16, .. 256, 16-bit inputs (or 8-bit floats, 32 deep), f32 sums.
  *
  * A kernel defines the shapes it uses, e.g.
- *     WGMMA_SS(mma_qk, BLOCK_N, 0, 0)      void mma_qk(float d[N / 2], u64 a_desc, u64 b_desc, int
- *                                          accumulate)
- *     WGMMA_RS(mma_pv, HEAD_DIM, 1)        void mma_pv(float d[N / 2], const u32 a[4], u64 b_desc,
- *                                          int accumulate)
+ *     WGMMA_SS(mma_qk, BLOCK_N, 0, 0)
+ *         void mma_qk(float d[N / 2], u64 a_desc, u64 b_desc, int accumulate)
+ *     WGMMA_RS(mma_pv, HEAD_DIM, 1)
+ *         void mma_pv(float d[N / 2], const u32 a[4], u64 b_desc, int accumulate)
  * and mma_qk_set, mma_pv_set, which begin a sum: d need not hold anything, so its registers are
- * free until then. with TRANS_A / TRANS_B = 1 for an operand whose M (or N) index is contiguous in
- * shared memory, 0 where K is. Thread t of the warpgroup (w = t / 32, l = t % 32) holds d[4 i + 0,
- * 1] = D[16 w + l / 4][8 i + 2 (l % 4) + 0, 1] and d[4 i + 2, 3] the same 8 rows below; a[0..3] of
- * A = rows (l / 4, l / 4 + 8, l / 4, l / 4 + 8), columns 2 (l % 4) + (0, 0, 8, 8).
+ * free until then. TRANS_A or TRANS_B is 1 for an operand whose M (or N) index is contiguous in
+ * shared memory, and 0 where K is. Thread t of the warpgroup (w = t / 32, l = t % 32) holds d[4 i +
+ * 0, 1] = D[16 w + l / 4][8 i + 2 (l % 4) + 0, 1] and d[4 i + 2, 3] the same 8 rows below; a[0..3]
+ * of A = rows (l / 4, l / 4 + 8, l / 4, l / 4 + 8), columns 2 (l % 4) + (0, 0, 8, 8).
  *
  * Order of use: wgmma_fence; products; wgmma_commit; wgmma_wait(n) leaves at most n committed
  * groups running. Accumulators and A registers belong to the tensor cores from the first product to
@@ -20,10 +20,10 @@
  * / 16, and the swizzle in bits 62-63. Tiles come from the copy engine in 128-byte swizzle: rows of
  * 128 bytes (64 elements), groups of 8 rows = 1024 bytes, whose 16-byte pieces are permuted by row
  * % 8; a tile starts on 1024 bytes.
- *   K contiguous: 8 rows of M/N -> next 8: 1024 (stride); next 16 of K: +32 bytes on the start; 64
- *   of K a tile column. M/N contiguous: 8 of K -> next 8: 1024 (stride); next 64 of M/N: `leading`,
- *   the distance between columns of tiles; next 16 of
- *                   K: +2048 bytes on the start. */
+ *   K contiguous:   8 rows of M/N -> next 8: 1024 (stride); next 16 of K: +32 bytes on the
+ *                   start; 64 of K a tile column.
+ *   M/N contiguous: 8 of K -> next 8: 1024 (stride); next 64 of M/N: `leading`, the distance
+ *                   between columns of tiles; next 16 of K: +2048 bytes on the start. */
 #ifndef LT_CUDA_WGMMA_CUH
 #define LT_CUDA_WGMMA_CUH
 

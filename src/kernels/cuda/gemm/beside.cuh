@@ -1,8 +1,9 @@
-/* beside.cuh: what stands before and behind a product in a layer that decodes and is made by its
- * kernel: gemv_ring.cu, gemm_q_ring.cu. Arguments, the norm of the rows, the ends of sums.
+/* beside.cuh: the small ops before and after a product in a layer that decodes, which the product's
+ * kernel computes (gemv_ring.cu, gemm_q_ring.cu): arguments, the norm of the rows, the ends of
+ * sums.
  *
  * -D M rows, 1 to 8; NORM, ADD, PARAM, LANES: RMSNorm of x [+ add], gains of type PARAM, LANES 32
- * or 256 as norm.cu shares out a row; TAIL 0: none, 1: act = f(column) * column + N / 2 (KIND 0:
+ * or 256 as norm.cu divides a row; TAIL 0: none, 1: act = f(column) * column + N / 2 (KIND 0:
  * GELU's tanh form, 2: SiLU), 2: pairs (i, i + dim / 2) of heads of q and k rotated in place, heads
  * of k and v also to their pages; HELD: x stands in shared memory. WIDTH: K, if a kernel is made
  * for one; BARE 1: no bias, and y is not added to. THREADS, SENT (groups of cp.async that are under
@@ -51,7 +52,7 @@
 #ifndef IN_REGISTERS
 #define IN_REGISTERS 0
 #endif
-static_assert(LANES == 32 || (LANES == 256 && THREADS >= 256), "as norm.cu shares out a row");
+static_assert(LANES == 32 || (LANES == 256 && THREADS >= 256), "as norm.cu divides a row");
 
 /* Dynamic shared memory: the kernel's rings, x (HELD; rows 64 bytes further apart than they are
  * long, for the banks), then the norm's gains and sums of pieces, then angles and slots of the

@@ -1,18 +1,18 @@
 /* eight_q.cuh: products of quantised weights (tile_q.cuh) with rows of x that are rounded to 8
- * bits, in whole numbers.
+ * bits, in integers.
  *
- * A row of x becomes, a group of 32 columns, numbers -127 .. 127 and d = largest magnitude / 127,
- * as ggml and the CPU's kernels do it (tensor/block.h), but d stays fp32. Every block does that for
- * itself, in shared memory:
+ * Each group of 32 columns of a row of x becomes numbers -127 .. 127 and d = largest magnitude /
+ * 127, as in ggml and the CPU's kernels (tensor/block.h), but d stays fp32. Every block does this
+ * separately, in shared memory:
  *     numbers    of a tile of 128 columns: for groups 0, 1 and 2, 3: lane quarters q x two groups x
  *                8 bytes, those of element_at(q, .) as tile_q.cuh orders bytes
- *     factors    of a group, fp32: d, and what comes off the sum of a group's products before it is
- *                scaled (GROUP 16: off each half's)
+ *     factors    of a group, fp32: d, and the number that is subtracted from the sum of a group's
+ *                products before it is scaled (GROUP 16: from each half's)
  * mma.sync adds up a group exactly. It begins with MAGIC, the bits of 2^23 + 2^22: a sum below 2^22
- * then is a float's last bits, and the float less MAGIC the sum. Weights of 4 bits are not shifted:
- * a group in the high halves of bytes counts 16-fold, and its d is a sixteenth. OFFSET comes off
- * with MAGIC: it is the sum of the group's numbers times OFFSET. (MINS) minima are multiplied by
- * the group's d times that sum.
+ * then is the last bits of a float, and that float less MAGIC is the sum. Weights of 4 bits are not
+ * shifted: a group in the high halves of bytes counts 16-fold, and its d is a sixteenth. The
+ * offset, the sum of the group's numbers times OFFSET, is subtracted with MAGIC. With MINS, minima
+ * are multiplied by the group's d times the sum of its numbers.
  * -D M rows, WIDTH columns. A row's bits do not depend on how many there are. */
 #ifndef LT_CUDA_GEMM_EIGHT_Q_CUH
 #define LT_CUDA_GEMM_EIGHT_Q_CUH

@@ -1,4 +1,4 @@
-/* epilogue.cuh: what a GEMM does to its sums before they are stored, chosen with -D:
+/* epilogue.cuh: the operations of a GEMM on its sums before they are stored, chosen with -D:
  *
  *     v = alpha * sum
  *     EPI_BIAS 1: v += bias[col] (16-bit)   2: v += bias[col] (f32)

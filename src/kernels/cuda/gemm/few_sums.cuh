@@ -1,7 +1,7 @@
-/* few_sums.cuh: how the sums of a product with changed places (gemm_few.cu, gemm_q_sm90.cu) become
- * y: 64 columns of y a warpgroup, BN rows, of which it holds what wgmma says; parts of K from the
- * SPLITS blocks of a cluster are added in order by the block whose octet of rows it is, in its
- * shared memory. An octet there: (column, row) f32, so that a thread's pairs lie side by side.
+/* few_sums.cuh: how the sums of a product with swapped operands (gemm_few.cu, gemm_q_sm90.cu)
+ * become y. A warpgroup has 64 columns of y and BN rows, in wgmma's layout. The parts of K from the
+ * SPLITS blocks of a cluster are added in order by the block that owns their octet of rows, in its
+ * shared memory. An octet there is (column, row) f32, so that a thread's pairs are adjacent.
  * -D BN, GROUPS (warpgroups), SPLITS, OUT, GATED and KIND: as in gemm_few.cu. */
 #ifndef LT_CUDA_GEMM_FEW_SUMS_CUH
 #define LT_CUDA_GEMM_FEW_SUMS_CUH

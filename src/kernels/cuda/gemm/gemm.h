@@ -39,8 +39,8 @@ typedef struct {
     } beside;
 } lt_gemm_args;
 
-/* The matmul op's arguments (tensor/ops.h) as a GEMM's; NULL, or why they are none: operands not
- * 2-D with contiguous columns, or packed. */
+/* Convert the arguments of the matmul op (tensor/ops.h) to a GEMM's. Returns NULL, or why that is
+ * not possible: operands are packed, or not 2-D with contiguous columns. */
 const char *lt_gemm_from_matmul(lt_gemm_args *out, const lt_matmul_args *a);
 
 /* Shared memory that a block of Hopper may have. */
@@ -55,8 +55,7 @@ typedef struct {
     bool pair;         /* Two blocks make one tile, each over half of K, and go. */
 } lt_gemm_tile;
 
-/* Device memory that lends itself to partial sums: no larger than lt_gemm_scratch_bytes() ever
- * helps. May be empty. */
+/* Device memory for partial sums: more than lt_gemm_scratch_bytes() never helps. May be empty. */
 typedef struct {
     void *data;
     size_t bytes;
@@ -95,7 +94,7 @@ typedef struct {
 } lt_gemm_few_tile;
 const char *lt_gemm_few_refusal(const lt_gemm_args *a, const lt_cuda_info *info);
 bool lt_gemm_few_fit(lt_gemm_few_tile *t, const lt_gemm_args *a, const lt_cuda_info *info);
-/* What the shape suggests; the call with that. */
+/* The tile for the shape; a call with it. */
 lt_gemm_few_tile lt_gemm_few_choose(const lt_gemm_args *a, const lt_cuda_info *info);
 LT_MUST_USE lt_err lt_gemm_few(lt_cuda *c, CUstream s, const lt_gemm_args *a);
 LT_MUST_USE lt_err lt_gemm_few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a,

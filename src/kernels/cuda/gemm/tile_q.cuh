@@ -1,8 +1,8 @@
-/* tile_q.cuh: quantised weights as pack_q.cu lays them out, for the operands of mma.sync: what
- * pack_q.cu writes and gemm_q.cu reads.
+/* tile_q.cuh: the layout of quantised weights for the operands of mma.sync: pack_q.cu writes it,
+ * and gemm_q.cu reads it.
  *
- *     matrix (N, K)   slabs of 16 rows, of each its tiles of 128 columns, one behind the other; N
- *                     and K are filled up with zeros
+ *     matrix (N, K)   slabs of 16 rows, each as its tiles of 128 columns one after another; N and K
+ *                     are padded with zeros
  *     tile            PIECES x 32 lanes x 16 bytes: numbers of 8 bits, or the low 4 | 32 lanes x 8
  *                     HIGH bytes: the HIGH bits above | SCALES x 128 bytes of scales | (MINS) 128
  *                     bytes of minima, fp16
@@ -11,8 +11,8 @@
  * words that mma.sync takes; the second always stands 16 bits above the first:
  *     8 bits         bytes 0, 2, 1, 3 of word i of h are elements 4 i .. 4 i + 3 in order; OFFSET
  *                    128 (Q8_0) means signed ones
- *     4 bits         so are low halves of bytes those of group g, high halves those of group g + 1,
- *                    g even
+ *     4 bits         in the same order, low halves of bytes are of group g, high halves of group
+ *                    g + 1, g even
  *     bits above     in the bytes of their elements; HIGH 1: bit 2 g + i of word h; HIGH 2: bit 4
  *                    (g % 2) + 2 i of word 2 h + g / 2
  * A row's scales and minima: lane quarters share 16 bytes: four of row r, four of row r + 8.

@@ -1,9 +1,9 @@
-/* winners.h: which kernel wins a product's shape on a GPU: what `lateen tune gemm` measured, and
- * the ordered list of the matmul op follows.
+/* winners.h: which kernel is the fastest for a product's shape on a GPU, as measured by `lateen
+ * tune gemm`. The ordered list of the matmul op follows it.
  *
- * Without an entry the list decides by rules and an estimate (ops/matmul.c, gemm.c). With one, two
- * runs of the same program on the same GPU still have the same bits: entries change only when
- * someone tunes. */
+ * Without an entry the list decides by rules and an estimate (ops/matmul.c, gemm.c). With entries,
+ * two runs of the same program on the same GPU still have the same bits: entries change only when
+ * `lateen tune` runs. */
 #ifndef LT_KERNELS_CUDA_GEMM_WINNERS_H
 #define LT_KERNELS_CUDA_GEMM_WINNERS_H
 

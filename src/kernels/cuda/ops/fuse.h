@@ -1,31 +1,31 @@
 /* fuse.h: small ops of a step that is being recorded become part of the product beside them
  * (gemm/gemv_ring.cu).
  *
- * While a graph is recorded, an op that may begin or go on with a pattern is HELD; the op that
- * completes it, does not fit or comes otherwise, or the end of the graph, lets what is held go: as
- * one kernel where its product is one that gemv_ring.cu takes, else op by op. Patterns, parts in
- * brackets may be absent:
+ * While a graph is recorded, an op that may begin or continue a pattern is HELD. The op that
+ * completes the pattern or does not fit it, or the end of the graph, releases the held ops: as one
+ * kernel where gemv_ring.cu accepts the product, otherwise op by op. Patterns (parts in brackets
+ * may be absent):
  *
  *     [rmsnorm y, sum = x + add]  matmul a = y     few rows times weights (N, K), 16-bit or blocks
  *                                 matmul  act_fwd x = its y    gated: SiLU or GELU's tanh form
  *                                 matmul  rope of its y, in place  kv_write
  *                                                              y = heads of q, k, v
  *
- * Behind any other product rotation and pages are a kernel of their own (rope.cu), and a gated
- * activation is part of gemm_few.cu's and gemm_q_sm90.cu's.
+ * After any other product, rotation and pages are a separate kernel (rope.cu), and gemm_few.cu and
+ * gemm_q_sm90.cu include a gated activation.
  *
- * Every tensor that the ops would have written is written, with the same bits: who reads it later
- * does not matter. Ops whose results lie where others of the kernel still read are left alone, as
- * blocks do not wait for each other.
+ * Every tensor that the ops would have written is written, with the same bits, whether it is read
+ * later or not. Ops whose results overlap memory that other ops of the kernel still read are not
+ * fused, because blocks do not wait for each other.
  *
- * Positions, slots and the table of rotations are read before the kernels before are done: no op of
- * a step may write them.
+ * Positions, slots and the table of rotations are read before the kernels before are done, so no op
+ * of a step may write them.
  *
- * Outside of a recording nothing is held: the same patterns only fetch their kernels, which a
- * recording could not compile. So a step runs once before it is recorded. LATEEN_CUDA_FUSE=off
- * turns it off. By default as many rows are fused as an H100 was faster with (fuse.c); =all: up to
- * LT_FUSE_ROWS. Products of so many rows have gemv.cu's bits, of blocks gemm_q_ring.cu's, whether
- * they are fused or not. */
+ * Outside of a recording nothing is held: the same patterns only fetch their kernels, which cannot
+ * be compiled during a recording. So a step runs once before it is recorded. LATEEN_CUDA_FUSE=off
+ * disables fusion. By default, as many rows are fused as made an H100 faster (fuse.c); =all: up to
+ * LT_FUSE_ROWS. Products of so many rows have gemv.cu's bits, and those of blocks gemm_q_ring.cu's,
+ * whether they are fused or not. */
 #ifndef LT_KERNELS_CUDA_FUSE_H
 #define LT_KERNELS_CUDA_FUSE_H
 
@@ -58,11 +58,11 @@ typedef struct lt_fuse {
     int64_t n_fused; /* Kernels that stand for more than one op. */
 } lt_fuse;
 
-/* An op comes: *taken, it is held (args are copied) or done; else the caller runs it. What was held
- * before may be let go first. lists: the backend's. */
+/* Offer an op. *taken: it is held (args are copied) or done; otherwise the caller runs it. Ops held
+ * before may be released first. lists: the backend's. */
 LT_MUST_USE lt_err lt_fuse_offer(lt_queue *q, const lt_op_list *lists, lt_op op, const void *args,
                                  bool *taken);
-/* Something else comes: let go what is held. */
+/* Release the held ops, because something else comes. */
 LT_MUST_USE lt_err lt_fuse_flush(lt_queue *q, const lt_op_list *lists);
 /* A recording begins, or ends. */
 LT_MUST_USE lt_err lt_fuse_record(lt_queue *q, const lt_op_list *lists, bool records);

@@ -1,9 +1,9 @@
-/* launch.h: what the launchers of the GPU's ops share: the queue, its scratch memory, and how an
+/* launch.h: shared by the launchers of the GPU's ops: the queue, its scratch memory, and how an
  * argument struct becomes -D words.
  *
  * Each op's launchers are the entries of its ordered list (backend.c): refuse() says why a kernel
- * does not take the arguments, run() queues it. They look at tensors' shapes, never at their
- * contents. */
+ * does not accept the arguments, run() queues it. They look at the shapes of tensors, never at
+ * their contents. */
 #ifndef LT_KERNELS_CUDA_LAUNCH_H
 #define LT_KERNELS_CUDA_LAUNCH_H
 
@@ -51,8 +51,8 @@ lt_cuda *lt_cuda_device_gpu(const lt_device *d);
 
 /* "fp32", "bf16", "fp16"; NULL for types the kernels do not know. */
 const char *lt_cuda_dtype_word(lt_dtype dtype);
-/* NULL, or why this tensor is not one the row kernels take: "x: type", "columns not contiguous".
- * Absent tensors pass. */
+/* NULL, or why the row kernels do not accept one of these tensors: "x: type", "columns not
+ * contiguous". Absent tensors pass. */
 const char *lt_cuda_refuse_rows(const lt_tensor *const *tensors, int n, lt_dtype act);
 /* Elements a thread moves at once: 16 bytes' worth when every present tensor is 16-byte aligned and
  * `width` is a multiple, else 1. */
@@ -76,8 +76,8 @@ void lt_cuda_team_defines(char out[LT_CUDA_DEFINES_BYTES], const lt_tensor *cons
 LT_MUST_USE lt_err lt_cuda_run(lt_queue *q, const char *file, const char *entry,
                                const char *defines, int64_t blocks, int blocks_y, int threads,
                                void **args);
-/* The same for a kernel that begins with wait_for_others (common/early.cuh): it is brought up while
- * the kernels before it still run. */
+/* The same for a kernel that begins with wait_for_others (common/early.cuh): it starts while the
+ * kernels before it still run. */
 LT_MUST_USE lt_err lt_cuda_run_early(lt_queue *q, const char *file, const char *entry,
                                      const char *defines, int64_t blocks, int blocks_y, int threads,
                                      void **args);

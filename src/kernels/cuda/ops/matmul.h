@@ -8,7 +8,7 @@ bool lt_matmul_empty(const lt_matmul_args *a);    /* y has no elements. */
 int64_t lt_matmul_depth(const lt_matmul_args *a); /* K */
 /* As the kernels number it: 0 none, 1 F32, 2 BF16, 3 F16. */
 int lt_matmul_bias_type(const lt_tensor *bias);
-/* NULL, or why no plain product: packed only, not 2-D, types the kernels do not know. */
+/* NULL, or why this is not a plain product: packed only, not 2-D, types without kernels. */
 const char *lt_matmul_refuse_types(const lt_matmul_args *a);
 /* Stride of the last dimension, which does not matter where that has one element. */
 bool lt_matmul_dense(const lt_tensor *t);

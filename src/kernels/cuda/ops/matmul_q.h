@@ -26,8 +26,8 @@ lt_err lt_cuda_wgmma_q_run(lt_queue *q, const void *args);
 const char *lt_cuda_wide_q_refuse(const void *args, const lt_device *device);
 lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args);
 
-/* How pack lays out a format: bits, elements of a scale, whether there are minima, what is taken
- * off, bytes of a tile of 16 x 128 (gemm/tile_q.cuh). */
+/* How pack lays out a format: bits, elements of a scale, whether there are minima, the offset,
+ * bytes of a tile of 16 x 128 (gemm/tile_q.cuh). */
 typedef struct {
     int bits, group, mins, offset, tile_bytes;
 } lt_cuda_tile_format;
@@ -39,8 +39,8 @@ int lt_cuda_split_q(int64_t n, int64_t k, int n_sms);
 /* Whether it is gemm_q_sm90.cu's, and a gated activation may be behind it. */
 bool lt_cuda_wgmma_q_gates(const lt_queue *q, const lt_matmul_args *a);
 
-/* gemm/gemm_q.c: gemm_q_sm90.cu on Hopper; any number of rows. Up to so many an activation may be
- * behind it; in a fixed order more come as pieces of so many. */
+/* gemm/gemm_q.c: gemm_q_sm90.cu on Hopper; any number of rows. Up to LT_GEMM_Q_PIECE rows an
+ * activation may follow; in a fixed order more rows come as pieces of this size. */
 #define LT_GEMM_Q_PIECE 64
 const char *lt_gemm_q_refusal(const lt_matmul_args *a, const lt_cuda_info *info);
 /* gated: an activation behind it, or NULL. */

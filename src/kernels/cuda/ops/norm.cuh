@@ -1,6 +1,6 @@
-/* norm.cuh: what norm.cu (forward) and norm_bwd.cu (backward) share: a row belongs to LANES threads
+/* norm.cuh: shared by norm.cu (forward) and norm_bwd.cu (backward): a row belongs to LANES threads
  * (8, 16 or 32 of a warp, or the whole block), each with VECS pieces of W elements of it, and a
- * thread works on ROWS rows at once, so that one trip through shuffles and barrier serves them
+ * thread works on ROWS rows at once, so that one series of shuffles and one barrier serve them
  * all. */
 #ifndef LT_CUDA_NORM_CUH
 #define LT_CUDA_NORM_CUH

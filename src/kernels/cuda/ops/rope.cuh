@@ -1,4 +1,4 @@
-/* rope.cuh: what rope.cu and qk_norm.cu share: a head of D = LANES * 2 W elements belongs to LANES
+/* rope.cuh: shared by rope.cu and qk_norm.cu: a head of D = LANES * 2 W elements belongs to LANES
  * threads, each with W elements of the first half and the W of the second half that rotate with
  * them. */
 #ifndef LT_CUDA_ROPE_CUH

@@ -1,4 +1,4 @@
-/* xent.cuh: what the two cross-entropy kernels share: a thread's running maximum and sum of
+/* xent.cuh: shared by the cross-entropy kernels: a thread's running maximum and sum of
  * exponentials, and the gradient of a piece. */
 #ifndef LT_CUDA_XENT_CUH
 #define LT_CUDA_XENT_CUH

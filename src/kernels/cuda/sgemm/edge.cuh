@@ -1,5 +1,5 @@
-/* edge.cuh: reads and writes that know where a matrix ends, shared by the rungs of the ladder so
- * that each takes any shape. */
+/* edge.cuh: reads and writes that respect the edges of a matrix, shared by the rungs of the ladder,
+ * so that each accepts any shape. */
 #ifndef LT_SGEMM_EDGE_CUH
 #define LT_SGEMM_EDGE_CUH
 

@@ -1,4 +1,4 @@
-/* sgemm_args.h: arguments of sgemm.cu, behind the maps of A and B where the copy engine reads them
+/* sgemm_args.h: arguments of sgemm.cu, after the maps of A and B where the copy engine reads them
  * (tile.cuh). */
 #ifndef LT_KERNELS_CUDA_SGEMM_SGEMM_ARGS_H
 #define LT_KERNELS_CUDA_SGEMM_SGEMM_ARGS_H

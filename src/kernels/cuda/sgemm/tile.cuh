@@ -1,5 +1,5 @@
 /* tile.cuh: the parts of sgemm.cu: the constants of a tile, how a stage is fetched, how fragments
- * are read and multiplied. The story is in sgemm.cu. */
+ * are read and multiplied. sgemm.cu explains them. */
 #ifndef LT_SGEMM_TILE_CUH
 #define LT_SGEMM_TILE_CUH
 

@@ -4,9 +4,8 @@
 
 #include "kernels/cuda/sgemm/sgemm.h"
 
-/* True and *out filled when this GPU's tune file knows a winner for the class of this product with
- * this copy, and the product can have it (blocks that share K need a workspace, and stages of
- * K). */
+/* True, with *out filled, if this GPU's tune file has a winner for the class of this product with
+ * this copy, and the product can use it (blocks that share K need a workspace, and stages of K). */
 bool lt_sgemm_tune_find(lt_cuda *c, const lt_sgemm_args *a, lt_sgemm_copy copy, lt_sgemm_tile *out);
 
 #endif

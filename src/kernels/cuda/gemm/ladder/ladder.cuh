@@ -1,4 +1,4 @@
-/* ladder.cuh: what the first rungs of the GEMM ladder share: the arguments, and the way out. C (m,
+/* ladder.cuh: shared by the first rungs of the GEMM ladder: the arguments and the store of C. C (m,
  * n) = A (m, k) B^T, B stored (n, k): a linear layer. All rows 16-byte aligned; n even. */
 #ifndef LT_CUDA_GEMM_LADDER_CUH
 #define LT_CUDA_GEMM_LADDER_CUH
