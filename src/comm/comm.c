@@ -1,5 +1,5 @@
 /* comm.c: one rank of a world: its groups, its ring of calls, and the worker that advances them
- * (call.h has the states). In a group of one member the calls are copies, done at once. */
+ * (call.h has the states). In a group of one member each call is a copy, done at once. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* mpi.c: ranks as processes that mpirun or srun started, with Open MPI, loaded at run time. MPI
  * only moves bytes between two ranks: the verbs are rounds of such messages (rounds.h).
  *
- * MPI makes progress only while it is called, so the worker polls while calls are under way. MPI
+ * MPI makes progress only while it is called, so the worker polls while calls are in progress. MPI
  * does not report a dead or stopped rank; the deadline finds it. A failing rank tells the others
  * through a second communicator, on which each has a receive posted. After a failure MPI is not
  * finalised, because it would wait for the lost rank.

@@ -1,7 +1,7 @@
 /* nccl.c: a world whose buffers lie in the memory of GPUs: NCCL's transport. It stands beside a
  * world of host memory with the same ranks (threads, shm.c, mpi.c), the host world, which carries
  * NCCL's ids and, with options.check, what each rank calls: NCCL itself neither compares calls nor
- * says who did not come.
+ * names the rank that is missing.
  *
  * A CALL     its caller marks where its own queue is (`before`); the worker, which alone calls
  *            NCCL, lets the world's queue follow that mark, queues the work, and marks its end
@@ -9,24 +9,24 @@
  *
  *     QUEUED ──its turn──▶ steps: NCCL calls, own sums ──▶ ISSUED ──done has passed──▶ DONE
  *
- *            From ISSUED on later calls have their turn: the device does them one after the other.
- * STEPS      Communicators are non-blocking, so a step of NCCL's may be in progress when it
- *            returns; the next one waits until it is not. Nothing here blocks, and the deadline of
- *            the call is over all of it.
+ *            Once a call is ISSUED, later calls have their turn: the device does them one after
+ *            another.
+ * STEPS      Communicators are non-blocking, so a step of NCCL's may still be in progress when it
+ *            returns; the next step waits until it is done. Nothing here blocks, and the deadline
+ *            of the call covers all its steps.
  * SUMS       of F32 and BF16: piece by piece, each rank receives its shard of every member, adds
- *            in F32 in the order of the members, rounds once; then shards are exchanged. Whole
+ *            in F32 in the order of the members, and rounds once; then shards are exchanged. Whole
  *            numbers: NCCL's own sums, which are exact. Other types, and MAX and MIN of floats,
  *            whose NaN NCCL may lose: every rank receives all, and the host reduces (sum.c); these
  *            are a few numbers a step. options.any_order: NCCL's own sums for all.
  * COPIES     A group whose members are on one machine and reach each other's GPUs has no
- *            communicator of NCCL's: peer.h; sums of other types than F32 and BF16 are gathered and
- *            reduced as below. Where all groups are such, NCCL is not opened.
+ *            communicator of NCCL's (peer.h); types other than F32 and BF16 are gathered and the
+ *            host reduces them. If every group is of this kind, NCCL is not opened.
  * PAIRS      A send or receive has a communicator of two ranks and a queue of its own for each
- *            direction between two members, made at its first call, so that it holds nothing else
- *            up.
- * FAILURES   An error of NCCL, the deadline, a failure of the host world: every communicator is
- *            aborted (by the thread that fails the world, with the lock, so that no other is in
- *            NCCL), the host world too, and through it the others are told. */
+ *            direction between two members, made at its first call, so that it delays nothing else.
+ * FAILURES   On an error of NCCL, at the deadline, or when the host world fails, every communicator
+ *            is aborted, by the thread that fails the world, which holds the lock so that no other
+ *            thread is in NCCL. The host world is aborted too, and tells the other ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,5 @@
-/* nccl_check.c: what the other ranks call, told through the host world. NCCL compares nothing.
- * Ranks that differ would hang in it; the comparison ends the world and says who differs. */
+/* nccl_check.c: compares what all ranks call, through the host world. NCCL compares nothing, and
+ * ranks whose calls differ would hang in it; the comparison ends the world and names them. */
 #include <string.h>
 
 #include "base/error.h"

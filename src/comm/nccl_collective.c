@@ -1,4 +1,4 @@
-/* nccl_collective.c: a collective as steps of NCCL's and sums between them. See nccl.c. */
+/* nccl_collective.c: a collective as NCCL calls and sums between them. See nccl.c. */
 #include <string.h>
 
 #include "base/error.h"

@@ -10,13 +10,13 @@
  *     bytes of the granted messages, in the order of the grants ▶ ring: written, read
  *
  * Only data for which a receive waits are in a ring, so a message without a receive delays no
- * other. A rank has at most LT_COMM_AHEAD sends and receives and one collective under way: fewer
+ * other. A rank has at most LT_COMM_AHEAD sends and receives and one collective in progress: fewer
  * than OFFERS messages to each rank.
  *
  * FAILURES   A rank that fails writes its reason into the head, which all ranks read whenever they
- * poll. One that dies or stops cannot: the launcher notices it and tells the others through the
- * store (store.h), whose heartbeat thread aborts the world. If both fail, the deadline of each verb
- * ends the world. */
+ * poll. A rank that dies or stops cannot: the launcher notices it and tells the others through the
+ * store (store.h), and their heartbeat threads abort the world. If both fail, the deadline of each
+ * verb ends the world. */
 #include "comm/shm.h"
 
 #include <errno.h>

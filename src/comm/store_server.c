@@ -3,9 +3,9 @@
  *
  *     a connection:  stranger ──HELLO──▶ client ──BEAT──▶ the heartbeat of its rank
  *
- * A request that cannot be answered yet stays in its connection, which reads no other meanwhile. A
- * change of a key searches all connections for those that wait for it: they are few, and the thread
- * is idle most of the time. */
+ * A request that cannot be answered yet stays in its connection, which reads no other meanwhile.
+ * When a key changes, all connections are searched for those that wait for it: they are few, and
+ * the thread is idle most of the time. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -2,7 +2,7 @@
  * (docs/adr/0012). Every two ranks share a connection; the verbs are rounds of messages
  * (rounds.h).
  *
- * STREAM     each way a sequence of frames, a `head` each, and what follows some of them:
+ * STREAM     in each direction a sequence of frames: a `head` each, and after some of them a body:
  *
  *     READY    id, tag, bytes    a receive waits for a message of this tag and size
  *     DATA     id, bytes         answers READY `id`: the message follows
@@ -10,20 +10,21 @@
  *     FAILED   bytes             the world has ended: the reason follows
  *
  * Receives and sends of one tag match in their order, at the sender. Only data for which a receive
- * waits are sent, so a message without a receive delays no other, and whoever reads a stream never
- * has to stop. A rank has at most LT_COMM_AHEAD sends and receives and one collective under way, so
- * fewer than LANES messages to each rank.
+ * waits are sent, so a message without a receive delays no other, and the reader of a stream never
+ * has to stop. A rank has at most LT_COMM_AHEAD sends and receives and one collective in progress,
+ * so fewer than LANES messages to each rank.
  *
  * STRANGERS  A rank listens while its world opens, at the address from which it reaches the store.
- * A connection counts once it has named the run's token, its rank and the epoch; what does not is
- * closed after STRANGER_S seconds, or when more than STRANGERS of them wait. Nothing is encrypted.
+ * A connection counts once it has named the run's token, its rank and the epoch. One that has not
+ * is closed after STRANGER_S seconds, or when more than STRANGERS such connections wait. Nothing is
+ * encrypted.
  *
  * FAILURES   A rank that fails sends FAILED to all others. A connection that has closed fails the
  * calls that wait for its rank, but only CLOSED_S seconds later: the launcher, which tells all
  * ranks through the store (launched.h), usually knows better why. A machine that cannot be reached
  * is found by the heartbeats. Two machines may both reach the launcher, but not each other. Their
- * connection then counts as closed after the time that a missing heartbeat has: the kernel reports
- * bytes that were not acknowledged for so long, and probes a connection on which none are sent. */
+ * connection then counts as closed after the time allowed to a missing heartbeat: the kernel
+ * reports bytes that were not acknowledged within it, and probes a connection that sends none. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>

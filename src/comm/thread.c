@@ -1,15 +1,16 @@
 /* thread.c: ranks as threads of one process. Buffers of other members are plain pointers, so each
  * byte is copied once.
  *
- * A group has a meeting place: what each member calls, and how far it is. A collective with number
+ * A group holds a post for each member: what it calls, and how far it is. A collective with number
  * s passes three stations, and no member leaves one before all have reached it:
  *
- *     3 s      what it calls stands in its post: all are compared, then members read each other's
- *              src and write their own dst (all_reduce: their own shard of it)
- *     3 s + 1  all_reduce only: every shard is there; members read each other's dst
- *     3 s + 2  all have read what they need: buffers are their owners' again
+ *     3 s      each member's call stands in its post: all are compared, then members read each
+ *              other's src and write their own dst (all_reduce: their own shard of it)
+ *     3 s + 1  all_reduce only: every shard is complete; members read each other's dst
+ *     3 s + 2  all have read what they need: buffers belong to their owners again
  *
- * A pair of members has a channel: the sender posts where its data are, the receiver takes them. */
+ * A pair of members has a channel: the sender posts where its data are, the receiver copies
+ * them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* times.c: when the calls of a rank were under way, and what their callers waited. */
+/* times.c: when the calls of a rank were in progress, and how long their callers waited. */
 #include <stdio.h>
 #include <string.h>
 

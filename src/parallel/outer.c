@@ -1,5 +1,5 @@
-/* outer.c: see outer.h. Elements are independent, blocks too: loops run over pieces of whole blocks
- * in parallel, with the same bits for any number of threads. */
+/* outer.c: see outer.h. Elements are independent, and so are blocks: loops run over pieces of whole
+ * blocks in parallel, with the same bits for any number of threads. */
 #include "parallel/outer.h"
 
 #include <float.h>

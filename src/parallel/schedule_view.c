@@ -3,7 +3,7 @@
  *     LEFT            WIDE                                RIGHT
  *     rank 0 | F0 F1 F2 F3 .  .  .  B0   F4  B1 ... |  idle  held
  *
- * In the picture F is blue, B green, W amber; the chunks of a rank differ in shade. */
+ * In the SVG, F is blue, B green, W amber; the chunks of a rank differ in shade. */
 #include "parallel/schedule_view.h"
 
 #include <math.h>

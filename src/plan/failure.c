@@ -1,7 +1,7 @@
 /* failure.c: the loss by failures and saves, in closed form.
  *
- *     M mean time between failures of the whole job; w blocking part of a save; u restart (detect,
- *     reschedule, load, warm up)
+ *     M mean time between failures of the whole job; w blocking part of a save;
+ *     u restart (detect, reschedule, load, warm up); tau time between saves
  *     Young         tau = sqrt(2 w M)                                               (Young 1974)
  *     Daly          tau = sqrt(2 w M) (1 + sqrt(w / 2M) / 3 + w / 18M) - w for w < 2M, else M
  *                                                                                   (Daly 2006)
@@ -10,9 +10,9 @@
  *     first order   (1 - (u + tau / 2) / M) / (1 + w / tau)
  *                                                       (Kokolis et al. 2024, arXiv:2410.21680)
  *
- * Goodput = productive time / wall time = ETTR * (1 - stragglers); The loss in ETTR is split into
+ * Goodput = productive time / wall time = ETTR * (1 - stragglers). The loss in ETTR is split into
  * saves, rework and restarts. Asynchronous saves block only for the copy to host memory, but a
- * failure loses up to the time to persist them more. */
+ * failure may also lose the work done while the last one was being persisted. */
 #include <math.h>
 
 #include "base/error.h"

@@ -8,15 +8,15 @@
  *     activations  per layer (Korthikanti et al. 2022, arXiv:2205.05198, eq. 1-6, generalised to
  *                  gated, grouped-query, MoE and flash attention) x layers of the stage x
  *                  micro-batches in flight
- *                      GPipe all; 1F1B stage p: min(pp - p, accum); interleaved: pp (1 + (pp-1)/(pp
- *                      vpp)) of stage 0; zero-bubble: min(pp, accum)
+ *                      GPipe: all; 1F1B, stage p: min(pp - p, accum); zero-bubble: min(pp, accum);
+ *                      interleaved, stage 0: pp (1 + (pp - 1) / (pp vpp))
  *     logits       of one micro-batch on the last stage, with the copies that the stack keeps
  *     buffers      CUDA context, NCCL, what ZeRO-3 gathers and reduces, gradients of the layer
  *                  whose backward pass runs
  *     margin       fragmentation: 4 % of everything that the allocator moves
  *
- * A published figure is one of three things, and they differ by a tenth and more
- * (lt_plan_memory_shown):
+ * A published figure is one of three things, which differ by a tenth and more (see
+ * lt_plan_memory_shown):
  *     allocated    torch.cuda.max_memory_allocated: tensors alone
  *     reserved     max_memory_reserved: also what the caching allocator keeps of freed blocks. It
  *                  returns nothing while memory is left, and blocks of different sizes are not
@@ -25,8 +25,9 @@
  *                  NCCL
  *
  * With dropout masks and unfused attention the layer formula is the paper's, term by term:
- *     s b h (10 + 24/t + 5 a s / (h t))     and with sequence parallelism   s b h / t (34 + 5 a s /
- *     h). */
+ *     s b h (10 + 24/t + 5 a s / (h t)),
+ * and with sequence parallelism
+ *     s b h / t (34 + 5 a s / h). */
 #include "base/error.h"
 #include "plan/plan.h"
 

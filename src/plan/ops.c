@@ -2,14 +2,15 @@
  * on size.
  *
  *     product   t = flops / (peak * gemm * shape(m, n, k)), or its bytes over memory bandwidth if
- *               that is longer shape = share of the tiles that is not padding * share of the last
- *               wave that is busy * k / (k + K_RAMP)
+ *               that is longer;
+ *               shape = share of the tiles that is not padding * share of the last wave that is
+ *                       busy * k / (k + K_RAMP)
  *     attention t = pairs * 4 d / (peak * core efficiency of the kernel family on this head size)
  *     the rest  t = bytes / (memory bandwidth * memory)       bytes of fused kernels * the stack's
  *                                                             `passes`
  *     launch    a gap around each kernel. The GPU also waits where the host takes longer to launch
- *               a pass than the GPU to run it, or to launch the experts once it knows how many
- *               tokens each has. The host need not launch what CUDA graphs hold.
+ *               a pass than the GPU to run it, and while the host launches the experts once it
+ *               knows how many tokens each has. The host need not launch what CUDA graphs hold.
  *
  * gemm, memory (and network, in collective.c) are the stack's three fitted efficiencies; every
  * other constant here is the same for all stacks. Quantised products (fp8, mxfp8, nvfp4) pay for

@@ -6,7 +6,7 @@
  * the last one the head's.
  *
  * Closed forms (uniform stages): bubble = (pp - 1)(F + B) / vpp; zero-bubble (pp - 1)(F + B - 2W).
- * The search uses them; tests hold the simulation to them. */
+ * The search uses them; tests compare the simulation with them. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>

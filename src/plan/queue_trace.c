@@ -1,5 +1,5 @@
-/* queue_trace.c: reads jobs from CSV; see queue.h. Fields hold no commas within quotes but in
- * columns that are not read. */
+/* queue_trace.c: reads jobs from CSV; see queue.h. A quoted field may hold commas only in a column
+ * that is not read. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

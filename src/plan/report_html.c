@@ -11,8 +11,8 @@
  *                                                 marked
  *     layout map                                  which axis lives on which tier of the network
  *
- * Colours are one palette of eight, checked for contrast on white and told apart by order and label
- * too. */
+ * Colours are one palette of eight, checked for contrast on white; order and labels tell them apart
+ * as well. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>

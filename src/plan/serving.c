@@ -2,15 +2,14 @@
  *
  *     prefill   2 N flops a prompt token + causal attention, at the products' efficiency
  *     decode    a step reads every weight it touches once and every sequence's KV cache once; batch
- *               b shares the weights. An MoE layer touches min(experts, 1 - (1 - k/E)^b of them)
- *               experts.
- *     tensor parallel: two all-reduces a layer of b tokens, latency bound
- *     host      one step costs HOST_S of scheduling, plus launch gaps: what engines show beyond
- *               bandwidth at batch 1
+ *               b shares the weights. An MoE layer touches E (1 - (1 - k/E)^b) of its E experts
+ *     tp        tensor parallelism: two all-reduces a layer of b tokens, bound by latency
+ *     host      one step costs HOST_S of scheduling, plus launch gaps: the time of a step at batch
+ *               1 that memory bandwidth does not explain
  *
  * Continuous batching at saturation: a sequence takes its share of prefill, then `output` steps;
- * slots = what the KV cache holds. Measured against it: research/serving.md 2.1, 2.2 (vLLM,
- * TensorRT-LLM); docs/plan/serving.md compares. */
+ * slots = what the KV cache holds. docs/plan/serving.md compares it with published measurements of
+ * vLLM and TensorRT-LLM. */
 #include <math.h>
 
 #include "base/error.h"

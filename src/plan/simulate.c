@@ -1,13 +1,15 @@
 /* simulate.c: months of a run, event by event: work, saves, failures, restarts, repairs and spares.
  *
- *     state        on what ends it
- *     WORK         tau seconds of work done -> SAVE;  failure -> lose what is not durable ->
- *                  RESTART
- *     SAVE         w seconds -> durable (after `persist_lag_s` more) -> WORK;  failure -> RESTART,
- *                  the save is void
- *     RESTART      u seconds, or as long as one of the recoveries that were measured (recoveries.h)
- *                  -> WORK from the last durable state;  failure -> RESTART again
- *     WAIT         fewer nodes are whole than the job needs -> the next repair
+ *     state     ends after                                  next
+ *     WORK      tau seconds of work                         SAVE
+ *               a failure: work that is not durable is lost RESTART
+ *     SAVE      w seconds; durable persist_lag_s later      WORK
+ *               a failure: the save is void                 RESTART
+ *     RESTART   u seconds, or a measured recovery's time    WORK, from the last durable state
+ *               (recoveries.h)
+ *               a failure                                   RESTART
+ *     WAIT      a repair; until then fewer nodes are whole  RESTART
+ *               than the job needs
  *
  * Failures: a Weibull renewal process of the job (shape 1: Poisson, where lt_plan_ettr_exact holds
  * and a test compares). Each failure takes one node into repair for repair_s (exponential); the job

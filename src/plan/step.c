@@ -3,9 +3,9 @@
  *
  *     stage F, B   work of ops.c + the part of its communication that does not hide
  *     pipeline     slowest stage * micro-batches + bubble (closed form)
- *     data         gradients reduced and parameters gathered behind the last backward and the first
- *                  forward pass; under ZeRO-3 every micro-batch gathers twice and reduces once,
- *                  unless there is a pipeline
+ *     data         gradients are reduced during the last backward pass, parameters gathered during
+ *                  the first forward pass; under ZeRO-3 every micro-batch gathers twice and reduces
+ *                  once, unless there is a pipeline
  *     contention   communication that hides still takes SMs and memory bandwidth: HIDDEN_COST of
  *                  its time
  *

@@ -1,4 +1,4 @@
-/* open_model.c: the model of a run: its shape, by the recipe or by the weights that it begins
+/* open_model.c: the model of a run: its shape, from the recipe or from the weights that it begins
  * with; the part of it that this rank holds and the part that it trains; their memory and first
  * values. */
 #include <stdlib.h>

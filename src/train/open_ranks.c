@@ -1,5 +1,5 @@
-/* open_ranks.c: opens a run on all ranks of a world: one after the other, from the same checkpoint,
- * and what they do together before the first step. */
+/* open_ranks.c: opens a run on all ranks of a world, one after another, from the same checkpoint;
+ * and what the ranks do together before the first step. */
 #include "base/error.h"
 #include "base/log.h"
 #include "train/run.h"

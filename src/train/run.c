@@ -1,4 +1,4 @@
-/* run.c: the storyboard of training: step, tell, validate, sample, save; and how a run ends.
+/* run.c: the loop of training: step, report, validate, sample, save; and how a run ends.
  *
  *            ┌─────────────────────────────────────────────────┐
  *            ▼                                                 │
@@ -7,11 +7,10 @@
  *
  * A stop is requested by SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 (Slurm's warning before a time
  * limit), SIGXCPU or a file named `exit` in the run folder, and is obeyed at the next step's edge.
- * A second SIGINT kills the process at once; only the steps since the last checkpoint are lost. It
- * counts from a second behind the first one on: srun and scancel send the same SIGINT to the
- * launcher, which passes it on, and to each rank. A run that was stopped returns
- * LT_ERR_INTERRUPTED. SIGHUP stays ignored under nohup; a closed pipe
- * on the output does not end the run. */
+ * A second SIGINT kills the process at once; only the steps since the last checkpoint are lost.
+ * SIGINTs within a second of the first count as the first: srun and scancel send one to each rank
+ * and to the launcher, which passes it on. A run that was stopped returns LT_ERR_INTERRUPTED.
+ * SIGHUP stays ignored under nohup; a closed pipe on the output does not end the run. */
 #include "train/run.h"
 
 #include <math.h>

@@ -7,12 +7,13 @@
  *                                                                      optimiser ──▶ weights
  * The loss is the mean over all counted labels of the step, whatever the micro-batches.
  *
- * The host waits once: behind the last backward pass, for losses and the gradient norm, which come
- * together with those of other ranks in one record (record.h); from it is decided whether and how
- * the update is applied. Before it waits it draws the next step's rows and
- * sends off the first of them. Gradients are summed with a fixed scale, 1 / (rows of a micro-batch
- * * seq), so that a recorded graph holds no number that changes; what is missing to 1 / labels
- * joins the clip factor in the optimiser's reading of them.
+ * The host waits once, after the last backward pass, for losses and the gradient norm. They come
+ * with those of other ranks in one record (record.h), which decides whether and how the update is
+ * applied. Before the host waits, it draws the next step's rows and sends off the first of them.
+ *
+ * Gradients are summed with a fixed scale, 1 / (rows of a micro-batch * seq), so that a recorded
+ * graph holds no number that changes. The optimiser multiplies them by the rest, (rows of a
+ * micro-batch * seq) / labels, together with the clip factor.
  *
  *   host     ··stage, launch··│draw k+1, stage│··wait··│judge│update, launch k+1··
  *   device   ───────────── forward, backward k ────────┤     ├─ update ─┬─ forward k+1

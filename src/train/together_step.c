@@ -4,11 +4,11 @@
  *     pass 0   | rows of run 0 | rows of run 1 | rows of run 2 |
  *     pass 1   | rows of run 0 | rows of run 2 |
  *
- * A step has as many passes as the run with the most rows needs. A run whose rows are used up has
- * no part in further passes.
+ * A step has as many passes as the run with the most rows needs; a run whose rows are used up is
+ * left out of the further ones.
  *
- * Ranks of a mesh have the same numbers of rows of every run, so they make the same passes, and
- * sums over ranks are called in the same order: unit by unit, and of a unit run by run. */
+ * Ranks of a mesh have the same numbers of rows of every run, so they make the same passes and call
+ * sums over ranks in the same order: unit by unit, and within a unit run by run. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,8 +6,8 @@
  *     const lt_cuda_kernel *k;
  *     LT_TRY(lt_cuda_kernel_get(gpu, &k, "ops/norm.cu", "norm_fwd", "DTYPE=bf16 ..."));
  *     void *args[] = {&a};
- *     LT_TRY(lt_cuda_launch(gpu, stream, k, &(lt_cuda_dims){.grid = {rows}, .block = {256}},
- *     args));
+ *     lt_cuda_dims dims = {.grid = {rows}, .block = {256}};
+ *     LT_TRY(lt_cuda_launch(gpu, stream, k, &dims, args));
  *
  * lt_cuda_kernel_get compiles the kernel or takes it from the cache. Device pointers are plain
  * `void *` (one address space). Every call makes the device's context current on the calling

@@ -1,16 +1,15 @@
 /* health.c: what a run publishes when its numbers go wrong, and what it goes on from.
  *
- *   at a checkpoint   the last step's loss or gradient is not finite       save at the next step
- *                                                                          where they are finite
- *                     the weights' loss on the step's rows is not finite   the same
- *                     a weight or a moment is not finite                   publish nothing and end
- *                                                                          the run, because such a
- *                                                                          number never goes away
- *                     finite, but far above the best, or a gradient of 0   publish as suspect, and
- *                                                                          keep the newest good one
- *   at the end        after guard.limit skipped updates in a row, or one of the above, the message
- *                     names the newest good checkpoint and RUN/diverged.json records it. The next
- *                     start resumes from it and renames newer ones to step-N.left.
+ * At a checkpoint:
+ *     the last step's loss or gradient is not finite       save at the next step at which they are
+ *     the weights' loss on the step's rows is not finite   the same
+ *     a weight or a moment is not finite                   publish nothing and end the run, because
+ *                                                          such a number never goes away
+ *     finite, but far above the best, or a gradient of 0   publish as suspect; keep the newest good
+ *                                                          checkpoint
+ * At the end, after guard.limit skipped updates in a row or one of the above: the message names the
+ * newest good checkpoint and RUN/diverged.json records it. The next start resumes from it and
+ * renames newer ones to step-N.left.
  *
  * The loss of step N + 1 is the first that depends on the weights of step N, so the weights of a
  * checkpoint are checked by a forward pass of their own. If updates were skipped because nothing

@@ -1,4 +1,5 @@
-/* mirror.c: see mirror.h: phases and their threads. What they ask of the mirror: mirror_store.c. */
+/* mirror.c: the phases of mirror.h and their threads; mirror_store.c reads and writes the
+ * mirror. */
 #include "train/checkpoint/mirror.h"
 
 #include <string.h>

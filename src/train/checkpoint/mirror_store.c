@@ -1,4 +1,4 @@
-/* mirror_store.c: see mirror_store.h; and how a run finds its mirror and begins from it. */
+/* mirror_store.c: see mirror_store.h; also how a run finds its mirror and begins from it. */
 #include "train/checkpoint/mirror_store.h"
 
 #include <limits.h>

@@ -2,11 +2,11 @@
  *
  *   in memory         a snapshot that all ranks have agreed on (snapshot.h) and that is newer than
  *                     every checkpoint of the run folder
- *   resume   auto     the newest whole checkpoint of the run folder; behind a divergence the one
+ *   resume   auto     the newest whole checkpoint of the run folder; after a divergence the one
  *                     that health.c chose
- *            FOLDER   that one. Checkpoints of the run folder behind it are renamed to step-N.left.
- *                     The same command again (a job that was put back in the queue) goes on from
- *                     the newest: its manifest has this very recipe, `resume` included
+ *            FOLDER   that one. Newer checkpoints of the run folder are renamed to step-N.left. If
+ *                     the same command runs again (a job that was put back in the queue), it goes
+ *                     on from the newest, whose manifest has this very recipe, `resume` included
  *            none     there must be no checkpoint
  *            With auto, a newer one of checkpoint.mirror is brought into the run folder first.
  *

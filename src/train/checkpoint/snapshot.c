@@ -7,8 +7,8 @@
  *
  * On several machines snapshot_apart.c brings together what this file finds under set/ on one.
  *
- * A snapshot that fails (no memory left, say) is told and left out: the run does not depend on
- * it. */
+ * A snapshot that fails (no memory left, say) is logged as a warning and skipped: the run does not
+ * depend on it. */
 #include "train/checkpoint/snapshot.h"
 
 #include <errno.h>

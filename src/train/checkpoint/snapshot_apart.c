@@ -1,5 +1,5 @@
 /* snapshot_apart.c: snapshots of ranks on several machines (snapshot.h). No machine sees the memory
- * of another one; agents copy what is written there (platform/agent/agent.h), but may be behind.
+ * of another one; agents copy what is written there (platform/agent/agent.h), but may lag.
  *
  *     agree     the newest snapshot that some rank finds whole counts. Machines that lack it, or
  *               that hold another one of the same step, from an earlier attempt, get it from the

@@ -1,4 +1,4 @@
-/* evaluate.c: loss, perplexity, bits per byte and accuracy on held-out rows; and a sample of the
+/* evaluate.c: loss, perplexity, bits per byte and accuracy on held-out rows, and samples of the
  * model's text. */
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* tell.c: what the leading rank tells of a run while it trains and at its end: progress, metrics,
- * the curve of losses. Nothing here decides anything, and a step's telling allocates nothing. */
+/* tell.c: what the leading rank reports of a run while it trains and at its end: progress, metrics,
+ * the curve of losses. Nothing here decides anything, and the report of a step allocates
+ * nothing. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* tensorboard.c: see tensorboard.h. A record is made in a buffer of fixed size: a step's telling
- * allocates nothing. */
+/* tensorboard.c: see tensorboard.h. A record is made in a buffer of fixed size, so the report of a
+ * step allocates nothing. */
 #include "train/report/tensorboard.h"
 
 #include <errno.h>

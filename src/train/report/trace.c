@@ -5,16 +5,15 @@
  *
  *     host           phases of the step: passes, sums, the record of all ranks, the update; waits
  *     passes         embedding, layers, head; on a GPU measured on the queue that computes them
- *     transfers      collectives, and beside them sends and receives, which may overlap: as many
- *                    rows as it takes
- *     host transfers where ranks are on GPUs: what their hosts tell each other
+ *     transfers      collectives, sends and receives; as many rows as overlapping ones need
+ *     host transfers the calls of the world of host memory, where ranks are on GPUs
  *
  * On CPUs the host computes, so passes lie among the phases. Every event is complete ("ph": "X",
  * microseconds from the first one of all ranks), and events of one row nest. Ranks of several
  * machines have clocks of their own; the leading rank asks each for its time and takes the middle
- * of question and answer as the moment of the reply. A difference that is smaller than this is
- * uncertain is taken for none. (Trace Event Format, docs.google.com/document/d/
- * 1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.) */
+ * of question and answer as the moment of the reply. A difference smaller than its own uncertainty
+ * counts as none. (Trace Event Format:
+ * docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.) */
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>

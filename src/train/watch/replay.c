@@ -1,6 +1,6 @@
-/* replay.c: see replay.h. Rows travel by an exchange in which each rank sends to one and receives
- * from one; the passes are run in parts (pass.h), so that rows of the next step that are staged
- * already stay where they are. */
+/* replay.c: see replay.h. In the exchange of rows each rank sends to one rank and receives from
+ * one. The passes are run in parts (pass.h), so that rows of the next step that are already staged
+ * stay where they are. */
 #include "train/watch/replay.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* replicas.c: see replicas.h. The hashes of a step are queued behind its gradients, so that waiting
- * for its loss is waiting for them, too. On a difference the ranks of the set exchange the hashes
+/* replicas.c: see replicas.h. The hashes of a step are queued after its gradients, so whoever waits
+ * for its loss has waited for them, too. On a difference the ranks of the set exchange the hashes
  * of all pieces, so that the message can name the tensor. */
 #include "train/watch/replicas.h"
 
