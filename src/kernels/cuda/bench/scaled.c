@@ -1,8 +1,8 @@
-/* bench/scaled.c: products of 8-bit floats: every tile of gemm_sm90.cu with FP8 on the products of
- * Llama-1B at 16,384 tokens, beside cuBLASLt's 8-bit products (one scale an operand, sums in the
- * tensor cores: with and without promotion) and the same product in BF16, which a step would run
- * instead; and the casts, compared with the copy bandwidth. optest checks the results (cast_scaled,
- * matmul_scaled).
+/* bench/scaled.c: products of 8-bit floats: gemm_sm90.cu with FP8 and both kinds of scales on the
+ * products of Llama-1B at 16,384 tokens, beside cuBLASLt's 8-bit products (one scale an operand,
+ * sums in the tensor cores: with and without promotion) and the same product in BF16, which a
+ * step would run instead; and the casts, compared with the copy bandwidth. optest checks the
+ * results (cast_scaled, matmul_scaled).
  *
  * Power limits these products, so the relevant figures are those of --sustained: seconds of the
  * same kernel on random data. */
@@ -32,23 +32,26 @@ typedef struct {
     int n_taken;
 } products;
 
+/* Ours with both kinds of scales, BF16, then cuBLASLt's. */
+typedef enum { BLOCK, TENSOR, BF16, PEER, PEER_FAST, N_RUNS } product;
+static const char *const names[N_RUNS] = {"1x128", "tensor", "BF16", "cuBLASLt 8-bit",
+                                          "cuBLASLt 8-bit, fast"};
+
 typedef struct {
     products *p;
-    const lt_gemm_scaled_tile *tile; /* NULL: not ours. */
-    bool bf16, fast;
-    char name[48];
+    product what;
 } run_ctx;
 
 static lt_err queue_product(void *ctx, CUstream s, int set) {
     const run_ctx *r = ctx;
     const product_set *x = &r->p->sets[set];
     lt_bench *b = r->p->b;
-    if (r->bf16) {
+    if (r->what == BF16) {
         return b->device->backend->ops->matmul(
             r->p->q, &(lt_matmul_args){.y = x->y, .a = x->a, .b = x->b, .trans_b = true});
     }
-    if (r->tile != NULL) {
-        return lt_gemm_scaled_with(b->gpu, s, r->tile->promote ? &x->block : &x->tensor, r->tile);
+    if (r->what < BF16) {
+        return lt_gemm_scaled(b->gpu, s, r->what == BLOCK ? &x->block : &x->tensor);
     }
     return lt_cublas_matmul(b->blas, s,
                             &(lt_cublas_args){.m = r->p->m,
@@ -61,7 +64,7 @@ static lt_err queue_product(void *ctx, CUstream s, int set) {
                                               .in = LT_CUBLAS_E4M3,
                                               .out = LT_CUBLAS_BF16,
                                               .alpha = 1.0f,
-                                              .fast = r->fast,
+                                              .fast = r->what == PEER_FAST,
                                               .a = x->tensor.a.data,
                                               .b = x->tensor.b.data,
                                               .a_scale = x->tensor.a_scale.data,
@@ -115,38 +118,15 @@ static void sets_close(products *p) {
     p->n_taken = 0;
 }
 
-/* Ours, all tiles; BF16; cuBLASLt's. How many. */
-static int runs_make(products *p, run_ctx *ctx, lt_timing *runs) {
-    int n = 0;
-    for (int i = 0; i < lt_gemm_n_scaled_tiles; i++) {
-        const lt_gemm_scaled_tile *t = &lt_gemm_scaled_tiles[i];
-        ctx[n] = (run_ctx){.p = p, .tile = t};
-        snprintf(ctx[n++].name, sizeof ctx->name, "%s bn %d cluster %d",
-                 t->promote ? "1x128" : "tensor", t->bn, t->cluster);
-    }
-    ctx[n] = (run_ctx){.p = p, .bf16 = true};
-    snprintf(ctx[n++].name, sizeof ctx->name, "BF16");
-    for (int fast = 0; fast < 2 && p->b->blas != NULL; fast++) {
-        ctx[n] = (run_ctx){.p = p, .fast = fast != 0};
-        snprintf(ctx[n++].name, sizeof ctx->name, "cuBLASLt 8-bit%s", fast ? ", fast" : "");
-    }
-    for (int i = 0; i < n; i++) {
-        runs[i] = (lt_timing){.name = ctx[i].name, .queue = queue_product, .ctx = &ctx[i]};
-    }
-    return n;
-}
-
-#define MAX_RUNS 16
-
 static lt_err product_time(lt_bench *b, lt_queue *q, const char *what, int64_t m, int64_t n,
                            int64_t k) {
     lt_err err = LT_OK;
     const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
-    static run_ctx ctx[MAX_RUNS];
+    static run_ctx ctx[N_RUNS];
     static products p;
-    lt_timing runs[MAX_RUNS];
+    lt_timing runs[N_RUNS];
     char shape[80];
-    int n_runs;
+    const int n_runs = b->blas != NULL ? N_RUNS : PEER;
 
     p = (products){.b = b, .q = q, .m = m, .n = n, .k = k};
     snprintf(shape, sizeof shape, "%s %lld x %lld x %lld", what, (long long)m, (long long)n,
@@ -157,8 +137,10 @@ static lt_err product_time(lt_bench *b, lt_queue *q, const char *what, int64_t m
     for (int i = 0; i < N_SETS; i++) {
         LT_TRY_DONE(set_open(&p, &p.sets[i], (uint64_t)(2 * i + 1)));
     }
-    LT_ASSERT(lt_gemm_n_scaled_tiles + 3 <= MAX_RUNS);
-    n_runs = runs_make(&p, ctx, runs);
+    for (int i = 0; i < n_runs; i++) {
+        ctx[i] = (run_ctx){.p = &p, .what = (product)i};
+        runs[i] = (lt_timing){.name = names[i], .queue = queue_product, .ctx = &ctx[i]};
+    }
     LT_TRY_DONE(
         lt_timing_run(b->gpu, q->stream, runs, n_runs,
                       &(lt_timing_plan){.n_sets = N_SETS, .rounds = b->rounds, .inner_ms = 0.3}));
@@ -169,9 +151,9 @@ static lt_err product_time(lt_bench *b, lt_queue *q, const char *what, int64_t m
                                .ms = runs[i].ms,
                                .ms_best = runs[i].ms_best,
                                .flops = 2.0 * (double)m * (double)n * (double)k,
-                               .peer = ctx[i].tile == NULL,
+                               .peer = i >= BF16,
                                .limit_is_flops = true,
-                               .limit = (ctx[i].bf16 ? 4096.0 : 8192.0) * info->n_sms *
+                               .limit = (i == BF16 ? 4096.0 : 8192.0) * info->n_sms *
                                         info->clock_mhz * 1e6};
         if (runs[i].err != LT_OK) {
             lt_bench_check(b, "fp8", runs[i].name, false, "%s", runs[i].error);

@@ -143,17 +143,9 @@ void lt_gemm_tile_text(char out[256], const lt_gemm_tile *t, const lt_gemm_args 
 size_t lt_gemm_tile_shared_bytes(const lt_gemm_tile *t);
 
 /* matmul_scaled (tensor/ops.h): NULL when gemm_sm90.cu serves it with FP8, else why not; and the
- * call: with the tile that the shape suggests, or one of the lt_gemm_scaled_tiles (bench). */
+ * call. */
 const char *lt_gemm_scaled_refusal(const lt_matmul_scaled_args *a, const lt_cuda_info *info);
 LT_MUST_USE lt_err lt_gemm_scaled(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *a);
-typedef struct {
-    int bn, cluster, stages;
-    bool promote; /* Each 128 of K is a sum of its own. */
-} lt_gemm_scaled_tile;
-extern const lt_gemm_scaled_tile lt_gemm_scaled_tiles[];
-extern const int lt_gemm_n_scaled_tiles;
-LT_MUST_USE lt_err lt_gemm_scaled_with(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *a,
-                                       const lt_gemm_scaled_tile *t);
 
 /* matmul_grouped (tensor/ops.h): NULL when gemm_sm90.cu serves it, else why not; and the call. */
 const char *lt_gemm_grouped_refusal(const lt_matmul_grouped_args *a, const lt_cuda_info *info);

@@ -45,8 +45,8 @@
  *           rows and 128 of K, (N / 128, K / 128). Hopper adds 8-bit products with some 14 bits:
  *           each is shifted to the largest of its sum and truncated (measured by DeepSeek-AI 2024,
  *           arXiv:2412.19437, 3.3.2; about 2 % of error at K 4096). So with PROMOTE each step has a
- *           separate sum, which the FP32 units scale and add to the total while the other
- *           consumer's products run. Half of the accumulators hold totals, so BN is 192 at most.
+ *           separate sum, which the FP32 units scale and add to the total while the tensor cores
+ *           make the next step's. Two thirds of the accumulators hold sums of steps, so BN is 128.
  *           Scales come by plain loads, one step ahead. Without PROMOTE (SCALES 1) the tensor cores
  *           sum all of K, in wider tiles.
  * BOUND     2 M N K flop at 4096 flop a clock an SM: (8192 with FP8): 989 TFLOP/s at 1.83 GHz; the
@@ -123,9 +123,9 @@ static_assert(GROUPED != 2 || (A_MAJOR_M && B_MAJOR_N && !PINGPONG && WG_M == 1 
 static_assert(!OUT_ADD || OUT_F32, "sums are added in f32");
 static_assert(!FP8 || (!A_MAJOR_M && !B_MAJOR_N && !GROUPED && SCALES),
               "8-bit operands have K contiguous and scales");
-static_assert(!PROMOTE || (FP8 && WG_M == 1 && BN <= 192 && !PINGPONG),
-              "a step's sum beside the whole sum");
-static_assert(PROMOTE || SCALES < 2, "scales a step");
+static_assert(!PROMOTE || (FP8 && WG_M == 1 && BN == 128 && !PINGPONG),
+              "two steps' sums beside the whole sum");
+static_assert(PROMOTE == (SCALES == 2), "scales a step");
 static_assert(!PAIR || (CLUSTER == 1 && WG_M == 1 && !PINGPONG && !GROUPED && !FP8 && !EPI_LATE &&
                         BN % 64 == 0),
               "halves of K");
@@ -374,73 +374,7 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
 #endif
 
 #if PROMOTE
-/* Scales of one step: of this thread's two rows of A (8 apart), and of the one or two blocks of 128
- * rows of B that the tile touches. */
-typedef struct {
-    float row0, row1, col0, col1;
-} scales;
-INLINE scales scales_of(const lt_gemm_kernel_args *a, int step, int row, int col) {
-    scales s;
-    if (SCALES == 1) {
-        s.row0 = s.row1 = __ldg(a->a_scale);
-        s.col0 = s.col1 = __ldg(a->b_scale);
-        return s;
-    }
-    const int steps = div_up(a->k, BK), low = col / 128, high = min_i(col + BN - 1, a->n - 1) / 128;
-    const float *of_a = a->a_scale + (i64)step * a->m, *of_b = a->b_scale + step;
-    s.row0 = __ldg(of_a + min_i(row, a->m - 1));
-    s.row1 = __ldg(of_a + min_i(row + 8, a->m - 1));
-    s.col0 = __ldg(of_b + (i64)low * steps);
-    s.col1 = BN % 128 == 0 ? s.col0 : __ldg(of_b + (i64)high * steps);
-    return s;
-}
-
-/* 2b. The same where each step's sum is scaled and added by the FP32 units. row: this thread's
- * first. */
-INLINE void multiply_scaled(float acc[BN / 2], ring_pos *r, int k_begin, int n_steps, u32 my_a,
-                            u32 ring, u32 full, u32 empty, const lt_gemm_kernel_args *args, int row,
-                            int col) {
-    /* Columns from here on are the second block's. */
-    const int tid = (int)threadIdx.x % 128, edge = 128 - col % 128;
-    float part[BN / 2];
-    scales next = scales_of(args, k_begin, row, col);
-
-#pragma unroll
-    for (int i = 0; i < BN / 2; i++) {
-        acc[i] = 0.0f;
-    }
-    for (int step = 0; step < n_steps; step++, ring_step(r, STAGES)) {
-        const u32 tile = ring + r->slot * STAGE_BYTES;
-        const u64 a = wgmma_desc(tile + my_a, 8192), b = wgmma_desc(tile + A_BYTES, 8192);
-        const scales s = next;
-        mbarrier_wait(full + 8 * r->slot, r->phase);
-        wgmma_fence();
-        mma_set(part, a, b);
-#pragma unroll
-        for (int k = 1; k < MMAS; k++) {
-            mma(part, DESC_ADD(a, k * 32), DESC_ADD(b, k * 32), 1);
-        }
-        wgmma_commit();
-        if (SCALES == 2 && step + 1 < n_steps) {
-            next = scales_of(args, k_begin + step + 1, row, col);
-        }
-        /* Exact. */
-        const float s00 = s.row0 * s.col0, s10 = s.row1 * s.col0, s01 = s.row0 * s.col1,
-                    s11 = s.row1 * s.col1;
-        wgmma_wait(0);
-        wgmma_pin(part, BN / 2);
-        stage_give_back(empty + 8 * r->slot, tid);
-#pragma unroll
-        for (int i = 0; i < BN / 8; i++) {
-            const bool second = BN % 128 != 0 && 8 * i >= edge;
-            const float s0 = second ? s01 : s00, s1 = second ? s11 : s10;
-            acc[4 * i] += s0 * part[4 * i];
-            acc[4 * i + 1] += s0 * part[4 * i + 1];
-            acc[4 * i + 2] += s1 * part[4 * i + 2];
-            acc[4 * i + 3] += s1 * part[4 * i + 3];
-        }
-    }
-}
+#include "gemm/promote.cuh" /* 2b: multiply_scaled. */
 #endif
 
 #if EPI_LATE
@@ -680,10 +614,16 @@ INLINE void consume(const void *map_c, const void *map_pre, const lt_gemm_kernel
             }
         } else {
 #if PROMOTE
-            multiply_scaled(acc[0], &r, p.k_begin, n_steps, my_row * 128, ring, full, empty, a,
-                            p.row + my_row + (int)threadIdx.x % 128 / 32 * 16 +
-                                (int)threadIdx.x % 32 / 4,
-                            p.col);
+            const scaled_tile tile = {my_row * 128,
+                                      ring,
+                                      full,
+                                      empty,
+                                      a,
+                                      p.row + my_row + (int)threadIdx.x % 128 / 32 * 16 +
+                                          (int)threadIdx.x % 32 / 4,
+                                      p.col,
+                                      p.k_begin};
+            multiply_scaled(acc[0], &r, n_steps, &tile);
 #else
             multiply(acc, &r, n_steps, my_row * 128, ring, full, empty, BAR_ORDER + (consumer ^ 1),
                      p.tail, consumer);

@@ -8,7 +8,7 @@
 /* Words of the kernels, as launches and lt_specs_gemm_scaled write them. */
 #define SCALED_WORDS                                                                               \
     "FP8=1 A_F8=%s SCALES=%d PROMOTE=%d BN=%d WG_M=1 CONSUMERS=2 PINGPONG=0 "                      \
-    "CLUSTER=%d STAGES=%d C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 "                    \
+    "CLUSTER=1 STAGES=%d C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 "                     \
     "REGS_CONSUMER=240 OUT_F32=%d OUT_ADD=%d DTYPE=bf16 EPI_BIAS=%d "                              \
     "EPI_RESIDUAL=%d"
 
@@ -16,11 +16,13 @@
 #define BM         128 /* Two consumers of 64 rows. */
 #define GROUP_ROWS 8
 
-/* What was measured to win somewhere (docs/speed/fp8.md). */
-const lt_gemm_scaled_tile lt_gemm_scaled_tiles[] = {
-    {128, 1, 6, true}, {128, 2, 6, true}, {192, 1, 4, true}, {192, 2, 4, true}, {256, 1, 4, false},
-};
-const int lt_gemm_n_scaled_tiles = sizeof lt_gemm_scaled_tiles / sizeof *lt_gemm_scaled_tiles;
+/* The tile of a kind of scales: with scales of 1 x 128 each 128 of K are a sum of their own. Wider
+ * tiles of such sums and pairs of blocks that share B were slower (docs/speed/fp8.md). */
+typedef struct {
+    int bn, stages, scales;
+    bool promote;
+} tile;
+static const tile by_tensor = {256, 4, 1, false}, by_row = {128, 6, 2, true};
 
 static const char *refuse_operand(const lt_tensor *t, const lt_tensor *scale) {
     if (t->n_dims != 2 || t->stride[1] != 1 || t->stride[0] % 16 != 0 ||
@@ -65,38 +67,14 @@ const char *lt_gemm_scaled_refusal(const lt_matmul_scaled_args *a, const lt_cuda
                                                                           : NULL;
 }
 
-/* Clocks of all waves of tiles. Measured on Llama-1B's products: the wider promoted tile is 5 %
- * slower; pairs that share B are 2 % faster than single tiles, but optest has not run on them yet
- * (docs/speed/fp8.md), so the bench alone takes them. */
-static lt_gemm_scaled_tile choose(const lt_matmul_scaled_args *a, int n_sms) {
-    const bool promote = a->a_kind != LT_SCALE_TENSOR;
-    lt_gemm_scaled_tile best = lt_gemm_scaled_tiles[0];
-    double best_clocks = 1e30;
-    for (int i = 0; i < lt_gemm_n_scaled_tiles; i++) {
-        const lt_gemm_scaled_tile *t = &lt_gemm_scaled_tiles[i];
-        const int64_t tiles = lt_cuda_div_up(a->y.shape[0], BM * t->cluster) * t->cluster *
-                              lt_cuda_div_up(a->y.shape[1], t->bn);
-        const double rate = t->bn == 192 ? 0.9 : 1.0;
-        const double clocks = (double)lt_cuda_div_up(tiles, n_sms) *
-                              ((double)lt_cuda_div_up(a->a.shape[1], STEP) * t->bn * 4.0 / rate +
-                               800.0);
-        if (t->promote == promote && t->cluster == 1 && clocks < best_clocks) {
-            best_clocks = clocks;
-            best = *t;
-        }
-    }
-    return best;
-}
-
-lt_err lt_gemm_scaled_with(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *a,
-                           const lt_gemm_scaled_tile *t) {
+lt_err lt_gemm_scaled(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *a) {
+    const tile *t = a->a_kind == LT_SCALE_TENSOR ? &by_tensor : &by_row;
     const bool f32 = a->y.dtype == LT_F32,
                /* y + product is a residual that happens to be y. */
         into_16 = a->accumulate && !f32;
     const int64_t m = a->y.shape[0], n = a->y.shape[1], k = a->a.shape[1];
-    const int64_t blocks = lt_cuda_div_up(m, BM * t->cluster) * t->cluster *
-                           lt_cuda_div_up(n, t->bn),
-                  fit = lt_cuda_get_info(c)->n_sms / t->cluster * t->cluster;
+    const int64_t blocks = lt_cuda_div_up(m, BM) * lt_cuda_div_up(n, t->bn),
+                  fit = lt_cuda_get_info(c)->n_sms;
     lt_gemm_kernel_args w = {.m = (int)m,
                              .n = (int)n,
                              .k = (int)k,
@@ -113,40 +91,29 @@ lt_err lt_gemm_scaled_with(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *
     char text[512];
     void *args[] = {&map_a, &map_b, &map_c, &map_c, &w};
 
-    snprintf(text, sizeof text, SCALED_WORDS, a->a.dtype == LT_F8_E5M2 ? "e5m2" : "e4m3",
-             a->a_kind == LT_SCALE_TENSOR ? 1 : 2, t->promote, t->bn, t->cluster, t->stages, f32,
-             f32 && a->accumulate,
+    snprintf(text, sizeof text, SCALED_WORDS, a->a.dtype == LT_F8_E5M2 ? "e5m2" : "e4m3", t->scales,
+             t->promote, t->bn, t->stages, f32, f32 && a->accumulate,
              a->bias.data == NULL      ? 0
              : a->bias.dtype == LT_F32 ? 2
                                        : 1,
              into_16);
     LT_TRY(lt_cuda_kernel_get(c, &kernel, "gemm/gemm_sm90.cu", "gemm_sm90", text));
     LT_TRY(lt_gemm_operand_map(c, &map_a, a->a.data, a->a.dtype, k, m, a->a.stride[0], STEP, BM));
-    LT_TRY(lt_gemm_operand_map(c, &map_b, a->b.data, a->b.dtype, k, n, a->b.stride[0], STEP,
-                               t->bn / t->cluster));
+    LT_TRY(
+        lt_gemm_operand_map(c, &map_b, a->b.data, a->b.dtype, k, n, a->b.stride[0], STEP, t->bn));
     LT_TRY(lt_gemm_operand_map(c, &map_c, a->y.data, a->y.dtype, n, m, a->y.stride[0],
                                f32 ? 32 : 64, 64));
-    return lt_cuda_launch(
-        c, s, kernel,
-        &(lt_cuda_dims){
-            .grid = {(unsigned)(blocks < fit ? blocks : fit)},
-            .block = {384},
-            .cluster = {t->cluster > 1 ? (unsigned)t->cluster : 0, t->cluster > 1, t->cluster > 1},
-            .dynamic_shared_bytes = (size_t)LT_GEMM_SM90_BYTES(BM, t->bn, t->stages, 2, 2)},
-        args);
-}
-
-lt_err lt_gemm_scaled(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *a) {
-    const lt_gemm_scaled_tile t = choose(a, lt_cuda_get_info(c)->n_sms);
-    return lt_gemm_scaled_with(c, s, a, &t);
+    return lt_cuda_launch(c, s, kernel,
+                          &(lt_cuda_dims){.grid = {(unsigned)(blocks < fit ? blocks : fit)},
+                                          .block = {384},
+                                          .dynamic_shared_bytes = (size_t)LT_GEMM_SM90_BYTES(
+                                              BM, t->bn, t->stages, 2, 2)},
+                          args);
 }
 
 void lt_specs_gemm_scaled(lt_specs *l) {
-    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e4m3", 2, 1, 128, 1, 6, 0, 0, 0, 0);
-    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e4m3", 2, 1, 128, 2, 6, 0, 0, 0, 0);
-    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e4m3", 2, 1, 192, 1, 4, 0, 0, 0, 0);
-    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e4m3", 2, 1, 192, 2, 4, 0, 0, 0, 0);
-    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e4m3", 2, 1, 192, 1, 4, 1, 1, 0, 0);
-    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e4m3", 2, 1, 128, 1, 6, 0, 0, 1, 1);
-    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e5m2", 1, 0, 256, 1, 4, 0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e4m3", 2, 1, 128, 6, 0, 0, 0, 0);
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e4m3", 2, 1, 128, 6, 1, 1, 0, 0);
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e4m3", 2, 1, 128, 6, 0, 0, 1, 1);
+    lt_spec(l, LT_SM90, "gemm/gemm_sm90.cu", SCALED_WORDS, "e5m2", 1, 0, 256, 4, 0, 0, 0, 0);
 }
