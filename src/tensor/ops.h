@@ -205,9 +205,14 @@ typedef struct {
  * prompt_keys: tokens of all sequences of at least LT_PROMPT_ROWS rows, in sum, so that a device
  * can size a copy of their keys; 0: not told.
  * fixed_order: a row's bits depend only on its own query and keys, not on R, N, other rows of the
- * sequence or the places of its pages. */
+ * sequence or the places of its pages.
+ * packs (N, 3) I32, absent: none. Sequence n is of a pack that begins with sequence packs[n][0] and
+ * has packs[n][1] sequences, 1 if n is alone; they follow each other and have one row each. Their
+ * first packs[n][2] tokens, fewer than the kv_len of any, lie in the same pages, so that a device
+ * may read those keys once for several sequences. Results have the same bits without packs. Devices
+ * ignore packs with a window. */
 typedef struct {
-    lt_tensor out, q, k_pages, v_pages, table, q_start, kv_len, alibi, sinks;
+    lt_tensor out, q, k_pages, v_pages, table, q_start, kv_len, alibi, sinks, packs;
     float scale, softcap;
     int64_t window; /* 0: unlimited. */
     int64_t q_max, kv_max, prompt_keys;

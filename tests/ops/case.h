@@ -49,7 +49,9 @@ enum {
     X(act)                                                                                         \
     X(step)                                                                                        \
     X(b_type)                                                                                      \
-    X(v_type)
+    X(v_type)                                                                                      \
+    X(pack)                                                                                        \
+    X(shared)
 #define LT_CASE_F32_MAP(X)                                                                         \
     X(scale) X(softcap) X(offset) X(shift) X(z_coef) X(aux_coef) X(grad_scale) X(alpha) X(beta)
 #define LT_CASE_BOOL_MAP(X)                                                                        \

@@ -1,7 +1,8 @@
 /* paged.c: cases of kv_write and attention_paged. B sequences; sequence b brings T, 1 or T / 2 rows
  * (by b % 3) and has S, S - 3, .. tokens; pages of P tokens, scattered; H query and G key heads (0:
  * H). y_f16, y_f32, y_f8, b_type: a cache of F16, F32, F8_E4M3 or that type of blocks, whatever the
- * activations are; v_type: values of this type. */
+ * activations are; v_type: values of this type. pack: so many neighbouring sequences have their
+ * first `shared` tokens in the same pages. */
 #include <math.h>
 
 #include "ops/case.h"
@@ -129,6 +130,26 @@ static const lt_case cases[] = {
      .P = 64, .aligned = true, .window = 150, .softcap = 5, .sinks = true, .alibi = true},
     {"twenty prompts", LT_CASE_CHECK, .B = 20, .T = 128, .S = 128, .H = 1, .D = 64, .P = 16,
      .aligned = true},
+    {"packs", LT_CASE_CHECK, .B = 11, .T = 1, .S = 200, .H = 4, .G = 1, .D = 64, .P = 16, .pack = 7,
+     .shared = 112},
+    {"packs, all but a token shared", LT_CASE_CHECK, .B = 4, .T = 1, .S = 140, .H = 4, .G = 2,
+     .D = 64, .P = 16, .pack = 4, .shared = 128},
+    {"packs, splits", LT_CASE_CHECK, .B = 6, .T = 1, .S = 1300, .H = 8, .G = 2, .D = 128, .P = 16,
+     .pack = 3, .shared = 720},
+    {"packs, two splits a block", LT_CASE_CHECK, .B = 14, .T = 1, .S = 1300, .H = 4, .G = 1,
+     .D = 64, .P = 16, .pack = 5, .shared = 736},
+    {"packs, two splits a block, one of them common", LT_CASE_CHECK, .B = 14, .T = 1, .S = 1200,
+     .H = 4, .G = 1, .D = 64, .P = 16, .pack = 5, .shared = 400},
+    {"packs, no group, everything", LT_CASE_CHECK, .B = 18, .T = 1, .S = 600, .H = 1, .D = 64,
+     .P = 32, .pack = 18, .shared = 512, .softcap = 5, .sinks = true, .alibi = true},
+    {"packs, F8 cache", LT_CASE_CHECK, .B = 5, .T = 1, .S = 700, .H = 4, .G = 1, .D = 128, .P = 16,
+     .pack = 5, .shared = 576, .y_f8 = true},
+    {"packs, Q8_0 cache", LT_CASE_CHECK, .B = 3, .T = 1, .S = 300, .H = 4, .G = 2, .D = 64, .P = 16,
+     .pack = 3, .shared = 48, .b_type = LT_Q8_0},
+    {"packs, heads of 192", LT_CASE_CHECK, .B = 3, .T = 1, .S = 90, .H = 2, .G = 2, .D = 192,
+     .P = 16, .pack = 3, .shared = 64},
+    {"packs, window", LT_CASE_CHECK, .B = 4, .T = 1, .S = 200, .H = 2, .G = 1, .D = 64, .P = 16,
+     .pack = 4, .shared = 96, .window = 70},
     {"smollm2 decode", LT_CASE_BENCH, .B = 1, .T = 1, .S = 1024, .H = 9, .G = 3, .D = 64, .P = 16},
     {"smollm2 decode, F8 cache", LT_CASE_BENCH, .B = 1, .T = 1, .S = 1024, .H = 9, .G = 3, .D = 64,
      .P = 16, .y_f8 = true},
@@ -215,11 +236,26 @@ static void fill_kv_len(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
-/* Every sequence has pages of its own, in any order. */
+/* Every sequence has pages of its own, in any order, but those that its pack shares. */
 static void fill_table(double *values, const lt_case_tensor *t, lt_rng *r) {
     const uint64_t seed = lt_rng_u64(r);
+    const int64_t pages = most_pages(t->c);
     for (int64_t i = 0; i < t->count; i++) {
-        values[i] = (double)lt_rng_permute((uint64_t)i, (uint64_t)t->count, seed, 0);
+        const int64_t b = i / pages, page = i % pages,
+                      of = t->c->pack > 0 && page < t->c->shared / t->c->P
+                               ? b / t->c->pack * t->c->pack * pages + page
+                               : i;
+        values[i] = (double)lt_rng_permute((uint64_t)of, (uint64_t)t->count, seed, 0);
+    }
+}
+
+static void fill_packs(double *values, const lt_case_tensor *t, lt_rng *r) {
+    (void)r;
+    for (int64_t b = 0; b < t->count / 3; b++) {
+        const int64_t first = b / t->c->pack * t->c->pack, left = t->c->B - first;
+        values[3 * b] = (double)first;
+        values[3 * b + 1] = (double)(left < t->c->pack ? left : t->c->pack);
+        values[3 * b + 2] = (double)t->c->shared;
     }
 }
 
@@ -259,6 +295,9 @@ static void paged_build(lt_setup *s) {
     lt_setup_in(s, "table", &a->table, LT_I32, LT_SHAPE(c->B, most_pages(c)))->fill = fill_table;
     lt_setup_in(s, "q_start", &a->q_start, LT_I32, LT_SHAPE(c->B + 1))->fill = fill_q_start;
     lt_setup_in(s, "kv_len", &a->kv_len, LT_I32, LT_SHAPE(c->B))->fill = fill_kv_len;
+    if (c->pack > 0) {
+        lt_setup_in(s, "packs", &a->packs, LT_I32, LT_SHAPE(c->B, 3))->fill = fill_packs;
+    }
     if (c->alibi) {
         lt_case_tensor *t = lt_setup_in(s, "alibi", &a->alibi, LT_F32, LT_SHAPE(c->H));
         t->fill = lt_fill_uniform;

@@ -36,6 +36,8 @@
       "Hugging Face folder, GGUF, or llama2.c .bin; a config.json: random weights")                \
     X(STR, streams, "streams", "1,8,32", 0, 0, "list", "numbers of streams at once, one run each") \
     X(I64, prompt, "prompt", "128", 1, 1e6, "tokens", "length of each prompt")                     \
+    X(I64, shared, "shared", "0", 0, 1e6, "tokens",                                                \
+      "with which all prompts begin; one stream reads them before the others start")               \
     X(I64, new, "new", "64", 2, 1e6, "tokens", "tokens that each stream decodes")                  \
     X(I64, step_tokens, "step-tokens", "0", 0, 1e6, "tokens",                                      \
       "most tokens of one step; 0: the engine's choice")                                           \
@@ -124,11 +126,12 @@ static lt_err submit_all(lt_engine *e, const bench_engine_options *o, const lt_m
         LT_FAIL(LT_ERR_OOM, "a prompt of %lld tokens", (long long)o->prompt);
     }
     for (int64_t i = 0; i < w->streams; i++) { /* Stream i has the same prompt in every run. */
-        lt_rng rng = {.seed = 1, .stream = (uint64_t)i};
+        lt_rng rng = {.seed = 1, .stream = (uint64_t)i}, common = {.seed = 2};
         for (int64_t k = 0; k < o->prompt; k++) {
-            const size_t at = (size_t)(i * o->prompt + k);
-            prompt[k] = w->text->n > 0 ? (int32_t)w->text->data[at % w->text->n]
-                                       : (int32_t)lt_rng_below(&rng, (uint64_t)spec->vocab_size);
+            const size_t at = (size_t)((k < o->shared ? 0 : i * o->prompt) + k);
+            const uint64_t drawn = k < o->shared ? lt_rng_below(&common, (uint64_t)spec->vocab_size)
+                                                 : lt_rng_below(&rng, (uint64_t)spec->vocab_size);
+            prompt[k] = (int32_t)(w->text->n > 0 ? w->text->data[at % w->text->n] : drawn);
         }
         r.prompt = prompt;
         r.n_prompt = o->prompt;
@@ -298,6 +301,15 @@ static void free_run(run *w) {
     free(w->ids);
 }
 
+/* One stream that leaves the pages of what all prompts begin with. */
+static lt_err read_shared(lt_engine *e, const bench_engine_options *o, const lt_model_spec *spec,
+                          const lt_ids *text) {
+    run w = {.streams = 1, .text = text};
+    const lt_err err = run_streams(e, o, spec, &w);
+    free_run(&w);
+    return err;
+}
+
 static lt_err bench_one(const bench_engine_options *o, const material *x, int64_t streams,
                         int64_t draft_tokens) {
     lt_err err = LT_OK;
@@ -306,6 +318,9 @@ static lt_err bench_one(const bench_engine_options *o, const material *x, int64_
     run w = {.streams = streams, .text = &x->text};
 
     LT_TRY_DONE(lt_engine_open(&e, x->m, &eo));
+    if (o->shared > 0) {
+        LT_TRY_DONE(read_shared(e, o, lt_model_get_spec(x->m), &x->text));
+    }
     LT_TRY_DONE(run_streams(e, o, lt_model_get_spec(x->m), &w));
     print_run(o, &w);
     if (o->cache_bytes > 0) {
@@ -483,6 +498,12 @@ static lt_err check_drafts(const bench_engine_options *o) {
     }
     if (o->speculate < LT_SPECULATE_MODEL && o->draft[0] != '\0') {
         LT_FAIL(LT_ERR_ARG, "--draft %s is for --speculate model and --speculate head", o->draft);
+    }
+    if (o->shared > o->prompt || (o->shared > 0 && o->turns > 0)) {
+        LT_FAIL(LT_ERR_ARG,
+                "--shared %lld is at most --prompt %lld, and not for --turns, in which all prompts "
+                "are read",
+                (long long)o->shared, (long long)o->prompt);
     }
     if (o->turns > 0 && (o->speculate == LT_SPECULATE_NONE || o->ids)) {
         LT_FAIL(LT_ERR_ARG,

@@ -36,6 +36,7 @@
 #include "model/lora/adapted.h"
 #include "model/files/decoded.h"
 #include "model/infer/draft_head.h"
+#include "model/infer/packs.h"
 #include "model/infer/paged_forward_impl.h"
 #include "tensor/cached.h"
 
@@ -183,6 +184,10 @@ lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,
     LT_TRY_DONE(lt_lora_rows_open(&f->lora_rows, m->lora_pool));
     f->exec.lora_rows = m->lora_pool != NULL ? &f->lora_rows : NULL;
     f->alike = lt_layers_alike(&m->spec);
+    f->host_packs = calloc((size_t)(f->groups.n_full * o->max_seqs + 1), 3 * sizeof *f->host_packs);
+    if (f->host_packs == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "forward: %lld sequences", (long long)o->max_seqs);
+    }
     LT_TRY_DONE(place(f));
     LT_TRY_DONE(lt_lora_refresh(&f->exec)); /* What DoRA derives, of the model's own adapters. */
     LT_TRY_DONE(o->listener != NULL ? lt_draft_pass_follow(o->listener, &f->exec) : LT_OK);
@@ -214,6 +219,7 @@ void lt_paged_forward_close(lt_paged_forward *f) {
     lt_arena_release(&f->activations, f->exec.device);
     lt_exec_release(&f->exec, &f->prepared);
     lt_lora_rows_close(&f->lora_rows);
+    free(f->host_packs);
     free(f);
 }
 
@@ -362,7 +368,7 @@ static bool shape_padded(const lt_paged_forward *f, const lt_paged_forward_rows 
         pages *= 2;
     }
     pages = least(pages, f->o.max_pages);
-    *out = (lt_paged_forward_shape){rows, seqs, rows, q, pages * f->o.page_tokens, pages, 0};
+    *out = (lt_paged_forward_shape){rows, seqs, rows, q, pages * f->o.page_tokens, pages, 0, false};
     return rows >= w->n_rows && seqs >= needed;
 }
 
@@ -388,6 +394,7 @@ static lt_err attend(lt_paged_forward *f, int layer) {
                                       .q_start = f->q_start,
                                       .kv_len = f->kv_len,
                                       .sinks = lt_exec_sinks(r, layer),
+                                      .packs = f->packs[group],
                                       .scale = l.attn_scale,
                                       .softcap = l.attn_softcap,
                                       .window = l.window,
@@ -468,7 +475,8 @@ static lt_paged_forward_graph *find_graph(lt_paged_forward *f, bool *is_new) {
     for (int i = 0; i < f->n_graphs; i++) {
         const lt_paged_forward_shape *c = &f->graphs[i].shape;
         if (c->rows == f->shape.rows && c->seqs == f->shape.seqs && c->q_max == f->shape.q_max &&
-            c->max_pages == f->shape.max_pages && c->adapters == f->shape.adapters) {
+            c->max_pages == f->shape.max_pages && c->adapters == f->shape.adapters &&
+            c->packed == f->shape.packed) {
             *is_new = false;
             return &f->graphs[i];
         }
@@ -521,6 +529,18 @@ static int64_t prompt_keys(const lt_paged_forward_rows *w) {
     return n;
 }
 
+/* The packs of each group whose pages are kept; whether they pay in any. A host reads the keys of
+ * each sequence anyway. */
+static bool find_packs(lt_paged_forward *f, const lt_paged_forward_rows *w) {
+    bool any = w->packed;
+    for (int64_t g = 0; g < f->groups.n_full && !f->exec.backend->host_memory; g++) {
+        any |= lt_packs_find(f->host_packs + g * f->o.max_seqs * 3, w->n_seqs, w->q_start,
+                             w->kv_len, w->table + g * w->n_seqs * w->max_pages, w->max_pages,
+                             f->o.page_tokens, f->o.packs);
+    }
+    return any;
+}
+
 lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w) {
     lt_exec *r = &f->exec;
     const bool graphs = r->backend->graph_begin != NULL;
@@ -532,8 +552,9 @@ lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w)
     pad = pad && shape_padded(f, w, &f->shape);
     if (!pad) {
         f->shape = (lt_paged_forward_shape){w->n_rows, w->n_seqs,    w->n_out, w->q_max,
-                                            w->kv_max, w->max_pages, 0};
+                                            w->kv_max, w->max_pages, 0,        false};
     }
+    f->shape.packed = find_packs(f, w);
     if (w->n_adapted > 0) {
         lt_lora_rows_choose(&f->lora_rows, w->adapter_start);
         /* A host's grouped products have bits that no other row changes: no second path. */
@@ -556,6 +577,7 @@ lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w)
  * so many rows in all, one at least of each sequence. */
 typedef struct {
     int64_t n, each, n_out, rows;
+    bool packed;
 } idle_shape;
 
 static int64_t idle_rows(const idle_shape *s) {
@@ -598,7 +620,8 @@ static lt_err run_idle(lt_paged_forward *f, int32_t *words, const idle_shape *s)
                                                             .q_start = q_start,
                                                             .kv_len = kv_len,
                                                             .table = table,
-                                                            .out_rows = out_rows}));
+                                                            .out_rows = out_rows,
+                                                            .packed = s->packed}));
     return lt_paged_forward_read_picks(f, 0, s->n_out, &nothing);
 }
 
@@ -637,14 +660,14 @@ static bool idle_few(const lt_paged_forward *f, int64_t i, idle_shape *s) {
     return false;
 }
 
-/* The i-th of them. One token and a short prompt; more and more tokens; each length of a prompt,
- * all of whose rows are wanted, as beside single tokens they may be; then longer and longer ones;
- * then those of few rows a sequence. cuBLASLt, which takes 0.2 s to load, is asked for
- * long ones at the earliest. False: there is none. */
+/* The i-th of them. One token and a short prompt; more and more tokens, the most of them also with
+ * packs; each length of a prompt, all of whose rows are wanted, as beside single tokens they may
+ * be; then longer and longer ones; then those of few rows a sequence. cuBLASLt, which takes 0.2 s
+ * to load, is asked for long ones at the earliest. False: there is none. */
 static bool idle_step(const lt_paged_forward *f, int64_t i, idle_shape *s) {
     const int64_t most = least(f->o.out_rows, least(f->o.max_seqs, f->o.max_rows)),
                   prompt = least(f->o.max_rows, f->o.max_seq);
-    *s = (idle_shape){1, i == 1 ? least(FIRST_PROMPT, prompt) : 1, 1, 0};
+    *s = (idle_shape){1, i == 1 ? least(FIRST_PROMPT, prompt) : 1, 1, 0, false};
     if (i < 2) {
         return true;
     }
@@ -653,6 +676,10 @@ static bool idle_step(const lt_paged_forward *f, int64_t i, idle_shape *s) {
         if (i == 0) {
             return true;
         }
+    }
+    if (i-- == 0) {
+        s->packed = true;
+        return true;
     }
     for (s->n = 1; s->each < prompt; i--) {
         s->each = least(s->each + (s->each < OWN_ROWS ? 1 : ROWS_STEP), prompt);

@@ -63,7 +63,8 @@ typedef struct {
     /* It is told what enters each layer, and the final norm's output (draft_head.h); NULL: nobody
      * is. */
     struct lt_draft_pass *listener;
-    bool pad; /* Pad single tokens to buckets even without graphs; for tests. */
+    bool pad;   /* Pad single tokens to buckets even without graphs; for tests. */
+    bool packs; /* Have packs (packs.h) even where they do not pay; for tests. */
 } lt_paged_forward_options;
 
 typedef struct {
@@ -88,6 +89,7 @@ typedef struct {
     int64_t n_adapted;
     const int32_t *adapter_start;
     const float *adapter_scale;
+    bool packed; /* Run as calls with packs do (packs.h), also where no sequences share pages. */
 } lt_paged_forward_rows;
 
 LT_MUST_USE lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model *m,

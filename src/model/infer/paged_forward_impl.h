@@ -18,6 +18,7 @@
 typedef struct {
     int64_t rows, seqs, out, q_max, kv_max, max_pages;
     int64_t adapters; /* Padded, some row has an adapter: lt_lora_rows.growths; else 0. */
+    bool packed;      /* Some sequences begin with the same pages (packs.h). */
 } lt_paged_forward_shape;
 
 typedef struct {
@@ -56,6 +57,9 @@ struct lt_paged_forward {
     lt_page_groups groups;
     lt_tensor q_start, kv_len, out_rows; /* I32, views of the metadata */
     lt_tensor slots[LT_MAX_PAGE_GROUPS], table[LT_MAX_PAGE_GROUPS];
+    /* The same of packs, absent where none is; host_packs: (groups that keep all, max_seqs, 3). */
+    lt_tensor packs[LT_MAX_PAGE_GROUPS];
+    int32_t *host_packs;
     lt_lora_rows lora_rows;      /* pool NULL: requests choose no adapters. */
     const lt_steering *steering; /* Steering of the model; NULL: none. */
     lt_tensor steer; /* S of steering.h, a view of the metadata; absent: no row is steered. */
@@ -99,7 +103,7 @@ static inline int64_t lt_paged_forward_call_words(const lt_paged_forward *f) {
     const int64_t steer = o->max_rows * lt_steering_columns(f->steering);
     const int64_t seqs = o->max_seqs + (o->few_rows > 1 ? LT_PAGED_FORWARD_PADDING : 0);
     const int64_t groups = lt_page_groups_count(&f->groups);
-    const int64_t n = (2 + groups) * o->max_rows + seqs * (2 + groups * o->max_pages) + 1 +
+    const int64_t n = (2 + groups) * o->max_rows + seqs * (2 + groups * (o->max_pages + 3)) + 1 +
                       o->max_out * (1 + LT_PAGED_FORWARD_PICK_WORDS) +
                       (steer > 0 ? steer + LT_PAGED_FORWARD_STEER_ALIGN : 0) +
                       (f->lora_rows.pool != NULL

@@ -220,6 +220,20 @@ static lt_tensor put_table(lt_paged_forward *f, int64_t *at, const lt_paged_forw
     return t;
 }
 
+/* A padding sequence is alone. */
+static lt_tensor put_packs(lt_paged_forward *f, int64_t *at, int64_t n_seqs, int64_t group) {
+    const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
+    const int64_t seqs = f->shape.seqs;
+    int32_t *host = side->host_meta + *at;
+    const lt_tensor t = lt_tensor_2d(side->meta + *at, LT_I32, seqs, 3);
+    memcpy(host, f->host_packs + group * f->o.max_seqs * 3, (size_t)(3 * n_seqs) * sizeof *host);
+    for (int64_t n = n_seqs; n < seqs; n++) {
+        host[3 * n] = (int32_t)n, host[3 * n + 1] = 1, host[3 * n + 2] = 0;
+    }
+    *at += 3 * seqs;
+    return t;
+}
+
 /* Set the metadata on its way: beside the call before if that is under way. */
 static lt_err start(lt_paged_forward *f, size_t bytes) {
     const lt_exec *r = &f->exec;
@@ -325,6 +339,8 @@ lt_err lt_paged_forward_upload(lt_paged_forward *f, const lt_paged_forward_rows 
     pad_sequences(f, w);
     for (int64_t g = 0; g < groups; g++) {
         f->table[g] = put_table(f, &at, w, g);
+        f->packs[g] = f->shape.packed && g < f->groups.n_full ? put_packs(f, &at, w->n_seqs, g)
+                                                              : (lt_tensor){0};
     }
     f->any_top = false;
     lt_paged_forward_put_picks(f, &at, w->n_choose, c->out, NULL, w->choose, LT_CHOOSE_IDLE,

@@ -12,6 +12,7 @@
 #define WORDS        "HEAD_DIM=%d PAGE=%d DTYPE=%s"
 #define OPTION_WORDS " SOFTCAP=%d ALIBI=%d SINKS=%d"
 #define CODES_WORDS  " CODES=%d VCODES=%d"
+#define PACKS_WORD   " PACKS=1"
 
 #define ROWS        16 /* Query rows of a tile, keys of a tile (decode.cu). */
 #define WARPS       LT_DECODE_WARPS
@@ -126,9 +127,17 @@ static int64_t paged_row_tiles(const lt_attention_paged_args *a) {
 static int64_t paged_splits(const lt_attention_paged_args *a) {
     return lt_cuda_div_up(lt_cuda_div_up(a->kv_max, ROWS), SPLIT_SHARE);
 }
+static int64_t pack_most(const lt_attention_paged_args *a) {
+    return LT_DECODE_PACK(a->q.shape[1] / a->k_pages.shape[2]);
+}
+/* Two sequences a tile gain nothing (docs/speed/attention.md, attempt 164). */
+static bool packed(const lt_attention_paged_args *a) {
+    return a->packs.data != NULL && a->window == 0 && pack_most(a) > 2;
+}
+/* With packs, one of so many blocks works. */
 static bool walks(const lt_attention_paged_args *a, const lt_cuda_info *info) {
     return a->kv_len.shape[0] * a->k_pages.shape[2] * paged_row_tiles(a) >=
-               (int64_t)BUSY * info->n_sms ||
+               BUSY * info->n_sms * (packed(a) ? pack_most(a) : 1) ||
            paged_splits(a) == 1;
 }
 
@@ -191,6 +200,7 @@ static lt_attn_decode_args paged_args(const lt_attention_paged_args *a, void *pa
                                  .table = a->table.data,
                                  .kv_len = a->kv_len.data,
                                  .q_start = a->q_start.data,
+                                 .packs = a->packs.data,
                                  .alibi = a->alibi.data,
                                  .sinks = a->sinks.data,
                                  .out = a->out.data,
@@ -206,7 +216,8 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
     const size_t ring = (size_t)LT_DECODE_RING_BYTES(width, codes, vcodes),
                  result = (size_t)LT_DECODE_RESULT_BYTES(width),
                  meet = (size_t)LT_DECODE_MEET_BYTES(width);
-    const size_t rows = (size_t)(a->q_max * (a->q.shape[1] / a->k_pages.shape[2])),
+    const size_t rows = packed(a) ? ROWS
+                                  : (size_t)(a->q_max * (a->q.shape[1] / a->k_pages.shape[2])),
                  beside = ring + meet / ROWS * (rows < ROWS ? rows : ROWS);
     const size_t meet_bytes = ring > meet ? ring : meet;
     lt_attn_decode_args w = paged_args(a, scratch.data);
@@ -219,9 +230,10 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
     if (batch == 0 || blocks == 0) {
         return LT_OK;
     }
-    snprintf(text, sizeof text, WORDS OPTION_WORDS CODES_WORDS, width, (int)a->k_pages.shape[1],
-             a->q.dtype == LT_F16 ? "fp16" : "bf16", a->softcap > 0.0f, a->alibi.data != NULL,
-             a->sinks.data != NULL, codes, vcodes);
+    snprintf(text, sizeof text, WORDS OPTION_WORDS CODES_WORDS "%s", width,
+             (int)a->k_pages.shape[1], a->q.dtype == LT_F16 ? "fp16" : "bf16", a->softcap > 0.0f,
+             a->alibi.data != NULL, a->sinks.data != NULL, codes, vcodes,
+             packed(a) ? PACKS_WORD : "");
     if (walks(a, info)) {
         w.result = (int)meet_bytes;
         LT_TRY(lt_cuda_kernel_get(c, &split, "attention/decode.cu", "decode_walk", text));
@@ -264,6 +276,10 @@ void lt_specs_decode(lt_specs *l) {
     lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS, 128, 128, "fp16");
     lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS OPTION_WORDS, 64, 16, "bf16", 1, 1, 1);
     lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 64, 16, "fp16", 1, 1);
+    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS PACKS_WORD, 64, 16, "bf16");
+    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS PACKS_WORD, 128, 16, "bf16");
+    lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS PACKS_WORD, 128, 16, "bf16", 1,
+            1);
     for (int codes = 1; codes <= 3; codes++) {
         lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 64, 16, "bf16", codes,
                 codes);

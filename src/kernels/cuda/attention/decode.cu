@@ -13,6 +13,13 @@
  *           over all splits of its row tile and joins them, with the same sums in the same order. A
  *           row's bits do not depend on which of the two ran, nor on any other row: tiles that it
  *           does not see change nothing.
+ * PACKS     1: sequences of one row each whose first keys lie in the same pages (answers to one
+ *           prompt, requests with one system prompt). A block takes the rows of up to 16 / (H / G)
+ *           of them as one row tile. It reads those keys once and then, to the end of the split,
+ *           the other keys of each sequence, which the other rows do not see. In decode_split each
+ *           sequence has blocks for the splits behind; in decode_walk the block goes on with them.
+ *           A row meets its keys in the order in which it would meet them alone, so its bits are
+ *           the same. A value of V that is not finite would reach the rows of the whole tile.
  * MOVEMENT
  *     Q 16 rows ──▶ fragments in registers, once
  *     K, V 16 keys ──cp.async, 16 bytes a lane──▶ ring of STAGES x (K, V) of this warp in smem,
@@ -40,6 +47,9 @@
 #include "common/early.cuh"
 #include "common/mma.cuh"
 
+#ifndef PACKS
+#define PACKS 0
+#endif
 #ifndef CODES
 #define CODES 0
 #endif
@@ -88,7 +98,8 @@ typedef elem v_elem;
 /* Blocks of decode_split that should stand on an SM at once; before Hopper rings of heads of 128
  * leave room for two. */
 #if CODES && VCODES && HEAD_DIM <= 128
-#define SPLIT_BOUNDS __launch_bounds__(32 * WARPS, __CUDA_ARCH__ < 900 ? 2 : HEAD_DIM > 64 ? 3 : 4)
+#define SPLIT_BOUNDS                                                                               \
+    __launch_bounds__(32 * WARPS, __CUDA_ARCH__ < 900 || PACKS ? 2 : HEAD_DIM > 64 ? 3 : 4)
 #else
 #define SPLIT_BOUNDS __launch_bounds__(32 * WARPS)
 #endif
@@ -96,18 +107,24 @@ static_assert(WARPS * RING_BYTES == LT_DECODE_RING_BYTES(HEAD_DIM, CODES, VCODES
 static_assert(PAGE % KEYS == 0, "a tile of keys lies in one page");
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width");
 
-/* What a block works on: 16 rows of (token, head of the group), and the keys they see. */
+/* What a block works on: 16 rows of (token, head of the group), and the keys they see. A pack's
+ * rows are those of its sequences, as if they were tokens of the first one. */
 typedef struct {
     int b, g, row0, rows, first, tokens; /* first: row of q of the sequence's first token */
     int n_keys, begin, end, share;       /* tiles seen by any of the 16 rows; tiles of a split */
     int low, high;                       /* places of the first and of the last row */
+    int settled;                         /* tiles before this one hold no keys of new tokens */
+    /* The pack of sequence b: its first sequence, how many it has, and the tiles that they have in
+     * common, 0: it is alone. packed: this is the work of them all. */
+    int lead, members, common;
+    bool packed;
 } work;
 
 /* The warp's 16 rows: fragments of Q; of its rows lane / 4 and 8 below it: their places, their
  * slopes of ALiBi, and what a product of theirs is worth. */
 typedef struct {
     u32 q[HEAD_DIM / 16][4];
-    int position[2];
+    int position[2], token[2]; /* token: of a pack, which of its sequences */
     float slope[2], gain[2];
 } rows16;
 
@@ -125,7 +142,27 @@ INLINE work work_of(const lt_attn_decode_args *a, int b, int g, int row0) {
     w.end = min_i(tiles, w.high / KEYS + 1);
     w.begin = a->window > 0 ? max_i(0, w.low - a->window + 1) / KEYS : 0;
     w.share = a->share > 0 ? a->share : div_up(tiles, a->splits);
+    w.settled = before / KEYS;
+    w.lead = b, w.members = 1, w.common = 0, w.packed = false;
+    if (PACKS && a->window == 0 && w.tokens == 1) {
+        const int *pack = a->packs + 3 * b; /* Its first sequence, how many, their keys. */
+        const int most = LT_DECODE_PACK(group), lead = pack[0] + (b - pack[0]) / most * most,
+                  members = min_i(most, pack[0] + pack[1] - lead);
+        if (members > 1 && pack[2] >= KEYS) {
+            w.lead = lead, w.members = members, w.common = pack[2] / KEYS;
+        }
+    }
     return w;
+}
+/* The work of the whole pack that begins with this sequence. */
+INLINE void take_pack(const lt_attn_decode_args *a, work *w) {
+    w->packed = true;
+    w->tokens = w->members, w->rows = w->members * (a->q_heads / a->kv_heads);
+    w->low = 0x7fffffff; /* All rows see what they have in common. */
+    w->settled = w->common;
+    for (int i = 1; i < w->members; i++) {
+        w->end = max_i(w->end, div_up(a->kv_len[w->b + i], KEYS));
+    }
 }
 /* Two partial results become one: factors of the old and of the new. */
 INLINE void join(float *m, float other, float *keep, float *take) {
@@ -267,11 +304,14 @@ INLINE int column_of(int d, int lane, int i) {
 #endif
 
 /* 3. One tile of 16 keys for the warp's 16 rows. What all rows see needs no mask; and while no
- *    row's maximum grows, the factor of its sums is 1 and is left out. */
+ *    row's maximum grows, the factor of its sums is 1 and is left out. only: the one sequence of a
+ *    pack whose rows see it, or -1. */
 INLINE void attend(const lt_attn_decode_args *a, const work *w, const rows16 *r,
-                   float o[HEAD_DIM / 8][4], float top[2], float sum[2], u32 k_tile, int key) {
+                   float o[HEAD_DIM / 8][4], float top[2], float sum[2], u32 k_tile, int key,
+                   int only) {
     const int lane = (int)threadIdx.x % 32;
-    const bool open = key + KEYS - 1 <= w->low && (a->window == 0 || key > w->high - a->window);
+    const bool open = (!PACKS || only < 0) && key + KEYS - 1 <= w->low &&
+                      (a->window == 0 || key > w->high - a->window);
     float s[2][4] = {{0.0f}};
     u32 p[4];
 
@@ -297,6 +337,7 @@ INLINE void attend(const lt_attn_decode_args *a, const work *w, const rows16 *r,
             for (int i = 0; i < 4; i++) {
                 const int at = key + i / 2 * 8 + lane % 4 * 2 + i % 2;
                 const bool see = at <= r->position[h] &&
+                                 (!PACKS || only < 0 || only == r->token[h]) &&
                                  (a->window == 0 || at > r->position[h] - a->window);
                 float *x = &s[i / 2][2 * h + i % 2];
                 *x = see ? *x : -INFINITE;
@@ -337,9 +378,11 @@ INLINE elem *row_out(const lt_attn_decode_args *a, const work *w, int row, int *
 }
 /* 4. The warps' results to one, in order of warps, and to memory: the first `rows` of 16; where
  *    they are all that a row sees (alone), to out instead of part, with the bits
- * that joining one split gives. sm: WARPS x rows x (D + 2) floats. */
+ * that joining one split gives. apart: floats between the results of a pack's sequences in part; 0:
+ * rows follow each other. sm: WARPS x rows x (D + 2) floats. */
 INLINE void merge(const lt_attn_decode_args *a, const work *wk, float o[HEAD_DIM / 8][4],
-                  const float top[2], float sum[2], int rows, float *sm, float *part, bool alone) {
+                  const float top[2], float sum[2], int rows, float *sm, float *part, i64 apart,
+                  bool alone) {
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, width = HEAD_DIM + 2;
     float *mine = sm + warp * rows * width;
 
@@ -386,7 +429,12 @@ INLINE void merge(const lt_attn_decode_args *a, const work *wk, float o[HEAD_DIM
             x += sm[(w * rows + r) * width + d] *
                  exp2_fast(sm[(w * rows + r) * width + HEAD_DIM] - m);
         }
-        part[i] = d == HEAD_DIM ? m : x;
+        if (PACKS && apart > 0) {
+            const int group = a->q_heads / a->kv_heads;
+            part[r / group * apart + r % group * width + d] = d == HEAD_DIM ? m : x;
+        } else {
+            part[i] = d == HEAD_DIM ? m : x;
+        }
     }
 }
 
@@ -400,7 +448,7 @@ INLINE int first_tile(const work *w, int begin) {
 INLINE int fetch_settled(const lt_attn_decode_args *a, const work *w, int begin, int end,
                          u8 *smem) {
     const u32 ring = smem_addr(smem) + threadIdx.x / 32 * RING_BYTES;
-    const int first = first_tile(w, begin), settled = min_i(end, (w->n_keys - w->tokens) / KEYS);
+    const int first = first_tile(w, begin), settled = min_i(end, w->settled);
     int s = 0;
     for (; s < STAGES - 1 && first + s * WARPS < settled; s++) {
         const int t = first + s * WARPS;
@@ -408,15 +456,59 @@ INLINE int fetch_settled(const lt_attn_decode_args *a, const work *w, int begin,
     }
     return s;
 }
-/* Tiles [begin, end) of a split: what the four warps find, merged into part, or, alone, into out.
- * sent: of its copies, how many were started. Where warps do not meet in the rings' place, the
- * first copies of the next split, which ends at `next`, are started before they meet; how many. */
-INLINE int split(const lt_attn_decode_args *a, const work *w, const rows16 *r, int begin, int end,
-                 int next, u8 *smem, float *part, int sent, bool alone) {
-    const u32 ring = smem_addr(smem) + threadIdx.x / 32 * RING_BYTES;
+#if PACKS
+/* A warp's way through the tiles of a split: those that all rows of the work may see, then those of
+ * each sequence of a pack. A tile is the same warp's as if the sequence were alone. */
+typedef struct {
+    int t, end; /* tile, and where its part of the way ends; t >= end: there is none left */
+    int only;   /* -1, or the sequence of the pack whose keys these are */
+} way;
+INLINE void way_find(const lt_attn_decode_args *a, const work *w, way *at, int begin, int end) {
+    while (w->packed && at->t >= at->end && at->only + 1 < w->members) {
+        const int first = begin + (int)threadIdx.x / 32;
+        at->only++;
+        at->end = min_i(end, div_up(a->kv_len[w->b + at->only], KEYS));
+        at->t = first + div_up(max_i(0, w->common - first), WARPS) * WARPS;
+    }
+}
+INLINE way way_of(const lt_attn_decode_args *a, const work *w, int begin, int end) {
+    way at = {first_tile(w, begin), w->packed ? min_i(end, w->common) : end, -1};
+    way_find(a, w, &at, begin, end);
+    return at;
+}
+INLINE void way_step(const lt_attn_decode_args *a, const work *w, way *at, int begin, int end) {
+    at->t += WARPS;
+    way_find(a, w, at, begin, end);
+}
+INLINE int page_on(const lt_attn_decode_args *a, const work *w, const way *at) {
+    return page_of(a, at->t, at->end, w->b + max_i(0, at->only));
+}
+/* All tiles of this warp in the split [begin, end). sent: of its copies, how many were started. */
+INLINE void attend_all(const lt_attn_decode_args *a, const work *w, const rows16 *r, int begin,
+                       int end, u32 ring, int sent, float o[HEAD_DIM / 8][4], float top[2],
+                       float sum[2]) {
+    way at = way_of(a, w, begin, end), ahead = at;
+    for (int s = 0; s < STAGES - 1; s++, way_step(a, w, &ahead, begin, end)) {
+        if (s >= sent) {
+            fetch(a, ring, s, ahead.t, page_on(a, w, &ahead), ahead.end, w->g);
+        }
+    }
+    for (int i = 0; at.t < at.end; i++) {
+        const int page = page_on(a, w, &ahead);
+        cp_async_wait(STAGES - 2);
+        __syncwarp();
+        attend(a, w, r, o, top, sum, ring + i % STAGES * SLOT_BYTES, at.t * KEYS, at.only);
+        __syncwarp();
+        fetch(a, ring, (i + STAGES - 1) % STAGES, ahead.t, page, ahead.end, w->g);
+        way_step(a, w, &at, begin, end);
+        way_step(a, w, &ahead, begin, end);
+    }
+}
+#else
+INLINE void attend_all(const lt_attn_decode_args *a, const work *w, const rows16 *r, int begin,
+                       int end, u32 ring, int sent, float o[HEAD_DIM / 8][4], float top[2],
+                       float sum[2]) {
     const int first = first_tile(w, begin);
-    float o[HEAD_DIM / 8][4] = {{0.0f}}, top[2] = {-INFINITE, -INFINITE}, sum[2] = {0.0f, 0.0f};
-
     for (int s = sent; s < STAGES - 1; s++) {
         const int t = first + s * WARPS;
         fetch(a, ring, s, t, page_of(a, t, end, w->b), end, w->g);
@@ -425,10 +517,22 @@ INLINE int split(const lt_attn_decode_args *a, const work *w, const rows16 *r, i
         const int then = t + (STAGES - 1) * WARPS, page = page_of(a, then, end, w->b);
         cp_async_wait(STAGES - 2);
         __syncwarp();
-        attend(a, w, r, o, top, sum, ring + i % STAGES * SLOT_BYTES, t * KEYS);
+        attend(a, w, r, o, top, sum, ring + i % STAGES * SLOT_BYTES, t * KEYS, -1);
         __syncwarp(); /* All lanes have read the slot that the next copies may fill. */
         fetch(a, ring, (i + STAGES - 1) % STAGES, then, page, end, w->g);
     }
+}
+#endif
+/* Tiles [begin, end) of a split: what the four warps find, merged into part, or, alone, into out.
+ * sent: of its copies, how many were started. Where warps do not meet in the rings' place, the
+ * first copies of the next split, which ends at `next`, are started before they meet; how many.
+ * part, apart: see merge. */
+INLINE int split(const lt_attn_decode_args *a, const work *w, const rows16 *r, int begin, int end,
+                 int next, u8 *smem, float *part, i64 apart, int sent, bool alone) {
+    const u32 ring = smem_addr(smem) + threadIdx.x / 32 * RING_BYTES;
+    float o[HEAD_DIM / 8][4] = {{0.0f}}, top[2] = {-INFINITE, -INFINITE}, sum[2] = {0.0f, 0.0f};
+
+    attend_all(a, w, r, begin, end, ring, sent, o, top, sum);
     if (a->meet == 0) {
         cp_async_wait(0);
         __syncthreads(); /* The rings become the place where warps meet. */
@@ -438,8 +542,9 @@ INLINE int split(const lt_attn_decode_args *a, const work *w, const rows16 *r, i
             fetch(a, ring, sent, t, page_of(a, t, next, w->b), next, w->g);
         }
     }
-    merge(a, w, o, top, sum, min_i(16, w->rows - w->row0), (float *)(smem + a->meet), part, alone);
-    return a->meet == 0 ? 0 : sent;
+    merge(a, w, o, top, sum, min_i(16, w->rows - w->row0), (float *)(smem + a->meet), part, apart,
+          alone);
+    return a->meet == 0 || (PACKS && next == end) ? 0 : sent;
 }
 
 #if CODES
@@ -465,7 +570,8 @@ INLINE void load_rows(const lt_attn_decode_args *a, const work *w, rows16 *r) {
         const int row = min_i(w->row0 + lane / 4 + 8 * h, w->rows - 1), t = row / group,
                   head = w->g * group + row % group;
         const u32 *src = (const u32 *)(a->q + (w->first + t) * a->q_ld + head * a->head_ld);
-        r->position[h] = w->n_keys - w->tokens + t;
+        r->position[h] = w->packed ? a->kv_len[w->b + t] - 1 : w->n_keys - w->tokens + t;
+        r->token[h] = t;
         r->slope[h] = ALIBI ? a->alibi[head] * LOG2E : 0.0f;
         r->gain[h] = a->scale;
 #pragma unroll
@@ -506,13 +612,20 @@ extern "C" __global__ void SPLIT_BOUNDS
 decode_split(const __grid_constant__ lt_attn_decode_args a) {
     extern __shared__ __align__(128) u8 smem[];
     const int row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
-    const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles,
-                           (int)blockIdx.y % row_tiles * 16);
-    const int first = (int)blockIdx.x * a.turns, last = first + a.turns;
+    const work own = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles,
+                             (int)blockIdx.y % row_tiles * 16);
+    const int last = ((int)blockIdx.x + 1) * a.turns;
+    const i64 sequence = (i64)gridDim.y * a.splits * 16 * (HEAD_DIM + 2);
+    int i = (int)blockIdx.x * a.turns;
+    work w = own;
     rows16 r;
-    const bool works = w.row0 < w.rows && first * w.share < w.end;
-    int sent = works ? fetch_settled(&a, &w, first * w.share, min_i(w.end, (first + 1) * w.share),
-                                     smem)
+    if (PACKS && own.lead != own.b) { /* The first of the pack makes the splits with common keys. */
+        i = max_i(i, div_up(own.common, own.share));
+    } else if (PACKS && i * own.share < own.common) {
+        take_pack(&a, &w);
+    }
+    const bool works = w.row0 < w.rows && i < last && i * w.share < w.end;
+    int sent = works ? fetch_settled(&a, &w, i * w.share, min_i(w.end, (i + 1) * w.share), smem)
                      : 0;
 
     wait_for_others();
@@ -520,14 +633,19 @@ decode_split(const __grid_constant__ lt_attn_decode_args a) {
         return;
     }
     load_rows(&a, &w, &r);
-    for (int i = first; i < last && i * w.share < w.end; i++) {
+    for (; i < last && i * w.share < w.end; i++) {
         const int end = min_i(w.end, (i + 1) * w.share);
-        sent = split(&a, &w, &r, i * w.share, end, i + 1 < last ? min_i(w.end, end + w.share) : end,
-                     smem,
-                     a.part + ((i64)((int)blockIdx.z * gridDim.y + blockIdx.y) * a.splits + i) *
-                                  16 * (HEAD_DIM + 2),
-                     sent, false);
+        const bool leave = PACKS && w.packed && end >= own.common;
+        sent = split(&a, &w, &r, i * w.share, end,
+                     i + 1 < last && !w.packed ? min_i(w.end, end + w.share) : end, smem,
+                     a.part + (int)blockIdx.z * sequence +
+                         ((i64)blockIdx.y * a.splits + i) * 16 * (HEAD_DIM + 2),
+                     w.packed ? sequence : 0, sent, false);
         __syncthreads(); /* All have read what warps left for each other. */
+        if (leave) {
+            w = own;
+            load_rows(&a, &w, &r);
+        }
     }
 }
 
@@ -593,23 +711,27 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
               row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
     /* The longest rows of a prompt first. */
     const int turn = row_tiles - 1 - (int)blockIdx.y % row_tiles;
-    const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles, turn * 16);
+    work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles, turn * 16);
+    const bool led = w.lead != w.b; /* The first of the pack works for this one. */
     float *const part = (float *)(smem + a.result), *const mine = part + tid / 8 * width;
     rows16 r;
     float m = -INFINITE, sum = 0.0f, o[HEAD_DIM / 8] = {0.0f}, keep = 1.0f, take;
     int head, begin = w.begin / w.share * w.share;
-    int sent = w.row0 < w.rows ? fetch_settled(&a, &w, begin, min_i(w.end, begin + w.share), smem)
-                               : 0;
+    if (!led && w.members > 1) {
+        take_pack(&a, &w);
+    }
+    const bool works = w.row0 < w.rows && !led;
+    int sent = works ? fetch_settled(&a, &w, begin, min_i(w.end, begin + w.share), smem) : 0;
 
     wait_for_others();
-    if (w.row0 >= w.rows) {
+    if (!works) {
         return;
     }
     load_rows(&a, &w, &r);
     const bool alone = !SINKS && w.end - begin <= w.share;
     for (; begin < w.end; begin += w.share, sent = 0) {
         const int end = min_i(w.end, begin + w.share);
-        split(&a, &w, &r, begin, end, end, smem, part, sent, alone);
+        split(&a, &w, &r, begin, end, end, smem, part, 0, sent, alone);
         if (alone) {
             return;
         }

@@ -25,7 +25,11 @@ typedef struct {
     float *part;            /* (B, G * row tiles, splits, 16, D + 2): O, max, sum */
     long long q_ld, out_ld; /* elements between tokens */
     int result;             /* decode_walk: where in shared memory a split's result lies */
+    const int *packs;       /* PACKS: (B, 3) */
 } lt_attn_decode_args;
+
+/* Sequences of one row whose rows of a group of heads share a tile of 16 rows. */
+#define LT_DECODE_PACK(group) ((group) <= 8 ? 16 / (group) : 1)
 
 /* What a page holds (CODES and VCODES of decode.cu): numbers of 16 bits, e4m3, Q8_0 or Q4_0. */
 #define LT_DECODE_ROW_BYTES(width, codes)                                                          \
@@ -45,6 +49,6 @@ typedef struct {
 #define LT_DECODE_RESULT_BYTES(width) (16 * ((width) + 2) * 4)
 #define LT_DECODE_MEET_BYTES(width)   (LT_DECODE_WARPS * LT_DECODE_RESULT_BYTES(width))
 
-static_assert(sizeof(lt_attn_decode_args) == 160, "the same on host and device");
+static_assert(sizeof(lt_attn_decode_args) == 168, "the same on host and device");
 
 #endif

@@ -1,0 +1,58 @@
+/* packs.c: see packs.h. */
+#include "model/infer/packs.h"
+
+/* Of the first `most` pages of two sequences, how many are the same before one differs. */
+static int64_t same_pages(const int32_t *a, const int32_t *b, int64_t most) {
+    int64_t n = 0;
+    while (n < most && a[n] == b[n]) {
+        n++;
+    }
+    return n;
+}
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* Pages that may be common to a sequence and others: whole ones before its new token. */
+static int64_t old_pages(int32_t kv_len, int64_t page_tokens) {
+    return (kv_len - 1) / page_tokens;
+}
+
+bool lt_packs_pay(int64_t saved, int64_t keys, int64_t n_seqs, int64_t longest) {
+    if (saved < 24576) {
+        return false;
+    }
+    return n_seqs >= 256 ? 4 * saved >= keys
+                         : 4 * saved >= 3 * keys || (longest >= 4096 && 5 * saved >= 2 * keys);
+}
+
+bool lt_packs_find(int32_t *packs, int64_t n_seqs, const int32_t *q_start, const int32_t *kv_len,
+                   const int32_t *table, int64_t max_pages, int64_t page_tokens, bool always) {
+    int64_t saved = 0, keys = 0, longest_of_all = 0;
+    for (int64_t first = 0, end; first < n_seqs; first = end) {
+        int64_t pages = old_pages(kv_len[first], page_tokens), longest = kv_len[first];
+        for (end = first + 1; end < n_seqs && q_start[end + 1] - q_start[first] == end + 1 - first;
+             end++) {
+            const int64_t most = least(pages, old_pages(kv_len[end], page_tokens)),
+                          same = same_pages(table + first * max_pages, table + end * max_pages,
+                                            most),
+                          tokens = same * page_tokens,
+                          most_keys = longest > kv_len[end] ? longest : kv_len[end];
+            if (tokens < LT_PACK_LEAST_TOKENS || tokens * LT_PACK_PART < most_keys ||
+                (end > first + 1 && 2 * same < pages)) {
+                break;
+            }
+            pages = same, longest = most_keys;
+        }
+        for (int64_t n = first; n < end; n++) {
+            packs[3 * n] = (int32_t)first;
+            packs[3 * n + 1] = (int32_t)(end - first);
+            packs[3 * n + 2] = end > first + 1 ? (int32_t)(pages * page_tokens) : 0;
+            keys += kv_len[n];
+            longest_of_all = kv_len[n] > longest_of_all ? kv_len[n] : longest_of_all;
+        }
+        saved += (end - first - 1) * packs[3 * first + 2];
+    }
+    return always ? saved > 0 : lt_packs_pay(saved, keys, n_seqs, longest_of_all);
+}

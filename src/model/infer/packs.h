@@ -1,0 +1,30 @@
+/* packs.h: which sequences of a call begin with the same pages, so that a device may read the keys
+ * of these once for several of them (lt_attention_paged_args.packs): answers to one prompt, or
+ * requests with one system prompt.
+ *
+ * A pack is a run of neighbouring sequences of one row each. It goes on as long as sequences begin
+ * with most of what the pack has in common, and as that is a good part of their keys: the common
+ * keys are read once, but the keys that each sequence has for itself are then read one sequence
+ * after the other, and no longer beside each other. So packs pay where most keys are common, or
+ * where many sequences keep the device busy. */
+#ifndef LT_MODEL_PACKS_H
+#define LT_MODEL_PACKS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define LT_PACK_LEAST_TOKENS 128 /* that a pack has in common */
+#define LT_PACK_PART         4   /* They are at least this part of each sequence's keys: 1 / 4. */
+
+/* Sequences of a call: rows [q_start[n], q_start[n + 1]) and kv_len[n] tokens of sequence n, whose
+ * pages of page_tokens tokens are row n of table (n_seqs, max_pages). packs (n_seqs, 3): see the
+ * op. Returns whether they pay (lt_packs_pay), or if `always` is given, whether there are any. */
+bool lt_packs_find(int32_t *packs, int64_t n_seqs, const int32_t *q_start, const int32_t *kv_len,
+                   const int32_t *table, int64_t max_pages, int64_t page_tokens, bool always);
+
+/* Of a call's `keys` keys of n_seqs sequences, the longest of which has `longest`, `saved` are read
+ * together with another sequence's. The limits are those of measurements on an H200
+ * (docs/speed/attention.md, attempt 164). */
+bool lt_packs_pay(int64_t saved, int64_t keys, int64_t n_seqs, int64_t longest);
+
+#endif
