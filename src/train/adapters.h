@@ -14,8 +14,8 @@ lt_lora_options lt_recipe_lora(const lt_recipe *r);
 /* UNSUPPORTED: an option of the recipe that does not work with adapters. zero: mesh.zero. */
 LT_MUST_USE lt_err lt_adapters_check(const lt_recipe *r, int zero);
 
-/* Write what lora.init says over the recipe's values, and refuse given ones that differ; decide
- * what lora.base = auto is. spec: of the base. on_device: the run computes on a GPU. */
+/* Replace the recipe's values by those of lora.init, and refuse given ones that differ; decide what
+ * lora.base = auto is. spec: of the base. on_device: the run computes on a GPU. */
 LT_MUST_USE lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_device);
 /* Whether the base of a resolved recipe is kept in other types than model.dtype
  * (model/files/decoded.h). */
@@ -24,13 +24,13 @@ bool lt_adapters_decode(const lt_recipe *r);
  * they are. */
 void lt_adapters_base(lt_model_options *o, const lt_recipe *r);
 
-/* Put them beside a model, new ones or those of lora.init; parts: as lt_lora_open_parts takes
- * them. */
+/* Open the adapters of a recipe over `base`: new ones, or those of lora.init. parts: as
+ * lt_lora_open_parts takes them. */
 LT_MUST_USE lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r,
                                     const lt_lora_parts *parts);
 
 /* FLOPs of training on one token of rows of seq tokens, by which MFU is counted: without gradients
- * of the base's weights, and with three products of the adapters'. */
+ * of the base's weights, and with the three products of each adapter. */
 double lt_adapters_train_flops(const lt_lora *l, const lt_model_spec *base, int64_t seq);
 
 #endif

@@ -10,17 +10,17 @@
 /* Do data.train or data.valid name files of conversations (JSON lines by their names)? */
 bool lt_recipe_has_chats(const lt_recipe *r);
 
-/* Fill in what conversations imply: the tokenizer of model.init, and rows of whole documents. Where
- * nothing is given, data.packing becomes what is done. */
+/* Fill in what conversations imply: the tokenizer of model.init, and rows of whole documents. A
+ * data.packing that is not given becomes the one in effect. */
 LT_MUST_USE lt_err lt_chat_data_resolve(lt_recipe *r);
 
-/* Open the template and tell how answers are found; of a recipe without conversations: nothing.
- * Close it with lt_chat_source_close. */
+/* Open the template and say how answers are found; a recipe without conversations gives an empty
+ * *out. Close it with lt_chat_source_close. */
 LT_MUST_USE lt_err lt_chat_data_open(lt_chat_source *out, const lt_recipe *r,
                                      const lt_tokenizer *t);
 
-/* Replace the paths of conversations in a mixture by those of their shards in OUT/data, which are
- * made where they are not there. option: the recipe's key, for messages. */
+/* Replace the paths of conversations in a mixture by those of their shards in OUT/data; missing
+ * shards are made. option: the recipe's key, for messages. */
 LT_MUST_USE lt_err lt_chat_data_read(lt_mixture *m, const char *option, const lt_recipe *r,
                                      const lt_chat_source *source);
 

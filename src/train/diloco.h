@@ -1,22 +1,22 @@
 /* diloco.h: a run that is one of several sites (diloco.sites), each with a mesh, data and a run
- * folder of its own. They agree every `diloco.every` inner steps, by rounds: outer.h has the
- * arithmetic, sites.h the folder in which they meet.
+ * folder of its own. Every `diloco.every` inner steps a round brings their parameters together:
+ * outer.h has the arithmetic, sites.h the folder through which they exchange files.
  *
  *   overlap 0     steps ... 100 │ send, wait, outer step, own = outer │ 101 ...
  *   overlap 5     steps ... 100 │ send │ 101 ... 105 │ wait, outer step, merge │ 106 ...
  *
  * The overlapped form is that of Streaming DiLoCo (Douillard et al. 2025, arXiv:2501.18512,
- * algorithm 2): deltas of step t reach the outer optimiser behind step t + overlap, and the own
- * parameters become merge * own + (1 - merge) * outer. The next delta is the difference to the
+ * algorithm 2): deltas of step t reach the outer optimiser after step t + overlap, and the site's
+ * own parameters become merge * own + (1 - merge) * outer. The next delta is the difference to the
  * outer parameters. After the last step of a run there is a round of the whole model without
  * overlap, so at its end all sites have the same parameters: the outer ones.
  *
  *   fragments 2, every 100     ... 50 │ layers 0, 2, ... │ ... 100 │ layers 1, 3, ... │ ... 150
  *
- * With `diloco.fragments` each round is of every so many layers alone, so the link carries the same
- * bytes in smaller pieces. A fragment's round ends before its next one begins; those of other
- * fragments may begin meanwhile, so several are under way at once, each of which is merged
- * `overlap` steps behind its own beginning:
+ * With `diloco.fragments` = n each round is of every n-th layer alone, so the link carries the same
+ * bytes in smaller pieces. A fragment's round ends before its next one begins. Rounds of other
+ * fragments may begin meanwhile, so several are in progress at once; each is merged `overlap` steps
+ * after its own beginning:
  *
  *   every 100, overlap 70      50 ├──── layers 0, 2, ... ────┤ 120
  *                                     100 ├──── layers 1, 3, ... ────┤ 170
@@ -27,12 +27,12 @@
  *
  * STATE    outer parameters and momentum are buffers of the optimiser (optimiser.h), divided and
  *          saved as moments are; lt_run_state.outer_step is the newest round that they include. A
- *          checkpoint is written only when this site's files of the rounds under way are on disk,
+ *          checkpoint is written only when this site's files of the rounds in progress are on disk,
  *          so that a run that resumes finds them there. Rounds end in the order in which they
- *          began, so those under way are the ones between outer_step and the step of the run.
- * ABSENCE  Where the other sites have gone on without one, it takes their newest outer parameters
- *          and goes on at their step: steps and rows in between are left out. Rounds behind those
- *          parameters that it has begun go on. So does a site that starts late.
+ *          began, so those in progress lie between outer_step and the step of the run.
+ * ABSENCE  A site without which the others have gone on takes their newest outer parameters and
+ *          goes on at their step, without the steps and rows in between. Its own later rounds that
+ *          have begun go on. A site that starts late does the same.
  * STOP     A stop request ends the wait for a round. The run is saved as it is, and the next start
  *          finishes the round. */
 #ifndef LT_TRAIN_DILOCO_H
@@ -60,25 +60,25 @@ typedef struct {
     double sent_bytes, received_bytes, waited_s;
 } lt_diloco;
 
-/* Which site this is, its run folder and where sites meet, into the recipe; the world is open. ARG:
- * nothing says which site it is. */
+/* Write into the recipe which site this is, its run folder and the folder through which sites
+ * exchange files; the world is open. ARG: nothing says which site it is. */
 LT_MUST_USE lt_err lt_diloco_place(lt_recipe *r, const lt_world *w);
 /* The optimiser is open. */
 LT_MUST_USE lt_err lt_diloco_open(struct lt_training *t);
 void lt_diloco_close(struct lt_training *t);
 
-/* Collective calls of the site's ranks. join: behind opening and resuming, before the first step;
- * finishes a round that a stop interrupted, and takes the place of a site that comes late. follow:
- * behind the update of a step, which it may have changed (*changed), and before weights are
- * gathered. *stop: a stop was asked while it waited. */
+/* Collective calls of the site's ranks. join: after opening and resuming, before the first step;
+ * finishes a round that a stop interrupted, and brings a site that comes late to the others' step.
+ * follow: after the update of a step and before weights are gathered; *changed: it has changed the
+ * weights. *stop: a stop was requested while it waited. */
 LT_MUST_USE lt_err lt_diloco_join(struct lt_training *t);
 LT_MUST_USE lt_err lt_diloco_follow(struct lt_training *t, int64_t step, bool *changed, int *stop);
-/* May a round end after this step, so that weights and the number of the next step may differ from
- * what the update left? */
+/* May a round end after this step? Then weights and the number of the next step may differ from
+ * those that the update left. */
 bool lt_diloco_is_due(const struct lt_training *t, int64_t step);
-/* Was the run stopped while a round was under way that its last step needs? */
+/* Was the run stopped while a round was in progress that its last step needs? */
 bool lt_diloco_waits(const struct lt_training *t);
-/* Before a checkpoint: the own files of the rounds under way are on disk. */
+/* Before a checkpoint: waits until this site's files of the rounds in progress are on disk. */
 LT_MUST_USE lt_err lt_diloco_settle(struct lt_training *t);
 void lt_diloco_tell_end(const struct lt_training *t);
 

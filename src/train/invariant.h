@@ -1,5 +1,5 @@
-/* invariant.h: deterministic = mesh-invariant: a run has the same bits on any number of ranks that
- * divides batch.groups.
+/* invariant.h: `deterministic: mesh-invariant`, with which a run has the same bits on any number of
+ * ranks that divides batch.groups.
  *
  * The rows of a step form G groups, a power of two: group q has rows q, q + G, ... and its
  * gradients are summed in the order of its micro-batches. Groups are then added as a tree, in which
@@ -9,9 +9,9 @@
  *
  *     G = 8, n = 2    rank 0:  ((0 + 4) + (2 + 6))     + rank 1:  ((1 + 5) + (3 + 7))
  *
- * Within a rank, a group's sum waits for its partner in a buffer a level: log2(G / n) of the
- * gradients' size. Between ranks, gradients are summed by pairs, log2(n) times. Losses are rounded
- * to multiples of 2^-24 nats a group, so that their sums are exact in any order. */
+ * Within a rank, a group's sum waits for its partner in a buffer of its level: log2(G / n) buffers
+ * of the gradients' size. Between ranks, gradients are summed by pairs, log2(n) times. The loss of
+ * each group is rounded to a multiple of 2^-24 nats, so that sums are exact in any order. */
 #ifndef LT_TRAIN_INVARIANT_H
 #define LT_TRAIN_INVARIANT_H
 
@@ -35,25 +35,25 @@ typedef struct {
     int64_t n_elements;
 } lt_invariant;
 
-/* Before the model is opened: the recipe and the mesh, refused where they cannot be invariant. A
- * micro-batch that is not given becomes a group's rows. world NULL, or without ranks: one rank. */
+/* Before the model is opened: refuses a recipe or mesh that cannot be invariant. A micro-batch that
+ * is not given becomes a group's rows. world NULL, or without ranks: one rank. */
 LT_MUST_USE lt_err lt_invariant_check(lt_recipe *r, const lt_world *world);
 LT_MUST_USE lt_err lt_invariant_open(lt_invariant *v, const lt_recipe *r, lt_world *world,
                                      const lt_model *m);
 void lt_invariant_close(lt_invariant *v, lt_device *device);
-/* What open takes on one of dp ranks. */
+/* Bytes that open takes on one of dp ranks. */
 size_t lt_invariant_bytes(const lt_recipe *r, int dp, const lt_param_table *t);
 
 /* Where row i of a rank's n_rows belongs, so that its groups lie in the order in which they are
  * added. */
 int64_t lt_invariant_row(const lt_invariant *v, int64_t i, int64_t n_rows);
-/* Group s of this rank is summed in `gradients`: add what waits for it, or let it wait. Behind the
- * last one they are the rank's sum. */
+/* `gradients` holds the sum of group s of this rank: add the sums that wait for it, or let it wait.
+ * After the last group `gradients` holds the rank's sum. */
 LT_MUST_USE lt_err lt_invariant_add(lt_invariant *v, int s, const lt_backend *be, lt_queue *queue,
                                     float *gradients);
-/* A collective call: the sums of all ranks, on each. On a GPU the queue waits for them. */
+/* A collective call: adds the sums of all ranks, on each. On a GPU the queue waits for them. */
 LT_MUST_USE lt_err lt_invariant_sum(lt_invariant *v, lt_queue *queue, float *gradients);
-/* Make a group's result such that sums of them are exact. */
+/* Round a group's result so that sums of such results are exact. */
 void lt_invariant_round(lt_pass_result *r);
 
 #endif

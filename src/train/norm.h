@@ -27,8 +27,8 @@ LT_MUST_USE lt_err lt_norm_partials(double *cells, const lt_backend *be, lt_queu
 /* The sum of squares from the partial sums of n parts, each (n_cells), on the host. */
 double lt_norm_total(const double *const *parts, int n, int64_t n_cells);
 
-/* Among ranks that hold the same, each sums a slice (parallel/slice.h) of every unit: queue the sum
- * of squares of this rank's slices of the boxes that it answers for, *sum F64, the backend's
+/* Ranks that hold the same each sum a slice (parallel/slice.h) of every unit. Queue the sum of
+ * squares of this rank's slices of the boxes that it answers for; *sum: F64, in the backend's
  * memory. Over all ranks each element of the model counts once, with the same bits at every ZeRO
  * level. t: the table of all that this rank of pp x tp holds; gradients: over it, or with a ZeRO
  * level of the slices alone. */

@@ -1,8 +1,8 @@
 /* objective.h: where an objective other than the mean loss of the labels enters a training step.
  *
- * An objective knows a row by the VALUES at its labels: the log-probability of each label or, of a
- * model with a score head, the score there. From the values of some rows it computes a loss and the
- * derivatives of the loss by the values; the pass makes gradients of them, and knows no objective.
+ * An objective sees the VALUES at a row's labels: the log-probability of each label or, with a
+ * score head, the score there. From the values of some rows it computes a loss and the derivatives
+ * of the loss by the values; the pass computes gradients from them, and knows no objective.
  *
  *     rows of a step ──pass──▶ values ──loss()──▶ loss, derivatives ──pass──▶ gradients
  *
@@ -16,24 +16,23 @@
  *              says whether these are still those of model.init
  *     each step:
  *       begin    once, on all ranks together, with this rank's rows of the step, before the first
- *                of its micro-batches: what needs all of them, or values of other rows
+ *                of its micro-batches: for work that needs all of them, or values of other rows
  *       aim      before the values of a micro-batch are computed: compares its rows with something
- *                else than their labels (lt_pass_aim), and minus that is their values
+ *                other than their labels (lt_pass_aim); values are then minus the divergences
  *       loss     for each micro-batch in order: adds to the record, and writes derivatives
  *
  * The update follows the gradient of loss_sum / weight_sum, both summed over the micro-batches and
  * ranks of a step. So an objective over pairs adds the pairs' losses and their number; one that
- * computes the parts of a mean itself adds a weight of 1 in one place of all.
+ * computes the parts of a mean itself adds a weight of 1 once, on one rank.
  *
- * ROWS are those of the source, which numbers them as it likes (lt_row_batch.index).
- * lt_recipe_together of them, one behind the other, are an example and share a micro-batch;
- * batch.size counts examples. Values of positions behind a row's last label are never needed, so a
- * pass ends at the last label of its longest row. held_out, the rows of a validation, is drawn from
- * its first row on for each: its seek gets NULL.
+ * ROWS are those of the source, which numbers them as it likes (lt_row_batch.index). An example is
+ * lt_recipe_together consecutive rows, which share a micro-batch; batch.size counts examples. No
+ * value after a row's last label is needed, so a pass ends at the last label of its longest row.
+ * Each validation draws held_out from its first row on: its seek gets NULL.
  *
  * STATISTICS   loss() adds to objective[] (summed over ranks) and raises most[] (the largest of
- * them) of the record; report() makes numbers of them, which become a line of metrics.jsonl: kind
- * `kind` of a step, and with "_eval" behind it of a validation. */
+ * them) of the record; report() computes numbers from them, which become a line of metrics.jsonl:
+ * of kind `kind` for a step, with "_eval" appended for a validation. */
 #ifndef LT_TRAIN_OBJECTIVE_H
 #define LT_TRAIN_OBJECTIVE_H
 
@@ -76,7 +75,7 @@ typedef struct lt_objective {
     void (*report)(const void *of, const lt_step_record *sum, double *values, bool *present);
     /* A validation of another kind than the loss of rows that are held out. NULL: that. */
     lt_err (*evaluate)(void *of, struct lt_training *t);
-    /* May the run stop behind the current step, and a checkpoint be made? If not, both wait. NULL:
+    /* May the run stop after the current step, and a checkpoint be made? If not, both wait. NULL:
      * always. */
     bool (*whole)(const void *of);
     /* Words for the line of progress. NULL: none. */
@@ -99,8 +98,8 @@ void lt_objective_close(struct lt_training *t);
 
 /* Values of n rows of `rows` from `first` on, (n, *seq), without gradients; valid until the next
  * call of a function of this header. n: at most the rows of a pass; 0: this rank only takes part in
- * a pass of other ranks (lt_objective_passes). As training computes them, but experts drop no
- * token. Whole rows, on each rank that has a part of their pass. */
+ * a pass of other ranks (lt_objective_passes). They are computed as in training, but experts drop
+ * no token. Each rank that has a part of the pass gets whole rows. */
 LT_MUST_USE lt_err lt_objective_values(struct lt_training *t, const lt_row_batch *rows,
                                        int64_t first, int64_t n, const float **values,
                                        int64_t *seq);
@@ -128,22 +127,22 @@ LT_MUST_USE lt_err lt_objective_sum(const struct lt_training *t, double *numbers
 /* *yes: on all ranks of the mesh. */
 LT_MUST_USE lt_err lt_objective_all(const struct lt_training *t, bool *yes);
 
-/* The ranks that see the same rows, and may share out what each would else do of them; NULL: this
+/* The ranks that see the same rows and may divide work on them that each would else do; NULL: this
  * one alone. A collective call. The group lives as long as the world. */
 LT_MUST_USE lt_err lt_objective_open_sharers(const struct lt_training *t, lt_group **out);
 
-/* A pass without gradients over another model, which is whole on this rank, for the rows of the
- * run's own: a teacher, a reference. It computes on the queue of the run's pass, in chunks of as
- * many logits. alone: whole rows, by this rank; else it has tokens of them, as a pass of the run
- * has. Its memory on the host is announced. */
+/* Open a pass without gradients over another model (a teacher, a reference), which is whole on this
+ * rank, for the run's rows. It computes on the queue of the run's pass, in chunks of as many
+ * logits. alone: this rank computes whole rows; else its tokens of them, as in a pass of the run.
+ * Its memory on the host is announced. */
 LT_MUST_USE lt_err lt_objective_open_beside(struct lt_training *t, lt_pass **out, lt_model *m,
                                             bool alone);
 
-/* The model for code that reads all weights, such as an engine that draws answers: that of the
- * passes, or a second one with room for all weights, where the first has a part of them (tp, pp,
- * ep), keeps none between passes (mesh.zero 3) or where the code reads them while updates go on
- * (`apart`). bring, a collective call, waits for the last update and copies its weights into the
- * second model, where there is one. They stay until the next update; apart, until the next
+/* The model for code that reads all weights, such as an engine that draws answers. It is that of
+ * the passes, or a second one with room for all weights: where the first has a part of them (tp,
+ * pp, ep) or keeps none between passes (mesh.zero 3), or where the code reads them while updates go
+ * on (`apart`). bring, a collective call, waits for the last update and copies its weights into the
+ * second model, if there is one. They stay until the next update; with `apart`, until the next
  * bring. */
 LT_MUST_USE lt_err lt_objective_open_whole(struct lt_training *t, bool apart, const lt_model **out);
 LT_MUST_USE lt_err lt_objective_bring_whole(struct lt_training *t);

@@ -6,10 +6,13 @@
  *   lion       m                                         all
  *   muon       m, v                                      hidden matrices by Muon (m alone), the
  *                                                        rest by AdamW
- * With diloco.sites the parameters and the momentum of outer steps (diloco.h), F32, follow them:
- * no step here changes them, but they are kept, divided and saved as moments are.
- * A step on a part has the bits of the whole step's slice; Muon's matrices are whole or absent, or
- * slices that ranks make whole at one of them each (parallel/owners.h).
+ * With diloco.sites the parameters and the momentum of outer steps (diloco.h), F32, follow the
+ * moments: no step here changes them, but they are kept, divided and saved as moments are.
+ *
+ * A step on a part has the bits of that slice of the whole step. A matrix that Muon updates is
+ * whole or absent, or is divided into slices that one rank, its owner, brings together
+ * (parallel/owners.h).
+ *
  * Moments are F32; with optim.moments = bf16 those of AdamW and AdEMAMix are BF16, stored with
  * stochastic rounding by (seed, step, element): see tensor/ops.h. Weight decay applies to
  * parameters with `decays` set. */
@@ -25,10 +28,9 @@
 #define LT_OPTIM_OUTER       2 /* Buffers of outer steps. */
 #define LT_OPTIM_MAX_MOMENTS (3 + LT_OPTIM_OUTER)
 
-/* What an optimiser updates: all that the model holds, or a share of it whose table differs from
- * the model's (ZeRO: the weights are whole, master, moments and gradients are cut). master and copy
- * are buffers over the table, which may point into those of the model; copy: NULL where the weights
- * are F32. */
+/* What an optimiser updates: all that the model holds, or a share with a table of its own (ZeRO:
+ * the weights are whole; master, moments and gradients are cut). master and copy are buffers over
+ * the table, which may point into those of the model; copy: NULL where the weights are F32. */
 typedef struct {
     const lt_param_table *table;
     const lt_param_buffer *master, *copy;
@@ -45,13 +47,13 @@ typedef struct {
     const char *moment_names[LT_OPTIM_MAX_MOMENTS]; /* Names in a checkpoint: "m", "v", "slow". */
     lt_param_buffer moments[LT_OPTIM_MAX_MOMENTS];
     float *muon_scratch;
-    /* With shards: who turns which matrix; one whole, its gradient, momentum and weights; and what
-     * an exchange works with. */
+    /* With shards: which rank orthogonalises which matrix; room for one whole matrix with its
+     * gradient, momentum and weights; and what an exchange works with. */
     lt_owners owners;
     float *muon_whole, *muon_exchange;
     double *sumsq, *host_sumsq; /* (1): on the device and, after a sync, on the host. */
     /* Called in a step when the update of a unit is queued, while others follow; NULL: nobody asks.
-     * Not called where matrices are turned by their owners behind the other parameters. */
+     * Not called where owners orthogonalise matrices after the other parameters' update. */
     lt_err (*updated)(void *of, int unit);
     void *of;
     bool gathers_late; /* Not called in the next step: more changes of the weights follow. */
@@ -76,14 +78,14 @@ size_t lt_optimiser_state_bytes(const lt_recipe *r, const lt_param_table *t);
  * *o->host_sumsq. For parts: norm.h. */
 LT_MUST_USE lt_err lt_optimiser_sumsq(lt_optimiser *o, const lt_param_buffer *gradients);
 
-/* What outer steps keep; of a recipe with several sites. */
+/* What outer steps keep, with a recipe of several sites. */
 typedef struct {
     const lt_param_buffer *outer, *momentum;
 } lt_outer_state;
 lt_outer_state lt_optimiser_outer(lt_optimiser *o);
 
-/* Queue one update of all parameters with gradients (n_elements) F32 times grad_scale, at the
- * plan's step and rates. */
+/* Queue one update of all parameters by gradients (n_elements), F32, times grad_scale, at the step
+ * and rates of the plan. */
 LT_MUST_USE lt_err lt_optimiser_step(lt_optimiser *o, const lt_param_buffer *gradients,
                                      float grad_scale, const lt_step_plan *plan);
 

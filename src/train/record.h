@@ -1,14 +1,14 @@
 /* record.h: the results of one step, and the decisions that follow from them.
  *
  *     this rank's losses, labels, squares of gradients, stop request, error ──▶ lt_step_record
- *                                                       │ combine: ranks become one (lt_ranks)
- *                                                       ▼
- *     recipe, guard, step ──────────────────▶ lt_step_decide
- *         ──▶ apply or skip, scale, clip, give up,
- *                                                                validate, sample, save, stop
+ *                                                 │ combine: one record of all ranks (lt_ranks)
+ *                                                 ▼
+ *     recipe, guard, step ──────────────────▶ lt_step_decide ──▶ apply or skip, scale, clip,
+ *                                                                give up, validate, sample,
+ *                                                                save, stop
  *
  * Decisions are pure functions of the combined record, the recipe and a state that is the same on
- * every rank: so all ranks decide the same, and nothing else decides about a step. */
+ * every rank, so all ranks decide the same. Nothing else decides about a step. */
 #ifndef LT_TRAIN_RECORD_H
 #define LT_TRAIN_RECORD_H
 
@@ -46,7 +46,7 @@
     X(epoch, MAX, "of the lease of the run folder, from the rank that has it, when the run opens") \
     X(error, MAX, "an lt_err; LT_OK: none")
 
-/* Numbers that mean something to the objective alone (objective.h): sums, and largest ones. */
+/* Numbers whose meaning only the objective knows (objective.h): sums, and largest ones. */
 #define LT_OBJECTIVE_SUMS 16
 #define LT_OBJECTIVE_MOST 4
 
@@ -83,7 +83,7 @@ LT_MUST_USE lt_err lt_ranks_combine(const lt_ranks *r, lt_step_record *record, l
 typedef struct {
     const lt_recipe *recipe;
     const lt_guard *guard;
-    int64_t step;        /* The one recorded. */
+    int64_t step;        /* The step of the record. */
     double summed_scale; /* Gradients are the sums of the labels' gradients times this. */
     bool save_late;      /* A checkpoint has been due since an earlier step. */
     bool whole;          /* The run may stop here, and a checkpoint may be made. */
@@ -92,7 +92,7 @@ typedef struct {
 typedef struct lt_step_decision {
     double loss, grad_norm; /* Mean over labels. */
     double grad_scale;      /* Factor of the summed gradients: mean and clipping. */
-    bool apply;             /* Apply the update; if not, why. */
+    bool apply;             /* Apply the update; if not, `why` says why not. */
     char why[160];
     bool dead; /* The gradient is exactly 0, the loss is not. */
     bool give_up;

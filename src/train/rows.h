@@ -1,6 +1,6 @@
 /* rows.h: the interface of row sources. Training asks for the next rows, records the position after
  * them for checkpoints, and seeks to it when a run resumes. The source decides where rows come
- * from: the loader over token shards, rows in memory, later rollouts.
+ * from: the loader over token shards, rows in memory, examples or answers of an objective.
  *
  * Rows are drawn one step ahead, while the device computes. */
 #ifndef LT_TRAIN_ROWS_H
@@ -18,7 +18,7 @@ typedef union {
 } lt_row_place;
 
 /* The destination of rows. weights (batch * seq): NULL unless the source has them. index (batch):
- * the number by which an objective knows a row; the loader leaves it as it is. */
+ * the number that identifies a row to an objective; the loader leaves it as it is. */
 typedef struct {
     lt_batch ids;
     float *weights;
@@ -31,15 +31,16 @@ typedef struct {
     /* Write n rows to the beginning of *out, which is large enough. */
     lt_err (*next)(void *of, int64_t n, lt_row_batch *out);
     void (*place)(const void *of, lt_row_place *out); /* The position after the last of them. */
-    /* The newest position as stored in a checkpoint, with what else the source has learnt by then;
-     * NULL: no memory. */
+    /* The newest position as stored in a checkpoint, with other state of the source; NULL: no
+     * memory. */
     json_t *(*print)(const void *of, const lt_row_place *place);
     /* Continue from a position. STATE: it belongs to other rows. */
     lt_err (*seek)(void *of, const json_t *place);
 } lt_row_source;
 
-/* Tokens up to the last label of n rows of a batch, a multiple of `step`; at most all. */
-#define LT_ROWS_STEP 16 /* Few shapes of passes, whole tiles of a kernel. */
+/* Tokens up to the last label of n rows of a batch, rounded up to a multiple of `step`; at most
+ * all. */
+#define LT_ROWS_STEP 16 /* So that passes have few shapes, and kernels whole tiles. */
 int64_t lt_rows_used(const lt_batch *b, int64_t first, int64_t n, int64_t step);
 
 lt_row_source lt_rows_of_loader(lt_loader *l);

@@ -1,5 +1,4 @@
-/* run.h: one training run: what it owns, and its parts. The storyboard is run.c:
- * lt_run_training. */
+/* run.h: one training run: what it owns, and its parts. Its loop is lt_run_training (run.c). */
 #ifndef LT_TRAIN_RUN_H
 #define LT_TRAIN_RUN_H
 
@@ -45,9 +44,9 @@ typedef struct lt_step_rows {
     lt_row_batch batch; /* Room for the largest step. */
 } lt_step_rows;
 
-/* What an objective's values are computed in; (rows of a pass, seq) each. A rank of cp has its own
- * part of tokens, positions and own_labels; labels and values are of whole rows, and `own` has room
- * for the values that the ranks of cp send each other. */
+/* The memory for an objective's values; (rows of a pass, seq) each. A rank of cp has its own part
+ * of tokens, positions and own_labels; labels and values are of whole rows, and `own` has room for
+ * the values that the ranks of cp send each other. */
 typedef struct {
     int32_t *tokens, *labels, *positions, *own_labels;
     float *values, *dvalues, *own;
@@ -80,8 +79,8 @@ typedef struct lt_training {
     /* (vocab_size) bytes of text a token stands for; NULL without a tokenizer. */
     int32_t *token_bytes;
     lt_model_spec spec; /* Spec of the model; the world's layout points to it. */
-    /* What passes run on holds of it, and what this rank keeps; and of its adapters. Of no effect
-     * where this rank holds and keeps all. */
+    /* The parts of the model, and of its adapters, that passes run on and that this rank keeps.
+     * Without effect where this rank holds and keeps all. */
     lt_rank_parts parts;
     lt_model *model; /* What passes run on, */
     /* and what the optimiser and checkpoints know; the same without ZeRO and without adapters. */
@@ -132,7 +131,7 @@ typedef struct lt_training {
     lt_progress progress;
     lt_run_state state;
     char resume_path[LT_PATH_BYTES]; /* The checkpoint to resume from; "": a new run. */
-    /* It is the newest of this run, so an older one is taken if it is broken. */
+    /* That is the newest of this run, so an older one is taken if it is broken. */
     bool resume_newest;
     /* The run had diverged: the step to resume from at most (health.c); INT64_MAX: it had not. */
     int64_t back_to;
@@ -169,9 +168,9 @@ LT_MUST_USE lt_err lt_training_spec(lt_model_spec *out, const lt_recipe *r);
 LT_MUST_USE lt_err lt_training_open_model(lt_training *t);
 /* A collective call: the checksum of the model of the run, not of its adapters (checksum.h). */
 LT_MUST_USE lt_err lt_training_checksum(uint64_t *out, const lt_training *t);
-/* Why mesh.zero 2 and 3 do not work in a pipeline; NULL: they do. */
+/* Why mesh.zero 2 and 3 do not work with this pipeline; NULL: they do. */
 const char *lt_training_zero_refused(const lt_recipe *r, const lt_model_spec *spec);
-/* err, whose message names the option that it is about: a path that is not there may be of any. */
+/* err, with the name of its option in the message: a missing path may be that of any option. */
 lt_err lt_training_about(const char *option, lt_err err);
 /* Open the tokenizer of the recipe, which may be that of model.init; lt_tokenizer_close it. */
 LT_MUST_USE lt_err lt_training_open_tokenizer(lt_tokenizer **out, const lt_recipe *r);
@@ -182,9 +181,9 @@ extern const lt_tokenizer_info lt_training_no_tokenizer;
 size_t lt_step_rows_bytes(int64_t batch, int64_t seq, bool weights);
 LT_MUST_USE lt_err lt_step_rows_open(lt_step_rows *s, int64_t batch, int64_t seq, bool weights);
 LT_MUST_USE lt_err lt_training_open(lt_training *t, const lt_recipe *r, lt_device *device);
-/* The same as one rank of several, or with rows of another source, which must outlive the run,
- * instead of the recipe's data.train. A rank that does not lead writes no log, metrics or page, and
- * holds no lock. */
+/* How a run is opened as one rank of several, or with the rows of another source instead of the
+ * recipe's data.train. The source must outlive the run. A rank that does not lead writes no log,
+ * metrics or page, and holds no lock. */
 typedef struct {
     lt_ranks ranks;
     lt_world *world;               /* NULL: alone. It stays the caller's. */
@@ -202,10 +201,10 @@ LT_MUST_USE lt_err lt_training_open_with(lt_training *t, const lt_recipe *r, lt_
  * then the others read it. A world without ranks means a run of one rank. */
 LT_MUST_USE lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *device,
                                           lt_world *world, const lt_objective *objective);
-/* The parts of that, for runs that share a world (together.c), which then connects its GPUs: the
- * leading rank opens first, then the others; have all loaded the checkpoint of the same step (if
- * not, those that loaded a later one shall open again); what the ranks do together before the first
- * step. */
+/* The parts of that, for runs that share a world (together.c), which then connects its GPUs.
+ * in_turn: the leading rank opens first, then the others. The next asks whether all have loaded the
+ * checkpoint of the same step; if not, those that loaded a later one must open again. The last is
+ * what the ranks do together before the first step. */
 LT_MUST_USE lt_err lt_training_open_in_turn(lt_training *t, const lt_recipe *r, lt_device *device,
                                             lt_world *world, const lt_training_with *common);
 LT_MUST_USE lt_err lt_training_agree_on_step(const lt_training *t, const lt_world *w, bool *same);
@@ -228,12 +227,12 @@ static inline int64_t lt_training_passes(const lt_mesh_shape *s) {
 /* Rank 0 does not keep all that a checkpoint needs; and not all weights to run. */
 bool lt_training_is_divided(const lt_training *t);
 bool lt_training_is_whole_nowhere(const lt_training *t);
-/* Cut n whole rows to this rank's tokens, in place: from then on each row is seq / cp tokens. */
+/* Cut n whole rows to this rank's tokens, in place: afterwards each row has seq / cp tokens. */
 void lt_training_take_tokens(const lt_training *t, lt_row_batch *b, int64_t n);
-/* n such rows from row `first` on, as a pass takes them. */
+/* n rows cut like this, from row `first` on, as a pass takes them. */
 lt_pass_batch lt_training_slice(const lt_training *t, const lt_row_batch *b, int64_t first,
                                 int64_t n);
-/* Which rows of the run those are; seen: rows of the run before this step. */
+/* Write into b which rows of the run it holds; seen: rows of the run before this step. */
 void lt_training_number(const lt_training *t, lt_pass_batch *b, uint64_t seen, int64_t first);
 /* Ranks that have seen the same rows report them once: zero what another rank reports. */
 void lt_training_tell_once(const lt_training *t, lt_step_record *r);
@@ -250,7 +249,7 @@ void lt_training_set_temperature(lt_training *t, float temperature);
 
 /* pipeline.c: a run whose layers are a pipeline's. */
 bool lt_training_has_pipeline(const lt_training *t);
-/* Which layers are which rank's; the model's shape is known. */
+/* Assign layers to ranks; the model's shape is known. */
 LT_MUST_USE lt_err lt_training_place_stages(lt_training *t);
 /* Set model.dtype where it is auto; before lt_adapters_resolve. */
 LT_MUST_USE lt_err lt_training_resolve_dtype(lt_recipe *r, bool on_device);
@@ -258,14 +257,15 @@ LT_MUST_USE lt_err lt_training_resolve_dtype(lt_recipe *r, bool on_device);
 LT_MUST_USE lt_err lt_training_measure_pipeline(lt_training *t, lt_dtype dtype,
                                                 const lt_pass_options *o);
 LT_MUST_USE lt_err lt_training_open_pipeline(lt_training *t, const lt_pass_options *o);
-/* Forward and backward of micro-batches cut from rows [0, n_rows) of a step; seen: rows of the run
- * before them. */
+/* Forward and backward passes of micro-batches cut from rows [0, n_rows) of a step; seen: rows of
+ * the run before them. */
 LT_MUST_USE lt_err lt_training_run_pipeline(lt_training *t, const lt_row_batch *rows, uint64_t seen,
                                             int64_t n_rows, float grad_scale, lt_pass_result *sum);
-/* The same of the n micro-batches in t->batches. */
+/* The same for the n micro-batches in t->batches. */
 LT_MUST_USE lt_err lt_training_run_batches(lt_training *t, int64_t n, float grad_scale,
                                            lt_pass_result *sum);
-/* A collective call: each rank's bubble, by the table and as measured, into log and metrics. */
+/* A collective call: writes each rank's bubble, by the table and as measured, to log and
+ * metrics. */
 LT_MUST_USE lt_err lt_training_tell_pipeline(lt_training *t);
 
 /* step.c: one optimiser step. */
@@ -278,9 +278,9 @@ typedef struct {
 } lt_step_outcome;
 LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_outcome *out);
 /* The same in parts, for a caller that computes the gradients (together_step.c): the rows of the
- * step, in lt_training_draw; behind its last pass the sums over ranks, the squares of the gradients
- * and the next rows; what the passes brought, when the queue is done; and what follows from it.
- * err: of a part before. */
+ * step, in lt_training_draw; after its last pass the sums over ranks, the squares of the gradients
+ * and the next rows; the results of the passes, when the queue is done; and what follows from them.
+ * err: the error of an earlier part. */
 LT_MUST_USE lt_err lt_training_step_begin(lt_training *t, lt_step_outcome *out);
 LT_MUST_USE lt_err lt_training_step_ahead(lt_training *t);
 LT_MUST_USE lt_err lt_training_step_add(lt_training *t, lt_step_outcome *out,
@@ -289,23 +289,23 @@ LT_MUST_USE lt_err lt_training_step_end(lt_training *t, lt_step_outcome *out, lt
 static inline const lt_draw *lt_training_draw(const lt_training *t) {
     return &t->draws[(t->state.step + 1) % 2];
 }
-/* Scale of every gradient of a pass: 1 over the labels of a full micro-batch. */
+/* Scale of every gradient of a pass: 1 / (labels of a full micro-batch). */
 double lt_training_gradient_scale(const lt_training *t);
-/* Go on behind this step, if it is a later one: its rows and those before it are left out. */
+/* Go on after this step, if it is a later one: its rows and those before it are left out. */
 LT_MUST_USE lt_err lt_training_skip(lt_training *t, int64_t step);
-/* May the run stop, and a checkpoint be made, behind the current step? */
+/* May the run stop, and a checkpoint be made, after the current step? */
 bool lt_training_is_whole(const lt_training *t);
 /* A collective call: the weights that this rank trains have changed; bring them to all ranks. */
 LT_MUST_USE lt_err lt_training_gather(lt_training *t);
 /* Losses of a batch, without gradients, on the rank that reports them. */
 LT_MUST_USE lt_err lt_training_eval(lt_training *t, const lt_pass_batch *b, lt_pass_result *r);
-/* Over the table of the model, while this rank computes them. */
+/* The gradients over the table of the model, while this rank computes them. */
 const lt_param_buffer *lt_training_pass_gradients(const lt_training *t);
 /* The gradients of the last step, summed over all ranks, as a buffer over the table of the
  * optimiser's share. */
 const lt_param_buffer *lt_training_gradients(const lt_training *t);
-/* Evaluate the current weights on rows of the last step, over all ranks; rows 0: there was no
- * step. */
+/* Evaluate the current weights on rows of the last step, over all ranks. record->rows 0: there was
+ * no step. */
 LT_MUST_USE lt_err lt_training_probe(lt_training *t, lt_step_record *record);
 
 /* resume.c. compare: choose the checkpoint to resume from, and refuse a recipe that contradicts it;
@@ -315,8 +315,8 @@ LT_MUST_USE lt_err lt_training_resume(lt_training *t);
 /* A collective call when all ranks are open: the weights beside which adapters are trained, which
  * no checkpoint holds, must be those of the loaded one. */
 LT_MUST_USE lt_err lt_training_compare_base(lt_training *t);
-/* Has this start changed an option? allow_or: err; of STATE a warning instead if allow_change names
- * the option, else a message that says so. */
+/* Has this start changed an option? allow_or: returns err, but for STATE a warning if allow_change
+ * names the option, else err with a message that proposes allow_change. */
 bool lt_training_has_changed(const lt_training *t, const char *name);
 LT_MUST_USE lt_err lt_training_allow_or(const lt_training *t, const char *name, lt_err err);
 LT_MUST_USE lt_err lt_training_leave_branch(lt_training *t, int64_t step);
@@ -327,8 +327,8 @@ LT_MUST_USE lt_err lt_training_history_path(const lt_training *t, char path[LT_P
                                             const char *name, const char *suffix);
 
 /* health.c: judge: may a checkpoint be made of the current weights? *publish false: not now; the
- * reason was logged. The other function ends a run that cannot go on: it adds to the message from
- * what to resume, and records that for the next start. */
+ * reason was logged. The other function ends a run that cannot go on: it adds to the message which
+ * checkpoint to resume from, and records it for the next start. */
 LT_MUST_USE lt_err lt_training_judge(lt_training *t, bool *publish);
 lt_err lt_training_give_up(lt_training *t);
 /* After such an end: t->back_to, the step to resume from at most; then, once nothing refuses the
@@ -336,11 +336,11 @@ lt_err lt_training_give_up(lt_training *t);
 LT_MUST_USE lt_err lt_training_find_back(lt_training *t);
 LT_MUST_USE lt_err lt_training_go_back(lt_training *t);
 
-/* evaluate.c: validation, and a sample of text. Both write their line of metrics. check: fail
- * before the first step, and not hours later, if there is nothing to validate on. */
+/* evaluate.c: validation, and a sample of text. Each writes its line of metrics. check: if there is
+ * nothing to validate on, fails before the first step instead of hours later. */
 LT_MUST_USE lt_err lt_training_check_validation(lt_training *t);
-/* Does any of the ranks that a pass needs still have rows? Then all run one: weights are gathered
- * from ranks that divide them, and rows are sent to ranks that divide the experts. */
+/* Does any of the ranks that a pass needs still have rows? Then all run a pass: weights are
+ * gathered from ranks that divide them, and rows are sent to ranks that divide the experts. */
 LT_MUST_USE lt_err lt_training_any_rows(const lt_training *t, bool *rows);
 LT_MUST_USE lt_err lt_training_evaluate(lt_training *t);
 LT_MUST_USE lt_err lt_training_sample(lt_training *t);
@@ -355,7 +355,7 @@ LT_MUST_USE lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o);
 LT_MUST_USE lt_err lt_training_tell_end(lt_training *t);
 LT_MUST_USE lt_err lt_training_report(const lt_training *t); /* RUN/report.html */
 double lt_training_energy(const lt_training *t);
-/* The time since the last mark was of this kind (goodput.h). */
+/* Count the time since the last mark as this kind (goodput.h). */
 void lt_training_spend(lt_training *t, lt_goodput_kind kind);
 LT_MUST_USE lt_err lt_training_tell_goodput(lt_training *t); /* Into metrics.jsonl. */
 
@@ -365,7 +365,7 @@ LT_MUST_USE lt_err lt_training_tell_goodput(lt_training *t); /* Into metrics.jso
 LT_MUST_USE lt_err lt_training_save(lt_training *t);
 /* The leading rank: remove the checkpoints that checkpoint.keep_last and keep_every do not keep. */
 LT_MUST_USE lt_err lt_training_prune(lt_training *t);
-/* The place in the rows and the guard's state, as JSON, into the run state. */
+/* Write the position in the rows and the guard's state, as JSON, into the run state. */
 LT_MUST_USE lt_err lt_training_gather_state(lt_training *t);
 /* Wait for all ranks; REMOTE if one of them has failed. err: this rank's failure, which it
  * returns. */
@@ -377,22 +377,22 @@ LT_MUST_USE lt_err lt_training_export(lt_training *t);
 const char *lt_training_product(const lt_training *t); /* Its folder: "model", or "adapter". */
 
 /* run.c. stop_asked: the stop request of this rank: a signal's number, LT_STOP_FILE or 0. ask_stop,
- * a collective call: that of any rank, where no step has just asked for it. settle: wait for queued
- * updates before another queue reads the weights. */
+ * a collective call: the stop request of any rank, outside a step. settle: waits for queued updates
+ * before another queue reads the weights. */
 int lt_training_stop_asked(const lt_training *t);
 LT_MUST_USE lt_err lt_training_ask_stop(const lt_training *t, int *stop);
 LT_MUST_USE lt_err lt_training_settle(lt_training *t);
-/* The parts of a run, for a caller that takes its steps (together.c). sample_first: what is done
- * before the first step. follow: does what was decided after a step, and sets *slow if that took a
- * while. finish: ends a complete run. stop: ends one that was asked to stop, and returns
- * INTERRUPTED. note_end: writes err to the log. */
+/* The parts of a run, for a caller that takes its steps (together.c). sample_first: the work before
+ * the first step. follow: does what was decided after a step, and sets *slow if that took long.
+ * finish: ends a complete run. stop: ends a run that was asked to stop, and returns INTERRUPTED.
+ * note_end: writes err to the log. */
 LT_MUST_USE lt_err lt_training_sample_first(lt_training *t);
 LT_MUST_USE lt_err lt_training_follow(lt_training *t, const lt_step_decision *d, bool *slow);
 LT_MUST_USE lt_err lt_training_finish(lt_training *t);
 LT_MUST_USE lt_err lt_training_stop(lt_training *t, int why);
 void lt_training_note_end(lt_err err);
-/* run(of), which opens a world and closes it; and again where its world failed and the launcher
- * keeps ranks for the next one. Stop signals are followed from here on. */
+/* Calls run(of), which opens a world and closes it; and again if the world failed and the launcher
+ * keeps ranks for the next one. Stop signals are obeyed from here on. */
 LT_MUST_USE lt_err lt_training_in_worlds(lt_err (*run)(const void *of), const void *of);
 LT_MUST_USE lt_err lt_run_training(const lt_recipe *r,
                                    lt_device *device); /* NULL: the recipe's, opened here. */

@@ -12,8 +12,8 @@
  * On a mesh each rank has its share of the rows of every run, and a part of model and adapters as a
  * run of one adapter has it; each run's gradients are summed and divided apart (parallel/zero.h).
  *
- * Run 0 opens the model and the pass, and is closed last. A run that has taken its steps writes
- * its adapter and leaves; so does one whose loss is no longer finite, while the others go on. Each
+ * Run 0 opens the model and the pass, and is closed last. A run that has taken its steps writes its
+ * adapter and leaves; a run whose loss is no longer finite leaves, too, and the others go on. Each
  * run resumes from its own newest checkpoint. The runs need not be at the same step: no step of one
  * depends on a step of another. */
 #ifndef LT_TRAIN_TOGETHER_H
@@ -33,13 +33,13 @@ typedef struct {
 /* May each adapter have a value of its own for this option of a recipe? */
 bool lt_together_own(const lt_option *row);
 
-/* UNSUPPORTED: a recipe asks for what is not supported for adapters that are trained together. */
+/* UNSUPPORTED: a recipe has an option that does not work for adapters trained together. */
 LT_MUST_USE lt_err lt_together_check(const lt_named_recipe *named, int n);
 
-/* Trains them to their ends, on the mesh of their recipes. micro: most rows of all in one pass of a
- * rank, but at least one of each run; 0: all rows of a step, or as many as suit a pipeline. out:
- * the folder above those of the runs; its log.txt has the messages of all, and a file `exit` there
- * stops them. INTERRUPTED: they were stopped, and are saved. */
+/* Trains all runs to their ends, on the mesh of their recipes. micro: most rows of all runs in one
+ * pass of a rank, but at least one of each run; 0: all rows of a step, or as many as suit a
+ * pipeline. out: the folder above those of the runs; its log.txt has the messages of all, and a
+ * file `exit` there stops them. INTERRUPTED: they were stopped, and are saved. */
 LT_MUST_USE lt_err lt_run_together(const lt_named_recipe *named, int n, int64_t micro,
                                    const char *out);
 /* The same as a rank of a world, which it closes. */

@@ -15,8 +15,8 @@ typedef struct lt_together {
     int64_t micros[LT_TOGETHER_MAX]; /* Rows of each run in one pass, at most; */
     int64_t pass_rows;               /* of all together. */
     lt_training *runs;               /* (n) */
-    /* The rows of a pass, or, of a pipeline, those of the n_places passes of a step; and how many
-     * are whose, (n_places, n). */
+    /* The rows of a pass or, with a pipeline, of the n_places passes of a step; and how many of
+     * them each run has, (n_places, n). */
     lt_step_rows rows;
     int64_t n_places;
     int64_t *rows_of;
@@ -37,13 +37,13 @@ static inline bool lt_together_leads(const lt_together *g) {
 
 /* From now on what is opened on the model computes with the adapters of run i. */
 lt_training *lt_together_turn_to(lt_together *g, int i);
-/* err of run i. A run that cannot go on (NUMERIC) leaves the others; any other error ends all. */
+/* err: of run i. A run that cannot go on (NUMERIC) leaves the others; any other error ends all. */
 LT_MUST_USE lt_err lt_together_leave_or(lt_together *g, int i, lt_err err);
 /* Take a run that has taken its steps to its end. */
 LT_MUST_USE lt_err lt_together_finish_if_done(lt_together *g, int i);
 
-/* together_step.c: the rows that passes need; and a step of all. *stop: why all are to stop; 0:
- * they are not. */
+/* together_step.c: the rows that passes need; and a step of all runs. *stop: why all must stop; 0:
+ * they go on. */
 LT_MUST_USE lt_err lt_together_open_rows(lt_together *g);
 LT_MUST_USE lt_err lt_together_step(lt_together *g, int *stop);
 

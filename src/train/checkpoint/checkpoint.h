@@ -1,19 +1,19 @@
 /* checkpoint.h: a training run on disk, complete or not at all.
  *
  *   RUN/checkpoints/step-000001000/
- *       weights.safetensors      F32 master parameters, one tensor a parameter, by our names
- *                                (model/params.h)
- *       <moment>.safetensors     one file a moment of the optimiser, the same names
+ *       weights.safetensors      F32 master parameters, one tensor a parameter, by the names of
+ *                                model/params.h
+ *       <moment>.safetensors     one file for each moment of the optimiser, with the same names
  *       config.json              the model
  *       manifest.json            {"format": "lateen-checkpoint", "version": 1, "step", "rows",
- *                                "tokens", "good", "loss", "optimiser",
- *                                "outer_step" (with several sites),
+ *                                 "tokens", "good", "loss", "optimiser",
+ *                                 "outer_step" (with several sites),
  *                                 "loader": {...}, "guard": {...}, "recipe": {name: value, ...},
  *                                 "data": {...}, "files": [{"name", "bytes", "xxh3"}]}
  *
- * Parts: where several hold the run (model/params.h, "boxes"), each writes its own files, and the
- * manifest ("version": 2, "parts": n) lists the manifests of the parts: checkpoint_parts.h. Any
- * partition reads what any other wrote.
+ * Parts: where ranks divide the run (model/params.h, "boxes"), each writes its own files, and the
+ * manifest ("version": 2, "parts": n) lists the manifests of the parts (checkpoint_parts.h). A run
+ * with another partition can read them.
  *
  * Writing: everything goes into step-N.eE.tmp/ (E: the epoch of the lease), each file synced, the
  * manifest last; then the lease is checked, the folder is renamed and its parent synced. So a
@@ -23,8 +23,8 @@
  *
  *   crash while writing files      .tmp folder, ignored and removed
  *   crash before the rename        the same
- *   crash after the rename         the new one counts (the rename may be lost with the parent's
- *                                  sync: then as above)
+ *   crash after the rename         the new one counts; if the parent was not yet synced, the rename
+ *                                  may be lost: then as above
  *   crash while pruning            a folder renamed to .old is removed by the next open
  *   an attempt that was replaced   cannot rename its .tmp folder: the lease is lost, or the folder
  *                                  is gone (platform/agent/lease.h)
@@ -33,8 +33,8 @@
  *
  * Weights and moments are checked when they are written and when they are read. If one number is
  * NaN or infinite, nothing is published, or the checkpoint counts as broken. "good": false marks
- * one that is finite but stood far above the losses before it (health.c): it is published, since
- * the run may recover, but it does not push out the newest good one.
+ * one whose loss is finite but far above the losses before it (health.c): it is published, since
+ * the run may recover, but it does not replace the newest good one.
  *
  * Names: only step-N counts. A checkpoint that a resume skips, because it is broken or because the
  * run continues from an older one, is renamed, and from then on neither counted nor removed:
@@ -67,8 +67,8 @@ typedef struct {
 void lt_run_state_clear(lt_run_state *s);
 
 /* Save the state after `state->step` steps under folder (RUN/checkpoints). NUMERIC: a weight or a
- * moment is not finite, nothing was published. lease: of the run folder, NULL: there is none; where
- * it is lost, nothing is published (REPLACED). */
+ * moment is not finite, nothing was published. lease: of the run folder; NULL: there is none.
+ * REPLACED: the lease is lost, nothing was published. */
 LT_MUST_USE lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o,
                                       const lt_run_state *state, const lt_lease *lease);
 
@@ -76,10 +76,10 @@ LT_MUST_USE lt_err lt_checkpoint_save(const char *folder, const lt_model *m, con
 LT_MUST_USE lt_err lt_checkpoint_aside(char path[LT_PATH_BYTES], const char *folder, int64_t step,
                                        const lt_lease *lease);
 
-/* The same by several: begin (one of them), then each its part (n_parts > 1), and when all are
- * written, publish (one of them); or abandon, so that nothing half done stays. layout: of what
- * others hold too, the boxes that this rank answers for are written; NULL: all that it holds. All
- * ranks pass a lease of the same epoch. */
+/* The same by several ranks: one of them begins, each writes its part (n_parts > 1), and when all
+ * are written, one publishes; or one abandons, so that nothing half done stays. layout: of boxes
+ * that other ranks hold too, this rank writes those that it answers for; NULL: all that it holds.
+ * All ranks pass a lease of the same epoch. */
 LT_MUST_USE lt_err lt_checkpoint_begin(const char *folder, int64_t step, const lt_lease *lease);
 LT_MUST_USE lt_err lt_checkpoint_write_part(const char *folder, int64_t step, int part, int n_parts,
                                             const lt_model *m, const lt_optimiser *o,
@@ -88,11 +88,11 @@ LT_MUST_USE lt_err lt_checkpoint_publish(const char *folder, int n_parts, const 
                                          const lt_optimiser *o, const lt_run_state *state,
                                          const lt_lease *lease);
 void lt_checkpoint_abandon(const char *folder, int64_t step, const lt_lease *lease);
-/* What publish does last: all files are in the folder that aside names, which gets the checkpoint's
- * name if the lease is still held; REPLACED: it is not. */
+/* The last part of publish: the folder that aside names, in which all files are, gets the
+ * checkpoint's name. REPLACED: the lease is no longer held. */
 LT_MUST_USE lt_err lt_checkpoint_take_name(const char *folder, int64_t step, const lt_lease *lease);
-/* Abandon it because of a failure, so that it does not fill the disk. Returns err, whose message
- * then begins with the checkpoint. */
+/* Abandon a checkpoint because of a failure, so that it does not fill the disk. Returns err, whose
+ * message then begins with the checkpoint. */
 LT_MUST_USE lt_err lt_checkpoint_give_up(const char *folder, int64_t step, const lt_lease *lease,
                                          lt_err err);
 
@@ -113,7 +113,7 @@ LT_MUST_USE lt_err lt_checkpoint_load_newest(const char *folder, int64_t most, l
 LT_MUST_USE lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o,
                                       lt_run_state *state);
 
-/* Has every file of a checkpoint the checksum that is written of it? Needs no model. */
+/* Does every file of a checkpoint have the checksum of the manifest? Needs no model. */
 LT_MUST_USE lt_err lt_checkpoint_verify(const char *path);
 
 /* Is a folder a checkpoint? The second function opens its model, whole, in F32, whatever parts it
@@ -127,16 +127,16 @@ typedef struct {
     int64_t last, every;
     int64_t also; /* This one, too, because somebody reads it; -1: none. */
 } lt_checkpoint_keep;
-/* Does one stay, before which there are n_newer newer ones? */
+/* Does a checkpoint stay of which there are n_newer newer ones? */
 bool lt_checkpoint_stays(const lt_checkpoint_keep *keep, int64_t step, int64_t n_newer,
                          int64_t last_good);
 
-/* Remove the others and leftovers, but not those of an epoch after the lease's. keep->last
- * INT64_MAX: leftovers only. */
+/* Remove the other checkpoints and leftovers, but not those of an epoch after the lease's.
+ * keep->last INT64_MAX: leftovers only. */
 LT_MUST_USE lt_err lt_checkpoint_prune(const char *folder, const lt_checkpoint_keep *keep,
                                        const lt_lease *lease);
-/* Does its manifest call it good? An unreadable one is not good; an older one that does not say so
- * is. */
+/* Does this manifest call its checkpoint good? An unreadable one does not; one of an older version,
+ * which has no "good", does. */
 bool lt_checkpoint_is_good(const char *manifest);
 
 /* Step of the newest checkpoint before step `before`, of all or of the good ones; -1: there is
@@ -149,12 +149,12 @@ LT_MUST_USE lt_err lt_checkpoint_set_aside(const char *folder, int64_t step, con
 
 LT_MUST_USE lt_err lt_checkpoint_remove(const char *path);
 
-/* Steps of a folder's checkpoints, newest first; free() them. None of a folder that is not
- * there. */
+/* Steps of a folder's checkpoints, newest first; free() them. A folder that does not exist has
+ * none. */
 LT_MUST_USE lt_err lt_checkpoint_list(int64_t **steps, size_t *count, const char *folder);
 LT_MUST_USE lt_err lt_checkpoint_path(char path[LT_PATH_BYTES], const char *folder, int64_t step);
 
-/* "step-000000012" + suffix; and back: -1 of any other name. */
+/* "step-000000012" + suffix; and back: -1 for any other name. */
 #define LT_CHECKPOINT_NAME_BYTES 64
 void lt_checkpoint_name(char name[LT_CHECKPOINT_NAME_BYTES], int64_t step, const char *suffix);
 int64_t lt_checkpoint_step(const char *name);

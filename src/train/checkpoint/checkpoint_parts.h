@@ -1,9 +1,9 @@
 /* checkpoint_parts.h: the tensors of a checkpoint as files of boxes, for checkpoint.c.
  *
  * Each part (a rank's share, or everything) writes a file for the weights and one for each moment.
- * A tensor of a file is one box of one parameter: named by the parameter where it is all of it,
- * else "parameter#k" for the k-th of the part's boxes. One part writes weights.safetensors and says
- * nothing more; of several, part 2 of 8 writes weights-00002-of-00008.safetensors and
+ * A tensor of a file is one box of one parameter. It has the name of the parameter if it is all of
+ * it, else "parameter#k" for the k-th of the part's boxes. A single part writes weights.safetensors
+ * and no manifest of its own; of several, part 2 of 8 writes weights-00002-of-00008.safetensors and
  *
  *   part-00002-of-00008.json   {"format": "lateen-checkpoint-part", "part": 2, "parts": 8,
  *                               "files": [{"name", "bytes", "xxh3"}],
@@ -27,7 +27,7 @@
 void lt_part_file(char name[LT_PART_NAME_BYTES], const char *stem, int part, int n_parts,
                   const char *ending);
 
-/* What a manifest says of a file, appended to `files`; and whether that is so. */
+/* Append what a manifest says of a file to `files`; and compare a file with it. */
 LT_MUST_USE lt_err lt_part_list_file(json_t *files, const char *folder, const char *name,
                                      uint64_t hash);
 LT_MUST_USE lt_err lt_part_check_entry(const json_t *entry, const char *what);
@@ -40,12 +40,12 @@ typedef struct {
 } lt_part_boxes;
 bool lt_part_writes(const lt_part_boxes *w, const lt_param *p, const lt_box *box);
 
-/* What is held of a buffer over the table, the memory of m, into folder/name. NUMERIC: something is
- * not finite. */
+/* Write what is held of a buffer over the table, in the memory of m, to folder/name. NUMERIC: a
+ * number is not finite. */
 LT_MUST_USE lt_err lt_part_write_buffer(json_t *files, const char *folder, const char *name,
                                         const lt_model *m, const lt_part_boxes *w,
                                         const lt_param_buffer *b);
-/* The part's own manifest, behind its files; takes no reference of files. */
+/* Write the part's own manifest, after its files; takes no reference of `files`. */
 LT_MUST_USE lt_err lt_part_write_manifest(const char *folder, json_t *files, int part, int n_parts,
                                           const lt_part_boxes *w);
 
@@ -66,14 +66,15 @@ typedef struct {
     int n_boxes;
 } lt_stored;
 
-/* Where everything is, for a model with this table. n_parts 0: one part, without a manifest. STATE:
- * another model's. FORMAT: broken, or parts that do not cover a parameter once. */
+/* Find where everything is, for a model with this table. n_parts 0: one part, without a manifest.
+ * STATE: it is of another model. FORMAT: it is broken, or its parts do not cover each parameter
+ * once. */
 LT_MUST_USE lt_err lt_stored_open(lt_stored *s, const char *folder, int n_parts,
                                   const lt_param_table *t);
 void lt_stored_close(lt_stored *s);
-/* The checksums of all files that are needed. */
+/* Check the checksums of all files that are needed. */
 LT_MUST_USE lt_err lt_stored_verify(const lt_stored *s);
-/* What the table holds of a buffer, from the files with this stem. */
+/* Read what the table holds of a buffer, from the files with this stem. */
 LT_MUST_USE lt_err lt_stored_load(const lt_stored *s, const char *stem, const lt_model *m,
                                   const lt_param_table *t, const lt_param_buffer *b);
 

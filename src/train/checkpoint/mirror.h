@@ -1,12 +1,12 @@
-/* mirror.h: checkpoints that are copied to another place behind the run (checkpoint.mirror), so
- * that a run goes on elsewhere when its machine and its disk are gone.
+/* mirror.h: checkpoints that are copied to another place while the run goes on (checkpoint.mirror),
+ * so that it can go on elsewhere when its machine and its disk are gone.
  *
  *     RUN/checkpoints/step-N/...  ──▶  MIRROR/checkpoints/step-N/...      manifest.json last
  *
  * A checkpoint of the mirror is complete if it has a manifest: every other file was written before
  * it, and is deleted after it. So a reader never takes a checkpoint of which a part is missing,
- * whenever the copy was interrupted. The checksums in the manifest show whether the files that are
- * read are those that were written.
+ * whenever the copy was interrupted. The checksums in the manifest show whether the files are as
+ * they were written.
  *
  *     IDLE ── published ──▶ CLEARING ──▶ SENDING ──▶ ENDING ──▶ IDLE, or the next one
  *                           rank 0:      each rank    rank 0: the manifest;
@@ -15,7 +15,7 @@
  *                           this step
  *
  * A thread of each rank does the work of a phase. Its state goes into the record of each step, so
- * all ranks change phases behind the same step, as with the saver (saver.h), and none of them
+ * all ranks change phases after the same step, as with the saver (saver.h), and none of them
  * waits. While a checkpoint is sent, the run folder keeps it; of those that are published
  * meanwhile, only the newest is sent next.
  *
@@ -33,8 +33,8 @@
 
 struct lt_training;
 
-/* Of a copy to the mirror: each connection holds a part in memory; the run needs cores and network,
- * too. */
+/* Connections of a copy to the mirror. They are few: each holds a part in memory, and the run needs
+ * cores and network, too. */
 #define LT_MIRROR_CONNECTIONS 4
 #define LT_MIRROR_PART_BYTES  ((int64_t)8 << 20)
 #define LT_MIRROR_BYTES       ((size_t)LT_MIRROR_CONNECTIONS * (size_t)LT_MIRROR_PART_BYTES)
@@ -85,7 +85,7 @@ void lt_mirror_close(struct lt_training *t);
  * whole checkpoint, if it is newer than all of the run folder. */
 LT_MUST_USE lt_err lt_mirror_fetch(struct lt_training *t);
 
-/* A checkpoint of this step is in the run folder. All ranks call it behind the same step. */
+/* A checkpoint of this step is in the run folder. All ranks call it after the same step. */
 LT_MUST_USE lt_err lt_mirror_publish(struct lt_training *t, int64_t step);
 /* For the record of a step; and after it was exchanged. */
 lt_mirror_news lt_mirror_look(struct lt_training *t);

@@ -1,5 +1,5 @@
-/* mirror_store.h: the work of the phases of mirror.h, on the folder or the prefix of an object
- * store that is the mirror. The rank's thread calls it. */
+/* mirror_store.h: the work of the phases of mirror.h. The mirror is a folder or a prefix of an
+ * object store. The rank's thread makes these calls. */
 #ifndef LT_TRAIN_MIRROR_STORE_H
 #define LT_TRAIN_MIRROR_STORE_H
 

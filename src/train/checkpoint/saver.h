@@ -3,17 +3,17 @@
  *     step N      ── the state is copied to host memory ── steps N + 1, N + 2, ...
  *     thread                 └─ write own files ─────────── all have written ── publish, prune
  *
- * The copy has the master weights and moments that this rank writes: on CPUs it is made at once, on
- * a GPU on a queue of its own beside the next step's passes, and the next update comes after it.
- * From then on a thread needs nothing of the run. It writes as a save that waits does
+ * The copy has the master weights and moments that this rank writes. On CPUs it is made at once; on
+ * a GPU a queue of its own makes it beside the next step's passes, and the next update waits for
+ * it. From then on a thread needs nothing of the run. It writes as a save that waits does
  * (checkpoint.h), so every crash case is the same: until the folder has its name, the checkpoint
  * before it counts.
  *
  *     IDLE ── start ──▶ WRITING ── no rank's thread runs ──▶ PUBLISHING ── nor does this ──▶ IDLE
  *                                  (of several parts)         rank 0's thread
  *
- * No thread calls other ranks. Whether one still runs stands in the record of each step, so all
- * ranks go to the next phase behind the same step; lt_saver_wait does so at once. A failure of a
+ * No thread calls other ranks. The record of each step says whether a thread still runs, so all
+ * ranks go to the next phase after the same step; lt_saver_wait does so at once. A failure of a
  * thread is the failure of the step that finds it. A new save waits for the one before. */
 #ifndef LT_TRAIN_SAVER_H
 #define LT_TRAIN_SAVER_H
@@ -33,7 +33,7 @@ typedef struct {
     size_t bytes;
     lt_param_buffer master;
     lt_queue *queue; /* The queue that copies; NULL: in host memory. */
-    bool copying;    /* The queue of the passes has not been ordered behind the copy. */
+    bool copying;    /* The queue of the passes does not wait for the copy yet. */
     /* What is written from: the run's own, with the copy in place of their buffers. */
     lt_model model;
     lt_optimiser optimiser;
@@ -54,8 +54,8 @@ size_t lt_saver_bytes(const lt_recipe *r, const lt_param_table *table, const lt_
 LT_MUST_USE lt_err lt_saver_open(struct lt_training *t);
 void lt_saver_close(struct lt_training *t); /* Waits for this rank's thread. */
 
-/* Save the current state, of which the leading rank has made t->state complete. The saver is idle;
- * where the model is divided, the folder is there. */
+/* Save the current state; the leading rank has completed t->state. The saver must be idle; where
+ * the model is divided, the folder must exist. */
 LT_MUST_USE lt_err lt_saver_start(struct lt_training *t);
 /* Before an update: it must not change what is being copied. */
 LT_MUST_USE lt_err lt_saver_before_update(struct lt_training *t);
@@ -66,7 +66,7 @@ LT_MUST_USE lt_err lt_saver_look(struct lt_training *t, bool *runs);
 LT_MUST_USE lt_err lt_saver_advance(struct lt_training *t, bool any_runs);
 /* A collective call: return when the checkpoint that is being written is published. */
 LT_MUST_USE lt_err lt_saver_wait(struct lt_training *t);
-/* The same for this rank alone, before it reads the checkpoints: what its thread does is done. */
+/* Waits for this rank's thread alone, before the rank reads the checkpoints. */
 void lt_saver_settle(struct lt_training *t);
 
 #endif

@@ -1,18 +1,18 @@
 /* snapshot.h: snapshots of a run in the memory of the nodes (platform/agent/memory.h), from which
  * the next attempt goes on when a rank has failed. They are checkpoints that need no disk, so they
- * are made often; those on disk stay behind them for faults that memory does not survive.
+ * are made often; those on disk remain, for faults that memory does not survive.
  *
  *     agree    before anything is opened, all ranks choose the newest snapshot that each of them
- *              finds whole; none counts that one of them does not see or whose checksums are wrong.
- *              Where ranks are on several machines, one of each machine puts together what its
- *              memory holds, and a machine that lacks the newest snapshot gets it from another
- *     take     after a step that is due: every rank writes what a checkpoint needs of it, and the
+ *              finds whole, with the right checksums. Where ranks are on several machines, one of
+ *              each machine puts together what its memory holds, and a machine that lacks the
+ *              newest snapshot gets it from another
+ *     take     after a step that is due, every rank writes its part of a checkpoint, and the
  *              training goes on; agents copy it to another node meanwhile
  *
- * INTERVAL  `lateen launch --snapshot N`: every N steps. 0: after two steps the first, from whose
- * measured time w the leading rank computes the next, by Daly's formula for w and the expected time
- * between faults, but so that snapshots take at most LT_SNAPSHOT_SHARE of the time. After each
- * snapshot this is done again. */
+ * INTERVAL  `lateen launch --snapshot N`: every N steps. 0: the first snapshot follows two steps;
+ * from the measured time w of each the leading rank computes when the next is due, by Daly's
+ * formula for w and the expected time between faults, but so that snapshots take at most
+ * LT_SNAPSHOT_SHARE of the time. */
 #ifndef LT_TRAIN_SNAPSHOT_H
 #define LT_TRAIN_SNAPSHOT_H
 
@@ -33,7 +33,7 @@ typedef struct {
     int64_t n_steps; /* Their number. */
 } lt_snapshots;
 
-/* The newest step under set/, at most `most`, of which this rank finds every byte; -1: none. */
+/* The newest step under set/, at most `most`, that this rank finds whole; -1: none. */
 int64_t lt_snapshot_newest(const char *set, int64_t most);
 
 /* snapshot_apart.c: collective calls of ranks on several machines. The first chooses the snapshot
@@ -43,7 +43,7 @@ int64_t lt_snapshot_newest(const char *set, int64_t most);
 LT_MUST_USE lt_err lt_snapshot_agree_apart(lt_snapshots *s, const lt_world *w);
 LT_MUST_USE lt_err lt_snapshot_gather_parts(struct lt_training *t);
 
-/* How many steps to the next snapshot. */
+/* Steps to the next snapshot. */
 int64_t lt_snapshot_interval(double mtbf_s, double save_s, double step_s);
 
 #endif

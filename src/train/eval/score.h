@@ -1,5 +1,5 @@
-/* score.h: log-probability of a continuation after a context, on which every evaluation is
- * based. */
+/* score.h: the log-probability of a continuation after a context. Every evaluation is based on
+ * it. */
 #ifndef LT_TRAIN_SCORE_H
 #define LT_TRAIN_SCORE_H
 
@@ -27,13 +27,13 @@ typedef struct {
 LT_MUST_USE lt_err lt_scorer_open(lt_scorer *s, const lt_eval_options *o);
 void lt_scorer_close(lt_scorer *s);
 
-/* Context and continuation are encoded together, as the tokenizer does by itself (with BOS if it
- * adds one), and cut where the context's own encoding ends (the harness's _encode_pair); spaces at
- * the context's end go to the continuation. A pair longer than seq loses its beginning. */
+/* Context and continuation are encoded together, with BOS if the tokenizer adds one, and cut where
+ * the context's own encoding ends, as lm-evaluation-harness does (_encode_pair); spaces at the
+ * context's end go to the continuation. A pair longer than seq loses its beginning. */
 LT_MUST_USE lt_err lt_score_pair(lt_scorer *s, const char *context, const char *continuation,
                                  lt_score *out);
 
-/* Score tokens [first, n) of ids (n) at most seq long, first > 0. */
+/* Score tokens [first, n) of ids (n), n <= seq and first > 0. */
 LT_MUST_USE lt_err lt_score_tokens(lt_scorer *s, const int32_t *ids, int64_t n, int64_t first,
                                    lt_score *out);
 

@@ -21,10 +21,10 @@ LT_MUST_USE lt_err lt_changes_recipe_of(json_t **out, json_t **data, bool *resol
 LT_MUST_USE lt_err lt_changes_compare(lt_training *t, const json_t *then, const json_t *data,
                                       bool resolved, const char *checkpoint);
 
-/* Is this the command that wrote a recipe? Where and how it computes does not matter. */
+/* Does this command have the options of a recipe? Where and how it computes does not matter. */
 bool lt_changes_same_command(const lt_training *t, const json_t *then);
 
-/* For allow_change's "a,b": does it name the row; are all its names options? */
+/* Does allow_change's "a,b" name the row; are all its names options? */
 bool lt_changes_allowed(const char *list, const lt_option *row);
 LT_MUST_USE lt_err lt_changes_check_allowed(const char *list);
 

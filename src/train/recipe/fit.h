@@ -9,8 +9,8 @@
 /* The pass that a recipe trains with: its micro-batches (batch.micro, or the largest step). */
 lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device);
 
-/* What a rank computes with and what it keeps, of the model and of the adapters beside it, as ranks
- * divide them. They point to the shards and to the world's layout. */
+/* What a rank computes with and what it keeps, of the model and of its adapters, as ranks divide
+ * them. They point to the shards and to the world's layout. */
 typedef struct {
     lt_partition model, own_model, lora, own_lora;
 } lt_rank_parts;
@@ -38,12 +38,12 @@ bool lt_fit_asks_logits(const lt_recipe *r); /* Does the recipe ask for it? */
 /* What a run on the host may still take, for `left` of these functions. */
 size_t lt_fit_host_left(void);
 
-/* OOM unless that fits in `left`: the message says what is needed, what is missing, and which
- * batch.micro and model.recompute would fit (or that none does). */
+/* OOM unless a run fits in `left` bytes: the message says what is needed, what is missing, and
+ * which batch.micro and model.recompute would fit (or that none does). */
 LT_MUST_USE lt_err lt_fit_check(const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtype,
                                 const lt_pass_options *o, const lt_shards *shards, size_t left);
-/* The same for a rank's stages of a pipeline, whose passes were measured; the message names no
- * way. */
+/* The same for a rank's stages of a pipeline, whose passes were measured; the message proposes no
+ * options. */
 LT_MUST_USE lt_err lt_fit_check_stages(const lt_recipe *r, const lt_model_spec *spec,
                                        lt_dtype dtype, const lt_pass_options *o,
                                        const lt_pass_memory *passes, const lt_shards *shards,

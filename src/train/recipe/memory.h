@@ -23,7 +23,7 @@ typedef struct {
 typedef struct {
     lt_memory_row rows[LT_MEMORY_ROWS_MAX];
     int n_rows;
-    size_t announced_bytes; /* Sum of the lasting rows and the largest passing one. */
+    size_t announced_bytes; /* Sum of the lasting rows and the largest temporary one. */
     /* The part of it that the recipe alone determines (lt_memory_buffers), and the part on the
      * device. */
     size_t buffers_bytes, device_bytes;
@@ -49,7 +49,7 @@ json_t *lt_memory_plan_json(const lt_memory_plan *p); /* {name: bytes}; NULL: no
 
 /* Resident bytes of this process: current, and peak. */
 size_t lt_memory_resident(void);
-size_t lt_memory_grown(size_t before); /* By how much since then; 0: it shrank. */
+size_t lt_memory_grown(size_t before); /* Growth since `then`; 0: it shrank. */
 size_t lt_memory_peak(void);
 
 #endif

@@ -90,7 +90,7 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(F64, distill_sampling, "distill.sampling_temperature", "1", 0, 100, "",                      \
       "temperature at which such answers are drawn", LT_OPTION_ABOVE_MIN)
 
-/* Options of reinforcement learning. "method": as the objective has it. */
+/* Options of reinforcement learning. "method": the choice that the objective's method makes. */
 #define LT_RECIPE_RL_OPTIONS(X)                                                                    \
     X(I64, rl_group, "rl.group", "8", 2, 512, "N",                                                 \
       "reinforcement learning: answers to each question; batch.size counts answers")               \
@@ -169,7 +169,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(BOOL, rl_exact, "rl.exact", "false", 0, 0, "",                                               \
       "engine and trainer compute the log-probability of a token with the same bits (CPU, fp32)")
 
-/* Sites that train apart (train/diloco.h). Those that may not change are the same at all sites. */
+/* Sites that train apart (train/diloco.h). Options that may not change are the same at all
+ * sites. */
 #define LT_RECIPE_DILOCO_OPTIONS(X)                                                                \
     X(I64, sites, "diloco.sites", "1", 1, LT_SITES_MAX, "N",                                       \
       "sites that train apart and average what they have learnt (DiLoCo), each with a mesh and a " \
@@ -535,8 +536,8 @@ extern const lt_option_table lt_recipe_table;
  * message names the options and their values. */
 LT_MUST_USE lt_err lt_recipe_check(const lt_recipe *r);
 
-/* What a row that differs from its default would need to have an effect; NULL: it has one, or has
- * its default. */
+/* What a row that differs from its default would need to have an effect; NULL: the row has an
+ * effect, or its default. */
 const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row);
 /* Is the row's value its default? The text of the value goes to `value`. */
 bool lt_recipe_is_default(const lt_recipe *r, const lt_option *row,
@@ -547,8 +548,9 @@ bool lt_recipe_is_default(const lt_recipe *r, const lt_option *row,
 LT_MUST_USE lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size,
                                   int64_t bos_id, int64_t eos_id, int64_t pad_id);
 
-/* Take from the recipe what no shape depends on (capacity and losses of experts), and refuse given
- * options that contradict the spec; the message names `from` (a file, or NULL). */
+/* Copy into the spec the recipe's options on which no shape depends (capacity and losses of
+ * experts), and refuse given options that contradict it; the message names `from` (a file, or
+ * NULL). */
 LT_MUST_USE lt_err lt_recipe_adopt(lt_model_spec *spec, const lt_recipe *r, const char *from);
 
 /* Write the model's actual numbers over the recipe's 0, "family" and "auto": the effective
@@ -564,8 +566,8 @@ bool lt_recipe_next_ramp(const char **p, int64_t *size, uint64_t *from_rows, boo
 /* Rows of the step that begins when `rows` have been seen: batch.ramp's, then batch.size. */
 int64_t lt_recipe_batch(const lt_recipe *r, uint64_t rows);
 int64_t lt_recipe_largest_batch(const lt_recipe *r); /* The largest batch of any step. */
-/* The largest number that divides the rows of every step (and batch.groups, where they count): only
- * so many replicas as divide it can share each step. */
+/* The largest number that divides the rows of every step (and batch.groups, where they count): each
+ * step can be shared by any number of replicas that divides it. */
 int64_t lt_recipe_common_rows(const lt_recipe *r);
 /* recipe_check.c. Can the ranks of a mesh (of each site) share every step equally: rows by dp,
  * tokens by cp, batch.groups and mesh.shard? ARG: no; the message names the numbers. */
@@ -575,15 +577,15 @@ LT_MUST_USE lt_err lt_recipe_divides(const lt_recipe *r, const lt_mesh_shape *s)
 int64_t lt_recipe_together(const lt_recipe *r);
 /* The objective's row; NULL: sft, distill, or a method of reinforcement learning. */
 const lt_align_objective *lt_recipe_align(const lt_recipe *r);
-/* model.dtype, once auto has become one of them (lt_training_resolve_dtype). */
+/* The type of model.dtype, once auto is resolved (lt_training_resolve_dtype). */
 lt_dtype lt_recipe_dtype(const lt_recipe *r);
 bool lt_recipe_is_rl(const lt_recipe *r);
 
 /* Learning rate of step (from 1) as a share of the peak. */
 double lt_recipe_lr(const lt_recipe *r, int64_t step);
 
-/* AdEMAMix' warmed-up alpha and beta3 at step (from 1); swiss-ai's ademamix.py, Pagliardini et al.
- * appendix. */
+/* AdEMAMix's warmed-up alpha and beta3 at step (from 1): Pagliardini et al., appendix; swiss-ai's
+ * ademamix.py. */
 double lt_recipe_mix_alpha(const lt_recipe *r, int64_t step);
 double lt_recipe_mix_beta3(const lt_recipe *r, int64_t step);
 

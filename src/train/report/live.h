@@ -8,7 +8,7 @@
  *   lateen_train_seconds_total{kind}     where the time of this process went (goodput.h)
  *   lateen_train_steps_total, ...        counters of this process
  *
- * Each has the label run, the name of the run folder; lateen_train_info tells the rest. */
+ * Each has the label `run`, the name of the run folder; lateen_train_info has the other labels. */
 #ifndef LT_TRAIN_LIVE_H
 #define LT_TRAIN_LIVE_H
 
@@ -17,7 +17,7 @@
 
 typedef struct lt_live lt_live;
 
-/* at: "HOST:PORT". run_folder's last part is the run's name. target: the step of the end. */
+/* at: "HOST:PORT". The last part of run_folder is the run's name. target: the run's last step. */
 LT_MUST_USE lt_err lt_live_open(lt_live **out, const char *at, const char *run_folder,
                                 const char *family, int64_t target);
 const char *lt_live_address(const lt_live *l);

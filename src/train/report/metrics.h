@@ -3,7 +3,7 @@
  *   {"kind": "train", "step", ...}                         LT_TRAIN_METRICS, every log.every steps
  *   {"kind": "skip", "step", "why"}                        an update that was not applied
  *   {"kind": "eval", "step", ...}                          LT_EVAL_METRICS; null: not finite
- *   {"kind": KIND, "step", ...}, {"kind": KIND "_eval", ...}  what an objective tells of a step and
+ *   {"kind": KIND, "step", ...}, {"kind": KIND "_eval", ...}  an objective's numbers of a step and
  *                                                          of a validation (objective.h)
  *   {"kind": "sample", "step", "prompt", "text"}
  *   {"kind": "rl", "step", ...}                            LT_RL_METRICS, with a line of "train"
@@ -23,15 +23,15 @@
  *     "transfer_s", "announced_bytes", "peak_bytes"}, ...]}  means of the steps measured so far
  *   {"kind": "goodput", "step", ...}                       seconds of this start of the program, by
  *                                                          the names of goodput.h, at its end
- *   {"kind": "snapshot", "step", "stall_s", "next"}      a snapshot in memory: what the step waited
- *                                                        for it, and the step of the next one
+ *   {"kind": "snapshot", "step", "stall_s", "next"}      a snapshot in memory: how long the step
+ *                                                        waited for it, and the step of the next
  *   {"kind": "mirror", "step", "whole", "seconds", "bytes", "retries", "failed"}  a checkpoint was
  *                                                        copied to checkpoint.mirror, or given up;
  *                                                        bytes and repeated requests of the leading
  *                                                        rank; failed: given up so far
  *   {"kind": "corrupt", "step", "replayed", "wrong": [RANK, ...], "unknown": [RANK, ...]}
  *                                                          ranks whose state differs (replicas.h);
- *                                                          replayed: found by making the step again
+ *                                                          replayed: a repeated step found it
  *   {"kind": "replay", "step", "verdict", "wrong", "unknown"}  rows of a step were computed again:
  *                                                          "hardware", "once" or "data" (replay.h)
  *   {"kind": "straggler", "step", "rank", "slow", "share", "compute_s"}  a rank has become slow, or
@@ -52,8 +52,8 @@
 
 #include "platform/agent/lease.h"
 
-/* The numbers of a line, in order: name, kind, unit, description. metrics.jsonl and the report read
- * these tables; they have what Prometheus needs. */
+/* The numbers of a line, in order: name, kind, unit, description. metrics.jsonl, the report and
+ * Prometheus (live.h) use these tables. */
 #define LT_TRAIN_METRICS(X)                                                                        \
     X(step, COUNT, "", "optimiser step")                                                           \
     X(time_s, GAUGE, "s", "since the program began")                                               \
@@ -155,7 +155,7 @@ extern const lt_metric lt_train_metrics[LT_TRAIN_METRIC_COUNT],
     lt_eval_metrics[LT_EVAL_METRIC_COUNT], lt_rl_metrics[LT_RL_METRIC_COUNT],
     lt_distill_metrics[LT_DISTILL_METRIC_COUNT], lt_preference_metrics[LT_PREFERENCE_METRIC_COUNT];
 
-/* Who gets the rows of the tables, too: Prometheus (live.h), TensorBoard (tensorboard.h). */
+/* Who else gets the rows of the tables: Prometheus (live.h), TensorBoard (tensorboard.h). */
 typedef struct {
     lt_err (*row)(void *of, const char *kind, const lt_metric *table, int n, const double *values,
                   const bool *present);
@@ -168,23 +168,23 @@ typedef struct {
     const char *path;
     lt_metrics_sink sinks[LT_METRICS_SINKS];
     int n_sinks;
-    /* What the file said when it was found: the last step that an attempt before has written, -1:
-     * none; when the file was last written, since 1970, 0: never. */
+    /* Of the file as it was found: the last step that an earlier attempt has written, -1: none;
+     * when the file was last written, in seconds since 1970, 0: never. */
     int64_t step_told;
     double written_unix_s;
     const lt_lease *lease; /* Lines are written only while this process holds it. */
 } lt_metrics;
 
 /* Open path for appending, after dropping lines of steps beyond last_step (a resumed run repeats
- * them) and a last line cut short by a crash. The file is always a new one: a process that still
- * has the old one open writes to nothing that counts. path and lease (NULL: none) are kept. */
+ * them) and a last line cut short by a crash. The file is always a new one, so what a process
+ * writes that still has the old one open is lost. path and lease (NULL: none) are kept. */
 LT_MUST_USE lt_err lt_metrics_open(lt_metrics *m, const char *path, int64_t last_step,
                                    const lt_lease *lease);
 void lt_metrics_close(lt_metrics *m);
 void lt_metrics_add_sink(lt_metrics *m, lt_metrics_sink sink);
 
-/* Append a line of a table's numbers; those whose `present` is false are left out. It allocates
- * nothing. A metrics that was never opened, as on ranks that do not lead, drops all lines. */
+/* Append a line of a table's numbers, without those whose `present` is false. It allocates nothing.
+ * An lt_metrics that was never opened, as on ranks that do not lead, drops all lines. */
 LT_MUST_USE lt_err lt_metrics_row(lt_metrics *m, const char *kind, const lt_metric *table, int n,
                                   const double *values, const bool *present);
 

@@ -1,6 +1,6 @@
-/* report.h: report.html, the one page that shows a run: curves, rates, samples, configuration.
- * Self-contained: it opens from the disk and loads nothing else. Served by `lateen train --page
- * PORT`, the same page fetches the newest metrics every few seconds. */
+/* report.h: report.html, the one page that shows a run: curves, rates, samples, configuration. It
+ * opens from the disk and loads nothing else. Served by `lateen train --page PORT`, the same page
+ * fetches the newest metrics every few seconds. */
 #ifndef LT_TRAIN_REPORT_H
 #define LT_TRAIN_REPORT_H
 
@@ -15,7 +15,7 @@ LT_MUST_USE lt_err lt_report_write(const char *run_folder, const lt_lease *lease
  * max_rows training lines; free() it. */
 LT_MUST_USE lt_err lt_report_data(char **out, const char *run_folder, int64_t max_rows);
 
-/* A page with `data`, a JSON text, in place of its mark; free() it. NULL: out of memory. */
+/* `page` with `data`, a JSON text, in place of its mark; free() it. NULL: out of memory. */
 char *lt_report_fill(const char *page, const char *data);
 
 /* A loss curve in characters for a terminal, `width` x `height`, into out (free() it). values: n

@@ -4,7 +4,7 @@
  * Each start of the program writes a file of its own, events.out.tfevents.TIME.HOST.PID, a sequence
  * of TFRecords (tensorflow/core/lib/io/record_writer.h):
  *
- *     length (8 bytes, little-endian)  masked CRC-32C of them  data  masked CRC-32C of the data
+ *     length (8 bytes, little-endian)  its masked CRC-32C  data  masked CRC-32C of the data
  *
  * where masked(c) = (c >> 15 | c << 17) + 0xa282ead8, and data is a message Event of protocol
  * buffers (tensorflow/core/util/event.proto):
@@ -14,9 +14,9 @@
  *     Summary  value = 1 (Value, repeated);  Value  tag = 1 (string)  simple_value = 2 (float)
  *     SessionLog  status = 1 (START = 1)
  *
- * The first record holds the version, "brain.Event:2"; the second says that the run starts at a
- * step, by which TensorBoard drops what an earlier file has of later steps. Then a record for each
- * line of numbers, with tags KIND/NAME, such as train/loss. */
+ * The first record holds the version, "brain.Event:2"; the second says at which step the run
+ * starts, so TensorBoard drops what an earlier file has of later steps. Then comes a record for
+ * each line of numbers, with tags KIND/NAME, such as train/loss. */
 #ifndef LT_TRAIN_TENSORBOARD_H
 #define LT_TRAIN_TENSORBOARD_H
 

@@ -1,13 +1,13 @@
 /* times.h: where the time of a step goes, on each rank and on all of them.
  *
  *     lt_times_begin(t, step)            a step begins: is it measured, or traced?
- *     lt_times_note(t, &record, start)   behind the passes: what this rank waited and computed
+ *     lt_times_note(t, &record, start)   after the passes: how long this rank waited and computed
  *     lt_times_end(t, step)              the step is over; of a traced one RUN/trace-step-N.json
  *
  *     step = computing + exposed communication. Computing is all that this rank does itself, rows
- *     and messages of the host included; exposed is what the queue of its passes (on CPUs: the
- *     rank) waited for transfers. Transfers are under way beside the computing, or exposed:
- *     hidden = 1 - exposed / transfers, and the compute-to-communication ratio is computing by
+ *     and messages of the host included. Exposed is the time that the queue of its passes (on CPUs:
+ *     the rank) waited for transfers; other transfers run beside the computing:
+ *     hidden = 1 - exposed / transfers. The compute-to-communication ratio is computing /
  *     transfers.
  *
  * Steps with a line of metrics are measured (log.every). The ranks' own times come together in the
@@ -21,12 +21,12 @@
 #include "train/record.h"
 #include "train/watch/stragglers.h"
 
-/* In the run folder, of `layout: auto`: what was predicted of the layout that was chosen. */
+/* In the run folder, with `layout: auto`: the prediction for the layout that was chosen. */
 #define LT_LAYOUT_FILE "layout.json"
 
 struct lt_training;
 
-/* Sums over the measured steps of one rank, without the first of a process. */
+/* Sums over the measured steps of one rank, without the first step of a process. */
 typedef struct {
     int64_t steps;
     double compute_s, comm_s, transfer_s;
@@ -36,7 +36,7 @@ typedef struct {
 typedef struct {
     lt_timeline line; /* Timeline of this rank. */
     bool measured, traced;
-    bool listens;                          /* The worlds tell of waits. */
+    bool listens;                          /* The worlds report waits. */
     lt_comm_work first_host, first_device; /* Calls of a traced step come after these. */
     /* Free memory of the device before the run took any; 0: unknown. */
     double left_bytes;
@@ -46,7 +46,7 @@ typedef struct {
     double predicted_bubble_s; /* Part of predicted.comm_s. */
 } lt_times;
 
-/* Where all ranks' records come together: `of` of an lt_ranks. */
+/* The records of all ranks: `of` of an lt_ranks. */
 typedef struct {
     lt_world *world;
     int n;
@@ -60,7 +60,7 @@ typedef struct {
 
 LT_MUST_USE lt_err lt_rank_records_open(lt_rank_records **out, lt_world *w, const lt_recipe *r);
 void lt_rank_records_close(lt_rank_records *r); /* Accepts NULL. */
-/* lt_ranks.combine: each rank gets every record, and joins them in the order of the ranks. */
+/* lt_ranks.combine: each rank gets every record, and combines them in the order of the ranks. */
 LT_MUST_USE lt_err lt_rank_records_combine(void *of, lt_step_record *record);
 
 /* The passes are open. */
@@ -71,7 +71,7 @@ LT_MUST_USE lt_err lt_times_begin(struct lt_training *t, int64_t step);
 LT_MUST_USE lt_err lt_times_note(struct lt_training *t, lt_step_record *r, double start_s);
 /* Collective where the step is traced. */
 LT_MUST_USE lt_err lt_times_end(struct lt_training *t, int64_t step);
-/* Something else than steps will run: its waits are not measured. */
+/* Work other than steps will run: its waits are not measured. */
 LT_MUST_USE lt_err lt_times_pause(struct lt_training *t);
 /* A phase of a step on the host, if steps are traced. */
 LT_MUST_USE lt_err lt_times_phase(struct lt_training *t, lt_open_span *s, lt_span_kind kind);

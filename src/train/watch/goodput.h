@@ -1,6 +1,6 @@
-/* goodput.h: where the time of a run goes. Every second of this process, from its begin, is counted
- * as exactly one kind, by marks: each mark counts the time since the one before. Productive time by
- * all time is the run's goodput. */
+/* goodput.h: where the time of a run goes. Every second since this process began counts as exactly
+ * one kind, by marks: each mark counts the time since the mark before. Goodput is productive time /
+ * all time. */
 #ifndef LT_TRAIN_GOODPUT_H
 #define LT_TRAIN_GOODPUT_H
 
@@ -28,10 +28,10 @@ typedef struct {
     double mark_s; /* By lt_clock_s. */
 } lt_goodput;
 
-/* start_s: when the process began; gap_s: time before that which counts as restart. */
+/* start_s: when the process began; gap_s: time before start_s that counts as restart. */
 void lt_goodput_begin(lt_goodput *t, double start_s, double gap_s);
 void lt_goodput_spend(lt_goodput *t, lt_goodput_kind kind);
-/* A step: wait_s of the time since the last mark is stall, the rest productive or rework. */
+/* A step: wait_s of the time since the last mark is stall, the rest is productive or rework. */
 void lt_goodput_step(lt_goodput *t, double wait_s, bool productive);
 
 #endif

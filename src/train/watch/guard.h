@@ -1,15 +1,18 @@
 /* guard.h: decides whether a step's update is applied. It is not if the loss or the gradient norm
- * is NaN or infinite or, with thresholds set, if one of them lies that many standard deviations
- * above the mean of the last `window` accepted steps (llm.c's z-score rule).
+ * is NaN or infinite. With a threshold set, it is not if the loss or the norm lies that many
+ * standard deviations above its mean over the last `window` accepted steps (llm.c's z-score rule).
  *
- * It also detects a run that has diverged with finite numbers. `best` is the lowest loss that the
- * run has sustained: that of its first step, then the lowest of the means of the last
- * LT_GUARD_RECENT accepted losses at each good checkpoint; `spread` is their standard deviation
- * there, or nine tenths of what it was, whichever is larger. A checkpoint is suspect when the loss
- * of its weights, one micro-batch's, lies more than max(1 nat, best / 2, 4 spreads) above the best,
- * or the mean of the last losses, which is smoother, more than max(0.5, best / 4, 1.5 spreads):
- * 15.75 and 13.1 after 10.5; 2.5 and 2 after 1.5. Losses of batches of some thousand tokens scatter
- * far less; the spread matters only for the smallest batches. */
+ * The guard also detects a run that has diverged with finite numbers. `best` is the lowest loss
+ * that the run has sustained: that of its first step, then the lowest of the means of the last
+ * LT_GUARD_RECENT accepted losses at each good checkpoint. `spread` is the standard deviation of
+ * these losses there, or nine tenths of its value before, whichever is larger. A checkpoint is
+ * suspect in two cases:
+ *
+ *     the loss of its weights on one micro-batch   > best + max(1 nat, best / 2, 4 spreads)
+ *     the mean of the last losses, as above        > best + max(0.5 nats, best / 4, 1.5 spreads)
+ *
+ * So the limits are 15.75 and 13.1 for a best of 10.5, and 2.5 and 2 for a best of 1.5. Losses of
+ * batches of some thousand tokens scatter far less; the spread matters only for the smallest. */
 #ifndef LT_TRAIN_GUARD_H
 #define LT_TRAIN_GUARD_H
 
@@ -51,8 +54,8 @@ bool lt_guard_suspects(const lt_guard *g, double loss); /* loss: of the current 
  * LT_GUARD_RECENT of them or as many as the window holds. */
 void lt_guard_note_good(lt_guard *g);
 
-/* The exact state, for the checkpoint. A run may continue with another guard.window; then the
- * newest losses that fit are kept. */
+/* The exact state, for the checkpoint. If a run continues with a smaller guard.window, the newest
+ * losses that fit are kept. */
 json_t *lt_guard_save(const lt_guard *g);
 LT_MUST_USE lt_err lt_guard_load(lt_guard *g, const json_t *state, const char *what);
 

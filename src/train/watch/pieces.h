@@ -3,11 +3,11 @@
  *
  *     open     spans of memory are cut into pieces of 256 KB; their table goes to the device
  *     queue    the op hash of the first pieces: one kernel on a GPU; 8 bytes a piece come back
- *     sync     the caller's, which may wait for other work as well
- *     sum      one hash of all these hashes (XXH3); the hash of a piece tells where it differs
+ *     sync     the caller syncs, and may wait for other work as well
+ *     sum      one hash of all these hashes (XXH3); the hash of a piece tells where memory differs
  *
- * A block of a GPU reads a piece in about 70 us. That is short beside the whole kernel, so that few
- * blocks are left to run alone at its end; and 8 bytes are little beside a piece. */
+ * A block of a GPU reads a piece in about 70 us. That is short compared with the whole kernel, so
+ * few blocks run alone at its end; and 8 bytes are little compared with a piece. */
 #ifndef LT_TRAIN_PIECES_H
 #define LT_TRAIN_PIECES_H
 
@@ -29,7 +29,7 @@ typedef struct {
     int64_t *results;         /* (n), on the device. */
     int64_t *hashes;          /* (n), on the host behind a sync. */
     lt_moment *began, *ended; /* NULL: the queue's work runs at once. */
-    double seconds;           /* What the last queue took where it ran at once. */
+    double seconds;           /* What the last call of queue took, if it ran at once. */
 } lt_pieces;
 
 /* Memory and queue outlive it. Pieces are in the order of their spans. */
@@ -38,7 +38,7 @@ LT_MUST_USE lt_err lt_pieces_open(lt_pieces *p, lt_device *device, lt_queue *que
 void lt_pieces_close(lt_pieces *p); /* Accepts a zeroed one. */
 /* Queue the hashes of the first n pieces. */
 LT_MUST_USE lt_err lt_pieces_queue(lt_pieces *p, int n);
-/* Behind a sync of the queue: one hash of the first n, and the device's time for them. */
+/* After a sync of the queue: one hash of the first n, and the device's time for them. */
 int64_t lt_pieces_sum(const lt_pieces *p, int n);
 LT_MUST_USE lt_err lt_pieces_seconds(const lt_pieces *p, double *seconds);
 

@@ -1,34 +1,34 @@
 /* replay.h: a step's rows are computed again on another rank (guard.replay), to tell arithmetic
- * that fails without an error from data that is at fault. What several ranks hold copies of is
- * compared elsewhere (replicas.h); a gradient that one rank has computed wrongly goes into the sum,
- * and from there to all ranks alike, so only computing it again finds it.
+ * that fails without an error from data that is at fault. replicas.h compares what several ranks
+ * hold copies of. That cannot find a gradient that one rank has computed wrongly, because it goes
+ * into the sum, and from there to all ranks alike; so it is computed again.
  *
  *     every N steps   the rank one place before this one in dp sends its rows; this rank computes
  *                     their gradient, then its own; both are hashed (pieces.h) before the sum
- *     an update is    the own rows and those of the rank before are computed again, behind the
- *     skipped         decision: the guard has refused it (guard.h)
+ *     an update is    the guard has refused it (guard.h); after that decision each rank computes
+ *     skipped         its own rows and those of the rank before again
  *
  * Ranks that share the model of one replica (tp, cp) form a slot, and each exchanges rows with its
- * peers in dp. A hash is of a rank; the verdict is of its slot, whose ranks send each other all
+ * peers in dp. Each rank has a hash; the verdict is about its slot, whose ranks send each other all
  * that they compute.
  *
- * VERDICT over the rows of slot s: own (s), other (s + 1), and where these differ third (s + 2),
- * which with two slots is s once more
+ * VERDICT over the rows of slot s. They have the hashes own (of s), other (of s + 1) and, where
+ * these differ, third (of s + 2, which with two slots is s again):
  *
  *     own = other             the slot is right
- *     third = other           s was wrong: two others agree, or s itself does not come to it again
- *     third = own             s + 1 was wrong; with two slots it cannot be told which of them
- *     three hashes            it cannot be told
+ *     third = other           s was wrong: two others agree, or s itself does not reproduce its own
+ *     third = own             s + 1 was wrong; with two slots it is unknown which of them was
+ *     three different ones    unknown
  *
  * A rank that was wrong ends the run like one that holds wrong bits: with CORRUPT, and as suspect,
- * so that the launcher leaves its node; the others with REMOTE. The update was not made, and the
- * next start goes on from the newest checkpoint.
+ * so that the launcher avoids its node; the others end with REMOTE. The update was not made, and
+ * the next start goes on from the newest checkpoint.
  *
  * If the rows of a skipped update give the same gradients on all ranks again, and the same sum, the
- * data or the recipe is the reason. If the sum differs from that of the step, something failed once
+ * data or the recipe is the reason. If the sum differs from that of the step, a fault happened once
  * while the step was computed. Ranks whose loss differs, too, are the ones that failed, and end the
- * run. If no rank's loss differs, it cannot be told which rank failed, and the run goes on, since
- * the update was not made.
+ * run. If no rank's loss differs, it is unknown which rank failed, and the run goes on, since the
+ * update was not made.
  *
  * All ranks need the same kind of processor and the same number of threads: others may round
  * differently. */
@@ -71,16 +71,17 @@ bool lt_replay_differs(const lt_replay_sign *signs, int n);
 /* Fill verdicts (n) once the third hashes are known. */
 void lt_replay_judge(lt_replica_verdict *verdicts, const lt_replay_sign *signs, int n);
 
-/* ARG or UNSUPPORTED names what it does not go with. One replica: it says that it has no effect. */
+/* ARG or UNSUPPORTED names an option that does not work with it. With one replica it logs that it
+ * has no effect. */
 LT_MUST_USE lt_err lt_replay_open(struct lt_training *t);
 void lt_replay_close(struct lt_training *t);
-/* A collective call behind it. ARG: ranks compute with different numbers of threads, which may
+/* A collective call after open. ARG: ranks compute with different numbers of threads, which may
  * round differently. */
 LT_MUST_USE lt_err lt_replay_meet(const struct lt_training *t);
 /* Are the gradients of this step hashed before their sum? */
 bool lt_replay_is_due(const struct lt_training *t, int64_t step);
 /* Collective calls, in this order. before: the step's own rows are drawn. own: their gradients are
- * here and not yet summed. after: the step is decided, and no update made. */
+ * computed and not yet summed. after: the step is decided, and no update made. */
 LT_MUST_USE lt_err lt_replay_before(struct lt_training *t, const struct lt_draw *now);
 LT_MUST_USE lt_err lt_replay_own(struct lt_training *t);
 LT_MUST_USE lt_err lt_replay_after(struct lt_training *t, const struct lt_draw *now,

@@ -9,17 +9,19 @@
  *     every N steps   between the sum of the gradients and the update, gradients included
  *     before a save   of a checkpoint or a snapshot: what is saved has been compared
  *
- * VERDICT  In a set that differs, the hash of more than half of the ranks is right, and the others
- * are wrong. Without such a majority (two ranks) nobody knows: RUN/replicas.json keeps the hashes,
- * and the next start, which makes the same steps again, compares them with the hashes that it finds
- * behind the same step. A rank whose hash is another one now was wrong before.
+ * VERDICT  In a set whose hashes differ, the hash of more than half of the ranks is right, and the
+ * others are wrong. Without such a majority (two ranks) it is unknown which ranks are wrong:
+ * RUN/replicas.json keeps the hashes, and the next start, which takes the same steps again,
+ * compares them with its own hashes after the same step. A rank whose hash has changed was wrong
+ * before.
  *
- * A run that differs ends: with CORRUPT on the wrong ranks, or on all of the set where nobody
- * knows, and with REMOTE on the others. The newest checkpoint or snapshot is from before, so the
- * next start goes on from it.
+ * A run whose hashes differ ends with CORRUPT on the wrong ranks, or on all of the set if they are
+ * unknown, and with REMOTE on the others. The newest checkpoint or snapshot is older than the
+ * fault, so the next start goes on from it.
  *
- * NOT FOUND  What goes wrong before the gradients are summed: the sum carries it to all ranks
- * alike. State that one rank alone holds (mesh.zero without copies). */
+ * NOT FOUND  Faults before the gradients are summed, because the sum carries them to all ranks
+ * alike (replay.h finds these), and faults in state that one rank alone holds (mesh.zero without
+ * copies). */
 #ifndef LT_TRAIN_REPLICAS_H
 #define LT_TRAIN_REPLICAS_H
 
@@ -57,8 +59,8 @@ typedef struct {
     lt_replica_sign *signs;                /* (ranks) */
     lt_replica_verdict *verdicts;
     int64_t saved; /* The last step whose state was compared before a save; -1: none. */
-    /* Signs of the attempt before, where nobody knew which rank was wrong; NULL: nothing is
-     * open. */
+    /* Signs of the attempt before, if it was unknown which rank was wrong; NULL: nothing is left to
+     * decide. */
     lt_replica_sign *before;
     int64_t before_step;
     bool before_saving;
@@ -68,13 +70,12 @@ typedef struct {
 
 /* Fill verdicts (n); false: all ranks of every set agree. */
 bool lt_replicas_judge(lt_replica_verdict *verdicts, const lt_replica_sign *signs, int n);
-/* The same steps again: signs behind the step at which the ranks had differed with `before`, which
- * nobody could judge then. WRONG: the rank was wrong then; UNKNOWN: it still cannot be told. False:
- * no rank was wrong. */
+/* Judge `before`, the undecided signs of an earlier attempt, by the signs that the same step has
+ * now. WRONG: the rank was wrong then; UNKNOWN: it is still unknown. False: no rank was wrong. */
 bool lt_replicas_judge_again(lt_replica_verdict *verdicts, const lt_replica_sign *before,
                              const lt_replica_sign *now, int n);
 
-/* The ranks with this verdict of n: as "1, 4 and 6", which it returns, and as an array. */
+/* Those of n ranks with this verdict: as "1, 4 and 6", which it returns, and as an array. */
 const char *lt_replicas_list(char out[LT_REPLICAS_LIST], const lt_replica_verdict *verdicts, int n,
                              lt_replica_verdict of);
 json_t *lt_replicas_json(const lt_replica_verdict *verdicts, int n, lt_replica_verdict of);
@@ -83,8 +84,8 @@ json_t *lt_replicas_json(const lt_replica_verdict *verdicts, int n, lt_replica_v
  * nothing, and says so. */
 LT_MUST_USE lt_err lt_replicas_open(struct lt_training *t);
 void lt_replicas_close(struct lt_training *t);
-/* If the step under way is due. hash: queue the hashes behind the sum of its gradients; compare, a
- * collective call: they are here, behind a sync. */
+/* If the current step is due. hash: queues the hashes after the sum of its gradients. compare, a
+ * collective call after a sync: compares them. */
 LT_MUST_USE lt_err lt_replicas_hash_gradients(struct lt_training *t);
 LT_MUST_USE lt_err lt_replicas_compare_gradients(struct lt_training *t);
 /* A collective call before a save. */

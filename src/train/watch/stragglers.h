@@ -5,7 +5,7 @@
  * same stage of a pipeline, because stages differ by design. The computing of all measured steps is
  * summed over windows of guard.slow_s seconds; at the end of a window a rank is slow if it computed
  * more than 1 + guard.slow times the median of its peers. All ranks add up the same records, so
- * they agree. Research on large machines: 0.5 % of them are about 10 % slow (MegaScale,
+ * they agree. Of the machines of a large cluster about 0.5 % were found about 10 % slow (MegaScale,
  * arXiv:2402.15627). */
 #ifndef LT_TRAIN_STRAGGLERS_H
 #define LT_TRAIN_STRAGGLERS_H
@@ -28,11 +28,11 @@ typedef struct {
     int64_t steps;
 } lt_stragglers;
 
-/* over 0, or no peers: nobody is looked for. */
+/* over 0, or no peers: no rank counts as slow. */
 LT_MUST_USE lt_err lt_stragglers_open(lt_stragglers *s, int n, int peers, double over,
                                       double window_s);
 void lt_stragglers_close(lt_stragglers *s); /* Accepts zeros. */
-/* A measured step: what rank `rank` computed; then, after all ranks, the seconds that have passed
+/* Of a measured step: the seconds that rank `rank` computed; then, after all ranks, the seconds
  * since the measured step before. True: a window has ended, and `news` is new. */
 void lt_stragglers_add(lt_stragglers *s, int rank, double compute_s);
 bool lt_stragglers_pass(lt_stragglers *s, double passed_s);
