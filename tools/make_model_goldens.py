@@ -109,6 +109,8 @@ def rope(kind, theta=10000.0, **more):
 LLAMA3 = rope("llama3", 500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
 CASES = {  # name: (config class, its arguments, documents)
     "gpt2": ("GPT2Config", dict(vocab_size=V, n_embd=32, n_layer=2, n_head=4, n_inner=64, n_positions=32, bos_token_id=0, eos_token_id=0), False),
+    "gpt2_scaled": ("GPT2Config", dict(vocab_size=V, n_embd=32, n_layer=3, n_head=4, n_positions=32, bos_token_id=0, eos_token_id=0,
+                                       scale_attn_by_inverse_layer_idx=True, scale_attn_weights=False), True),
     "llama3": ("LlamaConfig", dict(SIZES, rope_parameters=LLAMA3), False),
     "llama_bias": ("LlamaConfig", dict(SIZES, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
                                        rope_parameters=rope("linear", factor=4.0)), True),

@@ -118,6 +118,7 @@ typedef struct {
     /* Each head has a learned logit in the softmax's denominator (gpt_oss). */
     bool sinks;
     float attn_scale;                  /* 0: 1 / sqrt(D). */
+    bool attn_scale_by_layer;          /* gpt2: it is divided by the layer's number, from 1. */
     float attn_softcap, final_softcap; /* 0: none. */
     lt_pos_kind pos;
     /* rope_theta_local: of sliding-window layers (gemma3); 0: the same. */

@@ -53,6 +53,7 @@ static const lt_config_key gpt2_keys[] = {
     KEY("eos_token_id", IDS, eos),
     KEY("pad_token_id", ID, pad_id),
     KEY("scale_attn_weights", SCALED, attn_scale),
+    KEY("scale_attn_by_inverse_layer_idx", BOOL, attn_scale_by_layer),
 };
 static const lt_config_key llama_keys[] = {
     COMMON_KEYS, ATTENTION_BIAS_KEYS, KEY("mlp_bias", BOOL, mlp_bias), KEY("hidden_act", ACT, act)};

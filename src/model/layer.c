@@ -60,13 +60,14 @@ bool lt_layers_alike(const lt_model_spec *s) {
 lt_layer_spec lt_model_layer(const lt_model_spec *s, int64_t layer) {
     LT_ASSERT(layer >= 0 && layer < LT_MAX_LAYERS);
     const bool experts = s->n_experts > 0 && !s->dense[layer];
+    const float scale = s->attn_scale > 0 ? s->attn_scale : (float)(1 / sqrt((double)s->head_dim));
     return (lt_layer_spec){
         .mixer = LT_MIXER_ATTENTION,
         .n_heads = s->n_heads,
         .n_kv_heads = s->n_kv_heads,
         .head_dim = s->head_dim,
         .value_dim = s->head_dim,
-        .attn_scale = s->attn_scale > 0 ? s->attn_scale : (float)(1 / sqrt((double)s->head_dim)),
+        .attn_scale = s->attn_scale_by_layer ? scale / (float)(layer + 1) : scale,
         .attn_softcap = s->attn_softcap,
         .window = window_of(s, layer),
         .rope = rope_of(s, layer),

@@ -51,7 +51,7 @@ static const struct {
     {"kv_sharing_modes", ONLY_NULL, ALL_FAMILIES},
     {"alibi", ONLY_FALSE, ALL_FAMILIES},
     {"use_mrope", ONLY_FALSE, ALL_FAMILIES},
-    {"scale_attn_by_inverse_layer_idx", ONLY_FALSE, ALL_FAMILIES},
+    {"scale_attn_by_inverse_layer_idx", ONLY_FALSE, ~BIT(GPT2)},
     {"sliding_window", ONLY_NULL, FULL}, /* Its cache would forget. */
     {"layer_types", ONLY_FULL, FULL},
     /* Other weights, other layers. */

@@ -219,8 +219,11 @@ static const char *lost_field(const lt_model_spec *a, const lt_model_spec *b) {
             lt_model_layer(a, i).ffn_width != lt_model_layer(b, i).ffn_width) {
             return "layers without experts";
         }
+        if (lt_model_layer(a, i).attn_scale != lt_model_layer(b, i).attn_scale) {
+            return "attn_scale";
+        }
     }
-    return lt_model_layer(a, 0).attn_scale != lt_model_layer(b, 0).attn_scale ? "attn_scale" : NULL;
+    return NULL;
 }
 
 /* config.json of a spec that it can say; `what` leads the message. */

@@ -196,11 +196,11 @@ static const char *inexpressible(const lt_model_spec *s) {
     if (traits->attn_cap && (s->attn_softcap == 0 || s->final_softcap == 0)) {
         return "no softcaps of logits, which such files imply";
     }
-    if (!traits->scales &&
-        fabsf(lt_model_layer(s, 0).attn_scale / lt_gguf_attn_scale(s) - 1.0f) > 1e-5f) {
-        return "another attention scale than the one that such files imply";
-    }
     for (int64_t i = 0; i < s->n_layers; i++) {
+        if (!traits->scales &&
+            fabsf(lt_model_layer(s, i).attn_scale / lt_gguf_attn_scale(s) - 1.0f) > 1e-5f) {
+            return "another attention scale than the one that such files imply";
+        }
         if (s->no_rope[i] != (traits->no_rope_every > 0 && (i + 1) % traits->no_rope_every == 0)) {
             return "layers without rotary embedding other than such files imply";
         }

@@ -24,9 +24,9 @@
 #define GOLDEN_ROOT "tests/golden/model/"
 
 static const char *const golden_cases[] = {
-    "gpt2",    "llama3",  "llama_bias", "qwen2",   "qwen3",   "gemma2",         "gemma3",
-    "apertus", "mixtral", "switch",     "mistral", "phi3",    "yarn",           "olmo2",
-    "smollm3", "granite", "qwen3_moe",  "phi4",    "gpt_oss", "qwen3_moe_dense"};
+    "gpt2",   "gpt2_scaled", "llama3",  "llama_bias", "qwen2",   "qwen3",   "gemma2",
+    "gemma3", "apertus",     "mixtral", "switch",     "mistral", "phi3",    "yarn",
+    "olmo2",  "smollm3",     "granite", "qwen3_moe",  "phi4",    "gpt_oss", "qwen3_moe_dense"};
 #define N_GOLDEN_CASES ((int)(sizeof golden_cases / sizeof golden_cases[0]))
 
 typedef struct {

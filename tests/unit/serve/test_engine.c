@@ -11,11 +11,12 @@
 #include "tensor/backend.h"
 
 static const char *const families[] = {
-    "model/gpt2",    "model/llama3",         "model/llama_bias", "model/qwen2",     "model/qwen3",
-    "model/gemma2",  "model/gemma3",         "model/apertus",    "model/mixtral",   "model/switch",
-    "model/phi3",    "model/yarn",           "model/mistral",    "rope/longrope",   "rope/phi3",
-    "model/olmo2",   "model/smollm3",        "model/granite",    "model/qwen3_moe", "model/phi4",
-    "model/gpt_oss", "model/qwen3_moe_dense"};
+    "model/gpt2",    "model/gpt2_scaled", "model/llama3",         "model/llama_bias",
+    "model/qwen2",   "model/qwen3",       "model/gemma2",         "model/gemma3",
+    "model/apertus", "model/mixtral",     "model/switch",         "model/phi3",
+    "model/yarn",    "model/mistral",     "rope/longrope",        "rope/phi3",
+    "model/olmo2",   "model/smollm3",     "model/granite",        "model/qwen3_moe",
+    "model/phi4",    "model/gpt_oss",     "model/qwen3_moe_dense"};
 
 static void families_say_what_a_session_says(void **state) {
     (void)state;
