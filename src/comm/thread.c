@@ -79,15 +79,17 @@ static meeting *meeting_make(const lt_group *g) {
     return m;
 }
 
-/* Enter the first meeting place with this name and list that this member has not entered: a group
- * may be opened several times. */
+/* Enter the oldest meeting place with this name and list that this member has not entered: a group
+ * may be opened several times, by one member before another opens it once, and the first of each
+ * are one group. */
 static lt_err group_open(lt_group *g) {
     thread_world *w = g->comm->world;
     lt_err err = LT_OK;
-    meeting *m;
+    meeting *m, **end = &w->meetings;
 
     (void)pthread_mutex_lock(&w->lock);
     for (m = w->meetings; m != NULL; m = m->next) {
+        end = &m->next;
         if (strcmp(m->name, g->name) == 0 && m->n == g->n &&
             memcmp(m->ranks, g->ranks, (size_t)g->n * sizeof *m->ranks) == 0 &&
             m->comms[g->rank] == NULL) {
@@ -99,8 +101,7 @@ static lt_err group_open(lt_group *g) {
         if (m == NULL) {
             LT_FAIL_DONE(LT_ERR_OOM, "group %s of %d members", g->name, g->n);
         }
-        m->next = w->meetings;
-        w->meetings = m;
+        *end = m;
     }
     m->comms[g->rank] = g->comm;
     m->n_open++;

@@ -133,12 +133,46 @@ static void groups_of_a_mesh(void **state) {
     }
 }
 
+/* A mesh and the GPUs' world each have a group of one name: rank 0 has opened both before rank 1
+ * opens the first. Sums of the first are of both ranks' first. */
+static lt_err opened_before(lt_comm *c, void *ctx) {
+    static const int both[] = {0, 1};
+    const int rank = lt_comm_rank(c);
+    lt_group *world, *first, *second;
+    float sum[3] = {1.0f, (float)(10 + rank), (float)(100 + rank)};
+    lt_comm_work last;
+    (void)ctx;
+    LT_TRY(lt_group_open(&world, c, "both", both, 2));
+    LT_TRY(rank == 0 ? lt_group_open(&first, c, "twin", both, 2) : LT_OK);
+    LT_TRY(rank == 0 ? lt_group_open(&second, c, "twin", both, 2) : LT_OK);
+    LT_TRY(lt_all_reduce(world, sum, sum, 1, LT_F32, LT_REDUCE_SUM, &last));
+    LT_TRY(lt_comm_wait(c, last));
+    LT_TRY(rank == 1 ? lt_group_open(&first, c, "twin", both, 2) : LT_OK);
+    LT_TRY(rank == 1 ? lt_group_open(&second, c, "twin", both, 2) : LT_OK);
+    LT_TRY(lt_all_reduce(first, sum + 1, sum + 1, 1, LT_F32, LT_REDUCE_SUM, &last));
+    LT_TRY(lt_all_reduce(second, sum + 2, sum + 2, 1, LT_F32, LT_REDUCE_SUM, &last));
+    LT_TRY(lt_comm_wait(c, last));
+    if (sum[1] != 21.0f || sum[2] != 201.0f) {
+        LT_FAIL(LT_ERR_STATE, "sums %g and %g", (double)sum[1], (double)sum[2]);
+    }
+    return LT_OK;
+}
+
+static void groups_of_one_name(void **state) {
+    const lt_comm_options o = {.deadline_s = 10};
+    (void)state;
+    if (lt_comm_run_threads(2, &o, opened_before, NULL) != LT_OK) {
+        fail_msg("%s", lt_error_message());
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parse),
         cmocka_unit_test(impossible_meshes),
         cmocka_unit_test(divisors),
         cmocka_unit_test(groups_of_a_mesh),
+        cmocka_unit_test(groups_of_one_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

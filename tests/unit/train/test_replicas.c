@@ -337,10 +337,6 @@ static void meshes(void **state) {
         char all[256];
         run r;
         lt_err err;
-        /* Slices of ranks that are threads: on CPUs. On GPUs: tests/emu/train_ranks.sh. */
-        if (getenv("LATEEN_TEST_DEVICE") != NULL && strstr(rows[i].options, "shard") != NULL) {
-            continue;
-        }
         (void)snprintf(all, sizeof all, "%s %s", rows[i].options,
                        rows[i].refused != NULL && refused == NULL ? "model.layers=2 batch.micro=2"
                                                                   : "");
