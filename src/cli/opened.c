@@ -123,13 +123,13 @@ static lt_err find_base(char base[LT_PATH_BYTES], const char *adapters) {
     return LT_OK;
 }
 
-lt_err lt_opened_adapters(lt_lora **out, lt_model *m, const char *path) {
+lt_err lt_opened_adapters(lt_lora **out, lt_model *m, const char *path, bool merging) {
     lt_err err = LT_OK;
     const bool gguf = lt_lora_is_gguf_path(path);
     lt_lora_config c = {.targets = NULL};
     lt_lora *l = NULL;
     LT_TRY_DONE(gguf ? lt_lora_gguf_config_read(&c, path, lt_model_get_spec(m))
-                     : lt_lora_config_read_uneven(&c, path, lt_model_get_spec(m)));
+                     : lt_lora_config_read_uneven(&c, path, lt_model_get_spec(m), merging));
     LT_TRY_DONE(lt_lora_open(&l, m, &c.options, 0));
     LT_TRY_DONE(gguf       ? lt_lora_gguf_load(l, path)
                 : c.uneven ? lt_lora_load_uneven(l, path)
@@ -174,7 +174,7 @@ static lt_err open_adapted(lt_opened *o, const char *adapters, const char *base,
     }
     LT_TRY(choose_options(&options, o, adapters, dtype));
     LT_TRY(lt_model_open(&o->model, base, &options));
-    return lt_opened_adapters(&o->adapters, o->model, adapters);
+    return lt_opened_adapters(&o->adapters, o->model, adapters, false);
 }
 
 /* Do the adapters have a tokenizer, and so a template, of their own? A GGUF of them has none. */

@@ -50,8 +50,10 @@ LT_MUST_USE lt_err lt_opened_give(lt_opened *out, lt_model **model, lt_tokenizer
 void lt_opened_close(lt_opened *o);
 
 /* Load the adapters of a PEFT folder or a GGUF file beside a model. Free with lt_lora_close, before
- * the model. */
-LT_MUST_USE lt_err lt_opened_adapters(struct lt_lora **out, lt_model *m, const char *path);
+ * the model. merging: the model is F32 on the host, and weights that the folder holds whole replace
+ * its own. */
+LT_MUST_USE lt_err lt_opened_adapters(struct lt_lora **out, lt_model *m, const char *path,
+                                      bool merging);
 
 /* The options with which this choice opens a model. */
 lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device *device);

@@ -104,7 +104,7 @@ static lt_err open_merged(lt_model **out, const char *adapters, const char *base
     lt_model_options options = {.dtype = LT_F32};
     LT_TRY_DONE(lt_lora_is_gguf(adapters) ? LT_OK : lt_lora_scores_of(&options, adapters));
     LT_TRY_DONE(lt_model_open(&m, base, &options));
-    LT_TRY_DONE(lt_opened_adapters(&l, m, adapters));
+    LT_TRY_DONE(lt_opened_adapters(&l, m, adapters, true));
     LT_TRY_DONE(lt_lora_merge(l));
     lt_log_info("%s: %d adapters merged into %s", adapters, l->n_modules, base);
     lt_lora_close(l);
@@ -145,7 +145,7 @@ static lt_err write_adapters(const char *from, const char *given, const char *to
     }
     LT_TRY(base_of(&base, from, given));
     LT_TRY_DONE(lt_model_open(&m, base, &options));
-    LT_TRY_DONE(lt_opened_adapters(&l, m, from));
+    LT_TRY_DONE(lt_opened_adapters(&l, m, from, false));
     LT_TRY_DONE(lt_path_has_suffix(to, ".gguf") ? lt_lora_gguf_save(l, to)
                                                 : lt_lora_save(l, to, base));
     lt_log_info("%s: adapters of rank %lld beside %d linear layers of %s, written to %s", from,

@@ -94,6 +94,21 @@ bool lt_name_is_read(const lt_name_row *rows, int n_rows, const lt_model_spec *s
     return false;
 }
 
+const lt_name_row *lt_name_row_of(const lt_name_row *rows, int n_rows, const lt_model_spec *spec,
+                                  const lt_param_table *table, const char *name, int *at) {
+    int64_t layer;
+    for (int i = 0; i < n_rows; i++) {
+        if (comes_of(rows[i].name, name, &layer) && layer < spec->n_layers &&
+            !lt_name_has_expert(&rows[i])) {
+            *at = lt_param_index(table, rows[i].kind, (int)layer);
+            if (*at >= 0 && lt_name_applies(&rows[i], spec, &table->params[*at])) {
+                return &rows[i];
+            }
+        }
+    }
+    return NULL;
+}
+
 bool lt_param_kind_is_norm(lt_param_kind kind) {
     return kind == LT_PARAM_NORM1 || kind == LT_PARAM_NORM2 || kind == LT_PARAM_POST_NORM1 ||
            kind == LT_PARAM_POST_NORM2 || kind == LT_PARAM_Q_NORM || kind == LT_PARAM_K_NORM ||

@@ -32,6 +32,11 @@ void lt_name_place_of(lt_name_place *out, const lt_model_spec *spec, const lt_pa
 bool lt_name_is_read(const lt_name_row *rows, int n_rows, const lt_model_spec *spec,
                      const lt_param_table *table, const char *name);
 
+/* The row of which such a name comes, and the index of its parameter in *at; NULL: there is none,
+ * or it is one of several experts'. */
+const lt_name_row *lt_name_row_of(const lt_name_row *rows, int n_rows, const lt_model_spec *spec,
+                                  const lt_param_table *table, const char *name, int *at);
+
 bool lt_param_kind_is_norm(lt_param_kind kind);
 
 #endif

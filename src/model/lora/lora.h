@@ -62,6 +62,9 @@ typedef struct {
     /* Modules, "q_proj,v_proj,...", by the ends of their names as in PEFT; LT_LORA_ALL: all of
      * layers. */
     const char *targets;
+    /* Weights that the file holds whole take the place of the base's (lt_lora_replace). Only where
+     * they are merged: else the base is others', too. */
+    bool whole;
 } lt_lora_options;
 
 /* The adapter of one module. */
@@ -217,9 +220,10 @@ LT_MUST_USE lt_err lt_lora_config_read(lt_lora_config *out, const char *folder,
                                        const lt_model_spec *spec);
 /* The same where ranks and alphas may differ from module to module, and modules may have adapters
  * in some layers only: `uneven` says whether they do. The options are then those of even adapters
- * that compute the same: the largest rank, and a scale of 1. lt_lora_load_uneven reads them. */
+ * that compute the same: the largest rank, and a scale of 1. lt_lora_load_uneven reads them. whole:
+ * modules_to_save and bias may name weights that are trained whole, as options.whole says. */
 LT_MUST_USE lt_err lt_lora_config_read_uneven(lt_lora_config *out, const char *folder,
-                                              const lt_model_spec *spec);
+                                              const lt_model_spec *spec, bool whole);
 /* Only the tree of adapter_config.json, for a reader that takes ranks and layers from the tensors:
  * UNSUPPORTED as above, except that ranks may differ and layers be left out. Free with
  * json_decref. */
@@ -252,6 +256,11 @@ LT_MUST_USE lt_err lt_lora_load(lt_lora *l, const char *folder);
  * up to the rank, B such columns and the module's scale as a factor. A module without adapters in a
  * layer keeps a B of zeros. To be trained further they are no equals: their gradients differ. */
 LT_MUST_USE lt_err lt_lora_load_uneven(lt_lora *l, const char *folder);
+/* Put a tensor of such a file, trained whole, into the place of the base's weights (F32, on the
+ * host). FORMAT: it has no place there. UNSUPPORTED: embedding and output head are one matrix, and
+ * the file has two. */
+LT_MUST_USE lt_err lt_lora_replace(const lt_lora *l, const lt_safetensors *file, const char *path,
+                                   const char *name);
 /* Read the (rows, cols) numbers of a tensor of such a file; cols 0: (rows). Free them with
  * free(). */
 LT_MUST_USE lt_err lt_lora_values(float **out, const lt_safetensors *file, const char *path,

@@ -1,11 +1,10 @@
 /* lora_config.c: adapter_config.json, as PEFT 0.21 writes it.
  *
- * One table says what becomes of each key of PEFT's LoraConfig. Four kinds:
+ * One table says what becomes of each key of PEFT's LoraConfig. Three kinds:
  *
  *     READ    by code of its own, below or by what trains adapters (lora_dropout)
  *     ANY     without effect on what trained adapters compute
  *     OFF     refused unless it is null, false, 0 or empty
- *     NONE    refused unless it is null or "none"
  *
  * A key that is not in the table is refused unless it is null. test_lora_config.c holds the table
  * to PEFT's own list of keys.
@@ -30,6 +29,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/option.h"
 #include "model/lora/lora.h"
 #include "model/names.h"
 
@@ -38,7 +38,7 @@
 
 /* ---- Keys ---- */
 
-typedef enum { READ, ANY, OFF, NONE } rule;
+typedef enum { READ, ANY, OFF } rule;
 
 static const struct {
     const char *key;
@@ -60,8 +60,8 @@ static const struct {
     {"target_parameters", READ},
     {"modules_to_save", READ},
     {"init_lora_weights", READ},
+    {"bias", READ},
     /* What the adapter computes would be another function. */
-    {"bias", NONE},
     {"lora_bias", OFF},
     {"use_qalora", OFF},
     {"use_bdlora", OFF},
@@ -94,13 +94,10 @@ static const struct {
 };
 
 static bool allowed(const char *key, const json_t *value) {
-    const char *text = json_string_value(value);
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++) {
         if (strcmp(rules[i].key, key) == 0) {
             return rules[i].rule == READ || rules[i].rule == ANY ||
-                   (rules[i].rule == OFF && lt_json_is_off(value)) ||
-                   (rules[i].rule == NONE &&
-                    (json_is_null(value) || (text != NULL && strcmp(text, "none") == 0)));
+                   (rules[i].rule == OFF && lt_json_is_off(value));
         }
     }
     return json_is_null(value);
@@ -148,8 +145,29 @@ static bool keeps_base(const json_t *init) {
     return init == NULL || json_is_null(init) || json_is_boolean(init);
 }
 
-/* Modules that are trained whole: the score head, which PEFT calls by two names. */
-static lt_err check_saved(const json_t *config, const lt_model_spec *spec, const char *path) {
+/* Why weights that are trained whole are not read, and what helps. */
+#define MERGE_FIRST                                                                                \
+    "weights of the model itself were trained, which belong into a model of its own: lateen "      \
+    "convert ADAPTER FOLDER writes it"
+
+/* Biases are trained whole. */
+static lt_err check_bias(const json_t *config, bool whole, const char *path) {
+    static const char *const known[] = {"none", "all", "lora_only", NULL};
+    const json_t *value = json_object_get(config, "bias");
+    const char *text = json_string_value(value);
+    if (value == NULL || json_is_null(value)) {
+        return LT_OK;
+    }
+    if (text == NULL || !lt_name_is_one_of(text, known)) {
+        return refuse(path, "bias", value, "none, all and lora_only are known");
+    }
+    return whole || strcmp(text, "none") == 0 ? LT_OK : refuse(path, "bias", value, MERGE_FIRST);
+}
+
+/* Modules that are trained whole: the score head, which PEFT calls by two names; others where they
+ * are merged. */
+static lt_err check_saved(const json_t *config, const lt_model_spec *spec, bool whole,
+                          const char *path) {
     const json_t *list = json_object_get(config, "modules_to_save");
     if (!json_is_array(list) && !lt_json_is_off(list)) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: modules_to_save is not a list of names", path);
@@ -158,17 +176,20 @@ static lt_err check_saved(const json_t *config, const lt_model_spec *spec, const
         const char *name = json_string_value(json_array_get(list, i));
         const bool is_score = name != NULL &&
                               (strcmp(name, "score") == 0 || strcmp(name, "classifier") == 0);
-        if (!is_score || spec->n_scores == 0) {
+        if (is_score ? spec->n_scores == 0 : name == NULL) {
             LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "%s: modules_to_save has '%s': only the score head of a model that has one is "
-                    "read",
-                    path, name != NULL ? name : "?");
+                    "%s: modules_to_save has '%s', and the model has no score head", path,
+                    name != NULL ? name : "?");
+        }
+        if (!is_score && !whole) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: modules_to_save has '%s': " MERGE_FIRST, path, name);
         }
     }
     return LT_OK;
 }
 
-static lt_err check_config(const json_t *config, const lt_model_spec *spec, const char *path) {
+static lt_err check_config(const json_t *config, const lt_model_spec *spec, bool whole,
+                           const char *path) {
     const json_t *init = json_object_get(config, "init_lora_weights");
     const char *type = NULL;
     LT_TRY(lt_json_str(config, "peft_type", &type, false, path));
@@ -176,7 +197,8 @@ static lt_err check_config(const json_t *config, const lt_model_spec *spec, cons
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: peft_type is \"%s\": only LORA is read", path, type);
     }
     LT_TRY(check_keys(config, path));
-    LT_TRY(check_saved(config, spec, path));
+    LT_TRY(check_bias(config, whole, path));
+    LT_TRY(check_saved(config, spec, whole, path));
     return keeps_base(init) ? LT_OK
                             : refuse(path, "init_lora_weights", init,
                                      "it changes the base, so the adapter alone is not enough");
@@ -204,15 +226,15 @@ static lt_err load_config(json_t **out, const char *folder) {
     return lt_json_load(out, path, CONFIG_BYTES);
 }
 
-/* with_experts: adapters of experts are read. */
+/* with_experts: adapters of experts are read; whole: so are weights that are trained whole. */
 static lt_err load_checked(json_t **out, const char *folder, const lt_model_spec *spec,
-                           bool with_experts) {
+                           bool with_experts, bool whole) {
     char path[LT_PATH_BYTES];
     json_t *config = NULL;
     lt_err err;
     LT_TRY(lt_path_join(path, folder, LT_LORA_CONFIG));
     LT_TRY(load_config(&config, folder));
-    err = check_config(config, spec, path);
+    err = check_config(config, spec, whole, path);
     const json_t *experts = json_object_get(config, "target_parameters");
     if (err == LT_OK && !with_experts && !lt_json_is_off(experts)) {
         err = refuse(path, "target_parameters", experts, "not supported for requests");
@@ -226,7 +248,7 @@ static lt_err load_checked(json_t **out, const char *folder, const lt_model_spec
 }
 
 lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec *spec) {
-    return load_checked(out, folder, spec, false);
+    return load_checked(out, folder, spec, false, false);
 }
 
 /* ---- Modules ---- */
@@ -518,7 +540,7 @@ static lt_err read_modules(reading *r) {
 }
 
 static lt_err config_read(lt_lora_config *out, const char *folder, const lt_model_spec *spec,
-                          bool may_differ) {
+                          bool may_differ, bool whole) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
     json_t *config = NULL;
@@ -527,7 +549,7 @@ static lt_err config_read(lt_lora_config *out, const char *folder, const lt_mode
     reading r = {.spec = spec, .path = path, .may_differ = may_differ};
 
     LT_TRY(lt_path_join(path, folder, LT_LORA_CONFIG));
-    LT_TRY_DONE(load_checked(&config, folder, spec, true));
+    LT_TRY_DONE(load_checked(&config, folder, spec, true, whole));
     r.config = config;
     LT_TRY_DONE(lt_json_bool(config, "use_rslora", &rs, true, path));
     LT_TRY_DONE(lt_json_bool(config, "use_dora", &dora, true, path));
@@ -541,7 +563,8 @@ static lt_err config_read(lt_lora_config *out, const char *folder, const lt_mode
                                   .alpha = r.of_all.alpha,
                                   .scaling = rs ? LT_LORA_BY_ROOT : LT_LORA_BY_RANK,
                                   .dora = dora,
-                                  .targets = c.targets};
+                                  .targets = c.targets,
+                                  .whole = whole};
     c.uneven = r.uneven;
     if (r.uneven) { /* A scale of 1: lt_lora_load_uneven puts each module's own into its B. */
         c.options.alpha = rs ? sqrt((double)c.options.rank) : (double)c.options.rank;
@@ -555,12 +578,12 @@ done:
 }
 
 lt_err lt_lora_config_read(lt_lora_config *out, const char *folder, const lt_model_spec *spec) {
-    return config_read(out, folder, spec, false);
+    return config_read(out, folder, spec, false, false);
 }
 
 lt_err lt_lora_config_read_uneven(lt_lora_config *out, const char *folder,
-                                  const lt_model_spec *spec) {
-    return config_read(out, folder, spec, true);
+                                  const lt_model_spec *spec, bool whole) {
+    return config_read(out, folder, spec, true, whole);
 }
 
 lt_err lt_lora_dora_of(bool *dora, const char *folder) {

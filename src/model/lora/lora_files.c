@@ -383,6 +383,8 @@ static lt_err name_other(const lt_lora *l, const lt_safetensors *file, const cha
         LT_TRY(each_tensor(l, look, &one));
         if (is_base_layer(l, one.name, &kind)) {
             LT_TRY(check_base_layer(l, kind, file, path, one.name));
+        } else if (!one.known && l->options.whole) {
+            LT_TRY(lt_lora_replace(l, file, path, one.name));
         } else if (!one.known) {
             LT_FAIL(LT_ERR_FORMAT, "%s: %s belongs to no adapter of this model", path, one.name);
         }

@@ -437,7 +437,7 @@ static void uneven_as_peft(void **state) {
                 json_array_get(json_object_get(peft, "tokens"), (size_t)i));
         }
         m = open_base("tests/golden/model/llama3", lt_backend_cpu(), LT_F32);
-        must(lt_lora_config_read_uneven(&c, folder, &m->spec), folder);
+        must(lt_lora_config_read_uneven(&c, folder, &m->spec, false), folder);
         n_uneven += c.uneven;
         must(lt_lora_open(&l, m, &c.options, 1), folder);
         must(c.uneven ? lt_lora_load_uneven(l, folder) : lt_lora_load(l, folder), folder);
@@ -481,7 +481,7 @@ static void uneven_with_another_tensor(void **state) {
     must(lt_file_copy(UNEVEN "green/adapter_model.safetensors", path, 1 << 20), path);
     must(lt_path_join(path, folder, "adapter_config.json"), path);
     must(lt_file_write_atomic(path, text, sizeof text - 1), path);
-    must(lt_lora_config_read_uneven(&c, folder, &m->spec), folder);
+    must(lt_lora_config_read_uneven(&c, folder, &m->spec, false), folder);
     assert_true(c.uneven && c.options.rank == 6);
     must(lt_lora_open(&l, m, &c.options, 1), folder);
     lt_lora_config_close(&c);
@@ -489,7 +489,7 @@ static void uneven_with_another_tensor(void **state) {
     says("has no adapter for model.layers.1.mlp.up_proj");
     /* The largest rank, also if a smaller one comes last. */
     must(lt_file_write_atomic(path, last, sizeof last - 1), path);
-    must(lt_lora_config_read_uneven(&c, folder, &m->spec), folder);
+    must(lt_lora_config_read_uneven(&c, folder, &m->spec, false), folder);
     assert_true(c.uneven && c.options.rank == 6 && c.options.alpha == 6.0);
     lt_lora_config_close(&c);
     assert_int_equal(lt_lora_config_read(&c, folder, &m->spec), LT_ERR_UNSUPPORTED);
