@@ -244,6 +244,18 @@ static void plan_best_fit(lt_packer *p) {
     }
 }
 
+/* Is nothing left to predict behind the window in its epoch? Then it is the last one, whatever
+ * documents of no token or of one follow it: a loader that ends with the epoch ends there. */
+static bool is_last_window(const lt_packer *p) {
+    const lt_window *w = &p->window;
+    uint64_t left = 0, offset = w->end_offset;
+    for (uint64_t d = w->end_document; d < n_documents(p) && left < 2; d++, offset = 0) {
+        const uint64_t n = length_in_order(p, w->epoch, d) - offset;
+        left = p->options->packing == LT_PACK_STREAM ? left + n : n;
+    }
+    return left < 2;
+}
+
 /* Plan the window that contains the cursor. Windows without rows (only empty documents) are
  * skipped. */
 static lt_err plan(lt_packer *p, lt_loader_cursor *c) {
@@ -271,7 +283,7 @@ static lt_err plan(lt_packer *p, lt_loader_cursor *c) {
             } else {
                 plan_stream(p);
             }
-            w->ends_epoch = w->end_document >= n_documents(p);
+            w->ends_epoch = is_last_window(p);
             if (w->n_rows > 0) {
                 return LT_OK;
             }

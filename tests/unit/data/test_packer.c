@@ -24,6 +24,7 @@ enum { SEQ = 32, ROOM = 16, WIDEST = 200, MANY = 9000 };
 static char folder[] = "/tmp/lateen-packer-XXXXXX", prefix[LT_PATH_BYTES];
 static const lt_loader_source source = {prefix, 1};
 static int32_t lengths[MANY];
+static int64_t vocab_size = ASCENDING_VOCAB, n_epochs = 1;
 static lt_arena arena;
 static lt_batch batch;
 
@@ -49,9 +50,9 @@ static lt_loader *open_loader(lt_pack packing, lt_shuffle shuffle, int64_t seq) 
     o.sources = &source;
     o.n_sources = 1;
     o.seq = batch.seq = seq;
-    o.vocab_size = ASCENDING_VOCAB;
+    o.vocab_size = vocab_size;
     o.seed = 5;
-    o.epochs = 1;
+    o.epochs = n_epochs;
     o.prefetch_rows = 0;
     o.packing = packing;
     o.shuffle = shuffle;
@@ -107,6 +108,41 @@ static void windows_follow_each_other(void **state) {
             }
         }
     }
+}
+
+/* Documents of one token, which have nothing to predict, behind as many of two as fill a window of
+ * pieces; and behind one whose rows fill a window of the stream. The epoch ends with the window: a
+ * loader of one epoch gives no row of the next. A position of an older version, behind the window,
+ * goes on with the next epoch. */
+static void nothing_is_left_behind_a_window(void **state) {
+    lt_loader_state s;
+    (void)state;
+    for (size_t d = 0; d < LT_PACK_WINDOW + 3; d++) {
+        lengths[d] = d < LT_PACK_WINDOW ? 2 : 1;
+    }
+    write_ascending(prefix, lengths, LT_PACK_WINDOW + 3);
+    for (int shuffle = LT_SHUFFLE_NONE; shuffle <= LT_SHUFFLE_ROWS; shuffle++) {
+        check_epoch(LT_PACK_SINGLE, (lt_shuffle)shuffle, SEQ, LT_PACK_WINDOW);
+        check_epoch(LT_PACK_BEST_FIT, (lt_shuffle)shuffle, 1, LT_PACK_WINDOW);
+    }
+    n_epochs = 0;
+    lt_loader *l = open_loader(LT_PACK_SINGLE, LT_SHUFFLE_NONE, SEQ);
+    n_epochs = 1;
+    lt_loader_get_state(l, &s);
+    s.sources[0] = (lt_loader_cursor){.document = LT_PACK_WINDOW};
+    assert_int_equal(lt_loader_set_state(l, &s), LT_OK);
+    assert_int_equal(lt_loader_next(l, 1, &batch, NULL), LT_OK);
+    lt_loader_get_state(l, &s);
+    assert_int_equal(s.sources[0].epoch, 1);
+    assert_int_equal(s.sources[0].document, 0);
+    assert_int_equal(s.sources[0].row, 1);
+    lt_loader_close(l);
+    for (size_t d = 0; d < LT_PACK_WINDOW; d++) {
+        lengths[d] = 3; /* As rows are long. */
+    }
+    lengths[LT_PACK_WINDOW] = 1;
+    write_ascending(prefix, lengths, LT_PACK_WINDOW + 1);
+    check_epoch(LT_PACK_STREAM, LT_SHUFFLE_DOCUMENTS, 3, 2 * LT_PACK_WINDOW);
 }
 
 /* Longest first, each into the row with the least room that holds it (Ding et al. 2024,
@@ -197,6 +233,20 @@ static void what_cannot_be_packed_is_told(void **state) {
                "token 100 of document 2");
     goes_on_at(LT_PACK_SINGLE, (lt_loader_cursor){.document = 3, .offset = 1},
                "token 1 of document 3");
+    /* Ids reach 299. */
+    for (int packing = LT_PACK_STREAM; packing <= LT_PACK_SINGLE; packing++) {
+        vocab_size = 299;
+        lt_loader *l = open_loader((lt_pack)packing, LT_SHUFFLE_NONE, SEQ);
+        lt_err err = LT_OK;
+        int64_t got = 1;
+        vocab_size = ASCENDING_VOCAB;
+        while (err == LT_OK && got > 0) {
+            err = lt_loader_next(l, 1, &batch, &got);
+        }
+        assert_int_equal(err, LT_ERR_FORMAT);
+        assert_non_null(strstr(lt_error_message(), "token 299 is id 299"));
+        lt_loader_close(l);
+    }
     write_ascending(prefix, single, 4);
     for (int packing = LT_PACK_BEST_FIT; packing <= LT_PACK_SINGLE; packing++) {
         expect(open_loader((lt_pack)packing, LT_SHUFFLE_NONE, SEQ), LT_ERR_FORMAT,
@@ -207,6 +257,7 @@ static void what_cannot_be_packed_is_told(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(windows_follow_each_other),
+        cmocka_unit_test(nothing_is_left_behind_a_window),
         cmocka_unit_test(rows_are_the_best_fit),
         cmocka_unit_test(what_cannot_be_packed_is_told),
     };
