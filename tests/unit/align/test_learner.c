@@ -58,6 +58,47 @@ static lt_err answer_by_script(void *of, const lt_rollout_args *asked, lt_answer
     return LT_OK;
 }
 
+/* What is told of the newest draw, from its ids: an answer is worth 1 if it ends with token 1, less
+ * half its share of the limit. An answer of the weights that drew it has a ratio of exactly 1. */
+static void told_of_draw(const lt_objective *o, const lt_training *t, const script *s,
+                         const lt_step_record *record, bool first_pass) {
+    const json_t *draw = json_array_get(s->draws, (size_t)s->n_draws - 1);
+    const size_t n = json_array_size(draw), group = (size_t)s->group;
+    double sum = 0.0, squares = 0.0, tokens = 0.0, ended = 0.0, equal = 0.0, before = 0.0;
+    double values[LT_RL_METRIC_COUNT] = {0};
+    bool present[LT_RL_METRIC_COUNT], same = true;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *ids = json_array_get(draw, i);
+        const size_t length = json_array_size(ids);
+        const bool ends = json_integer_value(json_array_get(ids, length - 1)) == 1;
+        const double reward = ends - 0.5 * (double)length / 10.0;
+        sum += reward;
+        squares += reward * reward;
+        tokens += (double)length;
+        ended += ends;
+        same = i % group == 0 || (same && reward == before);
+        equal += i % group == group - 1 && same;
+        before = reward;
+    }
+    o->report(o->of, record, values, present);
+    const double mean = sum / (double)n;
+    assert_true(fabs(values[LT_RL_reward] - mean) < 1e-12);
+    assert_true(fabs(values[LT_RL_reward_std] - sqrt(squares / (double)n - mean * mean)) < 1e-9);
+    assert_true(fabs(values[LT_RL_answer_tokens] - tokens / (double)n) < 1e-12);
+    assert_true(fabs(values[LT_RL_ended] - ended / (double)n) < 1e-12);
+    assert_true(fabs(values[LT_RL_equal_groups] - equal / (double)(n / group)) < 1e-12);
+    assert_true(values[LT_RL_questions] == (double)(n / group));
+    assert_true(values[LT_RL_entropy] > 0.0 && values[LT_RL_entropy] < 10.0);
+    assert_true((values[LT_RL_off_policy] == 0.0) == first_pass);
+    assert_true(first_pass ? values[LT_RL_ratio_most] == 1.0 : values[LT_RL_ratio_most] > 1.0);
+    assert_true(!first_pass || values[LT_RL_clipped_low] + values[LT_RL_clipped_high] == 0.0);
+    assert_int_equal(present[LT_RL_kl], t->recipe.rl_kl > 0.0);
+    assert_true(t->state.step > 1 || values[LT_RL_kl] == 0.0); /* The reference is the model. */
+    assert_int_equal(present[LT_RL_reward_s], first_pass);
+    assert_int_equal(present[LT_RL_mismatch], first_pass && t->recipe.rl_temperature == 1.0);
+    assert_true(present[LT_RL_reward] && present[LT_RL_entropy] && !present[LT_RL_passed]);
+}
+
 static void run_case(const json_t *golden, const json_t *one) {
     const char *name = json_string_value(json_object_get(one, "name"));
     const json_t *steps = json_object_get(one, "steps");
@@ -90,6 +131,7 @@ static void run_case(const json_t *golden, const json_t *one) {
             fail_msg("%s, step %zu: loss %.8g, TRL's %.8g; norm %.8g, TRL's %.8g", name, i + 1,
                      got.decision.loss, loss, got.decision.grad_norm, norm);
         }
+        told_of_draw(&objective, t, &s, &got.record, (int64_t)i % r->rl_passes == 0);
     }
     lt_training_close(t);
     for (int i = 0; i < 64; i++) {

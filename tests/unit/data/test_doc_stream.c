@@ -95,6 +95,8 @@ static void shards_follow_each_other(void **state) {
     o.eod_id = 8;
     assert_int_equal(lt_doc_stream_open(&s, prefix, &o), LT_OK);
     assert_int_equal(s.n_shards, 2);
+    /* .bin: 2 bytes a token. .idx: 34, 12 a sequence, 8 for each of its documents and the end. */
+    assert_int_equal(lt_doc_stream_mapped_bytes(&s), 2 * (5 + 5) + 2 * 34 + 12 * 5 + 8 * (4 + 3));
     assert_int_equal(s.doc_lo, 0);
     assert_int_equal(s.doc_hi, 5);
     assert_int_equal(s.hi, 20);

@@ -167,9 +167,47 @@ static void bad_states_are_refused(void **state) {
     lt_loader_state s;
     (void)state;
     assert_int_equal(lt_loader_state_parse(&s, "{\"rows\": 1}", 11), LT_ERR_NOT_FOUND);
+    assert_int_equal(lt_loader_state_parse(&s, "{\"rows\": 1", 10), LT_ERR_FORMAT);
     for (size_t i = 0; i < sizeof states / sizeof *states; i++) {
         assert_int_equal(lt_loader_state_parse(&s, states[i], strlen(states[i])), LT_ERR_FORMAT);
     }
+}
+
+/* The golden shard has 40 documents; where it is split, one may be on both sides. */
+static void what_a_loader_says_of_itself(void **state) {
+    static const struct {
+        lt_pack packing;
+        lt_shuffle shuffle;
+        int64_t rows;
+        bool in_order;
+    } orders[] = {{LT_PACK_STREAM, LT_SHUFFLE_NONE, 0, true},
+                  {LT_PACK_STREAM, LT_SHUFFLE_ROWS, 0, false},
+                  {LT_PACK_STREAM, LT_SHUFFLE_ROWS, 8, true},
+                  {LT_PACK_BEST_FIT, LT_SHUFFLE_ROWS, 0, true},
+                  {LT_PACK_BEST_FIT, LT_SHUFFLE_DOCUMENTS, 0, false},
+                  {LT_PACK_SINGLE, LT_SHUFFLE_NONE, 0, true}};
+    lt_loader_options o = small();
+    lt_loader_info sides[2];
+    (void)state;
+    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
+        o.packing = orders[i].packing;
+        o.shuffle = orders[i].shuffle;
+        o.shuffle_rows = orders[i].rows;
+        assert_int_equal(lt_loader_in_order(&o), orders[i].in_order);
+    }
+    o = small();
+    o.val_fraction = 0.3;
+    for (int side = 0; side < 2; side++) {
+        o.split = side == 0 ? LT_SPLIT_TRAIN : LT_SPLIT_VAL;
+        lt_loader *l = open_loader(&o);
+        sides[side] = lt_loader_get_info(l);
+        lt_loader_close(l);
+        assert_int_equal(sides[side].rows, (sides[side].tokens - 1 + SEQ - 1) / SEQ);
+    }
+    assert_int_equal(sides[0].tokens + sides[1].tokens, 9389);
+    assert_in_range(sides[1].tokens, 9389 * 3 / 20, 9389 * 3 / 5);
+    assert_in_range(sides[0].documents + sides[1].documents, 40, 41);
+    assert_in_range(sides[1].documents, 1, 39);
 }
 
 int main(void) {
@@ -178,6 +216,7 @@ int main(void) {
         cmocka_unit_test(positions_outlive_versions),
         cmocka_unit_test(a_state_fits_its_room),
         cmocka_unit_test(bad_states_are_refused),
+        cmocka_unit_test(what_a_loader_says_of_itself),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -213,6 +213,55 @@ static void crash_between_the_renames_is_undone(void **state) {
     check_four(at("half"), 2);
 }
 
+/* The same for a shard with a mask: both files have their names, and the index has not. */
+static void a_mask_goes_on_after_a_crash(void **state) {
+    static const unsigned char mask[] = {1, 0, 1, 1, 0, 0, 1, 0, 1};
+    const lt_shard_mark mark = {4, 9};
+    lt_shard_writer *w = NULL;
+    char *idx;
+    size_t bytes;
+    (void)state;
+    for (int crashed = 0; crashed < 2; crashed++) {
+        lt_shard *s = NULL;
+        bool silent[9];
+        size_t first = 0;
+        assert_int_equal(lt_shard_writer_open(&w, at("masked"), 65000, crashed ? &mark : NULL),
+                         LT_OK);
+        assert_int_equal(lt_shard_writer_add_mask(w), LT_OK);
+        for (int d = 0; d < 4 && !crashed; first += sizes[d++]) {
+            assert_int_equal(lt_shard_writer_append_masked(w, ids + first, mask + first, sizes[d]),
+                             LT_OK);
+        }
+        assert_int_equal(lt_shard_writer_finish(w), LT_OK);
+        lt_shard_writer_close(w);
+        check_four(at("masked"), 2);
+        assert_int_equal(lt_shard_open(&s, at("masked"), -1), LT_OK);
+        assert_int_equal(lt_shard_read_mask(s, 0, 9, silent), LT_OK);
+        for (int i = 0; i < 9; i++) {
+            assert_int_equal(silent[i], !mask[i]);
+        }
+        lt_shard_close(s);
+        assert_int_equal(lt_file_read(&idx, &bytes, at("masked.idx"), 1 << 20), LT_OK);
+        assert_int_equal(lt_file_write_atomic(at("masked.sizes.part"), idx + 34, 16), LT_OK);
+        free(idx);
+        assert_int_equal(remove(at("masked.idx")), 0);
+    }
+}
+
+/* A folder has the name of the index: the shard is not finished, and nothing of it is lost. */
+static void an_index_that_cannot_be_written(void **state) {
+    lt_shard_writer *w = NULL;
+    (void)state;
+    assert_int_equal(lt_shard_writer_open(&w, at("blocked"), 65000, NULL), LT_OK);
+    assert_int_equal(lt_shard_writer_append(w, ids, 9), LT_OK);
+    assert_int_equal(lt_file_make_dirs(at("blocked.idx.part")), LT_OK);
+    assert_int_equal(lt_shard_writer_finish(w), LT_ERR_IO);
+    assert_non_null(strstr(lt_error_message(), "blocked.idx.part"));
+    lt_shard_writer_close(w);
+    assert_false(lt_file_exists(at("blocked.bin")));
+    assert_true(lt_file_exists(at("blocked.bin.part")));
+}
+
 static void writer_refuses_ids_outside(void **state) {
     lt_shard_writer *w = NULL;
     const int32_t bad[] = {1, 300}, negative[] = {-1};
@@ -329,6 +378,8 @@ int main(void) {
         cmocka_unit_test(golden_of_megatron_is_read),
         cmocka_unit_test(writer_goes_on_from_a_mark),
         cmocka_unit_test(crash_between_the_renames_is_undone),
+        cmocka_unit_test(a_mask_goes_on_after_a_crash),
+        cmocka_unit_test(an_index_that_cannot_be_written),
         cmocka_unit_test(writer_refuses_ids_outside),
         cmocka_unit_test(lying_tables_are_refused),
         cmocka_unit_test(llmc_files_are_read),

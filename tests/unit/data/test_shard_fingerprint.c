@@ -146,6 +146,82 @@ static void number_of_files(void **state) {
     assert_int_equal(unlink(place("n-2.bin")), 0);
     assert_int_equal(unlink(place("n-0.bin")), 0);
     compare(s, "n-*.bin", false, "had 2 files at the checkpoint, now 1; gone: n-0.bin");
+    shard("n-0.bin", 100);
+    compare(s, "n-*.bin", false, NULL);
+    poke("n-1.bin", 50, false);
+    compare(s, "n-*.bin", false, "n-1.bin has changed"); /* That file, and not the first one. */
+    json_decref(s);
+}
+
+/* 64 sources, one of which has more than 32,768 / 64 files: one entry for all of them, with their
+ * bytes together and the newest date. */
+static void one_entry_for_many_files(void **state) {
+    enum { FILES = 513, TOKENS = 20, SOURCES = LT_LOADER_SOURCES_MAX };
+    lt_loader_source sources[SOURCES];
+    char many[256], small[256], name[32];
+    lt_loader_options o = lt_loader_defaults();
+    lt_loader *l = NULL;
+    json_t *then = NULL, *now = NULL;
+    (void)state;
+    (void)snprintf(many, sizeof many, "%s", place("m-*.bin"));
+    (void)snprintf(small, sizeof small, "%s", place("m-000.bin"));
+    for (int i = 0; i < FILES; i++) {
+        (void)snprintf(name, sizeof name, "m-%03d.bin", i);
+        shard(name, TOKENS);
+        set_time(name, i == 7 ? 2000000000 : 1000000000, 1);
+    }
+    for (int i = 0; i < SOURCES; i++) {
+        sources[i] = (lt_loader_source){i == 0 ? many : small, 1};
+    }
+    o.sources = sources;
+    o.n_sources = SOURCES;
+    o.seq = 16;
+    o.vocab_size = 64;
+    o.prefetch_rows = 0;
+    must(lt_loader_open(&l, &o));
+    must(lt_fingerprint_source(&then, l, 0, true));
+    assert_int_equal(json_array_size(then), 1);
+    assert_int_equal(number(then, 0, "bytes"), FILES * (1024 + 2 * TOKENS));
+    assert_int_equal(number(then, 0, "sampled"), FILES * (1024 + 2 * TOKENS));
+    assert_true(number(then, 0, "mtime_ns") == 2000000000000000001);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(then, 0), "file")),
+                        "513 files");
+    must(lt_fingerprint_source(&now, l, 0, true));
+    must(lt_fingerprint_compare(then, now, l, 0, "data.train"));
+    json_decref(now);
+    for (int i = 0; i < FILES; i += FILES - 1) { /* The first and the last of them. */
+        (void)snprintf(name, sizeof name, "m-%03d.bin", i);
+        poke(name, 5, true);
+        must(lt_fingerprint_source(&now, l, 0, true));
+        assert_int_equal(lt_fingerprint_compare(then, now, l, 0, "data.train"), LT_ERR_STATE);
+        json_decref(now);
+        shard(name, TOKENS);
+        set_time(name, 1000000000, 1);
+    }
+    lt_loader_close(l);
+    json_decref(then);
+}
+
+/* A file that is gone, and entries of a damaged manifest, are told. */
+static void what_cannot_be_compared(void **state) {
+    static const char *const members[] = {"file", "xxh3", "bytes", "mtime_ns", "sampled"};
+    lt_loader *l;
+    json_t *s, *none = NULL;
+    (void)state;
+    shard("gone.bin", 100);
+    s = fingerprint("gone.bin", false);
+    l = open_loader("gone.bin");
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
+        json_t *damaged = json_deep_copy(s);
+        json_object_del(json_array_get(damaged, 0), members[i]);
+        assert_int_equal(lt_fingerprint_compare(damaged, s, l, 0, "x"), LT_ERR_NOT_FOUND);
+        json_decref(damaged);
+    }
+    assert_int_equal(unlink(place("gone.bin")), 0);
+    assert_int_equal(lt_fingerprint_source(&none, l, 0, false), LT_ERR_IO);
+    assert_non_null(strstr(lt_error_message(), "gone.bin"));
+    assert_null(none);
+    lt_loader_close(l);
     json_decref(s);
 }
 
@@ -195,7 +271,8 @@ static int drop(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(small), cmocka_unit_test(number_of_files),
-                                       cmocka_unit_test(large)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(small), cmocka_unit_test(number_of_files), cmocka_unit_test(large),
+        cmocka_unit_test(one_entry_for_many_files), cmocka_unit_test(what_cannot_be_compared)};
     return cmocka_run_group_tests(tests, make, drop);
 }
