@@ -1,6 +1,6 @@
 /* board.h: what the ranks of `lateen launch` show their launcher: a page of memory that all of them
- * map, in which each rank has a place of its own. Writing to it costs a few stores, no message and
- * no call of the system, so a rank may do it at every step.
+ * map, in which each rank has a place of its own. Writing to it costs a few stores, without a
+ * message or a system call, so a rank may do it at every step.
  *
  *     rank       lt_board_phase(b, LT_PHASE_LOADED), lt_board_step(b, 57), lt_board_folder(b, path)
  *     launcher   lt_board_seen(b, rank), lt_board_folder_of(b)
@@ -38,29 +38,29 @@ typedef struct {
     int64_t loaded_step;       /* Step of the state that was loaded. */
     uint64_t at_ns[LT_PHASES]; /* When each phase began; 0: it has not. */
     uint64_t step_ns;          /* When that step ended. */
-    int stop; /* Why the rank stops (train/record.h); 0: it has not been told to. */
+    int stop;                  /* Why the rank stops (train/record.h); 0: no stop was requested. */
     /* The step after which its state was found to be wrong (train/watch/replicas.h); -1: it was
      * not. */
     int64_t suspect_step;
-    bool left;   /* Its world has failed; it lives, and waits for the next one. */
+    bool left;   /* Its world has failed; the rank lives and waits for the next one. */
     double slow; /* How much longer it computes than the others, as a share; 0: it is not slow. */
 } lt_board_sight;
 
 /* The launcher: *fd is for the ranks to inherit. */
 LT_MUST_USE lt_err lt_board_make(lt_board **out, int *fd, int n_ranks);
-/* Before the ranks start again. The folder stays, and when rank 0 gave its last sign. */
+/* Before the ranks start again. The folder and the time of rank 0's last sign stay. */
 void lt_board_clear(lt_board *b);
 lt_board_sight lt_board_seen(const lt_board *b, int rank);
-/* The launcher writes in the place of a rank that another machine has; folder "": not known. */
+/* The launcher writes in the place of a rank of another machine; folder "": not known. */
 void lt_board_show(lt_board *b, int rank, const lt_board_sight *s, const char *folder);
 const char *lt_board_folder_of(const lt_board *b); /* "": no rank has named one. */
-/* Which sizes the run can have: of dp replicas, any number from `least` on that divides `rows`. */
+/* Which sizes the run can have: any number of replicas from `least` to dp that divides `rows`. */
 typedef struct {
     int dp, least; /* dp 0: this size alone. */
     int64_t rows;
 } lt_board_room;
 lt_board_room lt_board_sizes_of(const lt_board *b);
-/* Ranks whose world fails shall wait for the next one instead of ending. */
+/* From now on ranks whose world fails wait for the next one instead of ending. */
 void lt_board_keep_ranks(lt_board *b);
 /* The world of this epoch can be opened: its segment and its store are ready. */
 void lt_board_begin(lt_board *b, uint64_t epoch);
@@ -80,8 +80,8 @@ bool lt_board_keeps(const lt_board *b);
  * next one, until lt_board_epoch is larger than the epoch of the world that it has closed. */
 bool lt_board_leave(lt_board *b);
 uint64_t lt_board_epoch(const lt_board *b);
-/* When rank 0 gave its last sign in an attempt before this one; 0: there was none of this launcher
- * on this machine. */
+/* When rank 0 gave its last sign in an earlier attempt; 0: this launcher had none on this
+ * machine. */
 uint64_t lt_board_before_ns(const lt_board *b);
 
 void lt_board_close(lt_board *b); /* Accepts NULL. */

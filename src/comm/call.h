@@ -1,12 +1,12 @@
-/* call.h: one call of a verb while it is under way, and the interface of a transport.
+/* call.h: one call of a verb while it is in progress, and the interface of a transport.
  *
  *     verb ──▶ QUEUED ──its turn──▶ STARTED ──transport says so──▶ DONE
  *                                      └─deadline, abort, mismatch──▶ FAILED, and the world with it
  *
  * A rank's calls are kept in a ring; its worker, one thread, advances them. Collectives have their
- * turn one after the other, in the order of their calls. A send or receive has its turn when no
- * earlier one of the same direction between the same two members is under way. The worker holds the
- * lock of the world except while it moves data. */
+ * turn one after another, in the order of their calls. A send or receive has its turn when no
+ * earlier one of the same direction between the same two members is in progress. The worker holds
+ * the lock of the world except while it moves data. */
 #ifndef LT_COMM_CALL_H
 #define LT_COMM_CALL_H
 
@@ -52,7 +52,7 @@ typedef enum { LT_ADVANCE_WAITING, LT_ADVANCE_DONE, LT_ADVANCE_FAILED } lt_advan
 
 struct lt_transport {
     const char *name;
-    int poll_us; /* > 0: nothing wakes the worker when others move, so it looks this often. */
+    int poll_us; /* > 0: other ranks' progress does not wake the worker, so it looks this often. */
     /* Make or find the group's shared part; group_close is called if there is one. Called without
      * the lock. */
     lt_err (*group_open)(lt_group *g);
@@ -60,18 +60,18 @@ struct lt_transport {
     /* A call is being made, on its caller's thread, and has its turn or not; it may reach
      * LT_CALL_ISSUED here. NULL: nothing to do. Called with the lock held. */
     lt_err (*begin)(lt_call *call, bool has_turn);
-    /* See lt_reduce_scatter_early: such a call is to come, and would have its turn; peer is the
+    /* See lt_reduce_scatter_early: such a call will come, and would have its turn; peer is the
      * member. NULL: nothing to do. Called with the lock held. */
     lt_err (*early)(const lt_call *call);
-    /* Let q continue when the call is done, which has reached LT_CALL_ISSUED; member: not -1: when
-     * what an all_gather brings from that member is there, or later. NULL: there are no queues.
-     * Called with the lock held. */
+    /* Let q continue when the call, which has reached LT_CALL_ISSUED, is done; with a member other
+     * than -1 as soon as the data that an all_gather brings from it are there, or later. NULL:
+     * there are no queues. Called with the lock held. */
     lt_err (*order)(lt_call *call, int member, lt_queue *q);
     /* Calls from now on are measured, or not; see lt_comm_measure. NULL: all are, by the clock.
      * Called with the lock held. */
     lt_err (*measure)(lt_comm *c, bool on, bool in_place);
-    /* When a call that is done was under way; false: it was not measured. NULL: from started_ns to
-     * now. Called with the lock held. */
+    /* When a call that is done was in progress; false: it was not measured. NULL: from started_ns
+     * to now. Called with the lock held. */
     bool (*took)(const lt_call *call, uint64_t *from_ns, uint64_t *to_ns);
     /* Advance the call as far as possible without waiting. Called with the lock held, which it may
      * release meanwhile. A failure leaves its message in lt_error_message. */
@@ -81,7 +81,8 @@ struct lt_transport {
     void (*missing)(const lt_call *call, char *out, size_t out_bytes);
     /* Tell every reachable rank that the world has ended. Called with the lock held. */
     void (*abort)(lt_comm *c);
-    /* Has another rank done so? Its reason, else NULL; never waits. NULL: calls find out. */
+    /* Has another rank ended the world? Its reason, else NULL; never waits. NULL: calls find
+     * out. */
     const char *(*over)(const lt_comm *c);
     void (*close)(lt_comm *c);
 };
@@ -91,7 +92,7 @@ struct lt_comm {
     const lt_transport *transport;
     void *world; /* Used by the transport only. */
     lt_comm_options options;
-    lt_queue *queue; /* Verbs come after what it holds; NULL: at once. */
+    lt_queue *queue; /* Verbs wait for the work that it holds; NULL: they do not wait. */
     lt_group *groups;
     /* The lock of the world where ranks are threads; otherwise this rank's own. */
     pthread_mutex_t *lock;
@@ -115,7 +116,7 @@ struct lt_comm {
     uint64_t moved_until_ns;
 };
 
-/* times.c: a call is done: note when in its record, and count its time. */
+/* times.c: a call is done: note the time in its record, and count its duration. */
 void lt_comm_note_end(lt_comm *c, const lt_call *call);
 
 /* Create a rank's comm in a world of `transport`, and start its worker. lock and moving belong to

@@ -1,6 +1,5 @@
-/* launched.h: what a rank that `lateen launch` started does before and after it has the others'
- * messages, whichever transport carries these (shm.c, tcp.c): it reads which rank it is, meets the
- * others at the store, and sends heartbeats. */
+/* launched.h: what a rank that `lateen launch` started does with any transport (shm.c, tcp.c): it
+ * reads which rank it is, meets the others at the store, and sends heartbeats. */
 #ifndef LT_COMM_LAUNCHED_H
 #define LT_COMM_LAUNCHED_H
 
@@ -22,8 +21,8 @@ bool lt_launched_apart(void); /* Are the ranks on several machines? */
 /* ARG: the environment is not what the launcher gives a rank. */
 LT_MUST_USE lt_err lt_launched_read(lt_launched *l);
 LT_MUST_USE lt_err lt_launched_join(lt_comm_store **out, const lt_launched *l);
-/* From now on the rank's heart beats, and c is aborted when the launcher says so. Waits until all
- * ranks have come so far. */
+/* From now on the rank sends heartbeats, and c is aborted when the launcher says so. Waits until
+ * all ranks have made this call. */
 LT_MUST_USE lt_err lt_launched_begin(lt_comm_store *store, const lt_launched *l, lt_comm *c);
 
 #endif

@@ -32,8 +32,8 @@ enum {
 
 };
 
-/* As of 2.27. A library reads `size` bytes of it, and takes its defaults for what is newer than
- * `version`, so this serves every later one; older ones are told the size and version of 2.18. */
+/* As of 2.27. A library reads `size` bytes of it, and takes its defaults for fields newer than
+ * `version`, so this serves every later one; older ones get the size and version of 2.18. */
 typedef struct {
     size_t size;
     unsigned magic, version;
@@ -75,10 +75,10 @@ typedef struct {
 #undef LT_NCCL_FIELD
 } lt_nccl_library;
 
-/* libnccl.so.2, or what LATEEN_NCCL names; once a process. UNSUPPORTED with a clear message. */
+/* Open libnccl.so.2, or the library that LATEEN_NCCL names, once a process. UNSUPPORTED: it is
+ * missing or too old. */
 LT_MUST_USE lt_err lt_nccl_load(const lt_nccl_library **out);
-/* REMOTE with NCCL's own words behind the printf-style context, unless the result is a success or
- * IN_PROGRESS. */
+/* REMOTE, with NCCL's own message after `what`, unless the result is a success or IN_PROGRESS. */
 LT_MUST_USE lt_err lt_nccl_check(const lt_nccl_library *n, int result, const char *what);
 lt_nccl_config lt_nccl_config_make(const lt_nccl_library *n, const char *name);
 /* NCCL's number of a type; -1: it has none. */

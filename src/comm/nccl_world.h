@@ -1,5 +1,5 @@
 /* nccl_world.h: the inside of NCCL's transport, for nccl.c (the transport), nccl_collective.c (the
- * steps of a collective) and nccl_check.c (what the other ranks call). The story is in nccl.c. */
+ * steps of a collective) and nccl_check.c (what the other ranks call). nccl.c explains it. */
 #ifndef LT_COMM_NCCL_WORLD_H
 #define LT_COMM_NCCL_WORLD_H
 
@@ -38,8 +38,8 @@ typedef struct {
     char records[LT_PATH_BYTES]; /* options.record_dir */
     lt_moment *before[LT_COMM_AHEAD], *done[LT_COMM_AHEAD];
     bool follows[LT_COMM_AHEAD];
-    /* lt_comm_measure: the calls whose times are taken, from `began` to `ended`; and since when
-     * those are related to the host's clock, by a moment at origin_ns; 0: they are not. */
+    /* lt_comm_measure: the calls whose times are taken, from `began` to `ended`. A moment at
+     * origin_ns relates these to the host's clock; 0: there is none. */
     bool measures, measured[LT_COMM_AHEAD];
     lt_moment *began[LT_COMM_AHEAD], *ended[LT_COMM_AHEAD], *origin;
     uint64_t origin_ns;
@@ -72,19 +72,19 @@ static inline lt_nccl_group *lt_nccl_group_of(const lt_call *call) {
 
 /* A failure of NCCL, or *busy: its last call is in progress. */
 lt_err lt_nccl_state(const lt_nccl_world *w, lt_nccl_comm comm, bool *busy);
-/* A call begins on q, behind what its caller had queued; and ends there. */
+/* A call begins on q, after the work that its caller had queued; and ends there. */
 lt_err lt_nccl_begin_on(lt_nccl_world *w, const lt_call *call, lt_queue *q);
 lt_err lt_nccl_end_on(lt_nccl_world *w, lt_call *call, lt_queue *q);
 
-/* The sends of peer.h go on behind what the caller had queued, and behind what earlier calls bring
- * to the call's source. */
+/* The sends of peer.h wait for the work that the caller had queued, and for earlier calls that
+ * write to the call's source. */
 lt_err lt_nccl_sends_follow(lt_nccl_world *w, const lt_call *call);
 
 /* nccl_check.c: tell the others what this rank calls; *done: they call the same. */
 lt_err lt_nccl_check_begin(lt_nccl_world *w, const lt_call *call);
 lt_err lt_nccl_check_advance(lt_nccl_world *w, const lt_call *call, bool *done);
 
-/* nccl_collective.c: queue a collective as far as nothing is in progress; its phase becomes
+/* nccl_collective.c: queue the steps of a collective until one stays in progress; its phase becomes
  * LT_CALL_ISSUED with its last step. */
 lt_err lt_nccl_collective(lt_nccl_world *w, lt_call *call);
 

@@ -1,7 +1,7 @@
-/* peer.h: transfers between GPUs of one machine by their copy engines: no kernel of a transfer
- * holds a multiprocessor while it moves data or waits, as NCCL's do, so that products run at full
- * speed beside it. The world of nccl.c uses it among ranks that reach each other's memory; where
- * all do, NCCL is not even opened. LATEEN_PEER_COPIES=0: NCCL does all.
+/* peer.h: transfers between GPUs of one machine by their copy engines. Unlike NCCL's, they have no
+ * kernel that holds a multiprocessor while it moves data or waits, so products run beside them at
+ * full speed. The world of nccl.c uses them among ranks that reach each other's memory; if all do,
+ * NCCL is not opened. LATEEN_PEER_COPIES=0: NCCL does all.
  *
  * BOXES      Each rank has an allocation that its neighbours have mapped, with a box for each of
  *            them. A box has lanes: one for collectives, PAIR_LANES for sends and receives; a lane
@@ -15,20 +15,20 @@
  *                                                  ◀─── freed, of the slot (sender's word)
  *
  *            A word counts how often its slot was filled, or freed. Both sides count the pieces of
- *            a lane, so nothing else is sent, and a whole collective is queued by the host at once,
+ *            a lane, so nothing else is sent, and the host queues a whole collective at once,
  *            without waiting. In step i of a collective each rank sends to the member i places
- *            after it, in pieces as large as a slot: a piece costs some microseconds beside its
- *            bytes, and two copies at a time are slower than one after the other. What comes from
- *            different members is copied out of the slots by TAKES queues.
- * SUMS       piece by piece in the order of the members, in F32, rounded once: the bits of any
- *            other transport. The pieces of an all-reduce's two halves alternate:
- *            raw 0, raw 1, sum 0, raw 2, sum 1, ...
+ *            after it, in pieces as large as a slot: a piece costs some microseconds in addition to
+ *            its bytes, and two copies at a time are slower than one after the other. TAKES queues
+ *            copy the pieces of different members out of the slots.
+ * SUMS       are formed piece by piece in the order of the members, in F32, and rounded once: they
+ *            have the bits of any other transport. The pieces of an all-reduce's two halves
+ *            alternate: raw 0, raw 1, sum 0, raw 2, sum 1, ...
  * PAIRS      The lane of a group's sends between two ranks is its place among the groups that hold
  *            both, in the order of their opening; from PAIR_LANES on NCCL does them.
- * THE END    A world that fails sets all its own words so far ahead that no wait holds; what its
- *            queues then send is garbage. Before that it tells the host world, at which each call
- *            looks before it counts as done. Before an allocation is freed each neighbour has said
- *            that it will not write any more, or has died. */
+ * THE END    A world that fails first ends the host world, which each call checks before it counts
+ *            as done. Then it sets all its own words so far ahead that no wait holds; what its
+ *            queues send from then on is garbage. An allocation is freed when each neighbour has
+ *            said that it will not write any more, or has died. */
 #ifndef LT_COMM_PEER_H
 #define LT_COMM_PEER_H
 
@@ -43,15 +43,15 @@
 
 typedef struct lt_peers lt_peers;
 
-/* Most MiB of each buffer for transfers: LATEEN_TRANSFER_MIB, or `usual` where that is not set; 0:
- * it is not a number of MiB. It must be the same for all ranks. */
+/* Most MiB of each buffer for transfers: LATEEN_TRANSFER_MIB, or `usual` if that is not set; 0: it
+ * is not a number of MiB. It must be the same for all ranks. */
 long lt_transfer_mib(long usual);
 /* Bytes of the GPU for a world of n ranks. */
 size_t lt_peers_bytes(int n_ranks);
 /* Allocate this rank's boxes for a world of the ranks of `host`. */
 LT_MUST_USE lt_err lt_peers_open(lt_peers **out, lt_comm *host, lt_device *device);
-/* A collective call of the ranks of `host`: find out which ranks reach each other. Until then no
- * rank counts as reached. It succeeds also where none is. off: let none be. */
+/* A collective call of the ranks of `host`: find out which ranks reach each other; before it, none
+ * counts as reached. It succeeds also if none is. off: let none be reached. */
 LT_MUST_USE lt_err lt_peers_meet(lt_peers *p, lt_comm *host, bool off);
 /* Waits until no neighbour writes any more, a few seconds at most. Accepts NULL. */
 void lt_peers_close(lt_peers *p);
@@ -61,7 +61,7 @@ void lt_peers_abort(lt_peers *p);
 bool lt_peers_all(const lt_peers *p);
 bool lt_peers_reach(const lt_peers *p, const lt_group *g);
 
-/* Queue a whole call: a collective's sums and receipts on q, its sends on lt_peer_sends, for which
+/* Queue a whole call: a collective's sums and receives on q, its sends on lt_peer_sends, for which
  * q waits at the end. scratch: a few bytes of the device, which a barrier sends. */
 typedef struct {
     lt_queue *q;
@@ -70,20 +70,20 @@ typedef struct {
 bool lt_peers_serve(const lt_peers *p, const lt_call *call);
 LT_MUST_USE lt_err lt_peers_collective(lt_peers *p, const lt_call *call,
                                        const lt_peer_place *place);
-/* The sends that are queued from now on go behind what q holds. */
+/* Sends that are queued from now on wait for the work that q holds. */
 LT_MUST_USE lt_err lt_peers_sends_follow(lt_peers *p, lt_queue *q);
-/* q goes on when what an all_gather that is queued brings from a member is there. */
+/* q waits until the data that a queued all_gather brings from a member are there. */
 LT_MUST_USE lt_err lt_peers_follow(lt_peers *p, const lt_call *call, int member, lt_queue *q);
-/* Put what a reduce_scatter that is to come sends to call->peer, behind what place->q holds: a
- * ring's worth, for which the receiver need not have made the call; the call itself puts the rest.
- */
+/* Put the first pieces that a later reduce_scatter sends to call->peer, after the work that
+ * place->q holds: as many as a ring has room for, before the receiver has made the call. The call
+ * itself puts the rest. */
 LT_MUST_USE lt_err lt_peers_early(lt_peers *p, const lt_call *call, const lt_peer_place *place);
 /* A send or receive; all of it on q. lane: lt_peers_lane of the group and member. */
 LT_MUST_USE lt_err lt_peers_pair(lt_peers *p, const lt_call *call, int lane, lt_queue *q);
 /* The lane of the sends between this rank and a member; -1: NCCL's. */
 int lt_peers_lane(const lt_peers *p, const lt_group *g, int member);
-/* The members whose pieces a collective that is queued still waits for, as "rank 2 did not come";
- * false: for none. */
+/* The members whose pieces a queued collective still waits for, as "rank 2 did not come"; false:
+ * there are none. */
 bool lt_peers_missing(lt_peers *p, const lt_call *call, char *out, size_t out_bytes);
 
 /* ---- peer.c, for peer_verbs.c: pieces ---- */

@@ -63,8 +63,8 @@ LT_MUST_USE lt_err lt_records_write(const lt_records *r, const char *dir, uint64
 
 #define LT_RECORDS_DEVICE "device"         /* In DIR: records of calls on GPUs. */
 #define LT_RECORDS_BEFORE "records-before" /* In DIR: those of an earlier start. */
-/* Move the records in `dir`, and those of its devices, to dir/records-before, in place of what is
- * there: a start begins without records, so that blame never compares those of two starts. */
+/* Move the records in `dir`, and those of its devices, to dir/records-before, and replace what is
+ * there. So a start begins without records, and blame never compares those of two starts. */
 LT_MUST_USE lt_err lt_records_put_aside(const char *dir);
 
 #endif

@@ -1,6 +1,6 @@
 /* rounds.h: the verbs as rounds of messages between two ranks, for transports that can only send
- * and receive bytes (mpi.c, shm.c). Sums are computed here, in the order of the members (sum.c), so
- * they have the same bits as with the other transports.
+ * and receive bytes (mpi.c, shm.c, tcp.c). Sums are computed here, in the order of the members
+ * (sum.c), so they have the same bits as with the other transports.
  *
  * A collective is a sequence of rounds. In a round every pair of members exchanges at most one
  * piece each way; when all pieces of the round have arrived at a rank, it reduces them where needed
@@ -42,7 +42,7 @@ typedef struct {
     const lt_link *link;
     void *of;
     int size;
-    lt_transfer *transfers; /* (2 size): those of the collective under way. */
+    lt_transfer *transfers; /* (2 size): those of the collective in progress. */
     int n_transfers;
     int64_t round;
     lt_transfer pairs[LT_COMM_AHEAD]; /* Those of sends and receives, by the slot of the call. */

@@ -38,7 +38,7 @@
  *                                                        heartbeat: a rank without another BEAT
  *                                                        within wait_ms counts as silent; 0: it
  *                                                        sends none, and only its end is noticed
- *     BYE                                                OK. The rank ends as it should
+ *     BYE                                                OK. The rank ends in good order
  *
  * When the server is told why the world has ended, it sends that text with status SAYS to every
  * heartbeat connection, and answers GET, WATCH and BARRIER with it where they would wait.
@@ -123,7 +123,7 @@ LT_MUST_USE lt_err lt_comm_store_open(lt_comm_store **out, const char *address, 
                                       int rank, uint64_t epoch, double deadline_s);
 /* This machine's address, as the server sees it. */
 LT_MUST_USE lt_err lt_comm_store_here(const lt_comm_store *s, char out[LT_STORE_ADDRESS]);
-/* From now on the server knows that this rank is alive: a thread sends a beat every every_s seconds
+/* From now on the server knows that this rank is alive: a thread sends a BEAT every every_s seconds
  * (0: none). on_notice is called once, on that thread, when the server says why the world has
  * ended, or when the server itself is gone. */
 LT_MUST_USE lt_err lt_comm_store_live(lt_comm_store *s, double every_s, double silent_s,
@@ -136,7 +136,7 @@ LT_MUST_USE lt_err lt_comm_store_set(lt_comm_store *s, const char *key, const vo
 /* Waits until the key has a value; LIMIT when it has more than `room` bytes. */
 LT_MUST_USE lt_err lt_comm_store_get(lt_comm_store *s, const char *key, void *value, size_t room,
                                      size_t *bytes, double deadline_s);
-/* Waits until the key's version is larger than *version, then stores the new one there. 0: any. */
+/* Waits until the key's version is larger than *version (0: any), then stores the new one there. */
 LT_MUST_USE lt_err lt_comm_store_watch(lt_comm_store *s, const char *key, uint64_t *version,
                                        void *value, size_t room, size_t *bytes, double deadline_s);
 /* Fails if the server has said why the world has ended. Waits for nothing else. */

@@ -15,10 +15,10 @@
  * the matrix, the rows of B as its rows. So each rank of tp has all of A where the rows of the
  * matrix are divided, and all of B where its columns are.
  *
- * Where there are fewer key heads than ranks, neighbours hold the same key head. Norms, routers,
- * biases behind a sum over ranks, xIELU's scalars and learned positions are whole on every rank of
- * tp. Of the ranks that hold a box, one answers for it: it writes the box and counts it in the
- * gradient's norm. The box's gradients are summed over all of them. (Shoeybi et al. 2019,
+ * If there are fewer key heads than ranks, neighbours hold the same key head. Norms, routers,
+ * biases added after a sum over ranks, xIELU's scalars and learned positions are whole on every
+ * rank of tp. Of the ranks that hold a box, one answers for it: it writes the box and counts it in
+ * the gradient's norm. The box's gradients are summed over all of them. (Shoeybi et al. 2019,
  * arXiv:1909.08053; GShard, arXiv:2006.16668.) */
 #ifndef LT_PARALLEL_LAYOUT_H
 #define LT_PARALLEL_LAYOUT_H
@@ -48,7 +48,7 @@ typedef struct {
 LT_MUST_USE lt_err lt_layout_open(lt_layout *out, const lt_model_spec *spec,
                                   const lt_mesh_shape *shape, int rank);
 
-/* Give this rank the layers that `stages` assigns to it, instead of one even piece; the ranks of
+/* Give this rank the layers that `stages` assigns to it, instead of an even share; the ranks of
  * `stages` are those of pp. */
 void lt_layout_place(lt_layout *l, const lt_stages *stages);
 

@@ -1,5 +1,5 @@
-/* outer.h: the arithmetic of an outer step, by which sites that train apart become one (DiLoCo,
- * Douillard et al. 2023, arXiv:2311.08105, algorithm 1).
+/* outer.h: the arithmetic of an outer step, which brings together the parameters of sites that
+ * train apart (DiLoCo, Douillard et al. 2023, arXiv:2311.08105, algorithm 1).
  *
  *     delta_k = outer - own_k                       of site k, encoded and sent
  *     mean    = the mean of the deltas of the sites that are present, as they were decoded
@@ -7,16 +7,17 @@
  *     outer   = outer - lr (mean + mu momentum)
  *     own_k   = share own_k + (1 - share) outer     share 0 where no inner steps lie between
  *
- * ENCODING  Of n numbers: one F32 scale for each LT_OUTER_BLOCK of them, then their codes; as
- *           32 bits the numbers alone. The last block may be short. Sums are made in F32 of decoded
- *           numbers, so all sites get the same bits.
+ * ENCODING  n numbers become one F32 scale for each LT_OUTER_BLOCK of them, then their codes; with
+ *           32 bits the numbers alone. The last block may be short. Decoded numbers are summed in
+ *           F32, so all sites get the same bits.
  *     8 bits    scale = largest magnitude / 127; code = the nearest integer
  *     4 bits    a sign and three bits of exponent (E3M0), as in Streaming DiLoCo
- *               (arXiv:2501.18512): scale = largest magnitude; code c: scale * 2^(c - 7), 0 of
- *               code 0, the nearest of them. Two codes a byte, the first in the low half
- * ERROR     of a number, against the largest magnitude m of its block: at most m / 254 with 8 bits;
- *           with 4 bits at most a third of itself, and at most m / 128 below m / 64. What rounding
- *           loses is not carried over to the next round. */
+ *               (arXiv:2501.18512): scale = largest magnitude; code c stands for the magnitude
+ *               scale * 2^(c - 7), code 0 for 0, and the nearest one is chosen. A byte holds two
+ *               codes, the first in its low half
+ * ERROR     of a number whose block has the largest magnitude m: at most m / 254 with 8 bits; with
+ *           4 bits at most a third of the number, and at most m / 128 for numbers below m / 64.
+ *           Rounding errors are not carried over to the next round. */
 #ifndef LT_PARALLEL_OUTER_H
 #define LT_PARALLEL_OUTER_H
 

@@ -40,7 +40,7 @@ LT_MUST_USE lt_err lt_pipeline_open(lt_pipeline **out, lt_model *m, const lt_pas
                                     const lt_stages *stages, lt_group *group, const int64_t *micros,
                                     int n_micros);
 void lt_pipeline_close(lt_pipeline *p);
-/* options.joins: adapters join all passes of the rank (lt_pass_join). They live as long. */
+/* options.joins: adapters join all passes of the rank (lt_pass_join). They live as long as it. */
 LT_MUST_USE lt_err lt_pipeline_join(lt_pipeline *p, lt_lora *l, int64_t max_rows);
 size_t lt_pipeline_join_bytes(const lt_pipeline *p, int which);
 /* The memory that open would take on a rank of the pipeline. */
@@ -59,9 +59,9 @@ LT_MUST_USE lt_err lt_pipeline_eval(lt_pipeline *p, const lt_pass_batch *b, lt_p
                                     float *loss_rows);
 
 /* call: called before a micro-batch goes backward through a chunk of layers; NULL: not called.
- * drop: called behind micro-batches whose gradients do not count. Where both are given, those
- * micro-batches have the passes' other callbacks, too: memory of weights and gradients may come
- * from them. */
+ * drop: called after micro-batches whose gradients do not count. If both are given, those
+ * micro-batches call the passes' other callbacks, too, which may provide the memory of weights and
+ * gradients. */
 typedef struct {
     lt_err (*call)(void *of, int chunk);
     lt_err (*drop)(void *of);
@@ -69,8 +69,8 @@ typedef struct {
 } lt_pipeline_begins;
 void lt_pipeline_tell_begins(lt_pipeline *p, lt_pipeline_begins begins);
 
-/* Called behind the last layer of a micro-batch, instead of lt_pass_loss: the head of a set, and
- * its backward pass. call NULL: lt_pass_loss. */
+/* Called after the last layer of a micro-batch, instead of lt_pass_loss: the head of a set, and its
+ * backward pass. call NULL: lt_pass_loss. */
 typedef struct {
     lt_err (*call)(void *of, lt_pass *pass, int set, int64_t micro, float grad_scale);
     void *of;

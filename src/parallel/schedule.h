@@ -17,7 +17,7 @@
  *     1f1b         p-1-d F, then F and B in turn, then the B left         (p-1)(F+B+W)    p-d
  *     interleaved  2(p-1-d) + (v-1)p F, then F and B in turn; chunks in   (p-1)(F+B+W)/v  p+(p-1)/v
  *                  turn for p micro-batches each
- *     zb-h1        1f1b; W of micro-batch i-d behind B of i               (p-1)(F+B-W)    p
+ *     zb-h1        1f1b; W of micro-batch i-d after B of i                (p-1)(F+B-W)    p
  *     zbv          see below, at most 2p chunks held                      (p-1)/2         p
  *     v-half       see below, at most p + 2 chunks held                   simulated       p/2+1
  *

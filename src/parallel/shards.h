@@ -15,8 +15,8 @@
  * them as level 2 does: they are small, and each rank has all that it computes with. The weights of
  * the model beside them are divided too, and have shards of their own.
  *
- * With experts divided over ranks (ep), the ranks that hold the same are those with the same
- * experts: each such group slices all that it holds. */
+ * If experts are divided over ranks (ep), the ranks that hold the same elements are those with the
+ * same experts: each such group slices all that it holds. */
 #ifndef LT_PARALLEL_SHARDS_H
 #define LT_PARALLEL_SHARDS_H
 
@@ -48,10 +48,10 @@ typedef struct lt_shards {
  * filled in, to plan what one of them would keep. Free with lt_shards_close. ARG: per_group does
  * not divide the ranks. UNSUPPORTED: with ep, per_group, or no two ranks with the same experts. */
 LT_MUST_USE lt_err lt_shards_open(lt_shards *s, const lt_world *w, int level, int per_group);
-/* The same of adapters. */
+/* The same for adapters. */
 LT_MUST_USE lt_err lt_shards_open_adapters(lt_shards *s, const lt_world *w, int level,
                                            int per_group, const lt_lora_options *adapters);
-/* The same of further adapters of the model of `of`, which outlives them: the groups of ranks and
+/* The same for further adapters of the model of `of`, which outlives them: the groups of ranks and
  * the shards of the model are those of `of`. */
 LT_MUST_USE lt_err lt_shards_open_beside(lt_shards *s, const lt_shards *of,
                                          const lt_lora_options *adapters);

@@ -1,32 +1,31 @@
-/* sites.h: the folder in which sites that train apart leave their rounds for each other (DiLoCo,
- * outer.h): a shared file system, or one that is mounted over the link between them. A site is a
- * run of its own; it needs no connection to the others, and notices them by their files alone.
+/* sites.h: the folder through which sites that train apart exchange the files of their rounds
+ * (DiLoCo, outer.h): on a shared file system, or one that is mounted over the link between them. A
+ * site is a run of its own; it needs no connection to the others and knows only their files.
  *
  *   MEET/run.json               what all sites must agree on, written by the first of them
  *   MEET/step-000000100/        the round that begins after inner step 100
  *       site-0.part-0 ...       what site 0 brings: its deltas, encoded; a file for each part of
  *                               the model that a rank of it keeps
- *       members                 {"step": 100, "sites": [0, 1]}: the round is decided
+ *       members                 {"step": 100, "sites": [0, 1]}: which sites take part in the round
  *       outer.part-0 ...        sometimes: outer parameters and momentum after this round, for
  *                               sites that come later
  *
  * A ROUND
- *     each rank   write the own file ── wait for `members` ── map and check the members' files
- *     leading     ... when every site's files are there, or deadline_s after its own were: write
+ *     each rank   write its file ── wait for `members` ── map and check the members' files
+ *     leading     when every site's files are there, or deadline_s after its own were, it writes
  *                 `members` with the sites that are there. The first to do so decides for all.
  *     A thread does this while the next inner steps run. A file is written under another name and
  *     renamed, `members` is a hard link to a complete file: both are there whole or not at all.
- *     Several rounds may be under way, each in an lt_sites of its own. They are decided in the
- *     order in which they began, so those that are decided are never followed by one that is not.
+ *     Several rounds may be in progress, each in an lt_sites of its own. They are decided in the
+ *     order in which they began, so no decided round follows an undecided one.
  *
  * ABSENCE  A site that is not among the members of a round has no part in it. When it comes, it
- *     takes the newest outer parameters: those of the newest `outer` files, and then the rounds
- *     behind them again.
+ *     takes the outer parameters of the newest `outer` files and applies the later rounds to them.
  * RESTART  Files of a site are never replaced. A site that is killed and goes on from an older
  *     checkpoint computes its deltas again, finds its files, and takes part in the same rounds with
  *     the same bits.
- * DAMAGE   A file holds the hash of its content, and of the outer parameters that its deltas begin
- *     from; members of a round with other outer parameters have parted, which ends the run. */
+ * DAMAGE   A file holds a hash of its content, and one of the outer parameters from which its
+ *     deltas begin. If members of a round began from different outer parameters, the run ends. */
 #ifndef LT_PARALLEL_SITES_H
 #define LT_PARALLEL_SITES_H
 
@@ -64,7 +63,7 @@ typedef struct {
     lt_sites_round round; /* The one under way. */
     bool has_thread;
     pthread_t thread;
-    uint8_t *file; /* The own one: its header, then the payload. */
+    uint8_t *file; /* This rank's file: its header, then the payload. */
     uint64_t base; /* Hash of the outer parameters that its deltas begin from; 0: not known. */
     bool member[LT_SITES_MAX];
     lt_file_map maps[LT_SITES_MAX]; /* The members' files, once they have been read. */
@@ -77,13 +76,13 @@ typedef struct {
  * Makes the folder. close accepts zeroed sites. */
 LT_MUST_USE lt_err lt_sites_open(lt_sites *s, const lt_sites_options *o, const json_t *facts);
 void lt_sites_close(lt_sites *s);
-/* Where the own deltas are encoded (payload_bytes); no round is under way. */
+/* Where this rank's deltas are encoded (payload_bytes); no round is in progress. */
 void *lt_sites_payload(lt_sites *s);
 
 /* Begin a round: post the payload, whose deltas begin from outer parameters with hash `base`,
  * unless a file of this step is there already; a thread waits for the files of the other sites. */
 LT_MUST_USE lt_err lt_sites_begin(lt_sites *s, lt_sites_round round, uint64_t base);
-bool lt_sites_has_posted(const lt_sites *s, int64_t step); /* Is the own file there? */
+bool lt_sites_has_posted(const lt_sites *s, int64_t step); /* Is this rank's file there? */
 /* Has the thread ended? Its failure is returned. */
 LT_MUST_USE lt_err lt_sites_poll(lt_sites *s, bool *done);
 LT_MUST_USE lt_err lt_sites_wait_posted(lt_sites *s);
@@ -95,16 +94,16 @@ size_t lt_sites_received(const lt_sites *s);
 /* Give up waiting, and forget the round. */
 void lt_sites_end(lt_sites *s);
 
-/* Rounds that were decided behind step `after`, oldest first; free(). *without: the first of them
- * in which this site has no part; -1: none. */
+/* Rounds after step `after` that were decided, oldest first; free(). *without: the first of them in
+ * which this site has no part; -1: none. */
 LT_MUST_USE lt_err lt_sites_decided(const lt_sites *s, int64_t after, int64_t **steps, size_t *n,
                                     int64_t *without);
-/* Read the files of a round that was decided, at once; fragment: what its files say they have. */
+/* Read the files of a decided round at once; fragment: which part of the model its files have. */
 LT_MUST_USE lt_err lt_sites_fragment(lt_sites *s, int64_t step, int *fragment);
 LT_MUST_USE lt_err lt_sites_read(lt_sites *s, lt_sites_round round);
 
-/* Outer parameters and momentum behind a round, (2, n_elements) of this part. newest: the newest
- * step behind `after` for which all parts are there; -1: none. Close what map has mapped. */
+/* Outer parameters and momentum after a round, (2, n_elements) of this part. newest: the newest
+ * step after `after` for which all parts are there; -1: none. Close what map has mapped. */
 LT_MUST_USE lt_err lt_sites_keep_outer(const lt_sites *s, int64_t step, const float *both);
 LT_MUST_USE lt_err lt_sites_newest_outer(const lt_sites *s, int64_t after, int64_t *step);
 LT_MUST_USE lt_err lt_sites_map_outer(const lt_sites *s, int64_t step, lt_file_map *map,

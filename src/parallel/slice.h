@@ -1,6 +1,6 @@
-/* slice.h: a unit's elements in n slices of equal size, the last ones shorter or empty. ZeRO
- * divides units like this, and each rank sums the squares of its slice. Boundaries are multiples of
- * LT_PARAM_ALIGN. */
+/* slice.h: a unit's elements in n slices of equal size, of which the last may be shorter or empty.
+ * ZeRO divides units like this, and each rank sums the squares of its slice. Boundaries are
+ * multiples of LT_PARAM_ALIGN. */
 #ifndef LT_PARALLEL_SLICE_H
 #define LT_PARALLEL_SLICE_H
 

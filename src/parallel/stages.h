@@ -1,9 +1,10 @@
 /* stages.h: which layers belong to which stage of a pipeline, and which stages to which rank.
  *
  * Stages are consecutive layers, numbered in the order in which a micro-batch passes them; the
- * first one has the embeddings too, the last one the final norm and the head. Where the recipe does
- * not list them, the cuts make the costliest stage as cheap as possible, in multiplications per
- * token. The head is counted too, so with a large vocabulary the last stage gets fewer layers. */
+ * first one also has the embeddings, the last one the final norm and the head. Unless the recipe
+ * lists the layers of each stage, the cuts make the costliest stage as cheap as possible, in
+ * multiplications per token. The head counts, so with a large vocabulary the last stage gets fewer
+ * layers. */
 #ifndef LT_PARALLEL_STAGES_H
 #define LT_PARALLEL_STAGES_H
 

@@ -20,7 +20,7 @@ typedef struct {
     bool owns_comm;
     lt_mesh mesh;
     lt_mesh_shape shape;
-    int full_dp;      /* dp where no rank is missing: a launcher may have fewer for a while. */
+    int full_dp;      /* dp with no rank missing: a launcher may have fewer for a while. */
     int first;        /* Rank of comm at which the mesh begins: 0, or that of a site. */
     int rank;         /* Rank among the ranks of the mesh. */
     int dp;           /* Ranks that share the rows of a step, */
@@ -42,22 +42,22 @@ typedef struct {
  * several ranks is alone. sites: the ranks are divided into this many meshes of equal size, and the
  * mesh of this rank is opened; 1: one mesh has all ranks. ARG: the mesh does not fit the number of
  * ranks. threads: ranks of one machine divide its cores, unless the environment sets the number of
- * threads of a rank's kernels. Where nodes are lost and the launcher has fewer ranks than the mesh,
- * dp is reduced in proportion. */
+ * threads of a rank's kernels. If nodes are lost and the launcher has fewer ranks than the mesh, dp
+ * is reduced in proportion. */
 LT_MUST_USE lt_err lt_world_open(lt_world *w, const char *mesh, int sites, double deadline_s,
                                  const char *record_dir);
 /* The same for a world that is already open, e.g. by lt_comm_run_threads, for any axes; the caller
  * keeps comm. */
 LT_MUST_USE lt_err lt_world_open_on(lt_world *w, lt_comm *comm, const char *mesh);
-/* Open w->device if the device that this rank trains on is a GPU, and in it the groups of the mesh
- * that verbs on its buffers take; before lt_world_divide. It waits for nobody. The device outlives
- * the world. */
+/* If this rank trains on a GPU, open w->device, and in it the groups of the mesh for verbs on
+ * buffers of the GPU; before lt_world_divide. It waits for no other rank. The device outlives the
+ * world. */
 LT_MUST_USE lt_err lt_world_open_device(lt_world *w, lt_device *device);
 /* Open the twin of another group in w->device; before lt_world_connect. NULL, a group of one, or a
  * world without GPUs: nothing. */
 LT_MUST_USE lt_err lt_world_add_twin(lt_world *w, lt_group *g);
-/* A collective call of all ranks when all groups are open: connects the GPUs. queue: of the work
- * that produces what is sent and uses what is received. ARG: some ranks are on GPUs and some are
+/* A collective call of all ranks when all groups are open: connects the GPUs. queue: the one whose
+ * work produces what is sent and uses what is received. ARG: some ranks are on GPUs and some are
  * not. */
 LT_MUST_USE lt_err lt_world_connect(lt_world *w, lt_queue *queue);
 /* For verbs on the buffers of passes: the twin of g, and the world that it belongs to; with buffers
@@ -92,7 +92,7 @@ bool lt_world_tells_layers(const lt_world *w);
  * same. */
 int lt_world_part(const lt_world *w, int *n_parts);
 
-/* A collective call: the least and the largest of the numbers that the ranks give. */
+/* A collective call: the least and the largest of the ranks' numbers. */
 LT_MUST_USE lt_err lt_world_range(const lt_world *w, double own, double *least, double *most);
 
 #endif

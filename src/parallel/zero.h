@@ -1,12 +1,13 @@
 /* zero.h: the ranks that hold the same part of the model sum its gradients and divide its state
  * (ZeRO).
  *
- *   level  this rank keeps                     a step
+ *   level  this rank keeps                     transfers of a step
  *   0      everything                          all-reduce of gradients
  *   1      its slices of master and moments    reduce-scatter of gradients, all-gather of weights
- *   2      and of gradients                    reduce-scatter of each micro-batch's gradients
- *   3      and of weights                      and all-gather of a unit's weights whenever it is
- *                                              used, forward and backward
+ *   2      also its slices of gradients        reduce-scatter of each micro-batch's gradients,
+ *                                              all-gather of weights
+ *   3      also its slices of weights          reduce-scatter as at level 2; all-gather of a unit's
+ *                                              weights whenever it is used, forward and backward
  *
  * There are two models: `trained` has the weights that this rank keeps, with their master; the
  * optimiser, checkpoints and initial weights use only this one. Passes run on `model`, whose
@@ -27,18 +28,18 @@
  * A frozen model may be kept in blocks (model/files/stored_weights.h): the bytes of a unit's blocks
  * are divided and gathered beside its other weights.
  *
- * Where tp has several ranks, the passes wait for its transfers, and all transfers go in the order
- * of their calls. So the sums of a unit, of which those over tp are small and slow, are called
- * when the next unit has begun such a transfer, and are done while it computes.
+ * If tp has several ranks, the passes wait for its transfers, and all transfers go in the order of
+ * their calls. So the sums of a unit, of which those over tp are small and slow, are called when
+ * the next unit has begun a transfer of tp, and are done while that unit computes.
  *
  * In a pipeline a batch is a micro-batch's backward pass through a chunk of layers: each reduces
- * its gradients, and at level 3 its layers' weights are gathered, once forward and once backward.
- * Where a schedule defers the gradients of weights, a layer's gradients have a room from then on
- * (model/blocks/deferred.h), and are reduced once, as elsewhere. Where a V
- * gives both ends of a tied model to one rank, one of its passes has the room of the embeddings.
+ * its gradients, and at level 3 gathers its layers' weights, once forward and once backward. If a
+ * schedule defers the gradients of weights, a layer's gradients have a room only from the deferred
+ * part on (model/blocks/deferred.h), and are reduced once, as elsewhere. If a V schedule gives both
+ * ends of a tied model to one rank, one of its passes has the room of the embeddings.
  *
- * Several adapters of one pass (lt_pass_join) have an lt_zero each, one behind the other, with
- * rooms and slices of their own; the weights of the model come to the first.
+ * Several adapters of one pass (lt_pass_join) have an lt_zero each, as a list, with rooms and
+ * slices of their own; the first gathers the weights of the model.
  *
  * (Rajbhandari et al. 2020, arXiv:1910.02054; Zhao et al. 2023, arXiv:2304.11277.) */
 #ifndef LT_PARALLEL_ZERO_H
@@ -100,8 +101,9 @@ typedef struct {
     bool joins;      /* The adapters have joined the passes; */
     lt_zero *before; /* the lt_zero of those that joined before them; NULL: they are the first. */
 } lt_zero_args;
-/* All arguments outlive it. Levels above 1: both stages of a tied embedding hold the same of its
- * unit. Close accepts a zeroed one; of adapters that have joined, no pass runs any more. */
+/* All arguments outlive it. Levels above 1: both stages of a tied embedding hold the same elements
+ * of its unit. Close accepts a zeroed one; adapters that have joined are closed when no pass runs
+ * any more. */
 LT_MUST_USE lt_err lt_zero_open(lt_zero *z, const lt_shards *s, const lt_zero_args *a);
 void lt_zero_close(lt_zero *z);
 /* The memory that open takes, for gradients and for weights. dtype: that of the weights. */
@@ -111,30 +113,30 @@ typedef struct {
 void lt_zero_measure(lt_zero_memory *out, const lt_shards *s, lt_dtype dtype);
 
 /* begin_step: before the first batch of a step. begin_batch: before each batch, at levels above 1.
- * end_step: after the last batch; then gradients are complete. pass: which one goes backward. Of
- * several adapters in the passes, those for which no step was begun have no part in it. */
+ * end_step: after the last batch; then gradients are complete. pass: which one goes backward.
+ * Adapters for which no step was begun have no part in it. */
 void lt_zero_begin_step(lt_zero *z, int64_t n_batches);
-/* Levels above 1: the batches since begin_step do not count; the step begins again. Of adapters
- * that have joined, drop of the first is that of all. */
+/* Levels above 1: the batches since begin_step do not count; the step begins again. For adapters
+ * that have joined, drop of the first drops those of all. */
 LT_MUST_USE lt_err lt_zero_drop(lt_zero *z);
 LT_MUST_USE lt_err lt_zero_begin_batch(lt_zero *z, int pass);
 LT_MUST_USE lt_err lt_zero_end_step(lt_zero *z);
-/* Levels 0 and 1, where no batch was the last one (n_batches INT64_MAX): the gradients of all units
- * are here, not yet summed; queue their sums, before end_step. */
+/* Levels 0 and 1, if no batch was marked as the last (n_batches INT64_MAX): the gradients of all
+ * units are complete on this rank; queue their sums, before end_step. */
 LT_MUST_USE lt_err lt_zero_sum_step(lt_zero *z);
 /* Over the table of `trained`. */
 const lt_param_buffer *lt_zero_gradients(const lt_zero *z);
 
-/* The trained weights have changed: gather brings them to the model of all ranks; a layer that is
- * used waits for its weights. updated: those of one unit have changed, and gather will follow. Its
- * weights come while others are updated, unless they must wait for gather. settle waits for all of
- * them, before other code than a pass reads them; weights that are gathered when they are used are
- * never all here. */
+/* The trained weights have changed. gather brings them to the model of all ranks; a layer that is
+ * used waits for its weights. updated: the weights of one unit have changed, and gather will
+ * follow; they travel while other units are updated, unless they must wait for gather. settle waits
+ * for all weights, before code other than a pass reads them; at level 3, which gathers weights when
+ * they are used, they are never all on one rank. */
 LT_MUST_USE lt_err lt_zero_updated(lt_zero *z, int unit);
 LT_MUST_USE lt_err lt_zero_gather(lt_zero *z);
 LT_MUST_USE lt_err lt_zero_settle(lt_zero *z);
-/* A collective call where weights are gathered when they are used: all that the ranks keep of them,
- * into another model with the same table (lt_shards_full), which takes on their version. */
+/* A collective call, if weights are gathered when they are used: copies all of them and their
+ * version into another model with the same table (lt_shards_full). */
 LT_MUST_USE lt_err lt_zero_copy_whole(lt_zero *z, lt_model *to);
 
 #endif

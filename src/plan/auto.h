@@ -4,20 +4,20 @@
  *
  *     memory   the bytes that each stage's fullest rank announces, from the carve functions that
  *              training calls, with the partition of that rank
- *     time     the computing of one rank (own.h; on CPUs the model's arithmetic by a rate),
- *              divided over pp, cp and tp; plus what each axis sends, by collective.c
+ *     time     the computing of one rank (own.h; on CPUs the model's arithmetic / a rate), divided
+ *              over pp, cp and tp; plus what each axis sends, by collective.c
  *
  *       dp       sums of gradients and gathers of weights (docs/parallel.md has the bytes), hidden
- *                behind the passes that run beside them up to a share of those, but for the
- *                embedding's, beside which nothing runs
+ *                behind up to a share of the passes that run beside them; the embedding's are not
+ *                hidden
  *       tp       8 gathers or scatters of a micro-batch's stream a layer; on GPUs hidden behind
  *                products of a rank's own rows
  *       cp       gathers of keys and values a layer, not hidden; by `ring` mostly hidden
  *       ep       4 exchanges of the chosen rows a layer, not hidden
  *       pp       the sends of each micro-batch, and the schedule's bubble, by its closed form
  *
- * The fastest that fits the memory is the choice. It is a pure function of the recipe, the number
- * of ranks and the kind of machine, so all ranks of a run make the same. */
+ * The fastest layout that fits the memory is chosen. The choice is a pure function of the recipe,
+ * the number of ranks and the kind of machine, so all ranks of a run make the same one. */
 #ifndef LT_PLAN_AUTO_H
 #define LT_PLAN_AUTO_H
 
@@ -32,8 +32,8 @@ typedef struct {
     double flops_per_s;      /* On CPUs: what a rank reaches. */
 } lt_auto_machine;
 
-/* GPUs: of a cluster file or kind (lt_plan_cluster_load), or of the name that a driver gives; that
- * kind's memory but for what a driver and NCCL need. */
+/* GPUs: of a cluster file or kind (lt_plan_cluster_load), or of the name that a driver gives. Their
+ * memory is that of the kind without what a driver and NCCL need. */
 LT_MUST_USE lt_err lt_auto_machine_gpu(lt_auto_machine *out, const char *name, int n_ranks);
 /* CPU ranks of one machine with this many cores. */
 void lt_auto_machine_cpu(lt_auto_machine *out, int n_cores, int n_ranks);
@@ -52,10 +52,10 @@ typedef struct {
  * recipe cannot be trained on so many ranks at all. */
 LT_MUST_USE lt_err lt_auto_find(lt_auto_layout **out, size_t *n, const lt_recipe *r, int n_ranks,
                                 const lt_auto_machine *m);
-/* The same of one mesh, with the recipe's mesh.zero. ARG: training does not accept it. */
+/* The same for one mesh, with the recipe's mesh.zero. ARG: training does not accept it. */
 LT_MUST_USE lt_err lt_auto_price(lt_auto_layout *out, const lt_recipe *r, const lt_mesh_shape *mesh,
                                  const lt_auto_machine *m);
-/* "dp=4,tp=2"; "dp=1" of one rank. */
+/* "dp=4,tp=2"; "dp=1" for one rank. */
 #define LT_AUTO_MESH_BYTES 64
 char *lt_auto_mesh_text(char out[LT_AUTO_MESH_BYTES], const lt_mesh_shape *mesh);
 /* What a layout waits for: all axes and the bubble. */

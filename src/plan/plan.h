@@ -1,4 +1,4 @@
-/* plan.h: private declarations that the files of this room share. */
+/* plan.h: private declarations that the files of this folder share. */
 #ifndef LT_PLAN_PLAN_H
 #define LT_PLAN_PLAN_H
 
@@ -89,13 +89,13 @@ double lt_plan_dispatch_s(const lt_plan_cluster *c, double bytes, double copies,
 
 /* ---- layout.c ---- */
 
-/* Parameters one GPU holds of the given stage: expert part apart from the rest. */
+/* Parameters of the given stage that one GPU holds: those of experts apart from the rest. */
 typedef struct {
     double dense, expert;
 } lt_plan_share;
 lt_plan_share lt_plan_stage_params(const lt_plan_model *m, const lt_plan_layout *l, int stage);
 double lt_plan_stage_short(const lt_plan_model *m, const lt_plan_layout *l, int stage);
-int lt_plan_zero_ranks(const lt_plan_layout *l);        /* Ranks over which dense state shards. */
+int lt_plan_zero_ranks(const lt_plan_layout *l);        /* Ranks that divide dense state. */
 int lt_plan_expert_zero_ranks(const lt_plan_layout *l); /* The same for experts. */
 double lt_plan_precision_bytes(lt_plan_precision p);
 

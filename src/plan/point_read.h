@@ -44,7 +44,7 @@ static inline int degree(const char *text) {
 
 /* ---- point_layout.c ---- */
 
-/* The row's split and schedule into out->query; cluster and model are made. */
+/* Write the row's split and schedule into out->query; cluster and model are already filled in. */
 bool lt_point_layout_make(lt_point_job *out, const lt_point *row, char why[LT_PLAN_TEXT_BYTES]);
 
 #endif

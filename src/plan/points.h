@@ -1,6 +1,6 @@
 /* points.h: published measurements of training runs (shared/data/plan-points/points.csv or any file
- * with its header), turned into inputs of the planner, and what is derived from them: fitted
- * efficiencies and errors. */
+ * with its header) as inputs of the planner, and the efficiencies and errors that are derived from
+ * them. */
 #ifndef LT_PLAN_POINTS_H
 #define LT_PLAN_POINTS_H
 
@@ -60,7 +60,7 @@ typedef struct {
     char measure[LT_PLAN_NAME_BYTES];
     double memory_bytes; /* Measured; 0 = not printed. */
     lt_plan_memory_figure memory_figure;
-    /* What in the row contradicts its source or itself; "" = nothing. It is predicted as
+    /* What in the row contradicts its source or itself; "" = nothing. The row is predicted as
      * printed. */
     char flag[LT_PLAN_TEXT_BYTES];
 } lt_point_job;
@@ -84,7 +84,7 @@ typedef struct {
 } lt_point_result;
 
 LT_MUST_USE lt_err lt_plan_validate(const lt_points *p, lt_point_result **out);
-void lt_point_result_predict(lt_point_result *r); /* r->job is made; fills the rest but `anchor`. */
+void lt_point_result_predict(lt_point_result *r); /* Fills all but job, anchor. */
 
 /* ---- cross.c ---- */
 

@@ -3,16 +3,16 @@
  *
  * It simulates what the policy's configuration makes Slurm do:
  *   order      by weight: priority of the tenant / the highest one, fair share, age / 7 days
- *              (Slurm's PriorityMaxAge). Fair share is 2^(-U/S), U the tenant's share of the GPU
- *              seconds of all, of which old ones count less by half_life, and S its share of the
- *              weights (Slurm, "Classic Fairshare Algorithm"). Jobs of a tenant in order of
+ *              (Slurm's PriorityMaxAge). Fair share is 2^(-U/S): U is the tenant's share of all
+ *              GPU seconds, of which old ones count less by half_life, and S its share of the
+ *              weights (Slurm, "Classic Fairshare Algorithm"). A tenant's jobs keep their order of
  *              arrival
  *   limits     a job counts against the quota if it fits, else against what may be borrowed. One
- *              that fits neither waits, and does not hold back later ones
+ *              that fits neither waits, and does not delay later ones
  *   preemption a job within a quota takes GPUs of jobs that have borrowed for exempt_s seconds or
  *              more, the youngest first; these wait again, and lose no work
  *   backfill   the first job that waits for GPUs gets a time at which enough will be free; a later
- *              one begins before it only if it does not delay it (EASY; Lifka 1995)
+ *              job begins before it only if that does not delay the first (EASY; Lifka 1995)
  *
  * Simplified: GPUs are one pool without nodes, times to save and to start are 0, limits of time are
  * the real run times, guarantees are left out. The same jobs give the same result. */
@@ -44,7 +44,7 @@ LT_MUST_USE lt_err lt_queue_simulate(lt_queue_result *out, const lt_policy *p, l
                                      size_t n);
 
 /* Jain's index of fairness, (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has all (Jain,
- * Chiu and Hawe 1984, DEC-TR-301). 1 where all are 0. */
+ * Chiu and Hawe 1984, DEC-TR-301). 1 if all are 0. */
 double lt_queue_jain(const double *x, size_t n);
 
 /* Read a trace: CSV, also gzip or zstd, with a header that names tenant (or vc), arrival_s, gpus

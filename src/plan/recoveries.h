@@ -3,15 +3,15 @@
  *
  * It reads lines of RUN/events.jsonl (platform/agent/events.h), of one run or of several joined
  * files: the phases of each recovery and how many steps were lost. A recovery that another fault
- * has interrupted is left out, as the launcher leaves it out, and so is growth (kind "grow"),
- * which is no fault.
+ * has interrupted is left out, as in the launcher, and so is growth (kind "grow"), which is no
+ * fault.
  *
  *     seconds   detect + fence + decide + relaunch + connect + load + recompute
  *     step_s    how much longer `recompute` takes for each step that was lost: the median of the
  *               slopes between all pairs of recoveries (Theil 1950, Sen 1968), which a few slow
  *               ones do not move; 0: all have lost the same number of steps
- *     restart_s seconds - (steps lost + 1) step_s: what a fault costs besides the steps that are
- *               made again, which the simulation knows by itself: how long ago the last save was
+ *     restart_s seconds - (steps lost + 1) step_s: what a fault costs besides the repeated steps,
+ *               which the simulation computes from the time since the last save
  *
  * The simulation draws restart_s of whole recoveries with replacement: phases of one recovery
  * belong together (a stopped rank takes long to notice; a busy machine is slow in all phases). */
@@ -44,9 +44,9 @@ void lt_plan_recoveries_sorted(double *values, const lt_plan_recoveries *r, int 
 
 /* The largest distance between the distributions of two sorted samples (Smirnov 1939). */
 double lt_plan_ks(const double *a, int64_t n, const double *b, int64_t m);
-/* With which probability two samples of one continuous distribution lie at least so far apart: the
- * share of the paths from (0, 0) to (n, m) that leave the strip |i/n - j/m| < d, counted exactly in
- * n m steps (Hodges 1958). n, m at most LT_PLAN_RECOVERIES_MOST. */
+/* The probability that two samples of one continuous distribution lie at least d apart: the share
+ * of the paths from (0, 0) to (n, m) that leave the strip |i/n - j/m| < d, counted exactly in n m
+ * steps (Hodges 1958). n, m at most LT_PLAN_RECOVERIES_MOST. */
 LT_MUST_USE lt_err lt_plan_ks_p(double *p, double d, int64_t n, int64_t m);
 
 #endif

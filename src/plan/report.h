@@ -14,7 +14,7 @@
 
 typedef struct {
     char change[LT_PLAN_NAME_BYTES];
-    double step_s; /* With the best layout re-searched. */
+    double step_s; /* Of the best layout of a new search. */
 } lt_plan_what_if;
 
 typedef struct {
