@@ -2,12 +2,12 @@
  *
  * An objective is a row of one table: what it is given, and a function from log-probabilities of
  * tokens, or from scores, to a loss and its gradients. The model's passes know nothing of
- * objectives. What a row is given:
+ * objectives. A row is given one of these:
  *
  *     LT_ALIGN_PAIR    one prompt with two completions, of which the first was preferred
  *     LT_ALIGN_SCORES  the scores that a reward model gives to such a pair
  *     LT_ALIGN_SINGLE  one completion with a label or a reward
- *     LT_ALIGN_STEPS   what a process reward model says of the steps of a completion
+ *     LT_ALIGN_STEPS   what a process reward model says of a completion: a log-probability a step
  *
  *     lt_align_options o = {.beta = 0.1};
  *     const lt_align_objective *dpo;
@@ -36,8 +36,8 @@ typedef struct {
 /* One completion. Only its own tokens count, never those of the prompt. */
 typedef struct {
     const float *logp;     /* (n) natural logarithms of the model's probabilities, at most 0. */
-    const float *ref;      /* (n) the same under the reference model; NULL where no row reads it, */
-    const double *ref_sum; /* or where only their sum is known, which this is; else NULL. */
+    const float *ref;      /* (n) the same under the reference model; NULL if no row reads it, */
+    const double *ref_sum; /* or if only this, their sum, is known; else NULL. */
     double *dlogp;         /* (n) out: derivative of the loss by logp; may be NULL. */
     int64_t n;             /* Tokens, at least 1. */
 } lt_align_side;
@@ -76,8 +76,8 @@ static inline int64_t lt_align_rows(lt_align_given given) {
     X(qrpo_normal, SINGLE)                                                                         \
     X(prm, STEPS)
 
-/* What a row's function returns: the loss, and its derivatives by the two statistics. A single
- * completion and a step have only the first. */
+/* What a row's function returns: the loss, and its derivatives by the two statistics. For a single
+ * completion and for a step there is only the first. */
 typedef struct {
     double loss, dchosen, drejected;
 } lt_align_value;
@@ -96,7 +96,7 @@ typedef struct {
 /* The table and its number of rows. */
 const lt_align_objective *lt_align_objectives(size_t *n);
 
-/* The row of a name. LT_ERR_NOT_FOUND lists the names. */
+/* Find the row of a name. The message of LT_ERR_NOT_FOUND lists the names. */
 LT_MUST_USE lt_err lt_align_find(const lt_align_objective **out, const char *name);
 
 /* The loss of one pair (nats or their squares) and, where dlogp is given, its gradients. Sums are
@@ -129,8 +129,8 @@ LT_MUST_USE lt_err lt_align_steps(const lt_align_objective *row, const lt_align_
                                   const float *logp, int64_t n, double *loss, double *dlogp);
 
 /* KTO's reference point: the mean over the whole batch of the log-ratios (n) of mismatched
- * completions, each scored behind another row's prompt; at least 0. The loss has no gradient
- * through it. LT_ERR_FORMAT for n below 1, LT_ERR_NUMERIC for a log-ratio that is not finite. */
+ * completions, each scored after another row's prompt; at least 0. The loss has no gradient through
+ * it. LT_ERR_FORMAT for n below 1, LT_ERR_NUMERIC for a log-ratio that is not finite. */
 LT_MUST_USE lt_err lt_align_kto_point(const double *log_ratios, int64_t n, double *point);
 
 /* QRPO's quantile: the share of the rewards (n) of the reference model's completions that are at
@@ -161,8 +161,8 @@ typedef enum {
     LT_ALIGN_KLS
 } lt_align_kl_kind;
 
-/* The estimate in nats and its derivative by logp. LT_ERR_NUMERIC where a log-probability or the
- * estimate is not finite; then nothing is written. */
+/* The estimate in nats and its derivative by logp. LT_ERR_NUMERIC: a log-probability or the
+ * estimate is not finite; nothing is written. */
 LT_MUST_USE lt_err lt_align_kl(lt_align_kl_kind kind, double logp, double ref, double *value,
                                double *dlogp);
 
@@ -189,9 +189,9 @@ typedef enum {
     LT_ALIGN_REDUCTIONS
 } lt_align_reduction;
 
-/* What corrects a sampler whose probabilities are not those of `old`: a weight w = exp(old -
- * sampler) of a token, or the product of a sequence's; not differentiated, and not applied to the
- * divergence. */
+/* The correction for a sampler whose probabilities are not those of `old`: each token gets a weight
+ * w = exp(old - sampler), or the product of these over its sequence. It is not differentiated, and
+ * not applied to the divergence. */
 typedef enum {
     LT_ALIGN_NO_CORRECTION,
     LT_ALIGN_TOKEN_TRUNCATE, /* w in [weight_low, weight_high]. */
@@ -214,7 +214,7 @@ typedef struct {
     lt_align_kl_kind kl_kind;
     bool kl_ratio; /* The divergence is multiplied by the ratio: then its gradient is unbiased. */
     lt_align_correction correction;
-    double weight_low, weight_high; /* Where there is a correction: 0 <= low < high. */
+    double weight_low, weight_high; /* With a correction: 0 <= low < high. */
 } lt_align_policy_options;
 
 /* The published methods, in the order of their table, and their advantages. */
@@ -227,20 +227,20 @@ typedef struct {
     X(luspo, GRPO)                                                                                 \
     X(rloo, RLOO)
 
-/* The options of a published method, and its advantages (may be NULL). max_tokens of dr_grpo is the
- * caller's. LT_ERR_NOT_FOUND lists the names. */
+/* The options of a published method, and its advantages (may be NULL). For dr_grpo the caller sets
+ * max_tokens. The message of LT_ERR_NOT_FOUND lists the names. */
 LT_MUST_USE lt_err lt_align_policy_find(lt_align_policy_options *out, lt_align_advantage *advantage,
                                         const char *name);
 
 /* ARG: an option is out of range, or one that is not read is not 0. */
 LT_MUST_USE lt_err lt_align_policy_check(const lt_align_policy_options *o);
 
-/* A completion that was drawn; only the tokens that the model wrote. */
+/* A sampled completion; only the tokens that the model wrote. */
 typedef struct {
-    const float *logp;    /* (n) at most 0, as the others. */
+    const float *logp;    /* (n) at most 0, like the others. */
     const float *old;     /* (n) or NULL: the same as logp, so that each ratio is exactly 1. */
     const float *ref;     /* (n) where kl > 0. */
-    const float *sampler; /* (n) where there is a correction. */
+    const float *sampler; /* (n) if there is a correction. */
     double *dlogp;        /* (n) out: derivative of the loss by logp; may be NULL. */
     int64_t n;            /* 0: a completion that counts and teaches nothing. */
     double advantage;
@@ -261,8 +261,9 @@ typedef struct {
     double ratio_max;
 } lt_align_policy_stats;
 
-/* The part of the loss that n completions have, and its gradients. Losses and gradients of parts
- * add up to those of the step. Sums are in double, in order. stats may be NULL, and is not reset.
+/* The part of the loss that n completions contribute, and its gradients. Losses and gradients of
+ * parts add up to those of the step. Sums are in double, in order. stats may be NULL, and is not
+ * reset.
  * Nothing is written on failure: LT_ERR_ARG for an option out of range or not read, missing
  * log-probabilities, totals below what is given, or a completion over max_tokens; LT_ERR_NUMERIC
  * for a number that is not finite, a log-probability over 0, or a ratio that overflows. */

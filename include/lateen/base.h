@@ -23,12 +23,12 @@
     X(IO, "input/output error")     /* open, read, write, mmap, rename failed. */                  \
     X(OOM, "out of memory")         /* The host or the device has no memory left. */               \
     X(FORMAT, "malformed input")    /* A file or message contradicts its format. */                \
-    X(LIMIT, "limit exceeded")      /* Well-formed but larger than we accept. */                   \
+    X(LIMIT, "limit exceeded")      /* Well-formed, but over a limit. */                           \
     X(NOT_FOUND, "not found")       /* A named thing does not exist. */                            \
     X(UNSUPPORTED, "unsupported")   /* Valid, but not supported here. */                           \
     X(STATE, "wrong state")         /* E.g. a busy run folder, a checkpoint of another run. */     \
     X(NUMERIC, "numerical failure") /* NaN or Inf where a number is needed. */                     \
-    X(INTERRUPTED, "interrupted")   /* A signal or a stop file asked us to stop. */                \
+    X(INTERRUPTED, "interrupted")   /* A signal or a stop file requested a stop. */                \
     X(DEVICE, "device failure")     /* Driver, GPU, NVRTC. */                                      \
     X(REMOTE, "remote failure")     /* Another rank or server failed. */                           \
     X(REPLACED, "replaced")         /* A later attempt of the run has taken this one's place. */   \

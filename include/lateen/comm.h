@@ -51,14 +51,15 @@ typedef struct {
     const char *record_dir;
     uint64_t epoch; /* Number of this world; it stands in every record. */
     /* Between processes: members compare their calls before any data moves, and a mismatch is
-     * reported. Threads always do. */
+     * reported. Threads always compare them. */
     bool check;
     /* Between GPUs: sums by NCCL itself, in its own types and in an order that it chooses. */
     bool any_order;
     /* Between GPUs: NCCL makes every transfer, also those that copy engines could make (as with
      * LATEEN_PEER_COPIES=0). */
     bool nccl_only;
-    /* Between GPUs: lt_group_open waits for no other rank; groups serve from lt_comm_connect on. */
+    /* Between GPUs: lt_group_open waits for no other rank; groups are usable after
+     * lt_comm_connect. */
     bool connect_late;
 } lt_comm_options;
 
@@ -78,15 +79,15 @@ LT_MUST_USE lt_err lt_comm_open_self(lt_comm **out, const lt_comm_options *o);
 LT_MUST_USE lt_err lt_comm_open_shm(lt_comm **out, const lt_comm_options *o);
 LT_MUST_USE lt_err lt_comm_open_tcp(lt_comm **out, const lt_comm_options *o);
 LT_MUST_USE lt_err lt_comm_open_mpi(lt_comm **out, const lt_comm_options *o);
-/* A world of the same ranks whose buffers lie in the memory of a GPU each, and whose verbs run on a
- * queue of that GPU: NCCL, opened at run time (UNSUPPORTED where it is missing or older than 2.18).
- * Meanwhile `host` carries what ranks tell each other about their calls; it outlives this world and
- * fails with it. A collective call of all ranks. LT_COMM_RECORDS, deadlines, sums and failures are
- * as in any other world. */
+/* Open a world of the same ranks whose buffers are in GPU memory, one GPU for each rank, and whose
+ * verbs run on a queue of that GPU. It uses NCCL, opened at run time (UNSUPPORTED if it is missing
+ * or older than 2.18). `host` carries what ranks tell each other about their calls; it outlives
+ * this world and fails with it. A collective call of all ranks. LT_COMM_RECORDS, deadlines, sums
+ * and failures are as in any other world. */
 LT_MUST_USE lt_err lt_comm_open_device(lt_comm **out, lt_comm *host, lt_device *device,
                                        const lt_comm_options *o);
-/* The memory in which each rank of n makes such a world's sums: bytes of the GPU, and of the host.
- * NCCL's own buffers come on top. */
+/* The memory in which each rank of n computes the sums of such a world: bytes of the GPU, and of
+ * the host. NCCL's own buffers are not counted. */
 typedef struct {
     size_t device_bytes, host_bytes;
 } lt_comm_memory;
@@ -100,8 +101,8 @@ LT_MUST_USE lt_err lt_comm_connect(lt_comm *c);
 bool lt_comm_under_launch(void); /* Did `lateen launch` start this process? */
 bool lt_comm_under_mpi(void);    /* Did mpirun, or srun with PMIx, start this process? */
 bool lt_comm_is_rank(void);      /* Did any of them? */
-/* The rank and the number of ranks that they have told this process, before a world is open; 0 of 1
- * where none did. UNSUPPORTED: the number is not known. */
+/* The rank and the number of ranks that the starter gave this process, before a world is open; 0 of
+ * 1 if there was none. UNSUPPORTED: the number is not known. */
 LT_MUST_USE lt_err lt_comm_started_as(int *rank, int *n_ranks);
 void lt_comm_close(lt_comm *c);
 
@@ -127,10 +128,11 @@ LT_MUST_USE lt_err lt_all_reduce(lt_group *g, void *dst, const void *src, int64_
  * be row i of its own src. */
 LT_MUST_USE lt_err lt_reduce_scatter(lt_group *g, void *dst, const void *src, int64_t count,
                                      lt_dtype dtype, lt_reduce op, lt_comm_work *work);
-/* Row `member` of the src of the reduce_scatter that this group calls next is complete, of a device
- * behind what the followed queue holds, and may go to that member while other rows are still being
- * computed. This is no call: members need not do the same, and where the transport has no use for
- * it nothing happens. Until that reduce_scatter the members call no other collective together. */
+/* Say that row `member` of the src of this group's next reduce_scatter is complete (on a device:
+ * after the work that the followed queue holds) and may go to that member while other rows are
+ * still being computed. This is not a call: members need not do the same, and a transport without a
+ * use for it ignores it. Until that reduce_scatter the members call no other collective
+ * together. */
 LT_MUST_USE lt_err lt_reduce_scatter_early(lt_group *g, int member, const void *src, int64_t count,
                                            lt_dtype dtype);
 /* Row i of dst (n, count) becomes member i's src (count). src may be this member's row of dst. */
@@ -140,9 +142,9 @@ LT_MUST_USE lt_err lt_all_gather(lt_group *g, void *dst, const void *src, int64_
 LT_MUST_USE lt_err lt_broadcast(lt_group *g, void *data, int64_t count, lt_dtype dtype, int root,
                                 lt_comm_work *work);
 /* Send send_counts[j] elements of src to member j and receive recv_counts[i] elements from member i
- * into dst; both buffers are contiguous, in the order of the members. Both members fail when i
- * sends to j another count than j expects from i. src and dst must not overlap; the counts are read
- * before the call returns. */
+ * into dst; both buffers are contiguous, in the order of the members. If i sends to j another count
+ * than j expects from i, both fail. src and dst must not overlap; the counts are read before the
+ * call returns. */
 LT_MUST_USE lt_err lt_all_to_all(lt_group *g, void *dst, const int64_t *recv_counts,
                                  const void *src, const int64_t *send_counts, lt_dtype dtype,
                                  lt_comm_work *work);
@@ -155,14 +157,13 @@ LT_MUST_USE lt_err lt_barrier(lt_group *g);
 /* Wait until this call of the rank is done and return its error. A call may be waited for once,
  * several times or never. */
 LT_MUST_USE lt_err lt_comm_wait(lt_comm *c, lt_comm_work work);
-/* The same for a queue of the device: what is queued on q from now on comes after this call. A host
- * waits no longer than until the call has been queued. In a world of host memory it is
- * lt_comm_wait. */
+/* The same for a queue of the device: work that is queued on q from now on waits for this call. The
+ * host waits only until the call has been queued. In a world of host memory it is lt_comm_wait. */
 LT_MUST_USE lt_err lt_comm_order(lt_comm *c, lt_comm_work work, lt_queue *q);
 /* The same for a member's row of dst of an all_gather, which may be complete before others are:
  * first that of the member before this one, last that of the member after it. */
 LT_MUST_USE lt_err lt_comm_order_member(lt_comm *c, lt_comm_work work, int member, lt_queue *q);
-/* Verbs called from now on come after what q holds at their call; NULL: after nothing. */
+/* Verbs called from now on wait for the work that q holds at their call; NULL: for nothing. */
 void lt_comm_follow(lt_comm *c, lt_queue *q);
 bool lt_comm_done(lt_comm *c, lt_comm_work work); /* Has it finished or failed? Never waits. */
 
@@ -174,7 +175,7 @@ void lt_comm_tell_waits(lt_comm *c, lt_timeline *t);
  * this host, for which the call waits until the queue of transfers is idle. */
 LT_MUST_USE lt_err lt_comm_measure(lt_comm *c, bool on, bool in_place);
 /* Seconds in which at least one of the measured calls that have ended since the last lt_comm_moved
- * was under way, waits for other members included. A receive counts at its sender only. */
+ * was in progress, waits for other members included. A receive counts at its sender only. */
 double lt_comm_moved(lt_comm *c);
 /* One of the last LT_COMM_RECORDS calls. Times are 0 where not reached, and on the clock of
  * lt_clock_ns. */
@@ -202,7 +203,7 @@ LT_MUST_USE lt_err lt_comm_blame(const char *dir, char *out, size_t out_bytes);
 /* ---- The mesh ----------------------------------------------------------------------------------
  * The ranks form a grid with named axes, outermost first: pp, dp, cp, tp. The last axis varies
  * fastest, so ranks of a tensor-parallel group are neighbours. ep divides dp x cp: experts are
- * spread over ep neighbours of that plane. The group of an axis holds the ranks that differ from
+ * divided over ep neighbours in that plane. The group of an axis holds the ranks that differ from
  * this one in that coordinate only. */
 #define LT_MESH_AXES(X) X(pp) X(dp) X(cp) X(tp)
 typedef struct {
@@ -210,7 +211,7 @@ typedef struct {
     LT_MESH_AXES(LT_MESH_FIELD)
 #undef LT_MESH_FIELD
     lt_group *world; /* All ranks of the mesh. */
-    lt_group *grad;  /* dp x cp: the ranks that hold the same weights; ZeRO shards over them. */
+    lt_group *grad;  /* dp x cp: the ranks that hold the same weights; ZeRO divides these. */
     lt_group *ep;    /* Neighbours in grad among which one set of experts is divided. */
     lt_group *edp;   /* The ranks of grad that hold the same experts. */
 } lt_mesh;
@@ -227,8 +228,8 @@ int64_t lt_mesh_divisor(int64_t count, int64_t n);
 /* ARG unless the product of the axes is n_ranks and ep divides dp * cp. The message names both
  * numbers and the nearest data-parallel size that fits. */
 LT_MUST_USE lt_err lt_mesh_check(const lt_mesh_shape *s, int n_ranks);
-/* The mesh of the ranks from `first` on, as many as the shape has places: several meshes may stand
- * beside each other in a world. */
+/* Open the mesh of the ranks from `first` on, as many as the shape has places: a world may have
+ * several meshes. */
 LT_MUST_USE lt_err lt_mesh_open(lt_mesh *out, lt_comm *c, const lt_mesh_shape *s, int first);
 
 #endif

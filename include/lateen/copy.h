@@ -5,9 +5,10 @@
  *     lt_copy("run/checkpoint/", "s3://bucket/run/checkpoint/", NULL, NULL);
  *     lt_copy_bring(path, "hf://org/model", NULL);   path: a folder that lt_model_open reads
  *
- * From file, s3, https, http and hf; to file and s3. Several connections each read a range and
- * write it. What arrives is compared with the checksum that the source provides (lt_copy_report
- * says which kind), and what a store reports it has written with the MD5 of what was sent.
+ * Sources are file, s3, https, http and hf; targets are file and s3. Several connections each read
+ * a range and write it. What arrives is compared with the checksum that the source provides
+ * (lt_copy_report says which kind); what a store reports to have written is compared with the MD5
+ * of what was sent.
  *
  * A target appears whole or not at all: a file is written under another name, synced and renamed,
  * an object in parts that are joined at the end. A copy that was interrupted, for whatever reason,
@@ -28,7 +29,7 @@ typedef struct {
     int64_t n_files_same;          /* At the target already. */
     int64_t total_bytes;           /* Bytes of the files that are known so far. */
     int64_t done_bytes;            /* Read or sent, found at the target, or resumed. */
-    int64_t moved_bytes;           /* As many of the done bytes moved now. */
+    int64_t moved_bytes;           /* Those of the done bytes that this copy moved. */
     int64_t n_retries;             /* Requests that were sent again. */
     double seconds;
     /* How the last file was checked: "SHA-256", "MD5 of its parts", "length". */
@@ -41,7 +42,7 @@ typedef struct {
     int64_t rate_bytes;    /* A second, together; 0: no limit. */
     int64_t n_tries;       /* Most tries of a request without progress. */
     double delay_s;        /* Mean wait before the second try; it doubles, up to 20 s. */
-    double stall_s;        /* A connection that moves no byte for so long is tried again. */
+    double stall_s;        /* A connection that moves no byte for this long is tried again. */
     const char *profile, *region, *endpoint; /* For S3; "": as the AWS command line finds them. */
     /* How buckets are addressed: 0 by the endpoint, 1 path, 2 host. */
     int addressing;
@@ -86,12 +87,12 @@ LT_MUST_USE lt_err lt_copy_list(const char *place, const lt_copy_options *option
 LT_MUST_USE lt_err lt_copy_delete(const char *place, const lt_copy_options *options, int64_t *n);
 
 /* A local path for `text`: itself, if it is a path; else that of a copy, which is made or brought
- * up to date first. hf:// goes into the hub's own cache (HF_HOME), so that other programs find it
- * there, without files that no model needs; all others into the cache of Lateen. */
+ * up to date first. hf:// goes into the hub's own cache (HF_HOME), where other programs find it,
+ * without files that no model needs; all other addresses go into Lateen's cache. */
 LT_MUST_USE lt_err lt_copy_bring(char out[LT_COPY_PATH_BYTES], const char *text,
                                  const lt_copy_options *options);
 
-/* The path of what was brought before, as it is: no request is sent. NOT_FOUND: nothing was. */
+/* The path of an earlier copy, as it is: no request is sent. NOT_FOUND: there is none. */
 LT_MUST_USE lt_err lt_copy_brought(char out[LT_COPY_PATH_BYTES], const char *text);
 
 /* lt_copy_bring of data for training: a file of conversations, or a shard of tokens, whose files

@@ -66,7 +66,7 @@ LT_MUST_USE lt_err lt_shard_read_mask(const lt_shard *s, uint64_t position, size
 
 /* ---- Shards whose tokens are elsewhere ------------------------------------------------------- */
 
-/* A shard of which PREFIX.idx is here, and PREFIX.bin and PREFIX.mask come when they are read. */
+/* A shard of which PREFIX.idx is local; PREFIX.bin and PREFIX.mask are brought when read. */
 typedef struct {
     size_t bin_bytes, mask_bytes; /* mask_bytes 0: it has no mask. */
     double modified_s;            /* Unix time; 0: not known. */
@@ -75,23 +75,23 @@ typedef struct {
 /* Its files while they are held: PREFIX.bin, PREFIX.mask. */
 typedef struct {
     char prefix[4096];
-    int lock; /* The store's. */
+    int lock; /* Of the store. */
 } lt_held_shard;
 
-/* Who brings them. Threads may call it at the same time. */
+/* The store that brings them. Threads may call it at the same time. */
 typedef struct lt_shard_store lt_shard_store;
 struct lt_shard_store {
-    /* NULL: the store does not know a shard of this prefix; its files are all here. */
+    /* NULL: the store does not know a shard of this prefix; all its files are local. */
     const lt_far_shard *(*find)(lt_shard_store *s, const char *prefix);
-    /* Bring the files, if they are not here, and keep them until let_go. */
+    /* Bring the files, if they are not local, and keep them until let_go. */
     lt_err (*hold)(lt_shard_store *s, const lt_far_shard *shard, lt_held_shard *out);
     void (*let_go)(lt_shard_store *s, lt_held_shard *held);
 };
 
-/* lt_shard_open of a Megatron pair that may be the store's; store NULL: there is none. */
+/* lt_shard_open for a Megatron pair that may be in the store; store NULL: there is none. */
 LT_MUST_USE lt_err lt_shard_open_far(lt_shard **out, const char *path, int64_t llmc_document_id,
                                      lt_shard_store *store);
-const lt_far_shard *lt_shard_far(const lt_shard *s); /* NULL: its files are all here. */
+const lt_far_shard *lt_shard_far(const lt_shard *s); /* NULL: all its files are local. */
 
 /* ---- Batches --------------------------------------------------------------------------------- */
 
@@ -133,8 +133,8 @@ typedef enum { LT_PACK_STREAM, LT_PACK_BEST_FIT, LT_PACK_SINGLE } lt_pack;
  * thousand. */
 typedef enum { LT_SHUFFLE_NONE, LT_SHUFFLE_ROWS, LT_SHUFFLE_DOCUMENTS } lt_shuffle;
 
-/* ALL of a source, its last val_fraction of the tokens (VAL; the cut falls between documents where
- * one is near), or the rest (TRAIN). */
+/* ALL of a source, the last val_fraction of its tokens (VAL; the cut is moved to a document's end
+ * if one is near), or the rest (TRAIN). */
 typedef enum { LT_SPLIT_ALL, LT_SPLIT_TRAIN, LT_SPLIT_VAL } lt_split;
 
 typedef struct {
@@ -172,7 +172,7 @@ typedef struct {
         world;
     int64_t prefetch_rows;    /* Rows that a thread prepares in advance; 0: no thread. */
     int64_t llmc_document_id; /* See lt_shard_open. */
-    lt_shard_store *store;    /* Brings shards that are elsewhere; NULL: all are here. */
+    lt_shard_store *store;    /* Brings shards that are not local; NULL: all are. */
 } lt_loader_options;
 
 /* seq 1024, STREAM, ROWS, documents masked, positions reset, one rank, 64 rows prefetched; no
@@ -234,11 +234,11 @@ int64_t lt_loader_n_sources(const lt_loader *l);
 size_t lt_loader_n_shards(const lt_loader *l, int64_t source);
 const char *lt_loader_shard_path(const lt_loader *l, int64_t source, size_t shard);
 const lt_far_shard *lt_loader_far_shard(const lt_loader *l, int64_t source, size_t shard);
-/* Bytes of shards that come when they are read, as many as rows in a row are read from: where less
- * is kept of them, they come again and again. window_bytes: of these, the most that the rows in a
- * row of one source span. */
+/* Bytes of the shards brought when read, from which consecutive rows are read: if fewer are kept,
+ * the same shards are brought again and again. window_bytes: of these, the most that consecutive
+ * rows of one source span. */
 size_t lt_loader_far_bytes(const lt_loader *l, size_t *window_bytes);
-/* Are shards read one after the other, at least in windows? */
+/* Are shards read one after another, at least in windows? */
 bool lt_loader_in_order(const lt_loader_options *o);
 
 #endif

@@ -18,7 +18,7 @@ typedef struct lt_device lt_device;
 /* AUTO: a GPU if there is one, else the CPU. */
 typedef enum { LT_DEVICE_CPU, LT_DEVICE_CUDA, LT_DEVICE_AUTO } lt_device_kind;
 
-/* The index in the environment variable LATEEN_CUDA_DEVICE, or 0 where it is not set. */
+/* The index in the environment variable LATEEN_CUDA_DEVICE, or 0 if it is not set. */
 #define LT_DEVICE_DEFAULT (-1)
 
 /* Open a device. index selects the GPU; for a CPU device it is only a label. A GPU that does not
@@ -37,7 +37,7 @@ LT_MUST_USE lt_err lt_device_open_named(lt_device **out, const char *name);
  * not share a GPU. */
 LT_MUST_USE lt_err lt_device_open_rank(lt_device **out, const char *name, int local_rank);
 /* As lt_device_open_named, but a GPU, which takes 0.2 s to open, is opened by another thread
- * while the caller continues. lt_device_ready waits for it and returns its error; opening a model
+ * while the caller continues. lt_device_ready waits for that and returns its error; opening a model
  * calls it too. */
 LT_MUST_USE lt_err lt_device_open_async(lt_device **out, const char *name);
 LT_MUST_USE lt_err lt_device_ready(lt_device *d);

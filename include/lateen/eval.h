@@ -13,7 +13,7 @@ typedef void (*lt_eval_progress)(void *ctx, int64_t done, int64_t all);
 typedef struct {
     const lt_model *model;
     const lt_tokenizer *tokenizer;
-    /* Tokens in the model's context; 0: the longest the model takes, at most 2048. */
+    /* Tokens in the model's context; 0: the model's longest, at most 2048. */
     int64_t seq;
     int64_t limit; /* Items to evaluate at most; 0: all. */
     int64_t shots; /* MMLU: worked examples before each question. */

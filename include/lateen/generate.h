@@ -17,10 +17,10 @@
  * the GGUF), and those of its tokenizer (t may be NULL). */
 void lt_model_ends(const lt_model *m, const lt_tokenizer *t, lt_ends *out);
 
-/* Sampling parameters where the user gives none, from generation_config.json or a GGUF's
+/* Sampling parameters for users who give none, from generation_config.json or a GGUF's
  * general.sampling.*. Their names are those of options and requests: temperature, top_k, top_p,
- * min_p, typical_p, repetition_penalty, max_tokens. Faulty ones, and those that are not applied
- * here, are reported in the log. */
+ * min_p, typical_p, repetition_penalty, max_tokens. Faulty parameters, and those that Lateen does
+ * not apply, are reported in the log. */
 #define LT_MAX_GENERATION_DEFAULTS 8
 typedef struct {
     struct {
@@ -42,11 +42,10 @@ typedef struct {
     /* A chat template wrote the prompt: BOS is added unless the template wrote it. */
     bool is_chat;
     bool keep_special; /* The text includes special tokens. */
-    /* NULL: the prompt is appended to sequence 0 of the session; its earlier tokens are not known
-     * here, so penalties do not count them. Else the tokens that sequence 0 holds, perhaps with
-     * more behind them: the prompt is then the whole text so far, the session keeps the common
-     * beginning of both, and *tokens becomes the prompt and the new tokens (without an ending
-     * token). */
+    /* NULL: the prompt is appended to sequence 0 of the session, whose earlier tokens are unknown,
+     * so penalties do not count them. Else the tokens that sequence 0 holds, perhaps with more
+     * after them: the prompt is then the whole text so far, the session keeps the common beginning
+     * of both, and *tokens becomes the prompt and the new tokens (without an ending token). */
     lt_ids *tokens;
 } lt_generate_options;
 
@@ -65,7 +64,7 @@ typedef struct {
 typedef bool (*lt_text_fn)(void *ctx, const char *text, size_t bytes);
 
 /* Append the prompt to sequence 0 of the session (or see o->tokens) and generate. An empty sequence
- * and an empty prompt start from BOS (or, where there is none, EOS). stats may be NULL. */
+ * with an empty prompt starts from BOS (or, if there is none, EOS). stats may be NULL. */
 LT_MUST_USE lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t,
                                const char *prompt, const lt_generate_options *o, lt_text_fn on_text,
                                void *ctx, lt_generate_stats *stats);

@@ -13,8 +13,8 @@
  *     lt_health_close(h);
  *
  * With a history, a file of JSON lines for each node, counters are judged by their growth since the
- * last check, and seven signals of the last 28 days tell nodes that fail again and again (the
- * signals of arXiv:2410.21680, section 5; the levels are this project's). */
+ * last check, and seven signals of the last 28 days show which nodes fail again and again (the
+ * signals are those of arXiv:2410.21680, section 5; the levels are this project's own). */
 #ifndef LATEEN_HEALTH_H
 #define LATEEN_HEALTH_H
 
@@ -47,7 +47,7 @@ typedef struct {
     const char *mounts;  /* Mount points that must exist, "/scratch,/home"; "": "/" and others. */
     const char *history; /* File of JSON lines; "": none. */
     const char *node;    /* Name of this node; "": SLURMD_NODENAME, else the host's name. */
-    double log_window_s; /* Age of messages of the kernel that count; 0: 24 hours. */
+    double log_window_s; /* Largest age of kernel messages that count; 0: 24 hours. */
     double mount_s;      /* A file system must answer within this time; 0: 5 s. */
     double burn_s;       /* Tier 3: how long to multiply; 0: 120 s. */
     double memory_share; /* Tier 3: share of the available memory that is tested; 0: a half. */
@@ -97,8 +97,8 @@ typedef struct {
 } lt_health_watch_options;
 LT_MUST_USE lt_err lt_health_watch(lt_health *h, const lt_health_watch_options *o);
 
-/* Append a note to the history: something that happened to the node and counts for its score. ARG
- * for an unknown kind; the message lists the kinds. */
+/* Append a note to the history: an event on the node that counts for its score. ARG for an unknown
+ * kind; the message lists the kinds. */
 #define LT_HEALTH_NOTE_MAP(X)                                                                      \
     X(EXCLUSION, "exclusion", "a user excluded the node")                                          \
     X(TICKET, "ticket", "a ticket was opened for the node")                                        \
@@ -113,7 +113,7 @@ LT_MUST_USE lt_err lt_health_note(const lt_health *h, const char *kind, const ch
  * Reasons that others gave stay. *told: what was done, e.g. "drained n7"; "": nothing. */
 LT_MUST_USE lt_err lt_health_tell_slurm(const lt_health *h, char told[256]);
 
-/* The whole table with levels in effect, as a YAML file that `levels` reads, to `to`. */
+/* Write the whole table, with the levels in effect, to `to`, as a YAML file that `levels` reads. */
 void lt_health_print_levels(const lt_health *h, FILE *to);
 
 #endif

@@ -1,10 +1,10 @@
 /* make.h: problems made by procedure, with worked steps, a final answer and a checker.
  *
- * Problem i of a seed is a pure function of (kind, options, seed, i): it is drawn from stream i of
- * the random numbers, so that any range of problems can be made alone, in any order and on any
- * number of threads, with the same bits. A hash of the parameters of a problem, without the seed
- * and without the wording, decides whether it belongs to the training problems or to those held
- * out: no problem is in both, whatever the seeds.
+ * Problem i of a seed is a pure function of (kind, options, seed, i), drawn from stream i of the
+ * random numbers. So any range of problems can be made alone, in any order and on any number of
+ * threads, with the same bits. A hash of a problem's parameters, without the seed and the wording,
+ * decides whether it belongs to the training problems or to those held out: no problem is in both,
+ * whatever the seeds.
  *
  *     lt_maker *m;
  *     lt_make_options o = {.kind = "arithmetic", .level_min = 1, .level_max = 3};
@@ -22,7 +22,7 @@
 #include "lateen/base.h"
 
 #define LT_MAKE_LEVELS 5  /* Levels of difficulty: 1 to 5. */
-#define LT_MAKE_ONE_IN 20 /* One problem of so many is held out. */
+#define LT_MAKE_ONE_IN 20 /* One problem of this many is held out. */
 
 typedef enum { LT_MAKE_TRAIN, LT_MAKE_HELD_OUT } lt_make_split;
 

@@ -66,7 +66,7 @@ typedef enum {
 #define LT_MAX_ROPE_FACTORS 256 /* longrope has a factor for each rotating pair of a head. */
 
 #define LT_MAX_LAYERS      256
-#define LT_SEPARATOR_BYTES 64 /* Of the text behind a step, its ending 0 included. */
+#define LT_SEPARATOR_BYTES 64 /* Of the text after a step, its ending 0 included. */
 
 /* Tokens that end a text, each once; models list one to a few. */
 #define LT_MAX_ENDS 32
@@ -97,19 +97,19 @@ typedef struct {
     float swiglu_alpha, swiglu_limit; /* Numbers of the clamped SwiGLU (gpt_oss). */
     bool qkv_bias, attn_out_bias, mlp_bias;
     bool tied; /* Output head = embedding. */
-    /* Values that a score head gives for each token in the place of logits: num_labels of
-     * transformers' *ForSequenceClassification. 0: a language model. */
+    /* Values that a score head gives for each token instead of logits: num_labels of transformers'
+     * *ForSequenceClassification. 0: a language model. */
     int64_t n_scores;
     /* True: the head judges each token (*ForTokenClassification), or, in a process reward model,
      * each end of a step; false: the text as a whole, at its last token. A head of tokens has a
      * bias unless token_classification_bias is false. */
     bool token_scores, score_bias;
-    /* A head of two layers (*ForProcessRewardModel): n_scores are those of the first, and what it
-     * says of a token are score_ends values, W ReLU(n_scores values) + b. 0: of one layer. Such a
-     * model is only served. */
+    /* A head of two layers (*ForProcessRewardModel): n_scores is the width of the first, and the
+     * head gives score_ends values for a token, W ReLU(n_scores values) + b. Such a model is only
+     * served. 0: a head of one layer. */
     int64_t score_ends;
-    /* Of a process reward model: the text behind each step, at whose last token the step's score is
-     * read; config.json's step_separator, a key of ours. "": "\n", as TRL's PRMTrainer has it. */
+    /* Of a process reward model: the text after each step, at whose last token the step's score is
+     * read; config.json's step_separator, a key of Lateen's. "": "\n", as in TRL's PRMTrainer. */
     char step_separator[LT_SEPARATOR_BYTES];
     float embed_scale;        /* gemma: sqrt(C), else 1. */
     bool embed_scale_rounded; /* gemma: the factor is rounded to the weights' type. */
@@ -140,7 +140,7 @@ typedef struct {
     /* Layer i is global when (i + 1) % window_every == 0, else local; 0: all local when window >
      * 0. */
     int64_t window_every;
-    bool no_window[LT_MAX_LAYERS]; /* Layers that see all where no period says which. */
+    bool no_window[LT_MAX_LAYERS]; /* Layers that see all tokens, if no period gives them. */
     int64_t n_experts, top_k;      /* 0: dense. */
     bool dense[LT_MAX_LAYERS];     /* Layers of a model with experts that have none (qwen3_moe), */
     int64_t dense_ffn_width;       /* and how wide their MLP is; 0: as wide as ffn_width. */
@@ -190,17 +190,17 @@ lt_layer_spec lt_model_layer(const lt_model_spec *spec, int64_t layer);
 const char *lt_family_name(lt_family family);
 /* Numbers that the output head gives for a token: n_scores, or vocab_size logits. */
 int64_t lt_model_spec_outputs(const lt_model_spec *spec);
-/* Values that a score head says of a token in the end: score_ends, or n_scores. */
+/* Values that a score head finally gives for a token: score_ends, or n_scores. */
 int64_t lt_model_spec_says(const lt_model_spec *spec);
-/* The spec with a score head of n values in the place of its output head, of texts or of tokens. */
+/* Replace the output head of a spec by a score head of n values, for texts or for tokens. */
 void lt_model_spec_add_scores(lt_model_spec *spec, int64_t n, bool token_scores);
-/* Does a pass give the value of the head at a label, as of a reward model, not the log-probability
- * of the label? */
+/* Does a pass give the value of the head at a label (a reward model), instead of the label's
+ * log-probability? */
 bool lt_model_spec_gives_values(const lt_model_spec *spec);
 /* Is it a process reward model: two values for each token, of which the second is for "good"? */
 bool lt_model_spec_is_process(const lt_model_spec *spec);
-/* Refuse (UNSUPPORTED) a model with a score head where text is to be written or its probability is
- * asked for; `what` leads the message. */
+/* Refuse (UNSUPPORTED) a model with a score head for writing text or for its probability; `what`
+ * begins the message. */
 LT_MUST_USE lt_err lt_model_spec_writes(const lt_model_spec *spec, const char *what);
 /* Index of the token of ids (n) at which a score head is read, as transformers does: the last one
  * that is not pad_id; 0 if all are. */
@@ -219,7 +219,7 @@ LT_MUST_USE lt_err lt_model_spec_write(const lt_model_spec *spec, lt_dtype dtype
 /* Tokens of the longest text that the model is made for: max_seq, or its factor times that with
  * dynamic RoPE. */
 int64_t lt_model_spec_context(const lt_model_spec *spec);
-/* Fails where lt_model_spec_write would, so that a caller learns it before training. */
+/* Fails if lt_model_spec_write would, so that a caller learns this before training. */
 LT_MUST_USE lt_err lt_model_spec_writable(const lt_model_spec *spec);
 
 int64_t lt_model_spec_params(const lt_model_spec *spec); /* All parameters, a tied head once. */
@@ -240,9 +240,9 @@ typedef struct {
      * possible: for inference, not for training or saving. dtype becomes F32. On a GPU it becomes
      * BF16, and only block types stay as stored. */
     bool stored;
-    /* With `stored`: products multiply the numbers that the weights stand for, which are decoded
-     * some rows at a time, not numbers of 8 bits; so adapters can be trained beside them. On the
-     * host, any type that is decoded stays as it is. */
+    /* With `stored`: products use the decoded weights, some rows at a time, instead of numbers of
+     * 8 bits, so adapters can be trained beside them. On the host, any type that is decoded stays
+     * as it is. */
     bool decoded;
     /* On a GPU, lt_model_open returns once memory for the weights is assigned, and they are copied
      * in the background; call lt_model_wait before using them. */
@@ -254,12 +254,12 @@ typedef struct {
     /* The part of the model to hold (model/params.h); NULL: all of it. Only that part is
      * initialised or read. Must live until the model is open. */
     const struct lt_partition *partition;
-    /* For lt_model_alloc: weights have no memory; another brings them in, unit by unit. */
+    /* For lt_model_alloc: weights have no memory; the caller provides it, unit by unit. */
     bool elsewhere;
-    /* For lt_model_open: a model without a score head gets one of so many values, in the place of
-     * its output head: N(0, init_std) of score_seed. 0: the model as it is. */
+    /* For lt_model_open: a model without a score head gets one of this many values instead of its
+     * output head, drawn from N(0, init_std) by score_seed. 0: the model as it is. */
     int64_t n_scores;
-    bool token_scores; /* Of each token, with a bias of 0. */
+    bool token_scores; /* The new head is one of tokens, with a bias of 0. */
     uint64_t score_seed;
 } lt_model_options;
 
@@ -279,7 +279,7 @@ LT_MUST_USE lt_err lt_model_create(lt_model **out, const lt_model_spec *spec,
 LT_MUST_USE lt_err lt_model_save(const lt_model *m, const char *folder, lt_dtype dtype,
                                  int64_t shard_bytes);
 void lt_model_close(lt_model *m);
-/* Where its tokenizer and template lie, on this machine, if who opened it said so; else NULL. */
+/* The local path of its tokenizer and template, if the caller of open gave it; else NULL. */
 const char *lt_model_files(const lt_model *m);
 const lt_model_spec *lt_model_get_spec(const lt_model *m);
 /* Grows whenever training or a checkpoint changes the weights. */

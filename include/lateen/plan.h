@@ -61,7 +61,7 @@ typedef struct {
 
 typedef struct {
     double total;
-    double active; /* Those that one token is multiplied with (top_k of the routed experts). */
+    double active;          /* The parameters that one token uses (top_k of the routed experts). */
     double embedding, head; /* Input embedding (and positions); output matrix (0 when tied). */
     double attention, dense, moe; /* Sums over all layers. */
 } lt_plan_params;
@@ -182,7 +182,8 @@ typedef struct {
     /* 1: every launch waits for its kernel (CUDA_LAUNCH_BLOCKING): launch_us is added, and is
      * fitted. */
     double launch_blocking;
-    /* 1: context-parallel ranks share causal attention evenly; 0: the last rank does most of it. */
+    /* 1: context-parallel ranks divide causal attention evenly; 0: the last rank does most of
+     * it. */
     double cp_balance;
     double split_products; /* 1: q, k, v, gate and up are separate products. */
     /* Number of layers whose products run in bf16 although the others run in a narrower type. */
@@ -225,8 +226,8 @@ typedef struct {
     double price_gpu_h, price_mwh, pue;
 } lt_plan_cluster;
 
-/* path: a YAML file, a name of recipes/clusters, or a kind of GPU (gpus.yaml), which is one node of
- * them. NOT_FOUND: none of these. */
+/* path: a YAML file, a name under recipes/clusters, or a kind of GPU (gpus.yaml), which stands for
+ * one node of them. NOT_FOUND: none of these. */
 LT_MUST_USE lt_err lt_plan_cluster_load(lt_plan_cluster *out, const char *path);
 LT_MUST_USE lt_err lt_plan_gpu_find(lt_plan_gpu *out, const char *name);
 /* The stack of that name on that GPU; else the GPU's default with anchored = false. */
@@ -335,8 +336,8 @@ typedef struct {
 
 lt_plan_time lt_plan_step_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
                                    const lt_plan_layout *l);
-/* The same with the pipeline simulated slot by slot instead of its closed form; where that is too
- * large to simulate, the closed form. */
+/* The same with the pipeline simulated slot by slot instead of its closed form, unless it is too
+ * large to simulate. */
 lt_plan_time lt_plan_step_simulate(const lt_plan_model *m, const lt_plan_cluster *c,
                                    const lt_plan_layout *l);
 
@@ -404,8 +405,8 @@ typedef struct lt_plan_recoveries lt_plan_recoveries;
 
 typedef struct {
     double mtbf_s, save_s, restart_s, interval_s, work_s; /* work_s: productive seconds needed. */
-    /* Recoveries that were measured, of which each failure draws one (restart_s is their mean
-     * then); NULL: every restart takes restart_s. */
+    /* Measured recoveries, of which each failure draws one (restart_s is then their mean); NULL:
+     * every restart takes restart_s. */
     const lt_plan_recoveries *recoveries;
     double persist_lag_s; /* Asynchronous saves are durable only after this delay. */
     int64_t nodes, spares;
@@ -502,8 +503,8 @@ typedef struct {
     int64_t batch;
 } lt_plan_serve;
 
-/* Can q->tp GPUs share a copy of the model? Each has as many heads, and keys and values of whole
- * heads. ARG with the nearest number that can. */
+/* Can q->tp GPUs divide a copy of the model? Each needs the same number of heads, and keys and
+ * values of whole heads. ARG names the nearest number that can. */
 LT_MUST_USE lt_err lt_plan_serve_check(const lt_plan_model *m, const lt_plan_serve_query *q);
 lt_plan_serve lt_plan_serve_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
                                      const lt_plan_serve_query *q);

@@ -1,15 +1,15 @@
 /* select.h: which of n sampled continuations is the answer.
  *
- * A model is aligned while it generates by drawing n candidates from it and keeping one, by their
- * scores. A rule is a row of one table; its function turns the scores into the probability of each
- * candidate, from which one is drawn. So the law of the answer is known exactly, given the scores:
+ * Here a model is aligned while it generates: n candidates are drawn from it and one is kept, by
+ * their scores. A rule is a row of one table; its function turns the scores into the probability of
+ * each candidate, and one is drawn. So the distribution of the answer, given the scores, is known:
  *
- *     best_of_n        the highest score; equal ones share it
+ *     best_of_n        the highest score; candidates with equal scores are equally likely
  *     soft_best_of_n   weights exp(score / temperature): Verdun et al. 2025, arXiv:2505.03156
  *     best_of_poisson  best_of_n over n = 1 + Poisson(mu): Khalaf et al. 2025, arXiv:2506.19248
  *     best_of_tails    weights [1 + (alpha - 1) score / temperature]_+ ^ (1 / (alpha - 1)), where
  *                      the tail of the scores gives alpha: Hsu et al. 2026, arXiv:2603.06797
- *     rejection        the first whose score is at least the threshold; the best if none is
+ *     rejection        the first whose score is at least the threshold; the best if there is none
  *     self_consistency one of the candidates that agree with most others: Wang et al. 2023,
  *                      arXiv:2203.11171; weights, if scores are given, are summed by answer
  *
@@ -47,7 +47,7 @@ typedef struct lt_select_rule {
     const char *name;
     unsigned reads; /* lt_select_reads. */
     bool groups;    /* It reads the candidates' answers, and scores are optional. */
-    /* p (n) out: with what probability each candidate is kept. scores (n), NULL only if groups;
+    /* p (n) out: the probability that each candidate is kept. scores (n), NULL only if groups;
      * answers (n): equal numbers are equal answers, -1 none; NULL unless groups. */
     void (*weigh)(const double *scores, const int32_t *answers, int64_t n,
                   const lt_select_options *o, double *p);
@@ -59,8 +59,8 @@ LT_MUST_USE lt_err lt_select_find(const lt_select_rule **out, const char *name);
 /* ARG: an option out of range, or one that the rule does not read. */
 LT_MUST_USE lt_err lt_select_check(const lt_select_rule *rule, const lt_select_options *o);
 
-/* How many candidates to draw: n, or for best_of_poisson a number of its own, at most
- * LT_SELECT_MOST. It is drawn from the stream of (seed), as is the choice below. */
+/* How many candidates to draw: n, or for best_of_poisson a random number, at most LT_SELECT_MOST,
+ * which is drawn from the stream of (seed), as is the choice below. */
 int64_t lt_select_draws(const lt_select_rule *rule, const lt_select_options *o, int64_t n,
                         uint64_t seed);
 
@@ -80,15 +80,15 @@ LT_MUST_USE lt_err lt_select(const lt_select_rule *rule, const lt_select_options
                              const double *scores, const int32_t *answers, int64_t n, uint64_t seed,
                              lt_selection *out, double *p);
 
-/* Rules that can be decided before every candidate has ended: have the first n_scored of n
- * candidates, in the order of their indices, decided rejection? Has the count of answers decided
- * self_consistency, because the leader's lead exceeds the number that is still to come? For other
- * rules false. ended (n): which candidates count. */
+/* Is the choice decided before every candidate has ended? rejection: by the first n_scored of n
+ * candidates, in the order of their indices. self_consistency: by the count of answers, if the
+ * leader's lead exceeds the number of candidates that are still to come. False for other rules.
+ * ended (n): which candidates count. */
 bool lt_select_decided(const lt_select_rule *rule, const lt_select_options *o, const double *scores,
                        const int32_t *answers, const bool *ended, int64_t n);
 
-/* The share of the votes that the answer with the most has: weights (n) over 0, answers (n) as
- * above. 0: nobody votes. */
+/* The share of the votes that the answer with the most votes has: weights (n) over 0, answers (n)
+ * as above. 0: there are no votes. */
 double lt_select_consensus(const double *weights, const int32_t *answers, int64_t n);
 
 /* The divergence in nats of the kept answer from a plain sample, when scores have no ties: log n -
@@ -116,11 +116,11 @@ LT_MUST_USE lt_err lt_hedge_value(const lt_select_rule *rule, const lt_hedge_pro
 
 typedef struct {
     double parameter, value; /* The best one and its expected true reward. */
-    double low, high;        /* 90 % of bootstrap resamples of the prompts have theirs between. */
+    double low, high;        /* 90 % of bootstrap resamples have their best between. */
     bool at_edge;            /* It is the first or the last that was tried. */
 } lt_hedge;
 
-/* Try the parameters (n_parameters, rising) and tell the best. resamples 0: low and high are the
+/* Find the best of the parameters (n_parameters, rising). resamples 0: low and high are the
  * parameter itself. means (n_parameters) may be NULL; it gets lt_hedge_value of each. */
 LT_MUST_USE lt_err lt_hedge_tune(const lt_select_rule *rule, const lt_hedge_prompt *prompts,
                                  int64_t n_prompts, const double *parameters, int64_t n_parameters,

@@ -26,12 +26,12 @@ typedef struct lt_engine lt_engine;
 typedef struct lt_grammar lt_grammar;
 
 /* On a GPU, the first step of each kind compiles or loads kernels and records graphs. Warm-up runs
- * empty steps for this before open returns: NONE; the FIRST kinds that a request needs, with the
- * others when the engine is idle (all kinds before open returns if kernels must be compiled); or
- * ALL. */
+ * empty steps for this before open returns. NONE: it does not. FIRST: the kinds that a request
+ * needs first, and the others when the engine is idle (all before open returns if kernels must be
+ * compiled). ALL: all kinds. */
 typedef enum { LT_WARM_NONE, LT_WARM_FIRST, LT_WARM_ALL } lt_warm;
 
-/* Who proposes draft tokens, which one step verifies: see serve/draft.h. */
+/* The source of draft tokens, which one step verifies: see serve/draft.h. */
 typedef enum {
     LT_SPECULATE_NONE,
     LT_SPECULATE_NGRAM,
@@ -41,7 +41,7 @@ typedef enum {
 
 #define LT_DRAFT_MOST 8 /* Draft tokens of one text in one step. */
 #define LT_DRAFT_BRANCHES                                                                          \
-    4 /* Drafts of one text in one step, that which is tried first included. */
+    4 /* Drafts of one text in one step, including the one that is tried first. */
 
 #define LT_ENGINE_BESIDE 4
 
@@ -59,7 +59,7 @@ typedef struct {
     /* Tokens of one step at most: every decoding sequence first, then chunks of prompts. 0: 512, on
      * a GPU 2048. */
     int64_t step_tokens;
-    /* Tokens of background requests at most in a step that has tokens of others, too; -1: none on a
+    /* Tokens of background requests at most in a step that also has tokens of others; -1: none on a
      * CPU, where each row makes a step longer, and 32 on a GPU, whose step reads all weights for
      * one row as for many. */
     int64_t background_tokens;
@@ -69,8 +69,8 @@ typedef struct {
     int64_t cache_most; /* With cache_bytes 0: its upper bound instead of that half; 0: none. */
     /* Bytes of the cache that may keep pages which no sequence holds, for later prompts; 0: all. */
     int64_t unused_bytes;
-    /* Keep all pages of a sequence where only some of the model's layers have a sliding window:
-     * more memory, but longer texts than the window can be saved ("Pages in files"). */
+    /* Keep all pages of a sequence even if some of the model's layers have a sliding window: this
+     * needs more memory, but texts longer than the window can be saved ("Pages in files"). */
     bool whole_pages;
     /* On a GPU: host memory where evicted pages go, to come back when a prompt begins with them. 0:
      * none. */
@@ -84,25 +84,26 @@ typedef struct {
     lt_warm warm;
     /* A request's tokens do not depend, bit for bit, on the other requests in the batch. */
     bool deterministic;
-    /* Over 1, with deterministic: sums are made as so many ranks of tp make them, so that a trainer
+    /* Over 1, with deterministic: sums are computed as by this many ranks of tp, so that a trainer
      * on such a mesh computes the same bits. On CPUs, without experts and adapters. */
     int tp;
     bool ahead; /* On a GPU: queue the next step before the tokens of this one are known. */
-    /* Speculative decoding. NGRAM: where a text repeats what it or its prompt said before, what
-     * followed there is a draft that one step verifies; it changes no text. MODEL: `draft` says
-     * what may follow; texts keep their distribution, and are the same where nothing is drawn, and
-     * on a GPU everywhere. Drafts are as long as pays. That a text is the same is exact where rows
-     * do not depend on each other (deterministic, or in F32 nearly always): a product of more rows
-     * may round otherwise. HEAD: as MODEL, by a head that reads what the served model computed. */
+    /* Speculative decoding. NGRAM: if a text repeats an earlier passage of itself or its prompt,
+     * what followed that passage is a draft, which one step verifies; it changes no text. MODEL:
+     * `draft` proposes what may follow; texts keep their distribution, and are the same where
+     * nothing is drawn, and on a GPU everywhere. HEAD: as MODEL, by a head that reads what the
+     * served model computed. Drafts are as long as pays. A text is exactly the same if rows do not
+     * depend on each other (deterministic, or in F32 nearly always); otherwise a product of more
+     * rows may round differently. */
     lt_speculate speculate;
-    /* Where the draft model stands, read at open; NULL: there is none. It reads the same ids, works
+    /* Pointer to the draft model, read at open; NULL: there is none. It reads the same ids, works
      * on the same device, and must outlive the engine. Its keys and values count in cache_bytes. */
     const lt_model *const *draft;
     /* The same for a head of the served model (model/infer/draft_head.h). */
     const struct lt_draft_head *const *head;
     int64_t draft_tokens; /* Tokens of each draft, at most 8; 0: as many as pay. */
     /* Drafts of a text in a step that begin with different tokens, at most LT_DRAFT_BRANCHES; 0: as
-     * many as pay; 1: one. On a device only drafts that are copied have others beside them. */
+     * many as pay; 1: one. On a GPU only copied drafts (serve/draft.h) may be more than one. */
     int64_t draft_branches;
     lt_ends ends; /* Tokens that end a text; none: the model's own. */
     /* Type of keys: F32, BF16, F16, on CPUs also F8_E4M3, Q8_0, Q4_0; LT_DTYPE_COUNT: the model's
@@ -117,8 +118,8 @@ typedef struct {
 
 lt_engine_options lt_engine_defaults(void);
 
-/* When a beam search is done: see serve/beam.h. transformers' early_stopping is false, true or
- * "never". */
+/* When a beam search is done: see serve/beam.h. These are false, true and "never" of transformers'
+ * early_stopping. */
 typedef enum { LT_BEAM_USUAL, LT_BEAM_FIRST, LT_BEAM_NEVER } lt_beam_stop;
 
 typedef struct {
@@ -131,11 +132,11 @@ typedef struct {
 typedef struct {
     bool on;
     int64_t keep;    /* Tokens at the beginning that stay; < 0: those of the prompt. */
-    int64_t discard; /* Tokens behind them that are dropped at a time; 0: half of the others. */
+    int64_t discard; /* Tokens after these that are dropped at a time; 0: half of the others. */
 } lt_shift;
 
 #define LT_SHIFT_TOKENS ((int64_t)1 << 20) /* New tokens of a choice at most, if it is on. */
-#define LT_SHIFT_LEFT   4 /* Tokens behind those that stay, at least, as in llama-server. */
+#define LT_SHIFT_LEFT   4 /* Tokens after those that stay, at least, as in llama-server. */
 
 #define LT_BEAM_PENALTY 100.0 /* The largest absolute length_penalty. */
 
@@ -150,8 +151,8 @@ typedef struct {
 
 #define LT_GUIDANCE_SCALE 1000.0 /* The largest absolute scale. */
 
-/* A token is chosen from own log p + sum of weight[k] log p_k, p of the served model and p_k of
- * models beside it: see serve/step_beside.c. */
+/* A token is chosen from own log p + sum of weight[k] log p_k, with p of the served model and p_k
+ * of other models: see serve/step_beside.c. */
 #define LT_BLEND_MOST 2
 typedef struct {
     int n;                            /* 0: only the served model. */
@@ -164,11 +165,11 @@ typedef struct {
     const int32_t *prompt; /* Copied by lt_engine_submit. */
     int64_t n_prompt;
     int64_t n_choices; /* Continuations of the prompt, which share its pages. */
-    /* The last n_given tokens of the prompt are output of an earlier request that this one goes on
-     * with. They count as output in everything that follows from it: max_tokens, min_tokens, the
-     * draw, penalties, bad sequences, thinking and the grammar; they are not reported again. Choice
-     * i draws as choice first_choice + i of the earlier request. So a text that was stopped and
-     * goes on has the tokens of one that was not; where the engine is deterministic, the bits. */
+    /* The last n_given tokens of the prompt are output of an earlier request that this one
+     * continues. They count as output for max_tokens, min_tokens, the draw, penalties, bad
+     * sequences, thinking and the grammar, and are not reported again. Choice i draws as choice
+     * first_choice + i of the earlier request. So a text that was stopped and continued has the
+     * tokens of one that was not; in a deterministic engine also the bits. */
     int64_t n_given;
     int32_t first_choice;
     /* Bounds of each continuation. Ending tokens cannot be chosen before min_tokens. */
@@ -181,15 +182,16 @@ typedef struct {
     /* Report the entropy of the model's distribution with each token; with log-probabilities. On a
      * GPU the logits are copied to the host. */
     bool entropy;
-    /* > 0: the prompt's pages leave the prefix cache after all others, for so many seconds after a
-     * request last used them; at most LT_ENGINE_KEEP_S. At most one in LT_ENGINE_KEPT_SHARE pages
-     * of the cache is kept so, and none that a sequence needs while no other is left. */
+    /* > 0: for this many seconds after a request last used them, the prompt's pages leave the
+     * prefix cache only after all others; at most LT_ENGINE_KEEP_S. At most one in
+     * LT_ENGINE_KEPT_SHARE pages of the cache is kept so, and none if a sequence needs a page and
+     * no other is left. */
     double keep_s;
     uint64_t cache_salt; /* Only requests with the same salt share pages of the prefix cache. */
     /* Higher first, then first come, first served. A level counts as much as 4096 steps of waiting,
      * so no request starves. */
     int priority;
-    /* Runs only where it delays no other request: it gives up its place to any that comes, and
+    /* The request runs only if it delays no other: it gives up its place to any that comes, and
      * waits while there are others, except for background_tokens of a step. It does not count in
      * the queue of the others. */
     bool background;
@@ -218,8 +220,8 @@ typedef struct {
     int64_t think_budget;
     const int32_t *think_begin, *think_end;
     int64_t n_think_begin, n_think_end;
-    /* The tokens of the one choice follow the prompt and a negative one, away from what the latter
-     * predicts. It takes a second place and pages of its own. */
+    /* The tokens of the one choice follow the prompt, away from what a negative prompt predicts.
+     * The negative prompt takes a second place and pages of its own. */
     lt_guidance guidance;
     /* Not together with guidance and beams. Drafts are not made for it. */
     lt_blend blend;
@@ -232,23 +234,23 @@ typedef struct {
     /* A text that reaches max_seq drops its oldest tokens and goes on; max_tokens may exceed
      * max_seq. Not together with embed, a beam search, guidance, given tokens. */
     lt_shift shift;
-    /* Speculative decoding, where the engine has it: draft tokens at a time at most, 0: none; and
+    /* Speculative decoding, if the engine has it: draft tokens at a time at most, 0: none; and
      * whether the text must be that of its seed, not another one of the same distribution (as in a
      * deterministic engine). */
     int64_t most_drafts;
     bool fixed_text;
-    /* What the answer may say: where it does, that is a draft, on a CPU. Copied. */
+    /* A prediction of the answer, whose matching parts become drafts, on a CPU. Copied. */
     const int32_t *predicted;
     int64_t n_predicted;
     /* No continuation (max_tokens 0): report the mean of the last hidden states, scaled to length
      * 1; its CHOICE ends with LENGTH. */
     bool embed;
     bool last; /* With embed: the last token's hidden state instead of the mean. */
-    /* With embed, of a model with a score head, which takes no other requests but embeddings:
-     * report what the head says at the last token instead, n_scores values. */
+    /* With embed, for a model with a score head, which takes no requests but embeddings: report
+     * instead the values of the head at the last token, n_scores of them. */
     bool score;
-    /* With score: the tokens of the prompt at which the head is read, rising, the last of them its
-     * last; n_score_at 0: at that alone. Several are read without pages of the prefix cache, which
+    /* With score: the tokens of the prompt at which the head is read, rising, up to its last one;
+     * n_score_at 0: the last one alone. Several are read without pages of the prefix cache, which
      * hold no values. Copied. */
     const int32_t *score_at;
     int64_t n_score_at;
@@ -347,10 +349,11 @@ LT_MUST_USE lt_err lt_engine_refresh(lt_engine *e, uint64_t *version);
 /* ---- Pages in files ----
  *
  * The prefix cache has whole pages of a text; a file can keep them beyond the engine's life
- * (serve/page_file.h). From any thread but the engine's own, while requests run; not while the
- * engine is closed. salt: that of the requests whose pages they are, or are to be. UNSUPPORTED: on
- * a GPU, without a prefix cache, with a draft model, or where keys depend on a text's length; and
- * of a text whose beginning lies behind a sliding window and was given back (whole_pages). */
+ * (serve/page_file.h). Call these from any thread but the engine's own, while requests run, but not
+ * while the engine is closed. salt: that of the requests to which the pages belong, or will belong.
+ * UNSUPPORTED: on a GPU, without a prefix cache, with a draft model, if keys depend on a text's
+ * length, and for a text whose beginning a sliding window has left and whose pages were given back
+ * (whole_pages). */
 typedef struct {
     int64_t tokens; /* Tokens of the text, in whole pages. */
     int64_t bytes;  /* Written or read. */
@@ -360,8 +363,8 @@ LT_MUST_USE lt_err lt_engine_save(lt_engine *e, const char *path, uint64_t salt,
                                   const int32_t *tokens, int64_t n, lt_engine_kept *out);
 /* Put a file's pages into the prefix cache: all, or the first for which there is room. A prompt
  * that begins with their tokens then has the bits that it had when they were saved. FORMAT: the
- * file is damaged; STATE: it is of another model, or of pages of other types. Nothing of it is used
- * then. */
+ * file is damaged. STATE: it is of another model, or of pages of other types. In both cases nothing
+ * of it is used. */
 LT_MUST_USE lt_err lt_engine_restore(lt_engine *e, const char *path, uint64_t salt,
                                      lt_engine_kept *out);
 /* Drop the pages of the text that no request and no longer text holds. */
@@ -376,8 +379,8 @@ typedef struct {
     /* A page has the keys and values of page_tokens tokens in one group of page_layers layers
      * (model/infer/page_groups.h); each token has one page a group. */
     int64_t groups, page_layers;
-    /* > 0: in windowed_groups of the groups no layer reads behind so many tokens, and a sequence
-     * gives back the pages behind them while it runs. 0: sequences keep all pages. */
+    /* > 0: in windowed_groups of the groups no layer looks further back than this many tokens, and
+     * a sequence gives back older pages while it runs. 0: sequences keep all pages. */
     int64_t window, windowed_groups;
     int64_t most_pages;          /* Pages that the longest sequence holds at once at most. */
     lt_dtype dtype, value_dtype; /* Types of keys and of values. */

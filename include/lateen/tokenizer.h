@@ -1,4 +1,4 @@
-/* tokenizer.h: text to token ids and back, for every tokenizer file the field uses.
+/* tokenizer.h: text to token ids and back, for the tokenizer files in common use.
  *
  *     lt_tokenizer *t = NULL;
  *     lt_tokenizer_scratch *s = NULL;
@@ -7,10 +7,10 @@
  *     LT_TRY(lt_tokenizer_scratch_open(&s, t));
  *     LT_TRY(lt_tokenizer_encode(t, s, "Hello", 5, LT_ENCODE_DEFAULT, &ids));
  *
- * Read: tokenizer.json (Hugging Face), tekken.json (Mistral), SentencePiece .model, vocab.bpe with
- * encoder.json or vocab.json with merges.txt, .tiktoken rank files, llama2.c's tokenizer.bin, GGUF
- * metadata; any of them may be compressed with zstd or gzip. A folder is searched for the first of
- * these.
+ * It reads tokenizer.json (Hugging Face), tekken.json (Mistral), SentencePiece .model, vocab.bpe
+ * with encoder.json or vocab.json with merges.txt, .tiktoken rank files, llama2.c's tokenizer.bin,
+ * GGUF metadata; any of them may be compressed with zstd or gzip. A folder is searched for the
+ * first of these.
  *
  * An open tokenizer is read-only and may be used by many threads at once; each thread brings its
  * own scratch, which holds its buffers and a cache of recent words. Token ids are exact: equal to
@@ -51,8 +51,8 @@ void lt_ids_free(lt_ids *ids);
 LT_MUST_USE lt_err lt_tokenizer_open(lt_tokenizer **out, const char *path,
                                      const lt_tokenizer_options *options);
 
-/* The same from memory. Messages begin with name; its suffix gives the format where the content
- * does not. */
+/* The same from memory. Messages begin with name; its suffix gives the format if the content does
+ * not. */
 LT_MUST_USE lt_err lt_tokenizer_open_memory(lt_tokenizer **out, const void *data, size_t bytes,
                                             const char *name, const lt_tokenizer_options *options);
 void lt_tokenizer_close(lt_tokenizer *t);
@@ -113,7 +113,7 @@ void lt_tokenizer_stream_close(lt_tokenizer_stream *s);
 
 typedef struct {
     uint32_t n_ids; /* One more than the largest id. */
-    /* LT_TOKEN_NONE where the file names none. eot ends a turn (<|im_end|>, <|eot_id|>). */
+    /* LT_TOKEN_NONE if the file names none. eot ends a turn (<|im_end|>, <|eot_id|>). */
     uint32_t bos, eos, pad, unk, eot;
     /* All tokens that end a text or a turn: eos, eot, and others known by a GGUF's keys or by name.
      * The array lives as long as the tokenizer. */
@@ -134,8 +134,8 @@ bool lt_tokenizer_is_special(const lt_tokenizer *t, uint32_t id);
 /* Id of the piece or special token with exactly these bytes, or LT_TOKEN_NONE. */
 uint32_t lt_tokenizer_find(const lt_tokenizer *t, const char *piece, size_t bytes);
 
-/* Tokens of filling in the middle of a text: before what stands in front of the gap, before what
- * stands behind it, and before the answer; a repository's name, a file's border, padding. */
+/* Tokens for filling in the middle of a text: before the text in front of the gap, before the text
+ * after it, and before the answer; a repository's name, a file's border, padding. */
 typedef enum {
     LT_FIM_PREFIX,
     LT_FIM_SUFFIX,

@@ -1,7 +1,7 @@
 /* train.h: train a model by a recipe. A run folder holds everything about the run:
  *
  *   recipe.yaml    the effective configuration
- *   metrics.jsonl  numbers, a line a step
+ *   metrics.jsonl  numbers, a line for each logged step
  *   log.txt        messages
  *   checkpoints/   see docs/formats.md
  *   report.html    curves, samples and configuration in one page

@@ -5,11 +5,11 @@
  *     GREEN        the `context` tokens before it. Ids with u < gamma are green: delta is added to
  *                  their logits (Kirchenbauer et al. 2023, arXiv:2301.10226). The text shows more
  *                  green tokens than gamma of all, and its distribution changes.
- *     GUMBEL       the same. Of ids with probabilities p, the one with the largest u^(1/p) is
- *                  chosen (Aaronson 2022): over random keys, each with its probability p, so the
- *                  distribution is kept. Where the context occurred before in the output, the token
- *                  is drawn as without a watermark, because equal numbers would make the text
- *                  repeat itself.
+ *     GUMBEL       the same tokens. Of ids with probabilities p, the one with the largest u^(1/p)
+ *                  is chosen (Aaronson 2022). Over random keys each id has its probability p, so
+ *                  the distribution is kept. If the context occurred before in the output, the
+ *                  token is drawn as without a watermark, because equal numbers would make the
+ *                  text repeat itself.
  *     EXPONENTIAL  the place in a cycle of `length` places, which begins at a place drawn by the
  *                  request's seed; the choice is that of GUMBEL (Kuditipudi et al. 2023,
  *                  arXiv:2307.15593). The distribution is kept, of the whole text as well.
@@ -55,7 +55,7 @@ uint64_t lt_watermark_key(const char *text, size_t n);
 /* ARG: a parameter is out of range. */
 LT_MUST_USE lt_err lt_watermark_check(const lt_watermark *w);
 
-/* The state of output token n_output of choice `choice`, behind tokens (n_prompt + n_output). seed
+/* The state of output token n_output of choice `choice`, after tokens (n_prompt + n_output). seed
  * and choice decide where the cycle of EXPONENTIAL begins. False: the token carries no mark. */
 bool lt_watermark_state(const lt_watermark *w, const int32_t *tokens, int64_t n_prompt,
                         int64_t n_output, uint64_t seed, int32_t choice, uint64_t *state);
