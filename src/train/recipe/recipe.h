@@ -120,7 +120,9 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(I64, rl_soft, "rl.soft", "0", 0, 1e6, "N",                                                   \
       "reward overlong: tokens before the limit at which the penalty for length begins")           \
     X(I64, rl_running, "rl.running", "0", 0, 65536, "N",                                           \
-      "answers that are drawn at once; 0: those of a step, 256 at most", LT_RECIPE_MAY_CHANGE)     \
+      "answers that are drawn at once; 0: those of a step, at most 256 on a CPU and 1,024 on a "   \
+      "GPU",                                                                                       \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, rl_updates, "rl.updates", "1", 1, 1024, "N",                                            \
       "steps whose answers are drawn together: all but the first are off policy")                  \
     X(I64, rl_passes, "rl.passes", "1", 1, 1024, "N", "how often each answer is learnt from")      \

@@ -368,8 +368,12 @@ static int recall(int n, int first) {
         bool right;
         f.bit = i / N_PLACES % (f.where == PLACE_BF16_WEIGHT ? 16 : 32);
         all[f.where][f.bit / 8]++;
-        found[f.where][f.bit / 8] += is_found(&f, &right);
+        const bool is = is_found(&f, &right);
+        found[f.where][f.bit / 8] += is;
         wrong += !right;
+        print_message("# %d: %s, bit %d, rank %d: %s, %s\n", i, places[f.where].name, f.bit, f.rank,
+                      is ? "found" : "not found", right ? "as it should" : "which is wrong");
+        (void)fflush(stdout);
     }
     print_message("# %d flips, found of those made; by bits (0: the lowest of the mantissa)\n", n);
     for (int where = 0; where < N_PLACES; where++) {
