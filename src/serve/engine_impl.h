@@ -100,9 +100,10 @@ typedef struct {
     int32_t *q_start, *kv_len;           /* (max_running + branches + 1) */
     int32_t *steer; /* (step_tokens) numbers of steering vectors, and their scales */
     float *steer_scale;
-    /* (max_running + branches) places of the plan's items among the step's; (places + 1) rows of
-     * each place of the pool of adapters; (step_tokens) their scales */
-    int32_t *item_at, *adapter_start;
+    /* (max_running + branches) places of the plan's items among the step's; what they are found
+     * with (packs.h); (places + 1) rows of each place of the pool of adapters; (step_tokens) their
+     * scales */
+    int32_t *item_at, *order, *first_page, *order_scratch, *adapter_start;
     float *adapter_scale;
     int32_t *table;         /* (groups, max_running + branches, max_pages) */
     bool *choose, *on_host; /* (step_tokens) by wanted row; (out_rows) */
@@ -337,9 +338,9 @@ void lt_step_preempt_all(lt_engine *e);
 void lt_step_carve(lt_engine *e, lt_arena *a);
 LT_MUST_USE lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_paged_forward_rows *out);
 
-/* step_adapters.c: carve its arrays; order the plan's items by their adapters, into item_at; the
- * rows of items that have one. */
-void lt_step_carve_adapters(lt_engine *e, lt_arena *a);
+/* step_order.c: carve its arrays; order the plan's items by their first pages and adapters, into
+ * item_at; the rows of items that have an adapter. */
+void lt_step_carve_order(lt_engine *e, lt_arena *a);
 void lt_step_order(lt_engine *e);
 void lt_step_adapt(lt_engine *e, const lt_step *s, lt_paged_forward_rows *out);
 

@@ -73,7 +73,7 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     const size_t steered = e->model->steering != NULL ? rows : 0;
     s->steer = lt_arena_take(a, steered * sizeof *s->steer, LT_ARENA_ALIGN);
     s->steer_scale = lt_arena_take(a, steered * sizeof *s->steer_scale, LT_ARENA_ALIGN);
-    lt_step_carve_adapters(e, a);
+    lt_step_carve_order(e, a);
     s->q_start = lt_arena_take(a, (seqs + 1) * sizeof *s->q_start, LT_ARENA_ALIGN);
     s->kv_len = lt_arena_take(a, (seqs + 1) * sizeof *s->kv_len, LT_ARENA_ALIGN);
     s->table = lt_arena_take(a, groups * seqs * (size_t)e->max_pages * sizeof *s->table,
@@ -222,7 +222,7 @@ static void take_items(lt_engine *e, lt_step *s) {
     lt_step_order(e);
     for (int64_t k = 0; k < s->n_items; k++) {
         const lt_sched_item *item = &e->sched.items[k];
-        const int64_t i = e->model->lora_pool != NULL ? e->room.item_at[k] : k;
+        const int64_t i = e->room.item_at[k];
         lt_job_choice *choice = item->seq->owner;
         lt_step_branch *branch = lt_step_branch_of(item);
         LT_ASSERT(choice->place[place] < 0);

@@ -56,3 +56,36 @@ bool lt_packs_find(int32_t *packs, int64_t n_seqs, const int32_t *q_start, const
     }
     return always ? saved > 0 : lt_packs_pay(saved, keys, n_seqs, longest_of_all);
 }
+
+void lt_packs_order(int32_t *order, const int32_t *first_page, int64_t n, int32_t *scratch) {
+    /* A hash table of the first sequences of each page, and a list of its others behind each of
+     * them: last[i] is -1 if sequence i is not the first of its page. */
+    int64_t size = 1, at = 0;
+    while (size < 2 * n) {
+        size *= 2;
+    }
+    int32_t *const first = scratch, *const next = first + size, *const last = next + n;
+    for (int64_t i = 0; i < size; i++) {
+        first[i] = -1;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        int64_t h = (int64_t)((uint32_t)first_page[i] * 2654435769u) & (size - 1);
+        while (first_page[i] >= 0 && first[h] >= 0 && first_page[first[h]] != first_page[i]) {
+            h = (h + 1) & (size - 1);
+        }
+        next[i] = -1;
+        if (first_page[i] >= 0 && first[h] >= 0) {
+            next[last[first[h]]] = (int32_t)i;
+            last[first[h]] = (int32_t)i;
+            last[i] = -1;
+        } else {
+            first[h] = first_page[i] >= 0 ? (int32_t)i : first[h];
+            last[i] = (int32_t)i;
+        }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        for (int32_t k = last[i] >= 0 ? (int32_t)i : -1; k >= 0; k = next[k]) {
+            order[at++] = k;
+        }
+    }
+}

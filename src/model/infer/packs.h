@@ -27,4 +27,10 @@ bool lt_packs_find(int32_t *packs, int64_t n_seqs, const int32_t *q_start, const
  * (docs/speed/attention.md, attempt 164). */
 bool lt_packs_pay(int64_t saved, int64_t keys, int64_t n_seqs, int64_t longest);
 
+/* The order in which sequences that begin with the same page stand beside each other, where the
+ * first of them stood, and others as they were: order[i] is the sequence that comes i-th.
+ * first_page (n), negative: none. scratch: LT_PACKS_ORDER_WORDS(n). */
+#define LT_PACKS_ORDER_WORDS(n) (6 * (n) + 1)
+void lt_packs_order(int32_t *order, const int32_t *first_page, int64_t n, int32_t *scratch);
+
 #endif

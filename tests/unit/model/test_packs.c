@@ -160,6 +160,39 @@ static void packs_are_had_where_they_were_faster(void **state) {
     }
 }
 
+/* Sequences of one first page come together, at the place of the first of them. */
+static void sequences_are_ordered_by_first_pages(void **state) {
+    static const struct {
+        int32_t page[8], order[8];
+        int n;
+    } cases[] = {
+        {{5, 9, 5, 9}, {0, 2, 1, 3}, 4},
+        {{7, 7, 7}, {0, 1, 2}, 3},
+        {{4, 3, 2, 1}, {0, 1, 2, 3}, 4},
+        {{1, 2, 3, 2, 1, 2, 8, 1}, {0, 4, 7, 1, 3, 5, 2, 6}, 8},
+        {{-1, 6, -1, 6, -1}, {0, 1, 3, 2, 4}, 5}, /* Without pages: none stands with another. */
+        {{0}, {0}, 1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int32_t order[8], scratch[LT_PACKS_ORDER_WORDS(8)];
+        lt_packs_order(order, cases[i].page, cases[i].n, scratch);
+        assert_memory_equal(order, cases[i].order, (size_t)cases[i].n * sizeof *order);
+    }
+    /* Many pages, whose hashes meet: each comes once, with all of its sequences in their order. */
+    enum { MANY = 1000, DISTINCT = 333 };
+    static int32_t page[MANY], order[MANY], scratch[LT_PACKS_ORDER_WORDS(MANY)];
+    for (int i = 0; i < MANY; i++) {
+        page[i] = i % DISTINCT * 4096;
+    }
+    lt_packs_order(order, page, MANY, scratch);
+    for (int i = 0, at = 0; i < DISTINCT; i++) {
+        for (int k = i; k < MANY; k += DISTINCT) {
+            assert_int_equal(order[at++], k);
+        }
+    }
+}
+
 /* ---- On a GPU ---- */
 
 enum { N = 7, PROMPT = 170, SHARED = PROMPT / PAGE, OWN = 4, STEPS = 3, VOCAB = 96 };
@@ -311,6 +344,7 @@ static void shared_pages_give_the_bits_of_copies(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(packs_are_found),
                                        cmocka_unit_test(packs_are_had_where_they_were_faster),
+                                       cmocka_unit_test(sequences_are_ordered_by_first_pages),
                                        cmocka_unit_test(shared_pages_give_the_bits_of_copies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
