@@ -19,7 +19,7 @@ static void ask(lt_engine *e, const int32_t *prompt, int64_t n_new, answer *a) {
 
 /* Two prompts that are in the cache, then four requests that begin with them in turn; place: where
  * each of them stands in the last step. */
-static void in_turn(const lt_backend *backend, const int32_t place[N]) {
+static void in_turn(const lt_backend *backend, bool ahead, const int32_t place[N]) {
     static answer answers[N], alone[N];
     uint64_t version;
     int32_t prompts[N][PROMPT];
@@ -29,7 +29,7 @@ static void in_turn(const lt_backend *backend, const int32_t place[N]) {
     o.max_running = N;
     o.max_seq = 64;
     o.page_tokens = PAGE;
-    o.ahead = false;
+    o.ahead = ahead;
     o.deterministic = true;
     must(lt_engine_open(&e, m, &o), "engine");
     for (int i = 0; i < N; i++) {
@@ -61,12 +61,13 @@ static void on_a_gpu(void **state) {
     if (gpu_backend() == NULL) {
         skip();
     }
-    in_turn(gpu_backend(), (const int32_t[N]){0, 2, 1, 3});
+    in_turn(gpu_backend(), false, (const int32_t[N]){0, 2, 1, 3});
+    in_turn(gpu_backend(), true, (const int32_t[N]){0, 2, 1, 3});
 }
 
 static void on_a_host(void **state) {
     (void)state;
-    in_turn(NULL, (const int32_t[N]){0, 1, 2, 3});
+    in_turn(NULL, false, (const int32_t[N]){0, 1, 2, 3});
 }
 
 int main(void) {
