@@ -10,9 +10,9 @@
 #include "model/pass/prepare.h"
 #include "model/infer/steering.h"
 
-#define LT_PAGED_FORWARD_MAX_GRAPHS  256
-#define LT_PAGED_FORWARD_STATE_CALLS 4 /* Calls of penalty_set in flight at once, of two steps. */
-#define LT_PAGED_FORWARD_PADDING     8 /* Sequences that pad a call of few rows a sequence. */
+#define LT_PAGED_FORWARD_MAX_GRAPHS  512 /* buckets of rows and pages, with packs and without */
+#define LT_PAGED_FORWARD_STATE_CALLS 4   /* Calls of penalty_set in flight at once, of two steps. */
+#define LT_PAGED_FORWARD_PADDING     8   /* Sequences that pad a call of few rows a sequence. */
 
 /* The shape of a call as it runs: at least the caller's. */
 typedef struct {
