@@ -6,7 +6,7 @@
  *                classes
  *     keys       config.json key <-> spec field, read by lt_model_spec_read and lt_model_spec_write
  *                alike
- *     names      foreign tensor name <-> rows of our parameter, read by the loader and the exporter
+ *     names      foreign tensor name <-> rows of a parameter, read by the loader and the exporter
  *                alike
  * What a plain key cannot express (rope_parameters, layer_types) is in config_read.c and
  * config_rope.c, controlled by the row's flags. */

@@ -2,9 +2,8 @@
  * pattern is valid by its RFC. Where an RFC cannot be written as a pattern of reasonable size, the
  * pattern covers a part of it:
  *
- *     hostname, email       labels without "--" as third and fourth letters (xn-- needs a decoder);
- *     at most 3
- *                           labels, or 8 of up to 30 characters
+ *     hostname, email       labels without "--" as third and fourth letters, for which xn-- would
+ *                           need a decoder; at most 3 labels, or 8 of up to 30 characters
  *     idn-hostname          labels of letters and digits of common scripts that run from left to
  *                           right
  *     time, date-time       no leap seconds but 23:59:60Z; at most 9 digits of a second's fraction
