@@ -479,7 +479,8 @@ def checked():
 
 @tap.case
 def refused():
-    for args, says, code in ((["make", "aritmetic"], "did you mean 'arithmetic'", 1), (["make", "all", "--level", "0"], "levels 0 to 0", 1),
+    for args, says, code in ((["make", "aritmetic"], "did you mean 'arithmetic'", 1), (["make", "all", "--level", "0"], "levels 0 to 0", 1), (["make", "all", "--level", "99"], "levels 99 to 99: levels are 1 to", 1),
+                             (["make", "all", "--level", "2-"], "neither a level nor a range", 1),
                              (["make", "all", "--level", "4-2"], "levels 4 to 2", 1), (["make", "all", "--level", "two"], "neither a level nor a range", 1),
                              (["make"], "usage: lateen data make", 1), (["make", "all", "--out", "no/such/folder/x"], "open no/such/folder/x.tmp", 1),
                              (["make", "all", "--split", "test"], "held-out", 2)):

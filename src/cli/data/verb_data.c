@@ -52,9 +52,9 @@ static const char usage[] = "data make KIND|all [--count N] [--seed S] [--split 
 
 /* "3" or "2-4". */
 static lt_err read_levels(const char *text, int *low, int *high) {
-    char more;
-    const int n = sscanf(text, "%1d-%1d%c", low, high, &more);
-    if ((n != 1 || strlen(text) != 1) && (n != 2 || strlen(text) != 3)) {
+    int used = 0;
+    const int n = sscanf(text, "%3d%n-%3d%n", low, &used, high, &used);
+    if (n < 1 || text[used] != '\0' || strspn(text, "0123456789-") < strlen(text)) {
         LT_FAIL(LT_ERR_ARG, "level: \"%s\" is neither a level nor a range such as 2-4", text);
     }
     *high = n == 1 ? *low : *high;

@@ -11,7 +11,7 @@
 #include "data/tokenizer/bpe_train.h"
 
 #define MAX_FILES   4096
-#define MAX_SPECIAL 256
+#define MAX_SPECIAL (LT_OPTION_STR_BYTES / 2) /* As many as the option can name. */
 
 #define TOKENIZER_OPTIONS(X)                                                                       \
     X(STR, out, "out", "tokenizer.json", 0, 1, "path", "file that the tokenizer is written to")    \

@@ -486,6 +486,11 @@ lt_err lt_bpe_train(const lt_bpe_train_options *o, const char *out, lt_bpe_train
     }
     LT_TRY_DONE(set_pattern(o, &pretok, &regex));
     LT_TRY_DONE(lt_word_count(o, &pretok, &words, stats));
+    if (stats->words == 0) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s%s: %llu documents without any text to train on",
+                     o->inputs[0], o->n_inputs > 1 ? " and the other files" : "",
+                     (unsigned long long)stats->documents);
+    }
     stats->read_s = lt_clock_s() - start;
     start = lt_clock_s();
     LT_TRY_DONE(start_vocab(&t, o, byte_id));
