@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/aside.h"
 #include "base/error.h"
 #include "base/file.h"
 
@@ -233,6 +234,7 @@ lt_err lt_gguf_out_write(lt_gguf_out *o, const char *path) {
     lt_err err = LT_OK;
     char aside[LT_PATH_BYTES];
     FILE *f = NULL;
+    int kept;
 
     put_directory(o);
     if (o->oom) {
@@ -242,8 +244,10 @@ lt_err lt_gguf_out_write(lt_gguf_out *o, const char *path) {
         LT_FAIL(LT_ERR_LIMIT, "%s: the name is too long", path);
     }
     LT_TRY(lt_file_may_replace(path));
+    kept = lt_aside_begin(aside);
     f = fopen(aside, "wb");
     if (f == NULL) {
+        lt_aside_end(kept);
         LT_FAIL(LT_ERR_IO, "%s: %s", aside, strerror(errno));
     }
     LT_TRY_DONE(write_all(o, f, path));
@@ -256,7 +260,7 @@ done:
     }
     if (err != LT_OK) {
         unlink(aside);
-        return err;
     }
-    return lt_file_sync_parent(path);
+    lt_aside_end(kept);
+    return err == LT_OK ? lt_file_sync_parent(path) : err;
 }

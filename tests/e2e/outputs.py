@@ -2,16 +2,19 @@
 
 usage: outputs.py LATEEN"""
 import os
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 
 from tap import Tap
 
 tap = Tap()
 LATEEN = os.path.abspath(sys.argv[1])
 TOKENIZER = os.path.abspath("tests/golden/data/demo_tokenizer.json")
+MODEL = os.path.abspath("models/polyglot-46m.gguf")
 PROBLEM = '{"completions": ["#### 1", "#### 2"], "answer": "1", "checker": "number"}\n'
 
 
@@ -69,6 +72,28 @@ with tempfile.TemporaryDirectory() as work:
     said = write("said.jsonl", '{"response": "#### 1"}\n')
     spares("eval --outputs of its responses", said, "eval", "--task", "gsm8k", gsm, "--responses", said, "--outputs", said)
     spares("eval --outputs of its questions", gsm, "eval", "--task", "gsm8k", gsm, "--responses", said, "--outputs", gsm)
+
+    # A file that is not whole when a signal ends the program is removed; a signal that is ignored (nohup) ends nothing.
+    for name, args in (("data make", ["data", "make", "all", "--count", "20000000", "--out", "cut.jsonl"]), ("quantize", ["quantize", MODEL, "cut.gguf", "--type", "q4_k_m"])):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            for ignored in (False, True):
+                p = subprocess.Popen([LATEEN, *args], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL))
+                until = time.time() + 60
+                while p.poll() is None and not (os.path.exists(args[-1] + ".tmp") or os.path.exists("cut.gguf.tmp")) and time.time() < until:
+                    time.sleep(0.005)
+                p.send_signal(number)
+                try:
+                    p.wait(0.5 if ignored else 60)
+                except subprocess.TimeoutExpired:
+                    pass
+                left = sorted(x for x in os.listdir(".") if x.startswith("cut."))
+                tap.check(f"{name}: what {number.name} cuts off is removed" if not ignored else f"{name}: an ignored {number.name} changes nothing",
+                          (p.returncode == -number and left == []) if not ignored else (p.returncode in (None, 0) and left != []), (p.returncode, left))
+                p.kill()
+                p.wait()
+                for x in left:
+                    if os.path.exists(x):
+                        os.remove(x)
 
     os.mkfifo("pipe")  # A device of our own would need root; a pipe is refused by the same line.
     leaves("data make --out of a pipe", ["data", "make", "all", "--out", "pipe"], "pipe", stat.S_ISFIFO)

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/aside.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -233,6 +234,7 @@ static lt_err check(const check_options *o, const char *path, report *r) {
     char aside[LT_PATH_BYTES];
     checking c = {.report = r, .allowed = marks[o->marks]};
     FILE *from = NULL, *to = NULL;
+    int kept = -1;
     lt_err err = LT_OK;
     LT_TRY_DONE(read_k(r, o->k));
     from = input ? stdin : fopen(path, "rb");
@@ -245,6 +247,7 @@ static lt_err check(const check_options *o, const char *path, report *r) {
         if (snprintf(aside, sizeof aside, "%s.tmp", o->out) >= (int)sizeof aside) {
             LT_FAIL_DONE(LT_ERR_LIMIT, "path of %zu characters", strlen(o->out));
         }
+        kept = lt_aside_begin(aside);
         to = fopen(aside, "wb");
         if (to == NULL) {
             LT_FAIL_DONE(LT_ERR_IO, "open %s: %s", aside, strerror(errno));
@@ -263,6 +266,7 @@ done:
     if (to != NULL && err != LT_OK) {
         (void)unlink(aside);
     }
+    lt_aside_end(kept);
     if (from != NULL && !input) {
         (void)fclose(from);
     }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/aside.h"
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -146,6 +147,7 @@ lt_err lt_make_file(const lt_make_options *o, uint64_t first, uint64_t count,
     const char *shown = path != NULL ? path : "standard output";
     key_set seen = {0};
     FILE *to = path == NULL ? stdout : NULL;
+    int kept = -1;
     lt_err err = LT_OK;
 
     *totals = (lt_make_totals){0};
@@ -164,6 +166,7 @@ lt_err lt_make_file(const lt_make_options *o, uint64_t first, uint64_t count,
             LT_FAIL_DONE(LT_ERR_LIMIT, "the path %.100s... is too long", path);
         }
         LT_TRY_DONE(lt_file_may_replace(path));
+        kept = lt_aside_begin(temporary);
         to = fopen(temporary, "wb");
         if (to == NULL) {
             LT_FAIL_DONE(LT_ERR_IO, "open %s: %s", temporary, strerror(errno));
@@ -196,6 +199,7 @@ done:
     if (temporary[0] != 0 && err != LT_OK) {
         (void)unlink(temporary);
     }
+    lt_aside_end(kept);
     for (size_t j = 0; jobs != NULL && j < n_jobs; j++) {
         lt_maker_close(jobs[j].maker);
         free(jobs[j].text);

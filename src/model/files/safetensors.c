@@ -9,6 +9,7 @@
 
 #include <xxhash.h>
 
+#include "base/aside.h"
 #include "base/error.h"
 #include "base/json.h"
 
@@ -310,6 +311,7 @@ lt_err lt_safetensors_write(const char *path, const lt_safetensor_out *tensors, 
                             const json_t *metadata, uint64_t *xxh64) {
     lt_err err = LT_OK;
     char aside[LT_PATH_BYTES];
+    int kept = -1;
     XXH3_state_t *hash = XXH3_createState();
 
     if (hash == NULL || XXH3_64bits_reset(hash) != XXH_OK) {
@@ -318,6 +320,7 @@ lt_err lt_safetensors_write(const char *path, const lt_safetensor_out *tensors, 
     if (snprintf(aside, sizeof aside, "%s.tmp", path) >= (int)sizeof aside) {
         LT_FAIL_DONE(LT_ERR_LIMIT, "path too long: %s", path);
     }
+    kept = lt_aside_begin(aside);
     LT_TRY_DONE(write_file(aside, tensors, n_tensors, metadata, hash));
     if (rename(aside, path) != 0) {
         LT_FAIL_DONE(LT_ERR_IO, "rename %s to %s: %s", aside, path, strerror(errno));
@@ -329,6 +332,7 @@ done:
     if (err != LT_OK) {
         unlink(aside);
     }
+    lt_aside_end(kept);
     XXH3_freeState(hash);
     return err;
 }
