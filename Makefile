@@ -22,7 +22,10 @@ WARN  := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
 LIBS  := jansson libpcre2-8 yaml-0.1 libzstd zlib libxxhash hwloc libevent libevent_pthreads libevent_openssl openssl libcrypto
 # Libraries that are opened at run time; their headers are needed.
 OPENED := libcurl
-CPPFLAGS += -D_GNU_SOURCE -DLT_VERSION='"$(VERSION)"' -Iinclude -Isrc $(shell pkg-config --cflags $(LIBS) $(OPENED) 2>/dev/null)
+# pkg-config is asked once, not for every object.
+LIB_CFLAGS := $(shell pkg-config --cflags $(LIBS) $(OPENED) 2>/dev/null)
+LIB_LINKED := $(shell pkg-config --libs $(LIBS) 2>/dev/null)
+CPPFLAGS += -D_GNU_SOURCE -DLT_VERSION='"$(VERSION)"' -Iinclude -Isrc $(LIB_CFLAGS)
 CFLAGS_release := -O3 -g1 -fno-math-errno -fno-trapping-math
 CFLAGS_debug   := -O0 -g
 CFLAGS_asan    := -Og -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
@@ -39,7 +42,7 @@ $(shell mkdir -p $(OUT)/clang && cp -u $(TSAN_RUNTIME) $(OUT)/clang/libtsan.a &&
 LDFLAGS += -static-libtsan -L$(OUT)/clang -Wl,--dynamic-list=$(TSAN_RUNTIME).syms
 endif
 endif
-LDLIBS  += $(shell pkg-config --libs $(LIBS) 2>/dev/null) -ldnnl -lm -ldl -lpthread
+LDLIBS  += $(LIB_LINKED) -ldnnl -lm -ldl -lpthread
 
 # Programs of tests are many, and each is linked with the whole library: by the fastest linker that is installed (BFD's takes four times as long as lld),
 # without optimisation, since what they test is in the library.

@@ -25,8 +25,8 @@ one() { # op, op:implementation, op:implementation:rounds or op:implementation:r
         echo "not ok - $1 died" >>"$tap"
 }
 export -f one
+[ -n "${LATEEN_EMU_MADE:-}" ] || make -s emu
 export OMP_NUM_THREADS=1 LATEEN_EMU_WORKERS=1 LATEEN_EMU_MADE=1
-make -s emu
 if [ -n "${LATEEN_EMU_CAPABILITY:-}" ]; then
     varied=(attention_bwd:wgmma attention_fwd:wgmma matmul:{wgmma,few} matmul_act:wgmma matmul_scaled:wgmma)
     rounds=("${varied[@]/%/:${LATEEN_EMU_ROUNDS:-1}}")

@@ -2,7 +2,7 @@
 # Objectives over preferences, distillation, and reinforcement learning, on emulated GPUs: the steps that the CPU takes, on one GPU and on two. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
-make -s emu 1>&2
+[ -n "${LATEEN_EMU_MADE:-}" ] || make -s emu 1>&2
 # shellcheck source=tests/emu/train_runs.sh
 . tests/emu/train_runs.sh
 golden=tests/golden/preference

@@ -2,7 +2,7 @@
 # Invalid settings of the environment: each must give one clear message, and never another GPU or compiler than asked for. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
-make -s emu 1>&2
+[ -n "${LATEEN_EMU_MADE:-}" ] || make -s emu 1>&2
 export LATEEN_EMU_MADE=1
 n=0
 says() { # text, setting, arguments...

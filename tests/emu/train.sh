@@ -3,7 +3,7 @@
 # change a bit. Prints TAP.
 set -eu
 cd "$(dirname "$0")/../.."
-make -s emu 1>&2
+[ -n "${LATEEN_EMU_MADE:-}" ] || make -s emu 1>&2
 export LATEEN_EMU_MADE=1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -3,7 +3,7 @@
 # bf16. The base comes unit by unit at mesh.zero 3, with a family whose small parameters ops want in fp32 beside bf16 weights; in blocks, it is divided by rows, columns, layers and bytes. Prints TAP.
 set -u
 cd "$(dirname "$0")/../.."
-make -s emu 1>&2
+[ -n "${LATEEN_EMU_MADE:-}" ] || make -s emu 1>&2
 . tests/emu/train_runs.sh
 export LATEEN_EMU_MIB=1000 LATEEN_EMU_NCCL_DELAY_US=50
 steps=2

@@ -4,7 +4,7 @@
 #   tests/emu/train_at_once.sh [all]      all: further meshes, and the base in bf16 and in blocks (tests/long)
 set -u
 cd "$(dirname "$0")/../.."
-make -s emu 1>&2
+[ -n "${LATEEN_EMU_MADE:-}" ] || make -s emu 1>&2
 . tests/emu/train_runs.sh
 export LATEEN_EMU_MIB=1000 LATEEN_EMU_NCCL_DELAY_US=50
 steps=3

@@ -4,7 +4,7 @@
 #   tests/emu/train_axes.sh [all]      all: what takes long, too (tests/long)
 set -u
 cd "$(dirname "$0")/../.."
-make -s emu 1>&2
+[ -n "${LATEEN_EMU_MADE:-}" ] || make -s emu 1>&2
 . tests/emu/train_runs.sh
 # Of the core, BF16 is that of tp, whose parts of weights are narrow, and of experts, whose rows travel.
 [ "${1:-}" = all ] && schedules=(zbv v-half) levels=(2 3) in_bf16='*' || schedules=(zbv) levels=(3) in_bf16='tp=2 ep=2'

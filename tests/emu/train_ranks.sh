@@ -4,7 +4,7 @@
 #   tests/emu/train_ranks.sh [all]     all: what takes long, too (tests/long)
 set -u
 cd "$(dirname "$0")/../.."
-make -s emu 1>&2
+[ -n "${LATEEN_EMU_MADE:-}" ] || make -s emu 1>&2
 . tests/emu/train_runs.sh
 all() { [ "$what" = all ]; } # Of make test-long only.
 what=${1:-}

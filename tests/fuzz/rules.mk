@@ -20,7 +20,8 @@ SMALL := -DFUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 override CFLAGS  := -std=c17 $(if $(filter fuzz,$(MODE)),-O2 $(SMALL),-O0) -g1 -w -MMD -MP -D__SANITIZE_ADDRESS__=1 -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
                     -fno-sanitize-coverage=trace-cmp -fno-sanitize-recover=undefined -idirafter $(OMP_INCLUDE)
 override LDFLAGS := -fsanitize=address,undefined
-LDLIBS += $(shell gcc -print-file-name=libgomp.so)
+OMP_LIBRARY := $(shell gcc -print-file-name=libgomp.so)
+LDLIBS += $(OMP_LIBRARY)
 FUZZ_OBJ := $(FUZZ_NAMES:%=$(OUT)/tests/fuzz/fuzz_%.o)
 # Kernels are not parsers, and the CPU's use builtins that clang lacks: they are the release build's, without instruments. So is what the targets do not
 # link: LINKED names the members of the release build's library that they pull in.
