@@ -113,6 +113,7 @@ static const lt_ops dry_ops = {LT_OP_MAP(DRY_FIELD)};
 static const lt_backend dry_backend = {.name = "dry",
                                        .ops = &dry_ops,
                                        .host_memory = false,
+                                       .dry = true,
                                        .alloc = dry_alloc,
                                        .release = dry_release,
                                        .queue_open = dry_queue_open,

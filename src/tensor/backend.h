@@ -33,6 +33,7 @@ typedef struct lt_backend {
     const lt_ops *ops;
     const lt_op_list *lists; /* LT_OP_COUNT lists, from which the functions of ops choose. */
     bool host_memory;        /* The host may dereference what alloc returns. */
+    bool dry;                /* Nothing is stored or computed (plan/dry.c): no need to make data. */
     /* Set d->own for GPU d->index, and release it. NULL: there is nothing to open. */
     lt_err (*open)(lt_device *d);
     void (*close)(lt_device *d);

@@ -322,6 +322,9 @@ done:
 
 static lt_err upload_rope(lt_pass *p, float *device, bool local) {
     lt_err err = LT_OK;
+    if (p->exec.backend->dry) {
+        return LT_OK;
+    }
     const int64_t seq = lt_pass_whole_seq(&p->options); /* The text's length, where that decides. */
     const size_t bytes = (size_t)(seq * lt_rope_columns(p->exec.spec) * 2) * sizeof(float);
     float *host = malloc(bytes);
