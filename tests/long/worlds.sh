@@ -1,3 +1,4 @@
 # Unit tests of which `make test` runs a part, whole.
-suite -t 1200 "build the worlds of drafts" bash -c 'make -s -j"$(nproc)" build/tests/unit/serve/test_draft && printf "ok 1 - built\n1..1\n"'
+suite -t 1200 "build the played worlds" bash -c 'make -s -j"$(nproc)" build/tests/unit/serve/test_{draft,scheduler} && printf "ok 1 - built\n1..1\n"'
 beside "drafts in all worlds" env LATEEN_TEST_ALL=1 build/tests/unit/serve/test_draft
+beside "scheduler and pages in all steps" env LATEEN_TEST_ALL=1 build/tests/unit/serve/test_scheduler
