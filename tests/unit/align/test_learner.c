@@ -93,7 +93,9 @@ static void told_of_draw(const lt_objective *o, const lt_training *t, const scri
     assert_true(first_pass ? values[LT_RL_ratio_most] == 1.0 : values[LT_RL_ratio_most] > 1.0);
     assert_true(!first_pass || values[LT_RL_clipped_low] + values[LT_RL_clipped_high] == 0.0);
     assert_int_equal(present[LT_RL_kl], t->recipe.rl_kl > 0.0);
-    assert_true(t->state.step > 1 || values[LT_RL_kl] == 0.0); /* The reference is the model. */
+    /* The reference is the model, at first. The estimate of a divergence is not negative. */
+    assert_true(t->recipe.rl_kl > 0.0 && t->state.step > 1 ? values[LT_RL_kl] > 0.0
+                                                           : values[LT_RL_kl] == 0.0);
     assert_int_equal(present[LT_RL_reward_s], first_pass);
     assert_int_equal(present[LT_RL_mismatch], first_pass && t->recipe.rl_temperature == 1.0);
     assert_true(present[LT_RL_reward] && present[LT_RL_entropy] && !present[LT_RL_passed]);
@@ -207,6 +209,9 @@ static void rewards_rise(void **state) {
     for (size_t i = 0; i < 3; i++) {
         const json_t *row = json_array_get(rows, i);
         assert_true(number(row, "step") == 12.0 * (double)i && number(row, "questions") == 5.0);
+        assert_null(json_object_get(row, "equal_groups")); /* One greedy answer is no group. */
+        assert_null(json_object_get(row, "passed"));
+        assert_null(json_object_get(row, "entropy"));
     }
     assert_true(number(json_array_get(rows, 0), "reward") == -0.5);
     assert_true(number(json_array_get(rows, 2), "reward") > 0.0);

@@ -254,6 +254,9 @@ static void mixtures(void **state) {
     assert_int_not_equal(lt_mixture_parse(&m, ":1", "data.train"), LT_OK);
     assert_int_not_equal(lt_mixture_parse(&m, "", "data.train"), LT_OK);
     assert_non_null(strstr(lt_error_message(), "data.train"));
+    /* A share is at least 2^-32: of 2^32 one, and of more none. */
+    must(lt_mixture_parse(&m, "a:1,b:4294967295", "data.train"), "the smallest share");
+    assert_int_equal(lt_mixture_parse(&m, "a:1,b:4294967296", "data.train"), LT_ERR_ARG);
     for (int i = 0; i < LT_LOADER_SOURCES_MAX; i++) {
         strcat(many, i > 0 ? ",s" : "s");
     }

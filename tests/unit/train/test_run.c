@@ -76,6 +76,37 @@ static void told(const char *out, const char *kind, const char *want) {
     }
 }
 
+/* One layer of width 16: 64 x 16 embedding and head, four 16 x 16 products of attention, two of
+ * 16 x 64, norms of 16 and, of queries and keys, of 8, and the activation's two numbers. MFU is the
+ * rate of tokens, times 6 operations for each weight of a product and 12 L H D T for attention, of
+ * the peak. */
+static void a_run_says_what_it_is(void **state) {
+    enum { LAYER = 4 * 16 * 16 + 2 * 16 * 64, HEAD = 64 * 16 };
+    json_t *lines;
+    const json_t *line;
+    (void)state;
+    assert_int_equal(setenv("LATEEN_PEAK_GFLOPS", "123.5", 1), 0);
+    must(run_train("says", "steps=2", NULL), "says");
+    assert_int_equal(unsetenv("LATEEN_PEAK_GFLOPS"), 0);
+    lines = run_lines("says", "start");
+    line = json_array_get(lines, 0);
+    assert_int_equal(json_array_size(lines), 1);
+    assert_true(json_number_value(json_object_get(line, "peak_gflops")) == 123.5);
+    assert_int_equal(json_integer_value(json_object_get(line, "steps")), 2);
+    assert_int_equal(json_integer_value(json_object_get(line, "step")), 0);
+    assert_int_equal(json_integer_value(json_object_get(line, "parameters")),
+                     LAYER + 2 * HEAD + 3 * 16 + 2 * 8 + 2);
+    json_decref(lines);
+    lines = run_lines("says", "train");
+    line = json_array_get(lines, 1);
+    const double rate = json_number_value(json_object_get(line, "tokens_per_s")),
+                 mfu = json_number_value(json_object_get(line, "mfu"));
+    /* The embedding is read, not multiplied. */
+    const double flops = 6.0 * (LAYER + HEAD + 3 * 16 + 2 * 8 + 2) + 12.0 * 16 * 16;
+    assert_true(fabs(mfu * 123.5e9 / rate / flops - 1.0) < 1e-4);
+    json_decref(lines);
+}
+
 static void at_each_step(void **state) {
     (void)state;
     run_shard("valid.bin", 100, 3);
@@ -265,6 +296,7 @@ static void a_run_stops_when_it_is_asked(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(recipes_are_kept),
+                                       cmocka_unit_test(a_run_says_what_it_is),
                                        cmocka_unit_test(at_each_step),
                                        cmocka_unit_test(a_validation_counts_its_labels),
                                        cmocka_unit_test(bad_rows_end_a_validation),
