@@ -64,6 +64,8 @@ typedef struct {
     double active;          /* The parameters that one token uses (top_k of the routed experts). */
     double embedding, head; /* Input embedding (and positions); output matrix (0 when tied). */
     double attention, dense, moe; /* Sums over all layers. */
+    double routed; /* Of moe: the experts that ep divides, without router, latent maps and shared
+                      experts. */
 } lt_plan_params;
 
 /* Training FLOPs of one token by each convention in use; docs/plan/README.md says who uses

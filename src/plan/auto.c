@@ -225,7 +225,7 @@ static double exposed(double seconds, double beside, double alone) {
 static double dp_wait(const finder *f, const lt_auto_layout *l, double passes_s, double micros) {
     const lt_mesh_shape *s = &l->mesh;
     const lt_model_spec *spec = &f->run.spec;
-    const double experts = f->params.moe / s->ep, others = f->params.total - f->params.moe;
+    const double experts = f->params.routed / s->ep, others = f->params.total - f->params.routed;
     const double held = (others + experts) / (s->tp * s->pp);
     /* The embedding is the first unit forward and the last backward, and in one stage. */
     const double first = (double)(spec->vocab_size * spec->width) / s->tp,

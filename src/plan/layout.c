@@ -120,20 +120,10 @@ lt_plan_share lt_plan_stage_params(const lt_plan_model *m, const lt_plan_layout 
     const lt_plan_params p = lt_plan_model_params(m);
     const double even = stage_layers(m, l) / (double)m->n_layers, tp = l->tp;
     const double layers = even - lt_plan_stage_short(m, l, stage) / (double)m->n_layers;
-    double dense_moe = 0;
     lt_plan_share s;
 
-    if (m->n_moe > 0) { /* Router, latent maps and shared experts live with the dense part. */
-        const double routed = (double)m->n_moe * (double)m->n_experts * (m->gated ? 3.0 : 2.0) *
-                              (double)m->expert_ffn_width *
-                              (double)(m->latent > 0 ? m->latent : m->width);
-        dense_moe = p.moe * 1.0 - routed * (1.0 + (double)m->mtp / (double)m->n_moe);
-        s.expert = layers * (p.moe - dense_moe) / l->ep;
-    } else {
-        dense_moe = p.moe; /* MTP blocks of a dense model. */
-        s.expert = 0;
-    }
-    s.dense = layers * (p.attention + p.dense + dense_moe) / tp;
+    s.expert = layers * p.routed / l->ep;
+    s.dense = layers * (p.attention + p.dense + p.moe - p.routed) / tp;
     if (stage == 0) {
         s.dense += p.embedding / tp;
     }

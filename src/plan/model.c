@@ -110,12 +110,14 @@ lt_plan_params lt_plan_model_params(const lt_plan_model *m) {
                   blocks * norm + norm;
     p.dense = (double)m->n_dense * ffn_params(m, w, (double)m->ffn_width);
     p.moe = (double)m->n_moe * moe_params(m, (double)m->n_experts);
+    p.routed = p.moe - (double)m->n_moe * moe_params(m, 0);
     active_moe = (double)m->n_moe * moe_params(m, (double)m->top_k);
     if (m->mtp > 0) { /* One more block, three norms and the 2 w -> w projection each. */
         const double extra = attention_params(m) + 2.0 * w * w + 5.0 * norm;
         p.attention += mtp * extra;
         p.moe += m->n_moe > 0 ? mtp * moe_params(m, (double)m->n_experts)
                               : mtp * ffn_params(m, w, (double)m->ffn_width);
+        p.routed *= m->n_moe > 0 ? 1.0 + mtp / (double)m->n_moe : 1.0;
         active_moe += m->n_moe > 0 ? mtp * moe_params(m, (double)m->top_k)
                                    : mtp * ffn_params(m, w, (double)m->ffn_width);
     }

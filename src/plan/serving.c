@@ -37,11 +37,8 @@ static double touched_bytes(const lt_plan_model *m, double b, double each) {
     const lt_plan_params p = lt_plan_model_params(m);
     double moe = 0;
     if (m->n_moe > 0) {
-        const double routed = (double)m->n_moe * (double)m->n_experts * (m->gated ? 3.0 : 2.0) *
-                              (double)m->expert_ffn_width *
-                              (double)(m->latent > 0 ? m->latent : m->width);
         const double share = 1.0 - pow(1.0 - (double)m->top_k / (double)m->n_experts, b);
-        moe = p.moe - routed + routed * share;
+        moe = p.moe - p.routed + p.routed * share;
     }
     return (p.attention + p.dense + moe + (double)m->vocab_size * (double)m->width) * each;
 }

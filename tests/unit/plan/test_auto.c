@@ -265,8 +265,7 @@ static void each_axis_costs_what_it_sends(void **state) {
 static void experts_cost_what_they_send(void **state) {
     const double attention = 32.0 * (32 + 32) + 32 * 32 + 2 * 32, expert = 3.0 * 32 * 64,
                  shared = 2 * attention + 32 + 2 * 300 * 32.0, router = 2 * 4 * 32,
-                 held = 2 * 4 * expert + router, /* The router counts as theirs. */
-        active = shared + router - 300 * 32 + 2 * 2 * expert,
+                 held = 2 * 4 * expert, active = shared + router - 300 * 32 + 2 * 2 * expert,
                  flops = 6 * active + 12.0 * 2 * 32 * 32, rows_b = 4 * 32 * 32 * 4.0;
     static lt_recipe r;
     lt_auto_machine m;
@@ -275,9 +274,11 @@ static void experts_cost_what_they_send(void **state) {
     set_options(&r, EXPERTS);
     lt_auto_machine_cpu(&m, 2, 2);
     assert_int_equal(lt_auto_price(&l, &r, &(lt_mesh_shape){1, 2, 1, 1, 2}, &m), LT_OK);
-    near(l.compute_s, 4 * 32 * flops / CORE + 10 * (shared + held) / CORE, "computing", "ep", "");
+    near(l.compute_s, 4 * 32 * flops / CORE + 10 * (shared + router + held) / CORE, "computing",
+         "ep", "");
     near(l.ep_s, 2 * 4 * (2 * rows_b / 2 / LINK + 20e-6), "ep", "ep", "");
-    near(l.dp_s, RING(4 * (shared + held / 2), 2), "dp", "ep", ""); /* Half of it is one layer's. */
+    /* Half of it is one layer's. Each rank of ep holds the whole router. */
+    near(l.dp_s, RING(4 * (shared + router + held / 2), 2), "dp", "ep", "");
     assert_true(l.tp_s == 0.0 && l.cp_s == 0.0 && l.pp_s == 0.0 && l.bubble_s == 0.0);
 }
 
