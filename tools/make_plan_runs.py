@@ -48,6 +48,7 @@ def facts(run):
     words.append(run.get("moe_flex_dispatcher_backend") or "")
     words.append("overlap" if run.get("moe_a2a_overlap") else "")
     words.append("fsdp" if run.get("use_megatron_fsdp") else "")
+    words.append("attn8" if run.get("fp8_dot_product_attention") else "")
     modules = run.get("recompute_modules") or []
     words.append("again:" + "+".join(sorted(modules)) if modules else "")
     layers = run.get("recompute_num_layers")
@@ -139,6 +140,7 @@ print("#   mb:                sequences of a micro-batch, if not 1")
 print("#   layers:            layers that are recomputed whole")
 print("#   offload:           layers whose activations go to the host")
 print("#   fsdp               Megatron's FSDP")
+print("#   attn8              attention's own products run in 8 bits too")
 before = {}
 for number, tag in RELEASES:
     now = release(tag)

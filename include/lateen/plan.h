@@ -126,6 +126,7 @@ typedef struct {
     /* Scale-out network per GPU, one direction, unless the cluster says otherwise. */
     double nic_gbps;
     double pcie_gbps; /* One GPU to its host's memory, one direction. */
+    double host_time; /* Time in which the host launches a kernel, relative to an x86 server's. */
     double power_w, host_power_w;
     int sms, node_gpus, domain_gpus; /* domain: GPUs connected by scale-up links. */
 } lt_plan_gpu;
@@ -172,6 +173,8 @@ typedef struct {
     double ep_copies;
     /* 1: tensor parallelism casts inputs to 8 bits before it gathers them. */
     double quantised_gather;
+    /* 1: data parallelism gathers the weights of fp8 products in 8 bits. */
+    double quantised_params;
     /* 1: mxfp8 experts run as one fused kernel inside a graph of the whole step (ops.c). */
     double moe_fused;
     /* 1: DeepSpeed's pipeline engine: one more buffer per stage, stages keep their input and
@@ -181,6 +184,9 @@ typedef struct {
      * fp32 copies (2 + 4 + 4), 4 when compiled. */
     double logit_bytes;
     double op_selective; /* 1: selective recomputation keeps every other product (torchtitan). */
+    /* 1: full recomputation stops at the last tensor that the backward pass needs, before the last
+     * product of a block (torch.utils.checkpoint's early stop, and torch.compile). */
+    double early_stop;
     /* 1: every launch waits for its kernel (CUDA_LAUNCH_BLOCKING): launch_us is added, and is
      * fitted. */
     double launch_blocking;
@@ -192,7 +198,8 @@ typedef struct {
     double wide_layers;
     /* 1: in all layers, the products around attention and the latent projections run in bf16. */
     double wide_attention;
-    bool anchored; /* False: the GPU's default, not measurements of this stack. */
+    double narrow_attention; /* 1: attention's own products run in 8 bits too. */
+    bool anchored;           /* False: the GPU's default, not measurements of this stack. */
 } lt_plan_stack;
 
 typedef enum { LT_PLAN_FAT_TREE, LT_PLAN_DRAGONFLY } lt_plan_topology;

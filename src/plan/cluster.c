@@ -22,6 +22,10 @@
  * all-gather 361 and reduce-scatter 363 of 450 GB/s on H200, all-reduce 232 to 235 of 300 on A100,
  * 700 of 900 on B200 and 680 on GB200 (Bekman, ML Engineering; NVIDIA GTC25 S72583). */
 #define LINK_SHARE 0.78
+/* Of one step of a ring over these links: how much longer an all-reduce of 8 GPUs takes than its
+ * bytes, 2.8 us a step with 32 KiB and 3.7 with 4 MiB on H200, 5.6 with 16 MiB on B200 (Bekman, ML
+ * Engineering); 3.9 over the 72 GPUs of a rack of GB200 (coreweave/nccl-tests, pull request 43). */
+#define LINK_LATENCY_US 4.0
 
 typedef struct {
     lt_yaml_entry *rows;
@@ -98,6 +102,7 @@ static lt_err gpu_read(lt_plan_gpu *g, const lt_yaml_entry *e, size_t n, const c
     LT_TRY(number(e, n, prefix, "link_gbps", &g->link_gbps, 0.001, 1e6, path));
     LT_TRY(number(e, n, prefix, "nic_gbps", &g->nic_gbps, 0.0001, 1e6, path));
     LT_TRY(number(e, n, prefix, "pcie_gbps", &g->pcie_gbps, 0.1, 1e5, path));
+    LT_TRY(number(e, n, prefix, "host_time", &g->host_time, 0.1, 10, path));
     LT_TRY(number(e, n, prefix, "power_w", &g->power_w, 0, 1e6, path));
     LT_TRY(number(e, n, prefix, "host_power_w", &g->host_power_w, 0, 1e6, path));
     LT_TRY(count(e, n, prefix, "sms", &sms, 1e6, path));
@@ -126,7 +131,7 @@ lt_err lt_plan_gpu_find(lt_plan_gpu *out, const char *name) {
     const char *names[MAX_KINDS];
     char buf[MAX_KINDS][LT_PLAN_NAME_BYTES];
     size_t n_names = 0;
-    lt_plan_gpu g = {0};
+    lt_plan_gpu g = {.host_time = 1};
 
     LT_TRY(table_get(&t, "gpus"));
     for (size_t i = 0; i < t->n; i++) {
@@ -200,12 +205,14 @@ static lt_err stack_facts(lt_plan_stack *s, const table *t, const char *stack) {
     LT_TRY(number(t->rows, t->n, prefix, "host_us", &s->host_us, 0, 1e4, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "ep_copies", &s->ep_copies, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "quantised_gather", &s->quantised_gather, 0, 1, t->path));
+    LT_TRY(number(t->rows, t->n, prefix, "quantised_params", &s->quantised_params, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "split_products", &s->split_products, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "tp_overlap", &s->tp_overlap, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "dp_overlap", &s->dp_overlap, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "launch_blocking", &s->launch_blocking, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "deepspeed_pipe", &s->deepspeed_pipe, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "op_selective", &s->op_selective, 0, 1, t->path));
+    LT_TRY(number(t->rows, t->n, prefix, "early_stop", &s->early_stop, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "logit_bytes", &s->logit_bytes, 0, 64, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "moe_fused", &s->moe_fused, 0, 2, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "cp_balance", &s->cp_balance, 0, 1, t->path));
@@ -264,7 +271,7 @@ void lt_plan_cluster_plain(lt_plan_cluster *out, const lt_plan_gpu *gpu, const l
     lt_plan_cluster c = {.gpu = *gpu, .stack = *stack, .gpus = gpus, .nic_gbps = gpu->nic_gbps};
     snprintf(c.name, sizeof c.name, "%s", gpu->name);
     c.latency_us = 6;
-    c.link_latency_us = 2.5;
+    c.link_latency_us = LINK_LATENCY_US;
     c.link_share = LINK_SHARE;
     c.storage_write_gbps = c.storage_read_gbps = 200;
     c.n_causes = 1;
@@ -387,6 +394,7 @@ static const char *const known_keys[] = {"gpu",
                                          "gpu_spec.link_gbps",
                                          "gpu_spec.nic_gbps",
                                          "gpu_spec.pcie_gbps",
+                                         "gpu_spec.host_time",
                                          "gpu_spec.power_w",
                                          "gpu_spec.host_power_w",
                                          "gpu_spec.sms",

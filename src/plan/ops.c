@@ -25,10 +25,12 @@
  * the published rows (docs/plan/validation.md). */
 #define K_RAMP    128.0 /* Depth at which a product's inner loop is half of its time ramp. */
 #define WAVE_LOSS 0.333 /* Share of the last wave's idle part that nothing else fills. */
-/* Efficiency of cuBLAS and CUTLASS in narrow types relative to bf16: scales cost time, and tiles
- * wait for memory twice as often. */
-#define FP8_SHARE   0.92
-#define FP4_SHARE   0.75
+/* How much faster products in narrow types are than in bf16, unless the chip's peaks are closer: a
+ * layer's products without casts, as Transformer Engine measured them on B300 (its documentation,
+ * examples/gemm_profiling: 13.10 ms in bf16, 6.81 in fp8, 7.16 in mxfp8, 3.76 in nvfp4; fp8 on H200
+ * 1.90). The speed in nvfp4 is far from B300's peak of 6 times bf16's, and taken for B200 too. */
+static const double narrow_speed[LT_PLAN_PRECISION_COUNT] = {
+    [LT_PLAN_FP8] = 1.92, [LT_PLAN_MXFP8] = 1.83, [LT_PLAN_NVFP4] = 3.48};
 #define WGRAD_BYTES 4.0 /* A weight's gradient is read, added to and written in 2 bytes. */
 #define GROUP_KERNELS                                                                              \
     0.34 /* Kernels per expert of a grouped product that do not run beside others. */
@@ -55,9 +57,10 @@
 /* Bytes of casting an element of a product's input. A scale a tensor (fp8): read for the maximum,
  * read again, write; blocks know their own maximum (mxfp8): read, write both layouts with scales;
  * nvfp4 rotates by a Hadamard matrix and reads for the maximum before; a scale a row: twice, along
- * both directions. */
+ * both directions. In Transformer Engine's measurements (see above) the casts of a layer take 2.34
+ * ms in fp8, 1.82 in mxfp8 and 2.69 in nvfp4: 1 to 0.78 to 1.15. */
 static const double cast_bytes[LT_PLAN_PRECISION_COUNT] = {
-    [LT_PLAN_FP8] = 5.0, [LT_PLAN_MXFP8] = 5.0, [LT_PLAN_NVFP4] = 9.9, [LT_PLAN_FP8ROW] = 6.0};
+    [LT_PLAN_FP8] = 5.0, [LT_PLAN_MXFP8] = 4.1, [LT_PLAN_NVFP4] = 5.8, [LT_PLAN_FP8ROW] = 6.0};
 
 static double peak_of(const lt_plan_cluster *c, lt_plan_precision p) {
     const double *peak = c->gpu.peak_tflops;
@@ -66,10 +69,10 @@ static double peak_of(const lt_plan_cluster *c, lt_plan_precision p) {
         /* TF32 by default. */
         return (peak[LT_PLAN_FP32] > 0 ? peak[LT_PLAN_FP32] : bf16 / 2.0) * 1e12;
     }
-    return (peak[p] > 0 ? peak[p] : bf16) * 1e12 *
-           (p == LT_PLAN_NVFP4                       ? FP4_SHARE
-            : p == LT_PLAN_MXFP8 || p == LT_PLAN_FP8 ? FP8_SHARE
-                                                     : 1.0);
+    if (peak[p] <= 0) {
+        return bf16 * 1e12;
+    }
+    return (narrow_speed[p] > 0 ? lt_plan_min(peak[p], bf16 * narrow_speed[p]) : peak[p]) * 1e12;
 }
 
 /* What tiles leave of a product: padding at the edges, the idle part of the last wave, and the ramp
@@ -199,19 +202,47 @@ static double alignment(double size) {
     return fmod(size, 8.0) == 0 ? 1.0 : MISALIGNED;
 }
 
+/* What runs on Blackwell under the name of FlashAttention 3 is cuDNN's attention. With rows of T
+ * tokens it reaches share * T / (T + ramp) of the bf16 peak, by cuDNN's own measurements with a
+ * causal mask and heads of 128 and 192 (cudnn-frontend, benchmark/sdpa_benchmark_training/results
+ * of 15 June 2026: GB200 and GB300, 2,048 to 16,384 tokens, within 9 % forward and 15 % backward).
+ * Blackwell Ultra computes exponentials twice as fast. narrow: how much faster it is in mxfp8, at
+ * 4,096 tokens. Heads of 64 take as long as heads of 128, because they need as many
+ * exponentials. */
+static const struct {
+    double share, ramp;
+} cudnn_rate[2][2] = {{{0.66, 900}, {0.54, 1000}}, {{0.86, 1000}, {0.60, 1050}}};
+static const struct {
+    double head, narrow[2];
+} cudnn_heads[] = {{128, {1.25, 0.90}}, {192, {1.47, 1.32}}};
+
+static double cudnn_efficiency(const lt_plan_cluster *c, double head_dim, double tokens,
+                               bool backward) {
+    const double *peak = c->gpu.peak_tflops;
+    const int ultra = peak[LT_PLAN_NVFP4] > 5.0 * peak[LT_PLAN_BF16], wide = head_dim > 128;
+    const double narrow = c->stack.narrow_attention > 0 && head_dim >= 128
+                              ? cudnn_heads[wide].narrow[backward]
+                              : 1.0;
+    return cudnn_rate[ultra][backward].share * tokens /
+           (tokens + cudnn_rate[ultra][backward].ramp) *
+           lt_plan_min(1.0, head_dim / cudnn_heads[wide].head) * narrow;
+}
+
 /* Share of the bf16 peak that the attention core reaches at head size 128: FlashAttention 1/2/3
  * papers and their repositories' tables (causal, long sequences), on Ampere | Hopper |
  * Blackwell. */
 static double core_efficiency(const lt_plan_cluster *c, lt_plan_attention kernel, double head_dim,
-                              bool backward) {
+                              double tokens, bool backward) {
     static const double forward_of[LT_PLAN_ATTENTION_COUNT][3] = {
         {0.60, 0.45, 0.40}, {0.37, 0.20, 0.12}, {0.62, 0.40, 0.20}, {0.62, 0.60, 0.62}};
-    const int generation = c->gpu.peak_tflops[LT_PLAN_NVFP4] > 0 ? 2
-                           : c->gpu.peak_tflops[LT_PLAN_FP8] > 0 ? 1
-                                                                 : 0;
+    const double *peak = c->gpu.peak_tflops;
+    const int generation = peak[LT_PLAN_NVFP4] > 0 ? 2 : peak[LT_PLAN_FP8] > 0 ? 1 : 0;
     const double size = kernel == LT_PLAN_ATTENTION_UNFUSED
                             ? alignment(head_dim)
                             : head_dim / kernel_head(kernel, head_dim);
+    if (kernel == LT_PLAN_ATTENTION_FLASH3 && generation == 2) {
+        return cudnn_efficiency(c, head_dim, tokens, backward);
+    }
     return forward_of[kernel][generation] * size * (backward ? 0.80 : 1.0);
 }
 
@@ -234,7 +265,8 @@ static void attention_core(tally *t, double seqs, double seq, double heads, doub
             (t->backward ? (kernel == LT_PLAN_ATTENTION_UNFUSED ? 2.0 : 2.5) : 1.0);
     t->w.flops += t->count * flops;
     t->w.attention_s += t->count * flops /
-                        (peak_of(c, LT_PLAN_BF16) * core_efficiency(c, kernel, qk, t->backward));
+                        (peak_of(c, LT_PLAN_BF16) *
+                         core_efficiency(c, kernel, qk, seq, t->backward));
     /* Scores, softmax and dropout each go through memory: 13 and 17 bytes an element. */
     if (kernel == LT_PLAN_ATTENTION_UNFUSED) {
         t->w.attention_s += t->count * pairs * (t->backward ? 15.0 : 11.0) / mem;
@@ -369,6 +401,11 @@ static double expert_traffic_s(const lt_plan_job *j, double bytes) {
     return lt_plan_dispatch_s(j->c, bytes, k, m->route_groups, m->route_limit, j->l->ep, 1);
 }
 
+/* Seconds in which the host launches what one counted kernel stands for. */
+static double host_s(const lt_plan_cluster *c) {
+    return c->stack.host_us * 1e-6 * c->gpu.host_time;
+}
+
 static double busy_s(const lt_plan_work *w) {
     return w->gemm_s + w->attention_s + w->elementwise_s;
 }
@@ -402,7 +439,7 @@ static void experts(tally *t, double all, double tokens) {
         t->w.syncs += t->count;
     }
     if (waits && !t->backward) {
-        const double host = (t->w.host_kernels - before.host_kernels) * j->c->stack.host_us * 1e-6;
+        const double host = (t->w.host_kernels - before.host_kernels) * host_s(j->c);
         const double gpu = busy_s(&t->w) - busy_s(&before) + t->w.ep_s - ep;
         t->w.stall_s += lt_plan_max(0.0, host - gpu);
     }
@@ -484,7 +521,7 @@ static void launch_gap(tally *t) {
     w->launch_s = gaps;
     if (!(k->launch_blocking > 0)) {
         w->launch_s += w->syncs * SYNC_S +
-                       lt_plan_max(w->stall_s, w->host_kernels * k->host_us * 1e-6 - busy);
+                       lt_plan_max(w->stall_s, w->host_kernels * host_s(t->j->c) - busy);
     }
 }
 
@@ -547,11 +584,19 @@ static lt_plan_work modules_work(const lt_plan_job *j) {
                  w = (double)m->width, h = (double)m->n_heads / tp;
     const double moe = share * (double)(m->n_moe + (m->n_moe > 0 ? m->mtp : 0)),
                  attn = share * (double)(m->n_attn + m->mtp);
+    static const unsigned parts[] = {LT_PLAN_PART_ATTENTION, LT_PLAN_PART_MAMBA, LT_PLAN_PART_DENSE,
+                                     LT_PLAN_PART_ROUTER};
     tally t = {.j = j, .fused = experts_fused(j)};
     if ((again & LT_PLAN_AGAIN_NORM) != 0) {
-        t.count = share * (double)(m->n_attn + m->n_mamba + m->n_dense + m->n_moe);
-        stream(&t, j->l->sp ? tokens / tp : tokens, 4.0 * w, 1);
+        const double counts[] = {(double)m->n_attn, (double)m->n_mamba, (double)m->n_dense,
+                                 (double)m->n_moe};
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) { /* In their block's graph. */
+            t.captured = in_graph(j, parts[i]);
+            t.count = share * counts[i];
+            stream(&t, j->l->sp ? tokens / tp : tokens, 4.0 * w, 1);
+        }
     }
+    t.captured = in_graph(j, LT_PLAN_PART_ATTENTION);
     if ((again & LT_PLAN_AGAIN_MLA_UP) != 0 && (t.count = attn) > 0 && m->kv_rank > 0) {
         mla_up(&t, tokens, h);
     }
@@ -561,9 +606,11 @@ static lt_plan_work modules_work(const lt_plan_job *j) {
                        (double)(mla ? m->nope_dim + m->rope_dim : m->head_dim),
                        (double)(mla ? m->v_dim : m->head_dim));
     }
+    t.captured = in_graph(j, LT_PLAN_PART_DENSE);
     if ((again & LT_PLAN_AGAIN_DENSE) != 0 && (t.count = share * (double)m->n_dense) > 0) {
         ffn(&t, tokens, w, (double)m->ffn_width / tp, 1);
     }
+    t.captured = in_graph(j, LT_PLAN_PART_ALL);
     if ((t.count = moe) > 0 && (again & LT_PLAN_AGAIN_MOE) != 0) {
         moe_block(&t);
     } else if (t.count > 0) {
@@ -578,13 +625,30 @@ static lt_plan_work modules_work(const lt_plan_job *j) {
     return t.w;
 }
 
-static void scale(lt_plan_work *w, double by) {
+/* w += by * x. */
+static void add(lt_plan_work *w, const lt_plan_work *x, double by) {
+    const double from[] = {x->gemm_s,  x->attention_s,  x->elementwise_s, x->launch_s,
+                           x->tp_s,    x->cp_s,         x->ep_s,          x->flops,
+                           x->kernels, x->host_kernels, x->syncs,         x->stall_s};
     double *const field[] = {&w->gemm_s,  &w->attention_s,  &w->elementwise_s, &w->launch_s,
                              &w->tp_s,    &w->cp_s,         &w->ep_s,          &w->flops,
                              &w->kernels, &w->host_kernels, &w->syncs,         &w->stall_s};
     for (size_t i = 0; i < sizeof field / sizeof *field; i++) {
-        *field[i] *= by;
+        *field[i] += by * from[i];
     }
+}
+
+/* The last product of each dense block, and the sum over tensor parallel ranks that follows it. */
+static lt_plan_work last_product(const lt_plan_job *j) {
+    const lt_plan_model *m = j->m;
+    const double tokens = (double)(j->l->micro * m->max_seq) / j->l->cp, tp = j->l->tp;
+    tally t = {.j = j, .side = SIDE_ROW};
+    t.count = (double)((m->n_layers + j->l->pp - 1) / j->l->pp) / (double)m->n_layers *
+              (double)m->n_dense;
+    linear(&t, tokens, (double)m->width, (double)m->ffn_width / tp, 1);
+    t.w.tp_s = t.count * lt_plan_collective_s(j->c, LT_PLAN_REDUCE_SCATTER,
+                                              tokens * (double)m->width * 2.0, j->l->tp, 1);
+    return t.w;
 }
 
 lt_plan_work lt_plan_recompute_work(const lt_plan_job *j) {
@@ -600,7 +664,12 @@ lt_plan_work lt_plan_recompute_work(const lt_plan_job *j) {
         /* Megatron's block method: so many of each chunk of a stage. */
         if (j->l->again_layers > 0) {
             const double chunk = ceil((double)j->m->n_layers / ((double)j->l->pp * j->l->vpp));
-            scale(&f, lt_plan_min(1.0, j->l->again_layers / chunk));
+            add(&w, &f, lt_plan_min(1.0, j->l->again_layers / chunk));
+            return w;
+        }
+        if (j->c->stack.early_stop > 0) {
+            const lt_plan_work last = last_product(j);
+            add(&f, &last, -1.0);
         }
         return f;
     }

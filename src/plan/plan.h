@@ -38,6 +38,7 @@ typedef struct {
     unsigned graph, again; /* LT_PLAN_PART_*, LT_PLAN_AGAIN_*. */
     int again_layers, offload_layers, pp, vpp, micro;
     bool dedupe, overlap, fsdp; /* dedupe: DeepEP or HybridEP. */
+    bool narrow_attention;      /* Attention in 8 bits. */
 } lt_plan_run;
 
 LT_MUST_USE lt_err lt_plan_run_parse(lt_plan_run *out, const char *words);

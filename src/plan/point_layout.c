@@ -125,19 +125,22 @@ static bool bridge_run(lt_point_job *j, const lt_point *row, char *why) {
         /* Its recipes overlap tensor parallelism for dense models only, and not in nvfp4. */
         s->tp_overlap = 0;
     }
-    if (j->model.latent > 0 && q->precision == LT_PLAN_NVFP4) {
-        /* Nemotron 3 Super's te_quant.cfg: bf16 are the last 14 of 88 layers, attention's products,
-         * the latent maps and the predictor. */
-        s->wide_layers = 14;
-        s->wide_attention = 1;
-    }
     if (j->model.latent > 0 && j->model.mtp > 0) {
-        /* Its recipes run Nemotron 3 Super's one predictor twice (mtp_use_repeated_layer). */
+        /* Its recipes run Nemotron 3 Super's one predictor twice (mtp_use_repeated_layer), and in
+         * bf16 (keep_mtp_spec_in_bf16): a layer of attention and one of experts. In nvfp4, so do
+         * by its te_quant.cfg the last 14 of 88 layers, attention's products and the latent
+         * maps. */
         j->model.mtp = 2;
+        s->wide_layers = 2.0 * 2.0;
+        if (q->precision == LT_PLAN_NVFP4) {
+            s->wide_layers += 14;
+            s->wide_attention = 1;
+        }
     }
     if (found) {
         const int64_t micro = r.micro > 0 ? r.micro : 1;
         s->graph = r.graph;
+        s->narrow_attention = r.narrow_attention;
         s->ep_overlap = r.overlap ? EP_OVERLAP : 0;
         s->ep_copies = r.dedupe && !has(name, "tokendrop") ? 0 : 1;
         if (q->recompute < 0) {

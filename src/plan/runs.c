@@ -85,6 +85,8 @@ lt_err lt_plan_run_parse(lt_plan_run *out, const char *words) {
             r.overlap = true;
         } else if (starts(w, len, "fsdp") == len) {
             r.fsdp = true;
+        } else if (starts(w, len, "attn8") == len) {
+            r.narrow_attention = true;
         } else {
             known = starts(w, len, "plain") == len;
         }

@@ -137,8 +137,11 @@ static void data_parts(const lt_plan_job *j, const stage *s, lt_plan_time *t) {
     double reduce =
         lt_plan_collective_s(j->c, LT_PLAN_REDUCE_SCATTER, p.dense * grad, ranks, stride) +
         lt_plan_collective_s(j->c, LT_PLAN_REDUCE_SCATTER, p.expert * grad, e_ranks, e_stride);
-    double gather = lt_plan_collective_s(j->c, LT_PLAN_ALL_GATHER, p.dense * 2.0, ranks, stride) +
-                    lt_plan_collective_s(j->c, LT_PLAN_ALL_GATHER, p.expert * 2.0, e_ranks,
+    /* Weights with a scale a tensor may travel in 8 bits; blocks are cast after the gather. */
+    const double param = j->c->stack.quantised_params > 0 && l->precision == LT_PLAN_FP8 ? 1.0
+                                                                                         : 2.0;
+    double gather = lt_plan_collective_s(j->c, LT_PLAN_ALL_GATHER, p.dense * param, ranks, stride) +
+                    lt_plan_collective_s(j->c, LT_PLAN_ALL_GATHER, p.expert * param, e_ranks,
                                          e_stride);
     if (l->tune == LT_PLAN_TUNE_LORA) {
         reduce = gather = 0;

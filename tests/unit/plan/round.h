@@ -25,6 +25,7 @@ static inline lt_plan_cluster plain(void) {
                              .memory_gbps = 1000,
                              .link_gbps = 100,
                              .nic_gbps = 10,
+                             .host_time = 1,
                              .sms = 100,
                              .node_gpus = 8,
                              .domain_gpus = 8};

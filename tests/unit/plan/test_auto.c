@@ -402,12 +402,12 @@ static void gradients_of_gpus(void **state) {
     assert_int_equal(m.cluster.gpus, 16);
     assert_int_equal(lt_auto_price(&l, &r, &(lt_mesh_shape){1, 16, 1, 1, 1}, &m), LT_OK);
     sum = fmax(7.0 / 8 * bytes / (0.78 * 450e9), bytes / 2 / 8 / (50e9 * m.cluster.stack.network)) +
-          6 * 2.5e-6 + 6e-6; /* A tree of eight: two times three steps. */
+          6 * 4e-6 + 6e-6; /* A tree of eight: two times three steps. */
     near(l.dp_s, 2 * sum * embed / params, "dp", "16 H200", "");
     set_options(&r, LLAMA_B "batch.size=17");
     m.cluster.gpu.node_gpus = m.cluster.gpu.domain_gpus = 17;
     assert_int_equal(lt_auto_price(&l, &r, &(lt_mesh_shape){1, 17, 1, 1, 1}, &m), LT_OK);
-    sum = 16.0 / 17 * bytes / (0.78 * 450e9) + 10 * 2.5e-6;
+    sum = 16.0 / 17 * bytes / (0.78 * 450e9) + 10 * 4e-6;
     near(l.dp_s, 2 * sum * embed / params, "dp", "17 H200", "");
     m.memory_bytes = l.bytes;
     assert_int_equal(lt_auto_price(&l, &r, &(lt_mesh_shape){1, 17, 1, 1, 1}, &m), LT_OK);

@@ -24,7 +24,8 @@ static char root[] = "/tmp/lateen_clustersXXXXXX";
 static const char gpus_yaml[] =
     "alpha:    {match: [alpha, al], bf16_tflops: 101, fp32_tflops: 52, fp8_tflops: 203,"
     " fp4_tflops: 404, memory_gib: 5, memory_gbps: 606, link_gbps: 77, nic_gbps: 8.5,"
-    " pcie_gbps: 9.5, power_w: 110, host_power_w: 120, sms: 13, node: 4, domain: 16}\n"
+    " pcie_gbps: 9.5, power_w: 110, host_power_w: 120, sms: 13, node: 4, domain: 16,"
+    " host_time: 1.25}\n"
     "alpha-xl: {match: [alpha-xl, alpha max], bf16_tflops: 201, memory_gib: 6, memory_gbps: 607,"
     " link_gbps: 78, nic_gbps: 18, pcie_gbps: 19, sms: 14, node: 8, domain: 8}\n"
     "beta:     {match: [beta, other], bf16_tflops: 301, memory_gib: 7, memory_gbps: 608, "
@@ -36,7 +37,8 @@ static const char stacks_yaml[] =
     "  default: {attention: flash2, passes: 1.75, launch_us: 21, host_us: 22}\n"
     "  ship:    {attention: flash3, ep_copies: 0.11, quantised_gather: 0.12, split_products: 0.13,"
     " tp_overlap: 0.14, dp_overlap: 0.15, launch_blocking: 0.16, deepspeed_pipe: 0.17,"
-    " op_selective: 0.18, logit_bytes: 19, moe_fused: 0.2, cp_balance: 0.21, ep_overlap: 0.23}\n"
+    " op_selective: 0.18, logit_bytes: 19, moe_fused: 0.2, cp_balance: 0.21, ep_overlap: 0.23,"
+    " early_stop: 0.24, quantised_params: 0.25}\n"
     "  ship-25: {moe_fused: 1.5}\n"
     "  boat:    {attention: unfused, launch_us: 31}\n"
     "  plain:   {}\n"
@@ -115,7 +117,8 @@ static const bound gpu_bounds[] = {
     {"link_gbps", "0", "[0.001, 1e+06]"},   {"nic_gbps", "0", "[0.0001, 1e+06]"},
     {"pcie_gbps", "0", "[0.1, 100000]"},    {"power_w", "-1", "[0, 1e+06]"},
     {"host_power_w", "-1", "[0, 1e+06]"},   {"sms", "0", "[1, 1e+06]"},
-    {"node", "0", "[1, 100000]"},           {"domain", "0", "[1, 100000]"}};
+    {"node", "0", "[1, 100000]"},           {"domain", "0", "[1, 100000]"},
+    {"host_time", "0", "[0.1, 10]"}};
 
 static const bound stack_bounds[] = {
     {"passes", "0", "[0.1, 20]"},        {"launch_us", "-1", "[0, 10000]"},
@@ -125,7 +128,8 @@ static const bound stack_bounds[] = {
     {"launch_blocking", "2", "[0, 1]"},  {"deepspeed_pipe", "2", "[0, 1]"},
     {"op_selective", "2", "[0, 1]"},     {"logit_bytes", "65", "[0, 64]"},
     {"moe_fused", "3", "[0, 2]"},        {"cp_balance", "2", "[0, 1]"},
-    {"ep_overlap", "2", "[0, 1]"},       {"attention", "none", "unknown 'none'"}};
+    {"ep_overlap", "2", "[0, 1]"},       {"attention", "none", "unknown 'none'"},
+    {"early_stop", "2", "[0, 1]"},       {"quantised_params", "2", "[0, 1]"}};
 
 static const bound fit_bounds[] = {{"gemm", "0", "[0.01, 1.2]"},
                                    {"memory", "2", "[0.01, 1.2]"},
@@ -235,6 +239,7 @@ static void each_field_of_a_gpu_is_its_own(void **state) {
     SAME(g.pcie_gbps, 9.5);
     SAME(g.power_w, 110);
     SAME(g.host_power_w, 120);
+    SAME(g.host_time, 1.25);
     assert_int_equal(g.sms, 13);
     assert_int_equal(g.node_gpus, 4);
     assert_int_equal(g.domain_gpus, 16);
@@ -316,6 +321,8 @@ static void a_stack_has_its_facts_and_its_fit(void **state) {
     SAME(s.moe_fused, 0.2);
     SAME(s.cp_balance, 0.21);
     SAME(s.ep_overlap, 0.23);
+    SAME(s.early_stop, 0.24);
+    SAME(s.quantised_params, 0.25);
     SAME(s.gemm, 0.51);
     SAME(s.memory, 0.42); /* Of the kind. */
     SAME(s.network, 0.43);
@@ -440,7 +447,7 @@ static void a_cluster_that_says_only_its_gpu(void **state) {
     assert_int_equal(c.n_tiers, 0);
     SAME(c.nic_gbps, 8.5);
     SAME(c.latency_us, 6);
-    SAME(c.link_latency_us, 2.5);
+    SAME(c.link_latency_us, 4);
     SAME(c.link_share, 0.78);
     SAME(c.storage_write_gbps, 200);
     SAME(c.storage_read_gbps, 200);

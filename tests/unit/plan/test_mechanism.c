@@ -275,6 +275,10 @@ static void a_slow_host_is_waited_for(void **state) {
     w = lt_plan_forward_work(&j);
     assert_true(w.host_kernels == 0);
     near(w.launch_s, w.kernels * 2e-6, 1e-12);
+    c.stack.graph = 0;
+    c.gpu.host_time = 1.5; /* A slower host. */
+    w = lt_plan_forward_work(&j);
+    near(w.launch_s + w.gemm_s + w.attention_s + w.elementwise_s, 1.5 * w.host_kernels, 1e-9);
 }
 
 /* ---- Recomputation ---- */
@@ -372,6 +376,13 @@ static void sharded_state_is_gathered_and_stepped(void **state) {
     t = lt_plan_step_estimate(&m, &c, &l); /* ZeRO-1: once a step. */
     near(t.dp_comm, 2.0 * gather, 1e-9);
     near(t.optimiser, params / 8.0 * 34.0 / 1000e9, 1e-9);
+    l.precision = LT_PLAN_FP8; /* Weights in 8 bits where the software gathers those. */
+    near(lt_plan_step_estimate(&m, &c, &l).dp_comm, 2.0 * gather, 1e-9);
+    c.stack.quantised_params = 1;
+    near(lt_plan_step_estimate(&m, &c, &l).dp_comm, 1.5 * gather, 1e-9);
+    l.precision = LT_PLAN_MXFP8; /* Blocks are cast behind the gather. */
+    near(lt_plan_step_estimate(&m, &c, &l).dp_comm, 2.0 * gather, 1e-9);
+    l.precision = LT_PLAN_BF16;
     l.bf16_moments = true; /* Two moments read and written in 2 bytes instead of 4. */
     near(lt_plan_step_estimate(&m, &c, &l).optimiser, params / 8.0 * 26.0 / 1000e9, 1e-9);
     l.zero = 3; /* Twice gathered and once reduced, each of 4 micro-batches. */
@@ -443,6 +454,11 @@ static void a_recipe_tells_what_the_page_does_not(void **state) {
     assert_true(j.cluster.stack.ep_overlap > 0.9 && j.cluster.stack.ep_copies == 0);
     assert_int_equal(j.query.again, LT_PLAN_AGAIN_MLA_UP);
     assert_int_equal(j.model.route_limit, 4);
+    assert_true(j.cluster.stack.narrow_attention == 0);
+    j = job_of(HEAD
+               "a,megatron-bridge,DeepSeekV3 [Pre-Training Performance],DGX-GB300,256,,,,,,,4096,1,"
+               "2,8,128,32,1,4096,MXFP8,6000,,,,26.06 NeMo Container,\n");
+    assert_true(j.cluster.stack.narrow_attention == 1); /* fp8_dot_product_attention=True */
     j = job_of(HEAD
                "a,megatron-bridge,DeepSeekV3 [Pre-Training Performance],DGX-GB200,256,,,,,,,4096,1,"
                "4,4,64,64,1,4096,MXFP8,4000,,,,26.04 NeMo Container,\n");
@@ -501,9 +517,10 @@ static void run_words(void **state) {
     lt_plan_run r;
     (void)state;
     assert_int_equal(
-        lt_plan_run_parse(&r, "graph:attn+router pp:4x5 mb:2 hybridep overlap again:moe_act+mlp"),
+        lt_plan_run_parse(&r,
+                          "graph:attn+router pp:4x5 mb:2 hybridep overlap attn8 again:moe_act+mlp"),
         LT_OK);
-    assert_true(r.dedupe && r.overlap && !r.fsdp);
+    assert_true(r.dedupe && r.overlap && !r.fsdp && r.narrow_attention);
     assert_int_equal(r.graph, LT_PLAN_PART_ATTENTION | LT_PLAN_PART_ROUTER);
     assert_int_equal(r.again, LT_PLAN_AGAIN_MOE_ACT | LT_PLAN_AGAIN_DENSE);
     assert_int_equal(r.pp, 4);

@@ -266,9 +266,10 @@ static void rows_become_queries(void **state) {
         /* Nemotron 3 Super runs its predictor twice; in nvfp4 it keeps 14 layers wide. */
         {{BRIDGE("Nemotron Super", "GB300", "BF16"), R2511}, MTP, 2},
         {{BRIDGE("Nemotron Super w/o MTP", "GB300", "BF16"), R2511}, MTP, 0},
-        {{BRIDGE("Nemotron Super", "GB300", "NVFP4"), R2511}, WIDE_LAYERS, 14},
+        {{BRIDGE("Nemotron Super", "GB300", "NVFP4"), R2511}, WIDE_LAYERS, 18},
         {{BRIDGE("Nemotron Super", "GB300", "NVFP4"), R2511}, WIDE_ATTENTION, 1},
-        {{BRIDGE("Nemotron Super", "GB300", "MXFP8"), R2511}, WIDE_LAYERS, 0},
+        {{BRIDGE("Nemotron Super", "GB300", "MXFP8"), R2511}, WIDE_LAYERS, 4},
+        {{BRIDGE("Nemotron Super", "GB300", "MXFP8"), R2511}, WIDE_ATTENTION, 0},
         {{BRIDGE("DeepSeekV3", "GB300", "NVFP4"), R2511}, WIDE_LAYERS, 0}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

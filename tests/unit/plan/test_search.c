@@ -59,6 +59,23 @@ static void collectives_keep_their_forms(void **state) {
          0.20);
 }
 
+/* An all-reduce of 8 GPUs of one node, as nccl-tests measured its bus bandwidth (Bekman, ML
+ * Engineering): most sizes of training are too small for the links' full rate. */
+static void messages_of_training_pay_for_their_steps(void **state) {
+    static const struct {
+        const char *gpu;
+        double mib, gbps;
+    } rows[] = {{"h200", 1.0 / 32, 1.44}, {"h200", 4, 107},  {"h200", 16, 220}, {"h200", 64, 347},
+                {"b200", 16, 255},        {"b200", 64, 401}, {"b200", 256, 646}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const lt_plan_cluster c = cluster(rows[i].gpu);
+        const double bytes = rows[i].mib * 1048576.0;
+        near(lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, bytes, 8, 1),
+             2.0 * 7 / 8 * bytes / (rows[i].gbps * 1e9), 0.28);
+    }
+}
+
 static void oversubscription_hurts_all_to_all_most(void **state) {
     lt_plan_cluster flat = cluster("h100-100k-roce"), seven = cluster("h100-100k-roce-7");
     const double ring = lt_plan_collective_s(&seven, LT_PLAN_ALL_REDUCE, 1e9, 1024, 8) /
@@ -575,6 +592,7 @@ static void queries_that_contradict_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_keep_their_forms),
+        cmocka_unit_test(messages_of_training_pay_for_their_steps),
         cmocka_unit_test(oversubscription_hurts_all_to_all_most),
         cmocka_unit_test(parts_sum_to_the_step),
         cmocka_unit_test(the_search_finds_what_meta_ran),

@@ -42,8 +42,8 @@ static void narrow_types_have_their_peaks(void **state) {
     static const struct {
         lt_plan_precision p;
         double tflops;
-    } rows[] = {{LT_PLAN_BF16, 1000},   {LT_PLAN_FP8, 2000 * 0.92},   {LT_PLAN_MXFP8, 2000 * 0.92},
-                {LT_PLAN_FP8ROW, 1500}, {LT_PLAN_NVFP4, 4000 * 0.75}, {LT_PLAN_FP32, 500}};
+    } rows[] = {{LT_PLAN_BF16, 1000},   {LT_PLAN_FP8, 1920},   {LT_PLAN_MXFP8, 1830},
+                {LT_PLAN_FP8ROW, 1500}, {LT_PLAN_NVFP4, 3480}, {LT_PLAN_FP32, 500}};
     lt_plan_cluster c = plain();
     (void)state;
     c.gpu.memory_gbps = 1e9;
@@ -54,8 +54,11 @@ static void narrow_types_have_their_peaks(void **state) {
     c.gpu.peak_tflops[LT_PLAN_FP32] = 60; /* A figure of its own is taken. */
     near(lt_plan_gemm_s(&c, 12800, 64, 128, LT_PLAN_FP32), 2.0 * 12800 * 64 * 128 / (60e12 * 0.5),
          1e-12);
-    c.gpu.peak_tflops[LT_PLAN_FP8] = 0; /* None: 8 bits are as fast as bf16, less the scales. */
-    near(lt_plan_gemm_s(&c, 12800, 64, 128, LT_PLAN_FP8), 2.0 * 12800 * 64 * 128 / (920e12 * 0.5),
+    c.gpu.peak_tflops[LT_PLAN_NVFP4] = 3000; /* No faster than the chip. */
+    near(lt_plan_gemm_s(&c, 12800, 64, 128, LT_PLAN_NVFP4),
+         2.0 * 12800 * 64 * 128 / (3000e12 * 0.5), 1e-12);
+    c.gpu.peak_tflops[LT_PLAN_FP8] = 0; /* None: 8 bits are as fast as bf16. */
+    near(lt_plan_gemm_s(&c, 12800, 64, 128, LT_PLAN_FP8), 2.0 * 12800 * 64 * 128 / (1000e12 * 0.5),
          1e-12);
 }
 
@@ -151,6 +154,50 @@ static void operations_are_counted(void **state) {
     near(lt_plan_backward_work(&j).flops, layers * (linear + 2.5 * causal), 1e-12);
 }
 
+/* Causal attention on Blackwell, TFLOP/s as cuDNN measured it with heads of 128 and 192
+ * (cudnn-frontend, benchmark/sdpa_benchmark_training/results, 15 June 2026). */
+static void attention_on_blackwell_is_as_measured(void **state) {
+    static const struct {
+        double fp4, tokens, head, forward, backward;
+    } rows[] = {{10000, 4096, 128, 1342, 1155},  {10000, 8192, 128, 1527, 1273},
+                {10000, 16384, 128, 1599, 1389}, {10000, 4096, 192, 1405, 1064},
+                {10000, 8192, 192, 1578, 1053},  {15000, 4096, 128, 1799, 1254},
+                {15000, 8192, 128, 1977, 1447},  {15000, 16384, 128, 2053, 1523},
+                {15000, 4096, 192, 1659, 1150},  {15000, 8192, 192, 1897, 1299}};
+    lt_plan_cluster c = plain();
+    const lt_plan_layout l = layout();
+    lt_plan_model m = dense();
+    const lt_plan_job j = {&m, &c, &l};
+    (void)state;
+    c.stack.attention = LT_PLAN_ATTENTION_FLASH3;
+    c.gpu.peak_tflops[LT_PLAN_BF16] = 2500;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        double flops;
+        m.max_seq = (int64_t)rows[i].tokens;
+        m.head_dim = (int64_t)rows[i].head;
+        c.gpu.peak_tflops[LT_PLAN_NVFP4] = rows[i].fp4;
+        flops = layers * heads * rows[i].tokens * rows[i].tokens * 2 * rows[i].head;
+        near(lt_plan_forward_work(&j).attention_s, flops / (rows[i].forward * 1e12), 0.09);
+        near(lt_plan_backward_work(&j).attention_s, 2.5 * flops / (rows[i].backward * 1e12), 0.15);
+    }
+    m.max_seq = 4096; /* In 8 bits: 2,258 and 1,136 with heads of 128 on GB300, 2,523 and 1,540. */
+    c.stack.narrow_attention = 1;
+    for (int wide = 0; wide < 2; wide++) {
+        const double head_dim = wide ? 192 : 128,
+                     flops = layers * heads * 4096.0 * 4096 * 2 * head_dim;
+        m.head_dim = (int64_t)head_dim;
+        near(lt_plan_forward_work(&j).attention_s, flops / (wide ? 2523e12 : 2258e12), 0.09);
+        near(lt_plan_backward_work(&j).attention_s, 2.5 * flops / (wide ? 1540e12 : 1136e12), 0.09);
+    }
+    m.head_dim = 64; /* As many exponentials as with 128, and no kernel in 8 bits. */
+    c.stack.narrow_attention = 0;
+    {
+        const double half = lt_plan_forward_work(&j).attention_s;
+        m.head_dim = 128;
+        near(half, lt_plan_forward_work(&j).attention_s, 1e-12);
+    }
+}
+
 /* The logits: one product; 8 bytes each way of an element of theirs, twice backward. */
 static void head_and_embedding(void **state) {
     lt_plan_cluster c = plain();
@@ -229,6 +276,7 @@ int main(void) {
                                        cmocka_unit_test(a_thin_product_waits_for_memory),
                                        cmocka_unit_test(bytes_of_small_kernels),
                                        cmocka_unit_test(kernels_are_counted),
+                                       cmocka_unit_test(attention_on_blackwell_is_as_measured),
                                        cmocka_unit_test(operations_are_counted),
                                        cmocka_unit_test(head_and_embedding),
                                        cmocka_unit_test(experts_are_counted)};
