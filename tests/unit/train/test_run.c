@@ -47,6 +47,10 @@ static void recipes_are_kept(void **state) {
     contains("kept", "history/recipe-001.yaml", "\nsteps: 4\n");
     contains("kept", "recipe.yaml", "\nsteps: 5\n");
     assert_false(run_has("kept", "history/recipe-002.yaml"));
+    /* What concerns one start alone is no part of the recipe. */
+    must(run_train("start", "steps=2 trace_step=2 allow_change=seed", NULL), "start");
+    contains("start", "recipe.yaml", "\ntrace_step: 0\n");
+    contains("start", "recipe.yaml", "\nallow_change: \"\"\n");
     /* What cannot be kept is not replaced. */
     run_path(path, "kept/history");
     must(lt_file_remove_tree(path), path);
