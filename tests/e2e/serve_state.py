@@ -55,6 +55,8 @@ def stored():
     check("another key does not find it", call("GET", f"/v1/responses/{first['id']}", who=other)[0] == 404)
     refused("nor goes on from it", 400, "previous_response_not_found", create(who=other, input="x", previous_response_id=first["id"]))
     check("nor forgets it", call("DELETE", f"/v1/responses/{first['id']}", who=other)[0] == 404)
+    status, body = call("POST", "/v1/responses/compact", {})[:2]
+    check("a verb that is not here is no id", status == 404 and "there is no POST /v1/responses/compact here" in str(body), body)
     check("it cannot be cancelled", call("POST", f"/v1/responses/{first['id']}/cancel", {})[0] == 400)
     check("DELETE", json.loads(call("DELETE", f"/v1/responses/{first['id']}")[1]) == {"id": first["id"], "object": "response", "deleted": True})
     check("then it is gone", call("GET", f"/v1/responses/{first['id']}")[0] == 404 == call("DELETE", f"/v1/responses/{first['id']}")[0])

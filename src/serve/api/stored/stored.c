@@ -83,9 +83,18 @@ void lt_api_response_delete(lt_call *call) {
 
 void lt_api_response_cancel(lt_call *call) {
     const char *tail;
-    json_t *tree = find(call, &tail);
+    json_t *tree;
     lt_api_error e;
 
+    if (strchr(call->tail, '/') == NULL) { /* "compact": a verb of OpenAI's that is not here. */
+        lt_api_refuse(&e, NULL, "there is no POST /v1/responses/%.100s here", call->tail);
+        e.status = 404;
+        e.type = "not_found_error";
+        e.code = "not_found";
+        lt_call_error(call, &e);
+        return;
+    }
+    tree = find(call, &tail);
     if (tree == NULL) {
         return;
     }
