@@ -2,7 +2,7 @@
 # Run the cases of ops on the emulated GPU, as many ops at once as there are cores. Prints TAP.
 #   tests/emu/ops.sh [--core | --asan]           every op, on an A100
 #   tests/emu/ops.sh [--core | --asan] --h100    kernels that only an H100 has, in a random order (LATEEN_EMU_SEED, 1), then with random sizes (LATEEN_EMU_ROUNDS, 1)
-#   --core    cases of at most 10 million operations, on an H100 20, each in one type (check.c), no random sizes, one op at once: what make test runs
+#   --core    cases of at most 10 million operations, on an H100 20, each in one type and with tensors contiguous or strided (check.c), no random sizes, one op at once: what make test runs
 set -eu
 cd "$(dirname "$0")/../.."
 kind='' mflop=0 types='' names=build/emu/ops cores=$(nproc) # Before OMP_NUM_THREADS, which nproc obeys.

@@ -141,10 +141,10 @@ done:
     return err;
 }
 
-/* One element type; `rest`: of implementations that have run no other one. Inputs and reference do
- * not depend on strides: made once for both. */
-static void check_dtype(optest *t, const lt_op_cases *o, const lt_case *c, lt_dtype act, bool rest,
-                        verdict *verdicts) {
+/* One element type, with tensors of these strides; `rest`: of implementations that have run nothing
+ * before. Inputs and reference do not depend on strides: made once for both. */
+static void check_dtype(optest *t, const lt_op_cases *o, const lt_case *c, lt_dtype act,
+                        int strides, bool rest, verdict *verdicts) {
     static lt_setup s; /* Too large for the stack. */
     lt_values v = {0}, want = {0};
     lt_err err = LT_OK;
@@ -157,8 +157,11 @@ static void check_dtype(optest *t, const lt_op_cases *o, const lt_case *c, lt_dt
             lt_round_to(s.tensors[i].dtype, want.values[i], s.tensors[i].count);
         }
     }
-    LT_TRY_DONE(check_variant(t, o, c, act, false, rest, &v, &want, verdicts));
-    LT_TRY_DONE(check_variant(t, o, c, act, true, rest, &v, &want, verdicts));
+    for (int strided = 0; strided < 2; strided++) {
+        if (strides >> strided & 1) {
+            LT_TRY_DONE(check_variant(t, o, c, act, strided, rest, &v, &want, verdicts));
+        }
+    }
     for (int i = 0; i < LT_REGISTRY_MAX_IMPLS; i++) {
         verdicts[i].has_type = verdicts[i].n_variants > 0;
     }
@@ -172,13 +175,16 @@ done:
     lt_values_free(&want);
 }
 
-/* A bit for each type. With --core the cases of an op take F32 and the other types in turn: each
- * kernel of an emulated GPU is compiled for its types, which takes much longer than the case. */
-enum { ALL_TYPES = -1, NOT_F32 = ~(1 << LT_F32) };
+/* A bit for each type, and one each for contiguous and strided tensors. With --core the cases of an
+ * op take F32 and the other types in turn, and each two of them contiguous and strided tensors:
+ * each kernel of an emulated GPU is compiled for these, which takes much longer than the case. */
+enum { ALL_TYPES = -1, NOT_F32 = ~(1 << LT_F32), CONTIGUOUS = 1, STRIDED = 2 };
+enum { FEW_CASES = 8 }; /* An op of fewer takes both strides in each. */
 
-/* The case in its types that `of` has, and each implementation that accepts it in none of these in
- * the others. */
-static void check_case(optest *t, const lt_op_cases *o, const lt_case *c, int of) {
+/* The case in its types that `of` has with these strides, and each implementation that accepts it
+ * in none of these with all others. */
+static void check_case(optest *t, const lt_op_cases *o, const lt_case *c, int of, int strides) {
+    enum { BOTH = CONTIGUOUS | STRIDED };
     const lt_op_list list = lt_registry_list(t->device->backend, o->op);
     const int dtypes = c->dtypes != 0 ? c->dtypes : 1 << LT_F32 | 1 << LT_BF16;
     verdict verdicts[LT_REGISTRY_MAX_IMPLS] = {0};
@@ -189,8 +195,9 @@ static void check_case(optest *t, const lt_op_cases *o, const lt_case *c, int of
     for (int dtype = 0; dtype < 2 * LT_DTYPE_COUNT; dtype++) {
         const bool rest = dtype >= LT_DTYPE_COUNT;
         const lt_dtype act = (lt_dtype)(dtype % LT_DTYPE_COUNT);
-        if ((dtypes & (rest ? ~of : of)) >> act & 1) {
-            check_dtype(t, o, c, act, rest, verdicts);
+        const int now = of >> act & 1 ? (rest ? BOTH & ~strides : strides) : rest ? BOTH : 0;
+        if ((dtypes >> act & 1) && now != 0) {
+            check_dtype(t, o, c, act, now, rest, verdicts);
         }
     }
     for (int i = 0; i < list.n_impls; i++) {
@@ -260,7 +267,7 @@ static void check_varied(optest *t, const lt_op_cases *o, void (*vary)(lt_case *
             snprintf(name, sizeof name, "%s: M%d N%d K%d", c.name, (int)c.M, (int)c.N, (int)c.K);
         }
         c.name = name;
-        check_case(t, o, &c, ALL_TYPES);
+        check_case(t, o, &c, ALL_TYPES, CONTIGUOUS | STRIDED);
     }
 }
 
@@ -286,7 +293,10 @@ void optest_check(optest *t) {
         for (int i = 0; i < o->n_cases; i++) {
             if (optest_wants(t, o, &o->cases[i], LT_CASE_CHECK) && is_light(t, o, &o->cases[i])) {
                 const int in_turn = i % 2 == 0 ? NOT_F32 : ~NOT_F32;
-                check_case(t, o, &o->cases[i], t->core ? in_turn : ALL_TYPES);
+                const bool one = t->core && o->n_cases >= FEW_CASES;
+                const int strides = i / 2 % 2 == 0 ? CONTIGUOUS : STRIDED;
+                check_case(t, o, &o->cases[i], t->core ? in_turn : ALL_TYPES,
+                           one ? strides : CONTIGUOUS | STRIDED);
             }
         }
     }

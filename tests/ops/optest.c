@@ -39,7 +39,7 @@
     X(F64, mflop, "mflop", "0", 0, 1e9, "",                                                        \
       "check only cases of at most so many million operations; 0: all")                            \
     X(BOOL, core, "core", "false", 0, 0, "",                                                       \
-      "check each case in one type: in F32, or in BF16, in turn")                                  \
+      "check each case in one type, in turn, and with tensors contiguous or strided")              \
     X(I64, random, "random", "0", 0, 1000000, "rounds",                                            \
       "check products and attention with random sizes, so many times; 0: all with their own")      \
     X(I64, seed, "seed", "1", 0, 9e18, "", "which random sizes")                                   \

@@ -10,7 +10,7 @@ typedef struct {
     double mflop;                      /* --check: the most work of a case; 0: any. */
     int rounds;                        /* Of random sizes; 0: the cases' own. */
     uint64_t seed;
-    bool core; /* --check: one type of a case, where an implementation accepts it. */
+    bool core; /* --check: one type and strides of a case, if an implementation accepts it. */
     bool tap, verbose;
     int n_passed, n_failed;
 } optest;
