@@ -136,8 +136,8 @@ bad_input() {
 
     # Tokenizers.
     : >"$dir/nothing.txt" && printf '{"text": ""}\n' >"$dir/blank.jsonl"
-    refused 1 "nothing.txt: 1 documents without any text to train on" tokenizer train "$dir/nothing.txt" --vocab-size 300 --out "$dir/none.json"
-    refused 1 "nothing.txt and the other files: 2 documents without any text to train on" tokenizer train "$dir/nothing.txt" "$dir/blank.jsonl" --vocab-size 300 --out "$dir/none.json"
+    refused 1 "nothing.txt: nothing to train on: none of 0 documents has text" tokenizer train "$dir/nothing.txt" --vocab-size 300 --out "$dir/none.json"
+    refused 1 "nothing.txt and the other files: nothing to train on: none of 1 documents has text" tokenizer train "$dir/nothing.txt" "$dir/blank.jsonl" --vocab-size 300 --out "$dir/none.json"
     head -c 5000 "$tok" >"$dir/cut.json"
     refused 2 "unknown pattern 'nosuch'; known are" tokenizer train "$tok" --vocab-size 300 --pattern nosuch --out "$dir/none.json"
     refused 1 "cut.json: ends at byte 5000" tokenize --tokenizer "$dir/cut.json" --text hi

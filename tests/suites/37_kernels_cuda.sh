@@ -17,11 +17,11 @@ specs() {
     tells "two architectures, two children" "$fine" '^2 kernels of 2 specialisations'
     tells "of one architecture alone" "$fine" '^1 kernels of 1 specialisations' --arch sm_90a
     tells "the words of the launch" "$fine" 'copy.cu +copy +sm_80 .* UNROLL=4$' --arch sm_80
-    # decode.cu has three sets of words for each architecture, with several values.
+    # decode.cu has five sets of words for each architecture, with several values.
     mkdir "$dir/attention"
     echo "$fine" | sed 's/UNROLL/HEAD_DIM/' >"$dir/attention/decode.cu"
     LATEEN_KERNEL_DIR=$dir build/lateen bench kernels --compile --only attention/decode.cu --sample >"$dir/log" 2>&1
-    grep -q '^6 kernels of 6 specialisations' "$dir/log"
+    grep -q '^10 kernels of 10 specialisations' "$dir/log"
     say "a sample has one specialisation of each set of words, for both" $? "$(tail -n 3 "$dir/log")"
     tells "an error of one is told with its defines" 'extern "C" __global__ void copy(int *y) { y[0] = UNROLL + BM; }' \
         'FAILED: kernel copy.cu \[UNROLL=4\] sm_90a does not compile'

@@ -487,7 +487,7 @@ lt_err lt_bpe_train(const lt_bpe_train_options *o, const char *out, lt_bpe_train
     LT_TRY_DONE(set_pattern(o, &pretok, &regex));
     LT_TRY_DONE(lt_word_count(o, &pretok, &words, stats));
     if (stats->words == 0) {
-        LT_FAIL_DONE(LT_ERR_FORMAT, "%s%s: %llu documents without any text to train on",
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s%s: nothing to train on: none of %llu documents has text",
                      o->inputs[0], o->n_inputs > 1 ? " and the other files" : "",
                      (unsigned long long)stats->documents);
     }
