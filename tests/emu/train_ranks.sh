@@ -34,7 +34,8 @@ agree() { # name, bounds of loss and norm, options of both, --, options of two r
     train "two $name" cuda 2 "${both[@]}" "$@"
     compare "two GPU ranks, $name $*: losses and norms of one" "one $name" "two $name" "${bounds[@]}"
 }
-agree muon 1e-6 1e-5 --optim.kind muon -- --mesh.zero 3 --trace-step 1
+# Newton-Schulz multiplies small singular values, and the rounding in their directions, by up to 3.4445^5 = 485.
+agree muon 5e-5 5e-4 --optim.kind muon -- --mesh.zero 3 --trace-step 1
 n=$((n + 1))
 if got=$(python3 tests/e2e/train_times.py --trace "$work/two muon/trace-step-1.json" 2 2 2 2>&1); then echo "ok $n - the trace of a step of two GPU ranks"; else echo "not ok $n - trace: $(tail -n 1 <<<"$got")"; fi
 if all; then
