@@ -6,8 +6,8 @@
  * many of its tokens the draft model has run (lt_page.n_drafted): it runs a text only when that
  * pays, and then from where it stopped.
  *
- *     plan ─▶ catch up: tokens of texts that will have drafts, LT_DRAFT_ROWS a step, on a device as
- *             many as the served model runs
+ *     plan ─▶ catch up: tokens of texts that will have drafts, LT_DRAFT_ROWS a step, on a
+ *             device as many as the served model runs
  *          ─▶ call 1: each text's last token (and one before it, if the last draft was accepted
  *             whole) ─▶ draft token 1
  *          ─▶ call k: draft token k - 1 of each text that has k or more ─▶ draft token k

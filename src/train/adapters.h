@@ -14,8 +14,9 @@ lt_lora_options lt_recipe_lora(const lt_recipe *r);
 /* UNSUPPORTED: an option of the recipe that does not work with adapters. zero: mesh.zero. */
 LT_MUST_USE lt_err lt_adapters_check(const lt_recipe *r, int zero);
 
-/* Replace the recipe's values by those of lora.init, and refuse given ones that differ; decide what
- * lora.base = auto is. spec: of the base. on_device: the run computes on a GPU. */
+/* Replaces the recipe's values by those of lora.init, and refuses given values that differ. Decides
+ * what lora.base = auto stands for. spec is that of the base; on_device says whether the run
+ * computes on a GPU. */
 LT_MUST_USE lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_device);
 /* Whether the base of a resolved recipe is kept in other types than model.dtype
  * (model/files/decoded.h). */

@@ -280,7 +280,7 @@ LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_outcome *out);
 /* The same in parts, for a caller that computes the gradients (together_step.c): the rows of the
  * step, in lt_training_draw; after its last pass the sums over ranks, the squares of the gradients
  * and the next rows; the results of the passes, when the queue is done; and what follows from them.
- * err: the error of an earlier part. */
+ * err is the error with which an earlier part failed. */
 LT_MUST_USE lt_err lt_training_step_begin(lt_training *t, lt_step_outcome *out);
 LT_MUST_USE lt_err lt_training_step_ahead(lt_training *t);
 LT_MUST_USE lt_err lt_training_step_add(lt_training *t, lt_step_outcome *out,

@@ -1,7 +1,7 @@
 /* preload.h: missing kernels are compiled before they are needed, several at once.
  *
- *     begin ─▶ this thread's ops: launches do nothing, kernels in the disk cache are loaded, and
- *              missing ones are noted
+ *     begin ─▶ this thread's ops: launches do nothing, kernels in the disk cache are loaded,
+ *              and missing ones are noted
  *           ─▶ end: forked children compile them into the cache, in the order of the notes
  *               ─▶ the same ops run
  *

@@ -19,7 +19,10 @@ static int64_t old_pages(int32_t kv_len, int64_t page_tokens) {
     return (kv_len - 1) / page_tokens;
 }
 
-bool lt_packs_pay(int64_t saved, int64_t keys, int64_t n_seqs, int64_t longest) {
+/* Whether packs make a call faster in which n_seqs sequences have `keys` keys, the longest of them
+ * `longest`, and `saved` keys are read together with those of another sequence. The limits come
+ * from measurements on an H200 (docs/speed/attention.md, attempt 164). */
+static bool packs_pay(int64_t saved, int64_t keys, int64_t n_seqs, int64_t longest) {
     if (saved < 24576) {
         return false;
     }
@@ -54,12 +57,13 @@ bool lt_packs_find(int32_t *packs, int64_t n_seqs, const int32_t *q_start, const
         }
         saved += (end - first - 1) * packs[3 * first + 2];
     }
-    return always ? saved > 0 : lt_packs_pay(saved, keys, n_seqs, longest_of_all);
+    return always ? saved > 0 : packs_pay(saved, keys, n_seqs, longest_of_all);
 }
 
 void lt_packs_order(int32_t *order, const int32_t *first_page, int64_t n, int32_t *scratch) {
-    /* A hash table of the first sequences of each page, and a list of its others behind each of
-     * them: last[i] is -1 if sequence i is not the first of its page. */
+    /* A hash table from a page to the first sequence that begins with it, and from there a list of
+     * the others: next[i] follows sequence i, and last[i] is the end of the list that begins with
+     * sequence i, or -1 if none does. */
     int64_t size = 1, at = 0;
     while (size < 2 * n) {
         size *= 2;

@@ -18,17 +18,13 @@
 
 /* Sequences of a call: rows [q_start[n], q_start[n + 1]) and kv_len[n] tokens of sequence n, whose
  * pages of page_tokens tokens are row n of table (n_seqs, max_pages). packs (n_seqs, 3): see the
- * op. Returns whether they pay (lt_packs_pay), or if `always` is given, whether there are any. */
+ * op. Returns whether they pay; with `always`, whether there are any. */
 bool lt_packs_find(int32_t *packs, int64_t n_seqs, const int32_t *q_start, const int32_t *kv_len,
                    const int32_t *table, int64_t max_pages, int64_t page_tokens, bool always);
 
-/* Of a call's `keys` keys of n_seqs sequences, the longest of which has `longest`, `saved` are read
- * together with another sequence's. The limits are those of measurements on an H200
- * (docs/speed/attention.md, attempt 164). */
-bool lt_packs_pay(int64_t saved, int64_t keys, int64_t n_seqs, int64_t longest);
-
-/* The order in which sequences that begin with the same page stand beside each other, where the
- * first of them stood, and others as they were: order[i] is the sequence that comes i-th.
+/* An order in which sequences that begin with the same page follow each other: each page's
+ * sequences keep their order and stand where the first of them stood. Sequence order[i] is the
+ * i-th one.
  * first_page (n), negative: none. scratch: LT_PACKS_ORDER_WORDS(n). */
 #define LT_PACKS_ORDER_WORDS(n) (6 * (n) + 1)
 void lt_packs_order(int32_t *order, const int32_t *first_page, int64_t n, int32_t *scratch);

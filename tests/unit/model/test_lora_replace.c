@@ -1,7 +1,7 @@
-/* Adapters whose folder holds weights of the model whole, merged, against PEFT's merge_and_unload
- * (golden: tools/make_lora_whole_goldens.py): embedding, output head and norms of modules_to_save,
- * biases, matrices that the file keeps as (in, out). Beside a model that others use, they are
- * refused, and the message says what helps. */
+/* Adapters whose folder holds whole weights of the model beside the low-rank ones: embedding,
+ * output head and norms (modules_to_save), biases, and matrices that are stored transposed. Merged,
+ * they equal those of PEFT (merge_and_unload; golden: tools/make_lora_whole_goldens.py). Where the
+ * base must stay as it is they are refused, and the message says what helps. */
 #include "unit/model/adapters.h"
 
 #include <unistd.h>

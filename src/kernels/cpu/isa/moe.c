@@ -3,9 +3,9 @@
  *
  * ROUTE     E is small (8 to 512) and R * E floats pass through once; the softmax of a row lies on
  *           the stack. Slots come from one counting sort.
- * MOVES     A table from (r, k) to slots is made once a call from slot_row, so every row of the
- *           result knows its sources. The moves run in parallel over result rows, each summed over
- *           its slots in rising order, as the reference does.
+ * MOVES     Each call inverts slot_row into a table from (r, k) to slots, in which every row
+ *           of the result finds its sources. The moves run in parallel over result rows; each
+ *           is summed over its slots in rising order, as the reference does.
  * NUMERICS  Sums over rows (aux losses) run over fixed chunks in double. */
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/cpu.h"

@@ -376,10 +376,10 @@ INLINE elem *row_out(const lt_attn_decode_args *a, const work *w, int row, int *
     *head = w->g * group + row % group;
     return a->out + (w->first + row / group) * a->out_ld + *head * a->head_ld;
 }
-/* 4. The warps' results to one, in order of warps, and to memory: the first `rows` of 16; where
- *    they are all that a row sees (alone), to out instead of part, with the bits
- * that joining one split gives. apart: floats between the results of a pack's sequences in part; 0:
- * rows follow each other. sm: WARPS x rows x (D + 2) floats. */
+/* 4. Joins the results of the warps, in their order, for the first `rows` of the 16 rows, and
+ *    writes them to part. Where a row sees no other keys (alone) they go to out, with the bits that
+ *    the joining of one split gives. In part the results of a pack's sequences lie `apart` floats
+ *    apart; with apart = 0 rows follow each other. sm: WARPS x rows x (D + 2) floats. */
 INLINE void merge(const lt_attn_decode_args *a, const work *wk, float o[HEAD_DIM / 8][4],
                   const float top[2], float sum[2], int rows, float *sm, float *part, i64 apart,
                   bool alone) {
@@ -504,7 +504,8 @@ INLINE void attend_all(const lt_attn_decode_args *a, const work *w, const rows16
         way_step(a, w, &ahead, begin, end);
     }
 }
-#else
+#else /* A plain loop: with the way above decode_split takes 162 registers instead of 128 (heads
+         of 64), so that fewer blocks fit on an SM. */
 INLINE void attend_all(const lt_attn_decode_args *a, const work *w, const rows16 *r, int begin,
                        int end, u32 ring, int sent, float o[HEAD_DIM / 8][4], float top[2],
                        float sum[2]) {

@@ -32,7 +32,7 @@
  *           e-th of a 3-D map; a tile never spans two experts, and one that ends past its expert's
  *           rows writes its own rows element by element. GROUPED 2: those rows are K: C is 3-D, and
  *           the consumers clear the rows of the next expert that the last step brought. The kernel
- *           reads start: the host does not know the counts.
+ *           reads start, since the host does not know how many rows an expert has.
  * ADAPTERS  BESIDE n: the last n steps of K are those of a second pair of operands, u and v (LoRA:
  *           y = x W^T + u B^T). This costs one step for a rank up to 64; a product of its own would
  *           read and write C once more (H200, 16,384 rows of Llama-1B's gate and up, rank 16: 1.46

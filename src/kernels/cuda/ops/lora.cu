@@ -1,5 +1,5 @@
-/* lora.cu — adapters, where each row may have another one, in two kernels: u = x A^T, then y += s u
- * B. Formula: tensor/ops.h.
+/* lora.cu: adapters, where each row may have another one, in two kernels: u = x A^T, and then
+ * y += s u B. Formula: tensor/ops.h.
  *
  * SHAPES    x (n, in), a (places, parts, rank, in), u (n, n_u = parts rank) fp32; y (n, out),
  *           b (places, rank, out); place (n) int32. Pieces of W elements; W = 1 takes any width and

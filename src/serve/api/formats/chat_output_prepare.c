@@ -1,5 +1,5 @@
-/* chat_output_prepare.c: which parts a reply separates, and the grammar that enforces them;
- * parse_grammar.c has the language. */
+/* chat_output_prepare.c: decides into which parts a reply is separated (reasoning, text, tool
+ * calls), and makes the grammar that enforces them, in the language of parse_grammar.c. */
 #include <stdlib.h>
 #include <string.h>
 
