@@ -7,12 +7,14 @@
  *
  * The engine has weights of its own, a copy that is made anew before each draw
  * (lt_objective_open_whole), and threads of its own. A thread waits for the answers and judges
- * them. So answers are one update older than the weights that learn from them, and the weights of
- * rl.correction make up for it: the trainer's probability of a token by the engine's.
+ * them. So the weights that drew an answer are one update older than those that learn from it. The
+ * importance weights of rl.correction make up for this: the trainer's probability of a token
+ * divided by the engine's.
  *
- * RESUMING   Answers are not kept in checkpoints. During a step after which a checkpoint is due
- * (checkpoint.every) none are drawn ahead: the next step draws with its own weights, whether the
- * run was stopped there or not. A stop waits for such a step. */
+ * RESUMING   Checkpoints hold no answers. So no answers are drawn ahead during a step after which a
+ *            checkpoint is due (checkpoint.every): the step after it draws with its own weights,
+ *            whether the run was stopped there or not. A request to stop takes effect after such a
+ *            step. */
 #ifndef LT_ALIGN_AHEAD_H
 #define LT_ALIGN_AHEAD_H
 
@@ -32,17 +34,18 @@ typedef struct {
     lt_failure failure;
 } lt_ahead;
 
-/* Room for the answers of a draw of `of`, whose problems, rewards and engine it shares. Close it
- * also after a failure; a zeroed one is closed. */
+/* Make room for the answers of one draw of `of`, and share its problems, rewards and engine. Close
+ * it also after a failure; a zeroed struct counts as closed. */
 LT_MUST_USE lt_err lt_ahead_open(lt_ahead *a, const lt_reinforce *of, int threads);
 void lt_ahead_close(lt_ahead *a);
-/* Draw answers to the questions that follow those of `now`. Until settle or take returns, nobody
- * else uses the engine, its weights and the rewards. */
+/* Begin to draw answers to the questions that follow those of `now`. Until settle or take returns,
+ * the caller must not use the engine, its weights or the rewards. */
 LT_MUST_USE lt_err lt_ahead_begin(lt_ahead *a, const lt_reinforce *now);
-void lt_ahead_wait(lt_ahead *a); /* Waits until nothing is drawn. */
-/* The same, and gets the answers of other ranks, a collective call of them: the engine is free. */
+void lt_ahead_wait(lt_ahead *a); /* Waits until the draw has ended. */
+/* Waits, then gets the answers of other ranks, in a collective call. The engine is free
+ * afterwards. */
 void lt_ahead_settle(lt_ahead *a);
-/* The same, and the answers become those of `into`. Returns the failure of the draw. */
+/* Settles, then moves the answers to `into`. Returns the failure of the draw. */
 LT_MUST_USE lt_err lt_ahead_take(lt_ahead *a, lt_reinforce *into);
 
 #endif

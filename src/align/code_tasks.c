@@ -66,7 +66,7 @@ void lt_code_example(const json_t *line, lt_json_out *out) {
     put(out, "\n[DONE]\n\n");
 }
 
-/* The program that a response stands for: *made is to be freed, *code may lie in it. */
+/* The program that a response stands for. The caller frees *made; *code may point into it. */
 static lt_err code_of(lt_code_kind kind, bool chat, lt_tested *out, const char *response,
                       char **made) {
     if (chat) {

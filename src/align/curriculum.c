@@ -146,7 +146,7 @@ static double key_of(const lt_curriculum *c, int64_t first, int64_t problem) {
     return log(1.0 - lt_rng_uniform(&r)) / lt_curriculum_weight(c, problem);
 }
 
-/* Up to n problems with the largest keys among those that are open and not asked yet. */
+/* Choose up to n problems: those with the largest keys among the open ones not asked yet. */
 static int64_t pick_some(lt_curriculum *c, double share, int64_t first, int64_t n, ranked *keys,
                          int64_t *problems) {
     int64_t may = 0, taken;

@@ -1,23 +1,24 @@
-/* curriculum.h: which problems the next questions of reinforcement learning are, by difficulty.
+/* curriculum.h: chooses by difficulty which problems reinforcement learning asks next.
  *
- *     OPEN    Where a member of the problems is their difficulty, the easiest come first. After t
+ *     OPEN    If a member of the problems gives their difficulty, the easiest come first. After t
  *             of T steps the share c(t) = min(1, sqrt(t (1 - c0^2) / T + c0^2)) of the problems is
  *             open (Platanios et al. 2019, "Competence-based Curriculum Learning",
- *             arXiv:1903.09848, equation 7). A problem is open if the share of those that are
- *             easier than it is below c(t), so all of equal difficulty open together.
+ *             arXiv:1903.09848, equation 7). A problem is open if the share of easier problems is
+ *             below c(t), so all of equal difficulty open together.
  *     WEIGHT  1, or by the pass rate s of earlier answers to the problem:
  *                 failed     1 - s      Kimi k1.5, arXiv:2501.12599, "prioritized sampling"
  *                 learnable  s (1 - s)  Foster et al. 2025, arXiv:2502.12272, "learnability"
  *             s = (passed + 1) / (answers + 2), the mean of a Beta distribution that begins
  *             uniform. Both counts are halved before each new group is added, because the model
- *             changes; so no weight becomes 0, and a problem never asked has s = 1/2.
- *     DRAW    The questions of a draw are open problems without repetition, with probabilities in
- *             proportion to their weights: those with the largest keys log(u) / weight (Efraimidis
- *             and Spirakis 2006). u is a function of (seed, number of the question that the draw
- *             begins with, problem). Where more questions are asked than problems are open, all
- *             are asked again.
+ *             changes. No weight becomes 0, and a problem that was never asked has s = 1/2.
+ *     DRAW    The questions of a draw are open problems, drawn without repetition and with
+ *             probabilities in proportion to their weights: those with the largest keys log(u) /
+ *             weight (Efraimidis and Spirakis 2006). u is a function of (seed, number of the first
+ *             question of the draw, problem). If a draw has more questions than there are open
+ *             problems, they are asked again.
  *
- * The state is the counts of all problems. Ranks have the same, so they choose the same. */
+ * The state is the counts of all problems. All ranks have the same state, so they choose the same
+ * problems. */
 #ifndef LT_ALIGN_CURRICULUM_H
 #define LT_ALIGN_CURRICULUM_H
 
@@ -27,8 +28,8 @@ typedef enum { LT_PREFER_NONE, LT_PREFER_FAILED, LT_PREFER_LEARNABLE } lt_prefer
 #define LT_PREFERS "none|failed|learnable" /* Their names. */
 
 typedef struct {
-    /* The member that is the difficulty, a number; with '-' before it, large numbers are easy.
-     * Empty: all problems are open. */
+    /* Name of the member that is the difficulty, a number. With '-' before the name, large numbers
+     * are easy. Empty: all problems are open. */
     const char *member;
     double start;  /* c0, in (0, 1]. */
     int64_t steps; /* T */
@@ -69,14 +70,14 @@ double lt_curriculum_weight(const lt_curriculum *c, int64_t problem);
 
 /* A draw begins: all open problems may be asked. */
 void lt_curriculum_begin(lt_curriculum *c);
-/* The problems of the next n questions, of which the first has the number `first` in the run. */
+/* The problems of the next n questions. `first` is the number of the first of them in the run. */
 LT_MUST_USE lt_err lt_curriculum_pick(lt_curriculum *c, int64_t step, int64_t first, int64_t n,
                                       int64_t *problems);
 /* A problem got so many answers, of which so many passed. */
 void lt_curriculum_learn(lt_curriculum *c, int64_t problem, double passed, double answers);
 
-/* The state, for a checkpoint; NULL: no memory. seek(NULL) begins anew, with a warning, as does one
- * of other problems. */
+/* The state, for a checkpoint; NULL: out of memory. lt_curriculum_seek begins anew, with a warning,
+ * if `from` is NULL or is the state of other problems. */
 json_t *lt_curriculum_print(const lt_curriculum *c);
 LT_MUST_USE lt_err lt_curriculum_seek(lt_curriculum *c, const json_t *from);
 

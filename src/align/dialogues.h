@@ -1,5 +1,5 @@
-/* dialogues.h: conversations as whole rows, each of which begins with a conversation's first token:
- * what distillation learns from, and what a teacher's log-probabilities are computed of. They are
+/* dialogues.h: conversations as rows of tokens, one conversation a row, from its first token on.
+ * Distillation learns from them, and a teacher's log-probabilities are computed for them. They are
  * the documents of shards with a label mask (data/conversations.h), in the order of the shards. */
 #ifndef LT_ALIGN_DIALOGUES_H
 #define LT_ALIGN_DIALOGUES_H
@@ -11,7 +11,7 @@ typedef struct {
     int64_t first[LT_LOADER_SOURCES_MAX + 1]; /* First conversation of each shard; then n. */
     int n_shards;
     int64_t n; /* Conversations. */
-    /* Hash of the shards' names, which contain the hashes of what the shards were made of. */
+    /* Hash of the shards' names, which contain hashes of the input the shards were made from. */
     uint64_t hash;
 } lt_dialogues;
 
@@ -19,17 +19,17 @@ typedef struct {
 LT_MUST_USE lt_err lt_dialogues_add(lt_dialogues *d, const char *prefix);
 void lt_dialogues_close(lt_dialogues *d);
 
-/* The first `most` tokens of conversation i: *n of them into ids (most), and into labels (most)
- * which of them the model writes. id_end: of the vocabulary. */
+/* Read the first `most` tokens of conversation i: *n of them into ids (most), and into learnt
+ * (most) whether each is one that the model writes. id_end: size of the vocabulary. */
 LT_MUST_USE lt_err lt_dialogues_read(const lt_dialogues *d, int64_t i, int64_t most, int64_t id_end,
                                      int32_t *ids, bool *learnt, int64_t *n);
 
-/* Write row `row` of *to: these tokens, labels where the next one is learnt, -1 elsewhere. */
+/* Write row `row` of *to: these tokens, and as label the next token where it is learnt, else -1. */
 void lt_dialogues_row(const int32_t *ids, const bool *learnt, int64_t n, const lt_batch *to,
                       int64_t row);
 
-/* Where the last answer begins: the first token of the last run of tokens that are learnt. 0:
- * nothing is learnt, or that run begins the text. */
+/* Where the last answer begins: the first token of the last run of learnt tokens. 0: no token is
+ * learnt, or that run begins the text. */
 int64_t lt_dialogues_last_answer(const bool *learnt, int64_t n);
 
 #endif

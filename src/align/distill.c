@@ -16,7 +16,8 @@
 #include "model/blocks/context.h"
 #include "train/chat_data.h"
 
-/* Streams of the seed: which examples are on policy, and the seeds of their answers. */
+/* Random streams of the run's seed: which examples are on policy, and the seeds of their
+ * answers. */
 #define CHOICE_STREAM 0x646b01
 #define ANSWER_STREAM 0x646b02
 
@@ -235,8 +236,7 @@ static lt_err read_dialogue(lt_distill *d, const lt_distill_set *set, int64_t i,
                              d->row_ids, d->learnt, n);
 }
 
-/* Keep the question of the dialogue that was read last, for row `row` of the step, which has the
- * dialogue's tokens. */
+/* Keep the question of the dialogue that was read last. Row `row` of the step holds its tokens. */
 static void keep_question(lt_distill *d, int64_t example, int64_t n, const lt_batch *to,
                           int64_t row) {
     const lt_recipe *r = &d->t->recipe;
@@ -271,8 +271,8 @@ static lt_err draw_part(lt_distill *d, const lt_question *asked, int64_t first, 
     return err;
 }
 
-/* Answers to the questions that were kept of n rows; ranks that see the same rows share them
- * out. */
+/* Draw answers to the kept questions of n rows. Ranks with the same rows divide the questions among
+ * themselves. */
 static lt_err draw_answers(lt_distill *d, int64_t n, lt_row_batch *out) {
     lt_shared_answers shared = {.answers = d->answers};
     lt_question *asked = malloc((size_t)n * sizeof *asked);
@@ -447,7 +447,7 @@ static lt_err distill_data(void *of, lt_training *t, const json_t *then) {
                                 : LT_OK;
 }
 
-/* Words of the rows of a pass, to the backend: of the tokens that this rank has of them. */
+/* Upload the teacher's words for the tokens of a pass that this rank holds. */
 static lt_err send_words(lt_distill *d, const lt_pass_batch *b, const int64_t *index) {
     const lt_training *t = d->t;
     const lt_backend *backend = t->device->backend;
@@ -482,7 +482,7 @@ static lt_err distill_aim(void *of, lt_training *t, const lt_pass_batch *b, cons
 enum { SUM_ROWS, SUM_DRAWN, SUM_TOKENS, SUM_ENDED };
 enum { MOST_DRAW };
 
-/* The loss of a row, a sum over its places: a value is minus the loss of its place. */
+/* The loss of a row: the sum over its tokens. The value of a token is minus its loss. */
 static double row_loss(const lt_objective_part *part, int64_t row, double *labels) {
     double loss = 0.0;
     for (int64_t i = row * part->seq; i < (row + 1) * part->seq; i++) {

@@ -1,20 +1,21 @@
-/* distill.h: distillation as an objective of training (train/objective.h): the student's
- * distribution of each token that is learnt is drawn towards a teacher's.
+/* distill.h: distillation as a training objective (train/objective.h): it moves the student's
+ * distribution of each learnt token towards a teacher's.
  *
  *     data.train ──▶ conversations (dialogues.h) ─────────────────────────┐
  *        └─ distill.on_policy: question ──student's engine──▶ its answer ─┴─▶ rows of a step
  *                                                                             │ aim
- *     distill.teacher: a pass of the teacher's over these rows ──▶ divergence of each place
- *     distill.logprobs: its words of these conversations (teacher_words.h) ──┘
+ *     distill.teacher: a forward pass of the teacher on them    ──▶ divergence of each place
+ *     distill.logprobs: its words for these conversations (teacher_words.h) ─┘
  *
- * The loss of a step is the sum of its places' losses (the op distill, tensor/ops.h) over their
- * number on all ranks, as TRL's GKDTrainer has it.
+ * The loss of a step is the mean of the losses of its learnt tokens on all ranks (the op distill,
+ * tensor/ops.h), as in TRL's GKDTrainer.
  *
- * ON POLICY   (GKD, Agarwal et al. 2024, arXiv:2306.13649, algorithm 1.) Of a conversation that is
- * drawn on policy the question of the last answer is kept, and the student answers it, with the
- * weights of the step. Whether example i of a run is one, and the seed of its answer, are functions
- * of (seed, i), so that a run that goes on takes the steps of one that was never stopped. A
- * conversation whose question leaves no room for an answer is learnt as it stands.
+ * ON POLICY   (GKD, Agarwal et al. 2024, arXiv:2306.13649, algorithm 1.) If an example is on
+ *             policy, its conversation is cut before the last answer, and the student writes a new
+ *             answer with the weights of the step. Whether example i of a run is on policy, and the
+ *             seed of its answer, are functions of (seed, i), so a resumed run takes the same steps
+ *             as one that was never stopped. A conversation whose question leaves no room for an
+ *             answer is learnt as it stands.
  *
  * INDEX OF A ROW   conversation i of data.train: i; of data.valid: -1 - i; answer i of a step: i
  * and the number of conversations. */
@@ -52,10 +53,10 @@ typedef struct {
     double draw_s;          /* Time that drawing them took, in seconds. */
 } lt_distill;
 
-/* The objective of a recipe and of a zeroed lt_distill, which must outlive the run. */
+/* The objective of a recipe. The lt_distill must be zeroed, and must outlive the run. */
 lt_objective lt_distill_objective(lt_distill *d, const lt_recipe *r);
 
-/* UNSUPPORTED: model and tokenizer of a teacher do not have the student's vocabulary. A tokenizer
+/* UNSUPPORTED: the teacher's model or tokenizer does not have the student's vocabulary. A tokenizer
  * that is NULL is not compared. */
 LT_MUST_USE lt_err lt_distill_check_teacher(const lt_model *student, const lt_tokenizer *own,
                                             const lt_model *teacher, const lt_tokenizer *its,

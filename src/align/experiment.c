@@ -30,8 +30,7 @@ static json_t *scalar(const char *text) {
     return strpbrk(text, ".eE") == NULL ? json_integer(whole) : json_real(x);
 }
 
-/* "models.0.name": names lead into objects, numbers into lists, which are objects with the keys
- * "0", "1", ... here. */
+/* Follow a path such as "models.0.name". A list is an object with the keys "0", "1", ... here. */
 static lt_err set_row(json_t *root, const lt_yaml_entry *row, const char *path) {
     char key[512];
     char *rest = NULL, *word;
@@ -377,7 +376,8 @@ static void add_tree(XXH3_state_t *h, const json_t *tree) {
     free(text);
 }
 
-/* What decides the results: a folder with those of another experiment is not continued. */
+/* Everything that decides the results. A folder with the results of another experiment is
+ * refused. */
 static lt_err hash_all(lt_experiment *e) {
     XXH3_state_t *h = XXH3_createState();
     if (h == NULL) {

@@ -1,5 +1,5 @@
-/* experiment.h: methods of alignment at inference, measured: methods x parameters x models x tasks,
- * each with seeds and problems, on the engine of this process.
+/* experiment.h: measures methods of alignment at inference: methods x parameters x models x tasks,
+ * each with several seeds and problems, on the engine of this process.
  *
  *     FILE.yaml ─ lt_experiment_open ─▶ cells: (model, task, method, seed, problem)
  *                                         │ lt_experiment_run: one request of /v1/completions or
@@ -9,16 +9,17 @@
  *     OUT/summary.jsonl   a line a (model, task, method): means and their intervals
  *     OUT/report.html     curves, self-contained
  *
- * The methods are the server's: what stands under a method of the file is what a request says, so
+ * The methods are the server's: the fields under a method of the file become those of a request, so
  * every field of docs/serve-fields.md may be varied. A list of numbers is a grid: each of its
- * values makes a configuration of its own.
+ * values makes a separate configuration.
  *
- * RESUME    A line of results is one write and begins with its cell's number. A run that was killed
- *           goes on with the cells that have no line; a line that was cut off is removed. The
- *           engine is deterministic and each cell has its own seed, so that the results do not
- *           depend on when it was killed: at the end they are sorted, and have the same bytes.
- * SEEDS     A cell's request has the seed hash(seed, problem): methods with the same seed see the
- *           same first candidates (common random numbers). */
+ * RESUME    A line of results is written by one call and begins with its cell's number. A run that
+ *           was killed resumes with the cells that have no line; a line that was cut off is
+ *           removed. The engine is deterministic and each cell has its own seed, so the results do
+ *           not depend on when the run was killed: at the end they are sorted, and have the same
+ *           bytes.
+ * SEEDS     A cell's request has the seed hash(seed, problem), so methods with the same seed get
+ *           the same first candidates (common random numbers). */
 #ifndef LT_ALIGN_EXPERIMENT_H
 #define LT_ALIGN_EXPERIMENT_H
 
@@ -85,8 +86,8 @@ typedef struct {
 int64_t lt_experiment_index(const lt_experiment *e, const lt_experiment_place *p);
 lt_experiment_place lt_experiment_place_of(const lt_experiment *e, int64_t cell);
 
-/* Read the file and make the problems. out: the folder, NULL: the file's. Free with
- * lt_experiment_close in every case. */
+/* Read the file and make the problems. out: the folder for results; NULL: the one that the file
+ * names. Free with lt_experiment_close, also after a failure. */
 LT_MUST_USE lt_err lt_experiment_open(lt_experiment *e, const char *path, const char *out);
 void lt_experiment_close(lt_experiment *e);
 
@@ -108,7 +109,7 @@ typedef struct {
     void *ctx;
 } lt_experiment_host;
 
-/* Run the cells that have no result, write results as they come, then summary and report. */
+/* Run the cells that have no result yet, write each result as it comes, then summary and report. */
 LT_MUST_USE lt_err lt_experiment_run(lt_experiment *e, const lt_experiment_host *host);
 
 /* Take the results that are in the folder, and write summary and report of them. */
@@ -117,8 +118,8 @@ LT_MUST_USE lt_err lt_experiment_read(lt_experiment *e);
 LT_MUST_USE lt_err lt_experiment_report(const lt_experiment *e);
 
 /* The share of right answers of n problems, each asked `seeds` times, with a 95 % interval:
- * Wilson's, for as many independent answers as the variance between problems shows. right (n): how
- * many of a problem's answers are right. */
+ * Wilson's, for the effective number of independent answers, which follows from the variance
+ * between problems. right (n): how many of a problem's answers are right. */
 typedef struct {
     double mean, low, high;
 } lt_experiment_share;

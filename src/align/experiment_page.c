@@ -1,5 +1,5 @@
-/* experiment_page.c: the assembler copies the head that all reports share, and experiment.html,
- * into the binary. */
+/* experiment_page.c: includes experiment.html, and the head that all reports share, in the binary,
+ * by an assembler directive. */
 #include "align/experiment_page.h"
 
 __asm__(".section .rodata\n"

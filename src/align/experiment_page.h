@@ -1,4 +1,5 @@
-/* experiment_page.h: the page of an experiment, put into the binary by experiment_page.c. */
+/* experiment_page.h: the HTML page of an experiment, which experiment_page.c includes in the
+ * binary. */
 #ifndef LT_ALIGN_EXPERIMENT_PAGE_H
 #define LT_ALIGN_EXPERIMENT_PAGE_H
 

@@ -1,4 +1,5 @@
-/* experiment_report.c: what an experiment found: means with their intervals, a page of curves. */
+/* experiment_report.c: the results of an experiment: means with their intervals, and a page of
+ * curves. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* experiment_run.c: the cells of an experiment as requests of a server without a socket, and their
- * results on disk: see experiment.h. */
+/* experiment_run.c: sends the cells of an experiment as requests to a server without a socket, and
+ * keeps their results on disk: see experiment.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

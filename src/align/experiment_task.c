@@ -1,5 +1,5 @@
-/* experiment_task.c: the problems of an experiment's task: made by procedure (lateen/make.h), or
- * read from a file of lines such as `lateen data make` writes.
+/* experiment_task.c: the problems of an experiment's task: generated (lateen/make.h), or read from
+ * a file of lines such as `lateen data make` writes.
  *
  * A completion's prompt is a list of examples and the question:
  *
@@ -166,7 +166,7 @@ static lt_err open_maker(lt_maker **m, const source *s, bool held_out) {
                                                .steps = LT_MAKE_STEPS_PLAIN});
 }
 
-/* Examples are from the training problems, behind those that a range would begin with. */
+/* Solved examples are training problems with indices above those of all ranges of problems. */
 static lt_err make_problems(lt_experiment_task *t, const source *s, bool chat) {
     lt_json_out examples = {0};
     lt_maker *m = NULL;

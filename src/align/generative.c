@@ -130,15 +130,16 @@ static void ifeval_prompt(evaluation *v, int64_t question, lt_json_out *out) {
     put(out, member(v->questions.lines[question], "prompt"));
 }
 
-/* All of a prompt's instructions: one that is not followed decides; else one that is unknown. */
+/* The outcome of all instructions of a prompt: WRONG if one is not followed, else UNKNOWN if one is
+ * unknown. */
 static outcome both(outcome all, lt_ifeval_outcome one) {
     return all == WRONG || one == LT_IFEVAL_NO          ? WRONG
            : all == UNKNOWN || one == LT_IFEVAL_UNKNOWN ? UNKNOWN
                                                         : RIGHT;
 }
 
-/* A prompt with an unknown instruction counts nowhere, even if another is not followed: else only
- * the wrong ones of such prompts would count. */
+/* A prompt with an unknown instruction is not counted, even if another one is not followed:
+ * otherwise such prompts would count only when they are wrong. */
 static lt_err ifeval_score(evaluation *v, const json_t *line, const char *text, size_t n,
                            json_t *scores) {
     static const outcome outcomes[] = {
@@ -477,7 +478,8 @@ static lt_err score_all(evaluation *v) {
     return LT_OK;
 }
 
-/* A line of samples as human-eval writes them, too: its task_id says which question it answers. */
+/* A line may also be a sample as human-eval writes it, whose task_id says which question it
+ * answers. */
 static lt_err read_sample(evaluation *v, int64_t item, const json_t *line) {
     const json_t *question = v->questions.lines[item / v->o->samples];
     const json_t *own = json_object_get(line, "task_id"),
@@ -667,7 +669,7 @@ static lt_err ask(evaluation *v) {
 
 /* ---- The door ---- */
 
-/* Before anything is asked: are these questions with tests, and does the sandbox run? */
+/* Checked before the first request: do the questions have tests, and does the sandbox run? */
 static lt_err check_code(const evaluation *v) {
     const lt_generative_options *o = v->o;
     if (v->task->code == LT_CODE_NONE) {

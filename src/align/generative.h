@@ -9,9 +9,9 @@
  *              estimator of Chen et al. 2021 (data/check/score.h)
  *     problems of `lateen data make` (problem_task.h): pass@k and maj@k, by our own rules
  *
- * Prompts, solved examples, ends and limits are the harness's, too; answers are greedy unless the
- * request says otherwise. A file of responses may take the place of the model, so that Lateen and
- * the harness score the same texts. */
+ * Prompts, solved examples, stop strings and limits are the harness's, too. Answers are greedy
+ * unless the request says otherwise. A file of responses may take the place of the model, so that
+ * Lateen and the harness can score the same texts. */
 #ifndef LT_ALIGN_GENERATIVE_H
 #define LT_ALIGN_GENERATIVE_H
 
@@ -30,8 +30,8 @@ typedef struct {
     const char *task;
     const char *data;      /* Lines of the task, plain, .gz or .zst. */
     const char *examples;  /* gsm8k and mbpp with shots: solved problems. */
-    const char *responses; /* Lines with "response" (of code also "completion"), `samples` a
-                            * question; NULL: ask the model. */
+    const char *responses; /* Lines with "response" (for code also "completion"), `samples` of them
+                            * for each question; NULL: ask the model. */
     const char *outputs;   /* Write each question's response and scores to this file; NULL: none. */
     int64_t shots, limit;  /* limit 0: all questions. */
     const char *nltk;      /* ifeval: NLTK's data folder; NULL: not there. */
@@ -42,8 +42,9 @@ typedef struct {
     int k[LT_GENERATIVE_K]; /* Sizes for pass@k and maj@k, (n_k), each at most samples. */
     int n_k;
     lt_unit_tests_options tests;
-    /* Fields of every request, beside its prompt; NULL: none. A temperature among them takes the
-     * place of greedy answers, as does "alignment", whose candidates are drawn at temperature 1. */
+    /* Fields that every request has beside its prompt; NULL: none. With a temperature among them
+     * answers are sampled instead of greedy, and also with "alignment", whose candidates are drawn
+     * at temperature 1. */
     const json_t *request;
     const char *model; /* Its path. What follows is as in lt_local_requests. */
     lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);

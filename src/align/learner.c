@@ -47,7 +47,8 @@ static lt_err read_problems(lt_learner *l) {
                : read_mixture(l, &l->held_out, &t->valid_mixture, r->valid, "data.valid");
 }
 
-/* The model that the run began with. Beside adapters it is the base, with them switched off. */
+/* The reference: the model that the run began with. If the run trains adapters, it is the base
+ * model with them switched off. */
 static lt_err open_reference(lt_learner *l) {
     lt_training *t = l->t;
     const lt_model_options how = {.dtype = t->model->options.dtype, .device = t->device};
@@ -111,7 +112,7 @@ static lt_err open_rewards(lt_learner *l, const lt_reinforce_options *o) {
 
 /* ---- Rows ---- */
 
-/* Lay answers out in the rows of validation, which reinforcement learning does not use. */
+/* Lay answers out in the rows meant for validation, which reinforcement learning does not use. */
 static const lt_row_batch *lay_out(lt_learner *l, const lt_drawn *all, int64_t n) {
     const lt_row_batch *rows = &l->t->valid_rows.batch;
     LT_ASSERT(n <= l->t->micro);
@@ -121,7 +122,8 @@ static const lt_row_batch *lay_out(lt_learner *l, const lt_drawn *all, int64_t n
     return rows;
 }
 
-/* Log-probabilities under the weights that drew, of n answers, by a pass of the run. */
+/* Log-probabilities of n answers under the weights that drew them, computed by the run's own
+ * pass. */
 static lt_err score_old(lt_learner *l, lt_drawn *all, int64_t n) {
     const float *values;
     int64_t seq;
@@ -132,8 +134,8 @@ static lt_err score_old(lt_learner *l, lt_drawn *all, int64_t n) {
     return LT_OK;
 }
 
-/* The same of the reference: of a second model, by this rank alone; or by a pass of the run with
- * the adapters switched off. */
+/* The same under the reference: a second model, which this rank runs alone, or the run's own pass
+ * with the adapters switched off. */
 static lt_err score_reference(lt_learner *l, lt_drawn *all, int64_t n) {
     lt_training *t = l->t;
     const lt_row_batch *rows = lay_out(l, all, n);
@@ -166,7 +168,8 @@ static lt_err score(lt_learner *l, int64_t first, int64_t end,
     return LT_OK;
 }
 
-/* Every rank of the same rows has the second model, and scores some of the answers with it. */
+/* All ranks with the same rows hold the second model, and each scores a part of the answers with
+ * it. */
 static lt_err share_reference(lt_learner *l) {
     lt_reinforce *r = &l->r;
     int64_t first, end, total = 0;
@@ -266,8 +269,8 @@ static lt_err draw(lt_learner *l) {
     return step == 1 || (every > 0 && step % every == 0) ? tell_answers(l) : LT_OK;
 }
 
-/* Totals of all ranks, and whether one of them has failed: `err` is what this one has. The sums of
- * a draw are the first numbers of lt_draw_stats. */
+/* Sum over all ranks, and find out whether one of them has failed; `err` is this rank's result. The
+ * sums of a draw are the first members of lt_draw_stats. */
 static lt_err sum_over_ranks(lt_learner *l, bool drew, lt_err err) {
     lt_reinforce *r = &l->r;
     double all[LT_DRAW_SUMS + 2] = {0};
@@ -432,7 +435,8 @@ static void add_stats(lt_step_record *sum, const lt_learn_stats *s) {
     sum->most[MOST_MISMATCH] = fmax(sum->most[MOST_MISMATCH], s->mismatch_most);
 }
 
-/* The loss of a step is a sum of what its answers give, on all ranks; it counts as one. */
+/* The loss of a step is the sum over its answers on all ranks. The weights sum to 1, so it is not
+ * divided again. */
 static lt_err learner_loss(void *of, const lt_objective_part *part, bool held_out,
                            lt_step_record *sum) {
     lt_learner *l = of;

@@ -1,10 +1,10 @@
-/* learner.h: reinforcement learning as an objective of training (train/objective.h): what stands
- * between a run and the answers that it learns from (reinforce.h).
+/* learner.h: reinforcement learning as a training objective (train/objective.h): it connects a
+ * training run with the answers that it learns from (reinforce.h).
  *
  * The rows of a step are its questions with their answers. They are drawn when the step begins, by
- * the engine on the very weights that the run trains. A run stops, and a checkpoint is made, only
- * where all answers of a draw have been learnt from, so that no answers need to be kept. With
- * rl.staleness those of the next step are drawn meanwhile (ahead.h). */
+ * an engine that uses the weights of the run in place. A run stops, and a checkpoint is written,
+ * only after all answers of a draw have been learnt from, so checkpoints need not hold answers.
+ * With rl.staleness the answers of the next step are drawn during this one (ahead.h). */
 #ifndef LT_ALIGN_LEARNER_H
 #define LT_ALIGN_LEARNER_H
 
@@ -29,7 +29,8 @@ typedef struct {
 /* The objective of a zeroed learner, which must outlive the run. */
 lt_objective lt_learner_objective(lt_learner *l);
 
-/* What the recipe says. ARG or UNSUPPORTED: what contradicts it, or is not supported with it. */
+/* Read the recipe's options. ARG or UNSUPPORTED: options that contradict each other, or are not
+ * supported together. */
 LT_MUST_USE lt_err lt_reinforce_read(lt_reinforce_options *o, const lt_training *t);
 lt_curriculum_options lt_reinforce_curriculum(const lt_recipe *r);
 LT_MUST_USE lt_err lt_reinforce_check_recipe(const lt_recipe *r, bool on_device);

@@ -84,7 +84,8 @@ static void start_one(asking *s, int64_t question) {
     }
 }
 
-/* As many requests as the engine runs sequences; their candidates wait in its queue. */
+/* As many requests at a time as the engine runs sequences; their further candidates wait in its
+ * queue. */
 static void start_more(asking *s) {
     s->starting = true;
     while (!s->all && s->n_flights < s->a->max_running && s->failure.err == LT_OK &&

@@ -17,12 +17,13 @@ typedef struct {
     const char *path;    /* The endpoint: "/v1/completions", "/v1/chat/completions". */
     int64_t max_running; /* Sequences of the engine, and requests in flight. */
     bool deterministic;  /* Answers do not depend on the other requests, bit for bit. */
-    /* Open the model, on a thread of its own; and likewise a reward model, whose path `reward` is.
-     * NULL: there is none. */
+    /* Open the model, on a separate thread, and likewise the reward model at the path
+     * `reward`. NULL: there is none. */
     lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
     lt_err (*load_reward)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
     const char *reward;
-    /* (n_beside) models whose logits requests may blend, which `load` opens, and their names. */
+    /* (n_beside) further models, which `load` opens, and their names. Requests may blend their
+     * logits with the model's. */
     const lt_model *const *beside;
     const char *const *second;
     int n_beside;

@@ -1,13 +1,14 @@
 /* objective.c: the table of objectives over pairs, scores and single completions.
  *
- * Every row depends on a completion through one number only, a sum or a mean over its tokens: c of
- * the chosen and r of the rejected one, d of a single one. A row is therefore a function of (c, r)
- * or of d; one function forms the numbers and spreads the derivatives over the tokens: every token
- * of a completion has the same gradient. b is beta, s is log sigmoid, and e is label smoothing.
+ * Every objective depends on a completion through one number only, a sum or a mean over its tokens:
+ * c for the chosen completion, r for the rejected one, d for a single one. A row of the table is
+ * therefore a function of (c, r) or of d. One function computes these numbers and spreads the
+ * derivatives over the tokens: every token of a completion has the same gradient. b is beta, s is
+ * log sigmoid, and e is label smoothing.
  *
  * QRPO regresses b d on T(q) - b log Z, where q is the quantile of the completion's reward among
- * those of the reference model and T a transformation. Under the reference q is uniform, so that
- * Z = E exp(T(q)/b) is known: that is the method's point. Matrenok et al. 2025,
+ * those of the reference model and T a transformation. Under the reference q is uniform, so Z = E
+ * exp(T(q)/b) is known in closed form: this is the method's main idea. Matrenok et al. 2025,
  * arXiv:2507.08068. */
 #include <math.h>
 #include <stdio.h>
@@ -130,8 +131,9 @@ static lt_align_value qrpo_log(double d, const lt_align_sample *s, const lt_alig
     return regress(d, log(q) - b * log(b / (1 + b)), b);
 }
 
-/* The inverse of the normal distribution, by Newton's method from a start in the middle; q is in
- * (0, 1) and not closer to an end than one in all rewards, so that it converges. */
+/* The quantile function of the normal distribution, by Newton's method, started in the middle. q is
+ * in (0, 1), and its distance from either end is at least one reward's share of all rewards, so the
+ * method converges. */
 static double normal_quantile(double q) {
     const double tail = fmin(q, 1 - q), from = sqrt(-2 * log(tail));
     double x = from - (2.30753 + 0.27061 * from) / (1 + from * (0.99229 + 0.04481 * from));

@@ -1,9 +1,10 @@
-/* policy.c: the loss of reinforcement learning, from log-probabilities of drawn tokens and the
- * advantages of their completions to a number and its gradients.
+/* policy.c: the loss of reinforcement learning and its gradients, computed from log-probabilities
+ * of drawn tokens and the advantages of their completions.
  *
  * A token's loss depends on its logp in two ways: through the ratio and directly (CISPO, the
- * divergence). Both derivatives are kept apart, because the ratio of a sequence depends on all of
- * its tokens: there, each token gets the mean of the derivatives by log ratio.
+ * divergence). The two derivatives are kept apart, because the ratio of a whole sequence depends on
+ * all of its tokens: for such a ratio each token gets the mean of the derivatives with respect to
+ * the log ratio.
  *
  * GRPO: Shao et al. 2024, arXiv:2402.03300. Dr. GRPO: Liu et al. 2025, arXiv:2503.20783. DAPO: Yu
  * et al. 2025, arXiv:2503.14476. GSPO: Zheng et al. 2025, arXiv:2507.18071. CISPO: MiniMax 2025,
@@ -21,7 +22,7 @@
 
 /* Published constants. The clip of GRPO is PPO's. The paper of CISPO gives no cap; 5 is ScaleRL's
  * (arXiv:2510.13786). GSPO's are those of its paper; LUSPO (arXiv:2602.05261), a modification of
- * it, has the same here. */
+ * GSPO, has the same values here. */
 typedef struct {
     const char *name;
     lt_align_policy_options o;
@@ -197,7 +198,8 @@ static lt_err rollout_check(const lt_align_policy_options *o, const lt_align_rol
     return LT_OK;
 }
 
-/* A token's loss and its derivatives by the logarithm of its ratio and by logp directly. */
+/* A token's loss, and its derivatives with respect to the logarithm of its ratio and to logp
+ * directly. */
 typedef struct {
     double value, by_ratio, direct;
 } term;

@@ -46,8 +46,9 @@ static void report(const void *of, const lt_step_record *sum, double *values, bo
 
 /* ---- Rows ---- */
 
-/* The example whose completion stands behind the prompt of example i: the one before it in its
- * block, of the first the last; of a block of one the one before it in the file. */
+/* The example whose completion follows the prompt of example i in a mismatched row: the one before
+ * it in its block; for the first example of a block, the last of that block; for a block of one
+ * example, the one before it in the file. */
 static int64_t partner_of(const lt_preference_objective *p, const lt_preference_set *set,
                           int64_t i) {
     const int64_t n = set->rows.n, first = i / p->block * p->block;
@@ -160,7 +161,8 @@ static lt_err next(void *of, int64_t n, lt_row_batch *out) {
     return LT_OK;
 }
 
-/* The place is a number of examples of all ranks, so that another number of ranks goes on there. */
+/* The place counts the examples of all ranks, so a run with another number of ranks can resume
+ * there. */
 static void place(const void *of, lt_row_place *out) {
     const lt_training *t = of;
     const lt_preference_objective *p = t->objective->of;
@@ -283,7 +285,7 @@ static lt_err single_loss(lt_preference_objective *p, const lt_preference_set *s
     const lt_preference *e = &set->rows.examples[part->index[i]];
     lt_align_sample sample = {
         .good = e->good, .point = set->point, .quantile = e->quantile, .n_refs = e->n_refs};
-    /* An objective that learns from quantiles counts those in the upper half as chosen. */
+    /* If the objective learns from quantiles, examples in the upper half count as chosen. */
     const bool chosen = p->row->weights ? e->good : e->quantile > 0.5;
     double reward;
     side_of(&sample.side, p, set, part, i, p->logp, p->dlogp);
@@ -440,7 +442,7 @@ static lt_err read_set(lt_preference_objective *p, lt_preference_set *set, lt_tr
     return LT_OK;
 }
 
-/* Rows that are judged end where transformers reads their score: the last token that is no
+/* A row with a score ends at the token where transformers reads the score: the last that is not
  * padding. */
 static void name_padding(lt_training *t) {
     const uint32_t pad = t->tokenizer_info.pad;
@@ -449,7 +451,7 @@ static void name_padding(lt_training *t) {
     }
 }
 
-/* The separator of steps: the recipe's, else that of model.init, and it goes into the model's
+/* The separator of steps: the recipe's, else that of model.init. It is written to the model's
  * configuration. */
 static lt_err open_steps(lt_preference_objective *p, lt_training *t) {
     char text[LT_SEPARATOR_BYTES] = "\n";

@@ -84,8 +84,8 @@ static lt_err encode_one(reading *r, int worker, const json_t *object, const jso
             (void)json_object_set(conversation, more[i], value);
         }
     }
-    /* A template may change messages. The prompt belongs to both completions, so each is rendered
-     * from a copy of its own. */
+    /* A template may change messages. Both completions share the prompt, so each is rendered from
+     * its own copy. */
     json_t *own = json_deep_copy(conversation);
     json_decref(conversation);
     conversation = own;
@@ -102,7 +102,7 @@ done:
     return err;
 }
 
-/* Two whole conversations become a prompt, which both begin with, and what each goes on with. */
+/* Split two whole conversations into a prompt, their common beginning, and two completions. */
 static lt_err take_prompt(json_t *prompt, json_t *chosen, json_t *rejected) {
     const char *role;
     while (json_array_size(chosen) > 0 && json_array_size(rejected) > 0 &&
@@ -398,8 +398,8 @@ static bool has_label(const line *l) {
     return false;
 }
 
-/* Decide whether one row can be learnt, and cut it if it may be cut. *what: why the example cannot
- * be used, "" if it can. */
+/* Decide whether a row can be used, and truncate it if that is allowed. *what: why the example
+ * cannot be used; "" if it can. */
 static void judge_row(const reading *r, line *l, int side, char *what, size_t room, bool *cut) {
     const size_t longest = (size_t)r->o->longest;
     lt_ids *ids = &l->ids[side];

@@ -4,18 +4,20 @@
  * user or of the assistant, or a list of messages; the model's chat template renders both:
  *
  *     pairs, scores   {"prompt", "chosen", "rejected"}, or {"chosen", "rejected"}: two whole
- *                     conversations, whose common beginning is the prompt; of scores "margin", too
+ *                     conversations, whose common beginning is the prompt; scores may also have
+ *                     "margin"
  *     labels          {"prompt", "completion", "label": true or false}
- *     quantiles       {"prompt", "completion", "reward", "ref_rewards": [...]}: of QRPO
+ *     quantiles       {"prompt", "completion", "reward", "ref_rewards": [...]}: for QRPO
  *     steps           {"prompt", "completions": [step, ...], "labels": [true, false, ...]}
  *
- * A step is a text. The separator follows each (data/steps.h), and its last token has the step's
- * label. As in TRL, a prompt that is a string is not a message of a chat: it is encoded as a text
- * behind the tokenizer's BOS. A prompt that is a list of messages is rendered by the template,
- * which also opens the answer. A step whose label is null is read but not learnt.
+ * A step is a text. A separator follows each step (data/steps.h), and the last token of the
+ * separator has the step's label. As in TRL, a prompt that is a string is not a message of a chat:
+ * it is encoded as a text behind the tokenizer's BOS. A prompt that is a list of messages is
+ * rendered by the template, which also opens the answer. A step whose label is null is read but not
+ * learnt.
  *
  * "tools", "documents" and "chat_template_kwargs" go to the template, as in conversations
- * (data/chat_rows.h). A pair has two rows, chosen and rejected, one behind the other.
+ * (data/chat_rows.h). A pair has two rows, the chosen one and then the rejected one.
  *
  * Lines that cannot be used are named with file, line and reason, the first LT_CONVERSATIONS_TOLD
  * of them, and counted. */
@@ -57,8 +59,8 @@ typedef struct {
     lt_too_long too_long; /* What is judged as a whole (scores) is never cut, but left out. */
 } lt_preferences_options;
 
-/* FORMAT: no line is left, or the first that cannot be used where bad_rows or too_long is FAIL.
- * Close it also after a failure. */
+/* FORMAT: no line can be used, or bad_rows or too_long is FAIL and a line cannot be used. Close it
+ * also after a failure. */
 LT_MUST_USE lt_err lt_preferences_read(lt_preferences *out, const lt_preferences_options *o);
 void lt_preferences_close(lt_preferences *p);
 

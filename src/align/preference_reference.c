@@ -2,8 +2,8 @@
  * (preference.h).
  *
  * The file holds one F64 for each row, and in its metadata the checksum of the weights that gave
- * it. Before the first step these weights are at hand, and a file of others is made anew. Later
- * only the file knows, so its own checksum stands in every checkpoint. */
+ * it. Before the first step the model still has these weights, and a file of other weights is made
+ * anew. Later the sums exist in the file alone, so every checkpoint holds the file's checksum. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +39,7 @@ static void sums_hash(const lt_preference_set *set, char hex[17]) {
     print_hash(hex, XXH3_64bits(set->reference, (size_t)set->n_reference * sizeof(double)));
 }
 
-/* Adapters that begin as zeros: without them the model is the reference, at every step. */
+/* The adapters begin as zeros, so the model without them is the reference, at every step. */
 static bool is_without_adapters(const lt_training *t) {
     return t->lora != NULL && t->recipe.lora_init[0] == '\0';
 }

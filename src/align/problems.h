@@ -1,7 +1,8 @@
 /* problems.h: the problems that reinforcement learning asks: one JSON object a line.
  *
  *     messages   a conversation; the assistant's turns at its end are left out. Or any shape of
- *                data/chat_shape.h; or prompt, question or text, one text of the user
+ *                data/chat_shape.h; or prompt, question or text: the text of one message of the
+ *                user
  *     answer     the true answer, and
  *     checker    how answers are compared with it: data/check/checker.h. As `lateen data make`
  *                writes them
@@ -45,10 +46,10 @@ typedef struct {
 } lt_problems_options;
 
 /* Append the problems of a file, plain, .gz or .zst. FORMAT: it has none that can be asked; the
- * message says how many were left out and why the first was. */
+ * message says how many lines were left out, and why the first one was. */
 LT_MUST_USE lt_err lt_problems_read(lt_problems *p, const char *path, const lt_problems_options *o);
-/* The messages that a line of a problem asks, without the assistant's turns at their end; a new
- * reference. NULL: no memory. */
+/* The messages of a problem's line, without the assistant's turns at their end; a new reference.
+ * NULL: out of memory. */
 json_t *lt_problem_messages(const json_t *line);
 void lt_problems_close(lt_problems *p); /* Accepts a zeroed one. */
 

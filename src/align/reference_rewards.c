@@ -27,8 +27,8 @@ typedef struct {
     int64_t done;
     lt_tokenizer_scratch *scratch;
     lt_question *questions; /* (prompts) that are drawn together. */
-    /* (n_all) completions to be judged, with their problems, tokens, texts and rewards: n to each
-     * prompt, then the lines' own. */
+    /* (n_all) completions to be judged, with their problems, tokens, texts and rewards: first n for
+     * each prompt, then the completions that the lines have themselves. */
     const lt_problem **problems;
     lt_answer *answers;
     char **texts;
@@ -109,8 +109,8 @@ static lt_err keep_state(work *w) {
 
 /* ---- Completions ---- */
 
-/* The completion that a line has: "completion", or its assistant's turns at the end, of which a
- * reward judges one. NULL: it has none. FORMAT: one that is no text. */
+/* The completion that a line has: "completion", or the assistant's turn at the end of "messages".
+ * NULL: it has none. FORMAT: it is not a text. */
 static lt_err own_completion(const lt_problem *p, const char **out) {
     const json_t *given = json_object_get(p->line, "completion"),
                  *messages = json_object_get(p->line, "messages");
@@ -222,7 +222,8 @@ done:
     return err;
 }
 
-/* Prompt i of those that were drawn together; *own: the next of the lines' own completions. */
+/* Write the lines of prompt i of those drawn together. *own: index of the next completion that a
+ * line has itself. */
 static lt_err write_prompt(work *w, int64_t i, int64_t *own) {
     const int64_t n = w->o->n;
     const double *refs = w->rewards + i * n;

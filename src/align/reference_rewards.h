@@ -1,5 +1,5 @@
-/* reference_rewards.h: what QRPO needs of the reference model: rewards of several completions that
- * it draws for each prompt (`lateen align rewards`).
+/* reference_rewards.h: what QRPO needs of the reference model: several completions that it draws
+ * for each prompt, and their rewards (`lateen align rewards`).
  *
  *     problems ──n completions each──▶ rewards ──▶ lines of OUT, which lateen train reads
  *
@@ -10,12 +10,12 @@
  *     {"prompt": [messages], "completion": [message], "reward": 0.5, "ref_rewards": [...],
  *      "quantile": 0.75, ...}
  *
- * with the further members of the input's line. quantile is the share of the ref_rewards that are
- * at most the reward, for the reader; training computes its own.
+ * and the further members of the input's line. quantile is the share of the ref_rewards that are at
+ * most the reward. It is there for human readers; training computes its own.
  *
  * RESUMED   Lines go to OUT.part, and OUT.state.json says how many of its bytes and prompts are
- * complete, with a checksum of what they were made of. A command that was interrupted goes on
- * there, and the file has the bits of one that was not. At the end OUT.part is renamed. */
+ * complete, with a checksum of the inputs and options. An interrupted command resumes there, and
+ * its file has the same bytes as that of an uninterrupted one. At the end OUT.part is renamed. */
 #ifndef LT_ALIGN_REFERENCE_REWARDS_H
 #define LT_ALIGN_REFERENCE_REWARDS_H
 

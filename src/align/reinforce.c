@@ -39,7 +39,8 @@ lt_err lt_reinforce_open(lt_reinforce *r, const lt_reinforce_options *o, lt_prob
     return LT_OK;
 }
 
-/* What one call of the engine gave, before the groups that teach nothing are taken out. */
+/* The result of one call of the engine, from which groups that teach nothing (equal rewards) are
+ * not removed yet. */
 typedef struct lt_reinforce_round {
     int64_t questions, group, answers;
     bool greedy;
@@ -49,7 +50,7 @@ typedef struct lt_reinforce_round {
     char **texts;                /* (answers) */
     double *rewards, *parts;     /* (answers), (answers, rewards) */
     int64_t first, end;          /* Of the questions, those that this rank asks. */
-    lt_shared_answers shared;    /* What came of other ranks. */
+    lt_shared_answers shared;    /* Received from other ranks. */
 } round_of;
 
 static void round_close(round_of *k) {
@@ -177,8 +178,8 @@ static lt_err run_part(lt_reinforce *r, round_of *k, lt_draw_stats *sum) {
     return LT_OK;
 }
 
-/* All answers and rewards of a round, of which this rank has its part, or failed with err; adds to
- * *sum. A collective call of the ranks of the same questions. */
+/* Exchange the answers and rewards of a round. This rank has its part of them, or failed with err.
+ * Adds to *sum. A collective call of the ranks that have the same questions. */
 static lt_err share_round(lt_reinforce *r, round_of *k, lt_draw_stats *sum, lt_err err) {
     k->shared = (lt_shared_answers){.answers = k->given,
                                     .n = k->answers,
@@ -215,8 +216,8 @@ static lt_err keep_answer(lt_drawn *d, round_of *k, int64_t i, double advantage)
     return LT_OK;
 }
 
-/* Take the groups of a round into the draw, from answer *have on. Groups that teach nothing are
- * taken in the last round only. */
+/* Move the groups of a round into the draw, from answer *have on. Groups that teach nothing are
+ * moved in the last round only. */
 static lt_err take_groups(lt_reinforce *r, round_of *k, bool last, int64_t *have) {
     const int64_t group = r->o.group;
     for (int64_t g = 0; g < k->questions; g++) {
@@ -269,7 +270,7 @@ static lt_err choose_problems(lt_reinforce *r, int64_t questions) {
     return LT_OK;
 }
 
-/* Index among r->chosen of question i of the newest round, which has n, on this rank. */
+/* Index in r->chosen of question i of this rank in the newest round, which has n questions. */
 static int64_t chosen_at(const lt_reinforce *r, int64_t i, int64_t n) {
     return r->chosen.n - (n - i) * r->o.ranks + r->o.rank;
 }
@@ -408,7 +409,8 @@ void lt_reinforce_end(lt_reinforce *r) {
     r->within = (r->within + 1) % lt_reinforce_steps_a_draw(r);
 }
 
-/* The engine's log-probabilities against those of the trainer under the same weights. */
+/* The largest difference of the engine's log-probabilities from the trainer's under the same
+ * weights. */
 static double mismatch_of(const lt_drawn *d, const float *logp) {
     double most = 0.0;
     for (int64_t t = 0; t < d->answer.n; t++) {

@@ -1,4 +1,4 @@
-/* reinforce.h: reinforcement learning: which questions a step asks, what the answers are worth, and
+/* reinforce.h: reinforcement learning: which questions a step asks, the rewards of the answers, and
  * the loss of their tokens.
  *
  *     problems ──questions──▶ rollouts ──answers──▶ rewards ──▶ advantages of each group
@@ -6,17 +6,17 @@
  *     rows of a step ◀── answers of this step                       ▼
  *         └──▶ the trainer's log-probabilities ──▶ lt_align_policy ──▶ their gradients
  *
- * A DRAW is what one call of the engine gives: `updates` times the answers of an optimiser step.
- * Each of these steps learns from its own part of the draw; with `passes` over 1 the whole is gone
- * through as often. With one step a draw, every ratio is exactly 1. Else the log-probabilities
- * under the weights that drew are computed by the trainer before the first of them, and later steps
- * are off policy.
+ * A DRAW is the result of one call of the engine: `updates` times the answers of an optimiser step.
+ * Each of these steps learns from its own part of the draw; the draw is gone through `passes`
+ * times. With one step a draw, every ratio is exactly 1. Otherwise the trainer computes the
+ * log-probabilities under the weights that drew before the first of these steps, and later ones are
+ * off policy.
  *
  * QUESTIONS come in the order of a permutation of the problems, a new one each time all have been
- * asked, or as a curriculum chooses them (curriculum.h). Question i of a run draws with a seed that
- * is a function of (seed, i), so the same seed asks and answers the same, and a run that goes on
- * from the edge of a draw has the bits of one that was never stopped: the state is the number of
- * questions and of steps, and that of the curriculum. */
+ * asked, or as a curriculum chooses them (curriculum.h). The answers to question i of a run are
+ * drawn with a seed that is a function of (seed, i), so the same seed gives the same questions and
+ * answers, and a run that resumes between two draws has the bits of one that was never stopped. The
+ * state is the number of questions, the number of steps, and the curriculum's state. */
 #ifndef LT_ALIGN_REINFORCE_H
 #define LT_ALIGN_REINFORCE_H
 
@@ -40,8 +40,8 @@ typedef struct {
     int64_t resample; /* Further draws, at most, for groups whose rewards are all equal. */
     bool drop_cut;    /* Answers that reached the limit teach nothing. */
     int64_t max_tokens, max_seq, running;
-    /* Ranks that share the questions of a step, each of which it asks the same number: question i
-     * of this one is question i * ranks + rank of the run. */
+    /* Ranks that divide the questions of a step; each asks the same number of them. Question i of
+     * this rank is question i * ranks + rank of the run. */
     int64_t ranks, rank;
     lt_group *sharers; /* Ranks of the same questions, which share them out; NULL: none. */
     uint64_t seed;
@@ -59,14 +59,14 @@ typedef struct {
     float *old, *ref; /* (n) under the weights that drew, and of the reference; NULL: not needed. */
 } lt_drawn;
 
-/* What a draw brought: sums over its answers and groups, of all ranks where there are several; and
- * this rank's times. */
+/* Statistics of a draw: sums over its answers and groups, on all ranks, and the times of this
+ * rank. */
 typedef struct {
     double answers, groups;
     double reward, reward_sq; /* Rewards, and their squares. */
     double equal;             /* Groups whose rewards are all equal. */
     double tokens, ended;     /* Tokens; answers that the model ended. */
-    /* The largest |logp - the engine's|, where the trainer computed it after the draw. */
+    /* The largest |logp - the engine's logp|, if the trainer computed logp after the draw. */
     double mismatch_most;
     double refresh_s, draw_s, judge_s;
 } lt_draw_stats;
@@ -96,7 +96,7 @@ typedef struct lt_reinforce {
     int64_t n_drawn;
     int64_t asked; /* Questions of this rank since the beginning of the run. */
     int64_t done;  /* Steps of the run before this draw: set by the caller for the curriculum. */
-    /* With a curriculum, the questions of the draw on all ranks, in their order: the problem of
+    /* With a curriculum: the questions of the draw on all ranks, in order, with the problem of
      * each, and how many of this rank's answers to it passed. */
     struct {
         int64_t *problems;
@@ -122,23 +122,23 @@ bool lt_reinforce_draws_next(const lt_reinforce *r);
 
 /* Draw, judge, and compute the advantages. A collective call of o.sharers. */
 LT_MUST_USE lt_err lt_reinforce_draw(lt_reinforce *r);
-/* The same in two parts: first draw and judge this rank's share, which calls no other rank; then
- * get those of the others, with err, the result of the first part, and draw again for o.resample. A
- * call of draw_others, also after a failure, belongs to each of draw_own. */
+/* The same in two parts. The first draws and judges this rank's share, and calls no other rank. The
+ * second gets the shares of the others, and draws again for o.resample; err is the result of the
+ * first. Each call of draw_own needs one of draw_others, also after a failure. */
 LT_MUST_USE lt_err lt_reinforce_draw_own(lt_reinforce *r);
 LT_MUST_USE lt_err lt_reinforce_draw_others(lt_reinforce *r, lt_err err);
-/* The curriculum learns how many answers passed, with r->chosen summed over all ranks. */
+/* Tell the curriculum how many answers passed; r->chosen has been summed over all ranks. */
 void lt_reinforce_learn_rates(lt_reinforce *r);
 
-/* What one greedy answer to each of this rank's share of the first `most` of some problems is
- * worth. The state of the run is not changed. */
+/* The rewards of one greedy answer to each problem of this rank's share of the first `most` of some
+ * problems. The state of the run is not changed. */
 LT_MUST_USE lt_err lt_reinforce_evaluate(lt_reinforce *r, const lt_problems *problems, int64_t most,
                                          lt_draw_stats *out);
 
 /* The answers of the current step: answer i of it, in [0, answers). */
 lt_drawn *lt_reinforce_answer(const lt_reinforce *r, int64_t i);
 
-/* Write row `row`: the question, the answer, and behind them tokens without labels. Labels are the
+/* Write row `row`: the question, the answer, and then padding without labels. Labels are the
  * answer's tokens. */
 void lt_reinforce_row(const lt_drawn *d, const lt_batch *to, int64_t row);
 
@@ -146,13 +146,14 @@ void lt_reinforce_row(const lt_drawn *d, const lt_batch *to, int64_t row);
  * which the caller sets before the first loss. */
 int64_t lt_reinforce_tokens(const lt_reinforce *r);
 
-/* The loss of an answer of the step, added to *loss, and its derivatives: logp, dlogp (seq) as
- * lt_reinforce_row lays a row out. dlogp NULL: only the loss is asked for, and *stats stays. */
+/* Add the loss of an answer of the step to *loss, and write its derivatives; logp and dlogp (seq)
+ * lie as lt_reinforce_row lays a row out. dlogp NULL: only the loss is computed, and *stats does
+ * not change. */
 LT_MUST_USE lt_err lt_reinforce_loss(const lt_reinforce *r, const lt_drawn *d, const float *logp,
                                      float *dlogp, double *loss, lt_learn_stats *stats);
 
-/* Keep the log-probabilities (seq) of an answer's row under the weights that drew (old) or of the
- * reference. */
+/* Keep the log-probabilities (seq) of an answer's row under the weights that drew it (old) or under
+ * the reference. */
 LT_MUST_USE lt_err lt_reinforce_keep_old(lt_reinforce *r, lt_drawn *d, const float *logp);
 LT_MUST_USE lt_err lt_reinforce_keep_ref(lt_drawn *d, const float *logp);
 /* The same of the answer's tokens alone (n), which another rank has scored. */

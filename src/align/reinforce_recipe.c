@@ -1,13 +1,13 @@
-/* reinforce_recipe.c: the options of a recipe as those of reinforcement learning (learner.h), and
- * what they contradict. */
+/* reinforce_recipe.c: turns a recipe's options into those of reinforcement learning (learner.h),
+ * and refuses options that contradict each other. */
 #include <inttypes.h>
 
 #include "align/learner.h"
 #include "base/error.h"
 #include "lateen/generate.h"
 
-/* Answers that are drawn at once if the recipe does not say. On an H200 the engine makes 113,900
- * tokens/s with 1,024 streams, where draws of 256 at once made 78,300 of the same lengths
+/* How many answers are drawn at a time unless the recipe says so. On an H200 the engine makes
+ * 113,900 tokens/s with 1,024 streams, and 78,300 with 256 and the same lengths
  * (bench/results/posttrain.md). A host has less memory. */
 #define MOST_RUNNING(device) ((device)->backend->host_memory ? 256 : 1024)
 

@@ -1,22 +1,22 @@
-/* reward.h: what an answer to a problem is worth: a sum of rewards, each with a weight.
+/* reward.h: the reward of an answer to a problem: a weighted sum of single rewards.
  *
  *     "answer:1,think:0.2,overlong"        names of the table; a weight is 1 if not given
  *
- *     answer    1 where the checker of the problem accepts the answer, else 0. It is found by a
+ *     answer    1 if the problem's checker accepts the answer, else 0. The answer is found by a
  *               mark (data/check/answer.h)
- *     found     1 where an answer stands behind a mark, right or wrong
- *     think     1 where the text is <think>...</think>, once, with something behind it; or other
- *               marks of reasoning (data/think_marks.h)
- *     schema    1 where the text matches the JSON schema of the problem
- *     ended     1 where the model ended the answer before the limit
+ *     found     1 if an answer, right or wrong, follows a mark
+ *     think     1 if the text is one <think>...</think> followed by something; or other marks of
+ *               reasoning (data/think_marks.h)
+ *     schema    1 if the text matches the JSON schema of the problem
+ *     ended     1 if the model ended the answer before the limit
  *     length    tokens of the answer / limit: give it a negative weight
  *     overlong  DAPO's penalty (Yu et al. 2025, arXiv:2503.14476, equation 13): 0 up to
  *               limit - soft tokens, from there on down to -1 at the limit
  *     model     the score of a reward model: reward_model.h
- *     command   by a program: reward_command.h
+ *     command   given by a program: reward_command.h
  *     unit_tests, unit_tests_share
- *               1 where the code of the answer passes all tests of the problem, else 0; and the
- *               share of them that it passes: unit_tests.h
+ *               1 if the code of the answer passes all tests of the problem, else 0; and the share
+ *               of the tests that it passes: unit_tests.h
  *
  * A line that the program gets:
  *
@@ -44,16 +44,19 @@ typedef struct {
 
 typedef struct lt_rewards lt_rewards;
 
-/* ARG: a name that is not in the table, a weight of 0, a name that is given twice, or an option
- * that a name needs, or that no name reads. Free with lt_rewards_close, which accepts NULL. */
+/* ARG: a name that is not in the table or is given twice, a weight of 0, an option that a name
+ * needs and that is missing, or an option that no name reads. Free with lt_rewards_close, which
+ * accepts NULL. */
 LT_MUST_USE lt_err lt_rewards_open(lt_rewards **out, const lt_reward_options *o);
 void lt_rewards_close(lt_rewards *r);
 
-/* Does every problem have what the rewards read? FORMAT names the first that has not. */
+/* Does every problem have the members that the rewards read? FORMAT names the first that does
+ * not. */
 LT_MUST_USE lt_err lt_rewards_check(const lt_rewards *r, const lt_problems *problems);
 
-/* Rewards (n) of n answers, answer i to problems[i]; texts (n) are what the answers say without the
- * token that ended them. parts: NULL, or (n, lt_rewards_count) each reward before its weight. */
+/* Rewards (n) of n answers; answer i is one to problems[i]. texts (n): the answers' texts without
+ * the token that ended them. parts: NULL, or (n, lt_rewards_count) each single reward before it is
+ * weighted. */
 LT_MUST_USE lt_err lt_rewards_judge(lt_rewards *r, const lt_problem *const *problems,
                                     const lt_answer *answers, const char *const *texts, int64_t n,
                                     double *rewards, double *parts);

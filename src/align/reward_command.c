@@ -51,7 +51,8 @@ static lt_err start(lt_reward_command *c, int in, int out) {
     posix_spawnattr_init(&how);
     posix_spawn_file_actions_adddup2(&files, in, STDIN_FILENO);
     posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
-    /* A group of its own: what it starts can be ended with it, and Ctrl-C reaches the run alone. */
+    /* The program has its own process group, so that processes it starts can be ended with it, and
+     * Ctrl-C reaches only the run. */
     posix_spawnattr_setflags(&how, POSIX_SPAWN_SETPGROUP);
     posix_spawnattr_setpgroup(&how, 0);
     failed = posix_spawn(&c->pid, "/bin/sh", &files, &how, argv, environ);
@@ -191,7 +192,7 @@ static lt_err take_lines(lt_reward_command *c, asking *a) {
     return LT_OK;
 }
 
-/* Nothing may be left of an earlier call: it would count as an answer of this one. */
+/* Output left over from an earlier call would count as an answer of this one. */
 static lt_err check_silence(const lt_reward_command *c) {
     struct pollfd fd = {.fd = c->from, .events = POLLIN};
     if (c->n_line > 0 || (poll(&fd, 1, 0) > 0 && (fd.revents & POLLIN) != 0)) {

@@ -1,13 +1,13 @@
-/* reward_command.h: rewards by a program of the user's.
+/* reward_command.h: rewards that a program of the user gives.
  *
  *     to it     {"id": 0, "completion": "...", ...}   see reward.h: one JSON object a line
  *     from it   0.5    or    {"reward": 0.5}    or    null     one line for each, in their order
  *
  * null says that the command has no opinion about this answer. The program is started once, by
- * /bin/sh, and must write each line out as soon as it has one (Python: print(x, flush=True)). What
- * it writes to its standard error goes to that of this process. A program that ends, that gives no
- * line within the time limit, or whose line is none of the above is an error that names the
- * command, the answer and what it said. */
+ * /bin/sh, and must write each line out as soon as it has one (Python: print(x, flush=True)). Its
+ * standard error is that of this process. It is an error if the program ends, gives no line within
+ * the time limit, or gives any other line than the above; the message names the command, the answer
+ * and the line. */
 #ifndef LT_ALIGN_REWARD_COMMAND_H
 #define LT_ALIGN_REWARD_COMMAND_H
 
@@ -25,9 +25,9 @@ LT_MUST_USE lt_err lt_reward_command_open(lt_reward_command **out, const char *c
 /* Ends its input, and kills it and what it started if it does not end soon. Accepts NULL. */
 void lt_reward_command_close(lt_reward_command *c);
 
-/* Send n lines, lines[0..bytes) with a line feed behind each, and read as many answers: rewards (n)
- * and given (n), false for null. IO: the program ended or hangs; FORMAT: what it said is no
- * reward; NUMERIC: the reward is not finite. */
+/* Send n lines, lines[0..bytes) with a line feed after each, and read as many answers: rewards (n)
+ * and given (n), false for null. IO: the program ended or hangs; FORMAT: its line is not a reward;
+ * NUMERIC: the reward is not finite. */
 LT_MUST_USE lt_err lt_reward_command_ask(lt_reward_command *c, const char *lines, size_t bytes,
                                          int64_t n, double *rewards, bool *given);
 

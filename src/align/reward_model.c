@@ -43,8 +43,8 @@ static lt_err check_head(const lt_model_spec *s, const char *path) {
 }
 
 /* The engine reads texts in order, and a text leaves the cache when it has been read. The step that
- * runs and the one that is planned need the pages of the texts that they read whole, and of at most
- * three that they read in part. More room would change no step. */
+ * runs and the one that is planned need the pages of the texts that they read completely, and of at
+ * most three that they read in part. A larger cache would change no step. */
 static int64_t cache_bytes(const lt_reward_model *m, const lt_engine_options *o) {
     const int64_t tokens = 3 * m->longest + 2 * STEP_TOKENS,
                   pages = tokens / o->page_tokens + 3 * RUNNING; /* The last of a text, and one more
@@ -198,7 +198,7 @@ static lt_err submit(lt_reward_model *m, double *score) {
     return lt_engine_submit(m->engine, &r, score, &id);
 }
 
-/* The lowest of the steps' probabilities to be good; values (n): two for each step. */
+/* The lowest probability of any step to be good; values (n): two for each step. */
 static double least_of(const float *values, int64_t n) {
     double least = 1;
     for (int64_t i = 0; i < n; i += 2) {

@@ -1,17 +1,17 @@
-/* reward_model.h: a reward model judges answers: a model with a score head of one value
- * (transformers' AutoModelForSequenceClassification), behind the serving engine as `lateen serve
- * --reward` runs it.
+/* reward_model.h: scores answers with a reward model: a model with a score head of one value
+ * (transformers' AutoModelForSequenceClassification), run by the serving engine as in `lateen serve
+ * --reward`.
  *
  *     messages of the problem and the answer ──its own template──▶ tokens ──engine──▶ score
  *
- * The score is the head's value, without an activation, at the last token that is not padding. Of a
- * process reward model it is the lowest of the steps' probabilities to be good; steps are divided
- * and read as `lateen serve --reward` does by default (serve/api/align/judge.h). The reward model
- * has a tokenizer and a template of its own, which need not be the judged model's.
+ * The score is the head's value, without an activation, at the last token that is not padding. For
+ * a process reward model it is the lowest probability of any step to be good; steps are divided and
+ * read as `lateen serve --reward` does by default (serve/api/align/judge.h). The reward model has a
+ * tokenizer and a template of its own, which need not be the judged model's.
  *
  * REPRODUCIBLE   Texts are submitted while the engine is at rest, and no page outlives a call, so
- * that the bits of the scores are a function of the texts. The cache has the size that the steps
- * need, unless half of the free memory is less. */
+ *                the bits of the scores are a function of the texts. The cache has the size that
+ *                the steps need, or half of the free memory if that is less. */
 #ifndef LT_ALIGN_REWARD_MODEL_H
 #define LT_ALIGN_REWARD_MODEL_H
 
@@ -22,9 +22,10 @@
 
 typedef struct lt_reward_model lt_reward_model;
 
-/* longest: tokens of a text, at most; more than the model's positions counts as those. UNSUPPORTED:
- * it has neither a score head of one value nor one that judges steps. NOT_FOUND: it has no chat
- * template. In F32, on a GPU in BF16. Free with lt_reward_model_close, which accepts NULL. */
+/* longest: the most tokens of a text, lowered to the model's number of positions. UNSUPPORTED: the
+ * model has neither a score head of one value nor one that judges steps. NOT_FOUND: it has no chat
+ * template. It runs in F32, and on a GPU in BF16. Free with lt_reward_model_close, which accepts
+ * NULL. */
 LT_MUST_USE lt_err lt_reward_model_open(lt_reward_model **out, const char *path, lt_device *device,
                                         int64_t longest);
 void lt_reward_model_close(lt_reward_model *m);

@@ -1,5 +1,5 @@
-/* reward_options.h: the names of reward.h that need no sandbox, for the help of options that take a
- * sum of them. */
+/* reward_options.h: the names of the rewards (reward.h) that need no sandbox, for the help texts of
+ * options. */
 #ifndef LT_ALIGN_REWARD_OPTIONS_H
 #define LT_ALIGN_REWARD_OPTIONS_H
 

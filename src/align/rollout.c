@@ -39,8 +39,8 @@ lt_err lt_answer_text(char **text, const lt_answer *a, const lt_tokenizer *t) {
     return err;
 }
 
-/* Beyond this length all tokens of a text are rotated otherwise, so that the probability of a token
- * depends on how far the text went on after it. */
+/* Beyond this length RoPE rotates all tokens of a text by other angles, so the probability of a
+ * token would depend on how much text follows it. */
 static lt_err check_rope(const lt_model *m, int64_t max_seq) {
     const int64_t most = lt_rope_switch(lt_model_get_spec(m));
     if (most > 0 && max_seq > most) {

@@ -13,9 +13,9 @@
  *                answers, are a function of the weights, the questions and their seeds. Token p of
  *                answer c to a question is a function of (seed of the question, c, p).
  * NOT TRUNCATED  Answers are drawn from the model's whole distribution, at a temperature. Sampling
- *                that leaves tokens out (top-k, top-p, min-p) draws from another distribution than
- *                the one whose probabilities the trainer computes, which biases every ratio; a
- *                penalty does so, too. There is no option for them, and those of the model's
+ *                that leaves tokens out (top-k, top-p, min-p), and penalties, draw from another
+ *                distribution than the one whose probabilities the trainer computes, which biases
+ *                every ratio. So there is no option for them, and those of the model's
  *                generation_config.json are not applied. */
 #ifndef LT_ALIGN_ROLLOUT_H
 #define LT_ALIGN_ROLLOUT_H
@@ -32,8 +32,8 @@ typedef struct {
 } lt_answer;
 
 /* The text of an answer without the token that ended it; free it. A model whose vocabulary is
- * larger than the tokenizer's can choose ids that stand for nothing: they are left out, as
- * transformers' decode leaves them out. */
+ * larger than the tokenizer's can choose ids without a text: they are left out, as in transformers'
+ * decode. */
 LT_MUST_USE lt_err lt_answer_text(char **text, const lt_answer *a, const lt_tokenizer *t);
 
 typedef struct {
@@ -70,15 +70,15 @@ typedef struct {
 
 typedef struct lt_rollouts lt_rollouts;
 
-/* The model must outlive it. UNSUPPORTED: max_seq is beyond where a model changes the rotation of
- * whole texts. Free with lt_rollouts_close, which accepts NULL. */
+/* The model must outlive it. UNSUPPORTED: max_seq is beyond the length from which the model rotates
+ * whole texts differently (longrope). Free with lt_rollouts_close, which accepts NULL. */
 LT_MUST_USE lt_err lt_rollouts_open(lt_rollouts **out, const lt_model *m,
                                     const lt_rollout_options *o);
 void lt_rollouts_close(lt_rollouts *r);
 
-/* rollouts: an lt_rollouts. answers (n * group): those of question i from i * group on; valid until
- * the next call. The caller has waited for the device, where one computes the updates. Fails with
- * the engine's error where an answer failed. */
+/* rollouts: an lt_rollouts. answers (n * group): those of question i begin at i * group; valid
+ * until the next call. If a GPU computes the updates, the caller has waited for it. Fails with the
+ * engine's error if an answer failed. */
 LT_MUST_USE lt_err lt_rollouts_draw(void *rollouts, const lt_rollout_args *asked,
                                     lt_answer *answers, lt_rollout_stats *stats);
 

@@ -1,4 +1,4 @@
-/* share.c: see share.h. Bits arrive as they are, because what is summed are integers. */
+/* share.c: see share.h. Values are exchanged by sums of integers, so their bits do not change. */
 #include "align/share.h"
 
 #include <stdlib.h>

@@ -1,9 +1,9 @@
-/* share.h: ranks that see the same rows (pp x cp x tp) share out the answers of a draw: each draws
- * and judges those to some of the questions, and gets those of the others.
+/* share.h: ranks that have the same rows (pp x cp x tp) divide the work of a draw: each draws and
+ * judges the answers to some of the questions, and gets the others from the other ranks.
  *
  *     questions   0 1 2 | 3 4 | 5 6      of three ranks; a question has all its answers on one
  *
- * Every rank then goes on with the same bits. Without a group one rank has all. */
+ * Afterwards every rank has the same bits. Without a group one rank draws all. */
 #ifndef LT_ALIGN_SHARE_H
 #define LT_ALIGN_SHARE_H
 
@@ -13,8 +13,8 @@
 /* Which of n this rank has: [*first, *end). */
 void lt_share_part(const lt_group *g, int64_t n, int64_t *first, int64_t *end);
 
-/* A collective call: each of n words of 32 bits is 0 on all ranks but one, and becomes what it is
- * there. */
+/* A collective call: each of n words of 32 bits is 0 on all ranks but one, and gets that rank's
+ * value on all. */
 LT_MUST_USE lt_err lt_share_words(lt_group *g, void *words, int64_t n);
 
 typedef struct {
@@ -26,8 +26,8 @@ typedef struct {
     float *logp;  /* to be freed. */
 } lt_shared_answers;
 
-/* A collective call: all answers, on every rank. err: this rank's failure, which it returns; then
- * the others fail with REMOTE. */
+/* A collective call: all answers, on every rank. If this rank failed with err, the call returns it
+ * here, and REMOTE on the others. */
 LT_MUST_USE lt_err lt_share_answers(lt_group *g, lt_shared_answers *s, lt_err err);
 
 #endif

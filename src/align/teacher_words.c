@@ -1,5 +1,5 @@
-/* teacher_words.c: reading of teacher_words.h. Safetensors are not aligned, so that numbers are
- * copied out of them. */
+/* teacher_words.c: reads the files of teacher_words.h. Tensors in safetensors files are not
+ * aligned, so numbers are copied out of them. */
 #include "align/teacher_words.h"
 
 #include <inttypes.h>

@@ -1,13 +1,13 @@
-/* teacher_words.h: a teacher's distributions in files: for each token of a conversation that is
- * learnt, the k words that were most likely there, with the logarithms of their probabilities.
- * `lateen align logprobs` writes them, and distillation reads them (distill.h).
+/* teacher_words.h: a teacher's distributions in files: for each learnt token of a conversation, the
+ * k entries of the vocabulary ("words") that were most likely there, with the logarithms of their
+ * probabilities. `lateen align logprobs` writes them, and distillation reads them (distill.h).
  *
  *     FOLDER/logprobs.json                  written last: describes the parts
- *     FOLDER/part-00000.safetensors ...     the same number of conversations each, in their order
+ *     FOLDER/part-00000.safetensors ...     the same number of conversations each, in order
  *
  * Tensors of a part of n conversations, of which m tokens are learnt:
  *
- *     tokens    I32 (t)       the conversations' tokens, one behind the other
+ *     tokens    I32 (t)       the conversations' tokens, concatenated
  *     starts    I32 (n + 1)   where each conversation begins in tokens
  *     places    I32 (m)       learnt tokens, numbered within their conversation
  *     first     I32 (n + 1)   where the places of each conversation begin
@@ -15,9 +15,9 @@
  *     logprobs  F32 (m, k)    natural logarithms of their probabilities
  *
  * The metadata of a part is {"key": K}, where K is a checksum of conversations, weights, k,
- * temperature and the length to which conversations are cut. A part is written under another name
- * and renamed, so that a command that was interrupted goes on behind the last complete part. The
- * run that reads the files compares the tokens with its own, and refuses files that were made with
+ * temperature and the length to which conversations are cut. A part is written under a temporary
+ * name and then renamed, so an interrupted command resumes after the last complete part. The run
+ * that reads the files compares the tokens with its own, and refuses files that were made with
  * another tokenizer or template. */
 #ifndef LT_ALIGN_TEACHER_WORDS_H
 #define LT_ALIGN_TEACHER_WORDS_H
@@ -60,8 +60,8 @@ void lt_teacher_words_close(lt_teacher_words *w);
 LT_MUST_USE lt_err lt_teacher_words_match(const lt_teacher_words *w, const lt_dialogues *d,
                                           int64_t longest, int64_t id_end);
 
-/* The words of conversation i, as a row of seq places has them: those of token t at place t - 1 of
- * ids, logp (seq, k). Places of tokens that are not learnt are left as they are. */
+/* The words of conversation i, for a row of seq positions: those of token t go to position t - 1 of
+ * ids and logp (seq, k). Positions whose next token is not learnt are not written. */
 void lt_teacher_words_row(const lt_teacher_words *w, int64_t i, int64_t seq, int32_t *ids,
                           float *logp);
 

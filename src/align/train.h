@@ -5,7 +5,7 @@
 #include "lateen/device.h"
 #include "train/recipe/recipe.h"
 
-/* lt_run_training with the objective that objective.kind names. device NULL: the recipe's. */
+/* lt_run_training with the objective that objective.kind names. device NULL: that of the recipe. */
 LT_MUST_USE lt_err lt_align_train(const lt_recipe *r, lt_device *device);
 
 #endif

@@ -9,7 +9,8 @@
 #include "base/json.h"
 #include "platform/sandbox/jobs.h"
 
-/* Processes of one run: the judge, the answer's program, and those that the program starts. */
+/* The most processes of a run: the judge, the answer's program, and those that the program
+ * starts. */
 #define PROCESSES 16
 #define MOST_JOBS 512 /* At once: each has a copy of the judge. */
 

@@ -9,13 +9,14 @@
  *     test and entry_point  Python that defines check(candidate), and the name of the function that
  *                           is the candidate: HumanEval. `prompt` stands before the answer
  *     tests                 objects {"input": text, "output": text}: the answer is a program, which
- *                           runs once for each. `language`: python (if it is not there), c or sh.
- *                           Output is compared without white space at the ends of lines and of the
- *                           text, and the exit status must be 0
+ *                           runs once for each. `language`: python (the default), c or sh. Output
+ *                           is compared without white space at the ends of lines and of the text,
+ *                           and the exit status must be 0
  *
  * The judge (unit_tests.py) keeps the tests, and the socket for verdicts, away from the process
- * that runs the answer: an answer can fail a test but neither skip it nor write its verdict. All
- * tests of an answer share one sandbox and its limits; those that a limit cut off are failed. */
+ * that runs the answer: an answer can fail a test but can neither skip it nor write its verdict.
+ * All tests of an answer share one sandbox and its limits; tests that a limit cut off count as
+ * failed. */
 #ifndef LT_ALIGN_UNIT_TESTS_H
 #define LT_ALIGN_UNIT_TESTS_H
 
@@ -46,10 +47,10 @@ typedef struct {
 /* The code of an answer in Markdown: its last closed block between ```. NULL: there is none. */
 const char *lt_unit_code(const char *text, size_t *bytes);
 
-/* FORMAT: a problem without tests, or with tests that cannot be; the message says which member. */
+/* FORMAT: the problem has no tests, or malformed ones; the message names the member. */
 LT_MUST_USE lt_err lt_unit_tests_check(const json_t *problem);
 
-/* Does the sandbox work here, and is there a Python? Errors are those of lt_sandbox_run. */
+/* Does the sandbox work here, and is Python installed? Errors are those of lt_sandbox_run. */
 LT_MUST_USE lt_err lt_unit_tests_probe(const lt_unit_tests_options *o);
 
 LT_MUST_USE lt_err lt_unit_tests_run(const lt_unit_tests_options *o, const lt_tested *answers,
