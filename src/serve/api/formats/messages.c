@@ -56,7 +56,7 @@ const lt_field_table lt_fields_messages = LT_FIELD_TABLE(fields, "messages");
 static bool read_cache_control(lt_api_params *a, const json_t *control, lt_api_error *e) {
     const char *type = json_string_value(json_object_get(control, "type"));
     const json_t *ttl = json_object_get(control, "ttl");
-    const char *how = ttl != NULL ? json_string_value(ttl) : "5m";
+    const char *how = ttl != NULL && !json_is_null(ttl) ? json_string_value(ttl) : "5m";
     double keep_s;
     if (control == NULL || json_is_null(control)) {
         return true;
@@ -100,7 +100,8 @@ static bool read_cache_controls(lt_api_params *a, lt_api_error *e) {
 
 /* {type: enabled, budget_tokens: n}, {type: disabled}, {type: adaptive}. */
 static bool read_thinking(lt_api_params *a, bool *omitted, lt_api_error *e) {
-    const char *display = json_string_value(json_object_get(a->thinking, "display"));
+    const json_t *shown = json_object_get(a->thinking, "display");
+    const char *display = json_string_value(shown);
     const char *type = json_string_value(json_object_get(a->thinking, "type"));
     const json_t *budget = json_object_get(a->thinking, "budget_tokens");
 
@@ -108,9 +109,11 @@ static bool read_thinking(lt_api_params *a, bool *omitted, lt_api_error *e) {
         return true;
     }
     *omitted = display != NULL && strcmp(display, "omitted") == 0;
-    if (display != NULL && !*omitted && strcmp(display, "summarized") != 0) {
-        return lt_api_refuse(
-            e, "thinking", "'thinking.display' = %.40s; it may be summarized or omitted", display);
+    if (shown != NULL && !json_is_null(shown) && !*omitted &&
+        (display == NULL || strcmp(display, "summarized") != 0)) {
+        return lt_api_refuse(e, "thinking",
+                             "'thinking.display' = %.40s; it may be summarized or omitted",
+                             display != NULL ? display : "no string");
     }
     if (type != NULL && strcmp(type, "disabled") == 0) {
         a->reasoning_effort = "none";
@@ -145,6 +148,9 @@ static bool read_output(lt_api_params *a, lt_api_error *e) {
         a->response_format = format;
     }
     a->format_name = "output_config.format";
+    if (effort != NULL && !json_is_null(effort) && !json_is_string(effort)) {
+        return lt_api_refuse(e, "output_config", "'output_config.effort' must be a string");
+    }
     if (json_is_string(effort) && a->reasoning_effort == NULL) {
         a->reasoning_effort = json_string_value(effort);
     }
