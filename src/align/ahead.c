@@ -32,7 +32,7 @@ static void *draw(void *of) {
 lt_err lt_ahead_begin(lt_ahead *a, const lt_reinforce *now) {
     LT_ASSERT(!a->pending);
     a->r.asked = now->asked;
-    a->r.done = now->done + 1;
+    a->r.done = now->done + lt_reinforce_steps_a_draw(now);
     a->pending = true;
     a->apart = a->r.o.sharers != NULL;
     if (a->serial) {

@@ -5,16 +5,17 @@
  *     trainer       learns from A1       learns from A2       learns from A3
  *     engine     A1 │ draws A2 with v0   │ draws A3 with v1   │ ...
  *
- * The engine has weights of its own, a copy that is made anew before each draw
- * (lt_objective_open_whole), and threads of its own. A thread waits for the answers and judges
- * them. So the weights that drew an answer are one update older than those that learn from it. The
+ * The engine has a copy of the weights that change (all, or the adapters), which is made anew
+ * before each draw (lt_objective_open_whole), and threads or a queue of its own. A thread waits
+ * for the answers and judges them. So the weights that drew an answer are one update older than
+ * those that learn from it, or as many updates as learn from a draw (rl.updates, rl.passes). The
  * importance weights of rl.correction make up for this: the trainer's probability of a token
  * divided by the engine's.
  *
- * RESUMING   Checkpoints hold no answers. So no answers are drawn ahead during a step after which a
- *            checkpoint is due (checkpoint.every): the step after it draws with its own weights,
- *            whether the run was stopped there or not. A request to stop takes effect after such a
- *            step. */
+ * RESUMING   Checkpoints hold no answers. So no answers are drawn ahead during the steps of a draw
+ *            if a checkpoint is due after one of them (checkpoint.every): the next draw uses its
+ *            own weights, whether the run was stopped there or not. A request to stop takes effect
+ *            after such a draw. */
 #ifndef LT_ALIGN_AHEAD_H
 #define LT_ALIGN_AHEAD_H
 

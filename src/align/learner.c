@@ -76,6 +76,7 @@ static lt_err open_engine(lt_learner *l, const lt_reinforce_options *o) {
                                                   .ends = o->ends,
                                                   .exact = o->exact,
                                                   .tp = lt_training_tp(l->t)}));
+    lt_objective_opened_whole(l->t);
     l->answerer = (lt_answerer){l->rollouts, lt_rollouts_draw};
     if (l->t->device->backend->host_memory) {
         l->t->objective_bytes += lt_rollouts_cache_bytes(l->rollouts);
@@ -232,12 +233,12 @@ static lt_err draw_answers(lt_learner *l) {
     return LT_OK;
 }
 
-/* The answers of the next step, drawn with the weights of this one; none if a checkpoint is due
- * after this step. */
+/* The answers of the next draw, with the weights that these steps begin with; none if a checkpoint
+ * is due after one of the steps. */
 static lt_err draw_ahead(lt_learner *l) {
     const lt_recipe *r = &l->t->recipe;
-    const int64_t step = l->t->state.step + 1;
-    if (r->rl_staleness == 0 || step >= r->steps || step % r->save_every == 0) {
+    const int64_t before = l->t->state.step, end = before + lt_reinforce_steps_a_draw(&l->r);
+    if (r->rl_staleness == 0 || end >= r->steps || end / r->save_every > before / r->save_every) {
         return LT_OK;
     }
     LT_TRY(lt_objective_bring_whole(l->t));
@@ -366,7 +367,7 @@ static lt_err learner_open(void *of, lt_training *t) {
     lt_learner *l = of;
     lt_reinforce_options o;
     l->t = t;
-    LT_TRY(lt_reinforce_check_recipe(&t->recipe, !t->device->backend->host_memory));
+    LT_TRY(lt_reinforce_check_recipe(&t->recipe));
     LT_TRY(lt_reinforce_read(&o, t));
     LT_TRY(lt_objective_open_sharers(t, &o.sharers));
     LT_TRY(read_problems(l));

@@ -33,6 +33,6 @@ lt_objective lt_learner_objective(lt_learner *l);
  * supported together. */
 LT_MUST_USE lt_err lt_reinforce_read(lt_reinforce_options *o, const lt_training *t);
 lt_curriculum_options lt_reinforce_curriculum(const lt_recipe *r);
-LT_MUST_USE lt_err lt_reinforce_check_recipe(const lt_recipe *r, bool on_device);
+LT_MUST_USE lt_err lt_reinforce_check_recipe(const lt_recipe *r);
 
 #endif

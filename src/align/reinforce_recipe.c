@@ -12,21 +12,9 @@
 #define MOST_RUNNING(device) ((device)->backend->host_memory ? 256 : 1024)
 
 /* What drawing ahead does not go with. */
-static lt_err check_staleness(const lt_recipe *r, bool on_device) {
-    const struct {
-        const char *what;
-        bool asked;
-    } refused[] = {{"adapters (lora.rank, lora.init)", r->lora_rank > 0 || r->lora_init[0] != '\0'},
-                   {"rl.updates or rl.passes over 1", r->rl_updates * r->rl_passes > 1},
-                   {"a GPU", on_device}};
+static lt_err check_staleness(const lt_recipe *r) {
     if (r->rl_staleness == 0) {
         return LT_OK;
-    }
-    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        if (refused[i].asked) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "rl.staleness = %" PRId64 " with %s: not supported",
-                    r->rl_staleness, refused[i].what);
-        }
     }
     if (r->rl_correction == 0) {
         LT_FAIL(LT_ERR_ARG,
@@ -43,7 +31,7 @@ static lt_err check_staleness(const lt_recipe *r, bool on_device) {
     return LT_OK;
 }
 
-lt_err lt_reinforce_check_recipe(const lt_recipe *r, bool on_device) {
+lt_err lt_reinforce_check_recipe(const lt_recipe *r) {
     static const char *const unbuilt[] = {"data.shuffle", "batch.ramp"};
     const int64_t draw = r->rl_updates * r->rl_passes;
     char value[LT_OPTION_STR_BYTES];
@@ -54,7 +42,7 @@ lt_err lt_reinforce_check_recipe(const lt_recipe *r, bool on_device) {
                     row->name, value);
         }
     }
-    LT_TRY(check_staleness(r, on_device));
+    LT_TRY(check_staleness(r));
     if (r->rl_kl > 0.0 && r->lora_init[0] != '\0') {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "rl.kl = %g with lora.init: the reference would be the model without the adapters "

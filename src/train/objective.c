@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "model/alloc.h"
 #include "model/blocks/context.h"
+#include "model/lora/dora.h"
 #include "parallel/whole.h"
 #include "train/adapters.h"
 #include "train/run.h"
@@ -514,6 +515,15 @@ static lt_err open_stored_whole(lt_training *t) {
     return lt_model_open(&t->whole, t->recipe.init, &o);
 }
 
+/* A second set of adapters beside the model itself, whose weights do not change. */
+static lt_err open_adapters_apart(lt_training *t) {
+    lt_lora_use(t->model, NULL);
+    LT_TRY(lt_lora_open(&t->whole_lora, t->model, &t->lora->options, t->lora->seed));
+    t->whole_lora->params->version = NO_VERSION;
+    t->objective_bytes += lt_model_host_bytes(t->whole_lora->params);
+    return LT_OK;
+}
+
 lt_err lt_objective_open_whole(lt_training *t, bool apart, const lt_model **out) {
     const bool boxes = brings_boxes(t), slices = lt_shards_of_weights(&t->shards) != NULL;
     const lt_model_options options = {.dtype = t->model->options.dtype,
@@ -521,16 +531,22 @@ lt_err lt_objective_open_whole(lt_training *t, bool apart, const lt_model **out)
                                       .n_scores = t->model->options.n_scores,
                                       .token_scores = t->model->options.token_scores,
                                       .partition = slices && !boxes ? &t->parts.model : NULL};
-    if (apart || slices || boxes) {
+    if (slices || boxes || (apart && t->lora == NULL)) {
         const bool stored = lt_adapters_decode(&t->recipe);
         LT_TRY(stored ? open_stored_whole(t)
                       : lt_model_alloc(&t->whole, &t->model->spec, &options));
         t->whole->version = stored ? t->model->version : NO_VERSION;
         t->objective_bytes += lt_model_host_bytes(t->whole);
         LT_TRY(open_adapters_of_whole(t));
+    } else if (apart) {
+        LT_TRY(open_adapters_apart(t));
     }
     *out = t->whole != NULL ? t->whole : t->model;
     return LT_OK;
+}
+
+void lt_objective_opened_whole(lt_training *t) {
+    lt_lora_use(t->model, t->lora);
 }
 
 /* The weights of the model, which has another version than the second one. */
@@ -551,15 +567,36 @@ static lt_err bring_model(lt_training *t) {
     return LT_OK;
 }
 
+/* The numbers of the adapters beside the same model, which have another version than the second
+ * ones. */
+static lt_err copy_adapters(lt_training *t) {
+    const lt_lora *from = t->lora;
+    const lt_model *params = from->params;
+    lt_lora *to = t->whole_lora;
+    lt_queue *queue = lt_training_queue(t);
+    LT_TRY(params->backend->copy(queue, to->params->weights.flat, params->weights.flat,
+                                 lt_param_buffer_bytes(&params->table, params->weights.dtype)));
+    for (int i = 0; from->options.dora && i < lt_lora_n_sites(&params->spec); i++) {
+        if (from->sites[i].n_parts > 0 && from->sites[i].m >= 0) {
+            const lt_tensor m = lt_dora_magnitudes(from, &from->sites[i]);
+            LT_TRY(params->backend->copy(queue, lt_dora_magnitudes(to, &to->sites[i]).data, m.data,
+                                         (size_t)m.shape[0] * sizeof(float)));
+        }
+    }
+    to->params->version = params->version;
+    return LT_OK;
+}
+
 lt_err lt_objective_bring_whole(lt_training *t) {
     lt_lora *to = t->whole_lora;
     LT_TRY(lt_training_settle(t));
-    if (t->whole == NULL) {
-        return LT_OK;
+    if (t->whole != NULL && t->whole->version != t->model->version) {
+        LT_TRY(bring_model(t));
     }
-    LT_TRY(t->whole->version != t->model->version ? bring_model(t) : LT_OK);
     if (to != NULL && to->params->version != t->lora->params->version) {
-        LT_TRY(lt_whole_bring_adapters(t->world, t->lora, to, lt_training_queue(t)));
+        LT_TRY(t->whole != NULL
+                   ? lt_whole_bring_adapters(t->world, t->lora, to, lt_training_queue(t))
+                   : copy_adapters(t));
     }
     return lt_training_settle(t);
 }

@@ -141,10 +141,13 @@ LT_MUST_USE lt_err lt_objective_open_beside(struct lt_training *t, lt_pass **out
 /* The model for code that reads all weights, such as an engine that draws answers. It is that of
  * the passes, or a second one with room for all weights: where the first has a part of them (tp,
  * pp, ep) or keeps none between passes (mesh.zero 3), or where the code reads them while updates go
- * on (`apart`). lt_objective_bring_whole is a collective call: it waits for the last update and
- * copies its weights into the second model, if there is one. They stay until the next update; with
- * `apart`, until the next such call. */
+ * on (`apart`). Of a model that is whole, on which adapters are trained, there is no second one:
+ * apart, it has second adapters, with which it computes until lt_objective_opened_whole, which the
+ * caller calls when what reads them is open. lt_objective_bring_whole is a collective call: it
+ * waits for the last update and copies its weights into the second model or adapters, if there are
+ * any. They stay until the next update; with `apart`, until the next such call. */
 LT_MUST_USE lt_err lt_objective_open_whole(struct lt_training *t, bool apart, const lt_model **out);
+void lt_objective_opened_whole(struct lt_training *t);
 LT_MUST_USE lt_err lt_objective_bring_whole(struct lt_training *t);
 
 #endif

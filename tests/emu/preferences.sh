@@ -41,4 +41,8 @@ train rl-cpu cpu 1 "${rl[@]}" && train rl-gpus cuda 2 "${rl[@]}" --mesh tp=2
 compare "reinforcement learning: two that share the layers take the CPU's steps" rl-cpu rl-gpus inf 1e-4
 train rl-adapters-cpu cpu 1 "${rl[@]}" --lora.rank 4 --lora.alpha 64 && train rl-adapters-gpus cuda 2 "${rl[@]}" --lora.rank 4 --lora.alpha 64 --mesh.zero 3
 compare "reinforcement learning: so do the adapters of two that divide the model beside them" rl-adapters-cpu rl-adapters-gpus inf 1e-4
+# The engine draws with older weights, on a queue of its own, while the trainer learns.
+ahead=(--rl.staleness 1 --rl.correction token-truncate --checkpoint.every 4)
+train rl-ahead-cpu cpu 1 "${rl[@]}" "${ahead[@]}" && train rl-ahead-gpu cuda 1 "${rl[@]}" "${ahead[@]}"
+compare "reinforcement learning: a GPU draws answers ahead as the CPU does" rl-ahead-cpu rl-ahead-gpu inf 1e-4
 echo "1..$n"

@@ -126,9 +126,8 @@ static lt_err each_site(lt_exec *r, int layer, lt_err (*call)(lt_exec *, const l
 }
 
 lt_err lt_lora_refresh_layer(lt_exec *r, int layer) {
-    lt_lora *l = r->model->lora;
-    if (r->lora == NULL || l == NULL || !l->options.dora ||
-        l->dora.derived[layer] == l->params->version + 1) {
+    const lt_lora *l = r->lora != NULL ? r->lora->lora : NULL;
+    if (l == NULL || !l->options.dora || l->dora.derived[layer] == l->params->version + 1) {
         return LT_OK;
     }
     LT_TRY(each_site(r, layer, derive_site));

@@ -369,14 +369,25 @@ static void every_method_trains(void **state) {
 typedef struct {
     lt_learner learner;
     lt_model *copy;
+    lt_lora *adapters; /* Of the copy; NULL: none. */
     lt_rollouts *rollouts;
 } lagging;
 
-static void copy_weights(lagging *g) {
-    const lt_model *from = g->learner.t->model;
-    memcpy(g->copy->weights.flat, from->weights.flat,
+static void copy_model(lt_model *to, const lt_model *from) {
+    memcpy(to->weights.flat, from->weights.flat,
            lt_param_buffer_bytes(&from->table, from->weights.dtype));
-    g->copy->version++;
+    if (lt_model_has_master(to)) { /* The magnitudes of DoRA are read from there. */
+        memcpy(to->master.flat, from->master.flat, lt_param_buffer_bytes(&from->table, LT_F32));
+    }
+    to->version++;
+}
+
+static void copy_weights(lagging *g) {
+    const lt_training *t = g->learner.t;
+    copy_model(g->copy, t->model);
+    if (g->adapters != NULL) {
+        copy_model(g->adapters->params, t->lora->params);
+    }
 }
 
 static lt_err draw_lagging(void *of, const lt_rollout_args *asked, lt_answer *answers,
@@ -384,14 +395,19 @@ static lt_err draw_lagging(void *of, const lt_rollout_args *asked, lt_answer *an
     lagging *g = of;
     lt_training *t = g->learner.t;
     if (g->copy == NULL) {
-        const lt_model_options how = {.dtype = LT_F32, .device = t->device};
+        const lt_model_options how = {.dtype = t->model->options.dtype, .device = t->device};
         lt_rollout_options o = {
             .max_tokens = 16, .max_seq = 48, .questions = 4, .running = 32, .temperature = 1.0};
         must(lt_model_alloc(&g->copy, &t->model->spec, &how), "copy");
+        if (t->lora != NULL) {
+            must(lt_lora_open(&g->adapters, g->copy, &t->lora->options, 1), "copy of adapters");
+            copy_weights(g); /* With the magnitudes that the engine finds when it opens. */
+        }
         lt_model_ends(t->model, t->tokenizer, &o.ends);
         must(lt_rollouts_open(&g->rollouts, g->copy, &o), "rollouts");
     }
-    if (t->state.step % 3 == 0) {
+    const int64_t step = t->state.step, steps = t->recipe.rl_updates * t->recipe.rl_passes;
+    if (step == 0 || step / 3 > (step - steps) / 3) { /* checkpoint.every */
         copy_weights(g);
     }
     must(lt_rollouts_draw(g->rollouts, asked, answers, stats), "draw");
@@ -399,25 +415,28 @@ static lt_err draw_lagging(void *of, const lt_rollout_args *asked, lt_answer *an
     return LT_OK;
 }
 
-static void train_lagging(const char *out) {
+static void train_lagging(const char *out, const char *file, const char *options) {
     lagging g = {.copy = NULL};
-    lt_recipe *r = recipe_of(out, "questions.jsonl", STALE);
+    char all[1024];
+    (void)snprintf(all, sizeof all, STALE "%s", options);
+    lt_recipe *r = recipe_of(out, file, all);
     g.learner.answerer = (lt_answerer){&g, draw_lagging};
     const lt_objective objective = lt_learner_objective(&g.learner);
     must(lt_run_training_with(r, device_of(lt_backend_cpu()), &objective), out);
     lt_rollouts_close(g.rollouts);
+    lt_lora_close(g.adapters);
     lt_model_close(g.copy);
     free(r);
 }
 
 /* The threads that the engine had are given back. */
-static lt_err train_stale(const char *out, const char *options) {
+static lt_err train_stale(const char *out, const char *file, const char *options) {
     const int threads = lt_thread_count();
     char all[1024];
     lt_recipe *r;
     lt_err err;
     (void)snprintf(all, sizeof all, STALE "rl.staleness=1 %s", options);
-    r = recipe_of(out, "questions.jsonl", all);
+    r = recipe_of(out, file, all);
     err = lt_align_train(r, device_of(lt_backend_cpu()));
     assert_int_equal(lt_thread_count(), threads);
     free(r);
@@ -442,18 +461,33 @@ static void same_steps(const char *a, const char *b) {
 static void drawn_ahead_is_serial_with_the_same_lag(void **state) {
     const char *const end = "checkpoints/step-000000008/weights.safetensors";
     (void)state;
-    train_lagging("lagging");
-    must(train_stale("ahead", ""), "ahead");
+    train_lagging("lagging", "questions.jsonl", "");
+    must(train_stale("ahead", "questions.jsonl", ""), "ahead");
     same_steps("ahead", "lagging");
     same_file("ahead", "lagging", end);
 #if !defined(__SANITIZE_THREAD__) /* OpenMP's runtime is not built for it. */
-    must(train_stale("ahead-threads", "threads=4"), "ahead");
+    must(train_stale("ahead-threads", "questions.jsonl", "threads=4"), "ahead");
     same_steps("ahead-threads", "lagging");
 #endif
     /* One that goes on behind a checkpoint. */
-    must(train_stale("ahead-parts", "steps=6"), "ahead");
-    must(train_stale("ahead-parts", ""), "ahead");
+    must(train_stale("ahead-parts", "questions.jsonl", "steps=6"), "ahead");
+    must(train_stale("ahead-parts", "questions.jsonl", ""), "ahead");
     same_file("ahead", "ahead-parts", end);
+    /* Adapters beside a base that both read. */
+    train_lagging("lagging-dora", "questions.jsonl", "lora.rank=4 lora.dora=true model.dtype=bf16");
+    must(
+        train_stale("ahead-dora", "questions.jsonl", "lora.rank=4 lora.dora=true model.dtype=bf16"),
+        "ahead with adapters");
+    same_steps("ahead-dora", "lagging-dora");
+    same_file("ahead-dora", "lagging-dora", end);
+    /* Several steps that learn from one draw, during which problems of a level are added. */
+    train_lagging("lagging-passes", "levels.jsonl",
+                  LEVELS "batch.size=32 rl.curriculum_steps=3 rl.passes=2");
+    must(train_stale("ahead-passes", "levels.jsonl",
+                     LEVELS "batch.size=32 rl.curriculum_steps=3 rl.passes=2"),
+         "with two passes");
+    same_steps("ahead-passes", "lagging-passes");
+    same_file("ahead-passes", "lagging-passes", end);
     /* Without the lag it is another run. */
     must(train("no-lag",
                "checkpoint.every=3 rl.correction=token-truncate objective.kind=dapo steps=8"),
@@ -487,10 +521,6 @@ static void refusals(void **state) {
         {"steps=4 rl.staleness=1", "rl.correction = none", LT_ERR_ARG},
         {"steps=4 rl.staleness=1 rl.correction=token-mask checkpoint.every=0",
          "checkpoint.every = 0", LT_ERR_ARG},
-        {"steps=4 rl.staleness=1 rl.correction=token-mask rl.passes=2", "rl.passes over 1",
-         LT_ERR_UNSUPPORTED},
-        {"steps=4 rl.staleness=1 rl.correction=token-mask lora.rank=2", "adapters",
-         LT_ERR_UNSUPPORTED},
         {"steps=4 rl.curriculum=level", "no \"level\", by which rl.curriculum orders",
          LT_ERR_FORMAT},
         {"steps=4 rl.dual=1.1", "dual is 1.1", LT_ERR_ARG},
