@@ -1,5 +1,7 @@
 /* error.c: one fixed record per thread holds its last failure: the message and the trace. Recording
- * a failure never allocates, so running out of memory can be reported like any other failure. */
+ * a failure never allocates, so running out of memory can be reported like any other failure.
+ * Code that finds no memory names only what the memory was for: "out of memory: " is put before it
+ * here. */
 #include "base/error.h"
 
 #include <stdarg.h>
@@ -36,11 +38,18 @@ void lt_error_pass(const lt_error_place *place) {
 }
 
 lt_err lt_error_set_at(const lt_error_place *place, lt_err err, const char *fmt, ...) {
+    const char *missing = lt_err_text(LT_ERR_OOM);
     va_list args;
     LT_ASSERT(err != LT_OK);
     va_start(args, fmt);
     vsnprintf(last.message, sizeof last.message, fmt, args);
     va_end(args);
+    if (err == LT_ERR_OOM && strstr(last.message, missing) == NULL) {
+        char what[MESSAGE_BYTES];
+        memcpy(what, last.message, sizeof what);
+        snprintf(last.message, sizeof last.message, "%s: %.*s", missing,
+                 (int)(MESSAGE_BYTES - strlen(missing) - 3), what);
+    }
     last.err = err;
     last.n_places = 0;
     lt_error_pass(place);

@@ -102,7 +102,7 @@ lt_err lt_file_read(char **out, size_t *size_bytes, const char *path, size_t max
             room = data == NULL ? room : 2 * room;
             char *grown = realloc(data, room + 1);
             if (grown == NULL) {
-                LT_FAIL_DONE(LT_ERR_OOM, "%s: no memory for %zu bytes", path, room);
+                LT_FAIL_DONE(LT_ERR_OOM, "%s: %zu bytes", path, room);
             }
             data = grown;
         }

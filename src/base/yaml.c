@@ -31,6 +31,7 @@ typedef struct {
     size_t n, room;
     frame stack[MAX_DEPTH];
     int depth;
+    int documents;
     char path[KEY_BYTES];
     const char *name;
 } reader;
@@ -160,6 +161,12 @@ static lt_err open_frame(reader *r, bool is_sequence, int line) {
 static lt_err on_event(reader *r, const yaml_event_t *event) {
     const int line = (int)event->start_mark.line + 1;
     switch (event->type) {
+    case YAML_DOCUMENT_START_EVENT:
+        if (r->documents++ > 0) {
+            LT_FAIL(LT_ERR_FORMAT, "%s:%d: a second document begins; a file holds one", r->name,
+                    line);
+        }
+        return LT_OK;
     case YAML_SCALAR_EVENT:
         return on_scalar(r, (const char *)event->data.scalar.value,
                          event->data.scalar.style == YAML_PLAIN_SCALAR_STYLE, line);
@@ -197,7 +204,7 @@ lt_err lt_yaml_parse(lt_yaml_entry **out, size_t *n, const char *text, size_t by
     bool over = false;
 
     if (!yaml_parser_initialize(&parser)) {
-        LT_FAIL(LT_ERR_OOM, "%s: no memory for the YAML reader", name);
+        LT_FAIL(LT_ERR_OOM, "%s: the YAML reader", name);
     }
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, bytes);
     while (!over) {

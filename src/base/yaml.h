@@ -1,6 +1,6 @@
 /* yaml.h: a YAML mapping read through libyaml into flat rows: nested keys are joined with dots, a
- * sequence of scalars becomes "a,b,c", a mapping without keys ({}) becomes an empty text. Anchors,
- * aliases and nesting deeper than 16 are refused. */
+ * sequence of scalars becomes "a,b,c", a mapping without keys ({}) becomes an empty text. Aliases,
+ * nesting deeper than 16 and a second document are refused. */
 #ifndef LT_BASE_YAML_H
 #define LT_BASE_YAML_H
 

@@ -33,7 +33,7 @@ lt_err lt_text_buffer_reserve(lt_text_buffer *b, size_t bytes) {
     }
     grown = realloc(b->data, room);
     if (grown == NULL) {
-        LT_FAIL(LT_ERR_OOM, "no memory for a document of %zu bytes", bytes);
+        LT_FAIL(LT_ERR_OOM, "a document of %zu bytes", bytes);
     }
     b->data = grown;
     b->room = room;

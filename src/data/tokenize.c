@@ -84,7 +84,7 @@ lt_err lt_id_buffer_reserve(lt_id_buffer *b, size_t room) {
     }
     grown = realloc(b->ids, grown_room * sizeof *grown);
     if (grown == NULL) {
-        LT_FAIL(LT_ERR_OOM, "no memory for %zu token ids", room);
+        LT_FAIL(LT_ERR_OOM, "%zu token ids", room);
     }
     b->ids = grown;
     b->room = grown_room;
@@ -106,7 +106,7 @@ static lt_err job_add(job *j, const lt_text_record *r) {
                                              : NULL;
         j->records = records != NULL ? records : j->records;
         if (doc_tokens == NULL) {
-            LT_FAIL(LT_ERR_OOM, "no memory for %zu records", room);
+            LT_FAIL(LT_ERR_OOM, "%zu records", room);
         }
         j->doc_tokens = doc_tokens;
         j->room_records = room;

@@ -130,7 +130,7 @@ static lt_err values_of(const tunable *t, const lt_hedge_prompt *p, int64_t at,
     s = malloc(m * sizeof *s);
     weight = malloc(m * sizeof *weight);
     if (s == NULL || weight == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "no memory for %zu samples", m);
+        LT_FAIL_DONE(LT_ERR_OOM, "%zu samples", m);
     }
     for (size_t i = 0; i < m; i++) {
         s[i] = (sample){p->proxy[i], p->truth[i]};
@@ -232,8 +232,8 @@ lt_err lt_hedge_tune(const lt_select_rule *rule, const lt_hedge_prompt *prompts,
     drawn = malloc((size_t)n_prompts * sizeof *drawn);
     bests = malloc((size_t)(resamples + 1) * sizeof *bests);
     if (values == NULL || drawn == NULL || bests == NULL) {
-        err = lt_error_set(LT_ERR_OOM, "no memory for %lld prompts and %lld parameters",
-                           (long long)n_prompts, (long long)n_parameters);
+        err = lt_error_set(LT_ERR_OOM, "%lld prompts and %lld parameters", (long long)n_prompts,
+                           (long long)n_parameters);
     }
     for (int64_t i = 0; i < n_prompts && err == LT_OK; i++) {
         err = values_of(t, &prompts[i], i, parameters, n_parameters, &values[i * n_parameters]);

@@ -163,7 +163,7 @@ bad_input() {
     refused 2 "must not end in .safetensors" convert "$small" "$dir/converted.safetensors"
     refused 2 "exists already" convert "$small" "$dir"
     for recipe in "stepz: 3|2|did you mean 'steps'" "steps: abc|2|'abc' is not a number" "steps: 3\nsteps: 4|1|is already on line 1" "- a\n- b|1|expected a mapping" \
-        "a: *b|1|aliases" "model:\n\twidth: 3|1|cannot start any token" "steps: \"3|1|unexpected end of stream"; do
+        "a: *b|1|aliases" "steps: 3\n---\nseed: 1|1|a second document begins" "model:\n\twidth: 3|1|cannot start any token" "steps: \"3|1|unexpected end of stream"; do
         IFS='|' read -r text code says <<<"$recipe"
         printf -- "$text" >"$dir/r.yaml"
         refused "$code" "$says" train "$dir/r.yaml" --out "$dir/run"

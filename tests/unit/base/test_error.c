@@ -103,6 +103,24 @@ static void bounded(void **state) {
     }
 }
 
+static lt_err no_room_for(const char *what) {
+    LT_FAIL(LT_ERR_OOM, "%s", what);
+}
+
+/* Code that finds no memory names what the memory was for; the message says that it was missing. */
+static void out_of_memory(void **state) {
+    static char names[2 * LT_ERROR_MESSAGE_BYTES];
+    (void)state;
+    assert_int_equal(no_room_for("rows of a table"), LT_ERR_OOM);
+    assert_string_equal(lt_error_message(), "out of memory: rows of a table");
+    assert_int_equal(no_room_for("GPU 0 is out of memory"), LT_ERR_OOM);
+    assert_string_equal(lt_error_message(), "GPU 0 is out of memory");
+    memset(names, 'n', sizeof names - 1);
+    assert_int_equal(no_room_for(names), LT_ERR_OOM);
+    assert_int_equal(strlen(lt_error_message()), LT_ERROR_MESSAGE_BYTES - 1);
+    assert_int_equal(strncmp(lt_error_message(), "out of memory: nnn", 18), 0);
+}
+
 static void long_names(void **state) {
     static char file[1000];
     char trace[LT_ERROR_TRACE_BYTES];
@@ -235,9 +253,9 @@ static void in_the_file(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_level),         cmocka_unit_test(bounded),
-        cmocka_unit_test(long_names),          cmocka_unit_test(another_thread),
-        cmocka_unit_test(where_it_is_printed), cmocka_unit_test(in_the_file),
-        cmocka_unit_test(nothing_has_failed)};
+        cmocka_unit_test(every_level),    cmocka_unit_test(bounded),
+        cmocka_unit_test(out_of_memory),  cmocka_unit_test(long_names),
+        cmocka_unit_test(another_thread), cmocka_unit_test(where_it_is_printed),
+        cmocka_unit_test(in_the_file),    cmocka_unit_test(nothing_has_failed)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
