@@ -41,7 +41,7 @@ a.add_argument("--steps", type=int, default=8)
 a.add_argument("--rounds", type=int, default=2)
 a.add_argument("--generation", choices=["static", "continuous"], default="static", help="how transformers batches the peer's answers")
 a.add_argument("--mode", choices=["eager", "compile"], default="eager", help="of the peer")
-a.add_argument("--also", metavar="NAME=VALUE", help="run Lateen with this option too, in turn")
+a.add_argument("--also", metavar="NAME=VALUE", help="run Lateen with this option too, in turn, or with several that have spaces between them")
 a.add_argument("--alone", action="store_true", help="leave the peer out")
 o = a.parse_args()
 o.micro = o.micro or o.batch
@@ -124,7 +124,7 @@ def peer():
 
 sides = {"lateen": lambda: ours("ours")}
 if o.also:
-    sides[o.also] = lambda: ours("also", ["--" + o.also.split("=")[0], o.also.split("=", 1)[1]])
+    sides[o.also] = lambda: ours("also", [word for option in o.also.split() for word in ("--" + option.split("=")[0], option.split("=", 1)[1])])
 if not o.alone:
     sides["peer"] = peer
 times, notes = {name: [] for name in sides}, {}

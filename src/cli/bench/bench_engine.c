@@ -38,6 +38,8 @@
     X(I64, prompt, "prompt", "128", 1, 1e6, "tokens", "length of each prompt")                     \
     X(I64, shared, "shared", "0", 0, 1e6, "tokens",                                                \
       "with which all prompts begin; one stream reads them before the others start")               \
+    X(I64, beginnings, "beginnings", "1", 1, 1e6, "N",                                             \
+      "with --shared: so many of them, which prompts have in turn")                                \
     X(I64, new, "new", "64", 2, 1e6, "tokens", "tokens that each stream decodes")                  \
     X(I64, step_tokens, "step-tokens", "0", 0, 1e6, "tokens",                                      \
       "most tokens of one step; 0: the engine's choice")                                           \
@@ -126,9 +128,11 @@ static lt_err submit_all(lt_engine *e, const bench_engine_options *o, const lt_m
         LT_FAIL(LT_ERR_OOM, "a prompt of %lld tokens", (long long)o->prompt);
     }
     for (int64_t i = 0; i < w->streams; i++) { /* Stream i has the same prompt in every run. */
-        lt_rng rng = {.seed = 1, .stream = (uint64_t)i}, common = {.seed = 2};
+        const int64_t begins = i % o->beginnings;
+        lt_rng rng = {.seed = 1, .stream = (uint64_t)i},
+               common = {.seed = 2, .stream = (uint64_t)begins};
         for (int64_t k = 0; k < o->prompt; k++) {
-            const size_t at = (size_t)((k < o->shared ? 0 : i * o->prompt) + k);
+            const size_t at = (size_t)((k < o->shared ? begins : i) * o->prompt + k);
             const uint64_t drawn = k < o->shared ? lt_rng_below(&common, (uint64_t)spec->vocab_size)
                                                  : lt_rng_below(&rng, (uint64_t)spec->vocab_size);
             prompt[k] = (int32_t)(w->text->n > 0 ? w->text->data[at % w->text->n] : drawn);
@@ -301,10 +305,10 @@ static void free_run(run *w) {
     free(w->ids);
 }
 
-/* One stream that leaves the pages of what all prompts begin with. */
+/* One stream of each beginning, which leaves its pages. */
 static lt_err read_shared(lt_engine *e, const bench_engine_options *o, const lt_model_spec *spec,
                           const lt_ids *text) {
-    run w = {.streams = 1, .text = text};
+    run w = {.streams = o->beginnings, .text = text};
     const lt_err err = run_streams(e, o, spec, &w);
     free_run(&w);
     return err;
@@ -504,6 +508,9 @@ static lt_err check_drafts(const bench_engine_options *o) {
                 "--shared %lld is at most --prompt %lld, and not for --turns, in which all prompts "
                 "are read",
                 (long long)o->shared, (long long)o->prompt);
+    }
+    if (o->beginnings > 1 && o->shared == 0) {
+        LT_FAIL(LT_ERR_ARG, "--beginnings %lld needs --shared TOKENS", (long long)o->beginnings);
     }
     if (o->turns > 0 && (o->speculate == LT_SPECULATE_NONE || o->ids)) {
         LT_FAIL(LT_ERR_ARG,
