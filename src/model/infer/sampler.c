@@ -102,8 +102,12 @@ int64_t lt_sampling_merge_bias(lt_logit_bias *bias, int64_t n) {
     }
     for (int64_t i = 0; i < n; i++) {
         if (kept > 0 && bias[kept - 1].id == bias[i].id) {
+            const float low = fminf(bias[kept - 1].bias, bias[i].bias);
             const float sum = bias[kept - 1].bias + bias[i].bias;
-            bias[kept - 1].bias = fminf(fmaxf(sum, -LT_BIAS_MOST), LT_BIAS_MOST);
+            /* Never remains never. */
+            bias[kept - 1].bias = low <= -LT_BIAS_MOST
+                                      ? -LT_BIAS_MOST
+                                      : fminf(fmaxf(sum, -LT_BIAS_MOST), LT_BIAS_MOST);
         } else {
             bias[kept++] = bias[i];
         }

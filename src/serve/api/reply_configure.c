@@ -107,13 +107,28 @@ static bool read_biases(lt_reply *j, const json_t *all, lt_api_error *e) {
     return true;
 }
 
+/* With ignore_eos, llama-server never chooses a token that ends an answer. (vLLM may choose it, and
+ * goes on.) */
+static bool ban_ends(lt_reply *j, lt_api_error *e) {
+    const lt_ends *ends = &j->server->ends;
+    const int64_t V = lt_model_get_spec(j->server->model)->vocab_size;
+    bool ok = true;
+    if (j->flavour != LT_FLAVOUR_LLAMA || !j->params.ignore_eos) {
+        return true;
+    }
+    for (int i = 0; ok && i < ends->n; i++) {
+        ok = ends->ids[i] < 0 || ends->ids[i] >= V || add_bias(j, ends->ids[i], json_false(), e);
+    }
+    return ok;
+}
+
 /* Texts may share tokens; the engine gets each token once, with the sum of its biases. */
 static bool read_bias(lt_reply *j, lt_api_error *e) {
     lt_sampling *s = &j->request.sampling;
-    if (j->params.logit_bias == NULL) {
-        return true;
+    if (j->params.logit_bias != NULL && !read_biases(j, j->params.logit_bias, e)) {
+        return false;
     }
-    if (!read_biases(j, j->params.logit_bias, e)) {
+    if (!ban_ends(j, e)) {
         return false;
     }
     if (s->n_bias > 0) {

@@ -125,6 +125,26 @@ static void completions(void **state) {
              "'[DONE]']",
              "'prompt': 'ab', 'max_tokens': 1, 'stream': true, 'stream_options': "
              "{'continuous_usage_stats': true}, " A),
+        /* The end of the prompt; only one id; not A after A; the end not before two tokens. */
+        SAYS(P, "{'choices': [{'text': 'cdA'}], 'usage': {'prompt_tokens': 2}}",
+             "'prompt': 'abcd', 'truncate_prompt_tokens': 2, 'echo': true, 'max_tokens': 1, " A),
+        SAYS(P, "{'choices': [{'text': 'BBB'}]}",
+             "'prompt': 'ab', 'allowed_token_ids': [34], 'max_tokens': 3, " A),
+        SAYS(P, "{'choices': [{'text': 'ABAB'}]}",
+             "'prompt': 'ab', 'bad_words': ['AA'], 'max_tokens': 4, 'logit_bias': {'33': 100, "
+             "'34': 60}"),
+        SAYS(P, "{'choices': [{'text': 'AA', 'finish_reason': 'stop', 'stop_reason': null}]}",
+             "'prompt': 'ab', 'min_tokens': 2, 'max_tokens': 9, 'logit_bias': {'33': 60, '95': "
+             "100}"),
+        SAYS(P, "{'choices': [{'text': '', 'finish_reason': 'stop'}]}",
+             "'prompt': 'ab', 'max_tokens': 9, 'logit_bias': {'33': 60, '95': 100}"),
+        SAYS(P, "{'choices': [{'text': '\\n\\n', 'finish_reason': 'length'}]}",
+             "'prompt': 'ab', 'max_tokens': 2, 'ignore_eos': true, 'logit_bias': {'33': 60, '95': "
+             "100}"),
+        SAYS(P, "{'choices': [{'text': 'BB'}]}",
+             "'prompt': 'ab', 'max_tokens': 2, 'logit_bias': [['A', false], ['B', 100]]"),
+        SAYS(P, "{'choices': [{'text': 'BB'}]}",
+             "'prompt': 'ab', 'max_tokens': 2, 'logit_bias': {'33': -100, 'B': 100}"),
         REFUSES(P, "{'error': {'param': 'max_tokens', 'type': 'invalid_request_error'}}",
                 "'prompt': 'ab', 'max_tokens': 0"),
         REFUSES(P, "{'error': {'param': 'best_of', 'message': \'~less than'}}",
@@ -525,6 +545,11 @@ static void native(void **state) {
              "{'content': 'AA', 'tokens': [33, 33], 'generation_settings': {'logit_bias': "
              "[{'token': 33, 'bias': 100}, {'token': 95, 'bias': null}]}}",
              "'prompt': 'ab', 'n_predict': 2, 'return_tokens': true, 'ignore_eos': true, " A),
+        SAYS(P,
+             "{'content': 'AA', 'generation_settings': {'logit_bias': [{'token': 33, 'bias': "
+             "60}, {'token': 95, 'bias': null}]}}",
+             "'prompt': 'ab', 'n_predict': 2, 'ignore_eos': true, 'logit_bias': {'33': 60, '95': "
+             "100}"),
         SAYS(P,
              "{'completion_probabilities': [{'id': 33, 'token': 'A', 'bytes': [65], "
              "'top_logprobs': [{'id': '*'}, {'id': '*'}]}]}",

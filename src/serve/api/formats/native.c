@@ -64,10 +64,7 @@ static void put_sampling(lt_json_out *o, const lt_api_params *a, uint64_t seed, 
 }
 
 /* bias null: never. */
-static void put_bias(lt_json_out *o, const lt_server *s, int64_t id, double bias) {
-    if (id < 0 || id >= lt_model_get_spec(s->model)->vocab_size) {
-        return;
-    }
+static void put_bias(lt_json_out *o, int64_t id, double bias) {
     lt_out_open(o, '{');
     lt_out_key_real(o, "bias", bias);
     lt_out_key_int(o, "token", id);
@@ -76,7 +73,6 @@ static void put_bias(lt_json_out *o, const lt_server *s, int64_t id, double bias
 
 static void put_choosing(lt_json_out *o, const lt_reply *j) {
     const lt_sampling *s = &j->request.sampling;
-    const lt_ends *ends = &j->server->ends;
 
     lt_out_key_open(o, "stop", '[');
     for (int i = 0; i < j->n_stops; i++) {
@@ -85,11 +81,8 @@ static void put_choosing(lt_json_out *o, const lt_reply *j) {
     lt_out_shut(o, ']');
     lt_out_key_open(o, "logit_bias", '[');
     for (int64_t i = 0; i < s->n_bias; i++) {
-        put_bias(o, j->server, s->bias[i].id,
+        put_bias(o, s->bias[i].id,
                  s->bias[i].bias <= -LT_BIAS_MOST ? -INFINITY : (double)s->bias[i].bias);
-    }
-    for (int i = 0; j->params.ignore_eos && i < ends->n; i++) {
-        put_bias(o, j->server, ends->ids[i], -INFINITY);
     }
     lt_out_shut(o, ']');
 }
