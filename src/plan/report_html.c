@@ -125,8 +125,10 @@ static void bar_rows(page *p, const lt_plan_report *r, bool memory) {
         int k = 0;
 #define PART_VALUE(field, key, words) time[k++] = c->time.field;
         LT_PLAN_PART_MAP(PART_VALUE)
-        snprintf(label, sizeof label, "TP%d PP%d%s%.0d DP%d mb%lld%s", c->layout.tp, c->layout.pp,
-                 c->layout.vpp > 1 ? "x" : "", c->layout.vpp > 1 ? c->layout.vpp : 0, c->layout.dp,
+        snprintf(label, sizeof label, "TP%d PP%d%s%.0d%s%.0d%s%.0d DP%d mb%lld%s", c->layout.tp,
+                 c->layout.pp, c->layout.vpp > 1 ? "x" : "", c->layout.vpp > 1 ? c->layout.vpp : 0,
+                 c->layout.cp > 1 ? " CP" : "", c->layout.cp > 1 ? c->layout.cp : 0,
+                 c->layout.ep > 1 ? " EP" : "", c->layout.ep > 1 ? c->layout.ep : 0, c->layout.dp,
                  (long long)c->layout.micro,
                  c->layout.recompute == 0   ? ""
                  : c->layout.recompute == 1 ? " sel."
