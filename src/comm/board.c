@@ -89,9 +89,8 @@ lt_err lt_board_make(lt_board **out, int *fd, int n_ranks) {
     return err;
 }
 
-/* When rank 0 last came to a phase or ended a step; 0: it has not since the board was cleared. */
-static uint64_t last_sign_ns(const lt_board *b) {
-    const lt_board_sight s = lt_board_seen(b, 0);
+uint64_t lt_board_last_ns(const lt_board *b, int rank) {
+    const lt_board_sight s = lt_board_seen(b, rank);
     uint64_t ns = s.step_ns;
     for (int i = 0; i < LT_PHASES; i++) {
         ns = s.at_ns[i] > ns ? s.at_ns[i] : ns;
@@ -100,7 +99,7 @@ static uint64_t last_sign_ns(const lt_board *b) {
 }
 
 void lt_board_clear(lt_board *b) {
-    const uint64_t last_ns = last_sign_ns(b);
+    const uint64_t last_ns = lt_board_last_ns(b, 0);
     if (last_ns > 0) {
         atomic_store(&b->page->before_ns, last_ns);
     }

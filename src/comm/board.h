@@ -51,6 +51,8 @@ LT_MUST_USE lt_err lt_board_make(lt_board **out, int *fd, int n_ranks);
 /* Before the ranks start again. The folder and the time of rank 0's last sign stay. */
 void lt_board_clear(lt_board *b);
 lt_board_sight lt_board_seen(const lt_board *b, int rank);
+/* When it last came to a phase or ended a step; 0: it has not since the board was cleared. */
+uint64_t lt_board_last_ns(const lt_board *b, int rank);
 /* The launcher writes in the place of a rank of another machine; folder "": not known. */
 void lt_board_show(lt_board *b, int rank, const lt_board_sight *s, const char *folder);
 const char *lt_board_folder_of(const lt_board *b); /* "": no rank has named one. */

@@ -1,7 +1,7 @@
 """`lateen launch --hosts`: ranks on several machines without MPI and without Slurm, each machine a network namespace with an address and a host name (hosts.py); a command in the place of ssh. A run
 has the bits of one on one machine; a rank that is killed or stopped, a machine that is lost, a cable that stays out, and a launcher that is killed are found and named. TAP on stdout.
 
-usage: launch_hosts.py LATEEN [quick]      quick: a run, and a killed rank"""
+usage: launch_hosts.py LATEEN [quick]      quick: a run, and killed ranks"""
 import os
 import re
 import signal
@@ -44,7 +44,17 @@ def login(h):
     return path
 
 
-def start(h, where, args, more=(), env=None):
+def mute_login(h):
+    """What ssh is when a cable is pulled: the end of the launcher's command reaches nobody over there, and neither does that of its input."""
+    path = work.name + "/mute-login"
+    with open(path, "w") as f:
+        f.write(f"#!/bin/sh\nd=$(mktemp -d {work.name}/mute-XXXXXX) && mkfifo $d/in\nsetsid sleep 300 3>$d/in >$d/none 2>&1 </dev/null 3<>$d/in &\n"
+                f"exec 4<&0\nsetsid {login(h)} \"$@\" <$d/in &\nagent=$!\ncat <&4 >$d/in &\nwait $agent\n")
+    os.chmod(path, 0o755)
+    return path
+
+
+def start(h, where, args, more=(), env=None, login=login):
     words = [lateen, "launch", "--hosts", where, "--login", login(h), "--beat", "0.2", "--silent", str(SILENT_S), "--grace", "5", *more, "train"]
     words += [w for n, v in {**TRAIN, **ARGS, "mesh.deadline": DEADLINE_S, **args}.items() for w in (f"--{n}", str(v))]
     return subprocess.Popen(h.words(0, words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, env={**os.environ, **(env or {})})
@@ -90,6 +100,44 @@ def fault(name, disturb, says, kind, h, mesh="dp"):
     late = [float(x) for x in re.findall(r"noticed within ([0-9.]+) s", text)]
     tap.check(f"{name}: within 10 s", late and late[0] < 10, late)
     print(f"# {name}: {late} {re.findall(r'has recovered: .*', text)}", flush=True)
+
+
+def all_ranks(h):
+    return {r: pid for k in range(h.n) for r, pid in ranks_on(h, k).items()}
+
+
+def keeps(h):
+    """--keep: first a rank of the other machine is killed, then one of the launcher's. All others keep their processes."""
+    out, args = work.name + "/keeps", {"steps": 400}
+    p = start(h, both(h), {**args, "out": out}, ("--retries", "3", "--keep"))
+    trains(out, p)
+    pids, wrong = all_ranks(h), []
+    for i, lost in enumerate((3, 0)):
+        os.kill(pids[lost], signal.SIGKILL)
+        wait_for(lambda: p.poll() is not None or len(events(out, "recovered")) > i, 60)
+        now = all_ranks(h)
+        wrong += [f"{pids} became {now}"] if p.poll() is None and {**now, lost: 0} != {**pids, lost: 0} else []
+        pids = now
+    text = p.communicate(timeout=120)[0]
+    tap.check("--keep: ranks of both machines that survive a fault keep their processes", not wrong and len(events(out, "recovered")) == 2, f"{wrong} {text[-1500:]}")
+    tap.check("--keep: the run ends with the bits of one without faults",
+              p.returncode == 0 and bits(out) == undisturbed(4, {**ARGS, **args, "out": work.name + "/whole-keeps"}), f"{p.returncode} {text[-1500:]}")
+
+
+def keeps_none(h):
+    """--keep, and the cable of a machine stays out: its ranks wait for no next world that nobody can tell them of. The run goes on when the cable is back."""
+    out = work.name + "/keeps-none"
+    p = start(h, both(h), {"out": out}, ("--retries", "9", "--keep"), login=mute_login)
+    trains(out, p)
+    pids = ranks_on(h, 1)
+    h.link(1, False)
+    began = time.time()
+    wait_for(lambda: not any(alive(q) for q in pids.values()), 40)
+    took = time.time() - began
+    h.link(1, True)
+    text = p.communicate(timeout=240)[0]
+    tap.check("--keep and a cable that stays out: the ranks that nobody reaches end", took < 30 and p.returncode == 0 and bits(out) == whole("dp"), f"{took:.1f} {p.returncode} {text[-1500:]}")
+    print(f"# --keep and a cable that stays out: its ranks had ended after {took:.1f} s", flush=True)
 
 
 def stop_asked(h):
@@ -170,7 +218,7 @@ def refusals(h):
     for more, says in ((("--hosts", "a:0"), "a machine has 1 to 256 ranks"), (("--hosts", "a:2,a:1"), "a and a are the same machine; a:3"), (("--hosts", "a,,b"), "a comma without a machine"),
                        (("--hosts", "a;b"), "not the name or the IPv4 address of a machine"), (("--hosts", "h0:2", "--ranks", "2"), "--ranks 2 beside --hosts h0:2"),
                        (("--hosts", "h0:2", "--nodes", "2"), "--nodes 2 with --hosts of 1 machines, 0 of them spare: each machine is a node, so it is 1"),
-                       (("--hosts", "h0:2", "--keep", "--retries", "1"), "--keep with --hosts: not supported"),
+                       (("--hosts", "h0:2", "--keep"), "--keep needs --retries"),
                        (("--hosts", "h0:2,a:2", "--address", "10.77.0.1", "--spares", "2", "--retries", "1"), "--spares 2 of the 2 machines of --hosts: none is left for the ranks"),
                        (("--hosts", "h0:2,a:2", "--address", "10.77.0.1", "--shrink"), "--shrink needs --retries"),
                        (("--hosts", "h0:2,a:1", "--address", "10.77.0.1", "--shrink", "--retries", "1"), "h0 has 2 ranks and a 1; --nodes, --spares and --shrink need as many on each"), (("--hosts", "no.such.machine.invalid"), "has no IPv4 address here"),
@@ -214,7 +262,7 @@ def power(h):
     fault("a machine that loses its power", lambda h, r: (h.kill(1), h.link(1, True)), r"rank [23]: the connection to 10.77.0.2 has ended", "silent", h)
 
 
-for case in (runs, killed, apart) if quick else (runs, killed, crash, stopped, power, stop_asked, launcher_dies, cable, apart, flap, refusals, stranger):
+for case in (runs, killed, keeps, apart) if quick else (runs, killed, crash, stopped, power, keeps, keeps_none, stop_asked, launcher_dies, cable, apart, flap, refusals, stranger):
     with hosts.Hosts(3 if case == apart else 2) as h:
         tap.case(lambda: case(h))
 work.cleanup()

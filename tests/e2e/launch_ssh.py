@@ -270,6 +270,30 @@ def again(h):
             subprocess.run(h.words(k, [SSHD, "-f", f"{at}/sshd{k}", "-E", f"{at}/log{k}"]), check=True, stdin=subprocess.DEVNULL)
 
 
+def keeps(h):
+    """--keep: rank 1 is killed; ranks 0 and 2, of two machines, keep their processes and load the snapshot in memory, since no checkpoint is on disk."""
+    out = at + "/keeps"
+    words = [lateen, "launch", "--hosts", ",".join(["h0:1"] + [f"{h.address(k)}:1" for k in (1, 2)]), "--nodes", "3", "--login", login(), "--beat", "0.2", "--silent", "5", "--grace", "5",
+             "--retries", "9", "--keep", "--snapshot", "5", "train"]
+    words += [w for k, v in {**TRAIN, **ARGS, **LONG, "steps": 1000, "deterministic": "run", "out": out}.items() for w in (f"--{k}", str(v))]
+    p = subprocess.Popen(h.words(0, words), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, cwd=at)
+    wait_for(lambda: p.poll() is not None or len(losses(out) if os.path.exists(out + "/metrics.jsonl") else ()) >= 20, 60)
+    pids = [ranks_on(h, k)[k] for k in range(3)]
+    os.kill(pids[1], signal.SIGKILL)
+    wait_for(lambda: p.poll() is not None or events(out, "recovered"), 60)
+    now = [ranks_on(h, k).get(k) for k in range(3)]
+    text = p.communicate(timeout=200)[0]
+    back = events(out, "recovered")
+    tap.check("--keep: the ranks of two machines keep their processes, and load a snapshot from memory",
+              now[0] == pids[0] and now[2] == pids[2] and now[1] != pids[1] and len(back) == 1 and back[0]["steps_lost"] <= 11, f"{pids} {now} {back} {text[-1500:]}")
+    tap.check("--keep: the bits of a run without a fault", p.returncode == 0 and bits(out) == undisturbed(3, {**ARGS, **LONG, "steps": 1000, "deterministic": "run", "out": at + "/whole-keeps"}), f"{p.returncode} {text[-1500:]}")
+
+
+def spare_keeps(h):
+    out, wrong, text = lose(h, "spare keeps", {}, ("--spares", "1", "--back", "0", "--keep"), 2, wants=[(1, "lost", -1), (1, "moved", 2)])
+    tap.check("--keep: a machine loses its power, and its ranks move to the spare one", not wrong and sizes(out) == [4, 4], wrong or sizes(out))
+
+
 def survive(cases):
     with hosts.Hosts(3, own_memory=True) as h:
         serve(h)
@@ -282,6 +306,6 @@ with hosts.Hosts(2) as h:
     serve(h)
     for case in (runs, key, password) if quick else (runs, key, password, names, build, hangs, faults):
         tap.case(lambda: case(h))
-survive((spare,) if quick else (spare, spare_parts, shrink, grow))
+survive((spare,) if quick else (spare, spare_parts, shrink, grow, keeps, spare_keeps))
 work.cleanup()
 sys.exit(tap.end())

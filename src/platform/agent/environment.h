@@ -11,6 +11,7 @@ typedef struct {
     int rank, n;        /* This rank, from 0, and how many there are; */
     int full;           /* how many there are when none is missing. */
     int segment, board; /* Descriptors that it inherits. */
+    bool keep;          /* It outlives its world (board.h). Not in the environment. */
     bool apart;         /* Ranks are on several machines: there is no segment, and */
     int local, locals;  /* this is the rank's number among those of its machine, of which there are
                          * so many. */

@@ -274,13 +274,13 @@ static char *describe(const lt_processes *ranks, const lt_environment *e) {
         return NULL;
     }
     all = json_pack("{s:s, s:s, s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:f, "
-                    "s:f, s:s, s:i, s:I, s:f}",
+                    "s:f, s:s, s:i, s:I, s:f, s:b}",
                     "version", LT_VERSION, "program", program, "path", ranks->path, "words", words,
                     "folder", folder, "environment", environment, "rank", e->rank, "ranks", e->n,
                     "full", e->full, "local", e->local, "locals", e->locals, "store", e->store,
                     "token", e->token, "epoch", (json_int_t)e->epoch, "beat", e->beat_s, "silent",
                     e->silent_s, "memory", e->memory, "node", e->node, "snapshot",
-                    (json_int_t)e->snapshot, "mtbf", e->mtbf_s);
+                    (json_int_t)e->snapshot, "mtbf", e->mtbf_s, "keep", e->keep);
     text = all != NULL ? json_dumps(all, JSON_COMPACT) : NULL;
     if (text == NULL || asprintf(&line, "%s\n", text) < 0) {
         line = NULL;
@@ -323,6 +323,10 @@ lt_err lt_hosts_start(const lt_hosts *h, lt_processes *ranks, const lt_environme
     err = start_agent(h, x, ranks, e->rank, "--rank", line);
     free(line);
     return err;
+}
+
+void lt_hosts_go_on(const lt_processes *ranks, int rank, uint64_t epoch) {
+    (void)dprintf(ranks->all[rank].in, "epoch %llu\n", (unsigned long long)epoch);
 }
 
 lt_err lt_hosts_start_agent(const lt_hosts *h, int host, const lt_processes *agents,

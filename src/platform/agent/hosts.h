@@ -10,7 +10,8 @@
  *
  *     standard input    begins with a line of JSON that describes the rank, with its environment
  *                       and the run's token: no list of processes shows it. Then a line "signal N"
- *                       for each signal to the rank; its end kills the rank
+ *                       for each signal to the rank, and "epoch N" when a rank that has left its
+ *                       world may open the next one; its end kills the rank
  *     exit status       is the rank's; the store has it, too ("end/R"), with the signal that ended
  *                       it. Where the store has none, the connection to the machine was lost
  *     place on the board is written by the launcher, from what the agent tells the store
@@ -69,6 +70,8 @@ void lt_hosts_count(const lt_hosts *h, int rank, int n_ranks, int *local, int *l
 bool lt_hosts_far(const lt_hosts *h, int rank);
 /* Start a rank of another machine. */
 LT_MUST_USE lt_err lt_hosts_start(const lt_hosts *h, lt_processes *ranks, const lt_environment *e);
+/* A rank of another machine that has left its world may open that of this epoch. */
+void lt_hosts_go_on(const lt_processes *ranks, int rank, uint64_t epoch);
 /* Start a machine's agent of snapshots, as process `host` of `agents`; line: what it reads first.
  */
 LT_MUST_USE lt_err lt_hosts_start_agent(const lt_hosts *h, int host, const lt_processes *agents,

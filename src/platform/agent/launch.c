@@ -3,6 +3,7 @@
 #include "platform/agent/launch.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,6 +75,7 @@ static lt_err start_rank(launcher *l, int rank) {
                         .n = l->ranks.n,
                         .full = l->o->n_ranks,
                         .apart = l->hosts.n > 0,
+                        .keep = l->o->keep,
                         .segment = l->segment,
                         .board = l->board_fd,
                         .store = lt_comm_store_server_address(l->store),
@@ -96,13 +98,17 @@ static lt_err start_rank(launcher *l, int rank) {
     return err;
 }
 
-/* Start the ranks that do not run yet. */
+/* Start the ranks that do not run yet, and let the others open the next world. */
 static lt_err start_ranks(launcher *l) {
     LT_TRY(l->hosts.n > 0 ? LT_OK : lt_shm_make(&l->segment, l->ranks.n, l->epoch));
     lt_hosts_begin(&l->hosts);
     lt_board_begin(l->board, l->epoch);
     for (int r = 0; r < l->ranks.n; r++) {
-        LT_TRY(l->ranks.all[r].runs ? LT_OK : start_rank(l, r));
+        if (!l->ranks.all[r].runs) {
+            LT_TRY(start_rank(l, r));
+        } else if (lt_hosts_far(&l->hosts, r)) {
+            lt_hosts_go_on(&l->ranks, r, l->epoch);
+        }
     }
     return LT_OK;
 }
@@ -152,13 +158,14 @@ static bool is_suspect(const launcher *l, int node) {
 static void place_ranks(launcher *l) {
     const bool takes_out = l->nodes.n > 0 && (l->o->spares > 0 || l->o->shrink);
     bool out[LT_NODES_MOST] = {false}, lost[LT_NODES_MOST] = {false};
-    int n;
+    int n, before[LT_SHM_MOST_RANKS];
     for (int k = 0; takes_out && l->control.attempt > 1 && k < l->nodes.n; k++) {
         lost[k] = lt_nodes_is_lost(&l->nodes, &l->ranks, k);
         out[k] = l->nodes.all[k].state == LT_NODE_USED && (lost[k] || is_suspect(l, k));
     }
     for (int r = 0; r < l->ranks.n; r++) {
-        if (node_of(l, r) >= 0 && out[node_of(l, r)]) {
+        before[r] = node_of(l, r);
+        if (before[r] >= 0 && out[before[r]]) {
             lt_process_end(&l->ranks, r);
         }
     }
@@ -178,8 +185,13 @@ static void place_ranks(launcher *l) {
         lt_log_info("the run goes on with %d of %d ranks", n, l->o->n_ranks);
     }
     l->ranks.n = n;
-    for (int r = 0; l->hosts.n > 0 && l->nodes.n > 0 && r < n; r++) {
-        lt_hosts_place(&l->hosts, r, node_of(l, r));
+    for (int r = 0; r < n; r++) {
+        if (l->ranks.all[r].runs && node_of(l, r) != before[r]) {
+            lt_process_end(&l->ranks, r); /* It waits on a node that is no longer its own. */
+        }
+        if (l->hosts.n > 0 && l->nodes.n > 0) {
+            lt_hosts_place(&l->hosts, r, node_of(l, r));
+        }
     }
 }
 
@@ -296,15 +308,6 @@ static void tell_fault(launcher *l) {
 
 /* ---- Finding out ----------------------------------------------------------------------------- */
 
-static double last_sign_s(const launcher *l, int rank) {
-    const lt_board_sight s = lt_board_seen(l->board, rank);
-    uint64_t ns = s.step_ns;
-    for (int i = 0; i < LT_PHASES; i++) {
-        ns = s.at_ns[i] > ns ? s.at_ns[i] : ns;
-    }
-    return (double)ns * 1e-9 > l->begun_s ? (double)ns * 1e-9 : l->begun_s;
-}
-
 /* Ranks that are slow, or no longer. */
 static void look_at_stragglers(launcher *l) {
     for (int r = 0; r < l->ranks.n; r++) {
@@ -377,6 +380,7 @@ static void fail(launcher *l, int rank) {
                   .rank = rank,
                   .status = silent ? 0 : p->status,
                   .step = seen.step};
+    double sign_s;
     p->failed = true;
     look_at_suspects(l);
     if (f.kind == LT_FAULT_CORRUPT && !p->suspect) {
@@ -394,7 +398,8 @@ static void fail(launcher *l, int rank) {
     if (l->control.fault.kind == LT_FAULT_NONE) {
         lt_comm_store_server_notice(l->store, why);
     }
-    on_fault(l, &f, p->silent ? last_sign_s(l, rank) : l->look_s);
+    sign_s = (double)lt_board_last_ns(l->board, rank) * 1e-9;
+    on_fault(l, &f, p->silent ? fmax(sign_s, l->begun_s) : l->look_s);
 }
 
 static bool is_stop(const launcher *l, int status) {

@@ -14,7 +14,8 @@
  *
  *   keep:    ranks whose world has failed because of another one do not end. They leave it, which
  *            the board says; once all have left or ended, the next attempt starts only those that
- *            are missing, and the others open the next world in their process.
+ *            are missing, and the others open the next world in their process. Ranks of other
+ *            machines do the same; their agents pass on what the boards say (remote.h).
  *
  *   nodes:   ranks of a node that is lost move to a spare one; or the run shrinks: it goes on with
  *            fewer replicas of the model, the same rows a step, and grows again when the node is

@@ -28,10 +28,6 @@ static lt_err check_nodes(lt_launch_options *o, const lt_hosts *h) {
 }
 
 static lt_err check_hosts(lt_launch_options *o, const lt_hosts *h) {
-    if (o->keep) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "--keep with --hosts: not supported. Without it, all ranks are started again");
-    }
     o->n_ranks = h->n_ranks;
     return o->n_nodes > 0 || o->spares > 0 || o->shrink ? check_nodes(o, h) : LT_OK;
 }

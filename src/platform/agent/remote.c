@@ -26,6 +26,10 @@
 #define FIRST_S 60.0 /* For the first line. */
 #define LOOK_MS 50
 #define OPEN_S  30.0
+/* While a rank waits for its next world, the launcher is asked so often whether it lives, and has
+ * so long to answer. */
+#define ASK_EVERY_S 5.0
+#define ASK_S       5.0
 
 /* ---- Sights ---------------------------------------------------------------------------------- */
 
@@ -43,24 +47,25 @@ json_t *lt_remote_sight(const lt_board_sight *s, const lt_board_room *room, cons
     for (int i = 0; i < LT_PHASES; i++) {
         json_array_append_new(ages, json_integer(age(s->at_ns[i], now_ns)));
     }
-    return json_pack("{s:i, s:I, s:I, s:I, s:i, s:I, s:f, s:[i, i, I], s:s, s:o}", "phase",
+    return json_pack("{s:i, s:I, s:I, s:I, s:i, s:I, s:b, s:f, s:[i, i, I], s:s, s:o}", "phase",
                      (int)s->phase, "step", (json_int_t)s->step, "loaded",
                      (json_int_t)s->loaded_step, "step_age", age(s->step_ns, now_ns), "stop",
-                     s->stop, "suspect", (json_int_t)s->suspect_step, "slow", s->slow, "sizes",
-                     room->dp, room->least, (json_int_t)room->rows, "folder", folder, "ages", ages);
+                     s->stop, "suspect", (json_int_t)s->suspect_step, "left", s->left, "slow",
+                     s->slow, "sizes", room->dp, room->least, (json_int_t)room->rows, "folder",
+                     folder, "ages", ages);
 }
 
 bool lt_remote_sight_read(const json_t *j, lt_board_sight *s, lt_board_room *room,
                           const char **folder, uint64_t now_ns) {
     json_int_t step, loaded, step_age, suspect, rows;
     json_t *ages;
-    int phase, stop;
+    int phase, stop, left;
     double slow;
     if (json_unpack((json_t *)(uintptr_t)j,
-                    "{s:i, s:I, s:I, s:I, s:i, s:I, s:F, s:[i, i, I], s:s, s:o}", "phase", &phase,
-                    "step", &step, "loaded", &loaded, "step_age", &step_age, "stop", &stop,
-                    "suspect", &suspect, "slow", &slow, "sizes", &room->dp, &room->least, &rows,
-                    "folder", folder, "ages", &ages) != 0 ||
+                    "{s:i, s:I, s:I, s:I, s:i, s:I, s:b, s:F, s:[i, i, I], s:s, s:o}", "phase",
+                    &phase, "step", &step, "loaded", &loaded, "step_age", &step_age, "stop", &stop,
+                    "suspect", &suspect, "left", &left, "slow", &slow, "sizes", &room->dp,
+                    &room->least, &rows, "folder", folder, "ages", &ages) != 0 ||
         phase < 0 || phase >= LT_PHASES || json_array_size(ages) != LT_PHASES) {
         return false;
     }
@@ -70,6 +75,7 @@ bool lt_remote_sight_read(const json_t *j, lt_board_sight *s, lt_board_room *roo
                           .step_ns = time_of(step_age, now_ns),
                           .stop = stop,
                           .suspect_step = suspect,
+                          .left = left != 0,
                           .slow = slow};
     room->rows = rows;
     for (size_t i = 0; i < LT_PHASES; i++) {
@@ -177,17 +183,19 @@ static lt_err read_description(description *d, const char *text) {
     json_t *words, *environment;
     const char *version, *program;
     json_int_t epoch, snapshot;
+    int keep;
     d->json = json_loads(text, 0, NULL);
     if (d->json == NULL ||
         json_unpack(
             d->json,
             "{s:s, s:s, s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:i, s:i, s:s, s:s, s:I, s:F, s:F, s:s, "
-            "s:i, s:I, s:F}",
+            "s:i, s:I, s:F, s:b}",
             "version", &version, "program", &program, "path", &d->path, "words", &words, "folder",
             &d->folder, "environment", &environment, "rank", &d->e.rank, "ranks", &d->e.n, "full",
             &d->e.full, "local", &d->e.local, "locals", &d->e.locals, "store", &d->e.store, "token",
             &d->e.token, "epoch", &epoch, "beat", &d->e.beat_s, "silent", &d->e.silent_s, "memory",
-            &d->e.memory, "node", &d->e.node, "snapshot", &snapshot, "mtbf", &d->e.mtbf_s) != 0 ||
+            &d->e.memory, "node", &d->e.node, "snapshot", &snapshot, "mtbf", &d->e.mtbf_s, "keep",
+            &keep) != 0 ||
         d->e.n < 1 || d->e.rank < 0 || d->e.rank >= d->e.n || d->e.locals < 1) {
         LT_FAIL(LT_ERR_FORMAT, "agent: standard input describes no rank");
     }
@@ -195,6 +203,7 @@ static lt_err read_description(description *d, const char *text) {
     d->e.epoch = (uint64_t)epoch;
     d->e.snapshot = snapshot;
     d->e.apart = true;
+    d->e.keep = keep != 0;
     d->words = calloc(json_array_size(words) + 1, sizeof *d->words);
     if (d->words == NULL) {
         LT_FAIL(LT_ERR_OOM, "agent: command line");
@@ -213,13 +222,6 @@ static lt_err read_description(description *d, const char *text) {
 
 /* ---- While it runs --------------------------------------------------------------------------- */
 
-static void obey(lt_processes *rank, const char *line) {
-    int number = 0;
-    if (sscanf(line, "signal %d", &number) == 1 && number > 0 && number < NSIG) {
-        lt_processes_signal(rank, number);
-    }
-}
-
 /* Tell the store; a store that is gone is the launcher's affair. */
 static void tell(lt_comm_store *store, const char *what, int rank, json_t *value) {
     char key[32], *text = json_dumps(value, JSON_COMPACT);
@@ -235,81 +237,145 @@ static void tell(lt_comm_store *store, const char *what, int rank, json_t *value
 static bool same_sight(const lt_board_sight *a, const lt_board_sight *b) {
     bool same = a->phase == b->phase && a->step == b->step && a->loaded_step == b->loaded_step &&
                 a->step_ns == b->step_ns && a->stop == b->stop &&
-                a->suspect_step == b->suspect_step && a->slow == b->slow;
+                a->suspect_step == b->suspect_step && a->left == b->left && a->slow == b->slow;
     for (int i = 0; i < LT_PHASES; i++) {
         same = same && a->at_ns[i] == b->at_ns[i];
     }
     return same;
 }
 
-/* Until the rank has ended. False: it was killed, since the launcher or the way to it is gone. */
-static bool watch(lt_processes *ranks, const description *d, lt_board *board,
-                  lt_comm_store *store) {
-    lt_process *p = &ranks->all[0];
+/* The rank, and what its agent needs to watch it. */
+typedef struct {
+    description d;
+    lt_processes ranks;
+    lt_board *board;
+    lt_comm_store *store;
+    double asked_s; /* When the launcher was found to live. */
+} watcher;
+
+/* Whatever attempt the launcher is at, its store answers. */
+static bool launcher_lives(const watcher *w) {
+    lt_comm_store *store = NULL;
+    const lt_environment *e = &w->d.e;
+    const lt_err err = lt_comm_store_open(&store, e->store, e->token, -1, e->epoch, ASK_S);
+    lt_comm_store_close(store);
+    return err == LT_OK || err == LT_ERR_STATE;
+}
+
+/* The next attempt has begun, and the rank has lived on: it may open the next world. */
+static lt_err begin_world(watcher *w, uint64_t epoch) {
+    lt_comm_store_close(w->store);
+    w->store = NULL;
+    w->d.e.epoch = epoch;
+    LT_TRY(lt_comm_store_open(&w->store, w->d.e.store, w->d.e.token, -1, epoch, OPEN_S));
+    lt_board_clear(w->board);
+    lt_board_begin(w->board, epoch);
+    return LT_OK;
+}
+
+static lt_err obey(watcher *w, const char *line) {
+    unsigned long long epoch;
+    int number = 0;
+    if (sscanf(line, "signal %d", &number) == 1 && number > 0 && number < NSIG) {
+        lt_processes_signal(&w->ranks, number);
+    }
+    return sscanf(line, "epoch %llu", &epoch) == 1 ? begin_world(w, epoch) : LT_OK;
+}
+
+static void tell_sight(const watcher *w, lt_board_sight *told) {
+    const lt_board_sight s = lt_board_seen(w->board, w->d.e.rank);
+    if (!same_sight(&s, told)) {
+        const lt_board_room room = lt_board_sizes_of(w->board); /* Told before LOADED. */
+        *told = s;
+        tell(w->store, "sight", w->d.e.rank,
+             lt_remote_sight(&s, &room, lt_board_folder_of(w->board), lt_clock_ns()));
+    }
+}
+
+/* A rank in a world notices by itself that the launcher is out of reach, and ends; one that waits
+ * for its next world does not. */
+static bool is_forgotten(watcher *w) {
+    if (!lt_board_seen(w->board, w->d.e.rank).left) {
+        w->asked_s = lt_clock_s();
+        return false;
+    }
+    if (lt_clock_s() < w->asked_s + ASK_EVERY_S) {
+        return false;
+    }
+    w->asked_s = lt_clock_s();
+    return !launcher_lives(w);
+}
+
+/* Until the rank has ended. *known false: it was killed, since the launcher or the way to it is
+ * gone. */
+static lt_err watch(watcher *w, bool *known) {
+    lt_process *p = &w->ranks.all[0];
     lt_board_sight told = {.step = -2};
     lt_orders o = {.n = 0};
     const char *line;
+    *known = true;
     while (p->runs) {
-        const lt_board_sight s = lt_board_seen(board, d->e.rank);
-        if (!same_sight(&s, &told)) {
-            const lt_board_room room = lt_board_sizes_of(board); /* Told before LOADED. */
-            told = s;
-            tell(store, "sight", d->e.rank,
-                 lt_remote_sight(&s, &room, lt_board_folder_of(board), lt_clock_ns()));
-        }
-        (void)lt_processes_wait(ranks, LOOK_MS);
+        tell_sight(w, &told);
+        (void)lt_processes_wait(&w->ranks, LOOK_MS);
         while ((line = lt_orders_next(&o, STDIN_FILENO, 0.0)) != NULL) {
-            obey(ranks, line);
+            LT_TRY(obey(w, line));
         }
-        ranks->signals = o.ended ? -1 : STDIN_FILENO;
-        if (o.ended) {
-            lt_processes_signal(ranks, SIGKILL);
+        w->ranks.signals = o.ended ? -1 : STDIN_FILENO;
+        if (o.ended || is_forgotten(w)) {
+            *known = false;
+            lt_processes_signal(&w->ranks, SIGKILL);
         }
         p->runs = waitpid(p->pid, &p->status, WNOHANG) != p->pid;
     }
-    lt_processes_drain(ranks);
-    lt_processes_signal(ranks, SIGKILL); /* Whatever it has left behind. */
-    return !o.ended;
+    lt_processes_drain(&w->ranks);
+    lt_processes_signal(&w->ranks, SIGKILL); /* Whatever it has left behind. */
+    return LT_OK;
 }
 
 lt_err lt_remote_run(int *status) {
     lt_err err = LT_OK;
-    description d = {.json = NULL};
-    lt_processes ranks = {.plain = true, .signals = STDIN_FILENO};
-    lt_comm_store *store = NULL;
-    lt_board *board = NULL;
+    watcher w = {.ranks = {.plain = true, .signals = STDIN_FILENO}};
+    lt_environment *e = &w.d.e;
     char *text = NULL, **words = NULL;
     int board_fd = -1;
+    bool known;
 
     (void)signal(SIGPIPE, SIG_IGN);
-    (void)sigemptyset(&ranks.mask);
+    (void)sigemptyset(&w.ranks.mask);
     LT_TRY_DONE(lt_remote_first_line(&text));
-    LT_TRY_DONE(read_description(&d, text));
-    LT_TRY_DONE(d.e.memory[0] != '\0' ? lt_memory_enter(d.e.memory) : LT_OK);
-    LT_TRY_DONE(lt_comm_store_open(&store, d.e.store, d.e.token, -1, d.e.epoch, OPEN_S));
-    LT_TRY_DONE(lt_board_make(&board, &board_fd, d.e.n));
-    d.e.board = board_fd;
-    words = lt_environment_make(&d.e);
-    LT_TRY_DONE(words == NULL ? lt_error_set(LT_ERR_OOM, "agent: environment") : LT_OK);
-    ranks.path = d.path;
-    ranks.argv = d.words;
-    LT_TRY_DONE(lt_processes_open(&ranks, 1));
-    LT_TRY_DONE(lt_process_start(&ranks, 0, words, NULL));
-    if (watch(&ranks, &d, board, store)) {
-        tell(store, "end", d.e.rank, json_pack("{s:i}", "status", ranks.all[0].status));
+    LT_TRY_DONE(read_description(&w.d, text));
+    LT_TRY_DONE(e->memory[0] != '\0' ? lt_memory_enter(e->memory) : LT_OK);
+    LT_TRY_DONE(lt_comm_store_open(&w.store, e->store, e->token, -1, e->epoch, OPEN_S));
+    LT_TRY_DONE(lt_board_make(&w.board, &board_fd, e->n));
+    if (e->keep) {
+        lt_board_keep_ranks(w.board);
     }
-    *status = WIFSIGNALED(ranks.all[0].status) ? 128 + WTERMSIG(ranks.all[0].status)
-                                               : WEXITSTATUS(ranks.all[0].status);
+    e->board = board_fd;
+    words = lt_environment_make(e);
+    LT_TRY_DONE(words == NULL ? lt_error_set(LT_ERR_OOM, "agent: environment") : LT_OK);
+    w.ranks.path = w.d.path;
+    w.ranks.argv = w.d.words;
+    LT_TRY_DONE(lt_processes_open(&w.ranks, 1));
+    LT_TRY_DONE(lt_process_start(&w.ranks, 0, words, NULL));
+    LT_TRY_DONE(watch(&w, &known));
+    if (known) {
+        tell(w.store, "end", e->rank, json_pack("{s:i}", "status", w.ranks.all[0].status));
+    }
+    *status = WIFSIGNALED(w.ranks.all[0].status) ? 128 + WTERMSIG(w.ranks.all[0].status)
+                                                 : WEXITSTATUS(w.ranks.all[0].status);
 done:
-    lt_processes_close(&ranks);
+    if (w.ranks.all != NULL) {
+        lt_processes_signal(&w.ranks, SIGKILL);
+    }
+    lt_processes_close(&w.ranks);
     lt_environment_free(words);
-    lt_board_close(board);
+    lt_board_close(w.board);
     if (board_fd >= 0) {
         (void)close(board_fd);
     }
-    lt_comm_store_close(store);
-    free(d.words);
-    json_decref(d.json);
+    lt_comm_store_close(w.store);
+    free(w.d.words);
+    json_decref(w.d.json);
     free(text);
     return err;
 }

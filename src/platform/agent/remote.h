@@ -4,10 +4,13 @@
  *
  *     {"version", "program", "path", "words": [], "folder", "environment": ["NAME=VALUE"], "rank",
  *      "ranks", "full", "local", "locals", "store", "token", "epoch", "beat", "silent", "memory",
- *      "node", "snapshot", "mtbf"}\n
+ *      "node", "snapshot", "mtbf", "keep"}\n
  *     signal 15\n
+ *     epoch 7\n
  *
- * When standard input ends, the launcher or the way to it is gone: the rank is killed. */
+ * When standard input ends, the launcher or the way to it is gone: the rank is killed. A rank that
+ * waits for its next world is killed, too, when the launcher's store does not answer: an end of
+ * standard input may not come through. */
 #ifndef LT_PLATFORM_REMOTE_H
 #define LT_PLATFORM_REMOTE_H
 

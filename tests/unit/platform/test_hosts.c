@@ -260,6 +260,7 @@ static void sights(void **state) {
         .step_ns = 95u * (uint64_t)S,
         .stop = 15,
         .suspect_step = 50,
+        .left = true,
         .slow = 0.25,
         .at_ns = {0, 10u * (uint64_t)S, 20u * (uint64_t)S, 30u * (uint64_t)S, 101u * (uint64_t)S}};
     lt_board_sight got;
@@ -269,7 +270,7 @@ static void sights(void **state) {
     (void)state;
     assert_true(lt_remote_sight_read(j, &got, &sizes, &folder, 1000u * (uint64_t)S));
     assert_true(got.phase == LT_PHASE_STEPPED && got.step == 57 && got.loaded_step == 40);
-    assert_true(got.stop == 15 && got.suspect_step == 50 && got.slow == 0.25);
+    assert_true(got.stop == 15 && got.suspect_step == 50 && got.slow == 0.25 && got.left);
     assert_true(sizes.dp == 4 && sizes.least == 2 && sizes.rows == 48);
     assert_string_equal(folder, "runs/x");
     assert_true(got.step_ns == 995u * (uint64_t)S);
