@@ -30,8 +30,8 @@ typedef enum {
     LT_PERCENT_CUT      /* The text does not fit; out holds its beginning. */
 } lt_percent_result;
 
-/* Replace %41 by A in [from, from + n), and '+' by a space if `plus`, as forms write it. out gets
- * at most room - 1 bytes and a 0, and may be `from`. */
+/* Decode percent-encoding ("%41" to "A") in [from, from + n), and '+' to a space if `plus`, as in
+ * HTML forms. out gets at most room - 1 bytes and a 0, and may be `from`. */
 lt_percent_result lt_percent_decode(char *out, size_t room, const char *from, size_t n, bool plus);
 
 /* The byte order mark, with which some programs begin a UTF-8 file. It is no part of the text. */

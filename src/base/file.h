@@ -28,8 +28,8 @@ void lt_file_span_forget(const void *data, size_t bytes);
 /* Read a whole file of at most max_bytes into malloc'ed memory, followed by a 0. */
 LT_MUST_USE lt_err lt_file_read(char **out, size_t *size_bytes, const char *path, size_t max_bytes);
 
-/* Fails where a file cannot take the place of what path names: a folder, a device, a pipe, or a
- * link into /proc such as /dev/stdout. A rename would remove it. Nothing there is fine. */
+/* Fails if path names something that a renamed file must not replace: a folder, a device, a pipe,
+ * or a link into /proc such as /dev/stdout. Succeeds if nothing has this name. */
 LT_MUST_USE lt_err lt_file_may_replace(const char *path);
 
 /* Fails if output is the same file as input, by whatever name: writing it would destroy what is
@@ -40,8 +40,8 @@ LT_MUST_USE lt_err lt_file_spare(const char *output, const char *input);
  * new one. */
 LT_MUST_USE lt_err lt_file_write_atomic(const char *path, const void *data, size_t size_bytes);
 
-/* The same by way of `aside`, on the same file system; and only if may(of), which is asked right
- * before the renaming, returns LT_OK. NULL: always. */
+/* The same with `aside`, on the same file system, as the temporary name. may(of) is called right
+ * before the rename, which happens only if it returns LT_OK; may NULL: always. */
 LT_MUST_USE lt_err lt_file_write_by(const char *path, const char *aside, const void *data,
                                     size_t size_bytes, lt_err (*may)(const void *of),
                                     const void *of);
@@ -57,7 +57,7 @@ LT_MUST_USE lt_err lt_file_sync_parent(const char *path);
 LT_MUST_USE lt_err lt_file_remove_tree(const char *path); /* rm -r; no error if absent. */
 int64_t lt_file_tree_bytes(const char *path); /* Bytes of all files in a folder; 0: it is absent. */
 bool lt_file_exists(const char *path);
-/* The same, and true of a link whose target is not there: to open it names the target. */
+/* The same, but also true for a symbolic link whose target is missing. */
 bool lt_file_has_name(const char *path);
 /* The failure of an open for reading, by errno: NOT_FOUND or IO. */
 lt_err lt_file_open_failed(const char *path);
@@ -71,8 +71,8 @@ bool lt_path_has_suffix(const char *path, const char *suffix);
 LT_MUST_USE lt_err lt_file_list(char ***names, size_t *count, const char *path);
 void lt_file_list_free(char **names, size_t count);
 
-/* The folder of what can be made again, which is made: $LATEEN_CACHE_DIR, else
- * $XDG_CACHE_HOME/lateen, else ~/.cache/lateen. */
+/* The folder for files that can be made again. It is created if it is missing: $LATEEN_CACHE_DIR,
+ * else $XDG_CACHE_HOME/lateen, else ~/.cache/lateen. */
 LT_MUST_USE lt_err lt_cache_dir(char out[LT_PATH_BYTES]);
 
 #endif

@@ -18,7 +18,8 @@ LT_MUST_USE lt_err lt_json_parse(json_t **out, const char *text, size_t bytes, c
  * 18446744073709551615 is a bound in many schemas. */
 json_t *lt_json_loadb(const char *text, size_t bytes, size_t flags, json_error_t *why);
 
-/* Its flags for a line of data. A repeated member is an error: either value may be meant. */
+/* Flags of jansson for a line of data. A repeated member is an error, because either value may be
+ * meant. */
 #define LT_JSON_LINE (JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES)
 
 /* Typed members of an object. Messages begin with `what`, the file's name. When the key is missing
@@ -33,7 +34,7 @@ LT_MUST_USE lt_err lt_json_bool(const json_t *obj, const char *key, bool *out, b
 LT_MUST_USE lt_err lt_json_str(const json_t *obj, const char *key, const char **out, bool optional,
                                const char *what); /* Lives as long as obj. */
 
-/* Is it missing (NULL), null, false, 0, {} or []: the value of an option that is off? */
+/* Is the value missing (NULL), null, false, 0, {} or []? An option with such a value is off. */
 bool lt_json_is_off(const json_t *value);
 
 #endif

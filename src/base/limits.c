@@ -1,5 +1,5 @@
-/* limits.c: see limits.h. A missing or malformed file sets no limit: there are kernels without
- * control groups, without version 1 or without swap accounting, and /proc may be hidden. */
+/* limits.c: see limits.h. A missing or malformed file sets no limit, because some kernels have no
+ * control groups, no version 1 or no swap accounting, and /proc may be hidden. */
 #include "base/limits.h"
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
 /* limits.h: how much memory and how many cores of the machine this process may use. All code that
- * sizes something by the machine asks here.
+ * sizes something by the machine calls these functions.
  *
  * In a container, /proc describes the whole machine, but the process is killed at the container's
  * limit. So the smallest of these counts:
@@ -35,7 +35,7 @@ typedef struct {
 } lt_limits;
 
 void lt_limits_read(lt_limits *out);
-/* The same with the folder `root` in front of /proc and /sys, for tests; "": the real files. */
+/* The same with `root` put before the paths /proc and /sys, for tests; "": the real files. */
 void lt_limits_read_under(lt_limits *out, const char *root);
 
 /* Resident memory and address space of this process, from /proc/self/statm; 0: unknown. */

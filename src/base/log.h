@@ -14,15 +14,15 @@ typedef enum { LT_LOG_ERROR, LT_LOG_WARN, LT_LOG_INFO, LT_LOG_DEBUG } lt_log_lev
  * LATEEN_LOG=error|warn|info|debug. `--verbose` of the command line sets DEBUG. */
 void lt_log_set_level(lt_log_level level);
 
-/* From now on every message, also in the file, and every plain progress line is a line of JSON:
+/* From now on every message, in the file too, and every plain progress line is a line of JSON:
  *
  *     {"time": "2026-11-28T09:00:00Z", "level": "info", "run": "demo", "attempt": 0, "epoch": 1,
  *      "rank": 0, "step": 120, "message": "..."}
  *
- * `--log-json` of the command line sets it. Members of which nothing is known are left out. */
+ * `--log-json` on the command line calls it. Members whose value is unknown are left out. */
 void lt_log_set_json(void);
 bool lt_log_is_json(void);
-/* What lines of JSON tell of this process from now on. run is copied; NULL: there is no run. */
+/* What lines of JSON say about this process from now on. run is copied; NULL: there is no run. */
 void lt_log_set_run(const char *run, uint32_t attempt, uint32_t epoch, int rank);
 void lt_log_set_step(int64_t step);
 
@@ -31,11 +31,11 @@ LT_MUST_USE lt_err lt_log_to_file(const char *path);
 
 void lt_log(lt_log_level level, const char *fmt, ...) LT_PRINTF(2, 3);
 
-/* Write to the file only, where the program prints the same on stderr in another form. */
+/* Write to the file only; for messages that the program prints on stderr in another form. */
 void lt_log_note(lt_log_level level, const char *fmt, ...) LT_PRINTF(2, 3);
 
-/* Replace every character that a terminal would obey by '?': names and words from elsewhere may
- * hold them. lines: line feeds and tabs stay. Messages of lt_log pass through it. */
+/* Replace control characters by '?', because names and texts from elsewhere may hold terminal
+ * commands. lines: keep line feeds and tabs. Messages of lt_log pass through it. */
 void lt_log_tame(char *text, bool lines);
 
 /* Is a message of this level shown? */

@@ -77,15 +77,15 @@ static const char *name_at(const void *rows, size_t row_bytes, size_t i) {
     return name;
 }
 
-/* Edits after which a name of this length still looks like the one meant: a third of its
- * characters. Otherwise 'foo' would be near 'n', and 'optim.xy' near 'optim.lr'. */
+/* How many edits may separate a name of this length from the one that was meant: a third of its
+ * characters. With more, 'foo' would count as near 'n', and 'optim.xy' as near 'optim.lr'. */
 static size_t most_edits(const char *name) {
     const size_t n = strlen(name), third = n / 3;
     return n < 2 ? 0 : third < 1 ? 1 : third < NEAREST_MAX_EDITS ? third : NEAREST_MAX_EDITS;
 }
 
-/* How far a part of a name is from another one: their edits, or the letters that are missing at
- * its end. At least limit: it is not near. */
+/* The distance between a part of a name and another one: the number of edits, or of letters that
+ * are missing at its end. `limit` or more: the two are not near. */
 static size_t part_distance(const char *part, const char *other, size_t limit) {
     const size_t most = most_edits(part) + 1, n = strlen(part);
     const size_t edits = edit_distance(part, other, most);
@@ -94,8 +94,8 @@ static size_t part_distance(const char *part, const char *other, size_t limit) {
     return missing <= NEAREST_MAX_EDITS && missing < near ? missing : near;
 }
 
-/* Names of one group ('optim.') are compared by what follows; one without a group also with the
- * last part of each. */
+/* Names of the same group ('optim.') are compared by what follows the group; a name without a group
+ * is also compared with the last part of each name. */
 static size_t name_distance(const char *name, const char *other, size_t limit) {
     const char *dot = strrchr(name, '.'), *last = strrchr(other, '.');
     const size_t group = dot != NULL ? (size_t)(dot - name) + 1 : 0;

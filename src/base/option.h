@@ -123,9 +123,9 @@ LT_MUST_USE lt_err lt_option_need(const lt_option **out, const lt_option_table *
 
 void lt_options_help(const lt_option_table *t, FILE *to);
 
-/* The entry of names[0..n) nearest to `name` by edit distance, or NULL when none is near: there may
- * be one edit for each three characters, of names of one group ('optim.lrr') for those of the last
- * part. */
+/* The entry of names[0..n) nearest to `name` by edit distance, or NULL if none is near. One edit is
+ * allowed for every three characters; for names of one group ('optim.lrr') only the characters of
+ * the last part count. */
 const char *lt_name_nearest(const char *name, const char *const *names, size_t n);
 /* Is `name` in the list, which NULL ends? */
 bool lt_name_is_one_of(const char *name, const char *const *names);
@@ -134,8 +134,8 @@ bool lt_name_is_one_of(const char *name, const char *const *names);
 
 /* The row of that name; NULL: there is none. */
 const void *lt_name_find(const char *name, const void *rows, size_t row_bytes, size_t n);
-/* What a message about an unknown name ends with: "; is 'NEAREST' meant?", or "" when no name is
- * near. Returns out. */
+/* The end of a message about an unknown name: "; is 'NEAREST' meant?", or "" if no name is near.
+ * Returns out. */
 #define LT_NAME_HINT_BYTES 96
 const char *lt_name_hint(char out[LT_NAME_HINT_BYTES], const char *name, const void *rows,
                          size_t row_bytes, size_t n);

@@ -57,7 +57,8 @@ static bool is_word(const char *text, const char *const *words) {
     return *words != NULL;
 }
 
-/* Of a scalar, by YAML 1.2's core schema. A key that is followed by nothing has an empty text. */
+/* The kind of a scalar, by YAML 1.2's core schema. The value of a key that nothing follows is an
+ * empty text. */
 static lt_yaml_kind kind_of(const char *text, bool plain) {
     static const char *const nulls[] = {"null", "Null", "NULL", "~", NULL};
     static const char *const bools[] = {"true", "True", "TRUE", "false", "False", "FALSE", NULL};

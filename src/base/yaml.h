@@ -9,8 +9,8 @@
 
 #include "lateen/base.h"
 
-/* What a value is where its text alone does not say: a plain word that YAML reads as null, or as
- * true or false; a sequence of scalars; a mapping or a sequence without anything in it. */
+/* The kind of a value, where its text alone does not show it: a plain word that YAML reads as null,
+ * or as true or false; a sequence of scalars; an empty mapping or sequence. */
 typedef enum {
     LT_YAML_TEXT,
     LT_YAML_NULL,

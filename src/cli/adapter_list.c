@@ -1,5 +1,5 @@
-/* adapter_list.c: see adapter_list.h. The table of options has the flag, too, for its help; of a
- * flag that is given twice it keeps the last value. */
+/* adapter_list.c: see adapter_list.h. The table of options also has the flag, for the help text;
+ * but it keeps only the last value of a flag that is given twice. */
 #include "cli/adapter_list.h"
 
 #include <stdio.h>
@@ -39,7 +39,8 @@ static lt_err add(lt_adapter_list *l, const char *text, size_t n) {
     (void)snprintf(row, sizeof row, "%.*s", (int)n, text);
     equals = strchr(row, '=');
     LT_TRY(lt_cli_bring(folder, equals != NULL ? equals + 1 : row));
-    /* Is it one at all? A server has printed its address by the time that it loads it. */
+    /* Check now that it is an adapter: a server has already printed its address when it loads
+     * adapters. */
     if (lt_lora_rank_of(&rank, folder) != LT_OK) {
         return lt_error_prefix(LT_ERR_ARG, "--lora %.*s", (int)n, text);
     }

@@ -1,5 +1,5 @@
-/* beside.h: what stands beside a model that is served, for the methods of alignment: other models
- * whose logits requests may blend into its own, a reward model, steering vectors. */
+/* beside.h: what is loaded beside a model that is served, for the methods of alignment: other
+ * models whose logits requests may blend with its own, a reward model, steering vectors. */
 #ifndef LT_CLI_BESIDE_H
 #define LT_CLI_BESIDE_H
 
@@ -31,7 +31,7 @@ typedef struct {
     X(STR, reward_tokenizer, "reward-tokenizer", "", 0, 0, "FILE",                                 \
       "the reward model's tokenizer; empty: its own")
 
-/* A model to be served, and what stands beside it: the names and paths are the caller's. */
+/* A model to be served, and what is loaded beside it. The caller owns the names and paths. */
 typedef struct {
     const char *model, *lora, *tokenizer, *steer, *reward, *reward_tokenizer, *device;
     /* Path of the draft model or head, which may be `model`; NULL or "": none. */
@@ -71,17 +71,18 @@ typedef struct {
         .dtype = (lt_opened_dtype)(o)->dtype, .threads = (o)->threads                              \
     }
 
-/* Read --second, "NAME=MODEL,..." or "MODEL", whose name is "second". ARG: a name that is missing,
- * too long or there twice; more than LT_ENGINE_BESIDE; a reward model's tokenizer without one. */
+/* Read --second: "NAME=MODEL,...", or "MODEL", which gets the name "second". ARG: a name is
+ * missing, too long or given twice; there are more than LT_ENGINE_BESIDE; or a tokenizer for the
+ * reward model is given, but no reward model. */
 LT_MUST_USE lt_err lt_served_read(lt_served *s, const char *second);
 
-/* Set the engine's draft model or head, which lt_served_load opens. ARG: one of --draft and
- * --speculate model or head without the other. */
+/* Set the engine's draft model or draft head, which lt_served_load opens. ARG: --draft is given
+ * without --speculate model or head, or the other way round. */
 LT_MUST_USE lt_err lt_served_draft(lt_served *s, lt_engine_options *engine, const char *path);
 
 /* load, load_reward and unload of lt_server_options; served: an lt_served. UNSUPPORTED: a model
- * beside it has another tokenizer, and which token differs. --tokenizer is also for those beside it
- * that have none of their own. */
+ * beside it has another tokenizer; the message names the token that differs. --tokenizer is also
+ * used for models beside it that have no tokenizer. */
 LT_MUST_USE lt_err lt_served_load(void *served, lt_model **model, lt_tokenizer **tokenizer);
 LT_MUST_USE lt_err lt_served_load_reward(void *served, lt_model **model, lt_tokenizer **tokenizer);
 void lt_served_unload(void *served);

@@ -5,8 +5,9 @@
 #include "align/generative.h"
 #include "cli/beside.h"
 
-/* Run the task and print its scores. o: without what concerns the model, progress, request and ctx.
- * request: JSON, fields of every request; align: JSON, their "alignment"; "": none. */
+/* Run the task and print its scores. o: all options but those of the model, progress, request and
+ * ctx. request: JSON, the fields of every request; align: JSON, their member "alignment"; "":
+ * none. */
 LT_MUST_USE lt_err lt_eval_generative(lt_generative_options o, lt_served *served, const char *align,
                                       const char *request, bool json);
 

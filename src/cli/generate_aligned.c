@@ -51,8 +51,8 @@ static int64_t next(void *ctx) {
     return first ? 0 : -1;
 }
 
-/* A beam search draws nothing and refuses what would change draws, so its request has only the
- * options that differ from their defaults. */
+/* A beam search draws no tokens and refuses options that change how they are drawn, so its request
+ * has only the options that differ from their defaults. */
 static bool all_is_said(const json_t *align) {
     const char *method = json_string_value(json_object_get(align, "method"));
     return method == NULL || strcmp(method, "beam") != 0;

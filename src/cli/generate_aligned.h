@@ -1,5 +1,6 @@
-/* generate_aligned.h: `lateen generate --align JSON`: one prompt by a method of alignment, by the
- * server's code and its table of methods (serve/api/align/group_read.c), in this process. */
+/* generate_aligned.h: `lateen generate --align JSON`: continues a prompt with a method of
+ * alignment, in this process, with the server's code and table of methods
+ * (serve/api/align/group_read.c). */
 #ifndef LT_CLI_GENERATE_ALIGNED_H
 #define LT_CLI_GENERATE_ALIGNED_H
 
@@ -11,8 +12,9 @@ typedef struct {
     lt_engine_options engine;                /* Only its drafts count. */
     int64_t max_tokens;
     bool ignore_eos, keep_special, own_defaults, echo, stats, json;
-    /* The options of sampling: rows of this table, of the struct obj, which was parsed from the
-     * command line. What this does not give is the model's own default, else the table's. */
+    /* The options of sampling: rows of this table for the struct obj, which was parsed from the
+     * command line. An option that was not given has the model's own default, or else the
+     * table's. */
     const lt_option_table *table;
     void *obj, *own; /* own: of the same type, to be filled with these defaults. */
     int argc;

@@ -104,8 +104,7 @@ static int run(int argc, char **argv, char **whole) {
     return unknown_verb(argv[1]);
 }
 
-/* Output that did not reach its file (a full disk, a closed descriptor) is a failure of any
- * verb. */
+/* If output did not reach its file (a full disk, a closed descriptor), the verb has failed. */
 int main(int argc, char **argv) {
     int skip = 0, status;
     bool flushed;

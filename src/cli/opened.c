@@ -17,7 +17,8 @@
 #include "model/params.h"
 #include "tensor/backend.h"
 
-/* A *.gguf of a folder: the first by name that begins so, otherwise the first of all. */
+/* Find a *.gguf in a folder: the first by name that begins with `begins`, otherwise the first of
+ * all. */
 static bool find_gguf(char out[LT_PATH_BYTES], const char *folder, const char *begins) {
     char **names = NULL;
     size_t n = 0;
@@ -142,8 +143,8 @@ done:
     return err;
 }
 
-/* How to open the model beside adapters. DoRA and score heads need its numbers; on a GPU, adapters
- * beside blocks are not supported. */
+/* How to open the model to which adapters belong. DoRA and score heads need weights that are not
+ * quantised, and so do all adapters on a GPU. */
 static lt_err choose_options(lt_model_options *options, const lt_opened *o, const char *adapters,
                              lt_opened_dtype dtype) {
     const bool host = o->device->backend->host_memory;
@@ -177,7 +178,8 @@ static lt_err open_adapted(lt_opened *o, const char *adapters, const char *base,
     return lt_opened_adapters(&o->adapters, o->model, adapters, false);
 }
 
-/* Do the adapters have a tokenizer, and so a template, of their own? A GGUF of them has none. */
+/* Do the adapters have their own tokenizer, and so their own template? Adapters in a GGUF have
+ * none. */
 static lt_err has_tokenizer(bool *out, const char *adapters) {
     char path[LT_PATH_BYTES];
     LT_TRY(lt_path_join(path, adapters, "tokenizer.json"));
@@ -185,10 +187,10 @@ static lt_err has_tokenizer(bool *out, const char *adapters) {
     return LT_OK;
 }
 
-/* Which adapters to open, "" for none, and their base, "" for the one that they name: a model may
- * be a folder of adapters itself, or have one beside it (lora, "" for none). o->path becomes where
- * the tokenizer and the template are: with the adapters, which learnt with them, or else with their
- * model. */
+/* Find out which adapters to open ("": none) and their base model ("": the one that they name). The
+ * model may itself be a folder of adapters, or `lora` names one ("": none). o->path becomes the
+ * place of the tokenizer and the template: with the adapters, which were trained with them, or else
+ * with their model. */
 static lt_err find_adapters(lt_opened *o, char adapters[LT_PATH_BYTES], char base[LT_PATH_BYTES],
                             const char *lora) {
     const bool is_adapter = lt_lora_is_folder(o->path);

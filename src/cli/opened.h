@@ -17,21 +17,22 @@ typedef struct {
 } lt_opened;
 
 /* How weights are held, in the order of the option's choices. STORED: in the types of the file,
- * with activations in F32; on a GPU, GGUF's blocks stay as stored, all other weights and the
+ * with activations in F32. On a GPU GGUF's blocks stay as stored; all other weights and the
  * activations are BF16. */
 typedef enum { LT_OPENED_STORED, LT_OPENED_F32, LT_OPENED_BF16 } lt_opened_dtype;
 
 /* What a model that comes with Lateen does best (models/README.md). */
 typedef enum { LT_DEFAULT_WRITES, LT_DEFAULT_TALKS } lt_default_use;
 
-/* The model that comes with Lateen for this use, or another one if it is not there: a GGUF of
- * models/ beside the binary or its parent folder, or of PREFIX/share/lateen/models. ARG: none. */
+/* The model that comes with Lateen for this use, or another one if that is missing: a GGUF in
+ * models/ beside the binary or its parent folder, or in PREFIX/share/lateen/models. ARG: there is
+ * none. */
 LT_MUST_USE lt_err lt_opened_default_model(char out[LT_PATH_BYTES], lt_default_use use);
 
-/* model_path: Hugging Face folder, GGUF or llama2.c .bin, adapters (a PEFT folder, whose model is
- * opened beside them: STORED is F32 for DoRA and score heads, on a GPU BF16), or where to fetch one
- * (hf://, s3://, https://); "": the one that comes with Lateen to write. lora: adapters to open
- * beside the model, which need not name it, likewise; "": none.
+/* model_path: a Hugging Face folder, a GGUF, llama2.c's .bin, adapters (a PEFT folder, whose model
+ * is opened too; STORED is then F32 for DoRA and score heads, and BF16 on a GPU), or the address of
+ * one of these (hf://, s3://, https://); "": the model for text that comes with Lateen. lora:
+ * adapters to open beside the model, in the same ways; they need not name this model; "": none.
  * tokenizer_path "": the model's own. device: its name (lateen/device.h). threads 0: all cores.
  * Free with lt_opened_close. */
 LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *lora,
@@ -41,8 +42,8 @@ LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path, const 
 LT_MUST_USE lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *lora,
                                    const char *tokenizer_path, lt_opened_dtype dtype,
                                    const char *device, int64_t threads);
-/* The same for a server, which closes model and tokenizer itself: *out has the rest, to be closed
- * with lt_opened_close after the server. */
+/* The same for a server, which closes the model and the tokenizer itself. *out holds the rest;
+ * close it with lt_opened_close after the server. */
 LT_MUST_USE lt_err lt_opened_give(lt_opened *out, lt_model **model, lt_tokenizer **tokenizer,
                                   const char *model_path, const char *lora,
                                   const char *tokenizer_path, lt_opened_dtype dtype,
@@ -50,15 +51,15 @@ LT_MUST_USE lt_err lt_opened_give(lt_opened *out, lt_model **model, lt_tokenizer
 void lt_opened_close(lt_opened *o);
 
 /* Load the adapters of a PEFT folder or a GGUF file beside a model. Free with lt_lora_close, before
- * the model. merging: the model is F32 on the host, and weights that the folder holds whole replace
- * its own. */
+ * the model. merging: the model is F32 on the host, and weights that the folder holds completely
+ * replace the model's. */
 LT_MUST_USE lt_err lt_opened_adapters(struct lt_lora **out, lt_model *m, const char *path,
                                       bool merging);
 
 /* The options with which this choice opens a model. */
 lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device *device);
 
-/* The types in which matrices are held, each once: "Q5_K, Q6_K". *blocks: some are GGUF's blocks,
+/* The types of the model's matrices, each once: "Q5_K, Q6_K". *blocks: some are GGUF's block types,
  * whose products round activations to 8 bits. */
 #define LT_OPENED_TYPES_BYTES 160
 void lt_opened_types(const lt_model *m, char out[LT_OPENED_TYPES_BYTES], bool *blocks);
@@ -68,8 +69,8 @@ void lt_opened_types(const lt_model *m, char out[LT_OPENED_TYPES_BYTES], bool *b
 int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tokens);
 
 /* Fill obj again: the table's defaults, overridden by the generation defaults of the model's files,
- * overridden by the flags. Call it after the flags have been read once, which gives the model and
- * whether its defaults are wanted. */
+ * overridden by the flags. Call it after the flags have been read once, because they name the model
+ * and say whether its defaults are wanted. */
 LT_MUST_USE lt_err lt_opened_defaults(const lt_model *m, const lt_option_table *t, void *obj,
                                       int argc, char **argv);
 
@@ -81,12 +82,14 @@ void lt_prompt_free(char *prompt);
  * wrong with which entry. */
 LT_MUST_USE lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const char *text);
 
-/* Types of keys and values; the last four are what vLLM and llama.cpp call some of them. */
+/* Types of keys and values; the last four are names that vLLM and llama.cpp use for some of
+ * them. */
 #define LT_OPENED_CACHE_TYPES "model|fp32|bf16|fp16|fp8|q8_0|q4_0|auto|f32|f16|fp8_e4m3"
 #define LT_OPENED_CACHE_DTYPE(choice)                                                              \
     ((const lt_dtype[]){LT_DTYPE_COUNT, LT_F32, LT_BF16, LT_F16, LT_F8_E4M3, LT_Q8_0, LT_Q4_0,     \
                         LT_DTYPE_COUNT, LT_F32, LT_F16, LT_F8_E4M3}[choice])
-/* The same for keys or values alone, whose first choice is "cache-dtype": as that option. */
+/* The same for keys or values alone. The first choice, "cache-dtype", means the value of that
+ * option. */
 #define LT_OPENED_CACHE_PART(choice, both)                                                         \
     ((choice) == 0 ? LT_OPENED_CACHE_DTYPE(both) : LT_OPENED_CACHE_DTYPE((choice)-1))
 

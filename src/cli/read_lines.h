@@ -8,14 +8,15 @@
 
 #include "lateen/base.h"
 
-/* Read the first number of a list such as "1,4,16" and move *list behind it and its comma. False:
- * the list does not begin with a whole number, and stays where it is. */
+/* Read the first number of a list such as "1,4,16" and move *list past it and its comma. False: the
+ * list does not begin with a whole number, and stays where it is. */
 bool lt_cli_next_number(const char **list, long long *out);
 
-/* A line, which ends with '\n' or with the file; where is "NAME, line N", for messages. */
+/* Called with a line, which ended with '\n' or with the file. where: "NAME, line N", for
+ * messages. */
 typedef lt_err (*lt_cli_line_fn)(void *ctx, const char *where, const char *text, size_t n);
 
-/* Call each for every line of f that is not blank. name: of the file. */
+/* Call `each` for every line of f that is not blank. name: the file's. */
 LT_MUST_USE lt_err lt_cli_each_line(FILE *f, const char *name, lt_cli_line_fn each, void *ctx);
 
 #endif

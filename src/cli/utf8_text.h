@@ -1,4 +1,5 @@
-/* utf8_text.h: --invalid-utf8 for text from the command line, a prompt's file and a pipe. */
+/* utf8_text.h: the option --invalid-utf8, for text from the command line, a prompt file or a
+ * pipe. */
 #ifndef LT_CLI_UTF8_TEXT_H
 #define LT_CLI_UTF8_TEXT_H
 

@@ -1,7 +1,7 @@
 /* verb.h: one verb of the command line: `lateen <name> ...`. Each verb is a file verb_<name>.c with
  * one public function; the table in main.c lists them. A verb returns its exit status: 0 done, 1
  * failed, 2 usage, 75 (EX_TEMPFAIL of sysexits.h) stopped with everything saved, so that the same
- * command continues, 76 (EX_PROTOCOL) another rank of the run failed. From it a script knows
+ * command continues, 76 (EX_PROTOCOL) another rank of the run failed. The status tells a script
  * whether a run has finished or must be queued again. */
 #ifndef LT_CLI_VERB_H
 #define LT_CLI_VERB_H
@@ -32,13 +32,13 @@ typedef struct {
  * status for it. */
 int lt_verb_fail(lt_err err);
 
-/* For a verb that serves until it is stopped: SIGTERM and SIGINT write their number where the
- * result points (before: 0), and SIGPIPE is ignored. */
+/* For a verb that serves until it is stopped. SIGTERM and SIGINT write their number to the int that
+ * the result points to, which is 0 before; SIGPIPE is ignored. */
 const volatile sig_atomic_t *lt_verb_stop_signal(void);
 
-/* Read the defaults, then the flags of argv. False (after --help, or a bad flag): exit with
- * *status. usage is the synopsis after "usage: lateen ", prose the text that --help prints between
- * synopsis and options. */
+/* Read the defaults, then the flags of argv. False (--help, or a bad flag): exit with *status.
+ * usage: the synopsis after "usage: lateen "; prose: the text that --help prints between synopsis
+ * and options. */
 bool lt_verb_parse(const lt_option_table *t, void *obj, int argc, char **argv, const char *usage,
                    const char *prose, const char **positional, int max_positional,
                    int *n_positional, int *status);
@@ -50,7 +50,7 @@ typedef struct {
     const char *needs; /* What would, for the message. */
 } lt_verb_use;
 
-/* ARG: an option that nothing reads has another value than its default. The message names the
+/* ARG: an option that would have no effect does not have its default value. The message names the
  * option and what it needs. */
 LT_MUST_USE lt_err lt_verb_idle(const lt_option_table *t, const void *obj, const lt_verb_use *uses,
                                 size_t n);

@@ -1,5 +1,5 @@
 /* verb_completion.c: `lateen completion verbs | flags VERB | values VERB --FLAG`, which
- * tools/completion.sh calls. Prints one word per line. */
+ * tools/completion.sh calls. It prints one word per line. */
 #include <stdio.h>
 #include <string.h>
 

@@ -36,7 +36,7 @@ typedef struct {
 static const lt_option rows[] = {CONVERT_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_convert_options = LT_OPTION_TABLE("convert", rows);
 
-/* Convert another format by way of GGUF metadata, to which each supported format converts. */
+/* Other formats are converted by way of GGUF metadata, to which each supported format converts. */
 static lt_err by_gguf(const char *tokenizer, const char *to, int64_t n_ids) {
     char path[LT_PATH_BYTES];
     lt_gguf_out *o = NULL;
@@ -52,7 +52,8 @@ done:
     return err;
 }
 
-/* Weights are useful without a tokenizer, too: what cannot be converted is only reported. */
+/* Weights are useful without a tokenizer, too, so a tokenizer that cannot be converted is only
+ * reported. */
 static lt_err bring_tokenizer(const char *model, const char *option, const char *to,
                               int64_t n_ids) {
     const char *from = option[0] != '\0' ? option : model;
@@ -121,8 +122,8 @@ static bool holds_adapters(const char *path) {
     return lt_lora_is_folder(path) || lt_lora_is_gguf(path);
 }
 
-/* Fails with what is wrong with a path that holds no adapters: it is not there, or cannot be read,
- * or is something else. */
+/* The failure for a path that holds no adapters: it does not exist, cannot be read, or is something
+ * else. */
 static lt_err no_adapters(const char *option, const char *path) {
     lt_gguf *g = NULL;
     if (access(path, F_OK) != 0) {
@@ -133,7 +134,7 @@ static lt_err no_adapters(const char *option, const char *path) {
     LT_FAIL(LT_ERR_ARG, "%s: %s holds no adapters", option, path);
 }
 
-/* Adapters as adapters; their model gives names and shapes, and its weights are not read. */
+/* Convert adapters to adapters. Their model gives names and shapes; its weights are not read. */
 static lt_err write_adapters(const char *from, const char *given, const char *to) {
     const lt_model_options options = {.stored = true, .decoded = true};
     lt_err err = LT_OK;

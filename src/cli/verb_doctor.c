@@ -325,7 +325,8 @@ static void print_libraries(const json_t *libraries) {
     printf("\n");
 }
 
-/* "avx2, portable: more than 8 rows; onednn: needs F32": neighbours of one reason together. */
+/* "avx2, portable: more than 8 rows; onednn: needs F32": neighbours with the same reason are listed
+ * together. */
 static void print_refusals(const json_t *refused) {
     const char *name, *last = NULL;
     json_t *why;

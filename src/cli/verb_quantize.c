@@ -1,5 +1,5 @@
-/* verb_quantize.c: `lateen quantize IN OUT --type T`: any weights Lateen reads into a GGUF file, in
- * fewer bits. */
+/* verb_quantize.c: `lateen quantize IN OUT --type T`: writes any weights that Lateen reads to a
+ * GGUF file, in fewer bits. */
 #include <stdio.h>
 #include <sys/stat.h>
 

@@ -212,8 +212,8 @@ static lt_err add_keys(lt_server_options *s, char *text, const char *between) {
     return LT_OK;
 }
 
-/* Was the option given with an empty value, e.g. from an unset variable of a script? Its default is
- * empty, too. */
+/* Was the option given with an empty value, e.g. from an unset variable of a script? The value
+ * alone does not tell, since its default is empty, too. */
 static bool given_empty(int argc, char **argv, const char *flag) {
     const size_t n = strlen(flag);
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
@@ -226,8 +226,7 @@ static bool given_empty(int argc, char **argv, const char *flag) {
     return false;
 }
 
-/* An option that asks for keys but names none is refused, since the server would be open to
- * everyone. */
+/* An option for keys that names none is refused, because the server would be open to everyone. */
 static lt_err read_keys(lt_server_options *s, serve_options *o, char **file, int argc,
                         char **argv) {
     const char *variable = getenv("LATEEN_API_KEY");

@@ -20,7 +20,7 @@
  * member is the queue's device (lt_queue_device). The CPU's queue runs work immediately. */
 typedef struct lt_queue lt_queue;
 typedef struct lt_moment lt_moment; /* Where a queue was at a call of moment_mark. */
-/* Names an allocation to other ranks, which may be other processes of this machine. */
+/* Identifies an allocation to other ranks, which may be other processes of this machine. */
 typedef struct {
     unsigned char bytes[128];
 } lt_memory_handle;
@@ -40,8 +40,8 @@ typedef struct lt_backend {
     lt_err (*alloc)(lt_device *d, void **out, size_t bytes, const char *what); /* Zeroed. */
     void (*release)(lt_device *d, void *data, size_t bytes);
     lt_err (*queue_open)(lt_device *d, lt_queue **out);
-    /* The same: its ops get free multiprocessors before those of other queues. NULL where
-     * moment_open is NULL. */
+    /* The same, with priority: its ops get free multiprocessors before those of other queues. NULL
+     * where moment_open is NULL. */
     lt_err (*queue_open_first)(lt_device *d, lt_queue **out);
     void (*queue_close)(lt_queue *q);
     lt_err (*sync)(lt_queue *q); /* Wait until all queued work is done; reports its failure. */
@@ -89,18 +89,19 @@ typedef struct lt_backend {
     lt_err (*moment_between)(lt_device *d, lt_moment *from, lt_moment *to, double *seconds);
     void *(*native)(lt_queue *q);
     /* For transfers between GPUs of one machine by their copy engines (comm/peer.h). memory_share
-     * names an allocation, from its first byte; memory_reach makes one that is named accessible to
-     * copies and flags of this device (UNSUPPORTED where that is not possible), and memory_leave
-     * ends that. flag_set: the word, in memory of this device or reached, becomes `value` after all
-     * that q holds. flag_wait: q goes on when the word of this device's memory, less `value`, is
-     * not below 0 as a signed number. NULL where moment_open is NULL. */
+     * makes a handle of an allocation, given its first byte. memory_reach makes the allocation of a
+     * handle accessible to copies and flags of this device (UNSUPPORTED where that is not
+     * possible); memory_leave ends that. flag_set: the word, in this device's memory or in memory
+     * that was reached, becomes `value` after all work queued on q so far. flag_wait: q waits until
+     * the word, in this device's memory, minus `value` is at least 0 as a signed number. NULL where
+     * moment_open is NULL. */
     lt_err (*memory_share)(lt_device *d, void *data, lt_memory_handle *out);
     lt_err (*memory_reach)(lt_device *d, const lt_memory_handle *h, void **out);
     void (*memory_leave)(lt_device *d, const lt_memory_handle *h, void *data);
     lt_err (*flag_set)(lt_queue *q, uint32_t *word, uint32_t value);
     lt_err (*flag_wait)(lt_queue *q, uint32_t *word, uint32_t value);
-    /* From now on a library's kernels run beside the ops of this device, and hold some of its
-     * multiprocessors at times of their own. NULL where moment_open is NULL. */
+    /* From now on a library's kernels run beside the ops of this device, and occupy some of its
+     * multiprocessors at times that the ops do not control. NULL where moment_open is NULL. */
     void (*share)(lt_device *d);
     lt_err (*memory_left)(lt_device *d,
                           size_t *bytes); /* Bytes that alloc could still give; NULL: unknown. */

@@ -91,8 +91,8 @@ typedef enum { LT_PARTNER_NONE, LT_PARTNER_Q8_0, LT_PARTNER_Q8_1, LT_PARTNER_Q8_
 lt_partner lt_block_partner(lt_dtype type);
 int64_t lt_partner_block(lt_partner partner); /* 32 or 256 */
 
-/* One block of activations. sums: of each 16 neighbours in Q8_K; otherwise sums[0] is that of all
- * 32. */
+/* One block of activations. sums: the sum of each 16 neighbours in Q8_K; otherwise sums[0] is the
+ * sum of all 32. */
 typedef struct {
     float d, s; /* As stored: rounded to F16 in Q8_0 and Q8_1. s: Q8_1 only. */
     int8_t q[LT_BLOCK_SUPER];

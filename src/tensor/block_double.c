@@ -24,8 +24,8 @@ static float point_between(int k, int n) {
     return k < (n + 1) / 2 ? fmaf(step, (float)k, 0.1f) : fmaf(-step, (float)(n - k), 1.0f);
 }
 
-/* Between 10^(i - 7) and 10^(i - 6), i = 0 .. 6, 2^i numbers in equal distance, and their
- * negatives; 0 and 1. */
+/* For each i = 0 .. 6, 2^i equidistant numbers between 10^(i - 7) and 10^(i - 6), and their
+ * negatives; also 0 and 1. */
 static void fill_codes(float codes[CODES]) {
     static const float powers[DECADES] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f};
     int at = CODES / 2;

@@ -6,9 +6,9 @@
  *     Q8_0, Q4_0       blocks of 32 along a head with an F16 scale each (block.h), as llama.cpp's
  *                      --cache-type-k q8_0: the head's dimension is a multiple of 32
  *
- * A cache must take every value: a block with a value that is not finite gets NaN as its scale, so
- * that what attends to it is NaN, as without blocks; one without a value of at least
- * LT_CACHED_LEAST is zeros, as F16 cannot hold its scale. */
+ * A cache must accept every value. A block with a value that is not finite gets NaN as its scale,
+ * so everything that attends to it is NaN, as without blocks. A block whose values are all below
+ * LT_CACHED_LEAST becomes zeros, because F16 cannot hold its scale. */
 #ifndef LT_TENSOR_CACHED_H
 #define LT_TENSOR_CACHED_H
 

@@ -14,8 +14,8 @@ typedef struct {
 /* The cost of one call. args is the op's argument struct. */
 lt_cost lt_op_cost(lt_op op, const void *args);
 
-/* The formulas behind it that the planner uses without tensors. Bytes are of `elem_bytes` wide
- * elements. */
+/* The underlying formulas, which the planner uses without tensors. elem_bytes: width of an
+ * element. */
 lt_cost lt_cost_matmul(double m, double n, double k, double a_bytes, double b_bytes,
                        double y_bytes);
 /* pairs: number of visible (query, key) pairs of one head, e.g. T * S, or about T * S / 2 when

@@ -1,7 +1,7 @@
-/* timeline.h: what one rank does when: spans of time on the queue of its passes and on its host.
+/* timeline.h: what a rank does at what time: spans on the queue of its passes and on its host.
  *
- *     lt_timeline_begin(t, &span, LT_SPAN_WAIT, call, 0)     before what takes time
- *     lt_timeline_end(t, &span)                              behind it
+ *     lt_timeline_begin(t, &span, LT_SPAN_WAIT, call, 0)     before the work
+ *     lt_timeline_end(t, &span)                              after it
  *     lt_timeline_settle(t)                                  the queue has been synced: the times
  *                                                            of all spans, and the sum of waits
  *
@@ -76,8 +76,8 @@ struct lt_timeline {
 void lt_timeline_open(lt_timeline *t, lt_device *device, lt_queue *queue);
 void lt_timeline_close(lt_timeline *t); /* Accepts a zeroed one. */
 
-/* Forget all spans and waits; from now on keep all spans, or only the waits. To keep spans the
- * queue is synced, which relates its stopwatch to the clock. */
+/* Forget all spans and waits; from now on keep all spans, or only the waits. If spans are to be
+ * kept, the queue is synced, to relate its stopwatch to the clock. */
 LT_MUST_USE lt_err lt_timeline_restart(lt_timeline *t, bool keep);
 
 /* t NULL: nothing is measured. Spans nest; an inner one ends before the outer one. */

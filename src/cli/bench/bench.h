@@ -1,5 +1,5 @@
-/* bench.h: the parts of `lateen bench` in files of their own; verb_bench.c lists them. argv[0] is
- * the part's name. */
+/* bench.h: the parts of `lateen bench` that have separate files; verb_bench.c lists them. argv[0]
+ * is the part's name. */
 #ifndef LT_CLI_BENCH_H
 #define LT_CLI_BENCH_H
 

@@ -10,8 +10,8 @@
  *     mpirun -n 4 lateen bench comm                        processes, through MPI
  *     lateen launch --ranks 4 bench comm --device cuda     GPUs, beside NCCL's own verbs
  *
- * On GPUs a timing is that of CALLS calls, queued one behind the other as nccl-tests does, and each
- * size is measured twice in turn: by Lateen's transport, whose sums have one order, and by NCCL
+ * On GPUs a timing covers CALLS calls, queued one after the other as nccl-tests does, and each size
+ * is measured twice in turn: with Lateen's transport, whose sums have a fixed order, and with NCCL
  * alone, whose sums have an order of NCCL's choice.
  */
 #include <stdio.h>
@@ -93,7 +93,8 @@ static lt_err run_ring(job *j) {
     return lt_recv(j->w->group, (own + n - 1) % n, j->dst, j->count, LT_F32, &j->work);
 }
 
-/* Every element of member r's src is r + 1. These give the expected first element of dst. */
+/* Every element of member r's src is r + 1. These functions give the expected first element of
+ * dst. */
 static double sum_of_all(int n, int own) {
     (void)own;
     return (double)n * (n + 1) / 2.0;

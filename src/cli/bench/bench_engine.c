@@ -1,10 +1,10 @@
-/* bench_engine.c: `lateen bench engine`: tokens per second of the engine alone, without HTTP. A
- * number of streams with prompts of equal length, each of which decodes the same number of tokens,
- * are submitted at once. It reports two rates: of the prompts, until each stream has its first
- * token, and of decoding, from then on; with --cache-bytes, where streams wait for each other's
- * memory, also that of all new tokens, and how many streams ran at once. With --turns it compares
- * decoding with drafts and without: two engines run the same streams in turn, and the medians
- * count. */
+/* bench_engine.c: `lateen bench engine`: tokens per second of the engine alone, without HTTP. Some
+ * streams with prompts of equal length are submitted at once, and each decodes the same number of
+ * tokens. It reports two rates: that of the prompts, until each stream has its first token, and
+ * that of decoding, from then on. With --cache-bytes, where streams wait for each other's memory,
+ * it also reports the rate of all new tokens, and how many streams ran at once. With --turns it
+ * compares decoding with drafts and without: two engines run the same streams in turn, and the
+ * medians count. */
 #include <jansson.h>
 #include <poll.h>
 #include <stdio.h>
@@ -342,7 +342,7 @@ done:
     return err;
 }
 
-/* What the engine has measured of steps and of calls of what drafts, by ranges of rows. */
+/* What the engine has measured of its steps and of the calls of its drafter, by ranges of rows. */
 static void print_times(const lt_engine *e) {
     const struct {
         const char *name;
@@ -402,7 +402,7 @@ static void print_turns(const bench_engine_options *o, const lt_engine *e, int64
 }
 
 /* The same streams on an engine with drafts and on one without, in turn. The first turn of each is
- * not counted: the engine measures its steps in it. */
+ * not counted, because the engine measures its steps then. */
 static lt_err bench_in_turn(const bench_engine_options *o, const material *x, int64_t streams,
                             int64_t draft_tokens) {
     lt_err err = LT_OK;

@@ -3,8 +3,8 @@
  *
  * The tests are llama-bench's: a prompt of P random tokens; N random tokens one by one from an
  * empty cache; the choice of tokens is not timed. The peer is a program that takes llama-bench's
- * options (-m -p -n -t -r -o json) and prints its JSON; it runs once a round, after ours. Ratios of
- * medians count. */
+ * options (-m -p -n -t -r -o json) and prints its JSON; it runs once a round, after ours. The ratio
+ * of the medians is reported. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -114,7 +114,7 @@ static int64_t test_length(const bench *b, int test) {
     return test == PROMPT ? b->o->prompt : test == BATCH && b->o->batch == 0 ? 0 : b->o->tokens;
 }
 
-/* The rates of the peer's JSON: an array of objects with n_prompt, n_gen and avg_ts; its "test"
+/* Read the rates from the peer's JSON: an array of objects with n_prompt, n_gen and avg_ts; "test"
  * identifies a batch. */
 static lt_err read_peer(bench *b, const json_t *all, int64_t round) {
     size_t i;

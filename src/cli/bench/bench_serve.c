@@ -1,13 +1,13 @@
-/* bench_serve.c: `lateen bench serve URL|MODEL`: latency and throughput of any OpenAI server: ours,
- * a peer's, or one that is started for the measurement.
+/* bench_serve.c: `lateen bench serve URL|MODEL`: latency and throughput of any OpenAI-compatible
+ * server: ours, a peer's, or one that is started for the measurement.
  *
  * Requests come from a trace (Azure's CSV, Mooncake's JSON lines with shared prefixes), or have
  * fixed lengths; they arrive at once, at a Poisson rate, or at the trace's times, and at most a
  * given number are in flight. The figures are those that a client sees:
  *     TTFT  from sending to the first token             TPOT  (last - first token) / (tokens - 1),
  *           of one request
- *     ITL   each gap between two tokens                 goodput  requests a second that kept both
- *     limits */
+ *     ITL   each gap between two tokens                 goodput requests a second within both
+ *                                                       limits */
 #include <math.h>
 #include <poll.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 /* bench_tokenizer.c: `lateen bench tokenizer`: time to open a tokenizer, and megabytes a second on
  * one thread. The whole file is encoded as one text; the first encoding starts with an empty word
- * cache, the others find the words of those before. Peers: bench/tokenizer.py. */
+ * cache, later ones find the words of earlier ones in it. Peers: bench/tokenizer.py. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

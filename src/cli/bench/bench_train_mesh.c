@@ -1,6 +1,6 @@
-/* bench_train_mesh.c: see bench_train_mesh.h. The ranks and the thread of the one rank meet at a
- * barrier before and behind each turn of the mesh, so that nobody computes, or waits busily, while
- * the others are timed. A rank that fails still comes to the barriers. */
+/* bench_train_mesh.c: see bench_train_mesh.h. The ranks of the mesh and the thread of the single
+ * rank meet at a barrier before and after each turn of the mesh, so that none of them computes or
+ * spins while the others are timed. A rank that fails still comes to the barriers. */
 #include "cli/bench/bench_train_mesh.h"
 
 #include <pthread.h>
@@ -141,7 +141,7 @@ static double median(double *values, int64_t n) {
     return values[n / 2];
 }
 
-/* n steps: the median of their seconds and, of a mesh, what a step waited on average. */
+/* Run n steps: the median of their seconds and, for a mesh, the average wait of a step. */
 static lt_err take_steps(lt_training *t, int64_t n, double *step_s, double *exposed_s) {
     double all[LT_BENCH_MESH_TURNS];
     *exposed_s = 0.0;

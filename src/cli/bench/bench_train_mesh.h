@@ -1,9 +1,9 @@
 /* bench_train_mesh.h: `lateen bench train --mesh`: a mesh of ranks of this CPU, each a thread of
  * this process, in turn with one rank that has as many threads as each of them.
  *
- * Each rank of dp has the rows that the one rank has, so `linear` is the one rank's tokens/s times
- * the number of ranks. The step is that of `lateen train`, whose record also tells how long a rank
- * waited for transfers that its computing did not hide. */
+ * Each rank of dp has as many rows as the single rank, so `linear` is the single rank's tokens/s
+ * times the number of ranks. The step is that of `lateen train`, whose record also says how long a
+ * rank waited for transfers that its computation did not hide. */
 #ifndef LT_CLI_BENCH_TRAIN_MESH_H
 #define LT_CLI_BENCH_TRAIN_MESH_H
 

@@ -40,7 +40,7 @@ static const char prose[] =
     "\"completions\" (a list) or \"completion\"; or \"messages\", as `lateen data make` writes "
     "them.\nThe table has a row for each kind and each level that the lines name.";
 
-/* Sums over problems. A problem with fewer than k answers does not count in the columns of k. */
+/* Sums over problems. A problem with fewer than k answers does not count in the columns for k. */
 typedef struct {
     char name[64];
     int64_t order; /* In the table: all, kinds as they come, levels. */

@@ -45,7 +45,7 @@ static lt_err encode(void *ctx, int worker, const char *text, size_t bytes, lt_i
     return lt_encode_put(out, NULL, ids->data, NULL, ids->n);
 }
 
-/* A line that is a conversation. The marks of lt_chat_rows are LT_MASK_*: 1 is a label. */
+/* Encode a line that is a conversation. The marks of lt_chat_rows are LT_MASK_*: 1 is a label. */
 static lt_err encode_chat(void *ctx, int worker, const lt_record_line *line, lt_id_buffer *out,
                           lt_text_buffer *mask, size_t *text_bytes) {
     encoder *e = ctx;

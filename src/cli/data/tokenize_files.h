@@ -1,5 +1,5 @@
-/* tokenize_files.h: `lateen tokenize INPUT... --out PREFIX`: files to a token shard. Its options
- * are in the table of verb_tokenize.c. */
+/* tokenize_files.h: `lateen tokenize INPUT... --out PREFIX`: turns files into a token shard. Its
+ * options are in the table of verb_tokenize.c. */
 #ifndef LT_CLI_TOKENIZE_FILES_H
 #define LT_CLI_TOKENIZE_FILES_H
 
@@ -42,8 +42,8 @@ typedef struct {
     TOKENIZE_FILES_OPTIONS(LT_OPTION_FIELD)
 } lt_tokenize_files_options;
 
-/* Read the inputs, write the shard, print the statistics. flags: LT_ENCODE_PARSE_SPECIAL counts.
- * chat: how lines become ids that are conversations; NULL: they are texts. */
+/* Read the inputs, write the shard, print the statistics. flags: only LT_ENCODE_PARSE_SPECIAL is
+ * read. chat: how conversations become ids; NULL: the lines are texts. */
 LT_MUST_USE lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o,
                                          const char *const *inputs, size_t n_inputs,
                                          const lt_tokenizer *t, const char *tokenizer_path,

@@ -1,5 +1,5 @@
-/* verb_tokenize.c: `lateen tokenize`: files to a token shard (tokenize_files.c); and text to ids
- * and back on the terminal: JSON lines through a pipe, one text, one list of ids. */
+/* verb_tokenize.c: `lateen tokenize`: turns files into a token shard (tokenize_files.c), and text
+ * into ids and back on the terminal: JSON lines through a pipe, one text, or one list of ids. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -104,8 +104,8 @@ static lt_err next_line(line_reader *r, const char **line, size_t *n, bool *more
     }
 }
 
-/* The string of the member "text" of a line, which is one JSON object, and its lone surrogate
- * escapes, which are U+FFFD in it. */
+/* The string of the member "text" of a line, which is one JSON object, and the number of its lone
+ * surrogate escapes, which become U+FFFD. */
 static lt_err text_of_line(const char *line, size_t n, lt_text *out, lt_lone_escapes *lone) {
     lt_err err = LT_OK;
     lt_json_pull j = lt_json_pull_over(line, n, "standard input");

@@ -18,8 +18,8 @@
 
 #define MIB 1048576.0
 
-/* The machine of a run: the cluster that is named; else, on GPUs, the kind of this machine's first
- * one; else CPU ranks here. */
+/* The machine of a run: the cluster that is named; else, on GPUs, this machine with GPUs like its
+ * first; else CPU ranks of this machine. */
 static lt_err find_machine(lt_auto_machine *m, const lt_recipe *r, const char *cluster,
                            int n_ranks) {
     lt_device_kind kind;

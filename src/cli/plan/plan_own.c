@@ -39,8 +39,8 @@ typedef struct {
     double tokens; /* Tokens of a step. */
 } own_plan;
 
-/* As training decides it, by the memory of the kind of GPU, where one is named, or of this machine;
- * a GPU of no kind has room. */
+/* Decide it as training does, by the memory of the kind of GPU if one is named, or of this machine.
+ * Without a named kind, a GPU is assumed to have room. */
 static lt_err keep_logits(const own_plan *p, lt_pass_options *o, const lt_shards *shards) {
     const double gpu = p->cluster.gpu.memory_bytes;
     return lt_fit_keep_logits(o, &p->run.recipe, &p->run.spec, p->run.dtype, NULL, shards,

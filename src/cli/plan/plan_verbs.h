@@ -16,18 +16,20 @@ int lt_simulate_policy_verb(int argc, char **argv);
 /* plan_own.c. Does --model name a training recipe of Lateen, or a run folder? If so, recipe is its
  * path. */
 bool lt_plan_is_own(const char *model, char recipe[LT_PATH_BYTES]);
-/* cluster "": only memory. n_ranks > 0: the `top` fastest layouts of a run on that many ranks. */
+/* cluster "": predict only memory. n_ranks > 0: print the `top` fastest layouts of a run on that
+ * many ranks. */
 int lt_plan_own_run(const char *recipe, const char *cluster, int n_ranks, int top, bool json);
 
-/* plan_layouts.c. Write the mesh and the level of ZeRO into a recipe with `layout: auto`, for the
- * ranks that this process is one of; and, on rank 0, what is predicted of it to OUT/layout.json. */
+/* plan_layouts.c. Choose the mesh and the level of ZeRO for a recipe with `layout: auto` and the
+ * ranks of this run, and write the prediction to OUT/layout.json on rank 0. */
 LT_MUST_USE lt_err lt_plan_choose_layout(lt_recipe *r);
-/* For a mesh that is given: on rank 0, write what is predicted of it, as above. Nothing is written
- * for one rank and for sites, nor where a prediction is not possible. */
+/* The same for a mesh that the recipe gives: only write the prediction. Nothing is written for a
+ * single rank, for sites, or if a prediction is not possible. */
 LT_MUST_USE lt_err lt_plan_predict_layout(const lt_recipe *r);
-/* A run that failed before it had a recipe.yaml leaves no prediction, nor an empty folder. */
+/* Remove the prediction, and the folder if it is empty, of a run that failed before it had a
+ * recipe.yaml. */
 void lt_plan_withdraw_layout(const lt_recipe *r);
-/* What `lateen plan --gpus N` prints of a recipe; with n_ranks 0: of the recipe's own mesh. */
+/* What `lateen plan --gpus N` prints for a recipe; n_ranks 0: for the recipe's own mesh. */
 int lt_plan_layouts(const lt_recipe *r, const char *cluster, int n_ranks, int top, bool json);
 
 #endif

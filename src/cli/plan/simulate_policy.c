@@ -37,7 +37,7 @@ static int by_value(const void *a, const void *b) {
     return (*x > *y) - (*x < *y);
 }
 
-/* The line of one tenant; `tenant` = n_tenants: that of all. waits: room for all jobs. */
+/* The line of one tenant, or of all tenants if `tenant` is n_tenants. waits: room for all jobs. */
 static line sum_up(const lt_policy *p, size_t tenant, const lt_queue_job *jobs, size_t n,
                    double *waits) {
     line l = {.name = tenant < p->n_tenants ? p->tenants[tenant].name : "all"};

@@ -123,8 +123,8 @@ static lt_err prepare(lt_plan_sim *s, const simulate_options *o, const lt_plan_r
 
 /* ---- Recoveries ------------------------------------------------------------------------------ */
 
-/* What a fault costs in the simulation, beside what it cost in runs that the simulation does not
- * know. */
+/* The cost of a fault in the simulation, compared with its cost in runs that the simulation does
+ * not know. */
 typedef struct {
     int64_t n; /* 0: nothing was compared. */
     double median, d, p;
@@ -148,7 +148,8 @@ static lt_err compare(comparison *c, const simulate_options *o, const lt_plan_re
     c->n = other.n;
     c->median = lt_plan_quantile(values, (size_t)other.n, 0.5);
     c->d = lt_plan_ks(sim->lost_s, sim->n_lost, values, other.n);
-    /* The simulation knows as much as the recoveries that it draws from, however many it draws. */
+    /* The sample size is the number of recoveries that the simulation draws from, however many it
+     * draws. */
     LT_TRY_DONE(lt_plan_ks_p(&c->p, c->d, r->n, other.n));
 done:
     free(values);

@@ -1,5 +1,5 @@
-/* cluster_policy.c: `lateen cluster policy FILE.yaml`: checks how tenants share a cluster, and
- * writes the configuration of Slurm that holds it. */
+/* cluster_policy.c: `lateen cluster policy FILE.yaml`: checks a policy of how tenants share a
+ * cluster, and writes Slurm's configuration for it. */
 #include <stdio.h>
 #include <stdlib.h>
 

@@ -43,8 +43,8 @@ static void on_signal_too(int number) {
     }
 }
 
-/* Install our handler for the time of a copy. A SIGHUP that nohup has let the process ignore stays
- * ignored. If the process does more than the copy, a signal that ends it, or that it ignores, is
+/* Install our handler for the time of a copy. A SIGHUP that is ignored because of nohup stays
+ * ignored. If the process does more than copy, signals that would end it or that it ignores are
  * left alone. Returns whether the handler was installed. */
 static bool take_signal(int number, bool alone, struct sigaction *before) {
     const struct sigaction own = {.sa_handler = alone ? on_signal : on_signal_too};
@@ -167,7 +167,7 @@ lt_err lt_cli_bring_option(char value[LT_OPTION_STR_BYTES]) {
     return LT_OK;
 }
 
-/* Length of an entry of a mixture without its weight: a number behind its last colon. */
+/* Length of an entry of a mixture without its weight, a number after the last colon. */
 static size_t path_length(const char *entry, size_t n) {
     size_t at = n;
     while (at > 0 && entry[at - 1] != ':' && entry[at - 1] != '/') {

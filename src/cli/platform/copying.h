@@ -1,6 +1,6 @@
-/* copying.h: copies as the command line shows them: a line of progress, an end at SIGINT, SIGTERM
- * and SIGHUP after which the same command continues; and the models that other verbs name by
- * hf://, s3:// or https://. */
+/* copying.h: how the command line makes copies: with a progress line, and so that SIGINT, SIGTERM
+ * and SIGHUP stop a copy, which the same command then continues. It also fetches the models that
+ * other verbs name by hf://, s3:// or https://. */
 #ifndef LT_CLI_COPYING_H
 #define LT_CLI_COPYING_H
 
@@ -19,7 +19,7 @@ LT_MUST_USE lt_err lt_cli_bring(char out[LT_PATH_BYTES], const char *text);
 /* The same for an option's value, in place. */
 LT_MUST_USE lt_err lt_cli_bring_option(char value[LT_OPTION_STR_BYTES]);
 /* The same for a mixture of data, PATH:WEIGHT,... (lt_copy_bring_data). streams: shards keep their
- * address, because they come as they are read (data.cache). */
+ * address, because they are fetched when they are read (data.cache). */
 LT_MUST_USE lt_err lt_cli_bring_data(char value[LT_OPTION_STR_BYTES], bool streams);
 
 #endif

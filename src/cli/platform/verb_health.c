@@ -1,5 +1,5 @@
-/* verb_health.c: `lateen health`: is this machine fit to run on? Exit statuses are made for what
- * calls it: a prolog, an epilog or a probe takes every status but 0 as a failure. */
+/* verb_health.c: `lateen health`: is this machine fit to run on? The exit status suits its callers:
+ * a prolog, an epilog or a probe takes every status but 0 as a failure. */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* verb_launch.c: `lateen launch --ranks N VERB ...`: any verb as the ranks of one machine, or, with
- * --hosts, of several. */
+/* verb_launch.c: `lateen launch --ranks N VERB ...`: runs any verb as several ranks on one machine
+ * or, with --hosts, on several. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,8 +97,8 @@ static uint32_t attempt(void) {
     return n > 0 ? (uint32_t)n : 0;
 }
 
-/* The launcher reads these signals. They stay blocked when it has ended, so that one that comes so
- * late does not replace the exit status. */
+/* The launcher reads these signals. They stay blocked after it has ended, so that a late signal
+ * does not replace the exit status. */
 static void block_signals(void) {
     const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
     sigset_t set;

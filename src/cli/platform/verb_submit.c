@@ -1,5 +1,5 @@
-/* verb_submit.c: `lateen submit RECIPE --tenant X --gpus 8..32`: a training as a job of Slurm that
- * saves when it is preempted, and goes on with as many GPUs as it gets. */
+/* verb_submit.c: `lateen submit RECIPE --tenant X --gpus 8..32`: submits a training run as a Slurm
+ * job that saves when it is preempted, and resumes with as many GPUs as it gets. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

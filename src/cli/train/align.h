@@ -1,5 +1,5 @@
-/* align.h: the parts of `lateen align` in files of their own; verb_align.c lists them. argv[0] is
- * the part's name. */
+/* align.h: the parts of `lateen align` that have separate files; verb_align.c lists them. argv[0]
+ * is the part's name. */
 #ifndef LT_CLI_ALIGN_H
 #define LT_CLI_ALIGN_H
 
@@ -11,9 +11,10 @@ int lt_align_logprobs(int argc, char **argv);
 int lt_align_rewards(int argc, char **argv);
 int lt_align_experiment(int argc, char **argv);
 
-/* Does the model write, and has it seq positions? verb names the part in a message. */
+/* Can the model generate text, and does it have seq positions? verb: name of the part, for the
+ * message. */
 LT_MUST_USE lt_err lt_align_check_model(const lt_model *m, const char *verb, int64_t seq);
-/* The conversations of the options --tokenizer and --chat-template, read for this model. */
+/* How conversations become ids for this model, by the options --tokenizer and --chat-template. */
 LT_MUST_USE lt_err lt_align_open_chat(lt_chat_source *out, const lt_opened *model,
                                       const char *tokenizer, const char *template, bool last_only);
 

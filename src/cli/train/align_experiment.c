@@ -1,4 +1,4 @@
-/* align_experiment.c: `lateen align experiment FILE.yaml`: methods of alignment, measured
+/* align_experiment.c: `lateen align experiment FILE.yaml`: measures methods of alignment
  * (align/experiment.h). */
 #include <stdio.h>
 

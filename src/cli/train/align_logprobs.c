@@ -1,5 +1,5 @@
-/* align_logprobs.c: `lateen align logprobs FILE.jsonl... --out FOLDER`: a teacher's most likely
- * words of each token that is learnt (align/teacher_words.h). */
+/* align_logprobs.c: `lateen align logprobs FILE.jsonl... --out FOLDER`: computes a teacher's most
+ * likely words at each learnt token (align/teacher_words.h). */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

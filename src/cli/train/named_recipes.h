@@ -1,4 +1,4 @@
-/* named_recipes.h: a list in a recipe whose entries have names and options of their own: `stages`
+/* named_recipes.h: a list in a recipe whose entries have names and their own options: `stages`
  * (train_stages.h) and `adapters` (train_adapters.h).
  *
  *     optim.lr: 1e-4                 an option of all entries
@@ -17,17 +17,17 @@ typedef struct {
     const char *key;  /* "stages" */
     const char *what; /* "stage", for messages. */
     int most;         /* Entries of the list, at most. */
-    /* NULL, or: reads the value of a name that has text in place of options, e.g. the path of a
-     * recipe. first: the name is the first of the list. */
+    /* Reads the value of a name that has text instead of options, e.g. the path of a recipe; may be
+     * NULL. first: the name is the first of the list. */
     lt_err (*value)(lt_named_recipe *of, const char *text, bool first);
     /* NULL, or: fails if an entry may not have this option of its own. */
     lt_err (*may_have)(const lt_option *row, const char *name, const char *origin);
 } lt_named_kind;
 
 /* Reads the list of the recipe file `path` into out, which has room for kind->most entries; *n 0:
- * the recipe has no such list. *common becomes the options beside the list, with the flags. argv:
- * the flags, as of lt_options_parse. Free the entries with lt_named_recipes_free, whatever this
- * returns. */
+ * the recipe has no such list. *common becomes the options outside the list, with the flags. argv:
+ * the flags, as for lt_options_parse. Free the entries with lt_named_recipes_free, also after a
+ * failure. */
 LT_MUST_USE lt_err lt_named_recipes_read(lt_named_recipe *out, int *n, lt_recipe *common,
                                          const lt_named_kind *kind, const char *path, int argc,
                                          char **argv);

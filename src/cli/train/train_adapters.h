@@ -1,4 +1,4 @@
-/* train_adapters.h: recipes with adapters, which are trained at once beside one model
+/* train_adapters.h: recipes with several adapters of one model, which are trained at the same time
  * (train/together.h):
  *
  *     out: runs/many               each adapter has a run folder of its own, runs/many/NAME
@@ -10,7 +10,8 @@
  *
  * An adapter may have its own data, seed, steps, batch.size, lora, optimiser, schedule, guard,
  * validation, samples and checkpoints. batch.micro counts rows of all adapters. The model, data.seq
- * and what is the process's are common to all, and refused by name in one of them. */
+ * and the options of the process are common to all adapters; if an adapter has one of these, it is
+ * refused by name. */
 #ifndef LT_CLI_TRAIN_ADAPTERS_H
 #define LT_CLI_TRAIN_ADAPTERS_H
 
@@ -22,8 +23,8 @@ typedef struct {
     lt_recipe *common; /* What stands beside the list; its out is the folder above the others. */
 } lt_many_adapters;
 
-/* Reads the adapters of a recipe; n 0: it has none. Free with lt_many_adapters_close, whatever it
- * returns. */
+/* Reads the adapters of a recipe; n 0: it has none. Free with lt_many_adapters_close, also after a
+ * failure. */
 LT_MUST_USE lt_err lt_many_adapters_open(lt_many_adapters *m, const char *path, int argc,
                                          char **argv);
 void lt_many_adapters_close(lt_many_adapters *m);

@@ -5,8 +5,8 @@
 #include "train/recipe/recipe.h"
 
 /* argv[1..]: the words after `train`, a recipe and flags that override it. Refuses flags without
- * effect and recipes without `out` or `data.train`. Of a recipe with stages: the one that --stage
- * names. *help: --help was among them; r is not read. */
+ * effect and recipes without `out` or `data.train`. If the recipe has stages, reads the one that
+ * --stage names. *help: --help was among the words, and r was not read. */
 LT_MUST_USE lt_err lt_cli_recipe_load(lt_recipe *r, int argc, char **argv, bool *help);
 
 #endif

@@ -16,7 +16,8 @@
 
 /* ---- Reading ---- */
 
-/* A recipe as a stage: its folder, and of a later stage its model, are not those that it names. */
+/* Read a recipe as a stage. Its run folder, and for later stages its model, are not those that it
+ * names. */
 static lt_err read_recipe(lt_named_recipe *s, const char *path, bool first) {
     lt_err err = LT_OK;
     lt_recipe *before = malloc(sizeof *before);
@@ -139,7 +140,8 @@ static lt_err note_finished(const lt_life *l, json_t *record, const lt_named_rec
     return err;
 }
 
-/* Does a finished stage depend on the option? Others may change while a run goes on. */
+/* Does the result of a finished stage depend on the option? Other options may change when a run is
+ * resumed. */
 static bool decides(const lt_option *row) {
     return (row->flags & LT_RECIPE_MAY_CHANGE) == 0 || strcmp(row->name, "steps") == 0;
 }

@@ -1,4 +1,4 @@
-/* train_stages.h: recipes with stages, which train one model several times, one stage behind the
+/* train_stages.h: recipes with stages, which train one model several times, one stage after the
  * other:
  *
  *     out: runs/life               each stage has a run folder of its own, runs/life/NAME
@@ -9,16 +9,17 @@
  *       sft:  recipes/mine.yaml                           or a recipe
  *       grpo: {objective.kind: grpo, data.train: problems.jsonl}
  *
- * A stage begins with the model that the one before it has written (NAME/model); behind a stage
- * that trains adapters, with its model and its adapters (NAME/adapter). So no stage but the first
- * may say what it begins with. Flags are options of every stage; model.init and lora.init are those
- * of the first.
+ * A stage begins with the model that the one before it has written (NAME/model) or, after a stage
+ * that trains adapters, with that stage's model and adapters (NAME/adapter). So only the first
+ * stage may name the model that it begins with. Flags are options of every stage, except that
+ * model.init and lora.init belong to the first.
  *
  * RESUMING   OUT/stages.json lists the finished stages, in order, with the options that they had;
- * it is replaced in one piece behind each. The same command skips these, and continues the one that
- * was cut off as any run is continued. A finished stage whose options have changed is refused by
- * their name: the stages behind it have begun, or would begin, from another model than the recipe
- * says. More steps of the last finished stage are trained, if no later one has begun. */
+ * it is replaced atomically after each stage. The same command skips finished stages, and resumes
+ * the stage that was cut off like any other run. If options of a finished stage have changed, it is
+ * refused, and the message names them: the later stages have begun, or would begin, from another
+ * model than the recipe describes. If `steps` of the last finished stage has grown and no later
+ * stage has begun, the further steps are trained. */
 #ifndef LT_CLI_TRAIN_STAGES_H
 #define LT_CLI_TRAIN_STAGES_H
 
@@ -34,7 +35,7 @@ typedef struct {
 } lt_life;
 
 /* Reads the stages of a recipe; n 0: it has none. argv: the flags, as of lt_options_parse. ARG
- * names what contradicts. Free with lt_life_close, whatever it returns. */
+ * names the options that contradict each other. Free with lt_life_close, also after a failure. */
 LT_MUST_USE lt_err lt_life_open(lt_life *l, const char *path, int argc, char **argv);
 void lt_life_close(lt_life *l);
 
