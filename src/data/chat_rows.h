@@ -27,7 +27,7 @@ typedef struct {
     const lt_tokenizer *tokenizer;
     /* The member that holds the list of messages; a line without it may have another shape. */
     const char *messages;
-    /* If not NULL, a line has no messages: these members are the strings of the user and of the
+    /* If not NULL, lines have no messages: these members hold the texts of the user and of the
      * assistant. */
     const char *prompt, *answer;
     bool last_only; /* Only the last message is a label. */
@@ -42,16 +42,17 @@ LT_MUST_USE lt_err lt_chat_rows_encode(const lt_chat_rows *c, lt_tokenizer_scrat
                                        const char *line, size_t bytes, lt_ids *ids,
                                        unsigned char **mask, size_t *text_bytes);
 
-/* Append the ids of the question that a line asks: its messages without the assistant's turns at
- * the end, and the opening of an answer. The line gets the member of messages where it has another
- * shape. Errors as above. */
+/* Append the ids of a line's question: its messages without the assistant's turns at the end,
+ * followed by the opening of an answer. A line of another shape gets the member of messages. Errors
+ * as above. */
 LT_MUST_USE lt_err lt_chat_rows_prompt(const lt_chat_rows *c, lt_tokenizer_scratch *s, json_t *line,
                                        lt_ids *ids);
 
-/* Append the ids of a line's messages, of which those from n_prompt on are a completion. [*first,
- * *end): its tokens among those appended, from behind the opening of an answer, which
- * add_generation_prompt writes, to the end of the text, or of the last answer where the template
- * has {% generation %} tags; *first = *end: it is empty. The line is changed. Errors as above. */
+/* Append the ids of a line's messages; those from n_prompt on are a completion. [*first, *end): the
+ * completion's tokens among those appended. They begin after the opening of an answer, which
+ * add_generation_prompt writes, and end with the text, or with the last answer if the template has
+ * {% generation %} tags; *first = *end: the completion is empty. The line is changed. Errors as
+ * above. */
 LT_MUST_USE lt_err lt_chat_rows_completion(const lt_chat_rows *c, lt_tokenizer_scratch *s,
                                            json_t *line, size_t n_prompt, lt_ids *ids,
                                            size_t *first, size_t *end);

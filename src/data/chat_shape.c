@@ -56,8 +56,8 @@ static const char *role_of(const char *from) {
     return NULL;
 }
 
-/* A call, {"name", "arguments"} as JSON text or several of them in a list, is an answer that
- * consists of tool calls. */
+/* A call, {"name", "arguments"} as JSON text, or a list of several, is an answer that consists of
+ * tool calls. */
 static lt_err say_call(json_t *out, const char *text, size_t at) {
     lt_err err = LT_OK;
     json_t *calls = json_loads(text, 0, NULL), *list = json_array(), *message = NULL;
@@ -170,7 +170,7 @@ static lt_err add_history(const json_t *line, json_t *out) {
     return LT_OK;
 }
 
-/* An instruction, a line break and its input; where one of them is empty, the other. */
+/* An instruction, a line break and its input; or, if one of the two is empty, the other alone. */
 static json_t *join(const json_t *instruction, const json_t *input) {
     const size_t a = json_string_length(instruction), b = json_string_length(input),
                  line_break = a > 0 && b > 0;

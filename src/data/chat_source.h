@@ -22,7 +22,7 @@ typedef struct {
     uint64_t hash; /* Hash of template and options. */
 } lt_chat_source;
 
-/* The strings of *o but for those of `rows` need not outlive the call. Close it also after a
+/* The strings of *o, except for those of `rows`, need not outlive the call. Close it also after a
  * failure. NOT_FOUND: the model has no template, or there is no such file. */
 LT_MUST_USE lt_err lt_chat_source_open(lt_chat_source *out, const lt_chat_source_options *o);
 void lt_chat_source_close(lt_chat_source *c);

@@ -351,8 +351,8 @@ static lt_err render(lt_jrun *r, const lt_chat_template *t, const json_t *contex
     return lt_jinja_exec(r, top, t->body, &flow);
 }
 
-/* The pairs that a rendering recorded, as ascending spans clipped to the text; a macro that is
- * called early may record others. */
+/* The pairs that a rendering recorded, as ascending spans clipped to the text. A macro that is
+ * called early may record pairs out of order. */
 static lt_err take_spans(const lt_jlist *pairs, size_t bytes, lt_text_span **spans, size_t *n) {
     size_t after = 0;
     *n = 0;

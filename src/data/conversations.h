@@ -4,8 +4,8 @@
  *     chat.jsonl ──template, tokenizer──▶ FOLDER/chat-<hash>.bin .idx .mask .json
  *
  * The hash covers the bytes of the file, the tokenizer, the template and the options below, so a
- * shard that is found is the one that would be made. A document is one conversation. Those that
- * cannot be used are named with file, line and reason, the first LT_CONVERSATIONS_TOLD of them. */
+ * shard that is found is the one that would be made. A document is one conversation. Messages name
+ * the first LT_CONVERSATIONS_TOLD conversations that cannot be used, with file, line and reason. */
 #ifndef LT_DATA_CONVERSATIONS_H
 #define LT_DATA_CONVERSATIONS_H
 

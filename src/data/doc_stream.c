@@ -161,7 +161,8 @@ done:
 
 /* Position where validation begins: (1 - fraction) of the tokens, moved to the nearer end of the
  * document there unless that leaves less than half of the validation part, or nothing before it. An
- * earlier end is at most as far as the end of all, so the part never more than doubles. */
+ * earlier end is at most as far away as the end of the stream, so the validation part at most
+ * doubles. */
 static uint64_t split_position(const lt_doc_stream *s, double fraction) {
     const uint64_t end = s->first_position[s->n_shards];
     const uint64_t held = (uint64_t)((double)end * fraction + 0.5);

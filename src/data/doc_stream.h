@@ -43,9 +43,10 @@ uint64_t lt_doc_stream_find(const lt_doc_stream *s, uint64_t position);
 /* The part of document d (in [doc_lo, doc_hi)) within the view. */
 void lt_doc_stream_document(const lt_doc_stream *s, uint64_t d, uint64_t *first, uint64_t *n);
 
-/* Ids of n positions from `position` on, all within document d; and which of them are silent,
- * unless silent is NULL. In a masked shard an inserted BOS is silent, and an inserted EOD is a
- * label when the token before it is: the end of an answer is learnt, that of a prompt is not. */
+/* The ids of n positions from `position` on, all within document d, and, unless silent is NULL,
+ * which of them are silent (not labels). In a masked shard an inserted BOS is silent, and an
+ * inserted EOD is a label when the token before it is: the end of an answer is learnt, that of a
+ * prompt is not. */
 LT_MUST_USE lt_err lt_doc_stream_read(const lt_doc_stream *s, uint64_t d, uint64_t position,
                                       size_t n, int32_t *ids, bool *silent);
 

@@ -125,8 +125,8 @@ done:
     return err;
 }
 
-/* The entry of a file that is not on this machine: its size and date take the place of a checksum
- * of its bytes. */
+/* The entry of a file that is not on this machine: a checksum of its size and date replaces that of
+ * its bytes. */
 static lt_err fingerprint_far(json_t *all, const char *path, size_t bytes, double modified_s) {
     char text[64], hex[HEX_BYTES];
     json_t *entry;
@@ -313,8 +313,8 @@ static lt_err compare_file(const fingerprint *a, const fingerprint *b, const lt_
     if (a->whole != NULL && (b->whole != NULL || (found && a->mtime_ns != b->mtime_ns))) {
         return compare_whole(a, b, shown, option);
     }
-    /* If it was on this machine once and elsewhere the other time, the dates are those of two
-     * copies, and need not be equal. */
+    /* If the file was on this machine at one time and elsewhere at the other, the dates are those
+     * of two copies and may differ. */
     if (a->mtime_ns != b->mtime_ns && a->sampled < a->bytes && a->sampled == b->sampled) {
         lt_log_warn(
             "%s: %s was rewritten since the checkpoint; %lld of its %lld bytes were "

@@ -1,14 +1,14 @@
 /* goldfish.c: see goldfish.h.
  *
- * torch.rand on a CPU draws one word of a Mersenne Twister (MT19937, Matsumoto & Nishimura 1998) an
- * element and keeps its low 24 bits as a fraction, so the entries are integers below 2^24, and only
- * "u < 1/k" is needed: one bit per entry, 125 KB, which stays in the second-level cache. (1/k in
- * float or in double makes no difference: no multiple of 2^-24 lies between.)
+ * torch.rand on a CPU draws one word of a Mersenne Twister (MT19937, Matsumoto & Nishimura 1998)
+ * for each element and keeps its low 24 bits as a fraction, so the entries are integers below 2^24,
+ * and only "u < 1/k" is needed: one bit per entry, 125 KB, which stays in the second-level cache.
+ * (1/k in float or in double makes no difference: no multiple of 2^-24 lies between.)
  *
  * Products over a sliding window: dividing the oldest label out is impossible modulo 2^64 (even
- * numbers have no inverse), and h products a label are slow. Van Herk's and Gil-Werman's trick
- * needs three: cut the labels into blocks of h; a window is the tail of one block times the head of
- * the next. */
+ * numbers have no inverse), and h products for each label are slow. The trick of van Herk and of
+ * Gil and Werman needs three: cut the labels into blocks of h; a window is the tail of one block
+ * times the head of the next. */
 #include "data/goldfish.h"
 
 #include <stdlib.h>

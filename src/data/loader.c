@@ -178,8 +178,8 @@ static uint64_t fingerprint(const lt_loader *l) {
     return h;
 }
 
-/* The source of the next global row: in a bounded loader the first that is not finished, else the
- * one with the largest credit. -1: none. */
+/* The source of the next global row: the one with the largest credit; in a bounded loader, the
+ * first that is not finished. -1: none. */
 static int64_t pick_source(lt_loader *l) {
     lt_loader_state *s = &l->produced;
     const int64_t n = l->options.n_sources;
@@ -272,7 +272,8 @@ static void *prefetch(void *arg) {
     return NULL;
 }
 
-/* Start the thread from the state `consumed`; signals stay with the other threads. */
+/* Start the thread from the state `consumed`. It blocks signals, so that other threads receive
+ * them. */
 static lt_err start(lt_loader *l) {
     sigset_t all, before;
     int status;
@@ -517,8 +518,8 @@ bool lt_loader_in_order(const lt_loader_options *o) {
            (o->shuffle == LT_SHUFFLE_ROWS && (o->packing != LT_PACK_STREAM || o->shuffle_rows > 0));
 }
 
-/* Tokens in a row of a source's stream from which rows are drawn at random; of windows of documents
- * what they hold on average. */
+/* Tokens in a row of a source's stream from which rows are drawn at random; if rows come from
+ * windows of documents, their average. */
 static double window_tokens(const lt_loader_options *o, const lt_doc_stream *s) {
     const double tokens = (double)(s->hi - s->lo), n = (double)(s->doc_hi - s->doc_lo);
     const double mean = n > 0.0 ? tokens / n : 0.0, seq = (double)o->seq;

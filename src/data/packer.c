@@ -244,8 +244,8 @@ static void plan_best_fit(lt_packer *p) {
     }
 }
 
-/* Is nothing left to predict behind the window in its epoch? Then it is the last one, whatever
- * documents of no token or of one follow it: a loader that ends with the epoch ends there. */
+/* Is nothing left to predict in the epoch after this window? Then it is the last one, even if
+ * documents of no token or one token follow, and a loader that ends with the epoch ends there. */
 static bool is_last_window(const lt_packer *p) {
     const lt_window *w = &p->window;
     uint64_t left = 0, offset = w->end_offset;

@@ -31,10 +31,10 @@ typedef struct {
 void lt_row_builder_carve(lt_row_builder *b, int64_t seq, lt_arena *a);
 void lt_row_carve(lt_row *row, int64_t seq, lt_arena *a);
 
-/* tokens[0..n_real) and labels[0..n_real) are filled, and so is unlearnt when masked. Pads the
- * rest, sets doc_start and positions, and ignores labels. Where starts[i] > 0, labels[starts[i] -
- * 1] is the first token of the next document, unless `joined` is false (BEST_FIT: labels never
- * cross documents). */
+/* The caller has filled tokens[0..n_real) and labels[0..n_real), and unlearnt when masked. Pads the
+ * rest, sets doc_start and positions, and marks labels to be ignored. Where starts[i] > 0,
+ * labels[starts[i] - 1] is the first token of the next document, unless `joined` is false
+ * (BEST_FIT: labels never cross documents). */
 void lt_row_finish(lt_row_builder *b, const lt_row *row, int64_t n_real, bool joined);
 
 /* Make a row of padding only. */

@@ -410,8 +410,7 @@ static void widen(int32_t *ids, const unsigned char *p, size_t n, id_kind kind) 
     }
 }
 
-/* A file of a shard that is elsewhere, mapped for the time of one read: between reads nothing keeps
- * the store from making room. */
+/* Map a file of a remote shard for the time of one read. Between reads the cache may evict it. */
 typedef struct {
     lt_held_shard held;
     lt_file_map map;

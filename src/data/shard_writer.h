@@ -37,8 +37,8 @@ void lt_shard_writer_close(lt_shard_writer *w);
 /* Append one document of n ids, each in [0, vocab_size); another id fails with FORMAT. */
 LT_MUST_USE lt_err lt_shard_writer_append(lt_shard_writer *w, const int32_t *ids, size_t n);
 
-/* The same with a mask: mask[i] is LT_MASK_LABEL or LT_MASK_SILENT. In a shard with a mask, all
- * documents are appended with this function. */
+/* The same with a mask: mask[i] is LT_MASK_LABEL or LT_MASK_SILENT. All documents of a shard with a
+ * mask must be appended with this function. */
 LT_MUST_USE lt_err lt_shard_writer_append_masked(lt_shard_writer *w, const int32_t *ids,
                                                  const unsigned char *mask, size_t n);
 

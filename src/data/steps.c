@@ -42,7 +42,8 @@ static bool is_blank(const char *text, size_t n) {
     return true;
 }
 
-/* Length up to the first border, whose length is *border; without one, everything. */
+/* Length up to the first border, whose own length is *border; without a border, the whole
+ * length. */
 static size_t up_to_border(const char *text, size_t bytes, const char *const *borders,
                            const size_t *lengths, int n, size_t *border) {
     size_t end = bytes;

@@ -1,10 +1,11 @@
-/* steps.h: an answer as the steps that a process reward model judges.
+/* steps.h: divides an answer into the steps that a process reward model judges.
  *
  *     "1 + 1 = 2." "2 + 2 = 4."  ──▶  ids of a step, ids of the separator, ids of a step, ...
- *                                                               ▲ here the step is judged
+ *                                                               ▲ the step is judged here
  *
  * Step and separator are encoded apart, as TRL's PRMTrainer does it, so that no token spans both.
- * The scores of the steps, probabilities that they are good, become one score of the answer. */
+ * The scores of the steps, which are probabilities that a step is good, are combined into one score
+ * of the answer. */
 #ifndef LT_DATA_STEPS_H
 #define LT_DATA_STEPS_H
 
@@ -27,13 +28,13 @@ void lt_steps_close(lt_steps *s);
 LT_MUST_USE lt_err lt_steps_add(const lt_steps *s, lt_tokenizer_scratch *scratch, const char *step,
                                 size_t bytes, lt_ids *ids);
 
-/* The text between steps of an answer as a model writes it: the separator, unless that is a special
- * token, which no answer has; then an empty line. */
+/* The text between the steps of an answer that a model wrote: the separator, or an empty line if
+ * the separator is a special token, which answers do not contain. */
 const char *lt_steps_border(const lt_steps *s);
 
 /* The next step of *text, which ends at the first of n borders (n may be 0) or at the end of the
- * text. White space alone is not a step, and is passed over. *text moves behind the step and its
- * border. False: there is no step left. */
+ * text. White space alone is not a step and is skipped. *text moves past the step and its border.
+ * False: no step is left. */
 bool lt_steps_next(const char **text, size_t *bytes, const char *const *borders,
                    const size_t *lengths, int n, const char **step, size_t *step_bytes);
 

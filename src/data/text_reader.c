@@ -32,8 +32,8 @@
 
 typedef enum { CUT_FILE, CUT_LINE, CUT_ELEMENT, CUT_BLANK, CUT_SEPARATOR } cut_rule;
 
-/* Counts of what was replaced; several threads add to them. parts: all of them; lone: those that
- * were lone surrogate escapes; first: byte of the unpacked file. */
+/* Counts of replaced parts, to which several threads add. parts: all of them; lone: those that were
+ * lone surrogate escapes; first: position of the first one in the unpacked file. */
 typedef struct {
     atomic_ullong parts, lone, records, first;
 } mended;
@@ -272,7 +272,7 @@ static void pass(lt_text_reader *r, size_t n) {
     r->offset += n;
 }
 
-/* Length of the element at `at`, which must be closed. Whoever uses it checks its content. */
+/* Length of the element at `at`, which must be closed. The caller checks its content. */
 static lt_err element_length(lt_text_reader *r, size_t *len) {
     size_t depth = 0, i = 0;
     bool quoted = false, escaped = false;
@@ -406,8 +406,8 @@ static void count(mended *m, lt_text_record *record, size_t parts, size_t first)
     while (at < before && !atomic_compare_exchange_weak(&m->first, &before, at)) {}
 }
 
-/* Lone escapes of text that may be a repaired copy of the record. Where that moved them, the
- * record's first invalid part is before them, so that `first` is still right. */
+/* Lone escapes of text that may be a repaired copy of the record. If the repair moved them, the
+ * record's first invalid part comes before them, so `first` is still right. */
 static void count_lone(mended *m, lt_text_record *record, const lt_lone_escapes *lone) {
     if (lone->n > 0) {
         count(m, record, lone->n, lone->first);
@@ -415,8 +415,8 @@ static void count_lone(mended *m, lt_text_record *record, const lt_lone_escapes 
     }
 }
 
-/* The record as valid UTF-8: itself, or a repaired copy in the buffer, after space for as many
- * bytes again. */
+/* The record as valid UTF-8: the record itself, or a repaired copy in the second half of the
+ * buffer, whose first half has room for as many bytes. */
 static lt_err valid_record(const lt_text_reader *r, lt_text_record *record, lt_text_buffer *buffer,
                            const char **text, size_t *bytes) {
     const size_t valid = lt_utf8_valid_prefix(record->data, record->bytes);

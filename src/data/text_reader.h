@@ -13,8 +13,8 @@
  *         use(text.data, text.bytes);
  *     }
  *
- * A JSONL file whose first character is '[' is one JSON array, and its elements are the records, as
- * the data of Alpaca and ShareGPT are published.
+ * If the first character of a JSONL file is '[', the file is one JSON array and its elements are
+ * the records; the data of Alpaca and ShareGPT is published in this form.
  *
  * Messages name a record by (line, offset). offset counts unpacked bytes; lt_text_reader_resume
  * continues from it. Errors name file and line. Empty documents are returned as such. */
@@ -49,8 +49,9 @@ typedef struct {
     size_t bytes;
     uint64_t line;   /* Line of its first byte, from 1. */
     uint64_t offset; /* Position of its first byte in the unpacked file. */
-    /* Set when it is decoded, so that a record of which several members are decoded is counted
-     * once: its bytes were searched for invalid UTF-8; it is among the reader's mended ones. */
+    /* Set when the record is decoded, so that a record is counted once even if several of its
+     * members are decoded: its bytes were searched for invalid UTF-8; it is among the reader's
+     * repaired records. */
     bool searched, mended;
 } lt_text_record;
 
@@ -80,8 +81,8 @@ LT_MUST_USE lt_err lt_text_record_decode_field(const lt_text_reader *r, lt_text_
 /* The next record, decoded: out->data is valid UTF-8. */
 LT_MUST_USE lt_err lt_text_reader_document(lt_text_reader *r, lt_text_record *out, bool *more);
 
-/* Position of the next record: another reader of the same file that is resumed there returns the
- * same records. */
+/* Position of the next record: another reader of the same file that resumes there returns the same
+ * records. */
 void lt_text_reader_tell(const lt_text_reader *r, uint64_t *offset, uint64_t *line);
 LT_MUST_USE lt_err lt_text_reader_resume(lt_text_reader *r, uint64_t offset, uint64_t line);
 

@@ -6,9 +6,9 @@
  *                 ─▶
  *
  * The input alone determines where jobs are cut, and jobs are written in order, so the shard does
- * not depend on the number of threads. An error is a job, too: the jobs before it are written and
- * committed, then it is returned. The ring and a limit on bytes in flight bound the memory: a job
- * is larger than JOB_BYTES only when a single document is. */
+ * not depend on the number of threads. An error takes the place of a job: the jobs before it are
+ * written and committed, then it is returned. The ring and a limit on bytes in flight bound the
+ * memory: a job is larger than JOB_BYTES only when a single document is. */
 #include "data/tokenize.h"
 
 #include <pthread.h>
@@ -430,7 +430,7 @@ static void fill_stats(lt_tokenize_stats *stats, const pipeline *p, const lt_sha
     stats->resumed_text_bytes = p->from.text_bytes;
 }
 
-/* Write until the jobs end, one fails, or a signal asks to stop. Nothing of a failed job is
+/* Write until the jobs end, one fails, or a signal stops the work. Nothing of a failed job is
  * written; the next run begins with it. */
 static lt_err write_all(pipeline *p, lt_shard_writer *w, uint64_t fingerprint,
                         lt_tokenize_stats *stats) {
@@ -525,8 +525,8 @@ done:
     return err;
 }
 
-/* After a failure before any document was durable (a wrong field, say), remove the files, so that
- * they do not stop a second attempt. */
+/* After a failure before any document was durable (because of a wrong field, for example), remove
+ * the files, so that they do not prevent a second attempt. */
 static lt_err discard_nothing(const char *prefix, lt_err err) {
     lt_failure failure;
     lt_failure_keep(&failure, err);

@@ -36,9 +36,9 @@ typedef struct {
     uint64_t number; /* From 1. */
 } lt_record_line;
 
-/* Append the ids of a line to *out, and LT_MASK_* for each to *mask; none: the line is left out.
- * *text_bytes is the length of its text. An error ends the work; file and line are put before its
- * message. */
+/* Append the ids of a line to *out, and LT_MASK_* for each to *mask. If it appends none, the line
+ * is left out. *text_bytes is the length of its text. An error ends the work; file and line are put
+ * before its message. */
 typedef lt_err (*lt_encode_record_fn)(void *ctx, int worker, const lt_record_line *line,
                                       lt_id_buffer *out, lt_text_buffer *mask, size_t *text_bytes);
 
@@ -78,17 +78,17 @@ typedef struct {
     /* Called after each job, on the calling thread; may be NULL. */
     void (*progress)(void *ctx, const lt_tokenize_stats *stats);
     void *progress_ctx;
-    /* Set by a signal handler: finish the jobs that are begun, save, return INTERRUPTED; may be
-     * NULL. */
+    /* A signal handler sets it to stop: jobs that have begun are finished and saved, and the result
+     * is INTERRUPTED. May be NULL. */
     const volatile sig_atomic_t *stop;
     double commit_every_s; /* Seconds between two commits; 0: 1 s. */
 } lt_tokenize_options;
 
-/* A hash that identifies a tokenizer: of the file at path, or of the vocabulary if path is a
+/* A hash that identifies a tokenizer: that of the file at path, or of the vocabulary if path is a
  * folder. */
 LT_MUST_USE lt_err lt_tokenize_hash(uint64_t *out, const lt_tokenizer *t, const char *path);
-/* Was the shard made with another tokenizer, according to PREFIX.json? If so, *made_with (caller
- * frees) is its name; NULL: it was this one, or that is unknown. */
+/* Was the shard made with another tokenizer, according to PREFIX.json? If so, *made_with is its
+ * name, which the caller frees; NULL: it was made with this one, or PREFIX.json does not say. */
 LT_MUST_USE lt_err lt_tokenize_other_tokenizer(char **made_with, const char *prefix,
                                                const lt_tokenizer *t, const char *path);
 

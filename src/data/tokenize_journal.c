@@ -261,7 +261,7 @@ lt_err lt_tokenize_hash(uint64_t *out, const lt_tokenizer *t, const char *path) 
     return LT_OK;
 }
 
-/* A folder and a file of the same tokenizer have different hashes; then their sizes are
+/* A folder and a file of the same tokenizer have different hashes, so in this case sizes are
  * compared. */
 lt_err lt_tokenize_other_tokenizer(char **made_with, const char *prefix, const lt_tokenizer *t,
                                    const char *path) {

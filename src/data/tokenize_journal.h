@@ -33,8 +33,8 @@ typedef enum { LT_OUTPUT_NONE, LT_OUTPUT_UNFINISHED, LT_OUTPUT_COMPLETE } lt_out
 LT_MUST_USE lt_err lt_tokenize_find_output(lt_output_state *state, lt_tokenize_position *at,
                                            const char *prefix, uint64_t fingerprint);
 
-/* Fails if a file that the shard consists of, or that is written on the way, is one of the inputs
- * or the tokenizer; and, without overwrite, if one is there that belongs to no shard. */
+/* Fails if one of the shard's files or temporary files is one of the inputs or the tokenizer; and,
+ * without overwrite, if one of these files exists but belongs to no shard. */
 LT_MUST_USE lt_err lt_tokenize_spare(const lt_tokenize_options *o);
 
 LT_MUST_USE lt_err lt_tokenize_save_journal(const char *prefix, uint64_t fingerprint,

@@ -4,9 +4,9 @@
  * (data/think_marks.h); a text whose reasoning is not closed has no answer. In it, the first of
  * these that occurs is taken, and of several of one kind the last one:
  *
- *     BOXED    \boxed{...}           braces are matched; one that is not closed is none. As
- *                                    Hendrycks' MATH and verl
- *     TAG      <answer>...</answer>  one that is not closed is none. R1-style templates
+ *     BOXED    \boxed{...}           braces are matched; one that is not closed does not count. As
+ *                                    in Hendrycks' MATH and verl
+ *     TAG      <answer>...</answer>  one that is not closed does not count. R1-style templates
  *     HASHES   #### ...              to the end of the line: GSM8K
  *     PHRASE   Answer: ...           also "the answer is ...", any case, to the end of the line, or
  *                                    the next line if nothing else is on this one
@@ -39,7 +39,7 @@ typedef enum {
     LT_ANSWER_WORD /* No mark: see LT_ANSWER_LENIENT. */
 } lt_answer_mark;
 
-/* Sets of marks. LENIENT also takes a number with one word behind it that is not a known unit: "42
+/* Sets of marks. LENIENT also takes a number followed by one word that is not a known unit: "42
  * apples". */
 #define LT_ANSWER_BIT(mark) (1u << (mark))
 #define LT_ANSWER_STRICT                                                                           \

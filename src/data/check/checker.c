@@ -60,7 +60,7 @@ static lt_err side_equal(bool *right, const lt_expression *gold, const char *tex
     return *right ? lt_expression_equal(right, gold, room) : LT_OK;
 }
 
-/* Has a text the form of a name: x, x_1, f(x), angle A? Every other side of an equation is checked.
+/* Does a text look like a name: x, x_1, f(x), angle A? Every other side of an equation is checked.
  */
 static bool is_name(const char *text, size_t n) {
     bool letters = false;
@@ -197,7 +197,7 @@ done:
     return err;
 }
 
-/* One letter: "B", "(B)", "B) text", "B. text", "option B"; another "(C)" behind it refuses. */
+/* One letter: "B", "(B)", "B) text", "B. text", "option B"; another "(C)" after it is refused. */
 static bool choice_equal(char gold, const char *text, size_t n) {
     static const char *const words[] = {"option", "choice", "answer"};
     size_t begin = 0, end = n;

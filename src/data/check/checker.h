@@ -9,11 +9,11 @@
  * regex    a pattern of PCRE2       an answer that matches as a whole       a partial match
  *
  * The answer is found in the text by lt_answer_find, and all of it must be right. A percent sign is
- * part of the value: 25% is 1/4 and not 25. A unit may be left out; a wrong one is wrong. Where the
- * true answer has no unit, a known one is taken ("42 km") and other words are not ("42 apples"),
- * except where LT_ANSWER_WORD is allowed. An equation is right where its last side is and each side
- * before is right too or is a name: "x = 42" and "6 * 7 = 42", but not "41 = 42". Text is compared
- * byte by byte after each run of white space is replaced by one space. JSON schemas are not checked
+ * part of the value: 25% is 1/4 and not 25. A unit may be left out; a wrong one is wrong. If the
+ * true answer has no unit, a known one is accepted ("42 km") and other words are not ("42 apples"),
+ * unless LT_ANSWER_WORD is allowed. An equation is right if its last side is, and each side before
+ * it is right too or is a name: "x = 42" and "6 * 7 = 42", but not "41 = 42". Text is compared byte
+ * by byte after each run of white space is replaced by one space. JSON schemas are not checked
  * here: the grammars that do so are in src/serve, which src/data may not include. */
 #ifndef LT_DATA_CHECK_CHECKER_H
 #define LT_DATA_CHECK_CHECKER_H
@@ -43,15 +43,15 @@ typedef struct lt_checker lt_checker; /* Read-only: threads may share it. */
 const char *lt_check_name(lt_check_kind kind);
 LT_MUST_USE lt_err lt_check_kind_find(lt_check_kind *out, const char *name);
 
-/* gold[0..n): the true answer, or the pattern. FORMAT: it is not one of that kind (a number that
- * does not parse, a choice that is not one letter, an error in a pattern, with its column); LIMIT:
+/* gold[0..n): the true answer, or the pattern. FORMAT: it does not fit the kind (a number that does
+ * not parse, a choice that is not one letter, an error in a pattern, with its column); LIMIT:
  * longer than LT_CHECK_GOLD_BYTES or LT_CHECK_ITEMS. Free with lt_checker_close. */
 LT_MUST_USE lt_err lt_checker_open(lt_checker **out, lt_check_kind kind, const char *gold,
                                    size_t n);
 void lt_checker_close(lt_checker *c);
 
 /* Check what a model wrote, text[0..n). allowed: the marks by which the answer is found,
- * LT_ANSWER_STRICT for rewards. *mark tells which was used; mark may be NULL. OOM is the only
+ * LT_ANSWER_STRICT for rewards. *mark: the one that was used; mark may be NULL. OOM is the only
  * error: what a model writes is right or wrong. */
 LT_MUST_USE lt_err lt_checker_run(const lt_checker *c, const char *text, size_t n, unsigned allowed,
                                   bool *right, lt_answer_mark *mark);

@@ -2,8 +2,8 @@
  *
  * A checker that compares floats accepts 0.3333 for 1/3 or refuses 0.1 + 0.2 for 0.3. Here a number
  * is sign * num / den with integers of many limbs. Fractions are not reduced: two are equal when
- * their cross products are, which needs multiplication only. A result that would not fit makes the
- * function return false, and the caller decides nothing from it. */
+ * their cross products are, which needs multiplication only. If a result would not fit, the
+ * function returns false, and the caller must not decide anything from it. */
 #ifndef LT_DATA_CHECK_EXACT_H
 #define LT_DATA_CHECK_EXACT_H
 
@@ -26,7 +26,8 @@ typedef struct {
 } lt_exact;
 
 void lt_exact_set(lt_exact *out, int64_t value);
-/* digits[0..n), where one '.' may stand anywhere, and ',' is skipped; times 10^exponent. */
+/* digits[0..n), which may contain one '.' anywhere, and in which ',' is skipped; times
+ * 10^exponent. */
 bool lt_exact_decimal(lt_exact *out, const char *digits, size_t n, int64_t exponent);
 
 /* out may be a or b. False: too many bits; div also for b = 0. *out is then undefined. */

@@ -337,7 +337,7 @@ static void unit_standard(char out[LT_EXPRESSION_UNIT], const char *text, size_t
     out[to.n] = 0;
 }
 
-/* Stage 4: cut words behind a number off text; *exponent: of a scale word among them. */
+/* Stage 4: cut words after a number off the text. *exponent: that of a scale word among them. */
 static void cut_unit(lt_expression *x, const lt_expression *like, int *exponent) {
     size_t n = strlen(x->text), from = n, begin;
     char unit[LT_EXPRESSION_UNIT];
@@ -482,7 +482,8 @@ static bool close_group(yard *y) {
     return true;
 }
 
-/* The token at text[*at]; *wants: an operand must come. False: it may not stand here. */
+/* Read the token at text[*at]. *wants: an operand must come next. False: this token is not allowed
+ * here. */
 static bool token(yard *y, size_t *at, bool *wants) {
     const char *text = y->x->text;
     const char c = text[*at];

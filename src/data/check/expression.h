@@ -5,12 +5,13 @@
  *         by commas, {,} or narrow spaces. "x = 5" is 5.
  *         thousand, million, billion and trillion multiply. Juxtaposition multiplies; a whole
  *         number before a fraction of whole numbers is added to it.
- * UNITS   Words behind a number: "90 km", "5 apples". Spellings of the common units are equal
- *         (km/h = kilometres per hour). A single letter with no space before it is a variable.
+ * UNITS   Words after a number: "90 km", "5 apples". Spellings of the common units are equal (km/h
+ *         = kilometres per hour). A single letter with no space before it is a variable.
  * PERCENT A percent sign is part of the value, not a unit: 25% is 1/4 and is not 25.
  * EQUAL   Without variables by exact rationals. With variables at four drawn points: two different
- *         rational functions of degree at most 64 agree there with a probability below 1e-28. What
- *         cannot be evaluated (\sqrt{2}, more than 8192 bits) equals only the same spelling. */
+ *         rational functions of degree at most 64 agree there with a probability below 1e-28. An
+ *         expression that cannot be evaluated (\sqrt{2}, more than 8192 bits) equals only the same
+ *         spelling. */
 #ifndef LT_DATA_CHECK_EXPRESSION_H
 #define LT_DATA_CHECK_EXPRESSION_H
 

@@ -1,11 +1,11 @@
 /* gsm8k.h: scores an answer to a problem of GSM8K as lm-evaluation-harness does (its task gsm8k,
  * version 3): a filter extracts a part of the answer, which must then equal the true one.
  *
- *     strict-match       the number behind the first "#### "
+ *     strict-match       the number after the first "#### "
  *     flexible-extract   the last thing that looks like a number, even "." or "$"
  *
- * Both texts lose commas, dollar signs, all up to the last "#### " and a full stop at their end
- * before they are compared, and case does not count. An answer without a match is "[invalid]". */
+ * Before the comparison both texts lose commas, dollar signs, everything up to the last "#### ",
+ * and a full stop at the end; case does not count. An answer without a match is "[invalid]". */
 #ifndef LT_DATA_CHECK_GSM8K_H
 #define LT_DATA_CHECK_GSM8K_H
 

@@ -153,7 +153,7 @@ static lt_err capital_word_frequency(question *q, lt_span s) {
     return compare(q, n, "capital_frequency", "capital_relation");
 }
 
-/* Parts of a text between separators, of which the first and the last may be blank. */
+/* Parts of a text between separators; the first and the last part may be blank. */
 typedef struct {
     lt_span text;
     size_t at;

@@ -5,11 +5,11 @@
  *     loose     it, or it without its first line, its last line or both, each also without
  *               asterisks
  *
- * A response of white space only follows nothing. number_sentences and capital_word_frequency need
- * NLTK's parameters (punkt.h); without them they are UNKNOWN. So are always response_language,
- * english_capital and english_lowercase, for which the harness asks langdetect, which draws at
- * random; and an instruction whose argument is missing or cannot be used, for which the harness
- * draws one at random. */
+ * A response that is only white space follows no instruction. number_sentences and
+ * capital_word_frequency need NLTK's parameters (punkt.h); without them they are UNKNOWN. Three
+ * more are always UNKNOWN: response_language, english_capital and english_lowercase, for which the
+ * harness calls langdetect, whose results are random. So is an instruction whose argument is
+ * missing or cannot be used, for which the harness draws one at random. */
 #ifndef LT_DATA_CHECK_IFEVAL_H
 #define LT_DATA_CHECK_IFEVAL_H
 
@@ -26,14 +26,14 @@ typedef struct {
     lt_ifeval_outcome strict, loose;
 } lt_ifeval_verdict;
 
-/* A line of the data: instruction_id_list names instructions, and kwargs has an object for each, of
- * which the members that the instruction reads have its types. A member that is missing or null is
- * allowed. FORMAT: which member is not as it must be; NOT_FOUND: no instruction has that name. */
+/* Check a line of the data: instruction_id_list names instructions, and kwargs has an object for
+ * each, whose members must have the types that the instruction reads. A member may be missing or
+ * null. FORMAT names a member of a wrong type; NOT_FOUND: no instruction has that name. */
 LT_MUST_USE lt_err lt_ifeval_line_check(const json_t *line);
 
-/* Of a line that was checked. id: "punctuation:no_comma"; arguments: its kwargs, an object. text:
- * valid UTF-8. punkt may be NULL. NOT_FOUND: no instruction has that name; FORMAT: a keyword is
- * no regular expression. */
+/* For a line that was checked. id: e.g. "punctuation:no_comma"; arguments: its kwargs, an object.
+ * text: valid UTF-8. punkt may be NULL. NOT_FOUND: no instruction has that name; FORMAT: a keyword
+ * is not a regular expression. */
 LT_MUST_USE lt_err lt_ifeval_check(lt_ifeval_verdict *out, const char *id, const json_t *arguments,
                                    const char *text, size_t n, const lt_punkt *punkt);
 

@@ -28,8 +28,8 @@ typedef struct {
 } lt_check_verdict;
 
 /* Judge a line by the marks allowed. NOT_FOUND or FORMAT: a member is missing or has another type,
- * an unknown checker, or a true answer that is none of its kind; LIMIT: more than LT_SCORE_ANSWERS
- * answers. The caller adds file and line. */
+ * the checker is unknown, or the true answer does not fit its kind; LIMIT: more than
+ * LT_SCORE_ANSWERS answers. The caller adds file and line. */
 LT_MUST_USE lt_err lt_check_line(lt_check_verdict *out, const json_t *line, unsigned allowed);
 
 #endif

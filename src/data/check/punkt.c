@@ -17,8 +17,8 @@
 #define STARTER      's'
 #define CONTEXT      'o'
 
-/* How a word was written in the training texts: at the beginning, inside or somewhere of a
- * sentence, with a large or a small letter. */
+/* How a word was written in the training texts: at the beginning of a sentence, inside one or at an
+ * unknown place, with an upper-case or a lower-case letter. */
 enum { BEG_UC = 2, MID_UC = 4, UNK_UC = 8, BEG_LC = 16, MID_LC = 32, UNK_LC = 64 };
 #define ANY_UC (BEG_UC | MID_UC | UNK_UC)
 #define ANY_LC (BEG_LC | MID_LC | UNK_LC)
@@ -319,8 +319,8 @@ static lt_err has_end(const lt_punkt *p, lt_span text, bool *found) {
 
 /* ---- Sentences ---- */
 
-/* A place where a sentence may end: behind the byte at `at`. The context begins at `begin`, with
- * the word before, and ends with the word behind, or with the punctuation there. */
+/* A place where a sentence may end: after the byte at `at`. The context begins at `begin`, with the
+ * word before, and ends with the word after, or with the punctuation there. */
 typedef struct {
     size_t begin, at, end, next; /* next: where the next sentence would begin. */
 } candidate;
@@ -328,9 +328,9 @@ typedef struct {
 typedef struct {
     const lt_punkt *p;
     lt_span text;
-    size_t last;    /* Where the sentence at hand begins. */
+    size_t last;    /* Where the current sentence begins. */
     size_t realign; /* Bytes at its beginning that belong to the one before. */
-    bool has;       /* A sentence waits to be told. */
+    bool has;       /* A sentence has not been passed on yet. */
     size_t from, to;
     lt_err (*each)(void *ctx, lt_span sentence);
     void *ctx;
@@ -353,8 +353,8 @@ static size_t non_word_at(lt_span s) {
     return 0;
 }
 
-/* The same for those of them that still belong to a sentence after its end, such as a quote or a
- * closing bracket. */
+/* The same, but only for characters that still belong to a sentence after its end, such as a quote
+ * or a closing bracket. */
 static size_t closer_at(lt_span s) {
     return s.n > 0 && strchr(";*:@({[?!", s.data[0]) != NULL ? 0 : non_word_at(s);
 }
@@ -363,7 +363,7 @@ static size_t spaces_at(lt_span s) {
     return s.n - lt_span_strip_left(s).n;
 }
 
-/* Fill in what is behind a full stop at c->at; false: a sentence cannot end there. */
+/* Fill in what follows a full stop at c->at; false: a sentence cannot end there. */
 static bool look_ahead(const splitter *s, candidate *c) {
     const lt_span behind = from(s, c->at + 1);
     const size_t punctuation = non_word_at(behind), spaces = spaces_at(behind);
@@ -381,7 +381,7 @@ static bool look_ahead(const splitter *s, candidate *c) {
     return spaces > 0 && n > spaces;
 }
 
-/* Tell the sentence that waits, when the next is known: closing quotes and brackets at the
+/* Pass on the waiting sentence, now that the next is known: closing quotes and brackets at the
  * beginning of the next one belong to it. */
 static lt_err tell(splitter *s, size_t next_from, size_t next_to, bool is_last) {
     size_t begin = s->from + s->realign, closers = 0, end = 0;
@@ -426,7 +426,7 @@ static lt_err try_end(splitter *s, const candidate *c) {
     return LT_OK;
 }
 
-/* Where the word before a full stop begins: behind the last space since the candidate before, or
+/* Where the word before a full stop begins: after the last space since the previous candidate, or
  * where the word of that candidate begins. As in NLTK, a space at the very beginning of the text
  * does not count. */
 static size_t word_begin(const splitter *s, const candidate *before, bool has, size_t at) {

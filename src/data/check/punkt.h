@@ -1,8 +1,8 @@
 /* punkt.h: sentences and words as NLTK splits them (3.10), for checkers that must agree with it.
  *
  * Sentences: Punkt (Kiss and Strunk, Computational Linguistics 32, 2006). A full stop ends a
- * sentence unless the word before it is an abbreviation, an initial or a number and the word behind
- * it does not look like a beginning; the parameters come from NLTK's folder
+ * sentence unless the word before it is an abbreviation, an initial or a number, and the word after
+ * it does not look like the beginning of one; the parameters come from NLTK's folder
  * tokenizers/punkt_tab/english. Words: NLTK's word_tokenize, a list of substitutions. */
 #ifndef LT_DATA_CHECK_PUNKT_H
 #define LT_DATA_CHECK_PUNKT_H

@@ -1,5 +1,5 @@
 /* punkt_words.c: words as NLTK's word_tokenize splits them: sentences, then a list of substitutions
- * that put spaces around what is a word of its own, in NLTK's order. */
+ * that put spaces around everything that counts as a word, in NLTK's order. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* python_text.h: what Python's str does to texts, as checkers that must agree with Python need it.
- * Texts are UTF-8. */
+/* python_text.h: methods of Python's str, for checkers that must agree with Python. Texts are
+ * UTF-8. */
 #ifndef LT_DATA_CHECK_PYTHON_TEXT_H
 #define LT_DATA_CHECK_PYTHON_TEXT_H
 
@@ -18,7 +18,7 @@ typedef struct {
 #define LT_RE_CASELESS  1u
 #define LT_RE_MULTILINE 2u
 
-/* len(re.findall(pattern, text)), at most `most`. FORMAT: no regular expression; LIMIT: matching it
+/* len(re.findall(pattern, text)), at most `most`. FORMAT: not a regular expression; LIMIT: matching
  * takes too long. Classes such as \w are Unicode's. */
 LT_MUST_USE lt_err lt_re_count(int64_t *out, const char *pattern, lt_span text, unsigned flags,
                                int64_t most);
@@ -26,8 +26,8 @@ LT_MUST_USE lt_err lt_re_count(int64_t *out, const char *pattern, lt_span text, 
 LT_MUST_USE lt_err lt_re_each(const char *pattern, lt_span text, unsigned flags,
                               bool (*each)(void *ctx, lt_span match), void *ctx);
 
-/* re.sub(pattern, replacement, text), where $1 is the first group and $0 all: a text that must be
- * freed, n bytes and a 0. */
+/* re.sub(pattern, replacement, text), where $1 is the first group and $0 the whole match. The
+ * result has n bytes and a 0; the caller frees it. */
 LT_MUST_USE lt_err lt_re_replace(char **out, size_t *n, const char *pattern,
                                  const char *replacement, lt_span text);
 

@@ -1,9 +1,9 @@
 /* score.c: see score.h.
  *
  * MAJORITY. Class j wins a subset in which it has m members when no other class has more; when t
- * others also have m, it is taken with probability 1 / (t + 1). For each m, the ways to choose the
- * other k - m answers are counted by a table over (answers chosen, ties), to which one class is
- * added after the other. */
+ * others also have m, it is taken with probability 1 / (t + 1). For each m, a table over (answers
+ * chosen, ties), to which the classes are added one by one, counts the ways to choose the other k -
+ * m answers. */
 #include "data/check/score.h"
 
 #include <stdlib.h>

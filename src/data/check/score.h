@@ -15,8 +15,8 @@ double lt_score_pass(int n, int right, int k);
 
 /* The probability that the most frequent of k answers is right, where equally frequent ones are
  * equally likely to be taken: maj@k. counts (n_classes) are the numbers of equal answers, right
- * (n_classes) says which of them are right; the others of the n answers vote for nothing. OOM is
- * the only error. */
+ * (n_classes) says which of them are right; those of the n answers that are in no class do not
+ * vote. OOM is the only error. */
 LT_MUST_USE lt_err lt_score_majority(double *out, const int *counts, const bool *right,
                                      int n_classes, int n, int k);
 

@@ -1,5 +1,5 @@
-/* jinja/filters.c: the filters that make text or numbers of one value (`x | trim`); those of lists
- * are in jinja/filters_list.c. */
+/* jinja/filters.c: the filters that turn one value into text or a number (`x | trim`); those on
+ * lists are in jinja/filters_list.c. */
 #include "data/jinja/jinja.h"
 
 #include <errno.h>

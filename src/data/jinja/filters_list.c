@@ -246,7 +246,8 @@ FILTER(f_rejectattr) {
 
 /* ---- order ---- */
 
-/* The key to sort by: an attribute where one is named; lower case unless case counts. */
+/* The key to sort by: an attribute if one is named, in lower case unless the sort is
+ * case-sensitive. */
 static lt_err sort_key(lt_jrun *r, lt_jv v, lt_jv attribute, bool cased, lt_jv *out) {
     lt_jbuf b = {.pool = &r->pool};
     *out = v;

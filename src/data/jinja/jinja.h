@@ -394,8 +394,8 @@ LT_MUST_USE lt_err lt_jinja_percent(lt_jrun *r, lt_jv format, lt_jv args,
 #define LT_JINJA_PARAMS 6
 typedef struct {
     const char *name;
-    /* self: the filtered value, the object of a method; args: all of them, for those with params
-     * NULL. */
+    /* self: the filtered value, or the object of a method. args: all arguments, for builtins whose
+     * params is NULL. */
     lt_err (*call)(lt_jrun *r, lt_jv self, const lt_jv *a, const lt_jargs *args, lt_jv *out);
     const char *params; /* "name name ..."; NULL: any. */
     size_t required;    /* How many must be given. */

@@ -63,8 +63,8 @@ static bool has(const lexer *l, size_t at, const char *text) {
     return *text == '\0';
 }
 
-/* The text from l->at to `to`, before a tag with this sign ('-', '+' or another) that is a block or
- * comment, or not. */
+/* The text from l->at to `to`, before a tag with this sign ('-', '+' or another), which may be a
+ * block or comment. */
 static lt_err put_data(lexer *l, size_t to, char sign, bool block) {
     const char *s = l->s + l->at;
     size_t n = to - l->at;
@@ -85,7 +85,8 @@ static lt_err put_data(lexer *l, size_t to, char sign, bool block) {
     return n > 0 ? push(l, LT_TOK_DATA, s, n, l->line) : LT_OK;
 }
 
-/* At a possible end such as "%}": position after it and the white space that it removes, or 0. */
+/* If a tag ends here (such as "%}"), the position after it and the white space that it removes;
+ * else 0. */
 static size_t match_end(const lexer *l, size_t at, const char *close, bool trims) {
     if (has(l, at, "-") && has(l, at + 1, close)) {
         return skip_space(l, at + 3);
@@ -147,7 +148,8 @@ static size_t put_escape_cp(char *out, uint32_t cp) {
                                                           : lt_utf8_encode(cp, out);
 }
 
-/* One backslash sequence of a Python string at s[0] == '\\': bytes read; the character at out. */
+/* Decode the backslash sequence of a Python string at s[0] == '\\', and write the character to out.
+ * Returns the bytes read. */
 static size_t unescape(const char *s, size_t n, char *out, size_t *written) {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
     const char *known = n > 1 && s[1] != 0 ? strchr(from, s[1]) : NULL;

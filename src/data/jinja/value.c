@@ -196,7 +196,7 @@ static bool dicts_equal(const lt_jdict *a, const lt_jdict *b) {
 
 bool lt_jv_equal(
     lt_jv a,
-    /* Values have no cycles and are no deeper than the JSON or the tree they come from. */
+    /* Values have no cycles, and are not deeper than the JSON or the tree they come from. */
     lt_jv b) {
     if (lt_jv_is_number(a) && lt_jv_is_number(b)) {
         return numbers_equal(a, b);

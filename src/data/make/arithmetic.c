@@ -1,8 +1,8 @@
 /* arithmetic.c: sums, differences, products and quotients of whole numbers by the methods taught at
  * school; expressions, reduced one operation at a time; fractions.
  *
- * The operands of a commutative operation stand in the key in ascending order. The key of an
- * expression is its text. */
+ * The key has the operands of a commutative operation in ascending order. The key of an expression
+ * is its text. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -255,8 +255,8 @@ static void write_remainder(const lt_draft *d, lt_page *p, lt_rng *r) {
     lt_say(&p->answer, "%lld", rest);
 }
 
-/* Expressions: leaves 0 .. n, then operations, each of which joins two neighbours; v holds n, the
- * leaves (numerator and denominator) and for each operation its sign and its two operands. */
+/* Expressions: leaves 0 .. n, then operations, each of which joins two neighbours. v holds n, the
+ * leaves (numerator and denominator), and the sign and the two operands of each operation. */
 #define MAX_OPS  5
 #define MAX_NODE (2 * MAX_OPS + 1)
 #define TEXT     160

@@ -1,12 +1,13 @@
-/* kind.h: what a kind of problem is to the rest of this folder.
+/* kind.h: the interface between a kind of problem and the rest of this folder.
  *
  * A kind is a table of tasks. A task has two functions. `draw` chooses the parameters of a problem
  * for a level; it is cheap, because it is called until the parameters fall into the split that was
  * asked for. `write` then writes the question, the steps, the answer and the parameters, and draws
  * what does not count as a parameter: names of people, the wording.
  *
- * The hash of (kind, task, key) decides the split. The key is what makes two problems the same:
- * operands of a sum in ascending order, a price but not what was bought. */
+ * The hash of (kind, task, key) decides the split. Two problems are the same if their keys are
+ * equal: a key has the operands of a sum in ascending order, and a price but not what was
+ * bought. */
 #ifndef LT_DATA_MAKE_KIND_H
 #define LT_DATA_MAKE_KIND_H
 
@@ -28,7 +29,8 @@ typedef struct {
     int n_key;
 } lt_draft;
 
-/* A text that grows in room that is large enough for the longest problem, which is asserted. */
+/* A text under construction, in a buffer that is large enough for the longest problem, which is
+ * asserted. */
 typedef struct {
     char *data;
     size_t n, room;

@@ -1,5 +1,6 @@
-/* lists.c: programs over a list of whole numbers: sort, keep, add, rotate, ..., and at the end
- * perhaps a sum, a count, a largest. Each step shows the list that an operation makes.
+/* lists.c: sequences of operations on a list of whole numbers: sort, keep, add, rotate, ..., and at
+ * the end perhaps the sum, the count or the largest. Each step shows the list that an operation
+ * makes.
  *
  * An operation is a row: its sentence, and a function. The key is the list and the
  * operations; what is asked in the end does not count. */

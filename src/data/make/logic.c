@@ -137,9 +137,9 @@ static void write_order(const lt_draft *d, lt_page *p, lt_rng *r) {
     lt_put(&p->answer, name_of(who[at]));
 }
 
-/* SEATS. v = n, names by place, then how each of them is placed: v[8 + i] is the person whom person
- * i is placed by, or -1 for the one whose place is given. Persons are solved in the order of
- * v[16..]. */
+/* SEATS. v = n, names by place, then how each person's place follows: v[8 + i] is the person
+ * relative to whom person i is placed, or -1 for the one whose place is given. Places are found in
+ * the order of v[16..]. */
 static void draw_seats(lt_draft *d, lt_rng *r) {
     const int n = order_people[d->level - 1];
     int solved[MAX_PEOPLE];
@@ -248,8 +248,8 @@ static unsigned truth_of(const lt_num *said, int n) {
 }
 
 /* Suppose that the first person is truthful or not, and follow what was said. Each new conclusion,
- * or the contradiction that ends it, is a line of t, where t is not NULL. Returns 1 when all are
- * known and consistent, -1 at a contradiction, 0 when the statements do not reach everyone. */
+ * or the contradiction at the end, is a line of t unless t is NULL. Returns 1 if all are known and
+ * consistent, -1 at a contradiction, and 0 if the statements do not determine everyone. */
 static int follow(const lt_num *said, const lt_num *who, int n, bool first, lt_page_text *t) {
     int known[MAX_PEOPLE]; /* 1 truthful, 0 not, -1 unknown */
     bool used[MAX_PEOPLE] = {false};
@@ -297,7 +297,8 @@ static int follow(const lt_num *said, const lt_num *who, int n, bool first, lt_p
 }
 
 /* Statements that are consistent with a drawn set of truthful people. The first two forms alone
- * never decide: if everyone were the opposite, all would be consistent too. */
+ * never determine the answer: they would be just as consistent if every person were the
+ * opposite. */
 static bool draw_statements(lt_draft *d, lt_rng *r) {
     const int n = (int)d->v[0];
     const unsigned truthful = (unsigned)lt_between(r, 1, (1 << n) - 1);
@@ -376,15 +377,15 @@ static void write_truth(const lt_draft *d, lt_page *p, lt_rng *r) {
     list_names(&p->answer, who, truth, n_true, ", ");
 }
 
-/* MATCH. n people own a thing each. v = n, names, then v[8 + i] the thing of person i, and from
- * v[16] the facts as pairs (person, thing that he or she does not own). Facts are added until
+/* MATCH. Each of n people owns one thing. v = n, names, then v[8 + i] the thing of person i, and
+ * from v[16] the facts as pairs (person, thing that he or she does not own). Facts are added until
  * elimination alone finds the owners. */
 static const char *const pets[] = {"cat",  "dog",    "parrot", "rabbit", "hamster", "tortoise",
                                    "goat", "donkey", "snake",  "ferret", "pony",    "goose"};
 #define FACTS 20
 
-/* Rule out by the facts until each person has one thing left, or nothing changes. Conclusions go to
- * t where it is not NULL. True: all is found. */
+/* Eliminate by the facts until each person has one thing left, or nothing changes. Conclusions go
+ * to t unless it is NULL. True: all owners are found. */
 static bool eliminate(const lt_draft *d, int n_facts, lt_page_text *t) {
     const int n = (int)d->v[0];
     const lt_num *who = d->v + 1, *things = d->v + 8, *facts = d->v + 16;

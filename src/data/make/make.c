@@ -116,7 +116,8 @@ static void empty(lt_page_text *t) {
 lt_err lt_maker_problem(lt_maker *m, uint64_t i, lt_made *out) {
     const size_t k = m->kind < N_KINDS ? m->kind : (size_t)(i % N_KINDS);
     const char *kind = kind_names[k].name;
-    /* Each kind has a seed of its own: problem i of one is independent of problem i of another. */
+    /* Each kind has its own seed, so problem i of one kind is independent of problem i of
+     * another. */
     lt_rng r = {.seed = m->o.seed ^ XXH3_64bits(kind, strlen(kind)), .stream = i};
     lt_page *p = &m->page;
     const lt_task *task;

@@ -1,7 +1,7 @@
-/* strings.c: programs over the letters of a word (reverse, rotate, replace, shift, ...) and
- * questions about some words. Each step shows the text that an operation makes.
+/* strings.c: sequences of operations on the letters of a word (reverse, rotate, replace, shift,
+ * ...) and questions about several words. Each step shows the text that an operation makes.
  *
- * The words are drawn by syllables, so that they are new ones. The key is the text and the
+ * Words are made of random syllables, so they are new to a model. The key is the text and the
  * operations; what is asked in the end does not count. */
 #include <string.h>
 

@@ -3,14 +3,14 @@
  *
  * A task has a row for each thing that can be asked: its level, how its numbers are drawn,
  * wordings and steps. The wordings and steps are templates (lt_fill). The key is the row and its
- * numbers; who does it, and with what, does not count. */
+ * numbers; persons and things do not count. */
 #include <string.h>
 
 #include "base/error.h"
 #include "data/make/kind.h"
 
-/* Numbers 0 to 3, {a} to {d}, are drawn: low + k step. solve computes the others, {e} to {h}; false
- * where the numbers make no good problem. */
+/* Numbers 0 to 3, {a} to {d}, are drawn: low + k step. solve computes the others, {e} to {h}; it
+ * returns false if the numbers do not make a good problem. */
 typedef struct {
     const char *name;
     int level_min, level_max;

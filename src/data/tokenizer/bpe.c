@@ -3,7 +3,7 @@
  * MERGING a word of n symbols. Words are short (5 bytes on average), so up to SMALL symbols live on
  * the stack: an array of pair ranks is searched for its minimum, the pair is merged by shifting,
  * two ranks are looked up again: O(n * merges) with a tiny constant. Longer words (a megabyte of
- * one letter is one word) are bpe_long.c's. */
+ * one letter is one word) are left to bpe_long.c. */
 #include "data/tokenizer/bpe.h"
 
 #include <assert.h>
@@ -91,8 +91,8 @@ lt_err lt_bpe_add_pair(lt_bpe *b, uint32_t left, uint32_t right, uint32_t merge)
     return LT_OK;
 }
 
-/* The symbol that the text of a piece's half would be: a piece, or a lone character of its own
- * (SPM). */
+/* The symbol for half of a piece, given its text: a piece, or in SPM a character that is not a
+ * piece. */
 static lt_err half_symbol(lt_bpe *b, const char *s, size_t n, bool whole_char, uint32_t *out) {
     uint32_t id = lt_vocab_find(b->vocab, s, n);
     if (id == LT_NO_ID && whole_char && b->mode == LT_BPE_SPM) {
@@ -189,7 +189,7 @@ void lt_bpe_free(lt_bpe *b) {
 #define NOWHERE    UINT8_MAX
 static_assert(1 << PLACE_BITS == LT_BPE_SMALL, "a place fits its bits");
 
-/* A pair as one number: the least of them is the best merge, and of equals the leftmost. */
+/* A pair as one number. The smallest is the best merge, and the leftmost of equal ones. */
 static inline int32_t pair_key(uint32_t merge, size_t place) {
     return (int32_t)(merge << PLACE_BITS | (uint32_t)place);
 }
@@ -202,18 +202,20 @@ static inline int32_t find_key(const lt_bpe *b, uint32_t left, uint32_t right, s
 static inline int32_t least(const int32_t *keys, size_t n) {
     int32_t a = NO_PAIR, b = NO_PAIR;
     for (size_t i = 0; i < n;
-         i += 2) { /* Two chains: one waits for the compare, the other goes on. */
+         i += 2) { /* Two independent chains, so that one can proceed while the other waits for its
+                    * comparison. */
         a = keys[i] < a ? keys[i] : a;
         b = keys[i + 1] < b ? keys[i + 1] : b;
         __asm__(""
                 : "+r"(a),
-                  "+r"(b)); /* Not as vectors: a wide load behind the narrow stores waits. */
+                  "+r"(b)); /* Keeps GCC from vectorising: a wide load would wait for the narrow
+                             * stores before it. */
     }
     return a < b ? a : b;
 }
 
-/* Merges without ties: a merge's number is its rank. Symbols stay at their places, chained; a
- * pair's key stands at its left one. */
+/* For merges without ties, whose number is their rank. Symbols keep their places and are chained;
+ * the key of a pair is stored at its left symbol. */
 static size_t merge_chained(const lt_bpe *b, uint32_t *ids, const uint32_t *merge, size_t n) {
     int32_t keys[LT_BPE_SMALL];
     uint8_t next[LT_BPE_SMALL], prev[LT_BPE_SMALL];

@@ -50,8 +50,8 @@ typedef struct {
     /* (65536) BYTES: the symbol that a character of 2 or 3 bytes always becomes, LT_NO_ID: none;
      * may be NULL. */
     uint32_t *chars;
-    /* (65536 + 262144) lowest rank that would split a character, by its head and the byte before
-     * it. */
+    /* (65536 + 262144) lowest rank of a merge that would split a character, by its first bytes and
+     * the byte before it. */
     uint32_t *before_char;
     /* SPM: characters that occur in pieces but are not pieces; their ids count from
      * phantom_base. */
@@ -80,14 +80,14 @@ typedef struct lt_bpe_scratch lt_bpe_scratch;
 LT_MUST_USE lt_err lt_bpe_reserve_pairs(lt_bpe *b, size_t n);
 LT_MUST_USE lt_err lt_bpe_add_pair(lt_bpe *b, uint32_t left, uint32_t right, uint32_t merge);
 
-/* Pairs of a vocabulary without a merge list: each piece of at least two symbols, cut in every way
- * into two pieces. order lists the n mergeable ids, best first; rank has equal numbers for equal
- * merges; NULL: no two are equal. */
+/* Add the pairs of a vocabulary without a merge list: each piece of at least two symbols, cut in
+ * every way into two pieces. order lists the n mergeable ids, best first; rank has equal numbers
+ * for merges of equal priority; NULL: no two are equal. */
 LT_MUST_USE lt_err lt_bpe_derive_pairs(lt_bpe *b, const uint32_t *order, const uint32_t *rank,
                                        uint32_t n);
 
-/* The same for byte-level ranks (tiktoken): every indexed id; its number is its rank. See
- * bpe_load.c. */
+/* The same for byte-level ranks (tiktoken): every indexed id can be merged, and its number is its
+ * rank. See bpe_load.c. */
 LT_MUST_USE lt_err lt_bpe_derive_ranks(lt_bpe *b);
 
 /* Last step of loading: build the tables that follow from the others. */
@@ -119,10 +119,10 @@ static inline const uint64_t *lt_bpe_next_bucket(const lt_bpe *b, const uint64_t
     return bucket == b->pairs + LT_BPE_BUCKET * b->mask ? b->pairs : bucket + LT_BPE_BUCKET;
 }
 
-/* The merge of a pair, searched from its home on, or LT_BPE_NO_MERGE. Whether a pair is found is
- * unpredictable, so the code does not branch on it: the pair's bits are removed from all four
- * slots, and the smallest result is the merge if one matches. Only a full bucket without the pair
- * leads to the next. */
+/* The merge of a pair, searched from its home bucket on, or LT_BPE_NO_MERGE. Whether a pair is
+ * found is unpredictable, so the code does not branch on it: the pair's bits are removed from all
+ * four slots, and the smallest result is the merge if one matches. The search goes to the next
+ * bucket only if this one is full and lacks the pair. */
 static inline uint32_t lt_bpe_find_from(const lt_bpe *b, const uint64_t *slot, uint64_t pair) {
     const uint64_t wanted = ~(pair << 24);
     for (;; slot = lt_bpe_next_bucket(b, slot)) {
@@ -131,8 +131,8 @@ static inline uint32_t lt_bpe_find_from(const lt_bpe *b, const uint64_t *slot, u
         const uint64_t low = s0 < s1 ? s0 : s1, high = s2 < s3 ? s2 : s3;
         const uint64_t least = low < high ? low : high;
         int last = (least < LT_BPE_NO_MERGE) | (slot[LT_BPE_BUCKET - 1] == 0);
-        /* Keeps this one branch, which is nearly always taken, instead of one for each
-         * condition. */
+        /* Makes the compiler keep this one branch, which is nearly always taken, instead of one for
+         * each condition. */
         __asm__("" : "+r"(last));
         if (last) {
             return (uint32_t)(least < LT_BPE_NO_MERGE ? least : LT_BPE_NO_MERGE);

@@ -1,23 +1,23 @@
-/* bpe_cache.c: words to ids: the cache of recent words, and what becomes of those that are not in
- * it.
+/* bpe_cache.c: turns words into ids: the cache of recent words, and the encoding of words that are
+ * not in it.
  *
- * Text repeats itself: nine words of ten were seen a moment ago. So a word's ids are remembered, in
- * two tables of a fixed size that a thread owns:
+ * Text repeats itself: nine words of ten have occurred shortly before. So the ids of words are kept
+ * in two tables of a fixed size, which belong to a thread:
  *
  *     SHORT  up to 15 bytes and 3 ids   32 bytes an entry, two to a cache line = one set, most
  *            recent first
  *     LONG   up to 31 bytes and 7 ids   64 bytes an entry, direct-mapped
  *
- * The key is the word itself, zero-padded, with its length in the last byte, so a hit is two (or
- * four) 64-bit compares and no hash can collide. Everything lies in tables larger than the nearest
- * cache, so lt_bpe_encode works in batches of words, each step fetching ahead what the next one
- * reads:
+ * The key is the word itself, zero-padded, with its length in the last byte, so a hit takes two (or
+ * four) 64-bit comparisons, and no two words can collide. All tables are larger than the
+ * first-level cache, so lt_bpe_encode works in batches of words, and each step prefetches what the
+ * next one reads:
  *
  *     keys ──▶ sets ──▶ words not there: long slot, vocabulary's slot
  *         ──▶ still not there: first symbols ──▶ merging (bpe_lanes.c)
  *
- * and then resolves the words in their order, as if one by one: what the steps before have found is
- * only a result known early. */
+ * and then resolves the words in order, as if one by one; the earlier steps only make results known
+ * sooner. */
 #include "data/tokenizer/bpe.h"
 
 #include <stdlib.h>
@@ -132,7 +132,8 @@ static void put_ids(const lt_bpe *b, lt_ids *out, size_t floor, const uint32_t *
     out->n += n;
 }
 
-/* A word that is not in the short table: the long table takes what is longer or has more ids. */
+/* Look up a word that is not in the short table. The long table takes words that are longer or have
+ * more ids. */
 static lt_err encode_long(const lt_bpe *b, lt_bpe_scratch *s, const missed *m, lt_ids *out,
                           size_t floor) {
     long_entry *slot = long_slot(s, m->key);

@@ -1,12 +1,12 @@
-/* bpe_chars.c: which characters of two and three bytes may be symbols from the start of a word,
- * instead of their bytes.
+/* bpe_chars.c: finds out which characters of two and three bytes can be symbols from the start of
+ * merging, instead of their bytes.
  *
- * In most scripts a character is three bytes, so most merges of a word put characters together.
- * They could be skipped if it were sure that they happen. Ranks as training makes them are
- * monotone: a piece's rank is above those of its halves. Then encoding is merging in the order of
- * ranks, and a character C becomes one symbol, whatever stands around it, unless an earlier merge
- * crosses its ends while it is still in parts. Such a merge makes a piece that ends in a part of a
- * character (" \xe0\xa4"), or begins with one. So:
+ * In most scripts a character has three bytes, so most merges of a word only put the bytes of
+ * characters together. They can be skipped if they are certain to happen. The ranks that training
+ * makes are monotone: a piece's rank is above those of its halves. Encoding then merges in the
+ * order of ranks, and a character C becomes one symbol whatever surrounds it, unless an earlier
+ * merge crosses its ends while it is still in parts. Such a merge makes a piece that ends in a part
+ * of a character (" \xe0\xa4"), or begins with one. So C is certain if these conditions hold:
  *
  *     C = b0 b1 b2, by (b0 b1) = q, then (q b2)      ends[b0] > rank q     ends[b0 b1] > rank C
  *                                                    begins[b2] > rank C
@@ -15,16 +15,17 @@
  *     C = b0 b1                                      ends[b0] > rank C     begins[b1] > rank C
  *
  * where ends[y] is the least rank of a longer piece whose last, unfinished character is y, and
- * begins[x] that of a longer piece that begins with x, the end of a character. A part dies at the
- * rank on the right: a merge below it would have come first. What merges with the whole C has a
- * rank above C's, so it is not early either.
+ * begins[x] that of a longer piece that begins with x, the end of a character. The rank on the
+ * right is that of the merge that consumes the part; a crossing merge of a lower rank would come
+ * first. A merge with the whole C has a rank above C's, so it does not come earlier.
  *
- * ends is known for each byte that stands before y: many pieces are a space, or one frequent
- * letter, and the beginning of a character, and matter to no character behind others. What is left
- * to ask when a word is encoded is one rank, beside the symbol.
+ * ends is kept for each byte before y, because many pieces consist of a space, or one frequent
+ * letter, and the beginning of a character, and do not matter after other bytes. So encoding a word
+ * compares only one rank for each such character.
  *
- * Of UDHR's characters beyond ASCII, in o200k, 14 % have no symbol, some 7 % fail, the others pass
- * or fail by what stands before them; who fails is encoded from its bytes as ever. */
+ * Of the non-ASCII characters of UDHR (the Universal Declaration of Human Rights), in o200k, 14 %
+ * have no symbol, some 7 % are never certain, and the others depend on the byte before them. A
+ * character that is not certain is encoded from its bytes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,8 +102,8 @@ static uint32_t char_of_3(const lt_bpe *b, const edges *e, const uint8_t *p,
                : LT_NO_ID;
 }
 
-/* A head whose own two bytes are parted by a piece before they meet is parted: rank 0 says so of
- * every C. */
+/* If a merge splits the first two bytes of a character before they are merged, the character is
+ * split, whatever C is: rank 0 expresses this. */
 static void fold_heads(const lt_bpe *b, edges *e) {
     for (uint32_t h = 0; h < N_HEADS; h++) {
         const uint32_t b0 = 0xE0 | h >> 6, front = b->byte_pair[b0 << 8 | 0x80 | (h & 63)];

@@ -1,20 +1,20 @@
 /* bpe_lanes.c: words merged side by side.
  *
- * Merging a word is a chain: the best pair, two lookups of new pairs at random places of a table of
- * megabytes, the best pair again. One word after another, half of the time goes by in waiting for
- * those lookups. So the words of a batch that no cache knows are merged in turns: one step of each,
- * which ends in fetching the slots of its new pairs ahead; when its turn comes again they are
- * there.
+ * Merging a word is a chain of dependent steps: find the best pair, look up two new pairs at random
+ * places of a table of several megabytes, find the best pair again. If words were merged one after
+ * another, half of the time would be spent waiting for these lookups. So the words of a batch that
+ * are in no cache are merged in turn, one step of each. A step ends by prefetching the slots of its
+ * new pairs, which have arrived when the word's next turn comes.
  *
  *     symbols of word 1 ── pairs ahead ── least, merge, pairs ahead ── least, merge, ...
  *     symbols of word 2 ──────── pairs ahead ── least, merge, pairs ahead ── ...
  *
- * And nothing branches on what a lookup finds: it is as good as random, and a wrong guess costs as
- * much as 60 instructions. The least key is taken over a fixed number of them; the ends of a word
- * are symbols too, whose lookups find nothing.
+ * No branch depends on the result of a lookup, because it is unpredictable, and a misprediction
+ * costs as much as 60 instructions. The smallest key is taken over a fixed number of keys. The ends
+ * of a word are symbols too, whose lookups find nothing.
  *
- * The order of merges within a word is that of merge_chained in bpe.c, and so are the keys: (rank,
- * place), the least first. */
+ * The order of merges within a word, and the keys (rank, place), smallest first, are those of
+ * merge_chained in bpe.c. */
 #include <assert.h>
 #include <string.h>
 
@@ -52,13 +52,14 @@ static inline int32_t least_of(const int32_t *keys, int n) {
     return of[2] < of[0] ? of[2] : of[0];
 }
 
-/* A fixed number of keys, so that the loop's end surprises nobody; most words are short. */
+/* A fixed number of keys, so that the end of the loop is predicted; most words are short. */
 static inline int32_t least(const lt_bpe_lane *l) {
     return l->n < SHORT_LANE ? least_of(l->keys, SHORT_LANE) : least_of(l->keys, LT_BPE_LANE + 2);
 }
 
-/* Ask for the pair of two neighbours. The ends' is nowhere, which is always near; chosen by a mask,
- * as a branch would be guessed. */
+/* Prefetch the slots of the pair of two neighbours. Pairs with an end have no slots; `nowhere`,
+ * which is always in the cache, stands for them, chosen by a mask because a branch could be
+ * mispredicted. */
 static inline void ask(const lt_bpe *b, lt_bpe_lane *l, int which, uint32_t left, uint32_t right) {
     static const uint64_t nowhere[LT_BPE_BUCKET] = {0};
     const uint64_t pair = lt_bpe_pair(left, right);
@@ -90,7 +91,8 @@ static void rank_all(const lt_bpe *b, lt_bpe_lane *l) {
     }
 }
 
-/* The best pair becomes one symbol; its new neighbours are asked for. False: there is none. */
+/* Merge the best pair into one symbol, and prefetch the pairs with its new neighbours. False: there
+ * is no pair. */
 static inline bool step(const lt_bpe *b, lt_bpe_lane *l) {
     const int32_t best = least(l);
     const size_t at = (size_t)best & ((1 << PLACE_BITS) - 1), gone = l->next[at];
@@ -145,8 +147,8 @@ void lt_bpe_merge_lanes(const lt_bpe *b, lt_bpe_lane *const *lanes, size_t n_lan
         }
         n_open = kept;
         for (size_t i = 0; i < n_open;
-             /* In a round of its own: a wide load of keys behind narrow stores would wait for
-             * them. */
+             /* In a separate loop, because a wide load of keys would wait for the narrow stores
+              * before it. */
              i++) {
             rank(b, open[i]);
         }

@@ -1,21 +1,22 @@
-/* bpe_load.c: merges into the pair table.
+/* bpe_load.c: fills the pair table with merges.
  *
  * A vocabulary of 200,000 pieces has up to half a million merges, each with three lookups of a
- * piece and one insertion of a pair, all at random places of tables larger than the cache: one
- * after another they take 0.4 us a merge. Here a batch of them goes through the steps together,
- * each step prefetching what the next one touches:
+ * piece and one insertion of a pair, all at random places of tables larger than the cache; one
+ * after another, a merge takes 0.4 us. Here a batch of merges goes through the steps together, and
+ * each step prefetches what the next one reads:
  *
  *     hash ──▶ slots ──▶ likely ids ──▶ their start, length ──▶ their text ──▶ compare
  *         ──▶ pair slots ──▶ insert
  *
- * RANKS name pieces, not pairs: each cut of a piece into two pieces could be a merge. But only one
- * ever is. When two neighbours in some word make a piece, no merge has crossed its ends, so what
- * happened between them is what would have happened had the piece stood alone (best rank first,
- * leftmost of equals, in both): the pair is the last step of encoding the piece itself. Other cuts
- * are never even neighbours. So the table takes that one: of o200k 200,000 pairs instead of
- * 600,000, 4 MiB instead of 16, and encoding is made of misses to this table. The step is found by
- * the encoder, which needs the lower ranks only; where those do not leave two halves (ranks that no
- * training made) all cuts are taken, which is right too. */
+ * RANKS belong to pieces, not to pairs, so each cut of a piece into two pieces could be a merge.
+ * But only one of them ever is. When two neighbours in some word make a piece, no merge has crossed
+ * the piece's ends, so the merges between these ends are those of the piece alone (best rank first,
+ * leftmost of equals, in both cases): the pair is the last step of encoding the piece itself. The
+ * halves of other cuts are never neighbours. So the table holds only this pair: 200,000 pairs
+ * instead of 600,000 for o200k, 4 MiB instead of 16, which matters because encoding spends its time
+ * on cache misses to this table. The encoder finds the last step; it needs only the lower ranks for
+ * it. If it does not come to two halves (with ranks that did not come from training), all cuts are
+ * added, which is correct too. */
 #include "data/tokenizer/bpe_load.h"
 
 #include <stdlib.h>
@@ -215,16 +216,16 @@ static size_t likely_cuts(const lt_vocab *v, cut_job *jobs, size_t n) {
 typedef struct {
     lt_bpe *b;
     lt_bpe_list list; /* For long pieces. */
-    /* (n_ids, 2) what a piece is made of: itself when it is a byte, LT_NO_ID when nothing leads to
-     * it. */
+    /* (n_ids, 2) the halves of a piece: the piece itself if it is a byte, LT_NO_ID if no merge
+     * makes it. */
     uint32_t *halves;
     bool monotone; /* So far every piece that can be made has a higher rank than its halves. */
     cut_job jobs[LT_MERGE_BATCH];
     size_t n_jobs;
 } deriver;
 
-/* Where the encoder itself cuts the piece last, given the pairs of all lower ranks; *cut 0: it does
- * not come to two halves. */
+/* Where the last merge of encoding the piece joins it, given the pairs of all lower ranks; *cut 0:
+ * encoding does not come to two halves. */
 static lt_err last_cut(deriver *d, const char *s, uint32_t n, uint32_t *cut) {
     const lt_bpe *b = d->b;
     const uint8_t *p = (const uint8_t *)s;
@@ -250,9 +251,9 @@ static lt_err last_cut(deriver *d, const char *s, uint32_t n, uint32_t *cut) {
     return LT_OK;
 }
 
-/* Do left and right, whole, ever stand beside each other? Undo their last steps, latest first, down
- * to the bytes at the cut: at no time may the two that touch have been a better merge than the step
- * undone (equal ranks: the left one is first). As in GitHub's crate bpe. */
+/* Can left and right, both complete, become neighbours? Undo their last steps, latest first, down
+ * to the bytes at the cut: at no time may the two symbols at the cut have been a better merge than
+ * the step that is undone (of equal ranks the left one comes first). As in GitHub's crate bpe. */
 static bool can_touch(const deriver *d, uint32_t left, uint32_t right) {
     uint32_t limit = UINT32_MAX;
     for (;;) {
@@ -305,8 +306,8 @@ static uint32_t touching_cut(const deriver *d, const cut_job *jobs, size_t n) {
     return 0;
 }
 
-/* The pairs of one piece, from its n cuts. When lower ranks do not lead to it, nothing does, unless
- * a half has a higher rank. */
+/* Add the pairs of one piece, from its n cuts. If merges of lower ranks cannot make it, none can,
+ * unless a half has a higher rank. */
 static lt_err add_cuts(deriver *d, const cut_job *jobs, size_t n) {
     uint32_t only = d->monotone ? touching_cut(d, jobs, n) : 0;
     if (!d->monotone) {
@@ -388,7 +389,8 @@ static lt_err derive_all(deriver *d) {
     return flush_cuts(d);
 }
 
-/* Encoding a piece gives that piece, each of them: nobody needs to look whether a word is one. */
+/* Does encoding any piece give that piece? Then the encoder need not look up whether a word is
+ * one. */
 static bool merges_reach_all(const deriver *d) {
     const lt_vocab *v = d->b->vocab;
     for (uint32_t id = 0; id < v->n; id++) {

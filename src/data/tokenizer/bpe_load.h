@@ -27,9 +27,9 @@ typedef struct {
 lt_merge_batch lt_merge_batch_open(lt_bpe *b, const char *name);
 void lt_merge_batch_close(lt_merge_batch *m);
 
-/* The next merge: its halves are the last left_n + right_n bytes of m->text, which the caller has
- * put there. Its number is bpe->n_merges, which grows by one. FORMAT: a half or the product is not
- * a piece. */
+/* Add the next merge. Its halves are the last left_n + right_n bytes of m->text, which the caller
+ * has put there. Its number is bpe->n_merges, which grows by one. FORMAT: a half or the product is
+ * not a piece. */
 LT_MUST_USE lt_err lt_merge_batch_put(lt_merge_batch *m, size_t left_n, size_t right_n);
 
 /* A merge that can never apply: it only takes a number. */

@@ -8,11 +8,10 @@
  *
  * A megabyte of one letter has a handful of ranks, each with 100,000 positions, and a heap spends
  * its time on cache misses among equal keys. In the buckets one rank is swept from left to right
- * and its products go to the buckets of other ranks. That is the same order as the heap's as long
- * as a product makes no pair of a better rank, which trained vocabularies never do; a vocabulary
- * that does it is seen during the sweep: the rest of the sweep is put back, and after MAX_PUT_BACKS
- * of these the heap takes over from the list as it stands. With ties between ranks (merge_rank)
- * only the heap is right.
+ * and its products go to the buckets of other ranks. This is the heap's order as long as no product
+ * makes a pair of a better rank, which never happens with trained vocabularies. If it happens
+ * during a sweep, the rest of the sweep is put back, and after MAX_PUT_BACKS such cases the heap
+ * takes over from the current list. With ties between ranks (merge_rank) only the heap is right.
  *
  * Entries whose pair has changed since are recognised when they are taken. A merge's product never
  * makes a pair of the same rank again, because pieces are never empty; so equal ranks are met left
@@ -187,7 +186,7 @@ static int compare_positions(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Empty a bucket: its positions from left to right. They came as a few ascending runs, often
+/* Empty a bucket, and sort its positions from left to right. They are a few ascending runs, often
  * one. */
 static uint32_t *take_bucket(lt_bpe_list *l, uint32_t rank, size_t *n) {
     lt_bpe_bucket *k = &l->buckets[rank];
@@ -221,8 +220,8 @@ static bool offer_bucket(const lt_bpe *b, lt_bpe_list *l, uint32_t i, uint32_t s
     return l->merge[i] < sweeping;
 }
 
-/* One rank from left to right; false: a better one has come up, and the rest is back in its
- * bucket. */
+/* Merge the pairs of one rank from left to right; false: a pair of a better rank has appeared, and
+ * the rest was put back in its bucket. */
 static bool sweep(const lt_bpe *b, lt_bpe_list *l, uint32_t rank) {
     size_t n;
     const uint32_t *positions = take_bucket(l, rank, &n);

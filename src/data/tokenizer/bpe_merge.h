@@ -41,8 +41,8 @@ typedef struct {
     uint32_t n_entries, free_entry;
 } lt_bpe_list;
 
-/* A word that is merged side by side with others. Symbols are chained: 0 and n + 1 are ends that
- * pair with nothing. */
+/* A word that is merged side by side with others. Symbols are chained; 0 and n + 1 are ends, which
+ * form no pairs. */
 typedef struct {
     uint32_t ids[LT_BPE_LANE + 2];
     int32_t keys[LT_BPE_LANE + 2]; /* Key of the pair whose left symbol is there. */
@@ -82,10 +82,11 @@ static inline bool lt_bpe_has_lanes(const lt_bpe *b) {
     return b->mode == LT_BPE_BYTES && b->merge_rank == NULL;
 }
 
-/* The first symbols of a word into the lane. False: too many, or some byte has no piece. */
+/* Put the first symbols of a word into the lane. False: there are too many, or some byte has no
+ * piece. */
 bool lt_bpe_lane_start(const lt_bpe *b, lt_bpe_lane *l, const uint8_t *p, size_t n);
 
-/* Merge them all; the result of each stands in ids[0..n). */
+/* Merge all lanes; the result of each is in its ids[0..n). */
 void lt_bpe_merge_lanes(const lt_bpe *b, lt_bpe_lane *const *lanes, size_t n_lanes);
 
 #endif

@@ -5,9 +5,9 @@
  * in the heap lists the words in which the pair appeared since it was last entered, so one merge
  * touches only those words; the changes it makes to other pairs' counts are applied to the table,
  * and pairs that gained occurrences are entered anew. An entry whose count is out of date goes back
- * with the right one. This is the algorithm of Hugging Face's BpeTrainer, kept to the letter (lists
- * included), because the order of merges, once two strings make the same piece, depends on such
- * details. */
+ * with the right one. This is exactly the algorithm of Hugging Face's BpeTrainer, including its
+ * lists, because the order of merges depends on such details as soon as two pairs make the same
+ * piece. */
 #include "data/tokenizer/bpe_train.h"
 
 #include <stdio.h>
@@ -205,7 +205,7 @@ static lt_err enter_touched(trainer *t) {
     return LT_OK;
 }
 
-/* Replace each a b in word w by c, left to right, with the changes to the pairs around. */
+/* Replace each a b in word w by c, left to right, and record the changes to the pairs around it. */
 static lt_err merge_word(trainer *t, uint32_t w, uint32_t a, uint32_t b, uint32_t c) {
     uint32_t *s = t->symbols + t->words[w].start;
     const uint32_t n = t->words[w].n;

@@ -1,11 +1,12 @@
-/* bpe_word.c: one word to ids: its first symbols, by the kind of vocabulary, and their merging. */
+/* bpe_word.c: turns one word into ids: finds its first symbols, depending on the kind of
+ * vocabulary, and merges them. */
 #include <string.h>
 
 #include "base/error.h"
 #include "data/tokenizer/bpe_merge.h"
 
-/* BYTES with every byte in the vocabulary, which is nearly all of them. False: some byte has no
- * piece. */
+/* For BYTES with every byte in the vocabulary, as in nearly all vocabularies. False: some byte has
+ * no piece. */
 static bool first_bytes(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *ids) {
     uint32_t missing = 0;
     for (size_t i = 0; i < n; i++) {
@@ -15,8 +16,8 @@ static bool first_bytes(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *i
     return missing < LT_VOCAB_MAX;
 }
 
-/* The same with characters that are sure to become one symbol as that symbol, and the first pairs'
- * merges. What is not well-formed UTF-8, or has loose ends of it behind, stays bytes. */
+/* The same, but a character that is certain to become one symbol is that symbol (bpe_chars.c).
+ * Ill-formed UTF-8, and a character followed by stray continuation bytes, stay bytes. */
 static bool first_sure(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *ids, size_t *n_ids) {
     uint32_t missing = 0;
     size_t out = 0, at = 0;
@@ -50,8 +51,8 @@ static bool first_sure(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *id
     return true;
 }
 
-/* CHARS (and BYTES with holes) as Hugging Face's merge_word: an unknown stays pending until a known
- * symbol comes, and so may pass byte-fallback symbols. */
+/* CHARS (and BYTES with missing bytes), as in Hugging Face's merge_word: an unknown stays pending
+ * until a known symbol comes, so byte-fallback symbols may overtake it. */
 typedef struct {
     uint32_t *ids;
     size_t n;
@@ -92,8 +93,8 @@ static bool add_fallback(const lt_bpe *b, symbols *out, const uint8_t *p, size_t
     return true;
 }
 
-/* The piece of one character, dressed in the continuing prefix and end-of-word suffix where the
- * model has them. */
+/* The piece of one character, with the continuing prefix and the end-of-word suffix if the model
+ * has them. */
 static lt_err char_piece(const lt_bpe *b, lt_bpe_word *s, const uint8_t *p, size_t n, bool first,
                          bool last, uint32_t *id) {
     if (b->prefix[0] == '\0' && b->suffix[0] == '\0') {
@@ -161,8 +162,8 @@ static void first_spm(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *ids
     *n_ids = n_out;
 }
 
-/* Replace what is no piece by byte pieces or <unk>; the symbols' texts, one after another, are the
- * word. */
+/* Replace symbols that are not pieces by byte pieces or <unk>. The concatenated texts of the
+ * symbols are the word. */
 static lt_err finish_spm(const lt_bpe *b, const uint8_t *p, size_t n, const uint32_t *ids,
                          size_t n_ids, lt_ids *out) {
     size_t at = 0;

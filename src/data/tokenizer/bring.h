@@ -4,8 +4,8 @@
 
 #include "lateen/base.h"
 
-/* Put the tokenizer of `from` into a Hugging Face folder: from another such folder its files, chat
- * template included; a tokenizer.json as it is; of a .gguf what lt_tokenizer_save makes of it.
+/* Put the tokenizer of `from` into a Hugging Face folder: the files of another such folder, chat
+ * template included; a tokenizer.json as it is; or what lt_tokenizer_save makes of a .gguf.
  * UNSUPPORTED: another kind of file. */
 LT_MUST_USE lt_err lt_tokenizer_bring(const char *from, const char *folder);
 

@@ -1,18 +1,18 @@
 /* tokenizer/decode.c: ids back to text, at once or as they come; see include/lateen/tokenizer.h.
  *
- * There is one machine, the stream; decoding at once feeds it everything. A piece goes through the
- * file's decoder steps (decode_chain.h), and its bytes go to an assembler that lets out whole
- * characters and holds back at most three bytes that may still become one:
+ * Both use the same stream; decoding at once feeds it everything. A piece goes through the file's
+ * decoder steps (decode_chain.h), and its bytes go to an assembler that passes on whole characters
+ * and holds back at most three bytes that may still become one:
  *
  *     id ─▶ piece ─▶ steps ─▶ bytes ─▶ held (incomplete UTF-8) ─▶ text
  *
  * Bytes that can no longer become a character turn into U+FFFD, one for each maximal ill-formed
  * run.
  *
- * SentencePiece's vocabularies have no steps but rules: a byte piece (<0x0A>) is a byte, and
- * ill-formed ones become U+FFFD each; U+2581 is a space, but for the one that normalisation put in
- * front of the text. SentencePiece's own decoder (a .model) writes " ⁇ " for <unk>, or what the
- * model says, and nothing for control pieces; we show their names unless skip_special. */
+ * SentencePiece's vocabularies have fixed rules instead of steps: a byte piece (<0x0A>) is a byte,
+ * and each ill-formed byte becomes U+FFFD; U+2581 is a space, except for the one that normalisation
+ * put in front of the text. SentencePiece's own decoder (a .model) writes " ⁇ " for <unk>, or
+ * what the model says, and nothing for control pieces; we show their names unless skip_special. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -75,8 +75,8 @@ static const lt_text *renamed(const lt_tokenizer *t, uint32_t id) {
     return NULL;
 }
 
-/* The token as the decoder's steps expect it: where they are not made for raw bytes, in printable
- * form. */
+/* The token as the decoder's steps expect it: in printable form unless they are made for raw
+ * bytes. */
 static lt_err take_piece(lt_tokenizer_stream *s, uint32_t id) {
     const lt_vocab *v = &s->t->vocab;
     const char *text = lt_vocab_text(v, id);
@@ -121,8 +121,8 @@ static lt_err put_marked(lt_tokenizer_stream *s, const char *p, size_t n) {
     return put_bytes(s, s->piece.data, s->piece.n, false);
 }
 
-/* What is stripped: of a .model each leading U+2581 while there is no text, where it removes extra
- * white space, else one, of the first piece; of a GGUF that of the first piece. */
+/* Strips U+2581 at the beginning. A .model that removes extra white space: every leading one as
+ * long as there is no text. Another .model, and a GGUF: that of the first piece. */
 static lt_err put_spm(lt_tokenizer_stream *s, uint32_t id) {
     const lt_tokenizer *t = s->t;
     const char *text = lt_vocab_text(&t->vocab, id);
@@ -180,8 +180,8 @@ static lt_err check_id(const lt_tokenizer *t, uint32_t id) {
     return LT_OK;
 }
 
-/* SentencePiece writes <unk> also where control pieces are left out. Hugging Face asks whether the
- * token's text, in normal form, is that of a special one. */
+/* SentencePiece writes <unk> even if control pieces are left out. Hugging Face checks whether the
+ * token's normalised text is that of a special token. */
 static bool skipped(const lt_tokenizer *t, uint32_t id) {
     const unsigned flags = t->vocab.flags[id];
     if ((flags & LT_PIECE_RENAMED) != 0) {

@@ -1,8 +1,8 @@
 /* decode_chain.c: see decode_chain.h.
  *
- * A decoder of Hugging Face maps a list of tokens to a list of tokens, and a Sequence runs one
- * behind the other: `decode_chain` in its source. Here each step does the same to the tokens as
- * they come, and keeps what it cannot yet decide:
+ * A decoder of Hugging Face maps a list of tokens to a list of tokens, and a Sequence applies
+ * several in order (`decode_chain` in its source). Here each step does the same with the tokens as
+ * they come, and holds back what it cannot decide yet:
  *
  *     token ─▶ step 0 ─▶ tokens ─▶ step 1 ─▶ tokens ... ─▶ text
  *
@@ -11,9 +11,9 @@
  *     BYTE_FALLBACK  a run of byte pieces: text if all of it is UTF-8, else one U+FFFD a byte
  *     BYTE_LEVEL     the bytes of an incomplete character
  *
- * FUSE and BYTE_LEVEL make one token of all. The steps behind them see stretches of that token:
+ * FUSE and BYTE_LEVEL join all tokens into one. The steps after them see parts of that token:
  * METASPACE, a literal REPLACE and a STRIP of the start work on these as they come; the others need
- * the whole text and let nothing out before the end. */
+ * the whole text and pass nothing on before the end. */
 #include "data/tokenizer/decode_chain.h"
 
 #include <stdlib.h>
@@ -27,8 +27,8 @@
 
 #define BYTE_PIECE_BYTES 6 /* "<0x0A>" */
 
-/* Most bytes of one token, or of the whole text behind a Fuse: steps of which each doubles the text
- * must not take all memory. */
+/* The most bytes of one token, or of the whole text after a Fuse. Without a limit, a chain of steps
+ * that each double the text could use up all memory. */
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 #define TOKEN_BYTES_MAX ((size_t)64 << 20)
 #else
@@ -151,8 +151,8 @@ static bool ends_with(const lt_text *s, const lt_text *suffix) {
            memcmp(s->data + s->n - suffix->n, suffix->data, suffix->n) == 0;
 }
 
-/* Each occurrence of from in the token in hand becomes to. An empty one stands before every
- * character and at the end, as Rust's str::replace has it. */
+/* Replace each occurrence of `from` in the current token by `to`. An empty `from` occurs before
+ * every character and at the end, as in Rust's str::replace. */
 static lt_err replace_all(lt_decode_chain *c, const char *from, size_t from_n, const char *to,
                           size_t to_n) {
     const char *p = c->work.data, *const end = p + c->work.n;
@@ -260,7 +260,7 @@ static lt_err map_token(lt_decode_chain *c, const lt_decode_stage *s) {
     }
 }
 
-/* The token in hand goes on; a SUFFIX turns into a space, and into nothing in the last token. */
+/* Pass the current token on; its SUFFIX becomes a space, or nothing in the last token. */
 static lt_err put_suffixed(lt_decode_chain *c, lt_decode_stage *s, bool last) {
     LT_TRY(replace_all(c, s->op->from.data, s->op->from.n, " ", last ? 0 : 1));
     return put_token(&c->out, c->work.data, c->work.n);
@@ -341,7 +341,8 @@ static size_t open_end(const lt_text *held, const lt_text *from) {
     return n;
 }
 
-/* A literal in a text that comes in stretches: what may be the beginning of an occurrence waits. */
+/* Replace a literal in a text that comes in parts: the possible beginning of an occurrence is held
+ * back. */
 static lt_err run_literal(lt_decode_chain *c, lt_decode_stage *s, const char *to, size_t to_n,
                           bool final) {
     const lt_text *from = &s->op->from;

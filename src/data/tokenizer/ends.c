@@ -1,11 +1,11 @@
-/* tokenizer/ends.c: which tokens end a text or a turn, as far as a tokenizer's own file tells.
+/* tokenizer/ends.c: which tokens end a text or a turn, as far as the tokenizer's own file says.
  *
  * eos and eot, a GGUF's further keys, and special tokens by their names: files often name only one
- * of those that a model was trained to stop at. The names are llama.cpp's, so that a file stops
- * where it does there; of a GGUF also those of filling in the middle, which llama.cpp stops at. Two
- * exceptions are its own, too: where <|return|> and <|call|> are (or channels at all), <|end|> ends
- * a message and the text goes on (gpt-oss); where <|tool_response> is, </s> is an ordinary token
- * (Gemma 4). */
+ * of those that a model was trained to stop at. The names are llama.cpp's, so that generation stops
+ * where it does there; for a GGUF they include those of filling in the middle, at which llama.cpp
+ * stops. llama.cpp also makes these two exceptions: if there are <|return|> and <|call|> (or
+ * channels at all), <|end|> ends a message but not the text (gpt-oss); if there is
+ * <|tool_response>, </s> is an ordinary token (Gemma 4). */
 #include <string.h>
 
 #include "base/error.h"

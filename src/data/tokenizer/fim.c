@@ -1,6 +1,6 @@
 /* tokenizer/fim.c: the tokens by which a model fills in the middle of a text: those that a GGUF
- * names by their keys, else special tokens by the names that models give them (llama.cpp knows the
- * same). A file of a Llama calls them "▁<PRE>", with SentencePiece's space. */
+ * names by key, else special tokens with the names that models use (the same as in llama.cpp). In a
+ * Llama's file they are called "▁<PRE>", with SentencePiece's space. */
 #include <string.h>
 
 #include "data/tokenizer/impl.h"

@@ -175,8 +175,8 @@ static lt_err add_end(lt_tokenizer *t, uint32_t id) {
     return id == LT_NO_ID ? LT_OK : lt_ids_append(&t->ends, &id, 1);
 }
 
-/* Tokens at which llama.cpp stops, beside eos and eot: the end of a message, and the tokens of
- * filling in behind which the model would begin another file. */
+/* Tokens at which llama.cpp stops, besides eos and eot: the end of a message, and those tokens of
+ * filling in the middle after which the model would begin another file. */
 static lt_err more_ends(lt_tokenizer *t, const lt_gguf *g, uint32_t n) {
     uint32_t eom = LT_NO_ID;
     t->from_gguf = true;

@@ -2,9 +2,9 @@
  *
  * Three arrays of n_ids: tokens (text), token_type (SentencePiece's numbers) and, for "llama",
  * scores; for "gpt2" merges and the name llama.cpp has for the pre-tokenizer. That name is found by
- * loading the tokenizer: the scanner its pattern became says which it is (the reverse of
- * tokenizer/gguf.c's table). A tokenizer.json of SentencePiece's kind has merges but no scores: a
- * merge of rank r gives the piece it makes the score -r, so that the same pairs win. */
+ * loading the tokenizer: it follows from the scanner that its pattern is mapped to (the reverse of
+ * the table in tokenizer/gguf.c). A tokenizer.json of SentencePiece's kind has merges but no
+ * scores: the piece that a merge of rank r makes gets the score -r, so that the same pairs win. */
 #include "data/tokenizer/gguf_tokenizer.h"
 
 #include <stdio.h>
@@ -95,8 +95,8 @@ static bool knows_end(const lt_tokenizer *t, uint32_t id) {
     return false;
 }
 
-/* A text's ends have three keys; llama.cpp finds others by name. Those of the model's that it would
- * miss take what is free. */
+/* GGUF has three keys for ids that end a text; llama.cpp finds further ones by name. Ids of the
+ * model that it would not find get keys that are free. */
 static void put_ends(const vocab *v, const lt_tokenizer *t) {
     uint32_t ids[] = {t->eos, t->eot, lt_tokenizer_find(t, "<|eom_id|>", 10)};
     for (int i = 0; i < v->n_ends; i++) {
@@ -125,8 +125,8 @@ static void put_ids(const vocab *v, const lt_tokenizer *t) {
 
 /* ---- tokenizer.json ---- */
 
-/* llama.cpp's name of the pre-tokenizer: one whose reader treats merges alike, if there is one.
- * NULL: it has none. */
+/* llama.cpp's name for the pre-tokenizer, preferably one for which it treats merges in the same
+ * way. NULL: it has no name for it. */
 static const char *pre_name(const lt_tokenizer *t) {
     static const struct {
         lt_scan_kind kind;
@@ -249,7 +249,7 @@ static lt_err score_merges(vocab *v, const json_t *merges, const lt_tokenizer *t
     return LT_OK;
 }
 
-/* The default template: a string, or of a list the one named so; or a file of its own. */
+/* The default chat template: a string, the entry "default" of a list, or a separate file. */
 static lt_err put_template(lt_gguf_out *o, const char *folder) {
     char path[LT_PATH_BYTES], *text = NULL;
     json_t *config = NULL, *row;

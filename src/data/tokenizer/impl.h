@@ -88,7 +88,8 @@ struct lt_tokenizer {
     int n_decode;
 
     uint32_t bos, eos, pad, unk, eot;
-    /* lt_tokenizer_info's. A GGUF's reader begins it, lt_tokenizer_find_ends completes it. */
+    /* For lt_tokenizer_info. A GGUF's reader begins the list, lt_tokenizer_find_ends completes
+     * it. */
     lt_ids ends;
     bool from_gguf;
     lt_tokenizer_fim fim; /* What a GGUF's keys name. */

@@ -2,9 +2,10 @@
  *
  * The model's vocabulary and merges are most of the file (up to 28 MB) and are pulled straight into
  * their tables. Everything else is small, kept as slices on the first pass, and read as a tree by
- * tokenizer/json_parts.c. The vocabulary of a byte-level model is stored as raw bytes, so whether
- * it is one must be known first: a file that puts `model` before `normalizer` and `pre_tokenizer`,
- * or a vocabulary before the model's type, has that part skipped once and read at the end. */
+ * tokenizer/json_parts.c. The vocabulary of a byte-level model is stored as raw bytes, so it must
+ * be known first whether the model is byte-level. If a file has `model` before `normalizer` and
+ * `pre_tokenizer`, or the vocabulary before the model's type, that part is skipped at first and
+ * read at the end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -214,7 +215,7 @@ done:
     return err;
 }
 
-/* Which vocabulary it is must be known before its pieces are read: byte-level or not, what
+/* Before its pieces are read, the kind of the vocabulary must be known: byte-level or not, and its
  * affixes. */
 static lt_err begin_vocab(lt_tokenizer *t, lt_json_parts *parts, bool scored) {
     lt_json_model *m = &parts->model;

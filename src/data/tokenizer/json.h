@@ -1,5 +1,5 @@
-/* tokenizer/json.h: between the files that read tokenizer.json: the slices that the pull pass
- * leaves for the tree pass. */
+/* tokenizer/json.h: shared by the files that read tokenizer.json: the slices of text that the first
+ * pass (json_pull.h) leaves for the second, which builds a tree. */
 #ifndef LT_DATA_TOKENIZER_JSON_H
 #define LT_DATA_TOKENIZER_JSON_H
 
@@ -60,8 +60,8 @@ const char *lt_json_type_of(const json_t *o);
 LT_MUST_USE lt_err lt_json_open_regex(const lt_tokenizer *t, const json_t *pattern,
                                       struct lt_regex **out);
 
-/* tokenizer/json_added.c: the package takes an added token's id from the vocabulary, or continues
- * counting after it, and only warns where the file says otherwise; this does the same. */
+/* tokenizer/json_added.c: like Hugging Face's package, take an added token's id from the
+ * vocabulary, or else continue counting after it, and only warn if the file has another id. */
 LT_MUST_USE lt_err lt_json_add_tokens(lt_tokenizer *t, const json_t *list);
 
 /* tokenizer/json_decoder.c: one decoder that is not a Sequence. */

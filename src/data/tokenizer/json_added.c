@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "data/tokenizer/json.h"
 
-/* A token that the file names already: one of the same text, which the later one replaces. */
+/* The earlier added token with the same text, which a later one replaces; NULL: there is none. */
 static lt_added *added_before(const lt_tokenizer *t, const char *text, size_t n) {
     for (size_t i = 0; i < t->n_added; i++) {
         if (t->added[i].content.n == n && memcmp(t->added[i].content.data, text, n) == 0) {
@@ -53,8 +53,8 @@ static lt_err read_added_token(const lt_tokenizer *t, const json_t *o, size_t i,
     return LT_OK;
 }
 
-/* The file's id of an added token belongs to another piece: the two lists are not of one
- * vocabulary. */
+/* Fails if the file's id of an added token belongs to another piece: the two lists are then not of
+ * one vocabulary. */
 static lt_err check_taken(const lt_tokenizer *t, uint32_t id, const char *text, size_t n) {
     if (id < t->vocab.n && (t->vocab.flags[id] & LT_PIECE_PRESENT) != 0) {
         LT_FAIL(LT_ERR_FORMAT,

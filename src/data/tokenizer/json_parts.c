@@ -1,6 +1,6 @@
 /* tokenizer/json_parts.c: the small parts of tokenizer.json: how its normalizers, pre-tokenizers,
- * post-processors and decoders map to ours. A component that we do not have is refused by name: ids
- * would silently differ. */
+ * post-processors and decoders map to ours. A component that we do not have is refused by name,
+ * because without it ids would silently differ. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,7 +175,7 @@ static lt_err add_metaspace(lt_tokenizer *t, const json_t *o) {
     return lt_pretok_add(&t->pretok, cut);
 }
 
-/* Where the vocabulary is kept in raw bytes the mapping to printable characters is left out on both
+/* If the vocabulary is kept as raw bytes, the mapping to printable characters is left out on both
  * sides. */
 static lt_err add_byte_level(lt_tokenizer *t, const json_t *o) {
     t->maps_bytes = true;
@@ -239,9 +239,9 @@ static lt_err add_pre_tokenizer(lt_tokenizer *t, const json_t *o) {
     return lt_pretok_add(&t->pretok, cut);
 }
 
-/* The last stage is ByteLevel and the only one, on a BPE without affixes or byte pieces: then
- * printable characters and bytes are the same thing in two spellings. Everything else is done to
- * the letter, in printable characters. */
+/* Can the vocabulary be kept as raw bytes? It can if the last pre-tokenizer is the only ByteLevel,
+ * on a BPE without affixes or byte pieces: then printable characters and bytes correspond one to
+ * one. In all other cases the steps are done exactly, on printable characters. */
 static bool bytes_will_do(const lt_tokenizer *t, const lt_json_parts *parts,
                           const json_t *const leaves[], int n) {
     int n_byte_level = 0;
@@ -611,9 +611,9 @@ done:
     return err;
 }
 
-/* The package forgets how a text is aligned where a normalizer puts something before its first
- * character: the next step that goes character by character panics on most texts and repeats a
- * character in others. There are no ids to agree with. */
+/* If a normalizer puts something before the first character, Hugging Face's package loses the
+ * alignment of the text: the next step that works character by character panics on most texts and
+ * repeats a character in others. So there are no ids to agree with. */
 static lt_err check_alignment(const lt_tokenizer *t) {
     const lt_norm *inserts = NULL;
     for (int i = 0; i < t->normalizer.n_norms; i++) {

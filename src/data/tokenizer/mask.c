@@ -1,21 +1,22 @@
-/* tokenizer/mask.c: which ids stand for given bytes of a text: the label masks of conversations.
+/* tokenizer/mask.c: finds the ids that stand for given bytes of a text, for the label masks of
+ * conversations.
  *
  * Encoding leaves the edges between added tokens and the segments around them (keep_edge in
- * tokenizer.c). A segment wholly inside or outside a span needs no more, and answers mostly are
- * such: they end with a special token. Of the others each id's piece is found again in the text
- * that the model saw, from left to right:
+ * tokenizer.c). A segment entirely inside or outside a span needs nothing more, and most answers
+ * are such segments, because they end with a special token. In the others, each id's piece is
+ * searched for in the text that the model saw, from left to right:
  *
  *     raw        <|im_start|>assistant\n The answer<|im_end|>   span: from "The" on
  *     edges     ^0           ^12                 ^33        ^43
  *     normalised              assistant\n The answer            pieces  |assistant|\n| The| answer|
  *
- * A place of the raw segment becomes one of the normalised segment by normalising what stands
- * before it. Pieces may differ from the text: U+2581 for a space, a space put before the first
- * word, <unk> for anything. So a piece that is not found stands for nothing until the next one is,
- * and then for all between.
+ * A position in the raw segment is mapped to the normalised segment by normalising the text before
+ * it. Pieces may differ from the text: U+2581 for a space, a space put before the first word, <unk>
+ * for anything. So when a piece is not found, the text up to the next piece that is found belongs
+ * to it.
  *
- * transformers' char_to_token says the same, but for a span that ends inside a character's bytes:
- * of such a character's ids it takes the first, we take all. */
+ * The result is that of transformers' char_to_token, except for a span that ends inside a
+ * character's bytes: of such a character's ids it takes the first, we take all. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,7 +34,7 @@ static bool begins_with_mark(const char *p, size_t n) {
     return n >= SPACE_MARK_BYTES && memcmp(p, space_mark, SPACE_MARK_BYTES) == 0;
 }
 
-/* Does the text begin with the piece? How many of its bytes are the piece's, or NOT_HERE. */
+/* If the text begins with the piece, the number of bytes that the piece covers; else NOT_HERE. */
 static size_t match(const char *piece, size_t n, const char *text, size_t room) {
     size_t used = 0;
     for (size_t i = 0; i < n; used++) {
@@ -51,7 +52,7 @@ static size_t match(const char *piece, size_t n, const char *text, size_t room) 
     return used;
 }
 
-/* The piece less what marks its place in a word: WordPiece's "##", an end-of-word suffix. */
+/* The piece without marks of its place in a word: WordPiece's "##", an end-of-word suffix. */
 static const char *bare_piece(const lt_tokenizer *t, uint32_t id, size_t *n) {
     const char *piece = lt_tokenizer_piece(t, id, n);
     const size_t suffix = strlen(t->bpe.suffix);
@@ -69,8 +70,8 @@ static const char *bare_piece(const lt_tokenizer *t, uint32_t id, size_t *n) {
     return piece;
 }
 
-/* Where the piece stands at or behind `at`: its first byte in *begin, its length returned;
- * NOT_HERE: it is not found. */
+/* Find the piece at or after `at`: *begin is its first byte, and its length is returned; NOT_HERE:
+ * it is not found. */
 static size_t find_piece(const char *piece, size_t n, const char *text, size_t bytes, size_t at,
                          size_t *begin) {
     const size_t last = bytes - at > SEARCH_BYTES ? at + SEARCH_BYTES : bytes;
@@ -127,8 +128,7 @@ static lt_err normal_place(const lt_tokenizer *t, lt_tokenizer_scratch *s, const
     return place == 0 ? LT_OK : lt_tokenizer_normalize(t, s, text, place, &unused, out);
 }
 
-/* A segment (its ids, its bytes) that the spans cover in part; they are in the bytes of the whole
- * text. */
+/* Mark the ids of a segment that the spans cover in part. Spans count bytes of the whole text. */
 static lt_err mark_segment(const lt_tokenizer *t, lt_tokenizer_scratch *s, const char *text,
                            const lt_token_edge *from, const lt_token_edge *to,
                            const lt_text_span *spans, size_t n_spans, const uint32_t *ids,

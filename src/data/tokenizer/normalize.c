@@ -7,7 +7,8 @@
  * CHARSMAP. The double array is Darts-clone's: a unit holds an offset, a label and two bits (is
  * leaf, has leaf). The blob is checked at every step: an index outside of it ends the search.
  * Hugging Face walks grapheme clusters and takes the *first* (shortest) hit of a cluster under 6
- * bytes; so do we. In so few bytes a cluster is CR LF or a base and what extends it. */
+ * bytes; so do we. In so few bytes a cluster is either CR LF or a base character and what extends
+ * it. */
 #include "data/tokenizer/normalize.h"
 
 #include <stdlib.h>

@@ -24,8 +24,8 @@ typedef enum {
     LT_NORM_BYTE_MAP
 } lt_norm_kind;
 
-/* SentencePiece's precompiled map: a double-array trie over UTF-8 and the replacement strings
- * behind it. */
+/* SentencePiece's precompiled map: a double-array trie over UTF-8, followed by the replacement
+ * strings. */
 typedef struct {
     lt_text blob;          /* Owned copy. */
     const uint32_t *units; /* (n_units) into blob */
@@ -101,7 +101,7 @@ LT_MUST_USE lt_err lt_normalizer_apply_aligned(const lt_normalizer *n, lt_norm_s
                                                const char *text, size_t bytes, const char **out,
                                                size_t *out_bytes, const char **first);
 
-/* Each step's replacements may make a text longer; beyond both bounds it is LIMIT. */
+/* Each step's replacements may make a text longer. A text beyond both bounds fails with LIMIT. */
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 #define LT_NORM_BYTES_MAX ((size_t)64 << 20)
 #else
@@ -110,7 +110,8 @@ LT_MUST_USE lt_err lt_normalizer_apply_aligned(const lt_normalizer *n, lt_norm_s
 #define LT_NORM_GROWTH_MAX 64
 LT_MUST_USE lt_err lt_norm_check_size(size_t from, size_t to);
 
-/* Steps of both ways. Nmt: false: the character is dropped; otherwise *to replaces it. */
+/* Steps shared by both implementations. Nmt: false: the character is dropped; otherwise *to
+ * replaces it. */
 bool lt_norm_nmt(uint32_t cp, uint32_t *to);
 /* The first occurrence of a needle of n bytes; NULL: none, or n is 0. Uses memmem in windows,
  * because a memory checker reads the whole range before each search: a text with many occurrences

@@ -1,20 +1,20 @@
-/* normalize_align.c: the normalizer once more, now with what a Metaspace asks that prepends to the
- * first word only.
+/* normalize_align.c: the normalizer again, but with the alignment that a Metaspace needs if it
+ * prepends to the first word only.
  *
- * Hugging Face's NormalizedString remembers for each byte which stretch of the original text it
- * stands for, and "the first word" is every word whose stretch begins at 0. There may be several:
- * the ligature "ﬁ" becomes "fi", both letters stand for bytes 0 to 3, and an added token "f" leaves
- * an "i" that is first too. There may be none: a normalizer that removes the first character leaves
- * a text that begins at 1. So here each step of the normalizer says what it did as the package
- * does, character by character, with a `change`:
+ * Hugging Face's NormalizedString records for each byte which range of the original text it stands
+ * for, and "the first word" is every word whose range begins at 0. There may be several: the
+ * ligature "ﬁ" becomes "fi", both letters stand for bytes 0 to 3, and an added token "f" leaves
+ * an "i" that counts as first too. There may be none: if a normalizer removes the first character,
+ * the text begins at 1. So each step of the normalizer here records what it did in the package's
+ * way, with a `change` for each character:
  *
  *      0  takes the place of the next old character
- *     -n  the same, and the n old characters behind it are gone
+ *     -n  the same, and the n old characters after it are gone
  *      1  is new, and stands for what the character before it stands for
  *
- * and a byte of the text has a mark in `first`: 1, what it stands for begins at 0. Only tokenizers
- * that can see the difference pay for this (lt_tokenizer.tracks_first). References: tokenizers'
- * normalizer.rs, the crate unicode-normalization-alignments. */
+ * and each byte of the text has a mark in `first`, which is 1 if its range begins at 0. This is
+ * done only for tokenizers whose ids depend on it (lt_tokenizer.tracks_first). References:
+ * tokenizers' normalizer.rs, the crate unicode-normalization-alignments. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -185,8 +185,8 @@ static lt_err decompose(lt_norm_aligned *a, bool compat) {
     return LT_OK;
 }
 
-/* Compose a->changes in place, as the crate's Recompositions do: what composes adds up its changes,
- * less 1. */
+/* Compose a->changes in place, as the crate's Recompositions do: characters that compose add up
+ * their changes, minus 1. */
 static void recompose(lt_norm_changes *list) {
     size_t out = 0, starter = SIZE_MAX;
     unsigned last_class = 0; /* Class of the marks kept behind the starter; 0: none. */

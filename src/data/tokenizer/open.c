@@ -129,8 +129,8 @@ static bool looks_like_rank(const char *p, const char *end) {
     return true;
 }
 
-/* A GPT-2 style file pair is named; ranks look like ranks; protobuf begins with field 1; the rest
- * is llama2.c. */
+/* A GPT-2 style pair of files is recognised by its names, ranks by their form, protobuf because it
+ * begins with field 1; the rest is llama2.c's. */
 static lt_err tell(const uint8_t *data, size_t n, const char *name, format *out) {
     const char *text = (const char *)data, *const end = text + n, *line;
     while (text < end && (*text == ' ' || *text == '\n' || *text == '\r' || *text == '\t')) {
@@ -141,8 +141,8 @@ static lt_err tell(const uint8_t *data, size_t n, const char *name, format *out)
         return LT_OK;
     }
     if (text < end && *text == '{') {
-        /* tekken.json has its config first; tokenizer.json says "version" or "model" somewhere near
-         * its ends. */
+        /* tekken.json has its config first; tokenizer.json has "version" or "model" near its
+         * beginning or end. */
         const size_t head = (size_t)(end - text) < 4096 ? (size_t)(end - text) : 4096;
         *out = memmem(text, head, "\"default_vocab_size\"", 20) != NULL ||
                        strstr(name, "tekken") != NULL

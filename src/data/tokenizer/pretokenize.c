@@ -1,9 +1,9 @@
 /* pretokenize.c: the general chain of pre-tokenizer stages; see pretokenize.h.
  *
- * Each stage turns w->pieces into w->next. A matcher names the matched stretches of a piece;
- * put_stretch applies the behaviour, which decides whether a stretch stands alone, joins its
- * neighbour or disappears (Hugging Face's SplitDelimiterBehavior). Stages that rewrite text write a
- * whole new text and move all pieces into it. */
+ * Each stage turns w->pieces into w->next. A matcher finds the matched ranges ("stretches") of a
+ * piece; put_stretch applies the behaviour, which decides whether a stretch becomes a piece, joins
+ * its neighbour or disappears (Hugging Face's SplitDelimiterBehavior). Stages that rewrite text
+ * write a whole new text and move all pieces into it. */
 #include "data/tokenizer/pretokenize.h"
 
 #include <stdlib.h>
@@ -91,8 +91,8 @@ static lt_err put_stretch(lt_pieces *w, joiner *j, size_t begin, size_t end, boo
     return LT_OK;
 }
 
-/* Match stretches of one piece for REGEX, LITERAL and CHARS: the next one. *at is for REGEX how far
- * it has come, else only `from`. */
+/* Find the next match in a piece, for REGEX, LITERAL and CHARS. *at: for REGEX, the position that
+ * it has reached; otherwise `from`. */
 static lt_err find_match(const lt_cut *c, lt_pieces *w, lt_range r, lt_regex_cursor *at,
                          bool *found, size_t *begin, size_t *end) {
     const uint8_t *text = w->text;
@@ -181,8 +181,8 @@ static lt_err cut_classes(const lt_cut *c, lt_pieces *w, lt_range r) {
     return open != 0 ? put_piece(w, begin, r.end) : LT_OK;
 }
 
-/* A change between two scripts; characters of any script go with what is before them, and so does
- * what follows them. */
+/* Cut where the script changes. Characters that go with every script stay with the text before
+ * them, and are no change. */
 static lt_err cut_scripts(lt_pieces *w, lt_range r) {
     size_t begin = r.begin, size;
     uint32_t last = 0, cp;

@@ -1,8 +1,8 @@
 /* pretokenize.h: cuts a segment of text into the words that the model encodes one by one.
  *
  * A pre-tokenizer is a chain of stages, each cutting (and a few rewriting) the pieces of the one
- * before. Chains that a hand-written scanner covers have no stages and a scanner: the fast path,
- * which callers run themselves with lt_scan_fn. */
+ * before. A chain that a hand-written scanner covers has that scanner and no stages. This is the
+ * fast path, which callers run themselves with lt_scan_fn. */
 #ifndef LT_DATA_PRETOKENIZE_H
 #define LT_DATA_PRETOKENIZE_H
 
@@ -97,8 +97,8 @@ void lt_pretok_free(lt_pretok *p);
 LT_MUST_USE lt_err lt_pretok_run(const lt_pretok *p, lt_pieces *w, const uint8_t *text, size_t n,
                                  bool origin, const char *first);
 
-/* Some stage prepends to first words, and pieces before it can begin there without beginning the
- * text. */
+/* Does some stage prepend to first words, after stages whose pieces can be first words without
+ * beginning the text? */
 bool lt_pretok_needs_first(const lt_pretok *p, bool normalised);
 
 /* GPT-2's mapping of bytes to printable characters (U+0021.. , U+0100..) and back; -1 if cp maps to

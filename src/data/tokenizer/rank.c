@@ -4,9 +4,9 @@
  *
  * In a rank file a token's rank is both its id and its merge priority: two neighbours merge if
  * their concatenation is a token, lowest rank first. The pattern and the special tokens are not in
- * the file; they are known by the encoding's name, and a <name>.meta.json beside the file
- * ("pat_str", "special_tokens") says them too. Tekken's ids are ranks + 1000, the first thousand
- * being special tokens. */
+ * the file; they follow from the encoding's name, or a <name>.meta.json beside the file ("pat_str",
+ * "special_tokens") gives them. Tekken's ids are ranks + 1000, the first thousand being special
+ * tokens. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,8 +51,8 @@ lt_err lt_base64_decode(const char *s, size_t n, lt_text *out, const char *name)
     return LT_OK;
 }
 
-/* Encodings by name: pattern, how many ranks its published file has (0: not told), and special
- * tokens as "text", id pairs. */
+/* Encodings by name: pattern, the number of ranks in the published file (0: unknown), and special
+ * tokens as pairs of "text" and id. */
 typedef struct {
     const char *name;
     lt_scan_kind scan;

@@ -111,7 +111,7 @@ lt_err lt_regex_open(lt_regex **out, const char *pattern, size_t n, const char *
                      name, n);
     }
     LT_TRY_DONE(rewrite(pattern, n, &text, name));
-    /* What byte tokens decode to need not be UTF-8: without this option, compiled patterns read
+    /* Byte tokens may decode to text that is not UTF-8; without this option, compiled patterns read
      * beyond their tables there. */
     r->code = pcre2_compile((PCRE2_SPTR)text.data, text.n,
                             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_MATCH_INVALID_UTF, &why,

@@ -2,9 +2,9 @@
  *
  * "gpt2" is nearly a tokenizer.json already: tokens in printable form, merges, and a name that
  * stands for patterns. "llama" has scores instead of merges. Its algorithm joins the pair whose
- * piece scores best; so every way to part a piece into two pieces becomes a merge, and merges are
- * ordered by their piece's score, longer left parts first: the order that transformers' own
- * converter gives them. */
+ * piece has the best score. So every way to split a piece into two pieces becomes a merge, and
+ * merges are ordered by their piece's score, longer left parts first, as in transformers' own
+ * converter. */
 #include "data/tokenizer/save.h"
 
 #include <stdio.h>

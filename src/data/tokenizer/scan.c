@@ -261,8 +261,8 @@ static const uint8_t *scan_qwen2(cursor p, cursor end) {
 }
 
 /* [Upper]*[Lower]+ at q, greedy, where Upper and Lower share caseless letters and marks. Upper*
- * runs to r. If a lower-case letter stands there, Lower+ goes on from it; else Upper* gives back
- * characters until one is also Lower, the last such x, and the match ends behind x. NULL: no match.
+ * runs to r. If there is a lower-case letter, Lower+ continues from it; else Upper* gives back
+ * characters until one is also Lower, the last such x, and the match ends after x. NULL: no match.
  * *upper_end = r. */
 static inline cursor word_lower(cursor q, cursor end, cursor *upper_end) {
     cursor r = q, shared_end = NULL;
@@ -341,15 +341,15 @@ static const uint8_t *scan_tekken(cursor p, cursor end) {
  *     [U+4E00-U+9FA5 U+3040-U+309F U+30A0-U+30FF]+
  *     [ASCII punctuation][A-Za-z]+ | [^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+ | ?[\p{P}\p{S}]+[\r\n]* |
  *     white space as usual
- * So digits and CJK characters end a segment. What the last pattern leaves unmatched (control
- * characters) is one piece a gap. */
+ * So digits and CJK characters end a segment. Each gap that the last pattern leaves unmatched
+ * (control characters) is one piece. */
 static bool is_cjk(cursor p, cursor end) {
     uint32_t cp = 0;
     return *p >= 0xE3 && (lt_utf8_decode(p, end, &cp),
                           (cp >= 0x4E00 && cp <= 0x9FA5) || (cp >= 0x3040 && cp <= 0x30FF));
 }
 
-/* Flags of the character at p as the third pattern sees it: nothing at the segment's end. */
+/* Flags of the character at p as the third pattern sees it; 0 at the segment's end. */
 static inline uint32_t look_inside(cursor p, cursor end, size_t *size) {
     uint32_t flags;
     *size = 0;

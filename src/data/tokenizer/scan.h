@@ -1,7 +1,7 @@
 /* scan.h: hand-written scanners for the pre-tokenizer patterns that nearly every model uses.
  *
  * A scanner gives the end of the word that begins at p; words cover the text without gaps. text_end
- * is the end of the segment: look-aheads see nothing behind it. */
+ * is the end of the segment: look-aheads see nothing beyond it. */
 #ifndef LT_DATA_SCAN_H
 #define LT_DATA_SCAN_H
 

@@ -51,7 +51,7 @@ static bool mergeable(const lt_scored *v, uint32_t id) {
 }
 
 /* User-defined symbols are cut out of the text before the model sees it. In SentencePiece's own
- * Unigram they only have a good score, and its words know nothing of them. */
+ * Unigram they only have a good score, and its word models ignore them. */
 static bool cuts_at_user(const lt_tokenizer *t) {
     return !t->spm_pieces.words && !(t->spm.from_model && t->model == LT_MODEL_UNIGRAM);
 }

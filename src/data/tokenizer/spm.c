@@ -10,7 +10,7 @@
  *                        41..43 bos, eos, pad id  44 unk_surface
  *     3 NormalizerSpec   2 precompiled_charsmap  3 add_dummy_prefix
  *                        4 remove_extra_whitespaces  5 escape_whitespaces
- *     5 NormalizerSpec   of the denormalizer, which decoding would apply: refused where it has a
+ *     5 NormalizerSpec   of the denormalizer, which decoding would apply: refused if it has a
  *                        charsmap
  *
  * SentencePiece normalises by longest match in its charsmap, squeezes and escapes spaces to U+2581,
@@ -29,7 +29,7 @@ static lt_err put_space(const lt_spm *m, lt_text *out) {
     return m->escape_whitespaces ? lt_text_put(out, mark, 3) : lt_text_put(out, " ", 1);
 }
 
-/* What the text at s becomes: *to, *to_n; returns how many bytes of s that covers. */
+/* The replacement of the text at s: *to, *to_n. Returns how many bytes of s it replaces. */
 static size_t normal_prefix(const lt_spm *m, const char *s, size_t n, const char **to,
                             size_t *to_n) {
     uint32_t id, cp;
@@ -243,8 +243,8 @@ static uint32_t id_or_none(int32_t id, uint32_t n) {
     return id >= 0 && (uint32_t)id < n ? (uint32_t)id : LT_NO_ID;
 }
 
-/* The one piece of type unknown, and all byte pieces where there is byte_fallback: the library
- * takes no other model. */
+/* Check that there is exactly one piece of type unknown and, with byte_fallback, all byte pieces:
+ * SentencePiece accepts no other model. */
 static lt_err check_pieces(const lt_scored *v, bool byte_fallback, uint32_t *unk,
                            const char *name) {
     uint32_t n_unknown = 0, n_bytes = 0;

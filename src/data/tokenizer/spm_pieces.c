@@ -1,8 +1,8 @@
 /* spm_pieces.c: see spm_pieces.h.
  *
  * CHAR cuts the text into user-defined symbols (the longest first) and characters; WORD cuts before
- * every U+2581 and knows nothing of user-defined symbols. What is no piece becomes its bytes, where
- * the model has byte pieces, and else <unk>: one for a run. */
+ * every U+2581 and ignores user-defined symbols. Text that is not a piece becomes its bytes if the
+ * model has byte pieces, and otherwise one <unk> for each run. */
 #include "data/tokenizer/spm_pieces.h"
 
 #include <string.h>

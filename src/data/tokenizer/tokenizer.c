@@ -3,8 +3,8 @@
  *
  * ENCODING follows Hugging Face's order: added tokens that match raw text, normalizer, added tokens
  * that match normalised text, pre-tokenizer, model, post-processor. Formats without some of these
- * steps leave them empty. When the pre-tokenizer is one scanner, words go from it to the model in
- * chunks that stay in the first-level cache; nothing is materialised. */
+ * steps leave them empty. If the pre-tokenizer is a scanner, words go from it to the model in
+ * chunks that stay in the first-level cache, and no intermediate text is made. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -224,17 +224,17 @@ static const uint8_t *char_before(const uint8_t *begin, const uint8_t *p) {
     return p;
 }
 
-/* An added token found in a text: what it covers with the white space it strips, and where the
- * search goes on. */
+/* An added token found in a text: the range that it covers, with the white space that it strips,
+ * and where the search continues. */
 typedef struct {
     const uint8_t *from, *to, *next;
     const lt_added *token;
 } found_added;
 
-/* The next added token at or behind `at`: false if none. Follows Hugging Face: leftmost, longest; a
- * match refused (not a whole word, special while those are off) is skipped whole; white space is
- * stripped no further back than floor. A token of white space that the one before it has stripped
- * covers nothing any more, if it strips itself, and is dropped. */
+/* The next added token at or after `at`; false: there is none. As in Hugging Face, the leftmost and
+ * longest match wins; a refused match (not a whole word, or a special token while those are off) is
+ * skipped as a whole; white space is stripped no further back than floor. A token of white space
+ * that strips, and that the token before it has stripped, covers nothing and is dropped. */
 static bool next_added(const lt_tokenizer *t, const lt_trie *trie, bool parse_special,
                        const uint8_t *begin, const uint8_t *floor, const uint8_t *at,
                        const uint8_t *end, found_added *f) {
@@ -326,8 +326,9 @@ static lt_err encode_segment(const lt_tokenizer *t, lt_tokenizer_scratch *s, con
                         first != NULL ? first + (p - begin) : NULL, out);
 }
 
-/* Cut out[first..) to what "truncation" leaves room for beside `around` ids, as the tokenizers
- * package does: an impossible wish is an error, and a limit below `around` is none. */
+/* Truncate out[first..) to the length that "truncation" allows beside `around` ids, as the
+ * tokenizers package does: an impossible setting is an error, and a limit below `around` does not
+ * apply. */
 static lt_err cut_to_fit(const lt_tokenizer *t, size_t first, size_t around, lt_ids *out) {
     const lt_fit *fit = &t->fit;
     const uint64_t n = out->n - first, most = fit->max_length - around;
@@ -452,7 +453,8 @@ lt_tokenizer_info lt_tokenizer_describe(const lt_tokenizer *t) {
     };
 }
 
-/* Each byte once, for pieces that stand for one: <0x0A> is a line's end, not six characters. */
+/* Each byte as a one-byte text, for pieces that stand for a byte: <0x0A> is a line feed, not six
+ * characters. */
 #define BYTES_4(n)  (char)(n), (char)((n) + 1), (char)((n) + 2), (char)((n) + 3)
 #define BYTES_16(n) BYTES_4(n), BYTES_4((n) + 4), BYTES_4((n) + 8), BYTES_4((n) + 12)
 #define BYTES_64(n) BYTES_16(n), BYTES_16((n) + 16), BYTES_16((n) + 32), BYTES_16((n) + 48)

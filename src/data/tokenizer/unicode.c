@@ -290,7 +290,7 @@ static lt_err flush(pending *p, bool composing, lt_text *out) {
 static lt_err add_char(pending *p, uint32_t cp, bool composing, lt_text *out) {
     const unsigned class = lt_unicode_class(cp);
     if (class == 0 && p->n > 0) {
-        /* A starter ends the run, unless it composes with the starter directly before it (Hangul,
+        /* A starter ends the run unless it composes with the starter directly before it (Hangul,
          * some Indic vowels). */
         const bool adjacent = p->n == 1 && mark_class(p->marks[0]) == 0;
         const uint32_t both = composing && adjacent ? lt_unicode_compose(mark_cp(p->marks[0]), cp)

@@ -71,9 +71,9 @@ void lt_text_free(lt_text *t);
 /* Append s with each ill-formed subsequence replaced by U+FFFD. */
 LT_MUST_USE lt_err lt_text_put_valid(lt_text *t, const char *s, size_t n);
 
-/* Move the whole characters of *held to the end of *out; what may still become one stays, unless
- * final says that nothing follows. Ill-formed bytes become U+FFFD: one for each maximal run, or one
- * a byte. */
+/* Move the whole characters of *held to the end of *out. Bytes that may still become a character
+ * stay, unless `final` says that nothing follows. Ill-formed bytes become U+FFFD: one for each
+ * maximal run, or one a byte. */
 LT_MUST_USE lt_err lt_text_assemble(lt_text *out, lt_text *held, bool per_byte, bool final);
 
 typedef enum { LT_UNICODE_NFC, LT_UNICODE_NFD, LT_UNICODE_NFKC, LT_UNICODE_NFKD } lt_unicode_form;
@@ -82,14 +82,14 @@ typedef enum { LT_UNICODE_NFC, LT_UNICODE_NFD, LT_UNICODE_NFKC, LT_UNICODE_NFKD 
 LT_MUST_USE lt_err lt_unicode_normalize(lt_unicode_form form, const char *s, size_t n,
                                         lt_text *out);
 
-/* What normal forms are made of: the canonical combining class; the composite of two characters, or
- * 0; the full decomposition, canonical or compatible, and how many characters it has. */
+/* The basis of normal forms: the canonical combining class; the composite of two characters, or 0;
+ * the full decomposition, canonical or compatible, and its number of characters. */
 unsigned lt_unicode_class(uint32_t cp);
 uint32_t lt_unicode_compose(uint32_t a, uint32_t b);
 #define LT_UNICODE_PARTS 18 /* The longest: U+FDFA. */
 size_t lt_unicode_decompose(uint32_t cp, bool compat, uint32_t parts[LT_UNICODE_PARTS]);
 
-/* The script that the UnicodeScripts pre-tokenizer takes cp for, by a number of ours; 0 goes with
+/* The script that the UnicodeScripts pre-tokenizer assigns to cp, as a number of ours; 0 goes with
  * every script. */
 uint32_t lt_unicode_script(uint32_t cp);
 

@@ -13,7 +13,7 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
-/* A table in huge pages where the system has them: 4 MiB then cost 2 page faults and not 1,024. */
+/* A table in huge pages, if the system has them: 4 MiB then cost 2 page faults instead of 1,024. */
 void *lt_table_new(size_t bytes) {
     const size_t align = bytes < HUGE_PAGE ? 64 : HUGE_PAGE;
     void *p = aligned_alloc(align, (bytes + align - 1) / align * align);

@@ -16,7 +16,8 @@
 #define LT_NO_ID UINT32_MAX
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 #define LT_VOCAB_MAX (1u << 20) /* Ids fit 20 bits; the largest public vocabulary has 262,144. */
-#else /* A piece of a high id is 18 MB of tables and nothing else; specials of GPT-2 must fit. */
+#else /* With the limit above, one piece of a high id costs 18 MB of tables. GPT-2's special tokens
+       * must fit. */
 #define LT_VOCAB_MAX (1u << 16)
 #endif
 #define LT_PIECE_MAX (1u << 20) /* Bytes of one piece. */

@@ -1,11 +1,11 @@
 /* word_count.c: see word_count.h.
  *
  * Documents are gathered into a batch, the batch is cut into tasks, and each worker counts its
- * tasks into a map of its own; at the end the maps are added up. Sums do not depend on who counted
- * what, so any number of threads gives the same result. A long document is cut into several tasks,
- * but only before a character that follows a newline and is not white space: there every pattern
- * with a scanner begins a new word, and a scanner may look behind the cut, so the words are those
- * of the whole document. (Patterns without scanner keep their documents whole.) */
+ * tasks in its own map; at the end the maps are added up. The sums do not depend on which thread
+ * counted what, so any number of threads gives the same result. A long document is cut into several
+ * tasks, but only before a character that follows a newline and is not white space: there every
+ * pattern with a scanner begins a new word, and a scanner may look behind the cut, so the words are
+ * those of the whole document. (Patterns without scanner keep their documents whole.) */
 #define XXH_INLINE_ALL
 #include "data/tokenizer/word_count.h"
 
