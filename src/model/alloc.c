@@ -3,7 +3,7 @@
  *
  * If the host cannot access that memory, values are sent through lanes, each with a piece of pinned
  * memory and a queue. A thread takes a free lane, converts or copies values into its piece, sends
- * it, and waits only for it, so the threads that fill pieces hide the wait of those that send:
+ * the piece, and waits only for that; meanwhile other threads fill their pieces:
  *
  *     file's map ──threads: convert, check, copy──▶ pinned pieces ──copy engine──▶ weights
  *
@@ -327,8 +327,8 @@ static bool all_finite(const unsigned char *x, size_t bytes) {
     return worst != 0x7F80u;
 }
 
-/* Values are copied right after they are checked, while they are in the nearest cache: a start from
- * the page cache is bound by the reads of its threads. */
+/* Values are copied right after they are checked, while they are in the first-level cache, because
+ * loading from the page cache is limited by how fast the threads read. */
 #define CHECKED_BYTES ((size_t)16 << 10)
 static bool copy_finite(unsigned char *dst, const unsigned char *src, size_t bytes) {
     for (size_t at = 0; at < bytes; at += CHECKED_BYTES) {
@@ -341,8 +341,8 @@ static bool copy_finite(unsigned char *dst, const unsigned char *src, size_t byt
     return true;
 }
 
-/* Values of a type into the master if there is one, else into the compute copy, a piece at a time.
- * finite: they are to be checked, being copied as they are. */
+/* Write values of a type to the master if there is one, else to the compute copy, a piece at a
+ * time. finite: not NULL if the values are copied unchanged and must be checked. */
 static lt_err set_on_device(lt_model *m, const lt_param *p, int64_t first, const void *values,
                             lt_dtype from, int64_t count, bool *finite) {
     const lt_param_buffer *b = lt_model_has_master(m) ? &m->master : &m->weights;

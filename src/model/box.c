@@ -103,7 +103,8 @@ int64_t lt_box_whole_index(const lt_box *boxes, int n_boxes, int n_dims, const i
         whole += (box.first[d] + inside % box.extent[d]) * strides[d];
         inside /= box.extent[d];
     }
-    /* Neighbours: the last dimension, and one more as long as the faster ones are whole. */
+    /* Contiguous elements: the last dimension, and each further one as long as all faster ones are
+     * whole. */
     for (int d = LT_PARAM_DIMS - 1; d >= 0; d--) {
         const bool fills = d > 0 && piece * box.extent[d] == strides[d - 1];
         piece *= box.extent[d];

@@ -36,12 +36,12 @@ int64_t lt_box_local_index(const lt_box *box, int n_dims, const int64_t *index);
 int64_t lt_box_whole_index(const lt_box *boxes, int n_boxes, int n_dims, const int64_t *shape,
                            int64_t local, int64_t *run);
 
-/* Number of elements of the box whose index in the whole is below `whole`. They are its first
- * ones. */
+/* Number of elements of the box whose index in the whole is below `whole`. They are the first ones
+ * of the box. */
 int64_t lt_box_count_below(const lt_box *box, int n_dims, const int64_t *shape, int64_t whole);
 
-/* Elements [from, to), counted locally, of the boxes, as boxes: a flat range of a whole tensor is
- * at most five of them. */
+/* Elements [from, to) of the boxes, counted locally, as boxes themselves: a flat range of a whole
+ * tensor is at most five of them. */
 LT_MUST_USE lt_err lt_box_cut(lt_box_list *out, const lt_box *boxes, int n_boxes, int n_dims,
                               int64_t from, int64_t to);
 

@@ -16,7 +16,7 @@
 #include "model/layer.h"
 #include "tensor/ops.h"
 
-/* With an alias: where a file has both keys, transformers takes the one that comes last. */
+/* With an alias: if a file has both keys, transformers takes the one that comes last. */
 #define KEY_ALIAS(name, type, field, alias)                                                        \
     { name, LT_KEY_##type, offsetof(lt_model_spec, field), false, alias }
 #define NEEDED_ALIAS(name, type, field, alias)                                                     \

@@ -49,7 +49,7 @@ typedef struct {
 
 /* A tensor that holds no parameter: compared with ours if `write`, else skipped, when read. On
  * export it is written as this scalar if `write` (Apertus' beta and eps, which transformers keeps
- * as buffers); the others are masks and tables of old checkpoints. */
+ * as buffers); tensors without `write` are masks and tables of old checkpoints. */
 typedef struct {
     const char *name;
     bool write;
@@ -76,8 +76,8 @@ typedef struct {
     lt_key_type type;
     size_t offset; /* Offset of the field in lt_model_spec. */
     bool required;
-    /* Another key for the same field; a file that has both must not contradict itself. It stands
-     * alone only where a row of its own reads it. NULL: none. */
+    /* Another key for the same field; a file that has both must not contradict itself. A file may
+     * have it alone only if there is a row for it. NULL: none. */
     const char *alias;
 } lt_config_key;
 
@@ -109,7 +109,7 @@ typedef enum {
 /* The family in llama.cpp. */
 typedef struct {
     const char *architecture; /* NULL: not at all. */
-    /* The family for which the same name stands when there are experts, or a window; 0: none. */
+    /* The family that the same name means if there are experts, or a window; 0: none. */
     lt_family with_experts, with_window;
     lt_gguf_window window;
     bool pairs;               /* Rows of q and k are ordered for a rotation of neighbours. */
@@ -168,8 +168,8 @@ lt_config_use lt_config_key_use(lt_family family, const char *key);
 /* Refuse values that we do not honour; warn of keys that are unknown. */
 LT_MUST_USE lt_err lt_config_check_keys(lt_family family, const json_t *config, const char *what);
 
-/* The rotary embedding, both ways: config_rope.c; head and context are known by then. lost: the
- * first field in which b, read back, is not a. */
+/* Read and write the rotary embedding (config_rope.c); head and context are known by then. lost:
+ * the first field in which b, which was read back, differs from a. */
 LT_MUST_USE lt_err lt_config_read_rope(lt_model_spec *spec, const json_t *config, const char *what);
 void lt_config_write_rope(const lt_model_spec *spec, json_t *config);
 const char *lt_config_rope_lost(const lt_model_spec *a, const lt_model_spec *b);
@@ -191,8 +191,8 @@ void lt_part_rows(const lt_model_spec *spec, const lt_param *param, lt_param_par
 void lt_foreign_name(char out[LT_FOREIGN_NAME_BYTES], const char *pattern, int64_t layer,
                      int64_t expert);
 
-/* Architectures of a model with a score head end in one of these, in the place of ForCausalLM: a
- * text has scores, or each token. */
+/* The architecture of a model with a score head ends in one of these instead of ForCausalLM: the
+ * first for scores of a text, the second for scores of each token. */
 #define LT_SCORE_ARCHITECTURE       "ForSequenceClassification"
 #define LT_TOKEN_SCORE_ARCHITECTURE "ForTokenClassification"
 

@@ -16,7 +16,8 @@
 #include "model/init.h"
 #include "tensor/block.h"
 
-/* Elements a task fills; a multiple of the 4 normals of one draw and of all types' blocks. */
+/* Elements that a task fills: a multiple of the 4 normals of one draw, and of the blocks of all
+ * types. */
 #define CHUNK       ((int64_t)1 << 14)
 #define XIELU_ALPHA 0.8 /* Both, at the start. */
 #define TWO_PI      6.283185307179586476925

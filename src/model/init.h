@@ -8,8 +8,8 @@
 /* The values that lt_model_create gives a parameter, of what is held of it. */
 void lt_init_param(lt_model *m, const lt_param *p, uint64_t seed);
 
-/* The values that lt_model_create gives this matrix, encoded: dst has its rows, whole blocks
- * each. */
+/* Encode the values that lt_model_create gives this matrix. dst has room for its rows, each of
+ * whole blocks. */
 void lt_init_blocks(void *dst, lt_dtype type, const lt_model *m, const lt_param *p, uint64_t seed);
 
 /* Normals with mean 0, elements [first, first + count) of a stream. */

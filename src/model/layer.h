@@ -55,8 +55,8 @@ bool lt_layers_alike(const lt_model_spec *spec);
 /* The window of the layers if all of them have one; else 0. */
 int64_t lt_layers_window(const lt_model_spec *spec);
 
-/* Say which of the n_layers layers have the window spec->window: by a period where that is enough,
- * else layer by layer. None: there is no window. */
+/* Describe which of the n_layers layers have the window spec->window: by a period if that suffices,
+ * else layer by layer. If none has it, there is no window. */
 void lt_layers_set_windows(lt_model_spec *spec, const bool *local);
 
 /* Norm and rotation of q and k are one op: norms of single heads, all of whose columns rotate. */

@@ -27,13 +27,12 @@ bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec, const lt
 void lt_name_place_of(lt_name_place *out, const lt_model_spec *spec, const lt_param *param,
                       const lt_name_row *row, int64_t expert, int n_dims);
 
-/* Is there a parameter of the table, or a constant of the family, that a tensor of this name
- * fills? */
+/* Does a tensor of this name fill a parameter of the table, or a constant of the family? */
 bool lt_name_is_read(const lt_name_row *rows, int n_rows, const lt_model_spec *spec,
                      const lt_param_table *table, const char *name);
 
-/* The row of which such a name comes, and the index of its parameter in *at; NULL: there is none,
- * or it is one of several experts'. */
+/* The row from which such a name comes, and the index of its parameter in *at; NULL: there is none,
+ * or the tensor belongs to one of several experts. */
 const lt_name_row *lt_name_row_of(const lt_name_row *rows, int n_rows, const lt_model_spec *spec,
                                   const lt_param_table *table, const char *name, int *at);
 

@@ -264,8 +264,8 @@ static lt_err check_boxes(const lt_param *p, const lt_box *boxes) {
     return LT_OK;
 }
 
-/* Boxes of one index each in the first dimension belong together while that index stays: the gate's
- * and up's rows of one expert. Returns the first box of the next group, and the group's shape. */
+/* Consecutive boxes with the same single index in the first dimension form a group: the rows of
+ * gate and up of one expert. Returns the first box of the next group, and the group's shape. */
 static int group_of(const lt_param *p, const lt_box *boxes, int from,
                     int64_t shape[LT_PARAM_DIMS]) {
     int i = from + 1;
@@ -277,8 +277,8 @@ static int group_of(const lt_param *p, const lt_box *boxes, int from,
     return i;
 }
 
-/* The boxes one after the other as one tensor: all alike behind the first dimension, in which they
- * add up. Otherwise so many elements. */
+/* The shape of the boxes as one tensor, if they agree in all dimensions but the first, in which
+ * they add up. Otherwise it is the number of elements. */
 static void shape_locally(lt_param *p, const lt_box *boxes) {
     int64_t shape[LT_PARAM_DIMS] = {0};
     bool alike = true;

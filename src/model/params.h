@@ -6,7 +6,7 @@
  * belongs to another pipeline stage); q, k and v rows of some heads are three, and a flat range of
  * elements, as ZeRO cuts it, is at most five. The boxes are stored one after the other, each
  * row-major. Initialisation, loading, saving, optimiser, norm and checkpoints use only this
- * description, so that a part made on its own has the same bits as the slice of the whole.
+ * description, so a part that is made alone has the same bits as the slice of the whole.
  *
  * Units: the embeddings, each layer, and the head (with the final norm) are a unit each. A
  * parameter has its place within its unit, and a buffer (weights, F32 master, gradients, a moment
@@ -79,7 +79,7 @@ typedef enum {
     LT_PARAM_KIND_COUNT
 } lt_param_kind;
 
-/* Whether a parameter is one of the model's, or belongs to the adapter beside one (lora.h). */
+/* Whether a parameter belongs to the model, or to the adapter of one of its parameters (lora.h). */
 typedef enum { LT_PARAM_OWN, LT_PARAM_LORA_A, LT_PARAM_LORA_B, LT_PARAM_LORA_M } lt_param_role;
 
 #define LT_PARAM_RUNS 3
@@ -94,7 +94,7 @@ typedef struct {
     lt_param_kind kind; /* Of an adapter's parameter, that of the matrix beside which it stands. */
     lt_param_role role;
     int layer; /* -1: not in a layer. */
-    /* B and the magnitudes of an adapter: the rows of the matrix to which theirs belong. */
+    /* For B and the magnitudes of an adapter: the rows of the matrix to which their rows belong. */
     lt_param_run runs[LT_PARAM_RUNS];
     int n_runs;
     /* The whole. */
@@ -145,8 +145,8 @@ typedef struct {
 typedef struct lt_partition {
     lt_err (*boxes)(const void *ctx, const lt_param *whole, lt_box_list *out);
     const void *ctx;
-    /* Elements that a unit takes in a buffer when `held` are held of it, gaps included; at least
-     * those. NULL: just those. */
+    /* Elements that a unit takes in a buffer, gaps included: at least those of `held`, the parts
+     * that any rank holds; NULL: just those of the table. */
     int64_t (*room)(const void *ctx, int unit, int64_t held);
 } lt_partition;
 

@@ -4,10 +4,11 @@
  * Requests come from a trace (Azure's CSV, Mooncake's JSON lines with shared prefixes), or have
  * fixed lengths; they arrive at once, at a Poisson rate, or at the trace's times, and at most a
  * given number are in flight. The figures are those that a client sees:
- *     TTFT  from sending to the first token             TPOT  (last - first token) / (tokens - 1),
- *           of one request
- *     ITL   each gap between two tokens                 goodput requests a second within both
- *                                                       limits */
+ *
+ *     TTFT     from sending to the first token
+ *     TPOT     (last - first token) / (tokens - 1), of one request
+ *     ITL      each gap between two tokens
+ *     goodput  requests a second within both limits */
 #include <math.h>
 #include <poll.h>
 #include <signal.h>

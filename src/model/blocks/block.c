@@ -4,9 +4,9 @@
  *     begin   x = stream + branch;  h = norm(x), in one op; without a pre-norm the half reads x
  *     end     branch = residual_scale * norm(y); without a post-norm y was written to branch
  *
- * With ranks of tp (tp.h) the stream has own rows; begin is followed by a gather of h, or of x into
- * h's place, and end begins with the scatter of what the last product wrote to branch, all rows of
- * it. */
+ * With ranks of tp (tp.h) the stream has only this rank's rows; begin is followed by a gather of h,
+ * or of x into h's place, and end begins by scattering all rows of what the last product wrote to
+ * branch. */
 #include "model/blocks/block.h"
 
 #include "model/blocks/tp.h"

@@ -3,8 +3,9 @@
  *
  * q, k and v come from one product and stay in its rows (layer.h has the columns). Attention reads
  * them in place as strided views. Without norms of q and k the rotation is in place too, and
- * backward undoes it on the gradients; with them, the raw rows are kept (the norm's input) and q, k
- * go to qk, for norms of single heads through norm and rotation in one op (qk_norm). */
+ * backward undoes it on the gradients. With norms, the raw rows are kept as the norm's input and
+ * the results go to qk; if the norms are of single heads, norm and rotation are one op
+ * (qk_norm). */
 #include "model/blocks/block.h"
 #include "model/blocks/context.h"
 #include "model/pass/exact.h"
@@ -54,9 +55,9 @@ static lt_tensor rope_table(const lt_exec *r, const lt_layer_spec *l) {
     return l->rope == LT_LAYER_ROPE_LOCAL ? r->rope_local : r->rope;
 }
 
-/* A norm of all heads, of which ranks of tp have some each. Where ranks hold the same key head,
- * each has a part of its gradient, of which the norm's way back is linear: the average over all
- * ranks is right for those, too. */
+/* Is the norm one over all heads, which are divided over ranks of tp? If several ranks hold the
+ * same key head, each has a part of its gradient. The norm's backward pass is linear in the
+ * gradient, so the average over all ranks is right for such heads, too. */
 static bool spans_ranks(const lt_exec *r, const lt_layer_spec *l) {
     return l->qk_norm_whole && r->n_tp > 1;
 }
@@ -191,7 +192,7 @@ static lt_err norm_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_l
     return lt_exec_rmsnorm_bwd(r, &a);
 }
 
-/* From the gradients of q and k after norm and rotation to those of qkv, in place. */
+/* Turn the gradients of q and k after norm and rotation into those of qkv, in place. */
 static lt_err qk_bwd(lt_exec *r, const lt_layer_spec *l, int layer, const lt_layer_acts *t,
                      const lt_batch_acts *b) {
     const lt_tensor *dqkv = &b->dqkv;

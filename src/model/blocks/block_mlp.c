@@ -1,5 +1,4 @@
-/* block_mlp.c: norm, up, activation, down; or experts (block_moe.c) in the place of the last
- * three. */
+/* block_mlp.c: norm, up, activation, down; or experts (block_moe.c) instead of the last three. */
 #include "model/blocks/block.h"
 
 #include "model/blocks/tp.h"

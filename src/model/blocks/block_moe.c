@@ -1,18 +1,18 @@
-/* block_moe.c: a mixture of experts in the place of the MLP. The router chooses top_k experts a
- * row; the chosen rows are gathered in expert order, each expert's rows go through its own two
- * matrices, and combine weighs and adds them back.
+/* block_moe.c: a mixture of experts instead of the MLP. The router chooses top_k experts a row; the
+ * chosen rows are gathered in expert order, each expert's rows go through its own two matrices, and
+ * combine weighs and adds them back.
  *
  * The number of rows of each expert stays on the device: the grouped products read expert_start
  * there. Between them, the activation runs over all R * K places; those beyond expert_start[E]
  * (rows dropped for capacity) hold old values, and their results are never read.
  *
- * Ranks of tp have columns of every expert. Each sends its own rows through the router and all
- * choose from the gathered logits; what an expert's result is worth to a row is known when the
- * parts of all ranks are summed.
+ * Ranks of tp have columns of every expert. Each sends its own rows through the router, and all
+ * choose from the gathered logits. The gradient of the weight that a row gives an expert is known
+ * only after the parts of all ranks have been summed.
  *
- * Ranks that divide the experts (expert.h) send the gathered rows to those that hold their experts
- * before the products and take the results back behind them; `here` are the layer's tensors as the
- * products see them. */
+ * Ranks that divide the experts (expert.h) send the gathered rows to the ranks that hold their
+ * experts before the products, and get the results back after them; `here` are the layer's tensors
+ * as the products see them. */
 #include "model/blocks/block.h"
 
 #include "model/lora/adapted.h"
@@ -37,7 +37,7 @@ static lt_err experts_fwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_para
 }
 
 /* dw += dy^T x of each expert (the gradient of an expert that no row chose is left unchanged;
- * beside adapters there is none, and theirs are made), dbias likewise, then dx = dy w; dx may be
+ * if adapters are trained, theirs are computed instead), dbias likewise, then dx = dy w; dx may be
  * x. */
 static lt_err experts_bwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
                           lt_param_kind bias, lt_tensor dx, lt_tensor dy, lt_tensor x) {

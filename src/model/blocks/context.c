@@ -1,4 +1,5 @@
-/* context.c: how sequences are divided, and what the three ways of attention share (context.h). */
+/* context.c: how sequences are divided, and the code that the three ways of attention share
+ * (context.h). */
 #include "model/blocks/context.h"
 
 #include <string.h>
@@ -9,7 +10,8 @@
 
 /* ---- Opening ---- */
 
-/* Ulysses: the ranks divide the heads of q, and the heads of k or the other way round. */
+/* Ulysses: the number of ranks divides the heads of q, and it divides the heads of k or they divide
+ * it. */
 static lt_err check_heads(const lt_model_spec *s, int n, int n_tp) {
     for (int64_t i = 0; i < s->n_layers; i++) {
         const lt_layer_spec l = lt_layer_part(s, i, n_tp);

@@ -2,7 +2,7 @@
  *
  * Rank r holds pieces r and 2n - 1 - r. The first halves of all ranks are pieces 0 to n - 1, in the
  * order of the ranks; the second halves are the others. Queries of a first half see no key of a
- * second half, so halves are moved one by one, each beside attention to the other:
+ * second half, so halves are transferred one by one, each while attention to the other is computed:
  *
  *     forward    gather of first halves
  *                gather of second halves    │ attention of the first half's queries
@@ -15,8 +15,8 @@
  *
  * Gradients are summed in F32: first those of the two halves here, then those of all ranks.
  *
- * A half is the attention op with fewer queries than keys, whose last key is the last query's own:
- * masks by window and by document need no change. */
+ * A half is one call of the attention op with fewer queries than keys. The last key is the last
+ * query's own, so masks by window and by document need no change. */
 #include "model/blocks/context.h"
 
 #include "base/error.h"
@@ -106,7 +106,7 @@ static lt_exec_verb gather_both(const lt_exec *r, const sizes *s) {
                           .dtype = r->dtype};
 }
 
-/* Copy one half of every rank's keys and values to its place in whole rows. In what was received
+/* Copy one half of every rank's keys and values to its place in whole rows. In the received memory,
  * the half of rank i is block first + i step. */
 static lt_err join_half(lt_exec *r, const sizes *s, int half, int first, int step) {
     const lt_context *c = r->context;
@@ -140,8 +140,8 @@ static int64_t end_of(const lt_context *c, const sizes *s, int half) {
     return (lt_context_piece(c->n, c->rank, half) + 1) * s->piece;
 }
 
-/* The call for a half: its queries, and the keys before its end. Its lse has no gaps: it is to be
- * copied from or to a's. */
+/* The call for a half: its queries, and the keys before its end. Its lse has no gaps, so it must be
+ * copied from or to that of `a`. */
 static lt_err half_of(lt_exec *r, lt_attention_args *out, const lt_attention_args *a,
                       const sizes *s, int half) {
     const lt_context *c = r->context;
@@ -194,8 +194,8 @@ static lt_err half_bwd(lt_exec *r, const lt_attention_bwd_args *a, const sizes *
     return lt_exec_attention_bwd(r, &p);
 }
 
-/* What this rank's queries give to the keys of the second halves, which only its second half sees,
- * in F32 and by rank. */
+/* Gradients of the keys of the second halves from this rank's queries, in F32 and by rank. Only its
+ * second half sees these keys. */
 static lt_err add_second(lt_exec *r, const sizes *s, const lt_tensor *second) {
     const lt_context *c = r->context;
     for (int i = 0; i < c->n; i++) {
@@ -203,14 +203,15 @@ static lt_err add_second(lt_exec *r, const sizes *s, const lt_tensor *second) {
         if (i >= c->rank) {
             const lt_tensor from = piece_at(s, second, lt_context_piece(c->n, i, 1));
             LT_TRY(lt_exec_add(r, &(lt_add_args){.y = y, .a = from, .alpha = 1.0f}));
-        } else { /* Keys behind those of this rank. */
+        } else { /* Keys after those of this rank. */
             LT_TRY(r->backend->zero(r->queue, y.data, (size_t)s->count * sizeof(float)));
         }
     }
     return LT_OK;
 }
 
-/* The same of the first halves. The second half sees all of them, the first those up to its own. */
+/* The same for the first halves. The second half sees all of them, the first half those up to its
+ * own. */
 static lt_err add_first(lt_exec *r, const sizes *s, const lt_tensor *first,
                         const lt_tensor *second) {
     const lt_context *c = r->context;

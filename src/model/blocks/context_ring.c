@@ -1,7 +1,7 @@
 /* context_ring.c: context parallelism by a ring (context.h).
  *
- * In step i of n, rank r attends to the keys of rank s = r - i (mod n), while these go on to rank r
- * + 1. What of them is visible depends on where the pieces of queries and keys stand:
+ * In step i of n, rank r attends to the keys of rank s = r - i (mod n), while these are sent on to
+ * rank r + 1. Which of them are visible depends on the positions of the pieces of queries and keys:
  *
  *     s == r    pieces r, 2n-1-r against themselves: causal, as if they were neighbours
  *     s < r     all queries see piece s, none sees piece 2n-1-s
@@ -9,8 +9,8 @@
  *
  * so every step but the first costs half of the whole square on every rank. Windows and documents
  * become a first visible key a query, counted in the keys of the step. The backward pass sends the
- * keys round again; dk and dv travel with them in F32, one rank behind, and come home in the last
- * step. */
+ * keys round again; dk and dv travel with them in F32, one rank behind, and arrive at their own
+ * rank in the last step. */
 #include "model/blocks/context.h"
 
 #include "base/error.h"
@@ -225,7 +225,8 @@ lt_err lt_context_ring_bwd(lt_exec *r, const lt_attention_bwd_args *a) {
             LT_TRY(pass_on(r, coming, here, count, r->dtype, &keys));
         }
         LT_TRY(step_bwd(r, a, &s, source_of(c, step), &kv, mine, step == 0));
-        /* To the rank that has these keys next; in the last step that is where they are from. */
+        /* To the rank that has these keys next; in the last step that is the rank they belong
+         * to. */
         LT_TRY(pass_on(r, theirs, mine, count, LT_F32, &gradients));
         LT_TRY(step < c->n - 1 ? wait_for(r, &keys) : LT_OK);
         LT_TRY(wait_for(r, &gradients));

@@ -5,8 +5,8 @@
  *
  * Rank j of n works on heads [j H/n, (j + 1) H/n) of q and on the key heads that these read; with
  * fewer key heads than ranks, several ranks read the same one, and the gradients that they send
- * back are added up in the order of the ranks. The log-sum-exps stay where they were made: (B, H/n,
- * n T) in the place of (B, H, T). The backward pass sends q, k, v and out again. */
+ * back are added up in the order of the ranks. The log-sum-exps stay on the rank that computed
+ * them: (B, H/n, n T) instead of (B, H, T). The backward pass sends q, k, v and out again. */
 #include "model/blocks/context.h"
 
 #include "base/error.h"
@@ -131,8 +131,8 @@ static lt_err send_out(lt_exec *r, const lt_attention_bwd_args *a, const sizes *
     return LT_OK;
 }
 
-/* What the ranks send back for this rank's tokens. A key head that several read is written by the
- * first and added to by the others. */
+/* Take what the ranks send back for this rank's tokens. For a key head that several ranks read, the
+ * first one's part is stored and the others' are added. */
 static lt_err take_gradients(lt_exec *r, const lt_attention_bwd_args *a, const sizes *s) {
     lt_context *c = r->context;
     for (int j = 0; j < c->n; j++) {

@@ -41,9 +41,9 @@ static lt_deferred_product *product_of(const lt_deferred *a, int set, int layer,
                         (size_t)which];
 }
 
-/* Columns of a product's x and dy that must be copied; 0: they stay (acts.h says from which level
- * of recompute on a tensor is shared by all layers). Places that backward writes over: act takes
- * d(act), and the residual stream's gradient goes on. */
+/* Columns of a product's x and dy that must be copied; 0: they stay valid. A tensor must be copied
+ * if all layers share it (acts.h says from which level of recompute on), or if the backward pass
+ * overwrites it: act becomes d(act), and the residual stream's gradient is updated in place. */
 static void copied(const lt_layer_spec *l, int64_t width, const lt_acts_shape *shape, int which,
                    int64_t *x, int64_t *dy) {
     const bool cheap = shape->level >= LT_CHEAP, costly = shape->level >= LT_COSTLY;

@@ -363,7 +363,8 @@ lt_err lt_linear_base(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_p
     return LT_OK;
 }
 
-/* As ranks of tp compute it that have some columns of x and of the matrix each (exec.pieces). */
+/* Compute the product in the order of ranks of tp that have some columns of x and of the matrix
+ * each (exec.pieces). */
 static lt_err product_in_pieces(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
                                 lt_param_kind kind, int layer) {
     const lt_tensor w = lt_exec_weight(r, kind, layer), none = {0};

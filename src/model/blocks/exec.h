@@ -13,21 +13,22 @@
 #include "tensor/cost.h"
 #include "tensor/ops.h"
 
-/* What is timed: the ops, and behind them the verbs between the ranks of tp (tp.h). */
+/* What is timed: the ops, followed by the verbs between the ranks of tp (tp.h). */
 enum { LT_TIMED_GATHER = LT_OP_COUNT, LT_TIMED_SCATTER, LT_TIMED_SUM, LT_TIMED_COUNT };
 const char *lt_timed_name(int timed);
 
-/* A verb between ranks on buffers of a queue: it comes after what the queue holds, and what is
- * queued from then on comes after it. With buffers on a device the host does not wait for it. */
+/* A verb (collective) between ranks on buffers of a queue. It runs after the work that the queue
+ * holds, and work queued later runs after it. If the buffers are on a device, the host does not
+ * wait for it. */
 typedef enum {
     LT_EXEC_GATHER,  /* lt_all_gather */
     LT_EXEC_SCATTER, /* lt_reduce_scatter, sums */
     LT_EXEC_REDUCE,  /* lt_all_reduce by op */
     LT_EXEC_EXCHANGE /* lt_all_to_all of `count` elements to and from each */
 } lt_exec_verb_kind;
-/* A verb may be two: BEGIN, computation that does not touch its buffers, END. Between those of a
- * GATHER, a MEMBER waits for the rows of `member` alone. Before a SCATTER, an EARLY one says that
- * the rows of `member` are complete (lt_reduce_scatter_early). */
+/* A verb may be called in two parts, BEGIN and END, with computation in between that does not touch
+ * its buffers. Between the two parts of a GATHER, MEMBER waits for the rows of `member` alone.
+ * Before a SCATTER, EARLY says that the rows of `member` are complete (lt_reduce_scatter_early). */
 typedef enum {
     LT_EXEC_WHOLE,
     LT_EXEC_BEGIN,
@@ -84,8 +85,8 @@ typedef struct {
     int n_tp, tp_rank;  /* 1 and 0 without them. */
     int64_t first_word; /* The first of the rows of embedding and head that are held here. */
     bool fixed_order;   /* In products, a row's bits do not depend on the other rows of the call. */
-    /* Over 1, without ranks of tp: sums that so many ranks would divide (tp.h) are made in as many
-     * pieces, which are added in the order of the ranks. */
+    /* Over 1, without ranks of tp: sums that so many ranks would divide (tp.h) are computed in as
+     * many pieces, which are added in the order of the ranks. */
     int pieces;
     lt_tensor positions;        /* (B * T) I32 */
     lt_tensor late;             /* Ids of an embedding's op, or absent. */
@@ -99,17 +100,17 @@ typedef struct {
     lt_err (*between_pieces)(void *pass, const lt_exec_verb *v);
     void *pass;
     lt_comm_work begun; /* The verb between its BEGIN and its END. */
-    /* Called after each BEGIN: collectives for which no rank waits yet may be called behind it.
-     * NULL: there are none. */
+    /* Called after each BEGIN: collectives that no rank needs yet may be queued after it. NULL:
+     * there are none. */
     lt_err (*beside)(void *of);
     void *beside_of;
 } lt_exec;
 
-/* Run a verb; of a pass that is being recorded, between two pieces. */
+/* Run a verb. In a pass that is being recorded, it runs between two pieces. */
 LT_MUST_USE lt_err lt_exec_run_verb(lt_exec *r, const lt_exec_verb *v);
 /* The same at once. */
 LT_MUST_USE lt_err lt_exec_run_verb_now(lt_exec *r, const lt_exec_verb *v);
-/* Around other verbs, which no recording holds. */
+/* Call these before and after other verbs, which are not part of a recording. */
 void lt_exec_verb_begin(const lt_exec *r, lt_group *g);
 lt_err lt_exec_verb_end(const lt_exec *r, lt_group *g, lt_comm_work work);
 
@@ -145,8 +146,8 @@ lt_layer_spec lt_exec_layer(const lt_exec *r, int layer);
  * NULL. */
 lt_tensor lt_exec_weight(const lt_exec *r, lt_param_kind kind, int layer);
 lt_tensor lt_exec_gradient(const lt_exec *r, lt_param_kind kind, int layer);
-/* The same of a bias, absent for LT_PARAM_KIND_COUNT, and on ranks that do not add it: a bias
- * behind a sum over ranks is added by the first of them. */
+/* The same for a bias; absent for LT_PARAM_KIND_COUNT, and on ranks that do not add it: a bias
+ * after a sum over ranks is added by the first rank alone. */
 lt_tensor lt_exec_bias(const lt_exec *r, lt_param_kind kind, int layer);
 lt_tensor lt_exec_bias_gradient(const lt_exec *r, lt_param_kind kind, int layer);
 /* In F32 whatever the weights' type is; absent where the layer has none. */
@@ -175,9 +176,9 @@ lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, l
 /* The same without adapters, and a bias that is given; absent: none. */
 lt_err lt_linear_base(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_param_kind kind,
                       int layer);
-/* Is the layer one product of whole matrices, without adapters or 8-bit products? Then rows of y
- * may be computed apart, and so may the two halves of its backward pass: this one, and
- * lt_linear_bwd without dx. */
+/* Is the layer one product of whole matrices, without adapters or 8-bit products? If so, rows of y
+ * may be computed separately, and so may the two halves of its backward pass: lt_linear_bwd_input,
+ * and lt_linear_bwd without dx. */
 bool lt_linear_is_plain(const lt_exec *r, lt_param_kind kind, int layer);
 LT_MUST_USE lt_err lt_linear_bwd_input(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_param_kind kind,
                                        int layer);
@@ -189,9 +190,9 @@ lt_err lt_linear_act_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_
 lt_err lt_linear_act_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor in, lt_tensor x,
                          lt_param_kind kind, lt_param_kind bias, int layer);
 /* dw += dy^T x; dbias += column sums of dy; dx [+]= dy w unless dx is absent. dx may be x: x is
- * read first. Where the weights have no gradients, only dx is computed, and what adapters do. When
- * r->fresh is set, the first product of a weight stores dw instead; every weight except the head
- * has one product per batch. */
+ * read first. If the weights have no gradients, only dx and the gradients of adapters are computed.
+ * When r->fresh is set, the first product of a weight stores dw instead; every weight except the
+ * head has one product per batch. */
 lt_err lt_linear_bwd(lt_exec *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,
                      lt_param_kind bias, int layer, bool add_dx);
 
@@ -213,8 +214,8 @@ lt_err lt_final_norm_bwd(lt_exec *r, const lt_norm *n, lt_tensor dx, lt_tensor d
 lt_err lt_norm_bwd(lt_exec *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_tensor x,
                    bool add_dx);
 
-/* Columns of a head that rotate; and pairs in the table, half of these columns. proportional: half
- * of the head's columns, where the pairs that do not rotate have angle 0. */
+/* Columns of a head that rotate; and pairs in the table, half as many. With proportional scaling
+ * the table has pairs for all of the head's columns; those that do not rotate have angle 0. */
 int64_t lt_rope_dim(const lt_model_spec *spec);
 int64_t lt_rope_columns(const lt_model_spec *spec);
 /* If frequencies depend on the length of a text (dynamic, longrope): the length of the longest text
@@ -222,8 +223,8 @@ int64_t lt_rope_columns(const lt_model_spec *spec);
 int64_t lt_rope_switch(const lt_model_spec *spec);
 /* The dimensions between which yarn's ramp rises. */
 void lt_rope_yarn_range(const lt_model_spec *spec, double *low, double *high);
-/* Rotary table of positions [0, n) of a text of `length` tokens, or with length 0 each of a text
- * that ends there: cos and sin, (n, columns, 2) F32, host memory. local: of sliding-window
+/* Rotary table of positions [0, n) of a text of `length` tokens; length 0: each position is the
+ * last of its text. cos and sin, (n, columns, 2) F32, host memory. local: that of sliding-window
  * layers. */
 LT_MUST_USE lt_err lt_rope_table(float *table, const lt_model_spec *spec, int64_t n, bool local,
                                  int64_t length);

@@ -114,8 +114,9 @@ static int64_t from(const lt_experts_counts *k, const lt_layer_acts *t, int sour
     return k->count[source * n_here(t) + e];
 }
 
-/* The place for a layer's counts: its own, an empty one, or that of the layer that met longest ago,
- * which is no longer under way: batches of another shape lie elsewhere. */
+/* The place for a layer's counts: its own, an empty one, or the one that was used longest ago,
+ * which is no longer needed: a batch of another shape has its tensors elsewhere, so it takes
+ * another place. */
 static lt_experts_counts *place_for(lt_experts *x, const lt_layer_acts *t) {
     lt_experts_counts *oldest = &x->met[0];
     for (int i = 0; i < x->n_met; i++) {
@@ -223,7 +224,8 @@ static void counts_of(const lt_exec *r, const lt_layer_acts *t, int64_t C, int64
     }
 }
 
-/* Between the wire's order (source, expert, row) and that of the experts (expert, source, row). */
+/* Convert between the order of transfers (source, expert, row) and that of the experts (expert,
+ * source, row). */
 static lt_err reorder(lt_exec *r, const lt_layer_acts *t, lt_tensor rows, bool from_wire) {
     const lt_experts *x = r->experts;
     const lt_experts_counts k = counts_at(r, t);

@@ -4,26 +4,27 @@
  *     rows of this rank, in expert order ─ all-to-all ─▶ rows of all ranks for the experts that are
  *         here ─ up, activation, down ─▶ their results ─ all-to-all ─▶ back in the places they left
  *
- * Rank j of n holds experts [j E/n, (j + 1) E/n). Rows in expert order (block_moe.c) lie by rank,
- * so they are sent as they lie. What arrives lies by source; it is put in the order (expert,
- * source, row), so that results depend on no arrival. How many rows come is known only when the
- * ranks have told each other, a number an expert. (Lepikhin et al. 2020, arXiv:2006.16668;
- * dropless: Gale et al. 2022, arXiv:2211.15841)
+ * Rank j of n holds experts [j E/n, (j + 1) E/n). Rows in expert order (block_moe.c) are also in
+ * the order of the ranks, so they are sent from where they lie. They arrive ordered by source, and
+ * are put in the order (expert, source, row), so that results do not depend on the order of
+ * arrival. How many rows come is known only after the ranks have exchanged a number for each
+ * expert. (Lepikhin et al. 2020, arXiv:2006.16668; dropless: Gale et al. 2022, arXiv:2211.15841)
  *
- * On a GPU the routes are made on the device, and the host needs their counts for the all-to-all:
- * it waits for them once a layer and forward pass. Counts travel between hosts, rows between GPUs.
+ * On a GPU the routes are computed on the device, and the host needs their counts for the
+ * all-to-all, so it waits for them once for each layer of a forward pass. Counts travel between
+ * hosts, rows between GPUs.
  *
- * Room: in the worst case every row of every rank chooses the experts of one rank, n times the
- * rows of one. With `room` > 0 there is place for that many times the even share; a step that
- * needs more fails and says how much. */
+ * Room: in the worst case every row of every rank chooses the experts of one rank, n times the rows
+ * of one rank. With `room` > 0 there is memory for that many times the even share; a step that
+ * needs more fails, and the message says how much. */
 #ifndef LT_MODEL_EXPERT_H
 #define LT_MODEL_EXPERT_H
 
 #include "base/arena.h"
 #include "model/pass/acts.h"
 
-/* What the host knows of a layer's rows: t->expert_start (E + 1); how many came from each rank for
- * each expert that is here, t->expert_count (n, E / n); and t->here_start (E / n + 1). */
+/* The host's copy of the counts of a layer: t->expert_start (E + 1); how many rows came from each
+ * rank for each expert that is here, t->expert_count (n, E / n); and t->here_start (E / n + 1). */
 typedef struct {
     const void *of; /* t->here_start.data */
     uint64_t meeting;
@@ -38,8 +39,8 @@ typedef struct lt_experts {
     void *home;          /* (R * K, C): this rank's own rows in expert order. */
     int32_t *tell;       /* (E): rows for each expert; on the host, as what follows. */
     int64_t *counts;     /* (2 n) */
-    /* On a device: the counts of the layers and sets that met last, as many as there are. With host
-     * memory they are the layer's own tensors. */
+    /* On a device: the counts of the layers and sets that were used last, as many as there can be.
+     * With host memory the counts are in the layer's own tensors. */
     lt_experts_counts *met;
     int n_met, most_met;
     uint64_t n_meetings;
@@ -51,25 +52,26 @@ int64_t lt_experts_room(int64_t own, int n, double room);
 LT_MUST_USE lt_err lt_experts_check(const lt_model_spec *s, const lt_pass_options *o);
 void lt_experts_carve(lt_experts *x, const lt_model_spec *s, lt_dtype dtype,
                       const lt_pass_options *o, lt_arena *a);
-/* Open what a pass with `most` layers in all its sets needs. close accepts what was never
- * opened. */
+/* Open the memory for a pass with `most` layers in all its sets. close accepts a struct that was
+ * never opened. */
 LT_MUST_USE lt_err lt_experts_open(lt_experts *x, const lt_model_spec *s, const lt_pass_options *o,
                                    int most, lt_device *device);
 void lt_experts_close(lt_experts *x, lt_device *device);
 
-/* Without a group (r->experts NULL) all these do nothing, and give what the layer has itself.
+/* Without a group (r->experts NULL) all these functions do nothing, and return the layer's own
+ * tensors.
  *
- * Tell each other how many rows go where, which t->expert_count and t->here_start keep; once a
- * forward pass of a layer. LIMIT: more rows than there is room for. */
+ * Exchange how many rows go where, and store it in t->expert_count and t->here_start; once for each
+ * layer of a forward pass. LIMIT: more rows than there is room for. */
 LT_MUST_USE lt_err lt_experts_meet(lt_exec *r, int layer, const lt_layer_acts *t);
-/* The layer's tensors as the experts that are here see them: xg, up, act and down of as many rows
- * as came, expert_start of these experts. */
+/* The layer's tensors for the experts that are here: xg, up, act and down with as many rows as
+ * came, and expert_start of these experts. */
 lt_layer_acts lt_experts_here(const lt_exec *r, const lt_layer_acts *t);
 /* Place for this rank's own rows in expert order; without a group xg. */
 lt_tensor lt_experts_own_rows(const lt_exec *r, const lt_layer_acts *t);
-/* Place for results of the rows that came, or for their gradients; without a group `own`. */
+/* Memory for the results of the rows that came, or for their gradients; without a group `own`. */
 lt_tensor lt_experts_results(const lt_exec *r, const lt_layer_acts *t, lt_tensor own);
-/* Rows of this rank in expert order to rows of the experts that are here; and back. */
+/* Send this rank's rows, in expert order, to the ranks of their experts; and the results back. */
 LT_MUST_USE lt_err lt_experts_send(lt_exec *r, const lt_layer_acts *t, lt_tensor there,
                                    lt_tensor own);
 LT_MUST_USE lt_err lt_experts_return(lt_exec *r, const lt_layer_acts *t, lt_tensor own,

@@ -1,4 +1,4 @@
-/* fp8.h: linear layers that multiply 8-bit floats: what is cast, where and when.
+/* fp8.h: linear layers that multiply 8-bit floats: which tensors are cast, where and when.
  *
  *     recipe      x, forward       dy, backward     weights           products
  *     blockwise   E4M3, 1 x 128    E4M3, 1 x 128    E4M3, 128 x 128   sums over 128 of K, which are
@@ -6,21 +6,21 @@
  *     tensorwise  E4M3, 1 scale    E5M2, 1 scale    E4M3, 1 scale     whole sums on tensor cores
  *
  * Which: q k v, the attention's output, up and down: the 2-D matrices of a layer. Embedding, output
- * head, router and experts stay as they are. So do gradients of weights (dy^T x of the activations
- * as they were kept), unless `wgrad` is set: then dy^T and x^T are cast, too, blockwise by 1 x 128
- * (dy) and 128 x 128 (x) along the tokens, and their product is added to the F32 gradient.
+ * head, router and experts stay as they are. Gradients of weights (dy^T x) are computed from the
+ * unrounded activations, unless `wgrad` is set: then dy^T and x^T are cast, too, blockwise by 1 x
+ * 128 (dy) and 128 x 128 (x) along the tokens, and their product is added to the F32 gradient.
  *
  *     weights   once an optimiser step, as stored for y = x w^T and transposed for dx = dy w, since
  *               tensor cores take K-contiguous operands only
- *     x, dy     at each product, into places that all share: rows come from the same stored tensors
- *               whenever they are recomputed, so recompute gives the same bits. dy is read once for
- *               both its casts
+ *     x, dy     at each product, into memory that all products share. Recomputed rows come from the
+ *               same stored tensors, so recompute gives the same bits. dy is read once for both of
+ *               its casts
  *
- * Ranks of tp (tp.h) have parts of these matrices and use the scales of the whole: the one of a
+ * Ranks of tp (tp.h) have parts of these matrices and use the scales of the whole: the scale of a
  * tensor is the largest of all ranks', and blocks must not be cut.
  *
- * Weights, activations and gradients are stored as without it, so checkpoints do not differ.
- * Evaluation in a pass rounds as training does; generation does not. */
+ * Weights, activations and gradients are stored as without 8-bit products, so checkpoints do not
+ * differ. Evaluation in a pass rounds as training does; generation does not. */
 #ifndef LT_MODEL_FP8_H
 #define LT_MODEL_FP8_H
 
@@ -28,8 +28,8 @@
 #include "model/pass/pass.h"
 #include "model/blocks/exec.h"
 
-/* A weight (N, K): as it lies for y = x w^T, and its transpose (K, N) for dx = dy w; rows on 16
- * bytes. */
+/* A weight (N, K) as it is stored, for y = x w^T, and its transpose (K, N), for dx = dy w; rows are
+ * aligned to 16 bytes. */
 typedef struct {
     lt_tensor w, w_scale, t, t_scale;
 } lt_fp8_weight;
@@ -53,8 +53,8 @@ LT_MUST_USE lt_err lt_fp8_check(const lt_param_table *t, lt_fp8_recipe recipe);
 /* Is this parameter's product one of those? */
 bool lt_fp8_takes(const lt_param *p);
 
-/* Places for a pass, taken as other carve functions do; weights: (n_params), or NULL to measure.
- * Nothing with LT_FP8_NONE. */
+/* Carve the memory of a pass. weights: (n_params), or NULL to measure. Takes nothing with
+ * LT_FP8_NONE. */
 void lt_fp8_carve(lt_fp8 *f, const lt_param_table *t, const lt_pass_options *o, lt_arena *a);
 
 /* Cast the weights unless the current version is cast already. Call it before a pass, outside of

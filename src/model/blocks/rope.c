@@ -24,9 +24,9 @@
  *
  * The length n of dynamic and longrope is that of the call in transformers: of all tokens up to the
  * last one that a call appends. A token is rotated by the length of the call that appends it, and
- * stays so in the cache. So there are two tables: rows for tokens that come one at a time, each by
- * its own position (length 0 below), and rows for a call of several tokens that ends beyond the
- * original context. */
+ * the cache keeps it in this form. So there are two tables: rows for tokens that come one at a
+ * time, each by its own position (length 0 below), and rows for a call of several tokens that ends
+ * beyond the original context. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -87,8 +87,8 @@ lt_tensor lt_tp_own_rows(const lt_exec *r, lt_tensor all) {
     return lt_tensor_rows(&all, run.first, run.count);
 }
 
-/* timed: LT_TIMED_*, of a verb in two parts the wait for its end; whole: elements of all ranks'
- * buffers. */
+/* timed: LT_TIMED_*; for a verb in two parts it covers the wait for its end. whole: elements of all
+ * ranks' buffers. */
 static lt_err run(lt_exec *r, int timed, int64_t whole, lt_exec_verb v) {
     const double sent = (double)(r->n_tp - 1) / r->n_tp * (double)whole;
     const lt_cost least = {.bytes = sent * (double)lt_dtype_bytes(v.dtype)};
@@ -124,8 +124,8 @@ static lt_err gather(lt_exec *r, lt_tensor all, lt_exec_verb_part part) {
                               .dtype = all.dtype});
 }
 
-/* The same of the rows of a member, of a gather that has begun; of the last that comes, all of it.
- * i: 1 for the one that comes first, to n - 1. */
+/* Wait for the rows of one member of a gather that has begun; for the last member, wait for the end
+ * of the gather. i: order of arrival, 1 to n - 1. */
 static lt_err gather_next(lt_exec *r, lt_tensor all, int i, int member) {
     return i == r->n_tp - 1 ? gather(r, all, LT_EXEC_END)
                             : run(r, LT_TIMED_GATHER, 0,
@@ -188,7 +188,8 @@ static bool overlaps(const lt_exec *r, lt_param_kind kind, int layer) {
     return r->backend->moment_open != NULL && lt_linear_is_plain(r, kind, layer);
 }
 
-/* y = product of x, a layer's forward one or that of its input's gradient, of the rows of a run. */
+/* y = product of the rows of a run of x: a layer's forward product, or that of its input's gradient
+ * (back). */
 static lt_err product(lt_exec *r, lt_tensor y, lt_tensor x, lt_tp_run rows, lt_param_kind kind,
                       lt_param_kind bias, int layer, bool back) {
     const lt_tensor y_run = lt_tensor_rows(&y, rows.first, rows.count),
@@ -197,7 +198,7 @@ static lt_err product(lt_exec *r, lt_tensor y, lt_tensor x, lt_tp_run rows, lt_p
                 : lt_linear_fwd(r, y_run, x_run, kind, bias, layer);
 }
 
-/* The weight's gradient from the rows of a run; more: it is added to that of other rows. */
+/* The weight's gradient from the rows of a run. more: it is added to that from other rows. */
 static lt_err weight_gradient(lt_exec *r, lt_tensor dy, lt_tensor x, lt_tp_run rows,
                               lt_param_kind kind, lt_param_kind bias, int layer, bool more) {
     const lt_tensor none = {0};
@@ -215,7 +216,8 @@ static int coming(const lt_exec *r, int i) {
     return (r->tp_rank - i + r->n_tp) % r->n_tp;
 }
 
-/* The rows of each other member go to it as soon as they are complete; this rank's come last. */
+/* The rows of every other member are sent to it as soon as they are complete; this rank's are
+ * computed last. */
 static lt_err product_then_scatter(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind,
                                    lt_param_kind bias, int layer, bool back) {
     for (int i = 1; i <= r->n_tp; i++) {

@@ -1,4 +1,4 @@
-/* config_keys.c: how each key of config.json is treated that no table of families.c reads.
+/* config_keys.c: how keys of config.json are treated that no table of families.c reads.
  *
  * Three kinds, measured with transformers 5.23 on small models of every family
  * (tools/make_config_keys.py; test_config_keys.c holds this table to it):

@@ -152,7 +152,8 @@ static lt_err read_key(lt_model_spec *spec, const lt_config_key *row, const json
     return LT_OK;
 }
 
-/* layer_types: which layers slide. Where every window_every-th layer is global, that says it. */
+/* layer_types: which layers slide. If every window_every-th layer is global, the period expresses
+ * this. */
 static lt_err read_layer_types(lt_model_spec *spec, const json_t *types, const char *what) {
     const int64_t n = (int64_t)json_array_size(types);
     int64_t n_local = 0;
@@ -180,7 +181,8 @@ static lt_err read_layer_types(lt_model_spec *spec, const json_t *types, const c
     return LT_OK;
 }
 
-/* Without layer_types, layers that do not rotate slide: no pattern that we have, unless all do. */
+/* Without layer_types, the layers that do not rotate slide. We cannot express this, unless all
+ * layers slide, or none. */
 static lt_err check_windows_of_no_rope(lt_model_spec *spec, const char *what) {
     int64_t n = 0;
     for (int64_t i = 0; i < spec->n_layers && i < LT_MAX_LAYERS; i++) {
@@ -194,8 +196,8 @@ static lt_err check_windows_of_no_rope(lt_model_spec *spec, const char *what) {
     return LT_OK;
 }
 
-/* no_rope_layers: of each layer 1 if it rotates; without, every no_rope_layer_interval-th does
- * not. */
+/* no_rope_layers: for each layer, 1 if it rotates. Without this key, every
+ * no_rope_layer_interval-th layer does not. */
 static lt_err read_no_rope(lt_model_spec *spec, const json_t *config, const char *what) {
     const json_t *list = json_object_get(config, "no_rope_layers");
     const int64_t n = (int64_t)json_array_size(list);
@@ -218,8 +220,8 @@ static lt_err read_no_rope(lt_model_spec *spec, const json_t *config, const char
     return LT_OK;
 }
 
-/* Layers without experts: those of mlp_only_layers, and all but every decoder_sparse_step-th. Where
- * there are none, their width says nothing. */
+/* Layers without experts: those of mlp_only_layers, and all but every decoder_sparse_step-th. If
+ * there are none, their width is ignored. */
 static lt_err read_dense(lt_model_spec *spec, const json_t *config, const char *what) {
     const json_t *list = json_object_get(config, "mlp_only_layers");
     int64_t step = 1, n = 0;

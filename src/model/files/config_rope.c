@@ -1,8 +1,8 @@
 /* config_rope.c: the rotary embedding of config.json, both ways, as transformers 5.23 understands
  * it (RotaryEmbeddingConfigMixin and the configuration classes):
  *
- *     rope_scaling      old; where it is an object that is not empty it decides, and
- *                       rope_parameters is not read
+ *     rope_scaling      old; if it is an object that is not empty it decides, and rope_parameters
+ *                       is not read
  *     rope_parameters   new: an object; for gemma3 one for full_attention and one for
  *                       sliding_attention
  *     rope_theta, partial_rotary_factor    beside them, for what they leave out;
@@ -225,7 +225,8 @@ static lt_err read_scaling(const reading *r) {
 /* One object: theta, type and what the type needs. */
 static lt_err read_object(const reading *r) {
     lt_model_spec *s = r->spec;
-    /* The presets of apertus and gpt_oss scale; a file that speaks of RoPE decides all of it. */
+    /* The presets of apertus and gpt_oss scale. If the file has any key of RoPE, it decides
+     * everything. */
     s->rope_factor = 1;
     s->rope_low_freq = s->rope_high_freq = s->rope_original_seq = 0;
     s->rope_beta_fast = s->rope_beta_slow = s->rope_attention_factor = 0;
@@ -251,7 +252,7 @@ static lt_err check_object(const json_t *in, const char *key, const char *what) 
     return LT_OK;
 }
 
-/* gemma3: {full_attention, sliding_attention}; rope_scaling is put over the first. */
+/* gemma3: {full_attention, sliding_attention}; rope_scaling overrides the first. */
 static lt_err read_by_layer_type(reading r, const json_t *parameters, const json_t *scaling) {
     lt_model_spec *s = r.spec;
     const json_t *local = json_object_get(parameters, "sliding_attention"), *value;

@@ -84,8 +84,8 @@ static void write_window(const lt_model_spec *spec, lt_window_keys keys, json_t 
     if (keys == LT_WINDOW_NONE) {
         return;
     }
-    /* transformers makes the mask of sliding layers for these families even if no layer slides, and
-     * needs a number for it: its own default, if there is none here. */
+    /* For these families transformers makes the mask of sliding layers even if no layer slides, and
+     * needs a number for it: its own default, if the spec has none. */
     if (spec->window > 0 || keys != LT_WINDOW_PATTERN) {
         (void)json_object_set_new(config, "sliding_window",
                                   spec->window > 0 ? json_integer(spec->window) : json_null());
@@ -124,8 +124,8 @@ static void write_dense(const lt_model_spec *spec, json_t *config) {
     }
 }
 
-/* GemmaForCausalLM becomes GemmaForSequenceClassification, except where the family says another
- * start. A class of that name is not in transformers for each family. */
+/* GemmaForCausalLM becomes GemmaForSequenceClassification, unless the family's row has another
+ * beginning of the name. transformers does not have such a class for every family. */
 static void write_scores(const lt_model_spec *spec, json_t *config) {
     const lt_family_row *row = lt_family_get(spec->family);
     const char *const start = row->score_start != NULL ? row->score_start : row->architecture;

@@ -1,5 +1,5 @@
-/* decoded.c: see decoded.h. A row of a matrix is decoded as an embedding's is, by the op that every
- * backend has for it: the matrix is the table, and the ids are 0, 1, 2, ... */
+/* decoded.c: see decoded.h. A row of a matrix is decoded like a row of an embedding, by the op that
+ * every backend has for it: the matrix is the table, and the ids are 0, 1, 2, ... */
 #include "model/files/decoded.h"
 
 #include "model/pass/acts.h"

@@ -1,14 +1,14 @@
 /* decoded.h: linear layers whose weights are kept in a block type or in 16 bits (stored_weights.h),
- * and multiplied as the numbers that they stand for: for training adapters beside a quantised model
- * (Dettmers et al. 2023, "QLoRA", arXiv:2305.14314). Only models that are opened with `decoded`.
+ * and decoded to numbers before each product, for training adapters of a quantised model (Dettmers
+ * et al. 2023, "QLoRA", arXiv:2305.14314). Only for models that are opened with `decoded`.
  *
  *     rows of W ──decode──▶ scratch (rows, K) of the model's type ──product──▶ columns of y
  *                                                                 ──product──▶ dx, summed
  *
  * On a host, scratch holds LT_DECODED_ELEMENTS numbers; on a device the largest matrix of a layer,
- * because large products are faster there. So the model is never whole in that type. A matrix that
- * fits is one product, with the bits that it has where the decoded numbers are the weights; of
- * others, such as a large output head, dx is summed over pieces of rows. */
+ * because large products are faster there. So the model is never held completely in that type. A
+ * matrix that fits is one product, with the same bits as if the decoded numbers were the weights;
+ * for larger ones, such as a large output head, dx is summed over pieces of rows. */
 #ifndef LT_MODEL_DECODED_H
 #define LT_MODEL_DECODED_H
 
@@ -23,8 +23,8 @@ void lt_decoded_carve(lt_exec *r, const lt_param_table *t, lt_dtype dtype, bool 
 
 /* Is this parameter one of those matrices? */
 bool lt_decoded_has(const lt_exec *r, int index);
-/* Rows [first, first + n) of a linear layer's weight: a view of it, or decoded, n at most
- * LT_DECODED_ELEMENTS / K or 1, until the next call. */
+/* Rows [first, first + n) of a linear layer's weight: a view of it, or decoded numbers, which are
+ * valid until the next call; n is then at most LT_DECODED_ELEMENTS / K, or 1. */
 LT_MUST_USE lt_err lt_decoded_rows(lt_exec *r, lt_tensor *out, lt_param_kind kind, int layer,
                                    int64_t first, int64_t n);
 

@@ -9,14 +9,14 @@
  *                                                      attn_factor, with yarn also by 1 + 0.1 ln s,
  *                                                      which a multiplier m that is not 0 divides
  *                                                      by 1 + 0.1 m ln s
- *     rope_freqs.weight                                divisors of the frequencies: Llama-3's, of
- *                                                      which the spec keeps the numbers they come
- *                                                      from, or a factor for the pairs that rotate
- *                                                      and 1e30 for the others (proportional)
+ *     rope_freqs.weight                                divisors of the frequencies: Llama-3's, for
+ *                                                      which the spec keeps the parameters that
+ *                                                      give them, or a factor for the pairs that
+ *                                                      rotate and 1e30 for others (proportional)
  *     rope_factors_short.weight, rope_factors_long     longrope's
  *
- * dynamic cannot be expressed, nor whether yarn's range is rounded: it is, except in a family whose
- * own yarn is not (gpt-oss). */
+ * GGUF cannot express dynamic, nor whether yarn's range is rounded: it is rounded, except in
+ * gpt-oss, whose own yarn is not. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,8 +106,8 @@ static bool all_equal(const float *divisors, int64_t n) {
     return i == n && (double)divisors[0] < LT_STILL / 10;
 }
 
-/* Llama 3.1 and 3.2 differ in the factor alone, which is the largest divisor; files of Lateen's say
- * the other three where they differ. Any other set of divisors is refused. */
+/* Llama 3.1 and 3.2 differ in the factor alone, which is the largest divisor. Files that Lateen
+ * writes have the other three parameters if they differ. Any other set of divisors is refused. */
 static lt_err read_divisors(lt_model_spec *spec, const keys *k) {
     const int64_t n = lt_rope_columns(spec);
     float divisors[LT_MAX_ROPE_FACTORS];

@@ -134,9 +134,9 @@ static void put_metadata(const saving *s, const char *name, lt_gguf_mix mix) {
     }
 }
 
-/* Why a window cannot be written; NULL: it can. Windows without a period are refused: GGUF has a
- * flag for each layer too, but for the architectures of our families llama.cpp reads only a period,
- * and takes its own where it finds flags. */
+/* Why a window cannot be written; NULL: it can. Windows without a period are refused: GGUF also has
+ * a flag for each layer, but for the architectures of our families llama.cpp reads only a period,
+ * and uses a built-in one if it finds flags. */
 static const char *window_inexpressible(const lt_model_spec *s, lt_gguf_window window) {
     const lt_model_spec *own = &lt_family_get(s->family)->preset;
     const bool period = window == LT_GGUF_WINDOW_PERIOD || window == LT_GGUF_WINDOW_KNOWN;
@@ -282,7 +282,7 @@ static lt_err fill_rope(const void *ctx, void *dst, uint64_t first, uint64_t n) 
     return LT_OK;
 }
 
-/* Where one thing has several names, the one that llama.cpp's converter writes is written. */
+/* If a tensor has several names, the one that llama.cpp's converter writes is used. */
 static bool row_is_written(const lt_model_spec *spec, const lt_name_row *row) {
     const bool fused = row->part == LT_PART_ALL;
     if (row->kind == LT_PARAM_QKV || row->kind == LT_PARAM_QKV_BIAS) {

@@ -177,7 +177,8 @@ static lt_err read_sizes(lt_model_spec *spec, const keys *k) {
     return LT_OK;
 }
 
-/* Apertus' two scalars a layer are metadata: they join the tensors under names of our own. */
+/* Apertus' two scalars of a layer are metadata in GGUF; they are added to the tensors under names
+ * of ours. */
 static lt_err read_xielu(const lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
     static const char *const keys_of[] = {"xielu.alpha_p", "xielu.alpha_n"};
     const size_t n = 2 * (size_t)spec->n_layers;
@@ -209,8 +210,8 @@ static lt_err read_xielu(const lt_model_spec *spec, const lt_gguf *g, lt_source 
     return LT_OK;
 }
 
-/* What GGUF's form of a family asks of the loader; experts or a window may make it another family
- * of the same name. */
+/* What the loader must do for GGUF's form of a family. With experts or a window, the name may mean
+ * another family. */
 static void family_traits(lt_model_spec *spec, lt_source *s) {
     const lt_gguf_traits *traits = &lt_family_get(spec->family)->gguf;
     s->rope_interleaved = traits->pairs;
@@ -263,7 +264,8 @@ static lt_err read_window(lt_model_spec *spec, const keys *k) {
     return read_window_flags(spec, k, key, kv);
 }
 
-/* Granite's; without one the preset's, but for attention, which is then 1 / sqrt(D). */
+/* Granite's scales. A missing one is the preset's, except for attention's, which is then 1 /
+ * sqrt(D). */
 static lt_err read_scales(lt_model_spec *spec, const keys *k) {
     double embed = (double)spec->embed_scale, residual = (double)spec->residual_scale,
            logits = (double)spec->logit_divisor, attention = 0;
@@ -291,8 +293,8 @@ static lt_err read_caps(lt_model_spec *spec, const keys *k) {
     return LT_OK;
 }
 
-/* llama.cpp's three keys, or the list that Lateen writes beside them. Without any the family's own
- * stands. */
+/* llama.cpp's three keys, or the list that Lateen writes beside them. Without any of these, the
+ * family's own value stays. */
 static lt_err read_ends(lt_ends *out, const lt_gguf *g) {
     static const char *const names[] = {"tokenizer.ggml.eos_token_id",
                                         "tokenizer.ggml.eot_token_id",
@@ -318,7 +320,7 @@ static lt_err read_ends(lt_ends *out, const lt_gguf *g) {
     return LT_OK;
 }
 
-/* The family's own ids stand where the file names none; those that its vocabulary has. */
+/* If the file names no ids, the family's own ones stay, as far as they are in the vocabulary. */
 static void forget_ids_outside(lt_model_spec *spec) {
     const lt_ends ends = spec->eos;
     spec->bos_id = spec->bos_id < spec->vocab_size ? spec->bos_id : -1;

@@ -101,8 +101,8 @@ static const char *name_of(const lt_source *s, lt_param_kind kind) {
     return NULL;
 }
 
-/* What config.json calls tied, as transformers 5 takes it: a head of its own in the file wins where
- * it differs from the embedding; one alone is both. */
+/* If config.json says that the head is tied, do as transformers 5: a head in the file that differs
+ * from the embedding is used; if the file has only one of the two, it is both. */
 static lt_err settle_tying(lt_source *s, lt_model_spec *spec) {
     const char *embed_name = name_of(s, LT_PARAM_EMBED), *head_name = name_of(s, LT_PARAM_HEAD);
     lt_weight embed, head;

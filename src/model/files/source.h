@@ -47,7 +47,7 @@ typedef struct lt_source {
 /* Open a source and fill the spec from its metadata. Free with lt_weight_source_close. */
 LT_MUST_USE lt_err lt_weight_source_open(lt_source *out, lt_model_spec *spec, const char *path);
 void lt_weight_source_close(lt_source *s);
-/* Bytes of the tensors in the mapped files: what reading all of them makes resident. */
+/* Bytes of the tensors in the mapped files: so much becomes resident when all are read. */
 size_t lt_weight_source_bytes(const lt_source *s);
 
 /* Are some tensors of a file of block types? Of a folder never. */
@@ -68,16 +68,16 @@ LT_MUST_USE lt_err lt_source_find_mxfp4(const lt_source *s, const char *name, lt
                                         bool *found);
 
 #define LT_MTP_LAYERS "model.mtp_layers." /* Tensors that only drafts need: draft_head.h. */
-/* Tensors of a Hugging Face folder that fill nothing of the model, without those; *first: the first
- * of them. */
+/* The number of tensors of a Hugging Face folder that fill no parameter of the model and are not
+ * known to be ignored; *first: the first of them. */
 size_t lt_source_unread(const lt_source *s, const lt_model_spec *spec, const lt_param_table *table,
                         const char **first);
 
 /* The parts of lt_weight_source_open. */
 LT_MUST_USE lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s);
 #define LT_GGUF_ENDS "lateen.eos_token_ids" /* I32: lt_model_spec's eos, in order. */
-/* The scale of attention that a reader of GGUF takes, which has no key for it: 1 / sqrt(D), but
- * Gemma 3 27B, known by its 62 layers, divides by its width over its heads. */
+/* The scale of attention that readers of GGUF use, which has no key for it: 1 / sqrt(D), except for
+ * Gemma 3 27B, which is recognised by its 62 layers and has 1 / sqrt(width / heads). */
 float lt_gguf_attn_scale(const lt_model_spec *spec);
 LT_MUST_USE lt_err lt_llama2c_open(lt_source *s, lt_model_spec *spec, const char *path);
 extern const lt_name_row lt_gguf_names[];

@@ -1,4 +1,4 @@
-/* stored_pack.c: places the matrices that stored_weights.c found where the products read them.
+/* stored_pack.c: puts the matrices that stored_weights.c found where the products read them.
  *
  *     copy      host: ranges whose rows come in pairs (llama's q and k), or lie unaligned, or are
  *               random
@@ -57,7 +57,8 @@ bool lt_stored_range_moves(const lt_weight_range *range, const lt_stored_origin 
            w->shape[1] < origin->cols || (uintptr_t)w->data % align != 0;
 }
 
-/* Do the range's bytes differ from the file's, or lie where the host cannot read them? */
+/* Must the range be rewritten, because its bytes differ from the file's or the host cannot read
+ * them there? */
 static bool needs_rewrite(const making *k, int param, int range) {
     return k->origins == NULL ||
            lt_stored_range_moves(&k->m->stored[param].ranges[range], &k->origins[param][range]);
@@ -67,8 +68,7 @@ static bool needs_copy(const making *k, int param, int range) {
     return !k->m->backend->host_memory || needs_rewrite(k, param, range);
 }
 
-/* Rows of `cols` numbers of a matrix of the file on their way to `dst`: in their place, in a
- * type. */
+/* Copies rows of `cols` numbers of a matrix of the file to `dst`, in our order and in this type. */
 typedef struct {
     lt_stored_origin origin;
     int64_t cols;
@@ -102,8 +102,8 @@ static void copy_row(void *ctx, size_t row) {
     }
 }
 
-/* (rows, cols) of a matrix of the file, in this type. What was encoded is not read again, and need
- * not stay in memory. */
+/* Copy (rows, cols) of a matrix of the file, in this type. Pages that have been encoded are not
+ * read again, and are released. */
 static void copy_rows(const lt_stored_origin *o, int64_t rows, int64_t cols, lt_dtype type,
                       unsigned char *dst) {
     row_copy c = {
@@ -125,7 +125,8 @@ static void write_blocks(const making *k, int param, int range, unsigned char *d
     }
 }
 
-/* A part of a matrix in NF4_DOUBLE, in NF4 with the scales that its blocks have in the whole. */
+/* Write a part of a matrix in NF4_DOUBLE as NF4, with the scales that its blocks have in the whole
+ * matrix. */
 static lt_err write_doubled(const lt_stored_origin *o, const lt_tensor *w, unsigned char *dst) {
     const int64_t n = o->rows * o->cols / LT_BLOCK_NF4;
     const size_t row_bytes = lt_dtype_row_bytes(LT_NF4, o->cols),
@@ -154,7 +155,7 @@ static lt_err write_doubled(const lt_stored_origin *o, const lt_tensor *w, unsig
     return LT_OK;
 }
 
-/* A range as it is to be multiplied, to dst on the host, and behind it its scales. */
+/* Write a range in the form that products read to dst on the host, followed by its scales. */
 static lt_err write_range(const making *k, int param, int range, unsigned char *dst) {
     const lt_weight_range *w = &k->m->stored[param].ranges[range];
     if (k->origins != NULL && k->origins[param][range].doubled) {
@@ -193,7 +194,8 @@ static size_t most_bytes(const lt_model *m) {
     return most;
 }
 
-/* A range to `dst` in the backend's memory; room: of the host, where that is elsewhere. */
+/* Write a range to `dst` in the backend's memory. room: host memory, if the backend's is
+ * elsewhere. */
 static lt_err copy_range(const making *k, int param, int range, unsigned char *dst, void *room) {
     lt_weight_range *w = &k->m->stored[param].ranges[range];
     const bool rewritten = needs_rewrite(k, param, range);
@@ -249,8 +251,8 @@ static lt_err copy_all(const making *k) {
     return err;
 }
 
-/* Are two packed neighbours one matrix? The first must end where a group of packed rows does:
- * there, and only there, one row more takes more room. */
+/* Do two packed neighbours form one matrix? The first must end at the end of a group of packed
+ * rows: there, and only there, one more row takes more room. */
 static bool joins(const lt_model *m, const lt_weight_range *a, const lt_weight_range *b) {
     const size_t bytes = m->backend->matmul_pack_bytes(m->device, &a->w, true);
     lt_tensor more = a->w;
@@ -327,7 +329,8 @@ static lt_err pack_range(packing *p, int param, int range) {
     return LT_OK;
 }
 
-/* Ranges packed side by side are one matrix from now on, whose plain rows lie apart. */
+/* Ranges packed side by side become one matrix, whose rows are no longer contiguous in unpacked
+ * form. */
 static lt_err pack_param(packing *p, int param) {
     lt_stored_weight *h = &p->k->m->stored[param];
     int n = 0;

@@ -1,6 +1,6 @@
 /* stored_slices.c: weights in blocks of which each rank keeps a slice (mesh.zero = 3): see
- * stored_weights.h. Who opens a slice makes the blocks of one unit at a time on the host and keeps
- * its part of them. */
+ * stored_weights.h. A rank that opens its slice makes the blocks of one unit at a time on the host,
+ * and keeps its part of them. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -13,7 +13,7 @@
 #include "tensor/block.h"
 #include "tensor/ops.h"
 
-/* Block types that are widened: how many tensors for which reason, a line of the log each. */
+/* Block types that are widened: how many tensors for which reason; each is a line of the log. */
 #define MAX_REASONS 16
 typedef struct {
     lt_dtype type;
@@ -58,8 +58,8 @@ static lt_dtype kept_type(const lt_model *m, lt_param_kind kind, lt_dtype stored
     return is_encoded(m, kind) && cols % lt_dtype_block(type, &bytes) == 0 ? type : stored;
 }
 
-/* A device packs the blocks that it multiplies, or keeps those that it decodes, which are the ones
- * that can be encoded; all else becomes BF16 there. */
+/* A device packs the block types that it multiplies, or keeps those that it decodes, which are the
+ * ones that can be encoded; all other types become BF16 there. */
 static bool product_takes(const lt_model *m, bool on_device, const lt_tensor *w) {
     if (on_device && m->options.decoded) {
         return w->dtype == LT_NF4_DOUBLE ||
@@ -108,7 +108,8 @@ static void tell_widened(const widened_list *l, const lt_model *m) {
     }
 }
 
-/* Columns are cut between blocks of both types: the file's, and the one that it is kept in. */
+/* Columns must be cut between whole blocks of both types: the file's, and the one in which they are
+ * kept. */
 static lt_err check_cut(const finding *f, lt_dtype kept, const lt_stored_origin *o, int64_t cols) {
     const lt_dtype types[] = {kept, o->type};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
@@ -125,8 +126,8 @@ static lt_err check_cut(const finding *f, lt_dtype kept, const lt_stored_origin 
     return LT_OK;
 }
 
-/* What a box of the parameter has of a matrix of the file becomes a range, from this row of what is
- * held on. */
+/* The part of a matrix of the file that a box of the parameter holds becomes a range, which begins
+ * at this row of the held part. */
 static lt_err add_range(finding *f, lt_dtype type, lt_stored_origin o, const lt_box *held,
                         int64_t first_row) {
     const int64_t rows = held->extent[0], cols = held->extent[1];

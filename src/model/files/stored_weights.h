@@ -1,38 +1,41 @@
-/* stored_weights.h: weights in the types of their file: matrices stay where they are mapped, or in
- * a copy with reordered rows; only vectors are in the flat buffer. On a GPU, matrices of block
- * types exist once, packed, or, to be decoded, as in the file; all other weights are in the flat
- * buffer. For inference, and for
- * adapters beside them (decoded.h): such a model cannot be trained or saved.
+/* stored_weights.h: weights in the types of their file: matrices stay in the mapped file, or in a
+ * copy with reordered rows; only vectors are in the flat buffer. On a GPU, matrices of block types
+ * exist once, packed, or in the file's form if they are to be decoded; all other weights are in the
+ * flat buffer. This serves inference, and training of adapters (decoded.h): the model itself cannot
+ * be trained or saved.
  *
  * A parameter made of several tensors (q, k and v of qkv) has several ranges of rows, each with its
  * own type. On a backend that packs, ranges are packed at open, and ranges of one type become
  * one.
  *
- * A model that is to be decoded may be held in part (options.partition): its ranges are those rows
- * or columns of the file's matrices, with the numbers that they have in the whole. Blocks lie
- * within rows, so columns are cut between blocks, or not at all. The scales of NF4_DOUBLE belong
- * to a whole matrix: a part of one is kept in NF4, with the scale that each block then has. */
+ * A model that is to be decoded may be held in part (options.partition): its ranges are the held
+ * rows or columns of the file's matrices, with the same numbers as in the whole. Blocks lie within
+ * rows, so columns are cut between blocks, or not at all. The scales of NF4_DOUBLE belong to a
+ * whole matrix, so a part of one is kept in NF4, with the scale that each block has in the
+ * whole. */
 #ifndef LT_MODEL_STORED_WEIGHTS_H
 #define LT_MODEL_STORED_WEIGHTS_H
 
 #include "model/names.h"
 #include "model/files/source.h"
 
-/* Find what can stay as it is stored: fills m->stored and closes up the table's offsets. With
- * options.stored_as, what can be encoded in that type is; UNSUPPORTED: nothing can. */
+/* Find the weights that can stay as they are stored, fill m->stored, and close the gaps in the
+ * table's offsets. With options.stored_as, every matrix that can be encoded in that type is;
+ * UNSUPPORTED: none can. */
 LT_MUST_USE lt_err lt_stored_weights_open(lt_model *m, const lt_source *source);
 /* Bytes of the weights of a file that is opened with these options and `decoded`, on the host or on
- * a device: what lt_model_bytes says of the open model. Reads only the file's head; o->device is
- * not needed. */
+ * a device: the result of lt_model_bytes for the open model. Reads only the file's head; o->device
+ * is not needed. */
 LT_MUST_USE lt_err lt_stored_weights_measure(size_t *out, const char *path,
                                              const lt_model_options *o, bool on_device);
 bool lt_stored_weights_is_matrix(lt_param_kind kind);
 /* Random matrices in options.stored_as, the values of lt_model_create, encoded. */
 LT_MUST_USE lt_err lt_stored_weights_make(lt_model *m, uint64_t seed);
-/* The matrix of the file, (rows, cols) as ours, of which a range is the rows from `row` and the
- * columns from `col` on; of this type, where the range is to have another. Its rows lie in pairs,
- * as lt_weight_pair_rows says. copied: it is not mapped even if it could be, because most others
- * are encoded, so that the file need not stay mapped. doubled: a part of a matrix in NF4_DOUBLE. */
+/* The matrix of the file, (rows, cols) in our order, of which a range holds the rows from `row` and
+ * the columns from `col` on. type: the file's, which may differ from the range's. Its rows lie in
+ * pairs as lt_weight_pair_rows describes. copied: it is copied although it could stay mapped,
+ * because most others are encoded, and the file need not stay mapped then. doubled: a part of a
+ * matrix in NF4_DOUBLE. */
 typedef struct {
     const unsigned char *data;
     int64_t rows, cols, row, col, pair_rows;
@@ -40,14 +43,15 @@ typedef struct {
     bool copied, doubled;
 } lt_stored_origin;
 /* stored_pack.c: place and pack the ranges in m->stored, whose data point to host memory (origins:
- * of each parameter's ranges) or are random (origins NULL); then close up the table's offsets. */
+ * those of each parameter's ranges) or are random (origins NULL); then close the gaps in the
+ * table's offsets. */
 LT_MUST_USE lt_err lt_stored_weights_place(lt_model *m,
                                            const lt_stored_origin (*origins)[LT_STORED_RANGES],
                                            uint64_t seed);
-/* Rows of the longest range, and the ids 0, 1, ... of so many by which rows are decoded. */
+/* Rows of the longest range, and as many ids 0, 1, ..., by which rows are decoded. */
 int64_t lt_stored_most_rows(const lt_param_table *t, const lt_stored_weight *stored);
 LT_MUST_USE lt_err lt_stored_number_rows(lt_model *m);
-/* Bytes of the mapped files that become resident when what this table holds of them is read. */
+/* Bytes of the mapped files that become resident when the weights in this table are read. */
 size_t lt_stored_mapped_bytes(const lt_source *source, const lt_param_table *t);
 /* Must this range be copied on the host, and how many bytes does it then take? */
 bool lt_stored_range_moves(const lt_weight_range *range, const lt_stored_origin *origin);
@@ -58,9 +62,9 @@ size_t lt_stored_range_bytes(const lt_weight_range *range);
 LT_MUST_USE lt_err lt_stored_range_write(lt_model *m,
                                          const lt_stored_origin (*origins)[LT_STORED_RANGES],
                                          int param, int range, unsigned char *dst);
-/* A model without memory whose ranges point into its file. spec: what it is opened as, with a line
- * of the log about what stays in other types; NULL: that of the file, and none. Close it also after
- * a failure. */
+/* Open a model without memory, whose ranges point into its file. spec: the spec with which it is
+ * opened; the log then has a line about weights that stay in other types. NULL: the file's spec,
+ * and no line. Close it also after a failure. */
 typedef struct {
     lt_source source;
     lt_model *m;
@@ -72,8 +76,8 @@ LT_MUST_USE lt_err lt_stored_weights_find(lt_stored_found *f, const char *path,
 void lt_stored_weights_found_close(lt_stored_found *f);
 
 /* ---- Slices (stored_slices.c) ----
- * The blocks of a unit lie one range behind the other, and n ranks divide their bytes into equal
- * slices, wherever that cuts them. A layer computes once all of its unit's have been gathered
+ * The blocks of a unit lie range after range, and n ranks divide their bytes into equal slices,
+ * wherever these cut. A layer computes after all slices of its unit have been gathered
  * (parallel/zero.h). All matrices of NF4_DOUBLE are kept in NF4, as parts are. */
 
 #define LT_STORED_ALIGN 64 /* Bytes: where ranges and slices begin. */
@@ -94,22 +98,23 @@ LT_MUST_USE lt_err lt_stored_slices_plan(lt_stored_weight **stored, size_t *byte
 LT_MUST_USE lt_err lt_stored_slices_open(lt_model **out, const char *path,
                                          const lt_model_spec *spec, const lt_model_options *o,
                                          int n, int own);
-/* From now on the blocks of the unit lie here; NULL: nowhere. unit -1: those of all. */
+/* From now on the blocks of the unit lie here; NULL: nowhere. unit -1: those of all units. */
 void lt_stored_slices_use(lt_model *m, int unit, unsigned char *blocks);
 void lt_stored_slices_close(lt_stored_slices *s); /* Accepts NULL. */
 
 LT_MUST_USE lt_err lt_stored_weights_keep(lt_model *m, lt_source *source);
 void lt_stored_weights_close(lt_model *m);
 
-/* weights.c: each tensor of a parameter, checked; they cover it exactly, or FORMAT. */
+/* weights.c: call `each` with every tensor of a parameter, after checks. FORMAT: they do not cover
+ * it exactly. */
 typedef lt_err lt_weight_part_fn(void *ctx, const char *name, const lt_weight *w,
                                  const lt_name_place *p);
 LT_MUST_USE lt_err lt_weight_each_part(const lt_source *s, const lt_model_spec *spec,
                                        const lt_param *param, lt_weight_part_fn *fn, void *ctx);
 /* > 0: rows come in pairs within heads of this many rows. */
 int64_t lt_weight_pair_rows(const lt_source *s, const lt_model_spec *spec, const lt_name_place *p);
-/* Where row r of the file goes then: pairs (2i, 2i + 1) of a head become rows i and i + half. head
- * 0: r. */
+/* The row of ours to which row r of the file goes: pairs (2i, 2i + 1) of a head become rows i and i
+ * + half. head 0: r. */
 int64_t lt_weight_target_row(int64_t head, int64_t r);
 /* The inverse: where row r of ours stands in the file. */
 int64_t lt_weight_source_row(int64_t head, int64_t r);

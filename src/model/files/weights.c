@@ -28,8 +28,8 @@
 #define CONSTANT_ROUNDING 0.01f              /* A BF16 holds a constant to 0.4 %. */
 
 /* A foreign matrix of rows x cols (as ours; the file may keep it transposed) of which a box of the
- * parameter holds rows [row, row + n_rows) and columns [col, col + n_cols). These are neighbours in
- * what is held, from `local` on. */
+ * parameter holds rows [row, row + n_rows) and columns [col, col + n_cols). These are contiguous in
+ * the held part, from `local` on. */
 typedef struct {
     lt_model *m;
     const lt_param *param;
@@ -73,7 +73,7 @@ int64_t lt_weight_source_row(int64_t head, int64_t r) {
     return head == 0 ? r : r - inside + (inside < half ? 2 * inside : 2 * (inside - half) + 1);
 }
 
-/* Note an element that is not finite among values, which begin at element `first` of the matrix. */
+/* Record an element that is not finite among values that begin at element `first` of the matrix. */
 static void find_bad(transfer *t, const float *values, int64_t first, int64_t n) {
     int64_t at = 0;
     if (all_finite(values, n)) {
@@ -148,8 +148,7 @@ static void decode_pairs(transfer *t, float *values, float *room, int64_t n) {
     }
 }
 
-/* Rows [begin, end) of a file that keeps (cols, rows): of each column the span in which they
- * stand. */
+/* Rows [begin, end) of a matrix that the file keeps as (cols, rows): a span of each column. */
 static void decode_transposed(transfer *t, int64_t begin, int64_t end, float *values, float *room) {
     float *const line = room, *const blocks = room + t->rows;
     int64_t low = t->rows, high = 0;
@@ -339,8 +338,8 @@ static lt_err add_transfer(loading *l, const transfer *t) {
     return LT_OK;
 }
 
-/* Where a foreign matrix stands in the whole parameter: some rows, all columns; of a vector some
- * elements. */
+/* The place of a foreign matrix in the whole parameter: some rows and all columns, or some elements
+ * of a vector. */
 static lt_box place_box(const lt_param *param, const lt_name_place *p, int64_t expert) {
     const int64_t stride = p->expert_stride, inside = stride > 0 ? p->first % stride : p->first;
     lt_box box = {.first = {0}};
@@ -416,8 +415,8 @@ static void load_chunk(void *ctx, size_t chunk) {
     transfer_chunk(&l->transfers[low], (int64_t)chunk - l->transfers[low].first_chunk);
 }
 
-/* Stored values that are constants of our arithmetic (xIELU's beta): another one would be another
- * model. */
+/* Check stored values that are constants in our code (xIELU's beta): a model with another value is
+ * refused. */
 static lt_err check_constants(const lt_model *m, const lt_source *s) {
     const lt_family_row *family = lt_family_get(m->spec.family);
     for (int64_t i = 0; s->shards != NULL && i < family->n_constants * m->spec.n_layers; i++) {

@@ -41,8 +41,8 @@ static const lt_safetensor *find(const reading *g, const char *name) {
 static const char *const own_keys[] = {"draft_vocab_size", "eagle_config", "target_hidden_size",
                                        "norm_before_residual"};
 
-/* The hidden states of other layers than the paper's. Readers disagree whether the key counts a
- * layer by what enters it or by what leaves it, so both are accepted for the paper's. */
+/* Refuse hidden states of other layers than the paper's. Readers disagree whether the key numbers a
+ * layer by its input or its output, so both numbers are accepted for the paper's layers. */
 static lt_err check_layers(const reading *g, const json_t *config) {
     const json_t *ids = json_object_get(json_object_get(config, "eagle_config"),
                                         "eagle_aux_hidden_state_layer_ids");
@@ -127,8 +127,8 @@ static lt_err check_architecture(const reading *g, const json_t *config) {
     return LT_OK;
 }
 
-/* The model's own layers. The folder may be another one with the same layers, so their shape is
- * read there; it is that of the model's layers. */
+/* The model's own MTP layers. They may be in another folder with the same layers, so their shape is
+ * read from that folder and must be that of the model's layers. */
 static lt_err read_mtp_config(reading *g, int64_t n) {
     lt_draft_head *h = g->head;
     lt_model_spec *s = &h->spec;
@@ -383,8 +383,8 @@ static bool is_piece(const reading *g, const char *name) {
     return false;
 }
 
-/* A tensor that is none of the pieces says that the head is of another kind. A model has others
- * beside those of its MTP layers. */
+/* A tensor that we do not know means that the head is of another kind. But a model's folder has
+ * other tensors besides those of its MTP layers. */
 static lt_err check_names(const reading *g, const lt_safetensors *file) {
     const bool is_mtp = g->head->is_mtp;
     for (size_t i = 0; i < file->n_tensors; i++) {
@@ -499,8 +499,8 @@ static lt_err read_layer(const reading *g, int64_t layer) {
     return LT_OK;
 }
 
-/* Where the device has memory of its own, tensors are read into host memory laid out alike, and
- * sent at once. */
+/* If the device has its own memory, tensors are read into host memory with the same layout, and
+ * sent together. */
 static lt_err place(reading *g, bool own_embedding) {
     lt_err err = LT_OK;
     lt_draft_head *h = g->head;

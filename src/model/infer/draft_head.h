@@ -1,4 +1,4 @@
-/* draft_head.h: a head beside a model that drafts its next tokens from what the model computed for
+/* draft_head.h: a head beside a model that drafts its next tokens from the model's hidden states of
  * the tokens before them: an EAGLE-3 head (Li et al. 2025, arXiv:2503.01840), or the model's own
  * layers of multi-token prediction (MTP; Gloeckle et al. 2024, DeepSeek-V3, arXiv:2412.19437).
  *
@@ -20,10 +20,10 @@
  *               logits of token p + k + 2 (equations 21 to 23 of DeepSeek-V3)
  *
  * For the first draft token p is the last position that the model has run. Layer k makes draft
- * token k (from 0) in the same row. Behind the last layer, as behind an EAGLE-3 head, the row of
- * the next position has `last` of the row before in the place of `fused`. Each layer has keys and
- * values of its own, in pages with the numbers of the model's. Those of rows that read `last` in
- * that way, or a draft token, are not those of the text: they are written again when the tokens
+ * token k (from 0) in the same row. After the last layer, as after an EAGLE-3 head, the row of the
+ * next position reads `last` of the row before instead of `fused`. Each layer has its own keys and
+ * values, in pages with the same numbers as the model's. Keys and values of rows that read `last`
+ * in this way, or a draft token, are not those of the text: they are written again when the tokens
  * are known.
  *
  * EAGLE-3   config.json with the architecture LlamaForCausalLMEagle3 and the keys of a Llama of one
@@ -58,9 +58,9 @@
 typedef struct lt_draft_head lt_draft_head;
 typedef struct lt_draft_pass lt_draft_pass;
 
-/* Read a head for this model, which outlives it: from the folder of an EAGLE-3 head, or from one of
- * a model with layers of multi-token prediction, usually this one's. FORMAT, UNSUPPORTED: what does
- * not fit, with the numbers of both. */
+/* Read a head for this model, which must outlive it, from the folder of an EAGLE-3 head, or from
+ * that of a model with layers of multi-token prediction, usually this model's. FORMAT, UNSUPPORTED:
+ * head and model do not fit; the message has the numbers of both. */
 LT_MUST_USE lt_err lt_draft_head_open(lt_draft_head **out, const lt_model *target,
                                       const char *path);
 void lt_draft_head_close(lt_draft_head *h); /* Accepts NULL. */
@@ -85,13 +85,13 @@ LT_MUST_USE lt_err lt_draft_pass_open(lt_draft_pass **out, const lt_draft_head *
                                       const lt_draft_pass_options *o);
 void lt_draft_pass_close(lt_draft_pass *p); /* Accepts NULL. */
 
-/* Called by the model's forward pass that has it as its listener: all work uses its queue, and its
- * packed weights. It may be closed before the pass. */
+/* Called by the model's forward pass, whose listener this is: all work uses that pass's queue and
+ * packed weights. The draft pass may be closed before it. */
 LT_MUST_USE lt_err lt_draft_pass_follow(lt_draft_pass *p, const lt_exec *r);
 
-/* From the model's forward pass (lt_paged_forward_options.listener): x (R, C) enters this layer, or
- * is the final norm's output where layer is their number; slots (R) I32; slot -1: the row is
- * nobody's. */
+/* From the model's forward pass (lt_paged_forward_options.listener): x (R, C) is the input of this
+ * layer, or the final norm's output if `layer` is the number of layers. slots (R) I32; slot -1: the
+ * row belongs to no sequence. */
 LT_MUST_USE lt_err lt_draft_pass_listen(lt_draft_pass *p, int layer, lt_tensor x, lt_tensor slots);
 
 LT_MUST_USE lt_err lt_draft_pass_copy_page(lt_draft_pass *p, int64_t dst, int64_t src);
@@ -106,8 +106,8 @@ LT_MUST_USE lt_err lt_draft_pass_copy_page(lt_draft_pass *p, int64_t dst, int64_
 LT_MUST_USE lt_err lt_draft_pass_run(lt_draft_pass *p, int64_t layer,
                                      const lt_paged_forward_rows *rows, const int32_t *hidden);
 LT_MUST_USE lt_err lt_draft_pass_wait(lt_draft_pass *p); /* Until the last call is done. */
-/* Warm-up call i, as lt_paged_forward_warm: so that no text waits for kernels, and their times say
- * what later calls take. */
+/* Warm-up call i, like lt_paged_forward_warm, so that no text waits for kernels, and measured times
+ * predict those of later calls. */
 LT_MUST_USE lt_err lt_draft_pass_warm(lt_draft_pass *p, int64_t i, bool *more);
 /* Wait for the last call. *logits: its logits (n_out, Vd) in host memory, valid until the next
  * call. */

@@ -1,5 +1,5 @@
-/* draft_head_impl.h: what the reader of a draft head (draft_head.c) and its pass (draft_pass.c)
- * share. */
+/* draft_head_impl.h: shared by the reader of a draft head (draft_head.c) and its pass
+ * (draft_pass.c). */
 #ifndef LT_MODEL_DRAFT_HEAD_IMPL_H
 #define LT_MODEL_DRAFT_HEAD_IMPL_H
 
@@ -8,7 +8,8 @@
 
 #define LT_DRAFT_HEAD_STATES 3 /* Hidden states of the model that the head fuses. */
 
-/* A matrix (out, in) of the model's type, and the same as the backend's products prefer it. */
+/* A matrix (out, in) of the model's type, and the same in the layout that the backend's products
+ * prefer. */
 typedef struct {
     lt_tensor w;
     void *packed; /* NULL: not packed. */

@@ -1,18 +1,18 @@
 /* draft_pass.c: the forward pass of a draft head: see draft_head.h.
  *
- * What the model hands over to an EAGLE-3 head is fused at once, so that a slot keeps C numbers and
- * not 3 C. That is a product with 3 C * C weights a step; one layer of the model has about four
- * times as many. The matrices of 2 C and 3 C columns are kept as halves and thirds, whose products
- * are added, so nothing is written side by side first.
+ * The hidden states that the model gives an EAGLE-3 head are fused at once, so that a slot keeps C
+ * numbers instead of 3 C. This is a product with 3 C * C weights each step; one layer of the model
+ * has about four times as many. The matrices of 2 C and 3 C columns are kept as halves and thirds,
+ * whose products are added, so their inputs need not be copied next to each other.
  *
  *     hidden   a table with rows of C numbers. The first rows belong to the pool's slots and are
- *              written as keys are; behind them stands `last` of each row of the last call. A row
- *              of a call looks its hidden state up by number, as a token does its embedding
+ *              written like keys; `last` of each row of the last call follows. A row of a call
+ *              looks up its hidden state by number, as a token looks up its embedding
  *     meta     one block of I32 for each call, written on the host and uploaded
  *
- * All of it uses the queue of the model's forward pass, so a call needs no order of its own, and
- * what the model hands over is fused inside its graphs. The calls themselves are not recorded: they
- * have few ops. Only chosen tokens, or logits, come to the host. Nothing is allocated after
+ * All work uses the queue of the model's forward pass, so calls are in order without further waits,
+ * and hidden states are fused inside the model's graphs. The calls themselves are not recorded:
+ * they have few ops. Only chosen tokens, or logits, come to the host. Nothing is allocated after
  * open. */
 #include <stdlib.h>
 #include <string.h>
@@ -229,7 +229,7 @@ static lt_tensor table_pages(const lt_draft_pass *p) {
     return lt_tensor_4d(p->table.data, p->table.dtype, p->o.n_pages, p->o.page_tokens, n, C / n);
 }
 
-/* The rows of x go to their slots. The op writes keys and values: here both are the same. */
+/* Write the rows of x to their slots. The op writes keys and values; here both are the same. */
 static lt_err keep(lt_draft_pass *p, lt_tensor x, lt_tensor slots) {
     const lt_tensor pages = table_pages(p);
     const lt_tensor rows = lt_row_heads(&x, 0, pages.shape[2], pages.shape[3]);
@@ -277,7 +277,8 @@ lt_err lt_draft_pass_copy_page(lt_draft_pass *p, int64_t dst, int64_t src) {
 
 /* ---- Metadata ---- */
 
-/* n values on their way to the device; the tensor is their place there. values NULL: 0, 1, .. */
+/* Put n values among those to be uploaded. The tensor is their place on the device. values NULL: 0,
+ * 1, .. */
 static lt_tensor put(lt_draft_pass *p, int64_t *at, const int32_t *values, int64_t n) {
     const lt_tensor t = lt_tensor_1d(p->meta + *at, LT_I32, n);
     for (int64_t i = 0; i < n; i++) {
@@ -424,8 +425,9 @@ static lt_err choose(lt_draft_pass *p, const call_data *c) {
                                                       .how = c->how});
 }
 
-/* `last` of the rows, and the logits of the wanted ones. `last` of an EAGLE-3 head is what its last
- * norm reads, that of an MTP layer what the norm gives, as the model's final norm does. */
+/* Compute `last` of the rows, and the logits of the wanted ones. In an EAGLE-3 head `last` is the
+ * input of its last norm; in an MTP layer it is the norm's output, as that of the model's final
+ * norm is. */
 static lt_err finish(lt_draft_pass *p, const call_data *c, int64_t layer) {
     const lt_draft_head *h = p->head;
     const int64_t n = c->out_rows.shape[0], R = c->ids.shape[0];
@@ -493,7 +495,7 @@ static bool idle_shape(const lt_draft_pass *p, int64_t i, int64_t *seqs, int64_t
     return i == 0;
 }
 
-/* A call for warming up: its rows belong to no text, read page 0 and write nothing. */
+/* A warm-up call: its rows belong to no text, read page 0 and write nothing. */
 static lt_err run_idle(lt_draft_pass *p, int32_t *words, int64_t n, int64_t each) {
     const int64_t rows = n * each, pages = (each + p->o.page_tokens - 1) / p->o.page_tokens,
                   n_out = each == 1 ? n : 1;

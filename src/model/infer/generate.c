@@ -1,6 +1,6 @@
 /* generate.c: generates text from a prompt: encode, prefill, then one token at a time. Tokens are
- * chosen as in the first choice of a request to the serving engine: with the same sampler
- * (sampler.h), and output token p of a text uses draw p of the seed. */
+ * chosen as for the first choice of a request to the serving engine: by the same sampler
+ * (sampler.h), and with draw p of the seed for output token p of a text. */
 #include "lateen/generate.h"
 
 #include <stdlib.h>
@@ -137,7 +137,7 @@ static lt_err continue_text(generation *g) {
     return LT_OK;
 }
 
-/* Number of tokens that the session may keep: the common beginning, without the prompt's last
+/* Number of tokens that the session may keep: the common beginning, except for the prompt's last
  * token, whose logits are needed. */
 static size_t shared(const generation *g, const lt_ids *prompt) {
     const int64_t limit = lt_rope_switch(g->spec), held = lt_session_length(g->session, 0);

@@ -1,4 +1,4 @@
-/* generation.h: what a model's files say about generation: which tokens end a text, and the
+/* generation.h: the settings for generation in a model's files: which tokens end a text, and the
  * sampling defaults.
  *
  *     generation_config.json                            the tree, which is saved again unchanged,
@@ -20,7 +20,8 @@
 LT_MUST_USE lt_err lt_generation_read(lt_model *m, const char *folder);
 LT_MUST_USE lt_err lt_generation_read_gguf(lt_model *m, const lt_gguf *g);
 
-/* Write it into a folder, or a GGUF's metadata. Ids that it does not name are the spec's. */
+/* Write the settings to a folder, or to a GGUF's metadata. Ids that they do not name are the
+ * spec's. */
 LT_MUST_USE lt_err lt_generation_write(const lt_model *m, const char *folder);
 LT_MUST_USE lt_err lt_generation_put_gguf(const lt_model *m, lt_gguf_out *o);
 

@@ -194,8 +194,8 @@ static void select_first(lt_candidate *c, int64_t n, int64_t k) {
     }
 }
 
-/* A bound that probably about 2 k elements reach: from an even sample. -inf when k is too large a
- * share to guess. */
+/* A bound that about 2 k elements probably reach, estimated from evenly spaced elements. -inf if k
+ * is too large a share for an estimate. */
 static float guess_bound(const float *x, int64_t n, int64_t k, lt_candidate *scratch) {
     const int64_t step = n / SAMPLE, rank = step > 0 ? 2 * k / step + 8 : SAMPLE;
     if (rank > SAMPLE / 4) {

@@ -41,7 +41,8 @@ static inline bool lt_candidate_before(const lt_candidate *a, const lt_candidate
     return a->p != b->p ? a->p > b->p : a->id < b->id;
 }
 
-/* Candidates as a heap, the first of the order on top: sorted only as far as it is popped. */
+/* Candidates as a heap, with the first in order on top: they are sorted only as far as they are
+ * popped. */
 void lt_heap_make(lt_candidate *c, int64_t n);
 /* The top goes to c[n - 1], the others are a heap of n - 1. */
 void lt_heap_pop(lt_candidate *c, int64_t n);

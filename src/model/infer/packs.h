@@ -1,12 +1,12 @@
 /* packs.h: which sequences of a call begin with the same pages, so that a device may read the keys
- * of these once for several of them (lt_attention_paged_args.packs): answers to one prompt, or
- * requests with one system prompt.
+ * of these pages once for several sequences (lt_attention_paged_args.packs): answers to one prompt,
+ * or requests with the same system prompt.
  *
- * A pack is a run of neighbouring sequences of one row each. It goes on as long as sequences begin
- * with most of what the pack has in common, and as that is a good part of their keys: the common
- * keys are read once, but the keys that each sequence has for itself are then read one sequence
- * after the other, and no longer beside each other. So packs pay where most keys are common, or
- * where many sequences keep the device busy. */
+ * A pack is a run of neighbouring sequences of one row each. A further sequence joins if it begins
+ * with most of the pages that the pack has in common, and if these are a large part of its keys.
+ * The common keys are read once, but the keys that only one sequence has are then read one sequence
+ * after the other instead of in parallel. So packs pay off if most keys are common, or if there are
+ * enough sequences to keep the device busy. */
 #ifndef LT_MODEL_PACKS_H
 #define LT_MODEL_PACKS_H
 

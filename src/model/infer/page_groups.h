@@ -37,10 +37,11 @@ static inline int64_t lt_page_groups_count(const lt_page_groups *g) {
     return g->n_full + g->n_windowed;
 }
 
-/* All layers in one group; windowed: all of them have a window, and their pages may be given
- * back. */
+/* All layers in one group; windowed: all of them have a window, and pages behind it may be
+ * freed. */
 void lt_page_groups_one(lt_page_groups *out, const lt_model_spec *spec, bool windowed);
-/* Of the longest sequence a group that keeps all holds `all` pages, a windowed one `near`. */
+/* For the longest sequence, a group that keeps everything holds `all` pages, a windowed one
+ * `near`. */
 void lt_page_groups_choose(lt_page_groups *out, const lt_model_spec *spec, int64_t all,
                            int64_t near);
 

@@ -1,38 +1,38 @@
 /* paged_forward.c: see paged_forward.h. The blocks are those of the pass; between q k v and the
- * output projection are kv_write and attention_paged.
+ * output projection it runs kv_write and attention_paged.
  *
  *     pool       for each place of a group (page_groups.h) the pages of keys (n_pages, P, G, D)
  *                cache_dtype, then those of values, of value_dtype. Layers of several groups have
  *                the same place, and different pages there
- *     metadata   one block of I32, written by the caller's arrays and uploaded once a call:
+ *     metadata   one block of I32, filled from the caller's arrays and uploaded once a call:
  *                paged_forward_side.c
  *     out        h_final of the wanted rows, gathered by an embedding lookup, unless they are all
  *                rows, in order; logits of out_rows of them at a time
  *     picks    of those rows, by the op choose: 12 bytes a row come to the host instead of its
  *                logits
  *
- * GRAPHS   A step in which every sequence decodes one token has a shape that comes again and again.
- *          On a backend with graphs it is padded up to a bucket of rows and of pages, run as it is
- *          the first time (kernels are made, scratch grows), recorded when its side comes again,
- *          and from then on is one launch, from embedding to picks. A padding row is a sequence of
- *          one token whose key is dropped and whose result is not read.
- *          The same holds for steps in which each sequence has a few rows (options.few_rows), such
- *          as those that verify drafts. The number of their sequences is padded to a power of two,
- *          and the most rows of a sequence to 4 or few_rows, so that there are few shapes; some
- *          padding sequences then have several rows, others none.
+ * GRAPHS   Steps in which every sequence decodes one token have shapes that recur. On a backend
+ *          with graphs such a step is padded up to a bucket of rows and of pages. The first time it
+ *          runs without a graph (kernels are compiled, scratch grows); the next time on the same
+ *          side it is recorded; and from then on it is one launch, from embedding to picks. A
+ *          padding row is a sequence of one token whose key is dropped and whose result is not
+ *          read. The same holds for steps in which each sequence has a few rows (options.few_rows),
+ *          such as those that verify drafts. The number of their sequences is padded to a power of
+ *          two, and the most rows of a sequence to 4 or few_rows, so that there are few shapes;
+ *          some padding sequences then have several rows, others none.
  *
  * AHEAD    Calls are queued one after the other without a wait between them; the data that they
- *          exchange with the host alternates between two sides (paged_forward_side.c). Ids that
- *          only the device knows are read by the embedding where `choose` left them.
+ *          exchange with the host alternates between two sides (paged_forward_side.c). The
+ *          embedding reads ids that only the device knows where `choose` left them.
  *
  * SCORES   A model with a score head chooses no tokens, so its calls are not graphs.
  * STEERED  A call with rows that are steered (steering.h) is neither padded nor a graph, so that
  *          graphs hold nothing for what few requests use.
- * ADAPTERS (lora_pool.h) A step of single tokens some of which have an adapter is a graph of its
- *          own, in which each row reads the adapter of its place; other calls are not padded.
+ * ADAPTERS (lora_pool.h) A step of single tokens, some of which have an adapter, has a separate
+ * graph in which each row reads the adapter of its place; other calls with adapters are not padded.
  *
- * It uses only the backend's contract, so what runs on the CPU runs on a GPU. Nothing is allocated
- * after open. */
+ * The code uses only the backend's contract, so it runs on the CPU and on a GPU alike. Nothing is
+ * allocated after open. */
 #include "model/lora/adapted.h"
 #include "model/files/decoded.h"
 #include "model/infer/draft_head.h"
@@ -234,7 +234,8 @@ static lt_tensor pool_view(const lt_paged_forward *f, int64_t place, int64_t whi
                         f->o.page_tokens, s->n_kv_heads, s->head_dim);
 }
 
-/* A page has two parts for each place, its keys and its values. Where part i is, and its size. */
+/* A page has two parts for each place: its keys and its values. Finds the address and the size of
+ * part i. */
 static void *page_part(const lt_paged_forward *f, int64_t page, int64_t i, size_t *bytes) {
     const lt_tensor pages = pool_view(f, i / 2, i % 2), one = lt_tensor_rows(&pages, page, 1);
     *bytes = lt_dtype_row_bytes(pages.dtype, lt_tensor_count(&one));
@@ -328,8 +329,7 @@ static int64_t bucket_of(int64_t n) {
     return b;
 }
 
-/* Whether the call is one of few rows a sequence, all of whose logits are wanted, in their
- * order. */
+/* Does each sequence of the call have few rows, and are the logits of all rows wanted, in order? */
 static bool decodes(const lt_paged_forward *f, const lt_paged_forward_rows *w) {
     bool in_order = w->q_max <= f->o.few_rows && w->n_out == w->n_rows;
     for (int64_t i = 0; in_order && i < w->n_out; i++) {
@@ -356,7 +356,8 @@ static bool shape_padded(const lt_paged_forward *f, const lt_paged_forward_rows 
     const int64_t q = w->q_max == 1                      ? 1
                       : w->q_max <= LT_PAGED_FORWARD_FEW ? LT_PAGED_FORWARD_FEW
                                                          : f->o.few_rows;
-    /* One at least pads, so that calls with and without padding rows are of one shape. */
+    /* At least one sequence is padding, so that calls with and without padding rows have the same
+     * shape. */
     const int64_t padding = (rows - w->n_rows + q - 1) / q,
                   needed = w->n_seqs + (q > 1 && padding == 0 ? 1 : padding);
     int64_t pages = 1, seqs = 1;
@@ -404,8 +405,8 @@ static lt_err attend(lt_paged_forward *f, int layer) {
                                       .fixed_order = f->o.fixed_order});
 }
 
-/* The final norm of all rows, then the wanted ones side by side; in_order: as they stand, which
- * leaves the norm and the head to be one kernel. */
+/* The final norm of all rows, then the wanted ones gathered; in_order: all rows as they are, so
+ * that the norm and the head can be one kernel. */
 static lt_err gather(lt_paged_forward *f, int64_t n_out, bool in_order) {
     lt_exec *r = &f->exec;
     const lt_batch_acts *b = &f->batch;
@@ -460,8 +461,8 @@ static lt_err run_layers(lt_paged_forward *f, bool in_order) {
     return f->shape.out > 0 || f->o.listener != NULL ? gather(f, f->shape.out, in_order) : LT_OK;
 }
 
-/* With picks where a graph may be made, whether there are any or not: it is for all calls of its
- * shape. */
+/* If a graph may be made, it includes picks even if this call has none, because it serves all calls
+ * of its shape. */
 static lt_err run_decode(lt_paged_forward *f) {
     LT_TRY(run_layers(f, true));
     LT_TRY(lt_paged_forward_head(f, 0, f->shape.out));
@@ -470,7 +471,8 @@ static lt_err run_decode(lt_paged_forward *f) {
                : LT_OK;
 }
 
-/* The record of this shape; *is_new: it comes for the first time. NULL: no room for more. */
+/* The record of this shape; *is_new: the shape occurs for the first time. NULL: no room for
+ * more. */
 static lt_paged_forward_graph *find_graph(lt_paged_forward *f, bool *is_new) {
     for (int i = 0; i < f->n_graphs; i++) {
         const lt_paged_forward_shape *c = &f->graphs[i].shape;
@@ -529,8 +531,8 @@ static int64_t prompt_keys(const lt_paged_forward_rows *w) {
     return n;
 }
 
-/* The packs of each group whose pages are kept; whether they pay in any. A host reads the keys of
- * each sequence anyway. */
+/* Find the packs of each group whose pages are kept, and whether they pay off in any. Not on a
+ * host, which reads the keys of each sequence anyway. */
 static bool find_packs(lt_paged_forward *f, const lt_paged_forward_rows *w) {
     bool any = w->packed;
     for (int64_t g = 0; g < f->groups.n_full && !f->exec.backend->host_memory; g++) {
@@ -573,8 +575,8 @@ lt_err lt_paged_forward_run(lt_paged_forward *f, const lt_paged_forward_rows *w)
     return pad ? run_padded(f) : run_layers(f, false);
 }
 
-/* A step that warms: n sequences of `each` rows, the last n_out of which are wanted. rows > 0: only
- * so many rows in all, one at least of each sequence. */
+/* A warm-up step: n sequences of `each` rows; the last n_out of these are wanted. rows > 0: only so
+ * many rows in all, at least one of each sequence. */
 typedef struct {
     int64_t n, each, n_out, rows;
     bool packed;
@@ -584,7 +586,7 @@ static int64_t idle_rows(const idle_shape *s) {
     return s->rows > 0 ? s->rows : s->n * s->each;
 }
 
-/* It says nothing: nobody's keys are written (slots -1), all sequences read page 0, and nothing is
+/* It has no effect: no keys are written (slots -1), all sequences read page 0, and nothing is
  * chosen. */
 static lt_err run_idle(lt_paged_forward *f, int32_t *words, const idle_shape *s) {
     const int64_t rows = idle_rows(s), pages = (s->each + f->o.page_tokens - 1) / f->o.page_tokens;
@@ -626,12 +628,13 @@ static lt_err run_idle(lt_paged_forward *f, int32_t *words, const idle_shape *s)
 }
 
 #define FIRST_PROMPT 16
-/* Up to here each number of rows can have kernels of its own, in the layers and in the head: those
- * of few rows are made for exactly so many, or were measured there. */
+/* Up to this limit each number of rows can have separate kernels, in the layers and in the head:
+ * kernels for few rows are compiled for exactly this number, or their tiles were chosen for it by
+ * measurement. */
 #define OWN_ROWS 64
-/* Behind them which tiles suit a product changes with every 64 rows, and with whether the last 64
- * are full: a first start that knew only 128, 256, 512, .. rows compiled five kernels more under
- * its first requests. */
+/* Beyond it, the best tiles of a product change every 64 rows, and depend on whether the last 64
+ * are full: after a first start that warmed up only 128, 256, 512, .. rows, the first requests
+ * waited for five more kernels. */
 #define ROWS_STEP 32
 
 /* The i-th step of few rows a sequence. The shape of its bucket depends on the rows, on the least
@@ -660,10 +663,10 @@ static bool idle_few(const lt_paged_forward *f, int64_t i, idle_shape *s) {
     return false;
 }
 
-/* The i-th of them. One token and a short prompt; more and more tokens, the most of them also with
- * packs; each length of a prompt, all of whose rows are wanted, as beside single tokens they may
- * be; then longer and longer ones; then those of few rows a sequence. cuBLASLt, which takes 0.2 s
- * to load, is asked for long ones at the earliest. False: there is none. */
+/* The i-th warm-up step. First one token and a short prompt; then more and more tokens, the largest
+ * number also with packs; then each length of a prompt with all rows wanted, as can happen beside
+ * single tokens; then longer and longer prompts; then steps of few rows a sequence. cuBLASLt, which
+ * takes 0.2 s to load, is not needed before the long ones. False: there is none. */
 static bool idle_step(const lt_paged_forward *f, int64_t i, idle_shape *s) {
     const int64_t most = least(f->o.out_rows, least(f->o.max_seqs, f->o.max_rows)),
                   prompt = least(f->o.max_rows, f->o.max_seq);
@@ -746,8 +749,8 @@ lt_err lt_paged_forward_warm(lt_paged_forward *f, int64_t i, bool *more) {
         return LT_OK;
     }
     *more = idle_step(f, i + 1, &after);
-    /* Of a call that is recorded, the first run makes the kernels, the second records one side, and
-     * the third records the other. */
+    /* For a call that is recorded, the first run compiles the kernels, the second records one side,
+     * and the third records the other. */
     recorded = s.each == 1 || (s.each <= f->o.few_rows && s.n_out == idle_rows(&s));
     return run_step(f, i, &s, recorded ? 3 : 1);
 }

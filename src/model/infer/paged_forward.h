@@ -1,7 +1,7 @@
 /* paged_forward.h: the forward pass that serving runs: rows of many sequences whose keys and values
  * lie in pages. (Training and evaluation run pass.h; `generate` and `chat` run session.c.)
  *
- * Who owns what: the caller assigns pages (serve/pages.h) and describes them in host arrays; the
+ * Ownership: the caller assigns pages (serve/pages.h) and describes them in host arrays; the
  * forward pass owns the pool of pages, the activations and the transfers. Rows may be prompts,
  * pieces of prompts and single new tokens, mixed:
  *
@@ -14,7 +14,7 @@
  *     wanted     out_rows (O): rows whose logits or hidden states are wanted; choose, how: for
  *                which rows a token is chosen on the device, and how
  *     penalties  penalty states of sequences (tensor/ops.h, op penalty_set), which picks need
- *                beside their options. begin_penalties sets them, each pick counts its token
+ *                besides their options. begin_penalties sets them, and each pick counts its token
  *
  *     LT_TRY(lt_paged_forward_run(f, &rows));
  *     for (first = 0; first < O; first += n) {
@@ -60,8 +60,8 @@ typedef struct {
     /* A row's bits depend on its sequence alone, not on the other rows of the call. */
     bool fixed_order;
     int pieces; /* As that of lt_exec. */
-    /* It is told what enters each layer, and the final norm's output (draft_head.h); NULL: nobody
-     * is. */
+    /* A draft pass that gets the input of each layer and the final norm's output (draft_head.h);
+     * NULL: none. */
     struct lt_draft_pass *listener;
     bool pad;   /* Pad single tokens to buckets even without graphs; for tests. */
     bool packs; /* Have packs (packs.h) even where they do not pay; for tests. */
@@ -84,8 +84,9 @@ typedef struct {
      * no row has one. */
     const int32_t *steer;
     const float *steer_scale;
-    /* Rows [0, n_adapted) have an adapter, place by place: adapter_start (places + 1) says which
-     * (lora_pool.h), adapter_scale (n_adapted) their scales; NULL: all are 1. */
+    /* Rows [0, n_adapted) have an adapter, in the order of places: adapter_start (places + 1) has
+     * the first row of each place (lora_pool.h), adapter_scale (n_adapted) the rows' scales; NULL:
+     * all are 1. */
     int64_t n_adapted;
     const int32_t *adapter_start;
     const float *adapter_scale;
@@ -97,12 +98,12 @@ LT_MUST_USE lt_err lt_paged_forward_open(lt_paged_forward **out, const lt_model 
 void lt_paged_forward_close(lt_paged_forward *f);
 
 /* Called between completed calls when the model's weights may have changed. *changed: they have,
- * and what is derived from them was made again; pages still hold keys and values of the older
+ * and everything derived from them was made again; pages still hold keys and values of the older
  * weights. */
 LT_MUST_USE lt_err lt_paged_forward_refresh(lt_paged_forward *f, bool *changed);
 
-/* Did the last call run as such calls will run again? Not if it was the first of its shape, or not
- * recorded on a backend with graphs: then its time says nothing about later ones. */
+/* Did the last call run as later calls of its kind will? If it was the first of its shape, or not
+ * recorded on a backend with graphs, it did not, and its time says nothing about later calls. */
 bool lt_paged_forward_usual(const lt_paged_forward *f);
 
 /* On a backend with graphs: run warm-up step i. There is an empty step for every length of prompt
@@ -118,8 +119,8 @@ bool lt_paged_forward_compiling(const lt_paged_forward *f);
 
 /* UNSUPPORTED: the model's keys and values cannot be held in these types. */
 LT_MUST_USE lt_err lt_paged_forward_check_types(const lt_model *m, lt_dtype keys, lt_dtype values);
-/* Bytes of keys and values of page_tokens tokens in one layer, and in all layers. A page has those
- * of the n_places layers of its group. */
+/* Bytes of keys and values of page_tokens tokens in one layer, and in all layers. A page holds
+ * those of the n_places layers of its group. */
 size_t lt_paged_forward_layer_bytes(const lt_model_spec *spec, int64_t page_tokens, lt_dtype keys,
                                     lt_dtype values);
 size_t lt_paged_forward_page_bytes(const lt_model_spec *spec, int64_t page_tokens, lt_dtype keys,
@@ -128,9 +129,10 @@ size_t lt_paged_forward_page_bytes(const lt_model_spec *spec, int64_t page_token
 /* Copy page src to page dst, all of its layers, in order with the other calls. */
 LT_MUST_USE lt_err lt_paged_forward_copy_page(lt_paged_forward *f, int64_t dst, int64_t src);
 
-/* Copy what a set of pages holds, one a group, to the caller's page_bytes, or from there: for each
- * layer its keys, then its values. Where memory is the host's, from any thread; no call may write
- * the pages meanwhile, or read those that are put. */
+/* Copy the contents of a set of pages, one of each group, to the caller's page_bytes, or from
+ * there: for each layer its keys, then its values. If the backend's memory is the host's, any
+ * thread may call these; no call may write the pages at the same time, or read pages that are being
+ * put. */
 void lt_paged_forward_get_set(const lt_paged_forward *f, const int32_t *set, void *to);
 void lt_paged_forward_put_set(lt_paged_forward *f, const int32_t *set, const void *from);
 
@@ -139,12 +141,11 @@ void lt_paged_forward_put_set(lt_paged_forward *f, const int32_t *set, const voi
  * before they are done. */
 LT_MUST_USE lt_err lt_paged_forward_send_page(lt_paged_forward *f, int64_t page, void *to);
 LT_MUST_USE lt_err lt_paged_forward_fetch_page(lt_paged_forward *f, int64_t page, const void *from);
-/* The number of a send that is queued now; have the steps got so far that its data is there?
- * Without waiting. */
+/* A number for a send that is queued now; and, without waiting, whether its data has arrived. */
 int64_t lt_paged_forward_next(const lt_paged_forward *f);
 bool lt_paged_forward_passed(const lt_paged_forward *f, int64_t number);
 LT_MUST_USE lt_err lt_paged_forward_sync(lt_paged_forward *f); /* Wait for all that is queued. */
-/* From any thread, by a queue of its own, and at once: for a page that no step uses. */
+/* From any thread, on a separate queue, and complete on return: for a page that no step uses. */
 LT_MUST_USE lt_err lt_paged_forward_load_page(lt_paged_forward *f, lt_queue *queue, int64_t page,
                                               const void *from);
 
@@ -168,8 +169,8 @@ typedef struct {
     const float *logprob, *top_logprob;
 } lt_paged_forward_picks;
 
-/* The picks of wanted rows [first, first + n); IDLE where there was nothing to choose. first: a
- * multiple of out_rows, n <= out_rows, here and below. */
+/* The picks of wanted rows [first, first + n); IDLE for rows without a choice. Here and below,
+ * first is a multiple of out_rows, and n <= out_rows. */
 LT_MUST_USE lt_err lt_paged_forward_read_picks(lt_paged_forward *f, int64_t first, int64_t n,
                                                lt_paged_forward_picks *out);
 /* Choose tokens now for those of the wanted rows [first, first + n) with choose[i]; picks, and the
@@ -198,9 +199,9 @@ LT_MUST_USE lt_err lt_paged_forward_take_picks(lt_paged_forward *f, lt_paged_for
 /* After a failure: wait for all queued work and ignore its results; there is nothing to take
  * afterwards. */
 void lt_paged_forward_drop(lt_paged_forward *f);
-/* Logits of those of wanted rows [first, first + n) with wanted[i] (NULL: all): (*logits)[i] (V)
- * F32 in host memory, softcapped, valid until the next call; NULL for the others, which are not
- * copied. */
+/* Logits of those rows of the wanted rows [first, first + n) for which wanted[i] is true (NULL:
+ * all): (*logits)[i] (V) F32 in host memory, softcapped, valid until the next call; NULL for the
+ * others, which are not copied. */
 LT_MUST_USE lt_err lt_paged_forward_logits(lt_paged_forward *f, int64_t first, int64_t n,
                                            const bool *wanted, float *const **logits);
 /* The final norm's output (n, C) F32, to host memory of the caller. */

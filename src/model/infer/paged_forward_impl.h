@@ -76,16 +76,16 @@ struct lt_paged_forward {
     int state_call;           /* The next. */
     lt_tensor h_out, out_f32; /* (max_out, C) act dtype; (out_rows, C) F32 */
     float *logits,
-        /* (out_rows, V); host_logits: once they were asked for, where the host does not see
-         * them. */
+        /* (out_rows, V). host_logits: allocated on first use, if the host cannot read the device's
+         * memory. */
         *host_logits;
     float **host_rows;            /* (out_rows) of those */
     lt_tensor choose_rows, how;   /* The same, of all wanted rows. */
     bool any_top;                 /* A pick of this call wants the likeliest, too. */
     lt_paged_forward_shape shape; /* Shape of the last call. */
     int64_t at_hand,
-        /* The wanted row whose logits are the first of `logits`, and of whose chunk picks were
-         * made; -1: none. */
+        /* The wanted row whose logits are the first of `logits`, and the first row of the chunk
+         * whose picks were made; -1: none. */
         chosen_first;
     lt_paged_forward_graph graphs[LT_PAGED_FORWARD_MAX_GRAPHS];
     int n_graphs;
@@ -122,8 +122,8 @@ static inline lt_paged_forward_side *lt_paged_forward_side_of_call(lt_paged_forw
     return &f->sides[f->turn];
 }
 
-/* Bytes of the results of out_rows picks: ids, ranks, log-probabilities, then the likeliest of
- * each. */
+/* Bytes of the results of out_rows picks: ids, ranks, log-probabilities, then the most likely ids
+ * of each. */
 static inline size_t lt_paged_forward_chosen_bytes(const lt_paged_forward_options *o, bool top) {
     return (size_t)(o->out_rows * (3 + (top ? 2 * LT_CHOOSE_TOP : 0))) * sizeof(int32_t);
 }

@@ -5,10 +5,10 @@
  *                                                                              └─▶ host
  *                                        └─────── rows that are asked for ─▶ host, softcapped
  *
- * at_hand: which rows' logits there are; picks and logits of the same rows need the head once. Of
- * some rows it is known only later how to choose: when the picks of the call before have come.
- * Their picks of the call itself are idle, then they alone are chosen (choose_late), into the same
- * places. */
+ * at_hand: the rows whose logits exist; picks and logits of the same rows need the head only once.
+ * How to choose is known for some rows only after the picks of the previous call have arrived.
+ * Their picks in the call itself are idle, and later they alone are chosen (choose_late), into the
+ * same places. */
 #include <math.h>
 #include <string.h>
 
@@ -135,8 +135,8 @@ uint32_t *lt_paged_forward_masks(lt_paged_forward *f) {
     return f->host_masks;
 }
 
-/* Leave the rows of turn 0 to the picks that start at word `at` of the metadata, and put those of
- * each further turn behind *end. Returns the number of turns. */
+/* Keep the rows of turn 0 in the picks that start at word `at` of the metadata, and append those of
+ * each further turn at *end. Returns the number of turns. */
 static int64_t put_turns(lt_paged_forward *f, int64_t at, int64_t *end, int64_t n,
                          const int32_t *turn) {
     int32_t *const host = lt_paged_forward_side_of_call(f)->host_meta, *const rows = host + at;
@@ -155,8 +155,8 @@ static int64_t put_turns(lt_paged_forward *f, int64_t at, int64_t *end, int64_t 
     return n_turns;
 }
 
-/* n picks beside those of the call, from logits at hand: their rows and options, and masks, travel
- * while the call may still run. */
+/* n further picks from the logits that exist. Their rows, options and masks are uploaded while the
+ * call may still run. */
 static lt_err choose_beside(lt_paged_forward *f, int64_t n, const int32_t *rows, const bool *choose,
                             const double *how, const int32_t *turn, int64_t n_masks) {
     const lt_exec *r = &f->exec;

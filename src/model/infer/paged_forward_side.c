@@ -1,22 +1,22 @@
-/* paged_forward_side.c: the way between the host and a call: its metadata, its picks, penalty
- * states of sequences, and the queues that they take.
+/* paged_forward_side.c: transfers between the host and a call: its metadata, its picks, penalty
+ * states of sequences, and the queues for them.
  *
  *     host meta 0 ─up─▶ meta 0 ┐                                 ┌▶ chosen 0 ─down─▶ host chosen 0
  *                              ├ queue: call 1 │ call 2 │ call 3 ┤
  *     host meta 1 ─up─▶ meta 1 ┘         (0)      (1)      (0)   └▶ chosen 1 ─down─▶ host chosen 1
  *
- * SIDES    There are two of everything, on the host and on the device, and calls take turns. So the
- *          next call's metadata is on the device before this call ends, and this call's picks
- *          travel while the next runs: between two calls that are queued one behind the other
- *          nothing stands. A call reads ids that the one before it chose on the other side (late
- *          ids). Graphs are recorded for each side.
- * ORDER    A call waits for its metadata (queue after up), its picks for the call (down after
- *          queue), no call for a transfer of another. A side is written to again only when the host
- *          has waited for the call before that used it: busy.
- * ADJUSTED take the call's own way, so that they stand behind all picks of the row's last
- *          sequence and before those of its next.
- * ALONE    Where nothing else is under way the metadata goes the call's own way, and picks that
- *          are waited for anyway do too (paged_forward_out.c). */
+ * SIDES    Every buffer exists twice, on the host and on the device, and calls use the two by
+ *          turns. So the next call's metadata is on the device before this call ends, and this
+ *          call's picks are transferred while the next runs: consecutive calls run without a gap. A
+ *          call reads ids that the one before it chose on the other side (late ids). Graphs are
+ *          recorded for each side.
+ * ORDER    A call waits for its metadata (queue after up), and its picks wait for the call (down
+ *          after queue), but no call waits for a transfer of another one. A side is written again
+ *          only after the host has waited for the previous call that used it (busy).
+ * PENALTY  States of sequences go through the call's own queue, so that they are set after all
+ *          picks of the row's previous sequence and before those of its next.
+ * ALONE    If no other call runs, the metadata goes through the call's own queue, and so do picks
+ *          for which the host waits anyway (paged_forward_out.c). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,8 +30,8 @@ static size_t logits_bytes(const lt_paged_forward *f) {
     return (size_t)(f->o.out_rows * lt_model_spec_outputs(f->exec.spec)) * sizeof(float);
 }
 
-/* Logits rarely come to the host, and 33 MB of such memory, for 64 rows of 128k ids, take 15 ms of
- * the start. */
+/* Allocated on first use: logits are rarely copied to the host, and 33 MB of such memory, for 64
+ * rows of 128k ids, take 15 ms at the start. */
 lt_err lt_paged_forward_host_logits(lt_paged_forward *f) {
     return f->host_logits != NULL
                ? LT_OK
@@ -81,7 +81,7 @@ void lt_paged_forward_sides_carve(lt_paged_forward *f, lt_arena *a) {
     }
 }
 
-/* Each wait between queues once, so that what they are made of is there before the first call. */
+/* Do each wait between queues once, so that everything it needs exists before the first call. */
 static lt_err open_queues(lt_paged_forward *f) {
     const lt_backend *b = f->exec.backend;
     LT_TRY(b->queue_open(f->exec.device, &f->up));
@@ -174,8 +174,8 @@ lt_err lt_paged_forward_turn(lt_paged_forward *f) {
     return f->sides[f->turn].busy ? lt_paged_forward_sync(f) : LT_OK;
 }
 
-/* Append n values to the metadata block and as many of `fill` as its shape has more; the tensor is
- * its place on the device. */
+/* Append n values to the metadata block, padded with `fill` to the size in the call's shape. The
+ * tensor is their place on the device. */
 static lt_tensor put(lt_paged_forward *f, int64_t *at, const int32_t *values, int64_t n,
                      int64_t all, int32_t fill) {
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
@@ -189,8 +189,8 @@ static lt_tensor put(lt_paged_forward *f, int64_t *at, const int32_t *values, in
     return t;
 }
 
-/* Divide the padding rows among the padding sequences, as many to each as a sequence may have; none
- * may be left for the last ones. */
+/* Divide the padding rows among the padding sequences, as many to each as a sequence may have; the
+ * last sequences may get none. */
 static void pad_sequences(lt_paged_forward *f, const lt_paged_forward_rows *w) {
     const lt_paged_forward_shape *c = &f->shape;
     int32_t *q_start = lt_paged_forward_side_of_call(f)->host_meta +
@@ -244,7 +244,7 @@ static lt_err start(lt_paged_forward *f, size_t bytes) {
     return beside ? r->backend->order(r->queue, f->up) : LT_OK;
 }
 
-/* S of the rows that are steered, behind the other metadata; absent where none is. */
+/* S (steering.h) of the rows, after the other metadata; absent if no row is steered. */
 static lt_tensor put_steer(lt_paged_forward *f, int64_t *at, const lt_paged_forward_rows *w) {
     const lt_paged_forward_side *side = lt_paged_forward_side_of_call(f);
     const int64_t K = lt_steering_columns(f->steering), align = LT_PAGED_FORWARD_STEER_ALIGN;

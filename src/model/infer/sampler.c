@@ -14,7 +14,7 @@
 #define XTC_STREAM    0x585443ull   /* "XTC": whether it acts. */
 #define DRAFT_STREAM  0x44524146ull /* "DRAF": draws of a draft model, */
 #define ACCEPT_STREAM 0x41434350ull /* "ACCP": and whether they are accepted. */
-/* Longest repetition that counts: longer ones cost no more, and the power stays finite. */
+/* Longest repetition that counts: longer ones are penalised no more, so the power stays finite. */
 #define DRY_LONGEST 50
 
 void lt_sampler_carve(lt_sampler *p, lt_arena *a) {
@@ -134,7 +134,7 @@ static lt_err find_best(const float *logits, int64_t n, int32_t *best) {
     return logits[*best] == -INFINITY ? lt_sampler_failure(false) : LT_OK;
 }
 
-/* Log-probability and rank of id, the n_top likeliest, and the entropy. scratch: (n) */
+/* Log-probability and rank of id, the n_top most likely ids, and the entropy. scratch: (n) */
 static void report(const float *logits, int64_t n, int n_top, bool entropy, float high,
                    lt_candidate *scratch, lt_pick *out) {
     const double lse = lt_logits_lse(logits, n, high);
@@ -175,8 +175,8 @@ static uint32_t *see(lt_sampler *p, int32_t id, int64_t *n_seen) {
     return &p->count[id];
 }
 
-/* Repetition: of all that was seen, once each; frequency and presence: of the output. Operation by
- * operation, as a device does it: nothing may be contracted. */
+/* Repetition: each id that was seen, once; frequency and presence: ids of the output. The
+ * operations are those of a device, each rounded: the compiler must not contract them. */
 static void penalise(lt_sampler *p, const lt_sampler_args *a) {
     const lt_sampling *how = a->how;
     int64_t n_seen = 0;
@@ -297,16 +297,16 @@ static double sum_weights(const lt_candidate *c, int64_t n) {
     return sum;
 }
 
-/* What a draw works on: candidates by weight relative to the best, which has 1; total: their weight
- * and that of ids already known to drop out. */
+/* The candidates of a draw, by weight relative to the best, which has weight 1. total: their
+ * weight, plus that of ids already known to drop out. */
 typedef struct {
     lt_candidate *c;
     int64_t n;
     double total;
 } pool;
 
-/* The top_k; or all whose weight the later cuts might keep: an id less likely than (1 - top_p) / V
- * is not in the nucleus, since all such together weigh less than what it leaves out. */
+/* The top_k; or all ids that the later cuts might keep: an id less likely than (1 - top_p) / V is
+ * not in the nucleus, because all such ids together weigh less than what the nucleus leaves out. */
 static pool gather(lt_sampler *p, const float *logits, const lt_sampling *how, float high) {
     const float scale = (float)(1.0 / how->temperature);
     const int64_t n = p->vocab_size;
@@ -337,8 +337,8 @@ static void cut_least(pool *w, double least) {
     w->n = kept;
 }
 
-/* Locally typical: those whose information is nearest to the entropy, up to typical_p of the
- * mass. */
+/* Locally typical sampling: the ids whose information is nearest to the entropy, up to typical_p of
+ * the mass. */
 static void cut_typical(lt_sampler *p, pool *w, double share) {
     const double total = sum_weights(w->c, w->n);
     double entropy = 0.0, sum = 0.0;
@@ -572,8 +572,8 @@ static double left_of_proposed(const lt_sampler_args *a, int n) {
 }
 
 /* The weights become (p - q)+, where q is what is left without the proposals before, times the
- * total of the weights. A proposal that was rejected had less weight than that, so it has none from
- * then on. */
+ * total of the weights. A rejected proposal had less weight than that, so its weight is 0 from then
+ * on. */
 static void take_away(pool *w, const lt_sampler_args *a, double total, double left) {
     for (int64_t i = 0; i < w->n; i++) {
         const double q = (double)a->proposed[w->c[i].id] / left;
@@ -582,9 +582,9 @@ static void take_away(pool *w, const lt_sampler_args *a, double total, double le
     }
 }
 
-/* The first proposal that is accepted, or a draw from (p - q)+: each is tried with q without those
- * before it and with what these have left of p. Where rounding leaves nothing of the difference, p
- * and q are equal, which nearly always accepts. */
+/* The first proposal that is accepted, or a draw from (p - q)+: each is tried with q without the
+ * proposals before it, and with what these have left of p. If rounding leaves nothing of the
+ * difference, p and q are equal, and a proposal is nearly always accepted. */
 static int32_t accept_or_draw(pool *w, const lt_sampler_args *a, int32_t best) {
     for (int k = 0; k <= a->n_others; k++) {
         const int32_t id = proposal_at(a, k);
@@ -616,8 +616,8 @@ bool lt_sampler_draws(const lt_sampling *how) {
     return how->temperature > 0.0 && !replaces_draw(how);
 }
 
-/* *wanted: the logits as the request wants them; *best of them; *high: the highest logit of the
- * model. */
+/* *wanted: the logits after the request's adjustments; *best: the best of them; *high: the highest
+ * logit of the model. */
 static lt_err prepare(lt_sampler *p, const float *logits, const lt_sampler_args *a,
                       const float **wanted, int32_t *best, float *high) {
     LT_TRY(find_best(logits, p->vocab_size, best));

@@ -15,13 +15,13 @@
  * A token that a draft model drew from q is accepted with probability min(1, p/q), p being the
  * distribution of the draw; otherwise the token is drawn from (p - q)+, normalised. The result is
  * distributed as p (Leviathan et al. 2023, arXiv:2211.17192; Chen et al. 2023, arXiv:2302.01318).
- * The draft's draw, the acceptance and the second draw use random numbers of their own.
+ * The draft's draw, the acceptance and the second draw use separate random numbers.
  *
  * Only as much is
  * sorted as necessary: top-k selects; top-p and typical pop what they keep from a heap. Ties keep
  * the lower id, so results do not depend on the sorting method. A device gets the options
  * (lt_sampler_as_op) and, once for each sequence, its penalty state (lt_sampler_penalty_state),
- * which it updates itself from then on. */
+ * which the device updates from then on. */
 #ifndef LT_MODEL_SAMPLER_H
 #define LT_MODEL_SAMPLER_H
 
@@ -65,8 +65,8 @@ typedef struct {
      * or replaced such that the result has the distribution of a plain draw. NULL: a plain draw. */
     const float *proposed;
     int32_t proposal;
-    /* After it the draft model drew these without replacement (lt_sampler_propose_other): they are
-     * tried in their order. */
+    /* Further proposals, which the draft model drew after it without replacement
+     * (lt_sampler_propose_other); they are tried in order. */
     const int32_t *others;
     int n_others;
 } lt_sampler_args;
@@ -82,18 +82,19 @@ typedef struct {
 LT_MUST_USE lt_err lt_sampler_pick(lt_sampler *p, const float *logits, const lt_sampler_args *a,
                                    lt_pick *out);
 
-/* Draw the token of a draft from a draft model's logits: the same with random numbers of its own.
- * proposed (V) gets the distribution that it was drawn from; it may be the memory of the logits.
- * n_top is not read. NULL: the token that lt_sampler_pick would choose, with its random numbers. */
+/* Draw the token of a draft from a draft model's logits: as lt_sampler_pick does, but with separate
+ * random numbers. proposed (V) gets the distribution from which it was drawn; it may be the memory
+ * of the logits. n_top is not read. NULL: the token that lt_sampler_pick would choose, with its
+ * random numbers. */
 LT_MUST_USE lt_err lt_sampler_propose(lt_sampler *p, const float *logits, const lt_sampler_args *a,
                                       float *proposed, int32_t *id);
-/* Another first token, which is none of taken (n): from proposed (V) without these, or NULL: the
- * most probable one. -1: there is none. */
+/* Another first token, which is not one of taken (n): drawn from proposed (V) without these; NULL:
+ * the most probable one. -1: there is none. */
 LT_MUST_USE lt_err lt_sampler_propose_other(lt_sampler *p, const float *logits,
                                             const lt_sampler_args *a, const float *proposed,
                                             const int32_t *taken, int n, int32_t *id);
-/* May another draw of the same distribution take the place of this one? Not at temperature 0, and
- * not where a watermark replaces the draw. */
+/* Could another draw from the same distribution give another token? Not at temperature 0, and not
+ * if a watermark replaces the draw. */
 bool lt_sampler_draws(const lt_sampling *how);
 
 /* NUMERIC, and why nothing was chosen: a logit is not a number, or all are -inf. */
@@ -101,13 +102,14 @@ LT_MUST_USE lt_err lt_sampler_failure(bool nan);
 
 /* The same as options of the op choose; SLOT, NEW and MASK are left to the caller. */
 void lt_sampler_as_op(const lt_sampler_args *a, double how[LT_CHOOSE_HOW_COUNT]);
-/* Can the op serve a request? It is limited by the biases and tokens that a penalty state can hold,
- * and has neither DRY nor XTC nor a watermark. */
+/* Can the op serve a request? A penalty state holds a limited number of biases and tokens, and the
+ * op has neither DRY nor XTC nor a watermark. */
 bool lt_sampler_suits_op(const lt_sampling *how, int64_t max_tokens);
 /* Does the choice need a penalty state (penalties, bias, bans)? */
 bool lt_sampler_needs_penalty_state(const lt_sampler_args *a);
 /* The penalty state of these tokens, as edits of the op penalty_set: (place, word) of each that is
- * not 0, at most V + LT_PENALTY_BIASES. endings: what BANS bans. Returns how many. */
+ * not 0, at most V + LT_PENALTY_BIASES. endings: the ids that BANS bans. Returns the number of
+ * edits. */
 int64_t lt_sampler_penalty_state(lt_sampler *p, const lt_sampler_args *a, const int32_t *endings,
                                  int64_t n_endings, int32_t *edits);
 

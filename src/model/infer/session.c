@@ -7,17 +7,18 @@
  *     cache  (L, 2, n_seqs, max_seq, G, D), act dtype, or F16 where weights are held as stored:
  *            keys of a layer, then its values
  *
- * A prompt runs in chunks of CHUNK_ROWS rows, one sequence (B = 1, T = rows); a step runs one row
- * of each of n sequences (B = n, T = 1), and the sequences that lie side by side in the cache share
- * one attention call. A row's arithmetic does not depend on which other rows run with it, except
+ * A prompt runs in chunks of CHUNK_ROWS rows of one sequence (B = 1, T = rows). A step runs one row
+ * of each of n sequences (B = n, T = 1), and sequences that are neighbours in the cache share one
+ * attention call. A row's arithmetic does not depend on which other rows run with it, except
  * through the order in which a product's kernel sums, which may depend on its shape.
  *
  * Scores are losses against given labels: the logits of a chunk of rows are computed and used on
  * the device and then overwritten, so that they never exist all at once and none is transferred.
  *
- * Where the length of a text decides its rotation (rope.c), keys stay in the cache as the call that
- * brought them rotated them, as in transformers. Only Phi-3 differs: the call with which a text
- * outgrows the original context evaluates all of its tokens again, so that all are rotated alike.
+ * If the length of a text decides its rotation (rope.c), keys stay in the cache as they were
+ * rotated by the call that appended them, as in transformers. Only Phi-3 differs: the call with
+ * which a text outgrows the original context evaluates all of its tokens again, so that all are
+ * rotated alike.
  *
  * A failed call leaves every sequence as long as it was: rows above the length are never read. */
 #include "model/infer/session.h"
@@ -32,7 +33,8 @@
 #include "model/pass/prepare.h"
 
 #define CHUNK_ROWS                                                                                 \
-    512 /* The weights are read once a chunk: at 512 rows that is a few per cent of the products. */
+    512 /* The weights are read once for each chunk: at 512 rows that takes a few per cent of the
+         * products' time. */
 
 #define MAX_CACHE 0x1p48 /* Elements: keeps every size far from overflow. */
 
@@ -80,7 +82,8 @@ static void see_layer(lt_session *s, int layer) {
     s->layer.lse = (lt_tensor){0}; /* Only a backward pass would read it. */
 }
 
-/* Activations of a call of this shape; what lives longer comes first and so stays in its place. */
+/* Activations of a call of this shape. Memory that lives longer comes first, so it stays in its
+ * place. */
 static void acts_carve(lt_session *s, int64_t batch, int64_t seq) {
     const lt_model_spec *spec = s->exec.spec;
     const lt_acts_shape shape = acts_shape(s, batch, seq);
@@ -457,9 +460,8 @@ static lt_err check_room(const lt_session *s, int64_t seq, int64_t n) {
     return LT_OK;
 }
 
-/* What a call of n more tokens needs before it runs: the rotary rows of its length, which is not
- * that of its chunks; all earlier tokens once more, where they were rotated as those of a short
- * text. */
+/* Prepare a call of n more tokens: the rotary rows for the length of the whole call, not of its
+ * chunks; and compute all earlier tokens again if they were rotated as those of a short text. */
 static lt_err begin_call(lt_session *s, int64_t seq, const int32_t *ids, int64_t n, int64_t *rope) {
     const int64_t past = s->length[seq], end = past + n, limit = lt_rope_switch(s->exec.spec);
     int32_t *history = s->history != NULL ? s->history + seq * s->max_seq : NULL;

@@ -10,8 +10,8 @@ typedef struct {
 } lt_session_memory;
 void lt_session_get_memory(const lt_session *s, lt_session_memory *out);
 
-/* Open a session that is too short to pay for packing the weights: it reads them unpacked, somewhat
- * more slowly. The other function returns the memory that it will need. */
+/* Open a session that is so short that packing the weights does not pay off: it reads them
+ * unpacked, somewhat more slowly. The other function returns the memory that it will need. */
 LT_MUST_USE lt_err lt_session_open_short(lt_session **out, const lt_model *m, int64_t n_seqs,
                                          int64_t max_seq);
 void lt_session_measure_short(lt_session_memory *out, const lt_model *m, int64_t n_seqs,

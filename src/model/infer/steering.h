@@ -1,16 +1,16 @@
 /* steering.h: steering vectors (Turner et al. 2023, "Activation Addition", arXiv:2308.10248; Zou et
- * al. 2023, arXiv:2310.01405): directions that are added to the residual stream behind a layer,
+ * al. 2023, arXiv:2310.01405): directions that are added to the residual stream after a layer,
  * while a text is generated, with a factor that each request chooses.
  *
- *     stream behind layer N += scale * direction.N
+ *     stream after layer N += scale * direction.N
  *
  * FILE     safetensors with tensors direction.N of C numbers, N the layer, counted from 0. Layers
  *          without a tensor are left as they are. llama.cpp's control vectors (repeng) have the
  *          same names and meaning, in GGUF.
- * PRODUCT  Behind a layer, what the block adds to the stream gets S V^T more: S (rows, K) has the
- *          scale of a row in the column of its vector and zeros otherwise, V (C, K) the vectors.
- *          So rows of many requests, each with its own vector or none, are one product, which a
- *          step without steered rows leaves out. A row without a vector keeps its bits. */
+ * PRODUCT  After a layer, S V^T is added to what the block adds to the stream: S (rows, K) has a
+ *          row's scale in the column of its vector and zeros otherwise, V (C, K) the vectors. So
+ *          rows of many requests, each with its own vector or none, are one product, which a step
+ *          without steered rows leaves out. A row without a vector keeps its bits. */
 #ifndef LT_MODEL_STEERING_H
 #define LT_MODEL_STEERING_H
 
@@ -24,9 +24,9 @@
 typedef struct lt_steering lt_steering;
 
 /* Load vectors for a model, which closes them; a paged forward that is opened later can add them.
- * what: "NAME=FILE,NAME=FILE,...". ARG: a name that is empty, too long or there twice, or too many.
- * FORMAT: a file has no direction, one of a layer that the model lacks, of another shape, or not
- * finite. */
+ * what: "NAME=FILE,NAME=FILE,...". ARG: a name is empty, too long or given twice, or there are too
+ * many. FORMAT: a file has no direction, or one for a layer that the model lacks, of another shape,
+ * or not finite. */
 LT_MUST_USE lt_err lt_steering_open(lt_model *m, const char *what);
 void lt_steering_close(lt_steering *s); /* Called by lt_model_close. Accepts NULL. */
 

@@ -65,7 +65,7 @@ lt_err lt_watermark_check(const lt_watermark *w) {
 
 /* ---- Pseudo-random numbers ---- */
 
-/* Mixed before and after, so that the values of neighbouring keys have nothing in common. */
+/* Mixed before and after, so that the values of neighbouring keys are unrelated. */
 static uint64_t fold(uint64_t h, uint64_t value) {
     return lt_rng_mix(lt_rng_mix(h) ^ value);
 }
@@ -137,7 +137,8 @@ static double binomial_tail(int64_t n, double q, int64_t k) {
     return fmin(sum, 1);
 }
 
-/* P(S >= s), S of Gamma(n, 1): fewer than n events of a Poisson process have come by s. */
+/* P(S >= s) for S of Gamma(n, 1): the probability that fewer than n events of a Poisson process
+ * occur by s. */
 static double gamma_tail(int64_t n, double s) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {

@@ -41,8 +41,8 @@ static lt_tensor column(const lt_tensor *vector, int64_t first, int64_t n) {
     return lt_tensor_2d((float *)vector->data + first, LT_F32, n, 1);
 }
 
-/* The mean of squares of n rows of a part of W + s B A, from row `first` of what is held on, to
- * `inverse`. */
+/* Compute the mean of squares of n rows of a part of W + s B A, from row `first` of the held part
+ * on, into `inverse`. */
 static lt_err measure_rows(lt_exec *r, const lt_lora_site *s, int index, int64_t first, int64_t n) {
     const lt_lora *l = r->lora->lora;
     const lt_lora_part *p = &s->parts[index];
@@ -110,8 +110,8 @@ static bool is_here(const lt_lora *l, const lt_lora_site *s) {
     return s->n_parts > 0 && l->params->table.params[s->a].local_count > 0;
 }
 
-/* Call it for each adapted matrix of the layer that this rank holds. What it does is never part of
- * a recorded graph. */
+/* Call it for each adapted matrix of the layer that this rank holds. Its work is never part of a
+ * recorded graph. */
 static lt_err each_site(lt_exec *r, int layer, lt_err (*call)(lt_exec *, const lt_lora_site *)) {
     const lt_lora *l = r->lora->lora;
     lt_err (*const between)(void *, const lt_exec_verb *) = r->between_pieces;
@@ -241,7 +241,7 @@ static lt_err scale_columns(lt_exec *r, lt_tensor y, lt_tensor x, int64_t at) {
                .part = LT_NORM_GIVEN});
 }
 
-/* y += bias in each row: a product of zeros, which adds its bias to what is there. */
+/* y += bias in each row, by a product of zeros that adds its bias to y. */
 static lt_err add_bias(lt_exec *r, lt_tensor y, lt_tensor bias) {
     const lt_lora_run *run = r->lora;
     const int64_t rows = y.shape[0], n = y.shape[1];

@@ -1,11 +1,12 @@
 /* dora.h: DoRA (Liu et al. 2024, "Weight-Decomposed Low-Rank Adaptation", arXiv:2402.09353,
- * equation 5, as PEFT computes it): direction and length of each row of a weight are trained apart.
+ * equation 5, as PEFT computes it): the direction and the length of each row of a weight are
+ * trained separately.
  *
  *     z = x W^T + s (x A^T) B^T       as LoRA
  *     y = c z + bias                  c = m / ||W + s B A||, a number a row of W
  *
- * m (out) begins as ||W||, so that new adapters change nothing. The norm is a constant of the
- * backward pass (section 4.3 of the paper):
+ * m (out) begins as ||W||, so new adapters change nothing. The backward pass treats the norm as a
+ * constant (section 4.3 of the paper):
  *
  *     dz = c dy, from which the gradients of A, B and x follow as in LoRA
  *     dm = (column sums of dy z) / ||W + s B A||
@@ -13,10 +14,10 @@
  * c is derived once for each version of the adapters, some rows of W + s B A at a time. z is not
  * kept: the backward pass computes it again, which costs one more product with W.
  *
- * On ranks of tp, c of a row that several ranks have a part of needs the norm of the whole row: the
- * mean over the ranks of the means of squares. The ranks' parts of y, each times c, then sum to y,
- * and their parts of dm to dm. With mesh.zero, a layer's c are derived when its weights have come
- * (parallel/zero.h), from magnitudes that are gathered in F32.
+ * On ranks of tp, c of a row of which several ranks have a part needs the norm of the whole row,
+ * from the mean over the ranks of the means of squares. The ranks' parts of y, each times c, then
+ * sum to y, and their parts of dm to dm. With mesh.zero, a layer's c are derived when its weights
+ * have come (parallel/zero.h), from magnitudes that are gathered in F32.
  *
  * Every step is one of the ops that all backends have. rmsnorm with LT_NORM_GIVEN takes the mean of
  * squares from the caller: given 0 and eps 1, it multiplies the columns of x by its gain, and its
@@ -29,14 +30,15 @@
 /* The name of a module's magnitudes in PEFT's files. */
 #define LT_DORA_TENSOR "base_model.model.%s.lora_magnitude_vector"
 
-/* Memory for what is derived. begin: with the magnitudes of the base, which has all its weights. */
+/* Memory for the derived numbers. begin: set the magnitudes to those of the base, which has all its
+ * weights. */
 LT_MUST_USE lt_err lt_dora_open(lt_lora *l, lt_model *base, bool begin);
 void lt_dora_close(lt_lora *l);
-/* The magnitudes of a layer become those of its weights, which are here; B is zero still. With
- * ranks of tp, each calls it. lt_model_settle(l->trained) is the caller's. */
+/* Set the magnitudes of a layer to those of its weights, which must be here, while B is still zero.
+ * With ranks of tp, all ranks call it. The caller must call lt_model_settle(l->trained). */
 LT_MUST_USE lt_err lt_dora_begin(lt_exec *r, int layer);
 
-/* m of a matrix, of the rows that are here: (rows, 1) F32, whatever the type of the weights is. */
+/* m of a matrix, for the rows that are here: (rows, 1) F32, for every type of weights. */
 lt_tensor lt_dora_magnitudes(const lt_lora *l, const lt_lora_site *s);
 
 /* y (rows, out) holds z, the product without bias. Multiply its adapted columns by c, then add the

@@ -51,8 +51,8 @@ bool lt_lora_is_module(const lt_name_row *row) {
     return false;
 }
 
-/* As one module, gate and up need their rows one behind the other in the base's matrix. They lie so
- * only in families whose files have them as two matrices. */
+/* To be one module, gate and up must have their rows one after the other in the base's matrix,
+ * which is so only in families whose files have them as two matrices. */
 static const lt_name_row expert_rows[] = {
     {.kind = LT_PARAM_UP, .name = "model.layers.%L.mlp.experts.gate_up_proj"},
     {.kind = LT_PARAM_DOWN, .name = "model.layers.%L.mlp.experts.down_proj"}};
@@ -450,7 +450,7 @@ void lt_lora_plan_close(lt_lora_plan *p) {
 
 /* ---- Opening ---- */
 
-/* What the elements of a parameter are drawn from, those from element `first` of the whole on. */
+/* The source of random values for a parameter, from element `first` of the whole on. */
 typedef void (*drawing)(float *values, const lt_param *p, uint64_t seed, int64_t first, int64_t n);
 
 /* Uniform in +- 1 / sqrt(in). */
@@ -504,7 +504,7 @@ void lt_lora_set(lt_model *m, const lt_param *whole, int64_t first, const float 
     }
 }
 
-/* The weights of the adapters, zero, as a model of their own. Takes the plan's table. trainable:
+/* Make a separate model for the adapters' weights, zeroed. Takes over the plan's table. trainable:
  * with a master. */
 static lt_err open_params(lt_model **out, const lt_model *base, lt_lora_plan *plan,
                           bool trainable) {

@@ -3,16 +3,16 @@
  *     y = x W^T + s (x A^T) B^T          A (r, in), B (out, r), s = alpha / r, or alpha / sqrt(r)
  *                                        (Kalajdzievski 2023, rsLoRA, arXiv:2312.03732)
  *
- * W, the base, stays as it is: it has no gradients and no state of an optimiser. The modules of a
- * Hugging Face model that we keep in one matrix (q, k and v; gate and up) have an adapter each, so
- * that a PEFT folder says the same. Their A's lie one below the other, and are one product:
+ * W, the base, stays as it is: it has no gradients and no optimiser state. The modules of a Hugging
+ * Face model that we keep in one matrix (q, k and v; gate and up) have an adapter each, as in a
+ * PEFT folder. Their A's are stacked, and are one product:
  *
  *     x (R, in) ──A (3 r, in)──▶ u (R, 3 r), times s
  *                                │ columns of q ──B_q──▶ added to the columns of q in y
  *                                │ columns of k ──B_k──▶            of k
  *                                └ columns of v ──B_v──▶            of v
  *
- * Backward, with u and du = s dy B made again for each batch, in scratch that all layers share:
+ * Backward, with u and du = s dy B computed again for each batch, in scratch that all layers share:
  *     dB = dy^T u     dA = du^T x     dx = dy W + du A
  *
  * The parameters, in the order of the table; the unit of a layer is the base's (params.h):
@@ -20,19 +20,19 @@
  *     embed.lora_a (V, r), .lora_b (C, r); head.lora_a (r, C), .lora_b (V, r)    if asked for
  *     score (n_scores, C)                                         a score head only
  *     layers.N.qkv.lora_m ((H + 2G) D), ...                      DoRA only (dora.h)
- * The experts of a layer have adapters of their own, of one rank; A and B have a leading dimension,
- * and gate and up are one module, as in transformers (PEFT's target_parameters):
+ * The experts of a layer have separate adapters of one rank; A and B have a leading dimension, and
+ * gate and up are one module, as in transformers (PEFT's target_parameters):
  *     layers.N.up.lora_a (E, r, C), .lora_b (E, 2 F, r); down likewise
  * An embedding has an adapter only where a target names it: y = W[id] + s A[id] B^T, A (V, r) zero
  * and B random in new ones, as PEFT has them. So has the output head; if it is tied, its adapter
  * changes the head and not the embedding, and the other way round.
  *
- * A score head is trained whole, as PEFT does for SEQ_CLS (modules_to_save): what stands here takes
- * the place of the base's, from which it begins.
+ * A score head is trained whole, as PEFT does for SEQ_CLS (modules_to_save): the one here replaces
+ * the base's, and begins with its values.
  *
  * Every linear layer of a pass, a session or an engine goes through lt_linear_fwd and _bwd, which
- * call the functions of adapted.h where a model has adapters. Training has several at once, each
- * with rows of its own (lt_pass_join); serving has many: lora_pool.h. */
+ * call the functions of adapted.h where a model has adapters. Training can have several at once,
+ * each with its own rows (lt_pass_join); serving can have many: lora_pool.h. */
 #ifndef LT_MODEL_LORA_H
 #define LT_MODEL_LORA_H
 
@@ -44,8 +44,9 @@
 /* What the factor of an adapter is alpha divided by. */
 typedef enum { LT_LORA_BY_RANK, LT_LORA_BY_ROOT } lt_lora_scaling;
 #define LT_LORA_SCALINGS "rank|sqrt"
-/* How the model beside them is kept (decoded.h); behind AS_STORED, the block types to encode it in.
- * AUTO: AS_STORED where the file has block types that can be trained beside, else DTYPE. */
+/* How the base model is kept (decoded.h); the values after AS_STORED are the block types to encode
+ * it in. AUTO: AS_STORED if the file has block types that allow training of adapters, else
+ * DTYPE. */
 typedef enum { LT_LORA_BASE_AUTO, LT_LORA_BASE_DTYPE, LT_LORA_BASE_AS_STORED } lt_lora_base;
 #define LT_LORA_BASES       "auto|dtype|as_stored|nf4|nf4_double|q4_0|q5_0|q8_0|q4_k|q5_k|q6_k"
 #define LT_LORA_ALL         "all-linear"
@@ -62,8 +63,8 @@ typedef struct {
     /* Modules, "q_proj,v_proj,...", by the ends of their names as in PEFT; LT_LORA_ALL: all of
      * layers. */
     const char *targets;
-    /* Weights that the file holds whole take the place of the base's (lt_lora_replace). Only where
-     * they are merged: else the base is others', too. */
+    /* Weights that the file holds whole replace the base's (lt_lora_replace). Only for merging,
+     * because otherwise others may use the base, too. */
     bool whole;
 } lt_lora_options;
 
@@ -105,11 +106,11 @@ typedef struct {
 } lt_lora_plan;
 /* (n_layers, LT_LORA_LAYER_KINDS), then LT_LORA_TOP_KINDS. */
 int lt_lora_n_sites(const lt_model_spec *spec);
-/* That of the embedding or of the head (EMBED, HEAD); n_parts 0: it has no adapter. */
+/* The site of the embedding or of the head (EMBED, HEAD); n_parts 0: it has no adapter. */
 lt_lora_site *lt_lora_top_of(lt_lora_site *sites, const lt_model_spec *spec, lt_param_kind kind);
 
-/* model, adapters: the parts of both that are held here; NULL: all. ARG: a target that is no
- * module; the message names those that are. UNSUPPORTED: DoRA of experts. */
+/* model, adapters: the parts of both that are held here; NULL: all. ARG: a target is not a module;
+ * the message names the modules. UNSUPPORTED: DoRA of experts. */
 LT_MUST_USE lt_err lt_lora_plan_open(lt_lora_plan *out, const lt_model_spec *spec,
                                      const lt_lora_options *o, const lt_partition *model,
                                      const lt_partition *adapters);
@@ -142,7 +143,8 @@ typedef struct lt_lora {
     /* The adapters' weights, and a score head: a model of the base's spec whose table has just
      * these. */
     lt_model *params;
-    /* What is trained: params, or the slices of them that this rank keeps (parallel/shards.h). */
+    /* The trained parameters: params, or the slices of them that this rank keeps
+     * (parallel/shards.h). */
     lt_model *trained;
     lt_lora_site *sites;
     lt_lora_sizes sizes;
@@ -155,11 +157,12 @@ typedef struct lt_lora {
  * with them. Each number is a function of (seed, name, index). */
 LT_MUST_USE lt_err lt_lora_open(lt_lora **out, lt_model *base, const lt_lora_options *o,
                                 uint64_t seed);
-/* The same beside a part of a model, as ranks of a mesh have it. model: the part of the base; held:
- * of the adapters with which this rank computes; NULL: all. kept: the part that it trains, from
- * which all ranks gather what they hold, so that lora->params is zero until then; NULL: that of
- * held. Each number is that of the whole; but the magnitudes of DoRA are zero until they are loaded
- * or lt_pass_begin_magnitudes sets them. UNSUPPORTED: a score head whose weights are not here. */
+/* The same beside a part of a model, as ranks of a mesh have it. model: the part of the base. held:
+ * the part of the adapters with which this rank computes; NULL: all. kept: the part that it trains,
+ * from which all ranks gather what they hold, so lora->params is zero until then; NULL: the same as
+ * held. All numbers are those of the whole, except that the magnitudes of DoRA are zero until they
+ * are loaded or lt_pass_begin_magnitudes sets them. UNSUPPORTED: a score head whose weights are not
+ * here. */
 typedef struct {
     const lt_partition *model, *held, *kept;
     const lt_model *weights; /* What of the base's weights is here; NULL: the base has them. */
@@ -168,11 +171,12 @@ LT_MUST_USE lt_err lt_lora_open_parts(lt_lora **out, lt_model *base, const lt_lo
                                       uint64_t seed, const lt_lora_parts *parts);
 /* Accepts NULL. The base, unless it is closed already, is without adapters again. */
 void lt_lora_close(lt_lora *l);
-/* What is opened on the base from now on computes with these of its adapters; NULL: with none. So
- * several can stand beside it: lt_lora_open needs a base that computes with none. */
+/* Passes and sessions that are opened on the base from now on compute with these of its adapters;
+ * NULL: with none. In this way a base can have several: lt_lora_open needs a base that computes
+ * with none. */
 void lt_lora_use(lt_model *base, lt_lora *l);
-/* Can these adapters share a batch with others (lt_pass_join)? UNSUPPORTED names what is not
- * built. */
+/* Can these adapters share a batch with others (lt_pass_join)? UNSUPPORTED: they cannot; the
+ * message says why. */
 LT_MUST_USE lt_err lt_lora_check_shared(const lt_lora *l);
 
 /* Bytes of what adapters hold beside their parameters. */
@@ -187,10 +191,10 @@ void lt_lora_module(char out[LT_FOREIGN_NAME_BYTES], const lt_lora_part *part, i
 /* The same without what all layers share, as short as it is unique: "q_proj". */
 void lt_lora_short_name(char out[LT_FOREIGN_NAME_BYTES], const lt_model_spec *spec,
                         const lt_name_row *row);
-/* May a module have an adapter? Of layers; and, where a target names it, the embedding or the
- * head. */
+/* May a module have an adapter? Modules of layers may; the embedding and the head may if a target
+ * names them. */
 bool lt_lora_is_module(const lt_name_row *row);
-/* The module of all experts of a layer, of kind UP or DOWN, as transformers has it:
+/* transformers' name of the module of all experts of a layer, of kind UP or DOWN:
  * model.layers.%L.mlp.experts.gate_up_proj, .down_proj; NULL: the family has none of this form. */
 const lt_name_row *lt_lora_expert_row(const lt_model_spec *spec, lt_param_kind kind);
 bool lt_lora_is_top(const lt_name_row *row);
@@ -208,8 +212,8 @@ bool lt_lora_target_is(const char *target, size_t length, const char *module);
 #define LT_LORA_EMBEDDING    "base_model.model.%s.lora_embedding_%c"
 #define LT_LORA_TENSOR_BYTES (LT_FOREIGN_NAME_BYTES + 48)
 
-/* What adapter_config.json says. Close it. UNSUPPORTED: what it says would not be honoured (ranks
- * that differ, modules that are saved whole, ...). */
+/* Read adapter_config.json. Close the result. UNSUPPORTED: it has a setting that we would not
+ * honour (ranks that differ, modules that are saved whole, ...). */
 typedef struct {
     lt_lora_options options;
     char *targets;  /* What options.targets points to. */
@@ -228,8 +232,8 @@ LT_MUST_USE lt_err lt_lora_config_read_uneven(lt_lora_config *out, const char *f
  * UNSUPPORTED as above, except that ranks may differ and layers be left out. Free with
  * json_decref. */
 LT_MUST_USE lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec *spec);
-/* What such a tree says of one module, "model.layers.0.self_attn.q_proj". linear: all-linear means
- * it. path: the file, for messages. FORMAT: an expression that is none. */
+/* The settings of such a tree for one module, such as "model.layers.0.self_attn.q_proj". linear:
+ * all-linear includes it. path: the file, for messages. FORMAT: a malformed regular expression. */
 typedef struct {
     bool has; /* It has an adapter. */
     int64_t rank;
@@ -254,10 +258,11 @@ LT_MUST_USE lt_err lt_lora_check_folder(const char *folder);
 LT_MUST_USE lt_err lt_lora_load(lt_lora *l, const char *folder);
 /* The same into new adapters whose options lt_lora_config_read_uneven found: A gets rows of zeros
  * up to the rank, B such columns and the module's scale as a factor. A module without adapters in a
- * layer keeps a B of zeros. To be trained further they are no equals: their gradients differ. */
+ * layer keeps a B of zeros. They are not equivalent for further training: their gradients
+ * differ. */
 LT_MUST_USE lt_err lt_lora_load_uneven(lt_lora *l, const char *folder);
-/* Put a tensor of such a file, trained whole, into the place of the base's weights (F32, on the
- * host). FORMAT: it has no place there. UNSUPPORTED: embedding and output head are one matrix, and
+/* Replace the base's weights (F32, on the host) by a tensor of such a file that was trained whole.
+ * FORMAT: the base has no such weights. UNSUPPORTED: embedding and output head are one matrix, and
  * the file has two. */
 LT_MUST_USE lt_err lt_lora_replace(const lt_lora *l, const lt_safetensors *file, const char *path,
                                    const char *name);
@@ -270,12 +275,12 @@ LT_MUST_USE lt_err lt_lora_transpose(float **out, const float *x, int64_t rows, 
                                      float factor);
 /* Write both files, tensors in F32. base: what base_model_name_or_path says. */
 LT_MUST_USE lt_err lt_lora_save(const lt_lora *l, const char *folder, const char *base);
-/* The same with values in host memory, (whole_elements) F32 as lt_param.whole_at counts: of
+/* The same with values in host memory, (whole_elements) F32 in the order of lt_param.whole_at, for
  * adapters of which this rank holds a part. */
 LT_MUST_USE lt_err lt_lora_write(const lt_lora *l, const float *values, const char *folder,
                                  const char *base);
-/* Set elements [first, first + count) of the whole of a parameter, as far as they are held, in any
- * table that has it at the same index. */
+/* Set elements [first, first + count) of the whole parameter, as far as they are held, in any table
+ * that has it at the same index. */
 void lt_lora_set(lt_model *m, const lt_param *whole, int64_t first, const float *values,
                  int64_t count);
 
@@ -287,8 +292,8 @@ typedef struct {
     uint64_t first_row, row_step;
 } lt_lora_dropping;
 
-/* What a pass or a session needs to compute with adapters. Of a list, each computes with rows of
- * its own (lt_pass_join); one alone computes with all. */
+/* The state of a pass or a session for computing with adapters. In a list, each computes with its
+ * own rows (lt_pass_join); a single one computes with all rows. */
 typedef struct lt_lora_run {
     const lt_lora *lora;
     struct lt_lora_run *next;
@@ -298,8 +303,8 @@ typedef struct lt_lora_run {
     lt_lora_dropping drop;     /* Of the batch to come. */
     lt_tensor x;               /* Dropout, of training: (rows, in) of the model's type, dropped. */
     lt_tensor u, du;           /* (rows, columns) of the model's type; du: of training. */
-    /* DoRA. (rows) F32 each: of its norms (dora.c); (rows, 1) and (1, width): zeros, of the model's
-     * type, where the base has biases. Of training: (rows, width), the product before its rows are
+    /* DoRA. (rows) F32 each, for its norms (dora.c); (rows, 1) and (1, width): zeros of the model's
+     * type, if the base has biases. For training: (rows, width), the product before its rows are
      * multiplied, and its gradient; (2, width) F32. */
     lt_tensor rstd, mean, zeros, zero_row, z, dz, dc;
 } lt_lora_run;

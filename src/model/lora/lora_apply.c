@@ -76,8 +76,8 @@ static lt_err times_scale(lt_exec *r, lt_tensor t) {
     return scale == 1.0f ? LT_OK : lt_exec_add(r, &(lt_add_args){.y = t, .a = t, .alpha = scale});
 }
 
-/* The products with A: one that all parts of a site share, or, with dropout, one for each part,
- * which reads an x of its own. */
+/* The products with A: one that all parts of a site share or, with dropout, one for each part,
+ * which reads its own x. */
 static int n_products(const lt_exec *r, const lt_lora_site *s) {
     return r->lora->drop.on ? s->n_parts : 1;
 }

@@ -1,9 +1,9 @@
 /* lora_config.c: adapter_config.json, as PEFT 0.21 writes it.
  *
- * One table says what becomes of each key of PEFT's LoraConfig. Three kinds:
+ * One table says how each key of PEFT's LoraConfig is treated. There are three kinds:
  *
- *     READ    by code of its own, below or by what trains adapters (lora_dropout)
- *     ANY     without effect on what trained adapters compute
+ *     READ    by separate code, below or where adapters are trained (lora_dropout)
+ *     ANY     without effect on the results of trained adapters
  *     OFF     refused unless it is null, false, 0 or empty
  *
  * A key that is not in the table is refused unless it is null. test_lora_config.c holds the table
@@ -11,14 +11,14 @@
  *
  * Which modules have adapters, of which rank and alpha, is decided as in PEFT. target_modules is a
  * list of names or ends of names, a regular expression of the whole name, or all-linear.
- * exclude_modules takes some away. layers_to_transform and layers_pattern leave layers, which are
- * the first number in a name, unless a list has the whole name. rank_pattern and alpha_pattern
- * have regular expressions of names or of their ends; the first that matches counts.
+ * exclude_modules removes some. layers_to_transform and layers_pattern restrict the layers, which
+ * are the first number in a name, unless a list has the whole name. rank_pattern and alpha_pattern
+ * have regular expressions of names or of their ends; the first that matches is used.
  *
  * A model that computes with adapters as with a part of itself (lt_lora_open) has them in all
- * layers, of one rank and one alpha. Training refuses a folder that differs; where adapters are
- * only used or merged, it is read as even adapters that compute the same (lt_lora_load_uneven). A
- * server's places (lora_pool.h) take ranks and layers as the tensors have them. */
+ * layers, of one rank and one alpha. Training refuses a folder that differs. If adapters are only
+ * used or merged, the folder is read as even adapters that compute the same (lt_lora_load_uneven).
+ * A server's places (lora_pool.h) take ranks and layers from the tensors. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <math.h>
@@ -132,8 +132,8 @@ static lt_err check_keys(const json_t *config, const char *path) {
     return LT_OK;
 }
 
-/* Initialisations that leave the base as it is; without the change of the others, the adapter says
- * nothing. */
+/* Initialisations that leave the base as it is. The others change the base, and their adapters are
+ * meaningless without this change. */
 static bool keeps_base(const json_t *init) {
     static const char *const kept[] = {"gaussian", "eva", "orthogonal", "mica"};
     const char *name = json_string_value(init);
@@ -164,8 +164,8 @@ static lt_err check_bias(const json_t *config, bool whole, const char *path) {
     return whole || strcmp(text, "none") == 0 ? LT_OK : refuse(path, "bias", value, MERGE_FIRST);
 }
 
-/* Modules that are trained whole: the score head, which PEFT calls by two names; others where they
- * are merged. */
+/* Modules that are trained whole: the score head, for which PEFT has two names; others are accepted
+ * for merging. */
 static lt_err check_saved(const json_t *config, const lt_model_spec *spec, bool whole,
                           const char *path) {
     const json_t *list = json_object_get(config, "modules_to_save");
@@ -332,7 +332,7 @@ static lt_err allows_word(bool *out, const json_t *pattern, const char *word, co
 }
 
 /* Is the module in a layer of layers_to_transform? The layer is the first number in its name that
- * stands behind a word and a dot; layers_pattern names the word. */
+ * follows a word and a dot; layers_pattern names the word. */
 static lt_err in_layers(bool *out, const json_t *config, const char *module, const char *path) {
     const json_t *layers = json_object_get(config, "layers_to_transform"),
                  *targets = json_object_get(config, "target_modules");
@@ -426,7 +426,7 @@ typedef struct {
     const char *path;
     char targets[LT_LORA_TARGETS_BYTES];
     lt_lora_module_config of_all;
-    /* of_all has the rank and alpha of those before; where they are uneven, their largest rank. */
+    /* of_all has the rank and alpha of the modules before; if they are uneven, the largest rank. */
     bool any;
     bool may_differ, uneven; /* Ranks, alphas and layers: may they, and do they? */
 } reading;

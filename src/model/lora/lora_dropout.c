@@ -1,5 +1,5 @@
-/* lora_dropout.c: see lora_dropout.h. Which words of which stream belong to a module, and to the
- * tokens and columns that this rank has; the op drop does the rest. */
+/* lora_dropout.c: see lora_dropout.h. It determines which words of which random stream belong to a
+ * module, and to the tokens and columns of this rank; the op drop does the rest. */
 #include "model/lora/lora_dropout.h"
 
 #include "base/rng.h"

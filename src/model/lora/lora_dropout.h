@@ -1,13 +1,12 @@
-/* lora_dropout.h: dropout of what adapters read, in training, as PEFT has it:
+/* lora_dropout.h: dropout of the input of adapters in training, as in PEFT:
  *
  *     y = x W^T + s (d(x) A^T) B^T        d(x) = m x / (1 - p), m 0 with probability p, else 1
  *
- * Each module draws masks of its own, q, k and v, too, which read the same x. A number of a mask is
- * a function of the seed, the module, the row of the run, the position in the row and the column:
- * the same in the forward pass, in a layer that is computed again and in the backward pass, on any
- * number of ranks, and in a run that goes on from a checkpoint. Ranks of tp that have some columns
- * of x, and ranks of cp that have some positions, draw those of the whole. Evaluation has no
- * dropout. */
+ * Each module draws its own masks, even q, k and v, which read the same x. An element of a mask is
+ * a function of the seed, the module, the row of the run, the position in the row and the column.
+ * So it is the same in the forward pass, in a recomputed layer and in the backward pass, on any
+ * number of ranks, and in a resumed run. Ranks of tp that have some columns of x, and ranks of cp
+ * that have some positions, draw their parts of the whole mask. Evaluation has no dropout. */
 #ifndef LT_MODEL_LORA_DROPOUT_H
 #define LT_MODEL_LORA_DROPOUT_H
 

@@ -11,7 +11,7 @@
  *               (out, r E), where column k E + e is column k of expert e; if both kinds have
  *               adapters, those of gate_up_proj are .experts.base_layer.lora_A.weight, ...
  *
- * What adapter_config.json says is read in lora_config.c, and written here. */
+ * adapter_config.json is read in lora_config.c, and written here. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,8 +32,8 @@
 
 /* ---- The weights ---- */
 
-/* Call with each tensor: A, B and magnitudes of each module. first: index of its first element in
- * its parameter, whose rows it has some of. cols 0: it has one dimension. */
+/* Called with each tensor: A, B and magnitudes of each module. first: index of its first element in
+ * its parameter, of which it is some rows. cols 0: it has one dimension. */
 typedef struct {
     char name[LT_LORA_TENSOR_BYTES];
     const lt_param *param;
@@ -223,7 +223,8 @@ lt_err lt_lora_transpose(float **out, const float *x, int64_t rows, int64_t cols
     return LT_OK;
 }
 
-/* A or B of a module, (rows, cols), from one of a smaller rank in the file: zeros behind it. */
+/* A or B of a module, (rows, cols), from one of a smaller rank in the file, filled up with
+ * zeros. */
 static lt_err read_widened(float **out, const reading *r, const tensor *t,
                            const lt_lora_module_config *module) {
     const bool a = t->matrix == 'A';
@@ -341,8 +342,9 @@ static lt_err compare_run(const float *values, const void *own, lt_dtype type, i
     return LT_OK;
 }
 
-/* PEFT would put this matrix in the place of the base's. What of that is here is compared. Beside a
- * quantised base, both stand for the same weights in different types. */
+/* PEFT would replace the base's matrix by this one, so it is compared with the part of the base
+ * that is here. It is not compared with a quantised base, where the two are the same weights in
+ * different types. */
 static lt_err check_base_layer(const lt_lora *l, lt_param_kind kind, const lt_safetensors *file,
                                const char *path, const char *name) {
     const lt_model *m = l->weights;
@@ -526,7 +528,8 @@ static bool has_name(const json_t *list, const char *name) {
     return false;
 }
 
-/* The short names of all modules that have adapters; of_experts: of experts, else the others. */
+/* The short names of all modules that have adapters; of_experts: those of experts only, else the
+ * others. */
 static json_t *target_list(const lt_lora *l, bool of_experts, bool *transposed) {
     const lt_model_spec *spec = &l->base->spec;
     json_t *list = json_array();

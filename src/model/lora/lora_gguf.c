@@ -54,7 +54,8 @@ static int64_t pair_rows(const lt_model_spec *spec, const lt_name_row *module) {
     return rotated && lt_family_get(spec->family)->gguf.pairs ? spec->head_dim : 0;
 }
 
-/* A of the embedding has a row a word, in the file as here; other A's a row a dimension. */
+/* A of the embedding has a row for each word, in the file as here; other A's have a row for each
+ * dimension. */
 static int64_t rows_of_a(const lt_param *a, int64_t rank) {
     return a->kind == LT_PARAM_EMBED ? a->shape[0] : rank;
 }
@@ -117,8 +118,8 @@ static const lt_gguf_tensor *tensor_of(const lt_gguf *g, const char *weight, cha
     return lt_gguf_tensor_find(g, name);
 }
 
-/* Add what a row of the family's names has in the file: its target if all layers have it, and the
- * rank. */
+/* Add the adapters of one row of the family's names, if the file has them: their target, if all
+ * layers have it, and their rank. */
 static lt_err add_row(lt_lora_config *c, char *targets, const lt_gguf *g, const lt_model_spec *spec,
                       const lt_param_table *base, const lt_name_row *row) {
     char weight[LT_FOREIGN_NAME_BYTES], name[LT_FOREIGN_NAME_BYTES];

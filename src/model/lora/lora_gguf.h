@@ -6,7 +6,7 @@
  *     <weight of the model>.lora_b    dims {r, out}      rows of q and k as the weight's
  *
  * A module computes with alpha / r, or with 1 where alpha is 0; there is one alpha for the file. So
- * rsLoRA is written with alpha sqrt(r). DoRA and a score head have no place in the format. */
+ * rsLoRA is written with alpha sqrt(r). The format cannot hold DoRA or a score head. */
 #ifndef LT_MODEL_LORA_GGUF_H
 #define LT_MODEL_LORA_GGUF_H
 
@@ -18,17 +18,18 @@
 /* Is this a GGUF file of adapters? */
 bool lt_lora_is_gguf(const char *path);
 bool lt_lora_gguf_holds(const lt_gguf *g); /* The same of one that is open. */
-/* Is it named as one, x.gguf, whether it is there or not? Else a path is that of a PEFT folder. */
+/* Is the path named like a GGUF file (x.gguf), whether it exists or not? Any other path is that of
+ * a PEFT folder. */
 bool lt_lora_is_gguf_path(const char *path);
-/* Rank, alpha and targets; close it as one of a folder. UNSUPPORTED: another architecture or kind
- * of adapter, modules in some layers only, ranks that differ. */
+/* Read rank, alpha and targets; close the result as that of a folder. UNSUPPORTED: another
+ * architecture or kind of adapter, modules in some layers only, ranks that differ. */
 LT_MUST_USE lt_err lt_lora_gguf_config_read(lt_lora_config *out, const char *path,
                                             const lt_model_spec *spec);
 /* Read the tensors into adapters of the same options. FORMAT: one is missing, of another shape, not
  * finite, or of no adapter. */
 LT_MUST_USE lt_err lt_lora_gguf_load(lt_lora *l, const char *path);
-/* Write the file, tensors in F32, from adapters on the host. UNSUPPORTED: what has no place in it,
- * which the message names. */
+/* Write the file, tensors in F32, from adapters on the host. UNSUPPORTED: the format cannot hold
+ * something, which the message names. */
 LT_MUST_USE lt_err lt_lora_gguf_save(const lt_lora *l, const char *path);
 
 /* ---- For a reader that takes ranks and layers from the tensors (lora_pool.h) ---- */

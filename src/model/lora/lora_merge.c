@@ -1,5 +1,5 @@
-/* lora_merge.c: adapters into the weights beside which they stand: W + s B A, a row at a time; of
- * DoRA with the length m (dora.h); of an embedding W + s A B^T. */
+/* lora_merge.c: merges adapters into the weights of their base: W + s B A, a row at a time; with
+ * DoRA scaled to the length m (dora.h); for an embedding W + s A B^T. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@
 
 typedef struct {
     float *w; /* (rows, cols) of the base: those of a part. */
-    /* What is added to w is s times the product of the two: B A, of an embedding A B^T. */
+    /* s times the product of the two is added to w: B A, or A B^T for an embedding. */
     const float *left;  /* (rows, r) */
     const float *right; /* (r, cols), with these strides: */
     int64_t next_rank, next_col;
@@ -20,7 +20,7 @@ typedef struct {
     float scale;
 } merging;
 
-/* The row with the length m, in m's direction; m becomes the length of what it is now. */
+/* Scale the row to the length m; then m becomes the length of the result. */
 static void merge_magnitude(float *w, int64_t cols, float *m) {
     double squares = 0.0;
     for (int64_t c = 0; c < cols; c++) {

@@ -119,7 +119,8 @@ int lt_lora_pool_holds(const lt_lora_pool *p, int32_t place) {
 
 /* ---- Files ---- */
 
-/* Adapters on their way into an image: PEFT's folder, or a GGUF, which has no config and no file.
+/* Adapters that are being read into an image: from PEFT's folder, or from a GGUF, for which config
+ * and file are not used.
  */
 typedef struct {
     const lt_lora_pool *pool;
@@ -517,7 +518,7 @@ void lt_lora_rows_choose(lt_lora_rows *r, const int32_t *start) {
     r->growths += grown;
 }
 
-/* Is the call one of those that a device records, with what any call so far has needed? */
+/* Is the call one that a device records, with the largest ranks that any call has needed so far? */
 static bool is_kept(const lt_exec *r) {
     return r->lora_rows->by_place && r->backend->graph_begin != NULL;
 }

@@ -3,16 +3,16 @@
  *
  * A pool has a fixed number of places. A place holds one adapter, or several that a request adds
  * up, as weights of one shape: the plan of lora.h with the pool's rank and every linear layer that
- * may have an adapter, except that B is stored (r, out), which suits few rows. What an adapter
- * lacks (modules, layers, rows of a smaller rank) is zero, and its factor, alpha / r or
+ * may have an adapter, except that B is stored (r, out), which suits few rows. Modules and layers
+ * that an adapter lacks, and the missing rows of a smaller rank, are zero. Its factor, alpha / r or
  * alpha / sqrt(r), is part of its B.
  *
  *     data ─▶ | place 0: A and B of all layers | place 1 | ... |
  *
  * In a call of the paged forward, rows that have an adapter come first, in the order of their
  * places, so that all adapters of a module are two grouped products (the op matmul_grouped), in
- * which a place is an expert. A module that no row's adapter has is left out, and the products have
- * the largest rank that one of them uses there:
+ * which a place is an expert. A module is left out if no row's adapter has it, and the products
+ * have the largest rank that any of the adapters uses there:
  *
  *     x rows   of place 0 │ of place 0 │ of place 2 │ .. │ without an adapter
  *                    └──A of place 0──┘ └──A of 2──┘        (not read)
@@ -44,9 +44,9 @@
 
 typedef struct lt_lora_pool lt_lora_pool;
 
-/* Places for adapters of at most this rank beside a model, which closes them; a paged forward that
- * is opened later computes with them. dora: with room for DoRA's factors. OOM: the message has the
- * bytes. */
+/* Make places for adapters of at most this rank beside a model, which closes them; a paged forward
+ * pass that is opened later computes with them. dora: with room for DoRA's factors. OOM: the
+ * message has the bytes. */
 LT_MUST_USE lt_err lt_lora_pool_open(lt_model *m, int32_t n_places, int64_t rank, bool dora);
 void lt_lora_pool_close(lt_lora_pool *p); /* Called by lt_model_close. Accepts NULL. */
 
@@ -92,7 +92,7 @@ uint64_t lt_lora_pool_digest(const lt_lora_pool *p, int32_t place);
 /* Does it hold an adapter with magnitudes, whose rows have the scale 1? */
 bool lt_lora_pool_has_factors(const lt_lora_pool *p, int32_t place);
 
-/* A place that is held keeps its contents: by requests that were accepted, until they are done. */
+/* A place that is held keeps its contents. Accepted requests hold a place until they are done. */
 void lt_lora_pool_hold(lt_lora_pool *p, int32_t place);
 void lt_lora_pool_release(lt_lora_pool *p, int32_t place);
 int lt_lora_pool_holds(const lt_lora_pool *p, int32_t place); /* How many times. */

@@ -1,10 +1,10 @@
 /* lora_pool_dora.c: see lora_pool.h: the factors c = m / ||W + s B A|| of adapters with magnitudes.
  *
- *     rows of W, decoded where they are stored otherwise ─┐
+ *     rows of W, decoded if necessary ─┐
  *     B A, F32, times s ──────────────────────────────────┴─▶ mean of squares of a row ──▶ c
  *
- * Some rows at a time, on the model's device, by a queue of their own beside the engine's. A row of
- * W is decoded as an embedding's is (decoded.c), also from the layout of products. */
+ * Some rows at a time, on the model's device, on a separate queue beside the engine's. A row of W
+ * is decoded like one of an embedding (decoded.c), even from the packed layout. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -199,7 +199,8 @@ static lt_err weight_rows(lt_lora_pool_dora *d, lt_tensor *out, const lt_param *
     return LT_OK;
 }
 
-/* Means of squares of rows [first, first + n) of W + s B A, of one part, to the host. */
+/* Compute the means of squares of rows [first, first + n) of one part of W + s B A, into host
+ * memory. */
 static lt_err measure(lt_lora_pool_dora *d, const lt_param *a, const lt_dora_part *part,
                       int64_t first, int64_t n, float *mean) {
     lt_exec *r = &d->exec;

@@ -16,7 +16,8 @@ typedef struct {
     atomic_bool scaled; /* Its factors are not all 1. */
 } lt_lora_place;
 
-/* DoRA: the factors of all places, and what deriving them needs, which one thread at a time has. */
+/* DoRA: the factors of all places, and the memory for deriving them, which one thread at a time
+ * uses. */
 typedef struct {
     bool on, has_offsets; /* The model has biases. */
     float *data;          /* (places, vectors, sizes.n_magnitudes), the backend's memory. */
@@ -53,7 +54,7 @@ typedef struct {
 LT_MUST_USE lt_err lt_lora_pool_open_dora(lt_lora_pool *p);
 void lt_lora_pool_close_dora(lt_lora_pool *p);
 size_t lt_lora_pool_dora_bytes(const lt_lora_pool *p); /* Of a place; 0: it has none. */
-/* Factors that change nothing; *out stays NULL where the pool has no room for any. */
+/* Factors that change nothing; *out stays NULL if the pool has no room for factors. */
 LT_MUST_USE lt_err lt_lora_pool_begin_factors(const lt_lora_pool *p, float **out);
 /* c (rows) = m / ||W + scale B A|| of the rows of a part. */
 LT_MUST_USE lt_err lt_lora_pool_derive(const lt_lora_pool *p, float *c, const lt_dora_part *part,

@@ -1,6 +1,6 @@
 /* lora_replace.c: weights of the model that a PEFT folder holds whole, beside its adapters: those
  * of modules_to_save, of bias = all or lora_only, and of an embedding or an output head that PEFT
- * saves when it is asked to. They take the place of the model's when adapters are merged. */
+ * saves when it is asked to. They replace the model's weights when adapters are merged. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static bool own_name(char out[LT_FOREIGN_NAME_BYTES], const char *name) {
 }
 
 /* With bias = all PEFT writes biases of a module that it saves whole three times: under the
- * module's name, as its copy that was trained, and as the original. The first counts. */
+ * module's name, as its copy that was trained, and as the original. The first is used. */
 static bool is_repeated(const lt_safetensors *file, const char *name) {
     char plain[LT_LORA_TENSOR_BYTES];
     if (strlen(name) >= sizeof plain) {
