@@ -66,7 +66,8 @@ static lt_err read_output(char **out, int from, double end_s, bool *late) {
     return LT_OK;
 }
 
-/* Its status. A program may close its output and go on, so the deadline counts here, too. */
+/* Wait for its status. A program may close its output and continue, so the deadline applies here,
+ * too. */
 static int status_of(pid_t child, double end_s, bool *late) {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
     int status = 0;
@@ -82,8 +83,8 @@ static int status_of(pid_t child, double end_s, bool *late) {
     return status;
 }
 
-/* Start it with its output at `to` and its messages at `messages`, in a group of its own: Ctrl-C
- * reaches this process alone, which may go on or save something first. */
+/* Start it with its output to `to` and its messages to `messages`. It has its own process group, so
+ * Ctrl-C reaches only this process, which may continue or save something first. */
 static int start(pid_t *child, const char *const *words, int to, int messages, bool silent) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t how;
@@ -118,7 +119,7 @@ static char *output_of(int fd) {
 }
 
 /* The messages of a program as the end of a line: ": first; second", without those that do not fit.
- * "": none. */
+ * "": there are none. */
 static void one_line(char out[MESSAGE_BYTES], const char *said) {
     size_t used = 0;
     out[0] = '\0';
@@ -134,7 +135,7 @@ static void one_line(char out[MESSAGE_BYTES], const char *said) {
     lt_log_tame(out, false);
 }
 
-/* What a program said besides its output: to our standard error if it succeeded, else into why. */
+/* Pass on a program's messages: to our standard error if it succeeded, else into why. */
 static void tell(int messages, bool succeeded, char why[MESSAGE_BYTES]) {
     char *said = output_of(messages);
     why[0] = '\0';

@@ -354,7 +354,7 @@ static lt_err paths(agent *a) {
     return lt_file_make_dirs(a->kept);
 }
 
-/* Listen at any free port, and say so: in ROOT/node-K/agent, or on standard output. */
+/* Listen at any free port, and announce it in ROOT/node-K/agent or on standard output. */
 static lt_err listen_for_others(agent *a) {
     const char *host = a->o->address != NULL ? a->o->address : "127.0.0.1";
     struct sockaddr_in at = {.sin_family = AF_INET};
@@ -391,8 +391,8 @@ static bool obey(agent *a, const char *line) {
     return sscanf(line, "signal %d", &number) != 1 || (number != SIGTERM && number != SIGINT);
 }
 
-/* Do what the launcher writes, until it is time to look for new snapshots again. False: the agent
- * is to end. */
+/* Obey the launcher's lines until it is time to look for new snapshots again. False: the agent must
+ * end. */
 static bool wait_for_orders(agent *a) {
     double wait_s = LT_AGENT_LOOK_S;
     const char *line;
@@ -466,14 +466,14 @@ lt_err lt_agent_run(const lt_agent_options *o) {
 done:
     close_agent(&a, runs ? &thread : NULL);
     if (a.ended_by == LT_AGENT_ORPHANED) {
-        /* The ranks were killed with the launcher, so nobody needs the memory. Other agents remove
-         * it, too. */
+        /* The ranks were killed with the launcher, so the memory is no longer needed. Other agents
+         * may remove it at the same time. */
         (void)!lt_file_remove_tree(o->root);
     }
     return err;
 }
 
-/* ---- On a machine of its own ----------------------------------------------------------------- */
+/* ---- On a separate machine ------------------------------------------------------------------- */
 
 /* The address from which packets to `to` leave. */
 static lt_err find_address(char out[LT_AGENT_ADDRESS], const char *to) {
@@ -490,8 +490,8 @@ static lt_err find_address(char out[LT_AGENT_ADDRESS], const char *to) {
     return found ? LT_OK : lt_error_set(LT_ERR_REMOTE, "agent: no way to the launcher's %s", to);
 }
 
-/* The memory goes, and with it that of other machines whose agents use the same folder, if this
- * process has made it. */
+/* If this process has made the memory, it removes it, also for agents of other machines that use
+ * the same folder. */
 static void remove_memory(const lt_agent_options *o, bool owner) {
     char path[LT_PATH_BYTES];
     if (snprintf(path, sizeof path, "%s/node-%d", o->root, o->node) < LT_PATH_BYTES) {

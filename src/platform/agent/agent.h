@@ -1,31 +1,32 @@
 /* agent.h: what `lateen agent` does on a node: it sends the snapshots that the node's ranks have
- * written to the agent of the next node that answers, and keeps those of the node before
- * (memory.h). No step of the training waits for it. When it is killed, the launcher starts it
+ * written to the agent of the next node that answers, and keeps the snapshots that another agent
+ * sends to it (memory.h). No training step waits for it. When it is killed, the launcher starts it
  * again; the memory stays.
  *
  * Where nodes are machines (`lateen agent --machine`), it sends them to the agents of all others.
- * Standard input begins with a line of JSON, and tells it where those are; standard output tells
- * the launcher where it listens itself:
+ * Standard input begins with a line of JSON, and then gives their addresses; on standard output the
+ * agent tells the launcher its own address:
  *
  *     {"version", "program", "memory", "node", "nodes", "token", "launcher", "keep"}\n
  *     peer K ADDRESS\n      or "-": the agent of node K is gone. A new address has nothing yet
  *     alive\n               now and then
- *     signal 15\n           it ends; so it does at the end of standard input, or after
+ *     signal 15\n           it ends, as it does at the end of standard input, or after
  *                           LT_AGENT_ALONE_S without a line
  *
  *     listens ADDRESS\n
  *
- * "launcher" is an address of that machine: the agent listens where it leaves for it. Unless "keep"
- * is true, the memory of the node is empty at the start.
+ * "launcher" is an address of the launcher's machine: the agent listens at the local address from
+ * which it would connect there. Unless "keep" is true, the memory of the node is empty at the
+ * start.
  *
  * PROTOCOL over TCP, one snapshot of one holder a connection:
  *
  *     sender     {"token", "holder": "rank-0", "step": 12, "files": [{"name", "bytes", "xxh3"}]}\n
  *                the bytes of the files, one after the other
- *     receiver   "ok\n" when all is kept and has these checksums; otherwise it closes
+ *     receiver   "ok\n" when all files are kept and have these checksums; otherwise it closes
  *
- * A snapshot that was not confirmed is sent again with the next look at the folder; one that is
- * gone by then was replaced by a newer one. A connection that is silent for LT_AGENT_SILENT_S is
+ * A snapshot that was not confirmed is sent again when the folder is looked at next; if it is gone
+ * by then, a newer one has replaced it. A connection that is silent for LT_AGENT_SILENT_S is
  * closed. */
 #ifndef LT_PLATFORM_AGENT_H
 #define LT_PLATFORM_AGENT_H
@@ -38,21 +39,21 @@
 #define LT_AGENT_SILENT_S 10.0
 #define LT_AGENT_ALONE_S  300.0
 #define LT_AGENT_ADDRESS  32 /* "10.0.0.2:4711" */
-/* What the kernel sends to agents on the launcher's machine when the launcher is killed. Nobody
- * else sends it. The parent does not tell: the kernel may send this while threads of the launcher
- * still end, and until then they are the parent. */
+/* The signal that the kernel sends to agents on the launcher's machine when the launcher is killed.
+ * Nothing else sends it. The parent's pid cannot tell: the kernel may send the signal while threads
+ * of the launcher are still ending, and until then the launcher is the parent. */
 #define LT_AGENT_ORPHANED (SIGRTMIN + 1)
 
 typedef struct {
     const char *root, *token;
     int node, n_nodes; /* One node: nothing is sent. */
-    /* The address at which it listens where nodes are machines; NULL: they are parts of this one,
-     * and ROOT/node-K/agent says where they listen. */
+    /* The address at which it listens if nodes are machines; NULL: nodes are parts of this machine,
+     * and ROOT/node-K/agent has their addresses. */
     const char *address;
 } lt_agent_options;
 
-/* Runs until SIGTERM, SIGINT or LT_AGENT_ORPHANED. After the last the run's memory is removed; that
- * of a machine's agent is in any case. */
+/* Runs until SIGTERM, SIGINT or LT_AGENT_ORPHANED. After LT_AGENT_ORPHANED it removes the run's
+ * memory; the agent of a machine removes it in any case. */
 LT_MUST_USE lt_err lt_agent_run(const lt_agent_options *o);
 /* `lateen agent --machine`: the same, as standard input describes. */
 LT_MUST_USE lt_err lt_agent_run_machine(void);

@@ -1,14 +1,14 @@
-/* controller.h: decides what happens to the attempts of a run: when the ranks of one are ended, and
- * whether another one begins. It starts and kills nothing and reads no clock, so tests drive it
- * with invented times; launch.c carries out what it says.
+/* controller.h: decides when the ranks of an attempt at a run are ended, and whether another
+ * attempt begins. It starts and kills nothing and reads no clock, so tests drive it with invented
+ * times; launch.c carries out its decisions.
  *
- * STATES, each with the deadline that leaves it even if no message ever comes:
+ * STATES, each with a deadline, after which it is left even if no message ever comes:
  *
  *   state      the ranks                    deadline             when it passes
  *   STARTING   start, connect, load         hang_s without a     the attempt has failed: it hangs
  *                                           new phase or step
  *   RUNNING    train                        the same             the same
- *   ENDING     were told that one failed    grace_s              they are killed
+ *   ENDING     know that one failed     grace_s              they are killed
  *   KILLING    were killed                  LT_KILL_S            those that remain are left behind;
  *                                                                the lease (lease.h) keeps them out
  *   WAITING    have ended; the back-off     the back-off         the next attempt begins
@@ -40,22 +40,23 @@
  *   device    status 74: the device failed; SIGBUS             no              no
  *   corrupt   status 78: ranks do not hold the same bits       no              yes
  *   grow      all were told to save, since a node is back      no              no
- *   lost      status 76: because of another rank; only where   yes             no
- *             none of those fails, too
+ *   lost      status 76: because of another rank, if no rank   yes             no
+ *             has one of the faults above
  *
  * A fault of hardware costs no retry, but LT_FREE_IN_A_ROW of them without a new step end the run.
  *
- * AFTER A FAULT all ranks are started here again. Where `requeue` is set, however, a fault of
- * hardware without retries, or a second one without a new step, is answered by leaving this machine
- * instead: the run ends with `elsewhere` set, and the launcher puts its job back in the queue.
+ * AFTER A FAULT all ranks are started here again. But if `requeue` is set, the run leaves this
+ * machine after a fault of hardware if it has no retries at all, or if it is the second one without
+ * a new step: it ends with `elsewhere` set, and the launcher puts its job back in the queue.
  *
  * A fault that may repeat is compared with the one before it: the same kind, rank, status and known
  * step mean that it follows from the program and its data, and the run ends at once with this
  * reason.
  *
  * A rank that ends with a status before any attempt has made a step has probably been given a path
- * that is not there, or a recipe that contradicts itself. A file system that comes late looks the
- * same, so the run ends when LT_SAME_STARTS attempts in a row have ended with the same status.
+ * that does not exist, or a recipe that contradicts itself. A file system that is mounted late
+ * looks the same, so the run ends only when LT_SAME_STARTS attempts in a row have ended with the
+ * same status.
  *
  * BACK-OFF: none after an attempt that made a new step; otherwise 1, 2, 4 ... at most LT_BACK_OFF_S
  * seconds. */
@@ -122,8 +123,8 @@ typedef enum {
 
 typedef enum { LT_ON_READY, LT_ON_FAULT, LT_ON_EMPTY, LT_ON_LATE, LT_ON_STOP, LT_EVENTS } lt_event;
 
-/* What the launcher has to do: nothing; tell the ranks that one has failed; kill them; nothing
- * until the back-off is over; start the next attempt; end. */
+/* What the launcher must do: nothing; tell the ranks that one has failed; kill them; nothing until
+ * the back-off is over; start the next attempt; end. */
 typedef enum {
     LT_DO_NOTHING,
     LT_DO_TELL,
@@ -160,8 +161,8 @@ typedef struct {
 void lt_controller_open(lt_controller *c, const lt_control_options *o, double now_s);
 /* A rank has come to a new phase or step. */
 void lt_controller_progress(lt_controller *c, int64_t step, double now_s);
-/* The first fault is kept; later ones of the same attempt follow from it and are dropped, unless
- * the first is LOST. */
+/* The first fault is kept. Later ones of the same attempt are consequences of it and are dropped,
+ * unless the first is LOST. */
 lt_action lt_controller_fault(lt_controller *c, const lt_fault *fault, double now_s);
 lt_action lt_controller_event(lt_controller *c, lt_event event, double now_s);
 /* Seconds from the last decision to the next attempt. */

@@ -1,5 +1,5 @@
-/* events.h: what happened to the attempts of a run, as RUN/events.jsonl: one JSON object a line,
- * appended at once and whole: a disk that is full leaves no part of one.
+/* events.h: writes what happens to the attempts of a run to RUN/events.jsonl: one JSON object a
+ * line, appended immediately and by one write, so a full disk leaves no part of a line.
  *
  *   {"time", "unix_s", "attempt", "event": "start", "ranks"}
  *   {..., "event": "fault", "kind", "rank", "step", "what", "words"}   kinds: controller.h; words:
@@ -58,8 +58,8 @@ typedef struct {
 
 void lt_events_open(lt_events *e, bool wanted, int restart);
 void lt_events_close(lt_events *e);
-/* The run folder is known: write there. Another call changes nothing. A failure is a warning: a run
- * does not end because its events cannot be written. */
+/* The run folder is known: write there from now on. A second call changes nothing. A failure is
+ * only a warning, because a run does not end if its events cannot be written. */
 void lt_events_folder(lt_events *e, const char *folder);
 /* Takes the reference to `line`, and adds time and attempt. */
 void lt_events_put(lt_events *e, int attempt, json_t *line);

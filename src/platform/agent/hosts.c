@@ -108,8 +108,8 @@ static lt_err find_address(lt_hosts *h) {
     return LT_OK;
 }
 
-/* The next word of *rest, which is changed: up to a space that is not within quotes, and without
- * them. NULL: there is none. An open quote ends with the text, and *open says so. */
+/* The next word of *rest, which is changed: up to a space that is not within quotes; the quotes are
+ * removed. NULL: there is none. *open: a quote was not closed. */
 static char *next_word(char **rest, bool *open) {
     char *from = *rest + strspn(*rest, " "), *word = from, *to = from, quote = '\0';
     if (*from == '\0') {
@@ -241,8 +241,8 @@ bool lt_hosts_far(const lt_hosts *h, int rank) {
 
 /* ---- Starting -------------------------------------------------------------------------------- */
 
-/* A variable of the environment: its text or, where that is no UTF-8, its bytes as hexadecimal
- * digits, the one word of a list. */
+/* A variable of the environment as JSON: its text or, if that is not UTF-8, a list of one string,
+ * its bytes as hexadecimal digits. */
 static json_t *variable_of(const char *text) {
     json_t *word = json_string(text);
     if (word == NULL) {
@@ -257,7 +257,8 @@ static json_t *variable_of(const char *text) {
     return word;
 }
 
-/* What the agent over there reads; free it. NULL: no memory, or words that are not UTF-8. */
+/* The line that the agent on the other machine reads; free it. NULL: out of memory, or words that
+ * are not UTF-8. */
 static char *describe(const lt_processes *ranks, const lt_environment *e) {
     json_t *words = json_array(), *environment = json_array(), *all;
     char folder[LT_PATH_BYTES] = "", program[LT_REMOTE_PROGRAM], *text, *line = NULL;
@@ -290,7 +291,7 @@ static char *describe(const lt_processes *ranks, const lt_environment *e) {
     return line;
 }
 
-/* `lateen agent FLAG` on a machine, as a process whose standard input begins with the line. */
+/* Run `lateen agent FLAG` on a machine, as a process whose standard input begins with the line. */
 static lt_err start_agent(const lt_hosts *h, const lt_host *x, const lt_processes *of, int process,
                           const char *flag, const char *line) {
     const char *const after[] = {x->name, h->program, "agent", flag};

@@ -5,19 +5,20 @@
  *
  *     LOGIN HOST PROGRAM agent --rank         by default: ssh -o BatchMode=yes ... HOST PROGRAM ...
  *
- * and that agent (remote.h) starts the rank over there, passes on its output, and ends as it does.
- * So a rank of another machine is, for the launcher, a process like any other, whose
+ * and that agent (remote.h) starts the rank there, passes on its output, and ends with its status.
+ * So for the launcher a rank of another machine is a process like any other, with these
+ * differences:
  *
  *     standard input    begins with a line of JSON that describes the rank, with its environment
  *                       and the run's token: no list of processes shows it. Then a line "signal N"
  *                       for each signal to the rank, and "epoch N" when a rank that has left its
  *                       world may open the next one; its end kills the rank
  *     exit status       is the rank's; the store has it, too ("end/R"), with the signal that ended
- *                       it. Where the store has none, the connection to the machine was lost
+ *                       it. If the store has none, the connection to the machine was lost
  *     place on the board is written by the launcher, from what the agent tells the store
  *                       ("sight/R")
  *
- * Where the machines are nodes (nodes.h), the last ones may be spare, without ranks at first.
+ * If the machines are nodes (nodes.h), the last ones may be spares, without ranks at first.
  *
  * The program, the working folder, the data and the run folder have the same paths on all machines:
  * they share a file system, as under mpirun. */
@@ -53,13 +54,13 @@ typedef struct {
     double began_s; /* When the attempt began. */
 } lt_hosts;
 
-/* "a:4,b:4": machines and how many ranks each has (no number: one). "": none. The last `spares`
- * have none at first. login: the command, words with spaces within quotes; address: "" for that of
- * the route to the first other machine. */
+/* text: machines and how many ranks each has, "a:4,b:4" (no number: one); "": no machines. The last
+ * `spares` have no ranks at first. login: the command; words with spaces are in quotes. address: ""
+ * for that of the route to the first other machine. */
 LT_MUST_USE lt_err lt_hosts_open(lt_hosts *h, const char *text, int spares, const char *login,
                                  const char *address);
 void lt_hosts_close(lt_hosts *h); /* Accepts zeros. */
-/* From the next attempt on, a rank is on this machine. */
+/* From the next attempt on, this rank runs on this machine. */
 void lt_hosts_place(lt_hosts *h, int rank, int host);
 /* The machine of a rank; NULL: there are no hosts. */
 const lt_host *lt_hosts_of_rank(const lt_hosts *h, int rank);
@@ -70,20 +71,20 @@ void lt_hosts_count(const lt_hosts *h, int rank, int n_ranks, int *local, int *l
 bool lt_hosts_far(const lt_hosts *h, int rank);
 /* Start a rank of another machine. */
 LT_MUST_USE lt_err lt_hosts_start(const lt_hosts *h, lt_processes *ranks, const lt_environment *e);
-/* A rank of another machine that has left its world may open that of this epoch. */
+/* Let a rank of another machine that has left its world open the world of this epoch. */
 void lt_hosts_go_on(const lt_processes *ranks, int rank, uint64_t epoch);
-/* Start a machine's agent of snapshots, as process `host` of `agents`; line: what it reads first.
+/* Start a machine's agent for snapshots, as process `host` of `agents`; line: what it reads first.
  */
 LT_MUST_USE lt_err lt_hosts_start_agent(const lt_hosts *h, int host, const lt_processes *agents,
                                         const char *line);
 /* An attempt begins: the store holds nothing yet. */
 void lt_hosts_begin(lt_hosts *h);
-/* Write on the board what the agents have told the store. */
+/* Copy what the agents have told the store to the board. */
 void lt_hosts_look(lt_hosts *h, lt_comm_store_server *store, lt_board *board);
-/* A rank whose machine has not started it although there was time is `late`, and its login command
- * has failed with ssh's status for a machine that it cannot reach. */
+/* If a machine has not started its rank in time, mark the rank as `late`, and its login command as
+ * failed with the status of ssh for a machine that cannot be reached. */
 void lt_hosts_find_late(const lt_hosts *h, int rank, lt_process *p, double now_s);
-/* How a rank has ended, as waitpid would give it. False: nobody knows. */
+/* How a rank has ended, as waitpid would report it. False: it is not known. */
 bool lt_hosts_end(lt_comm_store_server *store, int rank, int *status);
 
 #endif

@@ -1,5 +1,5 @@
-/* launch.c: see launch.h. The loop at the end carries out what the controller decides; everything
- * above it finds out what to tell the controller, or tells people what it has decided. */
+/* launch.c: see launch.h. The loop at the end carries out the controller's decisions; everything
+ * above it finds events for the controller, or reports its decisions to people. */
 #include "platform/agent/launch.h"
 
 #include <errno.h>
@@ -124,7 +124,7 @@ static void end_ranks(launcher *l) {
     l->segment = -1;
 }
 
-/* When an attempt begins, all that is known of its ranks is which of them still run. */
+/* When an attempt begins, forget everything about its ranks except which of them still run. */
 static void clear_ranks(launcher *l) {
     for (int r = 0; r < l->ranks.n; r++) {
         lt_process *p = &l->ranks.all[r];
@@ -137,7 +137,7 @@ static void clear_ranks(launcher *l) {
     }
 }
 
-/* With how many ranks the run can go on when so many of its seats have a node; 0: it cannot. */
+/* With how many ranks the run can continue if so many of its seats have a node; 0: it cannot. */
 static int ranks_on(const launcher *l, int seats) {
     const lt_board_room room = lt_board_sizes_of(l->board);
     return lt_nodes_ranks_on(&l->nodes, seats, l->o->n_ranks, &room);
@@ -209,8 +209,8 @@ static lt_err begin_attempt(launcher *l) {
     return start_ranks(l);
 }
 
-/* Whatever an attempt has left: processes in the ranks' process groups, output, the segment. Ranks
- * that wait for the next one stay, with their segment. */
+/* Clean up after an attempt: processes in the ranks' process groups, output, the segment. Ranks
+ * that wait for the next attempt stay, with their segment. */
 static void end_attempt(launcher *l) {
     if (lt_processes_run(&l->ranks) && !l->killed) {
         for (int r = 0; r < l->ranks.n; r++) {
@@ -237,7 +237,7 @@ static void end_attempt(launcher *l) {
     l->segment = -1;
 }
 
-/* ---- Telling --------------------------------------------------------------------------------- */
+/* ---- Reports --------------------------------------------------------------------------------- */
 
 static void describe(const launcher *l, int rank, char *out, size_t bytes) {
     const lt_process *p = &l->ranks.all[rank];
@@ -306,7 +306,7 @@ static void tell_fault(launcher *l) {
                   lt_events_words(p != NULL ? p->words : "", p != NULL ? p->n_words : 0)));
 }
 
-/* ---- Finding out ----------------------------------------------------------------------------- */
+/* ---- Faults ---------------------------------------------------------------------------------- */
 
 /* Ranks that are slow, or no longer. */
 static void look_at_stragglers(launcher *l) {
@@ -323,8 +323,7 @@ static void look_at_stragglers(launcher *l) {
     }
 }
 
-/* Ranks whose state or gradients were found to be wrong: by the others, or by making a step
- * again. */
+/* Ranks whose state or gradients were found to be wrong, by the others or by repeating a step. */
 static void look_at_suspects(launcher *l) {
     for (int r = 0; r < l->ranks.n; r++) {
         lt_process *p = &l->ranks.all[r];
@@ -374,7 +373,8 @@ static void fail(launcher *l, int rank) {
     const lt_board_sight seen = lt_board_seen(l->board, rank);
     const bool by_itself = !p->silent && !p->cut && WIFEXITED(p->status) &&
                            WEXITSTATUS(p->status) != LT_RANK_LOST;
-    /* A machine that is lost while it works is hardware; one that was never reached may not be. */
+    /* A machine that is lost while it works has a fault of hardware; one that was never reached may
+     * not. */
     const bool silent = p->silent || (p->cut && seen.phase != LT_PHASE_NONE);
     lt_fault f = {.kind = silent ? LT_FAULT_SILENT : lt_fault_of_status(p->status),
                   .rank = rank,
@@ -576,8 +576,8 @@ static int status_of(const launcher *l) {
     return lt_processes_status(&l->ranks);
 }
 
-/* A signal came to a rank and not to the launcher, and the ranks have saved and ended. A stop by
- * the file RUN/exit is the user's: it has no signal's number. */
+/* Notice that a rank, and not the launcher, received a signal, and that the ranks have saved and
+ * ended. A stop by the file RUN/exit comes from the user and has no signal number. */
 static void notice_told(launcher *l) {
     const int stop = lt_board_seen(l->board, 0).stop;
     if (l->control.fault.kind == LT_FAULT_NONE && l->growing && l->asked == 0 &&
@@ -627,7 +627,7 @@ static lt_action on_empty(launcher *l, lt_event event) {
     return action;
 }
 
-/* A node is back while the run has fewer ranks: all save and end, and the next attempt has them. */
+/* If a node is back while the run has fewer ranks, all save and end, and the next attempt grows. */
 static void look_at_growth(launcher *l) {
     if (!l->o->shrink || l->growing || l->asked != 0 || l->ranks.n == l->o->n_ranks ||
         l->control.state != LT_CONTROL_RUNNING ||
@@ -639,7 +639,7 @@ static void look_at_growth(launcher *l) {
     lt_processes_signal(&l->ranks, SIGTERM);
 }
 
-/* The outermost ring: Slurm starts the job again, on nodes that it considers healthy. */
+/* The last resort: Slurm starts the job again, on nodes that it considers healthy. */
 static void leave_machine(launcher *l, int *status) {
     const char *job = getenv("SLURM_JOB_ID");
     const char *const words[] = {"scontrol", "requeue", job, NULL};

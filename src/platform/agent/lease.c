@@ -127,8 +127,8 @@ static lt_err replace_lock(int *fd, const char *path, int64_t epoch) {
     return LT_OK;
 }
 
-/* Files that earlier holders were about to publish: whoever has checked its lease already fails
- * when it renames. */
+/* Remove files that earlier holders were about to publish: the rename then fails, even in a process
+ * that has already checked its lease. */
 static lt_err remove_asides(const lt_lease *l) {
     lt_err err = LT_OK;
     char **names = NULL, path[LT_PATH_BYTES];

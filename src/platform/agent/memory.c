@@ -71,7 +71,8 @@ static bool is_left(const char *root) {
     return left;
 }
 
-/* Remove the memory that is left of this user's launchers if they and their agents were killed. */
+/* Remove memory that launchers of this user have left, because they and their agents were
+ * killed. */
 static void sweep(void) {
     char **names = NULL, root[LT_PATH_BYTES];
     size_t n = 0;
@@ -88,7 +89,8 @@ static void sweep(void) {
     lt_file_list_free(names, n);
 }
 
-/* Whoever ROOT/launcher names removes ROOT; sweep() does when that process is gone. */
+/* Make this process the owner, which ROOT/launcher names and which removes ROOT; when the owner is
+ * gone, sweep() removes it. */
 static lt_err take(const char *root) {
     char path[LT_PATH_BYTES], name[64];
     (void)snprintf(name, sizeof name, "%lld\n", (long long)getpid());
@@ -170,8 +172,8 @@ static lt_err link_file(const char *path, const char *name, void *to) {
     return lt_file_exists(link) ? LT_OK : lt_memory_link(path, link);
 }
 
-/* A holder's step-N. One that is being received has another name; one that is replaced meanwhile
- * leaves a set that is not whole, which its checksums reveal. */
+/* Link a holder's step-N into the set. A snapshot that is being received has another name. If one
+ * is replaced meanwhile, the set is incomplete, which its checksums reveal. */
 static lt_err link_step(const char *path, const char *name, void *set) {
     char to[LT_PATH_BYTES];
     if (strncmp(name, "step-", 5) != 0 || strchr(name, '.') != NULL) {
@@ -221,7 +223,7 @@ lt_err lt_memory_assemble(const char *root) {
     return for_each(set, drop_partial, NULL);
 }
 
-/* ".../node-K/own/REST" or ".../node-K/kept/REST": the same REST, where any node has it. */
+/* For ".../node-K/own/REST" or ".../node-K/kept/REST", find the same REST on any node. */
 static bool find_copy(char out[LT_PATH_BYTES], const char *root, int n_nodes, const char *target) {
     const char *rest = strstr(target, "/own/");
     rest = rest != NULL ? rest + strlen("/own/") : strstr(target, "/kept/");

@@ -1,4 +1,4 @@
-/* memory.h: where snapshots of a run are while it runs: files in shared memory (/dev/shm), which
+/* memory.h: keeps snapshots of a run while it runs, as files in shared memory (/dev/shm), which
  * outlive the processes that wrote them.
  *
  *     ROOT/set/step-000000012            a snapshot as a checkpoint folder: links to its files, or
@@ -6,13 +6,12 @@
  *     ROOT/node-0/own/rank-0/step-N/     what ranks of this node have written (HOLDER: rank-0)
  *     ROOT/node-0/kept/rank-2/step-N/    copies of what ranks of another node have written
  *     ROOT/node-0/agent                  the address of the node's agent
- *     ROOT/launcher                      the process that removes ROOT; the next launcher does, if
- *                                        it is gone
+ *     ROOT/launcher                      the process that removes ROOT; if it is gone, the next
+ *                                        launcher does
  *
  * On several machines (`lateen launch --hosts`) each has a ROOT of the same name in its own memory,
- * and each agent sends to all others, so that every machine has every snapshot whole. There, set/
- * is put together when an attempt begins, by one rank of each machine, from what its own/ and kept/
- * hold.
+ * and each agent sends to all others, so that every machine has every snapshot completely. When an
+ * attempt begins, one rank of each machine puts set/ together from its own/ and kept/.
  *
  * A snapshot has the format of a checkpoint (train/checkpoint/checkpoint.h), with the same
  * checksums. Each node's agent (agent.h) sends the folders under own/ to the agent of the next
@@ -43,25 +42,26 @@ typedef struct {
     double mtbf_s;
 } lt_node_memory;
 
-/* Read the memory of this process's node from its environment. False: no launcher has made one. */
+/* Find the memory of this process's node from the environment. False: no launcher has made one. */
 bool lt_node_memory_of_rank(lt_node_memory *m);
 /* `path` becomes a link to `target`, at once. */
 LT_MUST_USE lt_err lt_memory_link(const char *target, const char *path);
 
-/* The launcher: make ROOT for n nodes, and remove those of launchers that are gone. */
+/* For the launcher: make ROOT for n nodes, and remove the ROOTs of launchers that are gone. */
 LT_MUST_USE lt_err lt_memory_make(char root[LT_PATH_BYTES], int n_nodes);
 /* Whichever agent comes to a machine first makes ROOT there, for this user alone. */
 LT_MUST_USE lt_err lt_memory_enter(const char *root);
-/* The agent of a machine: the same, and ROOTs of agents that are gone are removed. *owner: this
- * process removes it. */
+/* For the agent of a machine: the same, and remove the ROOTs of agents that are gone. *owner: this
+ * process must remove ROOT at its end. */
 LT_MUST_USE lt_err lt_memory_join(const char *root, bool *owner);
-/* Put set/ together from all that the nodes' own/ and kept/ hold here; what was in it goes. */
+/* Make set/ anew from everything in the nodes' own/ and kept/ here. */
 LT_MUST_USE lt_err lt_memory_assemble(const char *root);
 /* Links into files that are gone lead to copies of them, wherever a node has one. */
 void lt_memory_repair(const char *root, int n_nodes);
 
-/* The time between two saves that loses least (Daly 2006, doi:10.1016/j.future.2004.11.016):
- * sqrt(2 w M) (1 + sqrt(w / 2M) / 3 + w / 18M) - w for w < 2M, else M; w: what a save costs. */
+/* The time between two saves at which the least time is lost (Daly 2006,
+ * doi:10.1016/j.future.2004.11.016): sqrt(2 w M) (1 + sqrt(w / 2M) / 3 + w / 18M) - w for w < 2M,
+ * else M; w: what a save costs. */
 double lt_daly_interval_s(double mtbf_s, double save_s);
 
 #endif

@@ -168,7 +168,7 @@ lt_err lt_nodes_open(lt_nodes *nodes, const lt_nodes_options *o) {
     return LT_OK;
 }
 
-/* ---- Telling --------------------------------------------------------------------------------- */
+/* ---- Events ---------------------------------------------------------------------------------- */
 
 static void tell_end(lt_nodes *nodes, int node, int attempt) {
     const int status = nodes->agents.all[node].status;
@@ -182,7 +182,8 @@ static void tell_end(lt_nodes *nodes, int node, int attempt) {
                   json_pack("{s:s, s:i, s:s}", "event", "agent", "node", node, "what", what));
 }
 
-/* state: "lost", "suspect", "back", "used". spare: the node that takes its seat; -1: none. */
+/* Record an event. state: "lost", "suspect", "back", "used". spare: the node that takes its seat;
+ * -1: none. */
 static void tell_state(lt_nodes *nodes, int node, const char *state, int spare, int attempt) {
     lt_events_put(nodes->events, attempt,
                   json_pack("{s:s, s:i, s:s, s:i}", "event", "node", "node", node, "state", state,

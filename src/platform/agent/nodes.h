@@ -1,21 +1,21 @@
-/* nodes.h: the nodes of a launch: the machines of `--hosts`, or parts of this machine that stand
- * for machines of their own. Each has a share of the ranks, an agent (agent.h) and a part of the
- * run's memory (memory.h). An agent that ends is started again; neither the ranks nor the memory
- * depend on it.
+/* nodes.h: the nodes of a launch: the machines of `--hosts`, or parts of this machine that are
+ * treated as machines. Each has a share of the ranks, an agent (agent.h) and a part of the run's
+ * memory (memory.h). An agent that ends is started again; neither the ranks nor the memory depend
+ * on it.
  *
  * SEATS  A run has a seat for each node that it was started on. A node is in one of three states:
  *
  *   USED    it has a seat: ranks run on it
- *   SPARE   it has none; its agent runs, and keeps copies of snapshots
+ *   SPARE   it has no seat; its agent runs, and keeps copies of snapshots
  *   OUT     it was lost, or is suspect; nothing runs on it, and its memory is given up
  *
  *   USED ── lost, suspect ──▶ OUT ── lost, and back_s later its agent answers ──▶ SPARE
  *     ▲                                                                             │
  *     └──────────────────────── a seat is empty when an attempt begins ─────────────┘
  *
- * Before each attempt, seats whose node is out get a spare. Where there is none, the run shrinks:
- * the seat stays empty, and the ranks are spread over the others. Where it may not shrink, the node
- * is used again.
+ * Before each attempt, seats whose node is out get a spare. If there is none, the run shrinks: the
+ * seat stays empty, and the ranks are spread over the others. If it may not shrink, the node is
+ * used again.
  *
  * LOST  A node is lost when its agent and all of its ranks have ended in one attempt. A machine is
  * lost, too, when all of its ranks are silent or cut off, whatever the connection to its agent
@@ -77,13 +77,13 @@ void lt_nodes_repair(lt_nodes *nodes);
 int lt_nodes_of_rank(const lt_nodes *nodes, int rank, int n_ranks);
 /* Is a node lost, with the ranks that it had in the attempt? */
 bool lt_nodes_is_lost(const lt_nodes *nodes, const lt_processes *ranks, int node);
-/* With how many of `full` ranks can a run of these sizes go on when so many of its seats have a
+/* With how many of `full` ranks can a run of these sizes continue if so many of its seats have a
  * node? 0: it cannot. */
 int lt_nodes_ranks_on(const lt_nodes *nodes, int seats, int full, const lt_board_room *room);
 /* Between two attempts: a node is lost or suspect. */
 void lt_nodes_take_out(lt_nodes *nodes, int node, bool suspect, int attempt);
-/* Give seats without a node to spares. shrink: others stay empty; else their nodes are used again.
- * The last seat never stays empty. */
+/* Give seats without a node to spares. shrink: seats that get none stay empty; else their nodes are
+ * used again. The last seat never stays empty. */
 void lt_nodes_seat(lt_nodes *nodes, bool shrink, int attempt);
 /* Seats that would have a node if an attempt began now. */
 int lt_nodes_seats_ahead(const lt_nodes *nodes);

@@ -1,5 +1,5 @@
-/* orders.h: what the launcher writes on the standard input of an agent after the first line, line
- * by line (hosts.h, agent.h). */
+/* orders.h: the lines that the launcher writes to the standard input of an agent after the first
+ * one (hosts.h, agent.h). */
 #ifndef LT_PLATFORM_ORDERS_H
 #define LT_PLATFORM_ORDERS_H
 
@@ -12,8 +12,8 @@ typedef struct {
     bool ended;          /* Nothing comes any more. */
 } lt_orders;
 
-/* The next line, without its end, which is valid until the next call; what does not fit is cut.
- * NULL: none has come within wait_s. */
+/* The next line, without its end, valid until the next call; a line that is too long is cut. NULL:
+ * none has come within wait_s. */
 const char *lt_orders_next(lt_orders *o, int fd, double wait_s);
 
 #endif

@@ -1,10 +1,11 @@
-/* process.h: the processes of an attempt: each in a process group of its own, killed by the kernel
- * when the launcher ends, with empty standard input. Their output is passed on line by line, each
- * behind "[rank] "; the last lines of standard error are kept as a rank's last words.
+/* process.h: the processes of an attempt. Each has its own process group and an empty standard
+ * input, and the kernel kills it when the launcher ends. Their output is passed on line by line,
+ * with "[rank] " before each; the last lines of a rank's standard error are kept for the report of
+ * a fault.
  *
- * A process with input stands for a rank of another machine (hosts.h): signals but SIGKILL are
- * lines of its standard input, "signal N", and do not go to the process itself. It has no terminal,
- * so it cannot ask for a password. */
+ * A process with input stands for a rank of another machine (hosts.h): signals other than SIGKILL
+ * are written to its standard input as lines "signal N", and are not sent to the process itself. It
+ * has no terminal, so it cannot ask for a password. */
 #ifndef LT_PLATFORM_PROCESS_H
 #define LT_PLATFORM_PROCESS_H
 
@@ -59,21 +60,24 @@ typedef struct {
 /* The other fields are the caller's to set. */
 LT_MUST_USE lt_err lt_processes_open(lt_processes *p, int n);
 void lt_processes_close(lt_processes *p);
-/* No process runs, and no output is left of an earlier attempt. */
+/* Reset: no process runs, and no output of an earlier attempt is left. */
 void lt_processes_clear(lt_processes *p);
 /* input: its standard input begins with this text, and stays open; NULL: it is empty. */
 LT_MUST_USE lt_err lt_process_start(lt_processes *p, int rank, char *const *environment,
                                     const char *input);
-/* To the process groups of all that run; SIGKILL also to what ended ranks have left behind. */
+/* Send a signal to the process groups of all ranks that run; SIGKILL also to processes that ended
+ * ranks have left behind. */
 void lt_processes_signal(const lt_processes *p, int number);
 /* Wait at most ms for output or a signal, and pass on output. False: no pipe is open any more. */
 bool lt_processes_wait(lt_processes *p, int ms);
 bool lt_processes_run(const lt_processes *p); /* Does any run? */
 /* Has this signal ended one of them? */
 bool lt_processes_ended_by(const lt_processes *p, int number);
-/* Of all that have ended: 128 + N of one that signal N ended, or the last status but 0. */
+/* The status of those that have ended: 128 + N if signal N ended one, else the last one that is not
+ * 0. */
 int lt_processes_status(const lt_processes *p);
-/* SIGKILL to its group, with whatever it has left behind; does not wait until it has ended. */
+/* Send SIGKILL to its group, including processes that it has left behind, without waiting for its
+ * end. */
 void lt_process_kill(const lt_processes *p, int rank);
 /* End one that runs, and pass on the last of its output. */
 void lt_process_end(lt_processes *p, int rank);

@@ -26,12 +26,12 @@
 #define FIRST_S 60.0 /* For the first line. */
 #define LOOK_MS 50
 #define OPEN_S  30.0
-/* While a rank waits for its next world, the launcher is asked so often whether it lives, and has
- * so long to answer. */
+/* While a rank waits for its next world: how often the launcher is asked whether it is alive, and
+ * how long it has to answer. */
 #define ASK_EVERY_S 5.0
 #define ASK_S       5.0
 
-/* ---- Sights ---------------------------------------------------------------------------------- */
+/* ---- Reports to the store -------------------------------------------------------------------- */
 
 static json_int_t age(uint64_t at_ns, uint64_t now_ns) {
     return at_ns == 0 ? -1 : at_ns < now_ns ? (json_int_t)(now_ns - at_ns) : 0;
@@ -262,7 +262,7 @@ static bool launcher_lives(const watcher *w) {
     return err == LT_OK || err == LT_ERR_STATE;
 }
 
-/* The next attempt has begun, and the rank has lived on: it may open the next world. */
+/* The next attempt has begun, and the rank has survived: let it open the next world. */
 static lt_err begin_world(watcher *w, uint64_t epoch) {
     lt_comm_store_close(w->store);
     w->store = NULL;
@@ -306,8 +306,8 @@ static bool is_forgotten(watcher *w) {
     return !launcher_lives(w);
 }
 
-/* Until the rank has ended. *known false: it was killed, since the launcher or the way to it is
- * gone. */
+/* Wait until the rank has ended. *known false: it was killed, because the launcher or the
+ * connection to it is gone. */
 static lt_err watch(watcher *w, bool *known) {
     lt_process *p = &w->ranks.all[0];
     lt_board_sight told = {.step = -2};

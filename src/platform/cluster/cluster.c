@@ -1,5 +1,6 @@
-/* cluster.c: what the page of a cluster shows: see lateen/cluster.h. Two tables say what is asked
- * of Prometheus and of Slurm; answers go to the page as they are, which draws them (page.html). */
+/* cluster.c: collects what the page of a cluster shows: see lateen/cluster.h. Two tables list the
+ * queries to Prometheus and the commands of Slurm. Their answers go unchanged to the page, which
+ * draws them (page.html). */
 #include "lateen/cluster.h"
 
 #include <math.h>
@@ -48,8 +49,8 @@ static const struct {
     {"alerts", true, "ALERTS{alertstate=\"firing\"}"},
 };
 
-/* Commands of Slurm, whose lines are fields with `separator` between. A name may hold any character
- * but a control character, so these separate where Slurm lets us choose. */
+/* Commands of Slurm, which print lines of fields with `separator` between. A name may contain any
+ * character except control characters, so these are the separators if Slurm lets us choose. */
 #define UNIT "\037"
 static const struct {
     const char *name;

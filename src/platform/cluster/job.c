@@ -1,5 +1,5 @@
-/* job.c: see job.h. Words of the user are written in two ways: into lines of #SBATCH between double
- * quotes, which sbatch reads itself, and into bash between single quotes. */
+/* job.c: see job.h. Words of the user are quoted in two ways: with double quotes in lines of
+ * #SBATCH, which sbatch reads, and with single quotes in the commands for bash. */
 #include "platform/cluster/job.h"
 
 #include <ctype.h>
@@ -18,8 +18,8 @@ __asm__(".section .rodata\n"
         ".byte 0\n"
         ".previous\n");
 
-/* For each lt_job_container: words of srun before the image, and words in front of the program
- * before and after it. */
+/* For each lt_job_container: words of srun before the image, and the words before the program,
+ * before and after the image. */
 static const struct {
     const char *step, *step_more, *before;
 } containers[] = {
@@ -64,7 +64,7 @@ static lt_err check_line(const char *option, const char *text) {
     return LT_OK;
 }
 
-/* What Slurm takes as the name of an account, a QOS, a partition or a reservation. */
+/* Is it a name that Slurm accepts for an account, a QOS, a partition or a reservation? */
 static lt_err check_name(const char *option, const char *text) {
     const size_t good = strspn(
         text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.,");

@@ -1,15 +1,16 @@
-/* job.h: the batch script of a training under Slurm.
+/* job.h: the batch script of a training run under Slurm.
  *
  *   nodes    Slurm grants between the smallest and the largest of `sizes`, and `spares` more. The
  *            script trains on the largest size for which enough nodes pass `lateen health
  *            --tier 2`; dp follows from it, and a step keeps its rows.
  *   ends     Before the time limit and on preemption Slurm signals the ranks; they save and end
- *            with status 75, and the job queues again. It begins again with what is free then.
- *            One that somebody cancels does not come again.
+ *            with status 75, and the job queues again. It then begins again with the nodes that are
+ *            free. A job that somebody cancels does not queue again.
  *   faults   After a fault the nodes are checked again, and the ranks start on those that are fit,
  *            without leaving the allocation. Three faults without a new checkpoint end the job.
- *   growth   A job that runs on fewer nodes than it may have looks at times whether enough are idle
- *            and nobody waits for them. It then saves and queues again, and gets them.
+ *   growth   A job that runs on fewer nodes than it may have checks from time to time whether
+ *            enough are idle and no other job waits for them. If so, it saves and queues again, and
+ *            gets them.
  *
  * job.sh is the part of the script that all jobs share. */
 #ifndef LT_PLATFORM_CLUSTER_JOB_H

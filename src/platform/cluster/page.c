@@ -1,5 +1,5 @@
-/* page.c: the assembler copies page.html into the binary, behind the head that the report of a run
- * has, too (styles, axes). */
+/* page.c: includes page.html in the binary, by an assembler directive, after the head that it
+ * shares with the report of a run (styles, axes). */
 #include "platform/cluster/page.h"
 
 __asm__(".section .rodata\n"

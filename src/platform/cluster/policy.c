@@ -1,4 +1,4 @@
-/* policy.c: reads a policy and checks that what it promises can be kept; see policy.h. */
+/* policy.c: reads a policy and checks that its promises can be kept; see policy.h. */
 #define _XOPEN_SOURCE 700 /* strptime */
 #include "platform/cluster/policy.h"
 
@@ -36,7 +36,7 @@ static lt_err check_name(const char *name, size_t length, const char *origin) {
     return LT_OK;
 }
 
-/* Entry `name` of a list of structs that begin with their name, made if it is new. */
+/* Entry `name` of a list of structs that begin with their name. It is created if it is new. */
 static lt_err entry_of(void **list, size_t *n, size_t bytes, const lt_option_table *t,
                        const char *name, size_t length, void **out) {
     char *grown;
@@ -108,8 +108,8 @@ done:
 
 /* ---- Guarantees ---- */
 
-/* Times of this form are in the order of their text. A day that its month does not have becomes
- * another day when it is written again. */
+/* Times of this form sort like their text. A day that the month does not have changes when it is
+ * parsed and printed again, so it is refused. */
 static bool is_time(const char *text) {
     struct tm t = {0};
     char again[32] = "";
@@ -174,7 +174,8 @@ static lt_err check_guarantee(const lt_policy *p, const lt_policy_guarantee *g) 
 
 /* ---- Quotas ---- */
 
-/* Users and partitions stand in commands. between: what may stand between several. */
+/* Names of users and partitions become part of commands. between: the separator that is allowed
+ * between several. */
 static lt_err check_words(const char *what, const char *text, const char *between) {
     static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                   "0123456789._-";
@@ -250,7 +251,7 @@ static lt_err check_sum(const lt_policy *p, int64_t quotas) {
 }
 
 /* Take `lack` GPUs from the tenants of one priority, whose quotas are `sum`: each loses its share,
- * rounded down, and those that are listed first one more until the sum is right. */
+ * rounded down; those that are listed first lose one more until the sum is right. */
 static int64_t take_from(lt_policy *p, int64_t priority, int64_t sum, int64_t lack) {
     const int64_t take = lack < sum ? lack : sum;
     int64_t rest = take;

@@ -1,16 +1,17 @@
-/* policy.h: how tenants share the GPUs of a cluster, as one file, and the configuration of Slurm
- * that holds it.
+/* policy.h: a file that says how tenants share the GPUs of a cluster, and the configuration of
+ * Slurm that enforces it.
  *
  *   quota      GPUs that a tenant gets at any time: its QOS preempts jobs that have borrowed
- *   borrow     GPUs that it may use beyond, while others leave them: QOS TENANT-borrow, preempted
- *   slack      GPUs that belong to nobody's quota. They are borrowed until nodes fail; then the
- *              quotas still live (MLBatch's slack queue)
+ *   borrow     further GPUs that it may use while others leave them idle: QOS TENANT-borrow,
+ *              preempted
+ *   slack      GPUs that belong to no quota. They can be borrowed until nodes fail; the quotas can
+ *              then still be met (MLBatch's slack queue)
  *   guarantee  whole nodes for a tenant between two times, beyond its quota: a reservation
- *   share      weight of fair share among those who borrow or wait; priority orders quotas
+ *   share      weight of fair share among tenants that borrow or wait; priority orders quotas
  *
- * Invariant: at every moment quotas + slack + guarantees <= GPUs that live. Lost GPUs are taken
- * from the slack first, then from the quotas: of the lowest priority first, and among equals in
- * proportion. Slurm schedules; nothing here does. */
+ * Invariant: at every moment quotas + slack + guarantees <= working GPUs. Lost GPUs are taken from
+ * the slack first, then from the quotas: from those of the lowest priority first, and among equals
+ * in proportion. Slurm schedules; nothing here does. */
 #ifndef LT_PLATFORM_CLUSTER_POLICY_H
 #define LT_PLATFORM_CLUSTER_POLICY_H
 
@@ -74,7 +75,7 @@ typedef struct {
     size_t n_guarantees;
 } lt_policy;
 
-/* Read and check a file. live: GPUs that live now; -1: all. at: the time for which lost GPUs are
+/* Read and check a file. live: GPUs that work now; -1: all. at: the time for which lost GPUs are
  * taken, as a guarantee counts while it lasts; "": now. ARG: the invariant does not hold, or a
  * value contradicts another; the message names tenant and numbers. Close it in every case. */
 LT_MUST_USE lt_err lt_policy_open(lt_policy *out, const char *path, int64_t live, const char *at);

@@ -1,7 +1,7 @@
-/* policy_slurm.c: a policy in Slurm's own words.
+/* policy_slurm.c: expresses a policy as configuration of Slurm.
  *
  * Each tenant has an account, with its share, and two QOS; a third if it has guarantees. A limit of
- * a job's QOS replaces the same limit of its account, so the limits stand at the QOS alone. */
+ * a job's QOS replaces the same limit of its account, so only the QOS have limits. */
 #include "platform/cluster/policy.h"
 
 #include <string.h>

@@ -158,7 +158,8 @@ bool lt_queue_may_pass_later(const char *said) {
 
 /* ---- Options of sbatch ---- */
 
-/* What a job here has by itself. sbatch takes any beginning of a name that is unique, too. */
+/* Options that jobs of this program have already. sbatch also accepts any unique beginning of a
+ * name. */
 static const struct {
     const char *name;
     char letter;

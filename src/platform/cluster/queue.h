@@ -1,5 +1,5 @@
-/* queue.h: what Slurm's commands say of jobs that this program has submitted, and what follows.
- * The commands are run by their callers (platform/command.h).
+/* queue.h: reads what Slurm's commands say about jobs that this program has submitted. The commands
+ * are run by their callers (platform/command.h).
  *
  *   squeue   the jobs of this user, a line each; for some minutes (MinJobAge) also those that have
  *            ended
@@ -36,8 +36,8 @@ typedef struct {
     char word[48], name[64], reason[128]; /* Slurm's state; "": no reason. */
 } lt_queue_job;
 
-/* Words that list all jobs of this user, and those that list the job `id`, whose text is kept in
- * `room`. Both answers are lines for lt_queue_next. */
+/* The command that lists all jobs of this user, and the one that lists the job `id`, whose text is
+ * kept in `room`. Both print lines for lt_queue_next. */
 extern const char *const lt_queue_list_words[];
 typedef struct {
     const char *words[8];
@@ -45,8 +45,8 @@ typedef struct {
 } lt_queue_account;
 void lt_queue_account_words(lt_queue_account *a, int64_t id);
 
-/* The next job of an answer; *at is behind it. False: there is none. Other lines, such as
- * warnings, are passed over. */
+/* The next job of an answer; *at moves past it. False: there is none. Other lines, such as
+ * warnings, are skipped. */
 bool lt_queue_next(lt_queue_job *j, const char **at);
 
 /* The job that sbatch --parsable has submitted; 0: none. */
@@ -64,7 +64,7 @@ typedef struct {
     size_t n;
     const char *time; /* Of --time=TIME or -tTIME; "": there is none. */
 } lt_queue_words;
-/* ARG: a word that is no option, or one that would take the job out of our hands, such as
+/* ARG: a word is not an option, or is one with which we would lose track of the job, such as
  * --array or --output. `option` is the name of the option for messages. */
 LT_MUST_USE lt_err lt_queue_words_read(lt_queue_words *w, const char *option, const char *text);
 

@@ -46,7 +46,7 @@ static bool names(slice parent, slice own, const char *name) {
            is(own, name + parent.n + 1);
 }
 
-/* Is it [section]? The second of two words may stand in quotes, behind any blanks. */
+/* Is it [section]? The second of two words may be in quotes, after any number of blanks. */
 static bool is_section(slice own, const char *section) {
     const size_t first = strcspn(section, " ");
     slice rest;
@@ -203,8 +203,8 @@ static lt_err refuse(const char *where, const char *profile, const char *way) {
             where, profile, way, profile);
 }
 
-/* A profile whose keys are made by something else, which the AWS command line prefers to keys that
- * the profile also holds. */
+/* Refuse a profile whose keys come from elsewhere: the AWS command line would prefer these to keys
+ * that the profile also holds. */
 static lt_err refuse_way(const files *f, const char *profile, const char *way) {
     char value[1024] = "";
     LT_TRY(take(&f->credentials, way, value, sizeof value));
@@ -257,7 +257,8 @@ static lt_err read_keys(lt_aws_config *c, const lt_aws_wanted *w, const char *pr
     return LT_OK;
 }
 
-/* What the profile says beside its keys: in the credentials' file, else in the other one. */
+/* Settings of the profile other than its keys: from the credentials file, else from the config
+ * file. */
 static lt_err take_setting(const files *f, const char *name, char *out, size_t room) {
     LT_TRY(take(&f->credentials, name, out, room));
     return take(&f->config, name, out, room);

@@ -10,8 +10,8 @@
  *                that of its section `services` for s3), else Amazon's
  *     style      the profile's s3.addressing_style
  *
- * Where a profile has a role, single sign-on or a process that makes keys, botocore prefers these
- * to keys beside them. They are refused then, since other keys than the user's would be used.
+ * If a profile has a role, single sign-on or a process that makes keys, botocore prefers these to
+ * keys in the profile. Such a profile is refused, because we would use other keys than botocore.
  * AWS_SHARED_CREDENTIALS_FILE and AWS_CONFIG_FILE move the files. No function prints a key, and
  * lt_aws_config_wipe overwrites them. */
 #ifndef LT_PLATFORM_COPY_AWS_CONFIG_H
@@ -34,8 +34,9 @@ typedef struct {
     bool anonymous;
 } lt_aws_wanted;
 
-/* NOT_FOUND: no keys, or no such profile; the message says where they were looked for. UNSUPPORTED:
- * the profile gets its keys in a way that is not supported, which is named. */
+/* NOT_FOUND: there are no keys, or no such profile; the message lists the places that were
+ * searched. UNSUPPORTED: the profile gets its keys in an unsupported way, which the message
+ * names. */
 LT_MUST_USE lt_err lt_aws_config_read(lt_aws_config *out, const lt_aws_wanted *wanted);
 void lt_aws_config_wipe(lt_aws_config *c);
 

@@ -1,8 +1,8 @@
 /* bring.c: lt_copy_bring of lateen/copy.h: models from elsewhere, in caches on this machine.
  *
- * The hub's cache is filled in the order blobs, links, reference, so that a program that stops in
- * between leaves nothing that looks whole and is not; a blob is complete when it has its name.
- * Several processes may bring the same model: the first copies each file, the others wait. */
+ * The hub's cache is filled in the order blobs, links, reference, so a program that stops in
+ * between leaves nothing that looks complete but is not; a blob gets its name when it is complete.
+ * Several processes may fetch the same model: for each file, one copies it and the others wait. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -78,8 +78,8 @@ static lt_err cached_snapshot(char snapshot[LT_PATH_BYTES], const char *cache,
     return LT_OK;
 }
 
-/* refs/REVISION: the commit. Several processes may write it at the same time, each by a temporary
- * file of its own. */
+/* refs/REVISION: the commit. Several processes may write it at the same time, each with a separate
+ * temporary file. */
 static lt_err write_reference(const char *cache, const char *revision, const char *commit) {
     char path[LT_PATH_BYTES], aside[LT_PATH_BYTES], name[300];
     (void)snprintf(name, sizeof name, "refs/%s", revision);

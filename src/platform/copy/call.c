@@ -100,8 +100,8 @@ static bool is_etag(const char *version) {
     return version[0] == '"' || strncmp(version, "W/", 2) == 0;
 }
 
-/* Does the answer say that its bytes are of another version? Not every server heeds If-Match and
- * If-Unmodified-Since, and If-Match is not for weak ETags. */
+/* Does the answer show that its bytes are of another version? Not every server obeys If-Match and
+ * If-Unmodified-Since, and If-Match does not work with weak ETags. */
 static bool changed(const char *version, const lt_web_reply *reply) {
     const bool etag = is_etag(version);
     char text[LT_CALL_VERSION_BYTES];
@@ -119,7 +119,7 @@ static const char *condition_of(const char *version) {
                                                     : "If-Unmodified-Since";
 }
 
-/* What kind of answer is it? problem says what is wrong with it, where its status does not. */
+/* Classify an answer. problem: what is wrong with it, if its status does not say so. */
 static answer judge(const range *g, const lt_web_reply *reply, const char *version, bool whole,
                     char problem[200]) {
     char text[128];

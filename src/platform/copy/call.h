@@ -1,10 +1,10 @@
-/* call.h: requests that are repeated until they have an answer, for every kind of service: it says
- * how a request is addressed and signed, and which of its answers pass.
+/* call.h: repeats a request until there is an answer, for every kind of service: the service
+ * determines how a request is addressed and signed, and which answers are accepted.
  *
  *     lt_call        any request; the answer may be an error of the service
- *     lt_call_range  bytes [at, at + n) of something whose size is known. A connection that breaks
- *                    goes on behind the last byte that came; an answer with another range, another
- *                    size or another length does not count. */
+ *     lt_call_range  bytes [at, at + n) of something whose size is known. After a broken connection
+ *                    it continues with the next byte; an answer with another range, size or length
+ *                    is not accepted. */
 #ifndef LT_PLATFORM_COPY_CALL_H
 #define LT_PLATFORM_COPY_CALL_H
 
@@ -20,11 +20,10 @@ struct lt_caller {
     void *ctx;
     /* Complete the request (address, signature) and send it once: lt_web_send. */
     lt_err (*send)(void *ctx, lt_web *h, const lt_web_request *r, lt_web_reply *reply);
-    /* Is this an answer after which the same request may succeed, besides those of
-     * lt_retry_may_help? NULL: none. */
+    /* May the same request succeed after this answer, besides those of lt_retry_may_help? NULL: no
+     * further answers. */
     bool (*passes)(void *ctx, const lt_web_reply *reply);
-    /* lt_call_range does not go on behind a cut: nothing says that the rest would be of the same
-     * version. */
+    /* lt_call_range does not continue after a cut, because the rest may be of another version. */
     bool in_one;
     /* The service's words for an error; NULL: the status alone. */
     void (*explain)(const lt_web_reply *reply, char out[LT_CALL_TEXT_BYTES]);

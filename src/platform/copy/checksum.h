@@ -1,4 +1,4 @@
-/* checksum.h: the checksum that a service reports of an object, and the comparison of bytes with
+/* checksum.h: the checksum that a service reports for an object, and the comparison of bytes with
  * it. */
 #ifndef LT_PLATFORM_COPY_CHECKSUM_H
 #define LT_PLATFORM_COPY_CHECKSUM_H
@@ -8,8 +8,8 @@
 typedef struct {
     lt_digest_kind kind; /* LT_DIGEST_NONE: nothing is known but the length. */
     char hex[LT_DIGEST_TEXT_BYTES];
-    /* 0: the digest of the content. Else: the digest of its parts' digests, each part this long,
-     * as S3 makes them for what was uploaded in parts. */
+    /* 0: the digest of the content. Otherwise: the digest of the digests of its parts, each this
+     * long, as S3 computes it for objects that were uploaded in parts. */
     int64_t part_bytes;
 } lt_checksum;
 

@@ -22,7 +22,8 @@ lt_copy_options lt_copy_defaults(void) {
                              .sha256 = ""};
 }
 
-/* Where each file goes. A folder as target, or a slash at its end, takes files by their names. */
+/* Determine the target of each file. If the target is a folder or ends with a slash, files keep
+ * their names. */
 static lt_err place(lt_items *items, const lt_location *source, lt_location *target) {
     char to[LT_PATH_BYTES];
     const bool folder = target->at == LT_AT_FILE && lt_file_is_dir(target->path);

@@ -1,5 +1,5 @@
-/* digest.c: OpenSSL's digests, zlib's CRC-32, and two CRCs that neither has: tables of eight bytes
- * at a time ("slicing by 8", Kounavis and Berry 2005), which take about a nanosecond for two
+/* digest.c: OpenSSL's digests, zlib's CRC-32, and two CRCs that neither has, by tables for eight
+ * bytes at a time ("slicing by 8", Kounavis and Berry 2005), which take about a nanosecond for two
  * bytes. */
 #include "platform/copy/digest.h"
 

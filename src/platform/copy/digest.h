@@ -1,4 +1,5 @@
-/* digest.h: the checksums by which services name and check what they hold, over one run of bytes.
+/* digest.h: the checksums by which services name and check their content, computed in one pass over
+ * the bytes.
  *
  *     MD5       ETag of an object written in one piece, and of each part; Content-MD5
  *     SHA1, SHA256, CRC32, CRC32C, CRC64NVME   x-amz-checksum-*
@@ -35,11 +36,12 @@ typedef enum {
 
 typedef struct lt_digest lt_digest;
 
-/* git_bytes: the size of the whole content, which GIT's digest begins with; else ignored. */
+/* git_bytes: the size of the whole content, with which GIT's digest begins; ignored for other
+ * kinds. */
 LT_MUST_USE lt_err lt_digest_open(lt_digest **out, lt_digest_kind kind, int64_t git_bytes);
 void lt_digest_add(lt_digest *d, const void *data, size_t bytes);
-/* The digest of all that was added, big-endian as services write it; then it begins anew. Returns
- * its length. */
+/* The digest of everything that was added, big-endian as services write it; then a new digest
+ * begins. Returns its length. */
 size_t lt_digest_end(lt_digest *d, unsigned char out[LT_DIGEST_BYTES]);
 void lt_digest_close(lt_digest *d);
 

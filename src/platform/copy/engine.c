@@ -3,8 +3,8 @@
  *     a file     open ──▶ parts, taken in order ──▶ the last one that is done ends it
  *     a part     [recall] ──▶ read ──▶ wait until all parts before it are checked ──▶ check ──▶ put
  *
- * The wait cannot block for ever: parts are taken in order, so the part waited for is in the hands
- * of another thread, which itself waits for an earlier one only. One mutex guards the list and the
+ * The wait cannot block for ever: parts are taken in order, so another thread works on the part
+ * that is waited for, and itself waits only for an earlier one. One mutex guards the list and the
  * files; it is never held during a request. */
 #include "platform/copy/engine.h"
 
@@ -62,7 +62,8 @@ static void fail(engine *e, lt_err err) {
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Failures that may not occur when the same copy is made again: what has arrived is kept. */
+/* Failures that may not occur when the same copy is made again. In these cases the parts that have
+ * arrived are kept. */
 static bool is_passing(lt_err err) {
     return err == LT_ERR_INTERRUPTED || err == LT_ERR_REMOTE || err == LT_ERR_OOM ||
            err == LT_ERR_IO;
@@ -173,7 +174,7 @@ static lt_err job_end(worker *w, job *j) {
     return LT_OK;
 }
 
-/* Open a file and put it among the jobs, unless it is at the target or has no bytes. */
+/* Open a file and add it to the jobs, unless it is already at the target or has no bytes. */
 static lt_err open_item(worker *w, const lt_item *item) {
     engine *e = w->e;
     const lt_engine_work *k = e->w;
@@ -234,7 +235,8 @@ static lt_err need_bytes(worker *w, size_t bytes) {
     return LT_OK;
 }
 
-/* Check a part when all before it have been. False: the copy has failed meanwhile. */
+/* Check a part after all parts before it have been checked. False: the copy has failed
+ * meanwhile. */
 static bool check_in_turn(engine *e, job *j, int64_t part, const unsigned char *data,
                           size_t bytes) {
     bool go_on;
@@ -397,7 +399,8 @@ lt_err lt_engine_run(const lt_engine_work *w, lt_copy_report *report) {
     lt_web *http = NULL;
     lt_err err = LT_OK;
 
-    /* A clock that nobody sets: a tick by the time of day would last as long as that goes back. */
+    /* The monotonic clock: a tick measured by the time of day would last longer when that is set
+     * back. */
     LT_ASSERT(pthread_condattr_init(&clock) == 0 &&
               pthread_condattr_setclock(&clock, CLOCK_MONOTONIC) == 0 &&
               pthread_mutex_init(&e.lock, NULL) == 0 && pthread_cond_init(&e.changed, &clock) == 0);
@@ -430,7 +433,7 @@ lt_err lt_engine_run(const lt_engine_work *w, lt_copy_report *report) {
         lt_web_close(workers[i].http);
         free(workers[i].data);
     }
-    /* Uploads that are given up are aborted at the service, by a connection that is not stopped. */
+    /* Abandoned uploads are aborted at the service, over a connection that is not stopped. */
     atomic_store(&w->shared->stop, false);
     if (e.jobs != NULL && lt_web_open(&http, w->shared) == LT_OK) {
         for (job *j = e.jobs, *next; j != NULL; j = next) {

@@ -1,5 +1,6 @@
 /* hub.c: see hub.h. The token goes to the hub's own address only: libcurl drops the header when a
- * redirection leads to another host, and a remembered address of another host is asked without. */
+ * redirection leads to another host, and requests to a remembered address of another host are sent
+ * without it. */
 #include "platform/copy/hub.h"
 
 #include <errno.h>
@@ -48,8 +49,8 @@ static bool is_on(const char *value) {
     return false;
 }
 
-/* A path that a variable holds. Where no shell has read it (a unit of systemd, a container), it may
- * still begin with ~, which huggingface_hub replaces, too. */
+/* A path in a variable. If no shell has expanded it (in a systemd unit, a container), it may still
+ * begin with ~, which is replaced here as in huggingface_hub. */
 static lt_err path_of(char out[LT_PATH_BYTES], const char *name, const char *value) {
     const char *home = getenv("HOME");
     const bool at_home = value[0] == '~' && (value[1] == '/' || value[1] == '\0');
@@ -308,7 +309,8 @@ static lt_err send(void *ctx, lt_web *h, const lt_web_request *r, lt_web_reply *
     return err;
 }
 
-/* The address behind a redirection is valid for some time only: after that, ask the hub again. */
+/* The address to which the hub redirects is valid for a limited time; after that, ask the hub
+ * again. */
 static bool passes(void *ctx, const lt_web_reply *reply) {
     lt_hub_file *f = ctx;
     if (reply->status != 400 && reply->status != 401 && reply->status != 403 &&

@@ -3,8 +3,8 @@
  *     GET ENDPOINT/api/models/ORG/NAME/revision/REVISION?blobs=true   commit, files, checksums
  *     GET ENDPOINT/ORG/NAME/resolve/COMMIT/FILE                       redirects to the bytes
  *
- * A large file's checksum is the SHA-256 of its content, a small one's git's SHA-1. Both are also
- * its name in the cache:
+ * The checksum of a large file is the SHA-256 of its content, that of a small one git's SHA-1. The
+ * checksum is also the file's name in the cache:
  *
  *     HF_HOME/hub/models--ORG--NAME/blobs/CHECKSUM
  *                                  /snapshots/COMMIT/FILE -> ../../blobs/CHECKSUM
@@ -39,8 +39,8 @@ LT_MUST_USE lt_err lt_hub_list_read(const char *json, size_t bytes,
                                     char commit[LT_HUB_COMMIT_BYTES], lt_hub_found found,
                                     void *ctx);
 
-/* A file behind redirections; the address to which they lead is kept while it is valid. hub NULL: a
- * web address. shown: for messages, lives as long as the file. */
+/* A file that is reached through redirections; the address to which they lead is kept while it is
+ * valid. hub NULL: a web address. shown: name for messages; it must outlive this. */
 LT_MUST_USE lt_err lt_hub_file_open(lt_hub_file **out, const lt_hub *hub, const char *url,
                                     const char *shown);
 /* version, in_one: as for lt_call_range and its caller. */

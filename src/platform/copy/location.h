@@ -1,7 +1,8 @@
-/* location.h: the places that a copy reads or writes, as a user writes them.
+/* location.h: parses the places that a copy reads or writes.
  *
  *     dir/file, dir/, file:///dir/file            files and folders
- *     s3://BUCKET/KEY, s3://BUCKET/PREFIX/        an object; all objects whose key begins so
+ *     s3://BUCKET/KEY, s3://BUCKET/PREFIX/        an object; all objects whose keys have this
+ *                                                 prefix
  *     https://HOST/PATH, http://HOST/PATH         a file on a web server
  *     hf://[datasets/|spaces/]ORG/NAME[@REVISION][/FILE]
  *                                                 a repository of Hugging Face's hub, or one file
@@ -40,8 +41,8 @@ const char *lt_location_name(const char *path);
  * or it begins with a slash: it would be written elsewhere. */
 bool lt_location_is_safe(const char *name);
 
-/* Replace %41 by A in place; `plus`: and '+' by a blank, as lists of S3 write it. False: a '%'
- * without two hexadecimal digits, or a byte 0. */
+/* Decode percent-encoding ("%41" to "A") in place; `plus`: also '+' to a blank, as in the lists of
+ * S3. False: a '%' without two hexadecimal digits, or a byte 0. */
 bool lt_uri_decode(char *text, bool plus);
 
 #endif

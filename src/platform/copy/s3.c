@@ -1,5 +1,5 @@
-/* s3.c: one signed request to an S3 service: where it goes, how it is signed, and which refused
- * requests may succeed when sent again. See s3.h; the verbs are in s3_verbs.c. */
+/* s3.c: one signed request to an S3 service: its address, its signature, and which refused requests
+ * may succeed when they are sent again. See s3.h; the verbs are in s3_verbs.c. */
 #include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>

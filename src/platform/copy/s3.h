@@ -1,6 +1,6 @@
 /* s3.h: the requests of the S3 protocol that a copy needs, over call.h: each is signed anew for
- * every try, a clock that is wrong is corrected by the service's, and a bucket that lives in
- * another region is asked there. Threads share an lt_s3, each with its own connection. */
+ * every try; a wrong clock is corrected by the service's; requests for a bucket in another region
+ * are sent there. Threads share an lt_s3, each with its own connection. */
 #ifndef LT_PLATFORM_COPY_S3_H
 #define LT_PLATFORM_COPY_S3_H
 
@@ -33,12 +33,14 @@ LT_MUST_USE lt_err lt_s3_open(lt_s3 **out, const lt_aws_config *config, lt_s3_st
 void lt_s3_close(lt_s3 *s);
 
 /* check: also find the checksum of its content, which takes a second request for an object that was
- * uploaded in parts. NOT_FOUND: no such object. An object that may not be read is an error, but
- * without check it is only out->denied: keys that may write and not read are no fault. */
+ * uploaded in parts. NOT_FOUND: no such object. It is an error if the object may not be read; but
+ * without `check` only out->denied is set, because keys that allow writing but not reading are
+ * legitimate. */
 LT_MUST_USE lt_err lt_s3_head(lt_s3 *s, lt_web *h, const char *bucket, const char *key, bool check,
                               lt_s3_object *out);
 /* Do all parts of an object have the size that its checksum assumes (the last one what is left)?
- * The protocol allows any sizes, and lt_s3_head asks for the first one only. A request a part. */
+ * The protocol allows any sizes, and lt_s3_head asks for the first one only. Sends a request for
+ * each part. */
 LT_MUST_USE lt_err lt_s3_even(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                               const lt_s3_object *object, bool *even);
 LT_MUST_USE lt_err lt_s3_read(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
@@ -51,7 +53,7 @@ LT_MUST_USE lt_err lt_s3_list(lt_s3 *s, lt_web *h, const char *bucket, const cha
 LT_MUST_USE lt_err lt_s3_delete(lt_s3 *s, lt_web *h, const char *bucket, const char *key);
 
 /* Write a whole object. mtime_s above 0: kept as its metadata `mtime`, as rclone does. FORMAT: the
- * service says that it holds other bytes. */
+ * service reports the checksum of other bytes. */
 LT_MUST_USE lt_err lt_s3_put(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                              const unsigned char *data, size_t bytes, double mtime_s);
 
@@ -68,8 +70,8 @@ LT_MUST_USE lt_err lt_s3_upload_begin(lt_s3 *s, lt_web *h, const char *bucket, c
 LT_MUST_USE lt_err lt_s3_upload_part(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                                      const char *id, int64_t number, const unsigned char *data,
                                      size_t bytes, lt_s3_part *part);
-/* The parts that the service holds, zeroed where there is none; md5 "" where the ETag cannot be
- * one. NOT_FOUND: no such upload. */
+/* The parts that the service holds; an entry without a part is zeroed; md5 is "" if the ETag cannot
+ * be an MD5. NOT_FOUND: no such upload. */
 LT_MUST_USE lt_err lt_s3_upload_parts(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                                       const char *id, lt_s3_part *parts, int64_t n_parts);
 /* FORMAT: the service made an object of other bytes. */
@@ -79,8 +81,8 @@ LT_MUST_USE lt_err lt_s3_upload_end(lt_s3 *s, lt_web *h, const char *bucket, con
 LT_MUST_USE lt_err lt_s3_upload_abort(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                                       const char *id);
 
-/* Read a page of a list, which is XML: calls found, and writes the token of the next page, "" if
- * there is none. */
+/* Read a page of a list, which is XML: call `found` for each entry, and write the token of the next
+ * page, "" if there is none. */
 LT_MUST_USE lt_err lt_s3_list_page(const char *xml, size_t bytes, lt_s3_found found, void *ctx,
                                    char next[LT_S3_UPLOAD_BYTES]);
 /* The code and message of an error, or "" for each. */

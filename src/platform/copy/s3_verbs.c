@@ -1,7 +1,8 @@
-/* s3_verbs.c: the requests of s3.h. What the service answers is compared with what was sent: an
- * object written in one piece or a part has the MD5 of its bytes as ETag, an object written in
- * parts the MD5 of its parts' MD5s. Where the service encrypts with keys of its own (KMS), ETags
- * are no MD5s, and the header Content-MD5, which it checks, is what remains. */
+/* s3_verbs.c: the requests of s3.h. The service's answer is compared with what was sent: the ETag
+ * of an object that is written in one piece, and of a part, is the MD5 of its bytes; that of an
+ * object written in parts is the MD5 of its parts' MD5s. If the service encrypts with its own keys
+ * (KMS), ETags are not MD5s, and the only check left is the service's own of the header
+ * Content-MD5. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,8 +70,8 @@ static bool header_digest(const lt_web_reply *reply, lt_digest_kind kind, char *
     return *n_parts >= 0 && *n_parts <= LT_S3_MOST_PARTS;
 }
 
-/* The best check that a reply to HEAD offers. *n_parts > 0: it is a digest of digests of so many
- * parts, whose size is still to be found out. */
+/* The best check that a reply to HEAD offers. *n_parts > 0: it is a digest of the digests of so
+ * many parts, whose size is not known yet. */
 static void find_check(const lt_web_reply *reply, lt_checksum *check, int64_t *n_parts) {
     static const lt_digest_kind kinds[] = {LT_DIGEST_SHA256, LT_DIGEST_CRC64NVME, LT_DIGEST_CRC32C,
                                            LT_DIGEST_CRC32, LT_DIGEST_SHA1};
@@ -99,8 +100,8 @@ static bool header_number(const lt_web_reply *reply, const char *name, int64_t *
     return *end == '\0';
 }
 
-/* The size of the parts, if the service says that its first part has one and that all together fill
- * the object; else there is no check. */
+/* Find the size of the parts, if the service reports that of the first part and it fits the object;
+ * otherwise there is no check. */
 static lt_err part_size(lt_s3 *s, lt_web *h, const char *bucket, const char *key, lt_s3_object *o,
                         int64_t n_parts) {
     const lt_pair query = {"partNumber", "1"};
@@ -126,7 +127,8 @@ static lt_err part_size(lt_s3 *s, lt_web *h, const char *bucket, const char *key
     return LT_OK;
 }
 
-/* HEAD was refused. Its answer has no body, so the same is asked by GET, whose answer says why. */
+/* HEAD was refused. Its answer has no body, so send the same request as GET, whose answer says
+ * why. */
 static lt_err head_refused(const lt_caller *c, lt_web *h, const lt_web_reply *refusal) {
     const lt_pair range = {"Range", "bytes=0-0"};
     char code[64], message[256];
@@ -489,7 +491,7 @@ static lt_err completion(char **body, size_t *bytes, const lt_s3_part *parts, in
     return LT_OK;
 }
 
-/* When an answer was lost, the next try finds no upload, because the first one has made the
+/* If the answer was lost, the next try finds no upload, because the first one has completed the
  * object. */
 static lt_err is_complete(lt_s3 *s, lt_web *h, const char *bucket, const char *key,
                           const char *want, int64_t n_parts) {

@@ -53,8 +53,8 @@ static lt_err entry_end(const entry *e, bool encoded, lt_s3_found found, void *c
     return found(ctx, key, e->size_bytes, e->modified_s);
 }
 
-/* Keys are decoded once the encoding is known: services write EncodingType before or behind the
- * keys, so a page is read twice. */
+/* Keys can be decoded only when the encoding is known. Services write EncodingType before or after
+ * the keys, so a page is read twice. */
 static lt_err is_encoded(const char *xml, size_t bytes, lt_xml *x, bool *encoded) {
     lt_xml_kind kind;
     *encoded = false;

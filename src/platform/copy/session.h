@@ -1,4 +1,4 @@
-/* session.h: what a copy needs while it runs: the services that it asks, and what its connections
+/* session.h: the state of a running copy: the services that it uses, and what its connections
  * share. */
 #ifndef LT_PLATFORM_COPY_SESSION_H
 #define LT_PLATFORM_COPY_SESSION_H
@@ -19,7 +19,7 @@ LT_MUST_USE lt_err lt_copying_open(lt_copying *c, const lt_copy_options *o);
 void lt_copying_close(lt_copying *c);
 
 LT_MUST_USE lt_err lt_copy_check_options(const lt_copy_options *o);
-/* Leave the items that the patterns of the options want. */
+/* Keep only the items that match the patterns of the options. */
 void lt_copy_choose(lt_items *items, const lt_copy_options *o);
 
 #endif

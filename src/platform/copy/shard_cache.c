@@ -110,7 +110,7 @@ static void remove_files(const lt_shard_cache *c, const char *key) {
     }
 }
 
-/* Does the content still have the hash that it had after the fetch? Each process asks once. */
+/* Does the content still have the hash that it had after the fetch? Each process checks it once. */
 static bool is_sound(const lt_shard_cache *c, const lt_set_shard *e) {
     char path[LT_PATH_BYTES], hex[33], *text = NULL;
     bool sound = false;
@@ -132,7 +132,7 @@ static bool is_here(const lt_shard_cache *c, const lt_set_shard *e) {
     return atomic_load(&e->checked) && has_sizes(c, e);
 }
 
-/* The same for files that another process may have left. The caller holds the lock to fetch it. */
+/* The same for files that another process may have left. The caller holds the shard's lock. */
 static bool was_left(const lt_shard_cache *c, lt_set_shard *e) {
     if (!has_sizes(c, e)) {
         return false;
@@ -248,7 +248,8 @@ static held_key *oldest(const lt_shard_cache *c, held_key *rows, size_t n, const
     return found;
 }
 
-/* A file of this size under the name by which a copy begins: the budget counts it from now on. */
+/* Make a file of this size with the temporary name that a copy uses, so that the budget counts it
+ * from now on. */
 static lt_err reserve(const lt_shard_cache *c, const lt_set_shard *e, const char *end,
                       size_t bytes) {
     char path[LT_PATH_BYTES];
@@ -345,7 +346,7 @@ static lt_err fetch_file(lt_shard_cache *c, const lt_set_shard *e, const char *f
     return LT_OK;
 }
 
-/* Others may write the same file: each writes a temporary file of its own and renames it. */
+/* Other processes may write the same file, so each writes its own temporary file and renames it. */
 static lt_err write_sum(const lt_shard_cache *c, const lt_set_shard *e) {
     char path[LT_PATH_BYTES], aside[LT_PATH_BYTES], hex[33];
     LT_TRY(hash_files(c, e, hex));
@@ -408,7 +409,8 @@ static lt_err fetch(lt_shard_cache *c, lt_set_shard *e, bool ahead) {
     return err;
 }
 
-/* The same by one thread or process at a time: others wait until it is done, and then find it. */
+/* The same, by one thread or process at a time: others wait until it is done, and then use the
+ * result. */
 static lt_err make(lt_shard_cache *c, lt_set_shard *e, int fd, bool ahead) {
     lt_err err = LT_OK;
     if (lock_byte(fd, BYTE_MAKE, F_WRLCK, true) != 0) {

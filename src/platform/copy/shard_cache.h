@@ -1,25 +1,25 @@
-/* shard_cache.h: shards of tokens that stream in from elsewhere, as a loader reads them, through a
- * folder on a local disk that holds no more bytes than it may (data.cache, data.cache_bytes).
+/* shard_cache.h: fetches remote shards of tokens as a loader reads them, through a folder on a
+ * local disk with a limited number of bytes (data.cache, data.cache_bytes).
  *
  *     FOLDER/lock                   held (flock) while room is made
  *     FOLDER/sets/SET/NAME.idx      indexes of the shards of one address: always here
- *     FOLDER/shards/KEY.bin, .mask  what the budget counts; during the fetch KEY.bin.lateen-part,
+ *     FOLDER/shards/KEY.bin, .mask  counted by the budget; during the fetch KEY.bin.lateen-part,
  *                                   which has its full size from the beginning
  *     FOLDER/shards/KEY.sum         XXH3 of both, computed after the fetch
- *     FOLDER/shards/KEY.use         its date: when they were read last
+ *     FOLDER/shards/KEY.use         its date is the time when they were read last
  *
- * KEY is a hash of address, sizes and dates: runs that read the same share it, and a shard that has
- * changed is another one. Processes and threads share a folder. Byte 0 of KEY.use is locked (open
- * file description lock, shared) while a shard is read or fetched; whoever makes room deletes the
- * least recently read ones, and only those whose byte 0 it can lock alone. A reader holds a shard
- * for one read only, so nobody waits for room while somebody else sleeps on it. Byte 1 is locked by
- * the one who fetches, or compares what an earlier process left.
+ * KEY is a hash of address, sizes and dates: runs that read the same shard share it, and a changed
+ * shard has another KEY. Processes and threads can share a folder. Byte 0 of KEY.use is locked
+ * (open file description lock, shared) while a shard is read or fetched. To make room, the least
+ * recently read shards are deleted, but only those whose byte 0 can be locked exclusively. A reader
+ * holds a shard for one read only, so no process waits for room while an idle reader holds a shard.
+ * Byte 1 is locked by the process that fetches, or that checks what an earlier process left.
  *
- * What is fetched is compared with the source's checksum (lateen/copy.h); what an earlier process
- * left must have the hash in KEY.sum, or it is fetched again.
+ * Fetched bytes are compared with the source's checksum (lateen/copy.h); files that an earlier
+ * process left must have the hash in KEY.sum, or they are fetched again.
  *
- * A thread fetches the shards that follow the one that was read last. It always uses free room; it
- * deletes other shards only where shards are read in order. */
+ * A thread prefetches the shards that follow the one that was read last. It always uses free room;
+ * it deletes other shards only if shards are read in order. */
 #ifndef LT_PLATFORM_COPY_SHARD_CACHE_H
 #define LT_PLATFORM_COPY_SHARD_CACHE_H
 
@@ -46,17 +46,18 @@ LT_MUST_USE lt_err lt_shard_cache_open(lt_shard_cache **out, const char *folder,
                                        int64_t budget_bytes, bool in_order);
 void lt_shard_cache_close(lt_shard_cache *c); /* No loader may read any more. Accepts NULL. */
 
-/* Does this address (one of those in data.train) name shards, and not a file of conversations? */
+/* Does this address (one of those in data.train) name shards, rather than a file of
+ * conversations? */
 bool lt_shard_cache_takes(const char *text);
 
 /* Add the shards of an address: PREFIX[.bin], a pattern of names (".../web_*"), or ".../" for all;
- * bring their indexes. path: what a loader opens. Before any loader reads. ARG: one is larger than
- * the budget. */
+ * fetch their indexes. path: what a loader opens. Call it before any loader reads. ARG: a shard is
+ * larger than the budget. */
 LT_MUST_USE lt_err lt_shard_cache_add(lt_shard_cache *c, char path[LT_PATH_BYTES],
                                       const char *text);
 
-/* Rows are drawn from windows of so many bytes: shards that lie nearer than that to the one that
- * was read last of their source are deleted last, and never for a shard that nobody waits for. */
+/* Rows are drawn from windows of so many bytes: shards that are nearer than that to the last one
+ * read from their source are deleted last, and never to make room for a prefetched shard. */
 void lt_shard_cache_spare(lt_shard_cache *c, size_t near_bytes);
 
 lt_shard_store *lt_shard_cache_store(lt_shard_cache *c);

@@ -1,5 +1,5 @@
 /* shard_set.c: see shard_set.h. The sizes and dates of all files come from one list of the folder;
- * a web server has none, so there each file is asked for. */
+ * a web server has no lists, so there is a request for each file. */
 #include "platform/copy/shard_set.h"
 
 #include <fnmatch.h>
@@ -237,7 +237,7 @@ done:
     return err;
 }
 
-/* Bring index and description; all processes of a node may do so at the same time. */
+/* Fetch index and description; all processes of a node may do so at the same time. */
 static lt_err bring_index(const found_shard *f, const char *prefix) {
     lt_copy_options o = lt_copy_defaults();
     o.n_connections = 1;

@@ -137,7 +137,7 @@ static lt_err normal(char **out, const char *path) {
     return LT_OK;
 }
 
-/* A header's value without blanks at its ends, and with one for every run of them. */
+/* A header's value without blanks at its ends, and with one blank for every run of blanks. */
 static void fold(char *text) {
     size_t n = 0;
     for (const char *p = text; *p != '\0'; p++) {

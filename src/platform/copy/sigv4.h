@@ -7,8 +7,8 @@
  *     signature  = HMAC(key, to sign)
  *
  * The query of `canonical` is also the query to send: names and values are percent-encoded, and
- * sorted by name, then value. libcurl 7.88 signs the query in the order and the encoding in which
- * it finds it, so it cannot sign "?uploads" or a key that contains '+' or '=' (docs/adr/0009).
+ * sorted by name, then value. libcurl 7.88 signs the query as it is, without sorting or encoding
+ * it, so it cannot sign "?uploads" or a key that contains '+' or '=' (docs/adr/0009).
  *
  * Reference: docs.aws.amazon.com/IAM/latest/UserGuide/create-signed-request.html. Checked against
  * AWS's test suite and botocore (tests/unit/platform/test_sigv4.c). */

@@ -71,8 +71,8 @@ void lt_items_free(lt_items *l) {
     *l = (lt_items){0};
 }
 
-/* Files of a folder and of those below it, through symbolic links, without those of a copy that is
- * under way. */
+/* Files of a folder and of the folders below it, through symbolic links, without the files of
+ * unfinished copies. */
 static lt_err list_folder(const lt_copy_source *s, lt_items *out) {
     char path[LT_PATH_BYTES];
     char *roots[2] = {path, NULL};
@@ -173,7 +173,7 @@ lt_err lt_copy_source_list(lt_copy_source *s, lt_web *h, lt_items *out) {
         break;
     case LT_AT_HUB:
         LT_TRY(lt_hub_list(s->hub, h, &s->at, l.commit, found_file, &l));
-        /* From here on the files are those of this commit, whatever happens to the branch. */
+        /* From here on the files are those of this commit, even if the branch changes. */
         (void)snprintf(s->at.revision, sizeof s->at.revision, "%s", l.commit);
         break;
     }

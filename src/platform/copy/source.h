@@ -60,8 +60,8 @@ LT_MUST_USE lt_err lt_copy_source_open(const lt_copy_source *s, lt_web *h, const
                                        lt_opened_item *out);
 LT_MUST_USE lt_err lt_copy_source_read(const lt_opened_item *o, lt_web *h, int64_t at, int64_t n,
                                        unsigned char *into);
-/* Called when the content has another checksum than o->check. *fits: o->check applies, so the
- * content is wrong. It does not apply if the object's parts turn out to have different sizes. */
+/* Call it if the content's checksum differs from o->check. *fits: o->check applies, so the content
+ * is wrong. It does not apply if the object's parts turn out to have different sizes. */
 LT_MUST_USE lt_err lt_copy_source_doubt(const lt_opened_item *o, lt_web *h, bool *fits);
 /* STATE: a local file has changed since it was opened. (Services are asked for one version.) */
 LT_MUST_USE lt_err lt_copy_source_check(const lt_opened_item *o);

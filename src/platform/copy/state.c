@@ -1,5 +1,5 @@
-/* state.c: see state.h. The lock is flock's: it ends with the process. A file that was removed by
- * its last owner while this one waited for the lock is opened again. */
+/* state.c: see state.h. The lock is flock's, so it ends with the process. If the last owner removed
+ * the file while this process waited for the lock, the file is opened again. */
 #include "platform/copy/state.h"
 
 #include <errno.h>

@@ -6,8 +6,8 @@
  *     upload ID                to S3: the upload at the service, which holds the parts
  *     part I HEX               to a file: part I (from 0) was written; XXH3 of its bytes
  *
- * A last line without a newline is ignored. What a line says of a part is not trusted: the part is
- * read again and must have that hash, so the record need not be synced. */
+ * A last line without a newline is ignored. A line about a part is not trusted: the part is read
+ * again and must have that hash, so the record need not be synced. */
 #ifndef LT_PLATFORM_COPY_STATE_H
 #define LT_PLATFORM_COPY_STATE_H
 
@@ -37,9 +37,10 @@ bool lt_state_read(const char *text, size_t bytes, const char *key,
                    char upload[LT_STATE_UPLOAD_BYTES], lt_state_part *parts, int64_t n_parts,
                    size_t *kept);
 
-/* A file of this kind, locked against other copies of the same target. A copy that finds it locked
- * fails with STATE; or, with `wait`, waits until it is free, or *wait is set (INTERRUPTED).
- * *found: it belongs to the key, and upload and parts were filled; else the file begins anew. */
+/* Open a file of this kind, and lock it against other copies to the same target. If it is locked
+ * already, fail with STATE; or, with `wait`, wait until it is free or *wait is set (INTERRUPTED).
+ * *found: it belongs to the key, and upload and parts were filled in; otherwise the file begins
+ * anew. */
 typedef struct lt_state lt_state;
 LT_MUST_USE lt_err lt_state_open(lt_state **out, const char *path, const char *key,
                                  const atomic_bool *wait, char upload[LT_STATE_UPLOAD_BYTES],

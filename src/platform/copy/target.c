@@ -141,7 +141,7 @@ static lt_err open_file(lt_landing *l, lt_web *h, const char *key) {
     return found ? LT_OK : reserve(l);
 }
 
-/* States of uploads are kept in the cache folder: a store has no place for them beside the
+/* States of uploads are kept in the cache folder, because a store has no place for them beside the
  * object. */
 static lt_err upload_state(char out[LT_PATH_BYTES], const lt_landing *l) {
     char folder[LT_PATH_BYTES], sub[LT_PATH_BYTES], name[LT_STATE_KEY_BYTES + 16];

@@ -1,5 +1,5 @@
-/* target.h: where a copy writes: one file or object at a time, in parts of any order, which becomes
- * visible whole at its end.
+/* target.h: the target of a copy: one file or object at a time, written in parts in any order,
+ * which becomes visible only when it is complete.
  *
  *     to a file   parts go into FILE.lateen-part at their offsets; the end syncs it, gives it the
  *                 source's date, renames it and syncs the folder
@@ -25,17 +25,17 @@ typedef struct {
 
 typedef struct lt_landing lt_landing;
 
-/* Is it there already: the same size, and the date of the source (a file's: to the second; an
- * object's: in its metadata) or, where the source has no date, its checksum? */
+/* Is it there already? It has the same size, and the date of the source (for a file to the second;
+ * for an object in its metadata) or, if the source has no date, its checksum. */
 LT_MUST_USE lt_err lt_target_has(const lt_target *t, lt_web *h, const lt_opened_item *o,
                                  bool *same);
 
-/* Begin, or go on where an earlier copy was cut. IO: no room for the file. STATE: another process
- * copies to it. */
+/* Begin, or resume where an earlier copy was interrupted. IO: no room for the file. STATE: another
+ * process copies to it. */
 LT_MUST_USE lt_err lt_landing_open(lt_landing **out, const lt_target *t, lt_web *h,
                                    const lt_opened_item *o, int64_t part_bytes, int64_t n_parts);
-/* A part from an earlier copy: into `data`, from the file. *have: it is whole. At S3: `data` is the
- * source's part; *have: the service holds the same. */
+/* Check a part of an earlier copy. For a file: it is read into `data`; *have: it is complete. For
+ * S3: `data` is the source's part; *have: the service holds the same bytes. */
 LT_MUST_USE lt_err lt_landing_recall(lt_landing *l, int64_t part, unsigned char *data, size_t bytes,
                                      bool *have);
 /* Does lt_landing_recall need the source's bytes first? */

@@ -1,8 +1,8 @@
 /* web.c: see web.h. One easy handle a connection, always HTTP/1.1: a copy is limited by bytes,
  * not by requests, and each connection then has its own flow control.
  *
- * The limit of the rate is a virtual clock that all connections advance: a piece of n bytes moves
- * free_at_s on by n / rate, and its connection sleeps until then, inside libcurl's callback. */
+ * The rate is limited by a virtual clock that all connections advance: a piece of n bytes advances
+ * free_at_s by n / rate, and its connection sleeps until then, inside libcurl's callback. */
 #include "platform/copy/web.h"
 
 #include <signal.h>
@@ -38,8 +38,8 @@ struct lt_web {
     bool out_of_memory;
 };
 
-/* libcurl is opened when the first copy needs it: it brings some thirty libraries of its own, which
- * no other verb should wait for, or even need. */
+/* libcurl is opened when the first copy needs it, because it loads some thirty other libraries,
+ * which other verbs should neither wait for nor need. */
 #define CURL_MAP(X)                                                                                \
     X(global_init)                                                                                 \
     X(easy_init)                                                                                   \
@@ -313,7 +313,8 @@ static void set_options(lt_web *h, const lt_web_request *r, struct curl_slist *h
 }
 
 static lt_err header_list(struct curl_slist **out, const lt_web_request *r) {
-    /* Neither a pause for "100 Continue" nor a form's type, which would have to be signed. */
+    /* Send no "Expect: 100-continue", which causes a pause, and no type of a form, which would have
+     * to be signed. */
     static const char *const none[] = {"Expect:", "Content-Type:", "Accept:"};
     struct curl_slist *list = NULL, *grown;
     lt_err err = LT_OK;

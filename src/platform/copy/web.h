@@ -1,8 +1,8 @@
-/* web.h: one request and its reply, over libcurl; and the decision whether to try again.
+/* web.h: one request and its reply, over libcurl, and the decision whether to try again.
  *
  * A connection (lt_web) belongs to one thread at a time, and keeps its socket open between
- * requests. What all connections of a copy share stands in lt_web_shared: the flag that stops
- * them, the limit of their rate together, and the count of bytes that passed.
+ * requests. All connections of a copy share an lt_web_shared: the flag that stops them, the limit
+ * on their total rate, and the count of transferred bytes.
  *
  * Nothing here prints or keeps an address or a header in a message: they may hold secrets. */
 #ifndef LT_PLATFORM_COPY_WEB_H
@@ -77,7 +77,7 @@ const atomic_bool *lt_web_stop(const lt_web *h); /* shared->stop */
 /* Count bytes as progress, or below 0 take them back. */
 void lt_web_count(lt_web *h, bool read, int64_t bytes);
 
-/* Send a request, once. OK: there was an exchange, or it failed in a way that `reply` tells.
+/* Send a request, once. OK: there was an exchange, or it failed in a way that `reply` describes.
  * INTERRUPTED: shared->stop. After OK, free the reply with lt_web_reply_free, which accepts a
  * zeroed one. */
 LT_MUST_USE lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply);
@@ -86,17 +86,19 @@ void lt_web_reply_free(lt_web_reply *reply);
 /* A header's value without blanks around it, cut to `room`; false and "" if there is none. */
 bool lt_web_header(const lt_web_reply *reply, const char *name, char *out, size_t room);
 
-/* Tries of one request: those without progress count. Waits double, up to 20 s, with full jitter: a
- * uniform share of each is waited (Brooker, "Exponential Backoff And Jitter", AWS 2015). */
+/* Tries of one request; only those without progress count. Waits double, up to 20 s, with full
+ * jitter: a uniformly drawn share of each wait is used (Brooker, "Exponential Backoff And Jitter",
+ * AWS 2015). */
 typedef struct {
     int64_t n; /* Since the last progress. */
     lt_rng rng;
 } lt_retry;
 
 void lt_retry_begin(lt_retry *t);
-/* May another try succeed? No reply, a body that was cut, 408, 429, 500, 502, 503, 504. */
+/* May another try succeed? Yes without a reply, and after a body that was cut, 408, 429, 500, 502,
+ * 503, 504. */
 bool lt_retry_may_help(const lt_web_reply *reply);
-/* Wait before the next try, at least as long as the server asked. *again: there is one left.
+/* Wait before the next try, at least as long as the server asked. *again: a try is left.
  * INTERRUPTED: shared->stop. */
 LT_MUST_USE lt_err lt_retry_wait(lt_retry *t, lt_web *h, const lt_web_reply *reply, bool *again);
 

@@ -1,6 +1,6 @@
 /* xml.h: a pull reader for the answers of object stores: elements and their text. Attributes,
- * comments, declarations and namespaces' prefixes are passed over; a document type is refused, as
- * nothing that S3 answers has one. It allocates nothing. */
+ * comments, declarations and namespace prefixes are skipped; a document type is refused, because no
+ * answer of S3 has one. It allocates nothing. */
 #ifndef LT_PLATFORM_COPY_XML_H
 #define LT_PLATFORM_COPY_XML_H
 

@@ -8,8 +8,8 @@
  * and a key that is not in the table is refused. Sources of the default levels: XIDs by NVIDIA's
  * catalogue (docs.nvidia.com/deploy/xid-errors): which ask for a reset or a replacement; rates of
  * PCIe replays and NVLink errors in the order of DCGM's health watches (8 replays a minute); PCIe
- * below 4 GB/s as in IBM's Autopilot. Lower limits of speeds are off or very low: what is normal
- * depends on the fleet, so measure it and set them. */
+ * below 4 GB/s as in IBM's Autopilot. Lower limits of speeds are off or very low, because normal
+ * speeds depend on the fleet: measure them and set the limits. */
 #ifndef LT_PLATFORM_HEALTH_CHECKS_H
 #define LT_PLATFORM_HEALTH_CHECKS_H
 
@@ -177,7 +177,7 @@ typedef struct {
 } lt_check_levels;
 
 /* The table's levels, then those of the file, unless path is "". FORMAT or ARG names file and key:
- * an unknown key, a level that is no number, levels in the wrong order. */
+ * an unknown key, a level that is not a number, levels in the wrong order. */
 LT_MUST_USE lt_err lt_check_levels_load(lt_check_levels *l, const char *path);
 void lt_check_levels_print(const lt_check_levels *l, FILE *to);
 

@@ -14,7 +14,8 @@ void lt_gpus_expose(lt_expo *e, const lt_gpu_reading *gpus, int n, const char *h
 const lt_machine_source *lt_health_source(const lt_health *h);
 const lt_facts *lt_health_facts(const lt_health *h);
 double lt_health_unix_s(const lt_health *h); /* When the last check began. */
-/* The first of the worst findings, "drain: gpu.xid_79 gpu3 = 1, limit 1"; "": all is ok. */
+/* The first of the worst findings, such as "drain: gpu.xid_79 gpu3 = 1, limit 1"; "": all checks
+ * are ok. */
 #define LT_HEALTH_WHY_BYTES 240
 void lt_health_why(const lt_health *h, char out[LT_HEALTH_WHY_BYTES]);
 

@@ -21,7 +21,7 @@ typedef struct {
     int n_gpus;
     char boot[64];   /* The kernel's name of this boot. */
     double uptime_s; /* NAN: unknown. */
-    /* Messages of the kernel count from this uptime on; those that are new to the history, from
+    /* Kernel messages count from this uptime on; those that the history does not know yet, from
      * this one on. */
     double log_from_s, new_from_s;
     int n_xids_new;

@@ -55,7 +55,7 @@ static double or_default(double given, double fallback) {
     return given > 0.0 ? given : fallback;
 }
 
-/* Each element of "PATH,..." begins with "/"; an empty list asks for no mount point. */
+/* Each element of "PATH,..." must begin with "/". An empty list means no mount points. */
 static lt_err check_mounts(const char *mounts) {
     for (const char *at = mounts; mounts[0] != '\0'; at++) {
         const size_t n = strcspn(at, ",");
@@ -158,7 +158,7 @@ static const lt_health_finding *judge(lt_health *h, lt_health_check_id check, co
     return x;
 }
 
-/* The seven signals count what was before this check, and the XIDs that are new in it. */
+/* The seven signals count events before this check, and the XIDs that are new in it. */
 static void judge_signals(lt_health *h, const lt_history *history) {
     int score = 0;
     for (int check = LT_CHECK_LEMON_EXCLUSIONS; check < LT_CHECK_LEMON_SCORE; check++) {

@@ -15,7 +15,8 @@
 
 #define HISTORY_BYTES ((size_t)1 << 28)
 #define DAY_S         86400.0
-/* Two checks may follow each other at once; one error between them is no rate of thousands. */
+/* Two checks may follow each other immediately; one error between them must not count as thousands
+ * an hour. */
 #define RATE_LEAST_S 300.0
 
 typedef enum {

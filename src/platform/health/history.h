@@ -9,8 +9,8 @@
  *
  * A line that cannot be read, such as one cut by a full disk, does not count and is dropped at the
  * next write; the check lists the file among what it could not read. A file without any line of
- * this form is somebody else's, and is refused. FILE.lock keeps checks that run at the same time,
- * of Slurm's prolog and of its health program, apart. */
+ * this form is not a history, and is refused. FILE.lock serialises checks that run at the same
+ * time, such as those of Slurm's prolog and of its health program. */
 #ifndef LT_PLATFORM_HEALTH_HISTORY_H
 #define LT_PLATFORM_HEALTH_HISTORY_H
 
@@ -32,8 +32,8 @@ typedef struct {
 
 /* Lock and read; path "": a history of nothing. Close in any case. */
 LT_MUST_USE lt_err lt_history_open(lt_history *h, const char *path);
-/* Growth per hour of a counter since the last check of this boot, else since the boot; NAN: it
- * cannot be told. */
+/* Growth per hour of a counter since the last check of this boot, else since the boot; NAN: it is
+ * not known. */
 double lt_history_rate(const lt_history *h, const lt_facts *f, const lt_fact *fact);
 /* The uptime of the last check if it was of this boot, else 0. */
 double lt_history_last_uptime(const lt_history *h, const char *boot);

@@ -1,4 +1,4 @@
-/* host.c: file systems, memory, processors, time and load of the host, by /proc and /sys. */
+/* host.c: file systems, memory, processors, time and load of the host, from /proc and /sys. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -32,7 +32,7 @@ static const char *unescape(char *path) {
     return path;
 }
 
-/* Is it in the list of mounts, "DEVICE POINT TYPE OPTIONS ...", and how? The last one counts. */
+/* Find it in the list of mounts, "DEVICE POINT TYPE OPTIONS ..."; the last entry counts. */
 static bool find_mount(const char *mounts, const char *point, bool *read_only) {
     char where[LT_PATH_BYTES];
     char options[1024];

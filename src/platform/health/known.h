@@ -3,7 +3,7 @@
  * All elements of a (side, K) and b (side, K) are whole numbers from -2 to 2, so that every partial
  * sum of y = a b^T is a whole number below 2^24, which fp32 holds exactly: y has the same bits in
  * any order of summation, on any processor, from fp32 or bf16 operands. Rows repeat after PERIOD,
- * so that y is made of equal tiles; the first is compared with a checksum that was computed
+ * so y consists of equal tiles. The first tile is compared with a checksum that was computed
  * elsewhere (tools/make_health_golden.py), and the others with the first. A product may be
  * accumulated ROUNDS times into y, and each element of the sum is ROUNDS times that of one product.
  * */
@@ -23,8 +23,8 @@
 
 /* Fill `side` rows (a multiple of the period) of a or b, (side, K), of F32 or BF16. */
 void lt_known_fill(void *out, lt_dtype dtype, int64_t side, bool is_b);
-/* *holds: y (side, side) F32, the sum of `rounds` products, has the known bits. Fails only for want
- * of memory. */
+/* *holds: y (side, side) F32, the sum of `rounds` products, has the known bits. Fails only if
+ * memory is exhausted. */
 LT_MUST_USE lt_err lt_known_check(bool *holds, const float *y, int64_t side, int rounds);
 
 #endif

@@ -1,5 +1,5 @@
-/* links.c: network interfaces and InfiniBand ports, by /sys. An interface counts if it belongs to a
- * device and is switched on: one that nobody has configured needs no link. */
+/* links.c: network interfaces and InfiniBand ports, from /sys. An interface counts if it belongs to
+ * a device and is switched on: one that nobody has configured needs no link. */
 #include <stdlib.h>
 #include <string.h>
 

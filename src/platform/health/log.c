@@ -1,7 +1,7 @@
-/* log.c: messages of the kernel: errors of GPUs (XID), of disks, of processors.
+/* log.c: kernel messages about errors of GPUs (XID), disks and processors.
  *
- * /dev/kmsg gives a record a read, "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n", and lines that
- * continue it begin with a space. The driver of a GPU writes
+ * Each read of /dev/kmsg gives one record, "PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;TEXT\n";
+ * continuation lines begin with a space. The driver of a GPU writes
  *
  *     NVRM: Xid (PCI:0000:18:00): 79, pid=1234, GPU has fallen off the bus.
  *
@@ -84,7 +84,8 @@ static void count_record(lt_facts *f, const char *line) {
     }
 }
 
-/* The lines of what one read gave, and the beginning of a line whose end comes with the next. */
+/* Handle the lines of one read, and keep the beginning of a line whose end comes with the next
+ * read. */
 static size_t count_lines(lt_facts *f, char *data, size_t n) {
     char *line = data, *end;
     while ((end = memchr(line, '\n', n - (size_t)(line - data))) != NULL) {

@@ -1,6 +1,6 @@
-/* machine.c: reading this machine; see machine.h. A file system is asked by a child process: a
- * server that does not answer stops the process that asks, for hours and beyond SIGKILL, and a
- * check must end in time all the same. The child is left behind then. */
+/* machine.c: reading this machine; see machine.h. File systems are queried by a child process: if a
+ * server does not answer, the querying process hangs, for hours and in spite of SIGKILL, but a
+ * check must still end in time. The child is then left behind. */
 #include "platform/health/machine.h"
 
 #include <errno.h>

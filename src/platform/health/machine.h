@@ -1,10 +1,10 @@
-/* machine.h: what checks read of a machine, behind one interface, so that they run on this machine
- * and on a recorded one alike.
+/* machine.h: the interface through which checks read a machine, so that they run alike on this
+ * machine and on a recorded one.
  *
  * Files of /proc, /sys and /dev are read under `root`, a folder that is put before their paths: ""
- * for this machine. What is no file comes from functions: GPUs (NVML, opened at run time), answers
- * of file systems, the state of the clock. A recorded machine (recorded.c) is a folder with such
- * files and recorded.json, which holds the rest; tests break it in every way. */
+ * for this machine. Everything that is not a file comes from functions: GPUs (NVML, opened at run
+ * time), answers of file systems, the state of the clock. A recorded machine (recorded.c) is a
+ * folder with such files and recorded.json, which holds the rest; tests break it in every way. */
 #ifndef LT_PLATFORM_HEALTH_MACHINE_H
 #define LT_PLATFORM_HEALTH_MACHINE_H
 
@@ -17,8 +17,8 @@
 #include "base/file.h"
 #include "lateen/base.h"
 
-/* Readings of a GPU: field; name and type by which dcgm-exporter tells it to Prometheus ("": it
- * does not), and its help; NAN: the GPU does not tell. */
+/* Readings of a GPU: field; dcgm-exporter's name, type and help for it in Prometheus ("": it has
+ * none). NAN: the GPU does not report it. */
 #define LT_GPU_READING_MAP(X)                                                                      \
     X(sm_clock_mhz, "DCGM_FI_DEV_SM_CLOCK", GAUGE, "SM clock frequency (in MHz).")                 \
     X(sm_clock_max_mhz, "", GAUGE, "")                                                             \
@@ -78,7 +78,7 @@ static inline lt_gpu_reading lt_gpu_reading_unknown(int index) {
 #undef LT_GPU_READING_NAN
 }
 
-/* A sum of readings, to which an unknown one, NAN, adds nothing. A sum begins as NAN: none is
+/* Add to a sum of readings; an unknown one, NAN, adds nothing. A sum begins as NAN: no reading is
  * known. */
 static inline double lt_reading_add(double sum, double value) {
     return isnan(value) ? sum : isnan(sum) ? value : sum + value;

@@ -1,6 +1,6 @@
-/* nvml.c: readings of all GPUs through NVIDIA's management library. Declarations are from its
- * public header, so that none is needed to build. A function that the library lacks, or that
- * refuses, leaves its readings unknown. */
+/* nvml.c: readings of all GPUs through NVIDIA's management library. The declarations are copied
+ * from its public header, so the header is not needed to build. If the library lacks a function, or
+ * the function refuses, its readings stay unknown. */
 #include <string.h>
 
 #include "base/error.h"
@@ -139,8 +139,8 @@ static void read_memory(nvml_device dev, lt_gpu_reading *g) {
     }
 }
 
-/* Sums over links that the GPU has. A link without a partner is down, too: if none is up, the GPU
- * stands alone, and nothing is wrong. */
+/* Sums over the links of the GPU. A link without a partner is down, too: if no link is up, the GPU
+ * is connected to no other, and nothing is wrong. */
 static void read_links(nvml_device dev, lt_gpu_reading *g) {
     FUNCTION(state, "nvmlDeviceGetNvLinkState", nvml_device, unsigned, int *);
     FUNCTION(errors, "nvmlDeviceGetNvLinkErrorCounter", nvml_device, unsigned, int,

@@ -52,8 +52,9 @@ static lt_err update(const char *node, const char *state, const char *reason) {
     return LT_OK;
 }
 
-/* DOWN ends the jobs of the node, which Slurm queues again; but it holds only until slurmd
- * registers again, at once with ReturnToService=2. DRAIN stays, so it comes first. */
+/* DOWN ends the jobs of the node, which Slurm queues again; but it lasts only until slurmd
+ * registers again, which happens immediately with ReturnToService=2. DRAIN lasts, so it is set
+ * first. */
 static lt_err take_out(const char *node, bool evict, const char *reason) {
     LT_TRY(update(node, "DRAIN", reason));
     return evict ? update(node, "DOWN", reason) : LT_OK;

@@ -1,5 +1,5 @@
-/* slurm.h: drain and resume a node of Slurm by scontrol. Slurm's HealthCheckProgram must do so
- * itself: slurmd does not look at its exit status. Every reason that is given here begins with
+/* slurm.h: drains and resumes a node of Slurm with scontrol. Slurm's HealthCheckProgram must do so
+ * itself, because slurmd ignores its exit status. Every reason given here begins with
  * LT_SLURM_REASON, and only nodes with such a reason are resumed. */
 #ifndef LT_PLATFORM_HEALTH_SLURM_H
 #define LT_PLATFORM_HEALTH_SLURM_H
@@ -8,7 +8,7 @@
 
 #define LT_SLURM_REASON "lateen: "
 
-/* Bring node into the state that the result asks for; why: the text of the reason. */
+/* Put the node in the state that the result requires; why: the text of the reason. */
 LT_MUST_USE lt_err lt_slurm_tell(const char *node, lt_health_result result, const char *why,
                                  char told[256]);
 

@@ -1,6 +1,6 @@
-/* watch.c: check again and again, and serve the results: /metrics for Prometheus, /healthz for
- * probes of Kubernetes. A check may take seconds, so an answer never waits for it: each check
- * leaves its answers behind, and only GPUs are read anew for each /metrics. */
+/* watch.c: checks at intervals, and serves the results: /metrics for Prometheus, /healthz for
+ * probes of Kubernetes. A check may take seconds, so a response never waits for it: responses have
+ * the results of the last check, and only GPUs are read anew for each /metrics. */
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>

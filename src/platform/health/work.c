@@ -1,6 +1,6 @@
-/* work.c: tiers 2 and 3 of the host: known products on every core by itself, memory copied,
- * patterns kept. A core that computes wrong is found only by work that runs on that very core, so
- * each core gets a thread and a device of its own. */
+/* work.c: tiers 2 and 3 of the host: known products on every single core, copies of memory,
+ * patterns in memory. A core that computes wrongly is found only by work on that core, so each core
+ * gets its own thread and device. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
 /* work_gpu.c: tiers 2 and 3 of GPUs: copies there and back, known products on all multiprocessors,
- * patterns in memory. All GPUs work at the same time, each driven by a thread: a fault of the power
- * supply or of a switch shows only then. */
+ * patterns in memory. All GPUs work at the same time, each driven by a thread, because faults of
+ * the power supply or of a switch show only then. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -155,7 +155,7 @@ static void *gpu_thread(void *arg) {
     return NULL;
 }
 
-/* A GPU on which work fails, rather than giving other bits, has failed all the same. */
+/* A GPU on which work returns an error, rather than wrong bits, has failed as well. */
 static void add_work(lt_facts *f, const gpu_work *w) {
     char object[16];
     const bool failed = lt_failure_raise(&w->failure) != LT_OK;

@@ -1,15 +1,16 @@
 /* filter.c: the system calls that a sandboxed program may use, as a BPF program for seccomp.
  *
- * The list names what is allowed: what CPython, shells, coreutils, GCC and most programs of one
- * machine need. A call that the list does not name fails with EPERM, and the program goes on. A
- * list of what is refused would have to name every call that a later kernel adds. Calls that are
+ * The list names the allowed calls: those that CPython, shells, coreutils, GCC and most programs of
+ * one machine need. A call that the list does not name fails with EPERM, and the program continues.
+ * A list of refused calls would have to include every call that a later kernel adds. Calls that are
  * newer than this file fail with ENOSYS, so that the C library uses an older one instead; so does
  * clone3, whose flags lie in memory, where a filter cannot read them.
  *
- * Not named, and thus refused, among others: ptrace, process_vm_*, kcmp, pidfd_*; mount and its
- * family, pivot_root, chroot, unshare, setns; bpf, perf_event_open, userfaultfd, io_uring_*;
- * keyctl, add_key, request_key; module, kexec, reboot, swap and clock calls; name_to_handle_at,
- * open_by_handle_at; fanotify_*; personality; setuid and its family, setgroups, capset; mknod.
+ * Among the calls that are not named, and so refused, are: ptrace, process_vm_*, kcmp, pidfd_*;
+ * mount and its family, pivot_root, chroot, unshare, setns; bpf, perf_event_open, userfaultfd,
+ * io_uring_*; keyctl, add_key, request_key; module, kexec, reboot, swap and clock calls;
+ * name_to_handle_at, open_by_handle_at; fanotify_*; personality; setuid and its family, setgroups,
+ * capset; mknod.
  *
  * Some are allowed for some arguments:
  *
@@ -293,7 +294,8 @@ static void answer(chain *c, uint32_t what) {
 #define REFUSE  (SECCOMP_RET_ERRNO | EPERM)
 #define UNKNOWN (SECCOMP_RET_ERRNO | ENOSYS)
 
-/* Entry: the call `number` gets `what`. The accumulator holds the number, before and after. */
+/* Entry: the call `number` gets the action `what`. The accumulator holds the number, before and
+ * after. */
 static void entry(chain *c, int number, uint32_t what) {
     put(c, BPF_JMP | BPF_JEQ | BPF_K, 0, 1, (uint32_t)number);
     answer(c, what);

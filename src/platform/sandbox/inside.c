@@ -1,6 +1,6 @@
 /* inside.c: init, and the program up to its start (sandbox.h). After the fork of a process that may
  * have threads, only system calls are safe: nothing here allocates memory or writes to a FILE, and
- * the C library's fork and setresuid, which deal with threads that are not here, are not used.
+ * the C library's fork and setresuid, which handle threads that do not exist here, are not used.
  *
  * init:     standard files and socket in their places, all others closed
  *           a byte from the caller: the user's ids are mapped
@@ -224,7 +224,8 @@ static void limit(int what, int64_t soft, int64_t hard, const char *name) {
 static void limit_all(const lt_sandbox_inside *in) {
     const lt_sandbox_limits *l = &in->job->limits;
     const int64_t cpu_s = (int64_t)ceil(l->cpu_s);
-    /* Those of the same user count: init, and in kind rlimits what else the caller's user runs. */
+    /* The limit counts all processes of the user: also init, and in kind rlimits whatever else the
+     * caller's user runs. */
     const int64_t processes = l->processes +
                               (in->own_user || in->user == getuid() ? 1 + in->beside : 0);
     limit(RLIMIT_CPU, cpu_s, cpu_s + 1, "RLIMIT_CPU");
@@ -306,7 +307,8 @@ _Noreturn static void be_program(const lt_sandbox_inside *in) {
 
 /* ---- The end ---- */
 
-/* Under root: all processes of the program's user. The process that does it is one of them. */
+/* Under root: kill all processes of the program's user. The process that does this is one of
+ * them. */
 static void kill_user(uid_t user) {
     const pid_t killer = fork_here();
     if (killer == 0) {
@@ -340,7 +342,8 @@ static int children(pid_t out[MOST_LEFT]) {
     return count;
 }
 
-/* Kind rlimits: until no descendant is alive. The children of one that was killed become ours. */
+/* Kind rlimits: repeat until no descendant is alive, because the children of a killed process
+ * become ours. */
 static void kill_left(const lt_sandbox_inside *in) {
     const struct timespec pause = {.tv_nsec = 1000000};
     pid_t left[MOST_LEFT];
@@ -363,7 +366,7 @@ static void kill_left(const lt_sandbox_inside *in) {
     }
 }
 
-/* Wait until the program has ended; or, in kind rlimits, until the caller asks for the end by
+/* Wait until the program has ended or, in kind rlimits, until the caller ends the run by
  * SIGTERM. */
 static int wait_for(pid_t program, const sigset_t *waited) {
     int status = 0;
@@ -422,8 +425,8 @@ static uid_t wait_for_caller(void) {
     return user;
 }
 
-/* The kernel forgets the signal where a process changes its user, so this comes after. The caller
- * may have died before; then its end of the socket is closed. */
+/* The kernel clears the signal when a process changes its user, so this comes afterwards. The
+ * caller may have died before; then its end of the socket is closed. */
 static void end_with_caller(bool isolated) {
     char byte;
     must(prctl(PR_SET_PDEATHSIG, isolated ? SIGKILL : SIGTERM, 0, 0, 0) == 0, "prctl", "");
@@ -446,8 +449,8 @@ static void prepare(const lt_sandbox_inside *in) {
     (void)prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
 }
 
-/* All signals wait. init looks at SIGCHLD, and in kind rlimits at SIGTERM, with which the caller
- * asks for the end. */
+/* All signals are blocked. init waits for SIGCHLD, and in kind rlimits for SIGTERM, by which the
+ * caller ends the run. */
 static void hold_signals(sigset_t *waited, bool isolated) {
     sigset_t all;
     (void)sigfillset(&all);

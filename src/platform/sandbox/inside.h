@@ -1,5 +1,4 @@
-/* inside.h: what happens on the other side of the fork, in init and in the program before it starts
- * (sandbox.h). */
+/* inside.h: the code after the fork, in init and in the program before it starts (sandbox.h). */
 #ifndef LT_PLATFORM_SANDBOX_INSIDE_H
 #define LT_PLATFORM_SANDBOX_INSIDE_H
 

@@ -103,7 +103,8 @@ static lt_err read_limits(lt_sandbox_limits *l, const json_t *line) {
     return LT_OK;
 }
 
-/* A member that is misspelt would be a limit that does not hold. One that is null is absent. */
+/* A misspelt member would be a limit without effect, so unknown ones are refused. A member that is
+ * null counts as absent. */
 static lt_err check_members(json_t *line) {
     static const char *const known[] = {"command",   "stdin",        "files",      "wall_s",
                                         "cpu_s",     "memory_bytes", "disk_bytes", "output_bytes",
@@ -155,7 +156,7 @@ typedef struct {
     lt_failure *failures;
 } batch;
 
-/* What concerns one job is its result; what concerns the machine or the list is a failure. */
+/* A failure of a job is its result; a failure of the machine or the list is returned. */
 static void run_one(void *ctx, size_t i) {
     const batch *b = ctx;
     lt_sandbox_result result = {0};

@@ -8,8 +8,8 @@
  *              "stderr_bytes": 0}
  *     or      {"error": "sandbox: start python4: No such file or directory"}
  *
- * Of a job only the command must be there; limits that it does not name are those of the base job.
- * Output that is not UTF-8 has U+FFFD in place of what is not. */
+ * Only the command of a job is required; limits that it does not name are those of the base job.
+ * Bytes of the output that are not UTF-8 become U+FFFD. */
 #ifndef LT_PLATFORM_SANDBOX_JOBS_H
 #define LT_PLATFORM_SANDBOX_JOBS_H
 
@@ -26,8 +26,8 @@ json_t *lt_sandbox_result_json(const lt_sandbox_result *r);
 LT_MUST_USE lt_err lt_sandbox_jobs_run(json_t **results, const json_t *jobs,
                                        const lt_sandbox_job *base, int parallel);
 
-/* The same by a process of its own, which is small: `program` sandbox --jobs FILE. For lateen
- * itself the program is "/proc/self/exe". */
+/* The same in a separate process, which is small: `program` sandbox --jobs FILE. For lateen itself
+ * the program is "/proc/self/exe". */
 LT_MUST_USE lt_err lt_sandbox_jobs_ask(json_t **results, const json_t *jobs, const char *program,
                                        lt_sandbox_kind kind, int parallel);
 

@@ -180,7 +180,7 @@ static pid_t clone_init(const running *r, int flags) {
     return pid;
 }
 
-/* Start the first process of the sandbox. Where the kernel refuses user namespaces, root can still
+/* Start the first process of the sandbox. If the kernel refuses user namespaces, root can still
  * make the other namespaces without one. */
 static lt_err start(running *r) {
     if (r->job->kind == LT_SANDBOX_RLIMITS) {
@@ -221,8 +221,8 @@ static bool write_proc(pid_t pid, const char *name, const char *text) {
 }
 
 /* A user id that no other process has, for a process that will have this pid: far above those of
- * accounts, or, where a container has 65,536 ids, in a part of them that Debian leaves free. Where
- * there are fewer, or we are not root: our own. */
+ * accounts or, if a container has only 65,536 ids, in a range that Debian leaves free. If there are
+ * fewer ids, or we are not root: our own. */
 static uid_t spare_user(pid_t pid) {
     unsigned inside = 0, outside = 0, count = 0;
     FILE *map = geteuid() == 0 ? fopen("/proc/self/uid_map", "re") : NULL;
@@ -308,7 +308,7 @@ static lt_err take_output(running *r, output *o) {
     return LT_OK;
 }
 
-/* The first report counts: that of a step that failed comes before that of the end. */
+/* The first report counts, because that of a failed step comes before that of the end. */
 static void take_report(running *r) {
     lt_sandbox_report report;
     const ssize_t n = read(r->socket, &report, sizeof report);
@@ -320,8 +320,8 @@ static void take_report(running *r) {
     }
 }
 
-/* Run until init and both outputs are at their ends. A limit ends init, and its end ends the
- * others. */
+/* Run until init and both outputs have ended. A limit ends init, and the end of init ends all other
+ * processes. */
 static lt_err follow(running *r, double until_s) {
     while (r->socket >= 0 || r->outputs[0].from >= 0 || r->outputs[1].from >= 0) {
         struct pollfd fds[3] = {{.fd = r->socket, .events = POLLIN},

@@ -1,5 +1,4 @@
-/* sandbox.h: runs a program that nobody trusts, such as code that a model wrote, and reports how it
- * ended.
+/* sandbox.h: runs an untrusted program, such as code that a model wrote, and reports how it ended.
  *
  *     lateen ── init: the first process of its namespaces ── program ── what the program starts
  *        │                    │
@@ -7,14 +6,14 @@
  *        │◀── standard output, standard error; ──▶ standard input
  *
  * KINDS
- *     namespaces  The program has a user, a process tree, mounts, a network, IPC, a host name and a
- *                 view of cgroups of its own. Its root is an empty tmpfs with read-only mounts of
- *                 /usr, /bin, /sbin, /lib*, /etc/alternatives, /etc/ld.so.cache and the folders
- *                 that the caller adds, five device files, and the writable folders /work, /tmp and
- *                 /dev/shm. There is no /proc and no /sys. The network has no device.
- *     rlimits     Where a kernel or container refuses namespaces. The program sees the files that
- *                 its user may read, and works in a folder that is removed afterwards. Under root
- *                 it gets a user id that no other process has.
+ *     namespaces  The program has its own user, process tree, mounts, network, IPC, host name and
+ *                 view of cgroups. Its root is an empty tmpfs with read-only mounts of /usr, /bin,
+ *                 /sbin, /lib*, /etc/alternatives, /etc/ld.so.cache and the folders that the caller
+ *                 adds, five device files, and the writable folders /work, /tmp and /dev/shm. There
+ *                 is no /proc and no /sys. The network has no device.
+ *     rlimits     For kernels and containers that refuse namespaces. The program sees the files
+ *                 that its user may read, and works in a folder that is removed afterwards. Under
+ *                 root it gets a user id that no other process has.
  * Both kinds set no_new_privs, resource limits and a seccomp filter (filter.c), close all other
  * files, and clear the environment. A kind that is refused is an error, and never becomes the
  * weaker one.
@@ -39,9 +38,10 @@
  *     If the caller dies, so does the run (PR_SET_PDEATHSIG).
  *     The program never holds a file of the caller's, nor the socket over which init reports.
  *
- * WHAT IT DOES NOT DO. The kernel is shared: a fault of it that the remaining system calls reach is
- * a way out. Neither time nor caches are hidden, so side channels remain. CPU time of all processes
- * together is bounded only by wall_s times the cores. docs/post-training.md tells users the same.
+ * WHAT IT DOES NOT DO. The kernel is shared, so a program can escape through a bug in the kernel
+ * that the allowed system calls reach. Neither time nor caches are hidden, so side channels remain.
+ * CPU time of all processes together is bounded only by wall_s times the cores.
+ * docs/post-training.md says the same to users.
  *
  * The calling process is forked, so it should be small: a trainer starts `lateen sandbox` and lets
  * that process run the jobs (jobs.h). References: namespaces(7), user_namespaces(7), seccomp(2),
@@ -101,7 +101,7 @@ typedef struct {
 
 /* Run a program to its end. *out is written on success; free it with lt_sandbox_result_free.
  * UNSUPPORTED: the kernel refuses the kind; the message names the step. NOT_FOUND: there is no such
- * program. ARG: a limit, name or path that cannot be. */
+ * program. ARG: an invalid limit, name or path. */
 LT_MUST_USE lt_err lt_sandbox_run(lt_sandbox_result *out, const lt_sandbox_job *job);
 void lt_sandbox_result_free(lt_sandbox_result *r); /* Accepts a zeroed one. */
 

@@ -5,10 +5,10 @@
  *     lt_expo_value(&e, 12.0, "run=\"demo\"");
  *     lt_expo_end(&e);                              e.data[0 .. e.n), unless e.failed
  *
- * The formats differ in four points, which are kept here: OpenMetrics names the family of a counter
- * without its "_total", knows no counter whose name does not end so (it becomes "unknown"), writes
- * bounds of buckets as floats ("1.0"), and ends with "# EOF".
- * Sources: prometheus.io/docs/instrumenting/exposition_formats, OpenMetrics 1.0. */
+ * The formats differ in four points, which are handled here: OpenMetrics names the family of a
+ * counter without "_total", has no counters whose names do not end in it (they become "unknown"),
+ * writes bounds of buckets as floats ("1.0"), and ends with "# EOF". Sources:
+ * prometheus.io/docs/instrumenting/exposition_formats, OpenMetrics 1.0. */
 #ifndef LT_PLATFORM_TELEMETRY_EXPOSITION_H
 #define LT_PLATFORM_TELEMETRY_EXPOSITION_H
 
@@ -33,7 +33,8 @@ typedef struct {
 lt_expo_format lt_expo_choose(const char *accept);
 const char *lt_expo_content_type(lt_expo_format format);
 
-/* Begin a family; all its samples follow. name, the full one ("..._total"), lives until the next.
+/* Begin a family; all its samples follow. name: the full one ("..._total"), which must live until
+ * the next family begins.
  * */
 void lt_expo_family(lt_expo *e, lt_expo_type type, const char *name, const char *help);
 /* A sample of the family. fmt gives its labels, without braces. */
@@ -45,7 +46,7 @@ void lt_expo_one(lt_expo *e, lt_expo_type type, const char *name, const char *la
  * last, counts[n_bounds], are those above all. */
 void lt_expo_buckets(lt_expo *e, const char *labels, const double *bounds, int n_bounds,
                      const uint64_t *counts, double sum);
-/* What Prometheus's own clients tell of their process: CPU time, files, memory, start. */
+/* The metrics of Prometheus's own clients about their process: CPU time, files, memory, start. */
 void lt_expo_process(lt_expo *e, double start_unix_s);
 void lt_expo_end(lt_expo *e);
 void lt_expo_free(lt_expo *e);

@@ -1,6 +1,7 @@
-/* listen.h: a small HTTP server in its own thread, for pages of numbers: /metrics of a trainer and
- * of a node, the live report of a run. Only GET; every answer is made whole by a function of the
- * route, on the server's thread. (The server of models has its own, serve/http.) */
+/* listen.h: a small HTTP server in its own thread, for metrics and reports: /metrics of a trainer
+ * and of a node, the live report of a run. It serves only GET; a function of the route makes the
+ * whole response, on the server's thread. (The server for models has its own HTTP code,
+ * serve/http.) */
 #ifndef LT_PLATFORM_TELEMETRY_LISTEN_H
 #define LT_PLATFORM_TELEMETRY_LISTEN_H
 
@@ -23,8 +24,8 @@ typedef struct {
     lt_err (*answer)(void *ctx, const char *accept, lt_answer *out);
 } lt_listen_route;
 
-/* Serve at "HOST:PORT", "[ADDRESS]:PORT" or ":PORT" (127.0.0.1); port 0: any that is free. option
- * begins messages. routes live as long as the listener. */
+/* Serve at "HOST:PORT", "[ADDRESS]:PORT" or ":PORT" (127.0.0.1); port 0: any that is free. option:
+ * the beginning of messages. routes must outlive the listener. */
 LT_MUST_USE lt_err lt_listen_open(lt_listener **out, const char *option, const char *at,
                                   const lt_listen_route *routes, int n_routes, void *ctx);
 const char *lt_listen_address(const lt_listener *l); /* "127.0.0.1:9400", with the real port. */
