@@ -158,14 +158,11 @@ static lt_err write_adapters(const lt_training *t, const float *values, const ch
                           : lt_lora_save(t->lora, folder, t->recipe.init);
 }
 
-/* RUN/adapters/step-N, complete or not at all, as checkpoints are. */
+/* RUN/adapters/step-N, complete or not at all, as checkpoints are. One of an earlier start at the
+ * same step is replaced: that start may have had another rate. */
 static lt_err save_values(const lt_training *t, const float *values) {
-    char folder[LT_PATH_BYTES], aside[LT_PATH_BYTES], path[LT_PATH_BYTES];
+    char folder[LT_PATH_BYTES], aside[LT_PATH_BYTES];
     LT_TRY(lt_path_join(folder, t->recipe.out, "adapters"));
-    LT_TRY(lt_checkpoint_path(path, folder, t->state.step));
-    if (lt_file_exists(path)) { /* Written by an earlier start at the same step. */
-        return LT_OK;
-    }
     LT_TRY(lt_checkpoint_aside(aside, folder, t->state.step, &t->lease));
     LT_TRY(lt_file_remove_tree(aside));
     LT_TRY(write_adapters(t, values, aside));

@@ -258,6 +258,29 @@ static void adapters_are_kept_as_checkpoints_are(void **state) {
     assert_false(run_has("lora-only", "adapter"));
 }
 
+/* A step that is taken again, after its checkpoint was lost and the rate has changed, replaces the
+ * adapters that the first attempt left: they are those of the run's end. */
+static void adapters_of_a_step_taken_again_are_replaced(void **state) {
+    char path[LT_PATH_BYTES];
+    size_t bytes[2];
+    char *text[2];
+    (void)state;
+#define AGAIN CHAT "steps=2 lora.rank=2 checkpoint.every=1 checkpoint.adapters=true export=true "
+    must(run_train("again", AGAIN "optim.lr=1e-3", NULL), "first");
+    run_path(path, "again/checkpoints/step-000000002");
+    must(lt_file_remove_tree(path), path);
+    run_path(path, "again/adapter");
+    must(lt_file_remove_tree(path), path);
+    must(run_train("again", AGAIN "optim.lr=1e-2", NULL), "again");
+    text[0] = read_of("again", "adapter/adapter_model.safetensors", &bytes[0]);
+    text[1] = read_of("again", "adapters/step-000000002/adapter_model.safetensors", &bytes[1]);
+    assert_int_equal(bytes[0], bytes[1]);
+    assert_memory_equal(text[0], text[1], bytes[0]);
+    free(text[0]);
+    free(text[1]);
+#undef AGAIN
+}
+
 /* The file is written when the third line of metrics is there. */
 static void *ask_to_stop(void *arg) {
     static const struct timespec pause = {.tv_nsec = 1000000};
@@ -299,15 +322,17 @@ static void a_run_stops_when_it_is_asked(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(recipes_are_kept),
-                                       cmocka_unit_test(a_run_says_what_it_is),
-                                       cmocka_unit_test(at_each_step),
-                                       cmocka_unit_test(a_validation_counts_its_labels),
-                                       cmocka_unit_test(bad_rows_end_a_validation),
-                                       cmocka_unit_test(a_sample_is_told_whole),
-                                       cmocka_unit_test(a_template_is_found),
-                                       cmocka_unit_test(an_export_has_its_tokenizer),
-                                       cmocka_unit_test(adapters_are_kept_as_checkpoints_are),
-                                       cmocka_unit_test(a_run_stops_when_it_is_asked)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(recipes_are_kept),
+        cmocka_unit_test(a_run_says_what_it_is),
+        cmocka_unit_test(at_each_step),
+        cmocka_unit_test(a_validation_counts_its_labels),
+        cmocka_unit_test(bad_rows_end_a_validation),
+        cmocka_unit_test(a_sample_is_told_whole),
+        cmocka_unit_test(a_template_is_found),
+        cmocka_unit_test(an_export_has_its_tokenizer),
+        cmocka_unit_test(adapters_are_kept_as_checkpoints_are),
+        cmocka_unit_test(adapters_of_a_step_taken_again_are_replaced),
+        cmocka_unit_test(a_run_stops_when_it_is_asked)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }
