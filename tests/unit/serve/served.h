@@ -25,9 +25,11 @@ typedef struct {
     pthread_t thread;
     lt_err err;
     int port;
+    bool begins; /* Texts begin with <s>: letters.h. */
 } served;
 
 static inline lt_err served_load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
+    const served *s = ctx;
     const lt_model_spec spec = {.family = LT_FAMILY_LLAMA,
                                 .n_layers = 1,
                                 .width = 32,
@@ -35,7 +37,7 @@ static inline lt_err served_load(void *ctx, lt_model **model, lt_tokenizer **tok
                                 .n_kv_heads = 2,
                                 .head_dim = 16,
                                 .ffn_width = 32,
-                                .vocab_size = SERVED_IDS,
+                                .vocab_size = SERVED_IDS + (s->begins ? 2 : 0),
                                 .max_seq = 512,
                                 .norm_eps = 1e-5f,
                                 .act = 2, /* SiLU */
@@ -47,8 +49,7 @@ static inline lt_err served_load(void *ctx, lt_model **model, lt_tokenizer **tok
                                 .eos = {.ids = {SERVED_ENDS}, .n = 1},
                                 .pad_id = -1,
                                 .init_std = 0.15f};
-    (void)ctx;
-    *tokenizer = letter_tokenizer(served_letters);
+    *tokenizer = letter_tokenizer_that(served_letters, s->begins);
     return lt_model_create(model, &spec, NULL, 7);
 }
 
@@ -92,14 +93,15 @@ static inline int served_ask(const served *s, const char *method, const char *pa
 }
 
 /* template: a file or the name of a format. */
-static inline void served_start(served *s, const char *template) {
+static inline void served_start(served *s, const char *template, bool begins) {
     static char answer[SERVED_REPLY_BYTES];
     lt_server_options o = lt_server_defaults();
-    *s = (served){0};
+    *s = (served){.begins = begins};
     o.port = 0;
     o.model = o.name = "letters";
     o.template = template;
     o.load = served_load;
+    o.ctx = s;
     o.quiet = true;
     o.engine.max_running = 8;
     if (lt_server_open(&s->server, &o) != LT_OK) {
@@ -150,7 +152,8 @@ static inline json_t *served_events(const char *answer) {
 }
 
 /* Is `got` as expected? Of an object the named members count, and "-" says that there is none; "*"
- * is any value; a string that begins with "~" is a part of the text. */
+ * is any value, ">0" a positive number; a string that begins with "~" is a part of the text. "..."
+ * in a list is any number of elements. */
 static inline bool served_like(const json_t *want, const json_t *got) {
     const char *const word = json_string_value(want);
     if (word != NULL && word[0] == '~') {
@@ -162,10 +165,24 @@ static inline bool served_like(const json_t *want, const json_t *got) {
     if (word != NULL && strcmp(word, "-") == 0) {
         return got == NULL;
     }
+    if (word != NULL && strcmp(word, ">0") == 0) {
+        return json_number_value(got) > 0;
+    }
     if (json_is_array(want)) {
-        bool same = json_is_array(got) && json_array_size(got) == json_array_size(want);
-        for (size_t i = 0; same && i < json_array_size(want); i++) {
-            same = served_like(json_array_get(want, i), json_array_get(got, i));
+        const size_t n = json_array_size(want), m = json_array_size(got);
+        size_t gap = 0, skip = 0;
+        while (gap < n && (!json_is_string(json_array_get(want, gap)) ||
+                           strcmp(json_string_value(json_array_get(want, gap)), "...") != 0)) {
+            gap++;
+        }
+        bool same = json_is_array(got) && (gap < n ? m + 1 >= n : m == n);
+        for (size_t i = 0; same && i < n; i++) {
+            if (i == gap) {
+                skip = m + 1 - n;
+            } else {
+                same = served_like(json_array_get(want, i),
+                                   json_array_get(got, i < gap ? i : i - 1 + skip));
+            }
         }
         return same;
     }

@@ -250,47 +250,60 @@ json_t *lt_conversation_context(const lt_server *s, const lt_conversation *c, lt
 }
 
 /* Cut the text after the last message's content, because the template's text there would end the
- * message. */
-static void cut_final(const json_t *context, char *text, size_t *n) {
+ * message: as transformers, after its last occurrence, since templates may trim white space. White
+ * space at the content's end stays where the template keeps it. */
+static bool cut_final(const json_t *context, char *text, size_t *n, lt_api_error *e) {
+    static const char blank[] = " \n\r\t";
     const json_t *messages = json_object_get(context, "messages");
     const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
     const char *content = json_string_value(json_object_get(last, "content"));
-    size_t width = content != NULL ? strlen(content) : 0;
+    size_t whole, width;
 
-    while (width > 0 && strchr(" \n\r\t", content[width - 1]) != NULL) {
-        width--; /* Templates trim. */
+    content = content != NULL ? content : "";
+    content += strspn(content, blank);
+    whole = width = strlen(content);
+    while (width > 0 && strchr(blank, content[width - 1]) != NULL) {
+        width--;
     }
-    for (size_t at = *n - (width < *n ? width : *n); width > 0; at--) {
-        if (memcmp(text + at, content, width) == 0) {
-            *n = at + width;
+    if (width == 0) {
+        return true;
+    }
+    for (size_t at = *n; at-- > 0;) {
+        if (*n - at >= width && memcmp(text + at, content, width) == 0) {
+            const bool kept = *n - at >= whole && memcmp(text + at, content, whole) == 0;
+            *n = at + (kept ? whole : width);
             text[*n] = '\0';
-            return;
-        }
-        if (at == 0) {
-            return;
+            return true;
         }
     }
+    return lt_api_refuse(e, "messages",
+                         "the last message cannot be continued: the chat template does not write "
+                         "its content as it is");
 }
 
 bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **text, size_t *n,
                           lt_api_error *e) {
     json_t *context = lt_conversation_context(s, c, e);
     lt_err err;
+    bool ok;
 
     if (context == NULL) {
         return false;
     }
     err = lt_chat_template_render(s->template, context, text, n);
-    if (err != LT_OK) {
+    ok = err == LT_OK;
+    if (!ok) {
         lt_api_refuse_error(e, "messages", err);
         e->status = 400; /* The template's own error, or a conversation beyond its limits. */
         e->type = "invalid_request_error";
         e->retry_after_s = 0;
-    } else if (c->continue_final) {
-        cut_final(context, *text, n);
+    } else if (c->continue_final && !cut_final(context, *text, n, e)) {
+        free(*text);
+        *text = NULL;
+        ok = false;
     }
     json_decref(context);
-    return err == LT_OK;
+    return ok;
 }
 
 bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, bool *opened,

@@ -314,23 +314,17 @@ static bool take_item(json_t *list, const json_t *item, const char *where, lt_ap
                          type != NULL ? type : "?");
 }
 
-json_t *lt_convert_responses(const char *instructions, const json_t *input, lt_api_error *e) {
+json_t *lt_convert_responses(const char *instructions, const json_t *items, lt_api_error *e) {
     json_t *list = json_array();
     bool ok = true;
 
     if (instructions != NULL) {
         ok = add_message(list, "system", json_string(instructions));
     }
-    if (json_is_string(input)) {
-        ok = ok && add_message(list, "user", json_incref((json_t *)input));
-    } else if (json_is_array(input) && json_array_size(input) > 0) {
-        for (size_t i = 0; ok && i < json_array_size(input); i++) {
-            char where[48];
-            snprintf(where, sizeof where, "input[%zu]", i);
-            ok = take_item(list, json_array_get(input, i), where, e);
-        }
-    } else {
-        ok = lt_api_refuse(e, "input", "'input' must be a string or a list of items");
+    for (size_t i = 0; ok && i < json_array_size(items); i++) {
+        char where[48];
+        snprintf(where, sizeof where, "input[%zu]", i);
+        ok = take_item(list, json_array_get(items, i), where, e);
     }
     if (ok && only_thought(list) != NULL) {
         json_array_remove(list, json_array_size(list) - 1);

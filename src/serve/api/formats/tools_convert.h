@@ -11,8 +11,8 @@ json_t *lt_convert_anthropic(const json_t *system, const json_t *messages, lt_ap
  * given. */
 json_t *lt_convert_anthropic_tools(const json_t *tools, lt_api_error *e);
 
-/* The items of /v1/responses, or its one string, with the instructions before. */
-json_t *lt_convert_responses(const char *instructions, const json_t *input, lt_api_error *e);
+/* The items of /v1/responses, with the instructions before. */
+json_t *lt_convert_responses(const char *instructions, const json_t *items, lt_api_error *e);
 /* Its tools: {type: function, name, parameters}. */
 json_t *lt_convert_responses_tools(const json_t *tools, lt_api_error *e);
 
