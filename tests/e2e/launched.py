@@ -12,6 +12,8 @@ lateen = sys.argv[1]
 golden = "tests/golden/train/"
 TRAIN = {"data.train": golden + "tokens", "export": "false", "model.layers": 2, "model.width": 32, "model.heads": 2, "model.vocab": 300, "data.seq": 16, "batch.size": 12,
          "lr.schedule": "constant", "log.every": 1}
+if os.environ.get("LATEEN_TEST_DEVICE"):
+    TRAIN["device"] = os.environ["LATEEN_TEST_DEVICE"]
 SILENT, GRACE = 1.5, 5.0
 
 
