@@ -301,6 +301,9 @@ static lt_err set_row(const lt_option *row, void *obj, const char *value, const 
         }
         memcpy(at, value, len + 1);
         return LT_OK;
+    case LT_OPTION_TEXT:
+        *(const char **)at = value;
+        return LT_OK;
     case LT_OPTION_ENUM:
         choice = choice_index(row->unit, value);
         if (choice < 0) {
@@ -367,6 +370,7 @@ lt_err lt_options_set_yaml(const lt_option_table *t, void *obj, const char *name
                            const lt_yaml_entry *e, const char *origin) {
     const lt_option *row = NULL;
     LT_TRY(lt_option_need(&row, t, name, origin));
+    LT_ASSERT(row->type != LT_OPTION_TEXT); /* The entry's text is freed. */
     LT_TRY(check_kind(row, e, origin));
     return set_row(row, obj, e->value, origin);
 }
@@ -495,6 +499,9 @@ void lt_option_text(const lt_option *row, const void *obj, char *out, size_t out
         return;
     case LT_OPTION_STR:
         snprintf(out, out_bytes, "%s", (const char *)at);
+        return;
+    case LT_OPTION_TEXT:
+        snprintf(out, out_bytes, "%s", *(const char *const *)at);
         return;
     case LT_OPTION_ENUM:
         len = choice_text(row->unit, *(const int *)at, &choice);

@@ -13,11 +13,13 @@
  *
  * Name: a dotted YAML path; the flag is "--" + the same name ('_' and '-' are equal). Type: BOOL,
  * I64 (accepts K M G T B and KiB MiB GiB suffixes, 1e9), F64, STR (at most LT_OPTION_STR_BYTES -
- * 1), ENUM (int index into the choices listed under `unit`). A recipe may give a STR whose unit
- * has a comma ("NAME,...") as a YAML list; every other option takes one value. min and max apply to
- * numbers and are inclusive, unless a ninth column says otherwise; for STR, max 1 means "must not
- * be empty". The ninth column is optional: an OR of lt_option_flag, whose upper bits are free for
- * the owner of the table. A flag overrides the recipe, which overrides the default. */
+ * 1), TEXT (a const char * to the given text, of any length: for the command line only, whose words
+ * outlive the struct), ENUM (int index into the choices listed under `unit`). A recipe may give a
+ * STR whose unit has a comma ("NAME,...") as a YAML list; every other option takes one value. min
+ * and max apply to numbers and are inclusive, unless a ninth column says otherwise; for STR, max 1
+ * means "must not be empty". The ninth column is optional: an OR of lt_option_flag, whose upper
+ * bits are free for the owner of the table. A flag overrides the recipe, which overrides the
+ * default. */
 #ifndef LT_BASE_OPTION_H
 #define LT_BASE_OPTION_H
 
@@ -36,6 +38,7 @@ typedef enum {
     LT_OPTION_I64,
     LT_OPTION_F64,
     LT_OPTION_STR,
+    LT_OPTION_TEXT,
     LT_OPTION_ENUM
 } lt_option_type;
 
@@ -68,6 +71,7 @@ typedef struct {
 #define LT_OPTION_CTYPE_I64(field)  int64_t field;
 #define LT_OPTION_CTYPE_F64(field)  double field;
 #define LT_OPTION_CTYPE_STR(field)  char field[LT_OPTION_STR_BYTES];
+#define LT_OPTION_CTYPE_TEXT(field) const char *field;
 #define LT_OPTION_CTYPE_ENUM(field) int field;
 #define LT_OPTION_FIELD(type, field, name, fallback, min, max, unit, ...)                          \
     LT_OPTION_CTYPE_##type(field)

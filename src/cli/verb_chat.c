@@ -23,7 +23,7 @@
 #define CHAT_OPTIONS(X)                                                                            \
     LT_OPENED_OPTIONS(X)                                                                           \
     LT_OPENED_LORA_OPTION(X)                                                                       \
-    X(STR, system, "system", "", 0, 0, "TEXT", "system message")                                   \
+    X(TEXT, system, "system", "", 0, 0, "TEXT", "system message")                                  \
     LT_UTF8_OPTION(X)                                                                              \
     X(STR, format, "format", "auto", 0, 1, "NAME",                                                 \
       "auto (the model's template), chatml, llama3, gemma, zephyr, mistral or plain")              \

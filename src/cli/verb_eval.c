@@ -41,10 +41,10 @@
       "tasks that generate: most tokens of a response; 0: the harness's, 256 to 1280")             \
     X(I64, max_running, "max-running", "64", 1, 65536, "N",                                        \
       "tasks that generate: responses at once")                                                    \
-    X(STR, align, "align", "", 0, 0, "JSON",                                                       \
+    X(TEXT, align, "align", "", 0, 0, "JSON",                                                      \
       "tasks that generate: answer by a method of alignment, as the server's field `alignment`: "  \
       "{\"method\": \"best_of_n\", \"n\": 8}")                                                     \
-    X(STR, request, "request", "", 0, 0, "JSON",                                                   \
+    X(TEXT, request, "request", "", 0, 0, "JSON",                                                  \
       "tasks that generate: fields of every request, such as {\"temperature\": 0.6}")              \
     X(I64, samples, "samples", "1", 1, 512, "N",                                                   \
       "humaneval, mbpp, problems: responses to each question, with a temperature in --request")    \

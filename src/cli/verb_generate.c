@@ -16,7 +16,7 @@
 #define GENERATE_OPTIONS(X)                                                                        \
     LT_OPENED_OPTIONS(X)                                                                           \
     LT_OPENED_LORA_OPTION(X)                                                                       \
-    X(STR, prompt, "prompt", "", 0, 0, "TEXT",                                                     \
+    X(TEXT, prompt, "prompt", "", 0, 0, "TEXT",                                                    \
       "text to continue; empty: start from the BOS token")                                         \
     X(STR, prompt_file, "prompt-file", "", 0, 0, "FILE",                                           \
       "read the prompt from a file; -: standard input")                                            \
@@ -29,7 +29,7 @@
     X(BOOL, echo, "echo", "false", 0, 0, "", "print the prompt first")                             \
     X(BOOL, stats, "stats", "false", 0, 0, "",                                                     \
       "print token counts and rates on standard error; with --align what the method says")         \
-    X(STR, align, "align", "", 0, 0, "JSON",                                                       \
+    X(TEXT, align, "align", "", 0, 0, "JSON",                                                      \
       "a method of alignment, as the server's field `alignment`: {\"method\": \"best_of_n\", "     \
       "\"n\": 8}")                                                                                 \
     X(BOOL, json, "json", "false", 0, 0, "",                                                       \

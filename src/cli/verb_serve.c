@@ -53,7 +53,7 @@
     X(STR, allowed_origins, "allowed-origins", "", 0, 0, "ORIGINS", "the same as --cors")          \
     X(STR, chat_template, "chat-template", "", 0, 0, "FILE|NAME",                                  \
       "Jinja file, or chatml, llama3, gemma, ...; empty: the model's own")                         \
-    X(STR, defaults, "defaults", "", 0, 0, "JSON",                                                 \
+    X(TEXT, defaults, "defaults", "", 0, 0, "JSON",                                                \
       "default fields of requests, such as {\"temperature\": 0.6, \"max_tokens\": "                \
       "512}")                                                                                      \
     LT_GENERATION_CONFIG_OPTION(X)                                                                 \

@@ -32,7 +32,7 @@
       "read lines {\"text\": ...} from standard input, print lines {\"ids\": [...]}; with "        \
       "--decode the other way round; with --chat, lines {\"messages\": [...]} become "             \
       "{\"ids\": [...], \"mask\": [...]}")                                                         \
-    X(STR, text, "text", "", 0, 0, "text", "tokenise this text and print its ids and pieces")      \
+    X(TEXT, text, "text", "", 0, 0, "text", "tokenise this text and print its ids and pieces")     \
     X(BOOL, decode, "decode", "false", 0, 0, "",                                                   \
       "read ids from standard input (numbers, or lines {\"ids\": [...]}) and print their text")
 

@@ -51,6 +51,35 @@ static void defaults_and_flags(void **state) {
     assert_int_equal(d.kind, 2);
 }
 
+#define TEXT_OPTIONS(X) X(TEXT, prompt, "prompt", "none", 0, 0, "TEXT", "a prompt")
+typedef struct {
+    TEXT_OPTIONS(LT_OPTION_FIELD)
+} text_options;
+#undef LT_OPTION_STRUCT
+#define LT_OPTION_STRUCT text_options
+static const lt_option text_rows[] = {TEXT_OPTIONS(LT_OPTION_ROW)};
+static const lt_option_table text_table = LT_OPTION_TABLE("text", text_rows);
+
+/* A text of the command line may be of any length. */
+static void texts(void **state) {
+    static char word[3000], joined[sizeof word + 9];
+    char *argv[] = {"text", "--prompt", word}, *one[] = {"text", joined};
+    text_options o;
+    bool help;
+    int n;
+    (void)state;
+    memset(word, 'x', sizeof word - 1);
+    snprintf(joined, sizeof joined, "--prompt=%s", word);
+    lt_options_default(&text_table, &o);
+    assert_string_equal(o.prompt, "none");
+    assert_int_equal(lt_options_parse(&text_table, &o, 3, argv, NULL, 0, &n, &help), LT_OK);
+    assert_string_equal(o.prompt, word);
+    assert_int_equal(lt_options_parse(&text_table, &o, 2, one, NULL, 0, &n, &help), LT_OK);
+    assert_ptr_equal(o.prompt, joined + 9);
+    assert_int_equal(lt_options_set(&text_table, &o, "prompt", "", "t"), LT_OK);
+    assert_string_equal(o.prompt, "");
+}
+
 static void bad_values_are_refused(void **state) {
     demo d;
     (void)state;
@@ -417,6 +446,7 @@ static void lines_with_their_numbers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_and_flags),
+        cmocka_unit_test(texts),
         cmocka_unit_test(bad_values_are_refused),
         cmocka_unit_test(nearest_names),
         cmocka_unit_test(dump_reads_back),
