@@ -8,31 +8,47 @@
 #include "base/error.h"
 #include "base/file.h"
 
-/* The end of the long integer that begins at p. Returns p for a number with a point or an exponent,
- * and for one with so few digits that it fits in 64 bits. */
-static const char *long_integer(const char *p, const char *end) {
-    const char *at = p;
-    while (at < end && *at >= '0' && *at <= '9') {
-        at++;
-    }
-    return at - p >= 19 && (at == end || (*at != '.' && *at != 'e' && *at != 'E')) ? at : p;
+static bool is_digit(char c) {
+    return c >= '0' && c <= '9';
 }
 
-/* A copy with ".0" after each long integer outside of strings; NULL: no memory. */
-static char *widen_integers(const char *text, size_t bytes, size_t *out_bytes) {
+/* The end of the integer beyond 64 bits that begins at p, with its sign. Returns p for every other
+ * number. */
+static const char *long_integer(const char *p, const char *end) {
+    const bool minus = *p == '-';
+    const char *const first = p + minus, *at = first;
+    size_t digits;
+    while (at < end && is_digit(*at)) {
+        at++;
+    }
+    digits = (size_t)(at - first);
+    if (digits < 19 || (at < end && (*at == '.' || *at == 'e' || *at == 'E'))) {
+        return p;
+    }
+    return digits > 19 ||
+                   memcmp(first, minus ? "9223372036854775808" : "9223372036854775807", 19) > 0
+               ? at
+               : p;
+}
+
+/* A copy with `before` and `behind` around each integer beyond 64 bits outside of strings; NULL: no
+ * memory. */
+static char *mark_integers(const char *text, size_t bytes, const char *before, const char *behind,
+                           size_t *out_bytes) {
     const char *const end = text + bytes;
-    char *copy = malloc(bytes + bytes / 19 * 2 + 3), *to = copy;
+    const size_t n_before = strlen(before), n_behind = strlen(behind);
+    char *copy = malloc(bytes + (bytes / 19 + 1) * (n_before + n_behind)), *to = copy;
     bool quoted = false, in_number = false;
     for (const char *p = text; copy != NULL && p < end;) {
-        const bool digit = *p >= '0' && *p <= '9';
-        const char *stop = !quoted && !in_number && digit ? long_integer(p, end) : p;
-        in_number = digit ||
-                    (in_number && (*p == '.' || *p == 'e' || *p == 'E' || *p == '+' || *p == '-'));
+        const bool starts = is_digit(*p) || *p == '-';
+        const char *stop = !quoted && !in_number && starts ? long_integer(p, end) : p;
+        in_number = starts || (in_number && (*p == '.' || *p == 'e' || *p == 'E' || *p == '+'));
         if (stop > p) {
-            memcpy(to, p, (size_t)(stop - p));
-            to += stop - p;
-            *to++ = '.';
-            *to++ = '0';
+            memcpy(to, before, n_before);
+            memcpy(to + n_before, p, (size_t)(stop - p));
+            to += n_before + (size_t)(stop - p);
+            memcpy(to, behind, n_behind);
+            to += n_behind;
             p = stop;
             in_number = false;
             continue;
@@ -48,21 +64,71 @@ static char *widen_integers(const char *text, size_t bytes, size_t *out_bytes) {
     return copy;
 }
 
-json_t *lt_json_loadb(const char *text, size_t bytes, size_t flags, json_error_t *why) {
+static json_t *load_marked(const char *text, size_t bytes, size_t flags, json_error_t *why,
+                           const char *before, const char *behind) {
     json_error_t own;
     json_t *root = json_loadb(text, bytes, flags, &own);
     if (root == NULL && json_error_code(&own) == json_error_numeric_overflow) {
         size_t n = 0;
-        char *wide = widen_integers(text, bytes, &n);
-        if (wide != NULL) {
-            root = json_loadb(wide, n, flags, &own);
-            free(wide);
+        char *marked = mark_integers(text, bytes, before, behind, &n);
+        if (marked != NULL) {
+            root = json_loadb(marked, n, flags, &own);
+            free(marked);
         }
     }
     if (why != NULL) {
         *why = own;
     }
     return root;
+}
+
+json_t *lt_json_loadb(const char *text, size_t bytes, size_t flags, json_error_t *why) {
+    return load_marked(text, bytes, flags, why, "", ".0");
+}
+
+json_t *lt_json_loadb_exact(const char *text, size_t bytes, size_t flags, json_error_t *why) {
+    return load_marked(text, bytes, flags, why, "\"" LT_JSON_LONG, "\"");
+}
+
+/* Does a long integer begin at s, behind LT_JSON_LONG? Returns the bytes of its digits and sign. */
+static size_t long_bytes(const char *s, size_t n) {
+    return n >= 19 && (is_digit(*s) || *s == '-') && long_integer(s, s + n) != s
+               ? (size_t)(long_integer(s, s + n) - s)
+               : 0;
+}
+
+const char *lt_json_long(const json_t *value) {
+    const size_t n_mark = sizeof LT_JSON_LONG - 1, n = json_string_length(value);
+    const char *s = json_string_value(value);
+    return s != NULL && n > n_mark && memcmp(s, LT_JSON_LONG, n_mark) == 0 &&
+                   long_bytes(s + n_mark, n - n_mark) == n - n_mark
+               ? s + n_mark
+               : NULL;
+}
+
+bool lt_json_is_text(const json_t *value) {
+    return json_is_string(value) && lt_json_long(value) == NULL;
+}
+
+char *lt_json_dumps_exact(const json_t *value, size_t flags) {
+    static const char mark[] = "\"" LT_JSON_LONG;
+    const size_t n_mark = sizeof mark - 1;
+    char *text = json_dumps(value, flags), *to, *from;
+    for (to = from = text != NULL ? strstr(text, mark) : NULL; from != NULL && *from != '\0';) {
+        const bool marked = strncmp(from, mark, n_mark) == 0;
+        const size_t n = marked ? long_bytes(from + n_mark, strlen(from + n_mark)) : 0;
+        if (n > 0 && from[n_mark + n] == '"' && from[n_mark + n + 1] != ':') {
+            memmove(to, from + n_mark, n);
+            to += n;
+            from += n_mark + n + 1;
+        } else {
+            *to++ = *from++;
+        }
+    }
+    if (to != NULL) {
+        *to = '\0';
+    }
+    return text;
 }
 
 lt_err lt_json_parse(json_t **out, const char *text, size_t bytes, const char *name) {

@@ -18,6 +18,15 @@ LT_MUST_USE lt_err lt_json_parse(json_t **out, const char *text, size_t bytes, c
  * 18446744073709551615 is a bound in many schemas. */
 json_t *lt_json_loadb(const char *text, size_t bytes, size_t flags, json_error_t *why);
 
+/* The same, but integers beyond 64 bits become strings of LT_JSON_LONG (U+FDD0, which no text has)
+ * and their digits, so that none is lost. lt_json_dumps_exact, which is json_dumps otherwise,
+ * writes them as integers again. lt_json_long gives the digits, and NULL for other values. */
+#define LT_JSON_LONG "\xEF\xB7\x90"
+json_t *lt_json_loadb_exact(const char *text, size_t bytes, size_t flags, json_error_t *why);
+char *lt_json_dumps_exact(const json_t *value, size_t flags);
+const char *lt_json_long(const json_t *value);
+bool lt_json_is_text(const json_t *value); /* A string that is no such integer. */
+
 /* Flags of jansson for a line of data. A repeated member is an error, because either value may be
  * meant. */
 #define LT_JSON_LINE (JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES)

@@ -39,7 +39,7 @@ typedef struct {
 
 static lt_err parse(json_t **out, const char *line, size_t bytes) {
     json_error_t why;
-    json_t *root = lt_json_loadb(line, bytes, LT_JSON_LINE, &why);
+    json_t *root = lt_json_loadb_exact(line, bytes, LT_JSON_LINE, &why);
     if (root == NULL) {
         LT_FAIL(LT_ERR_FORMAT, "column %d: %s", why.column, why.text);
     }
@@ -150,9 +150,10 @@ static lt_err read_tools(conversation *v) {
     if (tools == NULL) {
         return LT_OK;
     }
-    list = !json_is_string(tools)          ? json_incref((json_t *)(uintptr_t)tools)
-           : json_string_length(tools) > 0 ? json_loads(json_string_value(tools), 0, NULL)
-                                           : json_null();
+    list = !json_is_string(tools) ? json_incref((json_t *)(uintptr_t)tools)
+           : json_string_length(tools) > 0
+               ? lt_json_loadb_exact(json_string_value(tools), json_string_length(tools), 0, NULL)
+               : json_null();
     if (!json_is_array(list) && !json_is_null(list)) {
         json_decref(list);
         LT_FAIL(LT_ERR_FORMAT, "'tools' is neither a list nor JSON text of one");

@@ -46,7 +46,7 @@ static lt_err give_tree(lt_parser *p, const json_t *j, lt_parse_fn on, void *ctx
     if (args == NULL || json_is_null(args) || (string != NULL && string[0] == '\0')) {
         text = strdup("{}");
     } else {
-        text = string != NULL ? strdup(string) : json_dumps(args, JSON_ENCODE_ANY);
+        text = string != NULL ? strdup(string) : lt_json_dumps_exact(args, JSON_ENCODE_ANY);
     }
     if (text == NULL) {
         LT_FAIL(LT_ERR_OOM, "a call's arguments");
@@ -227,7 +227,7 @@ static lt_err whole_object(lt_parser *p, size_t at, lt_parse_fn on, void *ctx, m
     lt_parse_scan scan = {0};
     bool done;
     const size_t n = scan_value(&scan, p->buffer.data + at, p->buffer.n - at, &done);
-    json_t *j = done ? lt_json_loadb(p->buffer.data + at, n, JSON_ALLOW_NUL, NULL) : NULL;
+    json_t *j = done ? lt_json_loadb_exact(p->buffer.data + at, n, JSON_ALLOW_NUL, NULL) : NULL;
     lt_err err = LT_OK;
 
     *m = !done ? MORE : is_call(j) ? YES : NO;

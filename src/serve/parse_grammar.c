@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/error.h"
+#include "base/json.h"
 #include "serve/grammar/impl.h"
 #include "serve/grammar/json.h"
 #include "serve/parse_impl.h"
@@ -162,12 +164,21 @@ static lt_gid spell(const maker *m, const char *name, lt_gid args) {
 
 static lt_err arguments(const maker *m, const json_t *function, lt_gid *out) {
     const json_t *schema = json_object_get(function, "parameters");
+    char *text;
+    json_t *tree;
     lt_err err;
     *out = lt_gjson_text(m->g, lt_gjson_object(m->g));
     if (!json_is_object(schema) || json_object_size(schema) == 0) {
         return LT_OK;
     }
-    err = lt_gschema_tree(m->g, schema, schema, out);
+    text = lt_json_dumps_exact(schema, 0); /* In the reader's tree, large integers are reals. */
+    tree = text != NULL ? lt_json_loadb(text, strlen(text), JSON_ALLOW_NUL, NULL) : NULL;
+    free(text);
+    if (tree == NULL) {
+        LT_FAIL(LT_ERR_OOM, "a tool's schema");
+    }
+    err = lt_gschema_tree(m->g, tree, tree, out);
+    json_decref(tree);
     if ((err == LT_ERR_UNSUPPORTED || err == LT_ERR_LIMIT) && !m->o->forced &&
         !json_is_true(json_object_get(function, "strict"))) {
         *out = lt_gjson_text(m->g, lt_gjson_object(m->g));

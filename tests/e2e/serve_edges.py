@@ -101,4 +101,37 @@ for n in (1, 2, 5, 6):
     complete(prompt="Once", max_tokens=n)
 after = buckets("vllm:request_generation_tokens")
 check("a histogram's bound counts what equals it", [after[b] - before[b] for b in (1, 2, 5, 10)] == [1, 2, 3, 4], (before, after))
+
+# Integers beyond 64 bits: exact where a model reads or writes them, refused by name where a field takes none.
+most = 2**64 - 1
+tool = {"type": "function", "function": {"name": "seek", "parameters": {"type": "object", "properties": {"at": {"type": "integer", "maximum": most}}}}}
+called = {"role": "assistant", "tool_calls": [{"id": "1", "type": "function", "function": {"name": "seek", "arguments": json.dumps({"at": most - 1})}}]}
+shown = ask("/apply-template", {"messages": [{"role": "user", "content": "x"}, called, {"role": "tool", "tool_call_id": "1", "content": "y"}], "tools": [tool]})
+check("a tool's and a call's large integers reach the template exactly", shown[0] == 200 and (str(most - 1) in shown[1]["prompt"] or "1.84" not in shown[1]["prompt"]), shown)
+for field, value, says in (("seed", 2**64, str(2**64)), ("max_tokens", 10**30, str(10**30)), ("prompt", 2**70, "prompt"), ("model", 2**70, "a number"), ("stop", 2**70, "stop")):
+    status, a = complete(**{"prompt": "x", "max_tokens": 1, field: value})
+    check(f"{field} = {value} is refused", status == 400 and says in a["error"]["message"], a)
+for where, body in (("/v1/chat/completions", {"messages": [{"role": "user", "content": 2**70}]}), ("/v1/responses", {"input": 2**70}), ("/completion", {"prompt": 2**70}), ("/v1/embeddings", {"input": [2**70]})):
+    check(f"{where}: a number is no text", ask(where, body)[0] == 400)
+status, a = complete(prompt="x", max_tokens=30, response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer", "minimum": 2**63, "maximum": most}}})
+check("a schema's bounds may be large", status == 200 or "1e+18" not in str(a), a)
+
+# Ollama's words for a model that its client has done with, and what its file's weights are.
+name = ask("/v1/models")[1]["data"][0]["id"]
+for path, more in (("/api/generate", {}), ("/api/chat", {"messages": []})):
+    for keep, reason in ((0, "unload"), ("0", "unload"), ("0s", "unload"), (None, "load"), ("5m", "load"), (-1, "load")):
+        status, a = ask(path, {"model": name, "keep_alive": keep, **more})
+        check(f"{path} of nothing, keep_alive {keep!r}: {reason}", status == 200 and a["done_reason"] == reason, a)
+    check(f"{path}: a keep_alive that is no duration", ask(path, {"model": name, "keep_alive": "soon", **more})[0] == 400)
+told = [ask("/api/show", {"model": name})[1]["details"], ask("/api/tags")[1]["models"][0]["details"]]
+check("the type of the weights", [t["quantization_level"] for t in told] == ["F32", "F32"], told)
+
+# OpenAI's deletion of a model that fine-tuning has not made.
+for which, status, says in ((name, 403, "cannot be deleted"), ("nobody", 404, "nobody"), ("ft:x:y::z", 404, "ft:x:y::z")):
+    try:
+        urllib.request.urlopen(urllib.request.Request(f"{base}/v1/models/{which}", method="DELETE"))
+        check(f"DELETE {which}", False)
+    except urllib.error.HTTPError as e:
+        error = json.load(e)["error"]
+        check(f"DELETE {which}: {status}", e.code == status and says in error["message"], (e.code, error))
 sys.exit(tap.end())

@@ -99,7 +99,7 @@ static lt_err plain_test(lt_jrun *r, lt_jv name, lt_jv v, bool *out, bool *known
         {"boolean", v.kind == LT_JV_BOOL},
         {"true", v.kind == LT_JV_BOOL && v.b},
         {"false", v.kind == LT_JV_BOOL && !v.b},
-        {"integer", v.kind == LT_JV_INT},
+        {"integer", v.kind == LT_JV_INT || v.kind == LT_JV_LONG},
         {"float", v.kind == LT_JV_FLOAT},
         {"number", lt_jv_is_number(v)},
         {"string", v.kind == LT_JV_STR},
@@ -191,6 +191,9 @@ static lt_err percent_one(lt_jrun *r, lt_jbuf *b, const char *spec, size_t n, lt
             if (width > 60) {
                 LT_JFAIL(r, "format '%.*s' is too wide", (int)n, spec);
             }
+        }
+        if (whole && !(fabs(lt_jv_number(v)) < 0x1p63)) {
+            LT_JFAIL(r, "%%%c format: the number does not fit in 63 bits", kind);
         }
         if (whole) {
             snprintf(text, sizeof text, format, (long long)lt_jv_number(v));

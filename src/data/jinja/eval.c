@@ -143,8 +143,9 @@ static lt_err eval_sign(lt_jrun *r, lt_jscope *s, const lt_jnode *e, lt_jv *out)
         LT_JFAIL(r, "bad operand type for unary %c: '%s'", e->kind == LT_NODE_NEG ? '-' : '+',
                  lt_jv_type(v));
     }
-    if (v.kind == LT_JV_FLOAT) {
-        *out = (lt_jv){.kind = LT_JV_FLOAT, .f = e->kind == LT_NODE_NEG ? -v.f : v.f};
+    if (!lt_jv_is_int(v)) {
+        const double x = lt_jv_number(v);
+        *out = (lt_jv){.kind = LT_JV_FLOAT, .f = e->kind == LT_NODE_NEG ? -x : x};
         return LT_OK;
     }
     return lt_jinja_binary(r, e->kind == LT_NODE_NEG ? LT_OP_SUB : LT_OP_ADD, LT_JV_OF_INT(0), v,

@@ -302,6 +302,10 @@ FILTER(f_int) {
     if (self.kind == LT_JV_UNDEF) {
         LT_JFAIL(r, "'%.*s' is undefined", (int)self.n, self.s);
     }
+    if (self.kind == LT_JV_LONG) {
+        *out = self;
+        return LT_OK;
+    }
     if (lt_jv_is_int(self)) {
         *out = LT_JV_OF_INT(self.kind == LT_JV_BOOL ? (int64_t)self.b : self.i);
         return LT_OK;
@@ -344,8 +348,8 @@ FILTER(f_abs) {
     if (!lt_jv_is_number(self)) {
         LT_JFAIL(r, "bad operand type for abs(): '%s'", lt_jv_type(self));
     }
-    if (self.kind == LT_JV_FLOAT) {
-        *out = (lt_jv){.kind = LT_JV_FLOAT, .f = fabs(self.f)};
+    if (!lt_jv_is_int(self)) {
+        *out = (lt_jv){.kind = LT_JV_FLOAT, .f = fabs(lt_jv_number(self))};
         return LT_OK;
     }
     return lt_jinja_binary(r, lt_jv_number(self) < 0 ? LT_OP_SUB : LT_OP_ADD, LT_JV_OF_INT(0), self,
@@ -356,6 +360,10 @@ FILTER(f_round) {
     const int64_t digits = a[0].kind == LT_JV_INT ? a[0].i : 0;
     const double scale = pow(10, (double)digits), x = lt_jv_number(self);
     UNUSED();
+    if (self.kind == LT_JV_LONG && digits >= 0) {
+        *out = self;
+        return LT_OK;
+    }
     if (!lt_jv_is_number(self) || digits < -300 || digits > 300) {
         LT_JFAIL(r, "round does not take a %s", lt_jv_type(self));
     }

@@ -66,6 +66,7 @@ typedef enum {
     LT_JV_BOOL,
     LT_JV_INT,
     LT_JV_FLOAT,
+    LT_JV_LONG, /* s, n: the digits of an integer beyond 64 bits; arithmetic makes it a FLOAT. */
     LT_JV_STR,
     LT_JV_LIST, /* Lists, tuples, ranges, generators, views: see list->sub. */
     LT_JV_DICT,
@@ -99,7 +100,7 @@ typedef struct lt_jrun lt_jrun;
 typedef struct {
     lt_jkind kind : 8;
     bool markup : 1; /* STR: the result of safe or escape; text that is added to it is escaped. */
-    uint32_t n;      /* STR, UNDEF: bytes. */
+    uint32_t n;      /* STR, UNDEF, LONG: bytes. */
     union {
         bool b;
         int64_t i;

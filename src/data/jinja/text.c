@@ -299,6 +299,8 @@ lt_err lt_jtext_repr(lt_jrun *r, lt_jbuf *b, lt_jv v) {
         return put_int(b, v.i);
     case LT_JV_FLOAT:
         return lt_jtext_float(b, v.f);
+    case LT_JV_LONG:
+        return lt_jbuf_put(b, v.s, v.n);
     case LT_JV_STR:
         LT_TRY(v.markup ? lt_jbuf_puts(b, "Markup(") : LT_OK);
         LT_TRY(repr_str(b, v));
@@ -479,6 +481,8 @@ static lt_err json_value(lt_jrun *r, lt_jbuf *b, lt_jv v, const lt_jtext_json_op
         return put_int(b, v.i);
     case LT_JV_FLOAT:
         return json_float(b, v.f);
+    case LT_JV_LONG:
+        return lt_jbuf_put(b, v.s, v.n);
     case LT_JV_STR:
         return json_str(b, v, o->ascii);
     default:

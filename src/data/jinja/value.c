@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
+
 /* ---- pool: chunks of at least 32 KiB, each behind a header ---- */
 
 #define CHUNK_BYTES ((size_t)32 << 10)
@@ -96,11 +98,20 @@ bool lt_jv_is_int(lt_jv v) {
 }
 
 bool lt_jv_is_number(lt_jv v) {
-    return lt_jv_is_int(v) || v.kind == LT_JV_FLOAT;
+    return lt_jv_is_int(v) || v.kind == LT_JV_FLOAT || v.kind == LT_JV_LONG;
 }
 
 double lt_jv_number(lt_jv v) {
-    return v.kind == LT_JV_FLOAT ? v.f : v.kind == LT_JV_BOOL ? (v.b ? 1.0 : 0.0) : (double)v.i;
+    switch (v.kind) {
+    case LT_JV_FLOAT:
+        return v.f;
+    case LT_JV_LONG:
+        return strtod(v.s, NULL); /* The digits are a whole string of JSON, which ends with 0. */
+    case LT_JV_BOOL:
+        return v.b ? 1.0 : 0.0;
+    default:
+        return (double)v.i;
+    }
 }
 
 bool lt_jv_is_iterable(lt_jv v) {
@@ -137,14 +148,12 @@ bool lt_jv_truth(lt_jv v) {
 
 const char *lt_jv_type(lt_jv v) {
     static const char *const names[] = {
-        [LT_JV_ABSENT] = "nothing",   [LT_JV_UNDEF] = "Undefined",
-        [LT_JV_NONE] = "NoneType",    [LT_JV_BOOL] = "bool",
-        [LT_JV_INT] = "int",          [LT_JV_FLOAT] = "float",
-        [LT_JV_STR] = "str",          [LT_JV_LIST] = "list",
-        [LT_JV_DICT] = "dict",        [LT_JV_MACRO] = "Macro",
-        [LT_JV_METHOD] = "method",    [LT_JV_GLOBAL] = "function",
-        [LT_JV_LOOP] = "LoopContext", [LT_JV_NAMESPACE] = "Namespace",
-        [LT_JV_CYCLER] = "Cycler",    [LT_JV_JOINER] = "Joiner"};
+        [LT_JV_ABSENT] = "nothing",  [LT_JV_UNDEF] = "Undefined",  [LT_JV_NONE] = "NoneType",
+        [LT_JV_BOOL] = "bool",       [LT_JV_INT] = "int",          [LT_JV_FLOAT] = "float",
+        [LT_JV_LONG] = "int",        [LT_JV_STR] = "str",          [LT_JV_LIST] = "list",
+        [LT_JV_DICT] = "dict",       [LT_JV_MACRO] = "Macro",      [LT_JV_METHOD] = "method",
+        [LT_JV_GLOBAL] = "function", [LT_JV_LOOP] = "LoopContext", [LT_JV_NAMESPACE] = "Namespace",
+        [LT_JV_CYCLER] = "Cycler",   [LT_JV_JOINER] = "Joiner"};
     if (v.kind == LT_JV_LIST) {
         switch (v.list->sub) {
         case LT_JLIST_LIST:
@@ -174,7 +183,10 @@ bool lt_jv_unhashable(lt_jv v) {
 }
 
 static bool numbers_equal(lt_jv a, lt_jv b) {
-    if (a.kind != LT_JV_FLOAT && b.kind != LT_JV_FLOAT) {
+    if (a.kind == LT_JV_LONG && b.kind == LT_JV_LONG) {
+        return a.n == b.n && memcmp(a.s, b.s, a.n) == 0;
+    }
+    if (lt_jv_is_int(a) && lt_jv_is_int(b)) {
         return (a.kind == LT_JV_BOOL ? (int64_t)a.b : a.i) ==
                (b.kind == LT_JV_BOOL ? (int64_t)b.b : b.i);
     }
@@ -318,7 +330,7 @@ const lt_jv *lt_jv_get_str(const lt_jdict *d, const char *key) {
 /* Strings point into the JSON value, which outlives the render. */
 lt_err lt_jv_from_json(lt_jpool *p, const json_t *j,
                        lt_jv *out) { /* As deep as jansson's parser allows. */
-    const char *key;
+    const char *key, *text;
     const json_t *value;
     lt_jv item;
 
@@ -346,6 +358,11 @@ lt_err lt_jv_from_json(lt_jpool *p, const json_t *j,
         }
         return LT_OK;
     case JSON_STRING:
+        text = lt_json_long(j);
+        if (text != NULL) {
+            *out = (lt_jv){.kind = LT_JV_LONG, .s = text, .n = (uint32_t)strlen(text)};
+            return LT_OK;
+        }
         if (json_string_length(j) > UINT32_MAX) {
             LT_FAIL(LT_ERR_LIMIT, "template: a text of %zu bytes", json_string_length(j));
         }

@@ -17,8 +17,9 @@
 static const struct {
     lt_dtype type;
     int number;
+    const char *shown;
 } mixes[LT_GGUF_MIX_COUNT] = {
-#define MIX_ROW(name, text, type, number) [LT_GGUF_MIX_##name] = {LT_##type, number},
+#define MIX_ROW(name, text, type, number) [LT_GGUF_MIX_##name] = {LT_##type, number, #name},
     LT_GGUF_MIX_MAP(MIX_ROW)
 #undef MIX_ROW
 };
@@ -26,6 +27,15 @@ static const struct {
 int64_t lt_gguf_mix_number(lt_gguf_mix mix) {
     LT_ASSERT(mix < LT_GGUF_MIX_COUNT);
     return mixes[mix].number;
+}
+
+const char *lt_gguf_mix_of_number(int64_t number) {
+    for (size_t i = 0; i < LT_GGUF_MIX_COUNT; i++) {
+        if (mixes[i].number == number) {
+            return mixes[i].shown;
+        }
+    }
+    return NULL;
 }
 
 static bool more_bits(int64_t layer, int64_t n_layers) {

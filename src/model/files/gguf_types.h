@@ -28,6 +28,8 @@ typedef enum {
 } lt_gguf_mix;
 
 int64_t lt_gguf_mix_number(lt_gguf_mix mix); /* general.file_type */
+/* The mixture's name as llama.cpp prints it, "Q4_K_M"; NULL: we make none of this number. */
+const char *lt_gguf_mix_of_number(int64_t number);
 
 /* The type of a part of a parameter with `cols` columns. */
 lt_dtype lt_gguf_type_of(lt_gguf_mix mix, const lt_model_spec *spec, const lt_param *param,

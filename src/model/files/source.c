@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "model/files/gguf_types.h"
 #include "model/names.h"
 #include "tensor/block.h"
 
@@ -210,26 +211,55 @@ lt_err lt_weight_source_has_blocks(bool *out, const char *path) {
     return LT_OK;
 }
 
+/* Bytes of the tensors of each type. */
+static void count_types(const lt_source *s, size_t bytes[LT_DTYPE_COUNT]) {
+    memset(bytes, 0, LT_DTYPE_COUNT * sizeof *bytes);
+    for (size_t i = 0; i < s->n_shards; i++) {
+        for (size_t k = 0; k < s->shards[i].n_tensors; k++) {
+            const lt_safetensor *t = &s->shards[i].tensors[k];
+            bytes[t->dtype] += t->bytes;
+        }
+    }
+    for (size_t i = 0; s->gguf != NULL && i < s->gguf->n_tensors; i++) {
+        const lt_gguf_tensor *t = &s->gguf->tensors[i];
+        lt_dtype type;
+        if (lt_ggml_type_dtype(t->type, &type)) {
+            bytes[type] += (size_t)t->bytes;
+        }
+    }
+    for (size_t i = 0; i < s->n_bin_weights; i++) { /* Version 1; version 2 has blocks. */
+        bytes[s->bin_weights[i].weight.type] = s->bin.size_bytes;
+    }
+}
+
 lt_err lt_weight_source_is_fp32(bool *out, const char *path) {
     lt_source s = {0};
     lt_model_spec spec;
-    size_t wide = 0;
+    size_t bytes[LT_DTYPE_COUNT];
     LT_TRY(lt_weight_source_open(&s, &spec, path));
-    for (size_t i = 0; i < s.n_shards; i++) {
-        for (size_t k = 0; k < s.shards[i].n_tensors; k++) {
-            const lt_safetensor *t = &s.shards[i].tensors[k];
-            wide += t->dtype == LT_F32 ? t->bytes : 0;
-        }
+    count_types(&s, bytes);
+    *out = bytes[LT_F32] > lt_weight_source_bytes(&s) / 2;
+    lt_weight_source_close(&s);
+    return LT_OK;
+}
+
+lt_err lt_weight_source_type(char out[LT_SOURCE_TYPE_BYTES], const char *path) {
+    lt_source s = {0};
+    lt_model_spec spec;
+    size_t bytes[LT_DTYPE_COUNT];
+    int64_t number = -1;
+    int most = 0;
+    const char *mix;
+    LT_TRY(lt_weight_source_open(&s, &spec, path));
+    count_types(&s, bytes);
+    for (int type = 0; type < (int)LT_DTYPE_COUNT; type++) {
+        most = bytes[type] > bytes[most] ? type : most;
     }
-    for (size_t i = 0; s.gguf != NULL && i < s.gguf->n_tensors; i++) {
-        const lt_gguf_tensor *t = &s.gguf->tensors[i];
-        lt_dtype type;
-        wide += lt_ggml_type_dtype(t->type, &type) && type == LT_F32 ? (size_t)t->bytes : 0;
+    if (s.gguf != NULL && lt_gguf_get_i64(s.gguf, "general.file_type", &number) != LT_OK) {
+        number = -1;
     }
-    for (size_t i = 0; i < s.n_bin_weights; i++) { /* Version 1; version 2 has blocks. */
-        wide += s.bin_weights[i].weight.type == LT_F32 ? s.bin.size_bytes : 0;
-    }
-    *out = wide > lt_weight_source_bytes(&s) / 2;
+    mix = lt_gguf_mix_of_number(number);
+    snprintf(out, LT_SOURCE_TYPE_BYTES, "%s", mix != NULL ? mix : lt_dtype_name((lt_dtype)most));
     lt_weight_source_close(&s);
     return LT_OK;
 }

@@ -56,6 +56,10 @@ LT_MUST_USE lt_err lt_weight_source_has_blocks(bool *out, const char *path);
 /* Are most of its bytes fp32 numbers? */
 LT_MUST_USE lt_err lt_weight_source_is_fp32(bool *out, const char *path);
 
+/* The file's mixture of types, "Q4_K_M", where it names one; else the type with most bytes. */
+#define LT_SOURCE_TYPE_BYTES 16
+LT_MUST_USE lt_err lt_weight_source_type(char out[LT_SOURCE_TYPE_BYTES], const char *path);
+
 /* False: there is no such tensor. A tensor of a type we do not decode: UNSUPPORTED. */
 LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out,
                                   bool *found);

@@ -131,7 +131,7 @@ static const char *kind_of(const json_t *value) {
         [JSON_OBJECT] = "an object", [JSON_ARRAY] = "a list",  [JSON_STRING] = "a string",
         [JSON_INTEGER] = "a number", [JSON_REAL] = "a number", [JSON_TRUE] = "true",
         [JSON_FALSE] = "false",      [JSON_NULL] = "null"};
-    return names[json_typeof(value)];
+    return lt_json_long(value) != NULL ? "a number" : names[json_typeof(value)];
 }
 
 /* Write integers as integers: 1000000000, not 1e+09. */
@@ -142,9 +142,10 @@ static const char *number_text(double v, char out[32]) {
 
 static bool read_number(void *to, const lt_field *f, const json_t *value, const char *param,
                         lt_api_error *e) {
-    const double v = json_number_value(value);
+    const char *digits = lt_json_long(value);
+    const double v = digits != NULL ? strtod(digits, NULL) : json_number_value(value);
     char texts[3][32];
-    if (!json_is_number(value)) {
+    if (!json_is_number(value) && digits == NULL) {
         lt_api_refuse(e, param, "'%s' must be a number, not %s", param, kind_of(value));
         return with_code(e, "invalid_type");
     }
@@ -152,10 +153,10 @@ static bool read_number(void *to, const lt_field *f, const json_t *value, const 
         lt_api_refuse(e, param, "'%s' must be a whole number, not %g", param, v);
         return with_code(e, "invalid_type");
     }
-    if (v < f->min || v > f->max || (json_is_real(value) && !(fabs(v) < 0x1p63))) {
-        lt_api_refuse(e, param, "'%s' is %s; it must be between %s and %s", param,
-                      number_text(v, texts[0]), number_text(f->min, texts[1]),
-                      number_text(f->max, texts[2]));
+    if (v < f->min || v > f->max || (!json_is_integer(value) && !(fabs(v) < 0x1p63))) {
+        lt_api_refuse(e, param, "'%s' is %.40s; it must be between %s and %s", param,
+                      digits != NULL ? digits : number_text(v, texts[0]),
+                      number_text(f->min, texts[1]), number_text(f->max, texts[2]));
         return with_code(e, "invalid_value");
     }
     if (f->type == LT_FIELD_I64) {
@@ -167,7 +168,7 @@ static bool read_number(void *to, const lt_field *f, const json_t *value, const 
 }
 
 static bool read_only(const lt_field *f, const json_t *value, const char *param, lt_api_error *e) {
-    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_SORT_KEYS);
+    char *text = lt_json_dumps_exact(value, JSON_COMPACT | JSON_ENCODE_ANY | JSON_SORT_KEYS);
     const size_t n = text != NULL ? strlen(text) : 0;
     bool found = false;
 
@@ -202,7 +203,7 @@ static bool read_field(lt_api_params *a, const lt_field *f, const json_t *value,
     case LT_FIELD_F64:
         return read_number(at, f, value, param, e);
     case LT_FIELD_STR:
-        if (!json_is_string(value)) {
+        if (!lt_json_is_text(value)) {
             lt_api_refuse(e, param, "'%s' must be a string, not %s", param, kind_of(value));
             return with_code(e, "invalid_type");
         }
@@ -303,7 +304,7 @@ json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e) {
         e->status = 413;
         return NULL;
     }
-    root = lt_json_loadb(body, bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
+    root = lt_json_loadb_exact(body, bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
     if (root == NULL && lt_utf8_count_invalid(body, bytes, &first) > 0) {
         lt_api_refuse(e, NULL, "the body is not UTF-8: %zu parts, the first at byte %zu",
                       lt_utf8_count_invalid(body, bytes, &first), first);
@@ -382,7 +383,7 @@ bool lt_api_params_strings(const json_t *value, const char *param, const char **
     }
     for (size_t i = 0; i < count; i++) {
         const json_t *one = json_is_array(value) ? json_array_get(value, i) : value;
-        if (!json_is_string(one)) {
+        if (!lt_json_is_text(one)) {
             return lt_api_refuse(e, param, "'%s' must be a string or a list of strings", param);
         }
         texts[*n] = json_string_value(one);

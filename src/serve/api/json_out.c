@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 
 void lt_out_free(lt_json_out *o) {
     free(o->data);
@@ -187,20 +188,19 @@ void lt_out_null(lt_json_out *o) {
     lt_out_raw(o, "null", 4);
 }
 
-static int put_dump(const char *buffer, size_t size, void *data) {
-    lt_out_raw(data, buffer, size);
-    return 0;
-}
-
 void lt_out_value(lt_json_out *o, const json_t *value) {
+    char *text;
     if (value == NULL) {
         lt_out_null(o);
         return;
     }
     comma(o);
-    if (json_dump_callback(value, put_dump, o, JSON_COMPACT | JSON_ENCODE_ANY) != 0) {
-        o->failed = true;
+    text = lt_json_dumps_exact(value, JSON_COMPACT | JSON_ENCODE_ANY);
+    if (text != NULL) {
+        lt_out_raw(o, text, strlen(text));
     }
+    o->failed = o->failed || text == NULL;
+    free(text);
 }
 
 void lt_out_key_str(lt_json_out *o, const char *key, const char *text) {

@@ -277,6 +277,9 @@ static lt_err read_pooling(lt_server *s) {
 static lt_err open_model(lt_server *s) {
     LT_TRY(s->o.load(s->o.ctx, &s->model, &s->tokenizer));
     s->vocabulary = lt_tokenizer_describe(s->tokenizer);
+    if (lt_weight_source_type(s->weights_type, lt_server_files(s)) != LT_OK) {
+        s->weights_type[0] = '\0'; /* A model that was made in memory. */
+    }
     LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
     LT_TRY(open_template(s));
     LT_TRY(read_labels(s));

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/json.h"
 #include "base/option.h"
 #include "base/rng.h"
 #include "serve/api/formats/conversation.h"
@@ -388,7 +389,7 @@ bool lt_reply_rule(lt_reply *j, lt_api_error *e) {
 static bool keep_form(lt_reply *j, const wanted *w, lt_api_error *e) {
     j->form = (lt_form){.kind = w->kind, .param = w->param, .text = w->text};
     if (w->text == NULL) {
-        j->form.owned = json_dumps(w->tree, JSON_COMPACT | JSON_ENCODE_ANY);
+        j->form.owned = lt_json_dumps_exact(w->tree, JSON_COMPACT | JSON_ENCODE_ANY);
         j->form.text = j->form.owned;
     }
     if (j->form.text == NULL) {

@@ -16,6 +16,7 @@
 #include "data/steps.h"
 #include "lateen/serve.h"
 #include "lateen/tokenizer.h"
+#include "model/files/source.h"
 #include "serve/api/api.h"
 #include "serve/api/worker_pool.h"
 #include "serve/api/api_params.h"
@@ -97,6 +98,7 @@ struct lt_server {
     lt_reply *replies; /* All that are not freed yet. */
     int64_t n_replies;
     bool draining;
+    char weights_type[LT_SOURCE_TYPE_BYTES]; /* Of its files, "Q4_K_M"; "": not known. */
     json_t *own;    /* Defaults of the model's generation_config.json; set by the loading thread. */
     json_t *preset; /* --defaults: fields of requests that do not name them; NULL: none. */
     lt_metrics metrics;

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -122,6 +123,48 @@ static void beyond_64_bits(void **state) {
     json_decref(a);
 }
 
+/* Exact loading keeps every digit of integers beyond 64 bits, and dumping writes them again; the
+ * texts are those of Python's json.dumps(json.loads(x), separators=(",", ":")). */
+static void keeps_digits(void **state) {
+    static const char text[] =
+        "{\"u64\":18446744073709551615,\"low\":-9223372036854775808,"
+        "\"lower\":-9223372036854775809,\"top\":9223372036854775807,"
+        "\"above\":9223372036854775808,\"id\":[123456789012345678901234567890,1234567890123456789],"
+        "\"text\":\"18446744073709551615\",\"real\":18446744073709551615.5,"
+        "\"18446744073709551615\":0}";
+    json_t *root = lt_json_loadb_exact(text, strlen(text), 0, NULL);
+    char *again;
+    (void)state;
+    assert_non_null(root);
+    assert_string_equal(lt_json_long(json_object_get(root, "u64")), "18446744073709551615");
+    assert_string_equal(lt_json_long(json_object_get(root, "lower")), "-9223372036854775809");
+    assert_non_null(lt_json_long(json_object_get(root, "above")));
+    assert_null(lt_json_long(json_object_get(root, "text")));
+    assert_null(lt_json_long(json_object_get(root, "real")));
+    assert_true(json_is_integer(json_object_get(root, "low")));
+    assert_true(json_is_integer(json_object_get(root, "top")));
+    assert_true(json_is_integer(json_array_get(json_object_get(root, "id"), 1)));
+    json_object_set_new(root, "real", json_null());
+    again = lt_json_dumps_exact(root, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    assert_string_equal(again,
+                        "{\"u64\":18446744073709551615,\"low\":-9223372036854775808,"
+                        "\"lower\":-9223372036854775809,\"top\":9223372036854775807,"
+                        "\"above\":9223372036854775808,\"id\":[123456789012345678901234567890,"
+                        "1234567890123456789],\"text\":\"18446744073709551615\",\"real\":null,"
+                        "\"18446744073709551615\":0}");
+    free(again);
+    json_decref(root);
+    /* What only looks like a kept integer stays a string: few digits, more behind them, a key. */
+    root = json_pack("{s:s, s:s, s:i}", "a", LT_JSON_LONG "12", "b",
+                     LT_JSON_LONG "18446744073709551615x", LT_JSON_LONG "18446744073709551615", 1);
+    again = lt_json_dumps_exact(root, JSON_COMPACT | JSON_PRESERVE_ORDER);
+    assert_string_equal(again,
+                        "{\"a\":\"" LT_JSON_LONG "12\",\"b\":\"" LT_JSON_LONG
+                        "18446744073709551615x\",\"" LT_JSON_LONG "18446744073709551615\":1}");
+    free(again);
+    json_decref(root);
+}
+
 /* A number that ends the text, and digits behind the text. */
 static void ends_where_the_text_ends(void **state) {
     static const char text[] = "1234567890123456789012345";
@@ -156,8 +199,11 @@ static void broken(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(members), cmocka_unit_test(absent), cmocka_unit_test(beyond_64_bits),
-        cmocka_unit_test(ends_where_the_text_ends), cmocka_unit_test(broken)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(members),
+                                       cmocka_unit_test(absent),
+                                       cmocka_unit_test(beyond_64_bits),
+                                       cmocka_unit_test(keeps_digits),
+                                       cmocka_unit_test(ends_where_the_text_ends),
+                                       cmocka_unit_test(broken)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/json.h"
 #include "data/chat_template.h"
 
 #define GOLDENS "tests/golden/data/chat_templates.jsonl"
@@ -53,6 +54,47 @@ static void expect(const char *template_text, const char *context, const char *w
     }
     assert_string_equal(text, want);
     free(text);
+}
+
+/* Integers beyond 64 bits are rendered with all their digits. The texts are Jinja2's for the same
+ * context, except that arithmetic makes them floats. */
+static void long_integers(void **state) {
+    static const char context[] =
+        "{\"x\": 18446744073709551615, \"y\": -9223372036854775809, "
+        "\"tool\": {\"maximum\": 340282366920938463463374607431768211455}}";
+    static const struct {
+        const char *text, *want;
+    } rows[] = {
+        {"{{ x }}", "18446744073709551615"},
+        {"{{ y }} {{ [x] }}", "-9223372036854775809 [18446744073709551615]"},
+        {"{{ tool | tojson }}", "{\"maximum\": 340282366920938463463374607431768211455}"},
+        {"{{ 'id ' ~ x }}", "id 18446744073709551615"},
+        {"{{ x is number }} {{ x is integer }} {{ x is string }} {{ x is float }} {{ x is mapping "
+         "}}",
+         "True True False False False"},
+        {"{{ x > 1 }} {{ y < x }} {{ x == x }} {{ x == y }} {{ x == 1 }}",
+         "True True True False False"},
+        {"{{ x | int }} {{ x | string | length }} {{ x | float }}",
+         "18446744073709551615 20 1.8446744073709552e+19"},
+        {"{% if x %}yes{% endif %} {{ x | round }}", "yes 18446744073709551615"},
+        {"{{ -y }} {{ y | abs }}", "9.223372036854776e+18 9.223372036854776e+18"},
+        {"{{ '%d' % x }}", NULL},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        json_t *j = lt_json_loadb_exact(context, strlen(context), 0, NULL);
+        lt_err err;
+        char *text = render(rows[i].text, strlen(rows[i].text), j, &err);
+        if (rows[i].want == NULL) {
+            assert_int_not_equal(err, LT_OK);
+        } else if (err != LT_OK) {
+            fail_msg("%s: %s", rows[i].text, lt_error_message());
+        } else {
+            assert_string_equal(text, rows[i].want);
+        }
+        free(text);
+        json_decref(j);
+    }
 }
 
 static void equals_transformers(void **state) {
@@ -226,10 +268,10 @@ static void models_bring_theirs(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_transformers), cmocka_unit_test(raise_is_an_error),
-        cmocka_unit_test(bounds_hold),         cmocka_unit_test(powers),
-        cmocka_unit_test(clock_can_be_set),    cmocka_unit_test(formats_are_templates),
-        cmocka_unit_test(models_bring_theirs)};
+        cmocka_unit_test(equals_transformers),   cmocka_unit_test(raise_is_an_error),
+        cmocka_unit_test(bounds_hold),           cmocka_unit_test(powers),
+        cmocka_unit_test(long_integers),         cmocka_unit_test(clock_can_be_set),
+        cmocka_unit_test(formats_are_templates), cmocka_unit_test(models_bring_theirs)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -416,20 +416,33 @@ void lt_api_tuning_change(lt_call *call) {
 
 /* ---- Their models ---- */
 
+/* The name is that of a model or adapter of the server that the owner may use. */
+static bool is_served(lt_server *front, const char *owner, const char *name) {
+    for (int i = 0; i < lt_server_count(front); i++) {
+        const lt_server *s = lt_server_at(front, i);
+        if (lt_access_may_use(s, owner) && lt_server_answers_to(s, name)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void lt_api_model_delete(lt_call *call) {
     char owner[LT_OWNER_NAME_BYTES], name[LT_TUNING_NAME_BYTES];
     lt_server *s = call->server;
     lt_api_error e = {0};
     lt_json_out o = {0};
     int64_t step = -1;
-    lt_tuning *t;
+    lt_tuning *t = NULL;
 
-    if (!check(call, owner)) {
-        return;
-    }
     (void)lt_percent_decode(name, sizeof name, call->tail, strlen(call->tail), false);
-    t = lt_tuning_of_model(s->tunings, name, owner, &step);
-    if (t == NULL && lt_server_answers_to(s, name) && strncmp(name, "ft:", 3) != 0) {
+    if (s->tunings != NULL) {
+        if (!check(call, owner)) {
+            return;
+        }
+        t = lt_tuning_of_model(s->tunings, name, owner, &step);
+    }
+    if (t == NULL && is_served(s, call->owner, name) && strncmp(name, "ft:", 3) != 0) {
         lt_api_refuse(&e, "model", "'%.100s' was not made by fine-tuning: it cannot be deleted",
                       name);
         e.status = 403;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/option.h"
 #include "data/chat_rows.h"
 #include "serve/api/formats/conversation.h"
@@ -54,7 +55,7 @@ static bool add_size(lt_server *s, const json_t *line, int64_t most, lt_tuning_l
                      lt_api_error *e) {
     const lt_chat_rows rows = {
         .template = s->template, .tokenizer = s->tokenizer, .messages = "messages"};
-    char *text = json_dumps(line, JSON_COMPACT);
+    char *text = lt_json_dumps_exact(line, JSON_COMPACT);
     lt_ids ids = {0};
     unsigned char *mask = NULL;
     size_t bytes;

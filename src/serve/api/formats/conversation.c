@@ -22,7 +22,7 @@ json_t *lt_content_text(const json_t *content, const char *where, lt_api_error *
     lt_json_out all = {0};
     json_t *joined = NULL;
 
-    if (json_is_string(content)) {
+    if (lt_json_is_text(content)) {
         return json_incref((json_t *)content);
     }
     if (content == NULL || json_is_null(content)) {
@@ -40,7 +40,7 @@ json_t *lt_content_text(const json_t *content, const char *where, lt_api_error *
         if (text == NULL) {
             text = json_object_get(part, "refusal");
         }
-        if (!is_text_type(type) || !json_is_string(text)) {
+        if (!is_text_type(type) || !lt_json_is_text(text)) {
             lt_api_refuse(
                 e, where,
                 is_text_type(type)
@@ -83,8 +83,8 @@ static bool copy_tool_calls(json_t *to, const json_t *calls, const char *where, 
         if (!json_is_string(args)) {
             continue;
         }
-        parsed = lt_json_loadb(json_string_value(args), json_string_length(args),
-                               JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
+        parsed = lt_json_loadb_exact(json_string_value(args), json_string_length(args),
+                                     JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
         if (parsed != NULL) {
             json_object_set_new(function, "arguments", parsed);
         }

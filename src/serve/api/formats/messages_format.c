@@ -212,7 +212,7 @@ static void put_block(lt_json_out *o, const lt_reply_choice *c, const lt_chat_it
         lt_out_key_str(o, "type", "tool_use");
         lt_out_key_str(o, "id", item->id);
         lt_out_key_str(o, "name", item->name);
-        input = lt_json_loadb(text, item->text.n, JSON_ALLOW_NUL, NULL);
+        input = lt_json_loadb_exact(text, item->text.n, JSON_ALLOW_NUL, NULL);
         lt_out_key(o, "input");
         if (json_is_object(input)) {
             lt_out_value(o, input);

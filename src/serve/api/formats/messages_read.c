@@ -35,7 +35,7 @@ static bool add_turns(lt_api_params *a, json_t *all, const lt_stored *last, lt_a
     for (size_t i = 0; i < n; i++) {
         size_t bytes;
         const char *text = lt_stored_text(turns[i], &bytes);
-        json_t *turn = lt_json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
+        json_t *turn = lt_json_loadb_exact(text, bytes, JSON_ALLOW_NUL, NULL);
         json_array_extend(all, json_object_get(turn, "messages"));
         json_array_append_new(all, json_pack("{s:s, s:O}", "role", "assistant", "content",
                                              json_object_get(turn, "content")));

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "serve/api/formats/infill.h"
 #include "serve/api/formats/prompts.h"
 #include "serve/api/route.h"
@@ -342,7 +343,7 @@ static bool add_infill(lt_reply *j, lt_api_error *e) {
         return lt_api_refuse(e, f.prefix == NULL ? "input_prefix" : "input_suffix",
                              "'%s' is missing", f.prefix == NULL ? "input_prefix" : "input_suffix");
     }
-    if (f.prompt != NULL && !json_is_string(f.prompt)) {
+    if (f.prompt != NULL && !lt_json_is_text(f.prompt)) {
         return lt_api_refuse(e, "prompt", "'prompt' must be a string");
     }
     return lt_infill_add(j, &f, NULL, e);

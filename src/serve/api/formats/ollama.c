@@ -82,8 +82,8 @@ static bool is_chat(const lt_reply *j) {
 }
 
 static void put_call(lt_json_out *o, const lt_chat_item *call) {
-    json_t *arguments = lt_json_loadb(call->text.data != NULL ? call->text.data : "", call->text.n,
-                                      JSON_ALLOW_NUL, NULL);
+    json_t *arguments = lt_json_loadb_exact(call->text.data != NULL ? call->text.data : "",
+                                            call->text.n, JSON_ALLOW_NUL, NULL);
     lt_out_open(o, '{');
     lt_out_key_str(o, "id", call->id);
     lt_out_key_open(o, "function", '{');
@@ -583,10 +583,14 @@ static void answer(lt_call *call, bool chat) {
     lt_api_error e = {0};
     lt_api_params a;
     lt_reply *j;
+    double keep_s = -1;
     bool ok = read_ask(&a, call, chat, &e);
+    const json_t *keep = json_object_get(a.root, "keep_alive");
 
+    ok = ok && (keep == NULL || json_is_null(keep) || lt_ollama_keep_alive(keep, &keep_s, &e));
     if (ok && (chat ? json_array_size(a.messages) == 0 : json_string_length(a.prompt) == 0)) {
-        lt_ollama_answer_loaded(call, a.model, chat, "load");
+        /* A server of one model keeps it, but its client is done with it. */
+        lt_ollama_answer_loaded(call, a.model, chat, keep_s == 0 ? "unload" : "load");
         lt_api_params_free(&a);
         return;
     }

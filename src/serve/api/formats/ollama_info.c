@@ -55,7 +55,8 @@ static void put_details(lt_json_out *o, const lt_server *s) {
     } else {
         lt_out_key_str(o, "parameter_size", "");
     }
-    lt_out_key_str(o, "quantization_level", "unknown");
+    lt_out_key_str(o, "quantization_level",
+                   spec != NULL && s->weights_type[0] != '\0' ? s->weights_type : "unknown");
     lt_out_shut(o, '}');
 }
 

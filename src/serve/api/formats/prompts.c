@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 
 #define MAX_IDS (1 << 24)
 
@@ -38,7 +39,7 @@ bool lt_prompts_mixed(lt_server *s, const json_t *value, const char *param, bool
     const unsigned parse = parse_special ? LT_ENCODE_PARSE_SPECIAL : 0;
     bool first = true;
 
-    if (json_is_string(value)) {
+    if (lt_json_is_text(value)) {
         return lt_server_encode(s, json_string_value(value), json_string_length(value),
                                 parse | (add_special ? LT_ENCODE_ADD_SPECIAL : 0), out, e);
     }
@@ -57,9 +58,9 @@ bool lt_prompts_mixed(lt_server *s, const json_t *value, const char *param, bool
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *one = json_array_get(value, i);
         const unsigned flags = parse | (add_special && first ? LT_ENCODE_ADD_SPECIAL : 0);
-        if (json_is_string(one) ? !lt_server_encode(s, json_string_value(one),
-                                                    json_string_length(one), flags, out, e)
-                                : !put_id(s, one, out, param, e)) {
+        if (lt_json_is_text(one) ? !lt_server_encode(s, json_string_value(one),
+                                                     json_string_length(one), flags, out, e)
+                                 : !put_id(s, one, out, param, e)) {
             return false;
         }
         first = false;
@@ -121,7 +122,7 @@ bool lt_prompts_add(lt_reply *j, const json_t *value, const char *param, lt_api_
     if (value == NULL) {
         return add_begin(j, param, e);
     }
-    if (json_is_string(value)) {
+    if (lt_json_is_text(value)) {
         return add_text(j, value, param, e);
     }
     if (first == NULL) {
@@ -133,7 +134,7 @@ bool lt_prompts_add(lt_reply *j, const json_t *value, const char *param, lt_api_
     }
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *one = json_array_get(value, i);
-        if (json_is_string(one) ? !add_text(j, one, param, e)
+        if (lt_json_is_text(one) ? !add_text(j, one, param, e)
             : json_is_array(one)
                 ? !add_ids(j, one, param, e)
                 : !lt_api_refuse(e, param, "'%s' mixes texts, ids and other things", param)) {

@@ -192,7 +192,7 @@ static json_t *own_items(lt_server *s, const json_t *input, lt_api_error *e) {
     char id[48];
     size_t i;
 
-    if (json_is_string(input)) {
+    if (lt_json_is_text(input)) {
         lt_server_make_id(s, "msg_", id);
         json_array_append_new(list,
                               json_pack("{s:s, s:s, s:s, s:s, s:[{s:s, s:O}]}", "id", id, "type",
@@ -232,7 +232,7 @@ static bool add_turns(json_t *list, const lt_stored *last, lt_api_error *e) {
     for (size_t i = 0; i < n_turns; i++) {
         size_t bytes;
         const char *text = lt_stored_text(turns[i], &bytes);
-        json_t *turn = lt_json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
+        json_t *turn = lt_json_loadb_exact(text, bytes, JSON_ALLOW_NUL, NULL);
         json_array_extend(list, json_object_get(turn, "input"));
         json_array_extend(list, json_object_get(json_object_get(turn, "response"), "output"));
         json_decref(turn);
@@ -267,7 +267,7 @@ static json_t *find_kept(lt_server *s, const char *owner, const char *id) {
     entry = lt_store_search(s->store, "resp_", words, owner, lt_clock_s());
     if (entry != NULL) {
         const char *text = lt_stored_text(entry, &n);
-        turn = lt_json_loadb(text, n, JSON_ALLOW_NUL, NULL);
+        turn = lt_json_loadb_exact(text, n, JSON_ALLOW_NUL, NULL);
         found = find_id(json_object_get(json_object_get(turn, "response"), "output"), id);
         found = found != NULL ? found : find_id(json_object_get(turn, "input"), id);
     }

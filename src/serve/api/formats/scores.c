@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "data/tokenizer/bpe.h"
 #include "serve/api/formats/conversation.h"
 #include "serve/api/align/judge.h"
@@ -325,7 +326,7 @@ static bool encode(lt_reply *j, const json_t *text, const char *param, lt_ids *o
 /* What a document is: a string, or Jina's {"text": string}. */
 static const json_t *text_of(const json_t *one) {
     const json_t *text = json_is_object(one) ? json_object_get(one, "text") : one;
-    return json_is_string(text) ? text : NULL;
+    return lt_json_is_text(text) ? text : NULL;
 }
 
 /* A list of texts; one text counts as a list. */
@@ -519,7 +520,7 @@ static bool add_judged_texts(lt_reply *j, const json_t *input, lt_api_error *e) 
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_is_array(input) ? json_array_get(input, i) : input;
         lt_ids ids = {0};
-        if (!json_is_string(one)) {
+        if (!lt_json_is_text(one)) {
             return lt_api_refuse(e, "input",
                                  "'input' must be a text or a list of texts: steps are found in "
                                  "them by what follows each");

@@ -23,7 +23,7 @@ static json_t *find(lt_call *call, const char **tail) {
         return NULL;
     }
     text = lt_stored_text(entry, &bytes);
-    tree = lt_json_loadb(text, bytes, JSON_ALLOW_NUL, NULL);
+    tree = lt_json_loadb_exact(text, bytes, JSON_ALLOW_NUL, NULL);
     lt_store_release(call->server->store, entry);
     if (tree == NULL) {
         lt_stored_absent(call, &responses, strcspn(call->tail, "/"));

@@ -136,7 +136,8 @@ static bool has_metadata(const lt_stored *entry, const char *query) {
     if (strstr(query, "metadata") == NULL) { /* Most lists; the entry need not be parsed. */
         return true;
     }
-    metadata = parts_of(entry, &p) ? lt_json_loadb(p.metadata.data, p.metadata.n, 0, NULL) : NULL;
+    metadata = parts_of(entry, &p) ? lt_json_loadb_exact(p.metadata.data, p.metadata.n, 0, NULL)
+                                   : NULL;
     same = lt_metadata_fits(metadata, query);
     json_decref(metadata);
     return same;
@@ -160,8 +161,9 @@ static bool is_by(const lt_server *s, const lt_stored *entry, const char *model)
     if (s->models == NULL) {
         return lt_server_answers_to(s, model);
     }
-    completion = parts_of(entry, &p) ? lt_json_loadb(p.completion.data, p.completion.n, 0, NULL)
-                                     : NULL;
+    completion = parts_of(entry, &p)
+                     ? lt_json_loadb_exact(p.completion.data, p.completion.n, 0, NULL)
+                     : NULL;
     const char *by = json_string_value(json_object_get(completion, "model"));
     const lt_model_slot *slot = lt_models_find(s->models, model);
     is = by != NULL && slot != NULL && strcmp(by, slot->server->name) == 0;
@@ -243,7 +245,7 @@ static void list_messages(lt_call *call, const lt_stored *entry) {
         return;
     }
     if (parts_of(entry, &part)) {
-        messages = lt_json_loadb(part.messages.data, part.messages.n, JSON_ALLOW_NUL, NULL);
+        messages = lt_json_loadb_exact(part.messages.data, part.messages.n, JSON_ALLOW_NUL, NULL);
     }
     json_array_foreach(messages, i, message) {
         char id[96];
