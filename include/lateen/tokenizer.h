@@ -107,6 +107,8 @@ LT_MUST_USE lt_err lt_tokenizer_stream_finish(lt_tokenizer_stream *s, const char
 /* Call it before the first put when the ids continue an earlier text, so that nothing is stripped
  * from the beginning (SentencePiece's space). */
 void lt_tokenizer_stream_continue(lt_tokenizer_stream *s);
+/* Special tokens that skip_special does not leave out. The caller keeps ids. */
+void lt_tokenizer_stream_show(lt_tokenizer_stream *s, const uint32_t *ids, size_t n);
 void lt_tokenizer_stream_close(lt_tokenizer_stream *s);
 
 #define LT_TOKEN_NONE UINT32_MAX

@@ -82,6 +82,25 @@ const char *const *lt_parse_call_marks(lt_parse_format f) {
     return rows[f];
 }
 
+const char *const *lt_parse_all_call_marks(lt_parse_format f) {
+    static const char *const hermes[] = {"<tool_call>", "</tool_call>", NULL},
+                             *const mistral[] = {"[TOOL_CALLS]", "[CALL_ID]", "[ARGS]", NULL},
+                             *const deepseek[] = {DS_CALLS_BEGIN, DS_CALL_BEGIN, DS_SEP,
+                                                  DS_CALL_END,    DS_CALLS_END,  NULL};
+    switch (f) {
+    case LT_PARSE_HERMES:
+        return hermes;
+    case LT_PARSE_MISTRAL:
+    case LT_PARSE_MISTRAL_ARGS:
+        return mistral;
+    case LT_PARSE_DEEPSEEK:
+    case LT_PARSE_DEEPSEEK31:
+        return deepseek;
+    default:
+        return lt_parse_call_marks(f);
+    }
+}
+
 bool lt_parse_prompt_thinks(const lt_parse_marks *m, const char *prompt, size_t n) {
     const char *open = m->format == LT_PARSE_HARMONY ? HARMONY_THOUGHT : m->think_open;
     const size_t len = open != NULL ? strlen(open) : 0;

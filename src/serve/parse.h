@@ -9,8 +9,8 @@
  * The result does not depend on how the text is cut into pieces, and no part of a mark such as
  * <tool_call> is ever reported as text. The name of a call is reported as soon as it is known, its
  * arguments as they arrive; text that looks like a call but is not one is content. The text must
- * contain the special tokens that the formats use ([TOOL_CALLS], <|python_tag|>, <|channel|>, ...):
- * decode with skip_special false, without the ending token. */
+ * contain the special tokens that the formats use ([TOOL_CALLS], <|python_tag|>, <|channel|>, ...),
+ * but not the ending token. */
 #ifndef LT_SERVE_PARSE_H
 #define LT_SERVE_PARSE_H
 
@@ -42,8 +42,10 @@ const char *lt_parse_closing(const lt_parse_marks *m);
 lt_parse_marks lt_parse_detect(const char *template_text);
 const char *lt_parse_format_name(lt_parse_format f);
 bool lt_parse_reasons(const lt_parse_marks *m); /* Does the format mark reasoning? */
-/* The marks by which the format's calls are recognised; ended by NULL. */
+/* The marks by which the format's calls are recognised; ended by NULL. The second: all that stand
+ * around and inside of calls. */
 const char *const *lt_parse_call_marks(lt_parse_format f);
+const char *const *lt_parse_all_call_marks(lt_parse_format f);
 /* Does a rendered prompt end with the mark that opens the reasoning? Then the answer begins inside
  * it. */
 bool lt_parse_prompt_thinks(const lt_parse_marks *m, const char *prompt, size_t n);

@@ -53,4 +53,13 @@ for name, off in {"reasoning_effort": {"reasoning_effort": "none"}, "enable_thin
 code, body = serve_http.send(base + "/v1/chat/completions", {"messages": first, "temperature": 0, "reasoning": {"control": "deer", "threshold": 1, "border": "\n"}})[:2]
 trials = json.loads(body)["reasoning_control"]["trials"]
 check("deer tries an answer at borders of the thought, none before its first line", trials and trials[0]["at"] > 5 and "think>" not in json.loads(body)["choices"][0]["message"]["content"], trials)
+# The marks of thoughts are special tokens, which the parser reads; those that are no marks of it stay out of the text.
+for fields, shown in (({}, False), ({"skip_special_tokens": True}, False), ({"skip_special_tokens": False}, True)):
+    texts = [str(m.get(k)) for effort in ("none", "low") for k in ("content", "reasoning_content")
+             for m in [chat(first, ignore_eos=True, max_tokens=200, reasoning_effort=effort, **fields)[0]]]
+    check(f"{fields}: the ending token is {'in' if shown else 'not in'} the text", any("<|im_end|>" in t for t in texts) == shown, texts)
+# A real field takes every real of its range.
+for temperature, status in ((1e18, 200), (1e19, 200), (1e300, 200), (1.1e300, 400)):
+    code, body = serve_http.send(base + "/v1/completions", {"prompt": "x", "max_tokens": 1, "alignment": {"method": "soft_best_of_n", "n": 2, "temperature": temperature}})[:2]
+    check(f"alignment.temperature {temperature:g}: {status}", code == status, body)
 sys.exit(tap.end())

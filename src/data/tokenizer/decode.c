@@ -25,6 +25,8 @@ static const char mark[] = "\xE2\x96\x81"; /* U+2581 */
 struct lt_tokenizer_stream {
     const lt_tokenizer *t;
     bool skip_special;
+    const uint32_t *shown; /* Special tokens that it does not leave out. */
+    size_t n_shown;
     lt_decode_chain chain;
     bool at_start; /* SentencePiece: a leading U+2581 goes. */
     bool per_byte; /* What is held came from byte pieces. */
@@ -51,6 +53,11 @@ lt_err lt_tokenizer_stream_open(lt_tokenizer_stream **out, const lt_tokenizer *t
 void lt_tokenizer_stream_continue(lt_tokenizer_stream *s) {
     s->at_start = false;
     lt_decode_chain_continue(&s->chain);
+}
+
+void lt_tokenizer_stream_show(lt_tokenizer_stream *s, const uint32_t *ids, size_t n) {
+    s->shown = ids;
+    s->n_shown = n;
 }
 
 void lt_tokenizer_stream_close(lt_tokenizer_stream *s) {
@@ -198,6 +205,15 @@ static bool skipped(const lt_tokenizer *t, uint32_t id) {
     return (flags & LT_PIECE_SPECIAL) != 0 && !(t->spm.from_model && id == t->unk);
 }
 
+static bool is_shown(const lt_tokenizer_stream *s, uint32_t id) {
+    for (size_t i = 0; i < s->n_shown; i++) {
+        if (s->shown[i] == id) {
+            return true;
+        }
+    }
+    return !s->skip_special || !skipped(s->t, id);
+}
+
 lt_err lt_tokenizer_stream_put(lt_tokenizer_stream *s, uint32_t id, const char **text,
                                size_t *bytes) {
     LT_TRY(check_id(s->t, id));
@@ -205,7 +221,7 @@ lt_err lt_tokenizer_stream_put(lt_tokenizer_stream *s, uint32_t id, const char *
     if ((s->t->vocab.flags[id] & LT_PIECE_PRESENT) == 0) {
         return give_out(s, text, bytes);
     }
-    if (!s->skip_special || !skipped(s->t, id)) {
+    if (is_shown(s, id)) {
         LT_TRY(put_piece(s, id));
     } else if (s->t->spm.from_model) {
         /* A piece that is not seen still ends a run of byte pieces. */

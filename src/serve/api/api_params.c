@@ -153,7 +153,8 @@ static bool read_number(void *to, const lt_field *f, const json_t *value, const 
         lt_api_refuse(e, param, "'%s' must be a whole number, not %g", param, v);
         return with_code(e, "invalid_type");
     }
-    if (v < f->min || v > f->max || (!json_is_integer(value) && !(fabs(v) < 0x1p63))) {
+    if (!(v >= f->min && v <= f->max) ||
+        (f->type == LT_FIELD_I64 && !json_is_integer(value) && !(fabs(v) < 0x1p63))) {
         lt_api_refuse(e, param, "'%s' is %.40s; it must be between %s and %s", param,
                       digits != NULL ? digits : number_text(v, texts[0]),
                       number_text(f->min, texts[1]), number_text(f->max, texts[2]));

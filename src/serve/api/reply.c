@@ -230,6 +230,7 @@ static bool choices_open(lt_reply *j, lt_part *p, lt_api_error *e) {
         if (err != LT_OK) {
             return lt_api_refuse_error(e, NULL, err);
         }
+        lt_tokenizer_stream_show(c->stream, j->listen.shown, j->listen.n_shown);
         c->logs.behind_text = behind_text;
         c->logs.as_ids = j->params.tokens_as_ids;
         if (behind_text) {

@@ -114,6 +114,8 @@ typedef struct {
     bool opened;      /* The prompt ends inside the reasoning. */
     const char *tool; /* The only one that may be called; NULL: any of callable. */
     const json_t *callable;
+    uint32_t shown[8]; /* Special tokens that are marks of the parser: skip_special keeps them. */
+    size_t n_shown;
 } lt_listen;
 
 /* The form of an answer's text, if one is requested. */

@@ -63,22 +63,28 @@ static bool check_tools(const json_t *tools, lt_api_error *e) {
     return true;
 }
 
-/* A mark that is a special token would not be in the text. */
+/* A mark that is a special token would not be in the text. Other special tokens stay out of it. */
 static void keep_mark(lt_reply *r, const char *mark) {
     const uint32_t id = mark != NULL ? lt_tokenizer_find(r->server->tokenizer, mark, strlen(mark))
                                      : LT_TOKEN_NONE;
     if (id != LT_TOKEN_NONE && lt_tokenizer_is_special(r->server->tokenizer, id)) {
-        r->params.skip_special = false;
+        LT_ASSERT(r->listen.n_shown < sizeof r->listen.shown / sizeof *r->listen.shown);
+        r->listen.shown[r->listen.n_shown++] = id;
     }
 }
 
 static void keep_marks(lt_reply *r) {
     const lt_parse_marks *m = &r->server->marks;
+    if (m->format == LT_PARSE_HARMONY) { /* Every message has special tokens around it. */
+        r->params.skip_special = false;
+        return;
+    }
     if (r->listen.think) {
         keep_mark(r, m->think_open);
+        keep_mark(r, m->think_close);
     }
-    if (r->listen.tools || m->format == LT_PARSE_HARMONY) {
-        for (const char *const *p = lt_parse_call_marks(m->format); *p != NULL; p++) {
+    if (r->listen.tools) {
+        for (const char *const *p = lt_parse_all_call_marks(m->format); *p != NULL; p++) {
             keep_mark(r, *p);
         }
     }
