@@ -281,6 +281,12 @@ static lt_err megatron_prefix(char prefix[LT_PATH_BYTES], const char *path) {
     memcpy(prefix, path, len);
     memcpy(prefix + len, ".idx", 5);
     if (!lt_file_exists(prefix) && !(suffixed && lt_path_has_suffix(path, ".idx"))) {
+        if (!suffixed && lt_file_is_dir(path)) {
+            LT_FAIL(LT_ERR_ARG,
+                    "%s is a folder. Name a shard in it without its ending, as tokens for "
+                    "tokens.bin and tokens.idx, or all of them by a pattern, %s%s*.bin",
+                    path, path, path[strlen(path) - 1] == '/' ? "" : "/");
+        }
         if (!suffixed) {
             LT_FAIL(LT_ERR_NOT_FOUND, "shard %s: there is no %s (`lateen tokenize` writes shards)",
                     path, prefix);

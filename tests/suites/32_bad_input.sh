@@ -61,6 +61,7 @@ bad_input() {
     refused 2 "bench tokenizer needs --tokenizer" bench tokenizer --input README.md
     refused 1 "docs is not a model: it has no config.json" generate --model docs --prompt a
     refused 1 "model.init: nosuch: No such file or directory" train --out "$dir/run" --data.train "$dir/no.jsonl" --model.init nosuch --data.seq 32
+    refused 2 "data.train: / is a folder. Name a shard in it without its ending" train --out "$dir/run" --data.train / --model.vocab 300 --model.layers 1
     rm -rf "$dir/run"
 
     # Lines.

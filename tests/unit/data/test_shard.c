@@ -323,6 +323,9 @@ static void lying_tables_are_refused(void **state) {
     free(idx);
     assert_int_equal(lt_shard_open(&s, at("nothing"), -1), LT_ERR_NOT_FOUND);
     assert_int_equal(lt_shard_open(&s, at("nothing.bin"), -1), LT_ERR_NOT_FOUND);
+    assert_int_equal(lt_shard_open(&s, "/", -1), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "/ is a folder. Name a shard"));
+    assert_non_null(strstr(lt_error_message(), "pattern, /*.bin"));
 }
 
 static void llmc_files_are_read(void **state) {
