@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/aside.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -54,8 +55,9 @@ done:
 
 /* Weights are useful without a tokenizer, too, so a tokenizer that cannot be converted is only
  * reported. */
-static lt_err bring_tokenizer(const char *model, const char *option, const char *to,
+static lt_err bring_tokenizer(const char *model, const char *option, const lt_aside *aside,
                               int64_t n_ids) {
+    const char *to = aside->path;
     const char *from = option[0] != '\0' ? option : model;
     lt_err err = LT_ERR_NOT_FOUND;
     if (lt_file_is_dir(from) || lt_path_has_suffix(from, ".json") ||
@@ -64,11 +66,12 @@ static lt_err bring_tokenizer(const char *model, const char *option, const char 
     } else if (option[0] != '\0') {
         return by_gguf(option, to, n_ids);
     } else {
-        lt_log_warn("%s has no tokenizer, so %s will have none; --tokenizer names one", from, to);
+        lt_log_warn("%s has no tokenizer, so %s will have none; --tokenizer names one", from,
+                    aside->to);
         return LT_OK;
     }
     if (option[0] == '\0' && (err == LT_ERR_UNSUPPORTED || err == LT_ERR_NOT_FOUND)) {
-        lt_log_warn("%s will have no tokenizer: %s", to, lt_error_message());
+        lt_log_warn("%s will have no tokenizer: %s", aside->to, lt_error_message());
         return LT_OK;
     }
     return err;
@@ -141,17 +144,24 @@ static lt_err write_adapters(const char *from, const char *given, const char *to
     char *base = NULL;
     lt_model *m = NULL;
     lt_lora *l = NULL;
+    lt_aside aside = {.slot = 0};
     if (!holds_adapters(from)) {
         return no_adapters("--adapter", from);
     }
     LT_TRY(base_of(&base, from, given));
     LT_TRY_DONE(lt_model_open(&m, base, &options));
     LT_TRY_DONE(lt_opened_adapters(&l, m, from, false));
-    LT_TRY_DONE(lt_path_has_suffix(to, ".gguf") ? lt_lora_gguf_save(l, to)
-                                                : lt_lora_save(l, to, base));
+    if (lt_path_has_suffix(to, ".gguf")) {
+        LT_TRY_DONE(lt_lora_gguf_save(l, to));
+    } else {
+        LT_TRY_DONE(lt_aside_open_folder(&aside, to));
+        LT_TRY_DONE(lt_lora_save(l, aside.path, base));
+        LT_TRY_DONE(lt_aside_publish(&aside));
+    }
     lt_log_info("%s: adapters of rank %lld beside %d linear layers of %s, written to %s", from,
                 (long long)l->options.rank, l->n_modules, base, to);
 done:
+    lt_aside_close(&aside);
     lt_lora_close(l);
     lt_model_close(m);
     free(base);
@@ -213,7 +223,7 @@ static lt_err run(convert_options *o, const char *source, const char *to) {
     lt_err err = LT_OK;
     lt_model *m = NULL;
     char *owner = NULL;
-    bool made = false;
+    lt_aside aside = {.slot = 0};
     char from[LT_PATH_BYTES];
 
     LT_TRY(check_folder_name(to));
@@ -229,20 +239,18 @@ static lt_err run(convert_options *o, const char *source, const char *to) {
     if (lt_path_has_suffix(to, ".gguf")) {
         LT_TRY_DONE(lt_cli_write_gguf(m, owner, o->tokenizer, to, mixes[o->dtype]));
     } else {
-        made = true;
-        LT_TRY_DONE(lt_model_save(m, to, dtypes[o->dtype], (int64_t)(o->shard_gb * 1e9)));
-        LT_TRY_DONE(bring_tokenizer(owner, o->tokenizer, to, lt_model_get_spec(m)->vocab_size));
+        LT_TRY_DONE(lt_aside_open_folder(&aside, to));
+        LT_TRY_DONE(lt_model_save(m, aside.path, dtypes[o->dtype], (int64_t)(o->shard_gb * 1e9)));
+        LT_TRY_DONE(bring_tokenizer(owner, o->tokenizer, &aside, lt_model_get_spec(m)->vocab_size));
+        LT_TRY_DONE(lt_aside_publish(&aside));
     }
     lt_log_info("%s: %s, %.2fM parameters, written to %s", from,
                 lt_family_name(lt_model_get_spec(m)->family),
                 (double)lt_model_spec_params(lt_model_get_spec(m)) * 1e-6, to);
 done:
+    lt_aside_close(&aside);
     lt_model_close(m);
     free(owner);
-    /* An incomplete folder would make the next attempt fail. */
-    if (err != LT_OK && made && lt_file_remove_tree(to) != LT_OK) {
-        lt_log_warn("%s is incomplete and could not be removed", to);
-    }
     return err;
 }
 

@@ -224,43 +224,21 @@ static lt_err write_all(lt_gguf_out *o, FILE *f, const char *path) {
     for (size_t i = 0; i < o->n_tensors; i++) {
         LT_TRY(write_tensor(f, &o->tensors[i], path));
     }
-    if (fflush(f) != 0 || fsync(fileno(f)) != 0) {
-        LT_FAIL(LT_ERR_IO, "%s: %s", path, strerror(errno));
-    }
     return LT_OK;
 }
 
 lt_err lt_gguf_out_write(lt_gguf_out *o, const char *path) {
     lt_err err = LT_OK;
-    char aside[LT_PATH_BYTES];
-    FILE *f = NULL;
-    int kept;
+    lt_aside a;
 
     put_directory(o);
     if (o->oom) {
         LT_FAIL(LT_ERR_OOM, "%s: metadata of %zu bytes", path, o->bytes);
     }
-    if (snprintf(aside, sizeof aside, "%s.tmp", path) >= (int)sizeof aside) {
-        LT_FAIL(LT_ERR_LIMIT, "%s: the name is too long", path);
-    }
-    LT_TRY(lt_file_may_replace(path));
-    kept = lt_aside_begin(aside);
-    f = fopen(aside, "wb");
-    if (f == NULL) {
-        lt_aside_end(kept);
-        LT_FAIL(LT_ERR_IO, "%s: %s", aside, strerror(errno));
-    }
-    LT_TRY_DONE(write_all(o, f, path));
+    LT_TRY(lt_aside_open(&a, path));
+    LT_TRY_DONE(write_all(o, a.file, path));
+    LT_TRY_DONE(lt_aside_publish(&a));
 done:
-    if (fclose(f) != 0 && err == LT_OK) {
-        err = lt_error_set(LT_ERR_IO, "%s: %s", path, strerror(errno));
-    }
-    if (err == LT_OK && rename(aside, path) != 0) {
-        err = lt_error_set(LT_ERR_IO, "%s: %s", path, strerror(errno));
-    }
-    if (err != LT_OK) {
-        unlink(aside);
-    }
-    lt_aside_end(kept);
-    return err == LT_OK ? lt_file_sync_parent(path) : err;
+    lt_aside_close(&a);
+    return err;
 }

@@ -36,6 +36,7 @@ def words(n):
 
 
 open(work + "/text.txt", "w").write(words(300))
+subprocess.run([lateen, "data", "make", "all", "--count", "20", "--out", work + "/problems.jsonl"], check=True, capture_output=True, stdin=subprocess.DEVNULL)
 TRAIN = ["train", "--data.train", "tests/golden/train/tokens", "--data.valid", "tests/golden/train/valid", "--model.vocab", "64", "--model.layers", "1", "--model.width", "16",
          "--model.heads", "2", "--data.seq", "16", "--batch.size", "4", "--steps", "3", "--checkpoint.every", "1", "--threads", "1", "--data.prefetch", "0", "--out"]
 # Command, the name of its result is added; what of the result is compared; what may be left by a failure.
@@ -46,6 +47,8 @@ VERBS = {
     "tokenizer train": (["tokenizer", "train", work + "/text.txt", "--vocab-size", "270", "--threads", "1", "--out"], "", None),
     "convert to a folder": (["convert", STORIES + "stories260K.bin", "--tokenizer", STORIES + "tok512.bin"], "*", None),
     "copy": (["copy", "--connections", "1", "--part-bytes", "400000", STORIES + "stories260K.bin"], "", r"\.lateen-(part|state)$"),
+    "data make": (["data", "make", "all", "--count", "40", "--out"], "", None),
+    "data check": (["data", "check", work + "/problems.jsonl", "--out"], "", None),
     "convert to a GGUF": (["convert", STORIES + "stories260K.bin", "--tokenizer", STORIES + "tok512.bin"], "", None),
 }
 # What is written on the side: a failure there is told, and the work goes on.

@@ -2,6 +2,7 @@
 
 usage: outputs.py LATEEN"""
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -74,7 +75,8 @@ with tempfile.TemporaryDirectory() as work:
     spares("eval --outputs of its questions", gsm, "eval", "--task", "gsm8k", gsm, "--responses", said, "--outputs", gsm)
 
     # A file that is not whole when a signal ends the program is removed; a signal that is ignored (nohup) ends nothing.
-    for name, args in (("data make", ["data", "make", "all", "--count", "20000000", "--out", "cut.jsonl"]), ("quantize", ["quantize", MODEL, "cut.gguf", "--type", "q4_k_m"])):
+    for name, args in (("data make", ["data", "make", "all", "--count", "20000000", "--out", "cut.jsonl"]), ("quantize", ["quantize", MODEL, "cut.gguf", "--type", "q4_k_m"]),
+                       ("convert to a folder", ["convert", MODEL, "--dtype", "fp32", "cut"])):
         for number in (signal.SIGINT, signal.SIGTERM):
             for ignored in (False, True):
                 p = subprocess.Popen([LATEEN, *args], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL, preexec_fn=lambda: signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL))
@@ -86,14 +88,26 @@ with tempfile.TemporaryDirectory() as work:
                     p.wait(0.5 if ignored else 60)
                 except subprocess.TimeoutExpired:
                     pass
-                left = sorted(x for x in os.listdir(".") if x.startswith("cut."))
+                left = sorted(x for x in os.listdir(".") if x.startswith("cut"))
                 tap.check(f"{name}: what {number.name} cuts off is removed" if not ignored else f"{name}: an ignored {number.name} changes nothing",
                           (p.returncode == -number and left == []) if not ignored else (p.returncode in (None, 0) and left != []), (p.returncode, left))
                 p.kill()
                 p.wait()
-                for x in left:
-                    if os.path.exists(x):
-                        os.remove(x)
+                for x in os.listdir("."):
+                    if x.startswith("cut"):
+                        shutil.rmtree(x) if os.path.isdir(x) else os.remove(x)
+    p = subprocess.Popen([LATEEN, "convert", MODEL, "cut"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    while p.poll() is None and not os.path.exists("cut.tmp"):
+        time.sleep(0.005)
+    p.kill()
+    p.wait()
+    tap.check("convert to a folder that SIGKILL cuts off: no folder of that name", p.returncode == -signal.SIGKILL and not os.path.exists("cut") and os.path.isdir("cut.tmp"), os.listdir("."))
+    done = run("convert", MODEL, "cut")
+    tap.check("what it has left is not taken for one's own", done.returncode != 0 and "cut.tmp: it is there already" in done.stderr and not os.path.exists("cut"), done)
+    shutil.rmtree("cut.tmp")
+    done = run("convert", MODEL, "cut/")
+    tap.check("and once it is removed, the folder is made", done.returncode == 0 and os.path.exists("cut/config.json") and not os.path.exists("cut.tmp"), done)
+    shutil.rmtree("cut", ignore_errors=True)
 
     os.mkfifo("pipe")  # A device of our own would need root; a pipe is refused by the same line.
     leaves("data make --out of a pipe", ["data", "make", "all", "--out", "pipe"], "pipe", stat.S_ISFIFO)

@@ -231,10 +231,9 @@ static lt_err check(const check_options *o, const char *path, report *r) {
     static const unsigned marks[] = {LT_ANSWER_STRICT, LT_ANSWER_LENIENT, LT_ANSWER_LAST_NUMBER};
     const bool input = strcmp(path, "-") == 0;
     const char *name = input ? "standard input" : path;
-    char aside[LT_PATH_BYTES];
+    lt_aside aside = {.slot = 0};
     checking c = {.report = r, .allowed = marks[o->marks]};
-    FILE *from = NULL, *to = NULL;
-    int kept = -1;
+    FILE *from = NULL;
     lt_err err = LT_OK;
     LT_TRY_DONE(read_k(r, o->k));
     from = input ? stdin : fopen(path, "rb");
@@ -243,30 +242,16 @@ static lt_err check(const check_options *o, const char *path, report *r) {
     }
     if (o->out[0] != '\0') {
         LT_TRY_DONE(lt_file_spare(o->out, path));
-        LT_TRY_DONE(lt_file_may_replace(o->out));
-        if (snprintf(aside, sizeof aside, "%s.tmp", o->out) >= (int)sizeof aside) {
-            LT_FAIL_DONE(LT_ERR_LIMIT, "path of %zu characters", strlen(o->out));
-        }
-        kept = lt_aside_begin(aside);
-        to = fopen(aside, "wb");
-        if (to == NULL) {
-            LT_FAIL_DONE(LT_ERR_IO, "open %s: %s", aside, strerror(errno));
-        }
+        LT_TRY_DONE(lt_aside_open(&aside, o->out));
     }
-    c.to = to;
+    c.to = aside.file;
     LT_TRY_DONE(lt_cli_each_line(from, name, check_line, &c));
     if (r->n_rows == 0) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "%s: no lines", name);
     }
+    LT_TRY_DONE(aside.file != NULL ? lt_aside_publish(&aside) : LT_OK);
 done:
-    if (to != NULL && (fclose(to) != 0 || (err == LT_OK && rename(aside, o->out) != 0)) &&
-        err == LT_OK) {
-        err = lt_error_set(LT_ERR_IO, "write %s: %s", o->out, strerror(errno));
-    }
-    if (to != NULL && err != LT_OK) {
-        (void)unlink(aside);
-    }
-    lt_aside_end(kept);
+    lt_aside_close(&aside);
     if (from != NULL && !input) {
         (void)fclose(from);
     }

@@ -125,17 +125,6 @@ static lt_err job_write(const job *j, FILE *to, const char *path, lt_make_repeat
     return LT_OK;
 }
 
-static lt_err finish(FILE **to, const char *temporary, const char *path) {
-    const bool flushed = fflush(*to) == 0 && (path == NULL || fsync(fileno(*to)) == 0);
-    const bool closed = path == NULL || fclose(*to) == 0;
-    *to = NULL;
-    if (!flushed || !closed || (path != NULL && rename(temporary, path) != 0)) {
-        LT_FAIL(LT_ERR_IO, "write %s: %s", path != NULL ? path : "standard output",
-                strerror(errno));
-    }
-    return path != NULL ? lt_file_sync_parent(path) : LT_OK;
-}
-
 lt_err lt_make_file(const lt_make_options *o, uint64_t first, uint64_t count,
                     lt_make_repeats repeats, const char *path,
                     void (*progress)(void *ctx, uint64_t done, uint64_t of), void *ctx,
@@ -143,11 +132,10 @@ lt_err lt_make_file(const lt_make_options *o, uint64_t first, uint64_t count,
     const size_t n_jobs = (size_t)lt_thread_count() * JOBS_PER_THREAD;
     job *jobs = calloc(n_jobs, sizeof *jobs);
     const double begin_s = lt_clock_s();
-    char temporary[LT_PATH_BYTES] = "";
     const char *shown = path != NULL ? path : "standard output";
     key_set seen = {0};
-    FILE *to = path == NULL ? stdout : NULL;
-    int kept = -1;
+    lt_aside aside = {.slot = 0};
+    FILE *to = stdout;
     lt_err err = LT_OK;
 
     *totals = (lt_make_totals){0};
@@ -161,16 +149,8 @@ lt_err lt_make_file(const lt_make_options *o, uint64_t first, uint64_t count,
         LT_TRY_DONE(lt_maker_open(&jobs[j].maker, o));
     }
     if (path != NULL) {
-        const int n = snprintf(temporary, sizeof temporary, "%s.tmp", path);
-        if (n < 0 || (size_t)n >= sizeof temporary) {
-            LT_FAIL_DONE(LT_ERR_LIMIT, "the path %.100s... is too long", path);
-        }
-        LT_TRY_DONE(lt_file_may_replace(path));
-        kept = lt_aside_begin(temporary);
-        to = fopen(temporary, "wb");
-        if (to == NULL) {
-            LT_FAIL_DONE(LT_ERR_IO, "open %s: %s", temporary, strerror(errno));
-        }
+        LT_TRY_DONE(lt_aside_open(&aside, path));
+        to = aside.file;
     }
     for (uint64_t done = 0; done < count;) {
         size_t n = 0;
@@ -189,17 +169,13 @@ lt_err lt_make_file(const lt_make_options *o, uint64_t first, uint64_t count,
             progress(ctx, done, count);
         }
     }
-    LT_TRY_DONE(finish(&to, temporary, path));
-    temporary[0] = 0;
+    if (fflush(to) != 0) {
+        LT_FAIL_DONE(LT_ERR_IO, "write %s: %s", shown, strerror(errno));
+    }
+    LT_TRY_DONE(path != NULL ? lt_aside_publish(&aside) : LT_OK);
     totals->seconds = lt_clock_s() - begin_s;
 done:
-    if (to != NULL && to != stdout) {
-        (void)fclose(to);
-    }
-    if (temporary[0] != 0 && err != LT_OK) {
-        (void)unlink(temporary);
-    }
-    lt_aside_end(kept);
+    lt_aside_close(&aside);
     for (size_t j = 0; jobs != NULL && j < n_jobs; j++) {
         lt_maker_close(jobs[j].maker);
         free(jobs[j].text);

@@ -274,34 +274,28 @@ static lt_err put_tensor(int fd, XXH3_state_t *hash, const lt_safetensor_out *t,
     return LT_OK;
 }
 
-static lt_err write_file(const char *aside, const lt_safetensor_out *tensors, size_t n,
+static lt_err write_file(const lt_aside *aside, const lt_safetensor_out *tensors, size_t n,
                          const json_t *metadata, XXH3_state_t *hash) {
     lt_err err = LT_OK;
     unsigned char length[8];
     size_t header_bytes = 0;
     char *header = NULL;
     void *chunk = malloc(CHUNK_BYTES);
-    const int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    const int fd = fileno(aside->file); /* Chunks are large enough: no other buffer helps. */
 
-    if (fd < 0 || chunk == NULL) {
-        LT_FAIL_DONE(fd < 0 ? LT_ERR_IO : LT_ERR_OOM, "%s: %s", aside, strerror(errno));
+    if (chunk == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s: %zu bytes", aside->path, CHUNK_BYTES);
     }
-    LT_TRY_DONE(make_header(&header, &header_bytes, tensors, n, metadata, aside));
+    LT_TRY_DONE(make_header(&header, &header_bytes, tensors, n, metadata, aside->path));
     for (int i = 0; i < 8; i++) {
         length[i] = (unsigned char)(header_bytes >> (8 * i));
     }
-    LT_TRY_DONE(put(fd, hash, length, sizeof length, aside));
-    LT_TRY_DONE(put(fd, hash, header, header_bytes, aside));
+    LT_TRY_DONE(put(fd, hash, length, sizeof length, aside->path));
+    LT_TRY_DONE(put(fd, hash, header, header_bytes, aside->path));
     for (size_t i = 0; i < n; i++) {
-        LT_TRY_DONE(put_tensor(fd, hash, &tensors[i], chunk, aside));
-    }
-    if (fsync(fd) != 0) {
-        LT_FAIL_DONE(LT_ERR_IO, "sync %s: %s", aside, strerror(errno));
+        LT_TRY_DONE(put_tensor(fd, hash, &tensors[i], chunk, aside->path));
     }
 done:
-    if (fd >= 0 && close(fd) != 0 && err == LT_OK) {
-        err = lt_error_set(LT_ERR_IO, "close %s: %s", aside, strerror(errno));
-    }
     free(header);
     free(chunk);
     return err;
@@ -310,29 +304,20 @@ done:
 lt_err lt_safetensors_write(const char *path, const lt_safetensor_out *tensors, size_t n_tensors,
                             const json_t *metadata, uint64_t *xxh64) {
     lt_err err = LT_OK;
-    char aside[LT_PATH_BYTES];
-    int kept = -1;
+    lt_aside aside = {.slot = 0};
     XXH3_state_t *hash = XXH3_createState();
 
     if (hash == NULL || XXH3_64bits_reset(hash) != XXH_OK) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s: checksum state", path);
     }
-    if (snprintf(aside, sizeof aside, "%s.tmp", path) >= (int)sizeof aside) {
-        LT_FAIL_DONE(LT_ERR_LIMIT, "path too long: %s", path);
-    }
-    kept = lt_aside_begin(aside);
-    LT_TRY_DONE(write_file(aside, tensors, n_tensors, metadata, hash));
-    if (rename(aside, path) != 0) {
-        LT_FAIL_DONE(LT_ERR_IO, "rename %s to %s: %s", aside, path, strerror(errno));
-    }
+    LT_TRY_DONE(lt_aside_open(&aside, path));
+    LT_TRY_DONE(write_file(&aside, tensors, n_tensors, metadata, hash));
+    LT_TRY_DONE(lt_aside_publish(&aside));
     if (xxh64 != NULL) {
         *xxh64 = XXH3_64bits_digest(hash);
     }
 done:
-    if (err != LT_OK) {
-        unlink(aside);
-    }
-    lt_aside_end(kept);
+    lt_aside_close(&aside);
     XXH3_freeState(hash);
     return err;
 }
