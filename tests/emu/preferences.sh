@@ -45,4 +45,22 @@ compare "reinforcement learning: so do the adapters of two that divide the model
 ahead=(--rl.staleness 1 --rl.correction token-truncate --checkpoint.every 4)
 train rl-ahead-cpu cpu 1 "${rl[@]}" "${ahead[@]}" && train rl-ahead-gpu cuda 1 "${rl[@]}" "${ahead[@]}"
 compare "reinforcement learning: a GPU draws answers ahead as the CPU does" rl-ahead-cpu rl-ahead-gpu inf 1e-4
+# With rl.exact engine and trainer agree to the last bit, also in BF16 and beside adapters; without it they do not.
+train rl-exact cuda 1 "${rl[@]}" --model.dtype bf16 --rl.exact true
+train rl-exact-adapters cuda 1 "${rl[@]}" --lora.rank 4 --lora.alpha 64 --rl.exact true
+train rl-inexact cuda 1 "${rl[@]}"
+n=$((n + 1))
+python3 - "$n" "$work" "$steps" <<'PY'
+import json, sys
+def most(run):
+    lines = [r for r in map(json.loads, open(f"{sys.argv[2]}/{run}/metrics.jsonl")) if r["kind"] == "rl"]
+    assert len(lines) == int(sys.argv[3])
+    return max(r["mismatch"] for r in lines)
+try:
+    found = {run: most(run) for run in ("rl-exact", "rl-exact-adapters", "rl-inexact")}
+    good = found["rl-exact"] == found["rl-exact-adapters"] == 0 < found["rl-inexact"]
+except (OSError, KeyError, AssertionError) as e:
+    good, found = False, repr(e)
+print("ok" if good else "not ok", sys.argv[1], "- rl.exact: log-probabilities of engine and trainer have the same bits on a GPU", "" if good else found)
+PY
 echo "1..$n"

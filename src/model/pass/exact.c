@@ -3,6 +3,8 @@
 #include "model/pass/exact.h"
 
 #include <math.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "model/alloc.h"
@@ -12,15 +14,16 @@ lt_err lt_exact_check(const lt_model *m, const lt_pass_options *o) {
     const struct {
         const char *what;
         bool asked;
-    } refused[] = {{"a device other than the CPU", !m->backend->host_memory},
-                   {"model.dtype = bf16", m->options.dtype != LT_F32},
-                   {"experts", m->spec.n_experts > 0},
-                   {"model.fp8", o->fp8 != LT_FP8_NONE},
-                   {"cp (mesh), whose sums have another order than the engine's",
-                    lt_pass_whole_seq(o) != o->seq},
-                   {"tp (mesh) and adapters", lt_pass_n_tp(o) > 1 && m->lora != NULL},
-                   {"tp (mesh) and norms of q and k over all heads",
-                    lt_pass_n_tp(o) > 1 && m->spec.qk_norm_whole}};
+    } refused[] = {
+        {"model.dtype = bf16 on a CPU", m->backend->host_memory && m->options.dtype != LT_F32},
+        {"tp (mesh) on GPUs", !m->backend->host_memory && lt_pass_n_tp(o) > 1},
+        {"experts", m->spec.n_experts > 0},
+        {"model.fp8", o->fp8 != LT_FP8_NONE},
+        {"cp (mesh), whose sums have another order than the engine's",
+         lt_pass_whole_seq(o) != o->seq},
+        {"tp (mesh) and adapters", lt_pass_n_tp(o) > 1 && m->lora != NULL},
+        {"tp (mesh) and norms of q and k over all heads",
+         lt_pass_n_tp(o) > 1 && m->spec.qk_norm_whole}};
     for (size_t i = 0; o->exact && i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].asked) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "rl.exact with %s: not supported", refused[i].what);
@@ -33,34 +36,80 @@ static int64_t row_pages(int64_t seq) {
     return (seq + LT_EXACT_PAGE - 1) / LT_EXACT_PAGE;
 }
 
-static lt_tensor take_pages(const lt_model_spec *s, int64_t pages, lt_arena *a) {
+static lt_tensor take_pages(const lt_model_spec *s, lt_dtype dtype, int64_t pages, lt_arena *a) {
     const int64_t numbers = pages * LT_EXACT_PAGE * s->n_kv_heads * s->head_dim;
-    return lt_tensor_4d(lt_arena_take(a, (size_t)numbers * sizeof(float), LT_ARENA_ALIGN), LT_F32,
-                        pages, LT_EXACT_PAGE, s->n_kv_heads, s->head_dim);
+    return lt_tensor_4d(lt_arena_take(a, (size_t)numbers * lt_dtype_bytes(dtype), LT_ARENA_ALIGN),
+                        dtype, pages, LT_EXACT_PAGE, s->n_kv_heads, s->head_dim);
 }
 
-void lt_exact_carve(lt_exact *e, const lt_model_spec *s, const lt_pass_options *o, lt_arena *a) {
-    const int64_t pages = o->batch * row_pages(o->seq);
+/* slots, table, q_start and kv_len of a batch. */
+static int64_t n_words(int64_t batch, int64_t seq) {
+    return batch * seq + batch * row_pages(seq) + batch + 1 + batch;
+}
+
+void lt_exact_carve(lt_exact *e, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
+                    lt_arena *a) {
+    const int64_t pages = o->batch * row_pages(o->seq), rows = o->batch * o->seq;
     if (!o->exact) {
         return;
     }
-    e->k_pages = take_pages(s, pages, a);
-    e->v_pages = take_pages(s, pages, a);
-    e->slots = lt_tensor_take(a, LT_I32, o->batch * o->seq, 0, 0);
-    e->table = lt_tensor_take(a, LT_I32, o->batch, row_pages(o->seq), 0);
-    e->q_start = lt_tensor_take(a, LT_I32, o->batch + 1, 0, 0);
-    e->kv_len = lt_tensor_take(a, LT_I32, o->batch, 0, 0);
+    e->k_pages = take_pages(s, dtype, pages, a);
+    e->v_pages = take_pages(s, dtype, pages, a);
+    e->words = lt_tensor_take(a, LT_I32, n_words(o->batch, o->seq), 0, 0);
+    if (o->on_device) {
+        e->pick = lt_tensor_take(a, LT_I32, rows, 0, 0);
+        e->how = lt_tensor_take(a, LT_F64, rows, LT_CHOOSE_HOW_COUNT, 0);
+        e->id = lt_tensor_take(a, LT_I32, rows, 0, 0);
+        e->rank = lt_tensor_take(a, LT_I32, rows, 0, 0);
+        e->logprob = lt_tensor_take(a, LT_F32, rows, 0, 0);
+        e->top_id = lt_tensor_take(a, LT_I32, rows, LT_CHOOSE_TOP, 0);
+        e->top_logprob = lt_tensor_take(a, LT_F32, rows, LT_CHOOSE_TOP, 0);
+    }
+}
+
+size_t lt_exact_host_bytes(const lt_pass_options *o) {
+    const size_t rows = (size_t)(o->batch * o->seq),
+                 words = (size_t)n_words(o->batch, o->seq) * sizeof(int32_t),
+                 picks = rows * (sizeof(int32_t) + LT_CHOOSE_HOW_COUNT * sizeof(double));
+    return !o->exact ? 0 : o->on_device ? words + picks : words;
+}
+
+lt_err lt_exact_open(lt_exact *e, const lt_pass_options *o) {
+    const size_t rows = (size_t)(o->batch * o->seq);
+    if (!o->exact) {
+        return LT_OK;
+    }
+    e->host_words = calloc((size_t)n_words(o->batch, o->seq), sizeof *e->host_words);
+    e->host_pick = o->on_device ? calloc(rows, sizeof *e->host_pick) : NULL;
+    e->host_how = o->on_device ? calloc(rows * LT_CHOOSE_HOW_COUNT, sizeof *e->host_how) : NULL;
+    if (e->host_words == NULL || (o->on_device && (e->host_pick == NULL || e->host_how == NULL))) {
+        LT_FAIL(LT_ERR_OOM, "an exact pass over %zu rows", rows);
+    }
+    return LT_OK;
+}
+
+void lt_exact_close(lt_exact *e) {
+    free(e->host_words);
+    free(e->host_pick);
+    free(e->host_how);
+    e->host_words = e->host_pick = NULL;
+    e->host_how = NULL;
 }
 
 void lt_exact_shape(lt_exact *e, int64_t batch, int64_t seq) {
     const int64_t pages = row_pages(seq);
-    int32_t *slots = e->slots.data, *table = e->table.data, *start = e->q_start.data,
-            *length = e->kv_len.data;
+    int32_t *device = e->words.data, *slots = e->host_words, *table = slots + batch * seq,
+            *start = table + batch * pages, *length = start + batch + 1;
+    if (e->batch == batch && e->seq == seq) {
+        return;
+    }
+    e->batch = batch;
     e->seq = seq;
-    e->slots = lt_tensor_1d(slots, LT_I32, batch * seq);
-    e->table = lt_tensor_2d(table, LT_I32, batch, pages);
-    e->q_start = lt_tensor_1d(start, LT_I32, batch + 1);
-    e->kv_len = lt_tensor_1d(length, LT_I32, batch);
+    e->sent = false;
+    e->slots = lt_tensor_1d(device, LT_I32, batch * seq);
+    e->table = lt_tensor_2d(device + (table - slots), LT_I32, batch, pages);
+    e->q_start = lt_tensor_1d(device + (start - slots), LT_I32, batch + 1);
+    e->kv_len = lt_tensor_1d(device + (length - slots), LT_I32, batch);
     start[batch] = (int32_t)(batch * seq);
     for (int64_t b = 0; b < batch; b++) {
         start[b] = (int32_t)(b * seq);
@@ -72,6 +121,18 @@ void lt_exact_shape(lt_exact *e, int64_t batch, int64_t seq) {
             slots[b * seq + t] = (int32_t)(b * pages * LT_EXACT_PAGE + t);
         }
     }
+}
+
+/* Once a shape. The host's words change with the next one, which must not meet this transfer. */
+static lt_err send_words(lt_exec *r, lt_exact *e) {
+    if (e->sent) {
+        return LT_OK;
+    }
+    LT_TRY(r->backend->upload(r->queue, e->words.data, e->host_words,
+                              (size_t)n_words(e->batch, e->seq) * sizeof(int32_t)));
+    LT_TRY(r->backend->sync(r->queue));
+    e->sent = true;
+    return LT_OK;
 }
 
 /* (B, T, heads, D) as the rows that the engine's ops have. */
@@ -89,14 +150,15 @@ static lt_tensor rows_of(lt_tensor x) {
 
 /* With ranks of tp, pages of the key heads that are here. */
 static lt_tensor pages_of(const lt_tensor *pages, const lt_tensor *x) {
-    return lt_tensor_4d(pages->data, LT_F32, pages->shape[0], LT_EXACT_PAGE, x->shape[2],
+    return lt_tensor_4d(pages->data, pages->dtype, pages->shape[0], LT_EXACT_PAGE, x->shape[2],
                         pages->shape[3]);
 }
 
 lt_err lt_exact_attention(lt_exec *r, const lt_attention_args *a) {
-    const lt_exact *e = r->exact;
+    lt_exact *e = r->exact;
     const lt_tensor k_pages = pages_of(&e->k_pages, &a->k), v_pages = pages_of(&e->v_pages, &a->v);
     LT_ASSERT(a->doc_start.data == NULL); /* A row is one document. */
+    LT_TRY(send_words(r, e));
     LT_TRY(lt_exec_kv_write(r, &(lt_kv_write_args){.k_pages = k_pages,
                                                    .v_pages = v_pages,
                                                    .k = rows_of(a->k),
@@ -118,8 +180,8 @@ lt_err lt_exact_attention(lt_exec *r, const lt_attention_args *a) {
                                                                  .fixed_order = true});
 }
 
-void lt_exact_losses(const lt_tensor *logits, float cap, const int32_t *labels, float *loss,
-                     int32_t *best) {
+static void losses_on_host(const lt_tensor *logits, float cap, const int32_t *labels, float *loss,
+                           int32_t *best) {
     const int64_t n = logits->shape[0], V = logits->shape[1];
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++) {
@@ -136,4 +198,54 @@ void lt_exact_losses(const lt_tensor *logits, float cap, const int32_t *labels, 
         }
         best[i] = high;
     }
+}
+
+/* The pick of a row that chooses its label, if there is one. */
+static void ask(lt_exact *e, int64_t row, int64_t place, int32_t label) {
+    static const double plain[LT_CHOOSE_HOW_COUNT - LT_CHOOSE_TYPICAL] = {LT_CHOOSE_PLAIN};
+    double *how = e->host_how + row * LT_CHOOSE_HOW_COUNT;
+    memset(how, 0, LT_CHOOSE_HOW_COUNT * sizeof *how);
+    memcpy(how + LT_CHOOSE_TYPICAL, plain, sizeof plain);
+    how[LT_CHOOSE_TOP_P] = 1.0;
+    how[LT_CHOOSE_FORCED] = (double)label;
+    e->host_pick[row] = label >= 0 ? (int32_t)place : LT_CHOOSE_IDLE;
+}
+
+/* By the op choose, as the engine does; xent's losses, whose sums have another order, tell of
+ * logits that are not finite. */
+static lt_err losses_on_device(lt_exec *r, lt_tensor logits, int64_t first, const int32_t *labels,
+                               lt_tensor loss) {
+    lt_exact *e = r->exact;
+    const int64_t n = logits.shape[0];
+    const lt_tensor pick = lt_tensor_rows(&e->pick, first, n),
+                    how = lt_tensor_rows(&e->how, first, n),
+                    logprob = lt_tensor_rows(&e->logprob, first, n);
+    for (int64_t i = 0; i < n; i++) {
+        ask(e, first + i, i, labels[i]);
+    }
+    LT_TRY(r->backend->upload(r->queue, pick.data, e->host_pick + first,
+                              (size_t)n * sizeof *e->host_pick));
+    LT_TRY(r->backend->upload(r->queue, how.data, e->host_how + first * LT_CHOOSE_HOW_COUNT,
+                              (size_t)n * LT_CHOOSE_HOW_COUNT * sizeof *e->host_how));
+    LT_TRY(lt_exec_choose(
+        r, &(lt_choose_args){.id = lt_tensor_rows(&e->id, first, n),
+                             .logprob = logprob,
+                             .rank = lt_tensor_rows(&e->rank, first, n),
+                             .top_id = lt_tensor_rows(&e->top_id, first, n),
+                             .top_logprob = lt_tensor_rows(&e->top_logprob, first, n),
+                             .logits = logits,
+                             .rows = pick,
+                             .how = how,
+                             .softcap = r->spec->final_softcap}));
+    return lt_exec_add(
+        r, &(lt_add_args){.y = loss, .a = loss, .b = logprob, .alpha = 0.0f, .beta = -1.0f});
+}
+
+lt_err lt_exact_losses(lt_exec *r, lt_tensor logits, int64_t first, const int32_t *labels,
+                       lt_tensor loss, lt_tensor best) {
+    if (r->backend->host_memory) {
+        losses_on_host(&logits, r->spec->final_softcap, labels, loss.data, best.data);
+        return LT_OK;
+    }
+    return losses_on_device(r, logits, first, labels, loss);
 }

@@ -13,10 +13,10 @@
  *     log-softmax    the sampler's (logits.h), instead of the op xent's
  *
  * Norms, rotations, activations and sums are functions of one row in both. Backward is not changed.
- * On CPUs only, in F32, for models without experts. Attention runs twice, and products run as those
- * of few rows do. Ranks of tp add parts of sums in their order, and so does an engine that knows
- * how many they are (lt_engine_options.tp); the logits of all words come together for the
- * log-softmax. */
+ * For models without experts; on CPUs in F32, on GPUs also in BF16. Attention runs twice, and
+ * products run as those of few rows do. On CPUs ranks of tp add parts of sums in their order, and
+ * so does an engine that knows how many they are (lt_engine_options.tp); the logits of all words
+ * come together for the log-softmax. */
 #ifndef LT_MODEL_EXACT_H
 #define LT_MODEL_EXACT_H
 
@@ -24,25 +24,41 @@
 #include "model/pass/pass.h"
 
 typedef struct lt_exact {
-    lt_tensor k_pages, v_pages;              /* (pages, LT_EXACT_PAGE, G, D) F32 */
-    lt_tensor slots, table, q_start, kv_len; /* I32 as of lt_attention_paged_args */
-    int64_t seq;
+    lt_tensor k_pages, v_pages; /* (pages, LT_EXACT_PAGE, G, D), of the activations' type */
+    /* Where the rows of a batch lie: slots, table, q_start and kv_len of lt_attention_paged_args,
+     * one behind the other, I32, on the device and on the host. */
+    lt_tensor words;
+    int32_t *host_words;
+    lt_tensor slots, table, q_start, kv_len; /* Views of words. */
+    int64_t batch, seq;
+    bool sent; /* The device has host_words. */
+    /* On a GPU the op choose tells log-probabilities: its arguments for a row each, here and on the
+     * host, and its results. */
+    lt_tensor pick, how, id, rank, logprob, top_id, top_logprob;
+    int32_t *host_pick; /* (R) */
+    double *host_how;   /* (R, LT_CHOOSE_HOW_COUNT) */
 } lt_exact;
 
 #define LT_EXACT_PAGE 16
 
 /* UNSUPPORTED: what an exact pass does not go with. */
 LT_MUST_USE lt_err lt_exact_check(const lt_model *m, const lt_pass_options *o);
-/* Take the memory for the largest batch; without o->exact none. */
-void lt_exact_carve(lt_exact *e, const lt_model_spec *s, const lt_pass_options *o, lt_arena *a);
+/* Take the memory for the largest batch; without o->exact none. dtype: of the activations. */
+void lt_exact_carve(lt_exact *e, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
+                    lt_arena *a);
+/* The same on the host. */
+size_t lt_exact_host_bytes(const lt_pass_options *o);
+LT_MUST_USE lt_err lt_exact_open(lt_exact *e, const lt_pass_options *o);
+void lt_exact_close(lt_exact *e);
 /* Each batch: where its rows lie. */
 void lt_exact_shape(lt_exact *e, int64_t batch, int64_t seq);
 
 /* Replace the result of attention, whose arguments were these. */
 LT_MUST_USE lt_err lt_exact_attention(lt_exec *r, const lt_attention_args *a);
-/* -ln p(label) of rows of F32 logits, 0 where there is none, and the most likely ids. softcap: of
- * the logits, which are overwritten; 0: none. */
-void lt_exact_losses(const lt_tensor *logits, float softcap, const int32_t *labels, float *loss,
-                     int32_t *best);
+/* -ln p(label) of rows of F32 logits, 0 where there is none, and the most likely ids: of the rows
+ * [first, first + n) of a batch. labels (n): on the host. softcap: of the logits, which may be
+ * overwritten; 0: none. */
+LT_MUST_USE lt_err lt_exact_losses(lt_exec *r, lt_tensor logits, int64_t first,
+                                   const int32_t *labels, lt_tensor loss, lt_tensor best);
 
 #endif

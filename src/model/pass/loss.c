@@ -243,10 +243,12 @@ static lt_err run_chunk(lt_exec *r, const lt_loss *l, const lt_batch_acts *b,
 
     LT_TRY(logits_for(r, l, h, first, how, &logits));
     if (r->exact != NULL && how->grad_scale == 0) {
+        LT_ASSERT(how->host_labels != NULL);
         LT_TRY(whole_logits(r, l, &logits));
-        lt_exact_losses(&logits, r->spec->final_softcap, (const int32_t *)b->labels.data + first,
-                        (float *)b->loss_rows.data + first, (int32_t *)b->best.data + first);
-        return LT_OK;
+        LT_TRY(r->backend->host_memory ? LT_OK : against_labels(r, l, b, logits, first, how));
+        return lt_exact_losses(r, logits, first, how->host_labels + first,
+                               lt_tensor_rows(&b->loss_rows, first, n),
+                               lt_tensor_rows(&b->best, first, n));
     }
     LT_TRY(how->target != NULL ? distill(r, b, logits, first, how)
                                : against_labels(r, l, b, logits, first, how));

@@ -198,7 +198,7 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
         lt_shared_carve(&p->shared, s, dtype, o, &a->scratch);
     }
     lt_experts_carve(&p->experts, s, dtype, o, &a->scratch);
-    lt_exact_carve(&p->exact, s, o, &a->scratch);
+    lt_exact_carve(&p->exact, s, dtype, o, &a->scratch);
     if (o->decoded) {
         lt_decoded_carve(&p->exec, t, dtype, o->on_device, &a->scratch);
     }
@@ -310,9 +310,10 @@ lt_err lt_pass_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dtype 
     LT_TRY_DONE(lt_param_table_open_part(&table, spec, o->partition));
     LT_TRY_DONE(open_sets(&p, spec, o));
     pass_carve(&p, spec, dtype, &table, &(adapters){&lora.sizes, &lora.table}, o, &a);
-    *out = (lt_pass_memory){a.activations.used_bytes, a.gradients.used_bytes,
-                            a.logits.used_bytes,      a.scratch.used_bytes,
-                            a.eight.used_bytes,       lt_stage_host_bytes(&stage)};
+    *out = (lt_pass_memory){
+        a.activations.used_bytes, a.gradients.used_bytes,
+        a.logits.used_bytes,      a.scratch.used_bytes,
+        a.eight.used_bytes,       lt_stage_host_bytes(&stage) + lt_exact_host_bytes(o)};
 done:
     close_sets(&p);
     lt_lora_plan_close(&lora);
@@ -478,6 +479,7 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
         lt_context_set(&p->context, o);
         p->exec.context = &p->context;
     }
+    LT_TRY_DONE(lt_exact_open(&p->exact, &p->options));
     p->exec.exact = o->exact ? &p->exact : NULL;
     p->exec.fixed_order = o->exact;
     const lt_stage_options stage = stage_options(&p->options, &m->spec);
@@ -501,6 +503,7 @@ void lt_pass_close(lt_pass *p) {
         lt_pass_recorded_close(p, &p->graphs[i]);
     }
     lt_stage_close(&p->stage);
+    lt_exact_close(&p->exact);
     lt_arena_release(&p->activations, p->exec.device);
     lt_arena_release(&p->gradients, p->exec.device);
     lt_arena_release(&p->logits, p->exec.device);

@@ -38,6 +38,7 @@ static lt_err layer_fwd(lt_pass *p, int set, int layer, lt_tensor stream, bool t
     lt_exec *r = &p->exec;
     const lt_layer_acts *t = lt_pass_layer(p, set, layer);
     const lt_batch_acts *b = &p->sets[set].batch;
+    r->fixed_order = p->options.exact;
     LT_TRY(lt_attention_block_fwd(r, layer, t, b, stream));
     LT_TRY(lt_mlp_block_fwd(r, layer, t, b, capacity(r, train)));
     p->recomputed_set = set;
@@ -203,6 +204,7 @@ static lt_err head_run(lt_pass *p, int set, const lt_loss_how *how) {
     const lt_norm norm = final_norm(b);
     bool *stored = &p->stored[r->spec->n_layers];
 
+    r->fixed_order = p->options.exact && how->grad_scale == 0;
     r->fresh = !*stored;
     r->head_stored = false;
     LT_TRY(lt_loss_run(r, &p->loss, b, how));
@@ -280,6 +282,7 @@ static lt_err layers_bwd(lt_pass *p, int set, int first, int end, float aux_scal
         if (level == LT_RECOMPUTE_FULL && (p->recomputed != layer || p->recomputed_set != set)) {
             LT_TRY(layer_fwd(p, set, layer, (lt_tensor){0}, true));
         }
+        r->fixed_order = false; /* What log-probabilities depend on is computed. */
         r->fresh = !p->stored[layer];
         r->deferred = defers ? &p->deferred : NULL;
         LT_TRY(lt_mlp_block_bwd(r, layer, t, b, level, aux_scale));
@@ -425,6 +428,8 @@ static lt_err loss(lt_pass *p, int set, float grad_scale, bool keep) {
     const lt_tensor none = {0};
     const lt_loss_how how = {.target = target_of(p),
                              .temperature = p->temperature,
+                             .host_labels = p->exec.exact != NULL ? lt_stage_labels(&p->stage, set)
+                                                                  : NULL,
                              .grad_scale = grad_scale,
                              .z_coef = grad_scale != 0 ? p->options.z_coef : 0.0f,
                              .head_rows = p->sets[set].head_rows,

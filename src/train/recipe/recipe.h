@@ -169,7 +169,7 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "1: draw the answers of the next step while this one learns, with the weights before its "   \
       "update; needs rl.correction and checkpoint.every")                                          \
     X(BOOL, rl_exact, "rl.exact", "false", 0, 0, "",                                               \
-      "engine and trainer compute the log-probability of a token with the same bits (CPU, fp32)")
+      "engine and trainer compute the log-probability of a token with the same bits")
 
 /* Sites that train apart (train/diloco.h). Options that may not change are the same at all
  * sites. */
