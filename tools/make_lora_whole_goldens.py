@@ -6,8 +6,9 @@
     llama3  modules_to_save: embed_tokens, lm_head and the last norm; embedding and head are two matrices
     bias    bias = all beside a model whose attention and MLP have biases (llama_bias), and DoRA
     gpt2    modules_to_save: ln_f; bias = all; matrices are kept as (in, out)
+    uneven  modules_to_save: the MLP of layer 1, which takes its linear layers from those with adapters, and the first norms; DoRA; ranks and alphas that differ
     tied    modules_to_save: embed_tokens, which is the output head of the base, too (qwen2): it cannot be merged into one matrix
-Each has merged.safetensors, but for the last."""
+Each has merged.safetensors, but for tied."""
 import json
 import pathlib
 
@@ -23,6 +24,8 @@ KINDS = {
     "llama3": ("llama3", dict(target_modules=["q_proj", "down_proj"], modules_to_save=["embed_tokens", "lm_head", "norm"])),
     "bias": ("llama_bias", dict(target_modules=["q_proj", "up_proj"], bias="all", use_dora=True)),
     "gpt2": ("gpt2", dict(target_modules=["c_attn"], bias="all", fan_in_fan_out=True, modules_to_save=["ln_f"])),
+    "uneven": ("llama3", dict(target_modules="all-linear", modules_to_save=["1.mlp", "input_layernorm"], use_dora=True, rank_pattern={"q_proj": 1, "up_proj": 3},
+                              alpha_pattern={"layers.0.mlp.down_proj": 7})),
     "tied": ("qwen2", dict(target_modules=["q_proj"], modules_to_save=["embed_tokens"])),
 }
 

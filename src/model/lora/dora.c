@@ -176,7 +176,7 @@ lt_err lt_dora_begin(lt_exec *r, int layer) {
     return each_site(r, layer, begin_site);
 }
 
-static lt_err begin_magnitudes(lt_lora *l, lt_model *base) {
+lt_err lt_dora_begin_all(lt_lora *l, lt_model *base) {
     lt_err err = LT_OK;
     lt_exec r = {0};
     lt_lora_run run = {.lora = l};
@@ -214,7 +214,7 @@ lt_err lt_dora_open(lt_lora *l, lt_model *base, bool begin) {
     LT_TRY(lt_arena_place(&a, base->device, "factors of adapters"));
     carve(&l->dora, &l->sizes, &a);
     l->dora.arena = a;
-    return begin ? begin_magnitudes(l, base) : LT_OK;
+    return begin ? lt_dora_begin_all(l, base) : LT_OK;
 }
 
 void lt_dora_close(lt_lora *l) {

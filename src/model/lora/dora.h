@@ -37,6 +37,8 @@ void lt_dora_close(lt_lora *l);
 /* Set the magnitudes of a layer to those of its weights, which must be here, while B is still zero.
  * With ranks of tp, all ranks call it. The caller must call lt_model_settle(l->trained). */
 LT_MUST_USE lt_err lt_dora_begin(lt_exec *r, int layer);
+/* The same for all layers of a base that has all its weights; lt_model_settle is called. */
+LT_MUST_USE lt_err lt_dora_begin_all(lt_lora *l, lt_model *base);
 
 /* m of a matrix, for the rows that are here: (rows, 1) F32, for every type of weights. */
 lt_tensor lt_dora_magnitudes(const lt_lora *l, const lt_lora_site *s);

@@ -229,9 +229,10 @@ LT_MUST_USE lt_err lt_lora_config_read(lt_lora_config *out, const char *folder,
 LT_MUST_USE lt_err lt_lora_config_read_uneven(lt_lora_config *out, const char *folder,
                                               const lt_model_spec *spec, bool whole);
 /* Only the tree of adapter_config.json, for a reader that takes ranks and layers from the tensors:
- * UNSUPPORTED as above, except that ranks may differ and layers be left out. Free with
- * json_decref. */
-LT_MUST_USE lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec *spec);
+ * UNSUPPORTED as above, except that ranks may differ and layers be left out. whole: as above. Free
+ * with json_decref. */
+LT_MUST_USE lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec *spec,
+                                       bool whole);
 /* The settings of such a tree for one module, such as "model.layers.0.self_attn.q_proj". linear:
  * all-linear includes it. path: the file, for messages. FORMAT: a malformed regular expression. */
 typedef struct {

@@ -11,9 +11,10 @@
  *
  * Which modules have adapters, of which rank and alpha, is decided as in PEFT. target_modules is a
  * list of names or ends of names, a regular expression of the whole name, or all-linear.
- * exclude_modules removes some. layers_to_transform and layers_pattern restrict the layers, which
- * are the first number in a name, unless a list has the whole name. rank_pattern and alpha_pattern
- * have regular expressions of names or of their ends; the first that matches is used.
+ * exclude_modules removes some, and modules_to_save removes modules with all that is in them.
+ * layers_to_transform and layers_pattern restrict the layers, which are the first number in a name,
+ * unless a list has the whole name. rank_pattern and alpha_pattern have regular expressions of names
+ * or of their ends; the first that matches is used.
  *
  * A model that computes with adapters as with a part of itself (lt_lora_open) has them in all
  * layers, of one rank and one alpha. Training refuses a folder that differs. If adapters are only
@@ -247,8 +248,9 @@ static lt_err load_checked(json_t **out, const char *folder, const lt_model_spec
     return LT_OK;
 }
 
-lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec *spec) {
-    return load_checked(out, folder, spec, false, false);
+lt_err lt_lora_config_load(json_t **out, const char *folder, const lt_model_spec *spec,
+                           bool whole) {
+    return load_checked(out, folder, spec, false, whole);
 }
 
 /* ---- Modules ---- */
@@ -302,6 +304,23 @@ static lt_err names_module(bool *out, const json_t *value, const char *module, c
             return refuse(path, key, value, "a list of other things than names");
         }
         *out = *out || lt_lora_target_is(name, strlen(name), module);
+    }
+    return LT_OK;
+}
+
+/* Is the module, or one that it is part of, in modules_to_save? Such a module has no adapter. */
+static lt_err is_saved(bool *out, const json_t *config, const char *module, const char *path) {
+    static const char key[] = "modules_to_save";
+    const json_t *list = json_object_get(config, key);
+    *out = false;
+    for (size_t i = 0; i < json_array_size(list) && !*out; i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        char expression[LT_FOREIGN_NAME_BYTES * 2];
+        if (name == NULL || snprintf(expression, sizeof expression, "(|.*\\.)(%s)(|\\..*)", name) >=
+                                (int)sizeof expression) {
+            return refuse(path, key, list, "a list of other things than names of modules");
+        }
+        LT_TRY(match_all(out, expression, module, key, path));
     }
     return LT_OK;
 }
@@ -391,7 +410,7 @@ static lt_err pattern_value(const json_t **out, const json_t *config, const char
 lt_err lt_lora_config_module(lt_lora_module_config *out, const json_t *config, const char *module,
                              bool linear, const char *path) {
     const json_t *targets = json_object_get(config, "target_modules"), *rank, *alpha;
-    bool here = linear, left_out = false, in = true;
+    bool here = linear, left_out = false, saved = false, in = true;
     out->rank = 0;
     LT_TRY(lt_json_i64(config, "r", &out->rank, false, path));
     LT_TRY(lt_json_f64(config, "lora_alpha", &out->alpha, false, path));
@@ -400,6 +419,7 @@ lt_err lt_lora_config_module(lt_lora_module_config *out, const json_t *config, c
     }
     LT_TRY(names_module(&left_out, json_object_get(config, "exclude_modules"), module,
                         "exclude_modules", path));
+    LT_TRY(is_saved(&saved, config, module, path));
     LT_TRY(in_layers(&in, config, module, path));
     LT_TRY(pattern_value(&rank, config, "rank_pattern", module, path));
     LT_TRY(pattern_value(&alpha, config, "alpha_pattern", module, path));
@@ -414,7 +434,7 @@ lt_err lt_lora_config_module(lt_lora_module_config *out, const json_t *config, c
     if (out->rank < 1) {
         LT_FAIL(LT_ERR_FORMAT, "%s: r = %lld", path, (long long)out->rank);
     }
-    out->has = here && in && !left_out;
+    out->has = here && in && !left_out && !saved;
     return LT_OK;
 }
 
@@ -429,6 +449,7 @@ typedef struct {
     /* of_all has the rank and alpha of the modules before; if they are uneven, the largest rank. */
     bool any;
     bool may_differ, uneven; /* Ranks, alphas and layers: may they, and do they? */
+    bool some_without;       /* Some linear module has no adapter in any layer. */
 } reading;
 
 /* Ranks and alphas of all modules are the same, unless they may differ. */
@@ -480,6 +501,7 @@ static lt_err add_row(reading *r, const lt_name_row *row) {
     if (n > 0) {
         add_target(r, row);
     }
+    r->some_without = r->some_without || (n == 0 && lt_lora_is_module(row));
     return LT_OK;
 }
 
@@ -507,8 +529,6 @@ static lt_err add_experts(reading *r, lt_param_kind kind, size_t *found) {
 static lt_err read_modules(reading *r) {
     const lt_family_row *family = lt_family_get(r->spec->family);
     const json_t *parameters = json_object_get(r->config, "target_parameters");
-    const bool all = is_all_linear(r->config) &&
-                     lt_json_is_off(json_object_get(r->config, "exclude_modules"));
     size_t found = 0;
     for (int i = 0; i < family->n_names; i++) {
         const lt_name_row *row = &family->names[i];
@@ -533,7 +553,7 @@ static lt_err read_modules(reading *r) {
             "%s: ranks, alphas or layers of adapters differ, and experts have some: not supported",
             r->path);
     }
-    if (all) {
+    if (is_all_linear(r->config) && !r->some_without) {
         (void)snprintf(r->targets, sizeof r->targets, "%s", LT_LORA_ALL);
     }
     return LT_OK;

@@ -377,7 +377,8 @@ done:
     return err;
 }
 
-/* More tensors than were read: name one. */
+/* Tensors that belong to no adapter: weights that are trained whole are put in their place, others
+ * named. */
 static lt_err name_other(const lt_lora *l, const lt_safetensors *file, const char *path) {
     for (size_t i = 0; i < file->n_tensors; i++) {
         looking one = {.name = file->tensors[i].name};
@@ -406,8 +407,13 @@ static lt_err load(lt_lora *l, const char *folder, const json_t *config) {
                  .by_root = l->options.scaling == LT_LORA_BY_ROOT};
     LT_TRY(lt_path_join(path, folder, LT_LORA_WEIGHTS));
     LT_TRY(lt_safetensors_open(&file, path));
+    if (l->options.whole) { /* First: DoRA's magnitudes are those of the weights that are used. */
+        LT_TRY_DONE(name_other(l, &file, path));
+        LT_TRY_DONE(l->options.dora ? lt_dora_begin_all(l, l->base) : LT_OK);
+    }
     LT_TRY_DONE(each_tensor(l, read_tensor, &r));
-    LT_TRY_DONE(r.n_read < file.n_tensors ? name_other(l, &file, path) : LT_OK);
+    LT_TRY_DONE(r.n_read < file.n_tensors && !l->options.whole ? name_other(l, &file, path)
+                                                               : LT_OK);
     LT_TRY_DONE(lt_model_settle(l->trained));
     l->params->version++;
 done:
@@ -422,7 +428,7 @@ lt_err lt_lora_load(lt_lora *l, const char *folder) {
 lt_err lt_lora_load_uneven(lt_lora *l, const char *folder) {
     json_t *config = NULL;
     lt_err err;
-    LT_TRY(lt_lora_config_load(&config, folder, &l->base->spec));
+    LT_TRY(lt_lora_config_load(&config, folder, &l->base->spec, l->options.whole));
     err = load(l, folder, config);
     json_decref(config);
     return err;

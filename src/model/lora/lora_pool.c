@@ -347,7 +347,7 @@ static lt_err read_folder(reading *r, const lt_lora_source *source) {
     json_t *config = NULL;
     lt_safetensors file = {0};
     LT_TRY(lt_lora_check_folder(source->path));
-    LT_TRY(lt_lora_config_load(&config, source->path, &r->pool->model->spec));
+    LT_TRY(lt_lora_config_load(&config, source->path, &r->pool->model->spec, false));
     r->config = config;
     r->file = &file;
     LT_TRY_DONE(lt_json_bool(config, "use_dora", &r->dora, true, source->path));

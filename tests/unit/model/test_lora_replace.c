@@ -1,5 +1,6 @@
 /* Adapters whose folder holds whole weights of the model beside the low-rank ones: embedding,
- * output head and norms (modules_to_save), biases, and matrices that are stored transposed. Merged,
+ * output head, norms and an MLP (modules_to_save), biases, and matrices that are stored transposed;
+ * also where ranks differ and with DoRA, whose lengths of rows are then those of these weights. Merged,
  * they equal those of PEFT (merge_and_unload; golden: tools/make_lora_whole_goldens.py). Where the
  * base must stay as it is they are refused, and the message says what helps. */
 #include "unit/model/adapters.h"
@@ -19,7 +20,9 @@ static lt_err open_beside(lt_lora **out, lt_model *m, const char *folder, bool w
     *out = NULL;
     if (err == LT_OK) {
         err = lt_lora_open(out, m, &c.options, 0);
-        err = err == LT_OK ? lt_lora_load(*out, folder) : err;
+        err = err != LT_OK ? err
+              : c.uneven   ? lt_lora_load_uneven(*out, folder)
+                           : lt_lora_load(*out, folder);
     }
     lt_lora_config_close(&c);
     return err;
@@ -42,7 +45,7 @@ static void same_tensor(const lt_safetensor *want, const lt_safetensors *got, co
 
 static void merged_as_by_peft(void **state) {
     static const char *const cases[][2] = {
-        {"llama3", "llama3"}, {"bias", "llama_bias"}, {"gpt2", "gpt2"}};
+        {"llama3", "llama3"}, {"bias", "llama_bias"}, {"gpt2", "gpt2"}, {"uneven", "llama3"}};
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char folder[64], base[64], path[128], to[] = "/tmp/lateen-whole-XXXXXX";
