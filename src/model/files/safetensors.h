@@ -11,6 +11,10 @@
 
 #include <jansson.h>
 
+/* Weights of a Hugging Face folder: one file, or the index of several. */
+#define LT_SAFETENSORS_SINGLE "model.safetensors"
+#define LT_SAFETENSORS_INDEX  "model.safetensors.index.json"
+
 #include "base/file.h"
 #include "lateen/tensor.h"
 

@@ -1,8 +1,10 @@
 /* save.c: lt_model_save: a Hugging Face folder from the flat layout, through the family's names.
  * Shards are filled in the order of the parameters. */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -216,7 +218,7 @@ static lt_err write_index(const out_list *l, const char *folder, json_t *weight_
     if (text == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s: index", folder);
     }
-    LT_TRY_DONE(lt_path_join(path, folder, "model.safetensors.index.json"));
+    LT_TRY_DONE(lt_path_join(path, folder, LT_SAFETENSORS_INDEX));
     LT_TRY_DONE(lt_file_write_atomic(path, text, strlen(text)));
 done:
     json_decref(root);
@@ -237,7 +239,7 @@ static lt_err write_shards(const out_list *l, const char *folder, int64_t limit)
         to = shard_end(l, from, limit);
         shard++;
         if (n_shards == 1) {
-            snprintf(name, sizeof name, "model.safetensors");
+            snprintf(name, sizeof name, LT_SAFETENSORS_SINGLE);
         } else {
             snprintf(name, sizeof name, "model-%05d-of-%05d.safetensors", shard, n_shards);
         }
@@ -246,6 +248,12 @@ static lt_err write_shards(const out_list *l, const char *folder, int64_t limit)
         for (size_t i = from; i < to; i++) {
             json_object_set_new(weight_map, l->tensors[i].name, json_string(name));
         }
+    }
+    /* A reader would take what an earlier model has left in the folder. */
+    LT_TRY_DONE(
+        lt_path_join(path, folder, n_shards > 1 ? LT_SAFETENSORS_SINGLE : LT_SAFETENSORS_INDEX));
+    if (unlink(path) != 0 && errno != ENOENT) {
+        LT_FAIL_DONE(LT_ERR_IO, "remove %s: %s", path, strerror(errno));
     }
     if (n_shards > 1) {
         LT_TRY_DONE(write_index(l, folder, weight_map));

@@ -14,16 +14,32 @@
 #include "model/names.h"
 #include "tensor/block.h"
 
-#define INDEX_NAME      "model.safetensors.index.json"
 #define INDEX_BYTES_MAX ((size_t)64 << 20)
 #define MAX_SHARDS      4096
+
+/* A tensor that several shards hold must be the same in each: which one counts is not said. */
+static lt_err check_repeated(const lt_source *s, const char *folder, const char *file) {
+    const lt_safetensors *last = &s->shards[s->n_shards - 1];
+    for (size_t i = 0; i < last->n_tensors; i++) {
+        const lt_safetensor *t = &last->tensors[i];
+        for (size_t k = 0; k + 1 < s->n_shards; k++) {
+            const lt_safetensor *other = lt_safetensors_find(&s->shards[k], t->name);
+            if (other != NULL && (other->dtype != t->dtype || other->bytes != t->bytes ||
+                                  memcmp(other->data, t->data, t->bytes) != 0)) {
+                LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s of shard '%s' differs from that of another",
+                        folder, t->name, file);
+            }
+        }
+    }
+    return LT_OK;
+}
 
 static lt_err add_shard(lt_source *s, const char *folder, const char *file) {
     char path[LT_PATH_BYTES];
     lt_safetensors *grown;
     if (strchr(file, '/') != NULL) {
-        LT_FAIL(LT_ERR_FORMAT, "%s/%s: shard '%s' lies outside the folder", folder, INDEX_NAME,
-                file);
+        LT_FAIL(LT_ERR_FORMAT, "%s/%s: shard '%s' lies outside the folder", folder,
+                LT_SAFETENSORS_INDEX, file);
     }
     if (s->n_shards == MAX_SHARDS) {
         LT_FAIL(LT_ERR_LIMIT, "%s: more than %d shards", folder, MAX_SHARDS);
@@ -36,7 +52,7 @@ static lt_err add_shard(lt_source *s, const char *folder, const char *file) {
     s->shards = grown;
     LT_TRY(lt_safetensors_open(&s->shards[s->n_shards], path));
     s->n_shards++;
-    return LT_OK;
+    return check_repeated(s, folder, file);
 }
 
 /* Every file the index names, once. */
@@ -78,17 +94,22 @@ static lt_err open_folder(lt_source *s, lt_model_spec *spec, const char *folder)
     s->names = family->names;
     s->n_names = family->n_names;
     s->prefix = family->prefix;
-    LT_TRY(lt_path_join(path, folder, INDEX_NAME));
-    if (lt_file_has_name(path)) {
-        return add_indexed_shards(s, folder, path);
+    LT_TRY(lt_path_join(path, folder, LT_SAFETENSORS_SINGLE));
+    const bool has_single = lt_file_has_name(path);
+    LT_TRY(lt_path_join(path, folder, LT_SAFETENSORS_INDEX));
+    const bool has_index = lt_file_has_name(path);
+    if (has_single && has_index) {
+        lt_log_warn("%s: " LT_SAFETENSORS_SINGLE
+                    " is read, as by transformers, and not the shards of %s",
+                    folder, LT_SAFETENSORS_INDEX);
     }
-    LT_TRY(lt_path_join(path, folder, "model.safetensors"));
-    if (!lt_file_has_name(path)) {
+    if (!has_single && !has_index) {
         LT_FAIL(LT_ERR_NOT_FOUND,
-                "%s: neither model.safetensors nor %s (pickled .bin weights are not read)", folder,
-                INDEX_NAME);
+                "%s: neither " LT_SAFETENSORS_SINGLE " nor %s (pickled .bin weights are not read)",
+                folder, LT_SAFETENSORS_INDEX);
     }
-    return add_shard(s, folder, "model.safetensors");
+    return has_single ? add_shard(s, folder, LT_SAFETENSORS_SINGLE)
+                      : add_indexed_shards(s, folder, path);
 }
 
 /* The first foreign name of a parameter that stands outside layers. */

@@ -1,6 +1,7 @@
 /* source.h: sources of weights behind one interface: find the bytes of a tensor by name.
  *
- *   Hugging Face folder   model.safetensors, or the shards named by model.safetensors.index.json
+ *   Hugging Face folder   model.safetensors; without it, the shards that
+ *                         model.safetensors.index.json names
  *   GGUF                  one file
  *   llama2.c .bin         versions 0 and 1; shown under GGUF's tensor names
  */

@@ -1,7 +1,8 @@
 /* Weights that are loaded in the background equal those loaded at once. Weights that are not
  * finite: in every tensor of every golden model, stored as it is, transposed (GPT-2), split (q, k,
  * v) or one of many experts, a single NaN or infinity is refused with a message that names the
- * tensor and the element; with background loading, by lt_model_wait. */
+ * tensor and the element; with background loading, by lt_model_wait. A folder with one file and an index
+ * is read as transformers reads it. */
 #include "unit/model/far.h"
 #include "unit/model/golden.h"
 
@@ -114,8 +115,78 @@ static void weights_load_async(void **state) {
     }
 }
 
+static void same_weights(const char *folder, const lt_model *want) {
+    lt_model *m = NULL;
+    must(lt_model_open(&m, folder, NULL), folder);
+    assert_int_equal(m->weights_bytes, want->weights_bytes);
+    assert_memory_equal(m->weights.flat, want->weights.flat, want->weights_bytes);
+    lt_model_close(m);
+}
+
+static void copy_weights(const char *from, const char *to, const char *name) {
+    char path[LT_PATH_BYTES], *data = NULL;
+    size_t n = 0;
+    must(lt_path_join(path, from, "model.safetensors"), from);
+    must(lt_file_read(&data, &n, path, 1 << 26), path);
+    put_file(to, name, data, n);
+    free(data);
+}
+
+static bool has_file(const char *folder, const char *name) {
+    char path[LT_PATH_BYTES];
+    must(lt_path_join(path, folder, name), name);
+    return lt_file_has_name(path);
+}
+
+/* Where both are there, transformers (modeling_utils.py, _get_resolved_checkpoint_files) takes
+ * model.safetensors. Of a tensor that two shards hold with other values, it takes that of the last
+ * file: here such a folder is refused. A model that is saved leaves nothing of an earlier one that
+ * would be read in its place. */
+static void one_file_or_shards(void **state) {
+    static const char index[] =
+        "{\"weight_map\":{\"x\":\"a.safetensors\",\"y\":\"b.safetensors\"}}";
+    char folder[] = "/tmp/lateen-weights-XXXXXX", other[] = "/tmp/lateen-weights-XXXXXX";
+    char path[LT_PATH_BYTES];
+    const int64_t small = 20000;
+    lt_model *a = NULL, *b = NULL;
+    (void)state;
+    assert_true(mkdtemp(folder) != NULL && mkdtemp(other) != NULL);
+    must(lt_model_open(&a, GOLDEN_ROOT "llama3", NULL), "llama3");
+    must(lt_model_create(&b, lt_model_get_spec(a), NULL, 7), "another");
+    must(lt_model_save(b, other, LT_F32, 0), other);
+
+    must(lt_model_save(a, folder, LT_F32, small), folder);
+    assert_true(has_file(folder, "model.safetensors.index.json"));
+    same_weights(folder, a);
+    copy_weights(other, folder, "model.safetensors");
+    same_weights(folder, b);
+    must(lt_model_save(a, folder, LT_F32, small), folder);
+    assert_false(has_file(folder, "model.safetensors"));
+    same_weights(folder, a);
+    must(lt_model_save(b, folder, LT_F32, 0), folder);
+    assert_false(has_file(folder, "model.safetensors.index.json"));
+    same_weights(folder, b);
+
+    copy_weights(folder, folder, "a.safetensors");
+    copy_weights(folder, folder, "b.safetensors");
+    must(lt_path_join(path, folder, "model.safetensors"), folder);
+    must(lt_file_remove_tree(path), path);
+    put_file(folder, "model.safetensors.index.json", index, sizeof index - 1);
+    same_weights(folder, b);
+    must(lt_model_save(a, other, LT_F32, 0), other);
+    copy_weights(other, folder, "b.safetensors");
+    lt_model *m = NULL;
+    assert_int_equal(lt_model_open(&m, folder, NULL), LT_ERR_FORMAT);
+    assert_non_null(strstr(lt_error_message(), "of shard 'b.safetensors' differs"));
+    lt_model_close(a);
+    lt_model_close(b);
+    must(lt_file_remove_tree(folder), folder);
+    must(lt_file_remove_tree(other), other);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(not_a_number_is_refused),
-                                       cmocka_unit_test(weights_load_async)};
+                                       cmocka_unit_test(weights_load_async),
+                                       cmocka_unit_test(one_file_or_shards)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
