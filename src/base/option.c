@@ -222,14 +222,14 @@ static bool parse_bool(const char *text, bool *out) {
     return false;
 }
 
-/* Index of text among "a|b|c", or -1. */
+/* Index of text among "a|b|c", or -1. Case does not count: papers write AdamW, llama.cpp Q4_K_M. */
 static int choice_index(const char *choices, const char *text) {
     const size_t len = strlen(text);
     int index = 0;
     for (const char *p = choices;; index++) {
         const char *bar = strchr(p, '|');
         const size_t n = bar != NULL ? (size_t)(bar - p) : strlen(p);
-        if (n == len && strncmp(p, text, n) == 0) {
+        if (n == len && strncasecmp(p, text, n) == 0) {
             return index;
         }
         if (bar == NULL) {

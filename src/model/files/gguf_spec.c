@@ -94,7 +94,8 @@ static lt_err token_id(const lt_gguf *g, const char *key, int64_t *out) {
 
 float lt_gguf_attn_scale(const lt_model_spec *spec) {
     const bool by_width = spec->n_layers == lt_family_get(spec->family)->gguf.by_width_layers;
-    return 1.0f / sqrtf((float)(by_width ? spec->width / spec->n_heads : spec->head_dim));
+    const int64_t n = by_width ? spec->width / spec->n_heads : spec->head_dim;
+    return (float)(1 / sqrt((double)n)); /* As config.json gives it, bit for bit. */
 }
 
 /* Index of the first family with that architecture; -1: none. */

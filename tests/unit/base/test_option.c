@@ -49,6 +49,8 @@ static void defaults_and_flags(void **state) {
     assert_true(d.lr == 1e-3);
     assert_false(d.resume);
     assert_int_equal(d.kind, 2);
+    assert_int_equal(lt_options_set(&table, &d, "optim.kind", "Muon", "flag"), LT_OK);
+    assert_int_equal(d.kind, 1);
 }
 
 #define TEXT_OPTIONS(X) X(TEXT, prompt, "prompt", "none", 0, 0, "TEXT", "a prompt")

@@ -23,6 +23,7 @@
 #include "model/files/gguf_save.h"
 #include "model/params.h"
 #include "model/files/safetensors.h"
+#include "model/files/source.h"
 #include "unit/model/tiny.h"
 
 #define N_IDS 20
@@ -265,6 +266,18 @@ static void what_is_not_the_familys_own_comes_back(void **state) {
     s.embed_scale = sqrtf(40.0f);
     s.attn_scale = 1.0f / sqrtf(10.0f);
     same_behind_gguf(&s, "gemma_27b");
+}
+
+/* The attention scale that Gemma's GGUF files imply is the one that config.json says with the size
+ * of a head, for every size: else such a file could not be written as a folder. */
+static void both_formats_have_the_same_attention_scale(void **state) {
+    lt_model_spec s = small(LT_FAMILY_GEMMA2);
+    (void)state;
+    s.attn_softcap = s.final_softcap = 3;
+    for (s.head_dim = 2; s.head_dim <= 256; s.head_dim += 2) {
+        s.attn_scale = lt_gguf_attn_scale(&s);
+        must(lt_model_spec_writable(&s), "config.json");
+    }
 }
 
 /* llama.cpp wants apertus' output.weight also where the head is the embedding; of llama it is left
@@ -647,6 +660,7 @@ int main(void) {
         cmocka_unit_test(biases_are_in_pairs),
         cmocka_unit_test(gpt_oss_goes_through_gguf),
         cmocka_unit_test(what_is_not_the_familys_own_comes_back),
+        cmocka_unit_test(both_formats_have_the_same_attention_scale),
         cmocka_unit_test(windows_are_read_layer_by_layer),
         cmocka_unit_test(a_tied_head_is_written_where_readers_want_it),
         cmocka_unit_test(other_arithmetic_than_the_architectures_is_refused),

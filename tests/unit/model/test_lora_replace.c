@@ -1,8 +1,8 @@
 /* Adapters whose folder holds whole weights of the model beside the low-rank ones: embedding,
  * output head, norms and an MLP (modules_to_save), biases, and matrices that are stored transposed;
- * also where ranks differ and with DoRA, whose lengths of rows are then those of these weights. Merged,
- * they equal those of PEFT (merge_and_unload; golden: tools/make_lora_whole_goldens.py). Where the
- * base must stay as it is they are refused, and the message says what helps. */
+ * also where ranks differ and with DoRA, whose lengths of rows are then those of these weights.
+ * Merged, they equal those of PEFT (merge_and_unload; golden: tools/make_lora_whole_goldens.py).
+ * Where the base must stay as it is they are refused, and the message says what helps. */
 #include "unit/model/adapters.h"
 
 #include <unistd.h>

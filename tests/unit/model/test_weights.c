@@ -1,8 +1,8 @@
 /* Weights that are loaded in the background equal those loaded at once. Weights that are not
  * finite: in every tensor of every golden model, stored as it is, transposed (GPT-2), split (q, k,
  * v) or one of many experts, a single NaN or infinity is refused with a message that names the
- * tensor and the element; with background loading, by lt_model_wait. A folder with one file and an index
- * is read as transformers reads it. */
+ * tensor and the element; with background loading, by lt_model_wait. A folder with one file
+ * and an index is read as transformers reads it. */
 #include "unit/model/far.h"
 #include "unit/model/golden.h"
 
