@@ -363,6 +363,10 @@ lt_err lt_bias_read(lt_sampling *s, lt_logit_bias **owned, const char *text) {
     return LT_OK;
 }
 
+double lt_generate_rate(const lt_generate_stats *st) {
+    return st->new_tokens > 1 && st->new_s > 0 ? (double)(st->new_tokens - 1) / st->new_s : 0.0;
+}
+
 int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tokens) {
     const int64_t want = (int64_t)prompt_bytes + max_tokens + 2,
                   /* BOS and a reserve of one. */

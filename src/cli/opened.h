@@ -4,6 +4,7 @@
 
 #include "base/file.h"
 #include "base/option.h"
+#include "lateen/generate.h"
 #include "lateen/model.h"
 #include "lateen/sampling.h"
 #include "lateen/tokenizer.h"
@@ -64,6 +65,8 @@ lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device *device);
 #define LT_OPENED_TYPES_BYTES 160
 void lt_opened_types(const lt_model *m, char out[LT_OPENED_TYPES_BYTES], bool *blocks);
 
+/* Tokens a second after the first one; 0 where there is no second. */
+double lt_generate_rate(const lt_generate_stats *st);
 /* Tokens that a session needs for a prompt of prompt_bytes (a token has at least a byte) and
  * max_tokens more; at most the model's longest sequence. */
 int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tokens);

@@ -155,7 +155,7 @@ static lt_err answer(chat *c, const char *words) {
     if (c->o->stats) {
         fprintf(stderr, "[%lld tokens read in %.2f s, %lld written at %.1f tok/s]\n",
                 (long long)st.prompt_tokens, st.prompt_s, (long long)st.new_tokens,
-                (double)(st.new_tokens - 1) / st.new_s);
+                lt_generate_rate(&st));
     }
 done:
     free(text);

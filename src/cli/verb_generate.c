@@ -133,7 +133,7 @@ static lt_err run(generate_options *o, const char *prompt, int argc, char **argv
         fprintf(stderr,
                 "prompt %lld tokens in %.3f s (%.1f tok/s), %lld new in %.3f s (%.1f tok/s)\n",
                 (long long)st.prompt_tokens, st.prompt_s, (double)st.prompt_tokens / st.prompt_s,
-                (long long)st.new_tokens, st.new_s, (double)(st.new_tokens - 1) / st.new_s);
+                (long long)st.new_tokens, st.new_s, lt_generate_rate(&st));
     }
 done:
     lt_session_close(s);

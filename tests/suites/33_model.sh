@@ -31,6 +31,7 @@ shipped_model() {
     set -- --model tests/golden/stories260k/stories260K.bin --tokenizer tests/golden/stories260k/tok512.bin --temperature 0 --max-tokens 5 --echo
     say "a prompt goes on with its space" "$([ "$(build/lateen generate "$@" --prompt Once)" = "Once upon a time, there" ] && echo yes)"
     say "an empty one begins without" "$([ "$(build/lateen generate "$@" --prompt "")" = "Once upon a time," ] && echo yes)"
+    say "no tokens have no rate" "$(build/lateen generate --model tests/golden/stories260k/stories260K.bin --tokenizer tests/golden/stories260k/tok512.bin --prompt Once --max-tokens 0 --stats 2>&1 | grep -q ', 0 new in [0-9.]* s (0.0 tok/s)$' && echo yes)"
     # A folder made of a GGUF, or of llama2.c's two files, brings the tokenizer along.
     printf '{"text": "%s"}\n' "Once upon a time" " two  spaces\\n\\n" "caf\u00e9 \ud83d\ude00 12345" "[a]" "" "don't" >"$dir/texts"
     same_ids() { # NAME TOKENIZER MODEL OPTIONS...
