@@ -8,11 +8,13 @@
 
 /* [user]Hi> has 9 tokens. The comment makes the marks of calls and of thinking known. */
 static const char template[] =
-    "{# <tool_call> <think></think> #}{% for t in tools or [] %}#{{ t.function.name }}{% endfor %}"
+    "{# <tool_call> <think></think> #}{% if boom %}{{ raise_exception(boom) }}{% endif %}{% for t "
+    "in tools or [] %}#{{ t.function.name }}{% endfor %}"
     "{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}({{ m.reasoning_content }})"
     "{% endif %}{{ m.content if not quiet }}{% for c in m.tool_calls or [] %}!{{ c.function.name "
     "}}{% endfor %}"
-    "{% endfor %}{% if add_generation_prompt %}>{% endif %}{% if think %}<think>{% endif %}";
+    "{% endfor %}{% if add_generation_prompt %}>{% endif %}{% if think or enable_thinking "
+    "%}<think>{% endif %}";
 
 static served s;
 static char path[] = "/tmp/test_formats_XXXXXX";

@@ -134,6 +134,87 @@ static void queue_is_bounded_and_can_be_left(void **state) {
     lt_tokenizer_close(t);
 }
 
+/* What is kept is found again for the same job, and for no other: each of these differs from the
+ * first in one thing alone. */
+static void each_difference_makes_another(void **state) {
+    enum { JOBS = 14 };
+    static lt_compile jobs[2 * JOBS];
+    static bool done[2 * JOBS];
+    static const char *const forms[] = {"[\"ab\"]", "[ab]{2}", "[ab]{3}"};
+    lt_tokenizer *t = letter_tokenizer(letters);
+    json_error_t none;
+    json_t *tools = json_loads(
+        "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": "
+        "\"object\"}}}, {\"type\": \"function\", \"function\": {\"name\": \"g\", \"parameters\": "
+        "{\"type\": \"object\"}}}]",
+        0, &none);
+    json_t *one = json_array();
+    lt_compiler *c = NULL;
+    lt_grammar_keep_stats kept;
+    (void)state;
+    assert_non_null(tools);
+    json_array_append(one, json_array_get(tools, 0));
+    evthread_use_pthreads();
+    struct event_base *base = event_base_new();
+    struct event *idle = event_new(base, -1, EV_PERSIST, NULL, NULL);
+    n_told = 0;
+    must(lt_compiler_open(&c, &(lt_compiler_options){.base = base,
+                                                     .tokenizer = t,
+                                                     .max_waiting = 2 * JOBS,
+                                                     .keep_bytes = (size_t)64 << 20,
+                                                     .done = told}),
+         "compiler");
+    for (int i = 0; i < 2 * JOBS; i++) {
+        lt_parse_grammar_options *w = &jobs[i].what;
+        const int k = i % JOBS;
+        /* A chat's: the last of its things differ one by one. */
+        jobs[i] = (lt_compile){.chat = k >= 3, .user = &done[i]};
+        *w = (lt_parse_grammar_options){.kind = k == 1 ? LT_GRAMMAR_REGEX : LT_GRAMMAR_CHOICE,
+                                        .form = forms[k == 2 ? 1 : 0],
+                                        .has_form = true};
+        if (k == 2) {
+            w->kind = LT_GRAMMAR_REGEX;
+        }
+        if (k >= 3) {
+            *w = (lt_parse_grammar_options){.marks = {.format = LT_PARSE_HERMES,
+                                                      .think_open = k == 4 ? "[T]" : "<think>",
+                                                      .think_close = k == 5 ? "[U]" : "</think>"},
+                                            .reasoning = k != 6,
+                                            .thinks = k == 7,
+                                            .tools = k == 8 ? one : tools,
+                                            .forced = k == 9,
+                                            .parallel = k != 10,
+                                            .name = k == 11 ? "g" : NULL,
+                                            .has_form = k >= 12,
+                                            .kind = LT_GRAMMAR_REGEX,
+                                            .form = k == 12   ? forms[1]
+                                                    : k == 13 ? forms[2]
+                                                              : NULL};
+        }
+        w->form_bytes = w->form != NULL ? strlen(w->form) : 0;
+    }
+    for (int i = 0; i < 2 * JOBS; i++) {
+        must(lt_compiler_submit(c, &jobs[i]), "submit");
+        turn(base, i + 1);
+        if (jobs[i].err != LT_OK) {
+            fail_msg("job %d: %s", i, jobs[i].message);
+        }
+        lt_compiler_get_kept(c, &kept);
+        assert_int_equal(kept.made, i < JOBS ? i + 1 : JOBS);
+        assert_int_equal(kept.found, i < JOBS ? 0 : i + 1 - JOBS);
+    }
+    for (int i = 0; i < 2 * JOBS; i++) {
+        assert_true(done[i]);
+        lt_grammar_close(jobs[i].grammar);
+    }
+    lt_compiler_close(c);
+    event_free(idle);
+    event_base_free(base);
+    lt_tokenizer_close(t);
+    json_decref(one);
+    json_decref(tools);
+}
+
 /* ---- The server ---- */
 
 typedef struct {
@@ -393,6 +474,7 @@ int main(void) {
     alarm(120); /* A loop that waits would wait for ever. */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(queue_is_bounded_and_can_be_left),
+        cmocka_unit_test(each_difference_makes_another),
         cmocka_unit_test(others_go_on),
         cmocka_unit_test(once_is_enough),
         cmocka_unit_test(what_can_not_be_made_is_400),

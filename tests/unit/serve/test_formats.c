@@ -12,6 +12,9 @@
 
 #include "unit/serve/formats.h"
 
+#define X16  "xxxxxxxxxxxxxxxx"
+#define X128 X16 X16 X16 X16 X16 X16 X16 X16
+
 static void completions(void **state) {
 #define P "/v1/completions"
     static const row rows[] = {
@@ -84,6 +87,9 @@ static void completions(void **state) {
         /* The end of the prompt; only one id; not A after A; the end not before two tokens. */
         SAYS(P, "{'choices': [{'text': 'cdA'}], 'usage': {'prompt_tokens': 2}}",
              "'prompt': 'abcd', 'truncate_prompt_tokens': 2, 'echo': true, 'max_tokens': 1, " A),
+        SAYS(P, "{'usage': {'prompt_tokens': 510, 'completion_tokens': 2}}",
+             "'prompt': '" X128 X128 X128 X128 X128
+             "', 'truncate_prompt_tokens': -1, 'max_tokens': 2, " A),
         SAYS(P, "{'choices': [{'text': 'BBB'}]}",
              "'prompt': 'ab', 'allowed_token_ids': [34], 'max_tokens': 3, " A),
         SAYS(P, "{'choices': [{'text': 'ABAB'}]}",
@@ -154,6 +160,33 @@ static void completions(void **state) {
         SAYS(P, "{'choices': [{'text': '{}'}]}",
              "'prompt': 'ab', 'max_tokens': 9, 'response_format': {'type': 'json_object'}, "
              "'logit_bias': {'91': 60, '93': 100}"),
+        /* Where all tokens are nearly as likely, each of these leaves the likeliest. */
+        SAYS(P, "{'choices': [{'text': 'AAAAAAAA'}]}",
+             "'prompt': 'ab', 'max_tokens': 8, 'temperature': 100, 'top_k': 1, " A),
+        SAYS(P, "{'choices': [{'text': 'AAAAAAAA'}]}",
+             "'prompt': 'ab', 'max_tokens': 8, 'temperature': 100, 'top_p': 0, " A),
+        SAYS(P, "{'choices': [{'text': 'AAAAAAAA'}]}",
+             "'prompt': 'ab', 'max_tokens': 8, 'temperature': 100, 'min_p': 1, " A),
+        SAYS(P, "{'choices': [{'text': 'AB'}]}",
+             "'prompt': 'ab', 'structured_outputs': {'regex': 'AB', 'json': null, 'choice': "
+             "false}"),
+        REFUSES(P, "{'error': {'param': 'thinking_budget', 'message': '~in chats only'}}",
+                "'prompt': 'ab', 'guided_regex': 'a', 'thinking_budget': 0"),
+        REFUSES(P, "{'error': {'param': 'dry_sequence_breakers', 'message': '~1 to 255 bytes'}}",
+                "'prompt': 'ab', 'dry_multiplier': 1, 'dry_sequence_breakers': ['" X128 X128 "']"),
+        REFUSES(P, "{'error': {'param': 'prompt', 'message': '~list of strings'}}",
+                "'prompt': [65], 'suffix': 'c'"),
+        REFUSES(P, "{'error': {'param': 'thinking_budget'}}",
+                "'prompt': 'ab', 'thinking_budget': -2"),
+        SAYS(P, "{'id': '~cmpl-'}", "'prompt': 'ab', 'max_tokens': 1, 'repetition_penalty': 100"),
+        REFUSES(P, "{'error': {'param': 'repetition_penalty'}}",
+                "'prompt': 'ab', 'repetition_penalty': 100.5"),
+        REFUSES(P, "{'error': {'param': 'temperature'}}", "'prompt': 'ab', 'temperature': -0.5"),
+        REFUSES(P, "{'error': {'param': 'top_p'}}", "'prompt': 'ab', 'top_p': 1.5"),
+        REFUSES(P, "{'error': {'param': 'frequency_penalty'}}",
+                "'prompt': 'ab', 'frequency_penalty': 2.5"),
+        REFUSES(P, "{'error': {'param': 'n'}}", "'prompt': 'ab', 'n': 129"),
+        REFUSES(P, "{'error': {'param': 'n'}}", "'prompt': 'ab', 'n': 0"),
         {P, "{'prompt': 'a', 'model': 'x'}", 404, "{'error': {'code': 'model_not_found'}}"},
         REFUSES(P, "{'error': {'param': 'min_tokens'}}",
                 "'prompt': 'ab', 'max_tokens': 2, 'min_tokens': 3"),
@@ -230,6 +263,37 @@ static void chat(void **state) {
              "'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': "
              "' x'}], 'continue_final_message': true, 'add_generation_prompt': false, "
              "'max_tokens': 1"),
+        SAYS(P, "{'usage': {'prompt_tokens': 19}}",
+             "'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': "
+             "''}], 'continue_final_message': true, 'add_generation_prompt': false, 'max_tokens': "
+             "1"),
+        SAYS(P, "{'usage': {'prompt_tokens': 9}}",
+             "'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'H'}, {'type': "
+             "'text', 'text': 'i'}]}], 'max_tokens': 1"),
+        /* A template that knows no developer reads a system: [system]S[user]Hi> */
+        SAYS(P, "{'usage': {'prompt_tokens': 18}}",
+             "'messages': [{'role': 'developer', 'content': 'S'}, {'role': 'user', 'content': "
+             "'Hi'}], 'max_tokens': 1"),
+        SAYS(P, "{'usage': {'prompt_tokens': 20}}",
+             "'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': "
+             "null}], 'max_tokens': 1"),
+        REFUSES(P, "{'error': {'param': 'chat_template_kwargs', 'message': '~an object'}}",
+                HI ", 'chat_template_kwargs': 3"),
+        REFUSES(P, "{'error': {'param': 'messages', 'message': '~one at a time'}}",
+                HI ", 'chat_template_kwargs': {'boom': 'one at a time'}"),
+        REFUSES(P, "{'error': {'param': 'messages', 'message': '~list of 1 to'}}",
+                "'messages': []"),
+        REFUSES(P, "{'error': {'param': 'messages[0]'}}",
+                "'messages': [{'role': 'user', 'content': null}]"),
+        SAYS(P, "{'usage': {'prompt_tokens': 16}}",
+             HI ", 'reasoning_effort': 'high', 'max_tokens': 1"),
+        SAYS(P, "{'usage': {'prompt_tokens': 9}}",
+             HI ", 'reasoning_effort': 'none', 'max_tokens': 1"),
+        SAYS(P, "{'usage': {'prompt_tokens': 16}}",
+             HI ", 'enable_thinking': true, 'max_tokens': 1"),
+        SAYS(P, "{'choices': [{'message': {'content': 'A'}}]}",
+             HI ", " TOOLS ", 'tool_choice': 'auto', 'max_tokens': 1, 'thinking_budget_tokens': "
+                "-1, " A),
         REFUSES(P, "{'error': {'param': 'messages', 'message': '~cannot be continued'}}",
                 "'messages': [{'role': 'assistant', 'content': 'x'}], 'continue_final_message': "
                 "true, 'add_generation_prompt': false, 'chat_template_kwargs': {'quiet': true}"),
@@ -283,9 +347,6 @@ static void chat(void **state) {
 #undef P
 }
 
-#define X16  "xxxxxxxxxxxxxxxx"
-#define X128 X16 X16 X16 X16 X16 X16 X16 X16
-
 /* llama-server's. */
 static void native(void **state) {
 #define P "/completion"
@@ -320,6 +381,10 @@ static void native(void **state) {
              "'generation_settings/n_predict', 'none'], " A),
         SAYS(P, "{'content': '', 'tokens_predicted': 0, 'tokens_evaluated': 2}",
              "'prompt': 'ab', 'n_predict': 0, " A),
+        SAYS(P,
+             "[{'completion_probabilities': [{'id': 33}]}, {'completion_probabilities': '-', "
+             "'stop': true}]",
+             "'prompt': 'ab', 'n_predict': 1, 'n_probs': 1, 'stream': true, " A),
         /* Ids and texts mixed are one prompt, a list of texts several. */
         SAYS(P, "{'prompt': 'aBc', 'tokens_evaluated': 3}",
              "'prompt': ['a', 34, 'c'], 'n_predict': 1"),

@@ -118,6 +118,10 @@ static void responses(void **state) {
              "'response.completed'}]",
              IN ", 'stream': true, " FLAT ", 'tool_choice': {'type': 'function', 'name': 'f'}, "
                 "" CALL),
+        SAYS(P "/input_tokens", "{'input_tokens': 9}",
+             "'input': [{'role': 'user', 'content': 'Hi'}, {'type': 'reasoning', 'summary': "
+             "[{'type': 'summary_text', 'text': 'T'}]}]"),
+        REFUSES(P, "{'error': {'param': 'thinking_budget'}}", IN ", 'thinking_budget': -2"),
         REFUSES(P, "{'error': {'param': 'input[0]'}}",
                 "'input': [{'type': 'function_call', 'arguments': '{}'}]"),
         REFUSES(P, "{'error': {'param': 'input[0]'}}",
@@ -139,7 +143,8 @@ static void responses(void **state) {
         REFUSES(P, "{'error': {'param': 'metadata'}}", IN ", 'metadata': []"),
         REFUSES(P, "{'error': {'param': 'stream_options'}}", IN ", 'stream_options': {}"),
         REFUSES(P, "{'error': {'code': 'invalid_encrypted_content'}}",
-                "'input': [{'type': 'reasoning', 'encrypted_content': 'abc'}]"),
+                "'input': [{'type': 'reasoning', 'encrypted_content': 'abc'}, {'role': 'user', "
+                "'content': 'a'}]"),
         {P, "{'input': [{'type': 'item_reference', 'id': 'rs_none'}]}", 404,
          "{'error': {'code': 'not_found'}}"},
     };
@@ -153,6 +158,13 @@ static void messages(void **state) {
 #define COUNT "/v1/messages/count_tokens"
 #define OFF   ", 'thinking': {'type': 'disabled'}"
 #define ONCE  ", 'max_tokens': 1, 'temperature': 0"
+#define TWO                                                                                        \
+    "'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': "            \
+    "[{'type': 'thinking', 'thinking': 'T', 'signature': ''}, {'type': 'text', 'text': "           \
+    "'x'}]}, {'role': 'user', 'content': 'y'}, {'role': 'assistant', 'content': "                  \
+    "[{'type': 'thinking', 'thinking': 'T', 'signature': ''}, {'type': 'text', 'text': "           \
+    "'x'}]}, {'role': 'user', 'content': 'y'}], 'context_management': {'edits': "                  \
+    "[{'type': 'clear_thinking_20251015', "
 #define TOOL                                                                                       \
     "'tools': [{'name': 'f', 'input_schema': {'type': 'object', 'properties': {'x': {'const': "    \
     "1}}, 'required': ['x'], 'additionalProperties': false}}]"
@@ -215,6 +227,8 @@ static void messages(void **state) {
         REFUSES(P, "{'error': {'message': '~list of edits'}}", HI ONCE ", 'context_management': 3"),
         REFUSES(P, "{'error': {'message': '~must be user or assistant'}}",
                 "'messages': [{'role': 'x', 'content': 'Hi'}]" ONCE),
+        REFUSES(P, "{'error': {'message': '~must be user or assistant'}}",
+                "'messages': [{'role': 'x', 'content': 'Hi'}]" ONCE ", " TOOL),
         REFUSES(P, "{'error': {'message': '~list of blocks'}}",
                 "'messages': [{'role': 'user', 'content': 3}]" ONCE),
         REFUSES(P, "{'error': {'message': '~has no content'}}",
@@ -231,6 +245,16 @@ static void messages(void **state) {
         SAYS(COUNT, "{'input_tokens': 20}",
              "'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': "
              "'x'}]" OFF),
+        /* Nothing stands before the stop sequence. */
+        SAYS(
+            P,
+            "[{'type': 'message_start'}, {'type': 'message_delta', 'delta': {'stop_reason': "
+            "'stop_sequence', 'stop_sequence': '\\''}}, {'type': 'message_stop'}]",
+            HI
+            ", 'max_tokens': 99, 'stream': true, 'stop_sequences': ['\\''], 'output_config': "
+            "{'format': {'type': 'json_schema', 'schema': {'type': 'string', 'const': 'AB'}}}" OFF),
+        SAYS(COUNT, "{'input_tokens': 8}",
+             "'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'y'}]}]"),
         SAYS(COUNT, "{'input_tokens': 9, 'context_management': '-'}", HI),
         /* Another's signature: that thinking is left out. */
         SAYS(COUNT, "{'input_tokens': 28}",
@@ -263,11 +287,21 @@ static void messages(void **state) {
              "[{'type': 'thinking', 'thinking': 'T', 'signature': ''}, {'type': 'text', 'text': "
              "'x'}]}, {'role': 'user', 'content': 'y'}], 'context_management': {'edits': "
              "[{'type': 'clear_thinking_20251015'}]}"),
+        SAYS(COUNT, "{'input_tokens': 53, 'context_management': {'original_input_tokens': 53}}",
+             TWO "'keep': 'all'}]}"),
+        SAYS(COUNT, "{'input_tokens': 53, 'context_management': {'original_input_tokens': 53}}",
+             TWO "'keep': {'type': 'all'}}]}"),
+        SAYS(COUNT, "{'input_tokens': 50, 'context_management': {'original_input_tokens': 53}}",
+             TWO "'keep': {'type': 'thinking_turns', 'value': 1}}]}"),
+        SAYS(COUNT, "{'input_tokens': 53, 'context_management': {'original_input_tokens': 53}}",
+             TWO "'keep': {'type': 'thinking_turns', 'value': 2}}]}"),
+        REFUSES(COUNT, "{'error': {'message': '~keep must be'}}",
+                TWO "'keep': {'type': 'x', 'value': 1}}]}"),
         REFUSES(P, "{'error': {'message': '~output_config.effort'}}",
                 HI ONCE ", 'output_config': {'effort': 3}"),
         REFUSES(P, "{'error': {'message': '~not supported here'}}",
                 HI ONCE ", 'output_config': {'shape': {}}"),
-        REFUSES(P, "{'error': {'message': '~may be summarized or omitted'}}",
+        REFUSES(P, "{'error': {'message': '~no string; it may be summarized or omitted'}}",
                 HI ONCE ", 'thinking': {'type': 'adaptive', 'display': true}"),
         REFUSES(P, "{'error': {'message': '~must be {type: enabled'}}",
                 HI ONCE ", 'thinking': {'type': 'enabled'}"),
@@ -394,6 +428,39 @@ static char *member(const char *ask, const char *body, const char *name) {
     return copy;
 }
 
+/* Items by reference: of what is kept, and of the same input. */
+static void references(void **state) {
+    static char answer[SERVED_REPLY_BYTES];
+    char body[512], where[128];
+    (void)state;
+    char *const id = member("/v1/responses",
+                            "{'input': [{'role': 'user', 'content': 'Hi'}], 'guided_regex': "
+                            "'AB', " A "}",
+                            "id");
+    snprintf(where, sizeof where, "/v1/responses/%s/input_items", id);
+    served_check(&s, "GET", where, "", 200,
+                 "{'data': [{'id': '~msg_', 'type': 'message', 'role': 'user'}]}");
+    snprintf(where, sizeof where, "/v1/responses/%s", id);
+    assert_int_equal(served_ask(&s, "GET", where, "", answer), 200);
+    json_t *const got = json_loads(answer, 0, NULL);
+    const json_t *const item = json_array_get(json_object_get(got, "output"), 0);
+    /* [assistant]AB[user]y> */
+    snprintf(body, sizeof body,
+             "{'input': [{'type': 'item_reference', 'id': '%s'}, {'role': 'user', 'content': "
+             "'y'}]}",
+             json_string_value(json_object_get(item, "id")));
+    served_check(&s, "POST", "/v1/responses/input_tokens", body, 200, "{'input_tokens': 21}");
+    /* Its own comes before one that is kept: [user]z[user]z> */
+    snprintf(body, sizeof body,
+             "{'input': [{'type': 'message', 'id': '%s', 'role': 'user', 'content': 'z'}, {'type': "
+             "'item_reference', 'id': '%s'}]}",
+             json_string_value(json_object_get(item, "id")),
+             json_string_value(json_object_get(item, "id")));
+    served_check(&s, "POST", "/v1/responses/input_tokens", body, 200, "{'input_tokens': 15}");
+    json_decref(got);
+    free(id);
+}
+
 /* What is kept, and what a later turn reads of it: [user]Hi[assistant]AB[user]y> has 29
  * characters. */
 static void turns(void **state) {
@@ -486,6 +553,21 @@ static void streams(void **state) {
              "'message_stop'}]",
              HI STREAM "'chat_template_kwargs': {'think': true}, 'thinking': {'type': 'enabled', "
                        "'budget_tokens': 1}, 'max_tokens': 10, 'temperature': 0"),
+        SAYS("/v1/messages",
+             "['*', {'type': 'content_block_start', 'content_block': {'type': 'thinking'}}, "
+             "{'type': 'content_block_delta', 'delta': {'type': 'signature_delta'}}, {'type': "
+             "'content_block_stop'}, {'type': 'content_block_start', 'content_block': {'type': "
+             "'text'}}, {'type': 'content_block_delta', 'delta': {'type': 'text_delta'}}, '...', "
+             "{'type': 'message_stop'}]",
+             HI STREAM "'chat_template_kwargs': {'think': true}, 'thinking': {'type': 'enabled', "
+                       "'budget_tokens': 1, 'display': 'omitted'}, 'max_tokens': 10, "
+                       "'temperature': 0"),
+        SAYS("/api/chat",
+             "[{'message': {'thinking': 'A', 'content': ''}, 'done': false}, {'message': "
+             "{'thinking': 'A', 'content': ''}}, {'message': {'content': '', 'thinking': '-'}, "
+             "'done': true, 'prompt_eval_count': 16}]",
+             "'model': 'letters', " HI STREAM "'think': true, 'options': {'num_predict': 2, " A
+             "}"),
         SAYS("/api/chat",
              "[{'message': {'content': 'A'}, 'done': false}, {'message': {'content': 'A'}, 'done': "
              "false}, {'message': {'content': ''}, 'done': true, 'eval_count': 2}]",
@@ -498,8 +580,9 @@ static void streams(void **state) {
 int main(void) {
     alarm(120);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(responses),  cmocka_unit_test(messages), cmocka_unit_test(ollama),
-        cmocka_unit_test(keep_alive), cmocka_unit_test(turns),    cmocka_unit_test(streams),
+        cmocka_unit_test(responses),  cmocka_unit_test(messages),   cmocka_unit_test(ollama),
+        cmocka_unit_test(keep_alive), cmocka_unit_test(references), cmocka_unit_test(turns),
+        cmocka_unit_test(streams),
     };
     return cmocka_run_group_tests(tests, start, end);
 }
