@@ -110,6 +110,7 @@ static void one_scale(const char *label, bool memory) {
     const int n_parts = memory ? 6 : LT_PLAN_PART_COUNT;
     char *const svg = picture(label);
     double scale, x, y, line = 0;
+    char frame[128];
     assert_int_equal(bars_of(svg, bars), n_rows * n_parts);
     /* The longest, or the GPU's memory, takes all but 2 % of the room. */
     scale = (WIDE - LEFT - 100) / 1.02 /
@@ -139,6 +140,9 @@ static void one_scale(const char *label, bool memory) {
                  memory ? m->total / 1073741824.0 : t->step_s);
         assert_true(find_text(svg, total, &x, &y));
     }
+    snprintf(frame, sizeof frame, "<svg viewBox='0 0 760 %d' role='img' aria-label='%s'>",
+             34 * n_rows + 26, label);
+    assert_non_null(strstr(html, frame));
     if (memory) {
         assert_int_equal(sscanf(strstr(svg, "<line x1='"), "<line x1='%lf'", &line), 1);
         near("the GPU's memory", line, LEFT + r.cluster.gpu.memory_bytes * scale, 0.1);
@@ -223,6 +227,67 @@ static void the_schedule_is_whole(void **state) {
     done();
 }
 
+static int count(const char *text, const char *what) {
+    int n = 0;
+    for (const char *p = text; (p = strstr(p, what)) != NULL; p++) {
+        n++;
+    }
+    return n;
+}
+
+/* Interleaved stages take micro-batches by the number of stages: 20 of at most 24. */
+static void interleaved_stages_show_whole_groups(void **state) {
+    static bar bars[MOST];
+    const lt_plan_query q = {.gpus = 40,
+                             .batch_seqs = 80,
+                             .zero = 1,
+                             .recompute = -1,
+                             .tp = 8,
+                             .pp = 5,
+                             .vpp = 2,
+                             .micro = 1,
+                             .precision = LT_PLAN_BF16};
+    (void)state;
+    load("llama3-70b", "dgx-h100", q, false);
+    draw();
+    char *const svg = picture("timeline of one pipeline");
+    assert_int_equal(bars_of(svg, bars), 5 * 2 * 2 * 20);
+    assert_non_null(strstr(svg, "s: 20 of 80 micro-batches<"));
+    free(svg);
+    done();
+}
+
+/* The axis has five labels, the curve of saves its points above it. */
+static void the_curve_of_saves_is_drawn(void **state) {
+    const lt_plan_query q = {.gpus = 64,
+                             .batch_seqs = 256,
+                             .zero = -1,
+                             .recompute = -1,
+                             .ep = 8,
+                             .precision = LT_PLAN_BF16};
+    char interval[64];
+    double x, y;
+    (void)state;
+    load("mixtral-8x7b", "dgx-h100", q, false);
+    draw();
+    char *svg = picture("goodput against checkpoint interval");
+    assert_int_equal(count(svg, "<text x='56.0'"), 5);
+    const char *const points = strstr(svg, "class='line' points='") + 21;
+    char *const line = strndup(points, strcspn(points, "'"));
+    assert_true(count(line, ",") > 60);
+    free(line);
+    snprintf(interval, sizeof interval, "%.1f min: %.1f %%<", r.goodput.interval_s / 60,
+             100 * r.goodput.ettr);
+    assert_true(find_text(svg, interval, &x, &y));
+    snprintf(interval, sizeof interval, "a failure every %.1f h<", r.goodput.mtbf_s / 3600);
+    assert_non_null(strstr(svg, interval));
+    free(svg);
+    svg = picture("time of a step");
+    assert_non_null(strstr(svg, " EP8 DP"));
+    free(svg);
+    done();
+}
+
 static void scaling_is_that_of_other_searches(void **state) {
     const lt_plan_query q = {
         .gpus = 24, .batch_seqs = 96, .zero = -1, .recompute = -1, .precision = LT_PLAN_BF16};
@@ -268,11 +333,7 @@ static void scaling_is_that_of_other_searches(void **state) {
     near("the second, below the line by its efficiency",
          (point[0][1] - point[1][1]) / (at[1] - at[3]),
          log(speed[1] / speed[0]) / log(gpus[n - 1] / gpus[0]), 2e-3);
-    int big = 0;
-    for (const char *p = svg; (p = strstr(p, "r='6'")) != NULL; p++) {
-        big++;
-    }
-    assert_int_equal(big, 1); /* The one that was asked for. */
+    assert_int_equal(count(svg, "r='6'"), 1); /* The one that was asked for. */
     free(svg);
     done();
 }
@@ -308,6 +369,12 @@ static void the_map_ends_where_ranks_do(void **state) {
     assert_int_equal(sscanf(strstr(svg, "<line x1='"), "<line x1='%lf'", &line), 1);
     near("links", line, LEFT + whole * log2(9) / log2(65), 0.1);
     near("their text", x, line, 0.1);
+    int ends = r.cluster.gpu.domain_gpus <= 64;
+    for (int i = 0; i < r.cluster.n_tiers && i < 3; i++) {
+        ends += r.cluster.tier[i].gpus <= 64;
+    }
+    assert_int_equal(count(svg, "class='limit'"), ends);
+    assert_non_null(strstr(svg, "neighbouring ranks, logarithmic"));
     free(svg);
     r.found.best[0].layout.dp_outer = true; /* Llama 3's. */
     draw();
@@ -323,6 +390,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bars_are_as_long_as_their_values),
         cmocka_unit_test(the_schedule_is_whole),
+        cmocka_unit_test(interleaved_stages_show_whole_groups),
+        cmocka_unit_test(the_curve_of_saves_is_drawn),
         cmocka_unit_test(scaling_is_that_of_other_searches),
         cmocka_unit_test(the_map_ends_where_ranks_do),
     };

@@ -151,7 +151,8 @@ static inline json_t *served_events(const char *answer) {
     return all;
 }
 
-/* Is `got` as expected? Of an object the named members count, and "-" says that there is none; "*"
+/* Is `got` as expected? Of an object the named members count, "#" is their number, and "-" says that
+ * there is none; "*"
  * is any value, ">0" a positive number; a string that begins with "~" is a part of the text. "..."
  * in a list is any number of elements. */
 static inline bool served_like(const json_t *want, const json_t *got) {
@@ -191,6 +192,10 @@ static inline bool served_like(const json_t *want, const json_t *got) {
         const char *key;
         json_t *value;
         json_object_foreach((json_t *)(uintptr_t)want, key, value) {
+            if (strcmp(key, "#") == 0) {
+                same = same && json_object_size(got) == (size_t)json_integer_value(value);
+                continue;
+            }
             same = same && served_like(value, json_object_get(got, key));
         }
         return same;

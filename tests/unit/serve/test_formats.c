@@ -84,6 +84,11 @@ static void completions(void **state) {
              "{'choices': [{'logprobs': {'top_logprobs': [{'A': '*', '!': '-'}]}, "
              "'prompt_logprobs': [null, {'66': '*'}]}]}",
              "'prompt': 'ab', 'max_tokens': 1, 'n_probs': 1, 'prompt_logprobs': 0, " A),
+        SAYS(P,
+             "{'choices': [{'logprobs': {'top_logprobs': [null, '*', '*']}, 'prompt_logprobs': "
+             "[null, {'#': 1, '66': {'rank': null}}]}]}",
+             "'prompt': 'ab', 'max_tokens': 1, 'echo': true, 'logprobs': 3, 'prompt_logprobs': 0, "
+             "" A),
         /* The end of the prompt; only one id; not A after A; the end not before two tokens. */
         SAYS(P, "{'choices': [{'text': 'cdA'}], 'usage': {'prompt_tokens': 2}}",
              "'prompt': 'abcd', 'truncate_prompt_tokens': 2, 'echo': true, 'max_tokens': 1, " A),
@@ -174,6 +179,7 @@ static void completions(void **state) {
                 "'prompt': 'ab', 'guided_regex': 'a', 'thinking_budget': 0"),
         REFUSES(P, "{'error': {'param': 'dry_sequence_breakers', 'message': '~1 to 255 bytes'}}",
                 "'prompt': 'ab', 'dry_multiplier': 1, 'dry_sequence_breakers': ['" X128 X128 "']"),
+        REFUSES(P, "{'error': {'param': 'suffix'}}", "'prompt': ['ab'], 'suffix': 'c'"),
         REFUSES(P, "{'error': {'param': 'prompt', 'message': '~list of strings'}}",
                 "'prompt': [65], 'suffix': 'c'"),
         REFUSES(P, "{'error': {'param': 'thinking_budget'}}",
@@ -358,7 +364,7 @@ static void native(void **state) {
              "'ignore_eos': false, 'stop': ['C'], 'logit_bias': [{'token': 33, 'bias': 100}]}, "
              "'prompt': 'ab', 'has_new_line': false, 'truncated': false, 'stop_type': 'limit', "
              "'stopping_word': '', 'completion_probabilities': '-', 'timings': {'prompt_n': 2, "
-             "'predicted_n': 2}}",
+             "'predicted_n': 2, 'predicted_per_second': '>0', 'predicted_per_token_ms': '>0'}}",
              "'prompt': 'ab', 'n_predict': 2, 'seed': 7, 'stop': ['C'], " A),
         SAYS(P, "{'content': 'AA', 'stop_type': 'word', 'stopping_word': 'B', 'truncated': false}",
              "'prompt': 'ab', 'stop': ['B'], 'guided_regex': 'AABA'"),
@@ -397,6 +403,8 @@ static void native(void **state) {
              "'prompt': 'ab', 'n_predict': 1, 'stream': true, " A),
         REFUSES(P, "{'error': {'type': 'exceed_context_size_error', 'n_prompt_tokens': 512}}",
                 "'prompt': '" X128 X128 X128 X128 "', 'n_predict': 1"),
+        REFUSES(P, "{'error': {'type': 'exceed_context_size_error'}}",
+                "'prompt': ['a', '" X128 X128 X128 X128 "'], 'n_predict': 1"),
         SAYS("/detokenize", "{'content': 'a'}", "'tokens': [65], 'model': 'letters'"),
         REFUSES(P, "{'error': {'message': '~is missing'}}", "'n_predict': 1"),
         REFUSES(P, "{'error': {'message': '~is empty'}}", "'prompt': []"),
