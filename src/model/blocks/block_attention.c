@@ -8,7 +8,6 @@
  * (qk_norm). */
 #include "model/blocks/block.h"
 #include "model/blocks/context.h"
-#include "model/pass/exact.h"
 
 #include "model/blocks/tp.h"
 
@@ -166,7 +165,6 @@ lt_err lt_attention_block_fwd(lt_exec *r, int layer, const lt_layer_acts *t, con
     LT_TRY(lt_attention_qkv_fwd(r, layer, t, b, stream));
     const lt_attention_args args = attention_args(r, &l, layer, t);
     LT_TRY(lt_context_attention_fwd(r, &args));
-    LT_TRY(r->exact != NULL ? lt_exact_attention(r, &args) : LT_OK);
     return lt_attention_out_fwd(r, layer, t, b);
 }
 

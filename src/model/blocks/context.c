@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "model/layer.h"
+#include "model/pass/exact.h"
 #include "model/pass/shared.h"
 
 /* ---- Opening ---- */
@@ -284,7 +285,7 @@ lt_err lt_context_attention_fwd(lt_exec *r, const lt_attention_args *a) {
         return lt_shared_attention_fwd(r, a);
     }
     if (r->context == NULL) {
-        return lt_exec_attention_fwd(r, a);
+        return lt_exact_attention_fwd(r, a);
     }
     return r->context->kind == LT_CONTEXT_ULYSSES ? lt_context_ulysses_fwd(r, a)
            : r->context->kind == LT_CONTEXT_RING  ? lt_context_ring_fwd(r, a)

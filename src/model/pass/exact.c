@@ -154,7 +154,8 @@ static lt_tensor pages_of(const lt_tensor *pages, const lt_tensor *x) {
                         pages->shape[3]);
 }
 
-lt_err lt_exact_attention(lt_exec *r, const lt_attention_args *a) {
+/* Replace the result of attention, whose arguments were these. */
+static lt_err attend_again(lt_exec *r, const lt_attention_args *a) {
     lt_exact *e = r->exact;
     const lt_tensor k_pages = pages_of(&e->k_pages, &a->k), v_pages = pages_of(&e->v_pages, &a->v);
     LT_ASSERT(a->doc_start.data == NULL); /* A row is one document. */
@@ -178,6 +179,11 @@ lt_err lt_exact_attention(lt_exec *r, const lt_attention_args *a) {
                                                                  .q_max = e->seq,
                                                                  .kv_max = e->seq,
                                                                  .fixed_order = true});
+}
+
+lt_err lt_exact_attention_fwd(lt_exec *r, const lt_attention_args *a) {
+    LT_TRY(lt_exec_attention_fwd(r, a));
+    return r->exact != NULL ? attend_again(r, a) : LT_OK;
 }
 
 static void losses_on_host(const lt_tensor *logits, float cap, const int32_t *labels, float *loss,

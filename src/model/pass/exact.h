@@ -14,7 +14,8 @@
  *
  * Norms, rotations, activations and sums are functions of one row in both. Backward is not changed.
  * For models without experts; on CPUs in F32, on GPUs also in BF16. Attention runs twice, and
- * products run as those of few rows do. On CPUs ranks of tp add parts of sums in their order, and
+ * products run as those of few rows do. Rows that are shared (shared.h) keep these bits, since a
+ * row has the same bits wherever it stands. On CPUs ranks of tp add parts of sums in their order, and
  * so does an engine that knows how many they are (lt_engine_options.tp); the logits of all words
  * come together for the log-softmax. */
 #ifndef LT_MODEL_EXACT_H
@@ -53,8 +54,8 @@ void lt_exact_close(lt_exact *e);
 /* Each batch: where its rows lie. */
 void lt_exact_shape(lt_exact *e, int64_t batch, int64_t seq);
 
-/* Replace the result of attention, whose arguments were these. */
-LT_MUST_USE lt_err lt_exact_attention(lt_exec *r, const lt_attention_args *a);
+/* Attention of rows that are here whole. In an exact pass the engine's result replaces the op's. */
+LT_MUST_USE lt_err lt_exact_attention_fwd(lt_exec *r, const lt_attention_args *a);
 /* -ln p(label) of rows of F32 logits, 0 where there is none, and the most likely ids: of the rows
  * [first, first + n) of a batch. labels (n): on the host. softcap: of the logits, which may be
  * overwritten; 0: none. */

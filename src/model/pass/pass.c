@@ -48,11 +48,10 @@ static int end_of(const lt_pass_options *o, const lt_model_spec *s) {
     return o->end_layer > 0 ? o->end_layer : (int)s->n_layers;
 }
 
-/* Is no row known by its place in the batch, as rows are by several adapters at once, exact
- * log-probabilities and dropout? */
+/* Is no row known by its place in the batch, as rows are by several adapters at once and by
+ * dropout? */
 static bool rows_move(const lt_pass_options *o, const lt_model_spec *s) {
-    return o->masks && end_of(o, s) == s->n_layers && o->joins == 0 && !o->exact &&
-           o->lora.dropout == 0.0;
+    return o->masks && end_of(o, s) == s->n_layers && o->joins == 0 && o->lora.dropout == 0.0;
 }
 
 /* May batches be packed? A score head's few numbers cost nothing, and ranks of tp hold a part of
@@ -592,7 +591,9 @@ void lt_pass_shape_set(lt_pass *p, int set, const lt_pass_shape *shape) {
     reshape(p, acts, shape);
     acts->has_documents = shape->has_documents;
     if (r->exact != NULL) {
-        lt_exact_shape(r->exact, shape->batch, shape->seq);
+        const bool shares = shape->given_batch > 0;
+        lt_exact_shape(r->exact, shares ? shape->given_batch : shape->batch,
+                       shares ? shape->given_seq : shape->seq);
     }
     r->batch = shape->batch;
     r->seq = shape->seq;

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "model/blocks/context.h"
 #include "model/layer.h"
+#include "model/pass/exact.h"
 
 /* Gathering costs about a fiftieth of a pass, so a sixteenth of the rows must be saved. */
 #define LEAST_SAVED 16
@@ -209,7 +210,7 @@ lt_err lt_shared_attention_fwd(lt_exec *r, const lt_attention_args *a) {
     const lt_shared_tables t = lt_shared_tables_in(x->memory, x->batch * x->seq, x->rows);
     lt_attention_args whole;
     LT_TRY(call_of(r, a, &whole));
-    LT_TRY(lt_exec_attention_fwd(r, &whole));
+    LT_TRY(lt_exact_attention_fwd(r, &whole));
     return gather(r, rows_of(&a->out), rows_of(&whole.out), ids(t.place, x->rows), (lt_tensor){0});
 }
 

@@ -25,7 +25,7 @@
  * arXiv:2506.05433, which give attention a mask instead.)
  *
  * Not shared are rows of models with experts, whose load counts every token, and of passes that
- * divide each row's tokens over ranks (context.h), know a row by its place (exact, dropout, several
+ * divide each row's tokens over ranks (context.h), know a row by its place (dropout, several
  * adapters), or run a part of the layers. */
 #ifndef LT_MODEL_SHARED_H
 #define LT_MODEL_SHARED_H

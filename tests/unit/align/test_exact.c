@@ -36,8 +36,9 @@ typedef struct {
 /* The largest difference over all answers, in passes of `micro` rows of `seq` tokens. tp: the ranks
  * that share them; NULL: none. */
 static double gap_of(lt_model *m, const lt_drawn *drawn, int64_t micro, int64_t seq, bool exact,
-                     lt_group *tp) {
-    lt_pass_options o = {.batch = micro, .seq = seq, .exact = exact, .tp = tp};
+                     bool shares, lt_group *tp) {
+    lt_pass_options o = {
+        .batch = micro, .seq = seq, .exact = exact, .masks = shares, .shares = shares, .tp = tp};
     room *b = calloc(1, sizeof *b);
     lt_pass *p = NULL;
     double most = 0.0;
@@ -66,13 +67,16 @@ static double gap_of(lt_model *m, const lt_drawn *drawn, int64_t micro, int64_t 
             }
         }
     }
+    if (shares) {
+        assert_true(lt_pass_shared(p).rows < ANSWERS * seq);
+    }
     lt_pass_close(p);
     free(b);
     return most;
 }
 
 static double gap(lt_model *m, const lt_drawn *drawn, int64_t micro, int64_t seq, bool exact) {
-    return gap_of(m, drawn, micro, seq, exact, NULL);
+    return gap_of(m, drawn, micro, seq, exact, false, NULL);
 }
 
 /* The same of ranks of tp, each of which holds a part of the model. */
@@ -94,8 +98,8 @@ static lt_err rank_main(lt_comm *c, void *ctx) {
     LT_TRY(lt_world_divide(&w, d->spec, NULL));
     const lt_partition part = lt_layout_partition(&w.layout);
     LT_TRY(lt_model_open(&m, d->path, &(lt_model_options){.partition = &part}));
-    const double some = gap_of(m, d->drawn, 4, 29, true, w.mesh.tp),
-                 all = gap_of(m, d->drawn, ANSWERS, SEQ, true, w.mesh.tp);
+    const double some = gap_of(m, d->drawn, 4, 29, true, false, w.mesh.tp),
+                 all = gap_of(m, d->drawn, ANSWERS, SEQ, true, true, w.mesh.tp);
     if (w.rank == 0) {
         d->most = fmax(some, all);
     }
@@ -211,9 +215,11 @@ static void check_family(const char *family, bool served, int tp, const lt_model
         assert_true(gap(m, drawn, 4, SEQ, true) > 0.0); /* One rank has sums of another order. */
     } else if (served) {
         const double one = gap(m, drawn, 1, SEQ, true), some = gap(m, drawn, 4, 29, true),
-                     all = gap(m, drawn, ANSWERS, SEQ, true);
-        if (one != 0.0 || some != 0.0 || all != 0.0) {
-            fail_msg("%s: log-probabilities differ by %g, %g and %g", family, one, some, all);
+                     all = gap(m, drawn, ANSWERS, SEQ, true),
+                     shared = gap_of(m, drawn, ANSWERS, SEQ, true, true, NULL);
+        if (one != 0.0 || some != 0.0 || all != 0.0 || shared != 0.0) {
+            fail_msg("%s: log-probabilities differ by %g, %g, %g, and %g with shared rows", family,
+                     one, some, all, shared);
         }
     } else {
         const lt_pass_options o = {.batch = 1, .seq = SEQ, .exact = true};

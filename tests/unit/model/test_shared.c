@@ -283,7 +283,7 @@ static void the_same_on_the_gpu(void **state) {
 }
 
 /* Documents of a packed batch are its own, and a teacher's rows stand in the batch's order.
- * Dropout, exact log-probabilities and several adapters know a row by its place; a stage of a
+ * Dropout and several adapters know a row by its place; a stage of a
  * pipeline holds no labels, or no tokens; experts count their load. */
 static void some_rows_are_not_shared(void **state) {
     static batch x;
@@ -293,7 +293,7 @@ static void some_rows_are_not_shared(void **state) {
     lt_pass *p = NULL;
     const lt_pass_options o = {
         .batch = B, .seq = T, .weights = true, .masks = true, .shares = true};
-    lt_pass_options refused[] = {o, o, o, o, o};
+    lt_pass_options refused[] = {o, o, o, o};
     lt_model_spec experts = *lt_model_get_spec(m);
     (void)state;
     experts.n_experts = 4;
@@ -315,12 +315,11 @@ static void some_rows_are_not_shared(void **state) {
     assert_int_equal(p->shared.rows, 0);
     lt_pass_aim(p, NULL);
     lt_pass_close(p);
-    refused[0].exact = true;
-    refused[1].lora.dropout = 0.1;
-    refused[2].joins = 2;
-    refused[3].first_layer = 1;
+    refused[0].lora.dropout = 0.1;
+    refused[1].joins = 2;
+    refused[2].first_layer = 1;
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-        const lt_model_spec *s = i == 4 ? &experts : lt_model_get_spec(m);
+        const lt_model_spec *s = i == 3 ? &experts : lt_model_get_spec(m);
         lt_pass_options without = refused[i];
         lt_pass_memory with, want;
         without.shares = false;
