@@ -158,7 +158,9 @@ check("chat: settings that are no JSON are told", b.wait("document.querySelector
 b.js("(p => { p.kids.length--; p.live = 0; walk(); draw(); })(turns.at(-3) ?? now.nodes[ROOT]); true")
 settings(alignment="", temperature=1, max_tokens=8)
 MARKED = [  # Markdown, and the tags and words that come of it.
-    ("Three:\n1. one\n\n2. two\n\n7) seven\nand:\n- a\n- b\n## End\nbye", "<p>Three:</p><ol><li>one</li><li>two</li><li>seven</li></ol><p>and:</p><ul><li>a</li><li>b</li></ul><h4>End</h4><p>bye</p>"),
+    ("Three:\n1. one\n\n2. two\n\n7) seven\nand:\n- a\n- b\n## End\nbye", "<p>Three:</p><ol><li>one</li><li>two</li><li>seven</li></ol><p>and:</p><ul><li>a</li><li>b</li></ul><h3>End</h3><p>bye</p>"),
+    ("# A\n###### B", "<h2>A</h2><h6>B</h6>"),
+    ("a &amp; b &lt;i&gt; &#39;&#x41;&eacute; &nosuch; &amp;lt; `&lt;`\n\n| a |\n|--|\n| 1<br>2<BR/>3 |", "<p>a &amp; b &lt;i&gt; 'A\u00e9 &amp;nosuch; &amp;lt; <code>&amp;lt;</code></p><div><table><thead><tr><th>a</th></tr></thead><tbody><tr><td>1<br>2<br>3</td></tr></tbody></table></div>"),
     ("- a\n  - b\n    1. c\n- [x] d", '<ul><li>a<ul><li>b<ol><li>c</li></ol></li></ul></li><li><input> d</li></ul>'),
     ("> one\n> > two\n\nend", "<blockquote><p>one</p><blockquote><p>two</p></blockquote></blockquote><p>end</p>"),
     ("| a | b |\n|---|--:|\n| `x|y` | 2 |\n| 3 |", "<div><table><thead><tr><th>a</th><th>b</th></tr></thead><tbody><tr><td><code>x|y</code></td><td>2</td></tr><tr><td>3</td><td></td></tr></tbody></table></div>"),

@@ -1,6 +1,6 @@
 /* ---- Markdown, built as nodes: nothing that the model writes is ever read as HTML. ----
  * Blocks: fenced code, headings, rules, quotes, lists (nested by indentation, numbered, with boxes), GitHub's tables, maths between $$ or \[ \],
- * paragraphs. Inline: code, bold, italic, struck out, links, bare addresses, maths between $ or \( \), escapes. */
+ * paragraphs. Inline: code, bold, italic, struck out, links, bare addresses, maths between $ or \( \), escapes, HTML's character references and <br>. */
 function el(tag, props = {}, ...children) {
   const e = Object.assign(document.createElement(tag), props);
   e.append(...children);
@@ -36,7 +36,8 @@ const INLINE = [
   [/\*(?=[^\s*])((?:[^*]|\*\*)*?[^\s*])\*(?!\*)/, m => el('em', {}, ...inline(m[1]))],
   [/(?<![\p{L}\p{N}_])_(?=[^\s_])([^_]*[^\s_])_(?![\p{L}\p{N}_])/u, m => el('em', {}, ...inline(m[1]))],
   [/~~(?=\S)([\s\S]*?\S)~~/, m => el('del', {}, ...inline(m[1]))],
-  [/(?: {2,}|\\)\n/, () => el('br')],
+  [/(?: {2,}|\\)\n|<br\s*\/?>/i, () => el('br')],
+  [/&(?:[a-z][a-z0-9]{1,31}|#\d{1,7}|#x[0-9a-f]{1,6});/i, m => new DOMParser().parseFromString(m[0], 'text/html').body.textContent],
 ];
 const NESTED_MOST = 8;
 let nested = 0;
@@ -143,7 +144,7 @@ function blocks(out, lines) {
       out.append(el('div', { className: 'code' }, el('pre', { tabIndex: 0, title: fence[2].trim() }, el('code', { textContent: code })), copyButton(() => code)));
       at = end + 1;
     } else if (heading) {
-      out.append(el('h' + Math.min(heading[1].length + 2, 6), {}, ...inline(heading[2])));
+      out.append(el('h' + Math.min(heading[1].length + 1, 6), {}, ...inline(heading[2]))); /* The page has the one h1. */
       at++;
     } else if (isRule(line)) {
       out.append(el('hr'));
