@@ -13,8 +13,8 @@
  * list of names or ends of names, a regular expression of the whole name, or all-linear.
  * exclude_modules removes some, and modules_to_save removes modules with all that is in them.
  * layers_to_transform and layers_pattern restrict the layers, which are the first number in a name,
- * unless a list has the whole name. rank_pattern and alpha_pattern have regular expressions of names
- * or of their ends; the first that matches is used.
+ * unless a list has the whole name. rank_pattern and alpha_pattern have regular expressions of
+ * names or of their ends; the first that matches is used.
  *
  * A model that computes with adapters as with a part of itself (lt_lora_open) has them in all
  * layers, of one rank and one alpha. Training refuses a folder that differs. If adapters are only

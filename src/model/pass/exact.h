@@ -15,9 +15,9 @@
  * Norms, rotations, activations and sums are functions of one row in both. Backward is not changed.
  * For models without experts; on CPUs in F32, on GPUs also in BF16. Attention runs twice, and
  * products run as those of few rows do. Rows that are shared (shared.h) keep these bits, since a
- * row has the same bits wherever it stands. On CPUs ranks of tp add parts of sums in their order, and
- * so does an engine that knows how many they are (lt_engine_options.tp); the logits of all words
- * come together for the log-softmax. */
+ * row has the same bits wherever it stands. On CPUs ranks of tp add parts of sums in their order,
+ * and so does an engine that knows how many they are (lt_engine_options.tp); the logits of all
+ * words come together for the log-softmax. */
 #ifndef LT_MODEL_EXACT_H
 #define LT_MODEL_EXACT_H
 
