@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -256,6 +257,32 @@ def latency():
           f"median alone {alone[4]:.4f} s, beside a batch {beside[4]:.4f} s")
     print(f"# median of 9: alone {alone[4] * 1e3:.1f} ms, beside a batch {beside[4] * 1e3:.1f} ms", flush=True)
     check("the batch was at work meanwhile", b["status"] == "in_progress" and b["request_counts"]["completed"] < 3000, b)
+    s.end()
+
+
+@tap.case
+def full_disk():
+    """No result can be written, as on a full disk: each file is at most 48 KiB, until the limit is raised."""
+    def limit():
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (48 << 10, resource.RLIM_INFINITY))
+    s = Server(command, "--quiet", "--state", os.path.join(scratch, "full"), limit=limit)
+    n = 250
+    f = upload(s, "\n".join(line(i, 2, "/v1/completions") for i in range(n)).encode())[1]
+    b = create(s, f["id"], "/v1/completions")[1]
+    end = time.time() + 20
+    while time.time() < end and "cannot be kept" not in s.said():
+        time.sleep(0.05)
+    kept = call(s, "GET", f"/v1/batches/{b['id']}")[1]["request_counts"]["completed"]
+    check("results that cannot be written stop a batch on its way", 0 < kept < n and "in 1 s" in s.said(), (kept, s.said()))
+    time.sleep(4)
+    said = [row for row in s.said().splitlines() if b["id"] in row]
+    check("it is told once for each attempt, and attempts become rare: after 1, 2 and 4 s", 2 <= len(said) <= 3 and "in 2 s" in said[1], said)
+    check("the server answers others meanwhile", call(s, "POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})[0] == 200)
+    resource.prlimit(s.p.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    b = wait(s, b["id"], 20)
+    rows = results(s, b)[0]
+    check("when there is room it ends, with each line once", b["status"] == "completed" and sorted(r["custom_id"] for r in rows) == sorted(f"r{i}" for i in range(n)), b)
     s.end()
 
 

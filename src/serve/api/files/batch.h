@@ -138,6 +138,9 @@ struct lt_batches {
     int64_t n_flights;
     bool runs;
     bool pause; /* Waits until the next second: something was full. */
+    /* Results cannot be kept: the pause goes on until then (lt_clock_s), and the next is twice as
+     * long. 0: they can. */
+    double until_s, pause_s;
     struct event *on_turn, *on_second;
     uint64_t completed, failed; /* Lines, since the start. */
 };

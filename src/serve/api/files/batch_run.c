@@ -1,5 +1,6 @@
 /* batch_run.c: batches at work: see batch.h. Each turn of the loop validates a slice of an input,
  * or starts a few requests, so that streams are not delayed. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +14,9 @@
 #include "serve/api/files/batch_line.h"
 #include "serve/api/route.h"
 
-#define SLICE_BYTES ((size_t)128 << 10) /* Bytes of an input that one turn validates: about 1 ms. */
-#define TURN_STARTS 8                   /* Requests that one turn starts. */
+#define SLICE_BYTES  ((size_t)128 << 10) /* Bytes of an input that one turn validates: about 1 ms. */
+#define TURN_STARTS  8                   /* Requests that one turn starts. */
+#define MOST_PAUSE_S 60                  /* Between attempts to keep a result. */
 
 /* Line i of the input, from 0, without its end. It was validated, or is the next to be. */
 static const char *line_at(const lt_batch_work *w, int64_t i, size_t *n) {
@@ -186,6 +188,22 @@ static void give_up_running(lt_batches *b, const lt_batch *t) {
     }
 }
 
+/* A line's result cannot be written, as where the disk is full. A request that runs now would run
+ * again, so none starts for a while, and then one. One message tells of all that were running. */
+static void hold_back(lt_batch *t, int64_t line, const char *why) {
+    lt_batches *b = t->all;
+    const double now_s = lt_clock_s();
+    b->pause = true;
+    if (now_s < b->until_s) {
+        return;
+    }
+    b->pause_s = b->pause_s == 0 ? 1 : fmin(2 * b->pause_s, MOST_PAUSE_S);
+    b->until_s = now_s + b->pause_s;
+    lt_log_error("serve: %s: the result of line %lld cannot be kept: %s. It and those that run now "
+                 "run again, the first in %g s",
+                 t->id, (long long)line + 1, why, b->pause_s);
+}
+
 static bool keep_answer(const lt_flight *f, int status, const char *extra, const void *body,
                         size_t n) {
     lt_batch *t = f->batch;
@@ -196,11 +214,11 @@ static bool keep_answer(const lt_flight *f, int status, const char *extra, const
     lt_batch_put_answer(&o, t->id, f->line + 1, f->custom_id, status, extra, body, n);
     kept = !o.failed && lt_batch_append(t, good ? 0 : 1, o.data, o.n) == LT_OK;
     if (!kept) {
-        lt_log_error("serve: %s: line %lld runs again: %s", t->id, (long long)f->line + 1,
-                     o.failed ? "out of memory" : lt_error_message());
+        hold_back(t, f->line, o.failed ? "out of memory" : lt_error_message());
     }
     lt_out_free(&o);
     if (kept) {
+        t->all->pause_s = t->all->until_s = 0;
         t->work->states[f->line] = LT_LINE_DONE;
         *(good ? &t->completed : &t->failed) += 1;
         *(good ? &t->all->completed : &t->all->failed) += 1;
@@ -327,9 +345,7 @@ static void validate(lt_batch *t) {
         size_t n;
         const char *text = line_at(w, w->n_valid, &n);
         if (!validate_line(t, text, n)) {
-            lt_log_error("serve: %s: line %lld: %s", t->id, (long long)w->n_valid + 1,
-                         lt_error_message());
-            t->all->pause = true;
+            hold_back(t, w->n_valid, lt_error_message());
             return;
         }
         w->begins[++w->n_valid] = (size_t)(text - (const char *)w->input.data) + n + 1;
@@ -382,6 +398,9 @@ static lt_batch *take_turn(lt_batches *b) {
 static bool start_some(lt_batches *b) {
     int64_t room = count_room(b);
     room = room < TURN_STARTS ? room : TURN_STARTS;
+    if (b->pause_s > 0) { /* Its answer shows whether results can be kept again. */
+        room = b->n_flights == 0 ? 1 : 0;
+    }
     for (int64_t i = 0; i < room && !b->pause; i++) {
         lt_batch *t = take_turn(b);
         if (t == NULL) {
@@ -432,7 +451,7 @@ static void on_second(evutil_socket_t fd, short what, void *arg) {
     (void)fd;
     (void)what;
 
-    b->pause = false;
+    b->pause = lt_clock_s() < b->until_s;
     for (lt_batch *t = b->first; t != NULL; t = t->next) {
         if (t->work != NULL && now >= t->expires &&
             (t->state == LT_BATCH_VALIDATING || t->state == LT_BATCH_IN_PROGRESS)) {
