@@ -475,6 +475,10 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "(dp, cp); a difference means that memory or arithmetic failed without an error, and ends "  \
       "the run; 0: do not",                                                                        \
       LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(I64, guard_replicas_parts, "guard.replicas_parts", "1", 1, 4096, "N",                        \
+      "compare one of so many equal parts of that state at a time, so that all of it has been "    \
+      "compared after N times; before a save all",                                                 \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, guard_replay, "guard.replay", "0", 0, 1e9, "STEPS",                                     \
       "this often, and when an update is skipped, compute the rows of a step on a second rank "    \
       "too (dp), to tell arithmetic that failed without an error from bad data; 0: do not",        \

@@ -391,6 +391,7 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
         {"guard.window", r->guard_loss > 0.0 || r->guard_grad > 0.0,
          "guard.loss_z or guard.grad_z"},
         {"guard.slow_s", r->guard_slow > 0.0, "guard.slow"},
+        {"guard.replicas_parts", r->guard_replicas > 0, "guard.replicas"},
         {"eval.every", valid, "data.valid or data.val_fraction"},
         {"eval.rows", valid, "data.valid or data.val_fraction"},
         {"sample.every", samples || lt_recipe_is_rl(r), "data.tokenizer and sample.tokens"},

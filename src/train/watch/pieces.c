@@ -91,28 +91,36 @@ void lt_pieces_close(lt_pieces *p) {
     *p = (lt_pieces){0};
 }
 
-lt_err lt_pieces_queue(lt_pieces *p, int n) {
+lt_err lt_pieces_queue(lt_pieces *p, int first, int end) {
     const lt_backend *be = p->device->backend;
     const double start_s = lt_clock_s();
-    const lt_hash_args a = {.out = lt_tensor_1d(p->results, LT_I64, n),
-                            .pieces = lt_tensor_2d(p->places, LT_I64, n, 2),
+    const int n = end - first;
+    const lt_hash_args a = {.out = lt_tensor_1d(p->results + first, LT_I64, n),
+                            .pieces = lt_tensor_2d(p->places + 2 * (size_t)first, LT_I64, n, 2),
                             .x = {.data = (void *)(uintptr_t)p->base}};
-    LT_ASSERT(n > 0 && n <= p->n);
+    LT_ASSERT(first >= 0 && n >= 0 && end <= p->n);
+    p->first = first;
+    p->end = end;
+    if (n == 0) {
+        return LT_OK;
+    }
     LT_TRY(p->began != NULL ? be->moment_mark(p->queue, p->began) : LT_OK);
     LT_TRY(be->ops->hash(p->queue, &a));
-    LT_TRY(be->download(p->queue, p->hashes, p->results, (size_t)n * sizeof *p->hashes));
+    LT_TRY(be->download(p->queue, p->hashes + first, p->results + first,
+                        (size_t)n * sizeof *p->hashes));
     LT_TRY(p->ended != NULL ? be->moment_mark(p->queue, p->ended) : LT_OK);
     p->seconds = lt_clock_s() - start_s;
     return LT_OK;
 }
 
-int64_t lt_pieces_sum(const lt_pieces *p, int n) {
-    return (int64_t)XXH3_64bits(p->hashes, (size_t)n * sizeof *p->hashes);
+int64_t lt_pieces_sum(const lt_pieces *p) {
+    return (int64_t)XXH3_64bits(p->hashes + p->first,
+                                (size_t)(p->end - p->first) * sizeof *p->hashes);
 }
 
 lt_err lt_pieces_seconds(const lt_pieces *p, double *seconds) {
-    *seconds = p->seconds;
-    return p->began != NULL
+    *seconds = p->end > p->first ? p->seconds : 0.0;
+    return p->began != NULL && p->end > p->first
                ? p->device->backend->moment_between(p->device, p->began, p->ended, seconds)
                : LT_OK;
 }

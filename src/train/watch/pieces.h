@@ -2,7 +2,7 @@
  * (replicas.h, replay.h).
  *
  *     open     spans of memory are cut into pieces of 256 KB; their table goes to the device
- *     queue    the op hash of the first pieces: one kernel on a GPU; 8 bytes a piece come back
+ *     queue    the op hash of some pieces: one kernel on a GPU; 8 bytes a piece come back
  *     sync     the caller syncs, and may wait for other work as well
  *     sum      one hash of all these hashes (XXH3); the hash of a piece tells where memory differs
  *
@@ -22,7 +22,7 @@ typedef struct {
 typedef struct {
     lt_device *device; /* NULL: it is not open. */
     lt_queue *queue;
-    int n;
+    int n, first, end;        /* Those of the last call of queue: [first, end). */
     int *span;                /* (n): the span that a piece is part of. */
     const void *base;         /* Places are distances from here. */
     int64_t *places;          /* (n, 2), on the device: place and bytes. */
@@ -36,10 +36,10 @@ typedef struct {
 LT_MUST_USE lt_err lt_pieces_open(lt_pieces *p, lt_device *device, lt_queue *queue,
                                   const lt_piece_span *spans, int n_spans);
 void lt_pieces_close(lt_pieces *p); /* Accepts a zeroed one. */
-/* Queue the hashes of the first n pieces. */
-LT_MUST_USE lt_err lt_pieces_queue(lt_pieces *p, int n);
-/* After a sync of the queue: one hash of the first n, and the device's time for them. */
-int64_t lt_pieces_sum(const lt_pieces *p, int n);
+/* Queue the hashes of pieces [first, end). */
+LT_MUST_USE lt_err lt_pieces_queue(lt_pieces *p, int first, int end);
+/* After a sync of the queue: one hash of these hashes, and the device's time for them. */
+int64_t lt_pieces_sum(const lt_pieces *p);
 LT_MUST_USE lt_err lt_pieces_seconds(const lt_pieces *p, double *seconds);
 
 #endif

@@ -225,9 +225,9 @@ static lt_err fetch(lt_training *t, const lt_draw *now, int before) {
 }
 
 static lt_err hash_of(const lt_training *t, lt_pieces *p, int64_t *out) {
-    LT_TRY(lt_pieces_queue(p, p->n));
+    LT_TRY(lt_pieces_queue(p, 0, p->n));
     LT_TRY(t->device->backend->sync(p->queue));
-    *out = lt_pieces_sum(p, p->n);
+    *out = lt_pieces_sum(p);
     return LT_OK;
 }
 

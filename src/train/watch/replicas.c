@@ -240,6 +240,14 @@ static lt_err read_before(lt_training *t) {
     LT_TRY_DONE(lt_json_i64(note, "step", &x->before_step, false, path));
     LT_TRY_DONE(lt_json_bool(note, "saving", &x->before_saving, false, path));
     LT_TRY_DONE(lt_json_str(note, "mesh", &mesh, false, path));
+    x->before_part = 0;
+    x->before_parts = 1;
+    LT_TRY_DONE(lt_json_i64(note, "part", &x->before_part, true, path));
+    LT_TRY_DONE(lt_json_i64(note, "parts", &x->before_parts, true, path));
+    if (x->before_parts < 1 || x->before_part < 0 || x->before_part >= x->before_parts) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: part %" PRId64 " of %" PRId64, path, x->before_part,
+                     x->before_parts);
+    }
     signs = json_object_get(note, "signs");
     if ((int)json_array_size(signs) != n || strcmp(mesh, t->recipe.mesh) != 0 ||
         x->before_step <= t->state.step) {
@@ -272,6 +280,7 @@ lt_err lt_replicas_open(lt_training *t) {
     }
     LT_TRY(check(t));
     x->every = t->recipe.guard_replicas;
+    x->parts = t->recipe.guard_replicas_parts;
     x->set = set_of(t);
     x->set_rank = lt_group_ranks(x->set)[0] - t->world->first;
     LT_TRY(allocate(t));
@@ -288,6 +297,27 @@ void lt_replicas_close(lt_training *t) {
     *x = (lt_replicas){0};
 }
 
+/* ---- Which pieces ---------------------------------------------------------------------------- */
+
+/* Is this the step that the attempt before has left undecided? Its part is compared again. */
+static bool is_open(const lt_replicas *x, int64_t step) {
+    return x->before != NULL && step == x->before_step && !x->before_saving;
+}
+
+static int64_t parts_of(const lt_replicas *x, int64_t step) {
+    return is_open(x, step) ? x->before_parts : x->parts;
+}
+
+static int64_t part_of(const lt_replicas *x, int64_t step) {
+    return is_open(x, step) ? x->before_part : step / x->every % x->parts;
+}
+
+/* The first piece of this step's part; further = 1: of the part behind it. With more parts than
+ * pieces some are empty. */
+static int first_piece(const lt_replicas *x, int64_t step, int further) {
+    return (int)((part_of(x, step) + further) * x->pieces.n / parts_of(x, step));
+}
+
 /* ---- A difference ---------------------------------------------------------------------------- */
 
 /* For the next start, which decides. */
@@ -302,8 +332,9 @@ static lt_err write_note(const lt_training *t, int64_t step, bool saving) {
         json_array_append_new(
             signs, json_pack("{s:I, s:s}", "set", (json_int_t)x->signs[i].set, "hash", hash));
     }
-    note = json_pack("{s:I, s:b, s:s, s:o}", "step", (json_int_t)step, "saving", saving, "mesh",
-                     t->recipe.mesh, "signs", signs);
+    note = json_pack("{s:I, s:b, s:s, s:I, s:I, s:o}", "step", (json_int_t)step, "saving", saving,
+                     "mesh", t->recipe.mesh, "part", (json_int_t)part_of(x, step), "parts",
+                     (json_int_t)parts_of(x, step), "signs", signs);
     text = note != NULL ? json_dumps(note, JSON_INDENT(1)) : NULL;
     if (text == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "hashes of the ranks");
@@ -337,10 +368,11 @@ static lt_err tell(lt_training *t, int64_t step, bool again) {
 }
 
 /* The first tensor of which the ranks of this one's set do not hold the same. */
-static lt_err name_difference(lt_training *t, int n, char *out, size_t bytes) {
+static lt_err name_difference(lt_training *t, char *out, size_t bytes) {
     const lt_replicas *x = &t->replicas;
     const lt_param_table *table = t->optimiser.share.table;
-    for (int from = 0, some; from < n; from += some) {
+    const int n = x->pieces.end;
+    for (int from = x->pieces.first, some; from < n; from += some) {
         some = n - from < LT_REPLICAS_AT_ONCE ? n - from : LT_REPLICAS_AT_ONCE;
         LT_TRY(
             lt_all_gather(x->set, x->hashes_of_set, x->pieces.hashes + from, some, LT_I64, NULL));
@@ -362,7 +394,7 @@ static lt_err name_difference(lt_training *t, int n, char *out, size_t bytes) {
 }
 
 /* Ranks differ: the run ends. */
-static lt_err end_run(lt_training *t, int64_t step, int n_pieces, bool saving) {
+static lt_err end_run(lt_training *t, int64_t step, bool saving) {
     const lt_replicas *x = &t->replicas;
     const int n = lt_group_size(t->world->mesh.world);
     const lt_replica_verdict own = x->verdicts[t->ranks.rank];
@@ -371,7 +403,7 @@ static lt_err end_run(lt_training *t, int64_t step, int n_pieces, bool saving) {
     if (own == LT_REPLICA_WRONG) {
         lt_board_suspect(lt_training_board(t), step);
     }
-    if (is_one(x->signs, n, t->ranks.rank) || name_difference(t, n_pieces, what, sizeof what)) {
+    if (is_one(x->signs, n, t->ranks.rank) || name_difference(t, what, sizeof what)) {
         (void)snprintf(what, sizeof what, "some of what they hold");
     }
     /* The first rank that fails ends the world; before that, all must have got the signs. */
@@ -431,11 +463,11 @@ static lt_err decide_again(lt_training *t, int64_t step) {
 
 /* ---- Comparing ------------------------------------------------------------------------------- */
 
-/* The hashes of the first n pieces are here. */
-static lt_err compare(lt_training *t, int64_t step, int n_pieces, bool saving) {
+/* The hashes are here. */
+static lt_err compare(lt_training *t, int64_t step, bool saving) {
     lt_replicas *x = &t->replicas;
     const double start_s = lt_clock_s();
-    const lt_replica_sign own = {.set = x->set_rank, .hash = lt_pieces_sum(&x->pieces, n_pieces)};
+    const lt_replica_sign own = {.set = x->set_rank, .hash = lt_pieces_sum(&x->pieces)};
     double hashed_s;
     LT_TRY(lt_all_gather(t->world->mesh.world, x->signs, &own, sizeof own / sizeof(int64_t), LT_I64,
                          NULL));
@@ -446,23 +478,25 @@ static lt_err compare(lt_training *t, int64_t step, int n_pieces, bool saving) {
         LT_TRY(decide_again(t, step));
     }
     return lt_replicas_judge(x->verdicts, x->signs, lt_group_size(t->world->mesh.world))
-               ? end_run(t, step, n_pieces, saving)
+               ? end_run(t, step, saving)
                : LT_OK;
 }
 
 static bool is_due(const lt_replicas *x, int64_t step) {
-    const bool open = x->before != NULL && step == x->before_step && !x->before_saving;
-    return x->every > 0 && (step % x->every == 0 || open);
+    return x->every > 0 && (step % x->every == 0 || is_open(x, step));
 }
 
 lt_err lt_replicas_hash_gradients(lt_training *t) {
     lt_replicas *x = &t->replicas;
-    return is_due(x, t->state.step + 1) ? lt_pieces_queue(&x->pieces, x->pieces.n) : LT_OK;
+    const int64_t step = t->state.step + 1;
+    return is_due(x, step)
+               ? lt_pieces_queue(&x->pieces, first_piece(x, step, 0), first_piece(x, step, 1))
+               : LT_OK;
 }
 
 lt_err lt_replicas_compare_gradients(lt_training *t) {
     const int64_t step = t->state.step + 1;
-    return is_due(&t->replicas, step) ? compare(t, step, t->replicas.pieces.n, false) : LT_OK;
+    return is_due(&t->replicas, step) ? compare(t, step, false) : LT_OK;
 }
 
 lt_err lt_replicas_compare_state(lt_training *t) {
@@ -471,9 +505,9 @@ lt_err lt_replicas_compare_state(lt_training *t) {
         return LT_OK;
     }
     x->saved = t->state.step;
-    LT_TRY(lt_pieces_queue(&x->pieces, x->n_state));
+    LT_TRY(lt_pieces_queue(&x->pieces, 0, x->n_state));
     LT_TRY(t->device->backend->sync(lt_training_queue(t)));
-    return compare(t, t->state.step, x->n_state, true);
+    return compare(t, t->state.step, true);
 }
 
 lt_err lt_replicas_tell(lt_training *t) {

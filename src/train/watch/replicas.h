@@ -6,7 +6,8 @@
  * gradients. They form a set. A comparison hashes them on each rank, where they are (pieces.h), and
  * gathers the hashes of all ranks:
  *
- *     every N steps   between the sum of the gradients and the update, gradients included
+ *     every N steps   between the sum of the gradients and the update, gradients included: all, or
+ *                     one of several equal parts after the other (guard.replicas_parts)
  *     before a save   of a checkpoint or a snapshot: what is saved has been compared
  *
  * VERDICT  In a set whose hashes differ, the hash of more than half of the ranks is right, and the
@@ -50,6 +51,7 @@ typedef enum { LT_REPLICA_RIGHT, LT_REPLICA_WRONG, LT_REPLICA_UNKNOWN } lt_repli
 
 typedef struct {
     int64_t every;                         /* 0: nothing is compared. */
+    int64_t parts;                         /* Of the pieces, one of which is compared at a time. */
     lt_group *set;                         /* The ranks that hold the same. */
     int64_t set_rank;                      /* The lowest of them in the mesh. */
     lt_pieces pieces;                      /* A span is a parameter in a buffer. */
@@ -62,7 +64,7 @@ typedef struct {
     /* Signs of the attempt before, if it was unknown which rank was wrong; NULL: nothing is left to
      * decide. */
     lt_replica_sign *before;
-    int64_t before_step;
+    int64_t before_step, before_part, before_parts;
     bool before_saving;
     int64_t n_compared;
     double spent_s;

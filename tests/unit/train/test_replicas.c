@@ -298,6 +298,62 @@ static void next_start_decides(void **state) {
     }
 }
 
+/* One of three parts of the state at each step: a flip is found in one of three steps, later or
+ * earlier by where it is, and the rank is named. Before a save all is compared. */
+static void parts_are_compared_in_turn(void **state) {
+    int64_t first = 9, last = 0;
+    (void)state;
+    for (int i = 0; i < (core_only() ? 1 : 6); i++) {
+        const flip f = {
+            .where = (place)(i % 3), .rank = i % 3, .bit = 9 + i, .element = 700 * (uint64_t)i};
+        run r;
+        assert_int_not_equal(
+            attempt(&r, "parts", "guard.replicas=1 guard.replicas_parts=3", "dp=3", 3, &f), LT_OK);
+        for (int k = 0; k < 3; k++) {
+            const lt_err end = k == f.rank ? LT_ERR_CORRUPT : LT_ERR_REMOTE;
+            assert_int_equal(r.ends[k], end);
+            assert_in_range(r.steps_made[k], FLIP_STEP - 1, FLIP_STEP + 1);
+        }
+        first = r.steps_made[0] < first ? r.steps_made[0] : first;
+        last = r.steps_made[0] > last ? r.steps_made[0] : last;
+        forget("parts");
+    }
+    if (core_only()) {
+        return;
+    }
+    assert_true(first < last);
+    const flip late = {.where = PLACE_SAVED, .rank = 2, .bit = 4, .element = 11};
+    run r;
+    assert_int_not_equal(
+        attempt(&r, "parts", "guard.replicas=1 guard.replicas_parts=100", "dp=3", 3, &late), LT_OK);
+    assert_int_equal(r.ends[2], LT_ERR_CORRUPT);
+    run_holds("parts", "");
+    forget("parts");
+}
+
+/* Two ranks whose parts differed compare the same part again, whatever the next start compares. */
+static void next_start_decides_on_a_part(void **state) {
+    const flip f = {.where = PLACE_GRADIENT, .rank = 1, .bit = 3, .element = 40};
+    run whole, r;
+    json_t *lines, *last;
+    (void)state;
+    if (core_only()) {
+        skip();
+    }
+    must(attempt(&whole, "whole-of-parts", "", "dp=2", 2, NULL), "undisturbed");
+    assert_int_not_equal(
+        attempt(&r, "part", "guard.replicas=1 guard.replicas_parts=2", "dp=2", 2, &f), LT_OK);
+    assert_true(run_has("part", LT_REPLICAS_FILE));
+    must(attempt(&r, "part", "guard.replicas=3 guard.replicas_parts=5", "dp=2", 2, NULL), "again");
+    assert_true(r.hash == whole.hash);
+    lines = run_lines("part", "corrupt");
+    last = json_array_get(lines, json_array_size(lines) - 1);
+    assert_true(json_is_true(json_object_get(last, "replayed")));
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(last, "wrong"), 0)), 1);
+    json_decref(lines);
+    forget("part");
+}
+
 /* What is compared where: steps that are due, and each save; nothing by default. */
 static void as_often_as_asked(void **state) {
     run r;
@@ -394,6 +450,8 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(flips_are_found),
                                        cmocka_unit_test(difference_is_named),
                                        cmocka_unit_test(next_start_decides),
+                                       cmocka_unit_test(parts_are_compared_in_turn),
+                                       cmocka_unit_test(next_start_decides_on_a_part),
                                        cmocka_unit_test(as_often_as_asked),
                                        cmocka_unit_test(meshes)};
     if (argc > 1) {
