@@ -151,10 +151,9 @@ static inline json_t *served_events(const char *answer) {
     return all;
 }
 
-/* Is `got` as expected? Of an object the named members count, "#" is their number, and "-" says that
- * there is none; "*"
- * is any value, ">0" a positive number; a string that begins with "~" is a part of the text. "..."
- * in a list is any number of elements. */
+/* Is `got` as expected? Of an object the named members count, "#" is their number, and "-" says
+ * that there is none; "*" is any value, ">0" a positive number; a string that begins with "~" is a
+ * part of the text. "..." in a list is any number of elements. */
 static inline bool served_like(const json_t *want, const json_t *got) {
     const char *const word = json_string_value(want);
     if (word != NULL && word[0] == '~') {

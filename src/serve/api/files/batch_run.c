@@ -14,7 +14,7 @@
 #include "serve/api/files/batch_line.h"
 #include "serve/api/route.h"
 
-#define SLICE_BYTES  ((size_t)128 << 10) /* Bytes of an input that one turn validates: about 1 ms. */
+#define SLICE_BYTES  ((size_t)128 << 10) /* Of an input that one turn validates: about 1 ms. */
 #define TURN_STARTS  8                   /* Requests that one turn starts. */
 #define MOST_PAUSE_S 60                  /* Between attempts to keep a result. */
 
