@@ -253,6 +253,7 @@ EDGES = r"""{{ range(0, 10, 3)|list }} {{ range(10, 0, -4)|list }} {{ range(3, 3
 {{ 'aXbXc'.split('X', 1) }} {{ 'a b  c'.split() }} {{ 'a,b,'.split(',') }} {{ 'aXbXc'.rsplit('X', 1) }} {{ ''.split(',') }} {{ ''.split() }}
 {{ 'hello'.find('l') }} {{ 'hello'.rfind('l') }} {{ 'hello'.find('l', 3) }} {{ 'hello'.find('z') }} {{ 'hello'.find('') }} {{ 'hello'.index('e') }} {{ 'hello'.count('l') }}
 {{ 'hello'.replace('l', 'L', 1) }} {{ 'aaa'.replace('', '-') }} {{ 'abc'.startswith('b') }} {{ 'abc'.endswith(('x', 'c')) }} {{ 'abc'.partition('b') }} {{ 'abc'.rpartition('z') }}
+{{ 'a\x0bb\x0cc\x1cd\x1de\x1ef\x85g\u2028h\u2029i\r\nj\rk\n\n'.splitlines() }} {{ 'a\u2028b\x85'.splitlines(true) }} {{ 'a\u2028b\x85c'|indent(1) }}
 {{ 'xxabxx'.strip('x') }} {{ 'xxabxx'.lstrip('x') }} {{ 'xxabxx'.rstrip('x') }} {{ 'ab'.strip('abc') }}| {{ 'a1b'.title() }} {{ "they're".title() }} {{ 'aB'.swapcase() }}
 {{ [3, 1, 2][-1] }} {{ [3, 1, 2][-3:] }} {{ [3, 1, 2][5:] }} {{ [3, 1, 2][::-1] }} {{ 'héllo'[1:3] }} {{ 'héllo'[-1] }} {{ [1, 2, 3, 4, 5][4:1:-2] }} {{ (1, 2, 3)[:2] }}
 {{ 7 // 2 }} {{ -7 // 2 }} {{ 7 % 3 }} {{ -7 % 3 }} {{ 7 % -3 }} {{ -7.5 % 2 }} {{ 7 / 2 }} {{ 4 / 2 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ 7.5 // 2 }}

@@ -52,8 +52,31 @@ lt_err lt_adapters_check(const lt_recipe *r, int zero) {
     return LT_OK;
 }
 
+/* Do both name the same modules, in whatever order, or by all-linear? */
+static lt_err same_modules(bool *same, const lt_recipe *a, const lt_recipe *b,
+                           const lt_model_spec *spec) {
+    const lt_lora_options of_a = {.rank = 1, .alpha = 1, .targets = a->lora_targets},
+                          of_b = {.rank = 1, .alpha = 1, .targets = b->lora_targets};
+    lt_lora_plan plan_a = {0}, plan_b = {0};
+    lt_err err = LT_OK;
+    LT_TRY_DONE(lt_lora_plan_open(&plan_a, spec, &of_a, NULL, NULL));
+    LT_TRY_DONE(lt_lora_plan_open(&plan_b, spec, &of_b, NULL, NULL));
+    *same = true;
+    for (int i = 0; i < lt_lora_n_sites(spec); i++) {
+        const lt_lora_site *x = &plan_a.sites[i], *y = &plan_b.sites[i];
+        *same = *same && x->n_parts == y->n_parts;
+        for (int k = 0; k < x->n_parts && *same; k++) {
+            *same = x->parts[k].name == y->parts[k].name;
+        }
+    }
+done:
+    lt_lora_plan_close(&plan_a);
+    lt_lora_plan_close(&plan_b);
+    return err;
+}
+
 /* A value that was given and is not the folder's. */
-static lt_err check_given(const lt_recipe *r, const lt_recipe *actual) {
+static lt_err check_given(const lt_recipe *r, const lt_recipe *actual, const lt_model_spec *spec) {
     static const char *const names[] = {"lora.rank", "lora.alpha", "lora.scale", "lora.dora",
                                         "lora.targets"};
     char given[LT_OPTION_STR_BYTES], found[LT_OPTION_STR_BYTES];
@@ -63,7 +86,11 @@ static lt_err check_given(const lt_recipe *r, const lt_recipe *actual) {
             continue;
         }
         lt_option_text(row, actual, found, sizeof found);
-        if (strcmp(given, found) != 0) {
+        bool same = strcmp(given, found) == 0;
+        if (!same && strcmp(names[i], "lora.targets") == 0) {
+            LT_TRY(same_modules(&same, r, actual, spec));
+        }
+        if (!same) {
             LT_FAIL(LT_ERR_ARG, "%s = %s was given, but lora.init %s has %s", names[i], given,
                     r->lora_init, found);
         }
@@ -151,7 +178,7 @@ static lt_err resolve_init(lt_recipe *r, const lt_model_spec *spec) {
         actual->lora_dropout = c.dropout;
     }
     LT_TRY_DONE(lt_options_set(&lt_recipe_table, actual, "lora.targets", c.targets, "lora.init"));
-    LT_TRY_DONE(check_given(r, actual));
+    LT_TRY_DONE(check_given(r, actual, spec));
     *r = *actual;
 done:
     free(actual);

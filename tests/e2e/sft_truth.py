@@ -2,6 +2,7 @@
 loss and gradient norm of every step. Standard library only; TAP on stdout.
 
 usage: sft_truth.py LATEEN"""
+import array
 import json
 import math
 import os
@@ -217,6 +218,19 @@ with tempfile.TemporaryDirectory() as work:
     fresh = train(f"{work}/fresh", **{"lora.rank": 4, "lora.alpha": 8, "lora.targets": "q_proj,v_proj", "model.dtype": "bf16"})
     last = steps_of(f"{work}/fresh")[-1]["loss"] if fresh.returncode == 0 else 99
     check("new adapters in bf16 learn", "" if last < truth["full"][0]["loss"] - 0.3 else fresh.stderr[-300:] + str(last))
+    wide = f"{work}/wide"
+    shutil.copytree(f"{golden}/adapter-all", wide)
+    with open(f"{golden}/adapter-all/adapter_model.safetensors", "rb") as f:  # The same numbers in double.
+        head = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        data = array.array("d", array.array("f", f.read()))
+    doubled = {n: t if n == "__metadata__" else {**t, "dtype": "F64", "data_offsets": [2 * at for at in t["data_offsets"]]} for n, t in head.items()}
+    with open(f"{wide}/adapter_model.safetensors", "wb") as f:
+        text = json.dumps(doubled).encode()
+        f.write(struct.pack("<Q", len(text)) + text + data.tobytes())
+    names = "v_proj,q_proj,up_proj,o_proj,k_proj,gate_proj,down_proj"
+    same = [train(f"{work}/same{i}", **{"lora.init": start, "steps": 2, **more}) for i, (start, more) in enumerate(((f"{golden}/adapter-all", {}), (wide, {"lora.targets": names})))]
+    losses = [[row["loss"] for row in steps_of(f"{work}/same{i}")] if r.returncode == 0 else r.stderr[-300:] for i, r in enumerate(same)]
+    check("adapters in double, and the names of their modules in another order, are the same", "" if len(losses[0]) == 2 and losses[0] == losses[1] else losses)
     dropout = f"{work}/dropout"
     shutil.copytree(f"{golden}/adapter-all", dropout)
     config = json.load(open(f"{dropout}/adapter_config.json"))
@@ -226,6 +240,7 @@ with tempfile.TemporaryDirectory() as work:
     third = [steps_of(f"{work}/drops{i}")[2]["loss"] for i in range(3)] if drops.returncode == keeps.returncode == asked.returncode == 0 else drops.stderr[-300:]
     check("dropout is that of the folder, unless it is given", "" if third[0] == third[2] != third[1] and json.load(open(f"{work}/drops0/adapter/adapter_config.json"))["lora_dropout"] == 0.1 else third)
     for name, more, wanted in (("dropout with DoRA", {"lora.dropout": 0.1, "lora.dora": "true"}, "lora.dropout and lora.dora"), ("fp8", {"model.fp8": "blockwise"}, "lora.rank with model.fp8: not supported"), ("4 bits in bf16", {"lora.base": "nf4", "model.dtype": "bf16"}, "lora.base = nf4 with model.dtype = bf16 on a CPU: not supported"), ("rows that are no blocks", {"lora.base": "nf4"}, "rows of 24 numbers are not whole blocks of 64"), ("muon", {"optim.kind": "muon"}, "lora.rank with optim.kind = muon: not supported"),
+                               ("modules that are not the folder's", {"lora.init": f"{golden}/adapter-all", "lora.targets": "q_proj,k_proj"}, "lora.targets = q_proj,k_proj was given, but lora.init"),
                                ("a rank that is not the folder's", {"lora.init": f"{golden}/adapter-all", "lora.rank": 2}, "lora.rank = 2 was given, but lora.init"),
                                ("an unknown layer", {"lora.targets": "x_proj"}, "'x_proj' is not a linear layer of llama")):
         no = train(f"{work}/no", **{"lora.rank": 4, **more})

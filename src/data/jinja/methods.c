@@ -331,21 +331,33 @@ METHOD(s_rsplit) {
     return split(r, self, a, true, out);
 }
 
+/* Bytes of the line break with which a text begins, as str.splitlines has them; 0: none. */
+static size_t line_break(const char *s, size_t n) {
+    static const char *const breaks[] = {"\r\n",     "\n",           "\r",          "\v",
+                                         "\f",       "\x1c",         "\x1d",        "\x1e",
+                                         "\xc2\x85", "\xe2\x80\xa8", "\xe2\x80\xa9"};
+    for (size_t i = 0; i < sizeof breaks / sizeof *breaks; i++) {
+        const size_t bytes = strlen(breaks[i]);
+        if (bytes <= n && memcmp(s, breaks[i], bytes) == 0) {
+            return bytes;
+        }
+    }
+    return 0;
+}
+
 METHOD(s_splitlines) {
     size_t from = 0;
     const bool keep = a[0].kind != LT_JV_ABSENT && lt_jv_truth(a[0]);
     UNUSED();
     LT_TRY(lt_jinja_steps(r, self.n / 16));
     LT_TRY(lt_jv_new_list(&r->pool, LT_JLIST_LIST, 0, out));
-    for (size_t i = 0; i < self.n; i++) {
-        size_t end = i;
-        if (self.s[i] != '\n' && self.s[i] != '\r' && self.s[i] != '\v' && self.s[i] != '\f') {
-            continue;
+    for (size_t i = 0; i < self.n;) {
+        const size_t bytes = line_break(self.s + i, self.n - i);
+        if (bytes > 0) {
+            LT_TRY(push_str(r, out->list, self.s + from, (keep ? i + bytes : i) - from));
+            from = i + bytes;
         }
-        i += self.s[i] == '\r' && i + 1 < self.n && self.s[i + 1] == '\n';
-        end = keep ? i + 1 : end;
-        LT_TRY(push_str(r, out->list, self.s + from, end - from));
-        from = i + 1;
+        i += bytes > 0 ? bytes : 1;
     }
     return from < self.n ? push_str(r, out->list, self.s + from, self.n - from) : LT_OK;
 }

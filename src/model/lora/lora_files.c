@@ -191,8 +191,9 @@ lt_err lt_lora_values(float **out, const lt_safetensors *file, const char *path,
         LT_FAIL(LT_ERR_FORMAT, "%s: no tensor %s", path, name);
     }
     LT_TRY(check_shape(s, rows, cols, path));
-    if (s->dtype != LT_F32 && s->dtype != LT_BF16 && s->dtype != LT_F16) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s is %s", path, name, lt_dtype_name(s->dtype));
+    if (s->dtype != LT_F32 && s->dtype != LT_BF16 && s->dtype != LT_F16 && s->dtype != LT_F64) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s has type %s: F64, F32, F16 and BF16 are read", path,
+                name, lt_dtype_name(s->dtype));
     }
     values = malloc((size_t)count * sizeof *values);
     if (values == NULL) {
