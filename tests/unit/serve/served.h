@@ -92,8 +92,9 @@ static inline int served_ask(const served *s, const char *method, const char *pa
     return status;
 }
 
-/* template: a file or the name of a format. */
-static inline void served_start(served *s, const char *template, bool begins) {
+/* template: a file or the name of a format. set: further options; NULL: none. */
+static inline void served_start_with(served *s, const char *template, bool begins,
+                                     void (*set)(lt_server_options *o)) {
     static char answer[SERVED_REPLY_BYTES];
     lt_server_options o = lt_server_defaults();
     *s = (served){.begins = begins};
@@ -104,12 +105,19 @@ static inline void served_start(served *s, const char *template, bool begins) {
     o.ctx = s;
     o.quiet = true;
     o.engine.max_running = 8;
+    if (set != NULL) {
+        set(&o);
+    }
     if (lt_server_open(&s->server, &o) != LT_OK) {
         fail_msg("server: %s", lt_error_message());
     }
     s->port = lt_server_port(s->server);
     assert_int_equal(pthread_create(&s->thread, NULL, served_run, s), 0);
     while (served_ask(s, "GET", "/health", "", answer) != 200) {}
+}
+
+static inline void served_start(served *s, const char *template, bool begins) {
+    served_start_with(s, template, begins, NULL);
 }
 
 static inline void served_end(served *s) {

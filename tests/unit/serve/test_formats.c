@@ -369,6 +369,8 @@ static void native(void **state) {
         SAYS(P, "{'content': 'AA', 'stop_type': 'word', 'stopping_word': 'B', 'truncated': false}",
              "'prompt': 'ab', 'stop': ['B'], 'guided_regex': 'AABA'"),
         SAYS(P, "{'content': 'AB', 'stop_type': 'eos'}", "'prompt': 'ab', 'guided_regex': 'AB'"),
+        SAYS(P, "{'content': 'AB', 'stop_type': 'eos'}",
+             "'prompt': 'ab', 'guided_regex': 'AB', 'ignore_eos': true"),
         SAYS(P,
              "{'content': 'AA', 'tokens': [33, 33], 'generation_settings': {'logit_bias': "
              "[{'token': 33, 'bias': 100}, {'token': 95, 'bias': null}]}}",

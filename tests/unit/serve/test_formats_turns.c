@@ -118,6 +118,9 @@ static void responses(void **state) {
              "'response.completed'}]",
              IN ", 'stream': true, " FLAT ", 'tool_choice': {'type': 'function', 'name': 'f'}, "
                 "" CALL),
+        SAYS(P "/input_tokens", "{'input_tokens': 16}", /* [user]Hi[user]y> */
+             "'input': [{'role': 'user', 'content': 'Hi'}, {'type': 'reasoning', 'summary': "
+             "[{'type': 'summary_text', 'text': 'T'}]}, {'role': 'user', 'content': 'y'}]"),
         SAYS(P "/input_tokens", "{'input_tokens': 9}",
              "'input': [{'role': 'user', 'content': 'Hi'}, {'type': 'reasoning', 'summary': "
              "[{'type': 'summary_text', 'text': 'T'}]}]"),
@@ -580,12 +583,45 @@ static void streams(void **state) {
     CHECK(rows);
 }
 
+static void keep_nothing_and_shift(lt_server_options *o) {
+    o->store.max_entries = 0;
+    o->context_shift = true;
+}
+
+/* A server that keeps nothing says so where it is asked to; one whose context shifts goes on, and
+ * says that something was left out. */
+static void options_of_the_server(void **state) {
+    static const row rows[] = {
+        REFUSES("/v1/chat/completions", "{'error': {'param': 'store'}}", HI ", 'store': true"),
+        SAYS("/v1/chat/completions", "{'choices': ['*'], 'truncated': '-'}",
+             HI ", 'store': false, 'max_tokens': 1"),
+        REFUSES("/v1/responses", "{'error': {'param': 'store'}}", "'input': 'a', 'store': true"),
+        SAYS("/v1/responses", "{'store': false}", "'input': 'a', 'max_output_tokens': 1"),
+        REFUSES("/v1/messages", "{'error': {'message': '~keeps nothing'}}",
+                HI ", 'max_tokens': 1, 'thread': {'type': 'create'}"),
+        SAYS("/v1/completions",
+             "{'truncated': true, 'usage': {'prompt_tokens': 2, 'completion_tokens': 600}}",
+             "'prompt': 'ab', 'max_tokens': 600, " A),
+        SAYS("/v1/completions", "{'truncated': true, 'usage': {'completion_tokens': 1200}}",
+             "'prompt': 'ab', 'max_tokens': 600, 'n': 2, " A),
+        SAYS("/completion", "{'truncated': true, 'tokens_predicted': 600, 'stop_type': 'limit'}",
+             "'prompt': 'ab', 'n_predict': 600, " A),
+    };
+    (void)state;
+    served_end(&s); /* Signals have one event loop. */
+    served_start_with(&s, path, false, keep_nothing_and_shift);
+    CHECK(rows);
+    served_end(&s);
+    served_start(&s, path, false);
+}
+
 int main(void) {
     alarm(120);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(responses),  cmocka_unit_test(messages),   cmocka_unit_test(ollama),
-        cmocka_unit_test(keep_alive), cmocka_unit_test(references), cmocka_unit_test(turns),
-        cmocka_unit_test(streams),
+        cmocka_unit_test(responses),  cmocka_unit_test(messages),
+        cmocka_unit_test(ollama),     cmocka_unit_test(keep_alive),
+        cmocka_unit_test(references), cmocka_unit_test(turns),
+        cmocka_unit_test(streams),    cmocka_unit_test(options_of_the_server),
     };
     return cmocka_run_group_tests(tests, start, end);
 }
