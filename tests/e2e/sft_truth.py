@@ -218,6 +218,11 @@ with tempfile.TemporaryDirectory() as work:
     fresh = train(f"{work}/fresh", **{"lora.rank": 4, "lora.alpha": 8, "lora.targets": "q_proj,v_proj", "model.dtype": "bf16"})
     last = steps_of(f"{work}/fresh")[-1]["loss"] if fresh.returncode == 0 else 99
     check("new adapters in bf16 learn", "" if last < truth["full"][0]["loss"] - 0.3 else fresh.stderr[-300:] + str(last))
+    decayed = [train(f"{work}/decay{d}", **{"lora.init": f"{golden}/adapter-dora", "steps": 1, "optim.lr": 0.01, "optim.decay": d}) for d in (0, 2)]
+    before, (still, less) = tensors(f"{golden}/adapter-dora"), ([tensors(f"{work}/decay{d}/adapter") for d in (0, 2)] if not any(r.returncode for r in decayed) else ({}, {}))
+    # AdamW's decay is apart from the gradient. transformers' Trainer, and so TRL, applies it to each number of an adapter, the lengths of DoRA among them.
+    check("weight decay takes lr times decay from every number of an adapter", [r.stderr[-300:] for r in decayed if r.returncode != 0] or
+          [n for n in before if not all(math.isclose(b - 0.02 * a, c, rel_tol=1e-5, abs_tol=1e-6) for a, b, c in zip(before[n], still[n], less[n]))])
     wide = f"{work}/wide"
     shutil.copytree(f"{golden}/adapter-all", wide)
     with open(f"{golden}/adapter-all/adapter_model.safetensors", "rb") as f:  # The same numbers in double.

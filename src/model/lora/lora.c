@@ -202,7 +202,7 @@ static int add_param(lt_lora_plan *p, const lt_lora_site *s, int which, int laye
                                                : p->table.n_units - 1,
                   .n_dims = cols > 0 ? 2 : 1,
                   .shape = {rows, cols},
-                  .decays = true};
+                  .decays = true}; /* Magnitudes too, as by transformers' Trainer. */
     if (s->n_experts > 0) {
         q.n_runs = 0;
         q.experts = true;
