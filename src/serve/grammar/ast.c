@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* Room for `more` elements behind n; false (and remembered) when there is none. */
 static bool reserve(lt_gast *g, void **data, size_t n, size_t *room, size_t more, size_t each) {
@@ -41,6 +42,7 @@ void lt_gast_free(lt_gast *g) {
     free(g->bytes);
     free(g->arcs);
     free(g->rules);
+    free(g->named);
     *g = (lt_gast){0};
 }
 
@@ -263,18 +265,63 @@ void lt_gast_define(lt_gast *g, int32_t rule, lt_gid body) {
     }
 }
 
+/* The place in `named` of a rule of this name, or the free place where it belongs. */
+static size_t place_of(const lt_gast *g, const char *name, size_t n) {
+    size_t at = XXH3_64bits(name, n) & (g->named_room - 1);
+    for (; g->named[at] >= 0; at = (at + 1) & (g->named_room - 1)) {
+        const char *known = g->rules[g->named[at]].name;
+        if (strlen(known) == n && memcmp(known, name, n) == 0) {
+            break;
+        }
+    }
+    return at;
+}
+
+/* Room for one more name: at most half of the table is full. */
+static bool name_room(lt_gast *g) {
+    const size_t room = g->named_room == 0 ? 64 : 2 * g->named_room;
+    int32_t *const old = g->named;
+    const size_t n_old = g->named_room;
+    if (2 * (g->n_named + 1) <= g->named_room) {
+        return true;
+    }
+    g->named = malloc(room * sizeof *g->named);
+    if (g->named == NULL) {
+        g->named = old;
+        g->failed = true;
+        return false;
+    }
+    g->named_room = room;
+    memset(g->named, 0xFF, room * sizeof *g->named);
+    for (size_t i = 0; i < n_old; i++) {
+        if (old[i] >= 0) {
+            const char *name = g->rules[old[i]].name;
+            g->named[place_of(g, name, strlen(name))] = old[i];
+        }
+    }
+    free(old);
+    return true;
+}
+
 int32_t lt_gast_rule(lt_gast *g, const char *name, size_t n) {
     int32_t rule;
-    for (size_t i = 0; i < g->n_rules; i++) {
-        const char *known = g->rules[i].name;
-        if (known != NULL && strlen(known) == n && memcmp(known, name, n) == 0) {
-            return (int32_t)i;
-        }
+    size_t at;
+    if (!name_room(g)) {
+        return -1;
+    }
+    at = place_of(g, name, n);
+    if (g->named[at] >= 0) {
+        return g->named[at];
     }
     rule = lt_gast_new_rule(g, -1);
     if (rule >= 0) {
         g->rules[rule].name = strndup(name, n);
-        g->failed = g->failed || g->rules[rule].name == NULL;
+        if (g->rules[rule].name == NULL) {
+            g->failed = true;
+            return -1;
+        }
+        g->named[at] = rule;
+        g->n_named++;
     }
     return rule;
 }

@@ -83,6 +83,8 @@ typedef struct {
     size_t n_bytes, bytes_room;
     lt_grule *rules;
     size_t n_rules, rules_room;
+    int32_t *named; /* (named_room, a power of two) rules at the hash of their names; -1: free. */
+    size_t n_named, named_room;
     int32_t root;  /* Rule to start with. */
     uint64_t work; /* Work on automata made while reading: see lt_gplan. */
     bool failed;
