@@ -164,7 +164,12 @@ static void bars_are_as_long_as_their_values(void **state) {
     load("llama3-8b", "dgx-h100", q, true);
     snprintf(r.model.name, sizeof r.model.name, "a<b>&\"c");
     r.tokens = 2e12;
+    r.mwh = 2500;
+    r.days = 1.5;
     draw();
+    assert_memory_equal(html, "<!doctype html><html lang='en'>", 31);
+    assert_non_null(strstr(html, "<b>2.5 GWh</b>"));
+    assert_non_null(strstr(html, "<b>36.0 hours</b>"));
     one_scale("time of a step", false);
     one_scale("memory per GPU", true);
     assert_non_null(strstr(html, "<h1>a&#60;b&#62;&#38;&#34;c on 64 &times; "));

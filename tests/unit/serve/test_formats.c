@@ -180,6 +180,8 @@ static void completions(void **state) {
         REFUSES(P, "{'error': {'param': 'dry_sequence_breakers', 'message': '~1 to 255 bytes'}}",
                 "'prompt': 'ab', 'dry_multiplier': 1, 'dry_sequence_breakers': ['" X128 X128 "']"),
         REFUSES(P, "{'error': {'param': 'suffix'}}", "'prompt': ['ab'], 'suffix': 'c'"),
+        REFUSES(P, "{'error': {'param': 'prompt', 'message': '~is empty'}}",
+                "'prompt': [], 'suffix': 'c'"),
         REFUSES(P, "{'error': {'param': 'prompt', 'message': '~list of strings'}}",
                 "'prompt': [65], 'suffix': 'c'"),
         REFUSES(P, "{'error': {'param': 'thinking_budget'}}",
@@ -324,6 +326,8 @@ static void chat(void **state) {
         REFUSES(P, "{'error': {'param': 'tool_choice', 'message': '~no tool at all'}}",
                 HI ", " TOOLS ", 'tool_choice': {'type': 'allowed_tools', 'allowed_tools': "
                    "{'mode': 'auto', 'tools': []}}"),
+        REFUSES(P, "{'error': {'param': 'tools', 'message': '~must be an object'}}",
+                HI ", 'tools': [{'type': 'function', 'function': {'name': 'f', 'parameters': 3}}]"),
         REFUSES(P, "{'error': {'param': 'tools', 'message': '~both called'}}",
                 HI ", 'tools': [{'type': 'function', 'function': {'name': 'f'}}, {'type': "
                    "'function', 'function': {'name': 'f', 'description': 'd'}}]"),
@@ -335,6 +339,9 @@ static void chat(void **state) {
         REFUSES(P, "{'error': {'param': 'n_predict'}}", HI ", 'n_predict': 0"),
         REFUSES(P, "{'error': {'param': 'max_completion_tokens'}}",
                 HI ", 'max_completion_tokens': 0"),
+        SAYS(P "/input_tokens", "{'input_tokens': 9}", HI),
+        SAYS(P "/input_tokens", "{'input_tokens': 11}", HI ", " TOOLS),
+        REFUSES(P "/input_tokens", "{'error': {'param': 'messages'}}", "'max_tokens': 1"),
         REFUSES(P, "{'error': {'param': 'continue_final_message'}}",
                 HI ", 'continue_final_message': true, 'add_generation_prompt': true"),
         REFUSES(P, "{'error': {'param': 'stream_options'}}",

@@ -313,6 +313,9 @@ static void messages(void **state) {
                 HI ONCE ", 'thinking': {'type': 'enabled'}"),
         REFUSES(P, "{'error': {'message': '~is {'}}",
                 HI ONCE ", 'cache_control': {'type': 'ephemeral', 'ttl': '2h'}"),
+        REFUSES(P, "{'error': {'message': '~is {'}}",
+                "'messages': [{'role': 'user', 'content': [{'type': 'text', 'text': 'a', "
+                "'cache_control': {'type': 'ephemeral', 'ttl': '2h'}}]}]" ONCE),
         SAYS(P, "{'type': 'message'}",
              HI ONCE OFF ", 'cache_control': {'type': 'ephemeral', 'ttl': null}"),
         REFUSES(P, "{'error': {'message': '~disable_parallel_tool_use'}}",
