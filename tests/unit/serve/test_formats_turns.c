@@ -342,9 +342,13 @@ static void ollama(void **state) {
 #define G     "/api/generate"
 #define M     "'model': 'letters', "
 #define WHOLE "'stream': false, "
+#define SPELT                                                                                      \
+    "'guided_regex': '<tool_call>\\\\{\\'name\\': \\'f\\', \\'arguments\\': "                      \
+    "\\\\{\\'x\\': 1\\\\}\\\\}</tool_call>', 'stop': '</tool_call>', 'logit_bias': {'28': 100}"
     static const row rows[] = {
         SAYS(C,
-             "{'model': 'letters', 'created_at': '*', 'message': {'role': 'assistant', 'content': "
+             "{'model': 'letters', 'created_at': '*', 'message': {'role': 'assistant', "
+             "'content': "
              "'AA', 'thinking': '-', 'tool_calls': '-'}, 'done': true, 'done_reason': 'length', "
              "'prompt_eval_count': 9, 'eval_count': 2, 'context': '-', 'logprobs': '-', "
              "'total_duration': '>0', 'prompt_eval_duration': '>0', 'eval_duration': '>0'}",
@@ -361,8 +365,19 @@ static void ollama(void **state) {
                            "'content': 'Hi'}, {'role': 'assistant', 'tool_calls': [{'function': "
                            "{'name': 'f', 'arguments': {}}}]}, {'role': 'tool', 'content': 'ok'}, "
                            "{'role': 'user', 'content': ''}]"),
+        /* A form that spells a call, which is read as one. */
+        SAYS(C,
+             "{'message': {'content': '', 'tool_calls': [{'id': '~call_', 'function': {'index': "
+             "0, 'name': 'f', 'arguments': {'x': 1}}}]}, 'done_reason': 'stop'}",
+             M WHOLE HI ", 'think': false, " TOOLS ", 'options': {" SPELT "}"),
+        SAYS(C,
+             "[{'message': {'content': '', 'tool_calls': [{'function': {'arguments': {'x': "
+             "1}}}]}, 'done': false}, {'message': {'content': '', 'tool_calls': '-'}, 'done': "
+             "true}]",
+             M HI ", 'think': false, " TOOLS ", 'options': {" SPELT "}"),
         SAYS(G,
-             "{'response': 'AA', 'message': '-', 'done': true, 'prompt_eval_count': 9, 'context': "
+             "{'response': 'AA', 'message': '-', 'done': true, 'prompt_eval_count': 9, "
+             "'context': "
              "[59, 85, 83, 69, 82, 61, 40, 73, 30, 33, 33]}",
              M WHOLE "'prompt': 'Hi', 'options': {'num_predict': 2, " A "}"),
         SAYS(G, "{'response': 'A', 'prompt_eval_count': 2, 'context': '-'}",
