@@ -116,6 +116,19 @@ for where, body in (("/v1/chat/completions", {"messages": [{"role": "user", "con
 status, a = complete(prompt="x", max_tokens=30, response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "integer", "minimum": 2**63, "maximum": most}}})
 check("a schema's bounds may be large", status == 200 or "1e+18" not in str(a), a)
 
+# As many tools as are allowed, and one more; a copy of a tool is the tool, another of its name is refused.
+def with_tools(names, **more):
+    tools = [{"type": "function", "function": {"name": n, "parameters": {"type": "object"}}} for n in names]
+    return ask("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "tools": [*tools, *more.get("last", [])], "tool_choice": "none", "max_tokens": 1})
+
+
+for n, status in ((2048, 200), (2049, 400)):
+    got = with_tools([f"f{i}" for i in range(n)])
+    check(f"{n} tools: {status}", got[0] == status and (status == 200 or "2049" in got[1]["error"]["message"]), got)
+check("a copy of a tool", with_tools(["a", "b", "a"])[0] == 200)
+got = with_tools(["a", "b"], last=[{"type": "function", "function": {"name": "b", "parameters": {}}}])
+check("two tools of one name", got[0] == 400 and "'tools[1]' and 'tools[2]' are both called 'b'" in got[1]["error"]["message"], got)
+
 # Ollama's words for a model that its client has done with, and what its file's weights are.
 name = ask("/v1/models")[1]["data"][0]["id"]
 for path, more in (("/api/generate", {}), ("/api/chat", {"messages": []})):

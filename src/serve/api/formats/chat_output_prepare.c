@@ -7,6 +7,7 @@
 #include "serve/api/formats/chat_output.h"
 
 #define NAME_BYTES 128
+#define MOST_TOOLS 2048 /* Their grammar takes time. */
 
 /* Names go into prompts and grammars as they are. */
 static bool plain_name(const json_t *name) {
@@ -17,23 +18,34 @@ static bool plain_name(const json_t *name) {
     return text != NULL && n > 0 && n <= NAME_BYTES && strspn(text, allowed) == n;
 }
 
-/* The first tool of a name that one has. */
-static size_t first_of_name(const json_t *tools, const char *name) {
-    size_t i;
-    const json_t *tool;
-    json_array_foreach(tools, i, tool) {
-        const char *own = json_string_value(
+/* Two tools of one name are the same tool. */
+static bool unique_names(const json_t *tools, lt_api_error *e) {
+    json_t *places = json_object();
+    bool unique = places != NULL || lt_api_refuse_oom(e);
+    for (size_t i = 0; unique && i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i);
+        const char *name = json_string_value(
             json_object_get(json_object_get(tool, "function"), "name"));
-        if (own != NULL && strcmp(own, name) == 0) {
-            break;
+        const json_t *before = json_object_get(places, name);
+        const size_t first = before != NULL ? (size_t)json_integer_value(before) : i;
+        if (before == NULL && json_object_set_new(places, name, json_integer((json_int_t)i)) != 0) {
+            unique = lt_api_refuse_oom(e);
+        } else if (before != NULL && !json_equal(json_array_get(tools, first), tool)) {
+            unique = lt_api_refuse(e, "tools", "'tools[%zu]' and 'tools[%zu]' are both called '%s'",
+                                   first, i, name);
         }
     }
-    return i;
+    json_decref(places);
+    return unique;
 }
 
 static bool check_tools(const json_t *tools, lt_api_error *e) {
     if (tools != NULL && !json_is_array(tools)) {
         return lt_api_refuse(e, "tools", "'tools' must be a list");
+    }
+    if (json_array_size(tools) > MOST_TOOLS) {
+        return lt_api_refuse(e, "tools", "'tools' has %zu tools; %d are allowed",
+                             json_array_size(tools), MOST_TOOLS);
     }
     for (size_t i = 0; i < json_array_size(tools); i++) {
         const json_t *tool = json_array_get(tools, i), *f = json_object_get(tool, "function");
@@ -53,14 +65,8 @@ static bool check_tools(const json_t *tools, lt_api_error *e) {
             return lt_api_refuse(e, "tools", "'tools[%zu].function.parameters' must be an object",
                                  i);
         }
-        const char *name = json_string_value(json_object_get(f, "name"));
-        const size_t first = first_of_name(tools, name);
-        if (!json_equal(json_array_get(tools, first), tool)) {
-            return lt_api_refuse(e, "tools", "'tools[%zu]' and 'tools[%zu]' are both called '%s'",
-                                 first, i, name);
-        }
     }
-    return true;
+    return unique_names(tools, e);
 }
 
 /* A mark that is a special token would not be in the text. Other special tokens stay out of it. */
