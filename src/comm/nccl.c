@@ -280,7 +280,7 @@ static lt_err advance_call(lt_nccl_world *w, lt_call *call, bool *done) {
         LT_TRY(w->backend->moment_passed(w->device, w->done[lt_nccl_place(call)], &passed));
     }
     *done = passed && same;
-    /* What a world that has ended still sends is nobody's data (peer.h, THE END). */
+    /* Data that a world sends after its end belongs to no call (peer.h, THE END). */
     return *done ? heed_host(w) : LT_OK;
 }
 

@@ -61,7 +61,7 @@ struct lt_peers {
     pthread_t opener; /* After a failure: keeps all words ahead. */
     bool has_opener;
     atomic_bool closing;
-    /* Of each call in flight: the first piece from each neighbour, and whether there is one. */
+    /* For each call in flight: the first piece from each neighbour, and whether there is one. */
     uint64_t expects[LT_COMM_AHEAD][LT_PEER_MOST];
     bool waits[LT_COMM_AHEAD][LT_PEER_MOST];
 };

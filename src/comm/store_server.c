@@ -39,7 +39,7 @@ typedef struct {
     int fd; /* -1: a free slot. */
     bool known, waits, closing;
     int rank;
-    /* When it was accepted; when its waiting request is answered TIMEOUT. */
+    /* When it was accepted; when its waiting request will be answered with TIMEOUT. */
     uint64_t since_ns, until_ns;
     lt_comm_store_request request; /* The waiting request; its value is not kept. */
     bool beats;
@@ -511,8 +511,8 @@ static void *run(void *arg) {
         for (int i = 0; i < s->n_places; i++) {
             const connection *c = &s->places[i];
             if (c->fd >= 0) {
-                /* A client that waits or does not read its replies is not read; its end is still
-                 * noticed. */
+                /* Nothing is read from a client that waits or does not read its replies; its end is
+                 * still noticed. */
                 const bool reads = !c->closing && !c->waits && c->out_bytes == 0;
                 s->polled[n] = i;
                 s->polls[n++] = (struct pollfd){

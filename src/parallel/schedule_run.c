@@ -208,7 +208,7 @@ static lt_err walk_open(walk *w, const lt_schedule *t, bool sends_wait) {
 /* Walk every rank to the end of its row. */
 static lt_err walk_all(walk *w, lt_schedule_times *times) {
     bool moved = true;
-    while (moved) { /* It ends, because each round does an operation or is the last. */
+    while (moved) { /* The loop ends, because each round does an operation or is the last one. */
         moved = false;
         for (int rank = 0; rank < w->t->shape.ranks; rank++) {
             while (w->at[rank] < w->t->rows[rank].n_ops && advance(w, rank, times)) {

@@ -125,7 +125,7 @@ static void bar(FILE *out, const lt_schedule *t, const lt_schedule_op *op, doubl
                   "<rect x='%.2f' y='%.1f' width='%.2f' height='%.0f' rx='2' fill='%s' "
                   "stroke='#fff' stroke-width='%.2f'/>\n",
                   x, y, wide, BAR, fill_with, wide > 8.0 ? 0.8 : wide * 0.1);
-    /* Where there is no room for the letter, the colour shows the kind. */
+    /* If there is no room for the letter, the colour shows the kind. */
     if ((double)label_of(t, op, label) * GLYPH > wide) {
         text = number;
         (void)snprintf(number, sizeof number, "%d", (int)op->micro);

@@ -435,7 +435,7 @@ static lt_err enter_one(lt_zero *z, int unit, unsigned what) {
     if (!gradients || level < 2 || unit == 0 || unit == head || !has_rows(z, unit)) {
         return LT_OK;
     }
-    /* Gradients that are deferred are brought later, in an entry without the weights, and all of
+    /* Memory for deferred gradients is brought later, by an entry without the weights, and all of
      * them are stored then. */
     lt_pass *pass = pass_of(z, unit);
     return weights && lt_pass_defers(pass, unit) ? LT_OK : bring_gradients(z, pass, unit, weights);

@@ -112,8 +112,8 @@ static double places_reached(double n, double copies, double groups, double limi
         if (n >= groups) {
             open = n * limit / groups;
         } else {
-            /* A place holds groups / n of them; the product is the probability that none of these
-             * is chosen. */
+            /* A place is used by groups / n of them; the product is the probability that none of
+             * these is chosen. */
             double none = 1.0;
             for (double i = 0; i < groups / n; i++) {
                 none *= lt_plan_max(0.0, (groups - limit - i) / (groups - i));

@@ -76,7 +76,7 @@ static double ffn_act(const lt_plan_model *m, double f, bool keep_output) {
 
 static act block_act(const lt_plan_model *m, const lt_plan_layout *l, lt_plan_attention kernel) {
     const double blocks = (double)m->n_layers, w = (double)m->width;
-    /* Selective recompute means the attention core where that is stored, else norms and activation
+    /* Selective recompute covers the attention core if that is stored, else norms and activation
      * functions. */
     const bool drop = l->recompute == LT_PLAN_RECOMPUTE_SELECTIVE &&
                       kernel != LT_PLAN_ATTENTION_UNFUSED;

@@ -225,8 +225,8 @@ typedef struct {
     bool ffn4;        /* intermediate_size defaults to 4 hidden_size. */
     bool multi;       /* multi_query: one key/value head. */
     bool unfused_act; /* No fused kernel. */
-    /* Where no layer_types say it: of how many layers one sees all tokens, while the others look
-     * back sliding_window tokens; 1: all look back so, 0: none. */
+    /* Without layer_types: one of how many layers sees all tokens, while the others look back
+     * sliding_window tokens; 1: all have the window, 0: none. */
     int64_t full_every;
 } family;
 

@@ -127,9 +127,9 @@ static bool bridge_run(lt_point_job *j, const lt_point *row, char *why) {
     }
     if (j->model.latent > 0 && j->model.mtp > 0) {
         /* Its recipes run Nemotron 3 Super's one predictor twice (mtp_use_repeated_layer), and in
-         * bf16 (keep_mtp_spec_in_bf16): a layer of attention and one of experts. In nvfp4, so do
-         * by its te_quant.cfg the last 14 of 88 layers, attention's products and the latent
-         * maps. */
+         * bf16 (keep_mtp_spec_in_bf16): a layer of attention and one of experts. In nvfp4, its
+         * te_quant.cfg also keeps the last 14 of 88 layers, attention's products and the latent
+         * maps in bf16. */
         j->model.mtp = 2;
         s->wide_layers = 2.0 * 2.0;
         if (q->precision == LT_PLAN_NVFP4) {
@@ -180,7 +180,7 @@ static bool stack_layout(lt_point_job *j, const lt_point *row, char *why) {
         q->zero = 1; /* And shard the optimiser only; FSDP is for dense models. */
     }
     if (has(F(row, model), "async tp") || has(F(row, note), "asynctp")) {
-        /* Products and collectives in tp pieces, of which the last sum's is exposed. */
+        /* Products and collectives run in tp pieces; only the last piece of a sum is exposed. */
         j->cluster.stack.tp_overlap = 1.0 - 0.5 / lt_plan_max(1, q->tp);
     }
     if (has(stack, "torchtitan")) {

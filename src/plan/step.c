@@ -146,7 +146,8 @@ static void data_parts(const lt_plan_job *j, const stage *s, lt_plan_time *t) {
     if (l->tune == LT_PLAN_TUNE_LORA) {
         reduce = gather = 0;
     }
-    /* The stage stays gathered, and its gradients whole: once a step (memory.c). */
+    /* The stage stays gathered and its gradients stay whole, so this happens once a step
+     * (memory.c). */
     if (l->zero >= 3 && l->pp > 1) {
         t->dp_comm = hide(gather, j->c->stack.dp_overlap, s->forward).exposed +
                      hide(reduce, j->c->stack.dp_overlap, s->backward).exposed;
@@ -161,7 +162,8 @@ static void data_parts(const lt_plan_job *j, const stage *s, lt_plan_time *t) {
         return;
     }
     if (l->zero == 0) {
-        gather = reduce; /* The other half of the all-reduce, behind the backward pass too. */
+        gather = reduce; /* The other half of the all-reduce, which also comes after the backward
+                          * pass. */
         t->dp_comm = hide(reduce + gather, j->c->stack.dp_overlap, s->backward).exposed;
     } else {
         t->dp_comm = hide(reduce, j->c->stack.dp_overlap, s->backward).exposed +

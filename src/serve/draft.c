@@ -19,16 +19,16 @@
 #define WORST         2     /* Steps that one step may be said to cost. */
 #define DUE           0.005 /* Share of the debt that falls due, a step. */
 #define BELIEF        0.6   /* Rate of acceptance where nothing is known. */
-#define BELIEF_OTHER  0.2  /* The same of a branch's first token where those before it are wrong. */
-#define NEW_TIME      0.1  /* Weight of a new measurement. */
-#define FIRST         10   /* Draft tokens that a text counts as like all others, */
-#define FIRST_ALL     8    /* and all texts at a place as at the one before it. */
-#define KEPT_RUN      0.97 /* Weight that older tokens of a run keep when a new one is noted, */
+#define BELIEF_OTHER  0.2   /* The same for a branch's first token if those before it are wrong. */
+#define NEW_TIME      0.1   /* Weight of a new measurement. */
+#define FIRST         10    /* Draft tokens that a text counts as like all others, */
+#define FIRST_ALL     8     /* and all texts at a place as at the one before it. */
+#define KEPT_RUN      0.97  /* Weight that older tokens of a run keep when a new one is noted, */
 #define AGE_RUN       0.998 /* and that those of all runs keep when a draft is noted. */
-#define FORESEEN      0.3   /* Below this probability the token behind a draft counts as wrong. */
+#define FORESEEN      0.3   /* Below this probability the token after a draft counts as wrong. */
 #define KEPT_PACE     0.985 /* Weight that the pace keeps in a step. */
-#define UNUSUAL       8     /* A call that takes so many times what is expected is not charged. */
-#define MARGIN        1.03  /* A draft must promise this much more, for estimates are rough. */
+#define UNUSUAL       8     /* A call that takes so many times the expected time is not charged. */
+#define MARGIN        1.03  /* A draft must promise this much more, because estimates are rough. */
 
 /* A match of this length, the tokens before text[end], is found: put it at its place. */
 static int put_match(const int32_t *text, int64_t end, int64_t length, int n, int most, int64_t *at,
@@ -199,7 +199,7 @@ void lt_draft_times_note(lt_draft_times *t, int64_t rows, double seconds) {
     if (rows < 1 || rows > LT_DRAFT_ROWS || !(seconds > 0)) {
         return;
     }
-    /* A single slow step says little, and less if it was the first one. */
+    /* A single slow step means little, and even less if it was the first one. */
     if (t->of[i].n > 0 && seconds > SLOW * t->of[i].seconds) {
         seconds = SLOW * t->of[i].seconds;
     }

@@ -360,8 +360,8 @@ static lt_err size_engine(lt_engine *e) {
     if (o->ends.n == 0) {
         lt_model_ends(e->model, NULL, &e->limits.ends);
     }
-    /* A job lives until poll has reported all of it, which takes a front that polls a step or
-     * two. */
+    /* A job lives until poll has reported all of it, which takes a step or two if the front end
+     * polls. */
     e->n_slots = 2 * (o->max_running + o->max_waiting + most_background(o));
     e->n_samplers = lt_thread_count();
     e->usual_tokens = USUAL_TOKENS;

@@ -31,7 +31,8 @@ typedef struct {
     int64_t request; /* Index; -1: idle. */
     int64_t drop_at; /* Hang up after so many tokens; -1: never. */
     bool fresh;      /* Connected for this request. */
-    char said[1024]; /* The beginning of an answer that is no 200, or of an error in a stream. */
+    char said[1024]; /* The beginning of an answer whose status is not 200, or of an error in a
+                      * stream. */
     size_t said_n;
 } lane;
 

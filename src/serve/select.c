@@ -93,7 +93,7 @@ static void weigh_tails(const double *scores, const int32_t *answers, int64_t n,
                         const lt_select_options *o, double *p) {
     const double index = tail_index(scores, n, o->tail), a = index / (index + o->half_tail);
     (void)answers;
-    if (a < 1e-6) { /* The power's limit; the power itself would lose all its digits. */
+    if (a < 1e-6) { /* The limit of the power; computing the power itself would lose all digits. */
         weigh_soft(scores, NULL, n, o, p);
         return;
     }
@@ -257,8 +257,8 @@ lt_err lt_select(const lt_select_rule *rule, const lt_select_options *o, const d
     for (int64_t i = 0; i < n; i++) {
         entropy -= p[i] > 0 ? p[i] * log(p[i]) : 0;
     }
-    /* The index was drawn with p where a plain sample's is uniform. The answer is a function of
-     * candidates and index, so on average it is no further away than they are. */
+    /* The index was drawn with p, while that of a plain sample is uniform. The answer is a function
+     * of candidates and index, so on average it is no further away than they are. */
     out->kl = lt_select_kl(rule, o, n);
     if ((rule->reads & LT_SELECT_MU) == 0) {
         out->kl = fmax(0, fmin(out->kl, log((double)n) - entropy));

@@ -84,7 +84,7 @@ static void fork_beam(lt_engine *e, lt_job *j, const lt_job_choice *from, lt_job
 /* Which choice each of the next beams becomes; beams without one end, then the others fork. */
 static void move_beams(lt_engine *e, lt_job *j) {
     lt_beam *b = j->beam;
-    /* Does a beam of the next step go on in this choice? Valid until this function ends. */
+    /* Does a beam of the next step continue in this choice? Valid until this function ends. */
     memset(b->ready, 0, (size_t)b->width * sizeof *b->ready);
     for (int k = 0; k < b->n_next; k++) {
         const int32_t beam = b->next[k].beam;

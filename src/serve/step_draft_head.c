@@ -67,7 +67,8 @@ static int32_t slot_of(lt_engine *e, const lt_seq *seq, int64_t p, int64_t n_row
     if (!counts && alone) {
         page->n_drafted = page->n_drafted < p % size ? page->n_drafted : (int32_t)(p % size);
     }
-    /* What stands there is of this row, too; another text may write it in the same call. */
+    /* The slot may already hold this row's values, or another text may write it in the same
+     * call. */
     if (page->n_drafted > p % size || (!counts && !alone && is_taken(&e->drafter, n_rows, slot))) {
         return -1;
     }
@@ -80,7 +81,7 @@ void lt_step_head_rows(lt_engine *e, const lt_seq *seq, int64_t place, int64_t r
     const int64_t size = e->o.page_tokens, layer = lt_step_head_layer(e, place);
     lt_job_choice *s = seq->owner;
     lt_step_drafter *d = &e->drafter;
-    /* Rows behind those of the first call read what the row before them said. */
+    /* Rows after those of the first call read `last` of the row before them. */
     const int64_t back = place > layer;
     for (int64_t k = 0; k < n; k++) {
         const int64_t p = first + k;
@@ -118,7 +119,7 @@ lt_err lt_step_take_head(lt_engine *e, const lt_paged_forward_rows *call, int64_
     LT_TRY(lt_draft_pass_chosen(e->drafter.pass, &ids));
     for (int64_t i = 0; i < call->n_out; i++) {
         lt_job_choice *s = e->drafter.choices[i];
-        if (ids[i] >= 0) { /* Else the token that stands there stays: it will be rejected. */
+        if (ids[i] >= 0) { /* Otherwise the token that is there stays; it will be rejected. */
             s->tokens[s->seq.n_tokens + place] = ids[i];
         }
     }

@@ -371,7 +371,7 @@ static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
             continue;
         }
         if (w->draft) {
-            continue; /* collect_draft looks at it when the tokens before it are known. */
+            continue; /* collect_draft evaluates it when the tokens before it are known. */
         }
         if (choice->job->r.score) {
             take_scores(e, choice, w->position, logits[i]);
@@ -463,7 +463,7 @@ lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
         LT_TRY(err);
     }
     choose_on_host(e, picks, n_picks, n_host, logits);
-    do { /* A draft may begin in these rows, or go on from the rows before them. */
+    do { /* A draft may begin in these rows, or continue from the rows before them. */
         n_picks = collect_draft(e, s, first, n);
         choose_on_host(e, picks, n_picks, n_picks, logits);
     } while (n_picks > 0);

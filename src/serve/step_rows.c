@@ -124,7 +124,8 @@ static lt_err want(lt_engine *e, lt_step *s, int64_t i, int64_t p, int64_t row, 
                                 .on_device = on_device,
                                 .late = late};
     s->late = s->late || late;
-    /* Forks would choose from the same row; beams wait for each other. */
+    /* Not for forks, which would choose from the same row, nor for beams, which wait for each
+     * other. */
     s->sent = s->sent && on_device && (!next || j->forked || j->r.n_choices == 1) &&
               j->beam == NULL;
     if (!r->choose[at]) {
@@ -171,7 +172,8 @@ static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
             r->slots[g * s->n_rows + row + k] = (int32_t)(seq->table[p / page * groups + g] * page +
                                                           p % page);
         }
-        /* What follows the last token is known before a branch is; a device wants all rows. */
+        /* What follows the last token is known before a branch is; on a device all rows are
+         * wanted. */
         if (item->branch && p + 1 == seq->n_tokens && e->model->backend->host_memory) {
             continue;
         }

@@ -82,7 +82,8 @@ lt_err lt_training_open_ranks(lt_training *t, const lt_recipe *r, lt_device *dev
     LT_TRY(lt_training_agree(&snapshots, world));
     LT_TRY(lt_training_open_in_turn(t, r, device, world, &with));
     LT_TRY(lt_training_agree_on_step(t, world, &same));
-    while (!same) { /* Ends: the rank that found a checkpoint damaged has set it aside. */
+    while (!same) { /* The loop ends, because the rank that found a checkpoint damaged has set it
+                     * aside. */
         lt_training_close(t);
         *t = (lt_training){.lease.lock_fd = -1};
         LT_TRY(lt_training_open_in_turn(t, r, device, world, &with));

@@ -90,7 +90,7 @@ lt_err lt_training_follow(lt_training *t, const lt_step_decision *d, bool *slow)
     LT_TRY(d->save ? lt_training_save(t) : LT_OK);
     lt_training_spend(t, LT_GOODPUT_checkpoint);
     LT_TRY(lt_times_tell(t, false));
-    /* A save that goes on behind the run does not wait for this file either. */
+    /* A save that continues in the background does not wait for this file either. */
     const bool reports = d->validate || d->sample || !t->recipe.save_async;
     LT_TRY(reports && lt_ranks_lead(&t->ranks) ? lt_training_report(t) : LT_OK);
     lt_training_spend(t, LT_GOODPUT_evaluation);

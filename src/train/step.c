@@ -156,8 +156,8 @@ static lt_err accumulate_groups(lt_training *t, lt_draw *d, lt_pass_result *sum)
 static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum, lt_step_record *r) {
     const bool ranks = lt_training_has_ranks(t);
     if (ranks) {
-        /* The sum between ranks waits until all batches of the step are done where the order of
-         * groups is fixed, and where a replay hashes this rank's gradients before they are summed.
+        /* The sum over ranks waits for all batches of the step if the order of groups is fixed, or
+         * if a replay hashes this rank's gradients before they are summed.
          */
         const bool later = t->invariant.n_groups > 0 || lt_replay_is_due(t, d->plan.step);
         const int64_t n = later ? INT64_MAX : (d->n_rows + t->micro - 1) / t->micro;
@@ -245,7 +245,7 @@ void lt_training_tell_once(const lt_training *t, lt_step_record *r) {
     if (!lt_world_tells_rows(t->world)) {
         r->rows = r->tokens = 0.0;
     }
-    /* The loss of an objective is of whole rows on each rank of cp. */
+    /* Each rank of cp computes the loss of an objective for whole rows. */
     if (!(t->objective != NULL ? lt_world_tells_rows(t->world) : lt_world_tells_losses(t->world))) {
         memset(r->objective, 0, sizeof r->objective);
         r->labels = r->weight_sum = r->loss_sum = r->correct = r->bytes = 0.0;
@@ -316,7 +316,8 @@ lt_err lt_training_skip(lt_training *t, int64_t step) {
 /* The step as it was decided; then the run stands behind it. */
 static lt_err carry_out(lt_training *t, lt_draw *now, lt_step_decision *d,
                         const lt_step_record *r) {
-    /* Weights that an outer step may change are gathered behind it, and not unit by unit before. */
+    /* If an outer step may change the weights, they are gathered after it, and not unit by unit
+     * before. */
     const bool ends = lt_diloco_is_due(t, now->plan.step);
     bool changed = false;
     int stop = 0;

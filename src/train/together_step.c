@@ -230,6 +230,6 @@ lt_err lt_together_step(lt_together *g, int *stop) {
     for (int i = 0; i < g->n; i++) {
         LT_TRY(lt_together_finish_if_done(g, i));
     }
-    /* Where something took a while, other ranks wait for the leading one here. */
+    /* If something took long, the other ranks wait for the leading one here. */
     return slow && *stop == 0 ? lt_training_ask_stop(&g->runs[0], stop) : LT_OK;
 }

@@ -51,7 +51,7 @@ static double log_sum(const lt_tensor *t, int64_t r, float softcap, double tempe
 /* What is known of a row before its classes are gone through. */
 typedef struct {
     double lse; /* Log-sum over the student's words, at the temperature. */
-    /* Log-sum over the teacher's words, or over its K words where they are all. */
+    /* Log-sum over the teacher's words, or over its K words if there are no others. */
     double teacher_lse;
     double top_lse;  /* Log-sum over the student's logits at the K words. */
     double rest_lse; /* Log-sum over its other words; -inf: there are none. */

@@ -32,7 +32,8 @@ struct lt_models {
     /* The thread's while it works. */
     bool working, has_thread;
     pthread_t thread;
-    lt_model_slot *next; /* To be loaded after those that are UNLOADING were closed; NULL: none. */
+    lt_model_slot *next; /* Model to be loaded when those that are UNLOADING have been closed; NULL:
+                          * none. */
     lt_err err;
 };
 
@@ -181,7 +182,8 @@ static void end_load(lt_models *m, lt_model_slot *slot) {
         lt_log_info("serve: %s is loaded after %.3f s: %.1f MiB", slot->server->name,
                     slot->server->load_s, MIB(slot->bytes));
     }
-    tell_all(slot, NULL); /* Before the next turn, which might give its memory to another. */
+    tell_all(slot, NULL); /* Do this before the next turn, which might give its memory to another
+                           * model. */
 }
 
 /* Tell the owner once that the models of the start are there. */

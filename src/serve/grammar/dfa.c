@@ -334,7 +334,7 @@ typedef struct {
     size_t n_first, first_room;
     int32_t *table; /* Open addressing over the subsets. */
     size_t cells;
-    lt_gnedge *bytes; /* The byte edges of the subset at hand, in the order of their first byte. */
+    lt_gnedge *bytes; /* The byte edges of the current subset, in the order of their first byte. */
     size_t n_bytes, bytes_room;
     uint32_t *mark, stamp; /* Per NFA state: seen in this closure. */
     int32_t *set;          /* The subset being made. */
@@ -469,7 +469,7 @@ static lt_err collect_bytes(subsets *s, int32_t state, bool cut[257]) {
 static lt_err byte_edges(subsets *s, int32_t state) {
     bool cut[257] = {false};
     int32_t to, before = -1;
-    /* bytes[0, n_live) reach the piece, bytes[next, ) start behind it. */
+    /* bytes[0, n_live) reach the piece, bytes[next, ) start after it. */
     size_t n_live = 0, next = 0;
     s->d->states[state].edge = (int32_t)s->d->n_edges;
     LT_TRY(collect_bytes(s, state, cut));

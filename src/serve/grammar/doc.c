@@ -22,7 +22,7 @@ typedef struct {
     int32_t resource;
     const char *key; /* In an object; NULL: index of an array. */
     int32_t index;
-    bool map;  /* Its members' names are not keywords: "properties" and its like. */
+    bool map;  /* Its members' names are not keywords, as in "properties". */
     bool data; /* Within enum, const and the like: no schema. */
 } place;
 

@@ -95,7 +95,8 @@ static lt_err find_property(ranges *s, uint32_t flag) {
     for (uint32_t block = 0; block < PROPERTY_END / LT_UNICODE_BLOCK; block++) {
         const uint32_t at = block * LT_UNICODE_BLOCK;
         if (block > 0 && same && lt_unicode_kind_index[block] == lt_unicode_kind_index[block - 1]) {
-            continue; /* As the one before, which was all of one kind: most of the space is so. */
+            continue; /* Like the block before, which was all of one kind, as most of the space
+                       * is. */
         }
         same = true;
         for (uint32_t cp = at; cp < at + LT_UNICODE_BLOCK; cp++) {

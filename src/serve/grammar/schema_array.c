@@ -174,7 +174,8 @@ enum { KINDS = 2 }; /* contains that hold together. */
 typedef struct {
     lt_gschema_reader *r;
     const lt_gshape *s;
-    int64_t places;      /* Rows [0, places] of the grid; the last one stands for all behind. */
+    int64_t places;      /* Rows [0, places] of the grid; the last one stands for all further
+                          * ones. */
     int64_t tops[KINDS]; /* Counts go from 0 to these. */
     bool bounded[KINDS]; /* Over the top is too many. */
     int64_t mins[KINDS];

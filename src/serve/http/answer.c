@@ -280,7 +280,7 @@ void lt_http_write(lt_http_conn *c, const void *data, size_t n) {
 void lt_http_end(lt_http_conn *c) {
     LT_ASSERT(c->stage == ANSWERING);
     if (c->closing) {
-        /* The caller who ends an answer drops the connection, so there is nobody to notify. */
+        /* A caller that ends an answer drops the connection, so no one needs to be notified. */
         c->user = NULL;
         return;
     }

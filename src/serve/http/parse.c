@@ -444,7 +444,7 @@ static void chunk_byte(lt_http_parser *p, char c) {
             bad(p, 400, "a chunk is longer than its size");
         }
         break;
-    default: /* CHUNK_TRAILER: lines until an empty one; their content is of no use here. */
+    default: /* CHUNK_TRAILER: lines until an empty one; their content is ignored. */
         if (c == '\n' && p->line_n == 0) {
             p->stage = LT_HTTP_READY;
         } else if (c == '\n') {

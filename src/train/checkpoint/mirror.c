@@ -12,7 +12,7 @@
 
 #define TRIES      7 /* Of a phase; before them the waits 1, 2, ..., 32 s. */
 #define TICK_S     0.2
-#define TOGETHER_S 1.0 /* While all wait, ranks tell each other this often where they are. */
+#define TOGETHER_S 1.0 /* While all wait, ranks exchange their progress this often. */
 
 /* ---- The thread ---- */
 

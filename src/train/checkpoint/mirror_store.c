@@ -259,7 +259,7 @@ lt_err lt_mirror_store_end(lt_training *t) {
     LT_TRY(lt_checkpoint_path(folder, t->checkpoints, step));
     LT_TRY(lt_path_join(from, folder, LT_MANIFEST));
     LT_TRY(place_of(to, m, step, LT_MANIFEST));
-    /* What no rank has sent, e.g. of a checkpoint that another number of ranks wrote. */
+    /* Files that no rank has sent, e.g. of a checkpoint that another number of ranks wrote. */
     LT_TRY(m->n_parts > 1 ? send_files(t, "") : LT_OK);
     LT_TRY(lt_lease_check(&t->lease));
     err = lt_copy(from, to, &o, &report);

@@ -177,7 +177,7 @@ lt_err lt_times_note(lt_training *t, lt_step_record *r, double start_s) {
     if (!x->measured) {
         return LT_OK;
     }
-    /* Memory hardly grows behind the first steps, and asking takes a while. */
+    /* Memory hardly grows after the first steps, and reading it takes a while. */
     LT_TRY((step & (step - 1)) == 0 || step == t->recipe.steps || x->peak_bytes == 0.0 ? ask_peak(t)
                                                                                        : LT_OK);
     r->comm_s = x->line.waited_s;

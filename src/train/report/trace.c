@@ -319,7 +319,7 @@ lt_err lt_trace_write(lt_training *t, int64_t step) {
         LT_TRY_DONE(take(t->world->mesh.world, r, &parts[r]));
     }
     LT_TRY_DONE(lt_ranks_lead(&t->ranks) ? write_file(t, parts, n, step) : LT_OK);
-    /* Otherwise the others would wait for the leading rank in their next step. */
+    /* Without this, the other ranks would wait for the leading rank in their next step. */
     LT_TRY_DONE(several ? lt_barrier(t->world->mesh.world) : LT_OK);
 done:
     for (int r = 0; r < n; r++) {

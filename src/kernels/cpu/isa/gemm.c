@@ -62,7 +62,7 @@ typedef enum {
 typedef struct {
     const lt_matmul_args *args;
     int64_t m, n, k;
-    /* Where unfinished F32 sums live: y itself, or scratch when y is BF16; row stride sums_row. */
+    /* Memory of unfinished F32 sums: y itself, or scratch if y is BF16; row stride sums_row. */
     float *sums;
     int64_t sums_row;
     a_kind kind;
@@ -73,7 +73,7 @@ typedef struct {
     int64_t n_chunks;
     int64_t n_col_panels, n_blocks, block_panels; /* the blocks of columns; */
     int64_t at, depth;                            /* the step of k. */
-    _Atomic int *turns; /* The next chunk of each block, and behind them the next block. */
+    _Atomic int *turns; /* The next chunk of each block, and after all chunks the next block. */
     bool plain;         /* y is F32, and so is a bias. */
 } gemm;
 

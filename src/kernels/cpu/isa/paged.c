@@ -365,7 +365,8 @@ LT_INLINE void run_chunks(const paged *p, const task *t, state *st, const float 
                 const query w = query_of(p, t, i + j);
                 part[j].max = chunk_softmax(p, x + (i + j) * SPLIT, &w, c.s, c.count, &part[j].sum);
             }
-            if (n > 2) { /* The fourth of three weighs what lies there; it is not joined. */
+            if (n > 2) { /* With three queries the fourth lane computes on stale numbers, which are
+                          * not used. */
                 weigh(p, part, x + i * SPLIT, LANES, &c, whole, cache);
             } else if (n == 2) {
                 weigh(p, part, x + i * SPLIT, 2, &c, whole, cache);

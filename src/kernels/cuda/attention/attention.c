@@ -29,11 +29,11 @@ typedef struct {
     enum { ANY, CAUSAL, FULL } mask;
     int keys_max; /* Most keys of a call, or of its window; 0: any number. */
     int bn, consumers, stages, q_slots, o_direct, regs_producer, regs_consumer;
-    /* Blocks that share copies of K and V, where neighbours' keys differ by a diagonal at most. */
+    /* Blocks that share copies of K and V, if neighbours' keys differ by a diagonal at most. */
     int cluster;
 } fwd_row;
 static const fwd_row fwd_rows[] = {
-    /* Few keys: a tile's loads are what it waits for, so more of them go ahead; and smaller tiles
+    /* With few keys a tile waits for its loads, so more of them are issued ahead, and smaller tiles
      * waste less of the diagonal. */
     {64, CAUSAL, 1024, 128, 2, 4, 2, 0, 40, 232, 1},
     {64, CAUSAL, 0, 128, 3, 3, 2, 0, 32, 160, 1},

@@ -324,7 +324,7 @@ static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, l
         &(lt_cuda_dims){.grid = {(unsigned)(w->padded / 8), (unsigned)(w->a.batch * w->a.q_heads)},
                         .block = {256}},
         args));
-    /* Blocks of the second where those of the first have no more to do. */
+    /* Blocks of the second kernel run where those of the first have finished. */
     LT_TRY(lt_cuda_side_stream(c, &side, s, 0));
     LT_TRY(lt_cuda_stream_follow(c, side, s));
     LT_TRY(wide_run(c, s, a, w, OF_DQ, n_sms));

@@ -111,7 +111,7 @@ INLINE void load_block(const void *map, u32 ring, u32 full, u32 empty, ring_pos 
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const void *map_o,
                     const void *map_do, const lt_attn_bwd_args *w, const smem_map *s) {
     const lt_attn_args *a = &w->a;
-    /* What is fresh is empty: a wait for "phase 1" passes at once. */
+    /* A new slot is empty, so a wait for "phase 1" returns immediately. */
     ring_pos rk = {0, 1}, rv = {0, 1}, at = {0, 1};
     int t = (int)blockIdx.x;
 
@@ -266,7 +266,8 @@ INLINE void walk(float dq[HEAD_DIM / 2], const row_state *r, const lt_attn_bwd_a
         }
         wgmma_fence();
         issue_sums(dq, ds, k);
-        /* Not in flight over the loop's edge: ptxas would make one product after the other. */
+        /* No product may be in flight across iterations of the loop, or ptxas would serialise the
+         * products. */
         wgmma_wait(0);
         wgmma_pin(dq, HEAD_DIM / 2);
         if (tid == 0) {

@@ -131,7 +131,8 @@ INLINE void finish_dq(const lt_attn_bwd_args *w, u32 zeroes) {
     int whole = -1; /* (batch, key head) of the piece before, to be counted */
     for (;;) {
         const int now = warp_uniform(n);
-        /* Before this piece is waited for: its adds may wait for that one's place. */
+        /* Do this before waiting for this piece, whose adds may wait for the place of the last
+         * one. */
         if (one && whole >= 0) {
             tma_store_wait(0);
             count_release(w->cleared + whole);

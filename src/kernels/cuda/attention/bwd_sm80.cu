@@ -224,7 +224,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
             delta[r] = w.delta[row + t];
         }
     }
-    /* Theirs alone: should no step follow, they must have come before results take their places. */
+    /* A group of their own: if no step follows, they must have arrived before results overwrite
+     * them. */
     cp_async_commit();
     if (steps > 0) {
         fetch_step(ring, stats, &w, &j, j.head, j.begin);

@@ -586,8 +586,8 @@ INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2],
         }
 #else
         if (BM == 64 && CAUSAL && !any_seen(w, p, at.i * BM, p->key + 64 * consumer, 64)) {
-            /* The place is given back once all warps have seen it filled: a warp that came later
-             * might find it filled a second time, and wait for the first filling for ever. */
+            /* The place is released after all warps have seen it filled: a later warp might
+             * otherwise find it filled a second time, and wait for ever for the first filling. */
             mbarrier_wait(m->do_full + 8 * at.r.slot, at.r.phase);
             named_barrier_sync(BAR_OWN + consumer, 128);
         } else {
@@ -616,7 +616,8 @@ INLINE void consume(const void *map_dk, const void *map_dv, const lt_attn_bwd_ar
     for (;; run.n_tiles++) {
         const u32 tile = m->tile + (run.n_tiles & 1u) * TILE_BYTES, slot = run.n_tiles % KV_SLOTS;
         float dk[BLOCKS][HEAD_DIM / 2] = {{0.0f}}, dv[BLOCKS][HEAD_DIM / 2] = {{0.0f}};
-        if (STAGED) { /* dK and dV of the tile before have left dS's and dQ's places. */
+        if (STAGED) { /* dK and dV of the tile before have been stored from the places of dS and
+                       * dQ. */
             if (threadIdx.x % 128 == 0) {
                 tma_store_wait_read(0);
             }
@@ -755,10 +756,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_bwd_sm90(
     if (group == 0) {
         regs_shrink(40);
         if (threadIdx.x == 0) {
-            /* What is fresh is empty: a wait for "phase 1" passes at once. */
+            /* A new slot is empty, so a wait for "phase 1" returns immediately. */
             run_pos run = {{0, 1}, 0, 0};
             ring_pos drawn = draws_begin();
-            /* DQ: the first is drawn, too: no tile waits for a block that has no SM yet. */
+            /* DQ: the first tile is drawn, too, so that no tile waits for a block that has no SM
+             * yet. */
             int t = DQ ? draw(&args.a, m.drawn, &drawn, 0) : (int)blockIdx.x;
             while (t * DRAWN < tile_count(&args)) {
                 /* Rows are short: asked for long before it is needed. */

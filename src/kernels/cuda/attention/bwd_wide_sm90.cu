@@ -473,7 +473,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (group == 0) {
         regs_shrink(40);
         if (threadIdx.x == 0) {
-            /* What is fresh is empty: a wait for "phase 1" passes at once. */
+            /* A new slot is empty, so a wait for "phase 1" returns immediately. */
             ring_pos rb = {0, 1}, re = {0, 1};
             u32 n_tiles = 0;
             for (int t = (int)blockIdx.x; t < tile_total(&args);

@@ -119,7 +119,7 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
     32 /* Tiles a split: 512 keys, whatever the batch, so that a row's sums do not depend on it. */
 #define BUSY 2 /* Row tiles an SM from which on one block walks all splits. */
 #define SHARED_HALF                                                                                \
-    115200 /* Bytes of shared memory that let two blocks stand on an SM of 227 KB. */
+    115200 /* Bytes of shared memory with which two blocks fit on an SM of 227 KB. */
 
 static int64_t paged_row_tiles(const lt_attention_paged_args *a) {
     return lt_cuda_div_up(a->q_max * (a->q.shape[1] / a->k_pages.shape[2]), ROWS);

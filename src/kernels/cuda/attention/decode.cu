@@ -114,8 +114,8 @@ typedef struct {
     int n_keys, begin, end, share;       /* tiles seen by any of the 16 rows; tiles of a split */
     int low, high;                       /* places of the first and of the last row */
     int settled;                         /* tiles before this one hold no keys of new tokens */
-    /* The pack of sequence b: its first sequence, how many it has, and the tiles that they have in
-     * common, 0: it is alone. packed: this is the work of them all. */
+    /* The pack of sequence b: its first sequence, its number of sequences, and the tiles that they
+     * have in common (0: b is alone). packed: this work is for all of them. */
     int lead, members, common;
     bool packed;
 } work;
@@ -460,7 +460,8 @@ INLINE int fetch_settled(const lt_attn_decode_args *a, const work *w, int begin,
 /* A warp's way through the tiles of a split: those that all rows of the work may see, then those of
  * each sequence of a pack. A tile is the same warp's as if the sequence were alone. */
 typedef struct {
-    int t, end; /* tile, and where its part of the way ends; t >= end: there is none left */
+    int t, end; /* tile, and the end of its part of the sequence of tiles; t >= end: no tile is
+                 * left */
     int only;   /* -1, or the sequence of the pack whose keys these are */
 } way;
 INLINE void way_find(const lt_attn_decode_args *a, const work *w, way *at, int begin, int end) {
@@ -504,8 +505,8 @@ INLINE void attend_all(const lt_attn_decode_args *a, const work *w, const rows16
         way_step(a, w, &ahead, begin, end);
     }
 }
-#else /* A plain loop: with the way above decode_split takes 162 registers instead of 128 (heads
-         of 64), so that fewer blocks fit on an SM. */
+#else /* A plain loop: with the version above decode_split takes 162 registers instead of 128 (heads
+       * of 64), so fewer blocks fit on an SM. */
 INLINE void attend_all(const lt_attn_decode_args *a, const work *w, const rows16 *r, int begin,
                        int end, u32 ring, int sent, float o[HEAD_DIM / 8][4], float top[2],
                        float sum[2]) {

@@ -178,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
     finish(inverse, &state, &w, b, h, first, scale);
     cp_async_wait(0);
-    __syncthreads(); /* Q has come to all, should there have been no keys: its place takes O. */
+    __syncthreads(); /* Even without keys, all threads must have read Q, because O overwrites it. */
     store_rows(w.o + b * w.so.batch + h * w.so.head, w.so.token, first, w.a.q_tokens, w.width, out,
                inverse, sq);
 }

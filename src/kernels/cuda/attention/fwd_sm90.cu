@@ -208,7 +208,7 @@ INLINE void load_block(const void *map, const lt_attn_args *a, u32 ring, u32 ful
     mbarrier_wait(empty + 8 * r->slot, r->phase);
     mbarrier_expect(bar, KV_BYTES);
 #if PAGED
-    /* Behind the last key: its page again, for finite numbers that nobody sees. */
+    /* After the last key its page is read again, for finite numbers that are masked. */
     for (int key = j * BN, to = 0; to < BN * 128; key += BOX, to += BOX * 128) {
         const int page = a->table[p->b * a->table_ld + min_i(key, p->n_keys - 1) / PAGED];
         for (int c = 0; c < COLUMNS; c++) {
@@ -316,7 +316,7 @@ INLINE void issue_keys(float s[BN / 2], const u32 held[HEAD_DIM / 4], u32 q, u32
 /* Per thread: the two rows it holds a part of. */
 typedef struct {
     key_range see[2];
-    /* what P is relative to, in units of the scores; of this thread's columns only */
+    /* the number that P is relative to, in units of the scores; of this thread's columns only */
     float max[2], sum[2];
     float leap;            /* the maximum is followed when it is this much above */
     float slope[2], scale; /* log2 units a unit of score */
@@ -438,7 +438,7 @@ INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o,
         }
     }
     const int left = tokens_of(a, p->b) - p->token - consumer * (64 / HEADS);
-    /* PAGED: behind the sequence's last row stands another's first. */
+    /* PAGED: the row after the sequence's last one belongs to another sequence. */
     if (O_DIRECT || (PAGED && left < 64)) {
         store_rows(o, inverse, a, p, consumer * (64 / HEADS), left);
         return;
@@ -543,8 +543,8 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const lt_attn_args *a, c
         see_block(s, r, a, &top, &low, j, col);
         softmax_max(s, r, base, back);
         const bool scales = __any_sync(0xffffffffu, back[0] != 1.0f || back[1] != 1.0f);
-        /* Maxima before it, exponentials behind: these before it too is up to 8 % slower, those
-         * behind it 1 %. */
+        /* Maxima are computed before this point and exponentials after it. With both before it the
+         * kernel is up to 8 % slower, with both after it 1 %. */
         order_point(p->n_keys);
         wgmma_wait(0);
         wgmma_pin(o, HEAD_DIM / 2);
@@ -601,7 +601,7 @@ INLINE void consume(const void *map_o, const lt_attn_args *a, const smem_map *m,
             mbarrier_arrive(m->q_empty + 8 * i);
         }
         finish(o, &r, map_o, a, &p, o_smem, consumer);
-        /* Without products only a barrier says that all warps know where the tile lies. */
+        /* Without products only a barrier ensures that all warps have read where the tile lies. */
         if (!sees) {
             named_barrier_sync(BAR_STORE + consumer, 128);
             if (threadIdx.x % 128 == 0) {

@@ -71,7 +71,7 @@ INLINE void keep_piece(u8 *numbers, float *factors, u32 c, uint4 v, bool keeps) 
     const u32 p = c % 4, g = c / 4 % 4;
 #if AS_COUNTED
     /* A quarter has two columns of each of the four pieces: the lanes of two pieces exchange words,
-     * so that each has what two quarters have of both. */
+     * so that each has the columns of both that two quarters hold. */
     const u32 theirs = __shfl_xor_sync(ALL_LANES, p % 2 ? lo : hi, 1), even = p % 2 ? theirs : lo,
               odd = p % 2 ? hi : theirs;
 #endif

@@ -15,7 +15,7 @@
     64 /* At 128 x costs the L2 as much as W the memory: 0.56 to 1.0 of cuBLASLt's speed. */
 #define DEPTH       2 /* Depth of the kernel's stages: times 64 of K. */
 #define MOST_STAGES LT_FEW_MOST_STAGES
-#define HELD_BYTES  (100 * 1024) /* Bytes of weights that are on their way at once, for each SM. */
+#define HELD_BYTES  (100 * 1024) /* Bytes of weights in flight for each SM. */
 
 static int rows_of(const lt_gemm_args *a) {
     return (int)lt_cuda_div_up(a->m, 8) * 8;

@@ -136,8 +136,8 @@ INLINE void multiply(float acc[BN / 2], ring_pos *r, int steps, int group, u32 r
                 DESC_ADD(x, i / 4 * X_BYTES + i % 4 * 32), 1);
         }
         wgmma_commit();
-        /* The memory is slower than the products: what counts is that the stage is sent for again
-         * at once. */
+        /* The memory is slower than the products, so it matters most that the stage is requested
+         * again immediately. */
         wgmma_wait(0);
         wgmma_pin(acc, BN / 2);
         if (threadIdx.x % 128 == 0) {

@@ -133,8 +133,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     float sum[TILES][4] = {{0.0f}};
     share s[DEPTH];
 
-    /* Rows past the last: that one again. What an operand's rows give does not mix; it is not
-     * stored. */
+    /* Rows past the last repeat it. Results of different rows do not mix, and those of these rows
+     * are not stored. */
     for (int t = 0; t < TILES; t++) {
         x[t] = a.x + min_i(8 * t + lane / 4, a.m - 1) * a.ldx + element_at(lane % 4, 0);
     }
@@ -157,7 +157,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             }
         }
     }
-    if (SPLIT == 1) { /* 3. To y, through shared memory where warps have parts of the same sums. */
+    if (SPLIT == 1) { /* 3. Store to y, through shared memory if warps have parts of the same
+                       * sums. */
 #pragma unroll
         for (int i = 0; i < TILES * 4; i++) {
             store(&a, slab, i / 4, i % 4, lane, sum[i / 4][i % 4]);

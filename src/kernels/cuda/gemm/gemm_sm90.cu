@@ -264,7 +264,7 @@ INLINE void fetch_beside(const second_pair *s, u32 tile_a, u32 tile_b, u32 bar, 
 /* 1. One thread fills the ring. */
 INLINE void produce(const void *map_a, const void *map_b, const lt_gemm_kernel_args *a,
                     const second_pair *second, u32 ring, u32 full, u32 empty, int rank) {
-    ring_pos r = {0, 1}; /* A fresh ring is empty: the wait for "phase 1" passes at once. */
+    ring_pos r = {0, 1}; /* A new ring is empty, so the wait for "phase 1" returns immediately. */
     const int part = PAIR ? 0 : B_ROWS / CLUSTER * rank;
     walk w = {0, 0};
     tile_pos p;
@@ -361,7 +361,7 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
         last = r->slot;
     }
     if (PINGPONG) {
-        /* All products are issued: the other's may queue up behind them. */
+        /* All products are issued; the other consumer's may be queued after them. */
         named_barrier_arrive(next, 256);
     }
     wgmma_wait(0);
@@ -440,7 +440,8 @@ INLINE void store_late(const void *map_c, const void *map_pre, const lt_gemm_ker
 #else
     u32 out = stage;
 #pragma unroll
-    /* All of aux is on its way at once, into buffer 1: each thread reads back its own. */
+    /* All of aux is fetched at the same time, into buffer 1; each thread reads back its own
+     * part. */
     for (int j = 0; j < CHUNK_BYTES / 16 / 128; j++) {
         st_shared_v4(stage + CHUNK_BYTES + (tid + 128 * j) * 16,
                      aux_piece(a, tid + 128 * j, row, col));

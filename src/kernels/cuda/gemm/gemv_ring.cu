@@ -204,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         cp_async_commit(); /* Gains. */
     }
     aim(&from, &a);
-    /* The first column that is copied: the copies of all lanes are one lane's. */
+    /* The first column that is copied; one lane issues the copies of all lanes. */
     const int from_column = FILL == 2 ? share * 256 : first;
 #pragma unroll
     for (int i = 0; i < AHEAD; i++) { /* 1. On their way before x is there. */

@@ -80,7 +80,7 @@ static void key_of(row_key *out, const lt_cuda_info *info, const lt_gemm_args *a
     snprintf(out->out, sizeof out->out, "%s", word(a->out));
     snprintf(out->bias, sizeof out->bias, "%s", a->bias != NULL ? word(a->bias_dtype) : "none");
     /* A weight's gradient is stored by the first batch of a step and added to by the others: one
-     * row for both, what reads y costs little beside K. */
+     * row serves both, because reading y costs little compared with K. */
     out->sum = a->accumulate || (a->trans_a && a->out == LT_F32);
 }
 

@@ -373,8 +373,8 @@ INLINE u64 share_of(double share, u64 all) {
 /* Target of top-p among what weighs `all`, and in *limit what may be in. */
 INLINE u64 nucleus_of(const slice *s, double top_p, u64 all, cut *limit) {
     const u64 target = share_of(top_p, all);
-    /* What weighs less than this is not in the nucleus: all such together weigh less than what it
-     * leaves out. A little lower, for rounding. */
+    /* An id that weighs less than this is not in the nucleus, because all such ids together weigh
+     * less than what the nucleus leaves out. A little lower, for rounding. */
     const float low = (float)((double)(all - target) / ((double)ONE * s->cols));
     if (low > 0.0f) {
         *limit = cut_least(

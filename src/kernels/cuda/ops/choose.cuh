@@ -71,7 +71,7 @@ typedef struct {
     int first, cols;           /* The slice's first id; V. */
     float softcap, rate, best; /* rate: log2(e) / temperature; best: the largest. */
     u32 best_key;
-    /* What is wanted counts, not the row itself; what is not typical is out. */
+    /* The adjusted logits are read, not the row itself; ids that are not typical are excluded. */
     bool adjusted, typical;
     const aside *also;
 } slice;

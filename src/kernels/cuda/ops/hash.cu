@@ -63,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) hash(const lt_cuda_hash_ar
     for (; at < vectors; at += THREADS) {
         sum += mix_vector(__ldcs(x + at), (u64)(2 * at + 1) * STEP);
     }
-    /* Behind the last vector, or all of a piece that begins elsewhere. */
+    /* The bytes after the last vector, or all of a piece that is not aligned. */
 #pragma unroll 1
     for (at = 2 * vectors + threadIdx.x; 8 * at < bytes; at += THREADS) {
         sum += mix(word_of(from, bytes, at) ^ (u64)(at + 1) * STEP);

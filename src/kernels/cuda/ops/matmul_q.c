@@ -20,7 +20,7 @@
 #define GEMM_Q_WORDS "TILES=%d SPLIT=%d WHOLE=%d " FORMAT_WORDS " OUT=%s DTYPE=%s"
 
 #define FEW_ROWS    64
-#define WGMMA_LEAST 5 /* Rows that gemm_q_sm90.cu takes where gemm_q_ring.cu does not. */
+#define WGMMA_LEAST 5 /* Fewest rows for which gemm_q_sm90.cu runs if gemm_q_ring.cu does not. */
 #define SLAB_BYTES  ((int64_t)64 << 20)
 #define TILE_ROWS   16 /* tile_q.cuh */
 #define TILE_K      128

@@ -144,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(1024) route_scan(const lt_cuda_rout
         before += n;
     }
     __syncthreads();
-    /* Dropped before block b: what each expert has beyond its capacity by then. */
+    /* Rows dropped before block b: those of each expert beyond its capacity by then. */
     for (int b = threadIdx.x; b < a.blocks && a.capacity > 0; b += 1024) {
         int n = 0;
         for (int x = 0; x < a.experts; x++) {

@@ -147,8 +147,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 #endif
     wait_for_others();
 #pragma unroll
-    /* 1. The only read. Behind the end the last row is read again: all lanes take part in the
-     *    shuffles. */
+    /* 1. The only read. Past the end the last row is read again, because all lanes take part in the
+     * shuffles. */
     for (int r = 0; r < ROWS; r++) {
         const int row = min(first + r, w.rows - 1);
         to[r] = w.y + row_begin(w.at.y, row, w.at.n) + lane * W;
@@ -158,8 +158,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
                  first + r < w.rows);
     }
 #pragma unroll
-    /* 2. Sums; of LayerNorm's squares, those about the mean of each piece. Columns behind the end
-     *    hold zeros. */
+    /* 2. Sums; of LayerNorm's squares, those about the mean of each piece. Columns past the end
+     * hold zeros. */
     for (int r = 0; r < ROWS; r++) {
         centre[r] = squares[r] = 0.0f;
 #pragma unroll

@@ -155,7 +155,7 @@ static lt_err sumsq_run(lt_queue *q, const void *args) {
     const lt_tensor *const rows[] = {&a.x};
     int64_t count = lt_tensor_count(&a.x);
     const int w = lt_cuda_piece(rows, 1, LT_F32, count);
-    /* Blocks behind the last element would add only zeros, which change no bit of the sum. */
+    /* Blocks past the last element would add only zeros, which change no bit of the sum. */
     const int64_t used = LT_CUDA_DIV_UP(count, (int64_t)THREADS * w);
     const int blocks = used < 1 ? 1 : used < SUMSQ_BLOCKS ? (int)used : SUMSQ_BLOCKS;
     lt_cuda_sumsq_parts_args call = {.x = a.x.data, .count = count};

@@ -90,7 +90,7 @@ static lt_err prompts_of(lt_queue *q, const lt_attention_paged_args *a,
     }
     *out = widened(a, NULL, &bytes);
     *takes = lt_cuda_attention_takes_prompts(out, info) && bytes <= WIDE_MOST;
-    /* Where there is not that much memory, decode.cu takes the prompts. */
+    /* If there is not that much memory, decode.cu handles the prompts. */
     if (!*takes || lt_cuda_wide(q, bytes, &room) != LT_OK) {
         *takes = false;
         return LT_OK;
@@ -202,7 +202,7 @@ static const char *kv_write_refuse(const void *args, const lt_device *device) {
 static lt_err kv_write_run(lt_queue *q, const void *args) {
     lt_kv_write_args a = *(const lt_kv_write_args *)args;
     int heads = (int)a.k.shape[1], dim = (int)a.k.shape[2];
-    /* Where one of both is of a block type, one thread writes a block, or as many numbers. */
+    /* If one of the two is of a block type, one thread writes a block, or as many numbers. */
     const bool blocks = lt_dtype_is_block(a.k_pages.dtype) || lt_dtype_is_block(a.v_pages.dtype);
     const int64_t count = lt_tensor_count(&a.k) / (blocks ? LT_BLOCK_SMALL : 1);
     char defines[LT_CUDA_DEFINES_BYTES];

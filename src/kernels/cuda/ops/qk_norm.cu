@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     int row[HEADS], head[HEADS];
     wait_for_others();
 #pragma unroll
-    /* Behind the end the last head is read again: all lanes take part in the shuffles. */
+    /* Past the end the last head is read again, because all lanes take part in the shuffles. */
     for (int k = 0; k < HEADS; k++) {
         const u32 at = min(first + k * GROUPS, count - 1);
         row[k] = at / (u32)call.n.heads, head[k] = at % (u32)call.n.heads;

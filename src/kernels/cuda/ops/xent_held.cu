@@ -55,7 +55,8 @@ INLINE uint4 register_fetch(const place *p, const DTYPE *from, int piece) {
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
     xent_held(const lt_cuda_xent_held_args a) {
     extern __shared__ __align__(16) uint4 smem[];
-    /* In turn: what one row's threads read, the next row's do not write. */
+    /* The two places are used by turns, so that the next row does not overwrite what this row's
+     * threads read. */
     __shared__ float slots[2][2][WARPS];
     __shared__ int best_shared[2];
     uint4 kept[IN_REGS > 0 ? IN_REGS : 1];
@@ -78,7 +79,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
          row += gridDim.x, turn ^= 1, label = next_label) {
         const int after = row + (int)gridDim.x;
         running r = {NEGATIVE, 0.0f, a.cols};
-        /* The label's logit, asked for before the logits change, needed after the sums. */
+        /* The label's logit, loaded before the logits change, and needed after the sums. */
         DTYPE hit = FROM_F32(DTYPE, 0.0f);
         p.row = p.next, p.next = after < a.rows ? p.row + (i64)gridDim.x * a.ld : 0;
         next_label = after < a.rows ? a.labels[after] : -1;
@@ -87,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
             best_shared[turn] = a.cols;
         }
 #pragma unroll 1
-        /* 1. Empty groups take the place of those that came: always CHUNKS of them. */
+        /* 1. Empty groups replace those that have arrived, so there are always CHUNKS of them. */
         for (int c = 0; c < CHUNKS; c++) {
             cp_async_wait(CHUNKS - 1);
 #pragma unroll

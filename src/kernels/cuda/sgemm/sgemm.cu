@@ -70,7 +70,7 @@ static_assert(BM * BN * 4 <= STAGES * STAGE_BYTES, "the sums take the ring's pla
 #if CLUSTER > 1
 /* This block's share of the tile's sums, added over the blocks of the cluster. */
 INLINE void cluster_add(float4 *held, const float (*sum)[TN], u8 *smem, int rank) {
-    __syncthreads(); /* Every warp has read its last stage: the ring's place is free. */
+    __syncthreads(); /* Every warp has read its last stage, so the memory of the ring is free. */
 #pragma unroll
     for (int q = 0; q < QUARTETS; q++) {
         const float *s = &sum[q / (TN / 4)][q % (TN / 4) * 4];

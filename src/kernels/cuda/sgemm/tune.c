@@ -233,7 +233,7 @@ static void compile_one(void *ctx, size_t i) {
     candidate *c = &((candidate *)ctx)[i];
     lt_cubin cubin = {0};
     if (lt_cubin_get(&cubin, "sgemm/sgemm.cu", c->text, c->arch) != LT_OK) {
-        return; /* It fails again when the race loads it, and is left out there. */
+        return; /* It fails again when the tuning run loads it, and is left out there. */
     }
     lt_cubin_close(&cubin);
 }

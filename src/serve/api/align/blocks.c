@@ -42,7 +42,7 @@ typedef struct {
     double *steps;
     int64_t n_steps, n_steps_ended;
     double score;
-    bool over; /* It has ended: it has no continuations, and competes with its score. */
+    bool over; /* It has ended: it gets no continuations, and competes with its score. */
     lt_finish finish;
     int64_t first; /* Candidates [first, first + each) are its continuations. */
 } path;
@@ -56,7 +56,8 @@ struct lt_blocks {
     uint64_t seed;
     bool stepwise; /* Blocks end at borders, too. */
     lt_borders borders;
-    double kl;             /* Bound of the answer's divergence from a plain one: of its blocks. */
+    double kl;             /* Bound of the answer's divergence from a plain one: the sum over its
+                            * blocks. */
     path *paths, *next;    /* (width) the texts of this round, and room for those of the next. */
     int64_t n_paths, each; /* each: continuations of a path that is not over. */
     candidate *candidates; /* (n) */
@@ -122,7 +123,7 @@ static bool make_room(lt_blocks *b, lt_api_error *e) {
     b->candidates = calloc((size_t)b->n, sizeof *b->candidates);
     b->paths = calloc((size_t)b->width, sizeof *b->paths);
     b->next = calloc((size_t)b->width, sizeof *b->next);
-    b->n_paths = 1; /* The empty text: all continuations of the first round are its own. */
+    b->n_paths = 1; /* The empty text, from which all texts of the first round continue. */
     b->each = b->n;
     b->n_running = 1; /* The answer's own part, which begins. */
     return (b->candidates != NULL && b->paths != NULL && b->next != NULL) || lt_api_refuse_oom(e);

@@ -46,7 +46,7 @@ typedef struct {
     const char *name, *probe;
     const char *const *reads; /* Fields besides control and max_tokens; NULL at the end. */
     bool at_borders;          /* Trials come at borders, not each so many tokens. */
-    bool closes; /* A trial closes the reasoning and asks for the entropy of what would follow. */
+    bool closes; /* A trial closes the reasoning and measures the entropy of the next token. */
 } method_row;
 
 static const method_row methods[] = {
@@ -87,9 +87,9 @@ struct lt_control {
     bool geometric;
     lt_borders borders;
     lt_border_tail tail;
-    bool inside; /* The token before was inside the reasoning, */
-    bool begun;  /* which has words: a border before them would end a thought that is empty. */
-    lt_ids out;  /* The text's tokens so far, without paths that were cut. */
+    bool inside;         /* The token before was inside the reasoning, */
+    bool begun;          /* which has words; a border before them would end an empty thought. */
+    lt_ids out;          /* The text's tokens so far, without paths that were cut. */
     lt_ids borders_seen; /* How many tokens of it are before each. */
     lt_ids probe, end;
     /* A budget with a minimum: the mark stops the engine (stop_ids), and `wait` follows instead. */
@@ -109,7 +109,8 @@ struct lt_control {
     double entropy; /* The entropy that the trial found. */
     path cuts[FOLDS + 1];
     int n_cuts;
-    int64_t saved_most; /* What the reasoning could still have become when a rule ended it. */
+    int64_t saved_most; /* How many tokens the reasoning could still have had when a rule ended
+                         * it. */
     const char *stopped_by;
 };
 
@@ -148,7 +149,8 @@ static bool read_trial(lt_control *k, lt_reply *j, lt_api_error *e) {
     const char *probe = a->control.probe != NULL ? a->control.probe : methods[k->method].probe;
     const char *close = lt_parse_closing(&j->server->marks);
     const size_t n = strlen(probe);
-    lt_ids behind = {0}; /* What a trial reads behind the text, or behind the closing mark. */
+    lt_ids behind = {0}; /* The text that a trial reads after the text so far, or after the closing
+                          * mark. */
     bool ok;
     if (n == 0 && !methods[k->method].closes) {
         return lt_api_refuse(e, "reasoning.probe", "'reasoning.probe' is empty");

@@ -457,7 +457,7 @@ bool lt_group_keep(lt_reply *j, lt_api_error *e) {
     for (int64_t i = 0; i < n; i++) {
         g->candidates[index[i]].probability = p[i];
     }
-    if (n < g->n) { /* Some were cut, so the probabilities of those left say too little. */
+    if (n < g->n) { /* Some were cut off, so the probabilities of the others are not enough. */
         g->kept.kl = lt_select_kl(g->rule, &g->o, g->n);
     }
     g->kept.chosen = index[g->kept.chosen];

@@ -236,7 +236,7 @@ static void send_echo(lt_reply_choice *c) {
 }
 
 static bool dropped(const lt_reply *j) {
-    /* Only the echo is wanted, although the engine has made one token. */
+    /* Only the echo was requested, although the engine has made one token. */
     return j->params.max_tokens == 0;
 }
 

@@ -60,7 +60,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const u32 tile_a = ring + step % STAGES * 2 * TILE_BYTES, tile_b = tile_a + TILE_BYTES;
         const int next = step + STAGES - 1;
         cp_async_wait(STAGES - 2);
-        __syncthreads(); /* This stage has arrived for all, and all are done with the one before. */
+        __syncthreads(); /* This stage has arrived for all threads, and all have finished with the
+                          * one before. */
         if (next < n_steps) {
             const u32 slot = ring + next % STAGES * 2 * TILE_BYTES;
             fetch(slot, a.a, a.lda, row0, a.m, next * BK, a.k);

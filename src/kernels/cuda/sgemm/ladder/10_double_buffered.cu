@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2) sgemm(const lt_cuda_sge
         a_tile[now][a_col + 2][a_row] = a_next.z;
         a_tile[now][a_col + 3][a_row] = a_next.w;
         *(float4 *)&b_tile[now][b_row][b_col] = b_next;
-        /* The buffer of the tile before is free once all are here: everyone has left it. */
+        /* When all threads are here, none reads the buffer of the tile before, so it is free. */
         __syncthreads();
         if (k0 + BK < w.k) { /* 2. Send for the next tile. */
             a_next = edge_load4(w.a, block_row + a_row, k0 + BK + a_col, w.m, w.k, w.lda, vec_a);
