@@ -141,8 +141,8 @@ static lt_err open_targets(lt_distill *d) {
     const int64_t rows = t->micro * t->recipe.seq, k = d->train.words.k;
     if (d->valid.words.n > 0 && d->valid.words.k != k) {
         LT_FAIL(LT_ERR_ARG,
-                "distill.valid_logprobs has %" PRId64 " words of a place, "
-                "distill.logprobs %" PRId64,
+                "distill.valid_logprobs has %" PRId64
+                " words for each token, distill.logprobs %" PRId64,
                 d->valid.words.k, k);
     }
     for (int placed = 0; placed < 2; placed++) {

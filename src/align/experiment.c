@@ -329,7 +329,8 @@ static lt_err check_seeds(const lt_experiment *e, const char *path) {
     for (int64_t i = 1; i < e->n_seeds; i++) {
         for (int64_t k = 0; k < i; k++) {
             if (e->seeds[i] == e->seeds[k]) {
-                LT_FAIL(LT_ERR_ARG, "%s: seeds: %lld is there twice", path, (long long)e->seeds[i]);
+                LT_FAIL(LT_ERR_ARG, "%s: seeds: %lld is listed twice", path,
+                        (long long)e->seeds[i]);
             }
         }
     }

@@ -309,7 +309,7 @@ static lt_err run_model(run *r) {
     r->host->unload(r->host->ctx);
     return err == LT_ERR_INTERRUPTED
                ? lt_error_set(err,
-                              "%s: stopped after %lld of %lld requests; the same command goes on",
+                              "%s: stopped after %lld of %lld requests; the same command continues",
                               r->e->out, (long long)r->e->n_done, (long long)r->e->n_cells)
                : err;
 }

@@ -212,7 +212,8 @@ static lt_err take_line(lt_experiment_task *t, const source *s, bool chat, lt_js
                 where);
     }
     if (prompt != NULL && (chat || s->shots > 0)) {
-        LT_FAIL(LT_ERR_FORMAT, "%s has a 'prompt', which goes with neither shots nor chat", where);
+        LT_FAIL(LT_ERR_FORMAT, "%s has a 'prompt', which cannot be combined with shots or chat",
+                where);
     }
     if (at < s->shots) {
         put_turn(examples, chat, question, "", answer);

@@ -94,7 +94,7 @@ lt_err lt_align_policy_check(const lt_align_policy_options *o) {
                                           : "0 or more");
         }
         if (x > 0 && !numbers[i].read) {
-            LT_FAIL(LT_ERR_ARG, "%s is %g, but nothing reads it here", numbers[i].name, x);
+            LT_FAIL(LT_ERR_ARG, "%s is %g, but it has no effect here", numbers[i].name, x);
         }
     }
     if (o->dual > 0 && o->dual <= 1 + o->high) {

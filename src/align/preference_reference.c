@@ -132,7 +132,7 @@ static lt_err check_stop(const reference *r, int64_t pass) {
         lt_board_stop(lt_training_board(r->t), why);
         LT_FAIL(LT_ERR_INTERRUPTED,
                 "stopped while the reference of %s was computed, at %lld of %lld rows; the same "
-                "command begins it again",
+                "command begins it anew",
                 r->name, (long long)(pass * r->set->stride * r->t->micro),
                 (long long)r->set->n_reference);
     }
@@ -190,8 +190,8 @@ static lt_err compute_and_save(const reference *r) {
     lt_err err;
     if (!at_hand(r->t)) {
         LT_FAIL(LT_ERR_STATE,
-                "%s is not there: the reference model is the one before the first step, and %lld "
-                "steps are done; bring that file back, or begin again with another --out",
+                "%s is missing. It comes from the model before the first step, and %lld steps are "
+                "done: restore the file, or begin again with another --out",
                 r->path, (long long)r->t->state.step);
     }
     if (is_without_adapters(r->t)) {

@@ -50,7 +50,7 @@ static lt_err name_files(work *w) {
     (void)snprintf(w->key, sizeof w->key, "%016" PRIx64,
                    (uint64_t)XXH3_64bits(parts, sizeof parts));
     if (lt_file_exists(out)) {
-        LT_FAIL(LT_ERR_STATE, "%s is there already; choose another file, or remove it", out);
+        LT_FAIL(LT_ERR_STATE, "%s exists already; choose another file, or remove it", out);
     }
     return lt_file_make_parent(out);
 }
@@ -71,7 +71,8 @@ static lt_err read_state(work *w, int64_t *bytes) {
     LT_TRY_DONE(lt_json_i64(state, "lines", &w->stats->lines, false, w->state));
     if (strcmp(key, w->key) != 0 || *bytes < 0 || w->done < 0 || w->done > w->o->problems->n) {
         LT_FAIL_DONE(LT_ERR_STATE,
-                     "%s is of other prompts, another model or other options; choose another file, "
+                     "%s was made from other prompts, by another model or with other options; "
+                     "choose another file, "
                      "or remove it and %s",
                      w->state, w->part);
     }

@@ -26,7 +26,8 @@ lt_err lt_reinforce_open(lt_reinforce *r, const lt_reinforce_options *o, lt_prob
     if (o->group < 2 || o->group > LT_REINFORCE_GROUP || o->answers < o->group ||
         o->answers % o->group != 0) {
         LT_FAIL(LT_ERR_ARG,
-                "%lld answers of a step on a rank are not groups of %lld; a group has 2 to %d",
+                "%lld answers a step on each rank cannot be divided into groups of %lld; a group "
+                "has 2 to %d",
                 (long long)o->answers, (long long)o->group, LT_REINFORCE_GROUP);
     }
     LT_ASSERT(o->updates > 0 && o->passes > 0 && problems->n > 0);

@@ -18,14 +18,16 @@ static lt_err check_staleness(const lt_recipe *r) {
     }
     if (r->rl_correction == 0) {
         LT_FAIL(LT_ERR_ARG,
-                "rl.staleness = %" PRId64 " with rl.correction = none: answers are drawn by older "
-                "weights, and nothing would make up for it; token-truncate does",
+                "rl.staleness = %" PRId64
+                " with rl.correction = none: answers are drawn by older weights, which nothing "
+                "would correct for; rl.correction = token-truncate does",
                 r->rl_staleness);
     }
     if (r->save_every == 0) {
         LT_FAIL(LT_ERR_ARG,
-                "rl.staleness = %" PRId64 " with checkpoint.every = 0: a stop waits for a step "
-                "whose checkpoint is due, so that the run goes on with the same bits",
+                "rl.staleness = %" PRId64
+                " with checkpoint.every = 0: drawing ahead needs checkpoints, because a run can "
+                "only be stopped and resumed with the same bits where one is due",
                 r->rl_staleness);
     }
     return LT_OK;
@@ -51,8 +53,8 @@ lt_err lt_reinforce_check_recipe(const lt_recipe *r) {
     }
     if (r->rl_temperature != 1.0 && (r->rl_exact || r->rl_correction > 0)) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
-                "rl.temperature = %g with %s: the engine tells the probabilities of its tokens at "
-                "temperature 1; not supported",
+                "rl.temperature = %g with %s: the engine reports the probabilities of its tokens "
+                "at temperature 1; not supported",
                 r->rl_temperature, r->rl_exact ? "rl.exact" : "rl.correction");
     }
     if (r->steps % draw != 0) {

@@ -196,7 +196,8 @@ static lt_err take_lines(lt_reward_command *c, asking *a) {
 static lt_err check_silence(const lt_reward_command *c) {
     struct pollfd fd = {.fd = c->from, .events = POLLIN};
     if (c->n_line > 0 || (poll(&fd, 1, 0) > 0 && (fd.revents & POLLIN) != 0)) {
-        LT_FAIL(LT_ERR_FORMAT, "reward command '%s' said more than it was asked for", c->command);
+        LT_FAIL(LT_ERR_FORMAT, "reward command '%s' wrote more lines than it was asked for",
+                c->command);
     }
     return LT_OK;
 }

@@ -31,7 +31,8 @@ static lt_err find(const lt_safetensor **out, const lt_teacher_part *p, const ch
     const bool fits = t != NULL && t->dtype == dtype && t->n_dims == (k > 0 ? 2 : 1) &&
                       (rows < 0 || t->shape[0] == rows) && (k == 0 || t->shape[1] == k);
     if (!fits) {
-        LT_FAIL(LT_ERR_FORMAT, "no tensor '%s' of the type and the shape that it must have", name);
+        LT_FAIL(LT_ERR_FORMAT,
+                "tensor '%s' is missing, or has another type or shape than it must have", name);
     }
     *out = t;
     return LT_OK;

@@ -183,7 +183,8 @@ static lt_err find_part(const writing *w, const char *path, bool *done, int64_t 
     const lt_safetensor *t = lt_safetensors_find(&file, "places");
     if (key == NULL || t == NULL || strcmp(key, w->key) != 0) {
         LT_FAIL_DONE(LT_ERR_STATE,
-                     "%s is of other conversations, another model or other options; choose another "
+                     "%s was made from other conversations, by another model or with other "
+                     "options; choose another "
                      "folder, or remove this one",
                      path);
     }

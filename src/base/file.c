@@ -171,7 +171,7 @@ lt_err lt_file_spare(const char *output, const char *input) {
     struct stat a, b;
     if (stat(output, &a) == 0 && stat(input, &b) == 0 && S_ISREG(a.st_mode) &&
         a.st_dev == b.st_dev && a.st_ino == b.st_ino) {
-        LT_FAIL(LT_ERR_ARG, "%s is read: it cannot be written at the same time%s%s", input,
+        LT_FAIL(LT_ERR_ARG, "%s is the input: it cannot be written at the same time%s%s", input,
                 strcmp(input, output) != 0 ? ", as " : "",
                 strcmp(input, output) != 0 ? output : "");
     }

@@ -25,7 +25,7 @@ static lt_err add(lt_beside *b, const char *text, size_t n) {
     b->name_list[b->n] = b->names[b->n];
     for (int i = 0; i < b->n; i++) {
         if (strcmp(b->names[i], b->names[b->n]) == 0) {
-            LT_FAIL(LT_ERR_ARG, "--second: the name '%s' is there twice", b->names[i]);
+            LT_FAIL(LT_ERR_ARG, "--second: the name '%s' is given twice", b->names[i]);
         }
     }
     b->n++;

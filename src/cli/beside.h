@@ -61,8 +61,7 @@ typedef struct {
 
 #define LT_DRAFT_BRANCHES_HELP                                                                     \
     "drafts of a text in one step that begin with different tokens; 0: as many as pay; 1: one. "   \
-    "On "                                                                                          \
-    "a GPU only copied drafts have others beside them"
+    "On a GPU only copied drafts can have branches"
 
 #define LT_SERVED_OF(o, path, adapters)                                                            \
     (lt_served) {                                                                                  \

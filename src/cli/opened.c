@@ -117,8 +117,8 @@ static lt_err find_base(char base[LT_PATH_BYTES], const char *adapters) {
     LT_TRY(err);
     if (!lt_file_exists(base)) {
         LT_FAIL(LT_ERR_NOT_FOUND,
-                "%s stands beside the model '%s', which is not here; lateen convert --base merges "
-                "it into another place's",
+                "%s is an adapter of the model '%s', which is not here; lateen convert --base "
+                "merges it into that model at another path",
                 adapters, base);
     }
     return LT_OK;

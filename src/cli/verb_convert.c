@@ -85,14 +85,15 @@ static lt_err base_of(char **out, const char *adapters, const char *given) {
         return *out != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "name of a model");
     }
     if (lt_lora_is_gguf(adapters)) {
-        LT_FAIL(LT_ERR_ARG, "%s: a GGUF of adapters names no model: name it with --base", adapters);
+        LT_FAIL(LT_ERR_ARG, "%s: a GGUF of adapters does not name its model: name it with --base",
+                adapters);
     }
     LT_TRY(lt_lora_base_of(&named, adapters));
     if (!lt_file_exists(named)) {
-        const lt_err err = lt_error_set(LT_ERR_NOT_FOUND,
-                                        "%s stands beside the model '%s', which is not here: name "
-                                        "it with --base",
-                                        adapters, named);
+        const lt_err err = lt_error_set(
+            LT_ERR_NOT_FOUND,
+            "%s is an adapter of the model '%s', which is not here: name it with --base", adapters,
+            named);
         free(named);
         return err;
     }

@@ -28,8 +28,8 @@
       "mmlu, at most 5, gsm8k, mbpp: solved examples before each question")                        \
     X(STR, examples, "examples", "", 0, 0, "FILE", "gsm8k, mbpp with shots: solved problems")      \
     X(STR, responses, "responses", "", 0, 0, "FILE",                                               \
-      "tasks that generate: score these, JSON lines with `response` (or `completion`, of code), "  \
-      "and ask no model")                                                                          \
+      "tasks that generate: score these, JSON lines with `response` (for code also "               \
+      "`completion`), without a model")                                                            \
     X(STR, outputs, "outputs", "", 0, 0, "FILE",                                                   \
       "tasks that generate: write each response with its scores, as JSON lines")                   \
     X(STR, nltk, "nltk", "", 0, 0, "DIR",                                                          \

@@ -28,7 +28,7 @@
       "read special tokens in the prompt, and print those the model writes")                       \
     X(BOOL, echo, "echo", "false", 0, 0, "", "print the prompt first")                             \
     X(BOOL, stats, "stats", "false", 0, 0, "",                                                     \
-      "print token counts and rates on standard error; with --align what the method says")         \
+      "print token counts and rates on standard error; with --align also the method's report")     \
     X(TEXT, align, "align", "", 0, 0, "JSON",                                                      \
       "a method of alignment, as the server's field `alignment`: {\"method\": \"best_of_n\", "     \
       "\"n\": 8}")                                                                                 \

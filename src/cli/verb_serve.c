@@ -38,8 +38,8 @@
       "file of accepted keys, one a line; models=NAME,... after a key limits it to these "         \
       "models")                                                                                    \
     X(BOOL, auth, "auth", "true", 0, 0, "",                                                        \
-      "--no-auth: no keys, on purpose; without it, a server without keys on a reachable address "  \
-      "warns")                                                                                     \
+      "--no-auth: serve without keys on purpose; otherwise a server without keys on a reachable "  \
+      "address warns")                                                                             \
     X(STR, tls_cert, "tls-cert", "", 0, 0, "FILE",                                                 \
       "serve HTTPS: PEM file of the certificate and its intermediate certificates; read again "    \
       "when it changes")                                                                           \
@@ -64,8 +64,8 @@
       "most requests that may queue; beyond that, 429")                                            \
     X(I64, context, "context", "0", 0, 1e9, "N", "most tokens of a sequence; 0: the model's")      \
     X(BOOL, context_shift, "context-shift", "false", 0, 0, "",                                     \
-      "an answer that reaches the end of the context drops its oldest tokens and goes on; "        \
-      "requests say n_keep and n_discard")                                                         \
+      "an answer that reaches the end of the context drops its oldest tokens and continues; "      \
+      "requests may give n_keep and n_discard")                                                    \
     X(I64, step_tokens, "step-tokens", "0", 0, 1e7, "N",                                           \
       "most tokens of one step; 0: the engine's choice")                                           \
     X(I64, page_tokens, "page-tokens", "0", 0, 4096, "N",                                          \
@@ -120,7 +120,7 @@
     X(I64, draft_branches, "draft-branches", "0", 0, LT_DRAFT_BRANCHES, "N",                       \
       LT_DRAFT_BRANCHES_HELP)                                                                      \
     X(I64, think_budget, "think-budget", "-1", -1, 1e9, "N",                                       \
-      "most tokens of reasoning, unless the request says; -1: no limit")                           \
+      "most tokens of reasoning, unless the request gives its own number; -1: no limit")           \
     X(I64, store_entries, "store-entries", "1024", 0, 1e9, "N",                                    \
       "most responses, chat completions and threads kept for later; 0: none")                      \
     X(I64, store_bytes, "store-bytes", "64MiB", 0, 1e13, "BYTES", "most memory that they take")    \
@@ -137,7 +137,7 @@
     X(I64, files_bytes, "files-bytes", "4GiB", 1, 1e15, "BYTES", "most bytes of them together")    \
     X(I64, upload_s, "upload-s", "3600", 1, 1e9, "s",                                              \
       "time in which an upload in parts must be complete")                                         \
-    X(I64, batches, "batches", "100", 1, 1e6, "N", "most batches of an API key at work")           \
+    X(I64, batches, "batches", "100", 1, 1e6, "N", "most unfinished batches of an API key")        \
     X(I64, batch_lines, "batch-lines", "50000", 1, 1e8, "N", "most lines of a batch")              \
     X(I64, batch_tokens, "batch-tokens", "-1", -1, 1e6, "N",                                       \
       "most tokens of batches in a step that also has tokens of other requests; -1: none on a "    \

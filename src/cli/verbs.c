@@ -19,7 +19,8 @@
     X(simulate, "simulate",                                                                        \
       "simulate months of a run with failures, restarts, repairs and spares")                      \
     X(launch, "launch", "start a verb as several ranks, on this machine or on several")            \
-    X(submit, "submit", "submit a training to Slurm, for a tenant, with as many GPUs as are free") \
+    X(submit, "submit",                                                                            \
+      "submit a training run to Slurm, for a tenant, with as many GPUs as are free")               \
     X(agent, "agent", "keep snapshots of a run on a node; launch starts it")                       \
     X(comm, "comm", "explain why a run of several ranks failed")                                   \
     X(health, "health", "check whether this machine is fit to run on")                             \

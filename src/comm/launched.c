@@ -18,7 +18,7 @@ static lt_err read_number(const char *name, uint64_t most, uint64_t *out) {
     char *end = NULL;
     *out = text != NULL && *text >= '0' && *text <= '9' ? strtoull(text, &end, 10) : 0;
     if (end == NULL || *end != '\0' || *out > most) {
-        LT_FAIL(LT_ERR_ARG, "%s='%s': not what lateen launch gives a rank", name,
+        LT_FAIL(LT_ERR_ARG, "%s='%s' is not a value that lateen launch sets", name,
                 text != NULL ? text : "");
     }
     return LT_OK;
@@ -51,8 +51,8 @@ lt_err lt_launched_read(lt_launched *l) {
     LT_TRY(lt_launched_apart() ? LT_OK : read_number(LT_ENV_SEGMENT, 1 << 20, &fd));
     LT_TRY(read_number(LT_ENV_EPOCH, UINT64_MAX, &l->epoch));
     if (n == 0 || l->address == NULL || l->token == NULL) {
-        LT_FAIL(LT_ERR_ARG, "%s without %s, %s and %s: not what lateen launch gives a rank",
-                LT_ENV_SEGMENT, LT_ENV_RANKS, LT_ENV_STORE, LT_ENV_TOKEN);
+        LT_FAIL(LT_ERR_ARG, "%s without %s, %s and %s; lateen launch sets all four", LT_ENV_SEGMENT,
+                LT_ENV_RANKS, LT_ENV_STORE, LT_ENV_TOKEN);
     }
     l->n = (int)n;
     l->rank = (int)rank;

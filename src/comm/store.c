@@ -113,8 +113,7 @@ static lt_err judge(const lt_comm_store *s, const lt_comm_store_request *q,
                     q->key, (long long)q->number, (int)r->value_bytes, (const char *)r->value,
                     q->wait_ms * 1e-3);
         }
-        LT_FAIL(LT_ERR_REMOTE, "store: nobody has set '%s', after %.3g s", q->key,
-                q->wait_ms * 1e-3);
+        LT_FAIL(LT_ERR_REMOTE, "store: '%s' was not set within %.3g s", q->key, q->wait_ms * 1e-3);
     case LT_STORE_OLD:
     case LT_STORE_AHEAD:
         LT_FAIL(LT_ERR_STATE, "store %s: generation %llu of attempt %llu is %s", s->address,

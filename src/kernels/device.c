@@ -116,7 +116,7 @@ static lt_err name_read(wish *w, const char *name) {
     w->kind = LT_DEVICE_CUDA;
     w->index = strncmp(name, "cuda:", 5) == 0 ? index_of(name + 5) : -1;
     if (w->index < 0) {
-        LT_FAIL(LT_ERR_ARG, "device '%.40s' is none of %s", name, LT_DEVICE_NAMES);
+        LT_FAIL(LT_ERR_ARG, "device '%.40s' is not one of %s", name, LT_DEVICE_NAMES);
     }
     return LT_OK;
 }

@@ -156,7 +156,7 @@ lt_err lt_model_begin(lt_model **out, const lt_model_spec *spec, const lt_model_
                      lt_dtype_name(m->options.dtype));
     }
     if (m->options.stored && m->options.trainable) {
-        LT_FAIL_DONE(LT_ERR_ARG, "model: weights as stored are not trained");
+        LT_FAIL_DONE(LT_ERR_ARG, "model: weights as stored cannot be trained");
     }
     if (m->options.decoded && !m->options.stored) {
         LT_FAIL_DONE(LT_ERR_ARG, "model: decoded weights that are not stored");
@@ -166,8 +166,7 @@ lt_err lt_model_begin(lt_model **out, const lt_model_spec *spec, const lt_model_
     }
     LT_TRY_DONE(lt_model_spec_check(spec));
     if (m->options.stored && !m->options.decoded && m->options.partition != NULL) {
-        LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
-                     "model: weights as stored are held in part only where they are decoded");
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "model: only decoded weights can be held in part");
     }
     LT_TRY_DONE(lt_param_table_open_part(&m->table, spec, m->options.partition));
     LT_TRY_DONE(open_mover(m));

@@ -24,7 +24,7 @@ static lt_err check_sizes(const lt_plan_layout *l) {
                 (long long)l->accum);
     }
     if (l->zero < 0 || l->zero > 3) {
-        LT_FAIL(LT_ERR_ARG, "layout: ZeRO stage %d is none of 0, 1, 2, 3", l->zero);
+        LT_FAIL(LT_ERR_ARG, "layout: ZeRO stage %d is not 0, 1, 2 or 3", l->zero);
     }
     if (l->vpp > 1 && l->pp == 1) {
         LT_FAIL(LT_ERR_ARG, "layout: %d virtual stages contradict pp 1 (no pipeline)", l->vpp);

@@ -31,7 +31,8 @@
 typedef struct {
     double wall, failures, lost, restart, save, wait;
     int64_t n_lost; /* Values in the field's lost_s. */
-    double again;   /* The most work that was done when a failure came: to be reached again. */
+    double again;   /* The most work that had been done at a failure, which must be reached
+                     * again. */
     bool noted;     /* The last value is of the last failure. */
 } life;
 
@@ -155,7 +156,8 @@ static void one_life(void *ctx, size_t index) {
         if (!failed && done < s->work_s) {
             failed = spend(&w, s, s->save_s, &spent, &l);
             l.save += spent;
-            /* A newer save replaces one that is still being written only once that is durable. */
+            /* A newer save replaces one that is still being written only after the newer one is
+             * durable. */
             if (!failed) {
                 if (s->persist_lag_s <= 0) {
                     durable = done;
@@ -205,7 +207,7 @@ static lt_err check(const lt_plan_sim *s) {
         MAX_EVENTS) {
         LT_FAIL(LT_ERR_LIMIT,
                 "simulate: %.0f days of work with a failure every %.0f s are too many failures to "
-                "play %lld times: ask for fewer days or runs",
+                "simulate %lld times: ask for fewer days or runs",
                 s->work_s / 86400.0, s->mtbf_s, (long long)s->runs);
     }
     if (s->persist_lag_s > s->interval_s + s->save_s) {

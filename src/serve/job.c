@@ -41,7 +41,7 @@ static lt_err check_beam(const lt_request *r, const lt_job_limits *limits) {
         r->grammar != NULL || r->n_think_end > 0 || s->n_bias > 0 || s->repetition != 1.0 ||
         s->frequency != 0.0 || s->presence != 0.0 || s->dry_multiplier != 0.0 ||
         s->xtc_probability != 0.0 || s->watermark.scheme != LT_WATERMARK_NONE) {
-        LT_FAIL(LT_ERR_ARG, "a beam search with what changes the choice of tokens: biases, "
+        LT_FAIL(LT_ERR_ARG, "a beam search excludes what changes the choice of tokens: biases, "
                             "penalties, a grammar, min_tokens, thinking or given tokens");
     }
     if (!(fabs(r->beam.length_penalty) <= LT_BEAM_PENALTY)) {
@@ -116,8 +116,8 @@ static lt_err check_blend(const lt_request *r, const lt_job_limits *limits) {
 
 static lt_err check_shift(const lt_request *r, const lt_job_limits *limits) {
     if (r->embed || r->beam.on || r->guidance.on || r->blend.n > 0 || r->n_given > 0) {
-        LT_FAIL(LT_ERR_ARG, "contexts of embeddings, beams, guided choices, blends and texts that "
-                            "go on are not shifted");
+        LT_FAIL(LT_ERR_ARG, "the context cannot be shifted for embeddings, beam search, guidance, "
+                            "blends and continued texts");
     }
     if (r->n_prompt >= limits->max_seq || r->max_tokens > LT_SHIFT_TOKENS ||
         limits->max_seq < SHIFT_LEAST || r->shift.discard < 0) {

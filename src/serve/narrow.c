@@ -33,8 +33,8 @@ static bool is_ending(const lt_request *r, const lt_ends *ends, int32_t id) {
 lt_err lt_narrow_check(const lt_request *r, const lt_ends *ends, int64_t vocab_size) {
     bool goes_on = r->n_allowed == 0 || r->min_tokens == 0;
     if (r->n_allowed > 0 && r->grammar != NULL) {
-        LT_FAIL(LT_ERR_ARG, "a list of allowed tokens and a form of the answer, or tools, exclude "
-                            "each other");
+        LT_FAIL(LT_ERR_ARG,
+                "a list of allowed tokens and a form of the answer, or tools, cannot be combined");
     }
     LT_TRY(check_ids("allowed tokens", r->allowed, r->n_allowed, vocab_size));
     for (int64_t i = 0; i < r->n_allowed && !goes_on; i++) {

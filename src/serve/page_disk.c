@@ -54,8 +54,8 @@ static lt_err open_secret(lt_page_disk *d) {
         LT_FAIL(LT_ERR_IO, "open %s: %s", path, strerror(errno));
     }
     if (flock(d->lock_fd, LOCK_EX | LOCK_NB) != 0) {
-        LT_FAIL(LT_ERR_STATE, "%s is the cache of another program that runs: %s is locked",
-                d->folder, path);
+        LT_FAIL(LT_ERR_STATE, "%s is the cache of another running program: %s is locked", d->folder,
+                path);
     }
     if (st.st_size == sizeof d->seed) {
         if (pread(d->lock_fd, &d->seed, sizeof d->seed, 0) != (ssize_t)sizeof d->seed) {

@@ -32,14 +32,15 @@
 #include "model/blocks/exec.h"
 #include "serve/engine_impl.h"
 
-#define FEW_ROWS 2 /* Of a text in a call, if its last draft was accepted whole; else 1. */
+#define FEW_ROWS 2 /* Rows of a text in a call if its last draft was accepted completely; else 1. */
 
 static lt_err open_model(lt_engine *e, const lt_paged_forward_options *o) {
     const lt_model_spec *spec = lt_model_get_spec(e->drafter.model);
     lt_paged_forward_options own = *o;
     LT_TRY(lt_model_spec_writes(spec, "a draft model"));
     if (e->drafter.model->backend != e->model->backend) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "a draft model on %s for a model on %s: they work together",
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "a draft model on %s for a model on %s: both must be on the same kind of device",
                 e->drafter.model->backend->name, e->model->backend->name);
     }
     if ((spec->pos == LT_POS_LEARNED && spec->max_seq < e->o.max_seq) || lt_rope_switch(spec) > 0) {

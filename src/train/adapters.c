@@ -41,7 +41,7 @@ lt_err lt_adapters_check(const lt_recipe *r, int zero) {
         return LT_OK;
     }
     if (r->init[0] == '\0') {
-        LT_FAIL(LT_ERR_ARG, "lora.%s is given, but no model.init: adapters stand beside a model",
+        LT_FAIL(LT_ERR_ARG, "lora.%s is given, but no model.init: adapters need a model",
                 r->lora_rank > 0 ? "rank" : "init");
     }
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {

@@ -340,10 +340,10 @@ static lt_err keep_outer(lt_training *t, const lt_sites *s) {
 /* What the leading rank has found in the folder; the same on all ranks. */
 typedef struct {
     int64_t newest; /* Step of the newest round that was decided; -1: none. */
-    /* Step of the first of them in which this site has no part, or from which on the folder still
-     * has them; -1: it can go through all of them as it did. */
+    /* Step of the first round in which this site has no part, or from which on the folder still has
+     * rounds; -1: the site can repeat all rounds as it did them. */
     int64_t without;
-    int64_t from; /* Step of outer parameters to begin with; -1: the own ones. */
+    int64_t from; /* Step of the outer parameters to begin with; -1: this site's own. */
     int64_t n;    /* Rounds that follow them. */
 } past;
 
@@ -417,8 +417,8 @@ static lt_err catch_up(lt_training *t, const past *p) {
     lt_sites *s;
     size_t n = 0, done = 0;
     lt_err err = LT_OK;
-    lt_log_warn("the other sites went on without this one at step %lld: it takes their outer "
-                "parameters of step %lld, and goes on there",
+    lt_log_warn("the other sites continued without this one at step %lld: it takes their outer "
+                "parameters of step %lld, and continues there",
                 (long long)p->without, (long long)p->newest);
     forget_rounds(d, p->newest);
     s = next_place(d, &after);

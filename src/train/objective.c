@@ -43,8 +43,9 @@ lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
         }
     }
     if (r->init[0] == '\0') {
-        LT_FAIL(LT_ERR_ARG, "objective.kind is given, but no model.init: it teaches a model that "
-                            "already writes");
+        LT_FAIL(
+            LT_ERR_ARG,
+            "objective.kind is given, but no model.init: it trains a model that can already write");
     }
     return LT_OK;
 }

@@ -6,7 +6,9 @@
 
 #include "base/error.h"
 
-#define DEAD_LOSS 1e-3 /* Nats. A gradient of exactly 0 is correct where everything is learnt. */
+#define DEAD_LOSS                                                                                  \
+    1e-3 /* Nats. A gradient of exactly 0 is correct after everything has been
+                        * learnt. */
 
 const char *lt_stop_text(int stop) {
     return stop == LT_STOP_FILE ? "the file named exit" : strsignal(stop);

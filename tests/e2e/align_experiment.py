@@ -160,7 +160,7 @@ def wrong():
                              ("an unknown field of a request", good.replace("max_tokens: 8", "max_token: 8"), "max_token"),
                              ("no methods", good.split("methods:")[0], "methods"), ("an unknown kind of problems", good.replace("arithmetic", "geometry"), "geometry"),
                              ("a file that is not there", good.replace(TASK, TASK + "x"), TASK + "x"), ("a level out of range", good.replace("1-2", "1-9"), "level"),
-                             ("an unknown key of a task", good.replace("shots", "shot"), "shot"), ("a seed that is there twice", good.replace("[1, 2, 3]", "[1, 2, 1]"), "seeds: 1 is there twice"),
+                             ("an unknown key of a task", good.replace("shots", "shot"), "shot"), ("a seed that is there twice", good.replace("[1, 2, 3]", "[1, 2, 1]"), "seeds: 1 is listed twice"),
                              ("half a seed", good.replace("[1, 2, 3]", "[1, 2.5]"), "whole numbers"), ("two methods of one name", good.replace("soft,", "best,").replace("soft_best_of_n, n: [2, 4], temperature: [0.1, 1]", "best_of_n, n: [8, 4]"), "'best'"),
                              ("two tasks of one name", good.replace("sums", "phrases"), "'phrases'"), ("chat neither true nor false", good + "chat: 1\n", "chat must be")):
         status, said = run(write("wrong.yaml", text), "--out", os.path.join(where, name.replace(" ", "-")))

@@ -115,8 +115,8 @@ with tempfile.TemporaryDirectory() as work:
     after = rewards(asked, part, prompts=5) if stopped else None
     same = os.path.exists(part) and open(part).read() == open(f"{work}/asked-out.jsonl").read()
     check("killed and started again, the file is the same", "" if same and (not stopped or "of these from an earlier start" in after.stderr) else after and after.stderr[-400:])
-    check("another temperature does not go on with it", said(other, "is of other prompts, another model or other options") if stopped else "")
-    check("a file that is there is not written over", said(rewards(asked, part, prompts=5), "is there already"))
+    check("another temperature does not go on with it", said(other, "was made from other prompts, by another model or with other options") if stopped else "")
+    check("a file that is there is not written over", said(rewards(asked, part, prompts=5), "exists already"))
     qrpo = train(f"{work}/qrpo", f"{work}/asked-out.jsonl", **{"objective.kind": "qrpo_norm", "objective.beta": 5})
     check("qrpo learns from it", "" if qrpo.returncode == 0 and "192 examples" in qrpo.stderr else qrpo.stderr[-400:])
 

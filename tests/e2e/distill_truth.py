@@ -114,7 +114,7 @@ with tempfile.TemporaryDirectory() as work:
     again = words_of(parts, 1.0, chat, "--part", "8", "--batch", "3")
     check("a command that stopped goes on where it was", "" if again.returncode == 0 and "12 of these from an earlier start" in again.stderr and os.stat(f"{parts}/part-00002.safetensors").st_mtime_ns == kept else again.stderr[-400:])
     check("and until it is done no run begins", said(refused, "distill.logprobs", "logprobs.json is not there"))
-    check("other options do not go into the same folder", said(words_of(parts, 2.0, chat, "--part", "8"), "part-00000.safetensors is of other conversations, another model or other options"))
+    check("other options do not go into the same folder", said(words_of(parts, 2.0, chat, "--part", "8"), "part-00000.safetensors was made from other conversations, by another model or with other options"))
 
     for name in runs if everything else FEW:
         check(f"20 steps of {name}, by TRL's losses", took(train(f"{work}/{name}", name), name, f"{work}/{name}"))

@@ -252,7 +252,7 @@ def spare_parts(h):
 
 def shrink(h):
     out, wrong, text = lose(h, "shrink", {}, ("--shrink", "--back", "0"), 2, wants=[(1, "lost", -1)], machines=2)
-    tap.check("without a spare the run goes on with fewer ranks, with the same bits", not wrong and sizes(out) == [4, 2] and "goes on with 2 of 4 ranks" in text, wrong or sizes(out))
+    tap.check("without a spare the run goes on with fewer ranks, with the same bits", not wrong and sizes(out) == [4, 2] and "continues with 2 of 4 ranks" in text, wrong or sizes(out))
 
 
 def grow(h):

@@ -84,7 +84,7 @@ def spare():
 @tap.case
 def shrink():
     out, wrong, text = run("shrink", SAME, ("--nodes", "4", "--shrink", "--back", "0"), 1, want=[(1, "lost", -1)])
-    tap.check("without a spare the run goes on with fewer ranks: of three that are left two divide the rows", not wrong and sizes(out) == [4, 2] and "goes on with 2 of 4 ranks" in text,
+    tap.check("without a spare the run goes on with fewer ranks: of three that are left two divide the rows", not wrong and sizes(out) == [4, 2] and "continues with 2 of 4 ranks" in text,
               f"{wrong} {sizes(out)}")
     tap.check("mesh-invariant, it ends with the bits of one without a loss", bits(out) == whole)
 

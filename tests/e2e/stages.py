@@ -112,7 +112,7 @@ with tempfile.TemporaryDirectory() as work:
     def refused():
         fails("a finished stage whose options changed", train(two, "--seed", "7"), "stage base is finished, and its seed was 1234, now 7", 1)
         fails("more steps of a stage that others began from", train(write("more.yaml", RECIPE, out=parts, mid=5)), "stage mid is finished, and its steps was 3, now 5", 1)
-        fails("another stage in its place", train(write("other.yaml", RECIPE.replace("  mid:", "  middle:"), out=parts, mid=3)), "in its place stage mid is finished", 1)
+        fails("another stage in its place", train(write("other.yaml", RECIPE.replace("  mid:", "  middle:"), out=parts, mid=3)), "stage mid has been finished in its place", 1)
         fresh = dict(out=f"{work}/none", mid=3)
         fails("a model in a later stage", train(write("a.yaml", RECIPE.replace("grpo:", "grpo:\n    model.init: x"), **fresh)), "stage grpo: model.init = x, but it begins with what stage sft has made")
         fails("a stage that leaves no model", train(write("b.yaml", RECIPE.replace("{{steps: 4,", "{{export: false, steps: 4,"), **fresh)), "stage base: export = false leaves no model, with which stage mid begins")

@@ -37,7 +37,7 @@
     X(STR, streams, "streams", "1,8,32", 0, 0, "list", "numbers of streams at once, one run each") \
     X(I64, prompt, "prompt", "128", 1, 1e6, "tokens", "length of each prompt")                     \
     X(I64, shared, "shared", "0", 0, 1e6, "tokens",                                                \
-      "with which all prompts begin; one stream reads them before the others start")               \
+      "common beginning of all prompts; one stream reads it before the others start")              \
     X(I64, beginnings, "beginnings", "1", 1, 1e6, "N",                                             \
       "with --shared: so many of them, which prompts have in turn")                                \
     X(I64, new, "new", "64", 2, 1e6, "tokens", "tokens that each stream decodes")                  \
@@ -45,7 +45,7 @@
       "most tokens of one step; 0: the engine's choice")                                           \
     X(ENUM, dtype, "dtype", "stored", 0, 0,                                                        \
       "stored|fp32|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k",                                  \
-      LT_OPENED_DTYPE_HELP "; q4_0 and on: random weights in blocks")                              \
+      LT_OPENED_DTYPE_HELP "; q4_0 and later ones: random weights of this block type")             \
     X(STR, device, "device", "auto", 0, 1, LT_DEVICE_NAMES,                                        \
       "where to compute; auto: the GPU if there is one")                                           \
     X(ENUM, cache, "cache", "model", 0, 0, LT_OPENED_CACHE_TYPES, "type of keys and values")       \
@@ -505,8 +505,8 @@ static lt_err check_drafts(const bench_engine_options *o) {
     }
     if (o->shared > o->prompt || (o->shared > 0 && o->turns > 0)) {
         LT_FAIL(LT_ERR_ARG,
-                "--shared %lld is at most --prompt %lld, and not for --turns, in which all prompts "
-                "are read",
+                "--shared %lld must be at most --prompt %lld, and cannot be combined with --turns, "
+                "which reads all prompts",
                 (long long)o->shared, (long long)o->prompt);
     }
     if (o->beginnings > 1 && o->shared == 0) {

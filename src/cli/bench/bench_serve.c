@@ -471,10 +471,11 @@ int lt_bench_serve(int argc, char **argv) {
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;
 
-    if (!lt_verb_parse(&table, &o, argc, argv, "bench serve URL|MODEL [options]",
-                       "Send an OpenAI server requests from a trace or with fixed lengths, and "
-                       "print what its clients see. For a MODEL, `lateen serve` is started.",
-                       where, 1, &n, &status)) {
+    if (!lt_verb_parse(
+            &table, &o, argc, argv, "bench serve URL|MODEL [options]",
+            "Send an OpenAI-compatible server requests from a trace or with fixed lengths, and "
+            "print what its clients see. For a MODEL, `lateen serve` is started.",
+            where, 1, &n, &status)) {
         return status;
     }
     if (n != 1) {

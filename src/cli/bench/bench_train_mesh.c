@@ -103,7 +103,9 @@ static lt_err prepare(bench *b, lt_bench_mesh_result *out) {
     LT_TRY(lt_mesh_parse(&mesh, w->mesh));
     b->ranks = mesh.pp * mesh.dp * mesh.cp * mesh.tp;
     if (b->ranks < 2) {
-        LT_FAIL(LT_ERR_ARG, "--mesh %s: one rank; a mesh of two or more is compared with one",
+        LT_FAIL(LT_ERR_ARG,
+                "--mesh %s: a mesh of one rank; only a mesh of two or more can be compared with "
+                "one rank",
                 w->mesh);
     }
     LT_TRY(lt_mesh_check(&mesh, b->ranks));

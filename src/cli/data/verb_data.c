@@ -16,13 +16,14 @@
       "index of the first problem; ranges of one seed can be made apart and joined")               \
     X(I64, seed, "seed", "0", 0, 9e18, "", "seed of all problems")                                 \
     X(ENUM, split, "split", "train", 0, 0, "train|held-out",                                       \
-      "which problems: no problem is in both, whatever the seeds; one in twenty is held out")      \
+      "which problems to make; no problem is in both parts, whatever the seeds; one in twenty is " \
+      "held out")                                                                                  \
     X(STR, level, "level", "1-5", 0, 1, "N or N-M", "difficulty, 1 to 5")                          \
     X(ENUM, form, "form", "chat", 0, 0, "chat|text",                                               \
       "lines of messages for fine-tuning, or lines {\"text\": ...} for pretraining")               \
     X(ENUM, steps, "steps", "reasoning", 0, 0, "reasoning|think|plain|none",                       \
-      "the worked steps as reasoning_content (text: as plain), between <think> and </think>, "     \
-      "before the answer, or left out")                                                            \
+      "where the worked steps go: reasoning_content (in --form text as plain), between <think> "   \
+      "and </think>, before the answer, or nowhere")                                               \
     X(ENUM, mark, "mark", "phrase", 0, 0, "phrase|boxed|hashes",                                   \
       "how the answer is marked: \"The answer is 42.\", \\boxed{42} or #### 42")                   \
     X(ENUM, repeats, "repeats", "count", 0, 0, "count|drop|ignore",                                \
@@ -44,7 +45,7 @@ static const char prose[] =
     "KIND is one of these, or all:\n" LT_KIND_MAP(
         KIND_LINE) "Problem i of a seed is always the same, on any number of threads. "
                    "docs/data-make.md has\n"
-                   "examples. `lateen data check --help` tells how answers are judged.";
+                   "examples. `lateen data check --help` explains how answers are judged.";
 
 static const char usage[] = "data make KIND|all [--count N] [--seed S] [--split train|held-out] "
                             "[--out FILE.jsonl]\n"

@@ -452,8 +452,8 @@ int lt_verb_tokenize(int argc, char **argv) {
     if (!lt_verb_parse(
             &lt_verb_tokenize_options, &o, argc, argv,
             "tokenize --tokenizer T (INPUT... --out PREFIX | --jsonl | --text TEXT | --decode)",
-            "Turn text into token ids, or ids into text, exactly as the library does that defined "
-            "the tokenizer's file format.\n"
+            "Turn text into token ids, or ids into text, exactly as the library that defined the "
+            "tokenizer's file format.\n"
             "INPUT... --out PREFIX reads .txt and .jsonl files (plain, .gz, .zst) and writes a "
             "token shard "
             "for training;\nafter an interruption, the same command continues where it stopped.",

@@ -30,7 +30,8 @@ static lt_err find_machine(lt_auto_machine *m, const lt_recipe *r, const char *c
     LT_TRY(lt_device_name_kind(&kind, r->device));
     if (kind != LT_DEVICE_CPU && lt_cuda_describe(&gpu, 0) != LT_OK) {
         if (kind == LT_DEVICE_CUDA) {
-            LT_FAIL(LT_ERR_ARG, "device %s, and no GPU here: --cluster says which kind it will be",
+            LT_FAIL(LT_ERR_ARG,
+                    "device %s, and this machine has no GPU: name the kind of GPU with --cluster",
                     r->device);
         }
         kind = LT_DEVICE_CPU;

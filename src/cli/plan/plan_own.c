@@ -89,7 +89,7 @@ static lt_err make(own_plan *p, lt_recipe *r, const char *cluster) {
     LT_TRY(lt_device_name_kind(&kind, r->device));
     p->on_device = cluster[0] != '\0' || kind == LT_DEVICE_CUDA;
     if (r->layout == LT_LAYOUT_AUTO) {
-        LT_FAIL(LT_ERR_ARG, "%s: layout = auto: --gpus N says for how many ranks", p->path);
+        LT_FAIL(LT_ERR_ARG, "%s: layout = auto needs --gpus N, the number of ranks", p->path);
     }
     LT_TRY(lt_mesh_parse(&shape, r->mesh));
     divide_rows(r, shape.dp);

@@ -32,11 +32,10 @@ static const lt_option rows[] = {SCHEDULE_OPTIONS(LT_OPTION_ROW)};
 static const lt_option_table table = LT_OPTION_TABLE("plan schedule", rows);
 
 static const char prose[] =
-    "Make the table that a pipeline of ranks runs, check it, and say how long a step takes, how "
-    "long\n"
-    "each rank is idle, and how many micro-batches' activations it holds (in units of its own\n"
-    "layers). F: forward. B: backward; W: gradient of the weights, where a schedule has it "
-    "apart.\n";
+    "Make the table that a pipeline of ranks runs, check it, and print how long a step takes, how\n"
+    "long each rank is idle, and how many micro-batches' activations it holds (in units of its "
+    "own\n"
+    "layers). F: forward. B: backward; W: gradient of the weights, if it is computed separately.";
 
 typedef struct {
     lt_schedule schedule;

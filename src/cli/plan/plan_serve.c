@@ -75,9 +75,7 @@ int lt_plan_serve_verb(int argc, char **argv) {
         err = lt_plan_cluster_load(&c, o.cluster);
     }
     if (err == LT_OK && c.gpu.peak_tflops[o.precision] <= 0) {
-        err = lt_error_set(LT_ERR_ARG,
-                           "the precision asked for contradicts %s, which has no such units",
-                           c.gpu.name);
+        err = lt_error_set(LT_ERR_ARG, "%s has no units for this precision", c.gpu.name);
     }
     if (err == LT_OK && o.tp > c.gpus) {
         err = lt_error_set(LT_ERR_ARG, "--tp %lld contradicts cluster %s of %lld GPUs",

@@ -27,14 +27,14 @@
     X(F64, restart, "restart", "-1", -1, 1e6, "s",                                                 \
       "time to detect, reschedule, load and warm up (-1: the cluster's)")                          \
     X(STR, recoveries, "recoveries", "", 0, 0, "FILE",                                             \
-      "events.jsonl of runs: restarts as long as these were, in place of --restart")               \
+      "events.jsonl of runs: restarts take as long as these, instead of --restart")                \
     X(STR, compare, "compare", "", 0, 0, "FILE",                                                   \
       "events.jsonl of similar runs: compare what a fault cost there with the simulation; "        \
       "exit status 1 if they differ")                                                              \
     X(F64, interval, "interval", "0", 0, 1e5, "min",                                               \
       "minutes between saves (0: by Daly's formula)")                                              \
     X(I64, every, "every", "0", 0, 1e12, "STEPS",                                                  \
-      "steps between saves, as long as those of --recoveries (0: --interval)")                     \
+      "steps between saves; a step takes as long as in --recoveries (0: --interval)")              \
     X(BOOL, async, "async", "true", 0, 0, "", "asynchronous saves")                                \
     X(I64, spares, "spares", "-1", -1, 1e6, "nodes",                                               \
       "spare nodes (-1: enough for 99 % of the time)")                                             \
@@ -101,8 +101,8 @@ static lt_err prepare(lt_plan_sim *s, const simulate_options *o, const lt_plan_r
     LT_TRY(o->cluster[0] != 0 ? ask_cluster(s, &g, o) : LT_OK);
     if (o->every > 0 && r->step_s <= 0) {
         LT_FAIL(LT_ERR_ARG,
-                "--every %lld: the %lld recoveries of %s do not tell how long a step takes, since "
-                "all have lost as many steps; give --interval",
+                "--every %lld: the %lld recoveries of %s do not determine how long a step takes, "
+                "because all have lost the same number of steps; give --interval",
                 (long long)o->every, (long long)r->n, o->recoveries);
     }
     s->mtbf_s = o->mtbf > 0 ? o->mtbf * 3600.0 : g.mtbf_s;

@@ -15,7 +15,7 @@
     X(I64, live, "live", "-1", -1, 1e9, "GPUS",                                                    \
       "GPUs that work now: for those that are lost, first slack and then quotas shrink; -1: all")  \
     X(STR, at, "at", "", 0, 0, "TIME",                                                             \
-      "with --live: when, YYYY-MM-DDTHH:MM:SS; guarantees of that time stay; empty: now")          \
+      "with --live: when, YYYY-MM-DDTHH:MM:SS; guarantees at that time are kept; empty: now")      \
     X(BOOL, check, "check", "false", 0, 0, "", "only check, and print what each tenant gets")
 
 typedef struct {
@@ -91,7 +91,7 @@ int lt_cluster_policy(int argc, char **argv) {
     lt_err err;
     if (!lt_verb_parse(&table, &o, argc, argv, "cluster policy FILE.yaml [--out FOLDER | --check]",
                        "Check how tenants share a cluster, and write the configuration of Slurm "
-                       "that holds it:\nlines for slurm.conf, a script of sacctmgr (accounts, "
+                       "that enforces it:\nlines for slurm.conf, a script of sacctmgr (accounts, "
                        "QOS) and one of scontrol (reservations).",
                        path, 1, &n, &status)) {
         return status;

@@ -14,9 +14,10 @@
 #include "cli/verb.h"
 
 #define COPY_OPTIONS(X)                                                                            \
-    X(I64, connections, "connections", "8", 1, 256, "N", "parts under way at a time")              \
+    X(I64, connections, "connections", "8", 1, 256, "N",                                           \
+      "parts that are transferred at the same time")                                               \
     X(I64, part_bytes, "part-bytes", "16MiB", 4096, 2147483648.0, "BYTES",                         \
-      "size of a part; larger where an upload would have more than 10,000 of them")                \
+      "size of a part; larger if an upload would have more than 10,000 of them")                   \
     X(I64, limit_rate, "limit-rate", "0", 0, 1e15, "BYTES/S",                                      \
       "most bytes a second of all connections together; 0: no limit")                              \
     X(STR, include, "include", "", 0, 0, "PATTERNS",                                               \
@@ -37,7 +38,7 @@
       "section of ~/.aws/credentials and ~/.aws/config; empty: the keys of the environment, "      \
       "AWS_PROFILE, default")                                                                      \
     X(ENUM, addressing, "addressing", "auto", 0, 0, "auto|path|host",                              \
-      "where a bucket's name stands; auto: in the host for Amazon, in the path for others")        \
+      "where a bucket's name goes; auto: in the host for Amazon, in the path for others")          \
     X(BOOL, anonymous, "anonymous", "false", 0, 0, "", "send no keys, for public buckets")         \
     X(I64, tries, "tries", "8", 1, 1000, "N", "tries of a request that makes no progress")         \
     X(F64, delay_s, "delay-s", "0.5", 0, 60, "S",                                                  \
@@ -183,7 +184,7 @@ static lt_err run(const copy_options *o, const char *const *words, int n) {
     if (n == 1 && (strstr(words[0], "://") == NULL || strncmp(words[0], "file:", 5) == 0)) {
         LT_FAIL(LT_ERR_ARG,
                 "%s: copy takes a source and a target; only s3://, https:// and hf:// "
-                "are brought into the cache without one",
+                "are copied to the cache without one",
                 words[0]);
     }
     lt_copying_show(&c, o->json, true);
@@ -197,7 +198,7 @@ static lt_err run(const copy_options *o, const char *const *words, int n) {
     err = lt_copy(words[0], words[1], &c, &r);
     lt_copying_shown();
     if (err == LT_ERR_INTERRUPTED) {
-        return lt_error_set(err, "stopped; the same command goes on from here");
+        return lt_error_set(err, "stopped; the same command continues from here");
     }
     LT_TRY(err);
     print_report(&r, words[0], words[1], o->json);
@@ -213,9 +214,9 @@ int lt_verb_copy(int argc, char **argv) {
         "Copy files between folders, object stores and the model hub. Source: a file or folder, "
         "s3://BUCKET/KEY, s3://BUCKET/PREFIX/ (all below it), https://..., "
         "hf://[datasets/]ORG/NAME[@REVISION][/FILE]. Target: a file or folder, s3://... A source "
-        "without a target is brought into the cache, and its path is printed.\nA target appears "
-        "whole or not at all; the same command goes on after any interruption. docs/platform/"
-        "copy.md has examples.";
+        "without a target is copied to the cache, and its path is printed.\nA target appears "
+        "only when it is complete; after any interruption the same command continues. "
+        "docs/platform/copy.md has examples.";
     const char *words[2];
     copy_options o;
     int n = 0, status = LT_EXIT_DONE;

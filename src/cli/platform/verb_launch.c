@@ -41,7 +41,7 @@
       "further nodes, to which the ranks of a node move that is lost or suspect; with "            \
       "--hosts, the last machines")                                                                \
     X(BOOL, shrink, "shrink", "false", 0, 0, "",                                                   \
-      "without a spare node, go on with fewer replicas of the model and the same rows a step; "    \
+      "without a spare node, continue with fewer replicas of the model and the same rows a step; " \
       "grow again when the node is back")                                                          \
     X(F64, back, "back", "60", 0, 1e6, "s",                                                        \
       "how long after its loss a node is tried again; 0: never")                                   \
@@ -61,14 +61,15 @@ static const char usage[] = "launch [--ranks N | --hosts A:N,B:N] [--retries N] 
 static const char prose[] =
     "Start `lateen VERB options` as N ranks of one run on this machine: processes that exchange\n"
     "messages through shared memory. When a rank fails, the others are told which one and why,\n"
-    "and end. With --retries a training goes on from its newest checkpoint, and OUT/events.jsonl\n"
-    "tells what happened. Options of launch stand before VERB.\n"
+    "and end. With --retries a run of training resumes from its newest checkpoint, and "
+    "OUT/events.jsonl\n"
+    "records what happened. Options of launch come before VERB.\n"
     "With --hosts the ranks are on several machines, which ssh reaches without a password; they\n"
     "exchange messages by TCP, and find program, data and run folder at the same paths. mpirun\n"
     "and srun start the same programs as ranks, too.\n"
     "Exit status: 0 finished, 75 stopped with everything saved, or (--requeue) hardware failed "
     "and\n"
-    "the same command goes on elsewhere, 76 a rank was killed, stopped\n"
+    "the same command continues elsewhere, 76 a rank was killed, stopped\n"
     "answering or failed because of another one; otherwise the status of the first rank that\n"
     "failed.";
 
@@ -161,8 +162,8 @@ static lt_err check_idle(const launch_options *o, bool ranks, bool hosts) {
     }
     if (o->silent > 0.0 && o->silent < 2.0 * o->beat) { /* One that is late is no fault. */
         LT_FAIL(LT_ERR_ARG,
-                "--silent %g is less than two heartbeats of --beat %g s: ranks that live would be "
-                "taken for silent",
+                "--silent %g is less than two heartbeats of --beat %g s: ranks that are alive "
+                "would count as silent",
                 o->silent, o->beat);
     }
     return lt_verb_idle(&lt_verb_launch_options, o, uses, sizeof uses / sizeof *uses);

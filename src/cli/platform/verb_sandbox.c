@@ -44,7 +44,7 @@ const lt_option_table lt_verb_sandbox_options = LT_OPTION_TABLE("sandbox", rows)
 static const char usage[] = "sandbox [options] -- COMMAND...\n"
                             "       lateen sandbox --jobs FILE.json [--parallel N]";
 static const char prose[] =
-    "Run an untrusted program in namespaces of its own, with limits, a filter of system calls,\n"
+    "Run an untrusted program in its own namespaces, with limits, a filter of system calls,\n"
     "no network, and no files but /usr, its libraries and an empty /work. Its output is printed\n"
     "when it has ended, and its exit status is the command's; a signal N gives 128 + N. A limit\n"
     "that ended it is named on standard error. docs/post-training.md says what this protects\n"

@@ -32,7 +32,8 @@
       "run on GPUs that other tenants do not use, beyond the quota, and be preempted when they "   \
       "do: QOS TENANT-borrow")                                                                     \
     X(STR, qos, "qos", "", 0, 0, "NAME", "another QOS; empty: the account's default")              \
-    X(STR, reservation, "reservation", "", 0, 0, "NAME", "time-boxed guarantee to run in")         \
+    X(STR, reservation, "reservation", "", 0, 0, "NAME",                                           \
+      "reservation to run in: a guarantee of limited duration")                                    \
     X(STR, name, "name", "", 0, 0, "TEXT", "name of the job; empty: the recipe's")                 \
     X(I64, spares, "spares", "0", 0, 1024, "NODES", "further nodes, in place of those that fail")  \
     X(I64, cpus, "cpus", "8", 1, 1024, "N", "cores of each rank")                                  \
@@ -66,9 +67,9 @@ const lt_option_table lt_verb_submit_options = LT_OPTION_TABLE("submit", rows);
 static const char usage[] =
     "submit RECIPE.yaml --tenant NAME --gpus N|MIN..MAX [options] [-- --KEY VALUE ...]";
 static const char prose[] =
-    "Submit a training to Slurm. The recipe and the options after -- are those of `lateen "
+    "Submit a training run to Slurm. The recipe and the options after -- are those of `lateen "
     "train`,\n"
-    "and are checked before. The job checks its nodes, trains, saves before its time limit and\n"
+    "and are checked first. The job checks its nodes, trains, saves before its time limit and\n"
     "when it is preempted, and queues again until the last step. With MIN..MAX it begins with the\n"
     "nodes that are free: dp follows from their number, and a step keeps its rows. Numbers of "
     "GPUs\n"
@@ -185,7 +186,8 @@ static lt_err fill_job(lt_job *j, const submit_options *o, char qos[LT_OPTION_ST
                 o->qos);
     }
     if (o->borrow && o->reservation[0] != '\0') {
-        LT_FAIL(LT_ERR_ARG, "--borrow runs on what others leave, not in reservation %s",
+        LT_FAIL(LT_ERR_ARG,
+                "--borrow uses GPUs that others leave idle, so it cannot use reservation %s",
                 o->reservation);
     }
     (void)snprintf(qos, LT_OPTION_STR_BYTES, "%.*s%s", LT_OPTION_STR_BYTES - 16,

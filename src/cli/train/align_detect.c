@@ -128,12 +128,12 @@ int lt_align_detect(int argc, char **argv) {
     const char *path = NULL;
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;
-    if (!lt_verb_parse(&table, &o, argc, argv,
-                       "align detect FILE --tokenizer PATH --key TEXT [--scheme NAME]",
-                       "Test whether a text carries the watermark of a key. p is the probability "
-                       "that a text written\nwithout the key shows as much. FILE is -: standard "
-                       "input.",
-                       &path, 1, &n, &status)) {
+    if (!lt_verb_parse(
+            &table, &o, argc, argv, "align detect FILE --tokenizer PATH --key TEXT [--scheme NAME]",
+            "Test whether a text carries the watermark of a key. p is the probability "
+            "that a text written\nwithout the key scores at least as high. FILE is -: standard "
+            "input.",
+            &path, 1, &n, &status)) {
         return status;
     }
     if (n != 1) {

@@ -63,7 +63,7 @@ static const char prose[] =
     "Draw completions of each prompt from the reference model, and write their rewards, which "
     "QRPO reads:\n`lateen train --objective.kind qrpo --data.train FILE.jsonl`. A line with a "
     "completion of its own\nbecomes one line with its reward and those of the completions; one "
-    "without becomes a line for each\ncompletion. A command that was interrupted goes on where it "
+    "without becomes a line for each\ncompletion. An interrupted command continues where it "
     "stopped.";
 
 typedef struct {

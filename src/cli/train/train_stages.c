@@ -154,8 +154,8 @@ static lt_err compare_finished(const json_t *entry, const lt_named_recipe *s, bo
     *more = false;
     if (name == NULL || strcmp(name, s->name) != 0) {
         LT_FAIL(LT_ERR_STATE,
-                "stage %s: in its place stage %s is finished; another order, or "
-                "other stages, need another --out",
+                "stage %s: stage %s has been finished in its place; another order, or other "
+                "stages, need another --out",
                 s->name, name != NULL ? name : "(without a name)");
     }
     for (size_t i = 0; i < lt_recipe_table.n_rows; i++) {

@@ -24,14 +24,12 @@ static const char usage[] = "train [RECIPE.yaml] [--KEY VALUE ...]";
 static const char prose[] =
     "Train a model. The recipe gives the options below as YAML (optim.lr is `lr` under `optim`); "
     "flags override it. A recipe with `stages` trains them one after the other, each from the "
-    "model "
-    "of the one before; a recipe with `adapters` trains several at once beside one model.\n"
-    "Everything is "
-    "written to the run folder --out. The same command continues "
-    "a stopped run.\n"
+    "model of the one before; a recipe with `adapters` trains several adapters of one model at "
+    "the same time.\n"
+    "Everything is written to the run folder --out. The same command continues a stopped run.\n"
     "Exit status: 0 finished, 1 failed, 2 usage, 74 the device failed, 75 stopped by a signal or "
-    "the "
-    "file OUT/exit, with everything saved, 76 another rank failed, 77 a later attempt of the same "
+    "the file OUT/exit, with everything saved, 76 another rank failed, 77 a later attempt of the "
+    "same "
     "job has taken the run folder, 78 ranks do not hold the same bits (guard.replicas).";
 
 /* Print the options that a resumed run may change, from the table. */
@@ -146,8 +144,7 @@ lt_err lt_cli_recipe_load(lt_recipe *r, int argc, char **argv, bool *help) {
     lt_err err = load(&w, argc, argv, help);
     if (err == LT_OK && w.many.n > 0) {
         err = lt_error_set(LT_ERR_UNSUPPORTED,
-                           "a recipe with adapters that are trained at once: only `lateen train` "
-                           "takes it");
+                           "a recipe with several adapters: only `lateen train` accepts it");
     } else if (err == LT_OK && w.life.n > 0) {
         err = lt_life_stage(&w.life, r);
     }

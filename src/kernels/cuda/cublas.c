@@ -135,7 +135,7 @@ bool lt_cublas_works(lt_cuda *c) {
             (void)lib.destroy(handle);
         } else {
             lt_log_warn(
-                "libcublasLt %zu does not work with this driver: our kernels take its products",
+                "libcublasLt %zu does not work with this driver: our kernels compute its products",
                 lib.version());
         }
     }

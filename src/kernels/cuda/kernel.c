@@ -35,12 +35,12 @@ static lt_err module_load(lt_cuda *c, int *out, const char *file, const char *de
     if (r == LT_CU_ERROR_NO_BINARY_FOR_GPU || r == LT_CU_ERROR_UNSUPPORTED_PTX_VERSION) {
         int nvrtc = 0;
         LT_TRY_DONE(lt_nvrtc_version(&nvrtc, NULL));
-        LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
-                     "kernel %s for %s: the driver (CUDA %d.%d) does not take what libnvrtc %d.%d "
-                     "compiled; use a newer driver "
-                     "or an older libnvrtc (LATEEN_NVRTC)",
-                     file, c->info.arch, c->info.driver_version / 1000,
-                     c->info.driver_version % 1000 / 10, nvrtc / 1000, nvrtc % 1000 / 10);
+        LT_FAIL_DONE(
+            LT_ERR_UNSUPPORTED,
+            "kernel %s for %s: the driver (CUDA %d.%d) does not accept code from libnvrtc %d.%d; "
+            "use a newer driver or an older libnvrtc (LATEEN_NVRTC)",
+            file, c->info.arch, c->info.driver_version / 1000, c->info.driver_version % 1000 / 10,
+            nvrtc / 1000, nvrtc % 1000 / 10);
     }
     LT_TRY_DONE(lt_cu_check(r, "load kernel %s [%s] for %s", file, defines, c->info.arch));
     m->file = strdup(file);

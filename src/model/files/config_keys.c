@@ -233,8 +233,8 @@ lt_err lt_config_check_keys(lt_family family, const json_t *config, const char *
         if (i >= 0 && !allowed(rules[i].rule, value)) {
             const size_t n = json_dumpb(value, text, sizeof text - 1, JSON_ENCODE_ANY);
             text[n < sizeof text ? n : sizeof text - 1] = '\0';
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: '%s' is %s; %s here does not do that", what, key, text,
-                    lt_family_name(family));
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: '%s' is %s, which is not supported for %s", what, key,
+                    text, lt_family_name(family));
         }
         if (lt_config_key_use(family, key) == LT_CONFIG_UNKNOWN && !json_is_null(value)) {
             const size_t used = strlen(unknown);
@@ -243,7 +243,7 @@ lt_err lt_config_check_keys(lt_family family, const json_t *config, const char *
         }
     }
     if (unknown[0] != '\0') {
-        lt_log_warn("%s: passed over, since neither we nor transformers know them in a %s: %s",
+        lt_log_warn("%s: ignored, because neither Lateen nor transformers knows them in a %s: %s",
                     what, lt_family_name(family), unknown);
     }
     return LT_OK;

@@ -43,7 +43,7 @@ static lt_err read_act(int *out, const json_t *config, const char *key, const ch
             return LT_OK;
         }
     }
-    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: activation '%s' (%s) is not one we have", what, text, key);
+    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: activation '%s' (%s) is not supported", what, text, key);
 }
 
 static lt_err read_id(int64_t *out, const json_t *config, const char *key, const char *what) {
@@ -189,8 +189,9 @@ static lt_err check_windows_of_no_rope(lt_model_spec *spec, const char *what) {
         n += spec->no_rope[i];
     }
     if (n > 0 && n < spec->n_layers) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: windows in the %lld layers of %lld that do not rotate",
-                what, (long long)n, (long long)spec->n_layers);
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: windows in the %lld layers of %lld that do not rotate are not supported", what,
+                (long long)n, (long long)spec->n_layers);
     }
     spec->window = n == 0 ? 0 : spec->window;
     return LT_OK;

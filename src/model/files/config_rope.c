@@ -62,7 +62,7 @@ static lt_err check_keys(const reading *r) {
             known |= strcmp(key, known_keys[i]) == 0;
         }
         if (!known && !json_is_null(value)) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: RoPE parameter '%s' is not one we know", r->what, key);
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: RoPE parameter '%s' is not known", r->what, key);
         }
     }
     return LT_OK;
@@ -84,7 +84,8 @@ static lt_err read_type(const reading *r, lt_rope_scaling *out) {
         }
         (void)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "", type_names[i]);
     }
-    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: RoPE scaling '%s'; we have %s", r->what, type, known);
+    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: RoPE scaling '%s' is not supported; these are: %s", r->what,
+            type, known);
 }
 
 static bool has(const json_t *object, const char *key) {

@@ -243,8 +243,9 @@ static lt_err make_config(json_t **out, const lt_model_spec *spec, lt_dtype dtyp
     LT_TRY_DONE(lt_config_read(&back, config, what));
     lost = lost_field(spec, &back);
     if (lost != NULL) {
-        LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "%s: config.json of family %s cannot say this model's %s",
-                     what, lt_family_name(spec->family), lost);
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
+                     "%s: config.json of family %s cannot express this model's %s", what,
+                     lt_family_name(spec->family), lost);
     }
     *out = config;
     config = NULL;

@@ -216,9 +216,10 @@ static lt_err read_scaling(lt_model_spec *spec, const keys *k) {
         if (lt_gguf_str_is(kind, "longrope")) {
             spec->rope_scaling = LT_ROPE_LONGROPE;
         } else if (!linear && !lt_gguf_str_is(kind, "none")) {
-            LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "%s: RoPE scaling '%.*s'; we have none, linear, yarn, longrope", k->g->name,
-                    (int)kind.bytes, kind.data);
+            LT_FAIL(
+                LT_ERR_UNSUPPORTED,
+                "%s: RoPE scaling '%.*s' is not supported; these are: none, linear, yarn, longrope",
+                k->g->name, (int)kind.bytes, kind.data);
         }
     }
     if (linear && spec->rope_factor != 1) {

@@ -146,7 +146,7 @@ static lt_err settle_tying(lt_source *s, lt_model_spec *spec) {
         alike ? (size_t)embed.shape[0] * lt_dtype_row_bytes(embed.type, embed.shape[1]) : 0;
     if (!alike || memcmp(embed.data, head.data, bytes) != 0) {
         lt_log_info(
-            "%s: config.json ties head and embedding, but %s has values of its own: they count",
+            "%s: config.json ties head and embedding, but %s has other values: they are used",
             s->path, head_name);
         spec->tied = false;
     }

@@ -202,8 +202,7 @@ lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t, cons
         LT_FAIL_DONE(LT_ERR_OOM, "logits of %lld tokens", (long long)g.spec->vocab_size);
     }
     if (ids.n == 0) {
-        LT_FAIL_DONE(LT_ERR_ARG,
-                     "nothing to go on from: the prompt is empty and the sequence is not");
+        LT_FAIL_DONE(LT_ERR_ARG, "there is nothing to continue: the prompt is empty");
     }
     if (!lt_tokenizer_is_special(t, ids.data[ids.n - 1])) {
         lt_tokenizer_stream_continue(g.stream);

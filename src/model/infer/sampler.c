@@ -76,8 +76,8 @@ lt_err lt_sampling_check(const lt_sampling *s, int64_t vocab_size) {
     LT_TRY(check_range("XTC threshold", s->xtc_threshold, 0.0, 1.0));
     LT_TRY(lt_watermark_check(&s->watermark));
     if (replaces_draw(s) && s->temperature <= 0.0) {
-        LT_FAIL(LT_ERR_ARG, "temperature 0 draws nothing, so there is no place for a watermark of "
-                            "the draws");
+        LT_FAIL(LT_ERR_ARG,
+                "temperature 0 draws nothing, so a watermark of the draws would have no effect");
     }
     for (int64_t i = 0; i < s->n_bias; i++) {
         if (s->bias[i].id < 0 || s->bias[i].id >= vocab_size) {

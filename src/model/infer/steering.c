@@ -73,7 +73,7 @@ static lt_err add_name(lt_steering *s, const char *text, size_t n) {
     memcpy(v->path, equals + 1, path_n);
     v->name = v->text;
     if (lt_name_find(v->name, s->vectors, sizeof *s->vectors, (size_t)s->n) != NULL) {
-        LT_FAIL(LT_ERR_ARG, "steering vectors: the name '%s' is there twice", v->name);
+        LT_FAIL(LT_ERR_ARG, "steering vectors: the name '%s' is given twice", v->name);
     }
     s->n++;
     return LT_OK;

@@ -24,7 +24,7 @@ static lt_err choose(const choice *c, float *row, int64_t n) {
         row[v] = l * c->scale;
     }
     if (!lt_logits_best(row, n, &best) || !isfinite(row[best])) {
-        LT_FAIL(LT_ERR_NUMERIC, "the logits of a place have no largest one that is finite");
+        LT_FAIL(LT_ERR_NUMERIC, "the logits of a token have no finite maximum");
     }
     lse = lt_logits_lse(row, n, row[best]);
     const int64_t found = lt_logits_top(row, n, c->k, c->room);

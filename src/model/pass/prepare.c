@@ -165,7 +165,8 @@ lt_err lt_exec_prepare(lt_exec *r, lt_prepared *p, const lt_model *m, int64_t ma
     *p = (lt_prepared){.version = m->version};
     LT_TRY(lt_exec_open(r, m, NULL));
     if (!lt_param_table_is_whole(&m->table)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "a model of which only a part is held here does not run alone");
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "only a part of this model is held here, so it cannot run alone");
     }
     (void)tables_carve(r->spec, max_seq, &p->tables);
     LT_TRY(lt_arena_place(&p->tables, r->device, "rotary tables"));

@@ -487,7 +487,7 @@ static lt_err find_address(char out[LT_AGENT_ADDRESS], const char *to) {
     if (fd >= 0) {
         (void)close(fd);
     }
-    return found ? LT_OK : lt_error_set(LT_ERR_REMOTE, "agent: no way to the launcher's %s", to);
+    return found ? LT_OK : lt_error_set(LT_ERR_REMOTE, "agent: no route to the launcher's %s", to);
 }
 
 /* If this process has made the memory, it removes it, also for agents of other machines that use

@@ -182,7 +182,7 @@ static void place_ranks(launcher *l) {
     }
     if (n != l->ranks.n) {
         end_ranks(l); /* Another number of ranks, another segment. */
-        lt_log_info("the run goes on with %d of %d ranks", n, l->o->n_ranks);
+        lt_log_info("the run continues with %d of %d ranks", n, l->o->n_ranks);
     }
     l->ranks.n = n;
     for (int r = 0; r < n; r++) {
@@ -647,8 +647,8 @@ static void leave_machine(launcher *l, int *status) {
     const bool queued = job != NULL && lt_command_run(&text, words, REQUEUE_S) == LT_OK;
     *status = LT_RANK_STOPPED;
     if (job != NULL && !queued) {
-        lt_log_warn("job %s is not queued again (%s); whoever starts this command again goes on",
-                    job, lt_error_message());
+        lt_log_warn("job %s is not queued again (%s); this command, started again, continues", job,
+                    lt_error_message());
     }
     lt_events_put(&l->events, l->control.attempt,
                   json_pack("{s:s, s:s, s:b}", "event", "requeue", "job", job != NULL ? job : "",

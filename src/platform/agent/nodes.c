@@ -305,7 +305,7 @@ void lt_nodes_take_out(lt_nodes *nodes, int node, bool suspect, int attempt) {
         lt_log_warn("%s", lt_error_message());
     }
     lt_log_warn("%s is %s", name_of(nodes, node, name),
-                suspect ? "suspect, and is used no more" : "lost");
+                suspect ? "suspect, and is no longer used" : "lost");
     tell_state(nodes, node, suspect ? "suspect" : "lost", -1, attempt);
 }
 

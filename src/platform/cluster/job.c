@@ -69,7 +69,7 @@ static lt_err check_name(const char *option, const char *text) {
     const size_t good = strspn(
         text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.,");
     if (text[good] != '\0' || text[0] == '-') {
-        LT_FAIL(LT_ERR_ARG, "%s '%s': '%c' cannot stand there in a name of Slurm", option, text,
+        LT_FAIL(LT_ERR_ARG, "%s '%s': '%c' is not allowed there in a name of Slurm", option, text,
                 text[0] == '-' ? '-' : text[good]);
     }
     return LT_OK;

@@ -334,7 +334,7 @@ static lt_err check(lt_policy *p, int64_t live, const char *at) {
     LT_TRY(find_time(moment, at));
     promised = guaranteed(p, NULL, moment);
     if (promised > p->live) {
-        LT_FAIL(LT_ERR_ARG, "guarantees of %lld GPUs at %s are more than the %lld that live",
+        LT_FAIL(LT_ERR_ARG, "guarantees of %lld GPUs at %s are more than the %lld that work",
                 (long long)promised, moment, (long long)p->live);
     }
     shrink(p, quotas, promised);

@@ -383,9 +383,9 @@ static lt_err wait_for_room(lt_shard_cache *c, const lt_set_shard *e, bool ahead
         }
         if (lt_clock_s() >= tell_s) {
             tell_s = INFINITY;
-            lt_log_warn("data.cache: %s waits for room: others read what fills the %lld bytes of "
-                        "%s",
-                        e->bin, (long long)c->budget_bytes, c->folder);
+            lt_log_warn(
+                "data.cache: %s waits for room: shards that others read fill the %lld bytes of %s",
+                e->bin, (long long)c->budget_bytes, c->folder);
         }
         nap(POLL_S);
     }

@@ -12,7 +12,9 @@
 #include <string.h>
 
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
-#define MAX_ITEMS 2048 /* (state, stack) pairs of one configuration: more is too ambiguous. */
+#define MAX_ITEMS                                                                                  \
+    2048 /* (state, stack) pairs of one configuration; a grammar that needs more is
+                        * too ambiguous. */
 #else
 #define MAX_ITEMS 128
 #endif

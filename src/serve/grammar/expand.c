@@ -537,7 +537,8 @@ static lt_err step(lt_gschema_reader *r, lt_gpending *p) {
     if (++r->work > MAX_WORK || d->index > MAX_CHAIN) {
         char where[400];
         LT_FAIL(LT_ERR_LIMIT,
-                "schema: what holds together at %s has too many combinations (%llu looked at)",
+                "schema: the constraints that apply together at %s have too many combinations "
+                "(%llu examined)",
                 lt_gdoc_pointer(r->doc, r->at, where, sizeof where), (unsigned long long)r->work);
     }
     return t->lit.not ? lt_gnegate(r, p, t->lit.s, d->index)
@@ -691,7 +692,8 @@ lt_err lt_gexpand(lt_gschema_reader *r, const lt_glit *lits, size_t n, const lt_
         }
         shape = lt_gpool_take(&r->pool, sizeof *shape);
         if (shape == NULL || ++n_shapes > MAX_SHAPES) {
-            LT_FAIL_DONE(LT_ERR_LIMIT, "schema: more than %d ways to satisfy what holds together",
+            LT_FAIL_DONE(LT_ERR_LIMIT,
+                         "schema: more than %d ways to satisfy constraints that apply together",
                          MAX_SHAPES);
         }
         *shape = p.shape;

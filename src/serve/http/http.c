@@ -181,7 +181,8 @@ static void dispatch(lt_http_conn *c) {
         event_del(c->deadline);
     }
     c->http->o.on_request(c->http->o.ctx, c, &r);
-    free(c->parser.body); /* It was used or taken; free it, as an answer may take minutes. */
+    free(c->parser.body); /* The body was used or taken; free it now, because an answer may take
+                           * minutes. */
     c->parser.body = NULL;
     c->parser.body_n = c->parser.body_room = 0;
     lt_http_settle(c);
@@ -323,7 +324,7 @@ static void give_up(lt_http_conn *c) {
     read_on(c);
     if (c->starved) {
         c->http->counts.starved++;
-        refuse(c, 503, "the bodies of other requests take all the memory there is for them");
+        refuse(c, 503, "the bodies of other requests use all the memory for bodies");
     }
 }
 

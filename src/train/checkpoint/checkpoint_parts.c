@@ -294,7 +294,7 @@ static lt_err read_boxes(stored_list *list, const lt_param_table *t, const char 
     const json_t *boxes = json_object_get(entry, "boxes");
     int64_t shape[LT_PARAM_DIMS] = {0};
     if (p == NULL) {
-        LT_FAIL(LT_ERR_STATE, "%s: parameter %s is none of this model's", what, name);
+        LT_FAIL(LT_ERR_STATE, "%s: parameter %s is not one of this model", what, name);
     }
     if (!read_integers(shape, json_object_get(entry, "shape"), p->n_dims) ||
         memcmp(shape, p->shape, (size_t)p->n_dims * sizeof *shape) != 0) {

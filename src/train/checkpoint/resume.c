@@ -192,7 +192,7 @@ lt_err lt_training_compare_base(lt_training *t) {
     if (was != NULL && strcmp(was, hex) != 0) {
         LT_FAIL(LT_ERR_STATE,
                 "model.init: %s has changed since the checkpoint: the checksum of its weights was "
-                "%s, now %s; adapters say nothing beside another model",
+                "%s, now %s; adapters are meaningless with another model",
                 t->recipe.init, was, hex);
     }
     return LT_OK;
@@ -270,7 +270,7 @@ static lt_err restore(lt_training *t) {
     }
     LT_TRY(err);
     LT_TRY(lt_guard_load(&t->guard, t->state.guard, "checkpoint"));
-    if (t->n_allowed > 0) { /* Other data or another loss: what was best there says nothing here. */
+    if (t->n_allowed > 0) { /* With other data or another loss the old best value means nothing. */
         t->guard.best = INFINITY;
         t->guard.spread = 0.0;
     }

@@ -66,10 +66,11 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
 /* Options of distillation. */
 #define LT_RECIPE_DISTILL_OPTIONS(X)                                                               \
     X(STR, distill_teacher, "distill.teacher", "", 0, 0, "PATH",                                   \
-      "distillation: the model that is imitated, which computes beside the run; as model.init")    \
+      "distillation: the model to imitate, which runs beside the training; given as model.init "   \
+      "is")                                                                                        \
     X(STR, distill_words, "distill.logprobs", "", 0, 0, "FOLDER",                                  \
-      "instead of distill.teacher: what `lateen align logprobs` has written of the teacher for "   \
-      "data.train")                                                                                \
+      "instead of distill.teacher: the teacher's log-probabilities for data.train, written by "    \
+      "`lateen align logprobs`")                                                                   \
     X(STR, distill_valid, "distill.valid_logprobs", "", 0, 0, "FOLDER",                            \
       "with distill.logprobs: the same for data.valid")                                            \
     X(F64, distill_beta, "distill.beta", "0", 0, 1, "",                                            \
@@ -95,12 +96,12 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(I64, rl_group, "rl.group", "8", 2, 512, "N",                                                 \
       "reinforcement learning: answers to each question; batch.size counts answers")               \
     X(I64, rl_tokens, "rl.tokens", "256", 1, 1e6, "N",                                             \
-      "tokens of an answer, at most; questions have the rest of data.seq")                         \
+      "most tokens of an answer; questions have the rest of data.seq")                             \
     X(STR, rl_rewards, "rl.rewards", "answer", 0, 1, "NAME[:WEIGHT],...",                          \
-      "what answers are worth, a sum of: answer, found, think, schema, ended, length, overlong, "  \
+      "reward of an answer, a sum of: answer, found, think, schema, ended, length, overlong, "     \
       "model, command, unit_tests, unit_tests_share")                                              \
     X(STR, rl_reward_model, "rl.reward_model", "", 0, 0, "PATH",                                   \
-      "reward model: a folder with a score head of one value, with a template of its own")         \
+      "reward model: a folder with a score head of one value, and its own template")               \
     X(STR, rl_command, "rl.command", "", 0, 0, "COMMAND",                                          \
       "reward command: a program that reads a JSON line for each answer and writes a number")      \
     X(F64, rl_command_limit, "rl.command_limit", "60", 0, 1e6, "S",                                \
@@ -140,16 +141,16 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "probability in proportion to 1 - s, or s (1 - s)")                                          \
     X(F64, rl_pass, "rl.pass", "1", -1e6, 1e6, "", "smallest reward of an answer that passes")     \
     X(BOOL, rl_drop_cut, "rl.drop_cut", "false", 0, 0, "",                                         \
-      "answers that reach rl.tokens teach nothing")                                                \
+      "do not learn from answers that were cut off at rl.tokens")                                  \
     X(ENUM, rl_advantage, "rl.advantage", "method", 0, 0, "method|grpo|dr_grpo|rloo",              \
       "advantages: divided by the standard deviation, centred, or against the mean of the others") \
     X(ENUM, rl_reduction, "rl.reduction", "method", 0, 0,                                          \
       "method|sequence-mean|fixed-length|token-mean|sequence-sum",                                 \
       "how the losses of tokens become one number")                                                \
     X(F64, rl_clip_low, "rl.clip_low", "-1", -1, 1, "",                                            \
-      "the ratio is clipped at 1 less this; -1: as the objective has it")                          \
+      "the ratio is clipped at 1 minus this; -1: the objective's value")                           \
     X(F64, rl_clip_high, "rl.clip_high", "-1", -1, 1e6, "",                                        \
-      "the ratio is clipped at 1 plus this (DAPO: 0.28); -1: as the objective has it")             \
+      "the ratio is clipped at 1 plus this (DAPO: 0.28); -1: the objective's value")               \
     X(F64, rl_dual, "rl.dual", "0", 0, 1e6, "",                                                    \
       "largest ratio where the advantage is negative; 0: none")                                    \
     X(F64, rl_cap, "rl.cap", "-1", -1, 1e6, "", "cispo: largest weight; -1: 5")                    \
@@ -178,10 +179,11 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "sites that train apart and average what they have learnt (DiLoCo), each with a mesh and a " \
       "run folder OUT/site-K of its own")                                                          \
     X(I64, site, "diloco.site", "-1", -1, LT_SITES_MAX - 1, "K",                                   \
-      "which of them this run is, from 0; -1: the ranks of one launch divide into all of them",    \
+      "number of this run's site, from 0; -1: the ranks of one launch form all sites",             \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(STR, meet, "diloco.meet", "", 0, 0, "FOLDER",                                                \
-      "folder that all sites reach, in which they leave their rounds; empty: OUT/rounds",          \
+      "folder that all sites can reach, through which they exchange their rounds; empty: "         \
+      "OUT/rounds",                                                                                \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, every, "diloco.every", "100", 1, 1e9, "STEPS",                                          \
       "inner steps between two rounds of the same parameters")                                     \
@@ -193,7 +195,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(F64, outer_momentum, "diloco.outer_momentum", "0.9", 0, 1, "", "momentum of the outer step", \
       LT_OPTION_BELOW_MAX)                                                                         \
     X(ENUM, outer_bits, "diloco.bits", "8", 0, 0, LT_OUTER_BITS_CHOICES,                           \
-      "bits of a number that is sent; of 8 and 4, each 128 numbers have a scale of 32 bits more")  \
+      "bits of each number that is sent; with 8 and 4, every 128 numbers also have a scale of 32 " \
+      "bits")                                                                                      \
     X(I64, overlap, "diloco.overlap", "0", 0, 1e9, "STEPS",                                        \
       "inner steps that run while a round is sent; 0: none")                                       \
     X(F64, merge, "diloco.merge", "0.5", 0, 1, "",                                                 \
@@ -201,10 +204,10 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "parameters have the rest",                                                                  \
       LT_OPTION_BELOW_MAX)                                                                         \
     X(F64, site_deadline, "diloco.deadline", "600", 0, 1e7, "s",                                   \
-      "seconds after which a round goes on without the sites that have not come",                  \
+      "seconds after which a round continues without the sites that have not arrived",             \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, keep_rounds, "diloco.keep", "16", 2, 1e6, "ROUNDS",                                     \
-      "keep the outer parameters once in this many rounds, for sites that come later; rounds "     \
+      "keep the outer parameters once in this many rounds, for sites that join later; rounds "     \
       "older than the second-newest of these are removed",                                         \
       LT_RECIPE_MAY_CHANGE)
 
@@ -243,18 +246,19 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "tokens of a row; empty: the rows",                                                          \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(ENUM, context, "mesh.context", "gather", 0, 0, LT_CONTEXT_CHOICES,                           \
-      "how ranks that divide sequences (cp) attend to each other's keys: all of a layer's keys "   \
-      "gathered, whole sequences of some heads, or keys that go round",                            \
+      "how ranks that divide sequences (cp) attend to each other's keys: gather all keys of a "    \
+      "layer, give each rank whole sequences of some heads, or pass keys round a ring",            \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, zero, "mesh.zero", "0", 0, 3, "0|1|2|3",                                                \
-      "what ranks that would hold the same state divide: 1 the optimiser's state, 2 "              \
+      "what ranks divide that would otherwise hold the same state: 1 optimiser state, 2 "          \
       "gradients too, 3 weights too",                                                              \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, shard, "mesh.shard", "0", 0, 4096, "RANKS",                                             \
       "ranks among which mesh.zero divides, in groups of neighbours; 0: all",                      \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, expert_room, "mesh.expert_room", "0", 0, 4096, "X",                                     \
-      "room for the rows that choose a rank's experts (ep), in times of its own rows; 0: for all " \
+      "room for the rows that choose a rank's experts (ep), as a multiple of its own rows; 0: "    \
+      "for all "                                                                                   \
       "rows of all ranks",                                                                         \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, deadline, "mesh.deadline", "600", 1, 1e6, "s",                                          \
@@ -365,8 +369,8 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "is left, and model.recompute is not full; else they are computed twice",                    \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(BOOL, share_prompts, "objective.share_prompts", "true", 0, 0, "",                            \
-      "compute tokens with which neighbouring rows of a micro-batch begin only once, such as "     \
-      "the prompt of a pair or of a group of answers, and nothing after a row's last label",       \
+      "compute the common beginning of neighbouring rows of a micro-batch only once, such as the " \
+      "prompt of a pair or of a group of answers, and nothing after a row's last label",           \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     LT_RECIPE_DISTILL_OPTIONS(X)                                                                   \
     LT_RECIPE_RL_OPTIONS(X)                                                                        \
@@ -375,11 +379,12 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "turns are learnt; what objective.kind learns from: preferences, problems; also s3://, "     \
       "hf://, https://, fetched first")                                                            \
     X(STR, cache, "data.cache", "", 0, 0, "FOLDER",                                                \
-      "shards of data.train and data.valid that have an address stream in through this folder, "   \
-      "as they are read; several runs may share it; empty: they are fetched whole first",          \
+      "shards of data.train and data.valid that have an address are fetched through this folder "  \
+      "while they are read; several runs may share it; empty: they are fetched completely before " \
+      "the run",                                                                                   \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, cache_bytes, "data.cache_bytes", "50000000000", 1, 1e18, "BYTES",                       \
-      "most bytes of shards in data.cache: those that were not read for longest are deleted",      \
+      "most bytes of shards in data.cache: the least recently read ones are deleted",              \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(STR, valid, "data.valid", "", 0, 0, "SHARD|FILE.jsonl[:WEIGHT],...",                         \
       "held-out data, as in data.train; empty: none, or see val_fraction", LT_RECIPE_MAY_CHANGE)   \
@@ -495,13 +500,13 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(I64, save_every, "checkpoint.every", "0", 0, 1e12, "STEPS",                                  \
       "save this often; 0: at the end only", LT_RECIPE_MAY_CHANGE)                                 \
     X(BOOL, save_async, "checkpoint.async", "false", 0, 0, "",                                     \
-      "copy the state to host memory, and write it while the run goes on", LT_RECIPE_MAY_CHANGE)   \
+      "copy the state to host memory, and write it while the run continues", LT_RECIPE_MAY_CHANGE) \
     X(I64, keep_last, "checkpoint.keep_last", "2", 1, 1e6, "N", "newest checkpoints to keep",      \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, keep_every, "checkpoint.keep_every", "0", 0, 1e12, "STEPS",                             \
       "keep the checkpoints at multiples of this forever; 0: none", LT_RECIPE_MAY_CHANGE)          \
     X(STR, mirror, "checkpoint.mirror", "", 0, 0, "PLACE",                                         \
-      "copy checkpoints to s3://BUCKET/PREFIX or a folder while the run goes on; a run whose "     \
+      "copy checkpoints to s3://BUCKET/PREFIX or a folder while the run continues; a run whose "   \
       "folder has no checkpoint, or only older ones, begins from there",                           \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, mirror_keep, "checkpoint.mirror_keep", "0", 0, 1e6, "N",                                \

@@ -287,7 +287,7 @@ static lt_err end_run(lt_training *t, int64_t step) {
     if (own == LT_REPLICA_WRONG) {
         lt_board_suspect(lt_training_board(t), step);
     }
-    /* The first rank that fails ends the world; before that, all must have got the signs. */
+    /* The first rank that fails ends the world; before that, all must have received the results. */
     if (lt_barrier(t->world->mesh.world) != LT_OK) {
         lt_log_debug("%s", lt_error_message());
     }
@@ -348,7 +348,7 @@ static lt_err explain(lt_training *t, int64_t step, const char *why) {
                     (long long)step, why);
     } else {
         lt_log_warn("step %lld (%s): the same rows give the same gradients again, on the same rank "
-                    "and on another one: the data or the recipe is the reason, and no machine",
+                    "and on another one: the reason is the data or the recipe, not a machine",
                     (long long)step, why);
     }
     return put(t, step, changed ? "once" : "data");

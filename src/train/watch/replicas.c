@@ -406,7 +406,7 @@ static lt_err end_run(lt_training *t, int64_t step, bool saving) {
     if (is_one(x->signs, n, t->ranks.rank) || name_difference(t, what, sizeof what)) {
         (void)snprintf(what, sizeof what, "some of what they hold");
     }
-    /* The first rank that fails ends the world; before that, all must have got the signs. */
+    /* The first rank that fails ends the world; before that, all must have received the results. */
     if (lt_barrier(t->world->mesh.world) != LT_OK) {
         lt_log_debug("%s", lt_error_message());
     }
@@ -417,18 +417,20 @@ static lt_err end_run(lt_training *t, int64_t step, bool saving) {
     (void)lt_replicas_list(wrong, x->verdicts, n, LT_REPLICA_WRONG);
     (void)lt_replicas_list(unknown, x->verdicts, n, LT_REPLICA_UNKNOWN);
     if (own == LT_REPLICA_WRONG) {
-        LT_FAIL(LT_ERR_CORRUPT,
-                "step %lld: rank %d holds other bits than the ranks that hold the same (%s): "
-                "memory or arithmetic has failed there without an error; nothing of it was saved",
-                (long long)step, t->ranks.rank, what);
+        LT_FAIL(
+            LT_ERR_CORRUPT,
+            "step %lld: rank %d holds other bits than the ranks that should hold the same (%s): "
+            "memory or arithmetic has failed there without an error; nothing of it was saved",
+            (long long)step, t->ranks.rank, what);
     }
     if (own == LT_REPLICA_UNKNOWN) {
         LT_FAIL(LT_ERR_CORRUPT,
                 "step %lld: ranks %s should hold the same bits and do not (%s); the next start "
-                "makes these steps again and tells which rank was wrong",
+                "repeats these steps and says which rank was wrong",
                 (long long)step, unknown, what);
     }
-    LT_FAIL(LT_ERR_REMOTE, "step %lld: rank %s holds other bits than the ranks that hold the same",
+    LT_FAIL(LT_ERR_REMOTE,
+            "step %lld: rank %s holds other bits than the ranks that should hold the same",
             (long long)step, wrong[0] != '\0' ? wrong : unknown);
 }
 

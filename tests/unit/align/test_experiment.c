@@ -143,7 +143,7 @@ static void files_say_what_is_wrong(void **state) {
         {MODEL TASKS METHODS "seeds: [" TENS TENS TENS TENS TENS TENS "61,62,63,64,65]\n",
          "seeds must be 1 to 64 whole", LT_ERR_ARG},
         {MODEL TASKS METHODS "seeds: x\n", "seeds must be 1 to 64 whole", LT_ERR_ARG},
-        {MODEL TASKS METHODS "seeds: [1, 2, 1]\n", "seeds: 1 is there twice", LT_ERR_ARG},
+        {MODEL TASKS METHODS "seeds: [1, 2, 1]\n", "seeds: 1 is listed twice", LT_ERR_ARG},
         {MODEL SEEDS TASKS METHODS "  - {name: plain}\n", "are named 'plain'", LT_ERR_ARG},
         {MODEL SEEDS TASKS METHODS "  - {top_p: 1}\n", "methods.1 has no name", LT_ERR_ARG},
         {MODEL SEEDS TASKS "  - {name: t, make: arithmetic}\n" METHODS, "tasks are named 't'",
@@ -294,7 +294,7 @@ static void lines_say_what_is_wrong(void **state) {
         {"{\"prompt\": \"q\", \"checker\": \"number\"}\n", "", "'answer' and 'checker'"},
         {"{\"prompt\": \"q\", \"answer\": \"1\"}\n", "", "'answer' and 'checker'"},
         {"{\"prompt\": \"q\", \"answer\": \"1\", \"checker\": \"number\"}\n", ", shots: 1",
-         "goes with neither shots nor chat"},
+         "cannot be combined with shots or chat"},
         {"{\"prompt\": \"q\", \"answer\": \"1\", \"checker\": \"nosuch\"}\n", "", "nosuch"},
     };
     (void)state;

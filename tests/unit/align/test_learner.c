@@ -512,7 +512,8 @@ static void refusals(void **state) {
     } rows[] = {
         {"steps=3 rl.updates=2", "not a multiple of the 2 steps", LT_ERR_ARG},
         {"steps=4 rl.tokens=48", "leaves no room for a question", LT_ERR_ARG},
-        {"steps=4 batch.size=6", "6 answers of a step on a rank are not groups of 8", LT_ERR_ARG},
+        {"steps=4 batch.size=6", "6 answers a step on each rank cannot be divided into groups of 8",
+         LT_ERR_ARG},
         {"steps=4 batch.ramp=4@0,16@8", "batch.ramp", LT_ERR_UNSUPPORTED},
         {"steps=4 rl.kl=0.1 lora.init=tests/golden/sft/adapter-all", "rl.kl = 0.1 with lora.init",
          LT_ERR_UNSUPPORTED},

@@ -300,7 +300,7 @@ static void command_fails(void **state) {
          "after all 2 answers were judged"},
         {"read -r a; read -r b; printf '1\n1\n'; while [ ! -e $BETWEEN ]; do sleep 0.01; done; "
          "printf '1\n'; rm $BETWEEN; read -r a",
-         60, LT_ERR_FORMAT, "said more than it was asked for"},
+         60, LT_ERR_FORMAT, "wrote more lines than it was asked for"},
         {"read -r l; head -c 70000 /dev/zero | tr '\\0' 1; sleep 60", 60, LT_ERR_FORMAT,
          "a line of more than 65536 bytes"},
     };

@@ -45,7 +45,8 @@ static void refused(const char *ranks, const char *rank, const char *segment, co
 
 static void numbers(void **state) {
     (void)state;
-    refused(NULL, "0", "ours", "3", "t", LT_ERR_ARG, "LATEEN_RANKS='': not what lateen launch");
+    refused(NULL, "0", "ours", "3", "t", LT_ERR_ARG,
+            "LATEEN_RANKS='' is not a value that lateen launch sets");
     refused("", "0", "ours", "3", "t", LT_ERR_ARG, "LATEEN_RANKS=''");
     refused("257", "0", "ours", "3", "t", LT_ERR_ARG, "LATEEN_RANKS='257'");
     refused("2x", "0", "ours", "3", "t", LT_ERR_ARG, "LATEEN_RANKS='2x'");

@@ -362,14 +362,14 @@ static void threads_and_cores(void **state) {
 static void wrong_names(void **state) {
     static const struct {
         const char *name, *says;
-    } wrong[] = {{"gpu", "device 'gpu' is none of cpu[:CORES]|cuda[:N]|auto"},
-                 {"", "is none of"},
-                 {"cuda:", "device 'cuda:' is none of"},
-                 {"cuda:-1", "device 'cuda:-1' is none of"},
-                 {"cuda:1x", "device 'cuda:1x' is none of"},
-                 {"cuda:123456", "device 'cuda:123456' is none of"},
-                 {"cuda0", "device 'cuda0' is none of"},
-                 {"cpu:", "device 'cpu:' is none of"},
+    } wrong[] = {{"gpu", "device 'gpu' is not one of cpu[:CORES]|cuda[:N]|auto"},
+                 {"", "is not one of"},
+                 {"cuda:", "device 'cuda:' is not one of"},
+                 {"cuda:-1", "device 'cuda:-1' is not one of"},
+                 {"cuda:1x", "device 'cuda:1x' is not one of"},
+                 {"cuda:123456", "device 'cuda:123456' is not one of"},
+                 {"cuda0", "device 'cuda0' is not one of"},
+                 {"cpu:", "device 'cpu:' is not one of"},
                  {"cpu:x", "cores 'x': a list like 0-3,8"},
                  {"cpu:0,", "cores '0,'"},
                  {"cpu:3-1", "cores '3-1'"},

@@ -304,7 +304,7 @@ static void damaged_boxes_are_refused(void **state) {
                        shapes[i].shape);
         expect_refused(&whole, r, EMBEDDING BOXES, to, shapes[i].words);
     }
-    expect_refused(&whole, r, EMBEDDING, "\"other\":", "parameter other is none of this model's");
+    expect_refused(&whole, r, EMBEDDING, "\"other\":", "parameter other is not one of this model");
     expect_refused(&whole, r, EMBEDDING BOXES, EMBEDDING "{\"shape\":[37,20],\"boxes\":[]}",
                    "parameter embed: the parts hold 380 of 740 elements");
     expect_refused(&whole, r, "\"part\":0", "\"part\":1", "1 of 2, wanted");

@@ -488,7 +488,7 @@ static void models_that_no_file_can_say(void **state) {
     (void)state;
     assert_int_equal(run_train("unsaid", "steps=2 model.family=llama model.qk_norm=true", NULL),
                      LT_ERR_UNSUPPORTED);
-    says("this model cannot be saved: config.json of family llama cannot say this model's "
+    says("this model cannot be saved: config.json of family llama cannot express this model's "
          "qk_norm");
     assert_int_equal(run_train("unsaid", "steps=2 model.family=gpt2 model.head_dim=4", NULL),
                      LT_ERR_UNSUPPORTED);
@@ -520,7 +520,7 @@ static void muon_without_a_rate(void **state) {
 static void help_of_its_own_option(void **state) {
     static const char *const said[][2] = {
         {"seed", "seed of initial weights"}, {"diloco.keep", "keep the outer parameters"},
-        {"model.init", "weights to start"},  {"mesh.zero", "1 the optimiser's state"},
+        {"model.init", "weights to start"},  {"mesh.zero", "1 optimiser state"},
         {"data.train", "training mixture"},  {"objective.share_prompts", "the prompt of a pair"}};
     (void)state;
     for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
