@@ -319,6 +319,7 @@ def extras():
     check("truncate_prompt_tokens", r.usage.prompt_tokens == 4 and r.choices[0].text == complete(prompt=[prompt[0], *prompt[-3:]]).choices[0].text, r)
     r = complete(prompt="word " * 2000, max_tokens=8, extra_body={"truncate_prompt_tokens": -1})
     check("truncate_prompt_tokens -1: as much as fits", r.usage.prompt_tokens == 512 - 8 and r.usage.completion_tokens == 8, r.usage)
+    refused("truncate_prompt_tokens 0", 400, "truncate_prompt_tokens", lambda: complete(prompt=prompt, extra_body={"truncate_prompt_tokens": 0}))
     r = chat(messages=[{"role": "user", "content": "word " * 400}], extra_body={"truncate_prompt_tokens": 20})
     check("truncate_prompt_tokens: chat", r.usage.prompt_tokens == 20, r.usage)
     r = complete(logprobs=2, extra_body={"return_tokens_as_token_ids": True, "return_token_ids": True}).choices[0]

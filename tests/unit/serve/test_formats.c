@@ -126,6 +126,8 @@ static void completions(void **state) {
         REFUSES(P, "{'error': {'param': 'logprobs'}}", "'prompt': 'ab', 'logprobs': 'all'"),
         REFUSES(P, "{'error': {'param': 'echo', 'message': '~exclude each other'}}",
                 "'prompt': 'ab', 'suffix': 'c', 'echo': true"),
+        REFUSES(P, "{'error': {'param': 'truncate_prompt_tokens', 'message': '~is 0'}}",
+                "'prompt': 'ab', 'truncate_prompt_tokens': 0"),
         REFUSES(P, "{'error': {'param': 'allowed_token_ids'}}",
                 "'prompt': 'ab', 'allowed_token_ids': []"),
         REFUSES(P, "{'error': {'param': 'allowed_token_ids'}}",
