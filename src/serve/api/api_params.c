@@ -278,6 +278,12 @@ bool lt_api_params_object(lt_api_params *a, const json_t *object, const lt_field
             return false;
         }
     }
+    if (a->truncate_prompt == 0) {
+        lt_api_refuse(e, "truncate_prompt_tokens",
+                      "'truncate_prompt_tokens' is 0, which would leave no token of the prompt; -1 "
+                      "leaves as many as fit");
+        return with_code(e, "invalid_value");
+    }
     return true;
 }
 

@@ -156,12 +156,6 @@ bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
     lt_part *p;
     const int64_t context = lt_server_context(j->model);
 
-    if (j->params.truncate_prompt == 0) {
-        lt_ids_free(prompt);
-        return lt_api_refuse(e, "truncate_prompt_tokens",
-                             "'truncate_prompt_tokens' is 0, which would leave no token of the "
-                             "prompt; -1 leaves as many as fit");
-    }
     lt_reply_truncate(j, prompt);
     const bool cut = lt_reply_shifts(j) && lt_reply_cut(j, prompt);
     if (prompt->n == 0) {
