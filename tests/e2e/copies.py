@@ -437,7 +437,7 @@ def cut_and_resumed():
         store.rate = 0
         store.requests.clear()
         if number != signal.SIGKILL:
-            tap.check(f"{number.name}: status 75, and what it means", first.status == 75 and "goes on" in first.err, first)
+            tap.check(f"{number.name}: status 75, and what it means", first.status == 75 and "the same command continues" in first.err, first)
         else:  # A line that a power cut has torn, and a part that it has lost.
             with open(path(f"{name}.lateen-state"), "ab") as f:
                 f.write(b"part 12 00")

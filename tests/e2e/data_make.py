@@ -482,7 +482,7 @@ def refused():
     for args, says, code in ((["make", "aritmetic"], "did you mean 'arithmetic'", 1), (["make", "all", "--level", "0"], "levels 0 to 0", 1), (["make", "all", "--level", "99"], "levels 99 to 99: levels are 1 to", 1),
                              (["make", "all", "--level", "2-"], "neither a level nor a range", 1),
                              (["make", "all", "--level", "4-2"], "levels 4 to 2", 1), (["make", "all", "--level", "two"], "neither a level nor a range", 1),
-                             (["make"], "usage: lateen data make", 1), (["make", "all", "--out", "no/such/folder/x"], "open no/such/folder/x.tmp", 1),
+                             (["make"], "usage: lateen data make", 1), (["make", "all", "--out", "no/such/folder/x"], "no/such/folder/x.tmp", 1),
                              (["make", "all", "--split", "test"], "held-out", 2)):
         p = subprocess.run([LATEEN, "data", *args], capture_output=True, text=True, timeout=60)
         tap.check("refused: " + " ".join(args), p.returncode != 0 and says in p.stderr and not p.stdout, (p.returncode, p.stderr))

@@ -130,7 +130,7 @@ with tempfile.TemporaryDirectory() as work:
     shutil.copytree(f"{work}/halves", f"{work}/lost")
     for f in os.listdir(f"{work}/lost/data"):
         os.remove(f"{work}/lost/data/{f}")
-    check("without the reference's numbers a run does not go on", said(train(f"{work}/lost", "dpo", steps=21), "reference-", "is not there", "20 steps are done"))
+    check("without the reference's numbers a run does not go on", said(train(f"{work}/lost", "dpo", steps=21), "reference-", "is missing", "20 steps are done"))
     with open(reference_of(f"{work}/halves"), "r+b") as f:
         f.seek(-3, 2)
         f.write(b"\x01")

@@ -133,7 +133,7 @@ bad_input() {
     refused 1 "none/x.bin.part: No such file or directory" tokenize "$dir/r.jsonl" --tokenizer "$tok" --out "$dir/none/x"
     refused 2 "is a folder; name the shard in it" tokenize "$dir/r.jsonl" --tokenizer "$tok" --out "$dir"
     refused 1 "nofile.jsonl: No such file or directory" tokenize "$dir/nofile.jsonl" --tokenizer "$tok" --out "$dir/x"
-    refused 2 "characters, at most 1023 fit" tokenize --tokenizer "$tok" --text "$(printf 'a%.0s' {1..2000})"
+    refused 2 "characters, at most 1023 fit" tokenize --tokenizer "$(printf 'a%.0s' {1..2000})" --text a
 
     # Tokenizers.
     : >"$dir/nothing.txt" && printf '{"text": ""}\n' >"$dir/blank.jsonl"
