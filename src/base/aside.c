@@ -140,15 +140,28 @@ lt_err lt_aside_open(lt_aside *a, const char *to) {
     return LT_OK;
 }
 
+static lt_err exists(const char *path) {
+    LT_FAIL(LT_ERR_ARG, "%s exists already, perhaps from a run that was killed: remove it", path);
+}
+
+/* A signal may come right after mkdir, so that the path must be among those that it removes before:
+ * only a folder that is not there yet gets among them. */
 lt_err lt_aside_open_folder(lt_aside *a, const char *to) {
     LT_TRY(name(a, to));
     LT_TRY(lt_file_make_parent(a->path));
-    if (mkdir(a->path, 0777) != 0) {
-        LT_FAIL(errno == EEXIST ? LT_ERR_ARG : LT_ERR_IO, "%s: %s", a->path,
-                errno == EEXIST ? "it is there already, perhaps of a run that was killed: remove it"
-                                : strerror(errno));
+    if (lt_file_exists(a->path)) {
+        return exists(a->path);
     }
     a->slot = take_slot(a->path);
+    if (mkdir(a->path, 0777) != 0) {
+        const int why = errno;
+        give_slot(a->slot);
+        a->slot = 0;
+        if (why == EEXIST) {
+            return exists(a->path);
+        }
+        LT_FAIL(LT_ERR_IO, "%s: %s", a->path, strerror(why));
+    }
     a->to = to;
     return LT_OK;
 }
