@@ -63,7 +63,7 @@ static lt_err late_rank(lt_comm *c, void *ctx) {
 }
 
 static void who_does_not_come_is_named(void **state) {
-    char dir[] = "/tmp/lt_comm_XXXXXX", want[64], blame[4096];
+    char dir[] = "/tmp/lt_comm_XXXXXX", want[96], blame[4096];
     (void)state;
     assert_non_null(mkdtemp(dir));
     for (int culprit = 0; culprit < N; culprit++) {

@@ -11,7 +11,7 @@ static void any_number_of_ranks(void **state) {
     (void)state;
     for (int i = 0; i < 3; i++) {
         ranks_result one = {0};
-        char all[512], out[32];
+        char all[512], out[48];
         (void)snprintf(all, sizeof all, "steps=5 deterministic=mesh-invariant %s %s",
                        models[i]->options, options[i]);
         (void)snprintf(out, sizeof out, "invariant-%d", i);

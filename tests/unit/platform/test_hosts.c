@@ -135,7 +135,7 @@ static void refusals(void **state) {
     long_name[sizeof long_name - 1] = '\0';
     refused(long_name, 0, "", "is not HOST or HOST:RANKS");
     for (int i = 0; i < 257; i++) {
-        (void)snprintf(many + strlen(many), 6, "%s%03d", i > 0 ? "," : "", i);
+        (void)snprintf(many + strlen(many), 6, "%s%03d", i > 0 ? "," : "", i % 1000);
     }
     refused(many, 0, "", "or one of more than 256");
     many[strlen(many) - 4] = '\0'; /* One less. */
@@ -309,7 +309,7 @@ static void looks(void **state) {
     assert_int_equal(lt_board_make(&board, &fd, 2), LT_OK);
     text = json_dumps(j, JSON_COMPACT);
     for (int r = 0; r < 2; r++) {
-        char key[16];
+        char key[24];
         (void)snprintf(key, sizeof key, "sight/%d", r);
         assert_int_equal(lt_comm_store_set(client, key, text, strlen(text)), LT_OK);
     }
