@@ -127,6 +127,7 @@ static int as_rank(const char *how, const char *dir) {
             lt_board_step(board, i);
             (void)usleep(100000);
         }
+        lt_board_close(board);
         return 0;
     }
     (void)printf("rank %d begins\n", rank);
