@@ -40,8 +40,8 @@ typedef enum {
 } lt_speculate;
 
 #define LT_DRAFT_MOST 8 /* Draft tokens of one text in one step. */
-#define LT_DRAFT_BRANCHES                                                                          \
-    4 /* Drafts of one text in one step, including the one that is tried first. */
+/* Drafts of one text in one step, including the one that is tried first. */
+#define LT_DRAFT_BRANCHES 4
 
 #define LT_ENGINE_BESIDE 4
 

@@ -60,7 +60,7 @@ LT_MUST_USE lt_err lt_curriculum_open(lt_curriculum *c, const lt_curriculum_opti
                                       const lt_problems *problems);
 void lt_curriculum_close(lt_curriculum *c); /* Accepts a zeroed one. */
 
-/* c(t): the share of the problems that is open after so many steps. */
+/* c(t): the share of the problems that is open after this many steps. */
 double lt_curriculum_share(const lt_curriculum *c, int64_t step);
 /* Problems that are open then. */
 int64_t lt_curriculum_n_open(const lt_curriculum *c, int64_t step);
@@ -73,7 +73,7 @@ void lt_curriculum_begin(lt_curriculum *c);
 /* The problems of the next n questions. `first` is the number of the first of them in the run. */
 LT_MUST_USE lt_err lt_curriculum_pick(lt_curriculum *c, int64_t step, int64_t first, int64_t n,
                                       int64_t *problems);
-/* A problem got so many answers, of which so many passed. */
+/* A problem got `answers` answers, of which `passed` passed. */
 void lt_curriculum_learn(lt_curriculum *c, int64_t problem, double passed, double answers);
 
 /* The state, for a checkpoint; NULL: out of memory. lt_curriculum_seek begins anew, with a warning,

@@ -116,7 +116,7 @@ double lt_preference_sum(const float *values, int64_t n) {
     return sum;
 }
 
-/* A row's values begin here, and so many they are. */
+/* Where a row's values begin, and how many there are. */
 static int64_t values_of(const lt_objective_part *part, int64_t i, int64_t *n) {
     const int32_t *labels = part->labels + i * part->seq;
     int64_t first = 0;

@@ -58,7 +58,7 @@ typedef struct {
     lt_ends ends;       /* Tokens that end an answer. */
     /* The bits of an answer do not depend on the other answers of the draw. */
     bool exact;
-    int tp; /* exact: the bits are those of so many ranks of tp; 0 or 1: of none. */
+    int tp; /* exact: the bits are those of this many ranks of tp; 0 or 1: of one. */
 } lt_rollout_options;
 
 typedef struct {

@@ -15,7 +15,7 @@ typedef struct {
 
 /* Seconds to wait for all ranks at the start. */
 double lt_launched_open_s(const lt_launched *l);
-/* After so many seconds without a sign another rank counts as gone; 0: never. */
+/* After this many seconds without a sign another rank counts as gone; 0: never. */
 double lt_launched_silent_s(void);
 bool lt_launched_apart(void); /* Are the ranks on several machines? */
 /* ARG: the environment is not what the launcher gives a rank. */

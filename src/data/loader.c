@@ -39,8 +39,8 @@
 #define PREFETCH_MAX 65536
 #define MAPPED_MAX   ((size_t)16 << 20) /* Bytes of the mapped files resident at most. */
 #define FAULT_BYTES  ((size_t)64 << 10) /* Linux maps this much around a touched page. */
-#define DOC_FAULTS                                                                                 \
-    3 /* For a document: its tokens, its pointer, its entry in the table (and its mask). */
+/* For a document: its tokens, its pointer, its entry in the table (and its mask). */
+#define DOC_FAULTS 3
 
 typedef enum { SLOT_ROW, SLOT_BLANK, SLOT_END } slot_kind;
 

@@ -121,7 +121,7 @@ typedef struct {
     bool norm2_is_post;       /* The MLP's norm has the name of the norm behind attention. */
     int64_t no_rope_every;    /* Every n-th layer does not rotate, which the reader knows. */
     bool final_cap, attn_cap; /* It has these softcaps; the second always. */
-    int64_t by_width_layers;  /* With so many layers, attention's scale is 1 / sqrt(C / H). */
+    int64_t by_width_layers;  /* With this many layers, attention's scale is 1 / sqrt(C / H). */
 } lt_gguf_traits;
 
 typedef struct {

@@ -49,7 +49,7 @@ typedef struct {
 } lt_auto_layout;
 
 /* All layouts, the fastest that fit first, then the others by their memory; free *out. ARG: the
- * recipe cannot be trained on so many ranks at all. */
+ * recipe cannot be trained on this many ranks at all. */
 LT_MUST_USE lt_err lt_auto_find(lt_auto_layout **out, size_t *n, const lt_recipe *r, int n_ranks,
                                 const lt_auto_machine *m);
 /* The same for one mesh, with the recipe's mesh.zero. ARG: training does not accept it. */

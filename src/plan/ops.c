@@ -32,17 +32,17 @@
 static const double narrow_speed[LT_PLAN_PRECISION_COUNT] = {
     [LT_PLAN_FP8] = 1.92, [LT_PLAN_MXFP8] = 1.83, [LT_PLAN_NVFP4] = 3.48};
 #define WGRAD_BYTES 4.0 /* A weight's gradient is read, added to and written in 2 bytes. */
-#define GROUP_KERNELS                                                                              \
-    0.34 /* Kernels per expert of a grouped product that do not run beside others. */
+/* Kernels per expert of a grouped product that do not run beside others. */
+#define GROUP_KERNELS  0.34
 #define ROUTER_KERNELS 3.4
 #define PERMUTE_BYTES  14.0 /* Per element of every routed copy: sort, un-sort, weigh and add. */
-#define UNFUSED_ACT_BYTES                                                                          \
-    74.0 /* Per element of an activation in small kernels and fp32; fused: 6. */
-#define FUSED_SHARE                                                                                \
-    0.55 /* Share of permutation and activation traffic that the fused expert kernel leaves. */
-#define SCAN_SHARE 0.0225 /* Share of the bf16 peak that Mamba-2's chunked scan reaches. */
-#define MISALIGNED 0.5    /* See alignment(). */
-#define ADD_BYTES  4.0    /* Read and write to add one more gradient to the input's. */
+/* Per element of an activation in small kernels and fp32; fused: 6. */
+#define UNFUSED_ACT_BYTES 74.0
+/* Share of permutation and activation traffic that the fused expert kernel leaves. */
+#define FUSED_SHARE 0.55
+#define SCAN_SHARE  0.0225 /* Share of the bf16 peak that Mamba-2's chunked scan reaches. */
+#define MISALIGNED  0.5    /* See alignment(). */
+#define ADD_BYTES   4.0    /* Read and write to add one more gradient to the input's. */
 /* The host. A counted kernel stands for the few that one module launches: host_us is the time of
  * all of these. */
 /* Share of host_us for one expert's part of a grouped product: a loop in C++. */
@@ -661,7 +661,7 @@ lt_plan_work lt_plan_recompute_work(const lt_plan_job *j) {
     }
     f = layers_work(j, false);
     if (j->l->recompute == LT_PLAN_RECOMPUTE_FULL) {
-        /* Megatron's block method: so many of each chunk of a stage. */
+        /* Megatron's block method: this many of each chunk of a stage. */
         if (j->l->again_layers > 0) {
             const double chunk = ceil((double)j->m->n_layers / ((double)j->l->pp * j->l->vpp));
             add(&w, &f, lt_plan_min(1.0, j->l->again_layers / chunk));

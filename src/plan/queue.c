@@ -117,7 +117,7 @@ static void preempt_youngest(queue *q) {
 typedef struct {
     bool blocked;   /* A job waits for GPUs: */
     double begin_s; /* it begins then, */
-    int64_t beside; /* and leaves so many GPUs. */
+    int64_t beside; /* and leaves this many GPUs. */
 } reservation;
 
 static int by_end(const void *a, const void *b) {

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 
-#define IDLE_SHARE                                                                                 \
-    0.15 /* Share of a GPU's power while it waits; the rest is the swing when a job stops. */
+/* Share of a GPU's power while it waits; the rest is the swing when a job stops. */
+#define IDLE_SHARE 0.15
 
 static void LT_PRINTF(2, 3) warn(lt_plan_report *r, const char *fmt, ...) {
     va_list args;

@@ -15,15 +15,15 @@
 #include "base/error.h"
 #include "plan/plan.h"
 
-#define HOST_S                                                                                     \
-    0.7e-3 /* vLLM 0.19, 8B on H100, c=1: 6.44 ms a token against 5.6 of bandwidth at 0.8. */
-#define BANDWIDTH_SHARE                                                                            \
-    0.80 /* Decode kernels of vLLM and TensorRT-LLM; training stacks reach less. */
-#define PRODUCT_SHARE 0.70
-#define MEMORY_SHARE  0.90 /* Share of the GPU's memory that an engine takes. */
-#define ACTIVATION_GB 2.0
+/* vLLM 0.19, 8B on H100, c=1: 6.44 ms a token against 5.6 of bandwidth at 0.8. */
+#define HOST_S 0.7e-3
+/* Decode kernels of vLLM and TensorRT-LLM; training stacks reach less. */
+#define BANDWIDTH_SHARE 0.80
+#define PRODUCT_SHARE   0.70
+#define MEMORY_SHARE    0.90 /* Share of the GPU's memory that an engine takes. */
+#define ACTIVATION_GB   2.0
 
-/* Keys and values of a sequence of so many tokens; layers with a window keep that many. */
+/* Keys and values of a sequence of this many tokens; layers with a window keep that many. */
 static double kv_bytes(const lt_plan_model *m, double tokens, double each) {
     const double width = m->kv_rank > 0 ? (double)(m->kv_rank + m->rope_dim) /* The latent. */
                                         : 2.0 * (double)(m->n_kv_heads * m->head_dim);

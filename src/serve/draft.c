@@ -27,7 +27,7 @@
 #define AGE_RUN       0.998 /* and that those of all runs keep when a draft is noted. */
 #define FORESEEN      0.3   /* Below this probability the token after a draft counts as wrong. */
 #define KEPT_PACE     0.985 /* Weight that the pace keeps in a step. */
-#define UNUSUAL       8     /* A call that takes so many times the expected time is not charged. */
+#define UNUSUAL       8     /* A call counts as at most this many times its expected time. */
 #define MARGIN        1.03  /* A draft must promise this much more, because estimates are rough. */
 
 /* A match of this length, the tokens before text[end], is found: put it at its place. */
@@ -220,7 +220,7 @@ bool lt_draft_times_know(const lt_draft_times *t, int64_t rows) {
     return t->of[i].n > 0 && t->n_steps - t->of[i].step < (t->recent > 0 ? long_ago : RECENT);
 }
 
-/* Seconds of so many rows, between two points. */
+/* Seconds of this many rows, between two points. */
 static double between(double rows, double low, double low_s, double high, double high_s) {
     return low_s + (rows - low) / (high - low) * (high_s - low_s);
 }
@@ -335,8 +335,9 @@ static void add_call(model_calls *c, int64_t behind, int64_t n) {
     c->first += n == 0 ? behind : 0;
 }
 
-/* The time of a step of so many rows with drafts: at least that of n_rows without. Below the fewest
- * rows that were measured with drafts, it is interpolated between these and n_rows without. */
+/* The time of a step of this many rows with drafts: at least that of n_rows without. Below the
+ * fewest rows that were measured with drafts, it is interpolated between these and n_rows
+ * without. */
 static double time_among(const lt_draft_known *k, const lt_draft_times *drafted, int64_t n_rows,
                          double plain_s, int64_t rows) {
     const double run = rows_run(drafted, rows);

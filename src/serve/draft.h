@@ -138,7 +138,7 @@ void lt_draft_runs_note(lt_draft_runs *r, const lt_draft_text *t, int64_t n_acce
 /* The run of the text after that, its next token included. */
 int64_t lt_draft_run_after(const lt_draft_text *t, int64_t n_accepted);
 
-/* The pace of a text that had so many tokens in a step. */
+/* The pace of a text that had this many tokens in a step. */
 double lt_draft_pace_after(double pace, int64_t n_tokens);
 
 #define LT_DRAFT_SIZES 14 /* Sizes of steps that are told apart. */
@@ -158,7 +158,7 @@ typedef struct {
 } lt_draft_times;
 
 void lt_draft_times_note(lt_draft_times *t, int64_t rows, double seconds);
-/* The time of a step of so many rows, interpolated between the points on both sides; beyond them,
+/* The time of a step of this many rows, interpolated between the points on both sides; beyond them,
  * that of the nearest point, so that such a step will be tried. 0: nothing is known. */
 double lt_draft_times_of(const lt_draft_times *t, int64_t rows);
 /* Is the time of such steps known, not only of others? */

@@ -29,7 +29,7 @@ typedef struct {
     lt_http_parser parser;
     lt_sse sse;
     int64_t request; /* Index; -1: idle. */
-    int64_t drop_at; /* Hang up after so many tokens; -1: never. */
+    int64_t drop_at; /* Hang up after this many tokens; -1: never. */
     bool fresh;      /* Connected for this request. */
     char said[1024]; /* The beginning of an answer whose status is not 200, or of an error in a
                       * stream. */

@@ -67,7 +67,7 @@ typedef struct {
     const char *name;                    /* For messages. */
 } lt_page_file_view;
 
-/* Only the head of a file of so many bytes, without its checksum. */
+/* Only the head of a file of this many bytes, without its checksum. */
 LT_MUST_USE lt_err lt_page_file_parse_head(lt_page_file_head *out, const void *data, size_t bytes,
                                            const char *name);
 /* Check all but the pages' content. FORMAT: it is not such a file, or it is damaged. */

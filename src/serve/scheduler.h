@@ -150,7 +150,7 @@ void lt_sched_reset(lt_sched *s);
  * those of windowed groups. */
 int64_t lt_sched_most_pages(const lt_sched *s, int64_t n_tokens);
 int64_t lt_sched_near_pages(const lt_sched *s, int64_t n_tokens);
-/* Tokens of the longest sequence that holds at most so many pages. */
+/* Tokens of the longest sequence that holds at most this many pages. */
 int64_t lt_sched_longest(const lt_sched *s, int64_t n_pages);
 
 /* The sequence must fit the pool alone: lt_sched_most_pages of its longest state <=

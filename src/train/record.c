@@ -6,9 +6,8 @@
 
 #include "base/error.h"
 
-#define DEAD_LOSS                                                                                  \
-    1e-3 /* Nats. A gradient of exactly 0 is correct after everything has been
-                        * learnt. */
+/* Nats. A gradient of exactly 0 is correct after everything has been learnt. */
+#define DEAD_LOSS 1e-3
 
 const char *lt_stop_text(int stop) {
     return stop == LT_STOP_FILE ? "the file named exit" : strsignal(stop);

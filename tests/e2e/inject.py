@@ -2,7 +2,7 @@
 complete file, and the same command run again must give what an undisturbed one gives. Also check the order of what is written: a file is synced
 between its last write and the rename that publishes it, and the folder after that. TAP on stdout; needs a C compiler.
 
-usage: inject.py LATEEN [files|memory|order]...      INJECT_MOST: at most so many failures of each kind and verb (40), drawn by INJECT_SEED"""
+usage: inject.py LATEEN [files|memory|order]...      INJECT_MOST: at most this many failures of each kind and verb (40), drawn by INJECT_SEED"""
 import concurrent.futures
 import filecmp
 import glob

@@ -57,7 +57,7 @@ def differs(out, want, died):
 
 
 def killed(seed, want, took_s):
-    """What is wrong after so many kills."""
+    """What is wrong after this many kills."""
     rng, out, died, wrong, attempt = random.Random(seed), f"{work.name}/{seed}", 0, [], 0
     while died < kills and not wrong:
         attempt += 1

@@ -132,7 +132,7 @@ def unread_row(out):
 
 
 def flip_row(pid, row, bit=2, before=0):
-    """Flip one bit (of 32) wherever the row is in the memory of a process, or of the row so many rows before it; how often that was. PermissionError: this user may not."""
+    """Flip one bit (of 32) wherever the row is in the memory of a process, or of the row this many rows before it; how often that was. PermissionError: this user may not."""
     found, at_byte = 0, 64 + bit // 8 - before * len(row)
     with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
         for line in open(f"/proc/{pid}/maps").read().splitlines():

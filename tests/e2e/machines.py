@@ -44,7 +44,7 @@ def start(h, on, args):
 
 
 def trains(out, p, steps=30):
-    """Wait until the run has made so many steps."""
+    """Wait until the run has made this many steps."""
     wait_for(lambda: p.poll() is not None or len(losses(out) if os.path.exists(out + "/metrics.jsonl") else ()) >= steps, 60)
 
 

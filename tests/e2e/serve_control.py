@@ -85,7 +85,7 @@ ids = greedy["choices"][0]["token_ids"]
 a = chat({"temperature": 0}, control="probe", every=10, agree=2, probe=SAID)
 r, c = a["reasoning_control"], a["choices"][0]
 want = [said(t["at"])[0] for t in r["trials"]]
-check("probe: a trial each so many tokens", [t["at"] for t in r["trials"]] == [10 * (i + 1) for i in range(len(r["trials"]))], r)
+check("probe: a trial every 10 tokens", [t["at"] for t in r["trials"]] == [10 * (i + 1) for i in range(len(r["trials"]))], r)
 check("probe: ends when two in succession agree, and not before", r["stopped_by"] == "agreed" and want[-1] and want[-1] == want[-2]
       and not any(x and x == y for x, y in zip(want[:-1], want[1:-1])) and [t["answer"] for t in r["trials"]] == want, (r, want))
 at = r["trials"][-1]["at"]

@@ -3,7 +3,7 @@ recovery, and what a fault costs in it is compared with the other half by a two-
 one mean instead of the distribution. TAP on stdout.
 
 usage: simulate_faults.py LATEEN                               the recoveries in tests/golden/plan/recoveries.jsonl
-       simulate_faults.py LATEEN FAULTS [SEED [RECORD]]        so many faults of a real run; RECORD: write its recoveries there.
+       simulate_faults.py LATEEN FAULTS [SEED [RECORD]]        this many faults of a real run; RECORD: write its recoveries there.
                                                                FAULT_SEEDS and FAULT_RESULTS: seeds.py"""
 import json
 import os

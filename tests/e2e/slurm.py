@@ -37,7 +37,7 @@ held = []  # The sockets of the blocks.
 
 class Slurm:
     def __init__(self, folder, nodes, scheduler="sched_interval=2", return_to_service=2, more="", cpus=1, gpus=0, hosts=None):
-        """Writes the configuration to FOLDER/slurm.conf, and names it in SLURM_CONF. more: further lines of it. Each node has so many cores and GPUs, which stand
+        """Writes the configuration to FOLDER/slurm.conf, and names it in SLURM_CONF. more: further lines of it. Each node has this many cores and GPUs, which stand
         for nothing: Slurm counts them. hosts: machines of a network (hosts.py), one for each node; the script is in that network, too."""
         self.conf, self.nodes, self.started, self.hosts = f"{folder}/slurm.conf", nodes, {}, hosts
         port, host = free_ports(1 + len(nodes)), socket.gethostname()

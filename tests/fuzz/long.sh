@@ -7,7 +7,7 @@
 #   FUZZ_OUT     corpora, logs and what was found   (build/fuzz/long)
 #   FUZZ_JOBS    pieces at once                     (number of cores)
 #   FUZZ_PIECES  pieces of each target              (4)
-#   FUZZ_SECONDS stop after so many seconds, to continue later (none)
+#   FUZZ_SECONDS stop after this many seconds, to continue later (none)
 # SIGUSR1 to its process group stops it at once; the work is counted and can be continued.
 set -u
 stop=

@@ -39,7 +39,7 @@
     X(I64, shared, "shared", "0", 0, 1e6, "tokens",                                                \
       "common beginning of all prompts; one stream reads it before the others start")              \
     X(I64, beginnings, "beginnings", "1", 1, 1e6, "N",                                             \
-      "with --shared: so many of them, which prompts have in turn")                                \
+      "with --shared: number of different beginnings, which prompts have in turn")                 \
     X(I64, new, "new", "64", 2, 1e6, "tokens", "tokens that each stream decodes")                  \
     X(I64, step_tokens, "step-tokens", "0", 0, 1e6, "tokens",                                      \
       "most tokens of one step; 0: the engine's choice")                                           \
@@ -73,7 +73,7 @@
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE",                                               \
       "tokenizer of --text; empty: the model's own")                                               \
     X(I64, turns, "turns", "0", 0, MAX_TURNS, "N",                                                 \
-      "with --speculate: runs with drafts and without, in turn, so many of each; print the "       \
+      "with --speculate: runs with drafts and without, in turn, this many of each; print the "     \
       "medians and their ratio; 0: one run with drafts")                                           \
     X(STR, draft_tokens, "draft-tokens", "0", 0, 0, "list",                                        \
       "tokens of each draft, at most 8, one run each; 0: as many as pay")                          \

@@ -35,7 +35,7 @@
     X(BOOL, requeue, "requeue", "false", 0, 0, "",                                                 \
       "put Slurm's job back in the queue when hardware fails and a retry here brings no new step") \
     X(I64, nodes, "nodes", "0", 0, 64, "nodes",                                                    \
-      "keep snapshots of a training in memory, with an agent for each of so many parts of this "   \
+      "keep snapshots of a training in memory, with an agent for each of this many parts of this " \
       "machine, or, with --hosts, on each machine that is not spare; 0: none")                     \
     X(I64, spares, "spares", "0", 0, 64, "nodes",                                                  \
       "further nodes, to which the ranks of a node move that is lost or suspect; with "            \

@@ -128,7 +128,7 @@ static void write_axes(elastic *e) {
     }
 }
 
-/* Can the recipe train on so many GPUs? */
+/* Can the recipe train on this many GPUs? */
 static lt_err check_size(const elastic *e, const lt_recipe *r, int64_t gpus) {
     lt_mesh_shape s = e->mesh;
     lt_err err;
@@ -152,7 +152,7 @@ static lt_err find_sizes(elastic *e, const lt_recipe *r) {
         if (check_size(e, r, gpus) == LT_OK) {
             e->sizes[e->n_sizes++] = gpus / e->node;
         } else {
-            lt_log_warn("%s; granted so many, the job uses fewer", lt_error_message());
+            lt_log_warn("%s; if it is granted this many, the job uses fewer", lt_error_message());
         }
     }
     return LT_OK;

@@ -199,7 +199,7 @@ static void write_multiply(const lt_draft *d, lt_page *p, lt_rng *r) {
     lt_say(&p->answer, "%lld", sum);
 }
 
-/* v[A] / v[B]: a divisor and a quotient of so many digits. */
+/* v[A] / v[B]: a divisor and a quotient of this many digits. */
 static void draw_quotient(lt_draft *d, lt_rng *r, bool exact) {
     static const int divisor[] = {1, 1, 2, 2, 3}, low[] = {2, 3, 2, 3, 3}, high[] = {3, 4, 3, 4, 4};
     const int at = d->level - 1;

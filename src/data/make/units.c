@@ -385,7 +385,7 @@ static const row shares[] = {
 };
 /* clang-format on */
 
-/* CONVERSIONS: v becomes v * n / d. scale: v is drawn in so many parts of one. */
+/* CONVERSIONS: v becomes v * n / d. scale: v is drawn in this many parts of one. */
 typedef struct {
     int level_min, level_max;
     const char *from, *to, *fact;

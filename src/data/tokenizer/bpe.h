@@ -64,8 +64,8 @@ typedef struct {
     size_t n;
 } lt_span;
 
-#define LT_BPE_BY_BYTE_BEFORE                                                                      \
-    0x80000000u /* In chars: only when before_char's rank is above the symbol's. */
+/* In chars: only when before_char's rank is above the symbol's. */
+#define LT_BPE_BY_BYTE_BEFORE 0x80000000u
 
 /* Index in before_char of a character of 2 or 3 bytes at p, which follows another byte. */
 static inline size_t lt_bpe_before_char(const uint8_t *p, size_t size) {

@@ -573,7 +573,7 @@ static const lt_op_impl matmul_impls[] = {
 
 /* ---- Products of experts ---- */
 
-/* Experts with so few rows on average, and at least so many of them, are computed beside each
+/* Experts with so few rows on average, and at least this many of them, are computed beside each
  * other, one on a thread: a product of a row or two is too small to be divided. */
 #define BESIDE_ROWS    4
 #define BESIDE_EXPERTS 4

@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 
-#define MIN_DRIVER_VERSION                                                                         \
-    12000 /* cuLaunchKernelEx with clusters, tensor maps: CUDA 12.0, driver 525. */
+/* cuLaunchKernelEx with clusters, tensor maps: CUDA 12.0, driver 525. */
+#define MIN_DRIVER_VERSION 12000
 
 static lt_cu_api api;
 static lt_err load_err = LT_OK;

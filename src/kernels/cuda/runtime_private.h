@@ -7,8 +7,8 @@
 
 #include "kernels/cuda/runtime.h"
 
-#define LT_CUDA_MAX_MODULES                                                                        \
-    4096 /* Specialised texts loaded at once; the tuner opens and closes its own device. */
+/* Specialised texts loaded at once; the tuner opens and closes its own device. */
+#define LT_CUDA_MAX_MODULES 4096
 #define LT_CUDA_TABLE_SLOTS 16384 /* Power of two, at least twice the kernels. */
 
 /* One compiled and loaded text. */

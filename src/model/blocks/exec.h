@@ -85,7 +85,7 @@ typedef struct {
     int n_tp, tp_rank;  /* 1 and 0 without them. */
     int64_t first_word; /* The first of the rows of embedding and head that are held here. */
     bool fixed_order;   /* In products, a row's bits do not depend on the other rows of the call. */
-    /* Over 1, without ranks of tp: sums that so many ranks would divide (tp.h) are computed in as
+    /* Over 1, without ranks of tp: sums that this many ranks would divide (tp.h) are computed in as
      * many pieces, which are added in the order of the ranks. */
     int pieces;
     lt_tensor positions;        /* (B * T) I32 */

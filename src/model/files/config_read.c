@@ -13,8 +13,8 @@
 #include "model/layer.h"
 #include "tensor/ops.h"
 
-#define MAX_CONFIG_BYTES                                                                           \
-    ((size_t)64 << 20) /* Some configs list a label for each of 100,000 classes. */
+/* Some configs list a label for each of 100,000 classes. */
+#define MAX_CONFIG_BYTES ((size_t)64 << 20)
 
 static const struct {
     const char *text;

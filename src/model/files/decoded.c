@@ -5,7 +5,7 @@
 #include "model/pass/acts.h"
 #include "model/files/stored_weights.h"
 
-/* Rows of a piece of a matrix of K columns, where scratch has so many elements. */
+/* Rows of a piece of a matrix of K columns, where scratch has this many elements. */
 static int64_t rows_at_once(int64_t elements, int64_t cols) {
     return cols < elements ? elements / cols : 1;
 }

@@ -37,7 +37,7 @@ typedef struct {
     char name[LT_FOREIGN_NAME_BYTES];
     const unsigned char *data;
     int64_t rows, cols;
-    int64_t first, total; /* Index of its first element in the file's tensor, which has so many. */
+    int64_t first, total; /* Its first element's index in the file's tensor of `total` elements. */
     int64_t row, n_rows, col, n_cols, local;
     int64_t row_bytes, rows_per_chunk;
     int64_t first_chunk; /* Index of the first chunk among those of all. */
@@ -95,7 +95,7 @@ static bool is_copy(const transfer *t) {
            takes_whole_rows(t) && t->add == 0.0f;
 }
 
-/* Bytes of so many elements, whole blocks of them. */
+/* Bytes of this many elements, whole blocks of them. */
 static size_t bytes_of(const lt_weight *w, int64_t count) {
     return w->scales != NULL ? (size_t)count / 2 : lt_dtype_row_bytes(w->type, count);
 }

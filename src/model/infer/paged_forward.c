@@ -695,7 +695,7 @@ static bool idle_step(const lt_paged_forward *f, int64_t i, idle_shape *s) {
     return idle_few(f, i, s);
 }
 
-/* The i-th of them, so many times over. */
+/* The i-th of them, this many times over. */
 static lt_err run_step(lt_paged_forward *f, int64_t i, const idle_shape *s, int times) {
     lt_err err = LT_OK;
     const int64_t groups = lt_page_groups_count(&f->groups);

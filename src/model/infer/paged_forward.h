@@ -38,8 +38,8 @@
 #include "model/infer/page_groups.h"
 #include "tensor/ops.h"
 
-/* Calls of few rows a sequence are padded to at most so many of each, or else to few_rows: a group
- * of four heads with four rows fills a row tile of attention. */
+/* Calls of few rows a sequence are padded to at most this many of each, or else to few_rows: a
+ * group of four heads with four rows fills a row tile of attention. */
 #define LT_PAGED_FORWARD_FEW 4
 
 typedef struct lt_paged_forward lt_paged_forward;
@@ -52,7 +52,7 @@ typedef struct {
     int64_t max_seq;                         /* Tokens of a sequence. */
     int64_t n_pages, page_tokens, max_pages; /* In the pool; in a page; sets of a sequence. */
     const lt_page_groups *groups;            /* NULL: all layers are one. It is copied. */
-    /* Calls in which each sequence has at most so many rows, all of them wanted, are padded and
+    /* Calls in which each sequence has at most this many rows, all of them wanted, are padded and
      * recorded: 1, or more where drafts are verified (serve/draft.h). 0: 1. Warm-up steps record
      * those of at most few_most rows in all. */
     int64_t few_rows, few_most;

@@ -92,8 +92,8 @@ struct lt_paged_forward {
     bool usual; /* The last call was the launch of a graph, or there are none. */
 };
 
-#define LT_PAGED_FORWARD_PICK_WORDS                                                                \
-    (1 + 2 * LT_CHOOSE_HOW_COUNT) /* Words of metadata for each pick: its row, and how to choose. */
+/* Words of metadata for each pick: its row, and how to choose. */
+#define LT_PAGED_FORWARD_PICK_WORDS (1 + 2 * LT_CHOOSE_HOW_COUNT)
 
 #define LT_PAGED_FORWARD_STEER_ALIGN 16 /* Words: products read S from there. */
 

@@ -59,7 +59,7 @@ typedef struct {
     int64_t n_banned;
     const uint32_t *mask; /* Bit id % 32 of mask[id / 32]: may be chosen. NULL: all. */
     int32_t forced;       /* This id and no other; -1: free. */
-    int n_top;            /* Log-probabilities: -1 none, else so many alternatives. */
+    int n_top;            /* Log-probabilities: -1 none, else this many alternatives. */
     bool entropy;         /* With log-probabilities: of the model's own distribution, too. */
     /* proposed (V): a draft model drew the token `proposal` from this distribution; it is accepted
      * or replaced such that the result has the distribution of a plain draw. NULL: a plain draw. */

@@ -32,9 +32,9 @@
 #include "model/files/decoded.h"
 #include "model/pass/prepare.h"
 
-#define CHUNK_ROWS                                                                                 \
-    512 /* The weights are read once for each chunk: at 512 rows that takes a few per cent of the
-         * products' time. */
+/* The weights are read once for each chunk: at 512 rows that takes a few per cent of the
+ * products' time. */
+#define CHUNK_ROWS 512
 
 #define MAX_CACHE 0x1p48 /* Elements: keeps every size far from overflow. */
 

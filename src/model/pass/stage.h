@@ -74,7 +74,7 @@ typedef struct {
     bool weights;
     bool packs;     /* Batches may be packed, */
     bool shares;    /* and those that are sent may have shared rows, */
-    int n_tp;       /* of which each of so many ranks gets some. */
+    int n_tp;       /* of which each of this many ranks gets some. */
     bool on_device; /* head_rows of what is put takes few values, each of which needs a graph. */
 } lt_stage_options;
 

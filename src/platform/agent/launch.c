@@ -137,7 +137,8 @@ static void clear_ranks(launcher *l) {
     }
 }
 
-/* With how many ranks the run can continue if so many of its seats have a node; 0: it cannot. */
+/* The number of ranks with which the run can continue when `seats` of its seats have a node; 0: it
+ * cannot. */
 static int ranks_on(const launcher *l, int seats) {
     const lt_board_room room = lt_board_sizes_of(l->board);
     return lt_nodes_ranks_on(&l->nodes, seats, l->o->n_ranks, &room);

@@ -77,8 +77,8 @@ void lt_nodes_repair(lt_nodes *nodes);
 int lt_nodes_of_rank(const lt_nodes *nodes, int rank, int n_ranks);
 /* Is a node lost, with the ranks that it had in the attempt? */
 bool lt_nodes_is_lost(const lt_nodes *nodes, const lt_processes *ranks, int node);
-/* With how many of `full` ranks can a run of these sizes continue if so many of its seats have a
- * node? 0: it cannot. */
+/* The number of ranks, at most `full`, with which a run of these sizes can continue when `seats` of
+ * its seats have a node; 0: it cannot. */
 int lt_nodes_ranks_on(const lt_nodes *nodes, int seats, int full, const lt_board_room *room);
 /* Between two attempts: a node is lost or suspect. */
 void lt_nodes_take_out(lt_nodes *nodes, int node, bool suspect, int attempt);

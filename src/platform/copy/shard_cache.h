@@ -56,7 +56,7 @@ bool lt_shard_cache_takes(const char *text);
 LT_MUST_USE lt_err lt_shard_cache_add(lt_shard_cache *c, char path[LT_PATH_BYTES],
                                       const char *text);
 
-/* Rows are drawn from windows of so many bytes: shards that are nearer than that to the last one
+/* Rows are drawn from windows of this many bytes: shards that are nearer than that to the last one
  * read from their source are deleted last, and never to make room for a prefetched shard. */
 void lt_shard_cache_spare(lt_shard_cache *c, size_t near_bytes);
 

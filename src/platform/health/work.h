@@ -4,9 +4,9 @@
 
 #include "tensor/backend.h"
 
-/* Compute known products (known.h) of this side and operand type on the device for so many seconds,
- * at least one; with seconds 0 exactly one. Adds the number of products to *products, and that of
- * sums with wrong bits to *wrong. */
+/* Compute known products (known.h) of this side and operand type on the device for this many
+ * seconds, at least one; with seconds 0 exactly one. Adds the number of products to *products, and
+ * that of sums with wrong bits to *wrong. */
 LT_MUST_USE lt_err lt_known_run(lt_device *device, lt_dtype dtype, int64_t side, double seconds,
                                 double *products, double *wrong);
 
@@ -19,7 +19,8 @@ uint64_t lt_pattern_word(int pattern, uint64_t index);
  * multiple of 8. */
 LT_MUST_USE lt_err lt_copies_run(lt_device *device, size_t bytes, double *up_gbps,
                                  double *down_gbps, double *wrong);
-/* Write each pattern into so many bytes of the device's memory, and count the words that change. */
+/* Write each pattern into this many bytes of the device's memory, and count the words that
+ * change. */
 LT_MUST_USE lt_err lt_patterns_run(lt_device *device, size_t bytes, double *wrong);
 
 #endif

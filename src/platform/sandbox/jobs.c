@@ -218,7 +218,7 @@ done:
 
 /* ---- Another process ---- */
 
-/* The longest that the jobs can take, so many at a time. */
+/* The longest that the jobs can take, this many at a time. */
 static double longest_s(const json_t *jobs, int parallel) {
     double sum_s = 0.0, most_s = 0.0;
     for (size_t i = 0; i < json_array_size(jobs); i++) {

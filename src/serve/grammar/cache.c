@@ -12,9 +12,8 @@
 #include <string.h>
 
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
-#define MAX_ITEMS                                                                                  \
-    2048 /* (state, stack) pairs of one configuration; a grammar that needs more is
-                        * too ambiguous. */
+/* (state, stack) pairs of one configuration; a grammar that needs more is too ambiguous. */
+#define MAX_ITEMS 2048
 #else
 #define MAX_ITEMS 128
 #endif
@@ -24,7 +23,7 @@
 #define MAX_FRAMES     1000000
 #define MAX_ROWS_BYTES ((size_t)128 << 20)
 #define MAX_MASK_BYTES ((size_t)128 << 20)
-#define FEW_IDS        1024 /* Masks of up to so many ids are kept as ids. */
+#define FEW_IDS        1024 /* Masks of up to this many ids are kept as ids. */
 #define UNKNOWN        (-2)
 
 /* ---- stacks ---- */

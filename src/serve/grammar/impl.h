@@ -45,7 +45,7 @@ struct lt_grammar_vocab {
      * controls. */
     lt_gtrie plain;
     lt_gtrie rest;
-    uint32_t *up_to[LT_GPLAIN + 1]; /* Masks: plain tokens of at most so many characters. */
+    uint32_t *up_to[LT_GPLAIN + 1]; /* Masks: plain tokens of at most this many characters. */
     int64_t n_up_to[LT_GPLAIN + 1];
     int32_t *longer; /* Plain tokens of more than LT_GPLAIN characters, by length. */
     uint16_t *longer_chars;

@@ -11,7 +11,7 @@
 #include "serve/grammar/language.h"
 #include "serve/grammar/schema_object.h"
 
-#define FEW_NAMES 40 /* A piece of at most so many names is written out. */
+#define FEW_NAMES 40 /* A piece of at most this many names is written out. */
 
 /* ---- Other names ---- */
 

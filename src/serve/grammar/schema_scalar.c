@@ -233,7 +233,7 @@ static lt_gid multiples_of(lt_gast *g, int64_t n, int k) {
     return lt_gast_graph(g, m.first, (int32_t)(3 + n * (k + 3)));
 }
 
-/* Multiples of n * 10^zeros: those of n, and so many zeros; or 0. */
+/* Multiples of n * 10^zeros: those of n, then `zeros` zeros; or 0. */
 static lt_gid with_zeros(lt_gast *g, int64_t n, int zeros) {
     const lt_gid digit = lt_gast_byte(g, '0', '9');
     const lt_gid some = lt_gast_list(g, LT_GNODE_SEQ,

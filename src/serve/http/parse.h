@@ -31,8 +31,8 @@ typedef struct {
     size_t max_body_bytes; /* 413 above it. */
     /* NULL: the body is gathered in `body`. */
     void (*on_body)(void *ctx, const char *data, size_t n);
-    /* Memory for so many more bytes of head and body; false: not now, and `feed` stops until it is
-     * called again. NULL: always. */
+    /* Memory for this many more bytes of head and body; false: not now, and `feed` stops until
+     * it is called again. NULL: always. */
     bool (*may_grow)(void *ctx, size_t more);
     void *ctx;
     bool head_alone; /* `feed` returns behind the head, before any of the body. */

@@ -27,8 +27,8 @@
 #define BLOCK_ROWS 2048
 #define BLOCK_COLS 3072
 #define BLOCK_K    800
-#define PANEL_ROWS                                                                                 \
-    14 /* A panel of rows; they lie PANEL_STEP apart (AVX-512; others pack closer). */
+/* A panel of rows; they lie PANEL_STEP apart (AVX-512; others pack closer). */
+#define PANEL_ROWS 14
 #define PANEL_STEP 16
 #define PANEL_COLS 32
 #define PEAK_SIDE  1024 /* Size of the product that measures the peak (kernels/peak.c). */

@@ -481,7 +481,7 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
       "the run; 0: do not",                                                                        \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, guard_replicas_parts, "guard.replicas_parts", "1", 1, 4096, "N",                        \
-      "compare one of so many equal parts of that state at a time, so that all of it has been "    \
+      "compare one of this many equal parts of that state at a time, so that all of it has been "  \
       "compared after N times; before a save all",                                                 \
       LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, guard_replay, "guard.replay", "0", 0, 1e9, "STEPS",                                     \

@@ -8,9 +8,8 @@
 #include "base/error.h"
 #include "base/json.h"
 
-#define SPREAD_FADES                                                                               \
-    0.9 /* For each checkpoint, so that the spread of the first, steep losses
-                          * fades. */
+/* For each checkpoint, so that the spread of the first, steep losses fades. */
+#define SPREAD_FADES 0.9
 
 void lt_guard_open(lt_guard *g, const lt_recipe *r) {
     *g = (lt_guard){.recipe = r, .best = INFINITY};

@@ -58,7 +58,7 @@ static int32_t table_of(const lt_page_groups *of, int64_t s, int64_t p, int64_t 
     return page_of(lost ? (s + 1) % N : s, p, g, of != NULL ? lt_page_groups_count(of) : 1);
 }
 
-/* Sequences run in steps of so many rows each. of NULL: all layers are one group. */
+/* Sequences run in steps of this many rows each. of NULL: all layers are one group. */
 static void run_steps(lt_paged_forward *f, const lt_page_groups *of, int64_t window,
                       const int32_t *tokens, const int64_t *n_rows, int64_t *done, float *logits) {
     static int32_t ids[N * LEN], positions[N * LEN], slots[MAX_GROUPS * N * LEN], out_rows[N];

@@ -55,7 +55,7 @@ typedef struct {
     lt_param_table table; /* Of the whole model, or of the adapters that are trained beside it. */
 } ranks_result;
 
-/* What runs train for: state of so many bytes for each rank, and the objective over it. */
+/* What runs train for: state of this many bytes for each rank, and the objective over it. */
 typedef struct {
     size_t bytes;
     lt_objective (*open)(void *state, const lt_recipe *r);

@@ -167,7 +167,7 @@ static inline void receive_all(lt_engine *e, int64_t n, int64_t width) {
     }
 }
 
-/* The size of a cache of so many pages, for an engine of these options. */
+/* The size of a cache of this many pages, for an engine of these options. */
 static inline int64_t bytes_of_pages(const lt_model *m, const lt_engine_options *o, int64_t pages) {
     lt_engine *e = NULL;
     lt_engine_cache c;

@@ -25,9 +25,9 @@ enum {
     CLASSES = 512
 };
 
-/* Times in ms of a step of so many rows, with drafts and without, and of a call of the drafter.
+/* Times in ms of a step of this many rows, with drafts and without, and of a call of the drafter.
  * Behind 64 rows products have other kernels. `wide`: a step with a draft that is not short takes
- * so many times as long. Each first use of a bucket takes `record` longer, RECORDED times. */
+ * this many times as long. Each first use of a bucket takes `record` longer, RECORDED times. */
 typedef struct {
     double plain, plain_row, drafts, row, behind_64, wide, call, call_row, record;
 } machine;
@@ -188,7 +188,7 @@ static int64_t verify(game *g, int64_t i, int64_t rows[LT_DRAFT_MOST]) {
     return right;
 }
 
-/* 1, 2, 3, 4, 6, 8, 12, 16, ...: the rows that a step with so many has when it is padded. */
+/* 1, 2, 3, 4, 6, 8, 12, 16, ...: the rows that a step with this many has when it is padded. */
 static int64_t padded(int64_t rows) {
     int64_t power = 1;
     while (power * 2 <= rows) {

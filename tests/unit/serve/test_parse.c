@@ -277,7 +277,7 @@ static void calls_cut_anywhere(void **state) {
     static const struct {
         lt_parse_format format;
         const char *text;
-        size_t named; /* From so many bytes on the call is there. */
+        size_t named; /* From this many bytes on the call is there. */
     } rows_cut[] = {
         {LT_PARSE_HERMES,
          "<tool_call>\n{\"name\": \"fun\", \"arguments\": {\"a\": 1}}\n</tool_call>", 26},

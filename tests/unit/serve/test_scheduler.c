@@ -443,7 +443,7 @@ static void collect(world *w) {
     w->n_steps--;
 }
 
-/* ahead: of 100 steps so many are queued before the tokens of the one before are read. */
+/* ahead: of 100 steps this many are queued before the tokens of the one before are read. */
 static void step(world *w, int64_t at, uint64_t births, uint64_t ahead) {
     if (chance(w, births) == 0) {
         be_born(w);

@@ -62,7 +62,7 @@ static lt_request request_of(const int32_t *prompt, int64_t n_prompt, int64_t n_
 enum { N = 4 };
 static int32_t prompts[N][N_PROMPT];
 
-/* Four texts at once, in a pool of so many pages. */
+/* Four texts at once, in a pool of this many pages. */
 static void run_four(const lt_model *m, int64_t pages, answer *answers) {
     lt_engine *e = engine_of(m, pages);
     lt_engine_cache c;

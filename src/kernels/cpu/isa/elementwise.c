@@ -102,8 +102,8 @@ lt_err LT_ISA_NAME(lt_cpu_colsum)(lt_queue *q, const void *args) {
     return LT_OK;
 }
 
-#define SUMSQ_CHUNK                                                                                \
-    65536 /* Elements: 256 KB, big enough to hide a thread's start, small enough to balance. */
+/* Elements: 256 KB, big enough to hide a thread's start, small enough to balance. */
+#define SUMSQ_CHUNK 65536
 
 /* Sum of squares of count floats, squared and added in double: a gradient of 1e30 is still a
  * number. */

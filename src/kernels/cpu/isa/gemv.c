@@ -15,8 +15,8 @@
 
 #define BLOCK_N 4
 #define BLOCK_M 4
-#define ROWS_M                                                                                     \
-    64 /* Rows of a at a time: they stay in L2 while b is read. Only fixed_order has more. */
+/* Rows of a at a time: they stay in L2 while b is read. Only fixed_order has more. */
+#define ROWS_M 64
 
 /* Dot products of mr rows of a (stride k_room) with nr rows of b. */
 LT_INLINE void dots(const lt_matmul_args *g, const int mr, const int nr, const float *a,

@@ -60,8 +60,8 @@ LT_INLINE void pack_along(float *dst, const int64_t dst_step, const int64_t widt
     }
 }
 
-#define PACK_AHEAD                                                                                 \
-    12 /* Rows fetched ahead: each lies in another page, where no hardware prefetcher looks. */
+/* Rows fetched ahead: each lies in another page, where no hardware prefetcher looks. */
+#define PACK_AHEAD 12
 
 /* Panels that lie side by side in a matrix whose rows run along i, a row of all of them at a time:
  * dst[(p * depth + k) * width + i] = src(at + k, first + from[p] + i), whole vectors. */

@@ -17,8 +17,8 @@
     "HEADS=%d REGS_PRODUCER=%d REGS_CONSUMER=%d SINKS=%d CLUSTER=%d "
 #define PAGED_WORDS " PAGED=%d"
 
-#define SECTION_KEYS                                                                               \
-    512 /* Up to so many, causal tiles of all lengths run at once: see tile_locate. */
+/* Up to this many, causal tiles of all lengths run at once: see tile_locate. */
+#define SECTION_KEYS 512
 #define L2_SHARE     (32 << 20) /* Bytes that tiles running together share, of 50 MB. */
 #define PROMPTS_MOST 128        /* Most prompts of one call: they stand in shared memory. */
 

@@ -54,7 +54,7 @@ int64_t lt_cuda_attention_prompts_most(const lt_attention_paged_args *a);
 typedef struct {
     int rung;
     const char *name, *idea;
-    /* NULL: the shipped kernel with so many consumers, which take turns or not. */
+    /* NULL: the shipped kernel with this many consumers, which take turns or not. */
     const char *file, *entry;
     int rows, threads; /* of a block */
     int consumers, turns;

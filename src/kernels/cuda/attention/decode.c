@@ -115,11 +115,11 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
 
 /* ---- The op ---- */
 
-#define SPLIT_SHARE                                                                                \
-    32 /* Tiles a split: 512 keys, whatever the batch, so that a row's sums do not depend on it. */
-#define BUSY 2 /* Row tiles an SM from which on one block walks all splits. */
-#define SHARED_HALF                                                                                \
-    115200 /* Bytes of shared memory with which two blocks fit on an SM of 227 KB. */
+/* Tiles a split: 512 keys, whatever the batch, so that a row's sums do not depend on it. */
+#define SPLIT_SHARE 32
+#define BUSY        2 /* Row tiles an SM from which on one block walks all splits. */
+/* Bytes of shared memory with which two blocks fit on an SM of 227 KB. */
+#define SHARED_HALF 115200
 
 static int64_t paged_row_tiles(const lt_attention_paged_args *a) {
     return lt_cuda_div_up(a->q_max * (a->q.shape[1] / a->k_pages.shape[2]), ROWS);
@@ -134,7 +134,7 @@ static int64_t pack_most(const lt_attention_paged_args *a) {
 static bool packed(const lt_attention_paged_args *a) {
     return a->packs.data != NULL && a->window == 0 && pack_most(a) > 2;
 }
-/* With packs, one of so many blocks works. */
+/* With packs, one of this many blocks works. */
 static bool walks(const lt_attention_paged_args *a, const lt_cuda_info *info) {
     return a->kv_len.shape[0] * a->k_pages.shape[2] * paged_row_tiles(a) >=
                BUSY * info->n_sms * (packed(a) ? pack_most(a) : 1) ||

@@ -10,9 +10,9 @@
 
 #define MAX_SETS 24
 #define REPEATS  100
-#define SCALED_BOUND                                                                               \
-    4e-6 /* |C - ref| / (|A| |B|), f32 sums: roundings of 6e-8 in groups of 16, random signs. */
-#define BF16_BOUND 2.4e-3 /* Relative, in norm: one rounding of 2^-9 each, uniform. */
+/* |C - ref| / (|A| |B|), f32 sums: roundings of 6e-8 in groups of 16, random signs. */
+#define SCALED_BOUND 4e-6
+#define BF16_BOUND   2.4e-3 /* Relative, in norm: one rounding of 2^-9 each, uniform. */
 
 typedef struct {
     int64_t m, n, k;

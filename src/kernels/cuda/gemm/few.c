@@ -11,8 +11,8 @@
 #define FEW_WORDS   "BN=%d GROUPS=%d SPLITS=%d STAGES=%d OUT=%s DTYPE=%s"
 #define GATED_WORDS " GATED=1 KIND=%d"
 
-#define MOST_ROWS                                                                                  \
-    64 /* At 128 x costs the L2 as much as W the memory: 0.56 to 1.0 of cuBLASLt's speed. */
+/* At 128 x costs the L2 as much as W the memory: 0.56 to 1.0 of cuBLASLt's speed. */
+#define MOST_ROWS   64
 #define DEPTH       2 /* Depth of the kernel's stages: times 64 of K. */
 #define MOST_STAGES LT_FEW_MOST_STAGES
 #define HELD_BYTES  (100 * 1024) /* Bytes of weights in flight for each SM. */

@@ -25,7 +25,7 @@ typedef struct {
     long long ld_act;
 } lt_gemv_ring_args;
 
-/* Dynamic shared memory: rings of the warps, with STAGES stages of so many bytes each
+/* Dynamic shared memory: rings of the warps, with STAGES stages of this many bytes each
  * (gemv_ring.cu; gemm_q_ring.cu: a tile); there x in 8 bits, whose rows are 64 bytes of numbers and
  * 16 of factors further apart than they are long; then what beside.cuh lays out: x in pieces of 16
  * bytes (HELD), rows 64 bytes further apart; the norm's gains and a float a piece; angles and a

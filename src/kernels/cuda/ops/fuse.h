@@ -24,8 +24,8 @@
  * Outside of a recording nothing is held: the same patterns only fetch their kernels, which cannot
  * be compiled during a recording. So a step runs once before it is recorded. LATEEN_CUDA_FUSE=off
  * disables fusion. By default, as many rows are fused as made an H100 faster (fuse.c); =all: up to
- * LT_FUSE_ROWS. Products of so many rows have gemv.cu's bits, and those of blocks gemm_q_ring.cu's,
- * whether they are fused or not. */
+ * LT_FUSE_ROWS. Products of this many rows have gemv.cu's bits, and those of blocks
+ * gemm_q_ring.cu's, whether they are fused or not. */
 #ifndef LT_KERNELS_CUDA_FUSE_H
 #define LT_KERNELS_CUDA_FUSE_H
 

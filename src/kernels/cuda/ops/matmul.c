@@ -64,7 +64,7 @@ bool lt_matmul_dense(const lt_tensor *t) {
 
 /* ---- cuBLASLt ---- */
 
-/* Share of the SMs that so many blocks keep busy, one an SM. */
+/* Share of the SMs that this many blocks keep busy, one an SM. */
 static double busy_of(int64_t blocks, const lt_cuda_info *info) {
     return (double)blocks / (double)(LT_CUDA_DIV_UP(blocks, info->n_sms) * info->n_sms);
 }

@@ -159,7 +159,7 @@ static const char *refuse_blocks(const lt_matmul_args *a) {
                : NULL;
 }
 
-/* In a fixed order more rows come as pieces of so many. */
+/* In a fixed order more rows come as pieces of this many. */
 const char *lt_cuda_few_q_refuse(const void *args, const lt_device *device) {
     (void)device;
     const lt_matmul_args *a = args;
@@ -168,7 +168,7 @@ const char *lt_cuda_few_q_refuse(const void *args, const lt_device *device) {
            : a->y.shape[0] > FEW_ROWS && !a->fixed_order ? "more than 64 rows"
                                                          : NULL;
 }
-/* Warps that share a unit, a power of two: as many as there is room for with so many units, but
+/* Warps that share a unit, a power of two: as many as there is room for with this many units, but
  * each has a tile of K. */
 static int split_for(int64_t units, int64_t tiles, int most, int64_t room) {
     int split = 1;

@@ -18,9 +18,9 @@
 #define BIAS_FILE "ops/moe_bias.cu"
 #define THREADS   LT_CUDA_TEAM_THREADS
 #define ROWS      8 /* A block of the routing kernels: one a warp. */
-#define TOTAL_BLOCKS                                                                               \
-    64 /* At most, that count the experts' assignments: each ends with an atomic sum an expert. */
-#define PART_ROWS 256 /* Rows of one partial sum of probabilities. */
+/* At most, that count the experts' assignments: each ends with an atomic sum an expert. */
+#define TOTAL_BLOCKS 64
+#define PART_ROWS    256 /* Rows of one partial sum of probabilities. */
 
 /* Experts of a lane, in powers of two: fewer specialisations. */
 static void route_defines(char out[LT_CUDA_DEFINES_BYTES], int experts) {

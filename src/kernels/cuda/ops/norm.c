@@ -57,7 +57,7 @@ static bool full(const spec *s, int64_t width) {
     return width == (int64_t)s->lanes * s->vecs * s->w;
 }
 
-/* The lanes of a row of so many pieces; most: pieces a lane in a warp. */
+/* The lanes of a row of this many pieces; most: pieces a lane in a warp. */
 static int lanes_of(int64_t pieces, int most) {
     int lanes = 8;
     while (lanes < WARP && pieces > lanes) {

@@ -115,9 +115,9 @@ typedef struct {
     int threads, pieces, smem;
 } held_spec;
 
-#define HELD_RESERVED                                                                              \
-    2048 /* Bytes of shared memory: the kernel's own sums, and what the driver takes a block. */
-#define HELD_REGS 6 /* Pieces in registers, of 64 a thread. */
+/* Bytes of shared memory: the kernel's own sums, and what the driver takes a block. */
+#define HELD_RESERVED 2048
+#define HELD_REGS     6 /* Pieces in registers, of 64 a thread. */
 
 static size_t held_bytes(const held_spec *s) {
     return (size_t)LT_XENT_HELD_BYTES(s->threads, s->smem);

@@ -8,7 +8,7 @@
  *           memory, UNROLL quads of steps a turn of the loop. COPY: 0 copy engine (needs lda, ldb
  *           multiples of 4 and 16-byte aligned bases; sm_90), 1 cp.async of 16 bytes (the same
  *           alignment, sm_80), 2 cp.async of 4 bytes (anything). CLUSTER x PARTS blocks share a
- *           tile's K (at least so many stages of it): PARTS clusters of CLUSTER blocks each
+ *           tile's K (at least this many stages of it): PARTS clusters of CLUSTER blocks each
  *           (CLUSTER > 1 needs COPY 0).
  * MOVEMENT
  *     A  HBM ──one box 32 x BM──▶ smem [BM][32], 16-byte chunks XOR-swizzled by row

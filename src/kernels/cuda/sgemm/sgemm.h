@@ -26,7 +26,7 @@ typedef struct {
     void *aligned;
 } lt_sgemm_args;
 
-/* The least leading dimension of so many columns whose rows are whole 16 bytes, for the copy
+/* The least leading dimension of this many columns whose rows are whole 16 bytes, for the copy
  * engine. */
 static inline int64_t lt_sgemm_pitch(int64_t cols) {
     return (cols + 3) / 4 * 4;

@@ -45,7 +45,7 @@ typedef enum { BUDGET, DEER, PROBE, ENTROPY } method;
 typedef struct {
     const char *name, *probe;
     const char *const *reads; /* Fields besides control and max_tokens; NULL at the end. */
-    bool at_borders;          /* Trials come at borders, not each so many tokens. */
+    bool at_borders;          /* Trials come at borders, not after a number of tokens. */
     bool closes; /* A trial closes the reasoning and measures the entropy of the next token. */
 } method_row;
 
