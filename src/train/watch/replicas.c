@@ -304,18 +304,16 @@ static bool is_open(const lt_replicas *x, int64_t step) {
     return x->before != NULL && step == x->before_step && !x->before_saving;
 }
 
-static int64_t parts_of(const lt_replicas *x, int64_t step) {
-    return is_open(x, step) ? x->before_parts : x->parts;
+/* Choose the part that is compared after this step. */
+static void choose_part(lt_replicas *x, int64_t step) {
+    const bool open = is_open(x, step);
+    x->of_parts = open ? x->before_parts : x->parts;
+    x->part = open ? x->before_part : step / x->every % x->parts;
 }
 
-static int64_t part_of(const lt_replicas *x, int64_t step) {
-    return is_open(x, step) ? x->before_part : step / x->every % x->parts;
-}
-
-/* The first piece of this step's part; further = 1: of the part behind it. With more parts than
- * pieces some are empty. */
-static int first_piece(const lt_replicas *x, int64_t step, int further) {
-    return (int)((part_of(x, step) + further) * x->pieces.n / parts_of(x, step));
+/* With more parts than pieces some parts are empty. */
+static int first_piece(const lt_replicas *x, int64_t part) {
+    return (int)(part * x->pieces.n / x->of_parts);
 }
 
 /* ---- A difference ---------------------------------------------------------------------------- */
@@ -333,8 +331,8 @@ static lt_err write_note(const lt_training *t, int64_t step, bool saving) {
             signs, json_pack("{s:I, s:s}", "set", (json_int_t)x->signs[i].set, "hash", hash));
     }
     note = json_pack("{s:I, s:b, s:s, s:I, s:I, s:o}", "step", (json_int_t)step, "saving", saving,
-                     "mesh", t->recipe.mesh, "part", (json_int_t)part_of(x, step), "parts",
-                     (json_int_t)parts_of(x, step), "signs", signs);
+                     "mesh", t->recipe.mesh, "part", (json_int_t)x->part, "parts",
+                     (json_int_t)x->of_parts, "signs", signs);
     text = note != NULL ? json_dumps(note, JSON_INDENT(1)) : NULL;
     if (text == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "hashes of the ranks");
@@ -491,9 +489,11 @@ static bool is_due(const lt_replicas *x, int64_t step) {
 lt_err lt_replicas_hash_gradients(lt_training *t) {
     lt_replicas *x = &t->replicas;
     const int64_t step = t->state.step + 1;
-    return is_due(x, step)
-               ? lt_pieces_queue(&x->pieces, first_piece(x, step, 0), first_piece(x, step, 1))
-               : LT_OK;
+    if (!is_due(x, step)) {
+        return LT_OK;
+    }
+    choose_part(x, step);
+    return lt_pieces_queue(&x->pieces, first_piece(x, x->part), first_piece(x, x->part + 1));
 }
 
 lt_err lt_replicas_compare_gradients(lt_training *t) {
@@ -507,6 +507,8 @@ lt_err lt_replicas_compare_state(lt_training *t) {
         return LT_OK;
     }
     x->saved = t->state.step;
+    x->part = 0;
+    x->of_parts = 1;
     LT_TRY(lt_pieces_queue(&x->pieces, 0, x->n_state));
     LT_TRY(t->device->backend->sync(lt_training_queue(t)));
     return compare(t, t->state.step, true);

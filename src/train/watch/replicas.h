@@ -65,6 +65,7 @@ typedef struct {
      * decide. */
     lt_replica_sign *before;
     int64_t before_step, before_part, before_parts;
+    int64_t part, of_parts; /* What the last comparison read: this part of of_parts equal ones. */
     bool before_saving;
     int64_t n_compared;
     double spent_s;

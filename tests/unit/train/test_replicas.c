@@ -354,6 +354,28 @@ static void next_start_decides_on_a_part(void **state) {
     forget("part");
 }
 
+/* If the part differs in the same way again, the start behind that compares it once more. */
+static void parts_stay_until_it_is_decided(void **state) {
+    const flip f = {.where = PLACE_GRADIENT, .rank = 1, .bit = 3, .element = 40};
+    run r;
+    json_t *lines, *last;
+    (void)state;
+    if (core_only()) {
+        skip();
+    }
+    assert_int_not_equal(
+        attempt(&r, "twice", "guard.replicas=1 guard.replicas_parts=2", "dp=2", 2, &f), LT_OK);
+    assert_int_not_equal(
+        attempt(&r, "twice", "guard.replicas=3 guard.replicas_parts=5", "dp=2", 2, &f), LT_OK);
+    must(attempt(&r, "twice", "guard.replicas=3 guard.replicas_parts=5", "dp=2", 2, NULL), "last");
+    lines = run_lines("twice", "corrupt");
+    last = json_array_get(lines, json_array_size(lines) - 1);
+    assert_true(json_is_true(json_object_get(last, "replayed")));
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(last, "wrong"), 0)), 1);
+    json_decref(lines);
+    forget("twice");
+}
+
 /* What is compared where: steps that are due, and each save; nothing by default. */
 static void as_often_as_asked(void **state) {
     run r;
@@ -452,6 +474,7 @@ int main(int argc, char **argv) {
                                        cmocka_unit_test(next_start_decides),
                                        cmocka_unit_test(parts_are_compared_in_turn),
                                        cmocka_unit_test(next_start_decides_on_a_part),
+                                       cmocka_unit_test(parts_stay_until_it_is_decided),
                                        cmocka_unit_test(as_often_as_asked),
                                        cmocka_unit_test(meshes)};
     if (argc > 1) {
