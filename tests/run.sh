@@ -146,6 +146,12 @@ why_incomplete() { # status, number of results, 1 if it ends with "# end", plans
     return 1
 }
 
+reasons() { # log: each test that failed, with up to four of the lines that its program wrote about it ("# ...", below it)
+    awk '/^not ok / && tolower($0) !~ /# *skip/ { print; about = 4; next }
+        /^#/ && about > 0 { print; about--; next }
+        { about = 0 }' "$1"
+}
+
 count() { # name, log, status, seconds, of CPU: user, system; deadline
     local name=$1 log=$2 status=$3 ms=$((10#${4/[.,]/})) cpu=$((10#${5/[.,]/} + 10#${6/[.,]/})) ok bad skip end plans
     cpu_ms=$((cpu_ms + cpu))
@@ -161,7 +167,7 @@ count() { # name, log, status, seconds, of CPU: user, system; deadline
     if [ "$skip" -ne 0 ]; then grep -Ei '^(not )?ok .*# *skip' "$log" | sed 's/^/    /'; fi
     if [ "$bad" -ne 0 ]; then
         sed 's/^/    /' "$log" | tail -n 60
-        { echo "    $name"; grep '^not ok ' "$log" | grep -Eiv '# *skip' | head -n 10 | sed 's/^/        /'; tail -n 3 "$log" | sed 's/^/        | /'; } >>"$work/failures"
+        { echo "    $name"; reasons "$log" | head -n 30 | sed 's/^/        /'; tail -n 3 "$log" | sed 's/^/        | /'; } >>"$work/failures"
     fi
 }
 

@@ -105,7 +105,7 @@ static lt_err work(lt_comm *c, lt_device *d, lt_queue *q, float *x, const char *
             host[i] = (float)(own + i % 100 + k);
         }
         if (culprit && strncmp(how, "late", 4) == 0) {
-            (void)usleep(3500000);
+            (void)sleep(60); /* Until the launcher ends it, after the others. */
         }
         if (culprit && strcmp(how, "die") == 0) {
             (void)raise(SIGKILL);
@@ -141,7 +141,7 @@ static lt_err open_world(lt_comm **out, lt_comm *host, lt_device *d, const lt_co
 }
 
 static lt_err run_rank(const char *how, int *rank) {
-    const lt_comm_options o = {.deadline_s = 2.5, .check = strstr(how, "unchecked") == NULL};
+    const lt_comm_options o = {.deadline_s = 6.0, .check = strstr(how, "unchecked") == NULL};
     lt_comm *host = NULL, *c = NULL;
     lt_device *d = NULL;
     lt_queue *q = NULL;
@@ -206,7 +206,7 @@ static void check_case(const char *name, const char *how, int status, unsigned w
     int got;
     assert_non_null(mkdtemp(dir));
     got = launch(how, dir);
-    if (got != status || lt_clock_s() - start_s > 20.0) {
+    if (got != status || lt_clock_s() - start_s > 45.0) {
         fail_msg("%s: status %d after %g s", name, got, lt_clock_s() - start_s);
     }
     for (int r = 0; r < N; r++) {
