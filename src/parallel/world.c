@@ -268,13 +268,14 @@ lt_err lt_world_divide(lt_world *w, const lt_model_spec *spec, const lt_stages *
 
 lt_err lt_world_open_rows(lt_world *w, lt_group **out) {
     const lt_mesh_shape *s = &w->shape;
-    const int n = s->pp * s->cp * s->tp, at = w->rank / (s->cp * s->tp) % s->dp;
+    const int n = s->pp * s->cp * s->tp;
     lt_err err = LT_OK;
-    int *ranks;
+    int *ranks, at;
     *out = NULL;
-    if (w->comm == NULL || n == 1) {
+    if (w->comm == NULL || n == 1) { /* Without ranks the shape is all zeros. */
         return LT_OK;
     }
+    at = w->rank / (s->cp * s->tp) % s->dp;
     ranks = calloc((size_t)n, sizeof *ranks);
     if (ranks == NULL) {
         LT_FAIL(LT_ERR_OOM, "group of %d ranks", n);
