@@ -181,6 +181,14 @@ static lt_err broken_rank(lt_comm *c, void *ctx) {
     return lt_barrier(g);
 }
 
+/* Whether all of these bytes, which no zero ends, are the '#' that the test put there. */
+static bool untouched(const char *from, const char *end) {
+    while (from < end && *from == '#') {
+        from++;
+    }
+    return from == end;
+}
+
 /* Ranks 0 to 39 are awaited, the odd ones in two messages each: the names fill what room there is,
  * and nothing behind it. */
 static void missing_names_fit_in_their_room(void **state) {
@@ -199,7 +207,7 @@ static void missing_names_fit_in_their_room(void **state) {
         memset(out, '#', sizeof out);
         lt_rounds_missing(&w, &call, out, room);
         assert_true(strlen(out) < room);
-        assert_int_equal(strspn(out + room, "#"), sizeof out - room);
+        assert_true(untouched(out + room, out + sizeof out));
     }
     w.n_transfers = 7; /* Ranks 0 to 4. */
     lt_rounds_missing(&w, &call, out, sizeof out);
@@ -230,7 +238,7 @@ static lt_err waits_for_three(lt_comm *c, void *ctx) {
         for (size_t room = 1; room < 200 && call->phase == 1; room++) {
             memset(out, '#', sizeof out);
             c->transport->missing(call, out, room);
-            fits = fits && strlen(out) < room && strspn(out + room, "#") == sizeof out - room;
+            fits = fits && strlen(out) < room && untouched(out + room, out + sizeof out);
         }
         atomic_store(seen, call->phase == 1);
         (void)pthread_mutex_unlock(c->lock);

@@ -166,7 +166,8 @@ static void damaged_tables_are_refused(void) {
 static int set_up(void **state) {
     char path[64];
     (void)state;
-    assert_int_equal(mallopt(M_PERTURB, 0x5a), 1); /* What is not written is no zero. */
+    /* What is not written is no zero. AddressSanitizer's allocator refuses, but does so by itself. */
+    (void)mallopt(M_PERTURB, 0x5a);
     assert_non_null(mkdtemp(root));
     (void)snprintf(path, sizeof path, "%s/clusters", root);
     assert_int_equal(mkdir(path, 0700), 0);

@@ -230,6 +230,7 @@ static void degrees_asked_for_name_what_they_contradict(void **state) {
             if (lt_plan_search(&m, &c, &q, &f) != LT_OK) {
                 fail_msg("row %zu: %s", i, lt_error_message());
             }
+            lt_plan_found_free(&f);
             continue;
         }
         assert_int_equal(lt_plan_search(&m, &c, &q, &f), LT_ERR_ARG);
