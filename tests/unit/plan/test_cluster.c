@@ -166,7 +166,7 @@ static void damaged_tables_are_refused(void) {
 static int set_up(void **state) {
     char path[64];
     (void)state;
-    /* What is not written is no zero. AddressSanitizer's allocator refuses, but does so by itself. */
+    /* What is not written is no zero. AddressSanitizer refuses, but fills memory by itself. */
     (void)mallopt(M_PERTURB, 0x5a);
     assert_non_null(mkdtemp(root));
     (void)snprintf(path, sizeof path, "%s/clusters", root);
