@@ -111,6 +111,15 @@ $(OUT)/tests/%: tests/%.c $(OUT)/liblateen.a
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) -Itests $(TEST_CFLAGS) $(LDFLAGS) $(TEST_LINKER) -o $@ $< $(OUT)/liblateen.a -lcmocka $(LDLIBS)
 
+# Tests of verbs call them in their own process.
+$(OUT)/libcli.a: $(filter-out $(OUT)/src/cli/main.o,$(OBJ_CLI))
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(OUT)/tests/unit/cli/%: tests/unit/cli/%.c $(OUT)/libcli.a $(OUT)/liblateen.a
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -Itests $(TEST_CFLAGS) $(LDFLAGS) $(TEST_LINKER) -o $@ $< $(OUT)/libcli.a $(OUT)/liblateen.a -lcmocka $(LDLIBS)
+
 $(OUT)/examples/%: examples/%.c $(OUT)/liblateen.a
 	@mkdir -p $(@D)
 	$(CC) $(CPPFLAGS) $(TEST_CFLAGS) $(LDFLAGS) $(TEST_LINKER) -o $@ $< $(OUT)/liblateen.a $(LDLIBS)

@@ -268,6 +268,7 @@ int lt_data_check(int argc, char **argv) {
     if (!lt_verb_parse(&table, &o, argc, argv, usage, prose, path, 2, &n, &status)) {
         return status;
     }
+    r = (report){.n_rows = 0};
     if (n != 1) {
         return lt_verb_fail(lt_error_set(LT_ERR_ARG, "data check: usage: lateen %s", usage));
     }
