@@ -273,11 +273,143 @@ static void the_file_is_made_of_the_spec(void **state) {
     remove_folder(folder);
 }
 
+/* ---- Where a text begins and ends ---- */
+
+/* The golden llama3: 64 ids, a context of 64 tokens, texts begin with id 1, which is B. */
+typedef struct {
+    lt_model *model;
+    lt_tokenizer *tokenizer;
+    lt_session *session;
+    lt_generate_options o;
+    lt_generate_stats st;
+    heard h;
+} writer;
+
+static writer open_writer(const char *with) {
+    writer w = {.tokenizer = letter_tokenizer(with), .o = lt_generate_defaults()};
+    must(lt_model_open(&w.model, GOLDEN, NULL), GOLDEN);
+    must(lt_session_open(&w.session, w.model, 1, 80), "session");
+    w.o.ignore_eos = true;
+    return w;
+}
+
+static lt_err writes(writer *w, const char *prompt, int64_t max_tokens, lt_text_fn on_text) {
+    w->h.n = 0;
+    w->o.max_tokens = max_tokens;
+    if (w->o.tokens == NULL) {
+        lt_session_truncate(w->session, 0, 0);
+    }
+    const lt_err err = lt_generate(w->session, w->model, w->tokenizer, prompt, &w->o, on_text,
+                                   &w->h, &w->st);
+    w->h.text[w->h.n] = '\0';
+    return err;
+}
+
+static void close_writer(writer *w) {
+    lt_session_close(w->session);
+    lt_tokenizer_close(w->tokenizer);
+    lt_model_close(w->model);
+}
+
+static bool hear_one(void *ctx, const char *text, size_t n) {
+    (void)hear(ctx, text, n);
+    return ((heard *)ctx)->n < 2;
+}
+
+/* A context of 64 tokens is read, and a token follows it: of a prompt of n, 65 - n are written. */
+static void lengths_are_kept(void **state) {
+    static const struct {
+        int n_prompt, most, n_new;
+    } cases[] = {{3, 0, 0},  {3, 1, 1},    {3, 5, 5}, {60, 100, 5},
+                 {60, 4, 4}, {63, 100, 2}, {64, 9, 1}};
+    writer w = open_writer(letters);
+    char prompt[80] = "";
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        memset(prompt, 'Q', sizeof prompt);
+        prompt[cases[i].n_prompt] = '\0';
+        must(writes(&w, prompt, cases[i].most, hear), prompt);
+        assert_int_equal(w.st.prompt_tokens, cases[i].n_prompt);
+        assert_int_equal(w.st.new_tokens, cases[i].n_new);
+        assert_int_equal(w.h.n, cases[i].n_new);
+        assert_int_equal(w.st.stop, LT_STOP_LENGTH);
+        assert_true(w.st.prompt_s > 0 && w.st.new_s >= 0);
+    }
+    prompt[64] = 'Q';
+    prompt[65] = '\0';
+    assert_int_equal(writes(&w, prompt, 1, hear), LT_ERR_LIMIT);
+    assert_non_null(
+        strstr(lt_error_message(), "the prompt has 65 tokens; the model's context is 64"));
+    /* What the session holds counts, too. */
+    prompt[32] = '\0';
+    must(writes(&w, prompt, 1, hear), "the first half");
+    lt_generate_stats st;
+    must(lt_generate(w.session, w.model, w.tokenizer, prompt, &w.o, NULL, NULL, &st), "the other");
+    assert_int_equal(lt_generate(w.session, w.model, w.tokenizer, "Q", &w.o, NULL, NULL, &st),
+                     LT_ERR_LIMIT);
+    must(writes(&w, "QRS", 9, hear_one), "a caller who stops");
+    assert_int_equal(w.st.stop, LT_STOP_CALLER);
+    assert_int_equal(w.st.new_tokens, 2);
+    close_writer(&w);
+}
+
+/* An empty prompt begins with BOS, unless something stands before it. */
+static void texts_begin_with_bos(void **state) {
+    char first[16];
+    writer w = open_writer(letters);
+    (void)state;
+    must(writes(&w, "B", 5, hear), "B");
+    memcpy(first, w.h.text, sizeof first);
+    must(writes(&w, "", 5, hear), "nothing");
+    assert_int_equal(w.st.prompt_tokens, 1);
+    assert_string_equal(w.h.text, first);
+    assert_int_equal(lt_generate(w.session, w.model, w.tokenizer, "", &w.o, NULL, NULL, NULL),
+                     LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "there is nothing to continue"));
+    close_writer(&w);
+    w = open_writer("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/!");
+    assert_int_equal(writes(&w, "AB!", 5, hear), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "token 64 of the tokenizer lies outside the model's "
+                                               "vocabulary of 64"));
+    close_writer(&w);
+}
+
+/* Of a prompt that begins as what stands in the session, only the rest is computed, but at least
+ * its last token; the text is that of a session which has read nothing. */
+static void turns_share_their_beginning(void **state) {
+    static const struct {
+        const char *prompt;
+        int computed;
+    } turns[] = {{"QRSTUV", 6}, {"QRSTUV", 1}, {"QRSTUVWX", 2}, {"QRSTU", 1},
+                 {"QRZTU", 3},  {"ZRZTU", 5},  {"Z", 1}};
+    writer kept = open_writer(letters), fresh = open_writer(letters);
+    lt_ids ids = {0};
+    (void)state;
+    kept.o.tokens = &ids;
+    for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
+        const char *prompt = turns[i].prompt;
+        must(writes(&kept, prompt, 1, hear), prompt);
+        must(writes(&fresh, prompt, 1, hear), prompt);
+        assert_int_equal(kept.st.prompt_tokens, turns[i].computed);
+        assert_string_equal(kept.h.text, fresh.h.text);
+        assert_int_equal(ids.n, strlen(prompt) + 1);
+        assert_int_equal(lt_session_length(kept.session, 0), strlen(prompt));
+    }
+    lt_ids_free(&ids);
+    close_writer(&kept);
+    close_writer(&fresh);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(writes_what_transformers_writes), cmocka_unit_test(faults_are_left_out),
-        cmocka_unit_test(draws_as_the_file_says),          cmocka_unit_test(nothing_is_lost),
+        cmocka_unit_test(writes_what_transformers_writes),
+        cmocka_unit_test(faults_are_left_out),
+        cmocka_unit_test(draws_as_the_file_says),
+        cmocka_unit_test(nothing_is_lost),
         cmocka_unit_test(the_file_is_made_of_the_spec),
+        cmocka_unit_test(lengths_are_kept),
+        cmocka_unit_test(texts_begin_with_bos),
+        cmocka_unit_test(turns_share_their_beginning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
