@@ -14,7 +14,7 @@
 #include "comm/record.h"
 
 #define FILE_BYTES_MAX ((size_t)8 << 20)
-/* The most calls that are explained; the first ones say why the others wait. */
+/* At most this many calls are explained; the first ones show why the others wait. */
 #define LINES_MAX 16
 
 typedef struct {
@@ -60,7 +60,7 @@ static void file_free(rank_file *f) {
     free(f->calls);
 }
 
-/* Read the file of a rank: its head line, then its calls. *size: the ranks of the world. */
+/* Read a rank's file: its head line, then its calls. *size: the number of ranks of the world. */
 static lt_err file_read(rank_file *f, const char *path, int *size) {
     lt_err err = LT_OK;
     char *text = NULL;
@@ -94,7 +94,7 @@ done:
     return err;
 }
 
-/* The record of the same collective in another rank's file; NULL: none. */
+/* The record of the same collective in another rank's file; NULL if there is none. */
 static const json_t *same_call(const rank_file *f, const json_t *call) {
     for (size_t i = 0; i < f->n_calls; i++) {
         if (!is_pair(f->calls[i]) && number_of(f->calls[i], "seq") == number_of(call, "seq") &&
@@ -188,7 +188,7 @@ lt_err lt_comm_blame(const char *dir, char *out, size_t out_bytes) {
             if (waits(files[r].calls[i])) {
                 explain(&t, files, size, r, files[r].calls[i]);
                 lines++;
-                break; /* What it waits for first; the rest waits behind it. */
+                break; /* The rank waits for this call first; its later calls wait behind it. */
             }
         }
     }

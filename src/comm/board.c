@@ -30,8 +30,8 @@ typedef struct {
 typedef struct {
     uint64_t magic;
     int64_t n;
-    _Atomic bool named; /* The folder is complete. */
-    _Atomic bool keeps; /* Ranks wait for the next world. */
+    _Atomic bool named; /* The folder's name is complete. */
+    _Atomic bool keeps; /* Ranks whose world fails wait for the next one. */
     _Atomic uint64_t epoch, before_ns;
     _Atomic int dp, least;
     _Atomic int64_t rows;
@@ -42,7 +42,7 @@ typedef struct {
 struct lt_board {
     page *page;
     size_t bytes;
-    int rank; /* -1: the launcher. */
+    int rank; /* -1 in the launcher. */
 };
 
 static lt_err map(lt_board **out, int fd, size_t bytes, int rank) {
@@ -76,7 +76,7 @@ lt_err lt_board_make(lt_board **out, int *fd, int n_ranks) {
     const size_t bytes = sizeof(page) + (size_t)n_ranks * sizeof(place);
     lt_err err;
     LT_ASSERT(n_ranks > 0);
-    *fd = memfd_create("lateen-board", 0); /* Ranks inherit it. */
+    *fd = memfd_create("lateen-board", 0); /* The ranks inherit the descriptor. */
     if (*fd < 0 || ftruncate(*fd, (off_t)bytes) != 0) {
         LT_FAIL(LT_ERR_IO, "a board of %zu bytes: %s", bytes, strerror(errno));
     }
@@ -194,7 +194,8 @@ void lt_board_slow(lt_board *b, double share) {
 
 void lt_board_folder(lt_board *b, const char *path) {
     if (b != NULL && !atomic_load(&b->page->named)) {
-        char whole[PATH_MAX]; /* Whatever the folder in which either process runs. */
+        /* An absolute path, because the two processes may run in different folders. */
+        char whole[PATH_MAX];
         (void)snprintf(b->page->folder, sizeof b->page->folder, "%s",
                        realpath(path, whole) != NULL ? whole : path);
         atomic_store(&b->page->named, true);

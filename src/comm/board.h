@@ -13,7 +13,7 @@
 
 #include "lateen/base.h"
 
-#define LT_ENV_BOARD    "LATEEN_BOARD" /* Descriptor of the page, which the ranks inherit. */
+#define LT_ENV_BOARD    "LATEEN_BOARD" /* Descriptor of the shared page, which the ranks inherit. */
 #define LT_BOARD_FOLDER 4096
 
 /* How far a rank has come: started, connected to the others, loaded, ended its first step. */
@@ -34,56 +34,58 @@ typedef struct lt_board lt_board;
 
 typedef struct {
     lt_phase phase;
-    int64_t step;              /* The last one that ended; -1: none is known. */
+    int64_t step;              /* The last step that ended; -1: not known. */
     int64_t loaded_step;       /* Step of the state that was loaded. */
-    uint64_t at_ns[LT_PHASES]; /* When each phase began; 0: it has not. */
+    uint64_t at_ns[LT_PHASES]; /* When each phase began; 0: it has not begun. */
     uint64_t step_ns;          /* When that step ended. */
     int stop;                  /* Why the rank stops (train/record.h); 0: no stop was requested. */
-    /* The step after which its state was found to be wrong (train/watch/replicas.h); -1: it was
-     * not. */
+    /* The step after which the rank's state was found to be wrong (train/watch/replicas.h); -1:
+     * none. */
     int64_t suspect_step;
-    bool left;   /* Its world has failed; the rank lives and waits for the next one. */
-    double slow; /* How much longer it computes than the others, as a share; 0: it is not slow. */
+    bool left; /* The rank's world has failed, and the rank waits for the next one. */
+    /* How much longer its compute takes than the other ranks', as a fraction; 0: it is not slow. */
+    double slow;
 } lt_board_sight;
 
-/* The launcher: *fd is for the ranks to inherit. */
+/* Called by the launcher. The ranks inherit *fd. */
 LT_MUST_USE lt_err lt_board_make(lt_board **out, int *fd, int n_ranks);
-/* Before the ranks start again. The folder and the time of rank 0's last sign stay. */
+/* Called before the ranks start again. The folder and the time of rank 0's last sign are kept. */
 void lt_board_clear(lt_board *b);
 lt_board_sight lt_board_seen(const lt_board *b, int rank);
-/* When it last came to a phase or ended a step; 0: it has not since the board was cleared. */
+/* When the rank last reached a phase or ended a step; 0: not since the board was cleared. */
 uint64_t lt_board_last_ns(const lt_board *b, int rank);
-/* The launcher writes in the place of a rank of another machine; folder "": not known. */
+/* The launcher fills in the place of a rank of another machine. folder "": not known. */
 void lt_board_show(lt_board *b, int rank, const lt_board_sight *s, const char *folder);
 const char *lt_board_folder_of(const lt_board *b); /* "": no rank has named one. */
-/* Which sizes the run can have: any number of replicas from `least` to dp that divides `rows`. */
+/* The sizes that the run can have: any number of replicas from `least` to dp that divides
+ * `rows`. */
 typedef struct {
-    int dp, least; /* dp 0: this size alone. */
+    int dp, least; /* dp 0: only the present size. */
     int64_t rows;
 } lt_board_room;
 lt_board_room lt_board_sizes_of(const lt_board *b);
 /* From now on ranks whose world fails wait for the next one instead of ending. */
 void lt_board_keep_ranks(lt_board *b);
-/* The world of this epoch can be opened: its segment and its store are ready. */
+/* The world of this epoch can be opened: its memory segment and its store are ready. */
 void lt_board_begin(lt_board *b, uint64_t epoch);
 
-/* A rank: NULL where no launcher has started this process; the calls below accept it. */
+/* Called by a rank. NULL if no launcher started this process; the calls below accept NULL. */
 lt_board *lt_board_of_rank(void);
 void lt_board_phase(lt_board *b, lt_phase phase);
 void lt_board_step(lt_board *b, int64_t step);
 void lt_board_stop(lt_board *b, int stop);
 void lt_board_suspect(lt_board *b, int64_t step);
 void lt_board_slow(lt_board *b, double share);
-void lt_board_folder(lt_board *b, const char *path); /* The run's folder; rank 0 alone calls it. */
+/* Record the run's folder; only rank 0 calls it. */
+void lt_board_folder(lt_board *b, const char *path);
 void lt_board_sizes(lt_board *b, int dp, int least, int64_t rows);
 /* Does the launcher want ranks whose world fails to wait for the next one? */
 bool lt_board_keeps(const lt_board *b);
-/* This rank has closed its world, which has failed. True: the launcher wants it to wait for the
- * next one, until lt_board_epoch is larger than the epoch of the world that it has closed. */
+/* This rank has closed its world, which has failed. True if the launcher wants it to wait for the
+ * next one, until lt_board_epoch is larger than the epoch of the closed world. */
 bool lt_board_leave(lt_board *b);
 uint64_t lt_board_epoch(const lt_board *b);
-/* When rank 0 gave its last sign in an earlier attempt; 0: this launcher had none on this
- * machine. */
+/* When rank 0 gave its last sign in an earlier attempt; 0: there was none on this machine. */
 uint64_t lt_board_before_ns(const lt_board *b);
 
 void lt_board_close(lt_board *b); /* Accepts NULL. */

@@ -15,7 +15,7 @@
 
 #define DEADLINE_S 30.0
 #define NS         1000000000u
-/* A polling worker polls this often in a row before it sleeps between polls. */
+/* A polling worker polls this many times before it sleeps between polls. */
 #define POLLS 200
 
 static void wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t ns) {
@@ -23,7 +23,7 @@ static void wait_until(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t ns)
     (void)pthread_cond_timedwait(cond, lock, &t);
 }
 
-static lt_err cond_open(pthread_cond_t *cond) { /* It uses the clock of lt_clock_ns. */
+static lt_err cond_open(pthread_cond_t *cond) { /* The condition uses the clock of lt_clock_ns. */
     pthread_condattr_t attr;
     int err = pthread_condattr_init(&attr);
     err = err != 0 ? err : pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
@@ -89,7 +89,7 @@ static bool is_pair(const lt_call *call) {
     return call->kind == LT_CALL_SEND || call->kind == LT_CALL_RECV;
 }
 
-/* May the call start, or is a call under way that must end first? */
+/* Whether the call may start: no call under way must end first. */
 static bool has_turn(lt_comm *c, const lt_call *call) {
     for (uint64_t k = c->finished + 1; k < call->number; k++) {
         const lt_call *e = call_of(c, k);
@@ -130,7 +130,7 @@ static lt_advance advance(lt_comm *c, lt_call *call) {
     return LT_ADVANCE_DONE;
 }
 
-/* Advance one call; true: it made progress. */
+/* Advance one call; true if it made progress. */
 static bool move(lt_comm *c, lt_call *call, uint64_t now) {
     lt_record *r = lt_records_of(&c->records, call->number);
     const int phase = call->phase;
@@ -162,7 +162,7 @@ static bool move(lt_comm *c, lt_call *call, uint64_t now) {
     return started || call->phase != phase;
 }
 
-/* Advance all calls that have their turn; *next_ns: when the first of them misses its deadline. */
+/* Advance all calls that have their turn. *next_ns: when the first of them misses its deadline. */
 static bool move_all(lt_comm *c, uint64_t *next_ns) {
     bool moved = false;
     *next_ns = lt_clock_ns() + deadline_ns(c);
@@ -425,7 +425,7 @@ static lt_err failed(const lt_comm *c) {
     return lt_error_set(c->failed, "%s", c->why);
 }
 
-/* If its slot holds another call by now, this one is done. */
+/* If the slot already holds another call, this one is done. */
 static bool is_under_way(const lt_comm *c, const lt_call *call, lt_comm_work work_number) {
     return call->number == work_number && call->state != LT_CALL_DONE &&
            (c->failed == LT_OK || *c->moving > 0);
@@ -461,7 +461,7 @@ bool lt_comm_done(lt_comm *c, lt_comm_work work_number) {
     return done;
 }
 
-/* q goes on behind the call, which the device has not ended, or behind a member's part of it. */
+/* q waits for the call, which the device has not ended, or for one member's part of it. */
 static lt_err order(lt_comm *c, lt_call *call, int member, lt_queue *q) {
     lt_open_span span;
     LT_TRY(lt_timeline_begin(c->timeline, &span, LT_SPAN_WAIT, (int64_t)call->number, 0));
@@ -547,7 +547,7 @@ static lt_err place(lt_comm *c, lt_call *call) {
     put_counts(c, call);
     if (g->n > 1 && c->transport->begin != NULL) {
         const lt_err err = c->transport->begin(call, has_turn(c, call));
-        if (err != LT_OK) { /* The others make this call. */
+        if (err != LT_OK) { /* The other ranks still make this call. */
             lt_comm_fail(c, err, lt_error_message());
             return err;
         }

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "comm/shm.h"
 
-#define OPEN_S 60.0 /* And one more for each hundred ranks. */
+#define OPEN_S 60.0 /* Plus one second for each hundred ranks. */
 
 double lt_launched_open_s(const lt_launched *l) {
     return OPEN_S + (double)l->n * 0.01;
@@ -72,6 +72,7 @@ lt_err lt_launched_begin(lt_comm_store *store, const lt_launched *l, lt_comm *c)
     LT_TRY(lt_comm_store_live(store, read_seconds(LT_ENV_BEAT), read_seconds(LT_ENV_SILENT),
                               on_notice, c));
     LT_TRY(lt_comm_store_barrier(store, "open", l->n, lt_launched_open_s(l)));
-    (void)unsetenv(LT_ENV_SEGMENT); /* Programs that a rank starts are not ranks. */
+    /* Programs that a rank starts must not take themselves for ranks. */
+    (void)unsetenv(LT_ENV_SEGMENT);
     return LT_OK;
 }

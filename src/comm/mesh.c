@@ -86,8 +86,8 @@ lt_err lt_mesh_check(const lt_mesh_shape *s, int n_ranks) {
     return LT_OK;
 }
 
-/* The group of the ranks whose coordinates equal this rank's on all axes that are not free; their
- * list is left in ranks. */
+/* The group of the ranks whose coordinates equal this rank's on all axes that are not free; `ranks`
+ * receives their list. */
 static lt_err open_axes(lt_group **out, lt_comm *c, const char *name, const int sizes[N_AXES],
                         const bool is_free[N_AXES], int first, int *ranks) {
     const int size = sizes[PP] * sizes[DP] * sizes[CP] * sizes[TP];
@@ -133,7 +133,7 @@ lt_err lt_mesh_open(lt_mesh *out, lt_comm *c, const lt_mesh_shape *s, int first)
                           first, ranks));
     LT_TRY_DONE(open_axes(&out->grad, c, "grad", sizes, (const bool[]){false, true, true, false},
                           first, ranks));
-    /* `ranks` holds the plane dp x cp, in its order: neighbours share a set of experts. */
+    /* `ranks` holds the plane dp x cp in its order, in which neighbours share a set of experts. */
     plane_at = lt_group_rank(out->grad);
     for (int i = 0; i < ep; i++) {
         part[i] = ranks[plane_at / ep * ep + i];

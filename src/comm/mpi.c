@@ -114,7 +114,7 @@ static lt_err heed(mpi_world *w) {
     LT_TRY(mpi_try(&w->mpi, w->mpi.Test(&w->notice_request, &there, NULL), "control"));
     if (there != 0) {
         w->notice[sizeof w->notice - 1] = '\0';
-        w->told = true; /* Its sender tells the other ranks, too. */
+        w->told = true; /* The rank that sent the notice tells the other ranks, too. */
         LT_FAIL(LT_ERR_REMOTE, "%s", w->notice);
     }
     return LT_OK;

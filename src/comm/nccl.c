@@ -38,8 +38,8 @@
 #include "comm/nccl_world.h"
 
 #define POLL_US     20
-#define STAGE_MIB   128                /* For what is received and not yet added. */
-#define PIECE_MOST  ((size_t)16 << 20) /* Most bytes of a shard's piece, in F32. */
+#define STAGE_MIB   128                /* Buffer for data that was received and not yet added. */
+#define PIECE_MOST  ((size_t)16 << 20) /* Largest piece of a shard in F32, in bytes. */
 #define PIECE_LEAST ((size_t)1 << 20)
 #define FINALIZE_S  5.0
 
@@ -84,7 +84,7 @@ lt_err lt_nccl_end_on(lt_nccl_world *w, lt_call *call, lt_queue *q) {
 
 /* ---- Pairs ----------------------------------------------------------------------------------- */
 
-/* The sender makes an id, and the host world takes it to the receiver. */
+/* The sender makes a NCCL id, and the host world carries it to the receiver. */
 static lt_err link_begin(lt_nccl_world *w, const lt_call *call, lt_nccl_link *l) {
     lt_group *twin = lt_nccl_group_of(call)->twin;
     LT_TRY(w->nccl == NULL ? lt_nccl_load(&w->nccl) : LT_OK);
@@ -160,7 +160,7 @@ static bool by_copies(const lt_nccl_world *w, const lt_call *call) {
                          : lt_nccl_group_of(call)->comm == NULL && lt_peers_serve(w->peers, call);
 }
 
-/* Does a call read what an earlier one writes that has not ended? Its sends have a queue of their
+/* Whether a call reads what an earlier, unfinished call writes. Its sends have a queue of their
  * own. */
 static bool reads_what_comes(const lt_call *call) {
     const lt_comm *c = call->group->comm;
@@ -199,7 +199,7 @@ static lt_err copy_call(lt_nccl_world *w, lt_call *call) {
         LT_TRY(lt_peers_pair(w->peers, call, lane, q));
         return lt_nccl_end_on(w, call, q);
     }
-    LT_TRY(lt_nccl_begin_on(w, call, lt_peer_sends(w->peers))); /* The sends come first. */
+    LT_TRY(lt_nccl_begin_on(w, call, lt_peer_sends(w->peers))); /* The sends are queued first. */
     LT_TRY(lt_nccl_sends_follow(w, call));
     LT_TRY(w->follows[place] ? w->backend->moment_follow(q, w->before[place]) : LT_OK);
     LT_TRY(lt_peers_collective(w->peers, call, &(lt_peer_place){q, w->sum}));
@@ -320,7 +320,7 @@ static void abort_comm(const lt_nccl_world *w, lt_nccl_comm *comm) {
 
 static void abort_all(lt_comm *c) {
     lt_nccl_world *w = c->world;
-    lt_comm_abort(w->host, c->why); /* The others know before any queue is released. */
+    lt_comm_abort(w->host, c->why); /* The other ranks learn it before any queue is released. */
     lt_peers_abort(w->peers);
     for (lt_group *g = c->groups; g != NULL; g = g->next) {
         lt_nccl_group *s = g->shared;
@@ -386,7 +386,7 @@ static void group_free(lt_group *g) {
     g->shared = NULL;
 }
 
-/* Wait until the communicator is there, or the deadline has passed. */
+/* Wait until the communicator exists, or the deadline has passed. */
 static lt_err wait_for_comm(const lt_nccl_world *w, const lt_group *g, lt_nccl_comm comm) {
     const double deadline_s = g->comm->options.deadline_s, until_s = lt_clock_s() + deadline_s;
     bool busy = true;
@@ -404,7 +404,8 @@ static lt_err wait_for_comm(const lt_nccl_world *w, const lt_group *g, lt_nccl_c
     }
 }
 
-/* Members whose GPUs copy directly need none, unless NCCL shall choose the order of sums. */
+/* Members whose GPUs copy directly need no communicator, unless NCCL may choose the order of
+ * sums. */
 static lt_err connect_group(lt_group *g) {
     lt_nccl_world *w = g->comm->world;
     lt_nccl_group *s = g->shared;
@@ -434,13 +435,14 @@ done:
 
 static lt_err meet_peers(lt_nccl_world *w, const lt_comm_options *o) {
     LT_TRY(w->peers != NULL ? lt_peers_meet(w->peers, w->host, o->nccl_only) : LT_OK);
-    if (!lt_peers_all(w->peers)) { /* NCCL's kernels run beside the passes. */
+    /* NCCL's kernels will run beside the passes, so they share the GPU. */
+    if (!lt_peers_all(w->peers)) {
         w->backend->share(w->device);
     }
     return LT_OK;
 }
 
-/* In the reverse order of their opening, which is the same on all ranks. */
+/* Groups are connected in the reverse order of their opening, which is the same on all ranks. */
 lt_err lt_comm_connect(lt_comm *c) {
     LT_TRY(c->options.connect_late ? meet_peers(c->world, &c->options) : LT_OK);
     for (lt_group *g = c->groups; g != NULL; g = g->next) {
@@ -568,7 +570,8 @@ lt_err lt_comm_open_device(lt_comm **out, lt_comm *host, lt_device *device,
                      w->backend->name);
     }
     options.epoch = host->options.epoch;
-    if (options.record_dir != NULL) { /* In a folder beside the host world's records. */
+    /* NCCL's records go to a folder beside those of the host world. */
+    if (options.record_dir != NULL) {
         LT_TRY_DONE(lt_path_join(w->records, options.record_dir, LT_RECORDS_DEVICE));
         options.record_dir = w->records;
     }

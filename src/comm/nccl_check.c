@@ -65,12 +65,12 @@ static lt_err compare(const lt_nccl_world *w, const lt_call *call) {
     return LT_OK;
 }
 
-/* *done: what the others call is known, and the same. */
+/* done: the other ranks' calls are known, and are the same. */
 lt_err lt_nccl_check_advance(lt_nccl_world *w, const lt_call *call, bool *done) {
     const size_t place = lt_nccl_place(call);
     *done = w->checked[place];
     if (!*done && lt_comm_done(w->host, w->exchanges[place])) {
-        LT_TRY(lt_comm_wait(w->host, w->exchanges[place])); /* It may have failed. */
+        LT_TRY(lt_comm_wait(w->host, w->exchanges[place])); /* The exchange may have failed. */
         LT_TRY(compare(w, call));
         *done = w->checked[place] = true;
     }

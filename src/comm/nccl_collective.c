@@ -11,8 +11,8 @@ static bool is_reduction(const lt_call *call) {
 
 typedef enum { BY_NCCL, BY_DEVICE, BY_HOST } who_sums;
 
-/* Among ranks whose GPUs copy directly, which have no communicator of NCCL's, peer_verbs.c has the
- * sums of F32 and BF16, and the host all others. */
+/* Ranks whose GPUs copy directly have no NCCL communicator: peer_verbs.c sums F32 and BF16 among
+ * them, and the host sums all other types. */
 static who_sums sums_by(const lt_call *call) {
     const lt_dtype t = call->dtype;
     if (lt_nccl_group_of(call)->comm == NULL) {
@@ -29,7 +29,8 @@ static int64_t piece_elements(const lt_nccl_world *w, const lt_call *call) {
     return (int64_t)(w->piece_bytes / (bytes > sizeof(float) ? bytes : sizeof(float)));
 }
 
-/* Pieces of the largest shard, which is the first; of all elements, where the host sums. */
+/* The number of pieces of the largest shard, which is the first; if the host sums, of all
+ * elements. */
 static int64_t n_pieces(const lt_nccl_world *w, const lt_call *call) {
     const int64_t each = piece_elements(w, call), n = call->group->n;
     const int64_t all = call->kind == LT_CALL_ALL_REDUCE ? call->count : call->count * n;
@@ -57,7 +58,7 @@ static exchange exchange_of(const lt_nccl_world *w, const lt_call *call, int i, 
                           lt_piece_element(call->dst, recv_at, call->dtype),
                           (size_t)call->send_counts[i] * elem, (size_t)call->recv_counts[i] * elem};
     }
-    if (step >= n_pieces(w, call)) { /* The shards of the result. */
+    if (step >= n_pieces(w, call)) { /* The shards of the result are gathered last. */
         first = lt_comm_shard(call->count, n, i);
         own_first = lt_comm_shard(call->count, n, own);
         return (exchange){lt_piece_element(call->dst, own_first, call->dtype),
@@ -73,7 +74,7 @@ static exchange exchange_of(const lt_nccl_world *w, const lt_call *call, int i, 
                       (size_t)mine.count * elem};
 }
 
-/* One group of sends and receives. */
+/* Do all sends and receives as one NCCL group. */
 static lt_err exchange_all(lt_nccl_world *w, const lt_call *call, int64_t step) {
     const lt_nccl_library *m = w->nccl;
     const lt_group *g = call->group;
@@ -107,7 +108,7 @@ static lt_err copy_own(const lt_nccl_world *w, const lt_call *call) {
                : LT_OK;
 }
 
-/* Add the members' pieces that have come, in their order, in F32; round once. */
+/* Add the members' received pieces in F32, in the order of the members, and round once. */
 static lt_err add_piece(lt_nccl_world *w, const lt_call *call, int64_t k) {
     const int own = call->group->rank;
     const lt_piece piece = lt_piece_of(call, own, k, piece_elements(w, call));
@@ -122,7 +123,7 @@ static lt_err add_piece(lt_nccl_world *w, const lt_call *call, int64_t k) {
     return lt_piece_add(w->backend, w->queue, call, piece, terms, w->sum);
 }
 
-/* Every member's elements of piece k, to all; they come down to the host. */
+/* Gather every member's elements of piece k on all ranks, and copy them to the host. */
 static lt_err gather_piece(lt_nccl_world *w, const lt_call *call, int64_t k) {
     const lt_nccl_library *m = w->nccl;
     const int64_t each = piece_elements(w, call), n = call->group->n,
@@ -156,7 +157,7 @@ static lt_err bring_down(lt_nccl_world *w, const lt_call *call, int64_t k) {
     return w->backend->moment_mark(w->queue, w->down);
 }
 
-/* The piece has come down: reduce it, and send up what is this rank's. */
+/* The piece has arrived on the host: reduce it, and copy this rank's part to the device. */
 static lt_err reduce_on_host(lt_nccl_world *w, const lt_call *call, int64_t k) {
     const void *srcs[LT_COMM_MAX_RANKS];
     const size_t elem = lt_dtype_bytes(call->dtype);
@@ -201,14 +202,14 @@ static lt_err one_call(lt_nccl_world *w, const lt_call *call) {
     case LT_CALL_BROADCAST:
         r = m->Broadcast(call->src, call->dst, bytes, LT_NCCL_UINT8, call->peer, comm, stream);
         break;
-    default: /* A barrier: a sum of nothing that anybody reads. */
+    default: /* A barrier: a reduction whose result is not read. */
         r = m->AllReduce(w->sum, w->sum, 1, LT_NCCL_INT32, LT_NCCL_MAX, comm, stream);
         break;
     }
     return lt_nccl_check(m, r, lt_call_kind_name(call->kind));
 }
 
-/* Steps of NCCL's; what follows one of them, end_step queues. */
+/* The number of NCCL's steps; end_step queues the work that follows a step. */
 static int64_t count_steps(const lt_nccl_world *w, const lt_call *call) {
     if (is_reduction(call) && call->count == 0) {
         return 0;
@@ -241,7 +242,7 @@ static lt_err end_step(lt_nccl_world *w, const lt_call *call) {
     return is_reduction(call) && sums_by(call) == BY_HOST ? bring_down(w, call, w->step) : LT_OK;
 }
 
-/* Queue the steps, one after the other, as far as nothing is in progress. */
+/* Queue the steps, one after another, until one stays in progress. */
 lt_err lt_nccl_collective(lt_nccl_world *w, lt_call *call) {
     bool busy = false;
     if (call->phase == 0) {
@@ -274,7 +275,7 @@ lt_err lt_nccl_collective(lt_nccl_world *w, lt_call *call) {
             }
             w->on_host = false;
             LT_TRY(reduce_on_host(w, call, w->step));
-            if (w->step + 1 < w->n_steps) { /* The next piece comes to the same place. */
+            if (w->step + 1 < w->n_steps) { /* The next piece uses the same buffer. */
                 LT_TRY(w->backend->sync(w->queue));
             }
         }

@@ -1,4 +1,4 @@
-/* nccl_library.c: see nccl_library.h. The table is filled once a process and then only read. */
+/* nccl_library.c: see nccl_library.h. The table is filled once per process and then only read. */
 #include "comm/nccl_library.h"
 
 #include <dlfcn.h>

@@ -7,8 +7,9 @@
 
 #include "lateen/tensor.h"
 
-#define LT_NCCL_MAGIC  0xcafebeefu
-#define LT_NCCL_OLDEST 21800 /* Non-blocking communicators in the form used here. */
+#define LT_NCCL_MAGIC 0xcafebeefu
+/* The first version with non-blocking communicators in the form used here. */
+#define LT_NCCL_OLDEST 21800
 
 typedef struct ncclComm *lt_nccl_comm;
 typedef struct {
@@ -33,7 +34,8 @@ enum {
 };
 
 /* As of 2.27. A library reads `size` bytes of it, and takes its defaults for fields newer than
- * `version`, so this serves every later one; older ones get the size and version of 2.18. */
+ * `version`, so this struct serves every later version; older ones get the size and version of
+ * 2.18. */
 typedef struct {
     size_t size;
     unsigned magic, version;
@@ -75,13 +77,13 @@ typedef struct {
 #undef LT_NCCL_FIELD
 } lt_nccl_library;
 
-/* Open libnccl.so.2, or the library that LATEEN_NCCL names, once a process. UNSUPPORTED: it is
+/* Open libnccl.so.2, or the library that LATEEN_NCCL names, once per process. UNSUPPORTED: it is
  * missing or too old. */
 LT_MUST_USE lt_err lt_nccl_load(const lt_nccl_library **out);
 /* REMOTE, with NCCL's own message after `what`, unless the result is a success or IN_PROGRESS. */
 LT_MUST_USE lt_err lt_nccl_check(const lt_nccl_library *n, int result, const char *what);
 lt_nccl_config lt_nccl_config_make(const lt_nccl_library *n, const char *name);
-/* NCCL's number of a type; -1: it has none. */
+/* NCCL's number for a type; -1: it has none. */
 int lt_nccl_type(lt_dtype dtype);
 
 #endif

@@ -16,16 +16,17 @@
 #include "base/error.h"
 #include "base/log.h"
 
-#define BOXES_MIB   192 /* Of a rank, at most. */
+#define BOXES_MIB   192 /* At most, for one rank. */
 #define MIB_MOST    (64 << 10)
 #define SLOT_MOST   ((size_t)16 << 20)
-#define PAIR_PART   4 /* A pair's slot is that part of a collective's. */
+#define PAIR_PART   4 /* A slot of a pair is this fraction of a collective's. */
 #define SLOT_ALIGN  ((size_t)64 << 10)
 #define WORDS_BYTES ((size_t)4096)
-#define PAST        (1u << 30) /* A failed world's words are so far ahead. */
-#define FINALIZE_S  5.0
-#define FAILED_S    1.0 /* The same where a neighbour may have died. */
-#define POLL_US     1000
+/* After a failure, words are set this far ahead, so that nobody waits for them. */
+#define PAST       (1u << 30)
+#define FINALIZE_S 5.0
+#define FAILED_S   1.0 /* The same if a neighbour may have died. */
+#define POLL_US    1000
 
 /* The words that a neighbour writes here. */
 typedef struct {
@@ -35,30 +36,31 @@ typedef struct {
 } words;
 _Static_assert(sizeof(words) * LT_PEER_MOST <= WORDS_BYTES, "words of all neighbours");
 
-/* A neighbour. */
+/* Another rank of this machine. */
 typedef struct {
     int rank;
     char *theirs; /* Its allocation; NULL: this rank itself. */
     uint64_t put[LT_PEER_LANES], taken[LT_PEER_LANES];
-    lt_moment *came[LT_COMM_AHEAD]; /* Of each call in flight; opened when one is first marked. */
-    int64_t early;                  /* Pieces that were put before their call was made. */
+    /* One for each call in flight; opened when it is first marked. */
+    lt_moment *came[LT_COMM_AHEAD];
+    int64_t early; /* Pieces that were sent before their call was made. */
 } neighbour;
 
 struct lt_peers {
     lt_device *device;
     const lt_backend *backend;
-    int rank, size, own; /* own: this rank's place among its machine's. */
+    int rank, size, own; /* own: this rank's index among those of its machine. */
     char *memory;
     size_t bytes, box_bytes, slot_bytes, pair_bytes;
     lt_memory_handle *handles; /* (size) */
-    bool *good;                /* (size): this rank's machine, and all ranks there reach all. */
+    bool *good;                /* (size): all ranks of that rank's machine reach each other. */
     int *place_of;             /* (size): -1: on another machine. */
     int n_local;
     neighbour local[LT_PEER_MOST];
     lt_queue *sends, *takes[LT_PEER_TAKES], *control;
     lt_moment *moments[LT_PEER_TAKES];
     words *mirror;    /* (LT_PEER_MOST) on the host, for transfers of words. */
-    pthread_t opener; /* After a failure: keeps all words ahead. */
+    pthread_t opener; /* After a failure, this thread keeps all words ahead. */
     bool has_opener;
     atomic_bool closing;
     /* For each call in flight: the first piece from each neighbour, and whether there is one. */
@@ -108,7 +110,7 @@ size_t lt_peer_slot_bytes(const lt_peers *p, int lane) {
     return lane == 0 ? p->slot_bytes : p->pair_bytes;
 }
 
-/* The number of neighbour `of` among those of rank `owner`; both are places. */
+/* Index of neighbour `of` among those of rank `owner`; both are indices on this machine. */
 static size_t box_number(int owner, int of) {
     return (size_t)(of < owner ? of : of - 1);
 }
@@ -131,7 +133,7 @@ static neighbour *neighbour_of(lt_peers *p, int rank) {
 
 /* ---- Pieces ---------------------------------------------------------------------------------- */
 
-/* How often the slot of piece k has been filled when k is in it. */
+/* How often the slot of piece k has been filled once k is in it. */
 static uint32_t times_filled(uint64_t k) {
     return (uint32_t)(k / LT_PEER_SLOTS + 1);
 }
@@ -210,7 +212,8 @@ int lt_peers_lane(const lt_peers *p, const lt_group *g, int member) {
     if (p == NULL || !p->good[p->rank] || !p->good[g->ranks[member]]) {
         return -1;
     }
-    for (const lt_group *o = g->next; o != NULL; o = o->next) { /* Those that were opened before. */
+    /* Groups that were opened earlier. */
+    for (const lt_group *o = g->next; o != NULL; o = o->next) {
         for (int i = 0; i < o->n; i++) {
             lane += o->ranks[i] == g->ranks[member];
         }
@@ -297,7 +300,7 @@ static lt_err reserve(lt_peers *p, int n_ranks) {
     return LT_OK;
 }
 
-/* Map what is named. False: a GPU of this machine cannot be reached. */
+/* Map the memory of every handle. False: a GPU of this machine cannot be reached. */
 static bool map_all(lt_peers *p) {
     bool all = true;
     for (int i = 0; i < p->size; i++) {
@@ -306,7 +309,7 @@ static bool map_all(lt_peers *p) {
                                ? LT_OK
                                : p->backend->memory_reach(p->device, &p->handles[i], &memory);
         p->place_of[i] = -1;
-        if (err == LT_ERR_UNSUPPORTED) { /* Another machine. */
+        if (err == LT_ERR_UNSUPPORTED) { /* A rank of another machine. */
             continue;
         }
         if (err != LT_OK || p->n_local == LT_PEER_MOST) {
@@ -322,7 +325,7 @@ static bool map_all(lt_peers *p) {
     return all;
 }
 
-/* Both sides of a box must cut it alike. */
+/* Both sides of a box must divide it in the same way. */
 static lt_err compare_bytes(const lt_peers *p, lt_group *g) {
     const int64_t own = (int64_t)p->bytes;
     int64_t *all = calloc((size_t)p->size, sizeof *all);
@@ -401,8 +404,7 @@ done:
 
 /* ---- The end --------------------------------------------------------------------------------- */
 
-/* A neighbour's queue may still write to a word after it was set, so they are set again and
- * again. */
+/* A neighbour's queue may still write a word after it was set, so the words are set repeatedly. */
 static void *keep_open(void *arg) {
     lt_peers *p = arg;
     words *ahead = calloc(LT_PEER_MOST, sizeof *ahead);
@@ -433,8 +435,8 @@ void lt_peers_abort(lt_peers *p) {
     }
 }
 
-/* Tell the neighbours that this rank writes no more, and wait until all have told so. True: they
- * have. */
+/* Tell the neighbours that this rank writes no more, and wait until all have said the same. True if
+ * they have. */
 static bool part(lt_peers *p, bool failed) {
     const double until_s = lt_clock_s() + (failed ? FAILED_S : FINALIZE_S);
     int left = p->n_local - 1;
@@ -485,7 +487,8 @@ void lt_peers_close(lt_peers *p) {
     if (p->mirror != NULL) {
         p->backend->host_release(p->device, p->mirror, LT_PEER_MOST * sizeof *p->mirror);
     }
-    if (parted && p->memory != NULL) { /* Else somebody might still write there: it stays. */
+    /* Otherwise a neighbour might still write there, so the memory is kept. */
+    if (parted && p->memory != NULL) {
         p->backend->release(p->device, p->memory, p->bytes);
     }
     free(p->handles);

@@ -39,30 +39,30 @@
 #define LT_PEER_TAKES      3
 #define LT_PEER_PAIR_LANES 3
 #define LT_PEER_LANES      (1 + LT_PEER_PAIR_LANES)
-#define LT_PEER_MOST       16 /* Ranks of one machine. */
+#define LT_PEER_MOST       16 /* At most this many ranks on one machine. */
 
 typedef struct lt_peers lt_peers;
 
-/* Most MiB of each buffer for transfers: LATEEN_TRANSFER_MIB, or `usual` if that is not set; 0: it
- * is not a number of MiB. It must be the same for all ranks. */
+/* Size in MiB of each transfer buffer: LATEEN_TRANSFER_MIB, or `usual` if that is not set; 0: it is
+ * not a number of MiB. It must be the same on all ranks. */
 long lt_transfer_mib(long usual);
-/* Bytes of the GPU for a world of n ranks. */
+/* Bytes of GPU memory for a world of n ranks. */
 size_t lt_peers_bytes(int n_ranks);
 /* Allocate this rank's boxes for a world of the ranks of `host`. */
 LT_MUST_USE lt_err lt_peers_open(lt_peers **out, lt_comm *host, lt_device *device);
 /* A collective call of the ranks of `host`: find out which ranks reach each other; before it, none
- * counts as reached. It succeeds also if none is. off: let none be reached. */
+ * do. It also succeeds if none do. off: treat all as unreachable. */
 LT_MUST_USE lt_err lt_peers_meet(lt_peers *p, lt_comm *host, bool off);
-/* Waits until no neighbour writes any more, a few seconds at most. Accepts NULL. */
+/* Waits a few seconds at most until no neighbour writes any more. Accepts NULL. */
 void lt_peers_close(lt_peers *p);
 /* Release every queue that waits for a neighbour. */
 void lt_peers_abort(lt_peers *p);
-/* Do all ranks of the world, or of a group, reach each other? The same answer on all of them. */
+/* Whether all ranks of the world, or of a group, reach each other; the same on all of them. */
 bool lt_peers_all(const lt_peers *p);
 bool lt_peers_reach(const lt_peers *p, const lt_group *g);
 
 /* Queue a whole call: a collective's sums and receives on q, its sends on lt_peer_sends, for which
- * q waits at the end. scratch: a few bytes of the device, which a barrier sends. */
+ * q waits at the end. scratch: a few bytes of device memory, which a barrier sends. */
 typedef struct {
     lt_queue *q;
     float *scratch;
@@ -72,7 +72,7 @@ LT_MUST_USE lt_err lt_peers_collective(lt_peers *p, const lt_call *call,
                                        const lt_peer_place *place);
 /* Sends that are queued from now on wait for the work that q holds. */
 LT_MUST_USE lt_err lt_peers_sends_follow(lt_peers *p, lt_queue *q);
-/* q waits until the data that a queued all_gather brings from a member are there. */
+/* q waits until a member's data of a queued all_gather have arrived. */
 LT_MUST_USE lt_err lt_peers_follow(lt_peers *p, const lt_call *call, int member, lt_queue *q);
 /* Put the first pieces that a later reduce_scatter sends to call->peer, after the work that
  * place->q holds: as many as a ring has room for, before the receiver has made the call. The call
@@ -80,32 +80,31 @@ LT_MUST_USE lt_err lt_peers_follow(lt_peers *p, const lt_call *call, int member,
 LT_MUST_USE lt_err lt_peers_early(lt_peers *p, const lt_call *call, const lt_peer_place *place);
 /* A send or receive; all of it on q. lane: lt_peers_lane of the group and member. */
 LT_MUST_USE lt_err lt_peers_pair(lt_peers *p, const lt_call *call, int lane, lt_queue *q);
-/* The lane of the sends between this rank and a member; -1: NCCL's. */
+/* The lane of the sends between this rank and a member; -1: NCCL sends them. */
 int lt_peers_lane(const lt_peers *p, const lt_group *g, int member);
-/* The members whose pieces a queued collective still waits for, as "rank 2 did not come"; false:
+/* The members whose pieces a queued collective still waits for, as "rank 2 did not come"; false if
  * there are none. */
 bool lt_peers_missing(lt_peers *p, const lt_call *call, char *out, size_t out_bytes);
 
 /* ---- peer.c, for peer_verbs.c: pieces ---- */
 size_t lt_peer_slot_bytes(const lt_peers *p, int lane);
-/* Put a piece into the box at rank `to`; q: NULL: lt_peer_sends. */
+/* Copy a piece into the box at rank `to`. q NULL: lt_peer_sends. */
 LT_MUST_USE lt_err lt_peer_put(lt_peers *p, int to, int lane, const void *src, size_t bytes,
                                lt_queue *q);
-/* Pieces of lane 0 that were put for `to` before their call was made. */
+/* Number of pieces of lane 0 that were sent to `to` before their call was made. */
 int64_t *lt_peer_early(lt_peers *p, int to);
-/* q waits for the next piece from a rank, which is at *out until lt_peer_free. */
+/* q waits for the next piece from a rank; it stays at *out until lt_peer_free. */
 LT_MUST_USE lt_err lt_peer_await(lt_peers *p, int from, int lane, lt_queue *q, char **out);
 LT_MUST_USE lt_err lt_peer_free(lt_peers *p, int from, int lane, lt_queue *q);
-/* Call `call` waits first for a piece of lane 0 from this rank, if for any. */
+/* Call `call` first waits for a piece of lane 0 from this rank, if for any. */
 void lt_peer_expect(lt_peers *p, uint64_t call, int from, bool any);
-/* The queue of a collective's sends; and queue i, below LT_PEER_TAKES, of its copies out of
- * slots. */
+/* The queue of a collective's sends; and queue i < LT_PEER_TAKES of its copies out of slots. */
 lt_queue *lt_peer_sends(lt_peers *p);
 lt_queue *lt_peer_takes(lt_peers *p, int i);
 const lt_backend *lt_peer_backend(const lt_peers *p);
-/* Moment i, below LT_PEER_TAKES: for one side of a collective to follow the other. */
+/* Moment i < LT_PEER_TAKES, with which one side of a collective waits for the other. */
 lt_moment *lt_peer_moment(lt_peers *p, int i);
-/* Mark that all that a call brings from this rank has come. */
+/* Mark that all data of a call from this rank have arrived. */
 LT_MUST_USE lt_err lt_peer_has_come(lt_peers *p, uint64_t call, int from, lt_queue *q);
 
 #endif

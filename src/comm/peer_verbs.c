@@ -1,4 +1,4 @@
-/* peer_verbs.c: collectives, sends and receives as pieces that are put and taken; see peer.h. */
+/* peer_verbs.c: collectives, sends and receives as sequences of pieces; see peer.h. */
 #include "base/error.h"
 #include "comm/peer.h"
 #include "comm/piece.h"
@@ -15,13 +15,13 @@ bool lt_peers_serve(const lt_peers *p, const lt_call *call) {
     return lt_peers_reach(p, call->group) && (!sums || sums_here(call));
 }
 
-/* Bytes of piece k of a message in pieces of `each`. */
+/* Bytes of piece k of a message that is divided into pieces of `each` bytes. */
 static size_t piece_bytes(size_t bytes, int64_t k, size_t each) {
     const size_t first = (size_t)k * each;
     return first >= bytes ? 0 : bytes - first < each ? bytes - first : each;
 }
 
-/* A call at work. */
+/* A call in progress. */
 typedef struct {
     lt_peers *p;
     const lt_backend *backend;
@@ -36,7 +36,7 @@ static lt_err put(const work *w, int member, const char *src, size_t bytes) {
     return bytes > 0 ? lt_peer_put(w->p, w->g->ranks[member], 0, src, bytes, NULL) : LT_OK;
 }
 
-/* Copy the next piece from a member to where it belongs; dst NULL: nowhere. */
+/* Copy the next piece from a member to dst; dst NULL: discard it. */
 static lt_err take(const work *w, int member, char *dst, size_t bytes, lt_queue *q) {
     const int rank = w->g->ranks[member];
     char *slot;
@@ -61,7 +61,7 @@ typedef struct {
     size_t send_bytes, recv_bytes;
 } exchange;
 
-#define BARRIER_BYTES 4 /* Anything. */
+#define BARRIER_BYTES 4 /* The contents do not matter. */
 
 static exchange exchange_with(const work *w, int member) {
     const lt_call *call = w->call;
@@ -106,13 +106,13 @@ static lt_err take_all(const work *w, int member, lt_queue *q) {
         LT_TRY(take(w, member, e.recv != NULL ? e.recv + (size_t)k * each : NULL,
                     piece_bytes(e.recv_bytes, k, each), q));
     }
-    return w->call->kind == LT_CALL_ALL_GATHER /* Others are followed as a whole. */
+    return w->call->kind == LT_CALL_ALL_GATHER /* Only all_gather is followed member by member. */
                ? lt_peer_has_come(w->p, w->call->number, w->g->ranks[member], q)
                : LT_OK;
 }
 
-/* From several members a queue each, behind what the call's own holds, which then goes on behind
- * all of them. */
+/* With several members, take from each on its own queue: these queues wait for q, and q then waits
+ * for all of them. */
 static lt_err take_from_all(const work *w) {
     const int n = w->g->n - 1, n_queues = n < LT_PEER_TAKES ? n : LT_PEER_TAKES;
     LT_TRY(w->backend->moment_mark(w->q, lt_peer_moment(w->p, 0)));
@@ -130,8 +130,8 @@ static lt_err take_from_all(const work *w) {
     return LT_OK;
 }
 
-/* In step i each rank sends to the member i places after it, and takes from the one i places before
- * it: at any time every GPU receives from one. */
+/* In step i each rank sends to the member i places after it and takes from the one i places before
+ * it, so that each GPU receives from one rank at a time. */
 static lt_err exchange_all(const work *w) {
     const exchange own = exchange_with(w, w->g->rank);
     if (own.recv != NULL && own.send != own.recv && own.send_bytes > 0) {
@@ -171,7 +171,7 @@ static lt_err put_shard(const work *w, int member, int64_t k) {
     return put(w, member, lt_piece_element(w->call->src, s.first, w->call->dtype), bytes_of(w, s));
 }
 
-/* To each member the piece of its shard, unless it was put early. */
+/* Send each member the piece of its shard, unless it was sent early. */
 static lt_err put_raw(const work *w, int64_t k) {
     for (int i = 0; i < w->g->n - 1; i++) {
         LT_TRY(k < *lt_peer_early(w->p, w->g->ranks[other(w, i)]) ? LT_OK
@@ -202,7 +202,7 @@ static lt_err add_raw(const work *w, int64_t k) {
     return LT_OK;
 }
 
-/* The sends go on behind the mark of moment 0. */
+/* The sends wait for moment 0. */
 static lt_err sends_follow(lt_peers *p) {
     return lt_peer_backend(p)->moment_follow(lt_peer_sends(p), lt_peer_moment(p, 0));
 }

@@ -57,14 +57,14 @@ typedef struct {
 
 LT_MUST_USE lt_err lt_records_open(lt_records *r);
 void lt_records_close(lt_records *r);
-lt_record *lt_records_of(lt_records *r, uint64_t call); /* NULL: it has been overwritten. */
+lt_record *lt_records_of(lt_records *r, uint64_t call); /* NULL: the record has been overwritten. */
 LT_MUST_USE lt_err lt_records_write(const lt_records *r, const char *dir, uint64_t epoch, int rank,
                                     int size, const char *reason);
 
-#define LT_RECORDS_DEVICE "device"         /* In DIR: records of calls on GPUs. */
-#define LT_RECORDS_BEFORE "records-before" /* In DIR: those of an earlier start. */
-/* Move the records in `dir`, and those of its devices, to dir/records-before, and replace what is
- * there. So a start begins without records, and blame never compares those of two starts. */
+#define LT_RECORDS_DEVICE "device"         /* Subfolder of DIR: records of calls on GPUs. */
+#define LT_RECORDS_BEFORE "records-before" /* Subfolder of DIR: the records of an earlier start. */
+/* Move the records in `dir`, and those of its devices, to dir/records-before, replacing what is
+ * there. A start thus begins without records, and blame never compares those of two starts. */
 LT_MUST_USE lt_err lt_records_put_aside(const char *dir);
 
 #endif

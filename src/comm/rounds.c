@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 
-#define REDUCE_PIECE ((size_t)512 << 10) /* Bytes; n - 1 of them are held at once. */
+#define REDUCE_PIECE ((size_t)512 << 10) /* Bytes; n - 1 pieces are held at once. */
 #define MOVE_PIECE   ((size_t)64 << 20)  /* An MPI count is an int. */
 
 static int tag_of(const lt_group *g, bool is_pair) {
@@ -38,8 +38,8 @@ lt_err lt_rounds_group_open(lt_group *g) {
 /* ---- Rounds of a collective ------------------------------------------------------------------ */
 
 typedef struct {
-    const char *send; /* To this member; NULL: nothing. */
-    char *recv;       /* From it. */
+    const char *send; /* To this member; NULL: none. */
+    char *recv;       /* From this member. */
     size_t send_bytes, recv_bytes;
 } exchange;
 
@@ -111,7 +111,7 @@ static int64_t move_rounds(const lt_call *call) {
     }
 }
 
-/* The pieces sent to and received from member i in a reducing round. */
+/* The pieces that a reducing round sends to and receives from member i. */
 static exchange reduce_exchange(lt_rounds *w, const lt_call *call, int i, int64_t round) {
     const size_t row = (size_t)call->count * lt_dtype_bytes(call->dtype);
     const bool all = call->kind == LT_CALL_ALL_REDUCE;
@@ -185,7 +185,7 @@ static lt_err add_transfer(lt_rounds *w, const lt_group *g, int member, exchange
     return LT_OK;
 }
 
-/* Rounds are numbered from -1, the check; *more false: there is no such round. */
+/* Rounds are numbered from -1, which is the check. *more false: there are no more rounds. */
 static lt_err begin_round(lt_rounds *w, const lt_call *call, bool *more) {
     const lt_group *g = call->group;
     const int64_t n_reduce = reduce_rounds(call), round = w->round;
@@ -270,7 +270,7 @@ static lt_err end_round(lt_rounds *w, const lt_call *call) {
     return LT_OK;
 }
 
-/* *done: every transfer of the round is done. A message of an unexpected size is an error. */
+/* done: every transfer of the round has ended. A message of an unexpected size is an error. */
 static lt_err test_round(lt_rounds *w, const lt_group *g, bool *done) {
     *done = true;
     for (int i = 0; i < w->n_transfers; i++) {

@@ -18,7 +18,7 @@
 
 #include "comm/call.h"
 
-/* Moves the bytes. A request is NULL when it is done; no function blocks. */
+/* The functions that move the bytes. A request is NULL when it is done; none of them blocks. */
 typedef struct {
     lt_err (*send)(void *of, const void *data, size_t bytes, int rank, int tag, void **request);
     lt_err (*receive)(void *of, void *data, size_t bytes, int rank, int tag, void **request);
@@ -33,7 +33,7 @@ typedef struct {
     size_t bytes;
 } lt_transfer;
 
-/* Describes a call, for the checking mode. */
+/* Describes a call for the checking mode. */
 typedef struct {
     int64_t kind, seq, count, dtype, op, peer, to_you;
 } lt_call_header;
@@ -42,12 +42,13 @@ typedef struct {
     const lt_link *link;
     void *of;
     int size;
-    lt_transfer *transfers; /* (2 size): those of the collective in progress. */
+    lt_transfer *transfers; /* (2 size): transfers of the collective in progress. */
     int n_transfers;
     int64_t round;
-    lt_transfer pairs[LT_COMM_AHEAD]; /* Those of sends and receives, by the slot of the call. */
-    char *scratch;                    /* (size, one piece): data to be reduced. */
-    lt_call_header *own, *theirs;     /* (size) each. */
+    /* Transfers of sends and receives, by the slot of the call. */
+    lt_transfer pairs[LT_COMM_AHEAD];
+    char *scratch;                /* (size, one piece): data to be reduced. */
+    lt_call_header *own, *theirs; /* (size) each. */
 } lt_rounds;
 
 LT_MUST_USE lt_err lt_rounds_open(lt_rounds *w, const lt_link *link, void *of, int size);

@@ -34,9 +34,9 @@
 #include "comm/rounds.h"
 
 #define MAGIC 0x6c617465656e7331u
-/* A power of two, more than the messages that a rank can have under way to another. */
+/* A power of two, larger than the number of messages that a rank can have under way to another. */
 #define OFFERS      512
-#define RINGS_BYTES ((size_t)64 << 20) /* All rings together, within the limits of each. */
+#define RINGS_BYTES ((size_t)64 << 20) /* Total of all rings, within the limits of each. */
 #define RING_LEAST  ((size_t)32 << 10)
 #define RING_MOST   ((size_t)512 << 10)
 #define POLL_US     50
@@ -62,7 +62,7 @@ typedef struct {
     _Atomic uint64_t read;
     _Alignas(LINE) offer offers[OFFERS];
     int32_t grants[OFFERS];
-    /* The ring follows it in memory. */
+    /* The ring follows in memory. */
 } lane;
 
 typedef struct {
@@ -82,7 +82,7 @@ typedef struct {
 typedef struct {
     offer waiting[OFFERS]; /* Offers without a matching receive, oldest first. */
     int n_waiting;
-    uint32_t n_offers, n_grants;           /* Those of the other rank, read so far. */
+    uint32_t n_offers, n_grants;           /* The other rank's, read so far. */
     int32_t posted[LT_SHM_MOST_TRANSFERS]; /* Receives without a matching offer, oldest first. */
     int n_posted;
     queue sends, receives; /* Granted. */
@@ -155,7 +155,7 @@ static void push(queue *q, int32_t id) {
     q->ids[q->end++ % OFFERS] = id;
 }
 
-/* Copy as many bytes as possible between a ring and a message; at: the ring's count of bytes. */
+/* Copy as many bytes as possible between a ring and a message. at: the ring's byte counter. */
 static size_t move_ring(shm_world *w, lane *l, request *r, uint64_t at, uint64_t room) {
     char *ring = (char *)(l + 1);
     size_t moved = 0;
@@ -371,7 +371,8 @@ static lt_err map(shm_world *w, int fd, uint64_t epoch) {
         w->head = NULL;
         LT_FAIL(LT_ERR_OOM, "memory segment of %zu bytes: %s", w->bytes, strerror(errno));
     }
-    (void)fcntl(fd, F_SETFD, FD_CLOEXEC); /* Kept: the next world may be in it, too. */
+    /* The descriptor is kept: the next world may use it, too. */
+    (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     if (w->head->magic != MAGIC || w->head->n != w->n || w->head->epoch != epoch) {
         LT_FAIL(LT_ERR_STATE, "memory segment of %lld ranks and epoch %llu, not of %d and %llu",
                 (long long)w->head->n, (unsigned long long)w->head->epoch, w->n,

@@ -31,7 +31,7 @@ struct lt_comm_store {
     char address[LT_STORE_ADDRESS], token[LT_STORE_TOKEN];
     int rank;
     uint64_t epoch;
-    bool broken; /* A reply was missed: no further request is possible. */
+    bool broken; /* A reply was missed, so no further request is possible. */
     unsigned char *frame;
     pthread_t thread;
     bool lives;
@@ -131,7 +131,7 @@ static lt_err judge(const lt_comm_store *s, const lt_comm_store_request *q,
     }
 }
 
-/* Send a request and read its reply, whose value is left in s->frame. Called with the lock held. */
+/* Send a request and read its reply; its value stays in s->frame. Called with the lock held. */
 static lt_err ask(lt_comm_store *s, int fd, lt_comm_store_request *q, lt_comm_store_reply *r) {
     const double until_s = lt_clock_s() + q->wait_ms * 1e-3 + SLACK_S;
     lt_err err = LT_OK;
@@ -309,7 +309,7 @@ lt_err lt_comm_store_live(lt_comm_store *s, double every_s, double silent_s,
     err = join(s, &s->live_fd, SLACK_S);
     (void)pthread_mutex_unlock(&s->lock);
     LT_TRY(err);
-    if (s->silent_s > 0.0) { /* Beats that reach nobody for so long: the server is gone. */
+    if (s->silent_s > 0.0) { /* If beats are not acknowledged for this long, the server is gone. */
         const unsigned ms = milliseconds(s->silent_s);
         (void)setsockopt(s->live_fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &ms, sizeof ms);
     }
@@ -329,7 +329,7 @@ void lt_comm_store_close(lt_comm_store *s) {
         return;
     }
     if (s->lives) {
-        (void)!ask(s, s->fd, &bye, &r); /* Before the heartbeat ends. */
+        (void)!ask(s, s->fd, &bye, &r); /* Sent before the heartbeat ends. */
         (void)!write(s->bell, &one, sizeof one);
         (void)pthread_join(s->thread, NULL);
     }
@@ -390,7 +390,8 @@ lt_err lt_comm_store_get(lt_comm_store *s, const char *key, void *value, size_t 
 }
 
 lt_err lt_comm_store_heed(lt_comm_store *s) {
-    lt_comm_store_request q = {.op = LT_STORE_GET, .key = "nothing"}; /* Nobody sets it. */
+    /* No rank ever sets this key. */
+    lt_comm_store_request q = {.op = LT_STORE_GET, .key = "nothing"};
     lt_comm_store_reply r = {.status = LT_STORE_SAYS};
     lt_err err;
     (void)pthread_mutex_lock(&s->lock);

@@ -67,7 +67,7 @@
 #define LT_STORE_KEYS      4096
 #define LT_STORE_BYTES     ((size_t)16 << 20)
 #define LT_STORE_STRANGERS 64
-#define LT_STORE_TOKEN     65 /* Bytes of a token, its end included. */
+#define LT_STORE_TOKEN     65 /* Bytes of a token, with its terminating zero. */
 #define LT_STORE_ADDRESS   280
 #define LT_STORE_NOTICE    512
 
@@ -112,7 +112,7 @@ void lt_comm_store_server_notice(lt_comm_store_server *s, const char *text);
 
 /* 32 random bytes as text. */
 LT_MUST_USE lt_err lt_comm_store_token(char out[LT_STORE_TOKEN]);
-/* Every byte is compared, wherever the first difference is, so the time reveals nothing. */
+/* Every byte is compared, so the time does not reveal where the first difference is. */
 bool lt_comm_store_is_token(const char *token, const char *given);
 
 /* ---- A client ----------------------------------------------------------------------------------
@@ -128,22 +128,23 @@ LT_MUST_USE lt_err lt_comm_store_here(const lt_comm_store *s, char out[LT_STORE_
  * ended, or when the server itself is gone. */
 LT_MUST_USE lt_err lt_comm_store_live(lt_comm_store *s, double every_s, double silent_s,
                                       void (*on_notice)(void *ctx, const char *text), void *ctx);
-/* Says goodbye. Accepts NULL. */
+/* Sends BYE to the server. Accepts NULL. */
 void lt_comm_store_close(lt_comm_store *s);
 
 LT_MUST_USE lt_err lt_comm_store_set(lt_comm_store *s, const char *key, const void *value,
                                      size_t bytes);
-/* Waits until the key has a value; LIMIT when it has more than `room` bytes. */
+/* Waits until the key has a value; LIMIT if that is larger than `room` bytes. */
 LT_MUST_USE lt_err lt_comm_store_get(lt_comm_store *s, const char *key, void *value, size_t room,
                                      size_t *bytes, double deadline_s);
-/* Waits until the key's version is larger than *version (0: any), then stores the new one there. */
+/* Waits until the key's version is larger than *version (0: any), then stores the new version
+ * there. */
 LT_MUST_USE lt_err lt_comm_store_watch(lt_comm_store *s, const char *key, uint64_t *version,
                                        void *value, size_t room, size_t *bytes, double deadline_s);
-/* Fails if the server has said why the world has ended. Waits for nothing else. */
+/* Fails if the server has said why the world has ended. Does not wait for anything else. */
 LT_MUST_USE lt_err lt_comm_store_heed(lt_comm_store *s);
 LT_MUST_USE lt_err lt_comm_store_add(lt_comm_store *s, const char *key, int64_t number,
                                      int64_t *sum);
-/* Waits until ranks 0 to n - 1 have come; a key can be used repeatedly. */
+/* Waits until ranks 0 to n - 1 have arrived; a key can be used repeatedly. */
 LT_MUST_USE lt_err lt_comm_store_barrier(lt_comm_store *s, const char *key, int n,
                                          double deadline_s);
 

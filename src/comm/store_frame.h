@@ -4,7 +4,7 @@
 
 #include "comm/store.h"
 
-#define LT_STORE_REQUEST_HEAD 36 /* Bytes before the key, the length included. */
+#define LT_STORE_REQUEST_HEAD 36 /* Bytes before the key, including the length. */
 #define LT_STORE_REPLY_HEAD   28
 #define LT_STORE_REQUEST_MOST (LT_STORE_REQUEST_HEAD + LT_STORE_KEY + LT_STORE_VALUE)
 #define LT_STORE_REPLY_MOST   (LT_STORE_REPLY_HEAD + LT_STORE_VALUE)
@@ -28,16 +28,16 @@ typedef struct {
     uint32_t value_bytes;
 } lt_comm_store_reply;
 
-/* The whole length of the frame at the start of `bytes` bytes, known from 4 bytes on and checked
+/* Length of the whole frame that the first `bytes` bytes begin, known from 4 bytes on and checked
  * against `most`; 0: not yet known; -1: this is not the start of a frame. */
 int64_t lt_comm_store_frame_bytes(const unsigned char *data, size_t bytes, size_t most);
 
-/* Read a whole frame. False: it breaks the protocol. A key is text without zero bytes. */
+/* Read a whole frame. False: it violates the protocol. A key is text without zero bytes. */
 bool lt_comm_store_request_read(lt_comm_store_request *out, const unsigned char *frame,
                                 size_t bytes);
 bool lt_comm_store_reply_read(lt_comm_store_reply *out, const unsigned char *frame, size_t bytes);
 
-/* Write a frame into out, which has room for the head, key and value; returns its bytes. */
+/* Write a frame into out, which has room for the head, key and value; returns its size in bytes. */
 size_t lt_comm_store_request_write(unsigned char *out, const lt_comm_store_request *r);
 size_t lt_comm_store_reply_write(unsigned char *out, const lt_comm_store_reply *r);
 

@@ -29,21 +29,21 @@
 
 #define MS          1000000u
 #define STRANGER_MS 5000u
-/* Above it, this thread itself was stopped, so no client is to blame. */
+/* A longer delay means that this thread itself was stopped, so no client is to blame. */
 #define LATE_MS       1000u
 #define SLEEP_MS      1000
 #define STRANGER_MOST (LT_STORE_REQUEST_HEAD + LT_STORE_KEY + 64)
 #define OUT_MOST      (LT_STORE_REPLY_MOST + LT_STORE_REPLY_HEAD + LT_STORE_NOTICE)
 
 typedef struct {
-    int fd; /* -1: a free slot. */
+    int fd; /* -1: the slot is free. */
     bool known, waits, closing;
     int rank;
     /* When it was accepted; when its waiting request will be answered with TIMEOUT. */
     uint64_t since_ns, until_ns;
     lt_comm_store_request request; /* The waiting request; its value is not kept. */
     bool beats;
-    /* Time of the last beat; the longest silence, 0: no beat is due. */
+    /* Time of the last beat, and the longest silence that is allowed; 0: no beat is due. */
     uint64_t beat_ns, silent_ns;
     unsigned char *in, *out;
     size_t in_bytes, in_room, out_bytes, out_at, out_room;
@@ -58,10 +58,10 @@ struct lt_comm_store_server {
     uint64_t epoch;
     lt_comm_store_table table;
     connection *places;
-    struct pollfd *polls; /* (n_places + 2): the bell, the listener, connections, */
-    int *polled;          /* (n_places + 2): and the slots of these. */
+    struct pollfd *polls; /* (n_places + 2): the bell, the listener, the connections; */
+    int *polled;          /* (n_places + 2): and the slots of the connections. */
     lt_life *life;        /* (n_ranks) */
-    bool *came;           /* (n_ranks): which ranks wait at the barrier at hand. */
+    bool *came;           /* (n_ranks): which ranks wait at the barrier. */
 };
 
 /* ---- Sending --------------------------------------------------------------------------------- */
@@ -191,7 +191,7 @@ static int who_came(lt_comm_store_server *s, const lt_comm_store_request *r) {
 }
 
 static void try_barrier(lt_comm_store_server *s, const lt_comm_store_request *r) {
-    /* r may belong to a connection that is answered here. */
+    /* A copy, since r may belong to a connection that is answered here. */
     const lt_comm_store_request barrier = *r;
     if (who_came(s, &barrier) < (int)barrier.number) {
         return;
@@ -286,7 +286,7 @@ static void wait_for(lt_comm_store_server *s, connection *c, const lt_comm_store
         answer_value(s, c, e);
         return;
     }
-    if (s->notice[0] != '\0') { /* The awaited event may never come. */
+    if (s->notice[0] != '\0') { /* The awaited event may never happen. */
         say(s, c);
         return;
     }
@@ -488,7 +488,7 @@ static void one_round(lt_comm_store_server *s, int n_polls) {
             receive(s, c);
         }
     }
-    for (int i = 0; i < s->n_places; i++) { /* Including those that were just answered. */
+    for (int i = 0; i < s->n_places; i++) { /* Connections that were just answered are included. */
         if (s->places[i].fd >= 0 && s->places[i].in_bytes > 0) {
             handle(s, &s->places[i]);
         }
@@ -511,8 +511,8 @@ static void *run(void *arg) {
         for (int i = 0; i < s->n_places; i++) {
             const connection *c = &s->places[i];
             if (c->fd >= 0) {
-                /* Nothing is read from a client that waits or does not read its replies; its end is
-                 * still noticed. */
+                /* Nothing is read from a client that waits or does not read its replies, but its
+                 * closing is noticed. */
                 const bool reads = !c->closing && !c->waits && c->out_bytes == 0;
                 s->polled[n] = i;
                 s->polls[n++] = (struct pollfd){

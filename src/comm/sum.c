@@ -1,5 +1,5 @@
-/* sum.c: reductions in the order of the members. Blocks of a few thousand elements are summed in
- * F32 in a buffer that stays in the cache, for every type of element. */
+/* sum.c: reductions in the order of the members. For every element type, blocks of a few thousand
+ * elements are summed in F32 in a buffer that stays in the cache. */
 #include <math.h>
 #include <string.h>
 

@@ -43,10 +43,11 @@
 #include "comm/rounds.h"
 #include "comm/shm.h"
 
-#define MAGIC      0x6c617465656e7431u /* Also tells a machine of another byte order. */
-#define LANES      512
-#define POLL_US    50
-#define AT_ONCE    ((size_t)4 << 20) /* Bytes read of one rank before the others have their turn. */
+#define MAGIC   0x6c617465656e7431u /* It also rejects a machine with another byte order. */
+#define LANES   512
+#define POLL_US 50
+/* Bytes that are read from one rank before the others have their turn. */
+#define AT_ONCE    ((size_t)4 << 20)
 #define STRANGERS  64
 #define STRANGER_S 5.0
 #define CLOSED_S   1.0
@@ -58,7 +59,7 @@ typedef struct {
     uint64_t bytes;
 } head;
 
-/* The first bytes of a connection, from the rank of the larger number. */
+/* The first bytes of a connection, sent by the rank with the larger number. */
 typedef struct {
     uint64_t magic, epoch;
     int32_t rank, n;
@@ -73,7 +74,7 @@ typedef struct {
     size_t bytes, moved;
 } request;
 
-/* A frame on its way out; of: the message that follows, or -1. */
+/* A frame to be sent. of: the message that follows, or -1. */
 typedef struct {
     head h;
     int32_t of;
@@ -82,18 +83,19 @@ typedef struct {
 typedef struct {
     int fd;           /* -1: this rank itself. */
     char address[64]; /* "10.0.0.2:4711" */
-    double closed_s;  /* When the connection was found closed; 0: it is not. */
-    int closed_by;    /* errno of that; 0: the other side closed it. */
+    double closed_s;  /* When the connection was found to be closed; 0: it is open. */
+    int closed_by;    /* errno of the closing; 0: the other side closed it. */
     outgoing out[2 * LANES];
     uint32_t out_first, out_end;
-    size_t out_at; /* Bytes sent of the first frame, what follows it included. */
-    head in;       /* The frame being read, */
-    size_t in_at;  /* and how many bytes of it and of what follows it have come. */
+    size_t out_at; /* Bytes sent of the first frame and its message. */
+    head in;       /* The frame that is being read, */
+    size_t in_at;  /* and how many bytes of it and its message have been received. */
     char why[LT_COMM_WHY];
     bool failed;
-    head ready[LANES]; /* Receives there without a send here, oldest first. */
+    head ready[LANES]; /* The other rank's receives without a send here, oldest first. */
     int n_ready;
-    int32_t posted[LT_SHM_MOST_TRANSFERS]; /* Sends without a receive there, oldest first. */
+    /* Sends without a receive at the other rank, oldest first. */
+    int32_t posted[LT_SHM_MOST_TRANSFERS];
     int n_posted;
 } peer;
 
@@ -112,7 +114,7 @@ static void put_frame(peer *p, head h, int32_t of) {
     p->out[p->out_end++ % (2 * LANES)] = (outgoing){h, of};
 }
 
-/* As much as the connection takes. */
+/* Send as much as the connection accepts. */
 static void send_frames(tcp_world *w, peer *p) {
     while (p->out_first != p->out_end && p->closed_s == 0.0) {
         outgoing *o = &p->out[p->out_first % (2 * LANES)];
@@ -142,7 +144,7 @@ static void send_frames(tcp_world *w, peer *p) {
     }
 }
 
-/* Answer each receive that a send fits. */
+/* Answer each receive for which there is a send. */
 static void match(tcp_world *w, peer *p) {
     for (int i = 0; i < p->n_posted; i++) {
         const int32_t id = p->posted[i];
@@ -157,7 +159,7 @@ static void match(tcp_world *w, peer *p) {
         const bool equal = p->ready[k].bytes == r->bytes;
         put_frame(p,
                   (head){.kind = equal ? DATA : UNEQUAL, .id = p->ready[k].id, .bytes = r->bytes},
-                  equal ? id : -1); /* A send of another size ends with the world. */
+                  equal ? id : -1); /* A send of another size ends the world. */
         p->n_ready--;
         memmove(&p->ready[k], &p->ready[k + 1], (size_t)(p->n_ready - k) * sizeof *p->ready);
         p->n_posted--;
@@ -168,7 +170,7 @@ static void match(tcp_world *w, peer *p) {
 
 /* ---- Frames in ------------------------------------------------------------------------------- */
 
-/* The receive that a frame answers; NULL: there is none such. */
+/* The receive that a frame answers; NULL: there is none. */
 static request *answered(tcp_world *w, const peer *p, const head *h) {
     request *r = h->id >= 0 && h->id < LT_SHM_MOST_TRANSFERS ? &w->requests[h->id] : NULL;
     const bool fits = r != NULL && r->used && r->is_recv && !r->done && &w->peers[r->rank] == p &&
@@ -176,7 +178,7 @@ static request *answered(tcp_world *w, const peer *p, const head *h) {
     return fits ? r : NULL;
 }
 
-/* A whole frame has come. */
+/* A whole frame has been received. */
 static void end_frame(tcp_world *w, peer *p) {
     const head *h = &p->in;
     request *r = h->kind == DATA || h->kind == UNEQUAL ? answered(w, p, h) : NULL;
@@ -192,8 +194,8 @@ static void end_frame(tcp_world *w, peer *p) {
     p->in_at = 0;
 }
 
-/* Where the next bytes go, and how many; *room 0: the frame is whole. False: no frame that a rank
- * sends. */
+/* Where the next bytes go, and how many; *room 0: the frame is complete. False: no rank sends such
+ * a frame. */
 static bool place(tcp_world *w, peer *p, char **to, size_t *room) {
     const head *h = &p->in;
     const size_t at = p->in_at - sizeof *h;
@@ -330,7 +332,7 @@ static void missing(const lt_call *call, char *out, size_t out_bytes) {
     lt_rounds_missing(&w->rounds, call, out, out_bytes);
 }
 
-/* Where a message is half sent, the reason cannot follow: that rank sees the connection close. */
+/* If a message is half sent, the reason cannot be sent: that rank sees the connection close. */
 static void tell_all(lt_comm *c) {
     tcp_world *w = c->world;
     struct {
@@ -379,7 +381,7 @@ const lt_transport lt_transport_tcp = {.name = "tcp",
 
 /* ---- Connecting ------------------------------------------------------------------------------ */
 
-/* Listen at an address of this machine; *fd is set, too, when it fails later. */
+/* Listen at an address of this machine. *fd is set even if a later call fails. */
 static lt_err listen_here(const tcp_world *w, int *fd, char address[64]) {
     struct sockaddr_in a = {.sin_family = AF_INET};
     socklen_t bytes = sizeof a;
@@ -424,7 +426,7 @@ static void use_connection(peer *p, int fd) {
     p->fd = fd;
 }
 
-/* Connect to a rank of a smaller number, which listens. */
+/* Connect to a rank with a smaller number, which listens. */
 static lt_err connect_to(tcp_world *w, int rank, const greeting *own, double until_s) {
     peer *p = &w->peers[rank];
     struct sockaddr_in a;
@@ -454,7 +456,7 @@ static lt_err connect_to(tcp_world *w, int rank, const greeting *own, double unt
     return LT_OK;
 }
 
-/* A connection that has not said who it is. */
+/* A connection that has not yet identified itself. */
 typedef struct {
     int fd;
     double since_s;
@@ -484,7 +486,7 @@ static void accept_one(strangers *s, int listener) {
     if (fd < 0) {
         return;
     }
-    if (s->n == STRANGERS) { /* The first is the oldest. */
+    if (s->n == STRANGERS) { /* Close the oldest, which is the first. */
         drop(s, 0, true);
     }
     (void)inet_ntop(AF_INET, &a.sin_addr, host, sizeof host);
@@ -492,7 +494,7 @@ static void accept_one(strangers *s, int listener) {
     (void)snprintf(s->all[s->n++].address, 64, "%.47s:%d", host, ntohs(a.sin_port));
 }
 
-/* Has this one said what a rank that is still missing says? */
+/* Whether this connection's greeting is that of a rank that is still missing. */
 static bool is_missing_rank(const tcp_world *w, const greeting *own, greeting *g) {
     g->token[sizeof g->token - 1] = '\0';
     return g->magic == MAGIC && g->epoch == own->epoch && g->n == own->n && g->rank > w->rank &&
@@ -500,7 +502,7 @@ static bool is_missing_rank(const tcp_world *w, const greeting *own, greeting *g
            w->peers[g->rank].fd < 0;
 }
 
-/* Hear strangers; returns how many ranks have come. */
+/* Read the strangers' greetings; returns how many ranks have arrived. */
 static int hear(tcp_world *w, strangers *s, const greeting *own) {
     int came = 0;
     for (int i = s->n - 1; i >= 0; i--) {
@@ -522,7 +524,7 @@ static int hear(tcp_world *w, strangers *s, const greeting *own) {
     return came;
 }
 
-/* Wait until all ranks of larger numbers have connected, or one is known not to come. */
+/* Wait until all ranks with larger numbers have connected, or one is known not to come. */
 static lt_err accept_all(tcp_world *w, int listener, const greeting *own, double until_s) {
     lt_err err = LT_OK;
     strangers s = {.n = 0};

@@ -19,7 +19,7 @@
 #include "comm/call.h"
 
 typedef struct {
-    uint64_t posted, taken; /* Sends so far, and how many of them are received. */
+    uint64_t posted, taken; /* Number of sends so far, and how many of them were received. */
     const void *src;
     int64_t count;
     lt_dtype dtype;
@@ -33,7 +33,7 @@ typedef struct meeting {
     uint64_t *reached; /* (n): the last station that each member has reached. */
     lt_call *posts;    /* (n) */
     lt_comm **comms;   /* (n) */
-    channel *channels; /* (n, n): by sender and receiver. */
+    channel *channels; /* (n, n), by sender and receiver. */
 } meeting;
 
 typedef struct {
@@ -41,7 +41,7 @@ typedef struct {
     meeting *meetings;
     lt_comm **comms; /* (size); NULL: not yet open, or closed. */
     int size;
-    int moving; /* Workers that copy at the moment, without the lock. */
+    int moving; /* Workers that are copying without the lock. */
     lt_err failed;
     char why[LT_COMM_WHY];
 } thread_world;
@@ -111,7 +111,7 @@ done:
     return err;
 }
 
-/* The meeting place stays, because others may still use it. */
+/* The meeting place is kept, because other ranks may still use it. */
 static void group_close(lt_group *g) {
     thread_world *w = g->comm->world;
     (void)pthread_mutex_lock(&w->lock);
@@ -150,7 +150,7 @@ static void describe(const lt_call *call, int rank, char *out, size_t out_bytes)
                    lt_dtype_name(call->dtype), root);
 }
 
-/* Do all members call the same verb, with the sizes that the others expect? */
+/* Whether all members call the same verb, with the sizes that the others expect. */
 static bool compare(const meeting *m, const lt_call *call) {
     char ours[160], theirs[160];
     const int own = call->group->rank;
@@ -218,7 +218,7 @@ static void exchange(const meeting *m, const lt_call *call) {
     }
 }
 
-/* After the first station. */
+/* all_reduce and the others, after the first station: read the members' sources. */
 static void read_sources(const meeting *m, const lt_call *call) {
     const size_t elem = lt_dtype_bytes(call->dtype), row = (size_t)call->count * elem;
     const int own = call->group->rank;
@@ -247,7 +247,7 @@ static void read_sources(const meeting *m, const lt_call *call) {
     }
 }
 
-/* all_reduce, after the second: copy the shards that other members have reduced. */
+/* all_reduce, after the second station: copy the shards that other members have reduced. */
 static void read_shards(const meeting *m, const lt_call *call) {
     const size_t elem = lt_dtype_bytes(call->dtype);
     for (int i = 0; i < m->n; i++) {
@@ -427,7 +427,7 @@ static void own_reason(const rank_thread *t, char *out, size_t out_bytes) {
     (void)snprintf(out, out_bytes, "rank %d: %s", t->comm->rank, t->message);
 }
 
-/* A rank that fails ends the world: the others would wait for it. */
+/* A rank that fails ends the world, because the others would wait for it. */
 static void *rank_main(void *arg) {
     rank_thread *t = arg;
     char reason[LT_COMM_WHY];
