@@ -1,5 +1,5 @@
-/* gradients.c: see gradients.h. A box's sum over tp is complete before the sum of its unit over dp
- * x cp reads it. */
+/* gradients.c: see gradients.h. The sum of a box over tp is complete before the sum of its unit
+ * over dp x cp reads it. */
 #include "parallel/gradients.h"
 
 #include "base/error.h"
@@ -8,7 +8,7 @@ typedef struct {
     const lt_world *world;
     const lt_param_table *table;
     const lt_param_buffer *gradients;
-    bool stages;       /* Those of both stages too. */
+    bool stages;       /* Also sum the copies on both stages. */
     lt_comm_work last; /* 0: nothing was queued. */
 } summing;
 

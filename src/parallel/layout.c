@@ -24,7 +24,7 @@ static bool tp_fits(const lt_model_spec *s, int64_t tp) {
     return tp <= s->vocab_size;
 }
 
-/* The tp that fits and is nearest to this one; of two at the same distance the smaller one. */
+/* The tp that fits and is nearest to this one; of two at the same distance, the smaller. */
 static int64_t nearest_tp(const lt_model_spec *s, int tp) {
     int64_t off = 1;
     while (!(off < tp && tp_fits(s, tp - off)) && !tp_fits(s, tp + off)) {
@@ -94,7 +94,7 @@ static void place_heads(lt_layout *l) {
 lt_err lt_layout_open(lt_layout *out, const lt_model_spec *spec, const lt_mesh_shape *shape,
                       int rank) {
     const int plane = shape->dp * shape->cp;
-    const int at = rank / shape->tp % plane; /* In the plane dp x cp. */
+    const int at = rank / shape->tp % plane; /* Index in the plane dp x cp. */
     int64_t first, end;
 
     LT_ASSERT(rank >= 0 && rank < shape->pp * plane * shape->tp);
@@ -143,7 +143,7 @@ void lt_layout_place(lt_layout *l, const lt_stages *stages) {
 
 /* How tp divides a kind of parameter. */
 typedef enum {
-    WHOLE,    /* Not at all. */
+    WHOLE,    /* It does not. */
     WORDS,    /* Rows of the vocabulary. */
     QKV,      /* Rows of some heads of q, k and v. */
     HEADS,    /* One number per head. */
@@ -175,8 +175,9 @@ bool lt_layout_expert(const lt_layout *l, const lt_param *p) {
     return p->layer >= 0 && of_experts(p->kind) && layer_of(l, p).n_experts > 0;
 }
 
-/* How tp divides a parameter. What divides the input of a matrix (the words are an embedding's)
- * divides A, whose other dimension is the rank; what divides its output divides B. */
+/* How tp divides a parameter. Where it divides the input of a matrix (the vocabulary, of an
+ * embedding), it divides A, whose other dimension is the rank; where it divides the output, it
+ * divides B. */
 static division division_of(const lt_param *p) {
     const division d = divisions[p->kind];
     const bool input = d == HEADS_IN || d == FFN_IN || p->kind == LT_PARAM_EMBED;
@@ -232,7 +233,7 @@ static lt_err add_divided(const lt_layout *l, const lt_param *p, lt_box box, int
                           lt_box_list *out) {
     const lt_layer_spec s = layer_of(l, p);
     const int last = p->n_dims - 1;
-    if (l->shape.tp == 1) { /* In one box, so that the matrix stays whole. */
+    if (l->shape.tp == 1) { /* In one box, so that the matrix is one piece. */
         return lt_box_add(out, &box);
     }
     switch (division_of(p)) {
@@ -268,7 +269,7 @@ static lt_err add_divided(const lt_layout *l, const lt_param *p, lt_box box, int
     return lt_box_add(out, &box);
 }
 
-/* Add the rows of B, or of the magnitudes, whose rows of the matrix are held. */
+/* Add those rows of B, or of the magnitudes, that belong to rows of the matrix held here. */
 static lt_err add_rows(const lt_param *p, const lt_box_list *matrix, lt_box_list *out) {
     int64_t at = 0;
     for (int i = 0; i < p->n_runs; i++) {
@@ -287,7 +288,7 @@ static lt_err add_rows(const lt_param *p, const lt_box_list *matrix, lt_box_list
     return LT_OK;
 }
 
-/* The boxes of B or of the magnitudes, of which tp divides the rows, as it does the matrix's. */
+/* The boxes of B or of the magnitudes; tp divides their rows as it does the matrix's. */
 static lt_err add_adapted(const lt_layout *l, const lt_param *p, lt_box_list *out) {
     lt_param rows = {.kind = p->kind, .layer = p->layer, .n_dims = 1};
     lt_box_list matrix = {0};
@@ -328,7 +329,7 @@ lt_partition lt_layout_partition(const lt_layout *l) {
 
 /* ---- Copies ---- */
 
-/* Which row of the whole matrix is row `row` of the part p. */
+/* Row of the whole matrix that is row `row` of the part p. */
 static int64_t matrix_row(const lt_param *p, int64_t row) {
     for (int i = 0; i < p->n_runs; i++) {
         if (row < p->runs[i].count) {
@@ -339,7 +340,7 @@ static int64_t matrix_row(const lt_param *p, int64_t row) {
     return row;
 }
 
-/* Does a box of q, k and v lie behind the heads of q? */
+/* Whether a box of q, k and v lies behind the heads of q. */
 static bool is_of_keys(const lt_layout *l, const lt_param *p, const lt_box *box) {
     const lt_layer_spec s = layer_of(l, p);
     return matrix_row(p, box->first[0]) >= lt_layer_q_cols(&s);

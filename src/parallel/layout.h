@@ -28,12 +28,12 @@
 #include "parallel/stages.h"
 
 typedef struct {
-    const lt_model_spec *spec; /* The caller's; outlives the layout. */
+    const lt_model_spec *spec; /* Belongs to the caller; outlives the layout. */
     lt_mesh_shape shape;
     /* This rank's coordinate on each axis; edp: among the ranks with the same experts. */
     int pp, dp, cp, tp, ep, edp;
     bool layers[LT_MAX_LAYERS]; /* The layers that this rank holds. */
-    bool embeds, heads;         /* Does it hold the embeddings; the final norm and the head? */
+    bool embeds, heads;         /* Whether it holds the embeddings; the final norm and the head. */
     /* The first and last stage are on different ranks, so a tied embedding exists twice. */
     bool ends_apart;
     int64_t first_word, end_word;      /* Rows of the vocabulary, in embedding and head. */
@@ -52,7 +52,7 @@ LT_MUST_USE lt_err lt_layout_open(lt_layout *out, const lt_model_spec *spec,
  * `stages` are those of pp. */
 void lt_layout_place(lt_layout *l, const lt_stages *stages);
 
-/* Where part i of n begins when `count` things are divided as evenly as possible. i = n: count. */
+/* Where part i of n begins when `count` items are divided as evenly as possible. i = n: count. */
 int64_t lt_share_first(int64_t count, int n, int i);
 
 /* The part that is held, for lt_model_options and lt_param_table_open_part; it points to the
@@ -63,15 +63,16 @@ lt_partition lt_layout_partition(const lt_layout *l);
 typedef enum {
     LT_COPIES_NONE,
     LT_COPIES_TP = 1,     /* All ranks of tp. */
-    LT_COPIES_KV = 2,     /* kv_copies neighbours of tp. */
+    LT_COPIES_KV = 2,     /* kv_copies neighbouring ranks of tp. */
     LT_COPIES_STAGES = 4, /* First and last stage, for a tied embedding. */
 } lt_copies;
-/* The copies of one of the layout's boxes of p, or of a box within it, as a set of lt_copies. */
+/* Which ranks hold copies of one of the layout's boxes of p, or of a box within it: a set of
+ * lt_copies. */
 unsigned lt_layout_copies(const lt_layout *l, const lt_param *p, const lt_box *box);
-/* Does p belong to experts? Then its gradients are summed over edp, not over dp x cp. */
+/* Whether p belongs to experts. If so, its gradients are summed over edp, not over dp x cp. */
 bool lt_layout_expert(const lt_layout *l, const lt_param *p);
-/* Does this rank answer for the box, among the copies over tp and stages? Each of the dp x cp (edp)
- * replicas has one such rank. */
+/* Whether this rank answers for the box, among the copies over tp and stages. Each of the dp x cp
+ * (edp) replicas has one such rank. */
 bool lt_layout_answers(const lt_layout *l, const lt_param *p, const lt_box *box);
 
 #endif

@@ -1,5 +1,5 @@
-/* outer.c: see outer.h. Elements are independent, and so are blocks: loops run over pieces of whole
- * blocks in parallel, with the same bits for any number of threads. */
+/* outer.c: see outer.h. Blocks are independent, so threads take pieces of whole blocks, and the
+ * bits are the same for any number of threads. */
 #include "parallel/outer.h"
 
 #include <float.h>
@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "base/thread.h"
 
-#define PIECE (512 * LT_OUTER_BLOCK) /* Elements that a thread takes at once. */
+#define PIECE (512 * LT_OUTER_BLOCK) /* Elements that a thread takes at a time. */
 
 static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
@@ -43,8 +43,8 @@ static float encode_8(uint8_t *codes, const float *delta, int64_t n, float most)
     return scale;
 }
 
-/* The nearest of 0, 2^-6, 2^-5, ... 1: as many of the points half way between two of them lie at or
- * below it. */
+/* The nearest of 0, 2^-6, 2^-5, ... 1: the result is the number of midpoints between neighbours
+ * that are at or below x. */
 static uint8_t exponent_code(float x) {
     static const float half_way[] = {0x1p-7f,   0x1.8p-6f, 0x1.8p-5f, 0x1.8p-4f,
                                      0x1.8p-3f, 0x1.8p-2f, 0x1.8p-1f};
@@ -123,7 +123,8 @@ lt_err lt_outer_encode(void *out, lt_outer_bits bits, const float *outer, const 
     if (n == 0) {
         return LT_OK;
     }
-    memset((char *)out + lt_outer_bytes(bits, n) - sizeof(float), 0, sizeof(float)); /* The gap. */
+    /* Zero the padding at the end. */
+    memset((char *)out + lt_outer_bytes(bits, n) - sizeof(float), 0, sizeof(float));
     lt_parallel_for(n_pieces(n), encode_piece, &e);
     if (atomic_load(&e.not_finite)) {
         LT_FAIL(LT_ERR_NUMERIC, "a difference between parameters and outer parameters is not "

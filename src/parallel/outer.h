@@ -29,7 +29,7 @@
 #define LT_OUTER_BLOCK 128
 
 typedef enum { LT_OUTER_32, LT_OUTER_8, LT_OUTER_4 } lt_outer_bits;
-#define LT_OUTER_BITS_CHOICES "32|8|4" /* In this order. */
+#define LT_OUTER_BITS_CHOICES "32|8|4" /* In the order of lt_outer_bits. */
 
 /* Bytes of n encoded numbers: a multiple of 4. */
 size_t lt_outer_bytes(lt_outer_bits bits, int64_t n);
@@ -40,7 +40,7 @@ LT_MUST_USE lt_err lt_outer_encode(void *out, lt_outer_bits bits, const float *o
 /* sum (n) += the numbers encoded in `in`. */
 void lt_outer_add(float *sum, lt_outer_bits bits, const void *in, int64_t n);
 
-/* sum: of n_sites deltas. outer and momentum are changed. */
+/* sum: the sum of n_sites deltas. outer and momentum are changed. */
 void lt_outer_step(float *outer, float *momentum, const float *sum, int n_sites, float lr, float mu,
                    int64_t n);
 /* own = share * own + (1 - share) * outer; a share of 0 copies. */

@@ -12,7 +12,7 @@ typedef struct {
     double cost;
 } item;
 
-/* Multiplications of an iteration: twice the shorter side's square times the longer side, and the
+/* Multiplications of one iteration: twice the shorter side's square times the longer side, and the
  * shorter side's cube. */
 static double cost_of(int64_t rows, int64_t cols) {
     const double side = (double)(rows < cols ? rows : cols), length = (double)(rows + cols) - side;
@@ -28,8 +28,8 @@ static int by_cost(const void *a_in, const void *b_in) {
                         : (a->matrix.index > b->matrix.index) - (a->matrix.index < b->matrix.index);
 }
 
-/* The number of matrices that this rank holds of a parameter: where experts are divided over ranks,
- * it holds some of them, each whole. */
+/* Number of matrices of a parameter that this rank holds: if experts are divided over ranks, it
+ * holds some of them, each whole. */
 static int64_t matrices_of(const lt_param *p) {
     return p->matrix ? p->local_count / (p->shape[p->n_dims - 2] * p->shape[p->n_dims - 1]) : 0;
 }
@@ -73,7 +73,7 @@ static lt_err list_matrices(item **out, int64_t *n, const lt_param_table *t) {
     return LT_OK;
 }
 
-/* Assign each matrix to the rank with the least work, the first of several. */
+/* Assign each matrix to the rank with the least work; of several, to the first. */
 static lt_err assign(lt_owners *o, const item *items, int64_t n_items) {
     const int n = o->shards->n;
     lt_err err = LT_OK;
@@ -157,7 +157,7 @@ const lt_owned *lt_owners_own(const lt_owners *o, int round) {
 
 /* ---- Exchange ---- */
 
-/* Copy between a buffer, ordered by owner, and this rank's slices of each owner's matrix. */
+/* Copy between a buffer in the order of owners and this rank's slices of each owner's matrix. */
 static lt_err copy_slices(const lt_owners *o, int round, float *packed, int64_t *counts,
                           const lt_param_table *own, const lt_param_buffer *const *buffers, int n,
                           bool pack) {
@@ -181,8 +181,8 @@ static lt_err copy_slices(const lt_owners *o, int round, float *packed, int64_t 
     return LT_OK;
 }
 
-/* Copy between this rank's matrix of the round, whole in n buffers, and its slices, ordered by
- * rank. */
+/* Copy between this rank's matrix of the round, whole in n buffers, and its slices in the order of
+ * ranks. */
 static lt_err copy_whole(const lt_owners *o, int round, float *packed, int64_t *counts,
                          float *whole, int n, bool pack) {
     const lt_owned *m = lt_owners_own(o, round);
@@ -200,7 +200,7 @@ static lt_err copy_whole(const lt_owners *o, int round, float *packed, int64_t *
     return LT_OK;
 }
 
-/* The queue goes on when everything has come. */
+/* The queue continues when everything has arrived. */
 static lt_err exchange(const lt_owners *o, float *dst, const int64_t *dst_counts, const float *src,
                        const int64_t *src_counts) {
     const lt_world *w = o->shards->world;
@@ -233,7 +233,7 @@ lt_err lt_owners_scatter(const lt_owners *o, int round, const float *whole, floa
     float *out = whole_of(o, scratch);
     int64_t *out_counts = o->counts, *in_counts = o->counts + o->shards->n, ignored;
     LT_ASSERT(n <= LT_OWNERS_BUFFERS);
-    /* Packing only reads `whole`. */
+    /* `whole` is not changed: packing only reads it. */
     LT_TRY(copy_whole(o, round, out, out_counts, (float *)(uintptr_t)whole, n, true));
     for (int r = 0; r < o->shards->n; r++) {
         in_counts[r] = n *

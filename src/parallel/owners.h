@@ -14,7 +14,7 @@
 #include "parallel/shards.h"
 #include "tensor/backend.h"
 
-#define LT_OWNERS_BUFFERS 3 /* The most buffers that are gathered at once. */
+#define LT_OWNERS_BUFFERS 3 /* At most this many buffers are gathered at once. */
 
 typedef struct {
     int param;     /* Index in the shards' table; -1: none. */
@@ -33,8 +33,8 @@ typedef struct {
     lt_queue *queue;
 } lt_owners;
 
-/* To measure alone: backend and queue NULL. Free with lt_owners_close. UNSUPPORTED: a matrix is
- * divided by tensor parallelism. */
+/* backend and queue NULL: only measure. Free with lt_owners_close. UNSUPPORTED: a matrix is divided
+ * by tensor parallelism. */
 LT_MUST_USE lt_err lt_owners_open(lt_owners *o, const lt_shards *s, const lt_backend *backend,
                                   lt_queue *queue);
 void lt_owners_close(lt_owners *o);
@@ -44,7 +44,7 @@ int64_t lt_owners_scratch(const lt_owners *o);
 /* The matrix that this rank owns in a round. */
 const lt_owned *lt_owners_own(const lt_owners *o, int round);
 /* Collective calls. Gather the slices of the round's matrices from n buffers (over the table `own`,
- * F32) into whole (n, rows, cols) at their owners; scatter does the reverse. */
+ * F32) into whole (n, rows, cols) at their owners; scatter is the reverse. */
 LT_MUST_USE lt_err lt_owners_gather(const lt_owners *o, int round, float *whole, float *scratch,
                                     const lt_param_table *own, const lt_param_buffer *const *from,
                                     int n);

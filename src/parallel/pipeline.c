@@ -20,7 +20,7 @@
 #define MAX_WARM 64
 #define AHEAD    2
 
-/* A set of activations of a chunk: the sends from it that may be under way; 0: none. */
+/* A set of activations of a chunk, and the sends from it that may be under way; 0: none. */
 typedef struct {
     lt_comm_work sent[2]; /* Forward, backward. */
 } set_state;
@@ -30,17 +30,17 @@ typedef struct {
     int first, end, n_sets;
     set_state *sets;   /* (n_sets) */
     int *set_of;       /* (largest number of micro-batches): the set of a micro-batch. */
-    double seconds[3]; /* Time of its F, B and W, and how many there were. */
+    double seconds[3]; /* Total time of its F, B and W, and their numbers. */
     int64_t n_ops[3];
 } chunk_state;
 
-/* An operation that is queued. */
+/* A queued operation. */
 typedef struct {
-    lt_moment *began, *ended; /* NULL: work runs at once. */
-    double start_s;           /* Then the clock at its begin. */
+    lt_moment *began, *ended; /* NULL: work runs at once, */
+    double start_s;           /* and this is the time when it began. */
     lt_open_span span;
     const lt_schedule_op *op;
-    lt_pass_fetched *fetched; /* Its results, if it has some. */
+    lt_pass_fetched *fetched; /* Its results, if it has any. */
 } queued_op;
 
 struct lt_pipeline {
@@ -51,11 +51,11 @@ struct lt_pipeline {
     chunk_state *chunks; /* (stages.chunks) */
     lt_schedule *tables; /* (n_tables): one for each number of micro-batches. */
     int n_tables;
-    lt_arena arena;       /* Memory of the backend: buffers of messages. */
-    size_t message_bytes; /* The longest. */
+    lt_arena arena;       /* Backend memory for the buffers of messages. */
+    size_t message_bytes; /* Of the longest message. */
     unsigned char *messages;
     lt_comm_work *receives;  /* The receives of the current row. */
-    queued_op queued[AHEAD]; /* The last operations, in turn. */
+    queued_op queued[AHEAD]; /* The last operations, in a ring. */
     int64_t n_queued, n_done;
     lt_param_buffer gradients;
     lt_param_buffer *joined; /* (n_joins): gradients of adapters, of which n_joined have joined. */
@@ -89,7 +89,7 @@ static lt_schedule_shape shape_of(const lt_stages *s, int64_t micros) {
     return (lt_schedule_shape){s->schedule, s->ranks, s->chunks, micros};
 }
 
-/* The most sets of each chunk, receives per step, and buffers that the tables need on a rank. */
+/* The most sets per chunk, receives per step and buffers that the tables need on a rank. */
 typedef struct {
     int n_sets[LT_MAX_LAYERS];
     int n_buffers;
@@ -120,7 +120,7 @@ static size_t message_bytes(const lt_model_spec *spec, lt_dtype dtype, const lt_
     return (bytes + LT_ARENA_ALIGN - 1) / LT_ARENA_ALIGN * LT_ARENA_ALIGN;
 }
 
-/* Evaluation also receives into a buffer. */
+/* At least one, because evaluation also receives into a buffer. */
 static size_t buffers_bytes(const need *n, size_t each) {
     return (size_t)(n->n_buffers > 0 ? n->n_buffers : 1) * each;
 }
@@ -203,8 +203,8 @@ static lt_err open_messages(lt_pipeline *p, const lt_pass_options *o, const need
     return LT_OK;
 }
 
-/* Each unit's gradients are in the pass that holds it; those of a tied embedding, if this rank has
- * both stages, are in the pass of the first one. */
+/* Each unit's gradients are in the pass that holds the unit; if this rank has both stages, those of
+ * a tied embedding are in the pass of the first one. */
 static void merge(lt_param_buffer *into, const lt_param_buffer *of_chunk, int n_units) {
     for (int u = 0; u < n_units; u++) {
         into->base[u] = of_chunk->base[u] != NULL ? of_chunk->base[u] : into->base[u];
@@ -239,7 +239,7 @@ size_t lt_pipeline_join_bytes(const lt_pipeline *p, int which) {
     return bytes;
 }
 
-/* Adapters that join bring theirs. */
+/* Adapters that join bring their own gradients. */
 static lt_err open_gradients(lt_pipeline *p, const lt_pass_options *o) {
     p->n_joins = o->joins;
     p->joined = calloc((size_t)o->joins + 1, sizeof *p->joined);
@@ -289,7 +289,8 @@ void lt_pipeline_close(lt_pipeline *p) {
     if (p == NULL) {
         return;
     }
-    for (int c = p->stages.chunks - 1; p->chunks != NULL && c >= 0; c--) { /* The queue's last. */
+    /* The pass that owns the queue is closed last. */
+    for (int c = p->stages.chunks - 1; p->chunks != NULL && c >= 0; c--) {
         lt_pass_close(p->chunks[c].pass);
         free(p->chunks[c].sets);
         free(p->chunks[c].set_of);
@@ -315,7 +316,7 @@ void lt_pipeline_close(lt_pipeline *p) {
 
 /* ---- Messages ---- */
 
-/* The queue goes on behind this call. */
+/* The queue waits for this call. */
 static lt_err wait_for(lt_pipeline *p, lt_comm_work *work) {
     const lt_comm_work number = *work;
     *work = 0;
@@ -324,7 +325,7 @@ static lt_err wait_for(lt_pipeline *p, lt_comm_work *work) {
                : LT_OK;
 }
 
-/* The residual stream in the shape of the loaded batch: the tensor that arrives or leaves. */
+/* The residual stream in the shape of the loaded batch: the tensor that is received or sent. */
 static lt_err send(lt_pipeline *p, lt_tensor x, int to, lt_comm_work *work) {
     const int64_t count = lt_tensor_count(&x);
     p->times.sent_bytes += count * (int64_t)lt_dtype_bytes(x.dtype);
@@ -336,13 +337,13 @@ static lt_err copy(const lt_pipeline *p, lt_pass *pass, lt_tensor to, const void
     return p->model->backend->copy(lt_pass_queue(pass), to.data, from, bytes);
 }
 
-/* Elements of a batch's stream between two stages; only this rank's rows where ranks of tp divide
+/* Elements of a batch's stream between two stages: only this rank's rows if ranks of tp divide
  * them. */
 static int64_t message_count(const lt_pipeline *p, const lt_pass_batch *b) {
     return lt_pass_stream_rows(p->chunks[0].pass, b->batch, b->seq) * p->model->spec.width;
 }
 
-/* Each message has the length of its micro-batch. */
+/* The length of each message depends on its micro-batch. */
 static lt_err post_receives(walk *w, int64_t before) {
     lt_pipeline *p = w->p;
     for (; w->next_receive < w->row->n_receives &&
@@ -357,7 +358,7 @@ static lt_err post_receives(walk *w, int64_t before) {
     return LT_OK;
 }
 
-/* The input of an operation: from a message, or from the rank's own other chunk. */
+/* The input of an operation: a message, or the result of the rank's own other chunk. */
 static lt_err take_input(walk *w, const lt_schedule_op *op, lt_pass *pass, lt_tensor to) {
     lt_pipeline *p = w->p;
     const lt_schedule_shape *s = &w->table->shape;
@@ -377,7 +378,7 @@ static lt_err take_input(walk *w, const lt_schedule_op *op, lt_pass *pass, lt_te
 
 /* ---- Operations ---- */
 
-/* Wait for the oldest operation's end. */
+/* Wait until the oldest operation has ended. */
 static lt_err retire(walk *w) {
     lt_pipeline *p = w->p;
     const lt_backend *b = p->model->backend;
@@ -399,7 +400,7 @@ static lt_err retire(walk *w) {
     return LT_OK;
 }
 
-/* The operation has its input. */
+/* Called when the operation has its input. */
 static lt_err begin(lt_pipeline *p, const lt_schedule_op *op) {
     const lt_span_kind kind = op->kind == LT_OP_FORWARD    ? LT_SPAN_STAGE_FORWARD
                               : op->kind == LT_OP_BACKWARD ? LT_SPAN_STAGE_BACKWARD
@@ -415,7 +416,7 @@ static lt_err begin(lt_pipeline *p, const lt_schedule_op *op) {
     return lt_timeline_begin(p->timeline, &q->span, kind, op->chunk, op->micro);
 }
 
-/* It is queued. */
+/* Called when the operation has been queued. */
 static lt_err end(walk *w) {
     lt_pipeline *p = w->p;
     queued_op *q = &p->queued[(p->n_queued - 1) % AHEAD];
@@ -425,7 +426,7 @@ static lt_err end(walk *w) {
                : retire(w);
 }
 
-/* Its results, if it has some, are to be added. */
+/* Queue the operation's results, if it has any, to be added. */
 static lt_err fetch(walk *w, lt_pass *pass, int set) {
     lt_pipeline *p = w->p;
     return lt_pass_fetch_of(pass, set, &p->queued[(p->n_queued - 1) % AHEAD].fetched);
@@ -479,8 +480,8 @@ static lt_err weights(walk *w, const lt_schedule_op *op) {
     return end(w);
 }
 
-/* This rank has both stages of a tied embedding: add the head's gradients to the embedding's. Those
- * of adapters are two. */
+/* If this rank has both stages of a tied embedding, add the head's gradients to the embedding's.
+ * Adapters keep the two apart. */
 static lt_err add_tied(lt_pipeline *p) {
     const lt_param_table *t = &p->model->table;
     const lt_param *embed = &t->params[lt_param_index(t, LT_PARAM_EMBED, -1)];
@@ -527,8 +528,8 @@ static const lt_schedule *table_of(const lt_pipeline *p, int64_t micros) {
     return NULL;
 }
 
-/* Random numbers in place of a message that is not there yet: with equal ones, routers would choose
- * the same experts for all rows. */
+/* Fill a missing message with random numbers: with equal ones, routers would choose the same
+ * experts for all rows. */
 static lt_err fill(const lt_pipeline *p, lt_pass *pass, lt_tensor x) {
     const int64_t n = lt_tensor_count(&x);
     const size_t bytes = (size_t)n * lt_dtype_bytes(x.dtype);
@@ -548,7 +549,7 @@ static lt_err fill(const lt_pipeline *p, lt_pass *pass, lt_tensor x) {
     return err;
 }
 
-/* The head as an objective runs it, whose derivatives are all 0. */
+/* Run the head as an objective does, with all derivatives 0. */
 static lt_err run_head(const chunk_state *c, const lt_pass_batch *batch, float grad_scale) {
     float *numbers = calloc((size_t)(batch->batch * batch->seq), sizeof *numbers);
     lt_err err;
@@ -562,7 +563,7 @@ static lt_err run_head(const chunk_state *c, const lt_pass_batch *batch, float g
     return err;
 }
 
-/* Forward and backward of a chunk twice: gradients are stored, then added to. */
+/* Run a chunk forward and backward twice: gradients are first stored, then added to. */
 static lt_err run_twice(lt_pipeline *p, int chunk, bool last, const lt_pass_batch *batch,
                         float grad_scale) {
     const chunk_state *c = &p->chunks[chunk];
@@ -584,7 +585,7 @@ static lt_err run_twice(lt_pipeline *p, int chunk, bool last, const lt_pass_batc
     return LT_OK;
 }
 
-/* All chunks of this rank. */
+/* Warm up all chunks of this rank. */
 static lt_err warm_chunks(lt_pipeline *p, const lt_schedule_shape *shape,
                           const lt_pass_batch *batch, float grad_scale) {
     for (int i = 0; i < p->stages.chunks; i++) {

@@ -29,7 +29,7 @@ typedef struct lt_pipeline lt_pipeline;
 
 /* Figures of the last step, on this rank. */
 typedef struct {
-    double step_s, busy_s; /* busy: the operations of the row. */
+    double step_s, busy_s; /* busy: in the operations of the row. */
     int64_t micros, sent_bytes;
 } lt_pipeline_times;
 
@@ -40,7 +40,8 @@ LT_MUST_USE lt_err lt_pipeline_open(lt_pipeline **out, lt_model *m, const lt_pas
                                     const lt_stages *stages, lt_group *group, const int64_t *micros,
                                     int n_micros);
 void lt_pipeline_close(lt_pipeline *p);
-/* options.joins: adapters join all passes of the rank (lt_pass_join). They live as long as it. */
+/* options.joins: adapters join all passes of the rank (lt_pass_join), and live as long as it
+ * does. */
 LT_MUST_USE lt_err lt_pipeline_join(lt_pipeline *p, lt_lora *l, int64_t max_rows);
 size_t lt_pipeline_join_bytes(const lt_pipeline *p, int which);
 /* The memory that open would take on a rank of the pipeline. */
@@ -54,7 +55,7 @@ LT_MUST_USE lt_err lt_pipeline_measure(lt_pass_memory *out, const lt_model_spec 
  * its own: sum (joins). */
 LT_MUST_USE lt_err lt_pipeline_train(lt_pipeline *p, const lt_pass_batch *batches, int64_t n,
                                      float grad_scale, lt_pass_result *sum);
-/* A collective call: losses of a batch, on the rank of the last stage; loss_rows likewise. */
+/* A collective call: losses of a batch, and loss_rows, on the rank of the last stage. */
 LT_MUST_USE lt_err lt_pipeline_eval(lt_pipeline *p, const lt_pass_batch *b, lt_pass_result *r,
                                     float *loss_rows);
 
@@ -69,8 +70,8 @@ typedef struct {
 } lt_pipeline_begins;
 void lt_pipeline_tell_begins(lt_pipeline *p, lt_pipeline_begins begins);
 
-/* Called after the last layer of a micro-batch, instead of lt_pass_loss: the head of a set, and its
- * backward pass. call NULL: lt_pass_loss. */
+/* Called after the last layer of a micro-batch instead of lt_pass_loss: runs the head of a set and
+ * its backward pass. call NULL: lt_pass_loss. */
 typedef struct {
     lt_err (*call)(void *of, lt_pass *pass, int set, int64_t micro, float grad_scale);
     void *of;
@@ -81,14 +82,14 @@ int lt_pipeline_head_rank(const lt_pipeline *p);
 
 /* From now on operations and their layers are spans of t (lt_pass_trace). */
 void lt_pipeline_trace(lt_pipeline *p, lt_timeline *t);
-/* In F32, of the units in the rank's stages; of a model, or of one of several adapters. */
+/* Gradients in F32 of the units in the rank's stages: of a model, or of one of several adapters. */
 const lt_param_buffer *lt_pipeline_gradients(const lt_pipeline *p);
 const lt_param_buffer *lt_pipeline_gradients_of(const lt_pipeline *p, int which);
 /* The rank's passes, at most one per layer; returns their number. */
 int lt_pipeline_passes(const lt_pipeline *p, lt_pass *passes[LT_MAX_LAYERS]);
 struct lt_queue *lt_pipeline_queue(const lt_pipeline *p); /* Idle between calls. */
 lt_pipeline_times lt_pipeline_last(const lt_pipeline *p);
-/* Mean seconds of an operation of a chunk over all training steps; 0: there was none. */
+/* Mean seconds of a chunk's operation over all training steps; 0: there was none. */
 double lt_pipeline_op_s(const lt_pipeline *p, int chunk, lt_schedule_op_kind kind);
 
 #endif

@@ -1,4 +1,4 @@
-/* schedule.c: see schedule.h: opens a table and adds its messages and sets. */
+/* schedule.c: see schedule.h. Opens a table and adds its messages and sets. */
 #include "parallel/schedule.h"
 
 #include <stdlib.h>
@@ -71,7 +71,7 @@ lt_err lt_schedule_check_shape(const lt_schedule_shape *s) {
 
 /* ---- Messages ---- */
 
-/* The stage that an operation's input comes from, or its result goes to; -1: none. */
+/* The stage from which an operation's input comes, or to which its result goes; -1: none. */
 static int neighbour(const lt_schedule_shape *s, const lt_schedule_op *op, int stage, bool input) {
     const int step = (op->kind == LT_OP_FORWARD) == input ? -1 : 1, other = stage + step;
     const bool none = op->kind == LT_OP_WEIGHTS || other < 0 || other == s->ranks * s->chunks;
@@ -81,7 +81,7 @@ static int neighbour(const lt_schedule_shape *s, const lt_schedule_op *op, int s
 static int peer_of(const lt_schedule_shape *s, const lt_schedule_op *op, int rank, bool input) {
     const int other = neighbour(s, op, lt_schedule_stage(s, rank, op->chunk), input);
     const int peer = other < 0 ? -1 : lt_schedule_rank_of(s, other);
-    return peer == rank ? -1 : peer; /* At the turn of a V the data stay on the rank. */
+    return peer == rank ? -1 : peer; /* At the turn of a V the data remain on the rank. */
 }
 
 /* A message that a rank needs, while its receives are ordered. */
@@ -101,7 +101,7 @@ static int by_post(const void *a, const void *b) {
     return x->post_at != y->post_at ? x->post_at - y->post_at : by_sender(a, b);
 }
 
-/* Index in its row of F or B of a stage and micro-batch. */
+/* Index in its row of the F or B of a stage and micro-batch. */
 typedef struct {
     int32_t *at[2]; /* (stages, micros) */
     message *list;  /* Room for the messages of one rank. */
@@ -126,7 +126,7 @@ static void find_places(const lt_schedule *t, places *l) {
 }
 
 /* Order the rank's receives as their senders send. Each is posted one operation ahead, or earlier
- * where a later message of the same sender is needed sooner. */
+ * if a later message of the same sender is needed sooner. */
 static void order_receives(lt_schedule *t, int rank, const places *l) {
     const lt_schedule_shape *s = &t->shape;
     lt_schedule_row *row = &t->rows[rank];
@@ -161,7 +161,7 @@ static void order_receives(lt_schedule *t, int rank, const places *l) {
 
 /* ---- Buffers and sets ---- */
 
-/* Numbers that are taken and returned; the smallest free one is taken first. */
+/* Numbers that are taken and returned; the smallest free number is taken first. */
 typedef struct {
     bool *taken;
     int n, in_use;

@@ -80,14 +80,14 @@ typedef struct {
     int from;        /* Rank. */
     int32_t op;      /* The operation that needs it. */
     int32_t post_at; /* It is posted before this operation begins. */
-    int buffer;      /* The buffer that receives it; free again when `op` begins. */
+    int buffer;      /* The buffer that receives it, which is free again when `op` begins. */
 } lt_schedule_receive;
 
 typedef struct {
     lt_schedule_op *ops;
     /* first: the number of its first operation, counted over all rows. */
     int64_t n_ops, first;
-    lt_schedule_receive *receives; /* In the order of their posts. */
+    lt_schedule_receive *receives; /* In the order in which they are posted. */
     int64_t n_receives;
     int n_buffers; /* Buffers for received messages. */
     int held;      /* The most chunks whose activations are held at once. */
@@ -103,9 +103,11 @@ typedef struct {
 
 const char *lt_schedule_name(lt_schedule_kind kind);
 bool lt_schedule_is_v(lt_schedule_kind kind);
-bool lt_schedule_splits_backward(lt_schedule_kind kind); /* Does it have W? */
+/* Whether the backward pass has a separate W. */
+bool lt_schedule_splits_backward(lt_schedule_kind kind);
 int lt_schedule_fewest_chunks(lt_schedule_kind kind);
-/* ARG: numbers that contradict each other, with the nearest that fit. LIMIT: too large. */
+/* ARG: the numbers contradict each other; the message has the nearest that fit. LIMIT: too
+ * large. */
 LT_MUST_USE lt_err lt_schedule_check_shape(const lt_schedule_shape *s);
 /* The table of a shape, checked (lt_schedule_check). Free with lt_schedule_close. */
 LT_MUST_USE lt_err lt_schedule_open(lt_schedule *out, const lt_schedule_shape *s);

@@ -27,7 +27,7 @@ static int64_t largest_group(const lt_schedule_shape *s) {
     return (s->micros + n_groups(s) - 1) / n_groups(s);
 }
 
-/* The i-th forward (or backward) of a rank. With one chunk: micro-batches in order. */
+/* The i-th forward (or backward) of a rank. With one chunk, micro-batches come in order. */
 static unit unit_at(const lt_schedule_shape *s, int64_t i, bool backward) {
     int64_t group = i / s->chunks * n_groups(s) / s->micros;
     while (group_first(s, group + 1) <= i / s->chunks) {
@@ -62,7 +62,7 @@ static int64_t warm_up(const lt_schedule_shape *s, int rank) {
     return warm < units ? warm : units;
 }
 
-/* Warm-up, then one F and one B in turn, then the remaining B; with a separate W, W of micro-batch
+/* Warm-up, then one F and one B in turn, then the remaining B. With a separate W, W of micro-batch
  * i - rank follows B of i. */
 static void in_turn(lt_schedule_row *row, const lt_schedule_shape *s, int rank, bool split) {
     const int64_t units = s->micros * s->chunks, warm = warm_up(s, rank);
@@ -88,8 +88,8 @@ static void in_turn(lt_schedule_row *row, const lt_schedule_shape *s, int rank, 
 /* The rule of schedule.h, tick by tick with F = B = W = 1. */
 typedef struct {
     const lt_schedule_shape *s;
-    int32_t *done[3];       /* (stages): micro-batches that are done with F, B, W, */
-    int32_t *before[2];     /* and with F and B before this tick. */
+    int32_t *done[3];       /* (stages): number of micro-batches that have done F, B, W, */
+    int32_t *before[2];     /* and that had done F and B before this tick. */
     int *held;              /* (ranks): chunks held. */
     int limit, limit_first; /* Limits of `held` for an F of the second chunk, and of the first. */
     int peak;
@@ -109,7 +109,7 @@ static bool has_input(const v_walk *w, lt_schedule_op_kind kind, int stage) {
            (stage == last || w->before[LT_OP_BACKWARD][stage + 1] > next);
 }
 
-/* What the rank does in this tick; false: it waits. */
+/* Choose the rank's operation in this tick; false: it waits. */
 static bool choose(const v_walk *w, int rank, lt_schedule_op_kind *kind, int *chunk) {
     const int stage[2] = {rank, 2 * w->s->ranks - 1 - rank};
     *kind = LT_OP_BACKWARD;
@@ -169,8 +169,8 @@ static bool v_run(v_walk *w, lt_schedule_row *rows) {
     return true;
 }
 
-/* Delaying first chunks a little sooner than second ones may shorten the step: try a few limits
- * with the same largest memory and keep the best. */
+/* Delaying first chunks slightly more than second ones may shorten the step: try a few limits with
+ * the same peak memory and keep the best. */
 static lt_err v_shape(lt_schedule *t) {
     lt_err err = LT_OK;
     const lt_schedule_shape *s = &t->shape;

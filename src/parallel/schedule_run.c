@@ -1,5 +1,5 @@
-/* schedule_run.c: walks through a table: whether its ranks reach the end, and when each operation
- * runs. */
+/* schedule_run.c: walks through a table to find whether its ranks reach the end, and when each
+ * operation runs. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,7 +83,7 @@ typedef struct {
     int64_t *at;                    /* (ranks): operations done. */
     double *free_at;                /* (ranks) */
     double *end[2];                 /* (stages, micros): of F and B; < 0: not done. */
-    /* Only where sends wait for their receives: (ranks, room): the last sends from each set, one
+    /* Only if sends wait for their receives: (ranks, room): the last sends from each set, one
      * forward and one backward. */
     const lt_schedule_op **out;
     size_t room;
@@ -93,7 +93,7 @@ static double *end_of(const walk *w, int kind, int stage, int32_t micro) {
     return &w->end[kind][(int64_t)stage * w->t->shape.micros + micro];
 }
 
-/* When a result of another stage arrives at this rank; < 0: not yet known. */
+/* When the result of another stage arrives at this rank; < 0: not yet known. */
 static double arrival(const walk *w, int rank, int kind, int stage, int32_t micro) {
     const double end = *end_of(w, kind, stage, micro);
     const bool away = lt_schedule_rank_of(&w->t->shape, stage) != rank;
@@ -130,7 +130,7 @@ static const lt_schedule_op **sent_from(const walk *w, int rank, const lt_schedu
     return &w->out[(size_t)rank * w->room + 2 * set];
 }
 
-/* Has the receiver posted its receive of this message? */
+/* Whether the receiver has posted its receive of this message. */
 static bool has_left(const walk *w, const lt_schedule_op *sent) {
     return sent == NULL || w->at[sent->to] >= w->t->rows[sent->to].receives[sent->posted].post_at;
 }
@@ -208,7 +208,7 @@ static lt_err walk_open(walk *w, const lt_schedule *t, bool sends_wait) {
 /* Walk every rank to the end of its row. */
 static lt_err walk_all(walk *w, lt_schedule_times *times) {
     bool moved = true;
-    while (moved) { /* The loop ends, because each round does an operation or is the last one. */
+    while (moved) { /* The loop ends, because each round but the last does an operation. */
         moved = false;
         for (int rank = 0; rank < w->t->shape.ranks; rank++) {
             while (w->at[rank] < w->t->rows[rank].n_ops && advance(w, rank, times)) {

@@ -15,7 +15,7 @@
 #define ROW      30.0
 #define BAR      26.0
 #define TOP      58.0
-#define GLYPH    6.3 /* Width of a letter of a label, at 11 pixels. */
+#define GLYPH    6.3 /* Width of a letter at 11 pixels. */
 #define CELL_MAX 24
 
 double lt_schedule_idle(const lt_schedule *t, const lt_schedule_times *times, int rank) {
@@ -35,7 +35,7 @@ static double held_shares(const lt_schedule *t, int rank) {
     return (double)t->rows[rank].held / t->shape.chunks;
 }
 
-/* "F12", with several chunks "F12b". */
+/* "F12"; with several chunks, "F12b". */
 static int label_of(const lt_schedule *t, const lt_schedule_op *op, char out[CELL_MAX]) {
     return t->shape.chunks == 1
                ? snprintf(out, CELL_MAX, "%c%d", LT_SCHEDULE_LETTERS[op->kind], (int)op->micro)
@@ -60,7 +60,7 @@ static void fill(FILE *out, char c, long n, int width) {
 static void text_row(FILE *out, const lt_schedule *t, const lt_schedule_times *times, int rank,
                      double unit_s, int width) {
     const lt_schedule_row *row = &t->rows[rank];
-    long at = 0; /* Cells written. */
+    long at = 0; /* Number of cells written. */
     (void)fprintf(out, "rank %-3d ", rank);
     for (int64_t i = 0; i < row->n_ops; i++) {
         char label[CELL_MAX];

@@ -14,7 +14,7 @@ double lt_schedule_idle_all(const lt_schedule *t, const lt_schedule_times *times
  * continues, '.' the rank waits. Then what each rank does, holds and receives. */
 void lt_schedule_text(FILE *out, const lt_schedule *t, const lt_schedule_times *times,
                       double unit_s);
-/* An SVG file's whole text. */
+/* The complete text of an SVG file. */
 void lt_schedule_svg(FILE *out, const lt_schedule *t, const lt_schedule_times *times,
                      double unit_s);
 

@@ -8,7 +8,7 @@
 #include "model/files/stored_weights.h"
 #include "parallel/slice.h"
 
-/* Ranks `from`, `from + step`, ... of the dp x cp plane that this rank belongs to. */
+/* Ranks `from`, `from + step`, ... of this rank's dp x cp plane. */
 static lt_err open_of_plane(lt_group **out, const lt_world *w, const char *name, int from, int step,
                             int n) {
     const lt_mesh_shape *m = &w->shape;
@@ -72,7 +72,7 @@ static int64_t full_room(const void *ctx, int unit, int64_t held) {
     return s->n * lt_slice_size(held, s->n);
 }
 
-/* The boxes of the layout; q, k and v are one box if all of them are held. */
+/* The boxes of the layout; q, k and v are one box if the rank holds all of them. */
 static lt_err full_boxes(const void *ctx, const lt_param *p, lt_box_list *out) {
     const lt_shards *s = ctx;
     const lt_partition layout = lt_layout_partition(&s->world->layout);
@@ -109,13 +109,13 @@ void lt_shards_range(const lt_shards *s, const lt_param *p, int member, int64_t 
     *to = slice.end - p->at < p->local_count ? slice.end - p->at : p->local_count;
 }
 
-/* The part of the parameter that lies in the slice. */
+/* The part of the parameter that lies in this rank's slice. */
 static lt_err own_boxes(const void *ctx, const lt_param *p, lt_box_list *out) {
     const lt_shards *s = ctx;
     const lt_param_table *t = &s->full;
     const lt_param *q = &t->params[p->number];
     int64_t from, to;
-    if (q->at < 0) { /* In blocks. */
+    if (q->at < 0) { /* It is kept in blocks. */
         return LT_OK;
     }
     lt_shards_range(s, q, s->own, &from, &to);
@@ -145,7 +145,7 @@ lt_err lt_shards_open(lt_shards *s, const lt_world *w, int level, int per_group)
     return lt_param_table_open_part(&s->full, w->layout.spec, &full);
 }
 
-/* The model beside adapters, whose slices the same ranks keep. */
+/* Open the shards of the model beside adapters, whose slices the same ranks keep. */
 static lt_err open_frozen(lt_shards *s) {
     lt_shards *of = calloc(1, sizeof *of);
     if (of == NULL) {

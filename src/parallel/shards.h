@@ -24,23 +24,25 @@
 #include "parallel/world.h"
 
 typedef struct lt_shards {
-    const lt_world *world; /* Divided already; outlives the shards. */
-    /* mesh.zero: divides 0 nothing, 1 the optimiser's state, 2 also gradients, 3 also weights. */
+    const lt_world *world; /* It has already been divided, and outlives the shards. */
+    /* mesh.zero: which tensors are divided: 0 none, 1 the optimiser's state, 2 also gradients, 3
+     * also weights. */
     int level;
-    int n, own;      /* Number of slices, and this rank's slice; at level 0: 1, 0. */
+    int n, own;      /* Number of slices, and this rank's slice; 1 and 0 at level 0. */
     lt_group *ranks; /* The ranks that keep the slices. */
-    /* The ranks that keep the same slice; NULL: only this one. With ep: those that differ in the
-     * experts alone, so that they keep the same slice of everything else. */
+    /* The ranks that keep the same slice; NULL: only this one. With ep: the ranks that differ only
+     * in their experts, and keep the same slice of everything else. */
     lt_group *replicas;
     lt_param_table full; /* Level 0: empty. */
-    /* Of adapters: the model beside them, whose weights are divided and not trained; NULL: each
-     * rank has what it computes with. */
+    /* For adapters: the model beside them, whose weights are divided but not trained; NULL: each
+     * rank has all the weights that it computes with. */
     struct lt_shards *frozen;
     /* (n_units): bytes of the blocks that a unit of a frozen model has beside the elements of
      * `full` (model/files/stored_weights.h), which are divided too; NULL: there are none. */
     size_t *block_bytes;
-    int64_t numbered_rows; /* lt_stored_most_rows of them. */
-    bool beside;           /* Groups and `frozen` are those of others (lt_shards_open_beside). */
+    int64_t numbered_rows; /* lt_stored_most_rows of these blocks. */
+    /* The groups and `frozen` belong to other shards (lt_shards_open_beside). */
+    bool beside;
 } lt_shards;
 
 /* per_group: mesh.shard, how many ranks divide a model among them; 0: all that hold the same. A
@@ -48,24 +50,24 @@ typedef struct lt_shards {
  * filled in, to plan what one of them would keep. Free with lt_shards_close. ARG: per_group does
  * not divide the ranks. UNSUPPORTED: with ep, per_group, or no two ranks with the same experts. */
 LT_MUST_USE lt_err lt_shards_open(lt_shards *s, const lt_world *w, int level, int per_group);
-/* The same for adapters. */
+/* The same for the parameters of adapters. */
 LT_MUST_USE lt_err lt_shards_open_adapters(lt_shards *s, const lt_world *w, int level,
                                            int per_group, const lt_lora_options *adapters);
-/* The same for further adapters of the model of `of`, which outlives them: the groups of ranks and
- * the shards of the model are those of `of`. */
+/* The same for further adapters of the model of `of`, whose groups of ranks and shards of the model
+ * they share; `of` outlives them. */
 LT_MUST_USE lt_err lt_shards_open_beside(lt_shards *s, const lt_shards *of,
                                          const lt_lora_options *adapters);
-/* Leave matrices that are kept in blocks (stored) out of the elements that are divided. bytes
+/* Exclude matrices that are kept in blocks (stored) from the elements that are divided. bytes
  * (n_units), the size of each unit's blocks, becomes s->block_bytes, freed by lt_shards_close. */
 void lt_shards_keep_blocks(lt_shards *s, const lt_stored_weight *stored, size_t *bytes);
 void lt_shards_close(lt_shards *s);
 
-/* The part of the model that passes run on, and the part that this rank keeps; both point to the
+/* The part of the model on which passes run, and the part that this rank keeps; both point to the
  * shards. */
 lt_partition lt_shards_full(const lt_shards *s);
 lt_partition lt_shards_own(const lt_shards *s);
 /* Elements [*from, *to) of the held part of a parameter of `full` that lie in a member's slice;
- * none: from >= to. */
+ * from >= to: none. */
 void lt_shards_range(const lt_shards *s, const lt_param *p, int member, int64_t *from, int64_t *to);
 /* Elements of a slice of a unit. */
 int64_t lt_shards_size(const lt_shards *s, int unit);

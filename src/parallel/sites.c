@@ -17,11 +17,12 @@
 #define MAGIC          "LTOUTER1"
 #define JSON_BYTES_MAX ((size_t)1 << 16)
 #define NAME_BYTES     64
-/* Between two looks at the folder: short at first, since sites that take as long come together. */
+/* Time between two looks at the folder. It is short at first, since equally fast sites finish
+ * together. */
 #define LOOK_FIRST_NS 1000000L
 #define LOOK_MOST_NS  100000000L
 
-/* At the beginning of every file, little-endian as the machines that take part. */
+/* Header of every file. It is little-endian, as are the machines that take part. */
 typedef struct {
     char magic[8];
     int64_t step, n_elements, payload_bytes;
@@ -66,8 +67,8 @@ static int64_t step_of(const char *name) {
 
 /* ---- Files that are written once ---- */
 
-/* The first who asks for this name gets it: *first false, and nothing changed, where it is taken.
- * The file is complete when it gets the name. */
+/* The first caller gets this name. *first false: the name is taken, and nothing was changed. The
+ * file is complete when it gets the name. */
 static lt_err write_first(const lt_sites *s, const char *path, const char *text, bool *first) {
     char aside[LT_PATH_BYTES];
     int e = 0;
@@ -125,7 +126,7 @@ static lt_err has_all_parts(const lt_sites *s, int site, bool *has) {
     return LT_OK;
 }
 
-/* *n: sites whose files are all there. */
+/* n: number of sites whose files are all there. */
 static lt_err look_for_sites(const lt_sites *s, bool present[LT_SITES_MAX], int *n) {
     *n = 0;
     for (int site = 0; site < s->o.n_sites; site++) {
@@ -138,7 +139,7 @@ static lt_err look_for_sites(const lt_sites *s, bool present[LT_SITES_MAX], int 
     return LT_OK;
 }
 
-/* Another site may have decided meanwhile: what it wrote holds. */
+/* If another site has decided meanwhile, its decision holds. */
 static lt_err decide(const lt_sites *s, const bool present[LT_SITES_MAX]) {
     char path[LT_PATH_BYTES];
     json_t *sites = json_array();
@@ -168,7 +169,7 @@ static void pause_look(long *ns) {
     *ns = 2 * *ns < LOOK_MOST_NS ? 2 * *ns : LOOK_MOST_NS;
 }
 
-/* Must another round be decided first? */
+/* Whether another round must be decided first. */
 static lt_err is_early(const lt_sites *s, bool *early) {
     char path[LT_PATH_BYTES];
     LT_TRY(file_path(path, s, s->round.after, "members"));
@@ -176,7 +177,7 @@ static lt_err is_early(const lt_sites *s, bool *early) {
     return LT_OK;
 }
 
-/* Wait until the round is decided, by this rank too where it leads. */
+/* Wait until the round is decided; a rank that leads may decide it. */
 static lt_err wait_for_members(lt_sites *s) {
     const double since_s = lt_clock_s();
     bool present[LT_SITES_MAX] = {false}, decided = false, early = false;
@@ -232,7 +233,7 @@ static header header_of(const lt_sites *s, lt_sites_round round, int site) {
     return h;
 }
 
-/* Map a file and check all that it says. */
+/* Map a file and check all fields of its header. */
 static lt_err map_file(lt_file_map *map, const lt_sites *s, const char *path, const header *want,
                        uint64_t *base) {
     header h;
@@ -255,7 +256,7 @@ done:
     return err;
 }
 
-/* The members' files of this rank's part. */
+/* Map the members' files of this rank's part. */
 static lt_err map_members(lt_sites *s) {
     uint64_t first_base = 0, base = 0;
     int first = -1;
@@ -418,7 +419,7 @@ lt_err lt_sites_decided(const lt_sites *s, int64_t after, int64_t **steps, size_
     if (found == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "rounds of %s", s->o.folder);
     }
-    for (size_t i = 0; i < n_names; i++) { /* Sorted by name, so by step. */
+    for (size_t i = 0; i < n_names; i++) { /* Names are sorted, and so are steps. */
         const int64_t step = step_of(names[i]);
         bool member[LT_SITES_MAX], decided = false;
         if (step > after) {
@@ -546,7 +547,7 @@ done:
 
 /* ---- Open and close ---- */
 
-/* The first fact in which they differ. */
+/* Fails with the first fact in which they differ. */
 static lt_err compare_facts(const json_t *there, const json_t *own, const char *path) {
     const char *name;
     json_t *value;

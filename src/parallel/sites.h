@@ -43,24 +43,25 @@
 typedef struct {
     const char *folder; /* Outlives the sites. */
     int n_sites, site;
-    int n_parts, part; /* part -1: another rank writes and reads what this one holds. */
-    bool leads;        /* Decides for its site. */
+    /* part -1: another rank writes and reads the data that this rank holds, too. */
+    int n_parts, part;
+    bool leads; /* This rank decides for its site. */
     double deadline_s;
     lt_outer_bits bits;
     int64_t n_elements;
-    size_t payload_bytes; /* The most bytes of this site's own deltas. */
+    size_t payload_bytes; /* Largest size of this site's own deltas. */
 } lt_sites_options;
 
 typedef struct {
     int64_t step;
     int fragment;         /* Which part of each model is sent, counted from 1; 0: all of it. */
-    size_t payload_bytes; /* Of this rank's part: at most those of the options. */
+    size_t payload_bytes; /* Size of this rank's part, at most that of the options. */
     int64_t after;        /* Step of a round that must be decided before this one; 0: none. */
 } lt_sites_round;
 
 typedef struct {
     lt_sites_options o;
-    lt_sites_round round; /* The one under way. */
+    lt_sites_round round; /* The round in progress. */
     bool has_thread;
     pthread_t thread;
     uint8_t *file; /* This rank's file: its header, then the payload. */
@@ -72,38 +73,38 @@ typedef struct {
     lt_failure failure;
 } lt_sites;
 
-/* facts: names and values that all sites must have in common; STATE names the first that differs.
+/* facts: names and values that must be the same at all sites; STATE names the first that differs.
  * Makes the folder. close accepts zeroed sites. */
 LT_MUST_USE lt_err lt_sites_open(lt_sites *s, const lt_sites_options *o, const json_t *facts);
 void lt_sites_close(lt_sites *s);
-/* Where this rank's deltas are encoded (payload_bytes); no round is in progress. */
+/* The buffer for this rank's encoded deltas (payload_bytes), while no round is in progress. */
 void *lt_sites_payload(lt_sites *s);
 
 /* Begin a round: post the payload, whose deltas begin from outer parameters with hash `base`,
- * unless a file of this step is there already; a thread waits for the files of the other sites. */
+ * unless there is already a file of this step. A thread waits for the other sites' files. */
 LT_MUST_USE lt_err lt_sites_begin(lt_sites *s, lt_sites_round round, uint64_t base);
-bool lt_sites_has_posted(const lt_sites *s, int64_t step); /* Is this rank's file there? */
-/* Has the thread ended? Its failure is returned. */
+bool lt_sites_has_posted(const lt_sites *s, int64_t step); /* Whether this rank's file exists. */
+/* *done: whether the thread has ended. Its failure is returned. */
 LT_MUST_USE lt_err lt_sites_poll(lt_sites *s, bool *done);
 LT_MUST_USE lt_err lt_sites_wait_posted(lt_sites *s);
-/* Deltas of a member of the round that has been read. */
+/* Deltas of a member of the round that was read. */
 const void *lt_sites_deltas(const lt_sites *s, int site);
 int lt_sites_members(const lt_sites *s); /* Number of members of that round. */
-/* Bytes of the other members' files, as this rank has read them. */
+/* Bytes that this rank has read of the other members' files. */
 size_t lt_sites_received(const lt_sites *s);
-/* Give up waiting, and forget the round. */
+/* Stop waiting, and forget the round. */
 void lt_sites_end(lt_sites *s);
 
-/* Rounds after step `after` that were decided, oldest first; free(). *without: the first of them in
- * which this site has no part; -1: none. */
+/* Rounds after step `after` that were decided, oldest first; free(). *without: the first of them
+ * without this site; -1: none. */
 LT_MUST_USE lt_err lt_sites_decided(const lt_sites *s, int64_t after, int64_t **steps, size_t *n,
                                     int64_t *without);
-/* Read the files of a decided round at once; fragment: which part of the model its files have. */
+/* Read the files of a decided round at once. fragment: the part of the model in its files. */
 LT_MUST_USE lt_err lt_sites_fragment(lt_sites *s, int64_t step, int *fragment);
 LT_MUST_USE lt_err lt_sites_read(lt_sites *s, lt_sites_round round);
 
 /* Outer parameters and momentum after a round, (2, n_elements) of this part. newest: the newest
- * step after `after` for which all parts are there; -1: none. Close what map has mapped. */
+ * step after `after` for which all parts exist; -1: none. Close what map has mapped. */
 LT_MUST_USE lt_err lt_sites_keep_outer(const lt_sites *s, int64_t step, const float *both);
 LT_MUST_USE lt_err lt_sites_newest_outer(const lt_sites *s, int64_t after, int64_t *step);
 LT_MUST_USE lt_err lt_sites_map_outer(const lt_sites *s, int64_t step, lt_file_map *map,

@@ -49,7 +49,7 @@ void lt_stages_shares(double *out, const lt_stages *s, const lt_model_spec *spec
 
 /* ---- By cost ---- */
 
-/* The best way to cut layers [0, end) into a number of stages: with the smallest cost of the
+/* The best way to divide layers [0, end) into a number of stages: with the smallest cost of the
  * costliest stage, then the smallest sum of squares. */
 typedef struct {
     double most, squares;
@@ -74,7 +74,7 @@ static lt_err place(lt_stages *s, const lt_model_spec *spec, int64_t seq) {
         for (int end = stage; end <= n_layers; end++) {
             way *best = &ways[(size_t)stage * row + (size_t)end];
             *best = (way){DBL_MAX, DBL_MAX, 0};
-            /* The first stage begins at the first layer, and each has at least one layer. */
+            /* The first stage begins at layer 0, and each stage has at least one layer. */
             for (int first = stage == 1 ? 0 : end - 1; first >= stage - 1; first--) {
                 const way *prior = &ways[(size_t)(stage - 1) * row + (size_t)first];
                 const double work = stage_work(spec, first, end, before);

@@ -30,7 +30,7 @@ LT_MUST_USE lt_err lt_stages_open(lt_stages *out, const lt_model_spec *spec,
 
 /* Layers [*first, *end) of a rank's chunk. */
 void lt_stages_layers(const lt_stages *s, int rank, int chunk, int *first, int *end);
-/* The share of each stage in the whole work, (ranks * chunks). */
+/* Each stage's fraction of the total work, (ranks * chunks). */
 void lt_stages_shares(double *out, const lt_stages *s, const lt_model_spec *spec, int64_t seq);
 
 #endif

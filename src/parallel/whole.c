@@ -43,7 +43,7 @@ typedef struct {
     lt_queue *queue;
 } bringing;
 
-/* The boxes of a parameter that this rank sends: of `held`, NULL if it has none, to `whole`. */
+/* Send this rank's boxes of a parameter, from `held` (NULL if it has none) to `whole`. */
 static lt_err put(const bringing *b, int index, lt_dtype dtype, const char *held, void *whole) {
     const lt_param *p = &b->from->table.params[index];
     for (int i = 0; held != NULL && i < p->n_boxes; i++) {
@@ -58,7 +58,7 @@ static lt_err put(const bringing *b, int index, lt_dtype dtype, const char *held
     return LT_OK;
 }
 
-/* Words of which all ranks but one have zeros. */
+/* Sum 32-bit words that are zero on all ranks but one. */
 static lt_err join(const bringing *b, void *words, size_t bytes) {
     lt_group *all = lt_world_twin(b->world, b->world->mesh.world);
     lt_comm_work work;
@@ -93,7 +93,7 @@ lt_err lt_whole_bring(const lt_world *w, const lt_shards *shards, const lt_model
     return LT_OK;
 }
 
-/* Call with each adapted matrix that has magnitudes, of both. */
+/* Call a function with each adapted matrix that has magnitudes, of both adapters. */
 static lt_err each_matrix(const bringing *b, const lt_lora *from, lt_lora *to,
                           lt_err (*call)(const bringing *b, const lt_lora *from,
                                          const lt_lora_site *s, lt_lora *to,
@@ -106,7 +106,7 @@ static lt_err each_matrix(const bringing *b, const lt_lora *from, lt_lora *to,
     return LT_OK;
 }
 
-/* Where the magnitudes of a matrix come to: those of all matrices are one piece. */
+/* Where the magnitudes of a matrix arrive; those of all matrices are one piece. */
 static float *coming(const lt_lora *to, const lt_lora_site *whole) {
     return (float *)to->dora.magnitudes.data + whole->m_at;
 }

@@ -12,8 +12,8 @@
 #include "model/lora/lora.h"
 #include "parallel/shards.h"
 
-/* Does this rank send the box, alone of those that hold it? shards: those of which it keeps a
- * slice; NULL: it keeps all that the layout gives it. */
+/* Whether this rank, and no other rank that holds the box, sends it. shards: those of which it
+ * keeps a slice; NULL: it keeps all that the layout gives it. */
 bool lt_whole_sends(const lt_world *w, const lt_shards *shards, const lt_param *p,
                     const lt_box *box);
 
@@ -23,8 +23,7 @@ bool lt_whole_sends(const lt_world *w, const lt_shards *shards, const lt_param *
 LT_MUST_USE lt_err lt_whole_bring(const lt_world *w, const lt_shards *shards, const lt_model *from,
                                   lt_model *to, lt_queue *queue);
 
-/* The same for adapters, which each rank keeps as the layout says. DoRA's magnitudes arrive in
- * F32. */
+/* The same for adapters, whose parts the layout defines. DoRA's magnitudes arrive in F32. */
 LT_MUST_USE lt_err lt_whole_bring_adapters(const lt_world *w, const lt_lora *from, lt_lora *to,
                                            lt_queue *queue);
 

@@ -12,14 +12,14 @@
 #include "comm/shm.h"
 #include "tensor/backend.h"
 
-/* The number of ranks on this machine according to mpirun; 1 if unknown. */
+/* Number of ranks on this machine according to mpirun; 1 if unknown. */
 static int ranks_here(void) {
     const char *text = getenv("OMPI_COMM_WORLD_LOCAL_SIZE");
     const int n = text != NULL ? atoi(text) : 1;
     return n > 0 ? n : 1;
 }
 
-/* Under launch without --hosts, and where ranks are threads, all ranks are on this machine. */
+/* Under launch without --hosts, and when ranks are threads, all ranks are on this machine. */
 int lt_world_local_rank(const lt_world *w) {
     static const char *const names[] = {LT_ENV_LOCAL_RANK, "OMPI_COMM_WORLD_LOCAL_RANK",
                                         "SLURM_LOCALID"};
@@ -40,7 +40,7 @@ static void divide_cores(void) {
     }
 }
 
-/* The ranks that the launcher has where none is missing. */
+/* The launcher's number of ranks when none is missing. */
 static int full_ranks(const lt_world *w) {
     const int all = lt_comm_size(w->comm);
     const char *text = w->board != NULL ? getenv(LT_ENV_FULL) : NULL;
@@ -125,8 +125,8 @@ static bool same_members(const lt_group *a, const lt_group *b) {
            memcmp(lt_group_ranks(a), lt_group_ranks(b), n * sizeof(int)) == 0;
 }
 
-/* A group of the device with the members of g: ranks that call together in several groups need one
- * communicator, which takes memory of the GPU. */
+/* A group of the device with the members of g. Ranks that are members of several such groups share
+ * one communicator, since each takes GPU memory. */
 static lt_group *of_members(const lt_world *w, const lt_group *g) {
     for (int i = 0; i < w->n_twins; i++) {
         if (same_members(w->twins[i].host, g)) {
@@ -199,7 +199,7 @@ void lt_world_close(lt_world *w, lt_err err) {
         char reason[512];
         (void)snprintf(reason, sizeof reason, "rank %d: %s", lt_comm_rank(w->comm),
                        lt_error_message());
-        lt_comm_abort(lt_world_buffers(w), reason); /* The device's world aborts w->comm. */
+        lt_comm_abort(lt_world_buffers(w), reason); /* The device's world also aborts w->comm. */
     }
     lt_comm_close(w->device);
     if (w->owns_comm && err == LT_ERR_REMOTE && lt_comm_under_mpi()) {
@@ -222,7 +222,7 @@ static int rank_at(const lt_world *w, int pp, int tp) {
     return w->first + ((pp * s->dp + l->dp) * s->cp + l->cp) * s->tp + tp;
 }
 
-/* The group of tp neighbours with the same key heads. */
+/* Open the group of tp neighbours with the same key heads. */
 static lt_err open_kv(lt_world *w) {
     const lt_layout *l = &w->layout;
     const int n = l->kv_copies, first = l->tp / n * n;
@@ -243,7 +243,7 @@ static lt_err open_kv(lt_world *w) {
     return err == LT_OK ? lt_world_add_twin(w, w->kv) : err;
 }
 
-/* The group of the first and last stage, if both hold a tied embedding. */
+/* Open the group of the first and last stage, if both hold a tied embedding. */
 static lt_err open_stages(lt_world *w) {
     const lt_layout *l = &w->layout;
     const int last = l->shape.pp - 1, both[2] = {rank_at(w, 0, l->tp), rank_at(w, last, l->tp)};

@@ -1,4 +1,4 @@
-/* zero.c: see zero.h. On GPUs the host waits for no transfer: the queue of the passes does. */
+/* zero.c: see zero.h. On GPUs the queue of the passes, and not the host, waits for transfers. */
 #include "parallel/zero.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 /* ---- Rooms ---- */
 
-/* The room of a unit: embeddings and head have their own, layers alternate between two. */
+/* The room of a unit: embeddings and head each have one, and layers alternate between two. */
 static int room_of(const lt_param_table *t, int unit) {
     return unit == 0 ? 0 : unit == t->n_units - 1 ? 1 : 2 + unit % 2;
 }
@@ -96,7 +96,7 @@ static lt_err wait_for(lt_zero *z, lt_comm_work *work) {
 
 /* ---- Gradients ---- */
 
-/* The pass that a layer's gradients are of: there is one, or a layer is of one chunk. */
+/* The pass of a layer's gradients: either there is only one, or each layer belongs to one chunk. */
 static lt_pass *pass_of(const lt_zero *z, int unit) {
     int i = z->n_passes - 1;
     while (i > 0 && !lt_pass_has_unit(z->passes[i], unit)) {
@@ -105,7 +105,7 @@ static lt_pass *pass_of(const lt_zero *z, int unit) {
     return z->passes[i];
 }
 
-/* The gradients of a unit in the pass to which its room was brought. */
+/* The gradients of a unit in the pass that uses its room. */
 static const lt_param_buffer *gradients_of(const lt_zero *z, int unit) {
     const lt_pass *pass = z->gradient_rooms[room_of(&z->model->table, unit)].pass;
     return z->shards->level < 2 ? z->whole
@@ -113,7 +113,7 @@ static const lt_param_buffer *gradients_of(const lt_zero *z, int unit) {
                                 : lt_pass_gradients(pass);
 }
 
-/* Does the batch that goes backward make gradients of the unit? */
+/* Whether the batch whose backward pass runs makes gradients of the unit. */
 static bool has_rows(const lt_zero *z, int unit) {
     return z->joined < 0 || lt_pass_has_rows_of(pass_of(z, unit), z->joined);
 }
@@ -161,7 +161,7 @@ static lt_err bring_gradients(lt_zero *z, lt_pass *pass, int unit, bool clear) {
     return give_memory(z, pass, unit, room->data, clear);
 }
 
-/* base: all of the unit's gradients; their slices are summed, this rank's slice in place. */
+/* base: all gradients of the unit; their slices are summed, this rank's slice in place. */
 static lt_err scatter_sum(lt_zero *z, int unit, float *base, lt_comm_work *last) {
     const lt_shards *s = z->shards;
     const int64_t size = lt_shards_size(s, unit);
@@ -171,7 +171,7 @@ static lt_err scatter_sum(lt_zero *z, int unit, float *base, lt_comm_work *last)
                              LT_REDUCE_SUM, last);
 }
 
-/* Sum elements [first, end) of the slice, which others keep too. */
+/* Sum elements [first, end) of the slice, which other ranks keep too. */
 static lt_err sum_run(lt_zero *z, const float *first, const float *end, lt_comm_work *last) {
     const lt_shards *s = z->shards;
     float *data = (float *)(uintptr_t)first;
@@ -180,7 +180,7 @@ static lt_err sum_run(lt_zero *z, const float *first, const float *end, lt_comm_
                                         end - first, LT_F32, LT_REDUCE_SUM, last);
 }
 
-/* The same of all parameters in the slice but experts, neighbours in one call. */
+/* Do this for all parameters of the slice but experts, with neighbouring ones in one call. */
 static lt_err sum_all_but_experts(lt_zero *z, int unit, lt_comm_work *last) {
     const lt_param_table *t = &z->trained->table;
     const lt_unit *u = &t->units[unit];
@@ -234,7 +234,7 @@ static bool waits_for_stages(const lt_zero *z, int unit) {
     return unit == 0 && z->lora == NULL && (both || z->shards->world->stages != NULL);
 }
 
-/* Call the sums of the unit that waits, if one does. */
+/* Queue the sums of the unit that waits, if there is one. */
 static lt_err sum_waiting(lt_zero *z) {
     const int unit = z->waiting;
     z->waiting = -1;
@@ -297,7 +297,8 @@ lt_err lt_zero_sum_step(lt_zero *z) {
 
 static lt_err begin_batch(lt_zero *z, lt_pass *p) {
     const int ends[] = {0, z->model->table.n_units - 1};
-    for (int i = 2; i < LT_ZERO_ROOMS; i++) { /* Gradients on their way must not be zeroed. */
+    /* A room whose gradients are still being sent must not be zeroed. */
+    for (int i = 2; i < LT_ZERO_ROOMS; i++) {
         const lt_zero_room *room = &z->gradient_rooms[i];
         LT_TRY(room->unit >= 0 ? give_memory(z, room->pass, room->unit, NULL, false) : LT_OK);
     }
@@ -319,7 +320,7 @@ lt_err lt_zero_begin_batch(lt_zero *first, int pass) {
     return lt_pass_zero_gradients(p);
 }
 
-/* Level 2 and above: a tied embedding's slices, which both of its stages keep. */
+/* Level 2 and above: sum the slices of a tied embedding, which both of its stages keep. */
 static lt_err sum_stages(lt_zero *z) {
     const lt_shards *s = z->shards;
     lt_group *stages = s->world->stages;
@@ -373,7 +374,7 @@ static lt_err gather_coming(lt_zero *z, int unit, void *dst, lt_comm_work *work)
     return gather(z, z->coming.shards, z->coming.kept, unit, dst, work);
 }
 
-/* What is kept in blocks. */
+/* Gather the matrices that are kept in blocks. */
 static lt_err gather_blocks(lt_zero *z, int unit, unsigned char *dst, lt_comm_work *work) {
     const lt_stored_slices *s = z->coming.model->slices;
     return s == NULL || s->bytes[unit] == 0
@@ -382,19 +383,19 @@ static lt_err gather_blocks(lt_zero *z, int unit, unsigned char *dst, lt_comm_wo
                                (int64_t)(s->bytes[unit] / sizeof(int32_t)), LT_I32, work);
 }
 
-/* Does this rank compute with weights of the unit that come and go? */
+/* Whether this rank gathers the unit's weights when they are used. */
 static bool comes(const lt_zero *z, int unit) {
     return z->coming.model->table.units[unit].n_elements > 0;
 }
 
-/* Begin to gather a unit into its room, unless it is there already. False: the room is in use. */
+/* Begin to gather a unit into its room, unless it is already there. False: the room is in use. */
 static lt_err begin_room(lt_zero *z, int unit, bool *begun) {
     lt_zero_room *room = &z->weight_rooms[room_of(&z->coming.model->table, unit)];
     *begun = room->unit == unit || !room->in_use;
     if (room->unit == unit || room->in_use) {
         return LT_OK;
     }
-    LT_TRY(wait_for(z, &room->work)); /* Wait for a unit that was gathered and not used. */
+    LT_TRY(wait_for(z, &room->work)); /* Wait for a unit that was gathered but not used. */
     if (room->unit >= 0) {
         place_weights(z, room->unit, NULL, NULL);
     }
@@ -404,8 +405,8 @@ static lt_err begin_room(lt_zero *z, int unit, bool *begun) {
     return gather_blocks(z, unit, room->blocks, &room->work);
 }
 
-/* Gather the unit, and begin with the next one: the unit above in a forward pass, below in a
- * backward pass. */
+/* Gather the unit, and begin to gather the next one: the unit above in a forward pass, the one
+ * below in a backward pass. */
 static lt_err bring_weights(lt_zero *z, int unit, bool backward) {
     const lt_param_table *t = &z->coming.model->table;
     lt_zero_room *room = &z->weight_rooms[room_of(t, unit)];
@@ -435,8 +436,8 @@ static lt_err enter_one(lt_zero *z, int unit, unsigned what) {
     if (!gradients || level < 2 || unit == 0 || unit == head || !has_rows(z, unit)) {
         return LT_OK;
     }
-    /* Memory for deferred gradients is brought later, by an entry without the weights, and all of
-     * them are stored then. */
+    /* A layer that defers gradients gets their memory later, at an entry without weights, and
+     * stores all of them then. */
     lt_pass *pass = pass_of(z, unit);
     return weights && lt_pass_defers(pass, unit) ? LT_OK : bring_gradients(z, pass, unit, weights);
 }
@@ -462,8 +463,8 @@ static lt_err leave(void *first, int unit, unsigned what) {
     return LT_OK;
 }
 
-/* Copy what this rank keeps of a small parameter to dst, as F32: its master, or, of a model that is
- * not trained and has none, its weights. */
+/* Copy this rank's part of a small parameter to dst as F32: its master, or its weights if the model
+ * is not trained and has no master. */
 static lt_err copy_small(lt_queue *q, float *dst, const lt_model *from, const lt_param *p) {
     const lt_backend *be = from->backend;
     float *master = lt_param_data(&from->master, p);
@@ -476,7 +477,7 @@ static lt_err copy_small(lt_queue *q, float *dst, const lt_model *from, const lt
                                                            from->weights.dtype, p->local_count)});
 }
 
-/* Bring the values of a layer's small parameters to all ranks: each adds its own to zeros. */
+/* Sum a layer's small parameters over all ranks: each adds its own values to zeros. */
 static lt_err sum_f32(lt_zero *z, float *f32, const lt_shards *s, const lt_model *kept) {
     const lt_model_spec *spec = &kept->spec;
     const lt_backend *be = kept->backend;
@@ -501,7 +502,7 @@ static lt_err sum_f32(lt_zero *z, float *f32, const lt_shards *s, const lt_model
     return LT_OK;
 }
 
-/* The small parameters of a model beside adapters do not change, so they are summed once. */
+/* The small parameters of a model beside adapters do not change, so they are summed only once. */
 static lt_err gather_f32(lt_zero *z) {
     float *f32 = lt_pass_f32(z->passes[0]);
     const bool frozen = z->shards->frozen != NULL;
@@ -513,8 +514,8 @@ static lt_err gather_f32(lt_zero *z) {
                   : sum_f32(z, f32, z->shards, z->trained);
 }
 
-/* The magnitudes of adapters (model/lora/dora.h), in F32 whatever the type of the weights is: each
- * rank adds its own to zeros. */
+/* The magnitudes of adapters (model/lora/dora.h), in F32 whatever the weights' type: each rank adds
+ * its own to zeros. */
 static lt_err gather_magnitudes(lt_zero *z) {
     const lt_lora *l = z->lora;
     const lt_backend *be = z->trained->backend;
@@ -539,7 +540,7 @@ static lt_err gather_magnitudes(lt_zero *z) {
     return wait_for(z, &work);
 }
 
-/* Levels 1 and 2: a unit's weights, into its place in the model. */
+/* Levels 1 and 2: gather a unit's weights into its place in the model. */
 static lt_err gather_unit(lt_zero *z, int unit) {
     if (!is_held(z, unit)) {
         return LT_OK;
@@ -548,8 +549,8 @@ static lt_err gather_unit(lt_zero *z, int unit) {
     return gather(z, z->shards, z->trained, unit, z->model->weights.base[unit], &z->gathers[unit]);
 }
 
-/* The sums of gather_f32 go first: transfers run in the order of their calls, and the passes wait
- * for these sums before their first unit. */
+/* The sums of gather_f32 come first: transfers run in the order of their calls, and the passes need
+ * these sums before their first unit. */
 lt_err lt_zero_updated(lt_zero *z, int unit) {
     const int level = z->shards->level;
     const bool sums = lt_pass_f32(z->passes[0]) != NULL && z->shards->frozen == NULL;
@@ -560,7 +561,7 @@ lt_err lt_zero_updated(lt_zero *z, int unit) {
     return gather_unit(z, unit);
 }
 
-/* No room holds weights any more. */
+/* Release all rooms of weights. */
 static lt_err settle_rooms(lt_zero *z) {
     for (int i = 0; i < LT_ZERO_ROOMS; i++) {
         lt_zero_room *room = &z->weight_rooms[i];
@@ -609,7 +610,7 @@ lt_err lt_zero_copy_whole(lt_zero *z, lt_model *to) {
 
 /* ---- Open and close ---- */
 
-/* Level 1: slices of the pass's own gradients. */
+/* Level 1: the slices lie within the pass's own gradients. */
 static void point_into_pass(lt_zero *z) {
     const lt_shards *s = z->shards;
     for (int u = 0; u < s->full.n_units; u++) {
@@ -624,8 +625,8 @@ static void set_coming(lt_zero *z, const lt_shards *s, const lt_zero_args *a) {
     z->coming.kept = s->frozen != NULL ? a->kept : a->trained;
 }
 
-/* Callbacks of the passes: only those in which something is done. Those of the first of several
- * adapters are all others', too. */
+/* Set the callbacks of the passes, only those that do something. The callbacks of the first of
+ * several adapters serve all of them. */
 static void tell_passes(lt_zero *z, const lt_zero_args *a) {
     const unsigned all = LT_UNIT_WEIGHTS | LT_UNIT_GRADIENTS;
     const int level = z->shards->level;

@@ -49,25 +49,26 @@
 #include "model/pass/pass.h"
 #include "parallel/shards.h"
 
-#define LT_ZERO_ROOMS 4 /* Embeddings, head, two layers. */
+#define LT_ZERO_ROOMS 4 /* For embeddings, head and two layers. */
 
 typedef struct {
     float *data;           /* F32, or the weights' type. */
-    unsigned char *blocks; /* Of weights: those in block types; NULL: there are none. */
+    unsigned char *blocks; /* Of weights kept in block types; NULL: there are none. */
     int unit;              /* The unit in it; -1: none. */
-    lt_pass *pass;         /* Of gradients: the pass that has it. */
-    bool in_use;           /* The pass has entered and not left it. */
+    lt_pass *pass;         /* For gradients: the pass that uses it. */
+    bool in_use;           /* The pass has entered the unit and not yet left it. */
     lt_comm_work work;
 } lt_zero_room;
 
 typedef struct lt_zero {
     const lt_shards *shards;
     lt_model *model, *trained;
-    const lt_lora *lora;  /* As in lt_zero_args. */
-    int joined;           /* Which of the adapters of the passes these are; -1: they have one. */
-    struct lt_zero *next; /* Of the adapters that joined next. */
-    /* Weights that are gathered unit by unit when they are used: those of `model`, or those of the
-     * model beside adapters. shards NULL: none. */
+    const lt_lora *lora; /* As in lt_zero_args. */
+    /* Index of these adapters among those of the passes; -1: the passes have only one. */
+    int joined;
+    struct lt_zero *next; /* The adapters that joined after these. */
+    /* Weights that are gathered unit by unit when they are used: of `model`, or of the model beside
+     * adapters. shards NULL: none. */
     struct {
         const lt_shards *shards;
         lt_model *model, *kept;
@@ -76,15 +77,17 @@ typedef struct lt_zero {
     int n_passes;
     const lt_param_buffer *whole; /* Gradients as the passes produce them. */
     lt_arena arena;
-    /* Levels 2 and 3: over the table of `trained`, each unit's slice. Level 1: within the pass's
-     * own. */
+    /* Levels 2 and 3: each unit's slice, over the table of `trained`. Level 1: within the pass's
+     * own gradients. */
     lt_param_buffer gradients;
     lt_zero_room gradient_rooms[LT_ZERO_ROOMS], weight_rooms[LT_ZERO_ROOMS];
     lt_comm_work *gathers; /* (n_units): gathers of weights at levels 1 and 2; 0: done. */
-    bool has_small;        /* The passes have a frozen model's small parameters in F32. */
-    bool *begun;           /* (n_units): begun by lt_zero_updated since the last lt_zero_gather. */
-    bool *summed;          /* (n_units): the step's gradients have their first summand. */
-    int64_t *left;         /* (n_units): batches of the step whose gradients are there. */
+    bool has_small;        /* The passes have the small parameters of a frozen model in F32. */
+    /* (n_units): gathers begun by lt_zero_updated since the last lt_zero_gather. */
+    bool *begun;
+    /* (n_units): the step's gradients have been stored once, so that later ones are added. */
+    bool *summed;
+    int64_t *left; /* (n_units): batches of the step whose gradients are complete. */
     int64_t n_batches;
     int waiting; /* Levels 0, 1: the unit whose sum waits for a transfer of tp to begin, or -1. */
     lt_comm_work last_sum;
@@ -93,20 +96,21 @@ typedef struct lt_zero {
 
 typedef struct {
     lt_model *model, *trained;
-    lt_model *base, *kept; /* s->frozen: the model beside adapters, and this rank's slices of it. */
-    const lt_lora *lora;   /* The adapters of `model`; NULL: a model is trained. */
-    const lt_param_buffer *gradients; /* Those of the passes. */
+    /* If s->frozen: the model beside adapters, and this rank's slices of it. */
+    lt_model *base, *kept;
+    const lt_lora *lora;              /* The adapters of `model`; NULL: a model is trained. */
+    const lt_param_buffer *gradients; /* The gradients of the passes. */
     lt_pass *const *passes;
     int n_passes;
-    bool joins;      /* The adapters have joined the passes; */
-    lt_zero *before; /* the lt_zero of those that joined before them; NULL: they are the first. */
+    bool joins;      /* The adapters have joined the passes, */
+    lt_zero *before; /* after those of this lt_zero; NULL: they are the first. */
 } lt_zero_args;
 /* All arguments outlive it. Levels above 1: both stages of a tied embedding hold the same elements
  * of its unit. Close accepts a zeroed one; adapters that have joined are closed when no pass runs
  * any more. */
 LT_MUST_USE lt_err lt_zero_open(lt_zero *z, const lt_shards *s, const lt_zero_args *a);
 void lt_zero_close(lt_zero *z);
-/* The memory that open takes, for gradients and for weights. dtype: that of the weights. */
+/* The memory that lt_zero_open takes, for gradients and for weights. dtype: of the weights. */
 typedef struct {
     size_t gradients_bytes, weights_bytes;
 } lt_zero_memory;
@@ -116,13 +120,13 @@ void lt_zero_measure(lt_zero_memory *out, const lt_shards *s, lt_dtype dtype);
  * end_step: after the last batch; then gradients are complete. pass: which one goes backward.
  * Adapters for which no step was begun have no part in it. */
 void lt_zero_begin_step(lt_zero *z, int64_t n_batches);
-/* Levels above 1: the batches since begin_step do not count; the step begins again. For adapters
- * that have joined, drop of the first drops those of all. */
+/* Levels above 1: discard the batches since begin_step; the step begins again. If adapters have
+ * joined, a drop of the first drops those of all. */
 LT_MUST_USE lt_err lt_zero_drop(lt_zero *z);
 LT_MUST_USE lt_err lt_zero_begin_batch(lt_zero *z, int pass);
 LT_MUST_USE lt_err lt_zero_end_step(lt_zero *z);
 /* Levels 0 and 1, if no batch was marked as the last (n_batches INT64_MAX): the gradients of all
- * units are complete on this rank; queue their sums, before end_step. */
+ * units are complete on this rank, so queue their sums, before end_step. */
 LT_MUST_USE lt_err lt_zero_sum_step(lt_zero *z);
 /* Over the table of `trained`. */
 const lt_param_buffer *lt_zero_gradients(const lt_zero *z);
@@ -135,7 +139,7 @@ const lt_param_buffer *lt_zero_gradients(const lt_zero *z);
 LT_MUST_USE lt_err lt_zero_updated(lt_zero *z, int unit);
 LT_MUST_USE lt_err lt_zero_gather(lt_zero *z);
 LT_MUST_USE lt_err lt_zero_settle(lt_zero *z);
-/* A collective call, if weights are gathered when they are used: copies all of them and their
+/* A collective call, if weights are gathered when they are used: copies all weights and their
  * version into another model with the same table (lt_shards_full). */
 LT_MUST_USE lt_err lt_zero_copy_whole(lt_zero *z, lt_model *to);
 
