@@ -16,19 +16,20 @@
 #include "train/recipe/fit.h"
 #include "train/run.h"
 
-/* Usable share of a GPU's memory; the rest is the driver's, NCCL's and the kernels'. */
+/* Usable share of a GPU's memory; the driver, NCCL and the kernels take the rest. */
 #define MEMORY_SHARE 0.92
-#define HIDDEN_SHARE 0.9 /* Share of the passes beside which gradients and weights move. */
+/* Share of the passes' time in which gradients and weights can move beside them. */
+#define HIDDEN_SHARE 0.9
 #define RING_SHARE   0.3 /* Share of a ring's transfers that its attention does not hide. */
-/* Copies between GPUs of one machine (comm/peer.h), as two H200 made them: the share of a link that
- * large ones reach, and what each piece loses (docs/speed/parallel.md, 3 and 4). */
+/* Copies between GPUs of one machine (comm/peer.h), measured on two H200: the share of the link's
+ * bandwidth that large copies reach, and the loss per piece (docs/speed/parallel.md, 3 and 4). */
 #define COPY_SHARE   0.84
 #define COPY_PIECE_S 20e-6
-/* What the passes wait for each transfer of tp, also one that products hide: ranks come at
+/* Time that the passes wait for each transfer of tp, even one that products hide: ranks arrive at
  * different times, and the last rows are copied or added. Measured with tp of two and of four. */
 #define COPY_LATE_S 80e-6
-/* CPU ranks: what a core reaches in F32 products, and what messages through memory reach; rough
- * values for the choice, which depends on their ratio. */
+/* CPU ranks: rates of a core in F32 products, and of messages through memory. They are rough; the
+ * choice depends only on their ratio. */
 #define CORE_FLOPS 30e9
 #define CPU_GBPS   3.0
 
@@ -37,7 +38,8 @@
 lt_err lt_auto_machine_gpu(lt_auto_machine *out, const char *name, int n_ranks) {
     *out = (lt_auto_machine){.on_device = true};
     LT_TRY(lt_plan_cluster_load(&out->cluster, name));
-    if (strcmp(out->cluster.name, out->cluster.gpu.name) == 0) { /* A kind: as many as needed. */
+    /* A GPU kind without a cluster has as many as needed. */
+    if (strcmp(out->cluster.name, out->cluster.gpu.name) == 0) {
         out->cluster.gpus = n_ranks;
     }
     out->memory_bytes = MEMORY_SHARE * out->cluster.gpu.memory_bytes;
@@ -61,12 +63,12 @@ void lt_auto_machine_cpu(lt_auto_machine *out, int n_cores, int n_ranks) {
 
 typedef struct {
     const lt_auto_machine *machine;
-    lt_own_run run; /* The recipe's run on one rank. */
+    lt_own_run run; /* The recipe's run on a single rank. */
     lt_plan_params params;
     int n_ranks;
     lt_auto_layout *list;
     size_t n, room;
-    /* What one rank computes, by rows of a micro-batch. */
+    /* One rank's compute times, by rows of a micro-batch. */
     int64_t known_micro;
     double known_pass_s, known_update_s;
 } finder;
@@ -75,7 +77,7 @@ static int64_t rows_of(const finder *f, const lt_mesh_shape *s) {
     return lt_recipe_largest_batch(&f->run.recipe) / s->dp;
 }
 
-/* As lt_training_open divides a step's rows. */
+/* The micro-batch size, computed as in lt_training_open. */
 static int64_t micro_of(const finder *f, const lt_mesh_shape *s) {
     const int64_t most = rows_of(f, s), asked = f->run.recipe.micro, share = most / (4 * s->pp);
     const int64_t usual = s->pp == 1 ? most : share > 0 ? share : 1;
@@ -100,8 +102,7 @@ static bool accepts(const finder *f, const lt_mesh_shape *s, int zero) {
 
 /* ---- Memory ---- */
 
-/* The options with which training would open the passes of a rank. Groups stand for their sizes
- * alone. */
+/* The options with which training would open a rank's passes. Groups only stand for their sizes. */
 typedef struct {
     lt_group tp, cp, ep;
     lt_world world;
@@ -175,7 +176,7 @@ static lt_err measure(lt_auto_layout *l, const finder *f, const lt_stages *stage
 
 /* ---- Time ---- */
 
-/* Seconds of one micro-batch's passes of the whole model on one rank, and of an update. */
+/* Seconds of one micro-batch's passes through the whole model on one rank, and of an update. */
 static lt_err compute_of(finder *f, int64_t micro, double *pass_s, double *update_s) {
     const lt_op updates[] = {LT_OP_adamw, LT_OP_ademamix, LT_OP_lion, LT_OP_muon, LT_OP_sumsq};
     const lt_recipe *r = &f->run.recipe;
@@ -202,7 +203,7 @@ static lt_err compute_of(finder *f, int64_t micro, double *pass_s, double *updat
     return LT_OK;
 }
 
-/* Seconds of a gather, or a reduction to shards, of `bytes` together. Its n ranks are `stride`
+/* Seconds of a gather, or a reduction to shards, of `bytes` in total over n ranks that are `stride`
  * apart. */
 static double transfer_s(const finder *f, lt_plan_verb verb, double bytes, int64_t n,
                          int64_t stride) {
@@ -216,8 +217,8 @@ static double transfer_s(const finder *f, lt_plan_verb verb, double bytes, int64
     return others * (shard / (gpu->link_gbps * LT_PLAN_GB * COPY_SHARE) + pieces * COPY_PIECE_S);
 }
 
-/* The seconds that are waited for when transfers of `seconds` run beside passes of `beside`. A
- * share of them, that of the last or first unit, runs beside nothing. */
+/* Exposed seconds of transfers of `seconds` that run beside passes of `beside`. A share of them,
+ * that of the last or first unit, is never hidden. */
 static double exposed(double seconds, double beside, double alone) {
     return lt_plan_max(seconds - HIDDEN_SHARE * beside, seconds * alone);
 }
@@ -254,7 +255,7 @@ static double stream_bytes(const finder *f, const lt_auto_layout *l) {
            (double)lt_dtype_bytes(f->run.dtype);
 }
 
-/* Seconds of a product of one rank's rows, of `columns` that the ranks of tp divide. */
+/* Seconds of a product of one rank's rows with `columns` that the ranks of tp divide. */
 static double rows_product_s(const finder *f, const lt_auto_layout *l, double columns) {
     const double rows = (double)(l->micro * f->run.recipe.seq) / l->mesh.cp / l->mesh.tp;
     const double flops = 2.0 * rows * (double)f->run.spec.width * columns / l->mesh.tp;
@@ -271,7 +272,7 @@ static double tp_layer_s(const finder *f, const lt_auto_layout *l, double transf
     const double n = l->mesh.tp, others = n - 1.0, mlp = layer.n_experts > 0 ? 0.0 : 1.0,
                  apart = layer.gated ? mlp : 0.0;
     const struct {
-        double columns, forward, backward; /* Products of a rank's rows beside the transfer. */
+        double columns, forward, backward; /* Products that run beside the transfer. */
     } products[] = {{(double)lt_layer_qkv_cols(&layer), others, others + n},
                     {(double)lt_layer_att_cols(&layer), others, 2.0 * others},
                     {(double)lt_layer_up_rows(&layer), apart * others, mlp * (others + n)},
@@ -315,7 +316,7 @@ static double ep_wait(const finder *f, const lt_auto_layout *l, double micros) {
                                 s->tp);
 }
 
-/* The bubble of a schedule, as a multiple of the time that a rank computes for one micro-batch
+/* The bubble of a schedule, in units of a rank's compute time for one micro-batch
  * (docs/parallel.md). */
 static double bubble_of(const lt_stages *stages) {
     const double p = stages->ranks - 1.0;
@@ -432,7 +433,8 @@ static lt_err enumerate(finder *f) {
     return LT_OK;
 }
 
-/* Layouts that fit by time, then the others by memory; of equal ones that with less memory. */
+/* Layouts that fit come first, ordered by time, then the others by memory; of equal ones, that with
+ * less memory. */
 static int by_merit(const void *a, const void *b) {
     const lt_auto_layout *x = a, *y = b;
     if (x->fits != y->fits) {
@@ -446,7 +448,7 @@ static int by_merit(const void *a, const void *b) {
 
 static lt_err finder_open(finder **out, const lt_recipe *r, int n_ranks, const lt_auto_machine *m) {
     lt_plan_model model;
-    finder *f = calloc(1, sizeof *f); /* With a recipe in it: not on the stack. */
+    finder *f = calloc(1, sizeof *f); /* It contains a recipe, so it is too large for the stack. */
     if (f == NULL) {
         LT_FAIL(LT_ERR_OOM, "search of layouts");
     }

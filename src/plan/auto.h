@@ -26,14 +26,14 @@
 
 typedef struct {
     bool on_device;
-    double memory_bytes;     /* For what a rank announces; 0: any. */
+    double memory_bytes;     /* Of one rank; 0: unlimited. */
     lt_plan_cluster cluster; /* Kind of GPU, links. */
-    lt_own_rates rates;      /* On a device. */
-    double flops_per_s;      /* On CPUs: what a rank reaches. */
+    lt_own_rates rates;      /* Rates on a device. */
+    double flops_per_s;      /* Rate of a rank on CPUs. */
 } lt_auto_machine;
 
-/* GPUs: of a cluster file or kind (lt_plan_cluster_load), or of the name that a driver gives. Their
- * memory is that of the kind without what a driver and NCCL need. */
+/* A machine of GPUs: from a cluster file or kind (lt_plan_cluster_load), or from the name that a
+ * driver gives. memory_bytes is the kind's memory without what the driver and NCCL need. */
 LT_MUST_USE lt_err lt_auto_machine_gpu(lt_auto_machine *out, const char *name, int n_ranks);
 /* CPU ranks of one machine with this many cores. */
 void lt_auto_machine_cpu(lt_auto_machine *out, int n_cores, int n_ranks);
@@ -42,23 +42,24 @@ typedef struct {
     lt_mesh_shape mesh;
     int zero;
     int64_t micro; /* Rows of a micro-batch. */
-    double bytes;  /* Bytes that the fullest rank announces: on the device, or together. */
+    double bytes;  /* Bytes that the fullest rank announces: on the device, or in total. */
     bool fits;
-    /* Seconds of a step: what a rank computes; waits for others, by axis; idles in the pipeline. */
+    /* Seconds of a step: a rank's compute, its waits for others, by axis, and its pipeline
+     * bubble. */
     double compute_s, dp_s, tp_s, cp_s, ep_s, pp_s, bubble_s, step_s;
 } lt_auto_layout;
 
-/* All layouts, the fastest that fit first, then the others by their memory; free *out. ARG: the
+/* All layouts: those that fit, the fastest first, then the others by memory; free *out. ARG: the
  * recipe cannot be trained on this many ranks at all. */
 LT_MUST_USE lt_err lt_auto_find(lt_auto_layout **out, size_t *n, const lt_recipe *r, int n_ranks,
                                 const lt_auto_machine *m);
-/* The same for one mesh, with the recipe's mesh.zero. ARG: training does not accept it. */
+/* The same for one mesh, with the recipe's mesh.zero. ARG: training does not accept the mesh. */
 LT_MUST_USE lt_err lt_auto_price(lt_auto_layout *out, const lt_recipe *r, const lt_mesh_shape *mesh,
                                  const lt_auto_machine *m);
-/* "dp=4,tp=2"; "dp=1" for one rank. */
+/* "dp=4,tp=2"; "dp=1" for a single rank. */
 #define LT_AUTO_MESH_BYTES 64
 char *lt_auto_mesh_text(char out[LT_AUTO_MESH_BYTES], const lt_mesh_shape *mesh);
-/* What a layout waits for: all axes and the bubble. */
+/* Seconds that a layout waits: on all axes and in the bubble. */
 double lt_auto_exposed_s(const lt_auto_layout *l);
 
 #endif

@@ -36,7 +36,7 @@ typedef struct {
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static lt_err table_get(const table **out, const char *name) {
-    static table kept[3]; /* gpus, stacks, runs: read-only after the first read. */
+    static table kept[3]; /* gpus, stacks and runs, which are read-only after the first read. */
     table *t = &kept[name[0] == 'g' ? 0 : name[0] == 's' ? 1 : 2];
     lt_err err = LT_OK;
     pthread_mutex_lock(&table_lock);
@@ -75,7 +75,7 @@ static lt_err number(const lt_yaml_entry *e, size_t n, const char *prefix, const
     return lt_plan_yaml_number(e, n, full, out, min, max, path);
 }
 
-/* A count: cutting off its fraction would change it without a word. */
+/* A count must be a whole number: cutting off a fraction would change it silently. */
 static lt_err count(const lt_yaml_entry *e, size_t n, const char *prefix, const char *key,
                     double *out, double max, const char *path) {
     LT_TRY(number(e, n, prefix, key, out, 1, max, path));
@@ -86,8 +86,7 @@ static lt_err count(const lt_yaml_entry *e, size_t n, const char *prefix, const 
     return LT_OK;
 }
 
-/* Fields of one GPU kind; those absent keep their value (so a cluster may change a shipped
- * kind). */
+/* Fields of one GPU kind. Absent ones keep their value, so a cluster may change a shipped kind. */
 static lt_err gpu_read(lt_plan_gpu *g, const lt_yaml_entry *e, size_t n, const char *prefix,
                        const char *path) {
     double gib = g->memory_bytes / LT_PLAN_GIB, sms = g->sms, node = g->node_gpus,
@@ -112,7 +111,7 @@ static lt_err gpu_read(lt_plan_gpu *g, const lt_yaml_entry *e, size_t n, const c
     g->sms = (int)sms;
     g->node_gpus = (int)node;
     g->domain_gpus = (int)domain;
-    /* MX blocks run on the fp8 units where those know block scales (Blackwell); Hopper scales in
+    /* MX blocks run on the fp8 units if those support block scales (Blackwell); Hopper scales in
      * software. */
     peak[LT_PLAN_MXFP8] = peak[LT_PLAN_FP8];
     /* Scales per row are applied outside the tensor cores, so such products run no faster than bf16
@@ -229,7 +228,7 @@ static lt_err stack_fit(lt_plan_stack *s, const table *t, const char *gpu, const
 }
 
 /* "bridge-2606" has the facts of "bridge", a release of it; "torchtitan-eager" those of
- * "torchtitan", the same without its compiler. */
+ * "torchtitan", the same software without its compiler. */
 void lt_plan_stack_family(char out[LT_PLAN_NAME_BYTES], const char *stack) {
     const char *dash = strrchr(stack, '-');
     const bool variant = dash != NULL &&
@@ -321,7 +320,7 @@ static lt_err tiers_read(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n, c
         if (gpus == 0) {
             LT_FAIL(LT_ERR_ARG, "%s: network tier %d does not say 'gpus'", path, i);
         }
-        gpus *= c->rails && i == 0 ? c->gpu.node_gpus : 1; /* All rails of the same nodes. */
+        gpus *= c->rails && i == 0 ? c->gpu.node_gpus : 1; /* All rails of the same nodes count. */
         if (i > 0 && (int64_t)gpus <= c->tier[i - 1].gpus) {
             LT_FAIL(LT_ERR_ARG, "%s: network tier %d holds %.0f GPUs but the tier below it %lld",
                     path, i, gpus, (long long)c->tier[i - 1].gpus);

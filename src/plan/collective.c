@@ -22,13 +22,13 @@
 #include "plan/plan.h"
 
 typedef struct {
-    double inner, outer;        /* Members in a domain; domains. */
-    double link, nic;           /* Bytes a second. */
+    double inner, outer;        /* Number of members in a domain; number of domains. */
+    double link, nic;           /* Bytes per second. */
     double alpha_in, alpha_out; /* Seconds. */
 } group;
 
-/* Ring: slowest tier it leaves. All-to-all: the tier whose uplinks finish last, each carrying the
- * share of the bytes that leaves it. */
+/* Ring: the slowest tier that its traffic leaves. All-to-all: the tier whose uplinks finish last,
+ * each carrying the share of the bytes that leaves it. */
 static double tier_slow_down(const lt_plan_cluster *c, int tier, double ranks, double stride,
                              bool all_to_all) {
     const double members = lt_plan_max(1.0, (double)c->tier[tier].gpus / stride);
@@ -60,8 +60,8 @@ static group group_of(const lt_plan_cluster *c, int64_t ranks, int64_t stride, b
     return g;
 }
 
-/* Share of the bytes for another domain that first cross the own one, to the GPU whose rail leads
- * there (NCCL's PXN). */
+/* Share of the bytes for another domain that first cross their own domain to the GPU whose rail
+ * leads there (NCCL's PXN). */
 static double hop(const lt_plan_cluster *c, const group *g) {
     return c->rails ? (g->inner - 1.0) / g->inner : 0.0;
 }
@@ -112,8 +112,8 @@ static double places_reached(double n, double copies, double groups, double limi
         if (n >= groups) {
             open = n * limit / groups;
         } else {
-            /* A place is used by groups / n of them; the product is the probability that none of
-             * these is chosen. */
+            /* groups / n groups use a place; the product is the probability that none of them is
+             * chosen. */
             double none = 1.0;
             for (double i = 0; i < groups / n; i++) {
                 none *= lt_plan_max(0.0, (groups - limit - i) / (groups - i));
@@ -134,7 +134,7 @@ double lt_plan_dispatch_s(const lt_plan_cluster *c, double bytes, double copies,
     }
     g = group_of(c, ranks, stride, true);
     domains = (double)ranks / g.inner;
-    /* Its own domain and its own rank are as likely as any other, and free. */
+    /* The own domain and the own rank are as likely as any other, and cost nothing. */
     far = places_reached(domains, copies, (double)groups, (double)limit) * (domains - 1.0) /
           domains;
     near = places_reached((double)ranks, copies, (double)groups, (double)limit) * (g.inner - 1.0) /

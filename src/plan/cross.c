@@ -15,13 +15,13 @@
 #include "base/thread.h"
 #include "plan/points.h"
 
-/* What a row learns from. */
+/* The rows from which a row is predicted. */
 typedef struct {
     const char **ids;    /* Its anchors; NULL: it is not predicted again. */
     size_t n_ids, first; /* first: the first row with the same anchors, which has their fits. */
     lt_plan_fit *fits;
     size_t n_fits;
-    lt_err err; /* Of the fit. */
+    lt_err err; /* Result of the fit. */
     char why[LT_PLAN_TEXT_BYTES];
 } lesson;
 
@@ -66,7 +66,7 @@ static bool predicted(const cross *x, size_t i) {
            (x->mode != LT_PLAN_UNSEEN_THIRD || lt_point_held_out(r->row));
 }
 
-/* Anchors that row i may learn from; returns how many. */
+/* Anchors from which row i may be fitted; returns their number. */
 static size_t anchors_for(const cross *x, size_t i, const char **ids) {
     const lt_point_result *own = &x->r[i];
     size_t n = 0;
@@ -89,7 +89,7 @@ static void take(lt_plan_stack *to, const lt_plan_stack *from) {
     }
 }
 
-/* Which rows learn from what, and which of them from the same. */
+/* Find the anchors of each row, and the rows that have the same. */
 static lt_err find_lessons(cross *x) {
     for (size_t i = 0; i < x->p->n; i++) {
         lesson *l = &x->of[i];
@@ -124,7 +124,7 @@ static void fit(void *ctx, size_t i) {
     }
 }
 
-/* Give a row the efficiencies of its stack: those of the fits of `l`, else the defaults. */
+/* Give a row the efficiencies of its stack: from the fits of `l`, else the defaults. */
 static lt_err apply(lt_point_result *r, const lesson *l) {
     lt_plan_stack *own = &r->job.cluster.stack, base;
     char family[LT_PLAN_NAME_BYTES];
@@ -132,7 +132,7 @@ static lt_err apply(lt_point_result *r, const lesson *l) {
     take(own, &base);
     lt_plan_stack_family(family, own->name);
     for (int pass = 0; pass < 2;
-         pass++) { /* The family's fit first; the stack's own overrides it. */
+         pass++) { /* The family's fit comes first, and the stack's own overrides it. */
         for (size_t k = 0; k < l->n_fits; k++) {
             if (strcmp(l->fits[k].stack.name, pass == 0 ? family : own->name) == 0) {
                 take(own, &l->fits[k].stack);

@@ -13,7 +13,7 @@
 
 struct lt_queue {
     lt_device *device;         /* First: lt_queue_device. */
-    const lt_dry_rates *rates; /* NULL: nothing is counted. */
+    const lt_dry_rates *rates; /* NULL: time is not counted. */
     lt_dry_step so_far;
 };
 
@@ -128,7 +128,7 @@ static const lt_backend dry_backend = {.name = "dry",
                                        .host_release = lt_host_release,
                                        .order = dry_order};
 
-/* What training queues for one step (train/step.c). */
+/* Queue what training queues for one step (train/step.c). */
 static lt_err queue_step(lt_pass *pass, lt_optimiser *optimiser, const lt_recipe *r,
                          const lt_pass_options *o, int64_t micros) {
     lt_err err = LT_OK;

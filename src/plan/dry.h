@@ -22,7 +22,7 @@ typedef struct {
     const void *ctx;
 } lt_dry_rates;
 
-/* Seconds of one optimiser step, and where they go. */
+/* Seconds of one optimiser step, by part. */
 typedef struct {
     double ops_s[LT_OP_COUNT]; /* Seconds of each op in the pass and the optimiser. */
     int64_t calls[LT_OP_COUNT];
@@ -30,7 +30,7 @@ typedef struct {
     double step_s;   /* The sum. */
 } lt_dry_step;
 
-/* One step of `micros` micro-batches of rows and recompute level as in o, on a device. */
+/* One step of `micros` micro-batches on a device, with the rows and recompute level of o. */
 LT_MUST_USE lt_err lt_dry_step_run(lt_dry_step *out, const lt_recipe *r, const lt_model_spec *spec,
                                    lt_dtype dtype, const lt_pass_options *o, int64_t micros,
                                    const lt_dry_rates *rates);

@@ -19,8 +19,8 @@
 #include "plan/plan.h"
 #include "platform/agent/memory.h"
 
-#define COPY_SHARE 0.4 /* Share of the link to the host that a copy gets during training. */
-/* Bytes a parameter in a checkpoint: bf16 weight, fp32 master, two moments. */
+#define COPY_SHARE 0.4 /* Share of the bandwidth to the host that a copy gets during training. */
+/* Bytes per parameter in a checkpoint: bf16 weight, fp32 master, two moments. */
 #define OPTIMISER_STATE 14.0
 
 double lt_plan_young_s(double mtbf_s, double save_s) {

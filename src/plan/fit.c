@@ -14,11 +14,12 @@
 #define SIGMA        0.04
 #define PRIOR        0.10
 #define MAX_FITS     128
-#define MAX_ANCHORS  512 /* Most anchors of one fit. */
+#define MAX_ANCHORS  512 /* Most anchors in one fit. */
 #define EFFICIENCIES 3
 #define OUTLIER      3.0 /* In units of SIGMA. */
 #define DELTA        0.01
-/* Centre of launch_us where every launch waits: Python, dispatch and a synchronisation. */
+/* Centre of launch_us for stacks that wait at each launch: Python, dispatch and a
+ * synchronisation. */
 #define BLOCKING_US 100.0
 
 /* Where launches block, the host's time around a kernel counts in full and matters more than memory
@@ -47,14 +48,14 @@ typedef struct {
     const lt_plan_stack *centre;
 } problem;
 
-/* Beyond OUTLIER the square of the residual grows as the residual (Huber 1964): so a row slowed
- * down by half by some fault has no more influence than one that is off by a tenth. */
+/* Beyond OUTLIER the residual counts linearly, not squared (Huber 1964), so that a row slowed down
+ * by half by some fault has no more influence than one that is off by a tenth. */
 static double huber(double z) {
     const double a = fabs(z);
     return a <= OUTLIER ? z : copysign(sqrt(2.0 * OUTLIER * a - OUTLIER * OUTLIER), z);
 }
 
-/* Residuals at s: one an anchor, ln(predicted / measured) / SIGMA, then one an efficiency, its
+/* Residuals at s: one per anchor, ln(predicted / measured) / SIGMA, then one per efficiency, its
  * distance from the centre. Returns the sum of their squares. */
 static double residuals(const problem *p, const lt_plan_stack *s, double *r, double *rms) {
     const size_t n = p->f->n_anchors;
@@ -190,7 +191,7 @@ static bool is_release(const lt_plan_stack *s) {
     return strcmp(family, s->name) != 0;
 }
 
-/* A stack with releases is also fitted as a whole, on all their anchors, for releases without
+/* Fit each stack that has releases also as a whole, on all their anchors, for releases without
  * measurements. */
 static lt_err add_families(lt_plan_fit *list, size_t *n) {
     const size_t releases = *n;
@@ -274,7 +275,7 @@ lt_err lt_plan_fit_rows(const lt_points *p, const char *const *ids, size_t n_ids
     }
     LT_TRY_DONE(add_families(list, &n));
     for (int pass = 0; pass < 2;
-         pass++) { /* Families first: they are the centre of their releases. */
+         pass++) { /* Families are fitted first, because they are the centre of their releases. */
         for (size_t i = 0; i < n; i++) {
             if (is_release(&list[i].stack) == (pass == 1)) {
                 LT_TRY_DONE(fit_with_centre(list, n, &list[i], jobs));

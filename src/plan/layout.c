@@ -30,7 +30,7 @@ static lt_err check_sizes(const lt_plan_layout *l) {
         LT_FAIL(LT_ERR_ARG, "layout: %d virtual stages contradict pp 1 (no pipeline)", l->vpp);
     }
     if (l->zero == 3 && l->pp > 1 && l->accum > 1 && l->vpp > 1) {
-        return LT_OK; /* Allowed (torchtitan does it), only slow. */
+        return LT_OK; /* Allowed, since torchtitan does it, but slow. */
     }
     return LT_OK;
 }
@@ -97,7 +97,7 @@ char *lt_plan_layout_text(char out[LT_PLAN_TEXT_BYTES], const lt_plan_layout *l)
     return out;
 }
 
-/* Layers of the fullest stage; embedding and head count as nothing here (step.c adds them). */
+/* Layers of the fullest stage; embedding and head count as none here (step.c adds them). */
 static double stage_layers(const lt_plan_model *m, const lt_plan_layout *l) {
     return (double)((m->n_layers + l->pp - 1) / l->pp);
 }
@@ -153,7 +153,7 @@ double lt_plan_precision_bytes(lt_plan_precision p) {
     case LT_PLAN_FP8ROW:
         return 1.0;
     case LT_PLAN_NVFP4:
-        return 0.5625; /* 4 bits and a scale byte per 16. */
+        return 0.5625; /* 4 bits, and one scale byte per 16. */
     case LT_PLAN_PRECISION_COUNT:
         break;
     }

@@ -38,25 +38,25 @@
  * opens several. */
 #define CONTEXT_BYTES (1.5 * LT_PLAN_GB)
 #define NCCL_BYTES    (1.0 * LT_PLAN_GB)
-/* Share of what the caching allocator reserves that no tensor uses. GMLake (ASPLOS 2024,
- * arXiv:2401.08156) counts 15 % on average and up to 33 % over eight models trained on A100s. */
+/* Share of the caching allocator's reserve that no tensor uses. GMLake (ASPLOS 2024,
+ * arXiv:2401.08156) reports 15 % on average and up to 33 % over eight models trained on A100s. */
 #define IDLE_SHARE 0.11
 
 typedef struct {
-    double whole, split; /* Bytes per token: not divided by tp without SP, and always divided. */
+    double whole, split; /* Bytes per token: not divided by tp without SP; always divided. */
 } act;
 
 static act attention_act(const lt_plan_model *m, const lt_plan_layout *l,
                          lt_plan_attention kernel) {
     const double w = (double)m->width, h = (double)m->n_heads, d = (double)m->head_dim,
                  g = (double)m->n_kv_heads;
-    /* A query sees the whole sequence also under CP. */
+    /* A query sees the whole sequence, also under CP. */
     const double keys = (double)m->max_seq / l->cp * l->cp;
     /* Norm input, QKV input, dropout mask. */
     act a = {.whole = 2.0 * w + 2.0 * w + (m->dropout ? w : 0.0)};
     if (m->kv_rank > 0) {
         const double qk = (double)(m->nope_dim + m->rope_dim), v = (double)m->v_dim;
-        /* Latents and their norms. */
+        /* The latents and their norms. */
         a.whole += 2.0 * (double)(m->q_rank + m->kv_rank + m->rope_dim) * 2.0;
         a.split = 2.0 * h * (2.0 * qk + v) + 2.0 * h * v;
     } else {
@@ -76,8 +76,8 @@ static double ffn_act(const lt_plan_model *m, double f, bool keep_output) {
 
 static act block_act(const lt_plan_model *m, const lt_plan_layout *l, lt_plan_attention kernel) {
     const double blocks = (double)m->n_layers, w = (double)m->width;
-    /* Selective recompute covers the attention core if that is stored, else norms and activation
-     * functions. */
+    /* Selective recompute covers the attention core if that is stored, else the norms and
+     * activation functions. */
     const bool drop = l->recompute == LT_PLAN_RECOMPUTE_SELECTIVE &&
                       kernel != LT_PLAN_ATTENTION_UNFUSED;
     const double attn = (double)m->n_attn / blocks, mamba = (double)m->n_mamba / blocks;
@@ -87,7 +87,7 @@ static act block_act(const lt_plan_model *m, const lt_plan_layout *l, lt_plan_at
     sum.whole = attn * a.whole + (dense + moe) * (4.0 * w + (m->dropout ? w : 0.0));
     sum.split = attn * a.split + dense * ffn_act(m, (double)m->ffn_width, !drop);
     if (drop) {
-        sum.whole -= 2.0 * w * (attn + dense + moe); /* Norm outputs. */
+        sum.whole -= 2.0 * w * (attn + dense + moe); /* Norm outputs are recomputed. */
     }
     if (m->n_moe > 0) {
         const double k = (double)m->top_k, in = (double)(m->latent > 0 ? m->latent : m->width);
@@ -109,7 +109,8 @@ double lt_plan_activation_layer_bytes(const lt_plan_model *m, const lt_plan_layo
     const double tokens = (double)(l->micro * m->max_seq) / l->cp, tp = l->tp;
     act a;
     if (l->recompute == LT_PLAN_RECOMPUTE_FULL) {
-        return tokens * 2.0 * (double)m->width / (l->sp ? tp : 1.0); /* Only the layer's input. */
+        /* Only the layer's input is kept. */
+        return tokens * 2.0 * (double)m->width / (l->sp ? tp : 1.0);
     }
     a = block_act(m, l, attention);
     return tokens * (a.whole / (l->sp ? tp : 1.0) + a.split / tp);
@@ -121,7 +122,7 @@ static double in_flight(const lt_plan_layout *l, int stage) {
     if (l->schedule == LT_PLAN_GPIPE) {
         return accum;
     }
-    if (l->schedule == LT_PLAN_ZERO_BUBBLE) { /* A late stage puts off more weight gradients. */
+    if (l->schedule == LT_PLAN_ZERO_BUBBLE) { /* A late stage defers more weight gradients. */
         return lt_plan_min(accum, pp);
     }
     if (l->vpp > 1) {
@@ -158,8 +159,8 @@ static double runtime_bytes(const lt_plan_layout *l) {
     return CONTEXT_BYTES + (lt_plan_layout_gpus(l) > 1 ? NCCL_BYTES : 0.0);
 }
 
-/* Gradients of one layer's activations while its backward pass runs: the feed-forward part's three
- * (two), and the residual stream's. */
+/* Gradients of one layer's activations during its backward pass: three (or two) of the feed-forward
+ * part, and the residual stream's. */
 static double backward_bytes(const lt_plan_job *j) {
     const lt_plan_model *m = j->m;
     const double f = m->n_dense > 0 ? (double)m->ffn_width
@@ -234,8 +235,8 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
 lt_plan_memory lt_plan_memory_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
                                        const lt_plan_layout *l) {
     const lt_plan_job j = {m, c, l};
-    /* The first stage holds most micro-batches, the last the logits, and the second a layer more
-     * than a first that makes room for the embedding. */
+    /* The first stage holds the most micro-batches, and the last the logits; the second has one
+     * layer more than a first stage that makes room for the embedding. */
     const int stages[] = {0, 1, l->pp - 1};
     lt_plan_memory most;
     LT_ASSERT(m != NULL && c != NULL && l != NULL);

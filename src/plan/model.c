@@ -84,7 +84,8 @@ static double mamba_params(const lt_plan_model *m) {
     const double w = (double)m->width, d = (double)(m->mamba_heads * m->mamba_dim),
                  heads = (double)m->mamba_heads;
     const double bc = 2.0 * (double)(m->mamba_groups * m->mamba_state);
-    /* The convolution has 4 taps and a bias a channel; A, D and the time step's bias a head. */
+    /* The convolution has 4 taps and a bias per channel; A, D and the time step's bias are per
+     * head. */
     return w * (2.0 * d + bc + heads) + 5.0 * (d + bc) + d * w + 3.0 * heads + d;
 }
 
@@ -112,7 +113,7 @@ lt_plan_params lt_plan_model_params(const lt_plan_model *m) {
     p.moe = (double)m->n_moe * moe_params(m, (double)m->n_experts);
     p.routed = p.moe - (double)m->n_moe * moe_params(m, 0);
     active_moe = (double)m->n_moe * moe_params(m, (double)m->top_k);
-    if (m->mtp > 0) { /* One more block, three norms and the 2 w -> w projection each. */
+    if (m->mtp > 0) { /* Each has one more block, three norms and the 2 w -> w projection. */
         const double extra = attention_params(m) + 2.0 * w * w + 5.0 * norm;
         p.attention += mtp * extra;
         p.moe += m->n_moe > 0 ? mtp * moe_params(m, (double)m->n_experts)
@@ -126,8 +127,8 @@ lt_plan_params lt_plan_model_params(const lt_plan_model *m) {
     return p;
 }
 
-/* Multiply-adds of scores and values per token against a full sequence, all attention layers: H
- * (Dqk + Dv) keys. */
+/* Multiply-adds of scores and values per token against a full sequence, over all attention layers:
+ * H (Dqk + Dv) keys. */
 static double attention_pairs(const lt_plan_model *m, double keys) {
     const double qk = m->kv_rank > 0 ? (double)(m->nope_dim + m->rope_dim) : (double)m->head_dim;
     const double v = m->kv_rank > 0 ? (double)m->v_dim : (double)m->head_dim;
@@ -140,8 +141,8 @@ double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind, int6
     const lt_plan_params p = lt_plan_model_params(m);
     const double s = (double)seq, h = (double)m->width, l = (double)m->n_layers,
                  v = (double)m->vocab_size;
-    /* The output matrix multiplies every token (once more per MTP layer), also when it is the
-     * embedding's. */
+    /* The output matrix multiplies every token (once more per MTP layer), even if it is tied to the
+     * embedding. */
     const double n = p.active - p.embedding - p.head + (1.0 + (double)m->mtp) * v * h;
     switch (kind) {
     case LT_PLAN_FLOPS_SIX_N:
@@ -160,7 +161,7 @@ double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind, int6
     return 0.0;
 }
 
-/* Largest size of a model in any dimension: products of two still fit. */
+/* Largest size of a model in any dimension: products of two such sizes still fit. */
 #define MAX_SIZE 1000000000
 
 static lt_err read_size(const json_t *o, const char *key, int64_t *out, const char *what) {
@@ -172,7 +173,7 @@ static lt_err read_size(const json_t *o, const char *key, int64_t *out, const ch
     return LT_OK;
 }
 
-/* First of several spellings of a key. */
+/* The first of several spellings of a key that is present. */
 static lt_err any_i64(const json_t *o, const char *const *keys, int64_t *out, const char *what) {
     for (int i = 0; keys[i] != NULL; i++) {
         const json_t *v = json_object_get(o, keys[i]);
@@ -224,8 +225,8 @@ typedef struct {
     bool gated, biases, tied, qkv_bias, qk_norm, learned;
     bool ffn4;        /* intermediate_size defaults to 4 hidden_size. */
     bool multi;       /* multi_query: one key/value head. */
-    bool unfused_act; /* No fused kernel. */
-    /* Without layer_types: one of how many layers sees all tokens, while the others look back
+    bool unfused_act; /* There is no fused kernel. */
+    /* Without layer_types: one of this many layers sees all tokens, while the others look back
      * sliding_window tokens; 1: all have the window, 0: none. */
     int64_t full_every;
 } family;
@@ -288,8 +289,8 @@ static const family *family_of(const char *type, const char *what) {
     return &families[0];
 }
 
-/* How many layers look back `window` tokens only: those that layer_types says, or those of the
- * family's pattern. */
+/* Number of layers that look back only `window` tokens: by layer_types, or by the family's
+ * pattern. */
 static lt_err read_windows(lt_plan_model *m, const json_t *o, int64_t full_every,
                            const char *what) {
     const json_t *types = json_object_get(o, "layer_types"), *type;
@@ -400,7 +401,8 @@ static lt_err read_blocks(lt_plan_model *m, const json_t *o, const char *what) {
 static void name_of_path(char out[LT_PLAN_NAME_BYTES], const char *path) {
     const char *slash = strrchr(path, '/');
     const char *base = slash != NULL ? slash + 1 : path;
-    if (slash != NULL && strcmp(base, "config.json") == 0) { /* The folder's name says more. */
+    /* The folder's name is the better name. */
+    if (slash != NULL && strcmp(base, "config.json") == 0) {
         const char *start = slash;
         while (start > path && start[-1] != '/') {
             start--;
@@ -419,7 +421,7 @@ static lt_err read_model(lt_plan_model *m, const json_t *o, const char *what) {
     if (!json_is_object(o)) {
         LT_FAIL(LT_ERR_FORMAT, "%s: not a JSON object", what);
     }
-    text = json_object_get(o, "text_config"); /* A multimodal model: use its language part. */
+    text = json_object_get(o, "text_config"); /* Of a multimodal model, use the language part. */
     if (json_is_object(text) && json_object_get(o, "hidden_size") == NULL) {
         o = text;
     }

@@ -21,10 +21,10 @@
 #include "plan/plan.h"
 #include "tensor/cost.h"
 
-/* One for all stacks and GPUs. Those without a source of their own were chosen on the fit part of
- * the published rows (docs/plan/validation.md). */
-#define K_RAMP    128.0 /* Depth at which a product's inner loop is half of its time ramp. */
-#define WAVE_LOSS 0.333 /* Share of the last wave's idle part that nothing else fills. */
+/* One value for all stacks and GPUs. Those without a source of their own were chosen on the fit
+ * part of the published rows (docs/plan/validation.md). */
+#define K_RAMP    128.0 /* Depth at which a product spends half of its time ramping up. */
+#define WAVE_LOSS 0.333 /* Share of the last wave's idle time that no other work fills. */
 /* How much faster products in narrow types are than in bf16, unless the chip's peaks are closer: a
  * layer's products without casts, as Transformer Engine measured them on B300 (its documentation,
  * examples/gemm_profiling: 13.10 ms in bf16, 6.81 in fp8, 7.16 in mxfp8, 3.76 in nvfp4; fp8 on H200
@@ -32,26 +32,26 @@
 static const double narrow_speed[LT_PLAN_PRECISION_COUNT] = {
     [LT_PLAN_FP8] = 1.92, [LT_PLAN_MXFP8] = 1.83, [LT_PLAN_NVFP4] = 3.48};
 #define WGRAD_BYTES 4.0 /* A weight's gradient is read, added to and written in 2 bytes. */
-/* Kernels per expert of a grouped product that do not run beside others. */
+/* Kernels per expert of a grouped product that do not overlap with others. */
 #define GROUP_KERNELS  0.34
 #define ROUTER_KERNELS 3.4
-#define PERMUTE_BYTES  14.0 /* Per element of every routed copy: sort, un-sort, weigh and add. */
+#define PERMUTE_BYTES  14.0 /* Per element of every routed copy: sort, unsort, weigh and add. */
 /* Per element of an activation in small kernels and fp32; fused: 6. */
 #define UNFUSED_ACT_BYTES 74.0
-/* Share of permutation and activation traffic that the fused expert kernel leaves. */
+/* Share of permutation and activation traffic that remains with a fused expert kernel. */
 #define FUSED_SHARE 0.55
 #define SCAN_SHARE  0.0225 /* Share of the bf16 peak that Mamba-2's chunked scan reaches. */
 #define MISALIGNED  0.5    /* See alignment(). */
-#define ADD_BYTES   4.0    /* Read and write to add one more gradient to the input's. */
-/* The host. A counted kernel stands for the few that one module launches: host_us is the time of
- * all of these. */
-/* Share of host_us for one expert's part of a grouped product: a loop in C++. */
+#define ADD_BYTES   4.0    /* Read and write, to add one more gradient to the input's. */
+/* The host. A counted kernel stands for the few kernels that one module launches: host_us is their
+ * total time. */
+/* Share of host_us for one expert's part of a grouped product, which is a loop in C++. */
 #define GROUP_HOST 0.12
-/* Multiple of host_us for handling tokens around the experts, a layer and pass. */
+/* Multiple of host_us for handling tokens around the experts, per layer and pass. */
 #define MOE_HOST 11.0
-/* Multiple of host_us for slicing and joining MLA's parts, a layer forward. */
+/* Multiple of host_us for slicing and joining MLA's parts, per layer forward. */
 #define MLA_HOST 10.0
-/* From the arrival of the counts at the host to its first kernel on the GPU. */
+/* From the arrival of the counts at the host to the host's first kernel on the GPU. */
 #define SYNC_S 60e-6
 
 /* Bytes of casting an element of a product's input. A scale a tensor (fp8): read for the maximum,
@@ -119,12 +119,12 @@ typedef struct {
     const lt_plan_job *j;
     lt_plan_work w;
     side side;
-    bool cast_before; /* The product before cast this input. */
+    bool cast_before; /* The previous product has cast this input. */
     bool backward, lora;
     bool fused;    /* experts_fused */
-    bool wide;     /* These products stay in bf16. */
-    bool captured; /* By a CUDA graph: the host launches none of these kernels. */
-    double count;  /* Blocks of this kind on the stage. */
+    bool wide;     /* These products remain in bf16. */
+    bool captured; /* In a CUDA graph: the host launches none of these kernels. */
+    double count;  /* Number of blocks of this kind on the stage. */
 } tally;
 
 static void kernels(tally *t, double n) {
@@ -143,7 +143,7 @@ static double cast_of(const tally *t, lt_plan_precision p) {
     return gathered && tp > 1 ? cast_bytes[p] / tp + 2.0 * (1.0 - 1.0 / tp) : cast_bytes[p];
 }
 
-/* A linear layer y (m, n) = x (m, k) W: forward, or backward's two products. */
+/* A linear layer y (m, n) = x (m, k) W: its product forward, or its two products backward. */
 static void linear_in(tally *t, double m, double n, double k, double groups, lt_plan_precision p) {
     const lt_plan_cluster *c = t->j->c;
     const double mem = c->gpu.memory_gbps * LT_PLAN_GB * c->stack.memory;
@@ -267,14 +267,14 @@ static void attention_core(tally *t, double seqs, double seq, double heads, doub
     t->w.attention_s += t->count * flops /
                         (peak_of(c, LT_PLAN_BF16) *
                          core_efficiency(c, kernel, qk, seq, t->backward));
-    /* Scores, softmax and dropout each go through memory: 13 and 17 bytes an element. */
+    /* Scores, softmax and dropout each pass through memory: 13 and 17 bytes per element. */
     if (kernel == LT_PLAN_ATTENTION_UNFUSED) {
         t->w.attention_s += t->count * pairs * (t->backward ? 15.0 : 11.0) / mem;
     }
     kernels(t, kernel == LT_PLAN_ATTENTION_UNFUSED ? 5.0 : 1.0);
 }
 
-/* In the run's precision; recipes of 8 and 4 bits keep some layers wider. */
+/* A linear layer in the run's precision; recipes of 8 and 4 bits keep some layers wider. */
 static void linear(tally *t, double m, double n, double k, double groups) {
     const lt_plan_precision p = t->wide && t->j->l->precision != LT_PLAN_FP32 ? LT_PLAN_BF16
                                                                               : t->j->l->precision;
@@ -291,8 +291,8 @@ static void linear(tally *t, double m, double n, double k, double groups) {
     t->count = all;
 }
 
-/* Several outputs of one input: one product, or, where the software keeps their matrices apart, one
- * each, the input cast once. */
+/* Several outputs of one input: one product, or, if the software keeps their matrices apart, one
+ * each, with the input cast once. */
 static void joined(tally *t, double m, const double *n, size_t parts, double k, double groups) {
     double all = 0;
     for (size_t i = 0; i < parts; i++) {
@@ -305,7 +305,7 @@ static void joined(tally *t, double m, const double *n, size_t parts, double k, 
     t->cast_before = false;
     if (!(t->j->c->stack.split_products > 0)) {
         linear(t, m, all, k, groups);
-    } else if (t->backward) { /* The input's gradients are summed. */
+    } else if (t->backward) { /* The gradients of the input are summed. */
         t->w.elementwise_s += t->count * groups * (double)(parts - 1) * ADD_BYTES * m * k /
                               (t->j->c->gpu.memory_gbps * LT_PLAN_GB * t->j->c->stack.memory);
     }
@@ -315,8 +315,8 @@ static bool in_graph(const lt_plan_job *j, unsigned part) {
     return (j->c->stack.graph & part) == part;
 }
 
-/* MLA's products from the latent vectors up to the heads; its norms, RoPE, and joining the parts
- * with and without it. */
+/* MLA's products from the latent vectors to the heads; its norms, RoPE, and joining the parts with
+ * and without RoPE. */
 static void mla_up(tally *t, double tokens, double h) {
     const lt_plan_model *m = t->j->m;
     const double qk = (double)(m->nope_dim + m->rope_dim), q = (double)m->q_rank,
@@ -390,7 +390,7 @@ static void dense_block(tally *t) {
     ffn(t, tokens, (double)j->m->width, (double)j->m->ffn_width / tp, 1);
 }
 
-/* Tokens to their experts, `bytes` in all of one copy of every token; bringing the results back
+/* Seconds to send tokens to their experts, `bytes` being one copy of every token; the way back
  * costs the same. */
 static double expert_traffic_s(const lt_plan_job *j, double bytes) {
     const lt_plan_model *m = j->m;
@@ -401,7 +401,7 @@ static double expert_traffic_s(const lt_plan_job *j, double bytes) {
     return lt_plan_dispatch_s(j->c, bytes, k, m->route_groups, m->route_limit, j->l->ep, 1);
 }
 
-/* Seconds in which the host launches what one counted kernel stands for. */
+/* Seconds that the host needs to launch the kernels that one counted kernel stands for. */
 static double host_s(const lt_plan_cluster *c) {
     return c->stack.host_us * 1e-6 * c->gpu.host_time;
 }
@@ -429,11 +429,12 @@ static void experts(tally *t, double all, double tokens) {
     }
     ffn(t, tokens * k / local, in, (double)m->expert_ffn_width, local);
     stream(t, tokens * k, PERMUTE_BYTES * (t->fused ? FUSED_SHARE : 1.0) * in,
-           t->fused ? 2 : 6); /* Permute, un-permute and weigh every copy. */
+           t->fused ? 2 : 6); /* Permute, unpermute and weigh every copy. */
     if (m->shared_ffn_width > 0) {
         ffn(t, all, w, (double)m->shared_ffn_width / j->l->tp, 1);
     }
-    t->w.ep_s += t->count * 2.0 * expert_traffic_s(j, tokens * in * 2.0); /* One rank: none. */
+    /* With one rank there is none. */
+    t->w.ep_s += t->count * 2.0 * expert_traffic_s(j, tokens * in * 2.0);
     if (waits) {
         t->w.host_kernels += t->count * MOE_HOST;
         t->w.syncs += t->count;
@@ -548,7 +549,7 @@ static lt_plan_work layers_work(const lt_plan_job *j, bool backward) {
         moe_block(&t);
     }
     if (j->l->tp > 1) {
-        /* Experts are not split by it: their tokens leave from the scattered sequence. */
+        /* tp does not split experts: their tokens leave from the scattered sequence. */
         tp_comm(&t, share * (double)(m->n_attn + m->n_mamba + m->n_dense +
                                      (m->shared_ffn_width > 0 || !j->l->sp ? m->n_moe : 0)));
     }
@@ -575,7 +576,7 @@ static double op_selective_share(const lt_plan_model *m) {
     return (k + q + f) * w / ((2.0 * q + 2.0 * k + 3.0 * f) * w);
 }
 
-/* The modules that selective recomputation names, forward once more. */
+/* The modules named by selective recomputation, forward once more. */
 static lt_plan_work modules_work(const lt_plan_job *j) {
     const lt_plan_model *m = j->m;
     const unsigned again = j->l->again;
@@ -590,7 +591,8 @@ static lt_plan_work modules_work(const lt_plan_job *j) {
     if ((again & LT_PLAN_AGAIN_NORM) != 0) {
         const double counts[] = {(double)m->n_attn, (double)m->n_mamba, (double)m->n_dense,
                                  (double)m->n_moe};
-        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) { /* In their block's graph. */
+        /* They are in the graph of their block. */
+        for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
             t.captured = in_graph(j, parts[i]);
             t.count = share * counts[i];
             stream(&t, j->l->sp ? tokens / tp : tokens, 4.0 * w, 1);
@@ -638,7 +640,7 @@ static void add(lt_plan_work *w, const lt_plan_work *x, double by) {
     }
 }
 
-/* The last product of each dense block, and the sum over tensor parallel ranks that follows it. */
+/* The last product of each dense block, and the sum over tensor-parallel ranks after it. */
 static lt_plan_work last_product(const lt_plan_job *j) {
     const lt_plan_model *m = j->m;
     const double tokens = (double)(j->l->micro * m->max_seq) / j->l->cp, tp = j->l->tp;
@@ -661,7 +663,7 @@ lt_plan_work lt_plan_recompute_work(const lt_plan_job *j) {
     }
     f = layers_work(j, false);
     if (j->l->recompute == LT_PLAN_RECOMPUTE_FULL) {
-        /* Megatron's block method: this many of each chunk of a stage. */
+        /* Megatron's block method: this many layers of each chunk of a stage. */
         if (j->l->again_layers > 0) {
             const double chunk = ceil((double)j->m->n_layers / ((double)j->l->pp * j->l->vpp));
             add(&w, &f, lt_plan_min(1.0, j->l->again_layers / chunk));
@@ -673,13 +675,13 @@ lt_plan_work lt_plan_recompute_work(const lt_plan_job *j) {
         }
         return f;
     }
-    if (j->c->stack.attention == LT_PLAN_ATTENTION_UNFUSED) { /* Scores and softmax again. */
+    if (j->c->stack.attention == LT_PLAN_ATTENTION_UNFUSED) { /* Scores and softmax are repeated. */
         w.attention_s = f.attention_s;
     } else {
         w.elementwise_s = 0.6 * f.elementwise_s; /* Norms and activation functions. */
         if (j->c->stack.op_selective > 0 && j->m->n_dense == j->m->n_layers) {
             w.gemm_s = op_selective_share(j->m) * f.gemm_s;
-            w.tp_s = f.tp_gather_s; /* Its list of what is kept holds the reduce-scatters only. */
+            w.tp_s = f.tp_gather_s; /* Its list of kept tensors has only the reduce-scatters. */
         }
     }
     return w;
@@ -693,11 +695,11 @@ lt_plan_work lt_plan_head_work(const lt_plan_job *j, bool backward) {
     const lt_plan_job bf16 = {m, j->c, &plain};
     tally t = {.j = &bf16, .backward = backward, .count = 1.0 + (double)m->mtp};
     if (plain.precision > LT_PLAN_BF16) {
-        plain.precision = LT_PLAN_BF16; /* The output matrix stays in bf16 in every recipe. */
+        plain.precision = LT_PLAN_BF16; /* The output matrix remains in bf16 in every recipe. */
     }
     linear(&t, tokens, v, (double)m->width, 1);
     stream(&t, tokens, 8.0 * v,
-           4); /* Logits to fp32, softmax, loss; backward: 16 bytes an element. */
+           4); /* Logits to fp32, softmax, loss; backward 16 bytes per element. */
     if (j->l->tp > 1) {
         t.w.tp_s = lt_plan_collective_s(j->c, LT_PLAN_ALL_REDUCE, tokens * (double)m->width * 2.0,
                                         j->l->tp, 1);

@@ -12,8 +12,8 @@
 #include "train/recipe/fit.h"
 #include "train/run.h"
 
-/* One for all GPU kinds, chosen on the ops' times in bench/results/train_h100.json and
- * h200/train.json (products: 4 % off in the mean of 13 rows). */
+/* One for all GPU kinds, chosen from op times in bench/results/train_h100.json and h200/train.json
+ * (products: 4 % off in the mean of 13 rows). */
 #define K_RAMP   684.0 /* Depth at which half of a product's time is not its inner loop. */
 #define LAUNCH_S 3e-6
 /* Causal attention with heads of 64 within steps of training: the share of the peak that it reaches
@@ -32,11 +32,11 @@ static const struct {
     int64_t width;
     double forward, backward;
 } by_width[] = {{64, 1.0, 1.0}, {128, 1.32, 1.10}, {192, 1.32, 1.0}, {256, 1.43, 0.93}};
-/* Multiples of bytes: exponentials beside them (xent); a whole tensor is read for its largest value
- * first. */
+/* Multiples of bytes: cross-entropy also computes exponentials, and a cast of a whole tensor first
+ * reads it for its largest value. */
 #define XENT_SHARE  1.25
 #define SCALE_READS 1.5
-/* Routing counts, scans and places: small kernels one behind the other. */
+/* Routing counts, scans and places: small kernels, one after another. */
 #define ROUTE_FORWARD_S  50e-6
 #define ROUTE_BACKWARD_S 25e-6
 
@@ -97,13 +97,13 @@ static double attention_s(const machine *m, lt_cost cost, const lt_attention_arg
 }
 
 static double grouped_s(const machine *m, lt_cost cost, const lt_matmul_grouped_args *a) {
-    /* In the product that gives weights' gradients, K is an expert's rows. */
+    /* In the product that gives weight gradients, K is an expert's rows. */
     const double k = a->weights ? (double)a->a.shape[0] / (double)a->y.shape[0]
                                 : (double)a->a.shape[1];
     return product_s(m, cost, lt_plan_max(k, 1.0), precision_of(&a->a));
 }
 
-/* With one scale for the whole tensor. */
+/* One scale for the whole tensor needs another read. */
 static double reads_of(const lt_cast_scaled_args *a) {
     const lt_tensor *scale = a->scale.data != NULL ? &a->scale : &a->t_scale;
     return lt_tensor_count(scale) == 1 ? SCALE_READS : 1.0;
@@ -203,8 +203,8 @@ lt_err lt_own_run_open(lt_own_run *out, const lt_recipe *r, bool on_device) {
 #define ROUNDS  6
 #define SIGMA   0.02 /* Relative spread of a measured step. */
 #define DELTA   0.01
-/* Centres and how far a kind may leave them: the tensor cores of all kinds run the same kernels,
- * memory differs. */
+/* Centres of the rates, and how far a kind may deviate: the tensor cores of all kinds run the same
+ * kernels, but memory differs. */
 static const double centre[N_RATES] = {0.84, 1.0, 0.85}, width[N_RATES] = {0.03, 0.03, 0.10};
 
 static lt_own_rates rates_at(const double x[N_RATES]) {
@@ -220,7 +220,7 @@ static lt_err error_at(double *e, const double x[N_RATES], const lt_plan_gpu *gp
     return LT_OK;
 }
 
-/* a x = b, three unknowns, a symmetric and positive. */
+/* Solve a x = b: three unknowns, a symmetric and positive. */
 static void solve(double a[N_RATES][N_RATES], double b[N_RATES]) {
     for (int i = 0; i < N_RATES; i++) {
         for (int r = 0; r < N_RATES; r++) {

@@ -18,7 +18,7 @@
 
 typedef struct {
     double gemm, attention, memory;
-    bool measured; /* On this GPU kind; else those of the nearest. */
+    bool measured; /* Measured on this GPU kind; otherwise those of the nearest kind are used. */
 } lt_own_rates;
 
 /* A training run of Lateen: its model and settings. */
@@ -30,7 +30,7 @@ typedef struct {
     int64_t micros; /* Micro-batches of the largest step. */
 } lt_own_run;
 
-/* From a recipe (the tokenizer or model.init that it names are read for sizes). */
+/* Open a recipe's run. The tokenizer or model.init that it names is read for sizes. */
 LT_MUST_USE lt_err lt_own_run_open(lt_own_run *out, const lt_recipe *r, bool on_device);
 
 /* Find the rates under `own` in recipes/clusters/stacks.yaml. */

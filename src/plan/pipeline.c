@@ -16,8 +16,8 @@
 #include "parallel/schedule.h"
 #include "plan/plan.h"
 
-/* When the pipeline has been full for a while, each micro-batch takes as long as the one before. So
- * the time of more than twice this many is extrapolated; a multiple of the stages. */
+/* Once the pipeline has been full for a while, each micro-batch takes as long as the one before. So
+ * the time of more than twice this many is extrapolated. It is a multiple of the stages. */
 static int64_t steady(int stages) {
     return (int64_t)stages * (stages >= 16 ? 8 : (128 + stages - 1) / stages);
 }
@@ -67,7 +67,7 @@ static lt_err check(const lt_plan_pipeline *p) {
 #define MOST_KEPT     16
 #define MOST_KEPT_OPS (1 << 16) /* About 4 MB. */
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
-static lt_schedule kept[MOST_KEPT]; /* Oldest first; those without rows are empty. */
+static lt_schedule kept[MOST_KEPT]; /* Oldest first; empty ones have no rows. */
 
 static bool same_shape(const lt_schedule_shape *a, const lt_schedule_shape *b) {
     return a->kind == b->kind && a->ranks == b->ranks && a->chunks == b->chunks &&
@@ -94,7 +94,7 @@ static void table_give_back(lt_schedule *t) {
         return;
     }
     pthread_mutex_lock(&kept_lock);
-    int at = 0; /* The first empty place, else the oldest one's. */
+    int at = 0; /* The first empty place, else the oldest. */
     while (at < MOST_KEPT && kept[at].rows != NULL) {
         at++;
     }
@@ -110,7 +110,7 @@ static void table_give_back(lt_schedule *t) {
 
 /* ---- The simulation ---- */
 
-/* In the order in which the operations start, those that start together by their stage. */
+/* In the order in which the operations start; those that start together, by their stage. */
 static int by_start(const void *a, const void *b) {
     const lt_plan_slot *x = a, *y = b;
     return x->start_s != y->start_s ? (x->start_s > y->start_s) - (x->start_s < y->start_s)
@@ -174,7 +174,7 @@ double lt_plan_pipeline_closed(const lt_plan_pipeline *p) {
         fill = (s - 1.0) *
                lt_plan_max(0.0, unit_s - 2.0 * p->backward_s * p->weight_share + 2.0 * p->send_s);
     }
-    /* The slowest stage works through all micro-batches; the others' share of it fills and
+    /* The slowest stage works through all micro-batches; the share of the others fills and
      * drains. */
     return m * (unit_s + extra) +
            lt_plan_max(0.0, fill + lt_plan_min(p->first_extra_s, p->last_extra_s));

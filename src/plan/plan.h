@@ -10,13 +10,14 @@
 
 /* ---- recipe.c: find shipped files, read flat YAML ---- */
 
-/* "alps" -> an existing path of recipes/<folder>/alps<suffix>; a path that exists is taken as it
+/* "alps" -> an existing path of recipes/<folder>/alps<suffix>; an existing path is taken as it
  * is. */
 LT_MUST_USE lt_err lt_plan_recipe_find(char *out, size_t out_bytes, const char *folder,
                                        const char *name, const char *suffix);
-/* The entry of that key or NULL. */
+/* The entry of that key, or NULL. */
 const lt_yaml_entry *lt_plan_yaml_get(const lt_yaml_entry *e, size_t n, const char *key);
-/* Number at key into *out; absent leaves it. Must lie in [min, max]. */
+/* Read the number at key into *out, which keeps its value if the key is absent. It must lie in
+ * [min, max]. */
 LT_MUST_USE lt_err lt_plan_yaml_number(const lt_yaml_entry *e, size_t n, const char *key,
                                        double *out, double min, double max, const char *path);
 LT_MUST_USE lt_err lt_plan_yaml_choice(const lt_yaml_entry *e, size_t n, const char *key, int *out,
@@ -24,7 +25,7 @@ LT_MUST_USE lt_err lt_plan_yaml_choice(const lt_yaml_entry *e, size_t n, const c
 
 /* ---- cluster.c ---- */
 
-/* The GPU kind whose `match` list holds the longest part of free text ("A100-80GB-SXM"). */
+/* The GPU kind whose `match` list has the longest match in free text ("A100-80GB-SXM"). */
 /* "bridge-2606" is a release of "bridge". */
 void lt_plan_stack_family(char out[LT_PLAN_NAME_BYTES], const char *stack);
 LT_MUST_USE lt_err lt_plan_gpu_match(lt_plan_gpu *out, const char *text);
@@ -37,12 +38,12 @@ lt_err lt_plan_runs_table(const lt_yaml_entry **rows, size_t *n); /* recipes/clu
 typedef struct {
     unsigned graph, again; /* LT_PLAN_PART_*, LT_PLAN_AGAIN_*. */
     int again_layers, offload_layers, pp, vpp, micro;
-    bool dedupe, overlap, fsdp; /* dedupe: DeepEP or HybridEP. */
+    bool dedupe, overlap, fsdp; /* dedupe: with DeepEP or HybridEP. */
     bool narrow_attention;      /* Attention in 8 bits. */
 } lt_plan_run;
 
 LT_MUST_USE lt_err lt_plan_run_parse(lt_plan_run *out, const char *words);
-/* Find the run ("deepseek-v3/gb200/mxfp8") of a stack's release that matches q (batch, pp, vpp);
+/* Find the run ("deepseek-v3/gb200/mxfp8") of a stack's release that matches q (batch, pp, vpp).
  * *found false: it is not listed. */
 LT_MUST_USE lt_err lt_plan_run_find(lt_plan_run *out, bool *found, const char *stack,
                                     const char *run, const lt_plan_query *q);
@@ -51,14 +52,14 @@ LT_MUST_USE lt_err lt_plan_run_find(lt_plan_run *out, bool *found, const char *s
 
 /* Seconds by kind; communication in seconds before overlap. */
 typedef struct {
-    /* launch: gaps the host leaves, beyond the GPU's own work. */
+    /* launch: gaps left by the host, beyond the GPU's own work. */
     double gemm_s, attention_s, elementwise_s, launch_s;
-    double tp_s, cp_s, ep_s;             /* Whole time of the collectives. */
-    double tp_gather_s;                  /* The part of tp_s that the gathers take. */
-    double flops, kernels, host_kernels; /* host_kernels: not launched by a CUDA graph. */
+    double tp_s, cp_s, ep_s;             /* Total time of the collectives. */
+    double tp_gather_s;                  /* The gathers' part of tp_s. */
+    double flops, kernels, host_kernels; /* host_kernels: those that no CUDA graph launches. */
     double syncs,
-        /* Number of times that the host waits for the GPU's counts; time that the GPU then waits
-         * for the host. */
+        /* How often the host waits for the GPU's counts, and the time that the GPU then waits for
+         * the host. */
         stall_s;
 } lt_plan_work;
 
@@ -68,7 +69,7 @@ typedef struct {
     const lt_plan_layout *l;
 } lt_plan_job;
 
-/* One pass over one pipeline stage's average share of blocks for one micro-batch. */
+/* One pass through the average pipeline stage's share of blocks for one micro-batch. */
 lt_plan_work lt_plan_forward_work(const lt_plan_job *j);
 /* Data and weight gradients; without recompute. */
 lt_plan_work lt_plan_backward_work(const lt_plan_job *j);
@@ -90,7 +91,7 @@ double lt_plan_dispatch_s(const lt_plan_cluster *c, double bytes, double copies,
 
 /* ---- layout.c ---- */
 
-/* Parameters of the given stage that one GPU holds: those of experts apart from the rest. */
+/* Parameters of the given stage that one GPU holds, with experts apart from the rest. */
 typedef struct {
     double dense, expert;
 } lt_plan_share;

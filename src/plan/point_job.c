@@ -65,10 +65,10 @@ const char *lt_point_stack(const lt_point *row, char out[LT_PLAN_NAME_BYTES]) {
                  {"llama1", "", "metaseq"},
                  {"palm", "", "palm"}};
     const char *group = F(row, group);
-    char name[LT_PLAN_TEXT_BYTES]; /* With its end marked, so that a word may ask for it. */
+    char name[LT_PLAN_TEXT_BYTES]; /* Ends with a newline, so that a pattern can match the end. */
     snprintf(name, sizeof name, "%.200s\n", F(row, model));
     if (has(group,
-            /* One stack a release: "26.04.01 NeMo Container" -> bridge-260401. */
+            /* There is one stack per release: "26.04.01 NeMo Container" -> bridge-260401. */
             "megatron-bridge")) {
         const char *source = F(row, source);
         for (const char *p = source; *p != 0; p++) {
@@ -100,7 +100,7 @@ const char *lt_point_stack(const lt_point *row, char out[LT_PLAN_NAME_BYTES]) {
 
 /* ---- What is computed ---- */
 
-/* Models whose sizes a row does not print in full (experts, MLA, hybrids). */
+/* Models whose sizes a row does not print completely (experts, MLA, hybrids). */
 static bool known_model(lt_plan_model *m, const char *name) {
     static const struct {
         const char *word, *word2, *recipe;
@@ -119,7 +119,7 @@ static bool known_model(lt_plan_model *m, const char *name) {
     return false;
 }
 
-/* Gating and tying are not printed; the parameter count determines them. */
+/* Gating and tying are not printed, but the parameter count determines them. */
 static void infer_form(lt_plan_model *m, double params_b) {
     double best = INFINITY;
     lt_plan_model pick = *m;
@@ -278,7 +278,7 @@ static lt_plan_flops_kind printed_flops(const lt_point_job *j, const lt_point *r
                                  : LT_PLAN_FLOPS_MODEL_FULL;
 }
 
-/* A vendor's page prints tokens a second and FLOP/s side by side; where no convention joins them,
+/* A vendor's page prints tokens per second and FLOP/s side by side; if no convention relates them,
  * one of the two is wrong. */
 static void check_rates(lt_point_job *j, double rate, double tflops) {
     const double per_token = tflops * 1e12 / rate;
@@ -362,7 +362,8 @@ double lt_point_predict(lt_point_job *j, char why[LT_PLAN_TEXT_BYTES]) {
             snprintf(why, LT_PLAN_TEXT_BYTES, "%.240s", lt_error_message());
             return 0;
         }
-        /* The run did fit, so the memory model is too strict here: take the leanest layout. */
+        /* The run did fit, so the memory model is too strict here: take the layout with the least
+         * memory. */
         if (found.n_fit == 0) {
             roomy.gpu.memory_bytes = found.nearest_bytes * 1.0001;
             lt_plan_found_free(&found);

@@ -58,7 +58,7 @@ static int recompute_of(const char *text) {
     return has(text, "full") ? 2 : -1;
 }
 
-/* Pythia's paper prints no layout; its training files do (EleutherAI/pythia,
+/* Pythia's paper prints no layout, but its training files do (EleutherAI/pythia,
  * models/NAME/pythia-NAME.yml). */
 static void pythia_layout(lt_plan_query *q, const char *name) {
     static const struct {
@@ -93,7 +93,7 @@ static void torchtitan_layout(lt_point_job *j, const lt_point *row) {
     }
 }
 
-/* Megatron-Bridge's benchmarks: what their recipes say (runs.c) where the page does not. */
+/* Megatron-Bridge's benchmarks: values from their recipes (runs.c) where the page has none. */
 static bool bridge_run(lt_point_job *j, const lt_point *row, char *why) {
     static const char *const precisions[LT_PLAN_PRECISION_COUNT] = {"fp32",  "bf16",  "fp8",
                                                                     "mxfp8", "nvfp4", "fp8"};
@@ -177,7 +177,7 @@ static bool stack_layout(lt_point_job *j, const lt_point *row, char *why) {
         q->recompute = -2; /* Its recipes recompute modules, never whole layers. */
     }
     if (q->zero == -1 && j->model.n_experts > 0) {
-        q->zero = 1; /* And shard the optimiser only; FSDP is for dense models. */
+        q->zero = 1; /* They shard only the optimiser; FSDP is for dense models. */
     }
     if (has(F(row, model), "async tp") || has(F(row, note), "asynctp")) {
         /* Products and collectives run in tp pieces; only the last piece of a sum is exposed. */
@@ -186,14 +186,14 @@ static bool stack_layout(lt_point_job *j, const lt_point *row, char *why) {
     if (has(stack, "torchtitan")) {
         torchtitan_layout(j, row);
     }
-    q->sp_off = strcmp(stack, "pythia") == 0 || /* GPT-NeoX has none. */
+    q->sp_off = strcmp(stack, "pythia") == 0 || /* GPT-NeoX has no sequence parallelism. */
                 (j->cluster.stack.attention == LT_PLAN_ATTENTION_UNFUSED &&
                  !has(F(row, recompute), "sp"));
     j->model.dropout = has(stack, "megatron-20");
     return true;
 }
 
-/* Rows that contradict themselves are left out. */
+/* Rows that contradict themselves are excluded. */
 static bool consistent(const lt_point_job *j, int dp, char *why) {
     const lt_plan_query *q = &j->query;
     const int vpp = q->vpp > 0 ? q->vpp : 1;
@@ -218,7 +218,7 @@ static bool consistent(const lt_point_job *j, int dp, char *why) {
     return false;
 }
 
-/* Virtual stages where the row prints none: 0 (search) for software that interleaves wherever it
+/* Virtual stages of a row that prints none: 0 (search) for software that interleaves wherever it
  * divides, and for rows that say so. */
 static void schedule_of(lt_point_job *j, const lt_point *row) {
     lt_plan_query *q = &j->query;

@@ -36,7 +36,7 @@ static inline int64_t whole(const char *text) {
     return (int64_t)llround(num(text));
 }
 
-/* Small degrees: 0 when absent, out of range or not a number. */
+/* A small degree: 0 if absent, out of range or not a number. */
 static inline int degree(const char *text) {
     const double v = num(text);
     return v >= 1 && v <= 1e6 ? (int)v : 0;
@@ -44,7 +44,7 @@ static inline int degree(const char *text) {
 
 /* ---- point_layout.c ---- */
 
-/* Write the row's split and schedule into out->query; cluster and model are already filled in. */
+/* Write the row's layout and schedule into out->query; cluster and model are already set. */
 bool lt_point_layout_make(lt_point_job *out, const lt_point *row, char why[LT_PLAN_TEXT_BYTES]);
 
 #endif

@@ -17,7 +17,7 @@ static const char *const column_names[] = {
     LT_POINT_COLUMN_MAP(COLUMN_NAME)};
 
 typedef struct {
-    char *at, *end; /* Fields are unquoted in place, so the text is written over from the left. */
+    char *at, *end; /* Fields are unquoted in place, so the text is overwritten from the left. */
     int line;
     const char *name;
     bool row_ended;
@@ -151,14 +151,14 @@ lt_err lt_points_parse(lt_points *out, const char *text, size_t bytes, const cha
     r.at = p.text;
     r.end = p.text + bytes;
     if (bytes >= 3 && memcmp(p.text, "\xEF\xBB\xBF", 3) == 0) {
-        r.at += 3; /* A byte order mark, before a quote too. */
+        r.at += 3; /* A byte order mark, also before a quote. */
     }
     LT_TRY_DONE(read_header(&r, column_of, &n_columns));
     while (r.at < r.end) {
         const int line = r.line;
         LT_TRY_DONE(read_row(&r, fields, &n));
         if (n == 1 && fields[0][0] == 0) {
-            continue; /* An empty line. */
+            continue; /* Skip an empty line. */
         }
         if (n != n_columns) {
             LT_FAIL_DONE(LT_ERR_FORMAT, "%s:%d: %d fields, the header has %d", name, line, n,

@@ -43,8 +43,8 @@ LT_MUST_USE lt_err lt_points_parse(lt_points *out, const char *text, size_t byte
                                    const char *name);
 void lt_points_free(lt_points *p);
 
-/* A third of all rows, by a hash of source and id: no shared constant was chosen with them. The
- * other two thirds are the fit part. */
+/* A third of all rows, chosen by a hash of source and id. No shared constant was chosen with them;
+ * the other two thirds are the fit part. */
 bool lt_point_held_out(const lt_point *row);
 
 /* A row as planner input. */
@@ -52,23 +52,23 @@ typedef struct {
     lt_plan_model model;
     lt_plan_cluster cluster;
     lt_plan_query query;
-    bool layout_known; /* Nothing left to search: layout holds it. */
+    bool layout_known; /* Nothing is left to search: layout holds it. */
     lt_plan_layout layout;
-    bool one_layer;    /* The row times one layer, without embedding, head and optimiser. */
+    bool one_layer;    /* The row times a single layer, without embedding, head and optimiser. */
     double measured_s; /* Seconds of one step. */
     /* "iteration time", "tokens/s", "TFLOP/s by SC'21 eq. 3", "MFU by 6 N and attention", ... */
     char measure[LT_PLAN_NAME_BYTES];
     double memory_bytes; /* Measured; 0 = not printed. */
     lt_plan_memory_figure memory_figure;
-    /* What in the row contradicts its source or itself; "" = nothing. The row is predicted as
+    /* How the row contradicts its source or itself; "": not at all. The row is predicted as
      * printed. */
     char flag[LT_PLAN_TEXT_BYTES];
 } lt_point_job;
 
-/* False: the row is left out; why has the reason. */
+/* False: the row is excluded, and `why` has the reason. */
 bool lt_point_job_make(lt_point_job *out, const lt_point *row, char why[LT_PLAN_TEXT_BYTES]);
-/* Seconds of a step by the model, with the row's missing layout facts chosen by search. Returns 0
- * with a reason when there is none. */
+/* The model's seconds of a step, with the row's missing layout facts chosen by search; 0, with a
+ * reason, if there is no layout. */
 double lt_point_predict(lt_point_job *j, char why[LT_PLAN_TEXT_BYTES]);
 const char *lt_point_stack(const lt_point *row, char out[LT_PLAN_NAME_BYTES]);
 
@@ -78,13 +78,13 @@ typedef struct {
     const lt_point *row;
     lt_point_job job;
     double predicted_s, error; /* error: predicted / measured - 1. */
-    double memory_error;       /* NAN: none measured. */
+    double memory_error;       /* NAN: memory was not measured. */
     bool used, anchor;
     char why[LT_PLAN_TEXT_BYTES];
 } lt_point_result;
 
 LT_MUST_USE lt_err lt_plan_validate(const lt_points *p, lt_point_result **out);
-void lt_point_result_predict(lt_point_result *r); /* Fills all but job, anchor. */
+void lt_point_result_predict(lt_point_result *r); /* Sets all fields but job and anchor. */
 
 /* ---- cross.c ---- */
 
@@ -116,7 +116,7 @@ typedef struct {
 void lt_plan_group_stats_of(lt_plan_group_stats *out, const lt_point_result *r, size_t n,
                             const char *name);
 
-/* The same by kind of run. A row is of two kinds: by its model and by its precision. */
+/* The same by kind of run. A row has two kinds: by its model and by its precision. */
 #define LT_PLAN_KIND_MAP(X)                                                                        \
     X(DENSE, "dense") X(MOE, "mixture of experts") X(WIDE, "16 bits") X(NARROW, "8 and 4 bits")
 typedef enum {
@@ -141,7 +141,7 @@ typedef struct {
  * *out. */
 LT_MUST_USE lt_err lt_plan_fit_rows(const lt_points *p, const char *const *ids, size_t n_ids,
                                     lt_plan_fit **out, size_t *n_out);
-/* The anchor ids named in stacks.yaml; free with free() (one block). */
+/* The ids of the anchors in stacks.yaml; free with free() (one block). */
 LT_MUST_USE lt_err lt_plan_anchor_ids(char ***out, size_t *n);
 bool lt_plan_is_anchor(const char *id);
 

@@ -1,5 +1,5 @@
-/* queue.c: see queue.h. A pass looks at the waiting jobs in order of their weight; it follows every
- * event: an arrival, an end, the moment from which a job may be preempted. */
+/* queue.c: see queue.h. A pass looks at the waiting jobs in the order of their weight. It follows
+ * every event: an arrival, an end, the moment from which a job may be preempted. */
 #include "plan/queue.h"
 
 #include <math.h>
@@ -9,12 +9,12 @@
 #include "base/error.h"
 
 #define MAX_AGE_S (7.0 * 86400.0)
-#define DEPTH     200 /* Waiting jobs of a tenant that a pass looks at. */
+#define DEPTH     200 /* Number of a tenant's waiting jobs that a pass looks at. */
 
 typedef struct {
     size_t *waiting; /* Jobs, in order of arrival. */
     size_t n_waiting, cursor;
-    int64_t own, lent; /* GPUs within the quota; borrowed. */
+    int64_t own, lent; /* GPUs within the quota, and borrowed ones. */
     double usage_s;    /* GPU seconds, decayed. */
 } tenant_state;
 
@@ -27,7 +27,8 @@ typedef struct {
 typedef struct {
     const lt_policy *p;
     lt_queue_job *jobs;
-    double *left_s, *since_s; /* Of each job: run time that is left; since when it waits. */
+    /* For each job: its remaining run time, and since when it has waited. */
+    double *left_s, *since_s;
     tenant_state *tenants;
     running_job *running;
     size_t n_running;
@@ -116,8 +117,8 @@ static void preempt_youngest(queue *q) {
 
 typedef struct {
     bool blocked;   /* A job waits for GPUs: */
-    double begin_s; /* it begins then, */
-    int64_t beside; /* and leaves this many GPUs. */
+    double begin_s; /* when it will begin, */
+    int64_t beside; /* and how many GPUs it will leave free. */
 } reservation;
 
 static int by_end(const void *a, const void *b) {
@@ -164,7 +165,7 @@ static tenant_state *next_tenant(queue *q) {
     return best;
 }
 
-/* Try the tenant's next job. True: a job was preempted, so the order may have changed. */
+/* Try the tenant's next job. True if a job was preempted, so that the order may have changed. */
 static bool try_next(queue *q, tenant_state *t, reservation *r) {
     const size_t job = t->waiting[t->cursor], tenant = q->jobs[job].tenant;
     const lt_policy_tenant *limits = &q->p->tenants[tenant];
@@ -184,7 +185,7 @@ static bool try_next(queue *q, tenant_state *t, reservation *r) {
         t->cursor++;
         return false;
     }
-    begin(q, t, t->cursor, !own); /* q->free may be negative until enough are preempted. */
+    begin(q, t, t->cursor, !own); /* q->free may be negative until enough jobs are preempted. */
     while (q->free < 0) {
         preempt_youngest(q);
         preempted = true;

@@ -25,8 +25,8 @@ typedef struct {
     size_t tenant; /* Index in the policy. */
     double arrival_s, run_s;
     int64_t gpus;
-    /* Results: seconds that it waited, also after a preemption; when it ended; how often it was
-     * preempted. */
+    /* Results: seconds that it waited, including after a preemption; when it ended; how often it
+     * was preempted. */
     double wait_s, end_s;
     int64_t preemptions;
 } lt_queue_job;
@@ -39,7 +39,8 @@ typedef struct {
     int64_t preemptions;
 } lt_queue_result;
 
-/* Jobs in order of arrival. ARG: a job can never run; the message names the tenant and numbers. */
+/* Jobs are in order of arrival. ARG: a job can never run; the message names the tenant and the
+ * numbers. */
 LT_MUST_USE lt_err lt_queue_simulate(lt_queue_result *out, const lt_policy *p, lt_queue_job *jobs,
                                      size_t n);
 

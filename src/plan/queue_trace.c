@@ -11,7 +11,7 @@
 
 #define MOST_BYTES ((size_t)256 << 20)
 
-/* The whole file, unpacked, 0-terminated. */
+/* Read the whole file, unpacked and 0-terminated. */
 static lt_err read_all(char **out, const char *path) {
     lt_err err = LT_OK;
     lt_byte_source *s = NULL;
@@ -202,7 +202,8 @@ lt_err lt_queue_read(lt_queue_job **out, size_t *n, const lt_policy *p, const ch
         LT_TRY_DONE(read_job(&jobs[count], p, line, &c, count + 2, path));
         jobs[count].run_s = times.n > 0 ? times.run_s[lt_rng_below(&rng, times.n)]
                                         : jobs[count].run_s;
-        jobs[count].end_s = (double)count; /* The order of those that arrive at once. */
+        /* Keeps the order of jobs that arrive at the same time. */
+        jobs[count].end_s = (double)count;
         count++;
     }
     if (count == 0) {

@@ -41,7 +41,7 @@ static bool try_all(char *out, size_t bytes, const char *folder, const char *nam
     }
     exe[n] = 0;
     for (int up = 0; up < 4;
-         up++) { /* build/lateen, build/asan/lateen, build/tests/unit/plan/test_x */
+         up++) { /* From build/lateen, build/asan/lateen or build/tests/unit/plan/test_x. */
         char *slash = strrchr(exe, '/');
         if (slash == NULL) {
             return false;
@@ -57,7 +57,7 @@ static bool try_all(char *out, size_t bytes, const char *folder, const char *nam
     return false;
 }
 
-/* "; did you mean 'alps'?" from the files beside a file that surely exists. */
+/* "; did you mean 'alps'?", from the files beside a file that certainly exists. */
 static void suggest(char *out, size_t bytes, const char *folder, const char *name,
                     const char *suffix) {
     char probe[LT_PATH_BYTES];
@@ -82,8 +82,8 @@ static void suggest(char *out, size_t bytes, const char *folder, const char *nam
         }
     }
     nearest = lt_name_nearest(name, stems, n_stems);
-    for (size_t i = n_stems; i > 0;
-         i--) { /* "gpt2" means gpt2-124m, however many letters that are. */
+    /* "gpt2" means gpt2-124m, however many letters are missing. */
+    for (size_t i = n_stems; i > 0; i--) {
         nearest = strncmp(stems[i - 1], name, strlen(name)) == 0 ? stems[i - 1] : nearest;
     }
     if (nearest != NULL) {

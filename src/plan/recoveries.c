@@ -18,7 +18,7 @@
 typedef struct {
     lt_plan_recovery now;
     bool seen[LT_RECOVERY_PHASES];
-    bool planned; /* It is growth, and not a fault. */
+    bool planned; /* The world grew; there was no fault. */
 } reader;
 
 /* ---- Reading --------------------------------------------------------------------------------- */
@@ -33,7 +33,7 @@ static lt_err read_phase(reader *r, const json_t *line, const char *what) {
             continue;
         }
         if (i == LT_RECOVERY_DETECT) {
-            /* Another fault: the recovery before it was interrupted. */
+            /* A new fault interrupted the recovery before it. */
             *r = (reader){0};
         }
         if (!(seconds >= 0.0) || !isfinite(seconds)) {

@@ -35,10 +35,10 @@ struct lt_plan_recoveries {
     double step_s, restart_s; /* restart_s: the mean. */
 };
 
-/* path: the file. FORMAT or NOT_FOUND: a line is not one of events.jsonl, a recovery lacks a
- * phase, or there is no recovery; LIMIT: more than LT_PLAN_RECOVERIES_MOST. Close it always. */
+/* path: the file. FORMAT or NOT_FOUND: a line is not one of events.jsonl, a recovery lacks a phase,
+ * or there is no recovery; LIMIT: more than LT_PLAN_RECOVERIES_MOST. Always close it. */
 LT_MUST_USE lt_err lt_plan_recoveries_load(lt_plan_recoveries *out, const char *path);
-void lt_plan_recoveries_close(lt_plan_recoveries *r); /* Accepts zeros. */
+void lt_plan_recoveries_close(lt_plan_recoveries *r); /* Accepts a zeroed struct. */
 /* Values of one field, sorted: a phase, or `seconds` for LT_RECOVERY_PHASES. values: (n). */
 void lt_plan_recoveries_sorted(double *values, const lt_plan_recoveries *r, int phase);
 

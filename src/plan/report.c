@@ -65,7 +65,7 @@ static void warnings(lt_plan_report *r) {
     }
 }
 
-/* Best step time of the same question on a changed cluster; per sample where the batch changes too
+/* Best step time of the same question on a changed cluster; per sample if the batch changes too
  * (what_if). */
 static double best_with(const lt_plan_report *r, const lt_plan_cluster *c, const lt_plan_query *q) {
     lt_plan_found f = {0};
@@ -157,7 +157,7 @@ lt_err lt_plan_report_make(lt_plan_report *r, double interval_s, bool async_save
     r->goodput = lt_plan_goodput_estimate(&r->model, c, r->query.gpus, interval_s, async_save);
     r->steps = ceil(r->tokens / step_tokens);
     r->days_pure = r->steps * r->found.best[0].time.step_s / 86400.0;
-    /* Stragglers are in the step already. */
+    /* The step already contains stragglers. */
     r->days = r->days_pure / lt_plan_max(1e-6, r->goodput.ettr);
     r->gpu_hours = r->days * 24.0 * gpus;
     r->money = r->gpu_hours * c->price_gpu_h;

@@ -31,17 +31,17 @@ typedef struct {
     lt_plan_what_if what_if[LT_PLAN_WHAT_IFS];
 } lt_plan_report;
 
-/* Search, then compute everything that follows from the best layout. Free with
- * lt_plan_report_close. interval_s 0: choose. */
+/* Search, then compute everything that follows from the best layout. interval_s 0: choose it. Free
+ * with lt_plan_report_close. */
 LT_MUST_USE lt_err lt_plan_report_make(lt_plan_report *r, double interval_s, bool async_save,
                                        bool sensitivity);
 void lt_plan_report_close(lt_plan_report *r);
 
-/* "1.2 M", "14.9 k", "350": three digits and a unit, for people. */
+/* "1.2 M", "14.9 k", "350": three digits and a unit. */
 const char *lt_plan_big(double x, char out[32]);
 void lt_plan_report_text(const lt_plan_report *r, FILE *to, int n_layouts);
 json_t *lt_plan_report_json(const lt_plan_report *r,
-                            int n_layouts); /* New reference, or NULL when memory is out. */
+                            int n_layouts); /* A new reference, or NULL if memory is exhausted. */
 LT_MUST_USE lt_err lt_plan_report_html(const lt_plan_report *r, const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-/* report_json.c: the plan for scripts. Numbers in the units of their names. */
+/* report_json.c: the plan as JSON. Each number is in the unit of its name. */
 #include <math.h>
 
 #include "plan/report.h"

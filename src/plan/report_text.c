@@ -8,7 +8,7 @@
 
 #define BAR_CELLS 30
 
-/* One letter a part of lt_plan_time, in its order. */
+/* One letter per part of lt_plan_time, in its order. */
 static const char *const part_letters = "GAELtcepdboij";
 
 static void put_bar(FILE *to, const double *part, const char *letters, int n, double whole) {

@@ -31,7 +31,7 @@ static const named_bit again_names[] = {{"core_attn", LT_PLAN_AGAIN_CORE},
                                         {"moe_act", LT_PLAN_AGAIN_MOE_ACT},
                                         {"shared_experts", LT_PLAN_AGAIN_SHARED}};
 
-/* "attn+router" -> its bits; *known turns false at a name that is none of the list. */
+/* "attn+router" -> its bits; *known becomes false at a name that is not in the list. */
 static unsigned bits_of(const char *text, size_t len, const named_bit *names, size_t n,
                         bool *known) {
     unsigned bits = 0;
@@ -107,7 +107,7 @@ static int release_of(const char *name, size_t len) {
     return number > 0 && number < 10000 ? number * 100 : number;
 }
 
-/* Whether the row of the table is this run, of this batch or of any. */
+/* Whether the row of the table is this run, with this batch or with any. */
 static bool names(const char *key, const char *run, int64_t batch, bool *exact) {
     const size_t len = strlen(run);
     char *end = NULL;
@@ -121,8 +121,8 @@ static bool names(const char *key, const char *run, int64_t batch, bool *exact) 
     return key[len] == 0 || *exact;
 }
 
-/* Degrees that the page prints and the recipe does not have: 0 on the page is not printed, and a
- * recipe without stages has one. */
+/* Whether the degrees agree: 0 on the page means not printed, and a recipe without stages has
+ * one. */
 static bool fits(const lt_plan_run *r, const lt_plan_query *q) {
     const int pp = r->pp > 0 ? r->pp : 1, vpp = r->vpp > 0 ? r->vpp : 1;
     return (q->pp == 0 || q->pp == pp) && (q->vpp == 0 || q->vpp == vpp);
@@ -149,7 +149,7 @@ lt_err lt_plan_run_find(lt_plan_run *out, bool *found, const char *stack, const 
         }
         LT_TRY(lt_plan_run_parse(&r, rows[i].value));
         if (asked > 0 && release > asked) {
-            later = fits(&r, q); /* Only if none up to the asked one does. */
+            later = fits(&r, q); /* Used only if no release up to the requested one fits. */
             if ((*found && fits(out, q)) || !later) {
                 break;
             }

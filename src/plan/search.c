@@ -14,7 +14,8 @@
 
 #define MAX_CANDIDATES ((size_t)1 << 21)
 #define SIMULATED      32
-#define BLOCK          256 /* Candidates a parallel task prices between progress calls. */
+/* Number of candidates that a parallel task prices between progress calls. */
+#define BLOCK 256
 
 typedef struct {
     const lt_plan_model *m;
@@ -61,7 +62,7 @@ static void with_state(finder *f, lt_plan_layout l) {
     }
 }
 
-/* One chunk a stage: 1F1B, or what was asked for. */
+/* With one chunk per stage: 1F1B, or the requested schedule. */
 static lt_plan_schedule plain_schedule(const finder *f) {
     return f->q->schedule > 0 && f->q->schedule - 1 != LT_PLAN_INTERLEAVED
                ? (lt_plan_schedule)(f->q->schedule - 1)
@@ -139,7 +140,7 @@ static void with_experts(finder *f, lt_plan_layout l) {
 static void with_order(finder *f, lt_plan_layout l) {
     l.dp_outer = false;
     with_experts(f, l);
-    /* Only a network with tiers tells the two orders apart. */
+    /* The two orders differ only in a network with tiers. */
     if (f->c->n_tiers > 0 && l.pp > 1 && l.dp > 1) {
         l.dp_outer = true;
         with_experts(f, l);
@@ -188,7 +189,7 @@ static void enumerate(finder *f) {
                 continue;
             }
             if (q->pp == 0 && f->m->n_layers % pp != 0 && f->m->n_layers / pp < 4) {
-                /* Uneven stages of few layers wait for the fullest. */
+                /* Uneven stages of few layers all wait for the fullest. */
                 f->pruned[LT_PLAN_PRUNE_SHAPE]++;
                 continue;
             }
@@ -224,7 +225,7 @@ static bool same_split(const lt_plan_layout *a, const lt_plan_layout *b) {
            a->recompute == b->recompute;
 }
 
-/* The two orders of the axes often cost the same; then the second only fills the list. */
+/* The two orders of the axes often cost the same; the second would then only fill the list. */
 static size_t drop_twins(lt_plan_choice *list, size_t n) {
     size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
@@ -240,8 +241,8 @@ static size_t drop_twins(lt_plan_choice *list, size_t n) {
     return kept;
 }
 
-/* The first few again, with their pipelines simulated (the closed form knows uniform stages only),
- * until all of the first few are. */
+/* Price the first few again with simulated pipelines, until all of the first few are (the closed
+ * form covers uniform stages only). */
 static void simulate_best(const finder *f, lt_plan_choice *list, size_t n) {
     const size_t few = n < SIMULATED ? n : SIMULATED;
     bool changed = true;
@@ -257,7 +258,7 @@ static void simulate_best(const finder *f, lt_plan_choice *list, size_t n) {
     }
 }
 
-/* Degrees that a user asks for, each against the fact that it contradicts. */
+/* Check each degree that a user asks for against the facts that it may contradict. */
 static lt_err check_degrees(const lt_plan_model *m, const lt_plan_query *q) {
     const int64_t tp = q->tp > 0 ? q->tp : 1, pp = q->pp > 0 ? q->pp : 1,
                   cp = q->cp > 0 ? q->cp : 1;
@@ -349,8 +350,8 @@ lt_err lt_plan_search(const lt_plan_model *m, const lt_plan_cluster *c, const lt
         LT_FAIL(LT_ERR_LIMIT, "search: more than %zu layouts; fix some degrees", f.n);
     }
     blocks = (f.n + BLOCK - 1) / BLOCK;
-    for (size_t done = 0; done < blocks;
-         done += 16) { /* In slices, so that progress can be shown between them. */
+    /* In slices, so that progress can be shown between them. */
+    for (size_t done = 0; done < blocks; done += 16) {
         const size_t slice = blocks - done < 16 ? blocks - done : 16;
         finder part = f;
         part.list = f.list + done * BLOCK;

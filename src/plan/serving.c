@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "plan/plan.h"
 
-/* vLLM 0.19, 8B on H100, c=1: 6.44 ms a token against 5.6 of bandwidth at 0.8. */
+/* vLLM 0.19, 8B on H100, c=1: 6.44 ms per token against 5.6 from bandwidth at 0.8. */
 #define HOST_S 0.7e-3
 /* Decode kernels of vLLM and TensorRT-LLM; training stacks reach less. */
 #define BANDWIDTH_SHARE 0.80
@@ -23,16 +23,18 @@
 #define MEMORY_SHARE    0.90 /* Share of the GPU's memory that an engine takes. */
 #define ACTIVATION_GB   2.0
 
-/* Keys and values of a sequence of this many tokens; layers with a window keep that many. */
+/* Bytes of keys and values of a sequence of this many tokens; layers with a window keep at most the
+ * window. */
 static double kv_bytes(const lt_plan_model *m, double tokens, double each) {
-    const double width = m->kv_rank > 0 ? (double)(m->kv_rank + m->rope_dim) /* The latent. */
+    /* The size of the latent. */
+    const double width = m->kv_rank > 0 ? (double)(m->kv_rank + m->rope_dim)
                                         : 2.0 * (double)(m->n_kv_heads * m->head_dim);
     const double near = lt_plan_min(tokens, (double)m->window);
     return ((double)(m->n_attn - m->n_windowed) * tokens + (double)m->n_windowed * near) * width *
            each;
 }
 
-/* Weight bytes one decode step of b tokens reads, of the whole model. */
+/* Weight bytes of the whole model that one decode step of b tokens reads. */
 static double touched_bytes(const lt_plan_model *m, double b, double each) {
     const lt_plan_params p = lt_plan_model_params(m);
     double moe = 0;
@@ -116,7 +118,7 @@ lt_plan_serve lt_plan_serve_estimate(const lt_plan_model *m, const lt_plan_clust
                       HOST_S;
     r.token_s = step_s(m, c, q, (double)r.batch, context);
     r.stream_tokens_s = 1.0 / step_s(m, c, q, 1.0, context);
-    /* One batch through. */
+    /* Time of one batch. */
     cycle = r.first_token_s * (double)r.batch + r.token_s * (double)q->output;
     r.output_tokens_s = (double)(r.batch * q->output) / cycle;
     r.total_tokens_s = (double)(r.batch * (q->output + q->prompt)) / cycle;

@@ -30,10 +30,10 @@
 
 typedef struct {
     double wall, failures, lost, restart, save, wait;
-    int64_t n_lost; /* Values in the field's lost_s. */
+    int64_t n_lost; /* Number of values in the field's lost_s. */
     double again;   /* The most work that had been done at a failure, which must be reached
                      * again. */
-    bool noted;     /* The last value is of the last failure. */
+    bool noted;     /* The last value belongs to the last failure. */
 } life;
 
 typedef struct {
@@ -57,7 +57,7 @@ static double draw(const lt_plan_sim *s, lt_rng *rng) {
     return scale * pow(-log(u), 1.0 / s->weibull_shape);
 }
 
-/* Nodes whose repair is over leave the list; returns the earliest end of those left. */
+/* Remove nodes whose repair has ended from the list; returns the earliest end of the others. */
 static double repairs_done(world *w) {
     double first = INFINITY;
     for (int64_t i = 0; i < w->n_repair;) {
@@ -70,7 +70,7 @@ static double repairs_done(world *w) {
     return first;
 }
 
-/* Spend `span` seconds; true when a failure cut it short (*spent says when). */
+/* Spend `span` seconds; true if a failure cut it short (at *spent). */
 static bool spend(world *w, const lt_plan_sim *s, double span, double *spent, life *l) {
     if (w->now + span <= w->next_failure) {
         w->now += span;
@@ -116,7 +116,7 @@ static double recover(world *w, const lt_plan_sim *s, life *l) {
     bool failed = true;
     while (failed && l->failures < MAX_FAILURES) {
         double spent, first = repairs_done(w);
-        /* Idle nodes do not fail here: the job's clock stands still. */
+        /* Idle nodes do not fail here, because the job's clock stands still. */
         while (w->n_repair > s->spares) {
             const double wait = first - w->now;
             l->wait += wait;

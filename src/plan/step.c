@@ -15,19 +15,19 @@
 #include "base/error.h"
 #include "plan/plan.h"
 
-/* vTrain (MICRO 2024): collectives inside training run 30 % slower, and they slow compute
-     * likewise: 0.3 to 0.6. */
+/* vTrain (MICRO 2024): collectives during training run 30 % slower, and slow down compute likewise:
+ * 0.3 to 0.6. */
 #define HIDDEN_COST 0.40
 #define TOKEN_BYTES 4.0 /* Bytes of a token in a shard: a 32-bit id. */
-/* Read g m v p, write m v p and the bf16 copy, read g once more for the norm. */
+/* Read g, m, v, p; write m, v, p and the bf16 copy; read g once more for the norm. */
 #define OPTIMISER_BYTES   34.0
-#define BF16_MOMENTS_SAVE 8.0 /* Bytes of these that m and v in bf16 save. */
+#define BF16_MOMENTS_SAVE 8.0 /* Bytes of these that bf16 m and v save. */
 
 typedef struct {
     double exposed, hidden;
 } split;
 
-/* Communication of which `share` may hide behind `cover` seconds of compute. */
+/* Hide a share of communication behind `cover` seconds of compute. */
 static split hide(double comm, double share, double cover) {
     const double hidden = lt_plan_min(comm * share, cover);
     return (split){comm - hidden + HIDDEN_COST * hidden, hidden};
@@ -35,7 +35,7 @@ static split hide(double comm, double share, double cover) {
 
 typedef struct {
     lt_plan_work f, b, r, head_f, head_b, embed;
-    double tp, cp, ep; /* Exposed, one micro-batch forward and backward. */
+    double tp, cp, ep; /* Exposed communication of one micro-batch, forward and backward. */
     double forward, backward, extra_last, extra_first;
 } stage;
 
@@ -83,8 +83,8 @@ static void pipeline_parts(const lt_plan_job *j, const stage *s, bool simulate, 
     const int64_t stride = (int64_t)l->tp * l->cp * (l->dp_outer ? 1 : l->dp);
     const double send = l->pp > 1 ? lt_plan_collective_s(j->c, LT_PLAN_SEND, bytes, 2, stride)
                                   : 0.0;
-    /* Weight gradients are a little less than half of the backward products; recompute is
-     * neither. */
+    /* Weight gradients are slightly less than half of the backward products, and recompute is not
+     * part of them. */
     const lt_plan_pipeline p = {.stages = l->pp,
                                 .chunks = l->vpp,
                                 .micros = l->accum,
@@ -98,8 +98,8 @@ static void pipeline_parts(const lt_plan_job *j, const stage *s, bool simulate, 
                                                           : s->extra_last + s->extra_first};
     const double n = (double)l->accum;
     double all = lt_plan_pipeline_closed(&p), run_s;
-    /* Steady state: sends between stages overlap with compute only in part; each chunk sends both
-     * ways. */
+    /* In the steady state, sends between stages overlap only partly with compute; each chunk sends
+     * both ways. */
     const double sends = l->pp > 1 ? n * 2.0 * l->vpp * send * (1.0 - j->c->stack.dp_overlap) : 0.0;
     const double extra = lt_plan_max(p.first_extra_s, p.last_extra_s);
     if (simulate && l->pp > 1 && lt_plan_pipeline_simulate(&p, &run_s, NULL, 0, NULL) == LT_OK) {
@@ -115,7 +115,7 @@ static void pipeline_parts(const lt_plan_job *j, const stage *s, bool simulate, 
     t->cp_comm = n * s->cp;
     t->ep_comm = n * s->ep;
     t->pp_comm = sends;
-    if (extra > 0) { /* The head counts as the products and traffic that it is. */
+    if (extra > 0) { /* The head counts by its products and traffic. */
         const double whole = busy(&s->head_f) + busy(&s->head_b),
                      gemm = s->head_f.gemm_s + s->head_b.gemm_s;
         t->gemm += n * extra * gemm / lt_plan_max(whole, 1e-12);
@@ -137,7 +137,7 @@ static void data_parts(const lt_plan_job *j, const stage *s, lt_plan_time *t) {
     double reduce =
         lt_plan_collective_s(j->c, LT_PLAN_REDUCE_SCATTER, p.dense * grad, ranks, stride) +
         lt_plan_collective_s(j->c, LT_PLAN_REDUCE_SCATTER, p.expert * grad, e_ranks, e_stride);
-    /* Weights with a scale a tensor may travel in 8 bits; blocks are cast after the gather. */
+    /* Weights with one scale per tensor may be sent in 8 bits; blocks are cast after the gather. */
     const double param = j->c->stack.quantised_params > 0 && l->precision == LT_PLAN_FP8 ? 1.0
                                                                                          : 2.0;
     double gather = lt_plan_collective_s(j->c, LT_PLAN_ALL_GATHER, p.dense * param, ranks, stride) +
@@ -146,7 +146,7 @@ static void data_parts(const lt_plan_job *j, const stage *s, lt_plan_time *t) {
     if (l->tune == LT_PLAN_TUNE_LORA) {
         reduce = gather = 0;
     }
-    /* The stage stays gathered and its gradients stay whole, so this happens once a step
+    /* The stage stays gathered and its gradients stay whole, so this happens once per step
      * (memory.c). */
     if (l->zero >= 3 && l->pp > 1) {
         t->dp_comm = hide(gather, j->c->stack.dp_overlap, s->forward).exposed +
@@ -162,8 +162,7 @@ static void data_parts(const lt_plan_job *j, const stage *s, lt_plan_time *t) {
         return;
     }
     if (l->zero == 0) {
-        gather = reduce; /* The other half of the all-reduce, which also comes after the backward
-                          * pass. */
+        gather = reduce; /* The other half of the all-reduce also comes after the backward pass. */
         t->dp_comm = hide(reduce + gather, j->c->stack.dp_overlap, s->backward).exposed;
     } else {
         t->dp_comm = hide(reduce, j->c->stack.dp_overlap, s->backward).exposed +
@@ -200,7 +199,7 @@ static lt_plan_time estimate(const lt_plan_model *m, const lt_plan_cluster *c,
     optimiser_part(&j, &t);
     t.step_s = t.gemm + t.attention + t.elementwise + t.launch + t.tp_comm + t.cp_comm + t.ep_comm +
                t.pp_comm + t.dp_comm + t.bubble + t.optimiser;
-    /* The next batch is read while this one computes. */
+    /* The next batch is read during this step's compute. */
     t.data = lt_plan_max(0.0,
                          tokens * TOKEN_BYTES / (c->storage_read_gbps * LT_PLAN_GB) - t.step_s);
     t.step_s += t.data;
@@ -212,7 +211,7 @@ static lt_plan_time estimate(const lt_plan_model *m, const lt_plan_cluster *c,
     t.tokens_s_gpu = t.tokens_s / gpus;
     t.mfu = t.tokens_s_gpu * lt_plan_model_flops(m, LT_PLAN_FLOPS_MODEL_CAUSAL, m->max_seq) / peak;
     if (l->tune == LT_PLAN_TUNE_LORA) {
-        t.mfu *= 2.0 / 3.0; /* No weight gradients: 4 N of the 6 N. */
+        t.mfu *= 2.0 / 3.0; /* Without weight gradients: 4 N of the 6 N. */
     }
     t.hfu = t.mfu * (l->recompute == LT_PLAN_RECOMPUTE_FULL ? 4.0 / 3.0 : 1.0);
     return t;

@@ -45,7 +45,7 @@ static void one(void *ctx, size_t i) {
 lt_err lt_plan_validate(const lt_points *p, lt_point_result **out) {
     lt_plan_gpu any;
     lt_point_result *r;
-    /* Without the shipped tables every row would be left out, silently. */
+    /* Without the shipped tables every row would be excluded silently. */
     LT_TRY(lt_plan_gpu_find(&any, "h100-sxm"));
     r = calloc(p->n > 0 ? p->n : 1, sizeof *r);
     if (r == NULL) {
@@ -92,7 +92,7 @@ double lt_plan_quantile(const double *sorted, size_t n, double q) {
                          : sorted[n - 1];
 }
 
-/* Whether a result belongs to what the statistics are of. */
+/* Whether a result belongs to the group. */
 typedef bool chosen(const lt_point_result *r, const void *what);
 
 static void stats_of(lt_plan_group_stats *out, const lt_point_result *r, size_t n, chosen *is,
