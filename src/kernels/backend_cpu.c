@@ -1,5 +1,5 @@
-/* backend_cpu.c: the CPU backend. Its list of an op is kernels/cpu/'s own entries, best first, then
- * the reference's; the joined table is made once, at the first call, and only read afterwards. */
+/* backend_cpu.c: the CPU backend. Its list for an op has the kernels of kernels/cpu/, best first,
+ * then the reference. The joined table is made at the first call, and only read afterwards. */
 #include <pthread.h>
 
 #include "base/error.h"

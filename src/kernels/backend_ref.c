@@ -1,5 +1,4 @@
-/* backend_ref.c: the reference as a backend of its own, with which models and tests are
- * compared. */
+/* backend_ref.c: the reference as a separate backend, with which models and tests are compared. */
 #include "kernels/host.h"
 #include "kernels/ref/ref.h"
 
@@ -7,7 +6,7 @@
 LT_OP_MAP(LT_HOST_TRAMPOLINE)
 static const lt_ops ops = {LT_OP_MAP(LT_REGISTRY_FIELD)};
 
-/* The reference reads plain b. */
+/* The reference reads b unpacked. */
 static size_t pack_bytes(const lt_device *d, const lt_tensor *b, bool trans_b) {
     (void)d;
     (void)b;

@@ -1,5 +1,5 @@
 /* cpu.h: every kernel of isa/, in its three builds: lt_cpu_<op>_portable, _avx2, _avx512. They take
- * the op's argument struct (tensor/ops.h); which of them runs is decided in lists.c. */
+ * the op's argument struct (tensor/ops.h); lists.c decides which of them runs. */
 #ifndef LT_CPU_CPU_H
 #define LT_CPU_CPU_H
 

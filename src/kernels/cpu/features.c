@@ -67,7 +67,7 @@ static void read_model(char *out, size_t bytes) {
 
 static void read_features(lt_cpu_features *f) {
     const registers one = cpuid(1, 0), seven = cpuid(7, 0), seven1 = cpuid(7, 1);
-    const uint64_t saved = bit(one.c, 27) ? xcr0() : 0; /* OSXSAVE. */
+    const uint64_t saved = bit(one.c, 27) ? xcr0() : 0; /* Bit 27 is OSXSAVE. */
     const bool avx = (saved & XCR0_AVX) == XCR0_AVX && bit(one.c, 28);
     const bool avx512 = (saved & XCR0_AVX512) == XCR0_AVX512 && bit(seven.b, 16);
     const bool amx = (saved & XCR0_AMX) == XCR0_AMX && bit(seven.d, 24);
@@ -92,7 +92,7 @@ static void read_features(lt_cpu_features *f) {
 }
 #else
 static void read_features(lt_cpu_features *f) {
-    (void)f; /* Another architecture: the portable paths. */
+    (void)f; /* On another architecture only the portable build runs. */
 }
 #endif
 
@@ -120,8 +120,8 @@ static void apply_cap(lt_cpu_features *f, lt_isa cap) {
     }
 }
 
-/* AMD runs VDPBF16PS at the rate of multiply-adds and it does twice their work; Intel's cores at
- * half of it (measured; their BF16 speed is AMX). */
+/* AMD runs VDPBF16PS at the rate of multiply-adds, with twice their work per instruction; Intel's
+ * cores run it at half that rate (measured; their fast BF16 is AMX). */
 static bool fast_bf16_dot(void) {
     const char *wish = getenv("LATEEN_BF16_DOT");
     if (found.isa < LT_ISA_AVX512 || !found.avx512_bf16) {

@@ -30,18 +30,19 @@ typedef struct {
 #define LT_CPU_FEATURE_FIELD(field, name) bool field;
     LT_CPU_FEATURE_MAP(LT_CPU_FEATURE_FIELD)
 #undef LT_CPU_FEATURE_FIELD
-    /* Widest set that src/kernels/cpu/isa was compiled for and that runs here: AVX2 means AVX2, FMA
-     * and F16C; AVX512 also F, BW, DQ, VL and VNNI (Zen 4, Cascade Lake, Ice Lake and later). */
+    /* The widest set for which src/kernels/cpu/isa was compiled and that this CPU has: AVX2 means
+     * AVX2, FMA and F16C; AVX512 also F, BW, DQ, VL and VNNI (Zen 4, Cascade Lake, Ice Lake and
+     * later). */
     lt_isa isa;
     bool amd;
-    /* A BF16 dot product is faster than F32 multiply-adds: AMD. LATEEN_BF16_DOT=1 or 0 overrides,
-     * where there is one. */
+    /* BF16 dot products are faster than F32 multiply-adds: AMD. LATEEN_BF16_DOT=1 or 0 overrides
+     * this if the CPU has the instruction. */
     bool bf16_dot;
-    char model[64]; /* "AMD EPYC 9354P 32-Core Processor"; "unknown" where there is no CPUID. */
+    char model[64]; /* "AMD EPYC 9354P 32-Core Processor"; "unknown" without CPUID. */
 } lt_cpu_features;
 
 const lt_cpu_features *lt_cpu_features_get(void);
-/* "portable", "avx2", "avx512": the suffixes of the objects. */
+/* "portable", "avx2", "avx512": the suffixes of the object files. */
 const char *lt_isa_name(lt_isa isa);
 
 #endif

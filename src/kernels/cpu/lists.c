@@ -26,7 +26,7 @@ static bool dense(const lt_tensor *t) {
     return t->data == NULL || t->shape[t->n_dims - 1] <= 1 || t->stride[t->n_dims - 1] == 1;
 }
 
-/* All present tensors: the first one's type, F32 or BF16, and last stride 1. */
+/* All present tensors have the type of the first, F32 or BF16, and last stride 1. */
 static const char *bad_acts(const lt_tensor *const *t, int n) {
     for (int i = 0; i < n; i++) {
         if (t[i]->data == NULL) {
@@ -42,7 +42,7 @@ static const char *bad_acts(const lt_tensor *const *t, int n) {
     return NULL;
 }
 
-/* All present tensors: F32 with last stride 1. */
+/* All present tensors are F32 with last stride 1. */
 static const char *bad_f32(const lt_tensor *const *t, int n) {
     for (int i = 0; i < n; i++) {
         if (t[i]->data != NULL && t[i]->dtype != LT_F32) {
@@ -87,8 +87,8 @@ static const char *check_matmul(const void *args) {
     return dense(&a->a) && dense(&a->b) && dense(&a->y) && dense(&a->bias) ? NULL : BAD_STRIDE;
 }
 
-/* Measured (docs/speed/cpu.md): from more rows on, packing pays; BF16 weights are then widened once
- * per packed panel, otherwise once per block of rows. */
+/* Measured (docs/speed/cpu.md): with more rows packing pays; BF16 weights are then widened once per
+ * packed panel, otherwise once per block of rows. */
 #define ROWS_MAX      16
 #define ROWS_MAX_HALF 8
 
@@ -103,8 +103,8 @@ static const char *check_matmul_rows(const void *args) {
     return check_matmul(args);
 }
 
-/* Terms up to which it is worth while; with fixed_order the kernel must not depend on them, as
- * those at the end may be zeros for some rows. */
+/* Largest number of terms for which it is worthwhile. With fixed_order the kernel must not depend
+ * on them, as those at the end may be zeros for some rows. */
 #define NARROW_TERMS 128
 
 static const char *check_matmul_narrow(const void *args) {
@@ -156,7 +156,7 @@ static const char *check_matmul_pack(const void *args) {
     return lt_cpu_matmul_pack_bytes(&a->b, a->trans_b) > 0 ? NULL : "not packed here";
 }
 
-#define ONEDNN_MIN_SIDE 64 /* Below, its packing costs more than the product. */
+#define ONEDNN_MIN_SIDE 64 /* For smaller sides, its packing costs more than the product. */
 
 static const char *check_matmul_onednn(const void *args) {
     const lt_matmul_args *a = args;
@@ -288,8 +288,8 @@ static const char *check_attention_fwd(const void *args) {
     return bad_acts(TENSORS(&a->q, &a->k, &a->v, &a->out));
 }
 
-/* With fewer queries than half a panel, lanes of the panels idle, and reading the keys once for a
- * few queries is faster. */
+/* With fewer queries than half a panel, lanes of the panels are idle, and reading the keys once for
+ * a few queries is faster. */
 #define DECODE_MAX_QUERIES 8
 
 static const char *check_attention_decode(const void *args) {
@@ -481,7 +481,7 @@ static const char *bad_copy(const lt_tensor *copy, const lt_tensor *now) {
     return copy->data == NULL || copy->dtype == LT_BF16 ? NULL : "needs a BF16 copy";
 }
 
-/* F32, or BF16 throughout. */
+/* All F32, or all BF16. */
 static const char *bad_moments(const lt_tensor *const *moments, int n) {
     for (int i = 0; i < n; i++) {
         if (moments[i]->dtype != moments[0]->dtype || !dense(moments[i]) ||
@@ -528,7 +528,7 @@ static const char *check_hash(const void *args) {
     return NULL;
 }
 
-/* A check as a refusal: all CPU devices of a process have one instruction set. */
+/* A check in the form of a refusal: all CPU devices of a process have the same instruction set. */
 #define CHECK_REFUSAL(op)                                                                          \
     static const char *refuse_##op(const void *a, const lt_device *device) {                       \
         (void)device;                                                                              \
@@ -573,8 +573,8 @@ static const lt_op_impl matmul_impls[] = {
 
 /* ---- Products of experts ---- */
 
-/* Experts with so few rows on average, and at least this many of them, are computed beside each
- * other, one on a thread: a product of a row or two is too small to be divided. */
+/* Experts with at most this many rows on average are computed in parallel, one per thread, if there
+ * are enough of them: a product of one or two rows is too small to be divided. */
 #define BESIDE_ROWS    4
 #define BESIDE_EXPERTS 4
 
@@ -592,7 +592,8 @@ typedef struct {
     const lt_matmul_grouped_args *args;
     lt_queue *queue;
     lt_op_list list;
-    lt_err err; /* The failure of any thread; all agree, since only memory can be missing. */
+    /* Failure of any thread. All would fail in the same way, since only memory can be missing. */
+    lt_err err;
 } experts;
 
 static void one_expert(void *ctx, size_t e) {
@@ -617,7 +618,7 @@ static lt_err matmul_grouped_beside(lt_queue *q, const lt_matmul_grouped_args *a
     return x.err == LT_OK ? LT_OK : lt_error_set(x.err, "products of experts");
 }
 
-/* The experts one after the other, each through matmul's list. */
+/* The experts one after another, each through matmul's list. */
 static lt_err matmul_grouped_run(lt_queue *q, const void *args) {
     const lt_matmul_grouped_args *a = args;
     const int32_t *start = a->expert_start.data;
@@ -679,7 +680,7 @@ static const lt_op_impl attention_fwd_impls[] = {
     ISA_ENTRIES(attention_fwd, ""),
 };
 
-/* Ops with one kernel a set. */
+/* Ops with one kernel per instruction set. */
 /* clang-format off */
 #define PLAIN_OP_MAP(X)                                                                            \
     X(colsum) X(embed_fwd) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd)             \

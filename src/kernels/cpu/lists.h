@@ -8,7 +8,7 @@
 
 extern const lt_op_list lt_cpu_lists[LT_OP_COUNT];
 
-/* lt_backend.matmul_pack_bytes, the same on all CPU devices. */
+/* lt_backend.matmul_pack_bytes, which is the same on all CPU devices. */
 size_t lt_cpu_matmul_pack_bytes(const lt_tensor *b, bool trans_b);
 
 #endif

@@ -10,10 +10,12 @@
 #define LT_MACHINE_MAX_CACHES 8
 
 typedef struct {
-    int n_packages, n_numa, n_cores, n_pus; /* pus: hardware threads this process may run on. */
+    /* pus: hardware threads on which this process may run. */
+    int n_packages, n_numa, n_cores, n_pus;
     int n_caches;
     struct {
-        int level, count;            /* count: how many there are; data and unified caches only. */
+        /* count: number of such caches; only data and unified caches count. */
+        int level, count;
         uint64_t bytes;              /* Size of one cache. */
     } caches[LT_MACHINE_MAX_CACHES]; /* From level 1 up. */
     lt_limits limits;                /* Memory and cores that this process may use. */

@@ -42,8 +42,8 @@ static double best_flops(flop_loop *loop) {
     return rate / 1e9;
 }
 
-/* Larger than the last-level cache by a factor of two where memory allows: 256 MiB, or an eighth of
- * what this process may take. */
+/* Twice the last-level cache or more if memory allows: 256 MiB, or an eighth of the memory that
+ * this process may use. */
 static size_t buffer_bytes(void) {
     const size_t most = (size_t)256 << 20, least = (size_t)4 << 20;
     lt_limits l;
@@ -80,8 +80,8 @@ lt_err lt_cpu_probe_memory(lt_cpu_probe *out) {
 
     LT_TRY_DONE(lt_host_map(&src, bytes, "bandwidth probe"));
     LT_TRY_DONE(lt_host_map(&dst, bytes, "bandwidth probe"));
-    memset(src, 1,
-           bytes); /* Untouched pages all map to the same zero page, which is in the cache. */
+    /* Pages that were never written all map to one zero page, which is in the cache. */
+    memset(src, 1, bytes);
     copy_part(dst, src, bytes);
     for (int try = 0; try < N_TRIES; try++) {
         double start = lt_clock_s(), rate;
@@ -99,7 +99,7 @@ done:
     return err;
 }
 
-/* oneDNN's objects of one product; released in reverse. */
+/* oneDNN's objects for one product; they are released in reverse order. */
 typedef struct {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
@@ -113,8 +113,8 @@ typedef struct {
         return false;                                                                              \
     }
 
-/* The product's description and memory; plain: the layout of a matrix by rows; any: the one that
- * the library likes best. oneDNN 3 has made descriptions of memory objects of its own. */
+/* The product's description and memory. plain: matrices by rows; any: the layout that the library
+ * prefers. In oneDNN 3, descriptions of memory are objects of their own. */
 #if DNNL_VERSION_MAJOR >= 3
 static bool product_plan(dnnl_product *p, const dnnl_dims_t dims, dnnl_data_type_t type) {
     dnnl_memory_desc_t plain = NULL, any = NULL;
@@ -148,7 +148,7 @@ static bool product_plan(dnnl_product *p, const dnnl_dims_t dims, dnnl_data_type
 }
 #endif
 
-/* y = a b, square. False when the library refuses it. */
+/* y = a b, square. False if the library refuses it. */
 static bool product_open(dnnl_product *p, dnnl_dim_t n, dnnl_data_type_t type) {
     const dnnl_dims_t dims = {n, n};
     DNNL_TRY(dnnl_engine_create(&p->engine, dnnl_cpu, 0))
@@ -175,7 +175,7 @@ static bool product_run(const dnnl_product *p) {
     return true;
 }
 
-/* A small pattern of ordinary numbers in place of what the allocation left: denormals would be
+/* A small pattern of ordinary numbers replaces the allocation's contents, since denormals would be
  * slow. */
 static void product_fill(dnnl_memory_t m, size_t bytes) {
     void *data = NULL;

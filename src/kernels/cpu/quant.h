@@ -38,13 +38,13 @@
 typedef struct {
     int64_t n_groups, n_blocks;
     int64_t head, body;             /* Bytes of a block. */
-    int64_t bodies_at, group_bytes; /* Where the bodies begin in a group; a whole group. */
+    int64_t bodies_at, group_bytes; /* Offset of the bodies in a group; size of a whole group. */
 } lt_quant_layout;
 
-/* False: not a type with a partner, or rows that are not whole blocks. */
+/* False: the type has no partner, or its rows are not whole blocks. */
 bool lt_quant_layout_of(lt_quant_layout *out, lt_dtype type, int64_t n, int64_t k);
 
-/* matmul_pack for such types. */
+/* matmul_pack for these types. */
 lt_err lt_cpu_matmul_pack_quant(lt_queue *q, const void *args);
 
 #endif

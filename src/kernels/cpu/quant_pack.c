@@ -30,7 +30,7 @@ bool lt_quant_layout_of(lt_quant_layout *out, lt_dtype type, int64_t n, int64_t 
     return true;
 }
 
-/* A block of row r on its way into the block of the group. */
+/* Places a block of row r in the group's block. */
 typedef void place_fn(unsigned char *head, unsigned char *body, const unsigned char *src, int r);
 
 static void put_words(unsigned char *body, const unsigned char *src, int n_words, int r) {
@@ -135,7 +135,8 @@ static place_fn *const places[LT_DTYPE_COUNT] = {
     [LT_Q8_0] = place_q8_0, [LT_Q4_K] = place_q4_k, [LT_Q5_K] = place_q5_k, [LT_Q6_K] = place_q6_k,
 };
 
-/* Do bits of several rows share a byte of the group's block? Then it must begin as zero. */
+/* Whether bits of several rows share a byte of the group's block. If so, the block must start as
+ * zeros. */
 static bool shares_bytes(lt_dtype type) {
     return type == LT_Q5_0 || type == LT_Q5_1 || type == LT_Q5_K || type == LT_Q6_K;
 }

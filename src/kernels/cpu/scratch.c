@@ -1,4 +1,4 @@
-/* scratch.c: see scratch.h. A pthread key's destructor frees the buffers when their thread ends. */
+/* scratch.c: see scratch.h. A pthread key's destructor frees the buffers when the thread ends. */
 #include "kernels/cpu/scratch.h"
 
 #include <pthread.h>
@@ -60,6 +60,6 @@ lt_err lt_cpu_scratch(void *out, lt_cpu_slot slot, size_t bytes) {
         }
         s->bytes[slot] = rounded;
     }
-    memcpy(out, &s->data[slot], sizeof(void *)); /* out is a pointer to any pointer. */
+    memcpy(out, &s->data[slot], sizeof(void *)); /* out points to a pointer of any type. */
     return LT_OK;
 }

@@ -8,7 +8,7 @@
 
 typedef enum {
     LT_CPU_SLOT_A,       /* gemm: rows, packed or widened */
-    LT_CPU_SLOT_B,       /* gemm: packed columns, a block a thread */
+    LT_CPU_SLOT_B,       /* gemm: packed columns, one block per thread */
     LT_CPU_SLOT_C,       /* gemm: F32 sums of a BF16 result */
     LT_CPU_SLOT_PARTIAL, /* partial sums of reductions */
     LT_CPU_SLOT_TILES,   /* attention: per-thread tiles */
@@ -18,7 +18,7 @@ typedef enum {
     LT_CPU_SLOT_COUNT
 } lt_cpu_slot;
 
-/* At least `bytes` bytes, 64-byte aligned, contents undefined. */
+/* At least `bytes` bytes, 64-byte aligned, with undefined contents. */
 LT_MUST_USE lt_err lt_cpu_scratch(void *out, lt_cpu_slot slot, size_t bytes);
 
 #endif

@@ -18,7 +18,7 @@
 #include "kernels/cuda/peers.h"
 #include "kernels/cuda/preload.h"
 
-/* What each op has, the same on all GPUs: filled in once a process and only read afterwards. */
+/* The list of each op, the same on all GPUs: filled once per process and then only read. */
 static lt_op_list lists[LT_OP_COUNT];
 
 lt_cuda *lt_cuda_device_gpu(const lt_device *d) {
@@ -72,7 +72,7 @@ static lt_err backend_queue_open_first(lt_device *d, lt_queue **out) {
 
 static void backend_queue_close(lt_queue *q) {
     if (q != NULL) {
-        lt_cuda_free(q->gpu, q->scratch); /* Waits for the queue. */
+        lt_cuda_free(q->gpu, q->scratch); /* It waits for the queue. */
         for (int i = 0; i < q->n_outgrown; i++) {
             lt_cuda_free(q->gpu, q->outgrown[i]);
         }
@@ -111,7 +111,7 @@ static lt_err backend_zero(lt_queue *q, void *dst, size_t bytes) {
 }
 
 #define ZERO_THREADS    256 /* As in elementwise.cu. */
-#define ZERO_BLOCKS     64  /* Blocks that clear a piece. */
+#define ZERO_BLOCKS     64  /* Blocks that clear one piece. */
 #define ZERO_MAX_PIECES 65535
 
 static lt_err backend_zero_pieces(lt_queue *q, void *dst, size_t piece_bytes, size_t stride_bytes,
@@ -331,8 +331,8 @@ static lt_err run_op(lt_queue *q, lt_op op, const void *args) {
 LT_OP_MAP(TRAMPOLINE)
 static const lt_ops ops = {LT_OP_MAP(LT_REGISTRY_FIELD)};
 
-/* A kernel's name in the cache has the compiler's version. That library has 100 MB and takes 8 ms
- * to open: beside the context, which takes 50 and more. */
+/* A kernel's name in the cache contains the compiler's version. That library has 100 MB and takes 8
+ * ms to open, so it is opened while the context is made, which takes 50 ms and more. */
 static void *find_compiler(void *unused) {
     int version;
     (void)unused;

@@ -47,7 +47,7 @@ extern "C" __global__ void diff(const lt_cuda_diff_args w) {
     }
     atomicAdd(&w.out[0], e * e);
     atomicAdd(&w.out[1], want * want);
-    if (w.bound != 0) { /* Positive doubles order like their bits. */
+    if (w.bound != 0) { /* Positive doubles have the order of their bits. */
         atomicMax((u64 *)&w.out[2], (u64)__double_as_longlong(fabs(e) / (w.bound[i] + 1e-30)));
     }
 }

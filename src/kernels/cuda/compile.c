@@ -30,11 +30,11 @@
 #define CACHE_BYTES_MAX   ((size_t)64 << 20)
 #define KEY_BYTES         1536
 #define MAX_OPTIONS       64
-#define LOG_EXCERPT_BYTES 600 /* As much of the compiler's errors as an error message shows. */
+#define LOG_EXCERPT_BYTES 600 /* At most this many bytes of the compiler's errors are shown. */
 
 typedef struct nvrtc_program *nvrtc_program;
 
-/* The part of NVRTC's C interface used here; results are an enum, 0 is success. */
+/* The part of NVRTC's C interface that is used here. Results are an enum, of which 0 is success. */
 #define NVRTC_MAP(X)                                                                               \
     X(version, "nvrtcVersion", (int *, int *))                                                     \
     X(create, "nvrtcCreateProgram",                                                                \
@@ -53,7 +53,7 @@ static struct {
 #undef NVRTC_FIELD
     const char *path; /* NULL: not found. */
     int number;
-    char why[256]; /* LATEEN_NVRTC is of no use. */
+    char why[256]; /* Why LATEEN_NVRTC cannot be used. */
 } nvrtc;
 static pthread_once_t nvrtc_once = PTHREAD_ONCE_INIT;
 
@@ -125,7 +125,7 @@ static uint64_t cache_checksum(const cache_head *h, const unsigned char *body, s
     return XXH3_64bits_withSeed(body, bytes, seed);
 }
 
-/* True and *out filled when path holds a whole, undamaged cubin of this key. */
+/* True, with *out filled, if path holds a complete, undamaged cubin of this key. */
 static bool cache_read(lt_cubin *out, const char *path, const char *key) {
     const size_t prefix = sizeof MAGIC - 1 + sizeof(cache_head);
     cache_head h;
@@ -183,7 +183,7 @@ static void cache_write(const lt_cubin *c, const char *path, const char *key) {
     memcpy(image, MAGIC, sizeof MAGIC - 1);
     memcpy(image + sizeof MAGIC - 1, &h, sizeof h);
     snprintf(aside, sizeof aside, "%s.XXXXXX",
-             path); /* Unique: several processes may write the same key. */
+             path); /* The name is unique: several processes may write the same key. */
     fd = mkstemp(aside);
     if (fd >= 0) {
         FILE *f = fdopen(fd, "wb");
@@ -200,7 +200,7 @@ static void cache_write(const lt_cubin *c, const char *path, const char *key) {
     free(image);
 }
 
-/* Split "A=1 B=2 -maxrregcount=128" into options behind *n; the words live in buf. */
+/* Split "A=1 B=2 -maxrregcount=128" into options after *n; the strings are in buf. */
 static lt_err options_split(char *buf, size_t buf_bytes, const char *defines, const char **options,
                             int *n) {
     size_t used = 0;
@@ -264,7 +264,7 @@ done:
     return err;
 }
 
-/* A compilation: its texts, its name, and where the cache has it; path "": nowhere. */
+/* A compilation: its texts, its name, and its path in the cache; path "": none. */
 typedef struct {
     lt_source source;
     char key[KEY_BYTES], path[LT_PATH_BYTES];
@@ -372,8 +372,7 @@ static size_t elf_code_bytes(const lt_cubin *c, const char *entry) {
     return 0;
 }
 
-/* The number in front of `unit` on the line(s) [p, end): "24 bytes spill stores" -> 24; 0 when
- * absent. */
+/* The number before `unit` on the line(s) [p, end): "24 bytes spill stores" -> 24; 0 if absent. */
 static int number_before(const char *p, const char *end, const char *unit) {
     const char *at = strstr(p, unit);
     if (at == NULL || at >= end) {

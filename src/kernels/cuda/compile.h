@@ -20,8 +20,8 @@
 typedef struct {
     unsigned char *data; /* An ELF image that cuModuleLoadData takes. */
     size_t size_bytes;
-    char *log;       /* What the compiler said: registers, spills. Never NULL. */
-    bool from_cache; /* Nothing was compiled. */
+    char *log;       /* The compiler's report: registers, spills. Never NULL. */
+    bool from_cache; /* Nothing had to be compiled. */
     double seconds;  /* Time this call took. */
 } lt_cubin;
 
@@ -31,23 +31,23 @@ typedef struct {
 LT_MUST_USE lt_err lt_cubin_get(lt_cubin *out, const char *file, const char *defines,
                                 const char *arch);
 void lt_cubin_close(lt_cubin *c); /* Accepts a zeroed one. */
-/* Would it come from the cache? */
+/* Whether the cache has it. */
 bool lt_cubin_is_cached(const char *file, const char *defines, const char *arch);
-/* Print, once a process, that kernels are being compiled; n: how many, 0: not known. */
+/* Print, once per process, that kernels are being compiled. n: how many, 0: not known. */
 void lt_cubin_tell(const char *arch, int n);
 
 /* Version of NVRTC as 1000 * major + 10 * minor, and where it was found. UNSUPPORTED when there is
  * none: set LATEEN_NVRTC to its path. */
 LT_MUST_USE lt_err lt_nvrtc_version(int *version, const char **path);
 
-/* What one kernel of a cubin costs, from the compiler's report. */
+/* The resources of one kernel of a cubin, from the compiler's report. */
 typedef struct {
     char entry[128];
     int n_regs, shared_bytes, stack_bytes, spill_store_bytes, spill_load_bytes;
     size_t code_bytes;
 } lt_kernel_cost;
 
-/* Read up to max costs out of a cubin's log and ELF sections; *n is how many kernels it has. */
+/* Read at most max costs from a cubin's log and ELF sections; *n is its number of kernels. */
 LT_MUST_USE lt_err lt_cubin_costs(const lt_cubin *c, lt_kernel_cost *costs, int max, int *n);
 
 #endif

@@ -77,7 +77,7 @@ static struct {
 } lib;
 static pthread_once_t lib_once = PTHREAD_ONCE_INIT;
 
-static const char is_there; /* Stands in a key for any bias, or any x. */
+static const char is_there; /* Represents any bias, or any x, in a key. */
 
 /* One shape: descriptors and the algorithm that won. */
 typedef struct {
@@ -89,7 +89,7 @@ typedef struct {
 struct lt_cublas {
     lt_cuda *gpu;
     void *handle, *workspace;
-    int64_t n_made; /* The oldest plan makes room for the newest. */
+    int64_t n_made; /* Order of creation: the oldest plan is replaced by the newest. */
     plan plans[MAX_SHAPES];
 };
 
@@ -120,7 +120,7 @@ bool lt_cublas_available(void) {
     return lib.ready;
 }
 
-/* Asked once a process, by a handle on trial. */
+/* Tested once per process, with a trial handle. */
 bool lt_cublas_works(lt_cuda *c) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static enum { UNKNOWN, WORKS, FAILS } state;
@@ -167,7 +167,7 @@ done:
     return err;
 }
 
-/* Accepts one that was never made, or not wholly. */
+/* Accepts a plan that was never made, or only partly. */
 static void plan_clear(plan *p) {
     void *const layouts[] = {p->first, p->second, p->d};
     if (p->desc != NULL) {
@@ -216,7 +216,7 @@ static int plan_run(const lt_cublas *b, const plan *p, const algo_result *r, CUs
         lib.desc_set(p->desc, DESC_AUX_POINTER, &a->gelu_x, sizeof a->gelu_x) != 0) {
         return 1;
     }
-    if (a->in == LT_CUBLAS_E4M3 && /* The operands change places. */
+    if (a->in == LT_CUBLAS_E4M3 && /* The operands are swapped. */
         (lib.desc_set(p->desc, DESC_A_SCALE, &a->b_scale, sizeof a->b_scale) != 0 ||
          lib.desc_set(p->desc, DESC_B_SCALE, &a->a_scale, sizeof a->a_scale) != 0)) {
         return 1;

@@ -11,7 +11,7 @@
 typedef struct lt_cublas lt_cublas; /* A cuBLASLt handle with its workspace. */
 
 LT_MUST_USE lt_err lt_cublas_open(lt_cublas **out,
-                                  lt_cuda *c); /* UNSUPPORTED when libcublasLt is not there. */
+                                  lt_cuda *c); /* UNSUPPORTED if libcublasLt is missing. */
 void lt_cublas_close(lt_cublas *b);            /* Accepts NULL. */
 int lt_cublas_version(void);                   /* e.g. 130002; 0 without one. */
 
@@ -34,9 +34,9 @@ typedef struct {
      * bits in every run; a, b, d 16-byte aligned. */
     int choice;
     const void *a, *b;
-    const void *bias; /* (n) of d's type, added to each row; NULL: none. Not with beta. */
-    /* (m, n) rows ld_x apart, of d's type, 16-byte aligned: d is multiplied by the derivative of
-     * GELU (its tanh form) there; NULL: not. Alone. */
+    const void *bias; /* (n) of d's type, added to each row; NULL: none. Not together with beta. */
+    /* (m, n), rows ld_x apart, of d's type, 16-byte aligned: d is multiplied by the derivative of
+     * GELU (tanh form) there; NULL: it is not. Not together with other options. */
     const void *gelu_x;
     int64_t ld_x;
     void *d;
@@ -44,12 +44,12 @@ typedef struct {
     bool fast;
 } lt_cublas_args;
 
-bool lt_cublas_available(void); /* Is there a libcublasLt? */
-/* Is there one, and can it use the GPU? One newer than the driver cannot. */
+bool lt_cublas_available(void); /* Whether there is a libcublasLt. */
+/* Whether there is one that can use the GPU. One newer than the driver cannot. */
 bool lt_cublas_works(lt_cuda *c);
 
-/* A shape's descriptors and algorithm are made at its first call and kept, those of the 256 latest
- * new shapes. */
+/* A shape's descriptors and algorithm are made at its first call; those of the latest 256 shapes
+ * are kept. */
 LT_MUST_USE lt_err lt_cublas_matmul(lt_cublas *b, CUstream s, const lt_cublas_args *a);
 
 #endif

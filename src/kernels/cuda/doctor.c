@@ -90,7 +90,7 @@ done:
     return err;
 }
 
-/* Which other GPUs this one reaches without the host. */
+/* The other GPUs that this one reaches without the host. */
 static void peers_into(json_t *o, const lt_cu_api *cu, int index) {
     json_t *all = json_array();
     int n = 0;
@@ -105,7 +105,7 @@ static void peers_into(json_t *o, const lt_cu_api *cu, int index) {
     (void)json_object_set_new(o, "peers", all);
 }
 
-/* Without it a GPU is of no use here. */
+/* Without a compiler a GPU cannot be used. */
 static void compiler_into(json_t *o) {
     const char *path = NULL;
     int version = 0;
@@ -133,7 +133,7 @@ lt_err lt_cuda_doctor(json_t **out, lt_device *device, bool measure) {
     if (measure) {
         LT_TRY_DONE(measure_into(o, gpu));
     }
-    /* After the work, so that the clocks are those of work. */
+    /* Read after the work, so that the clocks are those under load. */
     if (lt_nvml_read(&now, info->pci) == LT_OK) {
         json_t *more = json_pack("{s:i, s:i, s:i, s:f, s:f, s:i, s:I, s:i}", "sm_mhz", now.sm_mhz,
                                  "sm_mhz_max", now.sm_mhz_max, "memory_mhz", now.memory_mhz,

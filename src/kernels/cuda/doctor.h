@@ -1,4 +1,4 @@
-/* doctor.h: what a GPU is and does, for `lateen doctor`. */
+/* doctor.h: the properties and measured rates of a GPU, for `lateen doctor`. */
 #ifndef LT_KERNELS_CUDA_DOCTOR_H
 #define LT_KERNELS_CUDA_DOCTOR_H
 

@@ -1,4 +1,4 @@
-/* driver.c: open the CUDA driver. See driver.h. The table is filled once a process and then only
+/* driver.c: opens the CUDA driver. See driver.h. The table is filled once per process and then only
  * read. */
 #include "kernels/cuda/driver.h"
 
@@ -35,7 +35,8 @@ static void load(void) {
                     "no NVIDIA driver on this machine (libcuda.so.1 cannot be opened)");
         return;
     }
-    /* The version first: an old driver lacks symbols, and its number says more than their names. */
+    /* Read the version first: an old driver lacks symbols, and its version says more than their
+     * names. */
     *(void **)&api.cuDriverGetVersion = dlsym(lib, "cuDriverGetVersion");
     if (api.cuDriverGetVersion == NULL || api.cuDriverGetVersion(&version) != LT_CU_SUCCESS) {
         load_failed(LT_ERR_UNSUPPORTED, "libcuda.so.1 does not tell its version");

@@ -189,8 +189,8 @@ typedef struct {
  * several threads. */
 LT_MUST_USE lt_err lt_cu_load(const lt_cu_api **out);
 
-/* DEVICE (or OOM) with the driver's own name and text of the failure behind the printf-style
- * context; LT_OK for success. */
+/* DEVICE (or OOM) with the driver's name and text of the failure after the printf-style context;
+ * LT_OK for success. */
 LT_MUST_USE lt_err lt_cu_check(CUresult r, const char *fmt, ...) LT_PRINTF(2, 3);
 
 #endif

@@ -1,4 +1,4 @@
-/* inventory.c: see inventory.h. NVRTC compiles one program at a time in a process, however many
+/* inventory.c: see inventory.h. NVRTC compiles one program at a time per process, however many
  * threads there are, so forked children share the jobs. */
 #include "kernels/cuda/inventory.h"
 
@@ -24,13 +24,13 @@
 
 #define MAX_JOBS      2048
 #define MAX_TEXTS     256
-#define MAX_ENTRIES   32 /* Kernels in one text. */
+#define MAX_ENTRIES   32 /* Most kernels in one source text. */
 #define MAX_CHILDREN  256
 #define DEFINES_BYTES 512
 #define ARCH_BYTES    16
 #define ERROR_BYTES   1024
 
-/* One text, one specialisation, one architecture. */
+/* One source text, specialisation and architecture. */
 typedef struct {
     const char *file;
     char defines[DEFINES_BYTES], arch[ARCH_BYTES];
@@ -41,9 +41,9 @@ typedef struct {
     bool tried;
 } job;
 
-/* In memory that children and their parent share. */
+/* In memory shared by the children and their parent. */
 typedef struct {
-    atomic_int next; /* The first job that nobody has taken. */
+    atomic_int next; /* The first job that is not yet taken. */
     int n;
     job jobs[MAX_JOBS];
 } work;
@@ -52,12 +52,13 @@ struct lt_specs {
     work *w;
     const char *only, *arch; /* NULL: all. */
     bool sample;
-    lt_err err; /* The first failure; the rest is then not collected. */
-    int n_told; /* Texts that somebody launches, of any architecture. */
+    lt_err err; /* The first failure, after which nothing more is collected. */
+    int n_told; /* Number of texts that are launched somewhere, on any architecture. */
     const char *told[MAX_TEXTS];
 };
 
-/* Do both lists of -D words define the same names in the same order ("A=1 B=2", "A=3 B=4")? */
+/* Whether both lists of -D constants define the same names in the same order ("A=1 B=2", "A=3
+ * B=4"). */
 static bool names_equal(const char *a, const char *b) {
     while (*a != '\0' || *b != '\0') {
         const size_t n = strcspn(a, "= "), m = strcspn(b, "= ");
@@ -130,7 +131,7 @@ void lt_spec(lt_specs *l, int archs, const char *file, const char *format, ...) 
     }
 }
 
-/* Each text that ships is launched by somebody who tells how. */
+/* Check that each shipped text is listed by the code that launches it. */
 static lt_err check_complete(const lt_specs *l) {
     const char *name;
     for (size_t i = 0; (name = lt_source_name(i)) != NULL; i++) {
@@ -164,7 +165,7 @@ static void job_run(job *j) {
     j->tried = true;
 }
 
-/* One process: the next job that nobody has taken, until none is left. */
+/* In one process: take jobs until none is left. */
 static void jobs_take(work *w) {
     int i;
     while ((i = atomic_fetch_add(&w->next, 1)) < w->n) {
@@ -177,7 +178,7 @@ static void jobs_take(work *w) {
 static void jobs_run(work *w) {
     const int threads = lt_thread_count(), most = threads < MAX_CHILDREN ? threads : MAX_CHILDREN;
     pid_t children[MAX_CHILDREN] = {0};
-    (void)fflush(NULL); /* A child must not print it once more. */
+    (void)fflush(NULL); /* Otherwise a child would print it again. */
     for (int i = 1; i < most && i < w->n; i++) {
         children[i] = fork();
         if (children[i] == 0) {
@@ -199,7 +200,7 @@ static void jobs_run(work *w) {
     }
 }
 
-/* True when spills.txt explains this many spilled bytes of file's entry. */
+/* True if spills.txt explains this number of spilled bytes for the file's entry. */
 static bool spill_explained(const char *allow, const char *file, const lt_kernel_cost *k) {
     for (const char *line = allow; line != NULL;
          line = (line = strchr(line, '\n')) == NULL ? NULL : line + 1) {
@@ -232,7 +233,7 @@ static int job_print(FILE *to, const job *j, const char *allow) {
     return n_bad;
 }
 
-/* The table of all jobs; how many are bad. */
+/* Print the table of all jobs; returns how many are bad. */
 static int jobs_print(FILE *to, const work *w, const char *allow, int *n_kernels) {
     int n_bad = 0;
     *n_kernels = 0;

@@ -56,7 +56,7 @@ done:
     return err;
 }
 
-/* Fill a fresh slot with the kernel's handle and its costs. */
+/* Fill a new slot with the kernel's handle and its costs. */
 static lt_err slot_fill(lt_cuda *c, lt_cuda_slot *s, const char *file, const char *entry,
                         const char *defines) {
     lt_cuda_kernel *k = &s->kernel;
@@ -80,7 +80,7 @@ static lt_err slot_fill(lt_cuda *c, lt_cuda_slot *s, const char *file, const cha
                        "kernel %s %s: dynamic shared memory", file, entry);
 }
 
-/* What a preload has instead of a kernel that is missing. */
+/* Result of a preload for a kernel that is missing. */
 static const lt_cuda_kernel absent = {.file = "", .entry = "", .defines = ""};
 
 lt_err lt_cuda_kernel_get(lt_cuda *c, const lt_cuda_kernel **out, const char *file,

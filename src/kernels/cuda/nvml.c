@@ -36,7 +36,7 @@ static struct {
 #undef NVML_FIELD
     int (*energy)(nvml_device, unsigned long long *); /* Volta and newer; else NULL. */
     void *library;
-    int status; /* What init returned. */
+    int status; /* Result of init. */
     bool ready; /* All functions of NVML_MAP are there, and init has succeeded. */
 } nvml;
 static pthread_once_t nvml_once = PTHREAD_ONCE_INIT;

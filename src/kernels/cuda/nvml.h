@@ -1,5 +1,5 @@
 /* nvml.h: clocks, power, temperature, ECC and links of a GPU, from NVIDIA's management library,
- * opened with dlopen. */
+ * which is opened with dlopen. */
 #ifndef LT_KERNELS_CUDA_NVML_H
 #define LT_KERNELS_CUDA_NVML_H
 
@@ -18,17 +18,17 @@ typedef struct {
     int n_nvlinks; /* Active ones. */
 } lt_nvml_reading;
 
-/* Load the library. UNSUPPORTED: there is none; DEVICE: it does not find its driver. */
+/* Load the library. UNSUPPORTED: it is missing; DEVICE: it does not find its driver. */
 LT_MUST_USE lt_err lt_nvml_open(void);
-/* A function of the loaded library; NULL: it has none of that name. For readings that this header
- * does not have (platform/health/nvml.c). */
+/* A function of the loaded library; NULL: it has none of that name. For readings that are not
+ * declared here (platform/health/nvml.c). */
 void *lt_nvml_symbol(const char *name);
 
-/* Read the GPU of this PCI id ("0000:18:00.0"). UNSUPPORTED without the library; fields that the
- * GPU does not tell stay 0. */
+/* Read the GPU with this PCI id ("0000:18:00.0"). UNSUPPORTED without the library; fields that the
+ * GPU does not report are 0. */
 LT_MUST_USE lt_err lt_nvml_read(lt_nvml_reading *out, const char *pci);
 
-/* Joules the GPU has used since its driver was loaded. UNSUPPORTED where NVML or the GPU does not
+/* Joules that the GPU has used since its driver was loaded. UNSUPPORTED if NVML or the GPU does not
  * count them. */
 LT_MUST_USE lt_err lt_nvml_energy(double *joules, const char *pci);
 

@@ -13,8 +13,8 @@
 #include <math.h>
 
 typedef struct {
-    float a_p, a_n;     /* xIELU's. */
-    float alpha, limit; /* The clamped SwiGLU's. */
+    float a_p, a_n;     /* Of xIELU. */
+    float alpha, limit; /* Of the clamped SwiGLU. */
 } constants;
 
 typedef struct {
@@ -53,7 +53,7 @@ LT_INLINE vf xielu_negative(vf x, vf *exponential) {
     return v_pick_lt(m, v_set(-0.35f), (e - 1.0f) - m, m * m * p) + (m - x);
 }
 
-/* f(x) and f'(x); with sums, xIELU's derivatives by a_p and a_n times df are added there. */
+/* f(x) and f'(x). With sums, the derivatives of xIELU by a_p and a_n, times df, are added there. */
 LT_INLINE vf act(const lt_act_kind kind, const constants *c, vf x, vf *slope) {
     const vf zero = {0};
     if (kind == LT_ACT_GELU_TANH) {
@@ -102,7 +102,7 @@ LT_INLINE vf factor(const lt_act_kind kind, const constants *c, vf up) {
     return kind == LT_ACT_SWIGLU_CLAMPED ? v_max(v_min(up, limit), -limit) + 1.0f : up;
 }
 
-/* d where the factor follows up, 0 where it is cut. */
+/* d where the factor follows up, 0 where it is clamped. */
 LT_INLINE vf to_up(const lt_act_kind kind, const constants *c, vf up, vf d) {
     const vf limit = v_set(c->limit), zero = {0};
     return kind != LT_ACT_SWIGLU_CLAMPED
@@ -173,7 +173,7 @@ LT_INLINE void bwd_rows(const lt_act_bwd_args *a, const lt_act_kind kind, const 
         partial[chunk][0] = partial[chunk][1] = 0.0;
         for (int64_t r = chunk_start(rows, n_chunks, chunk);
              r < chunk_start(rows, n_chunks, chunk + 1); r++) {
-            /* Sums over one row: sums over more lose digits in F32. */
+            /* One row's sums; over more rows, sums in F32 would lose digits. */
             xielu_sums sums = {{0}, {0}};
             bwd_row(a, &c, r, &sums, kind, dtype);
             if (kind == LT_ACT_XIELU) {

@@ -18,10 +18,11 @@
 
 #define NQ   LT_TILE_COLS
 #define NK   LT_TILE_ROWS
-#define KEYS 126 /* Keys a block: 9 panels of 14 or 21 of 6; S^T of a block is 16 KB. */
+#define KEYS 126 /* Keys per block: 9 panels of 14 or 21 of 6; S^T of a block takes 16 KB. */
 
 typedef struct {
-    int64_t pos, from, to; /* The query's key position, and the keys it sees. */
+    /* Position of the query among the keys, and the range of keys that it sees. */
+    int64_t pos, from, to;
 } span;
 
 LT_INLINE int64_t keys_of(const lt_attention_args *a, int64_t b) {
@@ -46,11 +47,11 @@ LT_INLINE span visible(const lt_attention_args *a, int64_t b, int64_t t) {
     return s;
 }
 
-/* The queries of a panel: per lane the interval it sees, and the hulls of all lanes. Lanes beyond T
- * see nothing. */
+/* The queries of a panel: the interval that each lane sees, and the hulls of all lanes. Lanes
+ * beyond T see nothing. */
 typedef struct {
     int64_t first, count;     /* Queries [first, first + count). */
-    int64_t from, to;         /* Keys that any lane sees; empty when to <= from. */
+    int64_t from, to;         /* Keys that any lane sees; empty if to <= from. */
     int64_t all_from, all_to; /* Keys that every lane sees. */
     int32_t lane_from[NQ], lane_to[NQ], lane_pos[NQ];
 } panel;
@@ -69,13 +70,13 @@ LT_INLINE void panel_open(panel *p, const lt_attention_args *a, int64_t b, int64
         p->all_from = s.from > p->all_from ? s.from : p->all_from;
         p->all_to = s.to < p->all_to ? s.to : p->all_to;
     }
-    for (int64_t i = p->count; i < NQ;
-         i++) { /* Alike to the last, so that full panels' shortcuts hold. */
+    /* All lanes are filled alike, so that the shortcuts of full panels apply. */
+    for (int64_t i = p->count; i < NQ; i++) {
         p->lane_from[i] = p->lane_from[p->count - 1];
         p->lane_to[i] = p->lane_to[p->count - 1];
         p->lane_pos[i] = p->lane_pos[p->count - 1];
     }
-    p->from = p->from / NK * NK; /* Blocks of keys start at a packed panel. */
+    p->from = p->from / NK * NK; /* A block of keys starts at a packed panel. */
 }
 
 /* Sizes of the packed operands of one (sequence, key/value head). */
@@ -101,7 +102,7 @@ LT_INLINE void pack_keys(float *dst, const lt_tensor *x, int64_t b, int64_t h, i
     }
 }
 
-/* dst[s][row] = scale * x of head h, F32 rows of `row` >= D floats, zeros behind D. */
+/* dst[s][row] = scale * x of head h: F32 rows of `row` >= D floats, with zeros after D. */
 LT_INLINE void copy_rows(float *dst, int64_t row, const lt_tensor *x, int64_t b, int64_t first,
                          int64_t h, int64_t count, float scale, const lt_dtype dtype) {
     const int64_t d = x->shape[3];
@@ -118,7 +119,7 @@ LT_INLINE void copy_rows(float *dst, int64_t row, const lt_tensor *x, int64_t b,
     }
 }
 
-/* dst[d][NQ]: the panel's queries (or rows of dout) as columns, times scale; missing lanes 0. */
+/* dst[d][NQ]: the panel's queries (or rows of dout) as columns, times scale; absent lanes are 0. */
 LT_INLINE void pack_queries(float *dst, const lt_tensor *x, int64_t b, const panel *p, int64_t h,
                             float scale, const lt_dtype dtype) {
     const int64_t d = x->shape[3];
@@ -128,7 +129,7 @@ LT_INLINE void pack_queries(float *dst, const lt_tensor *x, int64_t b, const pan
     }
 }
 
-/* out[key][NQ] = sum over d of keys[panel][d][key] columns[d][NQ], for key panels covering n
+/* out[key][NQ] = sum over d of keys[panel][d][key] columns[d][NQ], for the key panels that cover n
  * keys. */
 LT_INLINE void logits_block(float *out, const float *keys, const float *columns, int64_t n,
                             int64_t d) {

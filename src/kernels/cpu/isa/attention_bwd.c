@@ -85,7 +85,7 @@ LT_INLINE void add_product(float *y, int64_t m, int64_t row, int64_t k_count, co
     }
 }
 
-/* Stages 2 and 3 over n keys: pt from logits to probabilities, dst from dP to dS. */
+/* Stages 2 and 3 for n keys: pt from logits to probabilities, dst from dP to dS. */
 LT_INLINE void gradient_block(const workspace *w, int64_t n, const float *lse, const float *delta,
                               bool capped) {
     for (int half = 0; half < NQ; half += VEC) {
@@ -104,8 +104,8 @@ LT_INLINE void gradient_block(const workspace *w, int64_t n, const float *lse, c
     }
 }
 
-/* Stage 1's numbers: lse and delta by lane. Lanes beyond T, and rows that saw nothing, get lse =
- * +inf: their P is 0. */
+/* The numbers of stage 1: lse and delta of each lane. Lanes beyond T, and rows that saw nothing,
+ * get lse = +inf, so that their P is 0. */
 LT_INLINE void lane_numbers(const backward *c, const panel *p, int64_t b, int64_t h, float *lse,
                             float *delta, const lt_dtype dtype) {
     const lt_attention_args *f = &c->args->fwd;
@@ -166,7 +166,8 @@ LT_INLINE void run_panel(const backward *c, const workspace *w, int64_t b, int64
 
 LT_INLINE void write_rows(const lt_tensor *dst, const float *rows, int64_t row, int64_t b,
                           int64_t g, int64_t n_keys, const lt_dtype dtype) {
-    for (int64_t s = 0; s < dst->shape[1]; s++) { /* Keys beyond kv_len were seen by nobody: 0. */
+    /* No query saw keys beyond kv_len, so their gradient is 0. */
+    for (int64_t s = 0; s < dst->shape[1]; s++) {
         void *to = (void *)(uintptr_t)head_row(dst, b, s, g);
         for (int64_t e = 0; e < dst->shape[3]; e += VEC) {
             v_put(to, dtype, e, s < n_keys ? v_load(rows + s * row + e) : (vf){0},

@@ -21,10 +21,10 @@
 
 typedef struct {
     const lt_attention_args *args;
-    /* kv_keys: room of one (b, g), a multiple of NK. */
+    /* kv_keys: keys allocated for one (b, g), a multiple of NK. */
     int64_t d, n_heads, n_kv_heads, n_panels, kv_keys;
     float *keys, *values; /* (B, G, kv_keys * d) each */
-    float *tiles;         /* A thread's S^T, Q^T, O^T, `per_thread` floats */
+    float *tiles;         /* S^T, Q^T and O^T of a thread, `per_thread` floats. */
     int64_t per_thread;
 } attention;
 
@@ -35,15 +35,15 @@ LT_INLINE void pack_head(const attention *c, int64_t b, int64_t g, const lt_dtyp
     copy_rows(c->values + at, c->d, &c->args->v, b, 0, g, n_keys, 1.0f, dtype);
 }
 
-/* Stages 3 and 4's rescaling: one half of the lanes. Returns the factor for what was summed
- * before. */
+/* Rescaling of stages 3 and 4 for one half of the lanes. Returns the factor for the earlier
+ * sums. */
 LT_INLINE vf softmax_half(float *st, int64_t n, vf *max, vf *sum) {
     vf high = *max;
     for (int64_t i = 0; i < n; i++) {
         high = v_max(v_load(st + i * NQ), high);
     }
     const vf shift = v_pick(high == -INFINITY, (vf){0},
-                            high); /* A lane that has seen nothing yet. */
+                            high); /* -inf if a lane has seen nothing yet. */
     const vf factor = v_exp(*max - shift);
     vf total = *sum * factor;
     for (int64_t i = 0; i < n; i++) {
@@ -73,7 +73,7 @@ LT_INLINE void values_block(float *ot, const float *st, const float *values, int
     }
 }
 
-/* O^T / l to rows of out, by transposing; lse. */
+/* Write O^T / l to rows of out, by transposing, and lse. */
 LT_INLINE void finish_panel(const attention *c, const panel *p, int64_t b, int64_t h,
                             const float *ot, const vf max[2], const vf sum[2],
                             const lt_dtype dtype) {
@@ -146,7 +146,7 @@ LT_INLINE void run_all(const attention *c, const lt_dtype dtype, const lt_dtype 
             pack_head(c, i / c->n_kv_heads, i % c->n_kv_heads, kv);
         }
 #pragma omp for schedule(dynamic, 1)
-        for (int64_t i = 0; i < n_tasks; i++) { /* Long panels (late queries) first. */
+        for (int64_t i = 0; i < n_tasks; i++) { /* Long panels (late queries) come first. */
             const int64_t index = c->n_panels - 1 - i / (batch * c->n_heads);
             const int64_t head = i % (batch * c->n_heads);
             run_panel(c, head / c->n_heads, head % c->n_heads, index, tiles, dtype);

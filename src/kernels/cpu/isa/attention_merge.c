@@ -1,11 +1,12 @@
-/* attention_merge.c: merges the results of two calls of attention, a row of a head at a time.
- * Memory bound: out is read and written, part is read. */
+/* attention_merge.c: merges the results of two calls of attention, one row of a head at a time. It
+ * is memory bound: out is read and written, part is read. */
 #include <math.h>
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/rows.h"
 
-/* Factors of a row: of what was there, and of what joins it; *lse becomes that of both. */
+/* Factors of a row for the earlier result and for the part that joins it. *lse becomes that of
+ * both. */
 typedef struct {
     float keep, join;
 } factors;

@@ -24,7 +24,7 @@ LT_INLINE float largest_of(const vf *x) {
     vf most = {0}, bad = {0};
     for (int i = 0; i < PARTS; i++) {
         most = v_max(v_abs(x[i]), most);
-        bad += x[i] - x[i]; /* 0, or NaN. */
+        bad += x[i] - x[i]; /* Adds 0, or NaN if the value is not finite. */
     }
     return v_max_of(most) + v_sum(bad);
 }
@@ -55,8 +55,8 @@ LT_INLINE void put_scale(unsigned char *dst, float d) {
     memcpy(dst, &h, sizeof h);
 }
 
-/* A block that cannot have a scale: zeros or, if it is not finite, NaN. The scale of a block of
- * zeros is 0 / -8 in Q4_0. */
+/* A block that cannot have a scale: all zeros or, if a value is not finite, NaN. The scale of a
+ * block of zeros is 0 / -8 in Q4_0. */
 static void encode_odd(unsigned char *dst, lt_dtype type, float most) {
     const uint16_t scale = !(most >= 0.0f) ? LT_CACHED_NAN : type == LT_Q4_0 ? 0x8000 : 0;
     memcpy(dst, &scale, sizeof scale);

@@ -12,8 +12,8 @@
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/scratch.h"
 
-#define SPLIT   256  /* Keys a task. */
-#define MAX_DIM 1024 /* As the reference. */
+#define SPLIT   256  /* Keys per task. */
+#define MAX_DIM 1024 /* As in the reference. */
 
 typedef struct {
     const lt_attention_args *args;
@@ -47,7 +47,8 @@ LT_INLINE void chunk_logits(const decode *c, float *x, const float *query, int64
     }
 }
 
-/* Cap, bias and mask; exponentials in place; returns the maximum, *sum their sum. */
+/* Apply cap, bias and mask, and take exponentials in place. Returns the maximum; *sum is their
+ * sum. */
 LT_INLINE float chunk_softmax(const decode *c, float *x, int64_t b, int64_t t, int64_t h, int64_t s,
                               int64_t count, float *sum) {
     const lt_attention_args *a = c->args;

@@ -29,7 +29,7 @@ LT_INLINE vf log_1_to_2(vf x) {
     return 2.0f * s * y;
 }
 
-/* x where it has a weight: 0 log 0 = 0. A NaN weight stays. */
+/* x times its weight, where 0 log 0 = 0. A NaN weight stays NaN. */
 LT_INLINE vf weighed(vf weight, vf x) {
     return v_pick(weight == 0.0f, v_set(0.0f), weight * x);
 }
@@ -58,7 +58,7 @@ LT_INLINE log_total log_total_from(double x) {
     return (log_total){max, max > -INFINITY ? (float)(x - (double)max) : 0.0f};
 }
 
-/* A row, and what is known of it. */
+/* A row and the values derived from it. */
 typedef struct {
     const lt_distill_args *a;
     void *row;
@@ -122,7 +122,8 @@ LT_INLINE double add_log(double a, double b) {
     return high > -INFINITY ? high + log(exp(a - high) + exp(b - high)) : high;
 }
 
-/* The student's words that the teacher does not name: a log-sum over the runs between those. */
+/* The student's tokens that the teacher does not name: a log-sum over the runs between named
+ * tokens. */
 LT_INLINE log_total rest_of(const row_state *s, const lt_dtype dtype) {
     double all = -INFINITY;
     int64_t first = 0;
@@ -139,7 +140,7 @@ LT_INLINE log_total rest_of(const row_state *s, const lt_dtype dtype) {
     return log_total_from(all);
 }
 
-/* Terms of word k: as one lane. */
+/* Terms of token k, as one lane. */
 LT_INLINE terms named_terms(const row_state *s, int64_t k, double l) {
     const double of = s->a->rest ? total_of(s->lse) : s->top_lse;
     const double logp = (double)s->logp[k] - (s->a->rest ? 0.0 : log(s->given));
@@ -177,8 +178,8 @@ LT_INLINE void sum_named(row_state *s, const lt_dtype dtype) {
 
 /* ---- The gradient ---- */
 
-/* The derivative of the loss by logit l, capped, from `slope`, that of D by l over the
- * temperature. The label's own part of the cross-entropy is not in it. */
+/* The derivative of the loss by logit l, capped, from `slope`, the derivative of D by l over the
+ * temperature. It excludes the cross-entropy's term of the label. */
 LT_INLINE vf derivative(const row_state *s, vf l, vf slope) {
     const float cap = s->a->softcap;
     vf d = (1.0f - s->share) * s->inv_t * slope;
@@ -196,7 +197,7 @@ LT_INLINE void gradient_whole(const row_state *s, const lt_dtype dtype) {
     }
 }
 
-/* Words [first, end), which the teacher does not name. */
+/* Tokens [first, end), which the teacher does not name. */
 LT_INLINE void gradient_run(const row_state *s, int64_t first, int64_t end, const lt_dtype dtype) {
     void *run = (void *)(uintptr_t)run_at(s, first, dtype);
     const float rest = (float)(s->rest_u - s->rest_q * s->u);
@@ -223,7 +224,7 @@ LT_INLINE void gradient_named(const row_state *s, const lt_dtype dtype) {
     }
 }
 
-/* What the cross-entropy takes from its label's word alone. */
+/* The cross-entropy's term for the label's token. */
 LT_INLINE void gradient_label(const row_state *s, const lt_dtype dtype) {
     const float cap = s->a->softcap,
                 slope = cap > 0.0f ? 1.0f - (s->hit / cap) * (s->hit / cap) : 1.0f;

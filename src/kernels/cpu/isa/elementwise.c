@@ -1,15 +1,15 @@
-/* elementwise.c: add, cast, column sums and sum of squares: bound by memory, so each reads its
+/* elementwise.c: add, cast, column sums and sum of squares. All are memory bound, so each reads its
  * inputs once, in order. */
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/scratch.h"
 
-/* All tensors of a call as (rows, width): one row when everything is contiguous. */
+/* All tensors of a call as (rows, width), which is a single row if everything is contiguous. */
 typedef struct {
     int64_t rows, width;
 } extent;
 
-#define PIECE 8192 /* Elements a thread takes at a time where all is one row. */
+#define PIECE 8192 /* Elements that a thread takes at a time if there is only one row. */
 
 static void add_piece(const lt_add_args *a, int64_t at_y, int64_t at_a, int64_t at_b,
                       int64_t count) {
@@ -102,11 +102,10 @@ lt_err LT_ISA_NAME(lt_cpu_colsum)(lt_queue *q, const void *args) {
     return LT_OK;
 }
 
-/* Elements: 256 KB, big enough to hide a thread's start, small enough to balance. */
+/* 256 KB of elements: large enough to hide a thread's start, small enough to balance. */
 #define SUMSQ_CHUNK 65536
 
-/* Sum of squares of count floats, squared and added in double: a gradient of 1e30 is still a
- * number. */
+/* Sum of squares of count floats, in double, so that a gradient of 1e30 does not overflow. */
 static double sumsq_piece(const float *x, int64_t count) {
     vd low = {0};
     vd high = {0};

@@ -10,13 +10,13 @@
 #include "kernels/cpu/cpu.h"
 #include "tensor/block.h"
 
-#define COLUMNS 64 /* A backward task: 256 bytes of each row. */
+#define COLUMNS 64 /* A backward task covers 256 bytes of each row. */
 
 static bool holds(const lt_tensor *table, int64_t row) {
     return row >= 0 && row < table->shape[0];
 }
 
-/* The table's row for row r's id, which another op may have chosen; -1: not in this part. */
+/* The table's row for the id of row r, which another op may have chosen; -1: not in this part. */
 static int64_t table_row(const lt_embed_args *a, int64_t r) {
     int32_t id = ((const int32_t *)a->ids.data)[r * a->ids.stride[0]];
     if (id < 0 && a->late.data != NULL) {
@@ -58,7 +58,7 @@ LT_INLINE void embed_row(const lt_embed_args *a, int64_t r, const lt_dtype table
     }
 }
 
-/* A row of a table of any type that is decoded, to F32: 256 elements at a time. */
+/* Decode a row of a quantised table to F32, 256 elements at a time. */
 static void embed_row_decoded(const lt_embed_args *a, int64_t r) {
     const int64_t at = table_row(a, r), width = a->y.shape[1];
     float *y = (float *)a->y.data + r * a->y.stride[0];
@@ -117,14 +117,14 @@ lt_err LT_ISA_NAME(lt_cpu_embed_fwd)(lt_queue *q, const void *args) {
     return LT_OK;
 }
 
-/* A table whose gradient is added to: its ids, and the id of its first row. */
+/* A table whose gradient is accumulated: its ids, and the id of its first row. */
 typedef struct {
     const lt_tensor *table, *ids;
     int64_t first;
     float scale;
 } added;
 
-/* Does row r of dy count here? */
+/* Whether row r of dy belongs to this part. */
 static bool counts(const lt_embed_bwd_args *a, int64_t r) {
     const int32_t id = ((const int32_t *)a->ids.data)[r * a->ids.stride[0]];
     return !a->part || holds(&a->dtable, id - a->first);

@@ -34,11 +34,11 @@
 #include "kernels/cpu/scratch.h"
 
 #define K_STEP         800
-#define BLOCK_BYTES    (800 << 10)  /* A block of b. */
-#define OWN_BYTES      (1280 << 10) /* All of b, where a is packed by each thread. */
-#define MAX_ROWS       2048         /* Rows of a packed at a time. */
+#define BLOCK_BYTES    (800 << 10)  /* Bytes of a block of b. */
+#define OWN_BYTES      (1280 << 10) /* Bytes of all of b, if each thread packs a itself. */
+#define MAX_ROWS       2048         /* Rows of a that are packed at a time. */
 #define CHUNK_PANELS   8
-#define HELP_MIN_TURNS 3 /* Chunks that are worth packing a block again. */
+#define HELP_MIN_TURNS 3 /* Number of chunks that justifies packing a block again. */
 #ifdef GEMM_PAIRS
 #define GEMM_NAME LT_ISA_NAME(lt_cpu_matmul_pairs)
 #define PACK      pack_pairs
@@ -53,8 +53,8 @@
 #define A_ROW  ((MAX_MR + VEC - 1) / VEC * VEC) /* Floats from k to k + 1 in a panel of a. */
 
 typedef enum {
-    A_IN_PLACE, /* F32 rows along k, read where they lie, */
-    A_WIDENED,  /* or copied as F32 first. */
+    A_IN_PLACE, /* F32 rows along k, read in place, */
+    A_WIDENED,  /* or first copied as F32. */
     A_PACKED,   /* Panels, packed by all threads before the step, */
     A_OWN       /* or by each thread as it needs them. */
 } a_kind;
@@ -62,28 +62,29 @@ typedef enum {
 typedef struct {
     const lt_matmul_args *args;
     int64_t m, n, k;
-    /* Memory of unfinished F32 sums: y itself, or scratch if y is BF16; row stride sums_row. */
+    /* Memory of unfinished F32 sums: y itself, or scratch if y is BF16. Its row stride is
+     * sums_row. */
     float *sums;
     int64_t sums_row;
     a_kind kind;
-    float *packed_a, *packed_b;        /* packed_b: a block a thread. */
-    int64_t a_row;                     /* Floats from row to row where rows run along k. */
-    int64_t fetch_step;                /* Bytes of the next panel of a to fetch a step of k. */
-    int64_t row, n_rows, n_row_panels; /* The present rows, in chunks; */
+    float *packed_a, *packed_b;        /* packed_b: one block per thread. */
+    int64_t a_row;                     /* Floats from one row to the next if rows run along k. */
+    int64_t fetch_step;                /* Bytes of the next panel of a to prefetch per step of k. */
+    int64_t row, n_rows, n_row_panels; /* The current rows, in chunks; */
     int64_t n_chunks;
     int64_t n_col_panels, n_blocks, block_panels; /* the blocks of columns; */
-    int64_t at, depth;                            /* the step of k. */
-    _Atomic int *turns; /* The next chunk of each block, and after all chunks the next block. */
-    bool plain;         /* y is F32, and so is a bias. */
+    int64_t at, depth;                            /* the current step of k. */
+    _Atomic int *turns; /* The next chunk of each block and, after all chunks, the next block. */
+    bool plain;         /* y is F32, and so is the bias, if any. */
 } gemm;
 
-/* First row (or with panel + 1: one past the last) of a row panel in the present rows. */
+/* First row of a row panel among the current rows; of panel + 1: one past its last. */
 static int64_t panel_row(const gemm *g, int64_t panel) {
     return panel * g->n_rows / g->n_row_panels;
 }
 
-/* Panels of a [p0, p1) to dst. Whole vectors are read, so the last panel of the matrix goes by
- * itself. */
+/* Pack panels [p0, p1) of a to dst. Whole vectors are read, so the matrix's last panel is packed
+ * separately. */
 static void pack_a(const gemm *g, int64_t p0, int64_t p1, float *dst) {
     const lt_tensor *a = &g->args->a;
     int64_t p = p0;
@@ -136,8 +137,8 @@ static void widen_a(const gemm *g, int64_t first, int64_t last) {
     }
 }
 
-/* Sums of a tile into y: onto what is there (an earlier step or accumulate), and with the bias and
- * in y's dtype after the last step. */
+/* Add a tile's sums to y if there are earlier ones (an earlier step, or accumulate); after the last
+ * step, add the bias and convert to y's dtype. */
 LT_INLINE void store_tile(const gemm *g, const lt_tile *t, int64_t mr, int64_t row, int64_t col,
                           int64_t n) {
     const lt_matmul_args *a = g->args;
@@ -166,7 +167,8 @@ LT_INLINE void store_tile(const gemm *g, const lt_tile *t, int64_t mr, int64_t r
     }
 }
 
-/* store_tile where y and a bias are F32 and the tile is whole: most tiles of a training step. */
+/* store_tile if y and the bias are F32 and the tile is whole, as most tiles of a training step
+ * are. */
 LT_INLINE void store_whole(const gemm *g, lt_tile *t, const int mr, int64_t row, int64_t col) {
     const float *bias = g->args->bias.data;
     float *const y = g->sums + row * g->sums_row + col;
@@ -193,16 +195,16 @@ LT_INLINE void store_whole(const gemm *g, lt_tile *t, const int mr, int64_t row,
     }
 }
 
-/* A tile's place: its rows in the present ones, its columns, which of its block's column panels
- * that is, and whether another row panel follows. */
+/* Position of a tile: its rows among the current ones, its columns, its column panel in the block,
+ * and whether another row panel follows. */
 typedef struct {
     int64_t row, col, in_block;
     int mr;
     bool more;
 } place;
 
-/* Multiply and store; mul leaves its sums in t. Two texts, so that the sums of the first stay in
- * registers. */
+/* Multiply and store; mul leaves its sums in t. There are two versions, so that the sums of the
+ * first stay in registers. */
 #define TILE_RUN(mul)                                                                              \
     const int64_t cols = g->n - at->col;                                                           \
     if (cols >= NR && g->plain) {                                                                  \
@@ -215,8 +217,8 @@ typedef struct {
     store_tile(g, &t, at->mr, g->row + at->row, at->col, cols < NR ? cols : NR);
 
 #ifndef GEMM_PAIRS
-/* A tile of rows that run along k. While it runs, two rows of the next panel are fetched, others by
- * the block's other tiles. */
+/* A tile of rows that run along k. Meanwhile it prefetches two rows of the next panel; the block's
+ * other tiles prefetch the others. */
 static void run_tile_rows(const gemm *g, const place *at, const float *b) {
     const float *a = g->kind == A_WIDENED
                          ? g->packed_a + at->row * g->a_row
@@ -228,7 +230,7 @@ static void run_tile_rows(const gemm *g, const place *at, const float *b) {
 }
 #endif
 
-/* A tile of a packed panel; the next one is fetched while the block's tiles run, fetch_step bytes a
+/* A tile of a packed panel. The block's tiles prefetch the next panel, fetch_step bytes per
  * step. */
 static void run_tile_packed(const gemm *g, const place *at, const float *a, const float *b) {
     const char *next = (const char *)(a + A_ROW * g->depth) +
@@ -236,7 +238,7 @@ static void run_tile_packed(const gemm *g, const place *at, const float *a, cons
     TILE_RUN(MUL(&t, MR, g->depth, a, 1, A_ROW, b, NR, next, g->fetch_step))
 }
 
-/* The tile of y comes from far while its products are computed. */
+/* Prefetch the tile of y, which is not in the cache, while its products are computed. */
 LT_INLINE void fetch_sums(const gemm *g, const place *at) {
     const float *y = g->sums + (g->row + at->row) * g->sums_row + at->col;
     for (int i = 0; i < at->mr; i++) {
@@ -279,7 +281,7 @@ static int64_t take_turn(_Atomic int *turn) {
     return atomic_fetch_add_explicit(turn, 1, memory_order_relaxed);
 }
 
-/* Chunks of a block, until none is left. */
+/* Take chunks of a block until none is left. */
 static void run_block(const gemm *g, int64_t block, float *own) {
     const int64_t c0 = block * g->n_col_panels / g->n_blocks;
     const int64_t c1 = (block + 1) * g->n_col_panels / g->n_blocks;
@@ -294,7 +296,8 @@ static void run_block(const gemm *g, int64_t block, float *own) {
     }
 }
 
-/* A thread's part of a step: blocks nobody has begun, then chunks of blocks that others have. */
+/* A thread's part of a step: blocks that no thread has begun, then chunks of other threads'
+ * blocks. */
 static void run_blocks(const gemm *g, float *own) {
     for (int64_t block = take_turn(&g->turns[g->n_blocks]); block < g->n_blocks;
          block = take_turn(&g->turns[g->n_blocks])) {
@@ -335,7 +338,7 @@ static void run_step(const gemm *g) {
     }
 }
 
-/* How a is read, and how many blocks the columns make. */
+/* Decide how a is read, and how many blocks the columns make. */
 static void gemm_plan(gemm *g, int64_t threads) {
     const lt_matmul_args *a = g->args;
     const int64_t panel_bytes = NR * g->depth * (int64_t)sizeof(float);
@@ -346,7 +349,7 @@ static void gemm_plan(gemm *g, int64_t threads) {
     if (!a->trans_a) {
         g->kind = a->a.dtype == LT_F32 ? A_IN_PLACE : A_WIDENED;
     }
-    if (g->kind == A_WIDENED) { /* Not a multiple of 4 KB: rows would share cache sets. */
+    if (g->kind == A_WIDENED) { /* Not a multiple of 4 KB, where rows would share cache sets. */
         g->a_row = (g->depth + VEC - 1) / VEC * VEC + 16;
     }
 #endif

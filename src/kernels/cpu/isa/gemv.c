@@ -15,7 +15,7 @@
 
 #define BLOCK_N 4
 #define BLOCK_M 4
-/* Rows of a at a time: they stay in L2 while b is read. Only fixed_order has more. */
+/* Rows of a at a time: they stay in L2 while b is read. Only fixed_order has more rows. */
 #define ROWS_M 64
 
 /* Dot products of mr rows of a (stride k_room) with nr rows of b. */

@@ -1,4 +1,4 @@
-/* hash.c: the hash of pieces of memory (ops.h): a vector of words at a time, with their keys. */
+/* hash.c: the hash of pieces of memory (ops.h), one vector of words and their keys at a time. */
 #include "kernels/cpu/isa/vec.h"
 #include "kernels/cpu/cpu.h"
 
@@ -7,7 +7,7 @@
 typedef uint64_t vw __attribute__((vector_size(VEC * 4)));
 typedef uint64_t vw_mem __attribute__((vector_size(VEC * 4), aligned(1), may_alias));
 
-/* Of vectors and of single words. */
+/* For vectors and for single words. */
 #define MIX_STEP(x, factor) (((x) ^ (x) >> 33) * (factor))
 
 static uint64_t mix(uint64_t x) {

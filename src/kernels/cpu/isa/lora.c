@@ -21,7 +21,7 @@ static int64_t place_of(const lt_lora_add_args *a, int64_t row) {
     return ((const int32_t *)a->place.data)[row * a->place.stride[0]];
 }
 
-/* Numbers first .. first + n of u of a row. */
+/* Numbers first .. first + n of a row's u. */
 LT_INLINE void shrink(const lt_lora_add_args *a, int64_t row, int64_t place, int64_t first,
                       const int n, const lt_dtype dtype) {
     const int64_t K = a->x.shape[1], rank = a->b.shape[1], whole = K / VEC * VEC;
@@ -48,7 +48,8 @@ LT_INLINE void shrink(const lt_lora_add_args *a, int64_t row, int64_t place, int
     }
 }
 
-/* n columns of a part of a row of y, at most BLOCK_N vectors, from column `from` of the part on. */
+/* n columns of a part of a row of y, at most BLOCK_N vectors, starting at column `from` of the
+ * part. */
 LT_INLINE void expand(const lt_lora_add_args *a, int64_t row, int64_t place, int part, int64_t from,
                       int64_t n, const lt_dtype dtype) {
     const lt_lora_add_part *p = &a->parts[part];
@@ -118,7 +119,7 @@ lt_err LT_ISA_NAME(lt_cpu_lora_add)(lt_queue *q, const void *args) {
     return LT_OK;
 }
 
-/* DoRA's factors: one pass over y, its rows divided among the threads. */
+/* DoRA's factors: one pass over y, whose rows are divided among the threads. */
 LT_INLINE void scale_rows(const lt_lora_scale_args *a, const lt_dtype dtype) {
     const int64_t rows = a->y.shape[0], cols = a->y.shape[1];
 #pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)

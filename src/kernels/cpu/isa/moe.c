@@ -17,7 +17,7 @@ typedef struct {
     float values[LT_MOE_MAX_EXPERTS + 16];
 } expert_row;
 
-/* Softmax of a row of logits into p (padded with zeros to a whole vector); returns its
+/* Softmax of a row of logits into p, padded with zeros to a whole vector; returns its
  * log-sum-exp. */
 static float softmax_row(expert_row *p, const float *logits, int64_t n) {
     vf high = v_set(-INFINITY);
@@ -42,7 +42,7 @@ static const float *f32_row(const lt_tensor *t, int64_t r) {
     return (const float *)t->data + r * t->stride[0];
 }
 
-/* The K largest logits, ties to the lower index, and their weights. */
+/* Choose the K largest logits, ties going to the lower index, and their weights. */
 static void choose(const lt_moe_route_args *a, int64_t r, const expert_row *p) {
     const float *logits = f32_row(&a->logits, r);
     const int64_t n_experts = a->logits.shape[1];
@@ -244,7 +244,8 @@ lt_err LT_ISA_NAME(lt_cpu_moe_gather_fwd)(lt_queue *q, const void *args) {
     return LT_OK;
 }
 
-/* dst row = (add ? dst row : 0) + sum over the slots of row r, rising, of weight * rows[slot]. */
+/* dst row = (add ? dst row : 0) + sum over the slots of row r, in ascending order, of weight *
+ * rows[slot]. */
 LT_INLINE void sum_slots(const lt_tensor *dst, int64_t r, bool add, const lt_tensor *rows,
                          const int32_t *slots, const float *weights, int64_t top_k,
                          const lt_dtype dtype) {
@@ -317,7 +318,7 @@ lt_err LT_ISA_NAME(lt_cpu_moe_combine_fwd)(lt_queue *q, const void *args) {
     return LT_OK;
 }
 
-/* One slot: dweight = <x, dy>, then dx = weight dy (dx may be x). */
+/* One slot: dweight = <x, dy>, then dx = weight dy (dx may alias x). */
 LT_INLINE void combine_bwd_slot(const lt_moe_combine_bwd_args *a, int64_t slot, int64_t r,
                                 int64_t k, const lt_dtype dtype) {
     const float weight = f32_row(&a->weights, r)[k];
@@ -386,7 +387,7 @@ lt_err LT_ISA_NAME(lt_cpu_moe_bias_fwd)(lt_queue *q, const void *args) {
     return LT_OK;
 }
 
-/* One expert's sums, a vector of columns at a time, rows rising. */
+/* One expert's sums, one vector of columns at a time, with rows in ascending order. */
 LT_INLINE void bias_sums(const lt_moe_bias_bwd_args *a, const lt_dtype dtype) {
     const int32_t *start = a->expert_start.data;
     const int64_t n_experts = a->dbias.shape[0], width = a->dy.shape[1];

@@ -11,7 +11,7 @@
 
 #define BLOCK_N 4
 
-/* n columns of row m, at most BLOCK_N vectors, from column `from` on. */
+/* n columns of row m, at most BLOCK_N vectors, starting at column `from`. */
 LT_INLINE void some_columns(const lt_matmul_args *g, int64_t m, int64_t from, int64_t n,
                             const lt_dtype dtype) {
     const int64_t k_count = g->a.shape[1];

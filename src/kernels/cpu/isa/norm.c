@@ -22,7 +22,7 @@ typedef struct {
     const float *gains, *biases; /* F32 copies; gains includes the offset, biases may be NULL. */
 } norm_fwd;
 
-/* Where the (possibly folded) input of a row stands after the first pass. */
+/* Where the (possibly folded) input of a row is after the first pass. */
 LT_INLINE void fold_row(const void *x, const void *add, void *sum, int64_t width,
                         const lt_dtype dtype) {
     for (int64_t c = 0; c < width; c += VEC) {
@@ -91,8 +91,7 @@ LT_INLINE void norm_rows(const norm_fwd *f, const lt_dtype dtype) {
     }
 }
 
-/* gain (+ offset) and bias as F32 rows in scratch; room for `extra` floats behind them is returned
- * in *rest. */
+/* gain (+ offset) and bias as F32 rows in scratch, followed by room for `extra` floats at *rest. */
 static lt_err param_rows(const lt_tensor *gain, float offset, const lt_tensor *bias, int64_t extra,
                          const float **gains, const float **biases, float **rest) {
     const int64_t width = gain->shape[0];
@@ -116,7 +115,8 @@ static lt_err param_rows(const lt_tensor *gain, float offset, const lt_tensor *b
 
 static lt_err run_forward(norm_fwd *f) {
     float *unused;
-    if (f->sum.data == NULL && f->add.data != NULL) { /* x' has no home: y serves, row by row. */
+    /* There is no memory for x', so y holds it, row by row. */
+    if (f->sum.data == NULL && f->add.data != NULL) {
         f->sum = f->y;
     }
     LT_TRY(param_rows(&f->gain, f->gain_offset, &f->bias, 0, &f->gains, &f->biases, &unused));

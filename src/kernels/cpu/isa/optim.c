@@ -28,7 +28,7 @@ typedef struct {
     uint64_t seed, stream, first;
 } draws;
 
-/* High and low words of m * x: even lanes, odd lanes, put together. */
+/* High and low words of m * x, computed for even and odd lanes and then combined. */
 LT_INLINE void multiply(vu *high, vu *low, uint32_t m, vu x) {
 #if defined(LT_ISA_avx512)
     const __m512i by = _mm512_set1_epi32((int)m);
@@ -56,7 +56,7 @@ LT_INLINE void draw(vu words[4], const draws *d, int64_t i) {
     vu c[4], high0, low0, high1, low1;
     uint32_t k0 = (uint32_t)d->seed, k1 = (uint32_t)(d->seed >> 32);
     c[0] = (vu)vi_iota() + (uint32_t)at;
-    c[1] = (uint32_t)(at >> 32) - (vu)(c[0] < (uint32_t)at); /* A lane that went over is -1. */
+    c[1] = (uint32_t)(at >> 32) - (vu)(c[0] < (uint32_t)at); /* -1 in each lane that overflowed. */
     c[2] = (uint32_t)d->stream - (vu){0};
     c[3] = (uint32_t)(d->stream >> 32) - (vu){0};
     for (int round = 0; round < 10; round++) {

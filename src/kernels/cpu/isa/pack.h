@@ -1,12 +1,12 @@
 /* pack.h: copies parts of matrices into the layouts of tile_mul, widened to F32, and transposed in
- * registers where the layout requires it. */
+ * registers if the layout requires it. */
 #ifndef LT_CPU_ISA_PACK_H
 #define LT_CPU_ISA_PACK_H
 
 #include "kernels/cpu/isa/vec.h"
 
 /* dst[k * dst_step + i] = src(row i, k), i < width, k < depth, of a matrix whose rows run along k.
- * Rows from `rows` on repeat the last one: what is computed from them is never stored. */
+ * Rows from `rows` on repeat the last one; results computed from them are never stored. */
 LT_INLINE void pack_across(float *dst, const int64_t dst_step, const int64_t width, const void *src,
                            lt_dtype dtype, int64_t stride, int64_t rows, int64_t depth) {
     for (int64_t i0 = 0; i0 < width; i0 += VEC) {
@@ -60,11 +60,11 @@ LT_INLINE void pack_along(float *dst, const int64_t dst_step, const int64_t widt
     }
 }
 
-/* Rows fetched ahead: each lies in another page, where no hardware prefetcher looks. */
+/* Rows to prefetch: each is in another page, which no hardware prefetcher reaches. */
 #define PACK_AHEAD 12
 
-/* Panels that lie side by side in a matrix whose rows run along i, a row of all of them at a time:
- * dst[(p * depth + k) * width + i] = src(at + k, first + from[p] + i), whole vectors. */
+/* Panels that are adjacent in a matrix whose rows run along i, packed a row of all of them at a
+ * time: dst[(p * depth + k) * width + i] = src(at + k, first + from[p] + i), in whole vectors. */
 LT_INLINE void pack_side_by_side(float *dst, const int64_t width, const int64_t *from, int64_t n,
                                  const void *src, const lt_dtype dtype, int64_t stride,
                                  int64_t depth) {
@@ -118,8 +118,8 @@ LT_INLINE void widen_row(float *dst, const void *src, const lt_dtype dtype, int6
     }
 }
 
-/* Pack `rows` rows (or columns) from `first` on, depth k's from `at` on, of an operand. k_last: k
- * is its contiguous dimension. */
+/* Pack `rows` rows (or columns) starting at `first`, and depth k starting at `at`, of an operand.
+ * k_last: k is its contiguous dimension. */
 LT_INLINE void pack_panel(float *dst, const int64_t width, const lt_tensor *t, bool k_last,
                           int64_t first, int64_t rows, int64_t at, int64_t depth) {
     const int64_t offset = k_last ? first * t->stride[0] + at : at * t->stride[0] + first;

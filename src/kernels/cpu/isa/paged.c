@@ -27,8 +27,8 @@
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/scratch.h"
 
-#define SPLIT   128 /* Keys a chunk: 32 KB of K at D = 64. */
-#define BLOCK   16  /* Queries a task. */
+#define SPLIT   128 /* Keys per chunk: 32 KB of K at D = 64. */
+#define BLOCK   16  /* Queries per task. */
 #define LANES   4
 #define MAX_DIM 512
 
@@ -46,11 +46,11 @@ typedef struct {
 
 typedef struct {
     const lt_attention_paged_args *a;
-    int64_t d, group, page, width; /* width: floats of a row of all key heads. */
+    int64_t d, group, page, width; /* width: floats in a row of all key heads. */
     task *tasks;
     int64_t n_tasks;
     bool decoded; /* Chunks are decoded before they are read. */
-    bool split;   /* A task is one chunk; its states go to parts. */
+    bool split;   /* A task is one chunk, and its states go to parts. */
     float *parts; /* (n_tasks, BLOCK, part) */
     int64_t part;
 } paged;
@@ -81,8 +81,8 @@ LT_INLINE int64_t key_at(const paged *p, int64_t n, int64_t g, int64_t s) {
     return (page * p->page + s % p->page) * p->width + g * p->d;
 }
 
-/* Fold pairs of n vectors: segments of `length` lanes become halves, x[2k]'s, then x[2k + 1]'s, in
- * x[k]. */
+/* Fold pairs of n vectors: segments of `length` lanes are halved; x[k] gets those of x[2k], then
+ * those of x[2k + 1]. */
 LT_INLINE void fold(vf *x, const int n, const int length) {
     const int half = length / 2, of_each = VEC / length;
     vi low, high;
@@ -115,16 +115,16 @@ LT_INLINE vf load_any(const void *base, const lt_dtype dtype, int64_t at, int64_
     return left >= VEC ? v_load_as(base, dtype, at) : v_load_as_n(base, dtype, at, left);
 }
 
-/* A chunk of a task: keys [s, s + count), of which each VEC lie `width` elements apart from at[]
- * on, in the pages or, decoded, in a buffer. */
+/* A chunk of a task: keys [s, s + count). Each VEC of them lie `width` elements apart, starting at
+ * at[], in the pages or, if decoded, in a buffer. */
 typedef struct {
     int64_t s, count, width;
     const void *keys, *values;
     int64_t at[SPLIT / VEC];
 } chunk;
 
-/* x[i][j] = <q_i, k_j> for nq queries and the VEC keys whose first lies at `at`; keys behind number
- * `last` repeat it. q: nq rows of q_row floats, scaled, zeros behind D. */
+/* x[i][j] = <q_i, k_j> for nq queries and the VEC keys that start at `at`; keys after number `last`
+ * repeat it. q: nq scaled rows of q_row floats, with zeros after D. */
 LT_INLINE void dots(const paged *p, float *x, const float *q, int64_t q_row, const int nq,
                     const chunk *c, int64_t at, int64_t last, const bool whole,
                     const lt_dtype dtype) {
@@ -203,7 +203,7 @@ LT_INLINE void chunk_logits(const paged *p, float *x, const float *q, int64_t q_
         const int64_t last = c->count - 1 - j * VEC, at = c->at[j];
         float *to = x + j * VEC;
         int64_t i = 0;
-        for (; i + 2 < n_queries; i += LANES) { /* Rows behind the last are padding. */
+        for (; i + 2 < n_queries; i += LANES) { /* Rows after the last one are padding. */
             dots(p, to + i * SPLIT, q + i * q_row, q_row, LANES, c, at, last, whole, dtype);
         }
         if (n_queries - i == 2) {
@@ -214,7 +214,8 @@ LT_INLINE void chunk_logits(const paged *p, float *x, const float *q, int64_t q_
     }
 }
 
-/* Cap, bias, mask; exponentials in place. Returns the maximum, *sum their sum. */
+/* Apply cap, bias and mask, and take exponentials in place. Returns the maximum; *sum is their
+ * sum. */
 static float chunk_softmax(const paged *p, float *x, const query *w, int64_t s, int64_t count,
                            float *sum) {
     const lt_attention_paged_args *a = p->a;
@@ -326,8 +327,8 @@ static void finish(const paged *p, state *st, const query *w, const lt_dtype dty
     }
 }
 
-/* The block's queries, scaled, as rows of q_row floats with zeros behind D; rows up to a multiple
- * of LANES are zeroed. */
+/* The block's queries, scaled, as rows of q_row floats with zeros after D; rows up to a multiple of
+ * LANES are zeroed. */
 LT_INLINE void load_queries(const paged *p, float *q, int64_t q_row, const task *t,
                             const lt_dtype dtype) {
     const lt_attention_paged_args *a = p->a;
@@ -365,8 +366,9 @@ LT_INLINE void run_chunks(const paged *p, const task *t, state *st, const float 
                 const query w = query_of(p, t, i + j);
                 part[j].max = chunk_softmax(p, x + (i + j) * SPLIT, &w, c.s, c.count, &part[j].sum);
             }
-            if (n > 2) { /* With three queries the fourth lane computes on stale numbers, which are
-                          * not used. */
+            /* With three queries the fourth lane computes on stale numbers, whose results are not
+             * used. */
+            if (n > 2) {
                 weigh(p, part, x + i * SPLIT, LANES, &c, whole, cache);
             } else if (n == 2) {
                 weigh(p, part, x + i * SPLIT, 2, &c, whole, cache);
@@ -388,7 +390,7 @@ static void start(const paged *p, state *st, int64_t count) {
     }
 }
 
-/* whole: D is a multiple of four vectors, as it mostly is: no load is partial. */
+/* whole: D is a multiple of four vectors, which is usual, so no load is partial. */
 LT_INLINE void run_typed(const paged *p, const task *t, state *st, const float *q, int64_t q_row,
                          const bool whole) {
     if (p->decoded) {
@@ -441,8 +443,8 @@ static void join_block(const paged *p, int64_t at, const lt_dtype dtype) {
     }
 }
 
-/* All tasks of the call, in order of sequence, head, block, chunk; with a NULL list only their
- * number. */
+/* All tasks of the call, in the order of sequence, head, block, chunk. list NULL: only count
+ * them. */
 static int64_t list_tasks(const paged *p, bool split, task *list) {
     const lt_attention_paged_args *a = p->a;
     int64_t count = 0;

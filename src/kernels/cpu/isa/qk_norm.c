@@ -17,8 +17,7 @@ typedef struct {
     float cosine[MAX_HALF + VEC], sine[MAX_HALF + VEC];
 } angles;
 
-/* Both gains with their offset as F32 rows of `room` floats each, and `extra` floats behind
- * them. */
+/* Both gains with their offset as F32 rows of `room` floats each, followed by `extra` floats. */
 static lt_err gain_rows(const lt_tensor *q_gain, const lt_tensor *k_gain, float offset,
                         int64_t extra, float **gains, int64_t *room) {
     const int64_t width = q_gain->shape[0];
@@ -48,7 +47,7 @@ LT_INLINE void forward_head(const forward *f, int64_t r, int64_t h, const angles
     void *y = at_element(&a->y, row_at(&a->y, r, h));
     const float *gain = f->gains + (h < a->n_q ? 0 : f->room);
     vf acc = {0};
-    for (int64_t c = 0; c < width; c += VEC) { /* Lanes behind the end are 0. */
+    for (int64_t c = 0; c < width; c += VEC) { /* Lanes beyond the end are 0. */
         const vf v = v_get(x, dtype, c, width - c);
         acc += v * v;
     }
@@ -103,7 +102,7 @@ typedef struct {
     float *partial; /* (2, n_chunks, D): of q's gain, then of k's. */
 } backward;
 
-/* du, dy rotated back, to `back` (width floats and up to VEC more). */
+/* Rotate du or dy back into `back` (width floats and up to VEC more). */
 LT_INLINE void rotate_back(float *back, const void *dy, const angles *t, int64_t half,
                            int64_t width, const lt_dtype dtype) {
     for (int64_t i = 0; i < half; i += VEC) {
@@ -118,7 +117,7 @@ LT_INLINE void rotate_back(float *back, const void *dy, const angles *t, int64_t
     }
 }
 
-/* One head: its share of dgain, then dx. */
+/* Add one head's share of dgain, then write dx. */
 LT_INLINE void backward_head(const backward *f, int64_t r, int64_t h, const angles *t, float *dgain,
                              const lt_dtype dtype) {
     const lt_qk_norm_bwd_args *a = f->a;

@@ -21,21 +21,21 @@
 #include "kernels/cpu/scratch.h"
 
 #if defined(LT_ISA_avx512)
-/* Rows of a at a time, simple formats: with 8 vectors of b and their scales 26 of 32
-     * registers. */
+/* Rows of a at a time, simple formats: with 8 vectors of b and their scales this uses 26 of 32
+ * registers. */
 #define TILE       8
-#define TILE_SUPER 2 /* K formats: 8 sums a row. */
+#define TILE_SUPER 2 /* K formats have 8 sums per row. */
 #else
 #define TILE       4
 #define TILE_SUPER 1
 #endif
 #define ROWS LT_QUANT_ROWS
 #ifndef AHEAD
-#define AHEAD 4096 /* Bytes of b fetched ahead where it comes from memory. */
+#define AHEAD 4096 /* Bytes of b to prefetch if it comes from memory. */
 #endif
 #define SPLIT (ROWS / VEC) /* Vectors of lanes in a group. */
 #define PAIRS 128          /* Vectors of 16-bit pairs in a K block, */
-#define MINS  4            /* and of its minima. */
+#define MINS  4            /* and vectors of its minima. */
 
 typedef struct {
     const lt_matmul_args *args;
@@ -85,7 +85,7 @@ LT_INLINE void expand_small(vq w[8], const uint8_t *body, const int lane, const 
     }
 }
 
-/* What a block adds to the sum: see the table in kernels/ref/qdot.c. */
+/* The block's contribution to the sum: see the table in kernels/ref/qdot.c. */
 LT_INLINE vf scaled(vf isum, vf dx, vf mx, float dy, float sy, const lt_dtype type) {
     if (type == LT_Q4_0) {
         return isum * dx * dy;
@@ -113,7 +113,7 @@ LT_INLINE void tile_small(const quant *c, const uint8_t *group, int64_t g, const
         vq w[8];
         const vf dx = v_load_as(head, LT_F16, 0);
         const vf mx = with_min ? v_load_as(head + 2 * ROWS, LT_F16, 0) : (vf){0};
-        if (mr <= 2) { /* Reading b is all there is to wait for. */
+        if (mr <= 2) { /* With so few rows, reading b determines the time. */
             for (int64_t at = 0; at < c->l.body; at += 64) {
                 __builtin_prefetch(body + AHEAD + at, 0, 2);
             }
@@ -157,13 +157,13 @@ LT_INLINE void group_small(const quant *c, int64_t g, const lt_dtype type) {
 
 /* ---- K formats ---- */
 
-/* Two bytes a lane as 16-bit numbers. */
+/* Two bytes per lane, as 16-bit numbers. */
 LT_INLINE vs widen(const uint8_t *p) {
     return __builtin_convertvector(*(const vqh_mem *)p, vs);
 }
 
-/* Block's values times their scales, then its minima: dst[8 t + l] pairs elements 16 t + l and 16 t
- * + l + 8. */
+/* The block's values times their scales, then its minima: dst[8 t + l] pairs elements 16 t + l and
+ * 16 t + l + 8. */
 LT_INLINE void expand_super(vs *dst, const uint8_t *head, const uint8_t *body, const int lane,
                             const lt_dtype type) {
     for (int j = 0; j < 8; j++) {
@@ -199,7 +199,7 @@ typedef struct {
     vf part[TILE_SUPER][8], sum[TILE_SUPER];
 } super_sums;
 
-/* One block of b, unpacked at w, with rows [m, m + mr) of a. */
+/* Multiply one block of b, unpacked at w, with rows [m, m + mr) of a. */
 LT_INLINE void block_super(const quant *c, super_sums *to, const vs *w, const uint8_t *head,
                            int64_t block, int64_t m, const int mr, const lt_dtype type) {
     const int32_t *a = c->a.q + m * c->a.words + block * PAIRS;
@@ -241,7 +241,7 @@ LT_INLINE void block_super(const quant *c, super_sums *to, const vs *w, const ui
     }
 }
 
-/* Rows [m, m + mr) of y. w: all blocks unpacked, or, with unpack, room for one. */
+/* Rows [m, m + mr) of y. w: all unpacked blocks or, with unpack, room for one. */
 LT_INLINE void tile_super(const quant *c, const uint8_t *group, vs *w, bool unpack, int64_t g,
                           const int lane, int64_t m, const int mr, const lt_dtype type) {
     super_sums s;
@@ -358,7 +358,7 @@ lt_err LT_ISA_NAME(lt_cpu_matmul_quant)(lt_queue *q, const void *args) {
     quant c;
     (void)q;
     LT_TRY(quant_open(&c, a));
-    if (c.m_count == 1) { /* Decoding: not worth a barrier. */
+    if (c.m_count == 1) { /* Decoding one row is not worth a barrier. */
         quantise_row(&c, 0);
     }
 #pragma omp parallel if (a->y.shape[1] * a->a.shape[1] * c.m_count > PARALLEL_MIN)

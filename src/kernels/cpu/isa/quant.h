@@ -7,9 +7,9 @@
 #include "kernels/cpu/isa/vec.h"
 #include "kernels/cpu/quant.h"
 
-typedef uint8_t vq __attribute__((vector_size(VEC * 4)));  /* Four bytes a lane. */
-typedef int16_t vs __attribute__((vector_size(VEC * 4)));  /* Two numbers a lane. */
-typedef uint8_t vqh __attribute__((vector_size(VEC * 2))); /* Two bytes a lane. */
+typedef uint8_t vq __attribute__((vector_size(VEC * 4)));  /* Four bytes per lane. */
+typedef int16_t vs __attribute__((vector_size(VEC * 4)));  /* Two numbers per lane. */
+typedef uint8_t vqh __attribute__((vector_size(VEC * 2))); /* Two bytes per lane. */
 typedef uint8_t vq_mem __attribute__((vector_size(VEC * 4), aligned(4), may_alias));
 typedef uint8_t vqh_mem __attribute__((vector_size(VEC * 2), aligned(4), may_alias));
 typedef int16_t vs_mem __attribute__((vector_size(VEC * 4), aligned(4), may_alias));
@@ -18,7 +18,7 @@ LT_INLINE vs vs_pairs(int32_t pair) {
     return (vs)vi_set(pair);
 }
 
-/* VEC bytes, widened with or without their sign, each in both halves of its lane. */
+/* VEC bytes, sign- or zero-extended, each in both halves of its lane. */
 LT_INLINE vs vs_scales(const uint8_t *p, bool is_signed) {
     typedef uint8_t vb __attribute__((vector_size(VEC)));
     typedef int8_t vsb __attribute__((vector_size(VEC)));
@@ -29,7 +29,8 @@ LT_INLINE vs vs_scales(const uint8_t *p, bool is_signed) {
     return (vs)((wide & 0xFFFFu) | wide << 16);
 }
 
-/* acc + w0 a0 + w1 a1 + w2 a2 + w3 a3 of each lane; w unsigned below 64, a signed bytes. */
+/* acc + w0 a0 + w1 a1 + w2 a2 + w3 a3 in each lane; w are unsigned bytes below 64, a signed
+ * bytes. */
 LT_INLINE vi v_dot4(vi acc, vq w, vi a) {
 #if defined(LT_ISA_avx512)
     return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)w, (__m512i)a);
@@ -64,7 +65,7 @@ LT_INLINE vi v_dot4_biased(vi acc, vq w, vi a) {
 #endif
 }
 
-/* acc + w0 a0 + w1 a1 of each lane. */
+/* acc + w0 a0 + w1 a1 in each lane. */
 LT_INLINE vi v_dot2(vi acc, vs w, vs a) {
 #if defined(LT_ISA_avx512)
     return (vi)_mm512_dpwssd_epi32((__m512i)acc, (__m512i)w, (__m512i)a);
@@ -76,7 +77,7 @@ LT_INLINE vi v_dot2(vi acc, vs w, vs a) {
 #endif
 }
 
-/* w + 16 in the bytes whose bits are set; lane 0's first bit is bit `first` of the 64 at p. */
+/* w + 16 in the bytes whose bit is set; the first bit of lane 0 is bit `first` of the 64 at p. */
 LT_INLINE vq vq_fifths(vq w, const uint8_t *p, const int first) {
 #if defined(LT_ISA_avx512)
     uint64_t bits;

@@ -21,7 +21,7 @@ typedef struct {
     int64_t words, n_blocks;
 } quant_acts;
 
-/* Nearest whole number of |x| < 2^22, halves away from 0. */
+/* The nearest integer of |x| < 2^22, with halves away from 0. */
 LT_INLINE vi v_round_away(vf x) {
     const vf half = (vf)(((vu)x & 0x80000000u) | (vu)v_set(0x1.fffffep-2f));
     return __builtin_convertvector(x + half, vi);
@@ -59,7 +59,7 @@ LT_INLINE float v_most(vf x) {
 #endif
 }
 
-/* What F16 keeps of x. */
+/* x rounded to F16 and back. */
 LT_INLINE float f_through_f16(float x) {
 #if defined(__F16C__)
     return _cvtsh_ss(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT));

@@ -1,12 +1,13 @@
-/* rows.h: walking tensors row by row, and splitting work so that results do not depend on the
- * number of threads. */
+/* rows.h: loops over the rows of tensors, and divisions of work that make results independent of
+ * the number of threads. */
 #ifndef LT_CPU_ISA_ROWS_H
 #define LT_CPU_ISA_ROWS_H
 
 #include "base/error.h"
 #include "kernels/cpu/isa/vec.h"
 
-/* Elements below which a loop stays on one thread: waking the others costs a few microseconds. */
+/* Loops over fewer elements stay on one thread, because waking the others costs a few
+ * microseconds. */
 #define PARALLEL_MIN 16384
 
 /* Element offset of row `outer` of a (R, C) tensor, or of row (outer, inner) of a (R, H, C) one. */
@@ -18,8 +19,8 @@ LT_INLINE void *at_element(const lt_tensor *t, int64_t offset) {
     return t->data == NULL ? NULL : (char *)t->data + offset * (t->dtype == LT_F32 ? 4 : 2);
 }
 
-/* How many rows of the last dimension a (R, C) or (R, H, C) tensor has, and how many stand inside
- * an outer one. */
+/* How many rows a (R, C) or (R, H, C) tensor has along its last dimension, and how many of them an
+ * outer row has. */
 LT_INLINE int64_t rows_inner(const lt_tensor *t) {
     return t->n_dims == 3 ? t->shape[1] : 1;
 }
@@ -32,8 +33,8 @@ LT_INLINE int64_t width_of(const lt_tensor *t) {
     return t->shape[t->n_dims - 1];
 }
 
-/* Reductions over rows are cut into this many chunks, by the number of rows alone: at least 16 rows
- * each, at most 64 chunks. */
+/* Reductions over rows are divided into this many chunks, which depends only on the number of rows:
+ * at least 16 rows each, at most 64 chunks. */
 LT_INLINE int64_t row_chunks(int64_t rows) {
     const int64_t n = (rows + 15) / 16;
     return n < 64 ? n : 64;
@@ -56,8 +57,8 @@ LT_INLINE void add_partials(float *dst, const float *partial, int64_t n_chunks, 
 
 #define MAX_HALF 512 /* Half of the widest rotary part: lists.c refuses more. */
 
-/* The angles of row r's position, (MAX_HALF + VEC) floats each, zeros behind the end: cos, and sin
- * times sign. */
+/* The angles of row r's position, (MAX_HALF + VEC) floats each with zeros after the end: cos, and
+ * sin times sign. */
 LT_INLINE void row_angles(float *cosine, float *sine, const lt_tensor *positions,
                           const lt_tensor *table, int64_t r, float sign) {
     const int64_t half = table->shape[1];
@@ -73,7 +74,8 @@ LT_INLINE void row_angles(float *cosine, float *sine, const lt_tensor *positions
     }
 }
 
-/* Run-time dtype, for loops that wait for memory and not for the branch. */
+/* Load with a dtype known at run time, for loops that wait for memory rather than for the
+ * branch. */
 LT_INLINE vf get_any(const void *p, lt_dtype dtype, int64_t i, int64_t n) {
     return dtype == LT_F32    ? v_get(p, LT_F32, i, n)
            : dtype == LT_BF16 ? v_get(p, LT_BF16, i, n)

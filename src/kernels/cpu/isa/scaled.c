@@ -25,7 +25,7 @@ LT_INLINE void row_get(float *to, const lt_tensor *x, int64_t r, int64_t c, int6
     }
 }
 
-/* Magnitudes compared as integers: NaN is above all. */
+/* Magnitudes are compared as integers, so NaN is the largest. */
 LT_INLINE uint32_t largest(const float *x, int64_t n, uint32_t most) {
     for (int64_t i = 0; i < n; i++) {
         uint32_t u;
@@ -54,7 +54,7 @@ LT_INLINE void round_row(uint8_t *to, const float *x, int64_t n, float inverse, 
     }
 }
 
-/* A tile of n_r x n_c elements, row by row, SPAN apart; transposed: of x transposed. */
+/* A tile of n_r x n_c elements, row by row, SPAN apart. transposed: of x transposed. */
 static void tile_get(float (*tile)[SPAN], const lt_tensor *x, bool transposed, int64_t r, int64_t c,
                      int64_t n_r, int64_t n_c) {
     float row[SPAN];
@@ -79,7 +79,7 @@ static float *scale_at(const lt_tensor *scale, lt_scale_kind kind, int64_t r, in
                                    : s + r / SPAN * scale->stride[0] + c / SPAN;
 }
 
-/* inverse: of the one scale where kind is TENSOR. */
+/* inverse: of the single scale, if kind is TENSOR. */
 static void tile_round(float (*tile)[SPAN], const lt_tensor *y, const lt_tensor *scale,
                        lt_scale_kind kind, int64_t r, int64_t c, int64_t n_r, int64_t n_c,
                        float inverse) {
@@ -177,7 +177,7 @@ static void widen(const lt_tensor *to, const lt_tensor *x, const lt_tensor *scal
     }
 }
 
-/* Both operands in the type of y, then the product of those (lists.c). */
+/* Convert both operands to y's type, and multiply those (lists.c). */
 lt_err LT_ISA_NAME(lt_cpu_matmul_scaled)(lt_queue *q, const void *args) {
     const lt_matmul_scaled_args *a = args;
     const int64_t k = a->a.shape[1], m = a->a.shape[0], n = a->b.shape[0];

@@ -15,8 +15,8 @@ LT_INLINE vf capped(vf l, float softcap) {
     return softcap > 0.0f ? softcap * v_tanh(l * (1.0f / softcap)) : l;
 }
 
-/* The logarithm of a sum of exponentials is max + log_sum, kept apart: logits of 1000 would leave
- * it few digits behind the point. */
+/* The logarithm of a sum of exponentials is max + log_sum; the two are kept apart, because logits
+ * of 1000 would leave the sum few digits after the point. */
 typedef struct {
     float max, log_sum;
 } log_total;
@@ -26,7 +26,8 @@ LT_INLINE vf minus(vf l, log_total t) {
     return (l - t.max) - t.log_sum;
 }
 
-/* The largest of n logits times `scale`; *out: the sum of exponentials of the differences to it. */
+/* Returns the largest of n logits times `scale`. *out: the sum of the exponentials of their
+ * differences from it. */
 LT_INLINE float row_exp_sum(double *out, const void *row, int64_t n, float softcap, float scale,
                             const lt_dtype dtype) {
     float max = -INFINITY;

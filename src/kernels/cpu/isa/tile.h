@@ -42,7 +42,7 @@ LT_INLINE void tile_mul(lt_tile *t, const int mr, int64_t k_count, const float *
     for (int64_t k = 0; k < k_count; k++) {
         const vf b0 = v_load(b);
         const vf b1 = v_load(b + VEC);
-        if (next != NULL) { /* A constant where inlined. */
+        if (next != NULL) { /* A constant after inlining. */
             __builtin_prefetch(next, 0, 2);
             next += next_step;
         }
@@ -69,7 +69,8 @@ LT_INLINE void tile_mul_rows(lt_tile *t, const int mr, int64_t k_count, const fl
                              int64_t a_row, const float *b, const int64_t b_row, const char *next,
                              int64_t next_row) {
     vf acc[LT_TILE_ROWS][2];
-    const float *p[(LT_TILE_ROWS + 2) / 3]; /* Every third row: three addresses a pointer. */
+    /* A pointer to every third row, since one pointer gives three addresses. */
+    const float *p[(LT_TILE_ROWS + 2) / 3];
 #pragma GCC unroll 16
     for (int i = 0; i < (mr + 2) / 3; i++) {
         p[i] = a + 3 * i * a_row;

@@ -45,7 +45,7 @@ typedef int32_t vi __attribute__((vector_size(VEC * 4)));
 typedef uint32_t vu __attribute__((vector_size(VEC * 4)));
 typedef uint16_t vh __attribute__((vector_size(VEC * 2)));
 typedef double vd __attribute__((vector_size(VEC * 4)));
-/* Unaligned forms, for memory only. */
+/* Unaligned vector types, for memory only. */
 typedef float vf_mem __attribute__((vector_size(VEC * 4), aligned(4), may_alias));
 typedef float vf_half_mem __attribute__((vector_size(VEC * 2), aligned(4), may_alias));
 typedef int32_t vi_mem __attribute__((vector_size(VEC * 4), aligned(4), may_alias));
@@ -59,12 +59,12 @@ LT_INLINE vi vi_set(int32_t x) {
     return x - (vi){0};
 }
 
-/* Lane by lane, mask lanes all ones or all zeros, as comparisons give: mask ? a : b. */
+/* mask ? a : b in each lane; mask lanes are all ones or all zeros, as comparisons give them. */
 LT_INLINE vf v_pick(vi mask, vf a, vf b) {
     return (vf)((mask & (vi)a) | (~mask & (vi)b));
 }
 
-/* Lane by lane: a < b ? yes : no (no where either is NaN). */
+/* a < b ? yes : no in each lane (no if either is NaN). */
 LT_INLINE vf v_pick_lt(vf a, vf b, vf yes, vf no) {
 #if defined(LT_ISA_avx512)
     const __mmask16 m = _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_LT_OQ);
@@ -74,7 +74,7 @@ LT_INLINE vf v_pick_lt(vf a, vf b, vf yes, vf no) {
 #endif
 }
 
-/* Lane by lane: x is NaN ? x : y. */
+/* x is NaN ? x : y in each lane. */
 LT_INLINE vf v_keep_nan(vf x, vf y) {
 #if defined(LT_ISA_avx512)
     const __mmask16 m = _mm512_cmp_ps_mask((__m512)x, (__m512)x, _CMP_UNORD_Q);
@@ -84,7 +84,7 @@ LT_INLINE vf v_keep_nan(vf x, vf y) {
 #endif
 }
 
-LT_INLINE vf v_max(vf a, vf b) { /* b where either is NaN. */
+LT_INLINE vf v_max(vf a, vf b) { /* b if either is NaN. */
 #if defined(LT_ISA_avx512)
     return (vf)_mm512_max_ps((__m512)a, (__m512)b);
 #elif defined(LT_ISA_avx2)
@@ -108,7 +108,7 @@ LT_INLINE vf v_abs(vf x) {
     return (vf)((vu)x & 0x7FFFFFFFu);
 }
 
-/* a * b + c, rounded once where the instruction set can. */
+/* a * b + c, rounded once if the instruction set can. */
 LT_INLINE vf v_fma(vf a, vf b, vf c) {
 #if defined(LT_ISA_avx512)
     return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -215,8 +215,8 @@ LT_INLINE void v_store_n(float *p, vf x, int64_t n) {
 #endif
 }
 
-/* Element i and the VEC - 1 after it of an array of dtype, as floats. The dtype is a constant where
- * these are inlined. */
+/* Elements i .. i + VEC - 1 of an array of dtype, as floats. The dtype is a constant after
+ * inlining. */
 LT_INLINE vf v_load_as(const void *p, lt_dtype dtype, int64_t i) {
     if (dtype == LT_F32) {
         return v_load((const float *)p + i);
@@ -251,7 +251,7 @@ LT_INLINE void v_store_as_n(void *p, lt_dtype dtype, int64_t i, vf x, int64_t n)
     }
 }
 
-/* The same where n, the elements left from i on, may be VEC or more (a whole vector) or fewer. */
+/* The same if n, the number of elements from i on, may be less than VEC. */
 LT_INLINE vf v_get(const void *p, lt_dtype dtype, int64_t i, int64_t n) {
     return n >= VEC ? v_load_as(p, dtype, i) : v_load_as_n(p, dtype, i, n);
 }
@@ -264,7 +264,7 @@ LT_INLINE void v_put(void *p, lt_dtype dtype, int64_t i, vf x, int64_t n) {
     }
 }
 
-/* x with the lanes from n on replaced by `other`. */
+/* x with lanes n and above replaced by `other`. */
 LT_INLINE vf v_first(vf x, int64_t n, float other) {
     return n >= VEC ? x : v_pick(vi_iota() < vi_set((int32_t)n), x, v_set(other));
 }
@@ -345,7 +345,8 @@ LT_INLINE vf v_exp(vf x) {
     /* Adding it rounds to an integer in the low mantissa bits. */
     const vf shift = v_set(0x1.8p23f);
     const vf low = v_set(-87.3365f);
-    const vf c = v_min(v_set(88.3f), v_max(low, x)); /* The second operand wins where NaN. */
+    /* If either is NaN, the second operand is taken. */
+    const vf c = v_min(v_set(88.3f), v_max(low, x));
     const vf t = c * 0x1.715476p0f + shift;
     const vf n = t - shift;
     vf r = c - n * 0x1.62e4p-1f; /* ln 2 in two parts: the first product is exact. */
@@ -363,12 +364,12 @@ LT_INLINE vf v_exp(vf x) {
 }
 
 LT_INLINE vf v_sigmoid(vf x) {
-    const vf e = v_exp(-v_abs(x)); /* In (0, 1]: no overflow. */
+    const vf e = v_exp(-v_abs(x)); /* In (0, 1], so nothing overflows. */
     const vf s = 1.0f / (1.0f + e);
     return v_keep_nan(x, v_pick_lt(x, v_set(0.0f), e * s, s));
 }
 
-/* tanh: odd polynomial below 0.6, (1 - e^-2|x|) / (1 + e^-2|x|) above. */
+/* tanh: an odd polynomial below 0.6, (1 - e^-2|x|) / (1 + e^-2|x|) above. */
 LT_INLINE vf v_tanh(vf x) {
     const vf a = v_abs(x);
     const vf e = v_exp(-2.0f * a);
@@ -386,7 +387,7 @@ LT_INLINE vf v_tanh(vf x) {
     return v_keep_nan(x, v_pick_lt(a, v_set(0.6f), near, signed_far));
 }
 
-/* Phi(x), the normal distribution function = erfc(-x / sqrt 2) / 2; the small tail keeps its
+/* Phi(x), the normal distribution function, as erfc(-x / sqrt 2) / 2; the small tail keeps its
  * relative accuracy. density: e^(-x^2 / 2). */
 LT_INLINE vf v_phi(vf x, vf *density) {
     const vf u = v_abs(x) * 0.70710678f;

@@ -17,7 +17,7 @@
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/isa/softmax.h"
 
-/* Lowest index of the largest (capped or not: the cap is monotonic) logit. */
+/* The lowest index of the largest logit, capped or not, since the cap is monotonic. */
 LT_INLINE int32_t row_argmax(const void *row, int64_t n, const lt_dtype dtype) {
     vf high = v_set(-INFINITY);
     for (int64_t i = 0; i < n; i += VEC) {
@@ -36,7 +36,7 @@ LT_INLINE int32_t row_argmax(const void *row, int64_t n, const lt_dtype dtype) {
 LT_INLINE void row_gradient(void *row, int64_t n, int64_t label, log_total lse, float scale,
                             float z_coef, float softcap, const lt_dtype dtype) {
     const float weight = scale * (1.0f + 2.0f * z_coef * (lse.max + lse.log_sum));
-    const bool here = label >= 0 && label < n; /* Else the label is in another part. */
+    const bool here = label >= 0 && label < n; /* Otherwise the label is in another part. */
     const float l_label = here ? f_load_as(row, dtype, label) : 0.0f;
     for (int64_t i = 0; i < n; i += VEC) {
         vf l = v_get(row, dtype, i, n - i);
@@ -68,7 +68,7 @@ LT_INLINE float row_scale(const lt_xent_args *a, int64_t r) {
                : a->grad_scale;
 }
 
-/* What is known of a row: of its softmax, its label's logit, its argmax. */
+/* The values derived from a row: its softmax, its label's logit, its argmax. */
 typedef struct {
     log_total lse;
     float hit;

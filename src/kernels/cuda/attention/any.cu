@@ -28,7 +28,7 @@ INLINE void row_copy(float *to, const DTYPE *from, int dim, int lane) {
         to[d] = TO_F32(DTYPE, from[d]);
     }
 }
-/* sum[c] += factor of partner j (in lane j) * row j [lane + 32 c], j rising. */
+/* sum[c] += factor of partner j (in lane j) * row j [lane + 32 c], for ascending j. */
 INLINE void add_rows(float sum[COLS], float factor, const DTYPE *rows, i64 step, int n, int dim,
                      int lane) {
     for (int j = 0; j < n; j++) {
@@ -50,7 +50,7 @@ INLINE void row_store(DTYPE *to, const float sum[COLS], float scale, int dim, in
     }
 }
 
-/* Rows (b, h, t), one a warp. */
+/* Rows (b, h, t), one per warp. */
 extern "C" __global__ void __launch_bounds__(THREADS, 8)
     attn_any_fwd(const __grid_constant__ lt_attn_plain_args w) {
     __shared__ float q_row[WARPS][WARP * COLS];
@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8)
     }
 }
 
-/* delta and dQ: rows as forward. */
+/* delta and dQ, with rows as in the forward pass. */
 extern "C" __global__ void __launch_bounds__(THREADS, 8)
     attn_any_dq(const __grid_constant__ lt_attn_plain_args w) {
     __shared__ float q_row[WARPS][WARP * COLS], do_row[WARPS][WARP * COLS];
@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8)
     row_store(w.dq + b * w.sdq.b + t * w.sdq.t + h * w.sdq.h, dq, w.scale, w.dim, lane);
 }
 
-/* dK and dV, after every delta: keys (b, g, s), one a warp. */
+/* dK and dV, after every delta: keys (b, g, s), one per warp. */
 extern "C" __global__ void __launch_bounds__(THREADS, 8)
     attn_any_dkv(const __grid_constant__ lt_attn_plain_args w) {
     __shared__ float k_row[WARPS][WARP * COLS], v_row[WARPS][WARP * COLS];
@@ -179,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8)
     row_store(w.dv + b * w.sdv.b + s * w.sdv.t + g * w.sdv.h, dv, 1.0f, w.dim, lane);
 }
 
-/* dsinks[h] -= sum over (b, t) of exp(sink - lse) delta; a block a head. */
+/* dsinks[h] -= sum over (b, t) of exp(sink - lse) delta; one block per head. */
 extern "C" __global__ void __launch_bounds__(THREADS, 8)
     attn_any_sinks(const __grid_constant__ lt_attn_plain_args w) {
     __shared__ float slots[WARPS];

@@ -23,7 +23,8 @@
 #define THREADS  (WARPS * WARP)
 #define INFINITE __int_as_float(0x7f800000)
 
-#define AT_ONCE (CODES >= CODES_Q8 || VCODES >= CODES_Q8 ? CODED_BLOCK : 1) /* A thread writes. */
+/* Numbers that a thread writes. */
+#define AT_ONCE (CODES >= CODES_Q8 || VCODES >= CODES_Q8 ? CODED_BLOCK : 1)
 #if CODES >= CODES_Q8
 #define KEY(pages, at) coded_at(pages, at, CODES)
 #else
@@ -49,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     const int r = (int)(item / w.heads), h = (int)(item % w.heads), g = h / (w.heads / w.kv_heads);
     int b = 0, high = w.sequences - 1;
-    while (b < high) { /* The last sequence that begins at or before r. */
+    while (b < high) { /* Find the last sequence that begins at or before r. */
         const int mid = (b + high + 1) / 2;
         if (w.q_start[mid] <= r) {
             b = mid;
@@ -58,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
     }
     if (r >= w.q_start[w.sequences] || r < w.q_start[b]) {
-        return; /* A row of no sequence. */
+        return; /* The row belongs to no sequence. */
     }
     const int pos = w.kv_len[b] - w.q_start[b + 1] + r, to = min(w.kv_len[b], pos + 1);
     const int from = w.window > 0 ? (int)max((i64)0, pos - w.window + 1) : 0;
@@ -101,7 +102,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             const i64 row = __shfl_sync(ALL_LANES, at, j);
 #pragma unroll
             for (int c = 0; c < COLS; c++) {
-                if (f != 0.0f && lane + WARP * c < w.dim) { /* Unseen keys may hold anything. */
+                /* Keys that are not seen may hold any bits, also NaN. */
+                if (f != 0.0f && lane + WARP * c < w.dim) {
                     out[c] += f * VALUE(w.v, row + lane + WARP * c);
                 }
             }

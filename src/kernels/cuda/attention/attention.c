@@ -11,29 +11,31 @@
 #include "kernels/cuda/attention/ladder/rung_args.h"
 #include "kernels/cuda/specs.h"
 
-/* Words of the kernels, as launches and lt_specs_attention write them. */
+/* The -D constants of the kernels, for launches and for lt_specs_attention. */
 #define FORWARD_WORDS                                                                              \
     "HEAD_DIM=%d BN=%d CONSUMERS=%d O_DIRECT=%d Q_SLOTS=%d STAGES=%d TURNS=%d "                    \
     "HEADS=%d REGS_PRODUCER=%d REGS_CONSUMER=%d SINKS=%d CLUSTER=%d "
 #define PAGED_WORDS " PAGED=%d"
 
-/* Up to this many, causal tiles of all lengths run at once: see tile_locate. */
+/* Up to this many keys, causal tiles of all lengths run at once: see tile_locate. */
 #define SECTION_KEYS 512
-#define L2_SHARE     (32 << 20) /* Bytes that tiles running together share, of 50 MB. */
-#define PROMPTS_MOST 128        /* Most prompts of one call: they stand in shared memory. */
+#define L2_SHARE     (32 << 20) /* Bytes of the L2's 50 MB that the tiles running together use. */
+/* Most prompts of one call: their positions are in shared memory. */
+#define PROMPTS_MOST 128
 
-/* A forward specialisation for heads up to `width`; the first row that fits a call is measured best
- * (docs/speed/attention.md). */
+/* A forward specialisation for heads up to `width`; the first row that fits a call was measured to
+ * be the fastest (docs/speed/attention.md). */
 typedef struct {
     int width;
     enum { ANY, CAUSAL, FULL } mask;
     int keys_max; /* Most keys of a call, or of its window; 0: any number. */
     int bn, consumers, stages, q_slots, o_direct, regs_producer, regs_consumer;
-    /* Blocks that share copies of K and V, if neighbours' keys differ by a diagonal at most. */
+    /* Blocks that share copies of K and V if the keys of neighbours differ by at most a
+     * diagonal. */
     int cluster;
 } fwd_row;
 static const fwd_row fwd_rows[] = {
-    /* With few keys a tile waits for its loads, so more of them are issued ahead, and smaller tiles
+    /* With few keys a tile waits for its loads, so more are issued in advance, and smaller tiles
      * waste less of the diagonal. */
     {64, CAUSAL, 1024, 128, 2, 4, 2, 0, 40, 232, 1},
     {64, CAUSAL, 0, 128, 3, 3, 2, 0, 32, 160, 1},
@@ -64,7 +66,7 @@ static const fwd_row *fwd_row_of(const lt_attention_args *a) {
     return fwd_row_for(a->q.shape[3], a->k.shape[1], a->window, a->causal);
 }
 
-/* (B, T, H, D) of 16-bit elements as the copy engine wants it. */
+/* Whether the copy engine can read (B, T, H, D) of 16-bit elements. */
 const char *lt_attn_tensor_refusal(const lt_tensor *t) {
     if (t->n_dims != 4 || (t->dtype != LT_BF16 && t->dtype != LT_F16)) {
         return "not (B, T, H, D) of 16-bit elements";
@@ -125,13 +127,13 @@ lt_attn_args lt_attn_args_of(const lt_attention_args *a, lt_scratch scratch) {
                           .out_width = (int)a->out.shape[3]};
 }
 
-/* The words that forward and backward share. */
+/* The constants that forward and backward share. */
 void lt_attn_flags(char *out, size_t bytes, const lt_attention_args *a) {
     snprintf(out, bytes, LT_ATTN_FLAGS, a->q.dtype == LT_F16 ? "fp16" : "bf16", a->causal,
              a->window > 0, a->doc_start.data != NULL, a->softcap > 0.0f, a->alibi.data != NULL);
 }
 
-/* Boxes of 64 columns, `heads` heads and `tokens` tokens. */
+/* A map with boxes of 64 columns, `heads` heads and `tokens` tokens. */
 lt_err lt_attn_map(lt_cuda *c, CUtensorMap *map, const lt_tensor *t, int heads, int tokens) {
     return lt_cuda_tensor_map(
         c, map, t->data,
@@ -148,7 +150,7 @@ lt_err lt_attn_map(lt_cuda *c, CUtensorMap *map, const lt_tensor *t, int heads, 
                               .l2_promotion = LT_CU_TMAP_L2_128B});
 }
 
-/* Query heads of one key head that share a tile: as many as fill it when there are few queries. */
+/* Query heads of one key head that share a tile: with few queries, as many as fill it. */
 static int heads_packed(const lt_attention_args *a, int tile_rows) {
     const int group = (int)(a->q.shape[2] / a->k.shape[2]);
     int heads = 1;
@@ -163,8 +165,8 @@ size_t lt_cuda_attention_scratch_bytes(const lt_attention_args *a) {
     return LT_ATTN_COUNTER_BYTES;
 }
 
-/* What a launch of fwd_sm90.cu is made of: words beyond the row's, its tensors as (B, T, H, D),
- * keys a copy brings. */
+/* The parts of a launch of fwd_sm90.cu: constants in addition to the row's, its tensors as (B, T,
+ * H, D), keys per copy. */
 typedef struct {
     const fwd_row *row;
     int turns, heads, box, cluster;
@@ -316,7 +318,7 @@ lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s, const lt_attention_page
     char flags[256];
 
     LT_ASSERT(scratch.bytes >= LT_ATTN_COUNTER_BYTES);
-    if (row.consumers == 2) { /* Pages ask more registers of the producer. */
+    if (row.consumers == 2) { /* With pages the producer needs more registers. */
         row.regs_producer = 40, row.regs_consumer = 232;
     }
     w.section = lt_attn_section(
@@ -424,7 +426,7 @@ static void specs_rungs(lt_specs *l) {
     }
 }
 
-/* Each row of the table with the masks that it is for, alone and in clusters. */
+/* Each row of the table with the masks for which it is used, with and without clusters. */
 static void specs_rows(lt_specs *l) {
     for (size_t i = 0; i < sizeof fwd_rows / sizeof *fwd_rows; i++) {
         const fwd_row *r = &fwd_rows[i];
@@ -438,7 +440,7 @@ static void specs_rows(lt_specs *l) {
     }
 }
 
-/* And each flag once; few queries, whose heads share a tile; prompts whose keys lie in pages. */
+/* Also each flag once; few queries, whose heads share a tile; prompts with keys in pages. */
 void lt_specs_attention(lt_specs *l) {
     specs_rungs(l);
     specs_rows(l);

@@ -7,13 +7,13 @@
 #include "kernels/cuda/runtime.h"
 #include "tensor/ops.h"
 
-/* NULL when the kernels serve these arguments on this device, else why not. Forward: q, k, v, out
- * BF16 or F16, D a multiple of 8 up to 256; backward: up to 128. */
+/* NULL if the kernels serve these arguments on this device, otherwise the reason. Forward: q, k, v,
+ * out BF16 or F16, D a multiple of 8 up to 256; backward: up to 128. */
 const char *lt_cuda_attention_refusal(const lt_attention_args *a, const lt_cuda_info *info);
 const char *lt_cuda_attention_bwd_refusal(const lt_attention_bwd_args *a, const lt_cuda_info *info);
 
-/* Scratch that the calls need. Its first 256 bytes must be zero at first, and belong to the kernels
- * from then on. One scratch a stream. */
+/* Scratch that the calls need, one per stream. Its first 256 bytes must be zero at first, and
+ * belong to the kernels from then on. */
 size_t lt_cuda_attention_scratch_bytes(const lt_attention_args *a);
 
 LT_MUST_USE lt_err lt_cuda_attention(lt_cuda *c, CUstream s, const lt_attention_args *a,
@@ -28,10 +28,12 @@ LT_MUST_USE lt_err lt_cuda_attention_sm80(lt_cuda *c, CUstream s, const lt_atten
 LT_MUST_USE lt_err lt_cuda_attention_bwd_sm80(lt_cuda *c, CUstream s,
                                               const lt_attention_bwd_args *a);
 
-/* How a backward pass is divided (backward.c): which way is the fastest, and a call divided so. */
+/* How a backward pass is divided (backward.c): which division is the fastest, and a call divided in
+ * that way. */
 typedef struct {
     bool apart;
-    int places; /* for sums of dQ of a (batch, key head); no more than there are are used */
+    /* number of buffers for sums of dQ of a (batch, key head); unneeded ones are not used */
+    int places;
 } lt_attention_cut;
 lt_attention_cut lt_cuda_attention_bwd_cut(const lt_attention_bwd_args *a,
                                            const lt_cuda_info *info);
@@ -46,7 +48,7 @@ LT_MUST_USE lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attent
 bool lt_cuda_attention_takes_prompts(const lt_attention_paged_args *a, const lt_cuda_info *info);
 LT_MUST_USE lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s,
                                              const lt_attention_paged_args *a, lt_scratch scratch);
-/* The most sequences of a call that are prompts. */
+/* The most sequences of a call that may be prompts. */
 int64_t lt_cuda_attention_prompts_most(const lt_attention_paged_args *a);
 
 /* ---- The ladder: forward, contiguous (B, T, H, D) of 16-bit elements, D = 64 or 128, causal or
@@ -54,9 +56,9 @@ int64_t lt_cuda_attention_prompts_most(const lt_attention_paged_args *a);
 typedef struct {
     int rung;
     const char *name, *idea;
-    /* NULL: the shipped kernel with this many consumers, which take turns or not. */
+    /* NULL: the shipped kernel with this many consumers, which may take turns. */
     const char *file, *entry;
-    int rows, threads; /* of a block */
+    int rows, threads; /* per block */
     int consumers, turns;
 } lt_attention_rung;
 extern const lt_attention_rung lt_attention_rungs[];

@@ -15,14 +15,15 @@
 #include "kernels/cuda/attention/attention_private.h"
 #include "kernels/cuda/specs.h"
 
-/* Words of the kernels, as launches and lt_specs_attention_bwd write them. */
+/* The -D constants of the kernels, for launches and for lt_specs_attention_bwd. */
 #define PRODUCT_WORDS "HEAD_DIM=%d DQ=%d CLUSTER=%d "
 #define DQ_WORDS      "HEAD_DIM=%d "
 #define WIDE_WORDS    "HEAD_DIM=%d OF=%d "
 #define EDGE_WORDS    "HEAD_DIM=%d DTYPE=%s"
 
-/* Apart, keys that a query sees on average: measured on one H100 with 16k tokens of 2048 columns,
- * up to 512 it is 15 to 30 % faster, with 1024 1 to 6 % slower (docs/speed/attention.md). */
+/* With this many keys per query on average, or fewer, dQ is computed apart: on one H100 with 16k
+ * tokens of 2048 columns this is 15 to 30 % faster up to 512 keys, and 1 to 6 % slower with 1024
+ * (docs/speed/attention.md). */
 #define APART_KEYS 768
 
 const char *lt_cuda_attention_bwd_refusal(const lt_attention_bwd_args *a,
@@ -45,19 +46,19 @@ static int width_of(const lt_attention_args *a) {
     const int64_t d = a->q.shape[3];
     return d <= 64 ? 64 : d <= 128 ? 128 : d <= 192 ? 192 : 256;
 }
-/* Query heads of a key head. */
+/* Query heads per key head. */
 static int group_of(const lt_attention_args *a) {
     return (int)(a->q.shape[2] / a->k.shape[2]);
 }
-static int pairs_of(const lt_attention_args *a) { /* (batch, key head)s */
+static int pairs_of(const lt_attention_args *a) { /* Number of (batch, key head) pairs. */
     return (int)(a->q.shape[0] * a->k.shape[2]);
 }
-/* Elements of dQ's sums of a (batch, key head). */
+/* Elements of the sums of dQ of a (batch, key head) pair. */
 static size_t sums_of(const lt_attention_args *a) {
     return (size_t)group_of(a) * (size_t)padded_of(a) * (size_t)width_of(a);
 }
 
-/* Shape of bwd_sm90.cu: blocks of a cluster, keys of a block, queries of a step. */
+/* Shape of bwd_sm90.cu: blocks per cluster, keys per block, queries per step. */
 static int cluster_of(const lt_attention_args *a, bool apart) {
     return !apart && width_of(a) == 128 && a->window == 0 && a->doc_start.data == NULL ? 2 : 1;
 }
@@ -67,7 +68,7 @@ static int block_keys(const lt_attention_args *a, bool apart) {
 static int step_queries(const lt_attention_args *a, bool apart) {
     return width_of(a) == 64 && apart ? 128 : 64; /* BM */
 }
-/* Tiles of a (batch, key head). */
+/* Tiles of a (batch, key head) pair. */
 static int64_t tiles_of(const lt_attention_args *a, bool apart) {
     return lt_cuda_div_up(a->k.shape[1], block_keys(a, apart) * cluster_of(a, apart));
 }
@@ -75,8 +76,8 @@ static int64_t tiles_of(const lt_attention_args *a, bool apart) {
 static int section_of(const lt_attention_args *a) {
     return a->causal && a->window == 0 ? lt_attn_section(8.0 * (double)sums_of(a), pairs_of(a)) : 1;
 }
-/* For sums of dQ: twice as many as (batch, key head)s under way at a time, of sections or of
- * tiles. */
+/* Buffers for sums of dQ: twice as many as (batch, key head) pairs are in progress at a time, by
+ * sections or by tiles. */
 static int places_of(const lt_attention_args *a, int n_sms) {
     const int section = section_of(a),
               busy = (int)lt_cuda_div_up(n_sms / cluster_of(a, false), tiles_of(a, false));
@@ -100,7 +101,7 @@ lt_attention_cut lt_cuda_attention_bwd_cut(const lt_attention_bwd_args *a,
                               .places = places_of(&a->fwd, info->n_sms)};
 }
 
-/* The scratch behind the counters, measured with base 0, or placed. */
+/* Measure (base 0) or place the scratch after the counters. */
 static size_t carve(lt_attn_bwd_args *w, const lt_attention_args *a, lt_attention_cut cut,
                     uintptr_t base) {
     const size_t rows = (size_t)(a->q.shape[0] * a->q.shape[2]) * (size_t)padded_of(a);
@@ -132,7 +133,7 @@ static lt_attn_strides strides_of(const lt_tensor *t) {
     return (lt_attn_strides){t->stride[1], t->stride[2], t->stride[0]};
 }
 
-/* Words of bwd_edges.cu. */
+/* Constants of bwd_edges.cu. */
 static void edges_text(char *out, size_t bytes, const lt_attention_args *a) {
     snprintf(out, bytes, EDGE_WORDS, width_of(a) > 128 ? 256 : width_of(a),
              a->q.dtype == LT_F16 ? "fp16" : "bf16");
@@ -145,7 +146,7 @@ static lt_attn_bwd_delta_args delta_args(const lt_attention_bwd_args *a,
                                     .so = strides_of(&a->fwd.out),
                                     .sd = strides_of(&a->dout)};
 }
-/* Deltas, bounds, scales, cleared sums; before the products. */
+/* Before the products: deltas, bounds, scales, and sums set to zero. */
 static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt_attn_bwd_args *w) {
     const int pairs = pairs_of(&a->fwd);
     const lt_cuda_kernel *bounds, *rows;
@@ -164,7 +165,7 @@ static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt
     edges_text(text, sizeof text, &a->fwd);
     LT_TRY(lt_cuda_kernel_get(c, &rows, "attention/bwd_edges.cu", "attn_bwd_prepare", text));
     LT_TRY(lt_cuda_kernel_get(c, &bounds, "attention/bwd_edges.cu", "attn_bwd_bounds", text));
-    LT_TRY(lt_cuda_fill(c, s, w->bounds, 0, (size_t)pairs * 12)); /* cleared, too */
+    LT_TRY(lt_cuda_fill(c, s, w->bounds, 0, (size_t)pairs * 12)); /* `cleared` too. */
     LT_TRY(lt_cuda_launch(
         c, s, bounds,
         &(lt_cuda_dims){.grid = {(unsigned)(blocks < most ? blocks : most), (unsigned)pairs},
@@ -177,7 +178,7 @@ static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt
                           rows_args);
 }
 
-/* The sinks' gradient. */
+/* The gradient of the sinks. */
 static lt_err finish_sinks(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
                            lt_attn_bwd_args *w) {
     const lt_cuda_kernel *k;
@@ -194,12 +195,12 @@ static lt_err finish_sinks(lt_cuda *c, CUstream s, const lt_attention_bwd_args *
                           &(lt_cuda_dims){.grid = {(unsigned)w->a.q_heads}, .block = {256}}, args);
 }
 
-/* The products: bwd_sm90.cu and what the copy engine reads and writes for it. */
+/* The products: bwd_sm90.cu, with the maps through which the copy engine reads and writes. */
 typedef struct {
     const lt_cuda_kernel *kernel;
     CUtensorMap q, k, v, d_o, dk, dv;
     size_t shared_bytes;
-    int64_t tiles; /* of a (batch, key head) */
+    int64_t tiles; /* of a (batch, key head) pair */
     int cluster;
 } products;
 static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args *a, bool apart) {
@@ -242,7 +243,7 @@ static lt_err products_run(products *p, lt_cuda *c, CUstream s, const lt_attenti
         args);
 }
 
-/* dQ by itself, and deltas: bwd_dq_sm90.cu. */
+/* bwd_dq_sm90.cu: dQ alone, and the deltas. */
 static lt_err dq_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, lt_attn_bwd_args *w,
                      int n_sms) {
     const int64_t tiles = (int64_t)(w->padded / 128) * w->a.batch * w->a.q_heads;
@@ -274,7 +275,7 @@ static lt_err run_apart(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, 
     return products_run(&p, c, s, a, w, true, n_sms);
 }
 
-/* The define OF of bwd_wide_sm90.cu: which gradients a launch computes. */
+/* The constant OF of bwd_wide_sm90.cu: which gradients a launch computes. */
 typedef enum { OF_DQ, OF_DK_DV } wide_of;
 static lt_err wide_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
                        const lt_attn_bwd_args *all, wide_of of, int n_sms) {
@@ -324,7 +325,7 @@ static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, l
         &(lt_cuda_dims){.grid = {(unsigned)(w->padded / 8), (unsigned)(w->a.batch * w->a.q_heads)},
                         .block = {256}},
         args));
-    /* Blocks of the second kernel run where those of the first have finished. */
+    /* The second kernel's blocks run as soon as blocks of the first have finished. */
     LT_TRY(lt_cuda_side_stream(c, &side, s, 0));
     LT_TRY(lt_cuda_stream_follow(c, side, s));
     LT_TRY(wide_run(c, s, a, w, OF_DQ, n_sms));

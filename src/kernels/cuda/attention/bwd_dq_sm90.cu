@@ -37,7 +37,7 @@
 #define Q_SLOTS 1
 #endif
 #define COLUMNS  (HEAD_DIM / 64)
-#define Q_BYTES  (64 * HEAD_DIM * 2) /* one consumer's rows of Q or of dO */
+#define Q_BYTES  (64 * HEAD_DIM * 2) /* rows of Q or of dO of one consumer */
 #define KV_BYTES (BN * HEAD_DIM * 2)
 #define BAR_OWN  1 /* one consumer */
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: bwd_wide_sm90.cu");
@@ -48,21 +48,21 @@ static_assert(BN == BM, "O of a tile fills a stage of V's ring");
 #include "attention/products.cuh"
 
 typedef struct {
-    int b, head, token, n_keys; /* token: first of the tile */
+    int b, head, token, n_keys; /* token: the tile's first */
     int j_begin, j_end;         /* key blocks */
 } tile_pos;
 
 /* Addresses in shared memory. */
 typedef struct {
-    /* q: Q and dO of a consumer, one behind the other, for each slot and consumer */
+    /* q: Q and then dO, for each slot and consumer */
     u32 q, k, v;
-    u32 q_full, q_empty;                  /* one a slot and consumer */
-    u32 k_full, k_empty, v_full, v_empty; /* one a stage */
-    /* one a slot and consumer, 32 bytes: where the tile lies whose Q arrives; b -1 at the end */
+    u32 q_full, q_empty;                  /* one per slot and consumer */
+    u32 k_full, k_empty, v_full, v_empty; /* one per stage */
+    /* one per slot and consumer, 32 bytes: position of the tile whose Q arrives; b -1 at the end */
     u32 tile;
 } smem_map;
 
-/* Tiles of a head stand together, the longest first. */
+/* The tiles of a head are adjacent, the longest first. */
 INLINE int tile_count(const lt_attn_bwd_args *w) {
     return w->padded / BM * w->a.batch * w->a.q_heads;
 }
@@ -107,7 +107,7 @@ INLINE void load_block(const void *map, u32 ring, u32 full, u32 empty, ring_pos 
 }
 
 /* 1. One thread feeds the block: O of a tile and the last of K, then Q and dO, then V and K in the
- *    order of use, the last keys first. */
+ * order of use, with the last keys first. */
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const void *map_o,
                     const void *map_do, const lt_attn_bwd_args *w, const smem_map *s) {
     const lt_attn_args *a = &w->a;
@@ -116,7 +116,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
     int t = (int)blockIdx.x;
 
     while (t < tile_count(w)) {
-        /* Asked for long before it is needed. */
+        /* Drawn long before it is needed. */
         const int next = (int)(gridDim.x + atomicAdd(a->counter, 1));
         const tile_pos p = tile_locate(t, w);
         const int kv_head = p.head / (a->q_heads / a->kv_heads);
@@ -154,7 +154,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
     draws_end(a);
 }
 
-/* Per thread: the two rows it holds a part of. */
+/* The two rows of which the thread holds a part. */
 typedef struct {
     key_range see[2];
     /* log-sum-exp in units of log2; +inf in rows that see nothing or do not exist */
@@ -166,8 +166,8 @@ typedef struct {
 INLINE float pair_dot(u32 x, u32 y, float sum) {
     return sum + elem_lo(x) * elem_lo(y) + elem_hi(x) * elem_hi(y);
 }
-/* 2. Each thread's two rows: log-sum-exp, and delta from a consumer's rows of O and dO, of which
- *    the four lanes of a row take 16 bytes in turn; for bwd_sm90.cu into memory. */
+/* 2. The thread's two rows: log-sum-exp, and delta from a consumer's rows of O and dO. The four
+ * lanes of a row take 16 bytes in turn. For bwd_sm90.cu they are also stored. */
 INLINE void rows_start(row_state *r, const lt_attn_bwd_args *w, const tile_pos *p, u32 o, u32 d_o,
                        int consumer) {
     const int tid = (int)threadIdx.x % 128, lane = tid % 32;
@@ -204,7 +204,7 @@ INLINE void rows_start(row_state *r, const lt_attn_bwd_args *w, const tile_pos *
     }
 }
 
-/* 3. s := P, with SOFTCAP times the cap's slope. */
+/* 3. s becomes P, with SOFTCAP times the cap's slope. */
 INLINE void probabilities(float s[BN / 2], const row_state *r, const lt_attn_args *a, int col0,
                           bool mask) {
     const float scale2 = a->scale * LOG2E;
@@ -230,7 +230,7 @@ INLINE void probabilities(float s[BN / 2], const row_state *r, const lt_attn_arg
     }
 }
 
-/* 4. One consumer's 64 rows of one tile against all its key blocks. */
+/* 4. One consumer's 64 rows of a tile against all key blocks of the tile. */
 INLINE void walk(float dq[HEAD_DIM / 2], const row_state *r, const lt_attn_bwd_args *w,
                  const smem_map *m, const tile_pos *p, ring_pos *rk, ring_pos *rv, u32 q,
                  int consumer) {
@@ -301,7 +301,7 @@ INLINE void consume(const lt_attn_bwd_args *w, const smem_map *m, int consumer) 
         if (p.j_begin < p.j_end) {
             walk(dq, &r, w, m, &p, &rk, &rv, q, consumer);
         }
-        named_barrier_sync(BAR_OWN + consumer, 128); /* All warps know where the tile lies. */
+        named_barrier_sync(BAR_OWN + consumer, 128); /* All warps have read the tile's position. */
         if (threadIdx.x % 128 == 0) {
             mbarrier_arrive(m->q_empty + 8 * i);
         }

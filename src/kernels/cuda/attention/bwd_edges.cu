@@ -14,13 +14,13 @@
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
 
-#define LANES (HEAD_DIM / 8) /* of a row, 16 bytes each */
-#define ROWS  (256 / LANES)  /* of a block of 256 threads */
+#define LANES (HEAD_DIM / 8) /* threads per row, with 16 bytes each */
+#define ROWS  (256 / LANES)  /* rows per block of 256 threads */
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256,
               "as bwd_sm90.cu and, all wider heads, bwd_wide_sm90.cu");
 
-/* Sum and largest over the LANES lanes of a row. As bits of a non-negative float a NaN is the
- * largest. */
+/* Sum and maximum over the LANES lanes of a row. Compared as bits of a non-negative float, NaN is
+ * the largest. */
 INLINE float row_add(float x) {
 #pragma unroll
     for (int i = LANES / 2; i > 0; i /= 2) {
@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(256)
     u32 k_max = 0, v_max = 0;
 
     for (int s0 = (int)blockIdx.x * ROWS; s0 < e.w.a.kv_tokens; s0 += (int)gridDim.x * ROWS) {
-        /* The last row may be read again: a maximum. */
+        /* The last row may be read again, which does not change a maximum. */
         const int s = min_i(s0 + (int)threadIdx.x / LANES, e.w.a.kv_tokens - 1);
         float x[8], y[8], sum = 0.0f;
         load8(x, e.k + b * e.sk.batch + g * e.sk.head + s * e.sk.token, lane, e.w.width);
@@ -67,8 +67,8 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-/* Log-sum-exp in units of log2 and delta of the LANES lanes' row t of a (batch, query head);
- * returns |dO row|^2. */
+/* Log-sum-exp in units of log2, and delta, of row t of a (batch, query head), to which these LANES
+ * lanes belong; returns |dO row|^2. */
 INLINE float delta_make(const lt_attn_bwd_args *w, const elem *o, const elem *d_o,
                         lt_attn_strides so, lt_attn_strides sd, int pair, int t) {
     const int lane = (int)threadIdx.x % LANES, b = pair / w->a.q_heads, h = pair % w->a.q_heads;
@@ -115,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
     const float norm = delta_make(&e.w, e.o, e.d_o, e.so, e.sd, pair, t);
     if (lane == 0) {
-        if (t % 64 < HEAD_DIM / 64) { /* A piece has a row of its own here. */
+        if (t % 64 < HEAD_DIM / 64) { /* Each piece has its own row here. */
             ((int4 *)e.w.added)[row / 64 * (HEAD_DIM / 64) + t % 64] = make_int4(0, 0, 0, 0);
         }
         const float k_max = __uint_as_float(e.w.bounds[2 * kv]),

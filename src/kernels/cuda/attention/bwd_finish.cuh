@@ -29,23 +29,23 @@
 
 #include "attention/bwd_tiles.cuh"
 
-/* warps of a block: two from the beginning, the consumers' when there are no more tiles */
+/* finishing warps of a block: two from the beginning, and the consumers' after the last tile */
 #define FINISHERS (2 + 4 * CONSUMERS)
-#define ZEROES    LT_ATTN_BWD_ZEROES /* bytes of zeroes in shared memory */
-#define ADDS      8                  /* adds are told modulo this */
+#define ZEROES    LT_ATTN_BWD_ZEROES /* bytes of zeros in shared memory */
+#define ADDS      8                  /* the number of adds is known modulo this */
 
-/* How many tiles add to queries 64 i .. 64 i + 63, of which there is at least one. */
+/* The number of tiles, at least one, that add to queries 64 i .. 64 i + 63. */
 INLINE int adds_of(const lt_attn_args *a, int b, int n_keys, int i) {
     const int lo = range_of(a, b, n_keys, 64 * i).lo, hi = range_of(a, b, n_keys, 64 * i + 63).hi;
     return hi < 0 || lo >= n_keys ? 0 : max_i(0, hi / TILE_KEYS - lo / TILE_KEYS + 1);
 }
 
-/* Address of a piece's sums in a place. */
+/* Address of a piece's sums in a buffer. */
 INLINE u32 *sums_of(const lt_attn_bwd_args *w, int place_head, int i, int column) {
     return (u32 *)w->dq_acc +
            (((i64)place_head * (w->padded / 64) + i) * (HEAD_DIM / 64) + column) * 4096;
 }
-/* One thread, before adds for a (batch, key head): its place has zeroes. */
+/* One thread waits, before adding for a (batch, key head) pair, until its buffer is zero. */
 INLINE void place_await(const lt_attn_bwd_args *w, int pair) {
     const int pieces = w->a.q_heads / w->a.kv_heads * div_up(w->a.q_tokens, 64) * (HEAD_DIM / 64);
     if (pair >= w->places) {
@@ -53,7 +53,7 @@ INLINE void place_await(const lt_attn_bwd_args *w, int pair) {
         fence_proxy_async_global();
     }
 }
-/* 16 bytes as the L2 has them now. */
+/* 16 bytes, read from the L2. */
 INLINE int4 load_fresh(const int4 *at) {
     int4 v;
     asm volatile("ld.relaxed.gpu.global.v4.s32 {%0, %1, %2, %3}, [%4];"
@@ -62,8 +62,8 @@ INLINE int4 load_fresh(const int4 *at) {
                  : "memory");
     return v;
 }
-/* A warp: a piece, in the order in which a warpgroup's registers left it: four times 16 rows, of
- * which a lane has two, 8 apart. */
+/* A warp finishes a piece. It is in the register order of a warpgroup: four times 16 rows, of which
+ * a lane has two, 8 apart. */
 INLINE void finish_piece(const lt_attn_bwd_args *w, u32 zeroes, int b_head, int i, int piece) {
     const int lane = (int)threadIdx.x % 32, b = b_head / w->a.q_heads, h = b_head % w->a.q_heads,
               group = w->a.q_heads / w->a.kv_heads;
@@ -122,16 +122,16 @@ INLINE void finish_piece(const lt_attn_bwd_args *w, u32 zeroes, int b_head, int 
     }
 }
 
-/* A finishing warp, until all pieces are drawn. */
+/* A finishing warp draws pieces until none is left. */
 INLINE void finish_dq(const lt_attn_bwd_args *w, u32 zeroes) {
     const int per_head = div_up(w->a.q_tokens, 64) * (HEAD_DIM / 64),
               n_pieces = w->a.batch * w->a.q_heads * per_head, group = w->a.q_heads / w->a.kv_heads;
     const bool one = threadIdx.x % 32 == 0;
     int n = one ? (int)atomicAdd(w->a.counter + 2, 1) : 0;
-    int whole = -1; /* (batch, key head) of the piece before, to be counted */
+    int whole = -1; /* (batch, key head) pair of the previous piece, which is still to be counted */
     for (;;) {
         const int now = warp_uniform(n);
-        /* Do this before waiting for this piece, whose adds may wait for the place of the last
+        /* Do this before waiting for this piece, whose adds may wait for the buffer of the last
          * one. */
         if (one && whole >= 0) {
             tma_store_wait(0);
@@ -140,13 +140,13 @@ INLINE void finish_dq(const lt_attn_bwd_args *w, u32 zeroes) {
         if (now >= n_pieces) {
             break;
         }
-        /* The next one's number comes while this one is made. */
+        /* The number of the next piece is fetched while this one is finished. */
         n = one ? (int)atomicAdd(w->a.counter + 2, 1) : 0;
         finish_piece(w, zeroes, now / per_head, now % per_head / (HEAD_DIM / 64),
                      now % (HEAD_DIM / 64));
         whole = now / (per_head * group);
     }
-    /* The last one leaves the counters as they were. */
+    /* The last warp resets the counters. */
     if (one && atomicAdd(w->a.counter + 3, 1) == FINISHERS * gridDim.x - 1) {
         w->a.counter[2] = 0;
         w->a.counter[3] = 0;

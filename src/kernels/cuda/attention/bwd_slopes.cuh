@@ -7,7 +7,8 @@
 #include "attention/bwd_tiles.cuh"
 #include "common/hopper.cuh"
 
-/* Whether any of BM queries from `token` on sees any of n keys; whether each sees all. */
+/* Whether any of the BM queries from `token` on sees any of n keys; whether each of them sees all
+ * keys. */
 INLINE bool any_seen(const lt_attn_bwd_args *w, const tile_pos *p, int token, int key, int n) {
     const key_range first = range_of(&w->a, p->b, p->n_keys, token),
                     last = range_of(&w->a, p->b, p->n_keys, token + BM - 1);
@@ -19,7 +20,7 @@ INLINE bool all_seen(const lt_attn_bwd_args *w, const tile_pos *p, int token, in
     return key + n - 1 <= first.hi && key >= last.lo;
 }
 
-/* 2. probs := P^T rounded; with SOFTCAP s := P^T times the cap's slope. */
+/* 2. probs becomes P^T, rounded; with SOFTCAP s becomes P^T times the cap's slope. */
 INLINE void probabilities(float s[BM / 2], u32 probs[BM / 4], u32 lse, const lt_attn_bwd_args *w,
                           const tile_pos *p, int key, int token, bool mask, float slope) {
     const int lane = (int)threadIdx.x % 32, shift = p->n_keys - w->a.q_tokens;
@@ -58,8 +59,8 @@ INLINE void probabilities(float s[BM / 2], u32 probs[BM / 4], u32 lse, const lt_
     }
 }
 
-/* The same with P_KEPT: s := P^T. Masks stand before the exponentials, so that ptxas may put some
- * of these behind the wait for dP. */
+/* The same with P_KEPT: s becomes P^T. Masks come before the exponentials, so that ptxas may move
+ * some of these behind the wait for dP. */
 INLINE void probabilities_kept(float s[BM / 2], u32 lse, const lt_attn_bwd_args *w,
                                const tile_pos *p, int key, int token, bool mask, float slope) {
     const int lane = (int)threadIdx.x % 32, shift = p->n_keys - w->a.q_tokens;

@@ -28,11 +28,11 @@
 #define OF_KEYS    (GIVES != 1)       /* the rows are keys */
 #define WITH_DS    ((GIVES & 5) != 0) /* dQ or dK */
 #define STEP_BYTES (2 * STEP * LINE)  /* x and y of a step */
-/* log-sum-exps and deltas of a step's queries, with OF_KEYS */
+/* log-sum-exps and deltas of the queries of a step, with OF_KEYS */
 #define STATS_BYTES (2 * STEP * 4)
 static_assert(GIVES == 1 || GIVES == 2 || GIVES == 4 || GIVES == 6, "what a pass gives");
 
-/* delta[b][h][t], LANES threads a row. */
+/* delta[b][h][t], with LANES threads per row. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     attn_bwd_sm80_delta(const __grid_constant__ lt_attn_sm80_args w) {
     const i64 row = (i64)blockIdx.x * (THREADS / LANES) + threadIdx.x / LANES,
@@ -60,16 +60,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* What a block has to do. */
+/* The work of a block. */
 typedef struct {
-    int b, kv_head, n_keys, first; /* first: of its rows */
-    /* rows of the other side that meet them, begin at a multiple of STEP */
+    int b, kv_head, n_keys, first; /* first: first of its rows */
+    /* range of rows on the other side that meet them; begin is a multiple of STEP */
     int begin, end;
-    int whole_from, whole_to; /* of these, those that meet all of them */
-    int head, heads;          /* query heads: one, or those of the group */
+    int whole_from, whole_to; /* the part of this range that meets all of the block's rows */
+    int head, heads;          /* query heads: a single one, or all of the group */
 } job;
-/* The first query whose last (or first) visible key is `key` or lies behind it: neither ever falls
- * as queries rise. */
+/* The first query whose last (or first) visible key is at or after `key`: both rise with the
+ * query. */
 INLINE int query_of(const lt_attn_args *a, int b, int n_keys, int key, bool last) {
     int low = 0, high = a->q_tokens;
     while (low < high) {
@@ -91,7 +91,7 @@ INLINE job job_of(const lt_attn_args *a) {
     job j;
     j.b = pair / heads;
     j.n_keys = keys_of(a, j.b);
-    if (OF_KEYS) { /* Causal: the first keys are seen by most. */
+    if (OF_KEYS) { /* Causal: most queries see the first keys, so these come first. */
         j.kv_head = pair % heads, j.head = j.kv_head * group, j.heads = group;
         j.first = tile * ROWS;
         j.begin = query_of(a, j.b, j.n_keys, j.first, true) / STEP * STEP;
@@ -109,7 +109,7 @@ INLINE job job_of(const lt_attn_args *a) {
     return j;
 }
 
-/* A step's tiles, and with OF_KEYS its queries' numbers, on their way. */
+/* Start to copy a step's tiles and, with OF_KEYS, the numbers of its queries. */
 INLINE void fetch_step(u32 to, u32 stats, const lt_attn_sm80_args *w, const job *j, int head,
                        int first) {
     if (OF_KEYS) {
@@ -137,7 +137,7 @@ INLINE void fetch_step(u32 to, u32 stats, const lt_attn_sm80_args *w, const job 
 INLINE float lse2_of(float lse) {
     return lse == -INFINITE ? INFINITE : lse * LOG2E;
 }
-/* whose numbers a thread needs: of its columns of a step, or of its rows */
+/* the queries whose numbers a thread needs: of its columns of a step, or of its rows */
 #define QUERIES (OF_KEYS ? STEP / 4 : 2 * TILES)
 INLINE int row_of(int r) {
     return (int)threadIdx.x / 32 * 16 * TILES + r / 2 * 16 + r % 2 * 8 + (int)threadIdx.x % 32 / 4;
@@ -145,8 +145,8 @@ INLINE int row_of(int r) {
 INLINE int col_of(int c) {
     return c / 2 * 8 + (int)threadIdx.x % 4 * 2 + c % 2;
 }
-/* A number of each query of the step, from shared memory when it is needed: registers are the
- * sums'. */
+/* A number of each query of the step, read from shared memory when it is needed, since the sums
+ * occupy the registers. */
 INLINE void columns_read(float x[QUERIES], u32 at) {
 #pragma unroll
     for (int c = 0; c < QUERIES; c += 2) {
@@ -155,7 +155,7 @@ INLINE void columns_read(float x[QUERIES], u32 at) {
 }
 #define AT(x, r, c) x[(r) / 2][(c) / 2][(r) % 2 * 2 + (c) % 2]
 
-/* S to P; with SOFTCAP slopes of dS. `first`: of the step. */
+/* S to P, and with SOFTCAP the slopes of dS. `first`: the step's first. */
 INLINE void probabilities(float s[TILES][STEP / 8][4], float slopes[TILES][STEP / 8][4],
                           const float lse[QUERIES], const lt_attn_sm80_args *w, const job *j,
                           int first, float alibi, bool masked) {
@@ -224,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
             delta[r] = w.delta[row + t];
         }
     }
-    /* A group of their own: if no step follows, they must have arrived before results overwrite
+    /* A separate group: if no step follows, they must have arrived before results overwrite
      * them. */
     cp_async_commit();
     if (steps > 0) {
@@ -239,7 +239,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                               slopes[TILES][STEP / 8][4];
 
         cp_async_wait(0);
-        __syncthreads(); /* This step has come; the one before is done with. */
+        __syncthreads(); /* This step's tiles have arrived, and the previous step is finished. */
         if (++step == steps) {
             step = 0, head++;
         }
@@ -273,7 +273,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         }
     }
     cp_async_wait(0);
-    __syncthreads(); /* Also where there was no step. */
+    __syncthreads(); /* Needed also if there was no step. */
 #pragma unroll
     for (int r = 0; r < 2 * TILES; r++) {
         scale[r / 2][r % 2] = w.a.scale;

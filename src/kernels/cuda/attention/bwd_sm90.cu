@@ -70,8 +70,7 @@
 #endif
 #define TILE_KEYS (BN * CLUSTER)
 #define CONSUMERS 2
-/* of 64 keys of a consumer: every other one of the tile, so that both have as much to do along the
- * diagonal */
+/* of 64 keys per consumer: alternating, so that both have as much work along the diagonal */
 #define BLOCKS    (BN / 64 / CONSUMERS)
 #define THREADS   384
 #define COLUMNS   (HEAD_DIM / 64)
@@ -79,29 +78,30 @@
 #define KV_SLOTS  (2 - DQ)
 #define KV_BYTES  (BN * HEAD_DIM * 2)
 #define Q_BYTES   (BM * HEAD_DIM * 2)
-#define ROW_BYTES (BM * 4)                  /* log-sum-exps or deltas of a step */
-#define DS_BYTES  (DQ * TILE_KEYS * BM * 2) /* CLUSTER: own keys, then the other block's */
+#define ROW_BYTES (BM * 4)                  /* bytes of a step's log-sum-exps or deltas */
+#define DS_BYTES  (DQ * TILE_KEYS * BM * 2) /* CLUSTER: the own keys, then the other block's */
 #define DQ_BYTES  (DQ * 64 * 64 * 4)
 /* P stays in f32 until dS is made, and is rounded only then; with DQ=0 that was slower
  * (docs/speed/attention.md). */
 #define P_KEPT (DQ && !SOFTCAP)
-/* of a step's dQ, 64 x 64, that a block makes: one by the consumers in turn, or one each */
+/* pieces of 64 x 64 of a step's dQ that a block makes: one by the consumers in turn, or one each */
 #define PIECES     (COLUMNS / CLUSTER)
-#define KEY_BOX    (CLUSTER > 1 ? 64 : BN) /* keys that come by one copy */
-#define KEY_STRIDE (64 * CLUSTER)          /* from a block's 64 keys to its next */
-#define STAGED     (DQ && CLUSTER == 1)    /* dK and dV leave through dS's and dQ's places. */
-#define BAR_BOTH   1                       /* both consumers; all of a step's dS is there */
-/* one piece: the same, awaited by the consumer whose turn it is, told by the other */
+#define KEY_BOX    (CLUSTER > 1 ? 64 : BN) /* keys per copy */
+#define KEY_STRIDE (64 * CLUSTER)          /* distance from a block's 64 keys to its next */
+/* dK and dV are stored through the memory of dS and dQ. */
+#define STAGED   (DQ && CLUSTER == 1)
+#define BAR_BOTH 1 /* both consumers: all of a step's dS is there */
+/* one piece: the same; the consumer whose turn it is waits, and the other one arrives */
 #define BAR_TURN 8
 #define BAR_OWN  2 /* one consumer */
 #define BAR_GONE 4 /* one consumer and the adding warp: its place for dQ may be written, */
-#define BAR_MADE 6 /* and is written */
+#define BAR_MADE 6 /* and has been written */
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: bwd_wide_sm90.cu");
 static_assert(CLUSTER == 1 || (CLUSTER == 2 && DQ && HEAD_DIM == 128),
               "two blocks make a column of dQ each");
 
 #define LONGEST_FIRST DQ
-/* tiles at a time: a long one and a short one, or one */
+/* tiles drawn at a time: a long one and a short one, or one */
 #define DRAWN (CAUSAL && !WINDOW && !DQ ? 2 : 1)
 #include "attention/bwd_finish.cuh"
 #include "attention/bwd_tiles.cuh"
@@ -113,24 +113,24 @@ static_assert(CLUSTER == 1 || (CLUSTER == 2 && DQ && HEAD_DIM == 128),
 WGMMA_SS(mma_dq, 64, 0, 1)
 
 typedef struct {
-    u32 kv, q, d_o, ds, dq, lse, delta, unit; /* kv: K and V, one behind the other */
-    u32 kv_full, kv_empty, q_full, do_full, q_empty, do_empty; /* DQ=0: q_empty tells of both */
-    /* CLUSTER: K that dQ is made of; kv_* tell of the rest of K and V, but not when that has been
-     * read: do_empty of a tile's last step does */
+    u32 kv, q, d_o, ds, dq, lse, delta, unit;                  /* kv: K and then V */
+    u32 kv_full, kv_empty, q_full, do_full, q_empty, do_empty; /* DQ=0: q_empty is for both */
+    /* CLUSTER: K from which dQ is made; kv_full is for the rest of K and V, but their end of use is
+     * told by do_empty of a tile's last step */
     u32 k_full, k_empty;
-    u32 tile; /* two places: see tile_put */
-    /* CLUSTER: the other block's K, of the 64 columns that are made of dQ; two places for dS */
+    u32 tile; /* two: see tile_put */
+    /* CLUSTER: the other block's K of the 64 columns from which dQ is made; two places for dS */
     u32 other_k, ds_full, ds_empty;
     u32 drawn; /* see draw.cuh */
     u32 count; /* 16 bytes: 1, 0, 0, 0 */
 } smem_map;
-/* State of a warpgroup, over the tiles of its block. */
+/* State of a warpgroup across the tiles of its block. */
 typedef struct {
     ring_pos r;
     u32 n_tiles, n_steps; /* so far */
 } run_pos;
 
-/* BM rows of Q or dO; in a cluster each block copies a column to both. */
+/* BM rows of Q or dO; in a cluster each block copies one column to both blocks. */
 INLINE void load_queries(u32 to, const void *map, u32 bar, int head, int token, int b) {
 #if CLUSTER > 1
     const int c = (int)cluster_cta_rank();
@@ -142,7 +142,7 @@ INLINE void load_queries(u32 to, const void *map, u32 bar, int head, int token, 
 #endif
 }
 
-/* CLUSTER: K of 64 columns of both blocks' keys, of which dQ is made. */
+/* CLUSTER: K of 64 columns of both blocks' keys, from which dQ is made. */
 INLINE void load_dq_keys(const smem_map *m, const void *map_k, const tile_pos *p, u32 n_tiles) {
     const int rank = (int)cluster_cta_rank();
     mbarrier_wait(m->k_empty, (n_tiles & 1u) ^ 1u);
@@ -163,8 +163,8 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
               full = m->kv_full + 8 * slot;
 
     mbarrier_wait(m->kv_empty + 8 * slot, (run->n_tiles / KV_SLOTS & 1u) ^ 1u);
-    if (CLUSTER > 1) { /* dV of the last step is made, and S and dP before it; dQ may not be. */
-        /* that step's place, to be filled behind the first queries (STAGES is 2) */
+    if (CLUSTER > 1) { /* dV of the last step is made, and so are S and dP; dQ may not be. */
+        /* the place of that step, filled after the first queries (STAGES is 2) */
         ring_pos last = r;
         ring_step(&last, STAGES);
         mbarrier_wait(m->do_empty + 8 * last.slot, last.phase);
@@ -183,7 +183,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
     }
     const int steps = p->n_heads * (p->m_end - p->m_begin);
     for (int n = 0, h = p->head, i = p->i;; n++, step_next(p, &h, &i), ring_step(&r, STAGES)) {
-        /* Behind the first queries, whose place is free earlier. */
+        /* After the first queries, whose place is free earlier. */
         if (CLUSTER > 1 && n == min_i(1, steps)) {
             load_dq_keys(m, map_k, p, run->n_tiles);
         }
@@ -211,8 +211,8 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
     run->r = r;
 }
 
-/* dq (64 queries, 64 of D) = dS (64 queries, TILE_KEYS) K (TILE_KEYS, 64 of D), whose keys from BN
- * on are the other block's. */
+/* dq (64 queries, 64 of D) = dS (64 queries, TILE_KEYS) K (TILE_KEYS, 64 of D); keys from BN on are
+ * the other block's. */
 INLINE void issue_dq(float dq[32], u32 ds, u32 k, u32 other_k) {
     const u64 a = wgmma_desc(ds, 16), b = wgmma_desc(k, 16), other = wgmma_desc(other_k, 16);
     mma_dq_set(dq, a, b);
@@ -224,12 +224,12 @@ INLINE void issue_dq(float dq[32], u32 ds, u32 k, u32 other_k) {
     wgmma_commit();
 }
 
-/* 4. Which 64 columns of dQ this consumer makes. */
+/* 4. The 64 columns of dQ that this consumer makes. */
 INLINE int dq_column(int consumer) {
     return CLUSTER > 1 ? (int)cluster_cta_rank() : PIECES == 1 ? 0 : consumer;
 }
-/* A 64 x 64 piece of dQ as integers, in the order of the registers, left for the adding warp. The
- * first of each 16 bytes counts the adds besides (bwd_finish.cuh). */
+/* Leave a 64 x 64 piece of dQ as integers, in register order, for the adding warp. The first of
+ * each 16 bytes also counts the adds (bwd_finish.cuh). */
 INLINE void leave_dq(const float dq[32], const float unit[2], u32 places, int consumer) {
     const u32 mine = places + (CLUSTER > 1 ? 0 : consumer) * DQ_BYTES +
                      (int)threadIdx.x % 128 / 32 * 4096 + (int)threadIdx.x % 32 * 16;
@@ -245,8 +245,8 @@ INLINE void leave_dq(const float dq[32], const float unit[2], u32 places, int co
     fence_proxy_async();
     named_barrier_arrive(BAR_MADE + consumer, 160);
 }
-/* A warp: what the consumers leave of dQ, added to memory. Integers, whose order does not count. In
- * a cluster there is one place, which the consumers have in turn. */
+/* One warp adds the consumers' pieces of dQ to memory, as integers, so that the order does not
+ * matter. In a cluster there is a single place, which the consumers use in turn. */
 INLINE void add_dq(const lt_attn_bwd_args *w, const smem_map *m) {
     const bool one = threadIdx.x % 32 == 0;
     const int first_column = CLUSTER > 1 ? (int)cluster_cta_rank() : 0;
@@ -264,7 +264,7 @@ INLINE void add_dq(const lt_attn_bwd_args *w, const smem_map *m) {
         const tile_pos p = tile_get(tile);
         const int place = p.pair % w->places * p.n_heads;
         if (one) {
-            /* No more of the tile is in shared memory for this warp. */
+            /* This warp reads nothing more of the tile. */
             mbarrier_arrive(m->kv_empty);
             place_await(w, p.pair);
         }
@@ -300,7 +300,7 @@ INLINE void add_dq(const lt_attn_bwd_args *w, const smem_map *m) {
     }
 }
 
-/* 5. dK or dV of this consumer's keys, through 16 KB of shared memory. */
+/* 5. Store dK or dV of this consumer's keys through 16 KB of shared memory. */
 INLINE void store_sums(const float sum[BLOCKS][HEAD_DIM / 2], float scale, u32 stage,
                        const void *map, const tile_pos *p, int consumer) {
     const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32, r8 = lane % 8;
@@ -345,7 +345,7 @@ INLINE void probabilities_step(float s[BM / 2], u32 probs[BM / 4], const lt_attn
     }
 }
 
-/* Who fills this block's places hears of it, in a cluster the other block, too. */
+/* Signal the block that fills this block's places; in a cluster also the other block. */
 INLINE void arrive_all(u32 bar) {
     mbarrier_arrive(bar);
     if (CLUSTER > 1) {
@@ -353,7 +353,7 @@ INLINE void arrive_all(u32 bar) {
     }
 }
 
-/* CLUSTER: this consumer reads no K any more of which dQ is made. */
+/* CLUSTER: this consumer no longer reads the K from which dQ is made. */
 INLINE void dq_keys_release(const smem_map *m, int consumer) {
     named_barrier_sync(BAR_OWN + consumer, 128);
     if (threadIdx.x % 128 == 0) {
@@ -361,8 +361,8 @@ INLINE void dq_keys_release(const smem_map *m, int consumer) {
     }
 }
 #if DQ
-/* CLUSTER: one thread: dS of a consumer's 64 keys at step n is whole. This block may know, the
- * other one gets a copy. */
+/* CLUSTER: one thread: dS of a consumer's 64 keys at step n is complete. This block is told, and
+ * the other one gets a copy. */
 INLINE void slopes_pass(const smem_map *m, u32 my_ds, u32 n) {
     const u32 full = m->ds_full + 8 * (n % 2);
     const int other = (int)cluster_cta_rank() ^ 1;
@@ -370,7 +370,7 @@ INLINE void slopes_pass(const smem_map *m, u32 my_ds, u32 n) {
     bulk_send(remote_address(my_ds + BN * BM * 2, other), my_ds, BM * 128,
               remote_address(full, other));
 }
-/* CLUSTER: dS of both blocks at step n is here; dQ of it is made, so that both may write to that
+/* CLUSTER: wait for dS of both blocks at step n; dQ is made from it, so that both may write to that
  * place again. */
 INLINE void slopes_await(const smem_map *m, u32 n) {
     mbarrier_wait(m->ds_full + 8 * (n % 2), n / 2 & 1u);
@@ -438,7 +438,7 @@ INLINE void walk_step(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM 
         if (!edge && i == 0) {
             mbarrier_wait(m->do_full + 8 * at->r.slot, at->r.phase);
         } else if (!edge) {
-            wgmma_wait(1); /* The block before gives its registers back. */
+            wgmma_wait(1); /* The previous product then frees its registers. */
         }
         wgmma_fence();
         issue_scores(dp, my_k + KV_BYTES, d_o);
@@ -501,7 +501,7 @@ INLINE void walk_step(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM 
     }
     wgmma_wait(0);
 }
-/* CLUSTER: dQ of step n by itself, of a tile's last one (constant) or not. */
+/* CLUSTER: dQ of step n alone; last: of a tile's last step (constant). */
 INLINE void make_dq(const smem_map *m, u32 k, u32 n, const float unit[2], const bool last,
                     int consumer) {
     float dq[32];
@@ -516,7 +516,7 @@ INLINE void make_dq(const smem_map *m, u32 k, u32 n, const float unit[2], const 
     }
     leave_dq(dq, unit, m->dq, consumer);
 }
-/* CLUSTER: step n, whose queries see none of this consumer's keys. */
+/* CLUSTER: a step n whose queries see none of this consumer's keys. */
 INLINE void walk_past(const smem_map *m, const step_pos *at, u32 k, u32 n, float unit[2], bool turn,
                       int consumer) {
     const u32 ds = m->ds + n % 2 * DS_BYTES;
@@ -533,7 +533,7 @@ INLINE void walk_past(const smem_map *m, const step_pos *at, u32 k, u32 n, float
     }
 }
 #else
-/* 2-3. BM queries and this consumer's 64 keys, no dQ. */
+/* 2-3. BM queries and this consumer's 64 keys, without dQ. */
 INLINE void walk_step(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const lt_attn_bwd_args *w,
                       const smem_map *m, const tile_pos *p, const step_pos *at, u32 k,
                       int consumer) {
@@ -555,13 +555,13 @@ INLINE void walk_step(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const lt_a
     wgmma_wait(1);
     wgmma_pin(dp, BM / 2);
     slopes(s, probs, dp, dsr, m->delta + at->r.slot * ROW_BYTES, 0);
-    wgmma_fence(); /* Here, too, all warps have read what came with the queries. */
+    wgmma_fence(); /* Here all warps have also read the numbers that came with the queries. */
     issue_sums(dk, dsr, q);
     wgmma_wait(0);
 }
 #endif
 
-/* All queries that see this consumer's keys. */
+/* Walk over all queries that see this consumer's keys. */
 INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2],
                  const lt_attn_bwd_args *w, const smem_map *m, const tile_pos *p, run_pos *run,
                  u32 k, int consumer) {
@@ -586,8 +586,8 @@ INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2],
         }
 #else
         if (BM == 64 && CAUSAL && !any_seen(w, p, at.i * BM, p->key + 64 * consumer, 64)) {
-            /* The place is released after all warps have seen it filled: a later warp might
-             * otherwise find it filled a second time, and wait for ever for the first filling. */
+            /* The place is released after all warps have seen it filled: otherwise a later warp
+             * might find it filled a second time, and wait forever for the first filling. */
             mbarrier_wait(m->do_full + 8 * at.r.slot, at.r.phase);
             named_barrier_sync(BAR_OWN + consumer, 128);
         } else {
@@ -616,8 +616,8 @@ INLINE void consume(const void *map_dk, const void *map_dv, const lt_attn_bwd_ar
     for (;; run.n_tiles++) {
         const u32 tile = m->tile + (run.n_tiles & 1u) * TILE_BYTES, slot = run.n_tiles % KV_SLOTS;
         float dk[BLOCKS][HEAD_DIM / 2] = {{0.0f}}, dv[BLOCKS][HEAD_DIM / 2] = {{0.0f}};
-        if (STAGED) { /* dK and dV of the tile before have been stored from the places of dS and
-                       * dQ. */
+        /* dK and dV of the previous tile have been stored from the memory of dS and dQ. */
+        if (STAGED) {
             if (threadIdx.x % 128 == 0) {
                 tma_store_wait_read(0);
             }
@@ -628,7 +628,7 @@ INLINE void consume(const void *map_dk, const void *map_dv, const lt_attn_bwd_ar
             break;
         }
         if (STAGED && threadIdx.x % 128 < 32) {
-            /* In the adding warp's stead: nothing is there yet. */
+            /* Arrive for the adding warp: nothing is there yet. */
             named_barrier_arrive(BAR_GONE + consumer, 160);
         }
         {
@@ -636,7 +636,7 @@ INLINE void consume(const void *map_dk, const void *map_dv, const lt_attn_bwd_ar
             if (CLUSTER > 1) {
                 named_barrier_sync(BAR_OWN + consumer, 128);
                 if (threadIdx.x % 128 == 0) {
-                    mbarrier_arrive(m->kv_empty); /* All warps know that they are there. */
+                    mbarrier_arrive(m->kv_empty); /* All warps know that K and V have arrived. */
                 }
                 mbarrier_wait(m->k_full, run.n_tiles & 1u);
             }
@@ -648,22 +648,23 @@ INLINE void consume(const void *map_dk, const void *map_dv, const lt_attn_bwd_ar
         }
         wgmma_pin(dk[0], BLOCKS * HEAD_DIM / 2);
         wgmma_pin(dv[0], BLOCKS * HEAD_DIM / 2);
-        const tile_pos p = tile_get(tile); /* Again: not held in registers over the walk. */
+        /* Read again, so that it occupies no registers during the walk. */
+        const tile_pos p = tile_get(tile);
         if (CLUSTER == 1) {
             if (!STAGED) {
-                /* All warps know where the tile lies, also where it has no products. */
+                /* All warps have read the tile's position, even if it has no products. */
                 named_barrier_sync(BAR_OWN + consumer, 128);
             }
             if (threadIdx.x % 128 == 0) {
                 mbarrier_arrive(m->kv_empty + 8 * slot);
             }
         } else if (p.m_begin == p.m_end || (run.n_steps - 1) % 2 != (u32)consumer) {
-            /* The other one has with its last dQ. */
+            /* The other consumer releases them with its last dQ. */
             dq_keys_release(m, consumer);
         }
         if (STAGED) {
             named_barrier_sync(BAR_GONE + consumer, 160);
-            named_barrier_sync(BAR_BOTH, 256); /* Both have read dS for the last time. */
+            named_barrier_sync(BAR_BOTH, 256); /* Both consumers have read dS for the last time. */
             store_sums(dv, 1.0f, m->ds + consumer * DS_BYTES, map_dv, &p, consumer);
             store_sums(dk, w->a.scale, m->dq + consumer * DQ_BYTES, map_dk, &p, consumer);
         } else {
@@ -694,12 +695,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_bwd_sm90(
     static_assert(16 * KV_SLOTS + 32 * STAGES + 48 + 15 + 2 * TILE_BYTES + DRAW_BYTES + 15 + 16 <=
                       LT_ATTN_BWD_PLACES,
                   "barriers, tiles");
-    m.kv = smem_addr(smem); /* As aligned as it is declared: nothing is left for less. */
+    m.kv = smem_addr(smem); /* Aligned as declared: no memory is left for padding. */
     m.q = m.kv + KV_SLOTS * 2 * KV_BYTES;
     m.d_o = m.q + STAGES * Q_BYTES;
     m.ds = m.d_o + STAGES * Q_BYTES;
     m.dq = m.ds + 2 * DS_BYTES;
-    /* CLUSTER: one place for dQ, and the other's bytes are for these. */
+    /* CLUSTER: dQ has a single place, and the memory of the second is used for this. */
     m.other_k = m.dq + DQ_BYTES;
     m.lse = m.dq + CONSUMERS * DQ_BYTES;
     m.delta = m.lse + STAGES * ROW_BYTES;
@@ -731,7 +732,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_bwd_sm90(
         }
         for (int i = 0; i < 2 && CLUSTER > 1; i++) {
             mbarrier_init(m.ds_full + 8 * i, CONSUMERS);
-            /* of each block the consumer that makes dQ of it */
+            /* from each block, the consumer that makes dQ from it */
             mbarrier_init(m.ds_empty + 8 * i, CLUSTER);
         }
         if (CLUSTER > 1) {
@@ -740,7 +741,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_bwd_sm90(
         }
         draws_init(m.drawn);
         if (DQ) {
-            st_shared_v4_s32(m.count, 1, 0, 0, 0); /* Behind it ZEROES bytes. */
+            st_shared_v4_s32(m.count, 1, 0, 0, 0); /* Followed by ZEROES bytes. */
             for (u32 i = 0; i < ZEROES; i += 16) {
                 st_shared_v4_s32(m.count + 16 + i, 0, 0, 0, 0);
             }
@@ -763,7 +764,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_bwd_sm90(
              * yet. */
             int t = DQ ? draw(&args.a, m.drawn, &drawn, 0) : (int)blockIdx.x;
             while (t * DRAWN < tile_count(&args)) {
-                /* Rows are short: asked for long before it is needed. */
+                /* Rows are short, so the next tile is drawn long before it is needed. */
                 const int next = DQ ? 0 : draw(&args.a, m.drawn, &drawn, (int)gridDim.x);
                 for (int i = t * DRAWN; i < min_i(t * DRAWN + DRAWN, tile_count(&args)); i++) {
                     const tile_pos p = tile_locate(&args, i);

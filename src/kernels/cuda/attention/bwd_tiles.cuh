@@ -1,5 +1,6 @@
-/* bwd_tiles.cuh: how the work of bwd_sm90.cu is divided: tiles of TILE_KEYS keys of a key head. For
- * a tile the blocks of a cluster (BN keys each: every other 64) walk over queries, BM a step. */
+/* bwd_tiles.cuh: how the work of bwd_sm90.cu is divided: into tiles of TILE_KEYS keys of a key
+ * head. For each tile, the blocks of a cluster (with BN keys each, every other 64) walk over the
+ * queries in steps of BM. */
 #ifndef LT_CUDA_ATTENTION_BWD_TILES_CUH
 #define LT_CUDA_ATTENTION_BWD_TILES_CUH
 
@@ -7,12 +8,12 @@
 #include "attention/draw.cuh"
 
 typedef struct {
-    int b, kv_head, key, n_keys; /* key: first of the block */
+    int b, kv_head, key, n_keys; /* key: the block's first */
     int m_begin, m_end;          /* steps of BM queries that see any of its keys */
-    int n_heads;                 /* query heads of the group */
+    int n_heads;                 /* query heads in the group */
     int pair;                    /* b G + kv_head */
-    /* where to begin: blocks of one pair begin in different places, so that their dQs do not
-     * meet */
+    /* where to begin: blocks of one pair begin at different places, so that their dQs do not
+     * collide */
     int i, head;
 } tile_pos;
 
@@ -40,7 +41,7 @@ INLINE int end_token(const lt_attn_args *a, int b, int n_keys, int key) {
     }
     return end;
 }
-/* Which steps of queries see any of a tile's keys. */
+/* The steps of queries that see any of a tile's keys. */
 INLINE void tile_steps(tile_pos *p, const lt_attn_args *a) {
     p->m_begin = first_token(a, p->n_keys, p->key) / BM;
     p->m_end = div_up(end_token(a, p->b, p->n_keys, min_i(p->key + TILE_KEYS, p->n_keys) - 1), BM);
@@ -79,7 +80,7 @@ INLINE tile_pos tile_locate(const lt_attn_bwd_args *w, int t) {
     p.key += CLUSTER > 1 ? (int)cluster_cta_rank() * 64 : 0;
     return p;
 }
-/* The producer finds a tile for all; two places in shared memory, in turn. */
+/* The producer locates a tile for all warps; two places in shared memory are used in turn. */
 #define TILE_BYTES 48
 INLINE void tile_put(u32 at, const tile_pos *p) {
     st_shared_v4_s32(at, p->pair, p->b, p->kv_head, p->key);
@@ -96,7 +97,7 @@ INLINE tile_pos tile_get(u32 at) {
     p.head = warp_uniform(ld_shared_s32(at + 32)), p.i = warp_uniform(ld_shared_s32(at + 36));
     return p;
 }
-/* The next step after (head, i): all queries of a head, then the next head, and round. */
+/* The step after (head, i): all queries of a head, then the next head, then again the first. */
 INLINE void step_next(const tile_pos *p, int *head, int *i) {
     if (++*i == p->m_end) {
         *i = p->m_begin;

@@ -33,9 +33,9 @@
 #include "common/wgmma.cuh"
 
 #define CONSUMERS  2
-#define ROWS       (OF == 0 ? 128 : 64) /* of a tile */
+#define ROWS       (OF == 0 ? 128 : 64) /* rows of a tile */
 #define STEP       64
-#define BN         ROWS /* bwd_tiles.cuh's words: tiles of keys, steps of queries */
+#define BN         ROWS /* constants of bwd_tiles.cuh: tiles of keys, steps of queries */
 #define BM         STEP
 #define CLUSTER    1
 #define TILE_KEYS  BN
@@ -46,10 +46,10 @@
 #define E_STAGES   (BY_KEYS ? 2 : 1)
 #define SIDE       (ROWS * HEAD_DIM * 2)
 #define STEP_SIDE  (STEP * HEAD_DIM * 2)
-#define PLACE      (STEP * STEP * 4) /* of P on its way to consumer 1 */
+#define PLACE      (STEP * STEP * 4) /* of P, passed to consumer 1 */
 #define BAR_OWN    1                 /* and 2: named barriers */
-#define BAR_FILLED 3                 /* and 4: of a place */
-#define BAR_FREE   5                 /* and 6 */
+#define BAR_FILLED 3                 /* and 4: a place was filled */
+#define BAR_FREE   5                 /* and 6: a place is free */
 static_assert(HEAD_DIM == 192 || HEAD_DIM == 256, "narrower heads: bwd_sm90.cu");
 
 #define LONGEST_FIRST 1
@@ -59,7 +59,7 @@ static_assert(HEAD_DIM == 192 || HEAD_DIM == 256, "narrower heads: bwd_sm90.cu")
 #include "attention/products.cuh"
 
 typedef struct {
-    /* a: A, behind it C; lse, delta: of a step's queries, beside B and E (BY_KEYS) */
+    /* a: A and then C; lse, delta: of the queries of a step, beside B and E (BY_KEYS) */
     u32 a, b, e, lse, delta;
     u32 hand;                                                    /* two places (BY_KEYS) */
     u32 rows_full, rows_empty, b_full, b_empty, e_full, e_empty; /* rows: of A and of C */
@@ -70,8 +70,8 @@ typedef struct {
 #define tile_total  tile_count
 #define tile_choose tile_locate
 #else
-/* Rows are queries: kv_head is the query head, and n_heads 1. Sections of heads, in each the
- * longest tiles (last rows) first. */
+/* Rows are queries: kv_head is the query head, and n_heads is 1. Heads are in sections; each begins
+ * with the longest tiles (last rows). */
 INLINE int tile_total(const lt_attn_bwd_args *w) {
     return w->padded / ROWS * w->a.batch * w->a.q_heads;
 }
@@ -102,7 +102,7 @@ INLINE void load_side(u32 to, const void *map, u32 bar, int head, int row, int b
     }
 }
 
-/* 1. One thread: a tile's rows once, then step by step. */
+/* 1. One thread loads a tile's rows once, then the steps one by one. */
 INLINE void produce(const void *map_a, const void *map_c, const void *map_b, const void *map_e,
                     const lt_attn_bwd_args *w, const smem_map *m, const tile_pos *p, ring_pos *rb,
                     ring_pos *re, u32 *n_tiles) {
@@ -143,14 +143,14 @@ typedef struct {
     float lse2[2], delta[2];
 } row_state;
 
-/* Where a step's log-sum-exps lie, and where P, with SOFTCAP times the cap's slope, goes for
+/* Where a step's log-sum-exps are, and where P (with SOFTCAP times the cap's slope) is written for
  * consumer 1; BY_KEYS only. */
 typedef struct {
     u32 lse, hand;
 } step_state;
 
-/* 2. s := P, OF=0 with SOFTCAP times the cap's slope. first: the consumer's first row; other: of
- *    the step. */
+/* 2. s becomes P; with OF=0 and SOFTCAP times the cap's slope. first: the consumer's first row;
+ * other: the step's first. */
 INLINE void probabilities(float s[STEP / 2], const row_state *r, const step_state *step,
                           const lt_attn_bwd_args *w, const tile_pos *p, int first, int other,
                           bool mask, float slope) {
@@ -196,7 +196,7 @@ INLINE void probabilities(float s[STEP / 2], const row_state *r, const step_stat
     }
 }
 
-/* Which mask a step needs, and its slope. */
+/* The mask that a step needs, and its slope. */
 INLINE void step_probabilities(float s[STEP / 2], const row_state *r, const step_state *step,
                                const lt_attn_bwd_args *w, const tile_pos *p, int first, int head,
                                int other) {
@@ -211,14 +211,14 @@ INLINE void step_probabilities(float s[STEP / 2], const row_state *r, const step
         probabilities(s, r, step, w, p, first, other, false, slope);
     }
 }
-INLINE void release(u32 bar) { /* A warpgroup's, whose products have read what lay there. */
+INLINE void release(u32 bar) { /* For a warpgroup whose products have read the place. */
     if (threadIdx.x % 128 == 0) {
         mbarrier_arrive(bar);
     }
 }
 
 #if BY_KEYS
-/* 3. Consumer 0: P, for both, and dV. */
+/* 3. Consumer 0: P, for both consumers, and dV. */
 INLINE void walk_values(float sum[HEAD_DIM / 2], const lt_attn_bwd_args *w, const smem_map *m,
                         const tile_pos *p, ring_pos *rb, ring_pos *re, u32 *handed) {
     const u32 tid = threadIdx.x % 128;
@@ -256,7 +256,7 @@ INLINE void walk_values(float sum[HEAD_DIM / 2], const lt_attn_bwd_args *w, cons
         mbarrier_wait(m->e_full + 8 * re->slot, re->phase);
         wgmma_fence();
         issue_sums(sum, x, m->e + re->slot * STEP_SIDE);
-        /* The log-sum-exps stay: consumer 1 gives the place back, too, behind P. */
+        /* The log-sum-exps are still needed: consumer 1 also releases the place, after P. */
         release(b_empty);
         wgmma_wait(1);
         wgmma_pin(s, STEP / 2);
@@ -316,7 +316,7 @@ INLINE void walk_keys(float sum[HEAD_DIM / 2], const smem_map *m, const tile_pos
         }
         wgmma_pin(sum, HEAD_DIM / 2);
         release(m->b_empty + 8 * rb->slot);
-        release(e_empty); /* Not sooner: behind dK all warps have read the deltas. */
+        release(e_empty); /* Only here, after dK, have all warps read the deltas. */
         ring_step(rb, B_STAGES);
         wgmma_wait(0);
         wgmma_pin(dp, STEP / 2);
@@ -393,7 +393,7 @@ INLINE void consume(const lt_attn_bwd_args *w, const smem_map *m, int consumer) 
         } else if (steps > 0) {
             walk_keys(sum, m, &p, &rb, &re, &handed);
         }
-        if (steps < 2) { /* Else the last scores' reader has. */
+        if (steps < 2) { /* Otherwise the reader of the last scores has done it. */
             named_barrier_sync(BAR_OWN + consumer, 128);
             release(m->rows_empty + 8 * consumer);
         }
@@ -414,7 +414,7 @@ INLINE void consume(const lt_attn_bwd_args *w, const smem_map *m, int consumer) 
         if (steps > 0) {
             walk_queries(sum, &r, w, m, &p, &rb, &re, consumer);
         }
-        /* All warps know where the tile lies, also where it has no products. */
+        /* All warps have read the tile's position, even if it has no products. */
         named_barrier_sync(BAR_OWN + consumer, 128);
         release(m->rows_empty);
         release(m->rows_empty + 8);

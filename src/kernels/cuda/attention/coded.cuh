@@ -21,9 +21,9 @@
 #define HALF_ONE         0x3c003c00u
 #define HALF_NO_SUM      0x80008000u
 #define HALF_1024        0x64006400u
-#define HALF_SIGNED_1024 0x64806480u /* Turns a signed byte into 1024 + 128 + it. */
+#define HALF_SIGNED_1024 0x64806480u /* Turns a signed byte x into 1024 + 128 + x. */
 
-#define CODED_BYTES(codes) ((codes) == CODES_Q8 ? 34 : 18) /* Of a block. */
+#define CODED_BYTES(codes) ((codes) == CODES_Q8 ? 34 : 18) /* Bytes of a block. */
 /* Bytes of `count` numbers. */
 #define CODED_SIZE(codes, count)                                                                   \
     ((codes) == CODES_F8 ? (count) : (count) / CODED_BLOCK * CODED_BYTES(codes))
@@ -40,7 +40,7 @@ INLINE u32 and_xor(u32 a, u32 b, u32 c) {
 INLINE u32 bytes_to_halves(u32 x) {
     return fp16x2_fma(and_xor(x, 0x00ff00ffu, HALF_SIGNED_1024), HALF_ONE, 0xe480e480u);
 }
-/* Nibbles 0 and 4 of x, less 8; nibbles 1 and 5. */
+/* Nibbles 0 and 4 of x, minus 8; nibbles 1 and 5. */
 INLINE u32 low_nibbles_to_halves(u32 x) {
     return fp16x2_fma(and_or(x, 0x000f000fu, HALF_1024), HALF_ONE, 0xe408e408u);
 }
@@ -99,9 +99,9 @@ INLINE int coded_code(float x, float inverse, const int codes) {
         return n < 15 ? n : 15;
     }
     const int whole = (int)fabsf(y), n = whole + (fabsf(y) - (float)whole >= 0.5f);
-    return y < 0.0f ? -n : n; /* Halves away from 0. */
+    return y < 0.0f ? -n : n; /* Halves are rounded away from 0. */
 }
-/* 32 numbers to a block; x[i] as they were before. */
+/* Encode 32 numbers as a block; x[i] are the original numbers. */
 INLINE void coded_block(u8 *block, const float *x, const int codes) {
     float most = 0.0f, extreme = 0.0f;
     bool finite = true;
@@ -126,7 +126,8 @@ INLINE void coded_block(u8 *block, const float *x, const int codes) {
                   low = plain ? (u32)coded_code(x[one], inverse, codes) & 0xffu : zero,
                   high = plain ? (u32)coded_code(x[other], inverse, codes) & 0xffu : zero;
         if (codes == CODES_Q8) {
-            ((u16 *)block)[1 + i] = (u16)(low | high << 8); /* Blocks begin on 2 bytes. */
+            /* A block begins at a multiple of 2 bytes. */
+            ((u16 *)block)[1 + i] = (u16)(low | high << 8);
         } else {
             block[2 + i] = (u8)(low | high << 4);
         }

@@ -8,7 +8,7 @@
 #include "kernels/cuda/attention/attention_private.h"
 #include "kernels/cuda/specs.h"
 
-/* Words of the kernels, as launches and lt_specs_decode write them. */
+/* The -D constants of the kernels, for launches and for lt_specs_decode. */
 #define WORDS        "HEAD_DIM=%d PAGE=%d DTYPE=%s"
 #define OPTION_WORDS " SOFTCAP=%d ALIBI=%d SINKS=%d"
 #define CODES_WORDS  " CODES=%d VCODES=%d"
@@ -17,16 +17,16 @@
 #define ROWS        16 /* Query rows of a tile, keys of a tile (decode.cu). */
 #define WARPS       LT_DECODE_WARPS
 #define SPLITS_MAX  64
-#define SPLIT_TILES 8 /* Least tiles of keys a split should have: two a warp. */
+#define SPLIT_TILES 8 /* A split should have at least this many tiles of keys: two per warp. */
 
 static int64_t row_tiles(const lt_decode_args *a) {
     return lt_cuda_div_up(a->q.shape[1] * (a->q.shape[2] / a->k_pages.shape[2]), ROWS);
 }
-/* As many as give every SM a block, but no split shorter than its own cost. */
+/* As many splits as give every SM a block, but none shorter than its own overhead. */
 static int splits(const lt_decode_args *a, const lt_cuda_info *info) {
     const int64_t blocks = a->q.shape[0] * a->k_pages.shape[2] * row_tiles(a),
                   tiles = lt_cuda_div_up(a->kv_len_max, ROWS);
-    /* Measured best: one block an SM, of the two that would fit. */
+    /* One block per SM was measured to be the fastest, although two would fit. */
     int64_t n = info->n_sms / blocks;
     n = n > tiles / SPLIT_TILES ? tiles / SPLIT_TILES : n;
     n = n > SPLITS_MAX ? SPLITS_MAX : n;
@@ -115,10 +115,11 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
 
 /* ---- The op ---- */
 
-/* Tiles a split: 512 keys, whatever the batch, so that a row's sums do not depend on it. */
+/* Tiles per split: 512 keys, whatever the batch is, so that a row's sums do not depend on the
+ * batch. */
 #define SPLIT_SHARE 32
-#define BUSY        2 /* Row tiles an SM from which on one block walks all splits. */
-/* Bytes of shared memory with which two blocks fit on an SM of 227 KB. */
+#define BUSY        2 /* With this many row tiles per SM or more, one block walks all splits. */
+/* Bytes of shared memory with which two blocks fit on an SM with 227 KB. */
 #define SHARED_HALF 115200
 
 static int64_t paged_row_tiles(const lt_attention_paged_args *a) {
@@ -130,19 +131,19 @@ static int64_t paged_splits(const lt_attention_paged_args *a) {
 static int64_t pack_most(const lt_attention_paged_args *a) {
     return LT_DECODE_PACK(a->q.shape[1] / a->k_pages.shape[2]);
 }
-/* Two sequences a tile gain nothing (docs/speed/attention.md, attempt 164). */
+/* Two sequences per tile gain nothing (docs/speed/attention.md, attempt 164). */
 static bool packed(const lt_attention_paged_args *a) {
     return a->packs.data != NULL && a->window == 0 && pack_most(a) > 2;
 }
-/* With packs, one of this many blocks works. */
+/* With packs, one of this many blocks does the work. */
 static bool walks(const lt_attention_paged_args *a, const lt_cuda_info *info) {
     return a->kv_len.shape[0] * a->k_pages.shape[2] * paged_row_tiles(a) >=
                BUSY * info->n_sms * (packed(a) ? pack_most(a) : 1) ||
            paged_splits(a) == 1;
 }
 
-/* Splits that a block makes one after the other. Two where that leaves two blocks for every SM, or
- * nearly: narrow heads gain 3 % (docs/speed/attention.md). */
+/* Splits that a block computes one after another. Two if that leaves nearly two blocks for every SM
+ * or more: narrow heads gain 3 % (docs/speed/attention.md). */
 static int turns(const lt_attention_paged_args *a, const lt_cuda_info *info) {
     const int64_t blocks = a->kv_len.shape[0] * a->k_pages.shape[2] * paged_row_tiles(a) *
                            lt_cuda_div_up(paged_splits(a), 2);
@@ -285,7 +286,7 @@ void lt_specs_decode(lt_specs *l) {
                 codes);
         lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 128, 16, "bf16", codes,
                 codes);
-        for (int vcodes = 0; vcodes <= 3; vcodes++) { /* And keys that are numbers. */
+        for (int vcodes = 0; vcodes <= 3; vcodes++) { /* Also keys that are plain numbers. */
             const int kcodes = vcodes == codes ? 0 : codes;
             lt_spec(l, LT_SM_ALL, "attention/decode.cu", WORDS CODES_WORDS, 128, 16, "bf16", kcodes,
                     vcodes);

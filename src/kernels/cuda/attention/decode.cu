@@ -83,20 +83,20 @@ typedef elem v_elem;
 #define WARPS   4
 #define KEYS    16
 #define COMBINE 8 /* splits that decode_combine reads at once */
-/* Of K or of V, by its codes. Bytes of a row and of a piece of it that is copied at once; a piece
- * begins on its own size. */
+/* For K or V, by its codes: bytes of a row, and of the piece of it that is copied at once and is
+ * aligned to its own size. */
 #define BLOCKED(codes)   ((codes) >= 2)
 #define ROW_BYTES(codes) LT_DECODE_ROW_BYTES(HEAD_DIM, codes)
 #define PIECE(codes)     (ROW_BYTES(codes) % 16 == 0 ? 16 : ROW_BYTES(codes) % 8 == 0 ? 8 : 4)
 #define PIECES(codes)    (ROW_BYTES(codes) / PIECE(codes))
-#define LANES(codes)     /* a row */                                                               \
+#define LANES(codes)     /* lanes per row */                                                       \
     (BLOCKED(codes) || PIECES(codes) % 8 != 0 ? 4 : PIECES(codes) % 16 != 0 ? 8 : 16)
-#define SPAN(codes)       (PIECES(codes) % 8 == 0 ? 8 : 4) /* pieces that change places */
+#define SPAN(codes)       (PIECES(codes) % 8 == 0 ? 8 : 4) /* pieces that are permuted */
 #define TILE_BYTES(codes) (KEYS * ROW_BYTES(codes))
 #define SLOT_BYTES        (TILE_BYTES(CODES) + TILE_BYTES(VCODES))
-#define RING_BYTES        (STAGES * SLOT_BYTES) /* of one warp */
-/* Blocks of decode_split that should stand on an SM at once; before Hopper rings of heads of 128
- * leave room for two. */
+#define RING_BYTES        (STAGES * SLOT_BYTES) /* bytes of one warp's ring */
+/* Blocks of decode_split that should fit on an SM; before Hopper, rings of heads of 128 leave room
+ * for two. */
 #if CODES && VCODES && HEAD_DIM <= 128
 #define SPLIT_BOUNDS                                                                               \
     __launch_bounds__(32 * WARPS, __CUDA_ARCH__ < 900 || PACKS ? 2 : HEAD_DIM > 64 ? 3 : 4)
@@ -107,24 +107,24 @@ static_assert(WARPS * RING_BYTES == LT_DECODE_RING_BYTES(HEAD_DIM, CODES, VCODES
 static_assert(PAGE % KEYS == 0, "a tile of keys lies in one page");
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width");
 
-/* What a block works on: 16 rows of (token, head of the group), and the keys they see. A pack's
- * rows are those of its sequences, as if they were tokens of the first one. */
+/* The work of a block: 16 rows of (token, head of the group), and the keys that they see. The rows
+ * of a pack are those of its sequences, as if these were tokens of the first one. */
 typedef struct {
     int b, g, row0, rows, first, tokens; /* first: row of q of the sequence's first token */
     int n_keys, begin, end, share;       /* tiles seen by any of the 16 rows; tiles of a split */
-    int low, high;                       /* places of the first and of the last row */
+    int low, high;                       /* positions of the first and of the last row */
     int settled;                         /* tiles before this one hold no keys of new tokens */
-    /* The pack of sequence b: its first sequence, its number of sequences, and the tiles that they
-     * have in common (0: b is alone). packed: this work is for all of them. */
+    /* The pack of sequence b: its first sequence, its number of sequences, and the number of tiles
+     * that these share (0: b is alone). packed: this work is for all of them. */
     int lead, members, common;
     bool packed;
 } work;
 
-/* The warp's 16 rows: fragments of Q; of its rows lane / 4 and 8 below it: their places, their
- * slopes of ALiBi, and what a product of theirs is worth. */
+/* The warp's 16 rows: fragments of Q; and of rows lane / 4 and lane / 4 + 8: their positions, their
+ * ALiBi slopes, and the scales of their products. */
 typedef struct {
     u32 q[HEAD_DIM / 16][4];
-    int position[2], token[2]; /* token: of a pack, which of its sequences */
+    int position[2], token[2]; /* token: in a pack, the index of the sequence */
     float slope[2], gain[2];
 } rows16;
 
@@ -134,7 +134,8 @@ INLINE work work_of(const lt_attn_decode_args *a, int b, int g, int row0) {
     w.b = b, w.g = g, w.row0 = row0;
     w.first = a->q_start ? a->q_start[b] : b * a->q_tokens;
     w.tokens = a->q_start ? a->q_start[b + 1] - w.first : a->q_tokens;
-    w.rows = w.tokens <= a->q_tokens ? w.tokens * group : 0; /* More are another kernel's. */
+    /* Sequences with more rows belong to another kernel. */
+    w.rows = w.tokens <= a->q_tokens ? w.tokens * group : 0;
     w.n_keys = a->kv_len[b];
     const int before = w.n_keys - w.tokens, tiles = div_up(w.n_keys, KEYS);
     w.low = before + row0 / group;
@@ -145,7 +146,8 @@ INLINE work work_of(const lt_attn_decode_args *a, int b, int g, int row0) {
     w.settled = before / KEYS;
     w.lead = b, w.members = 1, w.common = 0, w.packed = false;
     if (PACKS && a->window == 0 && w.tokens == 1) {
-        const int *pack = a->packs + 3 * b; /* Its first sequence, how many, their keys. */
+        /* Its first sequence, their number, and their shared keys. */
+        const int *pack = a->packs + 3 * b;
         const int most = LT_DECODE_PACK(group), lead = pack[0] + (b - pack[0]) / most * most,
                   members = min_i(most, pack[0] + pack[1] - lead);
         if (members > 1 && pack[2] >= KEYS) {
@@ -158,13 +160,13 @@ INLINE work work_of(const lt_attn_decode_args *a, int b, int g, int row0) {
 INLINE void take_pack(const lt_attn_decode_args *a, work *w) {
     w->packed = true;
     w->tokens = w->members, w->rows = w->members * (a->q_heads / a->kv_heads);
-    w->low = 0x7fffffff; /* All rows see what they have in common. */
+    w->low = 0x7fffffff; /* All rows see the shared keys. */
     w->settled = w->common;
     for (int i = 1; i < w->members; i++) {
         w->end = max_i(w->end, div_up(a->kv_len[w->b + i], KEYS));
     }
 }
-/* Two partial results become one: factors of the old and of the new. */
+/* Combine two partial results: factors of the old and of the new one. */
 INLINE void join(float *m, float other, float *keep, float *take) {
     const float top = fmaxf(*m, other);
     *keep = top == -INFINITE ? 1.0f : exp2_fast(*m - top);
@@ -172,7 +174,7 @@ INLINE void join(float *m, float other, float *keep, float *take) {
     *m = top;
 }
 
-/* Place of piece c of row r of a tile of K or of V, swizzled where ldmatrix reads. */
+/* Position of piece c of row r in a tile of K or of V, swizzled if ldmatrix reads it. */
 INLINE u32 place(u32 tile, int r, int c, const int codes) {
     const int turn = SPAN(codes) == 8 ? r : r / 2; /* Two rows of 64 bytes fill the banks. */
     return tile + (u32)(BLOCKED(codes) ? r * ROW_BYTES(codes) + c * PIECE(codes)
@@ -181,13 +183,13 @@ INLINE u32 place(u32 tile, int r, int c, const int codes) {
                                              16);
 }
 
-/* 1. Start the copies of key tile `t` (16 keys), which lies in the page, into slot; nothing when t
- *    is past the end. */
+/* 1. Start copying key tile `t` (16 keys), which lies in the page, into slot; no-op if t is past
+ * the end. */
 INLINE int page_of(const lt_attn_decode_args *a, int t, int end, int b) {
     return t < end ? a->table[(i64)b * a->table_ld + t * KEYS / PAGE] : 0;
 }
-/* The tile of 16 keys that begins with key `first` of the pool, of one of K and V, or of both where
- * their rows are alike (other NULL: there is no second). */
+/* Copy the tile of 16 keys that begins with key `first` of the pool, from K or V, or from both if
+ * their rows are alike (other NULL: only one). */
 INLINE void copy_tile(u32 tile, const u8 *pages, u32 other_tile, const u8 *other, i64 first,
                       int heads, int g, const int codes) {
     const i64 step = (i64)heads * ROW_BYTES(codes);
@@ -225,8 +227,9 @@ INLINE void fetch(const lt_attn_decode_args *a, u32 ring, int slot, int t, int p
     cp_async_commit();
 }
 
-/* 2. S (16 rows, 16 keys) of a tile, by what K holds, and the columns of Q that its product takes:
- *    pair_of, the first column of pair i (0, 1) of fragment d, and the step to its second. */
+/* 2. S (16 rows, 16 keys) of a tile, depending on the type of K, and the columns of Q that its
+ * product takes: pair_of gives the first column of pair i (0, 1) of fragment d, and the step to its
+ * second. */
 #if CODES >= 2 || VCODES >= 2
 #include "attention/decode_blocks.cuh"
 #endif
@@ -267,7 +270,7 @@ INLINE int pair_of(int d, int lane, int i) {
 #define PAIR_STEP 1
 #endif
 
-/*    O += P V, by what V holds, and the column of sum i (0, 1) of o[d]. */
+/* O += P V, depending on the type of V, and the column of sum i (0, 1) of o[d]. */
 #if VCODES == 1
 INLINE void gather(float o[HEAD_DIM / 8][4], const u32 p[4], u32 v_tile) {
     const int lane = (int)threadIdx.x % 32;
@@ -438,13 +441,13 @@ INLINE void merge(const lt_attn_decode_args *a, const work *wk, float o[HEAD_DIM
     }
 }
 
-/* The first tile of this warp in the split that begins with tile `begin`: whole turns of tiles that
- * nobody sees are left out. */
+/* This warp's first tile in the split that begins with tile `begin`: whole rounds of tiles that no
+ * row sees are skipped. */
 INLINE int first_tile(const work *w, int begin) {
     return begin + max_i(0, w->begin - begin) / WARPS * WARPS + (int)threadIdx.x / 32;
 }
-/* Copies of a split's first tiles, those that hold none of the new tokens' keys: they are there
- * before this step's kernels write. How many were started. */
+/* Copy a split's first tiles that hold no keys of new tokens: these exist before this step's
+ * kernels write. Returns how many copies were started. */
 INLINE int fetch_settled(const lt_attn_decode_args *a, const work *w, int begin, int end,
                          u8 *smem) {
     const u32 ring = smem_addr(smem) + threadIdx.x / 32 * RING_BYTES;
@@ -457,11 +460,10 @@ INLINE int fetch_settled(const lt_attn_decode_args *a, const work *w, int begin,
     return s;
 }
 #if PACKS
-/* A warp's way through the tiles of a split: those that all rows of the work may see, then those of
- * each sequence of a pack. A tile is the same warp's as if the sequence were alone. */
+/* The order of a warp's tiles in a split: those that all rows of the work may see, then those of
+ * each sequence of a pack. A tile belongs to the same warp as if the sequence were alone. */
 typedef struct {
-    int t, end; /* tile, and the end of its part of the sequence of tiles; t >= end: no tile is
-                 * left */
+    int t, end; /* tile, and the end of its part of the order; t >= end: no tile is left */
     int only;   /* -1, or the sequence of the pack whose keys these are */
 } way;
 INLINE void way_find(const lt_attn_decode_args *a, const work *w, way *at, int begin, int end) {
@@ -484,7 +486,8 @@ INLINE void way_step(const lt_attn_decode_args *a, const work *w, way *at, int b
 INLINE int page_on(const lt_attn_decode_args *a, const work *w, const way *at) {
     return page_of(a, at->t, at->end, w->b + max_i(0, at->only));
 }
-/* All tiles of this warp in the split [begin, end). sent: of its copies, how many were started. */
+/* All tiles of this warp in the split [begin, end). sent: number of copies that were already
+ * started. */
 INLINE void attend_all(const lt_attn_decode_args *a, const work *w, const rows16 *r, int begin,
                        int end, u32 ring, int sent, float o[HEAD_DIM / 8][4], float top[2],
                        float sum[2]) {
@@ -505,8 +508,9 @@ INLINE void attend_all(const lt_attn_decode_args *a, const work *w, const rows16
         way_step(a, w, &ahead, begin, end);
     }
 }
-#else /* A plain loop: with the version above decode_split takes 162 registers instead of 128 (heads
-       * of 64), so fewer blocks fit on an SM. */
+/* A simple loop: with the version above, decode_split takes 162 registers instead of 128 (heads of
+ * 64), so fewer blocks fit on an SM. */
+#else
 INLINE void attend_all(const lt_attn_decode_args *a, const work *w, const rows16 *r, int begin,
                        int end, u32 ring, int sent, float o[HEAD_DIM / 8][4], float top[2],
                        float sum[2]) {
@@ -537,7 +541,7 @@ INLINE int split(const lt_attn_decode_args *a, const work *w, const rows16 *r, i
     attend_all(a, w, r, begin, end, ring, sent, o, top, sum);
     if (a->meet == 0) {
         cp_async_wait(0);
-        __syncthreads(); /* The rings become the place where warps meet. */
+        __syncthreads(); /* The warps combine their results in the memory of the rings. */
     } else if (next > end) {
         for (sent = 0; sent < STAGES - 1; sent++) {
             const int t = first_tile(w, end) + sent * WARPS;
@@ -552,8 +556,9 @@ INLINE int split(const lt_attn_decode_args *a, const work *w, const rows16 *r, i
 #if CODES
 #define IS_HALF_bf16 0
 #define IS_HALF_fp16 1
-/* GAIN: the power of two that brings the largest of a row to [2^14, 2^15): nothing overflows, and
- * what is lost is below 2^-38 of the largest. The same in all four lanes of the row. */
+/* GAIN: the power of two that brings the largest number of a row to [2^14, 2^15): nothing
+ * overflows, and rounding loses less than 2^-38 of the largest. It is the same in the four lanes of
+ * the row. */
 INLINE float factor_of(float most) {
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
     most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
@@ -621,7 +626,8 @@ decode_split(const __grid_constant__ lt_attn_decode_args a) {
     int i = (int)blockIdx.x * a.turns;
     work w = own;
     rows16 r;
-    if (PACKS && own.lead != own.b) { /* The first of the pack makes the splits with common keys. */
+    /* The first sequence of the pack computes the splits with shared keys. */
+    if (PACKS && own.lead != own.b) {
         i = max_i(i, div_up(own.common, own.share));
     } else if (PACKS && i * own.share < own.common) {
         take_pack(&a, &w);
@@ -643,7 +649,7 @@ decode_split(const __grid_constant__ lt_attn_decode_args a) {
                      a.part + (int)blockIdx.z * sequence +
                          ((i64)blockIdx.y * a.splits + i) * 16 * (HEAD_DIM + 2),
                      w.packed ? sequence : 0, sent, false);
-        __syncthreads(); /* All have read what warps left for each other. */
+        __syncthreads(); /* All warps have read each other's results. */
         if (leave) {
             w = own;
             load_rows(&a, &w, &r);
@@ -668,7 +674,7 @@ extern "C" __global__ void __launch_bounds__(128)
         a.part +
         ((i64)((w.b * a.kv_heads + w.g) * row_tiles + row / 16) * a.splits * 16 + row % 16) * width;
     const int splits = div_up(w.end, w.share);
-    /* Loads of several splits at once: each takes as long as all. */
+    /* Loads of several splits at once take as long as one. */
     for (int s0 = 0; s0 < splits; s0 += COMBINE) {
         float x[COMBINE][HEAD_DIM / 32 + 2];
 #pragma unroll
@@ -704,17 +710,17 @@ extern "C" __global__ void __launch_bounds__(128)
     }
 }
 
-/* Shared memory: the rings (or the merge), then one split's result, then the total: 16 x (D + 2)
- * floats each. 8 threads a row in the joining. */
+/* Shared memory: the rings (or the merge), then one split's result, then the total, with 16 x (D +
+ * 2) floats each. 8 threads per row combine the splits. */
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     decode_walk(const __grid_constant__ lt_attn_decode_args a) {
     extern __shared__ __align__(128) u8 smem[];
     const int tid = (int)threadIdx.x, width = HEAD_DIM + 2,
               row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
-    /* The longest rows of a prompt first. */
+    /* The longest rows of a prompt come first. */
     const int turn = row_tiles - 1 - (int)blockIdx.y % row_tiles;
     work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles, turn * 16);
-    const bool led = w.lead != w.b; /* The first of the pack works for this one. */
+    const bool led = w.lead != w.b; /* The first sequence of the pack works for this one. */
     float *const part = (float *)(smem + a.result), *const mine = part + tid / 8 * width;
     rows16 r;
     float m = -INFINITE, sum = 0.0f, o[HEAD_DIM / 8] = {0.0f}, keep = 1.0f, take;
@@ -744,7 +750,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         for (int i = 0; i < HEAD_DIM / 8; i++) {
             o[i] = __fmaf_rn(o[i], keep, mine[i * 8 + tid % 8] * take);
         }
-        __syncthreads(); /* Before the next split's rings and result. */
+        __syncthreads(); /* Before the rings and the result are used for the next split. */
     }
     const int row = w.row0 + tid / 8;
     if (row < w.rows) {

@@ -1,4 +1,4 @@
-/* decode.h: attention of a few new tokens a sequence against a paged key/value cache (decode.cu),
+/* decode.h: attention of a few new tokens per sequence against a paged key/value cache (decode.cu),
  * for serving. */
 #ifndef LT_KERNELS_CUDA_DECODE_H
 #define LT_KERNELS_CUDA_DECODE_H
@@ -20,11 +20,12 @@ typedef struct {
     float scale;
 } lt_decode_args;
 
-/* CODES of decode.cu and of what shares coded.cuh: what pages of this type hold; 0: numbers. */
+/* CODES of decode.cu and of the kernels that share coded.cuh: the contents of pages of this type;
+ * 0: plain numbers. */
 int lt_cuda_codes_of(lt_dtype cache);
 
-/* The attention_paged op (tensor/ops.h): ragged prompts and single tokens alike; a row's bits
- * depend on its own query and keys alone. Scratch 0: one kernel walks all keys of a row. */
+/* The attention_paged op (tensor/ops.h), for ragged prompts and single tokens alike. A row's bits
+ * depend only on its own query and keys. Scratch 0: one kernel walks all keys of a row. */
 const char *lt_cuda_paged_refusal(const lt_attention_paged_args *a, const lt_cuda_info *info);
 size_t lt_cuda_paged_scratch_bytes(const lt_attention_paged_args *a, const lt_cuda_info *info);
 LT_MUST_USE lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a,

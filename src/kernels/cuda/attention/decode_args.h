@@ -5,13 +5,14 @@
 #include "kernels/cuda/common/args.h"
 
 typedef struct {
-    /* q_tokens: of each, or the most; window 0: none */
+    /* q_tokens: tokens per sequence, or the most; window 0: none */
     int batch, q_heads, kv_heads, q_tokens, splits, table_ld, window;
-    /* tiles a split; 0: div_up(tiles, splits) */
+    /* tiles per split; 0: div_up(tiles, splits) */
     int share;
-    /* splits of a block of decode_split, one after the other */
+    /* splits that a block of decode_split computes one after another */
     int turns;
-    /* where in shared memory warps meet: behind the rings, or 0: in their place */
+    /* where in shared memory the warps' results are combined: after the rings; 0: in their
+     * memory */
     int meet;
     /* elements between heads of q and of out */
     int head_ld;
@@ -19,19 +20,19 @@ typedef struct {
     const LT_ELEM(elem) * q;
     const LT_ELEM(k_elem) * k;
     const LT_ELEM(v_elem) * v;
-    const int *table, *kv_len, *q_start; /* q_start NULL: q_tokens each */
+    const int *table, *kv_len, *q_start; /* q_start NULL: q_tokens per sequence */
     const float *alibi, *sinks;
     LT_ELEM(elem) * out;
     float *part;            /* (B, G * row tiles, splits, 16, D + 2): O, max, sum */
     long long q_ld, out_ld; /* elements between tokens */
-    int result;             /* decode_walk: where in shared memory a split's result lies */
+    int result;             /* decode_walk: where in shared memory a split's result is */
     const int *packs;       /* PACKS: (B, 3) */
 } lt_attn_decode_args;
 
-/* Sequences of one row whose rows of a group of heads share a tile of 16 rows. */
+/* Sequences of one row that share a tile of 16 rows with all heads of a group. */
 #define LT_DECODE_PACK(group) ((group) <= 8 ? 16 / (group) : 1)
 
-/* What a page holds (CODES and VCODES of decode.cu): numbers of 16 bits, e4m3, Q8_0 or Q4_0. */
+/* Contents of a page (CODES and VCODES of decode.cu): 16-bit numbers, e4m3, Q8_0 or Q4_0. */
 #define LT_DECODE_ROW_BYTES(width, codes)                                                          \
     ((codes) == 0   ? 2 * (width)                                                                  \
      : (codes) == 1 ? (width)                                                                      \

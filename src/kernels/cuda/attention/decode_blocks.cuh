@@ -19,16 +19,17 @@ INLINE u32 shared_half(u32 at) {
     asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(at) : "memory");
     return x;
 }
-/* The four bytes at `at`, which is a multiple of 4 if `even`, and otherwise 2 more than one. */
+/* The four bytes at `at`, a multiple of 4 if `even`, otherwise 2 more than one. */
 INLINE u32 shared_word(u32 at, bool even) {
     return even ? (u32)ld_shared_s32(at)
                 : __byte_perm((u32)ld_shared_s32(at - 2), (u32)ld_shared_s32(at + 2), 0x5432);
 }
-/* Where block b of a key begins; the codes behind its scale begin on 4 bytes if b is odd. */
+/* Address of block b of a key; the codes after its scale begin at a multiple of 4 bytes if b is
+ * odd. */
 INLINE u32 block_at(u32 tile, int key, int b, const int codes) {
     return tile + (u32)(key * ROW_BYTES(codes) + b * CODED_BYTES(codes));
 }
-/* The k-th of the keys whose scores, and numbers of V, this lane holds. */
+/* The k-th of the keys of which this lane holds scores and numbers of V. */
 INLINE int key_of(int lane, int k) {
     return lane % 4 * 2 + k % 2 + k / 2 * 8;
 }
@@ -81,7 +82,7 @@ INLINE int pair_of(int d, int lane, int i) {
 #endif
 
 #if VCODES >= CODES_Q8
-/* The numbers of V of a block for a pair of keys: a pair of halves a column. */
+/* The numbers of V of a block for a pair of keys: a pair of halves per column. */
 INLINE void v_halves(u32 f[4], u32 first, u32 second, int lane, bool odd) {
 #if VCODES == CODES_Q8
     const u32 one = shared_word(first + 2 + lane / 4 * 4, odd),

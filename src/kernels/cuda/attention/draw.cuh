@@ -9,9 +9,9 @@
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
-/* Places of a ring in the cluster's second block, for which the first draws. */
+/* Slots of a ring in the cluster's second block, for which the first draws. */
 #define DRAWS 2
-/* of shared memory: full, empty and 8 bytes a place */
+/* bytes of shared memory: full, empty and 8 bytes per slot */
 #define DRAW_BYTES (CLUSTER > 1 ? 24 * DRAWS : 0)
 
 INLINE void draws_init(u32 drawn) {
@@ -31,7 +31,7 @@ INLINE turn turn_of(const lt_attn_args *a, int t, int pairs, int each) {
     const turn at = {first + inside % width, inside / width};
     return at;
 }
-/* Where the drawing thread stands at first. */
+/* Initial state of the drawing thread. */
 INLINE ring_pos draws_begin(void) {
     const ring_pos at = {0, CLUSTER > 1 && cluster_cta_rank() == 0};
     return at;

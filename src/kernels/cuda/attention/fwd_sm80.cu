@@ -29,11 +29,11 @@
 
 /* State of this thread's rows. */
 typedef struct {
-    /* top in units of the scores; sum: this thread's part until the end */
+    /* top: in units of the scores; sum: this thread's part until the end */
     float top[TILES][2], sum[TILES][2];
 } rows_state;
 
-/* The query of this thread's row; behind the last one, the last one's are as good. */
+/* The query of this thread's row; rows after the last repeat it. */
 INLINE int token_of(int first, int m, int half) {
     return first + (int)threadIdx.x / 32 * 16 * TILES + m * 16 + half * 8 +
            (int)threadIdx.x % 32 / 4;
@@ -74,7 +74,7 @@ INLINE float row_sum(float x) {
     x += __shfl_xor_sync(0xffffffffu, x, 1);
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
-/* S to P; sums and output so far shrink to the new maximum. */
+/* S to P; earlier sums and outputs are rescaled to the new maximum. */
 INLINE void softmax_block(float s[TILES][STEP / 8][4], float out[TILES][WIDTH / 8][4],
                           rows_state *state, float scale) {
 #pragma unroll
@@ -103,7 +103,7 @@ INLINE void softmax_block(float s[TILES][STEP / 8][4], float out[TILES][WIDTH / 
         state->sum[m][r % 2] = state->sum[m][r % 2] * shrink + sum;
     }
 }
-/* Log-sum-exps, and what O is to be multiplied by. */
+/* Log-sum-exps, and the factor for O. */
 INLINE void finish(float inverse[TILES][2], const rows_state *state, const lt_attn_sm80_args *w,
                    int b, int head, int first, float scale) {
 #pragma unroll
@@ -111,7 +111,7 @@ INLINE void finish(float inverse[TILES][2], const rows_state *state, const lt_at
         const int t = token_of(first, r / 2, r % 2);
         float sum = row_sum(state->sum[r / 2][r % 2]), top = state->top[r / 2][r % 2] * scale,
               keep = 1.0f;
-        if (SINKS) { /* One more logit in the sum, without a value. */
+        if (SINKS) { /* The sink is one more logit of the sum, without a value. */
             const float sink = w->a.sinks[head] * LOG2E, most = fmaxf(top, sink);
             keep = exp2_fast(top - most);
             sum = sum * keep + exp2_fast(sink - most);
@@ -156,12 +156,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     for (int j = j_begin; j < j_end; j++) {
         float s[TILES][STEP / 8][4] = {{{0.0f}}};
         cp_async_wait(0);
-        __syncthreads(); /* K has come; V's place is free. */
+        __syncthreads(); /* K has arrived, and V's memory is free. */
         fetch(sv, STEP, v, w.sv.token, j * STEP, n_keys, w.width);
         cp_async_commit();
         product_of_rows(s, sq, sk); /* 1. S = Q K^T */
         cp_async_wait(0);
-        __syncthreads(); /* V has come; K's place is free. */
+        __syncthreads(); /* V has arrived, and K's memory is free. */
         if (j + 1 < j_end) {
             fetch(sk, STEP, k, w.sk.token, (j + 1) * STEP, n_keys, w.width);
         }
@@ -169,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
         if (LOG2_UNITS) {
             logits_block(s, &w, alibi, n_keys - w.a.q_tokens, first, j * STEP);
         }
-        /* 2. Only blocks that some row does not see whole are masked. */
+        /* 2. Only blocks that some row sees partly are masked. */
         if (j * STEP < low.lo || j * STEP + STEP - 1 > top.hi) {
             mask_block(s, &w, b, n_keys, first, j * STEP);
         }
@@ -178,7 +178,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
     }
     finish(inverse, &state, &w, b, h, first, scale);
     cp_async_wait(0);
-    __syncthreads(); /* Even without keys, all threads must have read Q, because O overwrites it. */
+    __syncthreads(); /* Even without keys all threads must have read Q, because O overwrites it. */
     store_rows(w.o + b * w.so.batch + h * w.so.head, w.so.token, first, w.a.q_tokens, w.width, out,
                inverse, sq);
 }

@@ -41,16 +41,17 @@
 #include "common/ring.cuh"
 #include "common/wgmma.cuh"
 
-#define BM        (64 * CONSUMERS)
-#define THREADS   (128 * (1 + CONSUMERS))
-#define UNIT      (BM / HEADS * CLUSTER) /* tokens of the tiles that a cluster makes at a time */
-#define Q_BYTES   (64 * HEAD_DIM * 2)    /* one consumer's */
+#define BM      (64 * CONSUMERS)
+#define THREADS (128 * (1 + CONSUMERS))
+/* tokens of the tiles that a cluster processes at a time */
+#define UNIT      (BM / HEADS * CLUSTER)
+#define Q_BYTES   (64 * HEAD_DIM * 2) /* of one consumer */
 #define KV_BYTES  (BN * HEAD_DIM * 2)
-#define COLUMNS   (HEAD_DIM / 64) /* of 128 bytes */
+#define COLUMNS   (HEAD_DIM / 64) /* columns of 128 bytes */
 #define BAR_STORE 1
 #define BAR_TURN  4
-/* Q in registers, where they have room: a fifth fewer bytes of shared memory read, and its place is
- * given back at once. */
+/* Q stays in registers if there is room: this saves a fifth of the shared memory reads, and frees
+ * its place at once. */
 #define Q_HELD (HEAD_DIM <= 128 && CONSUMERS == 2 && !ALIBI)
 /* scores are turned into logits before the maximum is taken */
 #define LOG2_UNITS (SOFTCAP || ALIBI)
@@ -61,7 +62,7 @@ static_assert(CLUSTER == 1 ||
                   (CLUSTER == 2 && BN % 16 == 0 && HEADS == 1 && !WINDOW && !DOC && !PAGED),
               "tiles of a cluster go through the same blocks of keys");
 #if PAGED
-#define BOX (PAGED < BN ? PAGED : BN) /* Keys of a copy. */
+#define BOX (PAGED < BN ? PAGED : BN) /* Keys per copy. */
 static_assert(BN % BOX == 0 && PAGED % BOX == 0 && BOX % 8 == 0,
               "a block of keys is of whole boxes, a box of one page");
 static_assert(HEADS == 1 && !DOC, "rows of sequences of their own length");
@@ -74,15 +75,15 @@ static_assert(HEADS == 1 && !DOC, "rows of sequences of their own length");
 WGMMA_RS(mma_held, BN, 0)
 
 typedef struct {
-    int b, head, kv_head; /* head: first of the HEADS */
-    int token;            /* first of the tile */
-    int row;              /* PAGED: of the sequence's first token in q and o */
+    int b, head, kv_head; /* head: the first of the HEADS */
+    int token;            /* the tile's first */
+    int row;              /* PAGED: row of the sequence's first token in q and o */
     int n_keys;
     int j_begin, j_end; /* key blocks */
 } tile_pos;
 
 #if PAGED
-/* Sequences with enough tokens, and how many tiles stand before each; in shared memory, made by the
+/* Sequences with enough tokens, and the number of tiles before each; made in shared memory by the
  * block's first warp. */
 typedef struct {
     int seq, before;
@@ -114,7 +115,7 @@ INLINE int stops_make(const lt_attn_args *a, stop *stops) {
     }
     return n;
 }
-/* The last that begins at the tile or before. */
+/* The last sequence that begins at or before the tile. */
 INLINE const stop *stop_of(const stop *stops, int n, int tile) {
     int low = 0;
     while (n - low > 1) {
@@ -180,7 +181,7 @@ INLINE tile_pos tile_locate(int t, const lt_attn_args *a, const route *w) {
     return p;
 }
 
-/* A place of a ring is read: told to all blocks that copy to it. */
+/* A place of a ring has been read: signal all blocks that copy to it. */
 INLINE void release(u32 empty, int tid) {
     if (CLUSTER > 1 && tid < CLUSTER) {
         mbarrier_arrive_remote(empty, (u32)tid);
@@ -193,12 +194,12 @@ INLINE void release(u32 empty, int tid) {
 /* Addresses in shared memory. */
 typedef struct {
     u32 q, k, v, o;
-    /* one a slot and consumer; with two slots a tile's Q and first keys come while the tile before
-     * is computed */
+    /* one per slot and consumer; with two slots, a tile's Q and first keys are copied while the
+     * previous tile is computed */
     u32 q_full, q_empty;
     u32 k_full, k_empty, v_full, v_empty; /* one a stage */
     u32 drawn;                            /* see draw.cuh */
-    /* one a slot and consumer, 32 bytes: where the tile lies whose Q arrives; b -1 at the end */
+    /* one per slot and consumer, 32 bytes: position of the tile whose Q arrives; b -1 at the end */
     u32 tile;
 } smem_map;
 
@@ -208,7 +209,7 @@ INLINE void load_block(const void *map, const lt_attn_args *a, u32 ring, u32 ful
     mbarrier_wait(empty + 8 * r->slot, r->phase);
     mbarrier_expect(bar, KV_BYTES);
 #if PAGED
-    /* After the last key its page is read again, for finite numbers that are masked. */
+    /* After the last key its page is read again, which gives finite numbers that are masked. */
     for (int key = j * BN, to = 0; to < BN * 128; key += BOX, to += BOX * 128) {
         const int page = a->table[p->b * a->table_ld + min_i(key, p->n_keys - 1) / PAGED];
         for (int c = 0; c < COLUMNS; c++) {
@@ -230,7 +231,7 @@ INLINE void load_block(const void *map, const lt_attn_args *a, u32 ring, u32 ful
     ring_step(r, STAGES);
 }
 
-/* The producer finds out where a tile lies while the consumers compute the one before. */
+/* The producer locates a tile while the consumers compute the previous one. */
 #define TILE_BYTES 32
 INLINE void tile_put(u32 at, const tile_pos *p) {
     st_shared_v4_s32(at, p->b, p->head, p->token, p->n_keys);
@@ -246,8 +247,8 @@ INLINE tile_pos tile_get(u32 at) {
     return p;
 }
 
-/* 1. One thread feeds the block: K of the last block first, then Q, then K and V in the order of
- *    use. */
+/* 1. One thread feeds the block: K of the last key block first, then Q, then K and V in the order
+ * of use. */
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const lt_attn_args *a,
                     const smem_map *s, const route *way) {
     ring_pos rk = {0, 1}, rv = {0, 1};
@@ -296,7 +297,7 @@ INLINE void hold_query(u32 held[HEAD_DIM / 4], u32 q) {
                     q + i / 4 * 8192 + row * 128 + ((i % 4 * 2 + tid % 32 / 16) ^ row % 8) * 16);
     }
 }
-/* S = Q K^T: issue only. */
+/* Only issues S = Q K^T. */
 INLINE void issue_keys(float s[BN / 2], const u32 held[HEAD_DIM / 4], u32 q, u32 k) {
 #if Q_HELD
     const u64 b = wgmma_desc(k, 16);
@@ -313,13 +314,14 @@ INLINE void issue_keys(float s[BN / 2], const u32 held[HEAD_DIM / 4], u32 q, u32
 #endif
 }
 
-/* Per thread: the two rows it holds a part of. */
+/* The two rows of which the thread holds a part. */
 typedef struct {
     key_range see[2];
-    /* the number that P is relative to, in units of the scores; of this thread's columns only */
+    /* max: the number to which P is relative, in units of the scores; sum: of this thread's columns
+     * only */
     float max[2], sum[2];
-    float leap;            /* the maximum is followed when it is this much above */
-    float slope[2], scale; /* log2 units a unit of score */
+    float leap;            /* P is rescaled to a new maximum only if that is this much larger */
+    float slope[2], scale; /* log2 units per unit of score */
     int position[2];
 } row_state;
 
@@ -352,8 +354,8 @@ INLINE void see_block(float s[BN / 2], const row_state *r, const lt_attn_args *a
     }
 }
 
-/* The maximum that P is relative to; base[h]: it in log2 units, back[h]: what the older sums and O
- * must be multiplied by, mostly 1. */
+/* The maximum to which P is relative. base[h]: it in log2 units; back[h]: the factor for the
+ * earlier sums and O, usually 1. */
 INLINE void softmax_max(const float s[BN / 2], row_state *r, float base[2], float back[2]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -393,8 +395,8 @@ INLINE void pack_block(u32 p[BN / 4], const float s[BN / 2]) {
     }
 }
 
-/* A consumer's rows of O, those before `left` tokens from its first, from registers: 16 bytes a
- * lane. */
+/* A consumer's rows of O from registers, 16 bytes per lane: those fewer than `left` tokens from its
+ * first. */
 INLINE void store_rows(const float o[HEAD_DIM / 2], const float inverse[2], const lt_attn_args *a,
                        const tile_pos *p, int first, int left) {
     const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32;
@@ -424,7 +426,8 @@ INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o,
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         inverse[h] = sum > 0.0f ? __fdividef(1.0f, sum) : (sum == 0.0f ? 0.0f : sum);
 #if SINKS
-        if (sum >= 0.0f) { /* One more logit in the sum, without a value; not a NaN's. */
+        /* The sink is one more logit of the sum, without a value; not for NaN. */
+        if (sum >= 0.0f) {
             const float sink = a->sinks[head] * LOG2E, m = fmaxf(top, sink),
                         keep = exp2_fast(top - m);
             sum = sum * keep + exp2_fast(sink - m);
@@ -483,18 +486,18 @@ INLINE void rows_start(row_state *r, const lt_attn_args *a, const tile_pos *p, i
         }
     }
     r->scale = LOG2_UNITS ? 1.0f : a->scale * LOG2E;
-    /* Finite: a first maximum is always followed. */
+    /* It is finite, so P is always rescaled to a first maximum. */
     r->leap = fminf(__fdividef(8.0f, r->scale), 1e30f);
 }
 
-/* The compiler moves no instruction over it, as it does over an asynchronous wait: a branch, which
- * it cannot know to be never taken. */
+/* The compiler moves no instruction across it, as it does across an asynchronous wait: a branch
+ * that it cannot know to be never taken. */
 INLINE void order_point(int positive) {
     asm volatile("{ .reg .pred p; setp.gt.s32 p, %0, 0; @!p trap; }" ::"r"(positive) : "memory");
 }
 
-/* 2. One consumer's 64 rows of one tile against all its key blocks, the last one first. o comes in
- *    as zeroes. */
+/* 2. One consumer's 64 rows of a tile against all its key blocks, from the last to the first. o
+ * starts as zeros. */
 INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const lt_attn_args *a, const smem_map *m,
                    const tile_pos *p, ring_pos *rk, ring_pos *rv, u32 q, u32 q_empty,
                    int consumer) {
@@ -524,7 +527,7 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const lt_attn_args *a, c
     softmax_max(s, r, base, back);
     softmax_exp(s, r, base, back);
     pack_block(probs, s);
-    for (int j = p->j_end - 2; j >= p->j_begin; j--) { /* probs are those of block j + 1. */
+    for (int j = p->j_end - 2; j >= p->j_begin; j--) { /* probs belong to block j + 1. */
         mbarrier_wait(m->k_full + 8 * rk->slot, rk->phase);
         if (CONSUMERS > 1 && TURNS) {
             named_barrier_sync(BAR_TURN + consumer, 256);
@@ -559,7 +562,8 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const lt_attn_args *a, c
             }
         }
     }
-    if (O_DIRECT && !Q_HELD && tid == 0) { /* Behind the last scores, not with the tile. */
+    /* It is released after the last scores rather than with the tile. */
+    if (O_DIRECT && !Q_HELD && tid == 0) {
         mbarrier_arrive(q_empty);
     }
     mbarrier_wait(m->v_full + 8 * rv->slot, rv->phase);
@@ -601,7 +605,7 @@ INLINE void consume(const void *map_o, const lt_attn_args *a, const smem_map *m,
             mbarrier_arrive(m->q_empty + 8 * i);
         }
         finish(o, &r, map_o, a, &p, o_smem, consumer);
-        /* Without products only a barrier ensures that all warps have read where the tile lies. */
+        /* Without products, only a barrier ensures that all warps have read the tile's position. */
         if (!sees) {
             named_barrier_sync(BAR_STORE + consumer, 128);
             if (threadIdx.x % 128 == 0) {
@@ -634,7 +638,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     m.q = (smem_addr(smem) + 1023) & ~1023u;
     m.k = m.q + Q_SLOTS * CONSUMERS * Q_BYTES;
     m.v = m.k + STAGES * KV_BYTES;
-    m.o = m.v + STAGES * KV_BYTES; /* O_DIRECT: no place. */
+    m.o = m.v + STAGES * KV_BYTES; /* O_DIRECT: it needs no memory. */
     m.q_full = m.o + (O_DIRECT ? 0 : CONSUMERS * Q_BYTES);
     m.q_empty = m.q_full + 8 * Q_SLOTS * CONSUMERS;
     m.k_full = m.q_empty + 8 * Q_SLOTS * CONSUMERS;

@@ -32,7 +32,7 @@
 #ifndef SINKS
 #define SINKS 0
 #endif
-#ifndef PAGED /* Forward: tokens of a page of keys; 0: keys lie side by side. */
+#ifndef PAGED /* Forward: tokens per page of keys; 0: keys are contiguous. */
 #define PAGED 0
 #endif
 #define LOG2E    1.4426950408889634f
@@ -40,7 +40,7 @@
 #define INFINITE __int_as_float(0x7f800000)
 
 typedef struct {
-    int lo, hi; /* visible keys, both included */
+    int lo, hi; /* range of visible keys, both included */
 } key_range;
 
 INLINE int keys_of(const lt_attn_args *a, int b) {
@@ -69,8 +69,8 @@ INLINE float tanh_of(float x) {
     return 1.0f - __fdividef(2.0f, exp2_fast(x * (2.0f * LOG2E)) + 1.0f);
 }
 
-/* One thread of a block has drawn its last tile: the last block to finish leaves the counters as it
- * found them. */
+/* One thread of a block that has drawn its last tile: the last block to finish resets the
+ * counters. */
 INLINE void draws_end(const lt_attn_args *a) {
     __threadfence();
     if (atomicAdd(a->counter + 1, 1) == gridDim.x - 1) {

@@ -5,7 +5,7 @@
 #include "kernels/cuda/common/args.h"
 
 typedef struct {
-    float *out, *lse; /* (B, T, H, D), (B, H, T): columns and tokens are neighbours. */
+    float *out, *lse; /* (B, T, H, D), (B, H, T); columns and tokens are contiguous. */
     LT_ELEM(DTYPE) const *part;
     const float *part_lse, *sinks; /* sinks: NULL or (H). */
     long long rows;                /* B * T * H */

@@ -12,7 +12,7 @@
 #include "kernels/cuda/attention/plain_args.h"
 
 #ifndef SOFTCAP
-#define SOFTCAP 1 /* 0: known to be absent; tanh is long. */
+#define SOFTCAP 1 /* 0: there is no cap; tanh is expensive. */
 #endif
 #define INFINITE __int_as_float(0x7f800000)
 
@@ -47,7 +47,7 @@ INLINE float logit(const lt_attn_plain_args *w, float raw, int h, int key, int p
     return w->alibi ? x + w->alibi[h] * (float)(key - pos) : x;
 }
 
-/* P and d(logit) of one pair. */
+/* P and d(logit) of one query and key. */
 INLINE void pair(const lt_attn_plain_args *w, float raw, float dp, float lse, float delta, int h,
                  int s, int pos, float *p, float *draw) {
     float slope;

@@ -10,7 +10,7 @@
 WGMMA_SS(mma_scores, STEP_BOX, 0, 0)
 WGMMA_RS(mma_sums, HEAD_DIM, 1)
 
-/* 64 rows x STEP_BOX: s = rows other^T; `rows` are a consumer's 64 of the tile's. Issue only. */
+/* Only issues s = rows other^T: 64 rows x STEP_BOX; `rows` are a consumer's 64 of the tile's. */
 INLINE void issue_scores(float s[STEP_BOX / 2], u32 rows, u32 other) {
     const u64 a = wgmma_desc(rows, 16), b = wgmma_desc(other, 16);
     mma_scores_set(s, a, b);
@@ -21,7 +21,7 @@ INLINE void issue_scores(float s[STEP_BOX / 2], u32 rows, u32 other) {
     }
     wgmma_commit();
 }
-/* sum (64 rows, D) += x (64 rows, STEP_BOX) other (STEP_BOX, D). Issue only. */
+/* Only issues sum (64 rows, D) += x (64 rows, STEP_BOX) other (STEP_BOX, D). */
 INLINE void issue_sums(float sum[HEAD_DIM / 2], const u32 x[STEP_BOX / 4], u32 other) {
     const u64 b = wgmma_desc(other, STEP_BOX * 128);
 #pragma unroll

@@ -1,12 +1,12 @@
-/* rows.cuh: stores rows of sums, which lie in a warpgroup's registers as wgmma leaves them, to
- * memory in pieces of 16 bytes. Shared by forward and backward. */
+/* rows.cuh: stores rows of sums from a warpgroup's registers, in the order in which wgmma leaves
+ * them, to memory in pieces of 16 bytes. Forward and backward use it. */
 #ifndef LT_CUDA_ATTENTION_ROWS_CUH
 #define LT_CUDA_ATTENTION_ROWS_CUH
 
 #include "common/hopper.cuh"
 
 /* The four lanes of a quad hold two columns each of a row's columns 8 k .. 8 k + 7, for each k:
- * x[k] for four k. Lane i gets all of k = i. */
+ * x[k] for four k. Lane i receives all columns of k = i. */
 INLINE uint4 quad_turn(const u32 x[4]) {
     const bool odd = threadIdx.x % 2 == 1, high = threadIdx.x / 2 % 2 == 1;
     const u32 a = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[1], 1),
@@ -16,8 +16,8 @@ INLINE uint4 quad_turn(const u32 x[4]) {
               d = __shfl_xor_sync(0xffffffffu, high ? y[1] : y[3], 2);
     return high ? make_uint4(c, d, y[2], y[3]) : make_uint4(y[0], y[1], c, d);
 }
-/* Store a warpgroup's 64 rows of sums: a thread's row h (of two) times scale, `width` columns from
- * `to` on; all lanes call, and those whose row does not exist store nothing. */
+/* Store a warpgroup's 64 rows of sums: a thread's row h (of two) times scale, `width` columns
+ * starting at `to`. All lanes call it; those whose row does not exist store nothing. */
 INLINE void store_row(const float sum[HEAD_DIM / 2], int h, float scale, elem *to, bool there,
                       int width) {
     const int lane = (int)threadIdx.x % 32;

@@ -9,14 +9,14 @@
 #include "kernels/cuda/attention/attention_private.h"
 #include "kernels/cuda/specs.h"
 
-/* Words of the kernels, as launches and lt_specs_attention_sm80 write them. */
+/* The -D constants of the kernels, for launches and for lt_specs_attention_sm80. */
 #define FORWARD_WORDS  "WIDTH=%d TILES=%d STEP=%d SINKS=%d "
 #define BACKWARD_WORDS "WIDTH=%d TILES=%d STEP=%d GIVES=%d "
 
 #define THREADS    128
 #define WIDTH_MOST 256
 
-/* A specialisation: TILES, STEP and, for a pass backward, GIVES of the kernels for heads up to
+/* A specialisation: TILES, STEP and, for a backward pass, GIVES of the kernels for heads up to
  * `width`: the fastest of those that fit and were tried (docs/speed/attention.md). */
 typedef struct {
     int width, tiles, step, gives;
@@ -30,7 +30,7 @@ static const shape backward_shapes[] = {
 static int width_of(const lt_attention_args *a) {
     return (int)a->q.shape[3];
 }
-/* WIDTH: what a head is padded to. */
+/* WIDTH: the padded width of a head. */
 static int padded_of(const lt_attention_args *a) {
     const int width = width_of(a);
     return width <= 64 ? 64 : width <= 96 ? 96 : width <= 128 ? 128 : width <= 192 ? 192 : 256;
@@ -42,12 +42,12 @@ static shape forward_shape(const lt_attention_args *a) {
         s++;
     }
     found = *s;
-    if (a->q.shape[1] <= 64) { /* Few queries: half as many rows hold them. */
+    if (a->q.shape[1] <= 64) { /* For few queries, half as many rows are enough. */
         found.tiles = 1;
     }
     return found;
 }
-/* The first pass backward; the others have the same width. */
+/* The first of the backward launches; the others have the same width. */
 static int backward_first(const lt_attention_args *a) {
     int i = 0;
     while (backward_shapes[i].width < width_of(a)) {
@@ -65,7 +65,7 @@ static size_t backward_shared(const lt_attention_args *a, const shape *s) {
     return (size_t)LT_ATTN_SM80_BACKWARD_BYTES(rows_of(s), s->step, padded_of(a));
 }
 
-/* A row's distance from the next one is a 32-bit number in a tile. */
+/* In a tile, the distance between rows is a 32-bit number. */
 static const char *tensor_refusal(const lt_tensor *t, lt_dtype act) {
     const char *why = lt_attn_tensor_refusal(t);
     if (why == NULL && t->dtype != act) {
@@ -103,7 +103,7 @@ const char *lt_cuda_attention_bwd_sm80_refusal(const lt_attention_bwd_args *a,
         why = tensor_refusal(tensors[i], a->fwd.q.dtype);
     }
     if (why == NULL) {
-        /* Later ones have no more rows. */
+        /* The later launches have no more rows. */
         const shape *s = &backward_shapes[backward_first(&a->fwd)];
         why = a->fwd.lse.data == NULL || a->delta.data == NULL         ? "no lse or delta"
               : backward_shared(&a->fwd, s) > info->shared_optin_bytes ? "shared memory"
@@ -172,7 +172,7 @@ lt_err lt_cuda_attention_bwd_sm80(lt_cuda *c, CUstream s, const lt_attention_bwd
                       rows = m->gives == 1 ? w.a.q_tokens : w.a.kv_tokens;
         snprintf(words, sizeof words, BACKWARD_WORDS "%s", padded, m->tiles, m->step, m->gives,
                  flags);
-        if (m->gives == 1) { /* The first pass: behind the deltas, which all read. */
+        if (m->gives == 1) { /* The first launch follows the deltas, which all launches read. */
             LT_TRY(launch(c, s, "attention/bwd_sm80.cu", "attn_bwd_sm80_delta", words,
                           lt_cuda_div_up(pairs * rows, THREADS / lanes), 0, &w));
         }
@@ -185,7 +185,7 @@ lt_err lt_cuda_attention_bwd_sm80(lt_cuda *c, CUstream s, const lt_attention_bwd
 /* Flags of a call: causal, window, documents, softcap, ALiBi. */
 #define PLAIN_CAUSAL "bf16", 1, 0, 0, 0, 0
 
-/* Every shape with the widths that it is for; and each flag once. */
+/* Every shape with its widths, and each flag once. */
 void lt_specs_attention_sm80(lt_specs *l) {
     static const char forward[] = "attention/fwd_sm80.cu", backward[] = "attention/bwd_sm80.cu";
     static const int padded[] = {64, 96, 128, 192, 256};

@@ -11,17 +11,17 @@
 #include "attention/mask.cuh"
 #include "common/mma.cuh"
 
-/* Two blocks an SM: a thread may have 255 registers, and uses them. */
+/* Two blocks per SM: a thread may have 255 registers, and uses them. */
 #define THREADS 128
 #define ROWS    (64 * TILES)             /* of a block */
 #define LINE    LT_ATTN_SM80_LINE(WIDTH) /* bytes of a row in shared memory */
-/* threads that copy a row, 16 bytes each; some idle where WIDTH / 8 is no power of two */
+/* threads that copy a row, 16 bytes each; some are idle if WIDTH / 8 is not a power of two */
 #define LANES (WIDTH <= 64 ? 8 : WIDTH <= 128 ? 16 : 32)
 static_assert(WIDTH == 64 || WIDTH == 96 || WIDTH == 128 || WIDTH == 192 || WIDTH == 256,
               "head width is padded to one of these");
 
-/* 16 bytes of a tile of `rows` rows: columns of 64 elements one behind the other, pieces swizzled
- * by the row so that ldmatrix meets no bank twice. */
+/* Address of 16 bytes in a tile of `rows` rows: columns of 64 elements one after another, with
+ * pieces swizzled by the row so that ldmatrix has no bank conflicts. */
 INLINE u32 piece_at(u32 tile, int rows, int row, int piece) {
     return tile + piece / 8 * rows * 128 + row * 128 + ((piece % 8 ^ (row & 7)) << 4);
 }
@@ -31,7 +31,7 @@ INLINE u32 piece_at(u32 tile, int rows, int row, int piece) {
 INLINE u32 piece_on(u32 at, int rows, int i) {
     return (at ^ (u32)(i % 4 * 32)) + i / 4 * rows * 128;
 }
-/* Rows first .. of x on their way to a tile; zeros from row `limit` and column `width` on. */
+/* Start to copy rows first .. of x to a tile; zeros from row `limit` and column `width` on. */
 INLINE void fetch(u32 tile, int rows, const elem *x, i64 stride, int first, int limit, int width) {
     const int piece = (int)threadIdx.x % LANES, row = (int)threadIdx.x / LANES;
     const elem *from = x + (i64)first * stride + (row * (int)stride + piece * 8);
@@ -45,7 +45,7 @@ INLINE void fetch(u32 tile, int rows, const elem *x, i64 stride, int first, int 
     }
 }
 
-/* sums += x y^T of a warp's rows of tile x (of ROWS) and all rows of tile y (of STEP). */
+/* sums += x y^T for a warp's rows of tile x (of ROWS) and all rows of tile y (of STEP). */
 INLINE void product_of_rows(float sums[TILES][STEP / 8][4], u32 x, u32 y) {
     const int lane = (int)threadIdx.x % 32, first = (int)threadIdx.x / 32 * 16 * TILES;
     const u32 from_x = piece_at(x, ROWS, first + lane % 16, lane / 16),
@@ -69,7 +69,7 @@ INLINE void product_of_rows(float sums[TILES][STEP / 8][4], u32 x, u32 y) {
         }
     }
 }
-/* out += p y: p of a product before, rounded to 16 bits where it stands; tile y of STEP rows. */
+/* out += p y, where p is rounded to 16 bits in its registers; tile y has STEP rows. */
 INLINE void product_of_sums(float out[TILES][WIDTH / 8][4], const float p[TILES][STEP / 8][4],
                             u32 y) {
     const int lane = (int)threadIdx.x % 32;
@@ -98,8 +98,8 @@ INLINE void product_of_sums(float out[TILES][WIDTH / 8][4], const float p[TILES]
     }
 }
 
-/* A warp's rows, times scale, to memory through its own rows of a tile that no other warp reads:
- * whole rows leave 16 bytes a thread. `first` is the block's first row. */
+/* Store a warp's rows, times scale, through its own rows of a tile that no other warp reads: whole
+ * rows are written, 16 bytes per thread. `first` is the block's first row. */
 INLINE void store_rows(elem *to, i64 stride, int first, int limit, int width,
                        const float x[TILES][WIDTH / 8][4], const float scale[TILES][2], u32 tile) {
     const int lane = (int)threadIdx.x % 32, row0 = (int)threadIdx.x / 32 * 16 * TILES;
@@ -126,7 +126,7 @@ INLINE void store_rows(elem *to, i64 stride, int first, int limit, int width,
     }
 }
 
-/* A score in units of log2 from q.k: see mask.cuh. *slope: its derivative by scale * q.k. */
+/* The score in units of log2 from q.k: see mask.cuh. *slope: its derivative by scale * q.k. */
 INLINE float logit_of(const lt_attn_sm80_args *w, float product, float alibi, int key, int position,
                       float *slope) {
     float x = product * w->a.scale;

@@ -24,12 +24,12 @@
 
 #define THREADS   128
 #define ROWS      LT_ATTN_TILED_ROWS /* Rows of a tile. */
-#define TALL      8                  /* Rows a thread. */
-#define MEET      (PARTNERS / 16)    /* Partners a thread. */
+#define TALL      8                  /* Rows per thread. */
+#define MEET      (PARTNERS / 16)    /* Partners per thread. */
 #define QUADS     (WIDTH / 64)       /* Groups of four columns for each thread. */
 #define PAD       (WIDTH + 4)
 #define P_PAD     (PARTNERS + 4)
-#define OWN       (ROWS * PAD) /* Floats of a tile of rows; and of partners. */
+#define OWN       (ROWS * PAD) /* Floats of a tile of rows, and of a tile of partners. */
 #define OTHERS    (PARTNERS * PAD)
 #define PLACES(t) (((t) * (OWN + OTHERS) + ROWS * P_PAD) * 4)
 static_assert(PLACES(1) == LT_ATTN_TILED_BYTES(1, PARTNERS, WIDTH) &&
@@ -39,7 +39,7 @@ static_assert(PLACES(1) == LT_ATTN_TILED_BYTES(1, PARTNERS, WIDTH) &&
 #define TY         ((int)threadIdx.x / 16)
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 
-/* A tile of `height` rows: `rows` x dim floats of memory, rows `step` apart, and zeros around
+/* Load a tile of `height` rows: `rows` x dim floats of memory, rows `step` apart, and zeros around
  * them. */
 INLINE void tile_load(float *to, int height, const float *from, i64 step, int rows, int dim) {
 #pragma unroll 2
@@ -89,7 +89,7 @@ INLINE void zero(float4 sum[TALL][QUADS]) {
 INLINE void p_store(float *p, const float s[TALL][MEET]) {
     EACH(i, TALL) EACH(n, MEET) p[(TY * TALL + i) * P_PAD + TX + n * 16] = s[i][n];
 }
-/* The sums, each row by its factor, where there are rows and columns. */
+/* Store the sums, each row times its factor, inside the limits of rows and columns. */
 INLINE void rows_store(float *to, i64 step, const float4 sum[TALL][QUADS], const float factor[TALL],
                        int rows, int dim) {
     EACH(i, TALL) EACH(c, QUADS) {
@@ -101,7 +101,7 @@ INLINE void rows_store(float *to, i64 step, const float4 sum[TALL][QUADS], const
         }
     }
 }
-/* Query t's keys; none behind the last query. */
+/* The keys of query t; none after the last query. */
 INLINE span sees(const lt_attn_plain_args *w, int b, int t, int n_keys) {
     const span none = {0, 0, 0};
     return t < w->q_tokens ? visible(w, b, t, n_keys) : none;
@@ -112,8 +112,8 @@ INLINE span tile_sees(const lt_attn_plain_args *w, int b, int first, int n, int 
     s.to = visible(w, b, min(first + n, w->q_tokens) - 1, n_keys).to;
     return s;
 }
-/* Which tile of which head this block has. Tiles that have most to do if causal begin first: the
- * last queries, the first keys. */
+/* The tile and head of this block. If causal, the tiles with the most work begin first: the last
+ * queries, the first keys. */
 typedef struct {
     int first, h, b;
 } place;
@@ -146,14 +146,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, WIDTH == 64 ? 4 : 2)
               w.q_tokens - at.first, w.dim);
     for (int s0 = all.from / PARTNERS * PARTNERS; s0 < all.to; s0 += PARTNERS) {
         float s[TALL][MEET];
-        __syncthreads(); /* The tile before has been used. */
+        __syncthreads(); /* The previous tile has been used. */
         tile_load(kv, PARTNERS, k + s0 * w.sk.t, w.sk.t, n_keys - s0, w.dim);
         __syncthreads();
         product_nt(s, q, kv);
         __syncthreads();
         tile_load(kv, PARTNERS, v + s0 * w.sv.t, w.sv.t, n_keys - s0, w.dim);
         EACH(i, TALL) {
-            /* Again for each tile: registers are dearer. */
+            /* Computed again for each tile, since registers are scarcer. */
             const span see = sees(&w, at.b, at.first + TY * TALL + i, n_keys);
             float most = top[i], part = 0.0f;
             EACH(n, MEET) {

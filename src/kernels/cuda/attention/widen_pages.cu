@@ -23,8 +23,8 @@
 #define TILE    128 /* Most keys that fwd_sm90.cu reads at once. */
 #define ALL     0xffffffffu
 
-/* The sequence that wide page x belongs to, or -1; which of its pages it is; and the first of its
- * keys that any row sees. */
+/* The sequence to which wide page x belongs, or -1; its index among the sequence's pages; and the
+ * first of its keys that any row sees. */
 typedef struct {
     int sequence, index, seen;
 } owner;
@@ -53,7 +53,7 @@ INLINE void owner_find(owner *out, const lt_attn_widen_pages_args *a, int x) {
     }
 }
 
-/* n numbers of the pool from `first` on, of which those from `known` on are zeros. */
+/* Widen n numbers of the pool starting at `first`; from `known` on they become zeros. */
 INLINE void widen(DTYPE *dst, const u8 *pages, i64 first, int n, int known, const int codes) {
     const u8 *const src = pages + (codes == 0 ? 2 * first : CODED_SIZE(codes, first));
     for (int i = (int)threadIdx.x * AT_ONCE; i < n; i += THREADS * AT_ONCE) {

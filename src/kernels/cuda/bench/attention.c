@@ -11,7 +11,7 @@
 #include "kernels/cuda/bench/bench.h"
 #include "kernels/cuda/specs.h"
 
-/* Defines of the oracle, attention/ladder/01_naive.cu in double. */
+/* Constants of the oracle, attention/ladder/01_naive.cu in double. */
 #define ORACLE_WORDS "REAL=double CAUSAL=%d WINDOW=%d DOC=%d SOFTCAP=%d ALIBI=%d SINKS=%d"
 
 #define REPEATS 100
@@ -80,13 +80,14 @@ static const attn_case cases[] = {
      .h = 6,
      .g = 2,
      .d = 256,
-     .causal = true}, /* Tiles of clusters, more than run at once; the last 18 see no key. */
+     .causal = true}, /* Clusters with more tiles than run at once; the last 18 see no key. */
 };
 
-/* Ways to cut a backward pass. A call's own needs no more scratch than one of them. */
+/* Ways to divide a backward pass. The way that a call chooses needs no more scratch than one of
+ * them. */
 static const lt_attention_cut cuts[] = {
     {.places = 1 << 20}, {.places = 2}, {.places = 1}, {.apart = true}};
-#define FIRST_CUT(d) ((d) > 128 ? 3 : 0) /* Wider heads have the last one only. */
+#define FIRST_CUT(d) ((d) > 128 ? 3 : 0) /* Wider heads have only the last one. */
 
 typedef struct {
     lt_bench *b;
@@ -95,7 +96,7 @@ typedef struct {
     void *owned[24];
     int n_owned;
     bool backward;
-    bool sm80; /* The kernels of mma.sync, not Hopper's. */
+    bool sm80; /* The kernels on mma.sync instead of Hopper's. */
     lt_attention_cut cut;
     const lt_attention_rung *rung; /* NULL: the shipped kernel. */
 } attn_run;
@@ -121,7 +122,7 @@ static lt_err tensor(attn_run *r, lt_tensor *t, int b, int n, int h, int d, uint
     return LT_OK;
 }
 
-/* Lengths, document starts, slopes and sinks of a case, from the host. */
+/* Upload the lengths, document starts, slopes and sinks of a case. */
 static lt_err extras(attn_run *r, const attn_case *t) {
     float *x = malloc((size_t)t->h * 4);
     int *n = malloc((size_t)(t->b * t->t) * 4);
@@ -154,7 +155,7 @@ static lt_err extras(attn_run *r, const attn_case *t) {
         LT_TRY_DONE(lt_cuda_upload(r->b->gpu, r->b->stream, p, n, (size_t)(t->b * t->t) * 4));
         r->a.fwd.doc_start = lt_tensor_2d(p, LT_I32, t->b, t->t);
     }
-    LT_TRY_DONE(lt_cuda_sync(r->b->gpu, r->b->stream)); /* The host arrays go. */
+    LT_TRY_DONE(lt_cuda_sync(r->b->gpu, r->b->stream)); /* The host arrays are about to be freed. */
 done:
     free(x);
     free(n);
@@ -262,7 +263,7 @@ static lt_err both(attn_run *r) {
     return r->backward ? backward(r, r->b->stream) : LT_OK;
 }
 
-/* The same bits each time, with few places or many. */
+/* Every run gives the same bits, with few buffers or many. */
 static lt_err check_repeats(attn_run *r, const char *shape) {
     lt_err err = LT_OK;
     const lt_tensor *x[] = {&r->a.fwd.out, &r->a.dq, &r->a.dk, &r->a.dv};
@@ -297,7 +298,7 @@ done:
     return err;
 }
 
-/* On poisoned memory, against double. */
+/* Checks the results on poisoned memory against double. */
 static lt_err check_results(attn_run *r, void *exact[5], const char *shape) {
     LT_TRY(poison(r, &r->a.fwd.out));
     LT_TRY(poison(r, &r->a.dq));
@@ -373,7 +374,7 @@ static lt_err queue(void *p, CUstream s, int set) {
     return r->backward ? backward(r, s) : forward(r, s);
 }
 
-/* The peer's time of one way of a shape; 0: there is no peer, or it has no such kernel. */
+/* The peer's time for one direction of a shape; 0: there is no peer, or it has no such kernel. */
 static lt_err ask_peer(lt_bench *b, const attn_case *t, const char *way, double *ms) {
     char line[96];
     *ms = 0.0;
@@ -414,7 +415,7 @@ static lt_err in_turns(lt_bench *b, const attn_case *t, lt_timing *run, double *
     return LT_OK;
 }
 
-/* Time a case with Hopper's kernels, or with those of mma.sync. */
+/* Time a case with Hopper's kernels, or with those on mma.sync. */
 static lt_err case_time(lt_bench *b, const attn_case *t, bool sm80) {
     lt_err err = LT_OK;
     const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
@@ -463,8 +464,8 @@ done:
     return err;
 }
 
-/* All rungs and the peer in turn, TURNS times; but those once that take long: naive's third of a
- * second is the same at any clock. */
+/* All rungs and the peer in turn, TURNS times. Slow ones run once: naive's third of a second is the
+ * same at any clock. */
 static lt_err rungs_in_turns(lt_bench *b, const attn_case *t, lt_timing *runs, int n_runs,
                              double *peer_ms) {
     const double once = 10.0; /* ms */

@@ -1,4 +1,4 @@
-/* bench.c: the table of benches and what they share. See bench.h. */
+/* bench.c: the table of benches and the functions that they share. See bench.h. */
 #include "kernels/cuda/bench/bench.h"
 
 #include <errno.h>
@@ -43,8 +43,8 @@ static void add_text(json_t *o, const char *key, const char *v) {
     }
 }
 
-/* What was measured so far, whatever comes. The first time before anything is: a path that cannot
- * be written costs no run. */
+/* Write the rows measured so far. It is first called before anything is measured, so that a path
+ * that cannot be written wastes no run. */
 static lt_err json_write(const lt_bench *b) {
     const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
     char when[LT_CLOCK_TEXT_BYTES], *text = NULL;
@@ -284,7 +284,7 @@ static bool wanted(const char *ops, const char *name) {
     return ops[0] == '\0';
 }
 
-/* Every name is a bench's. */
+/* Check that every name is that of a bench. */
 static lt_err check_names(const char *ops) {
     for (const char *p = ops; *p != '\0'; p += strcspn(p, ","), p += *p == ',') {
         const size_t n = strcspn(p, ",");

@@ -20,59 +20,60 @@ typedef struct {
     lt_device *device;
     lt_cuda *gpu; /* The device's. */
     CUstream stream;
-    lt_cublas *blas; /* NULL when cuBLASLt is not there. */
-    lt_peer peer;    /* Measured in turn with attention; to == NULL: none. */
+    lt_cublas *blas; /* NULL if cuBLASLt is missing. */
+    lt_peer peer;    /* Measured in turn with attention; to NULL: no peer. */
     FILE *to;
     json_t *rows;          /* Array; lt_bench_row appends. */
-    const char *json_path; /* Where they are written, all so far behind each one; "": nowhere. */
-    /* Time only rows whose shape contains one of these, commas between; "" all. */
+    const char *json_path; /* Where the rows are written, after each one; "": nowhere. */
+    /* Time only rows whose shape contains one of these, separated by commas; "" all. */
     const char *shape;
-    bool ladder; /* Time every rung, not only the shipped kernel. */
+    bool ladder; /* Time every rung instead of only the shipped kernel. */
     bool check_only;
     int rounds;
     double sustained_s; /* 0: no sustained figures. */
-    double copy_gbps;   /* Measured first; the limit of memory-bound ops. */
-    int n_failed;       /* Checks that failed. */
+    double copy_gbps;   /* Measured first: the limit of memory-bound ops. */
+    int n_failed;       /* Number of failed checks. */
 } lt_bench;
 
-/* One measurement; 0 or NULL where it does not apply. flops and bytes are of one run, of the least
- * that must be done. */
+/* One measurement; 0 or NULL if it does not apply. flops and bytes are the least work of one
+ * run. */
 typedef struct {
     const char *op, *name, *idea, *shape;
     int rung;
     double ms, ms_best, ms_sustained, flops, bytes;
-    /* What the machine could do, in the unit that binds: flop/s when flops > 0 and limit_is_flops,
-     * else bytes/s. */
+    /* The machine's limit in the unit that binds: flop/s if flops > 0 and limit_is_flops, else
+     * bytes/s. */
     double limit;
     bool limit_is_flops, peer;
-    double peer_ms;                   /* The vendor's time of the same shape in the same run. */
-    bool peer_lacks;                  /* It was asked, and has no such kernel. */
-    double error_max, error_relative; /* Against double; 0: not said. */
-    lt_cuda_launched took;            /* What a rung takes of an SM. */
+    double peer_ms;                   /* The vendor's time for the same shape in the same run. */
+    bool peer_lacks;                  /* The vendor's library has no such kernel. */
+    double error_max, error_relative; /* Against double; 0: not known. */
+    lt_cuda_launched took;            /* The share of an SM that a rung takes. */
     lt_nvml_reading state;            /* sm_mhz 0: not read. */
 } lt_bench_result;
 
 void lt_bench_row(lt_bench *b, const lt_bench_result *r);
-/* A check's outcome: prints it when bad and counts it. */
+/* Report a check: prints it if it failed, and counts it. */
 void lt_bench_check(lt_bench *b, const char *op, const char *what, bool good, const char *fmt, ...)
     LT_PRINTF(5, 6);
 
-/* Which share of an SM the kernel that t queues takes; this queues one more run of it. */
+/* The share of an SM that the kernel queued by t takes; queues one more run of it. */
 LT_MUST_USE lt_err lt_bench_took(lt_bench *b, lt_cuda_launched *out, const lt_timing *t);
 
 /* Whether the options leave this row out. */
 bool lt_bench_skips(const lt_bench *b, const char *shape);
 
-/* If err is not OK, the row could not be measured: print which and why, and count it; the other
- * rows go on. */
+/* If err is not OK, the row could not be measured: print which and why, and count it. The other
+ * rows are still measured. */
 void lt_bench_failed(lt_bench *b, const char *op, const char *shape, lt_err err);
 
 /* Fill x with normal numbers of a type named as in types.cuh ("fp32", "bf16"); integers: with small
  * integers instead. */
 LT_MUST_USE lt_err lt_bench_random(lt_bench *b, void *x, int64_t n, const char *dtype,
                                    uint64_t seed, float scale, bool integers);
-/* |x - ref| / |ref|, greatest |x - ref| / bound (bound NULL: 0) and the count of elements not
- * finite; x (rows, cols) with row stride ld, ref and bound double, contiguous, on the device. */
+/* |x - ref| / |ref|, the greatest |x - ref| / bound (bound NULL: 0), and the number of elements
+ * that are not finite. x is (rows, cols) with row stride ld; ref and bound are double, contiguous,
+ * on the device. */
 typedef struct {
     double relative, scaled_max, n_bad;
 } lt_bench_error;
@@ -104,7 +105,7 @@ typedef struct {
 } lt_bench_options;
 LT_MUST_USE lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o);
 
-/* One op each. */
+/* Benches of one op each. */
 LT_MUST_USE lt_err lt_bench_sgemm(lt_bench *b);
 LT_MUST_USE lt_err lt_bench_gemm_ops(lt_bench *b);
 LT_MUST_USE lt_err lt_bench_attention(lt_bench *b);

@@ -14,8 +14,8 @@
 
 typedef struct {
     int64_t batch, context, heads, kv_heads, width, page;
-    lt_dtype cache; /* Of keys and values: BF16, or what tensor/cached.h encodes. */
-    int64_t shared; /* Tokens of the prefix of all sequences. */
+    lt_dtype cache; /* Of keys and values: BF16, or a type of tensor/cached.h. */
+    int64_t shared; /* Length of the prefix that all sequences share. */
 } decode_case;
 
 typedef struct {
@@ -40,7 +40,7 @@ static lt_err room(decode_run *r, void **out, size_t bytes) {
     return LT_OK;
 }
 
-/* Page i of sequence b: a stride through the pool that no two share. */
+/* Page i of sequence b: sequences share no page of the pool. */
 static int32_t page_of(int64_t i, int64_t n_pages) {
     return (int32_t)(i * 7919 % n_pages);
 }
@@ -151,7 +151,7 @@ static void shape_text(char *out, size_t bytes, const decode_case *c) {
     }
 }
 
-/* The bytes counted are those of all sequences' keys and values, also where they are the same. */
+/* The bytes of the keys and values of all sequences are counted, also of those that they share. */
 static lt_err decode_one(lt_bench *b, const lt_backend *be, lt_queue *q, const decode_case *c,
                          const char *shape) {
     lt_err err = LT_OK;

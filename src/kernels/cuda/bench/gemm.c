@@ -12,7 +12,8 @@
 #define REPEATS  100
 /* |C - ref| / (|A| |B|), f32 sums: roundings of 6e-8 in groups of 16, random signs. */
 #define SCALED_BOUND 4e-6
-#define BF16_BOUND   2.4e-3 /* Relative, in norm: one rounding of 2^-9 each, uniform. */
+/* Relative, in norm: each element is rounded once to 2^-9, uniformly. */
+#define BF16_BOUND 2.4e-3
 
 typedef struct {
     int64_t m, n, k;
@@ -22,7 +23,7 @@ typedef struct {
 typedef struct {
     lt_bench *b;
     bool vendor;
-    const lt_gemm_rung *rung; /* NULL: the shipped choice, or the vendor's. */
+    const lt_gemm_rung *rung; /* NULL: the shipped choice, or the vendor's library. */
     lt_scratch scratch;
     int n_sets;
     lt_gemm_args sets[MAX_SETS];
@@ -83,7 +84,7 @@ static lt_err set_open(lt_bench *b, lt_gemm_args *a, const gemm_shape *t, uint64
                         .act_bwd = -1};
     return LT_OK;
 }
-/* As many sets that together they are several times the L2. */
+/* Open enough sets that together they are several times the L2. */
 static lt_err sets_open(lt_bench *b, run_ctx *r, const gemm_shape *t) {
     const int64_t bytes = (t->m * t->k + t->n * t->k + t->m * t->n) * 2,
                   wanted = 4 * (int64_t)lt_cuda_get_info(b->gpu)->l2_bytes / bytes + 1;
@@ -125,7 +126,7 @@ done:
     return err;
 }
 
-/* One way to make a product; both NULL: as shipped. */
+/* One way to compute a product; both NULL: as shipped. */
 typedef struct {
     const lt_gemm_tile *tile;
     const lt_gemm_few_tile *few;
@@ -158,7 +159,7 @@ static lt_err check_way(lt_bench *b, const gemm_shape *t, const lt_gemm_args *a,
     return LT_OK;
 }
 
-/* As shipped, with forced splits, by pairs of blocks, and by the kernel for few rows in several
+/* Check the shipped way, forced splits, pairs of blocks, and the kernel for few rows in several
  * shapes. */
 static lt_err check_ways(lt_bench *b, const gemm_shape *t, const lt_gemm_args *a, const double *ref,
                          const double *bound, bool integers, lt_scratch scratch) {
@@ -273,7 +274,7 @@ done:
 
 /* ---- Timings ---- */
 
-/* All rungs beside cuBLASLt, interleaved. */
+/* Time all rungs and cuBLASLt, interleaved. */
 static lt_err ladder_time(lt_bench *b, int64_t n) {
     lt_err err = LT_OK;
     enum { MOST = 16 };

@@ -18,7 +18,7 @@ typedef struct {
     lt_queue *q;
     int n_buffers;
     void *buffers[MAX_BUFFERS];
-    lt_err err; /* The first failure of a maker; the rest then do nothing. */
+    lt_err err; /* The first failure of a maker; later makers are no-ops. */
 } shop;
 
 static lt_tensor make(shop *s, lt_dtype dtype, int64_t rows, int64_t cols) {
@@ -72,13 +72,13 @@ typedef struct {
 
 static lt_err queue_op(void *p, CUstream stream, int set) {
     const run_ctx *r = p;
-    (void)stream; /* The queue's is the bench's. */
+    (void)stream; /* The bench uses the queue's stream. */
     (void)set;
     return r->impl->run(r->s->q, r->args);
 }
 
-/* Time one call by the first entry of the op's list that takes it, and free what the maker made. A
- * failure is a check that failed: the rest goes on. */
+/* Time one call of the first entry of the op's list that accepts it, and free what the makers made.
+ * A failure counts as a failed check, and the bench continues. */
 static void op_time(shop *s, lt_op op, const void *args, const char *name, const char *shape) {
     char why[512] = "no entry";
     run_ctx ctx = {s,
@@ -88,7 +88,7 @@ static void op_time(shop *s, lt_op op, const void *args, const char *name, const
     lt_timing t = {.name = name, .queue = queue_op, .ctx = &ctx};
     lt_err err = s->err;
     if (err == LT_OK && lt_bench_skips(s->b, shape)) {
-        /* Its buffers go as those of a row that ran. */
+        /* Its buffers are freed as those of a row that ran. */
     } else if (err == LT_OK && ctx.impl == NULL) {
         lt_bench_check(s->b, lt_op_name(op), name, false, "%s: refused: %s", shape, why);
     } else if (err == LT_OK) {
@@ -174,7 +174,7 @@ static void norms(shop *s, int64_t rows, int64_t cols, const char *shape) {
     op_time(s, LT_OP_layernorm_bwd, &a, "layernorm backward", shape);
 }
 
-/* q and k of rows that hold v, too, normed and rotated. */
+/* q and k of rows that also hold v, normalised and rotated. */
 static void heads(shop *s, int64_t rows, int64_t q, int64_t kv, int64_t width, const char *shape) {
     const int64_t n = q + kv, wide = (n + kv) * width;
     {
@@ -297,7 +297,8 @@ static lt_tensor make_how(shop *s, int64_t n, const double *options) {
     return t;
 }
 
-/* Tokens from logits of deviation 0.5: temperature 0.15 makes them as peaked as a model's. */
+/* Choose tokens from logits of deviation 0.5: temperature 0.15 makes them as peaked as a
+ * model's. */
 static void choices(shop *s) {
     static const struct {
         const char *name;

@@ -49,7 +49,7 @@ static lt_err queue_graph(void *ctx, CUstream s, int set) {
     return p->be->graph_launch(p->q, p->graph);
 }
 
-/* Once as it is, so that kernels are made and scratch has grown; then recorded. */
+/* Run it once, so that kernels are compiled and scratch has grown; then record it. */
 static lt_err record(product *p) {
     lt_err err = LT_OK, ended;
     LT_TRY(run_set(p, 0));
@@ -76,7 +76,7 @@ static lt_err product_open(product *p, lt_bench *b, const weight_shape *shape, l
                             .trans_b = true};
     LT_TRY(p->be->alloc(p->q->device, (void **)&p->weights, (size_t)p->n_sets * p->bytes,
                         "quantised bench"));
-    /* As numbers any bits do; as scales these are finite. */
+    /* Any bits will do for numbers; these are also finite scales. */
     LT_TRY(lt_bench_random(b, p->weights, (int64_t)((size_t)p->n_sets * p->bytes / 2), "bf16", 3,
                            1.0f, false));
     LT_TRY(lt_cuda_sync(b->gpu, b->stream));

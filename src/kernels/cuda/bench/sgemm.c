@@ -1,5 +1,5 @@
-/* bench/sgemm.c: Ladder 1: every rung checked on odd shapes, timed at 4096 and 8192 beside cuBLAS;
- * the shipped kernel on more shapes. */
+/* bench/sgemm.c: Ladder 1: checks every rung on odd shapes, times them at 4096 and 8192 beside
+ * cuBLAS, and the shipped kernel on more shapes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,7 +78,7 @@ static lt_err check_bufs_open(lt_bench *b, check_bufs *x, const check_case *t, b
         LT_TRY(lt_bench_random(b, pd, (int64_t)t->m * ldc, "fp32", 13, 1.0f, integers));
     } else {
         LT_TRY(lt_cuda_fill(b->gpu, b->stream, pd, 0xff,
-                            x->c_bytes)); /* NaN: shows unwritten elements, and reads of C. */
+                            x->c_bytes)); /* NaN exposes unwritten elements, and reads of C. */
     }
     x->args = (lt_sgemm_args){t->m,    t->n, t->k, lda, ldb,  ldc, t->alpha,
                               t->beta, pa,   pb,   pc,  NULL, NULL};
@@ -129,7 +129,7 @@ static lt_err check_one(lt_bench *b, const lt_sgemm_rung *r, const lt_sgemm_tile
     return LT_OK;
 }
 
-/* The same call REPEATS times: every byte of C equal. */
+/* Repeat the same call REPEATS times: every byte of C must be equal. */
 static lt_err check_repeats(lt_bench *b, const lt_sgemm_tile *tile, const char *name,
                             check_bufs *x) {
     lt_err err = LT_OK;

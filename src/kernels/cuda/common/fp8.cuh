@@ -1,5 +1,5 @@
-/* fp8.cuh: 8-bit floats and their scales, with the bits of lateen/tensor.h: conversion by the
- * instruction where there is one (sm_89), else by the same arithmetic. */
+/* fp8.cuh: 8-bit floats and their scales, with the bits of lateen/tensor.h. Conversion uses the
+ * instruction where it exists (sm_89), else the same arithmetic. */
 #ifndef LT_FP8_CUH
 #define LT_FP8_CUH
 
@@ -7,7 +7,7 @@
 
 #define SCALE_SPAN 128
 
-/* The code of x, to nearest even; beyond the largest value the largest. */
+/* The code of x, rounded to nearest even and clamped to the largest value. */
 INLINE u32 f8_code(float x, int e5m2) {
     const int mantissa = e5m2 ? 2 : 3, bias = e5m2 ? 15 : 7;
     const u32 normal = (u32)(128 - bias) << 23, bits = __float_as_uint(x),
@@ -80,8 +80,8 @@ INLINE f8e4m3 f32_to_f8e4m3(float x) {
     return y;
 }
 
-/* Words of four codes of e4m3 each, to pairs of halves: apart: of bytes 0 and 2, and of bytes 1 and
- * 3; else with the instruction, of bytes 0 and 1, and of 2 and 3, and without it as apart. */
+/* Words of four e4m3 codes each as pairs of halves. apart: of bytes 0 and 2, and of bytes 1 and 3.
+ * Otherwise, with the instruction, of bytes 0 and 1, and of 2 and 3; without it, as apart. */
 #if F8_NATIVE
 INLINE void f8_halves4_apart(u32 even[4], u32 odd[4], const u32 codes[4]) {
 #pragma unroll
@@ -96,8 +96,8 @@ INLINE void f8_halves4(u32 first[4], u32 second[4], const u32 codes[4]) {
     }
 }
 #else
-/* Codes in the high bytes of two halves. As halves their exponent is too low by the difference of
- * the biases; 2^8 makes up for that, exactly, for subnormal codes, too. */
+/* Codes in the high bytes of two halves. Read as halves their exponent is too low by the difference
+ * of the biases; a factor of 2^8 corrects that exactly, also for subnormal codes. */
 INLINE u32 f8_placed_to_fp16x2(u32 x) {
     return fp16x2_fma(and_or(x, 0x80008000u, x >> 1 & 0x3f803f80u), 0x5c005c00u, 0x80008000u);
 }
@@ -109,7 +109,7 @@ INLINE void f8_keep_nan(u32 even[4], u32 odd[4], const u32 codes[4]) {
         odd[i] |= (nan >> 15 & 0x00010001u) * 0x7fffu;
     }
 }
-/* A NaN is looked for in all words of the warp at once, as there is hardly ever one. */
+/* All words of the warp are tested for NaN at once, because there is hardly ever one. */
 INLINE void f8_halves4_apart(u32 even[4], u32 odd[4], const u32 codes[4]) {
     u32 wild = 0;
 #pragma unroll
@@ -145,7 +145,7 @@ INLINE u32 f8_pack4(float a, float b, float c, float d, int e5m2) {
 #endif
 }
 
-/* A magnitude as a number to compare: NaN is above infinity, that above all others. */
+/* A magnitude as a comparable number: numbers < infinity < NaN. */
 INLINE u32 magnitude(float x) {
     return __float_as_uint(x) & 0x7fffffffu;
 }

@@ -58,26 +58,26 @@ INLINE int div_up(int a, int b) {
     return (a + b - 1) / b;
 }
 
-/* A value that is equal in the whole warp, told to the compiler, so that it may live in a uniform
+/* Tells the compiler that the whole warp has the same value, so that it may use a uniform
  * register. */
 INLINE int warp_uniform(int x) {
     return __shfl_sync(0xffffffffu, x, 0);
 }
 
-/* The same barrier in block `cta` of the cluster. */
+/* Arrive at the same barrier in block `cta` of the cluster. */
 INLINE void mbarrier_arrive_remote(u32 bar, u32 cta) {
     asm volatile("{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;"
                  " mbarrier.arrive.shared::cluster.b64 _, [remote]; }" ::"r"(bar),
                  "r"(cta)
                  : "memory");
 }
-/* The address in block `rank` of the cluster that corresponds to this one here. */
+/* The address in block `rank` of the cluster that corresponds to this address. */
 INLINE u32 remote_address(u32 address, int rank) {
     u32 y;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(y) : "r"(address), "r"(rank));
     return y;
 }
-/* 16 bytes of a block of the cluster, from an address of remote_address. */
+/* Load 16 bytes from a block of the cluster, at an address of remote_address. */
 INLINE float4 remote_load(u32 address) {
     float4 v;
     asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -85,7 +85,7 @@ INLINE float4 remote_load(u32 address) {
                  : "r"(address));
     return v;
 }
-/* To a block of the cluster, whose barrier counts the bytes. */
+/* Store to a block of the cluster, whose barrier counts the bytes. */
 INLINE void st_async_v2(u32 address, float a, float b, u32 bar) {
     asm volatile(
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
@@ -109,7 +109,7 @@ INLINE void tma_load_2d_multicast(u32 dst, const void *map, u32 bar, int x, int 
                  "l"(map), "r"(bar), "r"(x), "r"(y), "h"((unsigned short)cta_mask)
                  : "memory");
 }
-/* What nobody reads again leaves the L2 before all else. */
+/* Data that are not read again should leave the L2 first. */
 INLINE u64 evict_first(void) {
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -143,7 +143,8 @@ INLINE void tma_load_4d_multicast(u32 dst, const void *map, u32 bar, int x, int 
                  "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "h"((unsigned short)cta_mask)
                  : "memory");
 }
-INLINE void tma_prefetch_4d(const void *map, int x, int y, int z, int w) { /* To the L2. */
+/* Prefetch into the L2. */
+INLINE void tma_prefetch_4d(const void *map, int x, int y, int z, int w) {
     asm volatile(
         "cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map),
         "r"(x), "r"(y), "r"(z), "r"(w)
@@ -175,7 +176,7 @@ INLINE void tma_add_3d(const void *map, u32 src, int x, int y, int z) {
                  "r"(src), "r"(x), "r"(y), "r"(z)
                  : "memory");
 }
-/* Contiguous bytes, a multiple of 16, both ends 16-byte aligned. */
+/* Copies contiguous bytes, a multiple of 16, with both ends 16-byte aligned. */
 INLINE void bulk_load(u32 dst, const void *src, u32 bytes, u32 bar) {
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
@@ -197,8 +198,8 @@ INLINE void bulk_load_hint(u32 dst, const void *src, u32 bytes, u32 bar, u64 pol
 INLINE void bulk_prefetch(const void *src, u32 bytes) { /* To the L2. */
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
 }
-/* To shared memory of a block of the cluster, whose barrier counts the bytes: addresses of
- * remote_address. */
+/* Copies to shared memory of a block of the cluster, whose barrier counts the bytes; the addresses
+ * are of remote_address. */
 INLINE void bulk_send(u32 dst, u32 src, u32 bytes, u32 bar) {
     asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
                  " [%0], [%1], %2, [%3];" ::"r"(dst),

@@ -4,8 +4,8 @@
 
 #include "common/types.cuh"
 
-/* id -1 - k stands for late[k], and for 0 where nothing was chosen. late NULL: all ids are their
- * own. */
+/* id -1 - k stands for late[k], and for 0 if nothing was chosen. late NULL: all ids stand for
+ * themselves. */
 INLINE int late_id(int id, const int *late) {
     return id >= 0 || !late ? id : max(late[-1 - id], 0);
 }

@@ -46,8 +46,8 @@ INLINE void mma_16x8x16_u8(int d[4], u32 a0, u32 a1, u32 b, int c) {
         : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
         : "r"(a0), "r"(a1), "r"(b), "r"(c));
 }
-/* Four 8x8 matrices; lane i gives the address of row i % 8 of matrix i / 8 and gets elements (i /
- * 4, 2 (i % 4)..) of each. */
+/* Load four 8x8 matrices; lane i gives the address of row i % 8 of matrix i / 8 and receives
+ * elements (i / 4, 2 (i % 4)..) of each. */
 INLINE void ldmatrix_x4(u32 r[4], u32 addr) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])

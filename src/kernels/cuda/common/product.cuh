@@ -1,5 +1,5 @@
-/* product.cuh: how the sums of any product become y: a bias of any type and the old y are added,
- * and the sum is rounded once. OUT is y's type. */
+/* product.cuh: how the sums of a product become y: a bias of any type and the old y are added, and
+ * the sum is rounded once. OUT is y's type. */
 #ifndef LT_PRODUCT_CUH
 #define LT_PRODUCT_CUH
 

@@ -11,7 +11,7 @@ INLINE u32 smem_addr(const void *p) {
     return (u32)__cvta_generic_to_shared(p);
 }
 
-/* 16 bytes that nobody reads again: past the L1. */
+/* Load 16 bytes that are not read again, bypassing the L1. */
 INLINE uint4 load_once(const void *p) {
     uint4 v;
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -19,7 +19,7 @@ INLINE uint4 load_once(const void *p) {
                  : "l"(p));
     return v;
 }
-/* The same of 8 bytes, in x and y. */
+/* The same for 8 bytes, in x and y. */
 INLINE uint4 load_once_8(const void *p) {
     uint4 v = make_uint4(0, 0, 0, 0);
     asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];"
@@ -33,7 +33,7 @@ INLINE uint4 load_once_8(const void *p) {
 INLINE void cp_async_16(u32 dst, const void *src) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
 }
-/* 4, 8 or 16 bytes, a constant. */
+/* Copies 4, 8 or 16 bytes; the number is a constant. */
 INLINE void cp_async(u32 dst, const void *src, int bytes) {
     if (bytes == 16) {
         cp_async_16(dst, src);
@@ -90,7 +90,7 @@ INLINE bool mbarrier_try_wait(u32 bar, u32 phase) {
                  : "memory");
     return done != 0;
 }
-/* A loop in C, not in PTX: the compiler may keep the address uniform. */
+/* A loop in C rather than PTX, so that the compiler may keep the address uniform. */
 INLINE void mbarrier_wait(u32 bar, u32 phase) {
     while (!mbarrier_try_wait(bar, phase)) {}
 }
@@ -130,7 +130,8 @@ INLINE void tma_store_commit(void) {
 /* Wait until at most n store groups still read shared memory. */
 #define tma_store_wait_read(n) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(n) : "memory")
 #define tma_store_wait(n)      asm volatile("cp.async.bulk.wait_group %0;" ::"n"(n) : "memory")
-/* Between ordinary writes to shared memory and their use by the copy engine or the tensor cores. */
+/* Needed between ordinary writes to shared memory and their use by the copy engine or the tensor
+ * cores. */
 INLINE void fence_proxy_async(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

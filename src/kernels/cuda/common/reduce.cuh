@@ -1,5 +1,5 @@
-/* reduce.cuh: sums, running sums and maxima over a warp and over a block, in a fixed order: the
- * same inputs give the same bits every run. */
+/* reduce.cuh: sums, running sums and maxima over a warp and over a block, in a fixed order, so that
+ * the same inputs always give the same bits. */
 #ifndef LT_REDUCE_CUH
 #define LT_REDUCE_CUH
 
@@ -8,8 +8,8 @@
 #define WARP      32
 #define ALL_LANES 0xffffffffu
 
-/* Over n neighbouring lanes, a power of two; each gets the sum: a butterfly, the same tree on every
- * lane. */
+/* Sum over n neighbouring lanes, a power of two; each receives it. It is a butterfly, with the same
+ * tree on every lane. */
 INLINE float lanes_sum(float x, const int n) {
 #pragma unroll
     for (int lanes = n / 2; lanes > 0; lanes /= 2) {
@@ -37,7 +37,7 @@ INLINE u32 warp_max_u32(u32 x) {
     return y;
 }
 
-/* Lane l gets the sum of lanes 0 to l. */
+/* Lane l receives the sum of lanes 0 to l. */
 INLINE int warp_running_sum(int x) {
     const int lane = threadIdx.x % WARP;
 #pragma unroll
@@ -60,7 +60,7 @@ INLINE float block_sum(float x, float *smem, int n_warps) {
     __syncthreads();
     return warp_sum(lane < n_warps ? smem[lane] : 0.0f);
 }
-/* The same of numbers of 64 bits. */
+/* The same for 64-bit numbers. */
 template <typename T> INLINE T block_sum_of(T x, T *smem, int n_warps) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
 #pragma unroll

@@ -5,7 +5,7 @@
 
 #include "common/types.cuh"
 
-/* (a, b) by the angle whose cosine and sine are c and s. */
+/* Rotate (a, b) by the angle with cosine c and sine s. */
 INLINE void rotate_pair(float *a, float *b, float c, float s) {
     const float a0 = *a, b0 = *b;
     *a = __fmaf_rn(a0, c, -__fmul_rn(b0, s));

@@ -59,8 +59,8 @@ INLINE u32 f32x2_to_fp16x2(float lo, float hi) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
     return y;
 }
-/* a & b | c in one instruction, also where b and c are constants (the compiler makes two of
- * them). */
+/* a & b | c in one instruction, also if b and c are constants, for which the compiler would use
+ * two. */
 INLINE u32 and_or(u32 a, u32 b, u32 c) {
     u32 y;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
@@ -84,7 +84,8 @@ INLINE float bf16x2_hi(u32 x) {
     return __uint_as_float(x & 0xffff0000u);
 }
 
-/* TO_F32(bf16, x), FROM_F32(fp16, y): by the name of the type, which may be a -D constant. */
+/* TO_F32(bf16, x), FROM_F32(fp16, y): selected by the name of the type, which may be a -D
+ * constant. */
 #define TO_F32(type, x)   CONCAT(type, _to_f32)(x)
 #define FROM_F32(type, x) CONCAT(f32_to_, type)(x)
 #define VEC_ELEMS(type)   (16 / (int)sizeof(type))

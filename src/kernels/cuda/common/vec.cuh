@@ -1,5 +1,5 @@
-/* vec.cuh: rows in pieces of W elements: 16 bytes where width and alignment allow (W = VEC_ELEMS),
- * single elements otherwise (W = 1). The launcher chooses W; DTYPE is the storage type. */
+/* vec.cuh: rows in pieces of W elements: 16 bytes if width and alignment allow (W = VEC_ELEMS),
+ * otherwise single elements (W = 1). The launcher chooses W; DTYPE is the storage type. */
 #ifndef LT_VEC_CUH
 #define LT_VEC_CUH
 
@@ -21,7 +21,7 @@ static_assert(W == VEC_ELEMS(DTYPE), "W is 1 or a 16-byte vector");
 INLINE void piece_load(float *f, const DTYPE *p) {
     UNPACK(DTYPE, f, *(const uint4 *)p);
 }
-/* Read once: leave the cache to others. */
+/* For data that are read once: they do not displace others in the cache. */
 INLINE void piece_load_stream(float *f, const DTYPE *p) {
     UNPACK(DTYPE, f, __ldcs((const uint4 *)p));
 }
@@ -39,7 +39,7 @@ INLINE void piece_store(DTYPE *p, const float *f) {
     *p = FROM_F32(DTYPE, f[0]);
 }
 #endif
-/* A piece as it is in memory: half the registers of floats while it waits. */
+/* A piece in its storage type, which takes half the registers of floats while it waits. */
 #if W > 1
 typedef uint4 raw;
 INLINE raw raw_zero(void) {

@@ -1,10 +1,10 @@
-/* view_args.h: where the rows of a strided tensor begin, as kernels take it. */
+/* view_args.h: where the rows of a strided tensor begin, in the form that kernels take. */
 #ifndef LT_KERNELS_CUDA_COMMON_VIEW_ARGS_H
 #define LT_KERNELS_CUDA_COMMON_VIEW_ARGS_H
 
 #include "kernels/cuda/common/args.h"
 
-/* Rows are the index (i0, i1, i2) of all dimensions but the last; s are their strides in
+/* A row is the index (i0, i1, i2) of all dimensions but the last; s are their strides in
  * elements. */
 typedef struct {
     long long s[3];

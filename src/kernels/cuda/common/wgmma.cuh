@@ -35,7 +35,7 @@ INLINE u64 wgmma_desc(u32 smem, u32 leading_bytes) {
     return (u64)((smem & 0x3ffffu) >> 4) | (u64)(leading_bytes >> 4) << 16 |
            (u64)(1024 >> 4) << 32 | SWIZZLE_128B;
 }
-/* Never carries out of the address: shared memory < 256 KiB. */
+/* Never overflows the address field, because shared memory is smaller than 256 KiB. */
 #define DESC_ADD(desc, bytes) ((desc) + ((u64)(bytes) >> 4))
 
 INLINE void wgmma_fence(void) {
@@ -46,8 +46,8 @@ INLINE void wgmma_commit(void) {
 }
 #define wgmma_wait(n) asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory")
 
-/* Tells the compiler that x[] may change here, so that it neither moves nor copies registers the
- * tensor cores own. */
+/* Tells the compiler that x[] may change here, so that it neither moves nor copies registers that
+ * the tensor cores use. */
 #define wgmma_pin(x, n)                                                                            \
     _Pragma("unroll") for (int pin_i = 0; pin_i < (n); pin_i++) {                                  \
         asm volatile("" : "+f"((x)[pin_i])::"memory");                                             \
@@ -73,8 +73,8 @@ INLINE void wgmma_commit(void) {
                      : "l"(a), "l"(b)                                                              \
                      : "memory");                                                                  \
     }
-/* The same of 8-bit floats, 64 x 32 by 32 x N, both with K contiguous (no other layout exists): A
- * of A_F8, e4m3 or e5m2, B of e4m3. */
+/* The same for 8-bit floats, 64 x 32 by 32 x N, with K contiguous in both (the only layout): A of
+ * A_F8, e4m3 or e5m2, B of e4m3. */
 #define WGMMA_SS_F8(fn, N, A_F8)  WGMMA_SS_F8_(fn, N, A_F8)
 #define WGMMA_SS_F8_(fn, N, A_F8) WGMMA_SS_F8__(fn, N, A_F8, WGMMA_NUM_##N)
 #define WGMMA_SS_F8__(...)        WGMMA_SS_F8___(__VA_ARGS__)
@@ -118,8 +118,8 @@ INLINE void wgmma_commit(void) {
                      : "memory");                                                                  \
     }
 
-/* Lists of the N / 2 accumulators: operands, their names in the text, and the numbers of the six
- * operands behind them. */
+/* Lists of the N / 2 accumulators: operands, their names in the assembly text, and the numbers of
+ * the six operands after them. */
 #define WGMMA_ACC4(d, i, how) how((d)[i]), how((d)[i + 1]), how((d)[i + 2]), how((d)[i + 3])
 #define WGMMA_ACC_8(d, how)   WGMMA_ACC4(d, 0, how)
 #define WGMMA_ACC_16(d, how)  WGMMA_ACC_8(d, how), WGMMA_ACC4(d, 4, how)

@@ -19,11 +19,11 @@
 #include "common/rotate.cuh"
 #include "kernels/cuda/gemm/ring_args.h"
 
-#ifndef BARE /* Neither a bias nor what y held comes to the sums. */
+#ifndef BARE /* Neither a bias nor the old y is added to the sums. */
 #define BARE 0
 #endif
 #define BIAS_AT(a, col) (BARE ? 0.0f : bias_at((a)->bias, (a)->bias_type, col))
-/* Pieces c of 8 columns of a row, from the first on. */
+/* Pieces c of 8 columns of a row, starting with the first. */
 #ifdef WIDTH /* K, where a kernel is made for one: a known number of turns. */
 #define WIDTH_OF(a) WIDTH
 #define TURNS_OF(a) ITEMS
@@ -36,15 +36,15 @@
 #define EACH_PIECE(a, c, first, apart) for (int c = first; c < (a)->k / 8; c += apart)
 #endif
 
-/* The norm shares out the rows' pieces as one: item i is piece i % ROW_ITEMS of row i / ROW_ITEMS,
- * and a thread has every THREADS-th. */
+/* The norm divides the rows' pieces among all threads: item i is piece i % ROW_ITEMS of row i /
+ * ROW_ITEMS, and a thread has every THREADS-th item. */
 #ifndef ROW_ITEMS
 #define ROW_ITEMS(a) (WIDTH_OF(a) / 8)
 #endif
 #ifdef WIDTH
 #define ITEMS ((M * ROW_ITEMS(0) + THREADS - 1) / THREADS)
 #else
-#define ITEMS 4 /* And more. */
+#define ITEMS 4 /* Or more. */
 #endif
 #define ITEMS_AT_ONCE (ITEMS < 4 ? ITEMS : 4)
 #define EACH_TURN(a, turn, apart)                                                                  \
@@ -63,8 +63,7 @@ typedef struct {
     float *part, *angles;
     int *slots;
 } places;
-/* The remainder tells the compiler what the block's size is: most of what follows is then known to
- * it. */
+/* The remainder tells the compiler the block's size, from which it derives most of what follows. */
 INLINE u32 item_of(int turn) {
     return threadIdx.x % THREADS + (u32)(turn * THREADS);
 }
@@ -96,8 +95,8 @@ INLINE places places_of(const lt_gemv_ring_args *a, u8 *behind_rings) {
 /* ---- What comes before */
 
 #if NORM
-/* The gains are weights: on their way with the first stage. norm_rows waits for them, and for all
- * threads: who copies one need not be who reads it. */
+/* The gains are weights, so they are copied with the first stage. norm_rows waits for them, and for
+ * all threads, since the thread that copies one need not be the one that reads it. */
 INLINE void send_gains(const lt_gemv_ring_args *a, const places *s) {
     const int each = 8 * (int)sizeof(PARAM) / 16;
     EACH_PIECE(a, c, (int)threadIdx.x, THREADS) {
@@ -116,7 +115,7 @@ INLINE float sum_of_pieces(const lt_gemv_ring_args *a, const float *part) {
     }
     return warp_sum(x);
 }
-/* A thread's own items, if they stay in its registers (IN_REGISTERS) and not in s->x. */
+/* A thread's own items, if they stay in its registers (IN_REGISTERS) rather than in s->x. */
 typedef struct {
     uint4 v[IN_REGISTERS ? ITEMS : 1];
 } own_pieces;
@@ -124,7 +123,8 @@ INLINE uint4 *piece_at(const lt_gemv_ring_args *a, const places *s, own_pieces *
                        int m, int c) {
     return IN_REGISTERS ? &own->v[turn] : &s->x[m * x_pitch(a) + c];
 }
-/* x (+ add) to its norm, in place; block 0 leaves in memory what the op would have. */
+/* Normalise x (+ add) in place; block 0 also stores the results that the separate op would
+ * store. */
 INLINE void norm_rows(const lt_gemv_ring_args *a, const places *s, own_pieces *own) {
     __shared__ float meet[M][8], scales[M];
     const int tid = (int)threadIdx.x, warp = (int)(threadIdx.x / 32), pieces = WIDTH_OF(a) / 8;
@@ -169,9 +169,9 @@ INLINE void norm_rows(const lt_gemv_ring_args *a, const places *s, own_pieces *o
             s->part[m * pieces + c] = squares;
         }
     }
-    cp_async_wait(SENT - 1); /* The gains, which came first. */
+    cp_async_wait(SENT - 1); /* The gains, which were sent first. */
     __syncthreads();
-    if (LANES > 32) { /* 2. Rows: the warps' sums are added by their own tree, as in norm.cu. */
+    if (LANES > 32) { /* 2. Rows: the warps' sums are added by the same tree as in norm.cu. */
         for (int m = 0; m < M && tid < LANES; m++) {
             const float x = sum_of_pieces(a, s->part + m * pieces);
             if (tid % 32 == 0) {
@@ -183,7 +183,7 @@ INLINE void norm_rows(const lt_gemv_ring_args *a, const places *s, own_pieces *o
 #pragma unroll
     for (int m = 0; m < M; m++) {
         float x = 0.0f;
-        if (M > 1 && warp != m % WARPS) { /* A warp a row: all learn of it. */
+        if (M > 1 && warp != m % WARPS) { /* One warp per row: broadcast the result to all. */
             continue;
         }
         if (LANES > 32) {
@@ -206,7 +206,8 @@ INLINE void norm_rows(const lt_gemv_ring_args *a, const places *s, own_pieces *o
     if (M > 1) {
         __syncthreads();
     }
-    EACH_TURN(a, turn, 1) { /* 3. As it was read: a thread's own pieces. */
+    /* 3. Normalise the thread's own pieces, in the order in which they were read. */
+    EACH_TURN(a, turn, 1) {
         const int m = row_of(a, turn), c = piece_of(a, turn);
         float g[8], f[8];
         if (!is_item(a, turn) || c >= pieces) {
@@ -238,7 +239,7 @@ INLINE void norm_rows(const lt_gemv_ring_args *a, const places *s, own_pieces *o
 INLINE float activate(float x) {
     return KIND == 2 ? silu(x) : gelu_tanh(x);
 }
-INLINE float product_of(const lt_gemv_ring_args *a, int col, float sum) { /* As y holds it. */
+INLINE float product_of(const lt_gemv_ring_args *a, int col, float sum) { /* Rounded to y's type. */
     return TO_F32(OUT, FROM_F32(OUT, sum + BIAS_AT(a, col)));
 }
 INLINE void turn_and_write(const lt_gemv_ring_args *a, const places *s, int m, int pair,
@@ -280,8 +281,8 @@ INLINE void store_pair(const lt_gemv_ring_args *a, const places *s, int m, int p
 
 /* ---- Both */
 
-/* Before the kernels before this one are done: what none of them writes. Gains are part of the
- * first stage. */
+/* Before the preceding kernels are done, copy what none of them writes. Gains are part of the first
+ * stage. */
 INLINE void send_early(const lt_gemv_ring_args *a, const places *s) {
 #if NORM
     send_gains(a, s);
@@ -296,7 +297,7 @@ INLINE void send_early(const lt_gemv_ring_args *a, const places *s) {
 #endif
     (void)a, (void)s;
 }
-/* And afterwards: x in its place. */
+/* Afterwards, copy x. */
 INLINE void bring_x(const lt_gemv_ring_args *a, const places *s) {
 #if NORM
     own_pieces none;
@@ -312,7 +313,7 @@ INLINE void bring_x(const lt_gemv_ring_args *a, const places *s) {
         __syncthreads();
     }
 }
-/* Eight elements of row m from column k on. */
+/* Eight elements of row m, starting at column k. */
 INLINE const uint4 *x_at(const lt_gemv_ring_args *a, const places *s, int m, int k) {
     return HELD ? s->x + m * x_pitch(a) + k / 8 : (const uint4 *)(a->x + m * a->ldx + k);
 }

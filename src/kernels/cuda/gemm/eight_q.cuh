@@ -26,7 +26,7 @@
 /* Sums of a lane: rows r and r + 8 of a slab, rows of x 2 q and 2 q + 1. */
 #define SUMS (M == 1 ? 2 : 4)
 
-/* Bytes from one row's numbers, and factors, to the next one's: two rows' lie in different
+/* Distance between the numbers, and the factors, of two rows: it puts the rows in different
  * banks. */
 #define NUMBER_PITCH (TILES * TILE_K + 64)
 #define FACTOR_BYTES (4 * FACTORS * 4) /* Bytes of a tile's factors. */
@@ -43,8 +43,8 @@ INLINE float larger(float a, float b) {
 INLINE u32 bytes_of(u32 a, u32 b, u32 c, u32 d) { /* The lowest of each. */
     return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
-/* Piece c (8 columns) of a row: v. All lanes of a group's four pieces come. keeps: there is a place
- * for it. */
+/* Keep piece c (8 columns) of a row: v. All lanes of a group's four pieces call it. keeps: there is
+ * a place for the piece. */
 INLINE void keep_piece(u8 *numbers, float *factors, u32 c, uint4 v, bool keeps) {
     float f[8], most = 0.0f;
     u32 bits[8];
@@ -152,7 +152,7 @@ INLINE void dot_group(int dot[SCALES][4], const u32 a[4], const eight *x, int g)
         mma_16x8x32_u8(dot[0], a, b0, b1, MAGIC);
     }
 }
-/* sum += what a tile of a slab gives. */
+/* Add the products of a tile of a slab to sum. */
 INLINE void multiply_eight(float sum[SUMS], const share *s, const eight *x) {
     const int each = SUMS / 2;
     const bool shifted = OFFSET > 0 && OFFSET < 128;

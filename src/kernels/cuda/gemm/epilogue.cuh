@@ -37,7 +37,7 @@
 #ifndef EPI_RESIDUAL
 #define EPI_RESIDUAL 0
 #endif
-/* EPI_ACT_LATER: the kernel applies the activation itself, to what epilogue_pair gives. */
+/* EPI_ACT_LATER: the kernel itself applies the activation to the result of epilogue_pair. */
 #ifndef EPI_ACT_LATER
 #define EPI_ACT_LATER 0
 #endif
@@ -81,7 +81,7 @@ INLINE void epilogue_pair(float *v0, float *v1, int row, int col, const lt_gemm_
 #if EPI_SAVE && !EPI_ACT_LATER
         const u32 pre = PACK_ELEM(x0, x1);
         *(u32 *)(a->pre + (i64)row * a->pre_ld + col) = pre;
-        x0 = elem_lo(pre); /* f of what is stored, as a recomputation will see it. */
+        x0 = elem_lo(pre); /* f of the stored value, as a recomputation will see it. */
         x1 = elem_hi(pre);
 #endif
 #if EPI_ACT && !EPI_ACT_LATER

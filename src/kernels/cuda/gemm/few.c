@@ -1,5 +1,5 @@
-/* few.c: the launcher of gemm_few.cu and how it divides a product. As with gemv.cu, the weights are
- * read before the kernels before it are done, so no running kernel may write them. */
+/* few.c: launches gemm_few.cu, and decides how it divides a product. As with gemv.cu, the weights
+ * are read before the preceding kernels are done, so no running kernel may write them. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -7,15 +7,16 @@
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/specs.h"
 
-/* Words of the kernels, as launches and lt_specs_few write them. */
+/* The -D constants of the kernels, for launches and for lt_specs_few. */
 #define FEW_WORDS   "BN=%d GROUPS=%d SPLITS=%d STAGES=%d OUT=%s DTYPE=%s"
 #define GATED_WORDS " GATED=1 KIND=%d"
 
-/* At 128 x costs the L2 as much as W the memory: 0.56 to 1.0 of cuBLASLt's speed. */
+/* With 128 rows, x costs as much L2 traffic as W memory traffic: 0.56 to 1.0 of cuBLASLt's
+ * speed. */
 #define MOST_ROWS   64
 #define DEPTH       2 /* Depth of the kernel's stages: times 64 of K. */
 #define MOST_STAGES LT_FEW_MOST_STAGES
-#define HELD_BYTES  (100 * 1024) /* Bytes of weights in flight for each SM. */
+#define HELD_BYTES  (100 * 1024) /* Bytes of weights in flight per SM. */
 
 static int rows_of(const lt_gemm_args *a) {
     return (int)lt_cuda_div_up(a->m, 8) * 8;
@@ -23,7 +24,7 @@ static int rows_of(const lt_gemm_args *a) {
 static size_t stage_bytes(const lt_gemm_few_tile *t, int rows) {
     return (size_t)LT_FEW_STAGE_BYTES(t->groups, rows);
 }
-/* All but the ring: see the kernel. */
+/* Everything but the ring: see the kernel. */
 static size_t fixed_bytes(const lt_gemm_few_tile *t, int rows) {
     return (size_t)LT_FEW_FIXED_BYTES(t->groups, t->splits, rows / 8);
 }
@@ -42,7 +43,7 @@ const char *lt_gemm_few_refusal(const lt_gemm_args *a, const lt_cuda_info *info)
                : NULL;
 }
 
-/* As many stages as fit, or as a block has work for; false: not even two. */
+/* As many stages as fit, or as a block has work for; false: not even two fit. */
 bool lt_gemm_few_fit(lt_gemm_few_tile *t, const lt_gemm_args *a, const lt_cuda_info *info) {
     const int rows = rows_of(a);
     const int64_t tiles = lt_cuda_div_up(a->n, 64 * t->groups),
@@ -59,8 +60,8 @@ bool lt_gemm_few_fit(lt_gemm_few_tile *t, const lt_gemm_args *a, const lt_cuda_i
     return t->stages >= 1 && (t->stages >= 2 || work == 1);
 }
 
-/* Blocks of a wave in clusters of `splits`: an H100's GPCs have different numbers of SMs; clusters
- * of 4, 7 and 8 left many idle. */
+/* Blocks of a wave in clusters of `splits`: an H100's GPCs have different numbers of SMs, and
+ * clusters of 4, 7 and 8 left many idle. */
 static int64_t wave_of(int splits) {
     static const int most[] = {0, 132, 128, 108, 0, 80, 96};
     return most[splits];
@@ -131,7 +132,7 @@ static lt_err few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_g
     defines_of(text, t, a, gated);
     LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_few.cu", "gemm_few", text));
     if (gated != NULL && gated->y == NULL) {
-        return LT_OK; /* Only fetched. */
+        return LT_OK; /* The kernel was only fetched. */
     }
     LT_TRY(lt_gemm_operand_map(c, &map_w, a->b, a->in, a->k, a->n, a->ldb, 64,
                                gated != NULL ? 32 : 64 * t->groups));

@@ -13,8 +13,8 @@ typedef struct {
     long long ld_act;
 } lt_gemm_few_args;
 
-/* Stages of the rings of gemm_q_sm90.cu. x: 2 at least: the next 64 columns are waited for before
- * the last are given back. */
+/* Stages of the rings of gemm_q_sm90.cu. x: at least 2, since the next 64 columns are awaited
+ * before the last are released. */
 typedef struct {
     int w_stages, x_stages;
 } lt_gemm_q_depths;

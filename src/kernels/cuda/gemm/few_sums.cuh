@@ -16,10 +16,10 @@
 #define GATED 0
 #define KIND  0
 #endif
-#define COLS        (GATED ? 32 : 64) /* of a warpgroup, beside factors */
-#define OCTETS      (BN / 8)          /* of rows of x */
+#define COLS        (GATED ? 32 : 64) /* columns of a warpgroup, beside factors */
+#define OCTETS      (BN / 8)          /* groups of eight rows of x */
 #define OCTET_BYTES (64 * 32)         /* 64 columns x 8 rows, f32 */
-/* octets that a block adds, at a time */
+/* octets that a block adds at a time */
 #define EACH (SPLITS == 1 ? (OCTETS < 4 ? OCTETS : 4) : (OCTETS + SPLITS - 1) / SPLITS)
 /* for a consumer's sums */
 #define GROUP_BYTES (SPLITS * EACH * OCTET_BYTES)
@@ -27,31 +27,31 @@ static_assert(GROUPS * GROUP_BYTES == LT_FEW_SUMS_BYTES(GROUPS, SPLITS, OCTETS),
 static_assert(BN % 8 == 0 && BN >= 8, "rows of x in octets");
 static_assert(SPLITS >= 1 && SPLITS <= 8, "a portable cluster");
 
-INLINE int cols_of(const lt_gemm_few_args *a) { /* Columns of y: a gate and its factor make one. */
+INLINE int cols_of(const lt_gemm_few_args *a) { /* Columns of y: a gate and its factor give one. */
     return GATED ? a->n / 2 : a->n;
 }
 
-/* Which block of the cluster adds octet o, and which of its octets that is. */
+/* The block of the cluster that adds octet o, and the octet's index among that block's. */
 INLINE int adder_of(int o) {
     return OCTETS >= SPLITS ? o * SPLITS / OCTETS : o;
 }
 INLINE int first_octet(int rank) {
     return OCTETS >= SPLITS ? (rank * OCTETS + SPLITS - 1) / SPLITS : rank;
 }
-/* Orders nothing but the barriers' beginnings (mbarrier_init_fence). */
+/* Orders only the initialisation of the barriers (mbarrier_init_fence). */
 INLINE void cluster_arrive(void) {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 INLINE void cluster_wait(void) {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-/* Place of this thread's first pair in an octet; the second is 8 columns on. */
+/* Position of this thread's first pair in an octet; the second is 8 columns further. */
 INLINE u32 pair_place(void) {
     const int tid = (int)threadIdx.x % 128;
     return (u32)((tid / 32 * 16 + tid % 32 / 4) * 32 + tid % 4 * 8);
 }
 
-/* Four rows of a column of an octet whose parts lie at `sums`, EACH octets apart. */
+/* Four rows of a column of an octet whose parts are at `sums`, EACH octets apart. */
 INLINE float4 sum_of(u32 sums, int column, int half) {
     float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
@@ -65,12 +65,13 @@ INLINE float4 sum_of(u32 sums, int column, int half) {
 __attribute__((unused)) INLINE float as_stored(float x) {
     return TO_F32(OUT, FROM_F32(OUT, x));
 }
-/* The octet that begins with row `row` to y (and act). A thread has one column and four rows. */
+/* Store the octet that begins with row `row` to y (and act). A thread has one column and four
+ * rows. */
 INLINE void store_octet(const lt_gemm_few_args *a, u32 sums, int row, int col) {
     const int tid = (int)threadIdx.x % 128, half = tid / 64, mine = tid % 64;
     const float4 v = sum_of(sums, mine, half);
     row += half * 4;
-    const int factors = mine / COLS * cols_of(a); /* Where they begin, if this is one. */
+    const int factors = mine / COLS * cols_of(a); /* Where the factors begin, if this is one. */
     col += mine % COLS;
     if (col < cols_of(a)) {
         const float bias = bias_at(a->bias, a->bias_type, col + factors),
@@ -100,7 +101,8 @@ INLINE void store_octet(const lt_gemm_few_args *a, u32 sums, int row, int col) {
     }
 }
 
-/* Copy this group's 64 columns of x's rows from `row` on to y, rounded, 16 bytes a thread. */
+/* Copy this group's 64 columns of x, starting with row `row`, to y, rounded, 16 bytes per
+ * thread. */
 #define IS_16_bf16 1
 #define IS_16_fp16 1
 #define IS_16_fp32 0
@@ -116,7 +118,7 @@ INLINE void store_by_rows(const float acc[BN / 2], const lt_gemm_few_args *a, u3
     const float bias[2] = {mine < a->n ? bias_at(a->bias, a->bias_type, mine) : 0.0f,
                            mine + 8 < a->n ? bias_at(a->bias, a->bias_type, mine + 8) : 0.0f};
 #pragma unroll
-    /* 64 rows x 64 columns: pieces of 16 bytes change places by row % 8, for the banks. */
+    /* 64 rows x 64 columns: pieces of 16 bytes are permuted by row % 8, to avoid bank conflicts. */
     for (int from = 0; from < OCTETS; from += 8) {
         named_barrier_sync(1 + group, 128);
 #pragma unroll
@@ -148,7 +150,7 @@ INLINE void store_by_rows(const float acc[BN / 2], const lt_gemm_few_args *a, u3
 #endif
 
 #if SPLITS == 1
-/* Through this group's own smem, EACH octets at a time. */
+/* Store through this group's own shared memory, EACH octets at a time. */
 INLINE void store_own(const float acc[BN / 2], const lt_gemm_few_args *a, u32 sums, int group,
                       int row, int col) {
 #if BY_ROWS
@@ -175,7 +177,7 @@ INLINE void store_own(const float acc[BN / 2], const lt_gemm_few_args *a, u32 su
 }
 
 #else
-/* Each octet's part to the block that adds it, to the place of this block's rank. */
+/* Send each octet's part to the block that adds it, to the place of this block's rank. */
 INLINE void give_away(const float acc[BN / 2], u32 sums, u32 given, int rank) {
 #pragma unroll
     for (int o = 0; o < OCTETS; o++) {

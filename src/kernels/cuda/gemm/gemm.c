@@ -9,7 +9,7 @@
 #include "kernels/cuda/gemm/winners.h"
 #include "kernels/cuda/specs.h"
 
-/* Words of the kernels, as launches and lt_specs_gemm write them. */
+/* The -D constants of the kernels, for launches and for lt_specs_gemm. */
 #define TILE_WORDS                                                                                 \
     "BN=%d WG_M=%d CONSUMERS=%d PINGPONG=%d CLUSTER=%d PAIR=%d STAGES=%d "                         \
     "C_STAGES=%d A_MAJOR_M=%d B_MAJOR_N=%d REGS_PRODUCER=%d REGS_CONSUMER=%d"
@@ -18,9 +18,9 @@
 
 #define SPLITS_MAX    8
 #define SCRATCH_BYTES ((size_t)128 << 20)
-#define STEP          64 /* K elements a stage of the ring (BK) */
+#define STEP          64 /* Elements of K per stage of the ring (BK) */
 
-/* rate: share of the tensor cores' peak in the main loop, measured. */
+/* rate: the measured share of the tensor cores' peak in the main loop. */
 typedef struct {
     lt_gemm_tile tile;
     double rate;
@@ -165,13 +165,13 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) 
     }
     const double products = (double)(bm * t->bn) * STEP / 2048.0 / rate;
     const double stage = (double)(bm + tile_b_rows(t)) * STEP * 2.0;
-    /* of one step of all tiles, from memory once */
+    /* bytes of one step of all tiles, read from memory once */
     const double unique = (double)(a->m + a->n) * STEP * 2.0 * tile_parts(t);
     const double through = stage / 80.0 < products ? products : stage / 80.0;
     const double step = through > unique * (double)busy / (double)n / 1600.0
                             ? through
                             : unique * (double)busy / (double)n / 1600.0;
-    /* Activations: two special functions an element, 16 a clock; hidden where the other consumer
+    /* Activations: two special functions per element, 16 per clock; hidden if the other consumer
      * multiplies meanwhile. */
     const double special = (a->act >= 0 || a->act_bwd >= 0) && !t->pingpong
                                ? (double)(bm * t->bn) * 2.0 / 16.0
@@ -179,7 +179,7 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) 
     clocks = (double)waves * ((double)steps * step +
                               (t->pingpong && waves > 1 ? 200.0 : 600.0 + 4.0 * t->bn) + special) +
              3000.0;
-    if (t->pair) { /* Half of the sums to the neighbour. */
+    if (t->pair) { /* Half of the sums are sent to the neighbour. */
         clocks += 1000.0 + (double)(bm * t->bn) * 2.0 / 32.0;
     }
     if (t->splits > 1) {
@@ -198,14 +198,15 @@ int lt_gemm_tile_all(lt_gemm_tile *out, int max, const lt_gemm_args *a, size_t s
             out[n] = tiles[i].tile;
             out[n].splits = splits;
             if (parts > 1 && ((parts - 1) * share >= steps || share < 4)) {
-                continue; /* An empty part, or too short a part. */
+                continue; /* The part is empty, or too short. */
             }
             if (pair && (scratch_bytes == 0 || late)) {
-                continue; /* Two parts after all, or rounded chunks of 64 columns. */
+                /* It would be two parts again, or chunks of 64 columns that are rounded. */
+                continue;
             }
             if (splits > 1 &&
                 (lt_gemm_tile_scratch_bytes(&out[n], a) > scratch_bytes || a->n % 4 != 0)) {
-                continue; /* No room. */
+                continue; /* There is not enough scratch. */
             }
             n++;
         }
@@ -257,7 +258,7 @@ static const char *act_word(int act) {
            : act == LT_ACT_XIELU   ? "ACT_XIELU"
                                    : "ACT_NONE";
 }
-/* The epilogue's words; none for partial sums. */
+/* The constants of the epilogue; partial sums have none. */
 static void epilogue_text(char *out, size_t bytes, const lt_gemm_args *a, bool residual) {
     snprintf(
         out, bytes, "DTYPE=%s EPI_BIAS=%d EPI_SAVE=%d EPI_ACT=%s EPI_ACT_BWD=%s EPI_RESIDUAL=%d",
@@ -313,12 +314,12 @@ static int64_t blocks_to_launch(const lt_cuda *c, const lt_gemm_tile *t, int64_t
     return wanted > fit ? wanted : fit;
 }
 
-/* Steps of K that the second product has. */
+/* Steps of K of the second product. */
 static int beside_steps(const lt_gemm_args *a) {
     return a->beside.v == NULL ? 0 : (int)lt_cuda_div_up(a->beside.rank, STEP);
 }
 
-/* How many rows (trans_b) or columns v has. */
+/* Number of rows (trans_b) or columns of v. */
 static int64_t beside_extent(const lt_gemm_args *a) {
     int64_t n = 0;
     for (int i = 0; i < a->beside.n_parts; i++) {
@@ -440,7 +441,7 @@ static lt_err launch_sum(lt_cuda *c, CUstream s, const lt_gemm_args *a, void *pa
 
 lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_tile *t,
                     lt_scratch scratch) {
-    /* c + product is a residual that happens to be c. */
+    /* c + product is the residual form with c as the residual. */
     const bool into_16 = a->accumulate && a->out != LT_F32;
     const bool residual = a->residual || into_16, split = t->splits > 1;
     lt_gemm_kernel_args w = {.m = (int)a->m,
@@ -486,8 +487,8 @@ lt_err lt_gemm(lt_cuda *c, CUstream s, const lt_gemm_args *a, lt_scratch scratch
     return lt_gemm_with(c, s, a, &t, scratch);
 }
 
-/* Every tile as products forward and gradients of weights ask for it; then, with the first tile,
- * what else a product may be. */
+/* Every tile as products forward and gradients of weights use it; then, with the first tile, all
+ * other options. */
 void lt_specs_gemm(lt_specs *l) {
     static const lt_gemm_args forward = {.trans_b = true}, weights = {.trans_a = true}, back = {0};
     static const struct {

@@ -1,5 +1,5 @@
 /* gemm.h: C = alpha op(A) op(B) on Hopper's tensor cores, 16-bit in, f32 sums, with an epilogue;
- * tile choice and launch of gemm_sm90.cu. */
+ * chooses a tile and launches gemm_sm90.cu. */
 #ifndef LT_KERNELS_CUDA_GEMM_H
 #define LT_KERNELS_CUDA_GEMM_H
 
@@ -43,16 +43,16 @@ typedef struct {
  * not possible: operands are packed, or not 2-D with contiguous columns. */
 const char *lt_gemm_from_matmul(lt_gemm_args *out, const lt_matmul_args *a);
 
-/* Shared memory that a block of Hopper may have. */
+/* Shared memory that a block on Hopper may have. */
 #define LT_HOPPER_SHARED_BYTES (227 * 1024)
 
-/* One specialisation of gemm_sm90.cu (its essay says what the words mean) and in how many parts K
- * is cut. */
+/* One specialisation of gemm_sm90.cu, whose header explains the fields, and the number of parts
+ * into which K is divided. */
 typedef struct {
     int bn, wg_m, consumers, cluster, stages, splits, group;
     bool pingpong;
-    bool block_a_tile; /* Not persistent: a block makes one tile and goes. */
-    bool pair;         /* Two blocks make one tile, each over half of K, and go. */
+    bool block_a_tile; /* Not persistent: a block computes one tile and ends. */
+    bool pair;         /* Two blocks compute one tile, each over half of K, and end. */
 } lt_gemm_tile;
 
 /* Device memory for partial sums: more than lt_gemm_scratch_bytes() never helps. May be empty. */
@@ -62,22 +62,24 @@ typedef struct {
 } lt_scratch;
 size_t lt_gemm_scratch_bytes(void);
 
-/* NULL when gemm_sm90.cu serves these arguments on this device, else why not. */
+/* NULL if gemm_sm90.cu serves these arguments on this device, otherwise the reason. */
 const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info);
-/* NULL when it adds the second product with this tile, too. */
+/* NULL if it also adds the second product with this tile. */
 #define LT_GEMM_BESIDE_STEPS 4 /* Of 64 numbers of the rank. */
 const char *lt_gemm_beside_refusal(const lt_gemm_args *a, const lt_gemm_tile *t);
-/* The tile whose estimate (waves, tensor-core clocks, bytes, the cost of adding partial sums) is
- * least. */
+/* The tile with the smallest estimate (waves, tensor-core clocks, bytes, the cost of adding partial
+ * sums). */
 lt_gemm_tile lt_gemm_tile_choose(const lt_gemm_args *a, const lt_cuda_info *info,
                                  size_t scratch_bytes);
-/* The tuner's winner (winners.h) for this product if our kernel won or came second, else
- * lt_gemm_tile_choose's. */
+/* The tuner's winner (winners.h) for this product if our kernel came first or second, else that of
+ * lt_gemm_tile_choose. */
 lt_gemm_tile lt_gemm_tile_best(const lt_gemm_args *a, const lt_cuda_info *info,
                                size_t scratch_bytes);
-/* Every tile and number of parts of K that serves these arguments; how many, at most max. */
+/* Every tile and number of parts of K that serves these arguments; returns how many, at most
+ * max. */
 int lt_gemm_tile_all(lt_gemm_tile *out, int max, const lt_gemm_args *a, size_t scratch_bytes);
-/* A tile of the table, K in a number of parts that is allowed for some product. */
+/* Whether the tile is in the table, with a number of parts of K that is allowed for some
+ * product. */
 bool lt_gemm_tile_exists(const lt_gemm_tile *t);
 size_t lt_gemm_tile_scratch_bytes(const lt_gemm_tile *t, const lt_gemm_args *a);
 /* Estimated time of one tile choice in microseconds. */
@@ -87,14 +89,14 @@ LT_MUST_USE lt_err lt_gemm(lt_cuda *c, CUstream s, const lt_gemm_args *a, lt_scr
 LT_MUST_USE lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a,
                                 const lt_gemm_tile *t, lt_scratch scratch);
 
-/* gemm_few.cu: at most 64 rows times weights (N, K). Tiles of 64 * groups columns, K in `splits`
- * parts. */
+/* gemm_few.cu: at most 64 rows times weights (N, K). Tiles of 64 * groups columns; K is divided
+ * into `splits` parts. */
 typedef struct {
     int groups, splits, stages, blocks;
 } lt_gemm_few_tile;
 const char *lt_gemm_few_refusal(const lt_gemm_args *a, const lt_cuda_info *info);
 bool lt_gemm_few_fit(lt_gemm_few_tile *t, const lt_gemm_args *a, const lt_cuda_info *info);
-/* The tile for the shape; a call with it. */
+/* The tile for the shape, and a call with it. */
 lt_gemm_few_tile lt_gemm_few_choose(const lt_gemm_args *a, const lt_cuda_info *info);
 LT_MUST_USE lt_err lt_gemm_few(lt_cuda *c, CUstream s, const lt_gemm_args *a);
 LT_MUST_USE lt_err lt_gemm_few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a,
@@ -138,16 +140,17 @@ LT_MUST_USE lt_err lt_gemm_rung_run(lt_cuda *c, CUstream s, const lt_gemm_rung *
 LT_MUST_USE lt_err lt_gemm_operand_map(lt_cuda *c, CUtensorMap *map, const void *data,
                                        lt_dtype dtype, int64_t inner, int64_t outer, int64_t ld,
                                        int box_inner, int box_outer);
-/* The words and the shared memory of a tile without an epilogue. */
+/* The constants and the shared memory of a tile without an epilogue. */
 void lt_gemm_tile_text(char out[256], const lt_gemm_tile *t, const lt_gemm_args *a);
 size_t lt_gemm_tile_shared_bytes(const lt_gemm_tile *t);
 
-/* matmul_scaled (tensor/ops.h): NULL when gemm_sm90.cu serves it with FP8, else why not; and the
- * call. */
+/* matmul_scaled (tensor/ops.h): NULL if gemm_sm90.cu serves it with FP8, otherwise the reason; and
+ * the call. */
 const char *lt_gemm_scaled_refusal(const lt_matmul_scaled_args *a, const lt_cuda_info *info);
 LT_MUST_USE lt_err lt_gemm_scaled(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *a);
 
-/* matmul_grouped (tensor/ops.h): NULL when gemm_sm90.cu serves it, else why not; and the call. */
+/* matmul_grouped (tensor/ops.h): NULL if gemm_sm90.cu serves it, otherwise the reason; and the
+ * call. */
 const char *lt_gemm_grouped_refusal(const lt_matmul_grouped_args *a, const lt_cuda_info *info);
 LT_MUST_USE lt_err lt_gemm_grouped(lt_cuda *c, CUstream s, const lt_matmul_grouped_args *a);
 

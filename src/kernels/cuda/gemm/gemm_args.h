@@ -6,31 +6,31 @@
 
 typedef struct {
     int m, n, k;
-    /* K is cut in this many parts; > 1 writes partial sums (OUT_F32), part s at row s *
+    /* K is divided into this many parts; > 1 writes partial sums (OUT_F32), part s at row s *
      * m_padded. */
     int splits;
     int m_padded; /* m rounded up to whole tiles. */
-    int group;    /* Rows of (cluster) tiles walked together, for the L2. */
+    int group;    /* Rows of (cluster) tiles processed together, for the L2. */
     float alpha;
     float xielu_p, xielu_n; /* softplus(p), 0.5 + softplus(n) */
     const void *bias;
     const LT_ELEM(elem) * aux; /* (m, n), rows aux_ld apart */
     LT_ELEM(elem) * pre;       /* (m, n), rows pre_ld apart */
     long long aux_ld, pre_ld;
-    /* with GROUPED 1: rows ldc apart, for tiles that end inside an expert's neighbour */
+    /* with GROUPED 1: rows ldc apart, for tiles that extend into the next expert's rows */
     void *c;
     long long ldc;
     const int *start; /* with GROUPED: expert e owns [start[e], start[e + 1]) of the rows */
     int experts;
     const float *a_scale, *b_scale; /* with SCALES */
-    int early;                      /* The next kernel may be brought up while this one runs. */
+    int early;                      /* The next kernel may start while this one runs. */
 } lt_gemm_kernel_args;
 
-/* With BESIDE: columns [first, end) of C belong to a part, whose columns of u are `rank` from
- * part * rank on, and whose rows (B_MAJOR_N: columns) of v are those of C plus shift. */
+/* With BESIDE: columns [first, end) of C belong to a part. Its columns of u are the `rank` ones
+ * that start at part * rank, and its rows (B_MAJOR_N: columns) of v are those of C plus shift. */
 #define LT_GEMM_BESIDE_PARTS 3
 typedef struct {
-    int n_parts, rank, none; /* none: past the end of v */
+    int n_parts, rank, none; /* none: an index past the end of v */
     int first[LT_GEMM_BESIDE_PARTS], end[LT_GEMM_BESIDE_PARTS], shift[LT_GEMM_BESIDE_PARTS];
 } lt_gemm_beside_args;
 

@@ -25,9 +25,10 @@
 #include "common/ring.cuh"
 #include "gemm/few_sums.cuh"
 
-#define THREADS     (128 * GROUPS + 32) /* Consumers, then one warp of which a thread copies. */
-#define TILE        (64 * GROUPS)       /* Columns of y. */
-#define W_BYTES     (TILE * 128)        /* 64 of K. */
+/* The consumers, and one warp of which one thread copies. */
+#define THREADS     (128 * GROUPS + 32)
+#define TILE        (64 * GROUPS) /* Columns of y. */
+#define W_BYTES     (TILE * 128)  /* 64 of K. */
 #define X_BYTES     (BN * 128)
 #define DEPTH       2 /* times 64 of K a stage */
 #define STAGE_BYTES (DEPTH * (W_BYTES + X_BYTES))
@@ -37,7 +38,7 @@ static_assert(GROUPS == 1 || GROUPS == 2, "consumers");
 
 WGMMA_SS(mma, BN, 0, 0)
 
-/* This block's share of K, in stages, and its walk over tiles. */
+/* This block's share of K, in stages, and its sequence of tiles. */
 typedef struct {
     int tile, step;
 } place;
@@ -90,7 +91,8 @@ INLINE void send_rows(const place *p, const void *map, u32 stage, u32 bar) {
     }
 }
 
-/* 1. One thread fills the ring: first with weights only, as long as others may still write x. */
+/* 1. One thread fills the ring: at first only with weights, while other kernels may still write
+ * x. */
 INLINE void produce(const void *map_w, const void *map_x, const lt_gemm_few_args *a, u32 ring,
                     u32 full, u32 empty) {
     const share s = share_of(a);
@@ -137,7 +139,7 @@ INLINE void multiply(float acc[BN / 2], ring_pos *r, int steps, int group, u32 r
         }
         wgmma_commit();
         /* The memory is slower than the products, so it matters most that the stage is requested
-         * again immediately. */
+         * again at once. */
         wgmma_wait(0);
         wgmma_pin(acc, BN / 2);
         if (threadIdx.x % 128 == 0) {
@@ -179,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
     if (SPLITS > 1) {
-        cluster_arrive(); /* The wait for all blocks comes when they are given parts. */
+        cluster_arrive(); /* Waiting for all blocks is deferred until they are sent parts. */
     }
     if (group == GROUPS) {
         if (threadIdx.x % 32 == 0) {
@@ -201,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         multiply(acc, &r, s.end - s.begin, group, ring, full, empty);
 #if SPLITS == 1
         store_own(acc, &a, my_sums, group, 0, col);
-#else /* One tile a cluster. */
+#else /* One tile per cluster. */
         cluster_wait();
         give_away(acc, my_sums, given + 8 * group, rank);
         mbarrier_wait(given + 8 * group, 0);

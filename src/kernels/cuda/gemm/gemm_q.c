@@ -1,5 +1,5 @@
-/* gemm_q.c: the launcher of gemm_q_sm90.cu and how it divides a product. Weights are read before
- * the kernels before it are done, so no running kernel may write them (early.cuh). */
+/* gemm_q.c: launches gemm_q_sm90.cu, and decides how it divides a product. Weights are read before
+ * the preceding kernels are done, so no running kernel may write them (early.cuh). */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -8,7 +8,7 @@
 #include "kernels/cuda/ops/matmul_q.h"
 #include "kernels/cuda/specs.h"
 
-/* Words of the kernels, as launches and lt_specs_gemm_q write them. */
+/* The -D constants of the kernels, for launches and for lt_specs_gemm_q. */
 #define GEMM_Q_WORDS                                                                               \
     "BN=%d GROUPS=%d SPLITS=%d EXACT=%d BATCH=%d BITS=%d GROUP=%d MINS=%d "                        \
     "OFFSET=%d OUT=%s DTYPE=%s"
@@ -16,10 +16,10 @@
 
 #define TILE_K      128 /* tile_q.cuh */
 #define TILE_ROWS   16
-#define SLABS       4 /* Slabs of 16 columns, for each warpgroup. */
+#define SLABS       4 /* Slabs of 16 columns per warpgroup. */
 #define MOST_STAGES LT_FEW_MOST_STAGES
-#define LEAST_STEPS 2 /* Tiles of K of a part. */
-/* Bytes of x's rows that an SM holds at once: the L2 is nearer than the memory. */
+#define LEAST_STEPS 2 /* Least tiles of K per part. */
+/* Bytes of x's rows that an SM holds at once: the L2 is closer than the memory. */
 #define X_BYTES (64 * 1024)
 
 typedef struct {
@@ -32,11 +32,11 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Shared memory but for the rings: sums (few_sums.cuh), barriers, alignment. */
+/* Shared memory without the rings: sums (few_sums.cuh), barriers, alignment. */
 static int64_t fixed_bytes(const tile *t) {
     return LT_GEMM_Q_FIXED_BYTES(t->groups, t->splits, t->rows / 8);
 }
-/* As many stages as fit, or as a block has work for; false: not two of each. */
+/* As many stages as fit, or as a block has work for; false: not even two of each fit. */
 static bool fit(tile *t, const lt_matmul_args *a, const lt_cuda_tile_format *f,
                 const lt_cuda_info *info) {
     const int64_t k = a->b.shape[1], x_stage = LT_GEMM_Q_X_BYTES(t->rows),
@@ -62,8 +62,8 @@ static int64_t wave_of(int splits) {
     static const int most[] = {0, 132, 128, 108, 112, 80, 96};
     return most[splits];
 }
-/* Rows up to which weights enter exactly, in any order (docs/speed/decoding.md): with minima that
- * takes twice the products. 6 and 8 bits were not measured beyond. */
+/* Most rows with which weights are used exactly, in any order (docs/speed/decoding.md): with minima
+ * this takes twice the products. 6 and 8 bits were not measured with more. */
 static int64_t exact_rows(const lt_cuda_tile_format *f) {
     return f->mins ? 16 : f->bits <= 5 ? 32 : LT_GEMM_Q_PIECE;
 }
@@ -73,7 +73,7 @@ static int64_t exact_rows(const lt_cuda_tile_format *f) {
 static bool choose(tile *t, const lt_matmul_args *a, const lt_cuda_tile_format *f,
                    const lt_cuda_info *info) {
     const int64_t n = a->y.shape[1], steps = lt_cuda_div_up(a->b.shape[1], TILE_K),
-                  m = a->y.shape[0]; /* In a fixed order, splits must not depend on it. */
+                  m = a->y.shape[0]; /* In a fixed order, splits must not depend on m. */
     int64_t busy = 0;
     *t = (tile){.groups = 2, .splits = 1, .exact = a->fixed_order || m <= exact_rows(f)};
     if (m <= LT_GEMM_Q_PIECE) {
@@ -106,7 +106,7 @@ const char *lt_gemm_q_refusal(const lt_matmul_args *a, const lt_cuda_info *info)
                                                            : NULL;
 }
 
-/* Packed tiles, a slab's one behind the other: (words of a piece, pieces of a slab, slabs). */
+/* Packed tiles, those of a slab adjacent: (words of a piece, pieces of a slab, slabs). */
 static lt_err weights_map(lt_cuda *c, CUtensorMap *map, const lt_matmul_args *a,
                           const lt_cuda_tile_format *f, int slabs) {
     const int cuts = f->tile_bytes > 2048 ? 4 : 2; /* CUTS of the kernel. */

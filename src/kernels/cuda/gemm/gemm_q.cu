@@ -30,7 +30,7 @@
 #include "kernels/cuda/gemm/gemm_q_args.h"
 
 #define WARPS   (SPLIT > 4 ? SPLIT : 4)
-#define GROUPS  (WARPS / SPLIT) /* of warps in a block, each with a slab of its own */
+#define GROUPS  (WARPS / SPLIT) /* groups of warps in a block, each with its own slab */
 #define PARTS   (SPLIT > 1 ? WARPS : 1)
 #define THREADS (32 * WARPS)
 #ifndef DEPTH
@@ -70,7 +70,8 @@ INLINE uint4 load_x(const elem *x) {
     const uint2 lo = *(const uint2 *)x, hi = *(const uint2 *)(x + 16);
     return make_uint4(lo.x, lo.y, hi.x, hi.y);
 }
-/* sum += what the 32 columns from k on give: `a0`, `a1` the operands of the two products. */
+/* Add the products of the 32 columns from k on to sum: `a0`, `a1` are the left operands of the two
+ * products. */
 INLINE void multiply_group(float sum[4], const share *s, int g, const u32 a0[4], const u32 a1[4],
                            uint4 x) {
     const u32 ones[4] = {ONE, ONE, ONE, ONE};
@@ -94,8 +95,8 @@ INLINE void multiply_group(float sum[4], const share *s, int g, const u32 a0[4],
         }
     }
 }
-/* x: this lane's pieces of the tile's first columns; left: columns of x from there on. Past the
- * last the first are read again: their scales are zero. */
+/* x: this lane's pieces of the tile's first columns; left: number of columns of x from there on.
+ * Past the last column the first ones are read again, with scales of zero. */
 INLINE void multiply(float sum[TILES][4], const share *s, const elem *const x[TILES], int k0,
                      int left) {
 #pragma unroll
@@ -111,7 +112,7 @@ INLINE void multiply(float sum[TILES][4], const share *s, const elem *const x[TI
         }
     }
 }
-/* Sum i of lane `lane` to y. */
+/* Store sum i of lane `lane` to y. */
 INLINE void store(const lt_gemm_q_args *a, int slab, int t, int i, int lane, float sum) {
     const int row = 8 * t + lane % 4 * 2 + i % 2, col = slab * TILE_ROWS + lane / 4 + i / 2 * 8;
     if (row < a->m && col < a->n) {
@@ -139,13 +140,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         x[t] = a.x + min_i(8 * t + lane / 4, a.m - 1) * a.ldx + element_at(lane % 4, 0);
     }
 #pragma unroll
-    for (int d = 0; d < DEPTH; d++) { /* 1. On their way before x is there. */
+    for (int d = 0; d < DEPTH; d++) { /* 1. These copies start before x is ready. */
         if (begin + d < end) {
             load_share(&s[d], w + (i64)(begin + d) * TILE_BYTES);
         }
     }
     wait_for_others();
-    /* 2. A place is filled again as soon as it is used up. */
+    /* 2. A place is filled again as soon as it has been used. */
     for (int tile = begin; tile < end; tile += DEPTH) {
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
@@ -179,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* wide (N, K) = W in 16 bits: a warp a tile. */
+/* wide (N, K) = W in 16 bits: one warp per tile. */
 extern "C" __global__ void __launch_bounds__(128) widen_q(const lt_cuda_widen_q_args a) {
     const i64 item = (i64)blockIdx.x * 4 + (int)threadIdx.x / 32, slab = item / a.tiles;
     const int lane = (int)threadIdx.x % 32, q = lane % 4, k0 = (int)(item % a.tiles) * TILE_K;
@@ -211,7 +212,7 @@ extern "C" __global__ void __launch_bounds__(128) widen_q(const lt_cuda_widen_q_
     }
 }
 
-/* y (R, K) = scale * rows ids of W [+ pos_table rows]: a thread a quarter of a group of 32. */
+/* y (R, K) = scale * rows ids of W [+ pos_table rows]: one thread per quarter of a group of 32. */
 extern "C" __global__ void __launch_bounds__(128) embed_q(const lt_cuda_embed_q_args a) {
     const i64 item = (i64)blockIdx.x * 128 + threadIdx.x, row = item / (a.k / 8);
     const int group = (int)(item % (a.k / 8)) / 4, g = group % 4, q = (int)(item % 4);

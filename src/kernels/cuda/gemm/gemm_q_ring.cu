@@ -26,7 +26,7 @@
 #define SENT         (FILL == 2 ? 1 : STAGES)   /* All of the ring. */
 #define ROW_ITEMS(a) ((WIDTH + 127) / 128 * 16) /* Items of a row, counted in whole tiles. */
 #define IN_REGISTERS (NORM && (M * ROW_ITEMS(0) + THREADS - 1) / THREADS <= 4)
-/* Rows of x as they are: on their way to their norm. */
+/* Rows of x in their storage type, waiting for the norm. */
 #define HELD (NORM && !IN_REGISTERS)
 #include "gemm/beside.cuh"
 #include "gemm/eight_q.cuh"
@@ -36,7 +36,7 @@
 #define RING_BYTES (STAGES * TILE_BYTES) /* of a warp */
 #define COLUMNS    (SLABS * TILE_ROWS)
 #define PARTS      (SPLIT > 1 ? WARPS : 1)
-#define AHEAD      (ITEMS < 8 ? ITEMS : 8) /* Pieces of x on their way to a thread at a time. */
+#define AHEAD      (ITEMS < 8 ? ITEMS : 8) /* Pieces of x that a thread loads at a time. */
 static_assert(WARPS % SPLIT == 0 && STAGES >= 1, "warps in groups");
 
 /* First columns of the slabs of a unit. */
@@ -56,16 +56,18 @@ INLINE int first_tile(void) {
     return (int)(threadIdx.x / 32 % SPLIT) * MOST_TILES;
 }
 INLINE int tiles_here(void) {
-    /* May be none, or less. */
+    /* May be zero or negative. */
     return TILES % SPLIT == 0 ? MOST_TILES : min_i(TILES - first_tile(), MOST_TILES);
 }
 
 typedef struct {
-    const u8 *at; /* This lane's first 16 bytes (FILL 2: all) of the next tile of the first slab. */
+    /* Address of this lane's first 16 bytes (FILL 2: of all bytes) of the next tile of the first
+     * slab. */
+    const u8 *at;
     u64 once;
     u32 second; /* Bytes from there to the second slab's. */
     int unit, left;
-    u32 ring, bars; /* FILL 2: the warp's ring, an mbarrier for each of its stages. */
+    u32 ring, bars; /* FILL 2: the warp's ring, with one mbarrier per stage. */
 } source;
 INLINE void aim(source *s, const lt_gemv_ring_args *a) {
     s->left = tiles_here();
@@ -73,7 +75,7 @@ INLINE void aim(source *s, const lt_gemv_ring_args *a) {
             (u32)(column_of(a, s->unit, 0) / TILE_ROWS * TILES + first_tile()) * TILE_BYTES +
             (FILL == 2 ? 0 : threadIdx.x % 32 * 16);
 }
-/* slot: this lane's first bytes of it; the slabs of a unit take turns. */
+/* slot: this lane's first bytes of it; the slabs of a unit alternate. */
 INLINE void send(source *s, const lt_gemv_ring_args *a, u32 slot, int slab, int units) {
     if (s->unit < units && s->left > 0) {
         const u8 *const from = s->at + (slab > 0 ? s->second : 0);
@@ -108,8 +110,7 @@ INLINE void send(source *s, const lt_gemv_ring_args *a, u32 slot, int slab, int 
 typedef struct {
     u8 *numbers, *factors; /* The numbers and factors of row 0: eight_q.cuh. */
 } held;
-/* Rows of x, their norm if there is one, to 8 bits; all of the tiles, zeros behind the last
- * column. */
+/* Convert rows of x, normalised if there is a norm, to 8 bits, with zeros after the last column. */
 INLINE void keep_rows(const lt_gemv_ring_args *a, const places *s, const held *to) {
 #if NORM
     own_pieces own;
@@ -214,11 +215,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                 mbarrier_wait(bar, phase);
 #else
                 cp_async_wait(STAGES - 1);
-                __syncwarp(); /* All lanes' copies are there. */
+                __syncwarp(); /* All lanes' copies have arrived. */
 #endif
                 take_share(&w, ring + slot);
                 multiply_eight(sum[i], &w, &row);
-                __syncwarp(); /* All have read theirs. */
+                __syncwarp(); /* All lanes have read theirs. */
                 send(&from, &a, ring + slot + to, (i + STAGES) % SLABS, units);
 #if FILL == 2
                 bar = slot == RING_BYTES - TILE_BYTES ? from.bars : bar + 8;

@@ -33,19 +33,20 @@
 #include "common/ring.cuh"
 #include "gemm/few_sums.cuh"
 #include "kernels/cuda/gemm/few_args.h"
-/* With minima, from the middle: what is left of the minimum, which is rounded, is then small. */
+/* With minima, measured from the middle: what remains of the minimum, which is rounded, is then
+ * small. */
 #define TAKEN_OFF (MINS && !EXACT ? 1 << (BITS - 1) : OFFSET)
 #include "gemm/operand_q.cuh"
 
-/* Accumulators need other warps' registers: the kernel is compiled to all that there are, 168 a
+/* Accumulators need other warps' registers: the kernel is compiled for the maximum of 168 per
  * thread. */
 #define WIDE (BN > 128)
-/* Behind the consumers two warps copy, one thread each: W and x. */
+/* After the consumers come two copying warps, with one thread each: for W and for x. */
 #define THREADS       (128 * GROUPS + (WIDE ? 128 : 64))
 #define SLABS         (4 * GROUPS)
 #define W_STAGE_BYTES (SLABS * TILE_BYTES)
 #define X_STAGE_BYTES (BN * 128)
-/* of a packed tile, so that a piece is no more than 256 words: what a copy's box may have */
+/* parts of a packed tile, so that each is at most 256 words, the limit of a copy's box */
 #define CUTS       (TILE_BYTES > 2048 ? 4 : 2)
 #define STEPS      (TILE_K / GROUP) /* of a tile: columns with one scale */
 #define HALF_STEPS (64 / GROUP)
@@ -80,8 +81,8 @@ INLINE places places_of(u32 base, const lt_gemm_q_depths *d) {
     return p;
 }
 
-/* This block's share of K, in tiles of 128, and its walk over tiles of y: rows first, so that
- * blocks beside each other share weights. */
+/* This block's share of K, in tiles of 128, and its sequence of tiles of y: rows first, so that
+ * neighbouring blocks share weights. */
 typedef struct {
     int n, first, stride, rows;
     int begin, end;
@@ -96,8 +97,8 @@ INLINE walk walk_of(const lt_gemm_few_args *a) {
     s.begin = min_i(tiles, rank * each), s.end = min_i(tiles, s.begin + each);
     return s;
 }
-/* 1. One thread has the weights sent, another the rows. A fresh ring is empty: a wait for "phase 1"
- *    passes at once. */
+/* 1. One thread copies the weights, another the rows. A fresh ring is empty: a wait for "phase 1"
+ * returns at once. */
 INLINE void produce_w(const void *map, const lt_gemm_few_args *a, const places *p) {
     const walk s = walk_of(a);
     const u64 once = evict_first();
@@ -173,7 +174,7 @@ INLINE void operands(u32 a[PRODUCTS][4], const share *s, int step) {
 typedef struct {
     ring_pos w, x;
 } rings;
-INLINE void give_back(u32 bar) { /* A warpgroup's word that it has read a stage of x. */
+INLINE void give_back(u32 bar) { /* Signals that a warpgroup has read a stage of x. */
     if (threadIdx.x % 128 == 0) {
         mbarrier_arrive(bar);
     }
@@ -195,14 +196,14 @@ INLINE void promote(float acc[BN / 2], float part[BN / 2], float total[BN / 2], 
         acc[i] -= MINS ? f->least[i / 2 % 2] * total[i] : 0.0f;
     }
 }
-/* 64 columns of y over this block's part of K. BATCH groups are unpacked while the ones before are
- * multiplied. */
+/* 64 columns of y over this block's part of K. BATCH groups are unpacked while the previous ones
+ * are multiplied. */
 INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
     const u32 ones[4] = {ONE, ONE, ONE, ONE}, mine = (u32)(threadIdx.x / 32 * TILE_BYTES);
     float part[BATCH][BN / 2], total[BATCH][BN / 2];
     u32 a[2][BATCH][PRODUCTS][4];
     factors last[BATCH] = {{{0.0f, 0.0f}, {0.0f, 0.0f}}};
-    int read = -1; /* The stage of x's ring that the products under way read. */
+    int read = -1; /* The stage of x's ring that the products in progress read. */
 #pragma unroll
     for (int i = 0; i < BN / 2; i++) {
         acc[i] = 0.0f;
@@ -247,7 +248,7 @@ INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
                 }
             }
             wgmma_commit();
-            if (half == 0) { /* All before this batch is done. */
+            if (half == 0) { /* All products before this batch are done. */
                 if (read >= 0) {
                     give_back(p->empty_x + 8 * read);
                 }
@@ -293,7 +294,7 @@ INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
         take_share(&s, p->w + r->w.slot * W_STAGE_BYTES + mine);
 #pragma unroll
         for (int step = 0; step < STEPS; step++) {
-            operands(a[step % 2], &s, step); /* While the step before is multiplied. */
+            operands(a[step % 2], &s, step); /* Done while the previous step is multiplied. */
             if (step % HALF_STEPS == 0) {
                 mbarrier_wait(p->full_x + 8 * r->x.slot, r->x.phase);
             }
@@ -361,7 +362,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     __syncthreads();
     if (SPLITS > 1) {
-        cluster_arrive(); /* The wait for all blocks comes when they are given parts. */
+        cluster_arrive(); /* Waiting for all blocks is deferred until they are sent parts. */
     }
     if (warp >= 4 * GROUPS) {
 #if WIDE

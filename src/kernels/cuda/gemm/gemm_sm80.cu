@@ -27,7 +27,7 @@
 #define STAGES  3
 #define THREADS 256
 #define PROMOTE 4 /* steps of BK whose sums stay in the tensor cores' registers */
-#define GROUP   8 /* rows of tiles walked together */
+#define GROUP   8 /* rows of tiles processed together */
 #define A_PITCH (A_MAJOR_M ? BM + 8 : BK + 8)
 #define B_PITCH (B_MAJOR_N ? BN + 8 : BK + 8)
 #define A_ELEMS ((A_MAJOR_M ? BK : BM) * A_PITCH)
@@ -39,7 +39,7 @@ INLINE void cp_async_bytes(u32 dst, const void *src, int bytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes)
                  : "memory");
 }
-/* Eight elements of a row-major matrix at (row, col), zeros beyond its end. */
+/* Eight elements of a row-major matrix at (row, col), with zeros beyond its end. */
 INLINE void load_piece(elem *dst, const elem *src, i64 ld, int row, int col, int rows, int cols) {
     const int valid = row < rows ? max_i(0, min_i(8, cols - col)) : 0;
     const elem *from = src + (i64)row * ld + col;
@@ -121,7 +121,7 @@ INLINE void multiply(float acc[4][4][4], const elem *a_smem, const elem *b_smem,
     }
 }
 
-/* 3. Bias, what y holds, one rounding. */
+/* 3. Add the bias and the old y, and round once. */
 INLINE void store(float acc[4][4][4], const lt_gemm_sm80_args *w, int row0, int col0) {
     const int lane = (int)threadIdx.x % 32;
 #pragma unroll

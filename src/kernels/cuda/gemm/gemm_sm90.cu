@@ -100,14 +100,17 @@
 #define B_ROWS      (B_MAJOR_N ? (BN + 63) / 64 * 64 : BN)
 #define B_BYTES     (B_ROWS * 128)
 #define STAGE_BYTES (A_BYTES + B_BYTES)
-#define OUT_COLS    (PAIR ? BN / 2 : BN)                      /* of a tile that this block stores */
-#define CHUNK_COLS  (OUT_F32 || OUT_COLS % 64 != 0 ? 32 : 64) /* of them, stored at a time */
+/* columns of a tile that this block stores */
+#define OUT_COLS (PAIR ? BN / 2 : BN)
+/* of these, columns stored at a time */
+#define CHUNK_COLS (OUT_F32 || OUT_COLS % 64 != 0 ? 32 : 64)
 /* 128, or 64 for 16-bit C where OUT_COLS is no multiple of 64 */
 #define ROW_BYTES   (CHUNK_COLS * (OUT_F32 ? 4 : 2))
 #define CHUNK_BYTES (64 * 128)
 #define READERS     (PINGPONG ? 1 : CONSUMERS) /* consumers that read one stage */
-#define BAR_STORE   1                          /* named barriers: one a consumer */
-#define BAR_ORDER   4                          /* ping-pong: whose turn it is to multiply */
+#define BAR_STORE   1                          /* named barriers: one per consumer */
+/* ping-pong: the consumer whose turn it is to multiply */
+#define BAR_ORDER 4
 static_assert(BN % 32 == 0 && BN >= 64 && BN <= 256, "BN is a multiple of 32 up to 256");
 static_assert(!B_MAJOR_N || (B_ROWS / 64) % CLUSTER == 0,
               "a block fetches whole columns of B tiles");
@@ -142,11 +145,11 @@ typedef struct {
     int k_begin, k_end;  /* in steps of BK */
     int out_row;         /* row in C, or in the partial sums of this split */
     int expert, row_end; /* GROUPED 1: one past the expert's last row */
-    /* GROUPED 2: row of A and B where k 0 stands; rows of the last step that are the expert's */
+    /* GROUPED 2: row of A and B at k = 0; rows of the last step that belong to the expert */
     int k_row, tail;
 } tile_pos;
 
-/* Tile `t` of the walk: groups of `group` rows of tiles, column by column, so that blocks running
+/* Tile `t` of the order: groups of `group` rows of tiles, column by column, so that blocks running
  * together share A and B in L2. */
 INLINE tile_pos tile_locate(int t, const lt_gemm_kernel_args *a, int rank) {
     const int rows = div_up(a->m, BM * CLUSTER), cols = div_up(a->n, BN);
@@ -166,8 +169,8 @@ INLINE int tile_count(const lt_gemm_kernel_args *a) {
     return div_up(a->m, BM * CLUSTER) * div_up(a->n, BN) * a->splits;
 }
 
-/* The tile of turn t, false when there is none left. Turns only rise, so a walk over the experts
- * goes on where it was. */
+/* The tile of turn t; false if none is left. Turns only rise, so a search through the experts
+ * continues where it stopped. */
 typedef struct {
     int expert, before; /* tiles of the experts before this one */
 } walk;
@@ -215,7 +218,7 @@ INLINE void ring_skip(ring_pos *r, int n) {
 
 #define BLOCKS_A_TILE (PAIR ? 2 : CLUSTER)
 
-/* One thread of a warpgroup says that it has read a stage: to all that fetched it. */
+/* One thread of a warpgroup signals, to all that fetched a stage, that it has been read. */
 INLINE void stage_give_back(u32 bar, int tid) {
     if (PAIR && tid == 0) {
         mbarrier_arrive(bar);
@@ -231,11 +234,11 @@ typedef struct {
 } second_pair;
 
 #if BESIDE
-/* Step `step` of the second product into a stage whose barrier expects the usual bytes. */
+/* Fetch step `step` of the second product into a stage whose barrier expects the usual bytes. */
 INLINE void fetch_beside(const second_pair *s, u32 tile_a, u32 tile_b, u32 bar, const tile_pos *p,
                          int from, int step) {
     const lt_gemm_beside_args *const b = s->args;
-    int u = 0, v = b->none; /* Columns of no part: rows of v past its end, which are 0. */
+    int u = 0, v = b->none; /* Columns of no part use rows of v past its end, which are 0. */
     for (int i = 0; i < b->n_parts; i++) {
         if (p->col >= b->first[i] && p->col < b->end[i]) {
             u = i * b->rank, v = p->col + b->shift[i];
@@ -317,8 +320,8 @@ INLINE void produce(const void *map_a, const void *map_b, const lt_gemm_kernel_a
     (void)second;
 }
 
-/* Rows of K from `tail` on are another expert's: zero them, in this consumer's A and in all of B
- * (the other consumer writes the same zeros there). */
+/* Rows of K from `tail` on belong to another expert: zero them, in this consumer's A and in all of
+ * B (the other consumer writes the same zeros there). */
 INLINE void clear_tail(u32 my_a, u32 b, int tail, int consumer) {
     const int tid = (int)threadIdx.x % 128, n = (BK - tail) * 8;
     for (int i = tid; i < n * (1 + B_ROWS / 64); i += 128) {
@@ -330,8 +333,8 @@ INLINE void clear_tail(u32 my_a, u32 b, int tail, int consumer) {
 }
 
 #if !PROMOTE
-/* 2. A consumer's share of one tile: acc = A B over K. Frees each stage when the product after it
- *    has been issued. */
+/* 2. A consumer's share of one tile: acc = A B over K. Frees each stage when the next product has
+ * been issued. */
 INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a, u32 ring,
                      u32 full, u32 empty, int next, int tail, int consumer) {
     const int tid = (int)threadIdx.x % 128;
@@ -399,7 +402,7 @@ INLINE uint4 slope_piece(uint4 d, uint4 aux, const lt_gemm_kernel_args *a) {
     }
     return make_uint4(x[0], x[1], x[2], x[3]);
 }
-/* Eight elements of aux where piece i of the chunk at (row, col) lies; zeros outside. */
+/* Eight elements of aux at piece i of the chunk at (row, col); zeros outside. */
 INLINE uint4 aux_piece(const lt_gemm_kernel_args *a, int i, int row, int col) {
     const int r = row + i / 8, c = col + ((i % 8) ^ (i / 8 % 8)) * 8;
     u32 x[4] = {0, 0, 0, 0};
@@ -416,8 +419,8 @@ INLINE uint4 aux_piece(const lt_gemm_kernel_args *a, int i, int row, int col) {
     return make_uint4(x[0], x[1], x[2], x[3]);
 }
 
-/* A chunk of 64 x 64 that has been rounded into buffer 0. Forward: out as x, then f of it through
- * buffer 1. Backward: times f' in place. */
+/* A chunk of 64 x 64 that has been rounded into buffer 0. Forward: store it as x, then f of it
+ * through buffer 1. Backward: multiply by f' in place. */
 INLINE void store_late(const void *map_c, const void *map_pre, const lt_gemm_kernel_args *a,
                        u32 stage, int consumer, int row, int col, int out_row) {
     const int tid = (int)threadIdx.x % 128;
@@ -465,7 +468,7 @@ INLINE void store_late(const void *map_c, const void *map_pre, const lt_gemm_ker
 #endif
 
 #if GROUPED == 1
-/* Rows below row_end, two columns at a time, from registers. */
+/* Store rows below row_end, two columns at a time, from registers. */
 INLINE void store_rows(const float acc[BN / 2], const lt_gemm_kernel_args *a, int row, int col,
                        int row_end) {
     const int tid = (int)threadIdx.x % 128, lane = tid % 32;
@@ -488,8 +491,8 @@ INLINE void store_rows(const float acc[BN / 2], const lt_gemm_kernel_args *a, in
 #endif
 
 #if PAIR
-/* 2c. This block's half of the columns, its neighbour's sums added, moves to the front of acc. Both
- * rings are idle: all that was fetched has been multiplied. */
+/* 2c. This block's half of the columns, with its neighbour's sums added, moves to the front of acc.
+ * Both rings are idle: everything fetched has been multiplied. */
 INLINE void exchange(float acc[BN / 2], u32 ring, u32 given, int consumer, int rank) {
     const u32 mine = ring + (u32)(consumer * 128 * BN + (int)threadIdx.x % 128 * 16);
     const u32 theirs = remote_address(mine, rank ^ 1),
@@ -533,7 +536,7 @@ INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre,
         }
     }
 #if GROUPED == 1
-    if (row + 64 > p->row_end) { /* The rows behind belong to the next expert. */
+    if (row + 64 > p->row_end) { /* The rows after it belong to the next expert. */
         store_rows(acc, a, row, col, p->row_end);
         return;
     }
@@ -542,7 +545,7 @@ INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre,
     for (int chunk = 0; chunk < OUT_COLS / CHUNK_COLS; chunk++) {
         buf = stage + (EPI_LATE ? 0 : chunk % C_STAGES * CHUNK_BYTES);
         if (tid == 0) {
-            /* Forward: x has left; y may still be leaving buffer 1. */
+            /* Forward: x has been stored; y may still be leaving buffer 1. */
             tma_store_wait_read(EPI_ACT_BWD ? 0 : C_STAGES - 1);
         }
         named_barrier_sync(BAR_STORE + consumer, 128);
@@ -608,7 +611,8 @@ INLINE void consume(const void *map_c, const void *map_pre, const lt_gemm_kernel
         if (PINGPONG) {
             named_barrier_sync(BAR_ORDER + consumer, 256);
         }
-        if (GROUPED == 2 && !OUT_ADD && n_steps == 0) { /* Nobody chose this expert: zeros. */
+        /* No token chose this expert: store zeros. */
+        if (GROUPED == 2 && !OUT_ADD && n_steps == 0) {
 #pragma unroll
             for (int i = 0; i < BN / 2; i++) {
                 acc[0][i] = 0.0f;

@@ -19,12 +19,12 @@
 #include "kernels/cuda/gemm/gemv_args.h"
 
 #define WARPS  4
-#define GROUPS (WARPS / SPLIT) /* of warps in a block, each with columns of its own */
+#define GROUPS (WARPS / SPLIT) /* groups of warps in a block, each with its own columns */
 #ifndef UNROLL
 #define UNROLL (M <= 2 ? 4 : 2)
 #endif
 
-/* 16 bytes of each of the columns' rows at k, and UNROLL - 1 turns on. */
+/* 16 bytes of each column's row at k, and of the next UNROLL - 1 steps. */
 INLINE void load_weights(uint4 v[UNROLL][ROWS], const elem *const w[ROWS], int k0, int n) {
 #pragma unroll
     for (int u = 0; u < UNROLL; u++) {
@@ -45,12 +45,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     const elem *w[ROWS];
     float sum[ROWS][M] = {{0.0f}};
 
-    for (int r = 0; r < ROWS; r++) { /* Past the end: the last column again, not stored. */
+    for (int r = 0; r < ROWS; r++) { /* Past the end: the last column again, which is not stored. */
         w[r] = a.w + (i64)min_i(col + r, a.n - 1) * a.ldw;
     }
     const int first = (share * 32 + lane) * 8;
     uint4 v[UNROLL][ROWS];
-    load_weights(v, w, first, a.k); /* On their way before x is there. */
+    load_weights(v, w, first, a.k); /* These loads start before x is ready. */
     wait_for_others();
     for (int k0 = first; k0 < a.k; k0 += UNROLL * SPLIT * 256) {
         if (k0 != first) {

@@ -43,11 +43,11 @@
 #ifndef BLOCKS
 #define BLOCKS 1
 #endif
-#define AHEAD       (FILL ? STAGES : STAGES - 1) /* Stages on their way when x comes. */
+#define AHEAD       (FILL ? STAGES : STAGES - 1) /* Stages in flight when x arrives. */
 #define SENT        (FILL == 2 ? 1 : AHEAD)
 #define STAGE_BYTES (UNROLL * ROWS * 512) /* of a warp */
 #define RING_BYTES  (STAGES * STAGE_BYTES)
-#define STEP        (UNROLL * SPLIT * 256) /* Columns of W that a stage of a group takes on. */
+#define STEP        (UNROLL * SPLIT * 256) /* Columns of W by which a stage of a group advances. */
 static_assert(ROWS % 2 == 0 && WARPS % SPLIT == 0 && STAGES >= 2 - (FILL > 0),
               "columns in pairs, warps in groups");
 static_assert(FILL != 2 || (WHOLE && UNROLL == 1),
@@ -75,19 +75,19 @@ INLINE int column_of(const lt_gemv_ring_args *a, int pair) {
 typedef struct {
     u64 once;
     int unit, step;
-    u32 ring, bars; /* FILL 2: the warp's ring, an mbarrier for each of its stages. */
+    u32 ring, bars; /* FILL 2: the warp's ring, with one mbarrier per stage. */
     const elem *w[ROWS];
 } source;
 INLINE void aim(source *s, const lt_gemv_ring_args *a) {
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) { /* Past the end: the last column again, not stored. */
+    for (int r = 0; r < ROWS; r++) { /* Past the end: the last column again, which is not stored. */
         const int pair = min_i(s->unit * PAIRS + r / 2, pairs_of(a) - 1);
         s->w[r] = (const elem *)a->w +
                   (i64)min_i(column_of(a, pair) + r % 2 * distance_of(a), a->n - 1) * a->ldw;
     }
 }
-/* The first unit of a group; the next is gridDim.x * GROUPS further. FILL: a block's units of a
- * turn are neighbours. */
+/* The first unit of a group; the next is gridDim.x * GROUPS further. FILL: a block's units of one
+ * turn are adjacent. */
 INLINE int first_unit(int group) {
     return FILL ? (int)blockIdx.x * GROUPS + group : group * (int)gridDim.x + (int)blockIdx.x;
 }
@@ -129,7 +129,7 @@ INLINE void send(source *s, const lt_gemv_ring_args *a, u32 slot, int first, int
 #endif
 }
 #if BEYOND
-/* Behind the ring: stages of the first unit, a lane of the group a column. */
+/* Prefetch the stages of the first unit beyond the ring, one column per lane of the group. */
 INLINE void send_beyond(const source *s, int units) {
     const int lane = (int)threadIdx.x % (32 * SPLIT);
     const elem *from = s->w[0];
@@ -143,7 +143,7 @@ INLINE void send_beyond(const source *s, int units) {
 }
 #endif
 
-/* A stage's part of the sums: eight columns of W from k0 on, UNROLL times. */
+/* A stage's part of the sums: eight columns of W starting at k0, UNROLL times. */
 INLINE void multiply(const lt_gemv_ring_args *a, const places *s, float sum[ROWS][M], u32 slot,
                      int k0) {
 #pragma unroll
@@ -218,7 +218,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int unit = first_unit(group); unit < units; unit += (int)gridDim.x * GROUPS) {
         float sum[ROWS][M] = {{0.0f}};
         for (int step = 0; step < steps; step++) { /* 3. */
-#if FILL == 0 /* What was used last is refilled while this is. */
+#if FILL == 0 /* Refill the stage that was used last while this one is used. */
             cp_async_wait(STAGES - 2);
             const u32 old = ring + (slot == 0 ? STAGES - 1 : slot - 1) * STAGE_BYTES;
             send(&from, &a, old, first, steps, units);
@@ -231,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #endif
             multiply(&a, &s, sum, ring + slot * STAGE_BYTES, first + step * STEP);
             if (FILL == 2) {
-                __syncwarp(); /* All have read. */
+                __syncwarp(); /* All lanes have read it. */
             }
             send(&from, &a, ring + slot * STAGE_BYTES, from_column, steps, units);
 #endif

@@ -7,14 +7,14 @@
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/specs.h"
 
-/* Words of the kernels, as launches and lt_specs_grouped write them. */
+/* The -D constants of the kernels, for launches and for lt_specs_grouped. */
 #define GROUPED_WORDS                                                                              \
     "GROUPED=%d BN=%d WG_M=%d CONSUMERS=2 PINGPONG=%d CLUSTER=1 STAGES=%d "                        \
     "C_STAGES=2 A_MAJOR_M=%d B_MAJOR_N=%d OUT_F32=%d OUT_ADD=%d REGS_PRODUCER=24 "                 \
     "REGS_CONSUMER=240 DTYPE=%s EPI_RESIDUAL=%d"
 
-#define STEP       64   /* K elements a stage (BK) */
-#define SHORT_K    1024 /* Up to here a tile's stores are worth hiding: ping-pong. */
+#define STEP       64   /* Elements of K per stage (BK) */
+#define SHORT_K    1024 /* Up to this K, ping-pong pays by hiding a tile's stores. */
 #define GROUP_ROWS 8
 
 typedef struct {
@@ -81,7 +81,7 @@ static lt_err map_of(lt_cuda *c, CUtensorMap *map, const lt_tensor *t, int inner
 lt_err lt_gemm_grouped(lt_cuda *c, CUstream s, const lt_matmul_grouped_args *a) {
     const tile t = tile_of(a);
     const bool weights = a->weights, f32 = a->y.dtype == LT_F32,
-               /* y + product is a residual that happens to be y. */
+               /* y + product is the residual form with y as the residual. */
         into_16 = a->accumulate && !f32;
     const int bm = 64 * t.wg_m * (t.pingpong ? 1 : 2);
     const size_t shared = (size_t)LT_GEMM_SM90_BYTES(bm, t.bn, t.stages, 2, 2);

@@ -1,5 +1,5 @@
 /* operand_q.cuh: a lane's share of a tile of quantised weights (tile_q.cuh) as the left operand of
- * mma.sync and wgmma of 16-bit floats: gemm_q.cu says how. */
+ * mma.sync and wgmma of 16-bit floats: gemm_q.cu explains how. */
 #ifndef LT_CUDA_GEMM_OPERAND_Q_CUH
 #define LT_CUDA_GEMM_OPERAND_Q_CUH
 
@@ -13,11 +13,11 @@
 #define EXPONENT      CONCAT(EXPONENT_, DTYPE)
 #define MINUS         0x80008000u
 #ifndef TAKEN_OFF
-#define TAKEN_OFF OFFSET /* A caller may want another. */
+#define TAKEN_OFF OFFSET /* A caller may define another. */
 #endif
 #define FMA2(a, b, c) CONCAT(DTYPE, x2_fma)(a, b, c)
 
-/* The eight elements of group g of row r + 8 h, in pairs, TAKEN_OFF taken off. */
+/* The eight elements of group g of row r + 8 h, in pairs, minus TAKEN_OFF. */
 INLINE void widen(u32 pair[4], const share *s, int g, int h) {
 #pragma unroll
     for (int j = 0; j < 4; j++) {

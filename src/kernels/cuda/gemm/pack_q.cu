@@ -11,7 +11,7 @@
 
 #define THREADS 128
 
-/* Group g of the tile's row r; its bits above are added to what their bytes hold. */
+/* Store group g of the tile's row r; its high bits are or-ed into their bytes. */
 INLINE void put_group(u8 *tile, const group32 *x, int g, int r) {
     for (int q = 0; q < 4; q++) {
         for (int first = 0; first < 8; first += 4) {

@@ -4,8 +4,8 @@
 #ifndef LT_CUDA_GEMM_PROMOTE_CUH
 #define LT_CUDA_GEMM_PROMOTE_CUH
 
-/* Scales of one step: of this thread's two rows of A, 8 apart. B's, one for the 128 rows of B that
- * the tile has, is in both. */
+/* Scales of one step: of this thread's two rows of A, 8 apart. They include the single scale of B
+ * for the tile's 128 rows of B. */
 typedef struct {
     float row0, row1;
 } scales;
@@ -37,7 +37,7 @@ INLINE void step_issue(float part[BN / 2], const scaled_tile *t, const ring_pos 
     }
     wgmma_commit();
 }
-/* acc += the sums of the step at r, which are done. */
+/* acc += the finished sums of the step at r. */
 INLINE void step_add(float acc[BN / 2], float part[BN / 2], const scales *s, const scaled_tile *t,
                      ring_pos *r) {
     stage_give_back(t->empty + 8 * r->slot, (int)threadIdx.x % 128);
@@ -54,7 +54,7 @@ INLINE void step_add(float acc[BN / 2], float part[BN / 2], const scales *s, con
 INLINE void multiply_scaled(float acc[BN / 2], ring_pos *r, int n_steps, const scaled_tile *t) {
     float part[2][BN / 2]; /* of even and odd steps */
     scales s[2];
-    ring_pos ahead = *r; /* of the step queued last; r: of the first that was not added */
+    ring_pos ahead = *r; /* of the step queued last; r: of the first that was not yet added */
     int step = 0;        /* that is at r */
 
     s[0] = scales_of(t->args, t->k_begin, t->row, t->col);
@@ -73,7 +73,7 @@ INLINE void multiply_scaled(float acc[BN / 2], ring_pos *r, int n_steps, const s
             step_add(acc, part[i], &s[i], t, r);
         }
     }
-    if (step + 1 < n_steps) { /* Two steps are left, else one. */
+    if (step + 1 < n_steps) { /* Two steps are left; otherwise one. */
         s[1] = scales_of(t->args, t->k_begin + step + 1, t->row, t->col);
         ring_step(&ahead, STAGES);
         step_issue(part[1], t, &ahead);

@@ -11,8 +11,8 @@ typedef struct {
     LT_ELEM(elem) * c;
 } lt_gemm_rung_args;
 
-/* Dynamic shared memory in bytes: stages of 64 k of A's and B's tiles; of what the copy engine
- * fills, what begins on 1024 and a barrier a stage. */
+/* Dynamic shared memory in bytes: stages of 64 k of A's and B's tiles; for the copy engine also an
+ * alignment of 1024 and a barrier per stage. */
 #define LT_GEMM_RUNG_BYTES(bm, bn, stages) ((stages) * ((bm) + (bn)) * 128)
 #define LT_GEMM_RUNG_COPIED_BYTES(bm, bn, stages)                                                  \
     (1024 + LT_GEMM_RUNG_BYTES(bm, bn, stages) + 8 * (stages))

@@ -5,19 +5,19 @@
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/specs.h"
 
-/* Words of the kernels, as launches and lt_specs_gemm_scaled write them. */
+/* The -D constants of the kernels, for launches and for lt_specs_gemm_scaled. */
 #define SCALED_WORDS                                                                               \
     "FP8=1 A_F8=%s SCALES=%d PROMOTE=%d BN=%d WG_M=1 CONSUMERS=2 PINGPONG=0 "                      \
     "CLUSTER=1 STAGES=%d C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 "                     \
     "REGS_CONSUMER=240 OUT_F32=%d OUT_ADD=%d DTYPE=bf16 EPI_BIAS=%d "                              \
     "EPI_RESIDUAL=%d"
 
-#define STEP       128 /* K elements a stage of the ring: 128 bytes. */
+#define STEP       128 /* Elements of K per stage of the ring: 128 bytes. */
 #define BM         128 /* Two consumers of 64 rows. */
 #define GROUP_ROWS 8
 
-/* The tile of a kind of scales: with scales of 1 x 128 each 128 of K are a sum of their own. Wider
- * tiles of such sums and pairs of blocks that share B were slower (docs/speed/fp8.md). */
+/* The tile for a kind of scales: with scales of 1 x 128, each 128 of K have separate sums. Wider
+ * tiles of such sums, and pairs of blocks that share B, were slower (docs/speed/fp8.md). */
 typedef struct {
     int bn, stages, scales;
     bool promote;

@@ -1,5 +1,5 @@
-/* share_q.cuh: a lane's share of a tile of quantised weights (tile_q.cuh) in registers, and what
- * operand_q.cuh and eight_q.cuh need of it. */
+/* share_q.cuh: a lane's share of a tile of quantised weights (tile_q.cuh) in registers, and the
+ * parts that operand_q.cuh and eight_q.cuh need. */
 #ifndef LT_CUDA_GEMM_SHARE_Q_CUH
 #define LT_CUDA_GEMM_SHARE_Q_CUH
 
@@ -40,7 +40,7 @@ __attribute__((unused)) INLINE void take_share(share *s, u32 tile) {
         s->least = ld_shared_v4(tile + MINS_AT + lane / 4 * 16);
     }
 }
-/* x moved so that bit `from` comes to bit 4. */
+/* x shifted so that bit `from` becomes bit 4. */
 INLINE u32 to_bit_4(u32 x, int from) {
     return from > 4 ? x >> (from - 4) : x << (4 - from);
 }

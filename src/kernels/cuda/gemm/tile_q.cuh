@@ -54,12 +54,12 @@ INLINE int element_at(int q, int e) {
 INLINE i64 tile_at(i64 n, i64 k, int tiles) {
     return (n / TILE_ROWS * tiles + k / TILE_K) * TILE_BYTES;
 }
-/* Bytes into a tile: the word of elements 4 i .. 4 i + 3 (LOW 4: of two groups) of group g of 4,
+/* Offset in a tile of the word with elements 4 i .. 4 i + 3 (LOW 4: of two groups) of group g of 4,
  * row r of 16, quarter q. */
 INLINE int word_in_tile(int g, int r, int q, int i) {
     return 512 * (LOW == 4 ? g / 2 : g) + 16 * (r % 8 * 4 + q) + 4 * (r / 8 * 2 + i);
 }
-/* Place of the scale of element element_at(., 4 i ..) in group g, row r, and of its minimum. */
+/* Index of the scale of element element_at(., 4 i ..) in group g, row r, and of its minimum. */
 INLINE int scale_in_tile(int g, int r, int i) {
     const int s = GROUP == 32 ? g : 2 * g + i;
     return SCALES_AT + 128 * (s / 4) + 16 * (r % 8) + 2 * (r / 8 * 4 + s % 4);
@@ -67,12 +67,12 @@ INLINE int scale_in_tile(int g, int r, int i) {
 INLINE int least_in_tile(int g, int r) {
     return MINS_AT + 16 * (r % 8) + 2 * (r / 8 * 4 + g);
 }
-/* How far element e of group g is shifted in its word. */
+/* Shift of element e of group g in its word. */
 INLINE int bits_in_word(int g, int e) {
     return 8 * (e % 4 / 2) + 16 * (e % 2) + (LOW == 4 ? 4 * (g % 2) : 0);
 }
-/* The word of the bits above of a lane's row, and where words i of elements have them in each of
- * its bytes. */
+/* The word of the high bits of a lane's row, and the position of the bits of words i of elements in
+ * each of its bytes. */
 INLINE int high_word(int g, int h) {
     return HIGH == 2 ? 2 * h + g / 2 : h;
 }

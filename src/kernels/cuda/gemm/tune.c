@@ -14,7 +14,7 @@
 
 #define MAX_SETS    24
 #define MAX_TILES   112
-#define TRIED_TILES 24 /* The best of them by the estimate. */
+#define TRIED_TILES 24 /* The best candidates by the estimate. */
 #define FINALISTS   6
 #define MAX_TRIED   (TRIED_TILES + LT_CUBLAS_PROPOSALS + 2)
 
@@ -27,14 +27,14 @@ typedef struct {
 static lt_err queue_one(void *ctx, CUstream s, int set) {
     const candidate *c = ctx;
     lt_err err;
-    (void)s; /* The queue's is the timing's. */
+    (void)s; /* Timing uses the queue's stream. */
     lt_gemm_winner_force(&c->as);
     err = c->q->device->backend->ops->matmul(c->q, &c->sets[set]);
     lt_gemm_winner_force(NULL);
     return err;
 }
 
-/* The list takes the candidate for what it says it is. */
+/* Whether the list accepts the candidate as what it claims to be. */
 static bool serves(const candidate *c) {
     const lt_op_impl *impl;
     lt_gemm_winner_force(&c->as);
@@ -50,7 +50,7 @@ static int tile_compare(const void *a, const void *b) {
            (x->us[LT_GEMM_BY_WGMMA] < y->us[LT_GEMM_BY_WGMMA]);
 }
 
-/* What is worth a try; us holds 1 for the kind that a candidate stands for. */
+/* Candidates that are worth measuring; us is 1 for the kind that a candidate stands for. */
 static int space_fill(candidate *out, lt_queue *q, const lt_matmul_args *sets) {
     const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
     lt_gemm_tile tiles[MAX_TILES];
@@ -92,7 +92,7 @@ static int time_compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* The finalists, and the best of each kind: the record tells by how much the winner won. */
+/* Keep the finalists, and the best of each kind: the record shows by how much the winner won. */
 static int keep_best(lt_timing *t, int n) {
     bool seen[LT_GEMM_BY_COUNT] = {false};
     int kept = 0;
@@ -152,7 +152,7 @@ static lt_tensor matrix(void *data, lt_dtype dtype, int64_t rows, int64_t cols) 
         .data = data, .dtype = dtype, .n_dims = 2, .shape = {rows, cols}, .stride = {cols, 1}};
 }
 
-/* Operands one behind the other in memory (one allocation a set, in *block). */
+/* Operands adjacent in memory (one allocation per set, in *block). */
 static lt_err set_open(lt_queue *q, lt_matmul_args *a, void **block, const lt_gemm_product *p,
                        uint64_t seed) {
     const size_t a_bytes = (size_t)(p->m * p->k) * 2, b_bytes = (size_t)(p->n * p->k) * 2,

@@ -36,7 +36,7 @@
 
 const char *const lt_gemm_by_names[LT_GEMM_BY_COUNT] = {"wgmma", "cublaslt", "gemv", "few"};
 
-/* A product and a GPU, as the line spells them. */
+/* A product and a GPU, as the line writes them. */
 typedef struct {
     char gpu[128];
     int64_t m, n, k;
@@ -57,7 +57,7 @@ static struct {
     int slots[MAX_SLOTS]; /* Index + 1 of a row, or 0. */
 } table;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-/* The choice of the thread that tunes: other threads choose by the table. */
+/* The choice of the tuning thread; other threads choose by the table. */
 static _Thread_local const lt_gemm_winner *forced;
 
 static const char *word(lt_dtype dtype) {
@@ -165,8 +165,8 @@ static lt_err tune_path(char path[LT_PATH_BYTES]) {
     return lt_path_join(path, dir, "gemm.tune");
 }
 
-/* Under the lock. A file that cannot be read is as good as none: the list's rules serve every
- * shape. */
+/* Called with the lock held. A file that cannot be read counts as missing: the list's rules serve
+ * every shape. */
 static void rows_read(void) {
     char path[LT_PATH_BYTES], *text = NULL;
     lt_source ours = {0};

@@ -20,21 +20,21 @@ extern const char *const lt_gemm_by_names[LT_GEMM_BY_COUNT]; /* The entries of t
 
 typedef struct {
     lt_gemm_by by;
-    lt_gemm_tile tile; /* Our best tile, whoever won. */
-    /* CUBLASLT only: which of the heuristic's proposals, and the library's version. */
+    lt_gemm_tile tile; /* Our best tile, even if another entry won. */
+    /* For CUBLASLT only: the index among the heuristic's proposals, and the library's version. */
     int choice, vendor;
-    double us[LT_GEMM_BY_COUNT]; /* Each one's best time; 0: it does not take the shape. */
+    double us[LT_GEMM_BY_COUNT]; /* Best time of each entry; 0: it does not accept the shape. */
 } lt_gemm_winner;
 
-/* The entry of exactly this product (sizes, layout, types, bias, accumulation) on a GPU of this
- * name, or NULL: also for products with an activation or a residual in the epilogue. */
+/* The entry for exactly this product (sizes, layout, types, bias, accumulation) on a GPU of this
+ * name, or NULL. It is also used for products with an activation or a residual in the epilogue. */
 const lt_gemm_winner *lt_gemm_winner_find(const lt_cuda_info *info, const lt_gemm_args *a);
 
-/* Find answers w for every product of this process until the next call; NULL ends it. For the
- * tuner, which runs alone. */
+/* From now on, find returns w for every product of this process; NULL ends that. For the tuner,
+ * which runs alone. */
 void lt_gemm_winner_force(const lt_gemm_winner *w);
 
-/* Put an entry into the tune file, in place of an older one. */
+/* Write an entry to the tune file, replacing an older one. */
 LT_MUST_USE lt_err lt_gemm_winner_keep(const lt_cuda_info *info, const lt_gemm_args *a,
                                        const lt_gemm_winner *w);
 

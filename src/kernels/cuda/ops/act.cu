@@ -25,7 +25,7 @@
 #define PIECES 1
 #endif
 #define THREADS      256
-#define TURN         ((i64)THREADS * W * PIECES) /* Elements that a block works on at once. */
+#define TURN         ((i64)THREADS * W * PIECES) /* Elements that a block processes at once. */
 #define XIELU_BETA   0.5f
 #define XIELU_EPS    (-1e-6f)
 #define SQRT_HALF    0.7071067812f
@@ -38,8 +38,8 @@ typedef struct {
 INLINE float softplus(float x) {
     return x > 20.0f ? x : log1pf(expf(x));
 }
-/* exp(x) - 1, x <= 0. For 16-bit storage an exponential and, near 0, where that cancels, a
- * polynomial: 3e-5 of what exceeds x, 1e-6 of the whole. */
+/* exp(x) - 1 for x <= 0. For 16-bit storage: an exponential and, near 0, where that cancels, a
+ * polynomial, accurate to 3e-5 of what exceeds x and 1e-6 of the whole. */
 INLINE float expm1_negative(float x) {
     if (sizeof(DTYPE) == 4) {
         return expm1f(x);
@@ -99,7 +99,7 @@ INLINE float df(float x, xielu k, float *by_positive, float *by_negative) {
 #endif
 }
 
-/* What f(gate) is multiplied by, and its derivative by up. */
+/* The factor of f(gate), and its derivative by up. */
 INLINE float factor_of(float up) {
 #if KIND == 6
     return fmaxf(fminf(up, ACT_LIMIT), -ACT_LIMIT) + 1.0f;
@@ -115,8 +115,8 @@ INLINE float to_up(float up, float d) {
 #endif
 }
 
-/* Where piece `at` of y, dy (gated or not) stands in memory, and where in x, dx: gate (or plain),
- * up F later. RAGGED: rows have strides. */
+/* Where piece `at` of y, dy (gated or not) is in memory, and of x, dx: gate (or plain), with up F
+ * later. RAGGED: rows have strides. */
 INLINE i64 y_at(i64 at, int cols, i64 ld) {
     return RAGGED ? at / cols * ld + at % cols : at;
 }
@@ -158,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) act_fwd(const lt_cuda_act_
     }
 }
 
-/* parts (2, gridDim.x): xIELU only. dx may be x. */
+/* parts (2, gridDim.x): xIELU only. dx may alias x. */
 extern "C" __global__ void __launch_bounds__(THREADS) act_bwd(const lt_cuda_act_bwd_args w) {
     wait_for_others();
     const xielu k = xielu_slopes(w.params);
@@ -167,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) act_bwd(const lt_cuda_act_
         const i64 first = turn + threadIdx.x * W;
         raw in[PIECES], up[PIECES], d[PIECES];
 #pragma unroll
-        for (int p = 0; p < PIECES; p++) { /* Zeros behind the end: they add nothing to the sums. */
+        for (int p = 0; p < PIECES; p++) { /* Zeros beyond the end add nothing to the sums. */
             const i64 at = first + p * THREADS * W;
             in[p] = up[p] = d[p] = raw_zero();
             if (at < w.count) {

@@ -1,4 +1,4 @@
-/* attention.c: the ordered lists of attention: the Hopper kernels, those of sm_80, tiled.cu for
+/* attention.c: the ordered lists of attention: the Hopper kernels, those for sm_80, tiled.cu for
  * fp32, then any.cu, which accepts everything else. */
 #include <stdio.h>
 
@@ -10,15 +10,15 @@
 #include "kernels/cuda/attention/plain_args.h"
 #include "kernels/cuda/specs.h"
 
-/* Words of the kernels, as launches and lt_specs_attention_plain write them. */
+/* The -D constants of the kernels, for launches and for lt_specs_attention_plain. */
 #define ANY_WORDS   "DTYPE=%s COLS=%d"
 #define MERGE_WORDS "DTYPE=%s"
 #define TILED_WORDS "DTYPE=fp32 WIDTH=%d PARTNERS=%d SOFTCAP=%d"
 
-#define WARPS         4 /* Rows a block of any.cu. */
+#define WARPS         4 /* Rows per block of any.cu. */
 #define MAX_WIDTH     1024
 #define TILED_THREADS 128
-#define MERGE_WARPS   8 /* As merge.cu has them. */
+#define MERGE_WARPS   8 /* As in merge.cu. */
 
 static const char *fwd_refuse(const void *args, const lt_device *device) {
     return lt_cuda_attention_refusal(args, lt_cuda_device_info(device));
@@ -112,7 +112,7 @@ static lt_err any_launch(lt_queue *q, const char *entry, lt_attn_plain_args *w, 
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {w};
     int cols = 1;
-    while (cols * 32 < w->dim) { /* Powers of two: fewer specialisations. */
+    while (cols * 32 < w->dim) { /* Powers of two, so that there are fewer specialisations. */
         cols *= 2;
     }
     snprintf(defines, sizeof defines, ANY_WORDS, lt_cuda_dtype_word(act), cols);
@@ -154,8 +154,7 @@ static lt_err any_bwd_run(lt_queue *q, const void *args) {
     return sinks_run(q, &w, act);
 }
 
-/* A launch of tiled.cu: partners that come at a time, tiles of rows and of partners in shared
- * memory. */
+/* A launch of tiled.cu: partners per step, tiles of rows and of partners in shared memory. */
 typedef struct {
     const char *entry;
     int partners[2]; /* for heads of up to 64 and 128 */
@@ -201,7 +200,7 @@ static const char *tiled_bwd_refuse(const void *args, const lt_device *device) {
     const char *why = any_bwd_refuse(args, device);
     return why != NULL ? why : tiled_refuse(t, 8, &tiled_dkv, device);
 }
-/* A block a tile of `tokens` of each of `heads`. */
+/* One block per tile of `tokens` of each of `heads`. */
 static lt_err tiled_launch(lt_queue *q, const tiled_kernel *t, lt_attn_plain_args *w, int tokens,
                            int heads) {
     char defines[LT_CUDA_DEFINES_BYTES];

@@ -12,7 +12,7 @@
 #include "kernels/cuda/ops/penalty_set_args.h"
 #include "kernels/cuda/specs.h"
 
-/* Words of the kernels, as launches and lt_specs_choose write them. */
+/* The -D constants of the kernels, for launches and for lt_specs_choose. */
 #define CHOOSE_WORDS "PARTS=%d CHUNKS=%d HELD=%d CLUSTER=%d W=%d SOFTCAP=%d"
 
 enum { PENALTY_THREADS = 1024 };
@@ -80,8 +80,8 @@ typedef struct {
     bool held, cluster;
 } division;
 
-/* The fewest blocks a row that hold it in shared memory, or, where there are SMs for all, as many
- * as it pays for; one when they could not meet. */
+/* The fewest blocks per row that hold it in shared memory or, if there are SMs for all, as many as
+ * are worthwhile; one if they could not all run at once. */
 static division divide(const lt_cuda_info *gpu, int64_t picks, int64_t cols) {
     const int all = (int)LT_CUDA_DIV_UP(cols, CHUNK);
     const int most = gpu->cc >= 90 ? 16 : 8;
@@ -90,7 +90,7 @@ static division divide(const lt_cuda_info *gpu, int64_t picks, int64_t cols) {
         d.parts *= 2;
     }
     while (gpu->cc >= 90 && d.parts < most && 2 * d.parts * picks <= gpu->n_sms &&
-           LT_CUDA_DIV_UP(all, d.parts) > FEW_CHUNKS) { /* SMs that would idle. */
+           LT_CUDA_DIV_UP(all, d.parts) > FEW_CHUNKS) { /* SMs that would be idle. */
         d.parts *= 2;
     }
     d.cluster = d.parts > 1 && gpu->cc >= 90;

@@ -48,14 +48,14 @@
 #include "common/reduce.cuh"
 #include "ops/choose.cuh"
 
-#define BITS    8 /* Bits that a round decides. */
+#define BITS    8 /* Bits that are decided per round. */
 #define BUCKETS (1 << BITS)
-/* What a block tells the others at most: counts, low and high halves of masses. */
+/* Most words that a block sends to the others: counts, low and high halves of masses. */
 #define WORDS      (3 * BUCKETS)
 #define TOP        20
 #define FLOAT_BITS 31 /* Bits of a float that is not negative. */
 enum { CUT_TOP_K, MOMENT, CUT_TYPICAL, CUT_TOP_P, DRAW_ONE, REPORT };
-/* What a cut counts; and whether its keys are distances from the best or from the mean. */
+/* What a cut counts, and whether its keys are distances from the best or from the mean. */
 enum { BY_NUMBER, BY_MASS, BY_MASS_TYPICAL };
 
 static_assert(PARTS <= 16 && THREADS >= PARTS * TOP && THREADS >= BUCKETS && WARPS <= WARP,
@@ -65,10 +65,10 @@ static_assert(CHUNKS <= 256 && (!HELD || CHUNKS <= 8),
 
 typedef struct {
     u32 histogram[WORDS], words[2][PARTS == 1 ? WORDS : 1];
-    u64 sums[CHUNKS * WARPS]; /* Masses by chunk and warp: by rising id. */
+    u64 sums[CHUNKS * WARPS]; /* Masses by chunk and warp, in ascending order of id. */
     u64 by_warp[WARPS], more_by_warp[WARPS], before, measure;
     u32 bucket, count, n_listed, round;
-    u32 bound_n[WARPS]; /* Alike: each warp reads its own, without a barrier. */
+    u32 bound_n[WARPS]; /* All warps have a copy: each reads its own, without a barrier. */
     u64 moment;         /* Sum of w times -log2 w. */
     aside also;
     double how[HOW_COUNT];
@@ -78,8 +78,8 @@ typedef struct {
 #endif
 } shared;
 
-/* A row's blocks: a block's words are there for all once they have met. Two sets in turn: who has
- * met has read the last. */
+/* The blocks of a row: a block's words are visible to all at their next meeting. Two sets are used
+ * in turn, since all have read the earlier set before the next meeting. */
 typedef struct {
     u32 *words; /* (2, PARTS, WORDS) */
     int *met;
@@ -92,7 +92,7 @@ INLINE u32 *group_mine(const group *g) {
 INLINE void group_meet(group *g) {
     g->turn++;
 #if CLUSTER
-    __syncwarp(); /* Its instructions want a warp's lanes together. */
+    __syncwarp(); /* The instructions need all lanes of the warp. */
     cluster_sync();
 #else
     __syncthreads();
@@ -124,7 +124,7 @@ INLINE void put_pair(u32 *words, int i, u64 x) {
     words[i] = (u32)x;
     words[i + 1] = (u32)(x >> 32);
 }
-/* After the last meeting: the last to leave sets the counter back. */
+/* After the last meeting: the last block to leave resets the counter. */
 INLINE void group_leave(const group *g) {
     if (PARTS > 1 && !CLUSTER && threadIdx.x == 0 &&
         atomicAdd(g->met, 1) == PARTS * g->turn + PARTS - 1) {
@@ -149,7 +149,7 @@ INLINE u64 warp_scan_u64(u64 x) {
     }
     return x;
 }
-/* One barrier; slots as block_sum's. */
+/* Needs one barrier; slots as in block_sum. */
 INLINE u64 block_sum_u64(u64 x, u64 *slots) {
     u64 sum = 0;
     x = warp_sum_u64(x);
@@ -164,7 +164,8 @@ INLINE u64 block_sum_u64(u64 x, u64 *slots) {
     return sum;
 }
 
-/* A key that at least k of the block's threads reach: the k likeliest of the row do, too. */
+/* A key that at least k of the block's threads reach, and therefore also the k likeliest of the
+ * row. */
 INLINE u32 bound_of(u32 mine, int k) {
     u32 low = 0, high = NO_ID;
     if (k <= 0 || k > THREADS) {
@@ -213,7 +214,7 @@ INLINE void bucket_find(shared *m, const group *g, bool by_mass, u64 target) {
 }
 
 /* This block's histogram of the keys of live elements: within limit, equal to base above `bits`; by
- * id: of distance dist. */
+ * id: at distance dist. */
 INLINE void histogram_fill(shared *m, const slice *s, int by, bool by_id, cut limit,
                            u32 dist_wanted, u32 base, int bits, int shift) {
 #pragma unroll 1
@@ -247,8 +248,8 @@ INLINE void histogram_fill(shared *m, const slice *s, int by, bool by_id, cut li
     __syncthreads();
 }
 
-/* As few elements of those within limit as reach the target, in number or mass; more may lie
- * between the two. base: bits of the key that are known, `bits`: how many are not. */
+/* The fewest elements within limit that reach the target, in number or mass; more may lie between
+ * the two. base: known bits of the key; `bits`: how many are unknown. */
 INLINE cut cut_at(shared *m, group *g, const slice *s, int by, u64 target, cut limit) {
     cut at = {0, NO_ID};
 #pragma unroll 1
@@ -277,17 +278,17 @@ INLINE cut cut_at(shared *m, group *g, const slice *s, int by, u64 target, cut l
         }
         at.dist = base;
     }
-    return cut_to(at.dist, 0); /* A row of one id. */
+    return cut_to(at.dist, 0); /* The row has a single id. */
 }
 
-/* What the elements within c that weigh least or more weigh: all of the row, in the slices before
- * this one, here; and to the end of a lane's entries of sums (warp 0). */
+/* Weights of the elements within c that weigh least or more: of the whole row, of the slices before
+ * this one, of this slice; and up to the end of a lane's entries of sums (warp 0). */
 typedef struct {
     u64 all, before, here, lane;
 } masses;
-#define LANE_SUMS ((CHUNKS * WARPS + WARP - 1) / WARP) /* Entries of sums a lane. */
+#define LANE_SUMS ((CHUNKS * WARPS + WARP - 1) / WARP) /* Entries of sums per lane. */
 
-/* moment: their moments instead. */
+/* moment: sum their moments instead. */
 INLINE masses weigh(shared *m, group *g, const slice *s, cut c, u64 least, bool moment) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     masses w = {0, 0, 0, 0};
@@ -328,8 +329,8 @@ INLINE masses weigh(shared *m, group *g, const slice *s, cut c, u64 least, bool 
     return w;
 }
 
-/* Warp 0 of the slice in which it lies: at which id the masses' sum exceeds target, and its key;
- * NO_ID on all lanes but one. */
+/* In warp 0 of its slice: the id at which the sum of masses exceeds target, and its key; NO_ID on
+ * all lanes but one. */
 INLINE cut find_drawn(const shared *m, const slice *s, const masses *w, u64 target, cut c,
                       u64 least) {
     const int lane = threadIdx.x;
@@ -354,7 +355,7 @@ INLINE cut find_drawn(const shared *m, const slice *s, const masses *w, u64 targ
         sum += mass[i];
     }
     cut found = {0, NO_ID};
-    rest -= warp_scan_u64(sum) - sum; /* On the lanes behind it wraps: above all masses. */
+    rest -= warp_scan_u64(sum) - sum; /* It wraps on later lanes, to above all masses. */
 #pragma unroll
     for (int i = 0; i < PIECE; i++) {
         if (rest < mass[i]) {
@@ -365,16 +366,16 @@ INLINE cut find_drawn(const shared *m, const slice *s, const masses *w, u64 targ
     return found;
 }
 
-/* The least mass that is this share of all, and not 0. */
+/* The smallest mass that is this share of all, and not 0. */
 INLINE u64 share_of(double share, u64 all) {
     const u64 enough = (u64)ceil(share * (double)all);
     return enough < 1 ? 1 : enough > all ? all : enough;
 }
-/* Target of top-p among what weighs `all`, and in *limit what may be in. */
+/* Target of top-p among elements that weigh `all`; *limit: the elements that may belong to it. */
 INLINE u64 nucleus_of(const slice *s, double top_p, u64 all, cut *limit) {
     const u64 target = share_of(top_p, all);
     /* An id that weighs less than this is not in the nucleus, because all such ids together weigh
-     * less than what the nucleus leaves out. A little lower, for rounding. */
+     * less than the nucleus leaves out. It is lowered slightly for rounding. */
     const float low = (float)((double)(all - target) / ((double)ONE * s->cols));
     if (low > 0.0f) {
         *limit = cut_least(
@@ -384,8 +385,8 @@ INLINE u64 nucleus_of(const slice *s, double top_p, u64 all, cut *limit) {
     return target;
 }
 
-/* What is drawn, by the block in whose slice it lies, to *id. told: its key and id are known to all
- * blocks, by one more meeting. */
+/* The block in whose slice the draw lies stores it to *id. told: one more meeting tells all blocks
+ * its key and id. */
 INLINE cut draw(const shared *m, group *g, const slice *s, const masses *w, double uniform, cut c,
                 u64 least, bool told, int *id) {
     const u64 drawn = (u64)(uniform * (double)w->all), target = drawn < w->all ? drawn : w->all - 1;
@@ -417,7 +418,7 @@ INLINE cut draw(const shared *m, group *g, const slice *s, const masses *w, doub
     return found;
 }
 
-/* What is above -inf within c, at most TOP, as log-probabilities, by block 0. */
+/* Block 0 stores the elements above -inf within c, at most TOP, as log-probabilities. */
 INLINE void report_top(shared *m, group *g, const slice *s, cut c, double lse, int *top_id,
                        float *top_logprob) {
     u32 *words = group_mine(g);
@@ -447,7 +448,7 @@ INLINE void report_top(shared *m, group *g, const slice *s, cut c, double lse, i
     const int part = threadIdx.x / TOP, at = threadIdx.x % TOP;
     if (g->part == 0 && part < PARTS && at < (int)group_word(g, part, 0)) {
         const u32 dist = group_word(g, part, 1 + 2 * at), id = group_word(g, part, 2 + 2 * at);
-        int place = 0; /* Whatever the order in which they were listed. */
+        int place = 0; /* The order in which they were listed does not matter. */
 #pragma unroll 1
         for (int p = 0; p < PARTS; p++) {
 #pragma unroll 1
@@ -461,8 +462,8 @@ INLINE void report_top(shared *m, group *g, const slice *s, cut c, double lse, i
     }
 }
 
-/* Rank and log-probability of the chosen under the row's own distribution; returns the log of the
- * sum of exponentials. */
+/* Rank and log-probability of the chosen id under the row's own distribution; returns the log of
+ * the sum of exponentials. */
 INLINE double report_chosen(shared *m, group *g, const slice *s, u32 chosen_key, float *logprob,
                             int *rank) {
     u64 above = 0, mass = 0;
@@ -510,14 +511,14 @@ INLINE u64 block_best(u64 x, u64 *slots) {
     return warp_best(slots[threadIdx.x % WARPS]);
 }
 
-/* What each block says in the first meeting of a round: key and id of its best, and two bounds. */
+/* A block's message in the first meeting of a round: key and id of its best, and two bounds. */
 typedef struct {
     u64 best;
     u32 bound_k, bound_n;
 } word;
 #if CLUSTER
-/* Before other kernels are done: barriers of the two rounds there may be, each for the words of
- * all. */
+/* Before other kernels are done: initialise barriers for at most two rounds, each for the words of
+ * all blocks. */
 INLINE void tell_begin(shared *m) {
     if (threadIdx.x == 0) {
         mbarrier_init(smem_addr(&m->told_all[0]), 1);
@@ -529,7 +530,7 @@ INLINE void tell_begin(shared *m) {
     __syncwarp();
     cluster_sync();
 }
-/* Nothing waits for memory: words go from block to block. */
+/* Words are sent from block to block, so that nothing waits for memory. */
 INLINE uint4 tell(shared *m, group *g, word w, int round) {
     const u32 bar = smem_addr(&m->told_all[round]);
     if (threadIdx.x < PARTS) {
@@ -565,7 +566,7 @@ INLINE word tell_all(shared *m, group *g, word w, int round) {
     w.best = warp_best((u64)v.y << 32 | v.x);
     w.bound_k = warp_max_u32(v.z);
     w.bound_n = warp_max_u32(v.w);
-    __syncthreads(); /* Slots of block_best may be written again. */
+    __syncthreads(); /* The slots of block_best may be written again. */
     return w;
 }
 
@@ -588,7 +589,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, HELD ? 2 : 1)
     wait_for_others();
     const int pick = blockIdx.y, row = a.rows[pick];
     const double *const how = m.how;
-    m.round = 0; /* By all threads alike. */
+    m.round = 0; /* All threads write the same value. */
     if (threadIdx.x < HOW_COUNT) {
         m.how[threadIdx.x] = a.hows[pick * HOW_COUNT + threadIdx.x];
     }
@@ -648,7 +649,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, HELD ? 2 : 1)
         s.typical = false;
         s.rate = draws ? (float)fmin(fmax((double)LOG2_E / how[TEMPERATURE], 1e-30), 1e30) : 0.0f;
 #pragma unroll 1
-        /* Each large function stands here once. */
+        /* A loop, so that each large function is inlined only once. */
         for (int stage = draws ? CUT_TOP_K : REPORT; stage <= REPORT && !none; stage++) {
             u64 target = stage == CUT_TOP_K ? (u64)how[TOP_K] : stage == REPORT ? (u64)n_top : 0;
             const bool typical = stage == MOMENT || stage == CUT_TYPICAL,
@@ -664,7 +665,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, HELD ? 2 : 1)
                 w = weigh(&m, &g, &s, c, least, stage == MOMENT);
             }
             if (stage == MOMENT) {
-                if (threadIdx.x == 0) { /* Who will read it. */
+                if (threadIdx.x == 0) { /* Tell who will read it. */
                     m.moment = w.all;
                 }
                 continue;
@@ -713,7 +714,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, HELD ? 2 : 1)
         if (!draws && g.part == 0 && threadIdx.x == 0) {
             a.ids[pick] = s.best_key == NO_ID ? -3 : none ? -2 : (int)chosen.id;
         }
-        more = !none && n_top >= 0 && s.adjusted; /* The second: of what the model says. */
+        /* A second round is needed for what the model itself says. */
+        more = !none && n_top >= 0 && s.adjusted;
         s.adjusted = false;
         m.round = 1;
         __syncthreads();

@@ -18,7 +18,7 @@
 #define PIECE   4
 #define CHUNK   (THREADS * PIECE)
 static_assert(CHUNK * CHUNKS * sizeof(float) == LT_CHOOSE_HELD_BYTES(CHUNKS), "held");
-#define ONE      0x1p44f /* The weight of the likeliest. */
+#define ONE      0x1p44f /* The weight of the likeliest id. */
 #define NEGATIVE __uint_as_float(0xff800000u)
 #define LOG2_E   1.4426950409f
 #define NO_ID    0xffffffffu
@@ -49,10 +49,11 @@ enum {
     PENALTY_COUNT = (1 << 20) - 1
 };
 enum { NO_NEW = 1 << 31, SKIP = -2 };
-#define SENT (HELD && W == 4 && !SOFTCAP) /* The slice comes without passing through registers. */
-enum { LOADS = SENT ? 2 : 4 };            /* pieces a turn */
+/* The slice is copied to shared memory without registers. */
+#define SENT (HELD && W == 4 && !SOFTCAP)
+enum { LOADS = SENT ? 2 : 4 }; /* pieces per turn */
 
-/* Elements in the order (distance from the best, id) up to here. */
+/* Elements up to here in the order (distance from the best, id). */
 typedef struct {
     u32 dist, id;
 } cut;
@@ -60,10 +61,10 @@ typedef struct {
 /* State of a pick, in shared memory, because registers are scarce. */
 typedef struct {
     const int *penalties; /* NULL: none. */
-    const u32 *mask;      /* NULL: all may be chosen. */
+    const u32 *mask;      /* NULL: all ids may be chosen. */
     const double *how;
     float mean;  /* Mean of -log2 w, weighted by w, */
-    cut typical; /* and the elements that are near enough to it, by that distance. */
+    cut typical; /* and the elements that are near enough to it. */
 } aside;
 
 typedef struct {
@@ -71,12 +72,12 @@ typedef struct {
     int first, cols;           /* The slice's first id; V. */
     float softcap, rate, best; /* rate: log2(e) / temperature; best: the largest. */
     u32 best_key;
-    /* The adjusted logits are read, not the row itself; ids that are not typical are excluded. */
+    /* The adjusted logits are read instead of the row; ids that are not typical are excluded. */
     bool adjusted, typical;
     const aside *also;
 } slice;
 
-/* Rises with x; no number: above all. */
+/* Rises with x; NaN is above all. */
 INLINE u32 order_key(float x) {
     const u32 bits = __float_as_uint(x);
     return x != x ? NO_ID : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
@@ -87,7 +88,7 @@ INLINE float key_value(u32 key) {
 INLINE u64 mass_of(const slice *s, float x, float rate) {
     return __float2ull_rn(exp2_fast((x - s->best) * rate) * ONE);
 }
-/* The mass times the distance from the best in bits. */
+/* The mass times the distance from the best, in bits. */
 INLINE u64 moment_of(const slice *s, float x) {
     const float bits = (s->best - x) * s->rate;
     return mass_of(s, x, s->rate) > 0 ? __float2ull_rn(exp2_fast(-bits) * bits * ONE) : 0;
@@ -102,11 +103,11 @@ INLINE cut cut_to(u32 dist, u32 id) {
 INLINE bool keeps(cut c, u32 dist, u32 id) {
     return dist < c.dist || (dist == c.dist && id <= c.id);
 }
-/* Within c, and typical if that counts. */
+/* Whether an element is within c, and typical if that is required. */
 INLINE bool stays(const slice *s, cut c, float x, u32 dist, u32 id) {
     return keeps(c, dist, id) && (!s->typical || keeps(s->also->typical, mean_dist(s, x), id));
 }
-/* What an element weighs; 0 beyond c and below least. */
+/* The weight of an element; 0 beyond c and below least. */
 INLINE u64 mass_kept(const slice *s, float x, u32 id, cut c, u64 least) {
     const u64 mass = stays(s, c, x, s->best_key - order_key(x), id) ? mass_of(s, x, s->rate) : 0;
     return mass >= least ? mass : 0;
@@ -161,7 +162,7 @@ INLINE void piece_want(float *x, const slice *s, int id) {
     x[2] = wanted(s, x[2], penalty.z, allowed & 4);
     x[3] = wanted(s, x[3], penalty.w, allowed & 8);
 }
-/* Nothing is wanted but the logits. */
+/* Whether neither penalties nor a mask change the piece. */
 INLINE bool piece_is_plain(const slice *s, int id) {
     const int4 penalty = piece_penalties(s, id);
     return (penalty.x | penalty.y | penalty.z | penalty.w) == 0 && piece_allowed(s, id) == 15;
@@ -186,10 +187,10 @@ INLINE void piece_load_row(float *x, const slice *s, int id) {
         x[i] = SOFTCAP && id + i < s->cols ? s->softcap * tanhf(x[i] / s->softcap) : x[i];
     }
 }
-/* The same, or what is wanted. + 0: no -0, which would differ from 0. */
+/* The same, or the adjusted logits. + 0 turns -0, which would differ, into 0. */
 INLINE void piece_read(float *x, const slice *s, int id) {
     piece_load_row(x, s, id);
-    if (!HELD && s->adjusted) { /* Else slice_load does it. */
+    if (!HELD && s->adjusted) { /* Otherwise slice_load has adjusted it. */
         piece_want(x, s, id);
     }
 #pragma unroll
@@ -197,7 +198,7 @@ INLINE void piece_read(float *x, const slice *s, int id) {
         x[i] += 0.0f;
     }
 }
-/* Those of a thread in a chunk of the slice; returns the first's id. */
+/* A thread's logits in a chunk of the slice; returns the first's id. */
 INLINE int piece_at(float *x, const slice *s, int chunk, int thread) {
     const int at = chunk * CHUNK + thread * PIECE;
     if (HELD) {
@@ -210,7 +211,7 @@ INLINE int piece_at(float *x, const slice *s, int chunk, int thread) {
     return s->first + at;
 }
 
-/* The largest key so far, and the id that has it. */
+/* Update the largest key so far, and its id. */
 INLINE void best_of(u32 *most, u32 *where, const float *x, int first) {
 #pragma unroll
     for (int i = 0; i < PIECE; i++) {
@@ -220,7 +221,7 @@ INLINE void best_of(u32 *most, u32 *where, const float *x, int first) {
     }
 }
 
-/* All of the slice is on its way. */
+/* Start to copy the whole slice. */
 INLINE void slice_send(const slice *s) {
 #if SENT
     extern __shared__ float held[];
@@ -242,8 +243,8 @@ INLINE void slice_send(const slice *s) {
 #endif
 }
 
-/* The slice, sent before, comes in; the key and lowest id of the largest in one number, larger is
- * better; *top: the thread's largest key. */
+/* Wait for the slice that was sent. Returns the key and lowest id of the largest element as one
+ * number, larger is better; *top: the thread's largest key. */
 INLINE u64 slice_load(const slice *s, u32 *top) {
     u32 most = 0, where = 0, more = 0;
     float x[PIECE];
@@ -272,7 +273,8 @@ INLINE u64 slice_load(const slice *s, u32 *top) {
             best_of(&most, &where, x, s->first + at);
         }
     }
-    if (HELD && s->adjusted) { /* The few pieces with penalties, then all of them. */
+    /* Adjust the few pieces with penalties, then all of them for the mask. */
+    if (HELD && s->adjusted) {
         extern __shared__ float held[];
 #pragma unroll 1
         for (; more; more &= more - 1) {

@@ -8,9 +8,10 @@
 #include "common/vec.cuh"
 #include "kernels/cuda/ops/col_parts_args.h"
 
-#define WARPS  8
-#define AHEAD  8 /* Rows of a warp. */
-#define BLOCKS 4 /* An SM, as the launcher cuts the rows: registers for all that is on its way. */
+#define WARPS 8
+#define AHEAD 8 /* Rows of a warp. */
+/* Blocks per SM, as the launcher divides the rows: there are registers for all loads in flight. */
+#define BLOCKS 4
 
 INLINE void add(float *sum, raw piece) {
     float f[W];
@@ -33,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(WARPS *WARP, BLOCKS)
     const DTYPE *x = w.x + (col < w.cols ? row * w.ld + col : 0);
     for (; row + (AHEAD - 1) * WARPS < last && col < w.cols;
          row += AHEAD * WARPS, x += AHEAD * WARPS * w.ld) {
-        raw held[AHEAD]; /* All on their way before the first is used. */
+        raw held[AHEAD]; /* Start all loads before the first is used. */
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
             held[a] = raw_load_once(x + a * WARPS * w.ld);

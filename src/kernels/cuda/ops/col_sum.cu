@@ -13,7 +13,7 @@
 INLINE void sum_columns(float *dst, const float *parts, int n_parts, int cols) {
     __shared__ float sums[GROUPS][COLS + 1];
     const int x = threadIdx.x % COLS, y = threadIdx.x / COLS, col = blockIdx.x * COLS + x;
-    const float before = y == 0 && col < cols ? dst[col] : 0.0f; /* On its way beside the parts. */
+    const float before = y == 0 && col < cols ? dst[col] : 0.0f; /* Loaded while the parts are. */
     float sum = 0.0f;
     if (col < cols) {
 #pragma unroll 16
@@ -48,8 +48,7 @@ extern "C" __global__ void __launch_bounds__(COLS *GROUPS)
         sum_columns(sums, w.parts + (i64)from * w.cols, to - from, w.cols);
     }
 }
-/* Two gradients whose parts stand one after the other; blockIdx.y says which. Either dst may be
- * null. */
+/* Two gradients whose parts follow each other; blockIdx.y says which. Either dst may be null. */
 extern "C" __global__ void __launch_bounds__(COLS *GROUPS)
     col_sum_pair(const lt_cuda_col_sum_pair_args w) {
     float *const to = blockIdx.y ? w.dst2 : w.dst;

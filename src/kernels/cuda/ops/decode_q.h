@@ -1,4 +1,5 @@
-/* decode_q.h: the entry of embed_fwd's list that reads rows of block types as files hold them. */
+/* decode_q.h: the entry of embed_fwd's list that reads rows of block types in the format of
+ * files. */
 #ifndef LT_KERNELS_CUDA_DECODE_Q_H
 #define LT_KERNELS_CUDA_DECODE_Q_H
 

@@ -8,7 +8,7 @@
 #include "kernels/cuda/specs.h"
 
 #define DISTILL_WORDS   "DTYPE=%s TEACHER=%s W=1 SOFTCAP=%d WORDS=%d KIND=%d"
-#define DISTILL_THREADS 512 /* Threads of distill.cu, and the most words that a row names. */
+#define DISTILL_THREADS 512 /* Threads of distill.cu, and the most tokens that a row names. */
 
 static const char *distill_refuse(const void *args, const lt_device *device) {
     (void)device;

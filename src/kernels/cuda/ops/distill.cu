@@ -19,11 +19,11 @@
 #define THREADS 512
 #define N_WARPS (THREADS / WARP)
 #define REST    1e-7f /* LT_DISTILL_REST of tensor/ops.h. */
-#define SUMS    12    /* Reductions of a row, each with floats of its own. */
+#define SUMS    12    /* Reductions of a row, each with its own floats. */
 
 enum { FORWARD, REVERSE, MIXED }; /* KIND: beta 0, 1, between. */
 
-/* A sum of exponentials: log is that of the sum of exp(x - top). */
+/* A sum of exponentials: log is the logarithm of the sum of exp(x - top). */
 typedef struct {
     float top, log;
 } total;
@@ -47,7 +47,7 @@ INLINE terms make_terms(float d, float u) {
 INLINE float exp_of(float x) {
     return exp2_fast(x * LOG2_E);
 }
-/* A logit under its cap, if it has one. */
+/* A logit with the cap, if there is one. */
 INLINE float soft(float x, float softcap) {
     return softcap > 0.0f ? capped(x, softcap) : x;
 }
@@ -89,7 +89,7 @@ INLINE total block_total(float top, float sum, float (*slots)[N_WARPS]) {
                                           : block_sum(0.0f, slots[1], N_WARPS));
 }
 
-/* A logit that a thread has seen, but for one that is set aside. */
+/* Add a logit that a thread has read, unless it is the one set aside. */
 INLINE void add_logit(running *r, float x, float softcap, float scale) {
     const float y = soft(x, softcap) * scale;
     if (x == NEGATIVE) {
@@ -111,10 +111,10 @@ INLINE total student_total(const DTYPE *row, const lt_cuda_distill_args *a, floa
     return block_total(r.top, r.sum, slots);
 }
 
-/* What is known of a row. */
+/* The values derived from a row. */
 typedef struct {
     total lse, teacher, rest, hard; /* hard: at temperature 1. */
-    float rest_slope, u; /* rest_slope: of a word that is not named, over exp(l - rest). */
+    float rest_slope, u; /* rest_slope: of a token that is not named, over exp(l - rest). */
     float scale;
 } facts;
 
@@ -135,7 +135,7 @@ INLINE terms whole_terms(const lt_cuda_distill_args *a, const facts *f, const TE
     return terms_of(minus(t, f->teacher), minus(l * a->inv_t, f->lse), a);
 }
 
-/* Writes the gradient of a row whose teacher is given whole; returns D. */
+/* Write the gradient of a row with a whole teacher distribution; returns D. */
 INLINE float run_whole(const lt_cuda_distill_args *a, DTYPE *row, const TEACHER *teacher, int label,
                        facts *f, float (*slots)[N_WARPS]) {
     running r = {NEGATIVE, 0.0f, 0};
@@ -163,7 +163,7 @@ INLINE float run_whole(const lt_cuda_distill_args *a, DTYPE *row, const TEACHER 
     return d;
 }
 
-/* The same of a row whose teacher names words, of which this thread has one, or none: id -1. */
+/* The same for a row whose teacher names tokens, of which this thread has one, or none (id -1). */
 INLINE float run_words(const lt_cuda_distill_args *a, DTYPE *row, int id, float logp, int label,
                        facts *f, float (*slots)[N_WARPS]) {
     const bool has = id >= 0;
@@ -172,7 +172,7 @@ INLINE float run_words(const lt_cuda_distill_args *a, DTYPE *row, int id, float 
     const total top = block_total(own, has ? 1.0f : 0.0f, slots);
     const float given = block_sum(has ? exp_of(logp) : 0.0f, slots[2], N_WARPS),
                 n = block_sum(has ? 1.0f : 0.0f, slots[3], N_WARPS);
-    total of = top; /* What the student's named words are divided by. */
+    total of = top; /* The divisor of the student's named tokens. */
     terms all = {0.0f, 0.0f}, mine = {0.0f, 0.0f}, rest = {0.0f, 0.0f};
     float rest_q = 0.0f;
     if (a->rest) {
@@ -201,7 +201,7 @@ INLINE float run_words(const lt_cuda_distill_args *a, DTYPE *row, int id, float 
         return all.d;
     }
     f->rest_slope = rest.u - rest_q * all.u;
-    __syncthreads(); /* The words are back. */
+    __syncthreads(); /* The named tokens are restored. */
     for (int col = threadIdx.x; col < a->cols; col += THREADS) {
         const float x = soft(TO_F32(DTYPE, row[col]), a->softcap),
                     slope = a->rest ? f->rest_slope * exp_of(minus(x * a->inv_t, f->rest)) : 0.0f;

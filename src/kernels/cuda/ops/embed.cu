@@ -33,7 +33,7 @@
 #define THREADS   256
 #define DIGITS    256
 #define KEYS      1024 /* A block's, in the sort. */
-#define SPAN      16   /* Sorted rows a block of embed_sum adds. */
+#define SPAN      16   /* Sorted rows that a block of embed_sum adds. */
 #define BATCH     4
 #define COLUMNS   128 /* Threads of embed_sum and embed_join, W columns each. */
 static_assert(SPAN % BATCH == 0, "whole batches");
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) embed_fwd(const lt_cuda_em
 }
 
 #if PART
-/* rows: of the gradient's table that each row of dy is added to; NULL: those of the ids. */
+/* rows: the rows of the gradient's table to which dy is added; NULL: those of the ids. */
 extern "C" __global__ void __launch_bounds__(THREADS) embed_keys(const lt_cuda_embed_keys_args a) {
     const int at = blockIdx.x * THREADS + threadIdx.x;
     wait_for_others();
@@ -87,8 +87,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) embed_keys(const lt_cuda_e
 }
 #endif
 
-/* counts (n_passes, DIGITS, gridDim.x): a pass's are digit-major, so that one running sum over them
- * gives the places. Those of later passes become zero. */
+/* counts (n_passes, DIGITS, gridDim.x): a pass's counts are digit-major, so that one running sum
+ * over them gives the places. Those of later passes are set to zero. */
 extern "C" __global__ void __launch_bounds__(THREADS)
     digit_count(const lt_cuda_digit_count_args a) {
     __shared__ int hist[DIGITS];
@@ -134,8 +134,8 @@ extern "C" __global__ void __launch_bounds__(1024) digit_scan(const lt_cuda_digi
     }
 }
 
-/* Where this block's keys of digit threadIdx.x begin: behind all smaller digits, and the same digit
- * in the blocks before. counts (DIGITS, gridDim.x). */
+/* Where this block's keys of digit threadIdx.x begin: after all smaller digits, and after the same
+ * digit in earlier blocks. counts (DIGITS, gridDim.x). */
 INLINE int place_of_digit(const int *counts, int *warps) {
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
               *mine = counts + threadIdx.x * gridDim.x;
@@ -203,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 /* Blocks (spans of sorted rows) x (pieces of COLUMNS * W columns). parts (2, spans, C): heads, then
  * tails. */
 extern "C" __global__ void __launch_bounds__(COLUMNS) embed_sum(const lt_cuda_embed_sum_args a) {
-    /* key_of: one before, the span's, one behind; -1 where there is none. */
+    /* key_of: the previous key, the span's, the next; -1 if there is none. */
     __shared__ int key_of[SPAN + 2], row_of[SPAN];
     const int first = blockIdx.x * SPAN, count = min(SPAN, a.n - first),
               col = (blockIdx.y * COLUMNS + threadIdx.x) * W;
@@ -224,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(COLUMNS) embed_sum(const lt_cuda_em
     for (int start = 0; start < count; start += BATCH) {
         float x[BATCH][W], old[BATCH][W];
 #pragma unroll
-        for (int b = 0; b < BATCH; b++) { /* Everything is on its way before the first is needed. */
+        for (int b = 0; b < BATCH; b++) { /* Start all loads before the first is needed. */
             const int at = start + b;
             const bool ends = at < count && key_of[at + 1] != key_of[at + 2];
             if (at < count) {
@@ -248,7 +248,8 @@ extern "C" __global__ void __launch_bounds__(COLUMNS) embed_sum(const lt_cuda_em
             if (!ends && at < count - 1) {
                 continue;
             }
-            if (head || !ends) { /* The run crosses an end: its owner joins the parts. */
+            /* The run crosses an end of the span, so its owner joins the parts. */
+            if (head || !ends) {
                 piece_store_f32(a.parts + ((i64)(head ? 0 : gridDim.x) + blockIdx.x) * a.cols + col,
                                 sum);
             } else if (HELD(key)) {

@@ -16,7 +16,7 @@ typedef struct {
     int first, n_ids; /* PART: the ids of the table's rows. */
 } lt_cuda_embed_fwd_args;
 
-/* PART: keys of the rows that count; none_key for those of other parts. */
+/* PART: keys of the rows that count; rows of other parts have none_key. */
 typedef struct {
     int *keys;
     const int *ids, *rows;

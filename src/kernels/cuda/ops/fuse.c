@@ -20,7 +20,7 @@
 
 #include "base/error.h"
 
-/* The same elements in the same places. */
+/* Whether both have the same elements at the same addresses. */
 static bool same(const lt_tensor *a, const lt_tensor *b) {
     bool equal = a->data == b->data && a->dtype == b->dtype && a->n_dims == b->n_dims;
     for (int d = 0; equal && d < a->n_dims; d++) {
@@ -29,7 +29,7 @@ static bool same(const lt_tensor *a, const lt_tensor *b) {
     return equal;
 }
 
-/* x (R, H, D): `heads` heads of rows of y (R, N) from head `first` on. */
+/* Whether x (R, H, D) is `heads` heads of rows of y (R, N), starting at head `first`. */
 static bool heads_of(const lt_tensor *x, const lt_tensor *y, int64_t first, int64_t heads,
                      int64_t dim) {
     return x->n_dims == 3 && x->dtype == y->dtype && x->shape[0] == y->shape[0] &&
@@ -39,12 +39,12 @@ static bool heads_of(const lt_tensor *x, const lt_tensor *y, int64_t first, int6
            x->data == (char *)y->data + (size_t)(first * dim) * lt_dtype_bytes(y->dtype);
 }
 
-/* Rotation of all of heads of q and k, in place. */
+/* Whether the whole heads of q and k are rotated in place. */
 static bool turns_in_place(const lt_rope_args *a) {
     return same(&a->x, &a->y) && !a->inverse && a->x.n_dims == 3;
 }
-/* (R, (q_heads + 2 kv_heads) D): the product's y, or, where that is made already, what begins with
- * the heads that are rotated. */
+/* (R, (q_heads + 2 kv_heads) D): the product's y or, if it is already computed, the memory that
+ * begins with the rotated heads. */
 static lt_tensor rows_of(const lt_fuse_ops *f, int64_t kv_heads) {
     const lt_tensor *x = &f->rope.x;
     return f->has_product
@@ -94,7 +94,7 @@ static bool goes_on(lt_fuse_ops *f, lt_op op, const void *args) {
 }
 
 static void begin(lt_fuse_ops *f, lt_op op, const void *args) {
-    /* Products of more rows may be made of several ops themselves. */
+    /* Products of more rows may consist of several ops themselves. */
     if (op == LT_OP_rmsnorm_fwd) {
         f->norm = *(const lt_rmsnorm_args *)args;
         f->has_norm = f->norm.x.n_dims == 2 && f->norm.x.shape[0] <= LT_FUSE_ROWS;
@@ -108,12 +108,12 @@ static void begin(lt_fuse_ops *f, lt_op op, const void *args) {
     }
 }
 
-/* Rotation and pages, whose product is made without them. */
+/* Whether only a rotation and pages are held, whose product was already computed. */
 static bool turns(const lt_fuse_ops *f) {
     return f->has_rope && f->has_kv && lt_cuda_rope_kv_takes(&f->rope, &f->kv);
 }
 
-/* The activation is part of a product of few rows. */
+/* Whether the activation becomes part of a product of few rows. */
 static bool gates(const lt_queue *q, const lt_fuse_ops *f) {
     return f->has_product && f->has_act && lt_cuda_few_gated_takes(q, &f->product, &f->act);
 }
@@ -137,8 +137,8 @@ static lt_err run_held(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *
     return both ? lt_cuda_rope_kv_run(q, &f->rope, &f->kv, true) : LT_OK;
 }
 
-/* As much of what is held as one kernel takes becomes that: without a tail that it does not take,
- * then without the norm. */
+/* As many held ops as one kernel accepts are fused: if necessary without the tail, then without the
+ * norm. */
 static lt_err let_go(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *f) {
     const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
     lt_fuse_ops whole = *f, before = {0}, behind = {0};
@@ -176,7 +176,7 @@ static lt_err let_go(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *f)
 lt_err lt_fuse_flush(lt_queue *q, const lt_op_list *lists) {
     lt_fuse_ops held;
     if (!q->fuse->held.has_norm && !q->fuse->held.has_product && !q->fuse->held.has_rope) {
-        return LT_OK; /* As before nearly every op of a training step. */
+        return LT_OK; /* Usual before nearly every op of a training step. */
     }
     held = q->fuse->held;
     q->fuse->held = (lt_fuse_ops){0};
@@ -196,8 +196,8 @@ lt_err lt_fuse_offer(lt_queue *q, const lt_op_list *lists, lt_op op, const void 
         begin(held, op, args);
     }
     *taken = f->records && (held->has_norm || held->has_product || held->has_rope);
-    return held->has_act || held->has_kv ? lt_fuse_flush(q, lists) /* Nothing goes on with it. */
-                                         : LT_OK;
+    /* Nothing can be fused after it. */
+    return held->has_act || held->has_kv ? lt_fuse_flush(q, lists) : LT_OK;
 }
 
 lt_err lt_fuse_record(lt_queue *q, const lt_op_list *lists, bool records) {

@@ -32,7 +32,7 @@
 #include "kernels/cuda/ops/launch.h"
 
 #define LT_FUSE_ROWS 8
-/* Most rows of products with an activation: gemm_few.cu, gemm_q_sm90.cu. */
+/* Most rows of products with an activation in gemm_few.cu and gemm_q_sm90.cu. */
 #define LT_FUSE_ACT_ROWS 64
 
 /* Most rows of a product that is fused, by its weights: 16-bit, or packed blocks. */
@@ -55,28 +55,28 @@ typedef struct lt_fuse {
     bool off, records;
     lt_fuse_rows most;
     lt_fuse_ops held;
-    int64_t n_fused; /* Kernels that stand for more than one op. */
+    int64_t n_fused; /* Kernels that replace more than one op. */
 } lt_fuse;
 
 /* Offer an op. *taken: it is held (args are copied) or done; otherwise the caller runs it. Ops held
  * before may be released first. lists: the backend's. */
 LT_MUST_USE lt_err lt_fuse_offer(lt_queue *q, const lt_op_list *lists, lt_op op, const void *args,
                                  bool *taken);
-/* Release the held ops, because something else comes. */
+/* Release the held ops, because something else follows. */
 LT_MUST_USE lt_err lt_fuse_flush(lt_queue *q, const lt_op_list *lists);
-/* A recording begins, or ends. */
+/* A recording begins or ends. */
 LT_MUST_USE lt_err lt_fuse_record(lt_queue *q, const lt_op_list *lists, bool records);
 
-/* No element in common; one kernel for what f holds (gemv_ring.c). */
+/* Whether they share no element; and one kernel for the ops that f holds (gemv_ring.c). */
 bool lt_fuse_apart(const lt_tensor *a, const lt_tensor *b);
 bool lt_cuda_ring_takes(const lt_fuse_ops *f, const lt_cuda_info *info);
 /* launch false: only fetch the kernel. */
 LT_MUST_USE lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch);
-/* In matmul.c: gemm_few.cu, or gemm_q_sm90.cu, with a gated activation behind it. */
+/* In matmul.c: gemm_few.cu, or gemm_q_sm90.cu, followed by a gated activation. */
 bool lt_cuda_few_gated_takes(const lt_queue *q, const lt_matmul_args *a, const lt_act_args *act);
 LT_MUST_USE lt_err lt_cuda_few_gated_run(lt_queue *q, const lt_matmul_args *a,
                                          const lt_act_args *act, bool launch);
-/* In pointwise.c: rotation in place and the way to the pages as one kernel. */
+/* In pointwise.c: the rotation in place and the copy to the pages as one kernel. */
 bool lt_cuda_rope_kv_takes(const lt_rope_args *a, const lt_kv_write_args *w);
 LT_MUST_USE lt_err lt_cuda_rope_kv_run(lt_queue *q, const lt_rope_args *a,
                                        const lt_kv_write_args *w, bool launch);

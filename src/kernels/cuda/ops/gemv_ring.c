@@ -9,7 +9,7 @@
 #include "kernels/cuda/gemm/ring_args.h"
 #include "kernels/cuda/specs.h"
 
-/* Words of the kernels, as launches and lt_specs_gemv_ring write them. */
+/* The -D constants of the kernels, for launches and for lt_specs_gemv_ring. */
 #define RING_WORDS                                                                                 \
     "M=%d SPLIT=%d WARPS=%d STAGES=%d NORM=%d ADD=%d PARAM=%s LANES=%d TAIL=%d "                   \
     "KIND=%d OUT=%s DTYPE=%s "
@@ -23,7 +23,7 @@
  * 158 KB of all SMs, are faster with blocks beside each other: 158 KB behind a norm and 66
  * elsewhere; BF16 where plan_narrow says. */
 #define WARPS       16
-#define LEAST_WARPS 8 /* 256 threads add up a norm. */
+#define LEAST_WARPS 8 /* 256 threads compute a norm. */
 /* Pieces of 512 bytes in a warp's stage: columns times pieces of each. */
 #define STAGE_PIECES       4
 #define MOST_STAGES        12
@@ -31,16 +31,16 @@
 #define BUDGET_Q           200
 #define BUDGET_BEHIND_NORM 158
 #define BUDGET_PLAIN       66
-#define BRIEF_Q            40   /* KB beside gate and up's 178 KB. */
+#define BRIEF_Q            40   /* KB beside the 178 KB of gate and up. */
 #define NARROW             2048 /* plan_narrow, is_narrow */
-/* At most, times blocks that are not narrow: more were not measured. */
+/* Most rows times blocks that are not narrow; more were not measured. */
 #define WIDE_ROWS     4
-#define BUDGET_BRIEF  112 /* A product whose weights are all on their way at once. */
-#define BUDGET_BESIDE 143 /* Gate and up beside the output projection, 70 KB. */
-#define MOST_BEYOND   4   /* Stages to the L2: 17 MB; 8 do less, 26 no more. */
-/* Rows up to which a kernel is made for one K: its loops are unrolled. */
+#define BUDGET_BRIEF  112 /* For a product whose weights are all in flight at once. */
+#define BUDGET_BESIDE 143 /* For gate and up beside the output projection, 70 KB. */
+#define MOST_BEYOND   4   /* Stages prefetched to the L2: 17 MB; 8 have less effect, 26 no more. */
+/* Most rows for which a kernel is compiled for one K, with unrolled loops. */
 #define MOST_FOR_WIDTH 2
-#define STATIC_BYTES   18432     /* At most, of shared memory. */
+#define STATIC_BYTES   18432     /* Most static shared memory. */
 #define HELD_BYTES     65536     /* Bytes of x in shared memory. */
 #define EIGHT_BYTES    86016     /* The same in 8 bits. */
 #define MOST_COLS      (1 << 20) /* Indexes stay in 32 bits. */
@@ -74,7 +74,7 @@ static bool apart(const lt_tensor *const *some, int n_some, const lt_tensor *con
 bool lt_fuse_apart(const lt_tensor *a, const lt_tensor *b) {
     return apart(&a, 1, &b, 1);
 }
-/* Rows that can be moved 16 bytes at a time. */
+/* Whether rows can be copied in pieces of 16 bytes. */
 static bool in_pieces(const lt_tensor *t, lt_dtype type) {
     return t->dtype == type && t->n_dims == 2 && (uintptr_t)t->data % 16 == 0 &&
            t->stride[1] == 1 && t->stride[0] % 8 == 0;
@@ -88,7 +88,7 @@ static size_t eight_bytes(int64_t m, int64_t k, const lt_cuda_tile_format *f) {
     const int64_t tiles = LT_CUDA_DIV_UP(k, 128), factors = f->group == 32 ? 2 : 4;
     return (size_t)LT_RING_EIGHT_BYTES(m, tiles, 16 * factors);
 }
-/* Is the model as wide as the one that was measured, or less? */
+/* Whether the model is at most as wide as the one that was measured. */
 static bool is_narrow(const lt_matmul_args *a) {
     return a->b.shape[0] <= NARROW || a->b.shape[1] <= NARROW;
 }
@@ -115,7 +115,7 @@ static bool takes_norm(const lt_rmsnorm_args *n, lt_dtype type, int64_t k) {
            (n->gain.dtype == LT_F32 || n->gain.dtype == LT_BF16) && n->gain.data != NULL &&
            n->gain.stride[0] == 1 && (uintptr_t)n->gain.data % 16 == 0 && k <= 16384;
 }
-/* Quantised, pairs of columns are of whole slabs. */
+/* For quantised weights, pairs of columns must lie in whole slabs. */
 static bool takes_pairs(const lt_fuse_ops *f) {
     lt_cuda_tile_format format;
     const int64_t half = f->has_act ? f->product.y.shape[1] / 2 : f->rope.x.shape[2] / 2;
@@ -259,7 +259,7 @@ static shape shape_of(const lt_fuse_ops *f, const lt_cuda_info *info) {
     if (is_packed(a, &format)) {
         const int64_t slabs = LT_CUDA_DIV_UP(n, 16), tiles = LT_CUDA_DIV_UP(k, 128);
         s.split = lt_cuda_split_q(n, k, info->n_sms);
-        /* Else in registers. */
+        /* Otherwise in registers. */
         s.held = f->has_norm && LT_CUDA_DIV_UP(m * tiles * 16, 32 * WARPS) > 4;
         s.eight = eight_bytes(m, k, &format);
         share_out(&s, f, info, paired ? slabs / 2 : slabs,
@@ -270,7 +270,7 @@ static shape shape_of(const lt_fuse_ops *f, const lt_cuda_info *info) {
         return s;
     }
     s.split = lt_cuda_gemv_split(n, k, info->n_sms);
-    s.columns = m <= 2 ? 4 : 2; /* More rows times 4 columns are too many sums. */
+    s.columns = m <= 2 ? 4 : 2; /* 4 columns times more rows would be too many sums. */
     s.unroll = STAGE_PIECES / s.columns * s.split * 256 > k ? 1 : STAGE_PIECES / s.columns;
     const int64_t step = s.unroll * s.split * 256;
     s.whole = k % step == 0;

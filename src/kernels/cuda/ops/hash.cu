@@ -14,7 +14,7 @@
 
 #define THREADS 256
 #define WARPS   (THREADS / WARP)
-#define HELD    8 /* Vectors of a thread that are under way at the same time. */
+#define HELD    8 /* Vectors that a thread loads at the same time. */
 #define STEP    0x9E3779B97F4A7C15ull
 
 INLINE u64 mix(u64 x) {

@@ -7,7 +7,7 @@
 
 lt_err lt_cuda_scratch_counted(lt_queue *q, size_t bytes, void **out) {
     size_t whole = bytes + LT_CUDA_COUNTER_BYTES;
-    /* At least twice the last: all former ones together are smaller. */
+    /* At least twice the last size, so that all former buffers together are smaller. */
     if (whole > q->scratch_bytes) {
         whole = whole > 2 * q->scratch_bytes ? whole : 2 * q->scratch_bytes;
         if (q->scratch != NULL) {
@@ -122,7 +122,7 @@ static lt_err run(lt_queue *q, const char *file, const char *entry, const char *
                   int64_t blocks, int blocks_y, int threads, bool early, void **args) {
     const lt_cuda_kernel *k;
     if (blocks <= 0) {
-        return LT_OK; /* Nothing to do. */
+        return LT_OK; /* Nothing to launch. */
     }
     LT_ASSERT(blocks < (int64_t)1 << 31);
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, file, entry, defines));

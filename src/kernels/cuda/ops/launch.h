@@ -16,13 +16,14 @@ struct lt_queue {
     lt_device *device; /* First: lt_queue_device. */
     lt_cuda *gpu;      /* The device's. */
     CUstream stream;
-    /* LT_CUDA_COUNTER_BYTES of counters, then what ops share; grows to the largest wish, then
-     * stays. */
+    /* LT_CUDA_COUNTER_BYTES of counters, then memory that ops share; it grows to the largest
+     * request, and never shrinks. */
     void *scratch;
     size_t scratch_bytes;
     void *outgrown[64]; /* Former scratch memory, which recorded graphs may still use. */
     int n_outgrown;
-    void *wide; /* Weights of blocks in 16 bits, for products of many rows; NULL until the first. */
+    /* Weights of block types in 16 bits, for products of many rows; NULL until the first. */
+    void *wide;
     size_t wide_bytes;
     void *sgemm_workspace; /* NULL until the first product. */
     CUevent passed;        /* For order: NULL until the first. */

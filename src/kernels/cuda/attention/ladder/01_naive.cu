@@ -82,7 +82,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const bool none = r.see.hi < r.see.lo;
     const int tid = (int)threadIdx.x;
 
-    for (int s = r.see.lo + tid; s <= r.see.hi; s += THREADS) { /* 1. Scores and their largest. */
+    for (int s = r.see.lo + tid; s <= r.see.hi; s += THREADS) { /* 1. Scores and their maximum. */
         scores[s] = logit(
             &w.a, &r,
             dot(w.q + q_row(&w.a, &r, w.width), w.k + k_row(&w.a, &r, s, w.width), w.width), s,

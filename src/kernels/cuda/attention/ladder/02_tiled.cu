@@ -23,7 +23,7 @@
 #define ROWS 64
 #define KEYS 64
 #define PAD  (WIDTH + 4)
-#define COLS (WIDTH / 16) /* of O, a thread */
+#define COLS (WIDTH / 16) /* columns of O per thread */
 static_assert(((ROWS + 2 * KEYS) * PAD + ROWS * (KEYS + 4)) * 4 == LT_ATTN_RUNG_TILED_BYTES(WIDTH),
               "q, k, v, P");
 
@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(256)
               (i64)w.a.q_heads * w.width, first, w.a.q_tokens, w.width);
     for (int j = lo; j * KEYS <= hi; j++) {
         float s[4][4] = {{0.0f}};
-        __syncthreads(); /* The block before has been used. */
+        __syncthreads(); /* All threads have used the previous block. */
         load_tile(sk, w.k + kv_at, kv_stride, j * KEYS, n_keys, w.width);
         load_tile(sv, w.v + kv_at, kv_stride, j * KEYS, n_keys, w.width);
         __syncthreads();
@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(256)
             }
         }
 #pragma unroll
-        for (int i = 0; i < 4; i++) { /* 2. Mask; a new maximum shrinks what there is. */
+        for (int i = 0; i < 4; i++) { /* 2. Mask; earlier results are rescaled to a new maximum. */
             float most = -INFINITE, part = 0.0f;
             for (int n = 0; n < 4; n++) {
                 const int key = j * KEYS + tx + n * 16;

@@ -27,8 +27,8 @@
 #define KV_BYTES (KEYS * WIDTH * 2)
 static_assert(Q_BYTES + 4 * KV_BYTES == LT_ATTN_RUNG_MMA_BYTES(WIDTH), "q, k, v");
 
-/* 16 bytes of a tile of `rows` rows: columns of 64 elements one behind the other, pieces swizzled
- * by the row so that ldmatrix meets no bank twice. */
+/* Address of 16 bytes in a tile of `rows` rows: columns of 64 elements one after another, with
+ * pieces swizzled by the row so that ldmatrix has no bank conflicts. */
 INLINE u32 piece_at(u32 tile, int rows, int row, int piece) {
     return tile + piece / 8 * rows * 128 + row * 128 + ((piece % 8 ^ (row & 7)) << 4);
 }
@@ -57,7 +57,7 @@ typedef struct {
     key_range see[2];
 } rows_state;
 
-/* S of one block to P, in units of log2. Returns by what the rows' earlier results shrink. */
+/* S of one block to P, in units of log2. Returns the factor for the rows' earlier results. */
 INLINE void softmax(float s[KEYS / 8][4], float shrink[2], rows_state *r, float scale,
                     int first_key, bool masked) {
     const int lane = (int)threadIdx.x % 32;
@@ -97,7 +97,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     const u32 sq = smem_addr(smem), ring = sq + Q_BYTES; /* two of (K, V) */
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, h = (int)blockIdx.y,
               b = (int)blockIdx.z;
-    const int first = ((int)gridDim.x - 1 - (int)blockIdx.x) * ROWS; /* Long rows first. */
+    const int first = ((int)gridDim.x - 1 - (int)blockIdx.x) * ROWS; /* Long rows come first. */
     const int g = h / (w.a.q_heads / w.a.kv_heads), n_keys = keys_of(&w.a, b),
               mine = first + warp * 16 + lane / 4;
     const key_range low = range_of(&w.a, b, n_keys, first),
@@ -147,7 +147,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
                 mma_16x8x16(s[2 * i + 1], qf[d], y[2], y[3]);
             }
         }
-        /* 2. Only blocks that some row of the tile does not see whole are masked. */
+        /* 2. Only blocks that some row of the tile sees partly are masked. */
         softmax(s, shrink, &r, scale, j * KEYS, j * KEYS < high.lo || j * KEYS + KEYS - 1 > low.hi);
 #pragma unroll
         for (int i = 0; i < WIDTH / 8; i++) {

@@ -1,4 +1,4 @@
-/* naive_args.h: arguments of 01_naive.cu, whose operands lie (B, T, H, D) without gaps. */
+/* naive_args.h: arguments of 01_naive.cu, whose operands are contiguous (B, T, H, D). */
 #ifndef LT_KERNELS_CUDA_ATTENTION_LADDER_NAIVE_ARGS_H
 #define LT_KERNELS_CUDA_ATTENTION_LADDER_NAIVE_ARGS_H
 
@@ -20,7 +20,7 @@ typedef struct {
     int width;
 } lt_attn_naive_bwd_args;
 
-/* Dynamic shared memory in bytes: a number a key, and one a thread. */
+/* Dynamic shared memory in bytes: one number per key, and one per thread. */
 #define LT_ATTN_NAIVE_BYTES(keys, of_real) (((keys) + 128) * (of_real))
 
 static_assert(sizeof(lt_attn_naive_fwd_args) == 208, "the same on host and device");

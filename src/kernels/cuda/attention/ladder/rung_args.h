@@ -1,5 +1,5 @@
-/* rung_args.h: arguments of 02_tiled.cu and 03_mma_sync.cu, whose operands lie (B, T, H, D) without
- * gaps. */
+/* rung_args.h: arguments of 02_tiled.cu and 03_mma_sync.cu, whose operands are contiguous (B, T, H,
+ * D). */
 #ifndef LT_KERNELS_CUDA_ATTENTION_LADDER_RUNG_ARGS_H
 #define LT_KERNELS_CUDA_ATTENTION_LADDER_RUNG_ARGS_H
 

@@ -28,7 +28,7 @@ INLINE u32 piece_at(u32 tile, int row, int piece) {
     return tile + row * 128 + ((piece ^ (row & 7)) << 4);
 }
 
-/* 128 rows of 64 elements; what lies outside the matrix becomes zeros. */
+/* Fetch 128 rows of 64 elements, with zeros outside the matrix. */
 INLINE void fetch(u32 tile, const elem *x, i64 ld, int first_row, int rows, int first_k, int k) {
 #pragma unroll
     for (int i = 0; i < 128 * 8 / THREADS; i++) {
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
               warp_col = warp % 4 * 32;
     float sum[4][4][4] = {{{0.0f}}};
 
-    for (int s = 0; s < STAGES - 1; s++) { /* 1. Fill the ring but for one place. */
+    for (int s = 0; s < STAGES - 1; s++) { /* 1. Fill the ring except for one stage. */
         fetch(ring + s * 2 * TILE_BYTES, a.a, a.lda, row0, a.m, s * BK, a.k);
         fetch(ring + s * 2 * TILE_BYTES + TILE_BYTES, a.b, a.ldb, col0, a.n, s * BK, a.k);
         cp_async_commit();
@@ -60,8 +60,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         const u32 tile_a = ring + step % STAGES * 2 * TILE_BYTES, tile_b = tile_a + TILE_BYTES;
         const int next = step + STAGES - 1;
         cp_async_wait(STAGES - 2);
-        __syncthreads(); /* This stage has arrived for all threads, and all have finished with the
-                          * one before. */
+        /* This stage has arrived for all threads, and all have finished the previous one. */
+        __syncthreads();
         if (next < n_steps) {
             const u32 slot = ring + next % STAGES * 2 * TILE_BYTES;
             fetch(slot, a.a, a.lda, row0, a.m, next * BK, a.k);
@@ -69,7 +69,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         }
         cp_async_commit();
 #pragma unroll
-        for (int k = 0; k < BK / 16; k++) { /* 2. Sixteen of k: 4 x 4 products of 16 x 8. */
+        for (int k = 0; k < BK / 16; k++) { /* 2. For each 16 of k: 4 x 4 products of 16 x 8. */
             u32 x[4][4], y[2][4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {

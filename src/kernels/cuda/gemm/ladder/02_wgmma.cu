@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(128)
         }
         wgmma_commit();
         wgmma_wait(0);
-        __syncthreads(); /* All have read the stage: it may be filled again. */
+        __syncthreads(); /* All have read the stage, so it may be filled again. */
     }
     wgmma_pin(sum[0], BN / 2);
     wgmma_pin(sum[1], BN / 2);

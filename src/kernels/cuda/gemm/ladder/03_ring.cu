@@ -62,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
                 wgmma_desc(tile + A_BYTES + k * 32, 8192), 1);
         }
         wgmma_commit();
-        wgmma_wait(1);   /* The step before has been multiplied ... */
+        wgmma_wait(1);   /* The previous step has been multiplied ... */
         __syncthreads(); /* ... by both: its stage is free. */
         if (tid == 0 && step + STAGES - 1 < n_steps) {
             fetch(&map_a, &map_b, ring, full, step + STAGES - 1, row0, col0);
