@@ -91,7 +91,7 @@ lt_beam_text *lt_beam_add_text(lt_beam *b, double sum, int64_t n) {
     if (at == b->width && !(score > b->texts[at - 1].score)) {
         return NULL;
     }
-    at -= at == b->width; /* The worst makes room; its memory is used again. */
+    at -= at == b->width; /* The worst text is dropped, and its memory is reused. */
     b->n_texts = at + 1;
     last = b->texts[at];
     while (at > 0 && score > b->texts[at - 1].score) {

@@ -33,12 +33,12 @@ typedef struct {
 } lt_output;
 
 void lt_logprobs_carve(lt_logprobs *l, int64_t n, int n_top, bool entropy, lt_arena *a);
-/* Write token `at`; n_top: alternatives that are kept. */
+/* Write token `at`. n_top: number of alternatives to keep. */
 void lt_output_put(lt_output *o, int64_t at, int n_top, const lt_pick *pick, uint64_t version);
-/* The first n tokens. */
+/* Copy the first n tokens. */
 void lt_output_copy(lt_output *to, const lt_output *from, int64_t n, int n_top);
 
-/* A beam's text and one token more. */
+/* A beam's text with one more token. */
 typedef struct {
     double sum; /* Sum of log-probabilities. */
     int32_t beam, id;
@@ -55,25 +55,25 @@ typedef struct {
 typedef struct {
     lt_beam_search how;
     int width, n_top, n_all, n_next, n_texts;
-    bool *live, *ready;  /* (width) the beam runs; its candidates of this step are known */
+    bool *live, *ready;  /* (width): the beam runs; its candidates of this step are known */
     double *sums;        /* (width) */
     lt_pick *picks;      /* (width) candidates: top */
     lt_beam_next *all;   /* (width * n_top) in order */
     lt_beam_next *next;  /* (width) */
     lt_beam_text *texts; /* (width) ended, the best first */
-    int32_t *places;     /* (width) of `next`: the choice that it becomes */
+    int32_t *places;     /* (width), of `next`: the choice that each becomes */
 } lt_beam;
 
-/* The candidates that a beam needs. */
+/* Number of candidates per beam. */
 int lt_beam_candidates(const lt_request *r, int64_t n_endings);
-/* b: zero, at both calls. */
+/* b is zeroed at both calls. */
 void lt_beam_carve(lt_beam *b, const lt_request *r, int64_t n_endings, lt_arena *a);
-/* All beams are ready: order their candidates. */
+/* All beams are ready: sort their candidates. */
 void lt_beam_order(lt_beam *b);
-/* Where to write a text of n tokens and this sum of log-probabilities; NULL: it is worse than the
- * `width` texts that there are. */
+/* Where to write a text of n tokens with this sum of log-probabilities; NULL: it is worse than the
+ * `width` existing texts. */
 lt_beam_text *lt_beam_add_text(lt_beam *b, double sum, int64_t n);
-/* Is the search done, after n tokens of at most max_tokens? */
+/* Whether the search is done after n tokens of at most max_tokens. */
 bool lt_beam_done(const lt_beam *b, int64_t n, int64_t max_tokens);
 
 #endif

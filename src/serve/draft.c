@@ -7,30 +7,32 @@
 
 #define LEAST_MATCH   2
 #define MOST_MATCH    64
-#define STALE         256   /* Steps after which a time is measured anew, */
+#define STALE         256   /* After this many steps a time is measured again, */
 #define MOST_BELIEVED 16    /* times the number of its measurements, up to this. */
-#define RECENT        64    /* Steps after which one without drafts is measured anew. */
+#define RECENT        64    /* Likewise for a time without drafts. */
 #define SLOW          1.25  /* A step counts as at most this multiple of the known time. */
-#define FAST          2     /* A mean of less than FEW measurements that is this multiple of the */
-#define FEW           10    /* next one is forgotten. */
-#define CREDIT        2     /* Steps that drafts may cost before they gain; */
-#define SAVED         16    /* gains that are kept for times in which they lose. */
-#define ALLOWED       0.01  /* Share of all steps that they may cost. */
-#define WORST         2     /* Steps that one step may be said to cost. */
-#define DUE           0.005 /* Share of the debt that falls due, a step. */
-#define BELIEF        0.6   /* Rate of acceptance where nothing is known. */
+#define FAST          2     /* A mean of fewer than FEW measurements that is this multiple of the */
+#define FEW           10    /* next one is discarded. */
+#define CREDIT        2     /* Number of steps that drafts may cost before they gain; */
+#define SAVED         16    /* gains that are saved for times when they lose; */
+#define ALLOWED       0.01  /* share of all steps that they may cost. */
+#define WORST         2     /* A single step counts as at most this many steps. */
+#define DUE           0.005 /* Share of the debt that is due per step. */
+#define BELIEF        0.6   /* Acceptance rate while nothing is known. */
 #define BELIEF_OTHER  0.2   /* The same for a branch's first token if those before it are wrong. */
 #define NEW_TIME      0.1   /* Weight of a new measurement. */
-#define FIRST         10    /* Draft tokens that a text counts as like all others, */
-#define FIRST_ALL     8     /* and all texts at a place as at the one before it. */
-#define KEPT_RUN      0.97  /* Weight that older tokens of a run keep when a new one is noted, */
-#define AGE_RUN       0.998 /* and that those of all runs keep when a draft is noted. */
-#define FORESEEN      0.3   /* Below this probability the token after a draft counts as wrong. */
-#define KEPT_PACE     0.985 /* Weight that the pace keeps in a step. */
-#define UNUSUAL       8     /* A call counts as at most this many times its expected time. */
-#define MARGIN        1.03  /* A draft must promise this much more, because estimates are rough. */
+/* Number of draft tokens as which the rate of all texts counts for a text, */
+#define FIRST     10
+#define FIRST_ALL 8     /* and the rate at the previous position for all texts. */
+#define KEPT_RUN  0.97  /* Decay of a run's older tokens per new token, */
+#define AGE_RUN   0.998 /* and of all runs per draft. */
+#define FORESEEN  0.3   /* Below this probability the token after a draft counts as wrong. */
+#define KEPT_PACE 0.985 /* Decay of the pace per step. */
+#define UNUSUAL   8     /* A call counts as at most this many times its expected time. */
+/* A draft must promise this much more, because the estimates are rough. */
+#define MARGIN 1.03
 
-/* A match of this length, the tokens before text[end], is found: put it at its place. */
+/* A match of this length, the tokens before text[end], was found: insert it at its position. */
 static int put_match(const int32_t *text, int64_t end, int64_t length, int n, int most, int64_t *at,
                      int64_t *lengths) {
     int place = 0, last = 0;
@@ -90,14 +92,14 @@ double lt_draft_acceptance_at(const lt_draft_acceptance *l, const lt_draft_accep
     if (all != NULL) {
         return (l->accepted[place] + FIRST * believed) / (l->tried[place] + FIRST);
     }
-    for (int64_t i = 0; i <= place; i++) { /* A place is like the one before it. */
+    for (int64_t i = 0; i <= place; i++) { /* Without data, a position is like the one before it. */
         rate = (l->accepted[i] + FIRST_ALL * rate) / (l->tried[i] + FIRST_ALL);
     }
     return rate;
 }
 
-/* The token behind n_accepted accepted ones was tried, too, and rejected; those behind it were not
- * tried, which says nothing about them. */
+/* The token after n_accepted accepted ones was tried, too, and rejected; later ones were not tried,
+ * which says nothing about them. */
 void lt_draft_acceptance_note(lt_draft_acceptance *l, double kept, int64_t n, int64_t n_accepted) {
     const int64_t n_tried = n_accepted < n ? n_accepted + 1 : n;
     for (int64_t i = 0; i < LT_DRAFT_MOST; i++) {
@@ -138,7 +140,7 @@ static double by_place(const lt_draft_text *t, int64_t place) {
                                   place < LT_DRAFT_MOST ? place : LT_DRAFT_MOST - 1);
 }
 
-/* One wrong token, as many as expected, stands for what is not known. */
+/* One wrong token, with as many expected, stands for what is not known. */
 double lt_draft_text_accepts(const lt_draft_text *t, int64_t place) {
     const int i = range_of_run(t->run + place);
     const double usual = t->runs != NULL ? (t->runs->wrong[i] + 1) / (t->runs->expected[i] + 1) : 1;
@@ -158,7 +160,7 @@ void lt_draft_runs_note(lt_draft_runs *r, const lt_draft_text *t, int64_t n_acce
     }
 }
 
-/* Nobody sees whether the token behind a draft that was accepted whole would have been right: it
+/* It remains unknown whether the token after a fully accepted draft would have been right: it
  * counts as wrong if that was to be expected. */
 int64_t lt_draft_run_after(const lt_draft_text *t, int64_t n_accepted) {
     const bool wrong = n_accepted < t->n || (t->n > 0 && lt_draft_text_accepts(t, t->n) < FORESEEN);
@@ -169,7 +171,7 @@ double lt_draft_pace_after(double pace, int64_t n_tokens) {
     return KEPT_PACE * (pace > 0 ? pace : 1) + (1 - KEPT_PACE) * (double)n_tokens;
 }
 
-/* The largest rows of each range of sizes. */
+/* The largest number of rows in each range of sizes. */
 static const int16_t size_end[LT_DRAFT_SIZES] = {1,  2,  3,  4,  6,  8,  12,
                                                  16, 24, 32, 48, 64, 96, LT_DRAFT_ROWS};
 
@@ -181,12 +183,12 @@ static int size_of(int64_t rows) {
     return i;
 }
 
-/* The rows that such a step runs. */
+/* The number of rows that such a step runs. */
 static double rows_run(const lt_draft_times *t, int64_t rows) {
     return t->padded ? size_end[size_of(rows)] : (double)rows;
 }
 
-/* What was confirmed is believed for longer. */
+/* A time with more measurements stays valid for longer. */
 static bool known(const lt_draft_times *t, int i) {
     const int64_t n = t->of[i].n < MOST_BELIEVED ? t->of[i].n : MOST_BELIEVED;
     return t->n_steps - t->of[i].step < STALE * n;
@@ -220,7 +222,7 @@ bool lt_draft_times_know(const lt_draft_times *t, int64_t rows) {
     return t->of[i].n > 0 && t->n_steps - t->of[i].step < (t->recent > 0 ? long_ago : RECENT);
 }
 
-/* Seconds of this many rows, between two points. */
+/* Seconds for this many rows, interpolated between two points. */
 static double between(double rows, double low, double low_s, double high, double high_s) {
     return low_s + (rows - low) / (high - low) * (high_s - low_s);
 }
@@ -262,13 +264,13 @@ void lt_draft_account_begin(lt_draft_account *a) {
 void lt_draft_account_note(lt_draft_account *a, bool drafted, double step_s, double plain_s,
                            int64_t n_accepted, int64_t n_rows) {
     const double due = DUE * a->debt;
-    /* Only gains are saved, not what is allowed. */
+    /* Only gains are saved, and not the allowance. */
     const double most = a->balance > CREDIT || n_accepted > 0 ? SAVED : CREDIT;
     double net = ALLOWED;
     if (drafted && plain_s > 0) {
         net += (double)n_accepted / (double)n_rows - (step_s - plain_s) / plain_s;
     }
-    net = net > -WORST ? net : -WORST; /* A single slow step says little. */
+    net = net > -WORST ? net : -WORST; /* A single slow step means little. */
     if (net > 0) {
         const double paid = net < a->debt ? net : a->debt;
         a->debt -= paid;
@@ -321,7 +323,7 @@ static void add_rows(model_calls *c, int64_t call, int64_t n) {
     c->seconds += lt_draft_times_of(c->times, *rows);
 }
 
-/* One more token of a draft or branch that has n. */
+/* Add one token to a draft or branch that has n. */
 static void add_call(model_calls *c, int64_t behind, int64_t n) {
     if (behind == 0 || c->times == NULL) {
         return;
@@ -354,7 +356,8 @@ static double time_among(const lt_draft_known *k, const lt_draft_times *drafted,
     return s > plain_s ? s : plain_s;
 }
 
-/* A step with longer drafts is as long as one with shorter ones until one was measured. */
+/* A step with longer drafts is assumed to take as long as one with shorter ones until one was
+ * measured. */
 static double time_of_drafts(const lt_draft_known *k, int64_t longest, int64_t n_rows,
                              double plain_s, int64_t rows) {
     const bool is_long = longest > k->few && lt_draft_times_of(k->drafted[1], rows) > 0;
@@ -363,16 +366,16 @@ static double time_of_drafts(const lt_draft_known *k, int64_t longest, int64_t n
 
 /* A choice of draft tokens, in the order in which they were added. */
 typedef struct {
-    double rate; /* Tokens a second, weighted. */
+    double rate; /* Weighted tokens per second. */
     int64_t n;
-    double weight[LT_DRAFT_ROWS]; /* What a token of each text counts. */
+    double weight[LT_DRAFT_ROWS]; /* The texts of the tokens. */
     int16_t order[LT_DRAFT_ROWS]; /* Their texts. */
 } choice;
 
-/* The best choice with at most `most` draft tokens a text; *c holds what must be surpassed. */
+/* The best choice with at most `most` draft tokens per text; *c holds the choice to beat. */
 static void choose_up_to(const lt_draft_known *k, int64_t most, int64_t n_rows, double plain_s,
                          lt_draft_text *texts, int64_t n_texts, choice *c) {
-    double next[LT_DRAFT_ROWS], gain = 0; /* gain: expected tokens from drafts. */
+    double next[LT_DRAFT_ROWS], gain = 0; /* gain: expected number of tokens from drafts. */
     int16_t order[LT_DRAFT_ROWS];
     model_calls calls = {.times = k->model, .layers = k->model_layers > 1 ? k->model_layers : 1};
     int64_t longest = 0;
@@ -407,7 +410,7 @@ static void choose_up_to(const lt_draft_known *k, int64_t most, int64_t n_rows, 
     }
 }
 
-/* A token of a text counts the less the more it has had, 1 on average. */
+/* A token of a text weighs less the more tokens the text has had, and 1 on average. */
 static void weigh(const lt_draft_text *texts, int64_t n_texts, double *weight) {
     double sum = 0;
     for (int64_t i = 0; i < n_texts; i++) {
@@ -421,13 +424,14 @@ static void weigh(const lt_draft_text *texts, int64_t n_texts, double *weight) {
 
 /* ---- Branches ---- */
 
-#define BRANCH_TEXTS 4    /* Steps of more texts have no branches: the choice takes too long. */
-#define LEAST_GAIN   0.01 /* Tokens that a row must bring to be looked at. */
+/* Steps with more texts have no branches, because the choice would take too long. */
+#define BRANCH_TEXTS 4
+#define LEAST_GAIN   0.01 /* Rows that gain fewer tokens are not considered. */
 
-/* A draft (k = 0) or branch k of a text that is being chosen. */
+/* A draft (k = 0) or branch k of a text, while it is being chosen. */
 typedef struct {
     double next; /* Probability that its next token is accepted. */
-    /* The same times the text's weight, divided by the rows that the token takes; below 0: there is
+    /* `next` times the text's weight, divided by the rows that the token takes; below 0: there is
      * no next token. */
     double rank;
     int64_t n;
@@ -438,7 +442,7 @@ typedef struct {
     twig twigs[BRANCH_TEXTS][LT_DRAFT_BRANCHES];
 } tree;
 
-/* Its next token, at place t->n, may be run; the first one of a branch takes two rows. */
+/* Its next token, at position t->n, may run; the first one of a branch takes two rows. */
 static void set_rank(twig *t, const lt_draft_text *text, int k, int64_t most, double weight) {
     const bool ends = t->n == text->most || t->n == most;
     t->rank = ends ? -1 : weight * t->next / (k > 0 && t->n == 0 ? 2 : 1);
@@ -472,8 +476,8 @@ static twig *best_twig(tree *b, int n_texts, int *text, int *k) {
     return best;
 }
 
-/* As choose_up_to, with branches: tokens are added where a row brings most. *c holds what must be
- * surpassed. */
+/* As choose_up_to, with branches: tokens are added where a row gains most. *c holds the choice to
+ * beat. */
 static void choose_tree(const lt_draft_known *k, int64_t most, int64_t n_rows, double plain_s,
                         lt_draft_text *texts, int n_texts, const double *weight, tree *c) {
     tree b = {0};
@@ -532,7 +536,7 @@ static double add_branches(const lt_draft_known *k, int64_t n_rows, double plain
     if (!any || k->most_branches == 0 || n_texts > BRANCH_TEXTS) {
         return chosen->rate;
     }
-    /* A longer draft needs one more call of the draft model, which a branch does not. */
+    /* A longer draft needs one more call of the draft model, but a branch does not. */
     for (int64_t most = 1; most <= LT_DRAFT_MOST; most++) {
         if (k->model != NULL || most == k->few || most == LT_DRAFT_MOST) {
             choose_tree(k, most, n_rows, plain_s, texts, (int)n_texts, chosen->weight, &c);
@@ -558,7 +562,7 @@ double lt_draft_choose(const lt_draft_known *k, int64_t n_rows, lt_draft_text *t
     const double plain = plain_s > 0 ? (double)n_rows / plain_s : 0;
     choice c = {.rate = plain};
     weigh(texts, n_texts, c.weight);
-    if (plain > 0) { /* 0: a step must be measured first. */
+    if (plain > 0) { /* 0: a step without drafts must be measured first. */
         choose_up_to(k, k->few, n_rows, plain_s, texts, n_texts, &c);
     }
     if (plain > 0 && k->few < LT_DRAFT_MOST) {

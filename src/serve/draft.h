@@ -69,7 +69,7 @@
 
 #include "lateen/serve.h"
 
-#define LT_DRAFT_ROWS 128 /* Steps of more rows are not measured, and have no draft. */
+#define LT_DRAFT_ROWS 128 /* Steps with more rows are not measured, and have no drafts. */
 
 /* The end of the longest earlier match of the last tokens of tokens[0..n) (at least 2, at most 64
  * tokens; of equally long ones the last): tokens[result] follows it. -1: there is none. */
@@ -81,38 +81,38 @@ int64_t lt_draft_find_in(const int32_t *text, int64_t n_text, const int32_t *tok
 int lt_draft_find_all(const int32_t *text, int64_t n_text, const int32_t *tokens, int64_t n,
                       int most, int64_t *at);
 
-/* How often a draft token of one text, or of all texts, was accepted lately if those before it
- * were, by its place in the draft. Zeroed, nothing is known. */
+/* How often a draft token of one text, or of all texts, was recently accepted if those before it
+ * were, by its position in the draft. Zeroed, nothing is known. */
 typedef struct {
-    /* Sums in which older drafts weigh less. */
+    /* Sums in which older drafts have less weight. */
     double accepted[LT_DRAFT_MOST], tried[LT_DRAFT_MOST];
 } lt_draft_acceptance;
 
-/* all: that of all texts, which is believed of a text that has shown little; NULL: l is that. */
+/* all: the rate of all texts, which is assumed for a text with little data; NULL: l is that. */
 double lt_draft_acceptance_at(const lt_draft_acceptance *l, const lt_draft_acceptance *all,
                               int64_t place);
-/* n_accepted of n draft tokens were accepted; kept: the factor of the weight of older drafts.
- * Places after the draft, all of them where n is 0, are forgotten half as fast. */
-#define LT_DRAFT_KEPT     0.97 /* Weight that is left, for one text, */
+/* n_accepted of n draft tokens were accepted. kept: decay of the weight of older drafts. Positions
+ * after the draft, all of them if n is 0, decay half as fast. */
+#define LT_DRAFT_KEPT     0.97 /* Remaining weight for one text, */
 #define LT_DRAFT_KEPT_ALL 0.99 /* and for all texts. */
 void lt_draft_acceptance_note(lt_draft_acceptance *l, double kept, int64_t n, int64_t n_accepted);
 
-/* By the number of tokens since the last draft token that was wrong (the run): how many were wrong
- * there, and how many were expected to be by the rates of places. Zeroed, nothing is known. */
-#define LT_DRAFT_RUNS 22 /* Ranges of runs that are told apart. */
+/* By the number of tokens since the last wrong draft token (the run): how many tokens were wrong
+ * there, and how many were expected to be by the rates of positions. Zeroed, nothing is known. */
+#define LT_DRAFT_RUNS 22 /* Number of distinct ranges of runs. */
 typedef struct {
     double wrong[LT_DRAFT_RUNS], expected[LT_DRAFT_RUNS];
 } lt_draft_runs;
 
-/* How often, lately, the first token of branch k was right where those of the draft and of the
+/* How often, recently, the first token of branch k was right if those of the draft and of the
  * branches before it were wrong. Zeroed, nothing is known. */
 #define LT_DRAFT_OTHERS (LT_DRAFT_BRANCHES - 1)
 typedef struct {
     double right[LT_DRAFT_OTHERS], tried[LT_DRAFT_OTHERS];
 } lt_draft_others;
 
-/* all: that of all texts, NULL: l is that. n first tokens were known; branch `right` had the right
- * one, n: none. */
+/* all: of all texts; NULL: l is that. n first tokens were known; branch `right` had the right one,
+ * n: none. */
 double lt_draft_others_at(const lt_draft_others *l, const lt_draft_others *all, int branch);
 void lt_draft_others_note(lt_draft_others *l, double kept, int n, int right);
 
@@ -121,34 +121,36 @@ typedef struct {
     const lt_draft_acceptance *own, *all; /* Its acceptance, and that of all texts. */
     const lt_draft_runs *runs;            /* Of all texts; NULL: not used. */
     int64_t run;                          /* Tokens since its last wrong draft token. */
-    int64_t most;                         /* Draft tokens at most, up to LT_DRAFT_MOST; */
-    int64_t behind; /* by the draft model: tokens that it must run first; 0: copied. */
-    double pace;    /* Tokens that it had a step, lately; 0: not known, as 1. */
-    /* Branches that it may have at most, and how often their first tokens are right. */
+    int64_t most;                         /* Most draft tokens, up to LT_DRAFT_MOST; */
+    /* if the draft model makes them, tokens that it must first catch up with; 0: they are
+     * copied. */
+    int64_t behind;
+    double pace; /* Tokens per step, recently; 0: not known, as 1. */
+    /* Most branches, and how often their first tokens are right. */
     int n_others;
     const lt_draft_others *own_others, *all_others;
-    int64_t n;                       /* Chosen, and of each branch. */
+    int64_t n;                       /* Chosen number of draft tokens, and of each branch. */
     int64_t branch[LT_DRAFT_OTHERS]; /* 0: there is none. */
 } lt_draft_text;
 
-/* The probability that the draft token at this place is accepted if those before it are. */
+/* The probability that the draft token at this position is accepted if those before it are. */
 double lt_draft_text_accepts(const lt_draft_text *t, int64_t place);
 /* n_accepted of the t->n draft tokens were accepted. Call it before the acceptance is noted. */
 void lt_draft_runs_note(lt_draft_runs *r, const lt_draft_text *t, int64_t n_accepted);
-/* The run of the text after that, its next token included. */
+/* The text's run after that, including its next token. */
 int64_t lt_draft_run_after(const lt_draft_text *t, int64_t n_accepted);
 
 /* The pace of a text that had this many tokens in a step. */
 double lt_draft_pace_after(double pace, int64_t n_tokens);
 
-#define LT_DRAFT_SIZES 14 /* Sizes of steps that are told apart. */
+#define LT_DRAFT_SIZES 14 /* Number of distinct sizes of steps. */
 
-/* Seconds of steps by their rows, as they were lately: of each range of sizes a point, the mean of
- * what was measured. */
+/* Recent seconds of steps by their rows: for each range of sizes one point, the mean of the
+ * measurements. */
 typedef struct {
     struct {
         double rows, seconds;
-        int64_t n, step; /* Measurements, 0: none; and which step was the last. */
+        int64_t n, step; /* Number of measurements, 0: none; and the step of the last one. */
     } of[LT_DRAFT_SIZES];
     int64_t n_steps;
     /* A time is known for this many steps after its last measurement, but for at most 32 for each
@@ -158,10 +160,10 @@ typedef struct {
 } lt_draft_times;
 
 void lt_draft_times_note(lt_draft_times *t, int64_t rows, double seconds);
-/* The time of a step of this many rows, interpolated between the points on both sides; beyond them,
- * that of the nearest point, so that such a step will be tried. 0: nothing is known. */
+/* The time of a step with this many rows, interpolated between the points on both sides; beyond
+ * them, that of the nearest point, so that such a step will be tried. 0: nothing is known. */
 double lt_draft_times_of(const lt_draft_times *t, int64_t rows);
-/* Is the time of such steps known, not only of others? */
+/* Whether the time of such steps is known, and not only of others. */
 bool lt_draft_times_know(const lt_draft_times *t, int64_t rows);
 
 /* The last call in which the draft model caught up with texts; zeroed: none. */
@@ -179,31 +181,31 @@ double lt_draft_catch_up_note(lt_draft_catch_up *c, double seconds, int64_t rows
  * by a hundredth of all steps, and by a few steps at once. Gains are saved, up to a bound, so that
  * drafts that pay on average do not pause after a few bad ones. */
 typedef struct {
-    double balance; /* Below 0 there are no drafts. */
-    double debt;    /* Spent before any gain, to be paid by later gains. */
+    double balance; /* Below 0, no drafts are made. */
+    double debt;    /* Spent before any gain, and repaid from later gains. */
 } lt_draft_account;
 
 void lt_draft_account_begin(lt_draft_account *a);
-/* A step took step_s, and would have taken plain_s without drafts; n_accepted tokens came beside
- * those of its n_rows. drafted false: it had no drafts. */
+/* A step took step_s, and would have taken plain_s without drafts; it gave n_accepted tokens in
+ * addition to those of its n_rows. drafted false: it had no drafts. */
 void lt_draft_account_note(lt_draft_account *a, bool drafted, double step_s, double plain_s,
                            int64_t n_accepted, int64_t n_rows);
 void lt_draft_account_borrow(lt_draft_account *a, double seconds, double plain_s);
 
-/* What is known of the times of the next step. */
+/* The known times for the next step. */
 typedef struct {
     const lt_draft_times *plain; /* Of steps without drafts. */
-    /* Of steps in which no draft has more than `few` tokens, and of the others. They may be one,
-     * and that of steps without drafts. */
+    /* Of steps in which no draft has more than `few` tokens, and of the others. Both may be the
+     * same, and that of steps without drafts. */
     const lt_draft_times *drafted[2];
     int64_t few;
     const lt_draft_times *model; /* Of calls of the draft model; NULL: there is none. */
-    int64_t model_layers;        /* Of a head: calls that every draft needs; 0: as 1. */
-    int64_t most_branches;       /* Of a step. */
+    int64_t model_layers;        /* For a head: number of calls that every draft needs; 0: as 1. */
+    int64_t most_branches;       /* Most branches of a step. */
 } lt_draft_known;
 
 /* Choose n and the branches of each text in a step that runs n_rows without drafts. Returns the
- * share of the time of a token that the drafts save. */
+ * share of a token's time that the drafts save. */
 double lt_draft_choose(const lt_draft_known *k, int64_t n_rows, lt_draft_text *texts,
                        int64_t n_texts);
 

@@ -26,14 +26,14 @@
 #include "model/infer/steering.h"
 #include "serve/engine_impl.h"
 
-/* A GPU reads its weights once per step and is not busy with 512 rows: an H100 runs 2,048 rows of
- * Llama-1B in 8 ms, and in four steps in 11 ms (docs/speed/serving.md). */
+/* A GPU reads its weights once per step, and 512 rows do not saturate it: an H100 runs 2,048 rows
+ * of Llama-1B in 8 ms, and in four steps in 11 ms (docs/speed/serving.md). */
 #define STEP_TOKENS_HOST   512
 #define STEP_TOKENS_DEVICE 2048
 #define BACKGROUND_DEVICE  32
 
-/* Steps after which a device runs one without drafts to measure it: many, because two more must be
- * queued around it, and its time depends on little but its rows. */
+/* After this many steps a device runs one without drafts to measure it. The number is large,
+ * because two more must be queued around it, and the time depends on little but the rows. */
 #define RECENT_DEVICE 512
 
 #define USUAL_TOKENS 64 /* Expected tokens of a choice, before any has ended. */
@@ -60,7 +60,7 @@ lt_request lt_request_defaults(void) {
                         .sampling = lt_sampling_defaults()};
 }
 
-/* Whether sums can be made as ranks of tp make them. */
+/* Whether sums can be computed as ranks of tp compute them. */
 static lt_err check_tp(const lt_model *m, const lt_engine_options *o) {
     const struct {
         const char *what;
@@ -128,7 +128,7 @@ static int64_t div_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* Bytes of weights that are not yet in host memory: those still being loaded, or mapped and not yet
+/* Bytes of weights that are not yet in host memory: still being loaded, or mapped and not yet
  * read. */
 static uint64_t weights_to_come(const lt_engine *e) {
     const uint64_t all = lt_model_host_bytes(e->model), here = lt_limits_resident_bytes();
@@ -189,8 +189,8 @@ static lt_err count_pages(lt_engine *e, int64_t *n) {
     return LT_OK;
 }
 
-/* The models that have keys and values in each page: the served one, those beside it, the one that
- * drafts. */
+/* The models with keys and values in each page: the served one, those beside it, and the draft
+ * model. */
 static int n_models(const lt_engine *e) {
     return 1 + e->o.n_beside + (e->drafter.model != NULL);
 }
@@ -199,7 +199,8 @@ static const lt_model *model_at(const lt_engine *e, int k) {
     return k == 0 ? e->model : k <= e->o.n_beside ? e->o.beside[k - 1] : e->drafter.model;
 }
 
-/* The longest window of the models: no layer reads tokens before it. 0: some layer reads all. */
+/* The longest window of the models: no layer reads tokens before it. 0: some layer reads all
+ * tokens. */
 static int64_t common_window(const lt_engine *e) {
     int64_t window = 0;
     for (int k = 0; k < n_models(e); k++) {
@@ -233,7 +234,7 @@ static void choose_groups(lt_engine *e) {
     p->window = p->n_windowed > 0 ? p->window : 0;
 }
 
-/* Bytes of a page: of the served model's, those of a group. */
+/* Bytes of a page; of the served model's, those of one group. */
 static int64_t bytes_of_page(const lt_engine *e) {
     const lt_engine_options *o = &e->o;
     int64_t bytes = e->groups.n_places *
@@ -305,13 +306,13 @@ static void engine_carve(lt_engine *e, lt_arena *a) {
     lt_step_carve_branches(e, a);
 }
 
-/* Most requests of the background that have no place: those that were preempted, those that come
- * next, and a queue. */
+/* Most background requests without a place: those that were preempted, those that come next, and a
+ * queue. */
 static int64_t most_background(const lt_engine_options *o) {
     return 2 * o->max_running + LT_ENGINE_SPARE(o->max_running) + o->max_waiting;
 }
 
-/* The pages of all models are of the same types; before they are sized. */
+/* The pages of all models have the same types; checked before they are sized. */
 static lt_err check_cache_types(const lt_engine *e) {
     for (int k = 0; k < n_models(e); k++) {
         LT_TRY(lt_paged_forward_check_types(model_at(e, k), e->o.cache_dtype, e->o.value_dtype));
@@ -332,8 +333,8 @@ static lt_err size_engine(lt_engine *e) {
     if (o->step_tokens == 0) {
         o->step_tokens = e->model->backend->host_memory ? STEP_TOKENS_HOST : STEP_TOKENS_DEVICE;
     }
-    /* In each step every running sequence decodes, and at least one row of a prompt fits as
-     * well. */
+    /* In each step every running sequence can decode, and at least one row of a prompt also
+     * fits. */
     o->step_tokens = o->step_tokens > o->max_running ? o->step_tokens : o->max_running + 1;
     e->sched.max_running = o->max_running;
     e->sched.step_tokens = o->step_tokens;
@@ -376,7 +377,7 @@ static lt_err size_engine(lt_engine *e) {
 
 #define WARM_WAIT_US 2000
 
-/* The next warm-up step: of the served model, then of the model or head that drafts. */
+/* The next warm-up step: of the served model, then of the draft model or head. */
 static lt_err warm_step(lt_engine *e) {
     bool more = true;
     lt_paged_forward *f = e->warming_drafter ? e->drafter.forward : e->forward;
@@ -493,7 +494,8 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
     pthread_cond_init(&e->rested, NULL);
     pthread_mutex_init(&e->disk.lock, NULL);
     pthread_cond_init(&e->disk.wake, NULL);
-    if (e->spec->n_scores > 0) { /* Warm-up steps choose tokens. */
+    /* Warm-up steps choose tokens, which needs a head over the vocabulary. */
+    if (e->spec->n_scores > 0) {
         e->o.warm = LT_WARM_NONE;
     }
     LT_TRY_DONE(check_options(&e->o));
@@ -560,8 +562,8 @@ void lt_engine_close(lt_engine *e) {
     free(e);
 }
 
-/* Is there no room in the queue? A request that gets a free place does not queue; the places of the
- * background are free for the others. */
+/* Whether the queue is full. A request that finds a free place does not queue; other requests may
+ * use the places of the background. */
 static bool is_full(const lt_engine *e, bool background) {
     const lt_engine_stats *st = &e->stats;
     const int64_t behind = st->background_waiting + e->n_submitted_background;
@@ -610,7 +612,7 @@ lt_err lt_engine_submit(lt_engine *e, const lt_request *r, void *user, uint64_t 
     return err;
 }
 
-/* choice -1: all. */
+/* choice -1: all choices. */
 static void ask_cancel(lt_engine *e, uint64_t id, int64_t choice) {
     lt_job *j;
     pthread_mutex_lock(&e->lock);
@@ -648,7 +650,8 @@ void lt_engine_signal(lt_engine *e) {
     }
 }
 
-/* Jobs that were reported completely at the last poll; their embeddings were valid until now. */
+/* Take the jobs that were reported completely at the last poll; their embeddings were valid until
+ * now. */
 static lt_job *take_told(lt_engine *e) {
     lt_job *told = e->told;
     e->told = NULL;
@@ -698,7 +701,7 @@ void lt_engine_get_cache(const lt_engine *e, lt_engine_cache *out) {
 }
 
 void lt_engine_get_stats(const lt_engine *e, lt_engine_stats *out) {
-    lt_engine *own = (lt_engine *)(uintptr_t)e; /* Only the lock changes. */
+    lt_engine *own = (lt_engine *)(uintptr_t)e; /* The cast is safe: only the lock changes. */
     pthread_mutex_lock(&own->lock);
     *out = e->stats;
     pthread_mutex_unlock(&own->lock);

@@ -27,7 +27,7 @@
 #include "base/log.h"
 #include "serve/engine_impl.h"
 
-/* Pages on their way to the disk: a step of prompts evicts at most step_tokens / page_tokens. */
+/* Pages waiting to be written: a step of prompts evicts at most step_tokens / page_tokens. */
 #define STAGED_BYTES ((int64_t)64 << 20)
 #define STAGED_LEAST 4
 
@@ -48,8 +48,8 @@ static int32_t *staged_tokens(const lt_engine *e, int64_t i) {
 
 /* ---- The engine's thread ---- */
 
-/* Where in the ring the data of a page goes, or -1: it is on disk already, or there is no room.
- * Only this thread adds to the ring, so the slot behind its end is its own. */
+/* The slot in the ring for a page's data, or -1: it is already on disk, or there is no room. Only
+ * this thread adds to the ring, so the slot after its end belongs to it. */
 static int64_t stage(lt_engine *e, lt_page_chain chain, const int32_t *tokens) {
     lt_engine_disk *k = &e->disk;
     int64_t at;
@@ -70,7 +70,7 @@ static int64_t stage(lt_engine *e, lt_page_chain chain, const int32_t *tokens) {
     return at;
 }
 
-/* Its data is there. */
+/* The slot's data is complete. */
 static void staged(lt_engine_disk *k) {
     pthread_mutex_lock(&k->lock);
     k->n_staged++;
@@ -96,7 +96,7 @@ void lt_engine_stage(lt_engine *e, lt_page_chain chain, const int32_t *tokens, c
     }
 }
 
-/* The sequence with which a job begins. */
+/* The first sequence of a job. */
 static lt_seq *first_seq(lt_job *j) {
     int64_t i = 0;
     while (i + 1 < j->r.n_choices && j->choices[i].finish != LT_FINISH_NONE) {
@@ -105,7 +105,7 @@ static lt_seq *first_seq(lt_job *j) {
     return &j->choices[i].seq;
 }
 
-/* The chain of the pages that the pool had of the job's prompt. */
+/* The chain of the pages of the job's prompt that the pool had. */
 static lt_page_chain chain_found(const lt_engine *e, const lt_job *j, const lt_seq *seq) {
     return lt_pages_chain_of(&e->sched.pages,
                              j->n_found > 0 ? seq->table[j->n_found - 1] : LT_NO_PAGE, seq->salt);
@@ -134,7 +134,7 @@ bool lt_engine_park(lt_engine *e, lt_job *j) {
     if (n == 0 || seq->fresh) {
         return false;
     }
-    lt_engine_bring(e, seq); /* From host memory, where it is nearer. */
+    lt_engine_bring(e, seq); /* First from host memory, which is faster. */
     j->n_found = lt_pages_match(&e->sched.pages, seq->salt, seq->tokens, n * e->o.page_tokens,
                                 seq->table, &behind);
     j->n_coming = 0;
@@ -206,7 +206,7 @@ static void read_pages(lt_engine *e, lt_job *j) {
     lt_engine_ask(e, unpark, j);
 }
 
-/* A disk that stays full is reported once, not for each page. */
+/* A disk that stays full is reported only once. */
 static void put(lt_engine *e, lt_page_chain chain, const int32_t *tokens, const void *page) {
     const bool failed = lt_page_disk_put(e->disk.disk, chain, tokens, page) != LT_OK;
     if (failed && !e->disk.failing) {
@@ -215,8 +215,8 @@ static void put(lt_engine *e, lt_page_chain chain, const int32_t *tokens, const 
     e->disk.failing = failed;
 }
 
-/* Read the pages of a parked job or, if there is none, write a page. The lock is held at the call
- * and at the return, and released in between. */
+/* Read the pages of a parked job; if there is none, write a page. The lock is held at the call and
+ * at the return, and released meanwhile. */
 static void work(lt_engine *e) {
     lt_engine_disk *k = &e->disk;
     lt_job *j = k->parked;
@@ -264,7 +264,8 @@ static lt_err check(const lt_engine *e) {
     return LT_OK;
 }
 
-/* The buffer through which pages come and, at the end, go; on a device, its queue. */
+/* Open the buffer through which pages are read and, at the end, written; on a device, also its
+ * queue. */
 static lt_err open_page(lt_engine *e) {
     const size_t bytes = (size_t)e->cache.page_bytes;
     const lt_backend *b = e->model->backend;
@@ -303,7 +304,7 @@ lt_err lt_engine_open_disk(lt_engine *e) {
     LT_TRY(lt_arena_open(&k->arena, "pages on their way to the disk"));
     disk_carve(k, head.page_bytes, head.page_tokens, &k->arena);
     e->sched.pages.seed = lt_page_disk_seed(k->disk);
-    if (k->queue == NULL) { /* Else the host's memory comes first. */
+    if (k->queue == NULL) { /* Otherwise host memory comes first. */
         e->sched.pages.on_evict = stage_evicted;
         e->sched.pages.owner = e;
     }
@@ -337,7 +338,7 @@ static void put_page(lt_engine *e, int32_t page) {
     put(e, p->page[page].chain, lt_pages_tokens(p, page), e->disk.page);
 }
 
-/* Write the pages that the host's memory has, the oldest first; what was queued to fill it has
+/* Write the pages in host memory, the oldest first; all copies that were queued to fill it have
  * ended. */
 static void put_host(lt_engine *e) {
     const lt_engine_host *h = &e->host;

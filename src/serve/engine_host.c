@@ -31,7 +31,7 @@ static void leave(lt_engine *e, int32_t slot, lt_page_chain chain) {
     lt_engine_stage(e, chain, h->tokens + slot * e->o.page_tokens, slot_data(e, slot));
 }
 
-/* Whose page it is, and when it will be there, for the disk. */
+/* For the disk: whose page it is, and when it will be complete. */
 static void note(lt_engine *e, int32_t slot, int32_t page) {
     const lt_engine_host *h = &e->host;
     if (h->tokens != NULL) {
@@ -65,7 +65,7 @@ static void save_evicted(void *engine, int32_t page) {
     h->n_written++;
 }
 
-/* The next page of a text from the host, held and published; LT_NO_PAGE: it is not there, or no
+/* The next page of a text from host memory, held and published; LT_NO_PAGE: it is not there, or no
  * page is free for it. */
 static int32_t bring_page(lt_engine *e, lt_page_chain chain, const int32_t *parent,
                           const lt_seq *seq, const int32_t *tokens) {
@@ -75,7 +75,8 @@ static int32_t bring_page(lt_engine *e, lt_page_chain chain, const int32_t *pare
     if (slot == LT_NO_SLOT || lt_pages_available(&e->sched.pages) <= e->sched.running.n) {
         return LT_NO_PAGE;
     }
-    lt_page_index_touch(&h->index, slot); /* The page that makes room must not take it. */
+    /* The page that is evicted to make room must not take its slot. */
+    lt_page_index_touch(&h->index, slot);
     page = lt_pages_take(&e->sched.pages);
     if (lt_paged_forward_fetch_page(e->forward, page, slot_data(e, slot)) != LT_OK) {
         lt_log_warn("cache in host memory: %s", lt_error_message());

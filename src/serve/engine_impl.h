@@ -20,15 +20,15 @@
 #include "serve/page_disk.h"
 #include "serve/page_index.h"
 
-/* A token to choose in this step, from row `row` of the current logits, on the device (on_device)
- * or from their copy on the host. */
+/* A token to choose in this step from row `row` of the current logits, on the device (on_device) or
+ * from their copy on the host. */
 typedef struct {
     lt_job_choice *choice;
     const lt_job_choice *from; /* The choice that owns the row. */
     int64_t row;
-    int64_t place; /* In the choice's draft. */
+    int64_t place; /* Position in the choice's draft. */
     bool on_device,
-        /* leads: the row is its own; otherwise it forks from the choice that owns the row. */
+        /* leads: the row belongs to it; otherwise it forks from the choice that owns the row. */
         leads;
     lt_sampler_args args;
     lt_pick pick;
@@ -44,29 +44,29 @@ typedef struct {
     bool next;
     bool draft;     /* Its token is one of a draft. */
     bool verifies;  /* The device chooses from it for a choice that has a draft. */
-    bool on_device, /* This happens on the device; */
+    bool on_device, /* On the device, */
         late;       /* after the tokens of the previous step are known. */
 } lt_wanted;
 
 /* Another draft of a choice in this step: see step_branch.c. */
 typedef struct {
-    /* A copy of the choice, with the branch's sequence, tokens and draft: what lays out its rows
-     * and makes its draft reads it like any other. */
+    /* A copy of the choice with the branch's sequence, tokens and draft, so that the functions that
+     * lay out its rows and make its draft treat it like any other. */
     lt_job_choice as;
     lt_job_choice *of;
-    int number;           /* Of the choice's branches. */
+    int number;           /* Index among the choice's branches. */
     int32_t *tokens;      /* (max_seq + LT_DRAFT_MOST) */
     int32_t *table;       /* (max_pages sets) */
     bool begins;          /* Its first token is known. */
-    struct lt_step *step; /* And its item there; -1: it was not planned. */
+    struct lt_step *step; /* The step and its item; -1: it was not planned. */
     int64_t item;
 } lt_step_branch;
 
 /* The part of a choice in a step. */
 typedef struct {
-    /* NULL: the choice has ended and the result is discarded; of a branch: it is not accepted. */
+    /* NULL: the choice has ended, and the result is discarded; for a branch: it is not accepted. */
     lt_job_choice *choice;
-    int64_t first, n; /* Tokens. */
+    int64_t first, n; /* Range of tokens. */
     bool branch;
     bool embed; /* The request needs their hidden states. */
 } lt_step_item;
@@ -76,20 +76,20 @@ typedef struct lt_step {
     lt_step_item *items;     /* (max_running + branches) */
     lt_wanted *wanted;       /* (step_tokens) */
     int64_t n_items, n_rows; /* Items and rows of the plan. */
-    /* The out_rows of the forward: first the wanted rows, then these. */
+    /* The out_rows of the forward pass: first the wanted rows, then these. */
     int64_t n_logits, n_hidden;
     /* All tokens are chosen on the device and copied to the host without a request
      * (paged_forward.h, send_picks), so the engine can queue the next step. */
     bool sent;
-    bool late, whole; /* late: some picks are late. whole: all of it has been queued. */
-    int64_t n_draft;  /* Its draft tokens, */
+    bool late, whole; /* late: some picks are late. whole: everything has been queued. */
+    int64_t n_draft;  /* Number of its draft tokens, */
     int64_t longest;  /* and those of its longest draft. */
-    bool in_vain;     /* It has none, but waited to have some. */
+    bool in_vain;     /* It has none, although it waited to have some. */
     bool ahead;       /* It was queued ahead of another step. */
-    /* Its time is that of such steps: its forward pass ran as usual and, if it has no draft, it
-     * stood in a queue of steps. */
+    /* Its time is typical: its forward pass ran as usual and, if it has no draft, it was one of
+     * several queued steps. */
     bool usual;
-    bool as_usual; /* Only the first of these two. */
+    bool as_usual; /* Only the first of these two conditions. */
 } lt_step;
 
 /* The arguments of the forward pass, which keeps none of them, and of the choice of tokens. All
@@ -98,7 +98,7 @@ typedef struct {
     int32_t *ids, *positions, *out_rows; /* (step_tokens) */
     int32_t *slots;                      /* (groups, step_tokens) */
     int32_t *q_start, *kv_len;           /* (max_running + branches + 1) */
-    int32_t *steer; /* (step_tokens) numbers of steering vectors, and their scales */
+    int32_t *steer; /* (step_tokens) indices of steering vectors, and their scales */
     float *steer_scale;
     /* (max_running + branches) places of the plan's items among the step's; what they are found
      * with (packs.h); (places + 1) rows of each place of the pool of adapters; (step_tokens) their
@@ -119,7 +119,7 @@ typedef struct {
     float *hidden;        /* (step_tokens, C) of embeddings */
 } lt_step_room;
 
-/* A model beside the served one, and the items of the step whose logits it was asked for. */
+/* A model beside the served one, and the step's item for which its logits were last requested. */
 typedef struct {
     lt_paged_forward *forward;
     int32_t *items; /* (max_running) */
@@ -127,14 +127,14 @@ typedef struct {
     float *const *logits; /* Logits of the rows that were read last. */
 } lt_engine_beside;
 
-/* The rows of a model beside: of those items that mix it. */
+/* The rows of a model beside: those of the items that mix it. */
 typedef struct {
     int32_t *ids, *positions, *slots; /* (step_tokens) */
     int32_t *q_start, *kv_len;        /* (max_running + 1) */
     int32_t *table, *out_rows;        /* (max_running, max_pages), (max_running) */
 } lt_step_beside_rows;
 
-/* The draft model, or the head of the served one: see step_draft_model.c. */
+/* The draft model, or the served model's draft head: see step_draft_model.c. */
 typedef struct {
     const lt_model *model; /* NULL: there is none. */
     lt_paged_forward *forward;
@@ -142,23 +142,24 @@ typedef struct {
     lt_draft_pass *pass;
     /* (max_rows) where a head's rows read their hidden states; slots of the first layer's rows */
     int32_t *hidden, *first_slots;
-    int64_t n_layers;         /* Of the head; 1 of a draft model. */
+    int64_t n_layers;         /* Layers of the head; 1 for a draft model. */
     lt_draft_times times;     /* Times of its calls, by their rows. */
-    int64_t max_rows;         /* Of a call; */
-    lt_step_beside_rows rows; /* such a call's: max_rows rows and LT_DRAFT_ROWS sequences. */
-    /* (LT_DRAFT_ROWS) of the rows whose logits a call needs; on a device of two calls */
+    int64_t max_rows;         /* Of a call, */
+    lt_step_beside_rows rows; /* which has max_rows rows and LT_DRAFT_ROWS sequences. */
+    /* (LT_DRAFT_ROWS): choices of the rows whose logits a call needs; on a device, for two calls */
     lt_job_choice **choices;
     float *proposed; /* (LT_DRAFT_ROWS, V) distributions of the draft tokens of a step */
     bool *choose;    /* On a device (LT_DRAFT_ROWS), and how, LT_CHOOSE_HOW_COUNT each. */
     double *how;
     double seconds;    /* Time of the calls of this step. */
-    bool recorded;     /* A call of this step was recorded. */
-    double row_s;      /* Time of a row when it last caught up with a text; 0: not known. */
-    double catch_up_s; /* Time that this step spent on that. */
+    bool recorded;     /* A call of this step was recorded as a graph. */
+    double row_s;      /* Seconds per row when it last caught up with a text; 0: not known. */
+    double catch_up_s; /* Seconds that this step spent on that. */
     lt_draft_catch_up caught_up;
 } lt_step_drafter;
 
-/* What another thread asks the engine's thread to do between two steps: see engine_pages.c. */
+/* A request by another thread to the engine's thread, done between two steps: see
+ * engine_pages.c. */
 typedef struct lt_engine_question {
     void (*run)(lt_engine *e, void *arg);
     void *arg;
@@ -171,17 +172,18 @@ typedef struct {
     lt_page_disk *disk; /* NULL: there is none. */
     pthread_t thread;
     bool running;
-    lt_arena arena;        /* Everything below that has a length. */
-    lt_page_chain *chains; /* (most_staged) of pages on their way to the disk, */
+    lt_arena arena;        /* Memory of all arrays below. */
+    lt_page_chain *chains; /* (most_staged): pages waiting to be written to the disk, */
     int32_t *tokens;       /* (most_staged, page_tokens) */
     char *data;            /* (most_staged, page_bytes) */
-    void *page;            /* (page_bytes) one that comes from there; a device's: of host_alloc */
-    lt_queue *queue;       /* By which pages go to a device; NULL: there is none. */
-    bool failing;          /* The last page could not be written. */
-    pthread_mutex_t lock;  /* Of what follows. */
+    /* (page_bytes): a page read from the disk; for a device, of host_alloc */
+    void *page;
+    lt_queue *queue;      /* Copies pages to a device; NULL: there is none. */
+    bool failing;         /* The last page could not be written. */
+    pthread_mutex_t lock; /* Protects what follows. */
     pthread_cond_t wake;
     int64_t most_staged, first_staged, n_staged;
-    int64_t n_unkept; /* Pages that were evicted while most_staged were on their way. */
+    int64_t n_unkept; /* Number of pages that were evicted while most_staged were waiting. */
     lt_job *parked, *parked_last;
     bool closing;
 } lt_engine_disk;
@@ -196,7 +198,8 @@ typedef struct {
      * fills the slot (lt_paged_forward_passed). */
     int32_t *tokens;
     int64_t *sends;
-    int64_t n_written, n_read, n_tokens; /* Pages copied there and back; tokens of the latter. */
+    /* Number of pages copied to host memory and back; tokens of the latter. */
+    int64_t n_written, n_read, n_tokens;
 } lt_engine_host;
 
 /* The hold that was requested: see refresh.c. */
@@ -215,52 +218,54 @@ struct lt_engine {
     lt_paged_forward *forward;
     lt_engine_host host;
     lt_engine_disk disk;
-    int64_t n_parked, n_disk_tokens; /* Requests that wait for the disk; tokens from it. */
+    /* Number of requests that wait for the disk; of tokens read from it. */
+    int64_t n_parked, n_disk_tokens;
     lt_engine_beside beside[LT_ENGINE_BESIDE];
     lt_step_beside_rows beside_rows;
     int64_t n_common;    /* Ids that all of them have. */
-    int64_t n_warmed;    /* Empty warm-up steps so far; */
-    bool warming,        /* more of them follow; */
-        warming_drafter; /* they are the draft model's. */
+    int64_t n_warmed;    /* Number of warm-up steps so far; */
+    bool warming,        /* more of them follow, */
+        warming_drafter; /* and belong to the draft model. */
     lt_step steps[LT_STEPS_QUEUED];
     int oldest, n_queued; /* Index of the oldest step in flight, and number of steps in flight. */
     lt_step_room room;
-    lt_sampler *samplers; /* (n_samplers) one a thread of a parallel loop */
+    lt_sampler *samplers; /* (n_samplers): one per thread of a parallel loop */
     int64_t n_samplers, max_pages, out_rows, mask_words;
     /* (n_penalty_slots) owner of each slot of penalty states on the device; NULL: free */
     lt_job_choice **penalty_owners;
     int64_t n_penalty_slots, max_edits;
-    lt_hold_state taken_hold;           /* `hold`, as the engine's thread last saw it. */
-    lt_job *held_back, *held_back_last; /* Submitted since the hold: they begin after it. */
+    lt_hold_state taken_hold;           /* `hold`, as the engine's thread saw it last. */
+    lt_job *held_back, *held_back_last; /* Submitted after the hold began; they start after it. */
     int64_t n_held_back;
-    int64_t n_lent;   /* Threads that read or fill pages: engine_pages.c. */
+    int64_t n_lent;   /* Number of threads that read or fill pages: engine_pages.c. */
     uint64_t version; /* Version of the weights. */
-    lt_job *touched;  /* Jobs that changed in this step; published at its end. */
+    lt_job *touched;  /* Jobs that changed in this step; their changes are published at its end. */
     int64_t n_new_tokens, n_prompt_tokens, n_cached_tokens, n_steps_ahead;
-    /* Of steps; on devices of those without drafts, of those with short drafts, and of the others
+    /* Times of steps; on devices of those without drafts, with short drafts, and of the others
      * (draft.h). */
     lt_draft_times times[3];
-    bool waited; /* The next step waited for tokens, to have drafts. */
+    bool waited; /* The next step has waited for tokens, so as to have drafts. */
     lt_step_drafter drafter;
-    lt_draft_acceptance acceptance[2]; /* By all texts: of copied drafts, of the draft model's; */
-    lt_draft_runs runs[2];             /* the same by runs; */
-    lt_draft_others others[2];         /* and of other first tokens. */
-    lt_step_branch *branches;          /* (most_branches) those of the step, n_branches. */
+    /* Of all texts: of copied drafts, and of the draft model's; */
+    lt_draft_acceptance acceptance[2];
+    lt_draft_runs runs[2];     /* the same by runs; */
+    lt_draft_others others[2]; /* and of other first tokens. */
+    lt_step_branch *branches;  /* (most_branches): the n_branches of the step. */
     int64_t most_branches, n_branches;
     lt_draft_account account;
-    /* The last step had drafts; its rows and time, which the next one may make longer, 0: not
+    /* The last step had drafts; its rows and time, which may make the next one longer; 0: not
      * measured. */
     bool behind_drafts;
     int64_t held_rows;
-    bool held_long; /* They were long. */
+    bool held_long; /* They were long drafts. */
     double held_s;
-    int64_t n_unusual; /* Steps with drafts that did not run as such steps usually do, */
-    double unusual_s;  /* and how much longer than without drafts they took, in all. */
-    double settled_s;  /* When the last step ended, if this one follows it at once; else 0. */
-    /* Draft tokens of this step, with the last tokens that branches run again. */
+    int64_t n_unusual; /* Number of steps with drafts that did not run in the usual way, */
+    double unusual_s;  /* and how much longer in total they took than without drafts. */
+    double settled_s;  /* When the last step ended, if this one follows immediately; else 0. */
+    /* Draft tokens of this step, including the last tokens that branches run again. */
     int64_t step_drafted, step_accepted;
     double plain_s;      /* Time of the next step without drafts; 0: not known. */
-    double usual_tokens; /* Tokens of a choice: a mean in which older ones weigh less. */
+    double usual_tokens; /* Tokens of a choice: a mean in which older ones have less weight. */
     int64_t n_drafts, n_drafted, n_accepted, n_accepted_at[LT_DRAFT_MOST];
     int64_t n_all_branches, n_branch_drafted, n_branch_accepted;
     /* Under the lock. */
@@ -278,58 +283,58 @@ struct lt_engine {
     bool closing;
     lt_hold_state hold;
     uint64_t hold_last_id; /* Later requests are held back. */
-    bool at_rest, refresh; /* refresh: a refresh is requested. */
-    pthread_cond_t rested; /* at_rest, refresh or a question's `done` has changed. */
+    bool at_rest, refresh; /* refresh: a refresh was requested. */
+    pthread_cond_t rested; /* at_rest, refresh or the `done` of a question has changed. */
     lt_err refresh_err;
     char refresh_message[256];
-    /* Both. */
+    /* Used by both threads. */
     int event_fd;
     pthread_t thread;
     bool running;
 };
 
-/* Does something beside the served model make drafts, with keys and values of its own? */
+/* Whether a model or head that makes drafts has its own keys and values. */
 static inline bool lt_engine_has_drafter(const lt_engine *e) {
     return e->drafter.model != NULL || e->drafter.head != NULL;
 }
 
-/* Take in submissions and cancellations, and run one step. False: there is nothing to do, or the
+/* Take submissions and cancellations, and run one step. False: there is nothing to do, or the
  * engine is closing. */
 bool lt_engine_step(lt_engine *e);
 void lt_engine_signal(lt_engine *e); /* Tell the front that there are events to poll. */
 
-/* engine_pages.c: have the engine's thread run this and wait for it; on that thread: run what was
- * asked. */
+/* engine_pages.c: make the engine's thread run a function, and wait for it; on that thread: run the
+ * requested functions. */
 void lt_engine_ask(lt_engine *e, void (*run)(lt_engine *e, void *arg), void *arg);
 void lt_engine_answer(lt_engine *e);
-void lt_engine_count_pages(lt_engine *e); /* Into the statistics, under the lock. */
-/* Returns UNSUPPORTED if the host cannot read and write the engine's pages or, with by_host, their
- * copies in its own memory. Then: the head of a file of n_pages pages. */
+void lt_engine_count_pages(lt_engine *e); /* Update the statistics, under the lock. */
+/* UNSUPPORTED if the host cannot read and write the engine's pages or, with by_host, their copies
+ * in host memory. Then: the head of a file of n_pages pages. */
 LT_MUST_USE lt_err lt_engine_check_pages(const lt_engine *e, bool by_host);
 LT_MUST_USE lt_err lt_engine_page_head(lt_page_file_head *out, const lt_engine *e, int64_t n_pages);
 
 /* engine_host.c: open the cache in host memory, before the first step; close it, after the forward
- * is closed; copy its pages of a sequence that begins to the device; forget all pages. */
+ * is closed; copy its pages of a new sequence to the device; forget all pages. */
 LT_MUST_USE lt_err lt_engine_open_host(lt_engine *e);
 void lt_engine_close_host(lt_engine *e);
 void lt_engine_bring(lt_engine *e, lt_seq *seq);
 void lt_engine_forget_host(lt_engine *e);
 
-/* engine_disk.c: write a page of these tokens, whose data is in host memory, if it is not there yet
- * and there is a cache on disk. */
+/* engine_disk.c: if there is a cache on disk, write a page of these tokens, whose data is in host
+ * memory, unless it is already there. */
 void lt_engine_stage(lt_engine *e, lt_page_chain chain, const int32_t *tokens, const void *data);
 /* Open the cache on disk, which backs that in host memory, before the engine's thread starts; stop
  * its thread before the engine's thread ends; write the pages of the pool, and close it. */
 LT_MUST_USE lt_err lt_engine_open_disk(lt_engine *e);
 void lt_engine_stop_disk(lt_engine *e);
 void lt_engine_close_disk(lt_engine *e);
-/* If the disk has pages of the prompt of a job that has not begun, and they are not in the pool,
- * let the job wait for them. True: it waits, and lt_step_begin_parked (step.c) begins it later. */
+/* If the disk has pages of a new job's prompt that are not in the pool, make the job wait for them.
+ * True: it waits, and lt_step_begin_parked (step.c) begins it later. */
 bool lt_engine_park(lt_engine *e, lt_job *j);
 void lt_step_begin_parked(lt_engine *e, lt_job *j);
 
 /* refresh.c. If the engine is held, its thread waits here for a refresh or the end. True: it
- * waited, and there may be something to do. */
+ * waited, and there may be work. */
 bool lt_engine_rest(lt_engine *e);
 /* Preempt all running sequences; no step may be in flight. */
 void lt_step_preempt_all(lt_engine *e);
@@ -338,7 +343,7 @@ void lt_step_preempt_all(lt_engine *e);
 void lt_step_carve(lt_engine *e, lt_arena *a);
 LT_MUST_USE lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_paged_forward_rows *out);
 
-/* step_order.c: carve its arrays; order the plan's items by their first pages and adapters, into
+/* step_order.c: carve its arrays; sort the plan's items by their first pages and adapters into
  * item_at; the rows of items that have an adapter. */
 void lt_step_carve_order(lt_engine *e, lt_arena *a);
 void lt_step_order(lt_engine *e);
@@ -354,7 +359,7 @@ void lt_step_fail(lt_engine *e, lt_job_choice *s, lt_err failure);
  * update its penalty state (row mask_row of masks, if a grammar applies); release the penalty state
  * of a choice; queue the states that must be set. */
 bool lt_step_on_device(const lt_engine *e, const lt_job_choice *s);
-bool lt_step_counts(const lt_job_choice *s); /* May it need a penalty state? */
+bool lt_step_counts(const lt_job_choice *s); /* Whether it may need a penalty state. */
 LT_MUST_USE lt_err lt_step_how(lt_engine *e, lt_job_choice *s, const lt_sampler_args *args,
                                int64_t mask_row, double how[LT_CHOOSE_HOW_COUNT]);
 void lt_step_drop_penalties(lt_engine *e, lt_job_choice *s);
@@ -363,10 +368,10 @@ LT_MUST_USE lt_err lt_step_begin_penalties(lt_engine *e);
 /* step_shift.c: the choice has as many tokens as a sequence may have: drop the oldest. */
 void lt_step_shift(lt_engine *e, lt_job_choice *s);
 
-/* step_beam.c: the candidates of one beam have come. */
+/* step_beam.c: the candidates of one beam are known. */
 void lt_step_beam(lt_engine *e, lt_job_choice *s, const lt_pick *pick);
 
-/* step_guide.c: the logits of a guided choice or of its shadow have come. */
+/* step_guide.c: the logits of a guided choice or of its shadow are known. */
 void lt_step_guide(lt_engine *e, lt_job_choice *s, const float *logits);
 /* step_beside.c: open, carve and close; copy a page in the pools of all models beside; queue the
  * rows of items that mix them, which makes the step one that is not sent; read their logits into
@@ -400,7 +405,7 @@ LT_MUST_USE lt_err lt_step_size_branches(lt_engine *e);
 void lt_step_carve_branches(lt_engine *e, lt_arena *a);
 bool lt_step_may_branch(const lt_engine *e, const lt_job_choice *s);
 void lt_step_branch_off(lt_engine *e, lt_job_choice *s, int number, int64_t n);
-lt_step_branch *lt_step_branch_of(const lt_sched_item *item); /* NULL: it is none. */
+lt_step_branch *lt_step_branch_of(const lt_sched_item *item); /* NULL: it is not a branch. */
 void lt_step_miss(lt_engine *e, lt_job_choice *s, int32_t id);
 void lt_step_count_branches(lt_engine *e);
 void lt_step_drop_branches(lt_engine *e);
@@ -414,8 +419,8 @@ void lt_step_carve_drafter(lt_engine *e, lt_arena *a);
 int64_t lt_step_draft_known(const lt_engine *e, const lt_seq *seq);
 int64_t lt_step_draft_behind(const lt_engine *e, const lt_seq *seq);
 void lt_step_draft_cut(lt_engine *e, const lt_seq *seq);
-/* For the plan: copy pages; catch up with texts; write drafts after the tokens of sequences. After
- * a failure the draft model is not used any more. */
+/* For the plan: copy pages, catch up with texts, and write drafts after the tokens of sequences.
+ * After a failure the draft model is no longer used. */
 void lt_step_propose(lt_engine *e);
 /* A call of the draft model begins; tokens [first, first + n) of a sequence join it, and the logits
  * of the last may be wanted, for draft token `place`. Draft tokens that the plan has given an
@@ -427,15 +432,16 @@ int64_t lt_step_draft_planned(const lt_sched_item *item);
 
 /* step_draft_chain.c: the drafts of a step on a device. */
 LT_MUST_USE lt_err lt_step_propose_chain(lt_engine *e);
-/* How the draft token at this place is chosen. */
+/* Set how the draft token at this position is chosen. */
 void lt_step_draft_how(const lt_job_choice *s, int64_t place, double *how);
-/* step_draft_head.c: the pass of a head; the layer that makes draft token `place`; rows of it,
- * positions [first, first + n): their tokens, slots, and where their hidden states come from. */
+/* step_draft_head.c: the pass of a head; the layer that makes draft token `place`; its rows at
+ * positions [first, first + n): their tokens, their slots, and the sources of their hidden
+ * states. */
 LT_MUST_USE lt_err lt_step_open_head(lt_engine *e, const lt_paged_forward_options *o);
 int64_t lt_step_head_layer(const lt_engine *e, int64_t place);
 void lt_step_head_rows(lt_engine *e, const lt_seq *seq, int64_t place, int64_t row, int64_t first,
                        int64_t n);
-/* On a device: the call chooses draft tokens `place` of the texts; take them. */
+/* On a device: the call chooses draft token `place` of each text; take them. */
 void lt_step_head_chooses(lt_engine *e, lt_paged_forward_rows *call, int64_t place);
 LT_MUST_USE lt_err lt_step_take_head(lt_engine *e, const lt_paged_forward_rows *call,
                                      int64_t place);

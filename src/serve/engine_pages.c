@@ -61,12 +61,12 @@ void lt_engine_answer(lt_engine *e) {
 /* ---- Pages of a text ---- */
 
 typedef struct {
-    uint64_t salt, version; /* version: of the weights that made the pages. */
+    uint64_t salt, version; /* version: of the weights with which the pages were computed. */
     const int32_t *tokens;
-    int64_t n_pages;          /* Whole sets of pages (pages.h) of the text. */
-    int32_t *table;           /* (n_pages, groups) those that are held: */
+    int64_t n_pages;          /* Number of whole sets of pages (pages.h) of the text. */
+    int32_t *table;           /* (n_pages, groups): the held pages: */
     int64_t n_found, n_taken; /* published ones, then new ones; */
-    int64_t n_behind;         /* not the first of windowed groups. */
+    int64_t n_behind;         /* without the first ones of windowed groups. */
 } lent;
 
 static void drop(lt_engine *e, const lent *w) {
@@ -90,7 +90,7 @@ static void give_back(lt_engine *e, void *arg) {
     e->n_lent--;
 }
 
-/* New pages for the rest of the text, as long as each running sequence can get one more. */
+/* Take new pages for the rest of the text, as long as each running sequence can get one more. */
 static void find_and_take(lt_engine *e, void *arg) {
     lent *w = arg;
     const int64_t groups = lt_pages_groups(&e->sched.pages);
@@ -104,7 +104,7 @@ static void find_and_take(lt_engine *e, void *arg) {
     }
 }
 
-/* The new pages hold what they shall. */
+/* Publish the new pages, whose data is complete. */
 static void publish(lt_engine *e, void *arg) {
     lent *w = arg;
     for (int64_t i = w->n_found; i < w->n_found + w->n_taken && w->version == e->version; i++) {
@@ -245,7 +245,8 @@ static lt_err check_tokens(const lt_engine *e, const int32_t *tokens, int64_t n,
     return LT_OK;
 }
 
-/* All pages are checked, even those that are here or have no room: a damaged file is not used. */
+/* All pages are checked, even those that the pool already has or has no room for: a damaged file is
+ * not used. */
 static lt_err fill_pages(lt_engine *e, const lt_page_file_view *v, const lent *w) {
     for (int64_t i = 0; i < v->head.n_pages; i++) {
         const void *page;

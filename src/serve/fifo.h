@@ -1,4 +1,4 @@
-/* fifo.h: first in, first out: a queue of jobs between the event loop and another thread. A job is
+/* fifo.h: a queue of jobs, first in, first out, between the event loop and another thread. A job is
  * in at most one list, by a link that is its first member. Users of a shared list must lock it. */
 #ifndef LT_SERVE_FIFO_H
 #define LT_SERVE_FIFO_H
@@ -31,7 +31,7 @@ static inline lt_fifo_link *lt_fifo_pop(lt_fifo *l) {
     return job;
 }
 
-/* False: it is not in the list. */
+/* False: the job is not in the list. */
 static inline bool lt_fifo_take_out(lt_fifo *l, const lt_fifo_link *job) {
     lt_fifo_link *before = NULL;
     for (lt_fifo_link *at = l->first; at != NULL; before = at, at = at->next) {

@@ -21,8 +21,8 @@ static int rising(const void *a, const void *b) {
     return (x->proxy > y->proxy) - (x->proxy < y->proxy);
 }
 
-/* weight[i] += share * C(i, n - 1) / C(m, n), i from 0. Neighbours differ by a ratio: from the last
- * one, n / m, downwards. */
+/* weight[i] += share * C(i, n - 1) / C(m, n), for i from 0. Neighbours differ by a ratio, so it
+ * starts with the last, n / m. */
 static void add_best_of(double *weight, int64_t m, int64_t n, double share) {
     double w = share * (double)n / (double)m;
     for (int64_t i = m - 1; i >= n - 1; i--) {
@@ -60,7 +60,7 @@ static void weigh_soft(double *weight, const sample *s, int64_t m, double temper
 
 typedef struct {
     const char *rule, *parameter;
-    bool whole; /* A whole number from 1 to m; else a number over 0. */
+    bool whole; /* An integer from 1 to m; otherwise a positive number. */
     void (*weigh)(double *weight, const sample *s, int64_t m, double parameter);
 } tunable;
 
@@ -119,7 +119,7 @@ static double expected(const sample *s, const double *weight, int64_t m) {
     return value;
 }
 
-/* values (n): of one prompt, with each parameter. */
+/* values (n): of one prompt, one for each parameter. */
 static lt_err values_of(const tunable *t, const lt_hedge_prompt *p, int64_t at,
                         const double *parameters, int64_t n, double *values) {
     const size_t m = (size_t)p->m;
@@ -167,8 +167,8 @@ lt_err lt_hedge_value(const lt_select_rule *rule, const lt_hedge_prompt *prompts
 
 /* ---- The best parameter ---- */
 
-/* values (n_prompts, n_parameters). The mean of parameter k over the drawn prompts; drawn NULL:
- * over all of them. */
+/* values (n_prompts, n_parameters). The mean for parameter k over the drawn prompts; drawn NULL:
+ * over all prompts. */
 static double mean_of(const double *values, int64_t n_prompts, int64_t n_parameters,
                       const int64_t *drawn, int64_t k) {
     double sum = 0;
@@ -198,7 +198,7 @@ static int by_index(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* low and high: the 5th and 95th of 100 of the best parameters of resampled prompts. */
+/* low and high: the 5th and 95th of 100 best parameters of resampled prompts. */
 static void bootstrap(const double *values, int64_t n_prompts, int64_t n_parameters,
                       const double *parameters, int64_t resamples, uint64_t seed, int64_t *drawn,
                       int64_t *bests, lt_hedge *out) {

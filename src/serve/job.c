@@ -12,7 +12,7 @@
 #include "model/infer/steering.h"
 #include "serve/narrow.h"
 
-#define SHIFT_LEAST 16 /* Tokens of a context that is shifted. */
+#define SHIFT_LEAST 16 /* Fewest tokens of a context that can be shifted. */
 #define MAX_CHOICES 1024
 
 static lt_err check_ids(const char *what, const int32_t *ids, int64_t n, int64_t vocab_size) {
@@ -30,8 +30,8 @@ static int64_t n_endings_of(const lt_request *r, const lt_job_limits *limits) {
     return r->n_stop_ids + (r->ignore_eos ? 0 : limits->ends.n);
 }
 
-/* A search is alone with its texts: what would change them elsewhere has no place in it. Its beams
- * must fit the pool together, since they wait for each other. */
+/* A search consists of its texts alone: options that would change other texts are refused. Its
+ * beams must fit in the pool together, since they wait for each other. */
 static lt_err check_beam(const lt_request *r, const lt_job_limits *limits) {
     const lt_sampling *s = &r->sampling;
     const int64_t pages = lt_job_pages(limits, r->n_prompt + r->max_tokens, 2);
@@ -65,7 +65,7 @@ static lt_err check_beam(const lt_request *r, const lt_job_limits *limits) {
     return LT_OK;
 }
 
-/* Tokens of the shadow's prompt. */
+/* Number of tokens of the shadow's prompt. */
 static int64_t n_negative(const lt_request *r) {
     return r->guidance.n_prompt > 0 ? r->guidance.n_prompt : 1;
 }
@@ -162,7 +162,7 @@ static lt_err check_score_at(const lt_request *r) {
     return LT_OK;
 }
 
-/* What is told of each token. */
+/* Check what is reported with each token. */
 static lt_err check_reports(const lt_request *r) {
     if (r->logprobs < -1 || r->logprobs > LT_ENGINE_TOP || r->prompt_logprobs < -1 ||
         r->prompt_logprobs > LT_ENGINE_TOP) {
@@ -260,7 +260,7 @@ static void guide_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     g->rows[1] = lt_arena_take(a, row, LT_ARENA_ALIGN);
 }
 
-/* Everything that belongs to a job, except the struct itself. */
+/* Carve everything that belongs to a job, except the struct itself. */
 static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     const lt_request *r = &j->r;
     const int64_t longest = r->n_prompt + r->max_tokens;
@@ -311,11 +311,11 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
 
 static void copy(const void *dst, const void *src, size_t bytes) {
     if (bytes > 0) {
-        memcpy((void *)(uintptr_t)dst, src, bytes); /* The job's own fields are const to others. */
+        memcpy((void *)(uintptr_t)dst, src, bytes); /* Const for other files only. */
     }
 }
 
-/* Does the output end with these tokens? */
+/* Whether the output ends with these tokens. */
 static bool ends_with(const lt_job_choice *s, const int32_t *ids, int64_t n) {
     return s->n_out >= n &&
            memcmp(s->tokens + s->job->r.n_prompt + s->n_out - n, ids, (size_t)n * sizeof *ids) == 0;
@@ -333,7 +333,7 @@ static void follow_thinking(lt_job_choice *s) {
     }
 }
 
-/* Count tokens of the prompt as output that was chosen already. */
+/* Count tokens of the prompt as output that was already chosen. */
 static lt_err take_given(lt_job_choice *s, int64_t n_given) {
     for (int64_t i = 0; i < n_given; i++) {
         const int32_t id = s->tokens[s->job->r.n_prompt + i];
@@ -355,15 +355,15 @@ static lt_err take_given(lt_job_choice *s, int64_t n_given) {
     return LT_OK;
 }
 
-/* The salt with one more thing on which keys and values depend, and its scale. */
+/* Mix one more thing on which keys and values depend, and its scale, into the salt. */
 static uint64_t add_salt(uint64_t salt, uint64_t what, float scale) {
     uint32_t bits;
     memcpy(&bits, &scale, sizeof bits);
     return lt_rng_mix(salt ^ lt_rng_mix(what ^ (uint64_t)bits << 32));
 }
 
-/* Keys and values are shared only among requests that steer in the same way, have adapters with the
- * same numbers, and mix the same models. */
+/* Keys and values are shared only among requests that have the same steering, adapters with the
+ * same numbers, and the same mixed models. */
 static uint64_t salt_of(const lt_request *r, const lt_job_limits *limits) {
     uint64_t salt = r->cache_salt;
     if (r->steer > 0) {
@@ -377,7 +377,7 @@ static uint64_t salt_of(const lt_request *r, const lt_job_limits *limits) {
         for (int m = 0; m < r->blend.n; m++) {
             if (r->blend.model[m] == k) {
                 salt = add_salt(salt, UINT64_MAX - (uint64_t)k, 1);
-                break; /* Named twice, it is there once. */
+                break; /* A model that is named twice counts once. */
             }
         }
     }
@@ -389,7 +389,7 @@ void lt_job_choice_rope(lt_job_choice *s, const lt_job_limits *limits) {
     s->seq.again_at = s->seq.long_text || !limits->spec->rope_runs_again ? 0 : limits->rope_switch;
 }
 
-/* A sequence of n_tokens that waits for its first step; its tokens are written. */
+/* Open a sequence of n_tokens that waits for its first step; its tokens are already written. */
 static void open_seq(lt_job *j, lt_job_choice *s, int64_t n_tokens, const lt_request *r,
                      const lt_job_limits *limits) {
     s->job = j;
@@ -433,7 +433,7 @@ static lt_err open_choice(lt_job *j, int64_t i, const lt_request *r, const lt_jo
     return take_given(s, r->n_given);
 }
 
-/* The shadow of choice 0, which is open: its prompt and the tokens that are given. */
+/* Open the shadow of choice 0, which is open: its prompt and the given tokens. */
 static void open_guide(lt_job *j, const lt_request *r, const lt_job_limits *limits) {
     lt_seq *leader = &j->choices[0].seq;
     const int32_t *own = r->prompt + j->r.n_prompt - 1;
@@ -489,7 +489,7 @@ lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limit
         j->adapters = limits->adapters;
         lt_lora_pool_hold(j->adapters, r->adapter - 1);
     }
-    if (r->beam.on) { /* The likeliest tokens are all that it asks for. */
+    if (r->beam.on) { /* A beam only needs the likeliest tokens. */
         j->r.sampling = lt_sampling_defaults();
         j->r.sampling.temperature = 0;
     }
@@ -542,14 +542,14 @@ bool lt_job_choice_is_late(const lt_job_choice *s) {
     if (s->n_forced >= 0) {
         return true;
     }
-    if (s->thinking) { /* Its budget may run out. */
+    if (s->thinking) { /* Its budget may be exhausted. */
         return r->think_budget >= 0 && n - s->think_from >= r->think_budget;
     }
     return r->think_budget == 0 && r->n_think_begin > 0 && n == r->n_think_begin;
 }
 
-/* Fill the mask, if there is one: the ids that the grammar allows, or all, without those that the
- * request itself excludes. */
+/* Fill the mask, if there is one: with the ids that the grammar allows, or all, without those that
+ * the request itself excludes. */
 static lt_err fill_mask(const lt_job_choice *s, lt_grammar_state *grammar, int64_t n_output,
                         int64_t vocab_size, uint32_t *mask, lt_sampler_args *out) {
     const lt_job *j = s->job;
@@ -615,7 +615,7 @@ lt_err lt_job_choice_draft_args(lt_job_choice *s, int64_t place, int64_t vocab_s
 }
 
 lt_finish lt_job_ending(const lt_job *j, int32_t id) {
-    for (int64_t i = j->n_endings; i-- > 0;) { /* The model's own first. */
+    for (int64_t i = j->n_endings; i-- > 0;) { /* The model's own come first. */
         const bool asked = i < j->r.n_stop_ids;
         if (j->endings[i] == id && (asked || !j->r.ignore_eos)) {
             return asked ? LT_FINISH_STOP_ID : LT_FINISH_EOS;
@@ -648,7 +648,7 @@ lt_err lt_job_choice_append(lt_job_choice *s, const lt_pick *pick, uint64_t vers
     }
     if ((finish == LT_FINISH_NONE || finish == LT_FINISH_LENGTH) && s->grammar != NULL &&
         lt_grammar_done(s->grammar)) {
-        finish = LT_FINISH_GRAMMAR; /* Only an ending could follow, so it is not computed. */
+        finish = LT_FINISH_GRAMMAR; /* Only an ending token could follow, so it is not computed. */
     }
     if (finish != LT_FINISH_NONE) {
         lt_job_choice_finish(s, finish, LT_OK);
@@ -715,12 +715,12 @@ static void tell_token(const lt_job *j, lt_job_choice *s, lt_event *e) {
     }
 }
 
-/* Once a token is public, the engine has written first_s; before that, it may be writing it. */
+/* Once a token is public, first_s has been written; before that, the engine may be writing it. */
 static double prefill_s(const lt_job *j, const lt_job_choice *s) {
     return s->n_public > j->r.n_given ? j->first_s - j->start_s : 0.0;
 }
 
-/* The next event of a job, in order: prompt, embedding, choices, done. False: there is no news. */
+/* The next event of a job, in the order prompt, embedding, choices, done. False: there is none. */
 static bool tell_one(lt_job *j, lt_event *e) {
     e->request = j->id;
     e->user = j->user;

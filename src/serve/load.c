@@ -17,11 +17,11 @@
 #include "serve/http/parse.h"
 #include "serve/http/sse.h"
 
-#define BLOCK_TOKENS 512 /* Tokens for each hash id of the Mooncake traces. */
+#define BLOCK_TOKENS 512 /* Tokens per hash id of the Mooncake traces. */
 
 typedef struct load load;
 
-/* A lane: a connection to the server and the request on it. */
+/* A lane: a connection to the server and its current request. */
 typedef struct {
     load *l;
     struct bufferevent *bev;
@@ -29,10 +29,10 @@ typedef struct {
     lt_http_parser parser;
     lt_sse sse;
     int64_t request; /* Index; -1: idle. */
-    int64_t drop_at; /* Hang up after this many tokens; -1: never. */
-    bool fresh;      /* Connected for this request. */
-    char said[1024]; /* The beginning of an answer whose status is not 200, or of an error in a
-                      * stream. */
+    int64_t drop_at; /* Disconnect after this many tokens; -1: never. */
+    bool fresh;      /* Connected anew for this request. */
+    /* The beginning of an answer with a status other than 200, or of an error in a stream. */
+    char said[1024];
     size_t said_n;
 } lane;
 
@@ -60,7 +60,7 @@ static void send_due(load *l);
 /* ---- Bodies ---- */
 
 static int64_t id_at(const lt_load_options *o, const lt_load_request *r, int64_t i) {
-    /* Skips the special tokens at the beginning of most vocabularies. */
+    /* Skip the special tokens at the beginning of most vocabularies. */
     const int64_t low = o->vocab > 64 ? 16 : 3;
     uint64_t seed = r->prompt_seed;
     if (r->n_blocks > 0 && i / BLOCK_TOKENS < r->n_blocks) {
@@ -107,7 +107,7 @@ static void put_prompt(lt_json_out *b, const lt_load_options *o, const lt_load_r
     lt_out_shut(b, ']');
 }
 
-/* Names with commas between are asked in turn. */
+/* Names separated by commas are used in turn. */
 static void put_model(lt_json_out *b, const lt_load_options *o, int64_t index) {
     const char *name = o->model;
     int64_t n = 1;
@@ -368,7 +368,7 @@ static void start(lane *w, int64_t request) {
     write_request(w);
 }
 
-/* Send what is due and has a lane; else set the clock. */
+/* Send the requests that are due and have a lane; otherwise set the timer. */
 static void send_due(load *l) {
     int64_t free_lane = 0;
     while (l->next < l->n && l->running < l->o->concurrency) {
@@ -433,7 +433,7 @@ lt_err lt_load_url(const char *url, char *host, size_t host_n, int *port, char *
         prefix[--n] = '\0';
     }
     if (n >= 3 && strcmp(prefix + n - 3, "/v1") == 0) {
-        prefix[n - 3] = '\0'; /* Both ways of giving the base are common. */
+        prefix[n - 3] = '\0'; /* The base URL is given with or without "/v1". */
     }
     return LT_OK;
 }

@@ -1,5 +1,5 @@
-/* narrow.c: see narrow.h. A bad word is a list of ids; its last id is excluded where the output
- * ends with the ids before it. */
+/* narrow.c: see narrow.h. A bad word is a list of ids; its last id is excluded if the output ends
+ * with the ids before it. */
 #include "serve/narrow.h"
 
 #include <string.h>

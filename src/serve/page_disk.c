@@ -21,14 +21,14 @@
 #define SUFFIX       ".page"
 #define NAME_BYTES   (32 + sizeof SUFFIX)
 #define SECRET       "secret"
-#define HEAD_BYTES   128 /* Read of each file; its head has fewer. */
+#define HEAD_BYTES   128 /* Bytes read of each file; its head is shorter. */
 #define NS_OF_SECOND 1000000000L
 
 struct lt_page_disk {
     char folder[LT_PATH_BYTES];
     lt_page_file_head head;
     uint64_t seed;
-    int lock_fd; /* The secret, which is locked. */
+    int lock_fd; /* The file with the seed, which is locked. */
     lt_arena arena;
     pthread_mutex_t lock; /* Of what follows. */
     lt_page_index index;
@@ -44,7 +44,8 @@ static lt_err path_of(const lt_page_disk *d, lt_page_chain chain, char out[LT_PA
 
 /* ---- Opening ---- */
 
-/* Lock the folder for this program, and read the seed of its files or, in a new one, make it. */
+/* Lock the folder for this program, and read the seed of its files or, in a new folder, create
+ * it. */
 static lt_err open_secret(lt_page_disk *d) {
     char path[LT_PATH_BYTES];
     struct stat st;
@@ -137,12 +138,12 @@ static void add(lt_page_disk *d, lt_page_chain chain) {
     }
 }
 
-/* Is it the rest of a file whose writer was killed? */
+/* Whether it was left by a writer that was killed. */
 static bool is_rest(const char *name) {
     return strstr(name, SUFFIX ".") != NULL && lt_path_has_suffix(name, LT_PAGE_FILE_SUFFIX);
 }
 
-/* Add the files that can be used, the oldest first, and remove those that were never completed. */
+/* Add the files that can be used, the oldest first, and remove incomplete ones. */
 static lt_err take_in(lt_page_disk *d, char **names, size_t n) {
     char path[LT_PATH_BYTES], why[300] = "";
     found *all = calloc(n + 1, sizeof *all);
@@ -188,7 +189,7 @@ lt_err lt_page_disk_open(lt_page_disk **out, const char *folder, int64_t most_by
     d->lock_fd = -1;
     d->head = *head;
     d->head.n_pages = 1;
-    d->head.chain.low = 1; /* Files have a chain, which counts in their size. */
+    d->head.chain.low = 1; /* The head includes a chain, which counts in the size of files. */
     file_bytes = lt_page_file_bytes(&d->head);
     pthread_mutex_init(&d->lock, NULL);
     (void)snprintf(d->folder, sizeof d->folder, "%s", folder);
@@ -214,7 +215,8 @@ done:
     return err;
 }
 
-/* Keep the order of use in the times of the files, a nanosecond apart, as their clock is coarse. */
+/* Store the order of use in the times of the files, a nanosecond apart, since their clock is
+ * coarse. */
 static void keep_order(const lt_page_disk *d) {
     char path[LT_PATH_BYTES];
     struct timespec now;

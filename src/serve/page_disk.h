@@ -24,20 +24,21 @@
 
 typedef struct lt_page_disk lt_page_disk;
 
-/* Make the folder if it is not there. head: what each file begins with, without tokens and chain.
- * LIMIT: a file does not fit most_bytes. STATE: another program uses the folder. */
+/* Make the folder if it does not exist. head: what each file begins with, without tokens and chain.
+ * LIMIT: a file exceeds most_bytes. STATE: another program uses the folder. */
 LT_MUST_USE lt_err lt_page_disk_open(lt_page_disk **out, const char *folder, int64_t most_bytes,
                                      const lt_page_file_head *head);
 void lt_page_disk_close(lt_page_disk *d); /* Accepts NULL. */
 uint64_t lt_page_disk_seed(const lt_page_disk *d);
 
 bool lt_page_disk_has(lt_page_disk *d, lt_page_chain chain);
-/* The page was used: it is removed after all others. False: it is not there. */
+/* The page was used, so it is removed after all others. False: it is not there. */
 bool lt_page_disk_touch(lt_page_disk *d, lt_page_chain chain);
-/* Write a page and its tokens (page_tokens), unless it is there. */
+/* Write a page and its page_tokens tokens, unless it is there. */
 LT_MUST_USE lt_err lt_page_disk_put(lt_page_disk *d, lt_page_chain chain, const int32_t *tokens,
                                     const void *page);
-/* Read a page of these tokens. NOT_FOUND: it is not there. FORMAT: it was damaged, and is gone. */
+/* Read a page of these tokens. NOT_FOUND: it is not there. FORMAT: it was damaged, and has been
+ * removed. */
 LT_MUST_USE lt_err lt_page_disk_get(lt_page_disk *d, lt_page_chain chain, const int32_t *tokens,
                                     void *page);
 

@@ -15,7 +15,7 @@
 #define MAGIC   "LTPAGES\n"
 #define VERSION 2
 
-/* Places in the head. */
+/* Offsets in the head. */
 enum {
     AT_VERSION = 8,
     AT_FINGERPRINT = 16,
@@ -45,7 +45,7 @@ static size_t chain_bytes(const lt_page_file_head *h) {
     return has_chain(h) ? CHAIN_BYTES : 0;
 }
 
-/* head: HEAD_BYTES as they are in the file. */
+/* head: the HEAD_BYTES in the file. */
 static uint64_t sum_of_head(const lt_page_file_head *h, const unsigned char *head,
                             const void *tokens) {
     uint64_t sum = XXH3_64bits(head, AT_CHECKSUM);
@@ -66,7 +66,7 @@ struct lt_page_file {
     FILE *file;
     lt_page_file_head head;
     int64_t n_put, bytes;
-    char path[LT_PATH_BYTES], aside[LT_PATH_BYTES]; /* aside "": it was renamed. */
+    char path[LT_PATH_BYTES], aside[LT_PATH_BYTES]; /* aside "": it has its final name. */
 };
 
 static void put_u32(unsigned char *at, int64_t x) {
@@ -109,7 +109,7 @@ lt_err lt_page_file_create(lt_page_file **out, const char *path, const lt_page_f
     }
     f->head = *head;
     (void)snprintf(f->path, sizeof f->path, "%s", path);
-    /* Two at once have two names. */
+    /* The address makes two names different. */
     if (snprintf(f->aside, sizeof f->aside, "%s.%p" LT_PAGE_FILE_SUFFIX, path, (void *)f) >=
         (int)sizeof f->aside) {
         f->aside[0] = '\0';

@@ -40,7 +40,7 @@ typedef struct {
     lt_page_chain chain; /* 0: the pages are the first of their text. */
 } lt_page_file_head;
 
-#define LT_PAGE_FILE_SUFFIX ".tmp" /* Of a file that is being written. */
+#define LT_PAGE_FILE_SUFFIX ".tmp" /* Suffix of a file that is being written. */
 
 /* The size of a file with this head. */
 int64_t lt_page_file_bytes(const lt_page_file_head *head);
@@ -52,12 +52,12 @@ typedef struct lt_page_file lt_page_file;
 /* Begin the file at path with its head and the tokens (n_pages * page_tokens). */
 LT_MUST_USE lt_err lt_page_file_create(lt_page_file **out, const char *path,
                                        const lt_page_file_head *head, const int32_t *tokens);
-/* The next page: page_bytes. */
+/* Write the next page, page_bytes. */
 LT_MUST_USE lt_err lt_page_file_put(lt_page_file *f, const void *page);
-/* After the last page: give the file its name, and sync it if it has to survive a crash. *bytes:
- * its size. */
+/* Call it after the last page: gives the file its name, and syncs it if it has to survive a crash.
+ * *bytes: its size. */
 LT_MUST_USE lt_err lt_page_file_commit(lt_page_file *f, bool sync, int64_t *bytes);
-void lt_page_file_close(lt_page_file *f); /* What was not committed is removed. */
+void lt_page_file_close(lt_page_file *f); /* A file that was not committed is removed. */
 
 /* ---- Reading ---- */
 
@@ -67,13 +67,13 @@ typedef struct {
     const char *name;                    /* For messages. */
 } lt_page_file_view;
 
-/* Only the head of a file of this many bytes, without its checksum. */
+/* Parse only the head of a file of this size, without its checksum. */
 LT_MUST_USE lt_err lt_page_file_parse_head(lt_page_file_head *out, const void *data, size_t bytes,
                                            const char *name);
-/* Check all but the pages' content. FORMAT: it is not such a file, or it is damaged. */
+/* Check everything but the pages' content. FORMAT: it is not such a file, or it is damaged. */
 LT_MUST_USE lt_err lt_page_file_parse(lt_page_file_view *out, const void *data, size_t bytes,
                                       const char *name);
-/* Page i, page_bytes, whose checksum is checked. */
+/* Page i, page_bytes; its checksum is verified. */
 LT_MUST_USE lt_err lt_page_file_page(const lt_page_file_view *v, int64_t i, const void **page);
 
 #endif

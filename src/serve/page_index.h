@@ -1,5 +1,5 @@
-/* page_index.h: which page lies in which slot of a store of fixed size. When it is full, a new
- * page takes the slot of the least recently used one. A plain struct without threads or files. */
+/* page_index.h: which page is in which slot of a store of fixed size. If it is full, a new page
+ * takes the slot of the least recently used one. A plain struct without threads or files. */
 #ifndef LT_SERVE_PAGE_INDEX_H
 #define LT_SERVE_PAGE_INDEX_H
 
@@ -10,8 +10,8 @@
 
 typedef struct {
     lt_page_chain chain;
-    int32_t hash_next;  /* The next in its bucket; of a free slot: the next free one. */
-    int32_t prev, next; /* Used before and after it. */
+    int32_t hash_next;  /* The next in its bucket, or the next free slot. */
+    int32_t prev, next; /* The pages used before and after it. */
 } lt_page_slot;
 
 typedef struct {
@@ -23,10 +23,11 @@ typedef struct {
 } lt_page_index;
 
 void lt_page_index_carve(lt_page_index *x, lt_arena *a);
-void lt_page_index_reset(lt_page_index *x); /* All slots free. */
+void lt_page_index_reset(lt_page_index *x); /* All slots become free. */
 
 int32_t lt_page_index_find(const lt_page_index *x, lt_page_chain chain); /* Or LT_NO_SLOT. */
-void lt_page_index_touch(lt_page_index *x, int32_t slot);                /* It is the newest now. */
+/* The page becomes the newest. */
+void lt_page_index_touch(lt_page_index *x, int32_t slot);
 /* Give a slot to a page that has none. The page becomes the newest. If no slot is free, it takes
  * that of the oldest page, whose chain is written to *gone, and *any_gone is true. */
 int32_t lt_page_index_add(lt_page_index *x, lt_page_chain chain, lt_page_chain *gone,

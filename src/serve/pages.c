@@ -19,7 +19,7 @@ void lt_pages_carve(lt_pages *p, lt_arena *a) {
 }
 
 /* The i-th page that is taken from a new pool. A set takes one for each group; the pages of a group
- * lie behind each other, since attention reads them in turn. */
+ * are contiguous, since attention reads them in turn. */
 static int32_t nth_free(const lt_pages *p, int64_t i) {
     const int64_t groups = lt_pages_groups(p), of_group = p->n_pages / groups;
     return (int32_t)(i < groups * of_group ? i % groups * of_group + i / groups : i);
@@ -50,7 +50,7 @@ static lt_page *at(const lt_pages *p, int32_t page) {
     return &p->page[page];
 }
 
-/* The pages of a set are in one bucket. */
+/* The pages of a set are in the same bucket. */
 static int32_t *bucket_of(const lt_pages *p, lt_page_chain chain) {
     return &p->bucket[chain.low & (uint64_t)(p->n_buckets - 1)];
 }
@@ -115,8 +115,8 @@ void lt_pages_keep(lt_pages *p, int32_t page, double until_s) {
 
 #define LOOK_S 1.0
 
-/* Cached pages whose time is over join the others. A child lies before its parent and is kept no
- * longer than it, so leaves still come first. */
+/* Cached pages whose time is over join the others. A child comes before its parent and is kept no
+ * longer, so leaves still come first. */
 static void end_keeping(lt_pages *p) {
     if (p->kept.oldest == LT_NO_PAGE || p->now_s - p->looked_s < LOOK_S) {
         return;
@@ -150,7 +150,7 @@ static void forget(lt_pages *p, int32_t page) {
     keep_no_longer(p, g);
 }
 
-/* Evict the oldest cached page, so that it is no longer found. */
+/* Evict the oldest cached page, so that it can no longer be found. */
 static int32_t evict(lt_pages *p, bool tell) {
     int32_t page;
     end_keeping(p);
@@ -212,7 +212,7 @@ void lt_pages_drop(lt_pages *p, int32_t page) {
     }
 }
 
-/* Of the set `at` of a table, the pages of groups [0, n). */
+/* Drop the pages of groups [0, n) in set `at` of a table. */
 static void drop_set(lt_pages *p, const int32_t *table, int64_t at, int64_t n) {
     for (int64_t g = n - 1; g >= 0; g--) {
         lt_pages_drop(p, table[at * lt_pages_groups(p) + g]);
@@ -265,7 +265,7 @@ static int32_t find(const lt_pages *p, lt_page_chain chain, int32_t group, int32
     return LT_NO_PAGE;
 }
 
-/* Are the pages of groups [first, end) of a set there? */
+/* Whether the pages of groups [first, end) of a set are present. */
 static bool has_all(const int32_t *set, int64_t first, int64_t end) {
     bool all = true;
     for (int64_t g = first; g < end; g++) {
@@ -274,8 +274,8 @@ static bool has_all(const int32_t *set, int64_t first, int64_t end) {
     return all;
 }
 
-/* The published pages of a text, or LT_NO_PAGE, in table. It ends where a page of a full group is
- * missing. Returns the count of its sets. */
+/* Write the published pages of a text, or LT_NO_PAGE, to table. It ends where a page of a full
+ * group is missing. Returns the number of sets. */
 static int64_t walk(const lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
                     int32_t *table) {
     const int64_t groups = lt_pages_groups(p);
@@ -295,8 +295,8 @@ static int64_t walk(const lt_pages *p, uint64_t salt, const int32_t *tokens, int
     return i;
 }
 
-/* Sets behind the window of the row that follows n sets; the last set is always held, so that the
- * next one has its parent. */
+/* Number of sets before the window of the row that follows n sets; the last set is always held, so
+ * that the next one has its parent. */
 static int64_t behind_of(const lt_pages *p, int64_t n) {
     const int64_t behind = lt_pages_behind(p, n * p->page_tokens);
     return behind < n ? behind : n - 1;
@@ -342,7 +342,7 @@ int64_t lt_pages_erase(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_
     return erased;
 }
 
-/* Publish the page of one group. Returns it, or an equal page, held, after dropping this one. */
+/* Publish the page of one group. Returns it or, after dropping it, an equal page, held. */
 static int32_t publish(lt_pages *p, int32_t page, lt_page_chain chain, int32_t group,
                        int32_t parent, uint64_t salt, const int32_t *tokens) {
     const int32_t equal = find(p, chain, group, parent, salt, tokens);

@@ -58,16 +58,17 @@ typedef struct {
     lt_page_chain chain;
     uint64_t salt; /* Salt of the sequences that may share it. */
     int32_t refs;
-    /* LT_NO_PAGE: it begins a sequence, or there is a window. Published pages only, as are: */
+    /* LT_NO_PAGE: it begins a sequence, or there is a window. Set for published pages only, as
+     * are */
     int32_t parent;
-    int32_t group;       /* of its layers; */
-    int32_t n_children;  /* published pages whose parent it is, */
-    int32_t hash_next;   /* the next in its bucket. */
+    int32_t group;       /* the group of its layers, */
+    int32_t n_children;  /* the number of published pages whose parent it is, */
+    int32_t hash_next;   /* and the next in its bucket. */
     int32_t prev, next;  /* In an age list; the free list uses next. */
     double keep_until_s; /* 0: it is not kept. */
     bool published;
-    /* The owner's: how many of its tokens, from the first, a draft model has run, too. 0 when it is
-     * taken. */
+    /* For the owner: how many of its tokens, from the first, a draft model has also run. 0 when it
+     * is taken. */
     int32_t n_drafted;
 } lt_page;
 
@@ -77,17 +78,17 @@ typedef struct {
 
 typedef struct {
     int64_t n_pages, page_tokens; /* Set before carving. */
-    /* Groups of layers; at least one. Set before the reset, as are: */
+    /* Groups of layers; at least one. Set before the reset, as are */
     int64_t n_full, n_windowed;
-    /* the tokens that each row reads in windowed groups, its own included, 0 where there is none,
-     * and the seed of the hashes. */
+    /* the number of tokens that each row reads in windowed groups, including its own, 0 without
+     * windows, and the seed of the hashes. */
     int64_t window;
     uint64_t seed;
     /* Most pages without a holder that are kept; beyond that, the oldest becomes free. Set before
      * the reset. */
     int64_t most_cached;
-    int64_t most_kept; /* Pages with a time until which they are kept, at most. */
-    double now_s;      /* The time, as its owner has told it last. */
+    int64_t most_kept; /* Most pages with a time until which they are kept. */
+    double now_s;      /* The time, as last reported by the owner. */
     /* Called before a published page is evicted, while it still has its chain and tokens, but not
      * by forget and erase; may be NULL. */
     void (*on_evict)(void *owner, int32_t page);
@@ -98,15 +99,16 @@ typedef struct {
     int32_t *bucket;    /* (n_buckets) first page, or LT_NO_PAGE */
     int32_t free_first; /* Head of the free list. */
     lt_page_ages aged, kept;
-    int64_t n_kept;                      /* Pages with keep_until_s. */
-    double looked_s;                     /* When `kept` was last looked through. */
+    int64_t n_kept;                      /* Number of pages with keep_until_s. */
+    double looked_s;                     /* When `kept` was last checked. */
     int64_t n_free, n_cached, n_evicted; /* n_evicted: since the start. */
 } lt_pages;
 
 void lt_pages_carve(lt_pages *p, lt_arena *a); /* Measure, then place (base/arena.h). */
-void lt_pages_reset(lt_pages *p);              /* All free. Once after placing. */
+/* All pages become free. Call it once after placing. */
+void lt_pages_reset(lt_pages *p);
 
-/* A page with one reference: a free one, else the oldest cached one. LT_NO_PAGE when all are
+/* A page with one reference: a free one, otherwise the oldest cached one. LT_NO_PAGE if all are
  * held. */
 int32_t lt_pages_take(lt_pages *p);
 void lt_pages_hold(lt_pages *p, int32_t page);
@@ -114,30 +116,32 @@ void lt_pages_drop(lt_pages *p, int32_t page);
 /* Drop sets [first, end) of a table, the last one first, so that a chain is evicted from its
  * end. */
 void lt_pages_drop_chain(lt_pages *p, const int32_t *table, int64_t first, int64_t end);
-/* Drop, likewise, what a sequence of n sets holds: of windowed groups not the first `behind`. */
+/* Drop, in the same order, what a sequence of n sets holds, without the first `behind` sets of
+ * windowed groups. */
 void lt_pages_drop_text(lt_pages *p, const int32_t *table, int64_t behind, int64_t n);
-/* Hold what lt_pages_drop_text drops. */
+/* Hold what lt_pages_drop_text would drop. */
 void lt_pages_hold_text(lt_pages *p, const int32_t *table, int64_t behind, int64_t n);
 
-/* Free all cached pages, so that none is found. No page may be held. */
+/* Free all cached pages, so that none can be found. No page may be held. */
 void lt_pages_forget(lt_pages *p);
 
 static inline int64_t lt_pages_groups(const lt_pages *p) {
     return p->n_full + p->n_windowed;
 }
-/* Pages that a sequence of n sets holds, the first `behind` of which lie behind its window. */
+/* Number of pages held by a sequence of n sets, the first `behind` of which are before its
+ * window. */
 static inline int64_t lt_pages_held(const lt_pages *p, int64_t behind, int64_t n) {
     return p->n_full * n + p->n_windowed * (n - behind);
 }
 
-/* Sets, from the start of a text, of which windowed groups need nothing at position `at` or later.
- */
+/* Number of sets, from the start of a text, of which windowed groups need nothing at position `at`
+ * or later. */
 static inline int64_t lt_pages_behind(const lt_pages *p, int64_t at) {
     return p->window > 0 && at >= p->window ? (at - p->window + 1) / p->page_tokens : 0;
 }
 
-/* The chain of a published page, or with LT_NO_PAGE that before the first page of a text; and the
- * chain of the page that follows it with these tokens. */
+/* The chain of a published page, or with LT_NO_PAGE the chain before the first page of a text; and
+ * the chain of the page that follows it with these tokens. */
 lt_page_chain lt_pages_chain_of(const lt_pages *p, int32_t page, uint64_t salt);
 lt_page_chain lt_pages_chain_next(const lt_pages *p, lt_page_chain before, const int32_t *tokens);
 static inline bool lt_page_chain_same(lt_page_chain a, lt_page_chain b) {
@@ -154,24 +158,24 @@ static inline const int32_t *lt_pages_tokens(const lt_pages *p, int32_t page) {
  * place. Only whole sets are found. */
 int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n, int32_t *table,
                        int64_t *behind);
-/* Free those pages of such a chain that nobody holds, from its end on; table has room for all.
- * Returns the count of sets that lost a page. */
+/* Free the pages of such a chain that no sequence holds, from its end on; table has room for all.
+ * Returns the number of sets that lost a page. */
 int64_t lt_pages_erase(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
                        int32_t *table);
 /* Publish a held set that is full with `tokens` (page_tokens), after the set `parent`; NULL: it
- * begins a text. Where an equal page is published already, the set holds that page instead. */
+ * begins a text. If an equal page is already published, the set holds that page instead. */
 void lt_pages_publish(lt_pages *p, int32_t *set, const int32_t *parent, uint64_t salt,
                       const int32_t *tokens);
 
-/* Keep a held, published page until then, if that is later than now: other cached pages are evicted
- * before it. Not if most_kept pages are kept, or if its parent is not kept as long. */
+/* Keep a held, published page until then, if that is in the future: other cached pages are evicted
+ * before it. No-op if most_kept pages are kept, or if its parent is kept less long. */
 void lt_pages_keep(lt_pages *p, int32_t page, double until_s);
 
 static inline int64_t lt_pages_available(const lt_pages *p) {
     return p->n_free + p->n_cached;
 }
 
-/* NULL, or the invariant that is violated. For tests, as it checks everything. */
+/* NULL, or the violated invariant. For tests, because it checks everything. */
 const char *lt_pages_check(const lt_pages *p);
 
 #endif

@@ -11,7 +11,7 @@
 #include "data/think_marks.h"
 #include "serve/parse_impl.h"
 
-/* Shortest beginning of a mark that counts as one when the text is cut off; a shorter one, like
+/* The shortest beginning of a mark that counts as one when the text is cut off; a shorter one, like
  * "<", is more likely text. */
 #define CUT_MARK 4
 
@@ -164,7 +164,7 @@ static void say(lt_parser *p, const char *s, size_t n, lt_parse_fn on, void *ctx
     }
 }
 
-/* The marks that may come now; ended by a NULL text. */
+/* The marks that are possible now, ended by a NULL text. */
 static void marks_of(const lt_parser *p, mark out[8]) {
     static const mark calls[][2] = {
         [LT_PARSE_PLAIN] = {{NULL, LT_IN_CALL}},
@@ -190,7 +190,7 @@ static void marks_of(const lt_parser *p, mark out[8]) {
     } else if (p->o.reasoning && !p->said && p->n_calls == 0) {
         out[n++] = (mark){p->o.think_open, LT_IN_REASONING};
     }
-    /* Apertus calls from within its reasoning. */
+    /* Apertus makes calls inside its reasoning. */
     for (int i = 0; p->o.tools && (p->at != LT_IN_REASONING || p->o.format == LT_PARSE_APERTUS) &&
                     i < 2 && calls[p->o.format][i].text != NULL;
          i++) {
@@ -200,7 +200,7 @@ static void marks_of(const lt_parser *p, mark out[8]) {
 }
 
 /* Position of the first mark in the buffer, and the longest mark there; SIZE_MAX: none. *hold:
- * where a tail begins that could become a mark. */
+ * where a tail begins that may become a mark. */
 static size_t find_mark(const lt_text *b, const mark *marks, mark *which, size_t *hold) {
     *hold = b->n;
     for (size_t i = 0; i < b->n; i++) {
@@ -221,7 +221,7 @@ static size_t find_mark(const lt_text *b, const mark *marks, mark *which, size_t
             return i;
         }
         if (*hold < b->n && *hold <= i) {
-            return SIZE_MAX; /* What starts here may still become an earlier mark. */
+            return SIZE_MAX; /* The text here may still become an earlier mark. */
         }
     }
     return SIZE_MAX;
@@ -229,7 +229,7 @@ static size_t find_mark(const lt_text *b, const mark *marks, mark *which, size_t
 
 /* ---- The machine ---- */
 
-/* harmony: the header, of n bytes, calls a function. whole: it is all there, and with it the
+/* harmony: whether the header, of n bytes, calls a function. whole: it is complete, and so is the
  * name. */
 static bool header_calls(lt_parser *p, size_t n, bool whole, lt_parse_fn on, void *ctx) {
     const char *to, *stop;
@@ -249,7 +249,7 @@ static bool header_calls(lt_parser *p, size_t n, bool whole, lt_parse_fn on, voi
     return true;
 }
 
-/* harmony: the header up to <|message|> says what the text is. */
+/* harmony: the header up to <|message|> gives the kind of the text. */
 static bool read_header(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     const char *stop = p->buffer.n > 0 ? memmem(p->buffer.data, p->buffer.n, "<|message|>", 11)
                                        : NULL;
@@ -268,7 +268,7 @@ static bool read_header(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     return true;
 }
 
-/* White space at the end belongs to what follows. */
+/* White space at the end belongs to the following text. */
 static size_t without_blank(const lt_parser *p, size_t n) {
     while (n > 0 && lt_parse_blank(p->buffer.data[n - 1])) {
         n--;
@@ -276,7 +276,7 @@ static size_t without_blank(const lt_parser *p, size_t n) {
     return n;
 }
 
-/* harmony: the arguments go to the next mark. */
+/* harmony: the arguments end at the next mark. */
 static bool harmony_args(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     mark marks[8], which = {NULL, LT_IN_CONTENT};
     size_t hold, at;
@@ -294,8 +294,8 @@ static bool harmony_args(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     return true;
 }
 
-/* JSON alone, at the beginning of the content, may be a call. -1: it begins with white space only,
- * so far. */
+/* JSON alone, at the beginning of the content, may be a call. -1: so far it has only white
+ * space. */
 static int begins_bare(const lt_parser *p) {
     size_t i = 0;
     if (!p->o.tools || p->at != LT_IN_CONTENT || p->said ||
@@ -308,7 +308,7 @@ static int begins_bare(const lt_parser *p) {
     return i == p->buffer.n ? -1 : p->buffer.data[i] == '{' || p->buffer.data[i] == '[';
 }
 
-/* One step in content or reasoning; true: there may be another. */
+/* One step in content or reasoning; true: another may follow. */
 static bool text_step(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     mark marks[8], which = {NULL, LT_IN_CONTENT};
     size_t hold, at, n;
@@ -325,7 +325,7 @@ static bool text_step(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     at = find_mark(&p->buffer, marks, &which, &hold);
     if (at != SIZE_MAX && which.to == LT_IN_REASONING && p->at == LT_IN_CONTENT &&
         p->o.format != LT_PARSE_HARMONY && without_blank(p, at) > 0) {
-        say(p, p->buffer.data, at, on, ctx); /* Behind content it is content. */
+        say(p, p->buffer.data, at, on, ctx); /* After content it is content, too. */
         lt_parser_drop(p, at);
         return true;
     }
@@ -340,7 +340,7 @@ static bool text_step(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     half = end && p->cut && p->buffer.n - hold >= (p->forced ? 1 : CUT_MARK);
     n = end && !half ? p->buffer.n : hold;
     if (half || (end ? p->at == LT_IN_REASONING : marks[0].text != NULL)) {
-        n = without_blank(p, n); /* Reasoning is stripped at both ends, cut off or not. */
+        n = without_blank(p, n); /* Reasoning is stripped at both ends, also if it is cut off. */
     }
     say(p, p->buffer.data, n, on, ctx);
     lt_parser_drop(p, end ? p->buffer.n : n);

@@ -34,27 +34,27 @@ typedef struct {
     const char *think_open, *think_close; /* NULL: no marks around reasoning (harmony: channels). */
 } lt_parse_marks;
 
-/* The text that ends the reasoning where the model does not end it itself: the closing mark; in
- * harmony it also opens the channel of the answer. NULL: there is no reasoning. */
+/* The text that ends the reasoning if the model does not end it: the closing mark; in harmony it
+ * also opens the channel of the answer. NULL: there is no reasoning. */
 const char *lt_parse_closing(const lt_parse_marks *m);
 
 /* Detect the format by the marks in the text of a chat template. */
 lt_parse_marks lt_parse_detect(const char *template_text);
 const char *lt_parse_format_name(lt_parse_format f);
-bool lt_parse_reasons(const lt_parse_marks *m); /* Does the format mark reasoning? */
-/* The marks by which the format's calls are recognised; ended by NULL. The second: all that stand
- * around and inside of calls. */
+bool lt_parse_reasons(const lt_parse_marks *m); /* Whether the format marks reasoning. */
+/* The marks that identify the format's calls, ended by NULL. The second: all marks around and
+ * inside calls. */
 const char *const *lt_parse_call_marks(lt_parse_format f);
 const char *const *lt_parse_all_call_marks(lt_parse_format f);
-/* Does a rendered prompt end with the mark that opens the reasoning? Then the answer begins inside
- * it. */
+/* Whether a rendered prompt ends with the mark that opens the reasoning, so that the answer begins
+ * inside it. */
 bool lt_parse_prompt_thinks(const lt_parse_marks *m, const char *prompt, size_t n);
 
 typedef enum {
     LT_PART_CONTENT,
     LT_PART_REASONING,
-    LT_PART_CALL_NAME, /* A call begins; all of its name. */
-    LT_PART_CALL_ARGS  /* A piece of its arguments, which add up to a JSON text. */
+    LT_PART_CALL_NAME, /* A call begins; this is its complete name. */
+    LT_PART_CALL_ARGS  /* A piece of its arguments, which together are a JSON text. */
 } lt_part_kind;
 
 /* call: the index of the call, from 0; -1 for text. */
@@ -62,7 +62,7 @@ typedef void (*lt_parse_fn)(void *ctx, lt_part_kind part, int call, const char *
 
 typedef struct {
     lt_parse_format format;
-    bool tools;     /* Look for calls; else their text is content. */
+    bool tools;     /* Look for calls; otherwise their text is content. */
     bool reasoning; /* Separate reasoning; otherwise it is content, including its marks. */
     bool thinks;    /* The text begins inside the reasoning. */
     const char *think_open, *think_close; /* Its marks; NULL: <think> and </think>. */
@@ -91,9 +91,9 @@ typedef struct {
     bool thinks;    /* The answer begins inside it. */
     /* Calls: OpenAI's list of tools, NULL for none. */
     const json_t *tools;
-    bool forced;      /* Nothing but calls; else free text (or the form) until a call's mark. */
+    bool forced;      /* Only calls; otherwise free text (or the form) up to a call's mark. */
     const char *name; /* Only this tool; NULL: any. */
-    bool parallel;    /* Several calls, where the format can. */
+    bool parallel;    /* Several calls, if the format allows them. */
     /* The form of the content. */
     bool has_form;
     lt_grammar_kind kind;

@@ -29,7 +29,8 @@ void lt_parser_give_args(lt_parser *p, size_t n, lt_parse_fn on, void *ctx) {
     }
 }
 
-/* Is the tree a complete call: {"name", "arguments" or "parameters"}, perhaps inside "function"? */
+/* Whether the tree is a complete call: {"name", "arguments" or "parameters"}, perhaps inside
+ * "function". */
 static bool is_call(const json_t *j) {
     const json_t *inner = json_object_get(j, "function");
     return json_is_string(json_object_get(json_is_object(inner) ? inner : j, "name"));
@@ -75,7 +76,7 @@ static void skip_blank(cursor *c) {
     }
 }
 
-/* Skip the text if it is here; c->m becomes MORE when it may still arrive. */
+/* Skip the text if it is here; c->m becomes MORE if it may still arrive. */
 static bool take(cursor *c, const char *text) {
     const size_t len = strlen(text), left = c->n - c->at;
     if (c->m != YES || memcmp(c->s + c->at, text, len < left ? len : left) != 0) {
@@ -96,14 +97,14 @@ static void need(cursor *c, const char *text) {
     }
 }
 
-/* What a head has told so far: places in the buffer. */
+/* The parts of a head so far, as positions in the buffer. */
 typedef struct {
     size_t name, name_n; /* name 0: it has not begun. */
     size_t args;
-    bool named; /* The name is whole. */
+    bool named; /* The name is complete. */
 } head;
 
-/* A name up to its closing quote. Names are plain: no escapes. */
+/* A name up to its closing quote. Names have no escapes. */
 static void quoted_name(cursor *c, head *h) {
     if (c->m != YES) {
         return;
@@ -121,7 +122,7 @@ static void quoted_name(cursor *c, head *h) {
     }
 }
 
-/* {"name": "f", "arguments": with an object behind. */
+/* {"name": "f", "arguments": followed by an object. */
 static match json_head(const lt_text *b, head *h) {
     cursor c = {.s = b->data, .n = b->n, .m = YES};
     need(&c, "{");
@@ -141,7 +142,7 @@ static match json_head(const lt_text *b, head *h) {
     return c.m;
 }
 
-/* {"f": with an object behind. */
+/* {"f": followed by an object. */
 static match apertus_head(const lt_text *b, head *h) {
     cursor c = {.s = b->data, .n = b->n, .m = YES};
     need(&c, "{");
@@ -171,8 +172,8 @@ static size_t word(cursor *c, size_t *at) {
     return c->at - *at;
 }
 
-/* name{, with what formats put between: <｜tool▁sep｜> and a fence, [CALL_ID]id, [ARGS], >. DeepSeek
- * V3 writes the type first. */
+/* name{, with what formats put between: <｜tool▁sep｜> and a fence, [CALL_ID]id, [ARGS], >.
+ * DeepSeek V3 writes the type first. */
 static match named_head(const lt_text *b, bool typed, head *h) {
     cursor c = {.s = b->data, .n = b->n, .m = YES};
     size_t other;
@@ -202,7 +203,8 @@ static match named_head(const lt_text *b, bool typed, head *h) {
 
 /* ---- Scanning ---- */
 
-/* Bytes up to the end of the value, all of them while it goes on; *done: it ended. */
+/* Number of bytes up to the end of the value, all of them while it continues; *done: it has
+ * ended. */
 static size_t scan_value(lt_parse_scan *s, const char *text, size_t n, bool *done) {
     *done = false;
     for (size_t i = 0; i < n; i++) {
@@ -222,7 +224,7 @@ static size_t scan_value(lt_parse_scan *s, const char *text, size_t n, bool *don
     return n;
 }
 
-/* A call whose object has its members in another order. *m MORE: it is not whole yet. */
+/* A call whose object has its members in another order. *m MORE: it is not yet complete. */
 static lt_err whole_object(lt_parser *p, size_t at, lt_parse_fn on, void *ctx, match *m) {
     lt_parse_scan scan = {0};
     bool done;
@@ -239,8 +241,8 @@ static lt_err whole_object(lt_parser *p, size_t at, lt_parse_fn on, void *ctx, m
     return err;
 }
 
-/* May an object that begins like this be a call? Its first key decides, so that other JSON is not
- * held back. */
+/* Whether an object that begins like this may be a call. Its first key decides, so that other JSON
+ * is not held back. */
 static match first_key(const lt_text *b) {
     static const char *const keys[] = {"\"name\"",      "\"type\"",       "\"function\"", "\"id\"",
                                        "\"arguments\"", "\"parameters\"", "\"tool\""};
@@ -271,7 +273,7 @@ static bool is_deepseek(const lt_parser *p) {
     return p->o.format == LT_PARSE_DEEPSEEK || p->o.format == LT_PARSE_DEEPSEEK31;
 }
 
-/* Marks between calls, and the one behind the last; NULL: none. */
+/* Marks between calls, and the mark after the last; NULL: none. */
 static bool take_between(const lt_parser *p, cursor *c, bool first) {
     if (is_deepseek(p)) {
         return take(c, DS_CALL_BEGIN) || (!first && (take(c, "```") || take(c, DS_CALL_END)));
@@ -286,8 +288,8 @@ static bool take_end(const lt_parser *p, cursor *c) {
                                                      : "</function>");
 }
 
-/* What stands before a call, from the buffer's beginning: c->at is behind it. *over: the mark
- * behind the last call was there. first: no call has come since the mark that promised one. */
+/* Skip the text before a call, from the buffer's beginning; c->at moves past it. *over: the mark
+ * after the last call was there. first: there was no call yet since the mark that announced one. */
 static void between(const lt_parser *p, cursor *c, bool first, bool *over) {
     const char *skipped = first ? "[" : ",;]";
     *over = false;
@@ -301,18 +303,18 @@ static void between(const lt_parser *p, cursor *c, bool first, bool *over) {
     } while (!*over && take_between(p, c, first));
 }
 
-/* Nothing here is a call: it is content, and so is the mark that promised one. */
+/* This is not a call: it is content, and so is the mark that announced one. */
 static void no_call(lt_parser *p, lt_parse_fn on, void *ctx) {
     p->at = LT_IN_CONTENT;
     p->strip = p->opened == NULL && p->n_calls > 0;
-    p->said = true; /* Bare JSON that is no call is not looked at again. */
+    p->said = true; /* Bare JSON that is not a call is not examined again. */
     if (p->opened != NULL) {
         on(ctx, LT_PART_CONTENT, -1, p->opened, strlen(p->opened));
         p->opened = NULL;
     }
 }
 
-/* The head at the buffer's place `at`; YES: its call has begun. */
+/* Read the head at position `at` of the buffer; YES: its call has begun. */
 static lt_err read_head(lt_parser *p, size_t at, lt_parse_fn on, void *ctx, match *m, head *h) {
     const lt_text b = {.data = p->buffer.data + at, .n = p->buffer.n - at};
     const bool named = is_mistral(p) || is_deepseek(p) ||
@@ -334,7 +336,7 @@ static lt_err read_head(lt_parser *p, size_t at, lt_parse_fn on, void *ctx, matc
     return LT_OK;
 }
 
-/* One of the tools is called so, or may yet be. */
+/* Whether a tool has this name, or one that begins with it. */
 static bool names_tool(const lt_parser *p, const char *name, const head *h) {
     size_t i;
     const json_t *tool;
@@ -349,8 +351,8 @@ static bool names_tool(const lt_parser *p, const char *name, const head *h) {
     return p->callable == NULL;
 }
 
-/* The text is cut off in a head at the buffer's place `at`. True: it was a call's, and what there
- * is of it was given out. */
+/* The text is cut off in a head at position `at` of the buffer. True: it was a call's, and its
+ * available part was passed on. */
 static bool cut_head(lt_parser *p, size_t at, const head *h, lt_parse_fn on, void *ctx) {
     const bool marked = p->opened != NULL || p->n_calls > 0;
     const size_t name = at + h->name;
@@ -361,7 +363,7 @@ static bool cut_head(lt_parser *p, size_t at, const head *h, lt_parse_fn on, voi
         lt_parser_begin_call(p, p->buffer.data + name, h->name_n, on, ctx);
     }
     lt_parser_drop(p, p->buffer.n);
-    p->at = LT_IN_ARGS; /* Nothing comes any more. */
+    p->at = LT_IN_ARGS; /* No more text follows. */
     return true;
 }
 
@@ -384,7 +386,7 @@ static lt_err head_step(lt_parser *p, bool end, lt_parse_fn on, void *ctx, bool 
     if (m == YES) {
         LT_TRY(read_head(p, c.at, on, ctx, &m, &h));
     } else if (end && !first) {
-        lt_parser_drop(p, p->buffer.n); /* Part of a mark behind the last call. */
+        lt_parser_drop(p, p->buffer.n); /* It is part of the mark after the last call. */
     }
     if (m == MORE && end && p->cut && cut_head(p, c.at, &h, on, ctx)) {
         *more = false;

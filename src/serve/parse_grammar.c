@@ -35,7 +35,7 @@ static bool is_special(const maker *m, const char *text) {
     return lt_gvocab_find_special(m->v, text, strlen(text)) >= 0;
 }
 
-/* A mark: the special token of this name where there is one, else its text. */
+/* A mark: the special token of this name if there is one, otherwise its text. */
 static lt_gid mark(const maker *m, const char *text) {
     const int32_t id = lt_gvocab_find_special(m->v, text, strlen(text));
     unsigned char code[4];
@@ -54,7 +54,7 @@ static lt_gid any(lt_gast *g) {
     return lt_gast_repeat(g, lt_gast_byte(g, 0, 0xFE), 0, LT_GINF);
 }
 
-/* a, but no text in which the mark stands. Special tokens are not in free text anyway. */
+/* a without texts that contain the mark. Free text has no special tokens anyway. */
 static lt_gid without(const maker *m, lt_gid a, const char *text) {
     lt_gast *g = m->g;
     if (is_special(m, text)) {
@@ -116,7 +116,7 @@ static lt_gid harmony_call(const maker *m, const char *name, lt_gid args) {
                         6);
 }
 
-/* [TOOL_CALLS]name[ARGS]{...}; with an id of the call between in some of its versions. */
+/* [TOOL_CALLS]name[ARGS]{...}, in some versions with the call's id between them. */
 static lt_gid mistral_call(const maker *m, const char *name, lt_gid args) {
     lt_gast *g = m->g;
     const lt_gid id = lt_gast_repeat(
@@ -171,7 +171,8 @@ static lt_err arguments(const maker *m, const json_t *function, lt_gid *out) {
     if (!json_is_object(schema) || json_object_size(schema) == 0) {
         return LT_OK;
     }
-    text = lt_json_dumps_exact(schema, 0); /* In the reader's tree, large integers are reals. */
+    /* In the reader's tree, large integers would be reals. */
+    text = lt_json_dumps_exact(schema, 0);
     tree = text != NULL ? lt_json_loadb(text, strlen(text), JSON_ALLOW_NUL, NULL) : NULL;
     free(text);
     if (tree == NULL) {
@@ -213,7 +214,7 @@ done:
     return err;
 }
 
-/* What stands around all calls, and between two. */
+/* The text around all calls, and between two of them. */
 static lt_err calls_of(const maker *m, lt_gid *out) {
     lt_gast *g = m->g;
     const lt_gid ws = lt_gjson_space(g);
@@ -250,7 +251,7 @@ static lt_err calls_of(const maker *m, lt_gid *out) {
 
 /* ---- The answer ---- */
 
-/* Text that a call may follow, or none. */
+/* Text that a call may follow, or no text. */
 static lt_gid content(const maker *m) {
     lt_gast *g = m->g;
     lt_gid text = any(g);
@@ -267,14 +268,14 @@ static lt_gid content(const maker *m) {
     return text;
 }
 
-/* Reasoning up to its closing mark, and the white space behind. */
+/* Reasoning up to its closing mark, and the white space after it. */
 static lt_gid thoughts(const maker *m) {
     lt_gast *g = m->g;
     const lt_parse_marks *marks = &m->o->marks;
     const lt_gid gap = lt_gast_repeat(g, lt_gast_text(g, "\n"), 0, 2);
     lt_gid end = mark(m, marks->think_close), inside;
     if (marks->format == LT_PARSE_APERTUS && m->o->tools != NULL) {
-        end = optional(g, end); /* It calls from within its reasoning. */
+        end = optional(g, end); /* The model calls inside its reasoning. */
     }
     inside = lt_gast_seq3(g, without(m, any(g), marks->think_close), end, gap);
     if (m->o->thinks) {
@@ -292,7 +293,7 @@ static lt_gid harmony_message(const maker *m, const char *channel, lt_gid body) 
                         4);
 }
 
-/* form, calls: -1 where there are none. */
+/* form, calls: -1 if there are none. */
 static lt_gid harmony(const maker *m, lt_gid form, lt_gid calls) {
     lt_gast *g = m->g;
     const lt_gid text = without(m, without(m, any(g), "<|end|>"), "<|channel|>");

@@ -75,7 +75,7 @@ void lt_step_preempt_all(lt_engine *e) {
     lt_sched_preempt_all(&e->sched);
 }
 
-/* Discard what was derived from older weights. */
+/* Discard everything derived from older weights. */
 static lt_err refresh(lt_engine *e) {
     bool changed = false;
     LT_TRY(lt_paged_forward_refresh(e->forward, &changed));
@@ -88,7 +88,7 @@ static lt_err refresh(lt_engine *e) {
     return LT_OK;
 }
 
-/* Under the lock, which is given up while it works. */
+/* Called with the lock held, which is released during the work. */
 static void answer_refresh(lt_engine *e) {
     lt_err err;
     pthread_mutex_unlock(&e->lock);

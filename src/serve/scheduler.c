@@ -29,7 +29,7 @@ static bool before(const lt_seq *a, const lt_seq *b) {
     return a->key != b->key ? a->key < b->key : a->serial < b->serial;
 }
 
-/* Insert at its place in the order, searching from the end, where the newest belong. */
+/* Insert it in order, searching from the end, where the newest belong. */
 static void insert(lt_seq_list *list, lt_seq *seq) {
     lt_seq *after = list->last;
     while (after != NULL && before(seq, after)) {
@@ -59,8 +59,8 @@ static int64_t pages_for(const lt_sched *s, int64_t n_tokens) {
     return (n_tokens + s->pages.page_tokens - 1) / s->pages.page_tokens;
 }
 
-/* Beside the pages of a window and a step: a part of a page at both ends, and the last published
- * page with the one that is not published yet. */
+/* Pages besides those of a window and a step: a partial page at both ends, and the last published
+ * page together with the next, unpublished one. */
 #define PAGES_BESIDE 3
 
 int64_t lt_sched_near_pages(const lt_sched *s, int64_t n_tokens) {
@@ -88,7 +88,7 @@ static void drop_pages(lt_sched *s, lt_seq *seq) {
     seq->n_pages = seq->n_behind = seq->n_done = seq->n_published = 0;
 }
 
-/* Give back the pages that no row from n_done on reads. */
+/* Return the pages that no row from n_done on reads. */
 static void drop_behind(lt_sched *s, lt_seq *seq) {
     const lt_pages *p = &s->pages;
     int64_t end = least(lt_pages_behind(p, seq->n_done), seq->n_pages);
@@ -102,7 +102,7 @@ static void drop_behind(lt_sched *s, lt_seq *seq) {
     }
 }
 
-/* The place of a sequence in the order, with those of its family behind it. */
+/* Give a sequence its place in the order, followed by its family. */
 static void place(lt_sched *s, lt_seq *seq, int64_t key) {
     const lt_seq *first = seq->family;
     if (first != NULL && first->placed) {
@@ -190,7 +190,7 @@ void lt_sched_preempt_all(lt_sched *s) {
     }
 }
 
-/* A page for seq, if necessary by preempting the last in order; LT_NO_PAGE when that is seq
+/* A page for seq, if necessary by preempting the last in the order; LT_NO_PAGE if that is seq
  * itself. */
 static int32_t take_page(lt_sched *s, const lt_seq *seq, bool may_preempt) {
     int32_t page = lt_pages_take(&s->pages);
@@ -201,7 +201,7 @@ static int32_t take_page(lt_sched *s, const lt_seq *seq, bool may_preempt) {
     return page;
 }
 
-/* The page of the next token in a group is shared: give seq its own. False: there is no page. */
+/* If the page of the next token in a group is shared, give seq a copy. False: there is no page. */
 static bool own_page(lt_sched *s, const lt_seq *seq, int32_t *place) {
     int32_t page;
     if (s->pages.page[*place].refs == 1) {
@@ -222,8 +222,8 @@ static bool own_page(lt_sched *s, const lt_seq *seq, int32_t *place) {
     return true;
 }
 
-/* Likewise in all groups. What was copied of a set when there is no page for the rest of it remains
- * the sequence's own. */
+/* The same in all groups. If there is no page for the rest of a set, the copied pages remain the
+ * sequence's own. */
 static bool own_set(lt_sched *s, const lt_seq *seq) {
     const int64_t groups = lt_pages_groups(&s->pages), at = seq->n_done / s->pages.page_tokens;
     bool own = true;
@@ -236,7 +236,7 @@ static bool own_set(lt_sched *s, const lt_seq *seq) {
     return own;
 }
 
-/* A set of pages behind those of seq. False: there are too few pages. */
+/* Append a set of pages to those of seq. False: there are too few pages. */
 static bool take_set(lt_sched *s, lt_seq *seq, bool may_preempt) {
     const int64_t groups = lt_pages_groups(&s->pages);
     int32_t *set = &seq->table[seq->n_pages * groups];
@@ -253,7 +253,7 @@ static bool take_set(lt_sched *s, lt_seq *seq, bool may_preempt) {
     return true;
 }
 
-/* Plan up to n rows of seq: as many as there are pages for. */
+/* Plan up to n rows of seq, as many as there are pages for. */
 static void plan_rows(lt_sched *s, lt_seq *seq, int64_t n) {
     const int64_t size = s->pages.page_tokens;
     int64_t room;
@@ -268,7 +268,8 @@ static void plan_rows(lt_sched *s, lt_seq *seq, int64_t n) {
         return;
     }
     while (seq->n_pages < pages_for(s, seq->n_done + n)) {
-        const bool stuck = seq->n_pages * size <= seq->n_done; /* Not even one token fits. */
+        /* There is not even room for one token. */
+        const bool stuck = seq->n_pages * size <= seq->n_done;
         if (!take_set(s, seq, stuck)) {
             break;
         }
@@ -286,7 +287,7 @@ static int64_t left_of(const lt_seq *seq) {
     return seq->n_tokens + seq->n_ahead - seq->n_done;
 }
 
-/* The pages that seq holds of its published set k stay cached for the time that it asks for. */
+/* The pages that seq holds of its published set k remain cached for the time that it requests. */
 static void keep_set(lt_sched *s, const lt_seq *seq, int64_t k) {
     const int64_t groups = lt_pages_groups(&s->pages),
                   held = k < seq->n_behind ? s->pages.n_full : groups;
@@ -302,12 +303,13 @@ static int64_t spare_pages(const lt_sched *s) {
     return s->running.n * lt_pages_groups(&s->pages);
 }
 
-/* Start the first of the queue if there are free pages for all its tokens and the next one. */
+/* Start the first sequence of the queue if there are free pages for all its tokens and the next
+ * one. */
 static bool admit(lt_sched *s) {
     lt_seq *seq = s->waiting.first;
     const int64_t need = least(lt_sched_most_pages(s, seq->n_tokens + 1), s->pages.n_pages);
 
-    /* At least one token must run, to have logits: the last page of a cached prompt is not
+    /* At least one token must run to give logits, so the last page of a cached prompt is not
      * taken. */
     seq->n_pages = seq->fresh ? 0
                               : lt_pages_match(&s->pages, salt_of(seq), seq->tokens,
@@ -328,7 +330,7 @@ static bool admit(lt_sched *s) {
     return true;
 }
 
-/* Sequences that have become long texts discard what they computed as short ones. */
+/* Sequences that have become long texts discard their results as short ones. */
 static void begin_again(lt_sched *s) {
     lt_seq *next;
     for (lt_seq *seq = s->running.first; seq != NULL; seq = next) {
@@ -341,8 +343,8 @@ static void begin_again(lt_sched *s) {
     }
 }
 
-/* Preempt sequences of the background until a slot, and pages for all tokens of the first of the
- * queue, are free for it. */
+/* Preempt background sequences until the first of the queue has a slot, and pages for all its
+ * tokens. */
 static void make_way(lt_sched *s) {
     const int64_t need = lt_sched_most_pages(s, s->waiting.first->n_tokens + 1);
     while (s->running.n_background > 0 && (s->running.n == s->max_running ||
@@ -351,8 +353,8 @@ static void make_way(lt_sched *s) {
     }
 }
 
-/* Rows of the running sequences in the background, or of the others, until the step has `end`: one
- * token of those that decode, then pieces of prompts. */
+/* Plan rows of the running sequences in the background, or of the others, until the step has `end`
+ * rows: one token of those that decode, then pieces of prompts. */
 static void plan_running(lt_sched *s, bool background, int64_t end) {
     int64_t n_decoding = 0;
     for (const lt_seq *seq = s->running.first; seq != NULL; seq = seq->next) {
@@ -370,8 +372,8 @@ static void plan_running(lt_sched *s, bool background, int64_t end) {
     }
 }
 
-/* Sequences of the queue start, likewise. One that was preempted ahead of a token waits for the
- * next plan. */
+/* Start sequences of the queue in the same way. One that was preempted while it was ahead of a
+ * token waits for the next plan. */
 static void plan_waiting(lt_sched *s, bool background, int64_t end) {
     lt_seq *seq = s->waiting.first;
     while (seq != NULL && seq->background == background && seq->n_ahead == 0 && s->n_rows < end) {
@@ -430,7 +432,8 @@ static void plan_branch(lt_sched *s, const lt_sched_item *item, lt_seq *branch) 
     s->n_rows += n;
 }
 
-/* Branches of those that have drafts in the plan; while others run, not of the background. */
+/* Plan branches of sequences with drafts in the plan, but not of background ones while others
+ * run. */
 static void plan_branches(lt_sched *s) {
     const int64_t n_items = s->n_items;
     for (int64_t i = 0; i < n_items; i++) {
@@ -446,7 +449,7 @@ static void plan_branches(lt_sched *s) {
 
 void lt_sched_adopt(const lt_sched *s, lt_seq *seq, lt_seq *branch) {
     const int64_t groups = lt_pages_groups(&s->pages), n_pages = seq->n_pages, n_done = seq->n_done;
-    /* What was published is equal in both. */
+    /* Published pages are equal in both. */
     const int64_t end = n_pages > branch->n_pages ? n_pages : branch->n_pages;
     LT_ASSERT(seq->state == LT_SEQ_RUNNING && branch->state == LT_SEQ_BRANCH);
     LT_ASSERT(seq->n_published <= branch->n_pages && seq->n_behind == branch->n_behind);
@@ -483,7 +486,8 @@ void lt_sched_plan(lt_sched *s) {
             end = least(end, s->n_rows + s->background_rows);
         }
         plan_running(s, background, end);
-        if (count_of(&s->waiting, background) == waiting) { /* None was preempted for a page. */
+        /* No sequence was preempted for a page. */
+        if (count_of(&s->waiting, background) == waiting) {
             plan_waiting(s, background, end);
         }
     }

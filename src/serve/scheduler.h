@@ -61,28 +61,29 @@
 
 #include "serve/pages.h"
 
-#define LT_SCHED_AGE 4096 /* Steps of waiting that weigh as much as one level of priority. */
+#define LT_SCHED_AGE 4096 /* This many steps of waiting weigh as much as one level of priority. */
 
 typedef enum { LT_SEQ_IDLE, LT_SEQ_WAITING, LT_SEQ_RUNNING, LT_SEQ_BRANCH } lt_seq_state;
 
 typedef struct lt_seq lt_seq;
 struct lt_seq {
-    /* The owner's, before add; it appends to tokens between steps. */
+    /* Set by the owner before add; it appends to tokens between steps. */
     const int32_t *tokens; /* (n_tokens) prompt and what was sampled */
     int64_t n_tokens;
-    int64_t n_ahead; /* 0; 1: one more is being chosen, not known yet. */
+    int64_t n_ahead; /* 0, or 1: the next token is being chosen, and not yet known. */
     /* Draft tokens after the known ones, also in tokens. They run with the last known token if it
      * is the only one left, as far as there is room; then the owner sets n_done to the number of
      * right tokens, before lt_sched_learn. */
     int64_t n_draft;
-    /* The first of its branches that the next plan may run, idle until then, and of a branch the
-     * next one. A branch needs tokens, n_draft, and a table; the plan forgets them. */
+    /* The first of its branches that the next plan may run, idle until then; for a branch the next
+     * one. A branch needs tokens, n_draft and a table; the plan then clears the list. */
     lt_seq *branches, *next_branch;
     int32_t *table;   /* Room for the sets of pages (pages.h) of its longest state. */
-    int64_t max_rows; /* Rows of a step at most; 0: no limit. */
-    bool fresh;       /* All its tokens must be computed; the prefix cache is not used. */
+    int64_t max_rows; /* Most rows of a step; 0: no limit. */
+    bool fresh;       /* All its tokens must be computed, without the prefix cache. */
     uint64_t salt;    /* Pages are shared by sequences of the same salt. */
-    /* > 0: its first n_keep tokens stay cached for so long after their last use (lt_pages_keep). */
+    /* > 0: its first n_keep tokens remain cached for this time after their last use
+     * (lt_pages_keep). */
     double keep_s;
     int64_t n_keep;
     int priority;
@@ -93,22 +94,22 @@ struct lt_seq {
     bool long_text;
     int64_t again_at;
     void *owner;
-    /* Sequences that wait for each other have neighbouring places in the order: `member` places
-     * after that of family, which is added first and has itself as family. NULL: alone. */
+    /* Sequences that wait for each other are adjacent in the order: `member` places after that of
+     * family, which is added first and is its own family. NULL: none. */
     lt_seq *family;
     int64_t member, n_members;
-    /* The scheduler's. */
-    bool placed; /* It has its place in the order, for as long as it lives. */
+    /* Used by the scheduler. */
+    bool placed; /* It has its place in the order, which it keeps. */
     lt_seq_state state;
     int64_t key, serial;
-    int64_t n_done;  /* Tokens whose keys and values are in its pages. */
-    int64_t n_pages; /* Sets in table. */
-    /* The window has left the first n_behind of them, which are not held in windowed groups:
-     * kernels may read them, and ignore what they read. */
+    int64_t n_done;  /* Number of tokens whose keys and values are in its pages. */
+    int64_t n_pages; /* Number of sets in table. */
+    /* The window has moved past the first n_behind of them, whose pages in windowed groups are not
+     * held: kernels may read them, and ignore the values. */
     int64_t n_behind;
-    int64_t n_published; /* The first of all. */
-    int64_t n_cached;    /* Tokens found in the prefix cache when it was last admitted. */
-    int64_t n_preempted; /* How often. */
+    int64_t n_published; /* The first ones of all. */
+    int64_t n_cached;    /* Number of tokens found in the prefix cache when it was last admitted. */
+    int64_t n_preempted; /* Number of preemptions. */
     lt_seq *prev, *next; /* In the list of its state; branches have only next. */
 };
 
@@ -130,63 +131,64 @@ typedef struct {
 typedef struct {
     lt_pages pages;
     int64_t max_running, step_tokens; /* Set before carving; step_tokens >= max_running. */
-    int64_t max_branches;             /* In a step, likewise. */
-    /* Most background rows of a step that has others; likewise. */
+    int64_t max_branches;             /* Per step; also set before carving. */
+    /* Most background rows in a step that has others; also set before carving. */
     int64_t background_rows;
     bool caching; /* Publish full pages. */
     lt_seq_list running, waiting;
-    lt_seq *branches;     /* Those that run. */
+    lt_seq *branches;     /* Branches that run. */
     lt_sched_item *items; /* (max_running + max_branches) the plan */
-    lt_page_copy *copies; /* (max_running + max_branches, groups) to do before it, in order */
+    /* (max_running + max_branches, groups): copies to make before it, in order */
+    lt_page_copy *copies;
     int64_t n_items, n_copies, n_rows;
     int64_t n_steps, n_added, n_preemptions;
 } lt_sched;
 
-/* With n_pages, page_tokens and the groups of pages set. */
+/* n_pages, page_tokens and the groups of pages must be set. */
 void lt_sched_carve(lt_sched *s, lt_arena *a);
 void lt_sched_reset(lt_sched *s);
 
-/* Pages that a sequence of n_tokens holds at once at most, in all groups; sets of which it holds
- * those of windowed groups. */
+/* Most pages that a sequence of n_tokens holds at once, in all groups; sets of which it holds the
+ * pages of windowed groups. */
 int64_t lt_sched_most_pages(const lt_sched *s, int64_t n_tokens);
 int64_t lt_sched_near_pages(const lt_sched *s, int64_t n_tokens);
 /* Tokens of the longest sequence that holds at most this many pages. */
 int64_t lt_sched_longest(const lt_sched *s, int64_t n_pages);
 
-/* The sequence must fit the pool alone: lt_sched_most_pages of its longest state <=
+/* The sequence must fit in the pool alone: lt_sched_most_pages of its longest state <=
  * pages.n_pages. */
 void lt_sched_add(lt_sched *s, lt_seq *seq);
 /* Start child, which is idle and has the same first n_done tokens, on the pages of seq. False: no
- * slot is free, and nothing happened. */
+ * slot is free, and nothing was changed. */
 bool lt_sched_fork(lt_sched *s, const lt_seq *seq, lt_seq *child);
-void lt_sched_remove(lt_sched *s, lt_seq *seq); /* Waiting or running: its pages are dropped. */
+void lt_sched_remove(lt_sched *s, lt_seq *seq); /* Waiting or running; its pages are dropped. */
 
-/* Its tokens change: if it runs, it is preempted, and all are computed again. It has no token in
- * flight. */
+/* Its tokens change: if it runs, it is preempted, and all tokens are computed again. It must not
+ * have a token in flight. */
 void lt_sched_again(lt_sched *s, lt_seq *seq);
 
 /* Preempt all running sequences; none may have a token in flight. */
 void lt_sched_preempt_all(lt_sched *s);
 
-/* Fill items, copies, n_rows. No items: nothing to run. */
+/* Fill items, copies, n_rows. Without items there is nothing to run. */
 void lt_sched_plan(lt_sched *s);
 /* If nothing could be planned because running sequences wait for others of their family that do not
  * run: preempt the last in order, and plan again. False: this is not the case. */
 bool lt_sched_unblock(lt_sched *s);
-/* Will the next plan leave out this running sequence, because it is in the background? */
+/* Whether the next plan omits this running sequence because it is in the background. */
 bool lt_sched_pauses(const lt_sched *s, const lt_seq *seq);
-/* The plan was run: count its tokens, publish full pages. */
+/* The plan was run: count its tokens, and publish full pages. */
 void lt_sched_done(lt_sched *s);
 
 /* A token of seq that was in flight is now known: publish full pages. */
 void lt_sched_learn(lt_sched *s, lt_seq *seq);
 
 /* The draft of a branch of seq, which has run, is right, and that of seq is wrong: exchange their
- * pages and what is done. Drop all branches, before the next plan. */
+ * pages and progress. Drop all branches before the next plan. */
 void lt_sched_adopt(const lt_sched *s, lt_seq *seq, lt_seq *branch);
 void lt_sched_drop_branches(lt_sched *s);
 
-/* NULL, or the invariant that is violated, including those of the pages. For tests. */
+/* NULL, or the violated invariant, including those of the pages. For tests. */
 const char *lt_sched_check(const lt_sched *s);
 
 #endif

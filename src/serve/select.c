@@ -68,8 +68,8 @@ static int falling(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-/* Hill's estimate of the tail index, for scores that end at 1: of 1 / (1 - score), whose tail is
- * heavy when many scores lie close to the end. A score of 1 counts as 1e-9 below it. */
+/* Hill's estimate of the tail index for scores that end at 1: that of 1 / (1 - score), whose tail
+ * is heavy if many scores are close to 1. A score of 1 counts as 1e-9 below it. */
 static double tail_index(const double *scores, int64_t n, double share) {
     double inverse[LT_SELECT_MOST], sum = 0;
     int64_t k = (int64_t)ceil(share * (double)n);
@@ -212,7 +212,7 @@ int64_t lt_select_draws(const lt_select_rule *rule, const lt_select_options *o, 
     return n;
 }
 
-/* The index of a candidate, with these probabilities. */
+/* Draw the index of a candidate with these probabilities. */
 static int64_t draw(const double *p, int64_t n, uint64_t seed) {
     lt_rng r = {.seed = seed, .stream = STREAM_CHOICE};
     double u = lt_rng_uniform(&r);
@@ -278,10 +278,10 @@ static bool first_accepted(const double *scores, double threshold, const bool *e
 }
 
 static bool majority_certain(const int32_t *answers, const bool *ended, int64_t n) {
-    int64_t first = 0, second = 0, open = 0; /* Votes of the leader and of the one behind it. */
+    int64_t first = 0, second = 0, open = 0; /* Votes of the leader and of the second. */
     for (int64_t i = 0; i < n; i++) {
         int64_t votes = 0;
-        bool counted = false; /* Each answer is counted where it is seen first. */
+        bool counted = false; /* Each answer is counted at its first occurrence. */
         open += !ended[i];
         for (int64_t k = 0; k < n && ended[i] && answers[i] >= 0; k++) {
             const bool same = ended[k] && answers[k] == answers[i];

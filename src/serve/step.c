@@ -116,7 +116,7 @@ void lt_step_fail(lt_engine *e, lt_job_choice *s, lt_err failure) {
     }
 }
 
-/* Put the leader of a request into the scheduler: its first choice that is not finished. */
+/* Put the leader of a request into the scheduler: its first unfinished choice. */
 static void start_leader(lt_engine *e, lt_job *j) {
     for (int64_t i = 0; i < j->r.n_choices; i++) {
         lt_job_choice *s = &j->choices[i];
@@ -147,7 +147,7 @@ static void let_go(lt_engine *e, const lt_job *j) {
     }
 }
 
-/* A beam search is cancelled as a whole: its choices go on only together. */
+/* A beam search is cancelled as a whole, because its choices only continue together. */
 static bool beam_cancelled(const lt_job *j) {
     bool any = false;
     for (int64_t i = 0; j->beam != NULL && i < j->r.n_choices; i++) {
@@ -210,7 +210,7 @@ static void begin(lt_engine *e, lt_job *submitted, uint64_t last_id) {
     }
 }
 
-/* Take in what the front requested since the last step. False: the engine shall end. */
+/* Take the front's requests since the last step. False: the engine must end. */
 static bool take_in(lt_engine *e) {
     lt_job *submitted, *cancelled;
     uint64_t last_id;
@@ -250,7 +250,7 @@ static void fail_step(lt_engine *e, const lt_step *s, lt_err err) {
     e->room.n_penalty_states = 0;
 }
 
-/* Copies, penalty states and the forward of the plan, queued; then its tokens count. */
+/* Queue the plan's copies, penalty states and forward pass; then its tokens count. */
 static lt_err queue_plan(lt_engine *e, lt_step *s) {
     lt_paged_forward_rows rows;
     lt_step_propose(e);
@@ -271,7 +271,7 @@ static lt_err queue_plan(lt_engine *e, lt_step *s) {
 /* Queue the rest of a step once the tokens of the previous one are known: late picks, and the copy
  * of all picks to the host. */
 static lt_err queue_rest(lt_engine *e, lt_step *s) {
-    if (s->whole || !s->sent) { /* read_step does it for a step that is not sent. */
+    if (s->whole || !s->sent) { /* For a step that is not sent, read_step does it. */
         return LT_OK;
     }
     s->whole = true;
@@ -307,13 +307,13 @@ static bool launch(lt_engine *e) {
     return true;
 }
 
-/* Can the choice go on after its next token, without a shift of its context? */
+/* Whether the choice continues after its next token without a shift of its context. */
 static bool goes_on(const lt_job_choice *choice) {
     return choice != NULL && choice->n_out + 1 < choice->job->r.max_tokens &&
            (choice->shift_at == 0 || choice->seq.n_tokens + 1 < choice->shift_at);
 }
 
-/* Let choices with tokens in flight be planned as if the tokens were known. */
+/* Allow choices with tokens in flight to be planned as if the tokens were known. */
 static void foresee(const lt_step *s) {
     for (int64_t i = 0; i < s->n_logits; i++) {
         lt_job_choice *choice = s->items[s->wanted[i].item].choice;
@@ -336,7 +336,7 @@ static lt_err read_step(lt_engine *e, const lt_step *s) {
     return lt_step_use_hidden(e, s);
 }
 
-/* The work that the device was given is discarded. */
+/* Discard the work that was queued on the device. */
 static void fail_queued(lt_engine *e, lt_err err) {
     for (int i = 0; i < e->n_queued; i++) {
         fail_step(e, &e->steps[(e->oldest + i) % LT_STEPS_QUEUED], err);
@@ -460,7 +460,7 @@ static void publish(lt_engine *e, double start_s, int64_t n_rows, int64_t n_item
     }
 }
 
-/* Queue the next step ahead of s, which is in flight alone, if that is possible and wise. */
+/* Queue the next step ahead of s, the only one in flight, if that is possible and useful. */
 static void go_ahead(lt_engine *e, lt_step *s) {
     bool ahead;
     if (!s->sent || s->n_draft > 0 || lt_step_waits(e)) {

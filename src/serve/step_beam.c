@@ -20,7 +20,7 @@ static lt_output output_of(const lt_job_choice *s) {
     return (lt_output){s->tokens + s->job->r.n_prompt, s->logprobs, s->versions};
 }
 
-/* The candidate as a pick, with the alternatives that the request wants to see. */
+/* The candidate as a pick, with the requested alternatives. */
 static lt_pick pick_of(const lt_beam *b, const lt_beam_next *x) {
     lt_pick pick = b->picks[x->beam];
     pick.id = x->id;
@@ -57,7 +57,7 @@ static void finish(lt_engine *e, lt_job *j) {
     }
 }
 
-/* A place for a fork: a choice that no beam has. */
+/* A choice that no beam has, for a fork. */
 static lt_job_choice *free_choice(lt_job *j) {
     for (int i = 0; i < j->beam->width; i++) {
         if (!j->beam->live[i]) {
@@ -81,10 +81,10 @@ static void fork_beam(lt_engine *e, lt_job *j, const lt_job_choice *from, lt_job
     }
 }
 
-/* Which choice each of the next beams becomes; beams without one end, then the others fork. */
+/* Assign the next beams to choices; choices without a beam end, then the others fork. */
 static void move_beams(lt_engine *e, lt_job *j) {
     lt_beam *b = j->beam;
-    /* Does a beam of the next step continue in this choice? Valid until this function ends. */
+    /* Whether a beam of the next step continues in this choice. Valid until this function ends. */
     memset(b->ready, 0, (size_t)b->width * sizeof *b->ready);
     for (int k = 0; k < b->n_next; k++) {
         const int32_t beam = b->next[k].beam;

@@ -75,7 +75,7 @@ lt_err lt_step_copy_page_beside(lt_engine *e, int64_t dst, int64_t src) {
     return LT_OK;
 }
 
-/* One item's rows, behind those of the items before. */
+/* Append one item's rows to those of earlier items. */
 static void add_item(lt_engine *e, const lt_step *s, int64_t i, const lt_paged_forward_rows *all,
                      lt_paged_forward_rows *out) {
     lt_step_beside_rows *b = &e->beside_rows;
@@ -124,7 +124,7 @@ lt_err lt_step_run_beside(lt_engine *e, lt_step *s, const lt_paged_forward_rows 
     return LT_OK;
 }
 
-/* A row of logits as log-probabilities of the first `common` ids. NUMERIC: one is not a number. */
+/* A row of logits as log-probabilities of the first `common` ids. NUMERIC: one is NaN. */
 static lt_err normalise(float *to, const float *from, int64_t n, int64_t common) {
     int32_t best = 0;
     double lse;

@@ -18,8 +18,9 @@
 #include "base/error.h"
 #include "serve/engine_impl.h"
 
-#define MOST_BRANCHES 16                              /* Of a step. */
-#define COPIED        (LT_DRAFT_ROWS + LT_DRAFT_MOST) /* Last tokens that a drafter may read. */
+#define MOST_BRANCHES 16 /* Of a step. */
+/* Number of last tokens that a draft may read. */
+#define COPIED (LT_DRAFT_ROWS + LT_DRAFT_MOST)
 
 lt_err lt_step_size_branches(lt_engine *e) {
     const bool able = e->model->backend->host_memory || !lt_engine_has_drafter(e);
@@ -54,7 +55,7 @@ bool lt_step_may_branch(const lt_engine *e, const lt_job_choice *s) {
            (e->model->backend->host_memory || (!lt_job_choice_is_late(s) && !lt_step_counts(s)));
 }
 
-/* The draft of a branch that is copied: where the match reaches the end of the text, it continues
+/* Copy the draft of a branch: if the match reaches the end of the text, the draft continues
  * itself. */
 static void copy_draft(const lt_job_choice *s, lt_step_branch *b, int64_t n) {
     const int32_t *from = s->other_from[b->number];
@@ -111,7 +112,7 @@ static void note_others(lt_engine *e, lt_job_choice *s, int32_t id) {
     lt_draft_others_note(&e->others[s->draft_from == NULL], LT_DRAFT_KEPT_ALL, s->n_others, right);
 }
 
-/* The rows of the branch are those of the choice, and the others are discarded. */
+/* The rows of the branch become those of the choice, and the others are discarded. */
 static void adopt(lt_engine *e, lt_job_choice *s, lt_step_branch *b) {
     const int64_t n = s->seq.n_tokens, place = b->step - e->steps;
     LT_ASSERT(b->step->items[b->item].choice == NULL && s->place[place] >= 0);

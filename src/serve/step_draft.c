@@ -13,8 +13,9 @@
 #include "base/error.h"
 #include "serve/engine_impl.h"
 
-#define SHORT       (LT_PAGED_FORWARD_FEW - 1) /* Tokens of a draft that is called short. */
-#define BEHIND_MOST 16 /* Tokens that the draft model runs together with its first draft token. */
+#define SHORT (LT_PAGED_FORWARD_FEW - 1) /* Most tokens of a short draft. */
+/* Most tokens that the draft model runs together with its first draft token. */
+#define BEHIND_MOST 16
 
 bool lt_step_drafts_on_device(const lt_engine *e) {
     return e->o.speculate != LT_SPECULATE_NONE && !e->model->backend->host_memory;
@@ -59,14 +60,14 @@ static int64_t most_draft(const lt_engine *e, const lt_seq *seq) {
 
 /* ---- Proposers: can they say what follows? They may lower text->most. ---- */
 
-/* Matches to look for: that of the draft, and those of branches. */
+/* Number of matches to find: for the draft and for branches. */
 static int most_matches(const lt_engine *e) {
     return e->most_branches == 0     ? 1
            : e->o.draft_branches > 0 ? (int)e->o.draft_branches
                                      : LT_DRAFT_BRANCHES;
 }
 
-/* The draft and its branches begin at these places of `from`, which has n tokens. n 0: `from` is
+/* The draft and its branches begin at these positions of `from`, which has n tokens. n 0: `from` is
  * the text itself, and a draft that reaches its end continues itself. */
 static void take_matches(lt_job_choice *s, const int32_t *from, int64_t n, const int64_t *at,
                          int n_found) {
@@ -99,7 +100,7 @@ static bool look_at_prediction(lt_engine *e, lt_job_choice *s, lt_draft_text *te
     return true;
 }
 
-/* Where the match reaches the end of the text, the draft continues itself. */
+/* If the match reaches the end of the text, the draft continues itself. */
 static bool look_for_ngram(lt_engine *e, lt_job_choice *s, lt_draft_text *text) {
     int64_t at[LT_DRAFT_BRANCHES];
     const int n = lt_draft_find_all(s->tokens, s->seq.n_tokens, s->tokens, s->seq.n_tokens,
@@ -111,7 +112,7 @@ static bool look_for_ngram(lt_engine *e, lt_job_choice *s, lt_draft_text *text) 
     return n > 0;
 }
 
-/* A text that is far behind is chosen as if it were not, to see whether it pays to catch up. */
+/* A text that is far behind is considered as if it were not, to see whether catching up pays. */
 static bool look_at_model(lt_engine *e, lt_job_choice *s, lt_draft_text *text) {
     const int64_t behind = lt_step_draft_behind(e, &s->seq);
     s->catches_up = behind > BEHIND_MOST;
@@ -152,9 +153,10 @@ static void consider(lt_engine *e, lt_job_choice *s, candidates *c) {
     }
 }
 
-/* As many as the options say, in order, while there is room. */
+/* Draft as many tokens as the options say, in order, while there is room. */
 static void choose_fixed(const lt_engine *e, candidates *c) {
-    int64_t room = LT_DRAFT_ROWS - c->n_rows, first = LT_DRAFT_ROWS; /* first: of the first call. */
+    /* first: number of rows of the first call. */
+    int64_t room = LT_DRAFT_ROWS - c->n_rows, first = LT_DRAFT_ROWS;
     for (int64_t i = 0; i < c->n; i++) {
         lt_draft_text *t = &c->text[i];
         const int64_t most = t->behind > first ? 0 : t->most < room ? t->most : room;
@@ -164,7 +166,7 @@ static void choose_fixed(const lt_engine *e, candidates *c) {
     }
 }
 
-/* Each draft has as many branches of its length as the options say, while there is room. */
+/* Each draft gets as many branches of its length as the options say, while there is room. */
 static void branch_fixed(const lt_engine *e, candidates *c) {
     int64_t room = LT_DRAFT_ROWS - c->n_rows, first = LT_DRAFT_ROWS, left = e->most_branches;
     for (int64_t i = 0; i < c->n; i++) {
@@ -194,8 +196,8 @@ static bool pays_to_catch_up(const lt_engine *e, const lt_job_choice *s, const c
            (double)behind * e->drafter.row_s <= more * c->saved * e->plain_s / (double)c->n_rows;
 }
 
-/* On a device the times of steps with drafts contain a wait, so they are kept apart; and steps with
- * short drafts run fewer rows a text than others. */
+/* On a device the times of steps with drafts include a wait, so they are kept separate; and steps
+ * with short drafts run fewer rows per text than others. */
 static lt_draft_known known_times(const lt_engine *e) {
     const bool host = e->model->backend->host_memory;
     return (lt_draft_known){.plain = &e->times[0],
@@ -206,7 +208,7 @@ static lt_draft_known known_times(const lt_engine *e) {
                             .most_branches = e->o.draft_branches == 0 ? e->most_branches : 0};
 }
 
-/* Look at all running texts, and choose the drafts of the next step. */
+/* Examine all running texts, and choose the drafts of the next step. */
 static void look(lt_engine *e, candidates *c) {
     bool is_small;
     c->n = c->n_rows = 0;
@@ -244,7 +246,7 @@ static void look(lt_engine *e, candidates *c) {
     }
 }
 
-/* Branches of a draft that was chosen; a copied one is as long as what it is copied from. */
+/* Make branches of a chosen draft; a copied one is at most as long as its source. */
 static void branch(lt_engine *e, lt_job_choice *s, const lt_draft_text *t) {
     for (int k = 0; k < t->n_others && t->n > 0 && t->branch[k] > 0; k++) {
         const int64_t left = s->draft_from != NULL ? s->other_left[k] : LT_DRAFT_MOST;
@@ -264,7 +266,7 @@ bool lt_step_waits(lt_engine *e) {
     return e->waited;
 }
 
-/* Behind tokens in flight there are no drafts. */
+/* After tokens in flight there are no drafts. */
 void lt_step_draft(lt_engine *e) {
     candidates c;
     if (!e->model->backend->host_memory && (!lt_step_drafts_on_device(e) || e->n_queued > 0)) {
@@ -282,7 +284,7 @@ void lt_step_draft(lt_engine *e) {
     }
 }
 
-/* Where a branch was accepted, the draft's first token was wrong. */
+/* If a branch was accepted, the draft's first token was wrong. */
 void lt_step_count_draft(lt_engine *e, lt_job_choice *c) {
     const int64_t n = c->n_first, all = c->n_draft - c->n_unchecked,
                   accepted = c->branch >= 0 && n > 0 ? 0 : all;
@@ -313,8 +315,8 @@ void lt_step_count_draft(lt_engine *e, lt_job_choice *c) {
     }
 }
 
-/* How much longer a step without drafts took because it could not be queued ahead: it stands behind
- * one with drafts, or waited to have some. */
+/* How much longer a step without drafts took because it could not be queued ahead: it follows one
+ * with drafts, or waited to have some. */
 static double longer_by_drafts(const lt_engine *e, const lt_step *s, double seconds) {
     const bool by_drafts = e->behind_drafts || s->in_vain;
     if (e->model->backend->host_memory || !by_drafts || s->n_draft > 0 || s->ahead ||
@@ -330,7 +332,7 @@ static void note_times(lt_engine *e, const lt_step *s, double seconds, double lo
         lt_draft_times_note(&e->times[0], s->n_rows, seconds);
         return;
     }
-    /* Of 0 rows: what is known gets older. */
+    /* A note of 0 rows only ages what is known. */
     for (int i = 1; i <= 2; i++) {
         lt_draft_times_note(&e->times[i], e->held_long == (i == 2) ? e->held_rows : 0,
                             e->held_s + longer_s);
@@ -357,7 +359,7 @@ static void keep_account(lt_engine *e, const lt_step *s, double seconds) {
     }
     lt_draft_account_note(&e->account, costs, seconds - e->drafter.catch_up_s, e->plain_s,
                           e->step_accepted, n_plain > 0 ? n_plain : 1);
-    if (e->step_drafted == 0) { /* What is known gets older. */
+    if (e->step_drafted == 0) { /* This only ages what is known. */
         lt_draft_acceptance_note(&e->acceptance[0], LT_DRAFT_KEPT_ALL, 0, 0);
         lt_draft_acceptance_note(&e->acceptance[1], LT_DRAFT_KEPT_ALL, 0, 0);
         lt_draft_times_note(&e->drafter.times, 0, 0);
@@ -373,7 +375,7 @@ void lt_step_settle(lt_engine *e, const lt_step *s, double seconds) {
     }
     for (int64_t i = 0; i < s->n_items; i++) {
         lt_job_choice *c = s->items[i].choice;
-        if (c == NULL) { /* It has ended, and was counted then. */
+        if (c == NULL) { /* It has ended, and was counted before. */
             continue;
         }
         if (c->n_unchecked > 0) { /* Its penalty state counts rejected tokens. */

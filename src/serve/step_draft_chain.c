@@ -21,8 +21,8 @@ void lt_step_draft_how(const lt_job_choice *s, int64_t place, double *how) {
     lt_sampler_as_op(&args, how);
 }
 
-/* An item's rows join the call that makes draft tokens `place`: what the draft model has not run,
- * or the draft token of the call before. */
+/* Add an item's rows to the call that makes draft tokens `place`: tokens that the draft model has
+ * not run, or the draft token of the previous call. */
 static void add_item(lt_engine *e, lt_paged_forward_rows *call, const lt_sched_item *item,
                      int64_t place, lt_job_choice **choices) {
     lt_step_drafter *d = &e->drafter;
@@ -68,7 +68,7 @@ lt_err lt_step_propose_chain(lt_engine *e) {
     lt_step_drafter *d = &e->drafter;
     lt_job_choice **choices[2] = {d->choices, d->choices + LT_DRAFT_ROWS};
     double start_s = lt_clock_s();
-    int64_t n_rows = 0; /* Of the call whose picks were not taken. */
+    int64_t n_rows = 0; /* Of the call whose picks have not been taken. */
     for (int64_t place = 0; place <= LT_DRAFT_MOST; place++) {
         lt_paged_forward_rows call = lt_step_draft_call(e);
         for (int64_t i = 0; i < e->sched.n_items; i++) {

@@ -46,7 +46,7 @@ int64_t lt_step_head_layer(const lt_engine *e, int64_t place) {
     return place < e->drafter.n_layers ? place : e->drafter.n_layers - 1;
 }
 
-/* Has an earlier row of the first call this slot? */
+/* Whether an earlier row of the first call has this slot. */
 static bool is_taken(const lt_step_drafter *d, int64_t n_rows, int32_t slot) {
     for (int64_t i = 0; i < n_rows; i++) {
         if (d->first_slots[i] == slot) {
@@ -119,7 +119,7 @@ lt_err lt_step_take_head(lt_engine *e, const lt_paged_forward_rows *call, int64_
     LT_TRY(lt_draft_pass_chosen(e->drafter.pass, &ids));
     for (int64_t i = 0; i < call->n_out; i++) {
         lt_job_choice *s = e->drafter.choices[i];
-        if (ids[i] >= 0) { /* Otherwise the token that is there stays; it will be rejected. */
+        if (ids[i] >= 0) { /* Otherwise the present token is kept, and will be rejected. */
             s->tokens[s->seq.n_tokens + place] = ids[i];
         }
     }

@@ -32,7 +32,7 @@
 #include "model/blocks/exec.h"
 #include "serve/engine_impl.h"
 
-#define FEW_ROWS 2 /* Rows of a text in a call if its last draft was accepted completely; else 1. */
+#define FEW_ROWS 2 /* Rows of a text in a call if its last draft was fully accepted; otherwise 1. */
 
 static lt_err open_model(lt_engine *e, const lt_paged_forward_options *o) {
     const lt_model_spec *spec = lt_model_get_spec(e->drafter.model);
@@ -51,7 +51,8 @@ static lt_err open_model(lt_engine *e, const lt_paged_forward_options *o) {
     }
     own.max_rows = e->drafter.max_rows;
     own.max_seqs = LT_DRAFT_ROWS;
-    /* A text with a draft has two rows in a step. On a device all rows of a call are wanted. */
+    /* A text with a draft has two rows in a step. On a device the logits of all rows of a call are
+     * needed. */
     own.max_out = own.out_rows = lt_step_drafts_on_device(e) ? LT_DRAFT_ROWS : LT_DRAFT_ROWS / 2;
     own.few_rows = lt_step_drafts_on_device(e) ? FEW_ROWS : 1;
     own.n_penalty_states = 0;
@@ -88,13 +89,14 @@ void lt_step_carve_drafter(lt_engine *e, lt_arena *a) {
     d->how = lt_arena_take(a, on_device * LT_CHOOSE_HOW_COUNT * sizeof *d->how, LT_ARENA_ALIGN);
 }
 
-/* The tokens whose rows can be run: without the last, whose hidden state a head does not have. */
+/* Number of tokens whose rows can run: without the last, whose hidden state a head does not
+ * have. */
 static int64_t most_rows(const lt_engine *e, const lt_seq *seq) {
     return seq->n_tokens - (e->drafter.head != NULL);
 }
 
-/* Those of them that catching up may run: without the last, which makes a draft token, and without
- * those that read a draft token in a head's last layer. */
+/* Number of those that catching up may run: without the last, which makes a draft token, and those
+ * that read a draft token in a head's last layer. */
 static int64_t most_known(const lt_engine *e, const lt_seq *seq) {
     const int64_t n_layers = e->drafter.n_layers,
                   n = most_rows(e, seq) - (n_layers > 2 ? n_layers - 1 : 1);
@@ -114,7 +116,7 @@ int64_t lt_step_draft_behind(const lt_engine *e, const lt_seq *seq) {
     return most_rows(e, seq) - lt_step_draft_known(e, seq);
 }
 
-/* The last token was not in the draft, or not run. */
+/* The last token was not in the draft, or was not run. */
 void lt_step_draft_cut(lt_engine *e, const lt_seq *seq) {
     const int64_t size = e->o.page_tokens, end = seq->n_tokens - 1;
     for (int64_t i = end / size; i < seq->n_pages; i++) {
@@ -181,7 +183,7 @@ static lt_err run_call(lt_engine *e, const lt_paged_forward_rows *call, int64_t 
                : lt_paged_forward_run(d->forward, call);
 }
 
-/* Until the device has run it, for its time. */
+/* Wait until the device has run it, to measure its time. */
 static lt_err wait_for_call(lt_engine *e) {
     lt_paged_forward_picks nothing;
     if (e->drafter.head != NULL) {
@@ -191,8 +193,8 @@ static lt_err wait_for_call(lt_engine *e) {
     return lt_paged_forward_take_picks(e->drafter.forward, &nothing);
 }
 
-/* The rows of the texts that catch up: of the first layer as many as there is room for, of a
- * further one the same. */
+/* The rows of the texts that catch up: in the first layer as many as there is room for, in a
+ * further one the same rows. */
 static lt_paged_forward_rows rows_to_catch_up(lt_engine *e, int64_t layer) {
     lt_paged_forward_rows call = lt_step_draft_call(e);
     for (int64_t i = 0; i < e->sched.n_items; i++) {
@@ -203,7 +205,7 @@ static lt_paged_forward_rows rows_to_catch_up(lt_engine *e, int64_t layer) {
             s->run_first = s->catches_up ? lt_step_draft_known(e, seq) : 0;
             s->run_n = s->catches_up ? most_known(e, seq) - s->run_first : 0;
             s->run_n = s->run_n < room ? s->run_n : room;
-            /* A step that is queued ahead does not decide anew. */
+            /* A step that is queued ahead does not decide this again. */
             s->catches_up = s->catches_up && room == 0;
         }
         if (s->run_n > 0) {
@@ -231,7 +233,7 @@ static lt_err catch_up(lt_engine *e) {
     return LT_OK;
 }
 
-/* The draft model or head has logits for its own ids; others are impossible. */
+/* The draft model or head has logits for its own ids; other ids are impossible. */
 static const float *widen(const lt_engine *e, const float *logits, float *room) {
     const int64_t V = e->spec->vocab_size;
     int64_t own;
@@ -281,8 +283,8 @@ static void propose_others(lt_engine *e, lt_job_choice *s, const float *logits,
     }
 }
 
-/* Choose the draft token at this place. Where that is not possible, as at the end of what a grammar
- * allows, the token that stands there stays: it will be rejected. */
+/* Choose the draft token at this position. If that is impossible, as at the end of a grammar, the
+ * present token is kept: it will be rejected. */
 static void propose_one(lt_engine *e, lt_job_choice *s, int64_t place, const float *logits,
                         uint32_t *mask) {
     const int64_t V = e->spec->vocab_size;
@@ -369,8 +371,7 @@ static lt_err propose_at(lt_engine *e, int64_t place, bool *any) {
     return LT_OK;
 }
 
-/* Each text's draft has room for its distributions, and tokens that stand there if there are no
- * others. */
+/* Give each text's draft room for its distributions, and placeholder tokens. */
 static void make_room(lt_engine *e) {
     float *room = e->drafter.proposed;
     for (int64_t i = 0; i < e->sched.n_items; i++) {

@@ -24,7 +24,7 @@ static double log_sum(const float *x, int64_t n, float *high) {
     return lt_logits_lse(x, n, *high);
 }
 
-/* The guided row, in the place of u's. NUMERIC: a logit is not a number. */
+/* Write the guided row in place of u's. NUMERIC: a logit is NaN. */
 static lt_err combine(lt_job_guide *g, const lt_guidance *how, int64_t n) {
     const float *c = g->rows[0];
     float *u = g->rows[1], high_c, high_u;

@@ -29,15 +29,15 @@ static int32_t place_of(const lt_job_choice *choice, int32_t n_places) {
     return adapter > 0 ? adapter - 1 : n_places;
 }
 
-/* counts[p + 1] of each place become the first index of each, in counts[p]. */
+/* Turn counts[p + 1] of each place into the index of its first row, in counts[p]. */
 static void sum_up(int32_t *counts, int32_t n) {
     for (int32_t p = 0; p < n; p++) {
         counts[p + 1] += counts[p];
     }
 }
 
-/* order: the plan's items, those that begin with the same page beside each other. A host attends to
- * each sequence alone. */
+/* order: the plan's items, with those that begin with the same page adjacent. On the host,
+ * attention treats each sequence alone. */
 static void order_by_page(lt_engine *e) {
     const lt_sched_item *items = e->sched.items;
     lt_step_room *r = &e->room;
@@ -87,7 +87,7 @@ void lt_step_adapt(lt_engine *e, const lt_step *s, lt_paged_forward_rows *out) {
         const lt_step_item *item = &s->items[i];
         const lt_request *request = &item->choice->job->r;
         if (request->adapter == 0) {
-            break; /* So are all that follow. */
+            break; /* All that follow have none, either. */
         }
         r->adapter_start[request->adapter] += (int32_t)item->n;
         for (int64_t k = 0; k < item->n; k++) {

@@ -38,7 +38,7 @@ void lt_step_drop_penalties(lt_engine *e, lt_job_choice *s) {
     }
 }
 
-/* A free slot, or that of a choice that does not run: there are as many as can run. */
+/* A free slot, or the slot of a choice that does not run: there are as many as can run. */
 static void take_slot(lt_engine *e, lt_job_choice *s) {
     for (int64_t i = 0; i < e->n_penalty_slots; i++) {
         lt_job_choice *owner = e->penalty_owners[i];
@@ -63,7 +63,7 @@ lt_err lt_step_begin_penalties(lt_engine *e) {
                  : LT_OK;
 }
 
-/* Penalty states of all that is known of the choice, at the next call. */
+/* At the next call, build the penalty state from all known tokens of the choice. */
 static lt_err begin(lt_engine *e, lt_job_choice *s, const lt_sampler_args *args) {
     lt_step_room *r = &e->room;
     const lt_job *j = s->job;

@@ -86,7 +86,7 @@ static void choose_here(lt_engine *e, lt_token_pick *c, uint32_t *mask, const fl
     }
 }
 
-/* What the device chose, as number i. */
+/* Take the device's pick number i. */
 static void take(lt_token_pick *c, const lt_paged_forward_picks *from, int64_t i, int n_top) {
     lt_pick *p = &c->pick;
     *p = (lt_pick){.id = from->id[i], .rank = from->rank[i], .logprob = from->logprob[i]};
@@ -101,8 +101,8 @@ static void take(lt_token_pick *c, const lt_paged_forward_picks *from, int64_t i
     }
 }
 
-/* The picks of one choice, more than one where it has a draft. Behind a draft token that the
- * grammar does not allow nothing is picked: it will be rejected. */
+/* Prepare the picks of one choice, several if it has a draft. After a draft token that the grammar
+ * does not allow nothing is picked: that token will be rejected. */
 static void prepare_choice(lt_engine *e, lt_token_pick *picks, int64_t n, uint32_t *masks) {
     lt_job_choice *s = picks[0].choice;
     for (int64_t i = 0; i < n; i++) {
@@ -121,8 +121,8 @@ static void prepare_choice(lt_engine *e, lt_token_pick *picks, int64_t n, uint32
     }
 }
 
-/* What picks on the device need: the masks of grammars, on several threads. Returns how many of
- * lt_paged_forward_masks there are to go with them. */
+/* Prepare picks on the device: the masks of grammars, on several threads. Returns the number of
+ * lt_paged_forward_masks. */
 static int64_t prepare(lt_engine *e, lt_token_pick *picks, int64_t n) {
     uint32_t *masks = lt_paged_forward_masks(e->forward);
     int64_t n_masks = 0;
@@ -179,8 +179,8 @@ lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_
                                         n_masks);
 }
 
-/* Choose the tokens of at most as many forks as there are rows of logits; they read the rows of
- * their leaders, in order. */
+/* Choose the tokens of at most as many forks as there are rows of logits; they read their leaders'
+ * rows, in order. */
 static lt_err choose_forks(lt_engine *e, lt_token_pick *forks, int64_t n) {
     lt_step_room *r = &e->room;
     lt_paged_forward_picks more;
@@ -209,8 +209,8 @@ static lt_err choose_forks(lt_engine *e, lt_token_pick *forks, int64_t n) {
     return LT_OK;
 }
 
-/* Forks choose from the rows of others: not before the step knows that there is room for them. They
- * stand behind their leaders, in runs. */
+/* Forks choose from the rows of others, but only when the step knows that there is room for them.
+ * They follow their leaders, in runs. */
 static lt_err take_forks(lt_engine *e, int64_t n_picks) {
     lt_token_pick *picks = e->room.picks;
     int64_t i = 0;
@@ -250,7 +250,7 @@ static void judge_prompt(lt_engine *e, lt_job_choice *s, const lt_wanted *w, con
     keep_judgement(e, s, w, &pick);
 }
 
-/* The same, of what the device says as number i. */
+/* The same, for the device's judgement number i. */
 static void take_judgement(lt_engine *e, lt_job_choice *s, const lt_wanted *w,
                            const lt_paged_forward_picks *from, int64_t i) {
     lt_token_pick c = {.choice = s};
@@ -262,7 +262,7 @@ static void take_judgement(lt_engine *e, lt_job_choice *s, const lt_wanted *w,
     keep_judgement(e, s, w, &c.pick);
 }
 
-/* Is the next token that of the draft? If not, only the tokens before it are done. */
+/* Check whether the next token is the draft's. If not, only the tokens before it count. */
 static void check_draft(lt_engine *e, lt_job_choice *s, int32_t id) {
     if (s->n_unchecked == 0 || s->rejected) {
         return;
@@ -313,13 +313,13 @@ void lt_step_append(lt_engine *e, lt_token_pick *c) {
     lt_step_touch(e, s->job);
 }
 
-/* Is the row that of its choice's last token? With a draft it is not where a token before it was
- * rejected. */
+/* Whether the row is that of its choice's last token. With a draft it is not if an earlier token
+ * was rejected. */
 static bool is_last(const lt_job_choice *choice, const lt_wanted *w) {
     return !w->draft || (!choice->rejected && choice->seq.n_tokens == w->position + 1);
 }
 
-/* Append what the device chose as number i, if the choice has not ended and the row counts. */
+/* Append the device's pick number i, if the choice has not ended and the row counts. */
 static void take_next(lt_engine *e, const lt_step *s, const lt_wanted *w,
                       const lt_paged_forward_picks *chosen, int64_t i) {
     lt_token_pick c = {.choice = s->items[w->item].choice};
@@ -367,11 +367,11 @@ static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
             continue;
         }
         if (w->verifies) {
-            take_next(e, s, w, chosen, i); /* At once: forks overwrite what was chosen. */
+            take_next(e, s, w, chosen, i); /* Take it now, because forks overwrite the pick. */
             continue;
         }
         if (w->draft) {
-            continue; /* collect_draft evaluates it when the tokens before it are known. */
+            continue; /* collect_draft evaluates it once the tokens before it are known. */
         }
         if (choice->job->r.score) {
             take_scores(e, choice, w->position, logits[i]);
@@ -388,8 +388,8 @@ static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
     return n_picks;
 }
 
-/* Fetch wanted rows [first, first + n): what the device chose, and the logits of the others.
- * on_host tells which are which. */
+/* Fetch wanted rows [first, first + n): the device's picks, and the logits of the other rows, which
+ * on_host marks. */
 static lt_err fetch(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
                     lt_paged_forward_picks *chosen, float *const **logits) {
     bool *on_host = e->room.on_host;
@@ -423,7 +423,7 @@ static void choose_on_host(lt_engine *e, lt_token_pick *picks, int64_t n_picks, 
     }
 }
 
-/* Picks from the rows of accepted draft tokens: of each choice the one behind its last token, if it
+/* Picks from the rows of accepted draft tokens: for each choice the one after its last token, if it
  * has not ended. */
 static int64_t collect_draft(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
     int64_t n_picks = 0;
@@ -488,7 +488,7 @@ static void add_hidden(lt_engine *e, const lt_step_item *item, const float *h) {
     const int64_t C = e->spec->width;
     lt_job *j = item->choice->job;
     for (int64_t k = 0; k < item->n; k++, h += C) {
-        /* After a preemption tokens run again, but count once. */
+        /* After a preemption tokens run again, but are counted only once. */
         const int64_t counts = j->r.last ? j->r.n_prompt - 1 : j->n_embedded;
         const double weight = item->first + k == counts ? 1.0 : 0.0;
         j->n_embedded += weight > 0.0;

@@ -101,7 +101,7 @@ static void judge(const lt_job *j, int64_t p, double how[LT_CHOOSE_HOW_COUNT]) {
     lt_sampler_as_op(&args, how);
 }
 
-/* The logits of row `row`, token p of item i, are wanted. */
+/* Request the logits of row `row`, token p of item i. */
 static lt_err want(lt_engine *e, lt_step *s, int64_t i, int64_t p, int64_t row, bool next) {
     lt_step_room *r = &e->room;
     lt_job_choice *choice = s->items[i].choice;
@@ -124,7 +124,7 @@ static lt_err want(lt_engine *e, lt_step *s, int64_t i, int64_t p, int64_t row, 
                                 .on_device = on_device,
                                 .late = late};
     s->late = s->late || late;
-    /* Not for forks, which would choose from the same row, nor for beams, which wait for each
+    /* It is not for forks, which would choose from the same row, nor for beams, which wait for each
      * other. */
     s->sent = s->sent && on_device && (!next || j->forked || j->r.n_choices == 1) &&
               j->beam == NULL;
@@ -149,7 +149,7 @@ static void start(lt_engine *e, lt_job *j, const lt_seq *seq) {
     j->n_prompt_out = j->r.prompt_logprobs >= 0 ? 1 : 0;
 }
 
-/* Rows of one item: tokens, positions, slots; which logits it wants. */
+/* Rows of one item: tokens, positions, slots, and the logits that it needs. */
 static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
     lt_step_room *r = &e->room;
     const lt_step_item *item = &s->items[i];
@@ -172,8 +172,8 @@ static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
             r->slots[g * s->n_rows + row + k] = (int32_t)(seq->table[p / page * groups + g] * page +
                                                           p % page);
         }
-        /* What follows the last token is known before a branch is; on a device all rows are
-         * wanted. */
+        /* The token after the last one is known before a branch is; on a device the logits of all
+         * rows are needed. */
         if (item->branch && p + 1 == seq->n_tokens && e->model->backend->host_memory) {
             continue;
         }
@@ -189,7 +189,7 @@ static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
     return LT_OK;
 }
 
-/* The vector of each row of an item. True: it has one. */
+/* The steering vector of each row of an item. True: there is one. */
 static bool steer_item(lt_engine *e, const lt_step_item *item, int64_t row) {
     const lt_request *r = &item->choice->job->r;
     for (int64_t k = row; e->model->steering != NULL && k < row + item->n; k++) {
@@ -286,7 +286,7 @@ lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_paged_forward_rows *out) {
         }
     }
     lt_step_adapt(e, s, out);
-    for (int64_t i = 0; i < s->n_items; i++) { /* Nothing is read of it before it is accepted. */
+    for (int64_t i = 0; i < s->n_items; i++) { /* It is not read before it is accepted. */
         s->items[i].choice = s->items[i].branch ? NULL : s->items[i].choice;
     }
     s->sent = s->sent && s->n_hidden == 0 && s->n_logits <= e->out_rows;

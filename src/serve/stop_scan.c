@@ -7,7 +7,7 @@ void lt_stop_scan_free(lt_stop_scan *s) {
     lt_out_free(&s->held);
 }
 
-/* Where the first stop string begins, and which; n when there is none. */
+/* Where the first stop string begins, and its index; n if there is none. */
 static size_t find(const lt_stop_scan *s, const char *text, size_t n, int *which) {
     size_t first = n;
     for (int i = 0; i < s->n_stops; i++) {

@@ -15,7 +15,7 @@
 
 /* ---- Keys ---- */
 
-/* Every byte is compared, wherever the first difference is, so the time reveals nothing. */
+/* Every byte is compared, so the time does not reveal where the first difference is. */
 static bool same_key(const char *key, const char *given) {
     const size_t n = strlen(key), m = strlen(given);
     unsigned char differs = n != m;
@@ -93,7 +93,7 @@ bool lt_access_check_model(const lt_server *s, const char *owner, lt_api_error *
 
 /* ---- Names ---- */
 
-/* Is the item in a comma-separated list? "*" in the list matches any. */
+/* Whether the item is in a comma-separated list. "*" in the list matches any item. */
 static bool listed(const char *list, const char *item, size_t n) {
     for (const char *p = list; *p != '\0';) {
         const size_t lead = strspn(p, " "), width = strcspn(p + lead, ", ");
@@ -111,14 +111,14 @@ bool lt_access_cors(const lt_server *s, const char *origin) {
     return listed(s->o.cors, origin, strlen(origin));
 }
 
-/* "name:port", "[::1]:port" or "name" without its port and brackets. */
+/* Remove the port and brackets from "name:port", "[::1]:port" or "name". */
 static void bare_host(char out[MAX_HOST], const char *host) {
     const bool brackets = host[0] == '[';
     const char *from = host + brackets;
     size_t n = strcspn(from, brackets ? "]" : ":");
     n = n < MAX_HOST - 1 ? n : MAX_HOST - 1;
     if (n > 0 && from[n - 1] == '.' && !brackets) {
-        n--; /* The root's dot. */
+        n--; /* The root's dot is dropped. */
     }
     memcpy(out, from, n);
     out[n] = '\0';
@@ -134,7 +134,7 @@ static bool ends_with(const char *text, const char *end) {
     return n >= m && strcasecmp(text + n - m, end) == 0;
 }
 
-/* Is it a name that no site on the internet can have, or one that the operator allows? */
+/* Whether it is a name that no site on the internet can have, or one that the operator allows. */
 static bool host_is_ours(const lt_server *s, const char *header) {
     char host[MAX_HOST], own[MAX_HOST];
     bare_host(host, header);
@@ -145,7 +145,8 @@ static bool host_is_ours(const lt_server *s, const char *header) {
            listed(s->o.allowed_hosts, header, strlen(header));
 }
 
-/* Is an origin, "https://name:port", the server itself by the name that the request uses for it? */
+/* Whether an origin, "https://name:port", is this server under the name that the request uses for
+ * it. */
 static bool is_own_origin(const char *origin, const char *host) {
     const char *name = strstr(origin, "://");
     return host != NULL && name != NULL && strcasecmp(name + 3, host) == 0;
@@ -169,7 +170,7 @@ static void refuse(lt_access_refusal *r, int status, const char *code, const cha
     va_end(args);
 }
 
-/* A page can send this header to another site only after asking (CORS). */
+/* A page of another site can send this header only after a preflight request (CORS). */
 static bool is_authorized(const lt_http_parser *head) {
     return lt_http_header_get(head, "authorization") != NULL;
 }

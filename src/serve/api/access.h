@@ -33,19 +33,18 @@ typedef struct {
 
 /* call->owner becomes the key. False: the request has none of the server's keys. */
 bool lt_access_has_key(lt_call *call);
-/* The server's key whose name (lt_owner_name) is the owner's; NULL: it has none. */
+/* The server's key whose name (lt_owner_name) is the owner's; NULL: the server has none. */
 const char *lt_access_key_of(const lt_server *s, const char *owner_name);
-/* The owner's key is for all models, or names this one; "": no key is required. */
+/* Whether the owner's key is for all models, or names this one; "": no key is required. */
 bool lt_access_may_use(const lt_server *s, const char *owner);
-/* The same; false: e is the 403. */
+/* The same; if false, e is the 403. */
 bool lt_access_check_model(const lt_server *s, const char *owner, lt_api_error *e);
-/* The origin is one of --cors. */
+/* Whether the origin is one of --cors. */
 bool lt_access_cors(const lt_server *s, const char *origin);
-/* Check Host, Origin and Content-Type. open: the answer reveals nothing, so any page may have
- * it. */
+/* Check Host, Origin and Content-Type. open: the answer is not secret, so any page may read it. */
 void lt_access_check(const lt_call *call, bool open, lt_access_refusal *out);
-/* Fail when the options about keys and host contradict each other; warn when they open the server
- * to a network. */
+/* Fail if the options for keys and host contradict each other; warn if they open the server to a
+ * network. */
 LT_MUST_USE lt_err lt_access_check_options(const lt_server_options *o);
 
 #endif

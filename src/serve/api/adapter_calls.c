@@ -1,4 +1,4 @@
-/* adapter_calls.c: adapters that come and go: vLLM's /v1/load_lora_adapter and
+/* adapter_calls.c: loads and unloads adapters: vLLM's /v1/load_lora_adapter and
  * /v1/unload_lora_adapter, and llama-server's /lora-adapters. */
 #include <stdio.h>
 #include <string.h>
@@ -17,7 +17,7 @@ const lt_field_table lt_fields_lora_load = LT_FIELD_TABLE(load_fields, "lora_nam
 static const lt_field unload_fields[] = {LT_STR("lora_name", lora_name), LT_NOTHING("lora_int_id")};
 const lt_field_table lt_fields_lora_unload = LT_FIELD_TABLE(unload_fields, "lora_name");
 
-/* Clients name folders of this machine, so the operator must have said that they may. */
+/* Clients name folders of this machine, so the operator must have allowed it. */
 static bool may_update(const lt_call *call, lt_api_error *e) {
     if (call->server->o.lora_updating) {
         return true;
@@ -35,7 +35,7 @@ static bool read(lt_call *call, lt_api_params *a, const lt_field_table *t, lt_ap
     return may_update(call, e) && lt_call_read(call, a, t->rows, t->n, e);
 }
 
-/* vLLM's sentence, as a JSON string. */
+/* Answer with vLLM's message, as a JSON string. */
 static void answer(lt_call *call, const char *name, const char *done) {
     lt_json_out o = {0};
     char text[400];

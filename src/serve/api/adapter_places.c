@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "serve/api/adapters_impl.h"
 
-/* A place on its way through the worker pool. */
+/* A place that the worker pool is filling. */
 typedef struct {
     lt_pool_job job;
     lt_adapter_set *adapters;
@@ -30,7 +30,7 @@ static bool scales_rows(const lt_adapter_choice *c) {
     return c->n == 1 && !c->uses[0].dora;
 }
 
-/* Do n uses have the same contents in memory as those of a choice? */
+/* Whether n uses have the same contents in memory as those of a choice. */
 static bool are_same(const lt_adapter_use *uses, int n, const lt_adapter_choice *c) {
     bool same = n == c->n;
     for (int i = 0; same && i < n; i++) {
@@ -44,8 +44,8 @@ static bool holds(const lt_adapter_place *p, const lt_adapter_choice *c) {
     return p->state != LT_PLACE_EMPTY && are_same(p->uses, p->n, c);
 }
 
-/* The place to fill: an empty one, else of those that nobody holds the one that was used longest
- * ago. NULL: all are held. */
+/* The place to fill: an empty one, or the one used longest ago among those that no request holds.
+ * NULL: all are held. */
 static lt_adapter_place *find_free(const lt_adapter_set *a) {
     lt_adapter_place *best = NULL;
     for (int32_t i = 0; i < a->n_places; i++) {
@@ -61,7 +61,7 @@ static lt_adapter_place *find_free(const lt_adapter_set *a) {
     return best;
 }
 
-/* Does a reply before this one wait for the same? */
+/* Whether an earlier reply waits for the same adapters. */
 static bool is_awaited(const lt_adapter_set *a, const lt_adapter_choice *c) {
     for (const lt_fifo_link *l = a->waiting.first; l != NULL; l = l->next) {
         const lt_adapter_choice *other = (const lt_adapter_choice *)l;
@@ -72,7 +72,8 @@ static bool is_awaited(const lt_adapter_set *a, const lt_adapter_choice *c) {
     return false;
 }
 
-/* From now on, one more place takes no new requests: of those that do, the one filled first. */
+/* From now on one more place takes no new requests: of those that do, the one that was filled
+ * first. */
 static void ask_to_leave(const lt_adapter_set *a) {
     lt_adapter_place *first = NULL;
     for (int32_t i = 0; i < a->n_places; i++) {
@@ -102,7 +103,7 @@ static void fill_work(lt_pool_job *job) {
     lt_adapter_set_end_read(a);
 }
 
-/* Replies that wait for the place are told that it could not be filled. */
+/* Tell the replies that wait for the place that it could not be filled. */
 static void refuse_waiting(lt_adapter_set *a, const lt_adapter_place *p, const lt_failure *why) {
     lt_fifo all = a->waiting;
     lt_api_error e;
@@ -123,7 +124,7 @@ static void fill_done(lt_pool_job *job) {
     filling *f = (filling *)job;
     lt_adapter_set *a = f->adapters;
     lt_adapter_place *p;
-    if (f->generation != a->generation) { /* The model was unloaded meanwhile. */
+    if (f->generation != a->generation) { /* The model has been unloaded meanwhile. */
         free(f);
         return;
     }
@@ -141,7 +142,7 @@ static void fill_done(lt_pool_job *job) {
     event_active(a->on_retry, 0, 0);
 }
 
-/* Have a place filled with what the choice says. */
+/* Start to fill a place with the adapters of the choice. */
 static lt_adapter_take fill_place(lt_adapter_set *a, lt_adapter_place *p,
                                   const lt_adapter_choice *c, lt_api_error *e) {
     filling *f = calloc(1, sizeof *f);
@@ -218,7 +219,7 @@ lt_adapter_take lt_adapter_set_take(lt_reply *j, lt_api_error *e) {
     return how;
 }
 
-/* Each reply that waits, in order, again. */
+/* Try again each waiting reply, in order. */
 void lt_adapter_set_retry(evutil_socket_t fd, short what, void *arg) {
     lt_adapter_set *a = arg;
     lt_fifo all = a->waiting;

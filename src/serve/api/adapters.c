@@ -12,7 +12,7 @@
 #include "serve/api/models.h"
 
 #define MIB(bytes)     ((double)(bytes) / 1048576.0)
-#define UPDATED_PLACES 4  /* At least, where adapters are loaded later; */
+#define UPDATED_PLACES 4  /* At least, if adapters are loaded later; */
 #define UPDATED_RANK   16 /* and the rank: vLLM's --max-lora-rank. */
 
 /* ---- Names, under the lock ---- */
@@ -51,7 +51,7 @@ bool lt_adapter_set_know(lt_adapter_set *a, const char *name) {
     return known;
 }
 
-/* A new number, so that what places hold of the older folder is not used for the name. */
+/* A new number, so that the contents of the older folder in a place are not used for the name. */
 static void point_at(lt_adapter_set *a, lt_adapter *d, const char *folder) {
     snprintf(d->path, sizeof d->path, "%s", folder);
     d->number = a->n_numbers++;
@@ -72,7 +72,7 @@ static lt_err append(lt_adapter_set *a, const char *name, const char *folder) {
     return LT_OK;
 }
 
-/* "NAME=PATH"; of "PATH" alone the name is its last part, without a file's .gguf. */
+/* "NAME=PATH". For "PATH" alone the name is its last part, without a file's .gguf. */
 static lt_err read_pair(const char *text, char name[256], const char **folder) {
     const char *equals = strchr(text, '=');
     size_t n = equals != NULL ? (size_t)(equals - text) : strlen(text), from = 0;
@@ -96,7 +96,7 @@ static lt_err read_pair(const char *text, char name[256], const char **folder) {
 
 /* ---- Opening ---- */
 
-/* Does a model answer to the name? */
+/* Whether the name is that of a model. */
 static bool is_model(const lt_adapter_set *a, const char *name) {
     const lt_server *s = a->server;
     return s->models != NULL ? lt_models_find(s->models, name) != NULL
@@ -165,7 +165,7 @@ void lt_adapter_set_close(lt_adapter_set *a) {
 
 /* ---- Beside a model ---- */
 
-/* Number and folder of the i-th name; path "": it is owned, and not read yet. False: there are
+/* Number and folder of the i-th name; path "": it is owned, and not yet read. False: there are
  * fewer. */
 static bool name_at(lt_adapter_set *a, size_t i, int64_t *number, char path[LT_PATH_BYTES]) {
     bool found;
@@ -179,7 +179,7 @@ static bool name_at(lt_adapter_set *a, size_t i, int64_t *number, char path[LT_P
     return found;
 }
 
-/* Has one of the named adapters magnitudes? Where adapters are loaded later, one may. */
+/* Whether one of the named adapters has magnitudes. If adapters are loaded later, one may. */
 static lt_err choose_dora(lt_adapter_set *a, bool *dora) {
     char path[LT_PATH_BYTES];
     int64_t number;
@@ -191,7 +191,7 @@ static lt_err choose_dora(lt_adapter_set *a, bool *dora) {
     return LT_OK;
 }
 
-/* The largest rank of the adapters that are named or will be made, unless the options say. */
+/* The largest rank of the adapters that are named or will be trained, unless the options set it. */
 static lt_err choose_rank(lt_adapter_set *a, int64_t *rank) {
     const lt_server_options *o = &a->server->o;
     char path[LT_PATH_BYTES];
@@ -216,8 +216,8 @@ static int32_t choose_places(const lt_server_options *o) {
     return (int32_t)(n < LT_LORA_POOL_MOST ? n : LT_LORA_POOL_MOST);
 }
 
-/* Each is read, so that what is wrong with it is told at the start; places are filled as far as
- * they go. */
+/* Each adapter is read, so that errors are reported at the start; places are filled until none is
+ * free. */
 static lt_err load_one(lt_adapter_set *a, size_t i, int64_t number, const char *path) {
     lt_lora_image image = {0};
     LT_TRY(lt_lora_image_open(&image, a->pool, &(lt_lora_source){path, 1.0f}, 1));
@@ -386,7 +386,7 @@ static bool read_list(lt_adapter_set *a, const json_t *list, const char *owner,
     return true;
 }
 
-/* Under the lock. */
+/* Called with the lock held. */
 static bool choose(lt_adapter_set *a, const lt_api_params *p, const char *owner,
                    lt_adapter_choice *c, lt_api_error *e) {
     const lt_adapter *named = find(a, p->model);
@@ -418,7 +418,7 @@ static bool choose(lt_adapter_set *a, const lt_api_params *p, const char *owner,
 bool lt_adapter_set_choose(lt_reply *j, lt_api_error *e) {
     lt_adapter_set *a = j->server->adapters;
     bool ok;
-    if (j->model != j->server) { /* A reward model reads the texts. */
+    if (j->model != j->server) { /* A reward model reads texts, without adapters. */
         return true;
     }
     if (a == NULL) {
@@ -634,8 +634,8 @@ void lt_adapter_set_write_uses(const lt_adapter_choice *c, lt_json_out *o) {
     lt_out_shut(o, ']');
 }
 
-/* The names of a choice or a place, with commas between, behind those in out. Names that would
- * break a label are left out. Under the lock. */
+/* Append the names of a choice or a place to out, separated by commas. Names that would break a
+ * label are omitted. Called with the lock held. */
 static void add_names(const lt_adapter_set *a, char *out, size_t room, const lt_adapter_use *uses,
                       int n) {
     for (int i = 0; i < n; i++) {

@@ -31,7 +31,7 @@
 #include "serve/api/api_params.h"
 #include "serve/fifo.h"
 
-#define LT_ADAPTERS_MOST       4096 /* Names. */
+#define LT_ADAPTERS_MOST       4096 /* Most names. */
 #define LT_ADAPTERS_OF_REQUEST 8    /* Most adapters that one request adds up. */
 
 typedef struct lt_adapter_set lt_adapter_set;
@@ -41,13 +41,13 @@ struct lt_reply;
 typedef struct {
     int64_t number;
     float scale;
-    bool dora; /* Its scale is part of what a place holds. */
+    bool dora; /* The scale is part of the contents of a place. */
 } lt_adapter_use;
 
 /* The part of a reply. */
 typedef struct {
     lt_fifo_link link;
-    lt_adapter_use uses[LT_ADAPTERS_OF_REQUEST]; /* By number. */
+    lt_adapter_use uses[LT_ADAPTERS_OF_REQUEST]; /* In ascending order of their numbers. */
     int n;
     int32_t place; /* From 1, held; 0: none. */
     bool waits;
@@ -58,23 +58,25 @@ typedef struct {
  * none and none can be loaded later. */
 LT_MUST_USE lt_err lt_adapter_set_open(lt_adapter_set **out, struct lt_server *s);
 void lt_adapter_set_close(lt_adapter_set *a); /* Accepts NULL, as all below do. */
-/* Places beside the server's model, before its engine opens; every adapter is read. */
+/* Open the places beside the server's model, before its engine opens; every adapter is read. */
 LT_MUST_USE lt_err lt_adapter_set_load(lt_adapter_set *a);
-/* Before the model is closed; the names stay. Waits for a place that is being filled. */
+/* Call it before the model is closed; the names are kept. Waits for a place that is being
+ * filled. */
 void lt_adapter_set_unload(lt_adapter_set *a);
 
-bool lt_adapter_set_know(lt_adapter_set *a, const char *name); /* Whoever owns it. */
+/* Whether the name is known, whoever owns it. */
+bool lt_adapter_set_know(lt_adapter_set *a, const char *name);
 
-/* What the reply's request asks for, checked. */
+/* Read and check the adapters that the reply's request asks for. */
 bool lt_adapter_set_choose(struct lt_reply *j, lt_api_error *e);
-/* Hold a place for it. WAIT: lt_reply_adapted is called later. REFUSED: e says why. */
+/* Hold a place for them. WAIT: lt_reply_adapted is called later. REFUSED: e says why. */
 typedef enum { LT_ADAPTER_TAKEN, LT_ADAPTER_WAIT, LT_ADAPTER_REFUSED } lt_adapter_take;
 lt_adapter_take lt_adapter_set_take(struct lt_reply *j, lt_api_error *e);
-/* Release its place, or its waiting. A reply that was never started has neither. */
+/* Release its place, or stop waiting for one. A reply that was never started has neither. */
 void lt_adapter_set_drop(struct lt_reply *j);
 
-/* One more name; inplace: or another path for a name that is known. It is read to check
- * it. From any thread but the loop's, which it would delay. */
+/* Add a name. inplace: the name may be known, and gets another path. The folder is read to check
+ * it. Call it from any thread but the loop's, which it would delay. */
 bool lt_adapter_set_add(lt_adapter_set *a, const char *name, const char *folder, bool inplace,
                         lt_api_error *e);
 bool lt_adapter_set_remove(lt_adapter_set *a, const char *name, lt_api_error *e);
@@ -84,12 +86,12 @@ bool lt_adapter_set_remove(lt_adapter_set *a, const char *name, lt_api_error *e)
 LT_MUST_USE lt_err lt_adapter_set_own(lt_adapter_set *a, const char *name, const char *folder,
                                       const char *owner);
 void lt_adapter_set_disown(lt_adapter_set *a, const char *name); /* Forget it. */
-/* The scales of requests that name no adapter: a list of {id, scale}; the others get 0. */
+/* Set the scales of requests that name no adapter: a list of {id, scale}; the others get 0. */
 bool lt_adapter_set_set_scales(lt_adapter_set *a, const json_t *list, lt_api_error *e);
 
-/* The list of llama-server's /lora-adapters, without those that are owned. */
+/* The list for llama-server's /lora-adapters, without owned adapters. */
 void lt_adapter_set_write(lt_adapter_set *a, lt_json_out *o);
-/* Entries of /v1/models for a caller, as vLLM writes them; name NULL: of all. False: the caller may
+/* Write the entries of /v1/models for a caller, as vLLM does; name NULL: all. False: the caller may
  * see no adapter of this name. */
 bool lt_adapter_set_write_models(lt_adapter_set *a, lt_json_out *o, const char *name,
                                  const char *owner);

@@ -14,8 +14,8 @@ typedef struct {
     float scale; /* Scale for requests that name no adapter. */
     bool dora;   /* It has magnitudes; false until it was read. */
     int64_t created;
-    /* Of a job of fine-tuning: only requests of its owner may use it, and it is read when one
-     * does. owner NULL: none of the server's keys is its owner's. */
+    /* An adapter of a fine-tuning job: only its owner's requests may use it, and the first of them
+     * reads it. owner NULL: none of the server's keys is its owner's. */
     bool owned;
     const char *owner;
 } lt_adapter;
@@ -36,7 +36,7 @@ struct lt_adapter_set {
     struct event *on_retry;
     lt_adapter_place *places; /* (n_places) */
     int32_t n_places;
-    uint64_t clock; /* Counts uses. */
+    uint64_t clock; /* Counter of uses. */
     lt_fifo waiting;
     uint64_t n_loads, n_load_failures;
     /* Under the lock. */
@@ -47,15 +47,15 @@ struct lt_adapter_set {
     int64_t n_numbers;
     bool loaded;         /* There is a pool. */
     uint64_t generation; /* Grows when the model is unloaded; from 1. */
-    int n_readers;       /* Threads that read folders for the pool, or fill a place. */
+    int n_readers;       /* Number of threads that read folders for the pool, or fill a place. */
 };
 
-/* Under the lock; NULL: there is none. */
+/* Called with the lock held; NULL: there is none. */
 lt_adapter *lt_adapter_of_number(const lt_adapter_set *a, int64_t number);
 /* Tries each waiting reply again, in order; runs when on_retry fires. */
 void lt_adapter_set_retry(evutil_socket_t fd, short what, void *adapters);
-/* Between the two, a thread reads folders for the pool, which stays. False: the model is not
- * loaded, or it was unloaded since this generation; 0: any. */
+/* Between these two calls a thread reads folders for the pool, which is kept meanwhile. False: the
+ * model is not loaded, or was unloaded since this generation (0: any). */
 bool lt_adapter_set_begin_read(lt_adapter_set *a, uint64_t generation);
 void lt_adapter_set_end_read(lt_adapter_set *a);
 

@@ -81,7 +81,7 @@ void lt_api_params_defaults(lt_api_params *a) {
                          .length_penalty = 1,
                          .speculate = true,
                          .most_drafts = LT_DRAFT_MOST,
-                         /* The tail's are ours: docs/alignment.md. */
+                         /* The last ones are Lateen's own: docs/alignment.md. */
                          .group = {.n = 1,
                                    .tail = 0.25,
                                    .half_tail = 1,
@@ -287,7 +287,7 @@ bool lt_api_params_object(lt_api_params *a, const json_t *object, const lt_field
     return true;
 }
 
-/* An upper bound on the number of values: commas and brackets outside of strings. */
+/* An upper bound on the number of values: commas and brackets outside strings. */
 static size_t count_values(const char *text, size_t bytes) {
     size_t n = 0;
     for (size_t i = 0; i < bytes; i++) {

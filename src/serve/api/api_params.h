@@ -24,9 +24,10 @@ typedef struct {
     const char *type, *code; /* code NULL: null. */
     char param[64];          /* "": null. */
     char message[512];
-    int retry_after_s;           /* 0: no such header. */
-    const char *detail;          /* Anthropic's error_code; NULL: none. */
-    int64_t n_prompt, n_context; /* A prompt over the context: both; 0: another error. */
+    int retry_after_s;  /* 0: the header is not sent. */
+    const char *detail; /* Anthropic's error_code; NULL: none. */
+    /* If a prompt exceeds the context, both lengths; 0: another error. */
+    int64_t n_prompt, n_context;
 } lt_api_error;
 
 /* Fill *e and return false, so that a reader ends with `return lt_api_refuse(...)`. */
@@ -36,7 +37,7 @@ bool lt_api_refuse_error(lt_api_error *e, const char *param, lt_err err);
 bool lt_api_refuse_oom(lt_api_error *e);
 
 #define LT_API_PARAMS_BREAKERS 32 /* Most sequence breakers of DRY. */
-#define LT_API_PARAMS_STOPS    32 /* OpenAI allows 4; agents send more. */
+#define LT_API_PARAMS_STOPS    32 /* OpenAI allows 4, but agents send more. */
 
 typedef struct lt_body lt_body; /* worker_pool.h: a tree that another thread frees. */
 
@@ -71,15 +72,15 @@ typedef struct {
     double dry_multiplier, dry_base, xtc_probability, xtc_threshold;
     int64_t dry_allowed, dry_last_n;
     bool ignore_eos, use_beam_search;
-    bool speculate;           /* false: no draft tokens; */
-    int64_t most_drafts;      /* at a time at most. */
-    const json_t *prediction; /* What the answer may say. */
+    bool speculate;           /* false: no draft tokens. */
+    int64_t most_drafts;      /* Most draft tokens at a time. */
+    const json_t *prediction; /* The expected answer. */
     double length_penalty;
     int64_t n_keep, n_discard; /* For --context-shift: as in lt_shift. */
     const json_t *early_stopping;
     const json_t *lora; /* Adapters and their scales. */
     const json_t *logit_bias, *stop, *stop_ids, *dry_breakers, *allowed_ids, *bad_words;
-    /* Tokens at the end of the prompt that are kept; -1: as many as fit; below -1: all. */
+    /* Tokens to keep at the end of the prompt; -1: as many as fit; below -1: all. */
     int64_t truncate_prompt;
     bool include_stop;
     const json_t *format, *options; /* Ollama's. */
@@ -93,7 +94,7 @@ typedef struct {
     bool skip_special, return_ids, tokens_as_ids;
     /* Form of the answer. */
     const json_t *response_format, *text, *json_schema, *structured, *choice;
-    const char *format_name; /* Where response_format stands; NULL: there. */
+    const char *format_name; /* Name of the field with response_format; NULL: that name. */
     const char *grammar, *regex;
     /* Templates and reasoning. */
     const json_t *template_kwargs, *reasoning, *thinking, *enable_thinking;
@@ -149,7 +150,7 @@ typedef struct {
     /* Embeddings, tokenizing. */
     const char *encoding_format;
     int64_t dimensions;
-    bool add_special, parse_special, with_pieces; /* add_special: of texts as prompts, too. */
+    bool add_special, parse_special, with_pieces; /* add_special: also for texts as prompts. */
 } lt_api_params;
 
 typedef enum {
@@ -158,8 +159,8 @@ typedef enum {
     LT_FIELD_F64,
     LT_FIELD_STR,
     LT_FIELD_JSON,
-    LT_FIELD_NOTHING, /* Accepted, but has no effect. */
-    LT_FIELD_ONLY,    /* Accepted with one of the values of `note`, JSON texts with '|' between. */
+    LT_FIELD_NOTHING, /* Accepted without effect. */
+    LT_FIELD_ONLY,    /* Accepted with one of the values of `note`: JSON texts separated by '|'. */
     LT_FIELD_REFUSED  /* note: the reason. */
 } lt_field_type;
 
@@ -171,7 +172,7 @@ typedef struct {
     const char *note;
 } lt_field;
 
-/* The fields of an endpoint's requests. required: names with commas between. */
+/* The fields of an endpoint's requests. required: names separated by commas. */
 typedef struct {
     const lt_field *rows;
     size_t n;
@@ -198,8 +199,8 @@ typedef struct {
 #define LT_REFUSED(name, why)                                                                      \
     { name, LT_FIELD_REFUSED, 0, 0, 0, why }
 
-/* llama-server's settings of samplers that exist here only switched off. They have no effect then,
- * and its clients send all of them. */
+/* llama-server's settings of samplers that do not exist here, at values that switch them off. Its
+ * clients send all of them. */
 #define LT_FIELDS_IDLE                                                                             \
     LT_NOTHING("mirostat_tau"), LT_NOTHING("mirostat_eta"), LT_NOTHING("dynatemp_exponent")
 
@@ -262,21 +263,21 @@ bool lt_api_params_read_body(lt_api_params *a, const lt_field *rows, size_t n_ro
 bool lt_api_params_object(lt_api_params *a, const json_t *object, const lt_field *rows,
                           size_t n_rows, const char *where, lt_api_error *e);
 
-/* Parse the body as a JSON object, which the caller releases; NULL: see *e. A body of more than
- * LT_BODY_VALUES values is refused, because each takes some 100 bytes of memory. */
+/* Parse the body as a JSON object, which the caller releases; NULL: see *e. A body with more than
+ * LT_BODY_VALUES values is refused, because each takes about 100 bytes of memory. */
 #define LT_BODY_VALUES ((size_t)4 << 20)
 json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e);
 
-/* The name of a field that the request uses, among its synonyms (NULL at the end); the first if it
+/* The name that the request uses for a field, among synonyms (NULL at the end); the first if it
  * uses none. */
 const char *lt_api_params_said(const lt_api_params *a, const char *const *names);
 
-/* The row of a table (base/option.h: it begins with its name) that a field's text names; NULL: *e
- * says that there is none, and which is near. */
+/* The row of a table (base/option.h: its first member is its name) that the text of a field names;
+ * NULL: *e says that there is none, and suggests a near name. */
 const void *lt_api_params_row(const char *text, const char *param, const void *rows,
                               size_t row_bytes, size_t n, lt_api_error *e);
 
-/* A string, or a list of strings, of at most `most`; n <= most pointers into the tree. */
+/* A string, or a list of at most `most` strings, as n pointers into the tree. */
 bool lt_api_params_strings(const json_t *value, const char *param, const char **texts,
                            size_t *lengths, int most, int *n, lt_api_error *e);
 

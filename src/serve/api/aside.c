@@ -29,14 +29,14 @@ typedef struct {
     /* Without the connection's texts, which may be freed while the call waits. */
     lt_http_request request;
     lt_outcome outcome;
-    char tail[64], query[128]; /* What of the request's texts handlers of forms read. */
-    char *text;                /* The body's. */
+    char tail[64], query[128]; /* The parts of the request's texts that handlers of forms read. */
+    char *text;                /* Text of the body. */
     lt_aside_how how;
-    lt_model_slot *slot; /* Its model's, once it was chosen among several. */
-    bool by_model;       /* It is to be chosen when the body was read. */
+    lt_model_slot *slot; /* Server of its model, once that was chosen among several. */
+    bool by_model;       /* The model is chosen after the body was read. */
     bool large;
-    bool waits; /* For its model. */
-    bool gone;  /* Its client is. */
+    bool waits; /* It waits for its model. */
+    bool gone;  /* The client has gone. */
 } aside;
 
 static void aside_free(aside *a) {
@@ -83,7 +83,7 @@ static void work(lt_pool_job *job) {
 
 /* ---- On the loop ---- */
 
-/* It is answered with e. */
+/* Answer it with e. */
 static void refuse(aside *a, const lt_api_error *e) {
     lt_http_set_user(a->call.conn, NULL);
     lt_http_release_body(a->call.conn);
@@ -114,7 +114,7 @@ static bool is_reward(const lt_server *front, const char *name) {
            strcmp(front->reward->name, name) == 0;
 }
 
-/* The model that the name means; NULL: e says why the call may not use it. */
+/* The model with this name; NULL: e says why the call may not use it. */
 static lt_model_slot *choose(const lt_call *call, const char *name, lt_api_error *e) {
     const lt_server *front = call->server;
     lt_model_slot *slot = lt_models_at(front->models, 0);
@@ -125,7 +125,7 @@ static lt_model_slot *choose(const lt_call *call, const char *name, lt_api_error
             named = lt_ollama_find(front->models, name);
         }
         if (named == NULL && is_reward(front, name)) {
-            named = slot; /* The reward model's place is beside the first model's. */
+            named = slot; /* The reward model belongs to the first model's server. */
         }
         if (named == NULL && !front->o.any_model) {
             lt_server_refuse_model(front, call->owner, name, e);
@@ -152,8 +152,8 @@ static lt_model_slot *choose_by_body(const lt_call *call, lt_api_error *e) {
     return choose(call, name, e);
 }
 
-/* Ollama's keep_alive of the request; false: it was answered, or e says what is wrong with it.
- * handler: the call's; NULL: one that asks for text, as large calls do. */
+/* Apply the request's keep_alive (Ollama). False: the call was answered, or e says what is wrong.
+ * handler: the call's; NULL: one that needs the text, as large calls do. */
 static bool keep_as_asked(lt_call *call, void (*handler)(lt_call *call), lt_model_slot *slot,
                           lt_api_error *e) {
     const json_t *root = call->body->root;
@@ -176,7 +176,7 @@ static bool keep_as_asked(lt_call *call, void (*handler)(lt_call *call), lt_mode
     return true;
 }
 
-/* The model is loaded: to the handler. */
+/* The model is loaded: call the handler. */
 static void handle(aside *a) {
     a->call.server = a->slot->server;
     if (a->large) {
@@ -201,7 +201,7 @@ static void told(lt_models_call *w, const lt_api_error *e) {
     }
 }
 
-/* The body of a large call was read, or the model of a small one is not loaded. */
+/* The body of a large call has been read, or the model of a small one is not loaded. */
 static void begin(aside *a) {
     lt_models *m = a->call.server->models;
     lt_api_error e;
@@ -224,7 +224,7 @@ static void begin(aside *a) {
 
 /* ---- Calls begin and end ---- */
 
-/* Answer what the handler has left on the pool. */
+/* Send the answer that the handler has made on the pool. */
 static void end(aside *a) {
     lt_outcome *o = &a->outcome;
     if (a->gone && o->reply != NULL) {
@@ -269,7 +269,7 @@ static void gone(lt_disconnect_listener *listener) {
     }
 }
 
-/* Take the call over from its event. NULL: it was answered. */
+/* Detach the call from its event. NULL: it was answered. */
 static aside *take_over(lt_call *call, const lt_aside_how *how) {
     lt_server *s = call->server;
     const size_t bytes = call->request->body_bytes;
@@ -303,7 +303,7 @@ void lt_aside(lt_call *call, const lt_aside_how *how) {
     }
 }
 
-/* A call without a body loads no model. */
+/* A call without a body does not load a model. */
 static void handle_query(lt_call *call, const lt_aside_how *how) {
     char name[256];
     lt_api_error e;
@@ -330,7 +330,7 @@ static void wait_for(lt_call *call, const lt_aside_how *how, lt_model_slot *slot
         lt_body_free(call->body);
         return;
     }
-    free(a->text); /* It was read. */
+    free(a->text); /* The text has been parsed. */
     a->text = NULL;
     a->by_model = true;
     a->slot = slot;

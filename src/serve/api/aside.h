@@ -12,8 +12,8 @@ typedef struct {
 
 /* Handle it on the worker pool. */
 void lt_aside(lt_call *call, const lt_aside_how *how);
-/* Handle it by the model, of several, that it names, once that is loaded. large: its body is to be
- * read on the worker pool. */
+/* Handle it by the model that it names, once that is loaded. large: its body is read on the worker
+ * pool. */
 void lt_aside_by_model(lt_call *call, const lt_aside_how *how, bool large);
 
 #endif

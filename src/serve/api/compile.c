@@ -10,7 +10,7 @@
 
 struct lt_compiler {
     lt_compiler_options o;
-    lt_grammar_vocab *vocab; /* The compiler's thread opens it; read-only then. */
+    lt_grammar_vocab *vocab; /* The compiler's thread opens it; afterwards it is read-only. */
     lt_grammar_keep *keep;
     struct event *on_done;
     pthread_t thread;
@@ -20,7 +20,7 @@ struct lt_compiler {
     pthread_cond_t wake;
     lt_fifo waiting, made;
     lt_compile *current;
-    int64_t n; /* In waiting, and current. */
+    int64_t n; /* Number of jobs in `waiting` and `current`. */
     bool closing;
 };
 

@@ -31,36 +31,37 @@ typedef struct lt_compiler lt_compiler;
 typedef struct lt_compile lt_compile;
 
 struct lt_compile {
-    lt_fifo_link link; /* The compiler's. */
-    /* A chat's whole answer (lt_parse_grammar); else the form alone: what.kind, what.form. */
+    lt_fifo_link link; /* Used by the compiler. */
+    /* Compile a chat's whole answer (lt_parse_grammar); otherwise only the form: what.kind,
+     * what.form. */
     bool chat;
     lt_parse_grammar_options what;
     void *user;
 
-    lt_grammar *grammar; /* The caller's, when done. */
+    lt_grammar *grammar; /* Belongs to the caller once done. */
     lt_err err;
     char message[400];
 
-    lt_json_out key; /* The compiler's: all that the grammar depends on. */
+    lt_json_out key; /* Used by the compiler: everything on which the grammar depends. */
     atomic_bool given_up;
 };
 
 typedef struct {
     struct event_base *base;
     const lt_tokenizer *tokenizer;
-    lt_ends ends; /* Ends of the model. */
+    lt_ends ends; /* End tokens of the model. */
     int64_t max_waiting;
-    size_t keep_bytes; /* Most bytes of the grammars that are kept. */
+    size_t keep_bytes; /* Most bytes of kept grammars. */
     void (*done)(lt_compile *job);
-    /* On the compiler's thread, before each grammar: tests. May be NULL. */
+    /* Called on the compiler's thread before each grammar, for tests. May be NULL. */
     void (*before)(void *ctx);
     void *ctx;
 } lt_compiler_options;
 
 /* Starts the thread. The tokenizer must outlive it. */
 LT_MUST_USE lt_err lt_compiler_open(lt_compiler **out, const lt_compiler_options *o);
-/* Drop waiting jobs and abandon the current one; done() is not called any more. Accepts NULL. The
- * vocabulary is closed, too, so all grammars must be closed before. */
+/* Drop waiting jobs and abandon the current one; done() is not called any more. The vocabulary is
+ * closed, too, so close all grammars first. Accepts NULL. */
 void lt_compiler_stop(lt_compiler *c);
 void lt_compiler_close(lt_compiler *c);
 
@@ -68,7 +69,7 @@ LT_MUST_USE lt_err lt_compiler_submit(lt_compiler *c, lt_compile *job);
 /* True: the job had not begun and belongs to the caller again. False: done() will be called for it
  * soon. */
 bool lt_compiler_cancel(lt_compiler *c, lt_compile *job);
-int64_t lt_compiler_waiting(lt_compiler *c); /* Jobs that wait or are made. */
+int64_t lt_compiler_waiting(lt_compiler *c); /* Number of jobs that wait or run. */
 void lt_compiler_get_kept(lt_compiler *c, lt_grammar_keep_stats *out);
 
 #endif

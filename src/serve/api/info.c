@@ -1,5 +1,5 @@
-/* info.c: what the server reports about itself: models, health, version, metrics, the numbers
- * of the status page. */
+/* info.c: the server's reports about itself: models, health, version, metrics, the numbers of the
+ * status page. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 #include "serve/api/route.h"
 #include "serve/api/files/tuning.h"
 
-/* A context is known once the model was loaded. */
+/* The context is known once the model has been loaded. */
 static void put_length(lt_json_out *o, const char *key, const lt_server *s) {
     if (lt_server_context(s) > 0) {
         lt_out_key_int(o, key, lt_server_context(s));
@@ -25,8 +25,8 @@ static void put_length(lt_json_out *o, const char *key, const lt_server *s) {
     }
 }
 
-/* Write the state of one of several models: its status in llama-server's words, its memory, how
- * many requests wait for it, and its aliases. */
+/* Write the state of one of several models: llama-server's name of its status, its memory, the
+ * number of waiting requests, and its aliases. */
 static void put_state(lt_json_out *o, const lt_model_slot *slot) {
     static const char *const states[] = {[LT_MODEL_UNLOADED] = "unloaded",
                                          [LT_MODEL_LOADING] = "loading",
@@ -179,7 +179,7 @@ static void describe_model(lt_server *s, lt_metrics_model *m) {
     }
 }
 
-/* Write each model's figures, where the server has several models. */
+/* If the server has several models, write the numbers of each. */
 static void put_loads(lt_server *s, const lt_metrics_model *models, lt_expo *o) {
     static const struct {
         lt_expo_type type;
@@ -237,7 +237,7 @@ void lt_api_metrics(lt_call *call) {
 
 /* ---- The status page's numbers ---- */
 
-/* The bound of the bucket that holds the q-th part of the values. */
+/* The upper bound of the bucket with the q-quantile. */
 static double quantile(const lt_histogram *h, double q) {
     uint64_t below = 0;
     for (int i = 0; i < h->n_bounds; i++) {

@@ -22,16 +22,16 @@
 #include "lateen/base.h"
 
 typedef struct {
-    char *data; /* 0-terminated once something was written. */
+    char *data; /* 0-terminated after the first write. */
     size_t n, room;
     bool comma;  /* A comma is due before the next value or key. */
     bool failed; /* Out of memory. */
 } lt_json_out;
 
 void lt_out_free(lt_json_out *o);
-void lt_out_clear(lt_json_out *o); /* Forget the text, keep the memory. */
+void lt_out_clear(lt_json_out *o); /* Clear the text, and keep the memory. */
 
-void lt_out_raw(lt_json_out *o, const char *text, size_t n); /* As it is, no comma. */
+void lt_out_raw(lt_json_out *o, const char *text, size_t n); /* Unchanged, without a comma. */
 void lt_out_rawf(lt_json_out *o, const char *fmt, ...) LT_PRINTF(2, 3);
 
 void lt_out_open(lt_json_out *o, char bracket); /* '{' or '[' */
@@ -40,10 +40,10 @@ void lt_out_key(lt_json_out *o, const char *key);
 void lt_out_str(lt_json_out *o, const char *text, size_t n);
 void lt_out_text(lt_json_out *o, const char *text); /* 0-terminated; NULL: null. */
 void lt_out_int(lt_json_out *o, int64_t value);
-void lt_out_real(lt_json_out *o, double value); /* Not finite: null. */
+void lt_out_real(lt_json_out *o, double value); /* A value that is not finite becomes null. */
 void lt_out_bool(lt_json_out *o, bool value);
 void lt_out_null(lt_json_out *o);
-void lt_out_value(lt_json_out *o, const json_t *value); /* A tree of jansson's; NULL: null. */
+void lt_out_value(lt_json_out *o, const json_t *value); /* A jansson tree; NULL: null. */
 
 /* Key and value at once. */
 void lt_out_key_str(lt_json_out *o, const char *key, const char *text);

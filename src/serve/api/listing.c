@@ -7,10 +7,10 @@
 
 #include "base/encoding.h"
 
-#define USUAL_ITEMS 20 /* Items of one page, unless a request says otherwise. */
+#define USUAL_ITEMS 20 /* Items per page unless the request says otherwise. */
 #define MAX_ITEMS   100
 
-/* Whether it is cut. A '+' is a space, as forms and clients' libraries write it. */
+/* Returns whether the text was cut. A '+' is a space, as forms and client libraries write it. */
 static bool decode(char *out, size_t room, const char *from, size_t n) {
     return lt_percent_decode(out, room, from, n, true) == LT_PERCENT_CUT;
 }
@@ -65,7 +65,7 @@ bool lt_page_read_most(const char *query, bool ascending, long usual, long most,
     return true;
 }
 
-/* How many items come before the page, in its order; n + 1: none has the id of `after`. */
+/* Number of items before the page, in its order; n + 1: no item has the id of `after`. */
 static size_t items_before(const lt_listing *l, const lt_page *p) {
     for (size_t i = 0; p->after[0] != '\0' && i < l->n; i++) {
         const char *id = l->id(l->items, p->ascending ? i : l->n - 1 - i);

@@ -1,4 +1,4 @@
-/* metrics.c: see metrics.h. Names, help texts and buckets as vLLM's (vllm/v1/metrics/loggers.py),
+/* metrics.c: see metrics.h. Names, help texts and buckets are vLLM's (vllm/v1/metrics/loggers.py),
  * so that its dashboards work unchanged. */
 #include "serve/api/metrics.h"
 
@@ -71,7 +71,7 @@ void lt_metrics_observe(lt_metrics *m, lt_histogram_id id, double value) {
     h->sum += value;
 }
 
-/* The engine counts its steps itself, by powers of two; the bounds are such. */
+/* The engine itself counts its steps by powers of two, which are the bounds here. */
 static lt_histogram of_steps(const lt_histogram *empty, const lt_engine_stats *st) {
     lt_histogram h = *empty;
     int bucket = 0;
@@ -86,7 +86,7 @@ static lt_histogram of_steps(const lt_histogram *empty, const lt_engine_stats *s
     return h;
 }
 
-/* The samples of a family that has begun. */
+/* Write the samples of a family that has begun. */
 static void write_histogram(const lt_metrics_model *model, lt_histogram_id id, lt_expo *out) {
     const lt_histogram *told = &model->counters->h[id];
     const lt_histogram h = id == LT_HIST_ITERATION ? of_steps(told, &model->st) : *told;
@@ -105,7 +105,7 @@ static void write_done(const lt_metrics_model *models, int n, lt_expo *out) {
     }
 }
 
-/* Tokens that were chosen from, by what became of them. */
+/* Tokens of candidates, by whether they were kept. */
 static void write_groups(const lt_metrics_model *models, int n, lt_expo *out) {
     lt_expo_family(out, LT_EXPO_COUNTER, "lateen_alignment_tokens_total",
                    "Tokens of candidates, kept as the answer or dropped, of trials that control "
@@ -136,7 +136,7 @@ static void add_stats(lt_engine_stats *sum, const lt_engine_stats *st) {
     sum->pages_used += st->pages_used;
 }
 
-/* llama-server's have no labels: they are sums over the models. */
+/* llama-server's metrics have no labels: they are sums over the models. */
 static void write_llama(const lt_metrics_model *models, int n, lt_expo *out) {
     static const char labels[] = "";
     lt_metrics sums = {.n_tokens_max = 0};
@@ -183,7 +183,7 @@ static void write_llama(const lt_metrics_model *models, int n, lt_expo *out) {
                 rate((double)st->pages_used, (double)st->pages));
 }
 
-/* Counts of the connections, which several models share. */
+/* Counters of the connections, which all models share. */
 static void write_http(const lt_metrics_model *models, int n, const lt_metrics *m,
                        const lt_http_counts *http, lt_expo *out) {
     const char *labels = n == 1 ? models[0].labels : "engine=\"0\"";
@@ -212,7 +212,7 @@ static void write_http(const lt_metrics_model *models, int n, const lt_metrics *
                 (double)http->timed_out);
 }
 
-/* Families of one number a model, in the order of the page. */
+/* Families of one number per model, in the order of the page. */
 static const struct {
     lt_expo_type type;
     const char *name, *help;
@@ -288,7 +288,7 @@ static void write_numbers(const lt_metrics_model *models, int n, lt_expo *out) {
     }
 }
 
-/* How many draft tokens were accepted at each place. */
+/* How many draft tokens were accepted at each position. */
 static void write_places(const lt_metrics_model *models, int n, lt_expo *out) {
     lt_expo_family(out, LT_EXPO_COUNTER, "vllm:spec_decode_num_accepted_tokens_per_pos_total",
                    "Accepted tokens per draft position.");

@@ -1,5 +1,5 @@
-/* metrics.h: the counters of /metrics, with vLLM's names and buckets where they exist, and
- * llama-server's besides. Written and read on the loop's thread. */
+/* metrics.h: the counters of /metrics, with vLLM's names and buckets where they exist, and also
+ * llama-server's. Written and read on the loop's thread. */
 #ifndef LT_SERVE_METRICS_H
 #define LT_SERVE_METRICS_H
 
@@ -14,7 +14,7 @@
 
 typedef struct {
     const char *name, *help;
-    const double *bounds; /* Rising; a last bucket +Inf follows. */
+    const double *bounds; /* In ascending order; a last bucket +Inf follows. */
     int n_bounds;
     uint64_t counts[LT_METRIC_BUCKETS];
     uint64_t n;
@@ -43,19 +43,19 @@ typedef enum { LT_DONE_STOP, LT_DONE_LENGTH, LT_DONE_ABORT, LT_DONE_ERROR, LT_DO
 
 typedef struct {
     lt_histogram h[LT_HIST_COUNT];
-    uint64_t done[LT_DONE_COUNT];       /* Choices by how they ended. */
+    uint64_t done[LT_DONE_COUNT];       /* Choices by their end. */
     uint64_t group_kept, group_dropped; /* Tokens of groups of candidates. */
-    /* Tokens of the candidates' texts that the reward model read, */
+    /* Tokens of candidates' texts that the reward model has read, */
     uint64_t reward_tokens;
-    uint64_t judge_tokens; /* and by the served one as a judge. */
+    uint64_t judge_tokens; /* and that the served model has read as a judge. */
     uint64_t trial_tokens; /* Tokens of trials that control reasoning. */
     uint64_t http_requests, http_errors, refused;
     double prompt_s, generation_s;  /* llama-server's sums. */
-    int64_t n_tokens_max;           /* Most tokens of one sequence, prompt and answer. */
-    lt_grammar_keep_stats grammars; /* As of the page. */
+    int64_t n_tokens_max;           /* Most tokens of one sequence, with prompt and answer. */
+    lt_grammar_keep_stats grammars; /* At the time of the page. */
 } lt_metrics;
 
-/* One of the models that the page is about. */
+/* A model on the page. */
 typedef struct {
     const lt_metrics *counters;
     const char *name;
@@ -67,8 +67,8 @@ typedef struct {
 
 void lt_metrics_init(lt_metrics *m);
 void lt_metrics_observe(lt_metrics *m, lt_histogram_id id, double value);
-/* The page, in the format of out; other families may follow, then lt_expo_end. of_server: the
- * counters of HTTP. */
+/* Write the page in the format of out. Other families may follow, then lt_expo_end. of_server: with
+ * the HTTP counters. */
 void lt_metrics_write(lt_metrics_model *models, int n, const lt_metrics *of_server,
                       const lt_http_counts *http, lt_expo *out);
 

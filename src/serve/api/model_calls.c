@@ -1,5 +1,5 @@
-/* model_calls.c: llama-server's /models/load and /models/unload, of a server with several
- * models. Both begin, and are not waited for. */
+/* model_calls.c: llama-server's /models/load and /models/unload, for a server with several models.
+ * Both only begin the work. */
 #include "serve/api/access.h"
 #include "serve/api/models.h"
 #include "serve/api/reply.h"

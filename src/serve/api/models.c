@@ -25,15 +25,15 @@ struct lt_models {
     lt_server *front;
     lt_model_slot *slots;
     int n;
-    int64_t budget; /* Bytes; INT64_MAX: none. */
+    int64_t budget; /* In bytes; INT64_MAX: unlimited. */
     struct event *on_turn, *on_worked;
     uint64_t n_asked;
     bool stopped, told_ready;
-    /* The thread's while it works. */
+    /* Used by the thread while it works. */
     bool working, has_thread;
     pthread_t thread;
-    lt_model_slot *next; /* Model to be loaded when those that are UNLOADING have been closed; NULL:
-                          * none. */
+    /* Model to load when all that are UNLOADING have been closed; NULL: none. */
+    lt_model_slot *next;
     lt_err err;
 };
 
@@ -46,7 +46,7 @@ static int64_t loaded_bytes(const lt_server *s) {
            (s->reward != NULL ? loaded_bytes(s->reward) : 0);
 }
 
-/* Before the first loading: the files, and the largest cache where there is a budget. */
+/* Before it is first loaded: the size of the files and, with a budget, of the largest cache. */
 static int64_t guessed_bytes(const lt_models *m, const lt_server *s) {
     const lt_engine_options *e = &s->o.engine;
     const int64_t share = m->budget < INT64_MAX ? e->cache_most : 0;
@@ -182,11 +182,10 @@ static void end_load(lt_models *m, lt_model_slot *slot) {
         lt_log_info("serve: %s is loaded after %.3f s: %.1f MiB", slot->server->name,
                     slot->server->load_s, MIB(slot->bytes));
     }
-    tell_all(slot, NULL); /* Do this before the next turn, which might give its memory to another
-                           * model. */
+    tell_all(slot, NULL); /* Before the next turn, which might give the memory to another model. */
 }
 
-/* Tell the owner once that the models of the start are there. */
+/* Call `ready` once, when the models that load at the start are loaded. */
 static void tell_ready(lt_models *m) {
     lt_server *front = m->front;
     if (!m->told_ready && !lt_models_starting(m) &&
@@ -231,7 +230,7 @@ static int64_t used_bytes(const lt_models *m) {
     return bytes;
 }
 
-/* The loaded model that was used least recently, idle or busy, and is not leaving yet. */
+/* The loaded model that was used least recently, idle or busy, and is not yet leaving. */
 static lt_model_slot *oldest(const lt_models *m, bool idle) {
     lt_model_slot *found = NULL;
     for (int i = 0; i < m->n; i++) {
@@ -244,7 +243,8 @@ static lt_model_slot *oldest(const lt_models *m, bool idle) {
     return found;
 }
 
-/* Unload idle models until `need` more bytes fit. False: busy ones must end first, and leave. */
+/* Unload idle models until `need` more bytes fit. False: busy models must end first; they are
+ * marked as leaving. */
 static bool make_room(lt_models *m, int64_t need) {
     int64_t used = used_bytes(m);
     lt_model_slot *s;
@@ -280,7 +280,7 @@ static void choose_next(lt_models *m) {
     char why[256];
 
     if (next == NULL) {
-        (void)make_room(m, 0); /* One may have become larger than it was expected to be. */
+        (void)make_room(m, 0); /* One may be larger than expected. */
         return;
     }
     if (next->bytes > m->budget) {
@@ -294,7 +294,7 @@ static void choose_next(lt_models *m) {
     }
 }
 
-/* Unload what was idle for its time, and set the clock for the next. */
+/* Unload models whose idle time is over, and set the timer for the next. */
 static void expire(lt_models *m) {
     const double now = lt_clock_s();
     double wait_s = -1.0;
@@ -333,14 +333,15 @@ static void on_turn(evutil_socket_t fd, short what, void *arg) {
     (void)what;
 
     if (m->working || m->stopped) {
-        return; /* The end of the work asks again. */
+        return; /* This is called again when the work ends. */
     }
     expire(m);
     choose_next(m);
     if (m->next != NULL || has_unloading(m)) {
         begin_work(m);
     }
-    for (int i = 0; i < m->n; i++) { /* Those that waited for one that need not leave. */
+    /* Calls that waited for a model that need not be unloaded any more. */
+    for (int i = 0; i < m->n; i++) {
         if (m->slots[i].state == LT_MODEL_LOADED && !m->slots[i].leaving) {
             tell_all(&m->slots[i], NULL);
         }
@@ -390,7 +391,7 @@ bool lt_models_give_up(lt_models *m, lt_models_call *w) {
     for (int i = 0; i < m->n; i++) {
         if (lt_fifo_take_out(&m->slots[i].waiting, &w->link)) {
             m->slots[i].n_waiting--;
-            ask_turn(m); /* Another model need not leave for it. */
+            ask_turn(m); /* Another model need not be unloaded for it. */
             return true;
         }
     }
@@ -478,7 +479,7 @@ int64_t lt_models_replies(const lt_models *m) {
 
 /* ---- Open, close ---- */
 
-/* What a model has of its own, and what it shares with the front. */
+/* Open a model's own parts, and share the front's. */
 static lt_err open_part(lt_model_slot *slot, lt_server *front) {
     const lt_server_model *o = slot->options;
     lt_server *s = calloc(1, sizeof *s);
@@ -530,7 +531,7 @@ static void take_options(lt_server *s, const lt_server_model *o) {
     lt_server_name_it(s);
 }
 
-/* A path of the file system exists; what is fetched has a scheme. */
+/* A path in the file system must exist; an address to be fetched has a scheme. */
 static lt_err check_path(const lt_server_model *o) {
     if (strstr(o->model, "://") == NULL && !lt_file_exists(o->model)) {
         LT_FAIL(LT_ERR_NOT_FOUND, "model %s: %s: no such file or folder", o->name, o->model);
@@ -553,8 +554,8 @@ static lt_err check_names(const lt_models *m, const lt_model_slot *slot) {
     return LT_OK;
 }
 
-/* Half of the budget, or of the memory that is free now, is shared by the caches of all models. On
- * a GPU without a budget, each cache takes half of what is free when it is made. */
+/* The caches of all models share half of the budget, or of the memory that is free now. On a GPU
+ * without a budget, each cache takes half of what is free when it is made. */
 static int64_t cache_share(const lt_models *m) {
     lt_limits l;
     if (m->budget < INT64_MAX) {

@@ -32,20 +32,20 @@ typedef enum {
     LT_MODEL_FAILED
 } lt_model_state;
 
-/* One model; what others may read. */
+/* One of the models, with the fields that other files may read. */
 typedef struct lt_model_slot {
     lt_server *server;
     const lt_server_model *options;
     lt_model_state state;
-    bool leaving; /* Calls that come wait: others need its memory. */
-    bool wanted;  /* To be loaded without a call. */
+    bool leaving; /* New calls wait, because other models need its memory. */
+    bool wanted;  /* It is loaded without a call. */
     bool must;    /* The server ends if it cannot be loaded. */
     lt_fifo waiting;
     int64_t n_waiting, n_held; /* n_held: calls that use it on the worker pool. */
     uint64_t asked;            /* Order in which models wait to be loaded. */
     double used_s;             /* When its last call began or ended. */
     double keep_s;             /* Time without a call until it is unloaded; < 0: it stays. */
-    int64_t bytes;             /* Known from loading it, or guessed. */
+    int64_t bytes;             /* Known from loading it, or estimated. */
     char why[320];             /* FAILED */
     double retry_s;
     int n_failures;
@@ -55,44 +55,44 @@ typedef struct lt_model_slot {
 /* A call that waits for its model. */
 typedef struct lt_models_call {
     lt_fifo_link link;
-    /* The model is loaded (e NULL), or the call cannot be answered. */
+    /* Called when the model is loaded (e NULL), or when the call cannot be answered. */
     void (*told)(struct lt_models_call *w, const lt_api_error *e);
 } lt_models_call;
 
-/* The front's options name the models. Fails when two have the same name, or a path does not
+/* The front's options name the models. Fails if two have the same name, or a path does not
  * exist. */
 LT_MUST_USE lt_err lt_models_open(lt_models **out, lt_server *front);
-void lt_models_begin(lt_models *m); /* Load what is to be loaded at the start. */
+void lt_models_begin(lt_models *m); /* Load the models that are to be loaded at the start. */
 /* End the loading thread and the engines, so that replies may be freed. Accepts NULL. */
 void lt_models_stop(lt_models *m);
 void lt_models_close(lt_models *m); /* Accepts NULL. */
 
 int lt_models_count(const lt_models *m);
 lt_model_slot *lt_models_at(const lt_models *m, int i);
-/* By name or alias; NULL: none. */
+/* Find it by name or alias; NULL: there is none. */
 lt_model_slot *lt_models_find(const lt_models *m, const char *name);
-/* At least one model that is loaded at the start is not loaded yet. */
+/* Whether a model that is loaded at the start is not yet loaded. */
 bool lt_models_starting(const lt_models *m);
-int64_t lt_models_replies(const lt_models *m); /* Answers under way, of all models. */
+int64_t lt_models_replies(const lt_models *m); /* Number of answers in progress, of all models. */
 
-/* A call of this model may begin now; its time of use is noted. */
+/* Whether a call of this model may begin now; its time of use is recorded. */
 bool lt_models_ready(lt_model_slot *slot);
-/* Have the call wait. False: it cannot, and e says why. */
+/* Make the call wait. False: it cannot, and e says why. */
 bool lt_models_wait(lt_models *m, lt_model_slot *slot, lt_models_call *w, lt_api_error *e);
-/* The client of a waiting call is gone. False: it does not wait any more. */
+/* The client of a waiting call has gone. False: the call no longer waits. */
 bool lt_models_give_up(lt_models *m, lt_models_call *w);
-/* Every waiting call is told e. */
+/* Answer every waiting call with e. */
 void lt_models_refuse_waiting(lt_models *m, const lt_api_error *e);
-/* Between the two, a call uses the model on the worker pool. */
+/* Between these two, a call uses the model on the worker pool. */
 void lt_models_hold(lt_model_slot *slot);
 void lt_models_release(lt_models *m, lt_model_slot *slot);
 /* An answer of the server's model has ended. */
 void lt_models_ended(lt_models *m, lt_server *s);
 
-/* Load it, or unload it once it is idle; both begin, and are not waited for. */
+/* Load it, or unload it once it is idle. Both only begin the work. */
 void lt_models_load(lt_models *m, lt_model_slot *slot);
 void lt_models_unload(lt_models *m, lt_model_slot *slot);
-/* When it is unloaded unless a call comes, in Unix seconds; < 0: never. */
+/* When it is unloaded if no call comes, in Unix seconds; < 0: never. */
 double lt_model_slot_expires(const lt_model_slot *slot);
 
 #endif

@@ -17,8 +17,9 @@
 #include "lateen/generate.h"
 #include "serve/api/reply.h"
 
-#define BIG_PROMPT   ((size_t)1 << 20)   /* Bytes: a text of that size is read in any case. */
-#define MAX_COMPILES 256                 /* Grammars that may wait to be compiled; then 429. */
+#define BIG_PROMPT ((size_t)1 << 20) /* A text of this many bytes is always read. */
+/* At most this many grammars wait to be compiled; then 429. */
+#define MAX_COMPILES 256
 #define KEEP_BYTES   ((size_t)128 << 20) /* Bytes of grammars that are kept for later requests. */
 
 const char *lt_server_files(const lt_server *s) {
@@ -127,12 +128,12 @@ static void say_disk(const lt_server *s) {
     }
 }
 
-/* The engine may have had to shorten sequences to what its cache holds. */
+/* The engine may have shortened sequences to what its cache holds. */
 static void find_context(lt_server *s) {
     lt_engine_cache c;
     int64_t held;
     lt_engine_get_cache(s->engine, &c);
-    held = c.pages / c.groups * c.page_tokens; /* Where no sequence gives pages back. */
+    held = c.pages / c.groups * c.page_tokens; /* This applies if no sequence returns pages. */
     s->context = c.max_seq;
     if (!s->o.quiet) {
         lt_log_info("serve: keys and values of %lld tokens in %lld pages of %lld, %s%s%s, %.1f MiB "
@@ -206,7 +207,7 @@ static lt_err open_template(lt_server *s) {
     return lt_chat_template_open_format(&s->template, "plain");
 }
 
-/* The sampling defaults in the model's files become those of every request. */
+/* Make the sampling defaults in the model's files the defaults of every request. */
 static lt_err read_own(lt_server *s) {
     const lt_generation_defaults d = lt_model_generation(s->model);
     char told[256] = "";
@@ -241,7 +242,7 @@ static lt_err read_labels(lt_server *s) {
     json_t *config = NULL;
     LT_TRY(lt_path_join(path, lt_server_files(s), "config.json"));
     if (lt_model_get_spec(s->model)->n_scores == 0 || !lt_file_exists(path)) {
-        return LT_OK; /* Labels have numbers, then. */
+        return LT_OK; /* Then labels are numbers. */
     }
     LT_TRY(lt_json_load(&config, path, (size_t)1 << 20));
     s->labels = json_incref(json_object_get(config, "id2label"));
@@ -249,8 +250,8 @@ static lt_err read_labels(lt_server *s) {
     return LT_OK;
 }
 
-/* How embeddings are made of the hidden states: what sentence-transformers' folder says, else the
- * mean. */
+/* How embeddings are computed from the hidden states: as sentence-transformers' folder says,
+ * otherwise their mean. */
 static lt_err read_pooling(lt_server *s) {
     static const char *const others[] = {"pooling_mode_cls_token", "pooling_mode_max_tokens",
                                          "pooling_mode_mean_sqrt_len_tokens",
@@ -278,7 +279,7 @@ static lt_err open_model(lt_server *s) {
     LT_TRY(s->o.load(s->o.ctx, &s->model, &s->tokenizer));
     s->vocabulary = lt_tokenizer_describe(s->tokenizer);
     if (lt_weight_source_type(s->weights_type, lt_server_files(s)) != LT_OK) {
-        s->weights_type[0] = '\0'; /* A model that was made in memory. */
+        s->weights_type[0] = '\0'; /* The model was made in memory. */
     }
     LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
     LT_TRY(open_template(s));
@@ -295,7 +296,7 @@ static lt_err open_model(lt_server *s) {
     choose_context(s);
     LT_TRY(lt_adapter_set_load(s->adapters));
     LT_TRY(lt_engine_open(&s->engine, s->model, &s->o.engine));
-    LT_TRY(lt_model_wait(s->model)); /* Weights may come in while the engine opens. */
+    LT_TRY(lt_model_wait(s->model)); /* Weights may still be loaded while the engine opens. */
     find_context(s);
     s->most_prompt_bytes = most_prompt_bytes(s);
     for (int i = 0; i < s->n_pool_threads; i++) {

@@ -6,17 +6,17 @@
 
 #include "serve/api/server.h"
 
-/* Events that one poll of an engine returns at most (lt_server.events). */
+/* One poll of an engine returns at most this many events (lt_server.events). */
 #define LT_SERVER_POLL_EVENTS 256
 
-/* Set the name that clients use: that of the options, else the last part of the model's path. */
+/* Set the name that clients use: from the options, otherwise the last part of the model's path. */
 void lt_server_name_it(lt_server *s);
 /* Open the model, and the reward model if there is one. After a failure, lt_server_close_model
  * frees what was opened. */
 LT_MUST_USE lt_err lt_server_load(lt_server *s);
-/* End the engine and the compiler: no event of theirs follows, and replies may be freed. */
+/* End the engine and the compiler: they send no more events, and replies may be freed. */
 void lt_server_stop_model(lt_server *s);
-/* Free all that lt_server_load has opened; lt_server_load may follow. */
+/* Free everything that lt_server_load has opened; it may be called again. */
 void lt_server_close_model(lt_server *s);
 
 #endif

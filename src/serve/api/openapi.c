@@ -49,7 +49,7 @@ TABLES(DECLARE)
 #define SSE    "text/event-stream"
 #define NDJSON "application/x-ndjson"
 
-/* One for each handler. */
+/* One row for each handler. */
 static const struct {
     void (*handler)(lt_call *call);
     const char *name, *says, *stream; /* stream: the type of an answer in parts; NULL: none. */
@@ -137,7 +137,7 @@ static const struct {
     {lt_api_status_json, "status", "Numbers of the status page", NULL, NULL, NULL}};
 #define N_CALLS (sizeof calls / sizeof *calls)
 
-/* Shapes of fields that are read as JSON, as JSON schemas; others may be anything. */
+/* JSON schemas of fields that are read as JSON; others may be anything. */
 static const struct {
     const char *name, *schema;
 } shapes[] = {
@@ -227,7 +227,7 @@ static void put_type(lt_json_out *o, const char *type) {
     lt_out_shut(o, ']');
 }
 
-/* The values of ONLY: JSON texts with bars between. */
+/* The values of ONLY: JSON texts separated by bars. */
 static void put_values(lt_json_out *o, const char *note) {
     lt_out_key_open(o, "enum", '[');
     for (const char *p = note; *p != '\0';) {
@@ -333,7 +333,7 @@ static int call_of(const lt_route_info *r) {
             return (int)i;
         }
     }
-    return -1; /* Pages, metrics, and what is refused. */
+    return -1; /* Pages, metrics, and refused endpoints. */
 }
 
 static void put_method(lt_json_out *o, const char *method) {
@@ -366,7 +366,7 @@ static void put_responses(lt_json_out *o, const char *stream) {
     lt_out_shut(o, '}');
 }
 
-/* The only bodies that are no JSON: of a file, and of a part of one. */
+/* The only bodies that are not JSON: a file, and a part of one. */
 static const char form[] =
     "{\"required\":true,\"content\":{\"multipart/form-data\":{\"schema\":{\"type\":\"object\","
     "\"properties\":{\"file\":{\"type\":\"string\",\"format\":\"binary\"},\"purpose\":{\"enum\":["
@@ -418,7 +418,7 @@ static void put_operation(lt_json_out *o, const lt_route_info *r, int i, int num
     lt_out_shut(o, '}');
 }
 
-/* All methods of one path stand together. */
+/* All methods of one path are adjacent. */
 static void put_path(lt_json_out *o, int first) {
     lt_route_info r, other;
     char path[200];
@@ -436,7 +436,7 @@ static void put_path(lt_json_out *o, int first) {
     lt_out_shut(o, '}');
 }
 
-/* The parameters of a list in its query. */
+/* The query parameters of a list. */
 static const char list_query[] = ",{\"name\":\"limit\",\"in\":\"query\",\"schema\":{\"type\":"
                                  "\"integer\",\"minimum\":1,\"maximum\":"
                                  "100}},{\"name\":\"order\",\"in\":\"query\",\"schema\":{\"enum\":["
@@ -449,8 +449,8 @@ static const char form_of_part[] =
 static const char end_of_upload[] =
     "\"application/json\":{\"schema\":{\"$ref\":\"#/components/schemas/upload_complete\"}}";
 
-/* A call behind an id: path{parameter}/tail, which the prefix route of the id answers. query: its
- * other parameters, a comma before each, or "". content: of its body; NULL: it has none. */
+/* A call after an id: path{parameter}/tail, which the id's prefix route answers. query: its other
+ * parameters, with a comma before each, or "". content: of its body; NULL: it has none. */
 static void put_below(lt_json_out *o, const char *method, const char *path, const char *parameter,
                       const char *tail, const char *query, const char *content, const char *name,
                       const char *says) {
@@ -469,7 +469,7 @@ static void put_below(lt_json_out *o, const char *method, const char *path, cons
     put_raw(o, "}}");
 }
 
-/* What stands behind the id of a job of fine-tuning. */
+/* The paths after the id of a fine-tuning job. */
 static const struct {
     const char *method, *path, *query, *name, *says;
 } of_jobs[] = {

@@ -11,7 +11,7 @@ bool lt_settling_add(lt_settling *s, double entropy, double alpha, double delta)
     return (double)s->n > 4 / alpha && s->variance < delta;
 }
 
-/* The texts are a few hundred tokens long, so each n-gram is compared with all before it. */
+/* The texts have only a few hundred tokens, so each n-gram is compared with all earlier ones. */
 double lt_repetition(const uint32_t *ids, int64_t n, int64_t *first) {
     const int64_t grams = n - LT_REPETITION_N + 1;
     int64_t repeated = 0;

@@ -23,13 +23,13 @@ typedef struct {
     int64_t n; /* Entropies so far. */
 } lt_settling;
 
-/* One more entropy, in nats. True: it is settled. */
+/* Add an entropy in nats. True: it has settled. */
 bool lt_settling_add(lt_settling *s, double entropy, double alpha, double delta);
 
 #define LT_REPETITION_N 4 /* Tokens of an n-gram: seq-rep-4. */
 
 /* seq-rep-4 of ids (n). *first (may be NULL): index of the first n-gram that occurred before; n if
- * none did. Less than LT_REPETITION_N ids: 0. */
+ * none did. With fewer than LT_REPETITION_N ids: 0. */
 double lt_repetition(const uint32_t *ids, int64_t n, int64_t *first);
 
 #endif

@@ -1,4 +1,4 @@
-/* reply.c: see reply.h: a request's life from submit to the answer's end. */
+/* reply.c: see reply.h: the life of a request from submission to the end of the answer. */
 #include "serve/api/reply.h"
 
 #include <stdlib.h>
@@ -168,7 +168,7 @@ bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
             "the prompt of %zu tokens exceeds the available context size of %lld tokens%s",
             prompt->n, (long long)context,
             j->request.embed ? "" : ": there is no room for an answer");
-        /* Agents look for these words and shorten their history. */
+        /* Agents search the message for these words, and then shorten their history. */
         if (j->flavour == LT_FLAVOUR_ANTHROPIC) {
             snprintf(e->message, sizeof e->message, "prompt is too long: %zu tokens > %lld maximum",
                      prompt->n, (long long)context - 1);
@@ -184,7 +184,7 @@ bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
         lt_ids_free(prompt);
         return lt_api_refuse(e, "prompt", "more than %d prompts in one request", MAX_PARTS);
     }
-    if ((j->n_parts & (j->n_parts - 1)) == 0) { /* Grown at powers of two. */
+    if ((j->n_parts & (j->n_parts - 1)) == 0) { /* The array grows at powers of two. */
         p = realloc(j->parts, (size_t)(j->n_parts > 0 ? 2 * j->n_parts : 1) * sizeof *p);
         if (p == NULL) {
             lt_ids_free(prompt);
@@ -240,8 +240,8 @@ static bool choices_open(lt_reply *j, lt_part *p, lt_api_error *e) {
     return true;
 }
 
-/* max_tokens is an upper bound: a prompt near the end of the context gets the tokens that are
- * left. */
+/* max_tokens is an upper bound: a prompt near the end of the context gets only the remaining
+ * tokens. */
 static lt_err submit_to_engine(lt_reply *j, lt_part *p, const lt_ids *prompt, size_t n_given) {
     lt_request r = j->request;
     r.prompt = (const int32_t *)prompt->data;
@@ -325,7 +325,7 @@ static void stream_begin(lt_reply *j) {
     }
 }
 
-/* The answer begins. */
+/* Start the answer. */
 static void begin(lt_call *call, lt_reply *j) {
     lt_api_error e = {0};
     bool ok = true;
@@ -356,7 +356,7 @@ static void begin(lt_call *call, lt_reply *j) {
     }
 }
 
-/* Compile, or begin. */
+/* Compile the grammar, or begin. */
 static void proceed(lt_call *call, lt_reply *j) {
     lt_api_error e = {0};
     lt_err err;
@@ -405,7 +405,7 @@ void lt_reply_start(lt_call *call, lt_reply *j) {
     }
 }
 
-/* The call, after the reply has waited. */
+/* The call, reconstructed after the reply has waited. */
 static lt_call call_of(const lt_reply *j) {
     lt_call call = {
         .server = j->server, .conn = j->conn, .flavour = j->flavour, .arrived_s = j->arrived_s};
@@ -531,12 +531,12 @@ static void choice_end(lt_reply_choice *c, lt_finish why) {
     }
 }
 
-/* Stop strings are not searched before min_tokens; the text there does not begin one either. */
+/* Stop strings are not searched before min_tokens; text there cannot begin one either. */
 static bool may_stop(const lt_reply_choice *c) {
     return c->new_tokens >= c->reply->request.min_tokens;
 }
 
-/* Text that has passed the stop strings. */
+/* Pass on text that contains no stop string. */
 static void let_through(lt_reply_choice *c, const char *text, size_t n) {
     if (n > 0) {
         lt_out_raw(&c->text, text, n);
@@ -563,7 +563,8 @@ static void take_text(lt_reply_choice *c, const char *text, size_t n) {
     }
 }
 
-/* Times of the background would hide those of requests that someone waits for. */
+/* Background requests are not timed: their times would hide those of requests that someone waits
+ * for. */
 static void observe_token(lt_part *p) {
     lt_metrics *m = &p->reply->server->metrics;
     const bool waited_for = !p->reply->request.background;
@@ -579,7 +580,7 @@ static void observe_token(lt_part *p) {
     p->last_s = now;
 }
 
-/* The token's text, which is valid until the next one's. */
+/* Add the token's text, which is valid until the next token's. */
 static void take_token(lt_reply_choice *c, const lt_event *ev, const char **text, size_t *n) {
     lt_reply *j = c->reply;
     *text = NULL;
@@ -592,7 +593,7 @@ static void take_token(lt_reply_choice *c, const lt_event *ev, const char **text
     if (j->group != NULL) {
         lt_group_token(c, ev);
     }
-    if (c->ended) { /* It was cut. */
+    if (c->ended) { /* The group has cut it. */
         return;
     }
     if (j->formatter->token != NULL) {

@@ -30,7 +30,7 @@ static bool check_id(const lt_server *s, int64_t id, const char *param, lt_api_e
 static bool add_bias(lt_reply *j, int64_t id, const json_t *value, lt_api_error *e) {
     float bias = 0;
     if (json_is_false(value)) {
-        bias = -LT_BIAS_MOST; /* llama-server: never this token. */
+        bias = -LT_BIAS_MOST; /* llama-server: this token is never chosen. */
     } else if (json_is_number(value)) {
         bias = (float)json_number_value(value);
         if (!(fabsf(bias) <= LT_BIAS_MOST)) {
@@ -58,7 +58,7 @@ static bool add_bias(lt_reply *j, int64_t id, const json_t *value, lt_api_error 
     return true;
 }
 
-/* llama-server: each token of a text. */
+/* llama-server: a bias of each token of a text. */
 static bool bias_text(lt_reply *j, const char *text, size_t n, const json_t *value,
                       lt_api_error *e) {
     lt_ids ids = {0};
@@ -109,7 +109,7 @@ static bool read_biases(lt_reply *j, const json_t *all, lt_api_error *e) {
 }
 
 /* With ignore_eos, llama-server never chooses a token that ends an answer. (vLLM may choose it, and
- * goes on.) */
+ * continues.) */
 static bool ban_ends(lt_reply *j, lt_api_error *e) {
     const lt_ends *ends = &j->server->ends;
     const int64_t V = lt_model_get_spec(j->server->model)->vocab_size;
@@ -140,8 +140,8 @@ static bool read_bias(lt_reply *j, lt_api_error *e) {
 
 /* ---- DRY ---- */
 
-/* Each breaker is the last id of its text when encoded after another letter, so that it is not the
- * form at the beginning of a text. */
+/* Each breaker is the last id of its text when encoded after another letter, and so not the form at
+ * the beginning of a text. */
 static bool read_breakers(lt_reply *j, lt_api_error *e) {
     static const char *const usual[] = {"\n", ":", "\"", "*"}; /* llama-server's. */
     const char *texts[LT_API_PARAMS_BREAKERS];
@@ -234,14 +234,15 @@ static bool encode(lt_reply *j, const char *text, int32_t **ids, int64_t *n, lt_
     return true;
 }
 
-/* Is thinking off, by a field of its own (as in Qwen's service) or by the template's variable? */
+/* Whether thinking is off, by its own field (as in Qwen's service) or by the template's
+ * variable. */
 static bool is_off(const lt_api_params *a) {
     return json_is_false(a->enable_thinking) ||
            json_is_false(json_object_get(a->template_kwargs, "enable_thinking"));
 }
 
-/* The request's budget, else the server's. An effort of none, or thinking off, is a budget of 0,
- * for templates that would reason anyway. */
+/* The request's budget, otherwise the server's. An effort of none, or thinking off, is a budget of
+ * 0, for templates that would reason anyway. */
 static int64_t think_budget(const lt_reply *j) {
     const char *effort = j->params.reasoning_effort;
     if (j->params.thinking_budget >= 0) {
@@ -283,7 +284,7 @@ bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e) {
 typedef struct {
     lt_grammar_kind kind;
     const char *param, *text; /* text NULL: the tree's JSON is the text. */
-    const json_t *tree;       /* NULL, or where the text comes from. */
+    const json_t *tree;       /* NULL, or the source of the text. */
     int n;                    /* Number of forms requested. */
 } wanted;
 
@@ -308,7 +309,7 @@ static bool know_members(const json_t *o, const char *const *names, size_t n, co
 }
 
 /* {"type": "text" | "json_object" | "json_schema" | "grammar" | "regex", ...}; llama-server's
- * json_object may bring a schema. */
+ * json_object may have a schema. */
 static bool want_format(wanted *w, const json_t *format, const char *param, lt_api_error *e) {
     const char *type = json_string_value(json_object_get(format, "type"));
     const json_t *outer = json_object_get(format, "json_schema");

@@ -1,4 +1,4 @@
-/* reply_log.c: the tokens of an answer that are kept to be reported: their log-probabilities, the
+/* reply_log.c: stores the tokens of an answer that are reported: their log-probabilities, the
  * alternatives, and where each begins in the text. */
 #include <stdlib.h>
 
@@ -19,8 +19,8 @@ static void *grown(void *data, size_t *room, size_t n, size_t size) {
     return realloc(data, *room * size);
 }
 
-/* Number of characters that a token adds to the text; an incomplete character counts in the token
- * where it begins. */
+/* Number of characters that a token adds to the text; an incomplete character counts for the token
+ * in which it begins. */
 static size_t characters(const lt_reply *j, const lt_token_logs *l, uint32_t id) {
     const lt_tokenizer *t = j->server->tokenizer;
     size_t bytes = 0, n = 0;

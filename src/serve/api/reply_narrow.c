@@ -61,8 +61,8 @@ static bool add_spelling(lt_reply *j, const lt_ids *ids, lt_api_error *e) {
     return true;
 }
 
-/* As in vLLM: the encoding after a space counts if its first token differs and it has as many
- * tokens. */
+/* As in vLLM: the encoding after a space counts if its first token differs and it has the same
+ * number of tokens. */
 static bool add_word(lt_reply *j, const json_t *word, lt_api_error *e) {
     const char *text = json_string_value(word);
     const size_t n = json_string_length(word), skip = strspn(text, " ");
@@ -131,7 +131,7 @@ void lt_reply_truncate(const lt_reply *j, lt_ids *prompt) {
     if (j->params.truncate_prompt < -1 || prompt->n <= keep) {
         return;
     }
-    if (j->flavour == LT_FLAVOUR_OLLAMA) { /* Ollama embeds the beginning of a text. */
+    if (j->flavour == LT_FLAVOUR_OLLAMA) { /* Ollama keeps the beginning of a text. */
         prompt->n = keep;
         return;
     }

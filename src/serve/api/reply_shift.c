@@ -1,5 +1,5 @@
-/* reply_shift.c: answers that go on at the end of the context (serve/step_shift.c): the request's
- * n_keep and n_discard, prompts that do not fit, and the report in the answer. */
+/* reply_shift.c: answers that continue at the end of the context (serve/step_shift.c): the
+ * request's n_keep and n_discard, prompts that do not fit, and the report in the answer. */
 #include <string.h>
 
 #include "serve/api/reply.h"
@@ -10,7 +10,7 @@ bool lt_reply_shifts(const lt_reply *j) {
            r->blend.n == 0 && j->group == NULL && j->blocks == NULL && j->control == NULL;
 }
 
-/* Tokens at the beginning that stay. BOS stays with them. */
+/* Number of tokens at the beginning that are kept, including BOS. */
 static int64_t kept(const lt_reply *j, int64_t n_prompt) {
     const int64_t most = lt_server_context(j->model) - LT_SHIFT_LEFT;
     const int64_t asked = j->params.n_keep < 0 ? n_prompt
@@ -47,7 +47,7 @@ lt_shift lt_reply_shift(const lt_reply *j) {
                       .discard = j->params.n_discard};
 }
 
-/* Behind a stop string the engine goes on until it hears of it: a shift there changes nothing. */
+/* After a stop string the engine continues until it is told: a shift there does not count. */
 bool lt_reply_is_truncated(const lt_reply_choice *c) {
     const int64_t read = (int64_t)c->part->prompt.n + c->new_tokens;
     return c->part->cut || (c->dropped > 0 && read > lt_server_context(c->reply->model));

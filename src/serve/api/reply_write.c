@@ -71,8 +71,8 @@ void lt_reply_reports_write(lt_json_out *o, const lt_reply *j) {
     }
 }
 
-/* Counts draft tokens of all choices. Accepted ones are a part of completion_tokens, so none behind
- * a stop string counts; no text begins with one. Rejected ones are no part. */
+/* Write the draft tokens of all choices. Accepted ones are a part of completion_tokens, so none
+ * after a stop string counts; no text begins with one. Rejected ones are not part of them. */
 static void put_drafts(lt_json_out *o, const lt_reply *j) {
     int64_t rejected = 0, accepted = 0;
     for (int64_t i = 0; i < j->n_parts; i++) {
@@ -214,7 +214,8 @@ static void put_prompt_logprob(lt_json_out *o, const lt_server *s, int32_t id, f
 
 void lt_prompt_logprobs_write(lt_json_out *o, const lt_part *p) {
     const lt_token_logs *l = &p->prompt_logs;
-    const int64_t top = p->reply->params.prompt_logprobs; /* The engine may tell more, for echo. */
+    /* The engine may report more, for echo. */
+    const int64_t top = p->reply->params.prompt_logprobs;
 
     lt_out_key_open(o, "prompt_logprobs", '[');
     for (size_t i = 0; i < l->n; i++) {

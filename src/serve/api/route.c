@@ -12,9 +12,9 @@
 #include "serve/api/aside.h"
 #include "serve/api/reply.h"
 
-#define MAX_ORIGIN     200 /* Bytes: with an id of that many, lt_call.extra holds all lines. */
+#define MAX_ORIGIN     200 /* Bytes: with an id of that length, lt_call.extra holds all lines. */
 #define MAX_REQUEST_ID 128
-/* Size of a body; a smaller one takes a few milliseconds. */
+/* Size of a large body; a smaller one takes a few milliseconds. */
 #define ASIDE_BYTES ((size_t)256 << 10)
 
 enum {
@@ -155,8 +155,8 @@ static const char *anthropic_type(int status) {
     }
 }
 
-/* To Anthropic's clients, 529 means a full or starting server and 429 that their own quota is used
- * up. */
+/* For Anthropic's clients, 529 means a full or starting server, and 429 that their own quota is
+ * used up. */
 int lt_error_status(lt_flavour flavour, const lt_api_error *e) {
     const bool full = e->status == 503 || (e->code != NULL && strcmp(e->code, "queue_full") == 0);
     return flavour == LT_FLAVOUR_ANTHROPIC && full ? 529 : e->status;
@@ -206,7 +206,7 @@ void lt_error_write(lt_json_out *o, lt_flavour flavour, const char *extra, const
         } else {
             lt_out_key_str(o, "code", e->code);
         }
-        if (e->n_context > 0) { /* llama-server's clients shorten their history by these. */
+        if (e->n_context > 0) { /* llama-server's clients use these to shorten their history. */
             lt_out_key_int(o, "n_prompt_tokens", e->n_prompt);
             lt_out_key_int(o, "n_ctx", e->n_context);
         }
@@ -271,7 +271,7 @@ static void answer_error(lt_call *call, int status, const char *type, const char
 
 /* ---- The request's id ---- */
 
-/* One that a client made: printable, and short enough for a line of a log. */
+/* Whether a client's id is printable, and short enough for a line of a log. */
 static bool plain_id(const char *id) {
     const size_t n = id != NULL ? strlen(id) : 0;
     for (size_t i = 0; i < n; i++) {
@@ -282,8 +282,8 @@ static bool plain_id(const char *id) {
     return n > 0 && n <= MAX_REQUEST_ID;
 }
 
-/* The client's own id, else ours, which the answer's id contains. OpenAI's clients show it as
- * _request_id; Anthropic's look for another name. */
+/* The client's own id, otherwise ours, which the answer's id contains. OpenAI's clients show it as
+ * _request_id; Anthropic's read another header. */
 static void put_id(lt_call *call) {
     const bool anthropic = call->flavour == LT_FLAVOUR_ANTHROPIC;
     const char *own = lt_http_header_get(call->request->head, "x-request-id");
@@ -296,7 +296,7 @@ static void put_id(lt_call *call) {
 
 /* ---- CORS ---- */
 
-/* False: its page may not call. */
+/* False: its page may not call the server. */
 static bool put_cors(lt_call *call) {
     const lt_server *s = call->server;
     const char *origin = lt_http_header_get(call->request->head, "origin");
@@ -314,8 +314,8 @@ static bool put_cors(lt_call *call) {
     return true;
 }
 
-/* A browser asks before it lets a page call. All headers that the page wants to send are allowed,
- * because vendors' clients send a dozen of their own. */
+/* A browser asks before a page may call. All headers that the page wants to send are allowed,
+ * because vendors' clients send about a dozen of their own. */
 static void answer_preflight(lt_call *call, bool allowed) {
     char headers[2048];
     const char *asked = lt_http_header_get(call->request->head, "access-control-request-headers");
@@ -337,7 +337,7 @@ static bool path_fits(int i, const char *path) {
                                            : strcmp(path, routes[i].path) == 0;
 }
 
-/* The route, or -1; methods collects what the path would allow. */
+/* The route, or -1; methods collects the methods that the path allows. */
 static int find_route(const lt_http_request *r, char *methods, size_t n) {
     int found = -1;
     methods[0] = '\0';
@@ -407,7 +407,7 @@ bool lt_call_read(lt_call *call, lt_api_params *a, const lt_field *rows, size_t 
 
 /* ---- The door ---- */
 
-/* The API of the client: by route i, or by a path without a route. */
+/* The client's API: from route i, or from a path without a route. */
 static lt_flavour flavour_of(int i, const char *path) {
     if (i >= 0) {
         return routes[i].flavour;
@@ -464,7 +464,7 @@ static void dispatch(lt_call *call, int i) {
     const bool large = how.form ||
                        (call->request->body_bytes >= ASIDE_BYTES &&
                         (flags & (READY | PREFIX)) == READY && routes[i].method[0] == 'P');
-    const size_t bytes = call->request->body_bytes; /* The body is gone once it is answered. */
+    const size_t bytes = call->request->body_bytes; /* The body is freed once it is answered. */
 
     if ((flags & MODEL) != 0 && call->server->models != NULL) {
         lt_aside_by_model(call, &how, large);
@@ -513,7 +513,7 @@ void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
     const int i = open_call(&call, server, c, r, methods, sizeof methods);
 
     (void)put_cors(&call);
-    (void)lt_access_has_key(&call); /* It has a key: this sets the owner. */
+    (void)lt_access_has_key(&call); /* A key is present, and this sets the owner. */
     LT_ASSERT(i >= 0);
     /* The server may have begun to end since the head arrived. */
     if (!check_state(&call, routes[i].flags)) {

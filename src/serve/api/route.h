@@ -13,17 +13,17 @@ typedef struct {
 } lt_route_info;
 bool lt_route_at(int i, lt_route_info *out);
 
-/* Check a request when its headers have arrived. One that may not call, or calls an unknown path,
+/* Check a request when its headers have arrived. One that is not allowed, or calls an unknown path,
  * is answered (false), and its body is not read. */
 bool lt_route_head(void *server, lt_http_conn *c, const lt_http_request *r);
 void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r);
-/* A request of the server itself on a connection without a socket (http.h): POST to the path, as
+/* A request by the server itself on a connection without a socket (http.h): POST to the path, as
  * the owner. */
 void lt_route_inner(lt_server *s, lt_http_conn *c, const char *path, const char *owner,
                     bool background);
 void lt_route_bad(void *server, lt_http_refusal *r);
 
-/* Every endpoint: one handler each, in the file of its family. */
+/* Every endpoint has one handler, in the file of its family. */
 #define LT_HANDLER_MAP(X)                                                                          \
     X(chat) /* formats/chat.c */                                                                   \
     X(chat_tokens)                                                                                 \

@@ -34,8 +34,9 @@
 #include "serve/api/formats/chat_output.h"
 
 #define POLL_ROUNDS 16                /* Then the loop serves its sockets again. */
-#define BIG_REQUEST ((size_t)1 << 20) /* Bytes from which its memory is released at once. */
-#define MAX_POOLED  64                /* Large requests that may wait to be read; then 429. */
+#define BIG_REQUEST ((size_t)1 << 20) /* From this size in bytes, its memory is released at once. */
+/* At most this many large requests wait to be read; then 429. */
+#define MAX_POOLED 64
 
 lt_server_options lt_server_defaults(void) {
     return (lt_server_options){.host = "127.0.0.1",
@@ -178,8 +179,8 @@ bool lt_server_seal_key(const lt_server *s, const char *owner, lt_seal_key *out)
     return owner[0] == '\0' || lt_seal_key_make(out, owner) == LT_OK;
 }
 
-/* Hashed together with a secret number, so that nobody can search for a salt that collides with
- * another's. 0: the request shares pages with all others. */
+/* The salt is hashed together with a secret number, so that nobody can search for a salt that
+ * collides with another's. 0: the request shares pages with all others. */
 uint64_t lt_server_cache_salt(const lt_server *s, const char *owner, const char *salt) {
     const bool by_key = s->o.prefix_cache_by_key && owner != NULL && owner[0] != '\0';
     uint64_t hash = s->salt_seed;
@@ -195,7 +196,7 @@ uint64_t lt_server_cache_salt(const lt_server *s, const char *owner, const char 
     return hash | 1;
 }
 
-/* A long text's working memory is not kept. */
+/* Working memory of a long text is not kept. */
 static void renew_scratch(const lt_server *s, lt_tokenizer_scratch **scratch) {
     lt_tokenizer_scratch *fresh = NULL;
     if (lt_tokenizer_scratch_open(&fresh, s->tokenizer) == LT_OK) {
@@ -216,7 +217,7 @@ bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, 
     return ok;
 }
 
-/* Half of the cores, so that streams continue when the model runs on them, too. */
+/* Half of the cores, so that streams continue if the model runs on them, too. */
 static int pool_threads(void) {
     const int half = lt_thread_count() / 2;
     return half < 1 ? 1 : half > LT_WORKER_POOL_THREADS ? LT_WORKER_POOL_THREADS : half;
@@ -311,7 +312,7 @@ static void fail_replies(lt_server *s, const lt_api_error *e) {
     }
 }
 
-/* All replies have ended: a moment for the last bytes to leave. */
+/* All replies have ended: wait a moment until the last bytes are sent. */
 static void on_drained(evutil_socket_t fd, short what, void *arg) {
     lt_server *s = arg;
     const struct timeval moment = {.tv_usec = 100000};
@@ -361,7 +362,7 @@ static void drain(lt_server *s) {
     lt_server_ended(s);
 }
 
-/* A SIGHUP that nohup has let the process ignore stays ignored. */
+/* If nohup made the process ignore SIGHUP, it stays ignored. */
 static const int ending_signals[LT_SERVER_SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
 
 static bool is_ignored(int number) {
@@ -385,7 +386,7 @@ static void on_gone(void *ctx, lt_http_conn *c, void *user) {
 
 /* ---- Open, run, close ---- */
 
-/* A wrong default is an error at the start, not one of every request. */
+/* A wrong default is an error at the start instead of one in every request. */
 static lt_err read_preset(lt_server *s) {
     lt_api_error e = {0};
     lt_api_params a;
@@ -421,8 +422,8 @@ static lt_err open_events(lt_server *s) {
             LT_FAIL(LT_ERR_OOM, "server: events");
         }
     }
-    /* Requests are answered, and the pool releases their memory, while another thread still loads
-     * the model; so the pool is opened first. */
+    /* While another thread still loads the model, requests are answered and the pool releases their
+     * memory, so the pool is opened first. */
     s->n_pool_threads = pool_threads();
     return lt_worker_pool_open(&s->pool, s->base, s->n_pool_threads, MAX_POOLED);
 }
@@ -440,7 +441,7 @@ static size_t bodies_bytes(const lt_server *s) {
     return (size_t)(bytes > (uint64_t)s->o.max_body_bytes ? bytes : (uint64_t)s->o.max_body_bytes);
 }
 
-/* The models for which keys are exist. */
+/* Check that the models named for keys exist. */
 static lt_err check_key_models(lt_server *s) {
     for (int k = 0; k < s->o.n_keys; k++) {
         const char *rest = s->o.key_models[k] != NULL ? s->o.key_models[k] : "";
@@ -459,7 +460,7 @@ static lt_err check_key_models(lt_server *s) {
     return LT_OK;
 }
 
-/* Only one server may write to a folder. option: for messages. */
+/* Only one server may write to a folder. option: its name in messages. */
 static lt_err lock_folder(int *lock, const char *folder, const char *option) {
     char path[LT_PATH_BYTES];
     LT_TRY(lt_file_make_dirs(folder));
@@ -472,8 +473,8 @@ static lt_err lock_folder(int *lock, const char *folder, const char *option) {
     return LT_OK;
 }
 
-/* Files and batches of earlier runs; without a folder of their own they stand in that of
- * fine-tuning, which needs files. */
+/* Files and batches of earlier runs. Without a folder of their own they are in that of fine-tuning,
+ * which needs files. */
 static lt_err open_state(lt_server *s) {
     const char *tuning = s->o.tuning.dir;
     if (s->o.state == NULL || s->o.state[0] == '\0') {
@@ -607,7 +608,7 @@ void lt_server_url(const lt_server *s, char *out, size_t n) {
 lt_err lt_server_run(lt_server *s) {
     pthread_t loader;
     if (s->models != NULL) {
-        atomic_store(&s->state, LT_SERVER_READY); /* Each model has a state of its own. */
+        atomic_store(&s->state, LT_SERVER_READY); /* Each model has its own state. */
         lt_models_begin(s->models);
         event_base_dispatch(s->base);
     } else if (pthread_create(&loader, NULL, load_thread, s) != 0) {
@@ -638,7 +639,7 @@ void lt_server_close(lt_server *s) {
     }
     lt_batches_stop(s->batches);
     lt_tunings_stop(s->tunings);
-    lt_http_close(s->http); /* Every open answer learns that its client is gone. */
+    lt_http_close(s->http); /* Every open answer is told that its client has gone. */
     lt_tls_close(s->tls);
     lt_worker_pool_stop(s->pool);
     lt_models_stop(s->models);

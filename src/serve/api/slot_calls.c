@@ -30,7 +30,7 @@ typedef struct {
     lt_api_params a;
     uint64_t salt;
     lt_ids ids;               /* Ids of the text that the request names. */
-    char path[LT_PATH_BYTES]; /* Path of the file that it names. */
+    char path[LT_PATH_BYTES]; /* Path of the named file. */
     lt_engine_kept kept;
 } slot_action;
 
@@ -48,7 +48,7 @@ static lt_err erase(slot_action *w) {
                            (int64_t)w->ids.n, &w->kept);
 }
 
-/* The names of the answer's numbers are llama-server's. */
+/* llama-server's names of the answer's numbers. */
 static const struct {
     const char *name;
     bool text, file; /* Whether the request names these. */
@@ -74,7 +74,7 @@ static bool read_ids(slot_action *w, lt_api_error *e) {
                : lt_prompts_mixed(s, w->a.prompt, "prompt", true, true, &w->ids, e);
 }
 
-/* A name, not a path: files lie in the one folder. */
+/* A name, not a path: all files are in one folder. */
 static bool read_path(slot_action *w, lt_api_error *e) {
     const char *name = w->a.filename, *folder = w->call->server->o.pages_folder;
     if (name == NULL || name[0] == '\0' || name[0] == '.' || strchr(name, '/') != NULL ||
@@ -114,13 +114,14 @@ static bool find_action(const lt_call *call, size_t *which, lt_api_error *e) {
            lt_api_refuse(e, "id_slot", "the path is /slots/NUMBER");
 }
 
-/* The failure with the file's name in the place of its path: where the folder lies on the server's
- * machine does not concern clients. */
+/* The failure with the file's name instead of its path: clients need not know where the folder is
+ * on the server's machine. */
 static lt_err by_name(const slot_action *w, lt_err err) {
     char text[LT_ERROR_MESSAGE_BYTES], *at;
     const size_t n = strlen(w->path);
     (void)snprintf(text, sizeof text, "%s", lt_error_message());
-    while (n > 0 && (at = strstr(text, w->path)) != NULL) { /* A name has no '/': it ends. */
+    /* A name has no '/', so the loop ends. */
+    while (n > 0 && (at = strstr(text, w->path)) != NULL) {
         const size_t name = strlen(w->a.filename);
         memcpy(at, w->a.filename, name);
         memmove(at + name, at + n, strlen(at + n) + 1);
@@ -138,7 +139,7 @@ static bool act(slot_action *w, size_t which, lt_api_error *e) {
     if (err != LT_OK) {
         lt_api_refuse_error(e, NULL, by_name(w, err));
     }
-    if (err == LT_ERR_STATE) { /* The file is another model's. */
+    if (err == LT_ERR_STATE) { /* The file belongs to another model. */
         e->status = 400;
         e->type = "invalid_request_error";
     }

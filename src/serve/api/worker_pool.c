@@ -7,26 +7,26 @@
 
 #include "base/error.h"
 
-/* Bytes of a text from which the allocator's free memory is returned to the system. */
+/* From this text size in bytes on, the allocator's free memory is returned to the system. */
 #define BIG ((size_t)1 << 20)
-/* A piece that glibc's free() takes as a reason to look at the end of the heap (64 KiB at least),
- * and does not map by itself. */
+/* A block whose free() makes glibc look at the end of the heap (64 KiB at least), and that is not
+ * mapped separately. */
 #define PIECE ((size_t)128 << 10)
 
 struct lt_worker_pool {
     struct event *on_done;
     int64_t max_waiting;
     pthread_t threads[LT_WORKER_POOL_THREADS];
-    int n_threads; /* Threads that run. */
+    int n_threads; /* Number of running threads. */
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t wake;
     lt_fifo waiting, worked, trees;
-    int64_t n; /* In waiting. */
-    /* Bytes of jobs that have begun and not been taken, and of trees that are being freed. */
+    int64_t n; /* Number of waiting jobs. */
+    /* Text bytes of jobs that have begun and were not taken, and of trees that are being freed. */
     size_t busy_bytes;
     bool closing;
-    unsigned trim; /* A bit for each thread that is to return freed memory, once it is idle. */
+    unsigned trim; /* A bit for each thread that will return freed memory once it is idle. */
 };
 
 static lt_pool_job *pop(lt_fifo *l) {
@@ -35,7 +35,7 @@ static lt_pool_job *pop(lt_fifo *l) {
 
 /* ---- The threads ---- */
 
-/* Trees first; the first job when there is room for it. */
+/* Trees come first; then the first job, if there is room for it. */
 static lt_pool_job *next_job(lt_worker_pool *a) {
     lt_pool_job *job = pop(&a->trees);
     const lt_pool_job *first = (const lt_pool_job *)a->waiting.first;
@@ -67,7 +67,7 @@ static unsigned all_threads(const lt_worker_pool *a) {
 
 static void *run(void *arg) {
     lt_worker_pool *a = arg;
-    pthread_mutex_lock(&a->lock); /* From here on a->threads is complete. */
+    pthread_mutex_lock(&a->lock); /* From here on, a->threads is complete. */
     const unsigned mine = 1u << lt_worker_pool_thread(a);
     for (;;) {
         lt_pool_job *job = next_job(a);
@@ -161,7 +161,7 @@ bool lt_worker_pool_cancel(lt_worker_pool *a, lt_pool_job *job) {
     pthread_mutex_lock(&a->lock);
     waited = lt_fifo_take_out(&a->waiting, &job->link);
     a->n -= waited;
-    pthread_cond_broadcast(&a->wake); /* The next may be smaller. */
+    pthread_cond_broadcast(&a->wake); /* The next job may be smaller. */
     pthread_mutex_unlock(&a->lock);
     return waited;
 }
@@ -233,7 +233,7 @@ lt_err lt_worker_pool_open(lt_worker_pool **out, struct event_base *base, int n_
     if (a->on_done == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "threads beside the loop");
     }
-    pthread_mutex_lock(&a->lock); /* Held until it is known which threads run. */
+    pthread_mutex_lock(&a->lock); /* Held until the number of running threads is known. */
     while (a->n_threads < n_threads &&
            pthread_create(&a->threads[a->n_threads], NULL, run, a) == 0) {
         a->n_threads++;

@@ -24,14 +24,14 @@
 typedef struct lt_worker_pool lt_worker_pool;
 typedef struct lt_pool_job lt_pool_job;
 
-#define LT_WORKER_POOL_THREADS 4                 /* At most. */
-#define LT_WORKER_POOL_BYTES   ((size_t)8 << 20) /* What LT_BODY_VALUES take at least. */
+#define LT_WORKER_POOL_THREADS 4                 /* Most threads. */
+#define LT_WORKER_POOL_BYTES   ((size_t)8 << 20) /* Least memory for LT_BODY_VALUES values. */
 
 struct lt_pool_job {
-    lt_fifo_link link;              /* The threads'. */
+    lt_fifo_link link;              /* Used by the threads. */
     size_t bytes;                   /* Bytes of its text. */
-    void (*work)(lt_pool_job *job); /* On a thread. */
-    void (*done)(lt_pool_job *job); /* On the loop; NULL: nobody is told. */
+    void (*work)(lt_pool_job *job); /* Called on a thread. */
+    void (*done)(lt_pool_job *job); /* Called on the loop; NULL: no call. */
 };
 
 /* Starts n_threads of 1 to LT_WORKER_POOL_THREADS. */
@@ -43,13 +43,14 @@ void lt_worker_pool_stop(lt_worker_pool *a);
 void lt_worker_pool_close(lt_worker_pool *a); /* Trees must be free. */
 
 LT_MUST_USE lt_err lt_worker_pool_submit(lt_worker_pool *a, lt_pool_job *job);
-/* True: it had not begun, and is the caller's again. False: done() will be called for it. */
+/* True: the job had not begun, and belongs to the caller again. False: done() will be called for
+ * it. */
 bool lt_worker_pool_cancel(lt_worker_pool *a, lt_pool_job *job);
 /* Index of the calling thread in the pool; -1: it is not one of its threads. */
 int lt_worker_pool_thread(const lt_worker_pool *a);
 
-/* Tell the pool that memory for a text of this size was freed. For megabytes, an idle thread
- * returns the allocator's free memory to the system. Accepts NULL. */
+/* Report that memory for a text of this size was freed. For megabytes, an idle thread returns the
+ * allocator's free memory to the system. Accepts NULL. */
 void lt_worker_pool_give_back(lt_worker_pool *a, size_t bytes);
 
 /* A tree that a thread of the pool frees. */
@@ -62,7 +63,8 @@ struct lt_body {
 
 /* Parse the text. NULL: out of memory. */
 lt_body *lt_body_open(lt_worker_pool *a, const char *text, size_t bytes);
-/* From any thread; freed immediately on a thread of the pool, soon otherwise. Accepts NULL. */
+/* Can be called on any thread; frees immediately on a thread of the pool, soon otherwise. Accepts
+ * NULL. */
 void lt_body_free(lt_body *b);
 
 #endif

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* Room for `more` elements behind n; false (and remembered) when there is none. */
+/* Make room for `more` elements after n. False, which is also recorded, if there is no memory. */
 static bool reserve(lt_gast *g, void **data, size_t n, size_t *room, size_t more, size_t each) {
     size_t wanted = *room == 0 ? 64 : *room;
     void *grown;
@@ -100,7 +100,7 @@ static int by_lo(const void *a, const void *b) {
 static void put_range(lt_gast *g, uint32_t lo, uint32_t hi) {
     g->failed = g->failed || g->n_ranges + 2 > LT_GRAMMAR_RANGES;
     if (lo <= hi && !g->failed && RESERVE(g, ranges, 2)) {
-        if (lo < 0xD800 && hi > 0xDFFF) { /* Not the surrogates. */
+        if (lo < 0xD800 && hi > 0xDFFF) { /* Surrogates are excluded. */
             g->ranges[g->n_ranges++] = (lt_grange){lo, 0xD7FF};
             lo = 0xE000;
         } else if (lo >= 0xD800 && lo <= 0xDFFF) {
@@ -116,7 +116,7 @@ static void put_range(lt_gast *g, uint32_t lo, uint32_t hi) {
 lt_gid lt_gast_chars(lt_gast *g, const lt_grange *ranges, size_t n, bool negated) {
     const size_t first = g->n_ranges;
     lt_grange *sorted = malloc((n + 1) * sizeof *sorted);
-    uint32_t next = 0; /* The first code point that no range so far holds. */
+    uint32_t next = 0; /* The first code point that is in no earlier range. */
     if (sorted == NULL) {
         g->failed = true;
         return -1;
@@ -265,7 +265,7 @@ void lt_gast_define(lt_gast *g, int32_t rule, lt_gid body) {
     }
 }
 
-/* The place in `named` of a rule of this name, or the free place where it belongs. */
+/* The slot in `named` of a rule with this name, or the free slot for it. */
 static size_t place_of(const lt_gast *g, const char *name, size_t n) {
     size_t at = XXH3_64bits(name, n) & (g->named_room - 1);
     for (; g->named[at] >= 0; at = (at + 1) & (g->named_room - 1)) {
@@ -277,7 +277,7 @@ static size_t place_of(const lt_gast *g, const char *name, size_t n) {
     return at;
 }
 
-/* Room for one more name: at most half of the table is full. */
+/* Make room for one more name: the table is at most half full. */
 static bool name_room(lt_gast *g) {
     const size_t room = g->named_room == 0 ? 64 : 2 * g->named_room;
     int32_t *const old = g->named;

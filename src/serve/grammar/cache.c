@@ -12,7 +12,7 @@
 #include <string.h>
 
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
-/* (state, stack) pairs of one configuration; a grammar that needs more is too ambiguous. */
+/* Most (state, stack) pairs of one configuration; a grammar that needs more is too ambiguous. */
 #define MAX_ITEMS 2048
 #else
 #define MAX_ITEMS 128
@@ -23,7 +23,7 @@
 #define MAX_FRAMES     1000000
 #define MAX_ROWS_BYTES ((size_t)128 << 20)
 #define MAX_MASK_BYTES ((size_t)128 << 20)
-#define FEW_IDS        1024 /* Masks of up to this many ids are kept as ids. */
+#define FEW_IDS        1024 /* Masks with at most this many ids are stored as ids. */
 #define UNKNOWN        (-2)
 
 /* ---- stacks ---- */
@@ -96,7 +96,7 @@ static lt_gcell *cell_of(const lt_gcache *c, int32_t state, int32_t stack) {
     return &c->cells[at];
 }
 
-/* Put all items of the work list into the table, in which those of earlier lists count no more. */
+/* Insert all items of the work list into the table; those of earlier lists are no longer valid. */
 static lt_err fill_table(lt_gcache *c) {
     if (c->cells == NULL) {
         c->cells = calloc(N_CELLS, sizeof *c->cells);
@@ -114,7 +114,7 @@ static lt_err fill_table(lt_gcache *c) {
     return LT_OK;
 }
 
-/* Put an item on the work list, unless it is there. A short list is searched, a longer one has a
+/* Add an item to the work list, unless it is there. A short list is searched; a longer one has a
  * table. */
 static lt_err visit(lt_gcache *c, int32_t state, int32_t stack) {
     lt_gcell *cell = NULL;
@@ -142,7 +142,7 @@ static lt_err visit(lt_gcache *c, int32_t state, int32_t stack) {
     return c->n_work == FEW_ITEMS + 1 ? fill_table(c) : LT_OK;
 }
 
-/* The rule at the top of the stack has come to an end. */
+/* The rule at the top of the stack has ended. */
 static lt_err finish_rule(const lt_gprogram *p, lt_gcache *c, int32_t stack) {
     const lt_gframe f = c->frames[stack];
     int32_t count = f.count + 1, again;
@@ -197,7 +197,7 @@ static unsigned marks_of(const lt_gconfig *f) {
 }
 
 /* The configuration of everything that the work list reaches without reading a byte; -1: nothing
- * can follow and the text may not end. */
+ * can follow, and the text may not end. */
 static lt_err settle(lt_grammar *g, int32_t *out) {
     const lt_gprogram *p = &g->program;
     lt_gcache *c = &g->cache;
@@ -213,7 +213,7 @@ static lt_err settle(lt_grammar *g, int32_t *out) {
             LT_TRY(call(p, c, p->d.calls[s->call + k], item.stack));
         }
     }
-    for (size_t i = 0; i < c->n_work; i++) { /* Only what reads bytes is kept. */
+    for (size_t i = 0; i < c->n_work; i++) { /* Keep only states that read bytes. */
         c->work_marks |= p->marks[c->work[i].state];
         if (p->d.states[c->work[i].state].n_edges > 0) {
             c->work[n++] = c->work[i];
@@ -337,7 +337,7 @@ typedef struct {
     uint8_t lo, hi;
 } byte_range;
 
-/* What a plain character looks like in UTF-8; the one-byte ones apart. */
+/* The UTF-8 encodings of plain characters, without the one-byte ones. */
 static const byte_range plain_forms[][4] = {
     {{0x20, 0x21}},
     {{0x23, 0x5B}},
@@ -351,10 +351,10 @@ static const byte_range plain_forms[][4] = {
     {{0xF1, 0xF3}, {0x80, 0xBF}, {0x80, 0xBF}, {0x80, 0xBF}},
     {{0xF4, 0xF4}, {0x80, 0x8F}, {0x80, 0xBF}, {0x80, 0xBF}}};
 
-/* Where a state's plain characters lead: nowhere; to different places; not looked at yet. */
+/* Where a state's plain characters lead: nowhere; to different places; not yet known. */
 enum { PLAIN_NONE = -1, PLAIN_MIXED = -2, PLAIN_UNKNOWN = -3 };
 
-/* Does every text of this form lead from config to *to (set by the first)? */
+/* Whether every text of this form leads from config to *to, which the first one sets. */
 static lt_err leads_to(lt_grammar *g, int32_t config, const byte_range *form, int left, int32_t *to,
                        bool *same) {
     int class = -1;
@@ -377,8 +377,8 @@ static lt_err leads_to(lt_grammar *g, int32_t config, const byte_range *form, in
     return LT_OK;
 }
 
-/* Within one rule's automaton: where each text of this form leads. *to: that state, PLAIN_NONE when
- * none leads anywhere; false: they differ, or on the way a call begins or the rule ends. */
+/* Within one rule's automaton: where the texts of this form lead. *to: that state, or PLAIN_NONE if
+ * none leads anywhere. False: they differ, or a call or the rule's end comes first. */
 static bool form_leads_to(const lt_gdfa *d, int32_t state, const byte_range *form, int left,
                           int32_t *to) {
     int32_t last = -3;
@@ -386,7 +386,7 @@ static bool form_leads_to(const lt_gdfa *d, int32_t state, const byte_range *for
         const int32_t next = edge_to(d, state, (uint8_t)b);
         int32_t end = PLAIN_UNKNOWN;
         if (next == last) {
-            continue; /* Most bytes of a form share an edge. */
+            continue; /* Most bytes of a form have the same edge. */
         }
         last = next;
         if (next >= 0 && left > 1 &&
@@ -404,7 +404,7 @@ static bool form_leads_to(const lt_gdfa *d, int32_t state, const byte_range *for
     return true;
 }
 
-/* Where any plain character leads from a state, by its automaton alone. */
+/* Where any plain character leads from a state, within its automaton. */
 static int32_t plain_state(lt_gprogram *p, int32_t state) {
     int32_t to = PLAIN_UNKNOWN;
     if (p->plain[state] != PLAIN_UNKNOWN) {
@@ -423,8 +423,8 @@ static int32_t plain_state(lt_gprogram *p, int32_t state) {
     return p->plain[state] = to;
 }
 
-/* As plain_next, where each item's automaton alone tells; *out PLAIN_MIXED: it does not. Most steps
- * within strings are so: none of the configurations within characters has to be made. */
+/* As plain_next, if each item's automaton alone decides; *out PLAIN_MIXED: it does not. Most steps
+ * within strings are decided in this way, without making the configurations within characters. */
 static lt_err plain_by_states(lt_grammar *g, int32_t config, int32_t *out) {
     lt_gcache *c = &g->cache;
     const size_t first = c->configs[config].item;
@@ -469,8 +469,8 @@ static lt_err plain_next(lt_grammar *g, int32_t config, int32_t *out) {
     return LT_OK;
 }
 
-/* How many plain characters may follow, decided by none of them, at most the longest plain token's.
- * *closed: after them no plain character can. */
+/* How many plain characters may follow, whichever they are, at most as many as the longest plain
+ * token has. *closed: no plain character can follow them. */
 static lt_err plain_run(lt_grammar *g, int32_t config, int *chars, bool *closed) {
     int32_t at = config, next = -1;
     *chars = 0;
@@ -488,7 +488,7 @@ static lt_err plain_run(lt_grammar *g, int32_t config, int *chars, bool *closed)
         (*chars)++;
     }
     if (g->cache.configs[at].plain_sure) {
-        return LT_OK; /* No plain character can follow at all. */
+        return LT_OK; /* No plain character can follow. */
     }
     for (size_t i = 0; i < sizeof plain_forms / sizeof *plain_forms && *closed; i++) {
         for (int b = plain_forms[i][0].lo; b <= plain_forms[i][0].hi && *closed; b++) {
@@ -550,8 +550,8 @@ static lt_err keep_mask(lt_grammar *g, int32_t config, const uint32_t *bits, int
     return LT_OK;
 }
 
-/* Many positions of a counted repetition are equivalent for the tokens of the second trie: far
- * enough from both bounds, the one with the lowest count represents all. */
+/* Many positions of a counted repetition are equivalent for the tokens of the second trie: if they
+ * are far enough from both bounds, the one with the lowest count represents all. */
 static lt_err alike(lt_grammar *g, int32_t config, int32_t *out) {
     lt_gcache *c = &g->cache;
     const lt_gprogram *p = &g->program;
@@ -585,7 +585,7 @@ static lt_err alike(lt_grammar *g, int32_t config, int32_t *out) {
     return settle(g, out);
 }
 
-/* Tokens of the second trie, by the configuration that stands for this one. */
+/* Tokens of the second trie, from the configuration that represents this one. */
 static lt_err rest_mask(lt_grammar *g, int32_t config, uint32_t *bits, int64_t *n) {
     const size_t words = (size_t)g->vocab->n_words;
     int32_t of = config;
@@ -681,7 +681,7 @@ lt_err lt_gcache_open(lt_grammar *g) {
     return LT_OK;
 }
 
-/* A stack of the old cache in the new one: from the bottom up. */
+/* Move a stack of the old cache to the new one, from the bottom up. */
 static lt_err move_stack(const lt_gcache *old, lt_gcache *c, int32_t stack, int32_t *out) {
     int32_t *path = NULL;
     size_t n = 0, room = 0;

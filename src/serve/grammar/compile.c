@@ -8,8 +8,8 @@
 
 #include "serve/grammar/language.h"
 
-#define INLINE_STATES 300   /* Rules up to this size are written into their callers, */
-#define INLINE_BUDGET 20000 /* and those up to this that do not recurse when used once. */
+#define INLINE_STATES 300   /* Rules up to this size are inlined into their callers, */
+#define INLINE_BUDGET 20000 /* and up to this size if they do not recurse and are used once. */
 
 void lt_gprogram_free(lt_gprogram *p) {
     lt_gdfa_free(&p->d);
@@ -23,8 +23,8 @@ void lt_gprogram_free(lt_gprogram *p) {
     *p = (lt_gprogram){0};
 }
 
-/* Sizes of rules from the leaves up; what remains after no more change is recursive, or calls what
- * is. */
+/* Compute the sizes of rules from the leaves up; those without a size at the end are recursive, or
+ * call recursive rules. */
 static lt_err plan_rules(lt_gplan *p) {
     lt_gast *g = p->ast;
     int32_t *uses = calloc(g->n_rules + 1, sizeof *uses);
@@ -90,7 +90,7 @@ static lt_err append(lt_gprogram *p, const lt_gdfa *d) {
     return LT_OK;
 }
 
-/* Marks and counts of the states from `start` on, which are those of one rule. */
+/* Set the marks and counts of the states from `start` on, which belong to one rule. */
 static lt_err mark(lt_gprogram *p, const lt_gdfa *d, const lt_grule *rule, int32_t start) {
     const size_t n = p->d.n_states + 1;
     uint8_t *marks = realloc(p->marks, n * sizeof *marks);
@@ -139,7 +139,7 @@ done:
     return err;
 }
 
-/* All rules that are called, and loops; callees become start states. */
+/* Compile all rules that are called, and loops; callees become start states. */
 static lt_err compile_rules(lt_gprogram *p, lt_gplan *plan) {
     lt_err err = LT_OK;
     int32_t *starts = malloc((plan->ast->n_rules + 1) * sizeof *starts);
@@ -196,7 +196,7 @@ static int32_t callee_start(const lt_gprogram *p, int32_t callee) {
     return callee >= 0 ? callee : p->loop_start[~callee];
 }
 
-/* live: some text leads from the state to an accepting one of its rule. */
+/* live: some text leads from the state to an accepting state of its rule. */
 static lt_err cut_dead_ends(lt_gprogram *p) {
     const size_t n = p->d.n_states;
     bool *live = calloc(n + 1, sizeof *live), changed = true;
@@ -253,7 +253,7 @@ static lt_err cut_dead_ends(lt_gprogram *p) {
 static lt_err refuse_left_recursion(const lt_gprogram *p) {
     const size_t n = p->d.n_states;
     bool *nullable = calloc(n + 1, sizeof *nullable),
-         changed = true; /* The state's rule may end from here without a byte. */
+         changed = true; /* The rule may end in this state without a byte. */
     uint8_t *colour = calloc(n + 1, 1);
     int32_t *stack = malloc((n + 1) * 2 * sizeof *stack);
     lt_err err = LT_OK;
@@ -348,7 +348,7 @@ static lt_err make_classes(lt_gprogram *p) {
     for (size_t i = 0; i < p->d.n_states; i++) {
         const lt_gstate *s = &p->d.states[i];
         p->tail[i] = s->accept && s->n_edges == 0 && s->n_calls == 0;
-        p->plain[i] = -3; /* Not known. */
+        p->plain[i] = -3; /* -3: not yet known. */
     }
     return LT_OK;
 }

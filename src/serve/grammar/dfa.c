@@ -7,17 +7,17 @@
 #include "serve/grammar/nfa.h"
 
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
-#define NFA_STATES 1000000 /* Most states of one rule, with everything that is written into it. */
+#define NFA_STATES 1000000 /* Most states of one rule, including what is inlined into it. */
 #define DFA_STATES 300000
-/* Limit for a whole grammar, in members of subsets: a fraction of a second. */
+/* Limit for a whole grammar, in members of subsets: it takes a fraction of a second. */
 #define WORK_MAX 20000000
-#else /* Many small inputs find more than few large ones. */
+#else /* A small limit, because a fuzzer finds more with many small inputs. */
 #define NFA_STATES 4000
 #define DFA_STATES 400
 #define WORK_MAX   4000
 #endif
-#define WRITE_OUT   6000 /* States a counted repetition may have when written out. */
-#define SMALL_COUNT 12   /* Repetitions up to this are written out whenever the body is small. */
+#define WRITE_OUT   6000 /* Most states of a counted repetition that is written out. */
+#define SMALL_COUNT 12   /* Repetitions up to this count are written out if the body is small. */
 
 bool lt_grow(void **data, size_t n, size_t *room, size_t each) {
     void *grown;
@@ -76,7 +76,8 @@ int32_t lt_gplan_size(const lt_gplan *p, lt_gid id, int depth) {
             return one;
         }
         total = (int64_t)one * (n->max == LT_GINF ? n->min + 1 : n->max);
-        return clip(total > WRITE_OUT ? (int64_t)one + 2 : total); /* Else it will be a loop. */
+        /* Otherwise it becomes a loop. */
+        return clip(total > WRITE_OUT ? (int64_t)one + 2 : total);
     case LT_GNODE_RULE:
         return p->sizes[n->a];
     case LT_GNODE_AND:
@@ -128,12 +129,12 @@ lt_err lt_gnfa_bytes(lt_gnfa *n, int32_t from, int lo, int hi, int32_t to) {
         (lt_gnedge){.kind = LT_GEDGE_BYTES, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .to = to});
 }
 
-/* Code points lo..hi whose encodings have len bytes, as sequences of byte ranges: split until all
- * bytes vary freely. */
+/* Code points lo..hi with encodings of len bytes, as sequences of byte ranges: they are split until
+ * all bytes vary independently. */
 static lt_err utf8_range(lt_gnfa *n, int32_t from, uint32_t lo, uint32_t hi, int len, int32_t to) {
     static const uint8_t lead[5] = {0, 0, 0xC0, 0xE0, 0xF0};
-    for (int tail = len - 1; tail > 0;
-         tail--) { /* The last `tail` bytes must go from 80 to BF in full. */
+    /* The last `tail` bytes must cover 80 to BF completely. */
+    for (int tail = len - 1; tail > 0; tail--) {
         const uint32_t mask = (1u << (6 * tail)) - 1;
         if ((lo & ~mask) == (hi & ~mask)) {
             continue;
@@ -217,7 +218,7 @@ static lt_err build_repeat(lt_gbuilder *b, const lt_gnode *r, int32_t from, int3
         LT_TRY(build(b, r->a, at, next));
         at = next;
     }
-    if (r->max == LT_GINF) { /* A state of its own: nothing may lead back to `from`. */
+    if (r->max == LT_GINF) { /* It needs its own state, because nothing may lead back to `from`. */
         LT_TRY(lt_gnfa_state(b->n, &next));
         LT_TRY(lt_gnfa_empty(b->n, at, next));
         LT_TRY(build(b, r->a, next, next));
@@ -328,16 +329,16 @@ typedef struct {
     const lt_gnfa *n;
     lt_gdfa *d;
     int32_t final;
-    int32_t *members; /* Members of all subsets, one behind the other, each sorted. */
+    int32_t *members; /* Members of all subsets, one subset after another, each sorted. */
     size_t n_members, members_room;
-    size_t *first; /* The first member of subset i; one more than there are subsets. */
+    size_t *first; /* First member of subset i, with one extra entry at the end. */
     size_t n_first, first_room;
-    int32_t *table; /* Open addressing over the subsets. */
+    int32_t *table; /* Hash table of the subsets, with open addressing. */
     size_t cells;
-    lt_gnedge *bytes; /* The byte edges of the current subset, in the order of their first byte. */
+    lt_gnedge *bytes; /* The byte edges of the current subset, sorted by their first byte. */
     size_t n_bytes, bytes_room;
-    uint32_t *mark, stamp; /* Per NFA state: seen in this closure. */
-    int32_t *set;          /* The subset being made. */
+    uint32_t *mark, stamp; /* Per NFA state: whether this closure has reached it. */
+    int32_t *set;          /* The subset under construction. */
     size_t n_set;
     uint64_t *work;
 } subsets;
@@ -387,7 +388,8 @@ static lt_err rehash(subsets *s) {
     return LT_OK;
 }
 
-/* Close the set under empty edges and find its state, made if new. An empty set is no state: -1. */
+/* Close the set under empty edges and find its state, which is created if new. An empty set has no
+ * state: -1. */
 static lt_err end_set(subsets *s, int32_t *out) {
     size_t at;
     bool accept = false;
@@ -421,7 +423,7 @@ static lt_err end_set(subsets *s, int32_t *out) {
         LT_FAIL(LT_ERR_LIMIT, "grammar: more than %d states in one rule", DFA_STATES);
     }
     while (s->n_members + s->n_set > s->members_room) {
-        size_t n = s->members_room; /* Grow as if it were full. */
+        size_t n = s->members_room; /* Grow it as if it were full. */
         if (!lt_grow((void **)&s->members, n, &s->members_room, sizeof *s->members)) {
             return LT_ERR_OOM;
         }
@@ -442,7 +444,7 @@ static int by_first_byte(const void *a, const void *b) {
     return ((const lt_gnedge *)a)->lo - ((const lt_gnedge *)b)->lo;
 }
 
-/* The byte edges of a state's members, and where 0..255 has to be cut for them. */
+/* Collect the byte edges of a state's members, and the points at which they divide 0..255. */
 static lt_err collect_bytes(subsets *s, int32_t state, bool cut[257]) {
     s->n_bytes = 0;
     for (size_t i = s->first[state]; i < s->first[state + 1]; i++) {
@@ -469,14 +471,14 @@ static lt_err collect_bytes(subsets *s, int32_t state, bool cut[257]) {
 static lt_err byte_edges(subsets *s, int32_t state) {
     bool cut[257] = {false};
     int32_t to, before = -1;
-    /* bytes[0, n_live) reach the piece, bytes[next, ) start after it. */
+    /* bytes[0, n_live) cover the piece; bytes[next, ) start after it. */
     size_t n_live = 0, next = 0;
     s->d->states[state].edge = (int32_t)s->d->n_edges;
     LT_TRY(collect_bytes(s, state, cut));
     cut[256] = true;
     for (int lo = 0, hi; lo < 256; lo = hi + 1) {
         const bool *end = memchr(cut + lo + 1, true,
-                                 (size_t)(256 - lo)); /* At 256 at the latest. */
+                                 (size_t)(256 - lo)); /* It ends at 256 at the latest. */
         size_t kept = 0;
         hi = (int)(end - cut) - 1;
         *s->work += s->first[state + 1] - s->first[state];
@@ -514,7 +516,7 @@ static lt_err byte_edges(subsets *s, int32_t state) {
     return LT_OK;
 }
 
-/* Calls of a state: one for each callee, its targets together. */
+/* Calls of a state: one per callee, with its targets together. */
 static lt_err call_edges(subsets *s, int32_t state) {
     int32_t to;
     s->d->states[state].call = (int32_t)s->d->n_calls;

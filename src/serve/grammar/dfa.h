@@ -35,7 +35,7 @@ typedef struct {
     size_t n_calls, calls_room;
 } lt_gdfa;
 
-/* A counted repetition kept as such. */
+/* A counted repetition that is not written out. */
 typedef struct {
     lt_gid body;
     int32_t min, max;
@@ -44,23 +44,23 @@ typedef struct {
 
 typedef struct {
     lt_gast *ast;
-    bool *inlined;  /* Per rule: write it into its callers. */
-    int32_t *sizes; /* Per rule: estimated states; INT32_MAX when recursive. */
+    bool *inlined;  /* Per rule: inline it into its callers. */
+    int32_t *sizes; /* Per rule: estimated number of states; INT32_MAX if it is recursive. */
     lt_gloop *loops;
     size_t n_loops, loops_room;
-    uint64_t work; /* Members of subsets looked at so far: the time that automata take, bounded. */
+    uint64_t work; /* Members of subsets examined so far: it bounds the time spent on automata. */
 } lt_gplan;
 
-/* Estimated states of a node; INT32_MAX: it reaches a recursive rule. */
+/* Estimated number of states of a node; INT32_MAX: it reaches a recursive rule. */
 int32_t lt_gplan_size(const lt_gplan *p, lt_gid node, int depth);
 
 LT_MUST_USE lt_err lt_gdfa_build(lt_gdfa *out, lt_gplan *p, lt_gid node);
-/* The same for a tree that must be regular: its rules are written into it. */
+/* The same for a tree that must be regular: its rules are inlined. */
 LT_MUST_USE lt_err lt_gdfa_regular(lt_gdfa *out, lt_gplan *p, lt_gid node);
 void lt_gdfa_free(lt_gdfa *d);
 
 bool lt_grow(void **data, size_t n, size_t *room,
-             size_t each); /* Room for one more; false: out of memory. */
+             size_t each); /* Make room for one more; false: out of memory. */
 #define LT_GROW(o, what)                                                                           \
     lt_grow((void **)&(o)->what, (o)->n_##what, &(o)->what##_room, sizeof *(o)->what)
 

@@ -6,12 +6,12 @@
 
 #include "serve/grammar/impl.h"
 
-/* Marks of containers: objects with names that the schema does not list, lists of different items,
- * and all others; an entry. */
+/* Kinds of containers: objects with names that the schema does not list, lists of distinct items,
+ * and all others; and an entry. */
 typedef enum { OBJECT, UNIQUE, OTHER, ENTRY } entry_kind;
 
 struct lt_gentry {
-    lt_gentry *next; /* Before it, or around it. */
+    lt_gentry *next; /* The entry before it, or around it. */
     int32_t n_owners;
     entry_kind kind;
     size_t n;
@@ -38,7 +38,7 @@ static void push(lt_gdistinct *d, entry_kind kind, const char *text, size_t n) {
     if (n > 0) {
         memcpy(e->text, text, n);
     }
-    d->open = e; /* It owns what d owned. */
+    d->open = e; /* It now owns what d owned. */
 }
 
 static void pop(lt_gdistinct *d) {
@@ -75,7 +75,7 @@ static bool has(const lt_gdistinct *d, const char *text, size_t n) {
     return false;
 }
 
-/* The entry is whole. */
+/* The entry is complete. */
 static void complete(lt_gdistinct *d) {
     d->repeats = has(d, d->text, d->n);
     d->collects = false;
@@ -137,7 +137,7 @@ static void in_string(lt_gdistinct *d, uint8_t byte) {
     d->in_string = false;
     if (d->collects) {
         const lt_gentry *in = container(d);
-        /* Items keep their quotes, which tell "1" from 1. */
+        /* Items keep their quotes, which distinguish "1" from 1. */
         if (in != NULL && in->kind == UNIQUE) {
             collect(d, byte);
         }
@@ -145,7 +145,8 @@ static void in_string(lt_gdistinct *d, uint8_t byte) {
     }
 }
 
-/* Between strings. unique: the grammar begins members or items that are to be different. */
+/* Handle a byte outside strings. unique: the grammar begins members or items that must be
+ * distinct. */
 static void outside(lt_gdistinct *d, uint8_t byte, bool unique) {
     const lt_gentry *in = container(d);
     if (d->collects && (is_space(byte) || byte == ',' || byte == ']')) {
@@ -207,7 +208,7 @@ void lt_gdistinct_step(const lt_grammar *g, lt_gdistinct *d, int32_t from, uint8
 
 /* ---- What can still be spelt ---- */
 
-/* Does the rule, from this state on, match the text? */
+/* Whether the rule, starting in this state, matches the text. */
 static bool runs_through(const lt_gprogram *p, int32_t state, const char *text, size_t n) {
     for (size_t i = 0; i < n && state >= 0; i++) {
         const uint8_t c = (uint8_t)text[i];
@@ -221,7 +222,7 @@ static bool runs_through(const lt_gprogram *p, int32_t state, const char *text, 
     return state >= 0 && p->d.states[state].accept;
 }
 
-/* How many of `left` texts, to which the state leads, are not yet entries. */
+/* How many of the `left` texts to which the state leads are not yet entries. */
 static int64_t unspelt(const lt_grammar *g, const lt_gdistinct *d, int32_t state, int64_t left,
                        const char *text, size_t n) {
     for (const lt_gentry *e = d->open; e != NULL && e->kind == ENTRY; e = e->next) {
@@ -231,7 +232,7 @@ static int64_t unspelt(const lt_grammar *g, const lt_gdistinct *d, int32_t state
     return left;
 }
 
-/* Does a state read nothing but what ends an entry? */
+/* Whether a state reads only bytes that end an entry. */
 static bool only_ends(const lt_gprogram *p, int32_t state) {
     const lt_gstate *s = &p->d.states[state];
     bool is = true;
@@ -244,8 +245,8 @@ static bool only_ends(const lt_gprogram *p, int32_t state) {
     return is;
 }
 
-/* Is there an entry that begins with this text and is not there yet? Of each rule that may be
- * spelling it: more texts than are there. */
+/* Whether there is an entry that begins with this text and is new: whether each rule that may be
+ * spelling it has more texts than those already used. */
 static bool is_live(const lt_grammar *g, const lt_gdistinct *d, int32_t config, const char *text,
                     size_t n) {
     const lt_gconfig *c = &g->cache.configs[config];
@@ -255,9 +256,10 @@ static bool is_live(const lt_grammar *g, const lt_gdistinct *d, int32_t config, 
     for (int32_t i = 0; i < c->n_items; i++) {
         const int32_t state = g->cache.items[c->item + (size_t)i].state;
         int64_t left = g->program.counts[state];
-        if (left < 0 && only_ends(&g->program, state)) { /* The entry may be whole. */
+        if (left < 0 && only_ends(&g->program, state)) { /* The entry may be complete. */
             left = !has(d, text, n);
-        } else if (left < 0 || left >= LT_GMANY) { /* A listed property's name, or one of many. */
+            /* It is the name of a listed property, or one of many names. */
+        } else if (left < 0 || left >= LT_GMANY) {
             return true;
         } else {
             left = unspelt(g, d, state, left, text, n);
@@ -324,7 +326,7 @@ static void clear_tree(const masking *m, const lt_gtrie *t, size_t at) {
     }
 }
 
-/* The node of `byte` among those that begin at `at` and end before `end`; end: none. */
+/* The node of `byte` among those that begin at `at` and end before `end`; end if there is none. */
 static size_t child(const lt_gtrie *t, size_t at, size_t end, uint8_t byte) {
     while (at < end && t->nodes[at].byte != byte) {
         at = (size_t)t->nodes[at].skip;
@@ -332,8 +334,8 @@ static size_t child(const lt_gtrie *t, size_t at, size_t end, uint8_t byte) {
     return at < end ? at : end;
 }
 
-/* Tokens that go on spelling this entry, which is there: those behind which nothing new is left,
- * and those that complete it. */
+/* Remove tokens that continue this existing entry: those after which no new entry is possible, and
+ * those that complete it. */
 static lt_err unspell(const masking *m, const lt_gtrie *t, int32_t config, const lt_gentry *e) {
     static const char closers[] = "\",] \n\r\t";
     const bool item = e->n > 0 && e->text[0] == '"' && container(m->d)->kind == UNIQUE;
@@ -363,7 +365,7 @@ static lt_err unspell(const masking *m, const lt_gtrie *t, int32_t config, const
     return LT_OK;
 }
 
-/* Ask for each token of the mask that is among these (NULL: for each). */
+/* Test each token of the mask that is among these (NULL: each token). */
 static lt_err ask(const masking *m, int32_t config, const uint32_t *among) {
     const lt_grammar_vocab *v = m->g->vocab;
     for (int64_t w = 0; w * 32 < m->n_ids; w++) {
@@ -402,7 +404,7 @@ lt_err lt_gdistinct_mask(lt_grammar *g, lt_gdistinct *d, int32_t config, uint32_
             }
         }
     } else if (d->expects && g->program.few_names && d->open->kind == ENTRY) {
-        return ask(&m, config, NULL); /* A token may begin what cannot end. */
+        return ask(&m, config, NULL); /* A token may begin an entry that cannot end. */
     }
     return ask(&m, config, v->several);
 }

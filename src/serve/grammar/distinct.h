@@ -27,11 +27,11 @@ typedef struct {
     lt_gentry *open;
     bool active;    /* Within a JSON text. */
     bool in_string; /* Between quotes, */
-    bool escaped;   /* behind a backslash. */
-    bool expects;   /* What comes next is an entry. */
-    bool collects;  /* An entry is being written: its text so far. */
-    bool failed;    /* No memory: reported by the next mask. */
-    bool repeats;   /* The last byte completed an entry that exists already. */
+    bool escaped;   /* after a backslash. */
+    bool expects;   /* The next value is an entry. */
+    bool collects;  /* An entry is being written; this is its text so far. */
+    bool failed;    /* Out of memory: the next mask reports it. */
+    bool repeats;   /* The last byte completed an entry that already exists. */
     char *text;
     size_t n, room;
 } lt_gdistinct;
@@ -40,13 +40,13 @@ struct lt_grammar;
 void lt_gdistinct_close(lt_gdistinct *d);
 void lt_gdistinct_copy(lt_gdistinct *dst, const lt_gdistinct *src);
 void lt_gdistinct_reset(lt_gdistinct *d);
-/* The byte was read; the grammar's configuration was `from`, and is `to`. */
+/* A byte was read; the grammar's configuration was `from`, and is now `to`. */
 void lt_gdistinct_step(const struct lt_grammar *g, lt_gdistinct *d, int32_t from, uint8_t byte,
                        int32_t to);
-/* Take tokens out of a mask of n_ids ids that belongs to this configuration. */
+/* Remove tokens from a mask of n_ids ids that belongs to this configuration. */
 LT_MUST_USE lt_err lt_gdistinct_mask(struct lt_grammar *g, lt_gdistinct *d, int32_t config,
                                      uint32_t *bits, int64_t n_ids);
-/* Try a token's bytes on a copy: are they allowed? *to: the configuration after them. */
+/* Try a token's bytes on a copy: whether they are allowed. *to: the configuration after them. */
 LT_MUST_USE lt_err lt_gdistinct_allows(struct lt_grammar *g, const lt_gdistinct *d, int32_t config,
                                        const uint8_t *bytes, size_t n, bool *out);
 

@@ -20,10 +20,10 @@ typedef struct {
     const json_t *v;
     int32_t parent; /* -1: the root. */
     int32_t resource;
-    const char *key; /* In an object; NULL: index of an array. */
+    const char *key; /* Key in an object; NULL: an array's element. */
     int32_t index;
-    bool map;  /* Its members' names are not keywords, as in "properties". */
-    bool data; /* Within enum, const and the like: no schema. */
+    bool map;  /* The names of its members are not keywords, as in "properties". */
+    bool data; /* Within enum, const and similar keywords: it is not a schema. */
 } place;
 
 typedef struct {
@@ -44,7 +44,7 @@ struct lt_gdoc {
     bool named;
     place *places;
     size_t n_places, places_room;
-    int32_t *table; /* By address of the value. */
+    int32_t *table; /* Hash table by the address of the value. */
     size_t cells;
     resource *resources;
     size_t n_resources, resources_room;
@@ -72,8 +72,8 @@ static size_t scheme_of(const char *uri) {
     return n > 0 && uri[n] == ':' ? n + 1 : 0;
 }
 
-/* A reference against a base, both without fragments, as RFC 3986 joins them; "." and ".." are
- * taken out of the path. */
+/* A reference resolved against a base, both without fragments, as in RFC 3986; "." and ".." are
+ * removed from the path. */
 static char *join(const char *base, const char *ref, size_t n_ref) {
     const size_t n_base = strlen(base), scheme = scheme_of(base);
     size_t keep = n_base, n, authority = scheme;
@@ -138,13 +138,13 @@ static lt_err new_anchor(lt_gdoc *d, int32_t in, const char *name, const json_t 
     return LT_OK;
 }
 
-/* $id and the anchors of a schema, which sets its resource. */
+/* Register $id and the anchors of a schema, and set its resource. */
 static lt_err name_place(lt_gdoc *d, place *p) {
     const bool old = d->named && d->draft <= 4;
     const json_t *id = json_object_get(p->v, old ? "id" : "$id");
     const char *text = json_string_value(id);
     if (d->draft <= 7 && json_object_get(p->v, "$ref") != NULL) {
-        return LT_OK; /* What stands beside it is ignored. */
+        return LT_OK; /* Its siblings are ignored. */
     }
     if (text != NULL && text[0] == '#' && text[1] != 0) {
         LT_TRY(new_anchor(d, p->resource, text + 1, p->v, false));
@@ -318,7 +318,8 @@ const char *lt_gdoc_pointer(const lt_gdoc *d, const json_t *v, char *out, size_t
     return out;
 }
 
-/* One step of a pointer, "~1" and "%25" decoded, into key; the rest. NULL: too long. */
+/* Copy one step of a pointer, with "~1" and "%25" decoded, to key; returns the rest. NULL: too
+ * long. */
 static const char *step_of(const char *p, char *key, size_t room) {
     size_t n = 0;
     while (*p != 0 && *p != '/') {

@@ -17,13 +17,14 @@
 #include "serve/grammar/schema.h"
 
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
-#define MAX_WORK   600000 /* Literals written for a document: some tenths of a second. */
-#define MAX_SHAPES 3000   /* Most shapes of one term. */
+/* Most literals written for a document; this takes some tenths of a second. */
+#define MAX_WORK   600000
+#define MAX_SHAPES 3000 /* Most shapes of one term. */
 #else
 #define MAX_WORK   3000
 #define MAX_SHAPES 50
 #endif
-#define MAX_CHAIN 300 /* Literals of one shape. */
+#define MAX_CHAIN 300 /* Most literals of one shape. */
 
 /* ---- Small things ---- */
 
@@ -78,7 +79,7 @@ lt_err lt_gchoose(lt_gschema_reader *r, lt_gpending *p, lt_galternatives *a) {
         p->dead = true;
         return LT_OK;
     }
-    if (a->n == 1) { /* No choice: its literals are to come. */
+    if (a->n == 1) { /* There is no choice: its literals are added. */
         for (const lt_gtodo *t = a->v[0]; t != NULL; t = t->next) {
             LT_TRY(later(r, p, t->lit, t->parent, t->quiet));
         }
@@ -133,7 +134,7 @@ static lt_err types_of(const lt_gschema_reader *r, const json_t *type, unsigned 
     return LT_OK;
 }
 
-/* Narrow the list of values to those that are in another. */
+/* Intersect the list of values with another list. */
 static lt_err only_values(lt_gschema_reader *r, lt_gpending *p, const json_t *list) {
     json_t *both, *v, *w;
     size_t i, k;
@@ -221,7 +222,7 @@ static lt_err numbers(lt_gschema_reader *r, lt_gpending *p, const json_t *s) {
         return LT_OK;
     }
     p->shape.spoken |= LT_GTYPE_NUMBER;
-    bound(&p->shape.low, low, json_is_true(above), true); /* true: draft 4's way. */
+    bound(&p->shape.low, low, json_is_true(above), true); /* true: the keyword's form in draft 4. */
     bound(&p->shape.low, above, true, true);
     bound(&p->shape.high, high, json_is_true(below), false);
     bound(&p->shape.high, below, true, false);
@@ -351,7 +352,7 @@ static lt_err reference(lt_gschema_reader *r, lt_gpending *p, const json_t *s, i
     return LT_OK;
 }
 
-/* May both hold? false is proven. */
+/* Whether both may hold; false is certain. */
 static lt_err together(lt_gschema_reader *r, const json_t *a, const json_t *b, bool *out) {
     const lt_glit both[] = {{a, false}, {b, false}};
     int32_t term = 0;
@@ -428,7 +429,7 @@ done:
     return err;
 }
 
-/* The member is absent, or what it brings holds. */
+/* Either the member is absent, or what it requires holds. */
 static lt_err dependency(lt_gschema_reader *r, lt_gpending *p, const char *key, json_t *brings,
                          int32_t index, bool quiet) {
     const json_t *absent = NULL, *present = NULL;
@@ -477,7 +478,7 @@ static lt_err logic(lt_gschema_reader *r, lt_gpending *p, const json_t *s, int32
         }
     }
     LT_TRY(reference(r, p, s, index, quiet));
-    for (size_t i = json_array_size(all); i-- > 0;) { /* The first is to come first. */
+    for (size_t i = json_array_size(all); i-- > 0;) { /* The first comes first. */
         LT_TRY(later(r, p, (lt_glit){json_array_get(all, i), false}, index, quiet));
     }
     return LT_OK;
@@ -500,7 +501,8 @@ static lt_err holds(lt_gschema_reader *r, lt_gpending *p, const json_t *s, int32
 
 /* ---- Pending shapes ---- */
 
-/* The schema was written into the shape before: as now, or (dead) the other way round. */
+/* Whether the schema has already been added to the shape: in this form or (dead) in the opposite
+ * one. */
 static bool was_done(lt_gpending *p, const lt_gtodo *t) {
     for (const lt_gdone *d = p->shape.done; d != NULL; d = d->next) {
         if (d->lit.s == t->lit.s) {
@@ -511,7 +513,7 @@ static bool was_done(lt_gpending *p, const lt_gtodo *t) {
     return false;
 }
 
-/* Write the next literal into the shape. */
+/* Add the next literal to the shape. */
 static lt_err step(lt_gschema_reader *r, lt_gpending *p) {
     const lt_gtodo *t = p->todo;
     lt_gdone *d;
@@ -545,8 +547,8 @@ static lt_err step(lt_gschema_reader *r, lt_gpending *p) {
                       : holds(r, p, t->lit.s, d->index, t->quiet);
 }
 
-/* Does a schema say nothing of a value but its type and which ones there are? That is in the
- * shape. */
+/* Whether a schema constrains only the type and the possible values, which the shape already
+ * has. */
 static bool only_lists(const json_t *s) {
     static const char *const known[] = {"type",        "enum",     "const",    "title",
                                         "description", "default",  "examples", "$comment",
@@ -565,7 +567,7 @@ static bool only_lists(const json_t *s) {
     return true;
 }
 
-/* Values of a list that the literals allow. */
+/* Keep the values of a list that the literals allow. */
 static lt_err filter_values(lt_gschema_reader *r, lt_gpending *p) {
     json_t *left = json_array(), *v;
     bool unknown = false;
@@ -579,7 +581,7 @@ static lt_err filter_values(lt_gschema_reader *r, lt_gpending *p) {
             const int valid = !d->lit.not &&only_lists(d->lit.s)
                                   ? 1
                                   : lt_gschema_valid(r, d->lit.s, v, 0);
-            unknown = unknown || valid < 0; /* Left out, to be sure. */
+            unknown = unknown || valid < 0; /* Omitted, to be safe. */
             fits = valid >= 0 && (valid == 0) == d->lit.not ;
         }
         if (fits) {
@@ -594,7 +596,7 @@ static lt_err filter_values(lt_gschema_reader *r, lt_gpending *p) {
     return LT_OK;
 }
 
-/* Types of which no value is left. */
+/* Remove types that have no values left. */
 static lt_err settle(lt_gschema_reader *r, lt_gpending *p) {
     lt_gshape *s = &p->shape;
     const double low = json_number_value(s->low.v), high = json_number_value(s->high.v);
@@ -623,7 +625,7 @@ static lt_err settle(lt_gschema_reader *r, lt_gpending *p) {
     return !p->dead && s->values != NULL ? filter_values(r, p) : LT_OK;
 }
 
-/* The smallest choice, taken out of the list. */
+/* Take the smallest choice from the list. */
 static lt_err take_choice(lt_gschema_reader *r, lt_gpending *p, const lt_gchoice **out) {
     const lt_gchoice *best = p->choices, *list = p->choices;
     for (const lt_gchoice *c = list; c != NULL; c = c->next) {
@@ -651,7 +653,7 @@ typedef struct {
 static lt_err branch(lt_gschema_reader *r, pile *l, lt_gpending p) {
     const lt_gchoice *c = NULL;
     LT_TRY(take_choice(r, &p, &c));
-    for (size_t i = c->n; i-- > 0;) { /* The first comes off the pile first. */
+    for (size_t i = c->n; i-- > 0;) { /* The first is pushed last, so that it comes off first. */
         if (!lt_grow((void **)&l->v, l->n, &l->room, sizeof *l->v)) {
             return LT_ERR_OOM;
         }

@@ -124,7 +124,7 @@ done:
     return err;
 }
 
-/* Behind "<": a special token. */
+/* After "<": a special token. */
 static lt_err read_token(reader *r, lt_gid *out) {
     const uint8_t *from = r->p;
     unsigned char code[4];
@@ -150,7 +150,7 @@ static lt_err read_token(reader *r, lt_gid *out) {
         return wrong(r, "no special token of this name");
     }
     for (size_t i = 0; i < r->v->n_ends; i++) {
-        if (r->v->ends[i] == id) { /* The text could then neither continue nor end. */
+        if (r->v->ends[i] == id) { /* Otherwise the text could neither continue nor end. */
             return wrong(r, "a token that ends the text; it may follow wherever the grammar ends");
         }
     }
@@ -256,7 +256,7 @@ static lt_err read_alternatives(reader *r, bool nested, lt_gid *out) {
     lt_err err = LT_OK;
     do {
         lt_gid one = -1;
-        skip_space(r, true); /* A line may end behind a bar. */
+        skip_space(r, true); /* A line may end after a bar. */
         LT_TRY_DONE(read_sequence(r, nested, &one));
         lt_gids_push(r->g, &alts, one);
         skip_space(r, nested);

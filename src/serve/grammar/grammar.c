@@ -102,7 +102,7 @@ void lt_grammar_close(lt_grammar *g) {
 }
 
 lt_err lt_grammar_state_open(lt_grammar_state **out, const lt_grammar *grammar) {
-    /* Its cache grows; its language does not change. */
+    /* The cast is safe: the cache grows, but the language does not change. */
     lt_grammar *g = (lt_grammar *)(uintptr_t)grammar;
     lt_grammar_state *s = calloc(1, sizeof *s);
     if (s == NULL) {
@@ -130,7 +130,7 @@ void lt_grammar_state_close(lt_grammar_state *s) {
     if (s->next != NULL) {
         s->next->before = s->before;
     }
-    lt_gdistinct_close(&s->distinct); /* Under the lock: copies share parts of it. */
+    lt_gdistinct_close(&s->distinct); /* Called under the lock, because copies share parts of it. */
     pthread_mutex_unlock(&s->g->lock);
     free(s);
 }
@@ -165,7 +165,7 @@ static void copy_mask(const lt_grammar *g, int32_t config, uint32_t *bits, int64
     const int64_t words = (n_ids + 31) / 32,
                   known = g->vocab->n_words < words ? g->vocab->n_words : words;
     const int32_t *ids = c->mask;
-    if ((size_t)c->n_mask <= 1024) { /* As grammar/cache.c keeps them. */
+    if ((size_t)c->n_mask <= 1024) { /* The form in which grammar/cache.c stores them. */
         memset(bits, 0, (size_t)words * sizeof *bits);
         for (int32_t i = 0; i < c->n_mask; i++) {
             if (ids[i] < n_ids) {
@@ -263,7 +263,7 @@ bool lt_grammar_accepting(const lt_grammar_state *s) {
     return is;
 }
 
-/* The one byte that can follow, or -1. */
+/* The only byte that can follow, or -1. */
 static int only_byte(const lt_grammar *g, int32_t config) {
     const lt_gconfig *c = &g->cache.configs[config];
     int byte = -1;

@@ -28,38 +28,38 @@ typedef struct lt_grammar_vocab lt_grammar_vocab;
 typedef struct lt_grammar_state lt_grammar_state;
 
 typedef enum {
-    /* llama.cpp's notation; the rule "root" is the start. Or Lark's; "start" is. */
+    /* llama.cpp's notation, with the start rule "root"; or Lark's, with "start". */
     LT_GRAMMAR_GBNF,
-    LT_GRAMMAR_REGEX,  /* The whole text matches: serve/grammar/regex.c has the dialect. */
+    LT_GRAMMAR_REGEX,  /* The whole text must match: serve/grammar/regex.c describes the dialect. */
     LT_GRAMMAR_SCHEMA, /* JSON schema, a JSON text: serve/grammar/schema.c lists the keywords. */
     LT_GRAMMAR_JSON,   /* Any JSON object; the text is ignored. */
     LT_GRAMMAR_CHOICE  /* One of the strings of a JSON array of strings. */
 } lt_grammar_kind;
 
-/* Make tries of the tokens' bytes. ends: ids that end a text, besides those of the tokenizer. The
+/* Make tries of the tokens' bytes. ends: ids that end a text, in addition to the tokenizer's. The
  * tokenizer may be closed afterwards. */
 LT_MUST_USE lt_err lt_grammar_vocab_open(lt_grammar_vocab **out, const lt_tokenizer *t,
                                          const int32_t *ends, int64_t n_ends);
-void lt_grammar_vocab_close(lt_grammar_vocab *v); /* After its grammars. Accepts NULL. */
+void lt_grammar_vocab_close(lt_grammar_vocab *v); /* Close its grammars first. Accepts NULL. */
 
 /* Compile. FORMAT: a syntax error (line or offset and what was expected); UNSUPPORTED: a keyword
  * that would change the language but is not supported, by name; LIMIT: too large. Mostly
  * milliseconds, a third of a second at most: serve/api/compile.h keeps it off the loop. */
 LT_MUST_USE lt_err lt_grammar_open(lt_grammar **out, const lt_grammar_vocab *v,
                                    lt_grammar_kind kind, const char *text, size_t bytes);
-/* The same until another thread sets *stop: STATE. */
+/* The same, until another thread sets *stop: STATE. */
 LT_MUST_USE lt_err lt_grammar_open_until(lt_grammar **out, const lt_grammar_vocab *v,
                                          lt_grammar_kind kind, const char *text, size_t bytes,
                                          const atomic_bool *stop);
-/* Add an owner, which must close it, too. Returns g. */
+/* Add an owner, which must also close it. Returns g. */
 lt_grammar *lt_grammar_hold(lt_grammar *g);
-/* Remove an owner; the last one must do so after closing all states. Accepts NULL. */
+/* Remove an owner; before the last one, close all states. Accepts NULL. */
 void lt_grammar_close(lt_grammar *g);
-/* Its memory: automata, and the cache that texts have filled so far. */
+/* Its memory: the automata, and the cache that texts have filled so far. */
 size_t lt_grammar_bytes(lt_grammar *g);
 
 LT_MUST_USE lt_err lt_grammar_state_open(lt_grammar_state **out, const lt_grammar *g);
-/* dst (open, of the same grammar) becomes equal to src: a sequence forks. */
+/* dst (open, of the same grammar) becomes equal to src, when a sequence forks. */
 void lt_grammar_state_copy(lt_grammar_state *dst, const lt_grammar_state *src);
 void lt_grammar_state_reset(lt_grammar_state *s); /* Back to the start. */
 void lt_grammar_state_close(lt_grammar_state *s); /* Accepts NULL. */
@@ -69,14 +69,14 @@ void lt_grammar_state_close(lt_grammar_state *s); /* Accepts NULL. */
  * unless the vocabulary cannot spell what must follow. LIMIT: the grammar is too ambiguous here. */
 LT_MUST_USE lt_err lt_grammar_mask(lt_grammar_state *s, uint32_t *bits, int64_t n_ids);
 
-/* The sampler chose id. ARG: it is not allowed (the state stays as it was). After an ending id the
+/* The sampler chose id. ARG: it is not allowed, and the state is unchanged. After an ending id the
  * state is finished. */
 LT_MUST_USE lt_err lt_grammar_accept(lt_grammar_state *s, int32_t id);
 
 bool lt_grammar_done(const lt_grammar_state *s);      /* Only an ending id may follow. */
 bool lt_grammar_accepting(const lt_grammar_state *s); /* An ending id may follow. */
 
-/* Jump forward: the bytes that must follow in any case, at most room; 0 when there is a choice. */
+/* The bytes that must follow in any case, at most room; 0 if there is a choice. */
 size_t lt_grammar_forced(lt_grammar_state *s, char *out, size_t room);
 
 #endif

@@ -21,13 +21,13 @@
 /* ---- vocabulary ---- */
 
 #define LT_GTOKEN_BYTES 256 /* Longer tokens are never allowed. */
-#define LT_GPLAIN       32  /* Masks of plain tokens by characters: 1 to this. */
+#define LT_GPLAIN       32  /* There are masks of plain tokens of 1 to this many characters. */
 
-/* A trie in depth-first order: a subtree that does not fit is skipped in one step. */
+/* A trie in depth-first order, so that a subtree that does not match is skipped in one step. */
 typedef struct {
     uint8_t byte;
-    uint16_t depth;          /* Depth of the byte in its tokens. */
-    int32_t skip;            /* The first node behind this subtree. */
+    uint16_t depth;          /* Position of the byte in its tokens. */
+    int32_t skip;            /* The first node after this subtree. */
     int32_t token, n_tokens; /* Ids in `ids` of tokens that end here. */
 } lt_gtrie_node;
 
@@ -41,7 +41,7 @@ typedef struct {
 struct lt_grammar_vocab {
     int64_t n_ids;
     int64_t n_words; /* Words of a mask. */
-    /* Tokens of characters that stand for themselves in a JSON string: all but ", \ and
+    /* Tokens of characters that represent themselves in a JSON string: all but ", \ and
      * controls. */
     lt_gtrie plain;
     lt_gtrie rest;
@@ -50,18 +50,20 @@ struct lt_grammar_vocab {
     int32_t *longer; /* Plain tokens of more than LT_GPLAIN characters, by length. */
     uint16_t *longer_chars;
     size_t n_longer;
-    /* Mask of tokens that may hold a whole name or item: with two quotes, or a comma and more. */
+    /* Mask of tokens that may contain a whole name or item: with two quotes, or a comma and
+     * more. */
     uint32_t *several;
     int max_chars;  /* Most characters of a plain token. */
-    int rest_reach; /* Bytes of the longest of the others that a JSON string could hold. */
+    int rest_reach; /* Bytes of the longest other token that a JSON string could contain. */
     unsigned char *bytes;
-    size_t *start; /* Bytes of id i: [start[i], start[i + 1]); special tokens: 0xFF and the id. */
+    /* Bytes of id i: [start[i], start[i + 1]); for special tokens 0xFF and the id. */
+    size_t *start;
     int32_t *ends;
     size_t n_ends;
     char **special; /* Names of special tokens, NULL elsewhere; by id. */
 };
 
-/* Bytes that stand for a special token in tries and automata: 0xFF is in no UTF-8 text. */
+/* Bytes that represent a special token in tries and automata: 0xFF occurs in no UTF-8 text. */
 void lt_gvocab_special_bytes(int32_t id, unsigned char out[4]);
 /* The special token of this name, or -1. */
 int32_t lt_gvocab_find_special(const struct lt_grammar_vocab *v, const char *name, size_t n);
@@ -69,21 +71,21 @@ int32_t lt_gvocab_find_special(const struct lt_grammar_vocab *v, const char *nam
 /* ---- program ---- */
 
 typedef struct {
-    lt_gdfa d;                    /* All rules; `to` and `callee` are states of the whole. */
+    lt_gdfa d;                    /* All rules; `to` and `callee` are numbered over all of them. */
     int32_t *loop_min, *loop_max; /* callee < 0: loop ~callee; its body starts at loop_start. */
     int32_t *loop_start;
     size_t n_loops;
     int32_t start;
-    uint8_t classes[256]; /* Bytes that no edge tells apart. */
+    uint8_t classes[256]; /* Classes of bytes that no edge distinguishes. */
     int n_classes;
     uint8_t sample[256]; /* One byte of each class. */
-    int32_t *plain; /* Per state: where any plain character leads; grammar/cache.c finds out. */
+    int32_t *plain; /* Per state: where any plain character leads; grammar/cache.c computes it. */
     uint8_t *marks; /* Per state: bits of LT_GMARK. */
-    /* Per state of a rule of names: how many texts it can still be (LT_GMANY: or more); -1
-     * elsewhere. */
+    /* Per state of a rule of names: how many texts are still possible (LT_GMANY: or more);
+     * otherwise -1. */
     int64_t *counts;
-    bool has_names, few_names; /* Some rule is of names; of few of them. */
-    bool *tail; /* Per state: accepts, and nothing can follow: a call that returns here need not. */
+    bool has_names, few_names; /* Some rule spells names; and only a few of them. */
+    bool *tail; /* Per state: it accepts, and nothing can follow: a call need not return here. */
 } lt_gprogram;
 
 #define LT_GMANY 1000000
@@ -102,7 +104,7 @@ typedef struct {
     int32_t state, stack;
 } lt_gitem;
 
-/* A cell of the table of the work list's items; one of another list is free. */
+/* A cell of the table of the work list's items; a cell of another list is free. */
 typedef struct {
     uint32_t list;
     int32_t item;
@@ -115,11 +117,11 @@ typedef struct {
     bool in_names, starts_json, starts_unique; /* For grammar/distinct.h. */
     /* sure: plain -1 means that none can follow, not that they differ. */
     bool plain_known, plain_sure;
-    int32_t plain;  /* The one configuration after any plain character; -1: none such. */
+    int32_t plain;  /* The single configuration after any plain character; -1: there is none. */
     int32_t row;    /* Row of transitions; -1: none yet. */
     int32_t n_mask; /* Ids allowed; -1: no mask yet. */
-    void *mask;     /* n_mask ids when few, else words. */
-    uint32_t *rest; /* Mask of the second trie alone, for configurations like this one. */
+    void *mask;     /* n_mask ids if there are few, otherwise words. */
+    uint32_t *rest; /* Mask of the second trie alone, shared by configurations like this one. */
     int32_t n_rest;
 } lt_gconfig;
 
@@ -138,10 +140,10 @@ typedef struct {
     size_t n_rows, rows_room;
     size_t mask_bytes;
     int32_t start;
-    /* Being made. */
+    /* The configuration under construction. */
     lt_gitem *work;
     size_t n_work, work_room;
-    lt_gcell *cells; /* Hash table of the items, when there are more than a few. */
+    lt_gcell *cells; /* Hash table of the items, if there are more than a few. */
     uint32_t n_lists;
     bool work_accept;
     uint8_t work_marks;
@@ -153,9 +155,9 @@ struct lt_grammar {
     lt_gprogram program;
     pthread_mutex_t lock;
     lt_gcache cache;
-    lt_grammar_state *states; /* All open, for when the cache is emptied. */
+    lt_grammar_state *states; /* All open states, which are updated when the cache is emptied. */
     uint32_t *scratch;        /* Words of one mask. */
-    lt_gdistinct trial;       /* Where a token is tried. */
+    lt_gdistinct trial;       /* For trying a token. */
 };
 
 struct lt_grammar_state {
@@ -169,7 +171,7 @@ struct lt_grammar_state {
 /* Read a text of any kind: g->root becomes its start. */
 LT_MUST_USE lt_err lt_grammar_read(lt_gast *g, const lt_grammar_vocab *v, lt_grammar_kind kind,
                                    const char *text, size_t bytes);
-/* What lt_grammar_open does with the tree it has read. */
+/* The part of lt_grammar_open after reading the tree. */
 LT_MUST_USE lt_err lt_grammar_open_tree(lt_grammar **out, const lt_grammar_vocab *v, lt_gast *ast);
 
 LT_MUST_USE lt_err lt_gcache_open(lt_grammar *g);
@@ -177,6 +179,7 @@ void lt_gcache_free(lt_gcache *c);
 LT_MUST_USE lt_err lt_gcache_step(lt_grammar *g, int32_t config, uint8_t byte,
                                   int32_t *out); /* -1: none. */
 LT_MUST_USE lt_err lt_gcache_mask(lt_grammar *g, int32_t config);
-LT_MUST_USE lt_err lt_gcache_trim(lt_grammar *g); /* Begin afresh when it has grown too large. */
+/* Start again with an empty cache if it has grown too large. */
+LT_MUST_USE lt_err lt_gcache_trim(lt_grammar *g);
 
 #endif

@@ -1,5 +1,5 @@
-/* grammar/json.c: see grammar/json.h. Numbers have at most 18 digits on each side of the point, so
- * that a sampler cannot generate digits endlessly. */
+/* grammar/json.c: see grammar/json.h. Numbers have at most 18 digits on each side of the decimal
+ * point, so that a sampler cannot generate digits endlessly. */
 #include "serve/grammar/json.h"
 
 #include <math.h>
@@ -45,7 +45,7 @@ lt_gid lt_gjson_class(lt_gast *g, const lt_grange *ranges, size_t n, bool negate
                 lt_gids_push(g, &alts, lt_gast_text(g, text));
             }
         }
-        /* Less controls, the quote and the backslash. */
+        /* Without controls, the quote and the backslash. */
         r.lo = r.lo < 0x20 ? 0x20 : r.lo;
         for (const char *cut = "\"\\"; *cut != 0; cut++) {
             const uint32_t c = (uint32_t)*cut;
@@ -69,7 +69,7 @@ lt_gid lt_gjson_class(lt_gast *g, const lt_grange *ranges, size_t n, bool negate
     return out;
 }
 
-static lt_gid hex(lt_gast *g, const char *set) { /* "09af": pairs of bounds; both cases. */
+static lt_gid hex(lt_gast *g, const char *set) { /* "09af": pairs of bounds; in both cases. */
     lt_grange r[8];
     size_t n = 0;
     for (; *set != 0; set += 2) {
@@ -81,7 +81,7 @@ static lt_gid hex(lt_gast *g, const char *set) { /* "09af": pairs of bounds; bot
     return lt_gast_chars(g, r, n, false);
 }
 
-/* Kept as a rule: hundreds of strings share it. */
+/* Kept as a rule, since hundreds of strings share it. */
 lt_gid lt_gjson_char(lt_gast *g) {
     const int32_t rule = lt_gast_rule(g, "json char", 9);
     static const lt_grange not_raw[] = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
@@ -93,7 +93,7 @@ lt_gid lt_gjson_char(lt_gast *g) {
     }
     digit = hex(g, "09af");
     two = lt_gast_seq2(g, digit, digit);
-    /* \uXXXX that is no surrogate; or a pair of them. */
+    /* \uXXXX that is not a surrogate, or a pair of surrogates. */
     bmp = lt_gast_alt2(g, lt_gast_seq3(g, hex(g, "09acef"), digit, two),
                        lt_gast_seq3(g, hex(g, "dd"), hex(g, "07"), two));
     pair = lt_gast_list(g, LT_GNODE_SEQ,
@@ -119,7 +119,7 @@ lt_gid lt_gjson_plain(lt_gast *g) {
     return lt_gast_ref(g, rule);
 }
 
-/* A rule of its own: marks say where it begins. */
+/* A separate rule, whose beginning is marked. */
 static lt_gid marked(lt_gast *g, lt_gid body, bool names, bool json, bool unique) {
     const int32_t rule = lt_gast_new_rule(g, body);
     if (rule >= 0) {
@@ -208,11 +208,11 @@ lt_gid lt_gjson_number(lt_gast *g, bool whole) {
         (const lt_gid[]){minus, whole_part(g), optional(g, fraction(g)), optional(g, exponent)}, 4);
 }
 
-/* Digits d[0..n) as a string of n digits that is at least (at most, down) this one. */
+/* Digits d[0..n) as strings of n digits that are at least (at most, if down) this one. */
 static lt_gid same_length(lt_gast *g, const char *d, size_t n, bool up, bool leading) {
     lt_gids alts = {0};
     lt_gid out;
-    for (size_t i = 0; i <= n; i++) { /* Equal before i, beyond at i (i = n: equal). */
+    for (size_t i = 0; i <= n; i++) { /* Equal before i and beyond at i (i = n: equal). */
         const int lo = up                           ? d[i] + 1
                        : leading && i == 0 && n > 1 ? '1'
                                                     : '0',
@@ -230,7 +230,7 @@ static lt_gid same_length(lt_gast *g, const char *d, size_t n, bool up, bool lea
     return out;
 }
 
-/* Whole parts above (below, !up) d, without d itself. */
+/* Integer parts above (below, if !up) d, excluding d itself. */
 static lt_gid beyond_whole(lt_gast *g, const char *d, size_t n, bool up) {
     const lt_gid equal_or = same_length(g, d, n, up, true), equal = lt_gast_bytes(g, d, n);
     lt_gid other;
@@ -255,7 +255,7 @@ static lt_gid fraction_beyond(lt_gast *g, const char *f, size_t n, bool up, bool
     lt_gids alts = {0};
     const lt_gid zeros = lt_gast_repeat(g, lt_gast_text(g, "0"), 0, (int32_t)room);
     lt_gid out;
-    for (size_t i = 0; i < n; i++) { /* Equal before i, beyond at i. */
+    for (size_t i = 0; i < n; i++) { /* Equal before i and beyond at i. */
         const int lo = up ? f[i] + 1 : '0', hi = up ? '9' : f[i] - 1;
         if (lo <= hi) {
             lt_gids_push(
@@ -265,20 +265,21 @@ static lt_gid fraction_beyond(lt_gast *g, const char *f, size_t n, bool up, bool
                                               lt_gast_byte(g, lo, hi), digits(g, 0, (int32_t)room)},
                              4));
         }
-        if (!up && i > 0) { /* Shorter than F is below it: F ends in no zero. */
+        /* A shorter fraction than F is below it, because F does not end in zero. */
+        if (!up && i > 0) {
             lt_gids_push(g, &alts, lt_gast_seq2(g, lt_gast_text(g, "."), lt_gast_bytes(g, f, i)));
         }
     }
     if (!up && n > 0) {
         lt_gids_push(g, &alts, lt_gast_empty(g));
     }
-    if (!strict) { /* Equal, with any number of zeros behind. */
+    if (!strict) { /* Equal, followed by any number of zeros. */
         lt_gids_push(g, &alts,
                      n > 0 ? lt_gast_seq3(g, lt_gast_text(g, "."), lt_gast_bytes(g, f, n), zeros)
                            : optional(g, lt_gast_seq3(g, lt_gast_text(g, "."), lt_gast_text(g, "0"),
                                                       zeros)));
     }
-    if (up) { /* Equal, then anything that is not all zeros. */
+    if (up) { /* Equal, followed by digits that are not all zeros. */
         lt_gids_push(
             g, &alts,
             lt_gast_list(g, LT_GNODE_SEQ,
@@ -291,7 +292,7 @@ static lt_gid fraction_beyond(lt_gast *g, const char *f, size_t n, bool up, bool
     return out;
 }
 
-/* Numbers without sign on one side of |bound|. */
+/* Unsigned numbers on one side of |bound|. */
 static lt_gid half(lt_gast *g, const char *bound, bool up, bool strict, bool whole) {
     const char *point = strchr(bound, '.');
     const size_t n = point != NULL ? (size_t)(point - bound) : strlen(bound);
@@ -302,7 +303,7 @@ static lt_gid half(lt_gast *g, const char *bound, bool up, bool strict, bool who
         n_f--;
     }
     if (whole) {
-        const bool with = n_f == 0 ? !strict : !up; /* 2.5: 2 is below, not above. */
+        const bool with = n_f == 0 ? !strict : !up; /* With bound 2.5, 2 is below and not above. */
         return with ? lt_gast_alt2(g, beyond, equal) : beyond;
     }
     return lt_gast_alt2(
@@ -318,7 +319,7 @@ static bool is_negative(lt_gbound b) {
     return b.text != NULL && b.text[0] == '-';
 }
 
-/* Numbers without sign between two bounds without sign. */
+/* Unsigned numbers between two unsigned bounds. */
 static lt_gid between(lt_gast *g, lt_gbound lo, lt_gbound hi, bool whole) {
     lt_gid all = whole ? whole_part(g) : lt_gast_seq2(g, whole_part(g), optional(g, fraction(g)));
     if (lo.text != NULL) {
@@ -380,7 +381,8 @@ lt_gid lt_gjson_object(lt_gast *g) {
         const lt_gid ws = lt_gjson_space(g);
         const lt_gid name = lt_gjson_quoted(
             g, lt_gjson_name(g, lt_gast_repeat(g, lt_gjson_plain(g), 0, LT_GINF)));
-        lt_gast_define(g, rule, lt_gast_ref(g, rule)); /* Known while it is made. */
+        /* It exists before its body, since it is recursive. */
+        lt_gast_define(g, rule, lt_gast_ref(g, rule));
         lt_gast_define(
             g, rule,
             listed(g, "{",
@@ -450,7 +452,8 @@ static lt_gid literal_list(lt_gast *g, const json_t *value) {
     return out;
 }
 
-/* The shortest notation that reads back as this number; whole ones with and without their point. */
+/* The shortest notation that reads back as this number; integers with and without a decimal
+ * point. */
 static lt_gid literal_real(lt_gast *g, double x) {
     char text[40], whole[40];
     for (int digits = 1; digits <= 17; digits++) {

@@ -19,7 +19,7 @@
 typedef struct {
     uint64_t hash;
     char *key;
-    size_t key_bytes, bytes; /* bytes: of the grammar, as of the last put. */
+    size_t key_bytes, bytes; /* bytes: of the grammar, at the last put. */
     lt_grammar *grammar;
     int64_t used; /* Number of the call of find or put that used it last. */
 } entry;

@@ -15,15 +15,15 @@
 typedef struct lt_grammar_keep lt_grammar_keep;
 
 typedef struct {
-    int64_t n, bytes;    /* Kept; bytes as of the last put. */
-    int64_t made, found; /* Calls of put; calls of find that found one. */
+    int64_t n, bytes;    /* Number of grammars, and their bytes at the last put. */
+    int64_t made, found; /* Number of calls of put, and of successful calls of find. */
 } lt_grammar_keep_stats;
 
 LT_MUST_USE lt_err lt_grammar_keep_open(lt_grammar_keep **out, size_t most_bytes);
 void lt_grammar_keep_close(lt_grammar_keep *k); /* Accepts NULL. */
 
 lt_grammar *lt_grammar_keep_find(lt_grammar_keep *k, const char *key, size_t key_bytes);
-/* Add a grammar and hold it, unless there is no memory, it alone exceeds the bound, or the key
+/* Add a grammar and hold it, unless memory is exhausted, it alone exceeds the bound, or the key
  * exists. */
 void lt_grammar_keep_put(lt_grammar_keep *k, const char *key, size_t key_bytes, lt_grammar *g);
 void lt_grammar_keep_get_stats(lt_grammar_keep *k, lt_grammar_keep_stats *out);

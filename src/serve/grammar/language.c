@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The automaton of a tree that calls nothing recursive. */
+/* The automaton of a tree without recursive calls. */
 static lt_err automaton(lt_gast *g, lt_gid node, lt_gdfa *out) {
     lt_gplan plan = {.ast = g};
     lt_err err = LT_OK;
@@ -58,7 +58,7 @@ static void mark_live(const lt_gdfa *d, bool *live) {
     }
 }
 
-/* Count what leaves state i, whose targets are all counted: -1 stands for "without end". */
+/* Sum over the edges of state i, whose targets all have counts: -1 means infinitely many. */
 static int64_t sum_of(const lt_gdfa *d, size_t i, const bool *live, int64_t most,
                       const int64_t *counts) {
     const lt_gstate *s = &d->states[i];
@@ -127,7 +127,7 @@ done:
     return err;
 }
 
-/* A text between quotes as what it means. */
+/* The value of a text between quotes. */
 static json_t *unquoted(const char *text, size_t n) {
     char *quoted = malloc(n + 3);
     json_t *out = NULL;
@@ -144,7 +144,7 @@ lt_err lt_glanguage_list(lt_gast *g, lt_gid node, size_t most, json_t **out) {
     enum { LONGEST = 4096 };
     struct level {
         int32_t state, edge;
-        int byte; /* The one in hand of that edge; 256: none. */
+        int byte; /* The current byte of that edge; 256: none. */
     } *path = calloc(LONGEST + 1, sizeof *path);
     char *text = malloc(LONGEST + 1);
     lt_gdfa d = {0};
@@ -162,7 +162,7 @@ lt_err lt_glanguage_list(lt_gast *g, lt_gid node, size_t most, json_t **out) {
     }
     LT_TRY_DONE(lt_gdfa_counts(&d, LT_GINF, counts));
     path[0] = (struct level){0, -1, 256};
-    for (;;) { /* Depth first; a level is left when its last edge's last byte was taken. */
+    for (;;) { /* Depth first; a level is left after the last byte of its last edge. */
         struct level *l = &path[depth];
         const lt_gstate *s = &d.states[l->state];
         if (l->edge < 0 && s->accept && json_array_size(*out) < most) {

@@ -26,10 +26,10 @@
 
 #define MAX_COUNT  100000
 #define NAME_BYTES 128
-#define SKIP       "%ignore" /* The rule of what is ignored: no name of a grammar. */
+#define SKIP       "%ignore" /* The rule of ignored text; no grammar can use this name. */
 #define COMMON     "common."
 
-/* What `%import common` finds; the names as Lark has them, the quoted ones without look-behind. */
+/* The library of `%import common`; names as in Lark, quoted strings without look-behind. */
 static const char common[] =
     "DIGIT: \"0\"..\"9\"\nHEXDIGIT: \"a\"..\"f\"|\"A\"..\"F\"|DIGIT\nINT: DIGIT+\n"
     "SIGNED_INT: [\"+\"|\"-\"] INT\nDECIMAL: INT \".\" INT? | \".\" INT\n"
@@ -46,7 +46,7 @@ typedef struct {
     lt_gast *g;
     const uint8_t *p, *start, *end;
     const char *prefix; /* Prefix of every name: COMMON while the library is read. */
-    bool in_terminal;   /* Nothing is ignored inside of one. */
+    bool in_terminal;   /* Inside a terminal nothing is ignored. */
     bool imports;       /* The grammar imports from the library. */
     lt_gids ignored;
     int depth;
@@ -95,7 +95,7 @@ static void skip_space(reader *r, bool newlines) {
     }
 }
 
-/* A line that begins with a bar goes on with the definition before. */
+/* A line that begins with a bar continues the previous definition. */
 static void skip_to_bar(reader *r) {
     const uint8_t *before = r->p;
     skip_space(r, true);
@@ -122,7 +122,7 @@ static bool is_terminal(const uint8_t *name, size_t n) {
     return false;
 }
 
-/* The rule of a name, found or made; -1: *err. */
+/* The rule of a name, found or created; -1: *err. */
 static int32_t rule_of(const reader *r, const char *prefix, const uint8_t *name, size_t n) {
     char full[NAME_BYTES + sizeof COMMON];
     const int width = snprintf(full, sizeof full, "%s%.*s", prefix,
@@ -130,7 +130,7 @@ static int32_t rule_of(const reader *r, const char *prefix, const uint8_t *name,
     return lt_gast_rule(r->g, full, (size_t)width);
 }
 
-/* In a rule a terminal is followed by what is ignored. */
+/* In a rule, a terminal is followed by ignored text. */
 static lt_gid terminal(const reader *r, lt_gid id) {
     return r->in_terminal
                ? id
@@ -145,7 +145,7 @@ static lt_err read_char(reader *r, uint32_t *cp) {
     return why == NULL ? LT_OK : wrong(r, why);
 }
 
-/* Behind the quote: its characters, each as a node of its own, as "..."i has two of each. */
+/* After the quote: its characters, each as a node, because "..."i has two of each. */
 static lt_err read_string(reader *r, uint32_t *only, lt_gid *out) {
     const uint8_t *from = r->p;
     lt_gids chars = {0};
@@ -153,7 +153,7 @@ static lt_err read_string(reader *r, uint32_t *only, lt_gid *out) {
     bool either;
     size_t n = 0;
 
-    while (r->p < r->end && *r->p != '"' && *r->p != '\n') { /* To the flag behind it. */
+    while (r->p < r->end && *r->p != '"' && *r->p != '\n') { /* Move to the flag after it. */
         r->p += *r->p == '\\' && r->p + 1 < r->end ? 2 : 1;
     }
     if (!at(r, "\"")) {
@@ -202,7 +202,7 @@ static lt_err read_range(reader *r, lt_gid *out) {
     return LT_OK;
 }
 
-/* Behind the slash. */
+/* After the slash. */
 static lt_err read_regex(reader *r, lt_gid *out) {
     const uint8_t *from = r->p;
     char *text;
@@ -363,7 +363,7 @@ done:
 
 /* ---- Left recursion: a: a x | y  is  a: y x* ---- */
 
-/* What follows where the alternative begins with the rule itself; -1: it does not. */
+/* What follows if the alternative begins with the rule itself; -1: it does not. */
 static lt_gid behind_self(lt_gast *g, lt_gid id, int32_t rule) {
     const lt_gnode node = g->nodes[id];
     if (node.kind == LT_GNODE_RULE && node.a == rule) {
@@ -502,7 +502,7 @@ static lt_err read_definition(reader *r) {
     if (!skip(r, ":")) {
         return wrong(r, "expected a colon");
     }
-    /* What is ignored makes large automata of all at once. */
+    /* With ignored text, inlining everything would make large automata. */
     r->g->rules[rule].keep = !r->in_terminal;
     skip_to_bar(r);
     LT_TRY(read_alternatives(r, false, &body));
@@ -527,8 +527,8 @@ static lt_err read_common(lt_gast *g) {
 
 /* ---- What is ignored ---- */
 
-/* It ends in any number of nearly any characters, as a comment to the end of its line does: what
- * followed would belong to it. */
+/* Whether it ends in any number of nearly any characters, as a comment up to the end of its line
+ * does: following text would belong to it. */
 static bool is_open(const lt_gast *g, lt_gid id) {
     for (int depth = 0; depth < LT_GRAMMAR_DEPTH && id >= 0; depth++) {
         const lt_gnode node = g->nodes[id];
@@ -551,7 +551,7 @@ static bool is_open(const lt_gast *g, lt_gid id) {
     return false;
 }
 
-/* Texts to ignore between terminals; *last: what may stand once more at the very end. */
+/* Texts to ignore between terminals; *last: what may be ignored once more at the very end. */
 static lt_gid ignored_of(const reader *r, lt_gid *last) {
     lt_gast *g = r->g;
     lt_gids open = {0};
@@ -603,8 +603,8 @@ done:
     return err;
 }
 
-/* A definition is told from GBNF's by the colon behind its name; what begins with a percent sign
- * can only be Lark's. */
+/* A colon after its name distinguishes a definition from GBNF's; a line that begins with a percent
+ * sign can only be Lark's. */
 bool lt_glark_is(const char *text, size_t bytes) {
     const uint8_t *p = (const uint8_t *)text;
     reader r = {.p = p, .start = p, .end = p + bytes};

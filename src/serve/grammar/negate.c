@@ -26,7 +26,7 @@ typedef struct {
     int32_t index;
 } negation;
 
-/* One alternative: a schema made here. */
+/* Add an alternative: a schema made here. */
 static lt_err made(negation *n, json_t *schema) {
     const json_t *kept = NULL;
     LT_TRY(lt_gschema_make(n->r, schema, &kept));
@@ -157,7 +157,7 @@ static lt_err not_items(negation *n, const json_t *s) {
     return LT_OK;
 }
 
-/* Some member is ruled otherwise: `some` holds what rules it. */
+/* Some member violates its schemas: `some` holds these. */
 static lt_err not_others(negation *n, const json_t *s) {
     json_t *own = (json_t *)(uintptr_t)lt_gschema_get(s, "properties"),
            *patterns = (json_t *)(uintptr_t)lt_gschema_get(s, "patternProperties");
@@ -218,7 +218,7 @@ static lt_err not_dependencies(negation *n, const json_t *s) {
     return LT_OK;
 }
 
-/* oneOf fails when none holds, or two do. */
+/* oneOf fails if no schema holds, or two do. */
 static lt_err not_one(negation *n, const json_t *list) {
     const size_t m = json_array_size(list);
     lt_err err = LT_OK;

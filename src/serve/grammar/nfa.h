@@ -1,4 +1,4 @@
-/* grammar/nfa.h: automata with empty edges, from which those of grammar/dfa.h are made; shared by
+/* grammar/nfa.h: automata with empty edges, from which those of grammar/dfa.h are made; used by
  * grammar/dfa.c and grammar/product.c. */
 #ifndef LT_SERVE_GRAMMAR_NFA_H
 #define LT_SERVE_GRAMMAR_NFA_H
@@ -19,7 +19,7 @@ typedef struct {
     size_t n_edges, edges_room;
 } lt_gnfa;
 
-/* What a build needs: the plan, the automaton; regular: calls are not possible (inside AND,
+/* State of a build: the plan, the automaton. regular: calls are not possible (inside AND,
  * MINUS). */
 typedef struct {
     lt_gplan *p;
@@ -31,10 +31,10 @@ typedef struct {
 LT_MUST_USE lt_err lt_gnfa_state(lt_gnfa *n, int32_t *out);
 LT_MUST_USE lt_err lt_gnfa_bytes(lt_gnfa *n, int32_t from, int lo, int hi, int32_t to);
 LT_MUST_USE lt_err lt_gnfa_empty(lt_gnfa *n, int32_t from, int32_t to);
-/* A regular tree's automaton of its own. */
+/* A separate automaton of a regular tree. */
 LT_MUST_USE lt_err lt_gbuild_apart(lt_gbuilder *b, lt_gid id, lt_gdfa *out);
 
-/* Nodes that are made of whole automata, written between two states. */
+/* Build nodes that consist of whole automata, between two states. */
 LT_MUST_USE lt_err lt_gbuild_pair(lt_gbuilder *b, const lt_gnode *n, int32_t from, int32_t to);
 LT_MUST_USE lt_err lt_gbuild_length(lt_gbuilder *b, const lt_gnode *n, int32_t from, int32_t to);
 LT_MUST_USE lt_err lt_gbuild_erased(lt_gbuilder *b, lt_gid kid, int32_t from, int32_t to);

@@ -6,8 +6,8 @@
 
 #include "serve/grammar/nfa.h"
 
-/* Where the byte lo leads from this state (-1: nowhere); *hi is lowered to the last byte for which
- * that holds. *at counts up through the state's edges as lo does. */
+/* Where the byte lo leads from this state (-1: nowhere); *hi is lowered to the last byte with the
+ * same target. *at advances through the state's edges as lo rises. */
 static int32_t run_from(const lt_gdfa *d, int32_t state, int lo, int32_t *at, int *hi) {
     const int32_t n = state >= 0 ? d->states[state].n_edges : 0;
     const lt_gedge *e = n > 0 ? d->edges + d->states[state].edge : NULL;
@@ -28,8 +28,8 @@ typedef struct {
     int32_t x, y, state;
 } product_state;
 
-/* The state of (x, y) in the automaton being built; made if new. Open addressing over a power of
- * two. */
+/* The state of (x, y) in the automaton that is built, created if new. The table has open addressing
+ * and a power of two of slots. */
 static lt_err product_find(lt_gnfa *n, product_state **list, size_t *n_list, size_t *room,
                            int32_t **table, size_t *cells, int32_t x, int32_t y, int32_t *out) {
     size_t at;
@@ -69,8 +69,8 @@ static lt_err product_find(lt_gnfa *n, product_state **list, size_t *n_list, siz
     return LT_OK;
 }
 
-/* Walk both automata at once, writing the pairs into b's. MINUS: the second may be lost on the way
- * (y -1). */
+/* Walk both automata at once, and write the pairs into b's. MINUS: the second may have no state (y
+ * -1). */
 static lt_err build_product(lt_gbuilder *b, const lt_gdfa *x, const lt_gdfa *y, bool minus,
                             int32_t from, int32_t to) {
     lt_err err = LT_OK;
@@ -115,7 +115,7 @@ done:
     return err;
 }
 
-/* An automaton's states and edges into b's, anchors as empty edges. */
+/* Copy an automaton's states and edges into b's, with anchors as empty edges. */
 lt_err lt_gbuild_erased(lt_gbuilder *b, lt_gid kid, int32_t from, int32_t to) {
     lt_gdfa d = {0};
     int32_t at;
@@ -149,8 +149,8 @@ done:
     return err;
 }
 
-/* Both automata at once, the second begun again at each of its ends, which is counted: a state is
- * (x, y, count). The count stops at the least when there is no most. */
+/* Both automata at once. The second restarts at each of its ends, which are counted: a state is (x,
+ * y, count). Without an upper limit, the count stops at the lower one. */
 static lt_err build_counted(lt_gbuilder *b, const lt_gnode *n, const lt_gdfa *x, const lt_gdfa *y,
                             int32_t from, int32_t to) {
     lt_err err = LT_OK;

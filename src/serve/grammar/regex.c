@@ -21,7 +21,7 @@
 #define MAX_COUNT 100000
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 #define PROPERTY_END 0x110000u
-#else /* Many small automata find more than few large ones. */
+#else /* A small limit, because a fuzzer finds more with many small inputs. */
 #define PROPERTY_END 0x1000u
 #endif
 
@@ -30,8 +30,8 @@ typedef struct {
     const uint8_t *p, *start, *end;
     int depth;
     lt_gregex_options o;
-    bool anchors; /* Anchors anywhere, as bytes that are sorted out afterwards. */
-    bool inner;   /* One was met where only that would do. */
+    bool anchors; /* Anchors at any position, as bytes that are resolved later. */
+    bool inner;   /* An anchor was found that needs this. */
 } reader;
 
 typedef struct {
@@ -72,7 +72,7 @@ static bool skip(reader *r, char c) {
     return is;
 }
 
-/* The properties and their characters, found once by scanning all of Unicode, in some hundred
+/* The properties and their characters, computed once by scanning all of Unicode, in some hundred
  * microseconds each. */
 static const struct {
     char name;
@@ -95,8 +95,7 @@ static lt_err find_property(ranges *s, uint32_t flag) {
     for (uint32_t block = 0; block < PROPERTY_END / LT_UNICODE_BLOCK; block++) {
         const uint32_t at = block * LT_UNICODE_BLOCK;
         if (block > 0 && same && lt_unicode_kind_index[block] == lt_unicode_kind_index[block - 1]) {
-            continue; /* Like the block before, which was all of one kind, as most of the space
-                       * is. */
+            continue; /* The block is uniform and like the previous one, as most are. */
         }
         same = true;
         for (uint32_t cp = at; cp < at + LT_UNICODE_BLOCK; cp++) {
@@ -119,7 +118,7 @@ static void find_properties(void) {
     }
 }
 
-/* What has a property, by its letter. */
+/* The characters with a property, by its letter. */
 static lt_err property_ranges(ranges *s, char name) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     int which = -1;
@@ -137,8 +136,8 @@ static lt_err property_ranges(ranges *s, char name) {
     return LT_OK;
 }
 
-/* What \d, \w and \s are: to ECMAScript, and what Python adds (which of its letters and digits are
- * properties). */
+/* The characters of \d, \w and \s: ECMAScript's, and those that Python adds (its letters and digits
+ * are properties). */
 static const lt_grange digit[] = {{'0', '9'}},
                        word[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
                        ascii_space[] = {{'\t', '\r'}, {' ', ' '}},
@@ -160,7 +159,7 @@ static int by_first(const void *a, const void *b) {
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-/* All that is in none of the ranges from `first` on, in their place. */
+/* Replace the ranges from `first` on by their complement. */
 static lt_err opposite(ranges *s, size_t first) {
     ranges in = {0};
     uint32_t next = 0;
@@ -180,8 +179,8 @@ done:
     return err;
 }
 
-/* \d \w \s and their opposites; *known false: c is none of them. all: whatever ECMAScript or Python
- * takes for one, else what both do. */
+/* \d \w \s and their complements; *known false: c is none of them. all: what either ECMAScript or
+ * Python matches, otherwise what both match. */
 static lt_err class_escape(const reader *r, ranges *s, char c, bool all, bool *known) {
     const char lower = (char)(c | 32);
     const size_t first = s->n;
@@ -189,7 +188,8 @@ static lt_err class_escape(const reader *r, ranges *s, char c, bool all, bool *k
     if (!*known) {
         return LT_OK;
     }
-    all = r->o.search && all != (c != lower); /* The opposite of all is what is in neither. */
+    /* The complement of what either matches is what neither matches. */
+    all = r->o.search && all != (c != lower);
     LT_TRY(lower == 'd'   ? PUT_ALL(s, digit)
            : lower == 'w' ? PUT_ALL(s, word)
            : r->o.search  ? PUT_ALL(s, space)
@@ -204,7 +204,7 @@ static lt_err class_escape(const reader *r, ranges *s, char c, bool all, bool *k
     return c != lower ? opposite(s, first) : LT_OK;
 }
 
-/* \p{L}, \p{Letter} and their kin, behind "\p" or "\P". */
+/* \p{L}, \p{Letter} and similar, after "\p" or "\P". */
 static lt_err property(reader *r, ranges *s, bool negated) {
     static const char *const names[] = {"L",           "Letter", "N",      "Number", "P",
                                         "Punctuation", "S",      "Symbol", "M",      "Mark"};
@@ -222,7 +222,7 @@ static lt_err property(reader *r, ranges *s, bool negated) {
         return refuse(r, "a character property other than \\p{L}, N, P, S, M");
     }
     r->p = end + 1;
-    LT_TRY(lt_gast_check(r->g)); /* Ranges are many: stop where they no longer fit. */
+    LT_TRY(lt_gast_check(r->g)); /* There are many ranges: stop if they do not fit. */
     LT_TRY(property_ranges(s, name));
     return negated ? opposite(s, first) : LT_OK;
 }
@@ -252,7 +252,7 @@ static lt_err hex_number(reader *r, int digits, uint32_t *out) {
     return LT_OK;
 }
 
-/* Behind a backslash: a class into s, or one character into *cp (s stays as it is). */
+/* After a backslash: a class into s, or one character into *cp (s is unchanged). */
 static lt_err escape(reader *r, ranges *s, uint32_t *cp, bool *single, bool in_class, bool all) {
     static const char from[] = "tnrfv0", to[] = "\t\n\r\f\v";
     const char *simple;
@@ -314,7 +314,7 @@ static lt_err class_item(reader *r, ranges *s, uint32_t *cp, bool *single, bool 
     return LT_OK;
 }
 
-/* Behind "[". */
+/* After "[". */
 static lt_err read_class(reader *r, lt_gid *out) {
     ranges s = {0};
     const bool negated = skip(r, '^'), all = r->o.wide != negated;
@@ -351,7 +351,7 @@ done:
 
 static lt_err read_alternatives(reader *r, bool top, lt_gid *out);
 
-/* Behind "(". */
+/* After "(". */
 static lt_err read_group(reader *r, lt_gid *out) {
     if (skip(r, '?')) {
         skip(r, 'P');
@@ -397,7 +397,7 @@ static lt_err read_atom(reader *r, lt_gid *out) {
     if (c == '.') {
         r->p++;
         LT_TRY_DONE(put(&s, '\n', '\n'));
-        if (r->o.search && !r->o.wide) { /* ECMAScript's other ends of lines. */
+        if (r->o.search && !r->o.wide) { /* ECMAScript's other line ends. */
             LT_TRY_DONE(put(&s, '\r', '\r'));
             LT_TRY_DONE(put(&s, 0x2028, 0x2029));
         }
@@ -425,7 +425,7 @@ static bool number(reader *r, int64_t *out) {
     return r->p > from;
 }
 
-/* {m}, {m,}, {m,n} at r->p; anything else is a brace that stands for itself. */
+/* Read {m}, {m,}, {m,n} at r->p; in any other text the brace represents itself. */
 static bool counts(reader *r, int64_t *min, int64_t *max) {
     const uint8_t *from = r->p;
     r->p++;
@@ -450,8 +450,9 @@ static lt_err read_repeats(reader *r, lt_gid *item) {
             min = 1;
         } else if (skip(r, '?')) {
             max = 1;
+            /* Python counts from 0; ECMAScript reads five letters. */
         } else if (!r->o.search && r->end - r->p >= 3 && memcmp(r->p, "{,", 2) == 0 &&
-                   isdigit(r->p[2])) { /* Python counts from 0, ECMAScript sees five letters. */
+                   isdigit(r->p[2])) {
             return refuse(r, "a repetition without its least number ({0,n} is clear)");
         } else if (!at(r, '{') || !counts(r, &min, &max)) {
             return LT_OK;
@@ -470,7 +471,7 @@ static lt_err read_repeats(reader *r, lt_gid *item) {
     }
 }
 
-/* What may stand beside a pattern that is sought anywhere. */
+/* The text around a pattern that may match anywhere. */
 static lt_gid anything(reader *r) {
     return lt_gast_repeat(
         r->g, r->o.json ? lt_gjson_char(r->g) : lt_gast_char_range(r->g, 0, 0x10FFFF), 0, LT_GINF);
@@ -518,8 +519,8 @@ done:
     return err;
 }
 
-/* With anchors anywhere: among texts with marks at their beginning and end, those that the
- * expression matches with its anchors as marks; then the marks are read as nothing. */
+/* With anchors at any position: take texts with marks at their beginning and end, keep those that
+ * the expression matches with its anchors as marks, and then remove the marks. */
 static lt_gid sort_out_anchors(reader *r, lt_gid body) {
     lt_gast *g = r->g;
     const lt_gid start = lt_gast_byte(g, LT_GANCHOR_START, LT_GANCHOR_START),
@@ -528,7 +529,8 @@ static lt_gid sort_out_anchors(reader *r, lt_gid body) {
     const lt_gid any = lt_gast_repeat(
         g, lt_gast_list(g, LT_GNODE_ALT, (const lt_gid[]){one, start, end}, 3), 0, LT_GINF);
     const lt_gid around = lt_gast_repeat(g, lt_gast_alt2(g, start, end), 0, LT_GINF);
-    const lt_gid marked = lt_gast_alt2(g, around, /* The empty text begins and ends at once. */
+    /* The empty text begins and ends at the same place. */
+    const lt_gid marked = lt_gast_alt2(g, around,
                                        lt_gast_seq3(g, lt_gast_repeat(g, start, 0, LT_GINF),
                                                     anything(r),
                                                     lt_gast_repeat(g, end, 0, LT_GINF)));

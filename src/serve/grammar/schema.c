@@ -116,7 +116,7 @@ lt_err lt_gschema_count(const lt_gschema_reader *r, const json_t *s, const char 
 
 /* ---- Shapes as trees ---- */
 
-/* Values that must not be, of objects and lists: only where no keyword leaves room for them. */
+/* Excluded values that are objects or lists are accepted only if no keyword permits them anyway. */
 static lt_err check_excluded(lt_gschema_reader *r, const lt_gshape *s) {
     for (const lt_gpart *p = s->excluded; p != NULL; p = p->next) {
         const unsigned of = lt_gschema_type_of(p->v);

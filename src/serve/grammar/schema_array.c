@@ -49,7 +49,7 @@ static const json_t *places_of(const json_t *s, const json_t **rest) {
     return json_is_array(items) ? items : lt_gschema_get(s, "prefixItems");
 }
 
-/* How many places some schema names on its own. */
+/* The number of positions for which some schema has a separate schema. */
 static int64_t n_places(const lt_gshape *s) {
     int64_t n = 0;
     const json_t *rest;
@@ -60,7 +60,7 @@ static int64_t n_places(const lt_gshape *s) {
     return n;
 }
 
-/* unevaluatedItems: does a schema within `u` rule place i? */
+/* unevaluatedItems: whether a schema within `u` applies to position i. */
 static lt_err evaluated(lt_gschema_reader *r, const lt_gshape *s, const lt_gpart *u, int64_t i,
                         bool *out) {
     const json_t *rest;
@@ -119,7 +119,7 @@ done:
     return err;
 }
 
-/* Its rule; *out -1: no item can stand there. */
+/* Its rule; *out -1: no item is possible there. */
 static lt_err item_rule(lt_gschema_reader *r, const lt_gshape *s, int64_t i, unsigned kinds,
                         lt_gid *out) {
     int32_t term = 0;
@@ -144,7 +144,7 @@ static lt_err plain_items(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out)
     }
     LT_TRY_DONE(item_rule(r, s, n, 0, &item));
     max = item < 0 && max > n ? n : max;
-    for (int64_t i = 0; i < n; i++) { /* Where no item can stand the array ends. */
+    for (int64_t i = 0; i < n; i++) { /* The array ends where no item is possible. */
         LT_TRY_DONE(item_rule(r, s, i, 0, &one[i]));
         max = one[i] < 0 && max > i ? i : max;
     }
@@ -153,7 +153,8 @@ static lt_err plain_items(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out)
         goto done;
     }
     body = item < 0 || max < n ? lt_gast_empty(g) : lt_gschema_more(r, item, n, min, max);
-    for (int64_t i = n - 1; i >= 0; i--) { /* From the last: each may be where the array ends. */
+    /* From the last to the first: the array may end at each. */
+    for (int64_t i = n - 1; i >= 0; i--) {
         if (i >= max) {
             body = lt_gast_empty(g);
             continue;
@@ -169,15 +170,15 @@ done:
 
 /* ---- With contains ---- */
 
-enum { KINDS = 2 }; /* contains that hold together. */
+enum { KINDS = 2 }; /* Most `contains` at the same time. */
 
 typedef struct {
     lt_gschema_reader *r;
     const lt_gshape *s;
-    int64_t places;      /* Rows [0, places] of the grid; the last one stands for all further
-                          * ones. */
+    /* Rows [0, places] of the grid; the last one represents all further ones. */
+    int64_t places;
     int64_t tops[KINDS]; /* Counts go from 0 to these. */
-    bool bounded[KINDS]; /* Over the top is too many. */
+    bool bounded[KINDS]; /* More than the top is too many. */
     int64_t mins[KINDS];
     size_t n_kinds;
     lt_gid items[1 << KINDS]; /* The items of the current row. */
@@ -191,7 +192,7 @@ static lt_err grid_row(grid *o, int64_t i) {
     return LT_OK;
 }
 
-/* at(i, c, d) from the next row's. */
+/* Compute at(i, c, d) from the next row. */
 static lt_gid grid_cell(grid *o, int64_t i, const int64_t c[KINDS], const int32_t *next,
                         int64_t width) {
     lt_gast *g = o->r->g;
@@ -262,7 +263,7 @@ static lt_err counted_items(lt_gschema_reader *r, const lt_gshape *s, lt_gid *ou
     }
     LT_TRY_DONE(lt_gast_check(r->g));
     for (int64_t i = 0; i <= o.places; i++) {
-        const bool last = i == o.places; /* All behind: it leads to itself. */
+        const bool last = i == o.places; /* The row of all later items leads to itself. */
         LT_TRY_DONE(grid_row(&o, i));
         for (int64_t k = 0; k < cells; k++) {
             const int64_t c[KINDS] = {k / width, k % width};
@@ -278,7 +279,7 @@ done:
 
 /* ---- uniqueItems ---- */
 
-/* Items that are all different: texts, numbers and words, each spelt in one way. */
+/* Distinct items: texts, numbers and words, each with one spelling. */
 static lt_err unique_items(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out) {
     lt_gast *g = r->g;
     const lt_gshape *shapes = NULL;

@@ -42,8 +42,8 @@ static bool in_list(const json_t *const *list, size_t n, const char *text) {
     return false;
 }
 
-/* The schemas by which one schema rules a member: of this name, or (NULL) of those names that match
- * these patterns. */
+/* The subschemas that a schema applies to a member: with this name, or (NULL) with the names that
+ * match these patterns. */
 static lt_err ruled_by(const json_t *s, const char *name, const lt_gpiece *p, literals *out,
                        bool *evaluated) {
     const json_t *own = name != NULL ? json_object_get(lt_gschema_get(s, "properties"), name)
@@ -73,7 +73,7 @@ static lt_err ruled_by(const json_t *s, const char *name, const lt_gpiece *p, li
     return LT_OK;
 }
 
-/* All schemas that rule a member, as a term. */
+/* All subschemas that apply to a member, as a term. */
 lt_err lt_gmember_term(lt_gschema_reader *r, const lt_gshape *s, const char *name,
                        const lt_gpiece *p, int32_t *out) {
     literals l = {0};
@@ -100,7 +100,7 @@ done:
     return err;
 }
 
-/* propertyNames for one name: 0 no, 1 yes. */
+/* Whether propertyNames allows one name: 0 no, 1 yes. */
 static lt_err name_fits(lt_gschema_reader *r, const lt_gshape *s, const char *name, bool *out) {
     *out = true;
     for (const lt_gpart *p = s->names; p != NULL && *out; p = p->next) {
@@ -172,7 +172,7 @@ lt_err lt_gmembers_add(lt_gschema_reader *r, const lt_gshape *s, lt_gmembers *m,
         json_object_set_new(m->index, name, json_integer((json_int_t)m->n)) != 0) {
         return LT_ERR_OOM;
     }
-    /* The index keeps the name: a shape's may go. */
+    /* The index keeps the name, since a shape's may be freed. */
     m->v[m->n] = (lt_gmember){.name = json_object_iter_key(json_object_iter_at(m->index, name)),
                               .required = required};
     return lt_gmember_named(r, s, name, &m->v[m->n++].term);

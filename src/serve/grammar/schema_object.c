@@ -9,7 +9,7 @@
 
 #include "serve/grammar/schema_object.h"
 
-#define MAX_COUNTED 60000 /* after(i, c, e) of one object. */
+#define MAX_COUNTED 60000 /* Most states after(i, c, e) of one object. */
 
 /* ---- In order ---- */
 
@@ -23,7 +23,7 @@ typedef struct {
     unsigned demanded; /* All demands, as bits. */
 } order;
 
-/* What may follow all members when c were written and the demands e met. */
+/* What may follow all members if c were written and the demands e are met. */
 static lt_gid tail(const order *o, int64_t c, unsigned e, bool some) {
     lt_gast *g = o->r->g;
     const int64_t done = o->counted ? c : 0;
@@ -34,7 +34,7 @@ static lt_gid tail(const order *o, int64_t c, unsigned e, bool some) {
         lo = 0;
         hi = LT_GINF;
     }
-    hi = hi > o->rest->most ? o->rest->most : hi; /* No more than there are names. */
+    hi = hi > o->rest->most ? o->rest->most : hi; /* At most as many as there are names. */
     if (lo > hi) {
         return lt_gast_never(g);
     }
@@ -61,7 +61,7 @@ static lt_gid tail(const order *o, int64_t c, unsigned e, bool some) {
              : lt_gschema_more(o->r, o->rest->all, 0, lo, hi));
 }
 
-/* Member i, in all ways that lead on; before: what stands before it (a comma). */
+/* Member i, in all ways that can continue; before: what precedes it (a comma). */
 static lt_gid write_member(const order *o, size_t i, int64_t c, unsigned e, const lt_gid *after,
                            bool with_comma) {
     lt_gast *g = o->r->g;
@@ -89,14 +89,15 @@ static lt_gid write_member(const order *o, size_t i, int64_t c, unsigned e, cons
     return out;
 }
 
-/* One row of after(i, c, e) from that of i + 1, in place; *first: nothing written yet. */
+/* Compute one row of after(i, c, e) from that of i + 1, in place; *first: nothing was written
+ * yet. */
 static void row(const order *o, size_t i, lt_gid *after, lt_gid *first) {
     lt_gast *g = o->r->g;
     const bool required = o->m->v[i].required;
     const lt_gid one = write_member(o, i, 0, 0, after, false);
     const int64_t n = (o->top + 1) * (o->demanded + 1);
     *first = required ? one : lt_gast_alt2(g, one, lt_gschema_named(o->r, *first));
-    if (n == 1 && !o->counted && !required) { /* As below, with one copy of the rest. */
+    if (n == 1 && !o->counted && !required) { /* As below, but with one copy of the rest. */
         after[0] = lt_gschema_named(
             o->r,
             lt_gast_seq2(
@@ -105,10 +106,11 @@ static void row(const order *o, size_t i, lt_gid *after, lt_gid *first) {
                 after[0]));
         return;
     }
-    for (int64_t k = 0; k < n && !g->failed; k++) { /* Counts upward: each needs the one above. */
+    /* In ascending order of counts, since each needs the one above. */
+    for (int64_t k = 0; k < n && !g->failed; k++) {
         const lt_gid with = write_member(o, i, k / (o->demanded + 1),
                                          (unsigned)(k % (o->demanded + 1)), after, true);
-        /* after[k] itself is read by none behind it. */
+        /* No later count reads after[k]. */
         after[k] = required ? with : lt_gast_alt2(g, with, after[k]);
     }
     for (int64_t k = 0; k < n && !g->failed; k++) {
@@ -135,7 +137,7 @@ static lt_err chain(const order *o, lt_gid *out) {
     return lt_gast_check(o->r->g);
 }
 
-/* Members that cannot be go; *never: one of them is required. */
+/* Remove impossible members; *never: one of them is required. */
 static lt_err settle_members(lt_gschema_reader *r, const lt_gshape *s, lt_gmembers *m,
                              int64_t *n_required, bool *never) {
     size_t kept = 0;
@@ -161,7 +163,7 @@ static lt_err settle_members(lt_gschema_reader *r, const lt_gshape *s, lt_gmembe
     return LT_OK;
 }
 
-/* *others_too: it may have members that are not listed. */
+/* others_too: members that are not listed are allowed. */
 static lt_err body_of(lt_gschema_reader *r, const lt_gshape *s, lt_gmembers *m, lt_gid *out,
                       bool *others_too) {
     lt_gothers rest;

@@ -7,8 +7,8 @@
 #include "serve/grammar/schema.h"
 
 enum {
-    LT_GPIECES = 64, /* Kinds of names that patterns tell apart. */
-    LT_GDEMANDS = 3  /* "Some member is ..." that hold together. */
+    LT_GPIECES = 64, /* Kinds of names that the patterns distinguish. */
+    LT_GDEMANDS = 3  /* Conditions "some member is ..." at the same time. */
 };
 
 typedef struct {
@@ -17,7 +17,7 @@ typedef struct {
     int32_t term;
     lt_gid pair;
     unsigned meets; /* Demands that any value of it meets, as bits. */
-    /* The pair with values that lt_gmember_meet this one; -1: none, or any. */
+    /* The pair with values that meet this demand; -1: none, or any. */
     lt_gid meeting[LT_GDEMANDS];
 } lt_gmember;
 
@@ -27,22 +27,22 @@ typedef struct {
     json_t *index; /* Name to number. */
 } lt_gmembers;
 
-/* Names beside the properties that match the same patterns. */
+/* Names that are not listed and match the same patterns. */
 typedef struct {
     lt_gid names;
-    const json_t *matched[LT_GPIECES]; /* Patterns, by their texts. */
+    const json_t *matched[LT_GPIECES]; /* The matching patterns, by their texts. */
     size_t n_matched;
 } lt_gpiece;
 
-/* Members beside the listed ones. */
+/* Members that are not listed. */
 typedef struct {
     lt_gid all;                  /* -1: none. */
-    lt_gid meeting[LT_GDEMANDS]; /* Those that lt_gmember_meet a demand; -1: none. */
-    int64_t most;                /* Names that there are. */
+    lt_gid meeting[LT_GDEMANDS]; /* Those that meet a demand; -1: none. */
+    int64_t most;                /* Number of possible names. */
 } lt_gothers;
 
-/* What the values of a member must satisfy: one of this name (LT_GTERM_NEVER where propertyNames
- * forbids it), or of a piece. */
+/* The term for the values of a member with this name (LT_GTERM_NEVER if propertyNames forbids it),
+ * or of a piece. */
 LT_MUST_USE lt_err lt_gmember_named(lt_gschema_reader *r, const lt_gshape *s, const char *name,
                                     int32_t *out);
 LT_MUST_USE lt_err lt_gmember_term(lt_gschema_reader *r, const lt_gshape *s, const char *name,
@@ -50,12 +50,12 @@ LT_MUST_USE lt_err lt_gmember_term(lt_gschema_reader *r, const lt_gshape *s, con
 lt_gid lt_gmember_pair(lt_gschema_reader *r, lt_gid key, lt_gid value);
 LT_MUST_USE lt_err lt_gmembers_add(lt_gschema_reader *r, const lt_gshape *s, lt_gmembers *m,
                                    const char *name, bool required);
-/* Those of properties and required, in order. */
+/* The members of properties and required, in order. */
 LT_MUST_USE lt_err lt_gmembers_list(lt_gschema_reader *r, const lt_gshape *s, lt_gmembers *m);
-/* Members beside the listed ones; those of few names are added to the list. */
+/* Members that are not listed; if only a few names are possible, these are added to the list. */
 LT_MUST_USE lt_err lt_gmembers_others(lt_gschema_reader *r, const lt_gshape *s, lt_gmembers *m,
                                       lt_gothers *out);
-/* Which demands a listed member meets. */
+/* The demands that a listed member meets. */
 LT_MUST_USE lt_err lt_gmember_meet(lt_gschema_reader *r, const lt_gshape *s, lt_gmember *m);
 
 #endif

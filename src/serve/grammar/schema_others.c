@@ -11,11 +11,11 @@
 #include "serve/grammar/language.h"
 #include "serve/grammar/schema_object.h"
 
-#define FEW_NAMES 40 /* A piece of at most this many names is written out. */
+#define FEW_NAMES 40 /* A piece with at most this many names is written out. */
 
 /* ---- Other names ---- */
 
-/* Cut the pieces by one more pattern. */
+/* Divide the pieces by one more pattern. */
 static lt_err cut(lt_gschema_reader *r, lt_gpiece *pieces, size_t *n, const char *pattern,
                   const json_t *text) {
     const size_t before = *n;
@@ -47,7 +47,7 @@ static lt_err cut(lt_gschema_reader *r, lt_gpiece *pieces, size_t *n, const char
     return LT_OK;
 }
 
-/* All names that are not listed, in one piece; propertyNames applied. */
+/* All names that are not listed, as one piece; propertyNames is applied. */
 static lt_err free_names(lt_gschema_reader *r, const lt_gshape *s, const lt_gmembers *m,
                          lt_gid *out) {
     lt_gast *g = r->g;
@@ -116,8 +116,8 @@ done:
     return err;
 }
 
-/* Are members that nothing speaks of left out? Where properties are listed and nothing is said of
- * others. */
+/* Whether members that no keyword mentions are excluded: if properties are listed, and nothing is
+ * said about others. */
 static bool is_closed(const lt_gshape *s, const lt_gmembers *m) {
     bool lists = false;
     for (const lt_gpart *g = s->objects; g != NULL; g = g->next) {
@@ -136,7 +136,7 @@ static bool is_closed(const lt_gshape *s, const lt_gmembers *m) {
 
 /* ---- Demands ---- */
 
-/* Does a member of this name count? */
+/* Whether a member of this name counts. */
 static lt_err demand_names(lt_gschema_reader *r, const json_t *demand, const char *name,
                            bool *out) {
     const json_t *pattern = json_object_get(demand, "pattern"),
@@ -197,7 +197,7 @@ lt_err lt_gmember_meet(lt_gschema_reader *r, const lt_gshape *s, lt_gmember *m) 
     return LT_OK;
 }
 
-/* Those names of a piece that count. */
+/* The names of a piece that count. */
 static lt_err demanded_names(lt_gschema_reader *r, const json_t *demand, lt_gid names,
                              lt_gid *out) {
     const json_t *pattern = json_object_get(demand, "pattern");
@@ -212,7 +212,7 @@ static lt_err demanded_names(lt_gschema_reader *r, const json_t *demand, lt_gid 
         return LT_OK;
     }
     if (json_object_get(demand, "names") != NULL) {
-        *out = -1; /* Only listed members lt_gmember_meet this one. */
+        *out = -1; /* Only listed members meet this demand. */
         return LT_OK;
     }
     o.wide = true;
@@ -227,7 +227,7 @@ static lt_err demanded_names(lt_gschema_reader *r, const json_t *demand, lt_gid 
     return LT_OK;
 }
 
-/* Other members of a piece that lt_gmember_meet a demand, into alts. */
+/* Append other members of a piece that meet a demand to alts. */
 static lt_err piece_meets(lt_gschema_reader *r, const json_t *demand, const lt_gpiece *p,
                           int32_t term, lt_gids *alts) {
     const lt_gterm *of = &r->terms[term];
@@ -252,8 +252,8 @@ static lt_err piece_meets(lt_gschema_reader *r, const json_t *demand, const lt_g
     return LT_OK;
 }
 
-/* One piece: written out as members when it has few names, else a rule into alts[0], those that
- * lt_gmember_meet demand i into alts[i + 1]. */
+/* One piece: written out as members if it has few names, otherwise as a rule in alts[0], with
+ * members that meet demand i in alts[i + 1]. */
 static lt_err piece_members(lt_gschema_reader *r, const lt_gshape *s, const lt_gpiece *p,
                             lt_gmembers *m, lt_gids *alts, lt_gothers *out) {
     int32_t term = 0;

@@ -14,7 +14,7 @@
 
 #include "serve/grammar/schema.h"
 
-#define MAX_REMAINDERS 2000 /* Most remainders of a divisor without its zeros. */
+#define MAX_REMAINDERS 2000 /* Most remainders of a divisor without its trailing zeros. */
 #define MAX_LISTED     5000 /* Multiples between two bounds, written out. */
 
 /* ---- strings ---- */
@@ -40,7 +40,7 @@ static lt_err string_rule(lt_gschema_reader *r, const lt_gpart *p, lt_gid *out) 
     const lt_gregex_options o = {.search = true, .json = true, .wide = p->not };
     lt_gid one = -1;
     r->at = p->owner;
-    if (p->quiet) { /* Formats that no draft lists only describe. */
+    if (p->quiet) { /* Formats that no draft lists are only descriptions. */
         const char *const *known = lt_gschema_format(text);
         return known != NULL ? format_rule(r, known, out) : LT_OK;
     }
@@ -105,7 +105,8 @@ lt_err lt_gschema_string(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out) 
 
 /* ---- bounds ---- */
 
-/* Decimal notation without exponent; false: more than 18 digits before the point, and not exact. */
+/* Decimal notation without exponent; false: it has more than 18 digits before the point, and is not
+ * exact. */
 static bool decimal(const json_t *v, char *out, size_t room) {
     const double x = json_number_value(v);
     if (json_is_integer(v)) {
@@ -121,7 +122,7 @@ static bool decimal(const json_t *v, char *out, size_t room) {
             break;
         }
     }
-    return true; /* Below 1e-18: as near as our numbers go. */
+    return true; /* Below 1e-18 this is the nearest number that can be written. */
 }
 
 static lt_err bound_of(lt_gschema_reader *r, const lt_gshape_bound *b, bool lower, char *text,
@@ -135,14 +136,14 @@ static lt_err bound_of(lt_gschema_reader *r, const lt_gshape_bound *b, bool lowe
         return LT_OK;
     }
     if ((json_number_value(b->v) < 0) == lower) {
-        return LT_OK; /* Beyond all that we write. */
+        return LT_OK; /* Beyond all numbers that can be written. */
     }
     return lt_gschema_refuse(r, lower ? "minimum" : "maximum", "of more than 18 digits");
 }
 
 /* ---- multiples ---- */
 
-/* v = whole * 10^-places, without trailing zeros; false: it does not fit. */
+/* v = whole * 10^-places, without trailing zeros; false: that is not possible. */
 static bool fixed_point(const json_t *v, int64_t *whole, int *places) {
     char text[64];
     const char *point;
@@ -165,20 +166,20 @@ static bool fixed_point(const json_t *v, int64_t *whole, int *places) {
     return *whole > 0;
 }
 
-/* States of the automaton of multiples of n * 10^-k: whole parts with remainder 0..n-1; those
- * behind the point, by how many digits. */
+/* States of the automaton of multiples of n * 10^-k: integer parts with remainder 0..n-1, and those
+ * after the point, by the number of digits. */
 typedef struct {
     lt_gast *g;
     int64_t n;
     int k;
-    int32_t first; /* The first of its arcs. */
+    int32_t first; /* Its first arc. */
 } multiples;
 
 static int32_t whole_state(int64_t rest) {
     return (int32_t)(3 + rest);
 }
 
-/* Behind the point: j digits read; k + 1: zeros alone from here. */
+/* After the point: j digits read; k + 1: only zeros from here. */
 static int32_t place_state(const multiples *m, int j, int64_t rest) {
     return (int32_t)(3 + m->n * (j + 1) + rest);
 }
@@ -199,7 +200,7 @@ static void digits_from(const multiples *m, int32_t from, int64_t rest, int firs
 }
 
 /* An optional sign; 0 or digits; a fraction of at most k digits, and zeros. States 0 (start), 1
- * (behind the sign), 2 (a zero, alone). */
+ * (after the sign), 2 (a single zero). */
 static lt_gid multiples_of(lt_gast *g, int64_t n, int k) {
     multiples m = {.g = g, .n = n, .k = k, .first = (int32_t)g->n_arcs};
     lt_gast_arc(g, 0, '-', '-', 1);
@@ -255,7 +256,7 @@ static lt_gid with_zeros(lt_gast *g, int64_t n, int zeros) {
         fraction);
 }
 
-/* Multiples between two bounds, written out: for divisors with too many remainders. */
+/* Multiples between two bounds, written out, for divisors with too many remainders. */
 static lt_err listed(lt_gschema_reader *r, const lt_gshape *s, int64_t n, int k, lt_gid *out) {
     const double scale = pow(10, k), low = json_number_value(s->low.v) * scale,
                  high = json_number_value(s->high.v) * scale;
@@ -269,7 +270,7 @@ static lt_err listed(lt_gschema_reader *r, const lt_gshape *s, int64_t n, int k,
                        (long long)n, MAX_REMAINDERS);
         return lt_gschema_refuse(r, "multipleOf", why);
     }
-    first = (int64_t)ceil(low / (double)n) - 1; /* The bounds themselves hold beside this. */
+    first = (int64_t)ceil(low / (double)n) - 1; /* The bounds are checked separately. */
     last = (int64_t)floor(high / (double)n) + 1;
     for (int64_t i = first; i <= last; i++) {
         char digits[32], text[64];
@@ -324,7 +325,7 @@ static lt_gid spellings(lt_gast *g, const json_t *v) {
                         lt_gast_text(g, zero ? "0" : text), tail);
 }
 
-/* A fraction that is not zero, with no more digits than a double keeps apart. */
+/* A fraction that is not zero, with no more digits than a double distinguishes. */
 static lt_gid fractions(lt_gast *g) {
     const lt_gid digit = lt_gast_byte(g, '0', '9');
     return lt_gast_list(g, LT_GNODE_SEQ,
@@ -334,8 +335,8 @@ static lt_gid fractions(lt_gast *g) {
                         5);
 }
 
-/* Numbers that a double holds to the last digit where they have a point: readers take those without
- * for whole ones. */
+/* Numbers with a point that a double represents to the last digit, because readers take others for
+ * integers. */
 static lt_gid exact(lt_gast *g) {
     const lt_gid digit = lt_gast_byte(g, '0', '9');
     const lt_gid sign = lt_gast_repeat(g, lt_gast_text(g, "-"), 0, 1);
@@ -379,7 +380,7 @@ lt_err lt_gschema_number(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out) 
     return lt_gast_check(g);
 }
 
-/* Numbers in the one way that numbers are mostly written. */
+/* Numbers in their usual spelling. */
 static lt_gid one_way(lt_gast *g, lt_gid numbers) {
     const lt_gid digit = lt_gast_byte(g, '0', '9');
     const lt_gid fraction = lt_gast_seq3(g, lt_gast_text(g, "."), lt_gast_repeat(g, digit, 0, 6),
@@ -398,7 +399,7 @@ static lt_gid one_way(lt_gast *g, lt_gid numbers) {
     return lt_gast_pair(g, LT_GNODE_MINUS, numbers, long_ones);
 }
 
-/* Values of a list, none twice; numbers that are whole without a point. */
+/* Values of a list, each once; integers without a point. */
 static lt_err listed_once(lt_gschema_reader *r, const lt_gshape *s, lt_gids *alts) {
     const json_t *v;
     size_t i;

@@ -1,5 +1,5 @@
-/* grammar/terms.c: sets of literals as numbers, so that a rule is made once for each; the memory of
- * one document. */
+/* grammar/terms.c: sets of literals as numbers, so that each set has one rule; the memory of one
+ * document. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 
 struct lt_gblock {
     lt_gblock *next;
-    size_t used, room, total; /* total: of this block and all before it. */
+    size_t used, room, total; /* total: of this block and all earlier ones. */
     max_align_t data[];
 };
 
@@ -59,7 +59,7 @@ lt_err lt_gschema_make(lt_gschema_reader *r, json_t *made, const json_t **out) {
     }
     free(text);
     *out = known;
-    json_decref(made); /* It lives in `known`. */
+    json_decref(made); /* `known` holds a reference. */
     if (!ok) {
         LT_FAIL(LT_ERR_OOM, "schema: merging");
     }
@@ -74,7 +74,7 @@ static int by_literal(const void *a, const void *b) {
     return p != q ? (p > q) - (p < q) : x->not -y->not ;
 }
 
-/* A schema that stands for another: nothing but a $ref, which is followed. */
+/* A schema with only a $ref stands for its target. */
 static lt_err follow(lt_gschema_reader *r, const json_t **s) {
     for (int i = 0; i < 16 && json_object_size(*s) == 1; i++) {
         const json_t *ref = json_object_get(*s, "$ref");
@@ -87,7 +87,7 @@ static lt_err follow(lt_gschema_reader *r, const json_t **s) {
     return LT_OK;
 }
 
-/* Sort out literals that say nothing; *never: one that nothing satisfies is among them. */
+/* Remove literals without effect; *never: no value satisfies one of them. */
 static lt_err tidy(lt_gschema_reader *r, const lt_glit *lits, size_t n, lt_glit *out, size_t *n_out,
                    bool *never) {
     *n_out = 0;
@@ -146,7 +146,7 @@ static lt_err grow_table(lt_gschema_reader *r) {
     return LT_OK;
 }
 
-/* The term of tidy literals; never's own is known by a literal that cannot be: NULL. */
+/* The term of tidy literals; the term "never" has an impossible literal: NULL. */
 static lt_err intern(lt_gschema_reader *r, const lt_glit *lits, size_t n, int32_t *out) {
     lt_gterm t = {.n = n, .rule = -1};
     size_t at;
@@ -209,7 +209,7 @@ done:
 lt_err lt_gterm_shapes(lt_gschema_reader *r, int32_t term, const lt_gshape **out) {
     if (!r->terms[term].expanded) {
         const lt_gshape *shapes = NULL;
-        /* The table of terms may move while others are made. */
+        /* The table of terms may move while others are created. */
         LT_TRY(lt_gexpand(r, r->terms[term].lits, r->terms[term].n, &shapes));
         r->terms[term].shapes = shapes;
         r->terms[term].expanded = true;
@@ -228,7 +228,7 @@ lt_err lt_gterm_rule(lt_gschema_reader *r, int32_t term, lt_gid *out) {
         return LT_OK;
     }
     if (r->terms[term].rule < 0) {
-        /* Empty until its turn comes. */
+        /* Empty until it is defined. */
         r->terms[term].rule = lt_gast_new_rule(r->g, lt_gast_empty(r->g));
         if (!lt_grow((void **)&r->todo, r->n_todo, &r->todo_room, sizeof *r->todo)) {
             return LT_ERR_OOM;

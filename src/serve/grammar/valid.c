@@ -142,7 +142,7 @@ static int string_fits(lt_gschema_reader *r, const json_t *s, const json_t *v) {
             is = one != NULL && matches(one, text, json_string_length(v)) == 1;
             json_decref(one);
         }
-        fits = is ? fits : and(fits, -1); /* Ours are parts of the true ones. */
+        fits = is ? fits : and(fits, -1); /* Our formats are subsets of the true ones. */
     }
     return fits;
 }
@@ -180,7 +180,7 @@ static int array_fits(lt_gschema_reader *r, const json_t *s, const json_t *v, in
     return fits;
 }
 
-/* A member against properties, patternProperties, additionalProperties, propertyNames. */
+/* Check a member against properties, patternProperties, additionalProperties, propertyNames. */
 static int member_fits(lt_gschema_reader *r, const json_t *s, const char *key, const json_t *v,
                        int depth) {
     const json_t *own = json_object_get(lt_gschema_get(s, "properties"), key),

@@ -28,7 +28,7 @@ int32_t lt_gvocab_find_special(const struct lt_grammar_vocab *v, const char *nam
     return -1;
 }
 
-/* Characters of a token that is plain, or 0. */
+/* Number of characters of a plain token, or 0. */
 static int plain_chars(const unsigned char *s, size_t n) {
     int chars = 0;
     for (size_t i = 0; i < n;) {
@@ -44,7 +44,7 @@ static int plain_chars(const unsigned char *s, size_t n) {
     return chars;
 }
 
-/* All tokens' bytes one behind the other. */
+/* Copy all tokens' bytes, one after another. */
 static lt_err collect(lt_grammar_vocab *v, const lt_tokenizer *t) {
     size_t room = 0, n = 0;
     v->start = calloc((size_t)v->n_ids + 1, sizeof *v->start);
@@ -70,7 +70,7 @@ static lt_err collect(lt_grammar_vocab *v, const lt_tokenizer *t) {
             }
         }
         if (v->special[id] == NULL && memchr(s, 0xFF, bytes) != NULL) {
-            /* A raw byte that is in no text: it would begin the code of a special token. */
+            /* A raw byte that occurs in no text: it would begin the code of a special token. */
             continue;
         }
         while (n + bytes > room) {
@@ -96,9 +96,9 @@ static int by_bytes(const void *a, const void *b, void *vocab) {
     return order != 0 ? order : nx != ny ? (nx > ny) - (nx < ny) : (x > y) - (x < y);
 }
 
-/* Ids sorted by bytes become nodes in depth-first order. */
+/* Build nodes in depth-first order from ids that are sorted by their bytes. */
 static lt_err build_trie(lt_gtrie *t, const lt_grammar_vocab *v, int32_t *ids, size_t n) {
-    int32_t path[LT_GTOKEN_BYTES]; /* Nodes of the token before. */
+    int32_t path[LT_GTOKEN_BYTES]; /* Nodes of the previous token. */
     size_t depth = 0;
     qsort_r(ids, n, sizeof *ids, by_bytes, (void *)(uintptr_t)v);
     for (size_t i = 0; i < n; i++) {
@@ -171,7 +171,7 @@ static lt_err long_plain(lt_grammar_vocab *v, const uint8_t *chars) {
     return LT_OK;
 }
 
-/* Two quotes, or a comma and something that is neither a comma nor white space. */
+/* Whether it has two quotes, or a comma and a character that is neither a comma nor white space. */
 static bool holds_several(const unsigned char *s, size_t n) {
     int quotes = 0, commas = 0, others = 0;
     for (size_t i = 0; i < n; i++) {
@@ -258,7 +258,8 @@ lt_err lt_grammar_vocab_open(lt_grammar_vocab **out, const lt_tokenizer *t, cons
     if (v->ends == NULL || v->n_ids >= 1 << 24) {
         LT_FAIL_DONE(LT_ERR_LIMIT, "vocabulary of %u tokens", info.n_ids);
     }
-    for (int64_t i = 0; i < n_ends; i++) { /* A padded vocabulary may end with ids of no text. */
+    /* A padded vocabulary may end with ids that have no text. */
+    for (int64_t i = 0; i < n_ends; i++) {
         if (ends[i] >= 0 && ends[i] < v->n_ids && !is_end(v, (uint32_t)ends[i])) {
             v->ends[v->n_ends++] = ends[i];
         }

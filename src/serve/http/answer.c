@@ -13,7 +13,7 @@
 #include "serve/http/impl.h"
 #include "serve/http/tls.h"
 
-#define CHUNK_FRAME 24  /* Around a chunk: its size in at most 16 digits, and two ends of lines. */
+#define CHUNK_FRAME 24  /* For a chunk's frame: its size in at most 16 digits, and two line ends. */
 #define LINGER_S    2.0 /* How long data that a refused client still sends is discarded. */
 
 static const struct {
@@ -160,7 +160,7 @@ static void finish(lt_http_conn *c) {
     c->begun = c->version_sent = c->admitted = c->continued = false;
     c->taken = 0;
     if (c->half_closed && evbuffer_get_length(bufferevent_get_input(c->bev)) == 0) {
-        c->keep_alive = false; /* Nothing more will come. */
+        c->keep_alive = false; /* Nothing more can be received. */
     }
     if (!c->keep_alive) {
         lt_http_parser_reset(&c->parser);
@@ -214,7 +214,8 @@ void lt_http_reply_file(lt_http_conn *c, int status, const char *type, const cha
     put_head(c, status, type, extra, (int64_t)n);
     if (c->head_only) {
         close(fd);
-    } else if (evbuffer_add_file(c->out, fd, 0, (ev_off_t)n) != 0) { /* Else it closes fd later. */
+        /* Otherwise it closes fd later. */
+    } else if (evbuffer_add_file(c->out, fd, 0, (ev_off_t)n) != 0) {
         close(fd);
         close_soon(c);
         c->user = NULL;
@@ -235,7 +236,7 @@ void lt_http_stream(lt_http_conn *c, int status, const char *type, const char *e
     put_head(c, status, type, extra, -1);
 }
 
-/* n in hexadecimal and a line's end; returns where to go on. */
+/* Write n in hexadecimal and a line end; returns the next position. */
 static char *put_chunk_size(char *at, size_t n) {
     int shift = 0;
     while (shift < 60 && n >> (shift + 4) != 0) {
@@ -280,7 +281,8 @@ void lt_http_write(lt_http_conn *c, const void *data, size_t n) {
 void lt_http_end(lt_http_conn *c) {
     LT_ASSERT(c->stage == ANSWERING);
     if (c->closing) {
-        /* A caller that ends an answer drops the connection, so no one needs to be notified. */
+        /* A caller that ends an answer drops the connection itself, so no one needs to be
+         * notified. */
         c->user = NULL;
         return;
     }
@@ -294,7 +296,7 @@ void lt_http_end(lt_http_conn *c) {
 char *lt_http_take_body(lt_http_conn *c) {
     char *body = c->parser.body;
     LT_ASSERT(c->stage == ANSWERING);
-    c->taken = c->parser.body_room; /* It counts on. */
+    c->taken = c->parser.body_room; /* From now on it counts as the body's size. */
     c->parser.body = NULL;
     c->parser.body_n = c->parser.body_room = 0;
     return body;

@@ -31,16 +31,17 @@
 #include "base/log.h"
 #include "serve/http/tls.h"
 
-/* Bytes of pipelined requests behind the one being answered. */
+/* Bytes of pipelined requests after the one that is being answered. */
 #define PIPELINE_BYTES (16 << 10)
 /* Bytes of a request that do not count towards the limit for all bodies. */
-#define FREE_BYTES         (16 << 10)
-#define STARVE_S           2.0  /* How long a body may wait for memory among all bodies. */
+#define FREE_BYTES (16 << 10)
+/* How long a body may wait for memory in the limit for all bodies. */
+#define STARVE_S           2.0
 #define HALF_CLOSED_S      0.25 /* First check whether a half-closed client still exists. */
 #define HALF_CLOSED_NEXT_S 0.1
 #define REFUSED_MORE       128
 #define WARN_EVERY_S       10.0
-#define OTHER_DESCRIPTORS  256 /* Descriptors beside those of connections. */
+#define OTHER_DESCRIPTORS  256 /* Descriptors other than those of connections. */
 
 /* ---- Room for bodies ---- */
 
@@ -122,7 +123,7 @@ static void refuse(lt_http_conn *c, int status, const char *why) {
     if (c->starved) {
         c->starved = false;
         c->http->n_starved--;
-        bufferevent_enable(c->bev, EV_READ); /* To throw away. */
+        bufferevent_enable(c->bev, EV_READ); /* To discard it. */
     }
     c->keep_alive = false;
     c->stage = ANSWERING;
@@ -318,8 +319,8 @@ static void on_event(struct bufferevent *bev, short what, void *arg) {
     conn_lost(c);
 }
 
-/* There was no memory for the body in time. Among many connections that wait for each other's
- * memory, refusing the first frees memory for the next, which tries once more. */
+/* There was no memory for the body in time. If many connections wait for each other's memory,
+ * refusing the first frees memory for the next, which tries once more. */
 static void give_up(lt_http_conn *c) {
     read_on(c);
     if (c->starved) {
@@ -346,8 +347,8 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg) {
     }
 }
 
-/* The oldest connection beside `newest` that is idle (wanted READING), or only lingers (FLUSHING);
- * NULL: there is none. */
+/* The oldest connection other than `newest` that is idle (wanted READING), or only lingers
+ * (FLUSHING); NULL: there is none. */
 static lt_http_conn *oldest(const lt_http *h, conn_stage wanted, const lt_http_conn *newest) {
     lt_http_conn *found = NULL;
     for (lt_http_conn *c = h->conns; c != NULL; c = c->next) {
@@ -370,7 +371,7 @@ static void warn_full(lt_http *h, const char *what) {
     }
 }
 
-/* Count the connections without those that were answered for the last time and only linger. */
+/* Count the connections without those that have had their last answer and only linger. */
 static int64_t count_places(const lt_http *h) {
     int64_t n = 0;
     for (const lt_http_conn *c = h->conns; c != NULL; c = c->next) {

@@ -33,7 +33,7 @@ typedef struct lt_http lt_http;
 typedef struct lt_http_conn lt_http_conn;
 
 typedef struct {
-    const char *method, *path, *query; /* path without the query; query "" when there is none. */
+    const char *method, *path, *query; /* path without the query; query "" if there is none. */
     const char *body;                  /* 0-terminated. */
     size_t body_bytes;
     const lt_http_parser *head; /* For lt_http_header_get; NULL: the server's own request. */
@@ -45,14 +45,14 @@ typedef struct {
     int status;
     const char *why;
     const lt_http_parser *head; /* The head, as far as it was read. */
-    bool counted;               /* on_head saw it. */
+    bool counted;               /* on_head was called for it. */
     char extra[600], body[512]; /* Header lines; the answer. */
 } lt_http_refusal;
 
 typedef struct {
     const char *host;   /* NULL: it does not listen. */
-    int port;           /* 0: any free one; lt_http_port tells. */
-    struct lt_tls *tls; /* http/tls.h; NULL: plain. */
+    int port;           /* 0: any free port; see lt_http_port. */
+    struct lt_tls *tls; /* http/tls.h; NULL: without TLS. */
     int max_connections;
     size_t max_head_bytes, max_body_bytes, max_pending_bytes;
     /* Bodies of all connections together; the first 16 KiB of each do not count. */
@@ -67,7 +67,7 @@ typedef struct {
 } lt_http_options;
 
 LT_MUST_USE lt_err lt_http_open(lt_http **out, struct event_base *base, const lt_http_options *o);
-/* Every connection is closed; on_gone is called for open answers. */
+/* Closes every connection; on_gone is called for open answers. */
 void lt_http_close(lt_http *h);
 int lt_http_port(const lt_http *h);
 
@@ -81,7 +81,7 @@ typedef struct {
 } lt_http_counts;
 lt_http_counts lt_http_get_counts(const lt_http *h);
 
-/* extra: whole header lines, each with its CRLF, or NULL. */
+/* extra: complete header lines, each with its CRLF, or NULL. */
 void lt_http_reply(lt_http_conn *c, int status, const char *type, const char *extra,
                    const void *body, size_t n);
 void lt_http_stream(lt_http_conn *c, int status, const char *type, const char *extra);
@@ -89,8 +89,8 @@ void lt_http_write(lt_http_conn *c, const void *data, size_t n);
 void lt_http_end(lt_http_conn *c);
 /* Take over the request's body, 0-terminated and malloc'ed; NULL: it has none. */
 char *lt_http_take_body(lt_http_conn *c);
-/* Report that a taken body was freed, so that it no longer counts. At the end of the answer it
- * stops counting in any case. */
+/* Report that a taken body was freed, so that it no longer counts. After the end of the answer it
+ * does not count in any case. */
 void lt_http_release_body(lt_http_conn *c);
 void lt_http_set_user(lt_http_conn *c, void *user);
 
@@ -107,7 +107,8 @@ typedef void lt_http_answered(void *ctx, int status, const char *extra, const vo
 /* Takes over the body: n bytes and a 0, malloc'ed. NULL: out of memory, and the body is freed. */
 lt_http_conn *lt_http_inner_open(lt_http *h, char *body, size_t n, lt_http_answered *answered,
                                  void *ctx);
-/* To be called inside `answered` or later. Before it, on_gone is called, and no answer comes. */
+/* Call it inside `answered` or later. Before `answered`, on_gone is called, and no answer
+ * follows. */
 void lt_http_inner_close(lt_http_conn *c);
 /* The request: it has no headers. */
 lt_http_request lt_http_inner_request(const lt_http_conn *c, const char *method, const char *path);

@@ -13,33 +13,35 @@
 
 #include "serve/http/http.h"
 
-#define LT_HTTP_VERSION "HTTP/1.1 " /* What every answer begins with. */
+#define LT_HTTP_VERSION "HTTP/1.1 " /* Every answer begins with it. */
 
 typedef enum { READING, ANSWERING, FLUSHING } conn_stage;
 
 struct lt_http_conn {
     lt_http *http;
     struct bufferevent *bev;
-    struct event *deadline; /* READING: for the request or the idle time; closing: at once. */
+    struct event *deadline; /* READING: when the request or the idle time ends; closing: at once. */
     lt_http_parser parser;
     conn_stage stage;
     bool keep_alive, chunked, head_only, closing, continued;
-    bool tls, greeted; /* greeted: its handshake is done. */
+    bool tls, greeted; /* greeted: its handshake has ended. */
     bool admitted;     /* on_head has seen this request. */
     bool half_closed;  /* The client sends no more. */
     /* The head of the answer was written; its first word was sent early. */
     bool begun, version_sent;
-    bool starved;            /* Not read until there is memory for its body. */
-    double starved_s, due_s; /* READING: since when; when the whole request must be there. */
-    const char *query;       /* Query of the current request. */
-    size_t room, taken;      /* Bytes of head and body; of a body that the API took. */
-    struct evbuffer *out;    /* Not yet tried to send. */
+    bool starved; /* It is not read until there is memory for its body. */
+    /* READING: since when; and when the whole request must have arrived. */
+    double starved_s, due_s;
+    const char *query;    /* Query of the current request. */
+    size_t room, taken;   /* Bytes of head and body; bytes of a body that the API took. */
+    struct evbuffer *out; /* Not yet sent. */
     void *user;
     /* The server's own request: without socket, buffers and events. */
     lt_http_answered *answered;
     void *answered_ctx;
     lt_http_conn *next, *prev;
-    lt_http_conn *fresh_next, **fresh_at; /* With news in `out`; fresh_at NULL: none. */
+    /* Links of connections with new output; fresh_at NULL: none. */
+    lt_http_conn *fresh_next, **fresh_at;
 };
 
 struct lt_http {
@@ -51,7 +53,7 @@ struct lt_http {
     int64_t n_conns, n_starved;
     lt_http_counts counts;
     double warned_s;
-    int port, more; /* more: connections beyond max_connections, which are told 503. */
+    int port, more; /* more: connections beyond max_connections, which are answered 503. */
 };
 
 void lt_http_set_deadline(lt_http_conn *c, double seconds);

@@ -8,7 +8,8 @@
 
 #include "base/error.h"
 
-#define KEEP_HEAD 4096 /* Bytes of a head's buffer that stay for the connection's next request. */
+/* Bytes of a head's buffer that are kept for the connection's next request. */
+#define KEEP_HEAD 4096
 
 enum { CHUNK_SIZE, CHUNK_EXTENSION, CHUNK_DATA, CHUNK_CR, CHUNK_LF, CHUNK_TRAILER };
 
@@ -198,7 +199,7 @@ static void header_line(lt_http_parser *p, char *line) {
     p->headers[p->n_headers++] = (lt_http_header){line, value};
 }
 
-/* All of the lengths must be the same plain number. */
+/* All lengths must be the same plain number. */
 static bool content_length(lt_http_parser *p, uint64_t *length) {
     const char *text = NULL;
     *length = 0;
@@ -223,7 +224,7 @@ static bool content_length(lt_http_parser *p, uint64_t *length) {
     return true;
 }
 
-/* How the body ends, by RFC 9112, 6.3. */
+/* Find how the body ends, by RFC 9112, 6.3. */
 static void choose_framing(lt_http_parser *p) {
     const char *coding = lt_http_header_get(p, "transfer-encoding");
     uint64_t length = 0;
@@ -280,7 +281,7 @@ static void choose_persistence(lt_http_parser *p) {
     }
 }
 
-/* The head is complete and 0-terminated: cut it into lines in place. */
+/* The head is complete and 0-terminated: split it into lines in place. */
 static void read_head(lt_http_parser *p) {
     char *line = p->head, *end = p->head + p->head_n;
     bool first = true;
@@ -342,7 +343,7 @@ static bool begins_well(lt_http_parser *p, char c) {
     return true;
 }
 
-/* Bytes up to and with the blank line. */
+/* The number of bytes up to and including the blank line. */
 static size_t feed_head(lt_http_parser *p, const char *data, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const char c = data[i];
@@ -377,7 +378,7 @@ static size_t feed_head(lt_http_parser *p, const char *data, size_t n) {
 
 /* False: nothing was taken. */
 static bool take(lt_http_parser *p, const char *data, size_t n) {
-    const bool known = p->framing == LT_HTTP_LENGTH; /* How long the body is. */
+    const bool known = p->framing == LT_HTTP_LENGTH; /* Whether the length of the body is known. */
     if (p->o.on_body != NULL) {
         p->o.on_body(p->o.ctx, data, n);
         return true;
@@ -444,7 +445,7 @@ static void chunk_byte(lt_http_parser *p, char c) {
             bad(p, 400, "a chunk is longer than its size");
         }
         break;
-    default: /* CHUNK_TRAILER: lines until an empty one; their content is ignored. */
+    default: /* CHUNK_TRAILER: lines up to an empty one; their content is ignored. */
         if (c == '\n' && p->line_n == 0) {
             p->stage = LT_HTTP_READY;
         } else if (c == '\n') {

@@ -25,17 +25,17 @@ typedef struct {
 } lt_http_header;
 
 typedef struct {
-    bool response;         /* What is parsed: a response, or a request (false). */
+    bool response;         /* Parse a response instead of a request. */
     bool no_body;          /* Responses: this one has none (it answers a HEAD). */
-    size_t max_head_bytes; /* 431 above it. */
-    size_t max_body_bytes; /* 413 above it. */
-    /* NULL: the body is gathered in `body`. */
+    size_t max_head_bytes; /* A longer one gets 431. */
+    size_t max_body_bytes; /* A longer one gets 413. */
+    /* NULL: the body is collected in `body`. */
     void (*on_body)(void *ctx, const char *data, size_t n);
-    /* Memory for this many more bytes of head and body; false: not now, and `feed` stops until
+    /* Whether there is memory for this many more bytes of head and body; if not, `feed` stops until
      * it is called again. NULL: always. */
     bool (*may_grow)(void *ctx, size_t more);
     void *ctx;
-    bool head_alone; /* `feed` returns behind the head, before any of the body. */
+    bool head_alone; /* `feed` returns after the head, before any of the body. */
 } lt_http_parse_options;
 
 typedef struct {
@@ -47,7 +47,7 @@ typedef struct {
     char *head; /* Owned; the names and values point here. */
     size_t head_n, head_room;
     const char *method, *target; /* Requests; the target's path and query. */
-    bool method_read;            /* The first line is past its first word. */
+    bool method_read;            /* The first word of the first line has been read. */
     int minor;                   /* HTTP/1.minor */
     lt_http_header headers[LT_HTTP_MAX_HEADERS];
     int n_headers;
@@ -57,9 +57,9 @@ typedef struct {
     size_t body_n, body_room;
     bool starved; /* may_grow returned false. */
     enum { LT_HTTP_LENGTH, LT_HTTP_CHUNKED, LT_HTTP_TO_END } framing;
-    uint64_t left;            /* Bytes of the body or of the chunk still to come. */
+    uint64_t left;            /* Remaining bytes of the body or of the chunk. */
     int chunk;                /* Stage inside the chunked framing. */
-    size_t line_n, trailer_n; /* Bytes of the chunk line, of all trailers. */
+    size_t line_n, trailer_n; /* Bytes of the chunk line; of all trailers. */
     char line[32];            /* The chunk-size line so far. */
 } lt_http_parser;
 
@@ -67,14 +67,14 @@ void lt_http_parser_init(lt_http_parser *p, const lt_http_parse_options *o);
 void lt_http_parser_reset(lt_http_parser *p); /* For the next message of the connection. */
 void lt_http_parser_free(lt_http_parser *p);
 
-/* Take bytes; returns how many belonged to this message (all of them until READY; at READY the rest
- * is the next message's; fewer where head_alone or may_grow stopped it). */
+/* Parse bytes; returns how many belong to this message: all of them until READY, when the rest
+ * belongs to the next message; fewer if head_alone or may_grow stopped it. */
 size_t lt_http_parser_feed(lt_http_parser *p, const char *data, size_t n);
-/* The sender has closed: READY when that ends the body, else BAD (or still HEAD with nothing
+/* The sender has closed: READY if that ends the body, otherwise BAD (or still HEAD if nothing was
  * read). */
 void lt_http_parser_end(lt_http_parser *p);
 
-/* First header of this name, case-insensitive; NULL when there is none. */
+/* First header of this name, case-insensitive; NULL if there is none. */
 const char *lt_http_header_get(const lt_http_parser *p, const char *name);
 
 #endif

@@ -14,14 +14,15 @@
 typedef struct {
     lt_json_out line, data; /* Owned. */
     char event[64];
-    bool after_cr, started, failed; /* failed: an event beyond the limit, or out of memory. */
-    /* data is 0-terminated; event "" when it was not named. */
+    /* failed: an event exceeds the limit, or memory is exhausted. */
+    bool after_cr, started, failed;
+    /* data is 0-terminated; event "" if it has no name. */
     void (*on_event)(void *ctx, const char *event, const char *data, size_t n);
     void *ctx;
 } lt_sse;
 
 void lt_sse_feed(lt_sse *s, const char *bytes, size_t n);
-void lt_sse_reset(lt_sse *s); /* For the next stream; the memory stays. */
+void lt_sse_reset(lt_sse *s); /* For the next stream; the memory is kept. */
 void lt_sse_free(lt_sse *s);
 
 #endif

@@ -17,7 +17,7 @@
 
 #define LOOK_EVERY_S 2.0
 
-/* A file as it was when it was read. */
+/* The identity of a file when it was read. */
 typedef struct {
     struct timespec changed;
     off_t bytes;
@@ -53,7 +53,7 @@ static const char *why(char *text, size_t n) {
     return text;
 }
 
-/* A key with a password would ask for it on the terminal. */
+/* Without this, a key with a password would ask for it on the terminal. */
 static int no_password(char *out, int n, int writes, void *ctx) {
     (void)out;
     (void)n;
@@ -120,7 +120,7 @@ static void on_look(evutil_socket_t fd, short what, void *arg) {
             lt_error_message());
         return;
     }
-    SSL_CTX_free(t->context); /* Connections keep their own reference. */
+    SSL_CTX_free(t->context); /* Connections keep their own references. */
     t->context = fresh;
     lt_log_info("serve: the certificate %s was read again", t->cert);
 }
@@ -173,7 +173,7 @@ struct bufferevent *lt_tls_accept(lt_tls *t, struct event_base *base, evutil_soc
         SSL_free(ssl);
         return NULL;
     }
-    bufferevent_openssl_set_allow_dirty_shutdown(bev, 1); /* Many clients just close. */
+    bufferevent_openssl_set_allow_dirty_shutdown(bev, 1); /* Many clients close without notice. */
     return bev;
 }
 

@@ -19,9 +19,9 @@ LT_MUST_USE lt_err lt_tls_open(lt_tls **out, struct event_base *base, const char
                                const char *key);
 void lt_tls_close(lt_tls *t); /* Accepts NULL. */
 
-/* A connection that was accepted; NULL: no memory, and fd is still the caller's. */
+/* Wrap an accepted connection; NULL: no memory, and fd still belongs to the caller. */
 struct bufferevent *lt_tls_accept(lt_tls *t, struct event_base *base, evutil_socket_t fd);
-/* Tell the client that nothing follows. */
+/* Tell the client that no data follows. */
 void lt_tls_say_goodbye(struct bufferevent *bev);
 
 #endif

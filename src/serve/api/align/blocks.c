@@ -25,41 +25,42 @@ typedef struct {
     lt_event *tokens; /* (n) */
     int64_t n, room;
     lt_finish finish;
-    bool met; /* It has come to a border, and ends there. */
+    bool met; /* It ended at a border. */
     lt_border_tail tail;
     double score;
-    lt_part part; /* Its text on its way through the reward model. */
+    lt_part part; /* Its request to the reward model. */
 } candidate;
 
-/* A text that is being written. With width 1 it is the answer so far. With a larger width it is one
- * of several, and its tokens are kept here until the search is over. */
+/* A text that is being written. With width 1 it is the answer so far; otherwise it is one of
+ * several, and its tokens are kept here until the search is over. */
 typedef struct {
     lt_part part;     /* With a width over 1: its request to the engine. */
     lt_ids made;      /* Its tokens. */
     lt_event *tokens; /* (made.n) with a width over 1: the events of its tokens. */
-    /* (n_steps) scores of its steps by a process reward model; the first n_steps_ended steps have
+    /* (n_steps): scores of its steps by a process reward model; the first n_steps_ended steps have
      * ended at a border. */
     double *steps;
     int64_t n_steps, n_steps_ended;
     double score;
-    bool over; /* It has ended: it gets no continuations, and competes with its score. */
+    bool over; /* It has ended: it gets no more continuations, and competes with its score. */
     lt_finish finish;
     int64_t first; /* Candidates [first, first + each) are its continuations. */
 } path;
 
 struct lt_blocks {
     int64_t n, every, width, n_blocks;
-    int64_t n_running, n_pending; /* Requests to the engine, and to the reward model's. */
+    /* Number of open requests to the engine, and to the reward model. */
+    int64_t n_running, n_pending;
     score_kind score;
     const lt_select_rule *rule;
     lt_select_options o;
     uint64_t seed;
-    bool stepwise; /* Blocks end at borders, too. */
+    bool stepwise; /* Blocks also end at borders. */
     lt_borders borders;
-    double kl;             /* Bound of the answer's divergence from a plain one: the sum over its
-                            * blocks. */
+    /* Bound on the answer's divergence from an ordinary one: the sum over its blocks. */
+    double kl;
     path *paths, *next;    /* (width) the texts of this round, and room for those of the next. */
-    int64_t n_paths, each; /* each: continuations of a path that is not over. */
+    int64_t n_paths, each; /* each: number of continuations of a path that is not over. */
     candidate *candidates; /* (n) */
     int64_t drawn, reward_tokens;
     lt_json_out told; /* Scores and choices of the first BLOCKS_TOLD blocks. */
@@ -206,7 +207,7 @@ static path *path_of(const lt_blocks *b, const lt_part *p) {
 }
 
 /* A continuation is choice `first + i` of the request's seed, so that no two texts have the same
- * draws. */
+ * random draws. */
 void lt_blocks_shape(const lt_blocks *b, const lt_part *p, lt_request *r, int64_t n_given,
                      int64_t most_tokens) {
     r->n_choices = b->each;
@@ -240,7 +241,7 @@ static lt_err push(candidate *k, const lt_event *ev) {
         k->room = room;
     }
     k->tokens[k->n] = *ev;
-    k->tokens[k->n++].choice = 0; /* The choice of the answer, if the block is kept. */
+    k->tokens[k->n++].choice = 0; /* Index of the answer's choice, if the block is kept. */
     return LT_OK;
 }
 
@@ -252,7 +253,7 @@ static double logprob_of(const lt_event *tokens, int64_t n) {
     return sum;
 }
 
-/* Of the block; where several texts compete, of the whole text. */
+/* The block's score; if several texts compete, the score of the whole text. */
 static double own_score(const lt_blocks *b, const path *p, const candidate *k) {
     const int64_t before = b->width > 1 ? (int64_t)p->made.n : 0, n = before + k->n;
     const double sum = logprob_of(p->tokens, before) + logprob_of(k->tokens, k->n);
@@ -270,8 +271,8 @@ static lt_err add_ids(lt_ids *made, const candidate *k) {
     return LT_OK;
 }
 
-/* Append tokens to the answer, up to a stop string if there is one, and return how many it has
- * taken. whole: the answer ends with them. */
+/* Append tokens to the answer, at most up to a stop string; returns how many were taken. whole: the
+ * answer ends with them. */
 static int64_t replay(lt_reply *j, const lt_event *tokens, int64_t n, lt_finish finish,
                       bool whole) {
     lt_part *p = &j->parts[0];
@@ -280,7 +281,7 @@ static int64_t replay(lt_reply *j, const lt_event *tokens, int64_t n, lt_finish 
     for (; used < n && !p->choices[0].ended; used++) {
         lt_reply_token(p, &tokens[used]);
     }
-    if (p->choices[0].ended) { /* At a stop string, which the engine does not know. */
+    if (p->choices[0].ended) { /* It ended at a stop string, which the engine does not know. */
         end.finish = LT_FINISH_CANCELLED;
     }
     if (p->choices[0].ended || whole) {
@@ -290,7 +291,7 @@ static int64_t replay(lt_reply *j, const lt_event *tokens, int64_t n, lt_finish 
 }
 
 /* The scores of the candidate's steps become those of the path. The next round does not compute
- * those of ended steps again, since what follows changes none of their tokens. */
+ * those of ended steps again, because their tokens no longer change. */
 static void take_steps(path *p, candidate *k) {
     free(p->steps);
     p->steps = k->part.steps;
@@ -344,8 +345,8 @@ static lt_err keep_one(lt_reply *j) {
 
 /* ---- Several texts: a beam search ---- */
 
-/* What competes for a place in the next round: a continuation (index: of its candidate), or a text
- * that is over (index: n + that of its path). */
+/* A rival for a place in the next round: a continuation (index: of its candidate), or a text that
+ * is over (index: n + that of its path). */
 typedef struct {
     double score;
     int64_t index;
@@ -368,7 +369,7 @@ static path *path_before(const lt_blocks *b, int64_t index) {
     return found;
 }
 
-/* *out becomes a text of the next round: one of this round with its continuation k. */
+/* Make out a text of the next round: one of this round with its continuation k. */
 static lt_err extend(const lt_reply *j, path *out, const path *from, candidate *k) {
     const size_t before = from->made.n;
     out->tokens = malloc((before + (size_t)k->n + 1) * sizeof *out->tokens);
@@ -421,7 +422,7 @@ static void tell_kept(lt_blocks *b, const rival *best, int64_t n) {
     lt_out_shut(o, '}');
 }
 
-/* The paths of the next round: the `width` rivals with the best scores, the best first. */
+/* Choose the paths of the next round: the `width` rivals with the best scores, the best first. */
 static lt_err keep_several(lt_reply *j) {
     lt_blocks *b = j->blocks;
     rival rivals[2 * LT_SELECT_MOST];
@@ -489,7 +490,7 @@ static bool resume(lt_reply *j, lt_api_error *e) {
             continue;
         }
         *p = (lt_part){.reply = j,
-                       .prompt = j->parts[0].prompt, /* Lent. */
+                       .prompt = j->parts[0].prompt, /* The prompt is lent. */
                        .most_tokens = j->parts[0].most_tokens};
         if (!lt_reply_resume(p, &b->paths[i].made, e)) {
             return false;
@@ -509,7 +510,7 @@ static void forget_round(lt_blocks *b) {
     }
 }
 
-/* All scores are known. */
+/* Called when all scores are known. */
 static void choose(lt_reply *j) {
     lt_blocks *b = j->blocks;
     lt_api_error e = {0};
@@ -530,7 +531,7 @@ static void choose(lt_reply *j) {
     }
 }
 
-/* No score is outstanding. */
+/* Called when no score is outstanding. */
 static void choose_or_end(lt_reply *j) {
     if (j->conn == NULL || j->failed) {
         finish_answer(j);
@@ -539,7 +540,7 @@ static void choose_or_end(lt_reply *j) {
     }
 }
 
-/* The answer so far with this continuation, to the reward model. */
+/* Send the answer so far, with this continuation, to the reward model. */
 static bool judge(lt_reply *j, const path *p, candidate *k, lt_api_error *e) {
     lt_ids ids = {0};
     char *text = NULL;
@@ -556,7 +557,7 @@ static bool judge(lt_reply *j, const path *p, candidate *k, lt_api_error *e) {
     return ok;
 }
 
-/* The round is over: all continuations have come. */
+/* The round is over: all continuations have ended. */
 static void score(lt_reply *j) {
     lt_blocks *b = j->blocks;
     lt_api_error e = {0};
@@ -564,7 +565,7 @@ static void score(lt_reply *j) {
         candidate *k = &b->candidates[i];
         const path *p = path_before(b, i);
         if (k->finish == LT_FINISH_NONE) {
-            continue; /* Texts that are over have none. */
+            continue; /* Texts that are over have no continuations. */
         }
         if (b->score != REWARD) {
             k->score = own_score(b, p, k);
@@ -591,7 +592,7 @@ void lt_blocks_judged(lt_part *p, const lt_event *ev) {
 static void request_over(lt_reply *j, lt_part *own, const lt_event *ev) {
     lt_part *p = &j->parts[0];
     lt_blocks *b = j->blocks;
-    own->submitted = own == p && b->width == 1; /* Its id is no longer a request's. */
+    own->submitted = own == p && b->width == 1; /* Its id no longer belongs to a request. */
     if (b->n_blocks == 0) {
         p->cached_tokens = ev->cached_tokens;
         p->queue_s = ev->queue_s;
@@ -607,7 +608,7 @@ static void request_over(lt_reply *j, lt_part *own, const lt_event *ev) {
     }
 }
 
-/* The engine may have gone on for some tokens before it is told: these are ignored. */
+/* The engine may generate some more tokens before it stops; these are ignored. */
 static void stop_at_border(lt_reply *j, const lt_part *p, candidate *k, const lt_event *ev) {
     const lt_tokenizer *t = j->server->tokenizer;
     size_t n = 0;

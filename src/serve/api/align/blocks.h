@@ -29,16 +29,16 @@ typedef struct lt_blocks lt_blocks;
 /* Read the method's fields; j->blocks is set. */
 bool lt_blocks_read(lt_reply *j, lt_api_error *e);
 void lt_blocks_free(lt_blocks *b); /* Accepts NULL. */
-/* The request of a part in a round, after n_given tokens, of at most most_tokens in all. */
+/* The request of a part in a round, after n_given tokens, with at most most_tokens in all. */
 void lt_blocks_shape(const lt_blocks *b, const lt_part *p, lt_request *r, int64_t n_given,
                      int64_t most_tokens);
-/* End the requests that are not those of the answer's own part. j->blocks may be NULL. */
+/* Cancel the requests other than that of the answer's own part. j->blocks may be NULL. */
 void lt_blocks_cancel(const lt_reply *j);
-/* An event of a round; of the reward model, about a candidate. The reply may be freed by these. */
+/* Handle an event of a round; of the reward model, about a candidate. Both may free the reply. */
 void lt_blocks_event(const lt_event *ev);
 void lt_blocks_judged(lt_part *p, const lt_event *ev);
-/* Tokens of continuations that were dropped. */
-int64_t lt_blocks_dropped(const lt_blocks *b); /* NULL: 0. */
+/* Number of tokens in continuations that were dropped. */
+int64_t lt_blocks_dropped(const lt_blocks *b); /* 0 for NULL. */
 /* "alignment": {...} */
 void lt_blocks_write(lt_json_out *o, const lt_reply *j);
 

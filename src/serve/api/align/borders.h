@@ -1,4 +1,4 @@
-/* borders.h: texts that end a step of reasoning, found in a text as its tokens come. */
+/* borders.h: finds the texts that end a step of reasoning while a text's tokens arrive. */
 #ifndef LT_SERVE_BORDERS_H
 #define LT_SERVE_BORDERS_H
 
@@ -8,7 +8,7 @@
 #define LT_BORDER_BYTES 128
 
 typedef struct {
-    const char *texts[LT_BORDERS_MOST]; /* In the request's tree. */
+    const char *texts[LT_BORDERS_MOST]; /* They point into the request's tree. */
     size_t lengths[LT_BORDERS_MOST], longest;
     int n;
 } lt_borders;
@@ -26,7 +26,7 @@ typedef struct {
  * usual. */
 bool lt_borders_read(lt_borders *b, const json_t *value, const char *usual, const char *param,
                      lt_api_error *e);
-/* Does text[0..bytes), which follows, complete a border? Each counts once. */
+/* Whether text[0..bytes), which continues the text, completes a border. Each border counts once. */
 bool lt_borders_met(const lt_borders *b, lt_border_tail *t, const char *text, size_t bytes);
 
 #endif

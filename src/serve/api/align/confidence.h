@@ -13,18 +13,18 @@
 #include "lateen/serve.h"
 
 typedef struct {
-    float *values; /* (n) of the tokens */
+    float *values; /* (n): values of the tokens */
     int64_t n, room;
-    /* Sum of the last tokens' values; the lowest mean, if any window was full. */
+    /* Sum of the last tokens' values; the lowest mean, once a window was full. */
     double sum, lowest;
     bool full;
 } lt_confidence;
 
 void lt_confidence_add(lt_confidence *c, const lt_event *ev, int64_t window);
 double lt_confidence_of(const lt_confidence *c);
-/* Mean of the last window; INFINITY before one is full. */
+/* Mean of the last window; INFINITY before the first is full. */
 double lt_confidence_now(const lt_confidence *c, int64_t window);
-/* The (1 - eta) quantile of confidences (n), which are sorted, with linear interpolation. */
+/* The (1 - eta) quantile of n confidences, which it sorts, with linear interpolation. */
 double lt_confidence_threshold(double *confidences, int64_t n, double eta);
 void lt_confidence_free(lt_confidence *c);
 

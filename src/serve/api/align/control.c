@@ -18,7 +18,7 @@
 
 #define TRIALS_KEPT 64 /* In the report. */
 #define FOLDS       16
-#define LOOK_EVERY  16 /* Tokens, for repetition. */
+#define LOOK_EVERY  16 /* Interval in tokens between checks for repetition. */
 
 static const lt_field fields[] = {LT_STR("control", control.name),
                                   LT_I64("max_tokens", control.budget, 0, 1e9),
@@ -45,7 +45,8 @@ typedef enum { BUDGET, DEER, PROBE, ENTROPY } method;
 typedef struct {
     const char *name, *probe;
     const char *const *reads; /* Fields besides control and max_tokens; NULL at the end. */
-    bool at_borders;          /* Trials come at borders, not after a number of tokens. */
+    /* Trials take place at borders instead of after a number of tokens. */
+    bool at_borders;
     bool closes; /* A trial closes the reasoning and measures the entropy of the next token. */
 } method_row;
 
@@ -65,20 +66,21 @@ static const method_row methods[] = {
                  true, true}};
 
 typedef struct {
-    int64_t at, tokens; /* Output tokens before it; its own. */
+    int64_t at, tokens; /* Number of output tokens before it, and of its own. */
     double confidence;
-    char *answer;             /* NULL: it did not come to an end. */
+    char *answer;             /* NULL: it did not end. */
     double entropy, variance; /* For a method that closes. */
 } trial;
 
-/* A path that led nowhere: the text goes on as if it had not been. */
+/* A discarded path: the text continues as if it had not existed. */
 typedef struct {
-    int64_t at, tokens; /* Output tokens before it, earlier paths included; its own. */
+    /* Number of output tokens before it, including earlier paths, and of its own. */
+    int64_t at, tokens;
     char *text;
 } path;
 
-/* The text runs; was cancelled to be stopped, for a trial or to be folded back; has come to the
- * mark that closes its reasoning; waits for a trial; runs on without further trials. */
+/* The text runs; was cancelled, to stop it, for a trial or to be folded back; has reached the mark
+ * that closes its reasoning; waits for a trial; runs on without further trials. */
 typedef enum { RUNS, STOPS, FOLDS_BACK, CLOSES, TRIES, OVER } phase;
 
 struct lt_control {
@@ -87,17 +89,18 @@ struct lt_control {
     bool geometric;
     lt_borders borders;
     lt_border_tail tail;
-    bool inside;         /* The token before was inside the reasoning, */
+    bool inside;         /* The previous token was inside the reasoning, */
     bool begun;          /* which has words; a border before them would end an empty thought. */
-    lt_ids out;          /* The text's tokens so far, without paths that were cut. */
-    lt_ids borders_seen; /* How many tokens of it are before each. */
+    lt_ids out;          /* The text's tokens so far, without discarded paths. */
+    lt_ids borders_seen; /* Number of borders before each token. */
     lt_ids probe, end;
-    /* A budget with a minimum: the mark stops the engine (stop_ids), and `wait` follows instead. */
+    /* A budget with a minimum: the closing mark stops the engine (stop_ids), and `wait` is appended
+     * instead. */
     bool guards;
     lt_ids wait, stop_ids;
     int64_t n_waits;
     bool closes_by_brace;
-    lt_part part;     /* The trial that runs. */
+    lt_part part;     /* The running trial. */
     int64_t n_said;   /* Its tokens. */
     lt_json_out text; /* Text of its answer. */
     double sum;       /* Sum of its tokens' probabilities, or of their logarithms. */
@@ -106,11 +109,11 @@ struct lt_control {
     trial trials[TRIALS_KEPT]; /* The newest, as a ring. */
     int64_t n_trials, tokens;
     lt_settling settling;
-    double entropy; /* The entropy that the trial found. */
+    double entropy; /* The entropy measured by the trial. */
     path cuts[FOLDS + 1];
     int n_cuts;
-    int64_t saved_most; /* How many tokens the reasoning could still have had when a rule ended
-                         * it. */
+    /* Number of tokens that the reasoning could still have had when a rule ended it. */
+    int64_t saved_most;
     const char *stopped_by;
 };
 
@@ -128,7 +131,8 @@ static bool find_method(lt_control *k, const char *name, lt_api_error *e) {
 
 /* Refuse fields that the method does not read: they would have no effect. */
 static bool check_reads(const lt_control *k, const lt_api_params *a, lt_api_error *e) {
-    for (size_t i = 2; i < sizeof fields / sizeof *fields; i++) { /* Behind control, max_tokens. */
+    /* The fields after control and max_tokens. */
+    for (size_t i = 2; i < sizeof fields / sizeof *fields; i++) {
         const json_t *given = json_object_get(a->reasoning, fields[i].name);
         bool reads = given == NULL || json_is_null(given);
         for (const char *const *name = methods[k->method].reads; *name != NULL; name++) {
@@ -149,8 +153,8 @@ static bool read_trial(lt_control *k, lt_reply *j, lt_api_error *e) {
     const char *probe = a->control.probe != NULL ? a->control.probe : methods[k->method].probe;
     const char *close = lt_parse_closing(&j->server->marks);
     const size_t n = strlen(probe);
-    lt_ids behind = {0}; /* The text that a trial reads after the text so far, or after the closing
-                          * mark. */
+    /* The text that a trial appends to the text so far, or after the closing mark. */
+    lt_ids behind = {0};
     bool ok;
     if (n == 0 && !methods[k->method].closes) {
         return lt_api_refuse(e, "reasoning.probe", "'reasoning.probe' is empty");
@@ -328,8 +332,8 @@ static bool reasons(const lt_reply_choice *c) {
     return s != NULL ? lt_parser_in_reasoning(s->parser) : c->reply->listen.opened;
 }
 
-/* Is there room for the mark that ends the reasoning and a token of the answer, and in the context
- * for a trial? */
+/* Whether there is room for the mark that ends the reasoning and a token of the answer, and in the
+ * context for a trial. */
 static bool has_room(const lt_reply *j, const lt_control *k) {
     const lt_part *p = &j->parts[0];
     const int64_t most = p->most_tokens - (int64_t)k->out.n;
@@ -338,7 +342,7 @@ static bool has_room(const lt_reply *j, const lt_control *k) {
                lt_server_context(j->server);
 }
 
-/* Do the last tokens repeat themselves, where the reasoning can still be folded back? */
+/* Whether the last tokens repeat themselves and the reasoning can still be folded back. */
 static bool repeats(const lt_reply *j, const lt_control *k) {
     const int64_t n = (int64_t)k->out.n, window = j->params.control.window;
     return k->method == ENTROPY && n >= window && n % LOOK_EVERY == 0 &&
@@ -363,7 +367,7 @@ void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n
         return;
     }
     if (lt_ids_append(&k->out, &one, 1) != LT_OK) {
-        k->phase = OVER; /* Out of memory: the text goes on without control. */
+        k->phase = OVER; /* Out of memory: the text continues without control. */
         return;
     }
     was_inside = k->out.n == 1 ? j->listen.opened : k->inside;
@@ -371,7 +375,7 @@ void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n
     if (!k->inside || k->method == BUDGET) {
         return;
     }
-    k->begun = k->begun || (was_inside && has_words(text, n)); /* The mark itself is no word. */
+    k->begun = k->begun || (was_inside && has_words(text, n)); /* The mark itself is not a word. */
     if (methods[k->method].at_borders) {
         const uint32_t before = (uint32_t)k->out.n;
         place = lt_borders_met(&k->borders, &k->tail, text, n) && k->begun &&
@@ -393,7 +397,7 @@ bool lt_control_stopped(const lt_part *p) {
 
 /* ---- Going on ---- */
 
-/* The reply may be freed by this. */
+/* This may free the reply. */
 static void go_on(lt_reply *j, phase next) {
     lt_control *k = j->control;
     lt_api_error e = {0};
@@ -445,7 +449,8 @@ bool lt_control_closes(const lt_part *p, const lt_event *ev) {
     return true;
 }
 
-/* The reasoning wants to end: it does if it is long enough, and goes on with `wait` if not. */
+/* The model closes its reasoning: allow it if the reasoning is long enough, otherwise continue with
+ * `wait`. */
 static void close_or_wait(lt_reply *j) {
     lt_control *k = j->control;
     lt_part *p = &j->parts[0];
@@ -455,7 +460,7 @@ static void close_or_wait(lt_reply *j) {
     const bool waits = inside && n < j->params.control.min_tokens && room > (int64_t)k->wait.n;
     const lt_ids *put = waits ? &k->wait : &k->end;
     k->n_waits += waits;
-    k->phase = OVER; /* What is put now is not looked at. */
+    k->phase = OVER; /* Appended text is not checked. */
     for (size_t i = 0; i < put->n; i++) {
         lt_reply_put_token(c, (int32_t)put->data[i]);
     }
@@ -478,8 +483,8 @@ static char *valid(const char *text, size_t n) {
     return out;
 }
 
-/* The text up to the step in which it began to repeat itself: the last border before, if there is
- * one, else that place. */
+/* The text up to the step in which it began to repeat itself: up to the last border before, or up
+ * to that place. */
 static size_t fold_at(const lt_reply *j, const lt_control *k) {
     const int64_t window = j->params.control.window, from = (int64_t)k->out.n - window;
     int64_t first = 0;
@@ -566,7 +571,8 @@ void lt_control_stop(lt_reply *j) {
         k->part.submitted = err == LT_OK;
     }
     lt_ids_free(&all);
-    if (!k->part.submitted) { /* The queue is full, or the client gone: go on without it. */
+    /* The queue is full, or the client has gone: continue without a trial. */
+    if (!k->part.submitted) {
         if (err != LT_OK) {
             lt_log_warn("%s: no trial: %s", j->id, lt_error_message());
         }
@@ -630,7 +636,7 @@ static char *trimmed(const lt_json_out *said) {
     return text;
 }
 
-/* Do the last `agree` trials give the same answer? */
+/* Whether the last `agree` trials give the same answer. */
 static bool agreed(const lt_control *k, int64_t agree) {
     const char *last = k->trials[(k->n_trials - 1) % TRIALS_KEPT].answer;
     if (k->n_trials < agree || last == NULL || last[0] == '\0') {

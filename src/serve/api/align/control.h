@@ -24,25 +24,26 @@ typedef struct lt_reply_choice lt_reply_choice;
 typedef struct lt_part lt_part;
 typedef struct lt_control lt_control;
 
-/* Read the field; without it j->control stays NULL. Before lt_reply_configure and the prompt. */
+/* Read the field; without it j->control is NULL. Call it before lt_reply_configure and before the
+ * prompt. */
 bool lt_control_read(lt_reply *j, lt_api_error *e);
 void lt_control_free(lt_control *k); /* Accepts NULL. */
 
-/* A token has come, and its text[0..n) has been taken: is a place reached? */
+/* Called when a token has arrived, and its text[0..n) has been taken. */
 void lt_control_token(lt_reply_choice *c, int32_t id, const char *text, size_t n);
-/* What the engine must know of it, beside what the request says. k NULL: nothing. */
+/* Add to the engine's request what the control needs. k NULL: no-op. */
 LT_MUST_USE lt_err lt_control_shape(lt_control *k, lt_request *r);
-/* Is this token the mark that closes the reasoning, of which the control decides? */
+/* Whether this token is the mark that closes the reasoning, and the control decides about it. */
 bool lt_control_closes(const lt_part *p, const lt_event *ev);
-/* Is the part being stopped? Then further events of its engine's request are to be ignored. */
+/* Whether the part is being stopped. If so, ignore further events of its engine's request. */
 bool lt_control_stopped(const lt_part *p);
-/* The engine's request of a stopped part is done: start the trial. */
+/* The engine's request of a stopped part has ended: start the trial. */
 void lt_control_stop(lt_reply *j);
-/* An event of the trial, if it is one. */
+/* Handle an event if it belongs to the trial; false: it does not. */
 bool lt_control_event(const lt_event *ev);
-/* The client is gone. */
+/* The client has gone. */
 void lt_control_cancel(lt_reply *j);
-int64_t lt_control_tokens(const lt_reply *j); /* Tokens of all trials. */
+int64_t lt_control_tokens(const lt_reply *j); /* Number of tokens of all trials. */
 /* "reasoning_control": {...} */
 void lt_control_write(lt_json_out *o, const lt_reply *j);
 

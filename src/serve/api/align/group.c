@@ -1,4 +1,4 @@
-/* group.c: see group.h: the candidates run, are scored and cut, and one is kept. */
+/* group.c: see group.h: the candidates run, are scored and cut, and one of them is kept. */
 #include "serve/api/align/group.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@
 #include "serve/api/align/group_impl.h"
 #include "serve/api/align/judge.h"
 
-#define ANSWER_MOST 4096 /* Bytes of an extracted answer. */
+#define ANSWER_MOST 4096 /* Most bytes of an extracted answer. */
 
 void lt_group_free(lt_group *g) {
     if (g == NULL) {
@@ -70,7 +70,7 @@ static double score_of(const lt_group *g, lt_reply_choice *c, const lt_group_can
         return lt_confidence_of(&k->confidence);
     case LT_SCORE_BEAM:
         return c->logprob_sum / pow((double)c->new_tokens, c->reply->params.length_penalty);
-    case LT_SCORE_REWARD: /* Known when the text has been judged. */
+    case LT_SCORE_REWARD: /* Known once the text has been judged. */
     case LT_SCORE_WINS:
         return 0;
     case LT_SCORE_CHECK:
@@ -79,7 +79,7 @@ static double score_of(const lt_group *g, lt_reply_choice *c, const lt_group_can
     return takes(g->check, text, c->reply->params.group.strict) ? 1 : 0;
 }
 
-/* Which of the group's answers the text gives; a new one if it equals none before. */
+/* Index of the text's answer among the group's; a new one if it equals no earlier answer. */
 static int32_t answer_of(lt_group *g, const lt_json_out *text) {
     size_t begin = 0, end = 0;
     const char *data = text->data != NULL ? text->data : "";
@@ -116,7 +116,7 @@ static void cut(lt_reply_choice *c, lt_group_candidate *k) {
                             c->choice - c->part->first_choice);
 }
 
-/* End all that still run or have not begun. */
+/* End all candidates that still run or have not begun. */
 static void cut_the_rest(lt_group *g, lt_part *p, const char *why) {
     for (int64_t i = 0; i < g->n; i++) {
         lt_group_candidate *k = &g->candidates[i];
@@ -190,7 +190,7 @@ static void cut_where_due(lt_reply *j) {
     }
 }
 
-/* A place for the score of the text so far; NULL: out of memory, and the score at its end counts
+/* A place for the score of the text so far; NULL: out of memory, and the score at the end counts
  * instead. */
 static lt_group_text *begin_text(lt_group_candidate *k) {
     lt_group_text **more = realloc(k->begun, (size_t)(k->n_begun + 1) * sizeof *more);
@@ -221,8 +221,8 @@ static void begin_to_judge(lt_reply *j, lt_group_text *t, const lt_json_out *tex
     }
 }
 
-/* The candidate has come to a length at which it is compared. The reward model reads all of its
- * text, the reasoning included. */
+/* The candidate has reached a length at which candidates are compared. The reward model reads its
+ * whole text, including the reasoning. */
 static void score_beginning(lt_reply_choice *c, lt_group_candidate *k) {
     lt_group *g = c->reply->group;
     lt_group_text *t = is_alone(g) ? NULL : begin_text(k);
@@ -307,7 +307,7 @@ static void settle(lt_reply_choice *c, lt_group_candidate *k) {
     }
 }
 
-/* All candidates have ended: they meet. */
+/* All candidates have ended: the tournament begins. */
 static void begin_tournament(lt_reply *j) {
     lt_group *g = j->group;
     lt_json_out *texts = calloc((size_t)g->n, sizeof *texts);
@@ -372,7 +372,7 @@ void lt_group_judged(lt_part *p, const lt_event *ev) {
         on_match(p, ev);
         return;
     }
-    lt_group_text *t = (lt_group_text *)p; /* The part is its first member. */
+    lt_group_text *t = (lt_group_text *)p; /* The part is the struct's first member. */
     lt_group_candidate *k = t->of;
     if (!lt_judge_event(j, ev, &t->score, &g->reward_tokens)) {
         return;
@@ -399,7 +399,7 @@ void lt_group_shape(const lt_group *g, lt_part *p, lt_request *r) {
     r->n_choices = g->until - g->from;
 }
 
-/* DeepConf's warm-up is over: the share eta of it with the highest confidence sets the threshold
+/* DeepConf's warm-up is over: the fraction eta of it with the highest confidence sets the threshold
  * for all. */
 static void set_threshold(lt_reply *j) {
     lt_group *g = j->group;
@@ -457,7 +457,7 @@ bool lt_group_keep(lt_reply *j, lt_api_error *e) {
     for (int64_t i = 0; i < n; i++) {
         g->candidates[index[i]].probability = p[i];
     }
-    if (n < g->n) { /* Some were cut off, so the probabilities of the others are not enough. */
+    if (n < g->n) { /* Some were cut, so the probabilities of the others are not enough. */
         g->kept.kl = lt_select_kl(g->rule, &g->o, g->n);
     }
     g->kept.chosen = index[g->kept.chosen];

@@ -24,26 +24,26 @@ typedef struct lt_reply_choice lt_reply_choice;
 typedef struct lt_part lt_part;
 typedef struct lt_group lt_group;
 
-/* Read the field and set the number of choices and what the engine reports with a token. Call it
- * after lt_reply_configure; without the field, j->group stays NULL. */
+/* Read the field; set the number of choices and what the engine reports with each token. Call it
+ * after lt_reply_configure; without the field, j->group is NULL. */
 bool lt_group_read(lt_reply *j, lt_api_error *e);
 void lt_group_free(lt_group *g); /* Accepts NULL. */
 
-/* A token of the choice has come. */
+/* The choice has a new token. */
 void lt_group_token(lt_reply_choice *c, const lt_event *ev);
-/* Its text is part of the choice's now, and the choice goes on. */
+/* Its text has been added to the choice's, and the choice continues. */
 void lt_group_grown(lt_reply_choice *c);
 /* The choice has ended by itself. */
 void lt_group_ended(lt_reply_choice *c);
-/* An event of the reward model, about a candidate's text. */
+/* Handle an event of the reward model about a candidate's text. */
 void lt_group_judged(lt_part *p, const lt_event *ev);
-/* The engine's part of the group: those choices that run in this round. */
+/* Shape the engine's request: the choices that run in this round. */
 void lt_group_shape(const lt_group *g, lt_part *p, lt_request *r);
-/* A round is over. True: the next one has begun. */
+/* Called when a round is over. True: the next one has begun. */
 bool lt_group_goes_on(lt_part *p);
-/* All have ended: keep one, whose index in the answer becomes 0. */
+/* Called when all have ended: keep one, whose index in the answer becomes 0. */
 bool lt_group_keep(lt_reply *j, lt_api_error *e);
-/* The one that was kept. */
+/* The choice that was kept. */
 lt_reply_choice *lt_group_kept(const lt_reply *j);
 /* "alignment": {...} */
 void lt_group_write(lt_json_out *o, const lt_reply *j);

@@ -9,15 +9,16 @@
 #include "serve/api/reply.h"
 #include "serve/api/align/tournament.h"
 
-#define LT_GROUP_MOST 128 /* Candidates, as for 'n' and 'best_of'. */
+#define LT_GROUP_MOST 128 /* Most candidates, as for 'n' and 'best_of'. */
 
 typedef struct {
-    const char *name, *rule;                     /* rule NULL: of the same name. */
-    bool halves;                                 /* The worst are cut on the way. */
-    bool beam;                                   /* The candidates are what a beam search finds. */
-    bool tournament;                             /* The served model judges them, two by two. */
+    const char *name, *rule; /* rule NULL: the rule has the same name. */
+    bool halves;             /* The worst are cut on the way. */
+    /* The candidates are the texts that a beam search finds. */
+    bool beam;
+    bool tournament;                             /* The served model judges them in pairs. */
     bool confidence;                             /* DeepConf: see confidence.h. */
-    bool (*guide)(lt_reply *j, lt_api_error *e); /* Not NULL: it has no group, see guide.h. */
+    bool (*guide)(lt_reply *j, lt_api_error *e); /* If not NULL, there is no group: see guide.h. */
 } lt_group_method;
 
 typedef enum {
@@ -33,16 +34,16 @@ typedef enum {
 
 typedef struct {
     const char *name;
-    int top;       /* Alternatives that the engine must report with each token. */
-    bool positive; /* Never negative: may be a weight of votes. */
+    int top;       /* Number of alternatives that the engine must report with each token. */
+    bool positive; /* It is never negative, so it can be a weight of votes. */
 } lt_group_score_row;
 extern const lt_group_score_row lt_group_scores[];
 
 typedef struct lt_group_candidate lt_group_candidate;
 
-/* A candidate's text, or its beginning, and the score of that. */
+/* A candidate's text, or its beginning, and the score of it. */
 typedef struct {
-    lt_part part; /* On its way through the reward model. */
+    lt_part part; /* Its request to the reward model. */
     lt_group_candidate *of;
     bool known;
     double score;
@@ -51,7 +52,7 @@ typedef struct {
 struct lt_group_candidate {
     bool ended, cut; /* ended: and its score is known. */
     double score, probability;
-    int32_t answer;           /* Which of the group's answers; -1: none. */
+    int32_t answer;           /* Index among the group's answers; -1: none. */
     lt_confidence confidence; /* Confidence in its tokens, while the score asks for it. */
     lt_group_text whole;
     lt_group_text **begun; /* (n_begun) its beginning after each `every` tokens */
@@ -59,7 +60,7 @@ struct lt_group_candidate {
 };
 
 typedef struct {
-    lt_checker *checker; /* Takes every text whose answer is equal to it. */
+    lt_checker *checker; /* Accepts every text whose answer is equal to it. */
     char *text;
 } lt_group_answer;
 
@@ -73,8 +74,8 @@ struct lt_group {
     lt_checker *check; /* Checker of the reward. */
     uint64_t seed;
     int64_t n, next_cut;   /* next_cut: tokens of each candidate at which the worst are cut. */
-    int64_t reward_tokens; /* Read by the reward model. */
-    /* Candidates [from, until) run in this round; those before have ended. */
+    int64_t reward_tokens; /* Number of tokens that the reward model has read. */
+    /* Candidates [from, until) run in this round; earlier ones have ended. */
     int64_t from, until;
     double least,
         consensus; /* DeepConf's threshold, and the leading answer's share of the votes. */
@@ -83,10 +84,10 @@ struct lt_group {
     lt_group_candidate *candidates; /* (n) */
     lt_group_answer *answers;       /* (n_answers) */
     int n_answers;
-    lt_selection kept; /* chosen: among all candidates. */
+    lt_selection kept; /* chosen: index among all candidates. */
 };
 
-/* The text that is judged: what the formatter calls the answer, without the reasoning. Appended. */
+/* Append the text that is judged: what the formatter calls the answer, without the reasoning. */
 void lt_group_text_of(lt_reply_choice *c, lt_json_out *text);
 
 #endif

@@ -1,4 +1,5 @@
-/* group_read.c: the field "alignment" of a request: its tables, and what a method reads of it. */
+/* group_read.c: reads the field "alignment" of a request: its tables, and the fields that each
+ * method reads. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,8 @@
 #include "serve/api/align/guide.h"
 #include "serve/api/align/judge.h"
 
-#define MU_MOST 64 /* More than LT_GROUP_MOST candidates have a probability under 1e-12 then. */
+/* With a larger value, more than LT_GROUP_MOST candidates have a probability under 1e-12. */
+#define MU_MOST 64
 
 static const lt_field fields[] = {
     LT_STR("method", group.method),
@@ -98,7 +100,7 @@ static const lt_group_method *find_method(const lt_api_params *a, lt_api_error *
                              sizeof methods / sizeof *methods, e);
 }
 
-/* "reward": the name of a score, or {"check": kind, "answer": text}: 1 where the checker takes the
+/* "reward": the name of a score, or {"check": kind, "answer": text}: 1 if the checker accepts the
  * candidate's answer, else 0. */
 static bool read_reward(lt_group *g, lt_reply *j, lt_api_error *e) {
     lt_api_params *a = &j->params;

@@ -1,4 +1,4 @@
-/* group_write.c: what the answer says of its group. */
+/* group_write.c: writes the report about a group into the answer. */
 #include "serve/api/align/group_impl.h"
 #include "serve/api/align/judge.h"
 
@@ -39,8 +39,8 @@ static void write_candidate(lt_json_out *o, const lt_reply *j, int64_t i) {
     lt_out_free(&text);
 }
 
-/* What the candidates that were cut would have cost, at a guess: each as many tokens as those that
- * ended have on average. */
+/* Estimated tokens saved by cutting candidates: each would have had as many tokens as the average
+ * of those that ended. */
 static int64_t saved(const lt_reply *j) {
     const lt_group *g = j->group;
     const lt_reply_choice *choices = j->parts[0].choices;
@@ -75,7 +75,7 @@ void lt_group_write(lt_json_out *o, const lt_reply *j) {
     lt_out_key_real(o, "score", kept->score);
     lt_judge_write(o, kept->whole.part.steps, kept->whole.part.n_steps);
     lt_out_key_real(o, "probability", g->kept.probability);
-    if (g->method->beam) { /* Nothing is drawn. */
+    if (g->method->beam) { /* A beam search draws nothing. */
         lt_out_key_null(o, "kl_bound");
     } else {
         lt_out_key_real(o, "kl_bound", g->kept.kl);

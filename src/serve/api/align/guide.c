@@ -18,7 +18,7 @@ bool lt_guide_fields(const json_t *alignment, const char *const *reads, const ch
     const json_t *value;
     json_object_foreach((json_t *)alignment, name, value) {
         const lt_field_table *all = &lt_fields_alignment;
-        /* A field that no method knows was refused or ignored before. */
+        /* A field that no method has was refused or ignored earlier. */
         if (lt_name_find(name, all->rows, sizeof *all->rows, all->n) != NULL &&
             strcmp(name, "method") != 0 && !json_is_null(value) &&
             !lt_name_is_one_of(name, reads)) {
@@ -51,7 +51,7 @@ static bool mark_fields(const lt_api_params *a, const char *scheme, lt_watermark
                                                     "and write such a mark"));
 }
 
-/* The texts of one prompt, by one key, draw the same numbers: with gumbel they would be the same
+/* With one key, all texts of a prompt draw the same numbers; with gumbel they would be the same
  * text. */
 static bool check_choices(const lt_reply *j, lt_watermark_scheme which, lt_api_error *e) {
     return which != LT_WATERMARK_GUMBEL || j->request.n_choices == 1 ||
@@ -137,7 +137,7 @@ static bool negative_chat(lt_reply *j, lt_api_error *e) {
     return ok;
 }
 
-/* A text; in a chat a system message in the place of the request's, or a list of messages. */
+/* A text; in a chat, a system message that replaces the request's, or a list of messages. */
 static bool read_negative(lt_reply *j, lt_api_error *e) {
     const json_t *said = j->params.negative;
     const bool chat = j->params.messages != NULL;
@@ -252,8 +252,8 @@ bool lt_guide_experts(lt_reply *j, lt_api_error *e) {
 
 /* ---- Beam search ---- */
 
-/* Fields that change the choice of tokens, and the values at which they do not; an empty list or
- * object does not, either. What the server's defaults or the model's files say is not looked at. */
+/* Fields that change the choice of tokens, and the values with which they do not; an empty list or
+ * object does not, either. Defaults of the server or of the model's files are not considered. */
 static const struct {
     const char *name;
     double neutral[2];

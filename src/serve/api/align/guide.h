@@ -16,15 +16,16 @@
 
 typedef struct lt_reply lt_reply;
 
-/* Refuse fields of "alignment" that `by` (a method, perhaps with its variant) does not read, which
- * would have no effect, and require those that it needs. reads, needs: names, NULL at the end. */
+/* Refuse fields of "alignment" that `by` (a method, perhaps with its variant) does not read, since
+ * they would have no effect, and require those that it needs. reads, needs: names, ended by
+ * NULL. */
 bool lt_guide_fields(const json_t *alignment, const char *const *reads, const char *const *needs,
                      const char *by, lt_api_error *e);
 
 /* use_beam_search, length_penalty and early_stopping of a request: its choices are the texts that a
  * beam search finds, the best first. */
 bool lt_guide_beam_search(lt_reply *j, lt_api_error *e);
-/* The same for method beam, whose fields are read: width r->n_choices. `by` names it. */
+/* The same for method beam, whose fields have been read: width r->n_choices. `by` names it. */
 bool lt_guide_set_beam(lt_reply *j, const char *by, lt_api_error *e);
 
 /* Read the method's fields into the request. */

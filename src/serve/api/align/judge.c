@@ -13,7 +13,7 @@ static bool append(json_t *messages, const char *role, const char *text, size_t 
                                  json_pack("{s:s, s:s%}", "role", role, "content", text, n)) == 0;
 }
 
-/* The messages of a chat and its answer. */
+/* The messages of a chat, with its answer. */
 static bool chat_ids(lt_reply *j, const json_t *before, const char *text, size_t n, lt_ids *out,
                      lt_api_error *e) {
     lt_conversation c = {0};
@@ -26,7 +26,7 @@ static bool chat_ids(lt_reply *j, const json_t *before, const char *text, size_t
     return ok;
 }
 
-/* One text: the prompt with what the model wrote. */
+/* A single text: the prompt with the model's text. */
 static bool plain_ids(lt_reply *j, const char *prompt, size_t prompt_n, const char *text, size_t n,
                       lt_ids *out, lt_api_error *e) {
     lt_json_out whole = {0};
@@ -141,7 +141,7 @@ static bool submit(lt_reply *j, lt_part *p, const lt_ids *ids, const lt_ids *at,
     return err == LT_OK || lt_api_refuse_error(e, "alignment.reward", err);
 }
 
-/* Allocate the scores of all steps, and fill in those that are known. */
+/* Allocate the scores of all steps, and fill in the known ones. */
 static bool keep_known(lt_part *p, const double *known, int64_t n_known, lt_api_error *e) {
     p->n_known = n_known < p->n_steps ? n_known : p->n_steps - 1;
     p->steps = calloc((size_t)p->n_steps, sizeof *p->steps);
@@ -219,7 +219,7 @@ void lt_judge_write(lt_json_out *o, const double *steps, int64_t n) {
     lt_out_shut(o, ']');
 }
 
-/* The scores of a text's last steps have come. */
+/* The scores of a text's last steps have arrived. */
 static double take_steps(const lt_reply *j, lt_part *p, const lt_event *ev) {
     for (int64_t i = p->n_known; i < p->n_steps; i++) {
         p->steps[i] = lt_steps_score(ev->embedding + 2 * (i - p->n_known));

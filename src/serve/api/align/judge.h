@@ -15,13 +15,13 @@
 
 #include "serve/api/reply.h"
 
-/* Is the reward model beside the server, if there is one, a process reward model? */
+/* Whether the server has a process reward model. */
 bool lt_judge_has_steps(const lt_server *s);
 /* Append a step and the separator to *ids, and the position of the separator's last token to *at.
- * s: the server of a process reward model. May be called on any of the server's threads. */
+ * s: the server of a process reward model. Can be called on any of the server's threads. */
 bool lt_judge_add_step(lt_server *s, const char *step, size_t n, lt_ids *ids, lt_ids *at,
                        lt_api_error *e);
-/* Refuse 'alignment.reward' where there is not a reward model; read how steps are judged. */
+/* Refuse 'alignment.reward' if there is no reward model; read how steps are judged. */
 bool lt_judge_read(lt_reply *j, lt_api_error *e);
 /* Submit the text of an answer to j's request. p gets the events, and must not move until DONE.
  * known (n_known): scores of its first steps, which are not computed again, except that of the
@@ -30,10 +30,10 @@ bool lt_judge_read(lt_reply *j, lt_api_error *e);
 bool lt_judge_submit(lt_reply *j, lt_part *p, const char *text, size_t n, const double *known,
                      int64_t n_known, lt_api_error *e);
 void lt_judge_close(lt_part *p);
-/* "steps": scores of the steps, where there are any. */
+/* "steps": the scores of the steps, if there are any. */
 void lt_judge_write(lt_json_out *o, const double *steps, int64_t n);
-/* Take an event of the reward model: the score of a text, and the tokens that were read are added.
- * j fails if the text could not be judged. True: the event is DONE. */
+/* Handle an event of the reward model: the score of a text. The number of tokens that were read is
+ * added. j fails if the text could not be judged. True: the event is DONE. */
 bool lt_judge_event(lt_reply *j, const lt_event *ev, double *score, int64_t *tokens);
 
 #endif

@@ -14,17 +14,17 @@ static const char first[] = "\n\nAnswer A:\n", second[] = "\n\nAnswer B:\n";
 static const char criterion[] = "Which answer is better?";
 static const char letters[] = " Reply with one letter, A or B.";
 
-/* Two texts, in both orders: share is that of x. */
+/* A match of two texts, in both orders: share is that of x. */
 typedef struct {
     int64_t x, y;
     double share;
-    lt_part parts[2]; /* x as A, y as A. */
+    lt_part parts[2]; /* x as A; y as A. */
 } match;
 
 struct lt_tournament {
     lt_reply *reply;
     lt_json_out question, *texts;         /* (n) */
-    int64_t n, n_left, n_matches, n_open; /* n_open: requests of this round. */
+    int64_t n, n_left, n_matches, n_open; /* n_open: number of open requests of this round. */
     int64_t *left, *wins;                 /* (n) */
     match *matches;                       /* (n / 2) of this round */
     int32_t ids[2];                       /* Ids of the letters. */
@@ -33,7 +33,7 @@ struct lt_tournament {
 
 /* ---- What is asked ---- */
 
-/* The token that ends the letter's encoding, if it is the letter, perhaps behind a space. */
+/* The token that ends the letter's encoding, if it is the letter alone or after a space. */
 static bool letter_id(lt_server *s, const char *letter, int32_t *out, lt_api_error *e) {
     lt_ids ids = {0};
     size_t n = 0;
@@ -94,8 +94,8 @@ static void put_text(lt_json_out *o, const lt_json_out *text) {
     lt_out_raw(o, text->data != NULL ? text->data : "", text->n);
 }
 
-/* The ids of a match's prompt: by the chat template, with reasoning switched off, where there is
- * one. */
+/* The ids of a match's prompt: by the chat template, if there is one, with reasoning switched
+ * off. */
 static bool ids_of(const lt_tournament *t, int64_t a, int64_t b, lt_ids *out, lt_api_error *e) {
     const lt_reply *j = t->reply;
     const char *asked = j->params.criterion != NULL ? j->params.criterion : criterion;
@@ -174,7 +174,7 @@ static bool begin_round(lt_tournament *t, lt_api_error *e) {
     return true;
 }
 
-/* All matches are decided: who is left. */
+/* All matches are decided: keep the winners. */
 static void end_round(lt_tournament *t) {
     int64_t n = 0;
     for (int64_t i = 0; i < t->n_matches; i++) {
@@ -236,7 +236,7 @@ void lt_tournament_close(lt_tournament *t) {
 /* ---- Events ---- */
 
 /* The share of A. A letter that is not among the likeliest tokens counts as impossible, unless it
- * was chosen: it is the likelier of the two. */
+ * was chosen, which makes it the likelier of the two. */
 static double share_of_a(const lt_tournament *t, const lt_event *ev) {
     double p[2] = {0, 0};
     for (int i = 0; i < ev->n_top; i++) {

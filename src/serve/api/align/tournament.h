@@ -14,18 +14,18 @@
 
 typedef struct lt_tournament lt_tournament;
 
-/* Refuse, before anything is written, a model that has no single tokens for the letters. */
+/* Refuse a model that has no single tokens for the letters, before anything is written. */
 bool lt_tournament_check(const lt_reply *j, lt_api_error *e);
-/* Begin a tournament among n texts, whose memory it takes over, in any case. The first round
- * begins: the reply waits for its matches (parts_left). */
+/* Begin a tournament among n texts, and take over their memory in any case. The first round begins:
+ * the reply waits for its matches (parts_left). */
 bool lt_tournament_open(lt_tournament **out, lt_reply *j, lt_json_out *texts, int64_t n,
                         lt_api_error *e);
 void lt_tournament_close(lt_tournament *t); /* Accepts NULL. */
-/* An event of a match. True: the tournament is over. *e tells a failure (status not 0). Each DONE
- * is to be followed by lt_reply_let_go. */
+/* Handle an event of a match. True: the tournament is over. *e reports a failure (status not 0).
+ * Each DONE must be followed by lt_reply_let_go. */
 bool lt_tournament_event(lt_tournament *t, lt_part *p, const lt_event *ev, lt_api_error *e);
-/* Matches that a text has won, a round without an opponent included. */
+/* Number of matches that a text has won, including rounds without an opponent. */
 int64_t lt_tournament_wins(const lt_tournament *t, int64_t i);
-int64_t lt_tournament_tokens(const lt_tournament *t); /* Read in all matches. */
+int64_t lt_tournament_tokens(const lt_tournament *t); /* Number of tokens read in all matches. */
 
 #endif

@@ -1,4 +1,4 @@
-/* batch.c: batches as they are on disk, and as clients see them: see batch.h. */
+/* batch.c: batches on disk and in answers: see batch.h. */
 #include "serve/api/files/batch.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@
 #define KEEP_S          (30 * 86400)      /* How long a batch is known after its end. */
 
 static const struct {
-    const char *name, *time; /* time: the member that tells when; NULL: created_at. */
+    const char *name, *time; /* time: the member with the time of the state; NULL: created_at. */
     bool ended;
 } states[LT_BATCH_STATES] = {
     [LT_BATCH_VALIDATING] = {"validating", NULL, false},
@@ -196,7 +196,7 @@ static void batch_free(lt_batch *t) {
     }
 }
 
-/* Insert by age. */
+/* Insert it in the order of age. */
 static void insert(lt_batches *b, lt_batch *t) {
     lt_batch **at = &b->first;
     while (*at != NULL && (*at)->order_us <= t->order_us) {
@@ -206,12 +206,12 @@ static void insert(lt_batches *b, lt_batch *t) {
     *at = t;
 }
 
-/* A batch whose results cannot go on, e.g. because its input was removed, has failed. */
+/* A batch whose results cannot be continued, e.g. because its input was removed, fails. */
 static void go_on(lt_batch *t) {
     if (lt_batch_has_ended(t)) {
         return;
     }
-    t->completed = t->failed = t->total = 0; /* Counted again, from the results. */
+    t->completed = t->failed = t->total = 0; /* They are counted again from the results. */
     if (lt_batch_work_open(t) != LT_OK) {
         snprintf(t->why, sizeof t->why, "%s", lt_error_message());
         lt_log_warn("serve: %s: %s", t->id, t->why);
@@ -253,8 +253,7 @@ done:
 
 /* ---- Results ---- */
 
-/* Mark the lines of the input that a file of results answers, and cut off what is behind the last
- * whole one. */
+/* Mark the input's lines that a file of results answers, and cut off an incomplete last line. */
 static lt_err read_results(lt_batch *t, int which, const char *path) {
     lt_batch_work *w = t->work;
     lt_file_map map = {0};

@@ -52,7 +52,7 @@ typedef enum { LT_LINE_TO_DO, LT_LINE_RUNS, LT_LINE_DONE, LT_LINE_BLANK } lt_bat
 typedef struct lt_batches lt_batches;
 typedef struct lt_batch lt_batch;
 
-/* The state of a batch at work, which it has until it has ended; NULL in others. */
+/* State of a running batch, until it has ended; NULL in others. */
 typedef struct lt_batch_work lt_batch_work;
 
 struct lt_batch {
@@ -62,24 +62,24 @@ struct lt_batch {
     char input[LT_FILE_ID_BYTES], window[16];
     json_t *metadata; /* NULL: none. */
     int64_t order_us; /* Unix microseconds of its creation: the order of batches. */
-    int64_t output_s; /* Its results are forgotten so long after they are made; 0: never. */
+    int64_t output_s; /* Its results expire this long after they are made; 0: never. */
     lt_batch_state state;
-    int64_t times[LT_BATCH_STATES]; /* Unix seconds when it came to each state; 0: not yet. */
+    int64_t times[LT_BATCH_STATES]; /* Unix time in seconds of each state; 0: not reached. */
     int64_t expires;
-    int64_t total, completed, failed; /* Lines. */
-    bool has_output, has_errors;      /* Results that are files. */
-    char why[300];                    /* FAILED. */
+    int64_t total, completed, failed; /* Numbers of lines. */
+    bool has_output, has_errors;      /* Whether there are files of results. */
+    char why[300];                    /* Reason for FAILED. */
     lt_batch_work *work;
-    lt_batch *next; /* Created later. */
+    lt_batch *next; /* The batch created next. */
 };
 
-/* Open the batches in the server's folder of state; those that had not ended go on once the model
- * is loaded. */
+/* Open the batches in the server's folder of state; unfinished ones continue once the model is
+ * loaded. */
 LT_MUST_USE lt_err lt_batches_open(lt_batches **out, lt_server *s);
 void lt_batches_begin(lt_batches *b); /* The model is loaded. Accepts NULL. */
-/* Stop: abandon the requests that run; they run again after the next start. Accepts NULL. */
+/* Stop: abandon running requests, which run again after the next start. Accepts NULL. */
 void lt_batches_stop(lt_batches *b);
-void lt_batches_close(lt_batches *b); /* Stopped. Accepts NULL. */
+void lt_batches_close(lt_batches *b); /* It must have been stopped. Accepts NULL. */
 
 /* Begin a batch. *asked has endpoint, input, window, metadata, output_s, expires and owner.
  * NULL: *e says why. */
@@ -87,9 +87,9 @@ lt_batch *lt_batch_create(lt_batches *b, const lt_batch *asked, lt_api_error *e)
 lt_batch *lt_batch_find(const lt_batches *b, const char *id, const char *owner);
 lt_batch *lt_batch_first(const lt_batches *b); /* The oldest. */
 bool lt_batch_cancel(lt_batch *t, lt_api_error *e);
-/* As clients see it. */
+/* Write it as clients see it. */
 void lt_batch_write(lt_json_out *o, const lt_batch *t);
-/* What they add to /metrics. */
+/* Add its metrics to /metrics. */
 void lt_batches_metrics(lt_batches *b, lt_expo *e);
 
 /* ---- Between batch.c (what is on disk) and batch_run.c (what runs) ---- */
@@ -106,7 +106,7 @@ typedef struct lt_flight {
 struct lt_batch_work {
     lt_batch *batch;
     const char
-        *key;  /* The API key that it runs under; NULL: none of the server's is its owner's. */
+        *key;  /* The API key under which it runs; NULL: no key of the server is its owner's. */
     bool held; /* The input is held: lt_files_get. */
     lt_file_map input;
     int64_t n_lines;
@@ -115,12 +115,12 @@ struct lt_batch_work {
     int64_t n_valid;       /* Lines that were validated. */
     int64_t next;          /* No line before it is still to do. */
     int64_t n_runs;
-    uint64_t *ids; /* Hashes of custom ids, while they are validated; n_ids a power of two. */
+    uint64_t *ids; /* Hashes of custom ids while they are validated; n_ids is a power of two. */
     size_t n_ids;
     int fds[2];          /* Results: output, errors. */
     int64_t sizes[2];    /* Bytes of whole lines in them. */
-    lt_batch_state ends; /* FINALIZING: what it becomes. */
-    lt_pool_job job;     /* FINALIZING: its end, on the worker pool. */
+    lt_batch_state ends; /* FINALIZING: the state that follows. */
+    lt_pool_job job;     /* FINALIZING: the job on the worker pool. */
     bool submitted;      /* The pool has it. */
     int64_t n_rest;      /* Lines that were not answered. */
     int64_t n_more;      /* Lines that were not validated. */
@@ -137,15 +137,15 @@ struct lt_batches {
     lt_flight *flights;
     int64_t n_flights;
     bool runs;
-    bool pause; /* Waits until the next second: something was full. */
-    /* Results cannot be kept: the pause goes on until then (lt_clock_s), and the next is twice as
-     * long. 0: they can. */
+    bool pause; /* Waits until the next second because something was full. */
+    /* If results cannot be stored, the pause lasts until until_s (lt_clock_s), and the next is
+     * twice as long. 0: they can. */
     double until_s, pause_s;
     struct event *on_turn, *on_second;
-    uint64_t completed, failed; /* Lines, since the start. */
+    uint64_t completed, failed; /* Numbers of lines since the start. */
 };
 
-/* batch.c: a batch's file is written; its results begin, or go on, from what is on disk. */
+/* batch.c: write a batch's file; begin its results, or continue those on disk. */
 LT_MUST_USE lt_err lt_batch_save(const lt_batch *t);
 LT_MUST_USE lt_err lt_batch_work_open(lt_batch *t);
 void lt_batch_work_close(lt_batch *t);
@@ -156,7 +156,7 @@ LT_MUST_USE lt_err lt_batch_append(lt_batch *t, int which, const char *text, siz
 void lt_batch_come_to(lt_batch *t, lt_batch_state state);
 bool lt_batch_has_ended(const lt_batch *t);
 
-/* batch_run.c: look for something to do, soon. */
+/* batch_run.c: look for work soon. */
 void lt_batches_wake(lt_batches *b);
 
 #endif

@@ -22,7 +22,7 @@ const lt_field_table lt_fields_batch_create = LT_FIELD_TABLE(
 
 /* ---- Create ---- */
 
-/* "24h" is OpenAI's only one; here a number of s, m, h or d, up to 30 days. 0: it is none. */
+/* OpenAI accepts only "24h"; here it is a number of s, m, h or d, up to 30 days. 0: invalid. */
 static int64_t window_s(const char *text) {
     static const char units[] = "smhd";
     static const int64_t seconds[] = {1, 60, 3600, 86400};
@@ -150,7 +150,7 @@ void lt_api_batch_list(lt_call *call) {
 
 /* ---- One batch ---- */
 
-/* The batch that the path's tail begins with, with that rest of the path; NULL: the call was
+/* The batch at the beginning of the path's tail, if the rest of that is `rest`; NULL: the call was
  * answered. */
 static lt_batch *find(lt_call *call, const char *rest) {
     char owner[LT_OWNER_NAME_BYTES], id[sizeof((lt_batch *)0)->id] = "";

@@ -31,7 +31,7 @@ static bool refuse(lt_batch_line *l, const char *code, const char *fmt, ...) {
     return false;
 }
 
-/* Members that OpenAI defines; others are refused, so that a misspelt one is not lost. */
+/* Members that OpenAI defines; others are refused, so that a misspelt one is noticed. */
 static bool check_members(lt_batch_line *l) {
     static const char *const known[] = {"custom_id", "method", "url", "body", NULL};
     const char *key;
@@ -94,7 +94,7 @@ bool lt_batch_line_is_blank(const char *text, size_t n) {
     return true;
 }
 
-/* The part of "batch_ID" that is in the ids of its results. */
+/* The part of "batch_ID" that occurs in the ids of its results. */
 static const char *bare(const char *batch_id) {
     return batch_id + strlen("batch_");
 }

@@ -14,14 +14,14 @@
 #include "serve/api/api_params.h"
 #include "serve/api/json_out.h"
 
-/* The endpoint of that path, if a batch may have its requests; else NULL. It is valid forever. */
+/* The endpoint of that path, if it is allowed in a batch; else NULL. It remains valid. */
 const char *lt_batch_endpoint_find(const char *path);
 
 typedef struct {
     json_t *root;          /* Tree of the line; the others point into it. */
-    const char *custom_id; /* NULL: the line has none that can be read. */
+    const char *custom_id; /* NULL: the line has no readable one. */
     const json_t *body;
-    const char *code; /* What is wrong; NULL: nothing. */
+    const char *code; /* Error code; NULL: none. */
     char message[600];
 } lt_batch_line;
 
@@ -30,15 +30,15 @@ typedef struct {
 bool lt_batch_line_read(lt_batch_line *out, const char *text, size_t n, const char *endpoint);
 void lt_batch_line_free(lt_batch_line *l);
 
-/* A line without a request: only spaces, tabs and CR. */
+/* Whether a line has only spaces, tabs and CR, and thus no request. */
 bool lt_batch_line_is_blank(const char *text, size_t n);
 
-/* Which line of the input a line of results answers, for the batch "batch_ID"; 0: it is not whole,
- * or of another batch. */
+/* The number of the input's line that a line of results answers, for the batch "batch_ID"; 0: it is
+ * incomplete, or of another batch. */
 int64_t lt_batch_result_line(const char *text, size_t n, const char *batch_id);
 
-/* Append a line of results with its end. body: a JSON text. extra: the answer's headers, of which
- * the first tells the request's id. */
+/* Append a line of results with its line end. body: a JSON text. extra: the answer's headers, the
+ * first of which has the request's id. */
 void lt_batch_put_answer(lt_json_out *o, const char *batch_id, int64_t line, const char *custom_id,
                          int status, const char *extra, const char *body, size_t n);
 void lt_batch_put_error(lt_json_out *o, const char *batch_id, int64_t line, const char *custom_id,

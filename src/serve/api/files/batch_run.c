@@ -1,4 +1,4 @@
-/* batch_run.c: batches at work: see batch.h. Each turn of the loop validates a slice of an input,
+/* batch_run.c: running batches: see batch.h. Each turn of the loop validates a slice of an input,
  * or starts a few requests, so that streams are not delayed. */
 #include <math.h>
 #include <stdio.h>
@@ -14,11 +14,12 @@
 #include "serve/api/files/batch_line.h"
 #include "serve/api/route.h"
 
-#define SLICE_BYTES  ((size_t)128 << 10) /* Of an input that one turn validates: about 1 ms. */
-#define TURN_STARTS  8                   /* Requests that one turn starts. */
-#define MOST_PAUSE_S 60                  /* Between attempts to keep a result. */
+/* Bytes of an input that one turn validates: about 1 ms. */
+#define SLICE_BYTES  ((size_t)128 << 10)
+#define TURN_STARTS  8  /* Requests that one turn starts. */
+#define MOST_PAUSE_S 60 /* Longest pause between attempts to store a result. */
 
-/* Line i of the input, from 0, without its end. It was validated, or is the next to be. */
+/* Line i of the input, from 0, without its line end. It was validated, or is the next to be. */
 static const char *line_at(const lt_batch_work *w, int64_t i, size_t *n) {
     const char *text = (const char *)w->input.data + w->begins[i];
     const size_t left = w->input.size_bytes - w->begins[i];
@@ -35,7 +36,7 @@ void lt_batches_wake(lt_batches *b) {
 
 /* ---- The end of a batch ---- */
 
-/* Lines that were not answered go to the errors. */
+/* Write lines that were not answered to the errors. */
 static lt_err put_rest(lt_batch *t) {
     lt_batch_work *w = t->work;
     const bool expired = w->ends == LT_BATCH_EXPIRED;
@@ -69,7 +70,7 @@ static lt_err put_rest(lt_batch *t) {
     return err;
 }
 
-/* Results become files; one without a line is removed. */
+/* Make files of the results; those without a line are removed. */
 static lt_err make_files(lt_batch *t) {
     lt_batch_work *w = t->work;
     for (int which = 0; which < 2; which++) {
@@ -104,7 +105,7 @@ static void end_work(lt_pool_job *job) {
     }
 }
 
-/* The batch has ended in this state. */
+/* End the batch in this state. */
 static void end_batch(lt_batch *t, lt_batch_state state) {
     lt_batch_come_to(t, state);
     lt_batch_work_close(t);
@@ -145,7 +146,7 @@ static void begin_end(lt_batch *t, lt_batch_state ends) {
     submit_end(t);
 }
 
-/* Has the batch no more to do? */
+/* End the batch if it has no more work. */
 static void settle(lt_batch *t) {
     const lt_batch_work *w = t->work;
     if (t->state == LT_BATCH_IN_PROGRESS && w->n_runs == 0 && w->next == w->n_lines) {
@@ -177,7 +178,7 @@ static void to_do_again(lt_batch_work *w, int64_t line) {
     w->next = line < w->next ? line : w->next;
 }
 
-/* Give up the requests of a batch that run; NULL: of all. Their lines are to do again. */
+/* Give up the running requests of a batch, or of all (NULL). Their lines will be run again. */
 static void give_up_running(lt_batches *b, const lt_batch *t) {
     for (lt_flight *f = b->flights, *next; f != NULL; f = next) {
         next = f->next;
@@ -188,8 +189,9 @@ static void give_up_running(lt_batches *b, const lt_batch *t) {
     }
 }
 
-/* A line's result cannot be written, as where the disk is full. A request that runs now would run
- * again, so none starts for a while, and then one. One message tells of all that were running. */
+/* A line's result cannot be written, for example because the disk is full. A running request will
+ * run again, so none starts for a while, and then only one. One message covers all that were
+ * running. */
 static void hold_back(lt_batch *t, int64_t line, const char *why) {
     lt_batches *b = t->all;
     const double now_s = lt_clock_s();
@@ -226,7 +228,7 @@ static bool keep_answer(const lt_flight *f, int status, const char *extra, const
     return kept;
 }
 
-/* A full queue and a lack of memory are not the request's answer: it is made again. */
+/* A full queue and lack of memory are not the request's answer, so it is run again. */
 static void answered(void *ctx, int status, const char *extra, const void *body, size_t n) {
     lt_flight *f = ctx;
     lt_batch *t = f->batch;
@@ -292,7 +294,7 @@ static bool start(lt_batch *t) {
 
 /* ---- Validation ---- */
 
-/* The custom id has not been seen in this batch. */
+/* Whether the custom id is new in this batch. */
 static bool is_new(lt_batch_work *w, const char *custom_id) {
     const uint64_t hash = XXH3_64bits(custom_id, strlen(custom_id)) | 1;
     size_t at = hash & (w->n_ids - 1);
@@ -367,8 +369,8 @@ static void validate(lt_batch *t) {
 
 /* ---- Turns ---- */
 
-/* How many requests may start: the engine runs no more of them than fit beside the others, and a
- * few wait, so that no place stays empty. */
+/* Number of requests that may start: the engine runs no more of them than fit beside the others,
+ * and a few wait, so that no place is unused. */
 static int64_t count_room(const lt_batches *b) {
     const int64_t most = b->server->o.engine.max_running;
     lt_engine_stats st = {0};
@@ -383,13 +385,13 @@ static bool has_line(const lt_batch *t) {
     return t->state == LT_BATCH_IN_PROGRESS && t->work->key != NULL && find_line(t->work);
 }
 
-/* The batch that has the next turn; NULL: none has a line to do. */
+/* The batch whose turn is next; NULL: none has lines left. */
 static lt_batch *take_turn(lt_batches *b) {
     lt_batch *const from = b->turn != NULL ? b->turn : b->first;
     lt_batch *t = from;
     while (t != NULL && !has_line(t)) {
         t = t->next != NULL ? t->next : b->first;
-        t = t != from ? t : NULL; /* All have been asked. */
+        t = t != from ? t : NULL; /* All batches have been tried. */
     }
     b->turn = t != NULL ? t->next : b->turn;
     return t;
@@ -398,7 +400,7 @@ static lt_batch *take_turn(lt_batches *b) {
 static bool start_some(lt_batches *b) {
     int64_t room = count_room(b);
     room = room < TURN_STARTS ? room : TURN_STARTS;
-    if (b->pause_s > 0) { /* Its answer shows whether results can be kept again. */
+    if (b->pause_s > 0) { /* Its answer will show whether results can be stored again. */
         room = b->n_flights == 0 ? 1 : 0;
     }
     for (int64_t i = 0; i < room && !b->pause; i++) {

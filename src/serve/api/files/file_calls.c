@@ -85,7 +85,7 @@ static bool read_expiry(const lt_multipart *m, int64_t *seconds, lt_api_error *e
     return lt_state_expires(*seconds, field_is(anchor, "created_at") ? "created_at" : NULL, e);
 }
 
-/* A field that is not honoured is refused by name. */
+/* A field that has no effect is refused by name. */
 static bool check_names(const lt_multipart *m, lt_api_error *e) {
     static const char *const known[] = {"file", "purpose", "expires_after[seconds]",
                                         "expires_after[anchor]", NULL};
@@ -168,7 +168,7 @@ static void entry_write(lt_json_out *o, const void *items, size_t i) {
     lt_state_put_file(o, &((const lt_file_entry *)items)[i]);
 }
 
-/* Only those of a purpose. */
+/* Keep only those of a purpose. */
 static size_t keep_purpose(lt_file_entry *list, size_t n, const char *purpose) {
     size_t kept = 0;
     for (size_t i = 0; i < n; i++) {
@@ -204,7 +204,7 @@ void lt_api_file_list(lt_call *call) {
 /* ---- One file ---- */
 
 static void absent(lt_call *call, const char *id) {
-    const size_t n = strcspn(id, "/"); /* Behind it, /content. */
+    const size_t n = strcspn(id, "/"); /* It is followed by /content. */
     lt_api_error e;
     lt_api_refuse(&e, "file_id", "No such File object: %.*s", (int)(n < 80 ? n : 80), id);
     e.status = 404;

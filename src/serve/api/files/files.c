@@ -1,5 +1,5 @@
-/* files.c: see files.h. Entries are in an array in the order of their creation, under a mutex; file
- * systems are asked outside of it, except to delete. */
+/* files.c: see files.h. Entries are in an array in the order of their creation, protected by a
+ * mutex. File system calls are made without it, except to delete. */
 #include "serve/api/files/files.h"
 
 #include <pthread.h>
@@ -85,8 +85,8 @@ static bool insert(lt_files *f, const lt_file_entry *e) {
     return true;
 }
 
-/* Remove what is on disk of a file. The description goes first: without it, the content is removed
- * at the next start. */
+/* Remove a file from the disk. The description goes first: without it, the content is removed at
+ * the next start. */
 static void discard(const lt_files *f, const char *id) {
     char path[LT_PATH_BYTES];
     if (description_path(f, id, path) == LT_OK) {
@@ -194,8 +194,8 @@ done:
     return err;
 }
 
-/* Uploads that a crash cut off left contents without a description, or with ".tmp". Outputs of
- * batches are such contents until their batch has ended; their names have a second dash. */
+/* Uploads interrupted by a crash have left contents without a description, or with ".tmp". Outputs
+ * of batches are such contents until their batch has ended; their names have a second dash. */
 static void remove_rest(const lt_files *f, const char *name) {
     char path[LT_PATH_BYTES];
     const bool output = strchr(name, '-') != strrchr(name, '-');
@@ -290,13 +290,14 @@ bool lt_files_put(lt_files *f, lt_file_entry *entry, const void *data, size_t n,
     }
     err = write_file(f, entry, data, n);
     if (err != LT_OK) {
-        if (n > 0) { /* Results of a batch stay: its end may be tried again. */
+        if (n > 0) { /* Results of a batch are kept, because its end may be tried again. */
             discard(f, entry->id);
         }
         return lt_api_refuse_error(e, NULL, err);
     }
     pthread_mutex_lock(&f->lock);
-    if (find(f, entry->id) == NULL) { /* It is there when the end of a batch is written again. */
+    /* It already exists if the end of a batch is written again. */
+    if (find(f, entry->id) == NULL) {
         ok = n == 0 || may_add(f, entry, n, e);
         ok = ok && (insert(f, entry) || lt_api_refuse_oom(e));
     }

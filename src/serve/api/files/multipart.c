@@ -15,7 +15,7 @@
 #define MAX_HEADERS      16
 #define MAX_HEADER_BYTES 4096
 
-/* Where the reader stands, and the boundary with its two dashes. */
+/* Position of the reader, and the boundary with its two dashes. */
 typedef struct {
     const char *at, *end, *boundary, *why;
     size_t boundary_n;
@@ -26,7 +26,7 @@ static bool fail(reader *r, const char *why) {
     return false;
 }
 
-/* The line at r->at without its CRLF; r->at moves behind it. False: there is no end of a line. */
+/* The line at r->at without its CRLF; r->at moves past it. False: the line has no end. */
 static bool next_line(reader *r, const char **line, size_t *n) {
     const char *newline = memchr(r->at, '\n', (size_t)(r->end - r->at));
     if (newline == NULL || newline == r->at || newline[-1] != '\r') {
@@ -38,8 +38,8 @@ static bool next_line(reader *r, const char **line, size_t *n) {
     return true;
 }
 
-/* The value of a parameter of a header line, such as name="..."; false: there is none, or it is too
- * long. Browsers write a quote as %22, others as \". */
+/* The value of a parameter of a header line, such as name="..."; false: it is missing or too long.
+ * Browsers write a quote as %22, others as \". */
 static bool read_parameter(char out[LT_MULTIPART_NAME], const char *line, size_t n,
                            const char *name) {
     const size_t name_n = strlen(name);
@@ -70,7 +70,7 @@ static bool read_parameter(char out[LT_MULTIPART_NAME], const char *line, size_t
     return false;
 }
 
-/* Some clients send the whole path of a file. */
+/* Some clients send the full path of a file. */
 static void drop_folder(char *name) {
     const char *slash = strrchr(name, '/'), *back = strrchr(name, '\\');
     const char *from = slash > back ? slash : back;
@@ -111,7 +111,7 @@ static bool read_headers(reader *r, lt_multipart_part *p) {
     return fail(r, "a part has too many headers");
 }
 
-/* Data up to the next boundary, which r->at then stands behind. */
+/* Data up to the next boundary; r->at moves past that. */
 static bool read_data(reader *r, lt_multipart_part *p) {
     p->data = r->at;
     for (;;) {

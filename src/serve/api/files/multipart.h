@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define LT_MULTIPART_PARTS    16  /* More are refused. */
-#define LT_MULTIPART_BOUNDARY 70  /* Characters at most (RFC 2046, 5.1.1). */
-#define LT_MULTIPART_NAME     256 /* Bytes of a name at most, with its 0. */
+#define LT_MULTIPART_PARTS    16  /* Most parts; more are refused. */
+#define LT_MULTIPART_BOUNDARY 70  /* Most characters of a boundary (RFC 2046, 5.1.1). */
+#define LT_MULTIPART_NAME     256 /* Most bytes of a name, including its 0. */
 
 typedef struct {
     char name[LT_MULTIPART_NAME];     /* Name of the field; never "". */

@@ -158,7 +158,7 @@ void lt_tuning_tell(lt_tuning *t, const char *level, const char *type, const lt_
     lt_out_free(&o);
 }
 
-/* What the events of an earlier server tell; one that a crash cut off is removed. */
+/* Restore what the events of an earlier server reported; an event cut off by a crash is removed. */
 static void count_events(lt_tuning *t) {
     char path[LT_PATH_BYTES], *text = NULL;
     const char *at;
@@ -396,7 +396,7 @@ static void put_error(lt_json_out *o, const lt_tuning *t) {
     lt_out_shut(o, '}');
 }
 
-/* By the steps since this start of the trainer. */
+/* Estimated from the steps since this start of the trainer. */
 static int64_t estimate(const lt_tuning *t) {
     const double now = lt_clock_s(), done = (double)(t->step - t->first_step);
     return t->state == LT_TUNING_RUNNING && done > 0

@@ -1,5 +1,5 @@
-/* tuning_calls.c: /v1/fine_tuning/jobs: create, list, describe, pause, resume and cancel jobs,
- * their events and checkpoints; and the deletion of their models: see tuning.h. */
+/* tuning_calls.c: /v1/fine_tuning/jobs: creates, lists, describes, pauses, resumes and cancels
+ * jobs, lists their events and checkpoints, and deletes their models: see tuning.h. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static const lt_field fields[] = {LT_STR("model", model),
                                   LT_JSON("metadata", metadata)};
 const lt_field_table lt_fields_tuning_create = LT_FIELD_TABLE(fields, "model,training_file");
 
-/* The server has jobs, and the caller's name in them. False: the call was answered. */
+/* Check that the server has jobs; the caller's name is stored. False: the call was answered. */
 static bool check(lt_call *call, char owner[LT_OWNER_NAME_BYTES]) {
     lt_api_error e;
     if (call->server->tunings == NULL) {
@@ -48,7 +48,7 @@ static const struct {
     const char *name;
     size_t offset;
     bool whole, pairs;
-    double above, most; /* Values lie above the first. */
+    double above, most; /* Values must be larger than `above`. */
 } hyperparameters[] = {
     {"n_epochs", offsetof(lt_tuning, epochs), true, false, 0, 50},
     {"batch_size", offsetof(lt_tuning, batch), true, false, 0, 256},
@@ -130,7 +130,7 @@ static bool read_method(lt_tuning *t, const json_t *method, lt_api_error *e) {
                                 "method.hyperparameters", e);
 }
 
-/* The served model, or one of the caller's. */
+/* The served model, or one of the caller's models. */
 static bool read_model(const lt_server *s, const char *owner, const char *name, lt_tuning *t,
                        lt_api_error *e) {
     int64_t step = -1;
@@ -285,7 +285,7 @@ static void list_events(lt_call *call, const lt_tuning *t, const lt_page *p) {
     json_decref(events);
 }
 
-/* Checkpoints of a job, with what its metrics tell of their steps. */
+/* Checkpoints of a job, with the metrics of their steps. */
 typedef struct {
     const lt_tuning *t;
     lt_tuning_step *steps; /* (n) */
@@ -336,7 +336,8 @@ static void list_checkpoints(lt_call *call, const lt_tuning *t, const lt_page *p
 
 /* ---- One job ---- */
 
-/* The job that the path's tail begins with; *rest is what follows. NULL: the call was answered. */
+/* The job at the beginning of the path's tail; *rest is what follows. NULL: the call was
+ * answered. */
 static lt_tuning *find(lt_call *call, const char **rest) {
     char owner[LT_OWNER_NAME_BYTES], id[sizeof((lt_tuning *)0)->id] = "";
     const size_t n = strcspn(call->tail, "/");
@@ -416,7 +417,7 @@ void lt_api_tuning_change(lt_call *call) {
 
 /* ---- Their models ---- */
 
-/* The name is that of a model or adapter of the server that the owner may use. */
+/* Whether the name is that of a model or adapter that the owner may use. */
 static bool is_served(lt_server *front, const char *owner, const char *name) {
     for (int i = 0; i < lt_server_count(front); i++) {
         const lt_server *s = lt_server_at(front, i);

@@ -1,5 +1,5 @@
-/* tuning_check.c: the files of a job of fine-tuning are checked line by line on the worker pool, a
- * slice at a time, and written as the trainer reads them: see tuning.h. */
+/* tuning_check.c: checks the files of a fine-tuning job line by line on the worker pool, a slice at
+ * a time, and writes them in the trainer's format: see tuning.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,24 +11,24 @@
 #include "serve/api/files/tuning.h"
 #include "serve/api/files/tuning_data.h"
 
-#define SLICE_BYTES ((size_t)128 << 10) /* Text that one turn of a thread reads. */
+#define SLICE_BYTES ((size_t)128 << 10) /* Bytes that a thread reads in one turn. */
 
-/* OpenAI's numbers of epochs that nobody chose: 3, or more to see 100 examples. */
+/* OpenAI's defaults for epochs: 3, or more in order to see 100 examples. */
 #define USUAL_EPOCHS 3
 #define MIN_EXAMPLES 100
 #define MAX_EXAMPLES 25000
 #define MOST_EPOCHS  25
-#define BATCH_SHARE  500 /* And of the batch: 0.2 % of the examples, at most */
+#define BATCH_SHARE  500 /* Likewise for the batch: 0.2 % of the examples, at most */
 #define MOST_BATCH   256
 #define USUAL_BETA   0.1
 
 struct lt_tuning_check {
     lt_pool_job job;
-    lt_tuning *t; /* NULL: it was cancelled meanwhile. */
+    lt_tuning *t; /* NULL: it has been cancelled. */
     lt_server *server;
     bool pairs;
     int which;    /* 0: the training file; 1: the validation file. */
-    bool held[2]; /* lt_files_get has kept the file from being removed. */
+    bool held[2]; /* lt_files_get keeps the file from being removed. */
     bool at_work; /* The pool has it. */
     char ids[2][LT_FILE_ID_BYTES];
     lt_file_map map;
@@ -114,7 +114,7 @@ static void resolve(lt_tuning *t, const lt_tuning_check *c) {
     t->steps = (n * t->epochs + t->batch - 1) / t->batch;
 }
 
-/* Open the file whose turn it is, and where its data are written. */
+/* Open the next file, and the file to which its data are written. */
 static lt_err open_file(lt_tuning_check *c) {
     char path[LT_PATH_BYTES];
     LT_TRY(lt_files_path(c->server->files, c->ids[c->which], path));
@@ -144,7 +144,7 @@ static void fail(lt_tuning *t) {
                    line, why);
 }
 
-/* All lines of a file are right: the next file, or the end. */
+/* All lines of a file are valid: open the next file, or end. */
 static void next_file(lt_tuning *t) {
     lt_tuning_check *c = t->check;
     lt_err err = fclose(c->out) == 0 ? LT_OK : lt_error_set(LT_ERR_IO, "%s: its data", t->id);
@@ -211,7 +211,7 @@ void lt_tuning_begin_check(lt_tuning *t) {
     if (c == NULL) {
         c = calloc(1, sizeof *c);
         if (c == NULL) {
-            return; /* Tried again. */
+            return; /* It will be tried again. */
         }
         c->job = (lt_pool_job){.bytes = SLICE_BYTES, .work = check_work, .done = check_done};
         c->t = t;
@@ -225,7 +225,7 @@ void lt_tuning_begin_check(lt_tuning *t) {
             return;
         }
     }
-    if (!c->at_work) { /* A full queue is tried again. */
+    if (!c->at_work) { /* If the queue is full, try again. */
         c->at_work = lt_worker_pool_submit(c->server->pool, &c->job) == LT_OK;
     }
 }

@@ -12,7 +12,7 @@
 
 /* ---- Members ---- */
 
-/* A member that is not among the names, which end with NULL, is refused. */
+/* Refuse members that are not among the names, which end with NULL. */
 static bool check_members(const json_t *object, const char *const *known, const char *what,
                           lt_api_error *e) {
     const char *key;
@@ -25,7 +25,7 @@ static bool check_members(const json_t *object, const char *const *known, const 
     return true;
 }
 
-/* OpenAI's members of a message; "reasoning_content" is that of models that think. */
+/* OpenAI's members of a message; "reasoning_content" is for reasoning models. */
 static bool check_messages(const json_t *messages, const char *what, lt_api_error *e) {
     static const char *const known[] = {"role",    "content",           "name",
                                         "weight",  "tool_calls",        "tool_call_id",
@@ -44,13 +44,13 @@ static bool check_messages(const json_t *messages, const char *what, lt_api_erro
 
 static size_t count_labels(const unsigned char *mask, size_t n) {
     size_t labels = 0;
-    for (size_t i = 1; i < n; i++) { /* Nothing predicts the first token. */
+    for (size_t i = 1; i < n; i++) { /* The first token is not predicted. */
         labels += mask[i] != 0;
     }
     return labels;
 }
 
-/* Add the tokens of a conversation. Its tree is that of a line. */
+/* Add the number of tokens of a conversation, a line's tree. */
 static bool add_size(lt_server *s, const json_t *line, int64_t most, lt_tuning_line_size *size,
                      lt_api_error *e) {
     const lt_chat_rows rows = {
@@ -82,7 +82,7 @@ static bool add_size(lt_server *s, const json_t *line, int64_t most, lt_tuning_l
 
 /* ---- Lines ---- */
 
-/* {"messages", "tools"} as the template sees them; NULL: *e. */
+/* {"messages", "tools"} as the template receives them; NULL: *e. */
 static json_t *context_of(const lt_server *s, const json_t *messages, const json_t *tools,
                           lt_api_error *e) {
     const lt_conversation c = {.messages = messages, .tools = tools};
@@ -116,8 +116,8 @@ static json_t *read_conversation(lt_server *s, const json_t *line, int64_t most,
     return out;
 }
 
-/* The messages of the input and one of its two outputs, as a conversation; *n_prompt: how many of
- * them are the prompt's. NULL: *e. */
+/* The messages of the input and one of its two outputs as a conversation; *n_prompt: the number of
+ * the prompt's messages. NULL: *e. */
 static json_t *read_output(lt_server *s, const json_t *line, const char *name, int64_t most,
                            size_t *n_prompt, lt_tuning_line_size *size, lt_api_error *e) {
     const json_t *input = json_object_get(line, "input"), *output = json_object_get(line, name);
@@ -142,7 +142,7 @@ static json_t *read_output(lt_server *s, const json_t *line, const char *name, i
         json_decref(context);
         context = NULL;
     }
-    if (context != NULL) { /* A template without tools may have got a message about them. */
+    if (context != NULL) { /* A template without tools may have received a message about them. */
         *n_prompt = json_array_size(json_object_get(context, "messages")) - json_array_size(output);
     }
     return context;

@@ -15,12 +15,12 @@
 #include "serve/api/server.h"
 
 typedef struct {
-    int64_t tokens;  /* Tokens of the conversation, or of both of a pair. */
+    int64_t tokens;  /* Tokens of the conversation, or of both conversations of a pair. */
     int64_t longest; /* Tokens of the longer one. */
 } lt_tuning_line_size;
 
-/* Append the line and a line break to *out. False: *e says what is wrong with it. `most`: tokens of
- * a conversation at most. On a thread of the worker pool. */
+/* Append the line and a line break to *out. False: *e says what is wrong with it. `most`: most
+ * tokens of a conversation. Called on a thread of the worker pool. */
 bool lt_tuning_line_read(lt_server *s, bool pairs, const char *text, size_t n, int64_t most,
                          lt_json_out *out, lt_tuning_line_size *size, lt_api_error *e);
 

@@ -1,4 +1,4 @@
-/* tuning_models.c: the adapters of jobs of fine-tuning, and the files that an ended job keeps: see
+/* tuning_models.c: the adapters of fine-tuning jobs, and the files that an ended job keeps: see
  * tuning.h. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +47,7 @@ static void disown(const lt_tuning *t, int64_t step) {
     lt_adapter_set_disown(t->all->server->adapters, name);
 }
 
-/* Steps of the folders step-N in run/adapters, at most `most`. */
+/* List the steps of the folders step-N in run/adapters, at most `most`. */
 static int list_saved(const lt_tuning *t, int64_t *steps, int most) {
     char path[LT_PATH_BYTES], **names = NULL;
     size_t count = 0;
@@ -60,7 +60,7 @@ static int list_saved(const lt_tuning *t, int64_t *steps, int most) {
         char *end = NULL;
         const int64_t step = strncmp(names[i], "step-", 5) == 0 ? strtoll(names[i] + 5, &end, 10)
                                                                 : -1;
-        if (step > 0 && *end == '\0') { /* Others are being written. */
+        if (step > 0 && *end == '\0') { /* Others are still being written. */
             steps[n++] = step;
         }
     }
@@ -79,7 +79,7 @@ static bool has_step(const int64_t *steps, int n, int64_t step) {
 
 static void tell_saved(lt_tuning *t, int64_t step) {
     char name[LT_TUNING_NAME_BYTES];
-    if (lt_tuning_is_trained(t)) { /* After a restart it is not told again. */
+    if (lt_tuning_is_trained(t)) { /* After a restart there is no second event. */
         lt_tuning_name(t, step, name);
         lt_tuning_tell(t, "info", "message", NULL, "Checkpoint created at step %lld: %s",
                        (long long)step, name);
@@ -168,7 +168,7 @@ void lt_tuning_tidy(lt_tuning *t) {
     static const char *const rest[] = {"train.jsonl",     "valid.jsonl", "template.jinja",
                                        "run/checkpoints", "run/data",    "run/report.html"};
     char path[LT_PATH_BYTES];
-    if (lt_tuning_is_trained(t)) { /* Again when it has ended. */
+    if (lt_tuning_is_trained(t)) { /* Tried again when it has ended. */
         return;
     }
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) {

@@ -1,4 +1,4 @@
-/* tuning_run.c: starts the trainers of jobs of fine-tuning, watches them through metrics.jsonl, and
+/* tuning_run.c: starts the trainers of fine-tuning jobs, watches them through metrics.jsonl, and
  * handles their end: see tuning.h. */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,18 +21,18 @@
 #include "base/thread.h"
 #include "serve/api/files/tuning.h"
 
-#define LOOK_S         0.25 /* Between two looks at trainers. */
-#define MOST_TOLD      1000 /* Steps of a job of which events tell. */
+#define LOOK_S         0.25 /* Interval between two looks at trainers. */
+#define MOST_TOLD      1000 /* Most steps of a job that have an event. */
 #define METRICS_MAX    ((size_t)1 << 30)
 #define LAST_WORDS     4096
 #define WORDS_MAX      64
-#define EXIT_DEVICE    74 /* Statuses with which `lateen train` ends. */
+#define EXIT_DEVICE    74 /* Exit statuses of `lateen train`. */
 #define EXIT_STOPPED   75
 #define EXIT_CANNOT    127
 #define NICE           19
-#define MOST_SUBMITTED 64  /* Jobs that Slurm has at once. */
+#define MOST_SUBMITTED 64  /* Most jobs that Slurm has at once. */
 #define KEEP_LAST      3   /* OpenAI keeps three checkpoints of a job. */
-#define SAVE_STEPS     500 /* And at least this often it is saved. */
+#define SAVE_STEPS     500 /* It is saved at least this often. */
 
 /* The learning rate of adapters by the width of the model, of thinkingmachines' measurements with
  * Llama ("LoRA Without Regret", 2025; tinker-cookbook, hyperparam_utils.py): 10 * 5e-5 *
@@ -45,7 +45,7 @@ static double learning_rate(const lt_tuning *t) {
 
 /* ---- The command ---- */
 
-/* Words of a command, one behind the other. */
+/* Words of a command, one after another. */
 typedef struct {
     char text[6 * LT_PATH_BYTES];
     char *words[WORDS_MAX + 1];
@@ -83,13 +83,13 @@ static lt_err add_file(command *c, const char *flag, const lt_tuning *t, const c
     return LT_OK;
 }
 
-/* What a step learns: conversations, each a row of its own, or pairs. */
+/* What a step learns from: conversations, each in its own row, or pairs. */
 static void add_method(command *c, const lt_tuning *t, bool on_cpu) {
     const int64_t seq = (t->longest + 15) / 16 * 16;
     const int64_t most = lt_model_get_spec(t->all->server->model)->max_seq;
     add_option(c, "data.seq", (double)(seq < most ? seq : most));
     add_option(c, "batch.size", (double)t->batch);
-    if (on_cpu) { /* Rows of one conversation are computed without padding. */
+    if (on_cpu) { /* Then rows of one conversation are computed without padding. */
         add_option(c, "batch.micro", 1);
     }
     if (t->pairs) {
@@ -187,7 +187,7 @@ static void become_trainer(char *const *words, pid_t parent, int null, int log) 
     _exit(EXIT_CANNOT);
 }
 
-/* vfork, because fork would copy the tables of all the server's memory. */
+/* vfork, because fork would copy the page tables of the whole server. */
 static lt_err spawn(lt_tuning *t, char *const *words) {
     char path[LT_PATH_BYTES];
     const pid_t parent = getpid();
@@ -218,7 +218,7 @@ done:
     return err;
 }
 
-/* Does a trainer of an earlier server still hold the run folder? */
+/* Whether a trainer of an earlier server still holds the run folder. */
 static bool is_held(const lt_tuning *t) {
     char path[LT_PATH_BYTES];
     const int fd = lt_tuning_path(t, "run/lock", path) == LT_OK ? open(path, O_RDONLY | O_CLOEXEC)
@@ -393,7 +393,8 @@ static void tell_lines(lt_tuning *t, const char *text, size_t n) {
     }
 }
 
-/* What the trainer has written since the last look. A trainer that goes on writes a new file. */
+/* Read what the trainer has written since the last look. A trainer that resumes writes a new
+ * file. */
 static void read_metrics(lt_tuning *t) {
     char path[LT_PATH_BYTES];
     struct stat st;
@@ -424,7 +425,7 @@ static void put_cell(lt_json_out *o, double value) {
     }
 }
 
-/* The table of its metrics becomes a file of its owner. */
+/* Make the table of its metrics a file of its owner. */
 static lt_err keep_metrics(const lt_tuning *t) {
     lt_file_entry entry = {.purpose = "fine-tune-results",
                            .name = "step_metrics.csv",
@@ -473,8 +474,8 @@ void lt_tuning_succeed(lt_tuning *t) {
     lt_tuning_come_to(t, LT_TUNING_SUCCEEDED);
 }
 
-/* The last line with which the trainer said why it ends, "lateen: ..." or, below the launcher,
- * "[0] lateen: ..."; else the last one of all. The launcher and Slurm write behind it. */
+/* The last line in which the trainer said why it ends, "lateen: ..." or, under the launcher, "[0]
+ * lateen: ..."; else the last line. The launcher and Slurm write after it. */
 static const char *last_words(char *text) {
     static const char own[] = "lateen: ";
     const char *said = NULL, *last = text;
@@ -513,7 +514,7 @@ static void on_end(lt_tuning *t, int status) {
             lt_log_warn("serve: %s: %s", t->id, lt_error_message());
         }
     } else if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-        lt_tuning_succeed(t); /* Even where it was paused meanwhile. */
+        lt_tuning_succeed(t); /* Even if it has been paused meanwhile. */
     } else if (t->state != LT_TUNING_RUNNING) {
         return;
     } else if (died && ++t->deaths < LT_TUNING_MOST_DEATHS) {
@@ -546,7 +547,7 @@ static void look(lt_tuning *t) {
         return;
     }
     ended = waitpid(t->trainer, &status, WNOHANG);
-    lt_tuning_read_run(t); /* Also what it wrote last. */
+    lt_tuning_read_run(t); /* Also read its last lines. */
     if (ended == t->trainer) {
         on_end(t, status);
     }
@@ -618,7 +619,7 @@ void lt_tunings_stop(lt_tunings *f) {
     }
     f->runs = false;
     for (lt_tuning *t = f->first; t != NULL; t = t->next) {
-        if (t->trainer != 0) { /* Slurm's go on. */
+        if (t->trainer != 0) { /* Jobs of Slurm continue. */
             lt_tuning_stop_trainer(t, SIGTERM);
         }
     }

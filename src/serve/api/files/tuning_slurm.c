@@ -24,11 +24,12 @@
 #include "platform/cluster/job.h"
 #include "serve/api/files/tuning.h"
 
-#define POLL_S     3.0  /* Between two calls of squeue. */
-#define DEADLINE_S 60.0 /* Of a command; Slurm's own give up after 10 s (MessageTimeout). */
+#define POLL_S 3.0 /* Interval between two calls of squeue. */
+/* Of a command; Slurm's own commands give up after 10 s (MessageTimeout). */
+#define DEADLINE_S 60.0
 #define RETRY_S    30.0 /* After a failed sbatch. */
-#define LEAD_S     120  /* Before its time limit a trainer is asked to save. */
-#define CORES      8    /* Of a trainer, as `lateen submit` has them. */
+#define LEAD_S     120  /* A trainer is asked to save this long before its time limit. */
+#define CORES      8    /* Of a trainer, as in `lateen submit`. */
 #define RETRIES    2    /* Of the launcher. */
 #define OPTION     "--fine-tuning-sbatch"
 
@@ -112,7 +113,7 @@ static void take_number(lt_tuning *t, int64_t id) {
     save(t);
 }
 
-/* An event, once. */
+/* Append an event once. */
 static void tell(lt_tuning *t, const char *level, const char *text) {
     if (strncmp(t->slurm_told, text, sizeof t->slurm_told - 1) == 0) {
         return;
@@ -144,7 +145,7 @@ static void on_sbatch(lt_tuning *t, const char *said, int status) {
 
 /* ---- Ends ---- */
 
-/* A trainer ended, and not by what it computes: another one goes on. */
+/* A trainer ended through no fault of its own: another one continues. */
 static void go_on(lt_tuning *t, const char *how) {
     if (t->deaths >= LT_TUNING_MOST_DEATHS) {
         lt_tuning_fail_by_log(t, how);
@@ -155,10 +156,10 @@ static void go_on(lt_tuning *t, const char *how) {
     lt_tuning_come_to(t, LT_TUNING_QUEUED);
 }
 
-/* Slurm's job has ended so; `how` tells of it. */
+/* Slurm's job has ended in this way; `how` describes it. */
 static void on_end(lt_tuning *t, lt_queue_state state, const char *how) {
     const bool asked = t->slurm_ending;
-    lt_tuning_read_run(t); /* What it wrote last. */
+    lt_tuning_read_run(t); /* Read its last lines. */
     t->slurm_job = 0;
     t->slurm_ending = false;
     t->slurm_told[0] = '\0';
@@ -195,7 +196,7 @@ static void cancel(lt_tuning *t) {
     begin_call(t, LT_TUNING_SCANCEL, (const char *const[]){"scancel", id, NULL});
 }
 
-/* What Slurm says of its job. */
+/* Handle what Slurm says about the job. */
 static void on_answer(lt_tuning *t, const lt_queue_job *j) {
     char how[sizeof t->slurm_told];
     snprintf(how, sizeof how, "Slurm's job %lld is %s%s%s%s", (long long)j->id, j->word,
@@ -221,7 +222,7 @@ static void on_answer(lt_tuning *t, const lt_queue_job *j) {
     }
 }
 
-/* squeue has forgotten its job. */
+/* squeue no longer knows the job. */
 static void on_sacct(lt_tuning *t, const char *said) {
     lt_queue_job j;
     char how[160];
@@ -245,8 +246,8 @@ static const lt_queue_job *find(const lt_tuning *t, const lt_queue_job *all, siz
     return NULL;
 }
 
-/* The job of Slurm that an earlier server has submitted, and whose number it did not keep. One
- * that has ended otherwise than well is submitted again. */
+/* The Slurm job that an earlier server submitted without storing its number. One that ended other
+ * than well is submitted again. */
 static const lt_queue_job *find_by_name(const lt_tuning *t, const lt_queue_job *all, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (strcmp(all[i].name, t->id) == 0 && all[i].state != LT_QUEUE_UNKNOWN &&
@@ -313,7 +314,7 @@ static void end_squeue(lt_tunings *f) {
     if (status == 0 && said != NULL) {
         f->squeue_failed = false;
         on_squeue(f, said);
-    } else if (!f->squeue_failed) { /* Once, until it answers again. */
+    } else if (!f->squeue_failed) { /* Reported once, until it answers again. */
         lt_queue_message(message, sizeof message, said != NULL ? said : "");
         lt_log_warn("serve: squeue does not answer (status %d), and is asked again: %s", status,
                     message);
@@ -369,7 +370,7 @@ static lt_err find_program(lt_tunings *f) {
     return LT_OK;
 }
 
-/* Would Slurm take such a job? */
+/* Test whether Slurm would accept such a job. */
 static lt_err try_sbatch(const lt_tunings *f) {
     static const char *const nothing[] = {NULL};
     char path[LT_PATH_BYTES], message[600], *said = NULL;

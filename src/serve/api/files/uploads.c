@@ -17,15 +17,16 @@
 #include "platform/copy/digest.h"
 
 #define COPY_BYTES ((size_t)1 << 20)
-/* Clients send a part again when they do not hear that it came, so parts may take more than the
- * file; not more than twice as much. */
-#define SLACK  2
-#define TOLD_S 3600 /* How long an upload that has ended is remembered, to say what it was. */
+/* Clients send a part again if they do not learn that it arrived, so parts may take up to twice the
+ * size of the file. */
+#define SLACK 2
+/* How long an upload that has ended is remembered, so that its state can be reported. */
+#define TOLD_S 3600
 
 typedef struct {
     char id[LT_FILE_ID_BYTES];
     int64_t bytes;
-    bool there; /* It is written. */
+    bool there; /* It has been written. */
 } part;
 
 typedef struct upload {
@@ -123,7 +124,7 @@ static upload *find(lt_uploads *u, const char *id, const char *owner) {
     return NULL;
 }
 
-/* The upload, if it may be changed; else *e. */
+/* The upload, if it can be changed; else *e. */
 static upload *find_pending(lt_uploads *u, const char *id, const char *owner, lt_api_error *e) {
     static const char *const ended[] = {
         [LT_UPLOAD_COMPLETED] = "is completed",
@@ -166,7 +167,7 @@ static bool may_begin(lt_uploads *u, const lt_upload *asked, lt_api_error *e) {
     return all < u->o.max_uploads || forget_one(u, owner);
 }
 
-/* A place for the part, which is not there yet; *e: why not. */
+/* A place for the part, which has not arrived yet; *e: why there is none. */
 static bool take_place(upload *t, const char *id, size_t n, lt_api_error *e) {
     const int64_t most = t->public.bytes > INT64_MAX / SLACK ? INT64_MAX : SLACK * t->public.bytes;
     if ((int64_t)n > most - t->part_bytes) {
@@ -304,7 +305,7 @@ bool lt_uploads_add(lt_uploads *u, const char *id, const char *owner, const char
 
 /* ---- Its end ---- */
 
-/* Are these the upload's parts, each once, and all of its bytes? */
+/* Whether these are the upload's parts, each once, and all of its bytes. */
 static bool check_parts(const upload *t, const json_t *ids, lt_api_error *e) {
     int64_t bytes = 0;
     if (!json_is_array(ids) || json_array_size(ids) == 0) {
@@ -330,7 +331,7 @@ static bool check_parts(const upload *t, const json_t *ids, lt_api_error *e) {
                          (long long)bytes, (long long)t->public.bytes);
 }
 
-/* Append a file to fd; d NULL: no digest is asked for. */
+/* Append a file to fd; d NULL: no digest is needed. */
 static lt_err append_file(int fd, const char *to, const char *from, char *buffer, lt_digest *d) {
     lt_err err = LT_OK;
     const int part_fd = open(from, O_RDONLY | O_CLOEXEC);
@@ -357,7 +358,7 @@ done:
     return err;
 }
 
-/* Write the parts behind each other to a file. md5: the digest, once it is written; NULL: not
+/* Write the parts, one after another, to a file. md5: the digest of what was written; NULL: not
  * needed. */
 static lt_err join(const lt_uploads *u, const json_t *ids, const char *to, char *md5) {
     unsigned char digest[LT_DIGEST_BYTES];
@@ -395,7 +396,7 @@ done:
     return err;
 }
 
-/* The file of the upload; false: *e, and nothing of it is left. */
+/* Make the upload's file; false: *e, and nothing of it is left. */
 static bool make_file(const lt_uploads *u, const lt_upload *of, const json_t *ids,
                       const char *wanted, lt_file_entry *file, lt_api_error *e) {
     char to[LT_PATH_BYTES], md5[LT_DIGEST_TEXT_BYTES] = "";
@@ -440,7 +441,8 @@ bool lt_uploads_complete(lt_uploads *u, const char *id, const char *owner, const
     snprintf(file.id, sizeof file.id, "%s", file_id);
     ok = make_file(u, out, parts, md5, &file, e);
     pthread_mutex_lock(&u->lock);
-    t->busy = false; /* It is still in the list: a busy one is neither ended nor forgotten. */
+    /* It is still in the list, because a busy one is neither ended nor forgotten. */
+    t->busy = false;
     if (ok) {
         t->public.file = file;
         end(u, t, LT_UPLOAD_COMPLETED);

@@ -18,7 +18,7 @@
 #include "base/json.h"
 #include "serve/api/files/files.h"
 
-#define LT_UPLOAD_PARTS 1000 /* Of one upload at most. */
+#define LT_UPLOAD_PARTS 1000 /* Most parts of one upload. */
 
 typedef struct lt_uploads lt_uploads;
 
@@ -32,28 +32,30 @@ typedef enum {
 typedef struct {
     char id[LT_FILE_ID_BYTES];
     lt_upload_state state;
-    int64_t bytes, created, expires; /* expires: it must be complete before. Unix seconds. */
-    int64_t keep_s;     /* Until its file expires, from the file's creation; 0: never. */
-    lt_file_entry file; /* Owner, name, purpose; COMPLETED: all. */
+    int64_t bytes, created, expires; /* expires: when it must be complete. Unix seconds. */
+    /* Lifetime of its file in seconds from the file's creation; 0: unlimited. */
+    int64_t keep_s;
+    lt_file_entry file; /* Owner, name, purpose; COMPLETED: all fields. */
 } lt_upload;
 
 typedef struct {
     const char *dir; /* The server's folder of state. */
     lt_files *files;
-    int64_t max_uploads, max_bytes; /* Most pending ones of one owner, and their bytes together. */
-    int64_t pending_s;              /* Time in which an upload must be complete. */
+    /* Most pending uploads of one owner, and most bytes of all of them. */
+    int64_t max_uploads, max_bytes;
+    int64_t pending_s; /* Time in which an upload must be complete. */
 } lt_uploads_options;
 
 LT_MUST_USE lt_err lt_uploads_open(lt_uploads **out, const lt_uploads_options *o);
 void lt_uploads_close(lt_uploads *u); /* Accepts NULL. */
 
-/* Begin one. asked has its id, bytes, keep_s and the file's owner, name and purpose; the rest is
- * set. */
+/* Begin an upload. asked has its id, bytes, keep_s and the file's owner, name and purpose; the
+ * other fields are set. */
 bool lt_uploads_create(lt_uploads *u, lt_upload *asked, lt_api_error *e);
 /* Keep a part of it, under a new id. */
 bool lt_uploads_add(lt_uploads *u, const char *id, const char *owner, const char *part,
                     const void *data, size_t n, lt_api_error *e);
-/* The parts that the list names, in its order, become a file with that id. md5: 32 hexadecimal
+/* Join the named parts, in the order of the list, to a file with that id. md5: 32 hexadecimal
  * digits that must be the file's; NULL: any. */
 bool lt_uploads_complete(lt_uploads *u, const char *id, const char *owner, const json_t *parts,
                          const char *md5, const char *file_id, lt_upload *out, lt_api_error *e);

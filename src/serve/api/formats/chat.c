@@ -1,4 +1,4 @@
-/* chat.c: POST /v1/chat/completions. With `store`, stored/stored_chat.c finds the answer again. */
+/* chat.c: POST /v1/chat/completions. With `store`, stored/stored_chat.c finds the answer later. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,7 +69,7 @@ static void chunk_begin(lt_reply *j, int index) {
     lt_out_key_open(o, "delta", '{');
 }
 
-/* Log-probabilities of the tokens from row `from` on. */
+/* Log-probabilities of the tokens in rows `from` and later. */
 static void put_logprobs(lt_json_out *o, const lt_reply_choice *c, size_t from) {
     const lt_token_logs *l = &c->logs;
     lt_out_key(o, "logprobs");
@@ -148,7 +148,7 @@ static void send_piece(lt_reply_choice *c, int item, bool fresh, const char *tex
         lt_out_key(o, "content");
         lt_out_str(o, text, n);
         break;
-    case LT_CHAT_REASONING: /* Clients look for either of these two names. */
+    case LT_CHAT_REASONING: /* Clients look for one of these two names. */
         lt_out_key(o, "reasoning_content");
         lt_out_str(o, text, n);
         lt_out_key(o, "reasoning");
@@ -196,7 +196,7 @@ static void format_choice_end(lt_reply_choice *c) {
     }
 }
 
-/* The answer of a group is known at its end; a stream gets it at once. */
+/* A group's answer is known only at its end; a stream then sends it at once. */
 static void send_kept(lt_reply *j) {
     lt_reply_choice *c = lt_group_kept(j);
     const lt_chat_output *s = c->state;
@@ -284,7 +284,7 @@ static void put_completion(lt_json_out *o, const lt_reply *j) {
     lt_out_shut(o, '}');
 }
 
-/* Store the completion as a whole answer tells it, in the format that stored_chat.c reads. */
+/* Store the completion in the form of a whole answer, which stored_chat.c reads. */
 static void keep(const lt_reply *j) {
     lt_json_out o = {0};
     lt_out_open(&o, '{');
@@ -305,7 +305,7 @@ static void keep(const lt_reply *j) {
     lt_out_free(&o);
 }
 
-/* The answer is stored before its last part is sent, so that a client may ask for it at once. */
+/* The answer is stored before its last part is sent, so that a client can ask for it at once. */
 static void format_finish(lt_reply *j) {
     lt_json_out *o = &j->out;
     if (json_is_true(j->params.store)) {
@@ -354,7 +354,7 @@ static const lt_formatter formatter = {.begin = format_begin,
 
 /* ---- The request ---- */
 
-/* Alternatives a token is reported with; -1: none. */
+/* Number of alternatives that are reported with a token; -1: none. */
 static bool read_logprobs(const lt_api_params *a, int *top, lt_api_error *e) {
     const bool on = json_is_true(a->logprobs);
     *top = -1;
@@ -390,7 +390,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
            lt_chat_output_add(j, &ids, e);
 }
 
-/* As at OpenAI, only what asks for it is stored, and metadata without store is not looked at. */
+/* As at OpenAI, only requests with `store` are stored, and metadata without it is ignored. */
 static bool read_store(const lt_api_params *a, const lt_server *s, lt_api_error *e) {
     if (a->store != NULL && !json_is_boolean(a->store)) {
         return lt_api_refuse(e, "store", "'store' must be true or false");
@@ -464,7 +464,7 @@ void lt_api_chat(lt_call *call) {
     lt_reply_start(call, j);
 }
 
-/* Report the number of tokens in the prompt of such a request. */
+/* Report the number of tokens in the prompt of a chat request. */
 void lt_api_chat_tokens(lt_call *call) {
     lt_api_error e = {0};
     lt_json_out o = {0};

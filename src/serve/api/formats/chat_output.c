@@ -40,7 +40,7 @@ void lt_chat_output_close(lt_reply_choice *c) {
     c->state = NULL;
 }
 
-/* A new item at the end; NULL: out of memory. */
+/* Append a new item; NULL: out of memory. */
 static lt_chat_item *begin_item(lt_reply_choice *c, lt_chat_item_kind kind, const char *name,
                                 size_t n) {
     static const char *const prefixes[] = {"msg_", "rs_", "call_"};
@@ -71,7 +71,7 @@ static lt_chat_item *begin_item(lt_reply_choice *c, lt_chat_item_kind kind, cons
 }
 
 /* The last item consists of the tokens up to the current one. A later item begins with the current
- * token, unless the item before it already has it. */
+ * token, unless the previous item already has it. */
 static void note_logs(const lt_reply_choice *c, bool fresh) {
     const lt_chat_output *s = c->state;
     lt_chat_item *item = &s->items[s->n_items - 1];
@@ -145,7 +145,7 @@ void lt_chat_output_gather(const lt_chat_output *s, lt_chat_item_kind kind, lt_j
 }
 
 void lt_chat_output_answer(const lt_reply_choice *c, lt_json_out *out) {
-    if (c->state != NULL) { /* Else it has no text yet. */
+    if (c->state != NULL) { /* Otherwise it has no text yet. */
         lt_chat_output_gather(c->state, LT_CHAT_CONTENT, out);
     }
 }

@@ -28,10 +28,10 @@ static inline const lt_chat_item *lt_chat_item_at(const lt_reply_choice *c, int 
     return &((const lt_chat_output *)c->state)->items[i];
 }
 
-/* Decide which parts a reply separates, by the request's tools, tool_choice and reasoning_format.
- * Call it before the prompt is rendered. */
+/* Decide into which parts a reply is separated, by the request's tools, tool_choice and
+ * reasoning_format. Call it before the prompt is rendered. */
 bool lt_chat_output_prepare(lt_reply *r, lt_api_error *e);
-/* Take the rendered prompt, whose ids move into the reply or are freed, and set grammar and
+/* Take the rendered prompt, whose ids move into the reply or are freed, and set the grammar and
  * thinking budget of the whole answer. Call it once listen.opened is known. */
 bool lt_chat_output_add(lt_reply *r, lt_ids *prompt, lt_api_error *e);
 
@@ -39,13 +39,13 @@ bool lt_chat_output_add(lt_reply *r, lt_ids *prompt, lt_api_error *e);
  * it is final. c->state is the lt_chat_output, from the first text on. */
 void lt_chat_output_token(lt_reply_choice *c); /* token: counts those of the reasoning. */
 void lt_chat_output_text(lt_reply_choice *c, const char *text, size_t n); /* text */
-/* To be called first in choice_end: reports what was held back. False: out of memory. */
+/* Call it first in choice_end: it reports what was held back. False: out of memory. */
 bool lt_chat_output_finish(lt_reply_choice *c);
 void lt_chat_output_close(lt_reply_choice *c);
 
 void lt_chat_output_answer(const lt_reply_choice *c, lt_json_out *out); /* answer: the content. */
 
-/* All text of a kind, appended to out. */
+/* Append all text of a kind to out. */
 void lt_chat_output_gather(const lt_chat_output *s, lt_chat_item_kind kind, lt_json_out *out);
 bool lt_chat_output_has(const lt_chat_output *s, lt_chat_item_kind kind);
 

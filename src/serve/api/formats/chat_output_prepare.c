@@ -7,9 +7,9 @@
 #include "serve/api/formats/chat_output.h"
 
 #define NAME_BYTES 128
-#define MOST_TOOLS 2048 /* Their grammar takes time. */
+#define MOST_TOOLS 2048 /* Limited because compiling their grammar takes time. */
 
-/* Names go into prompts and grammars as they are. */
+/* Names are copied unchanged into prompts and grammars. */
 static bool plain_name(const json_t *name) {
     static const char allowed[] =
         "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
@@ -18,7 +18,7 @@ static bool plain_name(const json_t *name) {
     return text != NULL && n > 0 && n <= NAME_BYTES && strspn(text, allowed) == n;
 }
 
-/* Two tools of one name are the same tool. */
+/* Two tools with the same name would be one tool. */
 static bool unique_names(const json_t *tools, lt_api_error *e) {
     json_t *places = json_object();
     bool unique = places != NULL || lt_api_refuse_oom(e);
@@ -69,7 +69,8 @@ static bool check_tools(const json_t *tools, lt_api_error *e) {
     return unique_names(tools, e);
 }
 
-/* A mark that is a special token would not be in the text. Other special tokens stay out of it. */
+/* A mark that is a special token would be missing from the text, so it is kept. Other special
+ * tokens are not part of the text. */
 static void keep_mark(lt_reply *r, const char *mark) {
     const uint32_t id = mark != NULL ? lt_tokenizer_find(r->server->tokenizer, mark, strlen(mark))
                                      : LT_TOKEN_NONE;
@@ -81,7 +82,7 @@ static void keep_mark(lt_reply *r, const char *mark) {
 
 static void keep_marks(lt_reply *r) {
     const lt_parse_marks *m = &r->server->marks;
-    if (m->format == LT_PARSE_HARMONY) { /* Every message has special tokens around it. */
+    if (m->format == LT_PARSE_HARMONY) { /* Every message is surrounded by special tokens. */
         r->params.skip_special = false;
         return;
     }
@@ -117,8 +118,8 @@ static bool no_such_tool(const char *name, lt_api_error *e) {
                          name != NULL ? name : "at all");
 }
 
-/* {type: allowed_tools, allowed_tools: {mode: auto | required, tools}}; in responses mode and tools
- * stand beside the type. */
+/* {type: allowed_tools, allowed_tools: {mode: auto | required, tools}}; in responses, mode and
+ * tools are beside the type. */
 static bool read_allowed(lt_reply *r, const json_t *choice, lt_api_error *e) {
     const json_t *inner = json_object_get(choice, "allowed_tools"), *tool;
     const char *mode;
@@ -177,7 +178,7 @@ static bool read_choice(lt_reply *r, lt_api_error *e) {
     return find_tool(r->params.tools, l->tool) != NULL || no_such_tool(l->tool, e);
 }
 
-/* llama-server's names: none leaves the reasoning in the content, the others take it out. */
+/* llama-server's names: none leaves the reasoning in the content, the others remove it. */
 static bool check_format(const char *format, lt_api_error *e) {
     static const char *const known[] = {"none", "auto", "deepseek", "deepseek-legacy"};
     for (size_t i = 0; format != NULL && i < sizeof known / sizeof *known; i++) {
@@ -211,7 +212,7 @@ bool lt_chat_output_prepare(lt_reply *r, lt_api_error *e) {
                              "answer in this model's format, so no call can be required");
     }
     if (l->forced) {
-        r->form.text = NULL; /* The form applies to text, of which there will be none. */
+        r->form.text = NULL; /* The form applies to text, and there will be none. */
     }
     return true;
 }
@@ -235,7 +236,8 @@ static bool rule(lt_reply *r, lt_api_error *e) {
                                                  .forced = l->forced,
                                                  .name = l->tool,
                                                  .parallel = r->params.parallel_tools &&
-                                                             l->tool == NULL, /* Named: that one. */
+                                                             /* A named tool: only that one. */
+                                                             l->tool == NULL,
                                                  .has_form = r->form.text != NULL,
                                                  .kind = r->form.kind,
                                                  .form = r->form.text,

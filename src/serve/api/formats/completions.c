@@ -1,5 +1,5 @@
-/* completions.c: /v1/completions: continues a text or ids; with echo, logprobs in the older
- * format, and best_of. */
+/* completions.c: /v1/completions: continues a text or ids, with echo, logprobs in the older format,
+ * and best_of. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,7 +38,7 @@ static const lt_field stream_fields[] = {LT_BOOL("include_usage", include_usage)
 typedef struct {
     const lt_token_logs *logs;
     size_t from, to;
-    size_t shift; /* Bytes of text before these. */
+    size_t shift; /* Number of bytes of text before these. */
 } rows;
 
 /* Number of most likely tokens to report; -1: report no log-probabilities, even if the engine
@@ -151,7 +151,7 @@ static int64_t wanted_choices(const lt_reply *j) {
     return j->params.n;
 }
 
-/* Write a choice at its index in the answer: with best_of only the best are there, prompt by
+/* Write a choice with its index in the answer: with best_of only the best are written, prompt by
  * prompt. */
 static void put_choice(lt_json_out *o, lt_reply_choice *c, int64_t index, const char *text,
                        size_t n, size_t from, bool with_prompt, bool first, const char *finish) {
@@ -199,7 +199,7 @@ static void send_chunk(lt_reply_choice *c, const char *text, size_t n, bool with
     lt_out_key_open(o, "choices", '[');
     put_choice(o, c, c->index, text, n, c->logs.sent, with_prompt, c->state == NULL, finish);
     c->logs.sent = c->logs.n;
-    c->state = c; /* Its first chunk is sent. */
+    c->state = c; /* Its first chunk has been sent. */
     lt_out_shut(o, ']');
     if (j->params.continuous_usage) {
         lt_usage_write(o, j, "usage");
@@ -298,7 +298,7 @@ static void put_part(lt_reply *j, lt_part *p, lt_json_out *o) {
     free(echo);
 }
 
-/* The answer of a group is known at its end; a stream gets it at once. */
+/* A group's answer is known only at its end; a stream then sends it at once. */
 static void send_kept(lt_reply *j) {
     lt_reply_choice *c = lt_group_kept(j);
     send_chunk(c, c->text.data != NULL ? c->text.data : "", c->text.n, false, NULL);
@@ -346,8 +346,8 @@ static const lt_formatter formatter = {.text = format_text,
 
 /* ---- The request ---- */
 
-/* Alternatives to report for the tokens of the answer, and of the prompt if echo needs them; -1:
- * none. */
+/* Number of alternatives to report for the tokens of the answer, and of the prompt if echo needs
+ * them; -1: none. */
 static bool read_logprobs(const lt_api_params *a, int *top, int *of_prompt, lt_api_error *e) {
     if (json_is_integer(a->logprobs)) {
         const json_int_t n = json_integer_value(a->logprobs);
@@ -366,7 +366,7 @@ static bool read_logprobs(const lt_api_params *a, int *top, int *of_prompt, lt_a
     return true;
 }
 
-/* The answer stands between a prompt, or each of several, and the suffix. */
+/* The answer comes between the prompt, or each of several, and the suffix. */
 static bool add_infills(lt_reply *j, lt_api_error *e) {
     const json_t *prompt = j->params.prompt;
     const size_t n = json_is_array(prompt) ? json_array_size(prompt) : 1;

@@ -9,7 +9,7 @@
 #include "base/json.h"
 
 #define MAX_MESSAGES 16384
-#define MAX_KWARGS   256 /* Templates look up each of their names among them. */
+#define MAX_KWARGS   256 /* Templates search their names in this list, so it is limited. */
 
 /* ---- Content ---- */
 
@@ -169,7 +169,7 @@ static json_t *copy_messages(const lt_server *s, const json_t *messages, lt_api_
 
 /* ---- The context of the template ---- */
 
-/* Templates turn it into words; a value that no model was trained on is a mistake. */
+/* Templates turn it into words, so a value with which no model was trained is an error. */
 static bool check_effort(const char *effort, lt_api_error *e) {
     static const char *const known[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
     for (size_t i = 0; effort != NULL && i < sizeof known / sizeof *known; i++) {
@@ -294,7 +294,7 @@ bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **t
     ok = err == LT_OK;
     if (!ok) {
         lt_api_refuse_error(e, "messages", err);
-        e->status = 400; /* The template's own error, or a conversation beyond its limits. */
+        e->status = 400; /* An error of the template, or a conversation beyond its limits. */
         e->type = "invalid_request_error";
         e->retry_after_s = 0;
     } else if (c->continue_final && !cut_final(context, *text, n, e)) {
@@ -335,7 +335,7 @@ bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, bo
 
 lt_conversation lt_conversation_of(const lt_api_params *a) {
     return (lt_conversation){.messages = a->messages,
-                             .tools = a->tools, /* None, if tool_choice is none. */
+                             .tools = a->tools, /* There are none if tool_choice is none. */
                              .kwargs = a->template_kwargs,
                              .reasoning_effort = a->reasoning_effort,
                              .verbosity = a->verbosity,

@@ -9,19 +9,19 @@ typedef struct {
     const json_t *messages; /* OpenAI's list. */
     const json_t *tools;    /* OpenAI's list, or NULL. */
     const json_t *kwargs;   /* More variables for the template, or NULL. */
-    /* NULL; "none" switches thinking off where the template knows how. */
+    /* May be NULL; "none" switches thinking off if the template supports that. */
     const char *reasoning_effort;
-    const json_t *enable_thinking; /* NULL; true or false: the template's variable. */
-    const char *verbosity;         /* NULL; how long answers are: low, medium, high. */
+    const json_t *enable_thinking; /* May be NULL; true or false: the template's variable. */
+    const char *verbosity;         /* May be NULL; the length of answers: low, medium, high. */
     bool add_generation_prompt;
     bool continue_final; /* The last message is the beginning of the answer. */
 } lt_conversation;
 
-/* The conversation that the fields of a chat request describe. */
+/* The conversation described by the fields of a chat request. */
 lt_conversation lt_conversation_of(const lt_api_params *a);
 
-/* What the template sees, a new reference: the messages with texts as contents and arguments of
- * calls as objects, the tools, further variables. NULL: *e. From any thread. */
+/* A new reference to what the template receives: the messages with texts as contents and arguments
+ * of calls as objects, the tools, further variables. NULL: *e. Can be called on any thread. */
 json_t *lt_conversation_context(const lt_server *s, const lt_conversation *c, lt_api_error *e);
 /* The rendered prompt, malloc'ed. */
 bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **text, size_t *n,
@@ -45,8 +45,8 @@ void lt_conversation_teach(json_t *messages, const json_t *tools);
  * added if there is none. */
 void lt_conversation_steer(json_t *messages, const char *verbosity);
 
-/* The text of a message's content: a string, or parts of which all are text, joined. NULL: *e. A
- * new reference. */
+/* A new reference to the text of a message's content: a string, or the joined parts, if all are
+ * text. NULL: *e. */
 json_t *lt_content_text(const json_t *content, const char *where, lt_api_error *e);
 
 #endif

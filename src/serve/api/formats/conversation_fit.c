@@ -22,7 +22,7 @@ static size_t n_leading(const json_t *messages) {
     return n;
 }
 
-/* The leading messages, and those from `at` on. */
+/* The leading messages, and those starting at `at`. */
 static json_t *without(const json_t *messages, size_t n_lead, size_t at) {
     json_t *left = json_array();
     for (size_t i = 0; i < json_array_size(messages); i++) {
@@ -33,7 +33,8 @@ static json_t *without(const json_t *messages, size_t n_lead, size_t at) {
     return left;
 }
 
-/* Does the prompt from `at` on leave `room` tokens? An error other than the length stays in *e. */
+/* Whether the prompt starting at `at` leaves `room` tokens. An error other than the length is left
+ * in *e. */
 static bool fits(lt_server *s, const lt_conversation *c, size_t n_lead, size_t at, int64_t room,
                  lt_ids *out, bool *opened, lt_api_error *e) {
     lt_conversation left = *c;
@@ -79,7 +80,7 @@ bool lt_conversation_fit(lt_server *s, const lt_conversation *c, int64_t max_tok
             turns[n_turns++] = i;
         }
     }
-    /* turns[high] fits, or is none; those below low do not. */
+    /* turns[high] fits, or does not exist; those below low do not fit. */
     high = n_turns;
     while (low < high) {
         const size_t middle = (low + high) / 2;

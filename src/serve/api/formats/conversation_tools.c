@@ -21,7 +21,7 @@ static void set_content(json_t *message, const lt_json_out *text) {
                         json_stringn(text->data != NULL ? text->data : "", text->n));
 }
 
-/* One line a function. */
+/* One line per function. */
 static void put_functions(lt_json_out *out, const json_t *tools) {
     size_t i;
     json_t *tool;

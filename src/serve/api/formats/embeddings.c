@@ -1,5 +1,5 @@
-/* embeddings.c: /v1/embeddings: the mean of the last hidden states, or the last of them where
- * the model's folder says so, of length 1, as numbers or base64 of little-endian float32. */
+/* embeddings.c: /v1/embeddings: the mean of the last hidden states, or the last of them if the
+ * model's folder says so, normalised to length 1, as numbers or base64 of little-endian float32. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -9,7 +9,7 @@
 #include "data/tokenizer/bpe.h"
 #include "serve/api/formats/prompts.h"
 
-#define WINDOW    2048 /* Tokens: llama-server's default batch. */
+#define WINDOW    2048 /* In tokens: llama-server's default batch. */
 #define MAX_EXTRA 4096 /* Texts. */
 
 static bool check_model(const lt_reply *j, const lt_tokenizer_fim *fim, const char *param,
@@ -99,7 +99,7 @@ static bool put_files(lt_reply *j, lt_ids *ids, const lt_infill *f, const lt_tok
            (put_id(ids, fim->ids[LT_FIM_FILE], e) && put_line(j, ids, "filename", e));
 }
 
-/* Keep the last n. */
+/* Keep the last n ids. */
 static void keep_end(lt_ids *ids, int64_t n) {
     const size_t keep = n > 0 ? (size_t)n : 0;
     if (keep < ids->n) {
@@ -139,7 +139,7 @@ static bool join(lt_reply *j, const parts *p, const lt_tokenizer_fim *fim, lt_id
            put_id(out, fim->ids[LT_FIM_MIDDLE], e);
 }
 
-/* The answer ends where the model begins another file, or pads. */
+/* The answer ends if the model begins another file, or pads. */
 static bool end_at_marks(lt_reply *j, const lt_tokenizer_fim *fim, lt_api_error *e) {
     const int64_t n = j->request.n_stop_ids;
     int32_t *ids = realloc(j->stop_ids, (size_t)(n + LT_FIM_COUNT) * sizeof *ids);

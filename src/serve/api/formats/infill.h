@@ -14,7 +14,7 @@
 
 typedef struct {
     const char *prefix, *suffix;
-    const json_t *prompt; /* What the answer begins with, to be continued; NULL: nothing. */
+    const json_t *prompt; /* The beginning of the answer, which is continued; NULL: none. */
     const json_t *extra;  /* [{filename, text}, ...] */
     bool files;           /* Name the repository and the file. */
     /* Long texts are cut to what is near the gap. As llama-server does, of a window of 2048 tokens,
@@ -23,13 +23,13 @@ typedef struct {
     bool cut;
 } lt_infill;
 
-/* Does a request with a field 'suffix' ask for what stands before it? */
+/* Whether the text before the field 'suffix' is to be continued up to it. */
 static inline bool lt_infill_is_asked(const lt_api_params *a) {
     return a->suffix != NULL && a->suffix[0] != '\0';
 }
 
-/* Add the prompt to the reply. Fails by name where the model has no such tokens: 501, or with param
- * 400. */
+/* Add the prompt to the reply. If the model has no such tokens, fail with their names: 501, or 400
+ * with param. */
 bool lt_infill_add(lt_reply *j, const lt_infill *f, const char *param, lt_api_error *e);
 
 #endif

@@ -1,5 +1,6 @@
 /* messages.c: /v1/messages and /v1/messages/count_tokens: Anthropic's format for the same
- * conversation as chat. max_tokens is an upper bound; the space left in the context is another. */
+ * conversation as chat. The answer is limited by max_tokens and by the space left in the
+ * context. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,9 +42,9 @@ static const lt_field fields[] = {
     LT_JSON("context_management", context_management),
     LT_JSON("thread", thread),
     LT_REFUSED("compaction", "conversations are not summarised here"),
-    LT_NOTHING("billing_policy"),        /* Nothing is billed, */
-    LT_NOTHING("fallbacks"),             /* and nothing declined, */
-    LT_NOTHING("fallback_credit_token"), /* so that nobody has one. */
+    LT_NOTHING("billing_policy"),        /* Nothing is billed, ... */
+    LT_NOTHING("fallbacks"),             /* ... nothing is declined, ... */
+    LT_NOTHING("fallback_credit_token"), /* ... so this token does not exist. */
     LT_JSON("output_format", response_format),
     LT_JSON("output_config", text),
     LT_ONLY("speed", "\"standard\""),
@@ -83,7 +84,7 @@ static bool read_block_controls(lt_api_params *a, const json_t *blocks, lt_api_e
     return true;
 }
 
-/* A control anywhere in a request is for its whole prompt. */
+/* A control anywhere in a request applies to its whole prompt. */
 static bool read_cache_controls(lt_api_params *a, lt_api_error *e) {
     if (!read_cache_control(a, a->cache_control, e) || !read_block_controls(a, a->tools, e) ||
         !read_block_controls(a, a->system, e)) {
@@ -199,8 +200,8 @@ static bool count(lt_server *s, const lt_api_params *a, const json_t *messages, 
     return ok;
 }
 
-/* Apply context_management; the tokens that it saves are the difference of the prompts without and
- * with it. */
+/* Apply context_management; the tokens saved are the difference of the prompts without and with
+ * it. */
 static bool edited(lt_api_params *a, lt_call *call, lt_messages *st, lt_api_error *e) {
     const json_t *whole = a->messages;
     int64_t before = 0, after = 0;
@@ -214,7 +215,7 @@ static bool edited(lt_api_params *a, lt_call *call, lt_messages *st, lt_api_erro
     return true;
 }
 
-/* Read the body and turn it into OpenAI's terms; the converted trees live in the root of the
+/* Read the body and convert it to OpenAI's terms; the converted trees belong to the root of the
  * parameters. */
 static bool read_ask(lt_api_params *a, lt_call *call, lt_messages *st, bool counting,
                      lt_api_error *e) {

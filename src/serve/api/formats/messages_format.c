@@ -60,7 +60,7 @@ static void put_edits(lt_json_out *o, const lt_messages *st) {
     lt_out_shut(o, '}');
 }
 
-/* The text of a block of thinking, sealed. Out of memory: "". */
+/* The sealed text of a thinking block; "" if memory is exhausted. */
 static char *sign(const lt_reply_choice *c, const lt_chat_item *item) {
     lt_seal_key key;
     return lt_server_seal_key(c->reply->server, c->reply->owner, &key)
@@ -216,7 +216,7 @@ static void put_block(lt_json_out *o, const lt_reply_choice *c, const lt_chat_it
         lt_out_key(o, "input");
         if (json_is_object(input)) {
             lt_out_value(o, input);
-        } else { /* Cut off in the middle: the length was reached. */
+        } else { /* It was cut off because the length was reached. */
             lt_out_open(o, '{');
             lt_out_shut(o, '}');
         }

@@ -1,5 +1,5 @@
 /* messages_read.c: see messages.h: the conversation of a /v1/messages request, before it becomes
- * chat messages: a thread's earlier turns, thinking that was signed, edits of the context. */
+ * chat messages: a thread's earlier turns, signed thinking, edits of the context. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +15,7 @@ static const char *str(const json_t *object, const char *key) {
 
 /* ---- Threads ---- */
 
-/* The client reads the code of the error and may retry without the thread. */
+/* The client reads the error's code, and may retry without the thread. */
 static bool refuse_thread(lt_api_error *e, int status, const char *detail, const char *message) {
     lt_api_refuse(e, "thread", "%s", message);
     e->status = status;
@@ -121,7 +121,7 @@ static bool thinks(const json_t *message) {
     return false;
 }
 
-/* The block with the text from its signature, or the unsigned block unchanged; NULL: another's
+/* The block with the text from its signature, or an unsigned block unchanged; NULL: another's
  * signature. A new reference. */
 static json_t *opened(const lt_seal_key *key, json_t *block) {
     const json_t *sealed = json_object_get(block, "signature");
@@ -142,7 +142,7 @@ static json_t *opened(const lt_seal_key *key, json_t *block) {
     return own;
 }
 
-/* A copy of the message with its thinking opened, or without it: key NULL. */
+/* A copy of the message with its thinking decrypted, or, if key is NULL, removed. */
 static json_t *rethought(const lt_seal_key *key, json_t *message) {
     json_t *own = json_copy(message), *blocks = json_array(), *block;
     size_t i;
@@ -181,14 +181,14 @@ bool lt_messages_open_thinking(lt_api_params *a, const lt_call *call, lt_api_err
 
 /* ---- Edits of the context ---- */
 
-/* Turns of thinking that are kept: all below 0. */
+/* Number of turns whose thinking is kept; below 0: all. */
 static bool read_keep(const json_t *edit, int64_t *keep, lt_api_error *e) {
     const json_t *value = json_object_get(edit, "keep");
     const char *word = json_is_string(value) ? json_string_value(value) : str(value, "type");
     const json_t *turns = json_object_get(value, "value");
     *keep = -1;
     if (value == NULL || json_is_null(value)) {
-        *keep = 1; /* As with Anthropic. */
+        *keep = 1; /* Anthropic's default. */
         return true;
     }
     if (strcmp(word, "all") == 0) {

@@ -64,7 +64,7 @@ static void put_sampling(lt_json_out *o, const lt_api_params *a, uint64_t seed, 
     lt_out_key_int(o, "n_discard", a->n_discard);
 }
 
-/* bias null: never. */
+/* bias null: the token is never chosen. */
 static void put_bias(lt_json_out *o, int64_t id, double bias) {
     lt_out_open(o, '{');
     lt_out_key_real(o, "bias", bias);
@@ -287,7 +287,7 @@ static bool add_one(lt_reply *j, const json_t *prompt, lt_api_error *e) {
     return true;
 }
 
-/* A text, a list of ids and texts (one prompt), or a list of texts or lists only (several). */
+/* A text or a list of ids and texts (one prompt), or a list of only texts or lists (several). */
 static bool add_prompts(lt_reply *j, lt_api_error *e) {
     const json_t *prompt = j->params.prompt;
     bool mixed = false;
@@ -330,7 +330,7 @@ static bool check_fields(const json_t *wanted, lt_api_error *e) {
     return ok || lt_api_refuse(e, "response_fields", "'response_fields' must be a list of names");
 }
 
-/* As llama-server's: what stands around the gap, and what the answer begins with. */
+/* As in llama-server: the text around the gap, and the beginning of the answer. */
 static bool add_infill(lt_reply *j, lt_api_error *e) {
     const lt_api_params *a = &j->params;
     const lt_infill f = {.prefix = a->input_prefix,
@@ -351,11 +351,12 @@ static bool add_infill(lt_reply *j, lt_api_error *e) {
 
 static bool prepare(lt_reply *j, bool (*add)(lt_reply *j, lt_api_error *e), lt_api_error *e) {
     const int64_t context = lt_server_context(j->server);
-    int64_t most = j->params.max_tokens < 0 ? -1 : j->params.max_tokens; /* -1, -2: to the end. */
+    /* -1 and -2 mean: to the end. */
+    int64_t most = j->params.max_tokens < 0 ? -1 : j->params.max_tokens;
     most = most > context && !j->server->o.context_shift ? context : most == 0 ? 1 : most;
-    /* The value by which /props reports a random seed. */
+    /* This is the value by which /props reports a random seed. */
     j->params.seed = j->params.seed == 0xFFFFFFFF ? -1 : j->params.seed;
-    /* As with llama-server, the ids of a stream come with its text. */
+    /* As in llama-server, the ids of a stream are sent with its text. */
     j->params.return_ids |= j->params.stream;
     return lt_server_check_model(j->server, &j->params, e) &&
            check_fields(j->params.response_fields, e) &&
@@ -405,7 +406,7 @@ static void put_token(lt_json_out *o, const char *key, const lt_server *s, uint3
     }
 }
 
-/* Write the fields of an object that another one does not have. */
+/* Write the fields of an object that the other one does not have. */
 static void put_set(lt_json_out *o, json_t *set, json_t *over) {
     const char *key;
     json_t *value;
@@ -454,7 +455,7 @@ void lt_api_props(lt_call *call) {
     lt_call_json(call, 200, &o);
 }
 
-/* A sequence of the batch is a slot: the running ones stand first. */
+/* A sequence of the batch is a slot; the running ones come first. */
 void lt_api_slots(lt_call *call) {
     const lt_server *s = call->server;
     lt_engine_stats st;

@@ -92,7 +92,7 @@ static void put_call(lt_json_out *o, const lt_chat_item *call) {
     lt_out_key(o, "arguments");
     if (json_is_object(arguments)) {
         lt_out_value(o, arguments);
-    } else { /* Cut off in the middle. */
+    } else { /* It was cut off. */
         lt_out_open(o, '{');
         lt_out_shut(o, '}');
     }
@@ -176,7 +176,7 @@ static void put_all(lt_json_out *o, const lt_chat_output *s, lt_chat_item_kind k
     lt_out_free(&text);
 }
 
-/* Write the output: all of it, or nothing for a stream, which has sent it. */
+/* Write the output: all of it, or none for a stream, which has already sent it. */
 static void put_said(lt_json_out *o, const lt_reply_choice *c, bool all) {
     const lt_chat_output *s = c->state;
     const lt_chat_output none = {0};
@@ -333,7 +333,7 @@ static bool read_options(lt_api_params *a, const lt_server *s, lt_api_error *e) 
     return true;
 }
 
-/* The name without the tag that Ollama adds to a name without one. */
+/* The name without the default tag that Ollama adds. */
 static const char *untagged(const char *name, char out[256]) {
     static const char latest[] = ":latest";
     const size_t n = strlen(name), tag_n = sizeof latest - 1;
@@ -349,7 +349,7 @@ lt_model_slot *lt_ollama_find(const lt_models *m, const char *name) {
     return lt_models_find(m, untagged(name, bare));
 }
 
-/* "1h30m", "-1" or "300", or a number: seconds; below 0: for ever. */
+/* "1h30m", "-1" or "300", or a number of seconds; below 0: forever. */
 bool lt_ollama_keep_alive(const json_t *value, double *seconds, lt_api_error *e) {
     static const struct {
         const char *unit;
@@ -402,7 +402,7 @@ bool lt_ollama_check_model(const lt_server *s, lt_api_params *a, lt_api_error *e
     return false;
 }
 
-/* Ollama's message as OpenAI's: calls have ids and a type, thinking its other name. */
+/* Ollama's message as OpenAI's: calls get ids and a type, and thinking its other name. */
 static json_t *message_of(const json_t *from) {
     json_t *to = json_copy((json_t *)(uintptr_t)from), *calls = json_object_get(to, "tool_calls");
     json_t *list = json_array(), *call;
@@ -476,7 +476,7 @@ static bool read_prompt(lt_api_params *a, const lt_server *s, lt_api_error *e) {
 static bool read_ask(lt_api_params *a, lt_call *call, bool chat, lt_api_error *e) {
     const lt_server *s = call->server;
     lt_api_params_defaults(a);
-    a->temperature = 0.8; /* Ollama's own, */
+    a->temperature = 0.8; /* Ollama's own default, */
     a->top_k = 40;
     a->top_p = 0.9;
     lt_server_preset(s, a); /* overridden by the model's and the operator's. */
@@ -490,7 +490,7 @@ static bool read_ask(lt_api_params *a, lt_call *call, bool chat, lt_api_error *e
            read_think(a, s, e);
 }
 
-/* The prompt and the suffix stand around the answer. */
+/* The prompt and the suffix surround the answer. */
 static bool add_infill(lt_reply *j, lt_api_error *e) {
     const lt_infill f = {.prefix = json_string_value(j->params.prompt),
                          .suffix = j->params.suffix,
@@ -515,7 +515,7 @@ static bool encode_prompt(lt_reply *j, lt_ids *ids, lt_api_error *e) {
                             LT_ENCODE_DEFAULT, ids, e);
 }
 
-/* The ids of an earlier answer's context stand before the prompt. */
+/* The ids of an earlier answer's context come before the prompt. */
 static bool add_context(lt_reply *j, lt_ids *ids, lt_api_error *e) {
     lt_ids all = {0};
     if (json_array_size(j->params.tokens) == 0) {
@@ -544,7 +544,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
                                                : 0;
     lt_ids ids = {0};
 
-    a->return_ids = !is_chat(j); /* For the context. */
+    a->return_ids = !is_chat(j); /* Needed for the context. */
     a->reasoning_format = a->raw ? "none" : NULL;
     if (!lt_reply_configure(j, a->max_tokens, top, e) || !lt_chat_output_prepare(j, e)) {
         return false;
@@ -589,7 +589,7 @@ static void answer(lt_call *call, bool chat) {
 
     ok = ok && (keep == NULL || json_is_null(keep) || lt_ollama_keep_alive(keep, &keep_s, &e));
     if (ok && (chat ? json_array_size(a.messages) == 0 : json_string_length(a.prompt) == 0)) {
-        /* A server of one model keeps it, but its client is done with it. */
+        /* A server with one model keeps it loaded, but its client does not need it any more. */
         lt_ollama_answer_loaded(call, a.model, chat, keep_s == 0 ? "unload" : "load");
         lt_api_params_free(&a);
         return;

@@ -60,7 +60,7 @@ static void put_details(lt_json_out *o, const lt_server *s) {
     lt_out_shut(o, '}');
 }
 
-/* When the model's file, or its folder, was written; 0: it is not here. */
+/* When the model's file, or its folder, was written; 0: it is not on this machine. */
 static double modified(const lt_server *s) {
     char path[LT_PATH_BYTES];
     struct stat st = {0};
@@ -74,7 +74,8 @@ static void put_model(lt_json_out *o, const lt_server *s, bool running) {
     const double modified_s = modified(s);
     char digest[65];
     snprintf(digest, sizeof digest, "%016llx%016llx%032x", (unsigned long long)bytes,
-             (unsigned long long)modified_s, 0U); /* Names the files; they were not hashed. */
+             /* It identifies the files without hashing them. */
+             (unsigned long long)modified_s, 0U);
     lt_out_open(o, '{');
     put_name(o, s, "name");
     put_name(o, s, "model");
@@ -85,7 +86,7 @@ static void put_model(lt_json_out *o, const lt_server *s, bool running) {
     lt_out_key_int(o, "size", s->slot != NULL ? s->slot->bytes : bytes);
     lt_out_key_str(o, "digest", digest);
     put_details(o, s);
-    if (running) { /* One that stays expires in a hundred years. */
+    if (running) { /* A model that stays loaded expires in a hundred years. */
         const double expires = s->slot != NULL ? lt_model_slot_expires(s->slot) : -1;
         lt_out_key(o, "expires_at");
         lt_ollama_when(o, expires >= 0 ? expires : lt_clock_unix_s() + 100.0 * 365 * 86400);
@@ -198,7 +199,7 @@ static void put_embedding(lt_json_out *o, const float *x, int64_t width) {
     lt_out_shut(o, ']');
 }
 
-/* /api/embeddings has one prompt, and one list. */
+/* api/embeddings has a single prompt, and a single list. */
 static void format_finish(lt_reply *j) {
     lt_json_out *o = &j->out;
     const int64_t width = lt_model_get_spec(j->server->model)->width;
@@ -277,7 +278,7 @@ static void embed(lt_call *call, const lt_field *rows, size_t n_rows) {
 static const lt_field embed_fields[] = {
     LT_JSON("input", input),       LT_STR("model", model),
     LT_BOOL("truncate", truncate), LT_I64("dimensions", dimensions, 1, 1e6),
-    LT_NOTHING("options"), /* Options of generation. */
+    LT_NOTHING("options"), /* Options of text generation. */
     LT_NOTHING("keep_alive")};
 const lt_field_table lt_fields_ollama_embed = LT_FIELD_TABLE(embed_fields, "model");
 

@@ -1,5 +1,5 @@
-/* prompts.h: a prompt in any of its shapes: a text, a list of texts, a list of ids, a list of lists
- * of ids; llama-server's mix of texts and ids. */
+/* prompts.h: a prompt in any of its forms: a text, a list of texts, a list of ids, a list of lists
+ * of ids, or llama-server's mix of texts and ids. */
 #ifndef LT_SERVE_PROMPTS_H
 #define LT_SERVE_PROMPTS_H
 

@@ -15,7 +15,7 @@
 #include "serve/api/route.h"
 #include "serve/api/formats/tools_convert.h"
 
-#define MAX_REFERENCES 256 /* Each looks through what is kept. */
+#define MAX_REFERENCES 256 /* Limited because each is searched in all stored responses. */
 
 static const lt_field fields[] = {
     LT_JSON("input", input),
@@ -76,7 +76,8 @@ static bool one_of(const char *value, const char *const *known, const char *para
            lt_api_refuse(e, param, "'%s' = %.40s; it may be %s", param, value, all);
 }
 
-/* OpenAI's members of "reasoning" go to *own. With a `control`, all others are for control.h. */
+/* OpenAI's members of "reasoning" go to *own. If there is a `control`, all others belong to
+ * control.h. */
 static bool split_reasoning(lt_api_params *a, const json_t **own, lt_api_error *e) {
     static const char *const members[] = {"effort",  "summary", "generate_summary",
                                           "context", "mode",    NULL};
@@ -114,7 +115,7 @@ static bool read_nested(lt_api_params *a, lt_api_error *e) {
         LT_STR("generate_summary", summary),
         LT_ONLY("context", "\"auto\""),
         LT_ONLY("mode", "\"standard\""),
-        LT_ONLY("control", "null")}; /* Another: see split_reasoning. */
+        LT_ONLY("control", "null")}; /* With another value: see split_reasoning. */
     static const char *const summaries[] = {"auto", "concise", "detailed", NULL};
     static const char *const verbosities[] = {"low", "medium", "high", NULL};
     static const char *const truncations[] = {"auto", "disabled", NULL};
@@ -140,7 +141,7 @@ static bool read_nested(lt_api_params *a, lt_api_error *e) {
            one_of(a->truncation, truncations, "truncation", e);
 }
 
-/* Including what only unsupported items have is a no-op. */
+/* A value of `include` that only concerns unsupported items has no effect. */
 static bool read_include(const lt_api_params *a, lt_responses *st, lt_api_error *e) {
     static const char *const idle[] = {
         "file_search_call.results",       "web_search_call.results",
@@ -186,7 +187,7 @@ static const char *id_prefix(const json_t *item) {
                                                    : "msg_";
 }
 
-/* The request's input as items with ids, as /input_items tells them: a new list. NULL: *e. */
+/* A new list of the request's input as items with ids, as /input_items shows them. NULL: *e. */
 static json_t *own_items(lt_server *s, const json_t *input, lt_api_error *e) {
     json_t *list = json_array(), *item;
     char id[48];
@@ -220,8 +221,8 @@ static json_t *own_items(lt_server *s, const json_t *input, lt_api_error *e) {
     return list;
 }
 
-/* Add the items of the earlier turns, oldest first. This server wrote their texts, so they
- * parse. */
+/* Add the items of the earlier turns, oldest first. This server wrote the texts, so they can be
+ * parsed. */
 static bool add_turns(json_t *list, const lt_stored *last, lt_api_error *e) {
     size_t n_turns = 0;
     const lt_stored **turns = lt_stored_line(last, &n_turns);
@@ -253,7 +254,7 @@ static json_t *find_id(const json_t *items, const char *id) {
     return NULL;
 }
 
-/* The item of any response that is kept; a new reference, NULL: there is none. */
+/* The item of any stored response, a new reference; NULL: there is none. */
 static json_t *find_kept(lt_server *s, const char *owner, const char *id) {
     char words[96];
     lt_stored *entry;
@@ -385,7 +386,7 @@ static void convert_choice(lt_api_params *a) {
     }
 }
 
-/* OpenAI's default is to store. If nothing can be stored, only an explicit request to store is
+/* OpenAI's default is to store. If the server cannot store, only an explicit request to store is
  * refused. */
 static bool read_store(const lt_api_params *a, const lt_server *s, lt_responses *st,
                        lt_api_error *e) {
@@ -474,7 +475,7 @@ void lt_api_responses(lt_call *call) {
     lt_reply_start(call, j);
 }
 
-/* How many tokens the prompt of such a request has. */
+/* Report the number of tokens in the prompt of a response. */
 void lt_api_response_tokens(lt_call *call) {
     lt_api_error e = {0};
     lt_json_out o = {0};

@@ -32,7 +32,7 @@ static void response_event(lt_reply *j, const char *type, lt_response_state stat
     event_end(j, type);
 }
 
-/* Is the reasoning sent as a summary, which has events of its own? */
+/* Whether the reasoning is sent as a summary, which has its own events. */
 static bool as_summary(const lt_reply_choice *c, int index) {
     const lt_responses *st = c->reply->format_state;
     return st->summary && lt_chat_item_at(c, index)->kind == LT_CHAT_REASONING;
@@ -144,7 +144,7 @@ static void format_choice_end(lt_reply_choice *c) {
     }
 }
 
-/* The answer of a group is known at its end; a stream gets it at once. */
+/* A group's answer is known only at its end; a stream then sends it at once. */
 static void send_kept(lt_reply *j) {
     lt_reply_choice *c = lt_group_kept(j);
     const lt_chat_output *s = c->state;

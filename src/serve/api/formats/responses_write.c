@@ -59,7 +59,7 @@ static void put_sealed(lt_json_out *o, const lt_reply_choice *c, const lt_chat_i
     if (lt_server_seal_key(c->reply->server, c->reply->owner, &key)) {
         sealed = lt_seal(&key, item->text.data != NULL ? item->text.data : "", item->text.n);
     }
-    lt_out_key_str(o, "encrypted_content", sealed); /* Out of memory: null. */
+    lt_out_key_str(o, "encrypted_content", sealed); /* null if memory is exhausted. */
     free(sealed);
 }
 
@@ -123,7 +123,7 @@ static void put_text(lt_json_out *o, const lt_api_params *a) {
     lt_out_shut(o, '}');
 }
 
-/* The request's value; else `otherwise`, a JSON text. */
+/* The request's value or, if it has none, `otherwise`, a JSON text. */
 static void put_said(lt_json_out *o, const lt_api_params *a, const char *key, const char *as,
                      const char *otherwise) {
     const json_t *value = json_object_get(a->root, as);
@@ -175,7 +175,7 @@ static void put_usage(lt_json_out *o, const lt_reply *j) {
     lt_out_key_int(o, "input_tokens", in);
     lt_out_key_open(o, "input_tokens_details", '{');
     lt_out_key_int(o, "cached_tokens", lt_reply_cached_tokens(j));
-    lt_out_key_int(o, "cache_write_tokens", 0); /* Nothing is charged for writing it. */
+    lt_out_key_int(o, "cache_write_tokens", 0); /* Writing to the cache costs nothing. */
     lt_out_shut(o, '}');
     lt_out_key_int(o, "output_tokens", made);
     lt_out_key_open(o, "output_tokens_details", '{');

@@ -62,12 +62,12 @@ static int64_t n_scores(const lt_reply *j) {
     return lt_model_spec_says(lt_model_get_spec(j->model->model));
 }
 
-/* Does the head judge tokens, and are its values asked for? */
+/* Whether the head judges tokens, and their values are requested. */
 static bool of_tokens(const lt_reply *j) {
     return j->request.score && lt_model_get_spec(j->model->model)->token_scores;
 }
 
-/* Values (n) of a text or token after the activation, into out (n). */
+/* Apply the activation to the n values of a text or token; the results are out (n). */
 static void activate(const lt_reply *j, const float *values, int64_t n, double *out) {
     double high = (double)values[0], sum = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -90,7 +90,7 @@ static void activate(const lt_reply *j, const float *values, int64_t n, double *
     }
 }
 
-/* The cosine of the angle between the embeddings of query and document, both of length 1. */
+/* The cosine of the angle between the embeddings of query and document, which have length 1. */
 static double cosine(const lt_part *a, const lt_part *b) {
     double sum = 0;
     for (int64_t i = 0; i < a->n_embedding; i++) {
@@ -99,8 +99,8 @@ static double cosine(const lt_part *a, const lt_part *b) {
     return sum;
 }
 
-/* There are as many pairs as documents. Parts are the pairs of a score head; for embeddings, they
- * are the queries and then the documents. */
+/* The number of pairs is that of documents. With a score head each part is a pair; with embeddings
+ * the parts are the queries and then the documents. */
 static int64_t n_pairs(const lt_reply *j) {
     return j->request.score ? j->n_parts : j->n_parts - j->params.judge.n_queries;
 }
@@ -245,7 +245,7 @@ static void put_pooled(lt_json_out *o, const lt_reply *j, const lt_part *p, doub
             p->embedding[from + i] = (float)values[i];
         }
     }
-    if (!of_tokens(j) || in_base64) { /* The rows of tokens, one behind the other. */
+    if (!of_tokens(j) || in_base64) { /* The rows of tokens, one after another. */
         lt_embedding_write(o, p->embedding, p->n_embedding, in_base64);
         return;
     }
@@ -295,7 +295,7 @@ static bool check_model(const lt_reply *j, lt_api_error *e) {
            lt_server_check_model(j->server, &j->params, e);
 }
 
-/* transformers reads the last token that is not padding, even where the text itself ends with the
+/* transformers reads the last token that is not padding, even if the text itself ends with the
  * padding token. */
 static void cut_padding(const lt_reply *j, lt_ids *ids) {
     if (j->request.score && ids->n > 0) {
@@ -323,7 +323,7 @@ static bool encode(lt_reply *j, const json_t *text, const char *param, lt_ids *o
                             LT_ENCODE_DEFAULT, out, e);
 }
 
-/* What a document is: a string, or Jina's {"text": string}. */
+/* A document is a string, or Jina's {"text": string}. */
 static const json_t *text_of(const json_t *one) {
     const json_t *text = json_is_object(one) ? json_object_get(one, "text") : one;
     return lt_json_is_text(text) ? text : NULL;
@@ -350,8 +350,8 @@ static bool read_texts(const json_t **list, const char *param, lt_reply *j, lt_a
            lt_api_refuse(e, param, "'%s' must be a text or a list of texts", param);
 }
 
-/* The query, then the document, each as a text of its own: transformers' tokenizer(query, document)
- * where the tokenizer puts a token in front of a text or none. */
+/* The query, then the document, each encoded as a separate text: this equals transformers'
+ * tokenizer(query, document) if the tokenizer adds one token before a text, or none. */
 static bool add_pair(lt_reply *j, const json_t *query, const json_t *document, const char *param,
                      lt_api_error *e) {
     lt_ids ids = {0};
@@ -413,14 +413,14 @@ static bool prepare_pairs(lt_reply *j, lt_api_error *e) {
     return true;
 }
 
-/* Cohere, Jina and vLLM's rerank have one query. */
+/* The rerank calls of Cohere, Jina and vLLM have one query. */
 static bool prepare_rerank(lt_reply *j, lt_api_error *e) {
     return (text_of(j->params.judge.queries) != NULL ||
             lt_api_refuse(e, "query", "'query' must be a text")) &&
            prepare_pairs(j, e);
 }
 
-/* If the head judges tokens, read it at every token of every part. */
+/* If the head judges tokens, read it at each token of every part. */
 static bool read_all_tokens(lt_reply *j, lt_api_error *e) {
     for (int64_t i = 0; of_tokens(j) && i < j->n_parts; i++) {
         lt_part *p = &j->parts[i];
@@ -447,13 +447,13 @@ static bool add_messages(lt_reply *j, lt_api_error *e) {
 
 /* ---- Steps ---- */
 
-/* Is it a process reward model whose folder names the separator of steps? */
+/* Whether it is a process reward model whose folder names the separator of steps. */
 static bool of_steps(const lt_reply *j) {
     return of_tokens(j) && lt_model_get_spec(j->model->model)->step_separator[0] != '\0';
 }
 
 /* Append the tokens of a text's steps to *ids, and the position of each step's last token to *at.
- * The text behind the last separator is not a whole step, and is left out. */
+ * Text after the last separator is not a whole step, and is omitted. */
 static bool add_steps(lt_reply *j, const char *text, size_t n, lt_ids *ids, lt_ids *at,
                       lt_api_error *e) {
     const lt_steps *s = &j->model->steps;
@@ -466,7 +466,7 @@ static bool add_steps(lt_reply *j, const char *text, size_t n, lt_ids *ids, lt_i
     return ok;
 }
 
-/* Add a part whose prompt is *ids, which is taken, and behind it the steps of the text. */
+/* Add a part: the prompt *ids, which is taken over, followed by the steps of the text. */
 static bool add_judged(lt_reply *j, lt_ids *ids, const char *text, size_t n, const char *param,
                        lt_api_error *e) {
     lt_ids at = {0};
@@ -486,8 +486,8 @@ static bool add_judged(lt_reply *j, lt_ids *ids, const char *text, size_t n, con
     return true;
 }
 
-/* The last message is the answer whose steps are judged. Those before it become the prompt, with
- * the template's opening of an answer. */
+/* The last message is the answer whose steps are judged. The messages before it become the prompt,
+ * with the template's opening of an answer. */
 static bool add_judged_messages(lt_reply *j, lt_api_error *e) {
     const json_t *all = j->params.messages;
     const size_t n = json_array_size(all);

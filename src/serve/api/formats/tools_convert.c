@@ -73,7 +73,7 @@ static json_t *convert_tools(const json_t *tools, const char *schema_key, const 
     return list;
 }
 
-/* As Anthropic's API, so that a count of tokens is that of a request which would be answered. */
+/* As in Anthropic's API, so that tokens are counted only for requests that would be answered. */
 static bool unique_names(const json_t *tools, lt_api_error *e) {
     json_t *places = json_object();
     bool unique = places != NULL || lt_api_refuse_oom(e);
@@ -107,8 +107,8 @@ json_t *lt_convert_responses_tools(const json_t *tools, lt_api_error *e) {
 
 /* ---- Anthropic ---- */
 
-/* One block of an assistant's or a user's message. text, reasoning and calls gather for the
- * message; results become messages of their own. */
+/* One block of an assistant's or a user's message. text, reasoning and calls are collected for the
+ * message; results become separate messages. */
 static bool take_block(json_t *list, const json_t *block, lt_json_out *text, lt_json_out *reasoning,
                        json_t *calls, const char *where, lt_api_error *e) {
     const char *type = str(block, "type");
@@ -217,7 +217,7 @@ json_t *lt_convert_anthropic(const json_t *system, const json_t *messages, lt_ap
 
 /* ---- Responses ---- */
 
-/* A call belongs to the assistant's last message, or begins one. */
+/* A call is added to the assistant's last message, or begins one. */
 static bool add_call(json_t *list, json_t *call) {
     json_t *last = json_array_get(list, json_array_size(list) - 1);
     json_t *calls;
@@ -233,7 +233,7 @@ static bool add_call(json_t *list, json_t *call) {
     return json_array_append_new(calls, call) == 0;
 }
 
-/* The text of a reasoning item: of its content, else of its summary. */
+/* The text of a reasoning item: its content, or else its summary. */
 static void gather_reasoning(const json_t *item, lt_json_out *out) {
     static const char *const places[] = {"content", "summary"};
     for (int i = 0; i < 2 && out->n == 0; i++) {
@@ -246,8 +246,8 @@ static void gather_reasoning(const json_t *item, lt_json_out *out) {
     }
 }
 
-/* It begins the assistant's message, of which a text or calls may follow; templates choose what of
- * earlier turns the model reads again. */
+/* Reasoning begins an assistant's message, which text or calls may follow; templates choose which
+ * parts of earlier turns the model reads again. */
 static bool add_reasoning(json_t *list, const json_t *item) {
     lt_json_out text = {0};
     json_t *message;
@@ -262,7 +262,7 @@ static bool add_reasoning(json_t *list, const json_t *item) {
     return ok;
 }
 
-/* Is the last message only reasoning, without the text or calls that follow from it? */
+/* The last message, if it has only reasoning, without text or calls; else NULL. */
 static json_t *only_thought(const json_t *list) {
     json_t *last = json_array_get(list, json_array_size(list) - 1);
     return json_object_get(last, "reasoning_content") != NULL &&
@@ -272,7 +272,7 @@ static json_t *only_thought(const json_t *list) {
                : NULL;
 }
 
-/* A message is joined with the reasoning before it; reasoning without a message is left out. */
+/* A message is joined with the reasoning before it; reasoning without a message is dropped. */
 static bool add_said(json_t *list, const char *role, json_t *content) {
     json_t *thought = only_thought(list);
     if (thought != NULL && strcmp(role, "assistant") == 0) {

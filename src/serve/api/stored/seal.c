@@ -12,7 +12,7 @@
 #define NONCE_BYTES 12
 #define TAG_BYTES   16
 #define HEAD_BYTES  (1 + NONCE_BYTES + TAG_BYTES)
-#define MOST_BYTES  ((size_t)1 << 30) /* OpenSSL's lengths are ints. */
+#define MOST_BYTES  ((size_t)1 << 30) /* OpenSSL's lengths have the type int. */
 
 lt_err lt_seal_key_make(lt_seal_key *out, const char *owner) {
     static const char label[] = "lateen: texts sealed for the owner of a key\n";
@@ -38,7 +38,7 @@ lt_err lt_seal_key_make(lt_seal_key *out, const char *owner) {
     return LT_OK;
 }
 
-/* head: version, nonce, place of the tag. */
+/* head: version, nonce, space for the tag. */
 static bool encrypt(const lt_seal_key *key, unsigned char *head, const char *text, size_t n) {
     EVP_CIPHER_CTX *c = EVP_CIPHER_CTX_new();
     int done = 0;

@@ -19,11 +19,12 @@ typedef struct {
     unsigned char key[LT_SEAL_KEY_BYTES];
 } lt_seal_key;
 
-/* owner "": random. */
+/* owner "": a random key. */
 LT_MUST_USE lt_err lt_seal_key_make(lt_seal_key *out, const char *owner);
 /* malloc'ed, 0-terminated; NULL: out of memory. */
 char *lt_seal(const lt_seal_key *key, const char *text, size_t n);
-/* The text, malloc'ed, 0-terminated; NULL: the seal was made with another key, or was changed. */
+/* The text, malloc'ed and 0-terminated; NULL: the seal was made with another key, or was
+ * changed. */
 char *lt_unseal(const lt_seal_key *key, const char *sealed, size_t sealed_n, size_t *n);
 
 #endif

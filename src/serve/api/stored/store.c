@@ -10,18 +10,18 @@
 
 #include "base/error.h"
 
-#define N_CHAINS 1024 /* Chains of the hash table: a few entries a chain at the usual bound. */
+#define N_CHAINS 1024 /* Chains of the hash table: a few entries each with the usual limit. */
 
 struct lt_stored {
-    lt_stored *previous;      /* The turn before; held. */
-    lt_stored *chain;         /* The next of its hash. */
-    lt_stored *older, *newer; /* By use. */
+    lt_stored *previous;      /* The previous turn; held. */
+    lt_stored *chain;         /* The next entry with its hash. */
+    lt_stored *older, *newer; /* In the order of use. */
     int64_t refs;
     uint64_t number; /* Number of the put that made it. */
     double used_s;
     size_t bytes, n;
     char id[64];
-    char *owner, *text; /* Behind the struct. */
+    char *owner, *text; /* They follow the struct in memory. */
 };
 
 struct lt_store {
@@ -73,7 +73,7 @@ static void use(lt_store *s, lt_stored *e, double now_s) {
     s->newest = e;
 }
 
-/* From now on the entry is found. */
+/* Insert the entry, which can be found from now on. */
 static void let_in(lt_store *s, lt_stored *e, double now_s) {
     e->chain = *chain_of(s, e->id);
     *chain_of(s, e->id) = e;
@@ -81,7 +81,7 @@ static void let_in(lt_store *s, lt_stored *e, double now_s) {
     s->stats.entries++;
 }
 
-/* From now on the entry is no longer found; the table's hold is left to the caller. */
+/* Remove the entry, which cannot be found any more. The caller releases the table's hold. */
 static void detach(lt_store *s, lt_stored *e) {
     lt_stored **at = chain_of(s, e->id);
     while (*at != e) {
@@ -121,7 +121,7 @@ static bool is_match(const lt_stored *e, const char *prefix, const char *owner) 
 
 /* ---- The door ---- */
 
-/* An entry that is in no list yet; NULL: it cannot fit, or there is no memory. */
+/* An entry that is not yet in a list; NULL: it cannot fit, or there is no memory. */
 static lt_stored *made(const lt_store *s, const char *id, const char *owner, lt_stored *previous,
                        const char *text, size_t n) {
     const size_t owner_n = strlen(owner) + 1, bytes = sizeof(lt_stored) + owner_n + n + 1;
@@ -163,7 +163,7 @@ bool lt_store_put(lt_store *s, const char *id, const char *owner, lt_stored *pre
     }
     pthread_mutex_lock(&s->lock);
     make_room(s, e->bytes, now_s);
-    /* Turns held by others may fill the store. */
+    /* Turns that are still held may fill the store. */
     kept = s->stats.bytes + e->bytes <= s->o.max_bytes;
     if (kept) {
         e->number = s->n_puts++;
@@ -205,7 +205,7 @@ bool lt_store_replace(lt_store *s, lt_stored *entry, const char *text, size_t n,
     pthread_mutex_lock(&s->lock);
     if (find(s, entry->id, entry->owner) == entry) {
         detach(s, entry);
-        make_room(s, e->bytes, now_s); /* The old text still counts: the caller holds it. */
+        make_room(s, e->bytes, now_s); /* The old text still counts, because the caller holds it. */
         kept = s->stats.bytes + e->bytes <= s->o.max_bytes;
         let_in(s, kept ? e : entry, now_s);
     }

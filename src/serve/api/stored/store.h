@@ -26,7 +26,7 @@ typedef struct lt_store lt_store;
 typedef struct lt_stored lt_stored;
 
 typedef struct {
-    int64_t max_entries; /* 0: nothing is kept. */
+    int64_t max_entries; /* 0: nothing is stored. */
     size_t max_bytes;
     double lifetime_s; /* Since the last use. */
 } lt_store_options;
@@ -40,22 +40,22 @@ LT_MUST_USE lt_err lt_store_open(lt_store **out, const lt_store_options *o);
 /* Every hold must be released. Accepts NULL. */
 void lt_store_close(lt_store *s);
 
-/* Keeps a copy of the text. previous: an entry that is held, or NULL. False: it does not fit, or
- * there is no memory. now_s: lt_clock_s(). */
+/* Store a copy of the text. previous: a held entry, or NULL. False: it does not fit, or there is no
+ * memory. now_s: lt_clock_s(). */
 bool lt_store_put(lt_store *s, const char *id, const char *owner, lt_stored *previous,
                   const char *text, size_t n, double now_s);
-/* The entry, held until lt_store_release; NULL: there is none, or it is another owner's. */
+/* The entry, held until lt_store_release; NULL: it does not exist, or belongs to another owner. */
 lt_stored *lt_store_hold(lt_store *s, const char *id, const char *owner, double now_s);
-/* The last used of the owner's entries whose id begins with the prefix and whose text holds the
- * words, held; NULL: there is none. */
+/* The owner's entry, among those whose id has the prefix and whose text contains the words, that
+ * was used last; held. NULL: there is none. */
 lt_stored *lt_store_search(lt_store *s, const char *prefix, const char *words, const char *owner,
                            double now_s);
-/* The owner's entries whose ids begin with the prefix, in the order in which they were put, each
- * held; malloc'ed. To be listed is not a use. NULL: out of memory. */
+/* The owner's entries whose ids have the prefix, in the order in which they were put, each held;
+ * malloc'ed. Listing does not count as use. NULL: out of memory. */
 lt_stored **lt_store_list(lt_store *s, const char *prefix, const char *owner, double now_s,
                           size_t *n);
-/* Put another text in the place of an entry that is held: it keeps its id and its place in lists.
- * False: the entry is no longer found, or the text does not fit; then it is as it was. */
+/* Replace the text of a held entry, which keeps its id and its place in lists. False: the entry is
+ * no longer in the store, or the text does not fit; the entry is then unchanged. */
 bool lt_store_replace(lt_store *s, lt_stored *entry, const char *text, size_t n, double now_s);
 void lt_store_release(lt_store *s, lt_stored *entry); /* Accepts NULL. */
 /* Remove the entry. False: there was none. */
@@ -63,7 +63,7 @@ bool lt_store_forget(lt_store *s, const char *id, const char *owner, double now_
 
 /* The entry before this one, which the caller holds. */
 const lt_stored *lt_stored_previous(const lt_stored *entry); /* NULL: the first. */
-/* The entry and all before it, oldest first: malloc'ed. NULL: out of memory. */
+/* The entry and all entries before it, oldest first; malloc'ed. NULL: out of memory. */
 const lt_stored **lt_stored_line(const lt_stored *last, size_t *n);
 const char *lt_stored_text(const lt_stored *entry, size_t *n);
 const char *lt_stored_id(const lt_stored *entry);

@@ -1,5 +1,5 @@
-/* stored.c: /v1/responses/{id}: reads, lists and deletes stored responses. Those of another key
- * count as not existing. */
+/* stored.c: /v1/responses/{id}: reads, lists and deletes stored responses. A response of another
+ * key is treated as missing. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,7 +12,7 @@
 
 static const lt_stored_kind responses = {"resp_", "response_id", "Response", "response"};
 
-/* The entry as a tree; NULL: the call was answered. *tail: the path behind the id. */
+/* The entry as a tree; NULL: the call was answered. *tail: the path after the id. */
 static json_t *find(lt_call *call, const char **tail) {
     lt_stored *entry = lt_stored_find(call, &responses, tail);
     const char *text;
@@ -39,7 +39,7 @@ static void item_write(lt_json_out *o, const void *items, size_t i) {
     lt_out_value(o, json_array_get(items, i));
 }
 
-/* The items that the response answered; newest first unless asked otherwise. */
+/* The input items of the response; newest first by default. */
 static void put_items(lt_call *call, const json_t *items, const lt_page *p) {
     const lt_listing l = {json_array_size(items), items, item_id, item_write};
     lt_page_answer(call, &l, p);
@@ -86,7 +86,8 @@ void lt_api_response_cancel(lt_call *call) {
     json_t *tree;
     lt_api_error e;
 
-    if (strchr(call->tail, '/') == NULL) { /* "compact": a verb of OpenAI's that is not here. */
+    /* Another path, such as OpenAI's "compact", is not supported. */
+    if (strchr(call->tail, '/') == NULL) {
         lt_api_refuse(&e, NULL, "there is no POST /v1/responses/%.100s here", call->tail);
         e.status = 404;
         e.type = "not_found_error";

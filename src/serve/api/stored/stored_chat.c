@@ -21,7 +21,8 @@
 #define MAX_PAIRS            16
 #define MAX_KEY_CHARACTERS   64
 #define MAX_VALUE_CHARACTERS 512
-#define MAX_UPDATE_BYTES     ((size_t)256 << 10) /* More than those bounds allow, all escaped. */
+/* More than these limits allow with every character escaped. */
+#define MAX_UPDATE_BYTES ((size_t)256 << 10)
 
 static const lt_field fields[] = {LT_JSON("metadata", metadata)};
 const lt_field_table lt_fields_chat_update = LT_FIELD_TABLE(fields, "metadata");
@@ -133,7 +134,8 @@ static bool has_metadata(const lt_stored *entry, const char *query) {
     json_t *metadata = NULL;
     parts p;
     bool same;
-    if (strstr(query, "metadata") == NULL) { /* Most lists; the entry need not be parsed. */
+    /* True for most lists: then the entry need not be parsed. */
+    if (strstr(query, "metadata") == NULL) {
         return true;
     }
     metadata = parts_of(entry, &p) ? lt_json_loadb_exact(p.metadata.data, p.metadata.n, 0, NULL)
@@ -153,7 +155,7 @@ static void entry_write(lt_json_out *o, const void *items, size_t i) {
     put_completion(o, ((lt_stored *const *)items)[i]);
 }
 
-/* Was the completion written by the model of this name? With one model, all were. */
+/* Whether the model of this name wrote the completion. With one model it wrote all. */
 static bool is_by(const lt_server *s, const lt_stored *entry, const char *model) {
     json_t *completion;
     parts p;
@@ -171,7 +173,7 @@ static bool is_by(const lt_server *s, const lt_stored *entry, const char *model)
     return is;
 }
 
-/* Filters of OpenAI's: model and metadata. */
+/* OpenAI's filters: model and metadata. */
 void lt_api_chat_list(lt_call *call) {
     const char *query = call->request->query;
     lt_store *store = call->server->store;
@@ -209,7 +211,7 @@ static void message_write(lt_json_out *o, const void *items, size_t i) {
     lt_out_value(o, json_array_get(items, i));
 }
 
-/* The texts of a message's parts as one text, beside the parts themselves. */
+/* Join the texts of a message's parts, and keep the parts, too. */
 static bool spread_parts(json_t *message) {
     json_t *content = json_object_get(message, "content"), *part;
     lt_json_out text = {0};
@@ -231,7 +233,7 @@ static bool spread_parts(json_t *message) {
     return ok;
 }
 
-/* The messages that the completion answered, each with an id. */
+/* List the messages that the completion answered, each with an id. */
 static void list_messages(lt_call *call, const lt_stored *entry) {
     lt_api_error e = {0};
     json_t *messages = NULL, *message;
@@ -294,7 +296,7 @@ static bool read_metadata(lt_call *call, lt_api_params *a, lt_api_error *e) {
     return lt_metadata_check(a->metadata, e);
 }
 
-/* Put the metadata in the place of the entry's. */
+/* Replace the entry's metadata. */
 static bool relabel(lt_call *call, lt_stored *entry, const json_t *metadata, lt_api_error *e) {
     lt_json_out o = {0};
     parts p;

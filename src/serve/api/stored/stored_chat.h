@@ -5,10 +5,10 @@
 
 #include "serve/api/api_params.h"
 
-/* OpenAI's bounds of metadata: an object of at most 16 short strings. */
+/* Check OpenAI's limits of metadata: an object of at most 16 short strings. */
 bool lt_metadata_check(const json_t *metadata, lt_api_error *e);
 
-/* Does metadata (NULL: none) have each metadata[name]=value of the query? */
+/* Whether metadata (NULL: none) has each metadata[name]=value of the query. */
 bool lt_metadata_fits(const json_t *metadata, const char *query);
 
 #endif

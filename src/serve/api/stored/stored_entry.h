@@ -1,5 +1,5 @@
-/* stored_entry.h: the entry of the store that a path names, for stored/stored.c (responses) and
- * stored/stored_chat.c (chat completions). Entries of another key count as not existing. */
+/* stored_entry.h: the stored entry that a path names, for stored/stored.c (responses) and
+ * stored/stored_chat.c (chat completions). An entry of another key is treated as missing. */
 #ifndef LT_SERVE_STORED_ENTRY_H
 #define LT_SERVE_STORED_ENTRY_H
 
@@ -14,8 +14,8 @@ typedef struct {
 
 /* Answer 404: the first n bytes of the path's tail name no entry. */
 void lt_stored_absent(lt_call *call, const lt_stored_kind *kind, size_t n);
-/* The entry that the path's tail begins with, held; NULL: the call was answered. *rest: the path
- * behind the id. */
+/* The entry at the beginning of the path's tail, held; NULL: the call was answered. *rest: the path
+ * after the id. */
 lt_stored *lt_stored_find(lt_call *call, const lt_stored_kind *kind, const char **rest);
 /* Delete the entry whose id is the whole tail, and answer. */
 void lt_stored_delete(lt_call *call, const lt_stored_kind *kind);
