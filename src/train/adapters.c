@@ -52,7 +52,7 @@ lt_err lt_adapters_check(const lt_recipe *r, int zero) {
     return LT_OK;
 }
 
-/* Do both name the same modules, in whatever order, or by all-linear? */
+/* Whether both name the same modules, in any order or by all-linear. */
 static lt_err same_modules(bool *same, const lt_recipe *a, const lt_recipe *b,
                            const lt_model_spec *spec) {
     const lt_lora_options of_a = {.rank = 1, .alpha = 1, .targets = a->lora_targets},
@@ -75,7 +75,7 @@ done:
     return err;
 }
 
-/* A value that was given and is not the folder's. */
+/* Refuse a given value that differs from the folder's. */
 static lt_err check_given(const lt_recipe *r, const lt_recipe *actual, const lt_model_spec *spec) {
     static const char *const names[] = {"lora.rank", "lora.alpha", "lora.scale", "lora.dora",
                                         "lora.targets"};
@@ -103,7 +103,7 @@ static lt_err check_given(const lt_recipe *r, const lt_recipe *actual, const lt_
 static const lt_dtype base_types[] = {LT_NF4,  LT_NF4_DOUBLE, LT_Q4_0, LT_Q5_0,
                                       LT_Q8_0, LT_Q4_K,       LT_Q5_K, LT_Q6_K};
 
-/* F32: none. */
+/* Type of the base in memory; F32: none. */
 static lt_dtype base_type(const lt_recipe *r) {
     return r->lora_base > LT_LORA_BASE_AS_STORED
                ? base_types[r->lora_base - LT_LORA_BASE_AS_STORED - 1]
@@ -122,7 +122,7 @@ void lt_adapters_base(lt_model_options *o, const lt_recipe *r) {
     }
 }
 
-/* Can the base be decoded? A GPU multiplies in bf16, a CPU in fp32. */
+/* Whether the base can be decoded. A GPU multiplies in bf16, a CPU in fp32. */
 static bool decodes_in(const lt_recipe *r, bool on_device) {
     return (lt_recipe_dtype(r) == LT_F32) != on_device;
 }
@@ -188,7 +188,7 @@ done:
 
 lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, bool on_device) {
     LT_TRY(resolve_init(r, spec));
-    LT_TRY(lt_adapters_check(r, (int)r->zero)); /* Of what lora.init says, too. */
+    LT_TRY(lt_adapters_check(r, (int)r->zero)); /* This also checks the values of lora.init. */
     return resolve_base(r, on_device);
 }
 

@@ -1,4 +1,4 @@
-/* adapters.h: a run that trains adapters (model/lora/lora.h) and leaves the model as it is. */
+/* adapters.h: a run that trains adapters (model/lora/lora.h) and does not change the model. */
 #ifndef LT_TRAIN_ADAPTERS_H
 #define LT_TRAIN_ADAPTERS_H
 
@@ -8,7 +8,7 @@
 #include "parallel/layout.h"
 #include "train/recipe/recipe.h"
 
-/* The adapters that a recipe trains; rank 0: none. The strings are the recipe's. */
+/* The adapters that a recipe trains; rank 0: none. The strings belong to the recipe. */
 lt_lora_options lt_recipe_lora(const lt_recipe *r);
 
 /* UNSUPPORTED: an option of the recipe that does not work with adapters. zero: mesh.zero. */
@@ -21,17 +21,17 @@ LT_MUST_USE lt_err lt_adapters_resolve(lt_recipe *r, const lt_model_spec *spec, 
 /* Whether the base of a resolved recipe is kept in other types than model.dtype
  * (model/files/decoded.h). */
 bool lt_adapters_decode(const lt_recipe *r);
-/* How the model of a run is opened: to be trained, or beside adapters; other options are left as
- * they are. */
+/* Set how the model of a run is opened: for training, or beside adapters; other options are
+ * unchanged. */
 void lt_adapters_base(lt_model_options *o, const lt_recipe *r);
 
-/* Open the adapters of a recipe over `base`: new ones, or those of lora.init. parts: as
- * lt_lora_open_parts takes them. */
+/* Open the adapters of a recipe over `base`: new ones, or those of lora.init. parts: as for
+ * lt_lora_open_parts. */
 LT_MUST_USE lt_err lt_adapters_open(lt_lora **out, lt_model *base, const lt_recipe *r,
                                     const lt_lora_parts *parts);
 
-/* FLOPs of training on one token of rows of seq tokens, by which MFU is counted: without gradients
- * of the base's weights, and with the three products of each adapter. */
+/* FLOPs of training on one token of rows of seq tokens, as counted for MFU: without gradients of
+ * the base's weights, and with the three products of each adapter. */
 double lt_adapters_train_flops(const lt_lora *l, const lt_model_spec *base, int64_t seq);
 
 #endif

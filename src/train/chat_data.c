@@ -69,7 +69,7 @@ lt_err lt_chat_data_open(lt_chat_source *out, const lt_recipe *r, const lt_token
     }
     LT_TRY(err);
     if (r->objective > LT_RECIPE_OBJECTIVE_distill) {
-        return LT_OK; /* It says itself what is learnt. */
+        return LT_OK; /* Its files say which tokens are learnt. */
     }
     lt_log_info(
         "conversations: template %s; what is learnt: %s, found by %s",

@@ -7,15 +7,15 @@
 #include "train/mixture.h"
 #include "train/recipe/recipe.h"
 
-/* Do data.train or data.valid name files of conversations (JSON lines by their names)? */
+/* Whether data.train or data.valid names files of conversations (JSON lines by their names). */
 bool lt_recipe_has_chats(const lt_recipe *r);
 
 /* Fill in what conversations imply: the tokenizer of model.init, and rows of whole documents. A
- * data.packing that is not given becomes the one in effect. */
+ * data.packing that was not given is set to the one in effect. */
 LT_MUST_USE lt_err lt_chat_data_resolve(lt_recipe *r);
 
-/* Open the template and say how answers are found; a recipe without conversations gives an empty
- * *out. Close it with lt_chat_source_close. */
+/* Open the template, and set how answers are found; *out is empty for a recipe without
+ * conversations. Close it with lt_chat_source_close. */
 LT_MUST_USE lt_err lt_chat_data_open(lt_chat_source *out, const lt_recipe *r,
                                      const lt_tokenizer *t);
 

@@ -15,9 +15,9 @@
 #include "model/alloc.h"
 #include "train/run.h"
 
-#define LOOK_NS   20000000L /* Between two questions whether all ranks have read a round. */
+#define LOOK_NS   20000000L /* Interval between checks whether all ranks have read a round. */
 #define MIB       1048576.0
-#define HOST_ROOM 4 /* Parameters of a GPU are changed in copies: sum, own, outer, momentum. */
+#define HOST_ROOM 4 /* Parameters on a GPU are changed in copies: sum, own, outer, momentum. */
 
 /* ---- Which site ---- */
 
@@ -66,7 +66,7 @@ lt_err lt_diloco_place(lt_recipe *r, const lt_world *w) {
 
 /* ---- Which part of the model a round is about ---- */
 
-/* Steps from one round to the next. */
+/* Number of steps from one round to the next. */
 static int64_t period(const lt_recipe *r) {
     return r->every / r->fragments;
 }
@@ -77,8 +77,8 @@ static int fragment_at(const lt_recipe *r, int64_t step) {
                                                  : (int)((step / period(r) - 1) % r->fragments) + 1;
 }
 
-/* Layers go round: the first has 1, 1 + fragments, ... The embeddings are in the first fragment,
- * the head is in the last one. */
+/* Layers are distributed in turn: the first fragment has 1, 1 + fragments, ... The embeddings are
+ * in the first fragment, and the head is in the last. */
 static bool is_in(const lt_training *t, const lt_param *p, int fragment) {
     const lt_param_table *table = t->optimiser.share.table;
     const int n = (int)t->recipe.fragments, of = p->layer >= 0                   ? p->layer % n + 1
@@ -101,18 +101,19 @@ static lt_sites_round round_of(const lt_training *t, int64_t step, int fragment)
 
 /* ---- Rounds under way ---- */
 
-/* The most at once: each lasts overlap steps, and one that ends makes room for one that begins. */
+/* Most rounds in progress: each lasts overlap steps, and a round that ends makes room for one that
+ * begins. */
 static int most_under_way(const lt_recipe *r) {
     const int64_t n = (r->overlap + period(r) - 1) / period(r);
     return n > 1 ? (int)n : 1;
 }
 
-/* i: from the oldest one on. */
+/* i: counted from the oldest. */
 static lt_sites *under_way(const lt_diloco *d, int i) {
     return &d->flights[(d->oldest + i) % d->n_flights];
 }
 
-/* A place for the next one, and the step of the one before it; 0: there is none. */
+/* A free place for the next round, and the step of the previous one; 0: there is none. */
 static lt_sites *next_place(lt_diloco *d, int64_t *after) {
     LT_ASSERT(d->n_under < d->n_flights);
     d->oldest = d->n_under > 0 ? d->oldest : 0;
@@ -120,7 +121,7 @@ static lt_sites *next_place(lt_diloco *d, int64_t *after) {
     return under_way(d, d->n_under);
 }
 
-/* Those up to a step are no longer under way. */
+/* Rounds up to a step are no longer in progress. */
 static void forget_rounds(lt_diloco *d, int64_t step) {
     while (d->n_under > 0 && under_way(d, 0)->round.step <= step) {
         lt_sites_end(under_way(d, 0));
@@ -171,8 +172,8 @@ static lt_err take_back(lt_training *t, const lt_param *p, const held *h) {
     return be->sync(q);
 }
 
-/* Call `act` for each parameter of the fragment of which something is held, with its place among
- * all that is held. */
+/* Call `act` for each parameter of the fragment of which this rank holds something, with its place
+ * among all that is held. */
 typedef lt_err (*act_fn)(lt_training *t, const held *h, int64_t at, void *ctx);
 
 static lt_err each_param(lt_training *t, int fragment, act_fn act, void *ctx) {
@@ -191,7 +192,7 @@ static lt_err each_param(lt_training *t, int fragment, act_fn act, void *ctx) {
     return LT_OK;
 }
 
-/* The sum is made where it is known; the ranks that hold the same get it. */
+/* The sum is computed where it is known; ranks that hold the same parameters receive it. */
 static lt_err spread(const lt_diloco *d, int64_t n) {
     return d->same != NULL ? lt_broadcast(d->same, d->room, n, LT_F32, 0, NULL) : LT_OK;
 }
@@ -235,7 +236,7 @@ static lt_err begin_round(lt_training *t, int64_t step) {
 /* ---- Its outer step ---- */
 
 typedef struct {
-    float share; /* Share of the own parameters. */
+    float share; /* Share of the rank's own parameters. */
     int n_members;
     const char *deltas[LT_SITES_MAX];
 } ending;
@@ -260,7 +261,7 @@ static lt_err end_param(lt_training *t, const held *h, int64_t at, void *ctx) {
     return LT_OK;
 }
 
-/* Do the outer step of the round that has been read. */
+/* Do the outer step of the round that was read. */
 static lt_err outer_step(lt_training *t, const lt_sites *s, float share) {
     ending e = {.share = share, .n_members = lt_sites_members(s)};
     for (int site = 0; site < t->recipe.sites; site++) {
@@ -305,7 +306,7 @@ static lt_err start_outer(lt_training *t, const held *h, int64_t at, void *ctx) 
     return LT_OK;
 }
 
-/* Does this site keep the outer parameters behind the round that has been read, for all? */
+/* Whether this site stores the outer parameters after the round, for all sites. */
 static bool keeps(const lt_training *t, const lt_sites *s) {
     const lt_recipe *r = &t->recipe;
     int first = 0;
@@ -337,14 +338,14 @@ static lt_err keep_outer(lt_training *t, const lt_sites *s) {
 
 /* ---- Rounds of others ---- */
 
-/* What the leading rank has found in the folder; the same on all ranks. */
+/* What the leading rank found in the folder; the same on all ranks. */
 typedef struct {
-    int64_t newest; /* Step of the newest round that was decided; -1: none. */
-    /* Step of the first round in which this site has no part, or from which on the folder still has
-     * rounds; -1: the site can repeat all rounds as it did them. */
+    int64_t newest; /* Step of the newest decided round; -1: none. */
+    /* Step of the first round without this site, or of the first that the folder still has; -1: the
+     * site can repeat all rounds as it did them. */
     int64_t without;
-    int64_t from; /* Step of the outer parameters to begin with; -1: this site's own. */
-    int64_t n;    /* Rounds that follow them. */
+    int64_t from; /* Step of the outer parameters to start from; -1: this site's own. */
+    int64_t n;    /* Number of rounds that follow them. */
 } past;
 
 static int64_t next_round(const lt_training *t) {
@@ -361,7 +362,7 @@ static lt_err look_back(lt_training *t, past *out) {
     if (lt_ranks_lead(&t->ranks)) {
         err = lt_sites_decided(s, t->state.outer_step, &steps, &n, &fields[1]);
         fields[0] = n > 0 ? steps[n - 1] : -1;
-        if (n > 0 && steps[0] > next_round(t)) { /* Those before it have been removed. */
+        if (n > 0 && steps[0] > next_round(t)) { /* Earlier rounds have been removed. */
             fields[1] = steps[0];
         }
         err = err == LT_OK ? lt_sites_newest_outer(s, t->state.outer_step, &fields[2]) : err;
@@ -388,7 +389,7 @@ static lt_err take_outer(lt_training *t, const held *h, int64_t at, void *ctx) {
     return LT_OK;
 }
 
-/* Read a round that was decided and do its outer step. */
+/* Read a decided round and do its outer step. */
 static lt_err repeat_round(lt_training *t, lt_sites *s, int64_t step) {
     int fragment = 0;
     lt_err err = lt_sites_fragment(s, step, &fragment);
@@ -409,8 +410,8 @@ static lt_err begin_from(lt_training *t, int64_t step) {
     return err;
 }
 
-/* Go to where the others are: outer parameters and steps. Of the rounds under way, those up to
- * there are among the others'; what this site has left of later ones counts. */
+/* Move to the other sites' state: outer parameters and steps. Rounds in progress up to there belong
+ * to the others; the remaining part of later ones counts. */
 static lt_err catch_up(lt_training *t, const past *p) {
     lt_diloco *d = &t->diloco;
     int64_t *steps = NULL, without, after;
@@ -440,7 +441,7 @@ done:
 
 /* ---- A round ends ---- */
 
-/* Wait until all ranks have read it, or a stop is asked; *r: the record of all ranks. */
+/* Wait until all ranks have read it, or a stop is requested; *r: the record of all ranks. */
 static lt_err wait_for_round(lt_training *t, lt_sites *s, lt_step_record *r) {
     const struct timespec pause = {.tv_nsec = LOOK_NS};
     lt_diloco *d = &t->diloco;
@@ -481,7 +482,7 @@ static lt_err tell_round(lt_training *t, const lt_sites *s, int64_t step, const 
                                (json_int_t)r->received_bytes, "wait_s", waited_s));
 }
 
-/* The oldest one. */
+/* End the oldest round. */
 static lt_err end_round(lt_training *t, int64_t step, bool *changed, int *stop) {
     lt_diloco *d = &t->diloco;
     lt_sites *s = under_way(d, 0);
@@ -541,7 +542,7 @@ lt_err lt_diloco_settle(lt_training *t) {
 
 lt_err lt_diloco_follow(lt_training *t, int64_t step, bool *changed, int *stop) {
     lt_diloco *d = &t->diloco;
-    const double waited_s = t->times.line.waited_s; /* A round is no part of a step's transfers. */
+    const double waited_s = t->times.line.waited_s; /* A round is not part of a step's transfers. */
     *changed = false;
     *stop = 0;
     if (!d->on || !(ends(t, step) || begins(t, step))) {
@@ -563,7 +564,7 @@ lt_err lt_diloco_follow(lt_training *t, int64_t step, bool *changed, int *stop) 
     return LT_OK;
 }
 
-/* A round that was under way when the state was saved: its file must be there. */
+/* Find a round that was in progress when the state was saved: its file must exist. */
 static lt_err find_round(lt_training *t, int64_t began) {
     lt_diloco *d = &t->diloco;
     const int64_t step = t->state.step;
@@ -579,8 +580,7 @@ static lt_err find_round(lt_training *t, int64_t began) {
     return lt_sites_begin(s, round, 0);
 }
 
-/* All of them. The deltas of one that begins at the step that was saved are those of this very
- * state. */
+/* Find all of them. The deltas of a round that begins at the saved step are those of this state. */
 static lt_err find_rounds(lt_training *t) {
     for (int64_t began = next_round(t); began < t->state.step; began += period(&t->recipe)) {
         LT_TRY(find_round(t, began));
@@ -608,13 +608,14 @@ lt_err lt_diloco_join(lt_training *t) {
     }
     changed = changed || late;
     LT_TRY(lt_training_skip(t, t->state.outer_step));
-    t->saved_step = changed ? -1 : t->saved_step; /* What was saved of this step is older. */
+    t->saved_step = changed ? -1 : t->saved_step; /* The saved state of this step is older. */
     return changed ? lt_training_gather(t) : LT_OK;
 }
 
 /* ---- Open and close ---- */
 
-/* All that decides about model and training is the same at all sites; data are their own. */
+/* Everything that defines model and training must be the same at all sites; the data are their
+ * own. */
 static json_t *facts_of(const lt_training *t, int n_parts) {
     static const char *const own[] = {"data.", "model.init", "model.config", "lora.init"};
     json_t *facts = json_object();
@@ -635,7 +636,7 @@ static json_t *facts_of(const lt_training *t, int n_parts) {
     return facts;
 }
 
-/* Which ranks hold the same as this one, and which part of the model that is. */
+/* Which ranks hold the same parameters as this one, and which part of the model these are. */
 static void find_part(lt_training *t, int *part, int *n_parts) {
     lt_group *same = NULL;
     *part = 0;
@@ -649,7 +650,7 @@ static void find_part(lt_training *t, int *part, int *n_parts) {
     t->diloco.same = same != NULL && lt_group_size(same) > 1 ? same : NULL;
 }
 
-/* Places for rounds, each with room for what it sends. */
+/* Open places for rounds, each with room for what it sends. */
 static lt_err open_flights(lt_training *t, lt_sites_options *o, const json_t *facts) {
     const int most = most_under_way(&t->recipe);
     lt_diloco *d = &t->diloco;
@@ -686,7 +687,7 @@ lt_err lt_diloco_open(lt_training *t) {
     if (r->sites == 1) {
         return LT_OK;
     }
-    LT_ASSERT(r->site >= 0); /* lt_diloco_place. */
+    LT_ASSERT(r->site >= 0); /* Checked by lt_diloco_place. */
     if (r->fragments > t->spec.n_layers) {
         LT_FAIL(LT_ERR_ARG,
                 "diloco.fragments = %lld: the model has %lld layers, and a fragment at "
@@ -728,7 +729,7 @@ void lt_diloco_close(lt_training *t) {
     t->diloco = (lt_diloco){0};
 }
 
-/* What an all-reduce of F32 gradients over the sites would have sent in every step. */
+/* The bytes that an all-reduce of F32 gradients over the sites would send in every step. */
 static double gradient_bytes(const lt_training *t) {
     const double sites = (double)t->recipe.sites, n = (double)t->trained->table.whole_elements,
                  steps = (double)(t->state.step - t->first_step + 1);

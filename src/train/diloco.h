@@ -46,22 +46,25 @@ struct lt_training;
 
 typedef struct {
     bool on;
-    /* Rounds under way: n_under from flights[oldest] on, around the end. The first has room for the
-     * whole model, the others for the largest fragment. */
+    /* Rounds in progress: n_under, starting at flights[oldest] and wrapping around. The first place
+     * has room for the whole model, the others for the largest fragment. */
     lt_sites *flights; /* (n_flights) */
     int n_flights, oldest, n_under;
     lt_outer_state state;
-    /* Ranks that hold the same as member 0 of them, which exchanges it; NULL: this one alone. */
+    /* Ranks that hold the same parameters as their member 0, which exchanges them; NULL: only this
+     * one. */
     lt_group *same;
-    float *room;  /* On the host: a sum, and off the host three more, of the largest parameter. */
-    size_t bytes; /* Bytes of room and of the own files. */
+    /* On the host: for a sum and, if the model is on a device, three more copies of the largest
+     * parameter. */
+    float *room;
+    size_t bytes; /* Bytes of `room` and of the own files. */
     /* Rounds of this process, for all ranks of the site. */
     int64_t n_rounds;
     double sent_bytes, received_bytes, waited_s;
 } lt_diloco;
 
-/* Write into the recipe which site this is, its run folder and the folder through which sites
- * exchange files; the world is open. ARG: nothing says which site it is. */
+/* Write into the recipe which site this is, its run folder, and the folder through which sites
+ * exchange files; the world must be open. ARG: it is not known which site this is. */
 LT_MUST_USE lt_err lt_diloco_place(lt_recipe *r, const lt_world *w);
 /* The optimiser is open. */
 LT_MUST_USE lt_err lt_diloco_open(struct lt_training *t);
@@ -73,12 +76,13 @@ void lt_diloco_close(struct lt_training *t);
  * weights. *stop: a stop was requested while it waited. */
 LT_MUST_USE lt_err lt_diloco_join(struct lt_training *t);
 LT_MUST_USE lt_err lt_diloco_follow(struct lt_training *t, int64_t step, bool *changed, int *stop);
-/* May a round end after this step? Then weights and the number of the next step may differ from
- * those that the update left. */
+/* Whether a round may end after this step. If so, weights and the next step's number may differ
+ * from those after the update. */
 bool lt_diloco_is_due(const struct lt_training *t, int64_t step);
-/* Was the run stopped while a round was in progress that its last step needs? */
+/* Whether the run was stopped while a round was in progress that its last step needs. */
 bool lt_diloco_waits(const struct lt_training *t);
-/* Before a checkpoint: waits until this site's files of the rounds in progress are on disk. */
+/* Called before a checkpoint: waits until this site's files of the rounds in progress are on
+ * disk. */
 LT_MUST_USE lt_err lt_diloco_settle(struct lt_training *t);
 void lt_diloco_tell_end(const struct lt_training *t);
 

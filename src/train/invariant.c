@@ -26,7 +26,7 @@ static int log2_of(int64_t n) {
     return k;
 }
 
-/* The k lowest bits of i, the other way round. */
+/* The k lowest bits of i in reverse order. */
 static int64_t reversed(int64_t i, int k) {
     int64_t out = 0;
     for (int b = 0; b < k; b++) {
@@ -37,7 +37,7 @@ static int64_t reversed(int64_t i, int k) {
 
 /* ---- Open and close ---- */
 
-/* The largest number of ranks, at most n, that divides the groups of a step. */
+/* The largest number of ranks, at most n, that divides a step's groups. */
 static int largest_dp(int64_t groups, int n) {
     while (groups % n != 0) {
         n--;
@@ -118,7 +118,7 @@ size_t lt_invariant_bytes(const lt_recipe *r, int dp, const lt_param_table *t) {
     return a.used_bytes;
 }
 
-/* With the rank whose number differs in one bit, from the highest on. */
+/* Groups with the rank whose number differs in one bit, from the highest bit on. */
 static lt_err open_pairs(lt_invariant *v) {
     const int rank = v->world->rank;
     for (int bit = v->world->dp / 2; bit > 0; bit /= 2) {
@@ -140,7 +140,7 @@ lt_err lt_invariant_open(lt_invariant *v, const lt_recipe *r, lt_world *world, c
     v->world = world;
     LT_TRY(has_ranks(world) ? open_pairs(v) : LT_OK);
     carve(v, &a);
-    if (a.used_bytes == 0) { /* One group a rank: no sum waits for another here. */
+    if (a.used_bytes == 0) { /* With one group per rank, no sum waits here. */
         return LT_OK;
     }
     LT_TRY(lt_arena_place(&a, m->device, "sums of groups"));

@@ -25,9 +25,10 @@
 
 typedef struct {
     int n_groups; /* Groups of all ranks; 0: the run is not invariant. */
-    int n_own;    /* Groups of this rank. */
+    int n_own;    /* Number of groups of this rank. */
     lt_world *world;
-    lt_group *pairs[LT_INVARIANT_LEVELS]; /* This rank and its partner, the highest bit first. */
+    /* This rank and its partner, with the highest bit first. */
+    lt_group *pairs[LT_INVARIANT_LEVELS];
     int n_pairs;
     lt_arena arena;
     float *waiting[LT_INVARIANT_LEVELS]; /* (n_elements) each */
@@ -35,8 +36,8 @@ typedef struct {
     int64_t n_elements;
 } lt_invariant;
 
-/* Before the model is opened: refuses a recipe or mesh that cannot be invariant. A micro-batch that
- * is not given becomes a group's rows. world NULL, or without ranks: one rank. */
+/* Called before the model is opened: refuses a recipe or mesh that cannot be invariant. A
+ * micro-batch that is not given becomes a group's rows. world NULL, or without ranks: one rank. */
 LT_MUST_USE lt_err lt_invariant_check(lt_recipe *r, const lt_world *world);
 LT_MUST_USE lt_err lt_invariant_open(lt_invariant *v, const lt_recipe *r, lt_world *world,
                                      const lt_model *m);
@@ -44,11 +45,11 @@ void lt_invariant_close(lt_invariant *v, lt_device *device);
 /* Bytes that open takes on one of dp ranks. */
 size_t lt_invariant_bytes(const lt_recipe *r, int dp, const lt_param_table *t);
 
-/* Where row i of a rank's n_rows belongs, so that its groups lie in the order in which they are
+/* Position of row i of a rank's n_rows, so that its groups are in the order in which they are
  * added. */
 int64_t lt_invariant_row(const lt_invariant *v, int64_t i, int64_t n_rows);
-/* `gradients` holds the sum of group s of this rank: add the sums that wait for it, or let it wait.
- * After the last group `gradients` holds the rank's sum. */
+/* `gradients` holds the sum of this rank's group s: add the waiting sums, or let it wait. After the
+ * last group `gradients` holds the rank's sum. */
 LT_MUST_USE lt_err lt_invariant_add(lt_invariant *v, int s, const lt_backend *be, lt_queue *queue,
                                     float *gradients);
 /* A collective call: adds the sums of all ranks, on each. On a GPU the queue waits for them. */

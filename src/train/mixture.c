@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 
-#define WEIGHT_MAX 1e100 /* So that no sum of them overflows. */
+#define WEIGHT_MAX 1e100 /* Limited so that no sum overflows. */
 
-/* "path:weight": the weight is what follows the last colon if it reads as a number. */
+/* "path:weight": the weight follows the last colon, if it is a number. */
 static lt_err parse_source(lt_loader_source *s, char *word, const char *option) {
     char *colon = strrchr(word, ':'), *end = NULL;
     *s = (lt_loader_source){.path = word, .weight = 1.0};
@@ -42,7 +42,7 @@ lt_err lt_mixture_parse(lt_mixture *out, const char *text, const char *option) {
         LT_TRY(parse_source(&out->sources[out->n_sources], word, option));
         sum += out->sources[out->n_sources++].weight;
     }
-    for (int64_t i = 0; i < out->n_sources; i++) { /* The loader's shares are in 2^-32. */
+    for (int64_t i = 0; i < out->n_sources; i++) { /* The loader's shares are multiples of 2^-32. */
         if (out->sources[i].weight / sum < 0x1p-32) {
             LT_FAIL(LT_ERR_ARG, "%s: weight %g of '%s' beside a sum of %g gives it no row", option,
                     out->sources[i].weight, out->sources[i].path, sum);

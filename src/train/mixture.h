@@ -14,6 +14,6 @@ typedef struct {
 
 /* PATH[:WEIGHT],...; a missing weight is 1. option names the recipe's key in messages. */
 LT_MUST_USE lt_err lt_mixture_parse(lt_mixture *out, const char *text, const char *option);
-void lt_mixture_close(lt_mixture *m); /* Where paths were replaced (chat_data.h). */
+void lt_mixture_close(lt_mixture *m); /* Needed if paths were replaced (chat_data.h). */
 
 #endif

@@ -11,11 +11,11 @@ int64_t lt_norm_cells(const lt_param_table *t) {
     return (t->whole_elements + LT_NORM_CELL - 1) / LT_NORM_CELL;
 }
 
-/* Elements [whole, whole + count) of the whole layout, at data. */
+/* Elements [whole, whole + count) of the whole layout, at `data`. */
 typedef struct {
     float *data;
     int64_t whole, count;
-    int unit; /* 0 where all units are contiguous. */
+    int unit; /* 0 if all units are contiguous. */
 } stretch;
 
 typedef struct {
@@ -47,7 +47,7 @@ static lt_err flush(summing *s) {
     return LT_OK;
 }
 
-/* Does the stretch end where these elements begin, here and in the whole? */
+/* Whether the stretch ends where these elements begin, here and in the whole. */
 static bool continues(const summing *s, const stretch *next) {
     const stretch *n = &s->now;
     return n->count > 0 && n->unit == next->unit && n->whole + n->count == next->whole &&
@@ -83,8 +83,8 @@ static lt_err add_box(summing *s, const lt_param *p, const lt_box *box, float *d
     return LT_OK;
 }
 
-/* Number of zeros after a parameter whose end is held here: those that exist both here and in the
- * whole, so that what follows may be contiguous. */
+/* Number of zeros after a parameter whose end is held here that exist both here and in the whole,
+ * so that what follows may be contiguous. */
 static int64_t common_padding(const lt_param *p) {
     const int64_t whole = -p->count & (LT_PARAM_ALIGN - 1),
                   local = -p->local_count & (LT_PARAM_ALIGN - 1);
@@ -135,8 +135,8 @@ typedef struct {
     lt_queue *queue;
     double *sum;
     float *base;
-    int64_t base_at; /* Element of the unit that lies there. */
-    lt_slice now;    /* Empty: none yet. */
+    int64_t base_at; /* The unit's element at that place. */
+    lt_slice now;    /* Empty at first. */
 } sharing;
 
 static lt_err flush_share(sharing *s) {
@@ -149,7 +149,7 @@ static lt_err flush_share(sharing *s) {
     return count > 0 ? s->be->ops->sumsq(s->queue, &a) : LT_OK;
 }
 
-/* Add the part of [first, end) in the slice; append it to the elements before if they end in the
+/* Add the part of [first, end) in the slice; append it to the previous elements if they end in the
  * same gap. */
 static lt_err add_share(sharing *s, lt_slice slice, int64_t first, int64_t end) {
     const int64_t from = first > slice.first ? first : slice.first,
@@ -170,7 +170,7 @@ static lt_err share_unit(sharing *s, const lt_shards *shards, const lt_param_tab
     const lt_layout *l = &shards->world->layout;
     const lt_mesh_shape *m = &l->shape;
     const bool sliced = shards->level > 0;
-    /* With ep, another rank sums the same slices of all but experts. */
+    /* With ep, another rank sums the same slices, except those of experts. */
     const bool experts_alone = shards->replicas != NULL && lt_group_rank(shards->replicas) > 0;
     const int n = sliced ? shards->n : m->dp * m->cp;
     const int own = sliced ? shards->own : l->dp * m->cp + l->cp;
@@ -201,7 +201,7 @@ lt_err lt_norm_share(double *sum, const lt_backend *be, lt_queue *queue, const l
     LT_TRY(be->zero(queue, sum, sizeof *sum));
     if (shards->replicas != NULL && lt_group_rank(shards->replicas) > 0 &&
         shards->world->shape.ep == 1) {
-        return LT_OK; /* Another sums the same slices. */
+        return LT_OK; /* Another rank sums the same slices. */
     }
     for (int u = 0; u < t->n_units; u++) {
         s.base = gradients->base[u];

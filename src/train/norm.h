@@ -20,7 +20,7 @@
 
 int64_t lt_norm_cells(const lt_param_table *t);
 
-/* Queue the partial sums of what is held: cells (lt_norm_cells) F64, in device memory. */
+/* Queue the partial sums of the held elements: cells (lt_norm_cells) in F64, in device memory. */
 LT_MUST_USE lt_err lt_norm_partials(double *cells, const lt_backend *be, lt_queue *queue,
                                     const lt_param_table *t, const lt_param_buffer *gradients);
 

@@ -50,7 +50,7 @@ lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh) {
     return LT_OK;
 }
 
-/* Rows whose tokens are in the room at once: those of a pass, or of a step of a pipeline. */
+/* Rows whose tokens are held at once: those of a pass, or of a step of a pipeline. */
 static int64_t rows_of_room(const lt_training *t) {
     return t->pipeline != NULL ? lt_recipe_largest_batch(&t->recipe) / lt_training_dp(t) *
                                      lt_recipe_together(&t->recipe)
@@ -110,8 +110,8 @@ typedef struct {
     const int32_t *labels; /* (n, seq) */
 } pass_rows;
 
-/* Lengths of rows in a pass are multiples of this. A pipeline on GPUs has loaded the kernels for
- * one length before its first message. */
+/* Lengths of rows in a pass are multiples of this. A pipeline on GPUs loads the kernels for one
+ * length before its first message. */
 static int64_t step_of(const lt_training *t) {
     const int64_t pieces = 2 * lt_training_cp(t);
     int64_t step = LT_ROWS_STEP;
@@ -128,8 +128,8 @@ static void take_own(const lt_training *t, void *rows, int64_t n, int64_t seq) {
     }
 }
 
-/* n rows from row `first` on, up to their last label, in the room from row `at` on. n 0: one row
- * without a label, for a pass of other ranks. */
+/* Copy n rows starting at row `first`, up to their last label, to the room at row `at`. n 0: one
+ * row without a label, for a pass of other ranks. */
 static pass_rows cut(lt_training *t, const lt_row_batch *rows, int64_t first, int64_t n,
                      int64_t at) {
     const lt_objective_room *o = &t->objective_room;
@@ -164,14 +164,14 @@ static lt_err aim(lt_training *t, const pass_rows *p, const lt_row_batch *rows, 
     return o->aim != NULL && p->n > 0 ? o->aim(o->of, t, &p->own, rows->index + first) : LT_OK;
 }
 
-/* Where a pass leaves its values: in their place among those of the ranks of cp. */
+/* Where a pass writes its values: at their place among those of the ranks of cp. */
 static float *own_values(const lt_training *t, const pass_rows *p) {
     const int cp = lt_training_cp(t), rank = cp > 1 ? lt_group_rank(t->world->mesh.cp) : 0;
     return cp > 1 ? t->objective_room.own + rank * p->own.batch * p->own.seq
                   : t->objective_room.values;
 }
 
-/* Values of whole rows, of those that the ranks of cp have. */
+/* Join the values of whole rows from those of the ranks of cp. */
 static lt_err join_values(const lt_training *t, const pass_rows *p) {
     const lt_objective_room *o = &t->objective_room;
     const int cp = lt_training_cp(t);
@@ -232,7 +232,7 @@ static lt_err begin(lt_training *t, const lt_row_batch *rows, int64_t n, bool he
     return o->begin != NULL ? o->begin(o->of, t, rows, n, held_out) : LT_OK;
 }
 
-/* A micro-batch whose forward pass is done in a set: its loss, and the head's backward pass. */
+/* A micro-batch whose forward pass has run in a set: its loss, and the head's backward pass. */
 typedef struct {
     lt_training *t;
     const lt_row_batch *rows;
@@ -261,7 +261,7 @@ static lt_err judge(void *of, lt_pass *pass, int set, int64_t micro, float grad_
     return lt_pass_objective(pass, set, room->dvalues, grad_scale);
 }
 
-/* One micro-batch after the other. */
+/* Run the micro-batches one after another. */
 static lt_err run_passes(lt_training *t, const lt_row_batch *rows, int64_t n, float grad_scale,
                          lt_step_record *sum) {
     const int layers = (int)t->model->spec.n_layers;
@@ -281,7 +281,7 @@ static lt_err run_passes(lt_training *t, const lt_row_batch *rows, int64_t n, fl
     return LT_OK;
 }
 
-/* All micro-batches through a pipeline. */
+/* Run all micro-batches through a pipeline. */
 static lt_err run_pipeline(lt_training *t, const lt_row_batch *rows, int64_t n, float grad_scale,
                            lt_step_record *sum) {
     const size_t n_micros = (size_t)((n + t->micro - 1) / t->micro);
@@ -311,7 +311,7 @@ done:
 
 lt_err lt_objective_run(lt_training *t, const lt_row_batch *rows, int64_t n, float grad_scale,
                         lt_step_record *sum) {
-    sum->tokens = 0.0; /* Those that passes computed. */
+    sum->tokens = 0.0; /* Tokens that passes computed. */
     LT_TRY(begin(t, rows, n, false));
     return t->pipeline != NULL ? run_pipeline(t, rows, n, grad_scale, sum)
                                : run_passes(t, rows, n, grad_scale, sum);
@@ -337,7 +337,7 @@ lt_err lt_objective_probe(lt_training *t, const lt_row_batch *rows, int64_t n,
     return losses(t, rows, 0, n, false, sum);
 }
 
-/* This rank's part of the rows that are held out, in examples. */
+/* This rank's share of the validation rows, in examples. */
 static int64_t held_out_share(const lt_training *t) {
     const int64_t dp = lt_training_dp(t), rank = lt_training_dp_rank(t);
     const int64_t all = t->recipe.eval_rows > 0 && t->recipe.eval_rows < t->n_held_out
@@ -352,7 +352,7 @@ typedef struct {
     lt_step_record *sum;
 } validation;
 
-/* The next pass of the rows that are held out. */
+/* The next pass of validation rows. */
 static lt_err add_held_out(void *of, int64_t pass) {
     const validation *v = of;
     lt_training *t = v->t;
@@ -363,7 +363,7 @@ static lt_err add_held_out(void *of, int64_t pass) {
     return losses(t, rows, 0, count, true, v->sum);
 }
 
-/* The numbers of the rows that are held out, from the first on. */
+/* Number the validation rows, starting with the first. */
 static lt_err number_held_out(lt_training *t, int64_t n, int64_t *index) {
     const lt_row_source *source = &t->held_out;
     lt_row_batch *rows = &t->valid_rows.batch;
@@ -436,7 +436,7 @@ lt_err lt_objective_tell(lt_training *t, const lt_step_record *sum, bool eval) {
     return lt_metrics_row(&t->metrics, kind, o->metrics, o->n_metrics, values, present);
 }
 
-/* Sum numbers over the ranks; among ranks with the same rows one adds its numbers. */
+/* Sum numbers over the ranks; of ranks with the same rows, one adds its numbers. */
 lt_err lt_objective_sum(const lt_training *t, double *numbers, int64_t n) {
     if (!lt_training_has_ranks(t)) {
         return LT_OK;
@@ -486,16 +486,16 @@ lt_err lt_objective_open_beside(lt_training *t, lt_pass **out, lt_model *m, bool
     return lt_pass_open(out, m, &o);
 }
 
-#define NO_VERSION UINT64_MAX /* No weights have it. */
+#define NO_VERSION UINT64_MAX /* No weights have this version. */
 
-/* No rank has all layers, heads or experts; or, beside adapters, none has all weights. */
+/* No rank has all layers, heads or experts, or, beside adapters, all weights. */
 static bool brings_boxes(const lt_training *t) {
     return lt_training_has_ranks(t) &&
            (lt_world_is_divided(t->world) ||
             (t->lora != NULL && lt_shards_of_weights(&t->shards) != NULL));
 }
 
-/* Adapters beside the second model, whose weights are brought to it as the model's are. */
+/* Open adapters beside the second model, whose weights are brought to it as the model's are. */
 static lt_err open_adapters_of_whole(lt_training *t) {
     if (t->lora == NULL) {
         return LT_OK;
@@ -506,7 +506,7 @@ static lt_err open_adapters_of_whole(lt_training *t) {
     return LT_OK;
 }
 
-/* A base in blocks, as its file has it: it does not change, and ranks do not send blocks. */
+/* Open a base in blocks from its file: it does not change, and ranks do not send blocks. */
 static lt_err open_stored_whole(lt_training *t) {
     lt_model_options o = {.device = t->device,
                           .dtype = t->model->options.dtype,
@@ -516,7 +516,7 @@ static lt_err open_stored_whole(lt_training *t) {
     return lt_model_open(&t->whole, t->recipe.init, &o);
 }
 
-/* A second set of adapters beside the model itself, whose weights do not change. */
+/* Open a second set of adapters beside the model itself, whose weights do not change. */
 static lt_err open_adapters_apart(lt_training *t) {
     lt_lora_use(t->model, NULL);
     LT_TRY(lt_lora_open(&t->whole_lora, t->model, &t->lora->options, t->lora->seed));
@@ -550,7 +550,7 @@ void lt_objective_opened_whole(lt_training *t) {
     lt_lora_use(t->model, t->lora);
 }
 
-/* The weights of the model, which has another version than the second one. */
+/* Copy the weights of the model, whose version differs from the second one's. */
 static lt_err bring_model(lt_training *t) {
     const lt_shards *slices = lt_shards_of_weights(&t->shards);
     lt_model *to = t->whole, *from = t->model;
@@ -568,8 +568,7 @@ static lt_err bring_model(lt_training *t) {
     return LT_OK;
 }
 
-/* The numbers of the adapters beside the same model, which have another version than the second
- * ones. */
+/* Copy the adapters beside the same model, whose version differs from the second ones'. */
 static lt_err copy_adapters(lt_training *t) {
     const lt_lora *from = t->lora;
     const lt_model *params = from->params;

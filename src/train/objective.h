@@ -48,48 +48,48 @@ struct lt_training;
 /* Some rows and their values. */
 typedef struct {
     int64_t n, seq;
-    const int64_t *index;  /* (n) as the source numbered the rows. */
-    const int32_t *labels; /* (n, seq): -1 where there is no value. */
-    const float *values;   /* (n, seq): 0 where there is no label. */
-    /* (n, seq), zeros: to be written. NULL: only the loss is asked for, of a validation or of the
-     * rows of the step before. */
+    const int64_t *index;  /* (n): the numbers that the source gave the rows. */
+    const int32_t *labels; /* (n, seq): -1 if there is no value. */
+    const float *values;   /* (n, seq): 0 if there is no label. */
+    /* (n, seq), zeros, to be written. NULL: only the loss is needed, of a validation or of the
+     * previous step's rows. */
     float *dvalues;
 } lt_objective_part;
 
 typedef struct lt_objective {
     void *of;
-    /* The rows of a step depend on the update before it: they are not drawn ahead. */
+    /* The rows of a step depend on the previous update, so they are not drawn ahead. */
     bool draws_late;
     const char *kind;
-    const lt_metric *metrics; /* (n_metrics), the first of them the step. */
+    const lt_metric *metrics; /* (n_metrics); the first is the step. */
     int n_metrics;
     lt_err (*open)(void *of, struct lt_training *t);
     lt_err (*data)(void *of, struct lt_training *t, const json_t *then); /* NULL: a new run. */
-    lt_err (*start)(void *of, struct lt_training *t);                    /* NULL: nothing to do. */
-    /* held_out: of a validation, whose rows have their index alone. NULL: nothing to do. */
+    lt_err (*start)(void *of, struct lt_training *t);                    /* NULL: no-op. */
+    /* held_out: for a validation, whose rows have only their index. NULL: no-op. */
     lt_err (*begin)(void *of, struct lt_training *t, const lt_row_batch *rows, int64_t n,
                     bool held_out);
-    /* index: of the batch's rows. NULL: nothing to do. */
+    /* index: of the batch's rows. NULL: no-op. */
     lt_err (*aim)(void *of, struct lt_training *t, const lt_pass_batch *b, const int64_t *index);
     lt_err (*loss)(void *of, const lt_objective_part *part, bool held_out, lt_step_record *sum);
     void (*report)(const void *of, const lt_step_record *sum, double *values, bool *present);
-    /* A validation of another kind than the loss of rows that are held out. NULL: that. */
+    /* A validation other than the loss of validation rows. NULL: that loss. */
     lt_err (*evaluate)(void *of, struct lt_training *t);
-    /* May the run stop after the current step, and a checkpoint be made? If not, both wait. NULL:
-     * always. */
+    /* Whether the run may stop after the current step, and a checkpoint be made. If not, both wait.
+     * NULL: always. */
     bool (*whole)(const void *of);
-    /* Words for the line of progress. NULL: none. */
+    /* Text for the progress line. NULL: none. */
     void (*brief)(const void *of, char out[LT_OBJECTIVE_BRIEF_BYTES]);
-    /* At the end of the run, with the model still open; also of a run that did not open. NULL:
-     * nothing to do. */
+    /* Called at the end of the run, with the model still open, and also if the run did not open.
+     * NULL: no-op. */
     void (*close)(void *of);
 } lt_objective;
 
-/* UNSUPPORTED: an option or a mesh (NULL: one rank) that does not work with the objective. A recipe
+/* UNSUPPORTED: an option or a mesh (NULL: one rank) does not work with the objective. A recipe
  * without an objective passes. */
 LT_MUST_USE lt_err lt_objective_check(const lt_recipe *r, const lt_mesh_shape *mesh);
 
-/* Does an engine draw answers from the model that is trained? */
+/* Whether an engine draws answers from the model that is trained. */
 bool lt_objective_draws(const lt_recipe *r);
 
 /* Memory for values and rows of one pass. */
@@ -104,31 +104,31 @@ LT_MUST_USE lt_err lt_objective_values(struct lt_training *t, const lt_row_batch
                                        int64_t first, int64_t n, const float **values,
                                        int64_t *seq);
 
-/* Calls some(of, i) for passes i of [0, n) of this rank; then some(of, -1) while a rank that needs
- * this one for its passes has more (mesh.zero 3, ep). Each call computes values once. */
+/* Calls some(of, i) for passes i of [0, n) of this rank, then some(of, -1) as long as a rank that
+ * needs this one in its passes has more (mesh.zero 3, ep). Each call computes values once. */
 typedef lt_err (*lt_objective_some)(void *of, int64_t pass);
 LT_MUST_USE lt_err lt_objective_passes(struct lt_training *t, int64_t n, lt_objective_some some,
                                        void *of);
 
-/* Forward and backward of the n rows of a step, their results into *sum. */
+/* Forward and backward passes of a step's n rows; their results go to *sum. */
 LT_MUST_USE lt_err lt_objective_run(struct lt_training *t, const lt_row_batch *rows, int64_t n,
                                     float grad_scale, lt_step_record *sum);
 /* The loss of n rows under the current weights. */
 LT_MUST_USE lt_err lt_objective_probe(struct lt_training *t, const lt_row_batch *rows, int64_t n,
                                       lt_step_record *sum);
-/* The loss of all rows that are held out, and their lines of metrics. */
+/* The loss of all validation rows, and their metrics. */
 LT_MUST_USE lt_err lt_objective_evaluate(struct lt_training *t);
-/* The line of metrics of a step. */
+/* Write the metrics of a step. */
 LT_MUST_USE lt_err lt_objective_tell(struct lt_training *t, const lt_step_record *sum, bool eval);
 
-/* Sums over the ranks that divide the rows of a step, in place; ranks of the same rows have the
+/* Sums over the ranks that divide the rows of a step, in place; ranks with the same rows have the
  * same numbers. A collective call of all. */
 LT_MUST_USE lt_err lt_objective_sum(const struct lt_training *t, double *numbers, int64_t n);
-/* *yes: on all ranks of the mesh. */
+/* Whether `yes` holds on all ranks of the mesh. */
 LT_MUST_USE lt_err lt_objective_all(const struct lt_training *t, bool *yes);
 
-/* The ranks that see the same rows and may divide work on them that each would else do; NULL: this
- * one alone. A collective call. The group lives as long as the world. */
+/* The ranks with the same rows, which can divide work that each would otherwise do; NULL: only this
+ * one. A collective call. The group lives as long as the world. */
 LT_MUST_USE lt_err lt_objective_open_sharers(const struct lt_training *t, lt_group **out);
 
 /* Open a pass without gradients over another model (a teacher, a reference), which is whole on this

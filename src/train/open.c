@@ -60,7 +60,7 @@ static lt_err open_folder(lt_training *t) {
     LT_TRY(lt_file_make_dirs(out));
     LT_TRY(lt_path_join(t->checkpoints, out, "checkpoints"));
     LT_TRY(lt_path_join(t->metrics_path, out, "metrics.jsonl"));
-    if (t->together != NULL) { /* One file stops all. */
+    if (t->together != NULL) { /* One file stops all runs. */
         memcpy(t->exit_path, t->together->exit_path, sizeof t->exit_path);
         return LT_OK;
     }
@@ -75,7 +75,7 @@ static lt_err lead_lock(lt_training *t) {
 
     lt_lease_identify(&t->lease);
     LT_TRY(lt_lease_take(&t->lease, out));
-    if (t->together != NULL) { /* Folder and log are those of all. */
+    if (t->together != NULL) { /* Folder and log are shared by all runs. */
         return LT_OK;
     }
     if (!lt_training_has_ranks(t) || lt_comm_rank(t->world->comm) == 0) {
@@ -99,7 +99,7 @@ static lt_err open_tokenizer(lt_training *t) {
         return LT_OK;
     }
     LT_TRY(lt_training_open_tokenizer(&t->tokenizer, &t->recipe));
-    malloc_trim(0); /* What reading it needed for a moment. */
+    malloc_trim(0); /* Return the temporary memory of reading. */
     t->tokenizer_bytes = lt_memory_grown(t->program_bytes);
     t->tokenizer_info = lt_tokenizer_describe(t->tokenizer);
     return LT_OK;
@@ -190,7 +190,7 @@ void lt_training_set_temperature(lt_training *t, float temperature) {
     }
 }
 
-/* The ranks that hold the same, over the passes of this one. */
+/* Divide among the ranks that hold the same, over the passes of this one. */
 static lt_err open_zero(lt_training *t) {
     lt_pass *passes[LT_MAX_LAYERS];
     const int n = lt_training_passes_of(t, passes);
@@ -216,7 +216,7 @@ static lt_err unit_updated(void *of, int unit) {
     return lt_zero_updated(of, unit);
 }
 
-/* Into the pass of the first of several runs, or its pipeline. */
+/* Join the pass, or the pipeline, of the first of several runs. */
 static lt_err join(lt_training *t) {
     return t->pipeline != NULL ? lt_pipeline_join(t->pipeline, t->lora, t->micro)
                                : lt_pass_join(t->pass, t->lora, t->micro);
@@ -266,7 +266,7 @@ static lt_err open_pass(lt_training *t) {
     return lt_step_rows_open(&t->valid_rows, t->micro, r->seq, o.weights);
 }
 
-/* divided: the rows are those of a step, which sites divide between them. */
+/* divided: the rows are those of a step, which sites divide among themselves. */
 static lt_loader_options loader_options(const lt_training *t, const lt_mixture *m, bool divided) {
     const lt_recipe *r = &t->recipe;
     lt_loader_options o = lt_loader_defaults();
@@ -275,7 +275,7 @@ static lt_loader_options loader_options(const lt_training *t, const lt_mixture *
     o.seq = r->seq;
     o.vocab_size = t->model->spec.vocab_size;
     o.seed = (uint64_t)r->seed;
-    LT_ASSERT(r->packing != LT_RECIPE_PACK_AUTO); /* Resolved. */
+    LT_ASSERT(r->packing != LT_RECIPE_PACK_AUTO); /* It has been resolved. */
     o.packing = (lt_pack)(r->packing - LT_RECIPE_PACK_STREAM);
     o.shuffle = (lt_shuffle)r->shuffle;
     o.shuffle_rows = o.packing == LT_PACK_STREAM && o.shuffle == LT_SHUFFLE_ROWS ? r->shuffle_rows
@@ -305,7 +305,7 @@ static lt_loader_options loader_options(const lt_training *t, const lt_mixture *
     return o;
 }
 
-/* The same data in order, once, without options that only affect learning. */
+/* The same data in order, once, without options that only affect training. */
 static void validation_options(lt_training *t, const lt_mixture *m) {
     lt_loader_options *o = &t->valid_options;
     *o = loader_options(t, m, false);
@@ -333,8 +333,8 @@ static lt_err tell_other_tokenizers(const lt_training *t, const lt_mixture *mixt
     return LT_OK;
 }
 
-/* Whether shards are read one after the other. Shards alone never are conversations, which `auto`
- * packs otherwise. */
+/* Whether shards are read one after another. Shards alone are never conversations, which `auto`
+ * would pack differently. */
 static bool reads_in_order(const lt_recipe *r) {
     const lt_loader_options o = {.shuffle = (lt_shuffle)r->shuffle,
                                  .shuffle_rows = r->shuffle_rows,
@@ -344,7 +344,7 @@ static bool reads_in_order(const lt_recipe *r) {
     return lt_loader_in_order(&o);
 }
 
-/* Rows in random order are read from many shards at once: all of these must fit. */
+/* Rows in random order are read from many shards at once: all of these must fit in memory. */
 static lt_err check_budget(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     size_t window, bytes;
@@ -364,7 +364,7 @@ static lt_err check_budget(lt_training *t) {
             (long long)r->cache_bytes, r->shuffle == LT_SHUFFLE_ROWS ? "rows" : "documents", bytes);
 }
 
-/* Shards with an address stream in. The recipe keeps the address; the mixture gets the path of what
+/* Shards with an address are streamed. The recipe keeps the address; the mixture gets the path that
  * the loader opens. */
 static lt_err stream_shards(lt_training *t, lt_mixture *m) {
     const lt_recipe *r = &t->recipe;
@@ -401,7 +401,8 @@ static lt_err open_data(lt_training *t) {
         return t->objective->open(t->objective->of, t);
     }
     LT_TRY(read_mixture(t, &t->train_mixture, t->recipe.train, "data.train"));
-    if (t->recipe.valid[0] != '\0') { /* Before a loader reads: the cache then knows all shards. */
+    /* Before a loader reads, so that the cache knows all shards. */
+    if (t->recipe.valid[0] != '\0') {
         LT_TRY(read_mixture(t, &t->valid_mixture, t->recipe.valid, "data.valid"));
     }
     o = loader_options(t, &t->train_mixture, true);
@@ -476,8 +477,9 @@ static void tell_idle(const lt_recipe *r) {
     }
 }
 
-/* Before this process nothing was done since the last sign of the attempt before, which the board
- * knows by the monotonic clock; under another launcher, since its last line by the time of day. */
+/* Nothing was computed between the last sign of the previous attempt and this process. The board
+ * knows that time by the monotonic clock; under another launcher it is the last line's time of
+ * day. */
 static void begin_times(lt_training *t) {
     const double begun_unix_s = lt_clock_unix_s() - (lt_clock_s() - t->start_s);
     const double sign_s = (double)lt_board_before_ns(lt_training_board(t)) * 1e-9,
@@ -488,8 +490,8 @@ static void begin_times(lt_training *t) {
                                        : 0.0);
 }
 
-/* A process of the attempt before may still hold the port: that must not keep a run from going on
- * after a fault, so it goes on without /metrics. */
+/* A process of the previous attempt may still hold the port. That must not keep a run from resuming
+ * after a fault, so it continues without /metrics. */
 static lt_err open_live(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_identity who = lt_identity_of_process();
@@ -506,7 +508,7 @@ static lt_err open_live(lt_training *t) {
     return LT_OK;
 }
 
-/* Who else gets the numbers of metrics.jsonl. */
+/* Open the other receivers of the numbers in metrics.jsonl. */
 static lt_err lead_telemetry(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     LT_TRY(r->metrics_listen[0] != '\0' ? open_live(t) : LT_OK);
@@ -517,7 +519,7 @@ static lt_err lead_telemetry(lt_training *t) {
     return LT_OK;
 }
 
-/* Metrics, the effective recipe, the page. The other ranks need no peak. */
+/* Open metrics, the effective recipe and the page. The other ranks do not need the peak rate. */
 static lt_err lead_begin(lt_training *t) {
     t->peak_flops = lt_training_host(t)->peak_flops;
     LT_TRY(t->peak_flops == 0.0
@@ -536,7 +538,7 @@ static lt_err lead_begin(lt_training *t) {
     return lead_telemetry(t);
 }
 
-/* What ranks on GPUs cannot do yet. */
+/* Refuse what ranks on GPUs do not support yet. */
 static lt_err check_gpus(const lt_training *t) {
     const lt_recipe *r = &t->recipe;
     if (r->zero > 0 && r->shard == 1) {
@@ -551,7 +553,7 @@ static lt_err check_gpus(const lt_training *t) {
     return LT_OK;
 }
 
-/* Each rank takes the same number of rows of every step; passes are no larger than that. */
+/* Each rank takes the same number of rows of every step; passes are not larger. */
 static lt_err divide_rows(lt_training *t) {
     lt_recipe *r = &t->recipe;
     const lt_mesh_shape shape = {

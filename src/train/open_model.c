@@ -25,7 +25,7 @@ static int64_t id_or_none(uint32_t id) {
     return id == LT_TOKEN_NONE ? -1 : (int64_t)id;
 }
 
-/* Do the logits of a batch stay for its backward pass? */
+/* Decide whether the logits of a batch are kept for its backward pass. */
 static lt_err decide_logits(lt_training *t, const lt_model_spec *spec, lt_dtype dtype,
                             size_t left) {
     const bool pipeline = lt_training_has_pipeline(t);
@@ -70,8 +70,8 @@ static lt_err check_fit(lt_training *t, const lt_model_spec *spec, lt_dtype dtyp
     return decide_logits(t, spec, dtype, left);
 }
 
-/* A reward model has one score, a process reward model two of each token; a model without a head
- * for them gets one. */
+/* A reward model has one score, and a process reward model two per token; a model without such a
+ * head gets one. */
 static int64_t n_scores_of(const lt_recipe *r) {
     const lt_align_objective *o = lt_recipe_align(r);
     return o == NULL ? 0 : o->given == LT_ALIGN_SCORES ? 1 : o->given == LT_ALIGN_STEPS ? 2 : 0;
@@ -81,7 +81,7 @@ static bool has_token_scores(const lt_recipe *r) {
     return n_scores_of(r) > 1;
 }
 
-/* The head that model.init has must be of the objective's kind. */
+/* The head of model.init must be of the objective's kind. */
 static lt_err check_head(const lt_model_spec *spec, const lt_recipe *r) {
     if (spec->n_scores == n_scores_of(r) && spec->token_scores == has_token_scores(r)) {
         return LT_OK;
@@ -154,11 +154,11 @@ static lt_err check_zero_stages(const lt_training *t) {
     return LT_OK;
 }
 
-/* What this rank holds and what it trains. */
+/* Find what this rank holds and what it trains. */
 static lt_err divide_model(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_training *host = lt_training_host(t);
-    if (host != t) { /* The model's parts are known. */
+    if (host != t) { /* The parts of the model are known. */
         const lt_lora_options lora = lt_recipe_lora(r);
         t->stages = host->stages;
         LT_TRY(lt_shards_open_beside(&t->shards, &host->shards, &lora));
@@ -183,7 +183,7 @@ static lt_err divide_model(lt_training *t) {
     return LT_OK;
 }
 
-/* Adapters beside the model that was opened, which at mesh.zero = 3 is this rank's slices. */
+/* Open adapters beside the opened model, which at mesh.zero = 3 is this rank's slices. */
 static lt_err open_adapters(lt_training *t, const lt_model_options *opened) {
     const lt_training *host = lt_training_host(t);
     const bool divided = lt_training_is_divided(t);
@@ -208,7 +208,7 @@ static lt_err open_adapters(lt_training *t, const lt_model_options *opened) {
     }
     LT_TRY(lt_adapters_open(&t->lora, t->model, &t->recipe, &parts));
     t->trained = t->lora->trained;
-    if (t->together != NULL) { /* Which adapters compute is decided call by call. */
+    if (t->together != NULL) { /* Each call chooses which adapters compute. */
         lt_lora_use(t->model, NULL);
     }
     return LT_OK;
@@ -239,7 +239,7 @@ lt_err lt_training_resolve_dtype(lt_recipe *r, bool on_device) {
     return LT_OK;
 }
 
-/* What model.dtype = auto came to, and the other choice. */
+/* Report the choice of model.dtype = auto, and the alternative. */
 static void tell_dtype(const lt_training *t, bool was_auto) {
     const bool wide = t->recipe.dtype == LT_RECIPE_DTYPE_FP32,
                on_device = !t->device->backend->host_memory;
@@ -278,7 +278,7 @@ lt_err lt_training_open_model(lt_training *t) {
     }
     if (r->init[0] != '\0') {
         lt_model_options own = options;
-        if (t->shards.frozen != NULL) { /* Blocks are apart. */
+        if (t->shards.frozen != NULL) { /* Blocks are kept separately. */
             own.stored = own.decoded = false;
         }
         LT_TRY(lt_model_open(&t->trained, r->init, &own));

@@ -1,10 +1,10 @@
-/* open_ranks.c: opens a run on all ranks of a world, one after another, from the same checkpoint;
- * and what the ranks do together before the first step. */
+/* open_ranks.c: opens a run on all ranks of a world, one after another, from the same checkpoint,
+ * and does what ranks do together before the first step. */
 #include "base/error.h"
 #include "base/log.h"
 #include "train/run.h"
 
-/* What an objective does on all ranks together, behind the weights of the first step. */
+/* The collective part of an objective's start, after the weights of the first step. */
 static lt_err start_objective(lt_training *t) {
     const lt_objective *o = t->objective;
     return o != NULL && o->start != NULL ? o->start(o->of, t) : LT_OK;
@@ -47,7 +47,8 @@ lt_err lt_training_agree_on_step(const lt_training *t, const lt_world *w, bool *
     return LT_OK;
 }
 
-/* Where no rank had all weights when the adapters were opened, or did not have what it trains. */
+/* Needed if no rank had all weights when the adapters were opened, or did not have what it
+ * trains. */
 static lt_err begin_magnitudes(lt_training *t) {
     lt_pass *passes[LT_MAX_LAYERS];
     const int n = lt_training_passes_of(t, passes);

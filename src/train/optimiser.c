@@ -30,7 +30,7 @@ static int64_t scratch_count(const lt_recipe *r, const lt_param_table *t) {
     return most;
 }
 
-/* Behind the optimiser's own. */
+/* They follow the optimiser's own. */
 static const char *const outer_names[LT_OPTIM_OUTER] = {"outer", "outer_momentum"};
 
 static int count_moments(const lt_recipe *r) {
@@ -80,7 +80,7 @@ static lt_err check_matrices(const lt_param_table *t) {
     return LT_OK;
 }
 
-/* Are matrices made whole at one rank each? */
+/* Whether each matrix is gathered on one rank. */
 static bool has_owners(const lt_recipe *r, const lt_shards *shards) {
     return r->optim == LT_OPTIM_MUON && shards != NULL && shards->level > 0;
 }
@@ -162,7 +162,7 @@ typedef struct {
     float grad_scale, decay;
 } step_ctx;
 
-/* Elements [local, local + count) of what is held of a parameter; whole: index of the first in the
+/* Elements [local, local + count) of the held part of a parameter; whole: index of the first in the
  * whole. */
 typedef struct {
     const lt_param *param;
@@ -230,8 +230,8 @@ static lt_err step_lion(lt_optimiser *o, const step_ctx *c, const piece *p) {
                                                   .grad_scale = c->grad_scale});
 }
 
-/* The update of one matrix; its copy is the caller's to add. Its size follows Jordan's
- * max(1, rows / cols)^0.5. */
+/* Arguments of one matrix's update; the caller adds its copy. Its size follows Jordan's max(1, rows
+ * / cols)^0.5. */
 static lt_muon_args muon_args(const lt_optimiser *o, const step_ctx *c, int64_t rows, int64_t cols,
                               float *p, float *g, float *m) {
     const lt_recipe *r = o->recipe;
@@ -249,7 +249,7 @@ static lt_muon_args muon_args(const lt_optimiser *o, const step_ctx *c, int64_t 
         .nesterov = true};
 }
 
-/* Each matrix of the parameter: one, or one an expert. */
+/* Each matrix of the parameter: a single one, or one per expert. */
 static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     const int64_t rows = p->shape[p->n_dims - 2], cols = p->shape[p->n_dims - 1],
                   matrices = p->local_count / (rows * cols);
@@ -269,7 +269,7 @@ static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     return LT_OK;
 }
 
-/* The round's matrix of this rank, from all ranks' slices and back. */
+/* Update this rank's matrix of the round, gathered from all ranks' slices and scattered again. */
 static lt_err step_owned(lt_optimiser *o, step_ctx *c, int round) {
     const lt_param_table *t = o->share.table;
     const lt_owned *own = lt_owners_own(&o->owners, round);
@@ -302,8 +302,8 @@ static lt_err step_owners(lt_optimiser *o, step_ctx *c) {
     return LT_OK;
 }
 
-/* Update what is held of a parameter in one call, or in one call per range that is contiguous in
- * the whole where stochastic rounding depends on the position. */
+/* Update the held part of a parameter in one call or, if stochastic rounding depends on the
+ * position, in one call per range that is contiguous in the whole. */
 static lt_err step_elements(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     const int64_t kind = o->recipe->optim;
     for (int64_t at = 0; at < p->local_count;) {
@@ -323,7 +323,7 @@ static lt_err step_elements(lt_optimiser *o, const step_ctx *c, const lt_param *
 
 lt_err lt_optimiser_sumsq(lt_optimiser *o, const lt_param_buffer *gradients) {
     const lt_backend *be = o->model->backend;
-    LT_ASSERT(gradients->flat != NULL); /* Parts: norm.h. */
+    LT_ASSERT(gradients->flat != NULL); /* For parts see norm.h. */
     const lt_sumsq_args a = {
         .out = lt_tensor_1d(o->sumsq, LT_F64, 1),
         .x = lt_tensor_1d(gradients->flat, LT_F32, o->share.table->n_elements)};
@@ -352,7 +352,7 @@ lt_err lt_optimiser_step(lt_optimiser *o, const lt_param_buffer *gradients, floa
         const lt_param *p = &o->share.table->params[i];
         c.decay = p->decays ? (float)r->decay : 0.0f;
         if (o->owners.shards != NULL && p->matrix) {
-            continue; /* Behind the others, in rounds. */
+            continue; /* After the others, in rounds. */
         }
         LT_TRY(r->optim == LT_OPTIM_MUON && p->matrix ? step_muon(o, &c, p)
                                                       : step_elements(o, &c, p));

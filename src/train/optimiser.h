@@ -40,7 +40,7 @@ typedef struct {
 typedef struct {
     const lt_recipe *recipe;
     lt_model *model;
-    lt_optimiser_share share; /* Gradients and moments are buffers over its table, too. */
+    lt_optimiser_share share; /* Gradients and moments are also buffers over its table. */
     lt_queue *queue;          /* The queue on which the gradients are computed. */
     lt_arena arena;           /* Moments, Muon's scratch, the sum of squares. */
     int n_moments;
@@ -48,19 +48,19 @@ typedef struct {
     lt_param_buffer moments[LT_OPTIM_MAX_MOMENTS];
     float *muon_scratch;
     /* With shards: which rank orthogonalises which matrix; room for one whole matrix with its
-     * gradient, momentum and weights; and what an exchange works with. */
+     * gradient, momentum and weights; and the buffers of an exchange. */
     lt_owners owners;
     float *muon_whole, *muon_exchange;
     double *sumsq, *host_sumsq; /* (1): on the device and, after a sync, on the host. */
-    /* Called in a step when the update of a unit is queued, while others follow; NULL: nobody asks.
-     * Not called where owners orthogonalise matrices after the other parameters' update. */
+    /* Called in a step when the update of a unit is queued, while others follow; NULL: no call. Not
+     * called if owners orthogonalise matrices after the other parameters' update. */
     lt_err (*updated)(void *of, int unit);
     void *of;
-    bool gathers_late; /* Not called in the next step: more changes of the weights follow. */
+    bool gathers_late; /* It is not called in the next step: more changes of the weights follow. */
 } lt_optimiser;
 
-/* queue: the one on which the gradients are computed; steps are queued after them. It must outlive
- * the optimiser. UNSUPPORTED: Muon with a part of a matrix. */
+/* queue: on which the gradients are computed; steps are queued after them. It must outlive the
+ * optimiser. UNSUPPORTED: Muon with a part of a matrix. */
 LT_MUST_USE lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m,
                                      lt_queue *queue);
 LT_MUST_USE lt_err lt_optimiser_open_share(lt_optimiser *o, const lt_recipe *r, lt_model *m,
@@ -71,21 +71,21 @@ void lt_optimiser_close(lt_optimiser *o);
 LT_MUST_USE lt_err lt_optimiser_measure(size_t *bytes, const lt_recipe *r, const lt_param_table *t,
                                         const lt_shards *shards);
 
-/* Bytes of what a checkpoint keeps of a model with this table: master weights and moments. */
+/* Bytes that a checkpoint stores for a model with this table: master weights and moments. */
 size_t lt_optimiser_state_bytes(const lt_recipe *r, const lt_param_table *t);
 
 /* Queue the sum of squares of the gradients, which are contiguous; after a sync it is in
  * *o->host_sumsq. For parts: norm.h. */
 LT_MUST_USE lt_err lt_optimiser_sumsq(lt_optimiser *o, const lt_param_buffer *gradients);
 
-/* What outer steps keep, with a recipe of several sites. */
+/* The state of outer steps, with a recipe of several sites. */
 typedef struct {
     const lt_param_buffer *outer, *momentum;
 } lt_outer_state;
 lt_outer_state lt_optimiser_outer(lt_optimiser *o);
 
-/* Queue one update of all parameters by gradients (n_elements), F32, times grad_scale, at the step
- * and rates of the plan. */
+/* Queue one update of all parameters with gradients (n_elements), F32, times grad_scale, with the
+ * plan's step and rates. */
 LT_MUST_USE lt_err lt_optimiser_step(lt_optimiser *o, const lt_param_buffer *gradients,
                                      float grad_scale, const lt_step_plan *plan);
 

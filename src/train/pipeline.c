@@ -8,7 +8,7 @@
 #include "train/run.h"
 #include "train/together_impl.h"
 
-#define MAX_SIZES 64 /* Numbers of micro-batches that the steps of a run have. */
+#define MAX_SIZES 64 /* Most different numbers of micro-batches in the steps of a run. */
 
 bool lt_training_has_pipeline(const lt_training *t) {
     return lt_training_has_ranks(t) && t->world->shape.pp > 1;
@@ -55,7 +55,7 @@ static lt_err add_sizes(int64_t sizes[MAX_SIZES], int *n, const lt_training *t, 
     return LT_OK;
 }
 
-/* The numbers of micro-batches of all steps; a step of several runs has as many as one of them. */
+/* The numbers of micro-batches of all steps; a step of several runs has as many as each of them. */
 static lt_err step_sizes(int64_t sizes[MAX_SIZES], int *n, const lt_training *t) {
     const lt_together *g = t->together;
     *n = 0;
@@ -65,7 +65,7 @@ static lt_err step_sizes(int64_t sizes[MAX_SIZES], int *n, const lt_training *t)
     return g != NULL ? LT_OK : add_sizes(sizes, n, t, &t->recipe, t->micro);
 }
 
-/* Layers of each stage, and the costliest stage's part of the work. */
+/* Log the layers of each stage, and the costliest stage's share of the work. */
 static void log_stages(const lt_training *t) {
     const int n = t->stages.ranks * t->stages.chunks;
     double shares[LT_MAX_LAYERS], most = 0.0;
@@ -136,8 +136,8 @@ lt_err lt_training_run_pipeline(lt_training *t, const lt_row_batch *rows, uint64
 
 /* ---- What it tells ---- */
 
-/* Times of one rank, as they are gathered: doubles, then for each chunk the seconds of F, B and
- * W. */
+/* Times of one rank in the form in which they are gathered: doubles, then for each chunk the
+ * seconds of F, B and W. */
 typedef struct {
     double step_s, busy_s, sent_bytes, first_layer, n_layers;
 } told;
@@ -164,8 +164,8 @@ static void fill_told(double *out, const lt_training *t) {
     }
 }
 
-/* How long each rank of pp is idle in the table, (ranks), if operations take what they took, on
- * average over the replicas of the pipeline, and messages nothing. */
+/* Idle time of each rank of pp in the table, (ranks), if operations take their measured times,
+ * averaged over the replicas of the pipeline, and messages take none. */
 static lt_err table_idle(double *idle, const lt_training *t, const double *all, int n, int each) {
     const int p = t->stages.ranks, v = t->stages.chunks, stages = p * v, replica = n / p;
     const lt_schedule_shape shape = {t->stages.schedule, p, v, t->piped.micros};
@@ -196,7 +196,7 @@ done:
     return err;
 }
 
-/* Mean seconds that a rank is idle in a step's passes. */
+/* Mean idle seconds of a rank in a step's passes. */
 static double bubble_of(const lt_training *t, const double *all, int n, int each) {
     double idle_s = 0.0;
     for (int i = 0; i < n; i++) {

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-/* Nats. A gradient of exactly 0 is correct after everything has been learnt. */
+/* In nats. A gradient of exactly 0 is correct after everything has been learnt. */
 #define DEAD_LOSS 1e-3
 
 const char *lt_stop_text(int stop) {
@@ -38,7 +38,8 @@ lt_err lt_ranks_combine(const lt_ranks *r, lt_step_record *record, lt_err err) {
     }
     lt_failure_keep(&own, err);
     const lt_err failed = r->combine(r->of, record);
-    if (err != LT_OK) { /* The others may have ended the world before this rank saw all records. */
+    /* The others may have ended the world before this rank received all records. */
+    if (err != LT_OK) {
         return lt_failure_raise(&own);
     }
     LT_TRY(failed);
@@ -80,7 +81,7 @@ void lt_publish_decide(lt_publish_decision *d, const lt_step_record *probe, cons
     if (!d->publish) {
         return;
     }
-    d->loss = probe->rows == 0.0         ? 0.0 /* No step was taken yet. */
+    d->loss = probe->rows == 0.0         ? 0.0 /* No step has been taken yet. */
               : probe->weight_sum != 0.0 ? probe->loss_sum / probe->weight_sum
                                          : lt_guard_recent(guard);
     d->publish = isfinite(d->loss);

@@ -17,7 +17,7 @@
 #include "train/watch/guard.h"
 
 /* Fields of a record: name, how the values of ranks are combined, description. All are F64, which
- * holds counts below 2^53 exactly, so that a record is one short vector to gather. */
+ * holds counts below 2^53 exactly, so that a record is one short vector that is gathered. */
 #define LT_STEP_RECORD_MAP(X)                                                                      \
     X(ranks, SUM, "ranks whose work this is")                                                      \
     X(rows, SUM, "rows")                                                                           \
@@ -46,7 +46,7 @@
     X(epoch, MAX, "of the lease of the run folder, from the rank that has it, when the run opens") \
     X(error, MAX, "an lt_err; LT_OK: none")
 
-/* Numbers whose meaning only the objective knows (objective.h): sums, and largest ones. */
+/* Numbers that only the objective interprets (objective.h): sums, and maxima. */
 #define LT_OBJECTIVE_SUMS 16
 #define LT_OBJECTIVE_MOST 4
 
@@ -61,7 +61,8 @@ typedef struct {
 #define LT_STOP_FILE 1000 /* Larger than every signal number. */
 const char *lt_stop_text(int stop);
 
-/* *into becomes the record of both. Ranks are combined in their order, so all get the same bits. */
+/* `into` becomes the record of both. Ranks are combined in their order, so that all get the same
+ * bits. */
 void lt_step_record_combine(lt_step_record *into, const lt_step_record *other);
 
 /* The other ranks of a run. combine NULL: there are none; otherwise it replaces *record by that of
@@ -75,38 +76,38 @@ typedef struct {
 static inline bool lt_ranks_lead(const lt_ranks *r) {
     return r->rank == 0;
 }
-/* err: the failure of this rank, of which the others learn. Returns it, or REMOTE if another rank
- * has failed. */
+/* err: this rank's failure, which the others learn. Returns it, or REMOTE if another rank has
+ * failed. */
 LT_MUST_USE lt_err lt_ranks_combine(const lt_ranks *r, lt_step_record *record, lt_err err);
 
-/* The state besides the record, the same on every rank. */
+/* The state in addition to the record, the same on every rank. */
 typedef struct {
     const lt_recipe *recipe;
     const lt_guard *guard;
     int64_t step;        /* The step of the record. */
-    double summed_scale; /* Gradients are the sums of the labels' gradients times this. */
+    double summed_scale; /* The gradients are the sum over labels times this factor. */
     bool save_late;      /* A checkpoint has been due since an earlier step. */
     bool whole;          /* The run may stop here, and a checkpoint may be made. */
 } lt_step_facts;
 
 typedef struct lt_step_decision {
     double loss, grad_norm; /* Mean over labels. */
-    double grad_scale;      /* Factor of the summed gradients: mean and clipping. */
+    double grad_scale;      /* Factor for the summed gradients: for mean and clipping. */
     bool apply;             /* Apply the update; if not, `why` says why not. */
     char why[160];
-    bool dead; /* The gradient is exactly 0, the loss is not. */
+    bool dead; /* The gradient is exactly 0, but the loss is not. */
     bool give_up;
     bool validate, sample, save;
-    bool save_late; /* A checkpoint is due, but not here. */
-    int stop;       /* After all this, stop; 0: continue. */
+    bool save_late; /* A checkpoint is due, but is deferred. */
+    int stop;       /* Stop after all this; 0: continue. */
 } lt_step_decision;
 
 void lt_step_decide(lt_step_decision *d, const lt_step_record *r, const lt_step_facts *f);
 
-/* May a checkpoint be made of weights that gave `probe` on rows of the last step? */
+/* Whether a checkpoint may be made of weights that gave `probe` on rows of the last step. */
 typedef struct {
     double loss;
-    bool publish; /* False: not now, but at a later step. */
+    bool publish; /* False: only at a later step. */
     bool suspect; /* Published, but the run seems to have diverged. */
 } lt_publish_decision;
 void lt_publish_decide(lt_publish_decision *d, const lt_step_record *probe, const lt_guard *guard,

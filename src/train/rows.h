@@ -18,7 +18,7 @@ typedef union {
 } lt_row_place;
 
 /* The destination of rows. weights (batch * seq): NULL unless the source has them. index (batch):
- * the number that identifies a row to an objective; the loader leaves it as it is. */
+ * the number that identifies a row for an objective; the loader does not set it. */
 typedef struct {
     lt_batch ids;
     float *weights;
@@ -30,8 +30,8 @@ typedef struct {
     bool weights; /* Its rows have a weight for each label. */
     /* Write n rows to the beginning of *out, which is large enough. */
     lt_err (*next)(void *of, int64_t n, lt_row_batch *out);
-    void (*place)(const void *of, lt_row_place *out); /* The position after the last of them. */
-    /* The newest position as stored in a checkpoint, with other state of the source; NULL: no
+    void (*place)(const void *of, lt_row_place *out); /* The position after the last row. */
+    /* The newest position as stored in a checkpoint, with other state of the source; NULL: out of
      * memory. */
     json_t *(*print)(const void *of, const lt_row_place *place);
     /* Continue from a position. STATE: it belongs to other rows. */
@@ -40,7 +40,8 @@ typedef struct {
 
 /* Tokens up to the last label of n rows of a batch, rounded up to a multiple of `step`; at most
  * all. */
-#define LT_ROWS_STEP 16 /* So that passes have few shapes, and kernels whole tiles. */
+/* So that passes have few different shapes, and kernels have whole tiles. */
+#define LT_ROWS_STEP 16
 int64_t lt_rows_used(const lt_batch *b, int64_t first, int64_t n, int64_t step);
 
 lt_row_source lt_rows_of_loader(lt_loader *l);

@@ -32,7 +32,7 @@
 #include "tensor/backend.h"
 #include "train/recipe/changes.h"
 
-#define SAME_INT_NS 1000000000u /* Two SIGINTs within this time are one. */
+#define SAME_INT_NS 1000000000u /* Two SIGINTs within this time count as one. */
 
 static volatile sig_atomic_t stop_signal;
 static atomic_ullong first_int_ns; /* 0: there was none. */
@@ -90,7 +90,7 @@ lt_err lt_training_follow(lt_training *t, const lt_step_decision *d, bool *slow)
     LT_TRY(d->save ? lt_training_save(t) : LT_OK);
     lt_training_spend(t, LT_GOODPUT_checkpoint);
     LT_TRY(lt_times_tell(t, false));
-    /* A save that continues in the background does not wait for this file either. */
+    /* A save that continues in the background does not wait for this report, either. */
     const bool reports = d->validate || d->sample || !t->recipe.save_async;
     LT_TRY(reports && lt_ranks_lead(&t->ranks) ? lt_training_report(t) : LT_OK);
     lt_training_spend(t, LT_GOODPUT_evaluation);
@@ -104,14 +104,14 @@ lt_err lt_training_ask_stop(const lt_training *t, int *stop) {
     return LT_OK;
 }
 
-/* A model that learns to answer writes a sample before its first step, to compare with later. */
+/* A model that learns to answer writes a sample before its first step, for comparison. */
 lt_err lt_training_sample_first(lt_training *t) {
     const bool first = t->state.step == 0 && lt_training_sample_answers(t);
     return first && lt_ranks_lead(&t->ranks) ? lt_training_sample(t) : LT_OK;
 }
 
-/* While ranks are missing, a pass has no more rows than with all of them, and a step has more
- * passes, so that it needs no more memory. */
+/* While ranks are missing, a pass has no more rows than with all ranks, and a step has more passes,
+ * so that it needs no more memory. */
 static void keep_passes(lt_recipe *r, const lt_world *w) {
     if (r->micro == 0 && w->full_dp > w->dp) {
         const int64_t rows = lt_recipe_largest_batch(r) / w->full_dp /
@@ -120,8 +120,8 @@ static void keep_passes(lt_recipe *r, const lt_world *w) {
     }
 }
 
-/* Tell with which other numbers of replicas the run can go on (shrink and grow). Not told where
- * other things than rows are divided by dp. */
+/* Report the other numbers of replicas with which the run can continue (shrink and grow). Nothing
+ * is reported if dp divides more than rows. */
 static void tell_sizes(const lt_training *t) {
     const lt_recipe *r = &t->recipe;
     if (t->world != NULL && r->sites == 1 && r->shard == 0 && t->world->shape.ep == 1 &&
@@ -131,12 +131,12 @@ static void tell_sizes(const lt_training *t) {
     }
 }
 
-/* *stop: why the run ended before its last step; 0: it reached it. */
+/* stop: why the run ended before its last step; 0: it did not. */
 static lt_err train_steps(lt_training *t, int *stop) {
     lt_board *board = lt_training_board(t);
     *stop = 0;
     tell_sizes(t);
-    lt_board_step(board, t->state.step); /* Step of the checkpoint from which the run goes on. */
+    lt_board_step(board, t->state.step); /* Step of the checkpoint from which the run resumes. */
     lt_board_phase(board, LT_PHASE_LOADED);
     LT_TRY(lt_training_sample_first(t));
     if (t->state.step < t->recipe.steps || lt_diloco_waits(t)) {
@@ -151,11 +151,11 @@ static lt_err train_steps(lt_training *t, int *stop) {
         if (lt_ranks_lead(&t->ranks)) {
             LT_TRY(lt_training_tell(t, &step));
         }
-        LT_TRY(lt_training_skip(t, t->state.outer_step)); /* To where the other sites are. */
+        LT_TRY(lt_training_skip(t, t->state.outer_step)); /* Skip to the step of the other sites. */
         LT_TRY(lt_training_snapshot(t, step.step_s));
         LT_TRY(lt_training_follow(t, &step.decision, &slow));
         *stop = step.decision.stop;
-        /* It took a while. */
+        /* That took a while. */
         if (slow && *stop == 0 && t->state.step < t->recipe.steps && lt_training_is_whole(t)) {
             LT_TRY(lt_training_ask_stop(t, stop)); /* The others wait for the leading rank here. */
         }
@@ -222,7 +222,7 @@ void lt_training_note_end(lt_err err) {
     }
 }
 
-/* Write the report of what led to a failure, which stays this thread's last. */
+/* Log what led to a failure, which remains this thread's last error. */
 static void report_failure(const lt_training *t, lt_err err) {
     lt_failure failure;
     lt_failure_keep(&failure, err);
@@ -258,13 +258,13 @@ static lt_err run_in_world(const lt_recipe *given, lt_device *device,
         LT_FAIL(LT_ERR_OOM, "training");
     }
     *r = *given;
-    t->lease.lock_fd = -1; /* So that it can be closed. */
+    t->lease.lock_fd = -1; /* So that it can be closed safely. */
     LT_TRY_DONE(
         lt_world_open(&world, r->mesh, r->site < 0 ? (int)r->sites : 1, r->deadline, r->out));
     LT_TRY_DONE(lt_diloco_place(r, &world));
     keep_passes(r, &world);
     if (world.rank > 0) {
-        lt_log_set_level(LT_LOG_ERROR); /* Rank 0 speaks for all. */
+        lt_log_set_level(LT_LOG_ERROR); /* Rank 0 reports for all. */
     }
     name_run(r, world.rank);
     LT_TRY_DONE(lt_training_open_ranks(t, r, device, &world, objective));
@@ -289,7 +289,7 @@ static lt_err run_in_world(const lt_recipe *given, lt_device *device,
     }
 done:
     if (err == LT_ERR_INTERRUPTED && lt_ranks_lead(&t->ranks)) {
-        unlink(t->exit_path); /* If this file asked for it, it has been followed. */
+        unlink(t->exit_path); /* If this file requested the stop, the request has been fulfilled. */
     } else if (err == LT_ERR_INTERRUPTED) {
         /* The leading rank reports it; mpirun would end all ranks when one exits with an error. */
         err = LT_OK;
@@ -302,8 +302,8 @@ done:
     return err;
 }
 
-/* This rank's world has failed because of another rank. Where the launcher keeps ranks, wait for
- * the next world; segment: what the launcher gave this process. False: there will be none. */
+/* This rank's world has failed because of another rank. If the launcher keeps ranks, wait for the
+ * next world; segment: what the launcher gave this process. False: there will be none. */
 static bool wait_for_next_world(const char *segment) {
     static const struct timespec pause = {.tv_nsec = 2000000};
     lt_board *board = lt_board_of_rank();
@@ -322,7 +322,7 @@ static bool wait_for_next_world(const char *segment) {
     return setenv(LT_ENV_EPOCH, next, 1) == 0 && setenv(LT_ENV_SEGMENT, segment, 1) == 0;
 }
 
-/* An objective has state of its own, which one world alone can use. */
+/* An objective has its own state, which only one world can use. */
 static lt_err check_keeps(const lt_objective *objective) {
     lt_board *board = objective != NULL ? lt_board_of_rank() : NULL;
     const bool keeps = lt_board_keeps(board);

@@ -1,4 +1,5 @@
-/* run.h: one training run: what it owns, and its parts. Its loop is lt_run_training (run.c). */
+/* run.h: one training run: the objects that it owns, and its parts. Its loop is lt_run_training
+ * (run.c). */
 #ifndef LT_TRAIN_RUN_H
 #define LT_TRAIN_RUN_H
 
@@ -52,11 +53,11 @@ typedef struct {
     float *values, *dvalues, *own;
 } lt_objective_room;
 
-/* The rows of a step, drawn while the one before computes. */
+/* The rows of a step, drawn while the previous one computes. */
 typedef struct lt_draw {
     lt_step_rows rows;
     bool drawn;
-    uint64_t seen; /* Rows of the run before these. */
+    uint64_t seen; /* Number of the run's rows before these. */
     lt_step_plan plan;
     int64_t n_rows;     /* Rows of the step for this rank. */
     int64_t staged;     /* Rows already given to the pass. */
@@ -66,32 +67,35 @@ typedef struct lt_draw {
 
 typedef struct lt_training {
     lt_recipe recipe;
-    struct lt_together *together; /* Runs that share model and passes with this one (together.h); */
-    int member;                   /* its place among them. NULL: it is alone. */
+    struct lt_together *together; /* Runs that share model and passes with this one (together.h), */
+    int member;                   /* and its index among them. NULL: there are no others. */
     lt_device *device;
-    lt_device *own_device; /* Closed with the run; NULL: the device is the caller's. */
+    lt_device *own_device; /* Closed with the run; NULL: the device belongs to the caller. */
     char checkpoints[LT_PATH_BYTES], metrics_path[LT_PATH_BYTES], exit_path[LT_PATH_BYTES];
-    /* Lease of the run folder; ranks that do not lead know its epoch only. */
+    /* Lease of the run folder; ranks that do not lead only know its epoch. */
     lt_lease lease;
     lt_tokenizer *tokenizer; /* NULL: none given. */
     lt_tokenizer_info tokenizer_info;
-    lt_chat_source chat; /* Conversations; template NULL: there are none. */
-    /* (vocab_size) bytes of text a token stands for; NULL without a tokenizer. */
+    lt_chat_source chat; /* For conversations; template NULL: there are none. */
+    /* (vocab_size): bytes of text per token; NULL without a tokenizer. */
     int32_t *token_bytes;
     lt_model_spec spec; /* Spec of the model; the world's layout points to it. */
-    /* The parts of the model, and of its adapters, that passes run on and that this rank keeps.
-     * Without effect where this rank holds and keeps all. */
+    /* The parts of the model, and of its adapters, with which passes compute and that this rank
+     * keeps. Unused if this rank holds and keeps everything. */
     lt_rank_parts parts;
-    lt_model *model; /* What passes run on, */
-    /* and what the optimiser and checkpoints know; the same without ZeRO and without adapters. */
+    lt_model *model; /* The model on which passes run, */
+    /* and the one that the optimiser and checkpoints use; they differ only with ZeRO or
+     * adapters. */
     lt_model *trained;
-    lt_lora *lora;       /* Adapters beside the model, which are what is trained; NULL: it is. */
-    lt_model *kept;      /* This rank's slices of the model beside them; NULL: it has the model. */
+    /* Adapters beside the model, which are trained; NULL: the model is trained. */
+    lt_lora *lora;
+    /* This rank's slices of the model beside them; NULL: it has the whole model. */
+    lt_model *kept;
     lt_model *whole;     /* All weights at once, see lt_objective_open_whole; NULL: not needed. */
     lt_lora *whole_lora; /* Its adapters; NULL: none. */
     lt_shards shards;
     lt_zero zero;
-    lt_pass *pass;           /* NULL: the layers are a pipeline's. */
+    lt_pass *pass;           /* NULL: the layers belong to a pipeline. */
     lt_stages stages;        /* Stages of the pipeline. */
     lt_pipeline *pipeline;   /* NULL: there is none. */
     lt_pass_batch *batches;  /* Batches of a step, for the pipeline. */
@@ -101,21 +105,21 @@ typedef struct lt_training {
     lt_optimiser optimiser;
     lt_diloco diloco;                        /* State of a run of several sites. */
     lt_mixture train_mixture, valid_mixture; /* Loader options point into them. */
-    lt_shard_cache *shard_cache;             /* data.cache; NULL: no shard streams in. */
+    lt_shard_cache *shard_cache;             /* data.cache; NULL: no shard is streamed. */
     lt_loader *loader;
     lt_loader_options valid_options; /* Options of a validation; n_sources 0: there is none. */
     const lt_objective *objective;   /* NULL: the mean loss of the labels. */
     lt_objective_room objective_room;
-    lt_row_source held_out; /* An objective's rows for validation. */
+    lt_row_source held_out; /* An objective's validation rows. */
     int64_t n_held_out;     /* Examples of held_out; 0: there are none. */
     size_t objective_bytes; /* Bytes that the objective holds on the host. */
-    lt_draw draws[2];       /* Draws of this step and the next, in turn. */
+    lt_draw draws[2];       /* Draws of this step and the next, alternating. */
     lt_step_rows valid_rows;
-    lt_row_source source; /* Where the steps' rows come from. */
+    lt_row_source source; /* The source of the steps' rows. */
     lt_row_place place;   /* The position after the last complete step. */
     lt_guard guard;
-    lt_ranks ranks;                /* All zeros: this rank is alone, and leads. */
-    lt_world *world;               /* The caller's; NULL, or without ranks: alone. */
+    lt_ranks ranks;                /* Zeroed: this rank is alone, and leads. */
+    lt_world *world;               /* Belongs to the caller; NULL, or without ranks: one rank. */
     lt_rank_records *rank_records; /* NULL: this rank is alone, or the caller combines records. */
     lt_times times;
     lt_saver saver;

@@ -17,8 +17,8 @@
 #include "train/checkpoint/checkpoint_parts.h"
 
 #define FORMAT_NAME   "lateen-checkpoint"
-#define VERSION_WHOLE 1 /* One part. */
-#define VERSION_PARTS 2 /* Files of boxes: checkpoint_parts.h. */
+#define VERSION_WHOLE 1 /* There is one part. */
+#define VERSION_PARTS 2 /* Files of boxes: see checkpoint_parts.h. */
 #define WEIGHTS       "weights"
 #define ENDING        ".safetensors"
 
@@ -32,7 +32,7 @@ void lt_run_state_clear(lt_run_state *s) {
 
 /* ---- Writing ---- */
 
-/* files: of one part, what it wrote; of several, their manifests. */
+/* files: with one part, the files that it wrote; with several, their manifests. */
 static lt_err write_manifest(const char *folder, json_t *files, int n_parts, const lt_optimiser *o,
                              const lt_run_state *state) {
     lt_err err = LT_OK;
@@ -88,7 +88,7 @@ lt_err lt_checkpoint_begin(const char *folder, int64_t step, const lt_lease *lea
     return lt_file_make_dirs(aside);
 }
 
-/* Weights and moments of a part; the files are added to the list. */
+/* Write the weights and moments of a part, and add the files to the list. */
 static lt_err write_buffers(json_t *files, const char *aside, int part, int n_parts,
                             const lt_model *m, const lt_optimiser *o, const lt_part_boxes *boxes) {
     char name[LT_PART_NAME_BYTES];
@@ -118,8 +118,8 @@ done:
     return err;
 }
 
-/* The parts' manifests, which are all there and cover every parameter once: what a reader will
- * ask. */
+/* List the parts' manifests, after checking that all exist and cover every parameter once, as a
+ * reader will. */
 static lt_err list_parts(json_t *files, const char *aside, int n_parts, const lt_model *m) {
     lt_stored stored;
     LT_TRY(lt_stored_open(&stored, aside, n_parts, &m->table));
@@ -162,12 +162,12 @@ lt_err lt_checkpoint_take_name(const char *folder, int64_t step, const lt_lease 
     LT_TRY(lt_checkpoint_aside(aside, folder, step, lease));
     LT_TRY(lt_checkpoint_path(path, folder, step));
     LT_TRY(lt_file_sync_dir(aside));
-    LT_TRY(lt_lease_check(lease)); /* Last, with the folder complete: see lease.h. */
+    LT_TRY(lt_lease_check(lease)); /* Checked last, when the folder is complete: see lease.h. */
     LT_TRY(rename_whole(aside, path));
     return lt_file_sync_dir(folder);
 }
 
-/* config.json, the manifest, and the new name. */
+/* Write config.json and the manifest, and give the folder its new name. */
 static lt_err publish(const char *folder, json_t *files, int n_parts, const lt_model *m,
                       const lt_optimiser *o, const lt_run_state *state, const lt_lease *lease) {
     char path[LT_PATH_BYTES], aside[LT_PATH_BYTES];
@@ -235,7 +235,7 @@ lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimi
 
 /* ---- Reading ---- */
 
-/* *n_parts: 0 where one part wrote all files and has no manifest of its own. */
+/* n_parts: 0 if one part wrote all files and has no manifest of its own. */
 static lt_err check_header(int *n_parts, const json_t *root, const char *path) {
     const char *format = NULL;
     int64_t version = 0, parts = 0;
@@ -279,7 +279,8 @@ static lt_err load_state(lt_run_state *state, const json_t *manifest, const char
     state->tokens = (uint64_t)tokens;
     state->loader = json_incref(json_object_get(manifest, "loader"));
     state->guard = json_incref(json_object_get(manifest, "guard"));
-    state->recipe = json_incref(json_object_get(manifest, "recipe")); /* Older ones have none. */
+    /* Older checkpoints have none. */
+    state->recipe = json_incref(json_object_get(manifest, "recipe"));
     state->data = json_incref(json_object_get(manifest, "data"));
     if (state->loader == NULL || state->guard == NULL) {
         LT_FAIL(LT_ERR_FORMAT, "%s: manifest without loader or guard state", path);
@@ -361,7 +362,7 @@ done:
     return err;
 }
 
-/* The files that the manifest of a part lists. */
+/* Verify the files that the manifest of a part lists. */
 static lt_err verify_part(const char *folder, const char *manifest) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
@@ -383,7 +384,7 @@ lt_err lt_checkpoint_verify(const char *path) {
     json_t *manifest = NULL;
     const json_t *files;
     int n_parts = 0;
-    LT_TRY(read_manifest(&manifest, &n_parts, path)); /* It has checked the listed files. */
+    LT_TRY(read_manifest(&manifest, &n_parts, path)); /* The listed files have been checked. */
     files = json_object_get(manifest, "files");
     for (size_t i = 0; i < (size_t)n_parts; i++) {
         const json_t *name = json_object_get(json_array_get(files, i), "name");
@@ -455,7 +456,8 @@ lt_err lt_checkpoint_load_newest(const char *folder, int64_t most, lt_model *m, 
         LT_TRY_DONE(lt_checkpoint_path(path, folder, steps[i]));
         err = lt_checkpoint_load(path, m, o, state);
         if (err == LT_OK || err == LT_ERR_STATE || err == LT_ERR_OOM) {
-            goto done; /* Another model's checkpoint is the user's mistake, not a broken file. */
+            /* Another model's checkpoint is a mistake of the user, not a damaged file. */
+            goto done;
         }
         lt_log_warn("checkpoint %s is broken and skipped: %s", path, lt_error_message());
         *n_broken += 1;

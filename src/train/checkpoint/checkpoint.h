@@ -50,17 +50,17 @@
 #include "platform/agent/lease.h"
 #include "train/optimiser.h"
 
-#define LT_MANIFEST           "manifest.json" /* In the folder of a checkpoint. */
+#define LT_MANIFEST           "manifest.json" /* File in a checkpoint's folder. */
 #define LT_MANIFEST_BYTES_MAX ((size_t)16 << 20)
 
-/* What a checkpoint holds besides tensors. The JSON objects are owned by the holder; recipe and
- * data are NULL in older checkpoints. */
+/* The state in a checkpoint other than tensors. The holder owns the JSON objects; recipe and data
+ * are NULL in older checkpoints. */
 typedef struct {
     int64_t step;
     uint64_t rows, tokens;
-    double loss;        /* Loss of its weights, on rows that they were just trained on. */
-    bool suspect;       /* Not "good". */
-    int64_t outer_step; /* The newest round whose outer step is in it (diloco.h). */
+    double loss;        /* Loss of its weights on the rows on which they were just trained. */
+    bool suspect;       /* Negation of "good". */
+    int64_t outer_step; /* The newest round whose outer step it includes (diloco.h). */
     json_t *loader, *guard, *recipe, *data;
 } lt_run_state;
 
@@ -88,16 +88,15 @@ LT_MUST_USE lt_err lt_checkpoint_publish(const char *folder, int n_parts, const 
                                          const lt_optimiser *o, const lt_run_state *state,
                                          const lt_lease *lease);
 void lt_checkpoint_abandon(const char *folder, int64_t step, const lt_lease *lease);
-/* The last part of publish: the folder that aside names, in which all files are, gets the
- * checkpoint's name. REPLACED: the lease is no longer held. */
+/* The last part of publish: the folder named by aside, with all files, gets the checkpoint's name.
+ * REPLACED: the lease is no longer held. */
 LT_MUST_USE lt_err lt_checkpoint_take_name(const char *folder, int64_t step, const lt_lease *lease);
-/* Abandon a checkpoint because of a failure, so that it does not fill the disk. Returns err, whose
- * message then begins with the checkpoint. */
+/* Abandon a checkpoint because of a failure, so that it does not fill the disk. Returns err, with
+ * the checkpoint's name put before its message. */
 LT_MUST_USE lt_err lt_checkpoint_give_up(const char *folder, int64_t step, const lt_lease *lease,
                                          lt_err err);
 
-/* What a manifest's text says of the run; its files are not looked at. Free with
- * lt_run_state_clear. */
+/* Parse a manifest's text, without looking at its files. Free with lt_run_state_clear. */
 LT_MUST_USE lt_err lt_checkpoint_parse(lt_run_state *state, const char *text, size_t bytes,
                                        const char *path);
 
@@ -113,21 +112,21 @@ LT_MUST_USE lt_err lt_checkpoint_load_newest(const char *folder, int64_t most, l
 LT_MUST_USE lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o,
                                       lt_run_state *state);
 
-/* Does every file of a checkpoint have the checksum of the manifest? Needs no model. */
+/* Check that every file of a checkpoint has the checksum in the manifest. Needs no model. */
 LT_MUST_USE lt_err lt_checkpoint_verify(const char *path);
 
-/* Is a folder a checkpoint? The second function opens its model, whole, in F32, whatever parts it
- * was written in. */
+/* Whether a folder is a checkpoint. The second function opens its whole model in F32, whatever
+ * parts it was written in. */
 bool lt_checkpoint_is(const char *path);
 LT_MUST_USE lt_err lt_checkpoint_open_model(lt_model **out, const char *path);
 
-/* checkpoint_keep.c. Which checkpoints stay: the newest `last`, the newest good one, and those
+/* checkpoint_keep.c. Which checkpoints are kept: the newest `last`, the newest good one, and those
  * whose step is a multiple of `every` (if > 0). */
 typedef struct {
     int64_t last, every;
-    int64_t also; /* This one, too, because somebody reads it; -1: none. */
+    int64_t also; /* Also keep this one, because it is being read; -1: none. */
 } lt_checkpoint_keep;
-/* Does a checkpoint stay of which there are n_newer newer ones? */
+/* Whether a checkpoint is kept if there are n_newer newer ones. */
 bool lt_checkpoint_stays(const lt_checkpoint_keep *keep, int64_t step, int64_t n_newer,
                          int64_t last_good);
 
@@ -135,11 +134,11 @@ bool lt_checkpoint_stays(const lt_checkpoint_keep *keep, int64_t step, int64_t n
  * keep->last INT64_MAX: leftovers only. */
 LT_MUST_USE lt_err lt_checkpoint_prune(const char *folder, const lt_checkpoint_keep *keep,
                                        const lt_lease *lease);
-/* Does this manifest call its checkpoint good? An unreadable one does not; one of an older version,
- * which has no "good", does. */
+/* Whether this manifest calls its checkpoint good. An unreadable one does not; an older version,
+ * without "good", does. */
 bool lt_checkpoint_is_good(const char *manifest);
 
-/* Step of the newest checkpoint before step `before`, of all or of the good ones; -1: there is
+/* Step of the newest checkpoint before step `before`, among all or the good ones; -1: there is
  * none. */
 LT_MUST_USE lt_err lt_checkpoint_newest(int64_t *step, const char *folder, int64_t before,
                                         bool good);
@@ -149,12 +148,12 @@ LT_MUST_USE lt_err lt_checkpoint_set_aside(const char *folder, int64_t step, con
 
 LT_MUST_USE lt_err lt_checkpoint_remove(const char *path);
 
-/* Steps of a folder's checkpoints, newest first; free() them. A folder that does not exist has
- * none. */
+/* Steps of a folder's checkpoints, newest first; free() them. There are none if the folder does not
+ * exist. */
 LT_MUST_USE lt_err lt_checkpoint_list(int64_t **steps, size_t *count, const char *folder);
 LT_MUST_USE lt_err lt_checkpoint_path(char path[LT_PATH_BYTES], const char *folder, int64_t step);
 
-/* "step-000000012" + suffix; and back: -1 for any other name. */
+/* "step-000000012" + suffix, and the reverse: -1 for any other name. */
 #define LT_CHECKPOINT_NAME_BYTES 64
 void lt_checkpoint_name(char name[LT_CHECKPOINT_NAME_BYTES], int64_t step, const char *suffix);
 int64_t lt_checkpoint_step(const char *name);

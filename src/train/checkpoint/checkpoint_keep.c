@@ -1,4 +1,5 @@
-/* checkpoint_keep.c: which of a run's checkpoints stay, and under which names (checkpoint.h). */
+/* checkpoint_keep.c: which of a run's checkpoints are kept, and under which names
+ * (checkpoint.h). */
 #include "train/checkpoint/checkpoint.h"
 
 #include <errno.h>
@@ -27,7 +28,7 @@ int64_t lt_checkpoint_step(const char *name) {
     }
     step = strtoll(name + n, NULL, 10);
     lt_checkpoint_name(again, step, "");
-    return step >= 0 && strcmp(again, name) == 0 ? step : -1; /* Digits alone, and all of them. */
+    return step >= 0 && strcmp(again, name) == 0 ? step : -1; /* Only digits, without leftovers. */
 }
 
 static int newest_first(const void *a, const void *b) {
@@ -35,7 +36,7 @@ static int newest_first(const void *a, const void *b) {
     return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* By number: beyond step 999999999 names no longer sort. */
+/* Sorted by number: beyond step 999999999, names no longer sort. */
 lt_err lt_checkpoint_list(int64_t **steps, size_t *count, const char *folder) {
     char **names = NULL;
     size_t n = 0, used = 0;
@@ -74,8 +75,8 @@ static lt_err move(const char *from, const char *to) {
     return LT_OK;
 }
 
-/* Rename first: a folder that is half removed must not look like a checkpoint, and one that is
- * about to be published is published before or not at all. */
+/* Rename it first: a half-removed folder must not look like a checkpoint, and one that is about to
+ * be published is published before or not at all. */
 static lt_err put_away(const char *path, bool *found) {
     char old[LT_PATH_BYTES];
     if (snprintf(old, sizeof old, "%s.old", path) >= (int)sizeof old) {
@@ -136,7 +137,7 @@ static lt_err set_one_aside(const char *folder, int64_t step, const char *suffix
     int count = 1;
 
     LT_TRY(lt_checkpoint_path(from, folder, step));
-    do { /* An earlier one may have the name. */
+    do { /* An earlier folder may have the name. */
         (void)snprintf(end, sizeof end, count > 1 ? "%s%d" : "%s", suffix, count);
         lt_checkpoint_name(name, step, end);
         LT_TRY(lt_path_join(to, folder, name));

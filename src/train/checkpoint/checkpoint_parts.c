@@ -15,7 +15,7 @@
 #include "tensor/backend.h"
 
 #define FORMAT_NAME    "lateen-checkpoint-part"
-#define PART_BYTES_MAX ((size_t)256 << 20) /* Millions of boxes. */
+#define PART_BYTES_MAX ((size_t)256 << 20) /* Enough for millions of boxes. */
 #define NAME_BYTES     (LT_PARAM_NAME_BYTES + 16)
 
 void lt_part_file(char name[LT_PART_NAME_BYTES], const char *stem, int part, int n_parts,
@@ -39,8 +39,8 @@ static void tensor_name(char name[NAME_BYTES], const lt_param *p, const lt_box *
     }
 }
 
-/* Index of the first of n values that is not finite, or -1. The largest exponent field, as bits, is
- * found first: that vectorises. */
+/* Index of the first of n values that is not finite, or -1. It first finds the largest exponent
+ * field as bits, a loop that the compiler vectorises. */
 static int64_t first_not_finite(const void *values, lt_dtype dtype, int64_t n) {
     const uint16_t *low = values;
     const uint32_t *full = values;
@@ -82,7 +82,8 @@ typedef struct {
     int64_t bytes;
 } file_claim;
 
-/* Read a manifest's entry of a file. It must have a plain name: a path could lead anywhere. */
+/* Read a manifest's entry of a file. It must be a plain name, because a path could lead
+ * anywhere. */
 static lt_err read_claim(file_claim *c, const json_t *entry, const char *what) {
     *c = (file_claim){0};
     LT_TRY(lt_json_str(entry, "name", &c->name, false, what));
@@ -257,7 +258,8 @@ done:
 
 /* ---- Where everything is ---- */
 
-/* Boxes as they are found, of one parameter after another or not. */
+/* Boxes in the order in which they are found, in which those of a parameter need not be
+ * adjacent. */
 typedef struct {
     lt_stored_box *boxes;
     int n, room;
@@ -348,7 +350,7 @@ static int by_param(const void *a_in, const void *b_in) {
                                 : (a->part > b->part) - (a->part < b->part);
 }
 
-/* The boxes of a parameter cover it once. */
+/* Check that the boxes of a parameter cover it exactly once. */
 static lt_err check_cover(const lt_stored *s, const lt_param *p, int param) {
     int64_t count = 0;
     lt_box both;
@@ -404,7 +406,7 @@ static lt_err index_boxes(lt_stored *s, const lt_param_table *t) {
     return LT_OK;
 }
 
-/* One part without a manifest: every parameter whole. */
+/* One part without a manifest: every parameter is whole. */
 static lt_err whole_boxes(stored_list *list, const lt_param_table *t) {
     for (int i = 0; i < t->n_params; i++) {
         lt_stored_box b = {.param = i, .whole = true};
@@ -467,7 +469,7 @@ lt_err lt_stored_verify(const lt_stored *s) {
 
 /* ---- Reading ---- */
 
-/* Where the tensor of a stored box lies, its shape and type as they must be. */
+/* Find the tensor of a stored box, and check its shape and type. */
 static lt_err find_tensor(const lt_safetensor **out, const lt_safetensors *file,
                           const lt_stored_box *b, const lt_param *p, lt_dtype dtype,
                           const char *path) {
@@ -488,8 +490,7 @@ static lt_err find_tensor(const lt_safetensor **out, const lt_safetensors *file,
     return LT_OK;
 }
 
-/* Elements that two boxes share, from one's to the other's place, a run of the last dimension at a
- * time. */
+/* Copy the elements that two boxes share, one run of the last dimension at a time. */
 static void copy_shared(unsigned char *dst, const lt_box *to, const unsigned char *src,
                         const lt_box *from, const lt_box *both, int n_dims, size_t each) {
     const int last = n_dims - 1;
@@ -507,7 +508,7 @@ static void copy_shared(unsigned char *dst, const lt_box *to, const unsigned cha
     }
 }
 
-/* The files of one buffer, opened as they are needed. */
+/* The files of one buffer, opened when they are needed. */
 typedef struct {
     const lt_stored *stored;
     const lt_model *m;
@@ -517,7 +518,7 @@ typedef struct {
     char (*paths)[LT_PATH_BYTES];
 } loading;
 
-/* One parameter, put together on the host. */
+/* Assemble one parameter on the host. */
 static lt_err gather(const loading *l, int param, unsigned char *host) {
     const lt_stored *s = l->stored;
     const lt_param *p = &l->table->params[param];
@@ -538,7 +539,7 @@ static lt_err gather(const loading *l, int param, unsigned char *host) {
         }
         at += lt_box_count(to, p->n_dims);
     }
-    LT_ASSERT(at == p->local_count && copied == at); /* As check_cover promised. */
+    LT_ASSERT(at == p->local_count && copied == at); /* check_cover has checked this. */
     return LT_OK;
 }
 
@@ -555,7 +556,8 @@ static lt_err load_param(const loading *l, int param) {
     if (p->local_count == 0) {
         return LT_OK;
     }
-    if (b->whole && p->n_boxes == 1 && p->local_count == p->count) { /* As it lies in the file. */
+    /* The parameter can be used as it is in the file. */
+    if (b->whole && p->n_boxes == 1 && p->local_count == p->count) {
         LT_TRY(find_tensor(&t, &l->files[b->part], b, p, l->buffer->dtype, path));
         LT_TRY(check_finite(t->data, l->buffer->dtype, 0, p->count, path, p->name));
         return lt_model_upload(l->m, lt_param_data(l->buffer, p), t->data, bytes);

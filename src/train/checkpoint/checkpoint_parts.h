@@ -27,25 +27,25 @@
 void lt_part_file(char name[LT_PART_NAME_BYTES], const char *stem, int part, int n_parts,
                   const char *ending);
 
-/* Append what a manifest says of a file to `files`; and compare a file with it. */
+/* Append a manifest's entry for a file to `files`; and compare a file with its entry. */
 LT_MUST_USE lt_err lt_part_list_file(json_t *files, const char *folder, const char *name,
                                      uint64_t hash);
 LT_MUST_USE lt_err lt_part_check_entry(const json_t *entry, const char *what);
 LT_MUST_USE lt_err lt_part_check_file(const char *folder, const json_t *entry);
 
-/* Which of the boxes that a table holds are written: those that this rank answers for. */
+/* The boxes of a table that are written: those for which this rank answers. */
 typedef struct {
     const lt_param_table *table;
     const lt_layout *layout; /* NULL: every box. */
 } lt_part_boxes;
 bool lt_part_writes(const lt_part_boxes *w, const lt_param *p, const lt_box *box);
 
-/* Write what is held of a buffer over the table, in the memory of m, to folder/name. NUMERIC: a
+/* Write the held part of a buffer over the table, in the memory of m, to folder/name. NUMERIC: a
  * number is not finite. */
 LT_MUST_USE lt_err lt_part_write_buffer(json_t *files, const char *folder, const char *name,
                                         const lt_model *m, const lt_part_boxes *w,
                                         const lt_param_buffer *b);
-/* Write the part's own manifest, after its files; takes no reference of `files`. */
+/* Write the part's own manifest, after its files; does not take a reference to `files`. */
 LT_MUST_USE lt_err lt_part_write_manifest(const char *folder, json_t *files, int part, int n_parts,
                                           const lt_part_boxes *w);
 
@@ -53,16 +53,16 @@ LT_MUST_USE lt_err lt_part_write_manifest(const char *folder, json_t *files, int
 typedef struct {
     int param, part, index;
     lt_box box;
-    bool whole; /* All of the parameter. */
+    bool whole; /* It is the whole parameter. */
 } lt_stored_box;
 
 typedef struct {
-    const char *folder; /* The caller's. */
+    const char *folder; /* Owned by the caller. */
     int n_parts;
     json_t **manifests;   /* (n_parts); NULL: one part without a manifest of its own. */
-    bool *needed;         /* (n_parts): holds something that the table needs. */
-    lt_stored_box *boxes; /* By parameter. */
-    int *first;           /* (n_params + 1): the boxes of a parameter. */
+    bool *needed;         /* (n_parts): the part has something that the table needs. */
+    lt_stored_box *boxes; /* Sorted by parameter. */
+    int *first;           /* (n_params + 1): index of each parameter's first box. */
     int n_boxes;
 } lt_stored;
 
@@ -72,9 +72,9 @@ typedef struct {
 LT_MUST_USE lt_err lt_stored_open(lt_stored *s, const char *folder, int n_parts,
                                   const lt_param_table *t);
 void lt_stored_close(lt_stored *s);
-/* Check the checksums of all files that are needed. */
+/* Verify the checksums of all files that are needed. */
 LT_MUST_USE lt_err lt_stored_verify(const lt_stored *s);
-/* Read what the table holds of a buffer, from the files with this stem. */
+/* Read the part of a buffer that the table holds, from the files with this stem. */
 LT_MUST_USE lt_err lt_stored_load(const lt_stored *s, const char *stem, const lt_model *m,
                                   const lt_param_table *t, const lt_param_buffer *b);
 

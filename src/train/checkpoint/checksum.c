@@ -20,23 +20,23 @@
 
 typedef struct {
     const lt_model *m;
-    const lt_world *world; /* NULL: this rank is alone. */
+    const lt_world *world; /* NULL: there is only one rank. */
     const lt_shards *shards;
-    void *piece; /* What comes from a device; NULL: memory is the host's. */
+    void *piece; /* Buffer for data from a device; NULL: the memory is the host's. */
     uint64_t sum;
 } summing;
 
-/* What the upper 32 bits of a place add to its lower ones. */
+/* The term that the upper 32 bits of a place add to its lower ones. */
 static uint32_t high_of(uint64_t place) {
     return (uint32_t)(place >> 32) * 0xC2B2AE35u;
 }
 
-/* Of the value x at a place of the whole model. */
+/* The term of value x at a place of the whole model. */
 static uint64_t product(uint32_t x, uint32_t at) {
     return (uint64_t)(x + at * 0x9E3779B9u) * (at * 0x85EBCA6Bu | 1u);
 }
 
-/* n elements from element `first` of the whole model on. */
+/* Sum over n elements, starting at element `first` of the whole model. */
 static uint64_t sum_of(const void *data, lt_dtype dtype, int64_t first, int64_t n) {
     const uint32_t *wide = data;
     const uint16_t *narrow = data;
@@ -50,7 +50,7 @@ static uint64_t sum_of(const void *data, lt_dtype dtype, int64_t first, int64_t 
     return sum;
 }
 
-/* Bytes of the model's memory, on the host, a piece at a time. */
+/* Bring bytes of the model's memory to the host, one piece at a time. */
 static lt_err bring(const summing *s, const void **out, const char *data, size_t bytes) {
     *out = s->piece != NULL ? s->piece : data;
     return s->piece != NULL ? lt_model_download(s->m, s->piece, data, bytes) : LT_OK;
@@ -69,7 +69,7 @@ static lt_err add_run(summing *s, const char *data, int64_t first, int64_t n) {
     return LT_OK;
 }
 
-/* Is this the one rank, of those that hold the box, that adds it to the sum? */
+/* Whether this rank, among those that hold the box, adds it to the sum. */
 static bool counts(const summing *s, const lt_param *p, const lt_box *box) {
     return s->world == NULL || lt_whole_sends(s->world, s->shards, p, box);
 }
@@ -102,8 +102,8 @@ static lt_err add_bytes(summing *s, const char *data, size_t bytes) {
     return LT_OK;
 }
 
-/* n rows of bytes. The first row begins at place `first` of the whole model, and each row begins
- * `step` places behind the one before. */
+/* Sum over n rows of bytes. The first row begins at place `first` of the whole model, and each row
+ * `step` places after the previous one. */
 static uint64_t sum_of_rows(const unsigned char *data, int64_t n, int64_t bytes, uint64_t first,
                             uint64_t step) {
     uint64_t sum = 0;
@@ -119,8 +119,8 @@ static uint64_t sum_of_rows(const unsigned char *data, int64_t n, int64_t bytes,
     return sum;
 }
 
-/* n rows of a range, from its row `first` on, on the host; of NF4_DOUBLE as NF4, as a part of them
- * would be kept. *type: that of the rows. Free it with free(). */
+/* n rows of a range, starting at its row `first`, on the host; NF4_DOUBLE as NF4, the form in which
+ * a part of the rows would be kept. *type: their type. Free it with free(). */
 static lt_err rows_of(const summing *s, unsigned char **out, lt_dtype *type,
                       const lt_weight_range *range, int64_t first, int64_t n) {
     const lt_tensor *w = &range->w, *c = &range->scales;
@@ -149,8 +149,8 @@ static lt_err rows_of(const summing *s, unsigned char **out, lt_dtype *type,
     return err;
 }
 
-/* The place in the whole model of the first byte of a row, whose first element is element `local`
- * of the part of the matrix that this rank holds. */
+/* The place in the whole model of a row's first byte; its first element is element `local` of this
+ * rank's part of the matrix. */
 static uint64_t place_of(const summing *s, const lt_param *p, int64_t local, lt_dtype type) {
     int64_t run;
     const int64_t whole = lt_param_whole_index(&s->m->table, p, local, &run),
@@ -182,7 +182,7 @@ static lt_err add_rows(summing *s, const lt_param *p, const lt_weight_range *ran
     return LT_OK;
 }
 
-/* What of a range lies in the slice of its unit's blocks that this rank keeps. */
+/* Add the part of a range that lies in this rank's slice of its unit's blocks. */
 static lt_err add_slice(summing *s, const lt_param *p, const lt_weight_range *range) {
     const lt_stored_slices *of = s->m->slices;
     const lt_tensor *w = &range->w;
@@ -228,7 +228,8 @@ static lt_err add_matrix(summing *s, const lt_param *p) {
     return LT_OK;
 }
 
-/* Weights in other types: their ranges, or on a device the bytes into which they are packed. */
+/* Add weights in other types: their ranges or, on a device, the bytes into which they are
+ * packed. */
 static lt_err add_stored(summing *s) {
     const lt_model *m = s->m;
     if (m->stored_packed != NULL) {
@@ -264,7 +265,7 @@ lt_err lt_weights_checksum(uint64_t *out, const lt_model *m, const lt_world *wor
             LT_FAIL(LT_ERR_OOM, "checksum of the weights");
         }
     }
-    err = part >= 0 ? add_model(&s) : LT_OK; /* Another rank has the same. */
+    err = part >= 0 ? add_model(&s) : LT_OK; /* Another rank adds the same part. */
     free(s.piece);
     LT_TRY(err);
     if (ranks) {

@@ -6,8 +6,8 @@
 
 #include "parallel/shards.h"
 
-/* A collective call of the ranks of world; NULL, or without ranks: m is whole. shards: those of m,
- * if ZeRO divides its weights; NULL: each rank holds what its layout says. */
+/* A collective call of the ranks of world; NULL, or without ranks: m is whole. shards: of m, if
+ * ZeRO divides its weights; NULL: each rank holds its part of the layout. */
 LT_MUST_USE lt_err lt_weights_checksum(uint64_t *out, const lt_model *m, const lt_world *world,
                                        const lt_shards *shards);
 

@@ -80,7 +80,7 @@ done:
     return err;
 }
 
-/* Find the newest good checkpoint that does not hold the failed weights; if there is none, the
+/* Find the newest good checkpoint that does not have the failed weights; if there is none, the
  * newest finite one. -1: none. */
 static lt_err find_way_back(const lt_training *t, int64_t *step, bool *good) {
     const int64_t before = t->guard.not_finite_in_a_row > 0 ? t->applied_step : INT64_MAX;

@@ -10,9 +10,9 @@
 #include "train/checkpoint/mirror_store.h"
 #include "train/run.h"
 
-#define TRIES      7 /* Of a phase; before them the waits 1, 2, ..., 32 s. */
+#define TRIES      7 /* Attempts per phase, with waits of 1, 2, ..., 32 s between them. */
 #define TICK_S     0.2
-#define TOGETHER_S 1.0 /* While all wait, ranks exchange their progress this often. */
+#define TOGETHER_S 1.0 /* During a wait, ranks exchange their progress at this interval. */
 
 /* ---- The thread ---- */
 
@@ -21,7 +21,7 @@ static work_of_phase *const works[] = {[LT_MIRROR_CLEARING] = lt_mirror_store_cl
                                        [LT_MIRROR_SENDING] = lt_mirror_store_send,
                                        [LT_MIRROR_ENDING] = lt_mirror_store_end};
 
-/* May the same work succeed later, and is there still a reason to do it? */
+/* Whether the same work may succeed later, and is still needed. */
 static bool is_worth_another(const lt_mirror *m, lt_err err) {
     return err != LT_ERR_REPLACED && err != LT_ERR_INTERRUPTED && !atomic_load(&m->stop) &&
            !atomic_load(&m->hurry) && atomic_load(&m->next) < 0;
@@ -34,7 +34,7 @@ static void tell_try(const lt_training *t, int wait_s, int left) {
         lt_log_warn("the checkpoint of step %lld is not in the mirror yet: %s; %d more tr%s, the "
                     "next in %d s",
                     step, lt_error_message(), left, more, wait_s);
-    } else { /* Messages below this level are the leading rank's. */
+    } else { /* The leading rank reports messages below this level. */
         lt_log_error("rank %d: its part of the checkpoint of step %lld is not in the mirror yet: "
                      "%s; %d more tr%s, the next in %d s",
                      t->ranks.rank, step, lt_error_message(), left, more, wait_s);
@@ -111,7 +111,7 @@ static lt_err begin_next(lt_training *t) {
     return begin_phase(t, LT_MIRROR_CLEARING);
 }
 
-/* Tell how it went. there: nothing had to be sent. */
+/* Report the result. there: nothing had to be sent. */
 static lt_err end_step(lt_training *t, bool whole, bool there) {
     lt_mirror *m = &t->mirror;
     const int64_t step = atomic_load(&m->step);
@@ -170,7 +170,7 @@ lt_err lt_mirror_advance(lt_training *t, lt_mirror_news news) {
 
 /* ---- The end ---- */
 
-/* Show how far this rank is, while its thread runs, for a second. */
+/* Show this rank's progress for a second while its thread runs. */
 static void watch(lt_training *t, lt_progress *line) {
     const lt_mirror *m = &t->mirror;
     const struct timespec tick = {.tv_nsec = 20000000};

@@ -33,8 +33,8 @@
 
 struct lt_training;
 
-/* Connections of a copy to the mirror. They are few: each holds a part in memory, and the run needs
- * cores and network, too. */
+/* Connections of a copy to the mirror. They are few: each holds a part in memory, and the run also
+ * needs cores and network. */
 #define LT_MIRROR_CONNECTIONS 4
 #define LT_MIRROR_PART_BYTES  ((int64_t)8 << 20)
 #define LT_MIRROR_BYTES       ((size_t)LT_MIRROR_CONNECTIONS * (size_t)LT_MIRROR_PART_BYTES)
@@ -49,23 +49,24 @@ typedef enum {
 /* The state of a rank's thread. The largest of all ranks decides. */
 typedef enum {
     LT_MIRROR_DONE,
-    LT_MIRROR_THERE, /* The mirror has the whole checkpoint already. */
+    LT_MIRROR_THERE, /* The mirror already has the whole checkpoint. */
     LT_MIRROR_FAILED,
     LT_MIRROR_RUNS
 } lt_mirror_news;
 
 typedef struct {
     char place[LT_PATH_BYTES]; /* "MIRROR/checkpoints/"; "": there is no mirror. */
-    lt_mirror_phase phase;     /* The same on all ranks, as are: */
-    atomic_llong step;         /* what is being sent, -1: nothing; */
-    atomic_llong next;         /* and what will be, -1: nothing. */
-    int64_t sent;      /* The newest that the mirror has whole, as rank 0 knows; -1: none. */
-    int part, n_parts; /* Files of the step that this rank sends. */
+    lt_mirror_phase phase;     /* The same on all ranks, as are */
+    atomic_llong step;         /* the step that is being sent, -1: none, */
+    atomic_llong next;         /* and the next one to be sent, -1: none. */
+    /* The newest step that the mirror has completely, as rank 0 knows; -1: none. */
+    int64_t sent;
+    int part, n_parts; /* Which of the step's files this rank sends. */
     pthread_t thread;
     bool has_thread;
     atomic_bool done;  /* The thread has ended. */
-    atomic_bool stop;  /* It must end now; */
-    atomic_bool hurry; /* or when its present try has failed. */
+    atomic_bool stop;  /* The thread must end now, */
+    atomic_bool hurry; /* or after its present attempt has failed. */
     lt_err err;
     bool there;
     lt_mirror_news news;                  /* Of this phase. */
@@ -75,23 +76,23 @@ typedef struct {
     int64_t n_sent, n_failed; /* Checkpoints since the run began. */
 } lt_mirror;
 
-/* Every rank calls it, the leading one first: is the mirror there, and may it be written? A failure
- * names checkpoint.mirror. */
+/* Every rank calls it, the leading one first: checks that the mirror exists and can be written. A
+ * failure names checkpoint.mirror. */
 LT_MUST_USE lt_err lt_mirror_open(struct lt_training *t);
 /* Waits for this rank's thread, which is told to stop. */
 void lt_mirror_close(struct lt_training *t);
 
-/* The leading rank, before a checkpoint of the run folder is chosen: bring the mirror's newest
- * whole checkpoint, if it is newer than all of the run folder. */
+/* Called by the leading rank before it chooses a checkpoint of the run folder: fetch the mirror's
+ * newest complete checkpoint, if it is newer than all in the run folder. */
 LT_MUST_USE lt_err lt_mirror_fetch(struct lt_training *t);
 
-/* A checkpoint of this step is in the run folder. All ranks call it after the same step. */
+/* A checkpoint of this step is in the run folder. All ranks call this after the same step. */
 LT_MUST_USE lt_err lt_mirror_publish(struct lt_training *t, int64_t step);
-/* For the record of a step; and after it was exchanged. */
+/* Called for the record of a step, and after the records were exchanged. */
 lt_mirror_news lt_mirror_look(struct lt_training *t);
 LT_MUST_USE lt_err lt_mirror_advance(struct lt_training *t, lt_mirror_news news);
-/* A collective call: return when the newest checkpoint is in the mirror, or was given up. patient:
- * after the same number of tries as during the run; otherwise after one. */
+/* A collective call: returns when the newest checkpoint is in the mirror, or was abandoned.
+ * patient: after as many attempts as during the run; otherwise after one. */
 LT_MUST_USE lt_err lt_mirror_wait(struct lt_training *t, bool patient);
 
 #endif

@@ -1,4 +1,4 @@
-/* mirror_store.c: see mirror_store.h; also how a run finds its mirror and begins from it. */
+/* mirror_store.c: see mirror_store.h; also finds a run's mirror and begins from it. */
 #include "train/checkpoint/mirror_store.h"
 
 #include <limits.h>
@@ -32,7 +32,7 @@ static lt_copy_options how(lt_training *t) {
     o.part_bytes = LT_MIRROR_PART_BYTES;
     o.n_tries = REQUEST_TRIES;
     o.rate_bytes = t->recipe.mirror_rate;
-    o.wait = true; /* For an attempt that was replaced and still copies. */
+    o.wait = true; /* In case a replaced attempt is still copying. */
     o.tick = tick;
     o.ctx = &t->mirror;
     return o;
@@ -49,7 +49,7 @@ static lt_err place_of(char out[LT_PATH_BYTES], const lt_mirror *m, int64_t step
     return LT_OK;
 }
 
-/* The manifest goes first: a checkpoint that has one has all its files. */
+/* The manifest is removed first, since a checkpoint with a manifest must have all its files. */
 static lt_err delete_step(lt_training *t, int64_t step) {
     const lt_copy_options o = how(t);
     char path[LT_PATH_BYTES];
@@ -59,7 +59,7 @@ static lt_err delete_step(lt_training *t, int64_t step) {
     return lt_copy_delete(path, &o, NULL);
 }
 
-/* The mirror's manifest of a step as a file beside the run's. The caller removes it. */
+/* Copy the mirror's manifest of a step to a file beside the run's. The caller removes it. */
 static lt_err bring_manifest(lt_training *t, int64_t step, char path[LT_PATH_BYTES]) {
     lt_copy_options o = how(t);
     char from[LT_PATH_BYTES];
@@ -77,7 +77,7 @@ typedef struct {
 } mirrored;
 
 typedef struct {
-    mirrored *rows; /* Newest first, once the list is complete. */
+    mirrored *rows; /* Sorted with the newest first once the list is complete. */
     size_t n, room;
 } mirrored_list;
 
@@ -94,7 +94,7 @@ static lt_err found(void *ctx, const lt_copy_file *file) {
     if (step < 0) {
         return LT_OK;
     }
-    if (l->n == 0 || l->rows[l->n - 1].step != step) { /* Names come in order. */
+    if (l->n == 0 || l->rows[l->n - 1].step != step) { /* Names are listed in order. */
         if (l->n == l->room) {
             const size_t room = l->room == 0 ? 16 : 2 * l->room;
             mirrored *grown = realloc(l->rows, room * sizeof *grown);
@@ -115,7 +115,7 @@ static int newest_first(const void *a, const void *b) {
     return x->step < y->step ? 1 : x->step > y->step ? -1 : 0;
 }
 
-/* Free the rows. None of a mirror that is empty. */
+/* Free the rows. An empty mirror gives none. */
 static lt_err list_mirror(lt_training *t, mirrored_list *l) {
     const lt_copy_options o = how(t);
     const lt_err err = lt_copy_list(t->mirror.place, &o, found, l);
@@ -198,7 +198,7 @@ lt_err lt_mirror_store_send(lt_training *t) {
     return send_files(t, m->n_parts > 1 ? own : "");
 }
 
-/* The newest of the mirror's that is good. What the run folder has too is looked up there. */
+/* The mirror's newest good checkpoint. If the run folder has it too, its manifest is read there. */
 static lt_err find_good(lt_training *t, const mirrored_list *l, int64_t *step) {
     *step = -1;
     for (size_t i = 0; i < l->n && *step < 0; i++) {
@@ -218,8 +218,8 @@ static lt_err find_good(lt_training *t, const mirrored_list *l, int64_t *step) {
     return LT_OK;
 }
 
-/* What is newer than `step`, the newest of the run, is of a branch that the run has left; what is
- * older and not whole was given up. */
+/* A checkpoint newer than `step`, the newest of the run, belongs to a branch that the run has left;
+ * an older, incomplete one was abandoned. */
 static lt_err prune(lt_training *t, int64_t step) {
     const lt_recipe *r = &t->recipe;
     const lt_checkpoint_keep keep = {.last = r->mirror_keep > 0 ? r->mirror_keep : r->keep_last,
@@ -255,11 +255,12 @@ lt_err lt_mirror_store_end(lt_training *t) {
     char folder[LT_PATH_BYTES], from[LT_PATH_BYTES], to[LT_PATH_BYTES];
     lt_err err;
 
-    o.force = true; /* Whatever is there is of another checkpoint. */
+    o.force = true; /* Files that already exist belong to another checkpoint. */
     LT_TRY(lt_checkpoint_path(folder, t->checkpoints, step));
     LT_TRY(lt_path_join(from, folder, LT_MANIFEST));
     LT_TRY(place_of(to, m, step, LT_MANIFEST));
-    /* Files that no rank has sent, e.g. of a checkpoint that another number of ranks wrote. */
+    /* Files that no rank has sent, for example because another number of ranks wrote the
+     * checkpoint. */
     LT_TRY(m->n_parts > 1 ? send_files(t, "") : LT_OK);
     LT_TRY(lt_lease_check(&t->lease));
     err = lt_copy(from, to, &o, &report);
@@ -270,7 +271,7 @@ lt_err lt_mirror_store_end(lt_training *t) {
 
 /* ---- The beginning ---- */
 
-/* "MIRROR/checkpoints/", with the site's name before it where there are several. */
+/* "MIRROR/checkpoints/", preceded by the site's name if there are several. */
 static lt_err find_place(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     char site[32] = "", *place = t->mirror.place;
@@ -307,8 +308,8 @@ static lt_err check_place(const lt_training *t) {
     return LT_OK;
 }
 
-/* Each start writes MIRROR/checkpoints/run.json, so that credentials without the right to write are
- * reported before the first step, and not at the first checkpoint. */
+/* Each start writes MIRROR/checkpoints/run.json, so that credentials without write permission are
+ * reported before the first step rather than at the first checkpoint. */
 static lt_err probe(lt_training *t) {
     const lt_copy_options o = how(t);
     lt_copy_options write = o;
@@ -383,7 +384,8 @@ static lt_err fetch_files(lt_training *t, int64_t step, const char *to, lt_copy_
     return err;
 }
 
-/* Into the run folder, as a save would write it: aside, checked, renamed. FORMAT: it is broken. */
+/* Fetch it into the run folder as a save would write it: aside, checked, renamed. FORMAT: it is
+ * damaged. */
 static lt_err fetch_step(lt_training *t, int64_t step) {
     lt_copy_report r = {0};
     char aside[LT_PATH_BYTES], took[LT_CLOCK_TEXT_BYTES];
@@ -399,8 +401,8 @@ static lt_err fetch_step(lt_training *t, int64_t step) {
     return LT_OK;
 }
 
-/* Has the run folder set aside a checkpoint of this step, because it was broken or the run left its
- * branch? Then the mirror's is the same one. */
+/* Whether the run folder has set aside a checkpoint of this step, because it was damaged or the run
+ * left its branch. If so, the mirror's is the same one. */
 static lt_err was_set_aside(const lt_training *t, int64_t step, bool *yes) {
     char **names = NULL, start[LT_CHECKPOINT_NAME_BYTES];
     size_t n = 0;
@@ -417,7 +419,7 @@ static lt_err was_set_aside(const lt_training *t, int64_t step, bool *yes) {
     return LT_OK;
 }
 
-/* *n_broken: how many newer ones than `newest` are. */
+/* n_broken: number of damaged checkpoints newer than `newest`. */
 static lt_err fetch_newest(lt_training *t, const mirrored_list *l, int64_t newest,
                            int64_t *n_broken) {
     for (size_t i = 0; i < l->n && l->rows[i].step > newest; i++) {

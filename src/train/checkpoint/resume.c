@@ -31,7 +31,7 @@
 #define METRICS_BYTES_MAX   ((size_t)4 << 30)
 #define TOKENIZER_BYTES_MAX ((off_t)64 << 20)
 
-/* Where `resume` leads: a folder, or "" when the run is new. */
+/* The folder that `resume` selects, or "" for a new run. */
 static lt_err choose(lt_training *t) {
     const char *how = t->recipe.resume;
     const bool is_path = strcmp(how, "auto") != 0 && strcmp(how, "none") != 0;
@@ -59,7 +59,7 @@ static lt_err choose(lt_training *t) {
     }
     json_decref(then);
     json_decref(data);
-    /* The checkpoint is one of an earlier attempt under the same launcher. */
+    /* The checkpoint belongs to an earlier attempt under the same launcher. */
     if (t->snapshots.from > newest) {
         t->resume_newest = false;
         return lt_checkpoint_path(t->resume_path, t->snapshots.memory.set, t->snapshots.from);
@@ -70,7 +70,7 @@ static lt_err choose(lt_training *t) {
     return LT_OK;
 }
 
-/* A broken one is not what the run goes on from: the one before it is compared when it is
+/* The run does not resume from a damaged checkpoint; the one before it is compared when it is
  * loaded. */
 static lt_err compare_whole(lt_training *t, json_t *then, const json_t *data, bool resolved) {
     const lt_err err = lt_changes_compare(t, then, data, resolved, t->resume_path);
@@ -102,7 +102,7 @@ lt_err lt_training_compare(lt_training *t) {
     err = lt_changes_recipe_of(&then, &data, &resolved, t->resume_path);
     if (err != LT_OK && err != LT_ERR_STATE && t->resume_newest) {
         err = LT_OK;
-        goto done; /* Loading says what is wrong with it, and takes an older one. */
+        goto done; /* Loading will report what is wrong with it, and choose an older one. */
     }
     if (err != LT_OK) {
         err = lt_error_prefix(err, "resume");
@@ -135,7 +135,7 @@ static lt_err fingerprint_all(json_t **out, const lt_loader *l, int64_t n_source
 static lt_err compare_fingerprints(const json_t *then, const json_t *now, const lt_loader *l,
                                    const char *option) {
     if (json_array_size(then) != json_array_size(now)) {
-        return LT_OK; /* Another mixture, which was compared as text. */
+        return LT_OK; /* It is another mixture, which was compared as text. */
     }
     for (size_t i = 0; i < json_array_size(now); i++) {
         LT_TRY(lt_fingerprint_compare(json_array_get(then, i), json_array_get(now, i), l,
@@ -155,8 +155,8 @@ bool lt_training_has_changed(const lt_training *t, const char *name) {
     return false;
 }
 
-/* Where a file is large (a GGUF with its weights), the vocabulary is hashed, as it is for a folder,
- * and not every byte. */
+/* If a file is large (a GGUF with its weights), the vocabulary is hashed, as it is for a folder,
+ * rather than every byte. */
 static const char *hashed_path(const char *tokenizer) {
     struct stat st;
     return stat(tokenizer, &st) == 0 && st.st_size > TOKENIZER_BYTES_MAX ? "." : tokenizer;
@@ -239,8 +239,7 @@ done:
     return err;
 }
 
-/* What the data is now, for the manifests to come; and whether it is what the loaded checkpoint's
- * was. */
+/* Fingerprint the data for later manifests, and compare it with the loaded checkpoint's. */
 static lt_err fingerprint_data(lt_training *t, const json_t *then) {
     char hex[17];
     uint64_t hash = 0;
@@ -260,7 +259,7 @@ static lt_err fingerprint_data(lt_training *t, const json_t *then) {
 
 /* ---- Going on ---- */
 
-/* Put rows and guard where the loaded checkpoint left them. */
+/* Restore the positions of rows and guard from the loaded checkpoint. */
 static lt_err restore(lt_training *t) {
     lt_err err = t->source.seek(t->source.of, t->state.loader);
 
@@ -270,7 +269,8 @@ static lt_err restore(lt_training *t) {
     }
     LT_TRY(err);
     LT_TRY(lt_guard_load(&t->guard, t->state.guard, "checkpoint"));
-    if (t->n_allowed > 0) { /* With other data or another loss the old best value means nothing. */
+    /* With other data or another loss, the old best value is meaningless. */
+    if (t->n_allowed > 0) {
         t->guard.best = INFINITY;
         t->guard.spread = 0.0;
     }
@@ -316,11 +316,11 @@ static lt_err load_newest(lt_training *t, int64_t *n_broken) {
     return err;
 }
 
-/* What a start changes in the folder, once nothing refuses it any more. Broken checkpoints must not
- * count as the newest when old ones are removed. */
+/* Change the folder as a start requires, once nothing can refuse it any more. Broken checkpoints
+ * must not count as the newest when old ones are removed. */
 static lt_err set_aside(lt_training *t, int64_t n_broken) {
     LT_TRY(lt_checkpoint_prune(t->checkpoints, &(lt_checkpoint_keep){.last = INT64_MAX, .also = -1},
-                               &t->lease)); /* Leftovers of a crash only. */
+                               &t->lease)); /* Only leftovers of a crash. */
     LT_TRY(lt_training_go_back(t));
     if (n_broken > 0) {
         LT_TRY(lt_lease_check(&t->lease));
@@ -329,10 +329,10 @@ static lt_err set_aside(lt_training *t, int64_t n_broken) {
     return LT_OK;
 }
 
-/* The branch's lines of metrics go to the history: going on drops them. */
+/* The branch's lines of metrics move to the history, because resuming drops them. */
 lt_err lt_training_leave_branch(lt_training *t, int64_t step) {
     char path[LT_PATH_BYTES];
-    LT_TRY(lt_lease_check(&t->lease)); /* Newer checkpoints may be a later attempt's. */
+    LT_TRY(lt_lease_check(&t->lease)); /* Newer checkpoints may belong to a later attempt. */
     LT_TRY(lt_training_history_path(t, path, "metrics", "jsonl"));
     if (lt_file_exists(t->metrics_path)) {
         LT_TRY(lt_file_copy(t->metrics_path, path, METRICS_BYTES_MAX));
@@ -355,14 +355,15 @@ lt_err lt_training_resume(lt_training *t) {
     } else {
         LT_TRY(lt_checkpoint_load(t->resume_path, t->trained, &t->optimiser, &t->state));
     }
-    if (t->state.recipe != NULL && !json_equal(t->state.recipe, t->compared)) { /* An older one. */
+    /* It is an older checkpoint. */
+    if (t->state.recipe != NULL && !json_equal(t->state.recipe, t->compared)) {
         LT_TRY(lt_changes_compare(t, t->state.recipe, t->state.data, true, t->checkpoints));
     }
     LT_TRY(fingerprint_data(t, t->state.data));
     LT_TRY(restore(t));
     LT_TRY(set_aside(t, n_broken));
     LT_TRY(lt_checkpoint_newest(&newest, t->checkpoints, INT64_MAX, false));
-    if (t->snapshots.from > newest) { /* A stop at this step has to write it to disk. */
+    if (t->snapshots.from > newest) { /* A stop at this step must write it to disk. */
         t->saved_step = newest;
     }
     return newest > t->state.step ? lt_training_leave_branch(t, t->state.step) : LT_OK;

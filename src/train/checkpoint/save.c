@@ -34,7 +34,7 @@ lt_err lt_training_gather_state(lt_training *t) {
     return LT_OK;
 }
 
-/* Rank 0 holds all that there is. */
+/* Rank 0 holds the whole model. */
 static lt_err save_whole(lt_training *t) {
     if (!lt_ranks_lead(&t->ranks)) {
         return LT_OK;
@@ -66,7 +66,7 @@ static lt_err publish_parts(lt_training *t) {
                                  &t->lease);
 }
 
-/* Copied now, written while the run goes on. */
+/* Copy the state now, and write it while the run continues. */
 static lt_err save_behind(lt_training *t) {
     const bool leads = lt_ranks_lead(&t->ranks);
     LT_TRY(leads ? lt_training_gather_state(t) : LT_OK);
@@ -86,7 +86,7 @@ static lt_err save_parts(lt_training *t) {
     if (err == LT_OK && leads) {
         err = publish_parts(t);
     }
-    err = lt_training_meet(t, err); /* After it every rank finds the checkpoint. */
+    err = lt_training_meet(t, err); /* Afterwards every rank finds the checkpoint. */
     return err != LT_OK && leads
                ? lt_checkpoint_give_up(t->checkpoints, t->state.step, &t->lease, err)
                : err;
@@ -104,7 +104,7 @@ lt_err lt_training_prune(lt_training *t) {
 
 /* ---- Adapters ---- */
 
-/* What this rank sends of a parameter, into its place among all values. */
+/* Put what this rank sends of a parameter at its place among all values. */
 static lt_err put_values(const lt_training *t, const lt_param *p, float *values) {
     const lt_model *m = t->trained;
     const size_t bytes = (size_t)p->local_count * sizeof *values;
@@ -125,8 +125,9 @@ static lt_err put_values(const lt_training *t, const lt_param *p, float *values)
     return err;
 }
 
-/* A collective call where ranks divide the adapters: all of their values on every rank; NULL where
- * they are whole. As integers, of which all but one are 0, sums keep every bit. Free *out. */
+/* A collective call if ranks divide the adapters: all values on every rank; NULL if they are whole.
+ * Values are summed as integers, of which all but one are 0, so that every bit is kept. Free
+ * *out. */
 static lt_err bring_values(const lt_training *t, float **out) {
     const lt_param_table *table = &t->trained->table;
     float *values = NULL;
@@ -152,14 +153,14 @@ done:
     return err;
 }
 
-/* values: of bring_values. */
+/* values: from bring_values. */
 static lt_err write_adapters(const lt_training *t, const float *values, const char *folder) {
     return values != NULL ? lt_lora_write(t->lora, values, folder, t->recipe.init)
                           : lt_lora_save(t->lora, folder, t->recipe.init);
 }
 
-/* RUN/adapters/step-N, complete or not at all, as checkpoints are. One of an earlier start at the
- * same step is replaced: that start may have had another rate. */
+/* Write RUN/adapters/step-N, complete or not at all, as checkpoints are. A folder of an earlier
+ * start at the same step is replaced, because that start may have had another learning rate. */
 static lt_err save_values(const lt_training *t, const float *values) {
     char folder[LT_PATH_BYTES], aside[LT_PATH_BYTES];
     LT_TRY(lt_path_join(folder, t->recipe.out, "adapters"));
@@ -188,7 +189,7 @@ lt_err lt_training_save(lt_training *t) {
     if (t->saved_step == t->state.step) {
         return LT_OK;
     }
-    LT_TRY(lt_saver_wait(t)); /* For the checkpoint before this one. */
+    LT_TRY(lt_saver_wait(t)); /* Wait for the previous checkpoint. */
     LT_TRY(lt_diloco_settle(t));
     start = lt_clock_s();
     LT_TRY(lt_training_settle(t));
@@ -239,7 +240,7 @@ const char *lt_training_product(const lt_training *t) {
     return t->lora != NULL ? "adapter" : "model";
 }
 
-/* The tokenizer's files stand beside the weights, so that the folder can be used as it is. */
+/* The tokenizer's files are copied beside the weights, so that the folder can be used directly. */
 static lt_err export_tokenizer(const lt_training *t, const char *folder) {
     const lt_err err = lt_tokenizer_bring(t->recipe.tokenizer, folder);
     if (err == LT_ERR_UNSUPPORTED || err == LT_ERR_NOT_FOUND) {
@@ -249,7 +250,7 @@ static lt_err export_tokenizer(const lt_training *t, const char *folder) {
     return err;
 }
 
-/* A run on conversations leaves a model that is ready for them: with tokenizer and template. */
+/* A run on conversations exports a model that is ready for them, with tokenizer and template. */
 static lt_err export_chat(const lt_training *t, const char *folder) {
     const char *text = lt_chat_template_text(t->chat.template);
     char path[LT_PATH_BYTES];
@@ -258,7 +259,7 @@ static lt_err export_chat(const lt_training *t, const char *folder) {
     return lt_file_write_atomic(path, text, strlen(text));
 }
 
-/* RUN/adapter: what PEFT loads beside model.init. */
+/* Write RUN/adapter, which PEFT loads beside model.init. */
 static lt_err export_adapters(lt_training *t, const char *folder) {
     float *values;
     lt_err err = LT_OK;
@@ -269,7 +270,7 @@ static lt_err export_adapters(lt_training *t, const char *folder) {
     return err;
 }
 
-/* RUN/model: weights, config and, when there is one, the tokenizer's file. */
+/* Write RUN/model: weights, config and, if there is one, the tokenizer's file. */
 lt_err lt_training_export(lt_training *t) {
     char folder[LT_PATH_BYTES];
 

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "train/run.h"
 
-/* Does this rank write files of a checkpoint? */
+/* Whether this rank writes files of a checkpoint. */
 static bool writes(const lt_recipe *r, const lt_shards *shards) {
     const lt_world *w = shards != NULL ? shards->world : NULL;
     int n_parts;
@@ -26,7 +26,7 @@ static const lt_shards *shards_of(const lt_training *t) {
     return lt_training_has_ranks(t) ? &t->shards : NULL;
 }
 
-/* The buffers of the copy, one behind the other. */
+/* Place the buffers of the copy, one after another. */
 static lt_err place_copy(lt_saver *s, const lt_optimiser *o) {
     const lt_param_table *table = o->share.table;
     char *at = s->memory;
@@ -169,7 +169,7 @@ static lt_err copy_all(lt_training *t) {
     for (int i = 0; i < t->optimiser.n_moments; i++) {
         LT_TRY(copy_buffer(t, &s->optimiser.moments[i], &t->optimiser.moments[i]));
     }
-    /* What a thread writes from: its memory is the host's. */
+    /* The thread writes from host memory. */
     s->model = *t->trained;
     s->model.backend = lt_backend_cpu();
     return LT_OK;

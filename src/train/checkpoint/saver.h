@@ -29,12 +29,13 @@ struct lt_training;
 typedef enum { LT_SAVER_IDLE, LT_SAVER_WRITING, LT_SAVER_PUBLISHING } lt_saver_phase;
 
 typedef struct {
-    void *memory; /* Memory of the copy; NULL: this rank writes nothing, or saves wait. */
+    /* Memory of the copy; NULL: this rank writes nothing, or saves are synchronous. */
+    void *memory;
     size_t bytes;
     lt_param_buffer master;
     lt_queue *queue; /* The queue that copies; NULL: in host memory. */
-    bool copying;    /* The queue of the passes does not wait for the copy yet. */
-    /* What is written from: the run's own, with the copy in place of their buffers. */
+    bool copying;    /* The passes' queue does not yet wait for the copy. */
+    /* The source of the writes: the run's own objects, with the copy instead of their buffers. */
     lt_model model;
     lt_optimiser optimiser;
     lt_run_state state;
@@ -50,23 +51,23 @@ typedef struct {
 /* Bytes of the copy on this rank. r and table: of the optimiser's share; shards NULL: one rank. */
 size_t lt_saver_bytes(const lt_recipe *r, const lt_param_table *table, const lt_shards *shards);
 
-/* The optimiser is open. */
+/* The optimiser must be open. */
 LT_MUST_USE lt_err lt_saver_open(struct lt_training *t);
 void lt_saver_close(struct lt_training *t); /* Waits for this rank's thread. */
 
-/* Save the current state; the leading rank has completed t->state. The saver must be idle; where
- * the model is divided, the folder must exist. */
+/* Save the current state; the leading rank has completed t->state. The saver must be idle; if the
+ * model is divided, the folder must exist. */
 LT_MUST_USE lt_err lt_saver_start(struct lt_training *t);
-/* Before an update: it must not change what is being copied. */
+/* Called before an update, which must not change what is being copied. */
 LT_MUST_USE lt_err lt_saver_before_update(struct lt_training *t);
 /* Fill in a rank's part of the record of a step: whether its thread runs. Returns the thread's
  * failure, if it has failed. */
 LT_MUST_USE lt_err lt_saver_look(struct lt_training *t, bool *runs);
-/* After the record has been exchanged; any_runs: a thread of some rank still runs. */
+/* Called after the records were exchanged. any_runs: some rank's thread is still running. */
 LT_MUST_USE lt_err lt_saver_advance(struct lt_training *t, bool any_runs);
-/* A collective call: return when the checkpoint that is being written is published. */
+/* A collective call: returns when the checkpoint that is being written is published. */
 LT_MUST_USE lt_err lt_saver_wait(struct lt_training *t);
-/* Waits for this rank's thread alone, before the rank reads the checkpoints. */
+/* Waits only for this rank's thread, before the rank reads the checkpoints. */
 void lt_saver_settle(struct lt_training *t);
 
 #endif

@@ -26,7 +26,7 @@ static const lt_checkpoint_keep keep = {.last = LT_MEMORY_KEEP, .also = -1}; /* 
 
 /* ---- The choice ------------------------------------------------------------------------------ */
 
-/* The newest step under set/, at most `most`, of which this rank finds every byte; -1: none. */
+/* The newest step under set/, at most `most`, of which this rank finds all bytes; -1: none. */
 int64_t lt_snapshot_newest(const char *set, int64_t most) {
     char path[LT_PATH_BYTES];
     int64_t *steps = NULL, found = -1;
@@ -49,10 +49,10 @@ int64_t lt_snapshot_newest(const char *set, int64_t most) {
     return found;
 }
 
-/* Ranks of one machine find the same folder. */
+/* Ranks of one machine agree on the same folder. */
 static lt_err agree_here(lt_snapshots *s, const lt_world *w) {
     double most = (double)INT32_MAX, least;
-    for (;;) { /* Each round ends it or lowers `most`. */
+    for (;;) { /* Each round ends the loop or lowers `most`. */
         const int64_t own = lt_snapshot_newest(s->memory.set, (int64_t)most);
         LT_TRY(lt_world_range(w, (double)own, &least, &most));
         if (least == most || least < 0.0) {
@@ -75,7 +75,7 @@ lt_err lt_training_agree(lt_snapshots *s, const lt_world *w) {
 
 /* ---- Taking one ------------------------------------------------------------------------------ */
 
-/* own/NAME: where this rank, or what it publishes for all, is a holder. */
+/* own/NAME: the holder for this rank, or for what it publishes for all. */
 static lt_err holder_path(char path[LT_PATH_BYTES], const lt_training *t, const char *what) {
     if (snprintf(path, LT_PATH_BYTES, "%s/rank-%d%s", t->snapshots.memory.own, t->ranks.rank,
                  what) >= LT_PATH_BYTES) {
@@ -98,7 +98,7 @@ static lt_err take_whole(lt_training *t) {
     return lt_checkpoint_prune(holder, &keep, &t->lease);
 }
 
-/* Every file of a holder's folder gets a link in the folder under set/ that is put together. */
+/* Link every file of a holder's folder into the folder under set/. */
 static lt_err link_files(const char *folder, const char *aside) {
     lt_err err = LT_OK;
     char **names = NULL, from[LT_PATH_BYTES], to[LT_PATH_BYTES];
@@ -144,8 +144,8 @@ static lt_err write_part(lt_training *t) {
     return lt_checkpoint_prune(holder, &keep, &t->lease);
 }
 
-/* What the leading rank adds to the parts (manifest, config) must be on another node, too: it moves
- * to a holder of its own. */
+/* The leading rank's additions to the parts (manifest, config) must be on another node, too: they
+ * move to a separate holder. */
 static lt_err move_rest(lt_training *t) {
     static const char *const names[] = {"config.json", LT_MANIFEST};
     char holder[LT_PATH_BYTES], aside[LT_PATH_BYTES], folder[LT_PATH_BYTES], set[LT_PATH_BYTES],
@@ -189,7 +189,7 @@ static lt_err take_parts(lt_training *t) {
     return lt_training_meet(t, err);
 }
 
-/* Links to snapshots that their holders have removed. */
+/* Remove links to snapshots that their holders have removed. */
 static lt_err prune_set(const lt_training *t) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
@@ -216,7 +216,7 @@ int64_t lt_snapshot_interval(double mtbf_s, double save_s, double step_s) {
     return steps < 1.0 ? 1 : steps > 1e9 ? 1000000000 : (int64_t)steps;
 }
 
-/* All ranks get what the leading one has measured. */
+/* All ranks receive the leading rank's measurements. */
 static lt_err plan_next(lt_training *t, double save_s) {
     lt_snapshots *s = &t->snapshots;
     double every = (double)s->memory.every;
@@ -238,7 +238,8 @@ lt_err lt_training_snapshot(lt_training *t, double step_s) {
     if (!s->wanted) {
         return LT_OK;
     }
-    if (s->next == INT64_MAX) { /* After the first step of this attempt, which is slower. */
+    /* Measured after the first step of this attempt, which is slower. */
+    if (s->next == INT64_MAX) {
         s->next = t->state.step + (s->memory.every > 0 ? s->memory.every - 1 : 1);
     }
     s->n_steps++;

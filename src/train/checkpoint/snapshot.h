@@ -25,15 +25,15 @@ struct lt_training;
 
 typedef struct {
     bool wanted;
-    bool near; /* On the machine of the leading rank, which puts snapshots together. */
+    bool near; /* This rank is on the machine of the leading rank, which assembles snapshots. */
     lt_node_memory memory;
-    int64_t from;    /* The snapshot to go on from, agreed by all; -1: none. */
-    int64_t next;    /* The step after which one is due. */
+    int64_t from;    /* The snapshot from which all agreed to resume; -1: none. */
+    int64_t next;    /* The step after which the next one is due. */
     double step_s;   /* Mean of the steps since the last one, on the leading rank. */
     int64_t n_steps; /* Their number. */
 } lt_snapshots;
 
-/* The newest step under set/, at most `most`, that this rank finds whole; -1: none. */
+/* The newest step under set/, at most `most`, that is complete for this rank; -1: none. */
 int64_t lt_snapshot_newest(const char *set, int64_t most);
 
 /* snapshot_apart.c: collective calls of ranks on several machines. The first chooses the snapshot
@@ -43,7 +43,7 @@ int64_t lt_snapshot_newest(const char *set, int64_t most);
 LT_MUST_USE lt_err lt_snapshot_agree_apart(lt_snapshots *s, const lt_world *w);
 LT_MUST_USE lt_err lt_snapshot_gather_parts(struct lt_training *t);
 
-/* Steps to the next snapshot. */
+/* Number of steps until the next snapshot. */
 int64_t lt_snapshot_interval(double mtbf_s, double save_s, double step_s);
 
 #endif

@@ -32,7 +32,7 @@ static lt_err everyone_is_here(const lt_world *w) {
     return lt_world_range(w, 0.0, &least, &most);
 }
 
-/* The bytes of a file of rank `from`, which has it mapped; to: NULL where nobody wants it. */
+/* Share the bytes of a file that rank `from` has mapped. to: NULL if this rank does not need it. */
 static lt_err share_bytes(const lt_world *w, int from, const lt_file_map *map, int64_t bytes,
                           FILE *to, bool *whole) {
     lt_err err = LT_OK;
@@ -53,8 +53,8 @@ done:
     return err;
 }
 
-/* Copy a file of rank `from` into `folder`, on the ranks that name one. A file that cannot be read
- * or written is noticed when the snapshot is verified. */
+/* Copy a file of rank `from` to `folder`, on the ranks that name one. A file that cannot be read or
+ * written is noticed when the snapshot is verified. */
 static lt_err share_file(const lt_world *w, int from, const char *source, const char *name,
                          const char *folder) {
     const bool gives = lt_group_rank(w->mesh.world) == from;
@@ -89,7 +89,7 @@ done:
 
 /* ---- The choice ------------------------------------------------------------------------------ */
 
-/* What the manifest says, which lists the checksums of all else; 0: there is none. */
+/* Hash of the manifest, which lists the checksums of all other files; 0: there is none. */
 static uint64_t contents_of(const char *folder) {
     char path[LT_PATH_BYTES];
     lt_file_map map;
@@ -102,7 +102,7 @@ static uint64_t contents_of(const char *folder) {
     return hash;
 }
 
-/* Rank `from` sends the folder's files; one rank of each machine that lacks them writes. */
+/* Rank `from` sends the folder's files; on each machine that lacks them, one rank writes them. */
 static lt_err bring(const lt_snapshots *s, const lt_world *w, int from, bool writes,
                     const char *folder) {
     lt_err err = LT_OK;

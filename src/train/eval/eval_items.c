@@ -1,5 +1,5 @@
-/* eval_items.c: see eval_items.h. A task is a row: how its lines are read, and the words around
- * them. */
+/* eval_items.c: see eval_items.h. A task is a row of a table: how its lines are read, and the words
+ * around them. */
 #include "train/eval/eval_items.h"
 
 #include <stdio.h>
@@ -59,7 +59,7 @@ void lt_eval_items_free(lt_eval_items *items) {
     *items = (lt_eval_items){0};
 }
 
-/* " " + text: the harness's target delimiter. */
+/* " " + text, with the target delimiter of lm-evaluation-harness. */
 static lt_err pair_with_space(lt_eval_item *item, const char *context, const char *text,
                               const char *what) {
     char continuation[TEXT_BYTES];

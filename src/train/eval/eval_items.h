@@ -29,7 +29,7 @@ typedef struct {
 
 typedef enum {
     LT_EVAL_CHOICE,     /* Metrics of multiple choice, with the length-normalised one. */
-    LT_EVAL_CHOICE_RAW, /* Without it: the choices are letters, or contexts differ. */
+    LT_EVAL_CHOICE_RAW, /* Without it, because choices are letters, or contexts differ. */
     LT_EVAL_LAST_WORD,  /* lambada's. */
 } lt_eval_metric;
 

@@ -17,7 +17,7 @@
 #define PROMPT_BYTES ((size_t)1 << 17)
 
 typedef struct {
-    char name[128]; /* Without folders. */
+    char name[128]; /* Without its folders. */
     char *text;
 } csv_file;
 
@@ -72,7 +72,7 @@ static lt_err read_folder(csv_files *f, const char *folder) {
     return LT_OK;
 }
 
-/* Exactly n bytes, or *at_end when there are none. */
+/* Exactly n bytes; *at_end if there are none. */
 static lt_err read_exactly(lt_byte_source *s, char *to, size_t n, bool *at_end, const char *path) {
     size_t have = 0, got = 1;
     while (have < n && got > 0) {
@@ -136,8 +136,8 @@ done:
     return err;
 }
 
-/* Cut the next record of a CSV in place; *at moves behind it. Returns the number of fields (0: the
- * end), of which the first max are stored. */
+/* Split the next record of a CSV in place; *at moves past it. Returns the number of fields (0: the
+ * end); the first max are stored. */
 static int next_record(char **at, char **fields, int max) {
     char *p = *at;
     int n = 0;
@@ -193,8 +193,7 @@ static lt_err next_question(csv_reader *r, bool *more) {
     return LT_OK;
 }
 
-/* "Question\nA. ...\nB. ...\nC. ...\nD. ...\nAnswer:" behind what stands in text; answer: add "
- * B\n\n". */
+/* Append "Question\nA. ...\nB. ...\nC. ...\nD. ...\nAnswer:" to text; answer: also " B\n\n". */
 static lt_err add_question(char *text, char **fields, const char *answer) {
     const char *question = fields[0] + strspn(fields[0], " \n\t\r");
     const size_t used = strlen(text);

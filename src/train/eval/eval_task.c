@@ -1,4 +1,4 @@
-/* eval_task.c: score every pair of a task's questions and count. */
+/* eval_task.c: scores every pair of a task's questions, and counts the correct ones. */
 #include <math.h>
 
 #include "base/error.h"
@@ -14,11 +14,12 @@ static int best_of(const double *values, int n) {
     return best;
 }
 
-/* Characters of a choice, without the space before it: what the harness divides by. */
+/* Number of characters of a choice, without the space before it, by which the harness divides. */
 static double characters(const char *continuation) {
     double n = 0.0;
     for (const char *p = continuation + 1; *p != '\0'; p++) {
-        n += ((unsigned char)*p & 0xC0) != 0x80; /* UTF-8 continuation bytes do not begin one. */
+        /* UTF-8 continuation bytes do not begin a character. */
+        n += ((unsigned char)*p & 0xC0) != 0x80;
     }
     return n;
 }

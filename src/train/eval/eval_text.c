@@ -1,4 +1,4 @@
-/* eval_text.c: loss on documents of text files. */
+/* eval_text.c: the loss on documents of text files. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +30,8 @@ static lt_err score_document(lt_scorer *s, const lt_text_record *doc, double *na
     }
     for (int64_t at = 0; at < n; at += s->seq) {
         const int64_t count = n - at < s->seq ? n - at : s->seq;
-        const int64_t again = at > 0 ? s->seq - count : 0; /* The last window reads full length. */
+        /* The last window also has the full length. */
+        const int64_t again = at > 0 ? s->seq - count : 0;
         lt_score score;
         LT_TRY_DONE(lt_score_tokens(s, ids + at - again, again + count + 1, again + 1, &score));
         *nats -= score.log_prob;

@@ -1,4 +1,4 @@
-/* evaluate.c: loss, perplexity, bits per byte and accuracy on held-out rows, and samples of the
+/* evaluate.c: loss, perplexity, bits per byte and accuracy on validation rows, and samples of the
  * model's text. */
 #include <math.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ lt_err lt_training_any_rows(const lt_training *t, bool *rows) {
     return LT_OK;
 }
 
-/* A row that counts nothing. */
+/* A row without labels. */
 static void fill_idle(lt_batch *b) {
     for (int64_t i = 0; i < b->seq; i++) {
         b->tokens[i] = b->doc_start[i] = b->positions[i] = 0;
@@ -125,7 +125,7 @@ lt_err lt_training_evaluate(lt_training *t) {
     if (t->valid_options.n_sources == 0 || t->evaluated_step == t->state.step) {
         return LT_OK;
     }
-    /* Opened for each validation, so that all see the same rows. */
+    /* Opened for each validation, so that all have the same rows. */
     LT_TRY_DONE(lt_loader_open(&l, &t->valid_options));
     err = evaluate_rows(t, l, &sum);
     lt_training_tell_once(t, &sum);
@@ -182,7 +182,7 @@ bool lt_training_sample_answers(const lt_training *t) {
     return t->chat.template != NULL && t->recipe.sample_prompt[0] != '\0';
 }
 
-/* What a sample begins with; free() it. */
+/* The text with which a sample begins; free() it. */
 static lt_err sample_text(const lt_training *t, char **text) {
     lt_err err;
     size_t bytes;
@@ -201,7 +201,7 @@ static lt_err sample_text(const lt_training *t, char **text) {
     return err != LT_OK ? lt_error_prefix(err, "sample.prompt") : LT_OK;
 }
 
-/* Tokens of a sample that begins with a text. A token stands for at least half a byte, because
+/* Tokens of a sample that begins with a text. A token has at least half a byte, because
  * normalisation lengthens a text only a little. */
 static int64_t room_of(const lt_training *t, const char *text) {
     const int64_t want = 2 * (int64_t)strlen(text) + 16 + t->recipe.sample_tokens;
@@ -224,7 +224,7 @@ lt_err lt_training_sample(lt_training *t) {
     char *text = NULL;
 
     if (t->tokenizer == NULL || t->recipe.sample_tokens == 0 || t->sampled_step == t->state.step ||
-        t->model->spec.n_scores > 0 ||     /* It writes no text. */
+        t->model->spec.n_scores > 0 ||     /* The model does not write text. */
         lt_training_is_whole_nowhere(t)) { /* No rank holds the whole model. */
         return LT_OK;
     }

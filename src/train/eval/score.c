@@ -1,5 +1,5 @@
-/* score.c: see score.h. Choices of one question share their context: the session keeps what is
- * common and reads only the rest. */
+/* score.c: see score.h. Choices of one question share their context: the session keeps the common
+ * part and reads only the rest. */
 #include "train/eval/score.h"
 
 #include <stdlib.h>
@@ -52,7 +52,7 @@ void lt_scorer_close(lt_scorer *s) {
     *s = (lt_scorer){0};
 }
 
-/* Make the session hold ids[0, n), without their logits; a common beginning stays. */
+/* Make the session hold ids[0, n) without their logits; a common beginning is kept. */
 static lt_err hold(lt_scorer *s, const int32_t *ids, int64_t n) {
     int64_t common = 0;
     while (common < n && common < s->n_cached && s->cached[common] == ids[common]) {
@@ -83,7 +83,7 @@ lt_err lt_score_tokens(lt_scorer *s, const int32_t *ids, int64_t n, int64_t firs
     if (first == n) {
         return LT_OK;
     }
-    const int64_t from = whole ? 1 : first; /* Row i of a call predicts label i: */
+    const int64_t from = whole ? 1 : first; /* Row i of a call predicts label i. */
     const int32_t *labels = ids + from;
     LT_TRY(lt_session_score(s->session, 0, labels - 1, n - from, labels, s->loss, s->best));
     for (int64_t i = first - from; i < n - from; i++) {
@@ -95,7 +95,7 @@ lt_err lt_score_tokens(lt_scorer *s, const int32_t *ids, int64_t n, int64_t firs
     return LT_OK;
 }
 
-/* With BOS where the tokenizer adds one: models trained with it do not work without it. */
+/* With BOS if the tokenizer adds one, because models trained with it do not work without it. */
 static lt_err encode(lt_scorer *s, const char *text, lt_ids *out) {
     out->n = 0;
     return lt_tokenizer_encode(s->options->tokenizer, s->scratch, text, strlen(text),
@@ -140,7 +140,7 @@ lt_err lt_score_pair(lt_scorer *s, const char *context, const char *continuation
         LT_FAIL(LT_ERR_LIMIT, "a continuation of %lld tokens, sequences have %lld",
                 (long long)(n - first), (long long)s->seq);
     }
-    if (first == 0) { /* No context: BOS stands for it. */
+    if (first == 0) { /* The context is empty, so BOS replaces it. */
         int32_t *with_first = malloc((size_t)(n + 1) * sizeof *with_first);
         lt_err err;
         if (with_first == NULL) {
@@ -152,6 +152,6 @@ lt_err lt_score_pair(lt_scorer *s, const char *context, const char *continuation
         free(with_first);
         return err;
     }
-    skip = n > s->seq + 1 ? n - (s->seq + 1) : 0; /* The last token is predicted, not read. */
+    skip = n > s->seq + 1 ? n - (s->seq + 1) : 0; /* The last token is only predicted. */
     return lt_score_tokens(s, ids + skip, n - skip, first - skip > 0 ? first - skip : 1, out);
 }

@@ -1,4 +1,4 @@
-/* changes.c: compares the effective recipe with that of the checkpoint that a run resumes from
+/* changes.c: compares the effective recipe with that of the checkpoint from which a run resumes
  * (changes.h). */
 #include "train/recipe/changes.h"
 
@@ -35,7 +35,7 @@ json_t *lt_recipe_json(const lt_recipe *r) {
     return all;
 }
 
-/* Read recipe.yaml of an older run as such an object; unknown keys belong to options that no longer
+/* Read recipe.yaml of an older run as such an object. Unknown keys belong to options that no longer
  * exist. */
 static lt_err recipe_from_yaml(json_t **out, const char *path) {
     lt_yaml_entry *entries = NULL;
@@ -52,7 +52,8 @@ static lt_err recipe_from_yaml(json_t **out, const char *path) {
     return LT_OK;
 }
 
-/* The recipe that wrote a checkpoint; *resolved false: with the values as given. NULL: unknown. */
+/* The recipe that wrote a checkpoint; *resolved false: with the values as given. NULL: not
+ * known. */
 lt_err lt_changes_recipe_of(json_t **out, json_t **data, bool *resolved, const char *checkpoint) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
@@ -79,7 +80,7 @@ done:
 
 /* ---- Comparison ---- */
 
-/* Does the list "a,b" hold the name? '-' and '_' are equal, as in flags. */
+/* Whether the list "a,b" has the name; '-' and '_' are equal, as in flags. */
 bool lt_changes_allowed(const char *list, const lt_option *row) {
     char copy[LT_OPTION_STR_BYTES], *next = NULL;
     snprintf(copy, sizeof copy, "%s", list);
@@ -101,8 +102,8 @@ lt_err lt_changes_check_allowed(const char *list) {
     return LT_OK;
 }
 
-/* Do two mixtures have the same number of sources and the same shares? Paths may differ, because
- * contents are compared. */
+/* Whether two mixtures have the same number of sources and the same shares. Paths may differ,
+ * because contents are compared. */
 static bool same_weights(const char *a, const char *b) {
     lt_mixture *x = calloc(2, sizeof *x);
     bool same = x != NULL && lt_mixture_parse(&x[0], a, "data") == LT_OK &&
@@ -114,7 +115,7 @@ static bool same_weights(const char *a, const char *b) {
     return same;
 }
 
-/* Is it data that is compared by content later, so that another path is not a change? */
+/* Whether it is data that is compared by content later, so that another path is not a change. */
 static bool is_sealed(const lt_option *row, const char *then, const char *now, const json_t *data) {
     if (strcmp(row->name, "data.train") == 0) {
         return json_object_get(data, "train") != NULL && same_weights(then, now);
@@ -125,13 +126,13 @@ static bool is_sealed(const lt_option *row, const char *then, const char *now, c
     return false;
 }
 
-/* Replace 0 and "family" in an older recipe.yaml by the values for which they stood. */
+/* Replace 0 and "family" in an older recipe.yaml by the values that they meant. */
 static void resolve_old(lt_recipe *old, const lt_training *t) {
     const lt_model_spec *s = &t->model->spec;
     lt_model_spec spec;
     (void)!lt_chat_data_resolve(old);
     old->dtype = old->dtype == LT_RECIPE_DTYPE_AUTO ? t->recipe.dtype : old->dtype;
-    if (old->init[0] != '\0' || old->config[0] != '\0') { /* Its sizes were not looked at. */
+    if (old->init[0] != '\0' || old->config[0] != '\0') { /* Its sizes had no effect. */
         lt_recipe_resolve(old, s);
     } else if (lt_recipe_spec(&spec, old,
                               t->tokenizer != NULL ? (int64_t)t->tokenizer_info.n_ids : 0,
@@ -157,7 +158,7 @@ static void refuse(refusals *f, const lt_option *row, const char *then, const ch
     append(f->names, sizeof f->names, ",", row->name);
 }
 
-/* One row: noted in t->changes when it differs and may, in *f when it may not. */
+/* Compare one row: a difference is noted in t->changes if it is allowed, otherwise in *f. */
 static void compare_row(lt_training *t, const lt_option *row, const lt_recipe *old,
                         const json_t *raw, const json_t *data, refusals *f) {
     static const char *const places[] = {"out", "resume"};
@@ -227,7 +228,7 @@ lt_err lt_changes_compare(lt_training *t, const json_t *then, const json_t *data
     return LT_OK;
 }
 
-/* Is this the command that wrote the newest checkpoint? Where and how it computes does not
+/* Whether this is the command that wrote the newest checkpoint; where and how it computes does not
  * matter. */
 bool lt_changes_same_command(const lt_training *t, const json_t *then) {
     static const char *const places[] = {"device", "threads", "page", "metrics.listen"};

@@ -12,19 +12,19 @@
 /* {name: text} of every row except those with ONCE, for a manifest. */
 json_t *lt_recipe_json(const lt_recipe *r);
 
-/* Recipe and data of the checkpoint in a folder, NULL if unknown; *resolved false: sizes as given.
- * json_decref both. */
+/* Recipe and data of the checkpoint in a folder, NULL if not known; *resolved false: sizes as
+ * given. json_decref both. */
 LT_MUST_USE lt_err lt_changes_recipe_of(json_t **out, json_t **data, bool *resolved,
                                         const char *checkpoint);
 
-/* Fill t->changes; STATE, with every field and its values, when one may not change. */
+/* Fill t->changes; STATE, with every field and its values, if one must not change. */
 LT_MUST_USE lt_err lt_changes_compare(lt_training *t, const json_t *then, const json_t *data,
                                       bool resolved, const char *checkpoint);
 
-/* Does this command have the options of a recipe? Where and how it computes does not matter. */
+/* Whether this command has the options of a recipe; where and how it computes does not matter. */
 bool lt_changes_same_command(const lt_training *t, const json_t *then);
 
-/* Does allow_change's "a,b" name the row; are all its names options? */
+/* Whether "a,b" of allow_change names the row; whether all its names are options. */
 bool lt_changes_allowed(const char *list, const lt_option *row);
 LT_MUST_USE lt_err lt_changes_check_allowed(const char *list);
 

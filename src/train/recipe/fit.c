@@ -13,13 +13,14 @@
 #include "train/chat_data.h"
 #include "train/recipe/memory.h"
 
-#define GIB     1073741824.0
-#define RESERVE ((size_t)512 << 20) /* Kernels' scratch, graphs, code: grows at first use. */
+#define GIB 1073741824.0
+/* For kernels' scratch, graphs and code, which grow at first use. */
+#define RESERVE ((size_t)512 << 20)
 
 static const char *const levels[] = {"none", "selective", "full"};
 
-/* Not of a student, whose rows stand beside its teacher's; nor of a run that has the same bits on
- * any number of ranks, since the number of rows of a product may decide its order of sums. */
+/* Not for a student, whose rows are beside its teacher's, nor for a run that has the same bits on
+ * any number of ranks, since the number of rows of a product may determine its order of sums. */
 static bool shares_prompts(const lt_recipe *r) {
     return r->share_prompts && r->objective != LT_RECIPE_OBJECTIVE_sft &&
            r->objective != LT_RECIPE_OBJECTIVE_distill && r->deterministic == 0;
@@ -36,7 +37,7 @@ lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device) {
         .z_coef = (float)r->z_coef,
         .fp8 = (lt_fp8_recipe)r->fp8,
         .fp8_wgrad = r->fp8_wgrad,
-        /* Through which values have derivatives (objective.h). */
+        /* Whether the values have derivatives (objective.h). */
         .weights = r->objective != LT_RECIPE_OBJECTIVE_sft,
         .masks = r->objective != LT_RECIPE_OBJECTIVE_sft || lt_recipe_has_chats(r),
         .shares = shares_prompts(r),
@@ -44,7 +45,7 @@ lt_pass_options lt_fit_pass_options(const lt_recipe *r, bool on_device) {
         .decoded = lt_adapters_decode(r)};
 }
 
-/* Which matrices of model.init are kept in blocks, and how large they are. */
+/* Find which matrices of model.init are kept in blocks, and their sizes. */
 static lt_err divide_blocks(lt_shards *frozen, const lt_recipe *r) {
     const lt_partition full = lt_shards_full(frozen);
     lt_model_options o = {.partition = &full, .elsewhere = true};
@@ -138,11 +139,11 @@ lt_err lt_fit_keep_logits(lt_pass_options *o, const lt_recipe *r, const lt_model
     return LT_OK;
 }
 
-/* Rows of the largest micro-batch that fits at a level of recompute; 0: not even one row does. */
+/* Rows of the largest micro-batch that fits at a level of recompute; 0: not even one row fits. */
 static lt_err largest_micro(int64_t *rows, const lt_recipe *r, const lt_model_spec *spec,
                             lt_dtype dtype, lt_pass_options o, const lt_shards *shards,
                             size_t left) {
-    int64_t low = 0, high = o.batch + 1; /* low fits, high does not. */
+    int64_t low = 0, high = o.batch + 1; /* low fits, and high does not. */
     while (high - low > 1) {
         size_t bytes;
         o.batch = low + (high - low) / 2;

@@ -29,7 +29,7 @@ lt_err lt_training_history_path(const lt_training *t, char path[LT_PATH_BYTES], 
     LT_FAIL(LT_ERR_LIMIT, "%s holds %d files already", folder, HISTORY_MAX);
 }
 
-/* The recipe.yaml that another one will replace, with the step up to which it was in force. */
+/* Keep the recipe.yaml that will be replaced, with the last step for which it was in force. */
 static lt_err keep_old_recipe(const lt_training *t, const char *path, const char *text) {
     lt_err err = LT_OK;
     char kept[LT_PATH_BYTES], *old = NULL, *all = NULL;
@@ -67,7 +67,7 @@ lt_err lt_training_write_recipe(const lt_training *t) {
         LT_FAIL_DONE(LT_ERR_OOM, "recipe");
     }
     *r = t->recipe;
-    r->allow_change[0] = '\0'; /* These concern this start only. */
+    r->allow_change[0] = '\0'; /* These affect only this start. */
     r->stage[0] = '\0';
     r->trace_step = 0;
     r->layout = LT_LAYOUT_MESH;

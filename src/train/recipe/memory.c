@@ -27,15 +27,17 @@
 #define BLOCK_ROWS 2048
 #define BLOCK_COLS 3072
 #define BLOCK_K    800
-/* A panel of rows; they lie PANEL_STEP apart (AVX-512; others pack closer). */
+/* A panel of rows, which are PANEL_STEP apart (AVX-512; other sets pack more densely). */
 #define PANEL_ROWS 14
 #define PANEL_STEP 16
 #define PANEL_COLS 32
 #define PEAK_SIDE  1024 /* Size of the product that measures the peak (kernels/peak.c). */
 
 #define CHECKPOINT_BYTES ((size_t)4 << 20) /* A chunk of a tensor being written to disk. */
-#define LATER_BYTES      ((size_t)3 << 20) /* Code touched later, stacks, messages: measured. */
-#define REPORT_ROW_BYTES ((size_t)2560)    /* A metrics line parsed, printed and put in the page. */
+/* For code that is touched later, stacks, messages: measured. */
+#define LATER_BYTES ((size_t)3 << 20)
+/* For a metrics line that is parsed, printed and put in the page. */
+#define REPORT_ROW_BYTES ((size_t)2560)
 
 static size_t smaller(int64_t a, int64_t b) {
     return (size_t)(a < b ? a : b);
@@ -56,7 +58,7 @@ size_t lt_memory_grown(size_t before) {
     return now > before ? now - before : 0;
 }
 
-/* Not from getrusage, whose figure includes the memory of the parent process when it started this
+/* It is not from getrusage, which includes the memory of the parent process when it started this
  * one. */
 size_t lt_memory_peak(void) {
     char line[128];
@@ -74,7 +76,7 @@ size_t lt_memory_peak(void) {
 
 typedef struct {
     size_t rows, cols, sums; /* Panels of a, panels of b, unfinished sums: bytes. */
-    size_t wide_a, wide_b;   /* Operands of 8 bits in the type of the result. */
+    size_t wide_a, wide_b;   /* 8-bit operands in the type of the result. */
 } kernel_scratch;
 
 /* y (m, n) = a (m, k) b (k, n), a and b in `from`, y in `to`. */
@@ -93,7 +95,7 @@ static void add_product(kernel_scratch *s, int64_t m, int64_t n, int64_t k, lt_d
     }
 }
 
-/* The operands of y (m, n) = a (m, k) b (n, k)^T, of 8 bits until then. */
+/* The 8-bit operands of y (m, n) = a (m, k) b (n, k)^T are widened first. */
 static void add_widened(kernel_scratch *s, int64_t m, int64_t n, int64_t k, lt_dtype dtype) {
     s->wide_a = larger(s->wide_a, (size_t)(m * k) * lt_dtype_bytes(dtype));
     s->wide_b = larger(s->wide_b, (size_t)(n * k) * lt_dtype_bytes(dtype));
@@ -173,7 +175,7 @@ static int dp_of(const lt_shards *shards) {
     return shards != NULL && shards->world != NULL ? shards->world->shape.dp : 1;
 }
 
-/* Memory of the world in which ranks on GPUs exchange what their passes hold. */
+/* Memory of the world in which ranks on GPUs exchange the data of their passes. */
 static lt_comm_memory comm_memory(const lt_pass_options *o, const lt_shards *shards) {
     if (!o->on_device || shards == NULL || shards->world == NULL) {
         return (lt_comm_memory){0};
@@ -189,7 +191,7 @@ typedef struct {
     size_t copy_bytes; /* For checkpoints, on the host. */
 } state_memory;
 
-/* Bytes of what a pass holds of the model beside adapters; t: its table. */
+/* Bytes of a pass's part of the model beside adapters; t: its table. */
 static lt_err measure_base(size_t *out, const lt_recipe *r, const lt_param_table *t,
                            lt_model_options o, const lt_pass_options *pass) {
     lt_adapters_base(&o, r);
@@ -201,7 +203,7 @@ static lt_err measure_base(size_t *out, const lt_recipe *r, const lt_param_table
     return LT_OK;
 }
 
-/* Bytes of the model beside adapters where ranks divide its weights: this rank's slices. */
+/* Bytes of this rank's slices of the model beside adapters, if ranks divide its weights. */
 static lt_err measure_slices(size_t *out, const lt_recipe *r, const lt_model_spec *spec,
                              const lt_shards *frozen, lt_model_options o) {
     const lt_partition part = lt_shards_own(frozen);
@@ -217,8 +219,8 @@ static lt_err measure_slices(size_t *out, const lt_recipe *r, const lt_model_spe
     return LT_OK;
 }
 
-/* Of adapters, and of the model beside them. held: what passes compute with of the adapters; own:
- * what is trained. The same unless ZeRO divides them. */
+/* For adapters, and the model beside them. held: the adapters with which passes compute; own: those
+ * that are trained. They differ only if ZeRO divides them. */
 static lt_err measure_adapters(state_memory *out, const lt_recipe *r, const lt_model_spec *spec,
                                lt_dtype dtype, const lt_param_table *t, const lt_shards *shards,
                                const lt_pass_options *pass, const lt_lora_plan *held,
@@ -260,7 +262,8 @@ done:
     return err;
 }
 
-/* What lives from step to step, but for the pass's own gradients. t: of what passes run on. */
+/* Everything that persists between steps, except the pass's own gradients. t: of the model of the
+ * passes. */
 static lt_err measure_state(state_memory *out, const lt_recipe *r, const lt_model_spec *spec,
                             lt_dtype dtype, const lt_param_table *t, const lt_shards *shards) {
     lt_model_options run = {.dtype = dtype, .trainable = true}, trained = run;
@@ -307,7 +310,8 @@ lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r, const lt_model
                                  : measure_state(&state, r, spec, dtype, &table, shards));
     const lt_comm_memory comm = comm_memory(o, shards);
     const size_t drawn = r->guard_replay > 0 && dp_of(shards) > 1 ? 3
-                                                                  : 2; /* Also another rank's. */
+                                                                  /* And one for another rank's. */
+                                                                  : 2;
     const size_t rows =
         drawn * lt_step_rows_bytes(lt_recipe_largest_batch(r) * lt_recipe_together(r),
                                    lt_pass_whole_seq(o), o->weights) +

@@ -17,15 +17,14 @@
 typedef struct {
     const char *name;
     size_t bytes;
-    bool passing; /* Temporary; never two at once, so only the largest counts. */
+    bool passing; /* Temporary: no two exist at once, so only the largest counts. */
 } lt_memory_row;
 
 typedef struct {
     lt_memory_row rows[LT_MEMORY_ROWS_MAX];
     int n_rows;
-    size_t announced_bytes; /* Sum of the lasting rows and the largest temporary one. */
-    /* The part of it that the recipe alone determines (lt_memory_buffers), and the part on the
-     * device. */
+    size_t announced_bytes; /* Sum of the permanent rows and the largest temporary one. */
+    /* The part that the recipe alone determines (lt_memory_buffers), and the part on the device. */
     size_t buffers_bytes, device_bytes;
 } lt_memory_plan;
 
@@ -40,16 +39,16 @@ LT_MUST_USE lt_err lt_memory_buffers(lt_memory_plan *out, const lt_recipe *r,
 
 struct lt_training;
 
-/* Fill the plan of an opened run: these rows, which must equal what was allocated, and what only
- * the process knows: the program, the tokenizer and the data. */
+/* Fill in the plan of an opened run: these rows, which must equal what was allocated, and those
+ * that only the process knows: the program, the tokenizer and the data. */
 LT_MUST_USE lt_err lt_memory_plan_make(lt_memory_plan *out, const struct lt_training *t);
 
 void lt_memory_plan_log(const lt_memory_plan *p);
-json_t *lt_memory_plan_json(const lt_memory_plan *p); /* {name: bytes}; NULL: no memory. */
+json_t *lt_memory_plan_json(const lt_memory_plan *p); /* {name: bytes}; NULL: out of memory. */
 
 /* Resident bytes of this process: current, and peak. */
 size_t lt_memory_resident(void);
-size_t lt_memory_grown(size_t before); /* Growth since `then`; 0: it shrank. */
+size_t lt_memory_grown(size_t before); /* Growth since `before`; 0: it shrank. */
 size_t lt_memory_peak(void);
 
 #endif

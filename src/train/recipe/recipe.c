@@ -1,4 +1,5 @@
-/* recipe.c: the table of a run's options, their contradictions, and the curves they describe. */
+/* recipe.c: the table of a run's options, checks for contradictions, and the schedules that they
+ * describe. */
 #include "train/recipe/recipe.h"
 
 #include <ctype.h>
@@ -12,18 +13,19 @@
 #include "model/family.h"
 #include "tensor/ops.h"
 
-#define VOCAB_MULTIPLE   64 /* Rows of the embedding stay aligned, products keep whole tiles. */
+/* It keeps rows of the embedding aligned, and tiles of products whole. */
+#define VOCAB_MULTIPLE   64
 #define FFN_MULTIPLE     32
 #define DEFAULT_LAYERS   6
 #define DEFAULT_WIDTH    256
 #define DEFAULT_HEADS    4
-#define DEFAULT_INIT_STD 0.02f /* What lt_model_spec means by 0. */
+#define DEFAULT_INIT_STD 0.02f /* The meaning of 0 in lt_model_spec. */
 
 #define LT_OPTION_STRUCT lt_recipe
 static const lt_option rows[] = {LT_RECIPE_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_recipe_table = LT_OPTION_TABLE("a training recipe", rows);
 
-/* Read a number of decimal digits only; strtoull would accept " -5", too. */
+/* Read a number of decimal digits only; strtoull would also accept " -5". */
 static bool read_count(const char **p, uint64_t *out) {
     char *end = NULL;
     if (!isdigit((unsigned char)**p)) {
@@ -104,7 +106,7 @@ lt_dtype lt_recipe_dtype(const lt_recipe *r) {
 const lt_align_objective *lt_recipe_align(const lt_recipe *r) {
     size_t n;
     const lt_align_objective *rows_of = lt_align_objectives(&n);
-    /* Names of the list that stand before the methods. */
+    /* The number of names in the list before the methods. */
     enum { BEFORE = LT_RECIPE_OBJECTIVE_distill + 1 };
     LT_ASSERT(n == LT_RECIPE_METHODS_FROM - BEFORE);
     return r->objective < BEFORE || lt_recipe_is_rl(r) ? NULL : &rows_of[r->objective - BEFORE];
@@ -133,7 +135,7 @@ static int64_t round_up(int64_t n, int64_t multiple) {
     return (n + multiple - 1) / multiple * multiple;
 }
 
-/* Sizes over the family's preset. */
+/* Apply the given sizes to the family's preset. */
 static void apply_sizes(lt_model_spec *s, const lt_recipe *r) {
     s->n_layers = r->layers > 0 ? r->layers : DEFAULT_LAYERS;
     s->width = lt_recipe_width(r);
@@ -155,12 +157,12 @@ static void apply_sizes(lt_model_spec *s, const lt_recipe *r) {
     if (s->embed_scale == 0.0f) {
         s->embed_scale = sqrtf((float)s->width);
     }
-    if (s->window_every > s->n_layers) { /* No layer is global: as config.json says it. */
+    if (s->window_every > s->n_layers) { /* No layer is global, in the form of config.json. */
         s->window_every = 0;
     }
 }
 
-/* The number that a float was written as: 0.02, not 0.0199999996. */
+/* The number from which a float was read: 0.02, not 0.0199999996. */
 static double as_written(float x) {
     char text[32];
     for (int digits = 6; digits <= 9; digits++) {
@@ -203,7 +205,7 @@ void lt_recipe_resolve(lt_recipe *r, const lt_model_spec *s) {
     }
 }
 
-/* Refuse options that were given and contradict the model. */
+/* Refuse given options that contradict the model. */
 static lt_err contradiction(const lt_recipe *r, const lt_model_spec *s, const char *from) {
     char given[LT_OPTION_STR_BYTES], actual[LT_OPTION_STR_BYTES];
     lt_recipe *effective = malloc(sizeof *effective);

@@ -21,7 +21,7 @@
 #define LT_RECIPE_ACT(name, text) "|" text
 #define LT_RECIPE_ACTS            "family" LT_ACT_MAP(LT_RECIPE_ACT) /* 1 + lt_act_kind */
 typedef enum { LT_SWITCH_FAMILY, LT_SWITCH_ON, LT_SWITCH_OFF } lt_recipe_switch;
-/* As model.dtype lists them. */
+/* In the order of model.dtype. */
 enum { LT_RECIPE_DTYPE_FP32, LT_RECIPE_DTYPE_BF16, LT_RECIPE_DTYPE_AUTO };
 #define LT_RECIPE_SWITCH "family|true|false"
 /* AUTO, then the values of lt_pack. */
@@ -91,7 +91,7 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(F64, distill_sampling, "distill.sampling_temperature", "1", 0, 100, "",                      \
       "temperature at which such answers are drawn", LT_OPTION_ABOVE_MIN)
 
-/* Options of reinforcement learning. "method": the choice that the objective's method makes. */
+/* Options of reinforcement learning. "method": the default of the objective's method. */
 #define LT_RECIPE_RL_OPTIONS(X)                                                                    \
     X(I64, rl_group, "rl.group", "8", 2, 512, "N",                                                 \
       "reinforcement learning: answers to each question; batch.size counts answers")               \
@@ -172,7 +172,7 @@ typedef enum { LT_LAYOUT_MESH, LT_LAYOUT_AUTO } lt_recipe_layout;
     X(BOOL, rl_exact, "rl.exact", "false", 0, 0, "",                                               \
       "engine and trainer compute the log-probability of a token with the same bits")
 
-/* Sites that train apart (train/diloco.h). Options that may not change are the same at all
+/* Sites that train separately (train/diloco.h). Options that must not change are the same at all
  * sites. */
 #define LT_RECIPE_DILOCO_OPTIONS(X)                                                                \
     X(I64, sites, "diloco.sites", "1", 1, LT_SITES_MAX, "N",                                       \
@@ -543,18 +543,18 @@ extern const lt_option_table lt_recipe_table;
 
 #define LT_RECIPE_BATCH_MAX 10000000
 
-/* recipe_check.c. Refuse options that contradict each other and values that F32 cannot hold; the
- * message names the options and their values. */
+/* recipe_check.c. Refuse options that contradict each other, and values that F32 cannot represent;
+ * the message names the options and their values. */
 LT_MUST_USE lt_err lt_recipe_check(const lt_recipe *r);
 
-/* What a row that differs from its default would need to have an effect; NULL: the row has an
+/* What a row that differs from its default would need in order to have an effect; NULL: it has an
  * effect, or its default. */
 const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row);
-/* Is the row's value its default? The text of the value goes to `value`. */
+/* Whether the row has its default value, whose text is written to `value`. */
 bool lt_recipe_is_default(const lt_recipe *r, const lt_option *row,
                           char value[LT_OPTION_STR_BYTES]);
 
-/* The model a recipe describes; vocab_size is that of its tokenizer (0: none). Not for model.init,
+/* The model that a recipe describes. vocab_size is the tokenizer's (0: none). Not for model.init,
  * whose weights determine the shape. */
 LT_MUST_USE lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size,
                                   int64_t bos_id, int64_t eos_id, int64_t pad_id);
@@ -564,35 +564,36 @@ LT_MUST_USE lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_
  * NULL). */
 LT_MUST_USE lt_err lt_recipe_adopt(lt_model_spec *spec, const lt_recipe *r, const char *from);
 
-/* Write the model's actual numbers over the recipe's 0, "family" and "auto": the effective
+/* Replace the recipe's 0, "family" and "auto" by the model's actual values: the effective
  * recipe. */
 void lt_recipe_resolve(lt_recipe *r, const lt_model_spec *spec);
 int64_t lt_recipe_width(const lt_recipe *r);
 int64_t lt_recipe_heads(const lt_recipe *r);
 
-/* The next "SIZE@ROWS" of batch.ramp; *p advances past it. False at the end; *ok says whether the
- * text was well formed. */
+/* The next "SIZE@ROWS" of batch.ramp; *p advances past it. False at the end; *ok: the text is well
+ * formed. */
 bool lt_recipe_next_ramp(const char **p, int64_t *size, uint64_t *from_rows, bool *ok);
 
-/* Rows of the step that begins when `rows` have been seen: batch.ramp's, then batch.size. */
+/* Rows of the step that begins after `rows` rows: from batch.ramp, then batch.size. */
 int64_t lt_recipe_batch(const lt_recipe *r, uint64_t rows);
 int64_t lt_recipe_largest_batch(const lt_recipe *r); /* The largest batch of any step. */
-/* The largest number that divides the rows of every step (and batch.groups, where they count): each
- * step can be shared by any number of replicas that divides it. */
+/* The largest number that divides the rows of every step (and batch.groups, if they count): each
+ * step can be divided by any number of replicas that divides it. */
 int64_t lt_recipe_common_rows(const lt_recipe *r);
-/* recipe_check.c. Can the ranks of a mesh (of each site) share every step equally: rows by dp,
- * tokens by cp, batch.groups and mesh.shard? ARG: no; the message names the numbers. */
+/* recipe_check.c. Check that the ranks of a mesh (of each site) can divide every step equally: rows
+ * by dp, tokens by cp, batch.groups and mesh.shard. ARG: they cannot; the message names the
+ * numbers. */
 LT_MUST_USE lt_err lt_recipe_divides(const lt_recipe *r, const lt_mesh_shape *s);
 
-/* Rows that belong together: 2 of a pair, which batch.size counts once, else 1. */
+/* Number of rows that belong together: 2 for a pair, which batch.size counts once, else 1. */
 int64_t lt_recipe_together(const lt_recipe *r);
-/* The objective's row; NULL: sft, distill, or a method of reinforcement learning. */
+/* The objective's row; NULL for sft, distill, and methods of reinforcement learning. */
 const lt_align_objective *lt_recipe_align(const lt_recipe *r);
-/* The type of model.dtype, once auto is resolved (lt_training_resolve_dtype). */
+/* The type in model.dtype, after auto is resolved (lt_training_resolve_dtype). */
 lt_dtype lt_recipe_dtype(const lt_recipe *r);
 bool lt_recipe_is_rl(const lt_recipe *r);
 
-/* Learning rate of step (from 1) as a share of the peak. */
+/* Learning rate of a step (from 1) as a fraction of the peak. */
 double lt_recipe_lr(const lt_recipe *r, int64_t step);
 
 /* AdEMAMix's warmed-up alpha and beta3 at step (from 1): Pagliardini et al., appendix; swiss-ai's
@@ -600,11 +601,11 @@ double lt_recipe_lr(const lt_recipe *r, int64_t step);
 double lt_recipe_mix_alpha(const lt_recipe *r, int64_t step);
 double lt_recipe_mix_beta3(const lt_recipe *r, int64_t step);
 
-/* The schedules' values for one step, computed once, before its rows are drawn. */
+/* The scheduled values of one step, computed once, before its rows are drawn. */
 typedef struct {
     int64_t step;       /* From 1. */
     int64_t rows;       /* Rows of the optimiser step. */
-    double lr, muon_lr; /* muon_lr: of the matrices that Muon updates. */
+    double lr, muon_lr; /* muon_lr: for the matrices that Muon updates. */
     double mix_alpha, mix_beta3;
 } lt_step_plan;
 /* rows_seen: before the step. */

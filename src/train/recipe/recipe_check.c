@@ -33,7 +33,7 @@ static lt_err check_ramp(const lt_recipe *r) {
     return LT_OK;
 }
 
-/* The positive multiple of `each` that is nearest to n; of two at the same distance the larger. */
+/* The positive multiple of `each` that is nearest to n; of two at the same distance, the larger. */
 static long long nearest_multiple(int64_t n, int64_t each) {
     const int64_t below = n / each * each, above = below + each;
     return below > 0 && n - below < above - n ? below : above;
@@ -95,7 +95,7 @@ static lt_err check_schedule(const lt_recipe *r) {
     return LT_OK;
 }
 
-/* The kernels compute in F32: a value that rounds to 1 or 0 there would cause a division by
+/* The kernels compute in F32, where a value that rounds to 1 or 0 would cause a division by
  * zero. */
 static lt_err check_rounding(const lt_recipe *r) {
     const struct {
@@ -118,7 +118,7 @@ static lt_err check_rounding(const lt_recipe *r) {
     return LT_OK;
 }
 
-/* -1 stands for a value that something else says; other negative numbers are invalid. */
+/* -1 means that another option gives the value; other negative numbers are invalid. */
 static lt_err check_own_values(const lt_recipe *r) {
     const struct {
         const char *name;
@@ -248,7 +248,7 @@ typedef struct {
     const char *needs;
 } use;
 
-/* What the option of this name needs and has not; NULL: it has an effect. */
+/* What the option of this name lacks; NULL: it has an effect. */
 static const char *unmet(const use *uses, size_t n, const char *name) {
     for (size_t i = 0; i < n; i++) {
         if (strcmp(uses[i].name, name) == 0 && !uses[i].used) {
@@ -306,7 +306,7 @@ static const char *mesh_idle(const lt_recipe *r, const lt_option *row) {
     const bool any = r->layout == LT_LAYOUT_AUTO;
     lt_mesh_shape s = {1, 1, 1, 1, 1};
     if (r->mesh[0] != '\0' && lt_mesh_parse(&s, r->mesh) != LT_OK) {
-        return NULL; /* Its own error says more. */
+        return NULL; /* The option's own error says more. */
     }
     const use uses[] = {
         {"mesh.shard", r->zero > 0, "mesh.zero"},
@@ -411,7 +411,7 @@ const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
     return needs == NULL || lt_recipe_is_default(r, row, value) ? NULL : needs;
 }
 
-/* Compared as read back: "3e-4" and "0.0003" are one value. */
+/* Values are compared after parsing: "3e-4" and "0.0003" are equal. */
 bool lt_recipe_is_default(const lt_recipe *r, const lt_option *row,
                           char value[LT_OPTION_STR_BYTES]) {
     lt_option_text(row, r, value, LT_OPTION_STR_BYTES);

@@ -21,9 +21,9 @@ typedef struct {
 #define LT_TRAIN_N_SHAPES 6
 extern const lt_train_shape lt_train_shapes[LT_TRAIN_N_SHAPES];
 
-/* NULL: there is none of that name. */
+/* NULL: there is no such name. */
 const lt_train_shape *lt_train_shape_find(const char *name);
-/* seq: the longest row it will see. */
+/* seq: the longest row that it will have. */
 lt_model_spec lt_train_shape_spec(const lt_train_shape *s, int64_t seq);
 
 #endif

@@ -25,13 +25,14 @@ typedef struct {
     bool present[MAX_VALUES];
 } last_row;
 
-/* What is told; copied whole, so that an answer is made without the lock. */
+/* The published values, copied as a whole, so that an answer is made without the lock. */
 typedef struct {
     last_row rows[MAX_TABLES];
     int n_rows;
     lt_goodput goodput;
     int64_t step, steps, skipped, saves, saved_step, mirrored_step, mirror_failed;
-    double step_unix_s, save_unix_s, save_s, save_interval_s; /* save_s: by lt_clock_s. */
+    /* save_s: on the clock of lt_clock_s. */
+    double step_unix_s, save_unix_s, save_s, save_interval_s;
 } told;
 
 struct lt_live {
@@ -45,12 +46,12 @@ struct lt_live {
 
 /* ---- Names ---- */
 
-/* Endings of our names, and what Prometheus calls them. */
+/* Endings of Lateen's names, and Prometheus's names for them. */
 static const struct {
     const char *ours, *theirs;
 } endings[] = {{"_per_s", "_per_second"}, {"_s", "_seconds"}, {"_j", "_joules"}};
 
-/* "lateen_train_step_seconds" of kind train and name step_s. Counters end with _total. */
+/* "lateen_train_step_seconds" for kind train and name step_s. Counters end with _total. */
 static void full_name(char out[NAME_BYTES], const char *kind, const lt_metric *m) {
     size_t n = strlen(m->name);
     const char *ending = "";

@@ -23,11 +23,11 @@ LT_MUST_USE lt_err lt_live_open(lt_live **out, const char *at, const char *run_f
 const char *lt_live_address(const lt_live *l);
 void lt_live_close(lt_live *l);
 
-/* All of them accept NULL, which does nothing. */
+/* All of them accept NULL, for which they are no-ops. */
 void lt_live_step(lt_live *l, int64_t step, bool applied, const lt_goodput *goodput);
 void lt_live_goodput(lt_live *l, const lt_goodput *goodput);
 void lt_live_saved(lt_live *l, int64_t step);
-/* step: the newest in checkpoint.mirror, -1: none; failed: checkpoints given up. */
+/* step: the newest in checkpoint.mirror, -1: none; failed: number of abandoned checkpoints. */
 void lt_live_mirrored(lt_live *l, int64_t step, int64_t failed);
 /* A lt_metrics_sink. */
 lt_err lt_live_row(void *live, const char *kind, const lt_metric *table, int n,

@@ -25,7 +25,7 @@ const lt_metric lt_preference_metrics[LT_PREFERENCE_METRIC_COUNT] = {LT_PREFEREN
 
 #define METRICS_BYTES_MAX ((size_t)1 << 32)
 
-/* The step of a line; INT64_MAX for a line that is cut or broken. */
+/* The step of a line; INT64_MAX if the line is cut or damaged. */
 static int64_t step_of_line(const char *line, size_t bytes) {
     json_t *o = json_loadb(line, bytes, 0, NULL);
     const int64_t step = o != NULL ? json_integer_value(json_object_get(o, "step")) : INT64_MAX;
@@ -79,8 +79,7 @@ void lt_metrics_close(lt_metrics *m) {
     *m = (lt_metrics){0};
 }
 
-/* A number as jansson prints it with nine digits: "0.0", "1e-5"; null when JSON cannot express
- * it. */
+/* A number as jansson prints it with nine digits: "0.0", "1e-5"; null if JSON cannot express it. */
 static void print_number(FILE *f, lt_metric_kind kind, double x) {
     char text[40], *exponent;
     if (!isfinite(x)) {
@@ -93,7 +92,7 @@ static void print_number(FILE *f, lt_metric_kind kind, double x) {
     }
     (void)snprintf(text, sizeof text, "%.9g", x);
     exponent = strchr(text, 'e');
-    if (exponent != NULL) { /* Without a plus and leading zeros. */
+    if (exponent != NULL) { /* Without plus sign and leading zeros. */
         char *from = exponent + 1;
         fwrite(text, 1, (size_t)(from - text), f);
         if (*from == '-') {

@@ -109,7 +109,7 @@
     X(passed, GAUGE, "", "curriculum: share of its answers that passed (rl.pass)")                 \
     X(open, COUNT, "", "curriculum: problems that may be asked")
 
-/* Metrics of distillation; the loss stands in the line of "train". */
+/* Metrics of distillation; the loss is in the line of "train". */
 #define LT_DISTILL_METRICS(X)                                                                      \
     X(step, COUNT, "", "optimiser steps done")                                                     \
     X(labels, COUNT, "tokens", "places that were compared with the teacher")                       \
@@ -133,7 +133,7 @@
     X(logps_rejected, GAUGE, "nats", "the same of rejected completions", "logps/rejected")         \
     X(kl, GAUGE, "nats", "KTO's reference point", "kl")
 
-/* COUNT: a whole number; TOTAL: one that only grows while a run goes on. */
+/* COUNT: an integer; TOTAL: one that only grows during a run. */
 typedef enum { LT_METRIC_COUNT, LT_METRIC_TOTAL, LT_METRIC_GAUGE } lt_metric_kind;
 typedef struct {
     const char *name;
@@ -155,7 +155,7 @@ extern const lt_metric lt_train_metrics[LT_TRAIN_METRIC_COUNT],
     lt_eval_metrics[LT_EVAL_METRIC_COUNT], lt_rl_metrics[LT_RL_METRIC_COUNT],
     lt_distill_metrics[LT_DISTILL_METRIC_COUNT], lt_preference_metrics[LT_PREFERENCE_METRIC_COUNT];
 
-/* Who else gets the rows of the tables: Prometheus (live.h), TensorBoard (tensorboard.h). */
+/* Further receivers of the tables' rows: Prometheus (live.h), TensorBoard (tensorboard.h). */
 typedef struct {
     lt_err (*row)(void *of, const char *kind, const lt_metric *table, int n, const double *values,
                   const bool *present);
@@ -168,8 +168,8 @@ typedef struct {
     const char *path;
     lt_metrics_sink sinks[LT_METRICS_SINKS];
     int n_sinks;
-    /* Of the file as it was found: the last step that an earlier attempt has written, -1: none;
-     * when the file was last written, in seconds since 1970, 0: never. */
+    /* From the existing file: the last step that an earlier attempt wrote, -1: none; when it was
+     * last written, in Unix seconds, 0: never. */
     int64_t step_told;
     double written_unix_s;
     const lt_lease *lease; /* Lines are written only while this process holds it. */
@@ -183,15 +183,15 @@ LT_MUST_USE lt_err lt_metrics_open(lt_metrics *m, const char *path, int64_t last
 void lt_metrics_close(lt_metrics *m);
 void lt_metrics_add_sink(lt_metrics *m, lt_metrics_sink sink);
 
-/* Append a line of a table's numbers, without those whose `present` is false. It allocates nothing.
- * An lt_metrics that was never opened, as on ranks that do not lead, drops all lines. */
+/* Append a line with a table's numbers, without those whose `present` is false. It allocates
+ * nothing. An lt_metrics that was never opened, as on ranks that do not lead, drops all lines. */
 LT_MUST_USE lt_err lt_metrics_row(lt_metrics *m, const char *kind, const lt_metric *table, int n,
                                   const double *values, const bool *present);
 
 /* Append any other line; takes the reference to `line`. */
 LT_MUST_USE lt_err lt_metrics_put(lt_metrics *m, json_t *line);
 
-/* [{"name", "unit", "help"}, ...] of all tables, each name once; NULL: no memory. */
+/* [{"name", "unit", "help"}, ...] of all tables, each name once; NULL: out of memory. */
 json_t *lt_metrics_described(void);
 
 #endif

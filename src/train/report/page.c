@@ -25,7 +25,7 @@ static lt_err answer_data(void *ctx, const char *accept, lt_answer *out) {
     return LT_OK;
 }
 
-/* Without data: the first fetch brings it. */
+/* Without data, which the first fetch brings. */
 static lt_err answer_page(void *ctx, const char *accept, lt_answer *out) {
     (void)ctx;
     (void)accept;

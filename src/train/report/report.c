@@ -1,5 +1,5 @@
-/* report.c: the page is a fixed text (report_page.h) with the data inserted as JSON at a mark. JSON
- * inside a <script> must not contain "</", so every '<' is written as \u003c. */
+/* report.c: the page is a fixed text (report_page.h) into which the data is inserted as JSON at a
+ * mark. JSON inside a <script> must not contain "</", so every '<' is written as \u003c. */
 #include "train/report/report.h"
 
 #include <errno.h>
@@ -19,8 +19,8 @@
 #define DATA_MARK "/*DATA*/null"
 #define READ_MAX  ((size_t)1 << 24)
 
-/* Kinds are the first field of a line (metrics.c keeps the order), so a line need not be parsed to
- * be counted. */
+/* The kind is the first field of a line (metrics.c keeps the order), so a line can be counted
+ * without parsing. */
 static bool is_kind(const char *line, const char *kind) {
     static const char head[] = "{\"kind\":\"";
     const size_t n = sizeof head - 1, n_kind = strlen(kind);
@@ -28,7 +28,7 @@ static bool is_kind(const char *line, const char *kind) {
            line[n + n_kind] == '"';
 }
 
-/* What an objective tells of a step, behind the line of the step. */
+/* Whether the line has an objective's numbers of a step, which follow the line of the step. */
 static bool is_of_step(const char *line) {
     return is_kind(line, "preference") || is_kind(line, "rl") || is_kind(line, "distill");
 }
@@ -65,7 +65,7 @@ static lt_err thin_rows(json_t **out, const char *path, int64_t max_rows) {
             continue;
         }
         row = json_loadb(line, (size_t)bytes, 0, NULL);
-        if (row != NULL) { /* A line that a crash cut short. */
+        if (row != NULL) { /* A line that a crash truncated is not parsed. */
             json_array_append_new(rows, row);
         }
     }
@@ -156,7 +156,7 @@ static double column_mean(const double *values, int64_t n, int c, int width) {
     return sum / (double)(to - from);
 }
 
-/* Decimals of labels so far apart that no two of them are the same: 3 to 9. */
+/* Decimals of labels, enough that no two are equal: 3 to 9. */
 static int plot_decimals(double between) {
     return between > 0.0 ? (int)fmin(fmax(ceil(-log10(between)), 3.0), 9.0) : 3;
 }

@@ -6,16 +6,16 @@
 
 #include "platform/agent/lease.h"
 
-#define LT_REPORT_ROWS 1000 /* Training lines in the page at most. */
+#define LT_REPORT_ROWS 1000 /* Most training lines in the page. */
 
 /* Write RUN/report.html from RUN/recipe.yaml and RUN/metrics.jsonl. title: the run's name. */
 LT_MUST_USE lt_err lt_report_write(const char *run_folder, const lt_lease *lease);
 
-/* The page's data as JSON text ({"title", "recipe", "rows": [...]}), long runs thinned to about
- * max_rows training lines; free() it. */
+/* The page's data as JSON text ({"title", "recipe", "rows": [...]}), with long runs thinned to
+ * about max_rows training lines; free() it. */
 LT_MUST_USE lt_err lt_report_data(char **out, const char *run_folder, int64_t max_rows);
 
-/* `page` with `data`, a JSON text, in place of its mark; free() it. NULL: out of memory. */
+/* `page` with its mark replaced by `data`, a JSON text; free() it. NULL: out of memory. */
 char *lt_report_fill(const char *page, const char *data);
 
 /* A loss curve in characters for a terminal, `width` x `height`, into out (free() it). values: n
@@ -23,7 +23,7 @@ char *lt_report_fill(const char *page, const char *data);
 LT_MUST_USE lt_err lt_report_plot(char **out, const double *values, int64_t n, int width,
                                   int height);
 
-/* Serve the report of run_folder on 127.0.0.1:port from a thread of its own. */
+/* Serve the report of run_folder on 127.0.0.1:port from its own thread. */
 typedef struct lt_page lt_page;
 LT_MUST_USE lt_err lt_page_open(lt_page **out, const char *run_folder, int port);
 void lt_page_close(lt_page *p);

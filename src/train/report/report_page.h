@@ -1,4 +1,4 @@
-/* report_page.h: the text of report.html, put into the binary by report_page.c. */
+/* report_page.h: the text of report.html, embedded in the binary by report_page.c. */
 #ifndef LT_TRAIN_REPORT_PAGE_H
 #define LT_TRAIN_REPORT_PAGE_H
 

@@ -12,13 +12,13 @@
 #define PLOT_WIDTH  72
 #define PLOT_HEIGHT 12
 
-/* Of a pipeline, which shares nothing, all 0. */
+/* All 0 for a pipeline, which shares nothing. */
 static lt_pass_shares shares_of(const lt_training *t) {
     return t->pass != NULL ? lt_pass_shared(t->pass) : (lt_pass_shares){0};
 }
 
-/* Of the tokens that a step learns from, the share for which something was computed: with shared
- * prompts not all, and what was saved is no arithmetic of the model. */
+/* The share of a step's tokens for which the model computed something: with shared prompts it is
+ * less than 1, and MFU does not count the rest. */
 static double computed_share(const lt_training *t) {
     const lt_pass_shares s = shares_of(t);
     return s.rows < s.needed ? (double)s.rows / (double)s.needed : 1.0;
@@ -37,7 +37,8 @@ static void show_progress(lt_training *t, const lt_step_outcome *o, double mfu) 
         lt_duration_text(eta, (double)(t->recipe.steps - t->state.step) * o->step_s));
 }
 
-/* The curve at the end: each value the mean of as many losses, so that it never grows. */
+/* The curve for the end of the run: each value is a mean of equally many losses, so that the memory
+ * does not grow. */
 static void remember_loss(lt_training *t, double loss) {
     t->losses_open += loss;
     t->losses_in_open++;
@@ -62,7 +63,7 @@ double lt_training_energy(const lt_training *t) {
     return d->backend->energy != NULL && d->backend->energy(d, &joules) == LT_OK ? joules : -1.0;
 }
 
-/* Joules since this process opened the run, where the device counts them. */
+/* Joules since this process opened the run, if the device counts them. */
 static void add_energy(const lt_training *t, json_t *line) {
     const double joules = t->energy_start_j >= 0.0 ? lt_training_energy(t) : -1.0;
     if (joules >= 0.0) {
@@ -83,7 +84,7 @@ lt_err lt_training_tell_goodput(lt_training *t) {
     return lt_metrics_put(&t->metrics, line);
 }
 
-/* A step is new if no attempt before has told of it. */
+/* A step is new if no earlier attempt has reported it. */
 static void count_time(lt_training *t, const lt_step_outcome *o) {
     const bool applied = o->decision.apply, is_new = t->state.step > t->metrics.step_told;
     lt_goodput_step(&t->goodput, o->record.wait_s, applied && is_new);
@@ -110,14 +111,14 @@ lt_err lt_training_tell(lt_training *t, const lt_step_outcome *o) {
         LT_TRY(lt_metrics_put(&t->metrics, json_pack("{s:s, s:I, s:s}", "kind", "skip", "step",
                                                      (json_int_t)t->state.step, "why", d->why)));
     }
-    if (t->together == NULL) { /* Else one line for all (together.c). */
+    if (t->together == NULL) { /* Otherwise there is one line for all runs (together.c). */
         show_progress(t, o, mfu);
     }
     if (isfinite(d->loss)) {
         remember_loss(t, d->loss);
     }
     if (t->state.step % t->recipe.log_every != 0 || !isfinite(d->loss) || !isfinite(d->grad_norm)) {
-        return LT_OK; /* A skipped step's line says it in words. */
+        return LT_OK; /* The line of a skipped step says so in words. */
     }
     joules = t->energy_start_j >= 0.0 ? lt_training_energy(t) : -1.0;
     for (int i = 0; i < LT_TRAIN_METRIC_COUNT; i++) {
@@ -175,11 +176,11 @@ static void print_curve(const lt_training *t) {
     free(plot);
 }
 
-/* A device's share of what was announced is not resident here. */
+/* A device's share of the announced memory is not resident here. */
 static void tell_peak(const lt_training *t, size_t peak) {
     const double mib = 1.0 / 1048576.0;
     if (t->together != NULL) {
-        return; /* What was announced is of one run. */
+        return; /* The announced memory is that of a single run. */
     }
     if (t->device->backend->host_memory) {
         lt_log_info("peak memory %.1f MiB, announced %.1f MiB (%+.1f %%)", (double)peak * mib,
@@ -190,7 +191,7 @@ static void tell_peak(const lt_training *t, size_t peak) {
     }
 }
 
-/* What objective.share_prompts has saved. */
+/* Report the saving of objective.share_prompts. */
 static void tell_shared(const lt_training *t) {
     const lt_pass_shares s = shares_of(t);
     if (s.rows < s.tokens) {

@@ -1,4 +1,4 @@
-/* tensorboard.c: see tensorboard.h. A record is made in a buffer of fixed size, so the report of a
+/* tensorboard.c: see tensorboard.h. A record is made in a buffer of fixed size, so that reporting a
  * step allocates nothing. */
 #include "train/report/tensorboard.h"
 
@@ -22,7 +22,8 @@ struct lt_tensorboard {
 
 /* ---- Protocol buffers ---- */
 
-/* A message that grows in place. Numbers of fields and kinds make up a key: field << 3 | kind. */
+/* A message that grows in place. A key consists of the field's number and kind: field << 3 |
+ * kind. */
 typedef struct {
     unsigned char data[RECORD_BYTES];
     size_t n;
@@ -48,7 +49,7 @@ static void put_key(message *m, unsigned field, unsigned kind) {
     put_varint(m, field << 3 | kind);
 }
 
-/* Little-endian, as all machines that we run on are (data/shard_format.h asserts it). */
+/* Little-endian, as all supported machines are (asserted in data/shard_format.h). */
 static void put_double(message *m, unsigned field, double x) {
     put_key(m, field, KIND_FIXED64);
     put_raw(m, &x, sizeof x);
@@ -97,7 +98,7 @@ static void begin_event(message *m, int64_t step) {
     }
 }
 
-/* The version, and from which step on this file holds. */
+/* The version, and the step from which this file is valid. */
 static lt_err write_head(lt_tensorboard *b, int64_t step) {
     static const char version[] = "brain.Event:2";
     static const unsigned char start[] = {1 << 3 | KIND_VARINT, 1};

@@ -24,7 +24,7 @@
 
 typedef struct lt_tensorboard lt_tensorboard;
 
-/* step: the last that stays of an earlier start; 0: a new run. */
+/* step: the last one kept of an earlier start; 0: a new run. */
 LT_MUST_USE lt_err lt_tensorboard_open(lt_tensorboard **out, const char *run_folder, int64_t step);
 void lt_tensorboard_close(lt_tensorboard *b); /* Accepts NULL. */
 /* A lt_metrics_sink. The table's row named "step" gives the step; other rows are values. */

@@ -13,7 +13,7 @@
 
 #define MIB              1048576.0
 #define LAYOUT_BYTES_MAX ((size_t)1 << 16)
-#define TABLE_MOST       16 /* Ranks in the table at the end; metrics.jsonl has all. */
+#define TABLE_MOST       16 /* Most ranks in the table at the end; metrics.jsonl has all. */
 
 /* ---- All ranks ---- */
 
@@ -51,8 +51,8 @@ void lt_rank_records_close(lt_rank_records *r) {
     }
 }
 
-/* Find the slowest rank of a step and add the step to each rank's sums. The first step of a process
- * is not added, because it also compiles kernels and opens connections. */
+/* Find the slowest rank of a step, and add the step to each rank's sums. The first step of a
+ * process is excluded, because it also compiles kernels and opens connections. */
 static void add_up(lt_rank_records *r) {
     double step_s = 0.0;
     r->slowest = 0;
@@ -94,7 +94,7 @@ void lt_times_open(lt_training *t) {
     lt_timeline_open(&t->times.line, t->device, lt_training_queue(t));
 }
 
-/* From now on, or no longer; what was waited for and moved until now does not count. */
+/* Start or stop measuring; waits and transfers up to now do not count. */
 static void listen_to_waits(lt_training *t, bool on) {
     lt_times *x = &t->times;
     if (!lt_training_has_ranks(t) || x->listens == on) {
@@ -132,7 +132,7 @@ static lt_err begin_trace(lt_training *t) {
     return LT_OK;
 }
 
-/* A step of several runs is measured once, for the first of them. */
+/* A step of several runs is measured once, by the first of them. */
 static bool is_timed(const lt_training *t) {
     return t->together == NULL || t->together->timed == t->member;
 }
@@ -152,7 +152,7 @@ lt_err lt_times_begin(lt_training *t, int64_t step) {
     return x->traced ? begin_trace(t) : LT_OK;
 }
 
-/* On a GPU the memory there, which this process alone uses; else that of the process. */
+/* The peak memory: on a GPU, that which this process uses there; otherwise the process's. */
 static lt_err ask_peak(lt_training *t) {
     const lt_backend *be = t->device->backend;
     size_t left = 0;
@@ -177,7 +177,7 @@ lt_err lt_times_note(lt_training *t, lt_step_record *r, double start_s) {
     if (!x->measured) {
         return LT_OK;
     }
-    /* Memory hardly grows after the first steps, and reading it takes a while. */
+    /* Memory hardly grows after the first steps, and reading it takes time. */
     LT_TRY((step & (step - 1)) == 0 || step == t->recipe.steps || x->peak_bytes == 0.0 ? ask_peak(t)
                                                                                        : LT_OK);
     r->comm_s = x->line.waited_s;
@@ -190,8 +190,8 @@ lt_err lt_times_note(lt_training *t, lt_step_record *r, double start_s) {
     return LT_OK;
 }
 
-/* A rank that has become slow, or is no longer: its own launcher learns of it from itself, people
- * from the leading rank. */
+/* Report a rank that has become slow, or is no longer: the rank tells its own launcher, and the
+ * leading rank tells people. */
 static lt_err tell_stragglers(lt_training *t, int64_t step) {
     lt_rank_records *r = t->rank_records;
     lt_stragglers *s = r != NULL ? &r->stragglers : NULL;
@@ -328,7 +328,7 @@ lt_err lt_times_predict(lt_training *t) {
     LT_TRY_DONE(lt_json_f64(plan, "comm_s", &x.comm_s, false, path));
     LT_TRY_DONE(lt_json_f64(plan, "bubble_s", &bubble_s, false, path));
     LT_TRY_DONE(lt_json_i64(plan, "bytes", &bytes, false, path));
-    /* The file is from an earlier start. */
+    /* The file was written by an earlier start. */
     if (memcmp(&mesh, &t->world->shape, sizeof mesh) != 0 || zero != t->recipe.zero) {
         goto done;
     }

@@ -21,7 +21,7 @@
 #include "train/record.h"
 #include "train/watch/stragglers.h"
 
-/* In the run folder, with `layout: auto`: the prediction for the layout that was chosen. */
+/* In the run folder, with `layout: auto`: the prediction for the chosen layout. */
 #define LT_LAYOUT_FILE "layout.json"
 
 struct lt_training;
@@ -36,17 +36,17 @@ typedef struct {
 typedef struct {
     lt_timeline line; /* Timeline of this rank. */
     bool measured, traced;
-    bool listens;                          /* The worlds report waits. */
+    bool listens;                          /* The worlds report their waits. */
     lt_comm_work first_host, first_device; /* Calls of a traced step come after these. */
-    /* Free memory of the device before the run took any; 0: unknown. */
+    /* Free memory of the device before the run allocated any; 0: not known. */
     double left_bytes;
-    double peak_bytes; /* As of the last time it was asked. */
-    /* Predicted times of a step; steps 0: nothing was predicted. */
+    double peak_bytes; /* At the last query. */
+    /* Predicted times of a step; steps 0: there is no prediction. */
     lt_rank_times predicted;
     double predicted_bubble_s; /* Part of predicted.comm_s. */
 } lt_times;
 
-/* The records of all ranks: `of` of an lt_ranks. */
+/* The records of all ranks: the `of` of an lt_ranks. */
 typedef struct {
     lt_world *world;
     int n;
@@ -55,36 +55,37 @@ typedef struct {
     int slowest;          /* Slowest rank of the newest measured step. */
     int64_t every;        /* Steps from one measured step to the next. */
     lt_stragglers stragglers;
-    bool judged; /* With this step a window of the stragglers has ended. */
+    bool judged; /* A window of the straggler detection ended with this step. */
 } lt_rank_records;
 
 LT_MUST_USE lt_err lt_rank_records_open(lt_rank_records **out, lt_world *w, const lt_recipe *r);
 void lt_rank_records_close(lt_rank_records *r); /* Accepts NULL. */
-/* lt_ranks.combine: each rank gets every record, and combines them in the order of the ranks. */
+/* lt_ranks.combine: each rank receives every record, and combines them in the order of the
+ * ranks. */
 LT_MUST_USE lt_err lt_rank_records_combine(void *of, lt_step_record *record);
 
-/* The passes are open. */
+/* The passes must be open. */
 void lt_times_open(struct lt_training *t);
 void lt_times_close(struct lt_training *t);
 LT_MUST_USE lt_err lt_times_begin(struct lt_training *t, int64_t step);
 /* The queue of the passes has been synced. */
 LT_MUST_USE lt_err lt_times_note(struct lt_training *t, lt_step_record *r, double start_s);
-/* Collective where the step is traced. */
+/* A collective call if the step is traced. */
 LT_MUST_USE lt_err lt_times_end(struct lt_training *t, int64_t step);
-/* Work other than steps will run: its waits are not measured. */
+/* Work other than steps follows, whose waits are not measured. */
 LT_MUST_USE lt_err lt_times_pause(struct lt_training *t);
-/* A phase of a step on the host, if steps are traced. */
+/* A host phase of a step, if steps are traced. */
 LT_MUST_USE lt_err lt_times_phase(struct lt_training *t, lt_open_span *s, lt_span_kind kind);
 
-/* On the leading rank: the prediction in LT_LAYOUT_FILE for this run's layout becomes the line
- * {"kind": "plan"} of the metrics, and is printed beside the measurement. */
+/* Called on the leading rank: the prediction in LT_LAYOUT_FILE for this run's layout becomes the
+ * line {"kind": "plan"} of the metrics, and is printed beside the measurement. */
 LT_MUST_USE lt_err lt_times_predict(struct lt_training *t);
-/* On the leading rank: write the line {"kind": "ranks"} of the metrics and, at the end of a run,
- * print the table. A run of one rank writes neither. */
+/* Called on the leading rank: write the line {"kind": "ranks"} of the metrics and, at the end of a
+ * run, print the table. A run of one rank writes neither. */
 LT_MUST_USE lt_err lt_times_tell(struct lt_training *t, bool table);
 
-/* trace.c. A collective call: all ranks' spans and transfers of the step, in one file of the trace
- * event format, for Perfetto and Chrome. */
+/* trace.c. A collective call: writes all ranks' spans and transfers of the step to one file in the
+ * trace event format, for Perfetto and Chrome. */
 LT_MUST_USE lt_err lt_trace_write(struct lt_training *t, int64_t step);
 
 #endif

@@ -27,7 +27,7 @@
 enum { ROW_HOST, ROW_PASSES, ROW_TRANSFERS, ROW_HOST_TRANSFERS = 100 };
 #define ROWS_MAX 64 /* Most rows for transfers that overlap. */
 
-/* What a rank brings: the counts, then its spans and its calls. */
+/* A rank's contribution: the counts, then its spans and its calls. */
 typedef struct {
     int64_t n_spans, n_calls, n_host_calls, n_lost;
     int64_t on_device;
@@ -57,7 +57,7 @@ static lt_err part_room(part *p) {
 
 /* ---- This rank's part ---- */
 
-/* The calls behind `first` that have ended; waits for the newest of them. */
+/* The calls after `first` that have ended; waits for the newest of them. */
 static lt_err recall(lt_comm *c, lt_comm_work first, lt_comm_call *out, int64_t *n,
                      int64_t *n_lost) {
     const lt_comm_work last = lt_comm_last(c);
@@ -98,7 +98,7 @@ static lt_err own_part(lt_training *t, part *p) {
 static lt_err give(lt_group *g, const part *p) {
     const int64_t n = p->head.n_calls + p->head.n_host_calls;
     int64_t now = 0;
-    LT_TRY(lt_recv(g, 0, &now, 1, LT_I64, NULL)); /* The question. */
+    LT_TRY(lt_recv(g, 0, &now, 1, LT_I64, NULL)); /* The request for the time. */
     now = (int64_t)lt_clock_ns();
     LT_TRY(lt_send(g, 0, &now, 1, LT_I64, NULL));
     LT_TRY(lt_send(g, 0, &p->head, sizeof p->head, LT_U8, NULL));
@@ -135,7 +135,7 @@ static int64_t since(const writer *w, const part *p, uint64_t ns) {
     return (int64_t)ns - p->head.ahead_ns - w->zero_ns;
 }
 
-/* One event: its members behind "pid", as printf writes them. */
+/* One event: its members after "pid", in printf's format. */
 LT_PRINTF(2, 3) static void event(writer *w, const char *members, ...) {
     va_list args;
     fprintf(w->f, "%s{\"pid\":%d,", w->begun ? ",\n" : "\n", w->rank);
@@ -146,7 +146,7 @@ LT_PRINTF(2, 3) static void event(writer *w, const char *members, ...) {
     w->begun = true;
 }
 
-/* Name a row or a process, and give it its place: what is "thread" or "process". */
+/* Name a row or a process, and give it its place. what: "thread" or "process". */
 static void put_name(writer *w, const char *what, int row, int place, const char *name) {
     event(w, "\"tid\":%d,\"ph\":\"M\",\"name\":\"%s_name\",\"args\":{\"name\":\"%s\"}", row, what,
           name);
@@ -158,7 +158,7 @@ static void name_row(writer *w, int row, const char *name) {
     put_name(w, "thread", row, row, name);
 }
 
-/* args: what is in its braces. */
+/* args: the text in its braces. */
 static void put_event(writer *w, int row, const char *kind, const char *name, int64_t from_ns,
                       int64_t to_ns, const char *args) {
     event(
@@ -319,7 +319,7 @@ lt_err lt_trace_write(lt_training *t, int64_t step) {
         LT_TRY_DONE(take(t->world->mesh.world, r, &parts[r]));
     }
     LT_TRY_DONE(lt_ranks_lead(&t->ranks) ? write_file(t, parts, n, step) : LT_OK);
-    /* Without this, the other ranks would wait for the leading rank in their next step. */
+    /* Otherwise the other ranks would wait for the leading rank in their next step. */
     LT_TRY_DONE(several ? lt_barrier(t->world->mesh.world) : LT_OK);
 done:
     for (int r = 0; r < n; r++) {
