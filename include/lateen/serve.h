@@ -85,7 +85,7 @@ typedef struct {
     /* A request's tokens do not depend, bit for bit, on the other requests in the batch. */
     bool deterministic;
     /* Over 1, with deterministic: sums are computed as by this many ranks of tp, so that a trainer
-     * on such a mesh computes the same bits. On CPUs, without experts and adapters. */
+     * on such a mesh computes the same bits. Without DoRA. */
     int tp;
     bool ahead; /* On a GPU: queue the next step before the tokens of this one are known. */
     /* Speculative decoding. NGRAM: if a text repeats an earlier passage of itself or its prompt,

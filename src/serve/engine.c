@@ -23,6 +23,7 @@
 #include "model/alloc.h"
 #include "model/blocks/exec.h"
 #include "model/layer.h"
+#include "model/lora/lora.h"
 #include "model/infer/steering.h"
 #include "serve/engine_impl.h"
 
@@ -60,18 +61,32 @@ lt_request lt_request_defaults(void) {
                         .sampling = lt_sampling_defaults()};
 }
 
+/* On a GPU the kernel of a 16-bit product is chosen by how its rows are aligned. A rank's columns
+ * have the bits of the whole matrix's where both are aligned on 8 elements. */
+static bool is_aligned(const lt_model_spec *s, int tp) {
+    bool aligned = s->width % 8 == 0 && s->vocab_size % (8 * (int64_t)tp) == 0;
+    for (int64_t i = 0; i < s->n_layers; i++) {
+        const lt_layer_spec l = lt_layer_part(s, i, tp);
+        aligned = aligned && lt_layer_q_cols(&l) % 8 == 0 && lt_layer_k_cols(&l) % 8 == 0 &&
+                  lt_layer_v_cols(&l) % 8 == 0 && l.ffn_width % 8 == 0;
+    }
+    return aligned;
+}
+
 /* Whether sums can be computed as ranks of tp compute them. */
 static lt_err check_tp(const lt_model *m, const lt_engine_options *o) {
     const struct {
         const char *what;
         bool is;
-    } refused[] = {{"without deterministic", !o->deterministic},
-                   {"on another device than a CPU", !m->backend->host_memory},
-                   {"with experts", m->spec.n_experts > 0},
-                   {"with adapters", m->lora != NULL || m->lora_pool != NULL},
-                   {"with weights as they are stored", m->stored != NULL},
-                   {"that do not divide heads and columns of the MLP",
-                    m->spec.n_heads % o->tp != 0 || m->spec.ffn_width % o->tp != 0}};
+    } refused[] = {
+        {"without deterministic", !o->deterministic},
+        {"with adapters of requests", m->lora_pool != NULL},
+        {"with DoRA, whose norms of rows are sums, too", m->lora != NULL && m->lora->options.dora},
+        {"with weights as they are stored", m->stored != NULL},
+        {"that do not divide heads and columns of the MLP",
+         m->spec.n_heads % o->tp != 0 || m->spec.ffn_width % o->tp != 0},
+        {"in 16 bits on a GPU, whose words, heads and columns of the MLP are not multiples of 8",
+         !m->backend->host_memory && m->options.dtype != LT_F32 && !is_aligned(&m->spec, o->tp)}};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         if (refused[i].is) {
             LT_FAIL(LT_ERR_UNSUPPORTED, "engine: sums as those of %d ranks of tp %s: not supported",

@@ -19,21 +19,30 @@
 #include "model/blocks/expert.h"
 #include "model/blocks/tp.h"
 
-/* y rows of each expert = x rows of it times its matrix's transpose [+ its bias]. */
-static lt_err experts_fwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
-                          lt_param_kind bias, lt_tensor y, lt_tensor x) {
-    const lt_tensor b = lt_exec_bias(r, bias, layer);
-    LT_TRY(lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = y,
+static lt_err product(lt_exec *r, const lt_layer_acts *t, lt_tensor y, lt_tensor x, lt_tensor w) {
+    return lt_exec_matmul_grouped(r, &(lt_matmul_grouped_args){.y = y,
                                                                .a = x,
-                                                               .b = lt_exec_weight(r, kind, layer),
+                                                               .b = w,
                                                                .expert_start = t->expert_start,
                                                                .trans_b = true,
-                                                               .fixed_order = r->fixed_order}));
-    LT_TRY(lt_lora_experts_forward(r, y, x, t->expert_start, kind, layer));
+                                                               .fixed_order = r->fixed_order});
+}
+
+static lt_err add_bias(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind bias,
+                       lt_tensor y) {
+    const lt_tensor b = lt_exec_bias(r, bias, layer);
     return b.data == NULL
                ? LT_OK
                : lt_exec_moe_bias_fwd(
                      r, &(lt_moe_bias_args){.y = y, .bias = b, .expert_start = t->expert_start});
+}
+
+/* y rows of each expert = x rows of it times its matrix's transpose [+ its bias]. */
+static lt_err experts_fwd(lt_exec *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
+                          lt_param_kind bias, lt_tensor y, lt_tensor x) {
+    LT_TRY(product(r, t, y, x, lt_exec_weight(r, kind, layer)));
+    LT_TRY(lt_lora_experts_forward(r, y, x, t->expert_start, 0, kind, layer));
+    return add_bias(r, layer, t, bias, y);
 }
 
 /* dw += dy^T x of each expert (the gradient of an expert that no row chose is left unchanged;
@@ -71,6 +80,32 @@ static lt_err gather(lt_exec *r, const lt_layer_spec *l, const lt_layer_acts *t,
                                                            .top_k = l->top_k});
 }
 
+static lt_err combine(lt_exec *r, const lt_layer_acts *t, lt_tensor y) {
+    return lt_exec_moe_combine_fwd(r, &(lt_moe_combine_args){.y = y,
+                                                             .x = t->down,
+                                                             .weights = t->weights,
+                                                             .slot_row = t->slot_row,
+                                                             .expert_start = t->expert_start});
+}
+
+/* The second product and what follows, as ranks of tp compute it that have some columns of every
+ * expert each (exec.pieces). */
+static lt_err down_in_pieces(lt_exec *r, int layer, const lt_layer_acts *t, lt_tensor y) {
+    const lt_tensor w = lt_exec_weight(r, LT_PARAM_DOWN, layer);
+    const int64_t each = t->act.shape[1] / r->pieces;
+    LT_ASSERT(each * r->pieces == t->act.shape[1] && r->experts == NULL);
+    for (int i = 0; i < r->pieces; i++) {
+        const lt_tensor x = lt_tensor_cols(&t->act, i * each, each);
+        LT_TRY(product(r, t, t->down, x, lt_tensor_cols(&w, i * each, each)));
+        LT_TRY(lt_lora_experts_forward(r, t->down, x, t->expert_start, i * each, LT_PARAM_DOWN,
+                                       layer));
+        LT_TRY(i > 0 ? LT_OK : add_bias(r, layer, t, LT_PARAM_DOWN_BIAS, t->down));
+        LT_TRY(combine(r, t, lt_tensor_rows(&r->piece, 0, y.shape[0])));
+        LT_TRY(lt_exec_add_piece(r, y, i));
+    }
+    return LT_OK;
+}
+
 lt_err lt_moe_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                   lt_tensor h, lt_tensor y, int64_t capacity) {
     const lt_layer_spec l = lt_exec_layer(r, layer);
@@ -94,13 +129,12 @@ lt_err lt_moe_fwd(lt_exec *r, int layer, const lt_layer_acts *t, const lt_batch_
     LT_TRY(lt_experts_send(r, t, here.xg, lt_experts_own_rows(r, t)));
     LT_TRY(experts_fwd(r, layer, &here, LT_PARAM_UP, LT_PARAM_UP_BIAS, here.up, here.xg));
     LT_TRY(lt_mlp_activate(r, &l, layer, &here));
+    if (r->pieces > 1) {
+        return down_in_pieces(r, layer, t, y);
+    }
     LT_TRY(experts_fwd(r, layer, &here, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, here.down, here.act));
     LT_TRY(lt_experts_return(r, t, t->down, here.down));
-    return lt_exec_moe_combine_fwd(r, &(lt_moe_combine_args){.y = y,
-                                                             .x = t->down,
-                                                             .weights = t->weights,
-                                                             .slot_row = t->slot_row,
-                                                             .expert_start = t->expert_start});
+    return combine(r, t, y);
 }
 
 /* Through the router: dh += dlogits W, dW += dlogits^T h. The products need one type, so BF16

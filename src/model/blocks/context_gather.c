@@ -20,6 +20,7 @@
 #include "model/blocks/context.h"
 
 #include "base/error.h"
+#include "model/pass/exact.h"
 
 /* Keys and values of one layer: columns of k, then of v. A half has `piece` tokens of each row. */
 typedef struct {
@@ -165,6 +166,14 @@ static lt_err half_fwd(lt_exec *r, const lt_attention_args *a, const sizes *s, i
     return lt_context_copy(r, lines(s, &a->lse, half), p.lse);
 }
 
+/* In an exact pass the result is replaced by the engine's. */
+static lt_err attend_again(lt_exec *r, const lt_attention_args *a, const sizes *s) {
+    const lt_tensor whole = whole_rows(r, s, r->context->whole);
+    const int64_t end = 2 * r->context->n * s->piece;
+    LT_TRY(lt_exact_write(r, keys_before(s, &whole, end), values_before(s, &whole, end), 0));
+    return lt_exact_attend(r, a);
+}
+
 lt_err lt_context_gather_fwd(lt_exec *r, const lt_attention_args *a) {
     const sizes s = sizes_of(r, a);
     const lt_exec_verb first = gather_half(r, &s, 0), second = gather_half(r, &s, 1);
@@ -176,7 +185,8 @@ lt_err lt_context_gather_fwd(lt_exec *r, const lt_attention_args *a) {
     LT_TRY(half_fwd(r, a, &s, 0));
     LT_TRY(end(r, second));
     LT_TRY(join_half(r, &s, 1, r->context->n, 1));
-    return half_fwd(r, a, &s, 1);
+    LT_TRY(half_fwd(r, a, &s, 1));
+    return r->exact != NULL ? attend_again(r, a, &s) : LT_OK;
 }
 
 /* part: gradients of whole rows' keys and values by the queries of this half. */

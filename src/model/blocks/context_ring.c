@@ -14,6 +14,7 @@
 #include "model/blocks/context.h"
 
 #include "base/error.h"
+#include "model/pass/exact.h"
 
 /* Keys and values of one rank: columns of k, then of v. */
 typedef struct {
@@ -157,12 +158,17 @@ lt_err lt_context_ring_fwd(lt_exec *r, const lt_attention_args *a) {
             LT_TRY(pass_on(r, coming, here, count, r->dtype, &way));
         }
         LT_TRY(lt_exec_attention_fwd(r, &x));
+        LT_TRY(r->exact == NULL
+                   ? LT_OK
+                   : lt_exact_write(r, lt_context_heads(&kv, 0, s.heads, a->k.shape[3]),
+                                    lt_context_heads(&kv, s.k, s.heads, s.v_d), source));
         /* A sink is one more logit of every query: it counts in the step that all queries see. */
         LT_TRY(merge(r, &acc, &a->lse, &p, &x, step == 0, step == 0 ? &a->sinks : &none));
         LT_TRY(step < c->n - 1 ? wait_for(r, &way) : LT_OK);
         swap(&here, &coming);
     }
-    return lt_context_copy(r, a->out, acc);
+    /* In an exact pass the engine's result replaces the merged one. */
+    return r->exact != NULL ? lt_exact_attend(r, a) : lt_context_copy(r, a->out, acc);
 }
 
 /* ---- Backward ---- */

@@ -10,6 +10,7 @@
 #include "model/blocks/context.h"
 
 #include "base/error.h"
+#include "model/pass/exact.h"
 
 /* Sizes of one layer: the columns of one rank's q, k and v side by side, and of its out. */
 typedef struct {
@@ -103,7 +104,7 @@ lt_err lt_context_ulysses_fwd(lt_exec *r, const lt_attention_args *a) {
     LT_TRY(lt_context_starts(r, &starts));
     LT_TRY(send_qkv(r, a, &s, &whole));
     w = whole_of(r, a, &s, &whole, &starts);
-    LT_TRY(lt_exec_attention_fwd(r, &w));
+    LT_TRY(lt_exact_attention_fwd(r, &w));
     out = lt_context_rows(&w.out);
     LT_TRY(lt_context_part(r, c->sent, r->dtype, out));
     LT_TRY(exchange(r, c->received, c->sent, s.B * s.T * s.att));

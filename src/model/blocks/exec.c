@@ -363,6 +363,20 @@ lt_err lt_linear_base(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_p
     return LT_OK;
 }
 
+lt_err lt_exec_add_piece(lt_exec *r, lt_tensor y, int i) {
+    const int64_t n = lt_tensor_count(&y);
+    const lt_tensor total = lt_tensor_1d(r->total.data, LT_F32, n);
+    lt_sum_args a = {.y = i + 1 < r->pieces ? total : lt_tensor_1d(y.data, y.dtype, n),
+                     .x = {lt_tensor_1d(r->piece.data, y.dtype, n)},
+                     .n = 1};
+    LT_ASSERT(lt_tensor_contiguous(&y) && y.dtype == r->piece.dtype && i < r->pieces);
+    LT_ASSERT(n <= lt_tensor_count(&r->piece));
+    if (i > 0) {
+        a.part = total;
+    }
+    return lt_exec_sum(r, &a);
+}
+
 /* Compute the product in the order of ranks of tp that have some columns of x and of the matrix
  * each (exec.pieces). */
 static lt_err product_in_pieces(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
@@ -371,13 +385,16 @@ static lt_err product_in_pieces(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor 
     const int64_t each = x.shape[1] / r->pieces;
     LT_ASSERT(x.shape[1] % r->pieces == 0 && is_whole(r, param_index(r, kind, layer)));
     for (int i = 0; i < r->pieces; i++) {
-        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = y,
-                                                   .a = lt_tensor_cols(&x, i * each, each),
+        const lt_tensor piece = lt_tensor_rows(&r->piece, 0, y.shape[0]),
+                        some = lt_tensor_cols(&x, i * each, each);
+        LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = piece,
+                                                   .a = some,
                                                    .b = lt_tensor_cols(&w, i * each, each),
                                                    .bias = i == 0 ? bias : none,
                                                    .trans_b = true,
-                                                   .accumulate = i > 0,
                                                    .fixed_order = r->fixed_order}));
+        LT_TRY(lt_lora_forward_columns(r, piece, some, i * each, kind, layer));
+        LT_TRY(lt_exec_add_piece(r, y, i));
     }
     return LT_OK;
 }

@@ -86,8 +86,10 @@ typedef struct {
     int64_t first_word; /* The first of the rows of embedding and head that are held here. */
     bool fixed_order;   /* In products, a row's bits do not depend on the other rows of the call. */
     /* Over 1, without ranks of tp: sums that this many ranks would divide (tp.h) are computed in as
-     * many pieces, which are added in the order of the ranks. */
+     * many pieces, which are added as ranks add them: each rounded to the activations' type, summed
+     * in F32 in the order of the ranks, and the sum rounded once. */
     int pieces;
+    lt_tensor piece, total;     /* (rows, C) of that type; (rows, C) F32: scratch of it. */
     lt_tensor positions;        /* (B * T) I32 */
     lt_tensor late;             /* Ids of an embedding's op, or absent. */
     lt_tensor doc_start;        /* (B, T) I32 or absent */
@@ -170,6 +172,9 @@ lt_tensor lt_row_heads(const lt_tensor *x, int64_t first, int64_t count, int64_t
  * factor. */
 lt_err lt_embedding_fwd(lt_exec *r, lt_tensor y, lt_tensor ids);
 float lt_embedding_scale(const lt_exec *r);
+/* The sum in pieces (pieces > 1), i from 0: r->piece has the next one; the last makes y (rows, C),
+ * contiguous. */
+lt_err lt_exec_add_piece(lt_exec *r, lt_tensor y, int i);
 /* y = x w^T [+ bias]. */
 lt_err lt_linear_fwd(lt_exec *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
                      int layer);

@@ -87,6 +87,11 @@ static void acts_carve(lt_paged_forward *f, int64_t rows) {
     lt_acts_carve_one(&f->room, f->exec.spec, &shape, &f->activations);
     see_layer(f, 0, rows);
     lt_batch_carve(&f->batch, f->exec.spec, &shape, &f->activations);
+    if (f->exec.pieces > 1) {
+        f->exec.piece = lt_tensor_take(&f->activations, f->exec.dtype, rows, f->exec.spec->width,
+                                       0);
+        f->exec.total = lt_tensor_take(&f->activations, LT_F32, rows, f->exec.spec->width, 0);
+    }
     if (f->exec.model->options.decoded) {
         lt_decoded_carve(&f->exec, &f->exec.model->table, f->exec.dtype,
                          !f->exec.model->backend->host_memory, &f->activations);

@@ -27,6 +27,9 @@ LT_MUST_USE lt_err lt_lora_product_back(lt_exec *r, const lt_matmul_args *base, 
 /* y += s (x A^T) B^T, after the product with the base; DoRA: y = c (y + s (x A^T) B^T) + bias. */
 LT_MUST_USE lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias,
                                    lt_param_kind kind, int layer);
+/* The same without DoRA, for columns of the matrix from `first` on, which x are. */
+LT_MUST_USE lt_err lt_lora_forward_columns(lt_exec *r, lt_tensor y, lt_tensor x, int64_t first,
+                                           lt_param_kind kind, int layer);
 /* The gradients of the adapters: stored, or added if `add`. Call it before dx is written, which may
  * overwrite x. *dy becomes the gradient of the product with the base. */
 LT_MUST_USE lt_err lt_lora_gradients(lt_exec *r, lt_tensor *dy, lt_tensor x, lt_param_kind kind,
@@ -34,10 +37,11 @@ LT_MUST_USE lt_err lt_lora_gradients(lt_exec *r, lt_tensor *dy, lt_tensor x, lt_
 /* dx += du A, with what lt_lora_gradients of the same layer has left. */
 LT_MUST_USE lt_err lt_lora_backward(lt_exec *r, lt_tensor dx, lt_param_kind kind, int layer);
 
-/* The same three for experts, whose rows expert_start divides (block_moe.c). Gradients are stored
- * when r->fresh, else added. */
+/* The same three for experts, whose rows expert_start divides (block_moe.c). x: columns of each
+ * matrix from `first` on. Gradients are stored when r->fresh, else added. */
 LT_MUST_USE lt_err lt_lora_experts_forward(lt_exec *r, lt_tensor y, lt_tensor x,
-                                           lt_tensor expert_start, lt_param_kind kind, int layer);
+                                           lt_tensor expert_start, int64_t first,
+                                           lt_param_kind kind, int layer);
 LT_MUST_USE lt_err lt_lora_experts_gradients(lt_exec *r, lt_tensor dy, lt_tensor x,
                                              lt_tensor expert_start, lt_param_kind kind, int layer);
 LT_MUST_USE lt_err lt_lora_experts_backward(lt_exec *r, lt_tensor dx, lt_tensor expert_start,

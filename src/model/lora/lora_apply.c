@@ -107,19 +107,25 @@ static lt_err input_of(lt_exec *r, const lt_lora_site *s, lt_tensor x, int produ
     return r->lora->drop.on ? lt_lora_drop(r, s, product, *out, x, false) : LT_OK;
 }
 
-/* u = s x A^T */
-static lt_err down(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor x) {
+/* u = s x A^T of the columns of A from `first` on, as many as x has. */
+static lt_err down_columns(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor x,
+                           int64_t first) {
     const lt_tensor a = lt_lora_view(r, &r->lora->lora->params->weights, s->a);
     for (int i = 0; i < n_products(r, s); i++) {
         lt_tensor input;
+        const lt_tensor rows = rows_of(r, &a, i);
         LT_TRY(input_of(r, s, x, i, &input));
         LT_TRY(lt_exec_matmul(r, &(lt_matmul_args){.y = columns_of(r, &u, i),
                                                    .a = input,
-                                                   .b = rows_of(r, &a, i),
+                                                   .b = lt_tensor_cols(&rows, first, x.shape[1]),
                                                    .trans_b = true,
                                                    .fixed_order = r->fixed_order}));
     }
     return times_scale(r, u);
+}
+
+static lt_err down(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor x) {
+    return down_columns(r, s, u, x, 0);
 }
 
 /* y += u B^T, with u in scratch. */
@@ -213,6 +219,18 @@ lt_err lt_lora_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor bias, lt_
     }
     r->lora = first;
     return err;
+}
+
+lt_err lt_lora_forward_columns(lt_exec *r, lt_tensor y, lt_tensor x, int64_t first,
+                               lt_param_kind kind, int layer) {
+    const lt_lora_site *s = site_of(r, kind, layer);
+    if (s == NULL) {
+        return LT_OK;
+    }
+    const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]);
+    LT_ASSERT(!has_magnitudes(s) && r->lora->next == NULL && !r->lora->divides);
+    LT_TRY(down_columns(r, s, u, x, first));
+    return up(r, s, y, u);
 }
 
 /* The gradient of m; *dy becomes that of z, which is computed once more. u: of x. */
@@ -316,13 +334,14 @@ static lt_tensor of_experts(const lt_exec *r, const lt_param_buffer *b, int inde
                         p->local_shape[2]);
 }
 
-/* u = s x A^T of each row's expert. */
+/* u = s x A^T of each row's expert, of the columns of A from `first` on, as many as x has. */
 static lt_err experts_down(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_tensor x,
-                           lt_tensor expert_start) {
+                           lt_tensor expert_start, int64_t first) {
+    const lt_tensor a = of_experts(r, &r->lora->lora->params->weights, s->a);
     LT_TRY(lt_exec_matmul_grouped(
         r, &(lt_matmul_grouped_args){.y = u,
                                      .a = x,
-                                     .b = of_experts(r, &r->lora->lora->params->weights, s->a),
+                                     .b = lt_tensor_cols(&a, first, x.shape[1]),
                                      .expert_start = expert_start,
                                      .trans_b = true,
                                      .fixed_order = r->fixed_order}));
@@ -330,13 +349,13 @@ static lt_err experts_down(lt_exec *r, const lt_lora_site *s, lt_tensor u, lt_te
 }
 
 lt_err lt_lora_experts_forward(lt_exec *r, lt_tensor y, lt_tensor x, lt_tensor expert_start,
-                               lt_param_kind kind, int layer) {
+                               int64_t first, lt_param_kind kind, int layer) {
     const lt_lora_site *s = site_of(r, kind, layer);
     if (s == NULL) {
         return LT_OK;
     }
     const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]);
-    LT_TRY(experts_down(r, s, u, x, expert_start));
+    LT_TRY(experts_down(r, s, u, x, expert_start, first));
     return lt_exec_matmul_grouped(
         r, &(lt_matmul_grouped_args){.y = y,
                                      .a = u,
@@ -373,7 +392,7 @@ lt_err lt_lora_experts_gradients(lt_exec *r, lt_tensor dy, lt_tensor x, lt_tenso
     }
     const lt_tensor u = scratch_of(r, &r->lora->u, s, x.shape[0]),
                     du = scratch_of(r, &r->lora->du, s, x.shape[0]);
-    LT_TRY(experts_down(r, s, u, x, expert_start));
+    LT_TRY(experts_down(r, s, u, x, expert_start, 0));
     LT_TRY(experts_gradient(r, of_experts(r, &r->lora->gradients, s->b), dy, u, expert_start));
     LT_TRY(lt_exec_matmul_grouped(
         r, &(lt_matmul_grouped_args){.y = du,

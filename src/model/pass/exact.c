@@ -1,5 +1,5 @@
 /* exact.c: see exact.h. Token s of row b of a batch lies in slot b * pages of a row * LT_EXACT_PAGE
- * + s: each row is a sequence whose pages follow each other. */
+ * + s: the pages of a row follow each other. */
 #include "model/pass/exact.h"
 
 #include <math.h>
@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "model/alloc.h"
+#include "model/blocks/context.h"
 #include "model/infer/logits.h"
 
 lt_err lt_exact_check(const lt_model *m, const lt_pass_options *o) {
@@ -16,12 +17,11 @@ lt_err lt_exact_check(const lt_model *m, const lt_pass_options *o) {
         bool asked;
     } refused[] = {
         {"model.dtype = bf16 on a CPU", m->backend->host_memory && m->options.dtype != LT_F32},
-        {"tp (mesh) on GPUs", !m->backend->host_memory && lt_pass_n_tp(o) > 1},
-        {"experts", m->spec.n_experts > 0},
+        {"model.capacity over 0, with which experts drop rows that depend on the others",
+         o->train && m->spec.n_experts > 0 && m->spec.moe_capacity > 0.0},
         {"model.fp8", o->fp8 != LT_FP8_NONE},
-        {"cp (mesh), whose sums have another order than the engine's",
-         lt_pass_whole_seq(o) != o->seq},
-        {"tp (mesh) and adapters", lt_pass_n_tp(o) > 1 && m->lora != NULL},
+        {"tp (mesh) and lora.dora, whose norms of rows are sums, too",
+         lt_pass_n_tp(o) > 1 && m->lora != NULL && m->lora->options.dora},
         {"tp (mesh) and norms of q and k over all heads",
          lt_pass_n_tp(o) > 1 && m->spec.qk_norm_whole}};
     for (size_t i = 0; o->exact && i < sizeof refused / sizeof *refused; i++) {
@@ -42,20 +42,30 @@ static lt_tensor take_pages(const lt_model_spec *s, lt_dtype dtype, int64_t page
                         dtype, pages, LT_EXACT_PAGE, s->n_kv_heads, s->head_dim);
 }
 
-/* slots, table, q_start and kv_len of a batch. */
-static int64_t n_words(int64_t batch, int64_t seq) {
-    return batch * seq + batch * row_pages(seq) + batch + 1 + batch;
+/* Sequences of a row: with ranks of cp that hold two pieces of it, those. */
+static int parts_of(const lt_pass_options *o) {
+    return lt_pass_whole_seq(o) != o->seq && o->context.kind != LT_CONTEXT_ULYSSES ? 2 : 1;
+}
+
+/* slots, table, q_start and kv_len of a batch. whole: tokens of a row. */
+static int64_t n_words(int64_t batch, int64_t whole, int parts) {
+    const int64_t sequences = batch * parts;
+    return batch * whole + sequences * row_pages(whole) + sequences + 1 + sequences;
+}
+
+static int64_t most_words(const lt_pass_options *o) {
+    return n_words(o->batch, lt_pass_whole_seq(o), parts_of(o));
 }
 
 void lt_exact_carve(lt_exact *e, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
                     lt_arena *a) {
-    const int64_t pages = o->batch * row_pages(o->seq), rows = o->batch * o->seq;
+    const int64_t pages = o->batch * row_pages(lt_pass_whole_seq(o)), rows = o->batch * o->seq;
     if (!o->exact) {
         return;
     }
     e->k_pages = take_pages(s, dtype, pages, a);
     e->v_pages = take_pages(s, dtype, pages, a);
-    e->words = lt_tensor_take(a, LT_I32, n_words(o->batch, o->seq), 0, 0);
+    e->words = lt_tensor_take(a, LT_I32, most_words(o), 0, 0);
     if (o->on_device) {
         e->pick = lt_tensor_take(a, LT_I32, rows, 0, 0);
         e->how = lt_tensor_take(a, LT_F64, rows, LT_CHOOSE_HOW_COUNT, 0);
@@ -69,7 +79,7 @@ void lt_exact_carve(lt_exact *e, const lt_model_spec *s, lt_dtype dtype, const l
 
 size_t lt_exact_host_bytes(const lt_pass_options *o) {
     const size_t rows = (size_t)(o->batch * o->seq),
-                 words = (size_t)n_words(o->batch, o->seq) * sizeof(int32_t),
+                 words = (size_t)most_words(o) * sizeof(int32_t),
                  picks = rows * (sizeof(int32_t) + LT_CHOOSE_HOW_COUNT * sizeof(double));
     return !o->exact ? 0 : o->on_device ? words + picks : words;
 }
@@ -79,7 +89,7 @@ lt_err lt_exact_open(lt_exact *e, const lt_pass_options *o) {
     if (!o->exact) {
         return LT_OK;
     }
-    e->host_words = calloc((size_t)n_words(o->batch, o->seq), sizeof *e->host_words);
+    e->host_words = calloc((size_t)most_words(o), sizeof *e->host_words);
     e->host_pick = o->on_device ? calloc(rows, sizeof *e->host_pick) : NULL;
     e->host_how = o->on_device ? calloc(rows * LT_CHOOSE_HOW_COUNT, sizeof *e->host_how) : NULL;
     if (e->host_words == NULL || (o->on_device && (e->host_pick == NULL || e->host_how == NULL))) {
@@ -96,29 +106,56 @@ void lt_exact_close(lt_exact *e) {
     e->host_how = NULL;
 }
 
-void lt_exact_shape(lt_exact *e, int64_t batch, int64_t seq) {
-    const int64_t pages = row_pages(seq);
-    int32_t *device = e->words.data, *slots = e->host_words, *table = slots + batch * seq,
-            *start = table + batch * pages, *length = start + batch + 1;
+/* The slot of token t of a whole row. */
+static int32_t slot_of(int64_t row, int64_t whole, int64_t t) {
+    return (int32_t)(row * row_pages(whole) * LT_EXACT_PAGE + t);
+}
+
+/* Of whole rows; with ring of each rank's tokens, one rank behind the other. */
+static void fill_slots(int32_t *slots, int64_t batch, int64_t whole, const lt_context *ring) {
+    const int n = ring != NULL ? 2 * ring->n : 1;
+    const int64_t piece = whole / n;
+    for (int64_t i = 0; i < batch * n; i++) {
+        const int rank = ring != NULL ? (int)(i / (2 * batch)) : 0, half = (int)(i % 2);
+        const int64_t row = ring != NULL ? i / 2 % batch : i,
+                      first = ring != NULL ? lt_context_piece(ring->n, rank, half) * piece : 0;
+        for (int64_t t = 0; t < piece; t++) {
+            *slots++ = slot_of(row, whole, first + t);
+        }
+    }
+}
+
+void lt_exact_shape(lt_exact *e, int64_t batch, int64_t seq, const lt_context *context) {
+    const lt_context *pieces = context != NULL && context->kind != LT_CONTEXT_ULYSSES ? context
+                                                                                      : NULL;
+    const int parts = pieces != NULL ? 2 : 1;
+    const int64_t whole = context != NULL ? context->n * seq : seq, pages = row_pages(whole),
+                  sequences = batch * parts;
+    int32_t *device = e->words.data, *slots = e->host_words, *table = slots + batch * whole,
+            *start = table + sequences * pages, *length = start + sequences + 1;
     if (e->batch == batch && e->seq == seq) {
         return;
     }
     e->batch = batch;
     e->seq = seq;
+    e->whole = whole;
+    e->q_max = pieces != NULL ? seq / 2 : whole;
     e->sent = false;
-    e->slots = lt_tensor_1d(device, LT_I32, batch * seq);
-    e->table = lt_tensor_2d(device + (table - slots), LT_I32, batch, pages);
-    e->q_start = lt_tensor_1d(device + (start - slots), LT_I32, batch + 1);
-    e->kv_len = lt_tensor_1d(device + (length - slots), LT_I32, batch);
-    start[batch] = (int32_t)(batch * seq);
-    for (int64_t b = 0; b < batch; b++) {
-        start[b] = (int32_t)(b * seq);
-        length[b] = (int32_t)seq;
+    e->slots = lt_tensor_1d(device, LT_I32, batch * whole);
+    e->table = lt_tensor_2d(device + (table - slots), LT_I32, sequences, pages);
+    e->q_start = lt_tensor_1d(device + (start - slots), LT_I32, sequences + 1);
+    e->kv_len = lt_tensor_1d(device + (length - slots), LT_I32, sequences);
+    fill_slots(slots, batch, whole,
+               pieces != NULL && pieces->kind == LT_CONTEXT_RING ? pieces : NULL);
+    start[sequences] = (int32_t)(sequences * e->q_max);
+    for (int64_t s = 0; s < sequences; s++) {
+        start[s] = (int32_t)(s * e->q_max);
+        length[s] = pieces != NULL
+                        ? (int32_t)((lt_context_piece(pieces->n, pieces->rank, (int)(s % 2)) + 1) *
+                                    e->q_max)
+                        : (int32_t)whole;
         for (int64_t i = 0; i < pages; i++) {
-            table[b * pages + i] = (int32_t)(b * pages + i);
-        }
-        for (int64_t t = 0; t < seq; t++) {
-            slots[b * seq + t] = (int32_t)(b * pages * LT_EXACT_PAGE + t);
+            table[s * pages + i] = (int32_t)(s / parts * pages + i);
         }
     }
 }
@@ -129,7 +166,8 @@ static lt_err send_words(lt_exec *r, lt_exact *e) {
         return LT_OK;
     }
     LT_TRY(r->backend->upload(r->queue, e->words.data, e->host_words,
-                              (size_t)n_words(e->batch, e->seq) * sizeof(int32_t)));
+                              (size_t)n_words(e->batch, e->whole, e->whole == e->q_max ? 1 : 2) *
+                                  sizeof(int32_t)));
     LT_TRY(r->backend->sync(r->queue));
     e->sent = true;
     return LT_OK;
@@ -154,36 +192,45 @@ static lt_tensor pages_of(const lt_tensor *pages, const lt_tensor *x) {
                         pages->shape[3]);
 }
 
-/* Replace the result of attention, whose arguments were these. */
-static lt_err attend_again(lt_exec *r, const lt_attention_args *a) {
+lt_err lt_exact_write(lt_exec *r, lt_tensor k, lt_tensor v, int source) {
     lt_exact *e = r->exact;
-    const lt_tensor k_pages = pages_of(&e->k_pages, &a->k), v_pages = pages_of(&e->v_pages, &a->v);
-    LT_ASSERT(a->doc_start.data == NULL); /* A row is one document. */
+    const int64_t n = k.shape[0] * k.shape[1];
     LT_TRY(send_words(r, e));
-    LT_TRY(lt_exec_kv_write(r, &(lt_kv_write_args){.k_pages = k_pages,
-                                                   .v_pages = v_pages,
-                                                   .k = rows_of(a->k),
-                                                   .v = rows_of(a->v),
-                                                   .slots = e->slots}));
-    return lt_exec_attention_paged(r, &(lt_attention_paged_args){.out = rows_of(a->out),
-                                                                 .q = rows_of(a->q),
-                                                                 .k_pages = k_pages,
-                                                                 .v_pages = v_pages,
-                                                                 .table = e->table,
-                                                                 .q_start = e->q_start,
-                                                                 .kv_len = e->kv_len,
-                                                                 .sinks = a->sinks,
-                                                                 .scale = a->scale,
-                                                                 .softcap = a->softcap,
-                                                                 .window = a->window,
-                                                                 .q_max = e->seq,
-                                                                 .kv_max = e->seq,
-                                                                 .fixed_order = true});
+    return lt_exec_kv_write(r,
+                            &(lt_kv_write_args){.k_pages = pages_of(&e->k_pages, &k),
+                                                .v_pages = pages_of(&e->v_pages, &v),
+                                                .k = rows_of(k),
+                                                .v = rows_of(v),
+                                                .slots = lt_tensor_rows(&e->slots, source * n, n)});
+}
+
+lt_err lt_exact_attend(lt_exec *r, const lt_attention_args *a) {
+    lt_exact *e = r->exact;
+    LT_ASSERT(a->doc_start.data == NULL); /* A row is one document. */
+    return lt_exec_attention_paged(
+        r, &(lt_attention_paged_args){.out = rows_of(a->out),
+                                      .q = rows_of(a->q),
+                                      .k_pages = pages_of(&e->k_pages, &a->k),
+                                      .v_pages = pages_of(&e->v_pages, &a->v),
+                                      .table = e->table,
+                                      .q_start = e->q_start,
+                                      .kv_len = e->kv_len,
+                                      .sinks = a->sinks,
+                                      .scale = a->scale,
+                                      .softcap = a->softcap,
+                                      .window = a->window,
+                                      .q_max = e->q_max,
+                                      .kv_max = e->whole,
+                                      .fixed_order = true});
 }
 
 lt_err lt_exact_attention_fwd(lt_exec *r, const lt_attention_args *a) {
     LT_TRY(lt_exec_attention_fwd(r, a));
-    return r->exact != NULL ? attend_again(r, a) : LT_OK;
+    if (r->exact == NULL) {
+        return LT_OK;
+    }
+    LT_TRY(lt_exact_write(r, a->k, a->v, 0));
+    return lt_exact_attend(r, a);
 }
 
 static void losses_on_host(const lt_tensor *logits, float cap, const int32_t *labels, float *loss,

@@ -13,11 +13,17 @@
  *     log-softmax    the sampler's (logits.h), instead of the op xent's
  *
  * Norms, rotations, activations and sums are functions of one row in both. Backward is not changed.
- * For models without experts; on CPUs in F32, on GPUs also in BF16. Attention runs twice, and
- * products run as those of few rows do. Rows that are shared (shared.h) keep these bits, since a
- * row has the same bits wherever it stands. On CPUs ranks of tp add parts of sums in their order,
- * and so does an engine that knows how many they are (lt_engine_options.tp); the logits of all
- * words come together for the log-softmax. */
+ * On CPUs in F32, on GPUs also in BF16. Attention runs twice, and products run as those of few rows
+ * do. Rows that are shared (shared.h) keep these bits, since a row has the same bits wherever it
+ * stands. So do experts, as long as none drops rows: router, choice, products and weighted sum are
+ * functions of one row.
+ *
+ *     tp   the ranks add the parts of a layer's sums in their order (lateen/comm.h), and so does an
+ *          engine that knows how many they are (lt_engine_options.tp); the logits of all words come
+ *          together for the log-softmax
+ *     cp   a token's own query and all keys and values before it decide its bits. Ulysses has whole
+ *          rows of some heads. With gather and ring the pages get the keys and values of all ranks,
+ *          and this rank's two pieces of a row are two sequences over the same pages */
 #ifndef LT_MODEL_EXACT_H
 #define LT_MODEL_EXACT_H
 
@@ -31,8 +37,9 @@ typedef struct lt_exact {
     lt_tensor words;
     int32_t *host_words;
     lt_tensor slots, table, q_start, kv_len; /* Views of words. */
-    int64_t batch, seq;
-    bool sent; /* The device has host_words. */
+    int64_t batch, seq;                      /* Of the batch that words describe. */
+    int64_t q_max, whole; /* Tokens of a sequence's queries, and of a whole row. */
+    bool sent;            /* The device has host_words. */
     /* On a GPU the op choose tells log-probabilities: its arguments for a row each, here and on the
      * host, and its results. */
     lt_tensor pick, how, id, rank, logprob, top_id, top_logprob;
@@ -51,11 +58,15 @@ void lt_exact_carve(lt_exact *e, const lt_model_spec *s, lt_dtype dtype, const l
 size_t lt_exact_host_bytes(const lt_pass_options *o);
 LT_MUST_USE lt_err lt_exact_open(lt_exact *e, const lt_pass_options *o);
 void lt_exact_close(lt_exact *e);
-/* Each batch: where its rows lie. */
-void lt_exact_shape(lt_exact *e, int64_t batch, int64_t seq);
+/* Each batch: where its rows lie. context: the ranks that divide them; NULL: none. */
+void lt_exact_shape(lt_exact *e, int64_t batch, int64_t seq, const struct lt_context *context);
 
 /* Attention of rows that are here whole. In an exact pass the engine's result replaces the op's. */
 LT_MUST_USE lt_err lt_exact_attention_fwd(lt_exec *r, const lt_attention_args *a);
+/* Its two halves, of an exact pass. Keys and values (B, T, heads, D) to the pages: all rows, each
+ * whole, or with ring those of the rank `source`. Then attention of the queries that are here. */
+LT_MUST_USE lt_err lt_exact_write(lt_exec *r, lt_tensor k, lt_tensor v, int source);
+LT_MUST_USE lt_err lt_exact_attend(lt_exec *r, const lt_attention_args *a);
 /* -ln p(label) of rows of F32 logits, 0 where there is none, and the most likely ids: of the rows
  * [first, first + n) of a batch. labels (n): on the host. softcap: of the logits, which may be
  * overwritten; 0: none. */

@@ -98,7 +98,7 @@ static lt_err skip_chunk(lt_exec *r, const lt_batch_acts *b, int64_t first, int6
 /* Losses and gradients of n rows: in two calls where other ranks have the other words. */
 static lt_err xent(lt_exec *r, const lt_loss *l, lt_xent_args *args) {
     const int64_t n = args->logits.shape[0];
-    if (r->n_tp == 1 || r->spec->n_scores > 0) {
+    if (r->n_tp == 1 || r->spec->n_scores > 0 || args->logits.data == l->whole.data) {
         return lt_exec_xent(r, args);
     }
     float *const parts = l->parts.data, *own = parts + r->tp_rank * n * LT_XENT_PART;
@@ -224,12 +224,11 @@ static lt_err whole_logits(lt_exec *r, const lt_loss *l, lt_tensor *logits) {
     if (r->n_tp == 1) {
         return LT_OK;
     }
-    memset(whole.data, 0, (size_t)lt_tensor_count(&whole) * sizeof(float));
-    for (int64_t i = 0; i < n; i++) {
-        memcpy((float *)whole.data + i * whole.stride[0] + r->first_word,
-               (const float *)logits->data + i * logits->stride[0],
-               (size_t)logits->shape[1] * sizeof(float));
-    }
+    LT_TRY(r->backend->zero(r->queue, whole.data, (size_t)lt_tensor_count(&whole) * sizeof(float)));
+    LT_TRY(
+        lt_exec_add(r, &(lt_add_args){.y = lt_tensor_cols(&whole, r->first_word, logits->shape[1]),
+                                      .a = *logits,
+                                      .alpha = 1.0f}));
     *logits = whole;
     return lt_tp_sum(r, whole);
 }

@@ -593,7 +593,7 @@ void lt_pass_shape_set(lt_pass *p, int set, const lt_pass_shape *shape) {
     if (r->exact != NULL) {
         const bool shares = shape->given_batch > 0;
         lt_exact_shape(r->exact, shares ? shape->given_batch : shape->batch,
-                       shares ? shape->given_seq : shape->seq);
+                       shares ? shape->given_seq : shape->seq, r->context);
     }
     r->batch = shape->batch;
     r->seq = shape->seq;

@@ -140,6 +140,11 @@ static const kind stored_dpo = {&preferences,
                       &drawing,
                       "objective.kind=dapo rl.group=4 rl.tokens=8 rl.passes=2 "
                       "rl.rewards=ended,length:-0.5 optim.lr=2e-4 data.train=" CHAT ADAPTED STORED};
+/* Engine and trainer have the same bits. */
+#define DRAWN                                                                                      \
+    "objective.kind=dapo rl.group=4 rl.tokens=8 rl.rewards=ended,length:-0.5 data.train=" CHAT
+static const kind inexact = {&drawing, DRAWN}, exact = {&drawing, DRAWN " rl.exact=true"},
+                  adapted_exact = {&drawing, DRAWN ADAPTED " rl.exact=true"};
 #define MOST_MISMATCH 1 /* Among the numbers of a step's record (learner.c). */
 
 /* One rank computes each row apart; meshes share prompts where they can. */
@@ -268,22 +273,54 @@ static void magnitudes(void **state) {
     }
 }
 
-/* Ranks that divide experts send each other rows, so all of them take part in each pass, and one
- * whose rows are short has room for those of the others. */
-static void experts(void **state) {
+/* A model with experts; its folder. */
+static void make_experts(char folder[LT_PATH_BYTES]) {
     lt_recipe *r = run_recipe("moe", "model.family=mixtral model.layers=2 model.width=32 "
                                      "model.heads=4 model.kv_heads=2 model.ffn=32 model.experts=4 "
                                      "model.top_k=2 model.aux_coef=0 model.vocab=320 data.seq=64");
-    char folder[LT_PATH_BYTES];
     lt_model_spec spec;
     lt_model *m = NULL;
-    (void)state;
     must(lt_training_spec(&spec, r), "moe");
     must(lt_model_create(&m, &spec, NULL, 1), "moe");
     run_path(folder, "moe-model");
     must(lt_model_save(m, folder, LT_F32, 0), folder);
     lt_model_close(m);
     free(r);
+}
+
+/* The largest difference between engine and trainer, in nats; it is 0 in exact runs. */
+static void agree(const kind *k, const char *model, const char *mesh) {
+    ranks_result r = {0};
+    (void)run(&r, k, model, mesh);
+    if ((r.most[MOST_MISMATCH] == 0.0) == (k == &inexact)) {
+        fail_msg("%s, mesh %s: engine and trainer differ by %g", k->options, mesh,
+                 r.most[MOST_MISMATCH]);
+    }
+    ranks_result_free(&r);
+}
+
+static void same_bits(void **state) {
+    char folder[LT_PATH_BYTES];
+    (void)state;
+    agree(&exact, MODEL, "cp=2 mesh.context=ring");
+    agree(&exact, MODEL, "cp=2,tp=2 mesh.context=ulysses");
+    agree(&adapted_exact, MODEL, "tp=2");
+    agree(&adapted_exact, MODEL, "cp=2");
+    make_experts(folder);
+    agree(&inexact, folder, "");
+    agree(&exact, folder, "");
+    agree(&exact, folder, "dp=2,tp=2,ep=2");
+    agree(&adapted_exact, folder, "");
+    agree(&adapted_exact, folder, "tp=2");
+    agree(&adapted_exact, folder, "dp=2,ep=2");
+}
+
+/* Ranks that divide experts send each other rows, so all of them take part in each pass, and one
+ * whose rows are short has room for those of the others. */
+static void experts(void **state) {
+    char folder[LT_PATH_BYTES];
+    (void)state;
+    make_experts(folder);
     compare(&dpo, folder, (const char *const[]){"dp=2,ep=2", "dp=2,tp=2,ep=2", NULL});
     compare(&dapo, folder, (const char *const[]){"dp=2,ep=2", "dp=2,tp=2,ep=2", NULL});
     compare(&stale, folder, (const char *const[]){"dp=2,ep=2", NULL});
@@ -300,6 +337,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(zero_three), cmocka_unit_test(tensors),
                                        cmocka_unit_test(contexts),   cmocka_unit_test(pipelines),
                                        cmocka_unit_test(adapters),   cmocka_unit_test(magnitudes),
-                                       cmocka_unit_test(experts)};
+                                       cmocka_unit_test(experts),    cmocka_unit_test(same_bits)};
     return cmocka_run_group_tests(tests, run_root_make, run_root_remove);
 }
