@@ -633,7 +633,7 @@ static void ask_cancel(lt_engine *e, uint64_t id, int64_t choice) {
     pthread_mutex_lock(&e->lock);
     j = e->slots[id % (uint64_t)e->n_slots];
     if (j != NULL && j->id == id && !j->done && choice < j->r.n_choices) {
-        *(choice < 0 ? &j->cancel : &j->choices[choice].cancel) = true;
+        *(choice < 0 ? &j->cancel_asked : &j->choices[choice].front.cancel) = true;
         if (!j->in_cancelled) {
             j->in_cancelled = true;
             j->next_cancel = e->cancelled;

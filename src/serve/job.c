@@ -351,7 +351,7 @@ static lt_err take_given(lt_job_choice *s, int64_t n_given) {
         }
         follow_thinking(s);
     }
-    s->n_public = s->n_told = s->n_out;
+    s->n_public = s->front.n_told = s->n_out;
     return LT_OK;
 }
 
@@ -703,7 +703,7 @@ static void tell_logprobs(lt_event *e, const lt_logprobs *l, int64_t at, int n_t
 }
 
 static void tell_token(const lt_job *j, lt_job_choice *s, lt_event *e) {
-    const int64_t at = s->n_told++;
+    const int64_t at = s->front.n_told++;
     e->kind = LT_EVENT_TOKEN;
     e->choice = s->index;
     e->id = s->tokens[j->r.n_prompt + at];
@@ -736,7 +736,7 @@ static bool tell_one(lt_job *j, lt_event *e) {
     }
     for (int64_t i = 0; i < j->r.n_choices; i++) {
         lt_job_choice *s = &j->choices[i];
-        if (s->n_told < s->n_public) {
+        if (s->front.n_told < s->n_public) {
             tell_token(j, s, e);
             e->prefill_s = prefill_s(j, s);
             return true;
@@ -749,8 +749,8 @@ static bool tell_one(lt_job *j, lt_event *e) {
             e->n_embedding = j->n_embedding;
             return true;
         }
-        if (s->public_finish != LT_FINISH_NONE && !s->told) {
-            s->told = true;
+        if (s->public_finish != LT_FINISH_NONE && !s->front.told) {
+            s->front.told = true;
             e->kind = LT_EVENT_CHOICE;
             e->choice = s->index;
             e->finish = s->public_finish;

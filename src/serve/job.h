@@ -5,8 +5,8 @@
  * tables, space for max_tokens tokens of each choice with their log-probabilities. The engine only
  * appends, so its step allocates nothing, and the job serves as its own queue of events: `n_out`
  * counts the tokens that the engine has written, `n_public` those that the front may see (set at
- * the end of a step, under the engine's lock), `n_told` those that poll has reported. So no queue
- * of events can overflow, and a slow front delays nobody.
+ * the end of a step, under the engine's lock), `front.n_told` those that poll has reported. So no
+ * queue of events can overflow, and a slow front delays nobody.
  *
  *     submit ─▶ SUBMITTED ─▶ (engine) its first choice is in the scheduler
  *            ─▶ the prompt is done: the others fork ─▶ all are finished
@@ -45,7 +45,7 @@ typedef struct {
     lt_logprobs logprobs; /* (max_tokens) */
     /* (max_tokens): version of the weights that chose each token */
     uint64_t *versions;
-    int64_t n_out, n_public, n_told; /* Number of output tokens: written, visible, reported. */
+    int64_t n_out, n_public; /* Number of output tokens: written, visible to the front. */
     lt_draft_acceptance acceptance;
     int64_t run; /* Tokens since its last wrong draft token. */
     double pace; /* Tokens per step, recently. */
@@ -82,8 +82,7 @@ typedef struct {
     lt_finish finish;               /* NONE while it runs. */
     lt_err failure;
     lt_finish public_finish; /* The finish that the front may see. */
-    bool told;               /* The CHOICE event was reported. */
-    bool cancel;             /* Requested by the front, under the lock. */
+    bool cancel;             /* The front has requested it, and a step has taken the request in. */
     /* (blend.n + 1, V): log-probabilities of the models beside, and the mixture */
     float *beside;
     bool thinking;      /* Thinking has begun and not ended. */
@@ -92,6 +91,13 @@ typedef struct {
     /* NULL: unconstrained. draft_grammar: for draft tokens, if a draft model makes them or a device
      * verifies them. */
     lt_grammar_state *grammar, *draft_grammar;
+    /* What the front writes, under the engine's lock. It is the last field, since a branch of a
+     * draft is a copy of what precedes it (step_branch.c), made without the lock. */
+    struct {
+        int64_t n_told; /* Output tokens that poll has reported. */
+        bool told;      /* The CHOICE event was reported. */
+        bool cancel;    /* Cancellation was asked for. */
+    } front;
 } lt_job_choice;
 
 /* The second sequence of a guided choice: the negative prompt and the same output. */
@@ -124,7 +130,7 @@ struct lt_job {
     bool forked;                       /* The other choices have begun, too. */
     bool done;                         /* All choices are finished; visible to the front. */
     bool told;                         /* The DONE event was reported. */
-    bool cancel;                       /* Asked for by the front, under the lock. */
+    bool cancel_asked, cancel;         /* By the front, under the lock; a step has taken it in. */
     bool ready, touched, in_cancelled; /* Whether it is in the engine's list of that name. */
     /* It waits for pages from the disk (engine_disk.c). The table of its first sequence has n_found
      * pages of the pool, then n_coming for those from the disk, of which n_read were read. */
@@ -136,6 +142,7 @@ struct lt_job {
     int64_t n_cached;
     double submit_s, start_s, first_s, end_s;               /* lt_clock_s; 0: not yet. */
     lt_job *next, *next_ready, *next_touched, *next_cancel; /* In the engine's lists. */
+    lt_job *next_taken; /* Of the cancelled ones, in those that the step has taken in. */
 };
 
 /* Limits of the model. */

@@ -210,6 +210,22 @@ static void begin(lt_engine *e, lt_job *submitted, uint64_t last_id) {
     }
 }
 
+/* The jobs of the list of cancellations as it is now, and what is asked of each; under the lock.
+ * Afterwards the front may cancel more of these jobs, and so put them into the list again. */
+static lt_job *take_cancelled(lt_engine *e) {
+    lt_job *first = e->cancelled;
+    for (lt_job *j = first; j != NULL; j = j->next_taken) {
+        j->in_cancelled = false;
+        j->next_taken = j->next_cancel;
+        j->cancel = j->cancel_asked;
+        for (int64_t i = 0; i < j->r.n_choices; i++) {
+            j->choices[i].cancel = j->choices[i].front.cancel;
+        }
+    }
+    e->cancelled = NULL;
+    return first;
+}
+
 /* Take the front's requests since the last step. False: the engine must end. */
 static bool take_in(lt_engine *e) {
     lt_job *submitted, *cancelled;
@@ -219,19 +235,16 @@ static bool take_in(lt_engine *e) {
     e->taken_hold = e->hold;
     last_id = e->hold_last_id;
     submitted = e->submitted;
-    cancelled = e->cancelled;
-    e->submitted = e->submitted_last = e->cancelled = NULL;
+    cancelled = take_cancelled(e);
+    e->submitted = e->submitted_last = NULL;
     e->stats.waiting = e->sched.waiting.n + e->n_held_back + e->n_parked + e->n_submitted;
     e->stats.background_waiting = e->sched.waiting.n_background + e->n_submitted_background;
     e->n_submitted = e->n_submitted_background = 0;
     closing = e->closing;
-    for (lt_job *j = cancelled; j != NULL; j = j->next_cancel) {
-        j->in_cancelled = false; /* A later call may put it there again. */
-    }
     pthread_mutex_unlock(&e->lock);
     lt_engine_answer(e);
     begin(e, submitted, last_id);
-    for (lt_job *j = cancelled; j != NULL; j = j->next_cancel) {
+    for (lt_job *j = cancelled; j != NULL; j = j->next_taken) {
         cancel(e, j);
     }
     return !closing;

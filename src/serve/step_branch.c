@@ -13,6 +13,7 @@
  * A text has no branches if a device chooses its tokens with a grammar, a budget or penalties,
  * which the host sets row by row, or if a draft model or head drafts it with a grammar, because a
  * choice has only one state of its grammar for drafts. */
+#include <stddef.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -74,7 +75,7 @@ void lt_step_branch_off(lt_engine *e, lt_job_choice *s, int number, int64_t n) {
         return;
     }
     e->n_branches++;
-    b->as = *s;
+    memcpy(&b->as, s, offsetof(lt_job_choice, front));
     b->of = s;
     b->number = number;
     b->begins = s->draft_from != NULL;

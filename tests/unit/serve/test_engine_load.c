@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "serve/engine_impl.h"
 
 enum { V = 300, SEQ = 96, STREAMS = 1000, KINDS = 24 };
 
@@ -220,8 +221,57 @@ static void cancelling_is_prompt_and_harmless(void **state) {
     lt_model_close(m);
 }
 
+/* Of two answers, cancelled by the engine's thread: the one, then a choice of the other. */
+typedef struct {
+    uint64_t one, other;
+} two_answers;
+
+static void cancel_both(lt_engine *e, void *arg) {
+    const two_answers *ids = arg;
+    lt_engine_cancel(e, ids->one);
+    lt_engine_cancel_choice(e, ids->other, 0);
+}
+
+static void cancel_another_choice(lt_engine *e, void *arg) {
+    const two_answers *ids = arg;
+    lt_engine_cancel_choice(e, ids->other, 1);
+}
+
+/* A step takes in the list of cancellations, then answers questions, then ends what is in the list.
+ * A question that cancels another choice of a job in this list must not lose the job behind it. */
+static void a_later_cancellation_loses_none(void **state) {
+    static answer one, other;
+    two_answers ids;
+    lt_model *m = random_model(V, 4096, LT_F32);
+    lt_engine *e = NULL;
+    const lt_engine_options o = lt_engine_defaults();
+    int32_t prompt[64];
+    lt_request r = kind_of_request(1, prompt);
+    (void)state;
+    must(lt_engine_open(&e, m, &o), "engine");
+    r.max_tokens = 200;
+    r.ignore_eos = true;
+    r.n_choices = 3;
+    send(e, &r, &one);
+    send(e, &r, &other);
+    while (one.n_tokens < 9 || other.n_tokens < 9) {
+        (void)receive(e, 0);
+    }
+    ids = (two_answers){.one = one.id, .other = other.id};
+    lt_engine_ask(e, cancel_both, &ids);           /* The step after this one takes them in. */
+    lt_engine_ask(e, cancel_another_choice, &ids); /* It comes while that one runs. */
+    receive_all(e, 2, 0);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(one.choices[i].finish, LT_FINISH_CANCELLED);
+        assert_int_equal(other.choices[i].finish, i < 2 ? LT_FINISH_CANCELLED : LT_FINISH_LENGTH);
+    }
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_later_cancellation_loses_none),
         cmocka_unit_test(a_thousand_streams),
         cmocka_unit_test(a_full_queue_refuses),
         cmocka_unit_test(cancelling_is_prompt_and_harmless),
