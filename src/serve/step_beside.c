@@ -2,10 +2,10 @@
  *
  *     mixed = own log p + sum over k of weight[k] log p_k
  *
- * and -inf where p < plausibility max p, with p of the served model. Depending on the weights this
- * is contrastive decoding (Li et al. 2022, arXiv:2210.15097; O'Brien and Lewis 2023,
- * arXiv:2309.09117), DExperts (Liu et al. 2021, arXiv:2105.03023) and proxy tuning (Liu et al.
- * 2024, arXiv:2401.08565).
+ * and -inf where p is 0 or < plausibility max p, with p of the served model; mix.h says what counts
+ * where p_k is 0. Depending on the weights this is contrastive decoding (Li et al. 2022,
+ * arXiv:2210.15097; O'Brien and Lewis 2023, arXiv:2309.09117), DExperts (Liu et al. 2021,
+ * arXiv:2105.03023) and proxy tuning (Liu et al. 2024, arXiv:2401.08565).
  *
  *     the step's rows ─▶ the served model's forward ───────────────▶ logits ─┐
  *         └─ those of requests that mix ─▶ forward of each model beside ─▶ logits ─┴─▶ a token
@@ -22,6 +22,7 @@
 #include "model/infer/logits.h"
 #include "model/blocks/exec.h"
 #include "serve/engine_impl.h"
+#include "serve/mix.h"
 
 static bool mixes(const lt_request *r, int model) {
     bool any = false;
@@ -187,12 +188,13 @@ lt_err lt_step_blend(const lt_engine *e, const lt_job_choice *from, const float 
     }
     least = m->plausibility > 0 ? (double)high + log((double)m->plausibility) : -INFINITY;
     for (int64_t i = 0; i < V; i++) {
-        double x = (double)m->own * (double)mixed[i];
-        const bool in = i < e->n_common && (double)mixed[i] >= least && mixed[i] > -INFINITY;
+        const double own = (double)mixed[i];
+        double x = (double)m->own * own;
+        const bool in = i < e->n_common && own >= least && own > -INFINITY;
         for (int k = 0; k < m->n && in; k++) {
-            x += (double)m->weight[k] * (double)from->beside[k * V + i];
+            x += lt_mix_term((double)m->weight[k], (double)from->beside[k * V + i], own);
         }
-        mixed[i] = in && !isnan(x) ? (float)x : -INFINITY;
+        mixed[i] = in ? (float)x : -INFINITY;
     }
     return LT_OK;
 }

@@ -6,10 +6,10 @@
  *
  *     guided = log_softmax(u) + scale (log_softmax(c) - log_softmax(u))
  *
- * and -inf where softmax(c) < plausibility max softmax(c) (Li et al. 2022, contrastive decoding,
- * arXiv:2210.15097). The two have neighbouring places in the scheduler's order, like the beams of a
- * search, and may run in different steps: the row that comes first is kept. Reported
- * log-probabilities are those of c. */
+ * and -inf where softmax(c) is 0 or < plausibility max softmax(c) (Li et al. 2022, contrastive
+ * decoding, arXiv:2210.15097); mix.h says what counts where softmax(u) is 0. The two have
+ * neighbouring places in the scheduler's order, like the beams of a search, and may run in
+ * different steps: the row that comes first is kept. Reported log-probabilities are those of c. */
 #include <math.h>
 #include <string.h>
 
@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "model/infer/logits.h"
 #include "serve/engine_impl.h"
+#include "serve/mix.h"
 
 static double log_sum(const float *x, int64_t n, float *high) {
     int32_t best = 0;
@@ -28,6 +29,7 @@ static double log_sum(const float *x, int64_t n, float *high) {
 static lt_err combine(lt_job_guide *g, const lt_guidance *how, int64_t n) {
     const float *c = g->rows[0];
     float *u = g->rows[1], high_c, high_u;
+    const double scale = (double)how->scale;
     const double lse_c = log_sum(c, n, &high_c), lse_u = log_sum(u, n, &high_u);
     const double least = how->plausibility > 0 ? (double)high_c + log((double)how->plausibility)
                                                : -INFINITY;
@@ -36,7 +38,8 @@ static lt_err combine(lt_job_guide *g, const lt_guidance *how, int64_t n) {
     }
     for (int64_t i = 0; i < n; i++) {
         const double x = (double)c[i] - lse_c, y = (double)u[i] - lse_u;
-        u[i] = (double)c[i] >= least ? (float)(y + (double)how->scale * (x - y)) : -INFINITY;
+        const bool in = c[i] > -INFINITY && (double)c[i] >= least;
+        u[i] = in ? (float)(scale * x + lt_mix_term(1 - scale, y, x)) : -INFINITY;
     }
     return LT_OK;
 }

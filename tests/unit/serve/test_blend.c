@@ -306,6 +306,54 @@ static void blends_with_itself_on_a_gpu(void **state) {
     lt_model_close(m);
 }
 
+/* A model beside that rules out one id (GPT-2, whose final norm gives every row 1 in its first
+ * place, with -inf in the first place of the id's row of the head). With a negative weight the sum
+ * would be +inf, which the id would win whatever the served model says of it: it counts as log p -
+ * log p = 0, below the best of the others. */
+static void what_an_amateur_rules_out_does_not_win(void **state) {
+    static answer plain, mixed;
+    lt_engine_options o = lt_engine_defaults();
+    lt_request r = cases[0].r;
+    lt_engine *e = NULL;
+    lt_model *m = NULL;
+    (void)state;
+    must(lt_model_open(&m, "tests/golden/model/gpt2", NULL), "gpt2");
+    float *gain = lt_param_view(&m->table, LT_PARAM_FINAL_NORM, 0, &m->weights).data;
+    float *bias = lt_param_view(&m->table, LT_PARAM_FINAL_NORM_BIAS, 0, &m->weights).data;
+    const lt_tensor head = lt_param_view(&m->table, LT_PARAM_EMBED, 0, &m->weights);
+    gain[0] = 0;
+    bias[0] = 1;
+    o.max_seq = 32;
+    o.max_running = 8;
+    o.beside = (const lt_model *const[]){m};
+    o.n_beside = 1;
+    r.max_tokens = 1;
+    r.blend = (lt_blend){.n = 1, .own = 1, .weight = {-1}};
+    must(lt_engine_open(&e, served, &o), "engine");
+    send(e, &r, &plain);
+    receive_all(e, 1, 0);
+    lt_engine_close(e);
+    e = NULL;
+    for (int32_t id = 0; id < V; id += 7) {
+        bool asked = id == plain.choices[0].ids[0];
+        for (int64_t i = 0; i < r.n_prompt; i++) {
+            asked |= r.prompt[i] == id; /* The embedding is tied: its vector is not finite. */
+        }
+        if (!asked) {
+            float *at = (float *)head.data + id * head.shape[1], kept = *at;
+            *at = -INFINITY;
+            must(lt_engine_open(&e, served, &o), "engine");
+            send(e, &r, &mixed);
+            receive_all(e, 1, 0);
+            assert_same(&plain.choices[0], &mixed.choices[0], "an id that the amateur rules out");
+            lt_engine_close(e);
+            e = NULL;
+            *at = kept;
+        }
+    }
+    lt_model_close(m);
+}
+
 static void faults_are_refused(void **state) {
     lt_request r[7];
     lt_engine *e = open_engine(0, false, 0);
@@ -336,6 +384,7 @@ int main(void) {
         cmocka_unit_test(forks_go_their_own_ways),
         cmocka_unit_test(a_cancelled_request_leaves_nothing),
         cmocka_unit_test(blends_with_itself_on_a_gpu),
+        cmocka_unit_test(what_an_amateur_rules_out_does_not_win),
         cmocka_unit_test(faults_are_refused),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

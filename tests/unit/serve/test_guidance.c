@@ -1,6 +1,7 @@
 /* Guidance by a negative prompt: greedy texts and log-probabilities are those of the formula over
  * transformers' logits (tools/make_guide_goldens.py), alone, among others and where pages are few;
  * the same bits each time, also of a text that goes on; no page is held afterwards. */
+#include "serve/mix.h"
 #include "unit/serve/fleet.h"
 
 #define MODEL "tests/golden/model/llama3"
@@ -60,7 +61,7 @@ static void check_case(const guided *g, const answer *a) {
 static lt_engine *open_engine(const lt_model *m, int64_t pages, bool speculate) {
     lt_engine_options o = lt_engine_defaults();
     lt_engine *e = NULL;
-    o.max_seq = 64;
+    o.max_seq = m->spec.max_seq < 64 ? m->spec.max_seq : 64;
     o.page_tokens = 16;
     o.deterministic = true;
     o.speculate = speculate;
@@ -186,6 +187,73 @@ static void requests_keep_their_bits(void **state) {
     lt_model_close(m);
 }
 
+/* GPT-2 with a final norm that gives every row 1 in its first place, where the row of id `out` of
+ * the head (which is the embedding) has `value`. */
+static void guide_without(int32_t out, float value, lt_request r, answer *a) {
+    lt_model *m = NULL;
+    lt_engine *e;
+    must(lt_model_open(&m, "tests/golden/model/gpt2", NULL), "gpt2");
+    float *gain = lt_param_view(&m->table, LT_PARAM_FINAL_NORM, 0, &m->weights).data;
+    float *bias = lt_param_view(&m->table, LT_PARAM_FINAL_NORM_BIAS, 0, &m->weights).data;
+    const lt_tensor head = lt_param_view(&m->table, LT_PARAM_EMBED, 0, &m->weights);
+    gain[0] = 0;
+    bias[0] = 1;
+    ((float *)head.data)[out * head.shape[1]] = value;
+    e = open_engine(m, 0, false);
+    send(e, &r, a);
+    receive_all(e, 1, 0);
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
+static bool is_in(const int32_t *ids, size_t n, int32_t id) {
+    size_t i = 0;
+    while (i < n && ids[i] != id) {
+        i++;
+    }
+    return i < n;
+}
+
+/* A logit of -inf in both rows, whose difference is not a number. A difference of two log_softmax
+ * only shifts with their sums, so the greedy text is that of a model with a finite logit there,
+ * where the request excludes the id. */
+static void a_token_that_both_rule_out_is_not_chosen(void **state) {
+    static const int32_t text[] = {11, 4, 43, 33, 38, 35, 18, 26};
+    static answer free, barred, ruled_out;
+    lt_logit_bias never = {.bias = -LT_BIAS_MOST};
+    lt_request r = cases[0].r;
+    (void)state;
+    r.prompt = text;
+    r.n_prompt = 5;
+    r.max_tokens = 12;
+    r.guidance.prompt = text + 5;
+    r.guidance.n_prompt = 3;
+    r.guidance.plausibility = 0;
+    guide_without(1, 0, r, &free);
+    int at = 0; /* An id of the answer that is in no prompt, as its embedding will not be finite. */
+    while (at < 12 && is_in(text, sizeof text / sizeof *text, free.choices[0].ids[at])) {
+        at++;
+    }
+    assert_true(at < 12);
+    const int32_t out = free.choices[0].ids[at];
+    guide_without(out, -INFINITY, r, &ruled_out);
+    never.id = out;
+    r.sampling.bias = &never;
+    r.sampling.n_bias = 1;
+    guide_without(out, 0, r, &barred);
+    assert_int_equal(barred.choices[0].n, 12);
+    assert_same(&barred.choices[0], &ruled_out.choices[0], "ruled out by both");
+}
+
+/* What is added for a model that rules a token out: nothing that is not a number. */
+static void a_term_of_a_mixture_is_finite_or_excludes(void **state) {
+    (void)state;
+    assert_true(lt_mix_term(0.5, -3, -1) == -1.5 && lt_mix_term(-2, -3, -1) == 6);
+    assert_true(lt_mix_term(0.5, -(double)INFINITY, -1) == -(double)INFINITY);
+    assert_true(lt_mix_term(-2, -(double)INFINITY, -1) == 2);
+    assert_true(lt_mix_term(0, -(double)INFINITY, -1) == 0);
+}
+
 static void a_cancelled_request_leaves_nothing(void **state) {
     static answer answers[2];
     lt_model *m = NULL;
@@ -237,6 +305,8 @@ int main(void) {
         cmocka_unit_test(a_scale_of_one_changes_nothing),
         cmocka_unit_test(a_scale_of_one_on_a_gpu),
         cmocka_unit_test(requests_keep_their_bits),
+        cmocka_unit_test(a_token_that_both_rule_out_is_not_chosen),
+        cmocka_unit_test(a_term_of_a_mixture_is_finite_or_excludes),
         cmocka_unit_test(a_cancelled_request_leaves_nothing),
         cmocka_unit_test(faults_are_refused),
     };
