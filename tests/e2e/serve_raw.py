@@ -424,6 +424,13 @@ a = json.loads(post("/v1/completions", {"prompt": "Once", "temperature": 0, "max
 check("completions: the text goes on with its space", a == "Once upon a time, there", a)
 a = json.loads(post("/v1/chat/completions/input_tokens", CHAT)[2])
 check("chat: input_tokens", a["input_tokens"] >= 4, a)
+for path in ("/v1/chat/completions", "/v1/chat/completions/input_tokens", "/tokenize", "/apply-template"):
+    for tools, why in ((3, "must be a list"), ([{"type": "custom", "custom": {"name": "get"}}], "must be {type: function"), ([{"type": "function", "function": {"name": "a b"}}], "1 to 128 of"),
+                       ([{"type": "function", "function": {"name": "get", "parameters": 3}}], "must be an object")):
+        b = post(path, {"messages": CHAT["messages"], "tools": tools})
+        check(f"{path} refuses tools {json.dumps(tools)[:60]}", b[0] == 400 and why in error_of(b), b)
+b = [json.loads(post(f"/v1/chat/completions{more}", {**CHAT, "tools": TOOLS, "tool_choice": "none", "max_tokens": 1})[2]) for more in ("", "/input_tokens")]
+check("chat: input_tokens of tools that may not be called", b[0]["usage"]["prompt_tokens"] == b[1]["input_tokens"], b)
 a = json.loads(post("/v1/chat/completions", {**CHAT, "verbose": True})[2])
 check("chat: timings, verbose", a["timings"]["predicted_n"] == 4 and "Once upon a time" in a["__verbose"]["prompt"], a)
 refuses_body("chat: add_generation_prompt with continue_final_message", "/v1/chat/completions", {**CHAT, "add_generation_prompt": True, "continue_final_message": True})

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "serve/api/formats/chat_output.h"
 #include "serve/api/formats/conversation.h"
 #include "serve/api/listing.h"
 #include "serve/api/formats/prompts.h"
@@ -61,6 +62,10 @@ static const struct {
 
 static bool read_ids(slot_action *w, lt_api_error *e) {
     lt_server *s = w->call->server;
+    lt_listen listen = {0};
+    if (!lt_chat_output_tools(&w->a, &listen, e)) {
+        return false;
+    }
     const lt_conversation c = {.messages = w->a.messages,
                                .tools = w->a.tools,
                                .kwargs = w->a.template_kwargs,

@@ -468,11 +468,13 @@ void lt_api_chat(lt_call *call) {
 void lt_api_chat_tokens(lt_call *call) {
     lt_api_error e = {0};
     lt_json_out o = {0};
+    lt_listen listen = {0};
     lt_conversation c;
     lt_ids ids = {0};
     lt_api_params a;
 
-    if (read_ask(&a, call, &e) && lt_server_check_model(call->server, &a, &e)) {
+    if (read_ask(&a, call, &e) && lt_server_check_model(call->server, &a, &e) &&
+        lt_chat_output_tools(&a, &listen, &e)) {
         c = lt_conversation_of(&a);
         (void)lt_conversation_ids(call->server, &c, &ids, NULL, &e);
     }

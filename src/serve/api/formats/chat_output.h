@@ -28,6 +28,9 @@ static inline const lt_chat_item *lt_chat_item_at(const lt_reply_choice *c, int 
     return &((const lt_chat_output *)c->state)->items[i];
 }
 
+/* Check tools and tool_choice; a->tools is then what the prompt shows: NULL for none, also by
+ * tool_choice. What may be called goes to l. For calls that only render or count a prompt, too. */
+bool lt_chat_output_tools(lt_api_params *a, lt_listen *l, lt_api_error *e);
 /* Decide into which parts a reply is separated, by the request's tools, tool_choice and
  * reasoning_format. Call it before the prompt is rendered. */
 bool lt_chat_output_prepare(lt_reply *r, lt_api_error *e);

@@ -120,7 +120,7 @@ static bool no_such_tool(const char *name, lt_api_error *e) {
 
 /* {type: allowed_tools, allowed_tools: {mode: auto | required, tools}}; in responses, mode and
  * tools are beside the type. */
-static bool read_allowed(lt_reply *r, const json_t *choice, lt_api_error *e) {
+static bool read_allowed(lt_api_params *a, lt_listen *l, const json_t *choice, lt_api_error *e) {
     const json_t *inner = json_object_get(choice, "allowed_tools"), *tool;
     const char *mode;
     json_t *allowed = json_array();
@@ -128,12 +128,12 @@ static bool read_allowed(lt_reply *r, const json_t *choice, lt_api_error *e) {
 
     choice = inner != NULL ? inner : choice;
     mode = json_string_value(json_object_get(choice, "mode"));
-    json_object_set_new(r->params.root, "allowed_tools", allowed); /* The parameters own it. */
+    json_object_set_new(a->root, "allowed_tools", allowed); /* The parameters own it. */
     if (mode == NULL || (strcmp(mode, "auto") != 0 && strcmp(mode, "required") != 0)) {
         return lt_api_refuse(e, "tool_choice", "'tool_choice.mode' must be auto or required");
     }
     json_array_foreach(json_object_get(choice, "tools"), i, tool) {
-        json_t *found = find_tool(r->params.tools, name_of(tool));
+        json_t *found = find_tool(a->tools, name_of(tool));
         if (found == NULL) {
             return no_such_tool(name_of(tool), e);
         }
@@ -142,32 +142,31 @@ static bool read_allowed(lt_reply *r, const json_t *choice, lt_api_error *e) {
     if (json_array_size(allowed) == 0) {
         return no_such_tool(NULL, e);
     }
-    r->listen.callable = allowed;
-    r->listen.forced = mode[0] == 'r';
+    l->callable = allowed;
+    l->forced = mode[0] == 'r';
     return true;
 }
 
 /* auto, none, required, {type: function, function: {name}}, allowed_tools. */
-static bool read_choice(lt_reply *r, lt_api_error *e) {
-    const json_t *choice = r->params.tool_choice;
+static bool read_choice(lt_api_params *a, lt_listen *l, lt_api_error *e) {
+    const json_t *choice = a->tool_choice;
     const char *word = json_string_value(choice);
     const char *type = json_string_value(json_object_get(choice, "type"));
-    lt_listen *l = &r->listen;
 
-    l->callable = r->params.tools;
+    l->callable = a->tools;
     if (choice == NULL || (word != NULL && strcmp(word, "auto") == 0)) {
         return true;
     }
     if (word != NULL && strcmp(word, "none") == 0) {
-        r->params.tools = l->callable = NULL;
+        a->tools = l->callable = NULL;
         return true;
     }
     if (type != NULL && strcmp(type, "allowed_tools") == 0) {
-        return read_allowed(r, choice, e);
+        return read_allowed(a, l, choice, e);
     }
     l->forced = true;
     if (word != NULL && strcmp(word, "required") == 0) {
-        return json_array_size(r->params.tools) > 0 || no_such_tool(NULL, e);
+        return json_array_size(a->tools) > 0 || no_such_tool(NULL, e);
     }
     l->tool = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
     if (l->tool == NULL) {
@@ -175,7 +174,7 @@ static bool read_choice(lt_reply *r, lt_api_error *e) {
                              "'tool_choice' must be auto, none, required, {type: function, "
                              "function: {name}} or {type: allowed_tools, ...}");
     }
-    return find_tool(r->params.tools, l->tool) != NULL || no_such_tool(l->tool, e);
+    return find_tool(a->tools, l->tool) != NULL || no_such_tool(l->tool, e);
 }
 
 /* llama-server's names: none leaves the reasoning in the content, the others remove it. */
@@ -192,15 +191,22 @@ static bool check_format(const char *format, lt_api_error *e) {
                                            format);
 }
 
-bool lt_chat_output_prepare(lt_reply *r, lt_api_error *e) {
-    lt_api_params *a = &r->params;
-    lt_listen *l = &r->listen;
-
-    if (!check_tools(a->tools, e) || !read_choice(r, e) || !check_format(a->reasoning_format, e)) {
+bool lt_chat_output_tools(lt_api_params *a, lt_listen *l, lt_api_error *e) {
+    if (!check_tools(a->tools, e) || !read_choice(a, l, e)) {
         return false;
     }
     if (json_array_size(a->tools) == 0) {
         a->tools = l->callable = NULL;
+    }
+    return true;
+}
+
+bool lt_chat_output_prepare(lt_reply *r, lt_api_error *e) {
+    lt_api_params *a = &r->params;
+    lt_listen *l = &r->listen;
+
+    if (!lt_chat_output_tools(a, l, e) || !check_format(a->reasoning_format, e)) {
+        return false;
     }
     l->tools = a->tools != NULL;
     l->think = lt_parse_reasons(&r->server->marks) &&

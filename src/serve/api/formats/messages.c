@@ -322,11 +322,12 @@ void lt_api_count_tokens(lt_call *call) {
     lt_api_error e = {0};
     lt_json_out o = {0};
     lt_messages st = {0};
+    lt_listen listen = {0};
     lt_ids ids = {0};
     lt_api_params a;
 
     if (!read_ask(&a, call, &st, true, &e) || !lt_server_check_model(call->server, &a, &e) ||
-        !prompt_ids(call->server, &a, &ids, NULL, &e)) {
+        !lt_chat_output_tools(&a, &listen, &e) || !prompt_ids(call->server, &a, &ids, NULL, &e)) {
         lt_call_error(call, &e);
     } else {
         lt_out_open(&o, '{');

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "data/text_utf8.h"
 #include "serve/api/formats/conversation.h"
+#include "serve/api/formats/chat_output.h"
 #include "serve/api/reply.h"
 #include "serve/api/formats/prompts.h"
 #include "serve/api/route.h"
@@ -29,7 +30,11 @@ static bool read(lt_call *call, lt_api_params *a, const lt_field *rows, size_t n
     return lt_call_read(call, a, rows, n, e) && lt_server_check_model(call->server, a, e);
 }
 
-static bool to_ids(lt_server *s, const lt_api_params *a, lt_ids *ids, lt_api_error *e) {
+static bool to_ids(lt_server *s, lt_api_params *a, lt_ids *ids, lt_api_error *e) {
+    lt_listen listen = {0};
+    if (!lt_chat_output_tools(a, &listen, e)) {
+        return false;
+    }
     const lt_conversation c = {.messages = a->messages,
                                .tools = a->tools,
                                .kwargs = a->template_kwargs,
@@ -172,13 +177,15 @@ const lt_field_table lt_fields_apply_template = LT_FIELD_TABLE(template_fields, 
 void lt_api_apply_template(lt_call *call) {
     lt_api_error e = {0};
     lt_json_out o = {0};
+    lt_listen listen = {0};
     lt_conversation c;
     lt_api_params a;
     char *text = NULL;
     size_t n = 0;
 
     lt_server_ask(call->server, &a);
-    if (!read(call, &a, template_fields, sizeof template_fields / sizeof *template_fields, &e)) {
+    if (!read(call, &a, template_fields, sizeof template_fields / sizeof *template_fields, &e) ||
+        !lt_chat_output_tools(&a, &listen, &e)) {
         goto done;
     }
     c = (lt_conversation){.messages = a.messages,
