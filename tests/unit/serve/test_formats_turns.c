@@ -168,6 +168,10 @@ static void messages(void **state) {
     "[{'type': 'thinking', 'thinking': 'T', 'signature': ''}, {'type': 'text', 'text': "           \
     "'x'}]}, {'role': 'user', 'content': 'y'}], 'context_management': {'edits': "                  \
     "[{'type': 'clear_thinking_20251015', "
+#define FAILED(result)                                                                             \
+    "'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': "            \
+    "[{'type': 'tool_use', 'id': 'c', 'name': 'f', 'input': {}}]}, {'role': 'user', 'content': "   \
+    "[{'type': 'tool_result', 'tool_use_id': 'c', 'content': " result "}]}]"
 #define TOOL                                                                                       \
     "'tools': [{'name': 'f', 'input_schema': {'type': 'object', 'properties': {'x': {'const': "    \
     "1}}, 'required': ['x'], 'additionalProperties': false}}]"
@@ -273,11 +277,20 @@ static void messages(void **state) {
         SAYS(COUNT, "{'input_tokens': 18}", HI ", 'system': 'S'"),
         SAYS(COUNT, "{'input_tokens': 18}", HI ", 'system': [{'type': 'text', 'text': 'S'}]"),
         SAYS(COUNT, "{'input_tokens': 11}", HI ", " TOOL),
+        SAYS(COUNT, "{'input_tokens': 9}", HI ", " TOOL ", 'tool_choice': {'type': 'none'}"),
+        REFUSES(COUNT, "{'error': {'message': '~there is no tool g'}}",
+                HI ", " TOOL ", 'tool_choice': {'type': 'tool', 'name': 'g'}"),
         /* [user]Hi[assistant]!f[tool]ok> */
         SAYS(COUNT, "{'input_tokens': 30}",
              "'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': "
              "[{'type': 'tool_use', 'id': 'c', 'name': 'f', 'input': {}}]}, {'role': 'user', "
              "'content': [{'type': 'tool_result', 'tool_use_id': 'c', 'content': 'ok'}]}]"),
+        /* The same with "Error: " before the result; a text that says so is left as it is. */
+        SAYS(COUNT, "{'input_tokens': 37}", FAILED("'ok', 'is_error': true")),
+        SAYS(COUNT, "{'input_tokens': 30}", FAILED("'ok', 'is_error': false")),
+        SAYS(COUNT, "{'input_tokens': 36}", FAILED("'error: x', 'is_error': true")),
+        REFUSES(COUNT, "{'error': {'message': '~is_error must be true or false'}}",
+                FAILED("'ok', 'is_error': 'yes'")),
         /* [user]Hi[assistant](T)x[user]y>; of two turns with thinking, one keeps it: 3 less. */
         SAYS(COUNT, "{'input_tokens': 31}",
              "'messages': [{'role': 'user', 'content': 'Hi'}, {'role': 'assistant', 'content': "

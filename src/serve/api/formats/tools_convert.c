@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/error.h"
 #include "serve/api/formats/conversation.h"
@@ -107,6 +108,31 @@ json_t *lt_convert_responses_tools(const json_t *tools, lt_api_error *e) {
 
 /* ---- Anthropic ---- */
 
+/* The content of a tool_result block. Templates know no is_error, so that the text of a failed call
+ * begins with "Error: ", unless it says "error" first by itself. */
+static json_t *result_text(const json_t *block, const char *where, lt_api_error *e) {
+    static const char word[] = "error";
+    const json_t *failed = json_object_get(block, "is_error");
+    json_t *content, *marked;
+    const char *text;
+    if (failed != NULL && !json_is_null(failed) && !json_is_boolean(failed)) {
+        lt_api_refuse(e, where, "'%s': is_error must be true or false", where);
+        return NULL;
+    }
+    content = lt_content_text(json_object_get(block, "content"), where, e);
+    text = json_string_value(content);
+    if (!json_is_true(failed) || text == NULL ||
+        strncasecmp(text + strspn(text, " \n\r\t<"), word, sizeof word - 1) == 0) {
+        return content;
+    }
+    marked = json_sprintf("Error: %s", text);
+    json_decref(content);
+    if (marked == NULL) {
+        lt_api_refuse_oom(e);
+    }
+    return marked;
+}
+
 /* One block of an assistant's or a user's message. text, reasoning and calls are collected for the
  * message; results become separate messages. */
 static bool take_block(json_t *list, const json_t *block, lt_json_out *text, lt_json_out *reasoning,
@@ -140,7 +166,7 @@ static bool take_block(json_t *list, const json_t *block, lt_json_out *text, lt_
                    calls, call_of(str(block, "id"), str(block, "name"), json_incref(input))) == 0;
     }
     if (is(type, "tool_result")) {
-        json_t *content = lt_content_text(json_object_get(block, "content"), where, e);
+        json_t *content = result_text(block, where, e);
         const char *id = str(block, "tool_use_id");
         return content != NULL &&
                json_array_append_new(list,
