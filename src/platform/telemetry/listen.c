@@ -15,6 +15,7 @@
 #include <event2/thread.h>
 
 #include "base/error.h"
+#include "base/log.h"
 
 /* A client that neither sends nor reads for so long is dropped. */
 #define IDLE_S     30
@@ -52,7 +53,8 @@ static void on_request(struct evhttp_request *req, void *arg) {
             continue;
         }
         if (l->routes[i].answer(l->ctx, accept, &a) != LT_OK) {
-            evhttp_send_error(req, HTTP_INTERNAL, lt_error_message());
+            lt_log_warn("%s: %s", path, lt_error_message());
+            evhttp_send_error(req, HTTP_INTERNAL, NULL);
         } else {
             reply(req, &a);
         }

@@ -18,7 +18,8 @@ typedef struct {
     size_t bytes;
 } lt_answer;
 
-/* A failure is answered with 500 and its message. accept: the request's header, or NULL. */
+/* A failure is answered with 500; its message, which may name paths of the machine, goes to the
+ * log. accept: the request's header, or NULL. */
 typedef struct {
     const char *path; /* "/metrics" */
     lt_err (*answer)(void *ctx, const char *accept, lt_answer *out);

@@ -441,7 +441,9 @@ static bool refuse_input(lt_api_error *e, const char *param, const char *what, c
 
 static bool refuse_folder(lt_api_error *e, const char *name, lt_err err) {
     char why[sizeof e->message];
+    lt_log_warn("serve: adapter %s: %s", name, lt_error_message());
     snprintf(why, sizeof why, "%s", lt_error_message());
+    lt_api_hide_paths(why);
     lt_api_refuse(e, "lora_path", "loading the lora adapter '%.100s' failed: %.350s", name, why);
     e->type = "BadRequestError";
     if (err == LT_ERR_NOT_FOUND) {

@@ -26,10 +26,31 @@ bool lt_api_refuse(lt_api_error *e, const char *param, const char *fmt, ...) {
     return false;
 }
 
+/* A path goes on over spaces, which are possible in names, up to a mark that ends it. */
+void lt_api_hide_paths(char *text) {
+    char *to = text;
+    bool begins = true; /* A word. */
+    for (const char *from = text; *from != '\0';) {
+        size_t n = strcspn(from, ":,;'\"()\n"), last = 0, slashes = 0;
+        for (size_t i = 0; begins && *from == '/' && i < n; i++) {
+            last = from[i] == '/' && i + 1 < n ? i + 1 : last;
+            slashes += from[i] == '/';
+        }
+        from += slashes > 1 ? last : 0;
+        begins = strchr(" :,;'\"()\n=", *from) != NULL;
+        *to++ = *from++;
+    }
+    *to = '\0';
+}
+
 bool lt_api_refuse_error(lt_api_error *e, const char *param, lt_err err) {
     char message[400];
     snprintf(message, sizeof message, "%s", lt_error_message());
+    lt_api_hide_paths(message);
     lt_api_refuse(e, param, "%s", message);
+    if (strcmp(message, lt_error_message()) != 0) {
+        lt_log_warn("serve: %s", lt_error_message());
+    }
     if (err == LT_ERR_LIMIT) {
         e->status = 429;
         e->type = "rate_limit_error";

@@ -32,9 +32,13 @@ typedef struct {
 
 /* Fill *e and return false, so that a reader ends with `return lt_api_refuse(...)`. */
 bool lt_api_refuse(lt_api_error *e, const char *param, const char *fmt, ...) LT_PRINTF(3, 4);
-/* The same with the last error of this thread (lt_error_message). */
+/* The same with the last error of this thread (lt_error_message), without its paths, which the log
+ * then has. */
 bool lt_api_refuse_error(lt_api_error *e, const char *param, lt_err err);
 bool lt_api_refuse_oom(lt_api_error *e);
+/* In place: of each absolute path of two names or more, only the last name. Where files lie on the
+ * server's machine does not concern clients. */
+void lt_api_hide_paths(char *text);
 
 #define LT_API_PARAMS_BREAKERS 32 /* Most sequence breakers of DRY. */
 #define LT_API_PARAMS_STOPS    32 /* OpenAI allows 4, but agents send more. */

@@ -102,6 +102,7 @@ static void fail(lt_models *m, lt_model_slot *slot, const char *why) {
     slot->state = LT_MODEL_FAILED;
     slot->wanted = false;
     snprintf(slot->why, sizeof slot->why, "%s", why);
+    lt_api_hide_paths(slot->why);
     lt_log_error("serve: %s could not be loaded: %s", slot->server->name, why);
     if (slot->must) {
         snprintf(front->why_failed, sizeof front->why_failed, "%s", why);

@@ -325,6 +325,15 @@ static void errors(void **state) {
                  {"{\"audio\":{}}", "unsupported_parameter"},
                  {"{\"no_such\":1}", "unknown_parameter"},
                  {"{\"modalities\":[\"audio\"]}", "unsupported_value"}};
+    /* What an error says of files, and what of it goes to a client. */
+    static const char *const paths[][2] = {
+        {"write /srv/lateen/files/file-1.jsonl: No space left on device",
+         "write file-1.jsonl: No space left on device"},
+        {"/srv/my data/a b.bin cannot be written", "a b.bin cannot be written"},
+        {"open '/a/b' (from /c/d/e): no", "open 'b' (from e): no"},
+        {"rename /a/b/, then fail", "rename b/, then fail"},
+        {"a/b of 1/2 and /think", "a/b of 1/2 and /think"},
+        {"", ""}};
     lt_api_error e;
     lt_api_params a;
     (void)state;
@@ -338,6 +347,15 @@ static void errors(void **state) {
         assert_true(e.code == NULL || strcmp(e.code, rows[i].code) == 0);
         assert_string_equal(e.param, "field");
         assert_non_null(strstr(e.message, "why"));
+    }
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        char text[200];
+        snprintf(text, sizeof text, "%s", paths[i][0]);
+        lt_api_hide_paths(text);
+        assert_string_equal(text, paths[i][1]);
+        (void)lt_error_set(LT_ERR_IO, "%s", paths[i][0]);
+        assert_false(lt_api_refuse_error(&e, NULL, LT_ERR_IO));
+        assert_string_equal(e.message, paths[i][1]);
     }
     assert_false(lt_api_refuse_oom(&e));
     assert_true(e.status == 503 && e.retry_after_s == 1 && strcmp(e.type, "server_error") == 0);

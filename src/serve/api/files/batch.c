@@ -215,6 +215,7 @@ static void go_on(lt_batch *t) {
     if (lt_batch_work_open(t) != LT_OK) {
         snprintf(t->why, sizeof t->why, "%s", lt_error_message());
         lt_log_warn("serve: %s: %s", t->id, t->why);
+        lt_api_hide_paths(t->why);
         lt_batch_work_close(t);
         lt_batch_come_to(t, LT_BATCH_FAILED);
     }

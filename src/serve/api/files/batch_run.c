@@ -127,6 +127,7 @@ static void end_done(lt_pool_job *job) {
         t->has_output = t->has_errors = false;
         snprintf(t->why, sizeof t->why, "%s", w->job_message);
         lt_log_error("serve: %s: %s", t->id, t->why);
+        lt_api_hide_paths(t->why);
     }
     end_batch(t, w->job_err == LT_OK ? w->ends : LT_BATCH_FAILED);
     lt_batches_wake(b);

@@ -222,6 +222,8 @@ void lt_tuning_fail(lt_tuning *t, const char *code, const char *param, int64_t l
     const size_t n = lt_utf8_replace_invalid(whole, why, strnlen(why, sizeof t->why - 1));
     snprintf(t->why, sizeof t->why, "%.*s", (int)lt_utf8_valid_prefix(whole, n), whole);
     t->why[lt_utf8_valid_prefix(t->why, strlen(t->why))] = '\0';
+    lt_log_warn("serve: %s: %s", t->id, t->why);
+    lt_api_hide_paths(t->why);
     snprintf(t->code, sizeof t->code, "%s", code);
     snprintf(t->param, sizeof t->param, "%s", param);
     t->line = line;
