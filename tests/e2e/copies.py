@@ -665,6 +665,10 @@ def hub():
     store.fault = lambda q: ("drop",)
     r = run("hf://org/model", "--tries", "2")
     tap.check("without the hub, the cache will do, and it says so", r.status == 0 and r.out.strip() == snapshot and "as it was" in r.err, r)
+    began = time.time()
+    r = run("hf://org/model", "--tries", "30", "--delay-s", "2", fast=False, HF_ENDPOINT="http://hub.invalid", HF_HOME=path("empty"))
+    tap.check("a name that cannot be resolved is given up soon", r.status == 1 and "resolve" in r.err and "hub.invalid" in r.err and "30 tries" not in r.err and time.time() - began < 40,
+              f"{time.time() - began:.1f} s {r}")
     store.requests.clear()
     r = run("hf://org/model/config.json", HF_HUB_OFFLINE="1")
     tap.check("HF_HUB_OFFLINE", r.status == 0 and r.out.strip() == f"{snapshot}/config.json" and not store.requests, r)

@@ -23,6 +23,8 @@
 
 #define BUFFER_BYTES    (512L << 10)
 #define LONGEST_WAIT_S  20.0
+#define NAME_TRIES      3     /* Of a name that cannot be resolved, */
+#define LONG_LOOKUP_S   2.0   /* unless the resolver itself has tried again for this long. */
 #define LONGEST_ASKED_S 300.0 /* A server's Retry-After beyond it is not followed. */
 #define SLEEP_S         0.05  /* How long `stop` may go unseen. */
 #define MOST_REDIRECTS  10L
@@ -363,6 +365,7 @@ lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
     curl_off_t after_s = 0;
     const char *final = NULL;
     long status = 0, redirects = 0;
+    double begin_s;
     CURLcode code;
 
     *reply = (lt_web_reply){0};
@@ -376,6 +379,7 @@ lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
     h->out_of_memory = false;
     h->error[0] = '\0';
     set_options(h, r, headers);
+    begin_s = lt_clock_s();
     code = perform(h->curl);
     curl.slist_free_all(headers);
     (void)curl.easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
@@ -384,6 +388,10 @@ lt_err lt_web_send(lt_web *h, const lt_web_request *r, lt_web_reply *reply) {
     reply->redirected = redirects > 0;
     (void)curl.easy_getinfo(h->curl, CURLINFO_EFFECTIVE_URL, &final);
     reply->status = (int)status;
+    reply->lookup_s = code == CURLE_COULDNT_RESOLVE_HOST ? lt_clock_s() - begin_s : 0.0;
+    if (status > 0) {
+        atomic_store(&h->shared->reached, true);
+    }
     reply->retry_after_s = (double)after_s;
     if (final == NULL || snprintf(reply->final_url, sizeof reply->final_url, "%s", final) >=
                              (int)sizeof reply->final_url) {
@@ -456,8 +464,13 @@ bool lt_retry_may_help(const lt_web_reply *reply) {
 lt_err lt_retry_wait(lt_retry *t, lt_web *h, const lt_web_reply *reply, bool *again) {
     lt_web_shared *s = h->shared;
     double wait_s = s->delay_s * 2.0;
+    int64_t tries = s->tries;
+    if (reply->lookup_s > 0.0 && !atomic_load(&s->reached)) {
+        const int64_t most = reply->lookup_s > LONG_LOOKUP_S ? 1 : NAME_TRIES;
+        tries = tries < most ? tries : most;
+    }
     t->n++;
-    *again = t->n < s->tries && reply->retry_after_s <= LONGEST_ASKED_S;
+    *again = t->n < tries && reply->retry_after_s <= LONGEST_ASKED_S;
     if (!*again) {
         return LT_OK;
     }

@@ -22,12 +22,13 @@
 #define LT_WEB_HEADERS_MOST 32768
 
 typedef struct {
-    atomic_bool stop;   /* Requests end at once, with LT_ERR_INTERRUPTED. */
-    double connect_s;   /* To connect. */
-    double stall_s;     /* Without a byte. */
-    int64_t rate_bytes; /* A second, of all connections together; 0: no limit. */
-    int64_t tries;      /* Most tries of a request without progress. */
-    double delay_s;     /* Mean wait before the second try; it doubles with each. */
+    atomic_bool stop;    /* Requests end at once, with LT_ERR_INTERRUPTED. */
+    double connect_s;    /* To connect. */
+    double stall_s;      /* Without a byte. */
+    int64_t rate_bytes;  /* A second, of all connections together; 0: no limit. */
+    int64_t tries;       /* Most tries of a request without progress. */
+    double delay_s;      /* Mean wait before the second try; it doubles with each. */
+    atomic_bool reached; /* A server has answered: names are resolved here. */
     /* Progress: bytes of the bodies that came (reads_count) and that were sent (writes_count), of
      * requests that are `counted`. */
     bool reads_count, writes_count;
@@ -57,6 +58,7 @@ typedef struct {
     int status;      /* 0: no reply came; `failure` says why. */
     size_t got;      /* Bytes in request->into. */
     bool incomplete; /* The body ended before its length, or the connection broke. */
+    double lookup_s; /* Over 0: no address was found for the host's name, in this time. */
     bool too_long;   /* The body is longer than request->into. */
     char *body;      /* Followed by a 0; NULL: none. */
     size_t body_bytes;
@@ -98,7 +100,9 @@ void lt_retry_begin(lt_retry *t);
 /* May another try succeed? Yes without a reply, and after a body that was cut, 408, 429, 500, 502,
  * 503, 504. */
 bool lt_retry_may_help(const lt_web_reply *reply);
-/* Wait before the next try, at least as long as the server asked. *again: a try is left.
+/* Wait before the next try, at least as long as the server asked. *again: a try is left. A name
+ * that cannot be resolved, before any server has answered, is tried three times at most, and once
+ * if that took long: it is mostly misspelt, or the machine has no network.
  * INTERRUPTED: shared->stop. */
 LT_MUST_USE lt_err lt_retry_wait(lt_retry *t, lt_web *h, const lt_web_reply *reply, bool *again);
 
