@@ -156,7 +156,7 @@ static void bar_rows(page *p, const lt_plan_report *r, bool memory) {
 }
 
 /* The winner's schedule with at most SHOW_MICROS micro-batches, so that slots stay visible. */
-static void pipeline_picture(page *p, const lt_plan_report *r) {
+static lt_err pipeline_picture(page *p, const lt_plan_report *r) {
     const lt_plan_choice *b = &r->found.best[0];
     const lt_plan_layout *l = &b->layout;
     const int64_t unit = l->vpp > 1 ? l->pp : 1,
@@ -168,21 +168,25 @@ static void pipeline_picture(page *p, const lt_plan_report *r) {
                              .forward_s = b->time.forward_s,
                              .backward_s = b->time.backward_s,
                              .weight_share = 0.4};
-    lt_plan_slot *slots = calloc(MAX_SLOTS, sizeof *slots);
+    lt_err err = LT_OK;
+    lt_plan_slot *slots = NULL;
     const int shown = l->pp < SHOW_STAGES ? l->pp : SHOW_STAGES;
     size_t n = 0;
     double end = 0, scale;
     char label[LT_PLAN_TEXT_BYTES];
 
-    if (l->pp == 1 || slots == NULL ||
-        lt_plan_pipeline_simulate(&pipe, &end, slots, MAX_SLOTS, &n) != LT_OK) {
+    if (l->pp == 1) {
         put(p,
             "<p>No pipeline: every GPU runs all layers (forward %.1f ms, backward %.1f ms a "
             "micro-batch, %lld of them a step).</p>\n",
             1e3 * b->time.forward_s, 1e3 * b->time.backward_s, (long long)l->accum);
-        free(slots);
-        return;
+        return LT_OK;
     }
+    slots = calloc(MAX_SLOTS, sizeof *slots);
+    if (slots == NULL) {
+        LT_FAIL(LT_ERR_OOM, "the picture of a pipeline of %d stages", l->pp);
+    }
+    LT_TRY_DONE(lt_plan_pipeline_simulate(&pipe, &end, slots, MAX_SLOTS, &n));
     scale = (WIDE - 70.0) / end;
     svg_open(p, 20.0 * shown + 24.0, "timeline of one pipeline");
     for (size_t i = 0; i < n; i++) {
@@ -211,7 +215,9 @@ static void pipeline_picture(page *p, const lt_plan_report *r) {
            "style='background:hsl(213,52%%,46%%)'></i>forward</span> <span><i "
            "style='background:hsl(24,70%%,50%%)'></i>backward</span> lighter: later virtual "
            "stages; white: bubble</p>\n");
+done:
     free(slots);
+    return err;
 }
 
 typedef struct {
@@ -458,7 +464,7 @@ static const char head_text[] =
 
 lt_err lt_plan_report_html(const lt_plan_report *r, const char *path) {
     page p = {0};
-    lt_err err;
+    lt_err err = LT_OK;
     LT_ASSERT(r != NULL && path != NULL && r->found.n_best > 0);
     put(&p, "%s", head_text);
     answer(&p, r);
@@ -467,7 +473,7 @@ lt_err lt_plan_report_html(const lt_plan_report *r, const char *path) {
     put(&p, "<h2>Memory of the fullest GPU</h2>\n");
     bar_rows(&p, r, true);
     put(&p, "<h2>One pipeline</h2>\n");
-    pipeline_picture(&p, r);
+    LT_TRY_DONE(pipeline_picture(&p, r));
     put(&p, "<h2>Strong scaling</h2>\n");
     scaling_picture(&p, r);
     put(&p, "<h2>Effective time against the interval between saves</h2>\n");
@@ -483,6 +489,7 @@ lt_err lt_plan_report_html(const lt_plan_report *r, const char *path) {
     put(&p, "<p class='legend'>lateen %s</p></html>\n", lt_version());
     err = p.failed ? lt_error_set(LT_ERR_OOM, "report %s", path)
                    : lt_file_write_atomic(path, p.text, p.n);
+done:
     free(p.text);
     return err;
 }

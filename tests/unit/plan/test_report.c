@@ -391,6 +391,31 @@ static void the_map_ends_where_ranks_do(void **state) {
     done();
 }
 
+/* A schedule that cannot be simulated is an error, and not a layout without a pipeline. */
+static void a_pipeline_that_fails_is_no_absence(void **state) {
+    char path[] = "/tmp/lateen-report-XXXXXX";
+    const lt_plan_query q = {.gpus = 64,
+                             .batch_seqs = 256,
+                             .zero = 1,
+                             .recompute = -1,
+                             .tp = 4,
+                             .pp = 2,
+                             .precision = LT_PLAN_BF16};
+    const int fd = mkstemp(path);
+    (void)state;
+    assert_true(fd >= 0);
+    close(fd);
+    load("llama3-8b", "dgx-h100", q, false);
+    lt_plan_layout *l = &r.found.best[0].layout;
+    assert_int_equal(l->pp, 2);
+    l->schedule = LT_PLAN_INTERLEAVED;
+    l->vpp = 2;
+    l->accum = 3; /* No multiple of the stages. */
+    assert_int_equal(lt_plan_report_html(&r, path), LT_ERR_ARG);
+    unlink(path);
+    done();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bars_are_as_long_as_their_values),
@@ -399,6 +424,7 @@ int main(void) {
         cmocka_unit_test(the_curve_of_saves_is_drawn),
         cmocka_unit_test(scaling_is_that_of_other_searches),
         cmocka_unit_test(the_map_ends_where_ranks_do),
+        cmocka_unit_test(a_pipeline_that_fails_is_no_absence),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
