@@ -99,7 +99,7 @@ static lt_err each_matrix(const bringing *b, const lt_lora *from, lt_lora *to,
                                          const lt_lora_site *s, lt_lora *to,
                                          const lt_lora_site *whole)) {
     for (int i = 0; i < lt_lora_n_sites(&to->params->spec); i++) {
-        if (to->sites[i].n_parts > 0 && to->sites[i].m >= 0) {
+        if (lt_lora_has_magnitudes(&to->sites[i])) {
             LT_TRY(call(b, from, &from->sites[i], to, &to->sites[i]));
         }
     }

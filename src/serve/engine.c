@@ -139,10 +139,6 @@ static lt_err check_options(const lt_engine_options *o) {
 
 #define MIB(bytes) ((double)(bytes) / 1048576.0)
 
-static int64_t div_up(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-
 /* Bytes of weights that are not yet in host memory: still being loaded, or mapped and not yet
  * read. */
 static uint64_t weights_to_come(const lt_engine *e) {
@@ -241,7 +237,7 @@ static void choose_groups(lt_engine *e) {
     if (!all && p->window == 0 && !o->whole_pages && o->n_beside == 0 && e->spec->window > 0 &&
         e->spec->window < o->max_seq) {
         p->window = e->spec->window;
-        lt_page_groups_choose(&e->groups, e->spec, div_up(o->max_seq, o->page_tokens),
+        lt_page_groups_choose(&e->groups, e->spec, lt_div_up(o->max_seq, o->page_tokens),
                               lt_sched_near_pages(&e->sched, o->max_seq));
     }
     p->n_full = e->groups.n_full;
@@ -308,7 +304,7 @@ static lt_err size_cache(lt_engine *e) {
     e->sched.pages.n_pages = e->stats.pages = n;
     e->sched.pages.most_cached = e->cache.most_unused;
     e->sched.pages.most_kept = n / LT_ENGINE_KEPT_SHARE;
-    e->max_pages = div_up(o->max_seq, o->page_tokens);
+    e->max_pages = lt_div_up(o->max_seq, o->page_tokens);
     return LT_OK;
 }
 

@@ -577,7 +577,7 @@ static lt_err copy_adapters(lt_training *t) {
     LT_TRY(params->backend->copy(queue, to->params->weights.flat, params->weights.flat,
                                  lt_param_buffer_bytes(&params->table, params->weights.dtype)));
     for (int i = 0; from->options.dora && i < lt_lora_n_sites(&params->spec); i++) {
-        if (from->sites[i].n_parts > 0 && from->sites[i].m >= 0) {
+        if (lt_lora_has_magnitudes(&from->sites[i])) {
             const lt_tensor m = lt_dora_magnitudes(from, &from->sites[i]);
             LT_TRY(params->backend->copy(queue, lt_dora_magnitudes(to, &to->sites[i]).data, m.data,
                                          (size_t)m.shape[0] * sizeof(float)));

@@ -1,10 +1,6 @@
 /* page_groups.c: see page_groups.h. */
 #include "model/infer/page_groups.h"
 
-static int64_t div_up(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-
 void lt_page_groups_one(lt_page_groups *out, const lt_model_spec *spec, bool windowed) {
     *out = (lt_page_groups){
         .n_full = !windowed, .n_windowed = windowed, .n_places = spec->n_layers};
@@ -35,8 +31,8 @@ void lt_page_groups_choose(lt_page_groups *out, const lt_model_spec *spec, int64
     /* The largest number first: of two divisions that take the same memory, the one with fewer
      * groups wins. */
     for (int64_t places = spec->n_layers - 1; places > 0; places--) {
-        const int64_t full = div_up(spec->n_layers - n_windowed, places),
-                      windowed = div_up(n_windowed, places),
+        const int64_t full = lt_div_up(spec->n_layers - n_windowed, places),
+                      windowed = lt_div_up(n_windowed, places),
                       taken = places * (full * all + windowed * near);
         if (full + windowed <= LT_MAX_PAGE_GROUPS && taken < least) {
             least = taken;

@@ -24,6 +24,11 @@
 
 #include "lateen/model.h"
 
+/* n / d, rounded up. */
+static inline int64_t lt_div_up(int64_t n, int64_t d) {
+    return (n + d - 1) / d;
+}
+
 /* Each group costs a table a sequence and step. */
 #define LT_MAX_PAGE_GROUPS 8
 
