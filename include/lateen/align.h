@@ -28,21 +28,21 @@
 typedef struct {
     double beta;      /* Strength of the preference term, over 0. */
     double smoothing; /* Probability that a pair's label is wrong, at least 0 and below 0.5. */
-    double margin;    /* Target margin, at least 0: SimPO's gamma; that of a pair of scores. */
-    double center;    /* Weight of (c + r)^2, at least 0: holds the scores around 0. */
+    double margin;    /* Target margin, at least 0: SimPO's gamma, or that of a pair of scores. */
+    double center;    /* Weight of (c + r)^2, at least 0: keeps the scores around 0. */
     double good, bad; /* Weights of good and of bad completions, at least 0, not both 0. */
 } lt_align_options;
 
-/* One completion. Only its own tokens count, never those of the prompt. */
+/* One completion. Only its own tokens count, without the prompt's. */
 typedef struct {
     const float *logp;     /* (n) natural logarithms of the model's probabilities, at most 0. */
-    const float *ref;      /* (n) the same under the reference model; NULL if no row reads it, */
-    const double *ref_sum; /* or if only this, their sum, is known; else NULL. */
+    const float *ref;      /* (n): the same under the reference model; NULL if no row reads it, */
+    const double *ref_sum; /* or if only this, their sum, is known; otherwise NULL. */
     double *dlogp;         /* (n) out: derivative of the loss by logp; may be NULL. */
     int64_t n;             /* Tokens, at least 1. */
 } lt_align_side;
 
-/* A completion with what its row reads. */
+/* A completion, and what its row reads. */
 typedef struct {
     lt_align_side side;
     bool good;       /* KTO, APO: the label. */
@@ -53,12 +53,12 @@ typedef struct {
 
 typedef enum { LT_ALIGN_PAIR, LT_ALIGN_SCORES, LT_ALIGN_SINGLE, LT_ALIGN_STEPS } lt_align_given;
 
-/* Rows of tokens that one example of them has. */
+/* Number of token rows per example. */
 static inline int64_t lt_align_rows(lt_align_given given) {
     return given == LT_ALIGN_PAIR || given == LT_ALIGN_SCORES ? 2 : 1;
 }
 
-/* The names of the rows, in the order of the table, and what each is given. */
+/* The names of the rows, in the order of the table, and the kind of their input. */
 #define LT_ALIGN_OBJECTIVE_MAP(X)                                                                  \
     X(dpo, PAIR)                                                                                   \
     X(dpo_robust, PAIR)                                                                            \
@@ -82,8 +82,8 @@ typedef struct {
     double loss, dchosen, drejected;
 } lt_align_value;
 
-/* A row. The statistic of a side is the sum of logp (less ref where `reference`), divided by the
- * number of tokens where `mean`. */
+/* A row of the table. The statistic of a side is the sum of logp (minus ref if `reference`),
+ * divided by the number of tokens if `mean`. */
 typedef struct {
     const char *name;
     lt_align_given given;
@@ -133,8 +133,8 @@ LT_MUST_USE lt_err lt_align_steps(const lt_align_objective *row, const lt_align_
  * it. LT_ERR_FORMAT for n below 1, LT_ERR_NUMERIC for a log-ratio that is not finite. */
 LT_MUST_USE lt_err lt_align_kto_point(const double *log_ratios, int64_t n, double *point);
 
-/* QRPO's quantile: the share of the rewards (n) of the reference model's completions that are at
- * most `reward`. Errors as of lt_align_kto_point. */
+/* QRPO's quantile: the fraction of the n rewards of the reference model's completions that are at
+ * most `reward`. Errors as for lt_align_kto_point. */
 LT_MUST_USE lt_err lt_align_quantile(double reward, const double *refs, int64_t n,
                                      double *quantile);
 
@@ -142,7 +142,7 @@ LT_MUST_USE lt_err lt_align_quantile(double reward, const double *refs, int64_t 
 typedef enum {
     LT_ALIGN_GRPO,    /* (r - mean) / (std + 1e-4), std with n - 1: TRL. */
     LT_ALIGN_DR_GRPO, /* r - mean. */
-    LT_ALIGN_RLOO,    /* r - mean of the others. */
+    LT_ALIGN_RLOO,    /* r - mean of the other rewards. */
     LT_ALIGN_ADVANTAGES
 } lt_align_advantage;
 
@@ -194,25 +194,26 @@ typedef enum {
  * not applied to the divergence. */
 typedef enum {
     LT_ALIGN_NO_CORRECTION,
-    LT_ALIGN_TOKEN_TRUNCATE, /* w in [weight_low, weight_high]. */
+    LT_ALIGN_TOKEN_TRUNCATE, /* w clipped to [weight_low, weight_high]. */
     LT_ALIGN_SEQUENCE_TRUNCATE,
-    LT_ALIGN_TOKEN_MASK, /* w where it is in that range, else 0. */
+    LT_ALIGN_TOKEN_MASK, /* w if it is in that range, else 0. */
     LT_ALIGN_SEQUENCE_MASK,
     LT_ALIGN_CORRECTIONS
 } lt_align_correction;
 
-/* A number that the others do not read must be 0. */
+/* Numbers that the chosen method does not read must be 0. */
 typedef struct {
     lt_align_ratio ratio;
     lt_align_surrogate surrogate;
     lt_align_reduction reduction;
     double low, high;   /* CLIP: at least 0, low at most 1. */
-    double dual;        /* CLIP: 0, or a bound of the ratio, over 1 + high. TRL's delta. */
+    double dual;        /* CLIP: 0, or a bound on the ratio, over 1 + high. TRL's delta. */
     double cap;         /* CISPO: over 0. */
     int64_t max_tokens; /* FIXED_LENGTH: at least the length of each completion. */
     double kl;          /* Weight of the divergence from the reference, at least 0. */
     lt_align_kl_kind kl_kind;
-    bool kl_ratio; /* The divergence is multiplied by the ratio: then its gradient is unbiased. */
+    /* The divergence is multiplied by the ratio, which makes its gradient unbiased. */
+    bool kl_ratio;
     lt_align_correction correction;
     double weight_low, weight_high; /* With a correction: 0 <= low < high. */
 } lt_align_policy_options;
@@ -235,23 +236,23 @@ LT_MUST_USE lt_err lt_align_policy_find(lt_align_policy_options *out, lt_align_a
 /* ARG: an option is out of range, or one that is not read is not 0. */
 LT_MUST_USE lt_err lt_align_policy_check(const lt_align_policy_options *o);
 
-/* A sampled completion; only the tokens that the model wrote. */
+/* A sampled completion, with only the tokens that the model wrote. */
 typedef struct {
     const float *logp;    /* (n) at most 0, like the others. */
     const float *old;     /* (n) or NULL: the same as logp, so that each ratio is exactly 1. */
-    const float *ref;     /* (n) where kl > 0. */
+    const float *ref;     /* (n) if kl > 0. */
     const float *sampler; /* (n) if there is a correction. */
     double *dlogp;        /* (n) out: derivative of the loss by logp; may be NULL. */
-    int64_t n;            /* 0: a completion that counts and teaches nothing. */
+    int64_t n;            /* 0: the completion counts, but teaches nothing. */
     double advantage;
 } lt_align_rollout;
 
-/* Totals of the step, of which a call may see a part. */
+/* Totals of the whole step; a call may see only a part of it. */
 typedef struct {
     int64_t completions, tokens;
 } lt_align_step;
 
-/* What happened, to be summed over calls. */
+/* Statistics, to be summed over calls. */
 typedef struct {
     int64_t tokens;
     int64_t clipped_low, clipped_high; /* Tokens whose gradient the clip removed. */

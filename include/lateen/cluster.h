@@ -13,8 +13,8 @@ typedef struct {
     const char *listen;     /* "HOST:PORT" */
     const char *prometheus; /* "http://127.0.0.1:9090"; "": none. */
     bool slurm;             /* Ask sinfo, squeue and sacct. */
-    double window_s;        /* How far back the page looks. */
-    double fresh_s;         /* Answers younger than this are used again. */
+    double window_s;        /* Time span of the page. */
+    double fresh_s;         /* Answers younger than this are reused. */
     const volatile sig_atomic_t *stop;
     void (*on_listen)(const char *address); /* Called once, with the real port. */
 } lt_cluster_options;
@@ -22,7 +22,7 @@ typedef struct {
 /* Serve / (the page) and /data.json until *stop is not 0. */
 LT_MUST_USE lt_err lt_cluster_serve(const lt_cluster_options *o);
 
-/* The text of /data.json; free it. If a source does not answer, its part is left out, and "errors"
+/* The text of /data.json; free it. If a source does not answer, its part is missing, and "errors"
  * has the reason. */
 LT_MUST_USE lt_err lt_cluster_data(char **out, const lt_cluster_options *o);
 

@@ -34,7 +34,7 @@
 #define LT_COMM_RECORDS   2048
 #define LT_COMM_MAX_RANKS 4096
 #define LT_COMM_NAME      24  /* Bytes of a group's name, with its terminating 0. */
-#define LT_COMM_AHEAD     256 /* Calls in flight of one rank at most; the next one waits. */
+#define LT_COMM_AHEAD     256 /* Most calls in flight on one rank; the next one waits. */
 
 typedef struct lt_comm lt_comm;
 typedef struct lt_group lt_group;
@@ -49,14 +49,14 @@ typedef struct {
     double deadline_s; /* Deadline of each call, from its start on this rank; 0: 30 s. */
     /* Folder for the records of calls after a failure; NULL: none are written. */
     const char *record_dir;
-    uint64_t epoch; /* Number of this world; it stands in every record. */
+    uint64_t epoch; /* Number of this world, which is in every record. */
     /* Between processes: members compare their calls before any data moves, and a mismatch is
      * reported. Threads always compare them. */
     bool check;
-    /* Between GPUs: sums by NCCL itself, in its own types and in an order that it chooses. */
+    /* Between GPUs: NCCL itself sums, in its own types and in the order that it chooses. */
     bool any_order;
-    /* Between GPUs: NCCL makes every transfer, also those that copy engines could make (as with
-     * LATEEN_PEER_COPIES=0). */
+    /* Between GPUs: NCCL makes every transfer, including those that copy engines could make (as
+     * with LATEEN_PEER_COPIES=0). */
     bool nccl_only;
     /* Between GPUs: lt_group_open waits for no other rank; groups are usable after
      * lt_comm_connect. */
@@ -86,7 +86,7 @@ LT_MUST_USE lt_err lt_comm_open_mpi(lt_comm **out, const lt_comm_options *o);
  * and failures are as in any other world. */
 LT_MUST_USE lt_err lt_comm_open_device(lt_comm **out, lt_comm *host, lt_device *device,
                                        const lt_comm_options *o);
-/* The memory in which each rank of n computes the sums of such a world: bytes of the GPU, and of
+/* The memory in which each of n ranks computes the sums of such a world: bytes on the GPU, and on
  * the host. NCCL's own buffers are not counted. */
 typedef struct {
     size_t device_bytes, host_bytes;
@@ -98,9 +98,9 @@ size_t lt_comm_device_piece(int n_ranks);
  * of a world that was opened with connect_late. All ranks have opened their groups of more than one
  * member in the same order. */
 LT_MUST_USE lt_err lt_comm_connect(lt_comm *c);
-bool lt_comm_under_launch(void); /* Did `lateen launch` start this process? */
-bool lt_comm_under_mpi(void);    /* Did mpirun, or srun with PMIx, start this process? */
-bool lt_comm_is_rank(void);      /* Did any of them? */
+bool lt_comm_under_launch(void); /* Whether `lateen launch` started this process. */
+bool lt_comm_under_mpi(void);    /* Whether mpirun, or srun with PMIx, started this process. */
+bool lt_comm_is_rank(void);      /* Whether any of them did. */
 /* The rank and the number of ranks that the starter gave this process, before a world is open; 0 of
  * 1 if there was none. UNSUPPORTED: the number is not known. */
 LT_MUST_USE lt_err lt_comm_started_as(int *rank, int *n_ranks);
@@ -163,9 +163,10 @@ LT_MUST_USE lt_err lt_comm_order(lt_comm *c, lt_comm_work work, lt_queue *q);
 /* The same for a member's row of dst of an all_gather, which may be complete before others are:
  * first that of the member before this one, last that of the member after it. */
 LT_MUST_USE lt_err lt_comm_order_member(lt_comm *c, lt_comm_work work, int member, lt_queue *q);
-/* Verbs called from now on wait for the work that q holds at their call; NULL: for nothing. */
+/* Verbs called from now on wait for the work that q holds at that time; NULL: they do not wait. */
 void lt_comm_follow(lt_comm *c, lt_queue *q);
-bool lt_comm_done(lt_comm *c, lt_comm_work work); /* Has it finished or failed? Never waits. */
+/* Whether it has finished or failed. Never waits. */
+bool lt_comm_done(lt_comm *c, lt_comm_work work);
 
 /* Every wait for a call, by the thread that made it, becomes a span of this timeline
  * (tensor/timeline.h): of its queue by lt_comm_order, of the host by lt_comm_wait. NULL: none. */
@@ -175,15 +176,14 @@ void lt_comm_tell_waits(lt_comm *c, lt_timeline *t);
  * this host, for which the call waits until the queue of transfers is idle. */
 LT_MUST_USE lt_err lt_comm_measure(lt_comm *c, bool on, bool in_place);
 /* Seconds in which at least one of the measured calls that have ended since the last lt_comm_moved
- * was in progress, waits for other members included. A receive counts at its sender only. */
+ * was in progress, including waits for other members. A receive counts only at its sender. */
 double lt_comm_moved(lt_comm *c);
-/* One of the last LT_COMM_RECORDS calls. Times are 0 where not reached, and on the clock of
- * lt_clock_ns. */
+/* One of the last LT_COMM_RECORDS calls. Times are on the clock of lt_clock_ns; 0: not reached. */
 typedef struct {
     lt_comm_work call;
     char verb[16], group[LT_COMM_NAME];
     int members, peer; /* peer: root of a broadcast, other member of a send or receive; else -1. */
-    bool is_pair;      /* A send or receive, which runs beside other calls. */
+    bool is_pair;      /* A send or receive, which can run at the same time as other calls. */
     int64_t bytes;
     uint64_t issued_ns, started_ns, done_ns;
 } lt_comm_call;
@@ -228,7 +228,7 @@ int64_t lt_mesh_divisor(int64_t count, int64_t n);
 /* ARG unless the product of the axes is n_ranks and ep divides dp * cp. The message names both
  * numbers and the nearest data-parallel size that fits. */
 LT_MUST_USE lt_err lt_mesh_check(const lt_mesh_shape *s, int n_ranks);
-/* Open the mesh of the ranks from `first` on, as many as the shape has places: a world may have
+/* Open the mesh of the ranks starting at `first`, as many as the shape has; a world may have
  * several meshes. */
 LT_MUST_USE lt_err lt_mesh_open(lt_mesh *out, lt_comm *c, const lt_mesh_shape *s, int first);
 

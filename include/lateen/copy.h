@@ -25,32 +25,34 @@
 #define LT_COPY_PATH_BYTES 4096
 
 typedef struct {
-    int64_t n_files, n_files_done; /* n_files_done: also those that were at the target already. */
-    int64_t n_files_same;          /* At the target already. */
-    int64_t total_bytes;           /* Bytes of the files that are known so far. */
-    int64_t done_bytes;            /* Read or sent, found at the target, or resumed. */
-    int64_t moved_bytes;           /* Those of the done bytes that this copy moved. */
-    int64_t n_retries;             /* Requests that were sent again. */
+    /* n_files_done: including those that were already at the target. */
+    int64_t n_files, n_files_done;
+    int64_t n_files_same; /* Already at the target. */
+    int64_t total_bytes;  /* Bytes of the files that are known so far. */
+    int64_t done_bytes;   /* Read or sent, found at the target, or resumed. */
+    int64_t moved_bytes;  /* The part of done_bytes that this copy moved. */
+    int64_t n_retries;    /* Requests that were sent again. */
     double seconds;
     /* How the last file was checked: "SHA-256", "MD5 of its parts", "length". */
     char checked_by[64];
 } lt_copy_report;
 
 typedef struct {
-    int64_t n_connections; /* Each holds one part in memory. */
-    int64_t part_bytes;    /* At least: an upload has at most 10,000 parts. */
-    int64_t rate_bytes;    /* A second, together; 0: no limit. */
+    int64_t n_connections; /* Connections; each holds one part in memory. */
+    int64_t part_bytes;    /* At least this size, since an upload has at most 10,000 parts. */
+    int64_t rate_bytes;    /* Bytes per second of all connections; 0: no limit. */
     int64_t n_tries;       /* Most tries of a request without progress. */
     double delay_s;        /* Mean wait before the second try; it doubles, up to 20 s. */
     double stall_s;        /* A connection that moves no byte for this long is tried again. */
     const char *profile, *region, *endpoint; /* For S3; "": as the AWS command line finds them. */
-    /* How buckets are addressed: 0 by the endpoint, 1 path, 2 host. */
+    /* How buckets are addressed: 0 chosen by the endpoint, 1 in the path, 2 in the host name. */
     int addressing;
     bool anonymous;                /* S3 without keys, for public buckets. */
     const char *include, *exclude; /* Comma-separated patterns of names (fnmatch); "": all, none. */
-    const char *sha256;            /* The expected one of a single file, in hex; "": not given. */
-    bool force;                    /* Also copy what is at the target already. */
-    bool wait; /* Wait for another process that makes the same copy; else STATE. */
+    /* The expected checksum of a single file, in hex; "": not given. */
+    const char *sha256;
+    bool force; /* Also copy files that are already at the target. */
+    bool wait;  /* Wait for another process that makes the same copy; else STATE. */
     /* Called about five times a second, by the thread of the call; true stops the copy, with
      * LT_ERR_INTERRUPTED. NULL: not called. */
     bool (*tick)(void *ctx, const lt_copy_report *now);
@@ -68,7 +70,7 @@ LT_MUST_USE lt_err lt_copy(const char *source, const char *target, const lt_copy
 
 /* A file of a list. The strings are valid during the call only. */
 typedef struct {
-    const char *name;  /* Below the place; of a single file, its last part. */
+    const char *name;  /* Name below the place; for a single file, its last part. */
     const char *shown; /* Its address. */
     int64_t size_bytes;
     double modified_s; /* Unix time; 0: not known. */
@@ -92,11 +94,11 @@ LT_MUST_USE lt_err lt_copy_delete(const char *place, const lt_copy_options *opti
 LT_MUST_USE lt_err lt_copy_bring(char out[LT_COPY_PATH_BYTES], const char *text,
                                  const lt_copy_options *options);
 
-/* The path of an earlier copy, as it is: no request is sent. NOT_FOUND: there is none. */
+/* The path of an earlier copy, without sending a request. NOT_FOUND: there is none. */
 LT_MUST_USE lt_err lt_copy_brought(char out[LT_COPY_PATH_BYTES], const char *text);
 
-/* lt_copy_bring of data for training: a file of conversations, or a shard of tokens, whose files
- * (PREFIX.bin, .idx, .mask, .json) then lie in one folder of Lateen's cache, with their dates. */
+/* lt_copy_bring for training data: a file of conversations, or a shard of tokens, whose files
+ * (PREFIX.bin, .idx, .mask, .json) are then in one folder of Lateen's cache, with their dates. */
 LT_MUST_USE lt_err lt_copy_bring_data(char out[LT_COPY_PATH_BYTES], const char *text,
                                       const lt_copy_options *options);
 

@@ -29,7 +29,7 @@ typedef struct {
     lt_shard_format format;
     int token_bytes;      /* Size of an id in the file: 1, 2, 4 or 8. */
     uint64_t n_tokens;    /* Positions 0 .. n_tokens - 1. */
-    uint64_t n_documents; /* Empty ones included. */
+    uint64_t n_documents; /* Including empty ones. */
     bool masked;          /* The shard has a label mask (PREFIX.mask). */
 } lt_shard_info;
 
@@ -66,7 +66,7 @@ LT_MUST_USE lt_err lt_shard_read_mask(const lt_shard *s, uint64_t position, size
 
 /* ---- Shards whose tokens are elsewhere ------------------------------------------------------- */
 
-/* A shard of which PREFIX.idx is local; PREFIX.bin and PREFIX.mask are brought when read. */
+/* A shard whose PREFIX.idx is local; PREFIX.bin and PREFIX.mask are fetched when they are read. */
 typedef struct {
     size_t bin_bytes, mask_bytes; /* mask_bytes 0: it has no mask. */
     double modified_s;            /* Unix time; 0: not known. */
@@ -75,15 +75,15 @@ typedef struct {
 /* Its files while they are held: PREFIX.bin, PREFIX.mask. */
 typedef struct {
     char prefix[4096];
-    int lock; /* Of the store. */
+    int lock; /* Used by the store. */
 } lt_held_shard;
 
-/* The store that brings them. Threads may call it at the same time. */
+/* The store that fetches them. Threads may call it at the same time. */
 typedef struct lt_shard_store lt_shard_store;
 struct lt_shard_store {
-    /* NULL: the store does not know a shard of this prefix; all its files are local. */
+    /* NULL: the store knows no shard with this prefix; all its files are local. */
     const lt_far_shard *(*find)(lt_shard_store *s, const char *prefix);
-    /* Bring the files, if they are not local, and keep them until let_go. */
+    /* Fetch the files, if they are not local, and keep them until let_go. */
     lt_err (*hold)(lt_shard_store *s, const lt_far_shard *shard, lt_held_shard *out);
     void (*let_go)(lt_shard_store *s, lt_held_shard *held);
 };
@@ -102,10 +102,10 @@ typedef struct {
     int64_t batch, seq;
     int32_t *tokens;
     int32_t *labels; /* The next token, or LT_LABEL_IGNORED. */
-    /* Index in the row of the first token of this token's document: attention looks no further
-     * back. 0 everywhere when documents are not masked. */
+    /* Index in the row of the first token of this token's document, before which attention does not
+     * look. 0 everywhere if documents are not masked. */
     int32_t *doc_start;
-    /* Position ids: index in the row, or in the document when positions are reset. */
+    /* Position ids: the index in the row, or in the document if positions are reset. */
     int32_t *positions;
 } lt_batch;
 
@@ -154,15 +154,14 @@ typedef struct {
     int64_t shuffle_rows; /* STREAM with ROWS: rows of a window; 0: the whole epoch is one. */
     lt_split split;
     double val_fraction; /* Share of the tokens that VAL gets. */
-    /* 0: endless, mixed by weight. n: each source n times, one source after the other
-     * (evaluation). */
+    /* 0: endless, mixed by weight. n: each source n times, one after another (evaluation). */
     int64_t epochs;
     int64_t bos_id, eod_id, pad_id; /* -1: none. pad_id -1: padding holds id 0. */
     bool add_bos, add_eod; /* Put bos_id before and eod_id after each document of the shards. */
     /* Attention stays inside documents; a document's last token predicts nothing. */
     bool mask_documents;
     bool reset_positions; /* Position ids start at 0 in each document. */
-    /* Where the input is eod_id the label is ignored (Megatron's --eod-mask-loss). */
+    /* The label is ignored where the input is eod_id (Megatron's --eod-mask-loss). */
     bool mask_eod;
     /* Drop 1/k of the labels by the hash of h labels (Goldfish); k 0: off. */
     int64_t goldfish_k, goldfish_h;
@@ -172,14 +171,14 @@ typedef struct {
         world;
     int64_t prefetch_rows;    /* Rows that a thread prepares in advance; 0: no thread. */
     int64_t llmc_document_id; /* See lt_shard_open. */
-    lt_shard_store *store;    /* Brings shards that are not local; NULL: all are. */
+    lt_shard_store *store;    /* Fetches shards that are not local; NULL: all are local. */
 } lt_loader_options;
 
 /* seq 1024, STREAM, ROWS, documents masked, positions reset, one rank, 64 rows prefetched; no
  * sources. */
 lt_loader_options lt_loader_defaults(void);
 
-/* The position of a loader between two global rows: all that a resumed run needs. */
+/* The position of a loader between two global rows, which is all that a resumed run needs. */
 typedef struct {
     uint64_t rows;     /* Rows drawn from this source. */
     uint64_t epoch;    /* Passes over it. */
@@ -190,8 +189,8 @@ typedef struct {
 } lt_loader_cursor;
 
 typedef struct {
-    uint64_t rows; /* Global rows handed out, all ranks together. */
-    /* Hash of the data and of the options that decide the rows, so not of rank, world and
+    uint64_t rows; /* Number of global rows of all ranks so far. */
+    /* Hash of the data and of the options that determine the rows, and so not of rank, world and
      * prefetch. */
     uint64_t fingerprint;
     int64_t n_sources;
@@ -224,7 +223,7 @@ typedef struct {
     uint64_t documents;
     uint64_t rows;       /* In one epoch; 0: not known in advance (all but STREAM). */
     double wait_s;       /* Time that lt_loader_next has spent waiting for rows since open. */
-    size_t memory_bytes; /* Held by the loader, without the mapped files. */
+    size_t memory_bytes; /* Memory of the loader, without the mapped files. */
     size_t mapped_bytes; /* Most that can be resident of the mapped files. */
 } lt_loader_info;
 lt_loader_info lt_loader_get_info(const lt_loader *l);
@@ -238,7 +237,7 @@ const lt_far_shard *lt_loader_far_shard(const lt_loader *l, int64_t source, size
  * the same shards are brought again and again. window_bytes: of these, the most that consecutive
  * rows of one source span. */
 size_t lt_loader_far_bytes(const lt_loader *l, size_t *window_bytes);
-/* Are shards read one after another, at least in windows? */
+/* Whether shards are read one after another, at least in windows. */
 bool lt_loader_in_order(const lt_loader_options *o);
 
 #endif

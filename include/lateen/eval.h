@@ -13,7 +13,7 @@ typedef void (*lt_eval_progress)(void *ctx, int64_t done, int64_t all);
 typedef struct {
     const lt_model *model;
     const lt_tokenizer *tokenizer;
-    /* Tokens in the model's context; 0: the model's longest, at most 2048. */
+    /* Tokens in the model's context; 0: as many as the model allows, at most 2048. */
     int64_t seq;
     int64_t limit; /* Items to evaluate at most; 0: all. */
     int64_t shots; /* MMLU: worked examples before each question. */
@@ -27,7 +27,7 @@ typedef struct {
  * enough to be as long as the others. This is what the harness's loglikelihood_rolling does when
  * the tokenizer adds no BOS. */
 typedef struct {
-    double loss;          /* Nats a token. */
+    double loss;          /* Nats per token. */
     double perplexity;    /* exp(loss) */
     double bits_per_byte; /* Total nats / ln 2 / bytes of text. */
     int64_t tokens, bytes, documents;
@@ -42,7 +42,7 @@ LT_MUST_USE lt_err lt_eval_text(lt_eval_text_result *out, const lt_eval_options 
 typedef struct {
     const char *task;
     int64_t items;
-    /* Share of items whose right choice has the highest sum of log-probabilities; lambada: whose
+    /* Fraction of items whose right choice has the highest sum of log-probabilities; lambada: whose
      * target is the greedy text. */
     double accuracy;
     double accuracy_stderr; /* Standard error of a mean of n draws: sqrt(p (1 - p) / (n - 1)). */

@@ -36,10 +36,10 @@ lt_generation_defaults lt_model_generation(const lt_model *m);
 
 typedef struct {
     lt_sampling sampling;
-    int64_t max_tokens;    /* New tokens at most; the space left in the session is a limit, too. */
+    int64_t max_tokens;    /* Most new tokens; the space left in the session is a limit, too. */
     bool ignore_eos;       /* Continue after the end-of-text and end-of-turn tokens. */
     unsigned encode_flags; /* LT_ENCODE_*: how the prompt becomes ids. */
-    /* A chat template wrote the prompt: BOS is added unless the template wrote it. */
+    /* A chat template wrote the prompt: BOS is added unless the template has written it. */
     bool is_chat;
     bool keep_special; /* The text includes special tokens. */
     /* NULL: the prompt is appended to sequence 0 of the session, whose earlier tokens are unknown,

@@ -42,7 +42,7 @@ const char *lt_health_result_text(lt_health_result r); /* "drain" */
 /* Text fields: NULL counts as "". They are copied. */
 typedef struct {
     int tier;            /* 1, 2 or 3; 0 counts as 1. */
-    const char *levels;  /* YAML file that overrides levels; "": the table's own. */
+    const char *levels;  /* YAML file that overrides levels; "": the built-in ones. */
     const char *machine; /* Folder of a recorded machine to read instead of this one. Tier 1. */
     const char *mounts;  /* Mount points that must exist, "/scratch,/home"; "": "/" and others. */
     const char *history; /* File of JSON lines; "": none. */
@@ -53,7 +53,7 @@ typedef struct {
     double memory_share; /* Tier 3: share of the available memory that is tested; 0: a half. */
 } lt_health_options;
 
-/* One fact and its verdict. */
+/* One measured value and its verdict. */
 typedef struct {
     const char *check, *unit; /* Names from the table; they live forever. */
     char object[64];          /* "gpu0", "eth0", "/scratch"; "": the node. */
@@ -62,7 +62,7 @@ typedef struct {
     lt_health_result result;
 } lt_health_finding;
 
-/* What could not be read, and why. It does not count as ok, nor as a fault. */
+/* What could not be read, and why. It counts neither as ok nor as a fault. */
 typedef struct {
     char what[64], why[192];
 } lt_health_skip;
@@ -72,7 +72,7 @@ typedef struct lt_health lt_health;
 LT_MUST_USE lt_err lt_health_open(lt_health **out, const lt_health_options *o);
 void lt_health_close(lt_health *h); /* Accepts NULL. */
 
-/* Read, judge, and append to the history. The findings of the check before are dropped. */
+/* Read, judge, and append to the history. The findings of the previous check are dropped. */
 LT_MUST_USE lt_err lt_health_check(lt_health *h);
 
 /* The last check: its worst result, and its findings and skips, which are valid until the next
@@ -80,7 +80,7 @@ LT_MUST_USE lt_err lt_health_check(lt_health *h);
 lt_health_result lt_health_result_of(const lt_health *h);
 const lt_health_finding *lt_health_findings(const lt_health *h, int *n);
 const lt_health_skip *lt_health_skips(const lt_health *h, int *n);
-double lt_health_seconds(const lt_health *h); /* How long it took. */
+double lt_health_seconds(const lt_health *h); /* Duration of the last check. */
 const char *lt_health_node(const lt_health *h);
 
 /* Check every every_s seconds until *stop is not 0, and serve at "HOST:PORT": /metrics for

@@ -22,20 +22,20 @@
 #include "lateen/base.h"
 
 #define LT_MAKE_LEVELS 5  /* Levels of difficulty: 1 to 5. */
-#define LT_MAKE_ONE_IN 20 /* One problem of this many is held out. */
+#define LT_MAKE_ONE_IN 20 /* One problem in this many is for validation. */
 
 typedef enum { LT_MAKE_TRAIN, LT_MAKE_HELD_OUT } lt_make_split;
 
-/* What a line is: a conversation for fine-tuning, or a document for pretraining. */
+/* The kind of a line: a conversation for fine-tuning, or a document for pretraining. */
 typedef enum { LT_MAKE_CHAT, LT_MAKE_TEXT } lt_make_form;
 
-/* Where the worked steps stand. */
+/* Where the worked steps are. */
 typedef enum {
-    LT_MAKE_STEPS_REASONING, /* The member "reasoning_content" of the assistant's message; in the
-                                form TEXT, as PLAIN. */
-    LT_MAKE_STEPS_THINK,     /* In its content, between <think> and </think>. */
-    LT_MAKE_STEPS_PLAIN,     /* In its content, before the answer. */
-    LT_MAKE_STEPS_NONE       /* Left out. */
+    /* In the member "reasoning_content" of the assistant's message; in the form TEXT, as PLAIN. */
+    LT_MAKE_STEPS_REASONING,
+    LT_MAKE_STEPS_THINK, /* In its content, between <think> and </think>. */
+    LT_MAKE_STEPS_PLAIN, /* In its content, before the answer. */
+    LT_MAKE_STEPS_NONE   /* Left out. */
 } lt_make_steps;
 
 /* How the answer is marked; src/data/check/answer.h reads each of them. */
@@ -87,7 +87,7 @@ LT_MUST_USE lt_err lt_maker_problem(lt_maker *m, uint64_t i, lt_made *out);
 LT_MUST_USE lt_err lt_maker_line(lt_maker *m, uint64_t i, const char **line, size_t *bytes,
                                  uint64_t *key);
 
-/* What happens to a problem whose parameters occurred before in the same range. */
+/* Treatment of a problem whose parameters occurred before in the same range. */
 typedef enum {
     LT_MAKE_REPEATS_COUNT, /* It is written and counted. */
     LT_MAKE_REPEATS_DROP,  /* It is counted and left out. */

@@ -66,7 +66,7 @@ typedef enum {
 #define LT_MAX_ROPE_FACTORS 256 /* longrope has a factor for each rotating pair of a head. */
 
 #define LT_MAX_LAYERS      256
-#define LT_SEPARATOR_BYTES 64 /* Of the text after a step, its ending 0 included. */
+#define LT_SEPARATOR_BYTES 64 /* Of the text after a step, including the terminating 0. */
 
 /* Tokens that end a text, each once; models list one to a few. */
 #define LT_MAX_ENDS 32
@@ -76,7 +76,7 @@ typedef struct {
 } lt_ends;
 
 bool lt_ends_has(const lt_ends *e, int64_t id);
-bool lt_ends_add(lt_ends *e, int64_t id); /* False when the list is full. */
+bool lt_ends_add(lt_ends *e, int64_t id); /* False if the list is full. */
 
 /* Everything that determines the computation. Filled from config.json, GGUF metadata or a recipe;
  * checked by lt_model_spec_check. */
@@ -113,7 +113,7 @@ typedef struct {
     char step_separator[LT_SEPARATOR_BYTES];
     float embed_scale;        /* gemma: sqrt(C), else 1. */
     bool embed_scale_rounded; /* gemma: the factor is rounded to the weights' type. */
-    float residual_scale; /* Factor of what a block adds to the residual stream (granite); 0: 1. */
+    float residual_scale; /* Factor for a block's output in the residual stream (granite); 0: 1. */
     float logit_divisor;  /* Logits are divided by it, before the softcap (granite); 0: 1. */
     /* Each head has a learned logit in the softmax's denominator (gpt_oss). */
     bool sinks;
@@ -142,10 +142,10 @@ typedef struct {
     int64_t window_every;
     bool no_window[LT_MAX_LAYERS]; /* Layers that see all tokens, if no period gives them. */
     int64_t n_experts, top_k;      /* 0: dense. */
-    bool dense[LT_MAX_LAYERS];     /* Layers of a model with experts that have none (qwen3_moe), */
-    int64_t dense_ffn_width;       /* and how wide their MLP is; 0: as wide as ffn_width. */
+    bool dense[LT_MAX_LAYERS];     /* Layers without experts in a model with experts (qwen3_moe), */
+    int64_t dense_ffn_width;       /* and the width of their MLP; 0: ffn_width. */
     bool moe_normalise;            /* Divide the K probabilities by their sum (mixtral). */
-    bool router_bias;              /* Bias of the router; mlp_bias is that of the experts. */
+    bool router_bias;              /* The router has a bias; mlp_bias is for the experts. */
     /* 0: dropless; else an expert takes at most ceil(capacity * R * K / E) rows. */
     double moe_capacity;
     float moe_aux_coef, moe_z_coef;
@@ -163,7 +163,7 @@ typedef enum { LT_MIXER_ATTENTION } lt_mixer;
 typedef enum { LT_LAYER_ROPE_NONE, LT_LAYER_ROPE_MAIN, LT_LAYER_ROPE_LOCAL } lt_layer_rope;
 
 /* One layer, fully resolved. The model, the engine, the planner and the converters read this
- * record; differences between layers appear here and nowhere else. */
+ * record, which is the only place with differences between layers. */
 typedef struct {
     lt_mixer mixer;
     int64_t n_heads, n_kv_heads;
@@ -182,7 +182,7 @@ typedef struct {
     int64_t n_experts, top_k; /* 0: dense. */
     bool moe_normalise, router_bias;
     double moe_capacity;
-    float residual_scale; /* Factor of what a block adds to the residual stream. */
+    float residual_scale; /* Factor for a block's output in the residual stream. */
 } lt_layer_spec;
 /* The record of layer `layer`, in [0, n_layers). */
 lt_layer_spec lt_model_layer(const lt_model_spec *spec, int64_t layer);
@@ -190,17 +190,17 @@ lt_layer_spec lt_model_layer(const lt_model_spec *spec, int64_t layer);
 const char *lt_family_name(lt_family family);
 /* Numbers that the output head gives for a token: n_scores, or vocab_size logits. */
 int64_t lt_model_spec_outputs(const lt_model_spec *spec);
-/* Values that a score head finally gives for a token: score_ends, or n_scores. */
+/* Number of values of a score head per token: score_ends, or n_scores. */
 int64_t lt_model_spec_says(const lt_model_spec *spec);
 /* Replace the output head of a spec by a score head of n values, for texts or for tokens. */
 void lt_model_spec_add_scores(lt_model_spec *spec, int64_t n, bool token_scores);
-/* Does a pass give the value of the head at a label (a reward model), instead of the label's
- * log-probability? */
+/* Whether a pass gives the value of the head at a label (a reward model) instead of the label's
+ * log-probability. */
 bool lt_model_spec_gives_values(const lt_model_spec *spec);
-/* Is it a process reward model: two values for each token, of which the second is for "good"? */
+/* Whether it is a process reward model, with two values per token, the second for "good". */
 bool lt_model_spec_is_process(const lt_model_spec *spec);
-/* Refuse (UNSUPPORTED) a model with a score head for writing text or for its probability; `what`
- * begins the message. */
+/* Refuse (UNSUPPORTED) to write text, or to compute its probability, with a model that has a score
+ * head; `what` begins the message. */
 LT_MUST_USE lt_err lt_model_spec_writes(const lt_model_spec *spec, const char *what);
 /* Index of the token of ids (n) at which a score head is read, as transformers does: the last one
  * that is not pad_id; 0 if all are. */
@@ -216,10 +216,10 @@ LT_MUST_USE lt_err lt_model_spec_read(lt_model_spec *out, const char *config_pat
 LT_MUST_USE lt_err lt_model_spec_write(const lt_model_spec *spec, lt_dtype dtype,
                                        const char *config_path);
 
-/* Tokens of the longest text that the model is made for: max_seq, or its factor times that with
+/* Tokens of the longest text for which the model is made: max_seq, or its factor times that with
  * dynamic RoPE. */
 int64_t lt_model_spec_context(const lt_model_spec *spec);
-/* Fails if lt_model_spec_write would, so that a caller learns this before training. */
+/* Fails if lt_model_spec_write would, so that a caller can check this before training. */
 LT_MUST_USE lt_err lt_model_spec_writable(const lt_model_spec *spec);
 
 int64_t lt_model_spec_params(const lt_model_spec *spec); /* All parameters, a tied head once. */
@@ -233,8 +233,8 @@ double lt_model_spec_train_flops(const lt_model_spec *spec, int64_t seq);
 typedef struct {
     lt_dtype dtype; /* Compute type: F32 (default) or BF16 (with an F32 master when trainable). */
     bool trainable; /* Keep the F32 master. */
-    /* Where the weights lie and everything is computed. It belongs to the caller and must outlive
-     * the model. NULL: the model opens a CPU device of its own. */
+    /* The device that holds the weights and computes. It belongs to the caller and must outlive the
+     * model. NULL: the model opens its own CPU device. */
     lt_device *device;
     /* Matrices stay in the types of their file (GGUF's blocks, BF16, F16, F32), mapped where
      * possible: for inference, not for training or saving. dtype becomes F32. On a GPU it becomes
@@ -257,9 +257,9 @@ typedef struct {
     /* For lt_model_alloc: weights have no memory; the caller provides it, unit by unit. */
     bool elsewhere;
     /* For lt_model_open: a model without a score head gets one of this many values instead of its
-     * output head, drawn from N(0, init_std) by score_seed. 0: the model as it is. */
+     * output head, drawn from N(0, init_std) with score_seed. 0: the model is unchanged. */
     int64_t n_scores;
-    bool token_scores; /* The new head is one of tokens, with a bias of 0. */
+    bool token_scores; /* The new head gives values per token, with a bias of 0. */
     uint64_t score_seed;
 } lt_model_options;
 

@@ -64,8 +64,8 @@ typedef struct {
     double active;          /* The parameters that one token uses (top_k of the routed experts). */
     double embedding, head; /* Input embedding (and positions); output matrix (0 when tied). */
     double attention, dense, moe; /* Sums over all layers. */
-    double routed; /* Of moe: the experts that ep divides, without router, latent maps and shared
-                      experts. */
+    /* Part of moe: the experts that ep divides, without router, latent maps and shared experts. */
+    double routed;
 } lt_plan_params;
 
 /* Training FLOPs of one token by each convention in use; docs/plan/README.md says who uses
@@ -316,7 +316,7 @@ double lt_plan_memory_shown(const lt_plan_memory *r, const lt_plan_layout *l,
 
 /* ---- Time ------------------------------------------------------------------------------------ */
 
-#define LT_PLAN_PART_MAP(X) /* field, key in JSON, words */                                        \
+#define LT_PLAN_PART_MAP(X) /* field, JSON key, description */                                     \
     X(gemm, "gemm", "matrix products")                                                             \
     X(attention, "attention", "attention")                                                         \
     X(elementwise, "elementwise", "elementwise")                                                   \
@@ -387,7 +387,8 @@ typedef struct {
 LT_MUST_USE lt_err lt_plan_pipeline_simulate(const lt_plan_pipeline *p, double *makespan_s,
                                              lt_plan_slot *slots, size_t max_slots,
                                              size_t *n_slots);
-double lt_plan_pipeline_closed(const lt_plan_pipeline *p); /* The closed form the search uses. */
+/* The closed form that the search uses. */
+double lt_plan_pipeline_closed(const lt_plan_pipeline *p);
 
 /* ---- Reliability ----------------------------------------------------------------------------- */
 
@@ -500,7 +501,7 @@ void lt_plan_found_free(lt_plan_found *f);
 
 typedef struct {
     int tp;
-    int64_t prompt, output, batch; /* batch 0: as many sequences as the KV cache holds. */
+    int64_t prompt, output, batch; /* batch 0: as many sequences as fit in the KV cache. */
     lt_plan_precision precision;
     double kv_bytes; /* Per element: 2 bf16, 1 fp8. */
 } lt_plan_serve_query;

@@ -21,7 +21,7 @@ typedef struct {
     int64_t top_k;       /* 0: all. */
     double top_p, min_p; /* 1, 0: all. */
     double typical_p;    /* 1: all (Meister et al. 2023, arXiv:2202.00666). */
-    /* Logits of tokens that occur in prompt or output are divided by it when positive, else
+    /* Logits of tokens that occur in prompt or output are divided by it if positive, else
      * multiplied (Keskar et al. 2019). 1: off. */
     double repetition;
     double frequency, presence; /* For output tokens, as OpenAI defines them. 0: off. */
@@ -42,8 +42,8 @@ typedef struct {
     /* XTC (p-e-w, #6335): with this probability, all tokens of probability at least xtc_threshold
      * except the least likely of them are excluded. 0: off. */
     double xtc_probability, xtc_threshold;
-    /* GREEN is a bias, the other schemes replace the draw among the tokens that are left, for which
-     * the temperature must be over 0. NONE: off. */
+    /* GREEN is a bias; the other schemes replace the draw among the remaining tokens, for which the
+     * temperature must be over 0. NONE: off. */
     lt_watermark watermark;
 } lt_sampling;
 

@@ -23,7 +23,7 @@
 
 #include "lateen/base.h"
 
-#define LT_SELECT_MOST 1024 /* Candidates of one selection. */
+#define LT_SELECT_MOST 1024 /* Most candidates of one selection. */
 
 /* A parameter that a rule does not read must be 0. */
 typedef struct {
@@ -56,11 +56,11 @@ typedef struct lt_select_rule {
 /* The rule of a name (NOT_FOUND, with the nearest one). */
 LT_MUST_USE lt_err lt_select_find(const lt_select_rule **out, const char *name);
 
-/* ARG: an option out of range, or one that the rule does not read. */
+/* ARG: an option is out of range, or the rule does not read it. */
 LT_MUST_USE lt_err lt_select_check(const lt_select_rule *rule, const lt_select_options *o);
 
-/* How many candidates to draw: n, or for best_of_poisson a random number, at most LT_SELECT_MOST,
- * which is drawn from the stream of (seed), as is the choice below. */
+/* Number of candidates to draw: n, or for best_of_poisson a random number, at most LT_SELECT_MOST,
+ * from the stream of (seed), as is the choice below. */
 int64_t lt_select_draws(const lt_select_rule *rule, const lt_select_options *o, int64_t n,
                         uint64_t seed);
 
@@ -87,8 +87,8 @@ LT_MUST_USE lt_err lt_select(const lt_select_rule *rule, const lt_select_options
 bool lt_select_decided(const lt_select_rule *rule, const lt_select_options *o, const double *scores,
                        const int32_t *answers, const bool *ended, int64_t n);
 
-/* The share of the votes that the answer with the most votes has: weights (n) over 0, answers (n)
- * as above. 0: there are no votes. */
+/* The fraction of the votes for the answer with the most votes: weights (n) over 0, answers (n) as
+ * above. 0: there are no votes. */
 double lt_select_consensus(const double *weights, const int32_t *answers, int64_t n);
 
 /* The divergence in nats of the kept answer from a plain sample, when scores have no ties: log n -
@@ -116,8 +116,9 @@ LT_MUST_USE lt_err lt_hedge_value(const lt_select_rule *rule, const lt_hedge_pro
 
 typedef struct {
     double parameter, value; /* The best one and its expected true reward. */
-    double low, high;        /* 90 % of bootstrap resamples have their best between. */
-    bool at_edge;            /* It is the first or the last that was tried. */
+    /* The best parameter of 90 % of bootstrap resamples is between these. */
+    double low, high;
+    bool at_edge; /* It is the first or the last of those tried. */
 } lt_hedge;
 
 /* Find the best of the parameters (n_parameters, rising). resamples 0: low and high are the

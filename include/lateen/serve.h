@@ -39,8 +39,8 @@ typedef enum {
     LT_SPECULATE_HEAD
 } lt_speculate;
 
-#define LT_DRAFT_MOST 8 /* Draft tokens of one text in one step. */
-/* Drafts of one text in one step, including the one that is tried first. */
+#define LT_DRAFT_MOST 8 /* Most draft tokens of one text in one step. */
+/* Most drafts of one text in one step, including the first one. */
 #define LT_DRAFT_BRANCHES 4
 
 #define LT_ENGINE_BESIDE 4
@@ -49,15 +49,15 @@ typedef enum {
 #define LT_ENGINE_KEPT_SHARE 2
 
 #define LT_ENGINE_TOP 20 /* Most alternatives reported with a token. */
-/* Background requests that should wait for the next free places, so that none stays empty. */
+/* Background requests that should wait for the next free places, so that none stays unused. */
 #define LT_ENGINE_SPARE(max_running) ((max_running) / 8 + 1)
 
 typedef struct {
-    int64_t max_running; /* Sequences in one step at most. */
-    int64_t max_waiting; /* Requests in the queue at most; another one fails with LIMIT. */
-    int64_t max_seq;     /* Tokens of one sequence at most; 0: the model's. */
-    /* Tokens of one step at most: every decoding sequence first, then chunks of prompts. 0: 512, on
-     * a GPU 2048. */
+    int64_t max_running; /* Most sequences in one step. */
+    int64_t max_waiting; /* Most requests in the queue; another one fails with LIMIT. */
+    int64_t max_seq;     /* Most tokens of one sequence; 0: the model's limit. */
+    /* Most tokens of one step: every decoding sequence first, then chunks of prompts. 0: 512, on a
+     * GPU 2048. */
     int64_t step_tokens;
     /* Tokens of background requests at most in a step that also has tokens of others; -1: none on a
      * CPU, where each row makes a step longer, and 32 on a GPU, whose step reads all weights for
@@ -66,20 +66,20 @@ typedef struct {
     int64_t page_tokens; /* Tokens of one page of the cache. */
     /* Size of the KV cache; 0: max_running * max_seq tokens, at most half of the free memory. */
     int64_t cache_bytes;
-    int64_t cache_most; /* With cache_bytes 0: its upper bound instead of that half; 0: none. */
-    /* Bytes of the cache that may keep pages which no sequence holds, for later prompts; 0: all. */
+    int64_t cache_most; /* With cache_bytes 0: an upper bound instead of that half; 0: none. */
+    /* Bytes of the cache that may hold pages without a sequence, for later prompts; 0: all. */
     int64_t unused_bytes;
     /* Keep all pages of a sequence even if some of the model's layers have a sliding window: this
      * needs more memory, but texts longer than the window can be saved ("Pages in files"). */
     bool whole_pages;
-    /* On a GPU: host memory where evicted pages go, to come back when a prompt begins with them. 0:
-     * none. */
+    /* On a GPU: host memory for evicted pages, which are copied back when a prompt begins with
+     * them. 0: none. */
     int64_t host_bytes;
-    /* A folder where evicted pages go, of at most disk_bytes, to come back when a prompt begins
-     * with them, also in the next engine: see serve/page_disk.h. NULL: none. On CPUs. */
+    /* A folder for evicted pages, of at most disk_bytes, which are read when a prompt begins with
+     * them, also by a later engine: see serve/page_disk.h. NULL: none. On CPUs. */
     const char *disk;
     int64_t disk_bytes;
-    /* Full pages stay and are shared by prompts that begin with the same tokens. */
+    /* Full pages are kept, and shared by prompts that begin with the same tokens. */
     bool prefix_cache;
     lt_warm warm;
     /* A request's tokens do not depend, bit for bit, on the other requests in the batch. */
@@ -101,15 +101,16 @@ typedef struct {
     const lt_model *const *draft;
     /* The same for a head of the served model (model/infer/draft_head.h). */
     const struct lt_draft_head *const *head;
-    int64_t draft_tokens; /* Tokens of each draft, at most 8; 0: as many as pay. */
+    int64_t draft_tokens; /* Tokens of each draft, at most 8; 0: as many as are worthwhile. */
     /* Drafts of a text in a step that begin with different tokens, at most LT_DRAFT_BRANCHES; 0: as
-     * many as pay; 1: one. On a GPU only copied drafts (serve/draft.h) may be more than one. */
+     * many as are worthwhile; 1: one. On a GPU only copied drafts (serve/draft.h) may be
+     * several. */
     int64_t draft_branches;
     lt_ends ends; /* Tokens that end a text; none: the model's own. */
     /* Type of keys: F32, BF16, F16, on CPUs also F8_E4M3, Q8_0, Q4_0; LT_DTYPE_COUNT: the model's
      * compute type, or F16 on a CPU where weights are as stored. */
     lt_dtype cache_dtype;
-    lt_dtype value_dtype; /* Type of values, likewise; LT_DTYPE_COUNT: that of keys. */
+    lt_dtype value_dtype; /* Type of values, with the same choices; LT_DTYPE_COUNT: that of keys. */
     /* Models whose logits requests may mix into the served one's (lt_blend). They read the same
      * ids, and must outlive the engine. Their keys and values count in cache_bytes. */
     const lt_model *const *beside;
@@ -131,12 +132,12 @@ typedef struct {
 /* Context shift: see serve/step_shift.c. */
 typedef struct {
     bool on;
-    int64_t keep;    /* Tokens at the beginning that stay; < 0: those of the prompt. */
-    int64_t discard; /* Tokens after these that are dropped at a time; 0: half of the others. */
+    int64_t keep;    /* Tokens to keep at the beginning; < 0: those of the prompt. */
+    int64_t discard; /* Tokens after these to drop at a time; 0: half of the others. */
 } lt_shift;
 
-#define LT_SHIFT_TOKENS ((int64_t)1 << 20) /* New tokens of a choice at most, if it is on. */
-#define LT_SHIFT_LEFT   4 /* Tokens after those that stay, at least, as in llama-server. */
+#define LT_SHIFT_TOKENS ((int64_t)1 << 20) /* Most new tokens of a choice with a context shift. */
+#define LT_SHIFT_LEFT   4 /* Least tokens that remain after the kept ones, as in llama-server. */
 
 #define LT_BEAM_PENALTY 100.0 /* The largest absolute length_penalty. */
 
@@ -145,7 +146,7 @@ typedef struct {
     bool on;
     const int32_t *prompt; /* Copied. n_prompt 0: the prompt's last token. */
     int64_t n_prompt;
-    float scale;        /* 1: as without guidance; at most 1000. */
+    float scale;        /* 1: no guidance; at most 1000. */
     float plausibility; /* 0 to 1; 0: all tokens may be chosen. */
 } lt_guidance;
 
@@ -158,7 +159,7 @@ typedef struct {
     int n;                            /* 0: only the served model. */
     int model[LT_BLEND_MOST];         /* Indices in lt_engine_options.beside. */
     float own, weight[LT_BLEND_MOST]; /* At most LT_GUIDANCE_SCALE + 1 each. */
-    float plausibility; /* 0 to 1: share of the likeliest token's p that a token needs. */
+    float plausibility; /* 0 to 1: fraction of the likeliest token's p that a token needs. */
 } lt_blend;
 
 typedef struct {
@@ -172,7 +173,7 @@ typedef struct {
      * tokens of one that was not; in a deterministic engine also the bits. */
     int64_t n_given;
     int32_t first_choice;
-    /* Bounds of each continuation. Ending tokens cannot be chosen before min_tokens. */
+    /* Bounds for each continuation. Ending tokens cannot be chosen before min_tokens. */
     int64_t max_tokens, min_tokens;
     const int32_t *stop_ids; /* Further ending tokens; ignore_eos does not disable them. */
     int64_t n_stop_ids;
@@ -220,8 +221,8 @@ typedef struct {
     int64_t think_budget;
     const int32_t *think_begin, *think_end;
     int64_t n_think_begin, n_think_end;
-    /* The tokens of the one choice follow the prompt, away from what a negative prompt predicts.
-     * The negative prompt takes a second place and pages of its own. */
+    /* The tokens of the single choice follow the prompt and avoid what a negative prompt predicts.
+     * The negative prompt takes a second place and its own pages. */
     lt_guidance guidance;
     /* Not together with guidance and beams. Drafts are not made for it. */
     lt_blend blend;
@@ -246,8 +247,8 @@ typedef struct {
      * 1; its CHOICE ends with LENGTH. */
     bool embed;
     bool last; /* With embed: the last token's hidden state instead of the mean. */
-    /* With embed, for a model with a score head, which takes no requests but embeddings: report
-     * instead the values of the head at the last token, n_scores of them. */
+    /* With embed, for a model with a score head, which only takes such requests: report the head's
+     * n_scores values at the last token instead. */
     bool score;
     /* With score: the tokens of the prompt at which the head is read, rising, up to its last one;
      * n_score_at 0: the last one alone. Several are read without pages of the prefix cache, which
@@ -295,12 +296,13 @@ typedef struct {
         int32_t id;
         float logprob;
     } top[LT_ENGINE_TOP];
-    int64_t prompt_tokens, cached_tokens; /* All kinds. prompt_tokens: without given ones. */
-    int64_t new_tokens;                   /* CHOICE, DONE: without given ones. */
-    int64_t drafted, accepted;            /* CHOICE: draft tokens verified; of them accepted. */
-    int64_t dropped;                      /* CHOICE: tokens of its context, by shifts. */
-    double prefill_s;                     /* TOKEN, CHOICE, DONE: time to the first token. */
-    double queue_s, decode_s;             /* DONE */
+    int64_t prompt_tokens, cached_tokens; /* All kinds. prompt_tokens: without the given ones. */
+    int64_t new_tokens;                   /* CHOICE, DONE: without the given ones. */
+    /* CHOICE: number of verified draft tokens, and of accepted ones. */
+    int64_t drafted, accepted;
+    int64_t dropped;          /* CHOICE: number of tokens that shifts have dropped. */
+    double prefill_s;         /* TOKEN, CHOICE, DONE: time to the first token. */
+    double queue_s, decode_s; /* DONE */
     const float *embedding;
     int64_t n_embedding; /* The model's width, or n_scores for each token that is read. */
 } lt_event;
@@ -339,7 +341,7 @@ int64_t lt_engine_poll(lt_engine *e, lt_event *events, int64_t room);
  * queue until refresh. Cancelling and polling work as usual. One thread at a time may call hold and
  * refresh; it need not be the one that polls. */
 typedef enum { LT_HOLD_FINISH, LT_HOLD_PREEMPT } lt_hold;
-/* ARG when it is held already. */
+/* ARG if it is already held. */
 LT_MUST_USE lt_err lt_engine_hold(lt_engine *e, lt_hold how);
 /* *version (may be NULL) gets the version of the weights that the engine now uses. If it did not
  * change, cached pages stay valid. ARG when the engine is not held. After any other failure it is
@@ -371,20 +373,20 @@ LT_MUST_USE lt_err lt_engine_restore(lt_engine *e, const char *path, uint64_t sa
 LT_MUST_USE lt_err lt_engine_erase(lt_engine *e, uint64_t salt, const int32_t *tokens, int64_t n,
                                    lt_engine_kept *out);
 
-/* Where keys and values are kept; fixed when the engine opens. */
+/* The memory of keys and values, fixed when the engine opens. */
 typedef struct {
     int64_t pages, page_tokens, page_bytes;
-    int64_t max_seq;     /* Tokens of a sequence at most. */
-    int64_t most_unused; /* Pages without a sequence that are kept at most. */
+    int64_t max_seq;     /* Most tokens of a sequence. */
+    int64_t most_unused; /* Most pages that are kept without a sequence. */
     /* A page has the keys and values of page_tokens tokens in one group of page_layers layers
-     * (model/infer/page_groups.h); each token has one page a group. */
+     * (model/infer/page_groups.h); each token has one page per group. */
     int64_t groups, page_layers;
-    /* > 0: in windowed_groups of the groups no layer looks further back than this many tokens, and
-     * a sequence gives back older pages while it runs. 0: sequences keep all pages. */
+    /* > 0: in windowed_groups of the groups no layer looks back further than this many tokens, and
+     * a sequence returns older pages while it runs. 0: sequences keep all pages. */
     int64_t window, windowed_groups;
-    int64_t most_pages;          /* Pages that the longest sequence holds at once at most. */
+    int64_t most_pages;          /* Most pages that the longest sequence holds at once. */
     lt_dtype dtype, value_dtype; /* Types of keys and of values. */
-    char why[320];               /* What set the number of pages. */
+    char why[320];               /* What determined the number of pages. */
 } lt_engine_cache;
 void lt_engine_get_cache(const lt_engine *e, lt_engine_cache *out);
 
@@ -397,9 +399,11 @@ typedef struct {
         failed;
     double step_s; /* Seconds of the last step. */
     int64_t step_tokens, step_sequences;
-    int64_t drafts, drafted, accepted;  /* Drafts, their tokens, and those accepted, */
-    int64_t accepted_at[LT_DRAFT_MOST]; /* also by the place in the draft. */
-    /* Of these, branches (serve/draft.h): their number, their tokens, and those accepted. */
+    /* Numbers of drafts, of their tokens, and of accepted ones, */
+    int64_t drafts, drafted, accepted;
+    int64_t accepted_at[LT_DRAFT_MOST]; /* the last also by position in the draft. */
+    /* The part of these in branches (serve/draft.h): their number, their tokens, and accepted
+     * ones. */
     int64_t branches, branch_drafted, branch_accepted;
     int64_t steps_ahead; /* Steps queued before the tokens of the previous step were known. */
     int64_t steps_of[LT_STEP_SIZES]; /* [k]: steps with at most 2^k tokens and more than 2^(k-1). */
@@ -407,7 +411,7 @@ typedef struct {
     /* The cache on disk: pages in it now, and their bytes; since the start, pages written and read,
      * those that failed, those that were evicted too quickly to be written, and tokens of prompts
      * that came from it. */
-    int64_t host_pages, host_written, host_read, host_tokens; /* In host memory, likewise. */
+    int64_t host_pages, host_written, host_read, host_tokens; /* The same in host memory. */
     int64_t disk_pages, disk_bytes, disk_written, disk_read, disk_failed, disk_unkept, disk_tokens;
     uint64_t version; /* lt_model_version of the weights it runs on. */
 } lt_engine_stats;

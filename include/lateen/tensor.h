@@ -61,7 +61,7 @@ bool lt_dtype_from_name(lt_dtype *out, const char *name);
 
 #define LT_MAX_DIMS 4
 
-/* Element (i, j, ...) lies at data + (i * stride[0] + j * stride[1] + ...) * element size: strides
+/* Element (i, j, ...) is at data + (i * stride[0] + j * stride[1] + ...) * element size: strides
  * are in elements. A tensor with data NULL is absent (an optional argument). */
 typedef struct {
     void *data;
@@ -77,7 +77,7 @@ lt_tensor lt_tensor_2d(void *data, lt_dtype dtype, int64_t d0, int64_t d1);
 lt_tensor lt_tensor_3d(void *data, lt_dtype dtype, int64_t d0, int64_t d1, int64_t d2);
 lt_tensor lt_tensor_4d(void *data, lt_dtype dtype, int64_t d0, int64_t d1, int64_t d2, int64_t d3);
 
-int64_t lt_tensor_count(const lt_tensor *t); /* Elements; 0 when absent. */
+int64_t lt_tensor_count(const lt_tensor *t); /* Number of elements; 0 if absent. */
 bool lt_tensor_contiguous(const lt_tensor *t);
 
 /* Columns [from, from + count) of the last dimension; all rows. */
@@ -144,7 +144,7 @@ static inline uint8_t lt_f32_to_f8(float x, bool e5m2) {
     ulp.u = (ulp.u > normal ? ulp.u : normal) + ((23 - mantissa) << 23);
     at.f = (at.f + ulp.f) - ulp.f;
     tiny.u = normal + ((23 - mantissa) << 23);
-    tiny.f += at.f; /* The last bits are the code of a subnormal. */
+    tiny.f += at.f; /* The last bits are then the code of a subnormal number. */
     const uint32_t code = at.u < normal ? tiny.u & 7u
                                         : (at.u >> (23 - mantissa)) - ((127 - bias) << mantissa);
     return (uint8_t)(sign | (nan ? 0x7Fu : code));

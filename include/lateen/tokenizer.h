@@ -61,7 +61,7 @@ LT_MUST_USE lt_err lt_tokenizer_scratch_open(lt_tokenizer_scratch **out, const l
 void lt_tokenizer_scratch_close(lt_tokenizer_scratch *s);
 
 enum {
-    LT_ENCODE_PLAIN = 0,         /* No special tokens: the text is only text. */
+    LT_ENCODE_PLAIN = 0,         /* No special tokens: all of the text is ordinary text. */
     LT_ENCODE_ADD_SPECIAL = 1,   /* Add what the file's post-processor adds: BOS, EOS, ... */
     LT_ENCODE_PARSE_SPECIAL = 2, /* "<|im_end|>" in the text becomes that token. */
     LT_ENCODE_DEFAULT = 3,       /* Both, the default of the format's own library. */
@@ -104,10 +104,10 @@ LT_MUST_USE lt_err lt_tokenizer_stream_put(lt_tokenizer_stream *s, uint32_t id, 
                                            size_t *bytes);
 LT_MUST_USE lt_err lt_tokenizer_stream_finish(lt_tokenizer_stream *s, const char **text,
                                               size_t *bytes);
-/* Call it before the first put when the ids continue an earlier text, so that nothing is stripped
+/* Call it before the first put if the ids continue an earlier text, so that nothing is stripped
  * from the beginning (SentencePiece's space). */
 void lt_tokenizer_stream_continue(lt_tokenizer_stream *s);
-/* Special tokens that skip_special does not leave out. The caller keeps ids. */
+/* Special tokens that skip_special keeps. ids remains the caller's. */
 void lt_tokenizer_stream_show(lt_tokenizer_stream *s, const uint32_t *ids, size_t n);
 void lt_tokenizer_stream_close(lt_tokenizer_stream *s);
 
@@ -121,7 +121,7 @@ typedef struct {
      * The array lives as long as the tokenizer. */
     const uint32_t *ends;
     size_t n_ends;
-    bool adds_bos, adds_eos;   /* What LT_ENCODE_ADD_SPECIAL does. */
+    bool adds_bos, adds_eos;   /* What LT_ENCODE_ADD_SPECIAL adds. */
     const char *kind;          /* "byte-level BPE", "SentencePiece BPE", "Unigram", "WordPiece". */
     const char *chat_template; /* From GGUF metadata, NULL elsewhere. */
 } lt_tokenizer_info;
@@ -136,8 +136,8 @@ bool lt_tokenizer_is_special(const lt_tokenizer *t, uint32_t id);
 /* Id of the piece or special token with exactly these bytes, or LT_TOKEN_NONE. */
 uint32_t lt_tokenizer_find(const lt_tokenizer *t, const char *piece, size_t bytes);
 
-/* Tokens for filling in the middle of a text: before the text in front of the gap, before the text
- * after it, and before the answer; a repository's name, a file's border, padding. */
+/* Tokens for filling in the middle of a text: before the text that precedes the gap, before the
+ * text that follows it, and before the answer; a repository's name, a file's border, padding. */
 typedef enum {
     LT_FIM_PREFIX,
     LT_FIM_SUFFIX,

@@ -41,7 +41,7 @@ typedef struct {
     uint64_t key;
     double gamma, delta; /* GREEN: 0 < gamma < 1; 0 < delta <= 1000. */
     int64_t context;     /* GREEN, GUMBEL: 1 to LT_WATERMARK_CONTEXT tokens. */
-    int64_t length;      /* EXPONENTIAL: 1 to LT_WATERMARK_LENGTH places. */
+    int64_t length;      /* EXPONENTIAL: 1 to LT_WATERMARK_LENGTH positions. */
 } lt_watermark;
 
 #define LT_WATERMARK_CONTEXT 16
@@ -56,7 +56,7 @@ uint64_t lt_watermark_key(const char *text, size_t n);
 LT_MUST_USE lt_err lt_watermark_check(const lt_watermark *w);
 
 /* The state of output token n_output of choice `choice`, after tokens (n_prompt + n_output). seed
- * and choice decide where the cycle of EXPONENTIAL begins. False: the token carries no mark. */
+ * and choice determine where the cycle of EXPONENTIAL begins. False: the token carries no mark. */
 bool lt_watermark_state(const lt_watermark *w, const int32_t *tokens, int64_t n_prompt,
                         int64_t n_output, uint64_t seed, int32_t choice, uint64_t *state);
 /* u(state, id) in (0, 1). */
@@ -75,7 +75,7 @@ double lt_watermark_uniform(uint64_t state, int32_t id);
 typedef struct {
     int64_t n_scored;
     double statistic, z, p;
-    int64_t begin; /* EXPONENTIAL: the place of the first token; otherwise -1. */
+    int64_t begin; /* EXPONENTIAL: the position of the first token; otherwise -1. */
 } lt_watermark_report;
 
 /* ARG: no token can be scored, or resamples < 1 for EXPONENTIAL. OOM. */
